@@ -1,0 +1,161 @@
+/* autograd.h: the tape. Gradients, hooks on saved tensors and on gradients, the ledger.
+ *
+ * An op with an input that requires grad records a node: edges to what made its
+ * inputs, and the tensors its backward will need, each passed through the stack
+ * of saved-tensor hooks. */
+#ifndef MEMTAPE_AUTOGRAD_H
+#define MEMTAPE_AUTOGRAD_H
+
+#include "memtape/tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- gradients ---- */
+
+/* Only on leaves (tensors no recorded op made), floating. */
+MT_API mt_status mt_set_requires_grad(mt_tensor *t, bool requires_grad);
+MT_API bool mt_requires_grad(const mt_tensor *t); /* set, or made from one that is */
+MT_API bool mt_is_leaf(const mt_tensor *t);
+/* The accumulated gradient of a leaf, borrowed; NULL if none. */
+MT_API mt_tensor *mt_grad(const mt_tensor *t);
+/* grad is retained; NULL drops the gradient. Same shape, dtype and device as t. */
+MT_API mt_status mt_set_grad(mt_tensor *t, mt_tensor *grad);
+
+typedef struct mt_backward_options {
+    mt_tensor *gradient; /* d(something)/d(loss), loss's shape; NULL: 1, and loss has 1 element */
+    bool retain_graph;   /* keep the saved tensors for another backward */
+} mt_backward_options;
+
+/* Walks the nodes in reverse order of creation, accumulates into the leaves' grads, and frees
+ * each node's saved tensors as it passes. Nothing recurses, whatever the depth. */
+MT_API mt_status mt_backward(mt_tensor *loss);
+MT_API mt_status mt_backward_with(mt_tensor *loss, const mt_backward_options *options);
+
+/* Per thread; each returns the mode there was, to put back. On at the start of a thread. */
+MT_API bool mt_grad_mode(void);
+MT_API bool mt_set_grad_mode(bool on);
+/* A tensor of the same storage that no tape knows; the same version counter. */
+MT_API mt_tensor *mt_detach(mt_tensor *t);
+
+/* Called with the gradient of t when it is known: for a leaf, before it is accumulated. Returns
+ * the gradient to go on with (retained or new, the engine takes it over), or NULL on failure.
+ * Returns a handle, 0 on failure; hooks of one tensor run in the order of adding. */
+typedef mt_tensor *mt_grad_hook_fn(void *user, mt_tensor *grad);
+MT_API int mt_add_grad_hook(mt_tensor *t, mt_grad_hook_fn *fn, void *user);
+/* For leaves: called after accumulation, with the leaf. */
+typedef mt_status mt_leaf_hook_fn(void *user, mt_tensor *leaf);
+MT_API int mt_add_leaf_hook(mt_tensor *leaf, mt_leaf_hook_fn *fn, void *user);
+MT_API mt_status mt_remove_hook(mt_tensor *t, int handle);
+
+/* The node that made t: op name ("" for a leaf) and sequence number (0 for a leaf). */
+MT_API const char *mt_grad_fn_name(const mt_tensor *t);
+MT_API uint64_t mt_grad_fn_sequence(const mt_tensor *t);
+
+/* ---- hooks on saved tensors ---- */
+
+typedef enum mt_save_role { MT_SAVE_INPUT, MT_SAVE_OUTPUT, MT_SAVE_AUX } mt_save_role;
+
+/* What a hook is told of the tensor an op saves. */
+typedef struct mt_save_info {
+    const char *op;       /* "gelu" */
+    const char *argument; /* the argument's letter: "x", "q", "mask" */
+    int index;            /* its position among the inputs, outputs or auxiliaries */
+    mt_save_role role;
+    const char *module;   /* "gpt.h.3.mlp.act" */
+    uint64_t node;        /* sequence number of the node that keeps it; grows with creation */
+} mt_save_info;
+
+/* A pair of functions between an op and what the tape keeps. Hooks nest: the innermost (the last
+ * pushed) packs first, the next one packs what it left, and unpacking goes the other way.
+ *
+ * pack: *kept starts as the tensor itself. Leave it, replace it by another tensor of yours (a
+ * new reference, taken over: a smaller copy, say), or set it to NULL and keep what you need in
+ * *state. The outer hooks then see *kept, if there is one.
+ * unpack: *tensor is what pack left in *kept (NULL if it left none), borrowed; leave it, or set it
+ * to a new reference with the shape and dtype that were packed. It may be called more than once
+ * (retain_graph) and must not change what it is given.
+ * drop: the node gives its saved tensors up; free *state. Called once for each successful pack,
+ * also when a later hook's pack fails.
+ * Any function may be NULL: pass through. Failing (not MT_OK) fails the op or the backward, which
+ * leaves tape and gradients as they were before that node. Ops called inside hooks are not
+ * recorded and their saves pass no hook. */
+typedef struct mt_saved_hooks {
+    mt_status (*pack)(void *user, const mt_save_info *info, mt_tensor *tensor, mt_tensor **kept,
+                      void **state);
+    mt_status (*unpack)(void *user, const mt_save_info *info, mt_tensor **tensor, void *state);
+    void (*drop)(void *user, const mt_save_info *info, void *state);
+    void (*destroy)(void *user); /* after pop and after the last drop */
+} mt_saved_hooks;
+
+/* Per thread. The struct is copied; user lives until destroy. */
+MT_API mt_status mt_push_saved_hooks(const mt_saved_hooks *hooks, void *user);
+MT_API mt_status mt_pop_saved_hooks(void);
+
+/* ---- the ledger: a saved-tensor hook that writes everything down ---- */
+
+typedef struct mt_ledger mt_ledger;
+
+/* A distinct storage that the tape keeps. `saver` 0 is the first to save it and pays for it;
+ * the others share it at 0 bytes. */
+typedef struct mt_saver {
+    const char *module, *op, *argument;
+    mt_save_role role;
+    uint64_t node;
+    mt_dtype dtype;
+    int rank;
+    int64_t shape[MT_MAX_RANK]; /* of the view this saver keeps */
+} mt_saver;
+
+typedef struct mt_ledger_entry {
+    uint64_t storage;  /* serial */
+    size_t bytes;      /* of the whole storage, requested */
+    size_t allocated;  /* the same in 512-byte blocks */
+    size_t n_savers;
+    mt_saver saver;    /* the first */
+    bool freed;
+    const char *freed_after_op, *freed_after_module; /* the node whose backward let it go */
+} mt_ledger_entry;
+
+/* A ledger for one device; the caller's to free. While it is begun it sees every save of this
+ * thread; begin pushes a hook, end pops it (nesting rules of hooks apply). It goes on noting what
+ * is freed until mt_ledger_free. */
+MT_API mt_ledger *mt_ledger_new(mt_device *device);
+MT_API void mt_ledger_free(mt_ledger *ledger);
+MT_API mt_status mt_ledger_begin(mt_ledger *ledger);
+MT_API mt_status mt_ledger_end(mt_ledger *ledger);
+/* Leave this tensor's storage out. Storages of category MT_PARAMETER are left out by default. */
+MT_API mt_status mt_ledger_ignore(mt_ledger *ledger, const mt_tensor *t);
+MT_API mt_status mt_ledger_count_parameters(mt_ledger *ledger, bool count);
+/* Saved bytes: each distinct storage once, whole. */
+MT_API size_t mt_ledger_bytes(const mt_ledger *ledger);
+MT_API size_t mt_ledger_allocated(const mt_ledger *ledger); /* in 512-byte blocks */
+MT_API size_t mt_ledger_live_bytes(const mt_ledger *ledger); /* not freed yet */
+MT_API size_t mt_ledger_count(const mt_ledger *ledger);
+MT_API mt_status mt_ledger_get(const mt_ledger *ledger, size_t i, mt_ledger_entry *out);
+/* Saver j (0 .. n_savers - 1) of entry i. */
+MT_API mt_status mt_ledger_get_saver(const mt_ledger *ledger, size_t i, size_t j, mt_saver *out);
+
+/* ---- module scopes: names that records, events and errors carry; per thread ---- */
+
+MT_API mt_status mt_scope_push(const char *name); /* "mlp" under "gpt.h.3": "gpt.h.3.mlp" */
+MT_API void mt_scope_pop(void);
+MT_API const char *mt_scope_path(void);
+/* The phase events carry: "forward", "backward", "step", ... NULL or "" clears it. */
+MT_API void mt_set_phase(const char *phase);
+
+/* ---- the balance check ---- */
+
+/* When on, after every op, forward and backward: the allocator's blocks are recounted, the classes
+ * must sum to its allocated bytes, and nothing that an op made may outlive it unless it is an
+ * output, a saved tensor or a gradient; otherwise the op fails with MT_ERR_INTERNAL and a text
+ * that names what does not fit. Per device; slow; off by default. */
+MT_API mt_status mt_set_balance_check(mt_device *device, bool on);
+/* The same check now. */
+MT_API mt_status mt_check_balance(mt_device *device);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,41 @@
+/* device.h: where tensors live. A device owns its allocator, its default
+ * random generator and its statistics. Two devices of one kind are independent.
+ * Storages hold their device, so releasing a handle early is safe. */
+#ifndef MEMTAPE_DEVICE_H
+#define MEMTAPE_DEVICE_H
+
+#include "memtape/memory.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* kind: "cpu". The result is the caller's: mt_device_release it once. */
+MT_API mt_device *mt_device_open(const char *kind);
+MT_API mt_device *mt_device_retain(mt_device *device);
+MT_API void mt_device_release(mt_device *device);
+MT_API const char *mt_device_kind(const mt_device *device); /* "cpu" */
+
+/* Threads that kernels of this device may use; n >= 1. */
+MT_API mt_status mt_device_set_threads(mt_device *device, int n);
+MT_API int mt_device_threads(const mt_device *device);
+
+/* The default generator: Philox4x32-10 counters. Each random op takes the
+ * seed and an offset and moves the offset on by what it used. */
+MT_API void mt_seed(mt_device *device, uint64_t seed); /* offset back to 0 */
+MT_API void mt_rng_get(const mt_device *device, uint64_t *seed, uint64_t *offset);
+MT_API void mt_rng_set(mt_device *device, uint64_t seed, uint64_t offset);
+
+/* Wait until everything queued is done; errors of queued work surface here. */
+MT_API mt_status mt_device_sync(mt_device *device);
+
+/* Floating-point operations counted by the ops as they ran (a multiply-add is
+ * 2), in forward and in backward, since the last reset. */
+typedef struct mt_flops { uint64_t forward, backward, recompute; } mt_flops;
+MT_API mt_flops mt_flops_get(const mt_device *device);
+MT_API void mt_flops_reset(mt_device *device);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,105 @@
+/* memory.h: the books. Categories, allocator statistics, regions, events.
+ *
+ * Three numbers that are never mixed: *requested* is what was asked for,
+ * *allocated* is that in 512-byte blocks, *reserved* is what the caching
+ * allocator holds from the system, in segments. The rules are those of
+ * PyTorch's CUDA caching allocator, so the figures compare. */
+#ifndef MEMTAPE_MEMORY_H
+#define MEMTAPE_MEMORY_H
+
+#include <stdint.h>
+#include "memtape/dtype.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct mt_device mt_device;
+
+/* What bytes are for. Every allocation has exactly one at a time. */
+typedef enum mt_category {
+    MT_PARAMETER,
+    MT_GRADIENT,   /* of a leaf: what an optimizer reads */
+    MT_OPTIMIZER,  /* optimizer state */
+    MT_INPUT,      /* made by the caller */
+    MT_ACTIVATION, /* output of an op, or kept by it for its backward */
+    MT_OUTPUT,     /* an activation the caller declared to be the result */
+    MT_RNG_STATE,  /* seed and offset kept to repeat a random op */
+    MT_PACKED,     /* a copy made by a saved-tensor hook */
+    MT_CACHE,      /* cast cache, KV cache */
+    MT_TEMPORARY,  /* alive within one op, or a gradient on its way */
+    MT_WORKSPACE,  /* scratch a kernel asked for */
+    MT_CATEGORY_COUNT
+} mt_category;
+
+MT_API const char *mt_category_name(mt_category category); /* "parameter", ... */
+
+/* One figure's history, in bytes (or counts, for the counters). */
+typedef struct mt_stat {
+    size_t current, peak;
+    size_t total_in;  /* everything ever added: "allocated" in total */
+    size_t total_out; /* everything ever given back: "freed" in total */
+} mt_stat;
+
+typedef struct mt_mem_stats {
+    mt_stat requested;      /* bytes asked for */
+    mt_stat allocated;      /* the same in 512-byte blocks */
+    mt_stat reserved;       /* segments held from the system */
+    mt_stat inactive_split; /* free bytes in segments that are partly in use */
+    mt_stat blocks;         /* count of live allocations */
+    mt_stat segments;       /* count of segments */
+    size_t by_category[MT_CATEGORY_COUNT];      /* current allocated bytes of each */
+    size_t at_peak[MT_CATEGORY_COUNT];          /* the same at the instant of allocated.peak */
+    uint64_t alloc_retries, ooms;
+} mt_mem_stats;
+
+MT_API void mt_mem_get_stats(const mt_device *device, mt_mem_stats *out);
+/* Peaks start again from the current values. */
+MT_API void mt_mem_reset_peak(mt_device *device);
+/* Give every segment without a live block back to the system. */
+MT_API void mt_mem_empty_cache(mt_device *device);
+
+/* The change of each figure across a region of code.
+ *     mt_mem_region r;
+ *     mt_mem_region_begin(&r, dev);  ...;  mt_mem_region_end(&r);
+ * Regions nest: ending one restores what the outer one had as its peak. */
+typedef struct mt_mem_delta {
+    size_t allocated; /* bytes newly allocated */
+    size_t freed;     /* bytes freed */
+    int64_t current;  /* allocated - freed */
+    int64_t peak;     /* highest current within, minus current at the begin */
+    int64_t requested, reserved;
+} mt_mem_delta;
+
+typedef struct mt_mem_region {
+    mt_device *device;
+    mt_mem_stats before;
+    mt_mem_delta delta; /* filled in by end */
+} mt_mem_region;
+
+MT_API void mt_mem_region_begin(mt_mem_region *region, mt_device *device);
+MT_API void mt_mem_region_end(mt_mem_region *region);
+
+/* Everything that happens to a storage's bytes, in order. */
+typedef enum mt_mem_event_kind { MT_MEM_ALLOC, MT_MEM_FREE, MT_MEM_RECATEGORY } mt_mem_event_kind;
+
+typedef struct mt_mem_event {
+    mt_mem_event_kind kind;
+    uint64_t serial; /* of the storage; never reused within a device */
+    size_t requested, allocated;
+    mt_category category, was; /* `was` differs only for MT_MEM_RECATEGORY */
+    const char *op, *module, *phase; /* of the instant; "" if outside */
+    size_t current; /* the device's allocated bytes after the event */
+} mt_mem_event;
+
+typedef void mt_mem_event_fn(void *user, const mt_mem_event *event);
+
+/* Observers are called under the device's lock, in the order of adding: they
+ * must not call back into that device. Returns an id, 0 on failure. */
+MT_API int mt_mem_add_observer(mt_device *device, mt_mem_event_fn *fn, void *user);
+MT_API void mt_mem_remove_observer(mt_device *device, int id);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,15 @@
+/* memtape.h: everything. */
+#ifndef MEMTAPE_H
+#define MEMTAPE_H
+
+#include "memtape/status.h"
+#include "memtape/dtype.h"
+#include "memtape/memory.h"
+#include "memtape/device.h"
+#include "memtape/tensor.h"
+#include "memtape/autograd.h"
+#include "memtape/ops.h"
+#include "memtape/nn.h"
+#include "memtape/io.h"
+
+#endif

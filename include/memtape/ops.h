@@ -1,0 +1,113 @@
+/* ops.h: the operations. All are recorded when an input requires grad.
+ *
+ * Inputs live on one device. Floating inputs of one call have one dtype (cast
+ * where they differ) unless said otherwise. What each op keeps for its backward
+ * is in src/ops/ops.def, and `memtape explain` prints it. */
+#ifndef MEMTAPE_OPS_H
+#define MEMTAPE_OPS_H
+
+#include "memtape/tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- element-wise; two inputs broadcast as in NumPy ---- */
+MT_API mt_tensor *mt_add(mt_tensor *a, mt_tensor *b); /* a + b */
+MT_API mt_tensor *mt_sub(mt_tensor *a, mt_tensor *b);
+MT_API mt_tensor *mt_mul(mt_tensor *a, mt_tensor *b);
+MT_API mt_tensor *mt_div(mt_tensor *a, mt_tensor *b);
+MT_API mt_tensor *mt_affine(mt_tensor *x, double scale, double shift); /* scale x + shift */
+MT_API mt_tensor *mt_add_scalar(mt_tensor *x, double c);
+MT_API mt_tensor *mt_mul_scalar(mt_tensor *x, double c);
+MT_API mt_tensor *mt_relu(mt_tensor *x);                       /* max(x, 0) */
+MT_API mt_tensor *mt_leaky_relu(mt_tensor *x, double slope);   /* x > 0 ? x : slope x; slope >= 0 */
+MT_API mt_status mt_relu_inplace(mt_tensor *x);
+MT_API mt_status mt_leaky_relu_inplace(mt_tensor *x, double slope);
+MT_API mt_tensor *mt_gelu(mt_tensor *x);      /* x/2 (1 + erf(x/sqrt 2)) */
+MT_API mt_tensor *mt_gelu_tanh(mt_tensor *x); /* x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) */
+MT_API mt_tensor *mt_silu(mt_tensor *x);      /* x sigmoid(x) */
+MT_API mt_tensor *mt_tanh(mt_tensor *x);
+MT_API mt_tensor *mt_sigmoid(mt_tensor *x);
+MT_API mt_tensor *mt_exp(mt_tensor *x);
+MT_API mt_tensor *mt_log(mt_tensor *x);
+MT_API mt_tensor *mt_sqrt(mt_tensor *x);
+/* Another dtype; the same tensor again (retained) if it has it already. */
+MT_API mt_tensor *mt_cast(mt_tensor *x, mt_dtype dtype);
+
+/* ---- matrix products ---- */
+/* a [..,m,k] b [..,k,n] -> [..,m,n]; leading dimensions broadcast; rank >= 2 both */
+MT_API mt_tensor *mt_matmul(mt_tensor *a, mt_tensor *b);
+/* x [..,in] w [out,in] b [out] or NULL -> x w^T + b: [..,out]   (torch.nn.functional.linear) */
+MT_API mt_tensor *mt_linear(mt_tensor *x, mt_tensor *w, mt_tensor *b);
+
+/* ---- rows: over the last dimension ---- */
+/* softmax(scale x); causal masks column j of row i when j > i + columns - rows (rank >= 2) */
+MT_API mt_tensor *mt_softmax(mt_tensor *x, double scale, bool causal);
+MT_API mt_tensor *mt_log_softmax(mt_tensor *x);
+/* (x - mean) rstd w + b, biased variance; w, b: [n] or both NULL   (torch layer_norm) */
+MT_API mt_tensor *mt_layer_norm(mt_tensor *x, mt_tensor *w, mt_tensor *b, double eps);
+
+/* ---- random ---- */
+/* Zero with probability p in [0,1), else x / (1 - p). p == 0 gives x again (retained). */
+MT_API mt_tensor *mt_dropout(mt_tensor *x, double p);
+
+/* ---- tables and losses ---- */
+/* index: i64 of any shape; w [rows,n] -> [..,n] */
+MT_API mt_tensor *mt_embedding(mt_tensor *index, mt_tensor *w);
+/* Mean over the rows whose target is not `ignore` of -log softmax(logits)[target].
+ * logits [..,v], target i64 [..] -> scalar   (torch cross_entropy, reduction="mean") */
+MT_API mt_tensor *mt_cross_entropy(mt_tensor *logits, mt_tensor *target, int64_t ignore);
+MT_API mt_tensor *mt_mse(mt_tensor *x, mt_tensor *y); /* mean((x-y)^2) -> scalar */
+
+/* ---- reductions: over the dimensions in dims (negative counts from the end), n_dims 0: all.
+ * keep: reduced dimensions stay with extent 1 ---- */
+MT_API mt_tensor *mt_sum(mt_tensor *x, int n_dims, const int *dims, bool keep);
+MT_API mt_tensor *mt_mean(mt_tensor *x, int n_dims, const int *dims, bool keep);
+MT_API mt_tensor *mt_sum_all(mt_tensor *x);
+MT_API mt_tensor *mt_mean_all(mt_tensor *x);
+
+/* ---- views: share the storage, allocate nothing ---- */
+MT_API mt_tensor *mt_transpose(mt_tensor *x, int dim0, int dim1);
+MT_API mt_tensor *mt_permute(mt_tensor *x, const int *order); /* order[rank] */
+/* [start, start + length) of one dimension */
+MT_API mt_tensor *mt_slice(mt_tensor *x, int dim, int64_t start, int64_t length);
+MT_API mt_tensor *mt_expand(mt_tensor *x, int rank, const int64_t *shape); /* extent 1 -> any */
+/* A view where the strides allow it; otherwise a copy (recorded as `contiguous` + view). One
+ * extent may be -1: what is left. */
+MT_API mt_tensor *mt_reshape(mt_tensor *x, int rank, const int64_t *shape);
+/* n parts of sizes[i] along dim, out[n]: each the caller's. One node: its backward is one cat. */
+MT_API mt_status mt_split(mt_tensor *x, int dim, int n, const int64_t *sizes, mt_tensor **out);
+
+/* ---- copies ---- */
+MT_API mt_tensor *mt_contiguous(mt_tensor *x); /* x again (retained) if it is */
+MT_API mt_tensor *mt_clone(mt_tensor *x);
+MT_API mt_tensor *mt_cat(int n, mt_tensor *const *parts, int dim);
+
+/* ---- attention ---- */
+/* softmax(scale q k^T) v by blocks, never holding [s,t]. q [b,a,s,d], k, v [b,a_kv,t,d], a a
+ * multiple of a_kv -> [b,a,s,d], laid out as [b,s,a,d] so that merging heads is a view. Keeps q,
+ * k, v, out, f32 log-sum-exp [b,a,s] and the RNG state (two i64).
+ * Dao et al. 2022; torch scaled_dot_product_attention. scale 0: 1/sqrt(d). */
+MT_API mt_tensor *mt_flash_attention(mt_tensor *q, mt_tensor *k, mt_tensor *v, double scale,
+                                     bool causal, double dropout);
+/* The same values from visible parts: matmul, softmax, dropout, matmul. Not a row of the table:
+ * a composition, so that every intermediate shows. a == a_kv. */
+MT_API mt_tensor *mt_math_attention(mt_tensor *q, mt_tensor *k, mt_tensor *v, double scale,
+                                    bool causal, double dropout);
+
+/* ---- the table, for programs that explain it ---- */
+typedef struct mt_op_info {
+    const char *name;
+    int n_inputs;         /* -1: any number */
+    const char *letters;  /* names of inputs, outputs and auxiliaries: "x w b > y > mean rstd" */
+    const char *formula;
+    const char *why;      /* what is kept, and why */
+} mt_op_info;
+MT_API int mt_op_count(void);
+MT_API mt_op_info mt_op_get(int i);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

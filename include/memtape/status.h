@@ -1,0 +1,44 @@
+/* status.h: what can go wrong and how it is told.
+ *
+ * Functions that make something return NULL on failure; the others return an
+ * mt_status. The first failure of a thread is kept, with its text, until it is
+ * cleared, and NULL in gives NULL out, so a chain of calls is checked once, at
+ * its end. Nothing in the library prints, exits or jumps. */
+#ifndef MEMTAPE_STATUS_H
+#define MEMTAPE_STATUS_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define MT_API __attribute__((visibility("default")))
+#define MT_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
+#else
+#define MT_API
+#define MT_PRINTF(fmt, args)
+#endif
+
+typedef enum mt_status {
+    MT_OK = 0,
+    MT_ERR_ARGUMENT,    /* a bad argument: shape, dtype, range, NULL */
+    MT_ERR_MEMORY,      /* host or device memory ran out */
+    MT_ERR_STATE,       /* not now: freed graph, changed saved tensor, closed file */
+    MT_ERR_IO,          /* the operating system refused a file */
+    MT_ERR_FORMAT,      /* a file or text that is damaged or not understood */
+    MT_ERR_UNSUPPORTED, /* this device or build cannot do it */
+    MT_ERR_INTERNAL     /* the books do not balance: a bug in memtape */
+} mt_status;
+
+/* Status of this thread's first failure since the last clear; MT_OK if none. */
+MT_API mt_status mt_last_status(void);
+/* Its text ("rms_norm: in0 is [3,5], ..."); "" if none. Valid until cleared. */
+MT_API const char *mt_last_error(void);
+MT_API void mt_clear_error(void);
+/* "ok", "bad argument", "out of memory", ... Never NULL. */
+MT_API const char *mt_status_name(mt_status status);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

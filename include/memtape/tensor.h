@@ -1,0 +1,90 @@
+/* tensor.h: tensors are views of reference-counted storages.
+ *
+ * Arguments are borrowed, results are the caller's to mt_release once, and
+ * mt_set(&x, f(x)) replaces and releases. A storage's bytes go back to the
+ * device the moment neither a caller nor the tape holds a view of it. */
+#ifndef MEMTAPE_TENSOR_H
+#define MEMTAPE_TENSOR_H
+
+#include "memtape/device.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct mt_tensor mt_tensor;
+
+/* A shape as two arguments (C only): mt_zeros(dev, MT_F32, MT_SHAPE(2, 3)). A scalar is 0, NULL. */
+#define MT_SHAPE(...)                                                                              \
+    (int)(sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (const int64_t[]){__VA_ARGS__}
+
+/* ---- making: shape[rank], rank <= MT_MAX_RANK, extents >= 0; row-major ---- */
+
+MT_API mt_tensor *mt_empty(mt_device *device, mt_dtype dtype, int rank, const int64_t *shape);
+MT_API mt_tensor *mt_full(mt_device *device, mt_dtype dtype, int rank, const int64_t *shape,
+                          double value);
+MT_API mt_tensor *mt_zeros(mt_device *device, mt_dtype dtype, int rank, const int64_t *shape);
+/* Copies n_elements * size bytes from host memory; n_bytes restates the size and must agree. */
+MT_API mt_tensor *mt_from_data(mt_device *device, mt_dtype dtype, int rank, const int64_t *shape,
+                               const void *data, size_t n_bytes);
+/* From the device's generator, floating dtypes only. */
+MT_API mt_tensor *mt_uniform(mt_device *device, mt_dtype dtype, int rank, const int64_t *shape,
+                             double lo, double hi);
+MT_API mt_tensor *mt_normal(mt_device *device, mt_dtype dtype, int rank, const int64_t *shape,
+                            double mean, double std);
+
+/* ---- holding ---- */
+
+MT_API mt_tensor *mt_retain(mt_tensor *t);
+MT_API void mt_release(mt_tensor *t); /* NULL is allowed */
+/* *slot = value (taken over), the old *slot released. MT_OK if value is not NULL; otherwise the
+ * old tensor is released all the same, *slot is NULL, and the status of the last error returned. */
+MT_API mt_status mt_set(mt_tensor **slot, mt_tensor *value);
+
+#if defined(__GNUC__) && !defined(__cplusplus)
+static inline void mt_release_at(mt_tensor **slot) { mt_release(*slot); }
+/* A local that is released on every way out: MT_AUTO mt_tensor *h = mt_relu(x); */
+#define MT_AUTO __attribute__((cleanup(mt_release_at)))
+#endif
+
+/* ---- asking ---- */
+
+MT_API int mt_rank(const mt_tensor *t);
+MT_API const int64_t *mt_shape(const mt_tensor *t);
+MT_API const int64_t *mt_strides(const mt_tensor *t); /* in elements */
+MT_API int64_t mt_numel(const mt_tensor *t);
+MT_API mt_dtype mt_dtype_of(const mt_tensor *t);
+MT_API mt_device *mt_device_of(const mt_tensor *t); /* borrowed */
+MT_API bool mt_is_contiguous(const mt_tensor *t);
+MT_API bool mt_same_storage(const mt_tensor *a, const mt_tensor *b);
+
+/* What the books know of the storage under a tensor. */
+typedef struct mt_storage_info {
+    uint64_t serial;      /* never reused within a device */
+    size_t bytes;         /* requested */
+    size_t allocated;     /* in 512-byte blocks */
+    mt_category category;
+    uint64_t version;     /* grows with every in-place change */
+    int references;       /* tensors that view it, the tape's included */
+    const char *module;   /* where it was made */
+    const char *op;
+} mt_storage_info;
+MT_API mt_storage_info mt_storage_of(const mt_tensor *t);
+MT_API mt_status mt_set_category(mt_tensor *t, mt_category category);
+
+/* ---- data ---- */
+
+/* Elements in row-major order to host memory, whatever the strides; n_bytes must agree. */
+MT_API mt_status mt_to_host(const mt_tensor *t, void *data, size_t n_bytes);
+/* The only element, as a double; t has exactly one. NaN and an error otherwise. */
+MT_API double mt_item(const mt_tensor *t);
+/* In place, not recorded, version bumped: t = value; t = src (same shape, any dtype). Refused
+ * while t requires grad and grad mode is on. */
+MT_API mt_status mt_fill(mt_tensor *t, double value);
+MT_API mt_status mt_copy(mt_tensor *t, const mt_tensor *src);
+MT_API mt_status mt_copy_from_host(mt_tensor *t, const void *data, size_t n_bytes);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,203 @@
+/* backend.h: the kernel table. A backend is a folder that fills it in.
+ *
+ * A backend knows pointers, shapes and strides; it never sees tensors, the tape
+ * or the books. Callers have checked shapes and dtypes: a kernel may assert
+ * what is written here and need not report it. Kernels return false only when
+ * the machine fails (with mti_fail), never for a well-formed call.
+ *
+ * Unless a line says otherwise: all floating views of one call have one dtype
+ * (f32, f64, bf16, f16); 16-bit floats are computed and accumulated in f32 and
+ * rounded to nearest even once, at the store; outputs do not overlap inputs
+ * except where "in place" is allowed; views may have any strides, 0 included for
+ * inputs; reductions run in a fixed order that does not depend on the number
+ * of threads. Views with zero elements are legal. */
+#ifndef MTI_BACKEND_H
+#define MTI_BACKEND_H
+
+#include "base/base.h"
+
+/* What a kernel needs to know of a tensor. Strides count elements. */
+typedef struct mti_view {
+    void *data; /* the first element; NULL on meta and when there are none */
+    mt_dtype dtype;
+    int rank;
+    int64_t shape[MT_MAX_RANK], stride[MT_MAX_RANK];
+} mti_view;
+
+int64_t mti_view_count(const mti_view *v);        /* number of elements */
+bool mti_view_is_contiguous(const mti_view *v);   /* row-major, no gaps */
+bool mti_view_same_shape(const mti_view *a, const mti_view *b);
+
+typedef enum mti_unary {
+    MTI_RELU, MTI_LEAKY_RELU, /* p0 = slope */
+    MTI_GELU, MTI_GELU_TANH, MTI_SILU, MTI_TANH, MTI_SIGMOID,
+    MTI_EXP, MTI_LOG, MTI_SQRT,
+    MTI_AFFINE, /* y = p0 x + p1 */
+    MTI_UNARY_COUNT
+} mti_unary;
+
+typedef enum mti_binary { MTI_ADD, MTI_SUB, MTI_MUL, MTI_DIV, MTI_BINARY_COUNT } mti_binary;
+
+/* One tensor of an optimizer step: contiguous, all of n elements. `p` and `g`
+ * may be f32/bf16/f16/f64; m, v (and master when there is one) are f32 (f64 for f64). */
+typedef struct mti_opt_item {
+    int64_t n;
+    mt_dtype dtype; /* of p and g */
+    void *p;
+    const void *g;
+    void *m, *v;    /* NULL where the optimizer has none */
+    double weight_decay;
+} mti_opt_item;
+
+typedef struct mti_opt_params {
+    double lr, beta1, beta2, eps, momentum;
+    int64_t step; /* 1 at the first step: bias correction */
+} mti_opt_params;
+
+/* The heads of one attention call. q, o: [b,a,s,d]; k, v: [b,a_kv,t,d] with
+ * a % a_kv == 0; lse: f32 contiguous [b,a,s] (natural log of the sum of exp of
+ * the scaled scores; may be NULL in forward). Any strides with stride[3] == 1.
+ * Causal: query i sees keys j <= i + (t - s).
+ * Dropout with p > 0: the probability of (b,h,i,j) is kept when the draw of
+ * element ((b*a + h)*s + i)*t + j is >= p (see `dropout`), scaled by 1/(1-p). */
+typedef struct mti_attention {
+    const mti_view *q, *k, *v;
+    const mti_view *o, *lse;
+    double scale, p;
+    bool causal;
+    const mti_view *seed, *offset; /* i64 scalars in device memory; NULL when p == 0 */
+} mti_attention;
+
+typedef struct mti_ctx mti_ctx; /* a backend's own state: threads, streams */
+
+typedef struct mti_backend {
+    const char *kind; /* "cpu" */
+
+    /* ---- state and raw memory ---- */
+    mti_ctx *(*open)(void);
+    void (*close)(mti_ctx *ctx);
+    bool (*set_threads)(mti_ctx *ctx, int n);
+    int (*threads)(const mti_ctx *ctx);
+    bool (*sync)(mti_ctx *ctx);
+    void *(*alloc)(mti_ctx *ctx, size_t n_bytes); /* NULL if refused, without mti_fail; >= 512-byte aligned */
+    void (*free)(mti_ctx *ctx, void *p, size_t n_bytes);
+    bool (*upload)(mti_ctx *ctx, void *dst, const void *host, size_t n_bytes);
+    bool (*download)(mti_ctx *ctx, void *host, const void *src, size_t n_bytes);
+
+    /* ---- element-wise ---- */
+    /* y = value, any dtype */
+    bool (*fill)(mti_ctx *ctx, const mti_view *y, double value);
+    /* y = x, casting between any two dtypes; same shape */
+    bool (*copy)(mti_ctx *ctx, const mti_view *x, const mti_view *y);
+    /* y = op(x); in place allowed (y == x) */
+    bool (*unary)(mti_ctx *ctx, mti_unary op, double p0, double p1, const mti_view *x,
+                  const mti_view *y);
+    /* dx = dy * op'(.), `kept` being the OUTPUT for relu, leaky_relu_from_out (flag), tanh,
+     * sigmoid, exp, sqrt and the INPUT for the others; kept is NULL for affine.
+     * For leaky_relu the sign of input and output agree, so either will do.
+     * dx may be dy (in place). */
+    bool (*unary_backward)(mti_ctx *ctx, mti_unary op, double p0, const mti_view *kept,
+                           const mti_view *dy, const mti_view *dx);
+    /* y = a op b; a and b already expanded to y's shape (stride 0 where broadcast);
+     * y may be a or b (in place). Also i64/i32 for add, sub, mul. */
+    bool (*binary)(mti_ctx *ctx, mti_binary op, const mti_view *a, const mti_view *b,
+                   const mti_view *y);
+    /* y = scale * sum of x over the dimensions where y.shape is 1 and x.shape is not;
+     * same rank. Pairwise or blocked so that the error grows slowly.
+     * y f32/f64 may differ from x's dtype (16-bit x into f32 y). */
+    size_t (*sum_scratch)(mti_ctx *ctx, const mti_view *x, const mti_view *y);
+    bool (*sum)(mti_ctx *ctx, double scale, const mti_view *x, const mti_view *y, void *scratch);
+    /* y = uniform in [lo, hi): element i (row-major) uses lane i % 4 of counter offset + i / 4 */
+    bool (*uniform)(mti_ctx *ctx, double lo, double hi, uint64_t seed, uint64_t offset,
+                    const mti_view *y);
+    /* y = normal: Box-Muller in f32, elements 4k..4k+3 from counter offset + k
+     * (lanes 0,1 give elements 0,1; lanes 2,3 give 2,3) */
+    bool (*normal)(mti_ctx *ctx, double mean, double std, uint64_t seed, uint64_t offset,
+                   const mti_view *y);
+
+    /* ---- matrix products ---- */
+    /* c = alpha a b (+ beta c) (+ bias on every row). a [..,m,k], b [..,k,n], c [..,m,n]
+     * with equal leading (batch) dimensions, stride 0 there for broadcast inputs; in the last
+     * two dimensions one stride is 1 and the other >= the extent of that one (so transposes
+     * come as they are). bias: [n] contiguous or NULL. beta is 0 or 1; with 0, c need not be
+     * initialised. scratch: gemm_scratch bytes (0 gives NULL). */
+    size_t (*gemm_scratch)(mti_ctx *ctx, const mti_view *a, const mti_view *b, const mti_view *c);
+    bool (*gemm)(mti_ctx *ctx, double alpha, const mti_view *a, const mti_view *b, double beta,
+                 const mti_view *c, const mti_view *bias, void *scratch);
+
+    /* ---- rows: everything over the last dimension, which is contiguous ---- */
+    /* y = softmax(scale * x) row by row. causal: x is [..,s,t], column j of row i is masked
+     * (weight exactly 0) when j > i + (t - s). In place allowed. */
+    bool (*softmax)(mti_ctx *ctx, double scale, bool causal, const mti_view *x, const mti_view *y);
+    /* dx = scale * y * (dy - sum(dy * y)); dx may be dy. */
+    bool (*softmax_backward)(mti_ctx *ctx, double scale, const mti_view *y, const mti_view *dy,
+                             const mti_view *dx);
+    /* y = x - log(sum(exp(x))); backward: dx = dy - exp(y) * sum(dy) */
+    bool (*log_softmax)(mti_ctx *ctx, const mti_view *x, const mti_view *y);
+    bool (*log_softmax_backward)(mti_ctx *ctx, const mti_view *y, const mti_view *dy,
+                                 const mti_view *dx);
+    /* y = (x - mean) * rstd * w + b. w, b: [n] or NULL. mean, rstd: one per row, f32 (f64 for
+     * f64 x), contiguous, or NULL when nobody needs them. */
+    bool (*layer_norm)(mti_ctx *ctx, double eps, const mti_view *x, const mti_view *w,
+                       const mti_view *b, const mti_view *y, const mti_view *mean,
+                       const mti_view *rstd);
+    /* Any of dx, dw, db may be NULL: not wanted. w may be NULL (ones). */
+    size_t (*layer_norm_backward_scratch)(mti_ctx *ctx, const mti_view *x);
+    bool (*layer_norm_backward)(mti_ctx *ctx, const mti_view *dy, const mti_view *x,
+                                const mti_view *w, const mti_view *mean, const mti_view *rstd,
+                                const mti_view *dx, const mti_view *dw, const mti_view *db,
+                                void *scratch);
+
+    /* ---- dropout, embedding, loss ---- */
+    /* mask[i] = unit(lane i % 4 of philox(seed, offset + i / 4)) >= p for the i-th element in
+     * row-major order; y = mask ? x / (1 - p) : 0. mask: bool, contiguous, or NULL. */
+    bool (*dropout)(mti_ctx *ctx, double p, uint64_t seed, uint64_t offset, const mti_view *x,
+                    const mti_view *y, const mti_view *mask);
+    bool (*dropout_backward)(mti_ctx *ctx, double p, const mti_view *mask, const mti_view *dy,
+                             const mti_view *dx);
+    /* y[.., :] = w[index, :]. index: i64, contiguous; w: [rows, n]. A bad index: MT_ERR_ARGUMENT
+     * that names it (the one check a caller cannot make). */
+    bool (*embedding)(mti_ctx *ctx, const mti_view *index, const mti_view *w, const mti_view *y);
+    /* dw = sum of dy rows by index, in index order; dw is written whole (zeros included). */
+    size_t (*embedding_backward_scratch)(mti_ctx *ctx, const mti_view *index, const mti_view *dw);
+    bool (*embedding_backward)(mti_ctx *ctx, const mti_view *index, const mti_view *dy,
+                               const mti_view *dw, void *scratch);
+    /* logp = log_softmax(x) [n,v]; loss (scalar, x's dtype; f32 for 16-bit x is not needed) =
+     * mean over rows with target != ignore of -logp[row, target]. target: i64 [n], checked. */
+    bool (*cross_entropy)(mti_ctx *ctx, int64_t ignore, const mti_view *x, const mti_view *target,
+                          const mti_view *logp, const mti_view *loss);
+    /* dx = (exp(logp) - onehot(target)) * dloss / count; 0 on ignored rows. dx may be logp. */
+    bool (*cross_entropy_backward)(mti_ctx *ctx, int64_t ignore, const mti_view *logp,
+                                   const mti_view *target, const mti_view *dloss,
+                                   const mti_view *dx);
+
+    /* ---- fused attention, blockwise: scratch does not grow with s * t ---- */
+    size_t (*attention_scratch)(mti_ctx *ctx, const mti_attention *at);
+    bool (*attention)(mti_ctx *ctx, const mti_attention *at, void *scratch);
+    /* dq, dk, dv: shapes of q, k, v, stride[3] == 1, written whole. */
+    size_t (*attention_backward_scratch)(mti_ctx *ctx, const mti_attention *at);
+    bool (*attention_backward)(mti_ctx *ctx, const mti_attention *at, const mti_view *d_o,
+                               const mti_view *dq, const mti_view *dk, const mti_view *dv,
+                               void *scratch);
+
+    /* ---- optimizers: one call for all tensors ---- */
+    /* AdamW (Loshchilov & Hutter 2019), PyTorch's order of operations:
+     * p *= 1 - lr wd; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2;
+     * p -= lr / (1-b1^t) * m / (sqrt(v) / sqrt(1-b2^t) + eps) */
+    bool (*adamw)(mti_ctx *ctx, const mti_opt_params *p, int n_items, const mti_opt_item *items);
+    /* SGD: g += wd p; with momentum: m = (step 1 ? g : momentum m + g), g = m; p -= lr g.
+     * items[i].m is the momentum buffer, NULL without momentum. */
+    bool (*sgd)(mti_ctx *ctx, const mti_opt_params *p, int n_items, const mti_opt_item *items);
+    /* *out (host) = sum of squares over all, accumulated in f64 in a fixed order.
+     * Items use n, dtype and g. */
+    bool (*sum_squares)(mti_ctx *ctx, int n_items, const mti_opt_item *items, double *out);
+    /* p *= factor for every item (gradients come as p). */
+    bool (*scale_all)(mti_ctx *ctx, double factor, int n_items, const mti_opt_item *items);
+} mti_backend;
+
+/* The list of backends: adding one is its folder and its line in backends.c.
+ * NULL and an error that lists what there is when `kind` is unknown. */
+const mti_backend *mti_backend_find(const char *kind);
+extern const mti_backend mti_cpu_backend;
+
+#endif

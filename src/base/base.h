@@ -1,0 +1,83 @@
+/* base.h: what every room stands on: errors, host memory, names, Philox. */
+#ifndef MTI_BASE_H
+#define MTI_BASE_H
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "memtape/status.h"
+#include "memtape/dtype.h"
+
+/* ---- errors: the first one of a thread stays until it is cleared ---- */
+
+/* Record a failure and return its status. Later failures do not overwrite it. */
+mt_status mti_fail(mt_status status, const char *fmt, ...) MT_PRINTF(2, 3);
+/* The same for functions that return bool (false) or a pointer (NULL). */
+bool mti_fail_bool(mt_status status, const char *fmt, ...) MT_PRINTF(2, 3);
+void *mti_fail_null(mt_status status, const char *fmt, ...) MT_PRINTF(2, 3);
+
+/* ---- host memory: one door, so that tests can make any request fail ---- */
+
+void *mti_malloc(size_t n_bytes); /* NULL and an error on failure; n 0 gives a pointer */
+void *mti_calloc(size_t count, size_t size);
+void *mti_realloc(void *p, size_t n_bytes);
+char *mti_strdup(const char *s);
+void mti_free(void *p);
+/* Make the n-th request from now fail (1 = the next); 0 turns it off. Per
+ * process; the device memory of backends is asked through the same counter. */
+void mti_fail_nth_alloc(uint64_t n);
+/* Requests seen since the last mti_fail_nth_alloc. */
+uint64_t mti_alloc_count(void);
+/* True if this request is the one to fail. Backends call it in raw alloc. */
+bool mti_alloc_should_fail(void);
+
+/* Checked size arithmetic: false on overflow. */
+bool mti_mul_size(size_t a, size_t b, size_t *out);
+bool mti_add_size(size_t a, size_t b, size_t *out);
+
+/* ---- growable array: MTI_PUSH(v, item) with v: struct {T *at; size_t n, cap;} ---- */
+
+#define MTI_VEC(T)                                                                                 \
+    struct {                                                                                       \
+        T *at;                                                                                     \
+        size_t n, cap;                                                                             \
+    }
+/* Room for one more; false when memory ran out. */
+#define MTI_RESERVE(v)                                                                             \
+    ((v)->n < (v)->cap || mti_grow((void **)&(v)->at, &(v)->cap, sizeof *(v)->at))
+#define MTI_PUSH(v, item) (MTI_RESERVE(v) ? ((v)->at[(v)->n++] = (item), true) : false)
+bool mti_grow(void **at, size_t *cap, size_t item_size);
+
+/* ---- names: interned strings live as long as the process ---- */
+
+/* The pool of names (module paths) is process-wide and only grows: a path is
+ * stored once however many records point to it. "" and NULL give "". */
+const char *mti_intern(const char *s);
+
+/* Where we are, for errors, events and records. Per thread; never NULL. */
+typedef struct mti_where { const char *op, *module, *phase; } mti_where;
+mti_where *mti_where_now(void);
+
+/* ---- shapes as text: "[2,3]" into buf ---- */
+#define MTI_SHAPE_TEXT 192
+const char *mti_shape_text(char buf[MTI_SHAPE_TEXT], int rank, const int64_t *shape);
+
+/* "1.5 GiB", "512 B" into buf (32 bytes are enough). */
+const char *mti_bytes_text(char *buf, size_t n, uint64_t bytes);
+/* "123", "40GiB", "40GB" -> bytes; false if it is none of these or overflows. */
+bool mti_bytes_parse(const char *s, uint64_t *out);
+
+/* Monotonic seconds. */
+double mti_now(void);
+
+/* ---- files: written beside the target and renamed, so nothing is half there ---- */
+typedef struct mti_file mti_file;
+mti_file *mti_file_create(const char *path); /* opens path.tmp-PID */
+bool mti_file_write(mti_file *f, const void *data, size_t n_bytes);
+bool mti_file_commit(mti_file *f); /* flush, fsync, rename; frees f either way */
+void mti_file_abandon(mti_file *f);
+/* A whole file in memory; *n_bytes set. The caller mti_frees it. Refuses more than limit. */
+void *mti_file_read(const char *path, size_t limit, size_t *n_bytes);
+
+#endif

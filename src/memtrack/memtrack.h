@@ -1,0 +1,104 @@
+/* memtrack.h: the caching allocator and the ledger's book of saved tensors.
+ *
+ * This room knows storages, bytes, categories and names, never tensors: the
+ * layers above hand it plain records. */
+#ifndef MTI_MEMTRACK_H
+#define MTI_MEMTRACK_H
+
+#include "backends/backend.h"
+#include "memtape/memory.h"
+
+/* ---- the caching allocator: one per device, thread-safe ----
+ *
+ * PyTorch's CUDA caching allocator, rule by rule (c10/cuda/CUDACachingAllocator.cpp):
+ * sizes are rounded up to 512 bytes; up to 1 MiB come from the small pool (2 MiB
+ * segments), more than that from the large pool: under 10 MiB from 20 MiB segments,
+ * else from a segment rounded up to 2 MiB. Best fit (smallest that fits, then
+ * lowest address); a block is split when the rest is >= 512 bytes (small pool) or
+ * > 1 MiB (large pool); freed neighbours coalesce; freed segments are cached until
+ * empty_cache, or until the system refuses memory, when all cached ones are given
+ * back and the request is tried once more. Zero bytes need no block. */
+
+typedef struct mti_pool mti_pool;
+typedef struct mti_block mti_block;
+
+struct mti_block {
+    void *ptr;            /* imaginary on backends without memory */
+    size_t requested;     /* restated at free */
+    size_t size;          /* rounded to 512 */
+    uint64_t serial;      /* given by the pool: 1, 2, 3, ... never reused */
+    mt_category category;
+    /* private to the allocator from here on: declared in pool.c */
+};
+
+mti_pool *mti_pool_new(const mti_backend *backend, mti_ctx *ctx);
+void mti_pool_free_all(mti_pool *pool); /* at the end: every segment goes back */
+
+/* NULL and an MT_ERR_MEMORY that names the size, what is allocated and what is
+ * reserved. A request of 0 bytes gives a block with ptr NULL and size 0. */
+mti_block *mti_pool_alloc(mti_pool *pool, size_t n_bytes, mt_category category);
+/* n_bytes restates the request: the two must agree (asserted). NULL is allowed. */
+void mti_pool_free(mti_pool *pool, mti_block *block, size_t n_bytes);
+void mti_pool_recategorise(mti_pool *pool, mti_block *block, mt_category category);
+void mti_pool_empty_cache(mti_pool *pool);
+void mti_pool_get_stats(const mti_pool *pool, mt_mem_stats *out);
+void mti_pool_reset_peak(mti_pool *pool);
+/* Put a peak back that a nested region saw before it began. */
+void mti_pool_raise_peak(mti_pool *pool, const mt_mem_stats *outer);
+int mti_pool_add_observer(mti_pool *pool, mt_mem_event_fn *fn, void *user);
+void mti_pool_remove_observer(mti_pool *pool, int id);
+/* Visit every live block, in address order (debug checks, reports). */
+void mti_pool_visit(mti_pool *pool, void (*fn)(void *user, const mti_block *block), void *user);
+/* Visit every segment with its blocks, free ones included (memory snapshots). */
+typedef struct mti_segment_info { const void *base; size_t size; bool large; } mti_segment_info;
+void mti_pool_visit_all(mti_pool *pool,
+                        void (*fn)(void *user, const mti_segment_info *segment, const void *ptr,
+                                   size_t size, size_t requested, bool live),
+                        void *user);
+/* Recount everything from the blocks and compare with the running totals; false
+ * and MT_ERR_INTERNAL, naming the first figure that differs. */
+bool mti_pool_check(mti_pool *pool);
+
+/* ---- the book of saved tensors ---- */
+
+typedef enum mti_role { MTI_ROLE_INPUT, MTI_ROLE_OUTPUT, MTI_ROLE_AUX } mti_role;
+
+/* One act of saving, as told by the hook. Strings are interned or static. */
+typedef struct mti_save {
+    uint64_t serial;      /* of the storage */
+    size_t bytes;         /* of the whole storage */
+    size_t rounded;       /* the same in 512-byte blocks */
+    int rank;             /* of the saved view */
+    int64_t shape[MT_MAX_RANK];
+    mt_dtype dtype;
+    const char *module, *op, *name; /* name: the argument's letter ("x", "q", "mask") */
+    mti_role role;
+    uint64_t node;        /* sequence number of the node that keeps it */
+} mti_save;
+
+/* A distinct storage: the first saver pays, the later ones share it at 0 bytes. */
+typedef struct mti_record {
+    mti_save first;
+    size_t n_also;
+    const mti_save *also;
+    bool freed;                 /* its bytes went back */
+    const char *freed_after_op; /* the backward node that ran then; "" if outside backward */
+    const char *freed_after_module;
+} mti_record;
+
+typedef struct mti_book mti_book;
+mti_book *mti_book_new(void);
+void mti_book_free(mti_book *book);
+/* Storages not to count (parameters). */
+bool mti_book_ignore(mti_book *book, uint64_t serial);
+bool mti_book_save(mti_book *book, const mti_save *save);
+/* The storage's bytes went back at `where`. Unknown serials are ignored. */
+void mti_book_freed(mti_book *book, uint64_t serial, const mti_where *where);
+size_t mti_book_count(const mti_book *book); /* distinct storages ever saved */
+size_t mti_book_bytes(const mti_book *book); /* their bytes, freed or not */
+size_t mti_book_live_bytes(const mti_book *book);
+size_t mti_book_rounded_bytes(const mti_book *book);
+/* i-th in order of first saving; valid until the next save. */
+const mti_record *mti_book_get(const mti_book *book, size_t i);
+
+#endif
