@@ -1,0 +1,80 @@
+/* alloc.c: the one door for host memory, and the counter that can shut it. */
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/base.h"
+
+/* Counting starts with the first mti_fail_nth_alloc: a program that never calls
+ * it pays one load per request and shares no cache line between threads. */
+static atomic_bool counting;
+static atomic_uint_fast64_t seen, fail_at;
+
+void mti_fail_nth_alloc(uint64_t n)
+{
+    atomic_store(&fail_at, n);
+    atomic_store(&seen, 0);
+    atomic_store(&counting, true);
+}
+
+uint64_t mti_alloc_count(void) { return atomic_load(&seen); }
+
+bool mti_alloc_should_fail(void)
+{
+    if (!atomic_load_explicit(&counting, memory_order_relaxed)) return false;
+    return atomic_fetch_add(&seen, 1) + 1 == atomic_load(&fail_at);
+}
+
+static void *refused(size_t n_bytes)
+{
+    char text[32];
+    return mti_fail_null(MT_ERR_MEMORY, "host memory: %zu bytes (%s) refused", n_bytes,
+                         mti_bytes_text(text, sizeof text, n_bytes));
+}
+
+void *mti_malloc(size_t n_bytes)
+{
+    void *p = mti_alloc_should_fail() ? NULL : malloc(n_bytes ? n_bytes : 1);
+    return p ? p : refused(n_bytes);
+}
+
+void *mti_calloc(size_t count, size_t size)
+{
+    size_t n_bytes;
+    if (!mti_mul_size(count, size, &n_bytes))
+        return mti_fail_null(MT_ERR_MEMORY, "host memory: %zu times %zu bytes overflow", count,
+                             size);
+    void *p = mti_alloc_should_fail() ? NULL : calloc(1, n_bytes ? n_bytes : 1);
+    return p ? p : refused(n_bytes);
+}
+
+void *mti_realloc(void *p, size_t n_bytes)
+{
+    void *q = mti_alloc_should_fail() ? NULL : realloc(p, n_bytes ? n_bytes : 1);
+    return q ? q : refused(n_bytes);
+}
+
+char *mti_strdup(const char *s)
+{
+    size_t n = strlen(s) + 1;
+    char *copy = mti_malloc(n);
+    if (copy) memcpy(copy, s, n);
+    return copy;
+}
+
+void mti_free(void *p) { free(p); }
+
+bool mti_mul_size(size_t a, size_t b, size_t *out) { return !__builtin_mul_overflow(a, b, out); }
+
+bool mti_add_size(size_t a, size_t b, size_t *out) { return !__builtin_add_overflow(a, b, out); }
+
+bool mti_grow(void **at, size_t *cap, size_t item_size)
+{
+    size_t n = *cap ? *cap : 4, n_bytes;
+    if (!mti_mul_size(n, 2, &n) || !mti_mul_size(n, item_size, &n_bytes))
+        return mti_fail_bool(MT_ERR_MEMORY, "host memory: an array of %zu items cannot grow", *cap);
+    void *p = mti_realloc(*at, n_bytes);
+    if (!p) return false;
+    *at = p;
+    *cap = n;
+    return true;
+}

@@ -1,0 +1,199 @@
+/* file.c: files that are whole or not there. A file is written beside its target
+ * and renamed over it when all of it is on the disk; until then, and after any
+ * failure, the target is what it was. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "base/base.h"
+
+#define BUFFER_BYTES (64 * 1024)
+
+struct mti_file {
+    int fd;
+    bool failed;
+    char *path;
+    char *temporary; /* NULL: a pipe or a device, written in place */
+    size_t n;        /* bytes waiting in the buffer */
+    char buffer[BUFFER_BYTES];
+};
+
+static bool io_error(const char *path, const char *what)
+{
+    return mti_fail_bool(MT_ERR_IO, "%s: cannot %s: %s", path, what, strerror(errno));
+}
+
+/* A name beside the target that nobody has: two savers of one process, or one
+ * left over from a crash under the same process id, must not meet. */
+static bool open_temporary(mti_file *f, mode_t mode)
+{
+    size_t room = strlen(f->path) + 64;
+    if (!(f->temporary = mti_malloc(room))) return false;
+    snprintf(f->temporary, room, "%s.tmp-%ld", f->path, (long)getpid());
+    for (int i = 2; i < 1000; i++) {
+        f->fd = open(f->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
+        if (f->fd >= 0 || errno != EEXIST) break;
+        snprintf(f->temporary, room, "%s.tmp-%ld-%d", f->path, (long)getpid(), i);
+    }
+    if (f->fd >= 0) return true;
+    io_error(f->path, "create a file beside it");
+    mti_free(f->temporary); /* not ours: nothing to unlink */
+    f->temporary = NULL;
+    return false;
+}
+
+static bool open_target(mti_file *f)
+{
+    struct stat st;
+    if (stat(f->path, &st) != 0) return open_temporary(f, 0666);
+    if (S_ISREG(st.st_mode)) {
+        /* A file kept from other readers stays kept from them. */
+        if (!open_temporary(f, 0600)) return false;
+        return fchmod(f->fd, st.st_mode & 07777) == 0 || io_error(f->path, "keep its permissions");
+    }
+    /* A rename would replace a device such as /dev/null by a plain file. */
+    f->fd = open(f->path, O_WRONLY | O_CLOEXEC);
+    return f->fd >= 0 || io_error(f->path, "open");
+}
+
+mti_file *mti_file_create(const char *path)
+{
+    mti_file *f = mti_malloc(sizeof *f);
+    if (!f) return NULL;
+    f->fd = -1, f->failed = false, f->temporary = NULL, f->n = 0;
+    f->path = mti_strdup(path);
+    if (f->path && open_target(f)) return f;
+    mti_file_abandon(f);
+    return NULL;
+}
+
+static bool write_all(mti_file *f, const char *data, size_t n_bytes)
+{
+    while (n_bytes) {
+        ssize_t n = write(f->fd, data, n_bytes);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) {
+            f->failed = true;
+            return io_error(f->path, "write");
+        }
+        data += n, n_bytes -= (size_t)n;
+    }
+    return true;
+}
+
+static bool flush(mti_file *f)
+{
+    size_t n = f->n;
+    f->n = 0;
+    return write_all(f, f->buffer, n);
+}
+
+bool mti_file_write(mti_file *f, const void *data, size_t n_bytes)
+{
+    if (f->failed) return false;
+    if (n_bytes > BUFFER_BYTES - f->n && !flush(f)) return false;
+    if (n_bytes > BUFFER_BYTES) return write_all(f, data, n_bytes);
+    if (n_bytes) memcpy(f->buffer + f->n, data, n_bytes);
+    f->n += n_bytes;
+    return true;
+}
+
+/* The rename itself reaches the disk with the directory. Best effort: by now the
+ * target is whole, whichever of the two a crash would leave. Cuts `sibling`, a
+ * path in that directory, down to the directory. */
+static void sync_directory(char *sibling)
+{
+    char *slash = strrchr(sibling, '/');
+    if (slash) slash[slash == sibling] = '\0';
+    int fd = open(slash ? sibling : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return;
+    fsync(fd);
+    close(fd);
+}
+
+bool mti_file_commit(mti_file *f)
+{
+    bool ok = !f->failed && flush(f);
+    if (ok && f->temporary) ok = fsync(f->fd) == 0 || io_error(f->path, "write to the disk");
+    int fd = f->fd;
+    f->fd = -1;
+    if (close(fd) != 0 && ok) ok = io_error(f->path, "close");
+    if (ok && f->temporary) {
+        ok = rename(f->temporary, f->path) == 0 || io_error(f->path, "replace");
+        if (ok) {
+            sync_directory(f->temporary);
+            mti_free(f->temporary);
+            f->temporary = NULL;
+        }
+    }
+    mti_file_abandon(f);
+    return ok;
+}
+
+void mti_file_abandon(mti_file *f)
+{
+    if (!f) return;
+    if (f->fd >= 0) close(f->fd);
+    if (f->temporary) unlink(f->temporary);
+    mti_free(f->temporary);
+    mti_free(f->path);
+    mti_free(f);
+}
+
+/* ---- reading ---- */
+
+static void *too_long(const char *path, size_t limit)
+{
+    return mti_fail_null(MT_ERR_FORMAT, "%s: longer than the %zu bytes that are allowed here", path,
+                         limit);
+}
+
+/* Reads to the end whatever the size was said to be: pipes say nothing, and a
+ * file may grow or shrink meanwhile. A zero byte follows, for readers of text. */
+static void *read_all(int fd, const char *path, size_t expected, size_t limit, size_t *n_bytes)
+{
+    size_t room = expected + 1, n = 0;
+    char *data = mti_malloc(room + 1);
+    while (data) {
+        if (n == room) {
+            char *more = mti_mul_size(room, 2, &room) ? mti_realloc(data, room + 1) : NULL;
+            if (!more) break;
+            data = more;
+        }
+        ssize_t got = read(fd, data + n, room - n);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) {
+            io_error(path, "read");
+            break;
+        }
+        if (got == 0) {
+            data[n] = '\0';
+            *n_bytes = n;
+            return data;
+        }
+        n += (size_t)got;
+        if (n > limit) {
+            too_long(path, limit);
+            break;
+        }
+    }
+    mti_free(data);
+    return NULL;
+}
+
+void *mti_file_read(const char *path, size_t limit, size_t *n_bytes)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    struct stat st;
+    void *data = NULL;
+    if (fd < 0 || fstat(fd, &st) != 0)
+        io_error(path, "open");
+    else if (S_ISREG(st.st_mode) && (uint64_t)st.st_size > limit)
+        too_long(path, limit);
+    else
+        data = read_all(fd, path, S_ISREG(st.st_mode) ? (size_t)st.st_size : 4095, limit, n_bytes);
+    if (fd >= 0) close(fd);
+    return data;
+}

@@ -1,0 +1,176 @@
+/* text.c: names, shapes and byte counts as people read and write them. */
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include "base/base.h"
+
+/* ---- interned names: one open-addressing table for the process ---- */
+
+static struct {
+    pthread_mutex_t lock;
+    char **slot; /* NULL where empty */
+    size_t n, n_slots;
+} names = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static uint64_t hash_text(const char *s)
+{
+    uint64_t h = 0xcbf29ce484222325u; /* FNV-1a */
+    for (; *s; s++) h = (h ^ (unsigned char)*s) * 0x100000001b3u;
+    return h ^ (h >> 32);
+}
+
+/* The slot that holds s, or the empty one where it belongs. */
+static char **find_name(char **slot, size_t n_slots, const char *s)
+{
+    size_t i = hash_text(s) & (n_slots - 1);
+    while (slot[i] && strcmp(slot[i], s)) i = (i + 1) & (n_slots - 1);
+    return &slot[i];
+}
+
+static bool grow_names(void)
+{
+    size_t n_slots = names.n_slots ? 2 * names.n_slots : 256;
+    char **slot = mti_calloc(n_slots, sizeof *slot);
+    if (!slot) return false;
+    for (size_t i = 0; i < names.n_slots; i++)
+        if (names.slot[i]) *find_name(slot, n_slots, names.slot[i]) = names.slot[i];
+    mti_free(names.slot);
+    names.slot = slot;
+    names.n_slots = n_slots;
+    return true;
+}
+
+static const char *intern_locked(const char *s)
+{
+    if (4 * names.n >= 3 * names.n_slots && !grow_names()) return NULL;
+    char **slot = find_name(names.slot, names.n_slots, s);
+    if (!*slot && (*slot = mti_strdup(s))) names.n++;
+    return *slot;
+}
+
+const char *mti_intern(const char *s)
+{
+    if (!s || !*s) return "";
+    pthread_mutex_lock(&names.lock);
+    const char *name = intern_locked(s);
+    pthread_mutex_unlock(&names.lock);
+    return name;
+}
+
+/* ---- where we are ---- */
+
+mti_where *mti_where_now(void)
+{
+    static _Thread_local mti_where where = {"", "", ""};
+    return &where;
+}
+
+/* ---- shapes ---- */
+
+const char *mti_shape_text(char buf[MTI_SHAPE_TEXT], int rank, const int64_t *shape)
+{
+    /* 8 dimensions of at most 20 characters, separators and brackets: 170 fit. */
+    size_t n = 0;
+    buf[n++] = '[';
+    for (int d = 0; d < rank && d < MT_MAX_RANK; d++)
+        n += (size_t)snprintf(buf + n, MTI_SHAPE_TEXT - n, "%s%lld", d ? "," : "",
+                              (long long)shape[d]);
+    snprintf(buf + n, MTI_SHAPE_TEXT - n, "]");
+    return buf;
+}
+
+/* ---- bytes ---- */
+
+static const struct {
+    const char *name;
+    uint64_t bytes;
+} units[] = {
+    {"B", 1},
+    {"KiB", 1ull << 10},
+    {"MiB", 1ull << 20},
+    {"GiB", 1ull << 30},
+    {"TiB", 1ull << 40},
+    {"PiB", 1ull << 50},
+    {"EiB", 1ull << 60},
+    {"kB", 1000ull},
+    {"KB", 1000ull},
+    {"MB", 1000000ull},
+    {"GB", 1000000000ull},
+    {"TB", 1000000000000ull},
+    {"PB", 1000000000000000ull},
+    {"EB", 1000000000000000000ull},
+};
+#define N_BINARY_UNITS 7
+#define N_UNITS        (sizeof units / sizeof *units)
+
+const char *mti_bytes_text(char *buf, size_t n, uint64_t bytes)
+{
+    size_t u = 0;
+    double value = (double)bytes;
+    /* 1023.995 would print as 1024.00: it is 1 of the next unit. */
+    while (value >= (u ? 1023.995 : 1024) && u + 1 < N_BINARY_UNITS) value /= 1024, u++;
+    char digits[32];
+    int len = snprintf(digits, sizeof digits, "%.2f", value);
+    while (digits[len - 1] == '0') len--;
+    if (digits[len - 1] == '.') len--;
+    snprintf(buf, n, "%.*s %s", len, digits, units[u].name);
+    return buf;
+}
+
+/* Decimal digits from *s on; moves *s past them. False on none or on overflow. */
+static bool parse_digits(const char **s, uint64_t *out)
+{
+    const char *p = *s;
+    uint64_t value = 0;
+    for (; *p >= '0' && *p <= '9'; p++)
+        if (__builtin_mul_overflow(value, 10u, &value) ||
+            __builtin_add_overflow(value, (uint64_t)(*p - '0'), &value))
+            return false;
+    bool any = p != *s;
+    *s = p;
+    *out = value;
+    return any;
+}
+
+/* The digits after the point as num / den, to nine places; the rest only has to be digits. */
+static bool parse_fraction(const char **s, uint64_t *num, uint64_t *den)
+{
+    const char *p = *s;
+    for (; *p >= '0' && *p <= '9'; p++)
+        if (*den < 1000000000u) *num = *num * 10 + (uint64_t)(*p - '0'), *den *= 10;
+    bool any = p != *s;
+    *s = p;
+    return any;
+}
+
+bool mti_bytes_parse(const char *s, uint64_t *out)
+{
+    uint64_t whole, num = 0, den = 1, unit = 1, total;
+    if (!s || !parse_digits(&s, &whole)) return false;
+    bool fraction = *s == '.';
+    if (fraction && (s++, !parse_fraction(&s, &num, &den))) return false;
+    if (*s) {
+        while (*s == ' ') s++;
+        size_t u = 0;
+        while (u < N_UNITS && strcmp(s, units[u].name)) u++;
+        if (u == N_UNITS) return false;
+        unit = units[u].bytes;
+    }
+    if (fraction && unit == 1) return false; /* there is no half byte */
+    /* floor(unit * num / den) without overflow: num < den <= 10^9. */
+    uint64_t part = unit / den * num + unit % den * num / den;
+    if (__builtin_mul_overflow(whole, unit, &total) || __builtin_add_overflow(total, part, &total))
+        return false;
+    *out = total;
+    return true;
+}
+
+/* ---- time ---- */
+
+double mti_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
