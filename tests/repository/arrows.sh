@@ -1,0 +1,51 @@
+#!/bin/sh
+# Rooms look at lower rooms and at themselves, never up: arrows.sh [TREE] reads every #include.
+set -eu
+cd "${1:-$(dirname "$0")/../..}"
+
+# The order, lowest first, and the room to which each public header belongs.
+find include/memtape src -name '*.[ch]' | sort | xargs awk '
+BEGIN {
+    n_rooms = split("base backends memtrack tensor autograd ops nn plan report cli", order, " ")
+    for (i = 1; i <= n_rooms; i++) level[order[i]] = i
+    split("status=base dtype=base memory=memtrack device=tensor tensor=tensor autograd=autograd " \
+          "ops=ops nn=nn io=nn memtape=cli", pairs, " ")
+    for (i in pairs) { split(pairs[i], pair, "="); home[pair[1]] = pair[2] }
+}
+function complain(text) { print FILENAME ":" FNR ": " text; bad = 1 }
+
+# The room of a path below src/ or include/; "" if it is none we know.
+function room_of(path, part) {
+    split(path, part, "/")
+    if (part[1] == "memtape") { sub(/\.h$/, "", part[2]); return home[part[2]] }
+    return (part[1] in level) ? part[1] : ""
+}
+FNR == 1 {
+    path = FILENAME
+    sub(/^(src|include)\//, "", path)
+    mine = room_of(path)
+    folder = FILENAME
+    sub(/\/[^\/]*$/, "", folder)
+    if (mine == "") complain("belongs to no room that the order names")
+}
+/^[ \t]*#[ \t]*include[ \t]*["<]/ && mine != "" {
+    target = $0
+    system_header = (target ~ /</)
+    sub(/^[^"<]*["<]/, "", target)
+    sub(/[">].*$/, "", target)
+    if (target ~ /\.\./) { complain("climbs out of its room: " target); next }
+    theirs = room_of(target)
+    if (theirs == "") {
+        # A system header, or a neighbour in the same folder.
+        if (system_header && target !~ /^memtape\//) next
+        if (!system_header && (getline line < (folder "/" target)) >= 0) {
+            close(folder "/" target)
+            next
+        }
+        complain("no room holds " target)
+    } else if (level[theirs] > level[mine]) {
+        complain(mine " looks up to " theirs ": " target)
+    }
+}
+END { exit bad }
+'

@@ -1,0 +1,17 @@
+#!/bin/sh
+# Each public header stands alone, as strict C11 and as C++: headers.sh [TREE]
+# 77 when there is no C++ compiler (the C half has run by then).
+set -eu
+cd "${1:-$(dirname "$0")/../..}"
+failed=0
+for header in include/memtape/*.h; do
+    gcc -std=c11 -pedantic -Wall -Wextra -Wconversion -Werror -fsyntax-only -x c -Iinclude \
+        "$header" || failed=1
+done
+[ $failed -eq 0 ] || exit 1
+command -v g++ >/dev/null || exit 77
+for header in include/memtape/*.h; do
+    g++ -std=c++11 -pedantic -Wall -Wextra -Werror -fsyntax-only -x c++ -Iinclude "$header" ||
+        failed=1
+done
+exit $failed

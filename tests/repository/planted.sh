@@ -1,0 +1,101 @@
+#!/bin/sh
+# The checks of this folder are themselves checked: each must find the fault planted for it.
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+tree=$(mktemp -d)
+trap 'rm -rf "$tree"' EXIT
+
+fresh() { # a tree with nothing wrong in it
+    rm -rf "$tree"
+    mkdir -p "$tree/include/memtape" "$tree/src/base" "$tree/src/ops" "$tree/src/nn"
+    cp "$here/../../.clang-format" "$tree"
+    echo 'int mt_one(void);' >"$tree/include/memtape/ops.h"
+    echo '#include "memtape/ops.h"' >"$tree/include/memtape/nn.h"
+    printf '#include <stdio.h>\n#include "memtape/ops.h"\n' >"$tree/src/ops/ops.h"
+    printf '#include "ops/ops.h"\n#include "part.h"\n' >"$tree/src/nn/nn.c"
+    echo '#include "ops/ops.h"' >"$tree/src/nn/part.h"
+    : >"$tree/src/base/base.c"
+}
+
+failed=0
+wrong() {
+    echo "planted.sh: $*"
+    failed=1
+}
+# accepts CHECK: the check is content with the tree.
+accepts() {
+    "$here/$1.sh" "$tree" >"$tree.out" 2>&1 || wrong "$1 refuses a clean tree: $(cat "$tree.out")"
+}
+# finds CHECK TEXT: the check fails, and says TEXT.
+finds() {
+    if "$here/$1.sh" "$tree" >"$tree.out" 2>&1; then
+        wrong "$1 did not find: $2"
+    elif ! grep -q -- "$2" "$tree.out"; then
+        wrong "$1 failed without saying: $2, but: $(cat "$tree.out")"
+    fi
+}
+
+fresh
+accepts arrows
+echo '#include "ops/ops.h"' >>"$tree/src/base/base.c"
+finds arrows 'base looks up to ops'
+fresh
+echo '#  include <memtape/nn.h>' >>"$tree/src/ops/ops.h"
+finds arrows 'ops looks up to nn'
+fresh
+echo '#include "memtape/nn.h"' >>"$tree/include/memtape/ops.h"
+finds arrows 'ops looks up to nn'
+fresh
+echo '#include "../nn/part.h"' >>"$tree/src/ops/ops.h"
+finds arrows 'climbs out of its room'
+fresh
+mkdir "$tree/src/misc" && echo '#include "ops/ops.h"' >"$tree/src/misc/misc.c"
+finds arrows 'belongs to no room'
+fresh
+echo '#include "memtape/extra.h"' >>"$tree/src/nn/nn.c"
+finds arrows 'no room holds memtape/extra.h'
+
+fresh
+accepts length
+yes ';' | head -n 601 >"$tree/src/base/base.c"
+finds length 'base.c: more than 600 lines'
+
+fresh
+accepts headers
+echo 'int mt_two(size_t n);' >>"$tree/include/memtape/ops.h"
+finds headers 'size_t'
+fresh
+echo 'int mt_class(int class);' >>"$tree/include/memtape/ops.h"
+if command -v g++ >/dev/null; then finds headers 'class'; fi
+
+fresh
+status=0
+"$here/format.sh" "$tree" >/dev/null 2>&1 || status=$?
+if [ $status -ne 77 ]; then
+    accepts format
+    echo 'int   x;' >"$tree/src/base/base.c"
+    finds format 'clang-format'
+fi
+
+# objects.sh looks at an archive, not at a tree.
+objects() { # SOURCE ALLOWED
+    printf '%s\n' "$1" >"$tree/planted.c"
+    printf '%s\n' "$2" >"$tree/allowed"
+    gcc -c -fcommon -o "$tree/planted.o" "$tree/planted.c"
+    rm -f "$tree/planted.a"
+    ar rc "$tree/planted.a" "$tree/planted.o"
+    "$here/objects.sh" "$tree/planted.a" "$tree/allowed" >"$tree.out" 2>&1
+}
+fresh
+clean='static _Thread_local int mode; static const char *const names[] = {"a", "b"};
+const char *mt_f(int i) { static int calls; return mode ? 0 : names[i + calls++]; }'
+objects "$clean" 'calls counted' || wrong "objects refuses a clean archive: $(cat "$tree.out")"
+objects "$clean" '# none' && wrong 'objects did not find a static inside a function'
+objects 'int mt_state = 1;' '# none' && wrong 'objects did not find initialised state'
+objects 'int mt_state[9];' '# none' && wrong 'objects did not find zeroed state'
+objects 'void f(void) {} int mt_one(void) { return 1; }' '# none' &&
+    wrong 'objects did not find a name without prefix'
+objects 'int mt_one(void) { return 1; }' 'gone because' && wrong 'objects kept a stale permission'
+
+rm -f "$tree.out"
+exit $failed

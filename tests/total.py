@@ -1,0 +1,61 @@
+"""Add up what test runs report: total.py LOG... prints one line, `N passed, N failed, N skipped`.
+
+Each LOG is a meson testlog (one JSON object per line), or `skipped:NAME` for a run that could not
+be made. A test counts as what its own output says: the cases of a cmocka program, or a line
+`N passed, N failed, N skipped`; otherwise as one. Exit status 1 if anything failed, or if nothing
+passed, for then nothing was tested."""
+
+import json
+import re
+import sys
+
+CMOCKA_RAN = re.compile(r"^\[==========\] (?:\S+: )?(\d+) test\(s\) run\.", re.M)
+CMOCKA_STATE = {state: re.compile(r"^\[  %s *\] (?:\S+: )?(\d+) test\(s\)" % state, re.M)
+                for state in ("PASSED", "FAILED", "SKIPPED")}
+OWN_LINE = re.compile(r"^(\d+) passed, (\d+) failed, (\d+) skipped$", re.M)
+
+
+def counts(test):
+    """(passed, failed, skipped) of one meson test."""
+    text = test.get("stdout", "") + "\n" + test.get("stderr", "")
+    if test["result"] == "SKIP":
+        return 0, 0, 1
+    passed = failed = skipped = 0
+    if CMOCKA_RAN.search(text):
+        passed, failed, skipped = (sum(map(int, CMOCKA_STATE[state].findall(text)))
+                                   for state in ("PASSED", "FAILED", "SKIPPED"))
+    for own in OWN_LINE.findall(text):
+        passed, failed, skipped = passed + int(own[0]), failed + int(own[1]), skipped + int(own[2])
+    if test["result"] in ("OK", "EXPECTEDFAIL"):
+        # A program that says it failed and exits 0 is believed in what it says.
+        return (passed, failed, skipped) if passed + failed + skipped else (1, 0, 0)
+    return passed, max(failed, 1), skipped  # also a crash, a time-out, a leak after the last case
+
+
+def main(logs):
+    total = [0, 0, 0]
+    for log in logs:
+        if log.startswith("skipped:"):
+            print(f"skipped: {log.removeprefix('skipped:')} (not installed)")
+            total[2] += 1
+            continue
+        try:
+            with open(log, encoding="utf-8") as lines:
+                tests = [json.loads(line) for line in lines]
+        except OSError as error:
+            print(f"FAILED: {log}: {error.strerror}; the run did not happen")
+            total[1] += 1
+            continue
+        for test in tests:
+            passed, failed, skipped = counts(test)
+            if failed:
+                print(f"FAILED: {test['name']} ({failed}) in {log}")
+            if skipped:
+                print(f"skipped: {test['name']} ({skipped}) in {log}")
+            total = [a + b for a, b in zip(total, (passed, failed, skipped))]
+    print("%d passed, %d failed, %d skipped" % tuple(total))
+    return 1 if total[1] or not total[0] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
