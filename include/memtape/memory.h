@@ -44,6 +44,8 @@ typedef struct mt_stat {
 typedef struct mt_mem_stats {
     mt_stat requested;      /* bytes asked for */
     mt_stat allocated;      /* the same in 512-byte blocks */
+    mt_stat active;         /* the same with the rest of a large block (at most 1 MiB) that was not
+                             * worth splitting off: what torch.cuda.memory_allocated() tells */
     mt_stat reserved;       /* segments held from the system */
     mt_stat inactive_split; /* free bytes in segments that are partly in use */
     mt_stat blocks;         /* count of live allocations */

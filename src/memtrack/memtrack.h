@@ -28,7 +28,8 @@ struct mti_block {
     size_t size;          /* rounded to 512 */
     uint64_t serial;      /* given by the pool: 1, 2, 3, ... never reused */
     mt_category category;
-    /* private to the allocator from here on: declared in pool.c */
+    void *owner;          /* whoever asked: the pool only keeps it, NULL at first */
+    /* private to the allocator from here on: declared in fit.h */
 };
 
 mti_pool *mti_pool_new(const mti_backend *backend, mti_ctx *ctx);
@@ -65,7 +66,7 @@ typedef enum mti_role { MTI_ROLE_INPUT, MTI_ROLE_OUTPUT, MTI_ROLE_AUX } mti_role
 
 /* One act of saving, as told by the hook. Strings are interned or static. */
 typedef struct mti_save {
-    uint64_t serial;      /* of the storage */
+    uint64_t serial;      /* of the storage, never 0 */
     size_t bytes;         /* of the whole storage */
     size_t rounded;       /* the same in 512-byte blocks */
     int rank;             /* of the saved view */
@@ -89,10 +90,11 @@ typedef struct mti_record {
 typedef struct mti_book mti_book;
 mti_book *mti_book_new(void);
 void mti_book_free(mti_book *book);
-/* Storages not to count (parameters). */
+/* Storages not to count (parameters). One that was saved before stays in the book. */
 bool mti_book_ignore(mti_book *book, uint64_t serial);
 bool mti_book_save(mti_book *book, const mti_save *save);
-/* The storage's bytes went back at `where`. Unknown serials are ignored. */
+/* The storage's bytes went back while the backward node at `where` ran; NULL: outside
+ * backward. Unknown serials are ignored. */
 void mti_book_freed(mti_book *book, uint64_t serial, const mti_where *where);
 size_t mti_book_count(const mti_book *book); /* distinct storages ever saved */
 size_t mti_book_bytes(const mti_book *book); /* their bytes, freed or not */

@@ -1,0 +1,197 @@
+/* audit.c: looking into the caching allocator: statistics, observers, visits, and
+ * a recount of everything from the blocks themselves. */
+#include <string.h>
+#include "memtrack/pool.h"
+
+const char *mt_category_name(mt_category category)
+{
+    static const char *const names[MT_CATEGORY_COUNT] = {
+        [MT_PARAMETER] = "parameter", [MT_GRADIENT] = "gradient",     [MT_OPTIMIZER] = "optimizer",
+        [MT_INPUT] = "input",         [MT_ACTIVATION] = "activation", [MT_OUTPUT] = "output",
+        [MT_RNG_STATE] = "rng_state", [MT_PACKED] = "packed",         [MT_CACHE] = "cache",
+        [MT_TEMPORARY] = "temporary", [MT_WORKSPACE] = "workspace",
+    };
+    return (unsigned)category < MT_CATEGORY_COUNT ? names[category] : "unknown";
+}
+
+/* ---- statistics ---- */
+
+/* Reading the books changes nothing but the lock. */
+static void lock(const mti_pool *pool) { pthread_mutex_lock((pthread_mutex_t *)&pool->lock); }
+static void unlock(const mti_pool *pool) { pthread_mutex_unlock((pthread_mutex_t *)&pool->lock); }
+
+void mti_pool_get_stats(const mti_pool *pool, mt_mem_stats *out)
+{
+    lock(pool);
+    *out = pool->stats;
+    if (pool->at_peak) memcpy(out->at_peak, out->by_category, sizeof out->at_peak);
+    unlock(pool);
+}
+
+/* The figures of mt_mem_stats that have a history. */
+static const struct {
+    const char *name;
+    size_t offset;
+} figures[] = {
+    {"requested", offsetof(mt_mem_stats, requested)},
+    {"allocated", offsetof(mt_mem_stats, allocated)},
+    {"active", offsetof(mt_mem_stats, active)},
+    {"reserved", offsetof(mt_mem_stats, reserved)},
+    {"inactive split", offsetof(mt_mem_stats, inactive_split)},
+    {"blocks", offsetof(mt_mem_stats, blocks)},
+    {"segments", offsetof(mt_mem_stats, segments)},
+};
+#define N_FIGURES (sizeof figures / sizeof *figures)
+
+static mt_stat *figure(mt_mem_stats *stats, size_t i)
+{
+    return (mt_stat *)((char *)stats + figures[i].offset);
+}
+
+void mti_pool_reset_peak(mti_pool *pool)
+{
+    lock(pool);
+    for (size_t i = 0; i < N_FIGURES; i++) {
+        mt_stat *s = figure(&pool->stats, i);
+        s->peak = s->current;
+    }
+    pool->at_peak = true;
+    unlock(pool);
+}
+
+void mti_pool_raise_peak(mti_pool *pool, const mt_mem_stats *outer)
+{
+    lock(pool);
+    /* Of two equal peaks the earlier one is remembered, as without the nested region. */
+    if (outer->allocated.peak >= pool->stats.allocated.peak) {
+        memcpy(pool->stats.at_peak, outer->at_peak, sizeof outer->at_peak);
+        pool->at_peak = false;
+    }
+    mt_mem_stats was = *outer;
+    for (size_t i = 0; i < N_FIGURES; i++) {
+        mt_stat *s = figure(&pool->stats, i);
+        size_t peak = figure(&was, i)->peak;
+        if (peak > s->peak) s->peak = peak;
+    }
+    unlock(pool);
+}
+
+/* ---- observers ---- */
+
+int mti_pool_add_observer(mti_pool *pool, mt_mem_event_fn *fn, void *user)
+{
+    lock(pool);
+    mti_observer observer = {pool->last_observer + 1, fn, user};
+    bool added = MTI_PUSH(&pool->observers, observer);
+    if (added) pool->last_observer++;
+    unlock(pool);
+    return added ? observer.id : 0;
+}
+
+void mti_pool_remove_observer(mti_pool *pool, int id)
+{
+    lock(pool);
+    size_t kept = 0;
+    for (size_t i = 0; i < pool->observers.n; i++)
+        if (pool->observers.at[i].id != id) pool->observers.at[kept++] = pool->observers.at[i];
+    pool->observers.n = kept;
+    unlock(pool);
+}
+
+/* ---- visits ---- */
+
+void mti_pool_visit(mti_pool *pool, void (*fn)(void *user, const mti_block *block), void *user)
+{
+    lock(pool);
+    for (size_t i = 0; i < pool->segments.n; i++)
+        for (const mti_cell *n = pool->segments.at[i].first; n; n = n->right)
+            if (n->live) fn(user, &n->block);
+    unlock(pool);
+}
+
+void mti_pool_visit_all(mti_pool *pool,
+                        void (*fn)(void *user, const mti_segment_info *segment, const void *ptr,
+                                   size_t size, size_t requested, bool live),
+                        void *user)
+{
+    lock(pool);
+    for (size_t i = 0; i < pool->segments.n; i++) {
+        const mti_segment *s = &pool->segments.at[i];
+        mti_segment_info info = {s->first->block.ptr, s->size, s->first->large};
+        for (const mti_cell *n = s->first; n; n = n->right)
+            fn(user, &info, n->block.ptr, n->span, n->live ? n->block.requested : 0, n->live);
+    }
+    unlock(pool);
+}
+
+/* ---- the recount ---- */
+
+static bool broken(const void *at, const char *what)
+{
+    return mti_fail_bool(MT_ERR_INTERNAL, "memory books: block at %p: %s", at, what);
+}
+
+/* Adds one segment's cells to the totals; false where they do not tile it. */
+static bool recount_segment(const mti_pool *pool, const mti_segment *segment, mt_mem_stats *sum,
+                            size_t *n_free)
+{
+    const char *at = segment->first->block.ptr, *end = at + segment->size;
+    const mti_cell *left = NULL;
+    for (const mti_cell *n = segment->first; n; left = n, n = n->right) {
+        if (n->block.ptr != at || n->left != left || n->span == 0)
+            return broken(at, "its neighbours disagree about where it is");
+        at += n->span;
+        if (n->live) {
+            if (n->block.size > n->span || n->block.requested > n->block.size)
+                return broken(n->block.ptr, "larger than the room it has");
+            sum->requested.current += n->block.requested;
+            sum->allocated.current += n->block.size;
+            sum->active.current += n->span;
+            sum->blocks.current++;
+            sum->by_category[n->block.category] += n->block.size;
+            continue;
+        }
+        ++*n_free;
+        if (n->left || n->right) sum->inactive_split.current += n->span;
+        if (left && !left->live) return broken(n->block.ptr, "not joined with the free one before");
+        if (!mti_fit_holds(&pool->fit, n)) return broken(n->block.ptr, "free but not to be found");
+    }
+    sum->reserved.current += segment->size;
+    sum->segments.current++;
+    return at == end || broken(segment->first->block.ptr, "its segment is not filled");
+}
+
+static bool compare(const char *name, size_t running, size_t recounted)
+{
+    return running == recounted ||
+           mti_fail_bool(MT_ERR_INTERNAL,
+                         "memory books: %s: %zu by the running total, %zu recounted", name, running,
+                         recounted);
+}
+
+static bool check_locked(mti_pool *pool)
+{
+    mt_mem_stats sum = {0};
+    size_t n_free = 0;
+    for (size_t i = 0; i < pool->segments.n; i++)
+        if (!recount_segment(pool, &pool->segments.at[i], &sum, &n_free)) return false;
+    for (size_t i = 0; i < N_FIGURES; i++) {
+        const mt_stat *s = figure(&pool->stats, i);
+        if (!compare(figures[i].name, s->current, figure(&sum, i)->current)) return false;
+        if (!compare(figures[i].name, s->total_in - s->total_out, s->current)) return false;
+        if (s->peak < s->current) return compare(figures[i].name, s->peak, s->current);
+    }
+    for (int c = 0; c < MT_CATEGORY_COUNT; c++)
+        if (!compare(mt_category_name(c), pool->stats.by_category[c], sum.by_category[c]))
+            return false;
+    return compare("free blocks", pool->fit.n, n_free) &&
+           compare("free bytes", pool->fit.n_bytes, sum.reserved.current - sum.active.current);
+}
+
+bool mti_pool_check(mti_pool *pool)
+{
+    lock(pool);
+    bool ok = check_locked(pool);
+    unlock(pool);
+    return ok;
+}

@@ -1,0 +1,175 @@
+/* fit.c: bins of pairing heaps for the small pool, a treap for the large one. */
+#include "memtrack/fit.h"
+
+/* ---- a bin: cells of one size, the lowest address on top ---- */
+
+static bool lower(const mti_cell *a, const mti_cell *b) { return a->block.ptr < b->block.ptr; }
+
+/* Joins two heaps; either may be NULL. */
+static mti_cell *meld(mti_cell *a, mti_cell *b)
+{
+    if (!a) return b;
+    if (!b) return a;
+    if (lower(b, a)) {
+        mti_cell *t = a;
+        a = b, b = t;
+    }
+    b->fit.heap.prev = a;
+    b->fit.heap.next = a->fit.heap.child;
+    if (b->fit.heap.next) b->fit.heap.next->fit.heap.prev = b;
+    a->fit.heap.child = b;
+    return a;
+}
+
+static mti_cell *detached(mti_cell *cell)
+{
+    cell->fit.heap.prev = cell->fit.heap.next = NULL;
+    return cell;
+}
+
+/* Joins a list of siblings: in pairs from the left, then the pairs from the right. */
+static mti_cell *meld_siblings(mti_cell *first)
+{
+    mti_cell *pairs = NULL, *top = NULL;
+    while (first) {
+        mti_cell *a = first, *b = a->fit.heap.next;
+        first = b ? b->fit.heap.next : NULL;
+        a = meld(detached(a), b ? detached(b) : NULL);
+        a->fit.heap.next = pairs;
+        pairs = a;
+    }
+    while (pairs) {
+        mti_cell *next = pairs->fit.heap.next;
+        top = meld(top, detached(pairs));
+        pairs = next;
+    }
+    return top;
+}
+
+static size_t bin_of(const mti_cell *cell) { return cell->span / MTI_BLOCK_UNIT - 1; }
+
+static void add_small(mti_fit *fit, mti_cell *cell)
+{
+    size_t i = bin_of(cell);
+    cell->fit.heap.child = NULL;
+    fit->bin[i] = meld(fit->bin[i], detached(cell));
+    fit->word[i / 64] |= 1ull << i % 64;
+    fit->words |= 1ull << i / 64;
+}
+
+static void remove_small(mti_fit *fit, mti_cell *cell)
+{
+    size_t i = bin_of(cell);
+    mti_cell *prev = cell->fit.heap.prev, *next = cell->fit.heap.next;
+    mti_cell *below = cell->fit.heap.child ? meld_siblings(cell->fit.heap.child) : NULL;
+    if (prev) {
+        *(prev->fit.heap.child == cell ? &prev->fit.heap.child : &prev->fit.heap.next) = next;
+        if (next) next->fit.heap.prev = prev;
+        fit->bin[i] = meld(fit->bin[i], below);
+        return;
+    }
+    fit->bin[i] = below;
+    if (below) return;
+    fit->word[i / 64] &= ~(1ull << i % 64);
+    if (!fit->word[i / 64]) fit->words &= ~(1ull << i / 64);
+}
+
+static mti_cell *best_small(const mti_fit *fit, size_t size)
+{
+    size_t i = size / MTI_BLOCK_UNIT - 1, w = i / 64;
+    uint64_t bins = fit->word[w] & ~0ull << i % 64;
+    if (!bins) {
+        uint64_t words = fit->words & ~1ull << w; /* the words after w */
+        if (!words) return NULL;
+        w = (size_t)__builtin_ctzll(words);
+        bins = fit->word[w];
+    }
+    return fit->bin[w * 64 + (size_t)__builtin_ctzll(bins)];
+}
+
+/* ---- the treap: ordered by size then address, a heap by random priority ---- */
+
+static bool before(const mti_cell *a, const mti_cell *b)
+{
+    return a->span != b->span ? a->span < b->span : lower(a, b);
+}
+
+static void add_large(mti_fit *fit, mti_cell *cell)
+{
+    fit->random = fit->random * 6364136223846793005u + 1442695040888963407u;
+    cell->fit.tree.priority = fit->random;
+    mti_cell **at = &fit->root;
+    while (*at && (*at)->fit.tree.priority >= cell->fit.tree.priority)
+        at = before(cell, *at) ? &(*at)->fit.tree.less : &(*at)->fit.tree.more;
+    /* Take the place of what was here and deal it out to the two sides. */
+    mti_cell *rest = *at, **less = &cell->fit.tree.less, **more = &cell->fit.tree.more;
+    *at = cell;
+    while (rest) {
+        if (before(rest, cell))
+            *less = rest, less = &rest->fit.tree.more, rest = *less;
+        else
+            *more = rest, more = &rest->fit.tree.less, rest = *more;
+    }
+    *less = *more = NULL;
+}
+
+static void remove_large(mti_fit *fit, mti_cell *cell)
+{
+    mti_cell **at = &fit->root;
+    while (*at != cell) at = before(cell, *at) ? &(*at)->fit.tree.less : &(*at)->fit.tree.more;
+    mti_cell *less = cell->fit.tree.less, *more = cell->fit.tree.more;
+    while (less && more) {
+        if (less->fit.tree.priority >= more->fit.tree.priority)
+            *at = less, at = &less->fit.tree.more, less = *at;
+        else
+            *at = more, at = &more->fit.tree.less, more = *at;
+    }
+    *at = less ? less : more;
+}
+
+static mti_cell *best_large(const mti_fit *fit, size_t size)
+{
+    mti_cell *best = NULL, *cell = fit->root;
+    while (cell) {
+        if (cell->span >= size)
+            best = cell, cell = cell->fit.tree.less;
+        else
+            cell = cell->fit.tree.more;
+    }
+    return best;
+}
+
+/* ---- both ---- */
+
+mti_cell *mti_fit_best(const mti_fit *fit, size_t size, bool large)
+{
+    return large ? best_large(fit, size) : best_small(fit, size);
+}
+
+void mti_fit_add(mti_fit *fit, mti_cell *cell)
+{
+    fit->n++;
+    fit->n_bytes += cell->span;
+    cell->large ? add_large(fit, cell) : add_small(fit, cell);
+}
+
+void mti_fit_remove(mti_fit *fit, mti_cell *cell)
+{
+    fit->n--;
+    fit->n_bytes -= cell->span;
+    cell->large ? remove_large(fit, cell) : remove_small(fit, cell);
+}
+
+bool mti_fit_holds(const mti_fit *fit, const mti_cell *cell)
+{
+    if (cell->large) {
+        const mti_cell *at = fit->root;
+        while (at && at != cell) at = before(cell, at) ? at->fit.tree.less : at->fit.tree.more;
+        return at == cell;
+    }
+    size_t i = bin_of(cell);
+    if (!(fit->word[i / 64] >> i % 64 & 1) || !(fit->words >> i / 64 & 1)) return false;
+    const mti_cell *prev = cell->fit.heap.prev;
+    if (!prev) return fit->bin[i] == cell;
+    return prev->fit.heap.child == cell ? lower(prev, cell) : prev->fit.heap.next == cell;
+}

@@ -1,0 +1,50 @@
+/* fit.h: the free blocks, ordered so that the best fit is found at once: the
+ * smallest that is large enough and, among equals, the one at the lowest address.
+ *
+ * Small pool: sizes are multiples of 512 up to 2 MiB, so there is a bin for each;
+ * a bitmap finds the first bin that is not empty, and within a bin a pairing heap
+ * keeps the lowest address on top. Large pool: a treap ordered by size and address. */
+#ifndef MTI_FIT_H
+#define MTI_FIT_H
+
+#include "memtrack/memtrack.h"
+
+#define MTI_BLOCK_UNIT    512
+#define MTI_SMALL_SEGMENT ((size_t)2 << 20)
+#define MTI_FIT_BINS      (MTI_SMALL_SEGMENT / MTI_BLOCK_UNIT)
+#define MTI_FIT_WORDS     (MTI_FIT_BINS / 64)
+
+/* A stretch of a segment, live or free. What callers see is its first member. */
+typedef struct mti_cell mti_cell;
+struct mti_cell {
+    mti_block block;
+    size_t span; /* bytes from here to the next cell: block.size, or more where no rest was split */
+    bool live, large;
+    mti_cell *left, *right; /* neighbours in the segment; NULL at its ends */
+    union {                 /* of free cells: the place among the free ones */
+        struct {
+            mti_cell *child, *next, *prev;
+        } heap; /* prev: left sibling, else parent */
+        struct {
+            mti_cell *less, *more;
+            uint64_t priority;
+        } tree;
+    } fit;
+};
+
+typedef struct mti_fit {
+    mti_cell *bin[MTI_FIT_BINS];         /* bin i: cells of (i + 1) * 512 bytes */
+    uint64_t word[MTI_FIT_WORDS], words; /* which bins, which words are not empty */
+    mti_cell *root;
+    uint64_t random;
+    size_t n, n_bytes; /* of all free cells */
+} mti_fit;
+
+/* NULL if none is large enough. */
+mti_cell *mti_fit_best(const mti_fit *fit, size_t size, bool large);
+void mti_fit_add(mti_fit *fit, mti_cell *cell);
+void mti_fit_remove(mti_fit *fit, mti_cell *cell);
+/* Is this free cell where mti_fit_best would meet it? */
+bool mti_fit_holds(const mti_fit *fit, const mti_cell *cell);
+
+#endif

@@ -1,0 +1,351 @@
+/* pool.c: the caching allocator: take, split, hand out, take back, coalesce.
+ *
+ * On the path of every small op, so nothing here asks the system for anything in
+ * the steady state: cells are recycled, and what may fail is made ready before
+ * anything is changed. */
+#include <assert.h>
+#include <string.h>
+#include "memtrack/pool.h"
+
+#define SMALL_REQUEST ((size_t)1 << 20)  /* up to this: the small pool */
+#define LARGE_SEGMENT ((size_t)20 << 20) /* serves requests under ... */
+#define LARGE_REQUEST ((size_t)10 << 20) /* ... this; from here on a segment of their own, ... */
+#define ROUND_SEGMENT ((size_t)2 << 20)  /* ... rounded up to this */
+
+#define CELLS_PER_SLAB 128
+struct mti_slab {
+    mti_slab *next;
+    mti_cell cell[CELLS_PER_SLAB];
+};
+
+static size_t round_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
+
+static size_t segment_size(size_t size)
+{
+    if (size <= SMALL_REQUEST) return MTI_SMALL_SEGMENT;
+    if (size < LARGE_REQUEST) return LARGE_SEGMENT;
+    return round_up(size, ROUND_SEGMENT);
+}
+
+/* ---- statistics and events ---- */
+
+static void stat_add(mt_stat *s, size_t n)
+{
+    s->current += n;
+    s->total_in += n;
+    if (s->current > s->peak) s->peak = s->current;
+}
+
+static void stat_sub(mt_stat *s, size_t n)
+{
+    s->current -= n;
+    s->total_out += n;
+}
+
+static void stat_move(mt_stat *s, size_t from, size_t to)
+{
+    to > from ? stat_add(s, to - from) : stat_sub(s, from - to);
+}
+
+/* While the allocated bytes climb, every step is a new peak; the picture of who
+ * holds them is taken once, just before they fall or change hands. */
+static void settle_peak(mti_pool *pool)
+{
+    if (!pool->at_peak) return;
+    memcpy(pool->stats.at_peak, pool->stats.by_category, sizeof pool->stats.at_peak);
+    pool->at_peak = false;
+}
+
+static void count_alloc(mti_pool *pool, const mti_cell *cell)
+{
+    mt_mem_stats *s = &pool->stats;
+    stat_add(&s->requested, cell->block.requested);
+    stat_add(&s->allocated, cell->block.size);
+    stat_add(&s->active, cell->span);
+    stat_add(&s->blocks, 1);
+    s->by_category[cell->block.category] += cell->block.size;
+    if (s->allocated.current == s->allocated.peak) pool->at_peak = true;
+}
+
+static void count_free(mti_pool *pool, const mti_cell *cell)
+{
+    mt_mem_stats *s = &pool->stats;
+    settle_peak(pool);
+    stat_sub(&s->requested, cell->block.requested);
+    stat_sub(&s->allocated, cell->block.size);
+    stat_sub(&s->active, cell->span);
+    stat_sub(&s->blocks, 1);
+    s->by_category[cell->block.category] -= cell->block.size;
+}
+
+static void notify(mti_pool *pool, mt_mem_event_kind kind, const mti_block *block, mt_category was)
+{
+    const mti_where *where = mti_where_now();
+    mt_mem_event event = {.kind = kind,
+                          .serial = block->serial,
+                          .requested = block->requested,
+                          .allocated = block->size,
+                          .category = block->category,
+                          .was = was,
+                          .op = where->op,
+                          .module = where->module,
+                          .phase = where->phase,
+                          .current = pool->stats.allocated.current};
+    for (size_t i = 0; i < pool->observers.n; i++)
+        pool->observers.at[i].fn(pool->observers.at[i].user, &event);
+}
+
+/* ---- cells ---- */
+
+static void put_spare(mti_pool *pool, mti_cell *cell)
+{
+    cell->live = false;
+    cell->right = pool->spare;
+    pool->spare = cell;
+}
+
+static mti_cell *get_spare(mti_pool *pool)
+{
+    mti_cell *cell = pool->spare;
+    pool->spare = cell->right;
+    return cell;
+}
+
+/* One request needs at most two cells, for a segment and for its rest, and one
+ * place in the list of segments. */
+static bool make_ready(mti_pool *pool)
+{
+    if (!pool->spare || !pool->spare->right) {
+        mti_slab *slab = mti_malloc(sizeof *slab);
+        if (!slab) return false;
+        slab->next = pool->slabs;
+        pool->slabs = slab;
+        for (size_t i = CELLS_PER_SLAB; i-- > 0;) put_spare(pool, &slab->cell[i]);
+    }
+    return MTI_RESERVE(&pool->segments);
+}
+
+static bool is_split(const mti_cell *cell) { return cell->left || cell->right; }
+
+/* ---- segments ---- */
+
+static void give_back_cached(mti_pool *pool)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < pool->segments.n; i++) {
+        mti_segment segment = pool->segments.at[i];
+        if (segment.first->live || is_split(segment.first)) {
+            pool->segments.at[kept++] = segment;
+            continue;
+        }
+        mti_fit_remove(&pool->fit, segment.first);
+        pool->backend->free(pool->ctx, segment.first->block.ptr, segment.size);
+        put_spare(pool, segment.first);
+        stat_sub(&pool->stats.reserved, segment.size);
+        stat_sub(&pool->stats.segments, 1);
+    }
+    pool->segments.n = kept;
+}
+
+/* A new segment as one cell that is not among the free ones; NULL if refused twice. */
+static mti_cell *new_segment(mti_pool *pool, size_t size, bool large)
+{
+    size_t n_bytes = segment_size(size);
+    void *base = pool->backend->alloc(pool->ctx, n_bytes);
+    if (!base) {
+        pool->stats.alloc_retries++;
+        give_back_cached(pool);
+        base = pool->backend->alloc(pool->ctx, n_bytes);
+    }
+    if (!base) return NULL;
+    mti_cell *cell = get_spare(pool);
+    cell->block.ptr = base;
+    cell->span = n_bytes;
+    cell->large = large;
+    cell->left = cell->right = NULL;
+    size_t i = pool->segments.n++;
+    for (; i && pool->segments.at[i - 1].first->block.ptr > base; i--)
+        pool->segments.at[i] = pool->segments.at[i - 1];
+    pool->segments.at[i] = (mti_segment){cell, n_bytes};
+    stat_add(&pool->stats.reserved, n_bytes);
+    stat_add(&pool->stats.segments, 1);
+    return cell;
+}
+
+/* ---- take and give ---- */
+
+/* Cuts the cell to `size` where the rest is worth keeping; the rest becomes free. */
+static void split(mti_pool *pool, mti_cell *cell, size_t size)
+{
+    size_t rest_size = cell->span - size;
+    if (cell->large ? rest_size <= SMALL_REQUEST : rest_size < MTI_BLOCK_UNIT) return;
+    mti_cell *rest = get_spare(pool);
+    rest->block.ptr = (char *)cell->block.ptr + size;
+    rest->span = rest_size;
+    rest->large = cell->large;
+    rest->left = cell;
+    rest->right = cell->right;
+    if (rest->right) rest->right->left = rest;
+    cell->right = rest;
+    cell->span = size;
+    mti_fit_add(&pool->fit, rest);
+}
+
+/* A cell of at least `size` bytes that nobody has; NULL if the system has none. */
+static mti_cell *take(mti_pool *pool, size_t size)
+{
+    bool large = size > SMALL_REQUEST;
+    size_t inactive = 0; /* free bytes beside live ones, in this segment: before and after */
+    mti_cell *cell = mti_fit_best(&pool->fit, size, large);
+    if (cell) {
+        mti_fit_remove(&pool->fit, cell);
+        inactive = is_split(cell) ? cell->span : 0;
+    } else if (!(cell = new_segment(pool, size, large))) {
+        return NULL;
+    }
+    size_t span = cell->span;
+    split(pool, cell, size);
+    stat_move(&pool->stats.inactive_split, inactive, span - cell->span);
+    return cell;
+}
+
+/* Appends the right neighbour, whose cell is no longer needed. */
+static void absorb_right(mti_pool *pool, mti_cell *cell)
+{
+    mti_cell *gone = cell->right;
+    cell->span += gone->span;
+    cell->right = gone->right;
+    if (cell->right) cell->right->left = cell;
+    put_spare(pool, gone);
+}
+
+/* Puts a cell among the free ones, as one with its free neighbours. */
+static void release(mti_pool *pool, mti_cell *cell)
+{
+    size_t inactive = 0;
+    cell->live = false;
+    if (cell->right && !cell->right->live) {
+        inactive += cell->right->span;
+        mti_fit_remove(&pool->fit, cell->right);
+        absorb_right(pool, cell);
+    }
+    if (cell->left && !cell->left->live) {
+        cell = cell->left;
+        inactive += cell->span;
+        mti_fit_remove(&pool->fit, cell);
+        absorb_right(pool, cell);
+    }
+    mti_fit_add(&pool->fit, cell);
+    stat_move(&pool->stats.inactive_split, inactive, is_split(cell) ? cell->span : 0);
+}
+
+static mti_block *out_of_memory(mti_pool *pool, size_t n_bytes)
+{
+    char asked[32], allocated[32], reserved[32];
+    const mti_where *where = mti_where_now();
+    pool->stats.ooms++;
+    return mti_fail_null(
+        MT_ERR_MEMORY, "%s%s%s out of memory: %s (%zu bytes) asked for; %s allocated, %s reserved",
+        where->op, *where->op ? ": " : "", pool->backend->kind,
+        mti_bytes_text(asked, sizeof asked, n_bytes), n_bytes,
+        mti_bytes_text(allocated, sizeof allocated, pool->stats.allocated.current),
+        mti_bytes_text(reserved, sizeof reserved, pool->stats.reserved.current));
+}
+
+static mti_block *alloc_locked(mti_pool *pool, size_t n_bytes, mt_category category)
+{
+    if (!make_ready(pool)) return NULL;
+    if (mti_alloc_should_fail() || n_bytes > SIZE_MAX - LARGE_SEGMENT)
+        return out_of_memory(pool, n_bytes);
+    size_t size = round_up(n_bytes, MTI_BLOCK_UNIT);
+    mti_cell *cell = size ? take(pool, size) : get_spare(pool);
+    if (!cell) return out_of_memory(pool, n_bytes);
+    if (!size) cell->block.ptr = NULL;
+    cell->live = true;
+    cell->block.requested = n_bytes;
+    cell->block.size = size;
+    cell->block.serial = ++pool->last_serial;
+    cell->block.category = category;
+    cell->block.owner = NULL;
+    if (!size) return &cell->block;
+    count_alloc(pool, cell);
+    if (pool->observers.n) notify(pool, MT_MEM_ALLOC, &cell->block, category);
+    return &cell->block;
+}
+
+mti_block *mti_pool_alloc(mti_pool *pool, size_t n_bytes, mt_category category)
+{
+    assert((unsigned)category < MT_CATEGORY_COUNT);
+    pthread_mutex_lock(&pool->lock);
+    mti_block *block = alloc_locked(pool, n_bytes, category);
+    pthread_mutex_unlock(&pool->lock);
+    return block;
+}
+
+void mti_pool_free(mti_pool *pool, mti_block *block, size_t n_bytes)
+{
+    if (!block) return;
+    mti_cell *cell = (mti_cell *)block;
+    pthread_mutex_lock(&pool->lock);
+    assert(cell->live && block->requested == n_bytes);
+    (void)n_bytes;
+    if (block->size) {
+        count_free(pool, cell);
+        if (pool->observers.n) notify(pool, MT_MEM_FREE, block, block->category);
+        release(pool, cell);
+    } else {
+        put_spare(pool, cell);
+    }
+    pthread_mutex_unlock(&pool->lock);
+}
+
+void mti_pool_recategorise(mti_pool *pool, mti_block *block, mt_category category)
+{
+    assert((unsigned)category < MT_CATEGORY_COUNT);
+    pthread_mutex_lock(&pool->lock);
+    mt_category was = block->category;
+    if (was != category) {
+        settle_peak(pool);
+        pool->stats.by_category[was] -= block->size;
+        pool->stats.by_category[category] += block->size;
+        block->category = category;
+        if (block->size && pool->observers.n) notify(pool, MT_MEM_RECATEGORY, block, was);
+    }
+    pthread_mutex_unlock(&pool->lock);
+}
+
+void mti_pool_empty_cache(mti_pool *pool)
+{
+    pthread_mutex_lock(&pool->lock);
+    give_back_cached(pool);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+/* ---- making and ending ---- */
+
+mti_pool *mti_pool_new(const mti_backend *backend, mti_ctx *ctx)
+{
+    mti_pool *pool = mti_calloc(1, sizeof *pool);
+    if (!pool) return NULL;
+    pthread_mutex_init(&pool->lock, NULL);
+    pool->backend = backend;
+    pool->ctx = ctx;
+    return pool;
+}
+
+void mti_pool_free_all(mti_pool *pool)
+{
+    if (!pool) return;
+    for (size_t i = 0; i < pool->segments.n; i++)
+        pool->backend->free(pool->ctx, pool->segments.at[i].first->block.ptr,
+                            pool->segments.at[i].size);
+    while (pool->slabs) {
+        mti_slab *slab = pool->slabs;
+        pool->slabs = slab->next;
+        mti_free(slab);
+    }
+    mti_free(pool->segments.at);
+    mti_free(pool->observers.at);
+    pthread_mutex_destroy(&pool->lock);
+    mti_free(pool);
+}

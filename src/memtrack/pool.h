@@ -1,0 +1,37 @@
+/* pool.h: the inside of the caching allocator, for pool.c and audit.c. */
+#ifndef MTI_POOL_H
+#define MTI_POOL_H
+
+#include <pthread.h>
+#include "memtrack/fit.h"
+
+/* The first cell of a segment stays the same as long as the segment is there. */
+typedef struct mti_segment {
+    mti_cell *first;
+    size_t size;
+} mti_segment;
+
+typedef struct mti_observer {
+    int id;
+    mt_mem_event_fn *fn;
+    void *user;
+} mti_observer;
+
+typedef struct mti_slab mti_slab;
+
+struct mti_pool {
+    pthread_mutex_t lock;
+    const mti_backend *backend;
+    mti_ctx *ctx;
+    MTI_VEC(mti_segment) segments; /* by address */
+    mti_cell *spare;               /* cells that stand for nothing, linked by `right` */
+    mti_slab *slabs;               /* where all cells come from */
+    uint64_t last_serial;
+    mt_mem_stats stats;
+    bool at_peak; /* allocated.current is the peak and its snapshot is still to be taken */
+    MTI_VEC(mti_observer) observers;
+    int last_observer;
+    mti_fit fit;
+};
+
+#endif
