@@ -23,8 +23,8 @@ struct mti_cell {
     mti_cell *left, *right; /* neighbours in the segment; NULL at its ends */
     union {                 /* of free cells: the place among the free ones */
         struct {
-            mti_cell *child, *next, *prev;
-        } heap; /* prev: left sibling, else parent */
+            mti_cell *child, *next, *prev; /* prev: the left sibling, of the first the parent */
+        } heap;
         struct {
             mti_cell *less, *more;
             uint64_t priority;
@@ -33,8 +33,9 @@ struct mti_cell {
 };
 
 typedef struct mti_fit {
-    mti_cell *bin[MTI_FIT_BINS];         /* bin i: cells of (i + 1) * 512 bytes */
-    uint64_t word[MTI_FIT_WORDS], words; /* which bins, which words are not empty */
+    mti_cell *bin[MTI_FIT_BINS];  /* bin i: cells of (i + 1) * 512 bytes */
+    uint64_t word[MTI_FIT_WORDS]; /* bit i % 64 of word i / 64: bin i is not empty */
+    uint64_t words;               /* bit w: word w is not 0 */
     mti_cell *root;
     uint64_t random;
     size_t n, n_bytes; /* of all free cells */
