@@ -1,0 +1,88 @@
+/* main.c: the program: finds the verb, reads its options, runs it. */
+#include <jansson.h>
+#include <string.h>
+#include "cli/verbs.h"
+#include "report/report.h"
+
+typedef int verb_fn(const mti_options *o);
+
+static verb_fn *const runs[MTI_VERB_COUNT] = {
+    [MTI_DEMO] = mti_demo,       [MTI_TRAIN] = mti_train,     [MTI_GENERATE] = mti_generate,
+    [MTI_PROFILE] = mti_profile, [MTI_EXPLAIN] = mti_explain,
+};
+
+static void print_help(FILE *out)
+{
+    mti_style style = mti_style_of(out);
+    fputs("memtape: trains transformers and keeps exact books on their memory\n", out);
+    mti_heading(out, &style, "Usage");
+    fputs("  memtape VERB [OPTION...]      memtape VERB --help lists its options\n", out);
+    mti_heading(out, &style, "Verbs");
+    for (int v = 0; v < MTI_VERB_COUNT; v++) {
+        const mti_verb_info *info = mti_verb_get((mti_verb)v);
+        char usage[64];
+        snprintf(usage, sizeof usage, "%s %s", info->name, info->args);
+        fprintf(out, "  %-16s%s\n", usage, info->summary);
+    }
+    mti_heading(out, &style, "For a start");
+    fputs("  memtape demo\n"
+          "  memtape profile block --act relu\n"
+          "  memtape explain mlp --act gelu\n",
+          out);
+}
+
+static int usage_error(const char *text)
+{
+    fprintf(stderr, "memtape: %s; give one of ", text);
+    for (int v = 0; v < MTI_VERB_COUNT; v++)
+        fprintf(stderr, "%s%s", v ? ", " : "", mti_verb_get((mti_verb)v)->name);
+    fputs("\n", stderr);
+    return MTI_EXIT_USAGE;
+}
+
+/* Output that did not arrive is a failure: a full disk must not look like success. */
+static int flushed(int status)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout)) return status;
+    perror("memtape: standard output");
+    return status == MTI_EXIT_OK ? MTI_EXIT_FAILED : status;
+}
+
+int main(int argc, char **argv)
+{
+    const char *word = argc > 1 ? argv[1] : NULL;
+    if (!word) {
+        print_help(stderr);
+        return MTI_EXIT_USAGE;
+    }
+    if (!strcmp(word, "--help") || !strcmp(word, "-h") || !strcmp(word, "help")) {
+        print_help(stdout);
+        return flushed(MTI_EXIT_OK);
+    }
+    if (!strcmp(word, "--version")) {
+        puts("memtape " MTI_VERSION);
+        return flushed(MTI_EXIT_OK);
+    }
+    mti_verb verb = mti_verb_find(word);
+    if (verb == MTI_VERB_COUNT) {
+        char text[160];
+        snprintf(text, sizeof text, "\"%.80s\" is not a verb", word);
+        return usage_error(text);
+    }
+    json_set_alloc_funcs(mti_malloc, mti_free);
+    char name[64];
+    snprintf(name, sizeof name, "memtape %s", word);
+    argv[1] = name;
+    mti_options o;
+    int status = MTI_EXIT_USAGE;
+    if (!mti_options_parse(&o, verb, argc - 1, argv + 1, false)) {
+        if (*o.error) fprintf(stderr, "%s: %s\n", name, o.error);
+    } else if (o.help) {
+        mti_options_help(verb, name, stdout);
+        status = MTI_EXIT_OK;
+    } else {
+        status = runs[verb](&o);
+    }
+    mti_options_free(&o);
+    return flushed(status);
+}

@@ -1,0 +1,130 @@
+/* options.h: one table of options for all verbs.
+ *
+ * A verb takes the options whose row names it, and a model those whose row names it; any other is
+ * refused, never accepted and ignored. */
+#ifndef MTI_CLI_OPTIONS_H
+#define MTI_CLI_OPTIONS_H
+
+#include <stdio.h>
+#include "base/base.h"
+#include "memtape/nn.h"
+
+typedef enum mti_verb {
+    MTI_DEMO,
+    MTI_TRAIN,
+    MTI_GENERATE,
+    MTI_PROFILE,
+    MTI_EXPLAIN,
+    MTI_VERB_COUNT
+} mti_verb;
+
+typedef enum mti_optimizer_choice { MTI_OPT_NONE, MTI_OPT_SGD, MTI_OPT_ADAMW } mti_optimizer_choice;
+
+/* Exit statuses. */
+enum { MTI_EXIT_OK = 0, MTI_EXIT_FAILED = 1, MTI_EXIT_USAGE = 2, MTI_EXIT_INTERRUPTED = 130 };
+
+typedef enum mti_option {
+    MTI_O_MODEL_FILE,
+    MTI_O_PROMPT,
+    MTI_O_TOKENS,
+    MTI_O_TEMPERATURE,
+    MTI_O_TOP_K,
+    MTI_O_DATA,
+    MTI_O_PRESET,
+    MTI_O_STEPS,
+    MTI_O_SECONDS,
+    MTI_O_LR,
+    MTI_O_MIN_LR,
+    MTI_O_WARMUP,
+    MTI_O_WEIGHT_DECAY,
+    MTI_O_CLIP,
+    MTI_O_ACCUMULATE,
+    MTI_O_VAL_FRACTION,
+    MTI_O_EVAL_EVERY,
+    MTI_O_SAVE,
+    MTI_O_SAVE_EVERY,
+    MTI_O_RESUME,
+    MTI_O_BATCH,
+    MTI_O_SEQ,
+    MTI_O_HIDDEN,
+    MTI_O_HEADS,
+    MTI_O_LAYERS,
+    MTI_O_VOCAB,
+    MTI_O_FFN,
+    MTI_O_ACT,
+    MTI_O_INPLACE,
+    MTI_O_NORM,
+    MTI_O_DROPOUT,
+    MTI_O_ATTENTION,
+    MTI_O_CAUSAL,
+    MTI_O_DTYPE,
+    MTI_O_OPTIMIZER,
+    MTI_O_DEVICE,
+    MTI_O_SEED,
+    MTI_O_THREADS,
+    MTI_O_JSON,
+    MTI_O_QUIET,
+    MTI_O_HELP,
+    MTI_OPTION_COUNT
+} mti_option;
+
+typedef struct mti_options {
+    mti_verb verb;
+    bool given[MTI_OPTION_COUNT];
+
+    /* The model: kind and preset from the MODEL argument or --preset; `config` is complete and
+     * checked after a successful parse of a verb that builds one. */
+    const char *model, *preset;
+    mt_model_config config;
+    int64_t batch, seq;
+    mti_optimizer_choice optimizer;
+
+    /* What the options said, before `config` is put together. */
+    int64_t hidden, heads, layers, vocab, ffn;
+    mt_act act;
+    mt_norm_place norm;
+    mt_attention_form attention;
+    mt_dtype dtype;
+    double dropout;
+    bool inplace, causal;
+
+    const char *device, *json;
+    int64_t seed, threads; /* threads 0: the device's own choice */
+    bool quiet, help;
+
+    struct {
+        const char **at;
+        size_t n, cap;
+    } data; /* files and folders, in the order given */
+    int64_t steps, warmup, accumulate, eval_every, save_every;
+    double seconds, lr, min_lr, weight_decay, clip, val_fraction;
+    const char *save, *resume;
+
+    const char *model_file, *prompt;
+    int64_t tokens, top_k;
+    double temperature;
+
+    char error[1024]; /* why the parse failed; "" if argp has said it already */
+} mti_options;
+
+typedef struct mti_verb_info {
+    const char *name, *args, *summary, *doc;
+} mti_verb_info;
+const mti_verb_info *mti_verb_get(mti_verb verb);
+/* MTI_VERB_COUNT if there is none of that name. */
+mti_verb mti_verb_find(const char *name);
+
+/* argv[0] is the name that messages begin with ("memtape profile"). Returns true if the options
+ * are complete and make sense; false with o->error otherwise. With `silent` nothing is written.
+ * Strings are borrowed from argv. Free with mti_options_free in any case. */
+bool mti_options_parse(mti_options *o, mti_verb verb, int argc, char **argv, bool silent);
+void mti_options_free(mti_options *o);
+void mti_options_help(mti_verb verb, const char *name, FILE *out);
+
+/* The config that `o` asks for on top of `base`: options given override it. For resumed runs, whose
+ * base comes from a file. */
+bool mti_options_config(mti_options *o, const mt_model_config *base);
+/* The longest name of an option, for messages: "--batch". */
+const char *mti_option_name(mti_option id);
+
+#endif

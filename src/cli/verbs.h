@@ -1,0 +1,18 @@
+/* verbs.h: what the program can do; each verb in its own file, returning the exit status. */
+#ifndef MTI_CLI_VERBS_H
+#define MTI_CLI_VERBS_H
+
+#include "cli/options.h"
+
+int mti_demo(const mti_options *o);
+int mti_train(const mti_options *o);
+int mti_generate(const mti_options *o);
+int mti_profile(const mti_options *o);
+int mti_explain(const mti_options *o);
+
+/* Says why the verb failed, from this thread's last error: MTI_EXIT_FAILED. */
+int mti_report_failure(const mti_options *o);
+/* A device as the options ask for it: threads and seed set. */
+mt_device *mti_open_device(const mti_options *o);
+
+#endif

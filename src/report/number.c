@@ -1,0 +1,50 @@
+/* number.c: numbers that can be read at a glance. */
+#include <math.h>
+#include <string.h>
+#include "report/report.h"
+
+const char *mti_thousands(char buf[MTI_NUMBER], int64_t value)
+{
+    uint64_t left = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
+    char *at = buf + MTI_NUMBER - 1;
+    *at = 0;
+    int digits = 0;
+    do {
+        if (digits && digits % 3 == 0) *--at = ',';
+        *--at = (char)('0' + left % 10);
+        left /= 10;
+        digits++;
+    } while (left);
+    if (value < 0) *--at = '-';
+    return memmove(buf, at, (size_t)(buf + MTI_NUMBER - at));
+}
+
+const char *mti_scaled(char buf[MTI_NUMBER], double value)
+{
+    static const char *const units[] = {"", " k", " M", " G", " T", " P", " E"};
+    size_t unit = 0;
+    while (fabs(value) >= 999.5 && unit + 1 < sizeof units / sizeof *units) {
+        value /= 1000;
+        unit++;
+    }
+    int decimals = unit == 0 ? 0 : fabs(value) < 9.995 ? 2 : fabs(value) < 99.95 ? 1 : 0;
+    snprintf(buf, MTI_NUMBER, "%.*f%s", decimals, value, units[unit]);
+    return buf;
+}
+
+const char *mti_duration(char buf[MTI_NUMBER], double seconds)
+{
+    if (!(seconds >= 0) || seconds > 1e9) {
+        snprintf(buf, MTI_NUMBER, "--");
+        return buf;
+    }
+    int64_t s = (int64_t)(seconds + 0.5);
+    if (s < 60)
+        snprintf(buf, MTI_NUMBER, "%d s", (int)s);
+    else if (s < 3600)
+        snprintf(buf, MTI_NUMBER, "%d:%02d", (int)(s / 60), (int)(s % 60));
+    else
+        snprintf(buf, MTI_NUMBER, "%lld:%02d:%02d", (long long)(s / 3600), (int)(s / 60 % 60),
+                 (int)(s % 60));
+    return buf;
+}

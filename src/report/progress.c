@@ -1,0 +1,83 @@
+/* progress.c: a bar on a terminal, a plain line per interval elsewhere. */
+#include <stdarg.h>
+#include "report/report.h"
+
+#define REDRAW_S 0.1 /* a terminal needs no more */
+#define BAR      24
+
+void mti_progress_begin(mti_progress *p, FILE *out, int64_t first, int64_t total, int64_t every,
+                        bool quiet)
+{
+    *p = (mti_progress){.out = out,
+                        .style = mti_style_of(out),
+                        .quiet = quiet,
+                        .first = first,
+                        .total = total,
+                        .every = every > 0 ? every : 1,
+                        .began = mti_now()};
+}
+
+static void clear_bar(mti_progress *p)
+{
+    if (p->drawn_width) fputs("\r\x1b[K", p->out);
+    p->drawn_width = 0;
+}
+
+/* One line, cut to the width of the terminal: a wrapped line could not be redrawn. */
+static void draw_bar(mti_progress *p, int64_t done, const char *text, double eta)
+{
+    static const char *const eighths[] = {" ",      "\u258f", "\u258e", "\u258d",
+                                          "\u258c", "\u258b", "\u258a", "\u2589"};
+    char line[512], left[MTI_NUMBER];
+    int64_t filled = p->total ? done * BAR * 8 / p->total : 0; /* in eighths of a cell */
+    size_t n = 0;
+    for (int64_t i = 0; i < BAR; i++) {
+        int64_t part = filled - i * 8;
+        const char *cell = part >= 8 ? "\u2588" : part > 0 ? eighths[part] : " ";
+        n += (size_t)snprintf(line + n, sizeof line - n, "%s", cell);
+    }
+    snprintf(line + n, sizeof line - n, "\u2502 %lld/%lld  %s  ETA %s", (long long)done,
+             (long long)p->total, text, mti_duration(left, eta));
+    size_t fit = mti_text_fit(line, p->style.width - 1);
+    fputs("\r", p->out);
+    fwrite(line, 1, fit, p->out);
+    fputs("\x1b[K", p->out);
+    fflush(p->out);
+    p->drawn_width = 1;
+}
+
+void mti_progress_step(mti_progress *p, int64_t done, const char *text)
+{
+    if (p->quiet) return;
+    double now = mti_now();
+    int64_t since = done - p->first;
+    double eta = since > 0 ? (now - p->began) / (double)since * (double)(p->total - done) : -1;
+    if (p->style.live) {
+        if (done < p->total && now - p->drawn < REDRAW_S) return;
+        p->drawn = now;
+        draw_bar(p, done, text, eta);
+    } else if (done % p->every == 0 || done == p->total) {
+        char left[MTI_NUMBER];
+        fprintf(p->out, "step %lld/%lld  %s  ETA %s\n", (long long)done, (long long)p->total, text,
+                mti_duration(left, eta));
+        fflush(p->out);
+    }
+}
+
+void mti_progress_say(mti_progress *p, const char *fmt, ...)
+{
+    if (p->quiet) return;
+    clear_bar(p);
+    va_list args;
+    va_start(args, fmt);
+    vfprintf(p->out, fmt, args);
+    va_end(args);
+    fputc('\n', p->out);
+    fflush(p->out);
+}
+
+void mti_progress_end(mti_progress *p)
+{
+    if (p->drawn_width) fputc('\n', p->out);
+    p->drawn_width = 0;
+}

@@ -1,0 +1,217 @@
+/* table.c: text in columns. */
+#include <stdarg.h>
+#include <string.h>
+#include "report/report.h"
+
+#define MAX_COLUMNS 16
+#define GAP         2 /* columns of space between cells */
+#define INDENT      2 /* before the first cell */
+#define NARROWEST   8 /* an elidable column is not made narrower */
+
+typedef enum row_kind { CELLS, RULE, NOTE } row_kind;
+
+typedef struct row {
+    row_kind kind;
+    mti_ink ink;
+    int n, from;              /* cells filled; NOTE: the column it starts at */
+    char *cells[MAX_COLUMNS]; /* NULL: empty */
+} row;
+
+struct mti_table {
+    int n_columns;
+    char align[MAX_COLUMNS + 1];
+    bool failed, headed;
+    mti_ink next_ink;
+    MTI_VEC(row) rows;
+};
+
+static char *formatted(const char *fmt, va_list args)
+{
+    va_list again;
+    va_copy(again, args);
+    int n = vsnprintf(NULL, 0, fmt, again);
+    va_end(again);
+    char *text = n < 0 ? NULL : mti_malloc((size_t)n + 1);
+    if (text) vsnprintf(text, (size_t)n + 1, fmt, args);
+    return text;
+}
+
+/* The row to put the next cell in; NULL once memory ran out. */
+static row *open_row(mti_table *table, row_kind kind)
+{
+    if (table->failed) return NULL;
+    row *last = table->rows.n ? &table->rows.at[table->rows.n - 1] : NULL;
+    if (kind == CELLS && last && last->kind == CELLS && last->n < table->n_columns) return last;
+    row fresh = {.kind = kind, .ink = table->next_ink};
+    if (!MTI_PUSH(&table->rows, fresh)) {
+        table->failed = true;
+        return NULL;
+    }
+    table->next_ink = MTI_PLAIN;
+    return &table->rows.at[table->rows.n - 1];
+}
+
+mti_table *mti_table_new(const char *columns, const char *const *headings)
+{
+    mti_table *table = mti_calloc(1, sizeof *table);
+    if (!table) return NULL;
+    snprintf(table->align, sizeof table->align, "%s", columns);
+    table->n_columns = (int)strlen(table->align);
+    if (headings) {
+        table->headed = true;
+        table->next_ink = MTI_DIM;
+        for (int i = 0; i < table->n_columns; i++) mti_table_cell(table, "%s", headings[i]);
+    }
+    return table;
+}
+
+void mti_table_free(mti_table *table)
+{
+    if (!table) return;
+    for (size_t i = 0; i < table->rows.n; i++)
+        for (int j = 0; j < MAX_COLUMNS; j++) mti_free(table->rows.at[i].cells[j]);
+    mti_free(table->rows.at);
+    mti_free(table);
+}
+
+void mti_table_cell(mti_table *table, const char *fmt, ...)
+{
+    row *r = table ? open_row(table, CELLS) : NULL;
+    if (!r) return;
+    va_list args;
+    va_start(args, fmt);
+    r->cells[r->n] = formatted(fmt, args);
+    va_end(args);
+    if (!r->cells[r->n]) table->failed = true;
+    r->n++;
+}
+
+void mti_table_bytes(mti_table *table, int64_t value)
+{
+    char buf[MTI_NUMBER];
+    mti_table_cell(table, "%s", mti_thousands(buf, value));
+}
+
+void mti_table_skip(mti_table *table, int n_cells)
+{
+    for (int i = 0; i < n_cells; i++) {
+        row *r = table ? open_row(table, CELLS) : NULL;
+        if (r) r->n++;
+    }
+}
+
+void mti_table_ink(mti_table *table, mti_ink ink)
+{
+    if (!table || table->failed) return;
+    row *last = table->rows.n ? &table->rows.at[table->rows.n - 1] : NULL;
+    if (last && last->kind == CELLS && last->n < table->n_columns)
+        last->ink = ink;
+    else
+        table->next_ink = ink;
+}
+
+void mti_table_rule(mti_table *table)
+{
+    if (table) open_row(table, RULE);
+}
+
+void mti_table_note(mti_table *table, int from, const char *fmt, ...)
+{
+    row *r = table ? open_row(table, NOTE) : NULL;
+    if (!r) return;
+    va_list args;
+    va_start(args, fmt);
+    r->cells[0] = formatted(fmt, args);
+    va_end(args);
+    r->from = from;
+    if (!r->cells[0]) table->failed = true;
+}
+
+/* Widths of the columns; the elidable ones give way until the page is wide enough. */
+static int lay_out(const mti_table *table, const mti_style *style, int width[MAX_COLUMNS])
+{
+    int total = INDENT + GAP * (table->n_columns - 1);
+    for (int j = 0; j < table->n_columns; j++) {
+        width[j] = 0;
+        for (size_t i = 0; i < table->rows.n; i++) {
+            const row *r = &table->rows.at[i];
+            int w = r->kind == CELLS && r->cells[j] ? mti_text_width(r->cells[j]) : 0;
+            if (w > width[j]) width[j] = w;
+        }
+        total += width[j];
+    }
+    while (total > style->width) {
+        int widest = -1;
+        for (int j = 0; j < table->n_columns; j++)
+            if (table->align[j] == 'e' && width[j] > NARROWEST &&
+                (widest < 0 || width[j] > width[widest]))
+                widest = j;
+        if (widest < 0) break;
+        width[widest]--;
+        total--;
+    }
+    return total;
+}
+
+static void pad(FILE *out, int n)
+{
+    while (n-- > 0) fputc(' ', out);
+}
+
+/* text within `width` columns, an ellipsis standing for what does not fit. Returns its width. */
+static int put(FILE *out, const char *text, int width)
+{
+    int needed = mti_text_width(text);
+    if (needed <= width) {
+        fputs(text, out);
+        return needed;
+    }
+    fwrite(text, 1, mti_text_fit(text, width - 1), out);
+    fputs("\u2026", out);
+    return width;
+}
+
+static void print_cells(const mti_table *table, const row *r, const int *width, FILE *out)
+{
+    int owed = INDENT; /* spaces not yet written: none are left at the end of a line */
+    for (int j = 0; j < table->n_columns; j++) {
+        const char *text = r->cells[j] ? r->cells[j] : "";
+        int w = mti_text_width(text);
+        if (w > width[j]) w = width[j];
+        if (w && table->align[j] == 'r') owed += width[j] - w;
+        if (w) {
+            pad(out, owed);
+            put(out, text, width[j]);
+            owed = table->align[j] == 'r' ? 0 : width[j] - w;
+        } else {
+            owed += width[j];
+        }
+        owed += GAP;
+    }
+}
+
+mt_status mti_table_print(const mti_table *table, FILE *out, const mti_style *style)
+{
+    if (!table) return mt_last_status();
+    if (table->failed) return mti_fail(MT_ERR_MEMORY, "table: no memory for its text");
+    static const char *const ink_on[] = {"", "\x1b[1m", "\x1b[2m", "\x1b[32m", "\x1b[1;31m"};
+    int width[MAX_COLUMNS], total = lay_out(table, style, width);
+    for (size_t i = 0; i < table->rows.n; i++) {
+        const row *r = &table->rows.at[i];
+        bool inked = style->colour && r->ink != MTI_PLAIN;
+        if (inked) fputs(ink_on[r->ink], out);
+        if (r->kind == RULE) {
+            pad(out, INDENT);
+            for (int k = INDENT; k < total; k++) fputs("\u2500", out);
+        } else if (r->kind == NOTE) {
+            int at = INDENT;
+            for (int j = 0; j < r->from; j++) at += width[j] + GAP;
+            pad(out, at);
+            put(out, r->cells[0], style->width > at + NARROWEST ? style->width - at : NARROWEST);
+        } else {
+            print_cells(table, r, width, out);
+        }
+        fputs(inked ? "\x1b[0m\n" : "\n", out);
+    }
+    return MT_OK;
+}

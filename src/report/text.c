@@ -1,0 +1,128 @@
+/* text.c: inks, widths of UTF-8 text, and bytes of unknown origin made safe to print. */
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+#include "report/report.h"
+
+static const char *const inks[MTI_INK_COUNT] = {"", "\x1b[1m", "\x1b[2m", "\x1b[32m", "\x1b[1;31m"};
+
+mti_style mti_style_of(FILE *out)
+{
+    mti_style style = {false, false, MTI_REPORT_WIDTH};
+    const char *no_color = getenv("NO_COLOR"), *term = getenv("TERM");
+    if (!isatty(fileno(out))) return style;
+    bool dumb = !term || !strcmp(term, "dumb");
+    style.live = !dumb;
+    style.colour = !dumb && !(no_color && *no_color);
+    struct winsize size;
+    if (ioctl(fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col > 0) style.width = size.ws_col;
+    return style;
+}
+
+static void inked(FILE *out, const mti_style *style, mti_ink ink, const char *fmt, va_list args)
+{
+    bool on = style->colour && ink != MTI_PLAIN;
+    if (on) fputs(inks[ink], out);
+    vfprintf(out, fmt, args);
+    if (on) fputs("\x1b[0m", out);
+}
+
+void mti_inked(FILE *out, const mti_style *style, mti_ink ink, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    inked(out, style, ink, fmt, args);
+    va_end(args);
+}
+
+void mti_heading(FILE *out, const mti_style *style, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    fputc('\n', out);
+    inked(out, style, MTI_BOLD, fmt, args);
+    fputc('\n', out);
+    va_end(args);
+}
+
+/* The character at s (s < end) and its length; a byte that is not UTF-8 is a character of length 1
+ * and value UINT32_MAX. */
+static uint32_t next_char(const unsigned char *s, const unsigned char *end, size_t *length)
+{
+    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+    size_t n = s[0] < 0x80         ? 1
+               : (s[0] >> 5) == 6  ? 2
+               : (s[0] >> 4) == 14 ? 3
+               : (s[0] >> 3) == 30 ? 4
+                                   : 0;
+    *length = 1;
+    if (n == 1) return s[0];
+    if (n == 0 || (size_t)(end - s) < n) return UINT32_MAX;
+    uint32_t c = s[0] & (0x7Fu >> n);
+    for (size_t i = 1; i < n; i++) {
+        if ((s[i] & 0xC0) != 0x80) return UINT32_MAX;
+        c = c << 6 | (s[i] & 0x3Fu);
+    }
+    if (c < least[n] || c > 0x10FFFF || (c >= 0xD800 && c < 0xE000)) return UINT32_MAX;
+    *length = n;
+    return c;
+}
+
+static int char_width(uint32_t c)
+{
+    static const uint32_t none[][2] = {{0x300, 0x36F}, {0x200B, 0x200F}, {0xFE00, 0xFE0F}};
+    static const uint32_t wide[][2] = {{0x1100, 0x115F}, {0x2E80, 0xA4CF},   {0xAC00, 0xD7A3},
+                                       {0xF900, 0xFAFF}, {0xFE30, 0xFE6F},   {0xFF00, 0xFF60},
+                                       {0xFFE0, 0xFFE6}, {0x1F300, 0x1FAFF}, {0x20000, 0x3FFFD}};
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++)
+        if (c >= none[i][0] && c <= none[i][1]) return 0;
+    for (size_t i = 0; i < sizeof wide / sizeof *wide; i++)
+        if (c >= wide[i][0] && c <= wide[i][1]) return 2;
+    return 1;
+}
+
+/* How far into text one gets with `columns`; *used: the columns taken. */
+static size_t measure(const char *text, int columns, int *used)
+{
+    const unsigned char *start = (const unsigned char *)text, *s = start, *end = s + strlen(text);
+    int width = 0;
+    while (s < end) {
+        size_t length;
+        int w = char_width(next_char(s, end, &length));
+        if (width + w > columns) break;
+        width += w;
+        s += length;
+    }
+    *used = width;
+    return (size_t)(s - start);
+}
+
+int mti_text_width(const char *text)
+{
+    int used;
+    measure(text, INT32_MAX - 2, &used);
+    return used;
+}
+
+size_t mti_text_fit(const char *text, int columns)
+{
+    int used;
+    return measure(text, columns, &used);
+}
+
+void mti_print_bytes(FILE *out, const unsigned char *bytes, size_t n_bytes)
+{
+    const unsigned char *s = bytes, *end = bytes + n_bytes;
+    while (s < end) {
+        size_t length;
+        uint32_t c = next_char(s, end, &length);
+        bool control = (c < 0x20 && c != '\n' && c != '\t') || (c >= 0x7F && c < 0xA0);
+        if (c == UINT32_MAX || control)
+            fputc('?', out);
+        else
+            fwrite(s, 1, length, out);
+        s += length;
+    }
+}
