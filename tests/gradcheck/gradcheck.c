@@ -1,0 +1,205 @@
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "gradcheck.h"
+
+/* One check in progress: the inputs' values, and what the differences say. */
+typedef struct check {
+    mt_device *device;
+    const grad_case *c;
+    mtt_layout layout;
+    int rank[CASE_INPUTS];
+    int64_t n[CASE_INPUTS];
+    double *values[CASE_INPUTS];
+    double *numeric[CASE_INPUTS]; /* d(loss)/d(value) */
+    double *weights;              /* the loss is the sum of the results by these weights */
+    int64_t n_out;
+    grad_result *result;
+} check;
+
+static bool MT_PRINTF(2, 3) fault(check *k, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(k->result->fault, sizeof k->result->fault, fmt, args);
+    va_end(args);
+    return false;
+}
+
+static bool is_float(const case_input *in) { return in->n_index == 0; }
+
+static bool draw_inputs(check *k)
+{
+    uint64_t state = 7;
+    for (int i = 0; i < k->c->n_inputs; i++) {
+        const case_input *in = &k->c->in[i];
+        k->n[i] = 1;
+        for (k->rank[i] = 0; k->rank[i] < MT_MAX_RANK && in->shape[k->rank[i]] > 0; k->rank[i]++)
+            k->n[i] *= in->shape[k->rank[i]];
+        k->values[i] = malloc((size_t)k->n[i] * sizeof(double));
+        k->numeric[i] = malloc((size_t)k->n[i] * sizeof(double));
+        if (!k->values[i] || !k->numeric[i]) return fault(k, "no memory for the inputs");
+        bool any = in->lo == 0 && in->hi == 0;
+        for (int64_t j = 0; j < k->n[i]; j++) {
+            double v = mtt_draw(&state, any ? -2 : in->lo, any ? 2 : in->hi);
+            if (fabs(v) < in->away) v = v < 0 ? v - in->away : v + in->away;
+            if (in->n_index) v = floor(mtt_draw(&state, 0, (double)in->n_index));
+            /* On a grid of 1/1024, so that casts to f32 are exact where a case wants that. */
+            k->values[i][j] = in->n_index ? v : round(v * 1024) / 1024;
+        }
+    }
+    return true;
+}
+
+static mt_tensor *make_input(const check *k, int i)
+{
+    const case_input *in = &k->c->in[i];
+    if (is_float(in))
+        return mtt_laid_out(k->device, MT_F64, k->rank[i], in->shape, k->values[i], k->layout);
+    int64_t index[64];
+    for (int64_t j = 0; j < k->n[i]; j++) index[j] = (int64_t)k->values[i][j];
+    return mt_from_data(k->device, MT_I64, k->rank[i], in->shape, index,
+                        (size_t)k->n[i] * sizeof *index);
+}
+
+/* Fresh inputs through the case's function, the wanted ones requiring grad. */
+static mt_tensor *run(const check *k, unsigned wanted, mt_tensor **in)
+{
+    for (int i = 0; i < k->c->n_inputs; i++) {
+        in[i] = make_input(k, i);
+        if (in[i] && (wanted >> i & 1) && mt_set_requires_grad(in[i], true) != MT_OK) return NULL;
+    }
+    mt_seed(k->device, 11);
+    return k->c->fn(in);
+}
+
+static void release_inputs(const check *k, mt_tensor **in)
+{
+    for (int i = 0; i < k->c->n_inputs; i++) mt_release(in[i]);
+}
+
+/* The weighted sum of the results at the present values. */
+static bool loss_now(check *k, double *loss)
+{
+    mt_tensor *in[CASE_INPUTS] = {0};
+    MT_AUTO mt_tensor *out = run(k, 0, in);
+    release_inputs(k, in);
+    double *results = mtt_doubles(out);
+    if (!results) return fault(k, "forward failed: %s", mt_last_error());
+    *loss = 0;
+    for (int64_t j = 0; j < k->n_out; j++) *loss += k->weights[j] * results[j];
+    free(results);
+    return true;
+}
+
+static bool differences(check *k)
+{
+    double step = k->c->step > 0 ? k->c->step : 1e-5;
+    for (int i = 0; i < k->c->n_inputs; i++) {
+        if (!is_float(&k->c->in[i])) continue;
+        for (int64_t j = 0; j < k->n[i]; j++) {
+            double here = k->values[i][j], above, below;
+            k->values[i][j] = here + step;
+            bool good = loss_now(k, &above);
+            k->values[i][j] = here - step;
+            good = good && loss_now(k, &below);
+            k->values[i][j] = here;
+            if (!good) return false;
+            k->numeric[i][j] = (above - below) / (2 * step);
+        }
+    }
+    return true;
+}
+
+static bool compare(check *k, unsigned wanted, mt_tensor **in)
+{
+    const grad_case *c = k->c;
+    double tolerance = c->tolerance > 0 ? c->tolerance : 1e-7;
+    for (int i = 0; i < c->n_inputs; i++) {
+        if (!(wanted >> i & 1)) {
+            if (mt_grad(in[i])) return fault(k, "in%d has a gradient that nobody wanted", i);
+            continue;
+        }
+        double *analytic = mtt_doubles(mt_grad(in[i]));
+        if (!analytic) return fault(k, "in%d got no gradient: %s", i, mt_last_error());
+        for (int64_t j = 0; j < k->n[i]; j++) {
+            double a = analytic[j], b = k->numeric[i][j];
+            if (fabs(a - b) <= tolerance * (1 + fabs(b))) continue;
+            free(analytic);
+            return fault(k,
+                         "wanted %u, %s: d/din%d[%lld] is %.12g by backward, %.12g by difference",
+                         wanted, mtt_layout_name(k->layout), i, (long long)j, a, b);
+        }
+        free(analytic);
+        k->result->n_gradients++;
+    }
+    return true;
+}
+
+static bool backward(check *k, unsigned wanted, mt_grad_hook_fn *doctor)
+{
+    mt_tensor *in[CASE_INPUTS] = {0};
+    MT_AUTO mt_tensor *out = run(k, wanted, in);
+    bool good = out != NULL;
+    for (int i = 0; good && doctor && i < k->c->n_inputs; i++)
+        good = !(wanted >> i & 1) || mt_add_grad_hook(in[i], doctor, NULL) != 0;
+    if (!good) fault(k, "wanted %u: forward failed: %s", wanted, mt_last_error());
+    if (good && !mt_requires_grad(out))
+        good = fault(k, "wanted %u: the result does not require grad", wanted);
+    if (good && !k->c->inner && strcmp(mt_grad_fn_name(out), k->c->row) != 0)
+        good = fault(k, "made by \"%s\", not by this row", mt_grad_fn_name(out));
+    if (good) {
+        MT_AUTO mt_tensor *weights =
+            mtt_from_doubles(k->device, mt_dtype_of(out), mt_rank(out), mt_shape(out), k->weights);
+        mt_backward_options options = {.gradient = weights};
+        good = weights && mt_backward_with(out, &options) == MT_OK;
+        if (!good) fault(k, "wanted %u: backward failed: %s", wanted, mt_last_error());
+    }
+    good = good && compare(k, wanted, in);
+    release_inputs(k, in);
+    return good;
+}
+
+/* The loss: fixed weights, none of them 0, so that every element of the result counts. */
+static bool choose_weights(check *k)
+{
+    mt_tensor *in[CASE_INPUTS] = {0};
+    MT_AUTO mt_tensor *out = run(k, 0, in);
+    release_inputs(k, in);
+    if (!out) return fault(k, "forward failed: %s", mt_last_error());
+    if (mt_requires_grad(out)) return fault(k, "requires grad though no input does");
+    k->n_out = mt_numel(out);
+    k->weights = malloc((size_t)(k->n_out + 1) * sizeof *k->weights);
+    if (!k->weights) return fault(k, "no memory for the weights");
+    uint64_t state = 3;
+    for (int64_t j = 0; j < k->n_out; j++)
+        k->weights[j] = mtt_draw(&state, 0.5, 1.5) * (j % 3 == 1 ? -1 : 1);
+    return true;
+}
+
+static bool check_layout(check *k, mt_grad_hook_fn *doctor)
+{
+    unsigned floating = 0;
+    for (int i = 0; i < k->c->n_inputs; i++) floating |= (unsigned)is_float(&k->c->in[i]) << i;
+    if (!draw_inputs(k) || !choose_weights(k) || !differences(k)) return false;
+    for (unsigned wanted = 1; wanted < 1u << k->c->n_inputs; wanted++)
+        if ((wanted & ~floating) == 0 && !backward(k, wanted, doctor)) return false;
+    return true;
+}
+
+grad_result grad_check(mt_device *device, const grad_case *c, mt_grad_hook_fn *doctor)
+{
+    grad_result result = {0};
+    for (mtt_layout layout = 0; layout < MTT_LAYOUT_COUNT && !result.fault[0]; layout++) {
+        check k = {.device = device, .c = c, .layout = layout, .result = &result};
+        check_layout(&k, doctor);
+        for (int i = 0; i < CASE_INPUTS; i++) {
+            free(k.values[i]);
+            free(k.numeric[i]);
+        }
+        free(k.weights);
+        mt_clear_error();
+    }
+    return result;
+}

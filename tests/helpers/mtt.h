@@ -1,0 +1,49 @@
+/* mtt.h: helpers that tests share. None of them checks anything of its own accord. */
+#ifndef MTT_H
+#define MTT_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include "memtape/memtape.h"
+
+/* A number in [lo, hi), the same for the same state on every machine. */
+double mtt_draw(uint64_t *state, double lo, double hi);
+
+/* Values drawn from `seed`, as a tensor of any floating dtype. */
+mt_tensor *mtt_random(mt_device *device, mt_dtype dtype, int rank, const int64_t *shape,
+                      uint64_t seed, double lo, double hi);
+mt_tensor *mtt_from_doubles(mt_device *device, mt_dtype dtype, int rank, const int64_t *shape,
+                            const double *values);
+
+/* How a tensor of a given shape lies in its storage. */
+typedef enum mtt_layout {
+    MTT_DENSE,    /* row-major */
+    MTT_REVERSED, /* dimensions stored in the opposite order, as after a transpose */
+    MTT_SLICED,   /* the middle of something two longer in its last dimension */
+    MTT_LAYOUT_COUNT
+} mtt_layout;
+const char *mtt_layout_name(mtt_layout layout);
+/* A leaf of that layout with these values. */
+mt_tensor *mtt_laid_out(mt_device *device, mt_dtype dtype, int rank, const int64_t *shape,
+                        const double *values, mtt_layout layout);
+
+/* Elements in row-major order as doubles, whatever the dtype; the caller frees them. */
+double *mtt_doubles(mt_tensor *t);
+/* Equal shape, dtype and bits. */
+bool mtt_same_bits(mt_tensor *a, mt_tensor *b);
+
+/* Fails the running test with the engine's own words unless `t` is there. */
+#define mtt_made(t) mtt_made_at((t), #t, __FILE__, __LINE__)
+mt_tensor *mtt_made_at(mt_tensor *t, const char *what, const char *file, int line);
+#define mtt_ok(status) mtt_ok_at((status), #status, __FILE__, __LINE__)
+void mtt_ok_at(mt_status status, const char *what, const char *file, int line);
+/* The last error has this status and its text holds each of the words; clears it. */
+#define mtt_failed(status, ...)                                                                    \
+    mtt_failed_at((status), (const char *const[]){__VA_ARGS__, NULL}, __FILE__, __LINE__)
+void mtt_failed_at(mt_status status, const char *const *words, const char *file, int line);
+
+#endif
