@@ -53,6 +53,17 @@ MT_API mt_status mt_remove_hook(mt_tensor *t, int handle);
 MT_API const char *mt_grad_fn_name(const mt_tensor *t);
 MT_API uint64_t mt_grad_fn_sequence(const mt_tensor *t);
 
+/* One recorded op. `saved` counts the tensors it keeps now (0 once they are freed). */
+typedef struct mt_node_info {
+    uint64_t sequence;
+    const char *op, *module;
+    int n_inputs, n_saved;
+    bool freed;
+} mt_node_info;
+/* Every node that `root` was made by, last made first. */
+MT_API mt_status mt_visit_tape(mt_tensor *root, void (*fn)(void *user, const mt_node_info *node),
+                               void *user);
+
 /* ---- hooks on saved tensors ---- */
 
 typedef enum mt_save_role { MT_SAVE_INPUT, MT_SAVE_OUTPUT, MT_SAVE_AUX } mt_save_role;
@@ -63,8 +74,8 @@ typedef struct mt_save_info {
     const char *argument; /* the argument's letter: "x", "q", "mask" */
     int index;            /* its position among the inputs, outputs or auxiliaries */
     mt_save_role role;
-    const char *module;   /* "gpt.h.3.mlp.act" */
-    uint64_t node;        /* sequence number of the node that keeps it; grows with creation */
+    const char *module; /* "gpt.h.3.mlp.act" */
+    uint64_t node;      /* sequence number of the node that keeps it; grows with creation */
 } mt_save_info;
 
 /* A pair of functions between an op and what the tape keeps. Hooks nest: the innermost (the last
@@ -109,11 +120,11 @@ typedef struct mt_saver {
 } mt_saver;
 
 typedef struct mt_ledger_entry {
-    uint64_t storage;  /* serial */
-    size_t bytes;      /* of the whole storage, requested */
-    size_t allocated;  /* the same in 512-byte blocks */
+    uint64_t storage; /* serial */
+    size_t bytes;     /* of the whole storage, requested */
+    size_t allocated; /* the same in 512-byte blocks */
     size_t n_savers;
-    mt_saver saver;    /* the first */
+    mt_saver saver; /* the first */
     bool freed;
     const char *freed_after_op, *freed_after_module; /* the node whose backward let it go */
 } mt_ledger_entry;
@@ -130,7 +141,7 @@ MT_API mt_status mt_ledger_ignore(mt_ledger *ledger, const mt_tensor *t);
 MT_API mt_status mt_ledger_count_parameters(mt_ledger *ledger, bool count);
 /* Saved bytes: each distinct storage once, whole. */
 MT_API size_t mt_ledger_bytes(const mt_ledger *ledger);
-MT_API size_t mt_ledger_allocated(const mt_ledger *ledger); /* in 512-byte blocks */
+MT_API size_t mt_ledger_allocated(const mt_ledger *ledger);  /* in 512-byte blocks */
 MT_API size_t mt_ledger_live_bytes(const mt_ledger *ledger); /* not freed yet */
 MT_API size_t mt_ledger_count(const mt_ledger *ledger);
 MT_API mt_status mt_ledger_get(const mt_ledger *ledger, size_t i, mt_ledger_entry *out);

@@ -31,7 +31,9 @@ MT_API mt_status mt_device_sync(mt_device *device);
 
 /* Floating-point operations counted by the ops as they ran (a multiply-add is
  * 2), in forward and in backward, since the last reset. */
-typedef struct mt_flops { uint64_t forward, backward, recompute; } mt_flops;
+typedef struct mt_flops {
+    uint64_t forward, backward, recompute;
+} mt_flops;
 MT_API mt_flops mt_flops_get(const mt_device *device);
 MT_API void mt_flops_reset(mt_device *device);
 

@@ -50,8 +50,8 @@ typedef struct mt_mem_stats {
     mt_stat inactive_split; /* free bytes in segments that are partly in use */
     mt_stat blocks;         /* count of live allocations */
     mt_stat segments;       /* count of segments */
-    size_t by_category[MT_CATEGORY_COUNT];      /* current allocated bytes of each */
-    size_t at_peak[MT_CATEGORY_COUNT];          /* the same at the instant of allocated.peak */
+    size_t by_category[MT_CATEGORY_COUNT]; /* current allocated bytes of each */
+    size_t at_peak[MT_CATEGORY_COUNT];     /* the same at the instant of allocated.peak */
     uint64_t alloc_retries, ooms;
 } mt_mem_stats;
 
@@ -89,9 +89,9 @@ typedef struct mt_mem_event {
     mt_mem_event_kind kind;
     uint64_t serial; /* of the storage; never reused within a device */
     size_t requested, allocated;
-    mt_category category, was; /* `was` differs only for MT_MEM_RECATEGORY */
+    mt_category category, was;       /* `was` differs only for MT_MEM_RECATEGORY */
     const char *op, *module, *phase; /* of the instant; "" if outside */
-    size_t current; /* the device's allocated bytes after the event */
+    size_t current;                  /* the device's allocated bytes after the event */
 } mt_mem_event;
 
 typedef void mt_mem_event_fn(void *user, const mt_mem_event *event);

@@ -20,8 +20,8 @@ MT_API mt_tensor *mt_div(mt_tensor *a, mt_tensor *b);
 MT_API mt_tensor *mt_affine(mt_tensor *x, double scale, double shift); /* scale x + shift */
 MT_API mt_tensor *mt_add_scalar(mt_tensor *x, double c);
 MT_API mt_tensor *mt_mul_scalar(mt_tensor *x, double c);
-MT_API mt_tensor *mt_relu(mt_tensor *x);                       /* max(x, 0) */
-MT_API mt_tensor *mt_leaky_relu(mt_tensor *x, double slope);   /* x > 0 ? x : slope x; slope >= 0 */
+MT_API mt_tensor *mt_relu(mt_tensor *x);                     /* max(x, 0) */
+MT_API mt_tensor *mt_leaky_relu(mt_tensor *x, double slope); /* x > 0 ? x : slope x; slope >= 0 */
 MT_API mt_status mt_relu_inplace(mt_tensor *x);
 MT_API mt_status mt_leaky_relu_inplace(mt_tensor *x, double slope);
 MT_API mt_tensor *mt_gelu(mt_tensor *x);      /* x/2 (1 + erf(x/sqrt 2)) */
@@ -99,10 +99,12 @@ MT_API mt_tensor *mt_math_attention(mt_tensor *q, mt_tensor *k, mt_tensor *v, do
 /* ---- the table, for programs that explain it ---- */
 typedef struct mt_op_info {
     const char *name;
-    int n_inputs;         /* -1: any number */
-    const char *letters;  /* names of inputs, outputs and auxiliaries: "x w b > y > mean rstd" */
+    int n_inputs;          /* -1: any number */
+    const char *inputs[4]; /* letters: "x", "w", "b"; NULL past the last */
+    const char *output;
+    const char *auxiliaries[3];
     const char *formula;
-    const char *why;      /* what is kept, and why */
+    const char *why; /* what is kept, and why */
 } mt_op_info;
 MT_API int mt_op_count(void);
 MT_API mt_op_info mt_op_get(int i);

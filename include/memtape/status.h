@@ -12,7 +12,7 @@ extern "C" {
 #endif
 
 #if defined(__GNUC__)
-#define MT_API __attribute__((visibility("default")))
+#define MT_API               __attribute__((visibility("default")))
 #define MT_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
 #else
 #define MT_API

@@ -16,7 +16,10 @@ typedef struct mt_tensor mt_tensor;
 
 /* A shape as two arguments (C only): mt_zeros(dev, MT_F32, MT_SHAPE(2, 3)). A scalar is 0, NULL. */
 #define MT_SHAPE(...)                                                                              \
-    (int)(sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (const int64_t[]){__VA_ARGS__}
+    (int)(sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (const int64_t[])             \
+    {                                                                                              \
+        __VA_ARGS__                                                                                \
+    }
 
 /* ---- making: shape[rank], rank <= MT_MAX_RANK, extents >= 0; row-major ---- */
 
@@ -60,13 +63,13 @@ MT_API bool mt_same_storage(const mt_tensor *a, const mt_tensor *b);
 
 /* What the books know of the storage under a tensor. */
 typedef struct mt_storage_info {
-    uint64_t serial;      /* never reused within a device */
-    size_t bytes;         /* requested */
-    size_t allocated;     /* in 512-byte blocks */
+    uint64_t serial;  /* never reused within a device */
+    size_t bytes;     /* requested */
+    size_t allocated; /* in 512-byte blocks */
     mt_category category;
-    uint64_t version;     /* grows with every in-place change */
-    int references;       /* tensors that view it, the tape's included */
-    const char *module;   /* where it was made */
+    uint64_t version;   /* grows with every in-place change */
+    int references;     /* tensors that view it, the tape's included */
+    const char *module; /* where it was made */
     const char *op;
 } mt_storage_info;
 MT_API mt_storage_info mt_storage_of(const mt_tensor *t);
@@ -78,8 +81,8 @@ MT_API mt_status mt_set_category(mt_tensor *t, mt_category category);
 MT_API mt_status mt_to_host(const mt_tensor *t, void *data, size_t n_bytes);
 /* The only element, as a double; t has exactly one. NaN and an error otherwise. */
 MT_API double mt_item(const mt_tensor *t);
-/* In place, not recorded, version bumped: t = value; t = src (same shape, any dtype). Refused
- * while t requires grad and grad mode is on. */
+/* In place, not recorded, version bumped: t = value; t = src (same shape, any dtype). Leaves may
+ * be written (that is how weights are set); the output of a recorded op may not. */
 MT_API mt_status mt_fill(mt_tensor *t, double value);
 MT_API mt_status mt_copy(mt_tensor *t, const mt_tensor *src);
 MT_API mt_status mt_copy_from_host(mt_tensor *t, const void *data, size_t n_bytes);

@@ -24,14 +24,21 @@ typedef struct mti_view {
     int64_t shape[MT_MAX_RANK], stride[MT_MAX_RANK];
 } mti_view;
 
-int64_t mti_view_count(const mti_view *v);        /* number of elements */
-bool mti_view_is_contiguous(const mti_view *v);   /* row-major, no gaps */
+int64_t mti_view_count(const mti_view *v);      /* number of elements */
+bool mti_view_is_contiguous(const mti_view *v); /* row-major, no gaps */
 bool mti_view_same_shape(const mti_view *a, const mti_view *b);
 
 typedef enum mti_unary {
-    MTI_RELU, MTI_LEAKY_RELU, /* p0 = slope */
-    MTI_GELU, MTI_GELU_TANH, MTI_SILU, MTI_TANH, MTI_SIGMOID,
-    MTI_EXP, MTI_LOG, MTI_SQRT,
+    MTI_RELU,
+    MTI_LEAKY_RELU, /* p0 = slope */
+    MTI_GELU,
+    MTI_GELU_TANH,
+    MTI_SILU,
+    MTI_TANH,
+    MTI_SIGMOID,
+    MTI_EXP,
+    MTI_LOG,
+    MTI_SQRT,
     MTI_AFFINE, /* y = p0 x + p1 */
     MTI_UNARY_COUNT
 } mti_unary;
@@ -45,7 +52,7 @@ typedef struct mti_opt_item {
     mt_dtype dtype; /* of p and g */
     void *p;
     const void *g;
-    void *m, *v;    /* NULL where the optimizer has none */
+    void *m, *v; /* NULL where the optimizer has none */
     double weight_decay;
 } mti_opt_item;
 
@@ -79,7 +86,8 @@ typedef struct mti_backend {
     bool (*set_threads)(mti_ctx *ctx, int n);
     int (*threads)(const mti_ctx *ctx);
     bool (*sync)(mti_ctx *ctx);
-    void *(*alloc)(mti_ctx *ctx, size_t n_bytes); /* NULL if refused, without mti_fail; >= 512-byte aligned */
+    void *(*alloc)(mti_ctx *ctx,
+                   size_t n_bytes); /* NULL if refused, without mti_fail; >= 512-byte aligned */
     void (*free)(mti_ctx *ctx, void *p, size_t n_bytes);
     bool (*upload)(mti_ctx *ctx, void *dst, const void *host, size_t n_bytes);
     bool (*download)(mti_ctx *ctx, void *host, const void *src, size_t n_bytes);

@@ -1,0 +1,189 @@
+/* apply.c: run an op: check, make the outputs, compute, and record it if a gradient is wanted. */
+#include <assert.h>
+#include <string.h>
+#include "autograd/autograd.h"
+
+static const mti_params no_params;
+
+static bool check_inputs(mti_call *c, unsigned optional)
+{
+    const mti_op *op = c->op;
+    for (int i = 0; i < c->n_in; i++) {
+        const char *letter = op->in[op->n_in < 0 ? 0 : i];
+        if (!c->in[i]) {
+            if (i < 8 && (optional >> i & 1)) {
+                c->absent[i] = true;
+                continue;
+            }
+            return mti_fail_bool(MT_ERR_ARGUMENT, "%s: %s is NULL", op->name, letter);
+        }
+        if (!c->device) c->device = c->in[i]->storage->device;
+        if (c->in[i]->storage->device != c->device)
+            return mti_fail_bool(MT_ERR_ARGUMENT, "%s: %s lives on another device than %s",
+                                 op->name, letter, op->in[0]);
+    }
+    return true;
+}
+
+/* Which inputs want a gradient, and the union of what their gradients need. */
+static void plan_record(mti_call *c)
+{
+    const mti_modes *modes = mti_modes_now();
+    if (modes->grad_off || modes->in_hook) return;
+    for (int i = 0; i < c->n_in; i++) {
+        if (!c->in[i] || !c->in[i]->requires_grad) continue;
+        c->want |= (uint64_t)1 << i;
+        if (i < MTI_MAX_KEEP) c->keep |= c->op->keep[i];
+    }
+}
+
+static bool make_outputs(mti_call *c)
+{
+    if (c->op->flags & MTI_VIEW) return true;
+    for (int i = 0; i < c->n_out; i++) {
+        c->out[i] = c->op->flags & MTI_INPLACE
+                        ? mti_tensor_alias(c->in[0])
+                        : mti_tensor_new(c->device, &c->out_spec[i], MT_ACTIVATION, true);
+        if (!c->out[i]) return false;
+    }
+    for (int i = 0; i < c->op->n_aux; i++) {
+        if (!(c->keep & MTI_AUX0 << i) && !c->aux_always[i]) continue;
+        c->aux[i] = mti_tensor_new(c->device, &c->aux_spec[i], MT_ACTIVATION, true);
+        if (!c->aux[i]) return false;
+    }
+    return true;
+}
+
+static mt_tensor *slot_tensor(mti_call *c, int bit)
+{
+    return bit < 8 ? c->in[bit] : bit < 12 ? c->out[bit - 8] : c->aux[bit - 12];
+}
+
+/* The node, with everything it keeps. Outputs and kept auxiliaries have their class from here on.
+ */
+static mti_node *record(mti_call *c)
+{
+    unsigned keep = c->keep;
+    for (int i = 0; i < c->n_in && i < 8; i++)
+        if (c->absent[i]) keep &= ~(1u << i);
+    mti_node *n = mti_node_new(c, __builtin_popcount(keep));
+    if (!n) return NULL;
+    for (; keep; keep &= keep - 1) {
+        int bit = __builtin_ctz(keep);
+        if (!mti_slot_save(&n->saved[n->n_saved], n, bit, slot_tensor(c, bit))) {
+            mti_ref_release(&n->ref);
+            return NULL;
+        }
+        n->n_saved++;
+    }
+    return n;
+}
+
+static void settle(mti_call *c)
+{
+    if (mti_making_now()->inside) return; /* within a hook: the hook's caller decides */
+    for (int i = 0; i < c->n_out; i++)
+        if (c->out[i]->storage->inside) mti_storage_settle(c->out[i]->storage, MT_ACTIVATION);
+    for (int i = 0; i < c->op->n_aux; i++)
+        if (c->aux[i] && (c->keep & MTI_AUX0 << i)) c->aux[i]->storage->inside = NULL;
+}
+
+static void attach(mti_call *c, mti_node *n)
+{
+    for (int i = 0; i < c->n_out; i++) {
+        mt_tensor *t = c->op->flags & MTI_INPLACE ? c->in[0] : c->out[i];
+        if (!mt_dtype_is_float(t->view.dtype)) continue;
+        mti_ref *old = t->grad_fn;
+        mti_ref_retain(&n->ref);
+        t->grad_fn = &n->ref;
+        t->out_index = i;
+        t->requires_grad = true;
+        mti_ref_release(old);
+    }
+    mti_ref_release(&n->ref);
+}
+
+static void clean_up(mti_call *c)
+{
+    for (int i = 0; i < c->n_scratch; i++)
+        mti_pool_free(c->device->pool, c->scratch[i], c->scratch[i]->requested);
+    for (int i = 0; i < c->n_temps; i++) mt_release(c->temps[i]);
+    for (int i = 0; i < c->op->n_aux; i++) mt_release(c->aux[i]);
+}
+
+static bool run(mti_call *c, unsigned optional)
+{
+    if (!check_inputs(c, optional)) return false;
+    c->k = c->device->backend;
+    c->ctx = c->device->ctx;
+    plan_record(c);
+    mti_view in_spec[MTI_MAX_WANT], out_spec[MTI_MAX_OUT];
+    for (int i = 0; i < c->n_in; i++)
+        if (c->in[i]) in_spec[i] = c->in[i]->view;
+    c->in_spec = in_spec;
+    c->out_spec = out_spec;
+    if (!c->op->code->shape(c) || !make_outputs(c) || !c->op->code->forward(c)) return false;
+    if (c->op->flags & MTI_VIEW) /* the views say what came out */
+        for (int i = 0; i < c->n_out; i++) out_spec[i] = c->out[i]->view;
+    if (c->op->flags & MTI_INPLACE) atomic_fetch_add(&c->in[0]->storage->version, 1);
+    mti_node *n = NULL;
+    if (c->want && !(n = record(c))) return false;
+    settle(c);
+    if (n) attach(c, n);
+    return true;
+}
+
+/* Within a hook or a backward others are in the middle of something: no time to balance. */
+static bool nested(void) { return mti_making_now()->inside || mti_modes_now()->in_backward; }
+
+bool mti_apply(const mti_op *op, const mti_params *params, unsigned optional, int n_in,
+               mt_tensor *const *in, int n_out, mt_tensor **out)
+{
+    mti_call c = {.op = op,
+                  .params = params ? params : &no_params,
+                  .n_in = n_in,
+                  .n_out = n_out,
+                  .in = in,
+                  .out = out};
+    for (int i = 0; i < n_out; i++) out[i] = NULL;
+    if (n_in > MTI_MAX_WANT || n_out > MTI_MAX_OUT)
+        return mti_fail_bool(MT_ERR_ARGUMENT, "%s: %d tensors; at most %d", op->name,
+                             n_in > n_out ? n_in : n_out, MTI_MAX_OUT);
+    mti_where *where = mti_where_now();
+    const char *outer = where->op;
+    where->op = op->name;
+    bool ok = run(&c, optional);
+    clean_up(&c);
+    where->op = outer;
+    ok = ok && (nested() || mti_balance_after(c.device, op->name));
+    if (!ok)
+        for (int i = 0; i < n_out; i++) mt_release(out[i]), out[i] = NULL;
+    return ok;
+}
+
+/* A history can follow a change in place only where x is the one view of its storage. */
+static bool check_inplace(const mti_op *op, const mt_tensor *x)
+{
+    if (!MTI_CHECK_NULL(op->name, x)) return false;
+    mti_storage *s = x->storage;
+    if (!x->requires_grad || !mt_grad_mode()) return true;
+    if (!x->grad_fn)
+        return mti_fail_bool(MT_ERR_STATE,
+                             "%s: x is a leaf that requires grad; changing it in "
+                             "place would lose its value (use the op that is not in place)",
+                             op->name);
+    int views = atomic_load(&s->refs) - atomic_load(&s->saved);
+    return views == 1 || mti_fail_bool(MT_ERR_STATE,
+                                       "%s: x shares its storage with %d other tensor%s in use; "
+                                       "their gradients could not follow (clone x first)",
+                                       op->name, views - 1, views == 2 ? "" : "s");
+}
+
+mt_status mti_apply_inplace(const mti_op *op, const mti_params *params, mt_tensor *x)
+{
+    if (!check_inplace(op, x)) return mt_last_status();
+    mt_tensor *alias;
+    if (!mti_apply(op, params, 0, 1, &x, 1, &alias)) return mt_last_status();
+    mt_release(alias);
+    return MT_OK;
+}

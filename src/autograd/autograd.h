@@ -1,0 +1,294 @@
+/* autograd.h: what an op is, one call of it, and the node it leaves on the tape. */
+#ifndef MTI_AUTOGRAD_H
+#define MTI_AUTOGRAD_H
+
+#include "memtape/autograd.h"
+#include "tensor/tensor.h"
+
+/* ---- an op: one row of src/ops/ops.def and the functions of its file ---- */
+
+#define MTI_MAX_AUX   3
+#define MTI_MAX_KEEP  4  /* inputs whose gradient may need kept tensors */
+#define MTI_MAX_WANT  64 /* inputs of one call, cat's included */
+#define MTI_MAX_OUT   64
+#define MTI_MAX_SAVED 8
+
+/* A set of kept tensors: bits 0-7 inputs, 8-11 outputs, 12-15 auxiliaries. */
+enum mti_slot {
+    MTI_IN0 = 1 << 0,
+    MTI_IN1 = 1 << 1,
+    MTI_IN2 = 1 << 2,
+    MTI_OUT0 = 1 << 8,
+    MTI_AUX0 = 1 << 12,
+    MTI_AUX1 = 1 << 13,
+    MTI_AUX2 = 1 << 14
+};
+
+typedef struct mti_call mti_call;
+
+typedef struct mti_op_code {
+    bool (*shape)(mti_call *c); /* check the inputs, say what comes out */
+    bool (*forward)(mti_call *c);
+    bool (*backward)(mti_call *c); /* gradients of the wanted inputs from mti_saved and mti_dout */
+} mti_op_code;
+
+typedef enum mti_op_flags {
+    MTI_VIEW = 1,    /* forward makes the output itself, a view of in0 */
+    MTI_INPLACE = 2, /* the output is in0, changed */
+} mti_op_flags;
+
+typedef struct mti_op {
+    const char *name;
+    int n_in; /* -1: any number */
+    int n_aux;
+    unsigned keep[MTI_MAX_KEEP]; /* slots that the gradient of input i needs */
+    unsigned flags;
+    const char *in[MTI_MAX_KEEP], *out, *aux[MTI_MAX_AUX]; /* letters: "x", "w"; "y"; "mean" */
+    const char *formula, *why;
+    const mti_op_code *code;
+} mti_op;
+
+/* What an op is called with besides tensors; copied into the node. */
+typedef union mti_params {
+    struct {
+        double p0, p1;
+    } scalar;
+    struct {
+        double scale;
+        bool causal;
+    } softmax;
+    struct {
+        double eps;
+    } norm;
+    struct {
+        double p;
+        uint64_t seed, offset;
+    } dropout;
+    struct {
+        int64_t ignore;
+    } loss;
+    struct {
+        unsigned dims;
+        bool keep;
+        double scale;
+    } reduce; /* dims: bit set */
+    struct {
+        int order[MT_MAX_RANK];
+    } permute;
+    struct {
+        int dim;
+        int64_t start, length;
+    } slice;
+    struct {
+        int rank;
+        int64_t shape[MT_MAX_RANK];
+    } shape;
+    struct {
+        int dim;
+        int n;
+        const int64_t *sizes;
+    } split; /* sizes: forward only */
+    struct {
+        int dim;
+    } cat;
+    struct {
+        mt_dtype dtype;
+    } cast;
+    struct {
+        double scale, p;
+        bool causal;
+        uint64_t seed, offset;
+    } attention;
+} mti_params;
+
+/* ---- one call: forward, or backward of a node ---- */
+
+struct mti_call {
+    const mti_op *op;
+    mt_device *device;
+    const mti_backend *k; /* its kernels ... */
+    mti_ctx *ctx;         /* ... and their context */
+    const mti_params *params;
+    int n_in, n_out;
+    const mti_view *in_spec; /* shapes and dtypes, backward too (data only in forward) */
+    mti_view *out_spec;      /* set by the shape rule */
+    uint64_t want;           /* inputs whose gradient is wanted */
+    unsigned keep;           /* slots the tape will keep; 0 when nothing is recorded */
+    bool backward;
+    bool absent[8]; /* an optional input was NULL */
+    /* forward */
+    mt_tensor *const *in;
+    mt_tensor **out;
+    mti_view aux_spec[MTI_MAX_AUX];
+    bool aux_always[MTI_MAX_AUX]; /* make it even when nothing is recorded */
+    mt_tensor *aux[MTI_MAX_AUX];
+    /* backward */
+    const mti_view *saved[16]; /* by slot bit; NULL: not kept */
+    mt_tensor **dout;          /* NULL entry: no gradient reached that output */
+    mt_tensor **din;
+    /* both: given back when the call is over */
+    mti_block *scratch[4];
+    int n_scratch;
+    mt_tensor *temps[8];
+    int n_temps;
+};
+
+/* Run an op: check, make the outputs, compute, record. in[i] may be NULL only where
+ * `optional` has bit i. out[n_out] receives new references. On failure everything is as before. */
+bool mti_apply(const mti_op *op, const mti_params *params, unsigned optional, int n_in,
+               mt_tensor *const *in, int n_out, mt_tensor **out);
+/* In place on x: x's history goes on with the new node. */
+mt_status mti_apply_inplace(const mti_op *op, const mti_params *params, mt_tensor *x);
+
+/* For op files. */
+static inline const mti_view *mti_in(const mti_call *c, int i)
+{
+    return c->absent[i] ? NULL : &c->in[i]->view;
+}
+static inline const mti_view *mti_out(const mti_call *c, int i) { return &c->out[i]->view; }
+/* NULL: nobody will need it. */
+static inline const mti_view *mti_aux(const mti_call *c, int i)
+{
+    return c->aux[i] ? &c->aux[i]->view : NULL;
+}
+/* The only door from backward to forward values; asserts that the slot was declared. */
+const mti_view *mti_saved(const mti_call *c, unsigned slot);
+static inline const mti_view *mti_dout(const mti_call *c) { return &c->dout[0]->view; }
+static inline bool mti_wants(const mti_call *c, int i) { return (c->want >> i) & 1; }
+/* The gradient of input i, made on first use: row-major, the input's shape and dtype. NULL on
+ * failure. */
+const mti_view *mti_din(mti_call *c, int i);
+/* The same, in dout's own memory if nobody else looks at it (for element-wise backwards that may
+ * run in place). */
+const mti_view *mti_din_reuse(mti_call *c, int i);
+/* Hand over a gradient made otherwise, such as a view of dout (taken over; NULL is a failure). */
+bool mti_give_din(mti_call *c, int i, mt_tensor *t);
+/* `grad`, summed to input i's shape where that was broadcast, becomes (or is added into) din i. */
+bool mti_reduce_to_din(mti_call *c, int i, mt_tensor *grad);
+/* A tensor that lives until the call is over. */
+mt_tensor *mti_temp(mti_call *c, mt_dtype dtype, int rank, const int64_t *shape);
+/* v itself if its rows (last dimension) are dense, else a dense temporary copy; NULL on failure. */
+const mti_view *mti_dense_rows(mti_call *c, const mti_view *v);
+const mti_view *mti_dense(mti_call *c, const mti_view *v);
+/* Kernel scratch, workspace category, until the call is over; *p is NULL for 0 bytes. */
+bool mti_scratch(mti_call *c, size_t n_bytes, void **p);
+/* c = alpha a b (+ bias): makes strides fit, takes scratch, counts FLOPs. */
+bool mti_gemm(mti_call *c, double alpha, const mti_view *a, const mti_view *b, const mti_view *out,
+              const mti_view *bias);
+void mti_count_flops(mti_call *c, uint64_t n);
+/* Shape rules. */
+bool mti_out_set(mti_call *c, int i, mt_dtype dtype, int rank, const int64_t *shape);
+bool mti_out_like(mti_call *c, const mti_view *v); /* v's shape and dtype, row-major */
+bool mti_aux_set(mti_call *c, int i, mt_dtype dtype, int rank, const int64_t *shape);
+bool mti_need_float(mti_call *c, int i);
+bool mti_need_same_dtype(mti_call *c, int i, int j);
+/* v's dimensions broadcast to `shape` (stride 0 where extent 1 meets more). */
+mti_view mti_broadcast_view(const mti_view *v, int rank, const int64_t *shape);
+
+/* ---- modes, per thread ---- */
+
+typedef struct mti_hooks { /* a pushed pair: shared by the stack and what it packed */
+    atomic_int refs;
+    mt_saved_hooks fn;
+    void *user;
+    struct mti_hooks *below;
+} mti_hooks;
+void mti_hooks_release(mti_hooks *h);
+
+typedef struct mti_modes {
+    bool grad_off;
+    int in_hook; /* inside a pack or unpack: nothing is recorded */
+    int in_backward;
+    mti_hooks *hooks; /* the top of the stack */
+} mti_modes;
+mti_modes *mti_modes_now(void);
+
+/* ---- nodes ---- */
+
+typedef struct mti_node mti_node;
+typedef struct mti_leaf mti_leaf;
+
+/* What one level of hooks made of a saved tensor. */
+typedef struct mti_packed {
+    mti_hooks *hooks; /* retained */
+    void *state;
+    mti_view spec;    /* what was packed: unpack must give this shape and dtype back */
+    bool left_tensor; /* unpack gets a tensor (else NULL) */
+} mti_packed;
+
+typedef struct mti_saved_tensor {
+    mt_tensor *kept;  /* what the outermost hook left; NULL if none */
+    uint64_t version; /* of the storage when it was saved */
+    bool original;    /* kept views the very storage that was saved: compare versions */
+    int bit;          /* slot */
+    int n_packed;
+    mti_packed *packed; /* [n_packed], innermost first */
+    mti_view spec;
+} mti_saved_tensor;
+
+typedef struct mti_edge {
+    mti_node *node; /* retained; the node that made the input, or ... */
+    mti_leaf *leaf; /* ... retained; the leaf it is; both NULL: no gradient wanted */
+    int out_index;
+} mti_edge;
+
+typedef struct mti_grad_hook { /* on an output of a node, or on a leaf */
+    struct mti_grad_hook *next;
+    int handle, out_index;
+    mt_grad_hook_fn *fn;
+    mt_leaf_hook_fn *leaf_fn; /* instead of fn: after accumulation */
+    void *user;
+} mti_grad_hook;
+
+struct mti_node {
+    mti_ref ref;
+    const mti_op *op;
+    mt_device *device; /* retained */
+    uint64_t sequence;
+    const char *module;
+    mti_params params;
+    uint64_t want;
+    int n_in, n_out, n_saved;
+    bool freed;  /* its saved tensors were given up */
+    bool queued; /* in a walk's heap */
+    bool absent[8];
+    mti_edge *in;                 /* [n_in] */
+    mti_view *in_spec, *out_spec; /* [n_in], [n_out] */
+    mt_tensor **grads;            /* [n_out], during a backward */
+    mti_saved_tensor *saved;
+    mti_grad_hook *hooks;
+    mti_node *next_dying;
+};
+
+struct mti_leaf {
+    mti_ref ref;
+    mt_tensor *owner; /* borrowed; NULL once the handle is gone */
+    mt_tensor *grad;
+    mti_view spec;
+    mti_grad_hook *hooks;
+};
+
+mti_node *mti_node_new(const mti_call *c, int n_saved);
+void mti_node_drop_saved(mti_node *n);
+mti_leaf *mti_leaf_of(mt_tensor *t); /* made on first use; borrowed */
+void mti_hook_list_free(mti_grad_hook *h);
+
+/* Pass t through the hooks and fill *s; t is borrowed. */
+bool mti_slot_save(mti_saved_tensor *s, const mti_node *n, int bit, mt_tensor *t);
+/* A new reference to what was saved; NULL on failure. */
+mt_tensor *mti_slot_load(const mti_saved_tensor *s, const mti_node *n);
+void mti_slot_drop(mti_saved_tensor *s, const mti_node *n);
+mt_save_info mti_slot_info(const mti_node *n, int bit);
+
+/* Nodes in decreasing order of creation. */
+typedef struct mti_heap {
+    MTI_VEC(mti_node *) v;
+} mti_heap;
+bool mti_heap_push(mti_heap *h, mti_node *n); /* once: `queued` */
+mti_node *mti_heap_pop(mti_heap *h);          /* NULL when empty */
+void mti_heap_free(mti_heap *h);
+
+/* The balance check after an op (autograd.h); true when it is off. */
+bool mti_balance_after(mt_device *device, const char *op);
+
+#endif

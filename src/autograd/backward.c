@@ -1,0 +1,313 @@
+/* backward.c: walk the nodes from the loss, last made first, and accumulate into the leaves.
+ *
+ * A node is run when all nodes made after it that lead to it have run: a heap ordered by
+ * sequence number gives just that, since an op's inputs are always made before it. */
+#include <string.h>
+#include "autograd/autograd.h"
+
+/* a + b, in a's memory if nobody else looks at it. Takes a over, borrows b. */
+static mt_tensor *add_into(mt_tensor *a, mt_tensor *b)
+{
+    mt_device *d = a->storage->device;
+    mt_tensor *sum = NULL;
+    if (mti_tensor_is_exclusive(a) && mti_view_is_contiguous(&a->view)) {
+        sum = mt_retain(a);
+    } else {
+        mti_view spec = a->view;
+        size_t n_bytes;
+        mti_view_pack(&spec, &n_bytes);
+        sum = mti_tensor_new(d, &spec, MT_TEMPORARY, true);
+    }
+    if (sum && !d->backend->binary(d->ctx, MTI_ADD, &a->view, &b->view, &sum->view)) {
+        mt_release(sum);
+        sum = NULL;
+    }
+    mt_release(a);
+    return sum;
+}
+
+/* ---- hooks on gradients ---- */
+
+/* User code within a backward: what it makes is its own, and nothing is recorded. */
+typedef struct outside {
+    mti_making making;
+    bool grad_mode;
+} outside;
+
+static outside step_out(void)
+{
+    outside was = {*mti_making_now(), mt_set_grad_mode(false)};
+    *mti_making_now() = (mti_making){MT_INPUT, false};
+    return was;
+}
+
+static void step_in(outside was)
+{
+    mt_set_grad_mode(was.grad_mode);
+    *mti_making_now() = was.making;
+}
+
+static bool check_hooked(const mt_tensor *grad, const mti_view *spec)
+{
+    char got[MTI_SHAPE_TEXT], want[MTI_SHAPE_TEXT];
+    if (grad->view.dtype == spec->dtype && mti_view_same_shape(&grad->view, spec)) return true;
+    return mti_fail_bool(MT_ERR_STATE, "backward: a gradient hook returned %s %s; need %s %s",
+                         mt_dtype_name(grad->view.dtype),
+                         mti_shape_text(got, grad->view.rank, grad->view.shape),
+                         mt_dtype_name(spec->dtype), mti_shape_text(want, spec->rank, spec->shape));
+}
+
+/* Takes grad over; NULL on failure. */
+static mt_tensor *run_hooks(mti_grad_hook *h, int out_index, const mti_view *spec, mt_tensor *grad)
+{
+    for (; h && grad; h = h->next) {
+        if (!h->fn || h->out_index != out_index) continue;
+        outside was = step_out();
+        mt_tensor *next = h->fn(h->user, grad);
+        step_in(was);
+        mt_release(grad);
+        grad = next;
+        if (!grad && mt_last_status() == MT_OK)
+            mti_fail(MT_ERR_STATE, "backward: a gradient hook failed");
+        if (grad && !check_hooked(grad, spec)) {
+            mt_release(grad);
+            return NULL;
+        }
+    }
+    return grad;
+}
+
+/* ---- leaves ---- */
+
+/* A gradient that the leaf can own: the very tensor if nobody else has it, else a copy. */
+static mt_tensor *own(mt_tensor *grad)
+{
+    if (mti_tensor_is_exclusive(grad) && mti_view_is_contiguous(&grad->view) &&
+        grad->storage->bytes ==
+            (size_t)mti_view_count(&grad->view) * mt_dtype_size(grad->view.dtype))
+        return mt_retain(grad);
+    mt_device *d = grad->storage->device;
+    mti_view spec = grad->view;
+    size_t n_bytes;
+    mti_view_pack(&spec, &n_bytes);
+    mt_tensor *copy = mti_tensor_new(d, &spec, MT_GRADIENT, true);
+    if (copy && !mti_copy_view(d, &grad->view, &copy->view)) {
+        mt_release(copy);
+        return NULL;
+    }
+    return copy;
+}
+
+/* Takes grad over. */
+static bool accumulate(mti_leaf *leaf, mt_tensor *grad)
+{
+    grad = run_hooks(leaf->hooks, 0, &leaf->spec, grad);
+    if (!grad) return false;
+    if (leaf->grad) {
+        mt_device *d = grad->storage->device;
+        const mti_view *g = &leaf->grad->view;
+        bool ok = d->backend->binary(d->ctx, MTI_ADD, g, &grad->view, g);
+        atomic_fetch_add(&leaf->grad->storage->version, 1);
+        mt_release(grad);
+        if (!ok) return false;
+    } else {
+        mt_tensor *owned = own(grad);
+        mt_release(grad);
+        if (!owned) return false;
+        mti_storage_settle(owned->storage, MT_GRADIENT);
+        leaf->grad = owned;
+    }
+    for (mti_grad_hook *h = leaf->hooks; h; h = h->next) {
+        if (!h->leaf_fn || !leaf->owner) continue;
+        outside was = step_out();
+        mt_status status = h->leaf_fn(h->user, leaf->owner);
+        step_in(was);
+        if (status == MT_OK) continue;
+        if (mt_last_status() == MT_OK) mti_fail(status, "backward: a leaf hook failed");
+        return false;
+    }
+    return true;
+}
+
+/* ---- nodes ---- */
+
+static bool deliver(mti_heap *heap, const mti_edge *e, mt_tensor *grad)
+{
+    if (e->leaf) return accumulate(e->leaf, grad);
+    mt_tensor **slot = &e->node->grads[e->out_index];
+    *slot = *slot ? add_into(*slot, grad) : mt_retain(grad);
+    mt_release(grad);
+    if (!*slot) return false;
+    (*slot)->storage->inside = NULL; /* accounted for: a gradient on its way */
+    return mti_heap_push(heap, e->node);
+}
+
+static bool unpack_saved(mti_call *c, const mti_node *n, mt_tensor *held[MTI_MAX_SAVED])
+{
+    for (int i = 0; i < n->n_saved; i++) {
+        held[i] = mti_slot_load(&n->saved[i], n);
+        if (!held[i]) return false;
+        c->saved[n->saved[i].bit] = &held[i]->view;
+    }
+    return true;
+}
+
+/* Gradients of all outputs, hooked; outputs that no gradient reached get zeros. */
+static bool collect_douts(mti_node *n)
+{
+    for (int i = 0; i < n->n_out; i++) {
+        if (n->grads[i]) {
+            n->grads[i] = run_hooks(n->hooks, i, &n->out_spec[i], n->grads[i]);
+        } else {
+            mti_view spec = n->out_spec[i];
+            size_t n_bytes;
+            mti_view_pack(&spec, &n_bytes);
+            n->grads[i] = mti_tensor_new(n->device, &spec, MT_TEMPORARY, true);
+            if (n->grads[i] && !n->device->backend->fill(n->device->ctx, &n->grads[i]->view, 0))
+                return false;
+        }
+        if (!n->grads[i]) return false;
+    }
+    return true;
+}
+
+static void end_call(mti_call *c, mt_tensor *held[MTI_MAX_SAVED], int n_held)
+{
+    for (int i = 0; i < c->n_scratch; i++)
+        mti_pool_free(c->device->pool, c->scratch[i], c->scratch[i]->requested);
+    for (int i = 0; i < c->n_temps; i++) mt_release(c->temps[i]);
+    for (int i = 0; i < n_held; i++) mt_release(held[i]);
+}
+
+static bool run_node(mti_heap *heap, mti_node *n, bool retain_graph)
+{
+    if (n->freed)
+        return mti_fail_bool(MT_ERR_STATE,
+                             "backward: %s%s%s has no saved tensors any more: an earlier backward "
+                             "freed them (run that one with retain_graph)",
+                             n->op->name, *n->module ? " in " : "", n->module);
+    mti_call c = {.op = n->op,
+                  .device = n->device,
+                  .k = n->device->backend,
+                  .ctx = n->device->ctx,
+                  .params = &n->params,
+                  .n_in = n->n_in,
+                  .n_out = n->n_out,
+                  .in_spec = n->in_spec,
+                  .out_spec = n->out_spec,
+                  .want = n->want,
+                  .backward = true,
+                  .dout = n->grads};
+    memcpy(c.absent, n->absent, sizeof c.absent);
+    mt_tensor *din[MTI_MAX_WANT], *held[MTI_MAX_SAVED] = {0};
+    memset(din, 0, (size_t)n->n_in * sizeof *din);
+    c.din = din;
+    bool ok = collect_douts(n) && unpack_saved(&c, n, held) && n->op->code->backward(&c);
+    end_call(&c, held, n->n_saved);
+    for (int i = 0; i < n->n_out; i++) mt_release(n->grads[i]), n->grads[i] = NULL;
+    if (ok && !retain_graph) mti_node_drop_saved(n);
+    for (int i = 0; i < n->n_in; i++) {
+        if (!din[i]) continue;
+        if (ok && (n->want >> i & 1))
+            ok = deliver(heap, &n->in[i], din[i]);
+        else
+            mt_release(din[i]);
+    }
+    return ok;
+}
+
+static bool walk(mti_heap *heap, bool retain_graph)
+{
+    mti_where *where = mti_where_now();
+    mti_making *making = mti_making_now(), made = *making;
+    const char *op = where->op, *module = where->module;
+    making->category = MT_TEMPORARY, making->inside = true;
+    mti_modes_now()->in_backward++;
+    bool ok = true;
+    for (mti_node *n; ok && (n = mti_heap_pop(heap));) {
+        where->op = n->op->name, where->module = n->module;
+        mt_device *device = mt_device_retain(n->device);
+        mti_ref_retain(&n->ref);
+        ok = run_node(heap, n, retain_graph);
+        if (!ok)
+            for (int i = 0; i < n->n_out; i++) mt_release(n->grads[i]), n->grads[i] = NULL;
+        ok = ok && mti_balance_after(device, n->op->name);
+        mti_ref_release(&n->ref);
+        mt_device_release(device);
+    }
+    mti_modes_now()->in_backward--;
+    where->op = op, where->module = module;
+    *making = made;
+    return ok;
+}
+
+/* After a failure: gradients on their way are dropped. */
+static void drop_pending(mti_heap *heap)
+{
+    for (mti_node *n; (n = mti_heap_pop(heap));)
+        for (int i = 0; i < n->n_out; i++) mt_release(n->grads[i]), n->grads[i] = NULL;
+}
+
+static mt_tensor *first_gradient(mt_tensor *loss, mt_tensor *given)
+{
+    char a[MTI_SHAPE_TEXT], b[MTI_SHAPE_TEXT];
+    const mti_view *v = &loss->view;
+    mt_device *d = loss->storage->device;
+    if (!given) {
+        if (mti_view_count(v) != 1)
+            return mti_fail_null(MT_ERR_ARGUMENT,
+                                 "backward: the loss is %s; need one element, or a gradient "
+                                 "(mt_backward_with)",
+                                 mti_shape_text(a, v->rank, v->shape));
+        mti_view spec = *v;
+        size_t n_bytes;
+        mti_view_pack(&spec, &n_bytes);
+        mt_tensor *one = mti_tensor_new(d, &spec, MT_TEMPORARY, true);
+        if (one && d->backend->fill(d->ctx, &one->view, 1)) return one;
+        mt_release(one);
+        return NULL;
+    }
+    if (given->view.dtype != v->dtype || !mti_view_same_shape(&given->view, v) ||
+        given->storage->device != d)
+        return mti_fail_null(MT_ERR_ARGUMENT,
+                             "backward: the gradient is %s %s, the loss %s %s; need the loss's "
+                             "shape, dtype and device",
+                             mt_dtype_name(given->view.dtype),
+                             mti_shape_text(a, given->view.rank, given->view.shape),
+                             mt_dtype_name(v->dtype), mti_shape_text(b, v->rank, v->shape));
+    return mti_tensor_alias(given);
+}
+
+mt_status mt_backward_with(mt_tensor *loss, const mt_backward_options *options)
+{
+    static const mt_backward_options none;
+    const mt_backward_options *o = options ? options : &none;
+    if (!MTI_CHECK_NULL("backward", loss)) return mt_last_status();
+    if (!loss->requires_grad)
+        return mti_fail(MT_ERR_STATE, "backward: the loss does not require grad: no input of it "
+                                      "did, or grad mode was off");
+    mt_tensor *grad = first_gradient(loss, o->gradient);
+    if (!grad) return mt_last_status();
+    mti_heap heap = {0};
+    mti_edge root = {.node = (mti_node *)loss->grad_fn, .out_index = loss->out_index};
+    bool ok = true;
+    if (!root.node) {
+        root.leaf = mti_leaf_of(loss);
+        ok = root.leaf != NULL;
+    }
+    /* The graph stays alive even if a hook releases the last handle of the loss. */
+    mt_retain(loss);
+    const char *phase = mti_where_now()->phase;
+    if (!*phase) mti_where_now()->phase = "backward";
+    if (ok)
+        ok = deliver(&heap, &root, grad) && walk(&heap, o->retain_graph);
+    else
+        mt_release(grad);
+    drop_pending(&heap);
+    mti_heap_free(&heap);
+    mti_where_now()->phase = phase;
+    mt_release(loss);
+    return ok ? MT_OK : mt_last_status();
+}
+
+mt_status mt_backward(mt_tensor *loss) { return mt_backward_with(loss, NULL); }

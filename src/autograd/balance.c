@@ -1,0 +1,73 @@
+/* balance.c: nothing bypasses the books. Two sums that are kept apart must agree, and whatever an
+ * op made must have a class or be gone when the op is. */
+#include <string.h>
+#include "autograd/autograd.h"
+
+mt_status mt_set_balance_check(mt_device *device, bool on)
+{
+    if (!device) return mti_fail(MT_ERR_ARGUMENT, "set_balance_check: the device is NULL");
+    atomic_store(&device->balance_check, on);
+    return MT_OK;
+}
+
+typedef struct count {
+    size_t by_category[MT_CATEGORY_COUNT], total;
+    const void *thread;
+    bool strayed; /* `stray` and what follows are of the first block that does not fit */
+    mti_block stray;
+    const char *op, *module;
+    int references, saved;
+} count;
+
+static void add_block(void *user, const mti_block *b)
+{
+    count *c = user;
+    c->by_category[b->category] += b->size;
+    c->total += b->size;
+    mti_storage *s = b->owner;
+    bool stray = s ? s->inside == c->thread : b->category == MT_WORKSPACE;
+    if (!stray || c->strayed) return;
+    c->strayed = true;
+    c->stray = *b;
+    c->op = s ? s->op : "", c->module = s ? s->module : "";
+    c->references = s ? atomic_load(&s->refs) : 0;
+    c->saved = s ? atomic_load(&s->saved) : 0;
+}
+
+static bool balance(mt_device *device, const char *op)
+{
+    count c = {.thread = mti_thread_token()};
+    mt_mem_stats stats;
+    if (!mti_pool_check(device->pool)) return false;
+    mti_pool_visit(device->pool, add_block, &c);
+    mti_pool_get_stats(device->pool, &stats);
+    if (c.strayed)
+        return mti_fail_bool(MT_ERR_INTERNAL,
+                             "balance after %s: %zu bytes (storage %llu, %s, made in %s%s%s, %d "
+                             "reference%s) outlive their op without a class",
+                             op, c.stray.requested, (unsigned long long)c.stray.serial,
+                             mt_category_name(c.stray.category), *c.op ? c.op : "a kernel",
+                             *c.module ? " of " : "", c.module, c.references,
+                             c.references == 1 ? "" : "s");
+    for (int i = 0; i < MT_CATEGORY_COUNT; i++)
+        if (c.by_category[i] != stats.by_category[i])
+            return mti_fail_bool(
+                MT_ERR_INTERNAL, "balance after %s: %s blocks have %zu bytes, the books say %zu",
+                op, mt_category_name((mt_category)i), c.by_category[i], stats.by_category[i]);
+    return c.total == stats.allocated.current ||
+           mti_fail_bool(MT_ERR_INTERNAL,
+                         "balance after %s: the classes sum to %zu, %zu are allocated", op, c.total,
+                         stats.allocated.current);
+}
+
+bool mti_balance_after(mt_device *device, const char *op)
+{
+    return !atomic_load_explicit(&device->balance_check, memory_order_relaxed) ||
+           balance(device, op);
+}
+
+mt_status mt_check_balance(mt_device *device)
+{
+    if (!device) return mti_fail(MT_ERR_ARGUMENT, "check_balance: the device is NULL");
+    return balance(device, "(now)") ? MT_OK : mt_last_status();
+}

@@ -1,0 +1,214 @@
+/* call.c: what op files ask of a call: gradients, temporaries, scratch, products, shape rules. */
+#include <assert.h>
+#include <string.h>
+#include "autograd/autograd.h"
+
+/* ---- backward: values and gradients ---- */
+
+const mti_view *mti_saved(const mti_call *c, unsigned slot)
+{
+    const mti_view *v = c->saved[__builtin_ctz(slot)];
+    assert(v && "backward reads a slot that its row of ops.def does not keep");
+    return v;
+}
+
+static mt_tensor *new_temporary(mti_call *c, const mti_view *spec)
+{
+    mti_view packed = *spec;
+    size_t n_bytes;
+    if (!mti_view_pack(&packed, &n_bytes))
+        return mti_fail_null(MT_ERR_ARGUMENT, "%s: a temporary does not fit into an address space",
+                             c->op->name);
+    return mti_tensor_new(c->device, &packed, MT_TEMPORARY, true);
+}
+
+const mti_view *mti_din(mti_call *c, int i)
+{
+    if (!c->din[i]) c->din[i] = new_temporary(c, &c->in_spec[i]);
+    return c->din[i] ? &c->din[i]->view : NULL;
+}
+
+const mti_view *mti_din_reuse(mti_call *c, int i)
+{
+    mt_tensor *g = c->dout[0];
+    const mti_view *spec = &c->in_spec[i];
+    if (!c->din[i] && mti_tensor_is_exclusive(g) && g->view.dtype == spec->dtype &&
+        mti_view_same_shape(&g->view, spec) && mti_view_is_contiguous(&g->view))
+        c->din[i] = mt_retain(g);
+    return mti_din(c, i);
+}
+
+bool mti_give_din(mti_call *c, int i, mt_tensor *t)
+{
+    c->din[i] = t;
+    return t != NULL;
+}
+
+mti_view mti_broadcast_view(const mti_view *v, int rank, const int64_t *shape)
+{
+    mti_view b = *v;
+    b.rank = rank;
+    int lead = rank - v->rank;
+    for (int d = 0; d < rank; d++) {
+        bool stretched = d < lead || (v->shape[d - lead] == 1 && shape[d] != 1);
+        b.shape[d] = shape[d];
+        b.stride[d] = stretched ? 0 : v->stride[d - lead];
+    }
+    return b;
+}
+
+bool mti_reduce_to_din(mti_call *c, int i, mt_tensor *grad)
+{
+    const mti_view *spec = &c->in_spec[i];
+    if (!grad) return false;
+    if (mti_view_same_shape(&grad->view, spec)) return mti_give_din(c, i, mt_retain(grad));
+    const mti_view *din = mti_din(c, i);
+    if (!din) return false;
+    /* The same memory, with the leading dimensions that broadcasting added back as 1. */
+    mti_view y = *din;
+    int lead = grad->view.rank - din->rank;
+    y.rank = grad->view.rank;
+    for (int d = 0; d < y.rank; d++) {
+        y.shape[d] = d < lead ? 1 : din->shape[d - lead];
+        y.stride[d] = d < lead ? 1 : din->stride[d - lead];
+    }
+    void *scratch;
+    return mti_scratch(c, c->k->sum_scratch(c->ctx, &grad->view, &y), &scratch) &&
+           c->k->sum(c->ctx, 1, &grad->view, &y, scratch);
+}
+
+/* ---- temporaries and scratch ---- */
+
+mt_tensor *mti_temp(mti_call *c, mt_dtype dtype, int rank, const int64_t *shape)
+{
+    mti_view spec = {.dtype = dtype, .rank = rank};
+    memcpy(spec.shape, shape, (size_t)rank * sizeof *shape);
+    assert(c->n_temps < (int)(sizeof c->temps / sizeof *c->temps));
+    mt_tensor *t = new_temporary(c, &spec);
+    if (t) c->temps[c->n_temps++] = t;
+    return t;
+}
+
+const mti_view *mti_dense(mti_call *c, const mti_view *v)
+{
+    if (mti_view_is_contiguous(v)) return v;
+    mt_tensor *t = mti_temp(c, v->dtype, v->rank, v->shape);
+    return t && c->k->copy(c->ctx, v, &t->view) ? &t->view : NULL;
+}
+
+const mti_view *mti_dense_rows(mti_call *c, const mti_view *v)
+{
+    return !v->rank || v->shape[v->rank - 1] <= 1 || v->stride[v->rank - 1] == 1 ? v
+                                                                                 : mti_dense(c, v);
+}
+
+bool mti_scratch(mti_call *c, size_t n_bytes, void **p)
+{
+    *p = NULL;
+    if (!n_bytes) return true;
+    assert(c->n_scratch < (int)(sizeof c->scratch / sizeof *c->scratch));
+    mti_block *b = mti_pool_alloc(c->device->pool, n_bytes, MT_WORKSPACE);
+    if (!b) return false;
+    b->owner = NULL;
+    c->scratch[c->n_scratch++] = b;
+    *p = b->ptr;
+    return true;
+}
+
+void mti_count_flops(mti_call *c, uint64_t n)
+{
+    atomic_fetch_add_explicit(c->backward ? &c->device->flops_backward : &c->device->flops_forward,
+                              n, memory_order_relaxed);
+}
+
+/* ---- products ---- */
+
+/* A matrix BLAS can read: one of the last two strides is 1, the other at least the extent. */
+static bool is_matrix(const mti_view *v)
+{
+    int64_t m = v->shape[v->rank - 2], n = v->shape[v->rank - 1];
+    int64_t rs = v->stride[v->rank - 2], cs = v->stride[v->rank - 1];
+    return (cs == 1 && rs >= n && rs > 0) || (rs == 1 && cs >= m && cs > 0);
+}
+
+/* Extents of 1 leave a stride free: choose one that BLAS accepts. */
+static mti_view with_leading_strides(const mti_view *v)
+{
+    mti_view r = *v;
+    int64_t *rs = &r.stride[r.rank - 2], *cs = &r.stride[r.rank - 1];
+    int64_t m = r.shape[r.rank - 2], n = r.shape[r.rank - 1];
+    if (n <= 1 && m <= 1)
+        *rs = *cs = 1;
+    else if (n <= 1)
+        *cs = *rs == 1 ? m : 1;
+    else if (m <= 1)
+        *rs = *cs == 1 ? n : 1;
+    return r;
+}
+
+bool mti_gemm(mti_call *c, double alpha, const mti_view *a, const mti_view *b, const mti_view *out,
+              const mti_view *bias)
+{
+    mti_view va = with_leading_strides(a), vb = with_leading_strides(b);
+    if (!is_matrix(&va)) {
+        const mti_view *dense = mti_dense(c, a);
+        if (!dense) return false;
+        va = with_leading_strides(dense);
+    }
+    if (!is_matrix(&vb)) {
+        const mti_view *dense = mti_dense(c, b);
+        if (!dense) return false;
+        vb = with_leading_strides(dense);
+    }
+    mti_view vo = with_leading_strides(out);
+    uint64_t k = (uint64_t)a->shape[a->rank - 1];
+    mti_count_flops(c, 2 * k * (uint64_t)mti_view_count(out));
+    void *scratch;
+    return mti_scratch(c, c->k->gemm_scratch(c->ctx, &va, &vb, &vo), &scratch) &&
+           c->k->gemm(c->ctx, alpha, &va, &vb, 0, &vo, bias, scratch);
+}
+
+/* ---- shape rules ---- */
+
+static bool spec_set(mti_call *c, mti_view *spec, mt_dtype dtype, int rank, const int64_t *shape)
+{
+    size_t n_bytes;
+    memset(spec, 0, offsetof(mti_view, shape));
+    spec->dtype = dtype, spec->rank = rank;
+    memmove(spec->shape, shape, (size_t)rank * sizeof *shape);
+    char text[MTI_SHAPE_TEXT];
+    return mti_view_pack(spec, &n_bytes) ||
+           mti_fail_bool(MT_ERR_ARGUMENT, "%s: its output %s %s does not fit into an address space",
+                         c->op->name, mt_dtype_name(dtype), mti_shape_text(text, rank, shape));
+}
+
+bool mti_out_set(mti_call *c, int i, mt_dtype dtype, int rank, const int64_t *shape)
+{
+    return spec_set(c, &c->out_spec[i], dtype, rank, shape);
+}
+
+bool mti_out_like(mti_call *c, const mti_view *v)
+{
+    return mti_out_set(c, 0, v->dtype, v->rank, v->shape);
+}
+
+bool mti_aux_set(mti_call *c, int i, mt_dtype dtype, int rank, const int64_t *shape)
+{
+    return spec_set(c, &c->aux_spec[i], dtype, rank, shape);
+}
+
+bool mti_need_float(mti_call *c, int i)
+{
+    mt_dtype dtype = c->in_spec[i].dtype;
+    return mt_dtype_is_float(dtype) ||
+           mti_fail_bool(MT_ERR_ARGUMENT, "%s: %s is %s; need f32, f64, bf16 or f16", c->op->name,
+                         c->op->in[i], mt_dtype_name(dtype));
+}
+
+bool mti_need_same_dtype(mti_call *c, int i, int j)
+{
+    mt_dtype a = c->in_spec[i].dtype, b = c->in_spec[j].dtype;
+    return a == b || mti_fail_bool(MT_ERR_ARGUMENT, "%s: %s is %s, %s is %s; need one dtype (cast)",
+                                   c->op->name, c->op->in[i], mt_dtype_name(a), c->op->in[j],
+                                   mt_dtype_name(b));
+}

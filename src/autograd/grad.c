@@ -1,0 +1,119 @@
+/* grad.c: leaves, their gradients, and hooks on gradients. */
+#include <string.h>
+#include "autograd/autograd.h"
+
+mt_status mt_set_requires_grad(mt_tensor *t, bool requires_grad)
+{
+    if (!MTI_CHECK_NULL("set_requires_grad", t)) return mt_last_status();
+    if (t->grad_fn)
+        return mti_fail(MT_ERR_STATE,
+                        "set_requires_grad: only leaves can be told; this one was "
+                        "made by %s (mt_detach it)",
+                        mt_grad_fn_name(t));
+    if (requires_grad && !mt_dtype_is_float(t->view.dtype))
+        return mti_fail(MT_ERR_ARGUMENT,
+                        "set_requires_grad: dtype %s has no gradient; need f32, "
+                        "f64, bf16 or f16",
+                        mt_dtype_name(t->view.dtype));
+    t->requires_grad = requires_grad;
+    return MT_OK;
+}
+
+bool mt_requires_grad(const mt_tensor *t) { return t && t->requires_grad; }
+bool mt_is_leaf(const mt_tensor *t) { return t && !t->grad_fn; }
+
+mt_tensor *mt_grad(const mt_tensor *t) { return t && t->leaf ? ((mti_leaf *)t->leaf)->grad : NULL; }
+
+mt_status mt_set_grad(mt_tensor *t, mt_tensor *grad)
+{
+    if (!MTI_CHECK_NULL("set_grad", t)) return mt_last_status();
+    if (!grad && !t->leaf) return MT_OK;
+    char a[MTI_SHAPE_TEXT], b[MTI_SHAPE_TEXT];
+    if (grad && (grad->view.dtype != t->view.dtype || !mti_view_same_shape(&grad->view, &t->view) ||
+                 grad->storage->device != t->storage->device))
+        return mti_fail(
+            MT_ERR_ARGUMENT,
+            "set_grad: the gradient is %s %s, the tensor %s %s; need its shape, dtype "
+            "and device",
+            mt_dtype_name(grad->view.dtype), mti_shape_text(a, grad->view.rank, grad->view.shape),
+            mt_dtype_name(t->view.dtype), mti_shape_text(b, t->view.rank, t->view.shape));
+    mti_leaf *leaf = mti_leaf_of(t);
+    if (!leaf) return mt_last_status();
+    mt_release(leaf->grad);
+    leaf->grad = mt_retain(grad);
+    if (grad) mti_storage_settle(grad->storage, MT_GRADIENT);
+    return MT_OK;
+}
+
+mt_tensor *mt_detach(mt_tensor *t)
+{
+    return MTI_CHECK_NULL("detach", t) ? mti_tensor_alias(t) : NULL;
+}
+
+const char *mt_grad_fn_name(const mt_tensor *t)
+{
+    return t && t->grad_fn ? ((mti_node *)t->grad_fn)->op->name : "";
+}
+
+uint64_t mt_grad_fn_sequence(const mt_tensor *t)
+{
+    return t && t->grad_fn ? ((mti_node *)t->grad_fn)->sequence : 0;
+}
+
+/* ---- hooks ---- */
+
+static mti_grad_hook **hook_list(mt_tensor *t)
+{
+    if (t->grad_fn) return &((mti_node *)t->grad_fn)->hooks;
+    mti_leaf *leaf = mti_leaf_of(t);
+    return leaf ? &leaf->hooks : NULL;
+}
+
+static int add_hook(const char *who, mt_tensor *t, mti_grad_hook proto)
+{
+    if (!MTI_CHECK_NULL(who, t)) return 0;
+    if (!t->requires_grad) {
+        mti_fail(MT_ERR_STATE, "%s: the tensor does not require grad", who);
+        return 0;
+    }
+    mti_grad_hook **at = hook_list(t), *h = at ? mti_malloc(sizeof *h) : NULL;
+    if (!h) return 0;
+    *h = proto;
+    h->next = NULL;
+    h->handle = 1;
+    h->out_index = t->out_index;
+    for (; *at; at = &(*at)->next)
+        if ((*at)->handle >= h->handle) h->handle = (*at)->handle + 1;
+    *at = h;
+    return h->handle;
+}
+
+int mt_add_grad_hook(mt_tensor *t, mt_grad_hook_fn *fn, void *user)
+{
+    if (!fn) return mti_fail(MT_ERR_ARGUMENT, "add_grad_hook: fn is NULL"), 0;
+    return add_hook("add_grad_hook", t, (mti_grad_hook){.fn = fn, .user = user});
+}
+
+int mt_add_leaf_hook(mt_tensor *leaf, mt_leaf_hook_fn *fn, void *user)
+{
+    if (!fn) return mti_fail(MT_ERR_ARGUMENT, "add_leaf_hook: fn is NULL"), 0;
+    if (leaf && leaf->grad_fn)
+        return mti_fail(MT_ERR_STATE, "add_leaf_hook: the tensor was made by %s; need a leaf",
+                        mt_grad_fn_name(leaf)),
+               0;
+    return add_hook("add_leaf_hook", leaf, (mti_grad_hook){.leaf_fn = fn, .user = user});
+}
+
+mt_status mt_remove_hook(mt_tensor *t, int handle)
+{
+    if (!MTI_CHECK_NULL("remove_hook", t)) return mt_last_status();
+    mti_grad_hook **at = t->grad_fn || t->leaf ? hook_list(t) : NULL;
+    for (; at && *at; at = &(*at)->next) {
+        mti_grad_hook *h = *at;
+        if (h->handle != handle || h->out_index != t->out_index) continue;
+        *at = h->next;
+        mti_free(h);
+        return MT_OK;
+    }
+    return mti_fail(MT_ERR_ARGUMENT, "remove_hook: the tensor has no hook %d", handle);
+}

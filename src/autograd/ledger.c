@@ -1,0 +1,169 @@
+/* ledger.c: the public ledger: a saved-tensor hook that notes what passes, over memtrack's book.
+ * It uses nothing that a user's own hook could not use. */
+#include <string.h>
+#include "autograd/autograd.h"
+
+struct mt_ledger {
+    atomic_int refs; /* the owner, and each time it is begun: the hook holds it */
+    mt_device *device;
+    mti_book *book;
+    pthread_mutex_t lock; /* frees may come from other threads */
+    int observer;
+    bool count_parameters;
+};
+
+/* Storages going back. The pool calls this under its lock, so the ledger's lock comes second. */
+static void on_event(void *user, const mt_mem_event *e)
+{
+    mt_ledger *l = user;
+    if (e->kind != MT_MEM_FREE) return;
+    const mti_where where = {e->op, e->module, e->phase};
+    pthread_mutex_lock(&l->lock);
+    mti_book_freed(l->book, e->serial, &where);
+    pthread_mutex_unlock(&l->lock);
+}
+
+mt_ledger *mt_ledger_new(mt_device *device)
+{
+    if (!device) return mti_fail_null(MT_ERR_ARGUMENT, "ledger_new: the device is NULL");
+    mt_ledger *l = mti_calloc(1, sizeof *l);
+    if (!l) return NULL;
+    atomic_init(&l->refs, 1);
+    pthread_mutex_init(&l->lock, NULL);
+    l->device = mt_device_retain(device);
+    l->book = mti_book_new();
+    l->observer = l->book ? mt_mem_add_observer(device, on_event, l) : 0;
+    if (l->observer) return l;
+    mt_ledger_free(l);
+    return NULL;
+}
+
+static void ledger_release(void *user)
+{
+    mt_ledger *l = user;
+    if (atomic_fetch_sub(&l->refs, 1) != 1) return;
+    if (l->observer) mt_mem_remove_observer(l->device, l->observer);
+    mti_book_free(l->book);
+    mt_device_release(l->device);
+    pthread_mutex_destroy(&l->lock);
+    mti_free(l);
+}
+
+void mt_ledger_free(mt_ledger *l)
+{
+    if (l) ledger_release(l);
+}
+
+static mt_status on_pack(void *user, const mt_save_info *info, mt_tensor *t, mt_tensor **kept,
+                         void **state)
+{
+    (void)kept, (void)state; /* it only looks */
+    mt_ledger *l = user;
+    mt_storage_info s = mt_storage_of(t);
+    if (mt_device_of(t) != l->device) return MT_OK;
+    if (s.category == MT_PARAMETER && !l->count_parameters) return MT_OK;
+    mti_save save = {.serial = s.serial,
+                     .bytes = s.bytes,
+                     .rounded = s.allocated,
+                     .rank = mt_rank(t),
+                     .dtype = mt_dtype_of(t),
+                     .module = info->module,
+                     .op = info->op,
+                     .name = info->argument,
+                     .role = (mti_role)info->role,
+                     .node = info->node};
+    memcpy(save.shape, mt_shape(t), sizeof save.shape);
+    pthread_mutex_lock(&l->lock);
+    bool ok = mti_book_save(l->book, &save);
+    pthread_mutex_unlock(&l->lock);
+    return ok ? MT_OK : mt_last_status();
+}
+
+mt_status mt_ledger_begin(mt_ledger *l)
+{
+    static const mt_saved_hooks hooks = {.pack = on_pack, .destroy = ledger_release};
+    if (!l) return mti_fail(MT_ERR_ARGUMENT, "ledger_begin: the ledger is NULL");
+    atomic_fetch_add(&l->refs, 1);
+    mt_status status = mt_push_saved_hooks(&hooks, l);
+    if (status != MT_OK) atomic_fetch_sub(&l->refs, 1);
+    return status;
+}
+
+mt_status mt_ledger_end(mt_ledger *l)
+{
+    const mti_hooks *top = mti_modes_now()->hooks;
+    if (!l || !top || top->user != l)
+        return mti_fail(MT_ERR_STATE, "ledger_end: this ledger is not the innermost hook");
+    return mt_pop_saved_hooks();
+}
+
+mt_status mt_ledger_ignore(mt_ledger *l, const mt_tensor *t)
+{
+    if (!l) return mti_fail(MT_ERR_ARGUMENT, "ledger_ignore: the ledger is NULL");
+    if (!MTI_CHECK_NULL("ledger_ignore", t)) return mt_last_status();
+    pthread_mutex_lock(&l->lock);
+    bool ok = mti_book_ignore(l->book, t->storage->block->serial);
+    pthread_mutex_unlock(&l->lock);
+    return ok ? MT_OK : mt_last_status();
+}
+
+mt_status mt_ledger_count_parameters(mt_ledger *l, bool count)
+{
+    if (!l) return mti_fail(MT_ERR_ARGUMENT, "ledger_count_parameters: the ledger is NULL");
+    l->count_parameters = count;
+    return MT_OK;
+}
+
+/* ---- reading ---- */
+
+size_t mt_ledger_bytes(const mt_ledger *l) { return l ? mti_book_bytes(l->book) : 0; }
+size_t mt_ledger_allocated(const mt_ledger *l) { return l ? mti_book_rounded_bytes(l->book) : 0; }
+size_t mt_ledger_live_bytes(const mt_ledger *l) { return l ? mti_book_live_bytes(l->book) : 0; }
+size_t mt_ledger_count(const mt_ledger *l) { return l ? mti_book_count(l->book) : 0; }
+
+static mt_saver saver_of(const mti_save *s)
+{
+    mt_saver out = {.module = s->module,
+                    .op = s->op,
+                    .argument = s->name,
+                    .role = (mt_save_role)s->role,
+                    .node = s->node,
+                    .dtype = s->dtype,
+                    .rank = s->rank};
+    memcpy(out.shape, s->shape, sizeof out.shape);
+    return out;
+}
+
+static const mti_record *record_at(const char *who, const mt_ledger *l, size_t i)
+{
+    if (!l) return mti_fail_null(MT_ERR_ARGUMENT, "%s: the ledger is NULL", who);
+    size_t n = mti_book_count(l->book);
+    if (i < n) return mti_book_get(l->book, i);
+    return mti_fail_null(MT_ERR_ARGUMENT, "%s: entry %zu; there are %zu", who, i, n);
+}
+
+mt_status mt_ledger_get(const mt_ledger *l, size_t i, mt_ledger_entry *out)
+{
+    const mti_record *r = record_at("ledger_get", l, i);
+    if (!r) return mt_last_status();
+    *out = (mt_ledger_entry){.storage = r->first.serial,
+                             .bytes = r->first.bytes,
+                             .allocated = r->first.rounded,
+                             .n_savers = r->n_also + 1,
+                             .saver = saver_of(&r->first),
+                             .freed = r->freed,
+                             .freed_after_op = r->freed_after_op,
+                             .freed_after_module = r->freed_after_module};
+    return MT_OK;
+}
+
+mt_status mt_ledger_get_saver(const mt_ledger *l, size_t i, size_t j, mt_saver *out)
+{
+    const mti_record *r = record_at("ledger_get_saver", l, i);
+    if (!r) return mt_last_status();
+    if (j > r->n_also)
+        return mti_fail(MT_ERR_ARGUMENT, "ledger_get_saver: saver %zu; entry %zu has %zu", j, i,
+                        r->n_also + 1);
+    *out = saver_of(j ? &r->also[j - 1] : &r->first);
+    return MT_OK;
+}

@@ -1,0 +1,92 @@
+/* modes.c: the state of a thread: grad mode, the stack of saved-tensor hooks, module scopes. */
+#include <string.h>
+#include "autograd/autograd.h"
+
+#define MAX_SCOPES 64
+#define MAX_PATH   512
+
+static _Thread_local mti_modes modes;
+mti_modes *mti_modes_now(void) { return &modes; }
+
+bool mt_grad_mode(void) { return !modes.grad_off; }
+
+bool mt_set_grad_mode(bool on)
+{
+    bool was = !modes.grad_off;
+    modes.grad_off = !on;
+    return was;
+}
+
+/* ---- hooks ---- */
+
+void mti_hooks_release(mti_hooks *h)
+{
+    if (!h || atomic_fetch_sub_explicit(&h->refs, 1, memory_order_acq_rel) != 1) return;
+    if (h->fn.destroy) h->fn.destroy(h->user);
+    mti_free(h);
+}
+
+mt_status mt_push_saved_hooks(const mt_saved_hooks *fn, void *user)
+{
+    if (!fn) return mti_fail(MT_ERR_ARGUMENT, "push_saved_hooks: hooks is NULL");
+    mti_hooks *h = mti_malloc(sizeof *h);
+    if (!h) return mt_last_status();
+    atomic_init(&h->refs, 1);
+    h->fn = *fn, h->user = user, h->below = modes.hooks;
+    modes.hooks = h;
+    return MT_OK;
+}
+
+mt_status mt_pop_saved_hooks(void)
+{
+    mti_hooks *h = modes.hooks;
+    if (!h) return mti_fail(MT_ERR_STATE, "pop_saved_hooks: the stack is empty");
+    modes.hooks = h->below;
+    mti_hooks_release(h);
+    return MT_OK;
+}
+
+/* ---- scopes ---- */
+
+static _Thread_local struct {
+    int depth;
+    const char *outer[MAX_SCOPES];
+} scopes;
+
+mt_status mt_scope_push(const char *name)
+{
+    if (!name) return mti_fail(MT_ERR_ARGUMENT, "scope_push: the name is NULL");
+    if (scopes.depth == MAX_SCOPES)
+        return mti_fail(MT_ERR_STATE, "scope_push: \"%s\" would be scope %d; at most %d nest", name,
+                        MAX_SCOPES + 1, MAX_SCOPES);
+    mti_where *where = mti_where_now();
+    const char *path = where->module;
+    if (*name) { /* a nameless scope adds nothing to the path */
+        char text[MAX_PATH];
+        size_t n = strlen(where->module), m = strlen(name);
+        if (n + m + 2 > sizeof text)
+            return mti_fail(MT_ERR_ARGUMENT, "scope_push: the path to \"%.40s\" passes %d bytes",
+                            name, MAX_PATH - 1);
+        memcpy(text, where->module, n);
+        if (n) text[n++] = '.';
+        memcpy(text + n, name, m + 1);
+        path = mti_intern(text);
+        if (!path) return mt_last_status();
+    }
+    scopes.outer[scopes.depth++] = where->module;
+    where->module = path;
+    return MT_OK;
+}
+
+void mt_scope_pop(void)
+{
+    if (scopes.depth) mti_where_now()->module = scopes.outer[--scopes.depth];
+}
+
+const char *mt_scope_path(void) { return mti_where_now()->module; }
+
+void mt_set_phase(const char *phase)
+{
+    const char *name = mti_intern(phase);
+    mti_where_now()->phase = name ? name : "";
+}

@@ -1,0 +1,185 @@
+/* node.c: what a recorded op leaves on the tape, and how it goes away without recursion. */
+#include <string.h>
+#include "autograd/autograd.h"
+
+/* Sequence numbers order all nodes of the process: creation order is a topological order. */
+static atomic_uint_fast64_t last_sequence;
+
+/* ---- leaves ---- */
+
+void mti_hook_list_free(mti_grad_hook *h)
+{
+    while (h) {
+        mti_grad_hook *next = h->next;
+        mti_free(h);
+        h = next;
+    }
+}
+
+static void leaf_destroy(mti_ref *ref)
+{
+    mti_leaf *leaf = (mti_leaf *)ref;
+    mt_release(leaf->grad);
+    mti_hook_list_free(leaf->hooks);
+    mti_free(leaf);
+}
+
+static void leaf_orphan(mti_ref *ref) { ((mti_leaf *)ref)->owner = NULL; }
+
+mti_leaf *mti_leaf_of(mt_tensor *t)
+{
+    if (t->leaf) return (mti_leaf *)t->leaf;
+    mti_leaf *leaf = mti_calloc(1, sizeof *leaf);
+    if (!leaf) return NULL;
+    atomic_init(&leaf->ref.refs, 1);
+    leaf->ref.destroy = leaf_destroy;
+    leaf->owner = t;
+    leaf->spec = t->view;
+    t->leaf = &leaf->ref;
+    t->orphan = leaf_orphan;
+    return leaf;
+}
+
+/* ---- nodes ---- */
+
+static void node_free(mti_node *n)
+{
+    mti_node_drop_saved(n);
+    for (int i = 0; i < n->n_in; i++) {
+        mti_ref_release((mti_ref *)n->in[i].node);
+        mti_ref_release((mti_ref *)n->in[i].leaf);
+    }
+    for (int i = 0; i < n->n_out; i++) mt_release(n->grads[i]);
+    mti_hook_list_free(n->hooks);
+    mt_device_release(n->device);
+    mti_free(n);
+}
+
+/* Freeing a node lets its inputs' nodes go, and so on down a chain that may be very long: they
+ * queue up here instead of on the stack. */
+static _Thread_local mti_node *dying;
+static _Thread_local bool burying;
+
+static void node_destroy(mti_ref *ref)
+{
+    mti_node *n = (mti_node *)ref;
+    n->next_dying = dying;
+    dying = n;
+    if (burying) return;
+    burying = true;
+    while (dying) {
+        n = dying;
+        dying = n->next_dying;
+        node_free(n);
+    }
+    burying = false;
+}
+
+static bool edge_to(mti_edge *e, mt_tensor *t)
+{
+    if (t->grad_fn) {
+        mti_ref_retain(t->grad_fn);
+        e->node = (mti_node *)t->grad_fn;
+        e->out_index = t->out_index;
+        return true;
+    }
+    e->leaf = mti_leaf_of(t);
+    if (!e->leaf) return false;
+    mti_ref_retain(&e->leaf->ref);
+    return true;
+}
+
+mti_node *mti_node_new(const mti_call *c, int n_saved)
+{
+    /* One block: the node, then its arrays, the most strictly aligned first. */
+    size_t n_in = (size_t)c->n_in, n_out = (size_t)c->n_out, k = (size_t)n_saved;
+    size_t head = (sizeof(mti_node) + 15) & ~(size_t)15;
+    size_t n_bytes = head + (n_in + n_out) * sizeof(mti_view) + k * sizeof(mti_saved_tensor) +
+                     n_in * sizeof(mti_edge) + n_out * sizeof(mt_tensor *);
+    char *at = mti_malloc(n_bytes);
+    if (!at) return NULL;
+    mti_node *n = (mti_node *)at;
+    memset(n, 0, sizeof *n);
+    n->in_spec = (mti_view *)(at + head);
+    n->out_spec = n->in_spec + n_in;
+    n->saved = (mti_saved_tensor *)(n->out_spec + n_out);
+    n->in = (mti_edge *)(n->saved + k);
+    n->grads = (mt_tensor **)(n->in + n_in);
+    memcpy(n->in_spec, c->in_spec, n_in * sizeof *n->in_spec);
+    memcpy(n->out_spec, c->out_spec, n_out * sizeof *n->out_spec);
+    memset(n->in, 0, n_in * sizeof *n->in + n_out * sizeof *n->grads);
+    memcpy(n->absent, c->absent, sizeof n->absent);
+    atomic_init(&n->ref.refs, 1);
+    n->ref.destroy = node_destroy;
+    n->op = c->op;
+    n->device = mt_device_retain(c->device);
+    n->module = mti_where_now()->module;
+    n->params = *c->params;
+    n->want = c->want;
+    n->n_in = c->n_in, n->n_out = c->n_out;
+    n->sequence = atomic_fetch_add_explicit(&last_sequence, 1, memory_order_relaxed) + 1;
+    for (int i = 0; i < c->n_in; i++)
+        if ((c->want >> i & 1) && !edge_to(&n->in[i], c->in[i])) {
+            mti_ref_release(&n->ref);
+            return NULL;
+        }
+    return n;
+}
+
+void mti_node_drop_saved(mti_node *n)
+{
+    for (int i = 0; i < n->n_saved; i++) mti_slot_drop(&n->saved[i], n);
+    if (n->n_saved) n->freed = true;
+    n->n_saved = 0;
+}
+
+/* ---- walking ---- */
+
+bool mti_heap_push(mti_heap *h, mti_node *n)
+{
+    if (n->queued) return true;
+    if (!MTI_PUSH(&h->v, n)) return false;
+    n->queued = true;
+    mti_node **at = h->v.at;
+    size_t i = h->v.n - 1;
+    for (; i && at[(i - 1) / 2]->sequence < n->sequence; i = (i - 1) / 2) at[i] = at[(i - 1) / 2];
+    at[i] = n;
+    return true;
+}
+
+mti_node *mti_heap_pop(mti_heap *h)
+{
+    if (!h->v.n) return NULL;
+    mti_node **at = h->v.at, *top = at[0], *last = at[--h->v.n];
+    size_t i = 0, n = h->v.n;
+    for (size_t child; (child = 2 * i + 1) < n; i = child) {
+        if (child + 1 < n && at[child + 1]->sequence > at[child]->sequence) child++;
+        if (at[child]->sequence < last->sequence) break;
+        at[i] = at[child];
+    }
+    if (n) at[i] = last;
+    top->queued = false;
+    return top;
+}
+
+void mti_heap_free(mti_heap *h)
+{
+    for (size_t i = 0; i < h->v.n; i++) h->v.at[i]->queued = false;
+    mti_free(h->v.at);
+    memset(h, 0, sizeof *h);
+}
+
+mt_status mt_visit_tape(mt_tensor *root, void (*fn)(void *, const mt_node_info *), void *user)
+{
+    if (!MTI_CHECK_NULL("visit_tape", root)) return mt_last_status();
+    mti_heap heap = {0};
+    bool ok = !root->grad_fn || mti_heap_push(&heap, (mti_node *)root->grad_fn);
+    for (mti_node *n; ok && (n = mti_heap_pop(&heap));) {
+        mt_node_info info = {n->sequence, n->op->name, n->module, n->n_in, n->n_saved, n->freed};
+        fn(user, &info);
+        for (int i = 0; ok && i < n->n_in; i++)
+            if (n->in[i].node) ok = mti_heap_push(&heap, n->in[i].node);
+    }
+    mti_heap_free(&heap);
+    return ok ? MT_OK : mt_last_status();
+}

@@ -1,0 +1,174 @@
+/* saved.c: a tensor on its way onto the tape and back, through the stack of hooks. */
+#include <string.h>
+#include "autograd/autograd.h"
+
+mt_save_info mti_slot_info(const mti_node *n, int bit)
+{
+    const mti_op *op = n->op;
+    mt_save_info info = {.op = op->name, .module = n->module, .node = n->sequence, .argument = ""};
+    if (bit < 8)
+        info.role = MT_SAVE_INPUT, info.index = bit, info.argument = op->in[bit];
+    else if (bit < 12)
+        info.role = MT_SAVE_OUTPUT, info.index = bit - 8, info.argument = op->out;
+    else
+        info.role = MT_SAVE_AUX, info.index = bit - 12, info.argument = op->aux[bit - 12];
+    return info;
+}
+
+/* Hooks run with recording off, and what they make is theirs to class. */
+typedef struct hook_scope {
+    mti_making making;
+} hook_scope;
+
+static hook_scope enter_hook(void)
+{
+    hook_scope was = {*mti_making_now()};
+    mti_making_now()->category = MT_TEMPORARY;
+    mti_making_now()->inside = true;
+    mti_modes_now()->in_hook++;
+    return was;
+}
+
+static void leave_hook(hook_scope was)
+{
+    mti_modes_now()->in_hook--;
+    *mti_making_now() = was.making;
+}
+
+static mt_status failed(mt_status status, const char *what, const mt_save_info *info)
+{
+    if (mt_last_status() == MT_OK)
+        mti_fail(status, "%s: the %s hook for %s failed (%s)", info->op, what, info->argument,
+                 mt_status_name(status));
+    return status;
+}
+
+static bool same_kind(const mti_view *a, const mti_view *b)
+{
+    return a->dtype == b->dtype && mti_view_same_shape(a, b);
+}
+
+/* One level: s->kept goes in, what the hook left of it comes out in s->kept. */
+static bool pack_level(mti_saved_tensor *s, mti_hooks *h, const mt_save_info *info)
+{
+    mti_packed *p = &s->packed[s->n_packed];
+    mt_tensor *given = s->kept, *kept = given;
+    p->state = NULL;
+    p->spec = given->view;
+    hook_scope was = enter_hook();
+    mt_status status = h->fn.pack ? h->fn.pack(h->user, info, given, &kept, &p->state) : MT_OK;
+    leave_hook(was);
+    if (status != MT_OK) return failed(status, "pack", info), false;
+    atomic_fetch_add(&h->refs, 1);
+    p->hooks = h;
+    p->left_tensor = kept != NULL;
+    s->n_packed++;
+    if (kept == given) return true;
+    s->kept = kept;
+    if (kept && kept->storage != given->storage) {
+        s->original = false;
+        mti_storage_settle(kept->storage, MT_PACKED);
+    }
+    mt_release(given);
+    return true;
+}
+
+static void count_saved(mt_tensor *t, int by)
+{
+    if (t) atomic_fetch_add_explicit(&t->storage->saved, by, memory_order_relaxed);
+}
+
+bool mti_slot_save(mti_saved_tensor *s, const mti_node *n, int bit, mt_tensor *t)
+{
+    memset(s, 0, offsetof(mti_saved_tensor, spec));
+    /* A handle without history: a saved output must not keep its own node alive. */
+    s->kept = mti_tensor_alias(t);
+    if (!s->kept) return false;
+    s->bit = bit;
+    s->original = true;
+    s->version = atomic_load(&t->storage->version);
+    s->spec = t->view;
+    mti_hooks *top = mti_modes_now()->hooks;
+    if (top && !mti_modes_now()->in_hook) {
+        mt_save_info info = mti_slot_info(n, bit);
+        int depth = 0;
+        for (mti_hooks *h = top; h; h = h->below) depth++;
+        s->packed = mti_malloc((size_t)depth * sizeof *s->packed);
+        bool ok = s->packed != NULL;
+        for (mti_hooks *h = top; ok && h && s->kept; h = h->below) ok = pack_level(s, h, &info);
+        if (!ok) {
+            count_saved(s->kept, 1); /* drop takes it off again */
+            mti_slot_drop(s, n);
+            return false;
+        }
+    }
+    count_saved(s->kept, 1);
+    return true;
+}
+
+static mt_tensor *unpack_level(const mti_packed *p, const mt_save_info *info, mt_tensor *current)
+{
+    char want[MTI_SHAPE_TEXT], got[MTI_SHAPE_TEXT];
+    mt_tensor *given = p->left_tensor ? current : NULL, *t = given;
+    const mti_hooks *h = p->hooks;
+    hook_scope was = enter_hook();
+    mt_status status = h->fn.unpack ? h->fn.unpack(h->user, info, &t, p->state) : MT_OK;
+    leave_hook(was);
+    if (t != given) mt_release(given);
+    if (status != MT_OK) {
+        failed(status, "unpack", info);
+        mt_release(t);
+        return NULL;
+    }
+    if (t && same_kind(&t->view, &p->spec)) return t;
+    if (!t)
+        mti_fail(MT_ERR_STATE, "%s: the unpack hook for %s gave nothing back", info->op,
+                 info->argument);
+    else
+        mti_fail(MT_ERR_STATE, "%s: the unpack hook for %s gave %s %s back; %s %s was packed",
+                 info->op, info->argument, mt_dtype_name(t->view.dtype),
+                 mti_shape_text(got, t->view.rank, t->view.shape), mt_dtype_name(p->spec.dtype),
+                 mti_shape_text(want, p->spec.rank, p->spec.shape));
+    mt_release(t);
+    return NULL;
+}
+
+mt_tensor *mti_slot_load(const mti_saved_tensor *s, const mti_node *n)
+{
+    mt_save_info info = mti_slot_info(n, s->bit);
+    if (s->original && s->kept) {
+        uint64_t version = atomic_load(&s->kept->storage->version);
+        if (version != s->version) {
+            char text[MTI_SHAPE_TEXT];
+            return mti_fail_null(
+                MT_ERR_STATE,
+                "%s backward%s%s: %s (%s %s) was changed in place after it was saved: it is at "
+                "version %llu, saved at version %llu",
+                info.op, *info.module ? " in " : "", info.module, info.argument,
+                mt_dtype_name(s->spec.dtype), mti_shape_text(text, s->spec.rank, s->spec.shape),
+                (unsigned long long)version, (unsigned long long)s->version);
+        }
+    }
+    mt_tensor *t = mt_retain(s->kept);
+    for (int i = s->n_packed - 1; i >= 0; i--) {
+        t = unpack_level(&s->packed[i], &info, t);
+        if (!t) return NULL;
+    }
+    return t;
+}
+
+void mti_slot_drop(mti_saved_tensor *s, const mti_node *n)
+{
+    count_saved(s->kept, -1);
+    mt_release(s->kept);
+    s->kept = NULL;
+    mt_save_info info = mti_slot_info(n, s->bit);
+    for (int i = s->n_packed - 1; i >= 0; i--) {
+        mti_packed *p = &s->packed[i];
+        if (p->hooks->fn.drop) p->hooks->fn.drop(p->hooks->user, &info, p->state);
+        mti_hooks_release(p->hooks);
+    }
+    mti_free(s->packed);
+    s->packed = NULL;
+    s->n_packed = 0;
+}

@@ -1,0 +1,197 @@
+/* data.c: making tensors and moving their elements; nothing here is recorded. */
+#include <math.h>
+#include <string.h>
+#include "tensor/tensor.h"
+
+/* ---- making ---- */
+
+static mt_tensor *make(const char *who, mt_device *device, mt_dtype dtype, int rank,
+                       const int64_t *shape)
+{
+    mti_view spec;
+    size_t n_bytes;
+    if (!device) return mti_fail_null(MT_ERR_ARGUMENT, "%s: the device is NULL", who);
+    if (!mti_view_init(&spec, who, dtype, rank, shape, &n_bytes)) return NULL;
+    const mti_making *m = mti_making_now();
+    return mti_tensor_new(device, &spec, m->category, m->inside);
+}
+
+/* t if filled, else NULL. */
+static mt_tensor *keep_if(mt_tensor *t, bool filled)
+{
+    if (filled) return t;
+    mt_release(t);
+    return NULL;
+}
+
+mt_tensor *mt_empty(mt_device *d, mt_dtype dtype, int rank, const int64_t *shape)
+{
+    return make("empty", d, dtype, rank, shape);
+}
+
+mt_tensor *mt_full(mt_device *d, mt_dtype dtype, int rank, const int64_t *shape, double value)
+{
+    mt_tensor *t = make("full", d, dtype, rank, shape);
+    return t ? keep_if(t, d->backend->fill(d->ctx, &t->view, value)) : NULL;
+}
+
+mt_tensor *mt_zeros(mt_device *d, mt_dtype dtype, int rank, const int64_t *shape)
+{
+    return mt_full(d, dtype, rank, shape, 0);
+}
+
+mt_tensor *mt_from_data(mt_device *d, mt_dtype dtype, int rank, const int64_t *shape,
+                        const void *data, size_t n_bytes)
+{
+    mt_tensor *t = make("from_data", d, dtype, rank, shape);
+    return t ? keep_if(t, mt_copy_from_host(t, data, n_bytes) == MT_OK) : NULL;
+}
+
+static bool check_random(const char *who, mt_dtype dtype)
+{
+    return mt_dtype_is_float(dtype) ||
+           mti_fail_bool(MT_ERR_ARGUMENT, "%s: dtype %s; need f32, f64, bf16 or f16", who,
+                         mt_dtype_name(dtype));
+}
+
+mt_tensor *mt_uniform(mt_device *d, mt_dtype dtype, int rank, const int64_t *shape, double lo,
+                      double hi)
+{
+    mt_tensor *t = check_random("uniform", dtype) ? make("uniform", d, dtype, rank, shape) : NULL;
+    if (!t) return NULL;
+    uint64_t seed, offset;
+    mti_rng_take(d, (uint64_t)mt_numel(t), &seed, &offset);
+    return keep_if(t, d->backend->uniform(d->ctx, lo, hi, seed, offset, &t->view));
+}
+
+mt_tensor *mt_normal(mt_device *d, mt_dtype dtype, int rank, const int64_t *shape, double mean,
+                     double std)
+{
+    mt_tensor *t = check_random("normal", dtype) ? make("normal", d, dtype, rank, shape) : NULL;
+    if (!t) return NULL;
+    uint64_t seed, offset;
+    mti_rng_take(d, (uint64_t)mt_numel(t), &seed, &offset);
+    return keep_if(t, d->backend->normal(d->ctx, mean, std, seed, offset, &t->view));
+}
+
+/* ---- moving ---- */
+
+static bool check_bytes(const char *who, const mt_tensor *t, const void *data, size_t n_bytes)
+{
+    size_t need = (size_t)mt_numel(t) * mt_dtype_size(t->view.dtype);
+    char text[MTI_SHAPE_TEXT];
+    if (need != n_bytes)
+        return mti_fail_bool(MT_ERR_ARGUMENT, "%s: got %zu bytes; %s of %s has %zu", who, n_bytes,
+                             mti_shape_text(text, t->view.rank, t->view.shape),
+                             mt_dtype_name(t->view.dtype), need);
+    return data || !need || mti_fail_bool(MT_ERR_ARGUMENT, "%s: data is NULL", who);
+}
+
+/* A contiguous stand-in for t: t itself or a fresh one (not filled). */
+static mt_tensor *dense(mt_tensor *t)
+{
+    if (mti_view_is_contiguous(&t->view)) return mt_retain(t);
+    mti_view spec = t->view;
+    size_t n_bytes;
+    mti_view_pack(&spec, &n_bytes);
+    return mti_tensor_new(t->storage->device, &spec, MT_TEMPORARY, false);
+}
+
+bool mti_copy_view(mt_device *d, const mti_view *src, const mti_view *dst)
+{
+    return d->backend->copy(d->ctx, src, dst);
+}
+
+mt_status mt_to_host(const mt_tensor *t, void *data, size_t n_bytes)
+{
+    if (!MTI_CHECK_NULL("to_host", t) || !check_bytes("to_host", t, data, n_bytes))
+        return mt_last_status();
+    mt_device *d = t->storage->device;
+    mt_tensor *packed = dense((mt_tensor *)t);
+    bool ok = packed && (packed == t || mti_copy_view(d, &t->view, &packed->view)) &&
+              (!n_bytes || d->backend->download(d->ctx, data, packed->view.data, n_bytes));
+    mt_release(packed);
+    return ok ? MT_OK : mt_last_status();
+}
+
+double mt_item(const mt_tensor *t)
+{
+    char text[MTI_SHAPE_TEXT];
+    if (!MTI_CHECK_NULL("item", t)) return NAN;
+    if (mt_numel(t) != 1) {
+        mti_fail(MT_ERR_ARGUMENT, "item: %s has %lld elements; need 1",
+                 mti_shape_text(text, t->view.rank, t->view.shape), (long long)mt_numel(t));
+        return NAN;
+    }
+    /* Through an f64 scalar on the device: every dtype in one way. */
+    mti_view spec = {.dtype = MT_F64, .rank = t->view.rank};
+    for (int d = 0; d < spec.rank; d++) spec.shape[d] = 1, spec.stride[d] = 1;
+    mt_device *d = t->storage->device;
+    if (t->view.dtype == MT_F64 || t->view.dtype == MT_F32) {
+        union {
+            double d;
+            float f;
+        } v = {0};
+        if (!d->backend->download(d->ctx, &v, t->view.data, mt_dtype_size(t->view.dtype)))
+            return NAN;
+        return t->view.dtype == MT_F64 ? v.d : (double)v.f;
+    }
+    double value = NAN;
+    mt_tensor *wide = mti_tensor_new(d, &spec, MT_TEMPORARY, false);
+    if (wide && mti_copy_view(d, &t->view, &wide->view))
+        d->backend->download(d->ctx, &value, wide->view.data, sizeof value);
+    mt_release(wide);
+    return value;
+}
+
+/* Values of a tensor that a recorded op may have saved are changed: say so to the version counter,
+ * and refuse where the tape could not follow. */
+static bool begin_write(const char *who, mt_tensor *t)
+{
+    if (!MTI_CHECK_NULL(who, t)) return false;
+    if (t->grad_fn)
+        return mti_fail_bool(MT_ERR_STATE,
+                             "%s: the tensor was made by a recorded op; "
+                             "write to mt_detach of it",
+                             who);
+    atomic_fetch_add(&t->storage->version, 1);
+    return true;
+}
+
+mt_status mt_fill(mt_tensor *t, double value)
+{
+    if (!begin_write("fill", t)) return mt_last_status();
+    mt_device *d = t->storage->device;
+    return d->backend->fill(d->ctx, &t->view, value) ? MT_OK : mt_last_status();
+}
+
+mt_status mt_copy(mt_tensor *t, const mt_tensor *src)
+{
+    char a[MTI_SHAPE_TEXT], b[MTI_SHAPE_TEXT];
+    if (!MTI_CHECK_NULL("copy", t) || !MTI_CHECK_NULL("copy", src)) return mt_last_status();
+    if (!mti_view_same_shape(&t->view, &src->view))
+        return mti_fail(MT_ERR_ARGUMENT, "copy: the target is %s, the source %s; need one shape",
+                        mti_shape_text(a, t->view.rank, t->view.shape),
+                        mti_shape_text(b, src->view.rank, src->view.shape));
+    mt_device *d = t->storage->device;
+    if (src->storage->device != d)
+        return mti_fail(MT_ERR_ARGUMENT, "copy: the tensors live on two devices");
+    if (t->storage == src->storage && t->view.data != src->view.data)
+        return mti_fail(MT_ERR_ARGUMENT, "copy: both are views of one storage; clone the source");
+    if (!begin_write("copy", t)) return mt_last_status();
+    return mti_copy_view(d, &src->view, &t->view) ? MT_OK : mt_last_status();
+}
+
+mt_status mt_copy_from_host(mt_tensor *t, const void *data, size_t n_bytes)
+{
+    if (!MTI_CHECK_NULL("copy_from_host", t) || !check_bytes("copy_from_host", t, data, n_bytes) ||
+        !begin_write("copy_from_host", t))
+        return mt_last_status();
+    mt_device *d = t->storage->device;
+    mt_tensor *packed = dense(t);
+    bool ok = packed &&
+              (!n_bytes || d->backend->upload(d->ctx, packed->view.data, data, n_bytes)) &&
+              (packed == t || mti_copy_view(d, &packed->view, &t->view));
+    mt_release(packed);
+    return ok ? MT_OK : mt_last_status();
+}

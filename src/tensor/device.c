@@ -1,0 +1,129 @@
+/* device.c: a device is a backend's context, a caching allocator and a generator. */
+#include <string.h>
+#include "tensor/tensor.h"
+
+mt_device *mt_device_open(const char *kind)
+{
+    const mti_backend *backend = mti_backend_find(kind);
+    if (!backend) return NULL;
+    mt_device *d = mti_calloc(1, sizeof *d);
+    if (!d) return NULL;
+    atomic_init(&d->refs, 1);
+    pthread_mutex_init(&d->rng_lock, NULL);
+    d->backend = backend;
+    d->ctx = backend->open();
+    d->pool = d->ctx ? mti_pool_new(backend, d->ctx) : NULL;
+    if (d->pool) return d;
+    mt_device_release(d);
+    return NULL;
+}
+
+mt_device *mt_device_retain(mt_device *d)
+{
+    if (d) atomic_fetch_add_explicit(&d->refs, 1, memory_order_relaxed);
+    return d;
+}
+
+void mt_device_release(mt_device *d)
+{
+    if (!d || atomic_fetch_sub_explicit(&d->refs, 1, memory_order_acq_rel) != 1) return;
+    if (d->pool) mti_pool_free_all(d->pool);
+    if (d->ctx) d->backend->close(d->ctx);
+    pthread_mutex_destroy(&d->rng_lock);
+    mti_free(d);
+}
+
+const char *mt_device_kind(const mt_device *d) { return d ? d->backend->kind : ""; }
+
+mt_status mt_device_set_threads(mt_device *d, int n)
+{
+    if (!d) return mti_fail(MT_ERR_ARGUMENT, "set_threads: the device is NULL");
+    if (n < 1) return mti_fail(MT_ERR_ARGUMENT, "set_threads: got %d; need 1 or more", n);
+    return d->backend->set_threads(d->ctx, n) ? MT_OK : mt_last_status();
+}
+
+int mt_device_threads(const mt_device *d) { return d ? d->backend->threads(d->ctx) : 0; }
+
+mt_status mt_device_sync(mt_device *d)
+{
+    if (!d) return mti_fail(MT_ERR_ARGUMENT, "sync: the device is NULL");
+    return d->backend->sync(d->ctx) ? MT_OK : mt_last_status();
+}
+
+/* ---- generator ---- */
+
+void mt_seed(mt_device *d, uint64_t seed) { mt_rng_set(d, seed, 0); }
+
+void mt_rng_get(const mt_device *device, uint64_t *seed, uint64_t *offset)
+{
+    mt_device *d = (mt_device *)device; /* the lock is not part of the value */
+    pthread_mutex_lock(&d->rng_lock);
+    *seed = d->seed, *offset = d->offset;
+    pthread_mutex_unlock(&d->rng_lock);
+}
+
+void mt_rng_set(mt_device *d, uint64_t seed, uint64_t offset)
+{
+    pthread_mutex_lock(&d->rng_lock);
+    d->seed = seed, d->offset = offset;
+    pthread_mutex_unlock(&d->rng_lock);
+}
+
+void mti_rng_take(mt_device *d, uint64_t n_draws, uint64_t *seed, uint64_t *offset)
+{
+    pthread_mutex_lock(&d->rng_lock);
+    *seed = d->seed, *offset = d->offset;
+    d->offset += (n_draws + 3) / 4;
+    pthread_mutex_unlock(&d->rng_lock);
+}
+
+/* ---- counters ---- */
+
+mt_flops mt_flops_get(const mt_device *d)
+{
+    mt_flops f = {atomic_load(&d->flops_forward), atomic_load(&d->flops_backward),
+                  atomic_load(&d->flops_recompute)};
+    return f;
+}
+
+void mt_flops_reset(mt_device *d)
+{
+    atomic_store(&d->flops_forward, 0);
+    atomic_store(&d->flops_backward, 0);
+    atomic_store(&d->flops_recompute, 0);
+}
+
+/* ---- the books: memory.h over the pool ---- */
+
+void mt_mem_get_stats(const mt_device *d, mt_mem_stats *out) { mti_pool_get_stats(d->pool, out); }
+void mt_mem_reset_peak(mt_device *d) { mti_pool_reset_peak(d->pool); }
+void mt_mem_empty_cache(mt_device *d) { mti_pool_empty_cache(d->pool); }
+
+int mt_mem_add_observer(mt_device *d, mt_mem_event_fn *fn, void *user)
+{
+    return mti_pool_add_observer(d->pool, fn, user);
+}
+
+void mt_mem_remove_observer(mt_device *d, int id) { mti_pool_remove_observer(d->pool, id); }
+
+void mt_mem_region_begin(mt_mem_region *r, mt_device *d)
+{
+    memset(r, 0, sizeof *r);
+    r->device = d;
+    mti_pool_get_stats(d->pool, &r->before);
+    mti_pool_reset_peak(d->pool);
+}
+
+void mt_mem_region_end(mt_mem_region *r)
+{
+    mt_mem_stats now;
+    mti_pool_get_stats(r->device->pool, &now);
+    const mt_mem_stats *was = &r->before;
+    r->delta.allocated = now.allocated.total_in - was->allocated.total_in;
+    r->delta.freed = now.allocated.total_out - was->allocated.total_out;
+    r->delta.current = (int64_t)now.allocated.current - (int64_t)was->allocated.current;
+    r->delta.peak = (int64_t)now.allocated.peak - (int64_t)was->allocated.current;
+    r->delta.requested = (int64_t)now.requested.current - (int64_t)was->requested.current;
+    r->delta.reserved = (int64_t)now.reserved.current - (int64_t)was->reserved.current;
+    mti_pool_raise_peak(r->device->pool, was);
+}

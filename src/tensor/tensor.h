@@ -1,0 +1,99 @@
+/* tensor.h: inside devices, storages and tensors, for the rooms above. */
+#ifndef MTI_TENSOR_H
+#define MTI_TENSOR_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include "memtape/tensor.h"
+#include "memtrack/memtrack.h"
+
+/* ---- device ---- */
+
+struct mt_device {
+    atomic_int refs; /* handles and storages */
+    const mti_backend *backend;
+    mti_ctx *ctx;
+    mti_pool *pool;
+    pthread_mutex_t rng_lock;
+    uint64_t seed, offset;
+    atomic_uint_fast64_t flops_forward, flops_backward, flops_recompute;
+    atomic_bool balance_check;
+};
+
+/* Take n draws of the default generator: sets *seed and *offset (counters of four lanes). */
+void mti_rng_take(mt_device *device, uint64_t n_draws, uint64_t *seed, uint64_t *offset);
+
+/* ---- storage ---- */
+
+typedef struct mti_storage {
+    atomic_int refs;   /* tensors that view it */
+    atomic_int saved;  /* how many of them are held by saved slots of the tape */
+    mt_device *device; /* retained */
+    mti_block *block;
+    size_t bytes; /* requested */
+    atomic_uint_fast64_t version;
+    const char *op, *module; /* where it was made; static or interned */
+    /* Made inside an op or a hook and not (yet) handed out: must be gone when the op is. NULL once
+     * it has a class; otherwise names the thread that is running the op. */
+    const void *inside;
+} mti_storage;
+
+/* ---- tensor ---- */
+
+/* What the autograd room hangs on a tensor: reference-counted, known here by two functions. */
+typedef struct mti_ref mti_ref;
+struct mti_ref {
+    atomic_int refs;
+    void (*destroy)(mti_ref *self);
+};
+static inline void mti_ref_retain(mti_ref *r)
+{
+    atomic_fetch_add_explicit(&r->refs, 1, memory_order_relaxed);
+}
+void mti_ref_release(mti_ref *r); /* NULL is allowed */
+
+struct mt_tensor {
+    atomic_int refs;
+    bool requires_grad;
+    int out_index; /* which output of grad_fn this is */
+    mti_storage *storage;
+    mti_view view;
+    mti_ref *grad_fn;              /* the node that made it; NULL for a leaf */
+    mti_ref *leaf;                 /* gradient and hooks of a leaf; NULL until needed */
+    void (*orphan)(mti_ref *leaf); /* tell `leaf` that this handle is going */
+};
+
+/* What tensors made now on this thread are for: MT_INPUT outside of ops, MT_TEMPORARY and
+ * `inside` within ops and hooks. */
+typedef struct mti_making {
+    mt_category category;
+    bool inside;
+} mti_making;
+mti_making *mti_making_now(void);
+
+/* Row-major strides for v->shape; false if the byte size overflows. */
+bool mti_view_pack(mti_view *v, size_t *n_bytes);
+/* Check rank and extents of a shape given by a caller and fill *v (row-major). */
+bool mti_view_init(mti_view *v, const char *who, mt_dtype dtype, int rank, const int64_t *shape,
+                   size_t *n_bytes);
+
+/* A tensor over a new storage. spec gives dtype, shape and strides: a dense permutation of
+ * row-major (so the storage has exactly the elements' bytes). */
+mt_tensor *mti_tensor_new(mt_device *device, const mti_view *spec, mt_category category,
+                          bool inside);
+/* Another view of t's storage: `view` with its data pointer set. Not recorded. */
+mt_tensor *mti_tensor_view(mt_tensor *t, const mti_view *view);
+mt_tensor *mti_tensor_alias(mt_tensor *t); /* the same view, no autograd */
+/* The only handle of the only view: its memory may be reused. */
+bool mti_tensor_is_exclusive(const mt_tensor *t);
+/* Give a storage made inside an op its class. */
+void mti_storage_settle(mti_storage *s, mt_category category);
+const void *mti_thread_token(void); /* distinct per thread */
+
+/* Scalar kernels behind the public data functions, also used above. */
+bool mti_copy_view(mt_device *device, const mti_view *src, const mti_view *dst);
+
+#define MTI_CHECK_NULL(who, t)                                                                     \
+    ((t) ? true : mti_fail_bool(MT_ERR_ARGUMENT, "%s: the tensor is NULL", who))
+
+#endif
