@@ -56,7 +56,9 @@ bool mti_grow(void **at, size_t *cap, size_t item_size);
 const char *mti_intern(const char *s);
 
 /* Where we are, for errors, events and records. Per thread; never NULL. */
-typedef struct mti_where { const char *op, *module, *phase; } mti_where;
+typedef struct mti_where {
+    const char *op, *module, *phase;
+} mti_where;
 mti_where *mti_where_now(void);
 
 /* ---- shapes as text: "[2,3]" into buf ---- */

@@ -47,7 +47,8 @@ static bool open_temporary(mti_file *f, mode_t mode)
 static bool open_target(mti_file *f)
 {
     struct stat st;
-    if (stat(f->path, &st) != 0) return open_temporary(f, 0666);
+    if (stat(f->path, &st) != 0)
+        return *f->path ? open_temporary(f, 0666) : io_error("\"\"", "create");
     if (S_ISREG(st.st_mode)) {
         /* A file kept from other readers stays kept from them. */
         if (!open_temporary(f, 0600)) return false;

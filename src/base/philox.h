@@ -13,7 +13,9 @@
 #define MTI_HD static inline
 #endif
 
-typedef struct mti_u32x4 { uint32_t v[4]; } mti_u32x4;
+typedef struct mti_u32x4 {
+    uint32_t v[4];
+} mti_u32x4;
 
 MTI_HD mti_u32x4 mti_philox(uint64_t seed, uint64_t counter)
 {

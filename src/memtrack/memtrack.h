@@ -23,12 +23,12 @@ typedef struct mti_pool mti_pool;
 typedef struct mti_block mti_block;
 
 struct mti_block {
-    void *ptr;            /* imaginary on backends without memory */
-    size_t requested;     /* restated at free */
-    size_t size;          /* rounded to 512 */
-    uint64_t serial;      /* given by the pool: 1, 2, 3, ... never reused */
+    void *ptr;        /* imaginary on backends without memory */
+    size_t requested; /* restated at free */
+    size_t size;      /* rounded to 512 */
+    uint64_t serial;  /* given by the pool: 1, 2, 3, ... never reused */
     mt_category category;
-    void *owner;          /* whoever asked: the pool only keeps it, NULL at first */
+    void *owner; /* whoever asked: the pool only keeps it, NULL at first */
     /* private to the allocator from here on: declared in fit.h */
 };
 
@@ -51,7 +51,11 @@ void mti_pool_remove_observer(mti_pool *pool, int id);
 /* Visit every live block, in address order (debug checks, reports). */
 void mti_pool_visit(mti_pool *pool, void (*fn)(void *user, const mti_block *block), void *user);
 /* Visit every segment with its blocks, free ones included (memory snapshots). */
-typedef struct mti_segment_info { const void *base; size_t size; bool large; } mti_segment_info;
+typedef struct mti_segment_info {
+    const void *base;
+    size_t size;
+    bool large;
+} mti_segment_info;
 void mti_pool_visit_all(mti_pool *pool,
                         void (*fn)(void *user, const mti_segment_info *segment, const void *ptr,
                                    size_t size, size_t requested, bool live),
@@ -66,15 +70,15 @@ typedef enum mti_role { MTI_ROLE_INPUT, MTI_ROLE_OUTPUT, MTI_ROLE_AUX } mti_role
 
 /* One act of saving, as told by the hook. Strings are interned or static. */
 typedef struct mti_save {
-    uint64_t serial;      /* of the storage, never 0 */
-    size_t bytes;         /* of the whole storage */
-    size_t rounded;       /* the same in 512-byte blocks */
-    int rank;             /* of the saved view */
+    uint64_t serial; /* of the storage, never 0 */
+    size_t bytes;    /* of the whole storage */
+    size_t rounded;  /* the same in 512-byte blocks */
+    int rank;        /* of the saved view */
     int64_t shape[MT_MAX_RANK];
     mt_dtype dtype;
     const char *module, *op, *name; /* name: the argument's letter ("x", "q", "mask") */
     mti_role role;
-    uint64_t node;        /* sequence number of the node that keeps it */
+    uint64_t node; /* sequence number of the node that keeps it */
 } mti_save;
 
 /* A distinct storage: the first saver pays, the later ones share it at 0 bytes. */

@@ -1,0 +1,113 @@
+/* What a caller learns of a failure. */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+#include "base/base.h"
+
+static void the_first_failure_is_kept_until_it_is_cleared(void **state)
+{
+    (void)state;
+    mt_clear_error();
+    assert_int_equal(mt_last_status(), MT_OK);
+    assert_string_equal(mt_last_error(), "");
+    assert_int_equal(mti_fail(MT_ERR_ARGUMENT, "relu: in%d is %s", 0, "[3,5]"), MT_ERR_ARGUMENT);
+    assert_false(mti_fail_bool(MT_ERR_IO, "a later one"));
+    assert_null(mti_fail_null(MT_ERR_STATE, "and another"));
+    assert_int_equal(mt_last_status(), MT_ERR_ARGUMENT);
+    assert_string_equal(mt_last_error(), "relu: in0 is [3,5]");
+    mt_clear_error();
+    assert_int_equal(mt_last_status(), MT_OK);
+    assert_false(mti_fail_bool(MT_ERR_IO, "the next"));
+    assert_string_equal(mt_last_error(), "the next");
+    mt_clear_error();
+}
+
+static void a_text_that_is_too_long_is_cut(void **state)
+{
+    (void)state;
+    char longer[5000];
+    memset(longer, 'x', sizeof longer - 1);
+    longer[sizeof longer - 1] = '\0';
+    mti_fail(MT_ERR_FORMAT, "%s", longer);
+    size_t n = strlen(mt_last_error());
+    assert_in_range(n, 500, sizeof longer - 2);
+    assert_memory_equal(mt_last_error(), longer, n);
+    mt_clear_error();
+}
+
+static void *fail_elsewhere(void *seen)
+{
+    *(mt_status *)seen = mt_last_status();
+    mti_fail(MT_ERR_INTERNAL, "in the other thread");
+    return NULL;
+}
+
+static void threads_have_their_own_errors(void **state)
+{
+    (void)state;
+    mti_fail(MT_ERR_ARGUMENT, "here");
+    mt_status seen = MT_ERR_INTERNAL;
+    pthread_t other;
+    assert_int_equal(pthread_create(&other, NULL, fail_elsewhere, &seen), 0);
+    pthread_join(other, NULL);
+    assert_int_equal(seen, MT_OK);
+    assert_string_equal(mt_last_error(), "here");
+    mt_clear_error();
+}
+
+static void every_status_has_a_name_of_its_own(void **state)
+{
+    (void)state;
+    for (int a = MT_OK; a <= MT_ERR_INTERNAL; a++)
+        for (int b = MT_OK; b < a; b++)
+            assert_string_not_equal(mt_status_name((mt_status)a), mt_status_name((mt_status)b));
+    assert_string_equal(mt_status_name(MT_OK), "ok");
+    assert_string_equal(mt_status_name(MT_ERR_ARGUMENT), "bad argument");
+    assert_string_equal(mt_status_name(MT_ERR_MEMORY), "out of memory");
+    assert_string_equal(mt_status_name((mt_status)99), "unknown status");
+}
+
+static void dtypes_are_found_by_the_names_they_have(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        size_t size;
+        bool is_float;
+    } want[MT_DTYPE_COUNT] = {
+        {"f32", 4, true},  {"f64", 8, true},  {"bf16", 2, true}, {"f16", 2, true},
+        {"i64", 8, false}, {"i32", 4, false}, {"u8", 1, false},  {"bool", 1, false},
+    };
+    for (int d = 0; d < MT_DTYPE_COUNT; d++) {
+        mt_dtype found = MT_DTYPE_COUNT;
+        assert_string_equal(mt_dtype_name((mt_dtype)d), want[d].name);
+        assert_int_equal(mt_dtype_size((mt_dtype)d), want[d].size);
+        assert_int_equal(mt_dtype_is_float((mt_dtype)d), want[d].is_float);
+        assert_true(mt_dtype_parse(want[d].name, &found));
+        assert_int_equal(found, d);
+    }
+    static const char *const none_of_ours[] = {"", "F32", "f3", "f322", "float", "nf4", NULL};
+    for (size_t i = 0; i < sizeof none_of_ours / sizeof *none_of_ours; i++) {
+        mt_dtype untouched = MT_I64;
+        assert_false(mt_dtype_parse(none_of_ours[i], &untouched));
+        assert_int_equal(untouched, MT_I64);
+    }
+    assert_int_equal(mt_dtype_size(MT_DTYPE_COUNT), 0);
+    assert_string_equal(mt_dtype_name(MT_DTYPE_COUNT), "unknown");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_first_failure_is_kept_until_it_is_cleared),
+        cmocka_unit_test(a_text_that_is_too_long_is_cut),
+        cmocka_unit_test(threads_have_their_own_errors),
+        cmocka_unit_test(every_status_has_a_name_of_its_own),
+        cmocka_unit_test(dtypes_are_found_by_the_names_they_have),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
