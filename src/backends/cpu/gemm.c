@@ -1,0 +1,261 @@
+/* gemm.c: c = alpha a b + beta c + bias, batched, through OpenBLAS.
+ *
+ * A product is cut into tiles of c; each is computed by one thread with serial
+ * calls. The tiles depend on shapes, layouts and dtype, never on the number of
+ * threads, so the bits of c do not either. */
+#include <assert.h>
+#include <limits.h>
+#include <string.h>
+#include "backends/cpu/gemm.h"
+
+/* OpenBLAS's AVX-512 builds multiply up to this many multiply-adds in place;
+ * above it they first copy both operands, which thin products do not repay. */
+#define IN_PLACE_MACS 1000000
+/* Tiles in place read both operands again for every 32 rows or columns of the other:
+ * so much should stay in the cache, three times as much if there are few repetitions. */
+#define IN_PLACE_BYTES (4 << 20)
+/* From here on a second thread pays; no thread fetches less work than the grain. */
+#define PARALLEL_MACS (1 << 20)
+#define GRAIN_MACS    (1 << 18)
+/* Large products: about this much work per tile, but no side cut below this length. */
+#define STRIP_MACS ((int64_t)1 << 26)
+#define STRIP_SIDE 256
+#define MAX_STRIPS 32
+/* No dimension of a tile is longer than OpenBLAS can count. */
+#define MAX_SIDE ((int64_t)1 << 30)
+
+static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
+
+static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/* ---- what the views say ---- */
+
+static mti_gemm_side side_of(const mti_view *v)
+{
+    int64_t rows = v->shape[v->rank - 2], cols = v->shape[v->rank - 1];
+    int64_t row = v->stride[v->rank - 2], col = v->stride[v->rank - 1];
+    mti_gemm_side s = {.at = v->data};
+    memcpy(s.batch_stride, v->stride, sizeof s.batch_stride);
+    if ((cols == 1 || col == 1) && (rows == 1 || row >= cols)) {
+        s.ld = rows == 1 ? cols : row;
+    } else {
+        assert((rows == 1 || row == 1) && (cols == 1 || col >= rows));
+        s.trans = true;
+        s.ld = cols == 1 ? rows : col;
+    }
+    return s;
+}
+
+/* c^T = b^T a^T, where c is column-major. */
+static void transpose(mti_gemm *g)
+{
+    mti_gemm_side a = g->a;
+    int64_t m = g->m;
+    g->a = g->b, g->b = a;
+    g->m = g->n, g->n = m;
+    g->a.trans = !g->a.trans, g->b.trans = !g->b.trans, g->c.trans = false;
+    g->bias_per_row = true;
+}
+
+/* A batch over a with one b is one taller a, if the rows lie evenly. */
+static void fold_batch_into_rows(mti_gemm *g)
+{
+    while (g->batch_rank > 0) {
+        int last = g->batch_rank - 1;
+        bool one = g->batch_shape[last] == 1;
+        bool even = !g->a.trans && !g->bias_per_row && g->b.batch_stride[last] == 0 &&
+                    g->a.batch_stride[last] == g->m * g->a.ld &&
+                    g->c.batch_stride[last] == g->m * g->c.ld;
+        if (!one && !even) return;
+        g->m *= g->batch_shape[last];
+        g->batch_rank = last;
+    }
+}
+
+static void read_views(mti_gemm *g, const mti_view *a, const mti_view *b, const mti_view *c)
+{
+    int rank = c->rank;
+    assert(rank >= 2 && a->rank == rank && b->rank == rank);
+    assert(a->dtype == c->dtype && b->dtype == c->dtype && mt_dtype_is_float(c->dtype));
+    *g = (mti_gemm){.dtype = c->dtype,
+                    .size = mt_dtype_size(c->dtype),
+                    .m = c->shape[rank - 2],
+                    .n = c->shape[rank - 1],
+                    .k = a->shape[rank - 1],
+                    .batch_rank = rank - 2,
+                    .a = side_of(a),
+                    .b = side_of(b),
+                    .c = side_of(c)};
+    memcpy(g->batch_shape, c->shape, sizeof g->batch_shape);
+    if (g->c.trans) transpose(g);
+    fold_batch_into_rows(g);
+    g->n_batch = 1;
+    for (int i = 0; i < g->batch_rank; i++) g->n_batch *= g->batch_shape[i];
+}
+
+/* ---- how the product is cut ---- */
+
+/* Does this OpenBLAS multiply small matrices in place? */
+static bool has_in_place_kernels(void)
+{
+    const char *core = openblas_get_corename();
+    return strcmp(core, "SkylakeX") == 0 || strcmp(core, "Cooperlake") == 0 ||
+           strcmp(core, "SapphireRapids") == 0;
+}
+
+/* Tiles of about a thousand elements that OpenBLAS multiplies in place. */
+static void cut_in_place(mti_gemm *g)
+{
+    if (g->m <= 32) {
+        g->tile_m = g->m;
+        g->tile_n = min64(g->n, max64(32, min64(256, 1024 / g->m)));
+    } else if (g->n <= 32) {
+        g->tile_n = g->n;
+        g->tile_m = min64(g->m, max64(32, min64(256, 1024 / g->n)));
+    } else {
+        bool plain = !g->a.trans && !g->b.trans;
+        g->tile_m = plain ? 16 : 32;
+        g->tile_n = plain ? 64 : 32;
+    }
+    int64_t most = IN_PLACE_MACS / (g->tile_m * g->tile_n), blocks = divide_up(g->k, most);
+    g->tile_k = blocks == 1 ? g->k : min64(most, divide_up(g->k, 16 * blocks) * 16);
+}
+
+/* A few large tiles: the longer side is halved first. */
+static void cut_in_strips(mti_gemm *g)
+{
+    int64_t wanted = min64(MAX_STRIPS, g->m * g->n / STRIP_SIDE * g->k / (STRIP_MACS / STRIP_SIDE));
+    g->tile_m = g->m, g->tile_n = g->n;
+    for (int64_t parts = 1; parts < wanted; parts *= 2) {
+        int64_t *longer = g->tile_m > g->tile_n ? &g->tile_m : &g->tile_n;
+        if (*longer < 2 * STRIP_SIDE) break;
+        *longer = (*longer / 2 + 63) / 64 * 64;
+    }
+    g->tile_m = min64(g->tile_m, MAX_SIDE), g->tile_n = min64(g->tile_n, MAX_SIDE);
+    g->tile_k = min64(g->k, MAX_SIDE);
+}
+
+static void cut(mti_gemm *g, int threads)
+{
+    int64_t operands = (g->m + g->n) * g->k * (int64_t)g->size;
+    double macs = (double)g->m * (double)g->n * (double)g->k;
+    int64_t shorter = min64(g->m, g->n);
+    if (g->size == 2) {
+        g->tile_m = min64(g->m, 256), g->tile_n = min64(g->n, 256), g->tile_k = min64(g->k, 512);
+    } else if (macs <= IN_PLACE_MACS) {
+        g->tile_m = g->m, g->tile_n = g->n, g->tile_k = g->k;
+    } else if (shorter <= 32 ||
+               (operands <= (shorter <= 128 ? 3 : 1) * IN_PLACE_BYTES && has_in_place_kernels())) {
+        cut_in_place(g);
+    } else {
+        cut_in_strips(g);
+    }
+    g->tiles_m = divide_up(g->m, g->tile_m);
+    g->tiles_n = divide_up(g->n, g->tile_n);
+    g->n_items = g->n_batch * g->tiles_m * g->tiles_n;
+    g->grain = max64(1, GRAIN_MACS / max64(1, g->tile_m * g->tile_n * g->k));
+    bool alone = macs * (double)g->n_batch < PARALLEL_MACS;
+    g->n_workers = alone ? 1 : (int)min64(threads, divide_up(g->n_items, g->grain));
+    g->scratch_per_worker = g->size == 2 ? mti_gemm_half_scratch(g) : 0;
+}
+
+/* ---- computing a tile ---- */
+
+static mti_mat block(const mti_gemm *g, const mti_gemm_side *s, const char *at, int64_t i,
+                     int64_t j)
+{
+    int64_t skip = s->trans ? j * s->ld + i : i * s->ld + j;
+    return (mti_mat){at + skip * (int64_t)g->size, s->ld, s->trans};
+}
+
+/* Rows of c start as bias (+ c), or as 0 when nothing else will write them. */
+#define DEFINE_START_TILE(name, T)                                                                 \
+    static void name(const mti_gemm *g, const mti_gemm_tile *t)                                    \
+    {                                                                                              \
+        const T *bias = (const T *)(const void *)g->bias;                                          \
+        for (int64_t i = t->i; i < t->i + t->m; i++) {                                             \
+            T *row = (T *)(void *)t->c + i * g->c.ld;                                              \
+            for (int64_t j = t->j; j < t->j + t->n; j++) {                                         \
+                T start = bias == NULL ? 0 : bias[g->bias_per_row ? i : j];                        \
+                row[j] = g->accumulate ? row[j] + start : start;                                   \
+            }                                                                                      \
+        }                                                                                          \
+    }
+DEFINE_START_TILE(start_tile_f32, float)
+DEFINE_START_TILE(start_tile_f64, double)
+
+static void full_tile(const mti_gemm *g, const mti_gemm_tile *t)
+{
+    bool started = g->bias != NULL || g->k == 0;
+    if (started) (g->dtype == MT_F64 ? start_tile_f64 : start_tile_f32)(g, t);
+    for (int64_t p = 0; p < g->k; p += g->tile_k) {
+        int64_t k = min64(g->tile_k, g->k - p), skip = t->i * g->c.ld + t->j;
+        mti_mat a = block(g, &g->a, t->a, t->i, p), b = block(g, &g->b, t->b, p, t->j);
+        int beta = started || g->accumulate || p > 0;
+        if (g->dtype == MT_F64)
+            mti_dgemm(t->m, t->n, k, g->alpha, a, b, beta, (double *)(void *)t->c + skip, g->c.ld);
+        else
+            mti_sgemm(t->m, t->n, k, (float)g->alpha, a, b, (float)beta,
+                      (float *)(void *)t->c + skip, g->c.ld);
+    }
+}
+
+/* Items count the rows of tiles fastest: neighbours share a strip of b. */
+static void run_items(void *arg, int worker, int64_t begin, int64_t end)
+{
+    const mti_gemm *g = arg;
+    for (int64_t item = begin; item < end; item++) {
+        int64_t tile = item % (g->tiles_m * g->tiles_n), batch = item / (g->tiles_m * g->tiles_n);
+        int64_t a = 0, b = 0, c = 0;
+        for (int d = g->batch_rank - 1; d >= 0; d--) {
+            int64_t i = batch % g->batch_shape[d];
+            batch /= g->batch_shape[d];
+            a += i * g->a.batch_stride[d], b += i * g->b.batch_stride[d];
+            c += i * g->c.batch_stride[d];
+        }
+        int64_t i = tile % g->tiles_m * g->tile_m, j = tile / g->tiles_m * g->tile_n;
+        int64_t size = (int64_t)g->size;
+        mti_gemm_tile t = {.i = i,
+                           .j = j,
+                           .m = min64(g->tile_m, g->m - i),
+                           .n = min64(g->tile_n, g->n - j),
+                           .a = g->a.at + a * size,
+                           .b = g->b.at + b * size,
+                           .c = g->c.at + c * size};
+        if (g->size == 2)
+            mti_gemm_half_tile(g, &t, g->scratch + (size_t)worker * g->scratch_per_worker);
+        else
+            full_tile(g, &t);
+    }
+}
+
+/* ---- the kernels ---- */
+
+size_t mti_cpu_gemm_scratch(mti_ctx *ctx, const mti_view *a, const mti_view *b, const mti_view *c)
+{
+    mti_gemm g;
+    if (mt_dtype_size(c->dtype) != 2 || mti_view_count(c) == 0) return 0;
+    read_views(&g, a, b, c);
+    cut(&g, ctx->threads);
+    return (size_t)g.n_workers * g.scratch_per_worker;
+}
+
+bool mti_cpu_gemm(mti_ctx *ctx, double alpha, const mti_view *a, const mti_view *b, double beta,
+                  const mti_view *c, const mti_view *bias, void *scratch)
+{
+    mti_gemm g;
+    if (mti_view_count(c) == 0) return true;
+    read_views(&g, a, b, c);
+    if (max64(g.a.ld, max64(g.b.ld, g.c.ld)) > INT_MAX)
+        return mti_fail_bool(MT_ERR_UNSUPPORTED,
+                             "gemm: rows are %lld elements apart; OpenBLAS counts to %d",
+                             (long long)max64(g.a.ld, max64(g.b.ld, g.c.ld)), INT_MAX);
+    assert(beta == 0 || beta == 1);
+    g.alpha = alpha, g.accumulate = beta != 0;
+    g.bias = bias == NULL ? NULL : bias->data;
+    g.scratch = scratch;
+    cut(&g, ctx->threads);
+    mti_cpu_workers(ctx, g.n_workers, g.n_items, g.grain, run_items, &g);
+    return true;
+}

@@ -1,0 +1,45 @@
+/* gemm.h: one batched product, cut into tiles. */
+#ifndef MTI_CPU_GEMM_H
+#define MTI_CPU_GEMM_H
+
+#include "backends/cpu/blas.h"
+
+/* One operand: the first batch item's matrix and the way to the others. */
+typedef struct mti_gemm_side {
+    char *at;
+    int64_t ld;
+    bool trans; /* as in mti_mat; false for c */
+    int64_t batch_stride[MT_MAX_RANK];
+} mti_gemm_side;
+
+typedef struct mti_gemm {
+    mt_dtype dtype;
+    size_t size; /* of an element */
+    double alpha;
+    bool accumulate; /* beta = 1 */
+    int64_t m, n, k;
+    int batch_rank;
+    int64_t batch_shape[MT_MAX_RANK], n_batch;
+    mti_gemm_side a, b, c;
+    const char *bias;
+    bool bias_per_row; /* c was column-major, so the whole product is transposed */
+
+    int64_t tile_m, tile_n, tile_k; /* functions of shapes and dtype alone */
+    int64_t tiles_m, tiles_n, n_items, grain;
+    int n_workers;
+    char *scratch;
+    size_t scratch_per_worker;
+} mti_gemm;
+
+/* One tile of one batch item: rows and columns [i, i + m) x [j, j + n) of c. */
+typedef struct mti_gemm_tile {
+    int64_t i, j, m, n;
+    const char *a, *b; /* this batch item's matrices */
+    char *c;
+} mti_gemm_tile;
+
+/* gemm_half.c: a tile of 16-bit floats. scratch: mti_gemm_half_scratch bytes. */
+size_t mti_gemm_half_scratch(const mti_gemm *g);
+void mti_gemm_half_tile(const mti_gemm *g, const mti_gemm_tile *t, void *scratch);
+
+#endif
