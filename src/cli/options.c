@@ -367,10 +367,13 @@ bool mti_options_config(mti_options *o, const mt_model_config *base)
     if (attends && c.heads == 0) c.heads = default_heads(c.hidden);
     if (gpt) {
         c.causal = true;
-        if (c.context < o->seq) c.context = o->seq;
+        if (c.context == 0) c.context = o->seq;
     }
     o->config = c;
     if (!meaningful(o, c.kind) || !sizes_fit(o)) return false;
+    if (gpt && o->seq > c.context)
+        return refuse(o, "--seq %lld is longer than the model's context, %lld", (long long)o->seq,
+                      (long long)c.context);
     if (attends && c.hidden % c.heads)
         return refuse(o,
                       "--hidden %lld is not a multiple of --heads %lld; the heads share it evenly",

@@ -1,0 +1,32 @@
+/* formula.h: the closed formula for what a forward pass keeps, beside what the ledger found.
+ *
+ * Letters: b batch, s sequence, h hidden, f ffn, a heads, v vocabulary, L layers. For 2-byte floats
+ * with GELU, dropout and attention whose every intermediate is kept, a block comes to the
+ * 34bsh + 5abs^2 of Korthikanti et al. 2022, "Reducing Activation Recomputation in Large
+ * Transformer Models"; other choices take terms away, other element sizes change their weight. */
+#ifndef MTI_CLI_FORMULA_H
+#define MTI_CLI_FORMULA_H
+
+#include "memtape/autograd.h"
+#include "memtape/nn.h"
+
+/* Something kept that the formula leaves out, with the bytes of the ledger's entries of it. */
+typedef struct mti_term {
+    const char *text;
+    int64_t bytes;
+} mti_term;
+
+#define MTI_MAX_TERMS 10
+
+typedef struct mti_formula {
+    char text[160]; /* "34bsh + 5abs^2" */
+    int64_t bytes;
+    int n_residual;
+    mti_term residual[MTI_MAX_TERMS];
+    int64_t unexplained; /* measured - bytes - residual: 0, or formula and ledger disagree */
+} mti_formula;
+
+bool mti_formula_make(mti_formula *f, const mt_model_config *config, int64_t batch, int64_t seq,
+                      const mt_ledger *ledger);
+
+#endif

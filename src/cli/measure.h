@@ -1,0 +1,58 @@
+/* measure.h: one training step of a model with everything about its memory written down. */
+#ifndef MTI_CLI_MEASURE_H
+#define MTI_CLI_MEASURE_H
+
+#include "cli/options.h"
+
+/* What a step needs: the model, its input and what its output is compared with. */
+typedef struct mti_subject {
+    mt_device *device; /* borrowed */
+    mt_module *model;
+    mt_tensor *input;  /* [b,s,d] requiring grad, or i64 token ids [b,s] */
+    mt_tensor *target; /* i64 [b,s] for a gpt, whose output is then the loss; else NULL */
+} mti_subject;
+
+bool mti_subject_make(mti_subject *s, mt_device *device, const mt_model_config *config,
+                      int64_t batch, int64_t seq, uint64_t seed);
+void mti_subject_free(mti_subject *s);
+/* The output (a gpt: the loss); the caller's. */
+mt_tensor *mti_subject_forward(const mti_subject *s);
+
+/* Memory at the end of a phase; bytes in 512-byte blocks. */
+typedef struct mti_phase {
+    const char *name;
+    size_t allocated, peak, reserved;
+    size_t by_category[MT_CATEGORY_COUNT];
+    double seconds;
+} mti_phase;
+
+/* The allocator's growth over forward, and what it is made of:
+ *     measured = (saved - before) + rounding + output + residual */
+typedef struct mti_growth {
+    int64_t measured;
+    int64_t saved;    /* the ledger's bytes */
+    int64_t before;   /* those of them in storages that were there before forward (the input) */
+    int64_t rounding; /* of the new ones, up to 512-byte blocks */
+    int64_t output;   /* the output's block, if nothing saved it */
+    int64_t residual; /* bytes that nobody accounts for: 0, or the books are wrong */
+} mti_growth;
+
+#define MTI_MAX_PHASES 4 /* init, forward, backward, step */
+
+typedef struct mti_measurement {
+    mt_ledger *ledger;
+    uint64_t n_params, param_bytes;
+    uint64_t newest_before; /* serial of the newest storage made before forward */
+    int n_phases;
+    mti_phase phases[MTI_MAX_PHASES];
+    mti_growth growth;
+    mt_flops flops;
+} mti_measurement;
+
+/* Builds the model on `device` and makes one step: init, forward, backward and, with an optimizer,
+ * step. Everything but the ledger's record is gone again afterwards. */
+bool mti_measure(mti_measurement *m, mt_device *device, const mt_model_config *config,
+                 int64_t batch, int64_t seq, uint64_t seed, mti_optimizer_choice optimizer);
+void mti_measurement_free(mti_measurement *m);
+
+#endif

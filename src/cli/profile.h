@@ -1,0 +1,28 @@
+/* profile.h: what one measured step looks like, as text and as JSON. */
+#ifndef MTI_CLI_PROFILE_H
+#define MTI_CLI_PROFILE_H
+
+#include "cli/formula.h"
+#include "cli/measure.h"
+#include "report/json.h"
+#include "report/report.h"
+
+typedef struct mti_profile_data {
+    const mti_options *options;
+    mt_device *device; /* borrowed */
+    mti_measurement measured;
+    mti_formula formula;
+} mti_profile_data;
+
+/* The whole report. */
+bool mti_profile_print(const mti_profile_data *p, FILE *out);
+/* The object of docs/profile-json.md; NULL when memory ran out. */
+json_t *mti_profile_json(const mti_profile_data *p);
+
+/* The table of distinct storages the tape keeps, equal ones of repeated layers folded. */
+bool mti_print_saved(const mt_ledger *ledger, FILE *out, const mti_style *style);
+/* "block  b=2 s=4096 d=1024 ..." */
+void mti_print_model(const mti_options *o, mt_device *device, FILE *out, const mti_style *style);
+const char *mti_role_name(mt_save_role role);
+
+#endif

@@ -1,0 +1,163 @@
+/* profile_json.c: the object that docs/profile-json.md describes, key by key. */
+#include "cli/profile.h"
+
+static json_t *shape_json(int rank, const int64_t *shape)
+{
+    json_t *array = json_array();
+    for (int d = 0; d < rank; d++) mti_json_push(array, json_integer(shape[d]));
+    return array;
+}
+
+/* The model's dimensions; null where the kind of model has no such thing. */
+static json_t *model_json(const mti_options *o)
+{
+    static const char *const optimizers[] = {"none", "sgd", "adamw"};
+    const mt_model_config *c = &o->config;
+    bool gpt = c->kind == MT_MODEL_GPT, attends = c->kind != MT_MODEL_MLP;
+    bool feeds = c->kind != MT_MODEL_ATTENTION, norms = gpt || c->kind == MT_MODEL_BLOCK;
+    json_t *j = json_object();
+    mti_json_put_text(j, "kind", mt_model_kind_name(c->kind));
+    mti_json_put_text(j, "preset", o->preset);
+    mti_json_put_int(j, "batch", (uint64_t)o->batch);
+    mti_json_put_int(j, "seq", (uint64_t)o->seq);
+    mti_json_put_int(j, "hidden", (uint64_t)c->hidden);
+    mti_json_put(j, "heads", attends ? json_integer(c->heads) : json_null());
+    mti_json_put(j, "layers", gpt ? json_integer(c->layers) : json_null());
+    mti_json_put(j, "vocab", gpt ? json_integer(c->vocab) : json_null());
+    mti_json_put(j, "context", gpt ? json_integer(c->context) : json_null());
+    mti_json_put(j, "ffn", feeds ? json_integer(c->ffn ? c->ffn : 4 * c->hidden) : json_null());
+    mti_json_put_text(j, "act", feeds ? mt_act_name(c->act) : NULL);
+    mti_json_put(j, "inplace", feeds ? json_boolean(c->inplace) : json_null());
+    mti_json_put_text(j, "norm", norms ? mt_norm_place_name(c->norm) : NULL);
+    mti_json_put(j, "dropout", json_real(c->dropout));
+    mti_json_put_text(j, "attention", attends ? mt_attention_form_name(c->attention) : NULL);
+    mti_json_put(j, "causal", attends ? json_boolean(c->causal) : json_null());
+    mti_json_put_text(j, "dtype", mt_dtype_name(c->dtype));
+    mti_json_put_text(j, "optimizer", optimizers[o->optimizer]);
+    mti_json_put_int(j, "seed", (uint64_t)o->seed);
+    return j;
+}
+
+/* ---- saved tensors ---- */
+
+static json_t *saver_json(const mt_saver *s)
+{
+    json_t *j = json_object();
+    mti_json_put_text(j, "module", s->module);
+    mti_json_put_text(j, "op", s->op);
+    mti_json_put_text(j, "role", mti_role_name(s->role));
+    mti_json_put_text(j, "name", s->argument);
+    return j;
+}
+
+static json_t *freed_json(const mt_ledger_entry *e)
+{
+    if (!e->freed) return json_null();
+    json_t *j = json_object();
+    mti_json_put_text(j, "module", e->freed_after_module);
+    mti_json_put_text(j, "op", e->freed_after_op);
+    return j;
+}
+
+static json_t *entry_json(const mt_ledger *ledger, size_t i)
+{
+    mt_ledger_entry e;
+    if (mt_ledger_get(ledger, i, &e) != MT_OK) return NULL;
+    json_t *j = json_object(), *also = json_array();
+    mti_json_put_int(j, "storage", e.storage);
+    mti_json_put_int(j, "bytes", e.bytes);
+    mti_json_put_int(j, "allocated", e.allocated);
+    mti_json_put(j, "shape", shape_json(e.saver.rank, e.saver.shape));
+    mti_json_put_text(j, "dtype", mt_dtype_name(e.saver.dtype));
+    mti_json_put_text(j, "module", e.saver.module);
+    mti_json_put_text(j, "op", e.saver.op);
+    mti_json_put_text(j, "role", mti_role_name(e.saver.role));
+    mti_json_put_text(j, "name", e.saver.argument);
+    for (size_t k = 1; k < e.n_savers; k++) {
+        mt_saver other;
+        bool ok = mt_ledger_get_saver(ledger, i, k, &other) == MT_OK;
+        mti_json_push(also, ok ? saver_json(&other) : NULL);
+    }
+    mti_json_put(j, "also", also);
+    mti_json_put(j, "freed_after", freed_json(&e));
+    return j;
+}
+
+static json_t *saved_json(const mt_ledger *ledger)
+{
+    json_t *j = json_object(), *tensors = json_array();
+    size_t n = mt_ledger_count(ledger);
+    for (size_t i = 0; i < n; i++) mti_json_push(tensors, entry_json(ledger, i));
+    mti_json_put_int(j, "bytes", mt_ledger_bytes(ledger));
+    mti_json_put_int(j, "allocated", mt_ledger_allocated(ledger));
+    mti_json_put_int(j, "storages", n);
+    mti_json_put(j, "tensors", tensors);
+    return j;
+}
+
+/* ---- the rest ---- */
+
+static json_t *growth_json(const mti_growth *g)
+{
+    json_t *j = json_object();
+    mti_json_put(j, "measured", json_integer(g->measured));
+    mti_json_put(j, "saved", json_integer(g->saved));
+    mti_json_put(j, "before", json_integer(g->before));
+    mti_json_put(j, "rounding", json_integer(g->rounding));
+    mti_json_put(j, "output", json_integer(g->output));
+    mti_json_put(j, "residual", json_integer(g->residual));
+    return j;
+}
+
+static json_t *phase_json(const mti_phase *p)
+{
+    json_t *j = json_object(), *categories = json_object();
+    mti_json_put_text(j, "name", p->name);
+    mti_json_put_int(j, "allocated", p->allocated);
+    mti_json_put_int(j, "peak", p->peak);
+    mti_json_put_int(j, "reserved", p->reserved);
+    mti_json_put(j, "seconds", json_real(p->seconds));
+    for (int c = 0; c < MT_CATEGORY_COUNT; c++)
+        mti_json_put_int(categories, mt_category_name((mt_category)c), p->by_category[c]);
+    mti_json_put(j, "by_category", categories);
+    return j;
+}
+
+static json_t *formula_json(const mti_formula *f)
+{
+    json_t *j = json_object(), *residual = json_array();
+    mti_json_put(j, "bytes", json_integer(f->bytes));
+    mti_json_put_text(j, "text", f->text);
+    for (int i = 0; i < f->n_residual; i++) {
+        json_t *term = json_object();
+        mti_json_put_text(term, "term", f->residual[i].text);
+        mti_json_put(term, "bytes", json_integer(f->residual[i].bytes));
+        mti_json_push(residual, term);
+    }
+    mti_json_put(j, "residual", residual);
+    mti_json_put(j, "unexplained", json_integer(f->unexplained));
+    return j;
+}
+
+json_t *mti_profile_json(const mti_profile_data *p)
+{
+    const mti_measurement *m = &p->measured;
+    json_t *j = json_object(), *params = json_object(), *phases = json_array();
+    json_t *flops = json_object();
+    mti_json_put_text(j, "schema", "memtape.profile/1");
+    mti_json_put(j, "model", model_json(p->options));
+    mti_json_put_text(j, "device", mt_device_kind(p->device));
+    mti_json_put_int(params, "count", m->n_params);
+    mti_json_put_int(params, "bytes", m->param_bytes);
+    mti_json_put(j, "params", params);
+    mti_json_put(j, "saved", saved_json(m->ledger));
+    mti_json_put(j, "growth", growth_json(&m->growth));
+    for (int i = 0; i < m->n_phases; i++) mti_json_push(phases, phase_json(&m->phases[i]));
+    mti_json_put(j, "phases", phases);
+    mti_json_put(j, "formula", formula_json(&p->formula));
+    mti_json_put_int(flops, "forward", m->flops.forward);
+    mti_json_put_int(flops, "backward", m->flops.backward);
+    mti_json_put_int(flops, "recompute", m->flops.recompute);
+    mti_json_put(j, "flops", flops);
+    return j;
+}

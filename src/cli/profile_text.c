@@ -1,0 +1,160 @@
+/* profile_text.c: the report that people read. */
+#include <string.h>
+#include "cli/profile.h"
+
+void mti_print_model(const mti_options *o, mt_device *device, FILE *out, const mti_style *style)
+{
+    const mt_model_config *c = &o->config;
+    bool gpt = c->kind == MT_MODEL_GPT, attends = c->kind != MT_MODEL_MLP;
+    bool feeds = c->kind != MT_MODEL_ATTENTION, norms = gpt || c->kind == MT_MODEL_BLOCK;
+    mti_inked(out, style, MTI_BOLD, "%s", o->preset ? o->preset : mt_model_kind_name(c->kind));
+    fprintf(out, "  b=%lld s=%lld d=%lld", (long long)o->batch, (long long)o->seq,
+            (long long)c->hidden);
+    if (attends) fprintf(out, " a=%lld", (long long)c->heads);
+    if (gpt) fprintf(out, " l=%lld v=%lld", (long long)c->layers, (long long)c->vocab);
+    if (feeds) fprintf(out, " f=%lld", (long long)(c->ffn ? c->ffn : 4 * c->hidden));
+    if (feeds) fprintf(out, ", %s%s", mt_act_name(c->act), c->inplace ? " in place" : "");
+    if (attends)
+        fprintf(out, ", %s%s attention", c->causal ? "causal " : "",
+                mt_attention_form_name(c->attention));
+    if (norms) fprintf(out, ", %s-norm", mt_norm_place_name(c->norm));
+    if (c->dropout > 0) fprintf(out, ", dropout %g", c->dropout);
+    fprintf(out, ", %s on %s (%d threads)\n", mt_dtype_name(c->dtype), mt_device_kind(device),
+            mt_device_threads(device));
+}
+
+static void equation_row(mti_table *t, const char *sign, int64_t bytes, const char *text)
+{
+    mti_table_cell(t, "%s", sign);
+    mti_table_bytes(t, bytes);
+    mti_table_cell(t, "%s", text);
+}
+
+/* A row that ought to be 0. */
+static void residual_row(mti_table *t, int64_t bytes, const char *text, const char *alarm)
+{
+    mti_table_ink(t, bytes ? MTI_BAD : MTI_GOOD);
+    mti_table_cell(t, " ");
+    mti_table_bytes(t, bytes);
+    mti_table_cell(t, "%s%s", text, bytes ? alarm : "");
+}
+
+static bool print_growth(const mti_growth *g, FILE *out, const mti_style *style)
+{
+    mti_heading(out, style, "What the allocator's growth over forward is made of");
+    mti_table *t = mti_table_new("lrl", NULL);
+    equation_row(t, " ", g->saved, "saved for backward");
+    equation_row(t, "-", g->before, "of them in storages that were there before (the input)");
+    equation_row(t, "+", g->rounding, "rounding of the new ones up to 512-byte blocks");
+    equation_row(t, "+", g->output,
+                 g->output ? "the output, which nothing saved" : "the output: saved already");
+    mti_table_rule(t);
+    equation_row(t, "=", g->measured - g->residual, "expected");
+    equation_row(t, " ", g->measured, "measured: allocated after forward less before");
+    residual_row(t, g->residual, "difference", "   THE BOOKS DO NOT BALANCE: please report this");
+    mt_status status = mti_table_print(t, out, style);
+    mti_table_free(t);
+    return status == MT_OK;
+}
+
+static bool print_formula(const mti_profile_data *p, FILE *out, const mti_style *style)
+{
+    const mti_formula *f = &p->formula;
+    char text[256];
+    mti_heading(out, style, "The closed formula beside it, for %zu-byte floats",
+                mt_dtype_size(p->options->config.dtype));
+    mti_table *t = mti_table_new("lrl", NULL);
+    snprintf(text, sizeof text, "formula: %s", f->text);
+    equation_row(t, " ", f->bytes, text);
+    for (int i = 0; i < f->n_residual; i++)
+        equation_row(t, "+", f->residual[i].bytes, f->residual[i].text);
+    mti_table_rule(t);
+    int64_t saved = (int64_t)mt_ledger_bytes(p->measured.ledger);
+    equation_row(t, "=", saved - f->unexplained, "expected");
+    equation_row(t, " ", saved, "measured: saved for backward");
+    residual_row(t, f->unexplained, "difference", "   NOT EXPLAINED: formula and ledger disagree");
+    mt_status status = mti_table_print(t, out, style);
+    mti_table_free(t);
+    return status == MT_OK;
+}
+
+/* ---- phases: categories down, phases across ---- */
+
+typedef size_t phase_figure(const mti_phase *phase);
+static size_t allocated_of(const mti_phase *phase) { return phase->allocated; }
+static size_t peak_of(const mti_phase *phase) { return phase->peak; }
+static size_t reserved_of(const mti_phase *phase) { return phase->reserved; }
+
+static void phase_row(mti_table *t, const mti_measurement *m, const char *name,
+                      phase_figure *figure)
+{
+    mti_table_cell(t, "%s", name);
+    for (int i = 0; i < m->n_phases; i++) mti_table_bytes(t, (int64_t)figure(&m->phases[i]));
+}
+
+static void category_rows(mti_table *t, const mti_measurement *m)
+{
+    for (int c = 0; c < MT_CATEGORY_COUNT; c++) {
+        bool any = false;
+        for (int i = 0; i < m->n_phases; i++) any = any || m->phases[i].by_category[c] > 0;
+        if (!any) continue;
+        mti_table_cell(t, "%s", mt_category_name((mt_category)c));
+        for (int i = 0; i < m->n_phases; i++)
+            mti_table_bytes(t, (int64_t)m->phases[i].by_category[c]);
+    }
+}
+
+static void work_rows(mti_table *t, const mti_measurement *m)
+{
+    char buf[MTI_NUMBER];
+    mti_table_cell(t, "seconds");
+    for (int i = 0; i < m->n_phases; i++) mti_table_cell(t, "%.3f", m->phases[i].seconds);
+    mti_table_cell(t, "FLOP");
+    for (int i = 0; i < m->n_phases; i++) {
+        const char *name = m->phases[i].name;
+        double flops = !strcmp(name, "forward")    ? (double)m->flops.forward
+                       : !strcmp(name, "backward") ? (double)m->flops.backward
+                                                   : 0;
+        if (flops > 0)
+            mti_table_cell(t, "%s", mti_scaled(buf, flops));
+        else
+            mti_table_cell(t, "-");
+    }
+}
+
+static bool print_phases(const mti_measurement *m, FILE *out, const mti_style *style)
+{
+    const char *headings[1 + MTI_MAX_PHASES] = {"at the end of"};
+    char columns[2 + MTI_MAX_PHASES] = "l";
+    for (int i = 0; i < m->n_phases; i++) {
+        headings[1 + i] = m->phases[i].name;
+        strcat(columns, "r");
+    }
+    mti_heading(out, style, "Memory phase by phase, in bytes of 512-byte blocks");
+    mti_table *t = mti_table_new(columns, headings);
+    category_rows(t, m);
+    mti_table_rule(t);
+    mti_table_ink(t, MTI_BOLD);
+    phase_row(t, m, "allocated", allocated_of);
+    phase_row(t, m, "peak within", peak_of);
+    phase_row(t, m, "reserved", reserved_of);
+    work_rows(t, m);
+    mt_status status = mti_table_print(t, out, style);
+    mti_table_free(t);
+    return status == MT_OK;
+}
+
+bool mti_profile_print(const mti_profile_data *p, FILE *out)
+{
+    mti_style style = mti_style_of(out);
+    const mti_measurement *m = &p->measured;
+    char count[MTI_NUMBER], bytes[MTI_NUMBER], scaled[MTI_NUMBER];
+    mti_print_model(p->options, p->device, out, &style);
+    fprintf(out, "%s parameters, %s bytes\n", mti_thousands(count, (int64_t)m->n_params),
+            mti_thousands(bytes, (int64_t)m->param_bytes));
+    mti_heading(out, &style, "Saved for backward, right after forward: %s bytes (%s)",
+                mti_thousands(bytes, (int64_t)mt_ledger_bytes(m->ledger)),
+                mti_bytes_text(scaled, sizeof scaled, mt_ledger_bytes(m->ledger)));
+    return mti_print_saved(m->ledger, out, &style) && print_growth(&m->growth, out, &style) &&
+           print_formula(p, out, &style) && print_phases(m, out, &style);
+}

@@ -1,0 +1,152 @@
+/* saved.c: the table of what the tape keeps. */
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+#include "cli/profile.h"
+
+/* Entries that differ only in the number of their layer make one line. */
+typedef struct line {
+    mt_ledger_entry entry; /* the first of them */
+    size_t index;          /* its place in the ledger */
+    size_t count;
+    long first, last; /* numbers of the layers; -1 if the path has none */
+} line;
+
+const char *mti_role_name(mt_save_role role)
+{
+    static const char *const names[] = {"input", "output", "aux"};
+    return names[role];
+}
+
+/* The first component of a path that is a number; NULL if there is none. */
+static const char *number_in(const char *path)
+{
+    for (const char *at = path; at && *at; at = strchr(at, '.') ? strchr(at, '.') + 1 : NULL)
+        if (isdigit((unsigned char)*at)) return at;
+    return NULL;
+}
+
+static bool same_but_for_number(const char *a, const char *b)
+{
+    const char *x = number_in(a), *y = number_in(b);
+    if (!x || !y || x - a != y - b || strncmp(a, b, (size_t)(x - a)) != 0) return false;
+    return !strcmp(x + strspn(x, "0123456789"), y + strspn(y, "0123456789"));
+}
+
+static bool foldable(const mt_ledger_entry *a, const mt_ledger_entry *b)
+{
+    const mt_saver *s = &a->saver, *t = &b->saver;
+    if (a->bytes != b->bytes || a->n_savers != b->n_savers) return false;
+    if (s->role != t->role || s->dtype != t->dtype || s->rank != t->rank) return false;
+    for (int d = 0; d < s->rank; d++)
+        if (s->shape[d] != t->shape[d]) return false;
+    return !strcmp(s->op, t->op) && !strcmp(s->argument, t->argument) &&
+           same_but_for_number(s->module, t->module);
+}
+
+/* lines has room for every entry. Returns the number of lines. */
+static size_t fold(const mt_ledger *ledger, line *lines)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < mt_ledger_count(ledger); i++) {
+        mt_ledger_entry e;
+        if (mt_ledger_get(ledger, i, &e) != MT_OK) break;
+        const char *number = number_in(e.saver.module);
+        long layer = number ? strtol(number, NULL, 10) : -1;
+        size_t k = 0;
+        while (k < n && !(foldable(&lines[k].entry, &e) && lines[k].last == layer - 1)) k++;
+        if (k == n) {
+            lines[n++] = (line){.entry = e, .index = i, .count = 1, .first = layer, .last = layer};
+        } else {
+            lines[k].count++;
+            lines[k].last = layer;
+        }
+    }
+    return n;
+}
+
+/* "gpt.h.0-11.mlp.act" */
+static void write_path(char *buf, size_t size, const line *l)
+{
+    const char *path = l->entry.saver.module, *number = number_in(path);
+    if (l->count == 1 || !number) {
+        snprintf(buf, size, "%s", path);
+        return;
+    }
+    snprintf(buf, size, "%.*s%ld-%ld%s", (int)(number - path), path, l->first, l->last,
+             number + strspn(number, "0123456789"));
+}
+
+/* The others that keep the same storage: "also k, v; attn.proj linear x". */
+static void note_sharers(mti_table *table, const mt_ledger *ledger, const line *l)
+{
+    char text[512] = "";
+    const char *op = l->entry.saver.op, *module = l->entry.saver.module;
+    size_t n = 0;
+    for (size_t j = 1; j < l->entry.n_savers && n < sizeof text; j++) {
+        mt_saver s;
+        if (mt_ledger_get_saver(ledger, l->index, j, &s) != MT_OK) return;
+        bool same = !strcmp(s.op, op) && !strcmp(s.module, module);
+        if (same)
+            n += (size_t)snprintf(text + n, sizeof text - n, "%s%s", n ? ", " : "", s.argument);
+        else
+            n += (size_t)snprintf(text + n, sizeof text - n, "%s%s %s %s", n ? ", " : "", s.module,
+                                  s.op, s.argument);
+        op = s.op;
+        module = s.module;
+    }
+    if (!n) return;
+    mti_table_ink(table, MTI_DIM);
+    mti_table_note(table, 2, "shared at 0 bytes by %s", text);
+}
+
+static void print_line(mti_table *table, const mt_ledger *ledger, const line *l, const char *path,
+                       bool repeated, size_t total)
+{
+    char shape[MTI_SHAPE_TEXT], bytes[MTI_NUMBER];
+    const mt_saver *s = &l->entry.saver;
+    size_t sum = l->entry.bytes * l->count;
+    mti_table_cell(table, "%s", repeated ? "" : path);
+    mti_table_cell(table, "%s", repeated ? "" : s->op);
+    mti_table_cell(table, "%s", s->argument);
+    mti_table_cell(table, "%s", mti_role_name(s->role));
+    mti_table_cell(table, "%s", mti_shape_text(shape, s->rank, s->shape));
+    mti_table_cell(table, "%s", mt_dtype_name(s->dtype));
+    if (l->count > 1)
+        mti_table_cell(table, "%zu x", l->count);
+    else
+        mti_table_skip(table, 1);
+    mti_table_cell(table, "%s", mti_thousands(bytes, (int64_t)sum));
+    mti_table_cell(table, "%.1f %%", total ? 100.0 * (double)sum / (double)total : 0.0);
+    note_sharers(table, ledger, l);
+}
+
+bool mti_print_saved(const mt_ledger *ledger, FILE *out, const mti_style *style)
+{
+    static const char *const headings[] = {"module", "op", "keeps", "its",  "shape",
+                                           "dtype",  "",   "bytes", "share"};
+    line *lines = mti_calloc(mt_ledger_count(ledger) + 1, sizeof *lines);
+    if (!lines) return false;
+    mti_table *table = mti_table_new("eelllrrrr", headings);
+    size_t n = fold(ledger, lines), total = mt_ledger_bytes(ledger);
+    char path[256], before[256] = "";
+    const char *op = "";
+    for (size_t i = 0; i < n; i++) {
+        write_path(path, sizeof path, &lines[i]);
+        bool repeated = !strcmp(path, before) && !strcmp(op, lines[i].entry.saver.op);
+        print_line(table, ledger, &lines[i], path, repeated, total);
+        snprintf(before, sizeof before, "%s", path);
+        op = lines[i].entry.saver.op;
+    }
+    mti_table_rule(table);
+    mti_table_ink(table, MTI_BOLD);
+    mti_table_cell(table, "saved, each storage once");
+    mti_table_skip(table, 5);
+    mti_table_cell(table, "%zu", mt_ledger_count(ledger));
+    mti_table_bytes(table, (int64_t)total);
+    mti_table_cell(table, "100 %%");
+    mt_status status = mti_table_print(table, out, style);
+    mti_table_free(table);
+    mti_free(lines);
+    return status == MT_OK;
+}

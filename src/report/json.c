@@ -1,0 +1,58 @@
+/* json.c: JSON out. */
+#include <stdio.h>
+#include <string.h>
+#include "report/json.h"
+
+static void ran_out(void) { mti_fail(MT_ERR_MEMORY, "json: no memory for the report"); }
+
+void mti_json_put(json_t *object, const char *key, json_t *value)
+{
+    if (json_object_set_new(object, key, value) != 0) ran_out();
+}
+
+void mti_json_put_int(json_t *object, const char *key, uint64_t value)
+{
+    mti_json_put(object, key, json_integer((json_int_t)value));
+}
+
+void mti_json_put_text(json_t *object, const char *key, const char *value)
+{
+    mti_json_put(object, key, value ? json_string(value) : json_null());
+}
+
+void mti_json_push(json_t *array, json_t *value)
+{
+    if (json_array_append_new(array, value) != 0) ran_out();
+}
+
+static bool write_file(const char *path, const char *text)
+{
+    mti_file *f = mti_file_create(path);
+    if (!f) return false;
+    if (mti_file_write(f, text, strlen(text)) && mti_file_write(f, "\n", 1))
+        return mti_file_commit(f);
+    mti_file_abandon(f);
+    return false;
+}
+
+mt_status mti_json_write(json_t *root, const char *path)
+{
+    char *text = NULL;
+    if (mt_last_status() != MT_OK) goto out;
+    text = json_dumps(root, JSON_INDENT(2));
+    if (!text) {
+        ran_out();
+    } else if (strcmp(path, "-")) {
+        write_file(path, text);
+    } else if (puts(text) < 0) {
+        mti_fail(MT_ERR_IO, "standard output: cannot write the report");
+    }
+out:
+    if (text) {
+        json_free_t release;
+        json_get_alloc_funcs(NULL, &release);
+        release(text);
+    }
+    json_decref(root);
+    return mt_last_status();
+}

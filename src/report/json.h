@@ -1,0 +1,18 @@
+/* json.h: building and writing JSON. A builder that runs out of memory records it as this thread's
+ * error, and mti_json_write then refuses: one check, at the end. */
+#ifndef MTI_JSON_H
+#define MTI_JSON_H
+
+#include <jansson.h>
+#include "base/base.h"
+
+/* value is taken over, on failure too; NULL counts as out of memory. */
+void mti_json_put(json_t *object, const char *key, json_t *value);
+void mti_json_put_int(json_t *object, const char *key, uint64_t value);
+void mti_json_put_text(json_t *object, const char *key, const char *value); /* NULL: null */
+void mti_json_push(json_t *array, json_t *value);
+
+/* To the file, whole or not at all; "-": standard output. root is taken over. */
+mt_status mti_json_write(json_t *root, const char *path);
+
+#endif
