@@ -1,0 +1,230 @@
+/* checkpoint.c: all of a training run in one file: weights, optimizer state, generator, step. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "nn/checkpoint.h"
+#include "nn/nn.h"
+
+/* ---- saving ---- */
+
+typedef struct writer {
+    MTI_VEC(mt_named_tensor) tensors;
+    size_t n_weights; /* the rest is state, with names of our own */
+    MTI_VEC(mt_key_value) pairs;
+    char step[24], seed[24], offset[24];
+    char *steps; /* jansson's memory */
+} writer;
+
+/* "optimizer.m.h.0.mlp.fc.weight" */
+static char *state_name(const char *state, const char *param)
+{
+    size_t n = strlen(MTI_STATE_PREFIX) + strlen(state) + strlen(param) + 2;
+    char *name = mti_malloc(n);
+    if (name) snprintf(name, n, "%s%s.%s", MTI_STATE_PREFIX, state, param);
+    return name;
+}
+
+static bool add_weights(writer *w, const mt_named_tensor *list, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (!strncmp(list[i].name, MTI_STATE_PREFIX, strlen(MTI_STATE_PREFIX)))
+            return mti_fail_bool(MT_ERR_ARGUMENT,
+                                 "checkpoint: a parameter is called \"%s\"; names that start "
+                                 "with \"" MTI_STATE_PREFIX "\" are taken",
+                                 list[i].name);
+        if (!MTI_PUSH(&w->tensors, list[i])) return false;
+    }
+    w->n_weights = n;
+    return true;
+}
+
+static bool add_state(writer *w, const mt_optimizer *o)
+{
+    json_t *steps = json_object();
+    bool ok = true;
+    for (size_t i = 0; ok && i < mt_optimizer_state_count(o); i++) {
+        mt_optimizer_entry e;
+        if ((ok = mt_optimizer_state(o, i, &e) == MT_OK && MTI_RESERVE(&w->tensors))) {
+            char *name = state_name(e.name, e.param);
+            if ((ok = name != NULL))
+                w->tensors.at[w->tensors.n++] = (mt_named_tensor){name, e.tensor};
+        }
+        if (ok && json_object_set_new(steps, e.param, json_integer(e.step)))
+            ok = mti_fail_bool(MT_ERR_MEMORY, "checkpoint: memory ran out over the header");
+    }
+    if (ok && !(w->steps = json_dumps(steps, JSON_COMPACT)))
+        ok = mti_fail_bool(MT_ERR_MEMORY, "checkpoint: memory ran out over the header");
+    json_decref(steps);
+    return ok && MTI_PUSH(&w->pairs, ((mt_key_value){MTI_KEY_OPTIMIZER, mt_optimizer_kind(o)})) &&
+           MTI_PUSH(&w->pairs, ((mt_key_value){MTI_KEY_STEPS, w->steps}));
+}
+
+static bool add_run(writer *w, const mt_device *device, int64_t step)
+{
+    uint64_t seed = 0, offset = 0;
+    if (device) mt_rng_get(device, &seed, &offset);
+    snprintf(w->step, sizeof w->step, "%" PRId64, step);
+    snprintf(w->seed, sizeof w->seed, "%" PRIu64, seed);
+    snprintf(w->offset, sizeof w->offset, "%" PRIu64, offset);
+    return MTI_PUSH(&w->pairs, ((mt_key_value){MTI_KEY_STEP, w->step})) &&
+           MTI_PUSH(&w->pairs, ((mt_key_value){MTI_KEY_SEED, w->seed})) &&
+           MTI_PUSH(&w->pairs, ((mt_key_value){MTI_KEY_OFFSET, w->offset}));
+}
+
+static bool add_callers(writer *w, size_t n, const mt_key_value *pairs)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (pairs[i].key && !strncmp(pairs[i].key, MTI_KEY_PREFIX, strlen(MTI_KEY_PREFIX)))
+            return mti_fail_bool(MT_ERR_ARGUMENT,
+                                 "checkpoint: metadata \"%s\"; keys that start "
+                                 "with \"" MTI_KEY_PREFIX "\" are taken",
+                                 pairs[i].key);
+        if (!MTI_PUSH(&w->pairs, pairs[i])) return false;
+    }
+    return true;
+}
+
+mt_status mt_checkpoint_save(const char *path, mt_module *m, mt_optimizer *o, int64_t step,
+                             size_t n_metadata, const mt_key_value *metadata)
+{
+    const mt_named_tensor *list;
+    size_t n;
+    if (step < 0 || (n_metadata && !metadata))
+        return mti_fail(MT_ERR_ARGUMENT, "checkpoint_save: step %" PRId64 " or NULL metadata",
+                        step);
+    mt_status status = mt_module_params(m, &list, &n);
+    if (status != MT_OK) return status;
+    writer w = {.n_weights = 0};
+    bool ok = add_weights(&w, list, n) &&
+              add_run(&w, n ? mt_device_of(list[0].tensor) : NULL, step) &&
+              (!o || add_state(&w, o)) && add_callers(&w, n_metadata, metadata);
+    if (ok)
+        ok = mt_safetensors_save(path, w.tensors.n, w.tensors.at, w.pairs.n, w.pairs.at) == MT_OK;
+    for (size_t i = w.n_weights; i < w.tensors.n; i++) mti_free((char *)w.tensors.at[i].name);
+    mti_free(w.tensors.at);
+    mti_free(w.pairs.at);
+    free(w.steps);
+    return ok ? MT_OK : mt_last_status();
+}
+
+/* ---- loading ---- */
+
+static bool get_number(const mt_safetensors *f, const char *key, uint64_t most, uint64_t *out)
+{
+    const char *text = mt_safetensors_metadata(f, key);
+    char *end = NULL;
+    errno = 0;
+    if (text && *text >= '0' && *text <= '9') *out = strtoull(text, &end, 10);
+    if (end && !*end && !errno && *out <= most) return true;
+    return mti_fail_bool(MT_ERR_FORMAT,
+                         "%s: is no checkpoint: the metadata has no %s that is a number", f->path,
+                         key);
+}
+
+/* The optimizer has this parameter, and the file all of its state. */
+static bool check_state(const mt_safetensors *f, mt_optimizer *o, const char *param)
+{
+    mt_tensor *p = mti_optimizer_param(o, param);
+    char shown[MTI_SHOWN];
+    if (!p)
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "%s: has optimizer state of \"%s\"; no such parameter", f->path,
+                             mti_shown(shown, param));
+    for (int k = 0; mti_optimizer_state_name(o, k); k++) {
+        mt_safetensors_entry e;
+        char *name = state_name(mti_optimizer_state_name(o, k), param);
+        if (!name) return false;
+        bool ok = mt_safetensors_find(f, name, &e) && e.rank == mt_rank(p) &&
+                  e.dtype == mti_optimizer_state_dtype(p);
+        for (int d = 0; ok && d < e.rank; d++) ok = e.shape[d] == mt_shape(p)[d];
+        mti_free(name);
+        if (!ok)
+            return mti_fail_bool(MT_ERR_ARGUMENT,
+                                 "%s: the optimizer state \"%s\" of \"%s\" is missing or has "
+                                 "another shape or dtype",
+                                 f->path, mti_optimizer_state_name(o, k), param);
+    }
+    return true;
+}
+
+static size_t count_state(const mt_safetensors *f)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < f->entries.n; i++)
+        n += !strncmp(f->entries.at[i].info.name, MTI_STATE_PREFIX, strlen(MTI_STATE_PREFIX));
+    return n;
+}
+
+/* The metadata's {"parameter": steps}, if optimizer and file agree; json_decref it. */
+static json_t *check_optimizer(const mt_safetensors *f, mt_optimizer *o)
+{
+    const char *kind = mt_safetensors_metadata(f, MTI_KEY_OPTIMIZER);
+    const char *text = mt_safetensors_metadata(f, MTI_KEY_STEPS);
+    char shown[MTI_SHOWN];
+    if (!kind || strcmp(kind, mt_optimizer_kind(o)))
+        return mti_fail_null(MT_ERR_ARGUMENT, "%s: has state of optimizer \"%s\"; need \"%s\"",
+                             f->path, mti_shown(shown, kind ? kind : "none"), mt_optimizer_kind(o));
+    json_t *steps = text ? json_loads(text, JSON_REJECT_DUPLICATES, NULL) : NULL;
+    bool ok = json_is_object(steps) ||
+              mti_fail_bool(MT_ERR_FORMAT, "%s: %s is no JSON object", f->path, MTI_KEY_STEPS);
+    size_t n = 0;
+    for (void *at = ok ? json_object_iter(steps) : NULL; ok && at;
+         at = json_object_iter_next(steps, at)) {
+        const json_t *step = json_object_iter_value(at);
+        ok = (json_is_integer(step) && json_integer_value(step) >= 1) ||
+             mti_fail_bool(MT_ERR_FORMAT, "%s: %s: \"%s\" is no number >= 1", f->path,
+                           MTI_KEY_STEPS, mti_shown(shown, json_object_iter_key(at)));
+        ok = ok && check_state(f, o, json_object_iter_key(at));
+        for (int k = 0; mti_optimizer_state_name(o, k); k++) n++;
+    }
+    if (ok && n != count_state(f))
+        ok = mti_fail_bool(MT_ERR_ARGUMENT, "%s: %zu tensors of optimizer state; need %zu", f->path,
+                           count_state(f), n);
+    if (ok) return steps;
+    json_decref(steps);
+    return NULL;
+}
+
+/* After check_optimizer. */
+static bool load_state(mt_safetensors *f, mt_optimizer *o, mt_device *device, json_t *steps)
+{
+    bool ok = true;
+    mt_optimizer_reset(o);
+    for (void *at = json_object_iter(steps); ok && at; at = json_object_iter_next(steps, at)) {
+        mt_optimizer_entry e = {.param = json_object_iter_key(at),
+                                .step = json_integer_value(json_object_iter_value(at))};
+        for (int k = 0; ok && (e.name = mti_optimizer_state_name(o, k)); k++) {
+            char *name = state_name(e.name, e.param);
+            e.tensor = name ? mt_safetensors_read(f, name, device) : NULL;
+            ok = e.tensor && mt_optimizer_restore(o, &e) == MT_OK;
+            mt_release(e.tensor);
+            mti_free(name);
+        }
+    }
+    return ok;
+}
+
+mt_status mt_checkpoint_load(mt_safetensors *f, mt_module *m, mt_optimizer *o, int64_t *step)
+{
+    const mt_named_tensor *list;
+    size_t n;
+    uint64_t at, seed, offset;
+    if (!f) return mti_fail(MT_ERR_ARGUMENT, "checkpoint_load: the file is NULL");
+    mt_status status = mt_module_params(m, &list, &n);
+    if (status != MT_OK) return status;
+    if (!get_number(f, MTI_KEY_STEP, INT64_MAX, &at) ||
+        !get_number(f, MTI_KEY_SEED, UINT64_MAX, &seed) ||
+        !get_number(f, MTI_KEY_OFFSET, UINT64_MAX, &offset) || !mti_weights_fit(f, list, n))
+        return mt_last_status();
+    json_t *steps = NULL;
+    if (o && !(steps = check_optimizer(f, o))) return mt_last_status();
+    mt_device *device = n ? mt_device_of(list[0].tensor) : NULL;
+    bool ok = mti_weights_load(f, list, n) && (!o || load_state(f, o, device, steps));
+    json_decref(steps);
+    if (!ok) return mt_last_status();
+    if (device) mt_rng_set(device, seed, offset);
+    if (step) *step = (int64_t)at;
+    return MT_OK;
+}

@@ -1,0 +1,336 @@
+/* module.c: the tree of modules. A module owns its children and holds its parameters; names from
+ * the root down make the paths that records and files carry. */
+#include <string.h>
+#include "base/base.h"
+#include "nn/nn.h"
+
+typedef struct child {
+    char *name; /* the module's own name points here */
+    mt_module *module;
+} child;
+
+struct mt_module {
+    char *kind;
+    const char *name; /* kind, or the name the parent gave */
+    mt_forward_fn *forward;
+    void *user;
+    void (*destroy)(void *user);
+    bool training;
+    mt_module *parent;               /* NULL: a root */
+    MTI_VEC(mt_named_tensor) params; /* own; names allocated here */
+    MTI_VEC(child) children;
+    MTI_VEC(mt_named_tensor) flat; /* cache of mt_module_params; paths allocated here */
+    bool flat_valid;
+};
+
+/* ---- making and freeing ---- */
+
+mt_module *mt_module_new(const char *kind, mt_forward_fn *forward, void *user,
+                         void (*destroy)(void *user))
+{
+    mt_module *m = NULL;
+    if (!kind || !*kind || !forward)
+        mti_fail(MT_ERR_ARGUMENT, "module: needs a kind and a forward function");
+    else if ((m = mti_calloc(1, sizeof *m)) && !(m->kind = mti_strdup(kind))) {
+        mti_free(m);
+        m = NULL;
+    }
+    if (!m) {
+        if (destroy) destroy(user);
+        return NULL;
+    }
+    m->name = m->kind;
+    m->forward = forward;
+    m->user = user;
+    m->destroy = destroy;
+    m->training = true;
+    return m;
+}
+
+mt_module *mti_module_complete(mt_module *m, bool complete)
+{
+    if (complete) return m;
+    mt_module_free(m);
+    return NULL;
+}
+
+static void clear_flat(mt_module *m)
+{
+    for (size_t i = 0; i < m->flat.n; i++) mti_free((char *)m->flat.at[i].name);
+    m->flat.n = 0;
+    m->flat_valid = false;
+}
+
+void mt_module_free(mt_module *m)
+{
+    if (!m) return;
+    for (size_t i = 0; i < m->children.n; i++) {
+        mt_module_free(m->children.at[i].module);
+        mti_free(m->children.at[i].name);
+    }
+    for (size_t i = 0; i < m->params.n; i++) {
+        mt_release(m->params.at[i].tensor);
+        mti_free((char *)m->params.at[i].name);
+    }
+    clear_flat(m);
+    mti_free(m->flat.at);
+    mti_free(m->params.at);
+    mti_free(m->children.at);
+    if (m->destroy) m->destroy(m->user);
+    mti_free(m->kind);
+    mti_free(m);
+}
+
+/* The lists of parameters that m appears in are out of date. */
+static void changed(mt_module *m)
+{
+    for (; m; m = m->parent) clear_flat(m);
+}
+
+/* ---- putting together ---- */
+
+static child *find_child(const mt_module *m, const char *name)
+{
+    for (size_t i = 0; i < m->children.n; i++)
+        if (!strcmp(m->children.at[i].name, name)) return &m->children.at[i];
+    return NULL;
+}
+
+static bool good_name(const mt_module *m, const char *name)
+{
+    if (!name || !*name || name[0] == '.' || name[strlen(name) - 1] == '.')
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "module %s: \"%s\" is no name; need some text without a dot at "
+                             "either end",
+                             m->name, name ? name : "(null)");
+    if (mt_module_param(m, name) || find_child(m, name))
+        return mti_fail_bool(MT_ERR_ARGUMENT, "module %s: the name \"%s\" is taken", m->name, name);
+    return true;
+}
+
+mt_tensor *mt_module_add_param(mt_module *m, const char *name, mt_tensor *param)
+{
+    char *copy = NULL;
+    if (!m || !param) goto fail;
+    if (!good_name(m, name) || !MTI_RESERVE(&m->params) || !(copy = mti_strdup(name))) goto fail;
+    if (mt_set_category(param, MT_PARAMETER) != MT_OK) goto fail;
+    if (mt_dtype_is_float(mt_dtype_of(param)) && mt_set_requires_grad(param, true) != MT_OK)
+        goto fail;
+    m->params.at[m->params.n++] = (mt_named_tensor){copy, param};
+    changed(m);
+    return param;
+fail:
+    mti_free(copy);
+    mt_release(param);
+    return NULL;
+}
+
+/* Whether child may be given to m; if not, it is freed unless somebody owns it already. */
+static bool take(mt_module *m, mt_module *new_child)
+{
+    if (!new_child) return false;
+    const mt_module *root = m;
+    while (root && root->parent) root = root->parent;
+    if (m && !new_child->parent && new_child != root) return true;
+    if (m)
+        mti_fail(MT_ERR_ARGUMENT, "module %s: %s belongs to a module already", m->name,
+                 new_child->name);
+    else if (!new_child->parent)
+        mt_module_free(new_child);
+    return false;
+}
+
+mt_module *mt_module_add_child(mt_module *m, const char *name, mt_module *new_child)
+{
+    char *copy;
+    if (!take(m, new_child)) return NULL;
+    if (!good_name(m, name) || !MTI_RESERVE(&m->children) || !(copy = mti_strdup(name))) {
+        mt_module_free(new_child);
+        return NULL;
+    }
+    new_child->name = copy;
+    new_child->parent = m;
+    m->children.at[m->children.n++] = (child){copy, new_child};
+    changed(m);
+    return new_child;
+}
+
+mt_module *mt_module_swap_child(mt_module *m, const char *name, mt_module *new_child)
+{
+    if (!take(m, new_child)) return NULL;
+    child *place = name ? find_child(m, name) : NULL;
+    if (!place) {
+        mti_fail(MT_ERR_ARGUMENT, "module %s: no child \"%s\" to swap", m->name,
+                 name ? name : "(null)");
+        mt_module_free(new_child);
+        return NULL;
+    }
+    mt_module *old = place->module;
+    old->parent = NULL;
+    old->name = old->kind;
+    new_child->parent = m;
+    new_child->name = place->name;
+    place->module = new_child;
+    changed(m);
+    return old;
+}
+
+/* ---- asking ---- */
+
+const char *mt_module_kind(const mt_module *m) { return m ? m->kind : ""; }
+const char *mt_module_name(const mt_module *m) { return m ? m->name : ""; }
+void *mt_module_user(const mt_module *m) { return m ? m->user : NULL; }
+
+mt_tensor *mt_module_param(const mt_module *m, const char *name)
+{
+    for (size_t i = 0; m && name && i < m->params.n; i++)
+        if (!strcmp(m->params.at[i].name, name)) return m->params.at[i].tensor;
+    return NULL;
+}
+
+mt_module *mt_module_child(const mt_module *m, const char *name)
+{
+    child *found = m && name ? find_child(m, name) : NULL;
+    return found ? found->module : NULL;
+}
+
+mt_module *mt_module_child_at(const mt_module *m, size_t i)
+{
+    return m && i < m->children.n ? m->children.at[i].module : NULL;
+}
+
+mt_module *mt_module_find(mt_module *m, const char *path)
+{
+    if (!m || !path || !*path) return path ? m : NULL;
+    for (size_t i = 0; i < m->children.n; i++) {
+        /* A name may have dots itself ("h.3"), so it is compared whole. */
+        size_t n = strlen(m->children.at[i].name);
+        if (strncmp(m->children.at[i].name, path, n) || (path[n] && path[n] != '.')) continue;
+        mt_module *found = mt_module_find(m->children.at[i].module, path + n + (path[n] == '.'));
+        if (found) return found;
+    }
+    return NULL;
+}
+
+/* ---- running ---- */
+
+mt_tensor *mt_forward(mt_module *m, mt_tensor *x)
+{
+    if (!x) return NULL;
+    if (!m) return mti_fail_null(MT_ERR_ARGUMENT, "forward: the module is NULL");
+    if (mt_scope_push(m->name) != MT_OK) return NULL;
+    mt_tensor *y = m->forward(m, x);
+    mt_scope_pop();
+    return y;
+}
+
+mt_tensor *mt_forward_child(mt_module *m, const char *name, mt_tensor *x)
+{
+    if (!x) return NULL;
+    mt_module *c = mt_module_child(m, name);
+    if (c) return mt_forward(c, x);
+    return mti_fail_null(MT_ERR_ARGUMENT, "module %s: no child \"%s\" to run", mt_module_name(m),
+                         name ? name : "(null)");
+}
+
+void mt_module_set_training(mt_module *m, bool training)
+{
+    if (!m) return;
+    m->training = training;
+    for (size_t i = 0; i < m->children.n; i++)
+        mt_module_set_training(m->children.at[i].module, training);
+}
+
+bool mt_module_training(const mt_module *m) { return m && m->training; }
+
+/* ---- parameters ---- */
+
+static char *join(const char *prefix, const char *name)
+{
+    size_t n_prefix = strlen(prefix), n_name = strlen(name);
+    char *path = mti_malloc(n_prefix + n_name + 2);
+    if (!path) return NULL;
+    memcpy(path, prefix, n_prefix);
+    if (n_prefix) path[n_prefix++] = '.';
+    memcpy(path + n_prefix, name, n_name + 1);
+    return path;
+}
+
+static bool listed(const mt_module *root, const mt_tensor *t)
+{
+    for (size_t i = 0; i < root->flat.n; i++)
+        if (root->flat.at[i].tensor == t) return true;
+    return false;
+}
+
+static bool flatten(mt_module *root, const mt_module *m, const char *prefix)
+{
+    for (size_t i = 0; i < m->params.n; i++) {
+        if (listed(root, m->params.at[i].tensor)) continue;
+        char *path = MTI_RESERVE(&root->flat) ? join(prefix, m->params.at[i].name) : NULL;
+        if (!path) return false;
+        root->flat.at[root->flat.n++] = (mt_named_tensor){path, m->params.at[i].tensor};
+    }
+    bool ok = true;
+    for (size_t i = 0; ok && i < m->children.n; i++) {
+        char *path = join(prefix, m->children.at[i].name);
+        ok = path && flatten(root, m->children.at[i].module, path);
+        mti_free(path);
+    }
+    return ok;
+}
+
+mt_status mt_module_params(mt_module *m, const mt_named_tensor **list, size_t *n)
+{
+    if (!m || !list || !n) return mti_fail(MT_ERR_ARGUMENT, "module_params: an argument is NULL");
+    if (!m->flat_valid) {
+        if (!flatten(m, m, "")) {
+            clear_flat(m);
+            return MT_ERR_MEMORY;
+        }
+        m->flat_valid = true;
+    }
+    *list = m->flat.at;
+    *n = m->flat.n;
+    return MT_OK;
+}
+
+mt_status mt_module_size(mt_module *m, uint64_t *n_elements, uint64_t *n_bytes)
+{
+    const mt_named_tensor *list;
+    size_t n;
+    mt_status status = mt_module_params(m, &list, &n);
+    if (status != MT_OK) return status;
+    uint64_t elements = 0, bytes = 0;
+    for (size_t i = 0; i < n; i++) {
+        uint64_t count = (uint64_t)mt_numel(list[i].tensor);
+        elements += count;
+        bytes += count * mt_dtype_size(mt_dtype_of(list[i].tensor));
+    }
+    if (n_elements) *n_elements = elements;
+    if (n_bytes) *n_bytes = bytes;
+    return MT_OK;
+}
+
+mt_status mt_module_zero_grad(mt_module *m)
+{
+    const mt_named_tensor *list;
+    size_t n;
+    mt_status status = mt_module_params(m, &list, &n);
+    for (size_t i = 0; status == MT_OK && i < n; i++) status = mt_set_grad(list[i].tensor, NULL);
+    return status;
+}
+
+mt_status mt_module_freeze(mt_module *m, bool frozen)
+{
+    const mt_named_tensor *list;
+    size_t n;
+    mt_status status = mt_module_params(m, &list, &n);
+    for (size_t i = 0; status == MT_OK && i < n; i++) {
+        mt_tensor *p = list[i].tensor;
+        if (!mt_dtype_is_float(mt_dtype_of(p))) continue;
+        if (frozen) status = mt_set_grad(p, NULL);
+        if (status == MT_OK) status = mt_set_requires_grad(p, !frozen);
+    }
+    return status;
+}

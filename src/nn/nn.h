@@ -1,0 +1,18 @@
+/* nn.h: what the files of this room share. */
+#ifndef MTI_NN_H
+#define MTI_NN_H
+
+#include "base/base.h"
+#include "memtape/nn.h"
+
+/* m if `complete`, that is if all its parts could be made; otherwise m is freed: NULL. */
+mt_module *mti_module_complete(mt_module *m, bool complete);
+
+/* The name of state tensor k of every parameter; NULL past the last. */
+const char *mti_optimizer_state_name(const mt_optimizer *optimizer, int k);
+/* Borrowed; NULL if the optimizer has no such parameter. */
+mt_tensor *mti_optimizer_param(mt_optimizer *optimizer, const char *path);
+/* What the state of a parameter is kept in: f32, f64 for f64. */
+mt_dtype mti_optimizer_state_dtype(const mt_tensor *param);
+
+#endif

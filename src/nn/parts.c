@@ -1,0 +1,134 @@
+/* parts.c: the small modules models are made of: one op each, with its parameters. */
+#include <math.h>
+#include "nn/nn.h"
+#include "memtape/ops.h"
+
+/* user data of the parts that have some: copied onto the heap */
+static mt_module *with_number(const char *kind, mt_forward_fn *forward, double value)
+{
+    double *user = mti_malloc(sizeof *user);
+    if (!user) return NULL;
+    *user = value;
+    return mt_module_new(kind, forward, user, mti_free);
+}
+
+static double number(const mt_module *self) { return *(const double *)mt_module_user(self); }
+
+/* ---- linear ---- */
+
+static mt_tensor *linear_forward(mt_module *self, mt_tensor *x)
+{
+    return mt_linear(x, mt_module_param(self, "weight"), mt_module_param(self, "bias"));
+}
+
+mt_module *mt_linear_new(mt_device *device, mt_dtype dtype, int64_t in, int64_t out, bool bias,
+                         double std)
+{
+    if (in < 1 || out < 1)
+        return mti_fail_null(MT_ERR_ARGUMENT, "linear: %lld -> %lld; both must be at least 1",
+                             (long long)in, (long long)out);
+    if (std == 0) std = 1 / sqrt((double)in);
+    mt_module *m = mt_module_new("linear", linear_forward, NULL, NULL);
+    return mti_module_complete(
+        m,
+        m &&
+            mt_module_add_param(m, "weight", mt_normal(device, dtype, MT_SHAPE(out, in), 0, std)) &&
+            (!bias || mt_module_add_param(m, "bias", mt_zeros(device, dtype, MT_SHAPE(out)))));
+}
+
+/* ---- layer norm ---- */
+
+static mt_tensor *layer_norm_forward(mt_module *self, mt_tensor *x)
+{
+    return mt_layer_norm(x, mt_module_param(self, "weight"), mt_module_param(self, "bias"),
+                         number(self));
+}
+
+mt_module *mt_layer_norm_new(mt_device *device, mt_dtype dtype, int64_t n, bool bias, double eps)
+{
+    if (n < 1 || !(eps >= 0))
+        return mti_fail_null(MT_ERR_ARGUMENT,
+                             "layer_norm: n %lld, eps %g; n must be at least 1, eps not negative",
+                             (long long)n, eps);
+    mt_module *m = with_number("layer_norm", layer_norm_forward, eps > 0 ? eps : 1e-5);
+    return mti_module_complete(
+        m, m && mt_module_add_param(m, "weight", mt_full(device, dtype, MT_SHAPE(n), 1)) &&
+               (!bias || mt_module_add_param(m, "bias", mt_zeros(device, dtype, MT_SHAPE(n)))));
+}
+
+/* ---- embedding ---- */
+
+static mt_tensor *embedding_forward(mt_module *self, mt_tensor *index)
+{
+    return mt_embedding(index, mt_module_param(self, "weight"));
+}
+
+mt_module *mt_embedding_new(mt_device *device, mt_dtype dtype, int64_t rows, int64_t n, double std)
+{
+    if (rows < 1 || n < 1)
+        return mti_fail_null(MT_ERR_ARGUMENT, "embedding: %lld rows of %lld; need at least 1 of 1",
+                             (long long)rows, (long long)n);
+    mt_module *m = mt_module_new("embedding", embedding_forward, NULL, NULL);
+    return mti_module_complete(
+        m,
+        m && mt_module_add_param(
+                 m, "weight", mt_normal(device, dtype, MT_SHAPE(rows, n), 0, std == 0 ? 1 : std)));
+}
+
+/* ---- activation ---- */
+
+#define LEAKY_SLOPE 0.01
+
+typedef struct activation {
+    mt_act act;
+    bool inplace;
+} activation;
+
+static mt_tensor *activation_forward(mt_module *self, mt_tensor *x)
+{
+    const activation *a = mt_module_user(self);
+    if (a->inplace) {
+        mt_status status =
+            a->act == MT_ACT_RELU ? mt_relu_inplace(x) : mt_leaky_relu_inplace(x, LEAKY_SLOPE);
+        return status == MT_OK ? mt_retain(x) : NULL;
+    }
+    switch (a->act) {
+    case MT_ACT_RELU: return mt_relu(x);
+    case MT_ACT_LEAKY_RELU: return mt_leaky_relu(x, LEAKY_SLOPE);
+    case MT_ACT_GELU: return mt_gelu(x);
+    case MT_ACT_GELU_TANH: return mt_gelu_tanh(x);
+    case MT_ACT_SILU: return mt_silu(x);
+    case MT_ACT_TANH: return mt_tanh(x);
+    case MT_ACT_SIGMOID: return mt_sigmoid(x);
+    case MT_ACT_COUNT: break;
+    }
+    return mti_fail_null(MT_ERR_INTERNAL, "activation: %d is none", (int)a->act);
+}
+
+mt_module *mt_activation_new(mt_act act, bool inplace)
+{
+    if ((unsigned)act >= MT_ACT_COUNT)
+        return mti_fail_null(MT_ERR_ARGUMENT, "activation: %d is none", (int)act);
+    if (inplace && act != MT_ACT_RELU && act != MT_ACT_LEAKY_RELU)
+        return mti_fail_null(MT_ERR_ARGUMENT,
+                             "activation: %s cannot run in place; relu and leaky_relu can",
+                             mt_act_name(act));
+    activation *user = mti_malloc(sizeof *user);
+    if (!user) return NULL;
+    *user = (activation){act, inplace};
+    return mt_module_new(mt_act_name(act), activation_forward, user, mti_free);
+}
+
+/* ---- dropout ---- */
+
+static mt_tensor *dropout_forward(mt_module *self, mt_tensor *x)
+{
+    return mt_module_training(self) ? mt_dropout(x, number(self)) : mt_retain(x);
+}
+
+mt_module *mt_dropout_new(double p)
+{
+    if (!(p >= 0 && p < 1))
+        return mti_fail_null(MT_ERR_ARGUMENT, "dropout: p is %g; need 0 <= p < 1", p);
+    return with_number("dropout", dropout_forward, p);
+}

@@ -1,0 +1,306 @@
+/* safetensors.c: opening a file. Nothing in it is believed: every size is checked against the
+ * file's own length before it is used, and the data must be covered exactly, without holes. */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "nn/safetensors.h"
+
+#define MAX_HEADER ((uint64_t)100 * 1000 * 1000) /* the format's own limit */
+
+const char *const mti_safetensors_dtypes[MT_DTYPE_COUNT] = {
+    [MT_F32] = "F32", [MT_F64] = "F64", [MT_BF16] = "BF16", [MT_F16] = "F16",
+    [MT_I64] = "I64", [MT_I32] = "I32", [MT_U8] = "U8",     [MT_BOOL] = "BOOL",
+};
+
+const char *mti_shown(char buf[MTI_SHOWN], const char *name)
+{
+    size_t n = 0;
+    for (; name[n] && n < MTI_SHOWN - 1; n++) {
+        unsigned char c = (unsigned char)name[n];
+        buf[n] = c < 0x20 || c == 0x7f ? '?' : name[n];
+    }
+    if (name[n]) memcpy(buf + MTI_SHOWN - 4, "...", 3);
+    buf[n] = '\0';
+    return buf;
+}
+
+/* ---- one tensor's entry ---- */
+
+typedef struct place {
+    const char *path, *tensor; /* tensor: fit to be printed */
+} place;
+
+static bool bad(const place *at, const char *what)
+{
+    return mti_fail_bool(MT_ERR_FORMAT, "%s: tensor \"%s\": %s", at->path, at->tensor, what);
+}
+
+static bool parse_dtype(const place *at, const json_t *value, mt_dtype *out)
+{
+    const char *name = json_string_value(value);
+    if (!name) return bad(at, "has no dtype");
+    for (int d = 0; d < MT_DTYPE_COUNT; d++)
+        if (!strcmp(mti_safetensors_dtypes[d], name)) {
+            *out = (mt_dtype)d;
+            return true;
+        }
+    char shown[MTI_SHOWN];
+    return mti_fail_bool(MT_ERR_FORMAT,
+                         "%s: tensor \"%s\": dtype \"%s\"; need one of F32, F64, BF16, F16, I64, "
+                         "I32, U8, BOOL",
+                         at->path, at->tensor, mti_shown(shown, name));
+}
+
+/* Fills in shape and bytes. The extents must not overflow even where one of them is 0. */
+static bool parse_shape(const place *at, const json_t *value, mt_safetensors_entry *out)
+{
+    if (!json_is_array(value)) return bad(at, "has no shape");
+    if (json_array_size(value) > MT_MAX_RANK)
+        return mti_fail_bool(MT_ERR_FORMAT,
+                             "%s: tensor \"%s\": %zu dimensions; at most %d are read", at->path,
+                             at->tensor, json_array_size(value), MT_MAX_RANK);
+    size_t span = mt_dtype_size(out->dtype);
+    bool empty = false;
+    out->rank = (int)json_array_size(value);
+    for (int d = 0; d < out->rank; d++) {
+        const json_t *extent = json_array_get(value, (size_t)d);
+        if (!json_is_integer(extent) || json_integer_value(extent) < 0)
+            return bad(at, "the shape has an extent that is no whole number >= 0");
+        out->shape[d] = (int64_t)json_integer_value(extent);
+        if (out->shape[d] == 0)
+            empty = true;
+        else if (!mti_mul_size(span, (size_t)out->shape[d], &span) || span > INT64_MAX)
+            return bad(at, "the shape overflows");
+    }
+    out->bytes = empty ? 0 : span;
+    return true;
+}
+
+static bool parse_offsets(const place *at, const json_t *value, uint64_t data_bytes,
+                          mti_tensor_entry *out)
+{
+    const json_t *begin = json_array_get(value, 0), *end = json_array_get(value, 1);
+    if (json_array_size(value) != 2 || !json_is_integer(begin) || !json_is_integer(end) ||
+        json_integer_value(begin) < 0 || json_integer_value(end) < json_integer_value(begin))
+        return bad(at, "data_offsets are not two whole numbers 0 <= begin <= end");
+    out->begin = (uint64_t)json_integer_value(begin);
+    out->end = (uint64_t)json_integer_value(end);
+    if (out->end > data_bytes)
+        return mti_fail_bool(MT_ERR_FORMAT,
+                             "%s: tensor \"%s\": its data ends at %" PRIu64
+                             ", but the file has %" PRIu64 " bytes of data (truncated?)",
+                             at->path, at->tensor, out->end, data_bytes);
+    if (out->end - out->begin == out->info.bytes) return true;
+    return mti_fail_bool(MT_ERR_FORMAT,
+                         "%s: tensor \"%s\": shape and dtype make %zu bytes, data_offsets %" PRIu64,
+                         at->path, at->tensor, out->info.bytes, out->end - out->begin);
+}
+
+static bool parse_tensor(mt_safetensors *f, const char *name, const json_t *value,
+                         uint64_t data_bytes)
+{
+    char shown[MTI_SHOWN];
+    place at = {f->path, mti_shown(shown, name)};
+    mti_tensor_entry entry = {.info = {.name = name}};
+    if (!json_is_object(value)) return bad(&at, "is no object");
+    return parse_dtype(&at, json_object_get(value, "dtype"), &entry.info.dtype) &&
+           parse_shape(&at, json_object_get(value, "shape"), &entry.info) &&
+           parse_offsets(&at, json_object_get(value, "data_offsets"), data_bytes, &entry) &&
+           MTI_PUSH(&f->entries, entry);
+}
+
+/* ---- the whole header ---- */
+
+static bool parse_metadata(mt_safetensors *f, json_t *value)
+{
+    if (!json_is_object(value))
+        return mti_fail_bool(MT_ERR_FORMAT, "%s: __metadata__ is no object", f->path);
+    for (void *at = json_object_iter(value); at; at = json_object_iter_next(value, at)) {
+        char shown[MTI_SHOWN];
+        if (!json_is_string(json_object_iter_value(at)))
+            return mti_fail_bool(MT_ERR_FORMAT, "%s: __metadata__: \"%s\" is no text", f->path,
+                                 mti_shown(shown, json_object_iter_key(at)));
+    }
+    f->metadata = value;
+    return true;
+}
+
+static int by_position(const void *a, const void *b)
+{
+    const mti_tensor_entry *x = a, *y = b;
+    if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;
+    if (x->end != y->end) return x->end < y->end ? -1 : 1;
+    return strcmp(x->info.name, y->info.name);
+}
+
+/* Sorted by position, each tensor must start where the one before it ends. */
+static bool check_cover(mt_safetensors *f, uint64_t data_bytes)
+{
+    if (f->entries.n) qsort(f->entries.at, f->entries.n, sizeof *f->entries.at, by_position);
+    uint64_t covered = 0;
+    for (size_t i = 0; i < f->entries.n; i++) {
+        const mti_tensor_entry *e = &f->entries.at[i];
+        char shown[MTI_SHOWN], before[MTI_SHOWN];
+        if (e->begin < covered)
+            return mti_fail_bool(MT_ERR_FORMAT, "%s: tensors \"%s\" and \"%s\" overlap", f->path,
+                                 mti_shown(before, f->entries.at[i - 1].info.name),
+                                 mti_shown(shown, e->info.name));
+        if (e->begin > covered)
+            return mti_fail_bool(MT_ERR_FORMAT,
+                                 "%s: %" PRIu64 " bytes before tensor \"%s\" belong "
+                                 "to none",
+                                 f->path, e->begin - covered, mti_shown(shown, e->info.name));
+        covered = e->end;
+    }
+    return covered == data_bytes ||
+           mti_fail_bool(MT_ERR_FORMAT,
+                         "%s: %" PRIu64 " bytes after the last tensor belong to none", f->path,
+                         data_bytes - covered);
+}
+
+static bool parse_header(mt_safetensors *f, const char *text, size_t n, uint64_t data_bytes)
+{
+    json_error_t error;
+    if (!n || text[0] != '{')
+        return mti_fail_bool(MT_ERR_FORMAT, "%s: the header does not start with '{'", f->path);
+    f->root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &error);
+    if (!f->root) {
+        char shown[MTI_SHOWN]; /* the parser quotes the text it stumbled over */
+        return mti_fail_bool(MT_ERR_FORMAT, "%s: the header is no JSON: %s (byte %d)", f->path,
+                             mti_shown(shown, error.text), error.position);
+    }
+    for (void *at = json_object_iter(f->root); at; at = json_object_iter_next(f->root, at)) {
+        const char *name = json_object_iter_key(at);
+        json_t *value = json_object_iter_value(at);
+        bool ok = strcmp(name, "__metadata__") ? parse_tensor(f, name, value, data_bytes)
+                                               : parse_metadata(f, value);
+        if (!ok) return false;
+    }
+    return check_cover(f, data_bytes);
+}
+
+/* The length of the header, from the first 8 bytes. */
+static bool header_length(const char *path, const unsigned char *head, size_t n_head,
+                          uint64_t file_bytes, size_t *out)
+{
+    uint64_t n = 0;
+    if (n_head < 8 || file_bytes < n_head)
+        return mti_fail_bool(MT_ERR_FORMAT,
+                             "%s: %zu bytes are too few for a safetensors file (truncated?)", path,
+                             n_head);
+    for (int i = 7; i >= 0; i--) n = n << 8 | head[i];
+    if (n > MAX_HEADER)
+        return mti_fail_bool(MT_ERR_FORMAT,
+                             "%s: a header of %" PRIu64 " bytes; at most %" PRIu64 " are allowed",
+                             path, n, MAX_HEADER);
+    if (n > file_bytes - 8)
+        return mti_fail_bool(MT_ERR_FORMAT,
+                             "%s: a header of %" PRIu64 " bytes in a file of %" PRIu64
+                             " (truncated?)",
+                             path, n, file_bytes);
+    *out = (size_t)n;
+    return true;
+}
+
+mt_safetensors *mti_safetensors_parse(const char *path, const void *head, size_t n_head,
+                                      uint64_t file_bytes)
+{
+    size_t n;
+    if (!header_length(path, head, n_head, file_bytes, &n)) return NULL;
+    if (n > n_head - 8) return mti_fail_null(MT_ERR_FORMAT, "%s: the header is cut short", path);
+    mt_safetensors *f = mti_calloc(1, sizeof *f);
+    if (!f) return NULL;
+    f->fd = -1;
+    f->data_at = 8 + (uint64_t)n;
+    if ((f->path = mti_strdup(path)) &&
+        parse_header(f, (const char *)head + 8, n, file_bytes - f->data_at))
+        return f;
+    mt_safetensors_free(f);
+    return NULL;
+}
+
+/* ---- opening ---- */
+
+/* n bytes from the file's position into p; fewer mean that it shrank meanwhile. */
+static bool read_exactly(int fd, const char *path, char *p, size_t n)
+{
+    while (n) {
+        ssize_t got = read(fd, p, n);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return mti_fail_bool(MT_ERR_IO, "%s: cannot read: %s", path, strerror(errno));
+        if (got == 0) return mti_fail_bool(MT_ERR_FORMAT, "%s: ends early", path);
+        p += got, n -= (size_t)got;
+    }
+    return true;
+}
+
+static mt_safetensors *read_header(int fd, const char *path, uint64_t file_bytes)
+{
+    unsigned char first[8];
+    size_t n, n_first = file_bytes < 8 ? (size_t)file_bytes : 8;
+    if (!read_exactly(fd, path, (char *)first, n_first) ||
+        !header_length(path, first, n_first, file_bytes, &n))
+        return NULL;
+    char *head = mti_malloc(8 + n);
+    if (!head) return NULL;
+    memcpy(head, first, 8);
+    mt_safetensors *f = NULL;
+    if (read_exactly(fd, path, head + 8, n))
+        f = mti_safetensors_parse(path, head, 8 + n, file_bytes);
+    mti_free(head);
+    return f;
+}
+
+mt_safetensors *mt_safetensors_open(const char *path)
+{
+    if (!path) return mti_fail_null(MT_ERR_ARGUMENT, "safetensors_open: the path is NULL");
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe without a writer: no wait */
+    if (fd < 0 || fstat(fd, &st) != 0) {
+        mti_fail(MT_ERR_IO, "%s: cannot open: %s", path, strerror(errno));
+        if (fd >= 0) close(fd);
+        return NULL;
+    }
+    mt_safetensors *f = NULL;
+    if (!S_ISREG(st.st_mode))
+        mti_fail(MT_ERR_IO, "%s: is no regular file", path);
+    else
+        f = read_header(fd, path, (uint64_t)st.st_size);
+    if (f)
+        f->fd = fd;
+    else
+        close(fd);
+    return f;
+}
+
+void mt_safetensors_free(mt_safetensors *f)
+{
+    if (!f) return;
+    if (f->fd >= 0) close(f->fd);
+    json_decref(f->root);
+    mti_free(f->entries.at);
+    mti_free(f->path);
+    mti_free(f);
+}
+
+/* ---- asking ---- */
+
+size_t mt_safetensors_count(const mt_safetensors *f) { return f ? f->entries.n : 0; }
+
+mt_status mt_safetensors_get(const mt_safetensors *f, size_t i, mt_safetensors_entry *out)
+{
+    if (!f || !out || i >= f->entries.n)
+        return mti_fail(MT_ERR_ARGUMENT, "safetensors_get: no tensor %zu; there are %zu", i,
+                        mt_safetensors_count(f));
+    *out = f->entries.at[i].info;
+    return MT_OK;
+}
+
+const char *mt_safetensors_metadata(const mt_safetensors *f, const char *key)
+{
+    return f && key ? json_string_value(json_object_get(f->metadata, key)) : NULL;
+}

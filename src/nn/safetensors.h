@@ -1,0 +1,35 @@
+/* safetensors.h: inside an open file, for the readers of this room and for the fuzzer. */
+#ifndef MTI_SAFETENSORS_H
+#define MTI_SAFETENSORS_H
+
+#include <jansson.h>
+#include "base/base.h"
+#include "memtape/io.h"
+
+/* The names of element types in files, in the order of mt_dtype. */
+extern const char *const mti_safetensors_dtypes[MT_DTYPE_COUNT];
+
+typedef struct mti_tensor_entry {
+    mt_safetensors_entry info; /* name: in `root` */
+    uint64_t begin, end;       /* from the start of the data */
+} mti_tensor_entry;
+
+struct mt_safetensors {
+    char *path;
+    int fd;                            /* -1 if there is none to read data from */
+    json_t *root;                      /* the header; holds all names */
+    json_t *metadata;                  /* borrowed from root; NULL if there is none */
+    uint64_t data_at;                  /* where the data starts in the file */
+    MTI_VEC(mti_tensor_entry) entries; /* in order of their data */
+};
+
+/* The file whose first n_head bytes are at `head` and which is file_bytes long. Everything is
+ * checked; path is for messages. NULL and an error that names path and fault. */
+mt_safetensors *mti_safetensors_parse(const char *path, const void *head, size_t n_head,
+                                      uint64_t file_bytes);
+
+/* A name out of a file, fit to be printed: cut, and control characters as '?'. */
+#define MTI_SHOWN 96
+const char *mti_shown(char buf[MTI_SHOWN], const char *name);
+
+#endif

@@ -1,0 +1,170 @@
+/* safetensors_load.c: data out of an open file, into tensors and modules. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include "nn/safetensors.h"
+#include "nn/checkpoint.h"
+
+static const mti_tensor_entry *find(const mt_safetensors *f, const char *name)
+{
+    for (size_t i = 0; f && name && i < f->entries.n; i++)
+        if (!strcmp(f->entries.at[i].info.name, name)) return &f->entries.at[i];
+    return NULL;
+}
+
+bool mt_safetensors_find(const mt_safetensors *f, const char *name, mt_safetensors_entry *out)
+{
+    const mti_tensor_entry *e = find(f, name);
+    if (e && out) *out = e->info;
+    return e != NULL;
+}
+
+/* ---- one tensor ---- */
+
+static bool read_at(const mt_safetensors *f, uint64_t offset, char *p, size_t n)
+{
+    while (n) {
+        ssize_t got = pread(f->fd, p, n, (off_t)offset);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0)
+            return mti_fail_bool(MT_ERR_IO, "%s: cannot read: %s", f->path, strerror(errno));
+        if (got == 0)
+            return mti_fail_bool(MT_ERR_IO, "%s: has become shorter since it was opened", f->path);
+        p += got, offset += (uint64_t)got, n -= (size_t)got;
+    }
+    return true;
+}
+
+static bool check_bools(const mt_safetensors *f, const mti_tensor_entry *e, const char *data)
+{
+    for (size_t i = 0; i < e->info.bytes; i++)
+        if ((unsigned char)data[i] > 1) {
+            char shown[MTI_SHOWN];
+            return mti_fail_bool(MT_ERR_FORMAT, "%s: tensor \"%s\": a BOOL that is %d", f->path,
+                                 mti_shown(shown, e->info.name), (unsigned char)data[i]);
+        }
+    return true;
+}
+
+static bool same_shape(const mt_safetensors_entry *e, const mt_tensor *t)
+{
+    return e->rank == mt_rank(t) &&
+           (!e->rank || !memcmp(e->shape, mt_shape(t), sizeof(int64_t) * (size_t)e->rank));
+}
+
+/* Whether t may receive the entry; if not, the error says why. */
+static bool fits(const mt_safetensors *f, const mt_safetensors_entry *e, const mt_tensor *t)
+{
+    if (e->dtype == mt_dtype_of(t) && same_shape(e, t)) return true;
+    char shown[MTI_SHOWN], in_file[MTI_SHAPE_TEXT], need[MTI_SHAPE_TEXT];
+    return mti_fail_bool(MT_ERR_ARGUMENT, "%s: tensor \"%s\" is %s %s; need %s %s", f->path,
+                         mti_shown(shown, e->name), mt_dtype_name(e->dtype),
+                         mti_shape_text(in_file, e->rank, e->shape), mt_dtype_name(mt_dtype_of(t)),
+                         mti_shape_text(need, mt_rank(t), mt_shape(t)));
+}
+
+static bool load_entry(const mt_safetensors *f, const mti_tensor_entry *e, mt_tensor *t)
+{
+    char *data = mti_malloc(e->info.bytes); /* no more than the file holds */
+    bool ok = data && read_at(f, f->data_at + e->begin, data, e->info.bytes) &&
+              (e->info.dtype != MT_BOOL || check_bools(f, e, data)) &&
+              mt_copy_from_host(t, data, e->info.bytes) == MT_OK;
+    mti_free(data);
+    return ok;
+}
+
+static const mti_tensor_entry *find_or_fail(const mt_safetensors *f, const char *name)
+{
+    const mti_tensor_entry *e = find(f, name);
+    if (!f || !name)
+        mti_fail(MT_ERR_ARGUMENT, "safetensors: the file or the name is NULL");
+    else if (!e)
+        mti_fail(MT_ERR_ARGUMENT, "%s: has no tensor \"%s\"", f->path, name);
+    return e;
+}
+
+mt_status mt_safetensors_load(mt_safetensors *f, const char *name, mt_tensor *t)
+{
+    const mti_tensor_entry *e = find_or_fail(f, name);
+    if (!e) return MT_ERR_ARGUMENT;
+    if (!t) return mti_fail(MT_ERR_ARGUMENT, "safetensors_load: the tensor is NULL");
+    return fits(f, &e->info, t) && load_entry(f, e, t) ? MT_OK : mt_last_status();
+}
+
+mt_tensor *mt_safetensors_read(mt_safetensors *f, const char *name, mt_device *device)
+{
+    const mti_tensor_entry *e = find_or_fail(f, name);
+    if (!e) return NULL;
+    mt_tensor *t = mt_empty(device, e->info.dtype, e->info.rank, e->info.shape);
+    if (!t || load_entry(f, e, t)) return t;
+    mt_release(t);
+    return NULL;
+}
+
+/* ---- a module ---- */
+
+/* Names that are in one list and not in the other, as text: the first and how many. */
+typedef struct difference {
+    char first[MTI_SHOWN];
+    size_t n;
+} difference;
+
+static void note(difference *d, const char *name)
+{
+    if (!d->n++) mti_shown(d->first, name);
+}
+
+static const char *describe(char *buf, size_t n_bytes, const char *what, const difference *d)
+{
+    buf[0] = '\0';
+    if (d->n == 1) snprintf(buf, n_bytes, "; %s \"%s\"", what, d->first);
+    if (d->n > 1) snprintf(buf, n_bytes, "; %s \"%s\" and %zu more", what, d->first, d->n - 1);
+    return buf;
+}
+
+static bool in_list(const mt_named_tensor *list, size_t n, const char *name)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!strcmp(list[i].name, name)) return true;
+    return false;
+}
+
+bool mti_weights_fit(const mt_safetensors *f, const mt_named_tensor *list, size_t n)
+{
+    difference missing = {.n = 0}, superfluous = {.n = 0};
+    bool checkpoint = mt_safetensors_metadata(f, MTI_KEY_STEP) != NULL;
+    for (size_t i = 0; i < n; i++)
+        if (!find(f, list[i].name)) note(&missing, list[i].name);
+    for (size_t i = 0; i < f->entries.n; i++) {
+        const char *name = f->entries.at[i].info.name;
+        bool state = checkpoint && !strncmp(name, MTI_STATE_PREFIX, strlen(MTI_STATE_PREFIX));
+        if (!state && !in_list(list, n, name)) note(&superfluous, name);
+    }
+    if (missing.n || superfluous.n) {
+        char text[2][2 * MTI_SHOWN];
+        return mti_fail_bool(MT_ERR_ARGUMENT, "%s: does not fit the model%s%s", f->path,
+                             describe(text[0], sizeof text[0], "missing", &missing),
+                             describe(text[1], sizeof text[1], "superfluous", &superfluous));
+    }
+    for (size_t i = 0; i < n; i++)
+        if (!fits(f, &find(f, list[i].name)->info, list[i].tensor)) return false;
+    return true;
+}
+
+bool mti_weights_load(const mt_safetensors *f, const mt_named_tensor *list, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!load_entry(f, find(f, list[i].name), list[i].tensor)) return false;
+    return true;
+}
+
+mt_status mt_safetensors_load_module(mt_safetensors *f, mt_module *m)
+{
+    const mt_named_tensor *list;
+    size_t n;
+    if (!f) return mti_fail(MT_ERR_ARGUMENT, "safetensors_load_module: the file is NULL");
+    mt_status status = mt_module_params(m, &list, &n);
+    if (status != MT_OK) return status;
+    return mti_weights_fit(f, list, n) && mti_weights_load(f, list, n) ? MT_OK : mt_last_status();
+}
