@@ -1,0 +1,215 @@
+/* The allocator against a slow model of PyTorch's rules: one array of blocks in
+ * address order, searched from end to end. Same addresses, same figures, always. */
+#include "fake.h"
+
+#define MAX_BLOCKS 4096
+#define MAX_LIVE   300
+
+typedef struct block {
+    uintptr_t at;
+    size_t size, requested;
+    bool live, large, first; /* first of its segment */
+} block;
+
+typedef struct model {
+    mti_ctx *fake;
+    block b[MAX_BLOCKS]; /* by address */
+    size_t n;
+} model;
+
+static void insert(model *m, size_t i, block b)
+{
+    assert_in_range(m->n, 0, MAX_BLOCKS - 1);
+    memmove(&m->b[i + 1], &m->b[i], (m->n++ - i) * sizeof b);
+    m->b[i] = b;
+}
+
+static void erase(model *m, size_t i)
+{
+    memmove(&m->b[i], &m->b[i + 1], (--m->n - i) * sizeof *m->b);
+}
+
+static bool last_of_segment(const model *m, size_t i) { return i + 1 == m->n || m->b[i + 1].first; }
+
+static bool whole_segment(const model *m, size_t i)
+{
+    return m->b[i].first && last_of_segment(m, i);
+}
+
+static void model_empty_cache(model *m)
+{
+    for (size_t i = m->n; i-- > 0;)
+        if (!m->b[i].live && whole_segment(m, i)) {
+            mtt_fake_backend.free(m->fake, (void *)m->b[i].at, m->b[i].size);
+            erase(m, i);
+        }
+}
+
+/* Index of a new free segment, or -1. */
+static long model_segment(model *m, size_t size)
+{
+    size_t n = size <= 1 * MIB ? 2 * MIB : size < 10 * MIB ? 20 * MIB : size;
+    n = (n + 2 * MIB - 1) / (2 * MIB) * (2 * MIB);
+    void *p = mtt_fake_backend.alloc(m->fake, n);
+    if (!p) {
+        model_empty_cache(m);
+        p = mtt_fake_backend.alloc(m->fake, n);
+    }
+    if (!p) return -1;
+    size_t i = 0;
+    while (i < m->n && m->b[i].at < (uintptr_t)p) i++;
+    insert(m, i, (block){.at = (uintptr_t)p, .size = n, .large = size > 1 * MIB, .first = true});
+    return (long)i;
+}
+
+/* The address; 0 when there is no memory. */
+static uintptr_t model_alloc(model *m, size_t n_bytes)
+{
+    size_t size = (n_bytes + 511) / 512 * 512;
+    long best = -1;
+    for (size_t i = 0; i < m->n; i++) {
+        const block *b = &m->b[i];
+        if (b->live || b->large != (size > 1 * MIB) || b->size < size) continue;
+        if (best < 0 || b->size < m->b[best].size) best = (long)i;
+    }
+    if (best < 0) best = model_segment(m, size);
+    if (best < 0) return 0;
+    block *b = &m->b[best];
+    size_t rest = b->size - size;
+    b->live = true;
+    b->requested = n_bytes;
+    uintptr_t at = b->at;
+    if (b->large ? rest > 1 * MIB : rest >= 512) {
+        b->size = size;
+        insert(m, (size_t)best + 1, (block){.at = at + size, .size = rest, .large = b->large});
+    }
+    return at;
+}
+
+static void model_free(model *m, uintptr_t at)
+{
+    size_t i = 0;
+    while (m->b[i].at != at) i++;
+    m->b[i].live = false;
+    if (!last_of_segment(m, i) && !m->b[i + 1].live) {
+        m->b[i].size += m->b[i + 1].size;
+        erase(m, i + 1);
+    }
+    if (!m->b[i].first && !m->b[i - 1].live) {
+        m->b[i - 1].size += m->b[i].size;
+        erase(m, i);
+    }
+}
+
+static void compare(const model *m, const mti_pool *pool)
+{
+    size_t requested = 0, allocated = 0, active = 0, reserved = 0, inactive = 0, live = 0, n = 0;
+    for (size_t i = 0; i < m->n; i++) {
+        const block *b = &m->b[i];
+        reserved += b->size;
+        n += b->first;
+        if (b->live) {
+            requested += b->requested;
+            allocated += (b->requested + 511) / 512 * 512;
+            active += b->size;
+            live++;
+        } else if (!whole_segment(m, i)) {
+            inactive += b->size;
+        }
+    }
+    mt_mem_stats s;
+    mti_pool_get_stats(pool, &s);
+    assert_int_equal(s.requested.current, requested);
+    assert_int_equal(s.allocated.current, allocated);
+    assert_int_equal(s.active.current, active);
+    assert_int_equal(s.reserved.current, reserved);
+    assert_int_equal(s.inactive_split.current, inactive);
+    assert_int_equal(s.blocks.current, live);
+    assert_int_equal(s.segments.current, n);
+}
+
+static uint64_t draw(uint64_t *x)
+{
+    *x = *x * 6364136223846793005u + 1442695040888963407u;
+    return *x >> 32;
+}
+
+/* 1 byte to 64 MiB, each power of two as likely as the next; `shift` favours the small. */
+static size_t draw_size(uint64_t *x, int max_log2)
+{
+    size_t top = (size_t)1 << draw(x) % (uint64_t)(max_log2 + 1);
+    size_t n = top + (size_t)draw(x) % top;
+    return draw(x) % 4 == 0 ? top : n > 64 * MIB ? 64 * MIB : n;
+}
+
+static void agree(int n_steps, uint64_t seed, int max_log2, size_t capacity)
+{
+    static mti_ctx fake, fake_of_model;
+    static model m;
+    mti_block *live[MAX_LIVE];
+    size_t n_live = 0, n_refused = 0;
+    mtt_fake_init(&fake, capacity);
+    mtt_fake_init(&fake_of_model, capacity);
+    memset(&m, 0, sizeof m);
+    m.fake = &fake_of_model;
+    mti_pool *pool = mti_pool_new(&mtt_fake_backend, &fake);
+    for (int step = 0; step < n_steps; step++) {
+        uint64_t what = draw(&seed) % 4096;
+        /* The number of live blocks drifts between few and many. */
+        size_t goal = (size_t)(step / 1000 % 2 ? 40 : MAX_LIVE);
+        if (what == 0) {
+            mti_pool_empty_cache(pool);
+            model_empty_cache(&m);
+        } else if (n_live && (n_live == goal || what % 8 < (n_live < goal ? 3 : 5))) {
+            size_t i = (size_t)draw(&seed) % n_live;
+            model_free(&m, (uintptr_t)live[i]->ptr);
+            mti_pool_free(pool, live[i], live[i]->requested);
+            live[i] = live[--n_live];
+        } else if (n_live < MAX_LIVE) {
+            size_t n_bytes = draw_size(&seed, max_log2);
+            mti_block *b = mti_pool_alloc(pool, n_bytes, (mt_category)(what % MT_CATEGORY_COUNT));
+            assert_int_equal(b ? (uintptr_t)b->ptr : 0, model_alloc(&m, n_bytes));
+            if (b) live[n_live++] = b;
+            if (!b) n_refused++, mt_clear_error();
+        }
+        compare(&m, pool);
+        if (step % 512 == 0) assert_true(mti_pool_check(pool));
+    }
+    mt_mem_stats s;
+    mti_pool_get_stats(pool, &s);
+    assert_int_equal(s.ooms, n_refused);
+    assert_int_equal(fake.n_asked, fake_of_model.n_asked);
+    if (capacity < 1024 * MIB) assert_true(n_refused > 100); /* the case was really met */
+    print_message("%d steps: %zu segments asked for, %zu requests refused, peak %zu MiB\n", n_steps,
+                  fake.n_asked, n_refused, s.reserved.peak / MIB);
+    mti_pool_free_all(pool);
+    assert_int_equal(fake.n, 0);
+}
+
+static void sizes_from_1_byte_to_64_mib_land_where_pytorch_puts_them(void **state)
+{
+    (void)state;
+    agree(200000, 1, 26, (size_t)1 << 40);
+}
+
+static void small_sizes_land_where_pytorch_puts_them(void **state)
+{
+    (void)state;
+    agree(100000, 2, 20, (size_t)1 << 40);
+}
+
+static void when_memory_is_short_cached_segments_go_back_as_in_pytorch(void **state)
+{
+    (void)state;
+    agree(100000, 3, 26, 600 * MIB);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sizes_from_1_byte_to_64_mib_land_where_pytorch_puts_them),
+        cmocka_unit_test(small_sizes_land_where_pytorch_puts_them),
+        cmocka_unit_test(when_memory_is_short_cached_segments_go_back_as_in_pytorch),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
