@@ -10,6 +10,14 @@
 #include <stdlib.h>
 #include "backends/backend.h"
 
+/* a * b + c may become one rounding, and comparisons may be evaluated early:
+ * nobody reads the exception flags. Neither changes what NaN or infinity do. */
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC optimize("fp-contract=fast", "no-trapping-math")
+#endif
+
+#include "backends/scalar.h"
+
 struct mti_ctx {
     int threads;
 };
@@ -52,8 +60,10 @@ typedef void mti_cpu_range_fn(const void *arg, int64_t begin, int64_t end);
 void mti_cpu_parallel(const mti_ctx *ctx, int64_t n, int64_t chunk, mti_cpu_range_fn *fn,
                       const void *arg);
 
-/* Rows of n elements, `cost` operations each, in one chunk of about MTI_CPU_GRAIN operations. */
-int64_t mti_cpu_rows_per_chunk(int64_t n, int64_t cost);
+/* The chunk for n items of `cost` simple operations each: all n when together they
+ * are too little for a second thread, else a quarter of MTI_CPU_GRAIN operations.
+ * Depends on its arguments only. */
+int64_t mti_cpu_chunk(int64_t n, int64_t cost);
 
 /* ---- 16-bit floats: runs of contiguous elements to and from f32 ---- */
 
@@ -69,20 +79,33 @@ void mti_cpu_store_f32(mt_dtype dtype, const float *src, void *dst, int64_t n);
 #define MTI_CPU_MAX_OPERANDS 4
 
 /* Views of one shape, dimensions of size 1 dropped, dimensions that lie one
- * behind the other in every view merged, largest stride of operand 0 first. */
+ * behind the other in every view merged. */
 typedef struct mti_walk {
-    int n_operands, rank;
+    int n_operands, rank;       /* rank >= 1 */
     int64_t count;              /* elements in all */
-    int64_t shape[MT_MAX_RANK]; /* rank >= 1 */
+    int64_t shape[MT_MAX_RANK]; /* slowest first */
     int64_t stride[MTI_CPU_MAX_OPERANDS][MT_MAX_RANK];
     char *data[MTI_CPU_MAX_OPERANDS];
     mt_dtype dtype[MTI_CPU_MAX_OPERANDS];
 } mti_walk;
 
-void mti_walk_init(mti_walk *walk, int n_operands, const mti_view *const *views);
-/* The element offsets of every operand at the i-th element in the walk's order;
- * index, if not NULL, receives the multi-index. */
-void mti_walk_seek(const mti_walk *walk, int64_t i, int64_t *index, int64_t *offset);
+/* row_major: keep the order of elements; else operand 0's largest stride first. */
+void mti_walk_init(mti_walk *walk, int n_operands, const mti_view *const *views, bool row_major);
+/* The multi-index of element i in the walk's order. */
+void mti_walk_seek(const mti_walk *walk, int64_t i, int64_t index[MT_MAX_RANK]);
+/* The next index; the last dimension moves by `by` and must not pass its end. */
+void mti_walk_advance(const mti_walk *walk, int64_t by, int64_t index[MT_MAX_RANK]);
+int64_t mti_walk_offset(const mti_walk *walk, int operand, const int64_t index[MT_MAX_RANK]);
+
+/* The arithmetic of an element-wise kernel on n contiguous elements: p[0] is
+ * the output, 16-bit floats have become f32. `first` is the number of the first
+ * element in the walk's order. p[0] may equal another pointer. */
+typedef void mti_cpu_run_fn(const void *op, void *const *p, int64_t first, int64_t n);
+
+/* y[i] = run(inputs[i]) over views of one shape in any layout; views[0] is y,
+ * and views[1] too when `outputs` is 2. `cost` as in mti_cpu_chunk. */
+void mti_cpu_map(const mti_ctx *ctx, int n_operands, const mti_view *const *views, int outputs,
+                 bool row_major, int64_t cost, mti_cpu_run_fn *run, const void *op);
 
 /* Rows of a view whose last dimension is contiguous: the start of row r, in
  * elements. A view that is contiguous as a whole costs one multiplication. */
@@ -91,9 +114,12 @@ int64_t mti_cpu_row_count(const mti_view *v); /* product of all but the last dim
 
 /* ---- the kernels, in the order of the table; contracts in backends/backend.h ---- */
 
-/* elementwise.c, copy.c */
+/* elementwise.c, copy.c, cast.c */
 bool mti_cpu_fill(mti_ctx *ctx, const mti_view *y, double value);
 bool mti_cpu_copy(mti_ctx *ctx, const mti_view *x, const mti_view *y);
+void mti_cpu_cast(const mti_ctx *ctx, const mti_view *x, const mti_view *y);
+/* Out of range gives the nearest end, NaN gives 0. */
+int64_t mti_cpu_f64_to_i64(double x);
 bool mti_cpu_unary(mti_ctx *ctx, mti_unary op, double p0, double p1, const mti_view *x,
                    const mti_view *y);
 bool mti_cpu_unary_backward(mti_ctx *ctx, mti_unary op, double p0, const mti_view *kept,

@@ -1,0 +1,146 @@
+/* cpu.c: the CPU's kernel table, its raw memory and its threads. */
+#include "backends/cpu/cpu.h"
+#include <omp.h>
+#include <string.h>
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
+#define ALIGNMENT ((size_t)512)
+#define HUGE_PAGE ((size_t)2 << 20)
+
+static mti_ctx *open_cpu(void)
+{
+    mti_ctx *ctx = mti_malloc(sizeof *ctx);
+    if (ctx) ctx->threads = omp_get_max_threads();
+    return ctx;
+}
+
+static void close_cpu(mti_ctx *ctx) { mti_free(ctx); }
+
+static bool set_threads(mti_ctx *ctx, int n)
+{
+    if (n < 1) return mti_fail_bool(MT_ERR_ARGUMENT, "threads: %d; need at least 1", n);
+    ctx->threads = n;
+    return true;
+}
+
+static int threads(const mti_ctx *ctx) { return ctx->threads; }
+
+static bool sync_cpu(mti_ctx *ctx)
+{
+    (void)ctx;
+    return true;
+}
+
+/* Segments of 2 MiB and more get huge pages where the system has them: far
+ * fewer faults on first touch, far fewer TLB misses later. */
+static void *alloc_raw(mti_ctx *ctx, size_t n_bytes)
+{
+    (void)ctx;
+    if (mti_alloc_should_fail()) return NULL;
+    size_t alignment = n_bytes >= HUGE_PAGE ? HUGE_PAGE : ALIGNMENT;
+    size_t padded;
+    if (!mti_add_size(n_bytes ? n_bytes : 1, alignment - 1, &padded)) return NULL;
+    padded -= padded % alignment;
+    void *p = aligned_alloc(alignment, padded);
+#if defined(__linux__)
+    if (p && alignment == HUGE_PAGE) madvise(p, padded, MADV_HUGEPAGE);
+#endif
+    return p;
+}
+
+static void free_raw(mti_ctx *ctx, void *p, size_t n_bytes)
+{
+    (void)ctx, (void)n_bytes;
+    free(p);
+}
+
+static bool copy_bytes(mti_ctx *ctx, void *dst, const void *src, size_t n_bytes)
+{
+    (void)ctx;
+    if (n_bytes) memcpy(dst, src, n_bytes);
+    return true;
+}
+
+int64_t mti_cpu_chunk(int64_t n, int64_t cost)
+{
+    if (n * cost < MTI_CPU_GRAIN) return n;
+    int64_t items = MTI_CPU_GRAIN / 4 / cost;
+    return items < 1 ? 1 : items;
+}
+
+/* One call per chunk whoever runs it: a kernel may number its partial results
+ * by begin / chunk. */
+static void run_chunks(int64_t from, int64_t to, int64_t n, int64_t chunk, mti_cpu_range_fn *fn,
+                       const void *arg)
+{
+    for (int64_t i = from; i < to; i++) {
+        int64_t begin = i * chunk;
+        fn(arg, begin, n - begin < chunk ? n : begin + chunk);
+    }
+}
+
+void mti_cpu_parallel(const mti_ctx *ctx, int64_t n, int64_t chunk, mti_cpu_range_fn *fn,
+                      const void *arg)
+{
+    if (n <= 0) return;
+    int64_t chunks = n <= chunk ? 1 : (n + chunk - 1) / chunk;
+    int team = chunks < ctx->threads ? (int)chunks : ctx->threads;
+    if (team <= 1) {
+        run_chunks(0, chunks, n, chunk, fn, arg);
+        return;
+    }
+#pragma omp parallel num_threads(team)
+    {
+        /* a team smaller than asked for must still cover every chunk */
+        int64_t me = omp_get_thread_num(), of = omp_get_num_threads();
+        run_chunks(chunks * me / of, chunks * (me + 1) / of, n, chunk, fn, arg);
+    }
+}
+
+const mti_backend mti_cpu_backend = {
+    .kind = "cpu",
+    .open = open_cpu,
+    .close = close_cpu,
+    .set_threads = set_threads,
+    .threads = threads,
+    .sync = sync_cpu,
+    .alloc = alloc_raw,
+    .free = free_raw,
+    .upload = copy_bytes,
+    .download = copy_bytes,
+    .fill = mti_cpu_fill,
+    .copy = mti_cpu_copy,
+    .unary = mti_cpu_unary,
+    .unary_backward = mti_cpu_unary_backward,
+    .binary = mti_cpu_binary,
+    .sum_scratch = mti_cpu_sum_scratch,
+    .sum = mti_cpu_sum,
+    .uniform = mti_cpu_uniform,
+    .normal = mti_cpu_normal,
+    .gemm_scratch = mti_cpu_gemm_scratch,
+    .gemm = mti_cpu_gemm,
+    .softmax = mti_cpu_softmax,
+    .softmax_backward = mti_cpu_softmax_backward,
+    .log_softmax = mti_cpu_log_softmax,
+    .log_softmax_backward = mti_cpu_log_softmax_backward,
+    .layer_norm = mti_cpu_layer_norm,
+    .layer_norm_backward_scratch = mti_cpu_layer_norm_backward_scratch,
+    .layer_norm_backward = mti_cpu_layer_norm_backward,
+    .dropout = mti_cpu_dropout,
+    .dropout_backward = mti_cpu_dropout_backward,
+    .embedding = mti_cpu_embedding,
+    .embedding_backward_scratch = mti_cpu_embedding_backward_scratch,
+    .embedding_backward = mti_cpu_embedding_backward,
+    .cross_entropy = mti_cpu_cross_entropy,
+    .cross_entropy_backward = mti_cpu_cross_entropy_backward,
+    .attention_scratch = mti_cpu_attention_scratch,
+    .attention = mti_cpu_attention,
+    .attention_backward_scratch = mti_cpu_attention_backward_scratch,
+    .attention_backward = mti_cpu_attention_backward,
+    .adamw = mti_cpu_adamw,
+    .sgd = mti_cpu_sgd,
+    .sum_squares = mti_cpu_sum_squares,
+    .scale_all = mti_cpu_scale_all,
+};

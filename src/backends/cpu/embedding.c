@@ -1,0 +1,106 @@
+/* embedding.c: rows of a table by number, and the sum of gradients into them. */
+#include <inttypes.h>
+#include "backends/cpu/rows.h"
+
+static bool check_indices(const int64_t *index, int64_t count, int64_t rows)
+{
+    for (int64_t i = 0; i < count; i++)
+        if (index[i] < 0 || index[i] >= rows)
+            return mti_fail_bool(MT_ERR_ARGUMENT,
+                                 "embedding: index[%" PRId64 "] is %" PRId64
+                                 "; the table has rows 0 to %" PRId64,
+                                 i, index[i], rows - 1);
+    return true;
+}
+
+typedef struct gather_job {
+    const int64_t *index;
+    mti_rows w, y;
+    size_t row_bytes;
+} gather_job;
+
+static void gather_chunk(const void *arg, int64_t begin, int64_t end)
+{
+    const gather_job *job = arg;
+    for (int64_t i = begin; i < end; i++)
+        memcpy(mti_row(&job->y, i), mti_row(&job->w, job->index[i]), job->row_bytes);
+}
+
+bool mti_cpu_embedding(mti_ctx *ctx, const mti_view *index, const mti_view *w, const mti_view *y)
+{
+    int64_t count = mti_view_count(index), n = w->shape[1];
+    if (!check_indices(index->data, count, w->shape[0])) return false;
+    if (n == 0) return true;
+    gather_job job = {index->data, mti_rows_of(w), mti_rows_of(y),
+                      (size_t)n * mt_dtype_size(w->dtype)};
+    mti_cpu_parallel(ctx, count, mti_cpu_chunk(count, n), gather_chunk, &job);
+    return true;
+}
+
+/* ---- backward ----
+ *
+ * The positions are sorted by index with a counting sort, which keeps their
+ * order; then every row of dw is the sum of its own rows of dy, whoever
+ * computes it. Tiles of columns share the work even when one index is frequent. */
+
+#define TILE_COLUMNS 64
+#define TILE_ROWS    4096
+
+typedef struct scatter_job {
+    const int64_t *start;    /* [rows + 1]: where row r's positions begin in `position` */
+    const int64_t *position; /* [count] */
+    mti_rows dy, dw;
+    int64_t rows, n, column_tiles;
+} scatter_job;
+
+#define T           float
+#define TYPED(name) name##_f32
+#include "backends/cpu/embedding.inc"
+#undef T
+#undef TYPED
+#define T           double
+#define TYPED(name) name##_f64
+#include "backends/cpu/embedding.inc"
+#undef T
+#undef TYPED
+
+size_t mti_cpu_embedding_backward_scratch(mti_ctx *ctx, const mti_view *index, const mti_view *dw)
+{
+    (void)ctx;
+    return ((size_t)dw->shape[0] + 1 + (size_t)mti_view_count(index)) * sizeof(int64_t);
+}
+
+/* start and position as in scatter_job. While positions are dealt out, start[r]
+ * moves up to where row r + 1 begins; one shift at the end puts it right. */
+static void sort_positions(const int64_t *index, int64_t count, int64_t rows, int64_t *start,
+                           int64_t *position)
+{
+    memset(start, 0, ((size_t)rows + 1) * sizeof *start);
+    for (int64_t i = 0; i < count; i++) start[index[i] + 1]++;
+    for (int64_t r = 0; r < rows; r++) start[r + 1] += start[r];
+    for (int64_t i = 0; i < count; i++) position[start[index[i]]++] = i;
+    memmove(start + 1, start, (size_t)rows * sizeof *start);
+    start[0] = 0;
+}
+
+bool mti_cpu_embedding_backward(mti_ctx *ctx, const mti_view *index, const mti_view *dy,
+                                const mti_view *dw, void *scratch)
+{
+    int64_t count = mti_view_count(index), rows = dw->shape[0], n = dw->shape[1];
+    if (!check_indices(index->data, count, rows)) return false;
+    if (rows == 0 || n == 0) return true;
+    int64_t *start = scratch, *position = start + rows + 1;
+    sort_positions(index->data, count, rows, start, position);
+    scatter_job job = {.start = start,
+                       .position = position,
+                       .dy = mti_rows_of(dy),
+                       .dw = mti_rows_of(dw),
+                       .rows = rows,
+                       .n = n,
+                       .column_tiles = (n + TILE_COLUMNS - 1) / TILE_COLUMNS};
+    int64_t row_tiles = (rows + TILE_ROWS - 1) / TILE_ROWS, tiles = row_tiles * job.column_tiles;
+    int64_t work = (rows + count) * n / tiles;
+    mti_cpu_parallel(ctx, tiles, mti_cpu_chunk(tiles, work < 1 ? 1 : work),
+                     dw->dtype == MT_F64 ? scatter_chunk_f64 : scatter_chunk_f32, &job);
+    return true;
+}

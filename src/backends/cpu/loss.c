@@ -1,0 +1,104 @@
+/* loss.c: cross-entropy of rows of logits with class numbers. */
+#include <inttypes.h>
+#include "backends/cpu/rows.h"
+
+#define MAX_PARTIALS 256
+
+typedef struct entropy_job {
+    mti_rows x, logp;
+    const int64_t *target;
+    int64_t ignore, n, chunk;
+    double *partial; /* the loss of each chunk of rows */
+} entropy_job;
+
+typedef struct entropy_backward_job {
+    mti_rows logp, dx;
+    const int64_t *target;
+    int64_t ignore, n;
+    double scale; /* dloss / rows that count */
+} entropy_backward_job;
+
+#define T           float
+#define TYPED(name) name##_f32
+#include "backends/cpu/log_softmax.inc"
+#include "backends/cpu/loss.inc"
+#undef T
+#undef TYPED
+#define T           double
+#define TYPED(name) name##_f64
+#include "backends/cpu/log_softmax.inc"
+#include "backends/cpu/loss.inc"
+#undef T
+#undef TYPED
+
+/* The rows that count, or -1 and an error if a target is no class. */
+static int64_t count_targets(const int64_t *target, int64_t rows, int64_t classes, int64_t ignore)
+{
+    int64_t count = 0;
+    for (int64_t r = 0; r < rows; r++) {
+        if (target[r] == ignore) continue;
+        if (target[r] < 0 || target[r] >= classes) {
+            mti_fail(MT_ERR_ARGUMENT,
+                     "cross_entropy: target[%" PRId64 "] is %" PRId64 "; need 0 to %" PRId64
+                     ", or %" PRId64 " to ignore the row",
+                     r, target[r], classes - 1, ignore);
+            return -1;
+        }
+        count++;
+    }
+    return count;
+}
+
+static void store_scalar(const mti_view *v, double value)
+{
+    float f = (float)value;
+    if (v->dtype == MT_F64)
+        *(double *)v->data = value;
+    else
+        mti_cpu_store_f32(v->dtype, &f, v->data, 1);
+}
+
+static double load_scalar(const mti_view *v)
+{
+    float f;
+    if (v->dtype == MT_F64) return *(const double *)v->data;
+    mti_cpu_load_f32(v->dtype, v->data, &f, 1);
+    return f;
+}
+
+bool mti_cpu_cross_entropy(mti_ctx *ctx, int64_t ignore, const mti_view *x, const mti_view *target,
+                           const mti_view *logp, const mti_view *loss)
+{
+    int64_t rows = x->shape[0], n = x->shape[1];
+    int64_t counted = count_targets(target->data, rows, n, ignore);
+    if (counted < 0) return false;
+    double partial[MAX_PARTIALS], sum = 0;
+    bool wide = x->dtype == MT_F64;
+    int64_t chunk = mti_cpu_chunk(rows, n * (wide ? 48 : 6));
+    if (rows > chunk * MAX_PARTIALS) chunk = (rows + MAX_PARTIALS - 1) / MAX_PARTIALS;
+    entropy_job job = {mti_rows_of(x), mti_rows_of(logp), target->data, ignore, n, chunk, partial};
+    if (n > 0)
+        mti_cpu_parallel(ctx, rows, chunk, wide ? entropy_chunk_f64 : entropy_chunk_f32, &job);
+    for (int64_t i = 0; n > 0 && i * chunk < rows; i++) sum += partial[i];
+    store_scalar(loss, sum / (double)counted); /* none counts: 0 / 0, not a number */
+    return true;
+}
+
+bool mti_cpu_cross_entropy_backward(mti_ctx *ctx, int64_t ignore, const mti_view *logp,
+                                    const mti_view *target, const mti_view *dloss,
+                                    const mti_view *dx)
+{
+    int64_t rows = logp->shape[0], n = logp->shape[1];
+    int64_t counted = count_targets(target->data, rows, n, ignore);
+    if (counted < 0) return false;
+    bool wide = logp->dtype == MT_F64;
+    entropy_backward_job job = {mti_rows_of(logp),
+                                mti_rows_of(dx),
+                                target->data,
+                                ignore,
+                                n,
+                                load_scalar(dloss) / (double)counted};
+    mti_cpu_parallel(ctx, rows, mti_cpu_chunk(rows, n * (wide ? 32 : 4)),
+                     wide ? entropy_backward_chunk_f64 : entropy_backward_chunk_f32, &job);
+    return true;
+}

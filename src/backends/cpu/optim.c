@@ -1,0 +1,281 @@
+/* optim.c: optimizer steps and what goes with them, all tensors in one go. The
+ * tensors are laid end to end and cut into chunks, so that many small ones cost
+ * one parallel region and large ones are shared among the threads. */
+#include "backends/cpu/cpu.h"
+
+/* What is done to n elements from `at` of an item. */
+typedef void span_fn(const void *op, const mti_opt_item *item, int64_t at, int64_t n);
+
+typedef struct items_job {
+    int n_items;
+    const mti_opt_item *items;
+    span_fn *fn;
+    const void *op;
+} items_job;
+
+static void items_chunk(const void *arg, int64_t begin, int64_t end)
+{
+    const items_job *job = arg;
+    int64_t base = 0; /* the first element of item k in the row of all */
+    for (int k = 0; k < job->n_items && base < end; base += job->items[k++].n) {
+        int64_t from = begin > base ? begin - base : 0;
+        int64_t to = end - base < job->items[k].n ? end - base : job->items[k].n;
+        if (from < to) job->fn(job->op, &job->items[k], from, to - from);
+    }
+}
+
+static int64_t count_all(int n_items, const mti_opt_item *items)
+{
+    int64_t total = 0;
+    for (int k = 0; k < n_items; k++) total += items[k].n;
+    return total;
+}
+
+static void for_items(const mti_ctx *ctx, int n_items, const mti_opt_item *items, int64_t cost,
+                      span_fn *fn, const void *op)
+{
+    items_job job = {n_items, items, fn, op};
+    int64_t total = count_all(n_items, items);
+    mti_cpu_parallel(ctx, total, mti_cpu_chunk(total, cost), items_chunk, &job);
+}
+
+static void *element(const mti_opt_item *item, const void *base, int64_t at)
+{
+    return (char *)(uintptr_t)base + at * (int64_t)mt_dtype_size(item->dtype);
+}
+
+/* ---- AdamW ---- */
+
+typedef struct adamw_step {
+    double lr, beta1, beta2;
+    double rate;       /* lr / (1 - beta1^t) */
+    double root_scale; /* 1 / sqrt(1 - beta2^t) */
+    double eps;
+} adamw_step;
+
+#define ADAMW_BODY(T, ROOT)                                                                        \
+    T keep = (T)(1.0 - s->lr * decay), b1 = (T)s->beta1, b2 = (T)s->beta2, rate = (T)s->rate;      \
+    T a1 = (T)(1.0 - s->beta1), a2 = (T)(1.0 - s->beta2);                                          \
+    T root_scale = (T)s->root_scale, eps = (T)s->eps;                                              \
+    MTI_SIMD                                                                                       \
+    for (int64_t i = 0; i < n; i++) {                                                              \
+        T mi = b1 * m[i] + a1 * g[i];                                                              \
+        T vi = b2 * v[i] + a2 * g[i] * g[i];                                                       \
+        m[i] = mi;                                                                                 \
+        v[i] = vi;                                                                                 \
+        p[i] = keep * p[i] - rate * mi / (ROOT(vi) * root_scale + eps);                            \
+    }
+
+static MTI_MULTIVERSION void adamw_f32(const adamw_step *s, double decay, float *p, const float *g,
+                                       float *m, float *v, int64_t n)
+{
+    ADAMW_BODY(float, sqrtf)
+}
+
+static MTI_MULTIVERSION void adamw_f64(const adamw_step *s, double decay, double *p,
+                                       const double *g, double *m, double *v, int64_t n)
+{
+    ADAMW_BODY(double, sqrt)
+}
+
+static void adamw_span(const void *op, const mti_opt_item *item, int64_t at, int64_t n)
+{
+    const adamw_step *s = op;
+    double decay = item->weight_decay;
+    void *p = element(item, item->p, at);
+    const void *g = element(item, item->g, at);
+    if (item->dtype == MT_F64) {
+        adamw_f64(s, decay, p, g, (double *)item->m + at, (double *)item->v + at, n);
+        return;
+    }
+    float *m = (float *)item->m + at, *v = (float *)item->v + at;
+    if (item->dtype == MT_F32) {
+        adamw_f32(s, decay, p, g, m, v, n);
+        return;
+    }
+    float p32[MTI_CPU_RUN], g32[MTI_CPU_RUN];
+    for (int64_t i = 0, run; i < n; i += run) {
+        run = n - i < MTI_CPU_RUN ? n - i : MTI_CPU_RUN;
+        mti_cpu_load_f32(item->dtype, (uint16_t *)p + i, p32, run);
+        mti_cpu_load_f32(item->dtype, (const uint16_t *)g + i, g32, run);
+        adamw_f32(s, decay, p32, g32, m + i, v + i, run);
+        mti_cpu_store_f32(item->dtype, p32, (uint16_t *)p + i, run);
+    }
+}
+
+bool mti_cpu_adamw(mti_ctx *ctx, const mti_opt_params *p, int n_items, const mti_opt_item *items)
+{
+    double t = (double)p->step;
+    adamw_step s = {.lr = p->lr,
+                    .beta1 = p->beta1,
+                    .beta2 = p->beta2,
+                    .rate = p->lr / (1.0 - pow(p->beta1, t)),
+                    .root_scale = 1.0 / sqrt(1.0 - pow(p->beta2, t)),
+                    .eps = p->eps};
+    for_items(ctx, n_items, items, 4, adamw_span, &s);
+    return true;
+}
+
+/* ---- SGD ---- */
+
+/* m is NULL without momentum. */
+#define SGD_BODY(T)                                                                                \
+    T lr = (T)o->lr, wd = (T)decay, mu = (T)(o->step == 1 ? 0.0 : o->momentum);                    \
+    if (m) {                                                                                       \
+        bool start = o->step == 1; /* what m holds then counts for nothing, NaN included */        \
+        MTI_SIMD                                                                                   \
+        for (int64_t i = 0; i < n; i++) {                                                          \
+            T gi = g[i] + wd * p[i], old = start ? 0 : m[i];                                       \
+            m[i] = mu * old + gi;                                                                  \
+            p[i] -= lr * m[i];                                                                     \
+        }                                                                                          \
+    } else {                                                                                       \
+        MTI_SIMD                                                                                   \
+        for (int64_t i = 0; i < n; i++) p[i] -= lr * (g[i] + wd * p[i]);                           \
+    }
+
+static MTI_MULTIVERSION void sgd_f32(const mti_opt_params *o, double decay, float *p,
+                                     const float *g, float *m, int64_t n)
+{
+    SGD_BODY(float)
+}
+
+static MTI_MULTIVERSION void sgd_f64(const mti_opt_params *o, double decay, double *p,
+                                     const double *g, double *m, int64_t n)
+{
+    SGD_BODY(double)
+}
+
+static void sgd_span(const void *op, const mti_opt_item *item, int64_t at, int64_t n)
+{
+    const mti_opt_params *o = op;
+    void *p = element(item, item->p, at);
+    const void *g = element(item, item->g, at);
+    if (item->dtype == MT_F64) {
+        sgd_f64(o, item->weight_decay, p, g, item->m ? (double *)item->m + at : NULL, n);
+        return;
+    }
+    float *m = item->m ? (float *)item->m + at : NULL;
+    if (item->dtype == MT_F32) {
+        sgd_f32(o, item->weight_decay, p, g, m, n);
+        return;
+    }
+    float p32[MTI_CPU_RUN], g32[MTI_CPU_RUN];
+    for (int64_t i = 0, run; i < n; i += run) {
+        run = n - i < MTI_CPU_RUN ? n - i : MTI_CPU_RUN;
+        mti_cpu_load_f32(item->dtype, (uint16_t *)p + i, p32, run);
+        mti_cpu_load_f32(item->dtype, (const uint16_t *)g + i, g32, run);
+        sgd_f32(o, item->weight_decay, p32, g32, m ? m + i : NULL, run);
+        mti_cpu_store_f32(item->dtype, p32, (uint16_t *)p + i, run);
+    }
+}
+
+bool mti_cpu_sgd(mti_ctx *ctx, const mti_opt_params *p, int n_items, const mti_opt_item *items)
+{
+    for_items(ctx, n_items, items, 2, sgd_span, p);
+    return true;
+}
+
+/* ---- gradient clipping ---- */
+
+#define MAX_PARTIALS 1024
+
+typedef struct squares_job {
+    items_job items;
+    int64_t chunk;
+    double *partial; /* one per chunk */
+} squares_job;
+
+/* Squares of f32 may overflow f32: they are taken in f64. */
+static MTI_MULTIVERSION double squares_f32(const float *g, int64_t n)
+{
+    double sum = 0;
+    MTI_SIMD_SUM(sum)
+    for (int64_t i = 0; i < n; i++) sum += (double)g[i] * (double)g[i];
+    return sum;
+}
+
+static MTI_MULTIVERSION double squares_f64(const double *g, int64_t n)
+{
+    double sum = 0;
+    MTI_SIMD_SUM(sum)
+    for (int64_t i = 0; i < n; i++) sum += g[i] * g[i];
+    return sum;
+}
+
+static void squares_span(const void *op, const mti_opt_item *item, int64_t at, int64_t n)
+{
+    double *sum = (double *)(uintptr_t)op;
+    const void *g = element(item, item->g, at);
+    if (item->dtype == MT_F64) {
+        *sum += squares_f64(g, n);
+    } else if (item->dtype == MT_F32) {
+        *sum += squares_f32(g, n);
+    } else {
+        float g32[MTI_CPU_RUN];
+        for (int64_t i = 0, run; i < n; i += run) {
+            run = n - i < MTI_CPU_RUN ? n - i : MTI_CPU_RUN;
+            mti_cpu_load_f32(item->dtype, (const uint16_t *)g + i, g32, run);
+            *sum += squares_f32(g32, run);
+        }
+    }
+}
+
+static void squares_chunk(const void *arg, int64_t begin, int64_t end)
+{
+    const squares_job *job = arg;
+    double sum = 0;
+    items_job items = job->items;
+    items.op = &sum;
+    items_chunk(&items, begin, end);
+    job->partial[begin / job->chunk] = sum;
+}
+
+bool mti_cpu_sum_squares(mti_ctx *ctx, int n_items, const mti_opt_item *items, double *out)
+{
+    double partial[MAX_PARTIALS];
+    int64_t total = count_all(n_items, items), chunk = mti_cpu_chunk(total, 1);
+    if (total > chunk * MAX_PARTIALS) chunk = (total + MAX_PARTIALS - 1) / MAX_PARTIALS;
+    squares_job job = {{n_items, items, squares_span, NULL}, chunk, partial};
+    mti_cpu_parallel(ctx, total, chunk, squares_chunk, &job);
+    *out = 0;
+    for (int64_t i = 0; i * chunk < total; i++) *out += partial[i];
+    return true;
+}
+
+static MTI_MULTIVERSION void scale_f32(float factor, float *p, int64_t n)
+{
+    MTI_SIMD
+    for (int64_t i = 0; i < n; i++) p[i] *= factor;
+}
+
+static MTI_MULTIVERSION void scale_f64(double factor, double *p, int64_t n)
+{
+    MTI_SIMD
+    for (int64_t i = 0; i < n; i++) p[i] *= factor;
+}
+
+static void scale_span(const void *op, const mti_opt_item *item, int64_t at, int64_t n)
+{
+    double factor = *(const double *)op;
+    void *p = element(item, item->p, at);
+    if (item->dtype == MT_F64) {
+        scale_f64(factor, p, n);
+    } else if (item->dtype == MT_F32) {
+        scale_f32((float)factor, p, n);
+    } else {
+        float p32[MTI_CPU_RUN];
+        for (int64_t i = 0, run; i < n; i += run) {
+            run = n - i < MTI_CPU_RUN ? n - i : MTI_CPU_RUN;
+            mti_cpu_load_f32(item->dtype, (uint16_t *)p + i, p32, run);
+            scale_f32((float)factor, p32, run);
+            mti_cpu_store_f32(item->dtype, p32, (uint16_t *)p + i, run);
+        }
+    }
+}
+
+bool mti_cpu_scale_all(mti_ctx *ctx, double factor, int n_items, const mti_opt_item *items)
+{
+    for_items(ctx, n_items, items, 1, scale_span, &factor);
+    return true;
+}
