@@ -1,0 +1,176 @@
+/* The balance check finds what goes past the books. */
+#include "autograd/autograd.h"
+#include "mtt.h"
+
+static mt_device *device;
+
+static int open_device(void **state)
+{
+    (void)state;
+    device = mt_device_open("cpu");
+    return device && mt_set_balance_check(device, true) == MT_OK ? 0 : -1;
+}
+
+static int close_device(void **state)
+{
+    (void)state;
+    mt_device_release(device);
+    return 0;
+}
+
+static mt_tensor *leaf(void)
+{
+    mt_tensor *x = mtt_made(mt_full(device, MT_F32, MT_SHAPE(4), 1));
+    mtt_ok(mt_set_requires_grad(x, true));
+    return x;
+}
+
+/* ---- an op that keeps a tensor nobody was told of ---- */
+
+static mt_tensor *stolen;
+static bool leak_forward_on, leak_backward_on;
+
+static bool steal(mti_call *c)
+{
+    mt_tensor *temp = mti_temp(c, MT_F32, MT_SHAPE(16));
+    stolen = mt_retain(temp);
+    return temp != NULL;
+}
+
+static bool leaky_shape(mti_call *c) { return mti_out_like(c, &c->in_spec[0]); }
+static bool leaky_forward(mti_call *c)
+{
+    return (!leak_forward_on || steal(c)) && c->k->copy(c->ctx, mti_in(c, 0), mti_out(c, 0));
+}
+static bool leaky_backward(mti_call *c)
+{
+    const mti_view *dx = mti_din(c, 0);
+    return (!leak_backward_on || steal(c)) && dx && c->k->copy(c->ctx, mti_dout(c), dx);
+}
+
+static const mti_op_code leaky_code = {leaky_shape, leaky_forward, leaky_backward};
+static const mti_op leaky_op = {.name = "leaky",
+                                .n_in = 1,
+                                .in = {"x"},
+                                .out = "y",
+                                .formula = "y = x",
+                                .why = "",
+                                .code = &leaky_code};
+
+static mt_tensor *apply_leaky(mt_tensor *x)
+{
+    mt_tensor *out = NULL;
+    return mti_apply(&leaky_op, NULL, 0, 1, &x, 1, &out) ? out : NULL;
+}
+
+static void give_back(void)
+{
+    mt_release(stolen);
+    stolen = NULL;
+    leak_forward_on = leak_backward_on = false;
+}
+
+static void an_honest_op_passes(void **state)
+{
+    (void)state;
+    MT_AUTO mt_tensor *x = leaf();
+    MT_AUTO mt_tensor *y = mtt_made(apply_leaky(x));
+    MT_AUTO mt_tensor *loss = mtt_made(mt_sum_all(y));
+    mtt_ok(mt_backward(loss));
+    assert_non_null(mt_grad(x));
+}
+
+static void a_tensor_kept_by_a_forward_is_found(void **state)
+{
+    (void)state;
+    MT_AUTO mt_tensor *x = leaf();
+    leak_forward_on = true;
+    assert_null(apply_leaky(x));
+    mtt_failed(MT_ERR_INTERNAL, "leaky");
+    give_back();
+    MT_AUTO mt_tensor *y = mtt_made(apply_leaky(x));
+}
+
+static void a_tensor_kept_by_a_backward_is_found(void **state)
+{
+    (void)state;
+    MT_AUTO mt_tensor *x = leaf();
+    MT_AUTO mt_tensor *y = mtt_made(apply_leaky(x));
+    MT_AUTO mt_tensor *loss = mtt_made(mt_sum_all(y));
+    leak_backward_on = true;
+    assert_int_equal(mt_backward(loss), MT_ERR_INTERNAL);
+    mtt_failed(MT_ERR_INTERNAL, "leaky");
+    give_back();
+}
+
+static void without_the_check_the_same_op_goes_unnoticed(void **state)
+{
+    (void)state;
+    MT_AUTO mt_tensor *x = leaf();
+    mtt_ok(mt_set_balance_check(device, false));
+    leak_forward_on = true;
+    MT_AUTO mt_tensor *y = mtt_made(apply_leaky(x));
+    give_back();
+    mtt_ok(mt_set_balance_check(device, true));
+}
+
+/* ---- a hook that keeps a copy without handing it over ---- */
+
+static mt_status keep_in_secret(void *user, const mt_save_info *info, mt_tensor *tensor,
+                                mt_tensor **kept, void **state)
+{
+    (void)user, (void)info, (void)kept, (void)state;
+    stolen = mt_clone(tensor);
+    return stolen ? MT_OK : mt_last_status();
+}
+
+static void a_copy_hidden_by_a_hook_is_found(void **state)
+{
+    (void)state;
+    MT_AUTO mt_tensor *x = leaf();
+    mtt_ok(mt_push_saved_hooks(&(mt_saved_hooks){.pack = keep_in_secret}, NULL));
+    assert_null(mt_gelu(x));
+    mtt_failed(MT_ERR_INTERNAL, "gelu");
+    give_back();
+    mtt_ok(mt_pop_saved_hooks());
+}
+
+/* ---- the books themselves ---- */
+
+static void a_block_in_a_wrong_category_is_found(void **state)
+{
+    (void)state;
+    MT_AUTO mt_tensor *x = leaf();
+    mtt_ok(mt_check_balance(device));
+    mt_category right = x->storage->block->category;
+    x->storage->block->category = MT_CACHE; /* behind the allocator's back */
+    assert_int_equal(mt_check_balance(device), MT_ERR_INTERNAL);
+    mtt_failed(MT_ERR_INTERNAL, "cache");
+    x->storage->block->category = right;
+    mtt_ok(mt_check_balance(device));
+}
+
+static void a_block_of_a_wrong_size_is_found(void **state)
+{
+    (void)state;
+    MT_AUTO mt_tensor *x = leaf();
+    x->storage->block->requested += 8;
+    assert_int_equal(mt_check_balance(device), MT_ERR_INTERNAL);
+    mtt_failed(MT_ERR_INTERNAL, "requested");
+    x->storage->block->requested -= 8;
+    mtt_ok(mt_check_balance(device));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_honest_op_passes),
+        cmocka_unit_test(a_tensor_kept_by_a_forward_is_found),
+        cmocka_unit_test(a_tensor_kept_by_a_backward_is_found),
+        cmocka_unit_test(without_the_check_the_same_op_goes_unnoticed),
+        cmocka_unit_test(a_copy_hidden_by_a_hook_is_found),
+        cmocka_unit_test(a_block_in_a_wrong_category_is_found),
+        cmocka_unit_test(a_block_of_a_wrong_size_is_found),
+    };
+    return cmocka_run_group_tests(tests, open_device, close_device);
+}

@@ -1,0 +1,157 @@
+/* Graphs of a hundred thousand nodes, on a stack of 256 KiB. */
+#include <pthread.h>
+#include "base/base.h"
+#include "mtt.h"
+
+enum { N_NODES = 100000, STACK = 256 * 1024 };
+
+typedef struct deep {
+    mt_device *device;
+    int n;
+    bool walk; /* run the backward; otherwise only release */
+    mt_tensor *(*grow)(mt_tensor *x, int n);
+    double gradient;
+    double seconds; /* of backward and release */
+    bool good;
+} deep;
+
+/* Ends reuse x so that no node dies before the whole chain does. */
+static mt_tensor *chain(mt_tensor *x, int n)
+{
+    mt_tensor *h = mt_add_scalar(x, 0);
+    for (int i = 1; i < n && h; i++) {
+        /* every tenth node keeps a tensor */
+        mt_set(&h, i % 10 == 0 ? mt_relu(h) : mt_add_scalar(h, 0));
+    }
+    return h;
+}
+
+/* h(i+1) = (h(i) + h(i-1)) / 2: the number of paths doubles from node to node. */
+static mt_tensor *ladder(mt_tensor *x, int n)
+{
+    mt_tensor *a = mt_retain(x), *b = mt_retain(x);
+    for (int i = 0; i < n / 2 && b; i++) {
+        mt_tensor *sum = mt_add(a, b);
+        mt_set(&a, mt_retain(b));
+        mt_set(&b, mt_mul_scalar(sum, 0.5));
+        mt_release(sum);
+    }
+    mt_release(a);
+    return b;
+}
+
+/* h = (x + x + x + ...) / n: one leaf used by every node. */
+static mt_tensor *fan(mt_tensor *x, int n)
+{
+    mt_tensor *h = mt_retain(x);
+    for (int i = 1; i < n && h; i++) mt_set(&h, mt_add(h, x));
+    mt_set(&h, mt_mul_scalar(h, 1.0 / n));
+    return h;
+}
+
+static void *work(void *argument)
+{
+    deep *d = argument;
+    mt_tensor *x = mt_full(d->device, MT_F64, 0, NULL, 1);
+    d->good = mt_set_requires_grad(x, true) == MT_OK;
+    mt_tensor *h = d->grow(x, d->n);
+    double begin = mti_now();
+    d->good = d->good && h && (!d->walk || mt_backward(h) == MT_OK);
+    mt_release(h);
+    d->seconds = mti_now() - begin;
+    if (d->walk && d->good) d->gradient = mt_item(mt_grad(x));
+    mt_release(x);
+    return NULL;
+}
+
+static void run_on_small_stack(deep *d)
+{
+    pthread_t thread;
+    pthread_attr_t attributes;
+    d->device = mt_device_open("cpu");
+    assert_non_null(d->device);
+    pthread_attr_init(&attributes);
+    assert_int_equal(pthread_attr_setstacksize(&attributes, STACK), 0);
+    assert_int_equal(pthread_create(&thread, &attributes, work, d), 0);
+    pthread_join(thread, NULL);
+    pthread_attr_destroy(&attributes);
+    mt_mem_stats stats;
+    mt_mem_get_stats(d->device, &stats);
+    assert_true(d->good);
+    assert_int_equal(stats.allocated.current, 0);
+    mt_device_release(d->device);
+}
+
+static void backward_through_a_long_chain_does_not_recurse(void **state)
+{
+    (void)state;
+    deep d = {.n = N_NODES, .walk = true, .grow = chain};
+    run_on_small_stack(&d);
+    assert_true(d.gradient == 1);
+}
+
+static void releasing_a_long_chain_does_not_recurse(void **state)
+{
+    (void)state;
+    run_on_small_stack(&(deep){.n = N_NODES, .grow = chain});
+}
+
+static void a_ladder_is_walked_node_by_node_not_path_by_path(void **state)
+{
+    (void)state;
+    deep d = {.n = N_NODES, .walk = true, .grow = ladder};
+    run_on_small_stack(&d);
+    assert_true(d.gradient > 1 - 1e-9 && d.gradient < 1 + 1e-9);
+    run_on_small_stack(&(deep){.n = N_NODES, .grow = ladder});
+}
+
+static void a_leaf_used_by_every_node_gathers_every_gradient(void **state)
+{
+    (void)state;
+    deep d = {.n = N_NODES, .walk = true, .grow = fan};
+    run_on_small_stack(&d);
+    assert_true(d.gradient > 1 - 1e-9 && d.gradient < 1 + 1e-9);
+}
+
+/* The best of a few tries: noise only ever adds. */
+static double best_seconds(int n, bool walk, mt_tensor *(*grow)(mt_tensor *, int))
+{
+    double best = 1e9;
+    for (int i = 0; i < 3; i++) {
+        deep d = {.n = n, .walk = walk, .grow = grow};
+        run_on_small_stack(&d);
+        if (d.seconds < best) best = d.seconds;
+    }
+    return best;
+}
+
+/* Eight times the nodes: linear work takes 8 times as long, quadratic work 64 times. The bound
+ * stands between, far from both. */
+static void time_grows_with_the_nodes_not_with_their_square(void **state)
+{
+    (void)state;
+    mt_tensor *(*const shapes[])(mt_tensor *, int) = {chain, ladder, fan};
+    static const char *const names[] = {"chain", "ladder", "fan"};
+    for (int i = 0; i < 3; i++) {
+        for (int walk = 0; walk < 2; walk++) {
+            double few = best_seconds(N_NODES / 4, walk, shapes[i]);
+            double many = best_seconds(N_NODES * 2, walk, shapes[i]);
+            print_message("%s, %s: %d nodes %.1f ms, %d nodes %.1f ms, ratio %.1f (linear: 8)\n",
+                          names[i], walk ? "backward" : "release", N_NODES / 4, few * 1e3,
+                          N_NODES * 2, many * 1e3, many / few);
+            assert_true(many < 24 * few + 0.02);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(backward_through_a_long_chain_does_not_recurse),
+        cmocka_unit_test(releasing_a_long_chain_does_not_recurse),
+        cmocka_unit_test(a_ladder_is_walked_node_by_node_not_path_by_path),
+        cmocka_unit_test(a_leaf_used_by_every_node_gathers_every_gradient),
+        cmocka_unit_test(time_grows_with_the_nodes_not_with_their_square),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,439 @@
+/* The ledger: which storages the tape keeps, for how many bytes, and since and until when. */
+#include <stdlib.h>
+#include <string.h>
+#include "mtt.h"
+
+static mt_device *device;
+static mt_ledger *ledger;
+
+static int begin(void **state)
+{
+    (void)state;
+    device = mt_device_open("cpu");
+    if (!device || mt_set_balance_check(device, true) != MT_OK) return -1;
+    ledger = mt_ledger_new(device);
+    return ledger && mt_ledger_begin(ledger) == MT_OK ? 0 : -1;
+}
+
+static int end(void **state)
+{
+    (void)state;
+    mt_mem_stats stats;
+    bool good = mt_ledger_end(ledger) == MT_OK && mt_last_status() == MT_OK;
+    mt_ledger_free(ledger);
+    mt_mem_get_stats(device, &stats);
+    mt_device_release(device);
+    return good && stats.allocated.current == 0 ? 0 : -1;
+}
+
+static size_t allocated(void)
+{
+    mt_mem_stats stats;
+    mt_mem_get_stats(device, &stats);
+    return stats.allocated.current;
+}
+
+static mt_tensor *made(mt_dtype dtype, int rank, const int64_t *shape, bool grad)
+{
+    mt_tensor *t = mtt_made(mt_uniform(device, dtype, rank, shape, -1, 1));
+    mtt_ok(mt_set_requires_grad(t, grad));
+    return t;
+}
+
+static mt_ledger_entry entry(size_t i)
+{
+    mt_ledger_entry e;
+    mtt_ok(mt_ledger_get(ledger, i, &e));
+    return e;
+}
+
+/* ---- what each op keeps: (what is wanted, bytes) for bf16 x [6,10] ---- */
+
+static mt_tensor *exp2_of(mt_tensor *x) { return mt_exp(x); }
+static mt_tensor *affine(mt_tensor *x) { return mt_affine(x, 2, 1); }
+static mt_tensor *leaky(mt_tensor *x) { return mt_leaky_relu(x, 0.1); }
+static mt_tensor *softmax(mt_tensor *x) { return mt_softmax(x, 0.5, false); }
+static mt_tensor *plain_norm(mt_tensor *x) { return mt_layer_norm(x, NULL, NULL, 1e-5); }
+static mt_tensor *dropout(mt_tensor *x) { return mt_dropout(x, 0.5); }
+static mt_tensor *wider(mt_tensor *x) { return mt_cast(x, MT_F32); }
+static mt_tensor *turned(mt_tensor *x) { return mt_transpose(x, 0, 1); }
+static mt_tensor *half(mt_tensor *x) { return mt_slice(x, 0, 0, 3); }
+static mt_tensor *flat(mt_tensor *x) { return mt_reshape(x, MT_SHAPE(60)); }
+static mt_tensor *squared(mt_tensor *x) { return mt_mul(x, x); }
+static mt_tensor *doubled(mt_tensor *x) { return mt_add(x, x); }
+
+static void each_op_keeps_what_its_backward_reads_and_no_more(void **state)
+{
+    (void)state;
+    enum { N = 60, X = 2 * N };
+    static const struct {
+        const char *name;
+        mt_tensor *(*fn)(mt_tensor *);
+        size_t bytes;
+        mt_save_role role;
+    } table[] = {
+        {"add", doubled, 0, 0},
+        {"affine", affine, 0, 0},
+        {"mul", squared, X, MT_SAVE_INPUT}, /* the same storage twice: once */
+        {"relu", mt_relu, X, MT_SAVE_OUTPUT},
+        {"tanh", mt_tanh, X, MT_SAVE_OUTPUT},
+        {"sigmoid", mt_sigmoid, X, MT_SAVE_OUTPUT},
+        {"exp", exp2_of, X, MT_SAVE_OUTPUT},
+        {"softmax", softmax, X, MT_SAVE_OUTPUT},
+        {"log_softmax", mt_log_softmax, X, MT_SAVE_OUTPUT},
+        {"gelu", mt_gelu, X, MT_SAVE_INPUT},
+        {"gelu_tanh", mt_gelu_tanh, X, MT_SAVE_INPUT},
+        {"silu", mt_silu, X, MT_SAVE_INPUT},
+        {"leaky_relu", leaky, X, MT_SAVE_INPUT},
+        {"layer_norm", plain_norm, X + 6 * (4 + 4), MT_SAVE_INPUT}, /* f32 mean and rstd */
+        {"dropout", dropout, N, MT_SAVE_AUX},                       /* a byte each */
+        {"sum", mt_sum_all, 0, 0},
+        {"mean", mt_mean_all, 0, 0},
+        {"cast", wider, 0, 0},
+        {"transpose", turned, 0, 0},
+        {"slice", half, 0, 0},
+        {"reshape", flat, 0, 0},
+        {"clone", mt_clone, 0, 0},
+    };
+    MT_AUTO mt_tensor *x = made(MT_BF16, MT_SHAPE(6, 10), true);
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        mt_ledger *own = mt_ledger_new(device);
+        assert_non_null(own);
+        mtt_ok(mt_ledger_begin(own));
+        mt_tensor *y = mtt_made(table[i].fn(x));
+        mtt_ok(mt_ledger_end(own));
+        if (mt_ledger_bytes(own) != table[i].bytes)
+            print_error("%s keeps %zu bytes, not %zu\n", table[i].name, mt_ledger_bytes(own),
+                        table[i].bytes);
+        assert_int_equal(mt_ledger_bytes(own), table[i].bytes);
+        if (table[i].bytes) {
+            mt_ledger_entry e;
+            mtt_ok(mt_ledger_get(own, 0, &e));
+            assert_int_equal(e.saver.role, table[i].role);
+            assert_string_equal(e.saver.op, table[i].name);
+        }
+        mt_ledger_free(own);
+        mt_release(y);
+    }
+}
+
+/* x [8,10] w [6,10] b [6]: the bytes kept for each subset that wants a gradient. */
+static void linear_keeps_what_the_wanted_gradients_need(void **state)
+{
+    (void)state;
+    enum { X = 8 * 10 * 4, W = 6 * 10 * 4 };
+    for (int wanted = 0; wanted < 8; wanted++) {
+        mt_ledger *own = mt_ledger_new(device);
+        assert_non_null(own);
+        MT_AUTO mt_tensor *x = made(MT_F32, MT_SHAPE(8, 10), wanted & 1);
+        MT_AUTO mt_tensor *w = made(MT_F32, MT_SHAPE(6, 10), wanted & 2);
+        MT_AUTO mt_tensor *b = made(MT_F32, MT_SHAPE(6), wanted & 4);
+        mtt_ok(mt_ledger_begin(own));
+        MT_AUTO mt_tensor *y = mtt_made(mt_linear(x, w, b));
+        mtt_ok(mt_ledger_end(own));
+        size_t expected = (wanted & 1 ? W : 0) + (wanted & 2 ? X : 0);
+        assert_int_equal(mt_ledger_bytes(own), expected);
+        mt_ledger_free(own);
+    }
+}
+
+static void frozen_weight_means_linear_input_is_not_kept(void **state)
+{
+    (void)state;
+    MT_AUTO mt_tensor *x = made(MT_F32, MT_SHAPE(8, 10), true);
+    MT_AUTO mt_tensor *w = made(MT_F32, MT_SHAPE(6, 10), false);
+    mtt_ok(mt_set_category(w, MT_PARAMETER));
+    MT_AUTO mt_tensor *y = mtt_made(mt_linear(x, w, NULL));
+    assert_int_equal(mt_ledger_count(ledger), 0);
+    assert_int_equal(mt_ledger_bytes(ledger), 0);
+}
+
+static void parameters_count_only_when_asked_for(void **state)
+{
+    (void)state;
+    MT_AUTO mt_tensor *x = made(MT_F32, MT_SHAPE(8, 10), true);
+    MT_AUTO mt_tensor *w = made(MT_F32, MT_SHAPE(6, 10), true);
+    mtt_ok(mt_set_category(w, MT_PARAMETER));
+    MT_AUTO mt_tensor *y = mtt_made(mt_linear(x, w, NULL));
+    assert_int_equal(mt_ledger_bytes(ledger), 8 * 10 * 4);
+    mtt_ok(mt_ledger_count_parameters(ledger, true));
+    MT_AUTO mt_tensor *z = mtt_made(mt_linear(x, w, NULL));
+    assert_int_equal(mt_ledger_bytes(ledger), (8 + 6) * 10 * 4);
+}
+
+static void an_ignored_storage_is_left_out(void **state)
+{
+    (void)state;
+    MT_AUTO mt_tensor *x = made(MT_F32, MT_SHAPE(10), true);
+    mtt_ok(mt_ledger_ignore(ledger, x));
+    MT_AUTO mt_tensor *y = mtt_made(mt_gelu(x));
+    MT_AUTO mt_tensor *z = mtt_made(mt_relu(x));
+    assert_int_equal(mt_ledger_count(ledger), 1);
+    assert_string_equal(entry(0).saver.op, "relu");
+}
+
+/* ---- one storage, one payer ---- */
+
+static void a_storage_saved_three_times_is_counted_once_and_names_all_savers(void **state)
+{
+    (void)state;
+    MT_AUTO mt_tensor *x = made(MT_F32, MT_SHAPE(5, 7), true);
+    mtt_ok(mt_scope_push("net"));
+    MT_AUTO mt_tensor *a = mtt_made(mt_gelu(x));
+    mtt_ok(mt_scope_push("gate"));
+    MT_AUTO mt_tensor *b = mtt_made(mt_silu(x));
+    mt_scope_pop();
+    mt_scope_pop();
+    MT_AUTO mt_tensor *part = mtt_made(mt_slice(x, 0, 1, 2));
+    MT_AUTO mt_tensor *c = mtt_made(mt_gelu(part));
+    assert_int_equal(mt_ledger_count(ledger), 1);
+    assert_int_equal(mt_ledger_bytes(ledger), 5 * 7 * 4);
+    mt_ledger_entry e = entry(0);
+    assert_int_equal(e.n_savers, 3);
+    assert_int_equal(e.bytes, 5 * 7 * 4);
+    assert_int_equal(e.allocated, 512);
+    assert_true(e.storage == mt_storage_of(x).serial);
+    assert_string_equal(e.saver.module, "net");
+    assert_string_equal(e.saver.op, "gelu");
+    assert_string_equal(e.saver.argument, "x");
+    assert_int_equal(e.saver.dtype, MT_F32);
+    assert_true(e.saver.node == mt_grad_fn_sequence(a));
+    mt_saver s;
+    mtt_ok(mt_ledger_get_saver(ledger, 0, 1, &s));
+    assert_string_equal(s.module, "net.gate");
+    assert_string_equal(s.op, "silu");
+    mtt_ok(mt_ledger_get_saver(ledger, 0, 2, &s));
+    assert_string_equal(s.module, "");
+    assert_int_equal(s.rank, 2);
+    assert_int_equal(s.shape[0], 2); /* the view it keeps, though the whole storage stays */
+    assert_int_not_equal(mt_ledger_get_saver(ledger, 0, 3, &s), MT_OK);
+    mt_clear_error();
+    assert_int_not_equal(mt_ledger_get(ledger, 1, &e), MT_OK);
+    mt_clear_error();
+}
+
+static void a_saved_view_costs_its_whole_storage(void **state)
+{
+    (void)state;
+    MT_AUTO mt_tensor *x = made(MT_F32, MT_SHAPE(100, 7), true);
+    MT_AUTO mt_tensor *row = mtt_made(mt_slice(x, 0, 3, 1));
+    MT_AUTO mt_tensor *y = mtt_made(mt_gelu(row));
+    assert_int_equal(mt_ledger_bytes(ledger), 100 * 7 * 4);
+    assert_int_equal(mt_ledger_allocated(ledger), 3072);
+}
+
+static void a_freed_address_used_again_is_another_storage(void **state)
+{
+    (void)state;
+    uint64_t serial[2];
+    for (int i = 0; i < 2; i++) {
+        MT_AUTO mt_tensor *x = made(MT_F32, MT_SHAPE(300), true);
+        MT_AUTO mt_tensor *y = mtt_made(mt_gelu(x)); /* the same blocks both times */
+        serial[i] = mt_storage_of(x).serial;
+    }
+    assert_true(serial[0] != serial[1]);
+    mt_mem_stats stats;
+    mt_mem_get_stats(device, &stats);
+    assert_int_equal(stats.segments.current, 1);
+    assert_int_equal(stats.allocated.peak, 2 * 1536);
+    assert_int_equal(mt_ledger_count(ledger), 2);
+    assert_int_equal(mt_ledger_bytes(ledger), 2 * 300 * 4);
+    assert_int_equal(mt_ledger_live_bytes(ledger), 0);
+    assert_true(entry(0).storage == serial[0] && entry(1).storage == serial[1]);
+}
+
+static void equal_values_in_two_storages_count_twice(void **state)
+{
+    (void)state;
+    MT_AUTO mt_tensor *x = made(MT_F32, MT_SHAPE(10), true);
+    MT_AUTO mt_tensor *y = mtt_made(mt_clone(x));
+    MT_AUTO mt_tensor *z = mtt_made(mt_mul(x, y));
+    assert_int_equal(mt_ledger_bytes(ledger), 2 * 40);
+}
+
+/* ---- when it went back ---- */
+
+static void an_entry_tells_after_which_backward_node_it_was_freed(void **state)
+{
+    (void)state;
+    MT_AUTO mt_tensor *x = made(MT_F32, MT_SHAPE(10), true);
+    mtt_ok(mt_scope_push("net"));
+    mt_tensor *h = mtt_made(mt_mul_scalar(x, 2));
+    mt_set(&h, mtt_made(mt_gelu(h)));
+    mt_set(&h, mtt_made(mt_silu(h)));
+    mt_scope_pop();
+    mt_set(&h, mtt_made(mt_sum_all(h)));
+    assert_int_equal(mt_ledger_count(ledger), 2);
+    assert_int_equal(mt_ledger_live_bytes(ledger), 80);
+    assert_false(entry(0).freed || entry(1).freed);
+    mtt_ok(mt_backward(h));
+    mt_release(h);
+    assert_int_equal(mt_ledger_live_bytes(ledger), 0);
+    assert_int_equal(mt_ledger_bytes(ledger), 80); /* what was saved was saved */
+    assert_true(entry(0).freed && entry(1).freed);
+    assert_string_equal(entry(0).freed_after_op, "gelu");
+    assert_string_equal(entry(0).freed_after_module, "net");
+    assert_string_equal(entry(1).freed_after_op, "silu");
+}
+
+static void a_storage_freed_outside_backward_names_no_node(void **state)
+{
+    (void)state;
+    MT_AUTO mt_tensor *x = made(MT_F32, MT_SHAPE(10), true);
+    mt_release(mtt_made(mt_relu(x)));
+    assert_true(entry(0).freed);
+    assert_string_equal(entry(0).freed_after_op, "");
+}
+
+/* ---- the reference figures ---- */
+
+static void linear_256_to_250_takes_the_reference_bytes(void **state)
+{
+    (void)state;
+    mt_module *linear = mt_linear_new(device, MT_F32, 256, 250, true, 0);
+    assert_non_null(linear);
+    assert_int_equal(allocated(), 257024);
+    MT_AUTO mt_tensor *x = made(MT_F32, MT_SHAPE(1, 256), false);
+    assert_int_equal(allocated(), 258048);
+    MT_AUTO mt_tensor *y = mtt_made(mt_forward(linear, x));
+    assert_int_equal(allocated(), 259072);
+    mt_module_free(linear);
+}
+
+static void a_thousand_and_24_floats_take_a_block_of_a_segment(void **state)
+{
+    (void)state;
+    mt_mem_stats stats;
+    MT_AUTO mt_tensor *x = mtt_made(mt_zeros(device, MT_F32, MT_SHAPE(1024)));
+    mt_mem_get_stats(device, &stats);
+    assert_int_equal(stats.allocated.current, 4096);
+    assert_int_equal(stats.reserved.current, 2097152);
+    mt_set(&x, NULL);
+    mt_clear_error();
+    mt_mem_get_stats(device, &stats);
+    assert_int_equal(stats.allocated.current, 0);
+    assert_int_equal(stats.reserved.current, 2097152);
+    mt_mem_empty_cache(device);
+    mt_mem_get_stats(device, &stats);
+    assert_int_equal(stats.reserved.current, 0);
+}
+
+static void embedding_and_cross_entropy_keep_indices_and_log_probabilities(void **state)
+{
+    (void)state;
+    int64_t index[6] = {0, 3, 2, 3, 1, 0};
+    MT_AUTO mt_tensor *tokens =
+        mtt_made(mt_from_data(device, MT_I64, MT_SHAPE(2, 3), index, sizeof index));
+    MT_AUTO mt_tensor *w = made(MT_BF16, MT_SHAPE(4, 9), true);
+    mtt_ok(mt_set_category(w, MT_PARAMETER));
+    MT_AUTO mt_tensor *h = mtt_made(mt_embedding(tokens, w));
+    assert_int_equal(mt_ledger_bytes(ledger), 6 * 8);
+    MT_AUTO mt_tensor *targets = mtt_made(mt_clone(tokens));
+    MT_AUTO mt_tensor *loss = mtt_made(mt_cross_entropy(h, targets, -100));
+    assert_int_equal(mt_ledger_bytes(ledger), 6 * 8 + 6 * 8 + 6 * 9 * 2);
+}
+
+static void flash_keeps_q_k_v_out_log_sum_exp_and_the_generator(void **state)
+{
+    (void)state;
+    enum { B = 2, A = 3, S = 5, T = 7, D = 4 };
+    for (int dropout = 0; dropout < 2; dropout++) {
+        mt_ledger *own = mt_ledger_new(device);
+        assert_non_null(own);
+        MT_AUTO mt_tensor *q = made(MT_BF16, MT_SHAPE(B, A, S, D), true);
+        MT_AUTO mt_tensor *k = made(MT_BF16, MT_SHAPE(B, A, T, D), true);
+        MT_AUTO mt_tensor *v = made(MT_BF16, MT_SHAPE(B, A, T, D), true);
+        mtt_ok(mt_ledger_begin(own));
+        MT_AUTO mt_tensor *y = mtt_made(mt_flash_attention(q, k, v, 0, false, 0.1 * dropout));
+        mtt_ok(mt_ledger_end(own));
+        assert_int_equal(mt_ledger_bytes(own),
+                         2 * (B * A * S * D * 2 + B * A * T * D * 2) + B * A * S * 4 + 16);
+        mt_ledger_free(own);
+    }
+}
+
+/* ---- whole models, small: the formulas that the large reference figures follow ---- */
+
+static size_t saved_by(const mt_model_config *config, int64_t b, int64_t s)
+{
+    mt_module *m = mt_model_new(device, config);
+    assert_non_null(m);
+    MT_AUTO mt_tensor *x = made(config->dtype, MT_SHAPE(b, s, config->hidden), true);
+    mt_ledger *own = mt_ledger_new(device);
+    assert_non_null(own);
+    size_t before = allocated();
+    mtt_ok(mt_ledger_begin(own));
+    MT_AUTO mt_tensor *y = mtt_made(mt_forward(m, x));
+    mtt_ok(mt_ledger_end(own));
+    size_t bytes = mt_ledger_bytes(own);
+    /* Growth = what the tape keeps, rounded, but for x which was there, and the output, which
+     * nothing saved. */
+    assert_int_equal(allocated() - before, mt_ledger_allocated(own) - mt_storage_of(x).allocated +
+                                               mt_storage_of(y).allocated);
+    mt_ledger_free(own);
+    mt_module_free(m);
+    return bytes;
+}
+
+static void an_mlp_keeps_5bsd_with_relu_and_9bsd_with_gelu(void **state)
+{
+    (void)state;
+    static const int64_t sizes[][3] = {{1, 1, 8}, {2, 5, 12}, {3, 7, 20}, {2, 64, 64}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        int64_t b = sizes[i][0], s = sizes[i][1], d = sizes[i][2];
+        mt_model_config c = {.kind = MT_MODEL_MLP, .hidden = d, .dtype = MT_BF16};
+        assert_int_equal(saved_by(&c, b, s), b * s * d * 2 * 5);
+        c.act = MT_ACT_GELU;
+        assert_int_equal(saved_by(&c, b, s), b * s * d * 2 * 9);
+        c.act = MT_ACT_RELU;
+        c.inplace = true;
+        assert_int_equal(saved_by(&c, b, s), b * s * d * 2 * 5);
+    }
+}
+
+static void a_flash_block_keeps_12_or_16_bsd_and_its_named_small_buffers(void **state)
+{
+    (void)state;
+    static const int64_t sizes[][4] = {{1, 1, 8, 1}, {2, 5, 12, 3}, {3, 7, 20, 2}, {2, 64, 64, 2}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        int64_t b = sizes[i][0], s = sizes[i][1], d = sizes[i][2], a = sizes[i][3];
+        for (mt_norm_place norm = 0; norm < MT_NORM_PLACE_COUNT; norm++) {
+            mt_model_config c = {.kind = MT_MODEL_BLOCK,
+                                 .hidden = d,
+                                 .heads = a,
+                                 .norm = norm,
+                                 .causal = true,
+                                 .dtype = MT_BF16};
+            int64_t small = b * s * (2 * 2 * 4 + a * 4) + 16;
+            assert_int_equal(saved_by(&c, b, s), b * s * d * 2 * 12 + small);
+            c.act = MT_ACT_GELU;
+            assert_int_equal(saved_by(&c, b, s), b * s * d * 2 * 16 + small);
+        }
+    }
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(each_op_keeps_what_its_backward_reads_and_no_more),
+        TEST(linear_keeps_what_the_wanted_gradients_need),
+        TEST(frozen_weight_means_linear_input_is_not_kept),
+        TEST(parameters_count_only_when_asked_for),
+        TEST(an_ignored_storage_is_left_out),
+        TEST(a_storage_saved_three_times_is_counted_once_and_names_all_savers),
+        TEST(a_saved_view_costs_its_whole_storage),
+        TEST(a_freed_address_used_again_is_another_storage),
+        TEST(equal_values_in_two_storages_count_twice),
+        TEST(an_entry_tells_after_which_backward_node_it_was_freed),
+        TEST(a_storage_freed_outside_backward_names_no_node),
+        TEST(linear_256_to_250_takes_the_reference_bytes),
+        TEST(a_thousand_and_24_floats_take_a_block_of_a_segment),
+        TEST(embedding_and_cross_entropy_keep_indices_and_log_probabilities),
+        TEST(flash_keeps_q_k_v_out_log_sum_exp_and_the_generator),
+        TEST(an_mlp_keeps_5bsd_with_relu_and_9bsd_with_gelu),
+        TEST(a_flash_block_keeps_12_or_16_bsd_and_its_named_small_buffers),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
