@@ -45,4 +45,19 @@ static inline void mti_dgemm(int64_t m, int64_t n, int64_t k, double alpha, mti_
                 a.at, (blasint)a.ld, b.at, (blasint)b.ld, beta, c, (blasint)ldc);
 }
 
+/* to [cols,rows] = scale * from^T, from [rows,cols] in rows of ld. */
+static inline void mti_stranspose(int64_t rows, int64_t cols, float scale, const float *from,
+                                  int64_t ld, float *to, int64_t ld_to)
+{
+    cblas_somatcopy(CblasRowMajor, CblasTrans, (blasint)rows, (blasint)cols, scale, from,
+                    (blasint)ld, to, (blasint)ld_to);
+}
+
+static inline void mti_dtranspose(int64_t rows, int64_t cols, double scale, const double *from,
+                                  int64_t ld, double *to, int64_t ld_to)
+{
+    cblas_domatcopy(CblasRowMajor, CblasTrans, (blasint)rows, (blasint)cols, scale, from,
+                    (blasint)ld, to, (blasint)ld_to);
+}
+
 #endif

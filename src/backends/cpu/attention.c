@@ -1,0 +1,116 @@
+/* attention.c: flash attention, cut into pieces for the workers. Forward: a block of
+ * queries of one head is a piece. Backward: all that shares one head of keys is,
+ * so every sum has one owner and one order whatever the number of threads. */
+#include <assert.h>
+#include <math.h>
+#include "backends/cpu/attention.h"
+
+/* Less work than this many multiply-adds stays on the calling thread. */
+#define PARALLEL_MACS (1 << 17)
+
+static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
+
+static mti_attn describe(const mti_attention *at)
+{
+    const mti_view *q = at->q, *k = at->k;
+    assert(q->rank == 4 && k->rank == 4 && at->v->rank == 4);
+    assert(k->shape[1] > 0 && q->shape[1] % k->shape[1] == 0);
+    mti_attn x = {.at = at, .dtype = q->dtype};
+    x.b = q->shape[0], x.a = q->shape[1], x.s = q->shape[2], x.d = q->shape[3];
+    x.a_kv = k->shape[1], x.t = k->shape[2];
+    /* Causal blocks compute scores above the diagonal too: fewer if they are narrow. */
+    x.block_q = min64(x.s, at->causal && x.s <= 512 ? 32 : 64);
+    x.block_k = min64(x.t, max64(16, min64(128, 8192 / max64(1, x.d))));
+    x.q_blocks = x.block_q > 0 ? (x.s + x.block_q - 1) / x.block_q : 0;
+    return x;
+}
+
+static void read_dropout(mti_attn *x)
+{
+    const mti_attention *at = x->at;
+    if (!(at->p > 0)) return;
+    x->seed = (uint64_t) * (const int64_t *)at->seed->data;
+    x->offset = (uint64_t) * (const int64_t *)at->offset->data;
+    x->threshold = (uint32_t)ceil(at->p * 0x1p24);
+    x->keep_scale = at->p < 1 ? 1 / (1 - at->p) : 0;
+}
+
+static int workers(const mti_ctx *ctx, const mti_attn *x, int64_t items)
+{
+    double macs = (double)x->b * (double)x->a * (double)x->s * (double)x->t * (double)x->d;
+    return macs < PARALLEL_MACS ? 1 : (int)max64(1, min64(ctx->threads, items));
+}
+
+/* ---- forward ---- */
+
+static size_t forward_scratch(const mti_attn *x)
+{
+    return x->dtype == MT_F64 ? mti_attn_forward_scratch_f64(x) : mti_attn_forward_scratch_f32(x);
+}
+
+static void run_forward(void *arg, int worker, int64_t begin, int64_t end)
+{
+    const mti_attn *x = arg;
+    void *scratch = x->scratch + (size_t)worker * x->scratch_per_worker;
+    for (int64_t item = begin; item < end; item++) {
+        int64_t block = item % x->q_blocks, head = item / x->q_blocks;
+        /* the blocks with most keys first: the last ones to finish are short */
+        int64_t i = (x->q_blocks - 1 - block) * x->block_q;
+        (x->dtype == MT_F64 ? mti_attn_forward_f64 : mti_attn_forward_f32)(x, head / x->a,
+                                                                           head % x->a, i, scratch);
+    }
+}
+
+size_t mti_cpu_attention_scratch(mti_ctx *ctx, const mti_attention *at)
+{
+    mti_attn x = describe(at);
+    return (size_t)workers(ctx, &x, x.b * x.a * x.q_blocks) * forward_scratch(&x);
+}
+
+bool mti_cpu_attention(mti_ctx *ctx, const mti_attention *at, void *scratch)
+{
+    mti_attn x = describe(at);
+    int64_t items = x.b * x.a * x.q_blocks;
+    read_dropout(&x);
+    x.scratch = scratch;
+    x.scratch_per_worker = forward_scratch(&x);
+    mti_cpu_workers(ctx, workers(ctx, &x, items), items, 1, run_forward, &x);
+    return true;
+}
+
+/* ---- backward ---- */
+
+static size_t backward_scratch(const mti_attn *x)
+{
+    return x->dtype == MT_F64 ? mti_attn_backward_scratch_f64(x) : mti_attn_backward_scratch_f32(x);
+}
+
+static void run_backward(void *arg, int worker, int64_t begin, int64_t end)
+{
+    const mti_attn *x = arg;
+    void *scratch = x->scratch + (size_t)worker * x->scratch_per_worker;
+    for (int64_t item = begin; item < end; item++)
+        (x->dtype == MT_F64 ? mti_attn_backward_f64
+                            : mti_attn_backward_f32)(x, item / x->a_kv, item % x->a_kv, scratch);
+}
+
+size_t mti_cpu_attention_backward_scratch(mti_ctx *ctx, const mti_attention *at)
+{
+    mti_attn x = describe(at);
+    return (size_t)workers(ctx, &x, x.b * x.a_kv) * backward_scratch(&x);
+}
+
+bool mti_cpu_attention_backward(mti_ctx *ctx, const mti_attention *at, const mti_view *d_o,
+                                const mti_view *dq, const mti_view *dk, const mti_view *dv,
+                                void *scratch)
+{
+    mti_attn x = describe(at);
+    int64_t items = x.b * x.a_kv;
+    read_dropout(&x);
+    x.d_o = d_o, x.dq = dq, x.dk = dk, x.dv = dv;
+    x.scratch = scratch;
+    x.scratch_per_worker = backward_scratch(&x);
+    mti_cpu_workers(ctx, workers(ctx, &x, items), items, 1, run_backward, &x);
+    return true;
+}
