@@ -1,0 +1,134 @@
+/* arithmetic.c: add, sub, mul, div, broadcasting as NumPy does, and affine.
+ *
+ * Broadcast inputs are read with stride 0; the gradient of an input that was broadcast is the
+ * gradient of the output summed over the dimensions it was repeated along. */
+#include "ops/ops.h"
+
+/* a [..], b [..] -> y: the larger extent of each dimension, counted from the end. */
+static bool broadcast_shape(mti_call *c)
+{
+    const mti_view *a = mti_in(c, 0), *b = mti_in(c, 1);
+    if (!mti_need_float(c, 0) || !mti_need_same_dtype(c, 0, 1)) return false;
+    int rank = a->rank > b->rank ? a->rank : b->rank;
+    int64_t shape[MT_MAX_RANK];
+    for (int d = 0; d < rank; d++) {
+        int da = d - (rank - a->rank), db = d - (rank - b->rank);
+        int64_t m = da < 0 ? 1 : a->shape[da], n = db < 0 ? 1 : b->shape[db];
+        if (m != n && m != 1 && n != 1) {
+            char ta[MTI_SHAPE_TEXT], tb[MTI_SHAPE_TEXT];
+            return mti_fail_bool(MT_ERR_ARGUMENT,
+                                 "%s: %s is %s, %s is %s; need equal extents, or 1, counted from "
+                                 "the end",
+                                 c->op->name, c->op->in[0], mti_shape_text(ta, a->rank, a->shape),
+                                 c->op->in[1], mti_shape_text(tb, b->rank, b->shape));
+        }
+        shape[d] = m == 1 ? n : m;
+    }
+    return mti_out_set(c, 0, a->dtype, rank, shape);
+}
+
+/* y = a op b, both repeated to y's shape. */
+static bool apply(mti_call *c, mti_binary op, const mti_view *a, const mti_view *b,
+                  const mti_view *y)
+{
+    mti_view va = mti_broadcast_view(a, y->rank, y->shape);
+    mti_view vb = mti_broadcast_view(b, y->rank, y->shape);
+    return c->k->binary(c->ctx, op, &va, &vb, y);
+}
+
+static bool forward(mti_call *c, mti_binary op)
+{
+    return apply(c, op, mti_in(c, 0), mti_in(c, 1), mti_out(c, 0));
+}
+
+/* A place for the gradient of input i before summing: the gradient itself where nothing was
+ * repeated, else a temporary of y's shape, *full. */
+static const mti_view *open_din(mti_call *c, int i, mt_tensor **full)
+{
+    const mti_view *dy = mti_dout(c);
+    *full = NULL;
+    if (mti_view_same_shape(&c->in_spec[i], dy)) return mti_din(c, i);
+    *full = mti_temp(c, dy->dtype, dy->rank, dy->shape);
+    return *full ? &(*full)->view : NULL;
+}
+
+static bool close_din(mti_call *c, int i, mt_tensor *full)
+{
+    return !full || mti_reduce_to_din(c, i, full);
+}
+
+/* din i = dy op other, summed where i was repeated */
+static bool send(mti_call *c, int i, mti_binary op, const mti_view *other)
+{
+    mt_tensor *full;
+    const mti_view *d = open_din(c, i, &full);
+    return d && apply(c, op, mti_dout(c), other, d) && close_din(c, i, full);
+}
+
+/* add: y = a + b;  da = dy, db = dy */
+static bool add_forward(mti_call *c) { return forward(c, MTI_ADD); }
+static bool add_backward(mti_call *c)
+{
+    return (!mti_wants(c, 0) || mti_reduce_to_din(c, 0, c->dout[0])) &&
+           (!mti_wants(c, 1) || mti_reduce_to_din(c, 1, c->dout[0]));
+}
+const mti_op_code mti_code_add = {broadcast_shape, add_forward, add_backward};
+mt_tensor *mt_add(mt_tensor *a, mt_tensor *b) { return mti_op2(MTI_OP_add, NULL, a, b); }
+
+/* sub: y = a - b;  da = dy, db = -dy */
+static bool sub_forward(mti_call *c) { return forward(c, MTI_SUB); }
+static bool sub_backward(mti_call *c)
+{
+    if (mti_wants(c, 0) && !mti_reduce_to_din(c, 0, c->dout[0])) return false;
+    if (!mti_wants(c, 1)) return true;
+    mt_tensor *full;
+    const mti_view *d = open_din(c, 1, &full);
+    return d && c->k->unary(c->ctx, MTI_AFFINE, -1, 0, mti_dout(c), d) && close_din(c, 1, full);
+}
+const mti_op_code mti_code_sub = {broadcast_shape, sub_forward, sub_backward};
+mt_tensor *mt_sub(mt_tensor *a, mt_tensor *b) { return mti_op2(MTI_OP_sub, NULL, a, b); }
+
+/* mul: y = a b;  da = dy b, db = dy a */
+static bool mul_forward(mti_call *c) { return forward(c, MTI_MUL); }
+static bool mul_backward(mti_call *c)
+{
+    return (!mti_wants(c, 0) || send(c, 0, MTI_MUL, mti_saved(c, MTI_IN1))) &&
+           (!mti_wants(c, 1) || send(c, 1, MTI_MUL, mti_saved(c, MTI_IN0)));
+}
+const mti_op_code mti_code_mul = {broadcast_shape, mul_forward, mul_backward};
+mt_tensor *mt_mul(mt_tensor *a, mt_tensor *b) { return mti_op2(MTI_OP_mul, NULL, a, b); }
+
+/* div: y = a / b;  da = dy / b, db = -dy (a / b) / b */
+static bool div_forward(mti_call *c) { return forward(c, MTI_DIV); }
+static bool div_backward(mti_call *c)
+{
+    const mti_view *b = mti_saved(c, MTI_IN1), *dy = mti_dout(c);
+    if (mti_wants(c, 0) && !send(c, 0, MTI_DIV, b)) return false;
+    if (!mti_wants(c, 1)) return true;
+    mt_tensor *full;
+    const mti_view *d = open_din(c, 1, &full);
+    return d && apply(c, MTI_DIV, mti_saved(c, MTI_IN0), b, d) && apply(c, MTI_DIV, d, b, d) &&
+           apply(c, MTI_MUL, dy, d, d) && c->k->unary(c->ctx, MTI_AFFINE, -1, 0, d, d) &&
+           close_din(c, 1, full);
+}
+const mti_op_code mti_code_div = {broadcast_shape, div_forward, div_backward};
+mt_tensor *mt_div(mt_tensor *a, mt_tensor *b) { return mti_op2(MTI_OP_div, NULL, a, b); }
+
+/* affine: y = p0 x + p1;  dx = p0 dy */
+static bool affine_forward(mti_call *c)
+{
+    return c->k->unary(c->ctx, MTI_AFFINE, c->params->scalar.p0, c->params->scalar.p1, mti_in(c, 0),
+                       mti_out(c, 0));
+}
+static bool affine_backward(mti_call *c)
+{
+    const mti_view *dx = mti_din_reuse(c, 0);
+    return dx && c->k->unary(c->ctx, MTI_AFFINE, c->params->scalar.p0, 0, mti_dout(c), dx);
+}
+const mti_op_code mti_code_affine = {mti_shape_same, affine_forward, affine_backward};
+mt_tensor *mt_affine(mt_tensor *x, double scale, double shift)
+{
+    return mti_op1(MTI_OP_affine, &(mti_params){.scalar = {scale, shift}}, x);
+}
+mt_tensor *mt_add_scalar(mt_tensor *x, double c) { return mt_affine(x, 1, c); }
+mt_tensor *mt_mul_scalar(mt_tensor *x, double c) { return mt_affine(x, c, 0); }

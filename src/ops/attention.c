@@ -1,0 +1,149 @@
+/* attention.c: softmax(scale q k^T) v, by blocks (flash) or from visible parts (math).
+ *
+ * flash: q [b,a,s,d], k, v [b,a_kv,t,d] -> out [b,a,s,d], laid out as [b,s,a,d].
+ *   Keeps q, k, v, out, log-sum-exp [b,a,s] in f32 and the RNG state, two i64; the weights
+ *   [b,a,s,t] never exist at once, in forward or backward (Dao et al. 2022). */
+#include <math.h>
+#include <string.h>
+#include "ops/ops.h"
+
+/* [b,a,s,d] whose memory runs as [b,s,a,d], so that merging heads is a view */
+static mti_view heads_inside(const mti_view *v)
+{
+    mti_view r = *v;
+    int64_t a = v->shape[1], s = v->shape[2], d = v->shape[3];
+    const int64_t stride[4] = {s * a * d, d, a * d, 1};
+    memcpy(r.stride, stride, sizeof stride);
+    r.data = NULL;
+    return r;
+}
+
+static bool flash_shape(mti_call *c)
+{
+    const mti_view *q = mti_in(c, 0), *k = mti_in(c, 1), *v = mti_in(c, 2);
+    char tq[MTI_SHAPE_TEXT], tk[MTI_SHAPE_TEXT], tv[MTI_SHAPE_TEXT];
+    if (!mti_need_float(c, 0) || !mti_need_same_dtype(c, 0, 1) || !mti_need_same_dtype(c, 0, 2))
+        return false;
+    bool fits = q->rank == 4 && k->rank == 4 && mti_view_same_shape(k, v) &&
+                q->shape[0] == k->shape[0] && q->shape[3] == k->shape[3] && k->shape[1] > 0 &&
+                q->shape[1] % k->shape[1] == 0;
+    if (!fits)
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "flash_attention: q is %s, k is %s, v is %s; need [b,a,s,d], "
+                             "[b,a_kv,t,d] twice, a a multiple of a_kv",
+                             mti_shape_text(tq, q->rank, q->shape),
+                             mti_shape_text(tk, k->rank, k->shape),
+                             mti_shape_text(tv, v->rank, v->shape));
+    bool draws = c->params->attention.p > 0;
+    c->aux_always[1] = c->aux_always[2] = draws;
+    if (!mti_out_like(c, q) || !mti_aux_set(c, 0, MT_F32, 3, q->shape) ||
+        !mti_aux_set(c, 1, MT_I64, 0, q->shape) || !mti_aux_set(c, 2, MT_I64, 0, q->shape))
+        return false;
+    c->out_spec[0] = heads_inside(&c->out_spec[0]);
+    return true;
+}
+
+static bool attention_of(mti_call *c, mti_attention *at, const mti_view *q, const mti_view *k,
+                         const mti_view *v)
+{
+    const mti_params *p = c->params;
+    *at = (mti_attention){.q = mti_dense_rows(c, q),
+                          .k = mti_dense_rows(c, k),
+                          .v = mti_dense_rows(c, v),
+                          .scale = p->attention.scale,
+                          .p = p->attention.p,
+                          .causal = p->attention.causal};
+    return at->q && at->k && at->v;
+}
+
+/* Products of the two halves, masked blocks included: 2 s t d each, per head and batch. */
+static void count(mti_call *c, const mti_attention *at, uint64_t products)
+{
+    uint64_t n = (uint64_t)mti_view_count(at->q) * (uint64_t)at->k->shape[2];
+    mti_count_flops(c, 2 * n * products);
+}
+
+static bool put_i64(mti_call *c, const mti_view *v, uint64_t value)
+{
+    return !v || c->k->upload(c->ctx, v->data, &value, sizeof value);
+}
+
+static bool flash_forward(mti_call *c)
+{
+    mti_attention at;
+    const mti_view *q = mti_in(c, 0);
+    if (!attention_of(c, &at, q, mti_in(c, 1), mti_in(c, 2))) return false;
+    uint64_t seed, offset, draws = 0;
+    if (at.p > 0) draws = (uint64_t)(q->shape[0] * q->shape[1] * q->shape[2] * at.k->shape[2]);
+    mti_rng_take(c->device, draws, &seed, &offset);
+    at.o = mti_out(c, 0), at.lse = mti_aux(c, 0);
+    at.seed = mti_aux(c, 1), at.offset = mti_aux(c, 2);
+    count(c, &at, 2);
+    void *scratch;
+    return put_i64(c, at.seed, seed) && put_i64(c, at.offset, offset) &&
+           mti_scratch(c, c->k->attention_scratch(c->ctx, &at), &scratch) &&
+           c->k->attention(c->ctx, &at, scratch);
+}
+
+/* A gradient with heads inside, so that splitting heads again is a view. */
+static const mti_view *din_heads_inside(mti_call *c, int i)
+{
+    mti_view spec = heads_inside(&c->in_spec[i]);
+    mt_tensor *t = mti_tensor_new(c->device, &spec, MT_TEMPORARY, true);
+    return mti_give_din(c, i, t) ? &t->view : NULL;
+}
+
+static bool flash_backward(mti_call *c)
+{
+    mti_attention at;
+    if (!attention_of(c, &at, mti_saved(c, MTI_IN0), mti_saved(c, MTI_IN1), mti_saved(c, MTI_IN2)))
+        return false;
+    at.o = mti_saved(c, MTI_OUT0), at.lse = mti_saved(c, MTI_AUX0);
+    at.seed = mti_saved(c, MTI_AUX1), at.offset = mti_saved(c, MTI_AUX2);
+    const mti_view *dy = mti_dense_rows(c, mti_dout(c)), *d[3];
+    for (int i = 0; i < 3; i++)
+        if (!(d[i] = din_heads_inside(c, i))) return false;
+    count(c, &at, 5); /* the weights once more, dp, dq, dk, dv */
+    void *scratch;
+    return dy && mti_scratch(c, c->k->attention_backward_scratch(c->ctx, &at), &scratch) &&
+           c->k->attention_backward(c->ctx, &at, dy, d[0], d[1], d[2], scratch);
+}
+
+const mti_op_code mti_code_flash_attention = {flash_shape, flash_forward, flash_backward};
+
+static bool check_dropout(const char *who, double p)
+{
+    return (p >= 0 && p < 1) ||
+           mti_fail_bool(MT_ERR_ARGUMENT, "%s: dropout is %g; need 0 <= p < 1", who, p);
+}
+
+static double scale_or_default(const mt_tensor *q, double scale)
+{
+    return scale != 0 || !q || !q->view.rank ? scale
+                                             : 1 / sqrt((double)q->view.shape[q->view.rank - 1]);
+}
+
+mt_tensor *mt_flash_attention(mt_tensor *q, mt_tensor *k, mt_tensor *v, double scale, bool causal,
+                              double dropout)
+{
+    mt_tensor *in[3] = {q, k, v}, *y;
+    if (!check_dropout("flash_attention", dropout)) return NULL;
+    mti_params p = {
+        .attention = {.scale = scale_or_default(q, scale), .p = dropout, .causal = causal}};
+    return mti_apply(&mti_ops[MTI_OP_flash_attention], &p, 0, 3, in, 1, &y) ? y : NULL;
+}
+
+/* Every intermediate is released as soon as the next one is made; what the tape needs, it keeps. */
+mt_tensor *mt_math_attention(mt_tensor *q, mt_tensor *k, mt_tensor *v, double scale, bool causal,
+                             double dropout)
+{
+    if (!check_dropout("math_attention", dropout)) return NULL;
+    mt_tensor *kt = k ? mt_transpose(k, -2, -1) : NULL;
+    mt_tensor *w = mt_matmul(q, kt); /* [b,a,s,t] */
+    mt_release(kt);
+    if (w) mt_set(&w, mt_softmax(w, scale_or_default(q, scale), causal));
+    if (w) mt_set(&w, mt_dropout(w, dropout));
+    mt_tensor *y = w ? mt_matmul(w, v) : NULL;
+    mt_release(w);
+    return y;
+}

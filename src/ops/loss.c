@@ -1,0 +1,164 @@
+/* loss.c: embedding (the table at one end of a model) and the losses at the other. */
+#include <string.h>
+#include "ops/ops.h"
+
+static bool need_i64(mti_call *c, int i)
+{
+    mt_dtype dtype = c->in_spec[i].dtype;
+    return dtype == MT_I64 || mti_fail_bool(MT_ERR_ARGUMENT, "%s: %s is %s; need i64", c->op->name,
+                                            c->op->in[i], mt_dtype_name(dtype));
+}
+
+/* [..,n] row-major as [m,n] */
+static mti_view rows_of(const mti_view *v)
+{
+    int64_t n = v->shape[v->rank - 1], m = 1;
+    for (int d = 0; d < v->rank - 1; d++) m *= v->shape[d];
+    return (mti_view){
+        .data = v->data, .dtype = v->dtype, .rank = 2, .shape = {m, n}, .stride = {n, 1}};
+}
+
+/* [..] row-major as [m] */
+static mti_view flat(const mti_view *v)
+{
+    return (mti_view){
+        .data = v->data, .dtype = v->dtype, .rank = 1, .shape = {mti_view_count(v)}, .stride = {1}};
+}
+
+/* ---- embedding: y = w[index];  index [..] i64, w [rows,n] -> y [..,n]
+ * dw[r] = sum of dy where index = r; keeps the indices */
+
+static bool embedding_shape(mti_call *c)
+{
+    const mti_view *index = mti_in(c, 0), *w = mti_in(c, 1);
+    char text[MTI_SHAPE_TEXT];
+    if (!need_i64(c, 0) || !mti_need_float(c, 1)) return false;
+    if (w->rank != 2 || index->rank >= MT_MAX_RANK)
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "embedding: w is %s, index has rank %d; need w "
+                             "[rows,n] and rank %d at most",
+                             mti_shape_text(text, w->rank, w->shape), index->rank, MT_MAX_RANK - 1);
+    int64_t shape[MT_MAX_RANK];
+    memcpy(shape, index->shape, sizeof shape);
+    shape[index->rank] = w->shape[1];
+    return mti_out_set(c, 0, w->dtype, index->rank + 1, shape);
+}
+
+static bool embedding_forward(mti_call *c)
+{
+    const mti_view *index = mti_dense(c, mti_in(c, 0)), *w = mti_dense_rows(c, mti_in(c, 1));
+    if (!index || !w) return false;
+    mti_view i1 = flat(index), y2 = rows_of(mti_out(c, 0));
+    return c->k->embedding(c->ctx, &i1, w, &y2);
+}
+
+static bool embedding_backward(mti_call *c)
+{
+    const mti_view *index = mti_dense(c, mti_saved(c, MTI_IN0)), *dy = mti_dense(c, mti_dout(c)),
+                   *dw = mti_din(c, 1);
+    if (!index || !dy || !dw) return false;
+    mti_view i1 = flat(index), dy2 = rows_of(dy);
+    void *scratch;
+    return mti_scratch(c, c->k->embedding_backward_scratch(c->ctx, &i1, dw), &scratch) &&
+           c->k->embedding_backward(c->ctx, &i1, &dy2, dw, scratch);
+}
+
+const mti_op_code mti_code_embedding = {embedding_shape, embedding_forward, embedding_backward};
+mt_tensor *mt_embedding(mt_tensor *index, mt_tensor *w)
+{
+    return mti_op2(MTI_OP_embedding, NULL, index, w);
+}
+
+/* ---- cross_entropy: loss = mean over kept rows of -logp[row, target], logp = log_softmax(logits)
+ * logits [..,v], target [..] i64 -> scalar; keeps logp [..,v] and the targets
+ * dlogits = dloss (exp(logp) - onehot(target)) / kept rows, 0 on ignored rows */
+
+static bool cross_entropy_shape(mti_call *c)
+{
+    const mti_view *x = mti_in(c, 0), *t = mti_in(c, 1);
+    char tx[MTI_SHAPE_TEXT], tt[MTI_SHAPE_TEXT];
+    if (!mti_need_float(c, 0) || !need_i64(c, 1)) return false;
+    bool fits = x->rank >= 1 && x->rank == t->rank + 1;
+    for (int d = 0; fits && d < t->rank; d++) fits = x->shape[d] == t->shape[d];
+    if (!fits)
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "cross_entropy: logits are %s, target is %s; need "
+                             "[..,v] and [..]",
+                             mti_shape_text(tx, x->rank, x->shape),
+                             mti_shape_text(tt, t->rank, t->shape));
+    c->aux_always[0] = true; /* the loss is read off the log-probabilities */
+    return mti_out_set(c, 0, x->dtype, 0, x->shape) &&
+           mti_aux_set(c, 0, x->dtype, x->rank, x->shape);
+}
+
+static bool cross_entropy_forward(mti_call *c)
+{
+    const mti_view *x = mti_dense(c, mti_in(c, 0)), *t = mti_dense(c, mti_in(c, 1));
+    if (!x || !t) return false;
+    mti_view x2 = rows_of(x), t1 = flat(t), logp = rows_of(mti_aux(c, 0));
+    return c->k->cross_entropy(c->ctx, c->params->loss.ignore, &x2, &t1, &logp, mti_out(c, 0));
+}
+
+static bool cross_entropy_backward(mti_call *c)
+{
+    const mti_view *t = mti_dense(c, mti_saved(c, MTI_IN1)), *dx = mti_din(c, 0);
+    if (!t || !dx) return false;
+    mti_view logp = rows_of(mti_saved(c, MTI_AUX0)), t1 = flat(t), dx2 = rows_of(dx);
+    return c->k->cross_entropy_backward(c->ctx, c->params->loss.ignore, &logp, &t1, mti_dout(c),
+                                        &dx2);
+}
+
+const mti_op_code mti_code_cross_entropy = {cross_entropy_shape, cross_entropy_forward,
+                                            cross_entropy_backward};
+mt_tensor *mt_cross_entropy(mt_tensor *logits, mt_tensor *target, int64_t ignore)
+{
+    return mti_op2(MTI_OP_cross_entropy, &(mti_params){.loss = {ignore}}, logits, target);
+}
+
+/* ---- mse: loss = mean((x - y)^2);  dx = 2 (x - y) dloss / n, dy = -dx; keeps x and y */
+
+static bool mse_shape(mti_call *c)
+{
+    const mti_view *x = mti_in(c, 0), *y = mti_in(c, 1);
+    char tx[MTI_SHAPE_TEXT], ty[MTI_SHAPE_TEXT];
+    if (!mti_need_float(c, 0) || !mti_need_same_dtype(c, 0, 1)) return false;
+    if (!mti_view_same_shape(x, y))
+        return mti_fail_bool(MT_ERR_ARGUMENT, "mse: x is %s, y is %s; need one shape",
+                             mti_shape_text(tx, x->rank, x->shape),
+                             mti_shape_text(ty, y->rank, y->shape));
+    return mti_out_set(c, 0, x->dtype, 0, x->shape);
+}
+
+static bool mse_forward(mti_call *c)
+{
+    const mti_view *x = mti_in(c, 0);
+    mt_tensor *diff = mti_temp(c, x->dtype, x->rank, x->shape);
+    if (!diff) return false;
+    const mti_view *d = &diff->view;
+    mti_view in = flat(d), out = *mti_out(c, 0);
+    out.rank = 1, out.shape[0] = 1, out.stride[0] = 1;
+    void *scratch;
+    return c->k->binary(c->ctx, MTI_SUB, x, mti_in(c, 1), d) &&
+           c->k->binary(c->ctx, MTI_MUL, d, d, d) &&
+           mti_scratch(c, c->k->sum_scratch(c->ctx, &in, &out), &scratch) &&
+           c->k->sum(c->ctx, 1.0 / (double)mti_view_count(x), &in, &out, scratch);
+}
+
+static bool mse_backward(mti_call *c)
+{
+    const mti_view *x = mti_saved(c, MTI_IN0), *y = mti_saved(c, MTI_IN1);
+    mti_view g = mti_broadcast_view(mti_dout(c), x->rank, x->shape);
+    double n = (double)mti_view_count(x);
+    for (int i = 0; i < 2; i++) {
+        if (!mti_wants(c, i)) continue;
+        const mti_view *d = mti_din(c, i);
+        if (!d || !c->k->binary(c->ctx, MTI_SUB, i ? y : x, i ? x : y, d) ||
+            !c->k->unary(c->ctx, MTI_AFFINE, 2 / n, 0, d, d) ||
+            !c->k->binary(c->ctx, MTI_MUL, d, &g, d))
+            return false;
+    }
+    return true;
+}
+
+const mti_op_code mti_code_mse = {mse_shape, mse_forward, mse_backward};
+mt_tensor *mt_mse(mt_tensor *x, mt_tensor *y) { return mti_op2(MTI_OP_mse, NULL, x, y); }

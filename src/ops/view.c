@@ -1,0 +1,278 @@
+/* view.c: other ways to look at one storage. Nothing is computed, kept or allocated; the
+ * gradient is looked at the other way round. */
+#include <string.h>
+#include "ops/ops.h"
+
+static bool no_rule(mti_call *c) { return (void)c, true; } /* forward says what comes out */
+
+static bool give(mti_call *c, const mti_view *v)
+{
+    c->out[0] = mti_tensor_view(c->in[0], v);
+    return c->out[0] != NULL;
+}
+
+/* ---- permute: y's dimension d is x's dimension order[d] */
+
+static mti_view permuted(const mti_view *x, const int *order)
+{
+    mti_view y = *x;
+    for (int d = 0; d < x->rank; d++)
+        y.shape[d] = x->shape[order[d]], y.stride[d] = x->stride[order[d]];
+    return y;
+}
+
+static bool permute_forward(mti_call *c)
+{
+    mti_view y = permuted(mti_in(c, 0), c->params->permute.order);
+    return give(c, &y);
+}
+
+static bool permute_backward(mti_call *c)
+{
+    int back[MT_MAX_RANK];
+    for (int d = 0; d < c->in_spec[0].rank; d++) back[c->params->permute.order[d]] = d;
+    mti_view dx = permuted(mti_dout(c), back);
+    return mti_give_din(c, 0, mti_tensor_view(c->dout[0], &dx));
+}
+
+const mti_op_code mti_code_permute = {no_rule, permute_forward, permute_backward};
+
+mt_tensor *mt_permute(mt_tensor *x, const int *order)
+{
+    if (!MTI_CHECK_NULL("permute", x)) return NULL;
+    mti_params p = {0};
+    unsigned seen = 0;
+    for (int d = 0; d < x->view.rank; d++) {
+        p.permute.order[d] = order[d];
+        if (!mti_dim("permute", x->view.rank, &p.permute.order[d])) return NULL;
+        seen |= 1u << p.permute.order[d];
+    }
+    if (seen != (1u << x->view.rank) - 1)
+        return mti_fail_null(MT_ERR_ARGUMENT, "permute: the order names a dimension twice");
+    return mti_op1(MTI_OP_permute, &p, x);
+}
+
+mt_tensor *mt_transpose(mt_tensor *x, int dim0, int dim1)
+{
+    if (!MTI_CHECK_NULL("transpose", x) || !mti_dim("transpose", x->view.rank, &dim0) ||
+        !mti_dim("transpose", x->view.rank, &dim1))
+        return NULL;
+    int order[MT_MAX_RANK];
+    for (int d = 0; d < MT_MAX_RANK; d++) order[d] = d;
+    order[dim0] = dim1, order[dim1] = dim0;
+    return mt_permute(x, order);
+}
+
+/* ---- slice: [start, start + length) of one dimension;  dx is dy there, 0 elsewhere */
+
+static mti_view sliced(const mti_view *x, int dim, int64_t start, int64_t length)
+{
+    mti_view y = *x;
+    y.shape[dim] = length;
+    if (x->data)
+        y.data = (char *)x->data + start * x->stride[dim] * (int64_t)mt_dtype_size(x->dtype);
+    return y;
+}
+
+static bool slice_forward(mti_call *c)
+{
+    const mti_params *p = c->params;
+    mti_view y = sliced(mti_in(c, 0), p->slice.dim, p->slice.start, p->slice.length);
+    return give(c, &y);
+}
+
+static bool slice_backward(mti_call *c)
+{
+    const mti_params *p = c->params;
+    const mti_view *dx = mti_din(c, 0);
+    if (!dx || !c->k->fill(c->ctx, dx, 0)) return false;
+    mti_view part = sliced(dx, p->slice.dim, p->slice.start, p->slice.length);
+    return c->k->copy(c->ctx, mti_dout(c), &part);
+}
+
+const mti_op_code mti_code_slice = {no_rule, slice_forward, slice_backward};
+
+mt_tensor *mt_slice(mt_tensor *x, int dim, int64_t start, int64_t length)
+{
+    if (!MTI_CHECK_NULL("slice", x) || !mti_dim("slice", x->view.rank, &dim)) return NULL;
+    int64_t extent = x->view.shape[dim];
+    if (start < 0 || length < 0 || start > extent || length > extent - start)
+        return mti_fail_null(MT_ERR_ARGUMENT,
+                             "slice: [%lld, %lld + %lld) of dimension %d, which "
+                             "has %lld",
+                             (long long)start, (long long)start, (long long)length, dim,
+                             (long long)extent);
+    return mti_op1(MTI_OP_slice, &(mti_params){.slice = {dim, start, length}}, x);
+}
+
+/* ---- expand: extent 1 repeated with stride 0;  dx is dy summed over what was repeated */
+
+static bool expand_forward(mti_call *c)
+{
+    const mti_params *p = c->params;
+    mti_view y = mti_broadcast_view(mti_in(c, 0), p->shape.rank, p->shape.shape);
+    return give(c, &y);
+}
+
+static bool expand_backward(mti_call *c) { return mti_reduce_to_din(c, 0, c->dout[0]); }
+
+const mti_op_code mti_code_expand = {no_rule, expand_forward, expand_backward};
+
+mt_tensor *mt_expand(mt_tensor *x, int rank, const int64_t *shape)
+{
+    if (!MTI_CHECK_NULL("expand", x)) return NULL;
+    mti_view spec;
+    size_t n_bytes;
+    if (!mti_view_init(&spec, "expand", x->view.dtype, rank, shape, &n_bytes)) return NULL;
+    bool fits = rank >= x->view.rank;
+    for (int d = 0; fits && d < x->view.rank; d++) {
+        int64_t from = x->view.shape[d], to = shape[rank - x->view.rank + d];
+        fits = from == to || from == 1;
+    }
+    char a[MTI_SHAPE_TEXT], b[MTI_SHAPE_TEXT];
+    if (!fits)
+        return mti_fail_null(MT_ERR_ARGUMENT, "expand: %s to %s; only extents of 1 can grow",
+                             mti_shape_text(a, x->view.rank, x->view.shape),
+                             mti_shape_text(b, rank, shape));
+    mti_params p = {.shape = {.rank = rank}};
+    memcpy(p.shape.shape, spec.shape, sizeof p.shape.shape);
+    return mti_op1(MTI_OP_expand, &p, x);
+}
+
+/* ---- reshape: the same elements in the same order;  dx is dy in x's shape */
+
+/* x's elements as `shape`, if its strides allow that without a copy: each run of dimensions that
+ * lie densely in each other may be cut anew. */
+static bool reshaped(const mti_view *x, int rank, const int64_t *shape, mti_view *y)
+{
+    *y = (mti_view){.data = x->data, .dtype = x->dtype, .rank = rank};
+    memcpy(y->shape, shape, (size_t)rank * sizeof *shape);
+    if (mti_view_is_contiguous(x) || mti_view_count(x) == 0) {
+        size_t n_bytes;
+        return mti_view_pack(y, &n_bytes);
+    }
+    int to = rank - 1;
+    int64_t run = 1, inner = 1; /* elements of x in this run, and of y placed into it */
+    int64_t step = x->rank ? x->stride[x->rank - 1] : 1; /* of the run's last element */
+    for (int d = x->rank - 1; d >= 0; d--) {
+        run *= x->shape[d];
+        bool ends = d == 0 || (x->shape[d - 1] != 1 && x->stride[d - 1] != run * step);
+        if (!ends) continue;
+        while (to >= 0 && (inner < run || shape[to] == 1)) {
+            y->stride[to] = inner * step;
+            inner *= shape[to--];
+        }
+        if (inner != run) return false;
+        if (d > 0) run = inner = 1, step = x->stride[d - 1];
+    }
+    return to < 0;
+}
+
+static bool reshape_forward(mti_call *c)
+{
+    mti_view y;
+    const mti_params *p = c->params;
+    return reshaped(mti_in(c, 0), p->shape.rank, p->shape.shape, &y) && give(c, &y);
+}
+
+static bool reshape_backward(mti_call *c)
+{
+    const mti_view *x = &c->in_spec[0];
+    mti_view dx;
+    if (reshaped(mti_dout(c), x->rank, x->shape, &dx))
+        return mti_give_din(c, 0, mti_tensor_view(c->dout[0], &dx));
+    const mti_view *din = mti_din(c, 0);
+    if (!din) return false;
+    mti_view as_y = {.data = din->data, .dtype = din->dtype, .rank = mti_dout(c)->rank};
+    memcpy(as_y.shape, mti_dout(c)->shape, sizeof as_y.shape);
+    size_t n_bytes;
+    return mti_view_pack(&as_y, &n_bytes) && c->k->copy(c->ctx, mti_dout(c), &as_y);
+}
+
+const mti_op_code mti_code_reshape = {no_rule, reshape_forward, reshape_backward};
+
+/* Fill in the one -1, and check the count. */
+static bool resolve(const mti_view *x, int rank, const int64_t *shape, mti_params *p)
+{
+    int64_t count = mti_view_count(x), known = 1;
+    int open = -1;
+    bool fits = rank >= 0 && rank <= MT_MAX_RANK;
+    for (int d = 0; fits && d < rank; d++) {
+        p->shape.shape[d] = shape[d];
+        if (shape[d] == -1 && open < 0)
+            open = d;
+        else
+            fits = shape[d] >= 0 && !__builtin_mul_overflow(known, shape[d], &known);
+    }
+    if (fits && open >= 0) {
+        fits = known > 0 && count % known == 0;
+        if (fits) p->shape.shape[open] = count / known, known = count;
+    }
+    p->shape.rank = rank;
+    char a[MTI_SHAPE_TEXT], b[MTI_SHAPE_TEXT];
+    return (fits && known == count) ||
+           mti_fail_bool(MT_ERR_ARGUMENT, "reshape: %s has %lld elements, which %s cannot hold",
+                         mti_shape_text(a, x->rank, x->shape), (long long)count,
+                         mti_shape_text(b, rank < 0 || rank > MT_MAX_RANK ? 0 : rank, shape));
+}
+
+mt_tensor *mt_reshape(mt_tensor *x, int rank, const int64_t *shape)
+{
+    mti_params p = {0};
+    mti_view y;
+    if (!MTI_CHECK_NULL("reshape", x) || !resolve(&x->view, rank, shape, &p)) return NULL;
+    if (reshaped(&x->view, rank, p.shape.shape, &y)) return mti_op1(MTI_OP_reshape, &p, x);
+    mt_tensor *dense = mt_contiguous(x);
+    mt_tensor *r = dense ? mti_op1(MTI_OP_reshape, &p, dense) : NULL;
+    mt_release(dense);
+    return r;
+}
+
+/* ---- split: n consecutive ranges of one dimension;  dx is the parts' gradients side by side */
+
+static bool split_forward(mti_call *c)
+{
+    int64_t start = 0;
+    for (int i = 0; i < c->n_out; i++) {
+        int64_t length = c->params->split.sizes[i];
+        mti_view y = sliced(mti_in(c, 0), c->params->split.dim, start, length);
+        c->out[i] = mti_tensor_view(c->in[0], &y);
+        if (!c->out[i]) return false;
+        start += length;
+    }
+    return true;
+}
+
+static bool split_backward(mti_call *c)
+{
+    const mti_view *dx = mti_din(c, 0);
+    int dim = c->params->split.dim;
+    int64_t start = 0;
+    for (int i = 0; dx && i < c->n_out; i++) {
+        const mti_view *dy = &c->dout[i]->view;
+        mti_view part = sliced(dx, dim, start, dy->shape[dim]);
+        if (!c->k->copy(c->ctx, dy, &part)) return false;
+        start += dy->shape[dim];
+    }
+    return dx != NULL;
+}
+
+const mti_op_code mti_code_split = {no_rule, split_forward, split_backward};
+
+mt_status mt_split(mt_tensor *x, int dim, int n, const int64_t *sizes, mt_tensor **out)
+{
+    for (int i = 0; i < n; i++) out[i] = NULL;
+    if (!MTI_CHECK_NULL("split", x) || !mti_dim("split", x->view.rank, &dim))
+        return mt_last_status();
+    int64_t sum = 0, extent = x->view.shape[dim];
+    bool fits = n >= 1;
+    for (int i = 0; fits && i < n; i++) {
+        fits = sizes[i] >= 0 && sizes[i] <= extent - sum;
+        if (fits) sum += sizes[i];
+    }
+    if (!fits || sum != extent)
+        return mti_fail(MT_ERR_ARGUMENT, "split: %d sizes of dimension %d; need a sum of %lld", n,
+                        dim, (long long)extent);
+    mti_params p = {.split = {.dim = dim, .n = n, .sizes = sizes}};
+    return mti_apply(&mti_ops[MTI_OP_split], &p, 0, 1, &x, n, out) ? MT_OK : mt_last_status();
+}
