@@ -6,6 +6,7 @@
 #include <assert.h>
 #include <string.h>
 #include "memtrack/pool.h"
+#include "memtrack/shadow.h"
 
 #define SMALL_REQUEST ((size_t)1 << 20)  /* up to this: the small pool */
 #define LARGE_SEGMENT ((size_t)20 << 20) /* serves requests under ... */
@@ -129,6 +130,23 @@ static bool is_split(const mti_cell *cell) { return cell->left || cell->right; }
 
 /* ---- segments ---- */
 
+static void forbid(const mti_pool *pool, void *p, size_t n_bytes)
+{
+    if (pool->in_host_memory) MTI_FORBID(p, n_bytes);
+}
+
+static void allow(const mti_pool *pool, void *p, size_t n_bytes)
+{
+    if (pool->in_host_memory) MTI_ALLOW(p, n_bytes);
+}
+
+static void give_back(mti_pool *pool, const mti_segment *segment)
+{
+    void *base = segment->first->block.ptr;
+    allow(pool, base, segment->size);
+    pool->backend->free(pool->ctx, base, segment->size);
+}
+
 static void give_back_cached(mti_pool *pool)
 {
     size_t kept = 0;
@@ -139,7 +157,7 @@ static void give_back_cached(mti_pool *pool)
             continue;
         }
         mti_fit_remove(&pool->fit, segment.first);
-        pool->backend->free(pool->ctx, segment.first->block.ptr, segment.size);
+        give_back(pool, &segment);
         put_spare(pool, segment.first);
         stat_sub(&pool->stats.reserved, segment.size);
         stat_sub(&pool->stats.segments, 1);
@@ -158,6 +176,7 @@ static mti_cell *new_segment(mti_pool *pool, size_t size, bool large)
         base = pool->backend->alloc(pool->ctx, n_bytes);
     }
     if (!base) return NULL;
+    forbid(pool, base, n_bytes);
     mti_cell *cell = get_spare(pool);
     cell->block.ptr = base;
     cell->span = n_bytes;
@@ -268,6 +287,7 @@ static mti_block *alloc_locked(mti_pool *pool, size_t n_bytes, mt_category categ
     cell->block.category = category;
     cell->block.owner = NULL;
     if (!size) return &cell->block;
+    allow(pool, cell->block.ptr, n_bytes);
     count_alloc(pool, cell);
     if (pool->observers.n) notify(pool, MT_MEM_ALLOC, &cell->block, category);
     return &cell->block;
@@ -292,6 +312,7 @@ void mti_pool_free(mti_pool *pool, mti_block *block, size_t n_bytes)
     if (block->size) {
         count_free(pool, cell);
         if (pool->observers.n) notify(pool, MT_MEM_FREE, block, block->category);
+        forbid(pool, block->ptr, cell->span);
         release(pool, cell);
     } else {
         put_spare(pool, cell);
@@ -330,15 +351,14 @@ mti_pool *mti_pool_new(const mti_backend *backend, mti_ctx *ctx)
     pthread_mutex_init(&pool->lock, NULL);
     pool->backend = backend;
     pool->ctx = ctx;
+    pool->in_host_memory = !strcmp(backend->kind, "cpu");
     return pool;
 }
 
 void mti_pool_free_all(mti_pool *pool)
 {
     if (!pool) return;
-    for (size_t i = 0; i < pool->segments.n; i++)
-        pool->backend->free(pool->ctx, pool->segments.at[i].first->block.ptr,
-                            pool->segments.at[i].size);
+    for (size_t i = 0; i < pool->segments.n; i++) give_back(pool, &pool->segments.at[i]);
     while (pool->slabs) {
         mti_slab *slab = pool->slabs;
         pool->slabs = slab->next;

@@ -23,6 +23,7 @@ struct mti_pool {
     pthread_mutex_t lock;
     const mti_backend *backend;
     mti_ctx *ctx;
+    bool in_host_memory;           /* so that a sanitizer can watch it (shadow.h) */
     MTI_VEC(mti_segment) segments; /* by address */
     mti_cell *spare;               /* cells that stand for nothing, linked by `right` */
     mti_slab *slabs;               /* where all cells come from */

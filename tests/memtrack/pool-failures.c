@@ -1,5 +1,7 @@
 /* The allocator when memory runs out, its own or the device's. */
+#include <stdlib.h>
 #include "fake.h"
+#include "memtrack/shadow.h"
 
 static mti_ctx fake;
 
@@ -146,6 +148,51 @@ static void a_cached_block_can_be_refused_too(void **state)
     mti_pool_free_all(NULL);
 }
 
+/* ---- under AddressSanitizer ---- */
+
+#ifdef MTI_HAS_SHADOW
+static void *host_alloc(mti_ctx *ctx, size_t n_bytes)
+{
+    (void)ctx;
+    return aligned_alloc(512, n_bytes);
+}
+
+static void host_free(mti_ctx *ctx, void *p, size_t n_bytes)
+{
+    (void)ctx;
+    memset(p, 0, n_bytes); /* all of it may be touched again */
+    free(p);
+}
+
+static void the_sanitizer_sees_what_nobody_holds(void **state)
+{
+    (void)state;
+    static const mti_backend host = {.kind = "cpu", .alloc = host_alloc, .free = host_free};
+    mti_pool *pool = mti_pool_new(&host, NULL);
+    mti_block *a = mti_pool_alloc(pool, 1001, MT_INPUT), *b = mti_pool_alloc(pool, 512, MT_INPUT);
+    char *at = a->ptr;
+    assert_null(__asan_region_is_poisoned(at, 1001));
+    assert_ptr_equal(__asan_region_is_poisoned(at, 1002), at + 1001);
+    mti_pool_free(pool, a, 1001);
+    assert_ptr_equal(__asan_region_is_poisoned(at, 1001), at);
+    assert_null(__asan_region_is_poisoned(b->ptr, 512));
+    a = mti_pool_alloc(pool, 7, MT_INPUT);
+    assert_ptr_equal(a->ptr, at);
+    assert_ptr_equal(__asan_region_is_poisoned(at, 8), at + 7);
+    mti_pool_free(pool, a, 7);
+    mti_pool_free(pool, b, 512);
+    mti_pool_empty_cache(pool);
+    a = mti_pool_alloc(pool, 3 * MIB, MT_INPUT);
+    mti_pool_free_all(pool); /* a is still live: its segment goes back with it */
+}
+#else
+static void the_sanitizer_sees_what_nobody_holds(void **state)
+{
+    (void)state;
+    skip();
+}
+#endif
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -154,6 +201,7 @@ int main(void)
         cmocka_unit_test_teardown(absurd_sizes_are_out_of_memory_not_overflow, clear),
         cmocka_unit_test_teardown(each_refusal_in_turn_is_an_error_and_the_next_try_works, clear),
         cmocka_unit_test_teardown(a_cached_block_can_be_refused_too, clear),
+        cmocka_unit_test(the_sanitizer_sees_what_nobody_holds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

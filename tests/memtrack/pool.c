@@ -331,7 +331,15 @@ static void an_outer_peak_comes_back_after_a_nested_region(void **state)
     mti_pool_raise_peak(pool, &outer);
     expect(allocated.peak, 8192);
     expect(at_peak[MT_ACTIVATION], 8192);
+    /* Of two equal peaks the outer one came first. */
+    outer = stats();
     put(c);
+    mti_pool_reset_peak(pool);
+    put(mti_pool_alloc(pool, 8192, MT_GRADIENT));
+    mti_pool_raise_peak(pool, &outer);
+    expect(allocated.peak, 8192);
+    expect(at_peak[MT_ACTIVATION], 8192);
+    expect(at_peak[MT_GRADIENT], 0);
 }
 
 static void every_category_has_a_name(void **state)
