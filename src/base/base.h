@@ -27,7 +27,7 @@ void mti_free(void *p);
 /* Make the n-th request from now fail (1 = the next); 0 turns it off. Per
  * process; the device memory of backends is asked through the same counter. */
 void mti_fail_nth_alloc(uint64_t n);
-/* Requests seen since the last mti_fail_nth_alloc. */
+/* Requests seen since the last mti_fail_nth_alloc; before the first call of it none are counted. */
 uint64_t mti_alloc_count(void);
 /* True if this request is the one to fail. Backends call it in raw alloc. */
 bool mti_alloc_should_fail(void);
@@ -52,7 +52,8 @@ bool mti_grow(void **at, size_t *cap, size_t item_size);
 /* ---- names: interned strings live as long as the process ---- */
 
 /* The pool of names (module paths) is process-wide and only grows: a path is
- * stored once however many records point to it. "" and NULL give "". */
+ * stored once however many records point to it. "" and NULL give ""; NULL and an
+ * error where memory ran out. */
 const char *mti_intern(const char *s);
 
 /* Where we are, for errors, events and records. Per thread; never NULL. */
@@ -67,19 +68,22 @@ const char *mti_shape_text(char buf[MTI_SHAPE_TEXT], int rank, const int64_t *sh
 
 /* "1.5 GiB", "512 B" into buf (32 bytes are enough). */
 const char *mti_bytes_text(char *buf, size_t n, uint64_t bytes);
-/* "123", "40GiB", "40GB" -> bytes; false if it is none of these or overflows. */
+/* "123", "40GiB", "1.5 GiB", "40GB" -> bytes, rounded down; false if it is none of these or
+ * overflows. Units are B, KiB to EiB, kB or KB to EB; a fraction needs one above B. */
 bool mti_bytes_parse(const char *s, uint64_t *out);
 
 /* Monotonic seconds. */
 double mti_now(void);
 
-/* ---- files: written beside the target and renamed, so nothing is half there ---- */
+/* ---- files: written beside the target and renamed, so nothing is half there ----
+ * (a device or a pipe, such as /dev/stdout, is written in place) */
 typedef struct mti_file mti_file;
 mti_file *mti_file_create(const char *path); /* opens path.tmp-PID */
 bool mti_file_write(mti_file *f, const void *data, size_t n_bytes);
 bool mti_file_commit(mti_file *f); /* flush, fsync, rename; frees f either way */
 void mti_file_abandon(mti_file *f);
-/* A whole file in memory; *n_bytes set. The caller mti_frees it. Refuses more than limit. */
+/* A whole file in memory; *n_bytes set. The caller mti_frees it. Refuses more than limit.
+ * A zero byte that is not counted follows the last. */
 void *mti_file_read(const char *path, size_t limit, size_t *n_bytes);
 
 #endif
