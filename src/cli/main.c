@@ -81,6 +81,7 @@ int main(int argc, char **argv)
         mti_options_help(verb, name, stdout);
         status = MTI_EXIT_OK;
     } else {
+        o.program = argv[0];
         status = runs[verb](&o);
     }
     mti_options_free(&o);

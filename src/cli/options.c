@@ -82,7 +82,7 @@ static const row rows[] = {
      "choose among the K likeliest only; 0, the default, among all"},
 
     {MTI_O_DATA, 0, "data", "PATH", LIST, AT(data), RUNS, ANY, 0, 0,
-     "a file, or a folder of text files; may be given several times"},
+     "a file (demo: or a folder of text files); may be given several times"},
     {MTI_O_PRESET, 0, "preset", "NAME", TEXT, AT(preset), V(TRAIN), ANY, 0, 0,
      "the model to start from: tiny (default), small, ..., gpt2"},
     {MTI_O_STEPS, 0, "steps", "N", INT, AT(steps), RUNS, ANY, 1, 1e12,
@@ -157,7 +157,11 @@ static const row *row_of(mti_option id)
     return &rows[i];
 }
 
-const char *mti_option_name(mti_option id) { return row_of(id)->name; }
+bool mti_option_in_range(mti_option id, double value)
+{
+    const row *r = row_of(id);
+    return value >= r->min && value <= r->max; /* false for NaN */
+}
 
 static int key_of(const row *r) { return r->letter ? r->letter : 0x100 + (int)r->id; }
 
@@ -432,7 +436,8 @@ static bool complete(mti_options *o)
     if (!base_model(o, name, &base)) return false;
     if (o->verb == MTI_TRAIN) {
         base.vocab = 256; /* bytes */
-        base.context = 0;
+        if (!o->given[MTI_O_SEQ]) o->seq = base.context;
+        base.context = o->seq;
     }
     return mti_options_config(o, &base);
 }
@@ -441,6 +446,7 @@ static void set_defaults(mti_options *o, mti_verb verb)
 {
     bool train = verb == MTI_TRAIN;
     *o = (mti_options){.verb = verb,
+                       .program = "memtape",
                        .batch = train ? 16 : 2,
                        .seq = train ? 128 : 32,
                        .device = "cpu",

@@ -70,6 +70,7 @@ typedef enum mti_option {
 
 typedef struct mti_options {
     mti_verb verb;
+    const char *program; /* as it was called, for commands to suggest */
     bool given[MTI_OPTION_COUNT];
 
     /* The model: kind and preset from the MODEL argument or --preset; `config` is complete and
@@ -124,7 +125,7 @@ void mti_options_help(mti_verb verb, const char *name, FILE *out);
 /* The config that `o` asks for on top of `base`: options given override it. For resumed runs, whose
  * base comes from a file. */
 bool mti_options_config(mti_options *o, const mt_model_config *base);
-/* The longest name of an option, for messages: "--batch". */
-const char *mti_option_name(mti_option id);
+/* Whether a numeric option may have this value: for values that come from elsewhere. */
+bool mti_option_in_range(mti_option id, double value);
 
 #endif

@@ -1,0 +1,29 @@
+/* corpus.h: text as bytes, in a part to learn from and a part held out. */
+#ifndef MTI_CLI_CORPUS_H
+#define MTI_CLI_CORPUS_H
+
+#include "base/base.h"
+
+typedef struct mti_corpus {
+    unsigned char *train, *held; /* the heads and the tails of all files */
+    size_t n_train, n_held, n_files;
+    uint64_t fingerprint; /* of both parts */
+} mti_corpus;
+
+/* The last `held_fraction` of each file is held out. Files may hold any bytes. Folders (refused
+ * unless `folders`) give the text files under them in order of name: no hidden ones, no links, no
+ * build folders, nothing with a zero byte. */
+bool mti_corpus_load(mti_corpus *c, size_t n_paths, const char *const *paths, double held_fraction,
+                     bool folders);
+void mti_corpus_free(mti_corpus *c);
+
+/* Bits per byte on the held-out part of models that only count, fitted on the training part. */
+typedef struct mti_baselines {
+    double uniform; /* 8 */
+    double unigram; /* Witten-Bell smoothed towards uniform */
+    double bigram;  /* Witten-Bell smoothed towards the unigram model */
+} mti_baselines;
+/* Every held-out byte but the first is predicted, as a language model does. */
+bool mti_baselines_fit(mti_baselines *b, const mti_corpus *c);
+
+#endif

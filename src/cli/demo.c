@@ -1,0 +1,292 @@
+/* demo.c: `memtape demo`: a minute of training on real text, and where its memory went. */
+#include <string.h>
+#include <unistd.h>
+#include "cli/measure.h"
+#include "cli/run_file.h"
+#include "cli/verbs.h"
+#include "report/report.h"
+
+#define HELD_FRACTION 0.1
+#define TIMED_STEPS   4 /* the first of them, which warms caches up, is not counted */
+#define SAMPLE_BYTES  320
+#define EVAL_COST     0.4 /* of a step's time, for as many bytes without backward */
+
+/* Four layers of width 128 learn the most in a minute on two cores. */
+static const mti_plan demo_plan = {
+    .config = {.kind = MT_MODEL_GPT,
+               .hidden = 128,
+               .heads = 4,
+               .layers = 4,
+               .vocab = 256,
+               .context = 128,
+               .act = MT_ACT_GELU,
+               .causal = true,
+               .dtype = MT_F32},
+    .batch = 8,
+    .seq = 128,
+    .accumulate = 1,
+    .lr = 3e-3,
+    .min_lr = 1e-4,
+    .weight_decay = 0.1,
+    .clip = 1,
+};
+
+typedef struct demo {
+    const mti_options *o;
+    mti_style style;
+    double began;
+    mt_device *device;
+    mti_corpus corpus;
+    mti_baselines baselines;
+    mti_plan plan;
+    mti_trainer trainer;
+    double bits;
+} demo;
+
+/* ---- text ---- */
+
+/* memtape's own text: the source tree it was built from, else what was installed with it. */
+static bool load_own_text(mti_corpus *corpus)
+{
+    static const char *const source[] = {MTI_SOURCE_DIR "/src", MTI_SOURCE_DIR "/include",
+                                         MTI_SOURCE_DIR "/docs", MTI_SOURCE_DIR "/tests"};
+    static const char *const installed[] = {MTI_DATA_DIR "/demo"};
+    const char *there[sizeof source / sizeof *source];
+    size_t n = 0;
+    for (size_t i = 0; i < sizeof source / sizeof *source; i++)
+        if (access(source[i], R_OK) == 0) there[n++] = source[i];
+    if (n == 0 && access(installed[0], R_OK) == 0) there[n++] = installed[0];
+    if (n == 0)
+        return mti_fail_bool(MT_ERR_IO, "memtape's own text is not on this machine; give some with "
+                                        "--data");
+    return mti_corpus_load(corpus, n, there, HELD_FRACTION, true);
+}
+
+static bool load_text(demo *d)
+{
+    const mti_options *o = d->o;
+    bool ok = o->data.n ? mti_corpus_load(&d->corpus, o->data.n, o->data.at, HELD_FRACTION, true)
+                        : load_own_text(&d->corpus);
+    if (!ok) return false;
+    char train[MTI_NUMBER], held[MTI_NUMBER];
+    mti_inked(stdout, &d->style, MTI_BOLD, "memtape demo\n");
+    printf("text   %zu files: %s bytes to learn from, the last tenth of each, %s bytes, held out\n",
+           d->corpus.n_files, mti_thousands(train, (int64_t)d->corpus.n_train),
+           mti_thousands(held, (int64_t)d->corpus.n_held));
+    return mti_baselines_fit(&d->baselines, &d->corpus);
+}
+
+/* ---- training ---- */
+
+/* Steps that fit into what is left of the time, measured on steps that are then forgotten. */
+static bool choose_steps(demo *d)
+{
+    mti_plan plan = demo_plan;
+    plan.seed = (uint64_t)d->o->seed;
+    plan.steps = TIMED_STEPS;
+    double began = 0;
+    bool ok = mti_trainer_make(&d->trainer, d->device, &plan, &d->corpus);
+    for (int i = 0; ok && i < TIMED_STEPS; i++) {
+        if (i == 1) began = mti_now();
+        ok = mti_trainer_step(&d->trainer);
+    }
+    double step_s = (mti_now() - began) / (TIMED_STEPS - 1);
+    mti_trainer_free(&d->trainer);
+    if (!ok) return false;
+    /* What comes after training, in steps: the held-out text, four measured steps with their
+     * models, the sample. */
+    double held_out = EVAL_COST * (double)d->corpus.n_held / (double)(plan.batch * plan.seq);
+    double sample = EVAL_COST * SAMPLE_BYTES / (double)plan.batch;
+    double left = d->o->seconds - (mti_now() - d->began);
+    double steps = left / step_s - held_out - sample - 12;
+    d->plan.steps = steps < 1 ? 1 : (int64_t)steps;
+    return true;
+}
+
+static bool train(demo *d)
+{
+    mti_progress progress;
+    if (!mti_trainer_make(&d->trainer, d->device, &d->plan, &d->corpus)) return false;
+    int64_t steps = d->plan.steps;
+    uint64_t n_params, n_bytes;
+    char text[160], count[MTI_NUMBER], rate[MTI_NUMBER], now[MTI_NUMBER], peak[MTI_NUMBER];
+    if (mt_module_size(d->trainer.model, &n_params, &n_bytes) != MT_OK) return false;
+    printf("model  a gpt of 4 layers, d=128, 4 heads, s=128: %s parameters, f32, on %d threads\n",
+           mti_thousands(count, (int64_t)n_params), mt_device_threads(d->device));
+    printf("run    %lld steps of %lld x %lld bytes with AdamW, seed %lld (--steps %lld repeats "
+           "it)\n\n",
+           (long long)steps, (long long)d->plan.batch, (long long)d->plan.seq,
+           (long long)d->plan.seed, (long long)steps);
+    fflush(stdout);
+    mti_progress_begin(&progress, stdout, 0, steps, steps / 10, d->o->quiet);
+    double began = mti_now();
+    bool ok = true;
+    while (ok && d->trainer.step < steps) {
+        ok = mti_trainer_step(&d->trainer);
+        mt_mem_stats stats;
+        mt_mem_get_stats(d->device, &stats);
+        double tokens = (double)(d->trainer.step * d->plan.batch * d->plan.seq);
+        snprintf(text, sizeof text, "loss %.3f  %s tok/s  %s (peak %s)", d->trainer.loss,
+                 mti_scaled(rate, tokens / (mti_now() - began)),
+                 mti_bytes_text(now, sizeof now, stats.allocated.current),
+                 mti_bytes_text(peak, sizeof peak, stats.allocated.peak));
+        if (ok) mti_progress_step(&progress, d->trainer.step, text);
+    }
+    mti_progress_end(&progress);
+    return ok && mti_trainer_held_out(&d->trainer, 0, &d->bits);
+}
+
+/* ---- results ---- */
+
+static void score_row(mti_table *t, const char *name, double bits, const char *what)
+{
+    mti_table_cell(t, "%s", name);
+    mti_table_cell(t, "%.4f", bits);
+    mti_table_cell(t, "%s", what);
+}
+
+static bool print_scores(const demo *d)
+{
+    static const char *const headings[] = {"model", "bits per byte", ""};
+    mti_heading(stdout, &d->style, "On held-out text (less is better)");
+    mti_table *t = mti_table_new("lrl", headings);
+    score_row(t, "uniform", d->baselines.uniform, "knows nothing");
+    score_row(t, "unigram", d->baselines.unigram, "knows how often each byte occurs");
+    score_row(t, "bigram", d->baselines.bigram, "knows which byte follows which");
+    mti_table_ink(t, d->bits < d->baselines.bigram ? MTI_GOOD : MTI_BAD);
+    score_row(t, "memtape's gpt", d->bits, "sees up to 128 bytes");
+    mt_status status = mti_table_print(t, stdout, &d->style);
+    mti_table_free(t);
+    return status == MT_OK;
+}
+
+typedef struct sink {
+    unsigned char text[SAMPLE_BYTES];
+    size_t n;
+} sink;
+
+static bool keep_byte(void *user, unsigned char byte)
+{
+    sink *s = user;
+    s->text[s->n++] = byte;
+    return s->n < SAMPLE_BYTES;
+}
+
+static bool print_sample(const demo *d)
+{
+    static const char prompt[] = "/* ";
+    sink s = {.n = 0};
+    const mti_sampling how = {.temperature = 0.7, .seed = d->plan.seed};
+    mti_heading(stdout, &d->style, "It writes, after \"%s\"", prompt);
+    if (!mti_sample(d->trainer.model, d->device, d->plan.config.context, prompt, SAMPLE_BYTES, &how,
+                    keep_byte, &s))
+        return false;
+    fputs(prompt, stdout);
+    mti_print_bytes(stdout, s.text, s.n);
+    fputc('\n', stdout);
+    return true;
+}
+
+/* ---- where the memory goes ---- */
+
+/* One training step of the model with these choices, on a device of its own. */
+static bool memory_row(const demo *d, mti_table *t, mt_act act, mt_attention_form form)
+{
+    mti_measurement m = {0};
+    mt_model_config config = d->plan.config;
+    config.act = act;
+    config.attention = form;
+    mt_device *device = mti_open_device(d->o);
+    bool ok = device && mti_measure(&m, device, &config, d->plan.batch, d->plan.seq, d->plan.seed,
+                                    MTI_OPT_ADAMW);
+    if (ok) {
+        size_t peak = 0;
+        for (int i = 0; i < m.n_phases; i++)
+            if (m.phases[i].peak > peak) peak = m.phases[i].peak;
+        mti_table_cell(t, "%s", mt_act_name(act));
+        mti_table_cell(t, "%s", mt_attention_form_name(form));
+        mti_table_bytes(t, (int64_t)mt_ledger_bytes(m.ledger));
+        mti_table_bytes(t, (int64_t)m.phases[1].allocated);
+        mti_table_bytes(t, (int64_t)peak);
+        mti_table_cell(t, "%s", m.growth.residual ? "NO" : "yes");
+    }
+    if (ok && m.growth.residual)
+        ok = mti_fail_bool(MT_ERR_INTERNAL, "the books do not balance: off by %lld bytes",
+                           (long long)m.growth.residual);
+    mti_measurement_free(&m);
+    mt_device_release(device);
+    return ok;
+}
+
+static bool print_memory(const demo *d)
+{
+    static const char *const headings[] = {"activation",    "attention", "saved for backward",
+                                           "after forward", "peak",      "books balance"};
+    mti_heading(stdout, &d->style,
+                "Where one step's memory goes: the same model, four ways, "
+                "each measured (bytes)");
+    mti_table *t = mti_table_new("llrrrr", headings);
+    bool ok = memory_row(d, t, MT_ACT_RELU, MT_ATTENTION_FLASH) &&
+              memory_row(d, t, MT_ACT_GELU, MT_ATTENTION_FLASH) &&
+              memory_row(d, t, MT_ACT_RELU, MT_ATTENTION_MATH) &&
+              memory_row(d, t, MT_ACT_GELU, MT_ATTENTION_MATH) &&
+              mti_table_print(t, stdout, &d->style) == MT_OK;
+    mti_table_free(t);
+    if (ok)
+        fputs("  ReLU keeps its output, which the next product keeps anyway; GELU keeps its input "
+              "besides.\n  Math attention keeps a weight for every pair of positions; flash "
+              "computes them again.\n",
+              stdout);
+    return ok;
+}
+
+static bool print_next(const demo *d)
+{
+    const char *program = d->o->program;
+    mti_heading(stdout, &d->style, "What to try next");
+    if (d->o->save) {
+        char where[4096];
+        if (!mti_run_save(&d->trainer, d->o->save, HELD_FRACTION, where, sizeof where))
+            return false;
+        printf("  %s generate --model %s --prompt \"static \" --tokens 400\n", program, where);
+    }
+    printf("  %s explain mlp --act gelu\n", program);
+    printf("  %s profile block --attention math --dropout 0.1\n", program);
+    printf("  %s profile mlp -b 2 -s 4096 -d 1024 --dtype bf16 --act relu\n", program);
+    if (d->o->data.n && access(d->o->data.at[0], R_OK) == 0)
+        printf("  %s train --help\n", program);
+    else
+        printf("  %s train --data %s/cli/demo.c --preset tiny --steps 200\n", program,
+               MTI_SOURCE_DIR "/src");
+    char took[MTI_NUMBER];
+    printf("\n%s in all\n", mti_duration(took, mti_now() - d->began));
+    return true;
+}
+
+static bool run(demo *d)
+{
+    const mti_options *o = d->o;
+    d->plan = demo_plan;
+    d->plan.seed = (uint64_t)o->seed;
+    d->plan.steps = o->steps;
+    d->device = mti_open_device(o);
+    if (!d->device || !load_text(d)) return false;
+    if (!o->given[MTI_O_STEPS] && !choose_steps(d)) return false;
+    d->plan.warmup = d->plan.steps / 20;
+    return train(d) && print_scores(d) && print_sample(d) && print_memory(d) && print_next(d);
+}
+
+int mti_demo(const mti_options *o)
+{
+    demo d = {.o = o, .style = mti_style_of(stdout), .began = mti_now()};
+    int status = run(&d) ? MTI_EXIT_OK : mti_report_failure(o);
+    if (status == MTI_EXIT_OK && !(d.bits < d.baselines.bigram)) {
+        fprintf(stderr, "memtape demo: %.4f bits per byte do not beat the bigram model's %.4f\n",
+                d.bits, d.baselines.bigram);
+        status = MTI_EXIT_FAILED;
+    }
+    mti_trainer_free(&d.trainer);
+    mti_corpus_free(&d.corpus);
+    mt_device_release(d.device);
+    return status;
+}

@@ -1,0 +1,135 @@
+/* run_file.c: the plan of a run as metadata of its checkpoint. What is read is believed of nobody:
+ * numbers must be such as the options would take. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include "cli/run_file.h"
+#include "report/json.h"
+
+#define CONFIG_KEY "config" /* the model's configuration, as nn.h writes it */
+#define RUN_KEY    "run"    /* the plan */
+
+/* ---- writing ---- */
+
+/* Doubles as text that reads back to the same bits. */
+static void put_real(json_t *j, const char *key, double value)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%.17g", value);
+    mti_json_put_text(j, key, text);
+}
+
+static char *plan_text(const mti_trainer *t, double val_fraction)
+{
+    const mti_plan *p = &t->plan;
+    char hash[32];
+    json_t *j = json_object();
+    mti_json_put_int(j, "batch", (uint64_t)p->batch);
+    mti_json_put_int(j, "seq", (uint64_t)p->seq);
+    mti_json_put_int(j, "accumulate", (uint64_t)p->accumulate);
+    mti_json_put_int(j, "steps", (uint64_t)p->steps);
+    mti_json_put_int(j, "warmup", (uint64_t)p->warmup);
+    mti_json_put_int(j, "seed", p->seed);
+    put_real(j, "lr", p->lr);
+    put_real(j, "min_lr", p->min_lr);
+    put_real(j, "weight_decay", p->weight_decay);
+    put_real(j, "clip", p->clip);
+    put_real(j, "val_fraction", val_fraction);
+    snprintf(hash, sizeof hash, "%016" PRIx64, t->corpus->fingerprint);
+    mti_json_put_text(j, "text", hash);
+    char *text = mt_last_status() == MT_OK ? json_dumps(j, JSON_COMPACT) : NULL;
+    json_decref(j);
+    return text;
+}
+
+bool mti_run_save(const mti_trainer *t, const char *path, double val_fraction, char *where,
+                  size_t size)
+{
+    struct stat st;
+    int n = stat(path, &st) == 0 && S_ISDIR(st.st_mode)
+                ? snprintf(where, size, "%s/step-%lld.safetensors", path, (long long)t->step)
+                : snprintf(where, size, "%s", path);
+    if (n < 0 || (size_t)n >= size)
+        return mti_fail_bool(MT_ERR_IO, "%s: the path is too long", path);
+    char config[MT_MODEL_CONFIG_TEXT];
+    if (mt_model_config_to_json(&t->plan.config, config, sizeof config) != MT_OK) return false;
+    char *plan = plan_text(t, val_fraction);
+    if (!plan) return false;
+    const mt_key_value metadata[] = {{CONFIG_KEY, config}, {RUN_KEY, plan}};
+    mt_status status = mt_checkpoint_save(where, t->model, t->optimizer, t->step, 2, metadata);
+    mti_free(plan);
+    return status == MT_OK;
+}
+
+/* ---- reading ---- */
+
+bool mti_run_read_config(const mt_safetensors *file, mt_model_config *config)
+{
+    const char *text = mt_safetensors_metadata(file, CONFIG_KEY);
+    if (!text)
+        return mti_fail_bool(MT_ERR_FORMAT, "the file says nothing of the model in it; give one "
+                                            "that `memtape train --save` wrote");
+    if (mt_model_config_from_json(text, config) != MT_OK) return false;
+    if (config->kind == MT_MODEL_GPT && config->vocab == 256) return true;
+    return mti_fail_bool(MT_ERR_UNSUPPORTED, "the model in the file is not a gpt over bytes");
+}
+
+static bool bad_plan(const char *key)
+{
+    return mti_fail_bool(MT_ERR_FORMAT, "the file's record of its run is damaged at \"%s\"", key);
+}
+
+static bool read_int(const json_t *j, const char *key, mti_options *o, mti_option id, int64_t *to)
+{
+    const json_t *value = json_object_get(j, key);
+    if (!json_is_integer(value) || !mti_option_in_range(id, (double)json_integer_value(value)))
+        return bad_plan(key);
+    if (!o->given[id]) *to = json_integer_value(value);
+    o->given[id] = true;
+    return true;
+}
+
+static bool read_real(const json_t *j, const char *key, mti_options *o, mti_option id, double *to)
+{
+    const char *text = json_string_value(json_object_get(j, key));
+    char *end = NULL;
+    double value = text ? strtod(text, &end) : 0;
+    if (!text || end == text || *end || !mti_option_in_range(id, value)) return bad_plan(key);
+    if (!o->given[id]) *to = value;
+    o->given[id] = true;
+    return true;
+}
+
+static bool read_fields(const json_t *j, mti_options *o, uint64_t *fingerprint)
+{
+    const char *hash = json_string_value(json_object_get(j, "text"));
+    char *end = NULL;
+    *fingerprint = hash ? strtoull(hash, &end, 16) : 0;
+    if (!hash || end == hash || *end) return bad_plan("text");
+    return read_int(j, "batch", o, MTI_O_BATCH, &o->batch) &&
+           read_int(j, "seq", o, MTI_O_SEQ, &o->seq) &&
+           read_int(j, "accumulate", o, MTI_O_ACCUMULATE, &o->accumulate) &&
+           read_int(j, "steps", o, MTI_O_STEPS, &o->steps) &&
+           read_int(j, "warmup", o, MTI_O_WARMUP, &o->warmup) &&
+           read_int(j, "seed", o, MTI_O_SEED, &o->seed) &&
+           read_real(j, "lr", o, MTI_O_LR, &o->lr) &&
+           read_real(j, "min_lr", o, MTI_O_MIN_LR, &o->min_lr) &&
+           read_real(j, "weight_decay", o, MTI_O_WEIGHT_DECAY, &o->weight_decay) &&
+           read_real(j, "clip", o, MTI_O_CLIP, &o->clip) &&
+           read_real(j, "val_fraction", o, MTI_O_VAL_FRACTION, &o->val_fraction);
+}
+
+bool mti_run_read_plan(const mt_safetensors *file, mti_options *o, uint64_t *fingerprint)
+{
+    mt_model_config config;
+    if (!mti_run_read_config(file, &config)) return false;
+    const char *text = mt_safetensors_metadata(file, RUN_KEY);
+    if (!text)
+        return mti_fail_bool(MT_ERR_FORMAT, "the file holds a model but no run to go on with");
+    json_t *j = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+    bool ok = json_is_object(j) ? read_fields(j, o, fingerprint) : bad_plan(RUN_KEY);
+    json_decref(j);
+    if (!ok) return false;
+    return mti_options_config(o, &config) || mti_fail_bool(MT_ERR_ARGUMENT, "%s", o->error);
+}

@@ -1,0 +1,20 @@
+/* run_file.h: checkpoints of a training run: weights and state as io.h writes them, with the plan
+ * of the run beside them, so that it can be resumed with nothing but the file and the text. */
+#ifndef MTI_CLI_RUN_FILE_H
+#define MTI_CLI_RUN_FILE_H
+
+#include "cli/options.h"
+#include "cli/trainer.h"
+#include "memtape/io.h"
+
+/* `path` is a file, or an existing folder, in which "step-<step>.safetensors" is written. `where`
+ * receives the file's name. */
+bool mti_run_save(const mti_trainer *t, const char *path, double val_fraction, char *where,
+                  size_t size);
+/* What the run was made with, into the options that were not given on the command line; the
+ * configuration into o->config. *fingerprint is that of its text. */
+bool mti_run_read_plan(const mt_safetensors *file, mti_options *o, uint64_t *fingerprint);
+/* The model's configuration alone. */
+bool mti_run_read_config(const mt_safetensors *file, mt_model_config *config);
+
+#endif

@@ -1,0 +1,197 @@
+/* train.c: `memtape train`: a byte-level GPT on any file, resumable, and not lost to Ctrl-C. */
+#include <signal.h>
+#include <string.h>
+#include "cli/run_file.h"
+#include "cli/verbs.h"
+#include "report/report.h"
+
+#define EVAL_BYTES 32768 /* of held-out text that a look on the way reads */
+
+/* What a signal handler can leave behind. */
+static volatile sig_atomic_t interrupted;
+
+static void on_signal(int number) { interrupted = number; }
+
+/* The first signal asks to stop after this step; the second one ends the program as usual. */
+static void catch_signals(void)
+{
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESETHAND};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+}
+
+typedef struct run {
+    mti_options o; /* completed by the file a run is resumed from */
+    mti_corpus corpus;
+    mt_device *device;
+    mti_trainer trainer;
+    mti_progress progress;
+    double step_s; /* of a step, smoothed */
+    int64_t saved_at;
+} run;
+
+/* ---- making ---- */
+
+/* Options that depend on others, and must be as given in a resumed run. */
+static void fill_in(mti_options *o)
+{
+    if (!o->given[MTI_O_MIN_LR]) o->min_lr = o->lr / 10;
+    if (!o->given[MTI_O_WARMUP]) o->warmup = o->steps / 20;
+}
+
+static bool make_trainer(run *r)
+{
+    const mti_options *o = &r->o;
+    mti_plan plan = {.config = o->config,
+                     .batch = o->batch,
+                     .seq = o->seq,
+                     .accumulate = o->accumulate,
+                     .steps = o->steps,
+                     .warmup = o->warmup,
+                     .lr = o->lr,
+                     .min_lr = o->min_lr,
+                     .weight_decay = o->weight_decay,
+                     .clip = o->clip,
+                     .seed = (uint64_t)o->seed};
+    r->device = mti_open_device(o);
+    return r->device && mti_trainer_make(&r->trainer, r->device, &plan, &r->corpus);
+}
+
+static bool load_text(run *r)
+{
+    return mti_corpus_load(&r->corpus, r->o.data.n, r->o.data.at, r->o.val_fraction, false);
+}
+
+static bool resume(run *r)
+{
+    uint64_t fingerprint;
+    mt_safetensors *file = mt_safetensors_open(r->o.resume);
+    bool ok =
+        file && mti_run_read_plan(file, &r->o, &fingerprint) && load_text(r) && make_trainer(r) &&
+        mt_checkpoint_load(file, r->trainer.model, r->trainer.optimizer, &r->trainer.step) == MT_OK;
+    mt_safetensors_free(file);
+    if (!ok) return false;
+    if (fingerprint != r->corpus.fingerprint)
+        fputs("memtape train: note: the text is not the one this run began with\n", stderr);
+    if (!r->o.quiet)
+        printf("resumed from %s at step %lld of %lld\n", r->o.resume, (long long)r->trainer.step,
+               (long long)r->o.steps);
+    return true;
+}
+
+static void introduce(const run *r)
+{
+    char train[MTI_NUMBER], held[MTI_NUMBER], params[MTI_NUMBER];
+    const mt_model_config *c = &r->o.config;
+    uint64_t n_params = 0, n_bytes = 0;
+    mt_module_size(r->trainer.model, &n_params, &n_bytes);
+    printf("text   %s bytes to learn from, %s held out\n",
+           mti_thousands(train, (int64_t)r->corpus.n_train),
+           mti_thousands(held, (int64_t)r->corpus.n_held));
+    printf("model  gpt, %s parameters: %lld layers, d=%lld, %lld heads, %s, %s attention, %s\n",
+           mti_thousands(params, (int64_t)n_params), (long long)c->layers, (long long)c->hidden,
+           (long long)c->heads, mt_act_name(c->act), mt_attention_form_name(c->attention),
+           mt_dtype_name(c->dtype));
+    printf("run    %lld steps of %lld x %lld bytes, lr %g to %g after %lld of warm-up, seed %lld\n",
+           (long long)r->o.steps, (long long)(r->o.batch * r->o.accumulate), (long long)r->o.seq,
+           r->o.lr, r->o.min_lr, (long long)r->o.warmup, (long long)r->o.seed);
+    fflush(stdout);
+}
+
+/* ---- running ---- */
+
+static void show_progress(run *r)
+{
+    char text[160], rate[MTI_NUMBER], now[MTI_NUMBER], peak[MTI_NUMBER];
+    mt_mem_stats stats;
+    mt_mem_get_stats(r->device, &stats);
+    double tokens = (double)(r->o.batch * r->o.accumulate * r->o.seq);
+    snprintf(text, sizeof text, "loss %.4f  %s tok/s  %s (peak %s)", r->trainer.loss,
+             mti_scaled(rate, tokens / r->step_s),
+             mti_bytes_text(now, sizeof now, stats.allocated.current),
+             mti_bytes_text(peak, sizeof peak, stats.allocated.peak));
+    mti_progress_step(&r->progress, r->trainer.step, text);
+}
+
+static bool save(run *r)
+{
+    char where[4096];
+    if (!mti_run_save(&r->trainer, r->o.save, r->o.val_fraction, where, sizeof where)) return false;
+    r->saved_at = r->trainer.step;
+    mti_progress_say(&r->progress, "saved %s at step %lld", where, (long long)r->trainer.step);
+    return true;
+}
+
+static bool look_at_held_out(run *r)
+{
+    double bits;
+    if (!mti_trainer_held_out(&r->trainer, EVAL_BYTES, &bits)) return false;
+    mti_progress_say(&r->progress, "step %lld  held-out bits per byte %.4f",
+                     (long long)r->trainer.step, bits);
+    return true;
+}
+
+static bool due(int64_t step, int64_t every) { return every > 0 && step % every == 0; }
+
+static bool train(run *r)
+{
+    const mti_options *o = &r->o;
+    int64_t every = o->steps / 20;
+    mti_progress_begin(&r->progress, stdout, r->trainer.step, o->steps, every, o->quiet);
+    bool ok = true;
+    while (ok && !interrupted && r->trainer.step < o->steps) {
+        double began = mti_now();
+        ok = mti_trainer_step(&r->trainer);
+        double took = mti_now() - began;
+        r->step_s = r->step_s > 0 ? 0.9 * r->step_s + 0.1 * took : took;
+        if (!ok) break;
+        show_progress(r);
+        if (due(r->trainer.step, o->eval_every)) ok = look_at_held_out(r);
+        if (ok && due(r->trainer.step, o->save_every)) ok = save(r);
+    }
+    if (ok && o->save && r->saved_at != r->trainer.step) ok = save(r);
+    mti_progress_end(&r->progress);
+    return ok;
+}
+
+/* After a signal. */
+static int say_goodbye(const run *r)
+{
+    fprintf(stderr, "memtape train: stopped by signal %d after step %lld; %s\n", (int)interrupted,
+            (long long)r->trainer.step,
+            r->o.save ? "the run is saved: go on with --resume"
+                      : "nothing is saved, as no --save was given");
+    return MTI_EXIT_INTERRUPTED;
+}
+
+static bool conclude(run *r)
+{
+    double bits;
+    if (r->corpus.n_held < 2) return true; /* asked for: --val-fraction 0 */
+    if (!mti_trainer_held_out(&r->trainer, 0, &bits)) return false;
+    char n[MTI_NUMBER];
+    printf("held-out bits per byte %.4f (%s bytes)\n", bits,
+           mti_thousands(n, (int64_t)r->corpus.n_held));
+    return true;
+}
+
+int mti_train(const mti_options *options)
+{
+    run r = {.o = *options, .saved_at = -1};
+    bool ok;
+    if (r.o.resume) {
+        ok = resume(&r);
+    } else {
+        fill_in(&r.o);
+        ok = load_text(&r) && make_trainer(&r);
+    }
+    if (ok && !r.o.quiet) introduce(&r);
+    catch_signals();
+    ok = ok && train(&r) && (interrupted || conclude(&r));
+    int status = !ok ? mti_report_failure(&r.o) : interrupted ? say_goodbye(&r) : MTI_EXIT_OK;
+    mti_trainer_free(&r.trainer);
+    mt_device_release(r.device);
+    mti_corpus_free(&r.corpus);
+    return status;
+}

@@ -1,0 +1,162 @@
+/* trainer.c: batches from text, optimizer steps, and the look at what was held out. */
+#include <math.h>
+#include "base/philox.h"
+#include "cli/trainer.h"
+#include "memtape/ops.h"
+
+#define IGNORE_NOTHING (-100) /* no byte has this value */
+#define EVAL_BATCH     16     /* windows at a time */
+
+bool mti_trainer_make(mti_trainer *t, mt_device *device, const mti_plan *plan,
+                      const mti_corpus *corpus)
+{
+    *t = (mti_trainer){.plan = *plan, .corpus = corpus, .device = device};
+    if (corpus->n_train < (size_t)plan->seq + 1)
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "the text is too short: %zu bytes to learn from, and a sequence takes "
+                             "%lld",
+                             corpus->n_train, (long long)plan->seq + 1);
+    mt_seed(device, plan->seed);
+    t->model = mt_model_new(device, &plan->config);
+    if (!t->model) return false;
+    t->optimizer =
+        mt_adamw_new(t->model, &(mt_adamw_options){.lr = plan->lr,
+                                                   .beta2 = 0.99, /* short runs, small batches */
+                                                   .weight_decay = plan->weight_decay,
+                                                   .decay_matrices_only = true});
+    return t->optimizer != NULL;
+}
+
+void mti_trainer_free(mti_trainer *t)
+{
+    mt_optimizer_free(t->optimizer);
+    mt_module_free(t->model);
+    *t = (mti_trainer){0};
+}
+
+/* ---- batches ---- */
+
+/* Inputs and targets [n,seq], target i being the byte after input i; starts[n] in `text`. */
+static bool make_batch(mt_device *device, const unsigned char *text, int64_t n, int64_t seq,
+                       const size_t *starts, mt_tensor **input, mt_tensor **target)
+{
+    size_t n_ids = (size_t)(n * seq), n_bytes = n_ids * sizeof(int64_t);
+    *input = *target = NULL;
+    int64_t *ids = mti_malloc(2 * n_bytes);
+    if (!ids) return false;
+    for (size_t i = 0; i < n_ids; i++) {
+        const unsigned char *at = text + starts[i / (size_t)seq] + i % (size_t)seq;
+        ids[i] = at[0];
+        ids[n_ids + i] = at[1];
+    }
+    *input = mt_from_data(device, MT_I64, MT_SHAPE(n, seq), ids, n_bytes);
+    *target = mt_from_data(device, MT_I64, MT_SHAPE(n, seq), ids + n_ids, n_bytes);
+    mti_free(ids);
+    if (*input && *target) return true;
+    mt_release(*input);
+    mt_release(*target);
+    return false;
+}
+
+/* Mean cross-entropy of a batch; the caller's. */
+static mt_tensor *loss_of(const mti_trainer *t, const unsigned char *text, int64_t n, int64_t seq,
+                          const size_t *starts)
+{
+    mt_tensor *input, *target;
+    if (!make_batch(t->device, text, n, seq, starts, &input, &target)) return NULL;
+    mt_tensor *loss = mt_forward(t->model, input);
+    mt_set(&loss, mt_cross_entropy(loss, target, IGNORE_NOTHING));
+    mt_release(input);
+    mt_release(target);
+    return loss;
+}
+
+/* ---- training ---- */
+
+/* Forward and backward of micro-batch `part` of the step; adds to *sum. */
+static bool run_part(mti_trainer *t, int64_t part, size_t *starts, double *sum)
+{
+    const mti_plan *p = &t->plan;
+    uint64_t counter =
+        ((uint64_t)t->step * (uint64_t)p->accumulate + (uint64_t)part) * (uint64_t)p->batch;
+    size_t places = t->corpus->n_train - (size_t)p->seq;
+    for (int64_t i = 0; i < p->batch; i++) {
+        mti_u32x4 r = mti_philox(p->seed, counter + (uint64_t)i);
+        starts[i] = (size_t)(((uint64_t)r.v[0] << 32 | r.v[1]) % places);
+    }
+    mt_set_phase("forward");
+    mt_tensor *loss = loss_of(t, t->corpus->train, p->batch, p->seq, starts);
+    if (!loss) return false;
+    *sum += mt_item(loss);
+    if (p->accumulate > 1) mt_set(&loss, mt_mul_scalar(loss, 1.0 / (double)p->accumulate));
+    mt_set_phase("backward");
+    bool ok = loss && mt_backward(loss) == MT_OK;
+    mt_release(loss);
+    return ok;
+}
+
+bool mti_trainer_step(mti_trainer *t)
+{
+    const mti_plan *p = &t->plan;
+    double sum = 0, lr = mt_cosine_lr(t->step, p->warmup, p->steps, p->lr, p->min_lr);
+    size_t *starts = mti_calloc((size_t)p->batch, sizeof *starts);
+    bool ok = starts != NULL;
+    for (int64_t part = 0; ok && part < p->accumulate; part++) ok = run_part(t, part, starts, &sum);
+    mti_free(starts);
+    mt_set_phase("step");
+    if (ok && !isfinite(sum))
+        ok = mti_fail_bool(MT_ERR_STATE,
+                           "the loss became %g at step %lld; a lower --lr or a longer --warmup may "
+                           "help",
+                           sum, (long long)t->step + 1);
+    ok = ok && (p->clip <= 0 || mt_clip_grad_norm(t->model, p->clip, NULL) == MT_OK) &&
+         mt_optimizer_set_lr(t->optimizer, lr) == MT_OK &&
+         mt_optimizer_step(t->optimizer) == MT_OK && mt_module_zero_grad(t->model) == MT_OK;
+    mt_set_phase(NULL);
+    if (!ok) return false;
+    t->step++;
+    t->loss = sum / (double)p->accumulate;
+    return true;
+}
+
+/* ---- held-out text ---- */
+
+/* Adds n windows' nats to *nats. */
+static bool add_windows(const mti_trainer *t, int64_t n, int64_t seq, const size_t *starts,
+                        double *nats)
+{
+    mt_tensor *loss = loss_of(t, t->corpus->held, n, seq, starts);
+    if (!loss) return false;
+    *nats += mt_item(loss) * (double)(n * seq);
+    mt_release(loss);
+    return true;
+}
+
+/* `left` bytes of held-out text to predict, window by window, the last one shorter. */
+static bool add_all(const mti_trainer *t, size_t left, double *nats)
+{
+    size_t starts[EVAL_BATCH], at = 0, seq = (size_t)t->plan.seq;
+    while (left >= seq) {
+        int64_t n = 0;
+        for (; n < EVAL_BATCH && left >= seq; n++, at += seq, left -= seq) starts[n] = at;
+        if (!add_windows(t, n, (int64_t)seq, starts, nats)) return false;
+    }
+    return left == 0 || add_windows(t, 1, (int64_t)left, &at, nats);
+}
+
+bool mti_trainer_held_out(mti_trainer *t, size_t max_bytes, double *bits)
+{
+    size_t n = t->corpus->n_held;
+    if (max_bytes && n > max_bytes) n = max_bytes;
+    if (n < 2) return mti_fail_bool(MT_ERR_ARGUMENT, "%zu bytes are held out; 2 are needed", n);
+    double nats = 0;
+    bool grad = mt_set_grad_mode(false), training = mt_module_training(t->model);
+    mt_module_set_training(t->model, false);
+    mt_set_phase("held-out");
+    bool ok = add_all(t, n - 1, &nats);
+    mt_set_phase(NULL);
+    mt_module_set_training(t->model, training);
+    mt_set_grad_mode(grad);
+    *bits = nats / (double)(n - 1) / log(2);
+    return ok;
+}

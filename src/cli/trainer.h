@@ -1,0 +1,49 @@
+/* trainer.h: a byte-level GPT, its optimizer and its text: what `train` and `demo` share. */
+#ifndef MTI_CLI_TRAINER_H
+#define MTI_CLI_TRAINER_H
+
+#include "cli/corpus.h"
+#include "memtape/nn.h"
+
+/* All that decides how a run goes. Two runs with equal plans and equal text are equal bit for bit,
+ * wherever they were stopped and resumed: which bytes step k sees follows from seed and k alone. */
+typedef struct mti_plan {
+    mt_model_config config;
+    int64_t batch, seq, accumulate, steps, warmup;
+    double lr, min_lr, weight_decay, clip; /* clip 0: none */
+    uint64_t seed;
+} mti_plan;
+
+typedef struct mti_trainer {
+    mti_plan plan;
+    const mti_corpus *corpus; /* borrowed */
+    mt_device *device;        /* borrowed */
+    mt_module *model;
+    mt_optimizer *optimizer;
+    int64_t step; /* done */
+    double loss;  /* of the last step, in nats per byte */
+} mti_trainer;
+
+/* Seeds the device and makes model and optimizer. The corpus must hold a sequence of the plan. */
+bool mti_trainer_make(mti_trainer *t, mt_device *device, const mti_plan *plan,
+                      const mti_corpus *corpus);
+void mti_trainer_free(mti_trainer *t);
+/* One optimizer step. */
+bool mti_trainer_step(mti_trainer *t);
+/* *bits: per byte on the first `max_bytes` of the held-out text (0: all of it), every byte but the
+ * first being predicted from at most seq bytes before it. */
+bool mti_trainer_held_out(mti_trainer *t, size_t max_bytes, double *bits);
+
+/* Text that continues a prompt, byte by byte; NULL and an error on failure. The model sees the last
+ * `context` bytes. The caller mti_frees the n_bytes that come back. */
+typedef struct mti_sampling {
+    double temperature; /* 0: the likeliest */
+    int64_t top_k;      /* 0: all */
+    uint64_t seed;
+} mti_sampling;
+/* Called with every byte as it is chosen; false stops. */
+typedef bool mti_byte_fn(void *user, unsigned char byte);
+bool mti_sample(mt_module *model, mt_device *device, int64_t context, const char *prompt,
+                int64_t n_bytes, const mti_sampling *how, mti_byte_fn *fn, void *user);
+
+#endif
