@@ -35,6 +35,8 @@ size_t mti_text_fit(const char *text, int columns);
 /* Bytes that came from a model or a file: control characters and broken UTF-8 are shown as `?`
  * instead of being obeyed by a terminal; newlines and tabs pass. */
 void mti_print_bytes(FILE *out, const unsigned char *bytes, size_t n_bytes);
+/* A paragraph: lines broken at spaces, each indented. */
+void mti_print_wrapped(FILE *out, int indent, int width, const char *text);
 
 /* ---- numbers; buf of MTI_NUMBER bytes, returned ---- */
 

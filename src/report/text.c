@@ -126,3 +126,26 @@ void mti_print_bytes(FILE *out, const unsigned char *bytes, size_t n_bytes)
         s += length;
     }
 }
+
+void mti_print_wrapped(FILE *out, int indent, int width, const char *text)
+{
+    int column = 0;
+    while (*(text += strspn(text, " \n"))) {
+        size_t length = strcspn(text, " \n");
+        char word[128];
+        snprintf(word, sizeof word, "%.*s", (int)length, text);
+        int w = mti_text_width(word);
+        if (column && column + 1 + w > width) {
+            fputc('\n', out);
+            column = 0;
+        }
+        if (column)
+            fputc(' ', out);
+        else
+            fprintf(out, "%*s", indent, "");
+        fwrite(text, 1, length, out);
+        column += (column ? 1 : indent) + w;
+        text += length;
+    }
+    if (column) fputc('\n', out);
+}
