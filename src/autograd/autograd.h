@@ -249,8 +249,9 @@ struct mti_node {
     mti_params params;
     uint64_t want;
     int n_in, n_out, n_saved;
-    bool freed;  /* its saved tensors were given up */
-    bool queued; /* in a walk's heap */
+    bool freed;     /* its saved tensors were given up */
+    bool queued;    /* in a walk's heap */
+    uint64_t visit; /* the last count of uses that came by */
     bool absent[8];
     mti_edge *in;                 /* [n_in] */
     mti_view *in_spec, *out_spec; /* [n_in], [n_out] */
@@ -266,6 +267,9 @@ struct mti_leaf {
     mt_tensor *grad;
     mti_view spec;
     mti_grad_hook *hooks;
+    /* During a backward, for a leaf with hooks: they see the sum of all its uses, once. */
+    mt_tensor *pending;
+    int uses, arrived;
 };
 
 mti_node *mti_node_new(const mti_call *c, int n_saved);

@@ -129,18 +129,103 @@ static bool accumulate(mti_leaf *leaf, mt_tensor *grad)
     return true;
 }
 
-/* ---- nodes ---- */
+/* ---- a walk ---- */
 
-static bool deliver(mti_heap *heap, const mti_edge *e, mt_tensor *grad)
+typedef struct walk {
+    mti_heap heap;
+    mti_node *root;
+    bool counted;               /* uses of hooked leaves are known */
+    MTI_VEC(mti_leaf *) hooked; /* leaves that wait for more uses; retained */
+} walk;
+
+typedef struct node_stack {
+    mti_node **at;
+    size_t n, cap;
+} node_stack;
+
+static bool push_node(node_stack *stack, mti_node *n, uint64_t visit)
 {
-    if (e->leaf) return accumulate(e->leaf, grad);
+    if (!n || n->visit == visit) return true;
+    n->visit = visit;
+    return MTI_PUSH(stack, n);
+}
+
+/* How often each leaf with hooks is used in the graph under the root. */
+static bool count_uses(walk *w)
+{
+    static atomic_uint_fast64_t last_visit;
+    uint64_t visit = atomic_fetch_add(&last_visit, 1) + 1;
+    node_stack stack = {0};
+    bool ok = push_node(&stack, w->root, visit);
+    while (ok && stack.n) {
+        mti_node *n = stack.at[--stack.n];
+        for (int i = 0; ok && i < n->n_in; i++) {
+            mti_leaf *leaf = n->in[i].leaf;
+            if (leaf && leaf->hooks) {
+                if (!leaf->uses++) {
+                    ok = MTI_PUSH(&w->hooked, leaf);
+                    if (ok) mti_ref_retain(&leaf->ref);
+                }
+            }
+            ok = ok && push_node(&stack, n->in[i].node, visit);
+        }
+    }
+    mti_free(stack.at);
+    w->counted = true;
+    return ok;
+}
+
+/* Takes grad over. */
+static bool deliver_leaf(walk *w, mti_leaf *leaf, mt_tensor *grad)
+{
+    if (!leaf->hooks || !w->root) return accumulate(leaf, grad);
+    if (!w->counted && !count_uses(w)) {
+        mt_release(grad);
+        return false;
+    }
+    mt_tensor *sum = leaf->pending ? add_into(leaf->pending, grad) : mt_retain(grad);
+    mt_release(grad);
+    leaf->pending = sum;
+    if (!sum) return false;
+    sum->storage->inside = NULL; /* accounted for: a gradient on its way */
+    if (++leaf->arrived < leaf->uses) return true;
+    leaf->pending = NULL;
+    return accumulate(leaf, sum);
+}
+
+/* Takes grad over. */
+static bool deliver(walk *w, const mti_edge *e, mt_tensor *grad)
+{
+    if (e->leaf) return deliver_leaf(w, e->leaf, grad);
     mt_tensor **slot = &e->node->grads[e->out_index];
     *slot = *slot ? add_into(*slot, grad) : mt_retain(grad);
     mt_release(grad);
     if (!*slot) return false;
-    (*slot)->storage->inside = NULL; /* accounted for: a gradient on its way */
-    return mti_heap_push(heap, e->node);
+    (*slot)->storage->inside = NULL;
+    return mti_heap_push(&w->heap, e->node);
 }
+
+static void drop_grads(mti_node *n)
+{
+    for (int i = 0; i < n->n_out; i++) mt_release(n->grads[i]), n->grads[i] = NULL;
+}
+
+/* After a failure gradients may still be on their way. */
+static void end_walk(walk *w)
+{
+    for (mti_node *n; (n = mti_heap_pop(&w->heap));) drop_grads(n);
+    mti_heap_free(&w->heap);
+    for (size_t i = 0; i < w->hooked.n; i++) {
+        mti_leaf *leaf = w->hooked.at[i];
+        mt_release(leaf->pending);
+        leaf->pending = NULL;
+        leaf->uses = leaf->arrived = 0;
+        mti_ref_release(&leaf->ref);
+    }
+    mti_free(w->hooked.at);
+}
+
+/* ---- nodes ---- */
 
 static bool unpack_saved(mti_call *c, const mti_node *n, mt_tensor *held[MTI_MAX_SAVED])
 {
@@ -179,7 +264,7 @@ static void end_call(mti_call *c, mt_tensor *held[MTI_MAX_SAVED], int n_held)
     for (int i = 0; i < n_held; i++) mt_release(held[i]);
 }
 
-static bool run_node(mti_heap *heap, mti_node *n, bool retain_graph)
+static bool run_node(walk *w, mti_node *n, bool retain_graph)
 {
     if (n->freed)
         return mti_fail_bool(MT_ERR_STATE,
@@ -204,19 +289,19 @@ static bool run_node(mti_heap *heap, mti_node *n, bool retain_graph)
     c.din = din;
     bool ok = collect_douts(n) && unpack_saved(&c, n, held) && n->op->code->backward(&c);
     end_call(&c, held, n->n_saved);
-    for (int i = 0; i < n->n_out; i++) mt_release(n->grads[i]), n->grads[i] = NULL;
+    drop_grads(n);
     if (ok && !retain_graph) mti_node_drop_saved(n);
     for (int i = 0; i < n->n_in; i++) {
         if (!din[i]) continue;
         if (ok && (n->want >> i & 1))
-            ok = deliver(heap, &n->in[i], din[i]);
+            ok = deliver(w, &n->in[i], din[i]);
         else
             mt_release(din[i]);
     }
     return ok;
 }
 
-static bool walk(mti_heap *heap, bool retain_graph)
+static bool run_nodes(walk *w, bool retain_graph)
 {
     mti_where *where = mti_where_now();
     mti_making *making = mti_making_now(), made = *making;
@@ -224,13 +309,12 @@ static bool walk(mti_heap *heap, bool retain_graph)
     making->category = MT_TEMPORARY, making->inside = true;
     mti_modes_now()->in_backward++;
     bool ok = true;
-    for (mti_node *n; ok && (n = mti_heap_pop(heap));) {
+    for (mti_node *n; ok && (n = mti_heap_pop(&w->heap));) {
         where->op = n->op->name, where->module = n->module;
         mt_device *device = mt_device_retain(n->device);
         mti_ref_retain(&n->ref);
-        ok = run_node(heap, n, retain_graph);
-        if (!ok)
-            for (int i = 0; i < n->n_out; i++) mt_release(n->grads[i]), n->grads[i] = NULL;
+        ok = run_node(w, n, retain_graph);
+        if (!ok) drop_grads(n);
         ok = ok && mti_balance_after(device, n->op->name);
         mti_ref_release(&n->ref);
         mt_device_release(device);
@@ -239,13 +323,6 @@ static bool walk(mti_heap *heap, bool retain_graph)
     where->op = op, where->module = module;
     *making = made;
     return ok;
-}
-
-/* After a failure: gradients on their way are dropped. */
-static void drop_pending(mti_heap *heap)
-{
-    for (mti_node *n; (n = mti_heap_pop(heap));)
-        for (int i = 0; i < n->n_out; i++) mt_release(n->grads[i]), n->grads[i] = NULL;
 }
 
 static mt_tensor *first_gradient(mt_tensor *loss, mt_tensor *given)
@@ -288,7 +365,7 @@ mt_status mt_backward_with(mt_tensor *loss, const mt_backward_options *options)
                                       "did, or grad mode was off");
     mt_tensor *grad = first_gradient(loss, o->gradient);
     if (!grad) return mt_last_status();
-    mti_heap heap = {0};
+    walk w = {.root = (mti_node *)loss->grad_fn};
     mti_edge root = {.node = (mti_node *)loss->grad_fn, .out_index = loss->out_index};
     bool ok = true;
     if (!root.node) {
@@ -300,11 +377,10 @@ mt_status mt_backward_with(mt_tensor *loss, const mt_backward_options *options)
     const char *phase = mti_where_now()->phase;
     if (!*phase) mti_where_now()->phase = "backward";
     if (ok)
-        ok = deliver(&heap, &root, grad) && walk(&heap, o->retain_graph);
+        ok = deliver(&w, &root, grad) && run_nodes(&w, o->retain_graph);
     else
         mt_release(grad);
-    drop_pending(&heap);
-    mti_heap_free(&heap);
+    end_walk(&w);
     mti_where_now()->phase = phase;
     mt_release(loss);
     return ok ? MT_OK : mt_last_status();

@@ -19,7 +19,7 @@ static void on_event(void *user, const mt_mem_event *e)
     if (e->kind != MT_MEM_FREE) return;
     const mti_where where = {e->op, e->module, e->phase};
     pthread_mutex_lock(&l->lock);
-    mti_book_freed(l->book, e->serial, &where);
+    mti_book_freed(l->book, e->serial, mti_modes_now()->in_backward ? &where : NULL);
     pthread_mutex_unlock(&l->lock);
 }
 

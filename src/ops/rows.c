@@ -98,23 +98,20 @@ static bool layer_norm_forward(mti_call *c)
 
 static bool layer_norm_backward(mti_call *c)
 {
-    const mti_view *dx = NULL, *dw = NULL, *db = NULL, *x = NULL, *w = NULL, *mean = NULL,
-                   *rstd = NULL, *dy = mti_dense_rows(c, mti_dout(c));
-    if (mti_wants(c, 0) || mti_wants(c, 1)) {
-        x = mti_dense_rows(c, mti_saved(c, MTI_IN0));
-        mean = mti_saved(c, MTI_AUX0), rstd = mti_saved(c, MTI_AUX1);
-        if (!x) return false;
-    } else { /* db alone: a sum over rows that needs no values; any x of that shape will do */
-        x = dy;
-    }
+    /* The bias alone: a sum over rows, for which nothing was kept. */
+    if (!mti_wants(c, 0) && !mti_wants(c, 1)) return mti_reduce_to_din(c, 2, c->dout[0]);
+    const mti_view *dy = mti_dense_rows(c, mti_dout(c)), *dx = NULL, *dw = NULL, *db = NULL,
+                   *w = NULL;
+    const mti_view *x = mti_dense_rows(c, mti_saved(c, MTI_IN0));
     if (mti_wants(c, 0) && !c->absent[1]) w = mti_saved(c, MTI_IN1);
-    if (!dy || !dense_if_any(c, &w)) return false;
+    if (!dy || !x || !dense_if_any(c, &w)) return false;
     if (mti_wants(c, 0) && !(dx = mti_din(c, 0))) return false;
     if (mti_wants(c, 1) && !(dw = mti_din(c, 1))) return false;
     if (mti_wants(c, 2) && !(db = mti_din(c, 2))) return false;
     void *scratch;
     return mti_scratch(c, c->k->layer_norm_backward_scratch(c->ctx, x), &scratch) &&
-           c->k->layer_norm_backward(c->ctx, dy, x, w, mean, rstd, dx, dw, db, scratch);
+           c->k->layer_norm_backward(c->ctx, dy, x, w, mti_saved(c, MTI_AUX0),
+                                     mti_saved(c, MTI_AUX1), dx, dw, db, scratch);
 }
 
 const mti_op_code mti_code_layer_norm = {layer_norm_shape, layer_norm_forward, layer_norm_backward};
