@@ -1,0 +1,396 @@
+/* The CPU's flash attention against its definition in f64. */
+#include <stdarg.h>
+#include <setjmp.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <math.h>
+#include <stdlib.h>
+#include "backends/cpu/cpu.h"
+#include "values.h"
+
+typedef struct sizes {
+    int64_t b, a, a_kv, s, t, d;
+    bool causal;
+    double p;
+} sizes;
+
+/* Odd ones, one block and several, more keys than queries and fewer, grouped heads. */
+static const sizes cases[] = {
+    {1, 1, 1, 1, 1, 1, false, 0},     {2, 3, 3, 5, 7, 3, false, 0},
+    {1, 2, 2, 8, 8, 16, true, 0},     {2, 2, 1, 33, 33, 17, true, 0},
+    {1, 4, 2, 65, 70, 8, true, 0},    {1, 2, 2, 70, 65, 8, true, 0},
+    {1, 1, 1, 3, 300, 40, false, 0},  {1, 6, 2, 129, 257, 24, false, 0},
+    {1, 2, 2, 40, 40, 200, true, 0},  {2, 2, 2, 16, 16, 8, true, 0.25},
+    {2, 4, 2, 67, 131, 9, true, 0.1}, {1, 2, 1, 50, 45, 12, true, 0.9},
+    {1, 2, 2, 9, 10, 4, false, 1},    {1, 3, 1, 530, 140, 32, true, 0},
+};
+enum { CASES = sizeof cases / sizeof *cases };
+
+/* ---- one call: its tensors, and the definition's answers in f64 ---- */
+
+typedef struct call {
+    sizes z;
+    double scale;
+    int64_t seed, offset;
+    mti_view seed_view, offset_view;
+    mti_view q, k, v, o, lse, d_o, dq, dk, dv;
+} call;
+
+/* [b,a,s,d] in memory [b,s,a,d], as heads lie in a projection. */
+static mti_view heads(mt_dtype dtype, int64_t b, int64_t a, int64_t s, int64_t d)
+{
+    mti_view v = values_new(dtype, 4, (int64_t[]){b, s, a, d});
+    v.shape[1] = a, v.shape[2] = s;
+    v.stride[1] = d, v.stride[2] = a * d;
+    return v;
+}
+
+static void call_make(call *c, const sizes *z, mt_dtype dtype, mt_dtype lse)
+{
+    *c = (call){.z = *z, .scale = 1.0 / sqrt((double)z->d), .seed = 42, .offset = 1001};
+    c->seed_view = (mti_view){.data = &c->seed, .dtype = MT_I64};
+    c->offset_view = (mti_view){.data = &c->offset, .dtype = MT_I64};
+    c->q = heads(dtype, z->b, z->a, z->s, z->d), c->o = heads(dtype, z->b, z->a, z->s, z->d);
+    c->k = heads(dtype, z->b, z->a_kv, z->t, z->d), c->v = heads(dtype, z->b, z->a_kv, z->t, z->d);
+    c->lse = values_new(lse, 3, (int64_t[]){z->b, z->a, z->s});
+    c->d_o = values_new(dtype, 4, (int64_t[]){z->b, z->a, z->s, z->d});
+    c->dq = heads(dtype, z->b, z->a, z->s, z->d);
+    c->dk = heads(dtype, z->b, z->a_kv, z->t, z->d);
+    c->dv = values_new(dtype, 4, (int64_t[]){z->b, z->a_kv, z->t, z->d});
+    values_random(&c->q, 1), values_random(&c->k, 2), values_random(&c->v, 3);
+    values_random(&c->d_o, 4);
+    for (int64_t i = 0; i < mti_view_count(&c->q); i++) /* peaked enough to move the maximum */
+        values_set(&c->q, i, 4 * values_get(&c->q, i));
+}
+
+static mti_attention attention_of(call *c, bool with_lse)
+{
+    return (mti_attention){.q = &c->q,
+                           .k = &c->k,
+                           .v = &c->v,
+                           .o = &c->o,
+                           .lse = with_lse ? &c->lse : NULL,
+                           .scale = c->scale,
+                           .p = c->z.p,
+                           .causal = c->z.causal,
+                           .seed = c->z.p > 0 ? &c->seed_view : NULL,
+                           .offset = c->z.p > 0 ? &c->offset_view : NULL};
+}
+
+static void forward(call *c, int threads, bool with_lse)
+{
+    mti_ctx ctx = {.threads = threads};
+    mti_attention at = attention_of(c, with_lse);
+    void *scratch = malloc(mti_cpu_attention_scratch(&ctx, &at));
+    assert_true(mti_cpu_attention(&ctx, &at, scratch));
+    free(scratch);
+}
+
+static void backward(call *c, int threads)
+{
+    mti_ctx ctx = {.threads = threads};
+    mti_attention at = attention_of(c, true);
+    void *scratch = malloc(mti_cpu_attention_backward_scratch(&ctx, &at));
+    assert_true(mti_cpu_attention_backward(&ctx, &at, &c->d_o, &c->dq, &c->dk, &c->dv, scratch));
+    free(scratch);
+}
+
+typedef struct answers {
+    double *o, *lse, *dq, *dk, *dv;
+} answers;
+
+static double *numbers(int64_t n)
+{
+    double *x = calloc((size_t)n + 1, sizeof *x);
+    assert_non_null(x);
+    return x;
+}
+
+static double keep_factor(const call *c, int64_t draw)
+{
+    mti_u32x4 u = mti_philox((uint64_t)c->seed, (uint64_t)(c->offset + draw / 4));
+    bool keep = (double)mti_u32_to_unit(u.v[draw % 4]) >= c->z.p;
+    return c->z.p == 0 ? 1 : keep ? 1 / (1 - c->z.p) : 0;
+}
+
+static double dot(const mti_view *x, int64_t i, const mti_view *y, int64_t j, int64_t d)
+{
+    double sum = 0;
+    for (int64_t e = 0; e < d; e++) sum += values_get(x, i * d + e) * values_get(y, j * d + e);
+    return sum;
+}
+
+/* Row `row` of queries (b, h, i counted together) and everything that it adds to. */
+static void answer_row(const call *c, const answers *w, int64_t row)
+{
+    const sizes *z = &c->z;
+    int64_t i = row % z->s, bh = row / z->s, d = z->d;
+    int64_t kv = (bh / z->a * z->a_kv + bh % z->a / (z->a / z->a_kv)) * z->t;
+    int64_t n = z->causal ? i + (z->t - z->s) + 1 : z->t;
+    double *p = numbers(z->t), max = -(double)INFINITY, sum = 0, delta = 0;
+    for (int64_t j = 0; j < n; j++) {
+        p[j] = c->scale * dot(&c->q, row, &c->k, kv + j, d);
+        max = p[j] > max ? p[j] : max;
+    }
+    for (int64_t j = 0; j < n; j++) sum += exp(p[j] - max);
+    w->lse[row] = n > 0 ? max + log(sum) : -(double)INFINITY;
+    for (int64_t j = 0; j < n; j++) {
+        double keep = keep_factor(c, row * z->t + j);
+        p[j] = exp(p[j] - w->lse[row]);
+        for (int64_t e = 0; e < d; e++) {
+            w->o[row * d + e] += keep * p[j] * values_get(&c->v, (kv + j) * d + e);
+            w->dv[(kv + j) * d + e] += keep * p[j] * values_get(&c->d_o, row * d + e);
+        }
+    }
+    for (int64_t e = 0; e < d; e++) delta += w->o[row * d + e] * values_get(&c->d_o, row * d + e);
+    for (int64_t j = 0; j < n; j++) {
+        double dp = keep_factor(c, row * z->t + j) * dot(&c->d_o, row, &c->v, kv + j, d);
+        double ds = c->scale * p[j] * (dp - delta);
+        for (int64_t e = 0; e < d; e++) {
+            w->dq[row * d + e] += ds * values_get(&c->k, (kv + j) * d + e);
+            w->dk[(kv + j) * d + e] += ds * values_get(&c->q, row * d + e);
+        }
+    }
+    free(p);
+}
+
+static answers answers_make(const call *c)
+{
+    const sizes *z = &c->z;
+    int64_t queries = z->b * z->a * z->s, keys = z->b * z->a_kv * z->t;
+    answers w = {numbers(queries * z->d), numbers(queries), numbers(queries * z->d),
+                 numbers(keys * z->d), numbers(keys * z->d)};
+    for (int64_t row = 0; row < queries; row++) answer_row(c, &w, row);
+    return w;
+}
+
+static void answers_free(answers *w)
+{
+    free(w->o), free(w->lse), free(w->dq), free(w->dk), free(w->dv);
+}
+
+/* Within `bound` of the largest magnitude in `want`, or of 1. */
+static void check(const char *what, int which, const mti_view *got, const double *want,
+                  double bound)
+{
+    double size = 1;
+    for (int64_t i = 0; i < mti_view_count(got); i++)
+        if (isfinite(want[i])) size = fabs(want[i]) > size ? fabs(want[i]) : size;
+    for (int64_t i = 0; i < mti_view_count(got); i++) {
+        double x = values_get(got, i);
+        if (x == want[i] || fabs(x - want[i]) <= bound * size) continue;
+        fail_msg("case %d, %s, %s[%lld]: %.9g, want %.9g", which, mt_dtype_name(got->dtype), what,
+                 (long long)i, x, want[i]);
+    }
+}
+
+/* ---- tests ---- */
+
+static void check_case(int which, mt_dtype dtype, mt_dtype lse, double bound)
+{
+    call c;
+    call_make(&c, &cases[which], dtype, lse);
+    answers w = answers_make(&c);
+    forward(&c, 2, true);
+    check("o", which, &c.o, w.o, bound);
+    check("lse", which, &c.lse, w.lse, lse == MT_F64 ? 1e-12 : 1e-5);
+    backward(&c, 2);
+    check("dq", which, &c.dq, w.dq, 4 * bound);
+    check("dk", which, &c.dk, w.dk, 4 * bound);
+    check("dv", which, &c.dv, w.dv, 4 * bound);
+    answers_free(&w);
+    values_free_all();
+}
+
+static void f64_agrees_with_the_definition(void **state)
+{
+    (void)state;
+    for (int i = 0; i < CASES; i++) check_case(i, MT_F64, MT_F64, 1e-12);
+}
+
+static void f64_with_lse_in_f32_agrees_to_its_precision(void **state)
+{
+    (void)state;
+    for (int i = 0; i < CASES; i++) check_case(i, MT_F64, MT_F32, 1e-6);
+}
+
+static void f32_agrees_with_the_definition(void **state)
+{
+    (void)state;
+    for (int i = 0; i < CASES; i++) check_case(i, MT_F32, MT_F32, 4e-6);
+}
+
+static void sixteen_bit_floats_agree_with_the_definition(void **state)
+{
+    (void)state;
+    for (int i = 0; i < CASES; i++) {
+        check_case(i, MT_BF16, MT_F32, 2 * values_rounding(MT_BF16));
+        check_case(i, MT_F16, MT_F32, 2 * values_rounding(MT_F16));
+    }
+}
+
+/* The loss sum(o * w), w being d_o. */
+static double loss(call *c)
+{
+    double sum = 0;
+    forward(c, 1, false);
+    for (int64_t i = 0; i < mti_view_count(&c->o); i++)
+        sum += values_get(&c->o, i) * values_get(&c->d_o, i);
+    return sum;
+}
+
+static void backward_agrees_with_finite_differences(void **state)
+{
+    (void)state;
+    static const sizes few[] = {{2, 2, 1, 5, 7, 3, true, 0.25}, {1, 4, 2, 7, 5, 4, true, 0}};
+    for (size_t n = 0; n < sizeof few / sizeof *few; n++) {
+        call c;
+        call_make(&c, &few[n], MT_F64, MT_F64);
+        forward(&c, 1, true);
+        backward(&c, 1);
+        const mti_view *x[] = {&c.q, &c.k, &c.v}, *dx[] = {&c.dq, &c.dk, &c.dv};
+        for (int which = 0; which < 3; which++)
+            for (int64_t i = 0; i < mti_view_count(x[which]); i++) {
+                double was = values_get(x[which], i), h = 1e-5;
+                values_set(x[which], i, was + h);
+                double above = loss(&c);
+                values_set(x[which], i, was - h);
+                double below = loss(&c);
+                values_set(x[which], i, was);
+                assert_true(fabs((above - below) / (2 * h) - values_get(dx[which], i)) < 1e-7);
+            }
+        values_free_all();
+    }
+}
+
+static void bits_do_not_depend_on_the_number_of_threads(void **state)
+{
+    (void)state;
+    static const mt_dtype dtypes[] = {MT_F32, MT_F64, MT_BF16};
+    for (int i = 0; i < CASES; i++)
+        for (size_t t = 0; t < 3; t++) {
+            call one, more;
+            call_make(&one, &cases[i], dtypes[t], MT_F32);
+            forward(&one, 1, true), backward(&one, 1);
+            for (int threads = 2; threads <= 3; threads++) {
+                call_make(&more, &cases[i], dtypes[t], MT_F32);
+                forward(&more, threads, true), backward(&more, threads);
+                assert_true(values_same_bits(&one.o, &more.o));
+                assert_true(values_same_bits(&one.lse, &more.lse));
+                assert_true(values_same_bits(&one.dq, &more.dq));
+                assert_true(values_same_bits(&one.dk, &more.dk));
+                assert_true(values_same_bits(&one.dv, &more.dv));
+            }
+            values_free_all();
+        }
+}
+
+static void lse_may_be_left_out_of_forward(void **state)
+{
+    (void)state;
+    for (int i = 0; i < CASES; i++) {
+        call with, without;
+        call_make(&with, &cases[i], MT_F32, MT_F32), call_make(&without, &cases[i], MT_F32, MT_F32);
+        forward(&with, 1, true), forward(&without, 1, false);
+        assert_true(values_same_bits(&with.o, &without.o));
+        assert_true(values_surroundings_untouched(&without.lse));
+        values_free_all();
+    }
+}
+
+static void queries_that_see_no_key_give_zeros(void **state)
+{
+    (void)state;
+    static const sizes z = {1, 2, 1, 80, 30, 16, true, 0};
+    call c;
+    call_make(&c, &z, MT_F32, MT_F32);
+    forward(&c, 2, true), backward(&c, 2);
+    for (int64_t h = 0; h < z.a; h++)
+        for (int64_t i = 0; i < z.s - z.t; i++) {
+            assert_true(values_get(&c.lse, h * z.s + i) == -(double)INFINITY);
+            for (int64_t e = 0; e < z.d; e++) {
+                assert_true(values_get(&c.o, (h * z.s + i) * z.d + e) == 0);
+                assert_true(values_get(&c.dq, (h * z.s + i) * z.d + e) == 0);
+            }
+        }
+    for (int64_t i = 0; i < mti_view_count(&c.dk); i++)
+        assert_true(isfinite(values_get(&c.dk, i)) && isfinite(values_get(&c.dv, i)));
+    values_free_all();
+}
+
+static void without_keys_everything_is_zero(void **state)
+{
+    (void)state;
+    static const sizes z = {1, 2, 2, 3, 0, 4, false, 0};
+    call c;
+    call_make(&c, &z, MT_F32, MT_F32);
+    forward(&c, 1, true), backward(&c, 1);
+    for (int64_t i = 0; i < mti_view_count(&c.o); i++)
+        assert_true(values_get(&c.o, i) == 0 && values_get(&c.dq, i) == 0);
+    values_free_all();
+}
+
+/* With v the identity, o is the dropped probabilities themselves. */
+static void the_mask_is_that_of_the_dropout_kernel(void **state)
+{
+    (void)state;
+    static const sizes z = {2, 3, 3, 37, 41, 41, false, 0.3};
+    mti_ctx ctx = {.threads = 1};
+    call c;
+    call_make(&c, &z, MT_F32, MT_F32);
+    for (int64_t i = 0; i < mti_view_count(&c.v); i++)
+        values_set(&c.v, i, i / z.d % z.t == i % z.d ? 1 : 0);
+    forward(&c, 1, true);
+    mti_view ones = values_new(MT_F32, 4, (int64_t[]){z.b, z.a, z.s, z.t});
+    mti_view dropped = values_new(MT_F32, 4, (int64_t[]){z.b, z.a, z.s, z.t});
+    values_fill(&ones, 1);
+    assert_true(
+        mti_cpu_dropout(&ctx, z.p, (uint64_t)c.seed, (uint64_t)c.offset, &ones, &dropped, NULL));
+    for (int64_t i = 0; i < mti_view_count(&ones); i++)
+        assert_int_equal(values_get(&dropped, i) != 0, values_get(&c.o, i) != 0);
+    values_free_all();
+}
+
+static mti_attention only_shapes(mti_view v[5], int64_t s)
+{
+    for (int i = 0; i < 5; i++)
+        v[i] = (mti_view){.dtype = MT_F32,
+                          .rank = 4,
+                          .shape = {1, 8, s, 64},
+                          .stride = {8 * s * 64, s * 64, 64, 1}};
+    return (mti_attention){.q = &v[0], .k = &v[1], .v = &v[2], .o = &v[3], .scale = 1};
+}
+
+static void scratch_does_not_grow_with_s_times_t(void **state)
+{
+    (void)state;
+    mti_ctx ctx = {.threads = 2};
+    mti_view v[5], w[5];
+    mti_attention small = only_shapes(v, 4096), large = only_shapes(w, 65536);
+    assert_int_equal(mti_cpu_attention_scratch(&ctx, &small),
+                     mti_cpu_attention_scratch(&ctx, &large));
+    size_t few = mti_cpu_attention_backward_scratch(&ctx, &small);
+    size_t many = mti_cpu_attention_backward_scratch(&ctx, &large);
+    /* two floats per query of the head in hand: lse and delta */
+    assert_int_equal(many - few, 2 * (65536 - 4096) * 2 * sizeof(float));
+    assert_true(few < (size_t)1 << 20);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(f64_agrees_with_the_definition),
+        cmocka_unit_test(f64_with_lse_in_f32_agrees_to_its_precision),
+        cmocka_unit_test(f32_agrees_with_the_definition),
+        cmocka_unit_test(sixteen_bit_floats_agree_with_the_definition),
+        cmocka_unit_test(backward_agrees_with_finite_differences),
+        cmocka_unit_test(bits_do_not_depend_on_the_number_of_threads),
+        cmocka_unit_test(lse_may_be_left_out_of_forward),
+        cmocka_unit_test(queries_that_see_no_key_give_zeros),
+        cmocka_unit_test(without_keys_everything_is_zero),
+        cmocka_unit_test(the_mask_is_that_of_the_dropout_kernel),
+        cmocka_unit_test(scratch_does_not_grow_with_s_times_t),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,120 @@
+#include <stdlib.h>
+#include <string.h>
+#include "base/philox.h"
+#include "backends/cpu/cpu.h"
+#include "values.h"
+
+#define FOREIGN (-77.0)
+#define MOST    4096
+
+static struct {
+    void *at;
+    size_t n_bytes;
+} buffers[MOST];
+static int n_buffers;
+
+static void set_at(const mti_view *v, int64_t at, double value)
+{
+    float f = (float)value;
+    if (v->dtype == MT_F64)
+        ((double *)v->data)[at] = value;
+    else
+        mti_cpu_store_f32(v->dtype, &f, (char *)v->data + at * (int64_t)mt_dtype_size(v->dtype), 1);
+}
+
+static double get_at(const mti_view *v, int64_t at)
+{
+    float f;
+    if (v->dtype == MT_F64) return ((const double *)v->data)[at];
+    mti_cpu_load_f32(v->dtype, (const char *)v->data + at * (int64_t)mt_dtype_size(v->dtype), &f,
+                     1);
+    return (double)f;
+}
+
+static int64_t place(const mti_view *v, int64_t i)
+{
+    int64_t at = 0;
+    for (int d = v->rank - 1; d >= 0; d--) at += i % v->shape[d] * v->stride[d], i /= v->shape[d];
+    return at;
+}
+
+mti_view values_new_laid_out(mt_dtype dtype, int rank, const int64_t *shape, bool transposed,
+                             int64_t pad)
+{
+    mti_view v = {.dtype = dtype, .rank = rank};
+    int64_t n = 1;
+    for (int i = 0; i < rank; i++) {
+        int d = rank - 1 - i; /* from the innermost outwards, the last two swapped if asked */
+        if (transposed && i < 2) d = rank - 2 + i;
+        v.shape[d] = shape[d];
+        v.stride[d] = n;
+        n *= shape[d];
+        if (i == 0) n += pad;
+    }
+    size_t n_bytes = ((size_t)n + 1) * mt_dtype_size(dtype);
+    if (n_buffers == MOST || (v.data = malloc(n_bytes)) == NULL) abort();
+    buffers[n_buffers].at = v.data;
+    buffers[n_buffers++].n_bytes = n_bytes;
+    for (int64_t i = 0; i <= n; i++) set_at(&v, i, FOREIGN);
+    return v;
+}
+
+mti_view values_new(mt_dtype dtype, int rank, const int64_t *shape)
+{
+    return values_new_laid_out(dtype, rank, shape, false, 0);
+}
+
+void values_free_all(void)
+{
+    while (n_buffers > 0) free(buffers[--n_buffers].at);
+}
+
+double values_get(const mti_view *v, int64_t i) { return get_at(v, place(v, i)); }
+void values_set(const mti_view *v, int64_t i, double value) { set_at(v, place(v, i), value); }
+
+void values_fill(const mti_view *v, double value)
+{
+    for (int64_t i = 0; i < mti_view_count(v); i++) values_set(v, i, value);
+}
+
+void values_random(const mti_view *v, uint64_t seed)
+{
+    for (int64_t i = 0; i < mti_view_count(v); i++) {
+        uint32_t u = mti_philox(seed, (uint64_t)i).v[0];
+        values_set(v, i, 2.0 * (double)mti_u32_to_unit(u) - 1.0);
+    }
+}
+
+size_t values_bytes(const mti_view *v)
+{
+    for (int i = 0; i < n_buffers; i++)
+        if (buffers[i].at == v->data) return buffers[i].n_bytes;
+    abort();
+}
+
+bool values_same_bits(const mti_view *a, const mti_view *b)
+{
+    return values_bytes(a) == values_bytes(b) && memcmp(a->data, b->data, values_bytes(a)) == 0;
+}
+
+bool values_surroundings_untouched(const mti_view *v)
+{
+    size_t n = values_bytes(v) / mt_dtype_size(v->dtype);
+    char *own = calloc(n, 1);
+    bool untouched = own != NULL;
+    for (int64_t i = 0; untouched && i < mti_view_count(v); i++) own[place(v, i)] = 1;
+    for (size_t i = 0; untouched && i < n; i++)
+        untouched = own[i] || get_at(v, (int64_t)i) == FOREIGN;
+    free(own);
+    return untouched;
+}
+
+double values_rounding(mt_dtype dtype)
+{
+    switch (dtype) {
+    case MT_F64: return 0x1p-53;
+    case MT_F32: return 0x1p-24;
+    case MT_F16: return 0x1p-11;
+    default: return 0x1p-8; /* bf16 */
+    }
+}
