@@ -272,7 +272,7 @@ const grad_case grad_cases[] = {
     {"mean", "middle", mean_middle, {S(3, 5, 2)}, 1},
     {"mean", "first and last, kept", mean_keep, {S(3, 1, 2)}, 1},
 
-    {"transpose", "3x5x2", transpose, {S(3, 5, 2)}, 1},
+    {"permute", "transpose 3x5x2", transpose, {S(3, 5, 2)}, 1},
     {"permute", "3x5x2", permute, {S(3, 5, 2)}, 1},
     {"slice", "3x5", slice, {S(3, 5)}, 1},
     {"expand", "1x2x1 to 3x2x5", expand, {S(1, 2, 1)}, 1},

@@ -1,0 +1,99 @@
+"""Where memtape keeps other bytes than PyTorch on the CPU, on purpose: the one table.
+
+A case names the entries that apply to it; then `memtape = PyTorch + sum of the entries` must hold
+exactly. docs/parity.md is written from here (parity.py --write-doc) and compared with it."""
+
+from dataclasses import dataclass
+from typing import Callable
+
+# The letters of the formulas: e is the bytes of an element.
+
+
+@dataclass(frozen=True)
+class Difference:
+    where: str
+    formula: str  # memtape minus PyTorch, in bytes
+    bytes: Callable[..., int]
+    why: str
+
+
+DIFFERENCES = {
+    "dropout mask": Difference(
+        "dropout of n elements", "n (1 - e)",
+        lambda e, n: n * (1 - e),
+        "PyTorch on the CPU keeps the mask in the tensor's own type, already divided by 1 - p. "
+        "memtape keeps one byte per element, as PyTorch does on CUDA."),
+    "norm statistics": Difference(
+        "layer norm of r rows, 2-byte floats", "2 r (4 - e)",
+        lambda e, r: 2 * r * (4 - e) if e == 2 else 0,
+        "PyTorch on the CPU keeps mean and rstd in the input's type. memtape keeps them in f32, as "
+        "PyTorch does on CUDA: 2 bytes are too few to divide by."),
+    "norm bias": Difference(
+        "layer norm with a bias of n, not a parameter", "-n e",
+        lambda e, n: -n * e,
+        "PyTorch keeps the bias, which no gradient reads. memtape keeps what gradients read. "
+        "Nothing to see in a model: parameters are not counted."),
+    "norm, x not wanted": Difference(
+        "layer norm of r rows of n whose input wants no gradient", "-n e",
+        lambda e, n: -n * e,
+        "The weight matters for dx only. PyTorch keeps everything whatever is wanted."),
+    "norm, only the bias wanted": Difference(
+        "layer norm of r rows of n whose bias alone wants a gradient", "-(n e + r n e + 2 r e)",
+        lambda e, r, n: -(n * e + r * n * e + 2 * r * e),
+        "The bias's gradient is the sum of dy: nothing needs to be kept."),
+    "loss weight": Difference(
+        "cross-entropy", "-e",
+        lambda e: -e,
+        "PyTorch keeps the sum of the class weights, a scalar. memtape counts the targets again."),
+    "causal mask": Difference(
+        "causal softmax of s rows and t columns", "-s t",
+        lambda e, s, t: -s * t,
+        "masked_fill keeps its mask, a byte per element. memtape's softmax knows which columns are "
+        "masked from their numbers."),
+    "flash generator": Difference(
+        "flash attention", "16",
+        lambda e: 16,
+        "PyTorch on the CPU has no dropout in its fused attention and so no generator state. "
+        "memtape keeps an i64 seed and an i64 offset, as PyTorch does on CUDA."),
+    "flash statistics": Difference(
+        "flash attention of n rows (b a s) in f64", "-4 n",
+        lambda e, n: -4 * n if e == 8 else 0,
+        "The log-sum-exp is f32 in memtape whatever the inputs are."),
+    "broadcast copies": Difference(
+        "matmul of batches where an operand of n elements is repeated m times", "-(m - 1) n e",
+        lambda e, n, m: -(m - 1) * n * e,
+        "PyTorch expands the smaller operand into a copy, and keeps that. memtape keeps the "
+        "operand."),
+}
+
+
+def total(applied, element_bytes):
+    """The bytes of [(name, {letters}), ...]."""
+    return sum(DIFFERENCES[name].bytes(e=element_bytes, **letters) for name, letters in applied)
+
+
+def document():
+    lines = [
+        "# Saved bytes beside PyTorch's",
+        "",
+        "For the same operation or model memtape keeps the same bytes for backward as PyTorch, to "
+        "the byte, but for the rows below. `tests/parity/` compares the two, with values and "
+        "gradients, and adds these formulas to PyTorch's figure before asking for equality; this "
+        "page is written from the same table (`tests/parity/parity.py --write-doc`).",
+        "",
+        "PyTorch's figure is that of its CPU operations: the distinct storages that pass through "
+        "`torch.autograd.graph.saved_tensors_hooks`, each counted once and whole, parameters left "
+        "out. Where its CUDA operations keep other bytes than its CPU operations, memtape follows "
+        "CUDA, and the row says so. In the formulas e is the bytes of an element.",
+        "",
+        "| Where | memtape minus PyTorch | Why |",
+        "|---|---|---|",
+    ]
+    lines += [f"| {d.where} | {d.formula} | {d.why} |" for d in DIFFERENCES.values()]
+    lines += [
+        "",
+        "Not compared: attention dropout inside the fused kernel, which PyTorch lacks on the CPU, "
+        "and random numbers: where a mask is drawn, memtape's mask is given to PyTorch.",
+        "",
+    ]
+    return "\n".join(lines)

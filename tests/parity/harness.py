@@ -1,0 +1,225 @@
+"""Runs one computation in memtape and in PyTorch on the same numbers, and compares values,
+gradients and saved bytes."""
+
+from dataclasses import dataclass, field
+from typing import Any, Callable
+
+import torch
+
+import memtape
+from differences import total
+
+# Errors are taken relative to the largest magnitude of the expected tensor, since both sides
+# round sums in an order of their own. An op rounds a few times per element: a few units in the
+# last place of its dtype (2**-53, 2**-24, 2**-11, 2**-8), and a sum of the at most some hundred
+# terms used here a few more. A model passes through some forty ops, whose roundings add up like
+# a random walk, and amplify each other where a norm divides by a small deviation.
+OP_TOLERANCE = {torch.float64: 1e-14, torch.float32: 4e-6, torch.float16: 2e-3,
+                torch.bfloat16: 1.6e-2}
+MODEL_TOLERANCE = {torch.float64: 1e-12, torch.float32: 3e-5, torch.float16: 1e-2,
+                   torch.bfloat16: 6e-2}
+# The fused attention keeps its log-sum-exp in f32, so f64 gradients through it are good to that.
+FLASH_F64_TOLERANCE = 2e-6
+
+
+class SavedTensors(torch.autograd.graph.saved_tensors_hooks):
+    """with SavedTensors(ignore) as saved: ...; saved.bytes
+
+    Every distinct storage that autograd saves, once and whole. The tensors are kept alive, so that
+    no address can be used again and taken for the same storage."""
+
+    def __init__(self, ignore=()):
+        self.ignored = {t.untyped_storage().data_ptr() for t in ignore}
+        self.kept = {}
+        super().__init__(self._pack, lambda t: t)
+
+    def _pack(self, t):
+        address = t.untyped_storage().data_ptr()
+        if address not in self.ignored and t.untyped_storage().nbytes():
+            self.kept[address] = t
+        return t
+
+    @property
+    def bytes(self):
+        return sum(t.untyped_storage().nbytes() for t in self.kept.values())
+
+
+@dataclass
+class Input:
+    shape: tuple
+    low: float = -2
+    high: float = 2
+    below: int = 0  # i64 indices below this, instead of floating values
+
+    def draw(self, generator, dtype):
+        if self.below:
+            return torch.randint(self.below, self.shape, generator=generator)
+        return (torch.rand(self.shape, generator=generator, dtype=torch.float64)
+                * (self.high - self.low) + self.low).to(dtype)
+
+
+@dataclass
+class Case:
+    row: str     # of the op table
+    note: str
+    inputs: list
+    ours: Callable    # (library, *tensors) -> tensor
+    theirs: Callable  # (*tensors) -> tensor: PyTorch's way, whose saves are counted
+    # (*tensors, our result) -> tensor: the values to expect where PyTorch's way draws at random
+    values: Callable = None
+    differences: Any = ()    # [(name, letters)], or a function of the wanted inputs giving that
+    layouts: tuple = ("dense", "reversed", "sliced")
+    dtypes: tuple = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+    f64_tolerance: float = OP_TOLERANCE[torch.float64]
+    inner: bool = False      # the result is made by another op than `row`
+
+    def tolerance(self, dtype):
+        return self.f64_tolerance if dtype == torch.float64 else OP_TOLERANCE[dtype]
+
+
+@dataclass
+class Tally:
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    rows: set = field(default_factory=set)
+
+    def line(self):
+        return f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped"
+
+
+def far(ours, theirs, tolerance):
+    """"" if the two are near, else how far apart they are."""
+    if ours is None or theirs is None:
+        return "" if ours is theirs else "one of the two is missing"
+    if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+        return f"{ours.dtype}{list(ours.shape)}, not {theirs.dtype}{list(theirs.shape)}"
+    if not ours.numel():
+        return ""
+    a, b = ours.double(), theirs.detach().double()
+    error = (a - b).abs().max() / b.abs().max().clamp_min(1e-30)
+    return "" if error <= tolerance else f"relative error {error:.3g} > {tolerance:.3g}"
+
+
+# ---- layouts: a leaf that holds the numbers, and the view of it that goes in ----
+
+def store(values, layout):
+    """The leaf whose view in this layout has these values."""
+    if layout == "reversed":
+        return values.permute(*reversed(range(values.dim()))).contiguous()
+    if layout == "sliced":
+        return torch.nn.functional.pad(values, (1, 1), value=0.5)
+    if layout == "heads":  # [b,a,s,d] stored as [b,s,a,d]
+        return values.transpose(1, 2).contiguous()
+    return values
+
+
+def their_view(leaf, layout):
+    if layout == "reversed":
+        return leaf.permute(*reversed(range(leaf.dim())))
+    if layout == "sliced":
+        return leaf.narrow(-1, 1, leaf.shape[-1] - 2)
+    if layout == "heads":
+        return leaf.transpose(1, 2)
+    return leaf
+
+
+def our_view(library, leaf, layout):
+    rank = len(leaf.shape)
+    if layout == "reversed":
+        return library.call("permute", leaf, memtape.ints(range(rank - 1, -1, -1), memtape.I))
+    if layout == "sliced":
+        return library.call("slice", leaf, rank - 1, 1, leaf.shape[-1] - 2)
+    if layout == "heads":
+        return library.call("permute", leaf, memtape.ints([0, 2, 1, 3], memtape.I))
+    return leaf
+
+
+# ---- one case ----
+
+def leaves(case, layout, dtype):
+    generator = torch.Generator().manual_seed(17)
+    drawn = [i.draw(generator, dtype) for i in case.inputs]
+    return [t if i.below or not t.dim() else store(t, layout) for i, t in zip(case.inputs, drawn)]
+
+
+def layouts_of(case, layout):
+    return ["dense" if i.below or not i.shape else layout for i in case.inputs]
+
+
+def run_ours(library, case, layout, values, wanted):
+    inputs = [library.tensor(t) for t in values]
+    for i, leaf in enumerate(inputs):
+        if wanted >> i & 1:
+            leaf.requires_grad_()
+    views = [our_view(library, t, l) for t, l in zip(inputs, layouts_of(case, layout))]
+    library.mt_seed(library.device, 23)
+    with memtape.Ledger(library) as ledger:
+        out = case.ours(library, *views)
+    return inputs, out, ledger.bytes
+
+
+def run_theirs(case, layout, values, wanted, our_result=None):
+    inputs = [t.detach().clone().requires_grad_(bool(wanted >> i & 1))
+              for i, t in enumerate(values)]
+    views = [their_view(t, l) for t, l in zip(inputs, layouts_of(case, layout))]
+    with SavedTensors() as saved:
+        out = case.theirs(*views)
+    n_bytes = saved.bytes
+    if case.values:
+        out = case.values(*views, our_result)
+    return inputs, out, n_bytes
+
+
+def case_faults(library, case, layout, dtype):
+    values = leaves(case, layout, dtype)
+    floating = [i for i, spec in enumerate(case.inputs) if not spec.below]
+    every = sum(1 << i for i in floating)
+    tolerance = case.tolerance(dtype)
+
+    mine, out, _ = run_ours(library, case, layout, values, every)
+    theirs, expected, _ = run_theirs(case, layout, values, every, out.torch())
+    if not case.inner and out.made_by != case.row:
+        yield f"made by {out.made_by}"
+    fault = far(out.torch(), expected, tolerance)
+    if fault:
+        yield f"values: {fault}"
+    weights = torch.linspace(-1, 1, max(expected.numel(), 1), dtype=torch.float64)
+    weights = weights.reshape(expected.shape).to(expected.dtype) + 0.25
+    out.backward(library.tensor(weights))
+    expected.backward(weights)
+    for i in floating:
+        grad = mine[i].grad
+        fault = far(grad and grad.torch(), theirs[i].grad, tolerance)
+        if fault:
+            yield f"gradient of input {i}: {fault}"
+
+    for wanted in range(1, every + 1):
+        if wanted & ~every:
+            continue
+        n_ours = run_ours(library, case, layout, values, wanted)[2]
+        n_theirs = run_theirs(case, layout, values, wanted, out.torch())[2]
+        applied = case.differences(wanted) if callable(case.differences) else case.differences
+        n_expected = n_theirs + total(applied, dtype.itemsize)
+        if n_ours != n_expected:
+            yield (f"saved bytes, wanted {wanted:b}: {n_ours}, not {n_expected} "
+                   f"(PyTorch {n_theirs}, differences {[name for name, _ in applied]})")
+
+
+def run_case(library, case, tally, report=print):
+    tally.rows.add(case.row)
+    for dtype in case.dtypes:
+        for layout in case.layouts:
+            name = f"{case.row}, {case.note}, {layout}, {str(dtype).removeprefix('torch.')}"
+            try:
+                faults = list(case_faults(library, case, layout, dtype))
+            except memtape.MemtapeError as error:
+                faults = [f"memtape: {error}"]
+            except NotImplementedError as error:  # PyTorch lacks some ops in f16
+                report(f"skipped: {name}: {str(error).splitlines()[0]}")
+                tally.skipped += 1
+                continue
+            for fault in faults:
+                report(f"FAILED: {name}: {fault}")
+            tally.failed += bool(faults)
+            tally.passed += not faults

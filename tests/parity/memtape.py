@@ -1,0 +1,200 @@
+"""libmemtape through ctypes: as much of it as comparing it with another library takes."""
+
+import ctypes
+import json
+
+import numpy as np
+import torch
+
+DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16,
+          torch.int64, torch.int32, torch.uint8, torch.bool]  # in the order of mt_dtype
+PARAMETER = 0  # mt_category
+
+P, I, I64, U64 = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_uint64
+SIZE, REAL, TEXT, BOOL = ctypes.c_size_t, ctypes.c_double, ctypes.c_char_p, ctypes.c_bool
+
+SIGNATURES = {  # name: (result, arguments); tensors, modules and ledgers are pointers
+    "last_error": (TEXT,), "clear_error": (None,),
+    "device_open": (P, TEXT), "device_release": (None, P), "seed": (None, P, U64),
+    "set_balance_check": (I, P, BOOL),
+    "from_data": (P, P, I, I, P, P, SIZE), "release": (None, P), "retain": (P, P),
+    "rank": (I, P), "shape": (ctypes.POINTER(I64), P), "numel": (I64, P), "dtype_of": (I, P),
+    "to_host": (I, P, P, SIZE), "copy_from_host": (I, P, P, SIZE), "set_category": (I, P, I),
+    "set_requires_grad": (I, P, BOOL), "requires_grad": (BOOL, P), "grad": (P, P),
+    "set_grad_mode": (BOOL, BOOL), "backward_with": (I, P, P), "grad_fn_name": (TEXT, P),
+    "ledger_new": (P, P), "ledger_free": (None, P), "ledger_begin": (I, P), "ledger_end": (I, P),
+    "ledger_bytes": (SIZE, P), "op_count": (I,),
+    "add": (P, P, P), "sub": (P, P, P), "mul": (P, P, P), "div": (P, P, P),
+    "affine": (P, P, REAL, REAL), "relu": (P, P), "leaky_relu": (P, P, REAL),
+    "relu_inplace": (I, P), "leaky_relu_inplace": (I, P, REAL),
+    "gelu": (P, P), "gelu_tanh": (P, P), "silu": (P, P), "tanh": (P, P), "sigmoid": (P, P),
+    "exp": (P, P), "log": (P, P), "sqrt": (P, P), "cast": (P, P, I),
+    "matmul": (P, P, P), "linear": (P, P, P, P),
+    "softmax": (P, P, REAL, BOOL), "log_softmax": (P, P), "layer_norm": (P, P, P, P, REAL),
+    "dropout": (P, P, REAL), "embedding": (P, P, P), "cross_entropy": (P, P, P, I64),
+    "mse": (P, P, P), "sum": (P, P, I, P, BOOL), "mean": (P, P, I, P, BOOL),
+    "permute": (P, P, P), "slice": (P, P, I, I64, I64), "expand": (P, P, I, P),
+    "reshape": (P, P, I, P), "split": (I, P, I, I, P, P), "contiguous": (P, P), "clone": (P, P),
+    "cat": (P, I, P, I),
+    "flash_attention": (P, P, P, P, REAL, BOOL, REAL),
+    "math_attention": (P, P, P, P, REAL, BOOL, REAL),
+    "model_config_from_json": (I, TEXT, P), "model_new": (P, P, P), "module_free": (None, P),
+    "module_params": (I, P, P, P), "forward": (P, P, P),
+}
+
+
+class OpInfo(ctypes.Structure):
+    _fields_ = [("name", TEXT), ("n_inputs", I), ("inputs", TEXT * 4), ("output", TEXT),
+                ("auxiliaries", TEXT * 3), ("formula", TEXT), ("why", TEXT)]
+
+
+class BackwardOptions(ctypes.Structure):
+    _fields_ = [("gradient", P), ("retain_graph", BOOL)]
+
+
+class NamedTensor(ctypes.Structure):
+    _fields_ = [("name", TEXT), ("tensor", P)]
+
+
+class MemtapeError(RuntimeError):
+    pass
+
+
+def ints(values, kind=I64):
+    return (kind * len(values))(*values)
+
+
+class Tensor:
+    """A handle. Released with the Python object."""
+
+    def __init__(self, library, pointer, owned=True):
+        if not pointer:
+            raise library.error()
+        self.library, self.pointer, self.owned = library, pointer, owned
+
+    def __del__(self):
+        if self.owned:
+            self.library.mt_release(self.pointer)
+
+    @property
+    def shape(self):
+        return tuple(self.library.mt_shape(self.pointer)[i]
+                     for i in range(self.library.mt_rank(self.pointer)))
+
+    @property
+    def dtype(self):
+        return DTYPES[self.library.mt_dtype_of(self.pointer)]
+
+    @property
+    def grad(self):
+        pointer = self.library.mt_grad(self.pointer)
+        return Tensor(self.library, pointer, owned=False) if pointer else None
+
+    @property
+    def made_by(self):
+        return self.library.mt_grad_fn_name(self.pointer).decode()
+
+    def requires_grad_(self, on=True):
+        self.library.check(self.library.mt_set_requires_grad(self.pointer, on))
+        return self
+
+    def numpy_bytes(self):
+        data = np.empty(self.library.mt_numel(self.pointer) * self.dtype.itemsize, np.uint8)
+        self.library.check(self.library.mt_to_host(self.pointer, data.ctypes.data, data.size))
+        return data
+
+    def torch(self):
+        flat = torch.from_numpy(self.numpy_bytes())
+        return flat.view(self.dtype).reshape(self.shape)
+
+    def backward(self, gradient):
+        options = BackwardOptions(gradient.pointer, False)
+        self.library.check(
+            self.library.mt_backward_with(self.pointer, ctypes.byref(options)))
+
+
+class Library:
+    """Methods are the functions of the C library without mt_; those that give a tensor give a
+    Tensor, those that give a status raise MemtapeError."""
+
+    def __init__(self, path):
+        self.dll = ctypes.CDLL(path)
+        for name, (result, *arguments) in SIGNATURES.items():
+            function = getattr(self.dll, "mt_" + name)
+            function.restype, function.argtypes = result, arguments
+            setattr(self, "mt_" + name, function)
+        self.dll.mt_op_get.restype, self.dll.mt_op_get.argtypes = OpInfo, [I]
+        self.device = self.mt_device_open(b"cpu")
+
+    def error(self):
+        text = self.mt_last_error().decode()
+        self.mt_clear_error()
+        return MemtapeError(text)
+
+    def check(self, status):
+        if status:
+            raise self.error()
+
+    def op_names(self):
+        return [self.dll.mt_op_get(i).name.decode() for i in range(self.mt_op_count())]
+
+    def tensor(self, t):
+        """A copy of a torch tensor's elements, row-major."""
+        t = t.detach().contiguous()
+        data = t.reshape(-1).view(torch.uint8).numpy() if t.dim() else \
+            t.reshape(1).view(torch.uint8).numpy()
+        shape = ints(t.shape)
+        return Tensor(self, self.mt_from_data(self.device, DTYPES.index(t.dtype), t.dim(), shape,
+                                              data.ctypes.data, data.nbytes))
+
+    def call(self, name, *arguments):
+        """mt_NAME of tensors (or None) and numbers, giving a tensor."""
+        plain = [a.pointer if isinstance(a, Tensor) else a for a in arguments]
+        return Tensor(self, getattr(self, "mt_" + name)(*plain))
+
+    def split(self, x, dim, sizes):
+        out = (P * len(sizes))()
+        self.check(self.mt_split(x.pointer, dim, len(sizes), ints(sizes), out))
+        return [Tensor(self, pointer) for pointer in out]
+
+    def cat(self, parts, dim):
+        return Tensor(self, self.mt_cat(len(parts), ints([p.pointer for p in parts], P), dim))
+
+
+class Ledger:
+    """with Ledger(library) as ledger: ...; ledger.bytes"""
+
+    def __init__(self, library):
+        self.library = library
+
+    def __enter__(self):
+        self.pointer = self.library.mt_ledger_new(self.library.device)
+        self.library.check(self.library.mt_ledger_begin(self.pointer))
+        return self
+
+    def __exit__(self, *_):
+        self.library.check(self.library.mt_ledger_end(self.pointer))
+        self.bytes = self.library.mt_ledger_bytes(self.pointer)
+        self.library.mt_ledger_free(self.pointer)
+
+
+class Model:
+    """A ready-made model; parameters are a dict of Tensors by path."""
+
+    def __init__(self, library, **config):
+        self.library = library
+        buffer = ctypes.create_string_buffer(1024)  # an mt_model_config and room to spare
+        library.check(library.mt_model_config_from_json(json.dumps(config).encode(), buffer))
+        self.pointer = library.mt_model_new(library.device, buffer)
+        if not self.pointer:
+            raise library.error()
+        items, n = ctypes.POINTER(NamedTensor)(), SIZE()
+        library.check(library.mt_module_params(self.pointer, ctypes.byref(items), ctypes.byref(n)))
+        self.parameters = {items[i].name.decode(): Tensor(library, items[i].tensor, owned=False)
+                           for i in range(n.value)}
+
+    def __del__(self):
+        self.library.mt_module_free(self.pointer)
+
+    def __call__(self, x):
+        return Tensor(self.library, self.library.mt_forward(self.pointer, x.pointer))
