@@ -28,6 +28,7 @@ static char *state_name(const char *state, const char *param)
 
 static bool add_weights(writer *w, const mt_named_tensor *list, size_t n)
 {
+    w->n_weights = n; /* the first n names are the module's, also when not all get in */
     for (size_t i = 0; i < n; i++) {
         if (!strncmp(list[i].name, MTI_STATE_PREFIX, strlen(MTI_STATE_PREFIX)))
             return mti_fail_bool(MT_ERR_ARGUMENT,
@@ -36,7 +37,6 @@ static bool add_weights(writer *w, const mt_named_tensor *list, size_t n)
                                  list[i].name);
         if (!MTI_PUSH(&w->tensors, list[i])) return false;
     }
-    w->n_weights = n;
     return true;
 }
 

@@ -209,7 +209,7 @@ static bool header_length(const char *path, const unsigned char *head, size_t n_
 mt_safetensors *mti_safetensors_parse(const char *path, const void *head, size_t n_head,
                                       uint64_t file_bytes)
 {
-    size_t n;
+    size_t n = 0;
     if (!header_length(path, head, n_head, file_bytes, &n)) return NULL;
     if (n > n_head - 8) return mti_fail_null(MT_ERR_FORMAT, "%s: the header is cut short", path);
     mt_safetensors *f = mti_calloc(1, sizeof *f);
@@ -241,7 +241,7 @@ static bool read_exactly(int fd, const char *path, char *p, size_t n)
 static mt_safetensors *read_header(int fd, const char *path, uint64_t file_bytes)
 {
     unsigned char first[8];
-    size_t n, n_first = file_bytes < 8 ? (size_t)file_bytes : 8;
+    size_t n = 0, n_first = file_bytes < 8 ? (size_t)file_bytes : 8;
     if (!read_exactly(fd, path, (char *)first, n_first) ||
         !header_length(path, first, n_first, file_bytes, &n))
         return NULL;

@@ -242,7 +242,7 @@ static void a_damaged_checkpoint_is_refused(void **state)
         {"wte.weight\\\":1", "wtf.weight\\\":1", MT_ERR_ARGUMENT, "no such parameter"},
         {"\"optimizer.m.wte.weight", "\"optimizer.x.wte.weight", MT_ERR_ARGUMENT, "missing"},
         {"\"optimizer.m.wte.weight", "\"optimizes.m.wte.weight", MT_ERR_ARGUMENT, "superfluous"},
-        {"{\\\"wte.weight\\\":1,", "{                  ", MT_ERR_ARGUMENT, "optimizer state"},
+        {"{\\\"wte.weight\\\":1,", "{                 ", MT_ERR_ARGUMENT, "optimizer state"},
     };
     const char *path = planted_path("run.safetensors");
     run r = start(ADAMW, MT_F32, 1), other = start(ADAMW, MT_F32, 2),
