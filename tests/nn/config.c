@@ -1,0 +1,203 @@
+/* Model configurations: what is refused and how it is told; presets; JSON. */
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include "mtt.h"
+
+#define GPT .hidden = 8, .vocab = 5, .context = 4
+
+static void a_bad_field_is_named_with_what_it_is_and_may_be(void **state)
+{
+    (void)state;
+    const struct {
+        mt_model_config config;
+        const char *field, *given, *wanted;
+    } cases[] = {
+        {{.vocab = 5, .context = 4}, "hidden", "is 0", "need 1 to"},
+        {{.hidden = -8, .vocab = 5, .context = 4}, "hidden", "is -8", "need 1 to"},
+        {{.hidden = INT64_MAX, .vocab = 5, .context = 4},
+         "hidden",
+         "is 9223372036854775807",
+         "to 2147483648"},
+        {{.hidden = 8, .context = 4}, "vocab", "is 0", "need 1 to"},
+        {{.hidden = 8, .vocab = 5}, "context", "is 0", "need 1 to"},
+        {{GPT, .heads = 3}, "heads", "is 3", "divisor of hidden, 8"},
+        {{GPT, .heads = -1}, "heads", "is -1", "need 0 to"},
+        {{GPT, .layers = -1}, "layers", "is -1", "need 0 to"},
+        {{GPT, .ffn = -1}, "ffn", "is -1", "need 0 to"},
+        {{GPT, .dropout = 1}, "dropout", "is 1", "0 <= dropout < 1"},
+        {{GPT, .dropout = NAN}, "dropout", "nan", "0 <= dropout < 1"},
+        {{GPT, .norm_eps = -1}, "norm_eps", "is -1", "positive"},
+        {{GPT, .norm_eps = INFINITY}, "norm_eps", "inf", "positive"},
+        {{GPT, .dtype = MT_I64}, "dtype", "is i64", "f32, f64, bf16 or f16"},
+        {{GPT, .dtype = (mt_dtype)99}, "dtype", "unknown", "f32, f64, bf16 or f16"},
+        {{GPT, .act = (mt_act)99}, "act", "is 99", "relu"},
+        {{GPT, .norm = (mt_norm_place)-1}, "norm", "is -1", "pre"},
+        {{GPT, .attention = (mt_attention_form)2}, "attention", "is 2", "flash"},
+        {{GPT, .kind = (mt_model_kind)4}, "kind", "is 4", "gpt"},
+        {{GPT, .act = MT_ACT_GELU, .inplace = true}, "inplace", "gelu", "relu or leaky_relu"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        assert_int_equal(mt_model_config_check(&cases[i].config), MT_ERR_ARGUMENT);
+        mtt_failed(MT_ERR_ARGUMENT, cases[i].field, cases[i].given, cases[i].wanted);
+        mt_device *device = mt_device_open("cpu");
+        assert_null(mt_model_new(device, &cases[i].config));
+        mtt_failed(MT_ERR_ARGUMENT, cases[i].field, cases[i].given);
+        mt_device_release(device);
+    }
+    assert_int_equal(mt_model_config_check(NULL), MT_ERR_ARGUMENT);
+    mtt_failed(MT_ERR_ARGUMENT, "NULL");
+}
+
+static void what_a_kind_does_not_need_may_be_left_out(void **state)
+{
+    (void)state;
+    mtt_ok(mt_model_config_check(&(mt_model_config){GPT}));
+    mtt_ok(mt_model_config_check(&(mt_model_config){.kind = MT_MODEL_BLOCK, .hidden = 8}));
+    mtt_ok(mt_model_config_check(&(mt_model_config){.kind = MT_MODEL_ATTENTION, .hidden = 8}));
+    mtt_ok(
+        mt_model_config_check(&(mt_model_config){.kind = MT_MODEL_MLP, .hidden = 8, .heads = 3}));
+}
+
+static void names_parse_back_and_unknown_ones_list_the_good_ones(void **state)
+{
+    (void)state;
+    for (int i = 0; i < MT_ACT_COUNT; i++) {
+        mt_act out = MT_ACT_COUNT;
+        mtt_ok(mt_act_parse(mt_act_name((mt_act)i), &out));
+        assert_int_equal(out, i);
+    }
+    for (int i = 0; i < MT_MODEL_KIND_COUNT; i++) {
+        mt_model_kind out = MT_MODEL_KIND_COUNT;
+        mtt_ok(mt_model_kind_parse(mt_model_kind_name((mt_model_kind)i), &out));
+        assert_int_equal(out, i);
+    }
+    mt_norm_place place = MT_NORM_PRE;
+    mtt_ok(mt_norm_place_parse("post", &place));
+    assert_int_equal(place, MT_NORM_POST);
+    mt_attention_form form = MT_ATTENTION_FLASH;
+    mtt_ok(mt_attention_form_parse("math", &form));
+    assert_int_equal(form, MT_ATTENTION_MATH);
+
+    mt_act act = MT_ACT_SILU;
+    assert_int_equal(mt_act_parse("swish", &act), MT_ERR_ARGUMENT);
+    mtt_failed(MT_ERR_ARGUMENT, "\"swish\"",
+               "relu, leaky_relu, gelu, gelu_tanh, silu, tanh, sigmoid");
+    assert_int_equal(act, MT_ACT_SILU);
+    mt_norm_place_parse("mid", &place);
+    mtt_failed(MT_ERR_ARGUMENT, "\"mid\"", "pre, post");
+    mt_attention_form_parse(NULL, &form);
+    mtt_failed(MT_ERR_ARGUMENT, "flash, math");
+    mt_model_kind_parse("", &(mt_model_kind){MT_MODEL_GPT});
+    mtt_failed(MT_ERR_ARGUMENT, "gpt, block, attention, mlp");
+}
+
+static void every_preset_is_a_good_model(void **state)
+{
+    (void)state;
+    size_t n = 0;
+    for (; mt_model_preset_name(n); n++) {
+        mt_model_config c;
+        mtt_ok(mt_model_preset(mt_model_preset_name(n), &c));
+        mtt_ok(mt_model_config_check(&c));
+        assert_true(c.causal);
+    }
+    assert_true(n >= 7);
+    mt_model_config c = {.hidden = 1};
+    mt_model_preset("huge", &c);
+    mtt_failed(MT_ERR_ARGUMENT, "\"huge\"", "tiny", "gpt2");
+    assert_int_equal(c.hidden, 1);
+}
+
+static void json_holds_every_field(void **state)
+{
+    (void)state;
+    mt_model_config all = {.kind = MT_MODEL_BLOCK,
+                           .hidden = 24,
+                           .heads = 3,
+                           .layers = 5,
+                           .vocab = 7,
+                           .context = 9,
+                           .ffn = 11,
+                           .act = MT_ACT_LEAKY_RELU,
+                           .inplace = true,
+                           .norm = MT_NORM_POST,
+                           .norm_eps = 1e-7,
+                           .dropout = 0.1,
+                           .attention = MT_ATTENTION_MATH,
+                           .causal = true,
+                           .untied = true,
+                           .no_bias = true,
+                           .dtype = MT_BF16};
+    mt_model_config configs[] = {all, {GPT}};
+    for (int i = 0; i < 2; i++) {
+        char text[MT_MODEL_CONFIG_TEXT], again[MT_MODEL_CONFIG_TEXT];
+        mt_model_config back = {0};
+        mtt_ok(mt_model_config_to_json(&configs[i], text, sizeof text));
+        mtt_ok(mt_model_config_from_json(text, &back));
+        mtt_ok(mt_model_config_to_json(&back, again, sizeof again));
+        assert_string_equal(text, again);
+        assert_true(back.dropout == configs[i].dropout && back.norm_eps == configs[i].norm_eps);
+        assert_int_equal(back.no_bias, configs[i].no_bias);
+        assert_int_equal(back.dtype, configs[i].dtype);
+    }
+    const int64_t most = (int64_t)1 << 31;
+    mt_model_config longest = {.kind = MT_MODEL_ATTENTION,
+                               .hidden = most,
+                               .heads = most,
+                               .layers = most,
+                               .vocab = most,
+                               .context = most,
+                               .ffn = most,
+                               .act = MT_ACT_LEAKY_RELU,
+                               .norm = MT_NORM_POST,
+                               .norm_eps = DBL_TRUE_MIN,
+                               .dropout = DBL_TRUE_MIN};
+    char text[MT_MODEL_CONFIG_TEXT];
+    mtt_ok(mt_model_config_to_json(&longest, text, sizeof text));
+    mt_model_config_to_json(&longest, text, 100);
+    mtt_failed(MT_ERR_ARGUMENT, "100 bytes");
+}
+
+static void json_that_is_no_configuration_is_refused(void **state)
+{
+    (void)state;
+    const struct {
+        const char *text;
+        mt_status status;
+        const char *fault;
+    } cases[] = {
+        {"", MT_ERR_FORMAT, "config"},
+        {"[]", MT_ERR_FORMAT, "no JSON object"},
+        {"{\"hidden\":8", MT_ERR_FORMAT, "column"},
+        {"{\"hidden\":8,\"hidden\":8}", MT_ERR_FORMAT, "duplicate"},
+        {"{\"width\":8}", MT_ERR_FORMAT, "\"width\" is no field"},
+        {"{\"hidden\":8.5}", MT_ERR_FORMAT, "\"hidden\" must be a whole number"},
+        {"{\"hidden\":\"8\"}", MT_ERR_FORMAT, "\"hidden\" must be a whole number"},
+        {"{\"dropout\":\"x\"}", MT_ERR_FORMAT, "\"dropout\" must be a number"},
+        {"{\"causal\":1}", MT_ERR_FORMAT, "\"causal\" must be true or false"},
+        {"{\"dtype\":\"f8\"}", MT_ERR_FORMAT, "\"dtype\" must be f32"},
+        {"{\"act\":3}", MT_ERR_ARGUMENT, "relu, leaky_relu"},
+        {"{\"hidden\":8,\"vocab\":5,\"context\":4,\"heads\":3}", MT_ERR_ARGUMENT, "divisor"},
+    };
+    mt_model_config c = {.hidden = 77};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        assert_int_not_equal(mt_model_config_from_json(cases[i].text, &c), MT_OK);
+        mtt_failed(cases[i].status, cases[i].fault);
+        assert_int_equal(c.hidden, 77);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_bad_field_is_named_with_what_it_is_and_may_be),
+        cmocka_unit_test(what_a_kind_does_not_need_may_be_left_out),
+        cmocka_unit_test(names_parse_back_and_unknown_ones_list_the_good_ones),
+        cmocka_unit_test(every_preset_is_a_good_model),
+        cmocka_unit_test(json_holds_every_field),
+        cmocka_unit_test(json_that_is_no_configuration_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

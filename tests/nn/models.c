@@ -1,0 +1,332 @@
+/* The ready-made models: their parameters, and to the byte what they keep for backward. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "mtt.h"
+
+static mt_device *device;
+
+static int open_device(void **state)
+{
+    (void)state;
+    device = mt_device_open("cpu");
+    mt_seed(device, 3);
+    return device == NULL || mt_set_balance_check(device, true) != MT_OK;
+}
+
+static int close_device(void **state)
+{
+    (void)state;
+    mt_mem_stats stats;
+    mt_mem_get_stats(device, &stats);
+    mt_device_release(device);
+    return stats.allocated.current != 0;
+}
+
+/* ---- what the tape keeps ---- */
+
+typedef struct sizes {
+    int64_t b, s, d, a;
+} sizes;
+
+static const sizes many[] = {
+    {1, 1, 2, 1}, {2, 8, 16, 2}, {3, 5, 12, 3}, {1, 7, 6, 2}, {2, 17, 40, 5}};
+#define N_MANY (sizeof many / sizeof many[0])
+
+/* The ledger after one forward whose input requires grad; the caller frees it. */
+static mt_ledger *forward(const mt_model_config *c, sizes z)
+{
+    mt_module *m = mt_model_new(device, c);
+    assert_non_null(m);
+    mt_tensor *x = mtt_made(mt_normal(device, c->dtype, MT_SHAPE(z.b, z.s, z.d), 0, 1));
+    mtt_ok(mt_set_requires_grad(x, true));
+    mt_ledger *ledger = mt_ledger_new(device);
+    mtt_ok(mt_ledger_begin(ledger));
+    mt_tensor *y = mtt_made(mt_forward(m, x));
+    assert_memory_equal(mt_shape(y), mt_shape(x), 3 * sizeof(int64_t));
+    mtt_ok(mt_ledger_end(ledger));
+    mt_release(y);
+    mt_release(x);
+    mt_module_free(m);
+    return ledger;
+}
+
+static int64_t kept(const mt_model_config *c, sizes z)
+{
+    mt_ledger *ledger = forward(c, z);
+    int64_t bytes = (int64_t)mt_ledger_bytes(ledger);
+    mt_ledger_free(ledger);
+    return bytes;
+}
+
+static void an_mlp_keeps_its_input_and_the_activation_and_gelu_one_more(void **state)
+{
+    (void)state;
+    const struct {
+        mt_act act;
+        bool inplace;
+        int64_t per_token; /* in units of 2 d bytes */
+    } cases[] = {
+        {MT_ACT_RELU, false, 5},      {MT_ACT_RELU, true, 5},  {MT_ACT_LEAKY_RELU, false, 9},
+        {MT_ACT_LEAKY_RELU, true, 5}, {MT_ACT_GELU, false, 9}, {MT_ACT_GELU_TANH, false, 9},
+        {MT_ACT_SILU, false, 9},      {MT_ACT_TANH, false, 5}, {MT_ACT_SIGMOID, false, 5}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        for (size_t j = 0; j < N_MANY; j++) {
+            sizes z = many[j];
+            mt_model_config c = {.kind = MT_MODEL_MLP,
+                                 .hidden = z.d,
+                                 .act = cases[i].act,
+                                 .inplace = cases[i].inplace,
+                                 .dtype = MT_BF16};
+            int64_t bsh = z.b * z.s * z.d;
+            assert_int_equal(kept(&c, z), 2 * bsh * cases[i].per_token);
+            c.dropout = 0.1; /* a mask of one byte */
+            assert_int_equal(kept(&c, z), 2 * bsh * cases[i].per_token + bsh);
+        }
+}
+
+/* Layer norms' mean and rstd: 16 bytes a token; log-sum-exp: 4 bytes a token and head; seed and
+ * offset: 16 bytes. */
+static void a_block_with_flash_keeps_12_or_16_times_bsd(void **state)
+{
+    (void)state;
+    for (int norm = 0; norm < MT_NORM_PLACE_COUNT; norm++)
+        for (size_t j = 0; j < N_MANY; j++) {
+            sizes z = many[j];
+            mt_model_config c = {.kind = MT_MODEL_BLOCK,
+                                 .hidden = z.d,
+                                 .heads = z.a,
+                                 .norm = (mt_norm_place)norm,
+                                 .causal = true,
+                                 .dtype = MT_BF16};
+            int64_t small = z.b * z.s * (16 + 4 * z.a) + 16, bsd = 2 * z.b * z.s * z.d;
+            c.act = MT_ACT_RELU;
+            assert_int_equal(kept(&c, z), 12 * bsd + small);
+            c.act = MT_ACT_GELU;
+            assert_int_equal(kept(&c, z), 16 * bsd + small);
+        }
+}
+
+/* Korthikanti et al. 2022: 34 bsh + 5 a s^2 b, and the layer norms' statistics. */
+static void a_block_with_math_attention_and_dropout_keeps_34bsh_and_5aabs(void **state)
+{
+    (void)state;
+    for (int norm = 0; norm < MT_NORM_PLACE_COUNT; norm++)
+        for (int causal = 0; causal < 2; causal++)
+            for (size_t j = 0; j < N_MANY; j++) {
+                sizes z = many[j];
+                mt_model_config c = {.kind = MT_MODEL_BLOCK,
+                                     .hidden = z.d,
+                                     .heads = z.a,
+                                     .norm = (mt_norm_place)norm,
+                                     .causal = causal,
+                                     .act = MT_ACT_GELU,
+                                     .attention = MT_ATTENTION_MATH,
+                                     .dropout = 0.1,
+                                     .dtype = MT_F16};
+                assert_int_equal(kept(&c, z),
+                                 34 * z.b * z.s * z.d + 5 * z.a * z.s * z.s * z.b + 16 * z.b * z.s);
+            }
+}
+
+static void the_ledger_shows_module_paths(void **state)
+{
+    (void)state;
+    mt_model_config c = {.hidden = 8,
+                         .heads = 2,
+                         .layers = 2,
+                         .vocab = 5,
+                         .context = 6,
+                         .act = MT_ACT_GELU,
+                         .dropout = 0.1};
+    mt_module *gpt = mt_gpt_new(device, &c);
+    assert_non_null(gpt);
+    const int64_t index[] = {0, 1, 2, 3, 4, 0};
+    MT_AUTO mt_tensor *x = mt_from_data(device, MT_I64, MT_SHAPE(2, 3), index, sizeof index);
+    mt_ledger *ledger = mt_ledger_new(device);
+    mtt_ok(mt_ledger_begin(ledger));
+    MT_AUTO mt_tensor *y = mtt_made(mt_forward(gpt, x));
+    mtt_ok(mt_ledger_end(ledger));
+    static const struct {
+        const char *module, *op;
+        bool seen;
+    } want[] = {{"gpt.wte", "embedding"},         {"gpt.drop", "dropout"},
+                {"gpt.h.0.ln_1", "layer_norm"},   {"gpt.h.0.attn.qkv", "linear"},
+                {"gpt.h.1.attn.heads", NULL},     {"gpt.h.1.attn.proj", "linear"},
+                {"gpt.h.1.attn.drop", "dropout"}, {"gpt.h.1.ln_2", "layer_norm"},
+                {"gpt.h.1.mlp.fc", "linear"},     {"gpt.h.1.mlp.act", "gelu"},
+                {"gpt.h.1.mlp.proj", "linear"},   {"gpt.h.1.mlp.drop", "dropout"},
+                {"gpt.ln_f", "layer_norm"},       {"gpt.lm_head", "linear"}};
+    for (size_t k = 0; k < sizeof want / sizeof want[0]; k++) {
+        bool seen = false;
+        for (size_t i = 0; i < mt_ledger_count(ledger); i++) {
+            mt_ledger_entry e;
+            mtt_ok(mt_ledger_get(ledger, i, &e));
+            for (size_t j = 0; j < e.n_savers; j++) {
+                mt_saver s;
+                mtt_ok(mt_ledger_get_saver(ledger, i, j, &s));
+                seen |=
+                    !strcmp(s.module, want[k].module) && (!want[k].op || !strcmp(s.op, want[k].op));
+            }
+        }
+        if (!seen) fail_msg("nothing saved by %s", want[k].module);
+    }
+    mt_ledger_free(ledger);
+    mt_module_free(gpt);
+}
+
+/* ---- parameters ---- */
+
+static uint64_t count(const mt_model_config *c)
+{
+    mt_module *m = mt_model_new(device, c);
+    assert_non_null(m);
+    uint64_t n;
+    mtt_ok(mt_module_size(m, &n, NULL));
+    mt_module_free(m);
+    return n;
+}
+
+static void parameter_counts_follow_the_formula(void **state)
+{
+    (void)state;
+    mt_model_config c = {.hidden = 12, .heads = 3, .layers = 2, .vocab = 11, .context = 7};
+    uint64_t d = 12, block = 12 * d * d + 13 * d;
+    assert_int_equal(count(&c), 11 * d + 7 * d + 2 * block + 2 * d);
+    c.untied = true;
+    assert_int_equal(count(&c), 2 * 11 * d + 7 * d + 2 * block + 2 * d);
+    c.untied = false;
+    c.no_bias = true;
+    assert_int_equal(count(&c), 11 * d + 7 * d + 2 * (12 * d * d + 2 * d) + d);
+    c.norm = MT_NORM_POST; /* no last norm */
+    assert_int_equal(count(&c), 11 * d + 7 * d + 2 * (12 * d * d + 2 * d));
+    c = (mt_model_config){.kind = MT_MODEL_MLP, .hidden = 5, .ffn = 7};
+    assert_int_equal(count(&c), 2 * 5 * 7 + 5 + 7);
+}
+
+static void a_gpt_has_gpt2s_parameter_names(void **state)
+{
+    (void)state;
+    static const char *const names[] = {
+        "wte.weight",          "wpe.weight",        "h.0.ln_1.weight",      "h.0.ln_1.bias",
+        "h.0.attn.qkv.weight", "h.0.attn.qkv.bias", "h.0.attn.proj.weight", "h.0.attn.proj.bias",
+        "h.0.ln_2.weight",     "h.0.ln_2.bias",     "h.0.mlp.fc.weight",    "h.0.mlp.fc.bias",
+        "h.0.mlp.proj.weight", "h.0.mlp.proj.bias", "ln_f.weight",          "ln_f.bias",
+        "lm_head.weight"};
+    mt_model_config c = {.hidden = 4, .vocab = 5, .context = 6, .untied = true};
+    mt_module *gpt = mt_gpt_new(device, &c);
+    const mt_named_tensor *list;
+    size_t n;
+    mtt_ok(mt_module_params(gpt, &list, &n));
+    assert_int_equal(n, sizeof names / sizeof names[0]);
+    for (size_t i = 0; i < n; i++) assert_string_equal(list[i].name, names[i]);
+    mt_module_free(gpt);
+}
+
+static double std_of(mt_module *m, const char *module, const char *param)
+{
+    mt_tensor *t = mt_module_param(mt_module_find(m, module), param);
+    double *at = mtt_doubles(t), sum = 0;
+    for (int64_t i = 0; i < mt_numel(t); i++) sum += at[i] * at[i];
+    free(at);
+    return sqrt(sum / (double)mt_numel(t));
+}
+
+static void weights_start_as_gpt2s(void **state)
+{
+    (void)state;
+    mt_model_config c = {.hidden = 64, .heads = 4, .layers = 8, .vocab = 256, .context = 64};
+    mt_module *gpt = mt_gpt_new(device, &c);
+    assert_float_equal(std_of(gpt, "wte", "weight"), 0.02, 1e-3);
+    assert_float_equal(std_of(gpt, "wpe", "weight"), 0.02, 1e-3);
+    assert_float_equal(std_of(gpt, "h.7.mlp.fc", "weight"), 0.02, 1e-3);
+    assert_float_equal(std_of(gpt, "h.7.mlp.proj", "weight"), 0.005, 2e-4);
+    assert_float_equal(std_of(gpt, "h.0.attn.proj", "weight"), 0.005, 2e-4);
+    assert_true(std_of(gpt, "h.0.attn.qkv", "bias") == 0);
+    assert_true(std_of(gpt, "h.0.ln_1", "weight") == 1);
+    mt_module_free(gpt);
+}
+
+/* ---- behaviour ---- */
+
+static void a_gpt_is_causal_whatever_comes_after(void **state)
+{
+    (void)state;
+    for (int form = 0; form < MT_ATTENTION_FORM_COUNT; form++) {
+        mt_model_config c = {.hidden = 12,
+                             .heads = 3,
+                             .layers = 2,
+                             .vocab = 11,
+                             .context = 7,
+                             .attention = (mt_attention_form)form};
+        mt_module *gpt = mt_gpt_new(device, &c);
+        int64_t index[] = {1, 2, 3, 4, 5, 6, 7};
+        MT_AUTO mt_tensor *x = mt_from_data(device, MT_I64, MT_SHAPE(1, 7), index, sizeof index);
+        index[6] = 9;
+        MT_AUTO mt_tensor *z = mt_from_data(device, MT_I64, MT_SHAPE(1, 7), index, sizeof index);
+        MT_AUTO mt_tensor *y = mtt_made(mt_forward(gpt, x));
+        mtt_ok(mt_set(&z, mt_forward(gpt, z)));
+        double *before = mtt_doubles(y), *after = mtt_doubles(z);
+        assert_memory_equal(before, after, 6 * 11 * sizeof *before);
+        assert_memory_not_equal(before + 66, after + 66, 11 * sizeof *before);
+        free(before);
+        free(after);
+        mt_module_free(gpt);
+    }
+}
+
+static void a_tied_head_sends_its_gradient_to_the_embedding(void **state)
+{
+    (void)state;
+    mt_model_config c = {.hidden = 8, .vocab = 5, .context = 4};
+    mt_module *gpt = mt_gpt_new(device, &c);
+    const int64_t index[] = {1, 1};
+    MT_AUTO mt_tensor *x = mt_from_data(device, MT_I64, MT_SHAPE(1, 2), index, sizeof index);
+    MT_AUTO mt_tensor *h = mt_forward(gpt, x);
+    mtt_ok(mt_set(&h, mt_cross_entropy(h, x, -100)));
+    mtt_ok(mt_backward(h));
+    double *grad = mtt_doubles(mt_grad(mt_module_param(mt_module_child(gpt, "wte"), "weight")));
+    bool unused_token_moves = false; /* token 4 is in no input: only the head reaches it */
+    for (int i = 4 * 8; i < 5 * 8; i++) unused_token_moves |= grad[i] != 0;
+    assert_true(unused_token_moves);
+    free(grad);
+    mt_module_free(gpt);
+}
+
+static void a_gpt_refuses_tokens_that_are_none(void **state)
+{
+    (void)state;
+    mt_model_config c = {.hidden = 8, .vocab = 5, .context = 4};
+    mt_module *gpt = mt_gpt_new(device, &c);
+    MT_AUTO mt_tensor *flat = mt_zeros(device, MT_I64, MT_SHAPE(4));
+    assert_null(mt_forward(gpt, flat));
+    mtt_failed(MT_ERR_ARGUMENT, "i64 [4]", "need i64 [b,s]");
+    MT_AUTO mt_tensor *floats = mt_zeros(device, MT_F32, MT_SHAPE(1, 4));
+    assert_null(mt_forward(gpt, floats));
+    mtt_failed(MT_ERR_ARGUMENT, "f32 [1,4]");
+    MT_AUTO mt_tensor *longer = mt_zeros(device, MT_I64, MT_SHAPE(1, 5));
+    assert_null(mt_forward(gpt, longer));
+    mtt_failed(MT_ERR_ARGUMENT, "5 tokens", "context is 4");
+    MT_AUTO mt_tensor *outside = mt_full(device, MT_I64, MT_SHAPE(1, 2), 5);
+    assert_null(mt_forward(gpt, outside));
+    mtt_failed(MT_ERR_ARGUMENT, "5");
+    assert_string_equal(mt_scope_path(), "");
+    mt_module_free(gpt);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_mlp_keeps_its_input_and_the_activation_and_gelu_one_more),
+        cmocka_unit_test(a_block_with_flash_keeps_12_or_16_times_bsd),
+        cmocka_unit_test(a_block_with_math_attention_and_dropout_keeps_34bsh_and_5aabs),
+        cmocka_unit_test(the_ledger_shows_module_paths),
+        cmocka_unit_test(parameter_counts_follow_the_formula),
+        cmocka_unit_test(a_gpt_has_gpt2s_parameter_names),
+        cmocka_unit_test(weights_start_as_gpt2s),
+        cmocka_unit_test(a_gpt_is_causal_whatever_comes_after),
+        cmocka_unit_test(a_tied_head_sends_its_gradient_to_the_embedding),
+        cmocka_unit_test(a_gpt_refuses_tokens_that_are_none),
+    };
+    return cmocka_run_group_tests(tests, open_device, close_device);
+}

@@ -1,0 +1,317 @@
+/* The tree of modules, as somebody outside builds one. */
+#include <stdlib.h>
+#include <string.h>
+#include "base/base.h"
+#include "mtt.h"
+
+static mt_device *device;
+
+static int open_device(void **state)
+{
+    (void)state;
+    device = mt_device_open("cpu");
+    return device == NULL;
+}
+
+static int close_device(void **state)
+{
+    (void)state;
+    mt_mem_stats stats;
+    mt_mem_get_stats(device, &stats);
+    mt_device_release(device);
+    return stats.allocated.current != 0; /* every test gave back what it made */
+}
+
+static mt_tensor *ones(int64_t n) { return mt_full(device, MT_F32, MT_SHAPE(n), 1); }
+
+static mt_tensor *pass(mt_module *self, mt_tensor *x)
+{
+    (void)self;
+    return mt_retain(x);
+}
+
+/* root.a, root.h.3.b.c, root.h.3.b.d, root.z.e */
+static mt_module *sample(void)
+{
+    mt_module *root = mt_module_new("root", pass, NULL, NULL);
+    mt_module *third = mt_module_add_child(root, "h.3", mt_module_new("block", pass, NULL, NULL));
+    mt_module *b = mt_module_add_child(third, "b", mt_module_new("part", pass, NULL, NULL));
+    mt_module *z = mt_module_add_child(root, "z", mt_module_new("part", pass, NULL, NULL));
+    mtt_made(mt_module_add_param(b, "c", ones(3)));
+    mtt_made(mt_module_add_param(b, "d", ones(4)));
+    mtt_made(mt_module_add_param(z, "e", ones(5)));
+    mtt_made(mt_module_add_param(root, "a", ones(2)));
+    return root;
+}
+
+static void assert_params(mt_module *m, const char *const *names)
+{
+    const mt_named_tensor *list;
+    size_t n, i = 0;
+    mtt_ok(mt_module_params(m, &list, &n));
+    for (; names[i]; i++) {
+        assert_true(i < n);
+        assert_string_equal(list[i].name, names[i]);
+    }
+    assert_int_equal(n, i);
+}
+
+static void parameters_are_listed_with_their_paths_the_parents_first(void **state)
+{
+    (void)state;
+    mt_module *root = sample();
+    assert_params(root, (const char *const[]){"a", "h.3.b.c", "h.3.b.d", "z.e", NULL});
+    assert_params(mt_module_find(root, "h.3"), (const char *const[]){"b.c", "b.d", NULL});
+    uint64_t n_elements, n_bytes;
+    mtt_ok(mt_module_size(root, &n_elements, &n_bytes));
+    assert_int_equal(n_elements, 2 + 3 + 4 + 5);
+    assert_int_equal(n_bytes, 4 * (2 + 3 + 4 + 5));
+    mt_module_free(root);
+}
+
+static void what_is_added_later_and_deeper_appears_in_the_list(void **state)
+{
+    (void)state;
+    mt_module *root = sample();
+    assert_params(root, (const char *const[]){"a", "h.3.b.c", "h.3.b.d", "z.e", NULL});
+    mtt_made(mt_module_add_param(mt_module_find(root, "h.3.b"), "late", ones(1)));
+    assert_params(root,
+                  (const char *const[]){"a", "h.3.b.c", "h.3.b.d", "h.3.b.late", "z.e", NULL});
+    mt_module_free(root);
+}
+
+static void a_tensor_held_twice_is_listed_once(void **state)
+{
+    (void)state;
+    mt_module *root = sample();
+    mt_tensor *a = mt_module_param(root, "a");
+    mtt_made(mt_module_add_param(mt_module_find(root, "z"), "tied", mt_retain(a)));
+    assert_params(root, (const char *const[]){"a", "h.3.b.c", "h.3.b.d", "z.e", NULL});
+    mt_module_free(root);
+}
+
+static void a_parameter_requires_grad_and_is_booked_as_one(void **state)
+{
+    (void)state;
+    mt_module *root = mt_module_new("root", pass, NULL, NULL);
+    mt_tensor *w = mtt_made(mt_module_add_param(root, "w", ones(7)));
+    assert_true(mt_requires_grad(w));
+    assert_int_equal(mt_storage_of(w).category, MT_PARAMETER);
+    mt_tensor *index =
+        mtt_made(mt_module_add_param(root, "index", mt_zeros(device, MT_I64, MT_SHAPE(2))));
+    assert_false(mt_requires_grad(index));
+    mt_module_free(root);
+}
+
+static void bad_and_taken_names_are_refused_and_what_was_given_is_freed(void **state)
+{
+    (void)state;
+    mt_module *root = sample();
+    mt_mem_stats before, after;
+    mt_mem_get_stats(device, &before);
+    static const char *const names[] = {"a", "z", "", ".x", "x.", NULL};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        assert_null(mt_module_add_param(root, names[i], ones(9)));
+        mtt_failed(MT_ERR_ARGUMENT, "root", names[i] ? names[i] : "(null)");
+        mt_module *child = mt_module_new("part", pass, NULL, NULL);
+        mtt_made(mt_module_add_param(child, "w", ones(9)));
+        assert_null(mt_module_add_child(root, names[i], child));
+        mtt_failed(MT_ERR_ARGUMENT, "root", names[i] ? names[i] : "(null)");
+    }
+    mt_mem_get_stats(device, &after);
+    assert_int_equal(after.allocated.current, before.allocated.current);
+    mt_module_free(root);
+}
+
+static void a_module_has_one_parent(void **state)
+{
+    (void)state;
+    mt_module *root = sample();
+    mt_module *z = mt_module_child(root, "z");
+    assert_null(mt_module_add_child(mt_module_find(root, "h.3"), "again", z));
+    mtt_failed(MT_ERR_ARGUMENT, "belongs to a module");
+    assert_null(mt_module_add_child(z, "loop", root));
+    mtt_failed(MT_ERR_ARGUMENT, "belongs to a module");
+    assert_ptr_equal(mt_module_child(root, "z"), z);
+    mt_module_free(root);
+}
+
+static void a_swapped_child_takes_the_place_and_the_name(void **state)
+{
+    (void)state;
+    mt_module *root = sample();
+    mt_module *other = mt_module_new("other", pass, NULL, NULL);
+    mtt_made(mt_module_add_param(other, "f", ones(1)));
+    mt_module *old = mt_module_swap_child(root, "h.3", other);
+    assert_string_equal(mt_module_name(old), "block");
+    assert_string_equal(mt_module_name(other), "h.3");
+    assert_params(root, (const char *const[]){"a", "h.3.f", "z.e", NULL});
+    /* the old one may go on below the new one, as an adapter has it */
+    assert_non_null(mt_module_add_child(other, "base", old));
+    assert_params(root,
+                  (const char *const[]){"a", "h.3.f", "h.3.base.b.c", "h.3.base.b.d", "z.e", NULL});
+    assert_null(mt_module_swap_child(root, "nobody", mt_module_new("part", pass, NULL, NULL)));
+    mtt_failed(MT_ERR_ARGUMENT, "nobody");
+    mt_module_free(root);
+}
+
+static void modules_are_found_by_path_whatever_dots_their_names_have(void **state)
+{
+    (void)state;
+    mt_module *root = sample();
+    assert_ptr_equal(mt_module_find(root, ""), root);
+    assert_string_equal(mt_module_kind(mt_module_find(root, "h.3")), "block");
+    assert_ptr_equal(mt_module_find(root, "h.3.b"),
+                     mt_module_child(mt_module_child(root, "h.3"), "b"));
+    assert_null(mt_module_find(root, "h"));
+    assert_null(mt_module_find(root, "h.33"));
+    assert_null(mt_module_find(root, "h.3.b.c")); /* a parameter */
+    assert_ptr_equal(mt_module_child_at(root, 1), mt_module_child(root, "z"));
+    assert_null(mt_module_child_at(root, 2));
+    mt_module_free(root);
+}
+
+/* Notes the scope it runs in, and runs its children in turn. */
+static mt_tensor *note_scope(mt_module *self, mt_tensor *x)
+{
+    char *seen = mt_module_user(self);
+    strcpy(seen, mt_scope_path());
+    mt_tensor *h = mt_retain(x);
+    for (size_t i = 0; mt_module_child_at(self, i); i++)
+        mt_set(&h, mt_forward(mt_module_child_at(self, i), h));
+    return h;
+}
+
+static void forward_runs_in_the_scope_of_the_modules_names(void **state)
+{
+    (void)state;
+    char outer[64], inner[64];
+    mt_module *root = mt_module_new("net", note_scope, outer, NULL);
+    mt_module_add_child(root, "h.0", mt_module_new("part", note_scope, inner, NULL));
+    MT_AUTO mt_tensor *x = ones(1);
+    MT_AUTO mt_tensor *y = mtt_made(mt_forward(root, x));
+    assert_ptr_equal(y, x);
+    assert_string_equal(outer, "net");
+    assert_string_equal(inner, "net.h.0");
+    assert_string_equal(mt_scope_path(), "");
+    mt_module_free(root);
+}
+
+static mt_tensor *run_missing(mt_module *self, mt_tensor *x)
+{
+    return mt_forward_child(self, "missing", x);
+}
+
+static void a_failing_forward_leaves_the_scope_and_null_passes_through(void **state)
+{
+    (void)state;
+    mt_module *root = mt_module_new("net", run_missing, NULL, NULL);
+    MT_AUTO mt_tensor *x = ones(1);
+    assert_null(mt_forward(root, x));
+    assert_string_equal(mt_scope_path(), "");
+    mtt_failed(MT_ERR_ARGUMENT, "net", "\"missing\"");
+    assert_null(mt_forward(root, NULL));
+    assert_int_equal(mt_last_status(), MT_OK);
+    assert_null(mt_forward(NULL, x));
+    mtt_failed(MT_ERR_ARGUMENT, "NULL");
+    mt_module_free(root);
+}
+
+static void count_end(void *user) { ++*(int *)user; }
+
+static void user_data_ends_with_the_module_and_when_it_cannot_be_made(void **state)
+{
+    (void)state;
+    int ended = 0;
+    mt_module_free(mt_module_new("m", pass, &ended, count_end));
+    assert_int_equal(ended, 1);
+    assert_null(mt_module_new("", pass, &ended, count_end));
+    assert_int_equal(ended, 2);
+    mt_clear_error();
+    mti_fail_nth_alloc(1);
+    assert_null(mt_module_new("m", pass, &ended, count_end));
+    mti_fail_nth_alloc(0);
+    assert_int_equal(ended, 3);
+    mtt_failed(MT_ERR_MEMORY, "");
+    mt_module_free(NULL);
+}
+
+static void freezing_stops_gradients_and_drops_those_there_are(void **state)
+{
+    (void)state;
+    mt_module *fc = mt_linear_new(device, MT_F32, 3, 2, true, 0);
+    mt_tensor *w = mt_module_param(fc, "weight");
+    MT_AUTO mt_tensor *x = mt_full(device, MT_F32, MT_SHAPE(4, 3), 1);
+    MT_AUTO mt_tensor *loss = mt_forward(fc, x);
+    mtt_ok(mt_set(&loss, mt_sum_all(loss)));
+    mtt_ok(mt_backward(loss));
+    assert_non_null(mt_grad(w));
+    mtt_ok(mt_module_freeze(fc, true));
+    assert_null(mt_grad(w));
+    assert_false(mt_requires_grad(w));
+    mtt_ok(mt_set(&loss, mt_forward(fc, x)));
+    assert_false(mt_requires_grad(loss));
+    mtt_ok(mt_module_freeze(fc, false));
+    mtt_ok(mt_set(&loss, mt_forward(fc, x)));
+    mtt_ok(mt_set(&loss, mt_sum_all(loss)));
+    mtt_ok(mt_backward(loss));
+    assert_non_null(mt_grad(w));
+    mtt_ok(mt_module_zero_grad(fc));
+    assert_null(mt_grad(w));
+    mt_module_free(fc);
+}
+
+static void dropout_acts_in_training_only(void **state)
+{
+    (void)state;
+    mt_module *root = mt_module_new("net", pass, NULL, NULL);
+    mt_module *drop = mt_module_add_child(root, "drop", mt_dropout_new(0.5));
+    MT_AUTO mt_tensor *x = ones(64);
+    MT_AUTO mt_tensor *y = mt_forward(drop, x);
+    assert_false(mtt_same_bits(x, y));
+    mt_module_set_training(root, false);
+    assert_false(mt_module_training(drop));
+    mtt_ok(mt_set(&y, mt_forward(drop, x)));
+    assert_true(mtt_same_bits(x, y));
+    mt_module_free(root);
+}
+
+static void parts_refuse_what_makes_no_sense(void **state)
+{
+    (void)state;
+    assert_null(mt_linear_new(device, MT_F32, 0, 2, true, 0));
+    mtt_failed(MT_ERR_ARGUMENT, "linear", "0 -> 2");
+    assert_null(mt_linear_new(device, MT_I64, 2, 2, true, 0));
+    mtt_failed(MT_ERR_ARGUMENT, "i64");
+    assert_null(mt_layer_norm_new(device, MT_F32, 4, true, -1));
+    mtt_failed(MT_ERR_ARGUMENT, "layer_norm", "eps -1");
+    assert_null(mt_embedding_new(device, MT_F32, -1, 2, 0));
+    mtt_failed(MT_ERR_ARGUMENT, "embedding", "-1 rows");
+    assert_null(mt_activation_new(MT_ACT_GELU, true));
+    mtt_failed(MT_ERR_ARGUMENT, "gelu", "in place");
+    assert_null(mt_activation_new(MT_ACT_COUNT, false));
+    mtt_failed(MT_ERR_ARGUMENT, "activation");
+    assert_null(mt_dropout_new(1));
+    mtt_failed(MT_ERR_ARGUMENT, "p is 1");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(parameters_are_listed_with_their_paths_the_parents_first),
+        cmocka_unit_test(what_is_added_later_and_deeper_appears_in_the_list),
+        cmocka_unit_test(a_tensor_held_twice_is_listed_once),
+        cmocka_unit_test(a_parameter_requires_grad_and_is_booked_as_one),
+        cmocka_unit_test(bad_and_taken_names_are_refused_and_what_was_given_is_freed),
+        cmocka_unit_test(a_module_has_one_parent),
+        cmocka_unit_test(a_swapped_child_takes_the_place_and_the_name),
+        cmocka_unit_test(modules_are_found_by_path_whatever_dots_their_names_have),
+        cmocka_unit_test(forward_runs_in_the_scope_of_the_modules_names),
+        cmocka_unit_test(a_failing_forward_leaves_the_scope_and_null_passes_through),
+        cmocka_unit_test(user_data_ends_with_the_module_and_when_it_cannot_be_made),
+        cmocka_unit_test(freezing_stops_gradients_and_drops_those_there_are),
+        cmocka_unit_test(dropout_acts_in_training_only),
+        cmocka_unit_test(parts_refuse_what_makes_no_sense),
+    };
+    return cmocka_run_group_tests(tests, open_device, close_device);
+}

@@ -1,0 +1,448 @@
+/* Optimizers against references written here in f64, clipping, the schedule, accumulation. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "mtt.h"
+
+#define N 6 /* elements of the matrix [2,3] and of the vector [6] */
+
+static mt_device *device;
+
+static int open_device(void **state)
+{
+    (void)state;
+    device = mt_device_open("cpu");
+    return device == NULL;
+}
+
+static int close_device(void **state)
+{
+    (void)state;
+    mt_mem_stats stats;
+    mt_mem_get_stats(device, &stats);
+    mt_device_release(device);
+    return stats.allocated.current != 0;
+}
+
+static mt_tensor *pass(mt_module *self, mt_tensor *x)
+{
+    (void)self;
+    return mt_retain(x);
+}
+
+/* matrix [2,3] and vector [6] with values that `seed` gives */
+static mt_module *two_params(mt_dtype dtype, uint64_t seed)
+{
+    mt_module *m = mt_module_new("m", pass, NULL, NULL);
+    mtt_made(
+        mt_module_add_param(m, "matrix", mtt_random(device, dtype, MT_SHAPE(2, 3), seed, -1, 1)));
+    mtt_made(
+        mt_module_add_param(m, "vector", mtt_random(device, dtype, MT_SHAPE(6), seed + 1, -1, 1)));
+    return m;
+}
+
+static void set_grad(mt_tensor *p, const double g[N])
+{
+    MT_AUTO mt_tensor *grad = mtt_from_doubles(device, mt_dtype_of(p), mt_rank(p), mt_shape(p), g);
+    mtt_ok(mt_set_grad(p, grad));
+}
+
+static void draw(uint64_t seed, double g[N])
+{
+    for (int i = 0; i < N; i++) g[i] = mtt_draw(&seed, -1, 1);
+}
+
+static void assert_near(mt_tensor *t, const double want[N], double tolerance)
+{
+    double *at = mtt_doubles(t);
+    for (int i = 0; i < N; i++)
+        if (!(fabs(at[i] - want[i]) <= tolerance))
+            fail_msg("element %d is %.17g, need %.17g", i, at[i], want[i]);
+    free(at);
+}
+
+/* Loshchilov & Hutter 2019, step t = 1, 2, ... */
+static void reference_adamw(double p[N], const double g[N], double m[N], double v[N], int t,
+                            double lr, double b1, double b2, double eps, double decay)
+{
+    for (int i = 0; i < N; i++) {
+        m[i] = b1 * m[i] + (1 - b1) * g[i];
+        v[i] = b2 * v[i] + (1 - b2) * g[i] * g[i];
+        p[i] -= lr * decay * p[i];
+        p[i] -= lr * (m[i] / (1 - pow(b1, t))) / (sqrt(v[i] / (1 - pow(b2, t))) + eps);
+    }
+}
+
+static void adamw_follows_the_reference(void **state)
+{
+    (void)state;
+    const struct {
+        mt_dtype dtype;
+        bool matrices_only;
+        double tolerance;
+    } cases[] = {{MT_F64, false, 1e-14}, {MT_F64, true, 1e-14}, {MT_F32, false, 1e-6}};
+    for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
+        mt_module *m = two_params(cases[k].dtype, 1);
+        mt_optimizer *o =
+            mt_adamw_new(m, &(mt_adamw_options){.lr = 0.01,
+                                                .beta1 = 0.8,
+                                                .beta2 = 0.95,
+                                                .eps = 1e-6,
+                                                .weight_decay = 0.1,
+                                                .decay_matrices_only = cases[k].matrices_only});
+        assert_non_null(o);
+        double p[2][N], mean[2][N] = {{0}}, square[2][N] = {{0}};
+        mt_tensor *param[] = {mt_module_param(m, "matrix"), mt_module_param(m, "vector")};
+        for (int j = 0; j < 2; j++) {
+            double *at = mtt_doubles(param[j]);
+            memcpy(p[j], at, sizeof p[j]);
+            free(at);
+        }
+        for (int t = 1; t <= 10; t++) {
+            double lr = 0.01 / t;
+            mtt_ok(mt_optimizer_set_lr(o, lr));
+            for (int j = 0; j < 2; j++) {
+                double g[N];
+                draw((uint64_t)(100 * t + j), g);
+                if (cases[k].dtype == MT_F32)
+                    for (int i = 0; i < N; i++) g[i] = (float)g[i];
+                set_grad(param[j], g);
+                double decay = j && cases[k].matrices_only ? 0 : 0.1;
+                reference_adamw(p[j], g, mean[j], square[j], t, lr, 0.8, 0.95, 1e-6, decay);
+            }
+            mtt_ok(mt_optimizer_step(o));
+            for (int j = 0; j < 2; j++) assert_near(param[j], p[j], cases[k].tolerance);
+        }
+        mt_optimizer_free(o);
+        mt_module_free(m);
+    }
+}
+
+static void sgd_follows_the_reference(void **state)
+{
+    (void)state;
+    const double momenta[] = {0, 0.9};
+    for (int k = 0; k < 2; k++) {
+        mt_module *m = two_params(MT_F64, 2);
+        mt_tensor *param = mt_module_param(m, "matrix");
+        mt_optimizer *o = mt_sgd_new(
+            m, &(mt_sgd_options){.lr = 0.1, .momentum = momenta[k], .weight_decay = 0.01});
+        double *p = mtt_doubles(param), buffer[N] = {0};
+        for (int t = 1; t <= 5; t++) {
+            double g[N];
+            draw((uint64_t)t, g);
+            set_grad(param, g);
+            mtt_ok(mt_optimizer_step(o));
+            for (int i = 0; i < N; i++) {
+                double d = g[i] + 0.01 * p[i];
+                buffer[i] = t == 1 ? d : momenta[k] * buffer[i] + d;
+                p[i] -= 0.1 * (momenta[k] > 0 ? buffer[i] : d);
+            }
+            assert_near(param, p, 1e-14);
+        }
+        /* Only the parameter with a gradient took part. */
+        assert_int_equal(mt_optimizer_state_count(o), momenta[k] > 0);
+        free(p);
+        mt_optimizer_free(o);
+        mt_module_free(m);
+    }
+}
+
+static void state_is_booked_in_f32_at_the_first_step(void **state)
+{
+    (void)state;
+    const double g[N] = {1, 2, 3, 4, 5, 6};
+    mt_module *m = two_params(MT_BF16, 3);
+    mt_optimizer *o = mt_adamw_new(m, &(mt_adamw_options){.lr = 1e-3});
+    mt_mem_stats stats;
+    mt_mem_get_stats(device, &stats);
+    assert_int_equal(stats.by_category[MT_OPTIMIZER], 0);
+    set_grad(mt_module_param(m, "matrix"), g);
+    set_grad(mt_module_param(m, "vector"), g);
+    mtt_ok(mt_optimizer_step(o));
+    mt_mem_get_stats(device, &stats);
+    assert_int_equal(stats.by_category[MT_OPTIMIZER], 4 * 512);
+    assert_int_equal(mt_optimizer_state_count(o), 4);
+    static const char *const want[][2] = {
+        {"matrix", "m"}, {"matrix", "v"}, {"vector", "m"}, {"vector", "v"}};
+    for (size_t i = 0; i < 4; i++) {
+        mt_optimizer_entry e;
+        mtt_ok(mt_optimizer_state(o, i, &e));
+        assert_string_equal(e.param, want[i][0]);
+        assert_string_equal(e.name, want[i][1]);
+        assert_int_equal(e.step, 1);
+        assert_int_equal(mt_dtype_of(e.tensor), MT_F32);
+        assert_string_equal(mt_storage_of(e.tensor).op, "adamw");
+        assert_string_equal(mt_storage_of(e.tensor).module, want[i][0]);
+    }
+    mt_optimizer_entry none;
+    mt_optimizer_state(o, 4, &none);
+    mtt_failed(MT_ERR_ARGUMENT, "no state tensor 4");
+    mt_optimizer_reset(o);
+    mt_mem_get_stats(device, &stats);
+    assert_int_equal(stats.by_category[MT_OPTIMIZER], 0);
+    mt_optimizer_free(o);
+    mt_module_free(m);
+}
+
+static void a_late_parameter_starts_at_its_own_first_step(void **state)
+{
+    (void)state;
+    double g[N], p[N], mean[N] = {0}, square[N] = {0};
+    draw(9, g);
+    mt_module *m = two_params(MT_F64, 4);
+    mt_tensor *late = mt_module_param(m, "vector");
+    double *at = mtt_doubles(late);
+    memcpy(p, at, sizeof p);
+    free(at);
+    mt_optimizer *o = mt_adamw_new(m, &(mt_adamw_options){.lr = 0.1});
+    for (int t = 1; t <= 3; t++) {
+        set_grad(mt_module_param(m, "matrix"), g);
+        mtt_ok(mt_optimizer_step(o));
+    }
+    assert_near(late, p, 0);
+    for (int t = 1; t <= 3; t++) {
+        set_grad(late, g);
+        mtt_ok(mt_optimizer_step(o));
+        reference_adamw(p, g, mean, square, t, 0.1, 0.9, 0.999, 1e-8, 0);
+        assert_near(late, p, 1e-14);
+    }
+    mt_optimizer_free(o);
+    mt_module_free(m);
+}
+
+static void a_frozen_parameter_stays(void **state)
+{
+    (void)state;
+    const double g[N] = {1, 1, 1, 1, 1, 1};
+    mt_module *m = two_params(MT_F32, 5);
+    mt_tensor *frozen = mt_module_param(m, "vector");
+    MT_AUTO mt_tensor *before = mt_clone(frozen);
+    mtt_ok(mt_set_requires_grad(frozen, false));
+    mt_optimizer *o = mt_adamw_new(m, &(mt_adamw_options){.lr = 0.1, .weight_decay = 0.5});
+    set_grad(mt_module_param(m, "matrix"), g);
+    mtt_ok(mt_optimizer_step(o));
+    assert_true(mtt_same_bits(frozen, before));
+    mt_optimizer_free(o);
+    mt_module_free(m);
+}
+
+static void a_strided_gradient_counts_element_by_element(void **state)
+{
+    (void)state;
+    double g[N], turned[N];
+    draw(6, g);
+    for (int i = 0; i < 2; i++)
+        for (int j = 0; j < 3; j++) turned[2 * j + i] = g[3 * i + j];
+    for (int clip = 0; clip < 2; clip++) {
+        mt_module *dense = two_params(MT_F64, 6), *strided = two_params(MT_F64, 6);
+        set_grad(mt_module_param(dense, "matrix"), g);
+        MT_AUTO mt_tensor *grad = mtt_from_doubles(device, MT_F64, MT_SHAPE(3, 2), turned);
+        mtt_ok(mt_set(&grad, mt_transpose(grad, 0, 1)));
+        mtt_ok(mt_set_grad(mt_module_param(strided, "matrix"), grad));
+        mt_module *both[] = {dense, strided};
+        for (int k = 0; k < 2; k++) {
+            mt_optimizer *o = mt_sgd_new(both[k], &(mt_sgd_options){.lr = 0.1});
+            if (clip) mtt_ok(mt_clip_grad_norm(both[k], 0.5, NULL));
+            mtt_ok(mt_optimizer_step(o));
+            mt_optimizer_free(o);
+        }
+        assert_true(
+            mtt_same_bits(mt_module_param(dense, "matrix"), mt_module_param(strided, "matrix")));
+        mt_module_free(dense);
+        mt_module_free(strided);
+    }
+}
+
+static void a_step_bumps_versions_so_that_a_stale_graph_is_caught(void **state)
+{
+    (void)state;
+    mt_module *fc = mt_linear_new(device, MT_F32, 3, 2, false, 0);
+    MT_AUTO mt_tensor *x = mt_full(device, MT_F32, MT_SHAPE(1, 3), 1);
+    mtt_ok(mt_set_requires_grad(x, true)); /* so that the weight is kept */
+    mt_optimizer *o = mt_sgd_new(fc, &(mt_sgd_options){.lr = 0.1});
+    MT_AUTO mt_tensor *loss = mt_forward(fc, x);
+    mtt_ok(mt_set(&loss, mt_sum_all(loss)));
+    mtt_ok(mt_backward_with(loss, &(mt_backward_options){.retain_graph = true}));
+    mtt_ok(mt_optimizer_step(o));
+    assert_int_not_equal(mt_backward(loss), MT_OK);
+    mtt_failed(MT_ERR_STATE, "linear");
+    mt_optimizer_free(o);
+    mt_module_free(fc);
+}
+
+static void restored_state_continues_as_if_never_left(void **state)
+{
+    (void)state;
+    double g[N];
+    mt_module *a = two_params(MT_F32, 7), *b = two_params(MT_F32, 7);
+    mt_optimizer *oa = mt_adamw_new(a, &(mt_adamw_options){.lr = 0.1});
+    mt_optimizer *ob = mt_adamw_new(b, &(mt_adamw_options){.lr = 0.1});
+    for (uint64_t t = 0; t < 3; t++) {
+        draw(t, g);
+        set_grad(mt_module_param(a, "matrix"), g);
+        mtt_ok(mt_optimizer_step(oa));
+    }
+    mtt_ok(mt_copy(mt_module_param(b, "matrix"), mt_module_param(a, "matrix")));
+    for (size_t i = 0; i < mt_optimizer_state_count(oa); i++) {
+        mt_optimizer_entry e;
+        mtt_ok(mt_optimizer_state(oa, i, &e));
+        mtt_ok(mt_optimizer_restore(ob, &e));
+    }
+    set_grad(mt_module_param(a, "matrix"), g);
+    set_grad(mt_module_param(b, "matrix"), g);
+    mtt_ok(mt_optimizer_step(oa));
+    mtt_ok(mt_optimizer_step(ob));
+    assert_true(mtt_same_bits(mt_module_param(a, "matrix"), mt_module_param(b, "matrix")));
+
+    mt_optimizer_entry e;
+    mtt_ok(mt_optimizer_state(oa, 0, &e));
+    const char *param = e.param;
+    e.param = "nobody";
+    mt_optimizer_restore(ob, &e);
+    mtt_failed(MT_ERR_ARGUMENT, "\"nobody\"");
+    e.param = "vector";
+    mt_optimizer_restore(ob, &e);
+    mtt_failed(MT_ERR_ARGUMENT, "[2,3]", "need [6]");
+    e.param = param;
+    e.step = 0;
+    mt_optimizer_restore(ob, &e);
+    mtt_failed(MT_ERR_ARGUMENT, "step 0");
+    mt_optimizer_free(oa);
+    mt_optimizer_free(ob);
+    mt_module_free(a);
+    mt_module_free(b);
+}
+
+static void bad_options_are_refused_by_name(void **state)
+{
+    (void)state;
+    mt_module *m = two_params(MT_F32, 8);
+    assert_null(mt_adamw_new(m, &(mt_adamw_options){.lr = -1}));
+    mtt_failed(MT_ERR_ARGUMENT, "adamw: lr is -1");
+    assert_null(mt_adamw_new(m, &(mt_adamw_options){.lr = NAN}));
+    mtt_failed(MT_ERR_ARGUMENT, "lr is");
+    assert_null(mt_adamw_new(m, &(mt_adamw_options){.beta1 = 1}));
+    mtt_failed(MT_ERR_ARGUMENT, "beta1 is 1");
+    assert_null(mt_sgd_new(m, &(mt_sgd_options){.momentum = -0.5}));
+    mtt_failed(MT_ERR_ARGUMENT, "sgd: momentum is -0.5");
+    assert_null(mt_sgd_new(NULL, &(mt_sgd_options){.lr = 1}));
+    mtt_failed(MT_ERR_ARGUMENT, "NULL");
+    assert_null(mt_sgd_new(m, NULL));
+    mtt_failed(MT_ERR_ARGUMENT, "NULL");
+    mt_optimizer *o = mt_sgd_new(m, &(mt_sgd_options){.lr = 1});
+    mt_optimizer_set_lr(o, INFINITY);
+    mtt_failed(MT_ERR_ARGUMENT, "lr is inf");
+    assert_true(mt_optimizer_lr(o) == 1);
+    mt_optimizer_free(o);
+    mt_module_free(m);
+}
+
+static void clipping_scales_all_gradients_by_their_joint_norm(void **state)
+{
+    (void)state;
+    double g[2][N], squares = 0, norm;
+    mt_module *m = two_params(MT_F64, 9);
+    mt_tensor *param[] = {mt_module_param(m, "matrix"), mt_module_param(m, "vector")};
+    for (int j = 0; j < 2; j++) {
+        draw((uint64_t)j + 50, g[j]);
+        set_grad(param[j], g[j]);
+        for (int i = 0; i < N; i++) squares += g[j][i] * g[j][i];
+    }
+    /* Below the limit: not a bit changes. */
+    mtt_ok(mt_clip_grad_norm(m, 100, &norm));
+    assert_float_equal(norm, sqrt(squares), 1e-14);
+    for (int j = 0; j < 2; j++) assert_near(mt_grad(param[j]), g[j], 0);
+    mtt_ok(mt_clip_grad_norm(m, 0.3, &norm));
+    assert_float_equal(norm, sqrt(squares), 1e-14);
+    for (int j = 0; j < 2; j++) {
+        for (int i = 0; i < N; i++) g[j][i] *= 0.3 / (sqrt(squares) + 1e-6);
+        assert_near(mt_grad(param[j]), g[j], 1e-15);
+    }
+    g[0][3] = NAN;
+    set_grad(param[0], g[0]);
+    mtt_ok(mt_clip_grad_norm(m, 0.3, &norm));
+    assert_true(isnan(norm));
+    double *seen = mtt_doubles(mt_grad(param[1]));
+    assert_true(isnan(seen[0]));
+    free(seen);
+    mtt_ok(mt_module_zero_grad(m));
+    mtt_ok(mt_clip_grad_norm(m, 1, &norm));
+    assert_true(norm == 0);
+    assert_int_equal(mt_clip_grad_norm(m, -1, NULL), MT_ERR_ARGUMENT);
+    mtt_failed(MT_ERR_ARGUMENT, "max_norm is -1");
+    mt_module_free(m);
+}
+
+static void the_schedule_warms_up_falls_and_stays(void **state)
+{
+    (void)state;
+    assert_float_equal(mt_cosine_lr(0, 4, 14, 1, 0.1), 0.25, 1e-15);
+    assert_float_equal(mt_cosine_lr(3, 4, 14, 1, 0.1), 1, 1e-15);
+    assert_float_equal(mt_cosine_lr(4, 4, 14, 1, 0.1), 1, 1e-15);
+    assert_float_equal(mt_cosine_lr(9, 4, 14, 1, 0.1), 0.55, 1e-15);
+    assert_float_equal(mt_cosine_lr(14, 4, 14, 1, 0.1), 0.1, 1e-15);
+    assert_float_equal(mt_cosine_lr(1000, 4, 14, 1, 0.1), 0.1, 1e-15);
+    assert_float_equal(mt_cosine_lr(0, 0, 0, 1, 0.1), 0.1, 1e-15);
+    for (int64_t t = 4; t < 14; t++)
+        assert_true(mt_cosine_lr(t + 1, 4, 14, 1, 0.1) < mt_cosine_lr(t, 4, 14, 1, 0.1));
+}
+
+static void micro_batches_add_up_to_the_big_batch(void **state)
+{
+    (void)state;
+    enum { B = 6, S = 5, K = 3 };
+    mt_model_config c = {
+        .hidden = 12, .heads = 3, .layers = 2, .vocab = 11, .context = S, .dtype = MT_F64};
+    mt_seed(device, 1);
+    mt_module *whole = mt_gpt_new(device, &c);
+    mt_seed(device, 1);
+    mt_module *parts = mt_gpt_new(device, &c);
+    int64_t index[B * S];
+    uint64_t seed = 5;
+    for (int i = 0; i < B * S; i++) index[i] = (int64_t)mtt_draw(&seed, 0, 11);
+    MT_AUTO mt_tensor *x = mt_from_data(device, MT_I64, MT_SHAPE(B, S), index, sizeof index);
+    MT_AUTO mt_tensor *h = mt_forward(whole, x);
+    mtt_ok(mt_set(&h, mt_cross_entropy(h, x, -100)));
+    mtt_ok(mt_backward(h));
+    for (int k = 0; k < K; k++) {
+        MT_AUTO mt_tensor *part = mt_slice(x, 0, k * B / K, B / K);
+        mtt_ok(mt_set(&h, mt_forward(parts, part)));
+        mtt_ok(mt_set(&h, mt_cross_entropy(h, part, -100)));
+        mtt_ok(mt_set(&h, mt_mul_scalar(h, 1.0 / K)));
+        mtt_ok(mt_backward(h));
+    }
+    const mt_named_tensor *one, *many;
+    size_t n;
+    mtt_ok(mt_module_params(whole, &one, &n));
+    mtt_ok(mt_module_params(parts, &many, &n));
+    for (size_t i = 0; i < n; i++) {
+        double *a = mtt_doubles(mt_grad(one[i].tensor)), *b = mtt_doubles(mt_grad(many[i].tensor));
+        for (int64_t j = 0; j < mt_numel(one[i].tensor); j++)
+            if (!(fabs(a[j] - b[j]) <= 1e-13 + 1e-11 * fabs(a[j])))
+                fail_msg("%s: %.17g and %.17g", one[i].name, a[j], b[j]);
+        free(a);
+        free(b);
+    }
+    mt_module_free(whole);
+    mt_module_free(parts);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(adamw_follows_the_reference),
+        cmocka_unit_test(sgd_follows_the_reference),
+        cmocka_unit_test(state_is_booked_in_f32_at_the_first_step),
+        cmocka_unit_test(a_late_parameter_starts_at_its_own_first_step),
+        cmocka_unit_test(a_frozen_parameter_stays),
+        cmocka_unit_test(a_strided_gradient_counts_element_by_element),
+        cmocka_unit_test(a_step_bumps_versions_so_that_a_stale_graph_is_caught),
+        cmocka_unit_test(restored_state_continues_as_if_never_left),
+        cmocka_unit_test(bad_options_are_refused_by_name),
+        cmocka_unit_test(clipping_scales_all_gradients_by_their_joint_norm),
+        cmocka_unit_test(the_schedule_warms_up_falls_and_stays),
+        cmocka_unit_test(micro_batches_add_up_to_the_big_batch),
+    };
+    return cmocka_run_group_tests(tests, open_device, close_device);
+}
