@@ -63,15 +63,19 @@ def our_leaky_relu_inplace(m, x):
 def products():
     shapes = {"3x5 by 5x2": ((3, 5), (5, 2)), "1x1": ((1, 1), (1, 1)),
               "row by matrix": ((1, 5), (5, 3)), "batched": ((2, 3, 5), (2, 5, 4)),
-              "b broadcast": ((2, 3, 5), (5, 4)), "a broadcast": ((3, 5), (2, 5, 4)),
+              "b broadcast": ((2, 3, 5), (5, 4)),
               "two batch dimensions": ((2, 3, 4, 5), (2, 3, 5, 2))}
     for note, (a, b) in shapes.items():
         yield Case("matmul", note, [Input(a), Input(b)], lambda m, x, y: m.call("matmul", x, y),
                    torch.matmul)
+    yield Case("matmul", "a broadcast", [Input((3, 5)), Input((2, 5, 4))],
+               lambda m, x, y: m.call("matmul", x, y), torch.matmul,
+               differences=lambda wanted, layout:
+                   [("folded batches", {"n": 2 * 5 * 2})] * (layout == "sliced" and wanted & 1))
     # a is repeated 3 times, b twice; each is kept for the other's gradient.
     yield Case("matmul", "both broadcast", [Input((2, 1, 3, 5)), Input((1, 3, 5, 2))],
                lambda m, x, y: m.call("matmul", x, y), torch.matmul, layouts=DENSE,
-               differences=lambda wanted:
+               differences=lambda wanted, layout:
                    [("broadcast copies", {"n": 15 * 2, "m": 3})] * (wanted >> 1 & 1)
                    + [("broadcast copies", {"n": 10 * 3, "m": 2})] * (wanted & 1))
     shapes = {"3x5": ((3, 5), (2, 5), (2,)), "batched": ((2, 3, 5), (4, 5), (4,)),
@@ -91,12 +95,12 @@ def masked(x, scale):
 
 def norm_differences(rows, n):
     """x is input 0, w input 1, b input 2."""
-    def differences(wanted):
+    def differences(wanted, layout):
+        whole = {"n": n + 2 if layout == "sliced" else n}  # storages are kept whole
         if wanted == 4:
-            return [("norm, only the bias wanted", {"r": rows, "n": n}),
-                    ("norm bias", {"n": n})]
-        applied = [("norm statistics", {"r": rows}), ("norm bias", {"n": n})]
-        return applied if wanted & 1 else applied + [("norm, x not wanted", {"n": n})]
+            return [("norm, only the bias wanted", {"r": rows, **whole}), ("norm bias", whole)]
+        applied = [("norm statistics", {"r": rows}), ("norm bias", whole)]
+        return applied if wanted & 1 else applied + [("norm, x not wanted", whole)]
     return differences
 
 
@@ -217,7 +221,7 @@ def attention():
                        m.call("math_attention", q, k, v, 0.7, causal, 0),
                    lambda q, k, v, causal=causal: their_math(q, k, v, 0.7, causal),
                    layouts=("dense", "heads"), inner=True,
-                   differences=lambda wanted, causal=causal:
+                   differences=lambda wanted, layout, causal=causal:
                        [("causal mask", {"s": 5, "t": 5})] * (causal and wanted & 3 != 0))
 
 

@@ -64,6 +64,11 @@ DIFFERENCES = {
         lambda e, n, m: -(m - 1) * n * e,
         "PyTorch expands the smaller operand into a copy, and keeps that. memtape keeps the "
         "operand."),
+    "folded batches": Difference(
+        "matmul of one matrix by batches that are a slice with n elements cut off", "n e",
+        lambda e, n: n * e,
+        "PyTorch folds the batches into one matrix, a dense copy, and keeps that. memtape keeps "
+        "the slice, and so its whole storage."),
 }
 
 
