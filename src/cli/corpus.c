@@ -107,9 +107,7 @@ static bool add_path(mti_corpus *c, const char *path, double held_fraction, bool
     if (stat(path, &st) != 0) return mti_fail_bool(MT_ERR_IO, "%s: %s", path, strerror(errno));
     if (!S_ISDIR(st.st_mode)) return add_file(c, path, held_fraction, false);
     if (!folders) return mti_fail_bool(MT_ERR_IO, "%s: is a folder; give files", path);
-    size_t before = c->n_files;
-    if (!add_folder(c, path, held_fraction, 0)) return false;
-    return c->n_files > before || mti_fail_bool(MT_ERR_IO, "%s: no text files in it", path);
+    return add_folder(c, path, held_fraction, 0);
 }
 
 /* FNV-1a */
@@ -125,6 +123,7 @@ bool mti_corpus_load(mti_corpus *c, size_t n_paths, const char *const *paths, do
     *c = (mti_corpus){0};
     for (size_t i = 0; i < n_paths; i++)
         if (!add_path(c, paths[i], held_fraction, folders)) return false;
+    if (c->n_files == 0) return mti_fail_bool(MT_ERR_IO, "%s: no text files in it", paths[0]);
     uint64_t hash = mixed(0xCBF29CE484222325u, c->train, c->n_train);
     c->fingerprint = mixed(hash, c->held, c->n_held);
     return true;

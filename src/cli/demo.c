@@ -1,5 +1,5 @@
 /* demo.c: `memtape demo`: a minute of training on real text, and where its memory went. */
-#include <string.h>
+#include <stdlib.h>
 #include <unistd.h>
 #include "cli/measure.h"
 #include "cli/run_file.h"
@@ -7,7 +7,9 @@
 #include "report/report.h"
 
 #define HELD_FRACTION 0.1
-#define TIMED_STEPS   4 /* the first of them, which warms caches up, is not counted */
+#define MAX_TIMED     64   /* steps that are timed to plan the run, at most */
+#define TIMING_SHARE  0.04 /* of the time, for that */
+#define LEAST_STEPS   400  /* fewer hardly beat a bigram model */
 #define SAMPLE_BYTES  320
 #define EVAL_COST     0.4 /* of a step's time, for as many bytes without backward */
 
@@ -48,14 +50,14 @@ typedef struct demo {
 /* memtape's own text: the source tree it was built from, else what was installed with it. */
 static bool load_own_text(mti_corpus *corpus)
 {
-    static const char *const source[] = {MTI_SOURCE_DIR "/src", MTI_SOURCE_DIR "/include",
-                                         MTI_SOURCE_DIR "/docs", MTI_SOURCE_DIR "/tests"};
-    static const char *const installed[] = {MTI_DATA_DIR "/demo"};
-    const char *there[sizeof source / sizeof *source];
+    static const char *const places[] = {MTI_SOURCE_DIR "/src",      MTI_SOURCE_DIR "/include",
+                                         MTI_SOURCE_DIR "/docs",     MTI_SOURCE_DIR "/tests",
+                                         MTI_SOURCE_DIR "/examples", MTI_SOURCE_DIR "/README.md"};
+    const char *there[sizeof places / sizeof *places];
     size_t n = 0;
-    for (size_t i = 0; i < sizeof source / sizeof *source; i++)
-        if (access(source[i], R_OK) == 0) there[n++] = source[i];
-    if (n == 0 && access(installed[0], R_OK) == 0) there[n++] = installed[0];
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++)
+        if (access(places[i], R_OK) == 0) there[n++] = places[i];
+    if (n == 0 && access(MTI_DATA_DIR "/demo", R_OK) == 0) there[n++] = MTI_DATA_DIR "/demo";
     if (n == 0)
         return mti_fail_bool(MT_ERR_IO, "memtape's own text is not on this machine; give some with "
                                         "--data");
@@ -78,28 +80,49 @@ static bool load_text(demo *d)
 
 /* ---- training ---- */
 
-/* Steps that fit into what is left of the time, measured on steps that are then forgotten. */
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Seconds that a step takes: the median of some, which are then forgotten. */
+static bool time_steps(demo *d, double *step_s)
+{
+    mti_plan plan = d->plan;
+    double took[MAX_TIMED];
+    int n = 0;
+    plan.steps = MAX_TIMED;
+    bool ok = mti_trainer_make(&d->trainer, d->device, &plan, &d->corpus) &&
+              mti_trainer_step(&d->trainer); /* warms caches up and is not counted */
+    double began = mti_now(), enough = d->o->seconds * TIMING_SHARE;
+    while (ok && n < MAX_TIMED && (n < 3 || mti_now() - began < enough)) {
+        double before = mti_now();
+        ok = mti_trainer_step(&d->trainer);
+        took[n++] = mti_now() - before;
+    }
+    mti_trainer_free(&d->trainer);
+    qsort(took, (size_t)n, sizeof *took, by_value);
+    *step_s = n ? took[n / 2] : 0;
+    return ok;
+}
+
+/* As many as fit into what is left of the time. What comes after training is counted in steps too:
+ * the held-out text, the sample, and four measured steps with their models. */
 static bool choose_steps(demo *d)
 {
-    mti_plan plan = demo_plan;
-    plan.seed = (uint64_t)d->o->seed;
-    plan.steps = TIMED_STEPS;
-    double began = 0;
-    bool ok = mti_trainer_make(&d->trainer, d->device, &plan, &d->corpus);
-    for (int i = 0; ok && i < TIMED_STEPS; i++) {
-        if (i == 1) began = mti_now();
-        ok = mti_trainer_step(&d->trainer);
-    }
-    double step_s = (mti_now() - began) / (TIMED_STEPS - 1);
-    mti_trainer_free(&d->trainer);
-    if (!ok) return false;
-    /* What comes after training, in steps: the held-out text, four measured steps with their
-     * models, the sample. */
-    double held_out = EVAL_COST * (double)d->corpus.n_held / (double)(plan.batch * plan.seq);
-    double sample = EVAL_COST * SAMPLE_BYTES / (double)plan.batch;
+    double step_s;
+    if (!time_steps(d, &step_s)) return false;
+    double held_out = EVAL_COST * (double)d->corpus.n_held / (double)(d->plan.batch * d->plan.seq);
+    double sample = EVAL_COST * SAMPLE_BYTES / (double)d->plan.batch;
     double left = d->o->seconds - (mti_now() - d->began);
     double steps = left / step_s - held_out - sample - 12;
-    d->plan.steps = steps < 1 ? 1 : (int64_t)steps;
+    if (steps < LEAST_STEPS) {
+        printf("note   this machine is slow just now: it will take longer than %g seconds\n",
+               d->o->seconds);
+        steps = LEAST_STEPS;
+    }
+    d->plan.steps = (int64_t)steps;
     return true;
 }
 
@@ -268,7 +291,7 @@ static bool run(demo *d)
     const mti_options *o = d->o;
     d->plan = demo_plan;
     d->plan.seed = (uint64_t)o->seed;
-    d->plan.steps = o->steps;
+    d->plan.steps = o->steps; /* of --steps, or chosen below */
     d->device = mti_open_device(o);
     if (!d->device || !load_text(d)) return false;
     if (!o->given[MTI_O_STEPS] && !choose_steps(d)) return false;

@@ -91,17 +91,17 @@ static const save *payer_of(const tape *t, size_t i)
 
 static void save_cells(mti_table *table, const tape *t, size_t i, size_t *total)
 {
+    static const char *const roles[] = {"in", "out", "aux"};
     char shape[MTI_SHAPE_TEXT];
     const save *s = &t->saves.at[i], *payer = payer_of(t, i);
     mti_table_cell(table, "%s", s->info.argument);
-    mti_table_cell(table, "%s", mti_role_name(s->info.role));
+    mti_table_cell(table, "%s", roles[s->info.role]);
     mti_table_cell(table, "%s", mti_shape_text(shape, s->rank, s->shape));
     mti_table_cell(table, "%s", mt_dtype_name(s->dtype));
     if (s->parameter) {
         mti_table_cell(table, "parameter");
     } else if (payer != s) {
-        mti_table_cell(table, "kept by #%zu %s", number_of(t, payer->info.node),
-                       payer->info.argument);
+        mti_table_cell(table, "as #%zu %s", number_of(t, payer->info.node), payer->info.argument);
     } else {
         *total += s->bytes;
         mti_table_bytes(table, (int64_t)s->bytes);

@@ -51,7 +51,9 @@ void mti_subject_free(mti_subject *s)
 mt_tensor *mti_subject_forward(const mti_subject *s)
 {
     mt_tensor *y = mt_forward(s->model, s->input);
-    if (s->target) mt_set(&y, mt_cross_entropy(y, s->target, IGNORE_NOTHING));
+    if (!s->target || mt_scope_push("loss") != MT_OK) return y;
+    mt_set(&y, mt_cross_entropy(y, s->target, IGNORE_NOTHING));
+    mt_scope_pop();
     return y;
 }
 

@@ -52,7 +52,7 @@ static json_t *saver_json(const mt_saver *s)
 
 static json_t *freed_json(const mt_ledger_entry *e)
 {
-    if (!e->freed) return json_null();
+    if (!e->freed || !*e->freed_after_op) return json_null();
     json_t *j = json_object();
     mti_json_put_text(j, "module", e->freed_after_module);
     mti_json_put_text(j, "op", e->freed_after_op);

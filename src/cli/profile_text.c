@@ -61,7 +61,7 @@ static bool print_formula(const mti_profile_data *p, FILE *out, const mti_style 
 {
     const mti_formula *f = &p->formula;
     char text[256];
-    mti_heading(out, style, "The closed formula beside it, for %zu-byte floats",
+    mti_heading(out, style, "The closed formula beside it, for %zu-byte floats (its h is d)",
                 mt_dtype_size(p->options->config.dtype));
     mti_table *t = mti_table_new("lrl", NULL);
     snprintf(text, sizeof text, "formula: %s", f->text);
@@ -104,21 +104,27 @@ static void category_rows(mti_table *t, const mti_measurement *m)
     }
 }
 
+/* Floating-point operations of a phase; 0 where none are counted. */
+static double flops_of(const mti_measurement *m, const mti_phase *phase)
+{
+    if (!strcmp(phase->name, "forward")) return (double)m->flops.forward;
+    return !strcmp(phase->name, "backward") ? (double)m->flops.backward : 0;
+}
+
 static void work_rows(mti_table *t, const mti_measurement *m)
 {
     char buf[MTI_NUMBER];
-    mti_table_cell(t, "seconds");
-    for (int i = 0; i < m->n_phases; i++) mti_table_cell(t, "%.3f", m->phases[i].seconds);
+    mti_table_cell(t, "milliseconds");
+    for (int i = 0; i < m->n_phases; i++) mti_table_cell(t, "%.1f", m->phases[i].seconds * 1e3);
     mti_table_cell(t, "FLOP");
     for (int i = 0; i < m->n_phases; i++) {
-        const char *name = m->phases[i].name;
-        double flops = !strcmp(name, "forward")    ? (double)m->flops.forward
-                       : !strcmp(name, "backward") ? (double)m->flops.backward
-                                                   : 0;
-        if (flops > 0)
-            mti_table_cell(t, "%s", mti_scaled(buf, flops));
-        else
-            mti_table_cell(t, "-");
+        double flops = flops_of(m, &m->phases[i]);
+        mti_table_cell(t, "%s", flops > 0 ? mti_scaled(buf, flops) : "-");
+    }
+    mti_table_cell(t, "FLOP/s");
+    for (int i = 0; i < m->n_phases; i++) {
+        double flops = flops_of(m, &m->phases[i]), seconds = m->phases[i].seconds;
+        mti_table_cell(t, "%s", flops > 0 && seconds > 0 ? mti_scaled(buf, flops / seconds) : "-");
     }
 }
 

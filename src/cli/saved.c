@@ -65,39 +65,41 @@ static size_t fold(const mt_ledger *ledger, line *lines)
     return n;
 }
 
-/* "gpt.h.0-11.mlp.act" */
-static void write_path(char *buf, size_t size, const line *l)
+/* A path of the line's first entry, for all of them: "gpt.h.0-11.mlp.act". */
+static const char *for_all(char *buf, size_t size, const line *l, const char *path)
 {
-    const char *path = l->entry.saver.module, *number = number_in(path);
-    if (l->count == 1 || !number) {
+    const char *number = number_in(path);
+    if (l->count == 1 || !number)
         snprintf(buf, size, "%s", path);
-        return;
-    }
-    snprintf(buf, size, "%.*s%ld-%ld%s", (int)(number - path), path, l->first, l->last,
-             number + strspn(number, "0123456789"));
+    else
+        snprintf(buf, size, "%.*s%ld-%ld%s", (int)(number - path), path, l->first, l->last,
+                 number + strspn(number, "0123456789"));
+    return buf;
 }
 
-/* The others that keep the same storage: "also k, v; attn.proj linear x". */
+/* The others that keep the same storage: "k, v, attn.proj linear x". */
 static void note_sharers(mti_table *table, const mt_ledger *ledger, const line *l)
 {
-    char text[512] = "";
-    const char *op = l->entry.saver.op, *module = l->entry.saver.module;
+    char text[512] = "", path[256];
+    const mt_saver *last = &l->entry.saver;
+    mt_saver s, held;
     size_t n = 0;
     for (size_t j = 1; j < l->entry.n_savers && n < sizeof text; j++) {
-        mt_saver s;
         if (mt_ledger_get_saver(ledger, l->index, j, &s) != MT_OK) return;
-        bool same = !strcmp(s.op, op) && !strcmp(s.module, module);
-        if (same)
-            n += (size_t)snprintf(text + n, sizeof text - n, "%s%s", n ? ", " : "", s.argument);
+        const char *comma = n ? ", " : "";
+        if (s.node == last->node)
+            n += (size_t)snprintf(text + n, sizeof text - n, "%s%s", comma, s.argument);
+        else if (!strcmp(s.module, last->module))
+            n += (size_t)snprintf(text + n, sizeof text - n, "%s%s %s", comma, s.op, s.argument);
         else
-            n += (size_t)snprintf(text + n, sizeof text - n, "%s%s %s %s", n ? ", " : "", s.module,
-                                  s.op, s.argument);
-        op = s.op;
-        module = s.module;
+            n += (size_t)snprintf(text + n, sizeof text - n, "%s%s %s %s", comma,
+                                  for_all(path, sizeof path, l, s.module), s.op, s.argument);
+        held = s;
+        last = &held;
     }
     if (!n) return;
     mti_table_ink(table, MTI_DIM);
-    mti_table_note(table, 2, "shared at 0 bytes by %s", text);
+    mti_table_note(table, 2, "also kept, at no cost: %s", text);
 }
 
 static void print_line(mti_table *table, const mt_ledger *ledger, const line *l, const char *path,
@@ -132,7 +134,7 @@ bool mti_print_saved(const mt_ledger *ledger, FILE *out, const mti_style *style)
     char path[256], before[256] = "";
     const char *op = "";
     for (size_t i = 0; i < n; i++) {
-        write_path(path, sizeof path, &lines[i]);
+        for_all(path, sizeof path, &lines[i], lines[i].entry.saver.module);
         bool repeated = !strcmp(path, before) && !strcmp(op, lines[i].entry.saver.op);
         print_line(table, ledger, &lines[i], path, repeated, total);
         snprintf(before, sizeof before, "%s", path);
@@ -140,7 +142,7 @@ bool mti_print_saved(const mt_ledger *ledger, FILE *out, const mti_style *style)
     }
     mti_table_rule(table);
     mti_table_ink(table, MTI_BOLD);
-    mti_table_cell(table, "saved, each storage once");
+    mti_table_cell(table, "all, each once");
     mti_table_skip(table, 5);
     mti_table_cell(table, "%zu", mt_ledger_count(ledger));
     mti_table_bytes(table, (int64_t)total);

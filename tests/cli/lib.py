@@ -1,0 +1,48 @@
+"""What the tests of the program share: running it, and counting what went wrong."""
+import json
+import os
+import subprocess
+import sys
+
+MEMTAPE = os.environ.get("MEMTAPE", "memtape")
+_failures = []
+
+
+def run(*args, **more):
+    """The finished process; output as text."""
+    return subprocess.run([MEMTAPE, *map(str, args)], capture_output=True, text=True,
+                          errors="replace", timeout=more.pop("timeout", 120), **more)
+
+
+def profile(*args):
+    """The JSON object of `memtape profile ARGS --json -`."""
+    p = run("profile", *args, "--json", "-")
+    check(p.returncode == 0, f"profile {args}: status {p.returncode}: {p.stderr.strip()}")
+    return json.loads(p.stdout) if p.returncode == 0 else None
+
+
+def check(ok, text):
+    if not ok:
+        _failures.append(text)
+        print("FAILED: " + text)
+    return ok
+
+
+def equal(got, wanted, text):
+    return check(got == wanted, f"{text}: got {got!r}, wanted {wanted!r}")
+
+
+def refused(wanted_words, *args, status=2):
+    """The program says no, with this status, on stderr, in these words, and prints nothing else."""
+    p = run(*args)
+    line = " ".join(map(str, args))
+    equal(p.returncode, status, f"status of: {line}")
+    equal(p.stdout, "", f"standard output of: {line}")
+    for word in wanted_words:
+        check(word in p.stderr, f"{line}: no {word!r} in {p.stderr!r}")
+    return p
+
+
+def done():
+    print(f"{len(_failures)} failed" if _failures else "all passed")
+    sys.exit(1 if _failures else 0)

@@ -1,0 +1,139 @@
+"""`memtape profile`: the published figures, exact, on real data; and the equations, for many sizes."""
+import itertools
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+from lib import MEMTAPE, check, done, equal, profile, run
+
+MLP = ["mlp", "-b", 2, "-s", 4096, "-d", 1024, "--dtype", "bf16"]
+BLOCK = ["block", "-b", 2, "-s", 4096, "-d", 1024, "-a", 2, "--causal", "--attention", "flash",
+         "--dtype", "bf16"]
+
+
+def published():
+    for args, wanted in [(MLP + ["--act", "relu"], 83886080), (MLP + ["--act", "gelu"], 150994944),
+                         (BLOCK + ["--act", "relu"], 201523216),
+                         (BLOCK + ["--act", "gelu"], 268632080)]:
+        p = profile(*args)
+        equal(p and p["saved"]["bytes"], wanted, f"saved bytes of {args}")
+
+
+def balanced(p, args):
+    """Every equation that the object promises."""
+    g, f, saved = p["growth"], p["formula"], p["saved"]
+    equal(g["residual"], 0, f"growth residual of {args}")
+    equal(f["unexplained"], 0, f"unexplained bytes of {args}")
+    equal(g["measured"], g["saved"] - g["before"] + g["rounding"] + g["output"], f"growth {args}")
+    equal(saved["bytes"], f["bytes"] + sum(t["bytes"] for t in f["residual"]), f"formula {args}")
+    equal(saved["bytes"], sum(t["bytes"] for t in saved["tensors"]), f"sum of tensors {args}")
+    equal(saved["allocated"], sum(t["allocated"] for t in saved["tensors"]), f"blocks {args}")
+    equal(saved["storages"], len(saved["tensors"]), f"number of tensors {args}")
+    equal(len({t["storage"] for t in saved["tensors"]}), saved["storages"], f"distinct {args}")
+    for phase in p["phases"]:
+        equal(phase["allocated"], sum(phase["by_category"].values()), f"categories {args}")
+        check(phase["allocated"] <= phase["peak"] <= phase["reserved"] or phase["name"] == "init",
+              f"order of figures {args}")
+
+
+def sizes_of_a_paper():
+    """34bsh + 5abs^2, in the paper's own words, and its variations."""
+    for dtype, norm in itertools.product(["bf16", "f16"], ["pre", "post"]):
+        for b, s, a, h in [(1, 1, 1, 1), (2, 3, 1, 5), (3, 7, 3, 9), (1, 17, 4, 20), (2, 32, 4, 64)]:
+            args = ["block", "-b", b, "-s", s, "-a", a, "-d", h, "--attention", "math",
+                    "--dropout", 0.1, "--dtype", dtype, "--norm", norm]
+            p = profile(*args)
+            if not p:
+                continue
+            equal(p["formula"]["text"], "34bsh + 5abs^2", f"formula of {args}")
+            equal(p["formula"]["bytes"], 34 * b * s * h + 5 * a * b * s * s, f"value {args}")
+            norms = sum(t["bytes"] for t in p["formula"]["residual"])
+            equal(norms, 16 * b * s, f"two layer norms' statistics, 16 B a token: {args}")
+            balanced(p, args)
+    for kind, act, text in [("mlp", "gelu", "18bsh"), ("mlp", "relu", "10bsh"),
+                            ("block", "gelu", "32bsh"), ("block", "relu", "24bsh")]:
+        p = profile(kind, "--act", act, "--dtype", "bf16")
+        equal(p and p["formula"]["text"], text, f"formula of {kind} with {act}")
+
+
+def any_choice(seed, n):
+    """Any combination of options balances to the byte."""
+    draw = random.Random(seed)
+    for _ in range(n):
+        kind = draw.choice(["mlp", "attention", "block", "gpt"])
+        a = draw.choice([1, 1, 2, 3])
+        args = [kind, "-b", draw.randint(1, 4), "-s", draw.choice([1, 2, 5, 16, 31, 130]),
+                "-d", a * draw.choice([1, 2, 5, 8, 33]), "--dropout", draw.choice([0, 0.1, 0.9]),
+                "--dtype", draw.choice(["f32", "bf16", "f16", "f64"]),
+                "--optimizer", draw.choice(["none", "sgd", "adamw"])]
+        if kind != "mlp":
+            args += ["-a", a, "--attention", draw.choice(["flash", "math"])]
+            args += draw.choice([[], ["--causal"]])
+        if kind != "attention":
+            act = draw.choice(["relu", "leaky_relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid"])
+            args += ["--act", act] + draw.choice([[], ["--ffn", draw.randint(1, 70)]])
+            if act in ("relu", "leaky_relu"):
+                args += draw.choice([[], ["--inplace"]])
+        if kind in ("block", "gpt"):
+            args += ["--norm", draw.choice(["pre", "post"])]
+        if kind == "gpt":
+            args += ["-l", draw.randint(1, 3), "--vocab", draw.choice([1, 7, 256])]
+        p = profile(*args)
+        if p:
+            balanced(p, args)
+
+
+def documented_keys():
+    here = os.path.dirname(os.path.abspath(__file__))
+    with open(os.path.join(here, "..", "..", "docs", "profile-json.md")) as f:
+        return set(re.findall(r"^\| `([^`]+)` \|", f.read(), re.M))
+
+
+def paths(value, path=""):
+    """The paths of all leaves; an object that may be null has its own path too."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from paths(inner, f"{path}.{key}" if path else key)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from paths(inner, path + "[]")
+    else:
+        yield path
+
+
+def keys_are_those_documented():
+    seen = set()
+    for args in [["gpt", "--dropout", 0.1, "--optimizer", "adamw"], ["mlp"],
+                 ["block", "--attention", "math"]]:
+        p = profile(*args)
+        equal(list(p)[:1], ["schema"], "the first key")
+        equal(p["schema"], "memtape.profile/1", "the schema")
+        seen |= set(paths(p))
+    documented = documented_keys()
+    equal(sorted(seen - documented), [], "keys that docs/profile-json.md lacks")
+    equal(sorted(documented - seen), [], "keys that the program never wrote")
+
+
+def outputs():
+    with tempfile.TemporaryDirectory() as folder:
+        file = os.path.join(folder, "out.json")
+        p = run("profile", "mlp", "--json", file)
+        equal(p.returncode, 0, "status with a file")
+        check("Saved for backward" in p.stdout, "text beside a file")
+        equal(os.listdir(folder), ["out.json"], "nothing but the file is left")
+        equal(run("profile", "mlp", "--json", file, "--quiet").stdout, "", "quiet")
+    text = run("profile", "gpt", "-l", 3, "--attention", "math", "--dropout", 0.1).stdout
+    check("\x1b" not in text, "no colour where there is no terminal")
+    check(max(map(len, text.splitlines())) <= 120, "lines of readable width")
+    check("gpt.h.0-2.mlp.act" in text, "equal layers are folded")
+    equal(text.count("0  difference"), 2, "equations that end in 0")
+    with open("/dev/full", "w") as full:
+        p = subprocess.run([MEMTAPE, "profile", "mlp"], stdout=full, stderr=subprocess.PIPE)
+        equal(p.returncode, 1, "status when standard output is full")
+
+
+{"published": published, "quick": lambda: (sizes_of_a_paper(), any_choice(1, 60),
+                                           keys_are_those_documented(), outputs())}[sys.argv[1]]()
+done()

@@ -1,0 +1,78 @@
+"""Options: what is good is taken, anything else is refused with status 2 and a text that helps."""
+from lib import check, done, equal, refused, run
+
+# ---- without a verb, or with a wrong one ----
+p = run()
+equal(p.returncode, 2, "status without a verb")
+check("profile MODEL" in p.stderr, "without a verb, the verbs are listed")
+refused(["sing", "demo", "train", "generate", "profile", "explain"], "sing")
+p = run("--help")
+equal(p.returncode, 0, "status of --help")
+for verb in ["demo", "train", "generate", "profile", "explain"]:
+    check(verb in p.stdout, f"--help lists {verb}")
+    q = run(verb, "--help")
+    equal(q.returncode, 0, f"status of {verb} --help")
+    check("--seed=N" in q.stdout, f"{verb} --help lists its options")
+for verb in ["sweep", "plan"]:
+    check(verb not in p.stdout, f"--help is silent about {verb}, which does not exist")
+    refused(["not a verb"], verb)
+check(run("--version").stdout.startswith("memtape "), "--version")
+
+# ---- numbers ----
+for bad in ["0", "-1", "99999999999999999999", "-99999999999999999999", "1x", "", " 1", "1.5",
+            "0x10", "nan", "1e3"]:
+    refused(["--batch", f'"{bad}"', "whole number from 1"], "profile", "mlp", "-b", bad)
+for bad in ["-0.1", "1", "1.5", "nan", "inf", "", "x", "0.5x"]:
+    refused(["--dropout", "0 to below 1"], "profile", "block", "--dropout", bad)
+refused(["--threads"], "profile", "mlp", "--threads", "0")
+refused(["--temperature"], "generate", "--model", "x", "--temperature", "-1")
+
+# ---- names: the good ones are listed ----
+for option, names in {"--act": ["relu", "leaky_relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid"],
+                      "--norm": ["pre", "post"], "--attention": ["flash", "math"],
+                      "--dtype": ["f32", "bf16", "f16", "f64"],
+                      "--optimizer": ["none", "sgd", "adamw"], "--device": ["cpu"]}.items():
+    refused([option, "nonsense", *names], "profile", "block", option, "nonsense")
+refused(["--dtype", "i64"], "profile", "block", "--dtype", "i64")
+refused(["MODEL", "resnet", "mlp", "attention", "block", "gpt", "gpt2"], "profile", "resnet")
+refused(["--preset", "nonsense", "tiny", "small"], "train", "--data", __file__, "--preset", "nonsense")
+
+# ---- what is missing, superfluous or contradictory ----
+refused(["MODEL is missing"], "profile")
+refused(["--data is missing"], "train")
+refused(["--model is missing"], "generate")
+refused(["one MODEL is enough"], "profile", "mlp", "gpt")
+refused(["not an option"], "train", "--data", __file__, "extra")
+refused(["--heads", "mlp"], "profile", "mlp", "--heads", "2")
+refused(["--layers", "block", "gpt"], "profile", "block", "--layers", "2")
+refused(["--ffn", "attention"], "explain", "attention", "--ffn", "7")
+refused(["--hidden 10", "--heads 3"], "profile", "block", "-d", "10", "-a", "3")
+refused(["--inplace", "gelu", "relu"], "profile", "mlp", "--inplace")
+refused(["--seq", "1025", "1024"], "profile", "gpt2", "-s", "1025")
+refused(["--save-every", "--save"], "train", "--data", __file__, "--save-every", "3")
+
+# ---- options of other verbs, and of things that do not exist, are unknown ----
+for option in ["--checkpoint=full", "--offload=cpu", "--lora-rank=4", "--html=x", "--capacity=1GB",
+               "--kv-heads=2", "--norm-kind=rmsnorm", "--zero=1", "--amp", "--svg=x", "--trace=x",
+               "--snapshot=x", "--budget=1GB", "--nonsense", "-Z"]:
+    refused(["option"], "profile", "block", option)
+refused(["option"], "profile", "block", "--steps", "3")
+refused(["option"], "explain", "block", "--json", "-")
+refused(["option"], "explain", "block", "--optimizer", "sgd")
+refused(["option"], "generate", "--model", "x", "--batch", "3")
+refused(["option"], "train", "--data", __file__, "--vocab", "3")
+for device in ["cuda", "meta"]:
+    refused(["--device", device, "cpu"], "profile", "block", "--device", device)
+
+# ---- products that overflow ----
+for big in [["-b", 10**12, "-s", 10**12], ["-b", 10**9, "-s", 10**9, "-d", 64],
+            ["-d", 10**12], ["--ffn", 10**12, "-d", 10**9],
+            ["-s", 10**10, "--attention", "math"]]:
+    refused(["overflow", "lower"], "profile", "block", *big)
+refused(["overflow"], "profile", "gpt", "--vocab", 10**12, "-d", 10**9)
+
+# ---- a failure while running is 1, and says why ----
+refused(["memory"], "profile", "mlp", "-b", 10**6, "-s", 10**6, "-d", 64, status=1)
+refused(["/nonexistent/x.json"], "profile", "mlp", "-q", "--json", "/nonexistent/x.json", status=1)
+
+done()
