@@ -34,6 +34,14 @@ struct mti_ctx {
 #define MTI_MULTIVERSION
 #endif
 
+/* For what a MTI_MULTIVERSION function calls and has loops: out of line it would be the
+ * one version for any machine. */
+#if defined(__GNUC__)
+#define MTI_INLINE static inline __attribute__((always_inline))
+#else
+#define MTI_INLINE static inline
+#endif
+
 #define MTI_PRAGMA(text) _Pragma(#text)
 /* Before a loop whose iterations are independent. */
 #if defined(__clang__)

@@ -12,8 +12,8 @@ typedef struct random_job {
 
 /* The draws of elements [first, first + m), m <= n being the result: *u points
  * at the first one, inside `draws`. Four elements share a counter. */
-static inline int64_t draw(const random_job *job, int64_t first, int64_t n, uint32_t draws[DRAWS],
-                           const uint32_t **u)
+MTI_INLINE int64_t draw(const random_job *job, int64_t first, int64_t n, uint32_t draws[DRAWS],
+                        const uint32_t **u)
 {
     int64_t skip = first % 4, m = n < DRAWS - skip ? n : DRAWS - skip;
     uint64_t seed = job->seed, counter = job->offset + (uint64_t)(first / 4);

@@ -1,0 +1,136 @@
+/* Optimizer kernels, several tensors at once, against the formulas in f64. */
+#include "views.h"
+
+#define N_ITEMS 6
+
+static const int64_t item_sizes[N_ITEMS] = {1, 0, 1000, 17, 40000, 3};
+
+/* p, g, m, v of every item; m and v in the wider type. */
+typedef struct tensors {
+    mti_view p[N_ITEMS], g[N_ITEMS], m[N_ITEMS], v[N_ITEMS];
+    mti_opt_item items[N_ITEMS];
+} tensors;
+
+static void make(tensors *t, mt_dtype dtype)
+{
+    mt_dtype wide = dtype == MT_F64 ? MT_F64 : MT_F32;
+    for (int k = 0; k < N_ITEMS; k++) {
+        t->p[k] = mtt_dense(dtype, item_sizes[k]), t->g[k] = mtt_dense(dtype, item_sizes[k]);
+        t->m[k] = mtt_dense(wide, item_sizes[k]), t->v[k] = mtt_dense(wide, item_sizes[k]);
+        mtt_fill(&t->p[k], 10 + (uint64_t)k, -1, 1);
+        mtt_fill(&t->g[k], 20 + (uint64_t)k, -1, 1);
+        mtt_fill(&t->m[k], 30 + (uint64_t)k, -1, 1);
+        mtt_fill(&t->v[k], 40 + (uint64_t)k, 0.01, 1);
+        t->items[k] = (mti_opt_item){.n = item_sizes[k],
+                                     .dtype = dtype,
+                                     .p = t->p[k].data,
+                                     .g = t->g[k].data,
+                                     .m = t->m[k].data,
+                                     .v = t->v[k].data,
+                                     .weight_decay = 0.1 * k};
+    }
+}
+
+static void drop(tensors *t)
+{
+    for (int k = 0; k < N_ITEMS; k++)
+        mtt_drop(&t->p[k]), mtt_drop(&t->g[k]), mtt_drop(&t->m[k]), mtt_drop(&t->v[k]);
+}
+
+static double wide_epsilon(mt_dtype dtype) { return dtype == MT_F64 ? 0x1p-52 : 0x1p-23; }
+
+static void adamw_takes_the_step_of_its_paper(void **state)
+{
+    (void)state;
+    mti_ctx *ctx;
+    const mti_backend *be = mtt_cpu(&ctx);
+    mti_opt_params o = {.lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .step = 3};
+    for (int d = 0; d < 4; d++) {
+        tensors was, t;
+        make(&was, mtt_floats[d]), make(&t, mtt_floats[d]);
+        assert_true(be->adamw(ctx, &o, N_ITEMS, t.items));
+        double eps = 4 * wide_epsilon(mtt_floats[d]);
+        for (int k = 0; k < N_ITEMS; k++)
+            for (int64_t i = 0; i < item_sizes[k]; i++) {
+                double g = mtt_get(&was.g[k], i), p = mtt_get(&was.p[k], i) * (1 - 0.01 * 0.1 * k);
+                double m = 0.9 * mtt_get(&was.m[k], i) + 0.1 * g;
+                double v = 0.95 * mtt_get(&was.v[k], i) + 0.05 * g * g;
+                p -= 0.01 / (1 - pow(0.9, 3)) * m / (sqrt(v) / sqrt(1 - pow(0.95, 3)) + 1e-8);
+                mtt_close(mtt_get(&t.m[k], i), m, eps, "m", i);
+                mtt_close(mtt_get(&t.v[k], i), v, eps, "v", i);
+                mtt_close(mtt_get(&t.p[k], i), p, eps + mtt_epsilon(mtt_floats[d]) / 2, "p", i);
+            }
+        drop(&was), drop(&t);
+    }
+    be->close(ctx);
+}
+
+static void check_sgd(const mti_backend *be, mti_ctx *ctx, mt_dtype dtype, double momentum,
+                      int64_t step)
+{
+    tensors was, t;
+    make(&was, dtype), make(&t, dtype);
+    mti_opt_params o = {.lr = 0.1, .momentum = momentum, .step = step};
+    for (int k = 0; k < N_ITEMS; k++) {
+        if (momentum == 0) t.items[k].m = NULL;
+        if (step == 1 && item_sizes[k] && momentum != 0) mtt_set(&t.m[k], 0, (double)NAN);
+    }
+    assert_true(be->sgd(ctx, &o, N_ITEMS, t.items));
+    for (int k = 0; k < N_ITEMS; k++)
+        for (int64_t i = 0; i < item_sizes[k]; i++) {
+            double p = mtt_get(&was.p[k], i), m = mtt_get(&was.g[k], i) + 0.1 * k * p;
+            if (momentum != 0 && step > 1) m += momentum * mtt_get(&was.m[k], i);
+            if (momentum != 0) mtt_close(mtt_get(&t.m[k], i), m, 4 * wide_epsilon(dtype), "m", i);
+            mtt_close(mtt_get(&t.p[k], i), p - 0.1 * m, mtt_epsilon(dtype), "p", i);
+        }
+    drop(&was), drop(&t);
+}
+
+static void sgd_takes_plain_and_momentum_steps(void **state)
+{
+    (void)state;
+    mti_ctx *ctx;
+    const mti_backend *be = mtt_cpu(&ctx);
+    for (int d = 0; d < 4; d++) {
+        check_sgd(be, ctx, mtt_floats[d], 0, 1);
+        check_sgd(be, ctx, mtt_floats[d], 0.9, 1);
+        check_sgd(be, ctx, mtt_floats[d], 0.9, 2);
+    }
+    be->close(ctx);
+}
+
+static void clipping_measures_and_scales_all_gradients(void **state)
+{
+    (void)state;
+    mti_ctx *ctx;
+    const mti_backend *be = mtt_cpu(&ctx);
+    for (int d = 0; d < 4; d++) {
+        tensors was, t;
+        make(&was, mtt_floats[d]), make(&t, mtt_floats[d]);
+        double want = 0, got;
+        for (int k = 0; k < N_ITEMS; k++)
+            for (int64_t i = 0; i < item_sizes[k]; i++) want += pow(mtt_get(&t.g[k], i), 2);
+        assert_true(be->sum_squares(ctx, N_ITEMS, t.items, &got));
+        mtt_close(got, want, 1e-12, "sum of squares", 0);
+        assert_true(be->scale_all(ctx, 0.3, N_ITEMS, t.items));
+        for (int k = 0; k < N_ITEMS; k++)
+            for (int64_t i = 0; i < item_sizes[k]; i++)
+                mtt_close(mtt_get(&t.p[k], i), 0.3 * mtt_get(&was.p[k], i),
+                          mtt_epsilon(mtt_floats[d]), "scaled", i);
+        drop(&was), drop(&t);
+    }
+    double none = 1;
+    assert_true(be->sum_squares(ctx, 0, NULL, &none));
+    assert_true(none == 0);
+    be->close(ctx);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(adamw_takes_the_step_of_its_paper),
+        cmocka_unit_test(sgd_takes_plain_and_momentum_steps),
+        cmocka_unit_test(clipping_measures_and_scales_all_gradients),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,174 @@
+/* Every kernel gives the same bits with one, two and three threads; raw memory. */
+#include "views.h"
+
+/* Big enough that every kernel has work for three. */
+enum { ROWS = 1500, COLUMNS = 300, CLASSES = 50 };
+
+/* One result of every kernel, from the same inputs. */
+enum { N_RESULTS = 24 };
+
+typedef struct inputs {
+    mti_view x, w, dy, index, mask;
+} inputs;
+
+static mti_view like(mt_dtype dtype) { return mtt_dense(dtype, ROWS, COLUMNS); }
+
+static void element_wise(const mti_backend *be, mti_ctx *ctx, const inputs *in, mti_view *out)
+{
+    mt_dtype dtype = in->x.dtype;
+    for (int k = 0; k < 9; k++) out[k] = like(dtype);
+    assert_true(be->fill(ctx, &out[0], 3));
+    assert_true(be->unary(ctx, MTI_GELU, 0, 0, &in->x, &out[1]));
+    assert_true(be->unary_backward(ctx, MTI_GELU, 0, &in->x, &in->dy, &out[2]));
+    assert_true(be->binary(ctx, MTI_MUL, &in->x, &in->dy, &out[3]));
+    assert_true(be->uniform(ctx, -1, 1, 5, 0, &out[4]));
+    assert_true(be->normal(ctx, 0, 1, 5, 0, &out[5]));
+    assert_true(be->dropout(ctx, 0.3, 5, 0, &in->x, &out[6], &in->mask));
+    assert_true(be->dropout_backward(ctx, 0.3, &in->mask, &in->x, &out[7]));
+    mti_view turned = {.data = out[8].data,
+                       .dtype = dtype,
+                       .rank = 2,
+                       .shape = {COLUMNS, ROWS},
+                       .stride = {ROWS, 1}};
+    mti_view x_turned = turned;
+    x_turned.data = in->x.data, x_turned.stride[0] = 1, x_turned.stride[1] = COLUMNS;
+    assert_true(be->copy(ctx, &x_turned, &turned));
+}
+
+static void row_wise(const mti_backend *be, mti_ctx *ctx, const inputs *in, mti_view *out)
+{
+    mt_dtype dtype = in->x.dtype, wide = dtype == MT_F64 ? MT_F64 : MT_F32;
+    for (int k = 0; k < 7; k++) out[k] = like(dtype);
+    assert_true(be->softmax(ctx, 0.5, true, &in->x, &out[0]));
+    assert_true(be->softmax_backward(ctx, 0.5, &out[0], &in->dy, &out[1]));
+    assert_true(be->log_softmax(ctx, &in->x, &out[2]));
+    assert_true(be->log_softmax_backward(ctx, &out[2], &in->dy, &out[3]));
+    mti_view mean = mtt_dense(wide, ROWS), rstd = mtt_dense(wide, ROWS);
+    assert_true(be->layer_norm(ctx, 1e-5, &in->x, &in->w, &in->w, &out[4], &mean, &rstd));
+    out[7] = mtt_dense(dtype, COLUMNS), out[8] = mtt_dense(dtype, COLUMNS);
+    void *scratch = malloc(be->layer_norm_backward_scratch(ctx, &in->x));
+    assert_true(be->layer_norm_backward(ctx, &in->dy, &in->x, &in->w, &mean, &rstd, &out[5],
+                                        &out[7], &out[8], scratch));
+    free(scratch);
+    mtt_drop(&mean), mtt_drop(&rstd);
+}
+
+static void sums_and_tokens(const mti_backend *be, mti_ctx *ctx, const inputs *in, mti_view *out)
+{
+    mt_dtype dtype = in->x.dtype;
+    out[0] = mtt_dense(dtype, 1, COLUMNS), out[1] = mtt_dense(dtype, ROWS, 1),
+    out[2] = mtt_dense(dtype, 1, 1);
+    for (int k = 0; k < 3; k++) {
+        void *scratch = malloc(be->sum_scratch(ctx, &in->x, &out[k]) + 1);
+        assert_true(be->sum(ctx, 1, &in->x, &out[k], scratch));
+        free(scratch);
+    }
+    out[3] = mtt_dense(dtype, CLASSES, COLUMNS);
+    void *scratch = malloc(be->embedding_backward_scratch(ctx, &in->index, &out[3]));
+    assert_true(be->embedding_backward(ctx, &in->index, &in->dy, &out[3], scratch));
+    free(scratch);
+    mti_view logp = like(dtype);
+    out[4] = mtt_dense(dtype, 1), out[5] = like(dtype);
+    assert_true(be->cross_entropy(ctx, -1, &in->x, &in->index, &logp, &out[4]));
+    assert_true(be->cross_entropy_backward(ctx, -1, &logp, &in->index, &out[4], &out[5]));
+    mtt_drop(&logp);
+}
+
+static void compute(const mti_backend *be, mti_ctx *ctx, const inputs *in, mti_view *out,
+                    double *squares)
+{
+    element_wise(be, ctx, in, out);
+    row_wise(be, ctx, in, out + 9);
+    sums_and_tokens(be, ctx, in, out + 18);
+    mti_opt_item item = {.n = ROWS * COLUMNS,
+                         .dtype = in->x.dtype,
+                         .p = out[0].data,
+                         .g = in->dy.data,
+                         .m = out[0].data};
+    assert_true(be->sum_squares(ctx, 1, &item, squares));
+    mti_opt_params o = {.lr = 0.1, .step = 2, .momentum = 0};
+    item.m = NULL;
+    assert_true(be->sgd(ctx, &o, 1, &item));
+}
+
+static void thread_counts_change_no_bit(void **state)
+{
+    (void)state;
+    mti_ctx *ctx;
+    const mti_backend *be = mtt_cpu(&ctx);
+    for (int t = 0; t < 4; t++) {
+        inputs in = {.x = like(mtt_floats[t]),
+                     .dy = like(mtt_floats[t]),
+                     .w = mtt_dense(mtt_floats[t], COLUMNS),
+                     .index = mtt_dense(MT_I64, ROWS),
+                     .mask = mtt_dense(MT_BOOL, ROWS, COLUMNS)};
+        mtt_fill(&in.x, 1, -3, 3), mtt_fill(&in.dy, 2, -1, 1), mtt_fill(&in.w, 3, 0.5, 2);
+        mtt_fill(&in.index, 4, 0, CLASSES);
+        mti_view out[3][N_RESULTS] = {0};
+        double squares[3];
+        for (int threads = 1; threads <= 3; threads++) {
+            assert_true(be->set_threads(ctx, threads));
+            assert_int_equal(be->threads(ctx), threads);
+            compute(be, ctx, &in, out[threads - 1], &squares[threads - 1]);
+        }
+        for (int k = 0; k < N_RESULTS; k++)
+            for (int other = 1; other < 3; other++) mtt_same(&out[0][k], &out[other][k], "threads");
+        assert_true(squares[0] == squares[1] && squares[0] == squares[2]);
+        for (int k = 0; k < 3 * N_RESULTS; k++) mtt_drop(&out[0][0] + k);
+        mti_view *all[] = {&in.x, &in.dy, &in.w, &in.index, &in.mask};
+        for (int k = 0; k < 5; k++) mtt_drop(all[k]);
+    }
+    be->close(ctx);
+}
+
+static void fewer_than_one_thread_is_refused(void **state)
+{
+    (void)state;
+    mti_ctx *ctx;
+    const mti_backend *be = mtt_cpu(&ctx);
+    int before = be->threads(ctx);
+    assert_false(be->set_threads(ctx, 0));
+    assert_int_equal(mt_last_status(), MT_ERR_ARGUMENT);
+    mt_clear_error();
+    assert_int_equal(be->threads(ctx), before);
+    be->close(ctx);
+}
+
+static void raw_memory_is_aligned_and_may_be_refused(void **state)
+{
+    (void)state;
+    mti_ctx *ctx;
+    const mti_backend *be = mtt_cpu(&ctx);
+    const size_t sizes[] = {1, 512, 513, 1 << 20, 2 << 20, (20 << 20) + 512};
+    for (int k = 0; k < 6; k++) {
+        char *p = be->alloc(ctx, sizes[k]);
+        assert_non_null(p);
+        assert_int_equal((uintptr_t)p % (sizes[k] < 2 << 20 ? 512 : 2 << 20), 0);
+        p[0] = p[sizes[k] - 1] = 7;
+        char back = 0;
+        assert_true(be->download(ctx, &back, p + sizes[k] - 1, 1));
+        assert_int_equal(back, 7);
+        be->free(ctx, p, sizes[k]);
+    }
+    mti_fail_nth_alloc(1);
+    assert_null(be->alloc(ctx, 512));
+    assert_null(be->alloc(ctx, SIZE_MAX - 5));
+    mti_fail_nth_alloc(0);
+    assert_int_equal(mt_last_status(), MT_OK); /* the allocator above tells it in its own words */
+    mti_fail_nth_alloc(1);
+    assert_null(be->open());
+    mti_fail_nth_alloc(0);
+    assert_int_equal(mt_last_status(), MT_ERR_MEMORY);
+    mt_clear_error();
+    be->close(ctx);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(thread_counts_change_no_bit),
+        cmocka_unit_test(fewer_than_one_thread_is_refused),
+        cmocka_unit_test(raw_memory_is_aligned_and_may_be_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,152 @@
+/* What works on class and token numbers: embedding and cross-entropy. */
+#include "views.h"
+
+#define IGNORE (-100)
+
+static const int64_t widths[] = {1, 2, 7, 63, 64, 65, 513, 1000};
+#define N_WIDTHS (int)(sizeof widths / sizeof *widths)
+
+static mti_view numbers(int64_t count, int64_t below, uint64_t seed)
+{
+    mti_view index = mtt_dense(MT_I64, count);
+    mtt_fill(&index, seed, 0, (double)below);
+    return index;
+}
+
+static void check_embedding(const mti_backend *be, mti_ctx *ctx, mt_dtype dtype, int64_t n)
+{
+    int64_t count = 60, table = 23;
+    mti_view index = numbers(count, table - 3, 5), w = mtt_dense(dtype, table, n);
+    mti_view y = mtt_dense(dtype, count, n),
+             dw = mtt_view(dtype, 2, (const int64_t[]){table, n}, MTT_PLACED_PADDED);
+    const int64_t *at = index.data;
+    mtt_fill(&w, 6, -1, 1);
+    assert_true(be->embedding(ctx, &index, &w, &y));
+    for (int64_t i = 0; i < count * n; i++)
+        assert_true(mtt_get(&y, i) == mtt_get(&w, at[i / n] * n + i % n));
+    mtt_fill(&dw, 7, 5, 6); /* rubbish to be overwritten */
+    void *scratch = malloc(be->embedding_backward_scratch(ctx, &index, &dw));
+    assert_true(be->embedding_backward(ctx, &index, &y, &dw, scratch));
+    double *want = calloc((size_t)(table * n), sizeof *want);
+    assert_true(want && scratch);
+    for (int64_t i = 0; i < count * n; i++) want[at[i / n] * n + i % n] += mtt_get(&y, i);
+    for (int64_t i = 0; i < table * n; i++)
+        mtt_close(mtt_get(&dw, i), want[i], 4 * mtt_epsilon(dtype), "dw", i);
+    free(want), free(scratch);
+    mtt_drop(&index), mtt_drop(&w), mtt_drop(&y), mtt_drop(&dw);
+}
+
+static void embedding_gathers_rows_and_its_backward_adds_them_up(void **state)
+{
+    (void)state;
+    mti_ctx *ctx;
+    const mti_backend *be = mtt_cpu(&ctx);
+    for (int t = 0; t < 4; t++)
+        for (int k = 0; k < N_WIDTHS; k++) check_embedding(be, ctx, mtt_floats[t], widths[k]);
+    be->close(ctx);
+}
+
+static void a_number_outside_the_table_is_refused_by_name(void **state)
+{
+    (void)state;
+    mti_ctx *ctx;
+    const mti_backend *be = mtt_cpu(&ctx);
+    mti_view index = numbers(3, 1, 1), w = mtt_dense(MT_F32, 4, 2), y = mtt_dense(MT_F32, 3, 2);
+    mti_view dw = mtt_dense(MT_F32, 4, 2), loss = mtt_dense(MT_F32, 1),
+             logp = mtt_dense(MT_F32, 3, 2);
+    int64_t *at = index.data;
+    for (int64_t bad = -1; bad <= 4; bad += 5) {
+        at[1] = bad;
+        assert_false(be->embedding(ctx, &index, &w, &y));
+        assert_int_equal(mt_last_status(), MT_ERR_ARGUMENT);
+        assert_non_null(strstr(mt_last_error(), bad < 0 ? "index[1] is -1" : "index[1] is 4"));
+        mt_clear_error();
+        uint64_t scratch[64];
+        assert_false(be->embedding_backward(ctx, &index, &y, &dw, scratch));
+        mt_clear_error();
+        assert_false(be->cross_entropy(ctx, IGNORE, &y, &index, &logp, &loss));
+        assert_non_null(strstr(mt_last_error(), bad < 0 ? "target[1] is -1" : "target[1] is 4"));
+        mt_clear_error();
+    }
+    mti_view *all[] = {&index, &w, &y, &dw, &loss, &logp};
+    for (int k = 0; k < 6; k++) mtt_drop(all[k]);
+    be->close(ctx);
+}
+
+static void check_entropy(const mti_backend *be, mti_ctx *ctx, mt_dtype dtype, int64_t n_rows,
+                          int64_t n)
+{
+    mti_view x = mtt_view(dtype, 2, (const int64_t[]){n_rows, n}, MTT_PLACED_PADDED);
+    mti_view logp = mtt_dense(dtype, n_rows, n), dx = mtt_dense(dtype, n_rows, n);
+    mti_view target = numbers(n_rows, n, 3), loss = mtt_dense(dtype, 1),
+             dloss = mtt_dense(dtype, 1);
+    int64_t *at = target.data, counted = 0;
+    double sum = 0,
+           eps = (dtype == MT_F64 ? 32 : 1) * mtt_epsilon(dtype); /* the reference rounds too */
+    mtt_fill(&x, 1, -8, 8);
+    mtt_set(&dloss, 0, 0.5);
+    for (int64_t r = 0; r < n_rows; r += 3) at[r] = IGNORE;
+    assert_true(be->cross_entropy(ctx, IGNORE, &x, &target, &logp, &loss));
+    for (int64_t r = 0; r < n_rows; r++) {
+        double total = 0;
+        for (int64_t j = 0; j < n; j++) total += exp(mtt_get(&x, r * n + j));
+        for (int64_t j = 0; j < n; j++)
+            mtt_close(mtt_get(&logp, r * n + j), mtt_get(&x, r * n + j) - log(total), 4 * eps,
+                      "logp", j);
+        if (at[r] == IGNORE) continue;
+        sum += log(total) - mtt_get(&x, r * n + at[r]);
+        counted++;
+    }
+    mtt_close(mtt_get(&loss, 0), sum / (double)counted, 2 * eps, "loss", 0);
+    assert_true(be->cross_entropy_backward(ctx, IGNORE, &logp, &target, &dloss, &dx));
+    for (int64_t i = 0; i < n_rows * n; i++) {
+        double want = exp(mtt_get(&logp, i)) - (at[i / n] == i % n ? 1 : 0);
+        want *= at[i / n] == IGNORE ? 0 : 0.5 / (double)counted;
+        mtt_close(mtt_get(&dx, i), want, 2 * eps, "dx", i);
+    }
+    assert_true(be->cross_entropy_backward(ctx, IGNORE, &logp, &target, &dloss, &logp));
+    mtt_same(&logp, &dx, "dx in place of logp");
+    mti_view *all[] = {&x, &logp, &dx, &target, &loss, &dloss};
+    for (int k = 0; k < 6; k++) mtt_drop(all[k]);
+}
+
+static void cross_entropy_matches_its_definition_and_its_gradient(void **state)
+{
+    (void)state;
+    mti_ctx *ctx;
+    const mti_backend *be = mtt_cpu(&ctx);
+    for (int t = 0; t < 4; t++)
+        for (int k = 0; k < N_WIDTHS; k++) {
+            check_entropy(be, ctx, mtt_floats[t], 5, widths[k]);
+            check_entropy(be, ctx, mtt_floats[t], 700, widths[k]);
+        }
+    be->close(ctx);
+}
+
+static void the_loss_of_no_rows_is_not_a_number(void **state)
+{
+    (void)state;
+    mti_ctx *ctx;
+    const mti_backend *be = mtt_cpu(&ctx);
+    mti_view x = mtt_dense(MT_F32, 2, 4), logp = mtt_dense(MT_F32, 2, 4),
+             loss = mtt_dense(MT_F32, 1);
+    mti_view target = numbers(2, 1, 1);
+    ((int64_t *)target.data)[0] = ((int64_t *)target.data)[1] = IGNORE;
+    assert_true(be->cross_entropy(ctx, IGNORE, &x, &target, &logp, &loss));
+    assert_true(isnan(mtt_get(&loss, 0)));
+    assert_true(be->cross_entropy_backward(ctx, IGNORE, &logp, &target, &loss, &x));
+    for (int64_t i = 0; i < 8; i++) assert_true(mtt_get(&x, i) == 0);
+    mtt_drop(&x), mtt_drop(&logp), mtt_drop(&loss), mtt_drop(&target);
+    be->close(ctx);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(embedding_gathers_rows_and_its_backward_adds_them_up),
+        cmocka_unit_test(a_number_outside_the_table_is_refused_by_name),
+        cmocka_unit_test(cross_entropy_matches_its_definition_and_its_gradient),
+        cmocka_unit_test(the_loss_of_no_rows_is_not_a_number),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,144 @@
+#include "views.h"
+#include <stdio.h>
+
+const mt_dtype mtt_floats[4] = {MT_F32, MT_F64, MT_BF16, MT_F16};
+const int64_t mtt_sizes[9] = {1, 2, 3, 7, 17, 63, 64, 65, 1000};
+
+/* The block starts one header before the data of a dense view. */
+mti_view mtt_view(mt_dtype dtype, int rank, const int64_t *shape, mtt_placing placing)
+{
+    mti_view v = {.dtype = dtype, .rank = rank};
+    int64_t step = 1;
+    for (int k = 0; k < rank; k++) {
+        int d = placing == MTT_PLACED_REVERSED ? k : rank - 1 - k;
+        v.shape[d] = shape[d];
+        if (d == rank - 1 && placing == MTT_PLACED_STEPPED) step *= 2;
+        v.stride[d] = d == 0 && placing == MTT_PLACED_BROADCAST ? 0 : step;
+        step *= shape[d];
+        if (d == rank - 1 && placing == MTT_PLACED_PADDED) step += 3;
+    }
+    v.data = calloc((size_t)step + 1, mt_dtype_size(dtype));
+    assert_non_null(v.data);
+    return v;
+}
+
+void mtt_drop(mti_view *v)
+{
+    free(v->data);
+    v->data = NULL;
+}
+
+static int64_t offset_of(const mti_view *v, int64_t i)
+{
+    int64_t offset = 0;
+    for (int d = v->rank - 1; d >= 0; d--) {
+        offset += i % v->shape[d] * v->stride[d];
+        i /= v->shape[d];
+    }
+    return offset;
+}
+
+/* Significand and exponent bits apart, by ldexp. */
+static double from_half(uint16_t h, int exponent_bits, int fraction_bits)
+{
+    int bias = (1 << (exponent_bits - 1)) - 1,
+        e = (h >> fraction_bits) & ((1 << exponent_bits) - 1);
+    int fraction = h & ((1 << fraction_bits) - 1);
+    double sign = h & 0x8000 ? -1.0 : 1.0;
+    if (e == (1 << exponent_bits) - 1) return fraction ? (double)NAN : sign * (double)INFINITY;
+    if (e == 0) return sign * ldexp(fraction, 1 - bias - fraction_bits);
+    return sign * ldexp(fraction + (1 << fraction_bits), e - bias - fraction_bits);
+}
+
+static uint16_t to_half(double x, int exponent_bits, int fraction_bits)
+{
+    int bias = (1 << (exponent_bits - 1)) - 1, top = (1 << exponent_bits) - 1, e;
+    uint16_t sign = signbit(x) ? 0x8000 : 0;
+    x = fabs(x);
+    if (isnan(x)) return (uint16_t)(sign | top << fraction_bits | 1 << (fraction_bits - 1));
+    frexp(x, &e);
+    e = x == 0 || e - 1 < 1 - bias ? 1 - bias : e - 1;
+    /* in units of the last place; carries run into the exponent by themselves */
+    double units = isinf(x) ? INFINITY : nearbyint(ldexp(x, fraction_bits - e));
+    double all = units + (double)(e - 1 + bias) * (1 << fraction_bits);
+    double most = (double)(top << fraction_bits);
+    return (uint16_t)(sign | (uint16_t)(all > most ? most : all));
+}
+
+double mtt_get(const mti_view *v, int64_t i)
+{
+    int64_t o = offset_of(v, i);
+    switch (v->dtype) {
+    case MT_F32: return ((float *)v->data)[o];
+    case MT_F64: return ((double *)v->data)[o];
+    case MT_BF16: return from_half(((uint16_t *)v->data)[o], 8, 7);
+    case MT_F16: return from_half(((uint16_t *)v->data)[o], 5, 10);
+    case MT_I64: return (double)((int64_t *)v->data)[o];
+    case MT_I32: return ((int32_t *)v->data)[o];
+    default: return ((uint8_t *)v->data)[o];
+    }
+}
+
+void mtt_set(const mti_view *v, int64_t i, double value)
+{
+    int64_t o = offset_of(v, i);
+    switch (v->dtype) {
+    case MT_F32: ((float *)v->data)[o] = (float)value; break;
+    case MT_F64: ((double *)v->data)[o] = value; break;
+    case MT_BF16: ((uint16_t *)v->data)[o] = to_half((float)value, 8, 7); break;
+    case MT_F16: ((uint16_t *)v->data)[o] = to_half((float)value, 5, 10); break;
+    case MT_I64: ((int64_t *)v->data)[o] = (int64_t)value; break;
+    case MT_I32: ((int32_t *)v->data)[o] = (int32_t)value; break;
+    default: ((uint8_t *)v->data)[o] = (uint8_t)value; break;
+    }
+}
+
+void mtt_fill(const mti_view *v, uint64_t seed, double lo, double hi)
+{
+    int64_t n = mti_view_count(v);
+    for (int64_t i = 0; i < n; i++) {
+        uint64_t s = ((uint64_t)i + 1) * 0x9E3779B97F4A7C15u + seed * 0xBF58476D1CE4E5B9u;
+        s = (s ^ (s >> 29)) * 0xBF58476D1CE4E5B9u;
+        s ^= s >> 32;
+        mtt_set(v, i, lo + (hi - lo) * (double)(s >> 11) * 0x1p-53);
+    }
+}
+
+double mtt_epsilon(mt_dtype dtype)
+{
+    return dtype == MT_F32    ? 0x1p-23
+           : dtype == MT_F64  ? 0x1p-52
+           : dtype == MT_BF16 ? 0x1p-7
+                              : 0x1p-10;
+}
+
+void mtt_close(double got, double want, double tolerance, const char *what, int64_t i)
+{
+    if (isnan(got) && isnan(want)) return;
+    if (got == want) return;
+    double scale = fabs(want) > 1 ? fabs(want) : 1;
+    if (fabs(got - want) <= tolerance * scale) return;
+    fail_msg("%s: element %lld is %.17g, want %.17g (tolerance %g)", what, (long long)i, got, want,
+             tolerance);
+}
+
+void mtt_same(const mti_view *a, const mti_view *b, const char *what)
+{
+    int64_t n = mti_view_count(a);
+    size_t size = mt_dtype_size(a->dtype);
+    assert_int_equal(n, mti_view_count(b));
+    for (int64_t i = 0; i < n; i++)
+        if (memcmp((char *)a->data + (size_t)offset_of(a, i) * size,
+                   (char *)b->data + (size_t)offset_of(b, i) * size, size))
+            fail_msg("%s: element %lld differs: %.17g and %.17g", what, (long long)i, mtt_get(a, i),
+                     mtt_get(b, i));
+}
+
+const mti_backend *mtt_cpu(mti_ctx **ctx)
+{
+    const mti_backend *cpu = mti_backend_find("cpu");
+    assert_non_null(cpu);
+    *ctx = cpu->open();
+    assert_non_null(*ctx);
+    return cpu;
+}
