@@ -80,8 +80,9 @@ void values_fill(const mti_view *v, double value)
 void values_random(const mti_view *v, uint64_t seed)
 {
     for (int64_t i = 0; i < mti_view_count(v); i++) {
-        uint32_t u = mti_philox(seed, (uint64_t)i).v[0];
-        values_set(v, i, 2.0 * (double)mti_u32_to_unit(u) - 1.0);
+        mti_u32x4 u = mti_philox(seed, (uint64_t)i);
+        double high = mti_u32_to_unit(u.v[0]), low = mti_u32_to_unit(u.v[1]);
+        values_set(v, i, 2.0 * (high + 0x1p-24 * low) - 1.0);
     }
 }
 
