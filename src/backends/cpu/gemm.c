@@ -14,6 +14,12 @@
 /* Tiles in place read both operands again for every 32 rows or columns of the other:
  * so much should stay in the cache, three times as much if there are few repetitions. */
 #define IN_PLACE_BYTES (4 << 20)
+/* Short dot products are OpenBLAS's slowest form (a b^T with few columns): turning a
+ * tile of b round first gains a fifth once this many rows share it. */
+#define TURN_ROWS     24
+#define TURN_COLS     64
+#define TURN_K        128
+#define TURN_ELEMENTS (TURN_COLS * TURN_K)
 /* From here on a second thread pays; no thread fetches less work than the grain. */
 #define PARALLEL_MACS (1 << 20)
 #define GRAIN_MACS    (1 << 18)
@@ -104,10 +110,19 @@ static bool has_in_place_kernels(void)
            strcmp(core, "SapphireRapids") == 0;
 }
 
+/* Is it worth turning tiles of b? */
+static bool turns_b(const mti_gemm *g)
+{
+    return g->dtype == MT_F32 && !g->a.trans && g->b.trans && g->m >= TURN_ROWS && g->n >= 16 &&
+           g->k <= TURN_K && has_in_place_kernels();
+}
+
 /* Tiles of about a thousand elements that OpenBLAS multiplies in place. */
 static void cut_in_place(mti_gemm *g)
 {
-    if (g->m <= 32) {
+    if (g->turn_b) {
+        g->tile_m = min64(g->m, 100), g->tile_n = min64(g->n, TURN_COLS);
+    } else if (g->m <= 32) {
         g->tile_m = g->m;
         g->tile_n = min64(g->n, max64(32, min64(256, 1024 / g->m)));
     } else if (g->n <= 32) {
@@ -141,9 +156,10 @@ static void cut(mti_gemm *g, int threads)
     int64_t operands = (g->m + g->n) * g->k * (int64_t)g->size;
     double macs = (double)g->m * (double)g->n * (double)g->k;
     int64_t shorter = min64(g->m, g->n);
+    g->turn_b = turns_b(g);
     if (g->size == 2) {
         g->tile_m = min64(g->m, 256), g->tile_n = min64(g->n, 256), g->tile_k = min64(g->k, 512);
-    } else if (macs <= IN_PLACE_MACS) {
+    } else if (macs <= IN_PLACE_MACS && (!g->turn_b || g->n * g->k <= TURN_ELEMENTS)) {
         g->tile_m = g->m, g->tile_n = g->n, g->tile_k = g->k;
     } else if (shorter <= 32 ||
                (operands <= (shorter <= 128 ? 3 : 1) * IN_PLACE_BYTES && has_in_place_kernels())) {
@@ -151,6 +167,7 @@ static void cut(mti_gemm *g, int threads)
     } else {
         cut_in_strips(g);
     }
+    g->turn_b = g->turn_b && g->tile_n * g->tile_k <= TURN_ELEMENTS;
     g->tiles_m = divide_up(g->m, g->tile_m);
     g->tiles_n = divide_up(g->n, g->tile_n);
     g->n_items = g->n_batch * g->tiles_m * g->tiles_n;
@@ -185,10 +202,24 @@ static mti_mat block(const mti_gemm *g, const mti_gemm_side *s, const char *at, 
 DEFINE_START_TILE(start_tile_f32, float)
 DEFINE_START_TILE(start_tile_f64, double)
 
+/* A tile with all of k, b turned so that its rows are contiguous. */
+static void turned_tile(const mti_gemm *g, const mti_gemm_tile *t, bool add)
+{
+    float turned[TURN_ELEMENTS];
+    mti_mat a = block(g, &g->a, t->a, t->i, 0), b = block(g, &g->b, t->b, 0, t->j);
+    mti_stranspose(t->n, g->k, 1, b.at, b.ld, turned, t->n);
+    mti_sgemm(t->m, t->n, g->k, (float)g->alpha, a, (mti_mat){turned, t->n, false}, add,
+              (float *)(void *)t->c + t->i * g->c.ld + t->j, g->c.ld);
+}
+
 static void full_tile(const mti_gemm *g, const mti_gemm_tile *t)
 {
     bool started = g->bias != NULL || g->k == 0;
     if (started) (g->dtype == MT_F64 ? start_tile_f64 : start_tile_f32)(g, t);
+    if (g->turn_b && g->k > 0) {
+        turned_tile(g, t, started || g->accumulate);
+        return;
+    }
     for (int64_t p = 0; p < g->k; p += g->tile_k) {
         int64_t k = min64(g->tile_k, g->k - p), skip = t->i * g->c.ld + t->j;
         mti_mat a = block(g, &g->a, t->a, t->i, p), b = block(g, &g->b, t->b, p, t->j);

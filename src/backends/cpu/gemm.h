@@ -24,6 +24,7 @@ typedef struct mti_gemm {
     const char *bias;
     bool bias_per_row; /* c was column-major, so the whole product is transposed */
 
+    bool turn_b;                    /* a tile of b is transposed on the stack first */
     int64_t tile_m, tile_n, tile_k; /* functions of shapes and dtype alone */
     int64_t tiles_m, tiles_n, n_items, grain;
     int n_workers;
