@@ -63,7 +63,8 @@ typedef struct mti_opt_params {
 
 /* The heads of one attention call. q, o: [b,a,s,d]; k, v: [b,a_kv,t,d] with
  * a % a_kv == 0; lse: f32 contiguous [b,a,s] (natural log of the sum of exp of
- * the scaled scores; may be NULL in forward). Any strides with stride[3] == 1.
+ * the scaled scores; may be NULL in forward). Any strides with stride[3] == 1 and
+ * stride[2] >= d.
  * Causal: query i sees keys j <= i + (t - s).
  * Dropout with p > 0: the probability of (b,h,i,j) is kept when the draw of
  * element ((b*a + h)*s + i)*t + j is >= p (see `dropout`), scaled by 1/(1-p). */

@@ -43,17 +43,31 @@ static bool flash_shape(mti_call *c)
     return true;
 }
 
-static bool attention_of(mti_call *c, mti_attention *at, const mti_view *q, const mti_view *k,
-                         const mti_view *v)
+/* A view that kernels take: rows dense and not overlapping (a row that is alone has any stride). */
+static bool fit_rows(mti_call *c, const mti_view *v, mti_view *out)
+{
+    if (!(v = mti_dense_rows(c, v))) return false;
+    if (v->shape[2] > 1 && v->stride[2] < v->shape[3] && !(v = mti_dense(c, v))) return false;
+    *out = *v;
+    if (v->shape[2] <= 1) out->stride[2] = v->shape[3];
+    return true;
+}
+
+typedef struct inputs {
+    mti_view q, k, v;
+} inputs;
+
+static bool attention_of(mti_call *c, mti_attention *at, inputs *in, const mti_view *q,
+                         const mti_view *k, const mti_view *v)
 {
     const mti_params *p = c->params;
-    *at = (mti_attention){.q = mti_dense_rows(c, q),
-                          .k = mti_dense_rows(c, k),
-                          .v = mti_dense_rows(c, v),
+    *at = (mti_attention){.q = &in->q,
+                          .k = &in->k,
+                          .v = &in->v,
                           .scale = p->attention.scale,
                           .p = p->attention.p,
                           .causal = p->attention.causal};
-    return at->q && at->k && at->v;
+    return fit_rows(c, q, &in->q) && fit_rows(c, k, &in->k) && fit_rows(c, v, &in->v);
 }
 
 /* Products of the two halves, masked blocks included: 2 s t d each, per head and batch. */
@@ -70,9 +84,10 @@ static bool put_i64(mti_call *c, const mti_view *v, uint64_t value)
 
 static bool flash_forward(mti_call *c)
 {
+    inputs in;
     mti_attention at;
     const mti_view *q = mti_in(c, 0);
-    if (!attention_of(c, &at, q, mti_in(c, 1), mti_in(c, 2))) return false;
+    if (!attention_of(c, &at, &in, q, mti_in(c, 1), mti_in(c, 2))) return false;
     uint64_t seed, offset, draws = 0;
     if (at.p > 0) draws = (uint64_t)(q->shape[0] * q->shape[1] * q->shape[2] * at.k->shape[2]);
     mti_rng_take(c->device, draws, &seed, &offset);
@@ -95,18 +110,22 @@ static const mti_view *din_heads_inside(mti_call *c, int i)
 
 static bool flash_backward(mti_call *c)
 {
+    inputs in;
     mti_attention at;
-    if (!attention_of(c, &at, mti_saved(c, MTI_IN0), mti_saved(c, MTI_IN1), mti_saved(c, MTI_IN2)))
+    if (!attention_of(c, &at, &in, mti_saved(c, MTI_IN0), mti_saved(c, MTI_IN1),
+                      mti_saved(c, MTI_IN2)))
         return false;
     at.o = mti_saved(c, MTI_OUT0), at.lse = mti_saved(c, MTI_AUX0);
     at.seed = mti_saved(c, MTI_AUX1), at.offset = mti_saved(c, MTI_AUX2);
-    const mti_view *dy = mti_dense_rows(c, mti_dout(c)), *d[3];
+    mti_view dy;
+    const mti_view *d[3];
     for (int i = 0; i < 3; i++)
         if (!(d[i] = din_heads_inside(c, i))) return false;
     count(c, &at, 5); /* the weights once more, dp, dq, dk, dv */
     void *scratch;
-    return dy && mti_scratch(c, c->k->attention_backward_scratch(c->ctx, &at), &scratch) &&
-           c->k->attention_backward(c->ctx, &at, dy, d[0], d[1], d[2], scratch);
+    return fit_rows(c, mti_dout(c), &dy) &&
+           mti_scratch(c, c->k->attention_backward_scratch(c->ctx, &at), &scratch) &&
+           c->k->attention_backward(c->ctx, &at, &dy, d[0], d[1], d[2], scratch);
 }
 
 const mti_op_code mti_code_flash_attention = {flash_shape, flash_forward, flash_backward};
