@@ -21,7 +21,7 @@ json_t *mti_profile_json(const mti_profile_data *p);
 
 /* The table of distinct storages the tape keeps, equal ones of repeated layers folded. */
 bool mti_print_saved(const mt_ledger *ledger, FILE *out, const mti_style *style);
-/* "block  b=2 s=4096 d=1024 ..." */
+/* "block  b=2 s=4096 d=1024 ...", and what it runs on, on a line of its own. */
 void mti_print_model(const mti_options *o, mt_device *device, FILE *out, const mti_style *style);
 const char *mti_role_name(mt_save_role role);
 

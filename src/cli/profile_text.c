@@ -19,7 +19,7 @@ void mti_print_model(const mti_options *o, mt_device *device, FILE *out, const m
                 mt_attention_form_name(c->attention));
     if (norms) fprintf(out, ", %s-norm", mt_norm_place_name(c->norm));
     if (c->dropout > 0) fprintf(out, ", dropout %g", c->dropout);
-    fprintf(out, ", %s on %s (%d threads)\n", mt_dtype_name(c->dtype), mt_device_kind(device),
+    fprintf(out, "\n%s on %s, %d threads\n", mt_dtype_name(c->dtype), mt_device_kind(device),
             mt_device_threads(device));
 }
 
@@ -156,7 +156,7 @@ bool mti_profile_print(const mti_profile_data *p, FILE *out)
     const mti_measurement *m = &p->measured;
     char count[MTI_NUMBER], bytes[MTI_NUMBER], scaled[MTI_NUMBER];
     mti_print_model(p->options, p->device, out, &style);
-    fprintf(out, "%s parameters, %s bytes\n", mti_thousands(count, (int64_t)m->n_params),
+    fprintf(out, "%s parameters in %s bytes\n", mti_thousands(count, (int64_t)m->n_params),
             mti_thousands(bytes, (int64_t)m->param_bytes));
     mti_heading(out, &style, "Saved for backward, right after forward: %s bytes (%s)",
                 mti_thousands(bytes, (int64_t)mt_ledger_bytes(m->ledger)),

@@ -77,6 +77,13 @@ static const char *for_all(char *buf, size_t size, const line *l, const char *pa
     return buf;
 }
 
+static size_t view_bytes(const mt_saver *s)
+{
+    size_t n = mt_dtype_size(s->dtype);
+    for (int d = 0; d < s->rank; d++) n *= (size_t)s->shape[d];
+    return n;
+}
+
 /* The others that keep the same storage: "k, v, attn.proj linear x". */
 static void note_sharers(mti_table *table, const mt_ledger *ledger, const line *l)
 {
@@ -98,8 +105,9 @@ static void note_sharers(mti_table *table, const mt_ledger *ledger, const line *
         last = &held;
     }
     if (!n) return;
+    bool part = view_bytes(&l->entry.saver) < l->entry.bytes;
     mti_table_ink(table, MTI_DIM);
-    mti_table_note(table, 2, "also kept, at no cost: %s", text);
+    mti_table_note(table, 2, part ? "one storage with %s" : "also kept, at no cost: %s", text);
 }
 
 static void print_line(mti_table *table, const mt_ledger *ledger, const line *l, const char *path,

@@ -1,0 +1,53 @@
+"""`memtape demo`: trains, compares itself with what it must beat, and measures where memory goes."""
+import hashlib
+import os
+import re
+import shlex
+import subprocess
+import tempfile
+from lib import MEMTAPE, check, done, equal, run
+
+folder = tempfile.TemporaryDirectory()
+TEXT = os.path.join(folder.name, "words.txt")
+SAVE = os.path.join(folder.name, "demo.safetensors")
+WORDS = ["relation", "notation", "alienate", "tonality", "national", "litation"]
+
+# Which letter follows depends on more than the one before: a bigram model is at a loss.
+with open(TEXT, "w") as f:
+    draws = hashlib.shake_256(b"words").digest(6000)
+    f.write(" ".join(WORDS[d % len(WORDS)] for d in draws))
+
+# ---- too few steps: it says that it failed ----
+p = run("demo", "--data", TEXT, "--steps", 2)
+equal(p.returncode, 1, "status when the bigram model is better")
+check("do not beat the bigram" in p.stderr, "and it says so")
+
+# ---- enough of them ----
+p = run("demo", "--data", TEXT, "--steps", 120, "--save", SAVE)
+equal(p.returncode, 0, f"status: {p.stderr}")
+score = {k: float(v) for k, v in re.findall(r"^  (uniform|unigram|bigram|memtape's gpt) +([\d.]+)  ",
+                                            p.stdout, re.M)}
+equal(len(score), 4, "four scores")
+equal(score.get("uniform"), 8.0, "the uniform model's")
+check(score["memtape's gpt"] < score["bigram"] < score["unigram"] < 8, f"their order: {score}")
+rows = re.findall(r"^  (relu|gelu) +(flash|math) +([\d,]+) +([\d,]+) +([\d,]+) +yes", p.stdout, re.M)
+equal([r[:2] for r in rows], [("relu", "flash"), ("gelu", "flash"), ("relu", "math"),
+                              ("gelu", "math")], "four measurements")
+saved = [int(r[2].replace(",", "")) for r in rows]
+b, s, d, a, layers = 8, 128, 128, 4, 4
+equal(saved[1] - saved[0], layers * 4 * b * s * 4 * d, "GELU keeps its input besides: 4bsf a layer")
+equal(saved[3] - saved[2], saved[1] - saved[0], "whatever the attention")
+equal(saved[2] - saved[0], layers * (4 * a * b * s * s - 4 * a * b * s - 16),
+      "math keeps the weights; flash one f32 a row and its RNG state")
+check("It writes" in p.stdout, "a sample")
+
+# ---- every command that it suggests works ----
+commands = re.findall(rf"^  ({re.escape(MEMTAPE)} .*)$", p.stdout, re.M)
+check(len(commands) >= 4, f"suggestions: {commands}")
+for command in commands:
+    if "4096" in command:
+        continue  # a second or more, and a test of its own
+    q = subprocess.run(shlex.split(command), capture_output=True, cwd=folder.name)
+    equal(q.returncode, 0, f"status of the suggested {command}: {q.stderr[-300:]}")
+
+done()

@@ -1,0 +1,186 @@
+"""`memtape train` and `generate`: resumed runs go on bit for bit, nothing is lost to Ctrl-C, and
+what is damaged, missing or too small is refused."""
+import hashlib
+import json
+import os
+import re
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from lib import MEMTAPE, check, done, equal, refused, run
+
+folder = tempfile.TemporaryDirectory()
+TEXT = os.path.join(folder.name, "text.txt")
+
+
+def path(name):
+    return os.path.join(folder.name, name)
+
+
+def write(name, data):
+    with open(path(name), "wb") as f:
+        f.write(data)
+    return path(name)
+
+
+def make_text():
+    words = [hashlib.sha256(str(i).encode()).hexdigest()[: 2 + i % 5] for i in range(50)]
+    text = " ".join(words[(i * i + i // 7) % 50] for i in range(4000))
+    write("text.txt", text.encode())
+
+
+def contents(name):
+    """Tensors and metadata of a safetensors file, read without memtape's help."""
+    with open(path(name), "rb") as f:
+        data = f.read()
+    size = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8 : 8 + size])
+    body = data[8 + size :]
+    metadata = header.pop("__metadata__")
+    return {k: body[v["data_offsets"][0] : v["data_offsets"][1]] for k, v in header.items()}, metadata
+
+
+SMALL = ["--data", TEXT, "--steps", 20, "-b", 4, "-s", 16, "-d", 16, "-a", 2, "-l", 2,
+         "--dropout", 0.1, "--lr", 0.01, "--accumulate", 2, "--seed", 7]
+
+
+def losses(output):
+    return dict(re.findall(r"^step (\d+)/20  loss ([\d.]+)", output, re.M))
+
+
+def resumed_run_goes_on_bit_for_bit():
+    os.mkdir(path("saves"))
+    whole = run("train", *SMALL, "--save", path("saves"), "--save-every", 10)
+    equal(whole.returncode, 0, f"status of the whole run: {whole.stderr}")
+    equal(sorted(os.listdir(path("saves"))), ["step-10.safetensors", "step-20.safetensors"],
+          "one file per save, and nothing else")
+    half = run("train", "--data", TEXT, "--resume", path("saves/step-10.safetensors"), "--save",
+               path("resumed.safetensors"))
+    equal(half.returncode, 0, f"status of the resumed run: {half.stderr}")
+    first, second = losses(whole.stdout), losses(half.stdout)
+    equal(sorted(map(int, first)), list(range(1, 21)), "a line for each step")
+    equal(second, {k: v for k, v in first.items() if int(k) > 10}, "losses after resuming")
+    equal(half.stdout.splitlines()[-1], whole.stdout.splitlines()[-1], "held-out bits per byte")
+    a, b = contents("saves/step-20.safetensors"), contents("resumed.safetensors")
+    equal(sorted(a[0]), sorted(b[0]), "names of the tensors")
+    equal([k for k in a[0] if a[0][k] != b[0][k]], [], "tensors that differ")
+    equal(a[1], b[1], "metadata: step, generator, plan")
+    check(any(k.startswith("optimizer.") for k in a[0]), "the optimizer's state is in the file")
+    again = run("train", *SMALL, "--threads", 1)
+    equal(losses(again.stdout), first, "losses with another number of threads")
+    other = run("train", *SMALL, "--seed", 8)
+    check(losses(other.stdout) != first, "another seed gives another run")
+    longer = run("train", "--data", TEXT, "--resume", path("saves/step-20.safetensors"), "--steps", 22)
+    check("step 22/22" in longer.stdout, "a finished run can be made longer")
+
+
+def learns_something():
+    p = run("train", "--data", TEXT, "--steps", 150, "--lr", "3e-3", "--eval-every", 50)
+    bits = [float(x) for x in re.findall(r"held-out bits per byte ([\d.]+)", p.stdout)]
+    equal(len(bits), 4, "three looks on the way and one at the end")
+    check(bits and bits[-1] < bits[0] < 8, f"held-out bits fall: {bits}")
+
+
+def interrupted_run_is_saved(number):
+    name = f"interrupted-{number}.safetensors"
+    p = subprocess.Popen([MEMTAPE, "train", "--data", TEXT, "--steps", "1000000", "--save", path(name)],
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    p.stdout.readline()
+    time.sleep(0.5)
+    p.send_signal(number)
+    out, err = p.communicate(timeout=60)
+    equal(p.returncode, 130, f"status after signal {number}: {err}")
+    check("saved" in err and "--resume" in err, f"it says what to do: {err}")
+    step = int(contents(name)[1]["memtape.step"])
+    check(step > 0, "some steps were made")
+    p = run("train", "--data", TEXT, "--resume", path(name), "--steps", step + 1)
+    equal(p.returncode, 0, f"status of going on: {p.stderr}")
+    check(f"at step {step}" in p.stdout, "it goes on where it was")
+
+
+def bad_texts_are_refused():
+    refused(["missing.txt", "No such file"], "train", "--data", path("missing.txt"), status=1)
+    refused(["empty"], "train", "--data", write("empty.txt", b""), status=1)
+    refused(["too short", "65"], "train", "--data", write("short.txt", b"abc"), status=1)
+    refused(["folder"], "train", "--data", folder.name, status=1)
+    if os.geteuid() != 0:
+        write("secret.txt", b"x" * 1000)
+        os.chmod(path("secret.txt"), 0)
+        refused(["secret.txt", "denied"], "train", "--data", path("secret.txt"), status=1)
+    p = run("train", "--data", write("bytes.bin", bytes(range(256)) * 40), "--steps", 2)
+    equal(p.returncode, 0, f"any bytes are text: {p.stderr}")
+    p = run("train", "--data", TEXT, "--steps", 2, "--val-fraction", 0)
+    equal(p.returncode, 0, f"nothing held out: {p.stderr}")
+    p = run("train", "--data", TEXT, "--steps", 2, "--save", "/nonexistent/x")
+    equal(p.returncode, 1, "status when saving fails")
+    check("/nonexistent/x" in p.stderr, "and the text names the file")
+
+
+def damaged_files_are_refused():
+    with open(path("saves/step-10.safetensors"), "rb") as f:
+        good = f.read()
+    size = struct.unpack("<Q", good[:8])[0]
+    header = good[8 : 8 + size]
+
+    def with_header(text):
+        return struct.pack("<Q", len(text)) + text + good[8 + size :]
+
+    def edited(key, value):
+        j = json.loads(header)
+        plan = json.loads(j["__metadata__"]["run"])
+        plan[key] = value
+        j["__metadata__"]["run"] = json.dumps(plan)
+        return with_header(json.dumps(j).encode())
+
+    bad = {"empty": b"", "half": good[: len(good) // 2], "cut": good[:-1], "longer": good + b"x",
+           "header": good[:8] + b"x" * 8 + good[16:], "huge": struct.pack("<Q", 2**63) + good[8:],
+           "nosteps": edited("steps", -1), "hugebatch": edited("batch", 10**12),
+           "real": edited("lr", "nan"), "type": edited("seq", "many"), "seq": edited("seq", 10**6),
+           "text": edited("text", "zz"), "config": with_header(header.replace(b"hidden", b"hiddem")),
+           "notjson": with_header(header.replace(b"{", b"[", 1))}
+    for name, data in bad.items():
+        file = write(f"bad-{name}.safetensors", data)
+        p = run("train", "--data", TEXT, "--resume", file, "--save", path("never.safetensors"))
+        equal(p.returncode, 1, f"status of resuming from a bad file, {name}")
+        if name in ("empty", "half", "cut", "longer", "huge"):
+            check(file in p.stderr, f"{name}: the text names the file: {p.stderr}")
+        check(len(p.stderr) > 20, f"{name}: a text")
+        if name not in ("nosteps", "hugebatch", "real", "type", "seq", "text"):
+            refused([], "generate", "--model", file, "-q", status=1)
+    check(not os.path.exists(path("never.safetensors")), "nothing was written")
+    refused(["No such file"], "generate", "--model", path("nothing"), status=1)
+
+
+def generation_is_deterministic():
+    model = path("resumed.safetensors")
+
+    def text(*args):
+        p = subprocess.run([MEMTAPE, "generate", "--model", model, "--tokens", "60", *args],
+                           capture_output=True)
+        equal(p.returncode, 0, f"status of generate {args}: {p.stderr}")
+        return p.stdout
+
+    first = text("--prompt", "ab", "--seed", "3")
+    check(first.startswith(b"ab"), "the prompt comes first")
+    equal(len(first), 2 + 60 + 1, "bytes: prompt, sample, newline")
+    equal(text("--prompt", "ab", "--seed", "3"), first, "the same seed")
+    check(text("--prompt", "ab", "--seed", "4") != first, "another seed")
+    greedy = text("--prompt", "ab", "--temperature", "0")
+    equal(text("--prompt", "ab", "--temperature", "0", "--seed", "9"), greedy, "no seed matters at 0")
+    equal(text("--prompt", "ab", "--top-k", "1", "--seed", "5"), greedy, "top-k 1 is greedy")
+    equal(len(text("--prompt", "x" * 1000, "-q")), 61, "a prompt longer than the context")
+    equal(len(text("--prompt", "")), 61, "an empty prompt")
+
+
+make_text()
+resumed_run_goes_on_bit_for_bit()
+learns_something()
+interrupted_run_is_saved(signal.SIGINT)
+interrupted_run_is_saved(signal.SIGTERM)
+bad_texts_are_refused()
+damaged_files_are_refused()
+generation_is_deterministic()
+done()
