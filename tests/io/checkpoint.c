@@ -150,6 +150,25 @@ static void a_saved_run_without_the_generator_would_not_continue(void **state)
     unlink(path);
 }
 
+static void loading_forgets_state_that_the_file_does_not_have(void **state)
+{
+    (void)state;
+    const char *path = planted_path("run.safetensors");
+    run whole = start(ADAMW, MT_F32, 1), back = start(ADAMW, MT_F32, 1);
+    mtt_ok(mt_checkpoint_save(path, back.model, back.optimizer, 0, 0, NULL));
+    train(&back, 0, 2);
+    mt_safetensors *f = mt_safetensors_open(path);
+    mtt_ok(mt_checkpoint_load(f, back.model, back.optimizer, NULL));
+    mt_safetensors_free(f);
+    assert_int_equal(mt_optimizer_state_count(back.optimizer), 0);
+    train(&whole, 0, 2);
+    train(&back, 0, 2);
+    assert_true(same_weights(&whole, &back));
+    stop(&whole);
+    stop(&back);
+    unlink(path);
+}
+
 static void weights_load_from_a_checkpoint_as_from_any_file(void **state)
 {
     (void)state;
@@ -322,6 +341,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_resumed_run_continues_bit_for_bit),
         cmocka_unit_test(a_saved_run_without_the_generator_would_not_continue),
+        cmocka_unit_test(loading_forgets_state_that_the_file_does_not_have),
         cmocka_unit_test(weights_load_from_a_checkpoint_as_from_any_file),
         cmocka_unit_test(what_does_not_fit_changes_nothing),
         cmocka_unit_test(keys_of_ours_are_not_the_callers),
