@@ -1,0 +1,45 @@
+/* options.c: whatever the words, parsing ends in options that can be run or in an error with a
+ * text. Nothing is run. The first byte picks the verb; the rest is split into words at zero bytes.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include "cli/options.h"
+
+#define MAX_WORDS 64
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
+
+/* What a verb that builds a model relies on. */
+static void check(const mti_options *o)
+{
+    bool builds =
+        o->verb == MTI_PROFILE || o->verb == MTI_EXPLAIN || (o->verb == MTI_TRAIN && !o->resume);
+    if (o->help || !builds) return;
+    const mt_model_config *c = &o->config;
+    if (o->batch < 1 || o->seq < 1 || c->hidden < 1 || c->heads < 0) abort();
+    if (c->heads && c->hidden % c->heads) abort();
+    if (!(c->dropout >= 0 && c->dropout < 1)) abort();
+    if (mt_model_config_check(c) != MT_OK) abort();
+    size_t n;
+    if (!mti_mul_size((size_t)o->batch * (size_t)o->seq, (size_t)c->hidden, &n)) abort();
+    if (c->kind == MT_MODEL_GPT && o->seq > c->context) abort();
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
+{
+    if (n_bytes == 0) return 0;
+    char name[] = "memtape", *words[MAX_WORDS + 1] = {name};
+    char *text = malloc(n_bytes); /* the words, each ending in a zero */
+    if (!text) return 0;
+    memcpy(text, data + 1, n_bytes - 1);
+    text[n_bytes - 1] = 0;
+    int n = 1;
+    for (size_t at = 0; at + 1 < n_bytes && n < MAX_WORDS; at += strlen(text + at) + 1)
+        words[n++] = text + at;
+    mti_options o;
+    mt_clear_error();
+    if (mti_options_parse(&o, (mti_verb)(data[0] % MTI_VERB_COUNT), n, words, true)) check(&o);
+    mti_options_free(&o);
+    free(text);
+    return 0;
+}

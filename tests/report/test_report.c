@@ -1,0 +1,223 @@
+/* test_report.c: figures, widths, tables and the progress bar, read back as text. */
+#include <stdlib.h>
+#include <string.h>
+#include "mtt.h"
+#include "report/json.h"
+#include "report/report.h"
+
+static const mti_style plain = {.width = 100};
+
+/* A stream whose text can be read. */
+typedef struct page {
+    char *text;
+    size_t n;
+    FILE *out;
+} page;
+
+static void open_page(page *p)
+{
+    p->out = open_memstream(&p->text, &p->n);
+    assert_non_null(p->out);
+}
+
+static void assert_page(page *p, const char *expected)
+{
+    fclose(p->out);
+    assert_string_equal(p->text, expected);
+    free(p->text);
+}
+
+static void thousands_are_separated(void **state)
+{
+    (void)state;
+    char buf[MTI_NUMBER];
+    assert_string_equal(mti_thousands(buf, 0), "0");
+    assert_string_equal(mti_thousands(buf, 999), "999");
+    assert_string_equal(mti_thousands(buf, 1000), "1,000");
+    assert_string_equal(mti_thousands(buf, 83886080), "83,886,080");
+    assert_string_equal(mti_thousands(buf, -1024), "-1,024");
+    assert_string_equal(mti_thousands(buf, INT64_MIN), "-9,223,372,036,854,775,808");
+}
+
+static void scaled_numbers_keep_three_digits(void **state)
+{
+    (void)state;
+    char buf[MTI_NUMBER];
+    assert_string_equal(mti_scaled(buf, 0), "0");
+    assert_string_equal(mti_scaled(buf, 999), "999");
+    assert_string_equal(mti_scaled(buf, 999.7), "1.00 k");
+    assert_string_equal(mti_scaled(buf, 12345), "12.3 k");
+    assert_string_equal(mti_scaled(buf, 137438953472.0), "137 G");
+    assert_string_equal(mti_scaled(buf, 1e30), "1000000000000 E");
+}
+
+static void durations_are_read_at_a_glance(void **state)
+{
+    (void)state;
+    char buf[MTI_NUMBER];
+    assert_string_equal(mti_duration(buf, 0.2), "0 s");
+    assert_string_equal(mti_duration(buf, 59.4), "59 s");
+    assert_string_equal(mti_duration(buf, 59.6), "1:00");
+    assert_string_equal(mti_duration(buf, 3723), "1:02:03");
+    assert_string_equal(mti_duration(buf, -1), "--");
+    assert_string_equal(mti_duration(buf, 1e300), "--");
+}
+
+static void widths_count_columns_not_bytes(void **state)
+{
+    (void)state;
+    assert_int_equal(mti_text_width(""), 0);
+    assert_int_equal(mti_text_width("abs\u00b2"), 4);
+    assert_int_equal(mti_text_width("e\u0301"), 1);       /* a combining accent */
+    assert_int_equal(mti_text_width("\u8a18\u61b6"), 4);  /* wide characters */
+    assert_int_equal(mti_text_width("\xff\xfe"), 2);      /* not UTF-8: each byte shows */
+    assert_int_equal(mti_text_fit("a\u00b2b", 2), 3);     /* bytes; no character is cut */
+    assert_int_equal(mti_text_fit("\u8a18\u61b6", 3), 3); /* half of a wide one does not fit */
+}
+
+static void columns_are_aligned(void **state)
+{
+    (void)state;
+    page p;
+    open_page(&p);
+    mti_table *t = mti_table_new("lr", (const char *const[]){"name", "bytes"});
+    mti_table_cell(t, "x\u00b2");
+    mti_table_bytes(t, 16384);
+    mti_table_cell(t, "mask");
+    mti_table_bytes(t, 5);
+    mti_table_note(t, 0, "a note");
+    mti_table_rule(t);
+    mti_table_skip(t, 1);
+    mti_table_bytes(t, 16389);
+    mtt_ok(mti_table_print(t, p.out, &plain));
+    mti_table_free(t);
+    assert_page(&p, "  name   bytes\n"
+                    "  x\u00b2    16,384\n"
+                    "  mask       5\n"
+                    "  a note\n"
+                    "  \u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\n"
+                    "        16,389\n");
+}
+
+static void elidable_columns_give_way_on_a_narrow_page(void **state)
+{
+    (void)state;
+    page p;
+    open_page(&p);
+    const mti_style narrow = {.width = 20};
+    mti_table *t = mti_table_new("er", NULL);
+    mti_table_cell(t, "gpt.h.11.attn.heads");
+    mti_table_bytes(t, 49152);
+    mtt_ok(mti_table_print(t, p.out, &narrow));
+    mti_table_free(t);
+    assert_page(&p, "  gpt.h.11.\u2026  49,152\n");
+}
+
+static void a_table_reports_that_memory_ran_out(void **state)
+{
+    (void)state;
+    bool whole = false;
+    for (uint64_t nth = 1; !whole; nth++) {
+        page p;
+        open_page(&p);
+        mti_fail_nth_alloc(nth);
+        mti_table *t = mti_table_new("ll", (const char *const[]){"a", "b"});
+        for (int i = 0; i < 20; i++) mti_table_cell(t, "cell %d", i);
+        mti_table_note(t, 1, "note");
+        mt_status status = mti_table_print(t, p.out, &plain);
+        mti_fail_nth_alloc(0);
+        whole = status == MT_OK;
+        if (!whole) mtt_failed(MT_ERR_MEMORY, "");
+        mti_table_free(t);
+        fclose(p.out);
+        assert_true(whole == (p.n > 0)); /* all of it or nothing */
+        free(p.text);
+    }
+}
+
+static void bytes_of_unknown_origin_cannot_drive_a_terminal(void **state)
+{
+    (void)state;
+    page p;
+    open_page(&p);
+    const unsigned char text[] = "a\x1b[2J\xc3\xa9\n\xff\t\x7f\xc2\x9b";
+    mti_print_bytes(p.out, text, sizeof text - 1);
+    assert_page(&p, "a?[2J\xc3\xa9\n?\t??");
+}
+
+static void paragraphs_break_at_spaces(void **state)
+{
+    (void)state;
+    page p;
+    open_page(&p);
+    mti_print_wrapped(p.out, 2, 12, "one two  three four");
+    assert_page(&p, "  one two\n  three four\n");
+}
+
+static void away_from_a_terminal_progress_is_a_line_per_interval(void **state)
+{
+    (void)state;
+    page p;
+    open_page(&p);
+    mti_progress progress = {.out = p.out, .total = 5, .every = 2, .began = mti_now()};
+    for (int64_t i = 1; i <= 5; i++) mti_progress_step(&progress, i, "loss 1");
+    mti_progress_say(&progress, "saved %s", "x");
+    mti_progress_end(&progress);
+    assert_page(&p,
+                "step 2/5  loss 1  ETA 0 s\nstep 4/5  loss 1  ETA 0 s\nstep 5/5  loss 1  ETA 0 s\n"
+                "saved x\n");
+}
+
+static void on_a_terminal_the_bar_is_redrawn_within_its_width(void **state)
+{
+    (void)state;
+    page p;
+    open_page(&p);
+    mti_progress progress = {.out = p.out,
+                             .style = {.live = true, .width = 40},
+                             .total = 2,
+                             .every = 1,
+                             .began = mti_now()};
+    mti_progress_step(&progress, 1, "loss 1.2345");
+    mti_progress_say(&progress, "a line");
+    mti_progress_step(&progress, 2, "loss 1.2345");
+    mti_progress_end(&progress);
+    fclose(p.out);
+    assert_null(strchr(p.text, '\t'));
+    assert_non_null(strstr(p.text, "\u2588\u2588"));
+    assert_non_null(strstr(p.text, "\r\x1b[Ka line\n"));
+    for (char *line = strtok(p.text, "\r\n"); line; line = strtok(NULL, "\r\n"))
+        assert_true(mti_text_width(line) <= 40 + 3); /* the sequence that clears shows as 3 */
+    free(p.text);
+}
+
+static void json_is_written_whole_or_not_at_all(void **state)
+{
+    (void)state;
+    json_t *root = json_object();
+    mti_json_put_int(root, "bytes", 83886080);
+    mti_json_put_text(root, "preset", NULL);
+    mti_json_put(root, "broken", NULL); /* as when memory ran out */
+    assert_int_equal(mti_json_write(root, "never-written.json"), MT_ERR_MEMORY);
+    mtt_failed(MT_ERR_MEMORY, "json");
+    assert_null(fopen("never-written.json", "r"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(thousands_are_separated),
+        cmocka_unit_test(scaled_numbers_keep_three_digits),
+        cmocka_unit_test(durations_are_read_at_a_glance),
+        cmocka_unit_test(widths_count_columns_not_bytes),
+        cmocka_unit_test(columns_are_aligned),
+        cmocka_unit_test(elidable_columns_give_way_on_a_narrow_page),
+        cmocka_unit_test(a_table_reports_that_memory_ran_out),
+        cmocka_unit_test(bytes_of_unknown_origin_cannot_drive_a_terminal),
+        cmocka_unit_test(paragraphs_break_at_spaces),
+        cmocka_unit_test(away_from_a_terminal_progress_is_a_line_per_interval),
+        cmocka_unit_test(on_a_terminal_the_bar_is_redrawn_within_its_width),
+        cmocka_unit_test(json_is_written_whole_or_not_at_all),
+    };
+    return cmocka_run_group_tests_name("report", tests, NULL, NULL);
+}
