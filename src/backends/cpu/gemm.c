@@ -151,14 +151,17 @@ static void cut_in_strips(mti_gemm *g)
     g->tile_k = min64(g->k, MAX_SIDE);
 }
 
-static void cut(mti_gemm *g, int threads)
+static void cut(mti_ctx *ctx, mti_gemm *g)
 {
     int64_t operands = (g->m + g->n) * g->k * (int64_t)g->size;
     double macs = (double)g->m * (double)g->n * (double)g->k;
     int64_t shorter = min64(g->m, g->n);
     g->turn_b = turns_b(g);
     if (g->size == 2) {
-        g->tile_m = min64(g->m, 256), g->tile_n = min64(g->n, 256), g->tile_k = min64(g->k, 512);
+        bool native = mti_gemm_bf16_wanted(g);
+        g->tile_m = min64(g->m, 256), g->tile_k = min64(g->k, 512);
+        g->tile_n = min64(g->n, native ? max64(256, min64(2048, 16384 / g->tile_m)) : 256);
+        if (native) mti_gemm_bf16_plan(ctx, g);
     } else if (macs <= IN_PLACE_MACS && (!g->turn_b || g->n * g->k <= TURN_ELEMENTS)) {
         g->tile_m = g->m, g->tile_n = g->n, g->tile_k = g->k;
     } else if (shorter <= 32 ||
@@ -173,7 +176,7 @@ static void cut(mti_gemm *g, int threads)
     g->n_items = g->n_batch * g->tiles_m * g->tiles_n;
     g->grain = max64(1, GRAIN_MACS / max64(1, g->tile_m * g->tile_n * g->k));
     bool alone = macs * (double)g->n_batch < PARALLEL_MACS;
-    g->n_workers = alone ? 1 : (int)min64(threads, divide_up(g->n_items, g->grain));
+    g->n_workers = alone ? 1 : (int)min64(ctx->threads, divide_up(g->n_items, g->grain));
     g->scratch_per_worker = g->size == 2 ? mti_gemm_half_scratch(g) : 0;
 }
 
@@ -268,7 +271,7 @@ size_t mti_cpu_gemm_scratch(mti_ctx *ctx, const mti_view *a, const mti_view *b, 
     mti_gemm g;
     if (mt_dtype_size(c->dtype) != 2 || mti_view_count(c) == 0) return 0;
     read_views(&g, a, b, c);
-    cut(&g, ctx->threads);
+    cut(ctx, &g);
     return (size_t)g.n_workers * g.scratch_per_worker;
 }
 
@@ -286,7 +289,7 @@ bool mti_cpu_gemm(mti_ctx *ctx, double alpha, const mti_view *a, const mti_view 
     g.alpha = alpha, g.accumulate = beta != 0;
     g.bias = bias == NULL ? NULL : bias->data;
     g.scratch = scratch;
-    cut(&g, ctx->threads);
+    cut(ctx, &g);
     mti_cpu_workers(ctx, g.n_workers, g.n_items, g.grain, run_items, &g);
     return true;
 }

@@ -28,6 +28,8 @@ typedef struct mti_gemm {
     int64_t tile_m, tile_n, tile_k; /* functions of shapes and dtype alone */
     int64_t tiles_m, tiles_n, n_items, grain;
     int n_workers;
+    bool native; /* bf16 by oneDNN, which needs native_scratch bytes of its own */
+    size_t native_scratch;
     char *scratch;
     size_t scratch_per_worker;
 } mti_gemm;
@@ -38,6 +40,13 @@ typedef struct mti_gemm_tile {
     const char *a, *b; /* this batch item's matrices */
     char *c;
 } mti_gemm_tile;
+
+/* gemm_bf16.c: is oneDNN here, able and worth it? Then plan, once the tiles are cut: sets
+ * native (false if it will not take these operands) and native_scratch. */
+bool mti_gemm_bf16_wanted(const mti_gemm *g);
+void mti_gemm_bf16_plan(mti_ctx *ctx, mti_gemm *g);
+/* c [t->m,t->n] = a b, without alpha; false when oneDNN ran out of memory. */
+bool mti_gemm_bf16_product(const mti_gemm *g, const mti_gemm_tile *t, float *c, void *scratch);
 
 /* gemm_half.c: a tile of 16-bit floats. scratch: mti_gemm_half_scratch bytes. */
 size_t mti_gemm_half_scratch(const mti_gemm *g);

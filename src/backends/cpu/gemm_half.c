@@ -1,22 +1,28 @@
-/* gemm_half.c: products of bf16 and f16 through f32: blocks of both operands are
- * widened into scratch, the tile of c is summed there and rounded once. */
+/* gemm_half.c: products of bf16 and f16. The tile of c is summed in f32 in scratch and
+ * rounded once; blocks of both operands are widened there too, unless oneDNN takes
+ * them as they are. */
 #include <stdint.h>
 #include "backends/cpu/gemm.h"
 
 /* Scratch of one worker, in floats; every part starts on a cache line. */
 typedef struct parts {
-    size_t a, b, c, bias, total;
+    size_t c, bias, added; /* the tile; its part of bias; what is added to one row */
+    size_t a, b, native;   /* widened blocks or oneDNN's scratchpad */
+    size_t total;
 } parts;
 
 static size_t line(int64_t n) { return ((size_t)n + 15) / 16 * 16; }
 
 static parts parts_of(const mti_gemm *g)
 {
-    parts p = {.a = 0};
-    p.b = p.a + line(g->tile_m * g->tile_k);
-    p.c = p.b + line(g->tile_k * g->tile_n);
+    parts p = {.c = 0};
     p.bias = p.c + line(g->tile_m * g->tile_n);
-    p.total = p.bias + line(g->tile_m > g->tile_n ? g->tile_m : g->tile_n);
+    p.added = p.bias + line(g->tile_m > g->tile_n ? g->tile_m : g->tile_n);
+    p.a = p.native = p.added + line(g->tile_n);
+    p.b = p.a + line(g->tile_m * g->tile_k);
+    p.total = p.b + line(g->tile_k * g->tile_n);
+    size_t native = p.native + g->native_scratch / sizeof(float) + 1;
+    if (p.total < native) p.total = line((int64_t)native);
     return p;
 }
 
@@ -33,34 +39,47 @@ static mti_mat widen(const mti_gemm *g, const mti_gemm_side *s, const char *at, 
     return (mti_mat){to, inner, s->trans};
 }
 
-/* The tile before the product: bias, c, their sum or zeros. */
-static void start(const mti_gemm *g, const mti_gemm_tile *t, float *c, float *bias)
+/* What row i of the tile gets beside the product: bias, c, their sum or zeros. */
+static void added_to_row(const mti_gemm *g, const mti_gemm_tile *t, int64_t i, const float *bias,
+                         float *row)
 {
-    int64_t first = g->bias_per_row ? t->i : t->j;
+    if (g->accumulate)
+        mti_cpu_load_f32(g->dtype, t->c + ((t->i + i) * g->c.ld + t->j) * 2, row, t->n);
+    else
+        for (int64_t j = 0; j < t->n; j++) row[j] = 0;
     if (g->bias != NULL)
-        mti_cpu_load_f32(g->dtype, g->bias + first * 2, bias, g->bias_per_row ? t->m : t->n);
-    for (int64_t i = 0; i < t->m; i++) {
-        float *row = c + i * t->n;
-        if (g->accumulate)
-            mti_cpu_load_f32(g->dtype, t->c + ((t->i + i) * g->c.ld + t->j) * 2, row, t->n);
-        else
-            for (int64_t j = 0; j < t->n; j++) row[j] = 0;
-        if (g->bias != NULL)
-            for (int64_t j = 0; j < t->n; j++) row[j] += bias[g->bias_per_row ? i : j];
+        for (int64_t j = 0; j < t->n; j++) row[j] += bias[g->bias_per_row ? i : j];
+}
+
+/* c += alpha a b, block by block. */
+static void widened_product(const mti_gemm *g, const mti_gemm_tile *t, float *a, float *b, float *c)
+{
+    for (int64_t p = 0; p < g->k; p += g->tile_k) {
+        int64_t k = g->tile_k < g->k - p ? g->tile_k : g->k - p;
+        mti_mat wide_a = widen(g, &g->a, t->a, t->i, p, t->m, k, a);
+        mti_mat wide_b = widen(g, &g->b, t->b, p, t->j, k, t->n, b);
+        mti_sgemm(t->m, t->n, k, (float)g->alpha, wide_a, wide_b, 1, c, t->n);
     }
 }
 
 void mti_gemm_half_tile(const mti_gemm *g, const mti_gemm_tile *t, void *scratch)
 {
     parts at = parts_of(g);
-    float *f = scratch, *c = f + at.c;
-    start(g, t, c, f + at.bias);
-    for (int64_t p = 0; p < g->k; p += g->tile_k) {
-        int64_t k = g->tile_k < g->k - p ? g->tile_k : g->k - p;
-        mti_mat a = widen(g, &g->a, t->a, t->i, p, t->m, k, f + at.a);
-        mti_mat b = widen(g, &g->b, t->b, p, t->j, k, t->n, f + at.b);
-        mti_sgemm(t->m, t->n, k, (float)g->alpha, a, b, 1, c, t->n);
+    float *f = scratch, *c = f + at.c, *bias = f + at.bias, *added = f + at.added;
+    int64_t first = g->bias_per_row ? t->i : t->j;
+    if (g->bias != NULL)
+        mti_cpu_load_f32(g->dtype, g->bias + first * 2, bias, g->bias_per_row ? t->m : t->n);
+    bool native = g->native && mti_gemm_bf16_product(g, t, c, f + at.native);
+    if (!native) {
+        for (int64_t i = 0; i < t->m; i++) added_to_row(g, t, i, bias, c + i * t->n);
+        widened_product(g, t, f + at.a, f + at.b, c);
     }
-    for (int64_t i = 0; i < t->m; i++)
-        mti_cpu_store_f32(g->dtype, c + i * t->n, t->c + ((t->i + i) * g->c.ld + t->j) * 2, t->n);
+    for (int64_t i = 0; i < t->m; i++) {
+        float *row = c + i * t->n, alpha = (float)g->alpha;
+        if (native) {
+            added_to_row(g, t, i, bias, added);
+            for (int64_t j = 0; j < t->n; j++) row[j] = alpha * row[j] + added[j];
+        }
+        mti_cpu_store_f32(g->dtype, row, t->c + ((t->i + i) * g->c.ld + t->j) * 2, t->n);
+    }
 }
