@@ -4,87 +4,128 @@
 #include "cli/formula.h"
 #include "base/base.h"
 
-/* Bytes per unit of each product of letters. */
-typedef struct weights {
-    int64_t bsh, bsf, abss, bsv;
-} weights;
+/* The products of letters there are. */
+typedef enum letters { BSH, BSF, ABSS, BSV, N_LETTERS } letters;
 
-/* ---- terms, each with what it stands for; e: bytes of an element ---- */
+typedef struct builder {
+    mti_formula *f;
+    const mt_model_config *c;
+    int64_t value[N_LETTERS]; /* of each product */
+    int64_t sum[N_LETTERS];   /* weights so far */
+    bool in_layers;           /* of a gpt: what is added now is kept in each of them */
+} builder;
 
-static void add_attention(weights *w, const mt_model_config *c, int64_t e)
+static const char *const spelling[N_LETTERS] = {"bsh", "bsf", "abs^2", "bsv"};
+
+/* "12bsh", and "bsh" for 1 */
+static void write_term(char *to, size_t size, const char *before, int64_t weight,
+                       const char *layers, letters product)
 {
-    w->bsh += e;                     /* input of the qkv product */
-    w->bsh += 3 * e;                 /* q, k, v */
-    w->bsh += e;                     /* input of the projection: the heads' outputs, merged */
-    if (c->dropout > 0) w->bsh += 1; /* mask after the projection */
-    if (c->attention == MT_ATTENTION_FLASH) return;
-    w->abss += e;                         /* softmax keeps its output */
-    if (c->dropout > 0) w->abss += 1 + e; /* its mask; the product with v keeps what is left */
+    if (weight == 1)
+        snprintf(to, size, "%s%s%s", before, layers, spelling[product]);
+    else
+        snprintf(to, size, "%s%lld%s%s", before, (long long)weight, layers, spelling[product]);
 }
 
-/* Those that can compute their derivative from the output share it with the next product. */
+/* `weight` bytes for each of the product's elements, in every repeated layer. */
+static void add(builder *b, letters product, int64_t weight, const char *what)
+{
+    int64_t layers = b->in_layers && b->c->layers ? b->c->layers : 1;
+    mti_formula_term *term = &b->f->terms[b->f->n_terms++];
+    *term = (mti_formula_term){.what = what, .bytes = weight * b->value[product] * layers};
+    b->f->bytes += term->bytes;
+    /* f is four times h unless said otherwise, and then the formula does without the letter. */
+    if (product == BSF && (!b->c->ffn || b->c->ffn == 4 * b->c->hidden)) {
+        product = BSH;
+        weight *= 4;
+    }
+    b->sum[product] += weight;
+    write_term(term->text, sizeof term->text, "", weight, b->in_layers ? "L" : "", product);
+}
+
+/* ---- what is kept, term by term; e: bytes of an element ---- */
+
+static void add_attention(builder *b, int64_t e)
+{
+    bool drop = b->c->dropout > 0, math = b->c->attention == MT_ATTENTION_MATH;
+    add(b, BSH, e, "input of the qkv product");
+    add(b, BSH, 3 * e, "q, k and v");
+    if (math) add(b, ABSS, e, "attention weights: softmax keeps its output");
+    if (math && drop) add(b, ABSS, 1, "mask of the attention weights' dropout");
+    if (math && drop) add(b, ABSS, e, "what dropout left of them, for the product with v");
+    add(b, BSH, e,
+        math ? "merged heads: input of the projection"
+             : "merged heads: flash keeps its output, the projection its input");
+    if (drop) add(b, BSH, 1, "mask of the dropout after the projection");
+}
+
+/* Those that can tell their slope from the output share it with the next product. */
 static bool act_keeps_output(const mt_model_config *c)
 {
     return c->act == MT_ACT_RELU || c->act == MT_ACT_TANH || c->act == MT_ACT_SIGMOID ||
            (c->act == MT_ACT_LEAKY_RELU && c->inplace);
 }
 
-static void add_mlp(weights *w, const mt_model_config *c, int64_t e)
+static void add_mlp(builder *b, int64_t e)
 {
-    w->bsh += e;                           /* input of the first product */
-    if (!act_keeps_output(c)) w->bsf += e; /* input of the activation */
-    w->bsf += e;                           /* input of the second product */
-    if (c->dropout > 0) w->bsh += 1;       /* mask */
+    add(b, BSH, e, "input of the MLP's first product");
+    if (act_keeps_output(b->c)) {
+        add(b, BSF, e, "output of the activation: input of the second product, too");
+    } else {
+        add(b, BSF, e, "input of the activation");
+        add(b, BSF, e, "input of the MLP's second product");
+    }
+    if (b->c->dropout > 0) add(b, BSH, 1, "mask of the dropout after the MLP");
 }
 
-static void add_layer(weights *w, const mt_model_config *c, int64_t e)
+static void add_layer(builder *b, int64_t e)
 {
-    bool block = c->kind == MT_MODEL_BLOCK || c->kind == MT_MODEL_GPT;
-    if (block || c->kind == MT_MODEL_ATTENTION) add_attention(w, c, e);
-    if (block || c->kind == MT_MODEL_MLP) add_mlp(w, c, e);
-    if (block) w->bsh += 2 * e; /* inputs of the two layer norms */
+    mt_model_kind kind = b->c->kind;
+    bool block = kind == MT_MODEL_BLOCK || kind == MT_MODEL_GPT;
+    if (block) add(b, BSH, 2 * e, "inputs of the two layer norms");
+    if (block || kind == MT_MODEL_ATTENTION) add_attention(b, e);
+    if (block || kind == MT_MODEL_MLP) add_mlp(b, e);
 }
 
 /* Around a gpt's blocks. */
-static void add_ends(weights *w, const mt_model_config *c, int64_t e)
+static void add_ends(builder *b, int64_t e)
 {
-    if (c->dropout > 0) w->bsh += 1;         /* mask on the embeddings */
-    if (c->norm == MT_NORM_PRE) w->bsh += e; /* input of the last layer norm */
-    w->bsh += e;                             /* input of the head */
-    w->bsv += e;                             /* log-probabilities */
+    if (b->c->dropout > 0) add(b, BSH, 1, "mask of the dropout on the embeddings");
+    if (b->c->norm == MT_NORM_PRE) add(b, BSH, e, "input of the last layer norm");
+    add(b, BSH, e, "input of the head");
+    add(b, BSV, e, "log-probabilities, for the loss");
 }
 
-/* ---- text and value ---- */
+/* ---- the formula as text ---- */
 
-static void append(char *text, size_t size, int64_t weight, const char *letters)
+/* Appends the sums, which start anew. */
+static void write_sums(builder *b)
 {
-    size_t n = strlen(text);
-    bool first = n == 0 || text[n - 1] == '(';
-    if (weight)
-        snprintf(text + n, size - n, "%s%lld%s", first ? "" : " + ", (long long)weight, letters);
+    char *text = b->f->text;
+    const size_t size = sizeof b->f->text;
+    for (int p = 0; p < N_LETTERS; p++) {
+        size_t n = strlen(text);
+        bool first = n == 0 || text[n - 1] == '(';
+        if (b->sum[p])
+            write_term(text + n, size - n, first ? "" : " + ", b->sum[p], "", (letters)p);
+        b->sum[p] = 0;
+    }
 }
 
-static void write_weights(char *text, size_t size, weights w)
+static void build(builder *b)
 {
-    append(text, size, w.bsh, "bsh");
-    append(text, size, w.bsf, "bsf");
-    append(text, size, w.abss, "abs^2");
-    append(text, size, w.bsv, "bsv");
-}
-
-static int64_t value_of(weights w, const mt_model_config *c, int64_t b, int64_t s)
-{
-    int64_t f = c->ffn ? c->ffn : 4 * c->hidden;
-    return b * s * (w.bsh * c->hidden + w.bsf * f + w.abss * c->heads * s + w.bsv * c->vocab);
-}
-
-/* f is four times h unless said otherwise, and then the formula does without the letter. */
-static weights folded(weights w, const mt_model_config *c)
-{
-    if (c->ffn && c->ffn != 4 * c->hidden) return w;
-    w.bsh += 4 * w.bsf;
-    w.bsf = 0;
-    return w;
+    const mt_model_config *c = b->c;
+    bool gpt = c->kind == MT_MODEL_GPT;
+    int64_t e = (int64_t)mt_dtype_size(c->dtype);
+    b->in_layers = gpt;
+    add_layer(b, e);
+    if (gpt) strcpy(b->f->text, "L(");
+    write_sums(b);
+    if (!gpt) return;
+    strcat(b->f->text, ")");
+    b->in_layers = false;
+    add_ends(b, e);
+    write_sums(b);
 }
 
 /* ---- what the formula leaves out, found in the ledger by op and argument ---- */
@@ -110,8 +151,8 @@ static bool add_residual(mti_formula *f, const char *text, int64_t bytes)
         f->residual[i].bytes += bytes;
         return true;
     }
-    if (f->n_residual == MTI_MAX_TERMS) return false;
-    f->residual[f->n_residual++] = (mti_term){text, bytes};
+    if (f->n_residual == MTI_MAX_RESIDUALS) return false;
+    f->residual[f->n_residual++] = (mti_residual){text, bytes};
     return true;
 }
 
@@ -135,19 +176,15 @@ static bool name_entries(mti_formula *f, const mt_model_config *c, const mt_ledg
 bool mti_formula_make(mti_formula *f, const mt_model_config *config, int64_t batch, int64_t seq,
                       const mt_ledger *ledger)
 {
+    int64_t tokens = batch * seq, h = config->hidden, ffn = config->ffn ? config->ffn : 4 * h;
     *f = (mti_formula){0};
-    int64_t e = (int64_t)mt_dtype_size(config->dtype);
-    bool gpt = config->kind == MT_MODEL_GPT;
-    weights layer = {0}, ends = {0};
-    add_layer(&layer, config, e);
-    if (gpt) add_ends(&ends, config, e);
-    layer = folded(layer, config);
-    f->bytes = value_of(layer, config, batch, seq) * (gpt && config->layers ? config->layers : 1) +
-               value_of(ends, config, batch, seq);
-    if (gpt) snprintf(f->text, sizeof f->text, "L(");
-    write_weights(f->text, sizeof f->text, layer);
-    if (gpt) strcat(f->text, ")");
-    write_weights(f->text, sizeof f->text, ends);
+    builder b = {.f = f,
+                 .c = config,
+                 .value = {[BSH] = tokens * h,
+                           [BSF] = tokens * ffn,
+                           [ABSS] = config->heads * tokens * seq,
+                           [BSV] = tokens * config->vocab}};
+    build(&b);
     if (!name_entries(f, config, ledger)) return false;
     f->unexplained = (int64_t)mt_ledger_bytes(ledger) - f->bytes;
     for (int i = 0; i < f->n_residual; i++) f->unexplained -= f->residual[i].bytes;

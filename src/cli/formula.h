@@ -10,19 +10,29 @@
 #include "memtape/autograd.h"
 #include "memtape/nn.h"
 
+/* One product of letters, for one thing that is kept. */
+typedef struct mti_formula_term {
+    char text[32];    /* "12bsh"; in every layer of a gpt: "12Lbsh" */
+    const char *what; /* "q, k and v" */
+    int64_t bytes;
+} mti_formula_term;
+
 /* Something kept that the formula leaves out, with the bytes of the ledger's entries of it. */
-typedef struct mti_term {
+typedef struct mti_residual {
     const char *text;
     int64_t bytes;
-} mti_term;
+} mti_residual;
 
-#define MTI_MAX_TERMS 10
+#define MTI_MAX_TERMS     20
+#define MTI_MAX_RESIDUALS 10
 
 typedef struct mti_formula {
     char text[160]; /* "34bsh + 5abs^2" */
     int64_t bytes;
+    int n_terms;
+    mti_formula_term terms[MTI_MAX_TERMS]; /* they sum to `bytes` */
     int n_residual;
-    mti_term residual[MTI_MAX_TERMS];
+    mti_residual residual[MTI_MAX_RESIDUALS];
     int64_t unexplained; /* measured - bytes - residual: 0, or formula and ledger disagree */
 } mti_formula;
 

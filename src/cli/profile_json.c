@@ -125,9 +125,17 @@ static json_t *phase_json(const mti_phase *p)
 
 static json_t *formula_json(const mti_formula *f)
 {
-    json_t *j = json_object(), *residual = json_array();
+    json_t *j = json_object(), *terms = json_array(), *residual = json_array();
     mti_json_put(j, "bytes", json_integer(f->bytes));
     mti_json_put_text(j, "text", f->text);
+    for (int i = 0; i < f->n_terms; i++) {
+        json_t *term = json_object();
+        mti_json_put_text(term, "text", f->terms[i].text);
+        mti_json_put_text(term, "what", f->terms[i].what);
+        mti_json_put(term, "bytes", json_integer(f->terms[i].bytes));
+        mti_json_push(terms, term);
+    }
+    mti_json_put(j, "terms", terms);
     for (int i = 0; i < f->n_residual; i++) {
         json_t *term = json_object();
         mti_json_put_text(term, "term", f->residual[i].text);

@@ -60,18 +60,23 @@ static bool print_growth(const mti_growth *g, FILE *out, const mti_style *style)
 static bool print_formula(const mti_profile_data *p, FILE *out, const mti_style *style)
 {
     const mti_formula *f = &p->formula;
-    char text[256];
-    mti_heading(out, style, "The closed formula beside it, for %zu-byte floats (its h is d)",
-                mt_dtype_size(p->options->config.dtype));
-    mti_table *t = mti_table_new("lrl", NULL);
-    snprintf(text, sizeof text, "formula: %s", f->text);
-    equation_row(t, " ", f->bytes, text);
-    for (int i = 0; i < f->n_residual; i++)
-        equation_row(t, "+", f->residual[i].bytes, f->residual[i].text);
+    mti_heading(out, style, "The closed formula for %zu-byte floats (h is d): %s",
+                mt_dtype_size(p->options->config.dtype), f->text);
+    mti_table *t = mti_table_new("lrll", NULL);
+    for (int i = 0; i < f->n_terms; i++) {
+        equation_row(t, i ? "+" : " ", f->terms[i].bytes, f->terms[i].text);
+        mti_table_cell(t, "%s", f->terms[i].what);
+    }
+    for (int i = 0; i < f->n_residual; i++) {
+        equation_row(t, "+", f->residual[i].bytes, "beside it");
+        mti_table_cell(t, "%s", f->residual[i].text);
+    }
     mti_table_rule(t);
     int64_t saved = (int64_t)mt_ledger_bytes(p->measured.ledger);
     equation_row(t, "=", saved - f->unexplained, "expected");
-    equation_row(t, " ", saved, "measured: saved for backward");
+    mti_table_skip(t, 1);
+    equation_row(t, " ", saved, "measured");
+    mti_table_cell(t, "saved for backward");
     residual_row(t, f->unexplained, "difference", "   NOT EXPLAINED: formula and ledger disagree");
     mt_status status = mti_table_print(t, out, style);
     mti_table_free(t);

@@ -28,6 +28,7 @@ def balanced(p, args):
     equal(f["unexplained"], 0, f"unexplained bytes of {args}")
     equal(g["measured"], g["saved"] - g["before"] + g["rounding"] + g["output"], f"growth {args}")
     equal(saved["bytes"], f["bytes"] + sum(t["bytes"] for t in f["residual"]), f"formula {args}")
+    equal(f["bytes"], sum(t["bytes"] for t in f["terms"]), f"terms {args}")
     equal(saved["bytes"], sum(t["bytes"] for t in saved["tensors"]), f"sum of tensors {args}")
     equal(saved["allocated"], sum(t["allocated"] for t in saved["tensors"]), f"blocks {args}")
     equal(saved["storages"], len(saved["tensors"]), f"number of tensors {args}")
