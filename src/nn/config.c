@@ -269,7 +269,7 @@ mt_status mt_model_config_from_json(const char *text, mt_model_config *out)
     for (; ok && at; at = json_object_iter_next(root, at))
         ok = get_field(&c, json_object_iter_key(at), json_object_iter_value(at));
     json_decref(root);
-    if (!ok) return MT_ERR_FORMAT;
+    if (!ok) return mt_last_status();
     mt_status status = mt_model_config_check(&c);
     if (status == MT_OK) *out = c;
     return status;
