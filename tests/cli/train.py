@@ -44,7 +44,7 @@ def contents(name):
 
 
 SMALL = ["--data", TEXT, "--steps", 20, "-b", 4, "-s", 16, "-d", 16, "-a", 2, "-l", 2,
-         "--dropout", 0.1, "--lr", 0.01, "--accumulate", 2, "--seed", 7]
+         "--dropout", 0.1, "--lr", 0.0123456789, "--accumulate", 2, "--seed", 7]
 
 
 def losses(output):
