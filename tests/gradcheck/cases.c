@@ -149,6 +149,32 @@ static mt_tensor *views_of_views(mt_tensor **in)
     return mt_matmul(c, d);
 }
 
+/* Inputs whose rows or columns are one and the same memory: a stride of 0. */
+static mt_tensor *linear_expanded(mt_tensor **in)
+{
+    MT_AUTO mt_tensor *x = mt_expand(in[0], MT_SHAPE(3, 5));
+    return mt_linear(x, in[1], NULL);
+}
+
+static mt_tensor *matmul_expanded(mt_tensor **in)
+{
+    MT_AUTO mt_tensor *a = mt_expand(in[0], MT_SHAPE(3, 5));
+    MT_AUTO mt_tensor *b = mt_expand(in[1], MT_SHAPE(5, 4));
+    return mt_matmul(a, b);
+}
+
+static mt_tensor *rows_expanded(mt_tensor **in)
+{
+    MT_AUTO mt_tensor *x = mt_expand(in[0], MT_SHAPE(3, 5));
+    MT_AUTO mt_tensor *w = mt_expand(in[1], MT_SHAPE(5));
+    MT_AUTO mt_tensor *h = mt_layer_norm(x, w, NULL, 1e-3);
+    MT_AUTO mt_tensor *columns = mt_expand(in[2], MT_SHAPE(3, 5));
+    MT_AUTO mt_tensor *p = mt_softmax(columns, 0.5, false);
+    MT_AUTO mt_tensor *l = mt_log_softmax(x);
+    mt_set(&h, mt_mul(h, p));
+    return mt_add(h, l);
+}
+
 /* ---- attention ---- */
 
 static mt_tensor *flash(mt_tensor **in)
@@ -162,6 +188,13 @@ static mt_tensor *flash_causal(mt_tensor **in)
 static mt_tensor *flash_dropout(mt_tensor **in)
 {
     return mt_flash_attention(in[0], in[1], in[2], 0, true, 0.3);
+}
+static mt_tensor *flash_expanded(mt_tensor **in)
+{
+    MT_AUTO mt_tensor *q = mt_expand(in[0], MT_SHAPE(2, 2, 3, 4));
+    MT_AUTO mt_tensor *k = mt_expand(in[1], MT_SHAPE(2, 2, 5, 4));
+    MT_AUTO mt_tensor *v = mt_expand(in[2], MT_SHAPE(2, 2, 5, 4));
+    return mt_flash_attention(q, k, v, 0, false, 0);
 }
 static mt_tensor *math(mt_tensor **in)
 {
@@ -323,6 +356,12 @@ const grad_case grad_cases[] = {
      {S(1, 2, 5, 3), S(1, 2, 5, 3), S(1, 2, 5, 3)},
      3,
      .tolerance = 1e-5},
+    {"flash_attention",
+     "expanded",
+     flash_expanded,
+     {S(2, 1, 3, 1), S(1, 2, 1, 4), S(2, 1, 5, 4)},
+     3,
+     .tolerance = 1e-5},
     {"matmul",
      "math attention, causal",
      math,
@@ -336,6 +375,9 @@ const grad_case grad_cases[] = {
      3,
      .inner = true},
 
+    {"linear", "expanded rows", linear_expanded, {S(1, 5), S(2, 5)}, 2},
+    {"matmul", "expanded rows and columns", matmul_expanded, {S(1, 5), S(5, 1)}, 2},
+    {"add", "rows of stride 0", rows_expanded, {S(1, 5), S(1), S(3, 1)}, 3, .inner = true},
     {"matmul", "views of views", views_of_views, {S(2, 3, 4)}, 1, .inner = true},
     {"add", "two paths from x", diamond, {S(3, 5)}, 1, .inner = true},
     {"add", "an MLP with its norm", mlp, {S(3, 4), S(4), S(4), S(5, 4), S(4, 5)}, 5, .inner = true},
