@@ -1,5 +1,7 @@
 /* demo.c: `memtape demo`: a minute of training on real text, and where its memory went. */
 #include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "cli/measure.h"
 #include "cli/run_file.h"
@@ -71,6 +73,7 @@ static bool load_text(demo *d)
                         : load_own_text(&d->corpus);
     if (!ok) return false;
     char train[MTI_NUMBER], held[MTI_NUMBER];
+    if (o->quiet) return mti_baselines_fit(&d->baselines, &d->corpus);
     mti_inked(stdout, &d->style, MTI_BOLD, "memtape demo\n");
     printf("text   %zu files: %s bytes to learn from, the last tenth of each, %s bytes, held out\n",
            d->corpus.n_files, mti_thousands(train, (int64_t)d->corpus.n_train),
@@ -126,34 +129,48 @@ static bool choose_steps(demo *d)
     return true;
 }
 
+static bool introduce(const demo *d)
+{
+    uint64_t n_params, n_bytes;
+    char count[MTI_NUMBER];
+    if (mt_module_size(d->trainer.model, &n_params, &n_bytes) != MT_OK) return false;
+    const mti_plan *p = &d->plan;
+    int threads = mt_device_threads(d->device);
+    printf("model  a gpt of %lld layers, d=%lld, %lld heads, s=%lld: %s parameters, f32, on %d "
+           "thread%s\n",
+           (long long)p->config.layers, (long long)p->config.hidden, (long long)p->config.heads,
+           (long long)p->seq, mti_thousands(count, (int64_t)n_params), threads,
+           threads == 1 ? "" : "s");
+    printf("run    %lld steps of %lld x %lld bytes with AdamW, seed %lld (--steps %lld repeats "
+           "it)\n\n",
+           (long long)p->steps, (long long)p->batch, (long long)p->seq, (long long)p->seed,
+           (long long)p->steps);
+    return fflush(stdout) == 0;
+}
+
+static void show_progress(const demo *d, mti_progress *progress)
+{
+    char text[160], rate[MTI_NUMBER], now[MTI_NUMBER], peak[MTI_NUMBER];
+    mt_mem_stats stats;
+    mt_mem_get_stats(d->device, &stats);
+    double tokens = (double)(d->trainer.step * d->plan.batch * d->plan.seq);
+    snprintf(text, sizeof text, "loss %.3f  %s tok/s  %s (peak %s)", d->trainer.loss,
+             mti_scaled(rate, tokens / (mti_now() - progress->began)),
+             mti_bytes_text(now, sizeof now, stats.allocated.current),
+             mti_bytes_text(peak, sizeof peak, stats.allocated.peak));
+    mti_progress_step(progress, d->trainer.step, text);
+}
+
 static bool train(demo *d)
 {
     mti_progress progress;
-    if (!mti_trainer_make(&d->trainer, d->device, &d->plan, &d->corpus)) return false;
     int64_t steps = d->plan.steps;
-    uint64_t n_params, n_bytes;
-    char text[160], count[MTI_NUMBER], rate[MTI_NUMBER], now[MTI_NUMBER], peak[MTI_NUMBER];
-    if (mt_module_size(d->trainer.model, &n_params, &n_bytes) != MT_OK) return false;
-    printf("model  a gpt of 4 layers, d=128, 4 heads, s=128: %s parameters, f32, on %d threads\n",
-           mti_thousands(count, (int64_t)n_params), mt_device_threads(d->device));
-    printf("run    %lld steps of %lld x %lld bytes with AdamW, seed %lld (--steps %lld repeats "
-           "it)\n\n",
-           (long long)steps, (long long)d->plan.batch, (long long)d->plan.seq,
-           (long long)d->plan.seed, (long long)steps);
-    fflush(stdout);
+    bool ok = mti_trainer_make(&d->trainer, d->device, &d->plan, &d->corpus) &&
+              (d->o->quiet || introduce(d));
     mti_progress_begin(&progress, stdout, 0, steps, steps / 10, d->o->quiet);
-    double began = mti_now();
-    bool ok = true;
     while (ok && d->trainer.step < steps) {
         ok = mti_trainer_step(&d->trainer);
-        mt_mem_stats stats;
-        mt_mem_get_stats(d->device, &stats);
-        double tokens = (double)(d->trainer.step * d->plan.batch * d->plan.seq);
-        snprintf(text, sizeof text, "loss %.3f  %s tok/s  %s (peak %s)", d->trainer.loss,
-                 mti_scaled(rate, tokens / (mti_now() - began)),
-                 mti_bytes_text(now, sizeof now, stats.allocated.current),
-                 mti_bytes_text(peak, sizeof peak, stats.allocated.peak));
-        if (ok) mti_progress_step(&progress, d->trainer.step, text);
+        if (ok) show_progress(d, &progress);
     }
     mti_progress_end(&progress);
     return ok && mti_trainer_held_out(&d->trainer, 0, &d->bits);
@@ -263,6 +280,18 @@ static bool print_memory(const demo *d)
     return ok;
 }
 
+/* A file for `memtape train`, with a name that needs no quotes in a shell; NULL if there is none.
+ */
+static const char *text_to_train_on(const demo *d)
+{
+    const char *path = d->o->data.n ? d->o->data.at[0] : MTI_SOURCE_DIR "/src/cli/demo.c";
+    struct stat st;
+    bool plain =
+        strspn(path, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-") ==
+        strlen(path);
+    return plain && stat(path, &st) == 0 && S_ISREG(st.st_mode) ? path : NULL;
+}
+
 static bool print_next(const demo *d)
 {
     const char *program = d->o->program;
@@ -276,11 +305,8 @@ static bool print_next(const demo *d)
     printf("  %s explain mlp --act gelu\n", program);
     printf("  %s profile block --attention math --dropout 0.1\n", program);
     printf("  %s profile mlp -b 2 -s 4096 -d 1024 --dtype bf16 --act relu\n", program);
-    if (d->o->data.n && access(d->o->data.at[0], R_OK) == 0)
-        printf("  %s train --help\n", program);
-    else
-        printf("  %s train --data %s/cli/demo.c --preset tiny --steps 200\n", program,
-               MTI_SOURCE_DIR "/src");
+    const char *text = text_to_train_on(d);
+    if (text) printf("  %s train --data %s --preset tiny --steps 200\n", program, text);
     char took[MTI_NUMBER];
     printf("\n%s in all\n", mti_duration(took, mti_now() - d->began));
     return true;
@@ -293,7 +319,7 @@ static bool run(demo *d)
     d->plan.seed = (uint64_t)o->seed;
     d->plan.steps = o->steps; /* of --steps, or chosen below */
     d->device = mti_open_device(o);
-    if (!d->device || !load_text(d)) return false;
+    if (!d->device || (o->save && !mti_run_can_save(o->save)) || !load_text(d)) return false;
     if (!o->given[MTI_O_STEPS] && !choose_steps(d)) return false;
     d->plan.warmup = d->plan.steps / 20;
     return train(d) && print_scores(d) && print_sample(d) && print_memory(d) && print_next(d);

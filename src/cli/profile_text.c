@@ -19,8 +19,9 @@ void mti_print_model(const mti_options *o, mt_device *device, FILE *out, const m
                 mt_attention_form_name(c->attention));
     if (norms) fprintf(out, ", %s-norm", mt_norm_place_name(c->norm));
     if (c->dropout > 0) fprintf(out, ", dropout %g", c->dropout);
-    fprintf(out, "\n%s on %s, %d threads\n", mt_dtype_name(c->dtype), mt_device_kind(device),
-            mt_device_threads(device));
+    int threads = mt_device_threads(device);
+    fprintf(out, "\n%s on %s, %d thread%s\n", mt_dtype_name(c->dtype), mt_device_kind(device),
+            threads, threads == 1 ? "" : "s");
 }
 
 static void equation_row(mti_table *t, const char *sign, int64_t bytes, const char *text)

@@ -1,9 +1,11 @@
 /* run_file.c: the plan of a run as metadata of its checkpoint. What is read is believed of nobody:
  * numbers must be such as the options would take. */
+#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #include "cli/run_file.h"
 #include "report/json.h"
 
@@ -60,6 +62,22 @@ bool mti_run_save(const mti_trainer *t, const char *path, double val_fraction, c
     mt_status status = mt_checkpoint_save(where, t->model, t->optimizer, t->step, 2, metadata);
     mti_free(plan);
     return status == MT_OK;
+}
+
+bool mti_run_can_save(const char *path)
+{
+    struct stat st;
+    char folder[4096];
+    const char *slash = strrchr(path, '/');
+    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
+        snprintf(folder, sizeof folder, "%s", path);
+    else if (!slash)
+        snprintf(folder, sizeof folder, ".");
+    else
+        snprintf(folder, sizeof folder, "%.*s", (int)(slash - path) + 1, path);
+    if (access(folder, W_OK | X_OK) == 0) return true;
+    return mti_fail_bool(MT_ERR_IO, "--save %s: cannot write to %s: %s", path, folder,
+                         strerror(errno));
 }
 
 /* ---- reading ---- */

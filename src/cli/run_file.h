@@ -11,6 +11,8 @@
  * receives the file's name. */
 bool mti_run_save(const mti_trainer *t, const char *path, double val_fraction, char *where,
                   size_t size);
+/* Whether a file could be made there: asked before the work, not after it. */
+bool mti_run_can_save(const char *path);
 /* What the run was made with, into the options that were not given on the command line; the
  * configuration into o->config. *fingerprint is that of its text. */
 bool mti_run_read_plan(const mt_safetensors *file, mti_options *o, uint64_t *fingerprint);

@@ -150,9 +150,8 @@ static bool train(run *r)
         if (due(r->trainer.step, o->eval_every)) ok = look_at_held_out(r);
         if (ok && due(r->trainer.step, o->save_every)) ok = save(r);
     }
-    if (ok && o->save && r->saved_at != r->trainer.step) ok = save(r);
     mti_progress_end(&r->progress);
-    return ok;
+    return ok && (!o->save || r->saved_at == r->trainer.step || save(r));
 }
 
 /* After a signal. */
@@ -179,10 +178,10 @@ static bool conclude(run *r)
 int mti_train(const mti_options *options)
 {
     run r = {.o = *options, .saved_at = -1};
-    bool ok;
-    if (r.o.resume) {
+    bool ok = !r.o.save || mti_run_can_save(r.o.save);
+    if (ok && r.o.resume) {
         ok = resume(&r);
-    } else {
+    } else if (ok) {
         fill_in(&r.o);
         ok = load_text(&r) && make_trainer(&r);
     }
