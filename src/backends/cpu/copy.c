@@ -7,7 +7,7 @@ typedef struct copy_job {
     int transposed; /* the dimension in which x is contiguous, if y's is another; else -1 */
 } copy_job;
 
-#define TILE 32 /* a tile of 8-byte elements is 8 KiB: it and its target fit in the L1 cache */
+#define TILE 64 /* a line of the cache holds as many bytes; a tile of 8-byte elements is 32 KiB */
 
 #define COPY_STRIDED(T)                                                                            \
     for (int64_t i = 0; i < n; i++) ((T *)dst)[i * dst_step] = ((const T *)src)[i * src_step]
@@ -43,21 +43,49 @@ static void copy_rows(const void *arg, int64_t begin, int64_t end)
     }
 }
 
-/* dst[r * dst_row + c] = src[c * src_row + r], r < rows, c < cols, both at most TILE. */
+/* dst[r * dst_row + c] = src[c * src_row + r], r < rows, c < cols, both at most TILE. The
+ * tile is read row by row into a packed copy first: rows of x that are a power of two
+ * apart would push each other out of the cache before all of a line is used. */
 #define COPY_TILE(T)                                                                               \
+    T tile[TILE][TILE];                                                                            \
+    for (int64_t c = 0; c < cols; c++)                                                             \
+        memcpy(tile[c], (const T *)src + c * src_row, (size_t)rows * sizeof(T));                   \
     for (int64_t r = 0; r < rows; r++)                                                             \
-        for (int64_t c = 0; c < cols; c++)                                                         \
-    ((T *)dst)[r * dst_row + c] = ((const T *)src)[c * src_row + r]
+        for (int64_t c = 0; c < cols; c++) ((T *)dst)[r * dst_row + c] = tile[c][r];
 
-static MTI_MULTIVERSION void copy_tile(size_t size, void *dst, int64_t dst_row, const void *src,
-                                       int64_t src_row, int64_t rows, int64_t cols)
+static void copy_tile_1(void *dst, int64_t dst_row, const void *src, int64_t src_row, int64_t rows,
+                        int64_t cols)
 {
-    switch (size) {
-    case 1: COPY_TILE(uint8_t); break;
-    case 2: COPY_TILE(uint16_t); break;
-    case 4: COPY_TILE(uint32_t); break;
-    default: COPY_TILE(uint64_t); break;
-    }
+    COPY_TILE(uint8_t)
+}
+
+static void copy_tile_2(void *dst, int64_t dst_row, const void *src, int64_t src_row, int64_t rows,
+                        int64_t cols)
+{
+    COPY_TILE(uint16_t)
+}
+
+static void copy_tile_4(void *dst, int64_t dst_row, const void *src, int64_t src_row, int64_t rows,
+                        int64_t cols)
+{
+    COPY_TILE(uint32_t)
+}
+
+static void copy_tile_8(void *dst, int64_t dst_row, const void *src, int64_t src_row, int64_t rows,
+                        int64_t cols)
+{
+    COPY_TILE(uint64_t)
+}
+
+typedef void tile_fn(void *dst, int64_t dst_row, const void *src, int64_t src_row, int64_t rows,
+                     int64_t cols);
+
+static tile_fn *tile_fn_of(size_t size)
+{
+    return size == 1   ? copy_tile_1
+           : size == 2 ? copy_tile_2
+           : size == 4 ? copy_tile_4
+                       : copy_tile_8;
 }
 
 /* Bands of TILE rows of y: the walk's last dimension and the transposed one are
@@ -66,6 +94,7 @@ static void copy_bands(const void *arg, int64_t begin, int64_t end)
 {
     const copy_job *job = arg;
     const mti_walk *w = &job->walk;
+    tile_fn *tile = tile_fn_of(job->size);
     int t = job->transposed, last = w->rank - 1;
     int64_t size = (int64_t)job->size, bands = (w->shape[t] + TILE - 1) / TILE;
     for (int64_t item = begin; item < end; item++) {
@@ -80,9 +109,9 @@ static void copy_bands(const void *arg, int64_t begin, int64_t end)
         }
         for (int64_t c0 = 0; c0 < w->shape[last]; c0 += TILE) {
             int64_t cols = w->shape[last] - c0 < TILE ? w->shape[last] - c0 : TILE;
-            copy_tile(job->size, w->data[0] + (y_at + c0) * size, w->stride[0][t],
-                      w->data[1] + (x_at + c0 * w->stride[1][last]) * size, w->stride[1][last],
-                      rows, cols);
+            tile(w->data[0] + (y_at + c0) * size, w->stride[0][t],
+                 w->data[1] + (x_at + c0 * w->stride[1][last]) * size, w->stride[1][last], rows,
+                 cols);
         }
     }
 }

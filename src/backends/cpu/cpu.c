@@ -66,7 +66,7 @@ static bool copy_bytes(mti_ctx *ctx, void *dst, const void *src, size_t n_bytes)
 int64_t mti_cpu_chunk(int64_t n, int64_t cost)
 {
     if (n * cost < MTI_CPU_GRAIN) return n;
-    int64_t items = MTI_CPU_GRAIN / 4 / cost;
+    int64_t items = MTI_CPU_GRAIN / 8 / cost;
     return items < 1 ? 1 : items;
 }
 

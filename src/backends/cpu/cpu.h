@@ -58,7 +58,7 @@ struct mti_ctx {
 /* ---- threads ---- */
 
 /* Below this many simple element operations a second thread costs more than it brings. */
-#define MTI_CPU_GRAIN 32768
+#define MTI_CPU_GRAIN 65536
 
 /* The work on items [begin, end). `begin` is a multiple of the chunk size. */
 typedef void mti_cpu_range_fn(const void *arg, int64_t begin, int64_t end);
@@ -69,7 +69,7 @@ void mti_cpu_parallel(const mti_ctx *ctx, int64_t n, int64_t chunk, mti_cpu_rang
                       const void *arg);
 
 /* The chunk for n items of `cost` simple operations each: all n when together they
- * are too little for a second thread, else a quarter of MTI_CPU_GRAIN operations.
+ * are too little for a second thread, else an eighth of MTI_CPU_GRAIN operations.
  * Depends on its arguments only. */
 int64_t mti_cpu_chunk(int64_t n, int64_t cost);
 

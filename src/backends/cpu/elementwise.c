@@ -141,7 +141,7 @@ static int64_t unary_cost(mti_unary op, mt_dtype dtype)
 {
     bool simple = op == MTI_RELU || op == MTI_LEAKY_RELU || op == MTI_AFFINE;
     if (simple) return 1;
-    return dtype == MT_F64 ? 40 : 4;
+    return dtype == MT_F64 ? 40 : 8;
 }
 
 bool mti_cpu_unary(mti_ctx *ctx, mti_unary op, double p0, double p1, const mti_view *x,

@@ -9,7 +9,7 @@ static inline uint16_t to_bf16(float x)
     uint32_t u = mti_f32_bits(x);
     uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
     uint32_t quiet = (u >> 16) | 0x40u; /* rounding could carry a NaN into infinity */
-    return (uint16_t)((u & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
+    return (uint16_t)(x == x ? rounded : quiet);
 }
 
 static inline float from_f16(uint16_t h)

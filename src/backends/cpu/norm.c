@@ -56,7 +56,7 @@ bool mti_cpu_layer_norm(mti_ctx *ctx, double eps, const mti_view *x, const mti_v
                     .rstd = rstd ? rstd->data : NULL,
                     .n = n,
                     .eps = eps};
-    mti_cpu_parallel(ctx, rows, mti_cpu_chunk(rows, n * 3),
+    mti_cpu_parallel(ctx, rows, mti_cpu_chunk(rows, n * 6),
                      x->dtype == MT_F64 ? norm_chunk_f64 : norm_chunk_f32, &job);
     return true;
 }
@@ -107,7 +107,7 @@ bool mti_cpu_layer_norm_backward(mti_ctx *ctx, const mti_view *dy, const mti_vie
                              .rows = rows,
                              .rows_per_block = size,
                              .has_dx = dx != NULL};
-    mti_cpu_parallel(ctx, blocks, mti_cpu_chunk(blocks, n * size * 3),
+    mti_cpu_parallel(ctx, blocks, mti_cpu_chunk(blocks, n * size * 6),
                      x->dtype == MT_F64 ? norm_backward_chunk_f64 : norm_backward_chunk_f32, &job);
     if (dw) add_columns(ctx, job.sum_w, blocks, dw);
     if (db) add_columns(ctx, job.sum_b, blocks, db);

@@ -77,7 +77,7 @@ bool mti_cpu_uniform(mti_ctx *ctx, double lo, double hi, uint64_t seed, uint64_t
                      const mti_view *y)
 {
     random_job job = {lo, last_below(y->dtype, lo, hi), seed, offset, hi - lo};
-    mti_cpu_map(ctx, 1, &y, 1, true, 8, y->dtype == MT_F64 ? uniform_f64 : uniform_f32, &job);
+    mti_cpu_map(ctx, 1, &y, 1, true, 12, y->dtype == MT_F64 ? uniform_f64 : uniform_f32, &job);
     return true;
 }
 
@@ -173,11 +173,11 @@ bool mti_cpu_dropout(mti_ctx *ctx, double p, uint64_t seed, uint64_t offset, con
     random_job job = {p, 0.0, seed, offset, 0.0};
     bool f64 = y->dtype == MT_F64;
     if (mask)
-        mti_cpu_map(ctx, 3, (const mti_view *[]){y, mask, x}, 2, true, 8,
+        mti_cpu_map(ctx, 3, (const mti_view *[]){y, mask, x}, 2, true, 12,
                     f64 ? dropout_mask_f64 : dropout_mask_f32, &job);
     else
-        mti_cpu_map(ctx, 2, (const mti_view *[]){y, x}, 1, true, 8, f64 ? dropout_f64 : dropout_f32,
-                    &job);
+        mti_cpu_map(ctx, 2, (const mti_view *[]){y, x}, 1, true, 12,
+                    f64 ? dropout_f64 : dropout_f32, &job);
     return true;
 }
 

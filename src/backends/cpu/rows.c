@@ -37,7 +37,7 @@ bool mti_cpu_softmax(mti_ctx *ctx, double scale, bool causal, const mti_view *x,
 {
     rows_job job = {.x = mti_rows_of(x), .y = mti_rows_of(y), .scale = scale};
     job.causal = causal ? x->shape[x->rank - 2] : 0;
-    return run_rows(ctx, &job, y, 6, softmax_chunk_f32, softmax_chunk_f64);
+    return run_rows(ctx, &job, y, 8, softmax_chunk_f32, softmax_chunk_f64);
 }
 
 bool mti_cpu_softmax_backward(mti_ctx *ctx, double scale, const mti_view *y, const mti_view *dy,
@@ -45,13 +45,13 @@ bool mti_cpu_softmax_backward(mti_ctx *ctx, double scale, const mti_view *y, con
 {
     rows_job job = {
         .x = mti_rows_of(y), .dy = mti_rows_of(dy), .y = mti_rows_of(dx), .scale = scale};
-    return run_rows(ctx, &job, dx, 2, softmax_backward_chunk_f32, softmax_backward_chunk_f64);
+    return run_rows(ctx, &job, dx, 3, softmax_backward_chunk_f32, softmax_backward_chunk_f64);
 }
 
 bool mti_cpu_log_softmax(mti_ctx *ctx, const mti_view *x, const mti_view *y)
 {
     rows_job job = {.x = mti_rows_of(x), .y = mti_rows_of(y)};
-    return run_rows(ctx, &job, y, 6, log_softmax_chunk_f32, log_softmax_chunk_f64);
+    return run_rows(ctx, &job, y, 8, log_softmax_chunk_f32, log_softmax_chunk_f64);
 }
 
 bool mti_cpu_log_softmax_backward(mti_ctx *ctx, const mti_view *y, const mti_view *dy,

@@ -82,7 +82,6 @@ static inline void mti_block_done_f64(mt_dtype dtype, void *row, int64_t at, int
     for (int64_t at = 0, len = mti_block_size(dtype, n); at < (n);                                 \
          at += len, len = (n)-at < len ? (n)-at : len)
 
-static inline double mti_exp_f64(double x) { return exp(x); }
 static inline double mti_log_f64(double x) { return log(x); }
 
 #endif
