@@ -29,9 +29,6 @@ typedef struct norm_columns_job {
     int64_t blocks, n;
 } norm_columns_job;
 
-static inline float root_f32(float x) { return sqrtf(x); }
-static inline double root_f64(double x) { return sqrt(x); }
-
 #define T           float
 #define TYPED(name) name##_f32
 #include "backends/cpu/norm.inc"

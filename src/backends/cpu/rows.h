@@ -1,7 +1,8 @@
 /* rows.h: kernels that work row by row are written once, in files ending in
  * .inc, over a type T (float or double) and TYPED(name), which adds the type to
  * a function's name. A row of 16-bit floats passes through a buffer of T in
- * blocks; f32 and f64 rows are one block and are used where they lie. */
+ * blocks; f32 and f64 rows are used where they lie, also in blocks, so that what
+ * is added up in f32 is short: the blocks' sums are added in f64. */
 #ifndef MTI_CPU_ROWS_H
 #define MTI_CPU_ROWS_H
 
@@ -34,7 +35,8 @@ static inline bool mti_is_native(mt_dtype dtype) { return dtype == MT_F32 || dty
 /* How many elements of a row of n to take at a time. */
 static inline int64_t mti_block_size(mt_dtype dtype, int64_t n)
 {
-    return mti_is_native(dtype) || n < MTI_CPU_RUN ? n : MTI_CPU_RUN;
+    int64_t most = mti_is_native(dtype) ? 4 * MTI_CPU_RUN : MTI_CPU_RUN;
+    return n < most ? n : most;
 }
 
 /* Elements [at, at + n) of a row to read, converted into buffer if need be. */
@@ -81,7 +83,5 @@ static inline void mti_block_done_f64(mt_dtype dtype, void *row, int64_t at, int
 #define MTI_EACH_BLOCK(dtype, n)                                                                   \
     for (int64_t at = 0, len = mti_block_size(dtype, n); at < (n);                                 \
          at += len, len = (n)-at < len ? (n)-at : len)
-
-static inline double mti_log_f64(double x) { return log(x); }
 
 #endif
