@@ -47,7 +47,7 @@ MT_API mt_status mt_set(mt_tensor **slot, mt_tensor *value);
 #if defined(__GNUC__) && !defined(__cplusplus)
 static inline void mt_release_at(mt_tensor **slot) { mt_release(*slot); }
 /* A local that is released on every way out: MT_AUTO mt_tensor *h = mt_relu(x); */
-#define MT_AUTO __attribute__((cleanup(mt_release_at)))
+#define MT_AUTO __attribute__((cleanup(mt_release_at), unused))
 #endif
 
 /* ---- asking ---- */

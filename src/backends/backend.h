@@ -62,7 +62,7 @@ typedef struct mti_opt_params {
 } mti_opt_params;
 
 /* The heads of one attention call. q, o: [b,a,s,d]; k, v: [b,a_kv,t,d] with
- * a % a_kv == 0; lse: f32 contiguous [b,a,s] (natural log of the sum of exp of
+ * a % a_kv == 0; lse: f32 (f64 for f64) contiguous [b,a,s] (natural log of the sum of exp of
  * the scaled scores; may be NULL in forward). Any strides with stride[3] == 1 and
  * stride[2] >= d.
  * Causal: query i sees keys j <= i + (t - s).

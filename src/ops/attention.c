@@ -1,8 +1,8 @@
 /* attention.c: softmax(scale q k^T) v, by blocks (flash) or from visible parts (math).
  *
  * flash: q [b,a,s,d], k, v [b,a_kv,t,d] -> out [b,a,s,d], laid out as [b,s,a,d].
- *   Keeps q, k, v, out, log-sum-exp [b,a,s] in f32 and the RNG state, two i64; the weights
- *   [b,a,s,t] never exist at once, in forward or backward (Dao et al. 2022). */
+ *   Keeps q, k, v, out, log-sum-exp [b,a,s] in f32 (f64 for f64) and the RNG state, two i64; the
+ * weights [b,a,s,t] never exist at once, in forward or backward (Dao et al. 2022). */
 #include <math.h>
 #include <string.h>
 #include "ops/ops.h"
@@ -34,9 +34,10 @@ static bool flash_shape(mti_call *c)
                              mti_shape_text(tq, q->rank, q->shape),
                              mti_shape_text(tk, k->rank, k->shape),
                              mti_shape_text(tv, v->rank, v->shape));
+    mt_dtype lse = q->dtype == MT_F64 ? MT_F64 : MT_F32;
     bool draws = c->params->attention.p > 0;
     c->aux_always[1] = c->aux_always[2] = draws;
-    if (!mti_out_like(c, q) || !mti_aux_set(c, 0, MT_F32, 3, q->shape) ||
+    if (!mti_out_like(c, q) || !mti_aux_set(c, 0, lse, 3, q->shape) ||
         !mti_aux_set(c, 1, MT_I64, 0, q->shape) || !mti_aux_set(c, 2, MT_I64, 0, q->shape))
         return false;
     c->out_spec[0] = heads_inside(&c->out_spec[0]);

@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from harness import FLASH_F64_TOLERANCE, Case, Input
+from harness import Case, Input
 from memtape import I, ints
 
 X, Y = Input((3, 5, 2)), Input((3, 5, 2))
@@ -212,8 +212,8 @@ def attention():
                    lambda q, k, v, causal=causal, grouped=(a != kv):
                        F.scaled_dot_product_attention(q, k, v, is_causal=causal,
                                                       enable_gqa=grouped),
-                   layouts=("dense", "heads"), f64_tolerance=FLASH_F64_TOLERANCE,
-                   differences=[("flash generator", {}), ("flash statistics", {"n": b * a * s})])
+                   layouts=("dense", "heads"),
+                   differences=[("flash generator", {})])
     for causal in (False, True):
         yield Case("matmul", f"math attention{', causal' * causal}",
                    [Input((2, 3, 5, 4)), Input((2, 3, 5, 4)), Input((2, 3, 5, 4))],

@@ -55,10 +55,6 @@ DIFFERENCES = {
         lambda e: 16,
         "PyTorch on the CPU has no dropout in its fused attention and so no generator state. "
         "memtape keeps an i64 seed and an i64 offset, as PyTorch does on CUDA."),
-    "flash statistics": Difference(
-        "flash attention of n rows (b a s) in f64", "-4 n",
-        lambda e, n: -4 * n if e == 8 else 0,
-        "The log-sum-exp is f32 in memtape whatever the inputs are."),
     "broadcast copies": Difference(
         "matmul of batches where an operand of n elements is repeated m times", "-(m - 1) n e",
         lambda e, n, m: -(m - 1) * n * e,
