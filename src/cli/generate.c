@@ -14,7 +14,7 @@ static bool write_byte(void *user, unsigned char byte)
 
 static mt_module *load_model(const mti_options *o, mt_device *device, mt_model_config *config)
 {
-    mt_safetensors *file = mt_safetensors_open(o->model_file);
+    mt_safetensors *file = mti_run_open(o->model_file);
     mt_module *model = NULL;
     if (file && mti_run_read_config(file, config)) model = mt_model_new(device, config);
     if (model && mt_safetensors_load_module(file, model) != MT_OK) {

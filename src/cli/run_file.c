@@ -40,7 +40,7 @@ static char *plan_text(const mti_trainer *t, double val_fraction)
     put_real(j, "val_fraction", val_fraction);
     snprintf(hash, sizeof hash, "%016" PRIx64, t->corpus->fingerprint);
     mti_json_put_text(j, "text", hash);
-    char *text = mt_last_status() == MT_OK ? json_dumps(j, JSON_COMPACT) : NULL;
+    char *text = mti_json_text(j, JSON_COMPACT);
     json_decref(j);
     return text;
 }
@@ -61,7 +61,7 @@ bool mti_run_save(const mti_trainer *t, const char *path, double val_fraction, c
     const mt_key_value metadata[] = {{CONFIG_KEY, config}, {RUN_KEY, plan}};
     mt_status status = mt_checkpoint_save(where, t->model, t->optimizer, t->step, 2, metadata);
     mti_free(plan);
-    return status == MT_OK;
+    return status == MT_OK && mt_last_status() == MT_OK;
 }
 
 bool mti_run_can_save(const char *path)
@@ -82,13 +82,22 @@ bool mti_run_can_save(const char *path)
 
 /* ---- reading ---- */
 
+mt_safetensors *mti_run_open(const char *path)
+{
+    mt_safetensors *file = mt_safetensors_open(path);
+    /* jansson shortens strings that it has no memory for; what it allocates through remembers. */
+    if (!file || mt_last_status() == MT_OK) return file;
+    mt_safetensors_free(file);
+    return NULL;
+}
+
 bool mti_run_read_config(const mt_safetensors *file, mt_model_config *config)
 {
     const char *text = mt_safetensors_metadata(file, CONFIG_KEY);
     if (!text)
         return mti_fail_bool(MT_ERR_FORMAT, "the file says nothing of the model in it; give one "
                                             "that `memtape train --save` wrote");
-    if (mt_model_config_from_json(text, config) != MT_OK) return false;
+    if (mt_model_config_from_json(text, config) != MT_OK || mt_last_status() != MT_OK) return false;
     if (config->kind == MT_MODEL_GPT && config->vocab == 256) return true;
     return mti_fail_bool(MT_ERR_UNSUPPORTED, "the model in the file is not a gpt over bytes");
 }
@@ -148,6 +157,6 @@ bool mti_run_read_plan(const mt_safetensors *file, mti_options *o, uint64_t *fin
     json_t *j = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
     bool ok = json_is_object(j) ? read_fields(j, o, fingerprint) : bad_plan(RUN_KEY);
     json_decref(j);
-    if (!ok) return false;
+    if (!ok || mt_last_status() != MT_OK) return false;
     return mti_options_config(o, &config) || mti_fail_bool(MT_ERR_ARGUMENT, "%s", o->error);
 }

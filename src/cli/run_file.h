@@ -13,6 +13,8 @@ bool mti_run_save(const mti_trainer *t, const char *path, double val_fraction, c
                   size_t size);
 /* Whether a file could be made there: asked before the work, not after it. */
 bool mti_run_can_save(const char *path);
+/* mt_safetensors_open, for a program that has json_set_alloc_funcs(mti_malloc, mti_free). */
+mt_safetensors *mti_run_open(const char *path);
 /* What the run was made with, into the options that were not given on the command line; the
  * configuration into o->config. *fingerprint is that of its text. */
 bool mti_run_read_plan(const mt_safetensors *file, mti_options *o, uint64_t *fingerprint);

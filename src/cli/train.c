@@ -66,7 +66,7 @@ static bool load_text(run *r)
 static bool resume(run *r)
 {
     uint64_t fingerprint;
-    mt_safetensors *file = mt_safetensors_open(r->o.resume);
+    mt_safetensors *file = mti_run_open(r->o.resume);
     bool ok =
         file && mti_run_read_plan(file, &r->o, &fingerprint) && load_text(r) && make_trainer(r) &&
         mt_checkpoint_load(file, r->trainer.model, r->trainer.optimizer, &r->trainer.step) == MT_OK;

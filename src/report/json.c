@@ -35,24 +35,28 @@ static bool write_file(const char *path, const char *text)
     return false;
 }
 
+/* Not json_dumps, which leaves keys out without a word when its buffer cannot grow. */
+char *mti_json_text(const json_t *root, size_t flags)
+{
+    size_t n = mt_last_status() == MT_OK ? json_dumpb(root, NULL, 0, flags) : 0;
+    char *text = n ? mti_malloc(n + 1) : NULL;
+    if (text && json_dumpb(root, text, n, flags) == n) {
+        text[n] = 0;
+        return text;
+    }
+    ran_out();
+    mti_free(text);
+    return NULL;
+}
+
 mt_status mti_json_write(json_t *root, const char *path)
 {
-    char *text = NULL;
-    if (mt_last_status() != MT_OK) goto out;
-    text = json_dumps(root, JSON_INDENT(2));
-    if (!text) {
-        ran_out();
-    } else if (strcmp(path, "-")) {
-        write_file(path, text);
-    } else if (puts(text) < 0) {
-        mti_fail(MT_ERR_IO, "standard output: cannot write the report");
-    }
-out:
-    if (text) {
-        json_free_t release;
-        json_get_alloc_funcs(NULL, &release);
-        release(text);
-    }
+    char *text = mti_json_text(root, JSON_INDENT(2));
     json_decref(root);
+    if (text && strcmp(path, "-"))
+        write_file(path, text);
+    else if (text && puts(text) < 0)
+        mti_fail(MT_ERR_IO, "standard output: cannot write the report");
+    mti_free(text);
     return mt_last_status();
 }

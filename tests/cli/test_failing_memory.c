@@ -1,0 +1,148 @@
+/* test_failing_memory.c: each verb with its n-th request for memory refused, for every n: it says
+ * that memory ran out, gives everything back (the sanitizers look) and leaves no half-written file.
+ */
+#include <fcntl.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "mtt.h"
+#include "cli/verbs.h"
+
+typedef int verb_fn(const mti_options *o);
+
+static char folder[] = "/tmp/memtape-cli-XXXXXX";
+static char text_file[64], json_file[64], save_file[64];
+
+static bool there(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0;
+}
+
+/* What the verb prints, thousands of times, is not for the reader of the tests. */
+static int run_silently(verb_fn *verb, const mti_options *o)
+{
+    int out = dup(1), err = dup(2), null = open("/dev/null", O_WRONLY);
+    assert_true(out >= 0 && err >= 0 && null >= 0);
+    fflush(stdout);
+    dup2(null, 1);
+    dup2(null, 2);
+    int status = verb(o);
+    fflush(stdout);
+    dup2(out, 1);
+    dup2(err, 2);
+    close(out), close(err), close(null);
+    return status;
+}
+
+/* One run with request `nth` refused; whether it went through, there being no such request. */
+static bool run_once(verb_fn *verb, const mti_options *o, const char *product, uint64_t nth)
+{
+    mti_fail_nth_alloc(nth);
+    int status = run_silently(verb, o);
+    bool reached = mti_alloc_count() >= nth;
+    mti_fail_nth_alloc(0);
+    if (status == MTI_EXIT_OK) { /* a refused segment was asked for again, and given */
+        assert_int_equal(mt_last_status(), MT_OK);
+        assert_true(!product || there(product));
+        if (product && reached) unlink(product);
+        return !reached;
+    }
+    assert_int_equal(status, MTI_EXIT_FAILED);
+    assert_int_equal(mt_last_status(), MT_ERR_MEMORY);
+    assert_true(*mt_last_error() != 0);
+    assert_false(product && there(product));
+    mt_clear_error();
+    return false;
+}
+
+/* The words as on a command line; product: the file that the verb makes, or NULL. */
+static void refuse_each(mti_verb id, verb_fn *verb, char **words, const char *product)
+{
+    mti_options o;
+    int n_words = 0;
+    while (words[n_words]) n_words++;
+    assert_true(mti_options_parse(&o, id, n_words, words, false));
+    bool whole = false;
+    uint64_t nth = 1;
+    for (; !whole; nth++) whole = run_once(verb, &o, product, nth);
+    assert_true(nth > 50); /* the requests were really refused */
+    if (product) unlink(product);
+    mti_options_free(&o);
+}
+
+#define WORDS(...) ((char *[]){"memtape", __VA_ARGS__, NULL})
+#define SMALL      "-b", "1", "-s", "4", "-d", "4", "-a", "2"
+
+static void profile_reports_every_refusal(void **state)
+{
+    (void)state;
+    refuse_each(
+        MTI_PROFILE, mti_profile,
+        WORDS("block", SMALL, "--attention", "math", "--optimizer", "adamw", "--json", json_file),
+        json_file);
+}
+
+static void explain_reports_every_refusal(void **state)
+{
+    (void)state;
+    refuse_each(MTI_EXPLAIN, mti_explain, WORDS("gpt", SMALL, "-l", "1"), NULL);
+}
+
+static void train_reports_every_refusal(void **state)
+{
+    (void)state;
+    refuse_each(MTI_TRAIN, mti_train,
+                WORDS("--data", text_file, SMALL, "-l", "1", "--steps", "2", "--save", save_file),
+                NULL);
+    unlink(save_file);
+}
+
+static void resume_and_generate_report_every_refusal(void **state)
+{
+    (void)state;
+    mti_options o;
+    char **words =
+        WORDS("--data", text_file, SMALL, "-l", "1", "--steps", "1", "--save", save_file);
+    assert_true(mti_options_parse(&o, MTI_TRAIN, 17, words, false));
+    assert_int_equal(run_silently(mti_train, &o), MTI_EXIT_OK);
+    mti_options_free(&o);
+    refuse_each(MTI_TRAIN, mti_train,
+                WORDS("--data", text_file, "--resume", save_file, "--steps", "2"), NULL);
+    refuse_each(MTI_GENERATE, mti_generate, WORDS("--model", save_file, "--tokens", "3"), NULL);
+    unlink(save_file);
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    if (!mkdtemp(folder)) return -1;
+    snprintf(text_file, sizeof text_file, "%s/text", folder);
+    snprintf(json_file, sizeof json_file, "%s/json", folder);
+    snprintf(save_file, sizeof save_file, "%s/save", folder);
+    FILE *f = fopen(text_file, "w");
+    if (!f) return -1;
+    for (int i = 0; i < 40; i++) fputs("some text ", f);
+    json_set_alloc_funcs(mti_malloc, mti_free);
+    return fclose(f);
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    unlink(text_file);
+    return rmdir(folder);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(profile_reports_every_refusal),
+        cmocka_unit_test(explain_reports_every_refusal),
+        cmocka_unit_test(train_reports_every_refusal),
+        cmocka_unit_test(resume_and_generate_report_every_refusal),
+    };
+    return cmocka_run_group_tests_name("program, failing memory", tests, set_up, tear_down);
+}
