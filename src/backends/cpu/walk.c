@@ -173,7 +173,8 @@ static void map_run(const map_job *job, const int64_t *index, char *const *direc
                     int64_t n)
 {
     const mti_walk *w = &job->walk;
-    uint64_t buffer[MTI_CPU_MAX_OPERANDS][MTI_CPU_RUN];
+    /* not a power of two apart, or loads would wait for stores at the same place of a page */
+    uint64_t buffer[MTI_CPU_MAX_OPERANDS][MTI_CPU_RUN + 40];
     uint16_t packed[MTI_CPU_RUN];
     void *p[MTI_CPU_MAX_OPERANDS];
     for (int k = 0; k < w->n_operands; k++) {
