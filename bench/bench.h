@@ -1,0 +1,38 @@
+/* bench.h: what the benchmark's worker is made of.
+ *
+ * The worker measures memtape and knows no peer. It does what lines on standard
+ * input say, so that its rounds can be interleaved with a peer's, and answers in
+ * lines on standard output. bench/bench.py runs it beside bench/peer.py, which
+ * takes the same words. */
+#ifndef BENCH_H
+#define BENCH_H
+
+#include "memtape/memtape.h"
+
+/* Wall clock; with BENCH_CLOCK=cpu in the environment the processor time of the whole process,
+ * which other programs on a busy machine do not disturb (use one thread then). */
+int64_t bench_now_ns(void);
+
+/* A figure of /proc/self/status in KiB, -1 if there is none. getrusage's ru_maxrss would not do: it
+ * starts from what the parent had when it forked. */
+long bench_status_kib(const char *name);
+
+/* Tells the library's last error on standard error; 1. */
+int bench_failed(const char *what);
+
+/* The verbs: arguments after the verb's name; the process's exit status. */
+int bench_gpt(int argc, char **argv);
+int bench_ops(int argc, char **argv);
+int bench_machine(int argc, char **argv);
+
+/* ---- ops.c asks functions.c ---- */
+
+#define BENCH_INPUTS 6
+
+/* n is the figure after the name: "heads/4". The result is the caller's. */
+typedef mt_tensor *bench_fn(mt_tensor **in, int64_t n);
+
+/* By the name of a row of the op table, or of a composition; NULL if there is none. */
+bench_fn *bench_find_function(const char *name);
+
+#endif

@@ -1,0 +1,95 @@
+"""cases.py: what is measured: shapes, and what each shape costs. Inputs are written as ops.c reads
+them: f:4x8 is a float tensor that wants a gradient, p: a positive one, i10:4 indices below 10."""
+
+from dataclasses import dataclass
+
+# ---- every row of the op table on tiny tensors ----
+
+ONE, TWO = "f:4x8", "f:4x8 f:4x8"
+TINY = {
+    "add": TWO, "sub": TWO, "mul": TWO, "div": "f:4x8 p:4x8", "affine": ONE,
+    "relu": ONE, "relu_inplace": ONE, "leaky_relu": ONE, "leaky_relu_inplace": ONE, "gelu": ONE,
+    "gelu_tanh": ONE, "silu": ONE, "tanh": ONE, "sigmoid": ONE, "exp": ONE, "log": "p:4x8",
+    "sqrt": "p:4x8", "matmul": "f:4x8 f:8x8", "linear": "f:4x8 f:8x8 f:8", "softmax": "f:8x8",
+    "log_softmax": ONE, "layer_norm": "f:4x8 f:8 f:8", "dropout": ONE,
+    "embedding": "i16:4 f:16x8", "cross_entropy": "f:4x8 i8:4", "mse": TWO, "sum": ONE,
+    "mean": ONE, "permute": ONE, "slice": ONE, "expand": "f:1x8", "reshape": ONE, "split": ONE,
+    "cast": ONE, "contiguous": ONE, "clone": ONE, "cat": TWO,
+    "flash_attention": "f:1x2x8x4 f:1x2x8x4 f:1x2x8x4",
+}
+RANDOM = {"dropout"}  # whose result no two engines share
+
+# ---- kernels that wait for memory ----
+
+WIDE = "f:16384x1024"  # 64 MiB: neither it nor its result stays in a cache
+MEMORY_ELEMENTS = 16384 * 1024
+# Elements read and written at least once, forward and backward together with it.
+MEMORY = [
+    ("clone", WIDE, 2, None),  # its backward passes a pointer on
+    ("add", f"{WIDE} {WIDE}", 3, None),
+    ("affine", WIDE, 2, 4),
+    ("relu", WIDE, 2, 5),
+    ("gelu", WIDE, 2, 5),
+    ("layer_norm", f"{WIDE} f:1024 f:1024", 2, 5),
+    ("log_softmax", WIDE, 2, 5),
+    ("cross_entropy", f"{WIDE} i1024:16384", 2, 4),
+]
+
+# ---- GPTs ----
+
+
+@dataclass(frozen=True)
+class Gpt:
+    name: str
+    layers: int
+    d: int
+    heads: int
+    vocab: int
+    b: int
+    s: int
+    context: int
+    act: str
+    share: float  # of the time for GPT steps
+
+    @property
+    def arguments(self):
+        return (self.layers, self.d, self.heads, self.vocab, self.b, self.s, self.context, self.act)
+
+    @property
+    def text(self):
+        return f"{self.layers} layers, d={self.d}, v={self.vocab}, b={self.b}, s={self.s}"
+
+    @property
+    def n_parameters(self):
+        block = 12 * self.d * self.d + 13 * self.d
+        return self.layers * block + (self.vocab + self.context + 2) * self.d
+
+    def parts(self):
+        """(name, times per step, function and inputs, flop of its products, forward + backward)"""
+        d, b, s, layers, v = self.d, self.b, self.s, self.layers, self.vocab
+        x = f"f:{b}x{s}x{d}"
+        wide = f"f:{b}x{s}x{4 * d}"
+        token = 6 * b * s
+        return [
+            ("linear d to 3d", layers, f"linear {x} f:{3 * d}x{d} f:{3 * d}", token * d * 3 * d),
+            ("linear d to d", layers, f"linear {x} f:{d}x{d} f:{d}", token * d * d),
+            ("linear d to 4d", layers, f"linear {x} f:{4 * d}x{d} f:{4 * d}", token * d * 4 * d),
+            ("linear 4d to d", layers, f"linear {wide} f:{d}x{4 * d} f:{d}", token * d * 4 * d),
+            ("linear d to v", 1, f"linear {x} f:{v}x{d}", token * d * v),
+            # Two products forward, five backward, and causal: half of each.
+            ("attention", layers, f"heads/{self.heads} f:{b}x{s}x{3 * d}", 7 * b * s * s * d),
+            ("layer norm", 2 * layers + 1, f"layer_norm {x} f:{d} f:{d}", 0),
+            (self.act, layers, f"{self.act} {wide}", 0),
+            ("residual add", 2 * layers, f"add {x} {x}", 0),
+            ("embedding", 1, f"embed i{v}:{b}x{s} f:{v}x{d} f:{s}x{d}", 0),
+            ("cross-entropy", 1, f"cross_entropy f:{b}x{s}x{v} i{v}:{b}x{s}", 0),
+        ]
+
+
+GPTS = [
+    Gpt("d64", 2, 64, 4, 256, 8, 64, 64, "gelu", 0.1),
+    Gpt("d64-b1", 2, 64, 4, 256, 1, 64, 64, "gelu", 0.1),
+    Gpt("d128", 4, 128, 4, 256, 8, 128, 128, "gelu", 0.15),
+    Gpt("d384", 6, 384, 6, 256, 4, 256, 256, "gelu", 0.25),
+    Gpt("gpt2", 12, 768, 12, 50257, 4, 64, 1024, "gelu_tanh", 0.4),
+]

@@ -1,0 +1,150 @@
+/* machine.c: what this machine can do at best, and what it is: the limits that
+ * the other figures are shares of.
+ *
+ *     gemm N    -> "gflops X" for each side of 1024, 2048 and 3072: OpenBLAS, best of N
+ *     copy N    -> "gbs X": bytes read plus bytes written per ns, best of N, by memcpy
+ *                  and by a plain loop in turns, in huge pages as memtape's tensors
+ *     fma N     -> "gflops X": fused multiply-adds on registers, all threads */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cblas.h>
+#include <omp.h>
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+#include "bench.h"
+
+/* Not in every distribution's cblas.h. */
+extern char *openblas_get_config(void);
+extern char *openblas_get_corename(void);
+
+#if defined(__clang__)
+#define COMPILER __VERSION__
+#else
+#define COMPILER "gcc " __VERSION__
+#endif
+#define COPY_FLOATS ((int64_t)1 << 25) /* 128 MiB: four times the caches of large servers */
+
+/* flop per ns of one sgemm of side n, best of `times`. */
+static double gemm_rate(int n, long times)
+{
+    size_t count = (size_t)n * (size_t)n;
+    float *a = malloc(3 * count * sizeof *a);
+    if (!a) return 0;
+    for (size_t i = 0; i < 3 * count; i++) a[i] = (float)(i % 7) - 3;
+    double best = 0;
+    for (long i = 0; i < times; i++) {
+        int64_t start = bench_now_ns();
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, n, n, 1, a, n, a + count, n, 0,
+                    a + 2 * count, n);
+        double rate = 2.0 * n * n * n / (double)(bench_now_ns() - start);
+        if (rate > best) best = rate;
+    }
+    free(a);
+    return best;
+}
+
+/* Plain stores: what a kernel does. memcpy writes past the caches when there is much to write,
+ * which is faster on some machines and slower on others. */
+static void copy_loop(float *restrict y, const float *restrict x, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) y[i] = x[i];
+}
+
+static double copy_rate(long times)
+{
+    size_t n_bytes = 2 * (size_t)COPY_FLOATS * sizeof(float);
+    float *x = aligned_alloc((size_t)2 << 20, n_bytes), *y = x + COPY_FLOATS;
+    if (!x) return 0;
+#if defined(__linux__)
+    madvise(x, n_bytes, MADV_HUGEPAGE);
+#endif
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < 2 * COPY_FLOATS; i++) x[i] = 1;
+    double best = 0;
+    for (long t = 0; t < times; t++) {
+        int64_t start = bench_now_ns();
+#pragma omp parallel
+        {
+            int64_t me = omp_get_thread_num(), of = omp_get_num_threads();
+            int64_t from = COPY_FLOATS * me / of, to = COPY_FLOATS * (me + 1) / of;
+            if (t % 2)
+                memcpy(y + from, x + from, (size_t)(to - from) * sizeof *x);
+            else
+                copy_loop(y + from, x + from, to - from);
+        }
+        double rate = (double)n_bytes / (double)(bench_now_ns() - start);
+        if (rate > best) best = rate;
+    }
+    free(x);
+    return best;
+}
+
+#if defined(__x86_64__) && defined(__GNUC__)
+typedef float lanes16 __attribute__((vector_size(64)));
+typedef float lanes8 __attribute__((vector_size(32)));
+/* Twelve chains hide the latency of two multiply-adders. */
+#define FMA_CHAINS 12
+#define FMA_LOOP(name, lanes, isa)                                                                 \
+    __attribute__((target(isa), optimize("fp-contract=fast"), noinline)) static float name(        \
+        int64_t n)                                                                                 \
+    {                                                                                              \
+        lanes sum[FMA_CHAINS], x = {0}, y = {0};                                                   \
+        x += 0.5f, y += 0.25f;                                                                     \
+        for (int k = 0; k < FMA_CHAINS; k++) sum[k] = x * (float)k; /* no two chains are one */    \
+        for (int64_t i = 0; i < n; i++)                                                            \
+            _Pragma("GCC unroll 12") for (int k = 0; k < FMA_CHAINS; k++) sum[k] = sum[k] * x + y; \
+        for (int k = 1; k < FMA_CHAINS; k++) sum[0] += sum[k];                                     \
+        return sum[0][0];                                                                          \
+    }
+FMA_LOOP(fma_avx512, lanes16, "avx512f")
+FMA_LOOP(fma_avx2, lanes8, "avx2,fma")
+
+static double fma_rate(long times)
+{
+    bool wide = __builtin_cpu_supports("avx512f");
+    if (!wide && !__builtin_cpu_supports("fma")) return 0;
+    const int64_t n = 4000000;
+    double best = 0;
+    for (long t = 0; t < times; t++) {
+        float result = 0;
+        int threads = 1;
+        int64_t start = bench_now_ns();
+#pragma omp parallel reduction(+ : result)
+        {
+            result += wide ? fma_avx512(n) : fma_avx2(n);
+#pragma omp master
+            threads = omp_get_num_threads();
+        }
+        double flops = 2.0 * (wide ? 16 : 8) * FMA_CHAINS * (double)n * threads;
+        double rate = flops / (double)(bench_now_ns() - start);
+        if (result != 0 && rate > best) best = rate;
+    }
+    return best;
+}
+#else
+static double fma_rate(long times) { return (void)times, 0; }
+#endif
+
+int bench_machine(int argc, char **argv)
+{
+    char line[64], word[16];
+    long n;
+    if (argc != 1) return 2;
+    omp_set_num_threads(atoi(argv[0]));
+    printf("openblas %s\ncore %s\ncompiler %s\nready\n", openblas_get_config(),
+           openblas_get_corename(), COMPILER);
+    while (fgets(line, sizeof line, stdin) && sscanf(line, "%15s %ld", word, &n) == 2) {
+        if (strcmp(word, "gemm") == 0)
+            for (int side = 1024; side <= 3072; side += 1024)
+                printf("gflops %.2f\n", gemm_rate(side, n));
+        else if (strcmp(word, "copy") == 0)
+            printf("gbs %.2f\n", copy_rate(n));
+        else if (strcmp(word, "fma") == 0)
+            printf("gflops %.2f\n", fma_rate(n));
+        puts("done");
+    }
+    return 0;
+}

@@ -1,0 +1,167 @@
+"""measure.py: the measurements. The two sides take turns, so that a busy moment of the machine
+meets both; of every figure the least and the median are kept."""
+
+import math
+import time
+from statistics import median
+
+from cases import GPTS, MEMORY, MEMORY_ELEMENTS, RANDOM, TINY
+from worker import Failed
+
+MS = 1e6  # ns
+
+
+def machine_limits(sides, settings):
+    """The ceilings: products by OpenBLAS, multiply-adds on registers, copies."""
+    worker = sides[0].start("machine", settings.threads)
+    best = {}
+    for word, times, key in (("gemm", 6, "gemm_gflops"), ("fma", 12, "fma_gflops"),
+                             ("copy", 12, "copy_gbs")):
+        best[key] = max(float(words[1]) for words in worker.ask(word, times))
+    worker.stop()
+    return best, {words[0]: " ".join(words[1:]) for words in worker.greeting}
+
+
+# ---- one op ----
+
+
+def check_against_peer(name, mine, theirs):
+    """The two sides' results and gradients: the same but for rounding."""
+    row = name.partition("/")[0]
+    if row in RANDOM:
+        return
+    pairs = list(zip(mine[1::2], mine[2::2]))
+    if len(pairs) != len(theirs) - 1:
+        raise Failed(f"{name}: {len(pairs)} results, the peer has {len(theirs) - 1}")
+    for (value, norm), other in zip(pairs, theirs[1:]):
+        value, norm, other = float(value), float(norm), float(other)
+        if norm < 0 and math.isnan(other):
+            continue  # no gradient on either side
+        if not abs(value - other) <= 1e-3 * (norm + 1e-6):
+            raise Failed(f"{name}: memtape gives {value:.6g}, the peer {other:.6g}")
+
+
+def time_op(workers, spec, seconds, rounds, words=("forward", "both")):
+    """ns per op for each worker and word: {"forward": [memtape, peer], ...}"""
+    probes = [worker.ask("load", spec)[0] for worker in workers]
+    if len(probes) == 2:
+        check_against_peer(spec.split()[0], *probes)
+    per_run = seconds / rounds / len(workers) / len(words)
+
+    def run(worker, word, n):
+        return int(worker.ask(word, n)[0][1]) / n
+
+    counts = {}
+    for index, worker in enumerate(workers):
+        for word in words:
+            run(worker, word, 1)
+            guess = max(run(worker, word, 3), 100.0)
+            counts[index, word] = max(1, int(per_run * 1e9 / guess))
+    got = {word: [[] for _ in workers] for word in words}
+    for _ in range(rounds):
+        for index, worker in enumerate(workers):
+            for word in words:
+                got[word][index].append(run(worker, word, counts[index, word]))
+    return {word: [{"min": min(series), "median": median(series)} for series in got[word]]
+            for word in words}
+
+
+def start_ops(sides, settings):
+    workers = [side.start("ops", settings.threads) for side in sides]
+    for worker in workers:
+        have = {words[1] for words in worker.ask("rows")}
+        if worker is workers[0]:
+            rows = have
+        lacking = sorted(rows - have) + sorted(rows - set(TINY))
+        if lacking:
+            raise Failed(f"rows without a case in {worker.name}: {', '.join(lacking)}")
+    return workers
+
+
+def tiny_ops(workers, settings):
+    seconds = 0.12 * settings.effort
+    return [{"op": row, "inputs": inputs, **time_op(workers, f"{row} {inputs}", seconds, 5)}
+            for row, inputs in TINY.items()]
+
+
+def memory_ops(workers, settings):
+    out = []
+    for row, inputs, forward, both in MEMORY:
+        times = time_op(workers, f"{row} {inputs}", 1.5 * settings.effort, 3)
+        n_bytes = {"forward": 4 * MEMORY_ELEMENTS * forward,
+                   "both": 4 * MEMORY_ELEMENTS * both if both else None}
+        out.append({"op": row, "inputs": inputs, "bytes": n_bytes, **times})
+    return out
+
+
+def gpt_parts(workers, gpt, settings):
+    out = []
+    for name, times, spec, flop in gpt.parts():
+        got = time_op(workers, spec, 0.5 * settings.effort, 3, ("both",))["both"]
+        out.append({"part": name, "times": times, "case": spec, "flop": flop, "both": got})
+    return out
+
+
+# ---- GPT steps ----
+
+
+def summary(steps):
+    """steps: (forward, backward, optimizer) in ns"""
+    totals = [sum(step) for step in steps]
+    parts = {name: median(step[i] for step in steps) / MS
+             for i, name in enumerate(("forward", "backward", "optimizer"))}
+    return {"min": min(totals) / MS, "median": median(totals) / MS, "n": len(steps), **parts}
+
+
+def steps_of(lines, word):
+    return [tuple(map(int, words[1:4])) for words in lines if words[0] == word]
+
+
+def check_losses(name, losses):
+    if not all(map(math.isfinite, losses)) or not losses[-1] < losses[0]:
+        raise Failed(f"{name}: the loss went from {losses[0]} to {losses[-1]}")
+
+
+def gpt_steps(sides, gpt, settings):
+    """Rounds of plain steps on each side and of pairs with and without the ledger on ours."""
+    names = [side.name for side in sides]
+    workers = [side.start("gpt", *gpt.arguments, settings.threads, *side.words)
+               for side in sides]
+    plain, losses, pairs = [[] for _ in sides], [[] for _ in sides], []
+
+    def run(index, n):
+        lines = workers[index].ask("plain", n)
+        losses[index] += [float(words[4]) for words in lines]
+        return steps_of(lines, "plain")
+
+    counts = []
+    for index in range(len(sides)):
+        took = min(map(sum, run(index, 3 if gpt.name != "gpt2" else 2)[1:])) / 1e9
+        counts.append(max(1, min(200, int(gpt.share * settings.gpt_seconds / 24 / took))))
+    stop = time.monotonic() + gpt.share * settings.gpt_seconds
+    rounds = 0
+    while rounds < 2 or (time.monotonic() < stop and rounds < 40):
+        for index in range(len(sides)):
+            plain[index] += run(index, counts[index])
+        lines = workers[0].ask("ledger", max(1, counts[0]))
+        losses[0] += [float(words[4]) for words in lines]
+        pairs += zip(steps_of(lines, "off"), steps_of(lines, "on"))
+        rounds += 1
+    out = {"name": gpt.name, "text": gpt.text, "parameters": gpt.n_parameters, "rounds": rounds}
+    for index, worker in enumerate(workers):
+        last = worker.end()
+        check_losses(f"{gpt.name}, {names[index]}", losses[index])
+        out[names[index]] = summary(plain[index]) | {
+            "loss": [losses[index][0], losses[index][-1]],
+            "start_kib": int(last["memory"][0]), "peak_kib": int(last["memory"][1])}
+        if index == 0:
+            out["flop"] = int(last["flops"][0])
+    off, on = ([sum(pair[i]) for pair in pairs] for i in (0, 1))
+    out["ledger"] = {"pairs": len(pairs), "off_ms": median(off) / MS, "on_ms": median(on) / MS,
+                     "min_ratio": min(on) / min(off),
+                     "median_ratio": median(b / a for a, b in zip(off, on))}
+    return out
+
+
+def all_gpts(sides, settings):
+    return [gpt_steps(sides, gpt, settings) for gpt in GPTS if gpt.name in settings.gpts]

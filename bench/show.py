@@ -1,0 +1,133 @@
+"""show.py: the measurements as text."""
+
+
+def table(heads, rows, left=1):
+    """Columns as wide as they need; the first `left` to the left, the rest to the right."""
+    widths = [max(len(str(row[i])) for row in [heads, *rows]) for i in range(len(heads))]
+
+    def line(row):
+        cells = (f"{cell:<{w}}" if i < left else f"{cell:>{w}}"
+                 for i, (cell, w) in enumerate(zip(row, widths)))
+        return ("  " + "  ".join(cells)).rstrip()
+
+    return "\n".join([line(heads), "  " + "  ".join("-" * w for w in widths), *map(line, rows)])
+
+
+def number(x):
+    if x is None:
+        return ""
+    digits = 0 if x >= 100 else 1 if x >= 10 else 2 if x >= 1 else 3
+    return f"{x:.{digits}f}"
+
+
+def ratio(mine, theirs):
+    return "" if theirs is None else f"{theirs / mine:.2f}x"
+
+
+def mib(kib):
+    return f"{kib / 1024:.0f}"
+
+
+def pick(times, key="min"):
+    """memtape's and the peer's figure, the latter None without a peer"""
+    return times[0][key], times[1][key] if len(times) > 1 else None
+
+
+def show_machine(m):
+    limits = m["limits"]
+    peer = m["peer"] or f"none ({m['no_peer']})"
+    lines = [f"memtape's benchmarks, commit {m['commit']}", "",
+             f"  machine   {m['cpu']}, {m['cores']} cores, {m['isa']}",
+             f"  software  {m['compiler']}; OpenBLAS {m['openblas_version']}, kernels for {m['core']}",
+             f"  peer      PyTorch {peer}",
+             f"  settings  {m['threads']} threads each, {m['clock']} time; "
+             f"load of the machine at the start {m['load']}",
+             "",
+             "Limits, measured now",
+             f"  {number(limits['gemm_gflops']):>6} GFLOP/s  the best of OpenBLAS's f32 products of "
+             "side 1024, 2048, 3072: \"of peak\" below",
+             f"  {number(limits['fma_gflops']):>6} GFLOP/s  multiply-adds on registers, nothing else",
+             f"  {number(limits['copy_gbs']):>6} GB/s     copying 128 MiB, bytes read and written: "
+             "\"of copy\" below"]
+    return "\n".join(lines)
+
+
+def show_gpts(gpts, limits, peer):
+    rows, memory, ledger = [], [], []
+    for g in gpts:
+        mine, theirs = g["memtape"], g.get(peer)
+        rate = g["flop"] / mine["min"] / 1e6
+        rows.append([g["name"], g["text"], number(mine["min"]), number(mine["median"]),
+                     number(rate), f"{100 * rate / limits['gemm_gflops']:.0f} %",
+                     number(theirs and theirs["min"]), number(theirs and theirs["median"]),
+                     ratio(mine["min"], theirs and theirs["min"]),
+                     ratio(mine["median"], theirs and theirs["median"])])
+        memory.append([g["name"], mib(mine["start_kib"]), mib(mine["peak_kib"]),
+                       mib(theirs["start_kib"]) if theirs else "",
+                       mib(theirs["peak_kib"]) if theirs else "",
+                       ratio(mine["peak_kib"], theirs and theirs["peak_kib"])])
+        book = g["ledger"]
+        ledger.append([g["name"], number(book["off_ms"]), number(book["on_ms"]),
+                       f"{100 * (book['median_ratio'] - 1):+.2f} %",
+                       f"{100 * (book['min_ratio'] - 1):+.2f} %", book["pairs"]])
+    return "\n".join([
+        "One training step of a GPT in f32, ms: forward, loss, backward, AdamW",
+        table(["", "model", "least", "median", "GFLOP/s", "of peak", "torch", "median", "ratio",
+               "of medians"], rows, 2), "",
+        "Peak resident memory of those runs, MiB: when the libraries are loaded, and at most",
+        table(["", "loaded", "peak", "torch: loaded", "peak", "ratio"], memory), "",
+        "The ledger: pairs of steps, one without and one with it, ms",
+        table(["", "off", "on", "median of pairs", "of least", "pairs"], ledger)])
+
+
+def show_parts(name, parts, step, limits):
+    rows, sums = [], [0, 0]
+    for part in parts:
+        mine, theirs = (x and x * part["times"] / 1e6 for x in pick(part["both"]))
+        sums[0] += mine
+        sums[1] += theirs or 0
+        rate = part["flop"] * part["times"] / mine / 1e6
+        rows.append([part["part"], part["times"], number(mine), number(rate) if rate else "",
+                     f"{100 * rate / limits['gemm_gflops']:.0f} %" if rate else "",
+                     number(theirs), ratio(mine, theirs)])
+    has_peer = sums[1] > 0
+    optimizer = step["memtape"]["optimizer"] if step else None
+    if step:
+        theirs = step[next(k for k in step if k.startswith("torch"))] if has_peer else None
+        rows.append(["AdamW", 1, number(optimizer), "", "", number(theirs and theirs["optimizer"]),
+                     ratio(optimizer, theirs and theirs["optimizer"])])
+        sums[0] += optimizer
+        sums[1] += theirs["optimizer"] if theirs else 0
+    rows.append(["sum", "", number(sums[0]), "", "", number(sums[1]) if has_peer else "",
+                 ratio(sums[0], sums[1] if has_peer else None)])
+    return "\n".join([f"Where a step of {name} goes: its parts alone, forward and backward, ms",
+                      table(["part", "times", "least", "GFLOP/s", "of peak", "torch", "ratio"],
+                            rows)])
+
+
+def show_tiny(ops):
+    rows = []
+    for op in ops:
+        forward, torch_forward = pick(op["forward"])
+        both, torch_both = pick(op["both"])
+        rows.append([op["op"], op["inputs"], number(forward), number(torch_forward),
+                     ratio(forward, torch_forward), number(both), number(torch_both),
+                     ratio(both, torch_both)])
+    return "\n".join(["Every op on tiny tensors, ns: the cost of an op as such",
+                      table(["op", "inputs", "forward", "torch", "ratio", "with backward", "torch",
+                             "ratio"], rows, 2)])
+
+
+def show_memory(ops, limits):
+    rows = []
+    for op in ops:
+        for word, label in (("forward", "forward"), ("both", "with backward")):
+            if not op["bytes"][word]:
+                continue
+            mine, theirs = pick(op[word])
+            rate = op["bytes"][word] / mine
+            rows.append([op["op"], label, number(mine / 1e6), number(rate),
+                         f"{100 * rate / limits['copy_gbs']:.0f} %",
+                         number(theirs and theirs / 1e6), ratio(mine, theirs)])
+    return "\n".join(["Ops that wait for memory, on [16384,1024] f32, ms; GB/s counts each tensor once",
+                      table(["op", "", "least", "GB/s", "of copy", "torch", "ratio"], rows, 2)])

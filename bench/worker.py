@@ -1,0 +1,71 @@
+"""worker.py: the processes that measure, and how they are talked to."""
+
+import os
+import subprocess
+import sys
+
+
+class Failed(Exception):
+    """A worker said no, or died."""
+
+
+class Worker:
+    """One process that obeys lines: build/bench/memtape_bench or peer.py."""
+
+    def __init__(self, command, *arguments, environment=None):
+        self.name = os.path.basename(command[-1]) + " " + arguments[0]
+        self.process = subprocess.Popen(
+            [*command, *map(str, arguments)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            text=True, bufsize=1, env=os.environ | (environment or {}))
+        self.greeting = self._until("ready")
+
+    def _until(self, last):
+        """The lines before `last`, as lists of words."""
+        lines = []
+        for line in self.process.stdout:
+            if line.strip() == last:
+                return lines
+            lines.append(line.split())
+        raise Failed(f"{self.name} ended with status {self.process.wait()}")
+
+    def ask(self, *words):
+        try:
+            self.process.stdin.write(" ".join(map(str, words)) + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass  # the reason is in its status
+        return self._until("done")
+
+    def end(self):
+        """What it says at its end, by first word."""
+        out, _ = self.process.communicate("end\n")
+        if self.process.returncode:
+            raise Failed(f"{self.name} ended with status {self.process.returncode}")
+        return {words[0]: words[1:] for words in (line.split() for line in out.splitlines()) if words}
+
+    def stop(self):
+        self.process.stdin.close()
+        self.process.stdout.close()
+        self.process.wait()
+
+
+class Side:
+    """memtape's or the peer's: starts workers of one kind."""
+
+    def __init__(self, name, command, settings):
+        self.name, self.command, self.settings = name, command, settings
+
+    def start(self, *arguments):
+        threads = str(self.settings.threads)
+        return Worker(self.command, *arguments,
+                      environment={"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads,
+                                   "BENCH_CLOCK": self.settings.clock})
+
+
+def peer_version():
+    """PyTorch's version, or None and why not."""
+    got = subprocess.run([sys.executable, "-c", "import torch; print(torch.__version__)"],
+                         capture_output=True, text=True, check=False)
+    if got.returncode == 0:
+        return got.stdout.strip(), None
+    return None, (got.stderr.strip().splitlines() or ["no reason given"])[-1]
