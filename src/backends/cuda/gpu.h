@@ -1,0 +1,65 @@
+/* gpu.h: what every .cu file of this folder is written against.
+ *
+ * The same files are compiled twice: by nvcc for a GPU, and by the host's C++ compiler against
+ * tests/cudasim, a test double that runs a grid on the CPU. So they use this vocabulary and no
+ * other:
+ *   __global__ __device__ __host__ __forceinline__ __launch_bounds__ __restrict__
+ *   threadIdx blockIdx blockDim gridDim (x, y, z), dim3
+ *   MTI_SHARED(type, name[n]);           static shared memory of a block
+ *   MTI_DYNAMIC_SHARED(type, name);      what MTI_LAUNCH's `shared` bytes gave
+ *   __syncthreads() __syncwarp()
+ *   __shfl_sync __shfl_xor_sync __shfl_down_sync (full mask, 32-bit and 64-bit scalars)
+ *   __ballot_sync __any_sync __all_sync, atomicAdd (int, unsigned; never on floats: order)
+ *   __nv_bfloat16 __half and their conversions to and from float
+ *   float4-style vector loads through mti_vec (below); __ldg; fmaf exp2f and <math.h>
+ *   mti_mma_bf16 mti_mma_f16 (16x8x16, f32 accumulators), mti_ldmatrix_x4[_trans]
+ *   MTI_LAUNCH(ctx, kernel, grid, block, shared_bytes, arguments...)
+ * Kernels never end a thread early before a barrier: guard the work, not the thread. */
+#ifndef MTI_GPU_H
+#define MTI_GPU_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+extern "C" {
+#include "backends/backend.h"
+}
+
+#ifdef MTI_CUDASIM
+#include "cudasim/cudasim.h"
+#else
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#define MTI_SHARED(type, name)         __shared__ type name
+#define MTI_DYNAMIC_SHARED(type, name)                                                             \
+    extern __shared__ __align__(128) unsigned char mti_dynamic_shared[];                           \
+    type *name = reinterpret_cast<type *>(mti_dynamic_shared)
+#define MTI_LAUNCH(ctx, kernel, grid, block, shared, ...)                                          \
+    (kernel<<<(grid), (block), (shared), (ctx)->stream>>>(__VA_ARGS__),                            \
+     mti_cuda_ok(cudaGetLastError(), #kernel))
+#endif
+
+/* The state of one open device. */
+struct mti_ctx {
+    int device;
+    int multiprocessors;
+    int threads;             /* host threads: kept for the table's sake */
+    cudaStream_t stream;     /* every kernel and product */
+    cudaStream_t copy;       /* offloading */
+    struct mti_cublas *blas; /* made at the first product */
+    void *fault;             /* one int64 in device memory: a kernel's complaint (bad index) */
+};
+
+/* true if status is success; else mti_fail with what and the runtime's text. */
+bool mti_cuda_ok(cudaError_t status, const char *what);
+
+/* A view by value, as kernels take it: 32-bit dtype, up to MT_MAX_RANK strides. */
+struct mti_dview {
+    void *data;
+    int rank;
+    int64_t shape[MT_MAX_RANK], stride[MT_MAX_RANK];
+};
+
+#endif
