@@ -1,0 +1,46 @@
+/* fault.h: what ctx->fault points at: one mti_desk in device memory, all zero when the context
+ * is opened.
+ *
+ * A kernel that meets a bad number cannot say so to the call that launched it, which has
+ * returned. It leaves a note, and the next sync or download finds it: reads the note
+ * (sizeof(mti_fault) bytes), and when kind is not 0 sets it to zero again and fails with
+ * mti_fault_report. The rest of the desk holds what one kernel leaves for the next of the same
+ * call, on the one stream that they all run on. */
+#ifndef MTI_CUDA_FAULT_H
+#define MTI_CUDA_FAULT_H
+
+#include <inttypes.h>
+#include "backends/cuda/gpu.h"
+
+enum { MTI_FAULT_NONE, MTI_FAULT_INDEX, MTI_FAULT_TARGET };
+
+/* The first bad number since the last sync: the earliest call's, and in it the lowest position. */
+struct mti_fault {
+    int64_t kind;            /* what was bad; 0: nothing */
+    int64_t position, value; /* number `position` is `value` */
+    int64_t limit, ignore;   /* it had to be in [0, limit), or `ignore` for a target */
+};
+
+#define MTI_DESK_SLOTS 1024
+
+struct mti_desk {
+    struct mti_fault fault;
+    int64_t count[MTI_DESK_SLOTS];
+    double sum[MTI_DESK_SLOTS];
+};
+
+/* Host: the error that a note stands for; false. */
+static inline bool mti_fault_report(const struct mti_fault *f)
+{
+    if (f->kind == MTI_FAULT_INDEX)
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "embedding: index[%" PRId64 "] is %" PRId64
+                             "; the table has rows 0 to %" PRId64,
+                             f->position, f->value, f->limit - 1);
+    return mti_fail_bool(MT_ERR_ARGUMENT,
+                         "cross_entropy: target[%" PRId64 "] is %" PRId64 "; need 0 to %" PRId64
+                         ", or %" PRId64 " to ignore the row",
+                         f->position, f->value, f->limit - 1, f->ignore);
+}
+
+#endif
