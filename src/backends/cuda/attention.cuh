@@ -1,0 +1,125 @@
+/* attention.cuh: what the attention kernels share: the arguments of a call, the warp-wide
+ * instructions of the tensor cores, copies of tiles into shared memory, the dropout mask.
+ *
+ * Letters: i counts queries, j keys. A tile is a block of rows of one head, d wide. */
+#ifndef MTI_CUDA_ATTENTION_CUH
+#define MTI_CUDA_ATTENTION_CUH
+
+#include <math.h>
+#include <string.h>
+#include "backends/cuda/gpu.h"
+#include "backends/scalar.h"
+
+/* ---- the arguments of a call, as kernels take them ---- */
+
+/* One of q, k, v, o and their gradients: strides count elements; the last is 1. */
+struct mti_attn_rows {
+    void *data;
+    int64_t batch, head, row;
+};
+
+struct mti_attn_args {
+    mti_attn_rows q, k, v, o, d_o, dq, dk, dv; /* the last four in backward only */
+    void *lse;                                 /* [b,a,s] f32 or f64; NULL: not wanted */
+    void *delta;                               /* [b,a,s], the dtype of lse: rowsum(do * o) */
+    int64_t b, a, a_kv, s, t, d;
+    double scale;
+    bool causal;
+    /* dropout: a draw is kept from `threshold` (in units of 2^-24) on */
+    uint32_t threshold;
+    double keep_scale;             /* 1 / (1 - p); 0 for p = 1; 1 without dropout */
+    const int64_t *seed, *offset; /* device memory; NULL without dropout */
+};
+
+/* The first element of row i of one head. */
+template <typename T>
+__device__ __forceinline__ T *mti_attn_row(const mti_attn_rows &v, int64_t b, int64_t h, int64_t i)
+{
+    return static_cast<T *>(v.data) + (b * v.batch + h * v.head + i * v.row);
+}
+
+/* Keys that query i sees: [0, this). */
+__device__ __forceinline__ int64_t mti_attn_seen(const mti_attn_args &x, int64_t i)
+{
+    int64_t n = x.causal ? i + (x.t - x.s) + 1 : x.t;
+    return n < 0 ? 0 : n > x.t ? x.t : n;
+}
+
+/* ---- the paths; each launches on ctx->stream ---- */
+
+/* Whether the tensor cores can do it: 16-bit floats, d <= 128 and a multiple of 8, rows that
+ * start at multiples of 16 bytes, scale > 0. */
+bool mti_attn_fits_tensor_cores(const mti_attn_args &x, mt_dtype dtype, bool backward);
+
+bool mti_attn_forward_tensor(mti_ctx *ctx, const mti_attn_args &x, mt_dtype dtype);
+bool mti_attn_forward_general(mti_ctx *ctx, const mti_attn_args &x, mt_dtype dtype);
+/* x.delta is there; these fill dk and dv, then dq. */
+bool mti_attn_backward_tensor(mti_ctx *ctx, const mti_attn_args &x, mt_dtype dtype);
+bool mti_attn_backward_general(mti_ctx *ctx, const mti_attn_args &x, mt_dtype dtype);
+
+/* ---- conversions ---- */
+
+__device__ __forceinline__ float mti_attn_load(float x) { return x; }
+__device__ __forceinline__ double mti_attn_load(double x) { return x; }
+__device__ __forceinline__ float mti_attn_load(__nv_bfloat16 x) { return __bfloat162float(x); }
+__device__ __forceinline__ float mti_attn_load(__half x) { return __half2float(x); }
+
+__device__ __forceinline__ void mti_attn_store(float *y, float x) { *y = x; }
+__device__ __forceinline__ void mti_attn_store(double *y, double x) { *y = x; }
+__device__ __forceinline__ void mti_attn_store(__nv_bfloat16 *y, float x)
+{
+    *y = __float2bfloat16(x);
+}
+__device__ __forceinline__ void mti_attn_store(__half *y, float x) { *y = __float2half(x); }
+
+/* ---- dropout ---- */
+
+/* The mask's generator, read once a thread. */
+struct mti_attn_drop {
+    uint64_t seed, offset;
+    uint32_t threshold;
+};
+
+__device__ __forceinline__ mti_attn_drop mti_attn_read_drop(const mti_attn_args &x)
+{
+    mti_attn_drop r = {0, 0, x.threshold};
+    if (x.seed != NULL) {
+        r.seed = static_cast<uint64_t>(*x.seed);
+        r.offset = static_cast<uint64_t>(*x.offset);
+    }
+    return r;
+}
+
+/* Bit w: whether draw 4 quad + w is kept. */
+__device__ __forceinline__ uint32_t mti_attn_keep4(const mti_attn_drop &r, int64_t quad)
+{
+    mti_u32x4 u = mti_philox(r.seed, r.offset + static_cast<uint64_t>(quad));
+    uint32_t bits = 0;
+#pragma unroll
+    for (int w = 0; w < 4; w++) bits |= (u.v[w] >> 8) >= r.threshold ? 1u << w : 0u;
+    return bits;
+}
+
+/* Whether draw `at` is kept. */
+__device__ __forceinline__ bool mti_attn_keep(const mti_attn_drop &r, int64_t at)
+{
+    return (mti_attn_keep4(r, at / 4) >> (at % 4)) & 1u;
+}
+
+/* ---- shared memory ---- */
+
+/* Blocks that ask for more than 48 KiB say so first. */
+template <typename Kernel> bool mti_attn_allow_shared(Kernel kernel, size_t n_bytes)
+{
+#ifdef MTI_CUDASIM
+    (void)kernel, (void)n_bytes;
+    return true;
+#else
+    return mti_cuda_ok(cudaFuncSetAttribute(reinterpret_cast<const void *>(kernel),
+                                            cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                            static_cast<int>(n_bytes)),
+                       "attention: shared memory of a block");
+#endif
+}
+
+#endif
