@@ -40,7 +40,7 @@ static char *plan_text(const mti_trainer *t, double val_fraction)
     put_real(j, "val_fraction", val_fraction);
     snprintf(hash, sizeof hash, "%016" PRIx64, t->corpus->fingerprint);
     mti_json_put_text(j, "text", hash);
-    char *text = mti_json_text(j, JSON_COMPACT);
+    char *text = mt_last_status() == MT_OK ? mti_json_text(j, JSON_COMPACT) : NULL;
     json_decref(j);
     return text;
 }

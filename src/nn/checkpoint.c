@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "nn/checkpoint.h"
+#include "nn/json_text.h"
 #include "nn/nn.h"
 
 /* ---- saving ---- */
@@ -54,8 +55,7 @@ static bool add_state(writer *w, const mt_optimizer *o)
         if (ok && json_object_set_new(steps, e.param, json_integer(e.step)))
             ok = mti_fail_bool(MT_ERR_MEMORY, "checkpoint: memory ran out over the header");
     }
-    if (ok && !(w->steps = json_dumps(steps, JSON_COMPACT)))
-        ok = mti_fail_bool(MT_ERR_MEMORY, "checkpoint: memory ran out over the header");
+    ok = ok && (w->steps = mti_json_text(steps, JSON_COMPACT));
     json_decref(steps);
     return ok && MTI_PUSH(&w->pairs, ((mt_key_value){MTI_KEY_OPTIMIZER, mt_optimizer_kind(o)})) &&
            MTI_PUSH(&w->pairs, ((mt_key_value){MTI_KEY_STEPS, w->steps}));
@@ -105,7 +105,7 @@ mt_status mt_checkpoint_save(const char *path, mt_module *m, mt_optimizer *o, in
     for (size_t i = w.n_weights; i < w.tensors.n; i++) mti_free((char *)w.tensors.at[i].name);
     mti_free(w.tensors.at);
     mti_free(w.pairs.at);
-    free(w.steps);
+    mti_free(w.steps);
     return ok ? MT_OK : mt_last_status();
 }
 

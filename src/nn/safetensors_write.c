@@ -1,6 +1,7 @@
 /* safetensors_write.c: tensors into a file that is whole or not there. */
 #include <stdlib.h>
 #include <string.h>
+#include "nn/json_text.h"
 #include "nn/safetensors.h"
 
 /* Position of the writer's tensors: wide elements first, so that with a header padded to 8 bytes
@@ -55,7 +56,8 @@ static bool add_metadata(const char *path, json_t *root, size_t n, const mt_key_
     return add(path, root, "tensor", "__metadata__", object);
 }
 
-/* The JSON header, its length a multiple of 8 (spaces may follow); json's memory, or NULL. */
+/* The JSON header, its length a multiple of 8 (spaces may follow); the caller's to mti_free, or
+ * NULL. */
 static char *make_header(const char *path, size_t n, const mt_named_tensor *list, size_t n_metadata,
                          const mt_key_value *metadata, size_t *n_bytes)
 {
@@ -68,8 +70,7 @@ static char *make_header(const char *path, size_t n, const mt_named_tensor *list
             ok = add(path, root, "tensor", list[i].name, describe(list[i].tensor, begin));
             begin += tensor_bytes(list[i].tensor);
         }
-    char *text = ok ? json_dumps(root, JSON_COMPACT) : NULL;
-    if (ok && !text) mti_fail(MT_ERR_MEMORY, "%s: memory ran out over the header", path);
+    char *text = ok ? mti_json_text(root, JSON_COMPACT) : NULL;
     json_decref(root);
     if (text) *n_bytes = strlen(text);
     return text;
@@ -118,7 +119,7 @@ mt_status mt_safetensors_save(const char *path, size_t n, const mt_named_tensor 
     if (!header) return mt_last_status();
     mti_file *file = mti_file_create(path);
     bool ok = file && write_all(file, header, n_header, n, list);
-    free(header);
+    mti_free(header);
     if (file && ok)
         ok = mti_file_commit(file);
     else

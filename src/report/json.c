@@ -35,23 +35,9 @@ static bool write_file(const char *path, const char *text)
     return false;
 }
 
-/* Not json_dumps, which leaves keys out without a word when its buffer cannot grow. */
-char *mti_json_text(const json_t *root, size_t flags)
-{
-    size_t n = mt_last_status() == MT_OK ? json_dumpb(root, NULL, 0, flags) : 0;
-    char *text = n ? mti_malloc(n + 1) : NULL;
-    if (text && json_dumpb(root, text, n, flags) == n) {
-        text[n] = 0;
-        return text;
-    }
-    ran_out();
-    mti_free(text);
-    return NULL;
-}
-
 mt_status mti_json_write(json_t *root, const char *path)
 {
-    char *text = mti_json_text(root, JSON_INDENT(2));
+    char *text = mt_last_status() == MT_OK ? mti_json_text(root, JSON_INDENT(2)) : NULL;
     json_decref(root);
     if (text && strcmp(path, "-"))
         write_file(path, text);

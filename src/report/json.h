@@ -4,7 +4,7 @@
 #define MTI_JSON_H
 
 #include <jansson.h>
-#include "base/base.h"
+#include "nn/json_text.h"
 
 /* value is taken over, on failure too; NULL counts as out of memory. */
 void mti_json_put(json_t *object, const char *key, json_t *value);
@@ -12,8 +12,6 @@ void mti_json_put_int(json_t *object, const char *key, uint64_t value);
 void mti_json_put_text(json_t *object, const char *key, const char *value); /* NULL: null */
 void mti_json_push(json_t *array, json_t *value);
 
-/* As text, the caller's to mti_free; NULL when memory ran out. flags are jansson's. */
-char *mti_json_text(const json_t *root, size_t flags);
 /* To the file, whole or not at all; "-": standard output. root is taken over. */
 mt_status mti_json_write(json_t *root, const char *path);
 
