@@ -33,23 +33,28 @@ def pick(times, key="min"):
     return times[0][key], times[1][key] if len(times) > 1 else None
 
 
+def show_limits(limits, title):
+    return "\n".join([
+        title,
+        f"  {number(limits['gemm_gflops']):>6} GFLOP/s  the best of OpenBLAS's f32 products of side "
+        "1024, 2048, 3072: \"of peak\" below",
+        f"  {number(limits['fma_gflops']):>6} GFLOP/s  multiply-adds on registers, nothing else",
+        f"  {number(limits['copy_gbs']):>6} GB/s     copying 128 MiB, bytes read and written: "
+        "\"of copy\" below"])
+
+
 def show_machine(m):
-    limits = m["limits"]
-    peer = m["peer"] or f"none ({m['no_peer']})"
+    peer = f"PyTorch {m['peer']}" if m["peer"] else f"none: PyTorch is {m['no_peer']}"
     lines = [f"memtape's benchmarks, commit {m['commit']}", "",
              f"  machine   {m['cpu']}, {m['cores']} cores, {m['isa']}",
              f"  software  {m['compiler']}; OpenBLAS {m['openblas_version']}, kernels for {m['core']}",
-             f"  peer      PyTorch {peer}",
+             f"  peer      {peer}",
              f"  settings  {m['threads']} threads each, {m['clock']} time; "
-             f"load of the machine at the start {m['load']}",
-             "",
-             "Limits, measured now",
-             f"  {number(limits['gemm_gflops']):>6} GFLOP/s  the best of OpenBLAS's f32 products of "
-             "side 1024, 2048, 3072: \"of peak\" below",
-             f"  {number(limits['fma_gflops']):>6} GFLOP/s  multiply-adds on registers, nothing else",
-             f"  {number(limits['copy_gbs']):>6} GB/s     copying 128 MiB, bytes read and written: "
-             "\"of copy\" below"]
-    return "\n".join(lines)
+             f"load of the machine at the start {m['load']}"]
+    if float(m["load"]) > 0.5 and m["clock"] == "wall":
+        lines.append("  BEWARE    the machine has other work: threads that wait for each other lose "
+                     "most")
+    return "\n".join([*lines, "", show_limits(m["limits"], "Limits, measured now")])
 
 
 def show_gpts(gpts, limits, peer):

@@ -68,4 +68,5 @@ def peer_version():
                          capture_output=True, text=True, check=False)
     if got.returncode == 0:
         return got.stdout.strip(), None
-    return None, (got.stderr.strip().splitlines() or ["no reason given"])[-1]
+    reason = (got.stderr.strip().splitlines() or ["no reason given"])[-1]
+    return None, f"not importable ({reason})"
