@@ -11,9 +11,11 @@
  *   __shfl_sync __shfl_xor_sync __shfl_down_sync (full mask, 32-bit and 64-bit scalars)
  *   __ballot_sync __any_sync __all_sync, atomicAdd (int, unsigned; never on floats: order)
  *   __nv_bfloat16 __half and their conversions to and from float
- *   float4-style vector loads through mti_vec (below); __ldg; fmaf exp2f and <math.h>
+ *   float4 and its like; __ldg; fmaf exp2f and <math.h>
  *   mti_mma_bf16 mti_mma_f16 (16x8x16, f32 accumulators), mti_ldmatrix_x4[_trans]
- *   MTI_LAUNCH(ctx, kernel, grid, block, shared_bytes, arguments...)
+ *   mti_cp_async_16 mti_cp_async_commit mti_cp_async_wait<n>
+ *   MTI_LAUNCH(ctx, kernel, grid, block, shared_bytes, arguments...), which is true if all went
+ *   well; a template's arguments with commas go in brackets: (kernel<float, 4>)
  * Kernels never end a thread early before a barrier: guard the work, not the thread. */
 #ifndef MTI_GPU_H
 #define MTI_GPU_H
@@ -26,19 +28,20 @@ extern "C" {
 }
 
 #ifdef MTI_CUDASIM
-#include "cudasim/cudasim.h"
+#include <cudasim/cudasim.h>
 #else
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
-#define MTI_SHARED(type, name)         __shared__ type name
+#define MTI_SHARED(type, name) __shared__ type name
 #define MTI_DYNAMIC_SHARED(type, name)                                                             \
     extern __shared__ __align__(128) unsigned char mti_dynamic_shared[];                           \
     type *name = reinterpret_cast<type *>(mti_dynamic_shared)
 #define MTI_LAUNCH(ctx, kernel, grid, block, shared, ...)                                          \
     (kernel<<<(grid), (block), (shared), (ctx)->stream>>>(__VA_ARGS__),                            \
      mti_cuda_ok(cudaGetLastError(), #kernel))
+#include "backends/cuda/ptx.cuh"
 #endif
 
 /* The state of one open device. */

@@ -1,0 +1,279 @@
+/* cudasim.h: a test double of the CUDA runtime that runs a grid on the CPU.
+ *
+ * Blocks run in turn; the threads of a block are fibers that run until they meet a barrier or a
+ * warp collective. What a kernel does wrong is made visible:
+ *   - a barrier, shuffle, ballot, ldmatrix or mma that not all of its threads reach, or that they
+ *     reach at different places, ends the launch with an error that names the places;
+ *   - shared memory and fresh device memory hold 0xff bytes (NaN in every floating type);
+ *   - allocations have their exact size, so AddressSanitizer sees what lies beyond; the bytes
+ *     after a shared array are guarded without it;
+ *   - an asynchronous copy to shared memory arrives when it is waited for, no sooner;
+ *   - the order in which threads and blocks run is a choice (cudasim_set_schedule, environment
+ *     CUDASIM_SCHEDULE=forward|reverse|SEED): results that depend on it betray a race.
+ * One grid at a time; the runtime is not for several host threads at once. No figure measured
+ * here says anything about a GPU. */
+#ifndef CUDASIM_H
+#define CUDASIM_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <tuple>
+#include <type_traits>
+#include "cudasim/runtime.h"
+#include "cudasim/types.h"
+
+#define __global__
+#define __device__
+#define __host__
+#define __constant__    static
+#define __forceinline__ inline
+#define __noinline__    __attribute__((noinline))
+#define __launch_bounds__(...)
+#define __align__(n) alignas(n)
+#define __grid_constant__
+
+extern uint3 threadIdx, blockIdx;
+extern dim3 blockDim, gridDim;
+static constexpr int warpSize = 32;
+
+namespace cudasim
+{
+
+/* Where in the source a collective was met. */
+struct place {
+    const char *file;
+    int line;
+};
+#define CUDASIM_HERE cudasim::place here = {__builtin_FILE(), __builtin_LINE()}
+
+enum struct collective { barrier, syncwarp, shuffle, ballot, ldmatrix, mma };
+
+/* What a lane brings to a collective, and what it takes from it. */
+struct slot {
+    unsigned char bytes[64];
+};
+
+/* The calling thread waits for the others of its block. */
+void barrier(place here);
+/* The calling lane waits for all lanes of mask. The last one calls finish(slots of the warp,
+ * mask) once all have arrived; each then finds its own slots[lane] in *mine. */
+void meet(collective what, unsigned mask, place here, slot *mine,
+          void (*finish)(slot *slots, unsigned mask));
+/* Lane of the calling thread. */
+int lane();
+/* The kernel did what it must not: ends the launch. */
+[[noreturn]] void fault(place here, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Static shared memory: poisons it where the block meets it first. */
+void enter_shared(void *p, size_t n_bytes, size_t n_guard, const char *name, uint64_t *epoch);
+unsigned char *dynamic_shared();
+
+/* cp.async of the calling thread */
+void copy_async(void *shared, const void *global, size_t n_bytes, size_t n_read, place here);
+void copy_commit();
+void copy_wait(int n_left);
+
+cudaError_t run(const char *name, const void *kernel, dim3 grid, dim3 block, size_t n_shared,
+                void (*call)(const void *arguments), const void *arguments);
+
+template <class... P, class... A>
+cudaError_t launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block, size_t n_shared,
+                   cudaStream_t, A &&...arguments)
+{
+    struct bound {
+        void (*kernel)(P...);
+        std::tuple<std::decay_t<P>...> values;
+    } call = {kernel, std::tuple<std::decay_t<P>...>(static_cast<std::decay_t<P>>(arguments)...)};
+    return run(
+        name, reinterpret_cast<const void *>(kernel), grid, block, n_shared,
+        [](const void *p) {
+            const bound *b = static_cast<const bound *>(p);
+            std::apply(b->kernel, b->values);
+        },
+        &call);
+}
+
+template <class T> static inline slot pack(T value)
+{
+    static_assert(sizeof(T) <= sizeof(slot), "a lane brings 64 bytes at most");
+    slot s;
+    memcpy(s.bytes, &value, sizeof value);
+    return s;
+}
+template <class T> static inline T unpack(const slot &s)
+{
+    T value;
+    memcpy(&value, s.bytes, sizeof value);
+    return value;
+}
+
+/* All slots of the warp as they are once all lanes of mask have arrived. */
+const slot *exchange(collective what, unsigned mask, place here, const slot &mine);
+
+template <class T> static inline T shuffle(unsigned mask, T value, int source, place here)
+{
+    static_assert(sizeof(T) == 4 || sizeof(T) == 8, "shuffles move 32 or 64 bits");
+    if (!(mask >> source & 1u))
+        fault(here, "shuffle reads from lane %d, which takes no part", source);
+    return unpack<T>(exchange(collective::shuffle, mask, here, pack(value))[source]);
+}
+
+} // namespace cudasim
+
+/* ---- launching ---- */
+
+/* The type around a shared array gives its size whatever its dimensions; the bytes after it are
+ * a guard. */
+#define CUDASIM_JOIN_(a, b) a##b
+#define CUDASIM_JOIN(a, b)  CUDASIM_JOIN_(a, b)
+#define CUDASIM_GUARD       64
+#define CUDASIM_SHARED(type, name, id)                                                             \
+    struct CUDASIM_JOIN(cudasim_size_, id) {                                                       \
+        type name;                                                                                 \
+    };                                                                                             \
+    static union {                                                                                 \
+        alignas(128) unsigned char CUDASIM_JOIN(                                                   \
+            cudasim_raw_, id)[sizeof(CUDASIM_JOIN(cudasim_size_, id)) + CUDASIM_GUARD];            \
+        type name;                                                                                 \
+    };                                                                                             \
+    static uint64_t CUDASIM_JOIN(cudasim_epoch_, id);                                              \
+    cudasim::enter_shared(CUDASIM_JOIN(cudasim_raw_, id), sizeof(CUDASIM_JOIN(cudasim_size_, id)), \
+                          CUDASIM_GUARD, #name, &CUDASIM_JOIN(cudasim_epoch_, id))
+#define MTI_SHARED(type, name) CUDASIM_SHARED(type, name, __COUNTER__)
+#define MTI_DYNAMIC_SHARED(type, name)                                                             \
+    type *name = reinterpret_cast<type *>(cudasim::dynamic_shared())
+#define MTI_LAUNCH(ctx, kernel, grid, block, shared, ...)                                          \
+    mti_cuda_ok(cudasim::launch(#kernel, kernel, dim3(grid), dim3(block), (shared), (ctx)->stream, \
+                                __VA_ARGS__),                                                      \
+                #kernel)
+
+/* ---- collectives ---- */
+
+static inline void __syncthreads(CUDASIM_HERE) { cudasim::barrier(here); }
+static inline void __syncwarp(unsigned mask = 0xffffffffu, CUDASIM_HERE)
+{
+    cudasim::exchange(cudasim::collective::syncwarp, mask, here, cudasim::slot{});
+}
+static inline void __threadfence() {}
+static inline void __threadfence_block() {}
+
+template <class T>
+static inline T __shfl_sync(unsigned mask, T value, int source, int width = 32, CUDASIM_HERE)
+{
+    int base = cudasim::lane() & ~(width - 1);
+    return cudasim::shuffle(mask, value, base + (source & (width - 1)), here);
+}
+template <class T>
+static inline T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32, CUDASIM_HERE)
+{
+    int lane = cudasim::lane(), source = lane ^ bits;
+    bool inside = source < (lane & ~(width - 1)) + width;
+    return cudasim::shuffle(mask, value, inside ? source : lane, here);
+}
+template <class T>
+static inline T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32,
+                                 CUDASIM_HERE)
+{
+    int lane = cudasim::lane(), source = lane + (int)delta;
+    bool inside = source < (lane & ~(width - 1)) + width;
+    return cudasim::shuffle(mask, value, inside ? source : lane, here);
+}
+template <class T>
+static inline T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32, CUDASIM_HERE)
+{
+    int lane = cudasim::lane(), source = lane - (int)delta;
+    bool inside = source >= (lane & ~(width - 1));
+    return cudasim::shuffle(mask, value, inside ? source : lane, here);
+}
+static inline unsigned __ballot_sync(unsigned mask, int predicate, CUDASIM_HERE)
+{
+    const cudasim::slot *all =
+        cudasim::exchange(cudasim::collective::ballot, mask, here, cudasim::pack(predicate));
+    unsigned votes = 0;
+    for (int i = 0; i < 32; i++)
+        if ((mask >> i & 1u) && cudasim::unpack<int>(all[i])) votes |= 1u << i;
+    return votes;
+}
+static inline int __any_sync(unsigned mask, int predicate, CUDASIM_HERE)
+{
+    return __ballot_sync(mask, predicate, here) != 0;
+}
+static inline int __all_sync(unsigned mask, int predicate, CUDASIM_HERE)
+{
+    return __ballot_sync(mask, predicate, here) == mask;
+}
+
+/* ---- atomics: threads take turns, so the plain operation is one ---- */
+
+#define CUDASIM_ATOMICS(T)                                                                         \
+    static inline T atomicAdd(T *p, T value)                                                       \
+    {                                                                                              \
+        T old = *p;                                                                                \
+        *p = (T)(old + value);                                                                     \
+        return old;                                                                                \
+    }                                                                                              \
+    static inline T atomicMax(T *p, T value)                                                       \
+    {                                                                                              \
+        T old = *p;                                                                                \
+        *p = old < value ? value : old;                                                            \
+        return old;                                                                                \
+    }                                                                                              \
+    static inline T atomicMin(T *p, T value)                                                       \
+    {                                                                                              \
+        T old = *p;                                                                                \
+        *p = value < old ? value : old;                                                            \
+        return old;                                                                                \
+    }                                                                                              \
+    static inline T atomicExch(T *p, T value)                                                      \
+    {                                                                                              \
+        T old = *p;                                                                                \
+        *p = value;                                                                                \
+        return old;                                                                                \
+    }                                                                                              \
+    static inline T atomicCAS(T *p, T compare, T value)                                            \
+    {                                                                                              \
+        T old = *p;                                                                                \
+        if (old == compare) *p = value;                                                            \
+        return old;                                                                                \
+    }
+CUDASIM_ATOMICS(int)
+CUDASIM_ATOMICS(unsigned)
+CUDASIM_ATOMICS(unsigned long long)
+#undef CUDASIM_ATOMICS
+
+/* ---- tensor cores and asynchronous copies: what gpu.h makes of PTX, in words ---- */
+
+/* d[16,8] += a[16,16] b[16,8], spread over the lanes as PTX's mma.m16n8k16.row.col says. */
+void mti_mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], CUDASIM_HERE);
+void mti_mma_f16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], CUDASIM_HERE);
+/* Four 8x8 matrices of 16-bit values; lane 8 i + r points at row r of matrix i, 16-byte aligned. */
+void mti_ldmatrix_x4(uint32_t (&r)[4], const void *row, CUDASIM_HERE);
+void mti_ldmatrix_x4_trans(uint32_t (&r)[4], const void *row, CUDASIM_HERE);
+/* 16 bytes to shared memory, zeros where !valid; they are there after the wait that covers them. */
+static inline void mti_cp_async_16(void *shared, const void *global, bool valid = true,
+                                   CUDASIM_HERE)
+{
+    cudasim::copy_async(shared, global, 16, valid ? 16 : 0, here);
+}
+static inline void mti_cp_async_commit() { cudasim::copy_commit(); }
+/* Until at most n_left of the committed groups are under way. */
+template <int n_left> static inline void mti_cp_async_wait() { cudasim::copy_wait(n_left); }
+
+/* ---- the simulator's own controls ---- */
+
+extern "C" {
+/* "forward", "reverse", or the decimal seed of a random order; false if it is none of these. */
+bool cudasim_set_schedule(const char *text);
+/* Why the last launch failed; "" if none has since the last call of this. */
+const char *cudasim_take_fault(void);
+/* Runs work(state) under several schedules. 0 if the n_bytes at `result` came out the same under
+ * all of them, else the name of the first that differs from "forward" (in *differs). work returns
+ * false when a launch failed, which also counts as a difference. */
+bool cudasim_same_under_all_schedules(bool (*work)(void *state), void *state, const void *result,
+                                      size_t n_bytes, const char **differs);
+/* Launches and threads since the program began. */
+void cudasim_counts(uint64_t *n_launches, uint64_t *n_threads);
+}
+
+#endif

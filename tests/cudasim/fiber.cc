@@ -1,0 +1,157 @@
+/* fiber.cc: see fiber.h. The switch is by hand on x86-64, where swapcontext would make a system
+ * call each time; other machines use ucontext. */
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include "cudasim/fiber.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#define WITH_ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#define WITH_ASAN 1
+#endif
+#endif
+
+namespace cudasim
+{
+
+/* Only what is touched costs memory. */
+static constexpr size_t stack_bytes = 256 << 10;
+
+static void before_switch(fiber *from, const fiber *to)
+{
+#ifdef WITH_ASAN
+    __sanitizer_start_switch_fiber(&from->fake_stack, to->stack, to->n_stack);
+#else
+    (void)from, (void)to;
+#endif
+}
+
+static void after_switch(fiber *self, fiber *from)
+{
+#ifdef WITH_ASAN
+    const void *bottom;
+    size_t size;
+    __sanitizer_finish_switch_fiber(self ? self->fake_stack : nullptr, &bottom, &size);
+    /* The host thread's stack is not ours to know: learn it from the first switch away. */
+    if (from && !from->stack)
+        from->stack = (char *)const_cast<void *>(bottom), from->n_stack = size;
+#else
+    (void)self, (void)from;
+#endif
+}
+
+#if defined(__x86_64__)
+
+extern "C" void cudasim_switch(void **save, void *restore);
+asm(R"(
+    .text
+    .globl cudasim_switch
+    .type cudasim_switch, @function
+cudasim_switch:
+    pushq %rbp
+    pushq %rbx
+    pushq %r12
+    pushq %r13
+    pushq %r14
+    pushq %r15
+    movq %rsp, (%rdi)
+    movq %rsi, %rsp
+    popq %r15
+    popq %r14
+    popq %r13
+    popq %r12
+    popq %rbx
+    popq %rbp
+    ret
+    .size cudasim_switch, . - cudasim_switch
+)");
+
+static void prepare(fiber *f, void (*entry)())
+{
+    /* Six registers, the address to return to, and what the entry takes for its caller's. */
+    void **top = (void **)(f->stack + f->n_stack - 64);
+    for (int i = 0; i < 8; i++) top[i] = nullptr;
+    top[6] = (void *)entry;
+    f->context = top;
+}
+static bool prepare_first(fiber *f, void (*entry)())
+{
+    prepare(f, entry);
+    return true;
+}
+static void leave(fiber *from, fiber *to) { cudasim_switch(&from->context, to->context); }
+static void forget(fiber *) {}
+
+#else
+
+#include <ucontext.h>
+
+static void prepare(fiber *f, void (*entry)())
+{
+    ucontext_t *context = (ucontext_t *)f->context;
+    getcontext(context);
+    context->uc_stack.ss_sp = f->stack;
+    context->uc_stack.ss_size = f->n_stack;
+    context->uc_link = nullptr;
+    makecontext(context, entry, 0);
+}
+static bool prepare_first(fiber *f, void (*entry)())
+{
+    f->context = calloc(1, sizeof(ucontext_t));
+    if (!f->context) return false;
+    prepare(f, entry);
+    return true;
+}
+static void leave(fiber *from, fiber *to)
+{
+    if (!from->context) from->context = calloc(1, sizeof(ucontext_t));
+    if (!from->context) abort();
+    swapcontext((ucontext_t *)from->context, (ucontext_t *)to->context);
+}
+static void forget(fiber *f) { free(f->context); }
+
+#endif
+
+bool fiber_create(fiber *f, size_t index, void (*entry)())
+{
+    *f = fiber{};
+    void *p = mmap(nullptr, stack_bytes, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) return false;
+    f->stack = (char *)p;
+    /* Tops at different distances from a page, or all would want the same lines of the cache. */
+    f->n_stack = stack_bytes - index % 61 * 192;
+    return prepare_first(f, entry);
+}
+
+void fiber_destroy(fiber *f)
+{
+    munmap(f->stack, stack_bytes);
+    forget(f);
+}
+
+void fiber_started(fiber *from) { after_switch(nullptr, from); }
+
+void fiber_switch(fiber *from, fiber *to)
+{
+    before_switch(from, to);
+    leave(from, to);
+    after_switch(from, nullptr);
+}
+
+void fiber_restart(fiber *f, void (*entry)())
+{
+#ifdef WITH_ASAN
+    __asan_unpoison_memory_region(f->stack, f->n_stack);
+#endif
+    f->fake_stack = nullptr;
+    prepare(f, entry);
+}
+
+} // namespace cudasim

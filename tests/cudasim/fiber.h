@@ -1,0 +1,28 @@
+/* fiber.h: stacks of their own, and the switch from one to another. */
+#ifndef CUDASIM_FIBER_H
+#define CUDASIM_FIBER_H
+
+#include <stddef.h>
+
+namespace cudasim
+{
+
+struct fiber {
+    void *context;    /* saved stack pointer, or a ucontext_t */
+    void *fake_stack; /* AddressSanitizer's */
+    char *stack;      /* NULL for the stack of the host thread itself */
+    size_t n_stack;
+};
+
+/* A fiber that will run entry(), which never returns; false where memory ran out. */
+bool fiber_create(fiber *f, size_t index, void (*entry)());
+void fiber_destroy(fiber *f);
+/* To be called first thing in entry, with the fiber that switched to it. */
+void fiber_started(fiber *from);
+void fiber_switch(fiber *from, fiber *to);
+/* Makes a fiber that was abandoned in the middle start anew. */
+void fiber_restart(fiber *f, void (*entry)());
+
+} // namespace cudasim
+
+#endif
