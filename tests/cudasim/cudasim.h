@@ -245,11 +245,11 @@ CUDASIM_ATOMICS(unsigned long long)
 /* ---- tensor cores and asynchronous copies: what gpu.h makes of PTX, in words ---- */
 
 /* d[16,8] += a[16,16] b[16,8], spread over the lanes as PTX's mma.m16n8k16.row.col says. */
-void mti_mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], CUDASIM_HERE);
-void mti_mma_f16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], CUDASIM_HERE);
+void mti_mma_bf16(float *d, const uint32_t *a, const uint32_t *b, CUDASIM_HERE);
+void mti_mma_f16(float *d, const uint32_t *a, const uint32_t *b, CUDASIM_HERE);
 /* Four 8x8 matrices of 16-bit values; lane 8 i + r points at row r of matrix i, 16-byte aligned. */
-void mti_ldmatrix_x4(uint32_t (&r)[4], const void *row, CUDASIM_HERE);
-void mti_ldmatrix_x4_trans(uint32_t (&r)[4], const void *row, CUDASIM_HERE);
+void mti_ldmatrix_x4(uint32_t *r, const void *row, CUDASIM_HERE);
+void mti_ldmatrix_x4_trans(uint32_t *r, const void *row, CUDASIM_HERE);
 /* 16 bytes to shared memory, zeros where !valid; they are there after the wait that covers them. */
 static inline void mti_cp_async_16(void *shared, const void *global, bool valid = true,
                                    CUDASIM_HERE)

@@ -43,7 +43,7 @@ template <float (*value)(uint16_t)> static void multiply(slot *slots, unsigned)
 }
 
 template <float (*value)(uint16_t)>
-static void mma(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], cudasim::place here)
+static void mma(float *d, const uint32_t *a, const uint32_t *b, cudasim::place here)
 {
     operands mine;
     memcpy(mine.a, a, sizeof mine.a);
@@ -55,18 +55,17 @@ static void mma(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], c
     memcpy(d, mine.d, sizeof mine.d);
 }
 
-void mti_mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
-                  cudasim::place here)
+void mti_mma_bf16(float *d, const uint32_t *a, const uint32_t *b, cudasim::place here)
 {
     mma<cudasim_bf16_value>(d, a, b, here);
 }
 
-void mti_mma_f16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], cudasim::place here)
+void mti_mma_f16(float *d, const uint32_t *a, const uint32_t *b, cudasim::place here)
 {
     mma<cudasim_half_value>(d, a, b, here);
 }
 
-static void load_matrices(uint32_t (&r)[4], const void *row, bool transposed, cudasim::place here)
+static void load_matrices(uint32_t *r, const void *row, bool transposed, cudasim::place here)
 {
     if ((uintptr_t)row % 16) cudasim::fault(here, "ldmatrix of a row that is not 16-byte aligned");
     const slot *rows =
@@ -83,12 +82,12 @@ static void load_matrices(uint32_t (&r)[4], const void *row, bool transposed, cu
     }
 }
 
-void mti_ldmatrix_x4(uint32_t (&r)[4], const void *row, cudasim::place here)
+void mti_ldmatrix_x4(uint32_t *r, const void *row, cudasim::place here)
 {
     load_matrices(r, row, false, here);
 }
 
-void mti_ldmatrix_x4_trans(uint32_t (&r)[4], const void *row, cudasim::place here)
+void mti_ldmatrix_x4_trans(uint32_t *r, const void *row, cudasim::place here)
 {
     load_matrices(r, row, true, here);
 }

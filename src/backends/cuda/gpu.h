@@ -41,7 +41,6 @@ extern "C" {
 #define MTI_LAUNCH(ctx, kernel, grid, block, shared, ...)                                          \
     (kernel<<<(grid), (block), (shared), (ctx)->stream>>>(__VA_ARGS__),                            \
      mti_cuda_ok(cudaGetLastError(), #kernel))
-#include "backends/cuda/ptx.cuh"
 #endif
 
 /* The state of one open device. */
@@ -52,7 +51,9 @@ struct mti_ctx {
     cudaStream_t stream;     /* every kernel and product */
     cudaStream_t copy;       /* offloading */
     struct mti_cublas *blas; /* made at the first product */
-    void *fault;             /* one int64 in device memory: a kernel's complaint (bad index) */
+    void *fault;             /* mti_desk in device memory: a kernel's complaint (fault.h) */
+    void *note;              /* pinned host memory: what the desk said when last asked */
+    bool tf32;               /* f32 products may round their inputs (MEMTAPE_TF32=1) */
 };
 
 /* true if status is success; else mti_fail with what and the runtime's text. */
