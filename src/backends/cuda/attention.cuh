@@ -108,18 +108,12 @@ __device__ __forceinline__ bool mti_attn_keep(const mti_attn_drop &r, int64_t at
 
 /* ---- shared memory ---- */
 
-/* Blocks that ask for more than 48 KiB say so first. */
-template <typename Kernel> bool mti_attn_allow_shared(Kernel kernel, size_t n_bytes)
+/* Blocks that want more than 48 KiB have to say so first. */
+template <typename Kernel> bool mti_attn_allow_shared(Kernel *kernel, size_t n_bytes)
 {
-#ifdef MTI_CUDASIM
-    (void)kernel, (void)n_bytes;
-    return true;
-#else
-    return mti_cuda_ok(cudaFuncSetAttribute(reinterpret_cast<const void *>(kernel),
-                                            cudaFuncAttributeMaxDynamicSharedMemorySize,
+    return mti_cuda_ok(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                             static_cast<int>(n_bytes)),
                        "attention: shared memory of a block");
-#endif
 }
 
 #endif

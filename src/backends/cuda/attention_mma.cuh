@@ -57,5 +57,226 @@ __device__ __forceinline__ void mti_mma_f16(float *c, const uint32_t *a, const u
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
+/* 16 bytes from device memory to shared memory, zeros where !valid, there after the wait that
+ * covers them. Both addresses are multiples of 16. */
+__device__ __forceinline__ void mti_cp_async_16(void *shared, const void *global, bool valid)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(mti_shared_address(shared)),
+                 "l"(__cvta_generic_to_global(global)), "r"(valid ? 16 : 0)
+                 : "memory");
+}
+__device__ __forceinline__ void mti_cp_async_commit()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+/* Until at most n_left of the committed groups are under way. */
+template <int n_left> __device__ __forceinline__ void mti_cp_async_wait()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(n_left) : "memory");
+}
+
+/* 2^x; results under 2^-126 are 0. */
+__device__ __forceinline__ float mti_exp2_fast(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+#else
+
+static inline float mti_exp2_fast(float x) { return exp2f(x); }
+
 #endif
+
+/* ---- by dtype ---- */
+
+template <typename T> struct mti_attn_half;
+
+template <> struct mti_attn_half<__nv_bfloat16> {
+    static __device__ __forceinline__ void mma(float *c, const uint32_t *a, const uint32_t *b)
+    {
+        mti_mma_bf16(c, a, b);
+    }
+    static __device__ __forceinline__ uint32_t pack(float low, float high)
+    {
+        __nv_bfloat162 two = __floats2bfloat162_rn(low, high);
+        uint32_t bits;
+        memcpy(&bits, &two, sizeof bits);
+        return bits;
+    }
+};
+
+template <> struct mti_attn_half<__half> {
+    static __device__ __forceinline__ void mma(float *c, const uint32_t *a, const uint32_t *b)
+    {
+        mti_mma_f16(c, a, b);
+    }
+    static __device__ __forceinline__ uint32_t pack(float low, float high)
+    {
+        __half2 two = __floats2half2_rn(low, high);
+        uint32_t bits;
+        memcpy(&bits, &two, sizeof bits);
+        return bits;
+    }
+};
+
+/* ---- tiles in shared memory: T[ROWS][D + 8] ---- */
+
+#define MTI_ATTN_LOG2E 1.44269504088896340736
+#define MTI_ATTN_WARPS 4
+#define MTI_ATTN_THREADS (32 * MTI_ATTN_WARPS)
+
+template <int D> __host__ __device__ constexpr int mti_attn_pitch() { return D + 8; }
+template <int ROWS, int D> __host__ __device__ constexpr int mti_attn_tile()
+{
+    return ROWS * mti_attn_pitch<D>();
+}
+
+/* Starts to copy ROWS rows, of which n exist, from `from`, `row` apart; zeros in the place of
+ * rows that do not exist and of columns from d on. A thread keeps to one 16-byte column, so that
+ * it has one address to carry. */
+template <typename T, int ROWS, int D>
+__device__ __forceinline__ void mti_attn_fetch(T *tile, const T *from, int64_t row, int n, int d)
+{
+    constexpr int COLUMNS = D <= 32 ? 4 : D <= 64 ? 8 : 16, STEP = MTI_ATTN_THREADS / COLUMNS;
+    static_assert(ROWS % STEP == 0, "all threads copy alike");
+    int r = static_cast<int>(threadIdx.x) / COLUMNS;
+    int column = static_cast<int>(threadIdx.x) % COLUMNS * 8;
+    if (column >= D) return;
+    T *to = tile + r * mti_attn_pitch<D>() + column;
+    const T *at = from + r * row + column;
+    if (column >= d) n = 0;
+#pragma unroll
+    for (int e = 0; e < ROWS; e += STEP) {
+        mti_cp_async_16(to + e * mti_attn_pitch<D>(), at, r + e < n);
+        at += STEP * row;
+    }
+}
+
+/* acc[m][n] += A B^T: A is the warp's 16 M rows at `a`, B has 8 N rows at `b`. */
+template <typename T, int M, int N, int D>
+__device__ __forceinline__ void mti_attn_dot(float (&acc)[M][N][4], const T *a, const T *b)
+{
+    constexpr int P = mti_attn_pitch<D>();
+    int lane = static_cast<int>(threadIdx.x % 32);
+    const T *my_a = a + lane % 16 * P + lane / 16 * 8;
+    const T *my_b = b + (lane / 16 * 8 + lane % 8) * P + lane / 8 % 2 * 8;
+#pragma unroll
+    for (int k = 0; k < D; k += 16) {
+        uint32_t fa[M][4];
+#pragma unroll
+        for (int m = 0; m < M; m++) mti_ldmatrix_x4(fa[m], my_a + m * 16 * P + k);
+#pragma unroll
+        for (int n = 0; n < N; n += 2) {
+            uint32_t fb[4];
+            mti_ldmatrix_x4(fb, my_b + n * 8 * P + k);
+#pragma unroll
+            for (int m = 0; m < M; m++) {
+                mti_attn_half<T>::mma(acc[m][n], fa[m], fb);
+                mti_attn_half<T>::mma(acc[m][n + 1], fa[m], fb + 2);
+            }
+        }
+    }
+}
+
+/* acc[m][n] += W B: W is the warp's [16 M, 8 K] of weights, held as accumulators are; B has 8 K
+ * rows at `b`. */
+template <typename T, int M, int K, int D>
+__device__ __forceinline__ void mti_attn_weigh(float (&acc)[M][D / 8][4],
+                                               const float (&weight)[M][K][4], const T *b)
+{
+    constexpr int P = mti_attn_pitch<D>();
+    int lane = static_cast<int>(threadIdx.x % 32);
+    const T *my_b = b + lane % 16 * P + lane / 16 * 8;
+#pragma unroll
+    for (int k = 0; k < K; k += 2) {
+        uint32_t fa[M][4];
+#pragma unroll
+        for (int m = 0; m < M; m++)
+#pragma unroll
+            for (int r = 0; r < 4; r++)
+                fa[m][r] = mti_attn_half<T>::pack(weight[m][k + r / 2][r % 2 * 2],
+                                                  weight[m][k + r / 2][r % 2 * 2 + 1]);
+#pragma unroll
+        for (int n = 0; n < D / 8; n += 2) {
+            uint32_t fb[4];
+            mti_ldmatrix_x4_trans(fb, my_b + k * 8 * P + n * 8);
+#pragma unroll
+            for (int m = 0; m < M; m++) {
+                mti_attn_half<T>::mma(acc[m][n], fa[m], fb);
+                mti_attn_half<T>::mma(acc[m][n + 1], fa[m], fb + 2);
+            }
+        }
+    }
+}
+
+/* ---- dropout: bit r of the result says whether accumulator r is kept ----
+ *
+ * Where t is a multiple of 4, four draws side by side in j share a counter, and the lanes that
+ * hold them share the work: each makes one counter's draws and they exchange the bits. */
+
+/* Rows are queries: accumulators 0 to 3 are draws at, at + 1, at + 8 t, at + 8 t + 1. */
+__device__ __forceinline__ uint32_t mti_attn_keep_tile(const mti_attn_drop &drop, int64_t t,
+                                                       int64_t at)
+{
+    if (t % 4 != 0)
+        return (mti_attn_keep(drop, at) ? 1u : 0u) | (mti_attn_keep(drop, at + 1) ? 2u : 0u) |
+               (mti_attn_keep(drop, at + 8 * t) ? 4u : 0u) |
+               (mti_attn_keep(drop, at + 8 * t + 1) ? 8u : 0u);
+    bool odd = threadIdx.x % 2 != 0; /* this lane's columns are the upper half of their four */
+    uint32_t mine = mti_attn_keep4(drop, (odd ? at + 8 * t : at) / 4);
+    uint32_t other = __shfl_xor_sync(0xffffffffu, mine, 1);
+    uint32_t upper = odd ? other : mine, lower = odd ? mine : other;
+    int shift = odd ? 2 : 0;
+    return (upper >> shift & 3u) | (lower >> shift & 3u) << 2;
+}
+
+/* Rows are keys: accumulators 0 to 3 are draws at, at + t, at + 8, at + 8 + t. */
+__device__ __forceinline__ uint32_t mti_attn_keep_tile_t(const mti_attn_drop &drop, int64_t t,
+                                                         int64_t at)
+{
+    if (t % 4 != 0)
+        return (mti_attn_keep(drop, at) ? 1u : 0u) | (mti_attn_keep(drop, at + t) ? 2u : 0u) |
+               (mti_attn_keep(drop, at + 8) ? 4u : 0u) |
+               (mti_attn_keep(drop, at + 8 + t) ? 8u : 0u);
+    uint32_t r = threadIdx.x / 4 % 4; /* this lane's place among the four */
+    uint32_t mine = mti_attn_keep4(drop, (at + (r & 1u ? t : 0) + (r & 2u ? 8 : 0)) / 4);
+    uint32_t keep = (mine >> r & 1u) << r;
+#pragma unroll
+    for (uint32_t other = 1; other < 4; other++) {
+        uint32_t bits = __shfl_xor_sync(0xffffffffu, mine, static_cast<int>(4 * other));
+        keep |= (bits >> r & 1u) << (r ^ other);
+    }
+    return keep;
+}
+
+/* The warp's 16 M rows of accumulators, of which n exist, times `factor` to `to`; by way of its
+ * own rows of a tile at `stage`, so that whole rows are written. */
+template <typename T, int M, int D>
+__device__ __forceinline__ void mti_attn_put(const float (&acc)[M][D / 8][4], float factor,
+                                             T *stage, T *to, int64_t row, int n, int d)
+{
+    constexpr int P = mti_attn_pitch<D>();
+    int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, c = lane % 4;
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+#pragma unroll
+            for (int k = 0; k < D / 8; k++) {
+                uint32_t two = mti_attn_half<T>::pack(acc[m][k][2 * r] * factor,
+                                                      acc[m][k][2 * r + 1] * factor);
+                *reinterpret_cast<uint32_t *>(stage + (m * 16 + r * 8 + g) * P + k * 8 + c * 2) =
+                    two;
+            }
+    __syncwarp();
+    for (int piece = lane; piece < 16 * M * (D / 8); piece += 32) {
+        int r = piece / (D / 8), column = piece % (D / 8) * 8;
+        if (r < n && column < d)
+            *reinterpret_cast<uint4 *>(to + r * row + column) =
+                *reinterpret_cast<const uint4 *>(stage + r * P + column);
+    }
+}
+
 #endif
