@@ -1,0 +1,250 @@
+/* copy.cu: y = x in any layout and between any two types. Between the same type bits are moved;
+ * where x is contiguous in another dimension than y, tiles go through shared memory, so that both
+ * sides are read and written in whole lines. */
+#include "backends/cuda/kernels.h"
+#include "backends/cuda/walk.cuh"
+
+/* ---- the same order on both sides: Y and X are the types ---- */
+
+/* Floats through what the source is computed in; f64 reaches a 16-bit float through f32. */
+template <class Y, class X> struct mti_cast {
+    static __device__ __forceinline__ Y of(X x) { return mti_narrow<Y>(mti_widen(x)); }
+};
+template <class T> struct mti_cast<T, T> {
+    static __device__ __forceinline__ T of(T x) { return x; }
+};
+
+template <class Y, class X> struct mti_copy_op {
+    enum {
+        operands = 2,
+        width = sizeof(Y) < sizeof(X) ? mti_width_of<X>() : mti_width_of<Y>(),
+        unroll = 4
+    };
+    template <int V> struct held {
+        mti_vec<X, V> x;
+    };
+
+    template <int V> __device__ void load(const mti_walk<2> &w, const int64_t *at, held<V> &h) const
+    {
+        const X *x = static_cast<const X *>(w.data[1]) + at[1];
+        if (V == 1 || !(w.repeat & 2u)) {
+            h.x = mti_load<V>(x);
+        } else {
+            MTI_UNROLL
+            for (int j = 0; j < V; j++) h.x.v[j] = *x;
+        }
+    }
+    template <int V>
+    __device__ void store(const mti_walk<2> &w, const int64_t *at, uint64_t, const held<V> &h) const
+    {
+        mti_vec<Y, V> y;
+        MTI_UNROLL
+        for (int j = 0; j < V; j++) y.v[j] = mti_cast<Y, X>::of(h.x.v[j]);
+        mti_store(static_cast<Y *>(w.data[0]) + at[0], y);
+    }
+};
+
+/* ---- transposed: one dimension is contiguous in x, another in y ---- */
+
+template <int size> struct mti_tile {
+    enum {
+        side = size == 8 ? 32 : 64,
+        width = size == 8 ? 2 : 4, /* elements a thread moves at once */
+        pad = size < 4 ? 4 / size : 1,
+        lanes = side / width,
+    };
+};
+
+struct mti_transpose {
+    const void *x;
+    void *y;
+    int64_t rows, columns;   /* rows: contiguous in x; columns: contiguous in y */
+    int64_t x_column, y_row; /* strides of the other */
+    int64_t row_tiles, column_tiles, tiles;
+    int rank; /* of the rest */
+    int64_t shape[MT_MAX_RANK], x_stride[MT_MAX_RANK], y_stride[MT_MAX_RANK];
+};
+
+/* W: elements per access, the tile's width where everything is aligned, else 1. In shared memory
+ * tile[c][r] is x's order; the pad keeps the columns of a warp in different banks. */
+template <class T, int W>
+__global__ void __launch_bounds__(MTI_BLOCK_THREADS) mti_transpose_kernel(const mti_transpose p)
+{
+    typedef mti_tile<sizeof(T)> shape;
+    const int side = shape::side, lanes = side / W, step = MTI_BLOCK_THREADS / lanes;
+    MTI_SHARED(T, tile[shape::side][shape::side + shape::pad]);
+    int lane = (int)threadIdx.x % lanes * W, line = (int)threadIdx.x / lanes;
+    for (int64_t item = blockIdx.x; item < p.tiles; item += gridDim.x) {
+        int64_t c0 = item % p.column_tiles * side, rest = item / p.column_tiles;
+        int64_t r0 = rest % p.row_tiles * side;
+        rest /= p.row_tiles;
+        const T *x = static_cast<const T *>(p.x) + r0 + c0 * p.x_column;
+        T *y = static_cast<T *>(p.y) + c0 + r0 * p.y_row;
+        for (int d = p.rank - 1; d >= 0; d--) {
+            x += rest % p.shape[d] * p.x_stride[d];
+            y += rest % p.shape[d] * p.y_stride[d];
+            rest /= p.shape[d];
+        }
+        int rows = (int)(p.rows - r0 < side ? p.rows - r0 : side);
+        int columns = (int)(p.columns - c0 < side ? p.columns - c0 : side);
+        mti_vec<T, W> v[side / step];
+        MTI_UNROLL
+        for (int k = 0; k < side / step; k++)
+            if (lane < rows && line + k * step < columns)
+                v[k] = mti_load<W>(x + (line + k * step) * p.x_column + lane);
+        MTI_UNROLL
+        for (int k = 0; k < side / step; k++)
+            if (lane < rows && line + k * step < columns) {
+                MTI_UNROLL
+                for (int j = 0; j < W; j++) tile[line + k * step][lane + j] = v[k].v[j];
+            }
+        __syncthreads();
+        MTI_UNROLL
+        for (int k = 0; k < side / step; k++)
+            if (lane < columns && line + k * step < rows) {
+                MTI_UNROLL
+                for (int j = 0; j < W; j++) v[k].v[j] = tile[lane + j][line + k * step];
+                mti_store(y + (line + k * step) * p.y_row + lane, v[k]);
+            }
+        __syncthreads();
+    }
+}
+
+/* The dimension in which x is contiguous, if it is another than y's; else -1. */
+static int find_transposed(const mti_layout<2> &l)
+{
+    int last = l.rank - 1;
+    if (l.stride[0][last] != 1 || l.stride[1][last] == 1 || l.shape[last] < 4) return -1;
+    for (int d = 0; d < last; d++)
+        if (l.stride[1][d] == 1 && l.shape[d] >= 4) return d;
+    return -1;
+}
+
+/* True if tiles can be moved `width` elements at a time on both sides. */
+static bool tiles_are_aligned(const mti_layout<2> &l, int t, int width)
+{
+    int last = l.rank - 1;
+    const int contiguous[2] = {last, t}; /* in y, in x */
+    if (l.shape[t] % width != 0 || l.shape[last] % width != 0) return false;
+    for (int k = 0; k < 2; k++) {
+        if (!mti_is_aligned(l.data[k], l.size[k] * (size_t)width)) return false;
+        for (int d = 0; d < l.rank; d++)
+            if (d != contiguous[k] && l.stride[k][d] % width != 0) return false;
+    }
+    return true;
+}
+
+template <class T> static bool transpose(mti_ctx *ctx, const mti_layout<2> &l, int t)
+{
+    typedef mti_tile<sizeof(T)> tile;
+    int last = l.rank - 1;
+    mti_transpose p = {};
+    p.x = l.data[1], p.y = l.data[0];
+    p.rows = l.shape[t], p.columns = l.shape[last];
+    p.x_column = l.stride[1][last], p.y_row = l.stride[0][t];
+    p.row_tiles = (p.rows + tile::side - 1) / tile::side;
+    p.column_tiles = (p.columns + tile::side - 1) / tile::side;
+    p.tiles = p.row_tiles * p.column_tiles;
+    for (int d = 0; d < last; d++) {
+        if (d == t) continue;
+        p.shape[p.rank] = l.shape[d];
+        p.x_stride[p.rank] = l.stride[1][d];
+        p.y_stride[p.rank++] = l.stride[0][d];
+        p.tiles *= l.shape[d];
+    }
+    if (p.tiles == 0) return true;
+    unsigned grid = mti_grid(ctx, p.tiles);
+    auto transposed_copy = tiles_are_aligned(l, t, tile::width)
+                               ? mti_transpose_kernel<T, tile::width>
+                               : mti_transpose_kernel<T, 1>;
+    return MTI_LAUNCH(ctx, transposed_copy, grid, MTI_BLOCK_THREADS, 0, p);
+}
+
+template <class T> static bool copy_bits(mti_ctx *ctx, const mti_layout<2> &l)
+{
+    int t = find_transposed(l);
+    return t < 0 ? mti_map(ctx, l, mti_copy_op<T, T>(), 2u) : transpose<T>(ctx, l, t);
+}
+
+/* ---- integers and bools: rarely large, so the types are looked at element by element ---- */
+
+__device__ __forceinline__ int64_t to_i64(double x)
+{
+    if (x != x) return 0;
+    if (x >= 0x1p63) return INT64_MAX;
+    return x < -0x1p63 ? INT64_MIN : (int64_t)x;
+}
+
+struct mti_convert_op {
+    enum { operands = 2, width = 1, unroll = 4 };
+    mt_dtype from, to;
+    template <int V> struct held {
+        double real; /* a float source; it holds every float exactly */
+        int64_t integer;
+    };
+
+    template <int V> __device__ void load(const mti_walk<2> &w, const int64_t *at, held<V> &h) const
+    {
+        const void *x = w.data[1];
+        int64_t i = at[1];
+        h.real = 0;
+        h.integer = 0;
+        switch (from) {
+        case MT_F32: h.real = static_cast<const float *>(x)[i]; break;
+        case MT_F64: h.real = static_cast<const double *>(x)[i]; break;
+        case MT_BF16: h.real = mti_widen(static_cast<const __nv_bfloat16 *>(x)[i]); break;
+        case MT_F16: h.real = mti_widen(static_cast<const __half *>(x)[i]); break;
+        case MT_I64: h.integer = static_cast<const int64_t *>(x)[i]; break;
+        case MT_I32: h.integer = static_cast<const int32_t *>(x)[i]; break;
+        default: h.integer = static_cast<const uint8_t *>(x)[i]; break;
+        }
+    }
+    /* Narrower integers take the low bits; a bool is whether the value is not 0. A float comes
+     * from an integer here: two floats have a kernel of their own. */
+    template <int V>
+    __device__ void store(const mti_walk<2> &w, const int64_t *at, uint64_t, const held<V> &h) const
+    {
+        void *y = w.data[0];
+        int64_t i = at[0], value = h.integer;
+        bool is_real = from <= MT_F16;
+        if (is_real) value = to == MT_BOOL ? h.real != 0 : to_i64(h.real);
+        switch (to) {
+        case MT_F32: static_cast<float *>(y)[i] = (float)value; break;
+        case MT_F64: static_cast<double *>(y)[i] = (double)value; break;
+        case MT_BF16:
+            static_cast<__nv_bfloat16 *>(y)[i] = mti_narrow<__nv_bfloat16>((float)value);
+            break;
+        case MT_F16: static_cast<__half *>(y)[i] = mti_narrow<__half>((float)value); break;
+        case MT_I64: static_cast<int64_t *>(y)[i] = value; break;
+        case MT_I32: static_cast<int32_t *>(y)[i] = (int32_t)value; break;
+        case MT_U8: static_cast<uint8_t *>(y)[i] = (uint8_t)value; break;
+        default: static_cast<uint8_t *>(y)[i] = value != 0; break;
+        }
+    }
+};
+
+static bool is_float(mt_dtype dtype)
+{
+    return dtype == MT_F32 || dtype == MT_F64 || dtype == MT_BF16 || dtype == MT_F16;
+}
+
+extern "C" bool mti_cuda_copy(mti_ctx *ctx, const mti_view *x, const mti_view *y)
+{
+    const mti_view *views[] = {y, x};
+    mti_layout<2> l = mti_lay_out<2>(views, false);
+    if (x->dtype == y->dtype) {
+        switch (l.size[0]) {
+        case 1: return copy_bits<uint8_t>(ctx, l);
+        case 2: return copy_bits<uint16_t>(ctx, l);
+        case 4: return copy_bits<uint32_t>(ctx, l);
+        default: return copy_bits<uint64_t>(ctx, l);
+        }
+    }
+    if (!is_float(x->dtype) || !is_float(y->dtype))
+        return mti_map(ctx, l, mti_convert_op{x->dtype, y->dtype});
+    return mti_for_float(y->dtype, [&](auto to) {
+        return mti_for_float(x->dtype, [&](auto from) {
+            return mti_map(ctx, l, mti_copy_op<decltype(to), decltype(from)>(), 2u);
+        });
+    });
+}

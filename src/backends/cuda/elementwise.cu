@@ -1,0 +1,312 @@
+/* elementwise.cu: fill, unary ops and their backward, binary ops. The maths of each op is in
+ * backends/scalar.h, the way over memory in walk.cuh. */
+#include "backends/cuda/kernels.h"
+#include "backends/cuda/walk.cuh"
+
+/* ---- fill: the bits of the value, in an unsigned integer of the element's size ---- */
+
+template <class T> struct mti_fill_op {
+    enum { operands = 1, width = mti_width_of<T>(), unroll = 4 };
+    T bits;
+    template <int V> struct held {
+    };
+
+    template <int V> __device__ void load(const mti_walk<1> &, const int64_t *, held<V> &) const {}
+    template <int V>
+    __device__ void store(const mti_walk<1> &w, const int64_t *at, uint64_t, const held<V> &) const
+    {
+        mti_vec<T, V> y;
+        MTI_UNROLL
+        for (int j = 0; j < V; j++) y.v[j] = bits;
+        mti_store(static_cast<T *>(w.data[0]) + at[0], y);
+    }
+};
+
+/* NaN gives 0; what is out of range the nearest end of it. */
+static int64_t saturated(double x)
+{
+    if (x != x) return 0;
+    if (x >= 0x1p63) return INT64_MAX;
+    return x < -0x1p63 ? INT64_MIN : (int64_t)x;
+}
+
+template <class T> static uint64_t bits_of(T value)
+{
+    uint64_t bits = 0;
+    memcpy(&bits, &value, sizeof value);
+    return bits;
+}
+
+static uint64_t fill_bits(mt_dtype dtype, double value)
+{
+    switch (dtype) {
+    case MT_F32: return bits_of((float)value);
+    case MT_F64: return bits_of(value);
+    case MT_BF16: return bits_of(mti_narrow<__nv_bfloat16>(value));
+    case MT_F16: return bits_of(mti_narrow<__half>(value));
+    case MT_BOOL: return value != 0.0;
+    default: return (uint64_t)saturated(value);
+    }
+}
+
+template <class T> static bool fill_typed(mti_ctx *ctx, const mti_view *y, uint64_t bits)
+{
+    const mti_view *views[] = {y};
+    return mti_map(ctx, mti_lay_out<1>(views, false), mti_fill_op<T>{(T)bits});
+}
+
+extern "C" bool mti_cuda_fill(mti_ctx *ctx, const mti_view *y, double value)
+{
+    uint64_t bits = fill_bits(y->dtype, value);
+    switch (mti_element_size(y->dtype)) {
+    case 1: return fill_typed<uint8_t>(ctx, y, bits);
+    case 2: return fill_typed<uint16_t>(ctx, y, bits);
+    case 4: return fill_typed<uint32_t>(ctx, y, bits);
+    default: return fill_typed<uint64_t>(ctx, y, bits);
+    }
+}
+
+/* ---- unary: OP is a constant of the kernel, so that each loop holds one formula ---- */
+
+template <int OP> __device__ __forceinline__ float mti_unary_of(float x, float p0, float p1)
+{
+    switch (OP) {
+    case MTI_RELU: return mti_relu_f32(x);
+    case MTI_LEAKY_RELU: return mti_leaky_relu_f32(x, p0);
+    case MTI_GELU: return mti_gelu_f32(x);
+    case MTI_GELU_TANH: return mti_gelu_tanh_f32(x);
+    case MTI_SILU: return mti_silu_f32(x);
+    case MTI_TANH: return mti_tanh_f32(x);
+    case MTI_SIGMOID: return mti_sigmoid_f32(x);
+    case MTI_EXP: return mti_exp_f32(x);
+    case MTI_LOG: return mti_log_f32(x);
+    case MTI_SQRT: return sqrtf(x);
+    default: return x * p0 + p1;
+    }
+}
+
+template <int OP> __device__ __forceinline__ double mti_unary_of(double x, double p0, double p1)
+{
+    switch (OP) {
+    case MTI_RELU: return mti_relu_f64(x);
+    case MTI_LEAKY_RELU: return mti_leaky_relu_f64(x, p0);
+    case MTI_GELU: return mti_gelu_f64(x);
+    case MTI_GELU_TANH: return mti_gelu_tanh_f64(x);
+    case MTI_SILU: return mti_silu_f64(x);
+    case MTI_TANH: return tanh(x);
+    case MTI_SIGMOID: return mti_sigmoid_f64(x);
+    case MTI_EXP: return exp(x);
+    case MTI_LOG: return log(x);
+    case MTI_SQRT: return sqrt(x);
+    default: return x * p0 + p1;
+    }
+}
+
+template <class T, int OP> struct mti_unary_op {
+    enum { operands = 2, width = mti_width_of<T>(), unroll = 4 };
+    mti_wide<T> p0, p1;
+    template <int V> struct held {
+        mti_vec<T, V> x;
+    };
+
+    template <int V> __device__ void load(const mti_walk<2> &w, const int64_t *at, held<V> &h) const
+    {
+        h.x = mti_load<V>(static_cast<const T *>(w.data[1]) + at[1]);
+    }
+    template <int V>
+    __device__ void store(const mti_walk<2> &w, const int64_t *at, uint64_t, held<V> &h) const
+    {
+        MTI_UNROLL
+        for (int j = 0; j < V; j++)
+            h.x.v[j] = mti_narrow<T>(mti_unary_of<OP>(mti_widen(h.x.v[j]), p0, p1));
+        mti_store(static_cast<T *>(w.data[0]) + at[0], h.x);
+    }
+};
+
+/* each(integral constant) for the op's number */
+template <int OP> struct mti_op_number {
+    static constexpr int value = OP;
+};
+
+template <class Each> static bool for_unary(mti_unary op, const Each &each)
+{
+    switch (op) {
+    case MTI_RELU: return each(mti_op_number<MTI_RELU>());
+    case MTI_LEAKY_RELU: return each(mti_op_number<MTI_LEAKY_RELU>());
+    case MTI_GELU: return each(mti_op_number<MTI_GELU>());
+    case MTI_GELU_TANH: return each(mti_op_number<MTI_GELU_TANH>());
+    case MTI_SILU: return each(mti_op_number<MTI_SILU>());
+    case MTI_TANH: return each(mti_op_number<MTI_TANH>());
+    case MTI_SIGMOID: return each(mti_op_number<MTI_SIGMOID>());
+    case MTI_EXP: return each(mti_op_number<MTI_EXP>());
+    case MTI_LOG: return each(mti_op_number<MTI_LOG>());
+    case MTI_SQRT: return each(mti_op_number<MTI_SQRT>());
+    default: return each(mti_op_number<MTI_AFFINE>());
+    }
+}
+
+extern "C" bool mti_cuda_unary(mti_ctx *ctx, mti_unary op, double p0, double p1, const mti_view *x,
+                               const mti_view *y)
+{
+    const mti_view *views[] = {y, x};
+    mti_layout<2> l = mti_lay_out<2>(views, false);
+    return mti_for_float(y->dtype, [&](auto t) {
+        typedef decltype(t) T;
+        return for_unary(op, [&](auto number) {
+            typedef mti_unary_op<T, decltype(number)::value> F;
+            return mti_map(ctx, l, F{(mti_wide<T>)p0, (mti_wide<T>)p1});
+        });
+    });
+}
+
+/* ---- unary backward: k is what was kept, x or y ---- */
+
+template <int OP>
+__device__ __forceinline__ float mti_unary_backward_of(float k, float dy, float p0)
+{
+    switch (OP) {
+    case MTI_RELU: return mti_relu_backward_f32(k, dy);
+    case MTI_LEAKY_RELU: return mti_leaky_relu_backward_f32(k, dy, p0);
+    case MTI_GELU: return mti_gelu_backward_f32(k, dy);
+    case MTI_GELU_TANH: return mti_gelu_tanh_backward_f32(k, dy);
+    case MTI_SILU: return mti_silu_backward_f32(k, dy);
+    case MTI_TANH: return mti_tanh_backward_f32(k, dy);
+    case MTI_SIGMOID: return mti_sigmoid_backward_f32(k, dy);
+    case MTI_EXP: return dy * k;
+    case MTI_LOG: return dy / k;
+    default: return mti_sqrt_backward_f32(k, dy);
+    }
+}
+
+template <int OP>
+__device__ __forceinline__ double mti_unary_backward_of(double k, double dy, double p0)
+{
+    switch (OP) {
+    case MTI_RELU: return mti_relu_backward_f64(k, dy);
+    case MTI_LEAKY_RELU: return mti_leaky_relu_backward_f64(k, dy, p0);
+    case MTI_GELU: return mti_gelu_backward_f64(k, dy);
+    case MTI_GELU_TANH: return mti_gelu_tanh_backward_f64(k, dy);
+    case MTI_SILU: return mti_silu_backward_f64(k, dy);
+    case MTI_TANH: return mti_tanh_backward_f64(k, dy);
+    case MTI_SIGMOID: return mti_sigmoid_backward_f64(k, dy);
+    case MTI_EXP: return dy * k;
+    case MTI_LOG: return dy / k;
+    default: return mti_sqrt_backward_f64(k, dy);
+    }
+}
+
+template <class T, int OP> struct mti_unary_backward_op {
+    enum { operands = 3, width = mti_width_of<T>(), unroll = 2 };
+    mti_wide<T> p0;
+    template <int V> struct held {
+        mti_vec<T, V> dy, k;
+    };
+
+    template <int V> __device__ void load(const mti_walk<3> &w, const int64_t *at, held<V> &h) const
+    {
+        h.dy = mti_load<V>(static_cast<const T *>(w.data[1]) + at[1]);
+        h.k = mti_load<V>(static_cast<const T *>(w.data[2]) + at[2]);
+    }
+    template <int V>
+    __device__ void store(const mti_walk<3> &w, const int64_t *at, uint64_t, held<V> &h) const
+    {
+        MTI_UNROLL
+        for (int j = 0; j < V; j++)
+            h.dy.v[j] = mti_narrow<T>(
+                mti_unary_backward_of<OP>(mti_widen(h.k.v[j]), mti_widen(h.dy.v[j]), p0));
+        mti_store(static_cast<T *>(w.data[0]) + at[0], h.dy);
+    }
+};
+
+extern "C" bool mti_cuda_unary_backward(mti_ctx *ctx, mti_unary op, double p0, const mti_view *kept,
+                                        const mti_view *dy, const mti_view *dx)
+{
+    if (op == MTI_AFFINE) return mti_cuda_unary(ctx, op, p0, 0.0, dy, dx);
+    const mti_view *views[] = {dx, dy, kept};
+    mti_layout<3> l = mti_lay_out<3>(views, false);
+    return mti_for_float(dx->dtype, [&](auto t) {
+        typedef decltype(t) T;
+        return for_unary(op, [&](auto number) {
+            typedef mti_unary_backward_op<T, decltype(number)::value> F;
+            return mti_map(ctx, l, F{(mti_wide<T>)p0});
+        });
+    });
+}
+
+/* ---- binary ---- */
+
+template <int OP, class A> __device__ __forceinline__ A mti_binary_of(A a, A b)
+{
+    switch (OP) {
+    case MTI_ADD: return a + b;
+    case MTI_SUB: return a - b;
+    case MTI_MUL: return a * b;
+    default: return a / b;
+    }
+}
+
+/* Integers are taken as unsigned: they wrap around. */
+__device__ __forceinline__ uint32_t mti_widen(uint32_t x) { return x; }
+__device__ __forceinline__ uint64_t mti_widen(uint64_t x) { return x; }
+template <class T> __device__ __forceinline__ T mti_narrow(uint32_t x) { return x; }
+template <class T> __device__ __forceinline__ T mti_narrow(uint64_t x) { return x; }
+
+template <class T, int OP> struct mti_binary_op {
+    enum { operands = 3, width = mti_width_of<T>(), unroll = 2 };
+    template <int V> struct held {
+        mti_vec<T, V> a, b;
+    };
+
+    /* An operand with one value for the whole vector is read once. */
+    template <int V>
+    static __device__ __forceinline__ mti_vec<T, V> take(const mti_walk<3> &w, int k, int64_t at)
+    {
+        const T *p = static_cast<const T *>(w.data[k]) + at;
+        if (V == 1 || !(w.repeat >> k & 1u)) return mti_load<V>(p);
+        T value = *p;
+        mti_vec<T, V> x;
+        MTI_UNROLL
+        for (int j = 0; j < V; j++) x.v[j] = value;
+        return x;
+    }
+    template <int V> __device__ void load(const mti_walk<3> &w, const int64_t *at, held<V> &h) const
+    {
+        h.a = take<V>(w, 1, at[1]);
+        h.b = take<V>(w, 2, at[2]);
+    }
+    template <int V>
+    __device__ void store(const mti_walk<3> &w, const int64_t *at, uint64_t, held<V> &h) const
+    {
+        MTI_UNROLL
+        for (int j = 0; j < V; j++)
+            h.a.v[j] = mti_narrow<T>(mti_binary_of<OP>(mti_widen(h.a.v[j]), mti_widen(h.b.v[j])));
+        mti_store(static_cast<T *>(w.data[0]) + at[0], h.a);
+    }
+};
+
+template <class T, int OP> static bool binary_typed(mti_ctx *ctx, const mti_layout<3> &l)
+{
+    return mti_map(ctx, l, mti_binary_op<T, OP>(), 6u);
+}
+
+template <class T> static bool binary_exact(mti_ctx *ctx, mti_binary op, const mti_layout<3> &l)
+{
+    switch (op) {
+    case MTI_ADD: return binary_typed<T, MTI_ADD>(ctx, l);
+    case MTI_SUB: return binary_typed<T, MTI_SUB>(ctx, l);
+    default: return binary_typed<T, MTI_MUL>(ctx, l);
+    }
+}
+
+extern "C" bool mti_cuda_binary(mti_ctx *ctx, mti_binary op, const mti_view *a, const mti_view *b,
+                                const mti_view *y)
+{
+    const mti_view *views[] = {y, a, b};
+    mti_layout<3> l = mti_lay_out<3>(views, false);
+    if (y->dtype == MT_I64) return binary_exact<uint64_t>(ctx, op, l);
+    if (y->dtype == MT_I32) return binary_exact<uint32_t>(ctx, op, l);
+    return mti_for_float(y->dtype, [&](auto t) {
+        typedef decltype(t) T;
+        return op == MTI_DIV ? binary_typed<T, MTI_DIV>(ctx, l) : binary_exact<T>(ctx, op, l);
+    });
+}

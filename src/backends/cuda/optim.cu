@@ -1,0 +1,335 @@
+/* optim.cu: optimizer steps and what goes with them, many tensors in one launch. The tensors are
+ * cut into chunks, one per block; a block finds its tensor in a table that travels with the
+ * launch. What does not fit into one table goes into the next launch. */
+#include "backends/cuda/fault.h"
+#include "backends/cuda/kernels.h"
+#include "backends/cuda/walk.cuh"
+
+#define TABLE_ITEMS 64
+#define CHUNK       8192 /* elements */
+
+template <class T> struct mti_opt_entry {
+    T *p;
+    const T *g;
+    mti_wide<T> *m, *v; /* NULL where the optimizer has none */
+    int64_t n;
+    mti_wide<T> weight_decay;
+    uint32_t first; /* number of its first chunk */
+    bool aligned;   /* for vectors */
+};
+
+template <class T> struct mti_opt_table {
+    int n;
+    uint32_t chunks;
+    mti_opt_entry<T> at[TABLE_ITEMS];
+};
+
+/* The tensor that holds this chunk: the last whose first is not beyond it. Empty ones are left
+ * out of the table, so firsts are all different. */
+template <class T>
+__device__ __forceinline__ int entry_of(const mti_opt_table<T> &table, uint32_t chunk)
+{
+    int low = 0, high = table.n; /* first[low] <= chunk < first[high] */
+    while (high - low > 1) {
+        int middle = (low + high) / 2;
+        if (table.at[middle].first <= chunk)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Vectors of V elements, elements [begin, end) of e; all loads of a round before its stores. */
+template <int V, class Step>
+__device__ __forceinline__ void opt_span(const mti_opt_entry<typename Step::type> &e,
+                                         const Step &step, int64_t begin, int64_t end)
+{
+    for (int64_t base = begin; base < end; base += MTI_BLOCK_THREADS * V * Step::unroll) {
+        typename Step::template held<V> held[Step::unroll];
+        MTI_UNROLL
+        for (int u = 0; u < Step::unroll; u++) {
+            int64_t i = base + (u * MTI_BLOCK_THREADS + (int)threadIdx.x) * V;
+            if (i < end) step.template load<V>(e, i, held[u]);
+        }
+        MTI_UNROLL
+        for (int u = 0; u < Step::unroll; u++) {
+            int64_t i = base + (u * MTI_BLOCK_THREADS + (int)threadIdx.x) * V;
+            if (i < end) step.template store<V>(e, i, held[u]);
+        }
+    }
+}
+
+/* A chunk: whole vectors first, then the elements that are left. */
+template <class Step>
+__device__ __forceinline__ void opt_chunk(const mti_opt_table<typename Step::type> &table,
+                                          const Step &step, uint32_t chunk)
+{
+    const mti_opt_entry<typename Step::type> &e = table.at[entry_of(table, chunk)];
+    int64_t begin = (int64_t)(chunk - e.first) * CHUNK;
+    int64_t end = e.n - begin < CHUNK ? e.n : begin + CHUNK;
+    int64_t whole = e.aligned ? end - end % Step::width : begin;
+    opt_span<Step::width>(e, step, begin, whole);
+    opt_span<1>(e, step, whole, end);
+}
+
+template <class Step>
+__global__ void __launch_bounds__(MTI_BLOCK_THREADS)
+    mti_opt_kernel(const mti_opt_table<typename Step::type> table, const Step step)
+{
+    opt_chunk(table, step, blockIdx.x);
+}
+
+/* launch(table) for as many tables as the items of type T fill. Step::width says what alignment
+ * means. */
+template <class T, class Launch>
+static bool for_tables(mt_dtype dtype, int width, int n_items, const mti_opt_item *items,
+                       const Launch &launch)
+{
+    mti_opt_table<T> table = {};
+    for (int i = 0; i < n_items; i++) {
+        const mti_opt_item *item = &items[i];
+        if (item->dtype != dtype || item->n == 0) continue;
+        if (table.n == TABLE_ITEMS) {
+            if (!launch(table)) return false;
+            table = {};
+        }
+        mti_opt_entry<T> *e = &table.at[table.n++];
+        e->p = static_cast<T *>(item->p);
+        e->g = static_cast<const T *>(item->g);
+        e->m = static_cast<mti_wide<T> *>(item->m);
+        e->v = static_cast<mti_wide<T> *>(item->v);
+        e->n = item->n;
+        e->weight_decay = (mti_wide<T>)item->weight_decay;
+        e->first = table.chunks;
+        size_t narrow = sizeof(T) * (size_t)width, wide = sizeof(mti_wide<T>) * (size_t)width;
+        e->aligned = mti_is_aligned(e->p, narrow) && mti_is_aligned(e->g, narrow) &&
+                     mti_is_aligned(e->m, wide) && mti_is_aligned(e->v, wide);
+        table.chunks += (uint32_t)((item->n + CHUNK - 1) / CHUNK);
+    }
+    return table.n == 0 || launch(table);
+}
+
+template <class Step>
+static bool step_all(mti_ctx *ctx, mt_dtype dtype, int n_items, const mti_opt_item *items,
+                     const Step &step)
+{
+    typedef typename Step::type T;
+    return for_tables<T>(dtype, Step::width, n_items, items, [&](const mti_opt_table<T> &table) {
+        auto optimizer_step = mti_opt_kernel<Step>;
+        return MTI_LAUNCH(ctx, optimizer_step, table.chunks, MTI_BLOCK_THREADS, 0, table, step);
+    });
+}
+
+/* each(T()) for the four types: items of different types go into launches of their own. */
+template <class Each> static bool for_types(const Each &each)
+{
+    return each(float(), MT_F32) && each(double(), MT_F64) && each(__nv_bfloat16(), MT_BF16) &&
+           each(__half(), MT_F16);
+}
+
+/* ---- AdamW ---- */
+
+__device__ __forceinline__ float root(float x) { return sqrtf(x); }
+__device__ __forceinline__ double root(double x) { return sqrt(x); }
+
+template <class T> struct mti_adamw_step {
+    typedef T type;
+    typedef mti_wide<T> A;
+    enum { width = (int)(16 / sizeof(A)), unroll = 2 };
+    A lr, b1, a1, b2, a2; /* a = 1 - b */
+    A rate;               /* lr / (1 - beta1^t) */
+    A root_scale;         /* 1 / sqrt(1 - beta2^t) */
+    A eps;
+    template <int V> struct held {
+        mti_vec<T, V> p, g;
+        mti_vec<A, V> m, v;
+    };
+
+    template <int V> __device__ void load(const mti_opt_entry<T> &e, int64_t i, held<V> &h) const
+    {
+        h.p = mti_load<V>(e.p + i);
+        h.g = mti_load<V>(e.g + i);
+        h.m = mti_load<V>(e.m + i);
+        h.v = mti_load<V>(e.v + i);
+    }
+    template <int V> __device__ void store(const mti_opt_entry<T> &e, int64_t i, held<V> &h) const
+    {
+        A keep = 1 - lr * e.weight_decay;
+        MTI_UNROLL
+        for (int j = 0; j < V; j++) {
+            A g = mti_widen(h.g.v[j]);
+            A m = b1 * h.m.v[j] + a1 * g;
+            A v = b2 * h.v.v[j] + a2 * g * g;
+            h.m.v[j] = m;
+            h.v.v[j] = v;
+            h.p.v[j] =
+                mti_narrow<T>(keep * mti_widen(h.p.v[j]) - rate * m / (root(v) * root_scale + eps));
+        }
+        mti_store(e.m + i, h.m);
+        mti_store(e.v + i, h.v);
+        mti_store(e.p + i, h.p);
+    }
+};
+
+extern "C" bool mti_cuda_adamw(mti_ctx *ctx, const mti_opt_params *p, int n_items,
+                               const mti_opt_item *items)
+{
+    double t = (double)p->step;
+    return for_types([&](auto type, mt_dtype dtype) {
+        typedef decltype(type) T;
+        typedef mti_wide<T> A;
+        mti_adamw_step<T> step;
+        step.lr = (A)p->lr;
+        step.b1 = (A)p->beta1, step.a1 = (A)(1.0 - p->beta1);
+        step.b2 = (A)p->beta2, step.a2 = (A)(1.0 - p->beta2);
+        step.rate = (A)(p->lr / (1.0 - pow(p->beta1, t)));
+        step.root_scale = (A)(1.0 / sqrt(1.0 - pow(p->beta2, t)));
+        step.eps = (A)p->eps;
+        return step_all(ctx, dtype, n_items, items, step);
+    });
+}
+
+/* ---- SGD ---- */
+
+template <class T> struct mti_sgd_step {
+    typedef T type;
+    typedef mti_wide<T> A;
+    enum { width = (int)(16 / sizeof(A)), unroll = 2 };
+    A lr, momentum;
+    bool start; /* step 1: what m holds counts for nothing, NaN included */
+    template <int V> struct held {
+        mti_vec<T, V> p, g;
+        mti_vec<A, V> m;
+    };
+
+    template <int V> __device__ void load(const mti_opt_entry<T> &e, int64_t i, held<V> &h) const
+    {
+        h.p = mti_load<V>(e.p + i);
+        h.g = mti_load<V>(e.g + i);
+        if (e.m && !start) {
+            h.m = mti_load<V>(e.m + i);
+        } else {
+            MTI_UNROLL
+            for (int j = 0; j < V; j++) h.m.v[j] = 0;
+        }
+    }
+    template <int V> __device__ void store(const mti_opt_entry<T> &e, int64_t i, held<V> &h) const
+    {
+        MTI_UNROLL
+        for (int j = 0; j < V; j++) {
+            A p = mti_widen(h.p.v[j]);
+            A g = mti_widen(h.g.v[j]) + e.weight_decay * p;
+            h.m.v[j] = momentum * h.m.v[j] + g;
+            h.p.v[j] = mti_narrow<T>(p - lr * h.m.v[j]);
+        }
+        if (e.m) mti_store(e.m + i, h.m);
+        mti_store(e.p + i, h.p);
+    }
+};
+
+extern "C" bool mti_cuda_sgd(mti_ctx *ctx, const mti_opt_params *p, int n_items,
+                             const mti_opt_item *items)
+{
+    return for_types([&](auto type, mt_dtype dtype) {
+        typedef decltype(type) T;
+        typedef mti_wide<T> A;
+        mti_sgd_step<T> step = {(A)p->lr, (A)p->momentum, p->step == 1};
+        return step_all(ctx, dtype, n_items, items, step);
+    });
+}
+
+/* ---- gradient clipping ---- */
+
+template <class T> struct mti_scale_step {
+    typedef T type;
+    enum { width = mti_width_of<T>(), unroll = 4 };
+    mti_wide<T> factor;
+    template <int V> struct held {
+        mti_vec<T, V> p;
+    };
+
+    template <int V> __device__ void load(const mti_opt_entry<T> &e, int64_t i, held<V> &h) const
+    {
+        h.p = mti_load<V>(e.p + i);
+    }
+    template <int V> __device__ void store(const mti_opt_entry<T> &e, int64_t i, held<V> &h) const
+    {
+        MTI_UNROLL
+        for (int j = 0; j < V; j++) h.p.v[j] = mti_narrow<T>(mti_widen(h.p.v[j]) * factor);
+        mti_store(e.p + i, h.p);
+    }
+};
+
+extern "C" bool mti_cuda_scale_all(mti_ctx *ctx, double factor, int n_items,
+                                   const mti_opt_item *items)
+{
+    return for_types([&](auto type, mt_dtype dtype) {
+        typedef decltype(type) T;
+        return step_all(ctx, dtype, n_items, items, mti_scale_step<T>{(mti_wide<T>)factor});
+    });
+}
+
+/* The "step" of a sum: the loaded elements go into the thread's own sum. Squares of f32 may
+ * overflow f32: they are taken in f64. */
+template <class T> struct mti_squares_step {
+    typedef T type;
+    enum { width = mti_width_of<T>(), unroll = 4 };
+    double *sum;
+    template <int V> struct held {
+        mti_vec<T, V> g;
+    };
+
+    template <int V> __device__ void load(const mti_opt_entry<T> &e, int64_t i, held<V> &h) const
+    {
+        h.g = mti_load<V>(e.g + i);
+    }
+    template <int V> __device__ void store(const mti_opt_entry<T> &, int64_t, held<V> &h) const
+    {
+        MTI_UNROLL
+        for (int j = 0; j < V; j++) {
+            double g = (double)mti_widen(h.g.v[j]);
+            *sum += g * g;
+        }
+    }
+};
+
+/* Slot s of the desk takes chunks s, s + MTI_DESK_SLOTS, ... of every launch: an order that no
+ * machine changes. The first launch finds zeros. */
+template <class T>
+__global__ void __launch_bounds__(MTI_BLOCK_THREADS)
+    mti_squares_kernel(const mti_opt_table<T> table, mti_desk *desk)
+{
+    MTI_SHARED(double, part[MTI_BLOCK_THREADS]);
+    double sum = 0;
+    for (uint32_t chunk = blockIdx.x; chunk < table.chunks; chunk += MTI_DESK_SLOTS)
+        opt_chunk(table, mti_squares_step<T>{&sum}, chunk);
+    part[threadIdx.x] = sum;
+    for (unsigned half = MTI_BLOCK_THREADS / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (threadIdx.x < half) part[threadIdx.x] += part[threadIdx.x + half];
+    }
+    if (threadIdx.x == 0) desk->sum[blockIdx.x] += part[0];
+}
+
+extern "C" bool mti_cuda_sum_squares(mti_ctx *ctx, int n_items, const mti_opt_item *items,
+                                     double *out)
+{
+    mti_desk *desk = static_cast<mti_desk *>(ctx->fault);
+    double sum[MTI_DESK_SLOTS];
+    *out = 0;
+    bool ok =
+        mti_cuda_ok(cudaMemsetAsync(desk->sum, 0, sizeof sum, ctx->stream), "sum_squares") &&
+        for_types([&](auto type, mt_dtype dtype) {
+            typedef decltype(type) T;
+            return for_tables<T>(
+                dtype, mti_width_of<T>(), n_items, items, [&](const mti_opt_table<T> &table) {
+                    unsigned grid = table.chunks < MTI_DESK_SLOTS ? table.chunks : MTI_DESK_SLOTS;
+                    auto sum_of_squares = mti_squares_kernel<T>;
+                    return MTI_LAUNCH(ctx, sum_of_squares, grid, MTI_BLOCK_THREADS, 0, table, desk);
+                });
+        }) &&
+        mti_cuda_download(ctx, sum, desk->sum, sizeof sum);
+    for (int s = 0; ok && s < MTI_DESK_SLOTS; s++) *out += sum[s];
+    return ok;
+}

@@ -1,0 +1,361 @@
+/* walk.cuh: how element-wise kernels go over memory.
+ *
+ * A call's views are first laid out together (mti_layout): the dimensions are sorted so that the
+ * first operand is written in its own order, and merged where all operands allow. What is left is
+ * nearly always one dimension. Then one kernel (mti_map) serves every element-wise op: a thread
+ * takes `unroll` vectors of `width` elements, asks for all of them, and only then computes and
+ * stores. An op is a functor:
+ *
+ *   struct F {
+ *       enum { operands, width, unroll };      operand 0 is written
+ *       template <int V> struct held {...};    what is in registers between load and store
+ *       template <int V> load(walk, at, held)  at[k]: where the vector begins in operand k
+ *       template <int V> store(walk, at, i, held)   i: number of the vector's first element
+ *   };
+ *
+ * with V = width where the last dimension is contiguous and aligned everywhere, else 1. Indices
+ * are 32 bits: what is larger is cut in halves and launched piece by piece (mti_cut). */
+#ifndef MTI_WALK_CUH
+#define MTI_WALK_CUH
+
+#include "backends/cuda/gpu.h"
+#include "backends/scalar.h"
+
+#ifdef __CUDACC__
+#define MTI_UNROLL _Pragma("unroll")
+#else
+#define MTI_UNROLL
+#endif
+
+#define MTI_BLOCK_THREADS             256
+#define MTI_BLOCKS_PER_MULTIPROCESSOR 32 /* four times what runs at once: a short last wave */
+
+/* ---- types ---- */
+
+/* What T is computed in: f32, or f64 for f64. */
+template <class T> struct mti_wide_of {
+    typedef float type;
+};
+template <> struct mti_wide_of<double> {
+    typedef double type;
+};
+template <class T> using mti_wide = typename mti_wide_of<T>::type;
+
+__host__ __device__ __forceinline__ float mti_widen(float x) { return x; }
+__host__ __device__ __forceinline__ double mti_widen(double x) { return x; }
+__host__ __device__ __forceinline__ float mti_widen(__nv_bfloat16 x) { return __bfloat162float(x); }
+__host__ __device__ __forceinline__ float mti_widen(__half x) { return __half2float(x); }
+
+/* Rounds to nearest even; f64 reaches a 16-bit float through f32, as on the CPU. */
+template <class T> __host__ __device__ __forceinline__ T mti_narrow(double x) { return (T)x; }
+template <> __host__ __device__ __forceinline__ __nv_bfloat16 mti_narrow(double x)
+{
+    return __float2bfloat16_rn((float)x);
+}
+template <> __host__ __device__ __forceinline__ __half mti_narrow(double x)
+{
+    return __float2half_rn((float)x);
+}
+template <class T> __host__ __device__ __forceinline__ T mti_narrow(float x) { return (T)x; }
+template <> __host__ __device__ __forceinline__ __nv_bfloat16 mti_narrow(float x)
+{
+    return __float2bfloat16_rn(x);
+}
+template <> __host__ __device__ __forceinline__ __half mti_narrow(float x)
+{
+    return __float2half_rn(x);
+}
+
+/* n(T()) for the type of a floating dtype; n is a generic lambda. */
+template <class Each> bool mti_for_float(mt_dtype dtype, const Each &each)
+{
+    switch (dtype) {
+    case MT_F64: return each(double());
+    case MT_BF16: return each(__nv_bfloat16());
+    case MT_F16: return each(__half());
+    default: return each(float());
+    }
+}
+
+/* Bytes of an element, known without a call into the main library. */
+static inline size_t mti_element_size(mt_dtype dtype)
+{
+    switch (dtype) {
+    case MT_F64:
+    case MT_I64: return 8;
+    case MT_BF16:
+    case MT_F16: return 2;
+    case MT_U8:
+    case MT_BOOL: return 1;
+    default: return 4;
+    }
+}
+
+/* ---- vectors ---- */
+
+/* N elements that are loaded and stored together, 16 bytes at a time. */
+template <class T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) mti_vec {
+    T v[N];
+};
+
+template <int N, class T> __device__ __forceinline__ mti_vec<T, N> mti_load(const T *p)
+{
+    return *reinterpret_cast<const mti_vec<T, N> *>(p);
+}
+
+template <class T, int N> __device__ __forceinline__ void mti_store(T *p, const mti_vec<T, N> &x)
+{
+    *reinterpret_cast<mti_vec<T, N> *>(p) = x;
+}
+
+template <class T> constexpr int mti_width_of() { return (int)(16 / sizeof(T)); }
+
+static inline bool mti_is_aligned(const void *p, size_t n_bytes)
+{
+    return (uintptr_t)p % (n_bytes < 16 ? n_bytes : 16) == 0;
+}
+
+/* ---- division by a number known before the launch (Granlund & Montgomery 1994) ---- */
+
+struct mti_divider {
+    uint32_t by, magic, shift;
+};
+
+static inline mti_divider mti_divide_by(uint32_t by) /* 1 to 2^31 */
+{
+    uint32_t shift = 0;
+    while (((uint64_t)1 << shift) < by) shift++;
+    uint64_t magic = (((uint64_t)1 << 32) * (((uint64_t)1 << shift) - by)) / by + 1;
+    return {by, (uint32_t)magic, shift};
+}
+
+/* n < 2^31 */
+__host__ __device__ __forceinline__ uint32_t mti_quotient(uint32_t n, const mti_divider &d)
+{
+    return ((uint32_t)(((uint64_t)n * d.magic) >> 32) + n) >> d.shift;
+}
+
+/* ---- layout: several views of one shape (host) ---- */
+
+template <int N> struct mti_layout {
+    void *data[N];
+    size_t size[N]; /* bytes of an element */
+    int rank;       /* at least 1 */
+    int64_t count, shape[MT_MAX_RANK], stride[N][MT_MAX_RANK];
+    uint64_t first; /* number of the first element, where this is a part of something larger */
+};
+
+static inline int64_t mti_magnitude(int64_t x) { return x < 0 ? -x : x; }
+
+template <int N> void mti_swap_dimensions(mti_layout<N> *l, int a, int b)
+{
+    int64_t t = l->shape[a];
+    l->shape[a] = l->shape[b], l->shape[b] = t;
+    for (int k = 0; k < N; k++) {
+        t = l->stride[k][a];
+        l->stride[k][a] = l->stride[k][b], l->stride[k][b] = t;
+    }
+}
+
+/* True if in every operand row d + 1 follows row d's end: the two are one dimension. */
+template <int N> bool mti_mergeable(const mti_layout<N> &l, int d, int next)
+{
+    for (int k = 0; k < N; k++)
+        if (l.stride[k][d] != l.stride[k][next] * l.shape[next]) return false;
+    return true;
+}
+
+/* row_major: elements are numbered, so their order must stay. */
+template <int N> mti_layout<N> mti_lay_out(const mti_view *const (&views)[N], bool row_major)
+{
+    mti_layout<N> l = {};
+    l.count = 1;
+    for (int k = 0; k < N; k++) {
+        l.data[k] = views[k]->data;
+        l.size[k] = mti_element_size(views[k]->dtype);
+    }
+    for (int d = 0; d < views[0]->rank; d++) {
+        l.count *= views[0]->shape[d];
+        if (views[0]->shape[d] == 1) continue;
+        l.shape[l.rank] = views[0]->shape[d];
+        for (int k = 0; k < N; k++) l.stride[k][l.rank] = views[k]->stride[d];
+        l.rank++;
+    }
+    for (int i = 1; i < l.rank && !row_major; i++)
+        for (int d = i; d > 0 && mti_magnitude(l.stride[0][d - 1]) < mti_magnitude(l.stride[0][d]);
+             d--)
+            mti_swap_dimensions(&l, d - 1, d);
+    int last = 0; /* of the merged ones */
+    for (int d = 1; d < l.rank; d++) {
+        bool merge = mti_mergeable(l, last, d);
+        if (!merge) last++;
+        l.shape[last] = merge ? l.shape[last] * l.shape[d] : l.shape[d];
+        for (int k = 0; k < N; k++) l.stride[k][last] = l.stride[k][d];
+    }
+    if (l.rank == 0) { /* a scalar: one row of one */
+        l.shape[0] = 1;
+        for (int k = 0; k < N; k++) l.stride[k][0] = 1;
+    }
+    l.rank = last + 1;
+    return l;
+}
+
+/* Rows [begin, begin + n) of dimension d. */
+template <int N> mti_layout<N> mti_part(const mti_layout<N> &l, int d, int64_t begin, int64_t n)
+{
+    mti_layout<N> part = l;
+    part.count = l.count / l.shape[d] * n;
+    part.first = l.first + (uint64_t)(l.count / l.shape[d] * begin);
+    part.shape[d] = n;
+    for (int k = 0; k < N; k++)
+        part.data[k] = static_cast<char *>(l.data[k]) + begin * l.stride[k][d] * (int64_t)l.size[k];
+    return part;
+}
+
+#define MTI_MOST_ELEMENTS ((int64_t)1 << 30) /* of a launch; strides are below 2^31 too */
+
+/* each(part) for parts small enough for 32-bit indices, slowest dimension cut first. */
+template <int N, class Each> bool mti_cut(const mti_layout<N> &l, const Each &each)
+{
+    if (l.count == 0) return true;
+    int cut = l.count > MTI_MOST_ELEMENTS ? 0 : -1;
+    for (int d = 0; d < l.rank; d++)
+        for (int k = 0; k < N && l.shape[d] > 1; k++)
+            if (mti_magnitude(l.stride[k][d]) > INT32_MAX) cut = d;
+    if (cut < 0) return each(l);
+    while (l.shape[cut] == 1) cut++;
+    int64_t half = l.shape[cut] / 2, round = half >= 4096 ? half % 1024 : 0;
+    half -= round;
+    return mti_cut(mti_part(l, cut, 0, half), each) &&
+           mti_cut(mti_part(l, cut, half, l.shape[cut] - half), each);
+}
+
+/* ---- walk: a layout as a kernel takes it ---- */
+
+template <int N> struct mti_walk {
+    void *data[N];
+    uint32_t count;  /* vectors */
+    uint32_t tail;   /* elements after the last whole vector; 0 unless rank is 1 */
+    uint32_t repeat; /* bit k: operand k has one value for all of a vector */
+    int rank;
+    mti_divider shape[MT_MAX_RANK]; /* the last one in vectors */
+    int32_t stride[N][MT_MAX_RANK]; /* elements */
+    uint64_t first;
+};
+
+/* Where vector i begins in each operand. */
+template <int N>
+__device__ __forceinline__ void mti_seek(const mti_walk<N> &w, uint32_t i, int64_t (&at)[N])
+{
+    MTI_UNROLL
+    for (int k = 0; k < N; k++) at[k] = 0;
+    for (int d = w.rank - 1; d > 0; d--) {
+        uint32_t rest = mti_quotient(i, w.shape[d]);
+        int32_t index = (int32_t)(i - rest * w.shape[d].by);
+        MTI_UNROLL
+        for (int k = 0; k < N; k++) at[k] += (int64_t)index * w.stride[k][d];
+        i = rest;
+    }
+    MTI_UNROLL
+    for (int k = 0; k < N; k++) at[k] += (int64_t)(int32_t)i * w.stride[k][0];
+}
+
+/* True if vectors of `width` elements can be used; bit k of may_repeat allows operand k stride 0
+ * in the last dimension. */
+template <int N> bool mti_can_take(const mti_layout<N> &l, int width, uint32_t may_repeat)
+{
+    int last = l.rank - 1;
+    if (width == 1) return true;
+    if (last > 0 && l.shape[last] % width != 0) return false;
+    if (l.shape[last] < width || l.first % (uint64_t)width != 0) return false;
+    for (int k = 0; k < N; k++) {
+        if (l.stride[k][last] == 0 && (may_repeat >> k & 1u)) continue;
+        if (l.stride[k][last] != 1) return false;
+        if (!mti_is_aligned(l.data[k], l.size[k] * (size_t)width)) return false;
+        for (int d = 0; d < last; d++)
+            if (l.stride[k][d] % width != 0) return false;
+    }
+    return true;
+}
+
+template <int N> mti_walk<N> mti_make_walk(const mti_layout<N> &l, int width)
+{
+    mti_walk<N> w = {};
+    int last = l.rank - 1;
+    w.count = (uint32_t)(l.count / width);
+    w.tail = (uint32_t)(l.count % width);
+    w.rank = l.rank;
+    w.first = l.first;
+    for (int d = 0; d < l.rank; d++) {
+        int64_t n = d == last ? l.shape[d] / width : l.shape[d];
+        w.shape[d] = mti_divide_by((uint32_t)n);
+    }
+    for (int k = 0; k < N; k++) {
+        w.data[k] = l.data[k];
+        for (int d = 0; d < l.rank; d++) w.stride[k][d] = (int32_t)l.stride[k][d];
+        if (width > 1 && l.stride[k][last] == 0) w.repeat |= 1u << k;
+        w.stride[k][last] *= width;
+    }
+    return w;
+}
+
+/* ---- the driver ---- */
+
+template <class F, int V>
+__global__ void __launch_bounds__(MTI_BLOCK_THREADS)
+    mti_map_kernel(const mti_walk<F::operands> w, const F f)
+{
+    const uint32_t span = MTI_BLOCK_THREADS * F::unroll;
+    for (uint32_t base = blockIdx.x * span; base < w.count; base += gridDim.x * span) {
+        typename F::template held<V> held[F::unroll];
+        int64_t at[F::unroll][F::operands];
+        MTI_UNROLL
+        for (int u = 0; u < F::unroll; u++) {
+            uint32_t i = base + (uint32_t)u * MTI_BLOCK_THREADS + threadIdx.x;
+            if (i >= w.count) continue;
+            mti_seek(w, i, at[u]);
+            f.template load<V>(w, at[u], held[u]);
+        }
+        MTI_UNROLL
+        for (int u = 0; u < F::unroll; u++) {
+            uint32_t i = base + (uint32_t)u * MTI_BLOCK_THREADS + threadIdx.x;
+            if (i < w.count) f.template store<V>(w, at[u], w.first + (uint64_t)i * V, held[u]);
+        }
+    }
+    if (V > 1 && blockIdx.x == 0 && threadIdx.x < w.tail) {
+        typename F::template held<1> held;
+        int64_t at[F::operands];
+        uint64_t i = (uint64_t)w.count * V + threadIdx.x;
+        for (int k = 0; k < F::operands; k++) at[k] = w.repeat >> k & 1u ? 0 : (int64_t)i;
+        f.template load<1>(w, at, held);
+        f.template store<1>(w, at, w.first + i, held);
+    }
+}
+
+static inline unsigned mti_grid(const mti_ctx *ctx, int64_t blocks)
+{
+    int64_t most = (int64_t)ctx->multiprocessors * MTI_BLOCKS_PER_MULTIPROCESSOR;
+    return (unsigned)(blocks < 1 ? 1 : blocks < most ? blocks : most);
+}
+
+template <class F, int V>
+bool mti_map_launch(mti_ctx *ctx, const mti_layout<F::operands> &l, const F &f)
+{
+    mti_walk<F::operands> w = mti_make_walk(l, V);
+    int64_t span = MTI_BLOCK_THREADS * F::unroll;
+    auto element_wise = mti_map_kernel<F, V>;
+    return MTI_LAUNCH(ctx, element_wise, mti_grid(ctx, ((int64_t)w.count + span - 1) / span),
+                      MTI_BLOCK_THREADS, 0, w, f);
+}
+
+template <class F>
+bool mti_map(mti_ctx *ctx, const mti_layout<F::operands> &layout, const F &f,
+             uint32_t may_repeat = 0)
+{
+    return mti_cut(layout, [&](const mti_layout<F::operands> &l) {
+        return mti_can_take(l, F::width, may_repeat) ? mti_map_launch<F, F::width>(ctx, l, f)
+                                                     : mti_map_launch<F, 1>(ctx, l, f);
+    });
+}
+
+#endif
