@@ -7,8 +7,7 @@
 
 #include <math.h>
 #include <string.h>
-#include "backends/cuda/gpu.h"
-#include "backends/scalar.h"
+#include "backends/cuda/walk.cuh"
 
 /* ---- the arguments of a call, as kernels take them ---- */
 
@@ -45,32 +44,14 @@ __device__ __forceinline__ int64_t mti_attn_seen(const mti_attn_args &x, int64_t
     return n < 0 ? 0 : n > x.t ? x.t : n;
 }
 
-/* ---- the paths; each launches on ctx->stream ---- */
+/* ---- the two paths; in backward delta is there ---- */
 
-/* Whether the tensor cores can do it: 16-bit floats, d <= 128 and a multiple of 8, rows that
- * start at multiples of 16 bytes, scale > 0. */
-bool mti_attn_fits_tensor_cores(const mti_attn_args &x, mt_dtype dtype, bool backward);
-
+/* 16-bit floats, 0 < d <= 128 and a multiple of 8, rows at multiples of 16 bytes, scale > 0. */
 bool mti_attn_forward_tensor(mti_ctx *ctx, const mti_attn_args &x, mt_dtype dtype);
-bool mti_attn_forward_general(mti_ctx *ctx, const mti_attn_args &x, mt_dtype dtype);
-/* x.delta is there; these fill dk and dv, then dq. */
 bool mti_attn_backward_tensor(mti_ctx *ctx, const mti_attn_args &x, mt_dtype dtype);
+/* Anything. */
+bool mti_attn_forward_general(mti_ctx *ctx, const mti_attn_args &x, mt_dtype dtype);
 bool mti_attn_backward_general(mti_ctx *ctx, const mti_attn_args &x, mt_dtype dtype);
-
-/* ---- conversions ---- */
-
-__device__ __forceinline__ float mti_attn_load(float x) { return x; }
-__device__ __forceinline__ double mti_attn_load(double x) { return x; }
-__device__ __forceinline__ float mti_attn_load(__nv_bfloat16 x) { return __bfloat162float(x); }
-__device__ __forceinline__ float mti_attn_load(__half x) { return __half2float(x); }
-
-__device__ __forceinline__ void mti_attn_store(float *y, float x) { *y = x; }
-__device__ __forceinline__ void mti_attn_store(double *y, double x) { *y = x; }
-__device__ __forceinline__ void mti_attn_store(__nv_bfloat16 *y, float x)
-{
-    *y = __float2bfloat16(x);
-}
-__device__ __forceinline__ void mti_attn_store(__half *y, float x) { *y = __float2half(x); }
 
 /* ---- dropout ---- */
 
@@ -95,7 +76,7 @@ __device__ __forceinline__ uint32_t mti_attn_keep4(const mti_attn_drop &r, int64
 {
     mti_u32x4 u = mti_philox(r.seed, r.offset + static_cast<uint64_t>(quad));
     uint32_t bits = 0;
-#pragma unroll
+MTI_UNROLL
     for (int w = 0; w < 4; w++) bits |= (u.v[w] >> 8) >= r.threshold ? 1u << w : 0u;
     return bits;
 }

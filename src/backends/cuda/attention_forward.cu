@@ -39,12 +39,12 @@ __device__ __forceinline__ void mask_scores(const mti_attn_args &x, int i, int j
                                             float (&score)[M][N][4])
 {
     int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, c = lane % 4;
-#pragma unroll
+MTI_UNROLL
     for (int m = 0; m < M; m++)
-#pragma unroll
+MTI_UNROLL
         for (int r = 0; r < 4; r++) {
             int seen = static_cast<int>(mti_attn_seen(x, i + m * 16 + g + r / 2 * 8)) - j;
-#pragma unroll
+MTI_UNROLL
             for (int n = 0; n < N; n++)
                 if (n * 8 + c * 2 + r % 2 >= seen) score[m][n][r] = -INFINITY;
         }
@@ -55,12 +55,12 @@ template <int D>
 __device__ __forceinline__ void online_softmax(float scale, running &st, float (&score)[M][N][4],
                                                float (&out)[M][D / 8][4])
 {
-#pragma unroll
+MTI_UNROLL
     for (int m = 0; m < M; m++)
-#pragma unroll
+MTI_UNROLL
         for (int r = 0; r < 2; r++) {
             float best = st.max[m][r];
-#pragma unroll
+MTI_UNROLL
             for (int n = 0; n < N; n++)
                 best = fmaxf(best, fmaxf(score[m][n][2 * r], score[m][n][2 * r + 1]));
             best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 1));
@@ -69,16 +69,16 @@ __device__ __forceinline__ void online_softmax(float scale, running &st, float (
             float from = best > -INFINITY ? best * scale : 0.0f;
             float shrink = mti_exp2_fast(st.max[m][r] * scale - from);
             float sum = 0.0f;
-#pragma unroll
+MTI_UNROLL
             for (int n = 0; n < N; n++)
-#pragma unroll
+MTI_UNROLL
                 for (int e = 2 * r; e < 2 * r + 2; e++) {
                     score[m][n][e] = mti_exp2_fast(fmaf(score[m][n][e], scale, -from));
                     sum += score[m][n][e];
                 }
             st.max[m][r] = best;
             st.sum[m][r] = fmaf(st.sum[m][r], shrink, sum);
-#pragma unroll
+MTI_UNROLL
             for (int k = 0; k < D / 8; k++) {
                 out[m][k][2 * r] *= shrink;
                 out[m][k][2 * r + 1] *= shrink;
@@ -90,13 +90,13 @@ __device__ __forceinline__ void drop_weights(const mti_attn_drop &drop, int64_t 
                                              float (&weight)[M][N][4])
 {
     int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, c = lane % 4;
-#pragma unroll
+MTI_UNROLL
     for (int m = 0; m < M; m++)
-#pragma unroll
+MTI_UNROLL
         for (int n = 0; n < N; n++) {
             uint32_t keep =
                 mti_attn_keep_tile(drop, t, first + (m * 16 + g) * t + n * 8 + c * 2);
-#pragma unroll
+MTI_UNROLL
             for (int r = 0; r < 4; r++)
                 if (!(keep >> r & 1u)) weight[m][n][r] = 0.0f;
         }
@@ -108,9 +108,9 @@ __device__ __forceinline__ void finish(const mti_attn_args &x, int i, const runn
                                        float *lse, float (&out)[M][D / 8][4])
 {
     int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, c = lane % 4;
-#pragma unroll
+MTI_UNROLL
     for (int m = 0; m < M; m++)
-#pragma unroll
+MTI_UNROLL
         for (int r = 0; r < 2; r++) {
             float sum = st.sum[m][r];
             sum += __shfl_xor_sync(0xffffffffu, sum, 1);
@@ -121,7 +121,7 @@ __device__ __forceinline__ void finish(const mti_attn_args &x, int i, const runn
                 lse[row] = sum == 0.0f
                                ? -INFINITY
                                : st.max[m][r] * static_cast<float>(x.scale) + mti_log_f32(sum);
-#pragma unroll
+MTI_UNROLL
             for (int k = 0; k < D / 8; k++) {
                 out[m][k][2 * r] *= factor;
                 out[m][k][2 * r + 1] *= factor;

@@ -1,0 +1,113 @@
+/* attention.cu: the attention entries of the kernel table: which path a call takes, and delta.
+ *
+ * 16-bit floats with a head dimension of at most 128 go to the tensor cores
+ * (attention_forward.cu, attention_backward.cu), all else to plain multiply-adds
+ * (attention_general.cu). Neither needs scratch in forward; backward keeps delta, one number a
+ * query. */
+#include <assert.h>
+#include "backends/cuda/attention.cuh"
+#include "backends/cuda/kernels.h"
+
+namespace
+{
+
+mti_attn_rows rows_of(const mti_view *v)
+{
+    return {v->data, v->stride[0], v->stride[1], v->stride[2]};
+}
+
+mti_attn_args describe(const mti_attention *at)
+{
+    const mti_view *q = at->q, *k = at->k;
+    assert(q->rank == 4 && k->rank == 4 && at->v->rank == 4);
+    assert(k->shape[1] > 0 && q->shape[1] % k->shape[1] == 0);
+    mti_attn_args x = {};
+    x.q = rows_of(q), x.k = rows_of(k), x.v = rows_of(at->v), x.o = rows_of(at->o);
+    x.lse = at->lse == NULL ? NULL : at->lse->data;
+    x.b = q->shape[0], x.a = q->shape[1], x.s = q->shape[2], x.d = q->shape[3];
+    x.a_kv = k->shape[1], x.t = k->shape[2];
+    x.scale = at->scale, x.causal = at->causal, x.keep_scale = 1;
+    if (at->p > 0) {
+        x.threshold = mti_drop_threshold(at->p);
+        x.keep_scale = at->p < 1 ? 1 / (1 - at->p) : 0;
+        x.seed = static_cast<const int64_t *>(at->seed->data);
+        x.offset = static_cast<const int64_t *>(at->offset->data);
+    }
+    return x;
+}
+
+bool rows_are_aligned(const mti_attn_rows &v)
+{
+    return mti_is_aligned(v.data, 16) && v.batch % 8 == 0 && v.head % 8 == 0 && v.row % 8 == 0;
+}
+
+/* 16-bit floats whose rows can be copied 16 bytes at a time. With a scale that is not positive
+ * the largest product would not give the largest score. */
+bool fits_tensor_cores(const mti_attn_args &x, mt_dtype dtype, bool backward)
+{
+    if (dtype != MT_BF16 && dtype != MT_F16) return false;
+    if (x.d > 128 || x.d % 8 != 0 || x.d == 0 || !(x.scale > 0)) return false;
+    bool aligned = rows_are_aligned(x.q) && rows_are_aligned(x.k) && rows_are_aligned(x.v) &&
+                   rows_are_aligned(x.o);
+    return aligned && (!backward || (rows_are_aligned(x.d_o) && rows_are_aligned(x.dq) &&
+                                     rows_are_aligned(x.dk) && rows_are_aligned(x.dv)));
+}
+
+/* delta[b,a,i] = sum over d of do * o, a warp for every query; bytes: do and o once. */
+constexpr int DELTA_WARPS = 8;
+
+template <typename T>
+__global__ void __launch_bounds__(32 * DELTA_WARPS) attention_delta(const mti_attn_args x)
+{
+    int lane = static_cast<int>(threadIdx.x) % 32;
+    int64_t query = static_cast<int64_t>(blockIdx.x) * DELTA_WARPS + threadIdx.x / 32;
+    if (query >= x.b * x.a * x.s) return; /* whole warps, and no barrier follows */
+    int64_t head = query / x.s, i = query % x.s, b = head / x.a, h = head % x.a;
+    const T *o = mti_attn_row<T>(x.o, b, h, i), *d_o = mti_attn_row<T>(x.d_o, b, h, i);
+    mti_wide<T> sum = 0;
+    for (int64_t c = lane; c < x.d; c += 32) sum += mti_widen(o[c]) * mti_widen(d_o[c]);
+    for (int bit = 16; bit > 0; bit /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, bit);
+    if (lane == 0) static_cast<mti_wide<T> *>(x.delta)[query] = sum;
+}
+
+bool fill_delta(mti_ctx *ctx, const mti_attn_args &x, mt_dtype dtype)
+{
+    int64_t queries = x.b * x.a * x.s, blocks = (queries + DELTA_WARPS - 1) / DELTA_WARPS;
+    if (blocks == 0) return true;
+    return mti_for_float(dtype, [&](auto type) {
+        return MTI_LAUNCH(ctx, attention_delta<decltype(type)>, static_cast<unsigned>(blocks),
+                          32 * DELTA_WARPS, 0, x);
+    });
+}
+
+} // namespace
+
+size_t mti_cuda_attention_scratch(mti_ctx *, const mti_attention *) { return 0; }
+
+bool mti_cuda_attention(mti_ctx *ctx, const mti_attention *at, void *)
+{
+    mti_attn_args x = describe(at);
+    mt_dtype dtype = at->q->dtype;
+    if (x.b * x.a * x.s == 0) return true;
+    return fits_tensor_cores(x, dtype, false) ? mti_attn_forward_tensor(ctx, x, dtype)
+                                              : mti_attn_forward_general(ctx, x, dtype);
+}
+
+size_t mti_cuda_attention_backward_scratch(mti_ctx *, const mti_attention *at)
+{
+    size_t queries = static_cast<size_t>(at->q->shape[0] * at->q->shape[1] * at->q->shape[2]);
+    return queries * (at->q->dtype == MT_F64 ? sizeof(double) : sizeof(float));
+}
+
+bool mti_cuda_attention_backward(mti_ctx *ctx, const mti_attention *at, const mti_view *d_o,
+                                 const mti_view *dq, const mti_view *dk, const mti_view *dv,
+                                 void *scratch)
+{
+    mti_attn_args x = describe(at);
+    mt_dtype dtype = at->q->dtype;
+    x.d_o = rows_of(d_o), x.dq = rows_of(dq), x.dk = rows_of(dk), x.dv = rows_of(dv);
+    x.delta = scratch;
+    if (!fill_delta(ctx, x, dtype)) return false;
+    return fits_tensor_cores(x, dtype, true) ? mti_attn_backward_tensor(ctx, x, dtype)
+                                             : mti_attn_backward_general(ctx, x, dtype);
+}
