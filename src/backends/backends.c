@@ -1,6 +1,7 @@
-/* backends.c: the list of backends, and what every backend asks of a view. */
+/* backends.c: the list of backends: those built in, then those in a file of their own. */
 #include <string.h>
 #include "backends/backend.h"
+#include "backends/module.h"
 
 static const mti_backend *const backends[] = {&mti_cpu_backend};
 
@@ -9,33 +10,5 @@ const mti_backend *mti_backend_find(const char *kind)
     size_t n = sizeof backends / sizeof *backends;
     for (size_t i = 0; kind && i < n; i++)
         if (!strcmp(backends[i]->kind, kind)) return backends[i];
-    return mti_fail_null(MT_ERR_UNSUPPORTED, "device \"%s\": not known; there is: cpu",
-                         kind ? kind : "(null)");
-}
-
-int64_t mti_view_count(const mti_view *v)
-{
-    int64_t n = 1;
-    for (int d = 0; d < v->rank; d++) n *= v->shape[d];
-    return n;
-}
-
-bool mti_view_is_contiguous(const mti_view *v)
-{
-    int64_t expected = 1;
-    for (int d = v->rank - 1; d >= 0; d--) {
-        if (v->shape[d] == 1) continue;
-        if (v->shape[d] == 0) return true;
-        if (v->stride[d] != expected) return false;
-        expected *= v->shape[d];
-    }
-    return true;
-}
-
-bool mti_view_same_shape(const mti_view *a, const mti_view *b)
-{
-    if (a->rank != b->rank) return false;
-    for (int d = 0; d < a->rank; d++)
-        if (a->shape[d] != b->shape[d]) return false;
-    return true;
+    return mti_module_load(kind);
 }

@@ -6,7 +6,7 @@ static void a_copy_moves_every_element_between_any_two_layouts(void **state)
 {
     (void)state;
     mti_ctx *ctx;
-    const mti_backend *be = mtt_cpu(&ctx);
+    const mti_backend *be = mtt_backend(&ctx);
     const mt_dtype types[] = {MT_F64, MT_F32, MT_BF16, MT_U8};
     for (int t = 0; t < 4; t++)
         for (int s = 0; s < 9; s++)
@@ -41,7 +41,7 @@ static void casts_between_all_pairs_of_types_round_once(void **state)
 {
     (void)state;
     mti_ctx *ctx;
-    const mti_backend *be = mtt_cpu(&ctx);
+    const mti_backend *be = mtt_backend(&ctx);
     for (mt_dtype from = 0; from < MT_DTYPE_COUNT; from++)
         for (mt_dtype to = 0; to < MT_DTYPE_COUNT; to++)
             for (int s = 0; s < 9; s++)
@@ -62,7 +62,7 @@ static void floats_out_of_range_become_the_nearest_integer(void **state)
 {
     (void)state;
     mti_ctx *ctx;
-    const mti_backend *be = mtt_cpu(&ctx);
+    const mti_backend *be = mtt_backend(&ctx);
     mti_view x = mtt_dense(MT_F64, 4), y = mtt_dense(MT_I64, 4), b = mtt_dense(MT_BOOL, 4);
     double *at = x.data;
     at[0] = NAN, at[1] = 1e300, at[2] = -INFINITY, at[3] = -0.25;

@@ -87,7 +87,7 @@ static void every_unary_op_and_its_derivative_match_the_formula(void **state)
 {
     (void)state;
     mti_ctx *ctx;
-    const mti_backend *be = mtt_cpu(&ctx);
+    const mti_backend *be = mtt_backend(&ctx);
     for (mti_unary op = 0; op < MTI_UNARY_COUNT; op++)
         for (int t = 0; t < 4; t++)
             for (int s = 0; s < 9; s++)
@@ -125,7 +125,7 @@ static void every_binary_op_matches_in_every_pair_of_layouts(void **state)
 {
     (void)state;
     mti_ctx *ctx;
-    const mti_backend *be = mtt_cpu(&ctx);
+    const mti_backend *be = mtt_backend(&ctx);
     const mt_dtype types[] = {MT_F32, MT_F64, MT_BF16, MT_F16, MT_I64, MT_I32};
     for (mti_binary op = 0; op < MTI_BINARY_COUNT; op++)
         for (int t = 0; t < (op == MTI_DIV ? 4 : 6); t++)
@@ -142,7 +142,7 @@ static void columns_rows_and_scalars_broadcast(void **state)
 {
     (void)state;
     mti_ctx *ctx;
-    const mti_backend *be = mtt_cpu(&ctx);
+    const mti_backend *be = mtt_backend(&ctx);
     for (int t = 0; t < 4; t++)
         for (int s = 0; s < 9; s++)
             for (int kind = 0; kind < 3; kind++) {
@@ -166,7 +166,7 @@ static void nan_and_infinity_pass_through(void **state)
 {
     (void)state;
     mti_ctx *ctx;
-    const mti_backend *be = mtt_cpu(&ctx);
+    const mti_backend *be = mtt_backend(&ctx);
     for (mti_unary op = 0; op < MTI_UNARY_COUNT; op++)
         for (int t = 0; t < 4; t++) {
             mti_view x = mtt_dense(mtt_floats[t], 40), y = mtt_dense(mtt_floats[t], 40);
@@ -197,7 +197,7 @@ static void fill_writes_the_view_and_nothing_else(void **state)
 {
     (void)state;
     mti_ctx *ctx;
-    const mti_backend *be = mtt_cpu(&ctx);
+    const mti_backend *be = mtt_backend(&ctx);
     for (mt_dtype dtype = 0; dtype < MT_DTYPE_COUNT; dtype++)
         for (int s = 0; s < 9; s++) {
             mti_view all = mtt_dense(dtype, 5, 2 * mtt_sizes[s]), part = all;
@@ -225,7 +225,7 @@ static void views_without_elements_are_legal(void **state)
 {
     (void)state;
     mti_ctx *ctx;
-    const mti_backend *be = mtt_cpu(&ctx);
+    const mti_backend *be = mtt_backend(&ctx);
     mti_view v = {.dtype = MT_F32, .rank = 2, .shape = {3, 0}, .stride = {0, 1}};
     mti_view mask = v;
     mask.dtype = MT_BOOL;

@@ -43,7 +43,7 @@ static void adamw_takes_the_step_of_its_paper(void **state)
 {
     (void)state;
     mti_ctx *ctx;
-    const mti_backend *be = mtt_cpu(&ctx);
+    const mti_backend *be = mtt_backend(&ctx);
     mti_opt_params o = {.lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .step = 3};
     for (int d = 0; d < 4; d++) {
         tensors was, t;
@@ -90,7 +90,7 @@ static void sgd_takes_plain_and_momentum_steps(void **state)
 {
     (void)state;
     mti_ctx *ctx;
-    const mti_backend *be = mtt_cpu(&ctx);
+    const mti_backend *be = mtt_backend(&ctx);
     for (int d = 0; d < 4; d++) {
         check_sgd(be, ctx, mtt_floats[d], 0, 1);
         check_sgd(be, ctx, mtt_floats[d], 0.9, 1);
@@ -103,7 +103,7 @@ static void clipping_measures_and_scales_all_gradients(void **state)
 {
     (void)state;
     mti_ctx *ctx;
-    const mti_backend *be = mtt_cpu(&ctx);
+    const mti_backend *be = mtt_backend(&ctx);
     for (int d = 0; d < 4; d++) {
         tensors was, t;
         make(&was, mtt_floats[d]), make(&t, mtt_floats[d]);

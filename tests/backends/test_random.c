@@ -11,7 +11,7 @@ static void uniform_takes_the_lane_of_its_element(void **state)
 {
     (void)state;
     mti_ctx *ctx;
-    const mti_backend *be = mtt_cpu(&ctx);
+    const mti_backend *be = mtt_backend(&ctx);
     for (int t = 0; t < 4; t++)
         for (int s = 0; s < 9; s++)
             for (mtt_placing placing = 0; placing < MTT_PLACING_COUNT; placing++) {
@@ -33,7 +33,7 @@ static void uniform_never_rounds_up_to_its_end(void **state)
 {
     (void)state;
     mti_ctx *ctx;
-    const mti_backend *be = mtt_cpu(&ctx);
+    const mti_backend *be = mtt_backend(&ctx);
     const double ends[][2] = {{0, 1}, {-1, 0}, {-4, -1}, {100, 101}, {1, 1}};
     for (int t = 0; t < 4; t++)
         for (int k = 0; k < 5; k++) {
@@ -52,7 +52,7 @@ static void normal_is_box_muller_on_pairs_of_lanes(void **state)
 {
     (void)state;
     mti_ctx *ctx;
-    const mti_backend *be = mtt_cpu(&ctx);
+    const mti_backend *be = mtt_backend(&ctx);
     for (int t = 0; t < 4; t++)
         for (int s = 0; s < 9; s++)
             for (mtt_placing placing = 0; placing < MTT_PLACING_COUNT; placing++) {
@@ -75,7 +75,7 @@ static void normal_has_the_moments_of_a_normal_distribution(void **state)
 {
     (void)state;
     mti_ctx *ctx;
-    const mti_backend *be = mtt_cpu(&ctx);
+    const mti_backend *be = mtt_backend(&ctx);
     int64_t n = 1000000;
     mti_view y = mtt_dense(MT_F32, n);
     assert_true(be->normal(ctx, 0, 1, 42, 0, &y));
@@ -118,7 +118,7 @@ static void dropout_keeps_the_elements_whose_draw_is_at_least_p(void **state)
 {
     (void)state;
     mti_ctx *ctx;
-    const mti_backend *be = mtt_cpu(&ctx);
+    const mti_backend *be = mtt_backend(&ctx);
     const double p[] = {0.0, 0.1, 0.5, 0.9, 1.0};
     for (int t = 0; t < 4; t++)
         for (int s = 0; s < 9; s++)

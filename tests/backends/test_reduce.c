@@ -40,7 +40,7 @@ static void sums_over_every_set_of_dimensions_match(void **state)
 {
     (void)state;
     mti_ctx *ctx;
-    const mti_backend *be = mtt_cpu(&ctx);
+    const mti_backend *be = mtt_backend(&ctx);
     for (int t = 0; t < 4; t++)
         for (int s = 0; s < 9; s++)
             for (unsigned mask = 0; mask < 16; mask++)
@@ -57,7 +57,7 @@ static void long_sums_stay_exact_in_blocks(void **state)
 {
     (void)state;
     mti_ctx *ctx;
-    const mti_backend *be = mtt_cpu(&ctx);
+    const mti_backend *be = mtt_backend(&ctx);
     for (int t = 0; t < 4; t++)
         for (unsigned mask = 1; mask < 8; mask++) {
             const int64_t tall[3] = {700, 2, 130}, wide[3] = {2, 3, 40000};
@@ -72,7 +72,7 @@ static void sixteen_million_ones_are_not_lost_in_f32(void **state)
 {
     (void)state;
     mti_ctx *ctx;
-    const mti_backend *be = mtt_cpu(&ctx);
+    const mti_backend *be = mtt_backend(&ctx);
     mti_view x = mtt_dense(MT_F32, (1 << 24) + 10), y = mtt_dense(MT_F64, 1);
     assert_true(be->fill(ctx, &x, 1));
     void *scratch = malloc(be->sum_scratch(ctx, &x, &y));

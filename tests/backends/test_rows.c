@@ -64,7 +64,7 @@ static void softmax_matches_its_definition_and_its_gradient(void **state)
 {
     (void)state;
     mti_ctx *ctx;
-    const mti_backend *be = mtt_cpu(&ctx);
+    const mti_backend *be = mtt_backend(&ctx);
     for (int t = 0; t < 4; t++)
         for (int k = 0; k < N_LENGTHS; k++)
             for (int variant = 0; variant < 4; variant++)
@@ -104,7 +104,7 @@ static void log_softmax_matches_its_definition_and_its_gradient(void **state)
 {
     (void)state;
     mti_ctx *ctx;
-    const mti_backend *be = mtt_cpu(&ctx);
+    const mti_backend *be = mtt_backend(&ctx);
     for (int t = 0; t < 4; t++)
         for (int k = 0; k < N_LENGTHS; k++)
             for (int padded = 0; padded < 2; padded++)
@@ -116,7 +116,7 @@ static void softmax_of_huge_scores_does_not_overflow(void **state)
 {
     (void)state;
     mti_ctx *ctx;
-    const mti_backend *be = mtt_cpu(&ctx);
+    const mti_backend *be = mtt_backend(&ctx);
     mti_view x = mtt_dense(MT_F32, 2, 3), y = mtt_dense(MT_F32, 2, 3);
     const double in[] = {1e30, 1e30, -1e30, 1, (double)NAN, 2};
     for (int i = 0; i < 6; i++) mtt_set(&x, i, in[i]);
@@ -226,7 +226,7 @@ static void layer_norm_matches_its_definition_and_its_gradients(void **state)
 {
     (void)state;
     mti_ctx *ctx;
-    const mti_backend *be = mtt_cpu(&ctx);
+    const mti_backend *be = mtt_backend(&ctx);
     for (int t = 0; t < 4; t++)
         for (int variant = 0; variant < 4; variant++) {
             for (int k = 0; k < N_LENGTHS; k++)

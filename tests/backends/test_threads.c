@@ -95,7 +95,7 @@ static void thread_counts_change_no_bit(void **state)
 {
     (void)state;
     mti_ctx *ctx;
-    const mti_backend *be = mtt_cpu(&ctx);
+    const mti_backend *be = mtt_backend(&ctx);
     for (int t = 0; t < 4; t++) {
         inputs in = {.x = like(mtt_floats[t]),
                      .dy = like(mtt_floats[t]),
@@ -125,7 +125,7 @@ static void fewer_than_one_thread_is_refused(void **state)
 {
     (void)state;
     mti_ctx *ctx;
-    const mti_backend *be = mtt_cpu(&ctx);
+    const mti_backend *be = mtt_backend(&ctx);
     int before = be->threads(ctx);
     assert_false(be->set_threads(ctx, 0));
     assert_int_equal(mt_last_status(), MT_ERR_ARGUMENT);
@@ -138,7 +138,7 @@ static void raw_memory_is_aligned_and_may_be_refused(void **state)
 {
     (void)state;
     mti_ctx *ctx;
-    const mti_backend *be = mtt_cpu(&ctx);
+    const mti_backend *be = mtt_backend(&ctx);
     const size_t sizes[] = {1, 512, 513, 1 << 20, 2 << 20, (20 << 20) + 512};
     for (int k = 0; k < 6; k++) {
         char *p = be->alloc(ctx, sizes[k]);

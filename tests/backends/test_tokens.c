@@ -40,7 +40,7 @@ static void embedding_gathers_rows_and_its_backward_adds_them_up(void **state)
 {
     (void)state;
     mti_ctx *ctx;
-    const mti_backend *be = mtt_cpu(&ctx);
+    const mti_backend *be = mtt_backend(&ctx);
     for (int t = 0; t < 4; t++)
         for (int k = 0; k < N_WIDTHS; k++) check_embedding(be, ctx, mtt_floats[t], widths[k]);
     be->close(ctx);
@@ -50,7 +50,7 @@ static void a_number_outside_the_table_is_refused_by_name(void **state)
 {
     (void)state;
     mti_ctx *ctx;
-    const mti_backend *be = mtt_cpu(&ctx);
+    const mti_backend *be = mtt_backend(&ctx);
     mti_view index = numbers(3, 1, 1), w = mtt_dense(MT_F32, 4, 2), y = mtt_dense(MT_F32, 3, 2);
     mti_view dw = mtt_dense(MT_F32, 4, 2), loss = mtt_dense(MT_F32, 1),
              logp = mtt_dense(MT_F32, 3, 2);
@@ -116,7 +116,7 @@ static void cross_entropy_matches_its_definition_and_its_gradient(void **state)
 {
     (void)state;
     mti_ctx *ctx;
-    const mti_backend *be = mtt_cpu(&ctx);
+    const mti_backend *be = mtt_backend(&ctx);
     for (int t = 0; t < 4; t++)
         for (int k = 0; k < N_WIDTHS; k++) {
             check_entropy(be, ctx, mtt_floats[t], 5, widths[k]);
@@ -129,7 +129,7 @@ static void the_loss_of_no_rows_is_not_a_number(void **state)
 {
     (void)state;
     mti_ctx *ctx;
-    const mti_backend *be = mtt_cpu(&ctx);
+    const mti_backend *be = mtt_backend(&ctx);
     mti_view x = mtt_dense(MT_F32, 2, 4), logp = mtt_dense(MT_F32, 2, 4),
              loss = mtt_dense(MT_F32, 1);
     mti_view target = numbers(2, 1, 1);

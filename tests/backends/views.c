@@ -134,11 +134,12 @@ void mtt_same(const mti_view *a, const mti_view *b, const char *what)
                      mtt_get(b, i));
 }
 
-const mti_backend *mtt_cpu(mti_ctx **ctx)
+const mti_backend *mtt_backend(mti_ctx **ctx)
 {
-    const mti_backend *cpu = mti_backend_find("cpu");
-    assert_non_null(cpu);
-    *ctx = cpu->open();
+    const char *kind = getenv("MTT_DEVICE");
+    const mti_backend *backend = mti_backend_find(kind ? kind : "cpu");
+    assert_non_null(backend);
+    *ctx = backend->open();
     assert_non_null(*ctx);
-    return cpu;
+    return backend;
 }

@@ -45,6 +45,7 @@ void mtt_same(const mti_view *a, const mti_view *b, const char *what);
 
 extern const mt_dtype mtt_floats[4];
 extern const int64_t mtt_sizes[9];
-const mti_backend *mtt_cpu(mti_ctx **ctx); /* opens a context: close it */
+const mti_backend *mtt_backend(
+    mti_ctx **ctx); /* of MTT_DEVICE, "cpu" where it is not set; opens a context: close it */
 
 #endif

@@ -7,7 +7,7 @@ static mt_device *device;
 static int open_device(void **state)
 {
     (void)state;
-    device = mt_device_open("cpu");
+    device = mtt_device();
     return device && mt_set_balance_check(device, true) == MT_OK ? 0 : -1;
 }
 

@@ -61,7 +61,7 @@ static void check_sizes(mt_norm_place norm)
     int n = 0;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         for (int variant = 0; variant < 4; variant++) {
-            mt_device *device = mt_device_open("cpu");
+            mt_device *device = mtt_device();
             assert_non_null(device);
             mtt_ok(mt_set_balance_check(device, true));
             check_block(device, sizes[i], norm, variant & 1 ? MT_F16 : MT_BF16, variant & 2);

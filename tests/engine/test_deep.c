@@ -68,7 +68,7 @@ static void run_on_small_stack(deep *d)
 {
     pthread_t thread;
     pthread_attr_t attributes;
-    d->device = mt_device_open("cpu");
+    d->device = mtt_device();
     assert_non_null(d->device);
     pthread_attr_init(&attributes);
     assert_int_equal(pthread_attr_setstacksize(&attributes, STACK), 0);

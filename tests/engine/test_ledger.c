@@ -9,7 +9,7 @@ static mt_ledger *ledger;
 static int begin(void **state)
 {
     (void)state;
-    device = mt_device_open("cpu");
+    device = mtt_device();
     if (!device || mt_set_balance_check(device, true) != MT_OK) return -1;
     ledger = mt_ledger_new(device);
     return ledger && mt_ledger_begin(ledger) == MT_OK ? 0 : -1;

@@ -5,7 +5,7 @@ static void keeps(mt_model_config config, size_t bytes)
 {
     config.hidden = 1024;
     config.dtype = MT_BF16;
-    mt_device *device = mt_device_open("cpu");
+    mt_device *device = mtt_device();
     assert_non_null(device);
     mtt_ok(mt_set_balance_check(device, true));
     mt_module *m = mt_model_new(device, &config);

@@ -22,7 +22,7 @@ bool trainer_open(trainer *t, const mt_model_config *config, uint64_t seed)
                                          .attention = MT_ATTENTION_FLASH,
                                          .dtype = MT_F32};
     if (!config) config = &tiny;
-    *t = (trainer){.device = mt_device_open("cpu")};
+    *t = (trainer){.device = mtt_device()};
     if (!t->device) return false;
     mt_seed(t->device, seed);
     t->gpt = mt_model_new(t->device, config);

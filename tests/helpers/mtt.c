@@ -3,6 +3,12 @@
 #include <string.h>
 #include "mtt.h"
 
+mt_device *mtt_device(void)
+{
+    const char *kind = getenv("MTT_DEVICE");
+    return mt_device_open(kind ? kind : "cpu");
+}
+
 double mtt_draw(uint64_t *state, double lo, double hi)
 {
     /* splitmix64 */

@@ -10,6 +10,9 @@
 #include <cmocka.h>
 #include "memtape/memtape.h"
 
+/* The device under test: what MTT_DEVICE names, "cpu" where it is not set. */
+mt_device *mtt_device(void);
+
 /* A number in [lo, hi), the same for the same state on every machine. */
 double mtt_draw(uint64_t *state, double lo, double hi);
 

@@ -9,7 +9,7 @@ static mt_device *device;
 static int open_device(void **state)
 {
     (void)state;
-    device = mt_device_open("cpu");
+    device = mtt_device();
     mt_seed(device, 3);
     return device == NULL || mt_set_balance_check(device, true) != MT_OK;
 }

@@ -11,7 +11,7 @@ static mt_device *device;
 static int open_device(void **state)
 {
     (void)state;
-    device = mt_device_open("cpu");
+    device = mtt_device();
     return device == NULL;
 }
 

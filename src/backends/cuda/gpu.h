@@ -50,7 +50,8 @@ struct mti_ctx {
     int threads;             /* host threads: kept for the table's sake */
     cudaStream_t stream;     /* every kernel and product */
     cudaStream_t copy;       /* offloading */
-    struct mti_cublas *blas; /* made at the first product */
+    struct mti_cublas *blas; /* loaded at the first product */
+    size_t n_workspace;      /* bytes for each product: CUBLAS_WORKSPACE_CONFIG */
     void *fault;             /* mti_desk in device memory: a kernel's complaint (fault.h) */
     void *note;              /* pinned host memory: what the desk said when last asked */
     bool tf32;               /* f32 products may round their inputs (MEMTAPE_TF32=1) */

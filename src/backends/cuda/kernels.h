@@ -72,4 +72,8 @@ bool mti_cuda_sum_squares(mti_ctx *ctx, int n_items, const mti_opt_item *items, 
 bool mti_cuda_scale_all(mti_ctx *ctx, double factor, int n_items, const mti_opt_item *items);
 }
 
+/* blas.cu: what the products of a device hold. */
+bool mti_cuda_blas_open(mti_ctx *ctx);
+void mti_cuda_blas_close(mti_ctx *ctx);
+
 #endif

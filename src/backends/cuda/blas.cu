@@ -1,0 +1,435 @@
+/* blas.cu: c = alpha a b + beta c + bias, batched, through cuBLASLt.
+ *
+ * cuBLASLt thinks in columns: our row-major c [m,n] is its column-major [n,m], so what it gets is
+ * c^T = b^T a^T, and its first matrix is our b. How it computes a shape is asked once and kept. */
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "backends/cuda/cublaslt.h"
+#include "backends/cuda/kernels.h"
+
+#define MAX_PLANS 1024
+#define N_BUCKETS 256
+#define MAX_ALIGN 256
+
+/* A matrix as cuBLASLt sees it: [rows,cols] column-major. */
+struct side {
+    const void *at;
+    bool trans;
+    int64_t rows, cols, ld;
+    int64_t batch_stride[MT_MAX_RANK];
+};
+
+struct product {
+    mt_dtype dtype;
+    int64_t m, n, k; /* of cuBLASLt's product: c is [m,n] column-major */
+    struct side a, b, c;
+    int batch_rank;
+    int64_t batch_shape[MT_MAX_RANK];
+};
+
+/* What decides how a product is computed. Written field by field over zeros, compared as bytes. */
+struct plan_key {
+    int64_t m, n, k, lda, ldb, ldc, n_batch, stride_a, stride_b, stride_c;
+    int dtype, trans_a, trans_b, bias;
+    int align_a, align_b, align_c, align_bias;
+};
+
+struct plan {
+    struct plan *next;
+    struct plan_key key;
+    lt_desc_t desc;
+    lt_layout_t a, b, c;
+    lt_algo algo;
+};
+
+struct mti_cublas {
+    pthread_mutex_t lock; /* two threads may multiply on one device */
+    void *library;
+    lt_functions lt;
+    lt_handle_t handle;
+    struct plan *buckets[N_BUCKETS];
+    int n_plans;
+};
+
+/* ---- the library ---- */
+
+#ifdef MTI_CUDASIM
+static bool open_library(struct mti_cublas *) { return true; }
+static void *symbol_of(struct mti_cublas *, const char *name) { return cudasim_cublaslt(name); }
+static void close_library(struct mti_cublas *) {}
+#else
+
+/* Folders that MEMTAPE_CUDA_LIBS names may be a Python's site-packages. */
+static void *open_from_folders(const char *folders, const char *name)
+{
+    static const char *const below[] = {"", "/nvidia/cu13/lib", "/nvidia/cublas/lib"};
+    while (folders && *folders) {
+        int n = (int)strcspn(folders, ":");
+        for (size_t i = 0; n && i < sizeof below / sizeof *below; i++) {
+            char path[4096];
+            int length = snprintf(path, sizeof path, "%.*s%s/%s", n, folders, below[i], name);
+            void *library = length < (int)sizeof path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
+            if (library) return library;
+        }
+        folders += n + (folders[n] == ':');
+    }
+    return NULL;
+}
+
+static bool open_library(struct mti_cublas *blas)
+{
+    static const char *const names[] = {"libcublasLt.so.13", "libcublasLt.so.12"};
+    const char *folders = getenv("MEMTAPE_CUDA_LIBS");
+    for (size_t i = 0; !blas->library && i < sizeof names / sizeof *names; i++) {
+        blas->library = open_from_folders(folders, names[i]);
+        if (!blas->library) blas->library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+        if (!blas->library) blas->library = open_from_folders("/usr/local/cuda/lib64", names[i]);
+    }
+    return blas->library ||
+           mti_fail_bool(MT_ERR_UNSUPPORTED,
+                         "cuda: no libcublasLt.so.13 or .12 (part of the CUDA toolkit, and of "
+                         "pip's nvidia-cublas; MEMTAPE_CUDA_LIBS=FOLDER:... says where)");
+}
+
+static void *symbol_of(struct mti_cublas *blas, const char *name)
+{
+    return dlsym(blas->library, name);
+}
+
+static void close_library(struct mti_cublas *blas)
+{
+    if (blas->library) dlclose(blas->library);
+}
+#endif
+
+static bool lt_ok(int status, const char *what)
+{
+    return status == LT_OK ||
+           mti_fail_bool(MT_ERR_UNSUPPORTED, "cuda: %s: cuBLAS status %d", what, status);
+}
+
+static bool load(struct mti_cublas *blas)
+{
+    if (blas->handle) return true;
+    if (!open_library(blas)) return false;
+#define LOAD(member, name, parameters)                                                             \
+    {                                                                                              \
+        void *found = symbol_of(blas, #name);                                                      \
+        if (!found) return mti_fail_bool(MT_ERR_UNSUPPORTED, "cuda: cuBLASLt without " #name);     \
+        memcpy(&blas->lt.member, &found, sizeof found);                                            \
+    }
+    LT_FUNCTIONS(LOAD)
+#undef LOAD
+    return lt_ok(blas->lt.create(&blas->handle), "cublasLtCreate");
+}
+
+bool mti_cuda_blas_open(mti_ctx *ctx)
+{
+    ctx->blas = static_cast<struct mti_cublas *>(mti_calloc(1, sizeof *ctx->blas));
+    if (ctx->blas) pthread_mutex_init(&ctx->blas->lock, NULL);
+    return ctx->blas != NULL;
+}
+
+/* ---- plans ---- */
+
+static void plan_free(struct mti_cublas *blas, struct plan *p)
+{
+    if (p->desc) blas->lt.desc_destroy(p->desc);
+    if (p->a) blas->lt.layout_destroy(p->a);
+    if (p->b) blas->lt.layout_destroy(p->b);
+    if (p->c) blas->lt.layout_destroy(p->c);
+    mti_free(p);
+}
+
+static void forget_plans(struct mti_cublas *blas)
+{
+    for (int i = 0; i < N_BUCKETS; i++) {
+        while (blas->buckets[i]) {
+            struct plan *p = blas->buckets[i];
+            blas->buckets[i] = p->next;
+            plan_free(blas, p);
+        }
+    }
+    blas->n_plans = 0;
+}
+
+void mti_cuda_blas_close(mti_ctx *ctx)
+{
+    struct mti_cublas *blas = ctx->blas;
+    if (!blas) return;
+    forget_plans(blas);
+    if (blas->handle) blas->lt.destroy(blas->handle);
+    close_library(blas);
+    pthread_mutex_destroy(&blas->lock);
+    mti_free(blas);
+}
+
+static int lt_type(mt_dtype dtype)
+{
+    return dtype == MT_F64    ? LT_F64
+           : dtype == MT_F16  ? LT_F16
+           : dtype == MT_BF16 ? LT_BF16
+                              : LT_F32;
+}
+
+static bool make_layout(const lt_functions *lt, lt_layout_t *layout, int type, const struct side *s,
+                        int64_t n_batch, int64_t stride)
+{
+    int32_t count = (int32_t)n_batch;
+    return lt_ok(lt->layout_create(layout, type, (uint64_t)s->rows, (uint64_t)s->cols, s->ld),
+                 "layout of a matrix") &&
+           lt_ok(lt->layout_set(*layout, LT_LAYOUT_BATCH, &count, sizeof count), "batch") &&
+           lt_ok(lt->layout_set(*layout, LT_LAYOUT_BATCH_STRIDE, &stride, sizeof stride), "batch");
+}
+
+static bool make_desc(mti_ctx *ctx, struct plan *p, mt_dtype dtype, const void *bias)
+{
+    const lt_functions *lt = &ctx->blas->lt;
+    bool f64 = dtype == MT_F64;
+    int type = lt_type(dtype);
+    int compute = f64                            ? LT_COMPUTE_F64
+                  : dtype == MT_F32 && ctx->tf32 ? LT_COMPUTE_TF32
+                                                 : LT_COMPUTE_F32;
+    int32_t op_a = p->key.trans_a ? LT_OP_T : LT_OP_N, op_b = p->key.trans_b ? LT_OP_T : LT_OP_N;
+    uint32_t epilogue = bias ? LT_EPILOGUE_BIAS : LT_EPILOGUE_NONE;
+    return lt_ok(lt->desc_create(&p->desc, compute, f64 ? LT_F64 : LT_F32), "description") &&
+           lt_ok(lt->desc_set(p->desc, LT_DESC_TRANSA, &op_a, sizeof op_a), "transpose") &&
+           lt_ok(lt->desc_set(p->desc, LT_DESC_TRANSB, &op_b, sizeof op_b), "transpose") &&
+           lt_ok(lt->desc_set(p->desc, LT_DESC_EPILOGUE, &epilogue, sizeof epilogue), "epilogue") &&
+           (!bias || (lt_ok(lt->desc_set(p->desc, LT_DESC_BIAS_TYPE, &type, sizeof type), "bias") &&
+                      lt_ok(lt->desc_set(p->desc, LT_DESC_BIAS, &bias, sizeof bias), "bias")));
+}
+
+static bool choose_algorithm(mti_ctx *ctx, struct plan *p)
+{
+    const lt_functions *lt = &ctx->blas->lt;
+    lt_pref_t pref = NULL;
+    uint64_t n_workspace = ctx->n_workspace;
+    /* A sum that is split over k comes together before it is rounded. */
+    uint32_t reductions = LT_REDUCE_IN_COMPUTE_TYPE;
+    uint32_t align[4] = {(uint32_t)p->key.align_a, (uint32_t)p->key.align_b,
+                         (uint32_t)p->key.align_c, (uint32_t)p->key.align_c};
+    bool ok =
+        lt_ok(lt->pref_create(&pref), "preferences") &&
+        lt_ok(lt->pref_set(pref, LT_PREF_WORKSPACE, &n_workspace, sizeof n_workspace),
+              "workspace") &&
+        lt_ok(lt->pref_set(pref, LT_PREF_REDUCTIONS, &reductions, sizeof reductions), "reductions");
+    for (int i = 0; ok && i < 4; i++)
+        ok =
+            lt_ok(lt->pref_set(pref, LT_PREF_ALIGN_A + i, &align[i], sizeof align[i]), "alignment");
+    lt_heuristic found;
+    int n_found = 0;
+    ok = ok && lt_ok(lt->heuristic(ctx->blas->handle, p->desc, p->a, p->b, p->c, p->c, pref, 1,
+                                   &found, &n_found),
+                     "choosing how to multiply");
+    if (pref) lt->pref_destroy(pref);
+    if (ok && !n_found)
+        return mti_fail_bool(MT_ERR_UNSUPPORTED, "cuda: cuBLASLt knows no way to multiply this");
+    if (ok) p->algo = found.algo;
+    return ok;
+}
+
+static uint64_t hash_of(const struct plan_key *key)
+{
+    uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
+    const unsigned char *bytes = reinterpret_cast<const unsigned char *>(key);
+    for (size_t i = 0; i < sizeof *key; i++) hash = (hash ^ bytes[i]) * 0x100000001b3u;
+    return hash;
+}
+
+static struct plan *plan_for(mti_ctx *ctx, const struct product *g, const struct plan_key *key,
+                             const void *bias)
+{
+    struct mti_cublas *blas = ctx->blas;
+    struct plan **bucket = &blas->buckets[hash_of(key) % N_BUCKETS];
+    for (struct plan *p = *bucket; p; p = p->next)
+        if (!memcmp(&p->key, key, sizeof *key)) return p;
+    if (blas->n_plans == MAX_PLANS) forget_plans(blas);
+    struct plan *p = static_cast<struct plan *>(mti_calloc(1, sizeof *p));
+    if (!p) return NULL;
+    p->key = *key;
+    int type = lt_type(g->dtype);
+    if (!make_desc(ctx, p, g->dtype, bias) ||
+        !make_layout(&blas->lt, &p->a, type, &g->a, key->n_batch, key->stride_a) ||
+        !make_layout(&blas->lt, &p->b, type, &g->b, key->n_batch, key->stride_b) ||
+        !make_layout(&blas->lt, &p->c, type, &g->c, key->n_batch, key->stride_c) ||
+        !choose_algorithm(ctx, p)) {
+        plan_free(blas, p);
+        return NULL;
+    }
+    p->next = *bucket;
+    *bucket = p;
+    blas->n_plans++;
+    return p;
+}
+
+/* ---- what the views say ---- */
+
+/* v [rows,cols] as a column-major matrix: row-major memory is its transpose. */
+static struct side side_of(const mti_view *v)
+{
+    int64_t rows = v->shape[v->rank - 2], cols = v->shape[v->rank - 1];
+    int64_t row = v->stride[v->rank - 2], col = v->stride[v->rank - 1];
+    struct side s = {};
+    s.at = v->data;
+    memcpy(s.batch_stride, v->stride, sizeof s.batch_stride);
+    if ((cols == 1 || col == 1) && (rows == 1 || row >= cols)) {
+        s.rows = cols, s.cols = rows, s.ld = rows == 1 ? cols : row;
+    } else {
+        s.trans = true;
+        s.rows = rows, s.cols = cols, s.ld = cols == 1 ? rows : col;
+    }
+    return s;
+}
+
+/* Neighbouring batch dimensions that lie evenly in all three matrices become one. */
+static void join_batches(struct product *g)
+{
+    int kept = 0;
+    for (int i = 0; i < g->batch_rank; i++) {
+        int64_t n = g->batch_shape[i];
+        if (n == 1) continue;
+        struct side *sides[] = {&g->a, &g->b, &g->c};
+        bool even = kept > 0;
+        for (struct side *s : sides)
+            even = even && s->batch_stride[kept - 1] == n * s->batch_stride[i];
+        int at = even ? kept - 1 : kept++;
+        g->batch_shape[at] = even ? g->batch_shape[at] * n : n;
+        for (struct side *s : sides) s->batch_stride[at] = s->batch_stride[i];
+    }
+    g->batch_rank = kept;
+}
+
+/* Many matrices times one weight (here the first matrix) are one tall matrix times it. */
+static void fold_batch(struct product *g)
+{
+    while (g->batch_rank) {
+        int last = g->batch_rank - 1;
+        if (g->b.trans || g->a.batch_stride[last] != 0 ||
+            g->b.batch_stride[last] != g->n * g->b.ld || g->c.batch_stride[last] != g->n * g->c.ld)
+            return;
+        g->n *= g->batch_shape[last];
+        g->b.cols = g->c.cols = g->n;
+        g->batch_rank = last;
+    }
+}
+
+/* True if the bias, one number per column of our c, is one per row of cuBLASLt's. */
+static bool read_views(struct product *g, const mti_view *a, const mti_view *b, const mti_view *c)
+{
+    int rank = c->rank;
+    memset(g, 0, sizeof *g);
+    g->dtype = c->dtype;
+    g->m = c->shape[rank - 1], g->n = c->shape[rank - 2], g->k = a->shape[rank - 1];
+    g->a = side_of(b), g->b = side_of(a), g->c = side_of(c);
+    bool upright = !g->c.trans;
+    if (!upright) { /* a column-major c: then the product as it is written */
+        struct side first = g->b;
+        int64_t m = g->n;
+        g->b = g->a, g->a = first;
+        g->n = g->m, g->m = m;
+        g->a.trans = !g->a.trans, g->b.trans = !g->b.trans, g->c.trans = false;
+    }
+    g->batch_rank = rank - 2;
+    memcpy(g->batch_shape, c->shape, sizeof g->batch_shape);
+    join_batches(g);
+    fold_batch(g);
+    return upright;
+}
+
+/* ---- the entries ---- */
+
+size_t mti_cuda_gemm_scratch(mti_ctx *ctx, const mti_view *a, const mti_view *, const mti_view *c)
+{
+    return mti_view_count(c) && a->shape[a->rank - 1] ? ctx->n_workspace : 0;
+}
+
+static int alignment(const void *p)
+{
+    uintptr_t lowest = (uintptr_t)p & (~(uintptr_t)p + 1);
+    return lowest == 0 || lowest > MAX_ALIGN ? MAX_ALIGN : (int)lowest;
+}
+
+static const void *offset(const void *p, int64_t elements, mt_dtype dtype)
+{
+    return static_cast<const char *>(p) + elements * (int64_t)mt_dtype_size(dtype);
+}
+
+/* The products of one batch; i: where its outer dimensions stand. */
+static bool multiply(mti_ctx *ctx, const struct product *g, const int64_t *i, double alpha,
+                     double beta, const void *bias, void *scratch)
+{
+    int64_t at_a = 0, at_b = 0, at_c = 0;
+    int inner = g->batch_rank - 1;
+    for (int d = 0; d < inner; d++) {
+        at_a += i[d] * g->a.batch_stride[d];
+        at_b += i[d] * g->b.batch_stride[d];
+        at_c += i[d] * g->c.batch_stride[d];
+    }
+    const void *a = offset(g->a.at, at_a, g->dtype), *b = offset(g->b.at, at_b, g->dtype);
+    void *c = const_cast<void *>(offset(g->c.at, at_c, g->dtype));
+    struct plan_key key;
+    memset(&key, 0, sizeof key);
+    key.m = g->m, key.n = g->n, key.k = g->k;
+    key.lda = g->a.ld, key.ldb = g->b.ld, key.ldc = g->c.ld;
+    key.n_batch = inner < 0 ? 1 : g->batch_shape[inner];
+    if (inner >= 0) {
+        key.stride_a = g->a.batch_stride[inner];
+        key.stride_b = g->b.batch_stride[inner];
+        key.stride_c = g->c.batch_stride[inner];
+    }
+    key.dtype = g->dtype, key.trans_a = g->a.trans, key.trans_b = g->b.trans;
+    key.bias = bias != NULL;
+    key.align_a = alignment(a), key.align_b = alignment(b), key.align_c = alignment(c);
+    key.align_bias = bias ? alignment(bias) : 0;
+
+    float alpha_f32 = (float)alpha, beta_f32 = (float)beta;
+    bool f64 = g->dtype == MT_F64;
+    struct plan *p = plan_for(ctx, g, &key, bias);
+    const lt_functions *lt = &ctx->blas->lt;
+    return p && (!bias || lt_ok(lt->desc_set(p->desc, LT_DESC_BIAS, &bias, sizeof bias), "bias")) &&
+           lt_ok(lt->matmul(ctx->blas->handle, p->desc,
+                            f64 ? static_cast<void *>(&alpha) : &alpha_f32, a, p->a, b, p->b,
+                            f64 ? static_cast<void *>(&beta) : &beta_f32, c, p->c, c, p->c,
+                            &p->algo, scratch, ctx->n_workspace, ctx->stream),
+                 "product");
+}
+
+static bool multiply_all(mti_ctx *ctx, const struct product *g, double alpha, double beta,
+                         const void *bias, void *scratch)
+{
+    int64_t n_outer = 1, i[MT_MAX_RANK] = {};
+    for (int d = 0; d < g->batch_rank - 1; d++) n_outer *= g->batch_shape[d];
+    pthread_mutex_lock(&ctx->blas->lock);
+    bool ok = load(ctx->blas);
+    for (int64_t done = 0; ok && done < n_outer; done++) {
+        ok = multiply(ctx, g, i, alpha, beta, bias, scratch);
+        for (int d = g->batch_rank - 2; d >= 0 && ++i[d] == g->batch_shape[d]; d--) i[d] = 0;
+    }
+    pthread_mutex_unlock(&ctx->blas->lock);
+    return ok;
+}
+
+bool mti_cuda_gemm(mti_ctx *ctx, double alpha, const mti_view *a, const mti_view *b, double beta,
+                   const mti_view *c, const mti_view *bias, void *scratch)
+{
+    if (!mti_view_count(c)) return true;
+    struct product g;
+    bool upright = read_views(&g, a, b, c);
+    /* cuBLASLt adds a bias along its rows only, and none in f64. */
+    bool fused = bias && upright && g.dtype != MT_F64 && g.k;
+    if (g.k) {
+        if (!multiply_all(ctx, &g, alpha, beta, fused ? bias->data : NULL, scratch)) return false;
+    } else if (beta == 0 && !mti_cuda_fill(ctx, c, 0)) {
+        return false;
+    }
+    if (!bias || fused) return true;
+    mti_view wide = *c;
+    wide.data = bias->data;
+    memset(wide.stride, 0, sizeof wide.stride);
+    wide.stride[c->rank - 1] = 1;
+    return mti_cuda_binary(ctx, MTI_ADD, c, &wide, c);
+}

@@ -1,0 +1,210 @@
+/* context.cu: the device, its streams and memory, what its errors mean, and the kernel table. */
+#include <stdlib.h>
+#include <string.h>
+#include "backends/cuda/fault.h"
+#include "backends/cuda/kernels.h"
+
+/* ":KiB:count" once or more, as cuBLAS reads it: the bytes of all buffers; 0 if it is not that. */
+static size_t workspace_bytes(const char *config)
+{
+    size_t n_bytes = 0;
+    while (*config == ':') {
+        char *end;
+        size_t kib = strtoull(config + 1, &end, 10);
+        if (end == config + 1 || *end != ':') return 0;
+        const char *count = end + 1;
+        n_bytes += kib * strtoull(count, &end, 10) * 1024;
+        if (end == count) return 0;
+        config = end;
+    }
+    return *config ? 0 : n_bytes;
+}
+
+bool mti_cuda_ok(cudaError_t status, const char *what)
+{
+    if (status == cudaSuccess) return true;
+    cudaGetLastError(); /* or the next launch would report it once more */
+    return mti_fail_bool(status == cudaErrorMemoryAllocation ? MT_ERR_MEMORY : MT_ERR_UNSUPPORTED,
+                         "cuda: %s: %s (%s)", what, cudaGetErrorString(status),
+                         cudaGetErrorName(status));
+}
+
+static bool find_device(int *n_devices)
+{
+    cudaError_t status = cudaGetDeviceCount(n_devices);
+    if (status == cudaErrorInsufficientDriver) {
+        int version = 0;
+        bool found = cudaDriverGetVersion(&version) == cudaSuccess && version > 0;
+        cudaGetLastError();
+        return mti_fail_bool(MT_ERR_UNSUPPORTED,
+                             found ? "device \"cuda\": the NVIDIA driver is too old: it is for "
+                                     "CUDA %d.%d"
+                                   : "device \"cuda\": no NVIDIA driver here (libcuda.so.1)",
+                             version / 1000, version % 1000 / 10);
+    }
+    if (status == cudaErrorNoDevice || (status == cudaSuccess && *n_devices == 0)) {
+        cudaGetLastError();
+        return mti_fail_bool(MT_ERR_UNSUPPORTED,
+                             "device \"cuda\": the NVIDIA driver is here, but no GPU");
+    }
+    return mti_cuda_ok(status, "looking for a GPU");
+}
+
+static bool open_streams(mti_ctx *ctx)
+{
+    int major = 0;
+    return mti_cuda_ok(cudaSetDevice(ctx->device), "choosing the GPU") &&
+           mti_cuda_ok(
+               cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ctx->device),
+               "asking for its architecture") &&
+           (major >= 8 || mti_fail_bool(MT_ERR_UNSUPPORTED,
+                                        "device \"cuda\": compute capability %d.x; need 8.0 or "
+                                        "more (Ampere)",
+                                        major)) &&
+           mti_cuda_ok(cudaDeviceGetAttribute(&ctx->multiprocessors, cudaDevAttrMultiProcessorCount,
+                                              ctx->device),
+                       "counting multiprocessors") &&
+           mti_cuda_ok(cudaStreamCreateWithFlags(&ctx->stream, cudaStreamNonBlocking), "stream") &&
+           mti_cuda_ok(cudaStreamCreateWithFlags(&ctx->copy, cudaStreamNonBlocking), "stream") &&
+           mti_cuda_ok(cudaMalloc(&ctx->fault, sizeof(struct mti_desk)), "memory for faults") &&
+           mti_cuda_ok(cudaMallocHost(&ctx->note, sizeof(struct mti_fault)), "memory for faults") &&
+           mti_cuda_ok(cudaMemsetAsync(ctx->fault, 0, sizeof(struct mti_desk), ctx->stream),
+                       "clearing faults");
+}
+
+mti_ctx *mti_cuda_open(void)
+{
+    int n_devices = 0;
+    if (!find_device(&n_devices)) return nullptr;
+    mti_ctx *ctx = static_cast<mti_ctx *>(mti_calloc(1, sizeof *ctx));
+    if (!ctx) return nullptr;
+    const char *tf32 = getenv("MEMTAPE_TF32");
+    ctx->tf32 = tf32 && !strcmp(tf32, "1");
+    const char *config = getenv("CUBLAS_WORKSPACE_CONFIG");
+    ctx->n_workspace = workspace_bytes(config ? config : ":4096:2:16:8");
+    ctx->threads = 1;
+    if (open_streams(ctx) && mti_cuda_blas_open(ctx)) return ctx;
+    mti_cuda_close(ctx);
+    return nullptr;
+}
+
+void mti_cuda_close(mti_ctx *ctx)
+{
+    if (ctx->stream) cudaStreamSynchronize(ctx->stream);
+    if (ctx->copy) cudaStreamSynchronize(ctx->copy);
+    mti_cuda_blas_close(ctx);
+    if (ctx->note) cudaFreeHost(ctx->note);
+    if (ctx->fault) cudaFree(ctx->fault);
+    if (ctx->copy) cudaStreamDestroy(ctx->copy);
+    if (ctx->stream) cudaStreamDestroy(ctx->stream);
+    mti_free(ctx);
+}
+
+bool mti_cuda_set_threads(mti_ctx *ctx, int n)
+{
+    if (n < 1) return mti_fail_bool(MT_ERR_ARGUMENT, "threads: %d; need at least 1", n);
+    ctx->threads = n;
+    return true;
+}
+
+int mti_cuda_threads(const mti_ctx *ctx) { return ctx->threads; }
+
+/* Waits for the stream, then for what its kernels had to say. */
+bool mti_cuda_sync(mti_ctx *ctx)
+{
+    struct mti_fault *note = static_cast<struct mti_fault *>(ctx->note);
+    if (!mti_cuda_ok(
+            cudaMemcpyAsync(note, ctx->fault, sizeof *note, cudaMemcpyDeviceToHost, ctx->stream),
+            "reading faults") ||
+        !mti_cuda_ok(cudaStreamSynchronize(ctx->stream), "waiting for the GPU"))
+        return false;
+    if (note->kind == MTI_FAULT_NONE) return true;
+    return mti_cuda_ok(cudaMemsetAsync(ctx->fault, 0, sizeof *note, ctx->stream),
+                       "clearing faults") &&
+           mti_fault_report(note);
+}
+
+void *mti_cuda_alloc(mti_ctx *, size_t n_bytes)
+{
+    void *p = nullptr;
+    if (mti_alloc_should_fail()) return nullptr;
+    if (cudaMalloc(&p, n_bytes ? n_bytes : 1) == cudaSuccess) return p;
+    cudaGetLastError();
+    return nullptr;
+}
+
+/* cudaFree waits for all work that may still use the memory. */
+void mti_cuda_free(mti_ctx *, void *p, size_t) { cudaFree(p); }
+
+/* From ordinary host memory, which is the caller's again once the call returns: the runtime has
+ * copied it out by then. */
+bool mti_cuda_upload(mti_ctx *ctx, void *dst, const void *host, size_t n_bytes)
+{
+    return !n_bytes ||
+           mti_cuda_ok(cudaMemcpyAsync(dst, host, n_bytes, cudaMemcpyHostToDevice, ctx->stream),
+                       "upload");
+}
+
+bool mti_cuda_download(mti_ctx *ctx, void *host, const void *src, size_t n_bytes)
+{
+    return (!n_bytes ||
+            mti_cuda_ok(cudaMemcpyAsync(host, src, n_bytes, cudaMemcpyDeviceToHost, ctx->stream),
+                        "download")) &&
+           mti_cuda_sync(ctx);
+}
+
+#ifdef MTI_CUDASIM
+#define KIND "cudasim"
+#else
+#define KIND "cuda"
+#endif
+
+/* In the order of mti_backend: C++17 has no names for members here. */
+extern "C" {
+extern const mti_backend mti_cuda_backend;
+const mti_backend mti_cuda_backend = {
+    KIND,
+    mti_cuda_open,
+    mti_cuda_close,
+    mti_cuda_set_threads,
+    mti_cuda_threads,
+    mti_cuda_sync,
+    mti_cuda_alloc,
+    mti_cuda_free,
+    mti_cuda_upload,
+    mti_cuda_download,
+    mti_cuda_fill,
+    mti_cuda_copy,
+    mti_cuda_unary,
+    mti_cuda_unary_backward,
+    mti_cuda_binary,
+    mti_cuda_sum_scratch,
+    mti_cuda_sum,
+    mti_cuda_uniform,
+    mti_cuda_normal,
+    mti_cuda_gemm_scratch,
+    mti_cuda_gemm,
+    mti_cuda_softmax,
+    mti_cuda_softmax_backward,
+    mti_cuda_log_softmax,
+    mti_cuda_log_softmax_backward,
+    mti_cuda_layer_norm,
+    mti_cuda_layer_norm_backward_scratch,
+    mti_cuda_layer_norm_backward,
+    mti_cuda_dropout,
+    mti_cuda_dropout_backward,
+    mti_cuda_embedding,
+    mti_cuda_embedding_backward_scratch,
+    mti_cuda_embedding_backward,
+    mti_cuda_cross_entropy,
+    mti_cuda_cross_entropy_backward,
+    mti_cuda_attention_scratch,
+    mti_cuda_attention,
+    mti_cuda_attention_backward_scratch,
+    mti_cuda_attention_backward,
+    mti_cuda_adamw,
+    mti_cuda_sgd,
+    mti_cuda_sum_squares,
+    mti_cuda_scale_all,
+};
+}

@@ -1,0 +1,55 @@
+/* module.c: the module's side of backends/module.h: what the kernels ask of base, handed on to the
+ * program that loaded us. */
+#include <stdio.h>
+#include "backends/module.h"
+
+extern const mti_backend mti_cuda_backend;
+
+static const mti_host *host; /* set once, before anything else runs */
+
+const mti_backend *mti_module_entry(const mti_host *from)
+{
+    if (from->n_host != sizeof(mti_host) || from->n_backend != sizeof(mti_backend)) return NULL;
+    host = from;
+    return &mti_cuda_backend;
+}
+
+static mt_status fail_with(mt_status status, const char *fmt, va_list arguments)
+{
+    char text[1024];
+    vsnprintf(text, sizeof text, fmt, arguments);
+    return host->fail(status, text);
+}
+
+mt_status mti_fail(mt_status status, const char *fmt, ...)
+{
+    va_list arguments;
+    va_start(arguments, fmt);
+    fail_with(status, fmt, arguments);
+    va_end(arguments);
+    return status;
+}
+
+bool mti_fail_bool(mt_status status, const char *fmt, ...)
+{
+    va_list arguments;
+    va_start(arguments, fmt);
+    fail_with(status, fmt, arguments);
+    va_end(arguments);
+    return false;
+}
+
+void *mti_fail_null(mt_status status, const char *fmt, ...)
+{
+    va_list arguments;
+    va_start(arguments, fmt);
+    fail_with(status, fmt, arguments);
+    va_end(arguments);
+    return NULL;
+}
+
+void *mti_malloc(size_t n_bytes) { return host->malloc(n_bytes); }
+void *mti_calloc(size_t count, size_t size) { return host->calloc(count, size); }
+void *mti_realloc(void *p, size_t n_bytes) { return host->realloc(p, n_bytes); }
+void mti_free(void *p) { host->free(p); }
+bool mti_alloc_should_fail(void) { return host->alloc_should_fail(); }

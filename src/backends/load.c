@@ -1,0 +1,78 @@
+/* load.c: finds and opens a backend's module. It stays open until the process ends: its code may
+ * have threads and exit handlers of its own. */
+#include <ctype.h>
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "backends/module.h"
+
+#define MAX_KIND 32
+#define MAX_PATH 4096
+
+static mt_status fail(mt_status status, const char *text) { return mti_fail(status, "%s", text); }
+
+static const mti_host host = {
+    .n_host = sizeof(mti_host),
+    .n_backend = sizeof(mti_backend),
+    .fail = fail,
+    .malloc = mti_malloc,
+    .calloc = mti_calloc,
+    .realloc = mti_realloc,
+    .free = mti_free,
+    .alloc_should_fail = mti_alloc_should_fail,
+};
+
+/* Lower-case letters and digits, so that a kind can be part of a file's name and nothing else. */
+static bool is_name(const char *kind)
+{
+    size_t n = kind ? strspn(kind, "abcdefghijklmnopqrstuvwxyz0123456789") : 0;
+    return n > 0 && n < MAX_KIND && !kind[n];
+}
+
+static bool readable(const char *folder, size_t n_folder, const char *rest, const char *kind,
+                     char path[MAX_PATH])
+{
+    int n = snprintf(path, MAX_PATH, "%.*s%s/libmemtape-%s.so", (int)n_folder, folder, rest, kind);
+    return n > 0 && n < MAX_PATH && access(path, R_OK) == 0;
+}
+
+/* The file MEMTAPE_KIND_MODULE; else libmemtape-KIND.so beside the program or library that this
+ * code is in, in the folder above or its lib/, or where the library was to be installed. */
+static bool find(const char *kind, char path[MAX_PATH])
+{
+    char variable[MAX_KIND + 32];
+    snprintf(variable, sizeof variable, "MEMTAPE_%s_MODULE", kind);
+    for (char *c = variable; *c; c++) *c = (char)toupper((unsigned char)*c);
+    const char *named = getenv(variable);
+    if (named) return snprintf(path, MAX_PATH, "%s", named) < MAX_PATH;
+
+    char self[MAX_PATH];
+    Dl_info info;
+    const char *slash = NULL;
+    if (dladdr((const void *)&host, &info) && info.dli_fname && realpath(info.dli_fname, self))
+        slash = strrchr(self, '/');
+    size_t n = slash ? (size_t)(slash - self) : 0;
+    return (slash && (readable(self, n, "", kind, path) || readable(self, n, "/..", kind, path) ||
+                      readable(self, n, "/../lib", kind, path))) ||
+           readable(MTI_MODULE_DIR, strlen(MTI_MODULE_DIR), "", kind, path);
+}
+
+const mti_backend *mti_module_load(const char *kind)
+{
+    char path[MAX_PATH];
+    if (!is_name(kind) || !find(kind, path))
+        return mti_fail_null(MT_ERR_UNSUPPORTED,
+                             "device \"%s\": not built in (that is: cpu), and no module "
+                             "libmemtape-%s.so beside the program or in %s",
+                             kind ? kind : "(null)", is_name(kind) ? kind : "KIND", MTI_MODULE_DIR);
+    void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!module) return mti_fail_null(MT_ERR_UNSUPPORTED, "device \"%s\": %s", kind, dlerror());
+    mti_module_entry_fn *entry;
+    *(void **)&entry = dlsym(module, MTI_MODULE_ENTRY);
+    const mti_backend *backend = entry ? entry(&host) : NULL;
+    if (backend && !strcmp(backend->kind, kind)) return backend;
+    return mti_fail_null(MT_ERR_UNSUPPORTED,
+                         "device \"%s\": %s was not built for this version of memtape", kind, path);
+}

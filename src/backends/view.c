@@ -1,0 +1,29 @@
+/* view.c: what every backend asks of a view. */
+#include "backends/backend.h"
+
+int64_t mti_view_count(const mti_view *v)
+{
+    int64_t n = 1;
+    for (int d = 0; d < v->rank; d++) n *= v->shape[d];
+    return n;
+}
+
+bool mti_view_is_contiguous(const mti_view *v)
+{
+    int64_t expected = 1;
+    for (int d = v->rank - 1; d >= 0; d--) {
+        if (v->shape[d] == 1) continue;
+        if (v->shape[d] == 0) return true;
+        if (v->stride[d] != expected) return false;
+        expected *= v->shape[d];
+    }
+    return true;
+}
+
+bool mti_view_same_shape(const mti_view *a, const mti_view *b)
+{
+    if (a->rank != b->rank) return false;
+    for (int d = 0; d < a->rank; d++)
+        if (a->shape[d] != b->shape[d]) return false;
+    return true;
+}

@@ -1,0 +1,218 @@
+/* cublaslt.cc: cuBLASLt's matrix product on OpenBLAS. Layouts, batch strides, beta and the bias are
+ * honoured; what the real one refuses (a leading dimension too short, a workspace other than
+ * promised, operands less aligned than was said) is refused. */
+#include <cblas.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <vector>
+#include "cudasim/cudasim.h"
+#include "backends/cuda/cublaslt.h"
+
+enum { INVALID = 7, NOT_SUPPORTED = 15 };
+
+struct lt_handle {
+    int unused;
+};
+struct lt_desc {
+    int compute, scale;
+    int32_t trans_a, trans_b;
+    uint32_t epilogue;
+    const void *bias;
+    int bias_type;
+};
+struct lt_layout {
+    int type;
+    uint64_t rows, cols;
+    int64_t ld, stride;
+    int32_t n_batch;
+};
+struct lt_pref {
+    uint64_t n_workspace;
+    uint32_t reductions, align[4];
+};
+
+template <class T> static int create(T **out)
+{
+    *out = (T *)calloc(1, sizeof(T));
+    return *out ? LT_OK : 3;
+}
+template <class T> static int destroy(T *p)
+{
+    free(p);
+    return LT_OK;
+}
+static int set(void *field, size_t n_field, const void *value, size_t n_value)
+{
+    if (n_field != n_value) return INVALID;
+    memcpy(field, value, n_value);
+    return LT_OK;
+}
+
+static int cublasLtCreate(lt_handle_t *out) { return create(out); }
+static int cublasLtDestroy(lt_handle_t p) { return destroy(p); }
+
+static int cublasLtMatmulDescCreate(lt_desc_t *out, int compute, int scale)
+{
+    int status = create(out);
+    if (status == LT_OK) (*out)->compute = compute, (*out)->scale = scale, (*out)->epilogue = 1;
+    return status;
+}
+static int cublasLtMatmulDescDestroy(lt_desc_t p) { return destroy(p); }
+static int cublasLtMatmulDescSetAttribute(lt_desc_t d, int which, const void *value, size_t n)
+{
+    switch (which) {
+    case LT_DESC_TRANSA: return set(&d->trans_a, sizeof d->trans_a, value, n);
+    case LT_DESC_TRANSB: return set(&d->trans_b, sizeof d->trans_b, value, n);
+    case LT_DESC_EPILOGUE: return set(&d->epilogue, sizeof d->epilogue, value, n);
+    case LT_DESC_BIAS: return set(&d->bias, sizeof d->bias, value, n);
+    case LT_DESC_BIAS_TYPE: return set(&d->bias_type, sizeof d->bias_type, value, n);
+    default: return INVALID;
+    }
+}
+
+static int cublasLtMatrixLayoutCreate(lt_layout_t *out, int type, uint64_t rows, uint64_t cols,
+                                      int64_t ld)
+{
+    if (ld < (int64_t)rows || !rows || !cols) return INVALID;
+    int status = create(out);
+    if (status == LT_OK) **out = lt_layout{type, rows, cols, ld, 0, 1};
+    return status;
+}
+static int cublasLtMatrixLayoutDestroy(lt_layout_t p) { return destroy(p); }
+static int cublasLtMatrixLayoutSetAttribute(lt_layout_t l, int which, const void *value, size_t n)
+{
+    switch (which) {
+    case LT_LAYOUT_BATCH: return set(&l->n_batch, sizeof l->n_batch, value, n);
+    case LT_LAYOUT_BATCH_STRIDE: return set(&l->stride, sizeof l->stride, value, n);
+    default: return INVALID;
+    }
+}
+
+static int cublasLtMatmulPreferenceCreate(lt_pref_t *out) { return create(out); }
+static int cublasLtMatmulPreferenceDestroy(lt_pref_t p) { return destroy(p); }
+static int cublasLtMatmulPreferenceSetAttribute(lt_pref_t p, int which, const void *value, size_t n)
+{
+    switch (which) {
+    case LT_PREF_WORKSPACE: return set(&p->n_workspace, sizeof p->n_workspace, value, n);
+    case LT_PREF_REDUCTIONS: return set(&p->reductions, sizeof p->reductions, value, n);
+    default:
+        if (which < LT_PREF_ALIGN_A || which > LT_PREF_ALIGN_A + 3) return INVALID;
+        return set(&p->align[which - LT_PREF_ALIGN_A], sizeof p->align[0], value, n);
+    }
+}
+
+/* m, n, k of a call whose parts fit together; false where they do not. */
+static bool shape_of(const lt_desc *d, const lt_layout *a, const lt_layout *b, const lt_layout *c,
+                     int *m, int *n, int *k)
+{
+    uint64_t a_rows = d->trans_a ? a->cols : a->rows, a_cols = d->trans_a ? a->rows : a->cols;
+    uint64_t b_rows = d->trans_b ? b->cols : b->rows, b_cols = d->trans_b ? b->rows : b->cols;
+    *m = (int)c->rows, *n = (int)c->cols, *k = (int)a_cols;
+    bool f64 = c->type == LT_F64;
+    return a_rows == c->rows && b_cols == c->cols && a_cols == b_rows && a->type == c->type &&
+           b->type == c->type && a->n_batch == c->n_batch && b->n_batch == c->n_batch &&
+           d->scale == (f64 ? LT_F64 : LT_F32) && (d->compute == LT_COMPUTE_F64) == f64 &&
+           (d->epilogue == LT_EPILOGUE_NONE ||
+            (d->epilogue == LT_EPILOGUE_BIAS && !f64 && d->bias_type == c->type));
+}
+
+/* What was asked for travels in the algorithm, so that the product can hold its caller to it. */
+static int cublasLtMatmulAlgoGetHeuristic(lt_handle_t, lt_desc_t d, lt_layout_t a, lt_layout_t b,
+                                          lt_layout_t c, lt_layout_t, lt_pref_t pref, int n_wanted,
+                                          lt_heuristic *results, int *n_found)
+{
+    int m, n, k;
+    *n_found = 0;
+    if (n_wanted < 1 || !shape_of(d, a, b, c, &m, &n, &k)) return NOT_SUPPORTED;
+    *results = lt_heuristic{};
+    results->algo.data[0] = pref->n_workspace;
+    for (int i = 0; i < 4; i++) results->algo.data[1 + i] = pref->align[i];
+    results->algo.data[5] = (uint64_t)m, results->algo.data[6] = (uint64_t)n;
+    results->algo.data[7] = (uint64_t)k;
+    *n_found = 1;
+    return LT_OK;
+}
+
+static float value_of(int type, const void *p, int64_t i)
+{
+    if (type == LT_F32) return ((const float *)p)[i];
+    uint16_t bits = ((const uint16_t *)p)[i];
+    return type == LT_BF16 ? cudasim_bf16_value(bits) : cudasim_half_value(bits);
+}
+
+static void store(int type, void *p, int64_t i, float value)
+{
+    if (type == LT_F32)
+        ((float *)p)[i] = value;
+    else
+        ((uint16_t *)p)[i] = type == LT_BF16 ? cudasim_bf16_bits(value) : cudasim_half_bits(value);
+}
+
+static std::vector<float> widened(const lt_layout *l, const void *p, int64_t at)
+{
+    std::vector<float> wide((size_t)(l->rows * l->cols));
+    for (uint64_t j = 0; j < l->cols; j++)
+        for (uint64_t i = 0; i < l->rows; i++)
+            wide[j * l->rows + i] = value_of(l->type, p, at + (int64_t)(j * (uint64_t)l->ld + i));
+    return wide;
+}
+
+static void multiply_f32(const lt_desc *d, float alpha, const void *a, const lt_layout *la,
+                         const void *b, const lt_layout *lb, float beta, void *c,
+                         const lt_layout *lc, int64_t batch, int m, int n, int k)
+{
+    std::vector<float> wide_a = widened(la, a, batch * la->stride);
+    std::vector<float> wide_b = widened(lb, b, batch * lb->stride);
+    std::vector<float> sum((size_t)m * (size_t)n);
+    cblas_sgemm(CblasColMajor, d->trans_a ? CblasTrans : CblasNoTrans,
+                d->trans_b ? CblasTrans : CblasNoTrans, m, n, k, alpha, wide_a.data(),
+                (int)la->rows, wide_b.data(), (int)lb->rows, 0, sum.data(), m);
+    for (int j = 0; j < n; j++)
+        for (int i = 0; i < m; i++) {
+            int64_t at = batch * lc->stride + j * lc->ld + i;
+            float value = sum[(size_t)j * (size_t)m + (size_t)i];
+            if (beta != 0) value += beta * value_of(lc->type, c, at);
+            if (d->epilogue == LT_EPILOGUE_BIAS) value += value_of(lc->type, d->bias, i);
+            store(lc->type, c, at, value);
+        }
+}
+
+static int cublasLtMatmul(lt_handle_t, lt_desc_t d, const void *alpha, const void *a,
+                          lt_layout_t la, const void *b, lt_layout_t lb, const void *beta,
+                          const void *c, lt_layout_t lc, void *out, lt_layout_t,
+                          const lt_algo *algo, void *workspace, size_t n_workspace, cudaStream_t)
+{
+    int m, n, k;
+    if (!shape_of(d, la, lb, lc, &m, &n, &k) || c != out) return INVALID;
+    const void *at[] = {a, b, c, out};
+    for (int i = 0; i < 4; i++)
+        if (algo->data[1 + i] && (uintptr_t)at[i] % algo->data[1 + i]) return INVALID;
+    if (n_workspace < algo->data[0] || (n_workspace && !workspace)) return INVALID;
+    if (algo->data[5] != (uint64_t)m || algo->data[6] != (uint64_t)n ||
+        algo->data[7] != (uint64_t)k)
+        return INVALID;
+    memset(workspace, 0xff,
+           n_workspace < 4096 ? n_workspace : 4096); /* it is the product's to use */
+    for (int64_t batch = 0; batch < lc->n_batch; batch++) {
+        if (lc->type == LT_F64)
+            cblas_dgemm(CblasColMajor, d->trans_a ? CblasTrans : CblasNoTrans,
+                        d->trans_b ? CblasTrans : CblasNoTrans, m, n, k, *(const double *)alpha,
+                        (const double *)a + batch * la->stride, (int)la->ld,
+                        (const double *)b + batch * lb->stride, (int)lb->ld, *(const double *)beta,
+                        (double *)out + batch * lc->stride, (int)lc->ld);
+        else
+            multiply_f32(d, *(const float *)alpha, a, la, b, lb, *(const float *)beta, out, lc,
+                         batch, m, n, k);
+    }
+    return LT_OK;
+}
+
+void *cudasim_cublaslt(const char *name)
+{
+#define FOUND(member, function, parameters)                                                        \
+    if (!strcmp(name, #function)) return reinterpret_cast<void *>(function);
+    LT_FUNCTIONS(FOUND)
+#undef FOUND
+    return nullptr;
+}
