@@ -424,7 +424,7 @@ static bool complete(mti_options *o)
     if (o->verb == MTI_GENERATE && !o->model_file)
         return refuse(o, "--model is missing; give a file that `memtape train --save` wrote");
     if (o->verb == MTI_TRAIN && o->data.n == 0)
-        return refuse(o, "--data is missing; give a file or a folder to learn from");
+        return refuse(o, "--data is missing; give a file to learn from");
     if (o->verb == MTI_TRAIN && o->given[MTI_O_SAVE_EVERY] && !o->save)
         return refuse(o, "--save-every needs --save: where to?");
     if (*verbs[o->verb].args && !o->model)
