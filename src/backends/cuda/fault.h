@@ -29,6 +29,20 @@ struct mti_desk {
     double sum[MTI_DESK_SLOTS];
 };
 
+/* Device: number `at` is bad. If it is the first of `numbers`, and nothing was bad before this
+ * launch, it is noted: so exactly one thread of a launch writes, whichever comes first. */
+static __device__ inline void mti_note_bad(mti_desk *desk, int64_t kind, const int64_t *numbers,
+                                           int64_t at, int64_t limit, int64_t ignore)
+{
+    for (int64_t i = 0; i < at; i++) {
+        bool good = (numbers[i] >= 0 && numbers[i] < limit) ||
+                    (kind == MTI_FAULT_TARGET && numbers[i] == ignore);
+        if (!good) return;
+    }
+    if (desk->fault.kind != MTI_FAULT_NONE) return;
+    desk->fault = {kind, at, numbers[at], limit, ignore};
+}
+
 /* Host: the error that a note stands for; false. */
 static inline bool mti_fault_report(const struct mti_fault *f)
 {

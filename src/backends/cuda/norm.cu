@@ -1,0 +1,374 @@
+/* norm.cu: layer norm over the last dimension, and its backward. */
+#include "backends/cuda/kernels.h"
+#include "backends/cuda/reduce.cuh"
+
+#define HELD 4
+
+struct norm_job {
+    mti_rowset x, y;
+    const void *w, *b; /* [n] or NULL */
+    void *mean, *rstd; /* one per row, or NULL */
+    double eps;
+    int team_size;
+};
+
+template <class T, mti_fit FIT> MTI_ROW_KERNEL(FIT) norm_rows(norm_job job)
+{
+    typedef mti_wide<T> A;
+    constexpr int N = mti_chunk_width<T>, ROOM = mti_room<T, FIT, HELD>;
+    MTI_SHARED(A, space[64]);
+    mti_team<A, FIT> team(job.team_size, space);
+    int64_t r = (int64_t)blockIdx.x * (blockDim.x / (unsigned)team.size) + team.number;
+    bool live = r < job.x.rows;
+    int64_t n = live ? job.x.n : 0;
+    if (!live) r = 0; /* its team has an empty row, and the reductions to take part in */
+    const T *start = mti_row_at<const T>(job.x, r);
+    int skew = mti_skew(start);
+    mti_row<const T> x(start, n, skew);
+    mti_row<const T> w((const T *)job.w, job.w ? n : 0, skew);
+    mti_row<const T> b((const T *)job.b, job.b ? n : 0, skew);
+    mti_row<T> y(mti_row_at<T>(job.y, r), n, skew);
+    int64_t chunks = mti_chunks<T>(n, skew), step = (int64_t)ROOM * team.size;
+    mti_vec<T, N> v[ROOM];
+
+    A sum = 0, squares = 0;
+    for (int64_t base = 0; base < chunks; base += step) {
+        mti_take(x, base, skew, team, v);
+        MTI_UNROLL
+        for (int i = 0; i < ROOM; i++) MTI_UNROLL
+        for (int k = 0; k < N; k++) sum += mti_widen(v[i].v[k]);
+        if (FIT != MTI_FIT_LONG) break;
+    }
+    A mean = team.sum(sum) / (A)job.x.n;
+    /* apart, because E[x^2] - mean^2 cancels */
+    for (int64_t base = 0; base < chunks; base += step) {
+        if (FIT == MTI_FIT_LONG) mti_take(x, base, skew, team, v);
+        MTI_UNROLL
+        for (int i = 0; i < ROOM; i++) {
+            int64_t j = mti_place<N>(base, i, skew, team);
+            MTI_UNROLL
+            for (int k = 0; k < N; k++) {
+                A d = x.has(j + k) ? mti_widen(v[i].v[k]) - mean : (A)0;
+                squares += d * d;
+            }
+        }
+        if (FIT != MTI_FIT_LONG) break;
+    }
+    A rstd = 1 / sqrt(team.sum(squares) / (A)job.x.n + (A)job.eps);
+    if (live && team.rank == 0) {
+        if (job.mean) static_cast<A *>(job.mean)[r] = mean;
+        if (job.rstd) static_cast<A *>(job.rstd)[r] = rstd;
+    }
+    for (int64_t base = 0; base < chunks; base += step) {
+        if (FIT == MTI_FIT_LONG) mti_take(x, base, skew, team, v);
+        MTI_UNROLL
+        for (int i = 0; i < ROOM; i++) {
+            int64_t j = mti_place<N>(base, i, skew, team);
+            A out[N], factor[N], shift[N];
+            w.load(j, factor, (A)1);
+            b.load(j, shift, (A)0);
+            MTI_UNROLL
+            for (int k = 0; k < N; k++)
+                out[k] = (mti_widen(v[i].v[k]) - mean) * rstd * factor[k] + shift[k];
+            y.store(j, out);
+        }
+        if (FIT != MTI_FIT_LONG) break;
+    }
+}
+
+static const void *data_of(const mti_view *v) { return v ? v->data : nullptr; }
+
+template <class T> static bool forward(mti_ctx *ctx, norm_job *job)
+{
+    bool aligned = mti_rowset_aligned(&job->x, sizeof(T));
+    mti_row_plan plan = mti_plan_rows(job->x.n, sizeof(T), aligned, HELD);
+    job->team_size = plan.size;
+    unsigned blocks = (unsigned)((job->x.rows + plan.teams - 1) / plan.teams);
+    void (*layer_norm)(norm_job) = plan.fit == MTI_FIT_LANES   ? norm_rows<T, MTI_FIT_LANES>
+                                   : plan.fit == MTI_FIT_BLOCK ? norm_rows<T, MTI_FIT_BLOCK>
+                                                               : norm_rows<T, MTI_FIT_LONG>;
+    return MTI_LAUNCH(ctx, layer_norm, blocks, (unsigned)plan.threads, 0, *job);
+}
+
+extern "C" bool mti_cuda_layer_norm(mti_ctx *ctx, double eps, const mti_view *x, const mti_view *w,
+                                    const mti_view *b, const mti_view *y, const mti_view *mean,
+                                    const mti_view *rstd)
+{
+    norm_job job = {};
+    job.x = mti_rowset_of(x);
+    job.y = mti_rowset_of(y);
+    job.w = data_of(w);
+    job.b = data_of(b);
+    job.mean = mean ? mean->data : nullptr;
+    job.rstd = rstd ? rstd->data : nullptr;
+    job.eps = eps;
+    if (job.x.rows == 0) return true;
+    return mti_for_float(x->dtype, [&](auto t) { return forward<decltype(t)>(ctx, &job); });
+}
+
+/* ---- backward ----
+ *
+ * With h = (x - mean) rstd and g = dy w: dx = rstd (g - sum(g)/n - h sum(g h)/n),
+ * dw = sum over rows of dy h, db = sum over rows of dy. A block has a run of rows; its threads keep
+ * their columns of dw and db in registers over all of them (in the scratch if the row is long) and
+ * leave them in the scratch; a second kernel adds the blocks up in their order, in f64. */
+
+#define MOST_SLOTS                                                                                 \
+    528                 /* blocks at most, so that the sums do not depend on the device: 4 for     \
+                           each multiprocessor of an H200 */
+#define COLUMNS      32 /* of a block of the second kernel */
+#define COLUMN_PARTS 16
+
+struct norm_backward_job {
+    mti_rowset dy, x, dx;
+    const void *w, *mean, *rstd;
+    void *sum_w, *sum_b; /* [slots, n], NULL if not wanted */
+    int64_t rows_per_block;
+    int team_size;
+    bool has_dx;
+};
+
+template <class T, mti_fit FIT>
+constexpr int backward_room = FIT == MTI_FIT_LANES   ? 4
+                              : FIT == MTI_FIT_BLOCK ? 2
+                                                     : 1;
+
+/* The sums of a row that its dx needs. */
+template <class A> struct row_sums {
+    A g, gh; /* sum(dy w), sum(dy w (x - mean)) */
+};
+
+template <class T, mti_fit FIT, int ROOM, class A>
+static __device__ __forceinline__ row_sums<A> add_row(
+    const mti_vec<T, mti_chunk_width<T>> (&x)[ROOM],
+    const mti_vec<T, mti_chunk_width<T>> (&dy)[ROOM], const mti_row<const T> &w, int64_t base,
+    A mean, const mti_team<A, FIT> &team, row_sums<A> sums)
+{
+    constexpr int N = mti_chunk_width<T>;
+    MTI_UNROLL
+    for (int i = 0; i < ROOM; i++) {
+        A factor[N];
+        w.load(mti_place<N>(base, i, 0, team), factor, (A)1);
+        MTI_UNROLL
+        for (int k = 0; k < N; k++) {
+            A g = mti_widen(dy[i].v[k]) * factor[k]; /* 0 beyond the row */
+            sums.g += g;
+            sums.gh += g * (mti_widen(x[i].v[k]) - mean);
+        }
+    }
+    return sums;
+}
+
+template <class T, mti_fit FIT, int ROOM, class A>
+static __device__ __forceinline__ void give_dx(const mti_vec<T, mti_chunk_width<T>> (&x)[ROOM],
+                                               const mti_vec<T, mti_chunk_width<T>> (&dy)[ROOM],
+                                               const mti_row<const T> &w, const mti_row<T> &dx,
+                                               int64_t base, A mean, A rstd, row_sums<A> sums,
+                                               const mti_team<A, FIT> &team)
+{
+    constexpr int N = mti_chunk_width<T>;
+    A shift = sums.g / (A)dx.n, slope = sums.gh / (A)dx.n * rstd * rstd;
+    MTI_UNROLL
+    for (int i = 0; i < ROOM; i++) {
+        int64_t j = mti_place<N>(base, i, 0, team);
+        A factor[N], out[N];
+        w.load(j, factor, (A)1);
+        MTI_UNROLL
+        for (int k = 0; k < N; k++)
+            out[k] = rstd * (mti_widen(dy[i].v[k]) * factor[k] - shift -
+                             (mti_widen(x[i].v[k]) - mean) * slope);
+        dx.store(j, out);
+    }
+}
+
+/* The chunks at `base` of dw and db grow by this row's share. */
+template <class T, int ROOM, class A>
+static __device__ __forceinline__ void add_columns(const mti_vec<T, mti_chunk_width<T>> (&x)[ROOM],
+                                                   const mti_vec<T, mti_chunk_width<T>> (&dy)[ROOM],
+                                                   A mean, A rstd,
+                                                   A (&dw)[ROOM][mti_chunk_width<T>],
+                                                   A (&db)[ROOM][mti_chunk_width<T>])
+{
+    MTI_UNROLL
+    for (int i = 0; i < ROOM; i++) MTI_UNROLL
+    for (int k = 0; k < mti_chunk_width<T>; k++) {
+        A d = mti_widen(dy[i].v[k]);
+        dw[i][k] += d * (mti_widen(x[i].v[k]) - mean) * rstd;
+        db[i][k] += d;
+    }
+}
+
+/* slot[columns at base] = sums, or += where there is something already. */
+template <int ROOM, int N, class A, mti_fit FIT>
+static __device__ __forceinline__ void leave_columns(A *slot, int64_t n, int64_t base,
+                                                     const mti_team<A, FIT> &team, bool add,
+                                                     const A (&sums)[ROOM][N])
+{
+    if (!slot) return;
+    MTI_UNROLL
+    for (int i = 0; i < ROOM; i++) {
+        int64_t j = mti_place<N>(base, i, 0, team);
+        MTI_UNROLL
+        for (int k = 0; k < N; k++)
+            if (j + k < n) slot[j + k] = add ? slot[j + k] + sums[i][k] : sums[i][k];
+    }
+}
+
+template <class T, mti_fit FIT> MTI_ROW_KERNEL(FIT) norm_backward_rows(norm_backward_job job)
+{
+    typedef mti_wide<T> A;
+    constexpr int N = mti_chunk_width<T>, ROOM = backward_room<T, FIT>;
+    MTI_SHARED(A, space[64]);
+    mti_team<A, FIT> team(job.team_size, space);
+    int teams = (int)blockDim.x / team.size;
+    int64_t first = (int64_t)blockIdx.x * job.rows_per_block, last = first + job.rows_per_block;
+    last = last < job.x.rows ? last : job.x.rows;
+    int64_t n = job.x.n, step = (int64_t)ROOM * team.size, chunks = mti_chunks<T>(n, 0);
+    A *slot_w = job.sum_w ? static_cast<A *>(job.sum_w) + blockIdx.x * n : nullptr;
+    A *slot_b = job.sum_b ? static_cast<A *>(job.sum_b) + blockIdx.x * n : nullptr;
+    A dw[ROOM][N] = {}, db[ROOM][N] = {};
+    mti_vec<T, N> x[ROOM], dy[ROOM];
+
+    for (int64_t at = first; at < last; at += teams) {
+        bool live = at + team.number < last;
+        int64_t r = live ? at + team.number : first;
+        /* chunks begin at column 0 in every row, so that a thread's columns stay the same */
+        mti_row<const T> x_row(mti_row_at<const T>(job.x, r), live ? n : 0, 0);
+        mti_row<const T> dy_row(mti_row_at<const T>(job.dy, r), live ? n : 0, 0);
+        mti_row<const T> w((const T *)job.w, job.w && live ? n : 0, 0);
+        mti_row<T> dx_row(mti_row_at<T>(job.dx, r), live ? n : 0, 0);
+        A mean = static_cast<const A *>(job.mean)[r], rstd = static_cast<const A *>(job.rstd)[r];
+        row_sums<A> sums = {0, 0};
+        for (int64_t base = 0; base < chunks; base += step) {
+            mti_take(x_row, base, 0, team, x);
+            mti_take(dy_row, base, 0, team, dy);
+            sums = add_row(x, dy, w, base, mean, team, sums);
+            if constexpr (FIT == MTI_FIT_LONG) {
+                MTI_UNROLL
+                for (int k = 0; k < N; k++) dw[0][k] = db[0][k] = 0;
+                add_columns(x, dy, mean, rstd, dw, db);
+                leave_columns(slot_w, n, base, team, at != first, dw);
+                leave_columns(slot_b, n, base, team, at != first, db);
+            } else {
+                break;
+            }
+        }
+        if (FIT != MTI_FIT_LONG && live) add_columns(x, dy, mean, rstd, dw, db);
+        if (!job.has_dx) continue;
+        sums = {team.sum(sums.g), team.sum(sums.gh)};
+        for (int64_t base = 0; base < chunks; base += step) {
+            if (FIT == MTI_FIT_LONG) {
+                mti_take(x_row, base, 0, team, x);
+                mti_take(dy_row, base, 0, team, dy);
+            }
+            give_dx(x, dy, w, dx_row, base, mean, rstd, sums, team);
+            if (FIT != MTI_FIT_LONG) break;
+        }
+    }
+    if constexpr (FIT != MTI_FIT_LONG)
+        for (int t = 0; t < teams; t++) { /* in turn: a fixed order */
+            if (team.number == t) {
+                leave_columns(slot_w, n, 0, team, t > 0, dw);
+                leave_columns(slot_b, n, 0, team, t > 0, db);
+            }
+            __syncthreads();
+        }
+}
+
+/* out[n] = the sum of [slots, n], each column in COLUMN_PARTS runs of slots. */
+template <class T>
+__global__ void __launch_bounds__(COLUMNS *COLUMN_PARTS)
+    norm_add_slots(const mti_wide<T> *sums, int64_t slots, int64_t n, T *out)
+{
+    MTI_SHARED(double, parts[COLUMN_PARTS][COLUMNS]);
+    int lane = (int)threadIdx.x % COLUMNS, part = (int)threadIdx.x / COLUMNS;
+    int64_t column = (int64_t)blockIdx.x * COLUMNS + lane;
+    int64_t run = (slots + COLUMN_PARTS - 1) / COLUMN_PARTS, end = (part + 1) * run;
+    end = end < slots ? end : slots;
+    double sum = 0;
+    if (column < n)
+        for (int64_t k = part * run; k < end; k++) sum += (double)sums[k * n + column];
+    parts[part][lane] = sum;
+    __syncthreads();
+    if (part == 0 && column < n) {
+        for (int i = 1; i < COLUMN_PARTS; i++) sum += parts[i][lane];
+        out[column] = mti_narrow<T>((mti_wide<T>)sum);
+    }
+}
+
+struct slot_plan {
+    mti_row_plan rows;
+    int64_t rows_per_block, slots;
+};
+
+static slot_plan plan_slots(const mti_rowset *x, size_t element_size)
+{
+    slot_plan plan = {mti_plan_rows(x->n, element_size, true, 4), 0, 0};
+    if (plan.rows.fit != MTI_FIT_LANES) plan.rows = mti_plan_rows(x->n, element_size, true, 2);
+    int64_t rounds = (x->rows + plan.rows.teams - 1) / plan.rows.teams;
+    plan.rows_per_block = (rounds + MOST_SLOTS - 1) / MOST_SLOTS * plan.rows.teams;
+    if (x->rows > 0) plan.slots = (x->rows + plan.rows_per_block - 1) / plan.rows_per_block;
+    return plan;
+}
+
+static size_t slots_size(const mti_rowset *x, mt_dtype dtype, int64_t slots)
+{
+    return (size_t)slots * (size_t)x->n * (dtype == MT_F64 ? sizeof(double) : sizeof(float));
+}
+
+extern "C" size_t mti_cuda_layer_norm_backward_scratch(mti_ctx *ctx, const mti_view *x)
+{
+    (void)ctx;
+    mti_rowset rows = mti_rowset_of(x);
+    int64_t slots = plan_slots(&rows, mti_element_size(x->dtype)).slots;
+    return 2 * slots_size(&rows, x->dtype, slots);
+}
+
+template <class T>
+static bool launch_sums(mti_ctx *ctx, const void *sums, int64_t slots, int64_t n,
+                        const mti_view *out)
+{
+    if (!out || n == 0) return true;
+    unsigned blocks = (unsigned)((n + COLUMNS - 1) / COLUMNS);
+    void (*layer_norm_sums)(const mti_wide<T> *, int64_t, int64_t, T *) = norm_add_slots<T>;
+    return MTI_LAUNCH(ctx, layer_norm_sums, blocks, COLUMNS * COLUMN_PARTS, 0,
+                      static_cast<const mti_wide<T> *>(sums), slots, n,
+                      static_cast<T *>(out->data));
+}
+
+template <class T>
+static bool backward(mti_ctx *ctx, norm_backward_job *job, const mti_view *dw, const mti_view *db)
+{
+    slot_plan plan = plan_slots(&job->x, sizeof(T));
+    job->team_size = plan.rows.size;
+    job->rows_per_block = plan.rows_per_block;
+    void (*layer_norm_backward)(norm_backward_job) =
+        plan.rows.fit == MTI_FIT_LANES   ? norm_backward_rows<T, MTI_FIT_LANES>
+        : plan.rows.fit == MTI_FIT_BLOCK ? norm_backward_rows<T, MTI_FIT_BLOCK>
+                                         : norm_backward_rows<T, MTI_FIT_LONG>;
+    return (plan.slots == 0 || MTI_LAUNCH(ctx, layer_norm_backward, (unsigned)plan.slots,
+                                          (unsigned)plan.rows.threads, 0, *job)) &&
+           launch_sums<T>(ctx, job->sum_w, plan.slots, job->x.n, dw) &&
+           launch_sums<T>(ctx, job->sum_b, plan.slots, job->x.n, db);
+}
+
+extern "C" bool mti_cuda_layer_norm_backward(mti_ctx *ctx, const mti_view *dy, const mti_view *x,
+                                             const mti_view *w, const mti_view *mean,
+                                             const mti_view *rstd, const mti_view *dx,
+                                             const mti_view *dw, const mti_view *db, void *scratch)
+{
+    norm_backward_job job = {};
+    job.dy = mti_rowset_of(dy);
+    job.x = mti_rowset_of(x);
+    job.dx = mti_rowset_of(dx ? dx : x);
+    job.w = data_of(w);
+    job.mean = mean->data;
+    job.rstd = rstd->data;
+    job.has_dx = dx != nullptr;
+    int64_t slots = plan_slots(&job.x, mti_element_size(x->dtype)).slots;
+    if (dw) job.sum_w = scratch;
+    if (db) job.sum_b = static_cast<char *>(scratch) + slots_size(&job.x, x->dtype, slots);
+    if (job.x.n == 0) return true;
+    return mti_for_float(x->dtype,
+                         [&](auto t) { return backward<decltype(t)>(ctx, &job, dw, db); });
+}

@@ -1,0 +1,274 @@
+/* reduce.cuh: rows, and the threads that share one.
+ *
+ * A row is cut into chunks that begin at 16-byte boundaries of memory: the first and the last may
+ * hang over its ends. A chunk is one vector access; where a second row lies differently in its 16
+ * bytes, or at an end, it is taken element by element. The threads that share a row are a team:
+ * 1 to 32 neighbouring lanes of a warp, or a whole block. Thread `rank` has the chunks rank,
+ * rank + size, ...; so the order of every sum follows from the row's length and place alone. */
+#ifndef MTI_REDUCE_CUH
+#define MTI_REDUCE_CUH
+
+#include <type_traits>
+#include "backends/cuda/walk.cuh"
+
+/* ---- scalars ---- */
+
+static __device__ __forceinline__ float mti_exp_below(float x)
+{
+    return mti_exp_nonpositive_f32(x);
+}
+static __device__ __forceinline__ double mti_exp_below(double x)
+{
+    return mti_exp_nonpositive_f64(x);
+}
+static __device__ __forceinline__ float mti_log_of(float x) { return mti_log_f32(x); }
+static __device__ __forceinline__ double mti_log_of(double x) { return log(x); }
+
+/* ---- chunks of a row ---- */
+
+/* Elements of a chunk. */
+template <class T> constexpr int mti_chunk_width = 16 / (int)sizeof(T);
+
+/* Elements between the 16-byte boundary at or before p and p. */
+template <class T> static __device__ __forceinline__ int mti_skew(const T *p)
+{
+    return (int)(reinterpret_cast<uintptr_t>(p) % 16 / sizeof(T));
+}
+
+/* Chunks of n elements that begin `skew` elements after a boundary. */
+template <class T> static __device__ __forceinline__ int64_t mti_chunks(int64_t n, int skew)
+{
+    constexpr int N = mti_chunk_width<T>;
+    return n > 0 ? (skew + n + N - 1) / N : 0;
+}
+
+/* n elements at p, taken in chunks of N elements [j, j + N), j = chunk * N - skew. T may be const.
+ */
+template <class T> struct mti_row {
+    typedef std::remove_const_t<T> element;
+    typedef mti_wide<element> A;
+    static constexpr int N = mti_chunk_width<T>;
+    T *p;
+    int64_t n;
+    bool wide; /* p itself has that skew: chunks lie on boundaries */
+
+    __device__ __forceinline__ mti_row(T *at, int64_t length, int skew)
+        : p(at), n(length), wide(mti_skew(at) == skew)
+    {
+    }
+    __device__ __forceinline__ bool has(int64_t j) const { return j >= 0 && j < n; }
+
+    /* as it is stored; 0 where the chunk hangs over */
+    __device__ __forceinline__ mti_vec<element, N> fetch(int64_t j) const
+    {
+        if (wide && j >= 0 && j + N <= n) return mti_load<N>(p + j);
+        mti_vec<element, N> chunk;
+        MTI_UNROLL
+        for (int k = 0; k < N; k++) chunk.v[k] = has(j + k) ? p[j + k] : mti_narrow<element>(0.0f);
+        return chunk;
+    }
+    __device__ __forceinline__ void put(int64_t j, const mti_vec<element, N> &chunk) const
+    {
+        if (wide && j >= 0 && j + N <= n) {
+            mti_store(p + j, chunk);
+        } else {
+            MTI_UNROLL
+            for (int k = 0; k < N; k++)
+                if (has(j + k)) p[j + k] = chunk.v[k];
+        }
+    }
+    /* `beyond` where the chunk hangs over */
+    __device__ __forceinline__ void load(int64_t j, A (&v)[N], A beyond) const
+    {
+        if (wide && j >= 0 && j + N <= n) {
+            mti_vec<element, N> pack = mti_load<N>(p + j);
+            MTI_UNROLL
+            for (int k = 0; k < N; k++) v[k] = mti_widen(pack.v[k]);
+        } else {
+            MTI_UNROLL
+            for (int k = 0; k < N; k++) v[k] = has(j + k) ? mti_widen(p[j + k]) : beyond;
+        }
+    }
+    __device__ __forceinline__ void store(int64_t j, const A (&v)[N]) const
+    {
+        if (wide && j >= 0 && j + N <= n) {
+            mti_vec<element, N> pack;
+            MTI_UNROLL
+            for (int k = 0; k < N; k++) pack.v[k] = mti_narrow<element>(v[k]);
+            mti_store(p + j, pack);
+        } else {
+            MTI_UNROLL
+            for (int k = 0; k < N; k++)
+                if (has(j + k)) p[j + k] = mti_narrow<element>(v[k]);
+        }
+    }
+};
+
+/* ---- the rows of a view: all dimensions but the last, which is contiguous ---- */
+
+struct mti_rowset {
+    void *data;
+    int rank; /* of what is left after merging; at least 1 */
+    int64_t rows, n;
+    int64_t shape[MT_MAX_RANK], stride[MT_MAX_RANK]; /* slowest first */
+};
+
+static inline mti_rowset mti_rowset_of(const mti_view *v)
+{
+    mti_rowset s = {};
+    s.data = v->data;
+    s.n = v->rank ? v->shape[v->rank - 1] : 1;
+    s.rows = 1;
+    for (int d = 0; d + 1 < v->rank; d++) {
+        s.rows *= v->shape[d];
+        if (v->shape[d] == 1) continue;
+        int last = s.rank - 1;
+        if (s.rank > 0 && s.stride[last] == v->stride[d] * v->shape[d]) {
+            s.shape[last] *= v->shape[d];
+            s.stride[last] = v->stride[d];
+        } else {
+            s.shape[s.rank] = v->shape[d];
+            s.stride[s.rank++] = v->stride[d];
+        }
+    }
+    if (s.rank == 0) s.rank = 1, s.shape[0] = 1, s.stride[0] = 0;
+    return s;
+}
+
+/* True if every row begins at a 16-byte boundary. */
+static inline bool mti_rowset_aligned(const mti_rowset *s, size_t element_size)
+{
+    size_t places = (size_t) reinterpret_cast<uintptr_t>(s->data);
+    for (int d = 0; d < s->rank; d++) places |= (size_t)s->stride[d] * element_size;
+    return places % 16 == 0;
+}
+
+template <class T> static __device__ __forceinline__ T *mti_row_at(const mti_rowset &s, int64_t r)
+{
+    int64_t offset = 0;
+    for (int d = s.rank - 1; d > 0; d--) {
+        offset += r % s.shape[d] * s.stride[d];
+        r /= s.shape[d];
+    }
+    return static_cast<T *>(s.data) + offset + r * s.stride[0];
+}
+
+/* ---- teams ---- */
+
+/* How a row fits: in the registers of some lanes, of a block, or not at all. */
+enum mti_fit { MTI_FIT_LANES, MTI_FIT_BLOCK, MTI_FIT_LONG };
+
+#define MTI_LANES_BLOCK 128 /* threads of a block whose teams are lanes */
+#define MTI_ROW_BLOCK   512 /* most threads of a block that is one team */
+
+/* Long rows need two blocks on a multiprocessor: one reads while the other waits. */
+#define MTI_ROW_KERNEL(FIT)                                                                        \
+    __global__ void __launch_bounds__((FIT) == MTI_FIT_LANES ? MTI_LANES_BLOCK : MTI_ROW_BLOCK,    \
+                                      (FIT) == MTI_FIT_LONG ? 2 : 1)
+
+/* Chunks a thread has in its registers at a time: HELD of a row that fits. */
+template <class T, mti_fit FIT, int HELD>
+constexpr int mti_room = FIT != MTI_FIT_LONG       ? HELD
+                         : mti_chunk_width<T> == 8 ? 2
+                                                   : 4;
+
+struct mti_row_plan {
+    mti_fit fit;
+    int size;    /* threads of a team */
+    int teams;   /* of a block */
+    int threads; /* of a block */
+};
+
+/* For rows of n elements of which a thread can hold `held` chunks. */
+static inline mti_row_plan mti_plan_rows(int64_t n, size_t element_size, bool aligned, int held)
+{
+    int64_t per_chunk = 16 / (int64_t)element_size;
+    int64_t chunks = (n + (aligned ? 0 : per_chunk - 1) + per_chunk - 1) / per_chunk;
+    mti_row_plan plan = {MTI_FIT_LANES, 1, 0, MTI_LANES_BLOCK};
+    if (chunks <= 32 * held) {
+        /* up to 8 lanes before a lane takes a second chunk: neighbours read neighbouring bytes */
+        while (plan.size < 32 && plan.size < chunks && (plan.size < 8 || plan.size * held < chunks))
+            plan.size *= 2;
+    } else if (chunks <= (int64_t)MTI_ROW_BLOCK * held) {
+        plan.fit = MTI_FIT_BLOCK;
+        plan.size = plan.threads = (int)((chunks + 32 * held - 1) / (32 * held)) * 32;
+    } else {
+        plan.fit = MTI_FIT_LONG;
+        plan.size = plan.threads = MTI_ROW_BLOCK;
+    }
+    plan.teams = plan.threads / plan.size;
+    return plan;
+}
+
+/* x combined over `size` neighbouring lanes, a power of two; all get the same bits. */
+template <class A> static __device__ __forceinline__ A mti_lanes_sum(A x, int size)
+{
+    for (int away = size / 2; away > 0; away /= 2) x += __shfl_xor_sync(0xffffffffu, x, away);
+    return x;
+}
+template <class A> static __device__ __forceinline__ A mti_lanes_max(A x, int size)
+{
+    for (int away = size / 2; away > 0; away /= 2)
+        x = max(x, __shfl_xor_sync(0xffffffffu, x, away));
+    return x;
+}
+
+/* The calling thread's place in its team. Every thread of the block takes part in every sum and
+ * maximum. A block's warps leave their results in one half of `space`, by turns: the barrier of
+ * the next reduction is what lets the half be used again. */
+template <class A, mti_fit FIT> struct mti_team {
+    int rank, size, number; /* number: which team of the block */
+    A *space;               /* 64 in shared memory; unused by lanes */
+    int turn;
+
+    __device__ __forceinline__ mti_team(int team_size, A *shared) : space(shared), turn(0)
+    {
+        size = FIT == MTI_FIT_LANES ? team_size : (int)blockDim.x;
+        rank = (int)threadIdx.x % size;
+        number = (int)threadIdx.x / size;
+    }
+    __device__ __forceinline__ A sum(A x)
+    {
+        if (FIT == MTI_FIT_LANES) return mti_lanes_sum(x, size);
+        return mti_lanes_sum(gather(mti_lanes_sum(x, 32), (A)0), 32);
+    }
+    __device__ __forceinline__ A largest(A x)
+    {
+        if (FIT == MTI_FIT_LANES) return mti_lanes_max(x, size);
+        return mti_lanes_max(gather(mti_lanes_max(x, 32), -(A)INFINITY), 32);
+    }
+
+  private:
+    /* Lane i gets what warp i brought, or `none`. */
+    __device__ __forceinline__ A gather(A of_warp, A none)
+    {
+        int lane = (int)threadIdx.x % 32;
+        A *half = space + 32 * turn;
+        if (lane == 0) half[threadIdx.x / 32] = of_warp;
+        __syncthreads();
+        turn ^= 1;
+        return lane < size / 32 ? half[lane] : none;
+    }
+};
+
+/* ---- a thread's share of a row: chunks base + rank, base + rank + size, ... ---- */
+
+/* Where chunk i of those at base begins. */
+template <int N, class A, mti_fit FIT>
+static __device__ __forceinline__ int64_t mti_place(int64_t base, int i, int skew,
+                                                    const mti_team<A, FIT> &team)
+{
+    return (base + team.rank + i * team.size) * N - skew;
+}
+
+/* As they are stored, 0 beyond the row's ends: 16-bit floats take half the registers so. */
+template <class T, class A, mti_fit FIT, int ROOM, class E, int N>
+static __device__ __forceinline__ void mti_take(const mti_row<T> &row, int64_t base, int skew,
+                                                const mti_team<A, FIT> &team,
+                                                mti_vec<E, N> (&v)[ROOM])
+{
+    MTI_UNROLL
+    for (int i = 0; i < ROOM; i++) v[i] = row.fetch(mti_place<N>(base, i, skew, team));
+}
+
+#endif
