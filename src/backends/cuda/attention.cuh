@@ -26,7 +26,7 @@ struct mti_attn_args {
     bool causal;
     /* dropout: a draw is kept from `threshold` (in units of 2^-24) on */
     uint32_t threshold;
-    double keep_scale;             /* 1 / (1 - p); 0 for p = 1; 1 without dropout */
+    double keep_scale;            /* 1 / (1 - p); 0 for p = 1; 1 without dropout */
     const int64_t *seed, *offset; /* device memory; NULL without dropout */
 };
 
@@ -76,7 +76,7 @@ __device__ __forceinline__ uint32_t mti_attn_keep4(const mti_attn_drop &r, int64
 {
     mti_u32x4 u = mti_philox(r.seed, r.offset + static_cast<uint64_t>(quad));
     uint32_t bits = 0;
-MTI_UNROLL
+    MTI_UNROLL
     for (int w = 0; w < 4; w++) bits |= (u.v[w] >> 8) >= r.threshold ? 1u << w : 0u;
     return bits;
 }

@@ -37,14 +37,14 @@ template <int D> struct query_owner {
  * (times log2(e), inf for queries that do not exist) and delta are those of the step. */
 template <int M, int N, bool DROP>
 __device__ __forceinline__ void weights_of_keys(const mti_attn_args &x, const mti_attn_drop &drop,
-                                                int head, int i, int j, bool mask,
-                                                const float *lse, const float *delta,
-                                                float (&p)[M][N][4], float (&ds)[M][N][4])
+                                                int head, int i, int j, bool mask, const float *lse,
+                                                const float *delta, float (&p)[M][N][4],
+                                                float (&ds)[M][N][4])
 {
     int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, c = lane % 4;
     float scale = static_cast<float>(x.scale * MTI_ATTN_LOG2E);
     float keep_scale = static_cast<float>(x.keep_scale);
-MTI_UNROLL
+    MTI_UNROLL
     for (int n = 0; n < N; n++) {
         int query = i + n * 8 + c * 2;
         float2 l = *reinterpret_cast<const float2 *>(lse + n * 8 + c * 2);
@@ -52,16 +52,14 @@ MTI_UNROLL
         int seen[2] = {0, 0};
         if (mask)
             for (int e = 0; e < 2; e++) seen[e] = static_cast<int>(mti_attn_seen(x, query + e));
-MTI_UNROLL
+        MTI_UNROLL
         for (int m = 0; m < M; m++) {
             int key = j + m * 16 + g;
-            uint32_t keep = DROP ? mti_attn_keep_tile_t(drop, x.t,
-                                                        (x.s * head + query) * x.t + key)
-                                 : 15u;
-MTI_UNROLL
+            uint32_t keep =
+                DROP ? mti_attn_keep_tile_t(drop, x.t, (x.s * head + query) * x.t + key) : 15u;
+            MTI_UNROLL
             for (int r = 0; r < 4; r++) {
-                float weight =
-                    mti_exp2_fast(fmaf(p[m][n][r], scale, -(r % 2 == 0 ? l.x : l.y)));
+                float weight = mti_exp2_fast(fmaf(p[m][n][r], scale, -(r % 2 == 0 ? l.x : l.y)));
                 if (mask && key + r / 2 * 8 >= seen[r % 2]) weight = 0.0f;
                 bool kept = !DROP || (keep >> r & 1u) != 0;
                 float dp = !DROP ? ds[m][n][r] : kept ? ds[m][n][r] * keep_scale : 0.0f;
@@ -135,21 +133,21 @@ __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_dk_dv(const mti
         __syncthreads(); /* this step's rows are there, the last step's queries not needed */
         if (next_h < end) {
             mti_attn_fetch<T, STEP, D>(queries + (side ^ 1) * TILE,
-                                       mti_attn_row<T>(x.q, b, next_h, next_i), x.q.row,
-                                       s - next_i, d);
+                                       mti_attn_row<T>(x.q, b, next_h, next_i), x.q.row, s - next_i,
+                                       d);
             sum = read_sum<STEP>(x, b * a + next_h, next_i);
         }
         mti_cp_async_commit();
         mti_attn_dot<T, M, N, D>(p, keys + warp * own::WARP_ROWS * P, queries + side * TILE);
         mti_attn_dot<T, M, N, D>(ds, values + warp * own::WARP_ROWS * P, d_out);
         bool mask = block_j + own::ROWS > mti_attn_seen(x, i);
-        weights_of_keys<M, N, DROP>(x, drop, b * a + h, i, j, mask, sums[side][0], sums[side][1],
-                                    p, ds);
+        weights_of_keys<M, N, DROP>(x, drop, b * a + h, i, j, mask, sums[side][0], sums[side][1], p,
+                                    ds);
         mti_attn_weigh<T, M, N, D>(dv, p, d_out);
         __syncthreads(); /* d_out is not needed any more */
         if (next_h < end) {
-            mti_attn_fetch<T, STEP, D>(d_out, mti_attn_row<T>(x.d_o, b, next_h, next_i),
-                                       x.d_o.row, s - next_i, d);
+            mti_attn_fetch<T, STEP, D>(d_out, mti_attn_row<T>(x.d_o, b, next_h, next_i), x.d_o.row,
+                                       s - next_i, d);
             if (thread < 2 * STEP) sums[side ^ 1][thread / STEP][thread % STEP] = sum;
         }
         mti_cp_async_commit();
@@ -179,16 +177,14 @@ __device__ __forceinline__ void read_sums(const mti_attn_args &x, int head, int 
     int g = static_cast<int>(threadIdx.x % 32) / 4;
     const float *lse = static_cast<const float *>(x.lse) + x.s * head;
     const float *delta = static_cast<const float *>(x.delta) + x.s * head;
-MTI_UNROLL
-    for (int m = 0; m < M; m++)
-MTI_UNROLL
-        for (int r = 0; r < 2; r++) {
-            int query = i + m * 16 + r * 8 + g;
-            bool exists = query < x.s;
-            sums.lse[m][r] =
-                exists ? lse[query] * static_cast<float>(MTI_ATTN_LOG2E) : INFINITY;
-            sums.delta[m][r] = exists ? delta[query] : 0.0f;
-        }
+    MTI_UNROLL
+    for (int m = 0; m < M; m++) MTI_UNROLL
+    for (int r = 0; r < 2; r++) {
+        int query = i + m * 16 + r * 8 + g;
+        bool exists = query < x.s;
+        sums.lse[m][r] = exists ? lse[query] * static_cast<float>(MTI_ATTN_LOG2E) : INFINITY;
+        sums.delta[m][r] = exists ? delta[query] : 0.0f;
+    }
 }
 
 /* Scores q k^T of queries i.. and keys j.. and do v^T in; dS out in `ds`. */
@@ -202,18 +198,17 @@ __device__ __forceinline__ void weights_of_queries(const mti_attn_args &x,
     int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, c = lane % 4;
     float scale = static_cast<float>(x.scale * MTI_ATTN_LOG2E);
     float keep_scale = static_cast<float>(x.keep_scale);
-MTI_UNROLL
+    MTI_UNROLL
     for (int m = 0; m < M; m++) {
         int query = i + m * 16 + g, seen[2] = {0, 0};
         if (mask)
-            for (int r = 0; r < 2; r++)
-                seen[r] = static_cast<int>(mti_attn_seen(x, query + 8 * r));
-MTI_UNROLL
+            for (int r = 0; r < 2; r++) seen[r] = static_cast<int>(mti_attn_seen(x, query + 8 * r));
+        MTI_UNROLL
         for (int n = 0; n < N; n++) {
             int key = j + n * 8 + c * 2;
             uint32_t keep =
                 DROP ? mti_attn_keep_tile(drop, x.t, (x.s * head + query) * x.t + key) : 15u;
-MTI_UNROLL
+            MTI_UNROLL
             for (int r = 0; r < 4; r++) {
                 float weight = mti_exp2_fast(fmaf(score[m][n][r], scale, -sums.lse[m][r / 2]));
                 if (mask && key + r % 2 >= seen[r / 2]) weight = 0.0f;

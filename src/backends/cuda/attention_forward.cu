@@ -39,15 +39,14 @@ __device__ __forceinline__ void mask_scores(const mti_attn_args &x, int i, int j
                                             float (&score)[M][N][4])
 {
     int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, c = lane % 4;
-MTI_UNROLL
-    for (int m = 0; m < M; m++)
-MTI_UNROLL
-        for (int r = 0; r < 4; r++) {
-            int seen = static_cast<int>(mti_attn_seen(x, i + m * 16 + g + r / 2 * 8)) - j;
-MTI_UNROLL
-            for (int n = 0; n < N; n++)
-                if (n * 8 + c * 2 + r % 2 >= seen) score[m][n][r] = -INFINITY;
-        }
+    MTI_UNROLL
+    for (int m = 0; m < M; m++) MTI_UNROLL
+    for (int r = 0; r < 4; r++) {
+        int seen = static_cast<int>(mti_attn_seen(x, i + m * 16 + g + r / 2 * 8)) - j;
+        MTI_UNROLL
+        for (int n = 0; n < N; n++)
+            if (n * 8 + c * 2 + r % 2 >= seen) score[m][n][r] = -INFINITY;
+    }
 }
 
 /* Scores become weights under the new maximum; sums and outputs so far shrink to it. */
@@ -55,78 +54,72 @@ template <int D>
 __device__ __forceinline__ void online_softmax(float scale, running &st, float (&score)[M][N][4],
                                                float (&out)[M][D / 8][4])
 {
-MTI_UNROLL
-    for (int m = 0; m < M; m++)
-MTI_UNROLL
-        for (int r = 0; r < 2; r++) {
-            float best = st.max[m][r];
-MTI_UNROLL
-            for (int n = 0; n < N; n++)
-                best = fmaxf(best, fmaxf(score[m][n][2 * r], score[m][n][2 * r + 1]));
-            best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 1));
-            best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 2));
-            /* no key seen yet: measure from 0, so that weights are exp(-inf) and not NaN */
-            float from = best > -INFINITY ? best * scale : 0.0f;
-            float shrink = mti_exp2_fast(st.max[m][r] * scale - from);
-            float sum = 0.0f;
-MTI_UNROLL
-            for (int n = 0; n < N; n++)
-MTI_UNROLL
-                for (int e = 2 * r; e < 2 * r + 2; e++) {
-                    score[m][n][e] = mti_exp2_fast(fmaf(score[m][n][e], scale, -from));
-                    sum += score[m][n][e];
-                }
-            st.max[m][r] = best;
-            st.sum[m][r] = fmaf(st.sum[m][r], shrink, sum);
-MTI_UNROLL
-            for (int k = 0; k < D / 8; k++) {
-                out[m][k][2 * r] *= shrink;
-                out[m][k][2 * r + 1] *= shrink;
-            }
+    MTI_UNROLL
+    for (int m = 0; m < M; m++) MTI_UNROLL
+    for (int r = 0; r < 2; r++) {
+        float best = st.max[m][r];
+        MTI_UNROLL
+        for (int n = 0; n < N; n++)
+            best = fmaxf(best, fmaxf(score[m][n][2 * r], score[m][n][2 * r + 1]));
+        best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 1));
+        best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 2));
+        /* no key seen yet: measure from 0, so that weights are exp(-inf) and not NaN */
+        float from = best > -INFINITY ? best * scale : 0.0f;
+        float shrink = mti_exp2_fast(st.max[m][r] * scale - from);
+        float sum = 0.0f;
+        MTI_UNROLL
+        for (int n = 0; n < N; n++) MTI_UNROLL
+        for (int e = 2 * r; e < 2 * r + 2; e++) {
+            score[m][n][e] = mti_exp2_fast(fmaf(score[m][n][e], scale, -from));
+            sum += score[m][n][e];
         }
+        st.max[m][r] = best;
+        st.sum[m][r] = fmaf(st.sum[m][r], shrink, sum);
+        MTI_UNROLL
+        for (int k = 0; k < D / 8; k++) {
+            out[m][k][2 * r] *= shrink;
+            out[m][k][2 * r + 1] *= shrink;
+        }
+    }
 }
 
 __device__ __forceinline__ void drop_weights(const mti_attn_drop &drop, int64_t t, int64_t first,
                                              float (&weight)[M][N][4])
 {
     int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, c = lane % 4;
-MTI_UNROLL
-    for (int m = 0; m < M; m++)
-MTI_UNROLL
-        for (int n = 0; n < N; n++) {
-            uint32_t keep =
-                mti_attn_keep_tile(drop, t, first + (m * 16 + g) * t + n * 8 + c * 2);
-MTI_UNROLL
-            for (int r = 0; r < 4; r++)
-                if (!(keep >> r & 1u)) weight[m][n][r] = 0.0f;
-        }
+    MTI_UNROLL
+    for (int m = 0; m < M; m++) MTI_UNROLL
+    for (int n = 0; n < N; n++) {
+        uint32_t keep = mti_attn_keep_tile(drop, t, first + (m * 16 + g) * t + n * 8 + c * 2);
+        MTI_UNROLL
+        for (int r = 0; r < 4; r++)
+            if (!(keep >> r & 1u)) weight[m][n][r] = 0.0f;
+    }
 }
 
 /* Divides by the sums; writes lse of queries i.. < s where it is wanted, `lse` being query 0's. */
 template <int D>
-__device__ __forceinline__ void finish(const mti_attn_args &x, int i, const running &st,
-                                       float *lse, float (&out)[M][D / 8][4])
+__device__ __forceinline__ void finish(const mti_attn_args &x, int i, const running &st, float *lse,
+                                       float (&out)[M][D / 8][4])
 {
     int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, c = lane % 4;
-MTI_UNROLL
-    for (int m = 0; m < M; m++)
-MTI_UNROLL
-        for (int r = 0; r < 2; r++) {
-            float sum = st.sum[m][r];
-            sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-            sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-            float factor = sum == 0.0f ? 0.0f : static_cast<float>(x.keep_scale) / sum;
-            int row = i + m * 16 + r * 8 + g;
-            if (lse != NULL && c == 0 && row < x.s)
-                lse[row] = sum == 0.0f
-                               ? -INFINITY
-                               : st.max[m][r] * static_cast<float>(x.scale) + mti_log_f32(sum);
-MTI_UNROLL
-            for (int k = 0; k < D / 8; k++) {
-                out[m][k][2 * r] *= factor;
-                out[m][k][2 * r + 1] *= factor;
-            }
+    MTI_UNROLL
+    for (int m = 0; m < M; m++) MTI_UNROLL
+    for (int r = 0; r < 2; r++) {
+        float sum = st.sum[m][r];
+        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+        float factor = sum == 0.0f ? 0.0f : static_cast<float>(x.keep_scale) / sum;
+        int row = i + m * 16 + r * 8 + g;
+        if (lse != NULL && c == 0 && row < x.s)
+            lse[row] = sum == 0.0f ? -INFINITY
+                                   : st.max[m][r] * static_cast<float>(x.scale) + mti_log_f32(sum);
+        MTI_UNROLL
+        for (int k = 0; k < D / 8; k++) {
+            out[m][k][2 * r] *= factor;
+            out[m][k][2 * r + 1] *= factor;
         }
+    }
 }
 
 template <typename T, int D, bool DROP>
@@ -151,8 +144,10 @@ __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_forward(const m
 
     float out[M][D / 8][4] = {};
     running st;
-    for (int m = 0; m < M; m++) st.max[m][0] = st.max[m][1] = -INFINITY, st.sum[m][0] = st.sum[m][1] = 0.0f;
-    mti_attn_fetch<T, QUERIES, D>(queries, mti_attn_row<T>(x.q, b, h, block_i), x.q.row, n_queries, d);
+    for (int m = 0; m < M; m++)
+        st.max[m][0] = st.max[m][1] = -INFINITY, st.sum[m][0] = st.sum[m][1] = 0.0f;
+    mti_attn_fetch<T, QUERIES, D>(queries, mti_attn_row<T>(x.q, b, h, block_i), x.q.row, n_queries,
+                                  d);
     if (seen_by_block > 0) mti_attn_fetch<T, KEYS, D>(keys, k, x.k.row, seen_by_block, d);
     mti_cp_async_commit();
     for (int j = 0; j < seen_by_block; j += KEYS) {
@@ -163,7 +158,8 @@ __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_forward(const m
         mti_attn_fetch<T, KEYS, D>(values, v + j * x.v.row, x.v.row, seen_by_block - j, d);
         mti_cp_async_commit();
         if (busy) {
-            mti_attn_dot<T, M, N, D>(score, queries + warp * WARP_QUERIES * mti_attn_pitch<D>(), keys);
+            mti_attn_dot<T, M, N, D>(score, queries + warp * WARP_QUERIES * mti_attn_pitch<D>(),
+                                     keys);
             if (j + KEYS > seen_by_first) mask_scores(x, i, j, score);
             online_softmax<D>(scale, st, score, out);
             if (DROP) drop_weights(drop, x.t, (x.s * head + i) * x.t + j, score);
@@ -171,7 +167,8 @@ __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_forward(const m
         mti_cp_async_wait<0>();
         __syncthreads(); /* the values are there, the keys no longer needed */
         if (j + KEYS < seen_by_block)
-            mti_attn_fetch<T, KEYS, D>(keys, k + (j + KEYS) * x.k.row, x.k.row, seen_by_block - j - KEYS, d);
+            mti_attn_fetch<T, KEYS, D>(keys, k + (j + KEYS) * x.k.row, x.k.row,
+                                       seen_by_block - j - KEYS, d);
         mti_cp_async_commit();
         if (busy) mti_attn_weigh<T, M, N, D>(out, score, values);
     }

@@ -70,8 +70,7 @@ __device__ void dot(room<R, W> &m, const span<T> &a, const span<T> &b, int64_t d
                 vb[r] = m.b[(x + r * SIDE) * PITCH + e];
             }
             MTI_UNROLL
-            for (int r = 0; r < ROWS; r++)
-                MTI_UNROLL
+            for (int r = 0; r < ROWS; r++) MTI_UNROLL
             for (int c = 0; c < ROWS; c++) acc[r][c] += va[r] * vb[c];
         }
     }
@@ -133,8 +132,7 @@ template <typename R> __device__ __forceinline__ R row_max(R value)
 
 template <typename R> __device__ __forceinline__ R row_sum(R value)
 {
-    for (int bit = SIDE / 2; bit > 0; bit /= 2)
-        value += __shfl_xor_sync(0xffffffffu, value, bit);
+    for (int bit = SIDE / 2; bit > 0; bit /= 2) value += __shfl_xor_sync(0xffffffffu, value, bit);
     return value;
 }
 
@@ -173,7 +171,8 @@ __global__ void __launch_bounds__(THREADS) attention_forward_general(const mti_a
         dot(m, q, span_of<T>(x.k, b, h_kv, j, n), x.d, score);
         MTI_UNROLL
         for (int r = 0; r < ROWS; r++) {
-            int64_t i = p.first + y * ROWS + r, seen = mti_attn_seen(x, i), first = (p.head * x.s + i) * x.t;
+            int64_t i = p.first + y * ROWS + r, seen = mti_attn_seen(x, i),
+                    first = (p.head * x.s + i) * x.t;
             R best = most[r], total = 0;
             MTI_UNROLL
             for (int c = 0; c < ROWS; c++) {
@@ -209,7 +208,8 @@ __global__ void __launch_bounds__(THREADS) attention_forward_general(const mti_a
             static_cast<R *>(x.lse)[p.head * x.s + i] =
                 sum[r] == 0 ? -R(INFINITY) : most[r] + log_of(sum[r]);
     }
-    put<T, R, W>(out, R(1), mti_attn_row<T>(x.o, b, h, p.first), x.o.row, x.s - p.first, p.from, x.d);
+    put<T, R, W>(out, R(1), mti_attn_row<T>(x.o, b, h, p.first), x.o.row, x.s - p.first, p.from,
+                 x.d);
 }
 
 /* ---- backward ---- */
@@ -251,8 +251,7 @@ __global__ void __launch_bounds__(THREADS) attention_dk_dv_general(const mti_att
             dot(m, k, q, x.d, weight);
             dot(m, v, d_o, x.d, ds);
             MTI_UNROLL
-            for (int r = 0; r < ROWS; r++)
-                MTI_UNROLL
+            for (int r = 0; r < ROWS; r++) MTI_UNROLL
             for (int c = 0; c < ROWS; c++) {
                 int at = (y * ROWS + r) * WEIGHT_PITCH + col + c * SIDE;
                 weights_of_pair(x, drop, b * x.a + h, i + col + c * SIDE, p.first + y * ROWS + r,
@@ -289,8 +288,7 @@ __global__ void __launch_bounds__(THREADS) attention_dq_general(const mti_attn_a
         dot(m, q, k, x.d, weight);
         dot(m, d_o, v, x.d, ds);
         MTI_UNROLL
-        for (int r = 0; r < ROWS; r++)
-            MTI_UNROLL
+        for (int r = 0; r < ROWS; r++) MTI_UNROLL
         for (int c = 0; c < ROWS; c++) {
             weights_of_pair(x, drop, p.head, p.first + y * ROWS + r, j + col + c * SIDE,
                             &weight[r][c], &ds[r][c]);
@@ -312,9 +310,9 @@ bool launch(mti_ctx *ctx, const mti_attn_args &x, void (*attention_general)(cons
 {
     int64_t parts = x.d > W ? (x.d + W - 1) / W : 1, blocks = (n + TILE - 1) / TILE * heads * parts;
     size_t shared = sizeof(room<mti_wide<T>, W>);
-    return blocks == 0 || (mti_attn_allow_shared(attention_general, shared) &&
-                           MTI_LAUNCH(ctx, attention_general, static_cast<unsigned>(blocks),
-                                      THREADS, shared, x));
+    return blocks == 0 ||
+           (mti_attn_allow_shared(attention_general, shared) &&
+            MTI_LAUNCH(ctx, attention_general, static_cast<unsigned>(blocks), THREADS, shared, x));
 }
 
 template <typename T, int W> bool forward(mti_ctx *ctx, const mti_attn_args &x)
