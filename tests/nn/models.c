@@ -308,7 +308,9 @@ static void a_gpt_refuses_tokens_that_are_none(void **state)
     assert_null(mt_forward(gpt, longer));
     mtt_failed(MT_ERR_ARGUMENT, "5 tokens", "context is 4");
     MT_AUTO mt_tensor *outside = mt_full(device, MT_I64, MT_SHAPE(1, 2), 5);
-    assert_null(mt_forward(gpt, outside));
+    /* a device that works on its own says so when it is waited for */
+    MT_AUTO mt_tensor *queued = mt_forward(gpt, outside);
+    assert_true(!queued || mt_device_sync(device) != MT_OK);
     mtt_failed(MT_ERR_ARGUMENT, "5");
     assert_string_equal(mt_scope_path(), "");
     mt_module_free(gpt);

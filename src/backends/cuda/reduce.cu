@@ -262,7 +262,7 @@ template <int N> static mti_steps make_steps(const mti_layout<N> &l, int k, int 
     int64_t count = 1;
     for (int d = 0; d < rank; d++) {
         bool last = d == rank - 1;
-        s.shape[d] = last ? l.shape[d] / width : l.shape[d];
+        s.shape[d] = last ? (l.shape[d] + width - 1) / width : l.shape[d];
         s.stride[d] = last ? l.stride[k][d] * width : l.stride[k][d];
         count *= s.shape[d];
     }
