@@ -1,0 +1,115 @@
+/* Copies and casts on the device, beside the CPU: the same bits in every layout. */
+#include "twins.h"
+
+static void check_copy(const mtt_pair *p, mt_dtype from, mt_dtype to, const mtt_shape *shape,
+                       mtt_placing x_placing, mtt_placing y_placing, int64_t skip)
+{
+    double lo = from == MT_U8 || from == MT_BOOL ? 0 : -100;
+    double hi = from == MT_BOOL ? 2 : to == MT_U8 ? 50 : 120;
+    if (to == MT_U8 && lo < 0) lo = 0; /* what a cast of negative numbers gives is another test */
+    mtt_twin x = mtt_twin_make(p, from, shape->rank, shape->at, x_placing, skip, lo, hi);
+    mtt_twin y = mtt_twin_make(p, to, shape->rank, shape->at, y_placing, 0, 0, 2);
+    mtt_ok(p->cpu->copy(p->cpu_ctx, &x.host, &y.host), "copy");
+    mtt_ok(p->dev->copy(p->dev_ctx, &x.dev, &y.dev), "copy");
+    mtt_twin_check(p, &y, 0, "copy");
+    mtt_twin_drop(p, &x), mtt_twin_drop(p, &y);
+}
+
+static void copies_between_all_layouts_keep_every_bit(void **state)
+{
+    mtt_pair *p = *state;
+    const mt_dtype dtypes[] = {MT_F32, MT_F64, MT_BF16, MT_BOOL};
+    for (int t = 0; t < 4; t++)
+        for (int s = 0; s < mtt_n_shapes; s++)
+            for (mtt_placing x = 0; x <= MTT_PLACED_BROADCAST; x++)
+                for (mtt_placing y = 0; y < MTT_PLACING_COUNT; y++)
+                    if (x != MTT_PLACING_COUNT)
+                        check_copy(p, dtypes[t], dtypes[t], &mtt_shapes[s], x, y, s % 3);
+}
+
+static void casts_between_all_types_match_the_cpu(void **state)
+{
+    mtt_pair *p = *state;
+    const mtt_shape dense = {1, {1029}}, rows = {2, {6, 48}}, odd = {3, {3, 5, 7}};
+    for (mt_dtype from = 0; from < MT_DTYPE_COUNT; from++)
+        for (mt_dtype to = 0; to < MT_DTYPE_COUNT; to++) {
+            check_copy(p, from, to, &dense, MTT_PLACED_DENSE, MTT_PLACED_DENSE, 0);
+            check_copy(p, from, to, &rows, MTT_PLACED_BROADCAST, MTT_PLACED_DENSE, 0);
+            check_copy(p, from, to, &odd, MTT_PLACED_REVERSED, MTT_PLACED_PADDED, 1);
+        }
+}
+
+/* Every vector width and every tile: whole, cut at one side, cut at both; batches around. */
+static void transposes_of_all_sizes_keep_every_bit(void **state)
+{
+    mtt_pair *p = *state;
+    const mt_dtype dtypes[] = {MT_U8, MT_F16, MT_I32, MT_F64};
+    const int64_t sides[] = {4, 31, 32, 64, 65, 132};
+    for (int t = 0; t < 4; t++)
+        for (int a = 0; a < 6; a++)
+            for (int b = 0; b < 6; b++) {
+                const mtt_shape plain = {2, {sides[a], sides[b]}};
+                const mtt_shape batch = {3, {sides[a], 3, sides[b]}};
+                check_copy(p, dtypes[t], dtypes[t], &plain, MTT_PLACED_REVERSED, MTT_PLACED_DENSE,
+                           0);
+                check_copy(p, dtypes[t], dtypes[t], &plain, MTT_PLACED_DENSE, MTT_PLACED_REVERSED,
+                           1);
+                check_copy(p, dtypes[t], dtypes[t], &batch, MTT_PLACED_REVERSED, MTT_PLACED_PADDED,
+                           0);
+            }
+}
+
+/* Heads out of the rows and back: [b,s,a,d] read as [b,a,s,d]. */
+static void heads_are_moved_in_vectors(void **state)
+{
+    mtt_pair *p = *state;
+    const int64_t shape[4] = {2, 5, 3, 16};
+    for (int t = 0; t < 4; t++) {
+        mtt_twin x = mtt_twin_make(p, mtt_floats[t], 4, shape, MTT_PLACED_DENSE, 0, -1, 1);
+        const int64_t moved[4] = {2, 3, 5, 16};
+        mtt_twin y = mtt_twin_make(p, mtt_floats[t], 4, moved, MTT_PLACED_DENSE, 0, 0, 1);
+        mti_view *views[2] = {&x.host, &x.dev};
+        for (int k = 0; k < 2; k++) {
+            int64_t stride = views[k]->stride[1];
+            views[k]->stride[1] = views[k]->stride[2], views[k]->stride[2] = stride;
+            views[k]->shape[1] = 3, views[k]->shape[2] = 5;
+        }
+        mtt_ok(p->cpu->copy(p->cpu_ctx, &x.host, &y.host), "copy");
+        mtt_ok(p->dev->copy(p->dev_ctx, &x.dev, &y.dev), "copy");
+        mtt_twin_check(p, &y, 0, "heads");
+        mtt_twin_drop(p, &x), mtt_twin_drop(p, &y);
+    }
+}
+
+static void extreme_numbers_are_cast_as_on_the_cpu(void **state)
+{
+    mtt_pair *p = *state;
+    const double extremes[] = {
+        (double)NAN, 1e300,  -1e300,   (double)INFINITY, -0.0,       65519.9,      65520, 3.5,
+        -3.5,        0x1p62, 0x1p-149, 0x1p-25,          1.00390625, 2147483648.0, 300};
+    const int64_t n = sizeof extremes / sizeof *extremes;
+    for (int from = 0; from < 4; from++)
+        for (mt_dtype to = 0; to < MT_DTYPE_COUNT; to++) {
+            mtt_twin x = mtt_twin_make(p, mtt_floats[from], 1, &n, MTT_PLACED_DENSE, 0, 0, 1);
+            mtt_twin y = mtt_twin_make(p, to, 1, &n, MTT_PLACED_DENSE, 0, 0, 1);
+            for (int64_t i = 0; i < n; i++) mtt_set(&x.host, i, extremes[i]);
+            mtt_twin_push(p, &x);
+            mtt_ok(p->cpu->copy(p->cpu_ctx, &x.host, &y.host), "copy");
+            mtt_ok(p->dev->copy(p->dev_ctx, &x.dev, &y.dev), "copy");
+            /* a NaN may have any payload */
+            mtt_twin_check(p, &y, mt_dtype_is_float(to) ? 1e-300 : 0, mt_dtype_name(to));
+            mtt_twin_drop(p, &x), mtt_twin_drop(p, &y);
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(copies_between_all_layouts_keep_every_bit),
+        cmocka_unit_test(casts_between_all_types_match_the_cpu),
+        cmocka_unit_test(transposes_of_all_sizes_keep_every_bit),
+        cmocka_unit_test(heads_are_moved_in_vectors),
+        cmocka_unit_test(extreme_numbers_are_cast_as_on_the_cpu),
+    };
+    return cmocka_run_group_tests(tests, mtt_open, mtt_close_pair);
+}

@@ -1,0 +1,131 @@
+/* Optimizer steps over many tensors on the device, beside the CPU's. */
+#include "twins.h"
+
+#define N_ITEMS 150 /* more than one launch takes */
+
+typedef struct tensors {
+    mtt_twin p[N_ITEMS], g[N_ITEMS], m[N_ITEMS], v[N_ITEMS];
+    mti_opt_item host[N_ITEMS], dev[N_ITEMS];
+} tensors;
+
+/* Short and long ones, empty ones, ones out of alignment; dtype MT_DTYPE_COUNT: all four in turn.
+ */
+static tensors *make(const mtt_pair *pair, mt_dtype dtype, bool momentum)
+{
+    const int64_t sizes[] = {1, 0, 1000, 17, 8192, 3, 20011, 64};
+    tensors *t = calloc(1, sizeof *t);
+    assert_non_null(t);
+    for (int k = 0; k < N_ITEMS; k++) {
+        mt_dtype narrow = dtype == MT_DTYPE_COUNT ? mtt_floats[k % 4] : dtype;
+        mt_dtype wide = narrow == MT_F64 ? MT_F64 : MT_F32;
+        int64_t n = sizes[k % 8], skip = k % 5 == 0, *shape = &n;
+        t->p[k] = mtt_twin_make(pair, narrow, 1, shape, MTT_PLACED_DENSE, skip, -1, 1);
+        t->g[k] = mtt_twin_make(pair, narrow, 1, shape, MTT_PLACED_DENSE, 0, -2, 1);
+        t->m[k] = mtt_twin_make(pair, wide, 1, shape, MTT_PLACED_DENSE, 0, -1, 2);
+        t->v[k] = mtt_twin_make(pair, wide, 1, shape, MTT_PLACED_DENSE, skip, 0.01, 1);
+        t->host[k] = (mti_opt_item){.n = n,
+                                    .dtype = narrow,
+                                    .p = t->p[k].host.data,
+                                    .g = t->g[k].host.data,
+                                    .m = momentum ? t->m[k].host.data : NULL,
+                                    .v = t->v[k].host.data,
+                                    .weight_decay = 0.01 * k};
+        t->dev[k] = t->host[k];
+        t->dev[k].p = t->p[k].dev.data, t->dev[k].g = t->g[k].dev.data;
+        t->dev[k].m = momentum ? t->m[k].dev.data : NULL, t->dev[k].v = t->v[k].dev.data;
+    }
+    return t;
+}
+
+static void check_and_drop(const mtt_pair *pair, tensors *t)
+{
+    for (int k = 0; k < N_ITEMS; k++) {
+        double wide = t->host[k].dtype == MT_F64 ? 8 * 0x1p-52 : 8 * 0x1p-23;
+        mtt_twin_check(pair, &t->p[k], wide + mtt_epsilon(t->host[k].dtype), "p");
+        mtt_twin_check(pair, &t->g[k], 0, "g");
+        mtt_twin_check(pair, &t->m[k], wide, "m");
+        mtt_twin_check(pair, &t->v[k], wide, "v");
+        mtt_twin_drop(pair, &t->p[k]), mtt_twin_drop(pair, &t->g[k]);
+        mtt_twin_drop(pair, &t->m[k]), mtt_twin_drop(pair, &t->v[k]);
+    }
+    free(t);
+}
+
+static void adamw_steps_match_the_cpu(void **state)
+{
+    mtt_pair *p = *state;
+    for (int d = 0; d <= 4; d++) {
+        tensors *t = make(p, d < 4 ? mtt_floats[d] : MT_DTYPE_COUNT, true);
+        for (int64_t step = 1; step <= 2; step++) {
+            mti_opt_params o = {.lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .step = step};
+            mtt_ok(p->cpu->adamw(p->cpu_ctx, &o, N_ITEMS, t->host), "adamw");
+            mtt_ok(p->dev->adamw(p->dev_ctx, &o, N_ITEMS, t->dev), "adamw");
+        }
+        check_and_drop(p, t);
+    }
+}
+
+static void sgd_steps_match_the_cpu_with_and_without_momentum(void **state)
+{
+    mtt_pair *p = *state;
+    for (int d = 0; d <= 4; d++)
+        for (int momentum = 0; momentum < 2; momentum++) {
+            tensors *t = make(p, d < 4 ? mtt_floats[d] : MT_DTYPE_COUNT, momentum);
+            for (int k = 0; k < N_ITEMS && momentum;
+                 k++) { /* before step 1 it counts for nothing */
+                if (t->host[k].n) mtt_set(&t->m[k].host, 0, (double)NAN);
+                mtt_twin_push(p, &t->m[k]);
+            }
+            for (int64_t step = 1; step <= 2; step++) {
+                mti_opt_params o = {.lr = 0.1, .momentum = 0.9 * momentum, .step = step};
+                mtt_ok(p->cpu->sgd(p->cpu_ctx, &o, N_ITEMS, t->host), "sgd");
+                mtt_ok(p->dev->sgd(p->dev_ctx, &o, N_ITEMS, t->dev), "sgd");
+            }
+            check_and_drop(p, t);
+        }
+}
+
+static void clipping_measures_and_scales_like_the_cpu(void **state)
+{
+    mtt_pair *p = *state;
+    for (int d = 0; d <= 4; d++) {
+        tensors *t = make(p, d < 4 ? mtt_floats[d] : MT_DTYPE_COUNT, true);
+        double want, got, again;
+        mtt_ok(p->cpu->sum_squares(p->cpu_ctx, N_ITEMS, t->host, &want), "sum_squares");
+        mtt_ok(p->dev->sum_squares(p->dev_ctx, N_ITEMS, t->dev, &got), "sum_squares");
+        mtt_ok(p->dev->sum_squares(p->dev_ctx, N_ITEMS, t->dev, &again), "sum_squares");
+        mtt_close(got, want, 1e-12, "sum of squares", 0);
+        assert_true(got == again);
+        mtt_ok(p->cpu->scale_all(p->cpu_ctx, 0.3, N_ITEMS, t->host), "scale");
+        mtt_ok(p->dev->scale_all(p->dev_ctx, 0.3, N_ITEMS, t->dev), "scale");
+        check_and_drop(p, t);
+    }
+    double none = 1;
+    mtt_ok(p->dev->sum_squares(p->dev_ctx, 0, NULL, &none), "sum_squares");
+    assert_true(none == 0);
+}
+
+/* More chunks than there are places for partial sums. */
+static void squares_of_a_large_tensor_are_all_counted(void **state)
+{
+    mtt_pair *p = *state;
+    const int64_t n = 1100 * 8192 + 5;
+    mtt_twin g = mtt_twin_make(p, MT_BF16, 1, &n, MTT_PLACED_DENSE, 0, 0, 1);
+    mtt_ok(p->dev->fill(p->dev_ctx, &g.dev, 3), "fill");
+    const mti_opt_item item = {.n = n, .dtype = MT_BF16, .g = g.dev.data};
+    double got;
+    mtt_ok(p->dev->sum_squares(p->dev_ctx, 1, &item, &got), "sum_squares");
+    assert_true(got == 9.0 * (double)n);
+    mtt_twin_drop(p, &g);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(adamw_steps_match_the_cpu),
+        cmocka_unit_test(sgd_steps_match_the_cpu_with_and_without_momentum),
+        cmocka_unit_test(clipping_measures_and_scales_like_the_cpu),
+        cmocka_unit_test(squares_of_a_large_tensor_are_all_counted),
+    };
+    return cmocka_run_group_tests(tests, mtt_open, mtt_close_pair);
+}
