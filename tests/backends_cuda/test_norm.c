@@ -1,0 +1,173 @@
+/* Layer norm and its backward on the device, beside the CPU. */
+#include "twins.h"
+
+/* In registers of lanes, of a block, and not at all, forward and backward. */
+static const int64_t lengths[] = {1,   2,   3,   7,    8,    9,    31,   64,   65,   127,  255, 256,
+                                  257, 512, 513, 1000, 1024, 1031, 2048, 4103, 4104, 8200, 9001};
+#define N_LENGTHS (int)(sizeof lengths / sizeof *lengths)
+
+static double tolerance_of(mt_dtype dtype)
+{
+    return (dtype == MT_F32 || dtype == MT_F64 ? 32 : 1) * mtt_epsilon(dtype);
+}
+
+typedef struct norm_case {
+    mtt_twin x, w, b, y, mean, rstd, dy, dx, dw, db;
+} norm_case;
+
+static norm_case make(const mtt_pair *p, mt_dtype dtype, int64_t rows, int64_t n,
+                      mtt_placing placing, int64_t skip)
+{
+    const int64_t shape[] = {rows, 2, n}, row[] = {n}, column[] = {2 * rows};
+    mt_dtype wide = dtype == MT_F64 ? MT_F64 : MT_F32;
+    mtt_placing dense = MTT_PLACED_DENSE;
+    return (norm_case){.x = mtt_twin_make(p, dtype, 3, shape, placing, skip, -2, 3),
+                       .y = mtt_twin_make(p, dtype, 3, shape, dense, 0, 0, 1),
+                       .dy = mtt_twin_make(p, dtype, 3, shape, dense, skip, -1, 1),
+                       .dx = mtt_twin_make(p, dtype, 3, shape, placing, 0, 0, 1),
+                       .w = mtt_twin_make(p, dtype, 1, row, dense, skip, 0.5, 2),
+                       .b = mtt_twin_make(p, dtype, 1, row, dense, 0, -1, 1),
+                       .dw = mtt_twin_make(p, dtype, 1, row, dense, skip, 0, 1),
+                       .db = mtt_twin_make(p, dtype, 1, row, dense, 0, 0, 1),
+                       .mean = mtt_twin_make(p, wide, 1, column, dense, 0, 0, 1),
+                       .rstd = mtt_twin_make(p, wide, 1, column, dense, 0, 0, 1)};
+}
+
+static void drop(const mtt_pair *p, norm_case *c)
+{
+    mtt_twin *all[] = {&c->x,    &c->w,  &c->b,  &c->y,  &c->mean,
+                       &c->rstd, &c->dy, &c->dx, &c->dw, &c->db};
+    for (int i = 0; i < 10; i++) mtt_twin_drop(p, all[i]);
+}
+
+static void forward(const mtt_pair *p, norm_case *c, bool has_w, bool has_b, bool has_stats)
+{
+    mtt_ok(p->cpu->layer_norm(p->cpu_ctx, 1e-5, &c->x.host, has_w ? &c->w.host : NULL,
+                              has_b ? &c->b.host : NULL, &c->y.host,
+                              has_stats ? &c->mean.host : NULL, has_stats ? &c->rstd.host : NULL),
+           "layer_norm");
+    mtt_ok(p->dev->layer_norm(p->dev_ctx, 1e-5, &c->x.dev, has_w ? &c->w.dev : NULL,
+                              has_b ? &c->b.dev : NULL, &c->y.dev, has_stats ? &c->mean.dev : NULL,
+                              has_stats ? &c->rstd.dev : NULL),
+           "layer_norm");
+}
+
+/* wanted: 1 dx, 2 dw, 4 db */
+static void backward(const mtt_pair *p, norm_case *c, bool has_w, int wanted)
+{
+    size_t n_cpu = p->cpu->layer_norm_backward_scratch(p->cpu_ctx, &c->x.host);
+    size_t n_dev = p->dev->layer_norm_backward_scratch(p->dev_ctx, &c->x.dev);
+    void *cpu = malloc(n_cpu), *dev = n_dev ? p->dev->alloc(p->dev_ctx, n_dev) : NULL;
+    mtt_ok(p->cpu->layer_norm_backward(
+               p->cpu_ctx, &c->dy.host, &c->x.host, has_w ? &c->w.host : NULL, &c->mean.host,
+               &c->rstd.host, wanted & 1 ? &c->dx.host : NULL, wanted & 2 ? &c->dw.host : NULL,
+               wanted & 4 ? &c->db.host : NULL, cpu),
+           "layer_norm backward");
+    mtt_ok(p->dev->layer_norm_backward(p->dev_ctx, &c->dy.dev, &c->x.dev, has_w ? &c->w.dev : NULL,
+                                       &c->mean.dev, &c->rstd.dev, wanted & 1 ? &c->dx.dev : NULL,
+                                       wanted & 2 ? &c->dw.dev : NULL,
+                                       wanted & 4 ? &c->db.dev : NULL, dev),
+           "layer_norm backward");
+    mtt_ok(p->dev->sync(p->dev_ctx), "sync");
+    free(cpu);
+    if (dev) p->dev->free(p->dev_ctx, dev, n_dev);
+}
+
+/* The sums over rows grow with their number, and so do the errors that mtt_close compares with 1.
+ */
+static void check(const mtt_pair *p, mt_dtype dtype, int64_t rows, int64_t n, mtt_placing placing,
+                  int64_t skip, bool has_w, bool has_b, int wanted)
+{
+    double eps = tolerance_of(dtype);
+    norm_case c = make(p, dtype, rows, n, placing, skip);
+    forward(p, &c, has_w, has_b, true);
+    mtt_twin_check(p, &c.y, 4 * eps, "y");
+    mtt_twin_check(p, &c.mean, eps, "mean");
+    mtt_twin_check(p, &c.rstd, 4 * eps, "rstd");
+    backward(p, &c, has_w, wanted);
+    mtt_twin_check(p, &c.dx, 4 * eps, "dx");
+    mtt_twin_check(p, &c.dw, 8 * eps, "dw");
+    mtt_twin_check(p, &c.db, 8 * eps, "db");
+    drop(p, &c);
+}
+
+static void rows_of_any_length_match_the_cpu(void **state)
+{
+    mtt_pair *p = *state;
+    for (int t = 0; t < 4; t++)
+        for (int k = 0; k < N_LENGTHS; k++) {
+            if (lengths[k] == 1) continue; /* rstd is 1/sqrt(eps): see below */
+            check(p, mtt_floats[t], 3, lengths[k], MTT_PLACED_DENSE, 0, true, true, 7);
+            check(p, mtt_floats[t], 2, lengths[k], MTT_PLACED_PADDED, 1, true, true, 7);
+        }
+}
+
+static void rows_of_one_element_come_out_as_the_bias(void **state)
+{
+    mtt_pair *p = *state;
+    for (int t = 0; t < 4; t++) {
+        norm_case c = make(p, mtt_floats[t], 3, 1, MTT_PLACED_DENSE, 0);
+        forward(p, &c, true, true, true);
+        mtt_twin_check(p, &c.y, 0, "y");
+        mtt_twin_check(p, &c.mean, 0, "mean");
+        drop(p, &c);
+    }
+}
+
+static void more_rows_than_blocks_are_added_up_in_parts(void **state)
+{
+    mtt_pair *p = *state;
+    check(p, MT_F32, 700, 24, MTT_PLACED_DENSE, 0, true, true, 7);
+    check(p, MT_BF16, 1300, 130, MTT_PLACED_DENSE, 0, true, true, 7);
+    check(p, MT_F64, 300, 600, MTT_PLACED_DENSE, 0, true, true, 7);
+    check(p, MT_F32, 300, 1032, MTT_PLACED_DENSE, 0, true, true, 7);
+}
+
+static void what_is_not_wanted_is_not_touched(void **state)
+{
+    mtt_pair *p = *state;
+    for (int wanted = 0; wanted < 8; wanted++) {
+        check(p, MT_F32, 9, 40, MTT_PLACED_DENSE, 0, wanted & 1, wanted & 2, wanted);
+        check(p, MT_BF16, 3, 9001, MTT_PLACED_DENSE, 0, !(wanted & 1), wanted & 4, wanted);
+    }
+    norm_case c = make(p, MT_F32, 3, 50, MTT_PLACED_DENSE, 0);
+    forward(p, &c, true, false, false);
+    mtt_twin_check(p, &c.y, 1e-5, "y");
+    mtt_twin_check(p, &c.mean, 0, "mean");
+    drop(p, &c);
+}
+
+static void no_rows_leave_gradients_of_zero(void **state)
+{
+    check(*state, MT_F32, 0, 40, MTT_PLACED_DENSE, 0, true, true, 7);
+}
+
+static void a_nan_stays_in_its_row_and_reaches_every_sum(void **state)
+{
+    mtt_pair *p = *state;
+    for (int t = 0; t < 4; t++) {
+        norm_case c = make(p, mtt_floats[t], 3, 300, MTT_PLACED_DENSE, 0);
+        mtt_set(&c.x.host, 300 + 7, (double)NAN);
+        mtt_set(&c.x.host, 900 + 299, (double)INFINITY);
+        mtt_twin_push(p, &c.x);
+        forward(p, &c, true, true, true);
+        mtt_twin_check(p, &c.y, 4 * tolerance_of(mtt_floats[t]), "y");
+        backward(p, &c, true, 7);
+        mtt_twin_check(p, &c.dx, 4 * tolerance_of(mtt_floats[t]), "dx");
+        mtt_twin_check(p, &c.dw, 4 * tolerance_of(mtt_floats[t]), "dw");
+        drop(p, &c);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_of_any_length_match_the_cpu),
+        cmocka_unit_test(rows_of_one_element_come_out_as_the_bias),
+        cmocka_unit_test(more_rows_than_blocks_are_added_up_in_parts),
+        cmocka_unit_test(what_is_not_wanted_is_not_touched),
+        cmocka_unit_test(no_rows_leave_gradients_of_zero),
+        cmocka_unit_test(a_nan_stays_in_its_row_and_reaches_every_sum),
+    };
+    return cmocka_run_group_tests(tests, mtt_open, mtt_close_pair);
+}
