@@ -2,6 +2,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <map>
+#include <mutex>
 #include <vector>
 #include "cudasim/cudasim.h"
 #include "cudasim/fiber.h"
@@ -429,9 +430,13 @@ static cudaError_t refuse(const char *name, const char *why)
     return cudaErrorInvalidConfiguration;
 }
 
+/* One grid at a time, whichever host thread asks. */
+static std::mutex one_grid;
+
 cudaError_t run(const char *name, const void *kernel, dim3 grid, dim3 block, size_t n_shared,
                 void (*call)(const void *arguments), const void *arguments)
 {
+    std::lock_guard<std::mutex> turn(one_grid);
     uint64_t n_threads = (uint64_t)block.x * block.y * block.z;
     if (!grid.x || !grid.y || !grid.z || !n_threads) return refuse(name, "an empty grid or block");
     if (n_threads > max_threads || block.z > 64)
@@ -453,6 +458,7 @@ cudaError_t run(const char *name, const void *kernel, dim3 grid, dim3 block, siz
 
     sim.name = name, sim.call = call, sim.arguments = arguments;
     sim.failed = false;
+    sim.host.is_host = true;
     sim.random = sim.seed;
     sim.n_threads = (unsigned)n_threads;
     sim.dynamic = (unsigned char *)dynamic;

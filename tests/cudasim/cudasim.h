@@ -10,7 +10,7 @@
  *   - an asynchronous copy to shared memory arrives when it is waited for, no sooner;
  *   - the order in which threads and blocks run is a choice (cudasim_set_schedule, environment
  *     CUDASIM_SCHEDULE=forward|reverse|SEED): results that depend on it betray a race.
- * One grid at a time; the runtime is not for several host threads at once. No figure measured
+ * One grid runs at a time. No figure measured
  * here says anything about a GPU. */
 #ifndef CUDASIM_H
 #define CUDASIM_H

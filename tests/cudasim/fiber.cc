@@ -32,15 +32,15 @@ static void before_switch(fiber *from, const fiber *to)
 #endif
 }
 
+/* `self` runs again, after `from`. */
 static void after_switch(fiber *self, fiber *from)
 {
 #ifdef WITH_ASAN
     const void *bottom;
     size_t size;
     __sanitizer_finish_switch_fiber(self ? self->fake_stack : nullptr, &bottom, &size);
-    /* The host thread's stack is not ours to know: learn it from the first switch away. */
-    if (from && !from->stack)
-        from->stack = (char *)const_cast<void *>(bottom), from->n_stack = size;
+    /* A host thread's stack is not ours to know: it is learnt when the thread is left. */
+    if (from->is_host) from->stack = (char *)const_cast<void *>(bottom), from->n_stack = size;
 #else
     (void)self, (void)from;
 #endif
@@ -142,7 +142,7 @@ void fiber_switch(fiber *from, fiber *to)
 {
     before_switch(from, to);
     leave(from, to);
-    after_switch(from, nullptr);
+    after_switch(from, to);
 }
 
 void fiber_restart(fiber *f, void (*entry)())

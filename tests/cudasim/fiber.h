@@ -10,7 +10,8 @@ namespace cudasim
 struct fiber {
     void *context;    /* saved stack pointer, or a ucontext_t */
     void *fake_stack; /* AddressSanitizer's */
-    char *stack;      /* NULL for the stack of the host thread itself */
+    bool is_host;     /* the stack of a host thread itself, not one of ours */
+    char *stack;
     size_t n_stack;
 };
 
@@ -19,6 +20,7 @@ bool fiber_create(fiber *f, size_t index, void (*entry)());
 void fiber_destroy(fiber *f);
 /* To be called first thing in entry, with the fiber that switched to it. */
 void fiber_started(fiber *from);
+/* Until `to` switches back to `from`. */
 void fiber_switch(fiber *from, fiber *to);
 /* Makes a fiber that was abandoned in the middle start anew. */
 void fiber_restart(fiber *f, void (*entry)());

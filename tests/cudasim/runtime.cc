@@ -11,7 +11,7 @@ struct cudasim_event {
     int unused;
 };
 
-static cudaError_t last_error;
+static thread_local cudaError_t last_error;
 
 static cudaError_t keep(cudaError_t status)
 {

@@ -70,7 +70,7 @@ template <class T> static double last_below(double lo, double hi)
     memcpy(&bits, &t, sizeof t);
     /* as sign and magnitude: one less, or more below zero, is the next one down */
     bits = value > 0 ? bits - 1 : value < 0 ? bits + 1 : sign + 1;
-    memcpy(&t, &bits, sizeof t);
+    memcpy(static_cast<void *>(&t), &bits, sizeof t);
     return (double)mti_widen(t);
 }
 
