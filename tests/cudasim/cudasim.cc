@@ -78,6 +78,7 @@ static struct simulator {
     std::vector<unsigned> turns;
     std::vector<shared_array> shared;
     unsigned char *dynamic; /* exactly as long as was asked for */
+    size_t n_dynamic;
     /* stacks */
     fiber host;
     fiber fibers[max_threads];
@@ -368,6 +369,7 @@ static bool run_block()
     sim.epoch++;
     sim.n_done = sim.n_at_barrier = 0;
     sim.shared.clear();
+    memset(sim.dynamic, poison, sim.n_dynamic);
     for (unsigned i = 0; i < sim.n_threads; i++) {
         sim.threads[i].at = state::unstarted;
         sim.threads[i].copies.clear();
@@ -465,7 +467,7 @@ cudaError_t run(const char *name, const void *kernel, dim3 grid, dim3 block, siz
     gridDim = grid, blockDim = block;
     sim.n_launches++;
     sim.n_all_threads += n_threads * grid.x * grid.y * grid.z;
-    memset(dynamic, poison, n_shared);
+    sim.n_dynamic = n_shared;
     bool ok = run_grid(grid);
     free(dynamic);
     if (ok) return cudaSuccess;
