@@ -20,7 +20,7 @@ static mti_attn describe(const mti_attention *at)
     x.b = q->shape[0], x.a = q->shape[1], x.s = q->shape[2], x.d = q->shape[3];
     x.a_kv = k->shape[1], x.t = k->shape[2];
     /* Causal blocks compute scores above the diagonal too: fewer if they are narrow. */
-    x.block_q = min64(x.s, at->causal && x.s <= 512 ? 32 : 64);
+    x.block_q = min64(x.s, !at->causal || x.s > 512 ? 64 : x.s > 64 ? 32 : 16);
     x.block_k = min64(x.t, max64(16, min64(128, 8192 / max64(1, x.d))));
     x.q_blocks = x.block_q > 0 ? (x.s + x.block_q - 1) / x.block_q : 0;
     return x;

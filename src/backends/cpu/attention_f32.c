@@ -1,7 +1,7 @@
 /* attention_f32.c: flash attention in f32, for f32, bf16 and f16. */
 #define REAL             float
 #define REAL_DTYPE       MT_F32
-#define EXP              mti_exp_f32
+#define EXP              mti_exp_nonpositive_f32
 #define LOG              logf
 #define GEMM             mti_sgemm
 #define TRANSPOSE        mti_stranspose

@@ -191,15 +191,21 @@ static mti_mat block(const mti_gemm *g, const mti_gemm_side *s, const char *at, 
 
 /* Rows of c start as bias (+ c), or as 0 when nothing else will write them. */
 #define DEFINE_START_TILE(name, T)                                                                 \
-    static void name(const mti_gemm *g, const mti_gemm_tile *t)                                    \
+    static MTI_MULTIVERSION void name(const mti_gemm *g, const mti_gemm_tile *t)                   \
     {                                                                                              \
         const T *bias = (const T *)(const void *)g->bias;                                          \
-        for (int64_t i = t->i; i < t->i + t->m; i++) {                                             \
-            T *row = (T *)(void *)t->c + i * g->c.ld;                                              \
-            for (int64_t j = t->j; j < t->j + t->n; j++) {                                         \
-                T start = bias == NULL ? 0 : bias[g->bias_per_row ? i : j];                        \
-                row[j] = g->accumulate ? row[j] + start : start;                                   \
-            }                                                                                      \
+        const T *restrict columns = bias == NULL || g->bias_per_row ? NULL : bias + t->j;          \
+        for (int64_t i = t->i, n = t->n; i < t->i + t->m; i++) {                                   \
+            T *restrict row = (T *)(void *)t->c + i * g->c.ld + t->j;                              \
+            T all = bias != NULL && g->bias_per_row ? bias[i] : 0;                                 \
+            if (columns != NULL && g->accumulate)                                                  \
+                for (int64_t j = 0; j < n; j++) row[j] += columns[j];                              \
+            else if (columns != NULL)                                                              \
+                for (int64_t j = 0; j < n; j++) row[j] = columns[j];                               \
+            else if (g->accumulate)                                                                \
+                for (int64_t j = 0; j < n; j++) row[j] += all;                                     \
+            else                                                                                   \
+                for (int64_t j = 0; j < n; j++) row[j] = all;                                      \
         }                                                                                          \
     }
 DEFINE_START_TILE(start_tile_f32, float)
