@@ -28,6 +28,8 @@ struct mti_attn_args {
     uint32_t threshold;
     double keep_scale;            /* 1 / (1 - p); 0 for p = 1; 1 without dropout */
     const int64_t *seed, *offset; /* device memory; NULL without dropout */
+    /* of one launch: tiles of a head, heads of a batch item, and of queries to one of keys */
+    mti_divider tiles, heads, group;
 };
 
 /* The first element of row i of one head. */
@@ -35,6 +37,31 @@ template <typename T>
 __device__ __forceinline__ T *mti_attn_row(const mti_attn_rows &v, int64_t b, int64_t h, int64_t i)
 {
     return static_cast<T *>(v.data) + (b * v.batch + h * v.head + i * v.row);
+}
+
+/* x for a launch over `tiles` tiles of every one of `heads` heads; a head is the slower of the two.
+ */
+static inline mti_attn_args mti_attn_grid(const mti_attn_args &x, int64_t tiles, int64_t heads)
+{
+    mti_attn_args y = x;
+    y.tiles = mti_divide_by(static_cast<uint32_t>(tiles));
+    y.heads = mti_divide_by(static_cast<uint32_t>(heads));
+    y.group = mti_divide_by(static_cast<uint32_t>(x.a / x.a_kv));
+    return y;
+}
+
+/* What a block works on. Divisions by multiplying, so that all this stays out of the threads'
+ * registers: it is the same for all of them. */
+struct mti_attn_place {
+    int tile, head; /* of the head; b * heads + h */
+    int b, h;
+};
+
+__device__ __forceinline__ mti_attn_place mti_attn_place_of(const mti_attn_args &x)
+{
+    uint32_t head = mti_quotient(blockIdx.x, x.tiles), b = mti_quotient(head, x.heads);
+    return {static_cast<int>(blockIdx.x - head * x.tiles.by), static_cast<int>(head),
+            static_cast<int>(b), static_cast<int>(head - b * x.heads.by)};
 }
 
 /* Keys that query i sees: [0, this). */
@@ -76,7 +103,7 @@ __device__ __forceinline__ uint32_t mti_attn_keep4(const mti_attn_drop &r, int64
 {
     mti_u32x4 u = mti_philox(r.seed, r.offset + static_cast<uint64_t>(quad));
     uint32_t bits = 0;
-    MTI_UNROLL
+#pragma unroll
     for (int w = 0; w < 4; w++) bits |= (u.v[w] >> 8) >= r.threshold ? 1u << w : 0u;
     return bits;
 }

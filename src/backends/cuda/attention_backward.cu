@@ -18,9 +18,10 @@
 namespace
 {
 
-/* 16-row tiles a warp owns, and rows of the other side that a step takes. */
-template <int D> struct key_owner {
-    static constexpr int M = D <= 64 ? 2 : 1, STEP = D == 64 ? 32 : 64;
+/* 16-row tiles a warp owns, and rows of the other side that a step takes: what 255 registers
+ * hold. */
+template <int D, bool DROP> struct key_owner {
+    static constexpr int M = D <= (DROP ? 32 : 64) ? 2 : 1, STEP = M == 2 ? 32 : 64;
     static constexpr int WARP_ROWS = 16 * M, ROWS = WARP_ROWS * MTI_ATTN_WARPS;
     static constexpr int TILES = 2 * mti_attn_tile<ROWS, D>() + 3 * mti_attn_tile<STEP, D>();
 };
@@ -44,7 +45,7 @@ __device__ __forceinline__ void weights_of_keys(const mti_attn_args &x, const mt
     int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, c = lane % 4;
     float scale = static_cast<float>(x.scale * MTI_ATTN_LOG2E);
     float keep_scale = static_cast<float>(x.keep_scale);
-    MTI_UNROLL
+#pragma unroll
     for (int n = 0; n < N; n++) {
         int query = i + n * 8 + c * 2;
         float2 l = *reinterpret_cast<const float2 *>(lse + n * 8 + c * 2);
@@ -52,12 +53,12 @@ __device__ __forceinline__ void weights_of_keys(const mti_attn_args &x, const mt
         int seen[2] = {0, 0};
         if (mask)
             for (int e = 0; e < 2; e++) seen[e] = static_cast<int>(mti_attn_seen(x, query + e));
-        MTI_UNROLL
+#pragma unroll
         for (int m = 0; m < M; m++) {
             int key = j + m * 16 + g;
             uint32_t keep =
                 DROP ? mti_attn_keep_tile_t(drop, x.t, (x.s * head + query) * x.t + key) : 15u;
-            MTI_UNROLL
+#pragma unroll
             for (int r = 0; r < 4; r++) {
                 float weight = mti_exp2_fast(fmaf(p[m][n][r], scale, -(r % 2 == 0 ? l.x : l.y)));
                 if (mask && key + r / 2 * 8 >= seen[r % 2]) weight = 0.0f;
@@ -95,7 +96,7 @@ template <int STEP> __device__ __forceinline__ int first_query(const mti_attn_ar
 template <typename T, int D, bool DROP>
 __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_dk_dv(const mti_attn_args x)
 {
-    typedef key_owner<D> own;
+    typedef key_owner<D, DROP> own;
     constexpr int M = own::M, STEP = own::STEP, N = STEP / 8, P = mti_attn_pitch<D>();
     constexpr int TILE = mti_attn_tile<STEP, D>();
     MTI_DYNAMIC_SHARED(unsigned char, shared);
@@ -104,25 +105,23 @@ __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_dk_dv(const mti
     T *queries = values + mti_attn_tile<own::ROWS, D>(), *d_out = queries + 2 * TILE;
     int s = static_cast<int>(x.s), t = static_cast<int>(x.t), d = static_cast<int>(x.d);
     int thread = static_cast<int>(threadIdx.x), warp = thread / 32;
-    int blocks = (t + own::ROWS - 1) / own::ROWS, a = static_cast<int>(x.a);
-    int a_kv = static_cast<int>(x.a_kv), group = a / a_kv;
-    /* the first keys of a head, which most queries see, first */
-    int block_j = static_cast<int>(blockIdx.x) % blocks * own::ROWS;
-    int head_kv = static_cast<int>(blockIdx.x) / blocks, b = head_kv / a_kv, h_kv = head_kv % a_kv;
+    mti_attn_place at = mti_attn_place_of(x);
+    int block_j = at.tile * own::ROWS; /* the first keys, which most queries see, first */
+    int group = static_cast<int>(x.group.by), a = static_cast<int>(x.a);
     int j = block_j + warp * own::WARP_ROWS;
     mti_attn_drop drop = mti_attn_read_drop(x);
 
-    mti_attn_fetch<T, own::ROWS, D>(keys, mti_attn_row<T>(x.k, b, h_kv, block_j), x.k.row,
+    mti_attn_fetch<T, own::ROWS, D>(keys, mti_attn_row<T>(x.k, at.b, at.h, block_j), x.k.row,
                                     t - block_j, d);
-    mti_attn_fetch<T, own::ROWS, D>(values, mti_attn_row<T>(x.v, b, h_kv, block_j), x.v.row,
+    mti_attn_fetch<T, own::ROWS, D>(values, mti_attn_row<T>(x.v, at.b, at.h, block_j), x.v.row,
                                     t - block_j, d);
     int first = first_query<STEP>(x, block_j), i = first;
-    int h = h_kv * group, end = first < s ? h + group : h; /* heads that share these keys */
+    int h = at.h * group, end = first < s ? h + group : h; /* heads that share these keys */
     if (h < end) {
-        mti_attn_fetch<T, STEP, D>(queries, mti_attn_row<T>(x.q, b, h, i), x.q.row, s - i, d);
-        mti_attn_fetch<T, STEP, D>(d_out, mti_attn_row<T>(x.d_o, b, h, i), x.d_o.row, s - i, d);
+        mti_attn_fetch<T, STEP, D>(queries, mti_attn_row<T>(x.q, at.b, h, i), x.q.row, s - i, d);
+        mti_attn_fetch<T, STEP, D>(d_out, mti_attn_row<T>(x.d_o, at.b, h, i), x.d_o.row, s - i, d);
         if (thread < 2 * STEP)
-            sums[0][thread / STEP][thread % STEP] = read_sum<STEP>(x, b * a + h, i);
+            sums[0][thread / STEP][thread % STEP] = read_sum<STEP>(x, at.b * a + h, i);
     }
     mti_cp_async_commit();
     float dk[M][D / 8][4] = {}, dv[M][D / 8][4] = {};
@@ -133,21 +132,21 @@ __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_dk_dv(const mti
         __syncthreads(); /* this step's rows are there, the last step's queries not needed */
         if (next_h < end) {
             mti_attn_fetch<T, STEP, D>(queries + (side ^ 1) * TILE,
-                                       mti_attn_row<T>(x.q, b, next_h, next_i), x.q.row, s - next_i,
-                                       d);
-            sum = read_sum<STEP>(x, b * a + next_h, next_i);
+                                       mti_attn_row<T>(x.q, at.b, next_h, next_i), x.q.row,
+                                       s - next_i, d);
+            sum = read_sum<STEP>(x, at.b * a + next_h, next_i);
         }
         mti_cp_async_commit();
         mti_attn_dot<T, M, N, D>(p, keys + warp * own::WARP_ROWS * P, queries + side * TILE);
         mti_attn_dot<T, M, N, D>(ds, values + warp * own::WARP_ROWS * P, d_out);
         bool mask = block_j + own::ROWS > mti_attn_seen(x, i);
-        weights_of_keys<M, N, DROP>(x, drop, b * a + h, i, j, mask, sums[side][0], sums[side][1], p,
-                                    ds);
+        weights_of_keys<M, N, DROP>(x, drop, at.b * a + h, i, j, mask, sums[side][0], sums[side][1],
+                                    p, ds);
         mti_attn_weigh<T, M, N, D>(dv, p, d_out);
         __syncthreads(); /* d_out is not needed any more */
         if (next_h < end) {
-            mti_attn_fetch<T, STEP, D>(d_out, mti_attn_row<T>(x.d_o, b, next_h, next_i), x.d_o.row,
-                                       s - next_i, d);
+            mti_attn_fetch<T, STEP, D>(d_out, mti_attn_row<T>(x.d_o, at.b, next_h, next_i),
+                                       x.d_o.row, s - next_i, d);
             if (thread < 2 * STEP) sums[side ^ 1][thread / STEP][thread % STEP] = sum;
         }
         mti_cp_async_commit();
@@ -157,9 +156,9 @@ __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_dk_dv(const mti
     mti_cp_async_wait<0>();
     __syncthreads(); /* nobody copies into the tiles of keys and values any more */
     mti_attn_put<T, M, D>(dk, static_cast<float>(x.scale), keys + warp * own::WARP_ROWS * P,
-                          mti_attn_row<T>(x.dk, b, h_kv, j), x.dk.row, t - j, d);
+                          mti_attn_row<T>(x.dk, at.b, at.h, j), x.dk.row, t - j, d);
     mti_attn_put<T, M, D>(dv, static_cast<float>(x.keep_scale), values + warp * own::WARP_ROWS * P,
-                          mti_attn_row<T>(x.dv, b, h_kv, j), x.dv.row, t - j, d);
+                          mti_attn_row<T>(x.dv, at.b, at.h, j), x.dv.row, t - j, d);
 }
 
 /* ---- dq ---- */
@@ -177,14 +176,15 @@ __device__ __forceinline__ void read_sums(const mti_attn_args &x, int head, int 
     int g = static_cast<int>(threadIdx.x % 32) / 4;
     const float *lse = static_cast<const float *>(x.lse) + x.s * head;
     const float *delta = static_cast<const float *>(x.delta) + x.s * head;
-    MTI_UNROLL
-    for (int m = 0; m < M; m++) MTI_UNROLL
-    for (int r = 0; r < 2; r++) {
-        int query = i + m * 16 + r * 8 + g;
-        bool exists = query < x.s;
-        sums.lse[m][r] = exists ? lse[query] * static_cast<float>(MTI_ATTN_LOG2E) : INFINITY;
-        sums.delta[m][r] = exists ? delta[query] : 0.0f;
-    }
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            int query = i + m * 16 + r * 8 + g;
+            bool exists = query < x.s;
+            sums.lse[m][r] = exists ? lse[query] * static_cast<float>(MTI_ATTN_LOG2E) : INFINITY;
+            sums.delta[m][r] = exists ? delta[query] : 0.0f;
+        }
 }
 
 /* Scores q k^T of queries i.. and keys j.. and do v^T in; dS out in `ds`. */
@@ -198,17 +198,17 @@ __device__ __forceinline__ void weights_of_queries(const mti_attn_args &x,
     int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, c = lane % 4;
     float scale = static_cast<float>(x.scale * MTI_ATTN_LOG2E);
     float keep_scale = static_cast<float>(x.keep_scale);
-    MTI_UNROLL
+#pragma unroll
     for (int m = 0; m < M; m++) {
         int query = i + m * 16 + g, seen[2] = {0, 0};
         if (mask)
             for (int r = 0; r < 2; r++) seen[r] = static_cast<int>(mti_attn_seen(x, query + 8 * r));
-        MTI_UNROLL
+#pragma unroll
         for (int n = 0; n < N; n++) {
             int key = j + n * 8 + c * 2;
             uint32_t keep =
                 DROP ? mti_attn_keep_tile(drop, x.t, (x.s * head + query) * x.t + key) : 15u;
-            MTI_UNROLL
+#pragma unroll
             for (int r = 0; r < 4; r++) {
                 float weight = mti_exp2_fast(fmaf(score[m][n][r], scale, -sums.lse[m][r / 2]));
                 if (mask && key + r % 2 >= seen[r / 2]) weight = 0.0f;
@@ -229,24 +229,25 @@ __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_dq(const mti_at
     MTI_DYNAMIC_SHARED(unsigned char, shared);
     T *queries = reinterpret_cast<T *>(shared), *d_out = queries + mti_attn_tile<own::ROWS, D>();
     T *keys = d_out + mti_attn_tile<own::ROWS, D>(), *values = keys + 2 * TILE;
-    int s = static_cast<int>(x.s), d = static_cast<int>(x.d), a = static_cast<int>(x.a);
-    int warp = static_cast<int>(threadIdx.x) / 32, blocks = (s + own::ROWS - 1) / own::ROWS;
+    int s = static_cast<int>(x.s), d = static_cast<int>(x.d);
+    int warp = static_cast<int>(threadIdx.x) / 32;
+    mti_attn_place at = mti_attn_place_of(x);
     /* the last queries of a head, which see most keys, first */
-    int block_i = (blocks - 1 - static_cast<int>(blockIdx.x) % blocks) * own::ROWS;
-    int head = static_cast<int>(blockIdx.x) / blocks, b = head / a, h = head % a;
-    int h_kv = h / (a / static_cast<int>(x.a_kv)), i = block_i + warp * own::WARP_ROWS;
+    int block_i = (static_cast<int>(x.tiles.by) - 1 - at.tile) * own::ROWS;
+    int h_kv = static_cast<int>(mti_quotient(static_cast<uint32_t>(at.h), x.group));
+    int i = block_i + warp * own::WARP_ROWS;
     int n_queries = min(own::ROWS, s - block_i);
     int seen_by_block = static_cast<int>(mti_attn_seen(x, block_i + n_queries - 1));
     int seen_by_first = static_cast<int>(mti_attn_seen(x, block_i));
     int seen_by_warp = static_cast<int>(mti_attn_seen(x, i + own::WARP_ROWS - 1));
-    const T *k = mti_attn_row<T>(x.k, b, h_kv, 0), *v = mti_attn_row<T>(x.v, b, h_kv, 0);
+    const T *k = mti_attn_row<T>(x.k, at.b, h_kv, 0), *v = mti_attn_row<T>(x.v, at.b, h_kv, 0);
     mti_attn_drop drop = mti_attn_read_drop(x);
     query_sums<M> sums;
-    read_sums<M>(x, head, i, sums);
+    read_sums<M>(x, at.head, i, sums);
 
-    mti_attn_fetch<T, own::ROWS, D>(queries, mti_attn_row<T>(x.q, b, h, block_i), x.q.row,
+    mti_attn_fetch<T, own::ROWS, D>(queries, mti_attn_row<T>(x.q, at.b, at.h, block_i), x.q.row,
                                     n_queries, d);
-    mti_attn_fetch<T, own::ROWS, D>(d_out, mti_attn_row<T>(x.d_o, b, h, block_i), x.d_o.row,
+    mti_attn_fetch<T, own::ROWS, D>(d_out, mti_attn_row<T>(x.d_o, at.b, at.h, block_i), x.d_o.row,
                                     n_queries, d);
     if (seen_by_block > 0) {
         mti_attn_fetch<T, STEP, D>(keys, k, x.k.row, seen_by_block, d);
@@ -275,39 +276,42 @@ __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_dq(const mti_at
                                        d);
         mti_cp_async_commit();
         if (busy) {
-            weights_of_queries<M, N, DROP>(x, drop, head, i, j, next > seen_by_first, sums, score,
-                                           ds);
+            weights_of_queries<M, N, DROP>(x, drop, at.head, i, j, next > seen_by_first, sums,
+                                           score, ds);
             mti_attn_weigh<T, M, N, D>(dq, ds, keys + side * TILE);
         }
     }
     mti_cp_async_wait<0>();
     __syncthreads(); /* nobody copies into the tile of queries any more */
     mti_attn_put<T, M, D>(dq, static_cast<float>(x.scale), queries + warp * own::WARP_ROWS * P,
-                          mti_attn_row<T>(x.dq, b, h, i), x.dq.row, s - i, d);
+                          mti_attn_row<T>(x.dq, at.b, at.h, i), x.dq.row, s - i, d);
 }
 
 /* ---- launching ---- */
 
-template <typename T, int D, bool DROP> bool launch(mti_ctx *ctx, const mti_attn_args &x)
+/* One launch of `kernel` over tiles of `rows` of n rows of each of b * heads heads. */
+template <typename T>
+bool launch(mti_ctx *ctx, const mti_attn_args &x, void (*attention_backward)(const mti_attn_args),
+            int64_t n, int rows, int64_t heads, int elements)
 {
-    void (*dk_dv)(const mti_attn_args) = attention_dk_dv<T, D, DROP>;
-    void (*dq)(const mti_attn_args) = attention_dq<T, D, DROP>;
-    size_t key_shared = sizeof(T) * key_owner<D>::TILES;
-    size_t query_shared = sizeof(T) * query_owner<D>::TILES;
-    int64_t key_blocks = (x.t + key_owner<D>::ROWS - 1) / key_owner<D>::ROWS * x.b * x.a_kv;
-    int64_t query_blocks = (x.s + query_owner<D>::ROWS - 1) / query_owner<D>::ROWS * x.b * x.a;
-    if (key_blocks > 0 && !(mti_attn_allow_shared(dk_dv, key_shared) &&
-                            MTI_LAUNCH(ctx, dk_dv, static_cast<unsigned>(key_blocks),
-                                       MTI_ATTN_THREADS, key_shared, x)))
-        return false;
-    return query_blocks == 0 || (mti_attn_allow_shared(dq, query_shared) &&
-                                 MTI_LAUNCH(ctx, dq, static_cast<unsigned>(query_blocks),
-                                            MTI_ATTN_THREADS, query_shared, x));
+    size_t shared = sizeof(T) * static_cast<size_t>(elements);
+    int64_t tiles = (n + rows - 1) / rows, blocks = tiles * x.b * heads;
+    return blocks == 0 || (mti_attn_allow_shared(attention_backward, shared) &&
+                           MTI_LAUNCH(ctx, attention_backward, static_cast<unsigned>(blocks),
+                                      MTI_ATTN_THREADS, shared, mti_attn_grid(x, tiles, heads)));
+}
+
+template <typename T, int D, bool DROP> bool both(mti_ctx *ctx, const mti_attn_args &x)
+{
+    typedef key_owner<D, DROP> keys;
+    typedef query_owner<D> queries;
+    return launch<T>(ctx, x, attention_dk_dv<T, D, DROP>, x.t, keys::ROWS, x.a_kv, keys::TILES) &&
+           launch<T>(ctx, x, attention_dq<T, D, DROP>, x.s, queries::ROWS, x.a, queries::TILES);
 }
 
 template <typename T, int D> bool by_drop(mti_ctx *ctx, const mti_attn_args &x)
 {
-    return x.seed != NULL ? launch<T, D, true>(ctx, x) : launch<T, D, false>(ctx, x);
+    return x.seed != NULL ? both<T, D, true>(ctx, x) : both<T, D, false>(ctx, x);
 }
 
 template <typename T> bool by_width(mti_ctx *ctx, const mti_attn_args &x)

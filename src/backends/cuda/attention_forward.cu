@@ -20,13 +20,13 @@
 namespace
 {
 
-constexpr int M = 2, KEYS = 64, N = KEYS / 8;
-constexpr int WARP_QUERIES = 16 * M, QUERIES = WARP_QUERIES * MTI_ATTN_WARPS;
+constexpr int M = 2, WARP_QUERIES = 16 * M, QUERIES = WARP_QUERIES * MTI_ATTN_WARPS;
 
-template <int D> constexpr int shared_elements()
-{
-    return mti_attn_tile<QUERIES, D>() + 2 * mti_attn_tile<KEYS, D>();
-}
+/* Keys of a step: what 255 registers hold. */
+template <int D, bool DROP> struct step {
+    static constexpr int KEYS = D > 96 && DROP ? 32 : 64;
+    static constexpr int TILES = mti_attn_tile<QUERIES, D>() + 2 * mti_attn_tile<KEYS, D>();
+};
 
 /* What a lane carries from one block of keys to the next, for its 2 M queries. */
 struct running {
@@ -35,66 +35,72 @@ struct running {
 };
 
 /* Keys from `seen` of each query on become -inf; j is the first key of the block. */
+template <int N>
 __device__ __forceinline__ void mask_scores(const mti_attn_args &x, int i, int j,
                                             float (&score)[M][N][4])
 {
     int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, c = lane % 4;
-    MTI_UNROLL
-    for (int m = 0; m < M; m++) MTI_UNROLL
-    for (int r = 0; r < 4; r++) {
-        int seen = static_cast<int>(mti_attn_seen(x, i + m * 16 + g + r / 2 * 8)) - j;
-        MTI_UNROLL
-        for (int n = 0; n < N; n++)
-            if (n * 8 + c * 2 + r % 2 >= seen) score[m][n][r] = -INFINITY;
-    }
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int r = 0; r < 4; r++) {
+            int seen = static_cast<int>(mti_attn_seen(x, i + m * 16 + g + r / 2 * 8)) - j;
+#pragma unroll
+            for (int n = 0; n < N; n++)
+                if (n * 8 + c * 2 + r % 2 >= seen) score[m][n][r] = -INFINITY;
+        }
 }
 
 /* Scores become weights under the new maximum; sums and outputs so far shrink to it. */
-template <int D>
+template <int D, int N>
 __device__ __forceinline__ void online_softmax(float scale, running &st, float (&score)[M][N][4],
                                                float (&out)[M][D / 8][4])
 {
-    MTI_UNROLL
-    for (int m = 0; m < M; m++) MTI_UNROLL
-    for (int r = 0; r < 2; r++) {
-        float best = st.max[m][r];
-        MTI_UNROLL
-        for (int n = 0; n < N; n++)
-            best = fmaxf(best, fmaxf(score[m][n][2 * r], score[m][n][2 * r + 1]));
-        best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 1));
-        best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 2));
-        /* no key seen yet: measure from 0, so that weights are exp(-inf) and not NaN */
-        float from = best > -INFINITY ? best * scale : 0.0f;
-        float shrink = mti_exp2_fast(st.max[m][r] * scale - from);
-        float sum = 0.0f;
-        MTI_UNROLL
-        for (int n = 0; n < N; n++) MTI_UNROLL
-        for (int e = 2 * r; e < 2 * r + 2; e++) {
-            score[m][n][e] = mti_exp2_fast(fmaf(score[m][n][e], scale, -from));
-            sum += score[m][n][e];
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            float best = st.max[m][r];
+#pragma unroll
+            for (int n = 0; n < N; n++)
+                best = fmaxf(best, fmaxf(score[m][n][2 * r], score[m][n][2 * r + 1]));
+            best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 1));
+            best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 2));
+            /* no key seen yet: measure from 0, so that weights are exp(-inf) and not NaN */
+            float from = best > -INFINITY ? best * scale : 0.0f;
+            float shrink = mti_exp2_fast(st.max[m][r] * scale - from);
+            float sum = 0.0f;
+#pragma unroll
+            for (int n = 0; n < N; n++)
+#pragma unroll
+                for (int e = 2 * r; e < 2 * r + 2; e++) {
+                    score[m][n][e] = mti_exp2_fast(fmaf(score[m][n][e], scale, -from));
+                    sum += score[m][n][e];
+                }
+            st.max[m][r] = best;
+            st.sum[m][r] = fmaf(st.sum[m][r], shrink, sum);
+#pragma unroll
+            for (int k = 0; k < D / 8; k++) {
+                out[m][k][2 * r] *= shrink;
+                out[m][k][2 * r + 1] *= shrink;
+            }
         }
-        st.max[m][r] = best;
-        st.sum[m][r] = fmaf(st.sum[m][r], shrink, sum);
-        MTI_UNROLL
-        for (int k = 0; k < D / 8; k++) {
-            out[m][k][2 * r] *= shrink;
-            out[m][k][2 * r + 1] *= shrink;
-        }
-    }
 }
 
+template <int N>
 __device__ __forceinline__ void drop_weights(const mti_attn_drop &drop, int64_t t, int64_t first,
                                              float (&weight)[M][N][4])
 {
     int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, c = lane % 4;
-    MTI_UNROLL
-    for (int m = 0; m < M; m++) MTI_UNROLL
-    for (int n = 0; n < N; n++) {
-        uint32_t keep = mti_attn_keep_tile(drop, t, first + (m * 16 + g) * t + n * 8 + c * 2);
-        MTI_UNROLL
-        for (int r = 0; r < 4; r++)
-            if (!(keep >> r & 1u)) weight[m][n][r] = 0.0f;
-    }
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            uint32_t keep = mti_attn_keep_tile(drop, t, first + (m * 16 + g) * t + n * 8 + c * 2);
+#pragma unroll
+            for (int r = 0; r < 4; r++)
+                if (!(keep >> r & 1u)) weight[m][n][r] = 0.0f;
+        }
 }
 
 /* Divides by the sums; writes lse of queries i.. < s where it is wanted, `lse` being query 0's. */
@@ -103,42 +109,45 @@ __device__ __forceinline__ void finish(const mti_attn_args &x, int i, const runn
                                        float (&out)[M][D / 8][4])
 {
     int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, c = lane % 4;
-    MTI_UNROLL
-    for (int m = 0; m < M; m++) MTI_UNROLL
-    for (int r = 0; r < 2; r++) {
-        float sum = st.sum[m][r];
-        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-        float factor = sum == 0.0f ? 0.0f : static_cast<float>(x.keep_scale) / sum;
-        int row = i + m * 16 + r * 8 + g;
-        if (lse != NULL && c == 0 && row < x.s)
-            lse[row] = sum == 0.0f ? -INFINITY
-                                   : st.max[m][r] * static_cast<float>(x.scale) + mti_log_f32(sum);
-        MTI_UNROLL
-        for (int k = 0; k < D / 8; k++) {
-            out[m][k][2 * r] *= factor;
-            out[m][k][2 * r + 1] *= factor;
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            float sum = st.sum[m][r];
+            sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+            sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+            float factor = sum == 0.0f ? 0.0f : static_cast<float>(x.keep_scale) / sum;
+            int row = i + m * 16 + r * 8 + g;
+            if (lse != NULL && c == 0 && row < x.s)
+                lse[row] = sum == 0.0f
+                               ? -INFINITY
+                               : st.max[m][r] * static_cast<float>(x.scale) + mti_log_f32(sum);
+#pragma unroll
+            for (int k = 0; k < D / 8; k++) {
+                out[m][k][2 * r] *= factor;
+                out[m][k][2 * r + 1] *= factor;
+            }
         }
-    }
 }
 
 template <typename T, int D, bool DROP>
 __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_forward(const mti_attn_args x)
 {
+    constexpr int KEYS = step<D, DROP>::KEYS, N = KEYS / 8;
     MTI_DYNAMIC_SHARED(unsigned char, shared);
     T *queries = reinterpret_cast<T *>(shared), *keys = queries + mti_attn_tile<QUERIES, D>();
     T *values = keys + mti_attn_tile<KEYS, D>();
     int s = static_cast<int>(x.s), d = static_cast<int>(x.d);
-    int warp = static_cast<int>(threadIdx.x / 32), blocks = (s + QUERIES - 1) / QUERIES;
+    int warp = static_cast<int>(threadIdx.x) / 32;
+    mti_attn_place at = mti_attn_place_of(x);
     /* the last queries of a head, which see most keys, first */
-    int block_i = (blocks - 1 - static_cast<int>(blockIdx.x) % blocks) * QUERIES;
-    int a = static_cast<int>(x.a), head = static_cast<int>(blockIdx.x) / blocks;
-    int b = head / a, h = head % a, h_kv = h / (a / static_cast<int>(x.a_kv));
+    int block_i = (static_cast<int>(x.tiles.by) - 1 - at.tile) * QUERIES;
+    int h_kv = static_cast<int>(mti_quotient(static_cast<uint32_t>(at.h), x.group));
     int i = block_i + warp * WARP_QUERIES, n_queries = min(QUERIES, s - block_i);
     int seen_by_block = static_cast<int>(mti_attn_seen(x, block_i + n_queries - 1));
     int seen_by_first = static_cast<int>(mti_attn_seen(x, block_i));
     int seen_by_warp = static_cast<int>(mti_attn_seen(x, i + WARP_QUERIES - 1));
-    const T *k = mti_attn_row<T>(x.k, b, h_kv, 0), *v = mti_attn_row<T>(x.v, b, h_kv, 0);
+    const T *k = mti_attn_row<T>(x.k, at.b, h_kv, 0), *v = mti_attn_row<T>(x.v, at.b, h_kv, 0);
     mti_attn_drop drop = mti_attn_read_drop(x);
     float scale = static_cast<float>(x.scale * MTI_ATTN_LOG2E);
 
@@ -146,8 +155,8 @@ __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_forward(const m
     running st;
     for (int m = 0; m < M; m++)
         st.max[m][0] = st.max[m][1] = -INFINITY, st.sum[m][0] = st.sum[m][1] = 0.0f;
-    mti_attn_fetch<T, QUERIES, D>(queries, mti_attn_row<T>(x.q, b, h, block_i), x.q.row, n_queries,
-                                  d);
+    mti_attn_fetch<T, QUERIES, D>(queries, mti_attn_row<T>(x.q, at.b, at.h, block_i), x.q.row,
+                                  n_queries, d);
     if (seen_by_block > 0) mti_attn_fetch<T, KEYS, D>(keys, k, x.k.row, seen_by_block, d);
     mti_cp_async_commit();
     for (int j = 0; j < seen_by_block; j += KEYS) {
@@ -161,8 +170,8 @@ __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_forward(const m
             mti_attn_dot<T, M, N, D>(score, queries + warp * WARP_QUERIES * mti_attn_pitch<D>(),
                                      keys);
             if (j + KEYS > seen_by_first) mask_scores(x, i, j, score);
-            online_softmax<D>(scale, st, score, out);
-            if (DROP) drop_weights(drop, x.t, (x.s * head + i) * x.t + j, score);
+            online_softmax<D, N>(scale, st, score, out);
+            if (DROP) drop_weights(drop, x.t, (x.s * at.head + i) * x.t + j, score);
         }
         mti_cp_async_wait<0>();
         __syncthreads(); /* the values are there, the keys no longer needed */
@@ -172,20 +181,21 @@ __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_forward(const m
         mti_cp_async_commit();
         if (busy) mti_attn_weigh<T, M, N, D>(out, score, values);
     }
-    finish<D>(x, i, st, x.lse == NULL ? NULL : static_cast<float *>(x.lse) + x.s * head, out);
+    finish<D>(x, i, st, x.lse == NULL ? NULL : static_cast<float *>(x.lse) + x.s * at.head, out);
     mti_cp_async_wait<0>();
     __syncthreads(); /* nobody copies into the tile of queries any more */
     mti_attn_put<T, M, D>(out, 1.0f, queries + warp * WARP_QUERIES * mti_attn_pitch<D>(),
-                          mti_attn_row<T>(x.o, b, h, i), x.o.row, s - i, d);
+                          mti_attn_row<T>(x.o, at.b, at.h, i), x.o.row, s - i, d);
 }
 
 template <typename T, int D, bool DROP> bool launch(mti_ctx *ctx, const mti_attn_args &x)
 {
     void (*kernel)(const mti_attn_args) = attention_forward<T, D, DROP>;
-    size_t shared = static_cast<size_t>(shared_elements<D>()) * sizeof(T);
-    int64_t blocks = (x.s + QUERIES - 1) / QUERIES * x.b * x.a;
+    size_t shared = sizeof(T) * step<D, DROP>::TILES;
+    int64_t tiles = (x.s + QUERIES - 1) / QUERIES, blocks = tiles * x.b * x.a;
     return mti_attn_allow_shared(kernel, shared) &&
-           MTI_LAUNCH(ctx, kernel, static_cast<unsigned>(blocks), MTI_ATTN_THREADS, shared, x);
+           MTI_LAUNCH(ctx, kernel, static_cast<unsigned>(blocks), MTI_ATTN_THREADS, shared,
+                      mti_attn_grid(x, tiles, x.a));
 }
 
 template <typename T, int D> bool by_drop(mti_ctx *ctx, const mti_attn_args &x)

@@ -55,23 +55,24 @@ __device__ void dot(room<R, W> &m, const span<T> &a, const span<T> &b, int64_t d
     for (int64_t k = 0; k < d; k += DEPTH) {
         bool inside = k + x < d;
         __syncthreads(); /* the columns before these are done with */
-        MTI_UNROLL
+#pragma unroll
         for (int r = y; r < TILE; r += SIDE) {
             m.a[r * PITCH + x] = inside && r < a.n ? R(mti_widen(a.at[r * a.row + k + x])) : R(0);
             m.b[r * PITCH + x] = inside && r < b.n ? R(mti_widen(b.at[r * b.row + k + x])) : R(0);
         }
         __syncthreads();
-        MTI_UNROLL
+#pragma unroll
         for (int e = 0; e < DEPTH; e++) {
             R va[ROWS], vb[ROWS];
-            MTI_UNROLL
+#pragma unroll
             for (int r = 0; r < ROWS; r++) {
                 va[r] = m.a[(y * ROWS + r) * PITCH + e];
                 vb[r] = m.b[(x + r * SIDE) * PITCH + e];
             }
-            MTI_UNROLL
-            for (int r = 0; r < ROWS; r++) MTI_UNROLL
-            for (int c = 0; c < ROWS; c++) acc[r][c] += va[r] * vb[c];
+#pragma unroll
+            for (int r = 0; r < ROWS; r++)
+#pragma unroll
+                for (int c = 0; c < ROWS; c++) acc[r][c] += va[r] * vb[c];
         }
     }
 }
@@ -85,21 +86,21 @@ __device__ void weigh(room<R, W> &m, const R *weight, const span<T> &rows, int64
     int thread = static_cast<int>(threadIdx.x), y = thread / SIDE, x = thread % SIDE;
     for (int k = 0; k < rows.n; k += DEPTH) {
         __syncthreads(); /* the rows before these are done with */
-        MTI_UNROLL
+#pragma unroll
         for (int c = x; c < W; c += SIDE)
             m.rows[y * W + c] = k + y < rows.n && from + c < d
                                     ? R(mti_widen(rows.at[(k + y) * rows.row + from + c]))
                                     : R(0);
         __syncthreads();
-        MTI_UNROLL
+#pragma unroll
         for (int e = 0; e < DEPTH; e++) {
             R w[ROWS];
-            MTI_UNROLL
+#pragma unroll
             for (int r = 0; r < ROWS; r++) w[r] = weight[(y * ROWS + r) * WEIGHT_PITCH + k + e];
-            MTI_UNROLL
+#pragma unroll
             for (int c = 0; c < W / SIDE; c++) {
                 R v = m.rows[e * W + x + c * SIDE];
-                MTI_UNROLL
+#pragma unroll
                 for (int r = 0; r < ROWS; r++) acc[r][c] += w[r] * v;
             }
         }
@@ -169,12 +170,12 @@ __global__ void __launch_bounds__(THREADS) attention_forward_general(const mti_a
     for (int64_t j = 0; j < n; j += TILE) {
         R score[ROWS][ROWS];
         dot(m, q, span_of<T>(x.k, b, h_kv, j, n), x.d, score);
-        MTI_UNROLL
+#pragma unroll
         for (int r = 0; r < ROWS; r++) {
             int64_t i = p.first + y * ROWS + r, seen = mti_attn_seen(x, i),
                     first = (p.head * x.s + i) * x.t;
             R best = most[r], total = 0;
-            MTI_UNROLL
+#pragma unroll
             for (int c = 0; c < ROWS; c++) {
                 score[r][c] = j + col + c * SIDE < seen ? score[r][c] * scale : -R(INFINITY);
                 best = score[r][c] > best ? score[r][c] : best;
@@ -182,7 +183,7 @@ __global__ void __launch_bounds__(THREADS) attention_forward_general(const mti_a
             best = row_max(best);
             /* no key seen yet: measure from 0, so that weights are exp(-inf) and not NaN */
             R from = best > -R(INFINITY) ? best : R(0), shrink = exp_of(most[r] - from);
-            MTI_UNROLL
+#pragma unroll
             for (int c = 0; c < ROWS; c++) {
                 int64_t key = j + col + c * SIDE;
                 R weight = exp_of(score[r][c] - from);
@@ -193,13 +194,13 @@ __global__ void __launch_bounds__(THREADS) attention_forward_general(const mti_a
             }
             most[r] = best;
             sum[r] = sum[r] * shrink + row_sum(total);
-            MTI_UNROLL
+#pragma unroll
             for (int c = 0; c < W / SIDE; c++) out[r][c] *= shrink;
         }
         weigh(m, m.weight[0], span_of<T>(x.v, b, h_kv, j, n), p.from, x.d, out);
         __syncthreads(); /* the weights are done with */
     }
-    MTI_UNROLL
+#pragma unroll
     for (int r = 0; r < ROWS; r++) {
         int64_t i = p.first + y * ROWS + r;
         R factor = sum[r] == 0 ? R(0) : R(x.keep_scale) / sum[r];
@@ -250,14 +251,15 @@ __global__ void __launch_bounds__(THREADS) attention_dk_dv_general(const mti_att
             R weight[ROWS][ROWS], ds[ROWS][ROWS];
             dot(m, k, q, x.d, weight);
             dot(m, v, d_o, x.d, ds);
-            MTI_UNROLL
-            for (int r = 0; r < ROWS; r++) MTI_UNROLL
-            for (int c = 0; c < ROWS; c++) {
-                int at = (y * ROWS + r) * WEIGHT_PITCH + col + c * SIDE;
-                weights_of_pair(x, drop, b * x.a + h, i + col + c * SIDE, p.first + y * ROWS + r,
-                                &weight[r][c], &ds[r][c]);
-                m.weight[0][at] = weight[r][c], m.weight[1][at] = ds[r][c];
-            }
+#pragma unroll
+            for (int r = 0; r < ROWS; r++)
+#pragma unroll
+                for (int c = 0; c < ROWS; c++) {
+                    int at = (y * ROWS + r) * WEIGHT_PITCH + col + c * SIDE;
+                    weights_of_pair(x, drop, b * x.a + h, i + col + c * SIDE,
+                                    p.first + y * ROWS + r, &weight[r][c], &ds[r][c]);
+                    m.weight[0][at] = weight[r][c], m.weight[1][at] = ds[r][c];
+                }
             weigh(m, m.weight[0], d_o, p.from, x.d, dv);
             weigh(m, m.weight[1], q, p.from, x.d, dk);
             __syncthreads(); /* the weights are done with */
@@ -287,13 +289,14 @@ __global__ void __launch_bounds__(THREADS) attention_dq_general(const mti_attn_a
         R weight[ROWS][ROWS], ds[ROWS][ROWS];
         dot(m, q, k, x.d, weight);
         dot(m, d_o, v, x.d, ds);
-        MTI_UNROLL
-        for (int r = 0; r < ROWS; r++) MTI_UNROLL
-        for (int c = 0; c < ROWS; c++) {
-            weights_of_pair(x, drop, p.head, p.first + y * ROWS + r, j + col + c * SIDE,
-                            &weight[r][c], &ds[r][c]);
-            m.weight[0][(y * ROWS + r) * WEIGHT_PITCH + col + c * SIDE] = ds[r][c];
-        }
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+#pragma unroll
+            for (int c = 0; c < ROWS; c++) {
+                weights_of_pair(x, drop, p.head, p.first + y * ROWS + r, j + col + c * SIDE,
+                                &weight[r][c], &ds[r][c]);
+                m.weight[0][(y * ROWS + r) * WEIGHT_PITCH + col + c * SIDE] = ds[r][c];
+            }
         weigh(m, m.weight[0], k, p.from, x.d, dq);
         __syncthreads(); /* the weights are done with */
     }

@@ -147,7 +147,7 @@ __device__ __forceinline__ void mti_attn_fetch(T *tile, const T *from, int64_t r
     T *to = tile + r * mti_attn_pitch<D>() + column;
     const T *at = from + r * row + column;
     if (column >= d) n = 0;
-    MTI_UNROLL
+#pragma unroll
     for (int e = 0; e < ROWS; e += STEP) {
         mti_cp_async_16(to + e * mti_attn_pitch<D>(), at, r + e < n);
         at += STEP * row;
@@ -162,16 +162,16 @@ __device__ __forceinline__ void mti_attn_dot(float (&acc)[M][N][4], const T *a, 
     int lane = static_cast<int>(threadIdx.x % 32);
     const T *my_a = a + lane % 16 * P + lane / 16 * 8;
     const T *my_b = b + (lane / 16 * 8 + lane % 8) * P + lane / 8 % 2 * 8;
-    MTI_UNROLL
+#pragma unroll
     for (int k = 0; k < D; k += 16) {
         uint32_t fa[M][4];
-        MTI_UNROLL
+#pragma unroll
         for (int m = 0; m < M; m++) mti_ldmatrix_x4(fa[m], my_a + m * 16 * P + k);
-        MTI_UNROLL
+#pragma unroll
         for (int n = 0; n < N; n += 2) {
             uint32_t fb[4];
             mti_ldmatrix_x4(fb, my_b + n * 8 * P + k);
-            MTI_UNROLL
+#pragma unroll
             for (int m = 0; m < M; m++) {
                 mti_attn_half<T>::mma(acc[m][n], fa[m], fb);
                 mti_attn_half<T>::mma(acc[m][n + 1], fa[m], fb + 2);
@@ -189,19 +189,20 @@ __device__ __forceinline__ void mti_attn_weigh(float (&acc)[M][D / 8][4],
     constexpr int P = mti_attn_pitch<D>();
     int lane = static_cast<int>(threadIdx.x % 32);
     const T *my_b = b + lane % 16 * P + lane / 16 * 8;
-    MTI_UNROLL
+#pragma unroll
     for (int k = 0; k < K; k += 2) {
         uint32_t fa[M][4];
-        MTI_UNROLL
-        for (int m = 0; m < M; m++) MTI_UNROLL
-        for (int r = 0; r < 4; r++)
-            fa[m][r] = mti_attn_half<T>::pack(weight[m][k + r / 2][r % 2 * 2],
-                                              weight[m][k + r / 2][r % 2 * 2 + 1]);
-        MTI_UNROLL
+#pragma unroll
+        for (int m = 0; m < M; m++)
+#pragma unroll
+            for (int r = 0; r < 4; r++)
+                fa[m][r] = mti_attn_half<T>::pack(weight[m][k + r / 2][r % 2 * 2],
+                                                  weight[m][k + r / 2][r % 2 * 2 + 1]);
+#pragma unroll
         for (int n = 0; n < D / 8; n += 2) {
             uint32_t fb[4];
             mti_ldmatrix_x4_trans(fb, my_b + k * 8 * P + n * 8);
-            MTI_UNROLL
+#pragma unroll
             for (int m = 0; m < M; m++) {
                 mti_attn_half<T>::mma(acc[m][n], fa[m], fb);
                 mti_attn_half<T>::mma(acc[m][n + 1], fa[m], fb + 2);
@@ -242,7 +243,7 @@ __device__ __forceinline__ uint32_t mti_attn_keep_tile_t(const mti_attn_drop &dr
     uint32_t r = threadIdx.x / 4 % 4; /* this lane's place among the four */
     uint32_t mine = mti_attn_keep4(drop, (at + (r & 1u ? t : 0) + (r & 2u ? 8 : 0)) / 4);
     uint32_t keep = (mine >> r & 1u) << r;
-    MTI_UNROLL
+#pragma unroll
     for (uint32_t other = 1; other < 4; other++) {
         uint32_t bits = __shfl_xor_sync(0xffffffffu, mine, static_cast<int>(4 * other));
         keep |= (bits >> r & 1u) << (r ^ other);
@@ -258,14 +259,17 @@ __device__ __forceinline__ void mti_attn_put(const float (&acc)[M][D / 8][4], fl
 {
     constexpr int P = mti_attn_pitch<D>();
     int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, c = lane % 4;
-    MTI_UNROLL
-    for (int m = 0; m < M; m++) MTI_UNROLL
-    for (int r = 0; r < 2; r++) MTI_UNROLL
-    for (int k = 0; k < D / 8; k++) {
-        uint32_t two =
-            mti_attn_half<T>::pack(acc[m][k][2 * r] * factor, acc[m][k][2 * r + 1] * factor);
-        *reinterpret_cast<uint32_t *>(stage + (m * 16 + r * 8 + g) * P + k * 8 + c * 2) = two;
-    }
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+#pragma unroll
+            for (int k = 0; k < D / 8; k++) {
+                uint32_t two = mti_attn_half<T>::pack(acc[m][k][2 * r] * factor,
+                                                      acc[m][k][2 * r + 1] * factor);
+                *reinterpret_cast<uint32_t *>(stage + (m * 16 + r * 8 + g) * P + k * 8 + c * 2) =
+                    two;
+            }
     __syncwarp();
     for (int piece = lane; piece < 16 * M * (D / 8); piece += 32) {
         int r = piece / (D / 8), column = piece % (D / 8) * 8;
