@@ -67,8 +67,8 @@ __device__ __forceinline__ void online_softmax(float scale, running &st, float (
             best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 1));
             best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 2));
             /* no key seen yet: measure from 0, so that weights are exp(-inf) and not NaN */
-            float from = best > -INFINITY ? best * scale : 0.0f;
-            float shrink = mti_exp2_fast(st.max[m][r] * scale - from);
+            float base = best > -INFINITY ? best : 0.0f, from = base * scale;
+            float shrink = mti_exp2_fast((st.max[m][r] - base) * scale); /* 1 if nothing moved */
             float sum = 0.0f;
 #pragma unroll
             for (int n = 0; n < N; n++)
