@@ -3,7 +3,7 @@
  * launch. What does not fit into one table goes into the next launch. */
 #include "backends/cuda/fault.h"
 #include "backends/cuda/kernels.h"
-#include "backends/cuda/walk.cuh"
+#include "backends/cuda/reduce.cuh"
 
 #define TABLE_ITEMS 64
 #define CHUNK       8192 /* elements */
@@ -300,16 +300,12 @@ template <class T>
 __global__ void __launch_bounds__(MTI_BLOCK_THREADS)
     mti_squares_kernel(const mti_opt_table<T> table, mti_desk *desk)
 {
-    MTI_SHARED(double, part[MTI_BLOCK_THREADS]);
+    MTI_SHARED(double, space[64]);
     double sum = 0;
     for (uint32_t chunk = blockIdx.x; chunk < table.chunks; chunk += MTI_DESK_SLOTS)
         opt_chunk(table, mti_squares_step<T>{&sum}, chunk);
-    part[threadIdx.x] = sum;
-    for (unsigned half = MTI_BLOCK_THREADS / 2; half > 0; half /= 2) {
-        __syncthreads();
-        if (threadIdx.x < half) part[threadIdx.x] += part[threadIdx.x + half];
-    }
-    if (threadIdx.x == 0) desk->sum[blockIdx.x] += part[0];
+    sum = mti_team<double, MTI_FIT_BLOCK>(MTI_BLOCK_THREADS, space).sum(sum);
+    if (threadIdx.x == 0) desk->sum[blockIdx.x] += sum;
 }
 
 extern "C" bool mti_cuda_sum_squares(mti_ctx *ctx, int n_items, const mti_opt_item *items,

@@ -7,15 +7,16 @@
  * - rows, inner dimension reduced: a group of lanes, or a block of threads, adds up one block of
  *   one element of y;
  * - columns, inner dimension kept: a block of threads adds up one block of rows for a tile of
- *   columns, each warp reading along a row.
+ *   columns, each warp reading along a row; where rows are few, a thread has a column.
  * Where there are several blocks, their sums go to scratch and the same kernels add those up. */
 #include "backends/cuda/kernels.h"
-#include "backends/cuda/walk.cuh"
+#include "backends/cuda/reduce.cuh"
 
 #define ITEMS_WANTED    4096 /* blocks in all: a full machine and a short last wave */
 #define LEAST_ELEMENTS  4096 /* of a block, rows */
 #define LEAST_ROWS      64   /* of a block, columns; more where these are few */
 #define GROUP_VECTORS   512  /* rows up to this long are added by a group of lanes */
+#define FEW_ROWS        64   /* a thread adds so many by itself; at most LEAST_ROWS */
 #define LOADS           4    /* in flight per thread */
 #define NOMINAL_COLUMNS 128  /* of a tile */
 
@@ -114,8 +115,7 @@ __global__ void __launch_bounds__(MTI_BLOCK_THREADS) mti_sum_group_kernel(const 
         if (item < job.outer)
             sum = row_share<T, V>(static_cast<const T *>(job.x) + offset_of(job.outer_x, item),
                                   job.reduced, 0, job.length, lane, job.lanes);
-        for (int step = job.lanes / 2; step > 0; step /= 2)
-            sum += __shfl_xor_sync(0xffffffffu, sum, step);
+        sum = mti_lanes_sum(sum, job.lanes);
         if (item < job.outer && lane == 0) store_sum(job, offset_of(job.outer_y, item), sum);
     }
 }
@@ -124,25 +124,61 @@ __global__ void __launch_bounds__(MTI_BLOCK_THREADS) mti_sum_group_kernel(const 
 template <class T, int V>
 __global__ void __launch_bounds__(MTI_BLOCK_THREADS) mti_sum_rows_kernel(const mti_sum_job job)
 {
-    MTI_SHARED(double, part[MTI_BLOCK_THREADS]);
+    MTI_SHARED(double, space[64]);
+    mti_team<double, MTI_FIT_BLOCK> team(MTI_BLOCK_THREADS, space);
     for (int64_t item = blockIdx.x; item < job.outer * job.blocks; item += gridDim.x) {
         int64_t outer = item / job.blocks, begin = item % job.blocks * job.block;
         int64_t end = job.length - begin < job.block ? job.length : begin + job.block;
-        part[threadIdx.x] =
-            row_share<T, V>(static_cast<const T *>(job.x) + offset_of(job.outer_x, outer),
-                            job.reduced, begin, end, (int)threadIdx.x, MTI_BLOCK_THREADS);
-        for (unsigned half = MTI_BLOCK_THREADS / 2; half > 0; half /= 2) {
-            __syncthreads();
-            if (threadIdx.x < half) part[threadIdx.x] += part[threadIdx.x + half];
-        }
-        if (threadIdx.x == 0 && job.partial) job.partial[item] = part[0];
-        if (threadIdx.x == 0 && !job.partial)
-            store_sum(job, offset_of(job.outer_y, outer), part[0]);
-        __syncthreads();
+        const T *x = static_cast<const T *>(job.x) + offset_of(job.outer_x, outer);
+        double sum = team.sum(
+            row_share<T, V>(x, job.reduced, begin, end, (int)threadIdx.x, MTI_BLOCK_THREADS));
+        if (threadIdx.x == 0 && job.partial) job.partial[item] = sum;
+        if (threadIdx.x == 0 && !job.partial) store_sum(job, offset_of(job.outer_y, outer), sum);
     }
 }
 
 /* ---- columns ---- */
+
+/* Adds rows begin, begin + step, ... below end of V columns from x; four rows at a time in f32. */
+template <class T, int V>
+__device__ __forceinline__ void column_share(const T *x, const mti_steps &reduced, int64_t begin,
+                                             int64_t end, int step, double (&sum)[V])
+{
+    MTI_UNROLL
+    for (int j = 0; j < V; j++) sum[j] = 0;
+    for (int64_t i = begin; i < end; i += LOADS * step) {
+        mti_vec<T, V> v[LOADS];
+        MTI_UNROLL
+        for (int u = 0; u < LOADS; u++) {
+            if (i + u * step < end) {
+                v[u] = mti_load<V>(x + offset_of(reduced, i + u * step));
+            } else {
+                MTI_UNROLL
+                for (int j = 0; j < V; j++) v[u].v[j] = mti_narrow<T>(0.0f);
+            }
+        }
+        MTI_UNROLL
+        for (int j = 0; j < V; j++)
+            sum[j] += (double)((mti_widen(v[0].v[j]) + mti_widen(v[1].v[j])) +
+                               (mti_widen(v[2].v[j]) + mti_widen(v[3].v[j])));
+    }
+}
+
+/* Few rows: a thread for V elements of y. */
+template <class T, int V>
+__global__ void __launch_bounds__(MTI_BLOCK_THREADS) mti_sum_few_rows_kernel(const mti_sum_job job)
+{
+    int64_t threads = (int64_t)gridDim.x * MTI_BLOCK_THREADS;
+    for (int64_t i = blockIdx.x * (int64_t)MTI_BLOCK_THREADS + threadIdx.x; i < job.outer;
+         i += threads) {
+        double sum[V];
+        column_share<T, V>(static_cast<const T *>(job.x) + offset_of(job.outer_x, i), job.reduced,
+                           0, job.length, 1, sum);
+        int64_t at = offset_of(job.outer_y, i);
+        MTI_UNROLL
+        for (int j = 0; j < V; j++) store_sum(job, at + j * job.column_y, sum[j]);
+    }
+}
 
 /* job.lanes threads, V columns each, share a row; the others of the block have the next rows. */
 template <class T, int V>
@@ -159,24 +195,7 @@ __global__ void __launch_bounds__(MTI_BLOCK_THREADS) mti_sum_columns_kernel(cons
             static_cast<const T *>(job.x) + offset_of(job.outer_x, outer) + column * job.column_x;
         if (column >= job.columns) end = begin;
         double sum[V];
-        MTI_UNROLL
-        for (int j = 0; j < V; j++) sum[j] = 0;
-        for (int64_t i = begin + row; i < end; i += LOADS * rows) {
-            mti_vec<T, V> v[LOADS];
-            MTI_UNROLL
-            for (int u = 0; u < LOADS; u++) {
-                if (i + u * rows < end) {
-                    v[u] = mti_load<V>(x + offset_of(job.reduced, i + u * rows));
-                } else {
-                    MTI_UNROLL
-                    for (int j = 0; j < V; j++) v[u].v[j] = mti_narrow<T>(0.0f);
-                }
-            }
-            MTI_UNROLL
-            for (int j = 0; j < V; j++)
-                sum[j] += (double)((mti_widen(v[0].v[j]) + mti_widen(v[1].v[j])) +
-                                   (mti_widen(v[2].v[j]) + mti_widen(v[3].v[j])));
-        }
+        column_share<T, V>(x, job.reduced, begin + row, end, rows, sum);
         MTI_UNROLL
         for (int j = 0; j < V; j++) part[threadIdx.x][j] = sum[j];
         for (int half = rows / 2; half > 0; half /= 2) {
@@ -326,6 +345,18 @@ static bool is_vectorisable(const sum_plan &p, int width)
            (p.reduced.rank == 1 || p.reduced.shape[reduced_last] % width == 0);
 }
 
+/* Steps over all kept dimensions: an element of y that counts is a vector of it. */
+template <class T, int V>
+static bool launch_few_rows(mti_ctx *ctx, const sum_plan &p, mti_sum_job *job)
+{
+    job->outer = p.kept.count / V;
+    job->outer_x = make_steps(p.kept, 0, p.kept.rank, V);
+    job->outer_y = make_steps(p.kept, 1, p.kept.rank, V);
+    auto sum_of_few_rows = mti_sum_few_rows_kernel<T, V>;
+    int64_t blocks = (job->outer + MTI_BLOCK_THREADS - 1) / MTI_BLOCK_THREADS;
+    return MTI_LAUNCH(ctx, sum_of_few_rows, mti_grid(ctx, blocks), MTI_BLOCK_THREADS, 0, *job);
+}
+
 /* First pass over x. */
 template <class T> static bool sum_typed(mti_ctx *ctx, const sum_plan &p, mti_sum_job *job)
 {
@@ -333,6 +364,9 @@ template <class T> static bool sum_typed(mti_ctx *ctx, const sum_plan &p, mti_su
     bool vectors = is_vectorisable(p, width);
     if (p.is_columns) {
         job->reduced = make_steps(p.reduced, 0, p.reduced.rank, 1);
+        if (p.reduced.count <= FEW_ROWS)
+            return vectors ? launch_few_rows<T, width>(ctx, p, job)
+                           : launch_few_rows<T, 1>(ctx, p, job);
         return vectors ? launch_columns<T, width>(ctx, job) : launch_columns<T, 1>(ctx, job);
     }
     job->reduced = make_steps(p.reduced, 0, p.reduced.rank, vectors ? width : 1);
