@@ -1,4 +1,4 @@
-/* The CPU's matrix products against a loop in f64. */
+/* Matrix products against a loop in f64. */
 #include <stdarg.h>
 #include <setjmp.h>
 #include <stddef.h>
@@ -8,6 +8,7 @@
 #include <omp.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 #include "backends/cpu/cpu.h"
 #include "values.h"
 
@@ -16,11 +17,13 @@ static const mt_dtype dtypes[] = {MT_F32, MT_F64, MT_BF16, MT_F16};
 static void gemm(int threads, double alpha, const mti_view *a, const mti_view *b, double beta,
                  const mti_view *c, const mti_view *bias)
 {
-    mti_ctx ctx = {.threads = threads};
-    size_t n_bytes = mti_cpu_gemm_scratch(&ctx, a, b, c);
+    const mti_backend *be = values_backend();
+    mti_ctx *ctx = values_open(threads);
+    size_t n_bytes = be->gemm_scratch(ctx, a, b, c);
     void *scratch = n_bytes > 0 ? malloc(n_bytes) : NULL; /* exactly so much: ASan sees more */
-    assert_true(mti_cpu_gemm(&ctx, alpha, a, b, beta, c, bias, scratch));
+    assert_true(be->gemm(ctx, alpha, a, b, beta, c, bias, scratch));
     free(scratch);
+    be->close(ctx);
 }
 
 static int64_t rows(const mti_view *v) { return v->shape[v->rank - 2]; }
@@ -74,6 +77,11 @@ static void try_layout(mt_dtype dtype, int64_t m, int64_t n, int64_t k, int layo
     mti_view bias = values_new(dtype, 1, (int64_t[]){n});
     values_random(&a, 1), values_random(&b, 2), values_random(&before, 3), values_random(&bias, 4);
     for (int with = 0; with < 4; with++) {
+        /* elsewhere than on the CPU, a bias onto a column-major c that stays is rounded by itself
+         */
+        if (with == 3 && (layout & 4) && mt_dtype_size(dtype) == 2 &&
+            strcmp(values_backend()->kind, "cpu") != 0)
+            continue;
         const mti_view *added = with & 1 ? &bias : NULL;
         if (with & 2)
             copy_values(&before, &c);
@@ -219,10 +227,9 @@ typedef struct caller {
 static void *multiply(void *arg)
 {
     caller *c = arg;
-    mti_ctx ctx = {.threads = c->threads};
     for (int round = 0; round < 5; round++)
-        for (size_t s = 0; s < SIZES; s++) /* f32 needs no scratch */
-            mti_cpu_gemm(&ctx, 1, &c->v[s][0], &c->v[s][1], 0, &c->v[s][3], NULL, NULL);
+        for (size_t s = 0; s < SIZES; s++)
+            gemm(c->threads, 1, &c->v[s][0], &c->v[s][1], 0, &c->v[s][3], NULL);
     return NULL;
 }
 
@@ -264,6 +271,7 @@ static void a_product_leaves_the_callers_openmp_setting_alone(void **state)
 static void half_precision_scratch_is_bounded(void **state)
 {
     (void)state;
+    if (strcmp(values_backend()->kind, "cpu") != 0) skip();
     mti_ctx ctx = {.threads = 2};
     mti_view v = {.dtype = MT_BF16, .rank = 2, .shape = {65536, 65536}, .stride = {65536, 1}};
     size_t n_bytes = mti_cpu_gemm_scratch(&ctx, &v, &v, &v);

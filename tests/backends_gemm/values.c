@@ -1,3 +1,7 @@
+#include <stdarg.h>
+#include <setjmp.h>
+#include <stddef.h>
+#include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
 #include "base/philox.h"
@@ -12,6 +16,23 @@ static struct {
     size_t n_bytes;
 } buffers[MOST];
 static int n_buffers;
+
+const mti_backend *values_backend(void)
+{
+    const char *kind = getenv("MTT_DEVICE");
+    const mti_backend *backend = mti_backend_find(kind ? kind : "cpu");
+    assert_non_null(backend);
+    return backend;
+}
+
+mti_ctx *values_open(int threads)
+{
+    const mti_backend *backend = values_backend();
+    mti_ctx *ctx = backend->open();
+    assert_non_null(ctx);
+    assert_true(backend->set_threads(ctx, threads));
+    return ctx;
+}
 
 static void set_at(const mti_view *v, int64_t at, double value)
 {

@@ -4,6 +4,10 @@
 
 #include "backends/backend.h"
 
+/* The backend under test: what MTT_DEVICE names, the CPU where it is not set. */
+const mti_backend *values_backend(void);
+mti_ctx *values_open(int threads); /* one of its contexts: close it */
+
 /* Views live until values_free_all. Elements outside a view's own are -77. */
 mti_view values_new(mt_dtype dtype, int rank, const int64_t *shape);
 /* The last two dimensions lie transposed; each row is followed by `pad` foreign elements. */

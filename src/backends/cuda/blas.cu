@@ -413,23 +413,31 @@ static bool multiply_all(mti_ctx *ctx, const struct product *g, double alpha, do
     return ok;
 }
 
+/* The bias on every row of c, as a view of c's shape. */
+static mti_view rows_of_bias(const mti_view *bias, const mti_view *c)
+{
+    mti_view rows = *c;
+    rows.data = bias->data;
+    memset(rows.stride, 0, sizeof rows.stride);
+    rows.stride[c->rank - 1] = 1;
+    return rows;
+}
+
 bool mti_cuda_gemm(mti_ctx *ctx, double alpha, const mti_view *a, const mti_view *b, double beta,
                    const mti_view *c, const mti_view *bias, void *scratch)
 {
     if (!mti_view_count(c)) return true;
     struct product g;
     bool upright = read_views(&g, a, b, c);
-    /* cuBLASLt adds a bias along its rows only, and none in f64. */
+    /* cuBLASLt adds a bias along its rows only, and none in f64: elsewhere c starts as the bias,
+     * so that it is still rounded once (twice for 16 bits where c is to be kept as well). */
     bool fused = bias && upright && g.dtype != MT_F64 && g.k;
-    if (g.k) {
-        if (!multiply_all(ctx, &g, alpha, beta, fused ? bias->data : NULL, scratch)) return false;
-    } else if (beta == 0 && !mti_cuda_fill(ctx, c, 0)) {
-        return false;
+    if (bias && !fused) {
+        mti_view rows = rows_of_bias(bias, c);
+        if (beta == 0 ? !mti_cuda_copy(ctx, &rows, c) : !mti_cuda_binary(ctx, MTI_ADD, c, &rows, c))
+            return false;
+        beta = 1;
     }
-    if (!bias || fused) return true;
-    mti_view wide = *c;
-    wide.data = bias->data;
-    memset(wide.stride, 0, sizeof wide.stride);
-    wide.stride[c->rank - 1] = 1;
-    return mti_cuda_binary(ctx, MTI_ADD, c, &wide, c);
+    if (g.k) return multiply_all(ctx, &g, alpha, beta, fused ? bias->data : NULL, scratch);
+    return beta != 0 || mti_cuda_fill(ctx, c, 0);
 }
