@@ -116,10 +116,14 @@ __global__ void __launch_bounds__(MAP_BLOCK) entropy_backward_rows(entropy_backw
         int64_t j = (first + i * job.team_size) * N - skew;
         A out[N];
         MTI_UNROLL
-        for (int k = 0; k < N; k++) {
-            A p = counts ? mti_exp_below((A)mti_widen(v[i].v[k])) : (A)0;
-            out[k] = counts ? (p - (A)(j + k == t)) * scale : (A)0;
+        for (int k = 0; k < N; k++) out[k] = counts ? mti_exp_below((A)mti_widen(v[i].v[k])) : (A)0;
+        if (counts && t >= j && t < j + N) {
+            MTI_UNROLL
+            for (int k = 0; k < N; k++)
+                if (j + k == t) out[k] -= 1;
         }
+        MTI_UNROLL
+        for (int k = 0; k < N; k++) out[k] = counts ? out[k] * scale : (A)0;
         dx.store(j, out);
     }
 }

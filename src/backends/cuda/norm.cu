@@ -46,10 +46,11 @@ template <class T, mti_fit FIT> MTI_ROW_KERNEL(FIT) norm_rows(norm_job job)
         MTI_UNROLL
         for (int i = 0; i < ROOM; i++) {
             int64_t j = mti_place<N>(base, i, skew, team);
+            bool whole = j >= 0 && j + N <= n;
             MTI_UNROLL
             for (int k = 0; k < N; k++) {
-                A d = x.has(j + k) ? mti_widen(v[i].v[k]) - mean : (A)0;
-                squares += d * d;
+                A d = mti_widen(v[i].v[k]) - mean;
+                if (whole || x.has(j + k)) squares += d * d;
             }
         }
         if (FIT != MTI_FIT_LONG) break;
@@ -113,9 +114,12 @@ extern "C" bool mti_cuda_layer_norm(mti_ctx *ctx, double eps, const mti_view *x,
  * their columns of dw and db in registers over all of them (in the scratch if the row is long) and
  * leave them in the scratch; a second kernel adds the blocks up in their order, in f64. */
 
-#define MOST_SLOTS                                                                                 \
-    528                 /* blocks at most, so that the sums do not depend on the device: 4 for     \
-                           each multiprocessor of an H200 */
+/* Blocks on a multiprocessor: lanes carry so many sums that no more fit. */
+#define LANES_BLOCKS 3
+#define ROW_BLOCKS   4
+/* Blocks at most are those of an H200, on any device, so that the sums are the same on all. */
+#define H200 132
+
 #define COLUMNS      32 /* of a block of the second kernel */
 #define COLUMN_PARTS 16
 
@@ -214,7 +218,12 @@ static __device__ __forceinline__ void leave_columns(A *slot, int64_t n, int64_t
     }
 }
 
-template <class T, mti_fit FIT> MTI_ROW_KERNEL(FIT) norm_backward_rows(norm_backward_job job)
+template <class T, mti_fit FIT>
+__global__ void __launch_bounds__(FIT == MTI_FIT_LANES ? MTI_LANES_BLOCK : MTI_ROW_BLOCK,
+                                  FIT == MTI_FIT_LANES  ? LANES_BLOCKS
+                                  : FIT == MTI_FIT_LONG ? 2
+                                                        : 1)
+    norm_backward_rows(norm_backward_job job)
 {
     typedef mti_wide<T> A;
     constexpr int N = mti_chunk_width<T>, ROOM = backward_room<T, FIT>;
@@ -306,7 +315,8 @@ static slot_plan plan_slots(const mti_rowset *x, size_t element_size)
     slot_plan plan = {mti_plan_rows(x->n, element_size, true, 4), 0, 0};
     if (plan.rows.fit != MTI_FIT_LANES) plan.rows = mti_plan_rows(x->n, element_size, true, 2);
     int64_t rounds = (x->rows + plan.rows.teams - 1) / plan.rows.teams;
-    plan.rows_per_block = (rounds + MOST_SLOTS - 1) / MOST_SLOTS * plan.rows.teams;
+    int64_t most = H200 * (plan.rows.fit == MTI_FIT_LANES ? LANES_BLOCKS : ROW_BLOCKS);
+    plan.rows_per_block = (rounds + most - 1) / most * plan.rows.teams;
     if (x->rows > 0) plan.slots = (x->rows + plan.rows_per_block - 1) / plan.rows_per_block;
     return plan;
 }

@@ -131,7 +131,11 @@ static __device__ __forceinline__ void mti_softmax_give(const mti_row<T> &y, int
                 v[i][k] = (v[i][k] - stats.top) - finish;
             else
                 v[i][k] = (EXP ? v[i][k] : mti_exp_below(v[i][k] - stats.top)) * finish;
-            if (j + k >= seen) v[i][k] = 0;
+        }
+        if (j + N > seen) {
+            MTI_UNROLL
+            for (int k = 0; k < N; k++)
+                if (j + k >= seen) v[i][k] = 0;
         }
         y.store(j, v[i]);
     }
