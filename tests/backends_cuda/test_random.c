@@ -85,12 +85,24 @@ static void dropout_makes_the_masks_of_the_cpu(void **state)
                                   probabilities[s % 4]);
 }
 
+/* Long tensors are worked on in several launches, whose elements are numbered on. */
+static void numbers_go_on_from_launch_to_launch(void **state)
+{
+    mtt_pair *p = *state;
+    const mtt_shape line = {1, {600003}}, rows = {2, {1201, 257}};
+    check_numbers(p, MT_BF16, &line, MTT_PLACED_DENSE, 0);
+    check_numbers(p, MT_F32, &rows, MTT_PLACED_PADDED, 0);
+    check_dropout(p, MT_F32, &line, MTT_PLACED_DENSE, 0, 0.2);
+    check_dropout(p, MT_F16, &rows, MTT_PLACED_REVERSED, 0, 0.2);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers_match_the_cpu_in_every_layout),
         cmocka_unit_test(uniform_numbers_stay_below_the_end),
         cmocka_unit_test(dropout_makes_the_masks_of_the_cpu),
+        cmocka_unit_test(numbers_go_on_from_launch_to_launch),
     };
     return cmocka_run_group_tests(tests, mtt_open, mtt_close_pair);
 }
