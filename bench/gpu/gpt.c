@@ -1,0 +1,190 @@
+/* gpt.c: training steps of a GPT on a device.
+ *
+ * gpt: one fixed batch, as fast as it goes. After "ready" it obeys lines on standard input:
+ *     steps N  -> "ns T" and "loss L": N steps from a device at rest to a device at rest
+ *     rest     -> what the allocator keeps in store goes back to the device
+ *     end      -> "memory REQUESTED ALLOCATED ACTIVE RESERVED" (peaks, bytes), "flops N" of a step,
+ *                 "parameters N"
+ * curve: batches of a text's bytes; "loss L" after each step. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "gpu.h"
+
+#define IGNORE_NOTHING (-100)
+
+typedef struct trained {
+    mt_device *device;
+    mt_module *gpt;
+    mt_optimizer *adamw;
+    mt_tensor *tokens, *targets; /* i64 [b,s] */
+} trained;
+
+static bool open_gpt(trained *t, const char *kind, const mt_model_config *config, double lr)
+{
+    *t = (trained){.device = mt_device_open(kind)};
+    if (!t->device) return false;
+    mt_seed(t->device, 1);
+    t->gpt = mt_model_new(t->device, config);
+    t->adamw = mt_adamw_new(t->gpt, &(mt_adamw_options){.lr = lr, .weight_decay = 0.01});
+    return t->gpt && t->adamw;
+}
+
+static void close_gpt(trained *t)
+{
+    mt_optimizer_free(t->adamw);
+    mt_module_free(t->gpt);
+    mt_release(t->tokens);
+    mt_release(t->targets);
+    mt_device_release(t->device);
+}
+
+/* The loss stays on the device: *loss is the caller's. */
+static bool step(trained *t, mt_tensor **loss)
+{
+    if (mt_module_zero_grad(t->gpt) != MT_OK) return false;
+    MT_AUTO mt_tensor *h = mt_forward(t->gpt, t->tokens);
+    mt_set(&h, mt_cross_entropy(h, t->targets, IGNORE_NOTHING));
+    if (!h || mt_backward(h) != MT_OK || mt_optimizer_step(t->adamw) != MT_OK) return false;
+    return mt_set(loss, mt_detach(h)) == MT_OK;
+}
+
+/* ---- gpt ---- */
+
+/* Token ids that look like nothing, the same as bench/peer.py's. */
+static mt_tensor *make_tokens(mt_device *device, int64_t batch, int64_t seq, int64_t vocab,
+                              int64_t shift)
+{
+    size_t n_bytes = (size_t)(batch * seq) * sizeof(int64_t);
+    int64_t *ids = malloc(n_bytes);
+    if (!ids) return NULL;
+    for (int64_t i = 0; i < batch * seq; i++) ids[i] = ((i + shift) * 7919 + 104729) % vocab;
+    mt_tensor *t = mt_from_data(device, MT_I64, MT_SHAPE(batch, seq), ids, n_bytes);
+    free(ids);
+    return t;
+}
+
+static bool timed_steps(trained *t, long n)
+{
+    MT_AUTO mt_tensor *loss = NULL;
+    if (mt_device_sync(t->device) != MT_OK) return false;
+    int64_t start = bench_now_ns();
+    for (long i = 0; i < n; i++)
+        if (!step(t, &loss)) return false;
+    if (mt_device_sync(t->device) != MT_OK) return false;
+    int64_t took = bench_now_ns() - start;
+    double value = loss ? mt_item(loss) : NAN;
+    printf("ns %lld\nloss %.6f\n", (long long)took, value);
+    return isfinite(value);
+}
+
+static bool obey(trained *t)
+{
+    char line[64], word[16];
+    long n = 0;
+    while (fgets(line, sizeof line, stdin) && sscanf(line, "%15s %ld", word, &n) >= 1) {
+        if (strcmp(word, "end") == 0) return true;
+        if (strcmp(word, "rest") == 0)
+            mt_mem_empty_cache(t->device);
+        else if (strcmp(word, "steps") != 0 || !timed_steps(t, n))
+            return false;
+        puts("done");
+    }
+    return true;
+}
+
+/* Of one more step; the peaks are those of all steps. */
+static bool tell(trained *t)
+{
+    MT_AUTO mt_tensor *loss = NULL;
+    uint64_t n_elements = 0, n_bytes = 0;
+    mt_flops_reset(t->device);
+    if (!step(t, &loss) || mt_device_sync(t->device) != MT_OK) return false;
+    if (mt_module_size(t->gpt, &n_elements, &n_bytes) != MT_OK) return false;
+    mt_flops flops = mt_flops_get(t->device);
+    mt_mem_stats s;
+    mt_mem_get_stats(t->device, &s);
+    printf("memory %zu %zu %zu %zu\n", s.requested.peak, s.allocated.peak, s.active.peak,
+           s.reserved.peak);
+    printf("flops %llu\nparameters %llu\n", (unsigned long long)(flops.forward + flops.backward),
+           (unsigned long long)n_elements);
+    return true;
+}
+
+int gpu_gpt(int argc, char **argv)
+{
+    mt_model_config config = {.kind = MT_MODEL_GPT, .act = MT_ACT_GELU_TANH};
+    int64_t batch, seq;
+    if (argc != 8 || !mt_dtype_parse(argv[1], &config.dtype)) return 2;
+    gpu_numbers(argv + 2, 6,
+                (int64_t *const[]){&config.layers, &config.hidden, &config.heads, &config.vocab,
+                                   &batch, &seq});
+    config.context = seq;
+    trained t;
+    bool ok = open_gpt(&t, argv[0], &config, 1e-4);
+    if (ok) {
+        t.tokens = make_tokens(t.device, batch, seq, config.vocab, 0);
+        t.targets = make_tokens(t.device, batch, seq, config.vocab, 1);
+        ok = t.tokens && t.targets;
+    }
+    if (ok) puts("ready");
+    ok = ok && obey(&t) && tell(&t);
+    if (!ok) bench_failed("gpt");
+    close_gpt(&t);
+    return ok ? 0 : 1;
+}
+
+/* ---- curve ---- */
+
+static unsigned char *read_text(const char *path, int64_t *n)
+{
+    FILE *f = fopen(path, "rb");
+    unsigned char *text = malloc((size_t)1 << 20);
+    *n = f && text ? (int64_t)fread(text, 1, (size_t)1 << 20, f) : 0;
+    if (f) fclose(f);
+    return text;
+}
+
+/* Row r of step i begins at a place of the text that depends on both alone. */
+static bool next_batch(trained *t, const unsigned char *text, int64_t n_text, int64_t i,
+                       int64_t batch, int64_t seq)
+{
+    size_t n_bytes = (size_t)(batch * seq) * sizeof(int64_t);
+    int64_t *ids = malloc(2 * n_bytes), *next = ids + batch * seq;
+    if (!ids) return false;
+    for (int64_t r = 0; r < batch; r++) {
+        const unsigned char *from = text + (i * batch + r) * 7919 % (n_text - seq - 1);
+        for (int64_t j = 0; j < seq; j++) {
+            ids[r * seq + j] = from[j];
+            next[r * seq + j] = from[j + 1];
+        }
+    }
+    mt_set(&t->tokens, mt_from_data(t->device, MT_I64, MT_SHAPE(batch, seq), ids, n_bytes));
+    mt_set(&t->targets, mt_from_data(t->device, MT_I64, MT_SHAPE(batch, seq), next, n_bytes));
+    free(ids);
+    return t->tokens && t->targets;
+}
+
+int gpu_curve(int argc, char **argv)
+{
+    mt_model_config config = {.kind = MT_MODEL_GPT, .act = MT_ACT_GELU, .vocab = 256};
+    int64_t steps, batch, seq, n_text;
+    if (argc != 8) return 2;
+    gpu_numbers(
+        argv + 2, 6,
+        (int64_t *const[]){&steps, &config.layers, &config.hidden, &config.heads, &batch, &seq});
+    config.context = seq;
+    unsigned char *text = read_text(argv[1], &n_text);
+    trained t = {0};
+    bool ok = text && n_text > seq + 1 && open_gpt(&t, argv[0], &config, 3e-3);
+    for (int64_t i = 0; ok && i < steps; i++) {
+        MT_AUTO mt_tensor *loss = NULL;
+        ok = next_batch(&t, text, n_text, i, batch, seq) && step(&t, &loss);
+        if (ok) printf("loss %.9g\n", mt_item(loss));
+    }
+    if (!ok) bench_failed("curve");
+    close_gpt(&t);
+    free(text);
+    return ok ? 0 : 1;
+}

@@ -1,0 +1,30 @@
+/* gpu.h: what the program of `./run gpu` is made of.
+ *
+ * It measures memtape on a device that its first argument names ("cuda", "cudasim", "cpu") and
+ * knows no peer; it answers in lines on standard output. bench/gpu/gpu.py runs it beside PyTorch.
+ */
+#ifndef BENCH_GPU_H
+#define BENCH_GPU_H
+
+#include "../bench.h"
+
+/* The verbs: arguments after the verb's name; the process's exit status. */
+int gpu_probe(int argc, char **argv);
+int gpu_kernels(int argc, char **argv);
+int gpu_gpt(int argc, char **argv);
+int gpu_curve(int argc, char **argv);
+int gpu_saved(int argc, char **argv);
+int gpu_linear(int argc, char **argv);
+
+/* Whole numbers from arguments, in order. */
+void gpu_numbers(char **argv, int n, int64_t *const *out);
+
+/* ---- kernels.c asks inputs.c ---- */
+
+/* A leaf of made-up values, the same in torch_side.py. `spec` is f (wants a gradient), p (the same,
+ * positive) or iN (i64 below N), then ":" and its shape: f:4x8, i10:4. Input k of a case. */
+mt_tensor *gpu_input(mt_device *device, mt_dtype dtype, const char *spec, int k);
+mt_tensor *gpu_values(mt_device *device, mt_dtype dtype, int rank, const int64_t *shape, int k,
+                      bool positive);
+
+#endif

@@ -1,0 +1,237 @@
+"""gpu.py: memtape on the GPU: correct first, then how fast and how large, beside PyTorch. Each step
+runs in a process of its own under a time limit, so that one that fails does not lose the others.
+
+Without a GPU the same steps run on `cudasim`, a test double that executes the kernels on the CPU, at
+toy sizes: that shows that the steps work, and its times say nothing about any GPU."""
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import tables
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+STEPS = os.path.join(HERE, "steps.py")
+# Seconds that a step may take; in a dry run, on a machine that may be slow, far more.
+LIMITS = {"suite": 120, "saved": 60, "curve": 40, "limits": 30, "gemm": 60, "attention": 70,
+          "memory": 90, "gpt": 200}
+WARM = 150
+DRY_FACTOR = 6
+
+
+def parse():
+    p = argparse.ArgumentParser(prog="./run gpu", description=__doc__)
+    p.add_argument("--dry", action="store_true", help="on the simulator even if there is a GPU")
+    p.add_argument("--only", action="append", choices=list(LIMITS), metavar="STEP",
+                   help=f"these steps only: {', '.join(LIMITS)}")
+    p.add_argument("--limit", type=float, default=470, metavar="SECONDS",
+                   help="for everything together (%(default)s; a dry run takes what it takes)")
+    p.add_argument("--no-peer", action="store_true", help="memtape alone")
+    p.add_argument("--pack", default="build-gpu", metavar="FOLDER", help="(%(default)s)")
+    p.add_argument("--record", metavar="NAME", help="keep it as docs/results/NAME.{json,txt} too")
+    s = p.parse_args()
+    if not os.access(os.path.join(s.pack, "bin", "memtape_gpu"), os.X_OK):
+        p.error(f"nothing is packed in {s.pack}: ./run gpu pack")
+    return s
+
+
+# ---- what there is -----------------------------------------------------------------------------
+
+
+def output(*command, environment=None):
+    """(status, standard output, the last line of standard error)"""
+    try:
+        got = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120,
+                             env=os.environ | (environment or {}))
+    except (OSError, subprocess.TimeoutExpired) as failure:
+        return 1, "", str(failure)
+    return got.returncode, got.stdout.strip(), (got.stderr.strip().splitlines() or [""])[-1]
+
+
+def lacking_libraries(pack):
+    """A folder of those packed libraries that this machine has not: its own come first."""
+    have = output("ldconfig", "-p")[1] or output("/sbin/ldconfig", "-p")[1]
+    have = {line.split()[0] for line in have.splitlines() if "=>" in line}
+    folder = os.path.join(pack, "lacking")
+    shutil.rmtree(folder, ignore_errors=True)
+    os.makedirs(folder)
+    for name in os.listdir(os.path.join(pack, "lib")):
+        if name not in have:
+            os.symlink(os.path.join("..", "lib", name), os.path.join(folder, name))
+    return os.path.abspath(folder)
+
+
+TORCH = """import os, torch
+print(torch.__version__, int(torch.cuda.is_available()), os.path.dirname(os.path.dirname(torch.__file__)))
+if torch.cuda.is_available():
+    p = torch.cuda.get_device_properties(0)
+    print(p.name, "|", p.total_memory, "|", p.multi_processor_count)"""
+
+
+def look(s):
+    """The machine as it is found, and what memtape's own probe says of it."""
+    about = {"libs": lacking_libraries(s.pack), "cuda_libs": "", "torch": None, "torch_gpu": False}
+    status, text, why = output(sys.executable, "-c", TORCH)
+    if status == 0 and not s.no_peer:
+        lines = text.splitlines()
+        version, gpu, folder = lines[0].split(maxsplit=2)
+        about |= {"torch": version, "torch_gpu": gpu == "1", "cuda_libs": folder,
+                  "torch_says": lines[1] if len(lines) > 1 else ""}
+    else:
+        about["no_torch"] = "not wanted" if s.no_peer else why
+    status, text, why = output("nvidia-smi", "--format=csv,noheader",
+                               "--query-gpu=name,driver_version,memory.total,clocks.sm,"
+                               "clocks.max.sm,power.limit,temperature.gpu")
+    about["nvidia_smi"] = text if status == 0 else None
+    environment = {"LD_LIBRARY_PATH": about["libs"], "MEMTAPE_CUDA_LIBS": about["cuda_libs"]}
+    status, _, why = output(os.path.join(s.pack, "bin", "memtape_gpu"), "probe", "cuda",
+                            environment=environment)
+    about["opens"], about["probe"] = status == 0, why
+    return about
+
+
+def describe(s, about):
+    with open(os.path.join(s.pack, "pack.json"), encoding="utf-8") as f:
+        packed = json.load(f)
+    seen = about["nvidia_smi"] or (about["torch_gpu"] and about.get("torch_says"))
+    dry = s.dry or not (seen or about["opens"])
+    return {"schema": "memtape.gpu/1", "measurement": not dry,
+            "machine": {"gpu": seen or None, "probe": about["probe"] or "opens",
+                        "cpu": cpu_name(), "cores": os.cpu_count(), "torch": about["torch"],
+                        "no_torch": about.get("no_torch"), "commit": packed["commit"],
+                        "compiler": packed["compiler"],
+                        "load": f"{os.getloadavg()[0]:.1f}"},
+            "kind": "cudasim" if dry else "cuda", "steps": {}}
+
+
+def cpu_name():
+    with open("/proc/cpuinfo", encoding="ascii", errors="replace") as lines:
+        for line in lines:
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return "unknown"
+
+
+# ---- steps -------------------------------------------------------------------------------------
+
+
+class Step:
+    """A step under way: its rows in a file, its complaints in another."""
+
+    def __init__(self, name, limit, s, about, result):
+        self.name, self.limit, self.start = name, limit, time.monotonic()
+        os.makedirs(os.path.join(s.pack, "log"), exist_ok=True)
+        self.base = os.path.join(s.pack, "log", name)
+        dry = not result["measurement"]
+        torch = about["torch"] and ("cpu" if dry else "cuda" if about["torch_gpu"] else "")
+        command = [sys.executable, STEPS, name, "--pack", os.path.abspath(s.pack), "--kind",
+                   result["kind"], "--libs", about["libs"], "--cuda-libs", about["cuda_libs"],
+                   "--torch", torch or "", "--seconds", str(limit - 2), *["--toy"] * dry]
+        cache = about["cache"]
+        environment = os.environ | {
+            "TORCHINDUCTOR_CACHE_DIR": cache, "TRITON_CACHE_DIR": os.path.join(cache, "triton"),
+            "TORCHINDUCTOR_FX_GRAPH_CACHE": "1", "TORCHINDUCTOR_AUTOGRAD_CACHE": "1",
+            "PYTHONUNBUFFERED": "1", "OMP_WAIT_POLICY": "passive"}
+        with open(self.base + ".jsonl", "w", encoding="utf-8") as out, \
+                open(self.base + ".err", "w", encoding="utf-8") as err:
+            # pylint: disable-next=consider-using-with
+            self.process = subprocess.Popen(command, stdout=out, stderr=err, env=environment,
+                                            start_new_session=True)
+
+    def finish(self):
+        """Waits, within the limit, and returns what the step found."""
+        out = {}
+        try:
+            status = self.process.wait(max(0.1, self.start + self.limit - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            status = None
+            out["failed"] = f"cut off after {self.limit:.0f} s"
+        try:  # it and all that it started: nothing may disturb the next step
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.process.wait()
+        if status:
+            out["failed"] = f"ended with status {status}"
+        out |= {"seconds": round(time.monotonic() - self.start, 1), "rows": self.rows()}
+        with open(self.base + ".err", encoding="utf-8", errors="replace") as err:
+            said = err.read().strip()
+        if said and (status != 0 or any("failed" in row for row in out["rows"])):
+            out["said"] = said[-3000:]
+        return out
+
+    def rows(self):
+        rows = []
+        with open(self.base + ".jsonl", encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                if line.endswith("}\n"):
+                    rows.append(json.loads(line))
+        return rows
+
+
+def keep(result, text, s):
+    """After every step: what comes later may be cut off."""
+    folders = [s.pack] + ([os.environ["OUT"]] if os.environ.get("OUT") else [])
+    bases = [os.path.join(folder, "gpu") for folder in folders]
+    if s.record:
+        os.makedirs("docs/results", exist_ok=True)
+        bases.append(os.path.join("docs", "results", s.record))
+    for base in bases:
+        with open(base + ".json", "w", encoding="utf-8") as f:
+            json.dump(result, f, indent=1)
+            f.write("\n")
+        with open(base + ".txt", "w", encoding="utf-8") as f:
+            f.write(text)
+
+
+def run_steps(s, about, result):
+    began, names, dry = time.monotonic(), s.only or list(LIMITS), not result["measurement"]
+    parts = [tables.machine(result)]
+    print(parts[0], flush=True)
+
+    def start(name, limit):
+        if dry:
+            return Step(name, limit * DRY_FACTOR, s, about, result)
+        left = s.limit - (time.monotonic() - began)
+        return Step(name, min(limit, left), s, about, result) if left > 10 else None
+
+    def finish(step, name):
+        found = step.finish() if step else {"failed": "no time left", "seconds": 0, "rows": []}
+        result["steps"][name] = found
+        parts.append(tables.step(name, found, result))
+        print("\n" + parts[-1], flush=True)
+        keep(result, "\n\n".join(parts) + "\n", s)
+
+    # PyTorch compiles its steps while ours are checked; nothing is timed meanwhile.
+    warm = start("warm", WARM) if "gpt" in names and about["torch"] else None
+    for name in names:
+        if name not in ("suite", "saved", "curve") and warm:
+            finish(warm, "warm")
+            warm = None
+        finish(start(name, LIMITS[name]), name)
+    result["seconds"] = round(time.monotonic() - began, 1)
+    parts.append(tables.summary(result))
+    print("\n" + parts[-1], flush=True)
+    keep(result, "\n\n".join(parts) + "\n", s)
+
+
+def main():
+    s = parse()
+    about = look(s)
+    result = describe(s, about)
+    if result["measurement"] and not about["opens"]:
+        sys.exit(f"gpu: there is a GPU ({result['machine']['gpu']}), and memtape cannot use it: "
+                 f"{about['probe']}")
+    with tempfile.TemporaryDirectory() as about["cache"]:
+        run_steps(s, about, result)
+    sys.exit(1 if tables.faults(result) else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""packed.py OBJECTS PACK: from `meson introspect --tests` on standard input, the tests that take
+their device from MTT_DEVICE; names their programs for bench/gpu/pack and writes PACK/pack.json."""
+
+import json
+import os
+import subprocess
+import sys
+
+objects, pack = sys.argv[1:]
+
+
+def first_line(*command):
+    got = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    return (got.splitlines() or ["unknown"])[0]
+
+
+def commit():
+    changed = first_line("git", "status", "--porcelain", "--", "src", "include", "bench", "tests")
+    return first_line("git", "rev-parse", "--short=12", "HEAD") + (
+        "" if changed == "unknown" else " with changes")
+
+
+def release(text):
+    return text.split("release ")[-1].split(",")[0]
+
+
+tests, programs = [], set()
+for test in json.load(sys.stdin):
+    if test["env"].get("MTT_DEVICE") != "cudasim":
+        continue
+    program, *arguments = test["cmd"]
+    programs.add(program)
+    name = test["name"].removeprefix("cudasim ").removesuffix(" cudasim")
+    tests.append({"name": name, "program": os.path.join("tests", os.path.basename(program)),
+                  "arguments": arguments})
+nvcc = [line for line in subprocess.run(["nvcc", "--version"], capture_output=True, text=True,
+                                        check=False).stdout.splitlines() if "release" in line]
+with open(os.path.join(pack, "pack.json"), "w", encoding="utf-8") as f:
+    json.dump({"commit": commit(), "tests": tests,
+               "compiler": f"{first_line('cc', '--version')}, nvcc "
+                           f"{release(nvcc[0]) if nvcc else 'unknown'}"}, f, indent=1)
+    f.write("\n")
+print("\n".join(sorted(programs)))

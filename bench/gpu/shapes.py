@@ -1,0 +1,197 @@
+"""shapes.py: what `./run gpu` measures. Inputs are written as inputs.c reads them: f:4x8 is a float
+tensor that wants a gradient, i10:4 indices below 10. Every list comes in two sizes: for a GPU, and
+toys for a dry run, which measures nothing and only shows that the way there works."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One op. Bytes and flop are the least that forward and backward must move and do; 0: the word
+    is not measured."""
+    name: str  # in the table
+    function: str  # as kernels.c and torch_side.py know it
+    dtype: str
+    inputs: str
+    forward_bytes: float = 0
+    backward_bytes: float = 0
+    forward_flop: float = 0
+    backward_flop: float = 0
+    tolerance: float = 2e-2  # of ||memtape - torch|| / ||torch||; None: results are random
+
+
+SIZE = {"bf16": 2, "f16": 2, "f32": 4}
+
+
+def memory_kernels(rows, n, vocab, tokens):
+    """Ops that wait for memory, on [rows,n]. Bytes count each tensor once where it is read or
+    written: 2 is an input and an output, 3 is (kept, dy) -> dx."""
+    out = []
+    x, wide = f"f:{rows}x{n}", rows * n
+
+    def add(name, function, dtype, inputs, forward, backward, tolerance=2e-2):
+        per = wide * SIZE[dtype]
+        out.append(Kernel(f"{name} {dtype}", function, dtype, inputs, forward * per,
+                          backward * per, tolerance=tolerance))
+
+    add("clone", "clone", "bf16", x, 2, 0)
+    add("add", "add", "bf16", f"{x} {x}", 3, 0)
+    add("mul", "mul", "bf16", f"{x} {x}", 3, 5)
+    add("affine", "affine", "bf16", x, 2, 2)
+    for act in ("relu", "gelu", "gelu_tanh", "silu"):
+        add(act, act, "bf16", x, 2, 3)
+    add("gelu", "gelu", "f32", x, 2, 3, 1e-4)
+    add("to f32", "to_f32", "bf16", x, 3, 3)  # 2 bytes in, 4 out
+    add("transposed copy", "contiguous", "bf16", x, 2, 0)
+    add("dropout", "dropout", "bf16", x, 2.5, 2.5, None)  # a byte of mask is half an element
+    add("softmax", "whole_softmax", "bf16", x, 2, 3)
+    add("log_softmax", "log_softmax", "bf16", x, 2, 3, 5e-2)
+    add("layer_norm", "layer_norm", "bf16", f"{x} f:{n} f:{n}", 2, 3)
+    add("layer_norm", "layer_norm", "f32", f"{x} f:{n} f:{n}", 2, 3, 1e-3)
+    add("sum", "sum", "bf16", x, 1, 0)
+    add("sum of rows", "sum_rows", "bf16", x, 1, 0)
+    logits = tokens * vocab * 2
+    out.append(Kernel("cross-entropy bf16", "cross_entropy", "bf16",
+                      f"f:{tokens}x{vocab} i{vocab}:{tokens}", 2 * logits, 2 * logits,
+                      tolerance=5e-2))
+    rows_read = tokens * n * 2
+    out.append(Kernel("embedding bf16", "embedding", "bf16", f"i{vocab}:{tokens} f:{vocab}x{n}",
+                      2 * rows_read, rows_read + vocab * n * 2))
+    parameters, high = 148, max(1, rows // 256)
+    each, count = f"f:{high}x{n}", parameters * high * n  # read p, g, m, v; write p, m, v
+    out.append(Kernel("AdamW bf16", f"adamw/{parameters}", "bf16", each, 22 * count))
+    out.append(Kernel("AdamW f32", f"adamw/{parameters}", "f32", each, 28 * count, tolerance=1e-4))
+    return out
+
+
+def products(shapes):
+    """y = x w^T + b: one product forward, two backward."""
+    return [Kernel(f"{name} {dtype}", "linear", dtype, f"f:{m}x{k} f:{n}x{k} f:{n}",
+                   forward_flop=2 * m * n * k, backward_flop=4 * m * n * k,
+                   tolerance=1e-3 if dtype == "f32" else 2e-2)
+            for name, dtype, m, n, k in shapes]
+
+
+def attentions(shapes):
+    """Causal: half of two products forward, half of five backward."""
+    return [Kernel(f"b={b} a={a} s={s} d={d}{' dropout' if dropout else ''} {dtype}",
+                   "flash_dropout" if dropout else "flash_attention", dtype,
+                   " ".join([f"f:{b}x{a}x{s}x{d}"] * 3), forward_flop=2 * b * a * s * s * d,
+                   backward_flop=5 * b * a * s * s * d, tolerance=None if dropout else 2e-2)
+            for b, a, s, d, dtype, dropout in shapes]
+
+
+@dataclass(frozen=True)
+class Gpt:
+    name: str
+    layers: int
+    d: int
+    heads: int
+    vocab: int
+    b: int
+    s: int
+
+    @property
+    def arguments(self):
+        return (self.layers, self.d, self.heads, self.vocab, self.b, self.s)
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A figure of the design: what one model's forward pass keeps, in bytes."""
+    model: str
+    act: str
+    b: int
+    s: int
+    d: int
+    heads: int
+
+    @property
+    def bytes(self):
+        unit = self.b * self.s * self.d * 2
+        if self.model == "mlp":
+            return unit * {"relu": 5, "gelu": 9}[self.act]
+        # Per token two layer norms' mean and rstd and each head's log-sum-exp, f32; seed, offset.
+        per_token = 2 * 8 + 4 * self.heads
+        return unit * {"relu": 12, "gelu": 16}[self.act] + self.b * self.s * per_token + 16
+
+
+@dataclass(frozen=True)
+class Curve:
+    steps: int
+    layers: int
+    d: int
+    heads: int
+    b: int
+    s: int
+
+    @property
+    def arguments(self):
+        return (self.steps, self.layers, self.d, self.heads, self.b, self.s)
+
+
+@dataclass(frozen=True)
+class Plan:
+    saved: list
+    curve: Curve
+    copy_bytes: int
+    gemm_side: int
+    memory: list
+    gemm: list
+    attention: list
+    gpt: list
+    seconds: float  # for each side of each figure
+    gpt_seconds: float
+
+
+def saved(b, s, d):
+    return [Saved(model, act, b, s, d, 2) for model in ("mlp", "block") for act in ("relu", "gelu")]
+
+
+TOKENS = 32 * 1024
+
+REAL = Plan(
+    saved=saved(2, 4096, 1024),
+    curve=Curve(50, 2, 64, 4, 8, 64),
+    copy_bytes=1 << 30,
+    gemm_side=8192,
+    memory=memory_kernels(32768, 4096, 50257, 8192),
+    gemm=products([
+        ("768 to 2304, 32768 tokens", "bf16", TOKENS, 2304, 768),
+        ("768 to 768", "bf16", TOKENS, 768, 768),
+        ("768 to 3072", "bf16", TOKENS, 3072, 768),
+        ("3072 to 768", "bf16", TOKENS, 768, 3072),
+        ("768 to 50257", "bf16", TOKENS // 2, 50257, 768),
+        ("768 to 50304", "bf16", TOKENS // 2, 50304, 768),
+        ("4096 to 16384, 8192 tokens", "bf16", 8192, 16384, 4096),
+        ("4096 to 16384, 8192 tokens", "f16", 8192, 16384, 4096),
+        ("4096 to 4096, 8192 tokens", "f32", 8192, 4096, 4096),
+    ]),
+    attention=attentions([
+        (32, 12, 1024, 64, "bf16", False),
+        (32, 12, 1024, 64, "bf16", True),
+        (4, 16, 8192, 64, "bf16", False),
+        (4, 16, 4096, 128, "bf16", False),
+        (4, 16, 4096, 128, "f16", False),
+        (8, 16, 2048, 96, "bf16", False),
+    ]),
+    gpt=[Gpt("b=16", 12, 768, 12, 50257, 16, 1024), Gpt("b=32", 12, 768, 12, 50257, 32, 1024),
+         Gpt("b=64", 12, 768, 12, 50257, 64, 1024),
+         Gpt("b=32, v=50304", 12, 768, 12, 50304, 32, 1024)],
+    seconds=0.12,
+    gpt_seconds=3,
+)
+
+TOY = Plan(
+    saved=saved(2, 64, 32),
+    curve=Curve(10, 1, 32, 2, 2, 16),
+    copy_bytes=1 << 16,
+    gemm_side=64,
+    memory=memory_kernels(64, 48, 50, 32),
+    gemm=products([("24 to 40, 32 tokens", dtype, 32, 40, 24) for dtype in ("bf16", "f16", "f32")]),
+    attention=attentions([(1, 2, 40, 32, "bf16", False), (1, 2, 40, 32, "bf16", True),
+                          (1, 2, 24, 64, "f16", False)]),
+    gpt=[Gpt("toy b=1", 1, 32, 2, 64, 1, 16), Gpt("toy b=2", 1, 32, 2, 64, 2, 16)],
+    seconds=0.02,
+    gpt_seconds=0.2,
+)

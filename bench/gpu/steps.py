@@ -1,0 +1,398 @@
+"""steps.py: one step of `./run gpu`, in a process of its own: what it finds goes to standard output
+as it is found, one JSON object a line, so that a step that is cut off keeps what it had.
+
+An object with "wrong" is a check that failed, one with "failed" is something that could not be
+measured; the step goes on after both."""
+
+import argparse
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from statistics import median
+
+import shapes
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.append(os.path.join(HERE, ".."))
+from worker import Failed, Worker  # noqa: E402
+
+TORCH_SIDE = os.path.join(HERE, "torch_side.py")
+ROUNDS = 5
+
+
+def say(**row):
+    print(json.dumps(row), flush=True)
+
+
+class Setting:
+    """What gpu.py passes on."""
+
+    def __init__(self):
+        p = argparse.ArgumentParser()
+        p.add_argument("step", choices=STEPS)
+        p.add_argument("--pack", required=True)
+        p.add_argument("--libs", required=True, help="folder of libraries this machine lacks")
+        p.add_argument("--cuda-libs", default="")
+        p.add_argument("--kind", required=True, help="memtape's device")
+        p.add_argument("--torch", default="", help="PyTorch's device, if it is there")
+        p.add_argument("--seconds", type=float, required=True)
+        p.add_argument("--toy", action="store_true")
+        self.__dict__.update(vars(p.parse_args()))
+        self.plan = shapes.TOY if self.toy else shapes.REAL
+        self.until = time.monotonic() + self.seconds
+        self.program = os.path.join(self.pack, "bin", "memtape_gpu")
+        libs = [self.libs, os.environ.get("LD_LIBRARY_PATH", "")]
+        self.environment = {"LD_LIBRARY_PATH": ":".join(filter(None, libs))}
+        if self.cuda_libs:
+            self.environment["MEMTAPE_CUDA_LIBS"] = self.cuda_libs
+
+    def time_for(self, seconds):
+        return time.monotonic() + seconds < self.until
+
+    def memtape(self, *arguments):
+        return Worker([self.program], *arguments, environment=self.environment)
+
+    def peer(self, *arguments):
+        return Worker([sys.executable, TORCH_SIDE], *arguments)
+
+    def lines(self, *arguments, environment=None):
+        """Runs memtape_gpu to its end: its lines as lists of words."""
+        got = subprocess.run([self.program, *map(str, arguments)], capture_output=True, text=True,
+                             check=False, env=os.environ | self.environment | (environment or {}))
+        if got.returncode:
+            raise Failed(got.stderr.strip() or f"status {got.returncode}")
+        return [line.split() for line in got.stdout.splitlines()]
+
+
+# ---- the op suite ------------------------------------------------------------------------------
+
+
+def run_test(s, test):
+    environment = os.environ | s.environment | {"MTT_DEVICE": s.kind}
+    start = time.monotonic()
+    limit = max(1, s.until - start - 1)
+    try:
+        got = subprocess.run([os.path.join(s.pack, test["program"]), *test["arguments"]],
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                             errors="replace", check=False, env=environment, timeout=limit)
+        status, text = got.returncode, got.stdout
+    except subprocess.TimeoutExpired as late:
+        status, text = "out of time", (late.stdout or b"").decode(errors="replace")
+    except OSError as failure:
+        status, text = "cannot start", str(failure)
+    counts = re.findall(r"\[  PASSED  \] (\d+) test", text)
+    row = {"name": test["name"], "tests": sum(map(int, counts)), "status": status,
+           "seconds": round(time.monotonic() - start, 1)}
+    if status:
+        row |= {"wrong": f"status {status}", "said": text[-3000:]}
+    elif not row["tests"]:
+        row |= {"wrong": "no test passed", "said": text[-3000:]}
+    return row
+
+
+def suite(s):
+    """The programs whose tests take a device, on this one: gradients by differences in f64, kernels
+    against the CPU's, the engine, the ledger."""
+    with open(os.path.join(s.pack, "pack.json"), encoding="utf-8") as f:
+        tests = json.load(f)["tests"]
+    with ThreadPoolExecutor(2 if s.toy else 6) as pool:
+        for row in pool.map(lambda test: run_test(s, test), tests):
+            say(**row)
+
+
+# ---- the design's figures ----------------------------------------------------------------------
+
+
+def compare(name, expected, measured, **more):
+    wrong = {} if measured == expected else {"wrong": f"{measured}, not {expected}"}
+    say(name=name, expected=expected, measured=measured, **more, **wrong)
+
+
+def saved_bytes(s):
+    for model in s.plan.saved:
+        name = f"{model.model} {model.act}"
+        try:
+            start = time.monotonic()
+            got = {words[0]: list(map(int, words[1:])) for words in
+                   s.lines("saved", s.kind, model.model, model.act, model.b, model.s, model.d,
+                           model.heads)}
+            compare(name, model.bytes, got["saved"][0], peak_allocated=got["peak"][0],
+                    peak_reserved=got["peak"][1], seconds=round(time.monotonic() - start, 2))
+            compare(f"{name}, left after backward", 0, got["left"][0])
+        except Failed as failure:
+            say(name=name, expected=model.bytes, failed=str(failure))
+
+
+WORKSPACE = 8519680  # cuBLAS's default, :4096:2:16:8
+
+
+def linear_bytes(s):
+    got = {words[0]: list(map(int, words[1:])) for words in
+           s.lines("linear", s.kind, environment={"CUBLAS_WORKSPACE_CONFIG": ":4096:2:16:8"})}
+    allocated, _, _, _, reserved = got["floats"]
+    compare("1024 floats, allocated", 4096, allocated)
+    compare("1024 floats, reserved", 2097152, reserved)
+    compare("linear 256 to 250: parameters", 257024, got["parameters"][0])
+    compare("with a (1,256) input", 258048, got["input"][0])
+    now, peak, _, workspace, _ = got["forward"]
+    compare("after forward, without workspace", 259072, now - got["forward"][2])
+    compare("workspace in forward", WORKSPACE, workspace)
+    compare("highest in forward, with it", 259072 + WORKSPACE, peak)
+
+
+def saved(s):
+    saved_bytes(s)
+    try:
+        linear_bytes(s)
+    except Failed as failure:
+        say(name="linear 256 to 250", failed=str(failure))
+
+
+# ---- the same loss curve -----------------------------------------------------------------------
+
+CURVE_LIMIT = 0.02  # of losses between 5.6 and 2: AdamW amplifies the last bits of early gradients
+
+
+def curve(s):
+    text = os.path.join(HERE, "..", "..", "README.md")
+    losses = {kind: [float(words[1]) for words in s.lines("curve", kind, text,
+                                                          *s.plan.curve.arguments)]
+              for kind in ("cpu", s.kind)}
+    cpu, device = losses["cpu"], losses[s.kind]
+    largest = max(abs(a - b) for a, b in zip(cpu, device))
+    row = {"name": f"GPT of {s.plan.curve.layers} layers, d={s.plan.curve.d}, f32", "cpu": cpu,
+           "device": device, "largest_difference": largest, "allowed": CURVE_LIMIT}
+    if len(cpu) != len(device) or not largest <= CURVE_LIMIT or not cpu[-1] < cpu[0]:
+        row["wrong"] = f"the curves differ by {largest:g}, or do not fall"
+    say(**row)
+
+
+# ---- kernels beside PyTorch's ------------------------------------------------------------------
+
+
+def limits(s):
+    if s.torch:
+        got = subprocess.run([sys.executable, TORCH_SIDE, "limits", s.torch,
+                              str(s.plan.copy_bytes), str(s.plan.gemm_side)],
+                             stdout=subprocess.PIPE, text=True, check=True).stdout
+        rates = {words[0]: list(map(float, words[1:])) for words in map(str.split,
+                                                                        got.splitlines())}
+        say(by="PyTorch", copy_gbs=rates["copy"][0], copy_spread=rates["copy"][1:],
+            gemm_tflops=rates["gemm"][0] / 1e3, gemm_spread=[r / 1e3 for r in rates["gemm"][1:]])
+        return
+    side = s.plan.gemm_side
+    copy = shapes.Kernel("copy", "clone", "bf16", f"f:{s.plan.copy_bytes // 2}")
+    gemm = shapes.Kernel("gemm", "linear", "bf16", " ".join([f"f:{side}x{side}"] * 2))
+    with_worker = Pair(s)
+    seconds = [with_worker.time(kernel, ("forward",))["forward"]["memtape"]["ns"]
+               for kernel in (copy, gemm)]
+    with_worker.stop()
+    say(by="memtape, for want of PyTorch", copy_gbs=2 * s.plan.copy_bytes / seconds[0],
+        gemm_tflops=2 * side ** 3 / seconds[1] / 1e3)
+
+
+class Pair:
+    """memtape's worker and PyTorch's, which take turns."""
+
+    def __init__(self, s):
+        self.s, self.workers = s, {}
+
+    def start(self):
+        if "memtape" not in self.workers:
+            self.workers["memtape"] = self.s.memtape("kernels", self.s.kind)
+        if self.s.torch and "torch" not in self.workers:
+            self.workers["torch"] = self.s.peer("kernels", self.s.torch)
+
+    def stop(self):
+        for worker in self.workers.values():
+            worker.process.kill()
+            worker.stop()
+        self.workers = {}
+
+    def load(self, kernel):
+        """Returns the distance of the two sides' results, None if there is but one side."""
+        self.start()
+        shown = {side: [list(map(float, words[1:])) for words in worker.ask(
+            "load", self.name_for(side, kernel), kernel.dtype, kernel.inputs)]
+            for side, worker in self.workers.items()}
+        if len(shown) < 2 or kernel.tolerance is None:
+            return None
+        return max(map(distance, shown["memtape"], shown["torch"])) if (
+            len(shown["memtape"]) == len(shown["torch"])) else math.inf
+
+    @staticmethod
+    def name_for(side, kernel):
+        only_products = side == "torch" and kernel.function == "linear"
+        return "linear/products" if only_products else kernel.function
+
+    def run(self, side, word, n):
+        return int(self.workers[side].ask(word, n)[0][1]) / n
+
+    def time(self, kernel, words):
+        """{word: {side: {"ns", "least", "most"}}}, and "error" """
+        out = {"error": self.load(kernel)}
+        per_round = self.s.plan.seconds / ROUNDS
+        for word in words:
+            counts = {}
+            for side in self.workers:
+                self.run(side, word, 3)
+                counts[side] = max(1, int(per_round * 1e9 / self.run(side, word, 3)))
+            got = {side: [] for side in self.workers}
+            for _ in range(ROUNDS):
+                for side, series in got.items():
+                    series.append(self.run(side, word, counts[side]))
+            out[word] = {side: {"ns": median(series), "least": min(series), "most": max(series)}
+                         for side, series in got.items()}
+        for worker in self.workers.values():
+            worker.ask("rest")
+        return out
+
+
+def distance(mine, theirs):
+    """||a - b|| / ||b||; infinite where either is not a number."""
+    difference = math.sqrt(sum((a - b) ** 2 for a, b in zip(mine, theirs)))
+    norm = math.sqrt(sum(b * b for b in theirs))
+    ratio = difference / norm if norm else difference
+    return ratio if math.isfinite(ratio) and len(mine) == len(theirs) else math.inf
+
+
+def one_kernel(pair, kernel):
+    work = {"forward": (kernel.forward_bytes, kernel.forward_flop),
+            "backward": (kernel.backward_bytes, kernel.backward_flop)}
+    words = [word for word, amounts in work.items() if any(amounts)]
+    row = {"name": kernel.name, "inputs": kernel.inputs}
+    try:
+        times = pair.time(kernel, words)
+    except Failed as failure:
+        say(**row, failed=str(failure))
+        pair.stop()
+        return
+    if times["error"] is not None:
+        row |= {"error": times["error"], "allowed": kernel.tolerance}
+        if not times["error"] <= kernel.tolerance:
+            row["wrong"] = f"results are {times['error']:.2g} from PyTorch's"
+    for word in words:
+        n_bytes, flop = work[word]
+        row[word] = {"bytes": n_bytes, "flop": flop, **times[word]}
+    say(**row)
+
+
+def all_kernels(s, kernels):
+    pair = Pair(s)
+    for kernel in kernels:
+        if s.time_for(3):
+            one_kernel(pair, kernel)
+        else:
+            say(name=kernel.name, failed="no time left")
+    pair.stop()
+
+
+def memory(s):
+    all_kernels(s, s.plan.memory)
+
+
+def gemm(s):
+    all_kernels(s, s.plan.gemm)
+
+
+def attention(s):
+    all_kernels(s, s.plan.attention)
+
+
+# ---- GPT-2 -------------------------------------------------------------------------------------
+
+
+def warm(s):
+    """Compiles PyTorch's step of each size, so that gpt finds it in the cache. Two at a time."""
+    def one(gpt):
+        got = subprocess.run([sys.executable, TORCH_SIDE, "warm", s.torch, "bf16",
+                              *map(str, gpt.arguments)], stdout=subprocess.PIPE, text=True,
+                             check=False)
+        return gpt.name, got.returncode, got.stdout.strip()
+    if s.torch:
+        with ThreadPoolExecutor(2) as pool:
+            for name, status, text in pool.map(one, s.plan.gpt):
+                say(name=name, **({"failed": f"status {status}"} if status else {"said": text}))
+
+
+def gpt_worker(s, side, gpt):
+    if side == "memtape":
+        return s.memtape("gpt", s.kind, "bf16", *gpt.arguments)
+    return s.peer("gpt", s.torch, "bf16", *gpt.arguments, side)
+
+
+class GptRun:
+    """One side's steps of one size."""
+
+    def __init__(self, s, side, gpt):
+        self.side, self.tokens = side, gpt.b * gpt.s
+        self.worker = gpt_worker(s, side, gpt)
+        self.losses, self.ns = [], []
+        self.run(2)
+        self.n = max(1, int(s.plan.gpt_seconds / 3 * 1e9 / (self.run(2) / 2)))
+        self.worker.ask("rest")
+
+    def run(self, n):
+        said = dict(self.worker.ask("steps", n))
+        self.losses.append(float(said["loss"]))
+        return int(said["ns"])
+
+    def round(self):
+        self.run(1)  # takes its memory back
+        self.ns.append(self.run(self.n) / self.n)
+        self.worker.ask("rest")
+
+    def row(self):
+        last = self.worker.end()
+        row = {"side": self.side, "ms": median(self.ns) / 1e6, "least_ms": min(self.ns) / 1e6,
+               "most_ms": max(self.ns) / 1e6, "tokens_per_s": self.tokens / median(self.ns) * 1e9,
+               "losses": self.losses}
+        if "memory" in last:
+            row["peak_allocated"], row["peak_reserved"] = map(int, last["memory"][-2:])
+        if "flops" in last:
+            row |= {"flop": int(last["flops"][0]), "parameters": int(last["parameters"][0])}
+        if not self.losses[-1] < self.losses[0]:
+            row["wrong"] = f"the loss went from {self.losses[0]} to {self.losses[-1]}"
+        return row
+
+
+def one_gpt(s, gpt):
+    runs = []
+    for side in ("memtape", "eager", "compile") if s.torch else ("memtape",):
+        try:
+            runs.append(GptRun(s, side, gpt))
+        except Failed as failure:
+            say(name=gpt.name, side=side, failed=str(failure))
+    for _ in range(3):
+        for run in list(runs):
+            try:
+                run.round()
+            except Failed as failure:
+                say(name=gpt.name, side=run.side, failed=str(failure))
+                runs.remove(run)
+    for run in runs:
+        try:
+            say(name=gpt.name, tokens=run.tokens, **run.row())
+        except Failed as failure:
+            say(name=gpt.name, side=run.side, failed=str(failure))
+
+
+def gpt(s):
+    for size in s.plan.gpt:
+        if s.time_for(25):
+            one_gpt(s, size)
+        else:
+            say(name=size.name, failed="no time left")
+
+
+STEPS = {"suite": suite, "saved": saved, "curve": curve, "limits": limits, "memory": memory,
+         "gemm": gemm, "attention": attention, "warm": warm, "gpt": gpt}
+
+if __name__ == "__main__":
+    setting = Setting()
+    STEPS[setting.step](setting)

@@ -1,0 +1,209 @@
+"""tables.py: what the steps found, as text."""
+
+import os
+import sys
+
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from show import number, table  # noqa: E402
+
+DRY = "DRY RUN on cudasim and toy sizes: no figure here is a measurement of a GPU"
+
+
+def percent(part, whole):
+    return f"{100 * part / whole:.0f} %" if part and whole else ""
+
+
+def hide(rows, result, columns):
+    """In a dry run times and rates are not shown: they would mean nothing."""
+    if result["measurement"]:
+        return rows
+    return [[cell if i not in columns or not cell else "-" for i, cell in enumerate(row)]
+            for row in rows]
+
+
+def gib(n_bytes):
+    return f"{n_bytes / 2 ** 30:.2f}" if n_bytes is not None else ""
+
+
+def machine(result):
+    m = result["machine"]
+    lines = [f"memtape on the GPU, commit {m['commit']}", "",
+             f"  device    {m['gpu'] or 'none: ' + m['probe']}",
+             f"  machine   {m['cpu']}, {m['cores']} cores, load {m['load']}",
+             f"  software  {m['compiler']}",
+             f"  peer      PyTorch {m['torch'] or 'is not here: ' + str(m['no_torch'])}"]
+    if not result["measurement"]:
+        lines += ["", f"  {DRY}"]
+    return "\n".join(lines)
+
+
+# ---- one table for each step -------------------------------------------------------------------
+
+
+def suite(rows, _):
+    tests = sum(row["tests"] for row in rows)
+    passed = sum("wrong" not in row for row in rows)
+    return table(["program", "tests passed", "s", ""],
+                 [[r["name"], r["tests"], r["seconds"], r.get("wrong", "ok")] for r in rows]) + (
+        f"\n  {passed} of {len(rows)} programs passed, {tests} tests")
+
+
+def saved(rows, _):
+    out = []
+    for r in rows:
+        verdict = "FAILED" if "failed" in r else "FALSE" if "wrong" in r else "=="
+        out.append([r["name"], r.get("measured", ""), verdict, r.get("expected", ""),
+                    gib(r.get("peak_allocated")), gib(r.get("peak_reserved"))])
+    return table(["bytes", "measured", "", "expected", "peak GiB", "reserved"], out)
+
+
+def curve(rows, result):
+    out = []
+    for r in rows:
+        every = max(1, len(r["cpu"]) // 10)
+        shown = [[i + 1, f"{a:.6f}", f"{b:.6f}", f"{b - a:+.1e}"]
+                 for i, (a, b) in enumerate(zip(r["cpu"], r["device"]))
+                 if (i + 1) % every == 0 or i == 0]
+        out.append(f"  {r['name']}: one seed, the loss of each step\n" + table(
+            ["step", "cpu", result["kind"], "difference"], shown) +
+            f"\n  largest difference of all {len(r['cpu'])} steps: {r['largest_difference']:.2e}, "
+            f"allowed {r['allowed']}")
+    return "\n".join(out)
+
+
+def limits(rows, result):
+    if not result["measurement"]:
+        return "  (not shown)"
+    return "\n".join(f"  {number(r['copy_gbs'])} GB/s copying in device memory, bytes read and "
+                     f"written; {number(r['gemm_tflops'])} TFLOP/s in a large bf16 product of "
+                     f"random numbers (by {r['by']})" for r in rows)
+
+
+def limit(result, key):
+    rows = result["steps"].get("limits", {}).get("rows") or [{}]
+    return rows[0].get(key)
+
+
+def kernel_rows(rows, result, rate, of):
+    """One line for each word. rate(figures, ns); of(name, rates): the last columns."""
+    out = []
+    for r in rows:
+        if "failed" in r:
+            out.append([r["name"], "FAILED: " + r["failed"][:60]] + [""] * 7)
+            continue
+        for word in ("forward", "backward"):
+            if word not in r:
+                continue
+            mine, theirs = r[word]["memtape"]["ns"], r[word].get("torch", {}).get("ns")
+            rates = rate(r[word], mine), theirs and rate(r[word], theirs)
+            error = "" if r.get("error") is None or word == "backward" else f"{r['error']:.0e}"
+            out.append([r["name"], word, number(mine / 1e3), number(rates[0]), of(*rates),
+                        theirs and number(theirs / 1e3) or "", number(rates[1]),
+                        f"{theirs / mine:.2f}x" if theirs else "",
+                        error + (" WRONG" if "wrong" in r else "")])
+    return hide(out, result, range(2, 8))
+
+
+def memory(rows, result):
+    copy = limit(result, "copy_gbs")
+    shown = kernel_rows(rows, result, lambda figures, ns: figures["bytes"] / ns,
+                        lambda mine, _: percent(mine, copy))
+    return table(["op", "", "us", "GB/s", "of copy", "torch us", "GB/s", "ratio", "error"],
+                 shown, 2)
+
+
+def gemm(rows, result):
+    shown = kernel_rows(rows, result, lambda figures, ns: figures["flop"] / ns / 1e3, percent)
+    return table(["linear", "", "us", "TFLOP/s", "of cuBLAS", "cuBLAS us", "TFLOP/s", "ratio",
+                  "error"], shown, 2) + (
+        "\n  memtape's whole op, bias and bias gradient with it, beside torch.mm's products alone")
+
+
+def attention(rows, result):
+    peak = limit(result, "gemm_tflops")
+    shown = kernel_rows(rows, result, lambda figures, ns: figures["flop"] / ns / 1e3,
+                        lambda mine, _: percent(mine, peak))
+    return table(["causal attention", "", "us", "TFLOP/s", "of gemm", "torch us", "TFLOP/s",
+                  "ratio", "error"], shown, 2)
+
+
+def warm(rows, _):
+    return "\n".join(f"  {r['name']}: {r.get('said') or 'FAILED: ' + r['failed']}" for r in rows)
+
+
+def gpt(rows, result):
+    """tokens/s that the flop of a step allow at the rate of a large product: the limit"""
+    peak, sizes, out = limit(result, "gemm_tflops"), {}, []
+    for r in rows:
+        sizes.setdefault(r["name"], {})[r.get("side", "")] = r
+    for name, sides in sizes.items():
+        mine = sides.get("memtape", {})
+        flop = mine.get("flop")
+        for side, r in sides.items():
+            if "failed" in r:
+                out.append([name, side, "FAILED: " + r["failed"][:60]] + [""] * 6)
+                continue
+            rate = flop / r["ms"] / 1e9 if flop else None
+            out.append([name, side, number(r["ms"]), f"{r['tokens_per_s']:.0f}",
+                        number(rate), percent(rate, peak),
+                        f"{r['ms'] / mine['ms']:.2f}x" if "ms" in mine else "",
+                        gib(r.get("peak_allocated")), gib(r.get("peak_reserved"))])
+        if flop and peak:
+            ms = flop / peak / 1e9
+            out.append([name, "flop limit", number(ms), f"{mine['tokens'] / ms * 1e3:.0f}",
+                        number(peak), "100 %", "", "", ""])
+    out = hide(out, result, range(2, 7))
+    return table(["", "", "ms a step", "tokens/s", "TFLOP/s", "of gemm", "ratio",
+                  "peak GiB allocated", "reserved"], out, 2) + (
+        "\n  weights and activations bf16 on all sides; ratio: the side's time by memtape's"
+        "\n  AdamW's state: memtape f32, PyTorch bf16 (its fused AdamW keeps the weights' dtype)")
+
+
+TITLES = {
+    "suite": (suite, "The op suite on the device: gradients, kernels against the CPU, engine, ledger"),
+    "saved": (saved, "The design's figures, bytes"),
+    "curve": (curve, "A tiny GPT trained on the device and on the CPU"),
+    "warm": (warm, "PyTorch's steps compiled ahead"),
+    "limits": (limits, "What the device reaches"),
+    "memory": (memory, "Kernels that wait for memory"),
+    "gemm": (gemm, "Products beside cuBLAS alone"),
+    "attention": (attention, "Flash attention beside torch's scaled_dot_product_attention"),
+    "gpt": (gpt, "Training GPT-2 124M, bf16, s=1024"),
+}
+
+
+def step(name, found, result):
+    show, title = TITLES[name]
+    dry = "" if result["measurement"] else " [dry run: no measurement]"
+    lines = [f"{title} ({found['seconds']:.0f} s){dry}"]
+    if found["rows"]:
+        lines.append(show(found["rows"], result))
+    if "failed" in found:
+        lines.append(f"  FAILED: {found['failed']}")
+    return "\n".join(lines)
+
+
+# ---- what went wrong ---------------------------------------------------------------------------
+
+
+def faults(result):
+    out = []
+    for name, found in result["steps"].items():
+        if "failed" in found:
+            out.append(f"{name}: {found['failed']}")
+        for row in found["rows"]:
+            for key in ("wrong", "failed"):
+                if key in row:
+                    label = " ".join(filter(None, (row["name"], row.get("side"))))
+                    out.append(f"{name}: {label}: {row[key]}")
+    return out
+
+
+def summary(result):
+    found = faults(result)
+    lines = [f"{result['seconds']:.0f} s in all. " + (
+        f"{len(found)} faults:" if found else "No check failed, and no step was cut off.")]
+    lines += [f"  {fault}" for fault in found]
+    if not result["measurement"]:
+        lines.append(DRY)
+    return "\n".join(lines)

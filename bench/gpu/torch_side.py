@@ -1,0 +1,278 @@
+"""torch_side.py: PyTorch on the device, told in the same words as memtape_gpu.
+
+    torch_side.py kernels DEVICE                       see kernels.c
+    torch_side.py gpt DEVICE DTYPE L D A V B S HOW     see gpt.c; HOW: eager or compile
+    torch_side.py limits DEVICE BYTES SIDE             "copy GB/s" and "gemm TFLOP/s", measured
+    torch_side.py warm DEVICE DTYPE L D A V B S        compiles one step, for the cache
+"""
+
+import os
+import sys
+import time
+from statistics import median
+
+import torch
+import torch.nn.functional as F
+
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from peer import Gpt, tokens_of  # noqa: E402
+
+DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+
+
+class Device:
+    def __init__(self, name):
+        self.name = name
+        self.is_gpu = name == "cuda"
+        if self.is_gpu:
+            torch.backends.cuda.matmul.allow_tf32 = False
+
+    def sync(self):
+        if self.is_gpu:
+            torch.cuda.synchronize()
+
+    def rest(self):
+        if self.is_gpu:
+            torch.cuda.empty_cache()
+
+    def timed(self, n, call):
+        """ns from a device at rest to a device at rest"""
+        self.sync()
+        start = time.perf_counter_ns()
+        for _ in range(n):
+            call()
+        self.sync()
+        return time.perf_counter_ns() - start
+
+
+# ---- inputs: see inputs.c ----------------------------------------------------------------------
+
+TABLE = 1000003
+
+
+def values(shape, k, dtype, device, positive=False):
+    n = 1
+    for extent in shape:
+        n *= extent
+    n_table = min(n, TABLE)
+    h = torch.arange(1, n_table + 1, dtype=torch.int64) * 2654435761 + k * 40503 * 65537
+    table = (((h % (1 << 32)) >> 13) & 255).to(torch.float64)
+    table = ((table - 128) / 128 + (1.5 if positive else 0)).to(dtype).to(device)
+    return table.repeat((n + n_table - 1) // n_table)[:n].view(shape)
+
+
+def make_input(spec, k, dtype, device):
+    kind, _, text = spec.partition(":")
+    shape = [int(extent) for extent in text.split("x")]
+    if kind[0] == "i":
+        n = 1
+        for extent in shape:
+            n *= extent
+        ids = (torch.arange(n, dtype=torch.int64) * 7919 + 104729) % int(kind[1:])
+        return ids.view(shape).to(device)
+    return values(shape, k, dtype, device, kind == "p").requires_grad_()
+
+
+def sample(x):
+    """The elements that kernels.c shows of a tensor."""
+    x = x.detach().contiguous()
+    rows = 256
+    while x.numel() % rows:
+        rows //= 2
+    x = x.view(rows, -1)
+    shown = [x[:, x.shape[1] // 3], x[:, -1]]
+    print("sample", *(f"{v:.9g}" for column in shown for v in column.double().tolist()))
+
+
+# ---- kernels -----------------------------------------------------------------------------------
+
+
+def attention(dropout):
+    return lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True,
+                                                          dropout_p=dropout)
+
+
+FUNCTIONS = {
+    "clone": torch.clone, "add": torch.add, "mul": torch.mul, "affine": lambda x: x * 1.5 + 0.5,
+    "relu": F.relu, "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "silu": F.silu, "to_f32": lambda x: x.to(torch.float32),
+    "contiguous": lambda x: x.t().contiguous(), "dropout": lambda x: F.dropout(x, 0.1),
+    "whole_softmax": lambda x: F.softmax(x, -1), "log_softmax": lambda x: F.log_softmax(x, -1),
+    "layer_norm": lambda x, w, b: F.layer_norm(x, w.shape, w, b),
+    "sum": torch.sum, "sum_rows": lambda x: torch.sum(x, 0),
+    "cross_entropy": F.cross_entropy, "embedding": F.embedding, "linear": F.linear,
+    "flash_attention": attention(0.0), "flash_dropout": attention(0.1),
+}
+
+
+class Recorded:
+    """An op and its backward, through autograd."""
+
+    def __init__(self, fn, inputs):
+        self.fn, self.inputs = fn, inputs
+        self.leaves = [x for x in inputs if x.requires_grad]
+        self.y = fn(*inputs)
+        self.dy = values(self.y.shape, 9, self.y.dtype, self.y.device)
+
+    def forward(self):
+        self.fn(*self.inputs)
+
+    def backward(self):
+        return torch.autograd.grad(self.y, self.leaves, self.dy, retain_graph=True)
+
+    def show(self):
+        sample(self.y)
+        for gradient in self.backward():
+            sample(gradient)
+
+
+class Products(Recorded):
+    """What cuBLAS reaches alone: the products of a linear and nothing else, into memory that is
+    there. Results are shown by the whole linear."""
+
+    def __init__(self, inputs):
+        super().__init__(F.linear, inputs)
+        x, w = (t.detach() for t in inputs[:2])
+        self.x, self.w, self.out = x, w, torch.empty_like(self.y.detach())
+        self.dx, self.dw = torch.empty_like(x), torch.empty_like(w)
+
+    def forward(self):
+        torch.mm(self.x, self.w.t(), out=self.out)
+
+    def backward(self):
+        torch.mm(self.dy, self.w, out=self.dx)
+        torch.mm(self.dy.t(), self.x, out=self.dw)
+
+    def show(self):
+        sample(self.y)
+        for gradient in super().backward():
+            sample(gradient)
+
+
+class AdamW:
+    def __init__(self, spec, count, dtype, device):
+        self.parameters = [make_input(spec, k, dtype, device) for k in range(count)]
+        for k, parameter in enumerate(self.parameters):
+            parameter.grad = make_input(spec, k + 1, dtype, device).detach()
+        fused = device == "cuda" or None
+        self.optimizer = torch.optim.AdamW(self.parameters, lr=1e-3, weight_decay=0.01, fused=fused)
+        self.optimizer.step()
+
+    def forward(self):
+        self.optimizer.step()
+
+    def show(self):
+        sample(self.parameters[0])
+
+
+class Kernels:
+    def __init__(self, name):
+        self.device, self.case = Device(name), None
+
+    def load(self, name, dtype, *specs):
+        self.case = None
+        name, _, figure = name.partition("/")
+        dtype = DTYPES[dtype]
+        if name == "adamw":
+            self.case = AdamW(specs[0], int(figure), dtype, self.device.name)
+        else:
+            inputs = [make_input(spec, k, dtype, self.device.name) for k, spec in enumerate(specs)]
+            self.case = Products(inputs) if figure == "products" else Recorded(FUNCTIONS[name],
+                                                                              inputs)
+        self.case.show()
+
+    def forward(self, n):
+        print("ns", self.device.timed(int(n), self.case.forward))
+
+    def backward(self, n):
+        print("ns", self.device.timed(int(n), self.case.backward))
+
+    def rest(self):
+        self.case = None
+        self.device.rest()
+
+
+def kernels(name):
+    worker = Kernels(name)
+    obey(worker)
+
+
+def obey(worker):
+    print("version", torch.__version__)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        word, *rest = line.split()
+        if word == "end":
+            break
+        getattr(worker, word)(*rest)
+        print("done", flush=True)
+
+
+# ---- GPT ---------------------------------------------------------------------------------------
+
+
+class Trained:
+    def __init__(self, name, dtype, layers, d, heads, vocab, batch, seq, how):
+        self.device = Device(name)
+        torch.manual_seed(1)
+        model = Gpt(layers, d, heads, vocab, seq, "tanh").to(name, DTYPES[dtype])
+        self.tokens, self.targets = (tokens_of(batch, seq, vocab, shift).to(name)
+                                     for shift in (0, 1))
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01,
+                                           fused=True)
+
+        def loss_of(tokens, targets):
+            return F.cross_entropy(model(tokens).view(-1, vocab), targets.view(-1))
+
+        self.loss_of = torch.compile(loss_of, dynamic=False) if how == "compile" else loss_of
+
+    def step(self):
+        self.optimizer.zero_grad(set_to_none=True)
+        self.loss = self.loss_of(self.tokens, self.targets)
+        self.loss.backward()
+        self.optimizer.step()
+
+    def steps(self, n):
+        print("ns", self.device.timed(int(n), self.step))
+        print("loss", self.loss.item())
+
+    def rest(self):
+        self.loss = None
+        self.device.rest()
+
+    def tell(self):
+        if self.device.is_gpu:
+            print("memory", torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved())
+
+
+def gpt(name, dtype, *rest):
+    trained = Trained(name, dtype, *map(int, rest[:6]), rest[6])
+    obey(trained)
+    trained.tell()
+
+
+def warm(name, dtype, *rest):
+    start = time.perf_counter()
+    Trained(name, dtype, *map(int, rest), "compile").step()
+    print(f"compiled {time.perf_counter() - start:.1f}")
+
+
+# ---- limits ------------------------------------------------------------------------------------
+
+
+def limits(name, n_bytes, side):
+    """Medians of seven looks, each long enough to be told from a launch."""
+    device = Device(name)
+    x = values([int(n_bytes) // 2], 0, torch.bfloat16, name)
+    y = torch.empty_like(x)
+    a, b = (values([int(side), int(side)], k, torch.bfloat16, name) for k in (0, 1))
+    out = torch.empty_like(a)
+    for word, work, call in (("copy", 2 * int(n_bytes), lambda: y.copy_(x)),
+                             ("gemm", 2 * int(side) ** 3, lambda: torch.mm(a, b, out=out))):
+        device.timed(3, call)
+        rates = sorted(10 * work / device.timed(10, call) for _ in range(7))
+        print(word, median(rates), rates[0], rates[-1])  # bytes, flop per ns
+
+
+if __name__ == "__main__":
+    {"kernels": kernels, "gpt": gpt, "warm": warm, "limits": limits}[sys.argv[1]](*sys.argv[2:])
