@@ -38,9 +38,9 @@ template <int D> struct query_owner {
  * (times log2(e), inf for queries that do not exist) and delta are those of the step. */
 template <int M, int N, bool DROP>
 __device__ __forceinline__ void weights_of_keys(const mti_attn_args &x, const mti_attn_drop &drop,
-                                                int head, int i, int j, bool mask, const float *lse,
-                                                const float *delta, float (&p)[M][N][4],
-                                                float (&ds)[M][N][4])
+                                                int head, int i, int j, bool mask,
+                                                const float2 *lse, const float2 *delta,
+                                                float (&p)[M][N][4], float (&ds)[M][N][4])
 {
     int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, c = lane % 4;
     float scale = static_cast<float>(x.scale * MTI_ATTN_LOG2E);
@@ -48,8 +48,7 @@ __device__ __forceinline__ void weights_of_keys(const mti_attn_args &x, const mt
 #pragma unroll
     for (int n = 0; n < N; n++) {
         int query = i + n * 8 + c * 2;
-        float2 l = *reinterpret_cast<const float2 *>(lse + n * 8 + c * 2);
-        float2 de = *reinterpret_cast<const float2 *>(delta + n * 8 + c * 2);
+        float2 l = lse[n * 4 + c], de = delta[n * 4 + c];
         int seen[2] = {0, 0};
         if (mask)
             for (int e = 0; e < 2; e++) seen[e] = static_cast<int>(mti_attn_seen(x, query + e));
@@ -100,7 +99,7 @@ __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_dk_dv(const mti
     constexpr int M = own::M, STEP = own::STEP, N = STEP / 8, P = mti_attn_pitch<D>();
     constexpr int TILE = mti_attn_tile<STEP, D>();
     MTI_DYNAMIC_SHARED(unsigned char, shared);
-    MTI_SHARED(float, sums[2][2][STEP]); /* of this step and the next: lse, delta */
+    MTI_SHARED(float2, sums[2][2][STEP / 2]); /* of this step and the next: lse, delta */
     T *keys = reinterpret_cast<T *>(shared), *values = keys + mti_attn_tile<own::ROWS, D>();
     T *queries = values + mti_attn_tile<own::ROWS, D>(), *d_out = queries + 2 * TILE;
     int s = static_cast<int>(x.s), t = static_cast<int>(x.t), d = static_cast<int>(x.d);
@@ -121,7 +120,8 @@ __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_dk_dv(const mti
         mti_attn_fetch<T, STEP, D>(queries, mti_attn_row<T>(x.q, at.b, h, i), x.q.row, s - i, d);
         mti_attn_fetch<T, STEP, D>(d_out, mti_attn_row<T>(x.d_o, at.b, h, i), x.d_o.row, s - i, d);
         if (thread < 2 * STEP)
-            sums[0][thread / STEP][thread % STEP] = read_sum<STEP>(x, at.b * a + h, i);
+            reinterpret_cast<float *>(sums[0][thread / STEP])[thread % STEP] =
+                read_sum<STEP>(x, at.b * a + h, i);
     }
     mti_cp_async_commit();
     float dk[M][D / 8][4] = {}, dv[M][D / 8][4] = {};
@@ -147,7 +147,8 @@ __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_dk_dv(const mti
         if (next_h < end) {
             mti_attn_fetch<T, STEP, D>(d_out, mti_attn_row<T>(x.d_o, at.b, next_h, next_i),
                                        x.d_o.row, s - next_i, d);
-            if (thread < 2 * STEP) sums[side ^ 1][thread / STEP][thread % STEP] = sum;
+            if (thread < 2 * STEP)
+                reinterpret_cast<float *>(sums[side ^ 1][thread / STEP])[thread % STEP] = sum;
         }
         mti_cp_async_commit();
         mti_attn_weigh<T, M, N, D>(dk, ds, queries + side * TILE);
