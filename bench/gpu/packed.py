@@ -1,5 +1,5 @@
 """packed.py OBJECTS PACK: from `meson introspect --tests` on standard input, the tests that take
-their device from MTT_DEVICE; names their programs for bench/gpu/pack and writes PACK/pack.json."""
+their device from MTT_DEVICE. Names their programs, seen from OBJECTS, and writes PACK/pack.json."""
 
 import json
 import os
@@ -29,9 +29,9 @@ for test in json.load(sys.stdin):
     if test["env"].get("MTT_DEVICE") != "cudasim":
         continue
     program, *arguments = test["cmd"]
-    programs.add(program)
-    name = test["name"].removeprefix("cudasim ").removesuffix(" cudasim")
-    tests.append({"name": name, "program": os.path.join("tests", os.path.basename(program)),
+    programs.add(os.path.relpath(program, objects))
+    tests.append({"name": test["name"].removeprefix("cudasim "),
+                  "program": os.path.join("tests", os.path.basename(program)),
                   "arguments": arguments})
 nvcc = [line for line in subprocess.run(["nvcc", "--version"], capture_output=True, text=True,
                                         check=False).stdout.splitlines() if "release" in line]
