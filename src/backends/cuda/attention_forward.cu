@@ -1,7 +1,7 @@
 /* attention_forward.cu: flash attention forward on tensor cores, for bf16 and f16.
  *
  * Dao 2023, "FlashAttention-2": a block owns 128 queries of one head, a warp 32 of them, and
- * walks over the keys 64 at a time with an online softmax in registers:
+ * walks over the keys 64 at a time (or 32) with an online softmax in registers:
  *   S = scale q k^T     m' = max(m, rowmax S)     P = exp(S - m')
  *   l = l exp(m - m') + rowsum P     o = o exp(m - m') + P v     at the end o / l
  * Exponentials are powers of 2, with log2(e) folded into the scale. P is rounded to the 16-bit
