@@ -11,8 +11,8 @@
  * Work: 14 b a s t d FLOP (half of it causal), where one kernel that adds to dq with atomics would
  * need 10; its price would be s t / (64 or 128) d f32 additions to memory, in no fixed order. The
  * limit is the tensor cores, as in forward; each fragment from shared memory feeds 16 or 32 rows:
- * at 128 bytes a cycle that caps the first kernel at d = 128 near 400 TFLOP/s. Expected: 200 to
- * 280 TFLOP/s, counted as the usual 10 b a s t d; not measured yet. */
+ * at 128 bytes a cycle that caps the first kernel at d = 128 near 400 TFLOP/s. Expected: 180 to
+ * 240 TFLOP/s, counted as the usual 10 b a s t d; not measured yet. */
 #include "backends/cuda/attention_mma.cuh"
 
 namespace
