@@ -118,7 +118,7 @@ extern "C" bool mti_cuda_layer_norm(mti_ctx *ctx, double eps, const mti_view *x,
 #define LANES_BLOCKS 3
 #define ROW_BLOCKS   4
 /* Blocks at most are those of an H200, on any device, so that the sums are the same on all. */
-#define H200 132
+#define MULTIPROCESSORS 132
 
 #define COLUMNS      32 /* of a block of the second kernel */
 #define COLUMN_PARTS 16
@@ -315,7 +315,7 @@ static slot_plan plan_slots(const mti_rowset *x, size_t element_size)
     slot_plan plan = {mti_plan_rows(x->n, element_size, true, 4), 0, 0};
     if (plan.rows.fit != MTI_FIT_LANES) plan.rows = mti_plan_rows(x->n, element_size, true, 2);
     int64_t rounds = (x->rows + plan.rows.teams - 1) / plan.rows.teams;
-    int64_t most = H200 * (plan.rows.fit == MTI_FIT_LANES ? LANES_BLOCKS : ROW_BLOCKS);
+    int64_t most = MULTIPROCESSORS * (plan.rows.fit == MTI_FIT_LANES ? LANES_BLOCKS : ROW_BLOCKS);
     plan.rows_per_block = (rounds + most - 1) / most * plan.rows.teams;
     if (x->rows > 0) plan.slots = (x->rows + plan.rows_per_block - 1) / plan.rows_per_block;
     return plan;
