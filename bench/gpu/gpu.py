@@ -35,7 +35,6 @@ def parse():
                    help="for everything together (%(default)s; a dry run takes what it takes)")
     p.add_argument("--no-peer", action="store_true", help="memtape alone")
     p.add_argument("--pack", default="build-gpu", metavar="FOLDER", help="(%(default)s)")
-    p.add_argument("--record", metavar="NAME", help="keep it as docs/results/NAME.{json,txt} too")
     s = p.parse_args()
     if not os.access(os.path.join(s.pack, "bin", "memtape_gpu"), os.X_OK):
         p.error(f"nothing is packed in {s.pack}: ./run gpu pack")
@@ -179,15 +178,11 @@ class Step:
 def keep(result, text, s):
     """After every step: what comes later may be cut off."""
     folders = [s.pack] + ([os.environ["OUT"]] if os.environ.get("OUT") else [])
-    bases = [os.path.join(folder, "gpu") for folder in folders]
-    if s.record:
-        os.makedirs("docs/results", exist_ok=True)
-        bases.append(os.path.join("docs", "results", s.record))
-    for base in bases:
-        with open(base + ".json", "w", encoding="utf-8") as f:
+    for folder in folders:
+        with open(os.path.join(folder, "gpu.json"), "w", encoding="utf-8") as f:
             json.dump(result, f, indent=1)
             f.write("\n")
-        with open(base + ".txt", "w", encoding="utf-8") as f:
+        with open(os.path.join(folder, "gpu.txt"), "w", encoding="utf-8") as f:
             f.write(text)
 
 
@@ -231,8 +226,9 @@ def main():
     about = look(s)
     result = describe(s, about)
     if result["measurement"] and not about["opens"]:
+        lacks = output("ldd", os.path.join(s.pack, "lib", "libmemtape-cuda.so"))[1]
         sys.exit(f"gpu: there is a GPU ({result['machine']['gpu']}), and memtape cannot use it: "
-                 f"{about['probe']}")
+                 f"{about['probe']}\nwhat its module loads:\n{lacks}")
     with tempfile.TemporaryDirectory() as about["cache"]:
         run_steps(s, about, result)
     sys.exit(1 if tables.faults(result) else 0)

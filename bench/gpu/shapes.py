@@ -17,7 +17,7 @@ class Kernel:
     backward_bytes: float = 0
     forward_flop: float = 0
     backward_flop: float = 0
-    tolerance: float = 2e-2  # of ||memtape - torch|| / ||torch||; None: results are random
+    tolerance: float = 2e-2  # of ||memtape - reference|| / ||reference||; None: results are random
 
 
 SIZE = {"bf16": 2, "f16": 2, "f32": 4}

@@ -215,7 +215,8 @@ class Pair:
         self.workers = {}
 
     def load(self, kernel):
-        """Returns the distance of the two sides' results, None if there is but one side."""
+        """Returns how far memtape's results and gradients, the worst of them, are from PyTorch's in
+        a wider dtype; None without PyTorch."""
         self.start()
         shown = {side: [list(map(float, words[1:])) for words in worker.ask(
             "load", self.name_for(side, kernel), kernel.dtype, kernel.inputs)]
@@ -275,7 +276,7 @@ def one_kernel(pair, kernel):
     if times["error"] is not None:
         row |= {"error": times["error"], "allowed": kernel.tolerance}
         if not times["error"] <= kernel.tolerance:
-            row["wrong"] = f"results are {times['error']:.2g} from PyTorch's"
+            row["wrong"] = f"off by {times['error']:.2g} of the reference"
     for word in words:
         n_bytes, flop = work[word]
         row[word] = {"bytes": n_bytes, "flop": flop, **times[word]}

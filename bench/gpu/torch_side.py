@@ -121,14 +121,21 @@ class Recorded:
         return torch.autograd.grad(self.y, self.leaves, self.dy, retain_graph=True)
 
     def show(self):
-        sample(self.y)
-        for gradient in self.backward():
+        """What memtape's results are held against: the same op and the same inputs in a wider
+        dtype, f64 for f32 and f32 for the others."""
+        wide = torch.float64 if self.leaves[0].dtype == torch.float32 else torch.float32
+        inputs = [x.detach().to(wide).requires_grad_() if x.requires_grad else x
+                  for x in self.inputs]
+        y = self.fn(*inputs)
+        sample(y)
+        leaves = [x for x in inputs if x.requires_grad]
+        for gradient in torch.autograd.grad(y, leaves, self.dy.to(y.dtype)):
             sample(gradient)
 
 
 class Products(Recorded):
     """What cuBLAS reaches alone: the products of a linear and nothing else, into memory that is
-    there. Results are shown by the whole linear."""
+    there."""
 
     def __init__(self, inputs):
         super().__init__(F.linear, inputs)
@@ -142,11 +149,6 @@ class Products(Recorded):
     def backward(self):
         torch.mm(self.dy, self.w, out=self.dx)
         torch.mm(self.dy.t(), self.x, out=self.dw)
-
-    def show(self):
-        sample(self.y)
-        for gradient in super().backward():
-            sample(gradient)
 
 
 class AdamW:

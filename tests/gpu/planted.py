@@ -1,0 +1,123 @@
+"""planted.py: `./run gpu` finds what is wrong. Faults of each kind are planted in a stand-in for its
+program: a wrong figure, a diverging curve, a worker that dies, one that hangs, a test that fails."""
+
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+sys.path.insert(0, os.path.join(ROOT, "bench", "gpu"))
+import gpu  # noqa: E402
+import shapes  # noqa: E402
+import tables  # noqa: E402
+
+STAND_IN = '''#!{python}
+import sys, time
+fault, verb = "{fault}", sys.argv[1]
+if verb == "saved":
+    if fault == "hang" and sys.argv[4] == "gelu":
+        time.sleep(60)
+    n = {{("mlp", "relu"): 5, ("mlp", "gelu"): 9}}.get(tuple(sys.argv[3:5]))
+    b, s, d = map(int, sys.argv[5:8])
+    kept = n * b * s * d * 2 if n else (
+        (12 if sys.argv[4] == "relu" else 16) * b * s * d * 2 + b * s * 24 + 16)
+    print("saved", kept + (fault == "bytes"))
+    print("peak 1024 2048\\nleft", 512 if fault == "left" else 0)
+elif verb == "linear":
+    w = 8519680 + (512 if fault == "workspace" else 0)
+    for when, now, peak, work in (("floats", 4096, 4096, 0), ("parameters", 257024, 257024, 0),
+                                  ("input", 258048, 258048, 0), ("forward", 259072, 259072 + w, w)):
+        print(when, now, peak, 0, work, 2097152)
+elif verb == "curve":
+    for i in range(int(sys.argv[4])):
+        off = 0.05 if fault == "curve" and sys.argv[2] != "cpu" and i == 5 else 0
+        print("loss", 5 - 0.1 * i + off)
+elif verb == "kernels":
+    print("ready", flush=True)
+    for line in sys.stdin:
+        if fault == "worker" and "gelu_tanh" in line:
+            sys.exit(3)
+        print("sample 1 2" if line.startswith("load") else "ns 1000")
+        print("done", flush=True)
+else:
+    sys.exit("no device")
+'''
+TEST = '#!/bin/sh\necho "[  PASSED  ] {passed} test(s)."\nexit {status}\n'
+
+
+def write_program(path, text):
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(text)
+    os.chmod(path, os.stat(path).st_mode | stat.S_IXUSR)
+
+
+def make_pack(folder, fault):
+    for name in ("bin", "lib", "tests"):
+        os.makedirs(os.path.join(folder, name))
+    write_program(os.path.join(folder, "bin", "memtape_gpu"),
+                  STAND_IN.format(python=sys.executable, fault=fault))
+    write_program(os.path.join(folder, "tests", "one"), TEST.format(passed=3, status=0))
+    write_program(os.path.join(folder, "tests", "two"),
+                  TEST.format(passed=0 if fault == "no tests" else 2, status=int(fault == "test")))
+    if fault == "no program":
+        os.remove(os.path.join(folder, "tests", "one"))
+    with open(os.path.join(folder, "pack.json"), "w", encoding="utf-8") as f:
+        json.dump({"commit": "none", "compiler": "none", "tests": [
+            {"name": name, "program": f"tests/{name}", "arguments": []} for name in ("one", "two")]}, f)
+
+
+def run(fault, *steps):
+    """(status, faults found) of the steps with a fault planted"""
+    folder = tempfile.mkdtemp()
+    make_pack(folder, fault)
+    only = [word for step in steps for word in ("--only", step)]
+    environment = {k: v for k, v in os.environ.items() if k != "OUT"}
+    got = subprocess.run([sys.executable, os.path.join(ROOT, "bench", "gpu", "gpu.py"), "--no-peer",
+                          "--dry", "--pack", folder, *only], capture_output=True, text=True,
+                         check=False, env=environment)
+    with open(os.path.join(folder, "gpu.json"), encoding="utf-8") as f:
+        result = json.load(f)
+    shutil.rmtree(folder)
+    assert "DRY RUN" in got.stdout and not result["measurement"]
+    return got.returncode, tables.faults(result)
+
+
+def hanging_step():
+    """A step over its limit is ended, and keeps the rows it had."""
+    with tempfile.TemporaryDirectory() as folder:
+        make_pack(folder, "hang")
+        about = {"torch": None, "torch_gpu": False, "libs": folder, "cuda_libs": "",
+                 "cache": folder}
+        settings = type("Settings", (), {"pack": folder})
+        result = {"measurement": False, "kind": "cudasim"}
+        return gpu.Step("saved", 5, settings, about, result).finish()
+
+
+def main():
+    assert shapes.REAL.saved and [model.bytes for model in shapes.REAL.saved] == [
+        83886080, 150994944, 201523216, 268632080]
+    everything = ("suite", "saved", "curve", "memory")
+    status, faults = run("none", *everything)
+    assert status == 0 and not faults, faults
+    for fault, step, words in (
+            ("bytes", "saved", "mlp relu: 40961, not 40960"), ("left", "saved", "512, not 0"),
+            ("workspace", "saved", "8520192, not 8519680"), ("curve", "curve", "differ by 0.05"),
+            ("worker", "memory", "gelu_tanh bf16: memtape_gpu kernels ended with status 3"),
+            ("test", "suite", "two: status 1"), ("no tests", "suite", "two: no test passed"),
+            ("no program", "suite", "one: status cannot start")):
+        status, faults = run(fault, step)
+        assert status == 1 and any(words in found for found in faults), (fault, status, faults)
+        print(f"planted: {fault}: found: {faults[0]}")
+    # One dead worker costs one row.
+    assert len(run("worker", "memory")[1]) == 1
+    found = hanging_step()
+    assert found["failed"] == "cut off after 5 s" and len(found["rows"]) == 2, found
+    print(f"planted: hang: {found['failed']}, with {len(found['rows'])} rows kept")
+
+
+if __name__ == "__main__":
+    main()
