@@ -34,7 +34,10 @@ def parse():
     p.add_argument("--limit", type=float, default=470, metavar="SECONDS",
                    help="for everything together (%(default)s; a dry run takes what it takes)")
     p.add_argument("--no-peer", action="store_true", help="memtape alone")
-    p.add_argument("--pack", default="build-gpu", metavar="FOLDER", help="(%(default)s)")
+    p.add_argument("--pack", default="build-gpu-run", metavar="FOLDER",
+                   help="what was packed (%(default)s)")
+    p.add_argument("--results", default="build-gpu", metavar="FOLDER",
+                   help="for gpu.json, gpu.txt and the steps' own words (%(default)s)")
     s = p.parse_args()
     if not os.access(os.path.join(s.pack, "bin", "memtape_gpu"), os.X_OK):
         p.error(f"nothing is packed in {s.pack}: ./run gpu pack")
@@ -126,8 +129,8 @@ class Step:
 
     def __init__(self, name, limit, s, about, result):
         self.name, self.limit, self.start = name, limit, time.monotonic()
-        os.makedirs(os.path.join(s.pack, "log"), exist_ok=True)
-        self.base = os.path.join(s.pack, "log", name)
+        os.makedirs(os.path.join(s.results, "log"), exist_ok=True)
+        self.base = os.path.join(s.results, "log", name)
         dry = not result["measurement"]
         torch = about["torch"] and ("cpu" if dry else "cuda" if about["torch_gpu"] else "")
         command = [sys.executable, STEPS, name, "--pack", os.path.abspath(s.pack), "--kind",
@@ -177,7 +180,7 @@ class Step:
 
 def keep(result, text, s):
     """After every step: what comes later may be cut off."""
-    folders = [s.pack] + ([os.environ["OUT"]] if os.environ.get("OUT") else [])
+    folders = [s.results] + ([os.environ["OUT"]] if os.environ.get("OUT") else [])
     for folder in folders:
         with open(os.path.join(folder, "gpu.json"), "w", encoding="utf-8") as f:
             json.dump(result, f, indent=1)

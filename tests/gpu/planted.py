@@ -77,7 +77,7 @@ def run(fault, *steps):
     only = [word for step in steps for word in ("--only", step)]
     environment = {k: v for k, v in os.environ.items() if k != "OUT"}
     got = subprocess.run([sys.executable, os.path.join(ROOT, "bench", "gpu", "gpu.py"), "--no-peer",
-                          "--dry", "--pack", folder, *only], capture_output=True, text=True,
+                          "--dry", "--pack", folder, "--results", folder, *only], capture_output=True, text=True,
                          check=False, env=environment)
     with open(os.path.join(folder, "gpu.json"), encoding="utf-8") as f:
         result = json.load(f)
@@ -92,7 +92,7 @@ def hanging_step():
         make_pack(folder, "hang")
         about = {"torch": None, "torch_gpu": False, "libs": folder, "cuda_libs": "",
                  "cache": folder}
-        settings = type("Settings", (), {"pack": folder})
+        settings = type("Settings", (), {"pack": folder, "results": folder})
         result = {"measurement": False, "kind": "cudasim"}
         return gpu.Step("saved", 5, settings, about, result).finish()
 
