@@ -43,7 +43,10 @@ static void check_and_drop(const mtt_pair *pair, tensors *t)
         double wide = t->host[k].dtype == MT_F64 ? 8 * 0x1p-52 : 8 * 0x1p-23;
         mtt_twin_check(pair, &t->p[k], wide + mtt_epsilon(t->host[k].dtype), "p");
         mtt_twin_check(pair, &t->g[k], 0, "g");
-        mtt_twin_check(pair, &t->m[k], wide, "m");
+        /* SGD adds decay p to the gradient, and a p between two 16-bit numbers may have gone the
+         * other way in the step before. */
+        double decayed = t->host[k].weight_decay * mtt_epsilon(t->host[k].dtype);
+        mtt_twin_check(pair, &t->m[k], wide + decayed, "m");
         mtt_twin_check(pair, &t->v[k], wide, "v");
         mtt_twin_drop(pair, &t->p[k]), mtt_twin_drop(pair, &t->g[k]);
         mtt_twin_drop(pair, &t->m[k]), mtt_twin_drop(pair, &t->v[k]);
