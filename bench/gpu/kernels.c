@@ -197,14 +197,14 @@ static bool obey(kernel_case *c, char *line)
 
 int gpu_kernels(int argc, char **argv)
 {
-    char line[512], asked[512];
+    char line[512] = "", asked[512];
     if (argc != 1) return 2;
     kernel_case c = {.device = mt_device_open(argv[0])};
     bool ok = c.device != NULL;
-    strcpy(asked, argv[0]);
+    snprintf(asked, sizeof asked, "%s", argv[0]);
     if (ok) puts("ready");
     while (ok && fgets(line, sizeof line, stdin)) {
-        strcpy(asked, line);
+        memcpy(asked, line, sizeof asked);
         ok = obey(&c, line);
         if (ok) puts("done");
     }
