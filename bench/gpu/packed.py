@@ -1,5 +1,5 @@
 """packed.py OBJECTS PACK: from `meson introspect --tests` on standard input, the tests that take
-their device from MTT_DEVICE. Names their programs, seen from OBJECTS, and writes PACK/pack.json."""
+their device from MTT_DEVICE, each once: the simulator's other orders mean nothing to a GPU. Names their programs, seen from OBJECTS, and writes PACK/pack.json."""
 
 import json
 import os
@@ -24,12 +24,14 @@ def release(text):
     return text.split("release ")[-1].split(",")[0]
 
 
-tests, programs = [], set()
+tests, seen = [], []
 for test in json.load(sys.stdin):
     if test["env"].get("MTT_DEVICE") != "cudasim":
         continue
     program, *arguments = test["cmd"]
-    programs.add(os.path.relpath(program, objects))
+    if (program, arguments) in seen:
+        continue
+    seen.append((program, arguments))
     tests.append({"name": test["name"].removeprefix("cudasim "),
                   "program": os.path.join("tests", os.path.basename(program)),
                   "arguments": arguments})
@@ -40,4 +42,4 @@ with open(os.path.join(pack, "pack.json"), "w", encoding="utf-8") as f:
                "compiler": f"{first_line('cc', '--version')}, nvcc "
                            f"{release(nvcc[0]) if nvcc else 'unknown'}"}, f, indent=1)
     f.write("\n")
-print("\n".join(sorted(programs)))
+print("\n".join(sorted({os.path.relpath(program, objects) for program, _ in seen})))
