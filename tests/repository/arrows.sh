@@ -1,15 +1,16 @@
 #!/bin/sh
 # Rooms look at lower rooms and at themselves, never up: arrows.sh [TREE] reads every #include.
+# The room hooks sees of the others what a user sees, and base/base.h.
 set -eu
 cd "${1:-$(dirname "$0")/../..}"
 
 # The order, lowest first, and the room to which each public header belongs.
 find include/memtape src -name '*.[ch]' | sort | xargs awk '
 BEGIN {
-    n_rooms = split("base backends memtrack tensor autograd ops nn plan report cli", order, " ")
+    n_rooms = split("base backends memtrack tensor autograd ops hooks nn plan report cli", order, " ")
     for (i = 1; i <= n_rooms; i++) level[order[i]] = i
     split("status=base dtype=base memory=memtrack device=tensor tensor=tensor autograd=autograd " \
-          "ops=ops nn=nn io=nn memtape=cli", pairs, " ")
+          "ops=ops offload=hooks checkpoint=hooks compress=hooks nn=nn io=nn memtape=cli", pairs, " ")
     for (i in pairs) { split(pairs[i], pair, "="); home[pair[1]] = pair[2] }
 }
 function complain(text) { print FILENAME ":" FNR ": " text; bad = 1 }
@@ -45,6 +46,9 @@ FNR == 1 {
         complain("no room holds " target)
     } else if (level[theirs] > level[mine]) {
         complain(mine " looks up to " theirs ": " target)
+    } else if (mine == "hooks" && theirs != mine && target != "base/base.h" &&
+               target !~ /^memtape\//) {
+        complain("hooks looks behind the public headers: " target)
     }
 }
 END { exit bad }

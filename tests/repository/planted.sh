@@ -54,6 +54,11 @@ finds arrows 'belongs to no room'
 fresh
 echo '#include "memtape/extra.h"' >>"$tree/src/nn/nn.c"
 finds arrows 'no room holds memtape/extra.h'
+fresh
+mkdir "$tree/src/hooks" && printf '#include "memtape/ops.h"\n' >"$tree/src/hooks/hook.c"
+accepts arrows
+echo '#include "ops/ops.h"' >>"$tree/src/hooks/hook.c"
+finds arrows 'hooks looks behind the public headers: ops/ops.h'
 
 fresh
 accepts length
