@@ -1,0 +1,158 @@
+/* option_config.c: from options to a model configuration. */
+#include <string.h>
+#include "cli/option_rows.h"
+
+/* Defaults that let everything be seen at a glance. */
+static const mt_model_config small_model = {.kind = MT_MODEL_GPT,
+                                            .hidden = 64,
+                                            .layers = 2,
+                                            .vocab = 256,
+                                            .act = MT_ACT_GELU,
+                                            .dtype = MT_F32};
+
+static int64_t default_heads(int64_t hidden)
+{
+    return hidden % 4 == 0 ? 4 : hidden % 2 == 0 ? 2 : 1;
+}
+
+static bool meaningful(mti_options *o, mt_model_kind kind)
+{
+    for (size_t i = 0; i < mti_n_option_rows; i++) {
+        if (!o->given[mti_option_rows[i].id] || mti_option_rows[i].models & 1u << kind) continue;
+        char fit[64] = "";
+        for (int k = 0; k < MT_MODEL_KIND_COUNT; k++)
+            if (mti_option_rows[i].models & 1u << k)
+                snprintf(fit + strlen(fit), sizeof fit - strlen(fit), "%s%s", *fit ? ", " : "",
+                         mt_model_kind_name((mt_model_kind)k));
+        return mti_options_refuse(o, "--%s: means nothing for %s; it is for %s",
+                                  mti_option_rows[i].name, mt_model_kind_name(kind), fit);
+    }
+    return true;
+}
+
+/* Every tensor's bytes must be countable: the largest products, each checked. */
+static bool sizes_fit(mti_options *o)
+{
+    const mt_model_config *c = &o->config;
+    size_t e = mt_dtype_size(c->dtype), d = (size_t)c->hidden, tokens;
+    size_t f = c->ffn ? (size_t)c->ffn : 4 * d, widest = f > 3 * d ? f : 3 * d;
+    bool gpt = c->kind == MT_MODEL_GPT, math = c->attention == MT_ATTENTION_MATH;
+    const size_t heads = c->heads > 0 ? (size_t)c->heads : 1;
+    bool ok = mti_mul_size((size_t)o->batch, (size_t)o->seq, &tokens);
+    const size_t products[][4] = {
+        {tokens, widest, e, 2},
+        {tokens, gpt ? (size_t)c->vocab : 1, e, 2},
+        {widest, d, e, gpt && c->layers ? (size_t)c->layers : 1},
+        {gpt ? (size_t)c->vocab : 1, d, e, 2},
+        {tokens, math ? (size_t)o->seq : 1, math ? heads : 1, e},
+    };
+    for (size_t i = 0; ok && i < sizeof products / sizeof *products; i++) {
+        size_t total = 1;
+        for (int j = 0; ok && j < 4; j++) ok = mti_mul_size(total, products[i][j], &total);
+        ok = ok && total <= PTRDIFF_MAX / 16;
+    }
+    if (ok) return true;
+    return mti_options_refuse(
+        o,
+        "the sizes overflow: batch %lld x seq %lld x hidden %lld is more than this machine "
+        "can count bytes of; lower --batch, --seq, --hidden%s",
+        (long long)o->batch, (long long)o->seq, (long long)c->hidden,
+        gpt ? ", --layers or --vocab" : "");
+}
+
+bool mti_options_config(mti_options *o, const mt_model_config *base)
+{
+    mt_model_config c = *base;
+    const bool *given = o->given;
+    if (given[MTI_O_HIDDEN]) {
+        if (c.hidden != o->hidden) c.heads = 0; /* the base's heads went with its width */
+        c.hidden = o->hidden;
+    }
+    if (given[MTI_O_HEADS]) c.heads = o->heads;
+    if (given[MTI_O_LAYERS]) c.layers = o->layers;
+    if (given[MTI_O_VOCAB]) c.vocab = o->vocab;
+    if (given[MTI_O_FFN]) c.ffn = o->ffn;
+    if (given[MTI_O_ACT]) c.act = o->act;
+    if (given[MTI_O_INPLACE]) c.inplace = o->inplace;
+    if (given[MTI_O_NORM]) c.norm = o->norm;
+    if (given[MTI_O_DROPOUT]) c.dropout = o->dropout;
+    if (given[MTI_O_ATTENTION]) c.attention = o->attention;
+    if (given[MTI_O_CAUSAL]) c.causal = o->causal;
+    if (given[MTI_O_DTYPE]) c.dtype = o->dtype;
+    bool attends = c.kind != MT_MODEL_MLP, gpt = c.kind == MT_MODEL_GPT;
+    if (attends && c.heads == 0) c.heads = default_heads(c.hidden);
+    if (gpt) {
+        c.causal = true;
+        if (c.context == 0) c.context = o->seq;
+    }
+    o->config = c;
+    if (!meaningful(o, c.kind) || !sizes_fit(o)) return false;
+    if (gpt && o->seq > c.context)
+        return mti_options_refuse(o, "--seq %lld is longer than the model's context, %lld",
+                                  (long long)o->seq, (long long)c.context);
+    if (attends && c.hidden % c.heads)
+        return mti_options_refuse(
+            o, "--hidden %lld is not a multiple of --heads %lld; the heads share it evenly",
+            (long long)c.hidden, (long long)c.heads);
+    if (c.inplace && c.act != MT_ACT_RELU && c.act != MT_ACT_LEAKY_RELU)
+        return mti_options_refuse(
+            o,
+            "--inplace: %s needs its input again in backward; only relu and leaky_relu "
+            "can overwrite it",
+            mt_act_name(c.act));
+    if (mt_model_config_check(&c) == MT_OK) return true;
+    mti_options_refuse(o, "%.1000s", mt_last_error());
+    mt_clear_error();
+    return false;
+}
+
+/* MODEL is a kind or a preset. */
+static bool base_model(mti_options *o, const char *name, mt_model_config *base)
+{
+    *base = small_model;
+    if (o->verb != MTI_TRAIN && mt_model_kind_parse(name, &base->kind) == MT_OK) {
+        if (base->kind != MT_MODEL_GPT) base->layers = base->vocab = 0;
+        return true;
+    }
+    mt_clear_error();
+    if (mt_model_preset(name, base) == MT_OK) {
+        o->preset = name;
+        return true;
+    }
+    mt_clear_error();
+    char list[256] = "";
+    for (int k = 0; o->verb != MTI_TRAIN && k < MT_MODEL_KIND_COUNT; k++)
+        snprintf(list + strlen(list), sizeof list - strlen(list), "%s, ",
+                 mt_model_kind_name((mt_model_kind)k));
+    for (size_t i = 0; mt_model_preset_name(i); i++)
+        snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", i ? ", " : "",
+                 mt_model_preset_name(i));
+    return mti_options_refuse(o, "%s: \"%.80s\" is no good; give one of %s",
+                              o->verb == MTI_TRAIN ? "--preset" : "MODEL", name, list);
+}
+
+/* What is still missing once all options are read. */
+bool mti_options_complete(mti_options *o)
+{
+    if (o->verb == MTI_GENERATE && !o->model_file)
+        return mti_options_refuse(
+            o, "--model is missing; give a file that `memtape train --save` wrote");
+    if (o->verb == MTI_TRAIN && o->data.n == 0)
+        return mti_options_refuse(o, "--data is missing; give a file to learn from");
+    if (o->verb == MTI_TRAIN && o->given[MTI_O_SAVE_EVERY] && !o->save)
+        return mti_options_refuse(o, "--save-every needs --save: where to?");
+    if (*mti_verb_get(o->verb)->args && !o->model)
+        return mti_options_refuse(o,
+                                  "MODEL is missing; give mlp, attention, block, gpt or a preset");
+    if (o->verb == MTI_TRAIN && o->resume) return true; /* the model is in the file */
+    if (!mti_verb_builds(o->verb)) return true;
+    mt_model_config base;
+    const char *name = o->verb != MTI_TRAIN ? o->model : o->preset ? o->preset : "tiny";
+    if (!base_model(o, name, &base)) return false;
+    if (o->verb == MTI_TRAIN) {
+        base.vocab = 256; /* bytes */
+        if (!o->given[MTI_O_SEQ]) o->seq = base.context;
+        base.context = o->seq;
+    }
+    return mti_options_config(o, &base);
+}

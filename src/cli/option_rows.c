@@ -1,0 +1,149 @@
+/* option_rows.c: the verbs, and the one table of their options. */
+#include <string.h>
+#include "cli/option_rows.h"
+
+/* ---- verbs ---- */
+
+static const mti_verb_info verbs[MTI_VERB_COUNT] = {
+    [MTI_DEMO] = {"demo", "",
+                  "train a tiny transformer on real text, then show where its memory went",
+                  "Trains a small byte-level GPT on the given text (memtape's own sources and docs "
+                  "if none is given) for about a minute, compares it with three baselines on text "
+                  "it has not seen, and measures what its memory would be with other choices."},
+    [MTI_TRAIN] = {"train", "", "train a byte-level GPT on any file",
+                   "Trains a byte-level GPT on files or folders. Ctrl-C saves and stops; --resume "
+                   "goes on from there, bit for bit."},
+    [MTI_GENERATE] = {"generate", "", "write text with a trained model",
+                      "Continues a prompt with a model that `memtape train --save` wrote."},
+    [MTI_PROFILE] = {"profile", "MODEL", "one training step under the ledger: every saved byte",
+                     "Runs one training step of MODEL (mlp, attention, block, gpt or a preset) on "
+                     "random data and says which tensors the tape keeps for backward, who keeps "
+                     "them, and how that adds up to what the allocator holds."},
+    [MTI_EXPLAIN] = {"explain", "MODEL", "the tape op by op: what is saved and why",
+                     "Runs the forward pass of MODEL (mlp, attention, block, gpt or a preset) and "
+                     "walks through its tape, op by op."},
+};
+
+const mti_verb_info *mti_verb_get(mti_verb verb) { return &verbs[verb]; }
+
+mti_verb mti_verb_find(const char *name)
+{
+    int v = 0;
+    while (v < MTI_VERB_COUNT && strcmp(name, verbs[v].name)) v++;
+    return (mti_verb)v;
+}
+
+/* ---- the table ---- */
+
+#define V(verb) (1u << MTI_##verb)
+#define BUILDS  (V(TRAIN) | V(PROFILE) | V(EXPLAIN))
+#define LOOKS   (V(PROFILE) | V(EXPLAIN))
+#define RUNS    (V(DEMO) | V(TRAIN))
+#define EVERY   ((1u << MTI_VERB_COUNT) - 1)
+
+#define M(model) (1u << MT_MODEL_##model)
+#define ANY      (M(GPT) | M(BLOCK) | M(ATTENTION) | M(MLP))
+#define ATTENDS  (M(GPT) | M(BLOCK) | M(ATTENTION))
+#define FEEDS    (M(GPT) | M(BLOCK) | M(MLP))
+
+#define AT(field) offsetof(mti_options, field)
+#define EXTENT    1, 1e12 /* of a dimension: products are checked apart */
+
+const mti_option_row mti_option_rows[] = {
+    {MTI_O_MODEL_FILE, 'm', "model", "FILE", MTI_TEXT, AT(model_file), V(GENERATE), ANY, 0, 0,
+     "the trained model, a .safetensors file of `memtape train`"},
+    {MTI_O_PROMPT, 'p', "prompt", "TEXT", MTI_TEXT, AT(prompt), V(GENERATE), ANY, 0, 0,
+     "the text to continue; without it, a new line"},
+    {MTI_O_TOKENS, 'n', "tokens", "N", MTI_INT, AT(tokens), V(GENERATE), ANY, 0, 1e9,
+     "bytes to write (default 256)"},
+    {MTI_O_TEMPERATURE, 't', "temperature", "T", MTI_REAL, AT(temperature), V(GENERATE), ANY, 0,
+     100, "0 always takes the likeliest; default 0.8"},
+    {MTI_O_TOP_K, 'k', "top-k", "K", MTI_INT, AT(top_k), V(GENERATE), ANY, 0, 256,
+     "choose among the K likeliest only; 0, the default, among all"},
+
+    {MTI_O_DATA, 0, "data", "PATH", MTI_LIST, AT(data), RUNS, ANY, 0, 0,
+     "a file (demo: or a folder of text files); may be given several times"},
+    {MTI_O_PRESET, 0, "preset", "NAME", MTI_TEXT, AT(preset), V(TRAIN), ANY, 0, 0,
+     "the model to start from: tiny (default), small, ..., gpt2"},
+    {MTI_O_STEPS, 0, "steps", "N", MTI_INT, AT(steps), RUNS, ANY, 1, 1e12,
+     "optimizer steps (train: default 1000; demo: as many as fit the time)"},
+    {MTI_O_SECONDS, 0, "seconds", "T", MTI_REAL, AT(seconds), V(DEMO), ANY, 1, 1e6,
+     "time to spend, from start to end (default 60)"},
+    {MTI_O_LR, 0, "lr", "R", MTI_REAL, AT(lr), V(TRAIN), ANY, 0, 1e3,
+     "learning rate (default 1e-3)"},
+    {MTI_O_MIN_LR, 0, "min-lr", "R", MTI_REAL, AT(min_lr), V(TRAIN), ANY, 0, 1e3,
+     "where the cosine ends (default: a tenth of --lr)"},
+    {MTI_O_WARMUP, 0, "warmup", "N", MTI_INT, AT(warmup), V(TRAIN), ANY, 0, 1e12,
+     "steps of rising learning rate (default: a twentieth of --steps)"},
+    {MTI_O_WEIGHT_DECAY, 0, "weight-decay", "R", MTI_REAL, AT(weight_decay), V(TRAIN), ANY, 0, 1e3,
+     "of matrices (default 0.1)"},
+    {MTI_O_CLIP, 0, "clip", "R", MTI_REAL, AT(clip), V(TRAIN), ANY, 0, 1e9,
+     "bound on the gradient's norm (default 1; 0: none)"},
+    {MTI_O_ACCUMULATE, 0, "accumulate", "N", MTI_INT, AT(accumulate), V(TRAIN), ANY, 1, 1e6,
+     "batches whose gradients one step adds up (default 1)"},
+    {MTI_O_VAL_FRACTION, 0, "val-fraction", "R", MTI_REAL, AT(val_fraction), V(TRAIN), ANY, 0, 0.9,
+     "share of each file held out, at its end (default 0.1)"},
+    {MTI_O_EVAL_EVERY, 0, "eval-every", "N", MTI_INT, AT(eval_every), V(TRAIN), ANY, 0, 1e12,
+     "steps between looks at the held-out text (default 0: only at the end)"},
+    {MTI_O_SAVE, 0, "save", "PATH", MTI_TEXT, AT(save), RUNS, ANY, 0, 0,
+     "a file, or an existing folder for one file per save"},
+    {MTI_O_SAVE_EVERY, 0, "save-every", "N", MTI_INT, AT(save_every), V(TRAIN), ANY, 0, 1e12,
+     "steps between saves (default 0: only at the end)"},
+    {MTI_O_RESUME, 0, "resume", "FILE", MTI_TEXT, AT(resume), V(TRAIN), ANY, 0, 0,
+     "go on from a file that --save wrote; its options hold unless given again"},
+
+    {MTI_O_BATCH, 'b', "batch", "N", MTI_INT, AT(batch), BUILDS, ANY, EXTENT, "sequences"},
+    {MTI_O_SEQ, 's', "seq", "N", MTI_INT, AT(seq), BUILDS, ANY, EXTENT, "length of a sequence"},
+    {MTI_O_HIDDEN, 'd', "hidden", "N", MTI_INT, AT(hidden), BUILDS, ANY, EXTENT,
+     "width of the model"},
+    {MTI_O_HEADS, 'a', "heads", "N", MTI_INT, AT(heads), BUILDS, ATTENDS, EXTENT,
+     "attention heads; they divide --hidden"},
+    {MTI_O_LAYERS, 'l', "layers", "N", MTI_INT, AT(layers), BUILDS, M(GPT), 1, 1e6, "blocks"},
+    {MTI_O_VOCAB, 0, "vocab", "N", MTI_INT, AT(vocab), LOOKS, M(GPT), EXTENT, "tokens there are"},
+    {MTI_O_FFN, 0, "ffn", "N", MTI_INT, AT(ffn), BUILDS, FEEDS, EXTENT,
+     "width inside the MLP (default: four times --hidden)"},
+    {MTI_O_ACT, 0, "act", "NAME", MTI_CHOICE, 0, BUILDS, FEEDS, 0, 0,
+     "relu, leaky_relu, gelu (default), gelu_tanh, silu, tanh, sigmoid"},
+    {MTI_O_INPLACE, 0, "inplace", NULL, MTI_FLAG, AT(inplace), BUILDS, FEEDS, 0, 0,
+     "let relu or leaky_relu overwrite their input"},
+    {MTI_O_NORM, 0, "norm", "PLACE", MTI_CHOICE, 0, BUILDS, M(GPT) | M(BLOCK), 0, 0,
+     "pre (default) or post"},
+    {MTI_O_DROPOUT, 0, "dropout", "P", MTI_REAL, AT(dropout), BUILDS, ANY, 0, 1,
+     "probability, below 1 (default 0)"},
+    {MTI_O_ATTENTION, 0, "attention", "FORM", MTI_CHOICE, 0, BUILDS, ATTENDS, 0, 0,
+     "flash (default): by blocks; math: every intermediate visible"},
+    {MTI_O_CAUSAL, 0, "causal", NULL, MTI_FLAG, AT(causal), LOOKS, ATTENDS, 0, 0,
+     "no position sees a later one (a gpt is always causal)"},
+    {MTI_O_DTYPE, 0, "dtype", "TYPE", MTI_CHOICE, 0, BUILDS, ANY, 0, 0,
+     "f32 (default), bf16, f16 or f64"},
+    {MTI_O_OPTIMIZER, 0, "optimizer", "NAME", MTI_CHOICE, 0, V(PROFILE), ANY, 0, 0,
+     "none (default), sgd or adamw"},
+
+    {MTI_O_DEVICE, 0, "device", "KIND", MTI_CHOICE, 0, EVERY, ANY, 0, 0, "cpu"},
+    {MTI_O_SEED, 0, "seed", "N", MTI_INT, AT(seed), EVERY, ANY, 0, 9e18,
+     "of weights, data order and sampling (default 1)"},
+    {MTI_O_THREADS, 0, "threads", "N", MTI_INT, AT(threads), EVERY, ANY, 1, 1024,
+     "for the kernels (default: one per core)"},
+    {MTI_O_JSON, 0, "json", "FILE", MTI_TEXT, AT(json), V(PROFILE), ANY, 0, 0,
+     "write the result as one JSON object; - is standard output, and then no text"},
+    {MTI_O_QUIET, 'q', "quiet", NULL, MTI_FLAG, AT(quiet), EVERY, ANY, 0, 0,
+     "only results and errors"},
+    {MTI_O_HELP, 'h', "help", NULL, MTI_FLAG, AT(help), EVERY, ANY, 0, 0, "this text"},
+};
+
+const size_t mti_n_option_rows = sizeof mti_option_rows / sizeof *mti_option_rows;
+
+bool mti_verb_builds(mti_verb verb) { return BUILDS >> verb & 1; }
+
+static const mti_option_row *row_of(mti_option id)
+{
+    size_t i = 0;
+    while (mti_option_rows[i].id != id) i++;
+    return &mti_option_rows[i];
+}
+
+bool mti_option_in_range(mti_option id, double value)
+{
+    const mti_option_row *r = row_of(id);
+    return value >= r->min && value <= r->max; /* false for NaN */
+}

@@ -1,0 +1,32 @@
+/* option_rows.h: what the files that make up the options share. */
+#ifndef MTI_CLI_OPTION_ROWS_H
+#define MTI_CLI_OPTION_ROWS_H
+
+#include "cli/options.h"
+
+typedef enum mti_form { MTI_FLAG, MTI_INT, MTI_REAL, MTI_TEXT, MTI_CHOICE, MTI_LIST } mti_form;
+
+typedef struct mti_option_row {
+    mti_option id;
+    int letter; /* of the short form, or 0 */
+    const char *name, *arg;
+    mti_form form;
+    size_t at;       /* offset of the field in mti_options */
+    unsigned verbs;  /* those that take it */
+    unsigned models; /* those for which it means something */
+    double min, max; /* inclusive */
+    const char *doc;
+} mti_option_row;
+
+extern const mti_option_row mti_option_rows[];
+extern const size_t mti_n_option_rows;
+
+/* Whether the verb builds a model from its options. */
+bool mti_verb_builds(mti_verb verb);
+
+/* Writes o->error; false. */
+bool mti_options_refuse(mti_options *o, const char *fmt, ...) MT_PRINTF(2, 3);
+/* What is still missing once all options are read, and the model they make. */
+bool mti_options_complete(mti_options *o);
+
+#endif
