@@ -136,8 +136,8 @@ static bool run(mti_call *c, unsigned optional)
 /* Within a hook or a backward others are in the middle of something: no time to balance. */
 static bool nested(void) { return mti_making_now()->inside || mti_modes_now()->in_backward; }
 
-bool mti_apply(const mti_op *op, const mti_params *params, unsigned optional, int n_in,
-               mt_tensor *const *in, int n_out, mt_tensor **out)
+static bool apply(const mti_op *op, const mti_params *params, unsigned optional, int n_in,
+                  mt_tensor *const *in, int n_out, mt_tensor **out)
 {
     mti_call c = {.op = op,
                   .params = params ? params : &no_params,
@@ -161,29 +161,16 @@ bool mti_apply(const mti_op *op, const mti_params *params, unsigned optional, in
     return ok;
 }
 
-/* A history can follow a change in place only where x is the one view of its storage. */
-static bool check_inplace(const mti_op *op, const mt_tensor *x)
+bool mti_apply(const mti_op *op, const mti_params *params, unsigned optional, int n_in,
+               mt_tensor *const *in, int n_out, mt_tensor **out)
 {
-    if (!MTI_CHECK_NULL(op->name, x)) return false;
-    mti_storage *s = x->storage;
-    if (!x->requires_grad || !mt_grad_mode()) return true;
-    if (!x->grad_fn)
-        return mti_fail_bool(MT_ERR_STATE,
-                             "%s: x is a leaf that requires grad; changing it in "
-                             "place would lose its value (use the op that is not in place)",
-                             op->name);
-    int views = atomic_load(&s->refs) - atomic_load(&s->saved);
-    return views == 1 || mti_fail_bool(MT_ERR_STATE,
-                                       "%s: x shares its storage with %d other tensor%s in use; "
-                                       "their gradients could not follow (clone x first)",
-                                       op->name, views - 1, views == 2 ? "" : "s");
-}
-
-mt_status mti_apply_inplace(const mti_op *op, const mti_params *params, mt_tensor *x)
-{
-    if (!check_inplace(op, x)) return mt_last_status();
-    mt_tensor *alias;
-    if (!mti_apply(op, params, 0, 1, &x, 1, &alias)) return mt_last_status();
-    mt_release(alias);
-    return MT_OK;
+    mti_rewrite_fn *rewrite = mti_modes_now()->rewrite;
+    if (!rewrite || n_in > MTI_MAX_WANT)
+        return apply(op, params, optional, n_in, in, n_out, out);
+    mt_tensor *other[MTI_MAX_WANT];
+    for (int i = 0; i < n_out; i++) out[i] = NULL;
+    if (!rewrite(op, n_in, in, other)) return false;
+    bool ok = apply(op, params, optional, n_in, other, n_out, out);
+    for (int i = 0; i < n_in; i++) mt_release(other[i]);
+    return ok;
 }

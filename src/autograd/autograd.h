@@ -35,6 +35,8 @@ typedef struct mti_op_code {
 typedef enum mti_op_flags {
     MTI_VIEW = 1,    /* forward makes the output itself, a view of in0 */
     MTI_INPLACE = 2, /* the output is in0, changed */
+    MTI_LOW = 4,     /* under autocast, in the region's 16-bit dtype ... */
+    MTI_FULL = 8,    /* ... or in f32; neither: in the widest dtype of its inputs */
 } mti_op_flags;
 
 typedef struct mti_op {
@@ -195,11 +197,16 @@ typedef struct mti_hooks { /* a pushed pair: shared by the stack and what it pac
 } mti_hooks;
 void mti_hooks_release(mti_hooks *h);
 
+/* Other tensors in the place of an op's inputs: new references in out[n_in], NULL for NULL. False
+ * fails the op. Off within hooks, unless they turn it on. (autocast) */
+typedef bool mti_rewrite_fn(const mti_op *op, int n_in, mt_tensor *const *in, mt_tensor **out);
+
 typedef struct mti_modes {
     bool grad_off;
     int in_hook; /* inside a pack or unpack: nothing is recorded */
     int in_backward;
     mti_hooks *hooks; /* the top of the stack */
+    mti_rewrite_fn *rewrite; /* of the inputs of every op; NULL: none */
 } mti_modes;
 mti_modes *mti_modes_now(void);
 
@@ -223,6 +230,8 @@ typedef struct mti_saved_tensor {
     int bit;          /* slot */
     int n_packed;
     mti_packed *packed; /* [n_packed], innermost first */
+    const mti_node *node;
+    struct mti_saved_tensor *next, **link; /* among the slots that hold kept's storage */
     mti_view spec;
 } mti_saved_tensor;
 
@@ -283,6 +292,10 @@ bool mti_slot_save(mti_saved_tensor *s, const mti_node *n, int bit, mt_tensor *t
 mt_tensor *mti_slot_load(const mti_saved_tensor *s, const mti_node *n);
 void mti_slot_drop(mti_saved_tensor *s, const mti_node *n);
 mt_save_info mti_slot_info(const mti_node *n, int bit);
+
+/* Say that the slot holds s->kept's storage, from now until it is let go: an op in place asks. */
+void mti_slot_hold(mti_saved_tensor *s, const mti_node *n);
+void mti_slot_let_go(mti_saved_tensor *s);
 
 /* Nodes in decreasing order of creation. */
 typedef struct mti_heap {

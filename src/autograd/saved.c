@@ -73,11 +73,6 @@ static bool pack_level(mti_saved_tensor *s, mti_hooks *h, const mt_save_info *in
     return true;
 }
 
-static void count_saved(mt_tensor *t, int by)
-{
-    if (t) atomic_fetch_add_explicit(&t->storage->saved, by, memory_order_relaxed);
-}
-
 bool mti_slot_save(mti_saved_tensor *s, const mti_node *n, int bit, mt_tensor *t)
 {
     memset(s, 0, offsetof(mti_saved_tensor, spec));
@@ -97,12 +92,11 @@ bool mti_slot_save(mti_saved_tensor *s, const mti_node *n, int bit, mt_tensor *t
         bool ok = s->packed != NULL;
         for (mti_hooks *h = top; ok && h && s->kept; h = h->below) ok = pack_level(s, h, &info);
         if (!ok) {
-            count_saved(s->kept, 1); /* drop takes it off again */
             mti_slot_drop(s, n);
             return false;
         }
     }
-    count_saved(s->kept, 1);
+    mti_slot_hold(s, n);
     return true;
 }
 
@@ -159,7 +153,7 @@ mt_tensor *mti_slot_load(const mti_saved_tensor *s, const mti_node *n)
 
 void mti_slot_drop(mti_saved_tensor *s, const mti_node *n)
 {
-    count_saved(s->kept, -1);
+    mti_slot_let_go(s);
     mt_release(s->kept);
     s->kept = NULL;
     mt_save_info info = mti_slot_info(n, s->bit);

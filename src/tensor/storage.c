@@ -67,6 +67,8 @@ static mti_storage *storage_new(mt_device *device, size_t n_bytes, mt_category c
     const mti_where *where = mti_where_now();
     atomic_init(&s->refs, 1);
     atomic_init(&s->saved, 0);
+    atomic_flag_clear(&s->busy);
+    s->holders = NULL;
     atomic_init(&s->version, 0);
     s->device = mt_device_retain(device);
     s->bytes = n_bytes;

@@ -26,9 +26,11 @@ void mti_rng_take(mt_device *device, uint64_t n_draws, uint64_t *seed, uint64_t 
 /* ---- storage ---- */
 
 typedef struct mti_storage {
-    atomic_int refs;   /* tensors that view it */
-    atomic_int saved;  /* how many of them are held by saved slots of the tape */
-    mt_device *device; /* retained */
+    atomic_int refs;                  /* tensors that view it */
+    atomic_int saved;                 /* how many of them are held by saved slots of the tape */
+    atomic_flag busy;                 /* guards the list of those slots: */
+    struct mti_saved_tensor *holders; /* known to the autograd room */
+    mt_device *device;                /* retained */
     mti_block *block;
     size_t bytes; /* requested */
     atomic_uint_fast64_t version;

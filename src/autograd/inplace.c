@@ -1,0 +1,90 @@
+/* inplace.c: changes in place, and which of them the tape forbids.
+ *
+ * A slot that keeps a tensor puts itself into a list at the tensor's storage, so that an op that
+ * is about to overwrite it can say whose backward would be spoilt. */
+#include <sched.h>
+#include <stdio.h>
+#include "autograd/autograd.h"
+
+/* Threads meet here only where they keep the same tensor, a weight say, at the same instant. */
+static void lock(mti_storage *s)
+{
+    while (atomic_flag_test_and_set_explicit(&s->busy, memory_order_acquire)) sched_yield();
+}
+
+static void unlock(mti_storage *s) { atomic_flag_clear_explicit(&s->busy, memory_order_release); }
+
+void mti_slot_hold(mti_saved_tensor *s, const mti_node *n)
+{
+    if (!s->kept) return;
+    mti_storage *storage = s->kept->storage;
+    s->node = n;
+    lock(storage);
+    s->next = storage->holders;
+    s->link = &storage->holders;
+    if (s->next) s->next->link = &s->next;
+    storage->holders = s;
+    atomic_fetch_add_explicit(&storage->saved, 1, memory_order_relaxed);
+    unlock(storage);
+}
+
+void mti_slot_let_go(mti_saved_tensor *s)
+{
+    if (!s->link) return;
+    mti_storage *storage = s->kept->storage;
+    lock(storage);
+    *s->link = s->next;
+    if (s->next) s->next->link = s->link;
+    s->link = NULL;
+    atomic_fetch_sub_explicit(&storage->saved, 1, memory_order_relaxed);
+    unlock(storage);
+}
+
+/* Whether no backward waits for what the storage holds now. */
+static bool check_holders(const mti_op *op, mti_storage *s)
+{
+    mt_save_info info = {0};
+    int n_others = -1;
+    lock(s);
+    for (const mti_saved_tensor *t = s->holders; t; t = t->next, n_others++)
+        if (!t->next) info = mti_slot_info(t->node, t->bit); /* the first that kept it */
+    unlock(s);
+    if (n_others < 0) return true;
+    char more[48] = "";
+    if (n_others)
+        snprintf(more, sizeof more, " (and %d other%s)", n_others, n_others == 1 ? "" : "s");
+    static const char *const roles[] = {"input", "output", "auxiliary"};
+    return mti_fail_bool(MT_ERR_STATE,
+                         "%s: x must not change: the backward of %s%s%s needs it as its %s %s%s "
+                         "(use the op that is not in place)",
+                         op->name, info.op, *info.module ? " in " : "", info.module,
+                         roles[info.role], info.argument, more);
+}
+
+/* A history can follow a change in place only where x is the one view of its storage. */
+static bool check_inplace(const mti_op *op, const mt_tensor *x)
+{
+    if (!MTI_CHECK_NULL(op->name, x)) return false;
+    mti_storage *s = x->storage;
+    if (!check_holders(op, s)) return false;
+    if (!x->requires_grad || !mt_grad_mode()) return true;
+    if (!x->grad_fn)
+        return mti_fail_bool(MT_ERR_STATE,
+                             "%s: x is a leaf that requires grad; changing it in "
+                             "place would lose its value (use the op that is not in place)",
+                             op->name);
+    int views = atomic_load(&s->refs) - atomic_load(&s->saved);
+    return views == 1 || mti_fail_bool(MT_ERR_STATE,
+                                       "%s: x shares its storage with %d other tensor%s in use; "
+                                       "their gradients could not follow (clone x first)",
+                                       op->name, views - 1, views == 2 ? "" : "s");
+}
+
+mt_status mti_apply_inplace(const mti_op *op, const mti_params *params, mt_tensor *x)
+{
+    if (!check_inplace(op, x)) return mt_last_status();
+    mt_tensor *alias;
+    if (!mti_apply(op, params, 0, 1, &x, 1, &alias)) return mt_last_status();
+    mt_release(alias);
+    return MT_OK;
+}

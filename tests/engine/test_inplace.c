@@ -1,0 +1,173 @@
+/* test_inplace.c: what an op in place saves, and where it is refused. */
+#include "mtt.h"
+
+static mt_device *device;
+
+static mt_tensor *leaf(void)
+{
+    mt_tensor *x = mtt_made(mt_from_data(device, MT_F32, MT_SHAPE(4), (float[]){-2, -0.5f, 0.5f, 2},
+                                         4 * sizeof(float)));
+    mtt_ok(mt_set_requires_grad(x, true));
+    return x;
+}
+
+static void assert_grad(const mt_tensor *x, const float *wanted)
+{
+    float got[4];
+    mtt_ok(mt_to_host(mtt_made(mt_grad(x)), got, sizeof got));
+    for (int i = 0; i < 4; i++) assert_float_equal(got[i], wanted[i], 1e-6);
+}
+
+static void what_another_backward_needs_is_not_overwritten(void **state)
+{
+    (void)state;
+    MT_AUTO mt_tensor *x = leaf();
+    MT_AUTO mt_tensor *h = mtt_made(mt_affine(x, 2, 1));
+    mtt_ok(mt_scope_push("here"));
+    MT_AUTO mt_tensor *y = mtt_made(mt_mul(h, h));
+    mt_scope_pop();
+    MT_AUTO mt_tensor *loss = mtt_made(mt_sum_all(y));
+    uint64_t version = mt_storage_of(h).version;
+    assert_int_equal(mt_relu_inplace(h), MT_ERR_STATE);
+    mtt_failed(MT_ERR_STATE, "relu_inplace", "mul in here", "input a", "(and 1 other)");
+    assert_true(mt_storage_of(h).version == version);
+    mtt_ok(mt_backward(loss));
+    assert_grad(x, (float[]){-12, 0, 8, 20}); /* 2 * 2 (2x + 1) */
+}
+
+static void the_op_that_made_it_may_need_it_too(void **state)
+{
+    (void)state;
+    MT_AUTO mt_tensor *x = leaf();
+    MT_AUTO mt_tensor *y = mtt_made(mt_tanh(x));
+    assert_int_equal(mt_leaky_relu_inplace(y, 0.1), MT_ERR_STATE);
+    mtt_failed(MT_ERR_STATE, "leaky_relu_inplace", "tanh", "output y");
+}
+
+static void a_tensor_without_gradient_can_be_needed_as_well(void **state)
+{
+    (void)state;
+    MT_AUTO mt_tensor *x = leaf();
+    MT_AUTO mt_tensor *c = mtt_made(mt_full(device, MT_F32, MT_SHAPE(4), -3));
+    MT_AUTO mt_tensor *y = mtt_made(mt_mul(x, c));
+    assert_int_equal(mt_relu_inplace(c), MT_ERR_STATE);
+    mtt_failed(MT_ERR_STATE, "mul", "input b");
+}
+
+static void only_savers_that_still_wait_are_named(void **state)
+{
+    (void)state;
+    MT_AUTO mt_tensor *x = leaf();
+    MT_AUTO mt_tensor *h = mtt_made(mt_affine(x, 1, 0));
+    mt_tensor *first = mtt_made(mt_gelu(h)), *second = mtt_made(mt_silu(h));
+    mt_set(&first, mtt_made(mt_sum_all(first)));
+    mtt_ok(mt_backward(first));
+    assert_int_equal(mt_relu_inplace(h), MT_ERR_STATE);
+    mtt_failed(MT_ERR_STATE, "silu");
+    mt_release(second); /* a branch given up without a backward */
+    mtt_ok(mt_relu_inplace(h));
+    mt_release(first);
+}
+
+/* Keeps a copy of its own, so the original is free to change. */
+static mt_status keep_a_copy(void *user, const mt_save_info *info, mt_tensor *tensor,
+                             mt_tensor **kept, void **state)
+{
+    (void)user, (void)info, (void)state;
+    *kept = mt_clone(tensor);
+    return *kept ? MT_OK : mt_last_status();
+}
+
+static void what_a_hook_copied_may_be_overwritten(void **state)
+{
+    (void)state;
+    MT_AUTO mt_tensor *x = leaf();
+    MT_AUTO mt_tensor *h = mtt_made(mt_affine(x, 2, 1));
+    mtt_ok(mt_push_saved_hooks(&(mt_saved_hooks){.pack = keep_a_copy}, NULL));
+    MT_AUTO mt_tensor *y = mtt_made(mt_mul(h, h));
+    mtt_ok(mt_pop_saved_hooks());
+    mtt_ok(mt_relu_inplace(h));
+    MT_AUTO mt_tensor *loss = mtt_made(mt_sum_all(y));
+    mtt_ok(mt_backward(loss));
+    assert_grad(x, (float[]){-12, 0, 8, 20});
+}
+
+/* Saved bytes of linear, activation, linear on [8,16] with 64 in the middle, f32. */
+static size_t mlp_bytes(mt_act act, bool inplace)
+{
+    const mt_model_config config = {
+        .kind = MT_MODEL_MLP, .hidden = 16, .act = act, .inplace = inplace};
+    mt_module *model = mt_model_new(device, &config);
+    mt_ledger *ledger = mt_ledger_new(device);
+    MT_AUTO mt_tensor *x = mtt_made(mt_normal(device, MT_F32, MT_SHAPE(8, 16), 0, 1));
+    mtt_ok(mt_ledger_begin(ledger));
+    mt_tensor *y = mtt_made(mt_forward(model, x));
+    mtt_ok(mt_ledger_end(ledger));
+    size_t n_bytes = mt_ledger_bytes(ledger);
+    mt_release(y);
+    mt_ledger_free(ledger);
+    mt_module_free(model);
+    return n_bytes;
+}
+
+static void leaky_relu_in_place_saves_one_tensor_and_relu_none(void **state)
+{
+    (void)state;
+    const size_t in = 8 * 16 * 4, middle = 8 * 64 * 4;
+    assert_true(mlp_bytes(MT_ACT_LEAKY_RELU, false) == in + 2 * middle);
+    assert_true(mlp_bytes(MT_ACT_LEAKY_RELU, true) == in + middle);
+    assert_true(mlp_bytes(MT_ACT_RELU, false) == in + middle);
+    assert_true(mlp_bytes(MT_ACT_RELU, true) == in + middle);
+}
+
+/* Bytes alive after an activation of [1024], its input's name given up. */
+static size_t alive_after(bool inplace)
+{
+    MT_AUTO mt_tensor *x = mtt_made(mt_full(device, MT_F32, MT_SHAPE(1024), 1));
+    mtt_ok(mt_set_requires_grad(x, true));
+    mt_mem_region region;
+    mt_mem_region_begin(&region, device);
+    mt_tensor *h = mtt_made(mt_affine(x, 2, 0));
+    if (inplace)
+        mtt_ok(mt_relu_inplace(h));
+    else
+        mt_set(&h, mtt_made(mt_relu(h)));
+    mt_mem_region_end(&region);
+    mt_release(h);
+    return (size_t)region.delta.peak;
+}
+
+static void relu_in_place_lowers_the_peak_by_its_input(void **state)
+{
+    (void)state;
+    assert_true(alive_after(false) == 2 * 4096);
+    assert_true(alive_after(true) == 4096);
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    device = mtt_device();
+    return device ? 0 : -1;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    mt_device_release(device);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_another_backward_needs_is_not_overwritten),
+        cmocka_unit_test(the_op_that_made_it_may_need_it_too),
+        cmocka_unit_test(a_tensor_without_gradient_can_be_needed_as_well),
+        cmocka_unit_test(only_savers_that_still_wait_are_named),
+        cmocka_unit_test(what_a_hook_copied_may_be_overwritten),
+        cmocka_unit_test(leaky_relu_in_place_saves_one_tensor_and_relu_none),
+        cmocka_unit_test(relu_in_place_lowers_the_peak_by_its_input),
+    };
+    return cmocka_run_group_tests_name("in place", tests, set_up, tear_down);
+}
