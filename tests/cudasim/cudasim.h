@@ -74,13 +74,17 @@ void copy_async(void *shared, const void *global, size_t n_bytes, size_t n_read,
 void copy_commit();
 void copy_wait(int n_left);
 
+/* The stream's copies are made: what runs in it now comes after. */
+void settle(cudaStream_t stream);
+
 cudaError_t run(const char *name, const void *kernel, dim3 grid, dim3 block, size_t n_shared,
                 void (*call)(const void *arguments), const void *arguments);
 
 template <class... P, class... A>
 cudaError_t launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block, size_t n_shared,
-                   cudaStream_t, A &&...arguments)
+                   cudaStream_t stream, A &&...arguments)
 {
+    settle(stream);
     struct bound {
         void (*kernel)(P...);
         std::tuple<std::decay_t<P>...> values;

@@ -1,15 +1,9 @@
-/* runtime.cc: CUDA's runtime interface on host memory. Allocations have their exact size, for
- * AddressSanitizer, and hold 0xff, so that what nobody wrote reads as NaN. */
+/* runtime.cc: CUDA's runtime interface on host memory, but for streams and copies (stream.cc).
+ * Allocations have their exact size, for AddressSanitizer, and hold 0xff, so that what nobody wrote
+ * reads as NaN. */
 #include <stdlib.h>
 #include <string.h>
 #include "cudasim/cudasim.h"
-
-struct cudasim_stream {
-    int unused;
-};
-struct cudasim_event {
-    int unused;
-};
 
 static thread_local cudaError_t last_error;
 
@@ -46,7 +40,6 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int)
     }
     return cudaSuccess;
 }
-cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
 cudaError_t cudaDriverGetVersion(int *version)
 {
     *version = 12000;
@@ -66,62 +59,6 @@ cudaError_t cudaMalloc(void **p, size_t n_bytes)
     memset(*p, 0xff, n_bytes);
     return cudaSuccess;
 }
-cudaError_t cudaFree(void *p)
-{
-    free(p);
-    return cudaSuccess;
-}
-cudaError_t cudaMallocHost(void **p, size_t n_bytes) { return cudaMalloc(p, n_bytes); }
-cudaError_t cudaHostAlloc(void **p, size_t n_bytes, unsigned) { return cudaMalloc(p, n_bytes); }
-cudaError_t cudaFreeHost(void *p) { return cudaFree(p); }
-
-cudaError_t cudaMemcpy(void *to, const void *from, size_t n_bytes, cudaMemcpyKind)
-{
-    if (n_bytes) memmove(to, from, n_bytes);
-    return cudaSuccess;
-}
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n_bytes, cudaMemcpyKind kind,
-                            cudaStream_t)
-{
-    return cudaMemcpy(to, from, n_bytes, kind);
-}
-cudaError_t cudaMemset(void *p, int value, size_t n_bytes)
-{
-    if (n_bytes) memset(p, value, n_bytes);
-    return cudaSuccess;
-}
-cudaError_t cudaMemsetAsync(void *p, int value, size_t n_bytes, cudaStream_t)
-{
-    return cudaMemset(p, value, n_bytes);
-}
-
-cudaError_t cudaStreamCreate(cudaStream_t *stream) { return cudaStreamCreateWithFlags(stream, 0); }
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned)
-{
-    *stream = (cudaStream_t)calloc(1, sizeof **stream);
-    return *stream ? cudaSuccess : keep(cudaErrorMemoryAllocation);
-}
-cudaError_t cudaStreamDestroy(cudaStream_t stream)
-{
-    free(stream);
-    return cudaSuccess;
-}
-cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
-cudaError_t cudaEventCreate(cudaEvent_t *event) { return cudaEventCreateWithFlags(event, 0); }
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned)
-{
-    *event = (cudaEvent_t)calloc(1, sizeof **event);
-    return *event ? cudaSuccess : keep(cudaErrorMemoryAllocation);
-}
-cudaError_t cudaEventDestroy(cudaEvent_t event)
-{
-    free(event);
-    return cudaSuccess;
-}
-cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
-cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
 
 cudaError_t cudaGetLastError()
 {

@@ -364,6 +364,78 @@ static void an_asynchronous_copy_arrives_when_it_is_waited_for(void **)
     cudaFree(x), cudaFree(y);
 }
 
+/* ---- copies beside compute ---- */
+
+__global__ void twice(const float *x, float *y) { y[threadIdx.x] = 2 * x[threadIdx.x]; }
+
+/* Page-locked 1, 2, ... on its way to x in a stream of its own. */
+struct arrival {
+    cudaStream_t compute, copy;
+    cudaEvent_t arrived;
+    void *host;
+    float *x, *y;
+};
+
+static arrival begin_arrival()
+{
+    arrival a = {};
+    cudaStreamCreate(&a.compute), cudaStreamCreate(&a.copy), cudaEventCreate(&a.arrived);
+    assert_int_equal(cudaMallocHost(&a.host, 32 * sizeof(float)), cudaSuccess);
+    for (int i = 0; i < 32; i++) static_cast<float *>(a.host)[i] = (float)i;
+    a.x = device<float>(32), a.y = device<float>(32);
+    cudaMemcpyAsync(a.x, a.host, 32 * sizeof(float), cudaMemcpyHostToDevice, a.copy);
+    cudaEventRecord(a.arrived, a.copy);
+    return a;
+}
+
+static void end_arrival(arrival *a)
+{
+    cudaStreamDestroy(a->compute), cudaStreamDestroy(a->copy), cudaEventDestroy(a->arrived);
+    cudaFreeHost(a->host), cudaFree(a->x), cudaFree(a->y);
+}
+
+static void a_kernel_that_waits_for_a_copy_on_another_stream_sees_it(void **)
+{
+    arrival a = begin_arrival();
+    stream_holder compute = {a.compute};
+    assert_int_equal(cudaEventQuery(a.arrived), cudaErrorNotReady);
+    cudaStreamWaitEvent(a.compute, a.arrived);
+    assert_int_equal(cudaEventQuery(a.arrived), cudaSuccess);
+    assert_true(MTI_LAUNCH(&compute, twice, 1, 32, 0, a.x, a.y));
+    for (int i = 0; i < 32; i++) assert_true(a.y[i] == 2 * i);
+    end_arrival(&a);
+}
+
+static void a_kernel_that_does_not_wait_for_a_copy_reads_nan(void **)
+{
+    arrival a = begin_arrival();
+    stream_holder compute = {a.compute};
+    assert_true(MTI_LAUNCH(&compute, twice, 1, 32, 0, a.x, a.y));
+    for (int i = 0; i < 32; i++) assert_true(a.y[i] != a.y[i]);
+    end_arrival(&a);
+}
+
+static void memory_written_before_its_copy_was_waited_for_is_copied_as_it_is_then(void **)
+{
+    arrival a = begin_arrival();
+    memset(a.host, 0, 32 * sizeof(float));
+    cudaStreamSynchronize(a.copy);
+    for (int i = 0; i < 32; i++) assert_true(a.x[i] == 0);
+    end_arrival(&a);
+}
+
+static void copies_of_one_stream_keep_their_order_and_an_event_takes_those_before_it(void **)
+{
+    arrival a = begin_arrival();
+    cudaMemcpyAsync(a.y, a.host, 32 * sizeof(float), cudaMemcpyHostToDevice, a.copy);
+    cudaEventSynchronize(a.arrived);
+    assert_true(a.x[5] == 5 && a.y[5] != a.y[5]);
+    stream_holder copy = {a.copy};
+    assert_true(MTI_LAUNCH(&copy, twice, 1, 32, 0, a.y, a.x)); /* in the stream: after both */
+    assert_true(a.x[5] == 10);
+    end_arrival(&a);
+}
+
 static void a_grid_that_no_device_takes_is_refused(void **)
 {
     float *y = device<float>(1);
@@ -404,6 +476,10 @@ int main(int argc, char **)
         cmocka_unit_test(what_nobody_wrote_reads_as_nan),
         cmocka_unit_test(a_write_past_a_shared_array_is_found),
         cmocka_unit_test(an_asynchronous_copy_arrives_when_it_is_waited_for),
+        cmocka_unit_test(a_kernel_that_waits_for_a_copy_on_another_stream_sees_it),
+        cmocka_unit_test(a_kernel_that_does_not_wait_for_a_copy_reads_nan),
+        cmocka_unit_test(memory_written_before_its_copy_was_waited_for_is_copied_as_it_is_then),
+        cmocka_unit_test(copies_of_one_stream_keep_their_order_and_an_event_takes_those_before_it),
         cmocka_unit_test(a_grid_that_no_device_takes_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
