@@ -10,11 +10,14 @@
 extern "C" {
 #endif
 
-/* kind: "cpu". The result is the caller's: mt_device_release it once. */
+/* kind: "cpu", "cuda", or "meta", whose tensors have shapes, storages and addresses but no data:
+ * everything runs and is counted as on the others, and reading a value is an error. The result is
+ * the caller's: mt_device_release it once. */
 MT_API mt_device *mt_device_open(const char *kind);
 MT_API mt_device *mt_device_retain(mt_device *device);
 MT_API void mt_device_release(mt_device *device);
 MT_API const char *mt_device_kind(const mt_device *device); /* "cpu" */
+MT_API bool mt_device_has_data(const mt_device *device);    /* false on meta */
 
 /* Threads that kernels of this device may use; n >= 1. */
 MT_API mt_status mt_device_set_threads(mt_device *device, int n);

@@ -78,8 +78,21 @@ typedef struct mti_attention {
 
 typedef struct mti_ctx mti_ctx; /* a backend's own state: threads, streams */
 
+typedef enum mti_traits {
+    MTI_HOST_MEMORY = 1, /* pointers are the process's own, so sanitizers can watch them */
+    MTI_NO_DATA = 2,     /* pointers are imaginary: nothing to read, kernels do nothing */
+} mti_traits;
+
+/* Copies that run beside compute. */
+typedef enum mti_direction { MTI_TO_HOST, MTI_TO_DEVICE } mti_direction;
+typedef struct mti_copy_times {
+    double copy_s; /* all copies together */
+    double wait_s; /* compute stood still in copy_wait */
+} mti_copy_times;
+
 typedef struct mti_backend {
     const char *kind; /* "cpu" */
+    unsigned traits;  /* of mti_traits */
 
     /* ---- state and raw memory ---- */
     mti_ctx *(*open)(void);
@@ -210,3 +223,4 @@ const mti_backend *mti_backend_find(const char *kind);
 extern const mti_backend mti_cpu_backend;
 
 #endif
+extern const mti_backend mti_meta_backend;

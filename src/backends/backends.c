@@ -3,7 +3,7 @@
 #include "backends/backend.h"
 #include "backends/module.h"
 
-static const mti_backend *const backends[] = {&mti_cpu_backend};
+static const mti_backend *const backends[] = {&mti_cpu_backend, &mti_meta_backend};
 
 const mti_backend *mti_backend_find(const char *kind)
 {

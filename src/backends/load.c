@@ -64,7 +64,7 @@ const mti_backend *mti_module_load(const char *kind)
     char path[MAX_PATH];
     if (!is_name(kind) || !find(kind, path))
         return mti_fail_null(MT_ERR_UNSUPPORTED,
-                             "device \"%s\": not built in (that is: cpu), and no module "
+                             "device \"%s\": not built in (those are: cpu, meta), and no module "
                              "libmemtape-%s.so beside the program or in %s",
                              kind ? kind : "(null)", is_name(kind) ? kind : "KIND", MTI_MODULE_DIR);
     void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL);

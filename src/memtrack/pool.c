@@ -351,7 +351,7 @@ mti_pool *mti_pool_new(const mti_backend *backend, mti_ctx *ctx)
     pthread_mutex_init(&pool->lock, NULL);
     pool->backend = backend;
     pool->ctx = ctx;
-    pool->in_host_memory = !strcmp(backend->kind, "cpu");
+    pool->in_host_memory = backend->traits & MTI_HOST_MEMORY;
     return pool;
 }
 

@@ -20,7 +20,7 @@ static void an_unknown_kind_is_refused_with_what_there_is(void **state)
 {
     (void)state;
     refused("abacus", "libmemtape-abacus.so");
-    refused("abacus", "not built in (that is: cpu)");
+    refused("abacus", "not built in (those are: cpu, meta)");
     refused(NULL, "(null)");
     refused("", "not built in");
 }

@@ -109,6 +109,7 @@ const mti_backend mti_cpu_backend = {
     .alloc = alloc_raw,
     .free = free_raw,
     .upload = copy_bytes,
+    .traits = MTI_HOST_MEMORY,
     .download = copy_bytes,
     .fill = mti_cpu_fill,
     .copy = mti_cpu_copy,
