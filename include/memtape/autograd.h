@@ -104,6 +104,18 @@ typedef struct mt_saved_hooks {
 MT_API mt_status mt_push_saved_hooks(const mt_saved_hooks *hooks, void *user);
 MT_API mt_status mt_pop_saved_hooks(void);
 
+/* Keep a tensor from code of your own as the tape would: through this thread's stack of hooks, so
+ * that the ledger counts it, an offload may take it away, a checkpoint around you gives it up and
+ * makes it again. info tells what hooks are told; its strings are copied, module NULL is the scope
+ * now, and node is filled in. The result is the caller's to free; t is borrowed, and what is kept
+ * has no history. */
+typedef struct mt_saved mt_saved;
+MT_API mt_saved *mt_saved_new(mt_tensor *t, const mt_save_info *info);
+/* A new reference to what was saved, its values and shape; an error where it was changed in place
+ * since, or where a hook fails. */
+MT_API mt_tensor *mt_saved_get(mt_saved *saved);
+MT_API void mt_saved_free(mt_saved *saved); /* NULL is allowed */
+
 /* ---- the ledger: a saved-tensor hook that writes everything down ---- */
 
 typedef struct mt_ledger mt_ledger;

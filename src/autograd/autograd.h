@@ -205,7 +205,7 @@ typedef struct mti_modes {
     bool grad_off;
     int in_hook; /* inside a pack or unpack: nothing is recorded */
     int in_backward;
-    mti_hooks *hooks; /* the top of the stack */
+    mti_hooks *hooks;        /* the top of the stack */
     mti_rewrite_fn *rewrite; /* of the inputs of every op; NULL: none */
 } mti_modes;
 mti_modes *mti_modes_now(void);
@@ -229,11 +229,16 @@ typedef struct mti_saved_tensor {
     bool original;    /* kept views the very storage that was saved: compare versions */
     int bit;          /* slot */
     int n_packed;
-    mti_packed *packed; /* [n_packed], innermost first */
-    const mti_node *node;
+    mti_packed *packed;                    /* [n_packed], innermost first */
+    const mti_node *node;                  /* NULL: an mt_saved */
     struct mti_saved_tensor *next, **link; /* among the slots that hold kept's storage */
     mti_view spec;
 } mti_saved_tensor;
+
+struct mt_saved { /* a slot of no node's (autograd.h) */
+    mti_saved_tensor slot;
+    mt_save_info info;
+};
 
 typedef struct mti_edge {
     mti_node *node; /* retained; the node that made the input, or ... */
@@ -281,6 +286,7 @@ struct mti_leaf {
     int uses, arrived;
 };
 
+uint64_t mti_next_sequence(void);
 mti_node *mti_node_new(const mti_call *c, int n_saved);
 void mti_node_drop_saved(mti_node *n);
 mti_leaf *mti_leaf_of(mt_tensor *t); /* made on first use; borrowed */
@@ -289,12 +295,12 @@ void mti_hook_list_free(mti_grad_hook *h);
 /* Pass t through the hooks and fill *s; t is borrowed. */
 bool mti_slot_save(mti_saved_tensor *s, const mti_node *n, int bit, mt_tensor *t);
 /* A new reference to what was saved; NULL on failure. */
-mt_tensor *mti_slot_load(const mti_saved_tensor *s, const mti_node *n);
-void mti_slot_drop(mti_saved_tensor *s, const mti_node *n);
-mt_save_info mti_slot_info(const mti_node *n, int bit);
+mt_tensor *mti_slot_load(const mti_saved_tensor *s);
+void mti_slot_drop(mti_saved_tensor *s);
+mt_save_info mti_slot_info(const mti_saved_tensor *s);
 
 /* Say that the slot holds s->kept's storage, from now until it is let go: an op in place asks. */
-void mti_slot_hold(mti_saved_tensor *s, const mti_node *n);
+void mti_slot_hold(mti_saved_tensor *s);
 void mti_slot_let_go(mti_saved_tensor *s);
 
 /* Nodes in decreasing order of creation. */

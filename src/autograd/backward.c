@@ -230,7 +230,7 @@ static void end_walk(walk *w)
 static bool unpack_saved(mti_call *c, const mti_node *n, mt_tensor *held[MTI_MAX_SAVED])
 {
     for (int i = 0; i < n->n_saved; i++) {
-        held[i] = mti_slot_load(&n->saved[i], n);
+        held[i] = mti_slot_load(&n->saved[i]);
         if (!held[i]) return false;
         c->saved[n->saved[i].bit] = &held[i]->view;
     }

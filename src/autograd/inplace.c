@@ -14,11 +14,10 @@ static void lock(mti_storage *s)
 
 static void unlock(mti_storage *s) { atomic_flag_clear_explicit(&s->busy, memory_order_release); }
 
-void mti_slot_hold(mti_saved_tensor *s, const mti_node *n)
+void mti_slot_hold(mti_saved_tensor *s)
 {
     if (!s->kept) return;
     mti_storage *storage = s->kept->storage;
-    s->node = n;
     lock(storage);
     s->next = storage->holders;
     s->link = &storage->holders;
@@ -47,7 +46,7 @@ static bool check_holders(const mti_op *op, mti_storage *s)
     int n_others = -1;
     lock(s);
     for (const mti_saved_tensor *t = s->holders; t; t = t->next, n_others++)
-        if (!t->next) info = mti_slot_info(t->node, t->bit); /* the first that kept it */
+        if (!t->next) info = mti_slot_info(t); /* the first that kept it */
     unlock(s);
     if (n_others < 0) return true;
     char more[48] = "";

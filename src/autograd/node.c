@@ -5,6 +5,11 @@
 /* Sequence numbers order all nodes of the process: creation order is a topological order. */
 static atomic_uint_fast64_t last_sequence;
 
+uint64_t mti_next_sequence(void)
+{
+    return atomic_fetch_add_explicit(&last_sequence, 1, memory_order_relaxed) + 1;
+}
+
 /* ---- leaves ---- */
 
 void mti_hook_list_free(mti_grad_hook *h)
@@ -118,7 +123,7 @@ mti_node *mti_node_new(const mti_call *c, int n_saved)
     n->params = *c->params;
     n->want = c->want;
     n->n_in = c->n_in, n->n_out = c->n_out;
-    n->sequence = atomic_fetch_add_explicit(&last_sequence, 1, memory_order_relaxed) + 1;
+    n->sequence = mti_next_sequence();
     for (int i = 0; i < c->n_in; i++)
         if ((c->want >> i & 1) && !edge_to(&n->in[i], c->in[i])) {
             mti_ref_release(&n->ref);
@@ -129,7 +134,7 @@ mti_node *mti_node_new(const mti_call *c, int n_saved)
 
 void mti_node_drop_saved(mti_node *n)
 {
-    for (int i = 0; i < n->n_saved; i++) mti_slot_drop(&n->saved[i], n);
+    for (int i = 0; i < n->n_saved; i++) mti_slot_drop(&n->saved[i]);
     if (n->n_saved) n->freed = true;
     n->n_saved = 0;
 }

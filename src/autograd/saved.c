@@ -2,9 +2,12 @@
 #include <string.h>
 #include "autograd/autograd.h"
 
-mt_save_info mti_slot_info(const mti_node *n, int bit)
+mt_save_info mti_slot_info(const mti_saved_tensor *s)
 {
+    const mti_node *n = s->node;
+    if (!n) return ((const mt_saved *)s)->info;
     const mti_op *op = n->op;
+    int bit = s->bit;
     mt_save_info info = {.op = op->name, .module = n->module, .node = n->sequence, .argument = ""};
     if (bit < 8)
         info.role = MT_SAVE_INPUT, info.index = bit, info.argument = op->in[bit];
@@ -18,11 +21,13 @@ mt_save_info mti_slot_info(const mti_node *n, int bit)
 /* Hooks run with recording off, and what they make is theirs to class. */
 typedef struct hook_scope {
     mti_making making;
+    mti_rewrite_fn *rewrite;
 } hook_scope;
 
 static hook_scope enter_hook(void)
 {
-    hook_scope was = {*mti_making_now()};
+    hook_scope was = {*mti_making_now(), mti_modes_now()->rewrite};
+    mti_modes_now()->rewrite = NULL;
     mti_making_now()->category = MT_TEMPORARY;
     mti_making_now()->inside = true;
     mti_modes_now()->in_hook++;
@@ -32,6 +37,7 @@ static hook_scope enter_hook(void)
 static void leave_hook(hook_scope was)
 {
     mti_modes_now()->in_hook--;
+    mti_modes_now()->rewrite = was.rewrite;
     *mti_making_now() = was.making;
 }
 
@@ -76,6 +82,7 @@ static bool pack_level(mti_saved_tensor *s, mti_hooks *h, const mt_save_info *in
 bool mti_slot_save(mti_saved_tensor *s, const mti_node *n, int bit, mt_tensor *t)
 {
     memset(s, 0, offsetof(mti_saved_tensor, spec));
+    s->node = n;
     /* A handle without history: a saved output must not keep its own node alive. */
     s->kept = mti_tensor_alias(t);
     if (!s->kept) return false;
@@ -85,18 +92,18 @@ bool mti_slot_save(mti_saved_tensor *s, const mti_node *n, int bit, mt_tensor *t
     s->spec = t->view;
     mti_hooks *top = mti_modes_now()->hooks;
     if (top && !mti_modes_now()->in_hook) {
-        mt_save_info info = mti_slot_info(n, bit);
+        mt_save_info info = mti_slot_info(s);
         int depth = 0;
         for (mti_hooks *h = top; h; h = h->below) depth++;
         s->packed = mti_malloc((size_t)depth * sizeof *s->packed);
         bool ok = s->packed != NULL;
         for (mti_hooks *h = top; ok && h && s->kept; h = h->below) ok = pack_level(s, h, &info);
         if (!ok) {
-            mti_slot_drop(s, n);
+            mti_slot_drop(s);
             return false;
         }
     }
-    mti_slot_hold(s, n);
+    mti_slot_hold(s);
     return true;
 }
 
@@ -127,9 +134,9 @@ static mt_tensor *unpack_level(const mti_packed *p, const mt_save_info *info, mt
     return NULL;
 }
 
-mt_tensor *mti_slot_load(const mti_saved_tensor *s, const mti_node *n)
+mt_tensor *mti_slot_load(const mti_saved_tensor *s)
 {
-    mt_save_info info = mti_slot_info(n, s->bit);
+    mt_save_info info = mti_slot_info(s);
     if (s->original && s->kept) {
         uint64_t version = atomic_load(&s->kept->storage->version);
         if (version != s->version) {
@@ -151,12 +158,12 @@ mt_tensor *mti_slot_load(const mti_saved_tensor *s, const mti_node *n)
     return t;
 }
 
-void mti_slot_drop(mti_saved_tensor *s, const mti_node *n)
+void mti_slot_drop(mti_saved_tensor *s)
 {
     mti_slot_let_go(s);
     mt_release(s->kept);
     s->kept = NULL;
-    mt_save_info info = mti_slot_info(n, s->bit);
+    mt_save_info info = mti_slot_info(s);
     for (int i = s->n_packed - 1; i >= 0; i--) {
         mti_packed *p = &s->packed[i];
         if (p->hooks->fn.drop) p->hooks->fn.drop(p->hooks->user, &info, p->state);
@@ -165,4 +172,44 @@ void mti_slot_drop(mti_saved_tensor *s, const mti_node *n)
     mti_free(s->packed);
     s->packed = NULL;
     s->n_packed = 0;
+}
+
+/* ---- a saved tensor of no op's ---- */
+
+mt_saved *mt_saved_new(mt_tensor *t, const mt_save_info *info)
+{
+    if (!MTI_CHECK_NULL("saved_new", t)) return NULL;
+    if (!info || !info->op || !info->argument)
+        return mti_fail_null(MT_ERR_ARGUMENT, "saved_new: needs an op and an argument to go by");
+    mt_saved *s = mti_malloc(sizeof *s);
+    if (!s) return NULL;
+    s->info = *info;
+    s->info.op = mti_intern(info->op);
+    s->info.argument = mti_intern(info->argument);
+    s->info.module = info->module ? mti_intern(info->module) : mti_where_now()->module;
+    s->info.node = mti_next_sequence();
+    bool named = s->info.op && s->info.argument && s->info.module;
+    if (named && mti_slot_save(&s->slot, NULL, 0, t)) {
+        /* Still inside an op that may not keep it otherwise: it has a class from here on. */
+        if (t->storage->inside == mti_thread_token()) mti_storage_settle(t->storage, MT_ACTIVATION);
+        return s;
+    }
+    mti_free(s);
+    return NULL;
+}
+
+mt_tensor *mt_saved_get(mt_saved *s)
+{
+    if (!s) return mti_fail_null(MT_ERR_ARGUMENT, "saved_get: it is NULL");
+    mt_tensor *t = mti_slot_load(&s->slot);
+    if (t && t->storage->inside == mti_thread_token() && !mti_making_now()->inside)
+        mti_storage_settle(t->storage, MT_ACTIVATION);
+    return t;
+}
+
+void mt_saved_free(mt_saved *s)
+{
+    if (!s) return;
+    mti_slot_drop(&s->slot);
+    mti_free(s);
 }
