@@ -9,6 +9,7 @@
 #include "memtape/tensor.h"
 #include "memtape/autograd.h"
 #include "memtape/ops.h"
+#include "memtape/autocast.h"
 #include "memtape/offload.h"
 #include "memtape/nn.h"
 #include "memtape/io.h"

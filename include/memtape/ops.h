@@ -108,6 +108,8 @@ typedef struct mt_op_info {
     const char *auxiliaries[3];
     const char *formula;
     const char *why; /* what is kept, and why */
+    /* What it runs in under autocast: "low", "f32", or "widest" of its inputs. */
+    const char *autocast;
 } mt_op_info;
 MT_API int mt_op_count(void);
 MT_API mt_op_info mt_op_get(int i);

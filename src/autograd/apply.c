@@ -165,8 +165,7 @@ bool mti_apply(const mti_op *op, const mti_params *params, unsigned optional, in
                mt_tensor *const *in, int n_out, mt_tensor **out)
 {
     mti_rewrite_fn *rewrite = mti_modes_now()->rewrite;
-    if (!rewrite || n_in > MTI_MAX_WANT)
-        return apply(op, params, optional, n_in, in, n_out, out);
+    if (!rewrite || n_in > MTI_MAX_WANT) return apply(op, params, optional, n_in, in, n_out, out);
     mt_tensor *other[MTI_MAX_WANT];
     for (int i = 0; i < n_out; i++) out[i] = NULL;
     if (!rewrite(op, n_in, in, other)) return false;

@@ -18,7 +18,12 @@ static bool cast_shape(mti_call *c)
     const mti_view *x = mti_in(c, 0);
     return mti_out_set(c, 0, c->params->cast.dtype, x->rank, x->shape);
 }
-const mti_op_code mti_code_cast = {cast_shape, copy_forward, copy_backward};
+static bool cast_forward(mti_call *c)
+{
+    mti_note_copy(c->out[0], c->in[0]);
+    return copy_forward(c);
+}
+const mti_op_code mti_code_cast = {cast_shape, cast_forward, copy_backward};
 
 mt_tensor *mt_cast(mt_tensor *x, mt_dtype dtype)
 {

@@ -75,7 +75,10 @@ mt_op_info mt_op_get(int i)
                         .n_inputs = op->n_in,
                         .output = op->out,
                         .formula = op->formula,
-                        .why = op->why};
+                        .why = op->why,
+                        .autocast = op->flags & MTI_LOW    ? "low"
+                                    : op->flags & MTI_FULL ? "f32"
+                                                           : "widest"};
     memcpy(info.inputs, op->in, sizeof info.inputs);
     memcpy(info.auxiliaries, op->aux, sizeof info.auxiliaries);
     return info;

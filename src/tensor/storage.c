@@ -54,8 +54,8 @@ bool mti_view_init(mti_view *v, const char *who, mt_dtype dtype, int rank, const
 
 /* ---- storage ---- */
 
-static mti_storage *storage_new(mt_device *device, size_t n_bytes, mt_category category,
-                                bool inside)
+static mti_storage *storage_new(mt_device *device, size_t n_bytes, mt_dtype dtype,
+                                mt_category category, bool inside)
 {
     mti_storage *s = mti_malloc(sizeof *s);
     if (!s) return NULL;
@@ -70,6 +70,8 @@ static mti_storage *storage_new(mt_device *device, size_t n_bytes, mt_category c
     atomic_flag_clear(&s->busy);
     s->holders = NULL;
     atomic_init(&s->version, 0);
+    atomic_init(&s->copy_of, 0);
+    s->dtype = dtype;
     s->device = mt_device_retain(device);
     s->bytes = n_bytes;
     s->op = where->op, s->module = where->module;
@@ -113,7 +115,7 @@ mt_tensor *mti_tensor_new(mt_device *device, const mti_view *spec, mt_category c
                           bool inside)
 {
     size_t n_bytes = (size_t)mti_view_count(spec) * mt_dtype_size(spec->dtype);
-    mti_storage *s = storage_new(device, n_bytes, category, inside);
+    mti_storage *s = storage_new(device, n_bytes, spec->dtype, category, inside);
     if (!s) return NULL;
     mt_tensor *t = handle_new(s, spec);
     if (t)
@@ -128,6 +130,13 @@ mt_tensor *mti_tensor_view(mt_tensor *t, const mti_view *view)
     mt_tensor *v = handle_new(t->storage, view);
     if (v) atomic_fetch_add_explicit(&t->storage->refs, 1, memory_order_relaxed);
     return v;
+}
+
+void mti_note_copy(mt_tensor *copy, const mt_tensor *source)
+{
+    const mti_storage *s = source->storage;
+    if ((size_t)mti_view_count(&source->view) * mt_dtype_size(source->view.dtype) == s->bytes)
+        atomic_store(&copy->storage->copy_of, s->block->serial);
 }
 
 mt_tensor *mti_tensor_alias(mt_tensor *t) { return mti_tensor_view(t, &t->view); }

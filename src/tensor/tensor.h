@@ -32,9 +32,11 @@ typedef struct mti_storage {
     struct mti_saved_tensor *holders; /* known to the autograd room */
     mt_device *device;                /* retained */
     mti_block *block;
-    size_t bytes; /* requested */
+    size_t bytes;   /* requested */
+    mt_dtype dtype; /* of the tensor it was made for */
     atomic_uint_fast64_t version;
-    const char *op, *module; /* where it was made; static or interned */
+    atomic_uint_fast64_t copy_of; /* serial of the storage it holds in another dtype; 0: none */
+    const char *op, *module;      /* where it was made; static or interned */
     /* Made inside an op or a hook and not (yet) handed out: must be gone when the op is. NULL once
      * it has a class; otherwise names the thread that is running the op. */
     const void *inside;
@@ -91,6 +93,8 @@ bool mti_tensor_is_exclusive(const mt_tensor *t);
 /* Give a storage made inside an op its class. */
 void mti_storage_settle(mti_storage *s, mt_category category);
 const void *mti_thread_token(void); /* distinct per thread */
+/* Remember that copy holds the same values as source in another dtype, if both are whole. */
+void mti_note_copy(mt_tensor *copy, const mt_tensor *source);
 
 /* Scalar kernels behind the public data functions, also used above. */
 bool mti_copy_view(mt_device *device, const mti_view *src, const mti_view *dst);

@@ -1,0 +1,67 @@
+/* duplicates.c: which tensors are there in two dtypes at once. A storage remembers the one it was
+ * cast from; here is who of them is alive. */
+#include <stdlib.h>
+#include "memtape/autocast.h"
+#include "ops/ops.h"
+
+typedef struct found {
+    uint64_t serial, copy_of;
+    mt_dtype dtype;
+    mt_category category;
+    size_t bytes;
+    const char *module, *op;
+} found;
+
+typedef struct finding {
+    MTI_VEC(found) v;
+    bool failed;
+} finding;
+
+static void note(void *user, const mti_block *block)
+{
+    finding *f = user;
+    mti_storage *s = block->owner;
+    if (!s || f->failed) return;
+    f->failed = !MTI_PUSH(&f->v, ((found){.serial = block->serial,
+                                          .copy_of = atomic_load(&s->copy_of),
+                                          .dtype = s->dtype,
+                                          .category = block->category,
+                                          .bytes = s->bytes,
+                                          .module = s->module,
+                                          .op = s->op}));
+}
+
+static int by_serial(const void *a, const void *b)
+{
+    uint64_t x = ((const found *)a)->serial, y = ((const found *)b)->serial;
+    return (x > y) - (x < y);
+}
+
+mt_status mt_visit_duplicates(mt_device *device, void (*fn)(void *user, const mt_duplicate *pair),
+                              void *user)
+{
+    if (!device || !fn)
+        return mti_fail(MT_ERR_ARGUMENT, "visit_duplicates: the %s is NULL",
+                        device ? "function" : "device");
+    finding f = {.failed = false};
+    mti_pool_visit(device->pool, note, &f);
+    if (f.v.n) qsort(f.v.at, f.v.n, sizeof *f.v.at, by_serial);
+    for (size_t i = 0; !f.failed && i < f.v.n; i++) {
+        const found *copy = &f.v.at[i], key = {.serial = copy->copy_of};
+        const found *source =
+            copy->copy_of ? bsearch(&key, f.v.at, f.v.n, sizeof key, by_serial) : NULL;
+        if (!source) continue;
+        fn(user, &(mt_duplicate){.source = source->serial,
+                                 .copy = copy->serial,
+                                 .source_dtype = source->dtype,
+                                 .copy_dtype = copy->dtype,
+                                 .source_category = source->category,
+                                 .copy_category = copy->category,
+                                 .source_bytes = source->bytes,
+                                 .copy_bytes = copy->bytes,
+                                 .module = copy->module,
+                                 .op = copy->op});
+    }
+    mti_free(f.v.at);
+    return f.failed ? MT_ERR_MEMORY : MT_OK;
+}
