@@ -165,6 +165,7 @@ extern const mti_backend mti_cuda_backend;
 const mti_backend mti_cuda_backend = {
     KIND,
     mti_cuda_open,
+    0,
     mti_cuda_close,
     mti_cuda_set_threads,
     mti_cuda_threads,
