@@ -116,6 +116,61 @@ MT_API mt_saved *mt_saved_new(mt_tensor *t, const mt_save_info *info);
 MT_API mt_tensor *mt_saved_get(mt_saved *saved);
 MT_API void mt_saved_free(mt_saved *saved); /* NULL is allowed */
 
+/* ---- a function apart from what goes on around it ---- */
+
+typedef struct mt_apart {
+    const char *module; /* the scope there, from the root; NULL: as it is */
+    const char *phase;  /* of the events; NULL: as it is */
+    bool recompute;     /* FLOPs of its ops are mt_flops.recompute */
+} mt_apart;
+/* Runs fn(user) with recording on and no hooks, neither on saved tensors nor on ops, also from
+ * within a hook or a backward; what it makes is the caller's. Afterwards all modes of the thread
+ * are what they were, whatever fn did and left pushed. Returns what fn returns. how: NULL for all
+ * zero. */
+MT_API mt_status mt_run_apart(const mt_apart *how, mt_status (*fn)(void *user), void *user);
+/* Within an apart with `recompute`. */
+MT_API bool mt_recomputing(void);
+
+/* ---- hooks on ops ---- */
+
+/* One call of an op. Everything is borrowed. */
+typedef struct mt_op_call {
+    const char *op, *module;
+    mt_device *device;
+    int n_inputs, n_outputs, n_auxiliaries;
+    mt_tensor *const *inputs; /* [n_inputs]; NULL entries were left out */
+    size_t output_bytes;      /* of the outputs and of the auxiliaries that are made */
+    uint64_t flops;           /* as counted; in `before` not known yet: 0 */
+    bool in_place;            /* the output is input 0, changed */
+} mt_op_call;
+
+typedef struct mt_op_result {
+    mt_tensor **outputs;     /* [n_outputs] */
+    mt_tensor **auxiliaries; /* [n_auxiliaries]; NULL entries are not made */
+    uint64_t flops;
+} mt_op_result;
+
+/* A pair of functions around each op of this thread that runs a kernel (views do not), inside and
+ * outside of recording. Both nest, the last pushed goes first.
+ *
+ * before: the inputs are checked, nothing is made yet. To supply the results, put new references
+ * into *supply (taken over) with the shapes and dtypes the op would make, and set *supplied: the
+ * kernel is not run, the node is recorded as usual. The first hook that supplies is the last asked.
+ * after: the results are there, nothing is recorded yet. To keep some, mt_saved_new them.
+ * Any function may be NULL. Failing fails the op. Ops called inside are not recorded and not
+ * hooked. */
+typedef struct mt_op_hooks {
+    mt_status (*before)(void *user, const mt_op_call *call, mt_op_result *supply, bool *supplied);
+    mt_status (*after)(void *user, const mt_op_call *call, const mt_op_result *result);
+    void (*destroy)(void *user); /* after pop */
+} mt_op_hooks;
+
+/* Per thread. The struct is copied; user lives until destroy. */
+MT_API mt_status mt_push_op_hooks(const mt_op_hooks *hooks, void *user);
+MT_API mt_status mt_pop_op_hooks(void);
+/* The user of the innermost hooks pushed with these functions; NULL if there are none. */
+MT_API void *mt_find_op_hooks(const mt_op_hooks *hooks);
+
 /* ---- the ledger: a saved-tensor hook that writes everything down ---- */
 
 typedef struct mt_ledger mt_ledger;

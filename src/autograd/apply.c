@@ -122,19 +122,19 @@ static bool run(mti_call *c, unsigned optional)
         if (c->in[i]) in_spec[i] = c->in[i]->view;
     c->in_spec = in_spec;
     c->out_spec = out_spec;
-    if (!c->op->code->shape(c) || !make_outputs(c) || !c->op->code->forward(c)) return false;
+    bool supplied;
+    if (!c->op->code->shape(c) || !mti_before_op(c, &supplied)) return false;
+    if (!supplied && (!make_outputs(c) || !c->op->code->forward(c))) return false;
     if (c->op->flags & MTI_VIEW) /* the views say what came out */
         for (int i = 0; i < c->n_out; i++) out_spec[i] = c->out[i]->view;
     if (c->op->flags & MTI_INPLACE) atomic_fetch_add(&c->in[0]->storage->version, 1);
+    if (!mti_after_op(c)) return false;
     mti_node *n = NULL;
     if (c->want && !(n = record(c))) return false;
     settle(c);
     if (n) attach(c, n);
     return true;
 }
-
-/* Within a hook or a backward others are in the middle of something: no time to balance. */
-static bool nested(void) { return mti_making_now()->inside || mti_modes_now()->in_backward; }
 
 static bool apply(const mti_op *op, const mti_params *params, unsigned optional, int n_in,
                   mt_tensor *const *in, int n_out, mt_tensor **out)
@@ -155,7 +155,7 @@ static bool apply(const mti_op *op, const mti_params *params, unsigned optional,
     bool ok = run(&c, optional);
     clean_up(&c);
     where->op = outer;
-    ok = ok && (nested() || mti_balance_after(c.device, op->name));
+    ok = ok && (mti_amid() || mti_balance_after(c.device, op->name));
     if (!ok)
         for (int i = 0; i < n_out; i++) mt_release(out[i]), out[i] = NULL;
     return ok;

@@ -133,6 +133,7 @@ struct mti_call {
     int n_scratch;
     mt_tensor *temps[8];
     int n_temps;
+    uint64_t flops; /* counted so far */
 };
 
 /* Run an op: check, make the outputs, compute, record. in[i] may be NULL only where
@@ -201,14 +202,32 @@ void mti_hooks_release(mti_hooks *h);
  * fails the op. Off within hooks, unless they turn it on. (autocast) */
 typedef bool mti_rewrite_fn(const mti_op *op, int n_in, mt_tensor *const *in, mt_tensor **out);
 
+typedef struct mti_op_hooks mti_op_hooks;
+
 typedef struct mti_modes {
     bool grad_off;
     int in_hook; /* inside a pack or unpack: nothing is recorded */
     int in_backward;
     mti_hooks *hooks;        /* the top of the stack */
     mti_rewrite_fn *rewrite; /* of the inputs of every op; NULL: none */
+    mti_op_hooks *op_hooks;  /* the top of that stack */
+    int in_op_hook;
+    bool recompute; /* apart, and the FLOPs are those of a recomputation */
+    bool amid;      /* apart, while an op or a backward is half done */
 } mti_modes;
 mti_modes *mti_modes_now(void);
+/* Within a hook or a backward others are in the middle of something: no time to balance. */
+static inline bool mti_amid(void)
+{
+    const mti_modes *m = mti_modes_now();
+    return mti_making_now()->inside || m->in_backward || m->in_op_hook || m->amid;
+}
+int mti_scope_depth(void);
+void mti_scope_restore(int depth); /* of a depth that was */
+
+/* Around forward: a hook before it may supply its results. False: a hook failed. */
+bool mti_before_op(mti_call *c, bool *supplied);
+bool mti_after_op(mti_call *c);
 
 /* ---- nodes ---- */
 

@@ -117,7 +117,11 @@ bool mti_scratch(mti_call *c, size_t n_bytes, void **p)
 
 void mti_count_flops(mti_call *c, uint64_t n)
 {
-    atomic_fetch_add_explicit(c->backward ? &c->device->flops_backward : &c->device->flops_forward,
+    mt_device *d = c->device;
+    c->flops += n;
+    atomic_fetch_add_explicit(c->backward                  ? &d->flops_backward
+                              : mti_modes_now()->recompute ? &d->flops_recompute
+                                                           : &d->flops_forward,
                               n, memory_order_relaxed);
 }
 

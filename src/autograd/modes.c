@@ -83,6 +83,9 @@ void mt_scope_pop(void)
     if (scopes.depth) mti_where_now()->module = scopes.outer[--scopes.depth];
 }
 
+int mti_scope_depth(void) { return scopes.depth; }
+void mti_scope_restore(int depth) { scopes.depth = depth; }
+
 const char *mt_scope_path(void) { return mti_where_now()->module; }
 
 void mt_set_phase(const char *phase)
