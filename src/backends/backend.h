@@ -40,6 +40,7 @@ typedef enum mti_unary {
     MTI_LOG,
     MTI_SQRT,
     MTI_AFFINE, /* y = p0 x + p1 */
+    MTI_POW,    /* y = x^p0 */
     MTI_UNARY_COUNT
 } mti_unary;
 
@@ -169,6 +170,39 @@ typedef struct mti_backend {
                                 const mti_view *w, const mti_view *mean, const mti_view *rstd,
                                 const mti_view *dx, const mti_view *dw, const mti_view *db,
                                 void *scratch);
+
+    /* ---- RMS norm, rotary positions, gates, choices ---- */
+    /* layer_norm about 0: y = x rstd w, rstd = 1 / sqrt(mean(x^2) + eps). w: [n] or NULL; rstd as
+     * for layer_norm. Rows contiguous. */
+    bool (*rms_norm)(mti_ctx *ctx, double eps, const mti_view *x, const mti_view *w,
+                     const mti_view *y, const mti_view *rstd);
+    size_t (*rms_norm_backward_scratch)(mti_ctx *ctx, const mti_view *x);
+    bool (*rms_norm_backward)(mti_ctx *ctx, const mti_view *dy, const mti_view *x,
+                              const mti_view *w, const mti_view *rstd, const mti_view *dx,
+                              const mti_view *dw, void *scratch);
+    /* x, y [b,a,s,d], d even, stride[3] == 1. With the angle (start + p) theta^(-2i/d) of position
+     * p and pair i, negated if inverse:
+     *   y[p,i]       = x[p,i] cos - x[p,i + d/2] sin
+     *   y[p,i + d/2] = x[p,i + d/2] cos + x[p,i] sin
+     * y may be x (in place). How exact the angles are: mti_rope_turn_f32. */
+    bool (*rope)(mti_ctx *ctx, double theta, int64_t start, bool inverse, const mti_view *x,
+                 const mti_view *y);
+    /* y = silu(gate) up */
+    bool (*swiglu)(mti_ctx *ctx, const mti_view *gate, const mti_view *up, const mti_view *y);
+    /* dgate = dy up silu'(gate), dup = dy silu(gate). One of the two may be NULL: not wanted; up
+     * may be NULL where dgate is. dgate, or dup where it is alone, may be dy (in place). */
+    bool (*swiglu_backward)(mti_ctx *ctx, const mti_view *gate, const mti_view *up,
+                            const mti_view *dy, const mti_view *dgate, const mti_view *dup);
+    /* y[k] = the largest of x[k, ..]: x's leading dimensions are y's, the trailing ones (at least
+     * one element) are searched. index: i64, the number of the first that is largest in row-major
+     * order over the trailing dimensions, or NULL. NaN is larger than all. y, index contiguous. */
+    bool (*max)(mti_ctx *ctx, const mti_view *x, const mti_view *y, const mti_view *index);
+    /* dx[k, index[k]] = dy[k], the rest 0; dx shaped as x */
+    bool (*max_backward)(mti_ctx *ctx, const mti_view *index, const mti_view *dy,
+                         const mti_view *dx);
+    /* y = mask ? a : b, mask bool; one of a and b may be NULL: 0. y may be a or b (in place). */
+    bool (*where)(mti_ctx *ctx, const mti_view *mask, const mti_view *a, const mti_view *b,
+                  const mti_view *y);
 
     /* ---- dropout, embedding, loss ---- */
     /* mask[i] = unit(lane i % 4 of philox(seed, offset + i / 4)) >= p for the i-th element in

@@ -190,6 +190,7 @@ MTI_HD double mti_sigmoid_f64(double x) { return 1.0 / (1.0 + exp(-x)); }
 #define MTI_SQRT_2_OVER_PI 0.79788456080286535588 /* of the tanh form of gelu */
 #define MTI_GELU_CUBIC     0.044715
 #define MTI_INV_SQRT_2PI   0.39894228040143267794 /* the normal density at 0 */
+#define MTI_2_OVER_PI      0.63661977236758134308 /* quarter turns of a radian */
 
 /* NaN is not <= 0: it stays. */
 MTI_HD float mti_relu_f32(float x) { return x <= 0.0f ? 0.0f : x; }
@@ -287,21 +288,67 @@ MTI_HD double mti_sigmoid_backward_f64(double y, double dy) { return dy * (1.0 -
 MTI_HD float mti_sqrt_backward_f32(float y, float dy) { return dy / (2.0f * y); }
 MTI_HD double mti_sqrt_backward_f64(double y, double dy) { return dy / (2.0 * y); }
 
-/* ---- random draws ---- */
+/* ---- swiglu: y = silu(gate) up = gate s up, s = sigmoid(gate) ---- */
 
-/* A draw u is dropped when unit(u) < p, that is when u >> 8 is below this. */
-MTI_HD uint32_t mti_drop_threshold(double p) { return (uint32_t)ceil(p * 16777216.0); }
+MTI_HD float mti_swiglu_f32(float gate, float up) { return mti_silu_f32(gate) * up; }
+MTI_HD double mti_swiglu_f64(double gate, double up) { return mti_silu_f64(gate) * up; }
 
-/* Two independent standard normal numbers from 64 random bits (Box & Muller
- * 1958): r = sqrt(-2 ln u), u in (0, 1]; the angle is b / 2^32 of a turn, split
- * into quarter turns k and a rest in [-1/8, 1/8] of a turn, whose sine and
- * cosine are short Taylor polynomials. */
-MTI_HD void mti_box_muller(uint32_t a, uint32_t b, float *first, float *second)
+MTI_HD void mti_swiglu_backward_f32(float gate, float up, float dy, float *dgate, float *dup)
 {
-    float r = sqrtf(-2.0f * mti_log_f32(1.0f - mti_u32_to_unit(a)));
-    float turn4 = mti_u32_to_unit(b) * 4.0f; /* quarter turns, exact */
-    int32_t k = (int32_t)(turn4 + 0.5f);
-    float f = (turn4 - (float)k) * 1.57079633f;
+    float s = mti_sigmoid_f32(gate);
+    *dgate = dy * up * s * (1.0f + gate * (1.0f - s));
+    *dup = dy * gate * s;
+}
+MTI_HD void mti_swiglu_backward_f64(double gate, double up, double dy, double *dgate, double *dup)
+{
+    double s = mti_sigmoid_f64(gate);
+    *dgate = dy * up * s * (1.0 + gate * (1.0 - s));
+    *dup = dy * gate * s;
+}
+
+/* ---- pow: x^p for one p; products, roots and quotients where they do, as in PyTorch ---- */
+
+MTI_HD float mti_pow_f32(float x, float p)
+{
+    return p == 2.0f    ? x * x
+           : p == 1.0f  ? x
+           : p == 0.0f  ? 1.0f
+           : p == 3.0f  ? x * x * x
+           : p == 0.5f  ? sqrtf(x)
+           : p == -0.5f ? 1.0f / sqrtf(x)
+           : p == -1.0f ? 1.0f / x
+           : p == -2.0f ? 1.0f / (x * x)
+                        : powf(x, p);
+}
+MTI_HD double mti_pow_f64(double x, double p)
+{
+    return p == 2.0    ? x * x
+           : p == 1.0  ? x
+           : p == 0.0  ? 1.0
+           : p == 3.0  ? x * x * x
+           : p == 0.5  ? sqrt(x)
+           : p == -0.5 ? 1.0 / sqrt(x)
+           : p == -1.0 ? 1.0 / x
+           : p == -2.0 ? 1.0 / (x * x)
+                       : pow(x, p);
+}
+/* p x^(p-1); x^0 is 1 whatever x is, so its slope is 0, even at 0 */
+MTI_HD float mti_pow_backward_f32(float x, float dy, float p)
+{
+    return p == 0.0f ? 0.0f : dy * (p * mti_pow_f32(x, p - 1.0f));
+}
+MTI_HD double mti_pow_backward_f64(double x, double dy, double p)
+{
+    return p == 0.0 ? 0.0 : dy * (p * mti_pow_f64(x, p - 1.0));
+}
+
+/* ---- angles ---- */
+
+/* Sine and cosine of k quarter turns and a rest f in [-1/2, 1/2] of a quarter: Taylor polynomials,
+ * swapped and negated by k. */
+MTI_HD void mti_turn_f32(int32_t k, float quarters, float *cosine, float *sine)
+{
+    float f = quarters * 1.57079633f;
     float t = f * f;
     float s = 2.75573192e-6f;
     s = s * t - 1.98412698e-4f;
@@ -314,11 +361,57 @@ MTI_HD void mti_box_muller(uint32_t a, uint32_t b, float *first, float *second)
     c = c * t + 4.16666667e-2f;
     c = c * t - 5.0e-1f;
     c = c * t + 1.0f;
-    float cosine = (k & 1) ? s : c, sine = (k & 1) ? c : s;
+    float of_cosine = (k & 1) ? s : c, of_sine = (k & 1) ? c : s;
     /* cos is negative in quarters 1 and 2, sin in quarters 2 and 3 */
     uint32_t sign_c = (uint32_t)((k + 1) & 2) << 30, sign_s = (uint32_t)(k & 2) << 30;
-    *first = r * mti_f32_from_bits(mti_f32_bits(cosine) ^ sign_c);
-    *second = r * mti_f32_from_bits(mti_f32_bits(sine) ^ sign_s);
+    *cosine = mti_f32_from_bits(mti_f32_bits(of_cosine) ^ sign_c);
+    *sine = mti_f32_from_bits(mti_f32_bits(of_sine) ^ sign_s);
+}
+
+/* Rotary positions (Su et al. 2021): pair i of d / 2 turns by position * theta^(-2i/d). For f32 the
+ * frequency is in quarter turns and the angle is reduced in f64: cosine and sine are within 2e-7
+ * of the exact ones up to position 2^24, 1e-6 up to 2^31 (an angle in f32, as is usual, is off
+ * by 2e-4 at position 4096 already). f64: angles in radians, to the rounding of the product. */
+MTI_HD double mti_rope_frequency_f64(double theta, int64_t i, int64_t d)
+{
+    return pow(theta, -2.0 * (double)i / (double)d);
+}
+MTI_HD double mti_rope_frequency_f32(double theta, int64_t i, int64_t d)
+{
+    return mti_rope_frequency_f64(theta, i, d) * MTI_2_OVER_PI;
+}
+
+MTI_HD void mti_rope_turn_f32(double position, double frequency, float *cosine, float *sine)
+{
+    /* adding 1.5 * 2^52 leaves the nearest integer in the low bits of the sum */
+    double quarters = position * frequency, shifted = quarters + 6755399441055744.0;
+    uint64_t bits;
+    memcpy(&bits, &shifted, sizeof bits);
+    double rest = quarters - (shifted - 6755399441055744.0);
+    mti_turn_f32((int32_t)(uint32_t)bits, (float)rest, cosine, sine);
+}
+MTI_HD void mti_rope_turn_f64(double position, double frequency, double *cosine, double *sine)
+{
+    *cosine = cos(position * frequency);
+    *sine = sin(position * frequency);
+}
+
+/* ---- random draws ---- */
+
+/* A draw u is dropped when unit(u) < p, that is when u >> 8 is below this. */
+MTI_HD uint32_t mti_drop_threshold(double p) { return (uint32_t)ceil(p * 16777216.0); }
+
+/* Two independent standard normal numbers from 64 random bits (Box & Muller
+ * 1958): r = sqrt(-2 ln u), u in (0, 1]; the angle is b / 2^32 of a turn. */
+MTI_HD void mti_box_muller(uint32_t a, uint32_t b, float *first, float *second)
+{
+    float r = sqrtf(-2.0f * mti_log_f32(1.0f - mti_u32_to_unit(a)));
+    float turn4 = mti_u32_to_unit(b) * 4.0f; /* quarter turns, exact */
+    int32_t k = (int32_t)(turn4 + 0.5f);
+    float cosine, sine;
+    mti_turn_f32(k, turn4 - (float)k, &cosine, &sine);
+    *first = r * cosine;
+    *second = r * sine;
 }
 
 #endif

@@ -84,7 +84,7 @@ void mti_cpu_store_f32(mt_dtype dtype, const float *src, void *dst, int64_t n);
 
 /* ---- walking several views of one shape together ---- */
 
-#define MTI_CPU_MAX_OPERANDS 4
+#define MTI_CPU_MAX_OPERANDS 5
 
 /* Views of one shape, dimensions of size 1 dropped, dimensions that lie one
  * behind the other in every view merged. */
@@ -171,6 +171,25 @@ bool mti_cpu_layer_norm_backward(mti_ctx *ctx, const mti_view *dy, const mti_vie
                                  const mti_view *w, const mti_view *mean, const mti_view *rstd,
                                  const mti_view *dx, const mti_view *dw, const mti_view *db,
                                  void *scratch);
+
+size_t mti_cpu_rms_norm_backward_scratch(mti_ctx *ctx, const mti_view *x);
+bool mti_cpu_rms_norm(mti_ctx *ctx, double eps, const mti_view *x, const mti_view *w,
+                      const mti_view *y, const mti_view *rstd);
+bool mti_cpu_rms_norm_backward(mti_ctx *ctx, const mti_view *dy, const mti_view *x,
+                               const mti_view *w, const mti_view *rstd, const mti_view *dx,
+                               const mti_view *dw, void *scratch);
+
+/* gate.c, max.c, rope.c */
+bool mti_cpu_where(mti_ctx *ctx, const mti_view *mask, const mti_view *a, const mti_view *b,
+                   const mti_view *y);
+bool mti_cpu_swiglu(mti_ctx *ctx, const mti_view *gate, const mti_view *up, const mti_view *y);
+bool mti_cpu_swiglu_backward(mti_ctx *ctx, const mti_view *gate, const mti_view *up,
+                             const mti_view *dy, const mti_view *dgate, const mti_view *dup);
+bool mti_cpu_max(mti_ctx *ctx, const mti_view *x, const mti_view *y, const mti_view *index);
+bool mti_cpu_max_backward(mti_ctx *ctx, const mti_view *index, const mti_view *dy,
+                          const mti_view *dx);
+bool mti_cpu_rope(mti_ctx *ctx, double theta, int64_t start, bool inverse, const mti_view *x,
+                  const mti_view *y);
 
 /* embedding.c */
 bool mti_cpu_embedding(mti_ctx *ctx, const mti_view *index, const mti_view *w, const mti_view *y);

@@ -91,6 +91,33 @@ typedef struct unary_job {
     double p0, p1;
 } unary_job;
 
+/* One loop for each of the usual exponents, so that it vectorises: in it, what mti_pow_f32 asks is
+ * known. */
+#define EACH_POWER(exponent, out, value)                                                           \
+    do {                                                                                           \
+        if ((exponent) == 2.0f)                                                                    \
+            EACH(out, value(2.0f));                                                                \
+        else if ((exponent) == 3.0f)                                                               \
+            EACH(out, value(3.0f));                                                                \
+        else if ((exponent) == 0.5f)                                                               \
+            EACH(out, value(0.5f));                                                                \
+        else if ((exponent) == -0.5f)                                                              \
+            EACH(out, value(-0.5f));                                                               \
+        else if ((exponent) == -1.0f)                                                              \
+            EACH(out, value(-1.0f));                                                               \
+        else                                                                                       \
+            for (int64_t i = 0; i < n; i++) out[i] = value(exponent);                              \
+    } while (0)
+
+#define POWER(p) mti_pow_f32(x[i], p)
+MTI_INLINE void pow_f32(float *y, const float *x, float p, int64_t n) { EACH_POWER(p, y, POWER); }
+
+#define POWER_BACKWARD(p) mti_pow_backward_f32(x[i], dy[i], p)
+MTI_INLINE void pow_backward_f32(float *dx, const float *x, const float *dy, float p, int64_t n)
+{
+    EACH_POWER(p, dx, POWER_BACKWARD);
+}
+
 static MTI_MULTIVERSION void unary_f32(const void *op, void *const *p, int64_t first, int64_t n)
 {
     (void)first;
@@ -109,6 +136,7 @@ static MTI_MULTIVERSION void unary_f32(const void *op, void *const *p, int64_t f
     case MTI_LOG: EACH(y, mti_log_f32(x[i])); break;
     case MTI_SQRT: EACH(y, sqrtf(x[i])); break;
     case MTI_AFFINE: EACH(y, x[i] * p0 + p1); break;
+    case MTI_POW: pow_f32(y, x, p0, n); break;
     case MTI_UNARY_COUNT: break;
     }
 }
@@ -131,6 +159,7 @@ static void unary_f64(const void *op, void *const *p, int64_t first, int64_t n)
     case MTI_LOG: EACH(y, log(x[i])); break;
     case MTI_SQRT: EACH(y, sqrt(x[i])); break;
     case MTI_AFFINE: EACH(y, x[i] * p0 + p1); break;
+    case MTI_POW: EACH(y, mti_pow_f64(x[i], p0)); break;
     case MTI_UNARY_COUNT: break;
     }
 }
@@ -141,7 +170,7 @@ static int64_t unary_cost(mti_unary op, mt_dtype dtype)
 {
     bool simple = op == MTI_RELU || op == MTI_LEAKY_RELU || op == MTI_AFFINE;
     if (simple) return 1;
-    return dtype == MT_F64 ? 40 : 8;
+    return dtype == MT_F64 || op == MTI_POW ? 40 : 8;
 }
 
 bool mti_cpu_unary(mti_ctx *ctx, mti_unary op, double p0, double p1, const mti_view *x,
@@ -179,6 +208,7 @@ static MTI_MULTIVERSION void unary_backward_f32(const void *op, void *const *p, 
     case MTI_LOG: EACH(dx, dy[i] / k[i]); break;
     case MTI_SQRT: EACH(dx, mti_sqrt_backward_f32(k[i], dy[i])); break;
     case MTI_AFFINE: EACH(dx, dy[i] * p0); break;
+    case MTI_POW: pow_backward_f32(dx, k, dy, p0, n); break;
     case MTI_UNARY_COUNT: break;
     }
 }
@@ -201,6 +231,7 @@ static void unary_backward_f64(const void *op, void *const *p, int64_t first, in
     case MTI_LOG: EACH(dx, dy[i] / k[i]); break;
     case MTI_SQRT: EACH(dx, mti_sqrt_backward_f64(k[i], dy[i])); break;
     case MTI_AFFINE: EACH(dx, dy[i] * p0); break;
+    case MTI_POW: EACH(dx, mti_pow_backward_f64(k[i], dy[i], p0)); break;
     case MTI_UNARY_COUNT: break;
     }
 }

@@ -1,4 +1,5 @@
-/* norm.c: layer norm over the last dimension, and its backward. */
+/* norm.c: layer norm over the last dimension, and its backward. RMS norm is layer norm about 0
+ * instead of the mean: the same loops, with less to do. */
 #include "backends/cpu/rows.h"
 
 typedef struct norm_job {
@@ -7,6 +8,7 @@ typedef struct norm_job {
     void *mean, *rstd; /* one per row, or NULL */
     int64_t n;
     double eps;
+    bool about_mean; /* else about 0 */
 } norm_job;
 
 /* The rows are cut into at most MAX_BLOCKS blocks, by their number alone; each
@@ -20,7 +22,7 @@ typedef struct norm_backward_job {
     void *sum_w, *sum_b; /* [blocks, n] of f32 or f64, or NULL */
     int64_t n, rows, rows_per_block;
     bool has_dx;
-} norm_backward_job;
+} norm_backward_job; /* mean is NULL about 0 */
 
 typedef struct norm_columns_job {
     const void *sums; /* [blocks, n] */
@@ -40,9 +42,9 @@ typedef struct norm_columns_job {
 #undef T
 #undef TYPED
 
-bool mti_cpu_layer_norm(mti_ctx *ctx, double eps, const mti_view *x, const mti_view *w,
-                        const mti_view *b, const mti_view *y, const mti_view *mean,
-                        const mti_view *rstd)
+static void run_norm(const mti_ctx *ctx, double eps, bool about_mean, const mti_view *x,
+                     const mti_view *w, const mti_view *b, const mti_view *y, const mti_view *mean,
+                     const mti_view *rstd)
 {
     int64_t rows = mti_cpu_row_count(x), n = x->shape[x->rank - 1];
     norm_job job = {.x = mti_rows_of(x),
@@ -52,9 +54,24 @@ bool mti_cpu_layer_norm(mti_ctx *ctx, double eps, const mti_view *x, const mti_v
                     .mean = mean ? mean->data : NULL,
                     .rstd = rstd ? rstd->data : NULL,
                     .n = n,
-                    .eps = eps};
+                    .eps = eps,
+                    .about_mean = about_mean};
     mti_cpu_parallel(ctx, rows, mti_cpu_chunk(rows, n * 6),
                      x->dtype == MT_F64 ? norm_chunk_f64 : norm_chunk_f32, &job);
+}
+
+bool mti_cpu_layer_norm(mti_ctx *ctx, double eps, const mti_view *x, const mti_view *w,
+                        const mti_view *b, const mti_view *y, const mti_view *mean,
+                        const mti_view *rstd)
+{
+    run_norm(ctx, eps, true, x, w, b, y, mean, rstd);
+    return true;
+}
+
+bool mti_cpu_rms_norm(mti_ctx *ctx, double eps, const mti_view *x, const mti_view *w,
+                      const mti_view *y, const mti_view *rstd)
+{
+    run_norm(ctx, eps, false, x, w, NULL, y, NULL, rstd);
     return true;
 }
 
@@ -69,12 +86,18 @@ static size_t element_size(mt_dtype dtype)
     return dtype == MT_F64 ? sizeof(double) : sizeof(float);
 }
 
-size_t mti_cpu_layer_norm_backward_scratch(mti_ctx *ctx, const mti_view *x)
+/* [blocks, n] for the sums of dw; for db as much again */
+size_t mti_cpu_rms_norm_backward_scratch(mti_ctx *ctx, const mti_view *x)
 {
     (void)ctx;
     int64_t rows = mti_cpu_row_count(x), size = rows_per_block(rows);
     int64_t blocks = (rows + size - 1) / size;
-    return 2 * (size_t)blocks * (size_t)x->shape[x->rank - 1] * element_size(x->dtype);
+    return (size_t)blocks * (size_t)x->shape[x->rank - 1] * element_size(x->dtype);
+}
+
+size_t mti_cpu_layer_norm_backward_scratch(mti_ctx *ctx, const mti_view *x)
+{
+    return 2 * mti_cpu_rms_norm_backward_scratch(ctx, x);
 }
 
 static void add_columns(const mti_ctx *ctx, const void *sums, int64_t blocks, const mti_view *out)
@@ -96,7 +119,7 @@ bool mti_cpu_layer_norm_backward(mti_ctx *ctx, const mti_view *dy, const mti_vie
                              .x = mti_rows_of(x),
                              .dx = mti_rows_of(dx ? dx : x),
                              .w = w ? w->data : NULL,
-                             .mean = mean->data,
+                             .mean = mean ? mean->data : NULL,
                              .rstd = rstd->data,
                              .sum_w = dw ? scratch : NULL,
                              .sum_b = db ? second : NULL,
@@ -109,4 +132,11 @@ bool mti_cpu_layer_norm_backward(mti_ctx *ctx, const mti_view *dy, const mti_vie
     if (dw) add_columns(ctx, job.sum_w, blocks, dw);
     if (db) add_columns(ctx, job.sum_b, blocks, db);
     return true;
+}
+
+bool mti_cpu_rms_norm_backward(mti_ctx *ctx, const mti_view *dy, const mti_view *x,
+                               const mti_view *w, const mti_view *rstd, const mti_view *dx,
+                               const mti_view *dw, void *scratch)
+{
+    return mti_cpu_layer_norm_backward(ctx, dy, x, w, NULL, rstd, dx, dw, NULL, scratch);
 }

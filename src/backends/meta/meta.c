@@ -154,6 +154,57 @@ static bool layer_norm_backward(mti_ctx *ctx, const mti_view *dy, const mti_view
     return true;
 }
 
+/* ---- RMS norm, rotary positions, gates, choices ---- */
+
+static bool rms_norm(mti_ctx *ctx, double eps, const mti_view *x, const mti_view *w,
+                     const mti_view *y, const mti_view *rstd)
+{
+    return true;
+}
+
+static size_t rms_norm_backward_scratch(mti_ctx *ctx, const mti_view *x) { return 0; }
+
+static bool rms_norm_backward(mti_ctx *ctx, const mti_view *dy, const mti_view *x,
+                              const mti_view *w, const mti_view *rstd, const mti_view *dx,
+                              const mti_view *dw, void *scratch)
+{
+    return true;
+}
+
+static bool rope(mti_ctx *ctx, double theta, int64_t start, bool inverse, const mti_view *x,
+                 const mti_view *y)
+{
+    return true;
+}
+
+static bool swiglu(mti_ctx *ctx, const mti_view *gate, const mti_view *up, const mti_view *y)
+{
+    return true;
+}
+
+static bool swiglu_backward(mti_ctx *ctx, const mti_view *gate, const mti_view *up,
+                            const mti_view *dy, const mti_view *dgate, const mti_view *dup)
+{
+    return true;
+}
+
+static bool max(mti_ctx *ctx, const mti_view *x, const mti_view *y, const mti_view *index)
+{
+    return true;
+}
+
+static bool max_backward(mti_ctx *ctx, const mti_view *index, const mti_view *dy,
+                         const mti_view *dx)
+{
+    return true;
+}
+
+static bool where(mti_ctx *ctx, const mti_view *mask, const mti_view *a, const mti_view *b,
+                  const mti_view *y)
+{
+    return true;
+}
+
 /* ---- dropout, embedding, loss ---- */
 
 static bool dropout(mti_ctx *ctx, double p, uint64_t seed, uint64_t offset, const mti_view *x,
@@ -266,6 +317,15 @@ const mti_backend mti_meta_backend = {
     .layer_norm = layer_norm,
     .layer_norm_backward_scratch = layer_norm_backward_scratch,
     .layer_norm_backward = layer_norm_backward,
+    .rms_norm = rms_norm,
+    .rms_norm_backward_scratch = rms_norm_backward_scratch,
+    .rms_norm_backward = rms_norm_backward,
+    .rope = rope,
+    .swiglu = swiglu,
+    .swiglu_backward = swiglu_backward,
+    .max = max,
+    .max_backward = max_backward,
+    .where = where,
     .dropout = dropout,
     .dropout_backward = dropout_backward,
     .embedding = embedding,

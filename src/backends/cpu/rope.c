@@ -1,0 +1,39 @@
+/* rope.c: rotary positions. The angles of a position are computed once for all batches and heads.
+ */
+#include "backends/cpu/rows.h"
+
+#define MAX_PAIRS     256  /* of a row at a time */
+#define TABLE         2048 /* angles at a time: a few KiB, which stay in the first cache */
+#define MIN_POSITIONS 16   /* of a chunk: the frequencies are computed for each chunk */
+
+typedef struct rope_job {
+    const mti_view *x, *y; /* [b,a,s,d] */
+    int64_t half, start;   /* d / 2; the position of row 0 */
+    double theta;
+    bool inverse;
+} rope_job;
+
+#define T           float
+#define TYPED(name) name##_f32
+#include "backends/cpu/rope.inc"
+#undef T
+#undef TYPED
+#define T           double
+#define TYPED(name) name##_f64
+#include "backends/cpu/rope.inc"
+#undef T
+#undef TYPED
+
+bool mti_cpu_rope(mti_ctx *ctx, double theta, int64_t start, bool inverse, const mti_view *x,
+                  const mti_view *y)
+{
+    int64_t s = x->shape[2], d = x->shape[3], heads = x->shape[0] * x->shape[1];
+    rope_job job = {
+        .x = x, .y = y, .half = d / 2, .start = start, .theta = theta, .inverse = inverse};
+    if (heads == 0 || d == 0) return true;
+    bool wide = x->dtype == MT_F64;
+    int64_t chunk = mti_cpu_chunk(s, d * (2 * heads + (wide ? 40 : 8)));
+    if (chunk < MIN_POSITIONS) chunk = MIN_POSITIONS;
+    mti_cpu_parallel(ctx, s, chunk, wide ? rope_chunk_f64 : rope_chunk_f32, &job);
+    return true;
+}
