@@ -131,7 +131,7 @@ static bool load_adamw(kernel_case *c, mt_dtype dtype, const char *spec)
         mt_set(&g, mt_detach(g));
         if (!p || !g || mt_set_grad(p, g) != MT_OK) return false;
     }
-    c->adamw = mt_adamw_new(c->module, &(mt_adamw_options){.lr = 1e-3, .weight_decay = 0.01});
+    c->adamw = mt_adamw_new(c->module, &(mt_adamw_options){.lr = 0.1, .weight_decay = 0.01});
     if (!c->adamw || mt_optimizer_step(c->adamw) != MT_OK) return false;
     return sample(mt_module_param(c->module, "p0"));
 }

@@ -157,7 +157,7 @@ class AdamW:
         for k, parameter in enumerate(self.parameters):
             parameter.grad = make_input(spec, k + 1, dtype, device).detach()
         fused = device == "cuda" or None
-        self.optimizer = torch.optim.AdamW(self.parameters, lr=1e-3, weight_decay=0.01, fused=fused)
+        self.optimizer = torch.optim.AdamW(self.parameters, lr=0.1, weight_decay=0.01, fused=fused)
         self.optimizer.step()
 
     def forward(self):
