@@ -164,8 +164,8 @@ extern "C" {
 extern const mti_backend mti_cuda_backend;
 const mti_backend mti_cuda_backend = {
     KIND,
-    mti_cuda_open,
     0,
+    mti_cuda_open,
     mti_cuda_close,
     mti_cuda_set_threads,
     mti_cuda_threads,
