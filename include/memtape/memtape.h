@@ -12,6 +12,7 @@
 #include "memtape/autocast.h"
 #include "memtape/offload.h"
 #include "memtape/nn.h"
+#include "memtape/amp.h"
 #include "memtape/io.h"
 
 #endif

@@ -178,6 +178,7 @@ typedef struct mt_sgd_options {
     double lr;
     double momentum; /* 0: none, and no state */
     double weight_decay;
+    bool master; /* 16-bit parameters are stepped in an f32 copy and rounded from it */
 } mt_sgd_options;
 
 typedef struct mt_adamw_options {
@@ -187,6 +188,7 @@ typedef struct mt_adamw_options {
     double eps;   /* 0: 1e-8 */
     double weight_decay;
     bool decay_matrices_only; /* not biases, norms and other parameters of rank < 2 */
+    bool master;              /* as for sgd */
 } mt_adamw_options;
 
 /* Over the parameters the module has now, which are retained. The figures are torch.optim's. */
@@ -197,7 +199,8 @@ MT_API void mt_optimizer_free(mt_optimizer *optimizer);
 MT_API const char *mt_optimizer_kind(const mt_optimizer *optimizer);
 /* One step for every parameter that requires grad and has one. State is made at a parameter's
  * first step: tensors of its shape, f32 (f64 for f64), category MT_OPTIMIZER. On failure no
- * parameter has changed. */
+ * parameter has changed. The master of a parameter that somebody else has written since the last
+ * step is made from it anew (Micikevicius et al. 2018, "Mixed precision training"). */
 MT_API mt_status mt_optimizer_step(mt_optimizer *optimizer);
 MT_API double mt_optimizer_lr(const mt_optimizer *optimizer);
 MT_API mt_status mt_optimizer_set_lr(mt_optimizer *optimizer, double lr);
@@ -205,7 +208,7 @@ MT_API mt_status mt_optimizer_set_lr(mt_optimizer *optimizer, double lr);
 /* State tensors as they are now; the tensor is borrowed. */
 typedef struct mt_optimizer_entry {
     const char *param; /* "h.0.mlp.fc.weight" */
-    const char *name;  /* "m", "v", "momentum" */
+    const char *name;  /* "m", "v", "momentum", "master" */
     mt_tensor *tensor;
     int64_t step; /* steps this parameter has made */
 } mt_optimizer_entry;

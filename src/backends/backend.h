@@ -53,13 +53,15 @@ typedef struct mti_opt_item {
     mt_dtype dtype; /* of p and g */
     void *p;
     const void *g;
-    void *m, *v; /* NULL where the optimizer has none */
+    void *m, *v;  /* NULL where the optimizer has none */
+    void *master; /* for 16-bit p: the step is taken on it, and p is it rounded; NULL: on p */
     double weight_decay;
 } mti_opt_item;
 
 typedef struct mti_opt_params {
     double lr, beta1, beta2, eps, momentum;
-    int64_t step; /* 1 at the first step: bias correction */
+    int64_t step;      /* 1 at the first step: bias correction */
+    double grad_scale; /* g is multiplied by it first, in f32 (f64 for f64); 0: 1 */
 } mti_opt_params;
 
 /* The heads of one attention call. q, o: [b,a,s,d]; k, v: [b,a_kv,t,d] with

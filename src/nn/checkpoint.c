@@ -132,9 +132,10 @@ static bool check_state(const mt_safetensors *f, mt_optimizer *o, const char *pa
         return mti_fail_bool(MT_ERR_ARGUMENT,
                              "%s: has optimizer state of \"%s\"; no such parameter", f->path,
                              mti_shown(shown, param));
-    for (int k = 0; mti_optimizer_state_name(o, k); k++) {
+    const char *state;
+    for (int k = 0; (state = mti_optimizer_state_name(o, param, k)); k++) {
         mt_safetensors_entry e;
-        char *name = state_name(mti_optimizer_state_name(o, k), param);
+        char *name = state_name(state, param);
         if (!name) return false;
         bool ok = mt_safetensors_find(f, name, &e) && e.rank == mt_rank(p) &&
                   e.dtype == mti_optimizer_state_dtype(p);
@@ -144,7 +145,7 @@ static bool check_state(const mt_safetensors *f, mt_optimizer *o, const char *pa
             return mti_fail_bool(MT_ERR_ARGUMENT,
                                  "%s: the optimizer state \"%s\" of \"%s\" is missing or has "
                                  "another shape or dtype",
-                                 f->path, mti_optimizer_state_name(o, k), param);
+                                 f->path, state, param);
     }
     return true;
 }
@@ -173,11 +174,13 @@ static json_t *check_optimizer(const mt_safetensors *f, mt_optimizer *o)
     for (void *at = ok ? json_object_iter(steps) : NULL; ok && at;
          at = json_object_iter_next(steps, at)) {
         const json_t *step = json_object_iter_value(at);
+        int n_of = 0;
         ok = (json_is_integer(step) && json_integer_value(step) >= 1) ||
              mti_fail_bool(MT_ERR_FORMAT, "%s: %s: \"%s\" is no number >= 1", f->path,
                            MTI_KEY_STEPS, mti_shown(shown, json_object_iter_key(at)));
         ok = ok && check_state(f, o, json_object_iter_key(at));
-        for (int k = 0; mti_optimizer_state_name(o, k); k++) n++;
+        while (ok && mti_optimizer_state_name(o, json_object_iter_key(at), n_of)) n_of++;
+        n += (size_t)n_of;
     }
     if (ok && n != count_state(f))
         ok = mti_fail_bool(MT_ERR_ARGUMENT, "%s: %zu tensors of optimizer state; need %zu", f->path,
@@ -195,7 +198,7 @@ static bool load_state(mt_safetensors *f, mt_optimizer *o, mt_device *device, js
     for (void *at = json_object_iter(steps); ok && at; at = json_object_iter_next(steps, at)) {
         mt_optimizer_entry e = {.param = json_object_iter_key(at),
                                 .step = json_integer_value(json_object_iter_value(at))};
-        for (int k = 0; ok && (e.name = mti_optimizer_state_name(o, k)); k++) {
+        for (int k = 0; ok && (e.name = mti_optimizer_state_name(o, e.param, k)); k++) {
             char *name = state_name(e.name, e.param);
             e.tensor = name ? mt_safetensors_read(f, name, device) : NULL;
             ok = e.tensor && mt_optimizer_restore(o, &e) == MT_OK;

@@ -8,10 +8,16 @@
 /* m if `complete`, that is if all its parts could be made; otherwise m is freed: NULL. */
 mt_module *mti_module_complete(mt_module *m, bool complete);
 
-/* The name of state tensor k of every parameter; NULL past the last. */
-const char *mti_optimizer_state_name(const mt_optimizer *optimizer, int k);
+/* The name of state tensor k of that parameter; NULL past the last. */
+const char *mti_optimizer_state_name(mt_optimizer *optimizer, const char *path, int k);
 /* Borrowed; NULL if the optimizer has no such parameter. */
 mt_tensor *mti_optimizer_param(mt_optimizer *optimizer, const char *path);
+/* *out = sum of squares of the gradients that the next step would take, in f64. */
+bool mti_optimizer_squares(mt_optimizer *optimizer, double *out);
+/* Those gradients times factor, in place; refused for f16. */
+bool mti_optimizer_scale_grads(mt_optimizer *optimizer, double factor);
+/* mt_optimizer_step as if every gradient were times factor (> 0); nothing is written to them. */
+bool mti_optimizer_step_scaled(mt_optimizer *optimizer, double factor);
 /* What the state of a parameter is kept in: f32, f64 for f64. */
 mt_dtype mti_optimizer_state_dtype(const mt_tensor *param);
 

@@ -1,40 +1,7 @@
-/* optim.c: SGD and AdamW. The arithmetic is the backend's, one call for all parameters; here is
- * what surrounds it: which parameters take part, their state, and at which step each of them is. */
+/* optim.c: SGD and AdamW: which parameters they have, and their state. */
 #include <math.h>
 #include <string.h>
-#include "tensor/tensor.h"
-#include "memtape/ops.h"
-#include "nn/nn.h"
-
-#define MAX_STATE 2
-
-typedef struct rule {
-    const char *name;
-    const char *state[MAX_STATE]; /* names of the state tensors; NULL: no more */
-    bool (*step)(const mti_backend *be, mti_ctx *ctx, const mti_opt_params *p, int n,
-                 const mti_opt_item *items);
-} rule;
-
-typedef struct slot {
-    char *path;
-    const char *where;           /* the path, interned: the state's module in the books */
-    mt_tensor *param;            /* retained */
-    mt_tensor *state[MAX_STATE]; /* NULL before the first step */
-    int64_t step;                /* steps made */
-    mt_tensor *grad; /* contiguous; held during a step by the slots that take part in it */
-} slot;
-
-struct mt_optimizer {
-    const rule *rule;
-    int n_state; /* tensors per parameter */
-    mti_opt_params params;
-    double weight_decay;
-    bool decay_matrices_only;
-    mt_device *device; /* of all parameters; NULL if there are none */
-    size_t n_slots;
-    slot *slots;
-    mti_opt_item *items; /* [n_slots] */
-};
+#include "nn/optim.h"
 
 static bool sgd_step(const mti_backend *be, mti_ctx *ctx, const mti_opt_params *p, int n,
                      const mti_opt_item *items)
@@ -48,12 +15,12 @@ static bool adamw_step(const mti_backend *be, mti_ctx *ctx, const mti_opt_params
     return be->adamw(ctx, p, n, items);
 }
 
-static const rule sgd_rule = {"sgd", {"momentum"}, sgd_step};
-static const rule adamw_rule = {"adamw", {"m", "v"}, adamw_step};
+static const mti_opt_rule sgd_rule = {"sgd", {"momentum"}, sgd_step};
+static const mti_opt_rule adamw_rule = {"adamw", {"m", "v"}, adamw_step};
 
 /* ---- making and freeing ---- */
 
-static bool init_slot(mt_optimizer *o, slot *s, const mt_named_tensor *p)
+static bool init_slot(mt_optimizer *o, mti_opt_slot *s, const mt_named_tensor *p)
 {
     if (!mt_is_contiguous(p->tensor))
         return mti_fail_bool(MT_ERR_ARGUMENT, "%s: parameter %s is a strided view; need it dense",
@@ -66,7 +33,7 @@ static bool init_slot(mt_optimizer *o, slot *s, const mt_named_tensor *p)
     return (s->where = mti_intern(p->name)) && (s->path = mti_strdup(p->name));
 }
 
-static mt_optimizer *optimizer_new(mt_module *m, const rule *r, int n_state)
+static mt_optimizer *optimizer_new(mt_module *m, const mti_opt_rule *r, int n_state, bool master)
 {
     const mt_named_tensor *list;
     size_t n;
@@ -75,6 +42,7 @@ static mt_optimizer *optimizer_new(mt_module *m, const rule *r, int n_state)
     if (!o) return NULL;
     o->rule = r;
     o->n_state = n_state;
+    o->master = master;
     bool ok = (o->slots = mti_calloc(n, sizeof *o->slots)) &&
               (o->items = mti_calloc(n, sizeof *o->items));
     for (size_t i = 0; ok && i < n; i++) {
@@ -100,7 +68,7 @@ mt_optimizer *mt_sgd_new(mt_module *m, const mt_sgd_options *options)
         !in_range("sgd", "momentum", options->momentum, INFINITY) ||
         !in_range("sgd", "weight_decay", options->weight_decay, INFINITY))
         return NULL;
-    mt_optimizer *o = optimizer_new(m, &sgd_rule, options->momentum > 0);
+    mt_optimizer *o = optimizer_new(m, &sgd_rule, options->momentum > 0, options->master);
     if (!o) return NULL;
     o->params = (mti_opt_params){.lr = options->lr, .momentum = options->momentum};
     o->weight_decay = options->weight_decay;
@@ -116,7 +84,7 @@ mt_optimizer *mt_adamw_new(mt_module *m, const mt_adamw_options *options)
         !in_range("adamw", "eps", options->eps, INFINITY) ||
         !in_range("adamw", "weight_decay", options->weight_decay, INFINITY))
         return NULL;
-    mt_optimizer *o = optimizer_new(m, &adamw_rule, 2);
+    mt_optimizer *o = optimizer_new(m, &adamw_rule, 2, options->master);
     if (!o) return NULL;
     o->params = (mti_opt_params){.lr = options->lr,
                                  .beta1 = options->beta1 > 0 ? options->beta1 : 0.9,
@@ -127,12 +95,14 @@ mt_optimizer *mt_adamw_new(mt_module *m, const mt_adamw_options *options)
     return o;
 }
 
-static void drop_state(slot *s)
+static void drop_state(mti_opt_slot *s)
 {
-    for (int k = 0; k < MAX_STATE; k++) {
+    for (int k = 0; k < MTI_MAX_STATE; k++) {
         mt_release(s->state[k]);
         s->state[k] = NULL;
     }
+    mt_release(s->master);
+    s->master = NULL;
     s->step = 0;
 }
 
@@ -172,37 +142,73 @@ mt_dtype mti_optimizer_state_dtype(const mt_tensor *param)
     return mt_dtype_of(param) == MT_F64 ? MT_F64 : MT_F32;
 }
 
-static mt_tensor *zero_state(const mt_optimizer *o, const slot *s)
+static bool has_master(const mt_optimizer *o, const mti_opt_slot *s)
+{
+    return o->master && mt_dtype_size(s->param->view.dtype) == 2;
+}
+
+/* How many state tensors this parameter has, and which is the k-th. */
+static int count_of(const mt_optimizer *o, const mti_opt_slot *s)
+{
+    return o->n_state + has_master(o, s);
+}
+static mt_tensor **state_at(const mt_optimizer *o, mti_opt_slot *s, int k)
+{
+    return k < o->n_state ? &s->state[k] : &s->master;
+}
+static const char *name_of(const mt_optimizer *o, int k)
+{
+    return k < o->n_state ? o->rule->state[k] : "master";
+}
+
+static mt_tensor *new_state(const mt_optimizer *o, const mti_opt_slot *s)
 {
     mti_view spec = s->param->view;
     spec.dtype = mti_optimizer_state_dtype(s->param);
-    mt_tensor *t = mti_tensor_new(o->device, &spec, MT_OPTIMIZER, false);
-    if (t && o->device->backend->fill(o->device->ctx, &t->view, 0)) return t;
-    mt_release(t);
-    return NULL;
+    return mti_tensor_new(o->device, &spec, MT_OPTIMIZER, false);
 }
 
-/* All state of a slot, or none of it. */
-static bool make_state(const mt_optimizer *o, slot *s)
+static bool make_zeros(const mt_optimizer *o, mti_opt_slot *s, mt_tensor **state)
+{
+    if (*state) return true;
+    *state = new_state(o, s);
+    return *state && o->device->backend->fill(o->device->ctx, &(*state)->view, 0);
+}
+
+/* The master is the parameter, until the first step tells them apart. */
+static bool make_master(const mt_optimizer *o, mti_opt_slot *s)
+{
+    uint64_t version = atomic_load(&s->param->storage->version);
+    if (s->master && s->version == version) return true;
+    if (!s->master && !(s->master = new_state(o, s))) return false;
+    mti_note_copy(s->master, s->param);
+    s->version = version;
+    return mti_copy_view(o->device, &s->param->view, &s->master->view);
+}
+
+bool mti_optimizer_make_state(const mt_optimizer *o, mti_opt_slot *s)
 {
     mti_where *now = mti_where_now(), was = *now;
     now->op = o->rule->name;
     now->module = s->where;
     bool ok = true;
-    for (int k = 0; ok && k < o->n_state; k++)
-        if (!s->state[k]) ok = (s->state[k] = zero_state(o, s)) != NULL;
+    for (int k = 0; ok && k < o->n_state; k++) ok = make_zeros(o, s, &s->state[k]);
+    if (ok && has_master(o, s)) ok = make_master(o, s);
     *now = was;
-    if (!ok) drop_state(s);
+    if (!ok && !s->step) drop_state(s);
     return ok;
 }
 
-static bool has_state(const mt_optimizer *o, const slot *s) { return o->n_state && s->step > 0; }
+/* Tensors of state that a caller may see. */
+static size_t n_visible(const mt_optimizer *o, const mti_opt_slot *s)
+{
+    return s->step > 0 ? (size_t)count_of(o, s) : 0;
+}
 
 size_t mt_optimizer_state_count(const mt_optimizer *o)
 {
     size_t n = 0;
-    for (size_t i = 0; o && i < o->n_slots; i++)
-        if (has_state(o, &o->slots[i])) n += (size_t)o->n_state;
+    for (size_t i = 0; o && i < o->n_slots; i++) n += n_visible(o, &o->slots[i]);
     return n;
 }
 
@@ -210,33 +216,35 @@ mt_status mt_optimizer_state(const mt_optimizer *o, size_t i, mt_optimizer_entry
 {
     size_t at = i;
     for (size_t j = 0; o && out && j < o->n_slots; j++) {
-        const slot *s = &o->slots[j];
-        if (!has_state(o, s)) continue;
-        if (at < (size_t)o->n_state) {
-            *out = (mt_optimizer_entry){s->path, o->rule->state[at], s->state[at], s->step};
+        mti_opt_slot *s = &o->slots[j];
+        size_t n = n_visible(o, s);
+        if (at < n) {
+            int k = (int)at;
+            *out = (mt_optimizer_entry){s->path, name_of(o, k), *state_at(o, s, k), s->step};
             return MT_OK;
         }
-        at -= (size_t)o->n_state;
+        at -= n;
     }
     return mti_fail(MT_ERR_ARGUMENT, "optimizer: no state tensor %zu; there are %zu", i,
                     mt_optimizer_state_count(o));
 }
 
-static slot *find_slot(mt_optimizer *o, const char *path)
+static mti_opt_slot *find_slot(mt_optimizer *o, const char *path)
 {
     for (size_t i = 0; path && i < o->n_slots; i++)
         if (!strcmp(o->slots[i].path, path)) return &o->slots[i];
     return NULL;
 }
 
-const char *mti_optimizer_state_name(const mt_optimizer *o, int k)
+const char *mti_optimizer_state_name(mt_optimizer *o, const char *path, int k)
 {
-    return k < o->n_state ? o->rule->state[k] : NULL;
+    const mti_opt_slot *s = find_slot(o, path);
+    return s && k < count_of(o, s) ? name_of(o, k) : NULL;
 }
 
 mt_tensor *mti_optimizer_param(mt_optimizer *o, const char *path)
 {
-    const slot *s = find_slot(o, path);
+    const mti_opt_slot *s = find_slot(o, path);
     return s ? s->param : NULL;
 }
 
@@ -244,10 +252,10 @@ mt_status mt_optimizer_restore(mt_optimizer *o, const mt_optimizer_entry *entry)
 {
     if (!o || !entry || !entry->tensor || !entry->name)
         return mti_fail(MT_ERR_ARGUMENT, "optimizer_restore: an argument is NULL");
-    slot *s = find_slot(o, entry->param);
-    int k = 0;
-    while (k < o->n_state && strcmp(o->rule->state[k], entry->name)) k++;
-    if (!s || k == o->n_state)
+    mti_opt_slot *s = find_slot(o, entry->param);
+    int k = 0, n = s ? count_of(o, s) : 0;
+    while (k < n && strcmp(name_of(o, k), entry->name)) k++;
+    if (k == n)
         return mti_fail(MT_ERR_ARGUMENT, "%s: has no state \"%s\" of a parameter \"%s\"",
                         o->rule->name, entry->name, entry->param ? entry->param : "(null)");
     if (entry->step < 1)
@@ -260,86 +268,7 @@ mt_status mt_optimizer_restore(mt_optimizer *o, const mt_optimizer_entry *entry)
                         mti_shape_text(has, mt_rank(entry->tensor), mt_shape(entry->tensor)),
                         mti_shape_text(need, mt_rank(s->param), mt_shape(s->param)));
     }
-    if (!make_state(o, s)) return mt_last_status();
+    if (!mti_optimizer_make_state(o, s)) return mt_last_status();
     s->step = entry->step;
-    return mt_copy(s->state[k], entry->tensor);
-}
-
-/* ---- a step ---- */
-
-/* Hold a dense gradient and state for every parameter that takes part. Nothing has changed yet
- * that a failure would have to undo: fresh state is zero, as at a first step. */
-static bool prepare(mt_optimizer *o)
-{
-    for (size_t i = 0; i < o->n_slots; i++) {
-        slot *s = &o->slots[i];
-        mt_tensor *grad = mt_requires_grad(s->param) ? mt_grad(s->param) : NULL;
-        if (!grad) continue;
-        s->grad = mt_is_contiguous(grad) ? mt_retain(grad) : mt_contiguous(grad);
-        if (!s->grad || !make_state(o, s)) return false;
-    }
-    return true;
-}
-
-/* The parameters whose next step is `step`, as items for the backend. */
-static int gather(mt_optimizer *o, int64_t step)
-{
-    int n = 0;
-    for (size_t i = 0; i < o->n_slots; i++) {
-        const slot *s = &o->slots[i];
-        if (!s->grad || s->step + 1 != step) continue;
-        bool decays = !o->decay_matrices_only || s->param->view.rank >= 2;
-        o->items[n++] = (mti_opt_item){.n = mti_view_count(&s->param->view),
-                                       .dtype = s->param->view.dtype,
-                                       .p = s->param->view.data,
-                                       .g = s->grad->view.data,
-                                       .m = s->state[0] ? s->state[0]->view.data : NULL,
-                                       .v = s->state[1] ? s->state[1]->view.data : NULL,
-                                       .weight_decay = decays ? o->weight_decay : 0};
-    }
-    return n;
-}
-
-/* The smallest next step above `above` that some parameter is at; 0 if none. */
-static int64_t next_step(const mt_optimizer *o, int64_t above)
-{
-    int64_t least = 0;
-    for (size_t i = 0; i < o->n_slots; i++) {
-        int64_t next = o->slots[i].step + 1;
-        if (o->slots[i].grad && next > above && (!least || next < least)) least = next;
-    }
-    return least;
-}
-
-/* A parameter that was frozen or unused for a while is at an earlier step of its own than the
- * others: one call per distinct step, which is nearly always one. */
-static bool run(mt_optimizer *o)
-{
-    for (int64_t step = 0; (step = next_step(o, step)) > 0;) {
-        int n = gather(o, step);
-        o->params.step = step;
-        if (!o->rule->step(o->device->backend, o->device->ctx, &o->params, n, o->items))
-            return false;
-    }
-    for (size_t i = 0; i < o->n_slots; i++) {
-        slot *s = &o->slots[i];
-        if (!s->grad) continue;
-        s->step++;
-        atomic_fetch_add(&s->param->storage->version, 1);
-    }
-    return true;
-}
-
-mt_status mt_optimizer_step(mt_optimizer *o)
-{
-    if (!o) return mti_fail(MT_ERR_ARGUMENT, "optimizer_step: the optimizer is NULL");
-    const char *op = mti_where_now()->op;
-    mti_where_now()->op = o->rule->name;
-    bool ok = prepare(o) && run(o);
-    mti_where_now()->op = op;
-    for (size_t i = 0; i < o->n_slots; i++) {
-        mt_release(o->slots[i].grad);
-        o->slots[i].grad = NULL;
-    }
-    return ok ? MT_OK : mt_last_status();
+    return mt_copy(*state_at(o, s, k), entry->tensor);
 }

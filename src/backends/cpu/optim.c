@@ -44,6 +44,14 @@ static void *element(const mti_opt_item *item, const void *base, int64_t at)
     return (char *)(uintptr_t)base + at * (int64_t)mt_dtype_size(item->dtype);
 }
 
+/* A 16-bit parameter in f32: its master itself, or a run of it in p32. */
+static float *load_wide(const mti_opt_item *item, int64_t at, float *p32, int64_t run)
+{
+    if (item->master) return (float *)item->master + at;
+    mti_cpu_load_f32(item->dtype, element(item, item->p, at), p32, run);
+    return p32;
+}
+
 /* ---- AdamW ---- */
 
 typedef struct adamw_step {
@@ -51,16 +59,21 @@ typedef struct adamw_step {
     double rate;       /* lr / (1 - beta1^t) */
     double root_scale; /* 1 / sqrt(1 - beta2^t) */
     double eps;
+    double grad_scale;
 } adamw_step;
+
+/* 1 * g is g: no second loop for the common case. */
+static double grad_scale_of(const mti_opt_params *p) { return p->grad_scale > 0 ? p->grad_scale : 1; }
 
 #define ADAMW_BODY(T, ROOT)                                                                        \
     T keep = (T)(1.0 - s->lr * decay), b1 = (T)s->beta1, b2 = (T)s->beta2, rate = (T)s->rate;      \
     T a1 = (T)(1.0 - s->beta1), a2 = (T)(1.0 - s->beta2);                                          \
-    T root_scale = (T)s->root_scale, eps = (T)s->eps;                                              \
+    T root_scale = (T)s->root_scale, eps = (T)s->eps, scale = (T)s->grad_scale;                    \
     MTI_SIMD                                                                                       \
     for (int64_t i = 0; i < n; i++) {                                                              \
-        T mi = b1 * m[i] + a1 * g[i];                                                              \
-        T vi = b2 * v[i] + a2 * g[i] * g[i];                                                       \
+        T gi = scale * g[i];                                                                       \
+        T mi = b1 * m[i] + a1 * gi;                                                                \
+        T vi = b2 * v[i] + a2 * gi * gi;                                                           \
         m[i] = mi;                                                                                 \
         v[i] = vi;                                                                                 \
         p[i] = keep * p[i] - rate * mi / (ROOT(vi) * root_scale + eps);                            \
@@ -96,10 +109,10 @@ static void adamw_span(const void *op, const mti_opt_item *item, int64_t at, int
     float p32[MTI_CPU_RUN], g32[MTI_CPU_RUN];
     for (int64_t i = 0, run; i < n; i += run) {
         run = n - i < MTI_CPU_RUN ? n - i : MTI_CPU_RUN;
-        mti_cpu_load_f32(item->dtype, (uint16_t *)p + i, p32, run);
+        float *wide = load_wide(item, at + i, p32, run);
         mti_cpu_load_f32(item->dtype, (const uint16_t *)g + i, g32, run);
-        adamw_f32(s, decay, p32, g32, m + i, v + i, run);
-        mti_cpu_store_f32(item->dtype, p32, (uint16_t *)p + i, run);
+        adamw_f32(s, decay, wide, g32, m + i, v + i, run);
+        mti_cpu_store_f32(item->dtype, wide, (uint16_t *)p + i, run);
     }
 }
 
@@ -111,7 +124,8 @@ bool mti_cpu_adamw(mti_ctx *ctx, const mti_opt_params *p, int n_items, const mti
                     .beta2 = p->beta2,
                     .rate = p->lr / (1.0 - pow(p->beta1, t)),
                     .root_scale = 1.0 / sqrt(1.0 - pow(p->beta2, t)),
-                    .eps = p->eps};
+                    .eps = p->eps,
+                    .grad_scale = grad_scale_of(p)};
     for_items(ctx, n_items, items, 4, adamw_span, &s);
     return true;
 }
@@ -121,17 +135,18 @@ bool mti_cpu_adamw(mti_ctx *ctx, const mti_opt_params *p, int n_items, const mti
 /* m is NULL without momentum. */
 #define SGD_BODY(T)                                                                                \
     T lr = (T)o->lr, wd = (T)decay, mu = (T)(o->step == 1 ? 0.0 : o->momentum);                    \
+    T scale = (T)grad_scale_of(o);                                                                 \
     if (m) {                                                                                       \
         bool start = o->step == 1; /* what m holds then counts for nothing, NaN included */        \
         MTI_SIMD                                                                                   \
         for (int64_t i = 0; i < n; i++) {                                                          \
-            T gi = g[i] + wd * p[i], old = start ? 0 : m[i];                                       \
+            T gi = scale * g[i] + wd * p[i], old = start ? 0 : m[i];                               \
             m[i] = mu * old + gi;                                                                  \
             p[i] -= lr * m[i];                                                                     \
         }                                                                                          \
     } else {                                                                                       \
         MTI_SIMD                                                                                   \
-        for (int64_t i = 0; i < n; i++) p[i] -= lr * (g[i] + wd * p[i]);                           \
+        for (int64_t i = 0; i < n; i++) p[i] -= lr * (scale * g[i] + wd * p[i]);                   \
     }
 
 static MTI_MULTIVERSION void sgd_f32(const mti_opt_params *o, double decay, float *p,
@@ -163,10 +178,10 @@ static void sgd_span(const void *op, const mti_opt_item *item, int64_t at, int64
     float p32[MTI_CPU_RUN], g32[MTI_CPU_RUN];
     for (int64_t i = 0, run; i < n; i += run) {
         run = n - i < MTI_CPU_RUN ? n - i : MTI_CPU_RUN;
-        mti_cpu_load_f32(item->dtype, (uint16_t *)p + i, p32, run);
+        float *wide = load_wide(item, at + i, p32, run);
         mti_cpu_load_f32(item->dtype, (const uint16_t *)g + i, g32, run);
-        sgd_f32(o, item->weight_decay, p32, g32, m ? m + i : NULL, run);
-        mti_cpu_store_f32(item->dtype, p32, (uint16_t *)p + i, run);
+        sgd_f32(o, item->weight_decay, wide, g32, m ? m + i : NULL, run);
+        mti_cpu_store_f32(item->dtype, wide, (uint16_t *)p + i, run);
     }
 }
 

@@ -5,13 +5,14 @@
 #include "backends/cuda/kernels.h"
 #include "backends/cuda/reduce.cuh"
 
-#define TABLE_ITEMS 64
+#define TABLE_ITEMS 56 /* a launch takes at most 4096 bytes along */
 #define CHUNK       8192 /* elements */
 
 template <class T> struct mti_opt_entry {
     T *p;
     const T *g;
-    mti_wide<T> *m, *v; /* NULL where the optimizer has none */
+    mti_wide<T> *m, *v;  /* NULL where the optimizer has none */
+    mti_wide<T> *master; /* what the step is taken on in the place of p, or NULL */
     int64_t n;
     mti_wide<T> weight_decay;
     uint32_t first; /* number of its first chunk */
@@ -23,6 +24,8 @@ template <class T> struct mti_opt_table {
     uint32_t chunks;
     mti_opt_entry<T> at[TABLE_ITEMS];
 };
+static_assert(sizeof(mti_opt_table<float>) + 128 <= 4096, "a table and a step pass with a launch");
+static_assert(sizeof(mti_opt_table<double>) + 128 <= 4096, "a table and a step pass with a launch");
 
 /* The tensor that holds this chunk: the last whose first is not beyond it. Empty ones are left
  * out of the table, so firsts are all different. */
@@ -99,12 +102,14 @@ static bool for_tables(mt_dtype dtype, int width, int n_items, const mti_opt_ite
         e->g = static_cast<const T *>(item->g);
         e->m = static_cast<mti_wide<T> *>(item->m);
         e->v = static_cast<mti_wide<T> *>(item->v);
+        e->master = static_cast<mti_wide<T> *>(item->master);
         e->n = item->n;
         e->weight_decay = (mti_wide<T>)item->weight_decay;
         e->first = table.chunks;
         size_t narrow = sizeof(T) * (size_t)width, wide = sizeof(mti_wide<T>) * (size_t)width;
         e->aligned = mti_is_aligned(e->p, narrow) && mti_is_aligned(e->g, narrow) &&
-                     mti_is_aligned(e->m, wide) && mti_is_aligned(e->v, wide);
+                     mti_is_aligned(e->m, wide) && mti_is_aligned(e->v, wide) &&
+                     mti_is_aligned(e->master, wide);
         table.chunks += (uint32_t)((item->n + CHUNK - 1) / CHUNK);
     }
     return table.n == 0 || launch(table);
@@ -128,6 +133,31 @@ template <class Each> static bool for_types(const Each &each)
            each(__half(), MT_F16);
 }
 
+/* V elements of the parameter, wide: the master's, or p's own. */
+template <int V, class T>
+__device__ __forceinline__ mti_vec<mti_wide<T>, V> load_param(const mti_opt_entry<T> &e, int64_t i)
+{
+    if (e.master) return mti_load<V>(e.master + i);
+    mti_vec<T, V> narrow = mti_load<V>(e.p + i);
+    mti_vec<mti_wide<T>, V> wide;
+    MTI_UNROLL
+    for (int j = 0; j < V; j++) wide.v[j] = mti_widen(narrow.v[j]);
+    return wide;
+}
+
+template <int V, class T>
+__device__ __forceinline__ void store_param(const mti_opt_entry<T> &e, int64_t i,
+                                            const mti_vec<mti_wide<T>, V> &wide)
+{
+    if (e.master) mti_store(e.master + i, wide);
+    mti_vec<T, V> narrow;
+    MTI_UNROLL
+    for (int j = 0; j < V; j++) narrow.v[j] = mti_narrow<T>(wide.v[j]);
+    mti_store(e.p + i, narrow);
+}
+
+static double grad_scale_of(const mti_opt_params *p) { return p->grad_scale > 0 ? p->grad_scale : 1; }
+
 /* ---- AdamW ---- */
 
 __device__ __forceinline__ float root(float x) { return sqrtf(x); }
@@ -140,15 +170,15 @@ template <class T> struct mti_adamw_step {
     A lr, b1, a1, b2, a2; /* a = 1 - b */
     A rate;               /* lr / (1 - beta1^t) */
     A root_scale;         /* 1 / sqrt(1 - beta2^t) */
-    A eps;
+    A eps, grad_scale;
     template <int V> struct held {
-        mti_vec<T, V> p, g;
-        mti_vec<A, V> m, v;
+        mti_vec<T, V> g;
+        mti_vec<A, V> p, m, v;
     };
 
     template <int V> __device__ void load(const mti_opt_entry<T> &e, int64_t i, held<V> &h) const
     {
-        h.p = mti_load<V>(e.p + i);
+        h.p = load_param<V>(e, i);
         h.g = mti_load<V>(e.g + i);
         h.m = mti_load<V>(e.m + i);
         h.v = mti_load<V>(e.v + i);
@@ -158,17 +188,16 @@ template <class T> struct mti_adamw_step {
         A keep = 1 - lr * e.weight_decay;
         MTI_UNROLL
         for (int j = 0; j < V; j++) {
-            A g = mti_widen(h.g.v[j]);
+            A g = grad_scale * mti_widen(h.g.v[j]);
             A m = b1 * h.m.v[j] + a1 * g;
             A v = b2 * h.v.v[j] + a2 * g * g;
             h.m.v[j] = m;
             h.v.v[j] = v;
-            h.p.v[j] =
-                mti_narrow<T>(keep * mti_widen(h.p.v[j]) - rate * m / (root(v) * root_scale + eps));
+            h.p.v[j] = keep * h.p.v[j] - rate * m / (root(v) * root_scale + eps);
         }
         mti_store(e.m + i, h.m);
         mti_store(e.v + i, h.v);
-        mti_store(e.p + i, h.p);
+        store_param(e, i, h.p);
     }
 };
 
@@ -186,6 +215,7 @@ extern "C" bool mti_cuda_adamw(mti_ctx *ctx, const mti_opt_params *p, int n_item
         step.rate = (A)(p->lr / (1.0 - pow(p->beta1, t)));
         step.root_scale = (A)(1.0 / sqrt(1.0 - pow(p->beta2, t)));
         step.eps = (A)p->eps;
+        step.grad_scale = (A)grad_scale_of(p);
         return step_all(ctx, dtype, n_items, items, step);
     });
 }
@@ -196,16 +226,16 @@ template <class T> struct mti_sgd_step {
     typedef T type;
     typedef mti_wide<T> A;
     enum { width = (int)(16 / sizeof(A)), unroll = 2 };
-    A lr, momentum;
+    A lr, momentum, grad_scale;
     bool start; /* step 1: what m holds counts for nothing, NaN included */
     template <int V> struct held {
-        mti_vec<T, V> p, g;
-        mti_vec<A, V> m;
+        mti_vec<T, V> g;
+        mti_vec<A, V> p, m;
     };
 
     template <int V> __device__ void load(const mti_opt_entry<T> &e, int64_t i, held<V> &h) const
     {
-        h.p = mti_load<V>(e.p + i);
+        h.p = load_param<V>(e, i);
         h.g = mti_load<V>(e.g + i);
         if (e.m && !start) {
             h.m = mti_load<V>(e.m + i);
@@ -218,13 +248,13 @@ template <class T> struct mti_sgd_step {
     {
         MTI_UNROLL
         for (int j = 0; j < V; j++) {
-            A p = mti_widen(h.p.v[j]);
-            A g = mti_widen(h.g.v[j]) + e.weight_decay * p;
+            A p = h.p.v[j];
+            A g = grad_scale * mti_widen(h.g.v[j]) + e.weight_decay * p;
             h.m.v[j] = momentum * h.m.v[j] + g;
-            h.p.v[j] = mti_narrow<T>(p - lr * h.m.v[j]);
+            h.p.v[j] = p - lr * h.m.v[j];
         }
         if (e.m) mti_store(e.m + i, h.m);
-        mti_store(e.p + i, h.p);
+        store_param(e, i, h.p);
     }
 };
 
@@ -234,7 +264,7 @@ extern "C" bool mti_cuda_sgd(mti_ctx *ctx, const mti_opt_params *p, int n_items,
     return for_types([&](auto type, mt_dtype dtype) {
         typedef decltype(type) T;
         typedef mti_wide<T> A;
-        mti_sgd_step<T> step = {(A)p->lr, (A)p->momentum, p->step == 1};
+        mti_sgd_step<T> step = {(A)p->lr, (A)p->momentum, (A)grad_scale_of(p), p->step == 1};
         return step_all(ctx, dtype, n_items, items, step);
     });
 }

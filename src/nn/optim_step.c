@@ -1,0 +1,161 @@
+/* optim_step.c: a step. The arithmetic is the backend's, one call for all parameters; here is what
+ * surrounds it: which parameters take part, and at which step each of them is. */
+#include "nn/optim.h"
+
+/* The gradient that this parameter's step would take; NULL if it takes no part. */
+static mt_tensor *grad_of(const mti_opt_slot *s)
+{
+    return mt_requires_grad(s->param) ? mt_grad(s->param) : NULL;
+}
+
+/* Hold a dense gradient for every parameter that takes part. */
+static bool hold_grads(mt_optimizer *o)
+{
+    bool ok = true;
+    for (size_t i = 0; ok && i < o->n_slots; i++) {
+        mti_opt_slot *s = &o->slots[i];
+        mt_tensor *grad = grad_of(s);
+        if (!grad) continue;
+        s->grad = mt_is_contiguous(grad) ? mt_retain(grad) : mt_contiguous(grad);
+        ok = s->grad != NULL;
+    }
+    return ok;
+}
+
+static void release_grads(mt_optimizer *o)
+{
+    for (size_t i = 0; i < o->n_slots; i++) {
+        mt_release(o->slots[i].grad);
+        o->slots[i].grad = NULL;
+    }
+}
+
+/* Gradients and state. Nothing has changed yet that a failure would have to undo: fresh state is
+ * zero, as at a first step, and a fresh master is the parameter. */
+static bool prepare(mt_optimizer *o)
+{
+    bool ok = hold_grads(o);
+    for (size_t i = 0; ok && i < o->n_slots; i++)
+        if (o->slots[i].grad) ok = mti_optimizer_make_state(o, &o->slots[i]);
+    return ok;
+}
+
+/* The parameters whose next step is `step`, as items for the backend. */
+static int gather(mt_optimizer *o, int64_t step)
+{
+    int n = 0;
+    for (size_t i = 0; i < o->n_slots; i++) {
+        const mti_opt_slot *s = &o->slots[i];
+        if (!s->grad || s->step + 1 != step) continue;
+        bool decays = !o->decay_matrices_only || s->param->view.rank >= 2;
+        o->items[n++] = (mti_opt_item){.n = mti_view_count(&s->param->view),
+                                       .dtype = s->param->view.dtype,
+                                       .p = s->param->view.data,
+                                       .g = s->grad->view.data,
+                                       .m = s->state[0] ? s->state[0]->view.data : NULL,
+                                       .v = s->state[1] ? s->state[1]->view.data : NULL,
+                                       .master = s->master ? s->master->view.data : NULL,
+                                       .weight_decay = decays ? o->weight_decay : 0};
+    }
+    return n;
+}
+
+/* The smallest next step above `above` that some parameter is at; 0 if none. */
+static int64_t next_step(const mt_optimizer *o, int64_t above)
+{
+    int64_t least = 0;
+    for (size_t i = 0; i < o->n_slots; i++) {
+        int64_t next = o->slots[i].step + 1;
+        if (o->slots[i].grad && next > above && (!least || next < least)) least = next;
+    }
+    return least;
+}
+
+/* A parameter that was frozen or unused for a while is at an earlier step of its own than the
+ * others: one call per distinct step, which is nearly always one. */
+static bool run(mt_optimizer *o)
+{
+    for (int64_t step = 0; (step = next_step(o, step)) > 0;) {
+        int n = gather(o, step);
+        o->params.step = step;
+        if (!o->rule->step(o->device->backend, o->device->ctx, &o->params, n, o->items))
+            return false;
+    }
+    for (size_t i = 0; i < o->n_slots; i++) {
+        mti_opt_slot *s = &o->slots[i];
+        if (!s->grad) continue;
+        s->step++;
+        s->version = atomic_fetch_add(&s->param->storage->version, 1) + 1;
+    }
+    return true;
+}
+
+bool mti_optimizer_step_scaled(mt_optimizer *o, double factor)
+{
+    const char *op = mti_where_now()->op;
+    mti_where_now()->op = o->rule->name;
+    o->params.grad_scale = factor;
+    bool ok = prepare(o) && run(o);
+    release_grads(o);
+    mti_where_now()->op = op;
+    return ok;
+}
+
+mt_status mt_optimizer_step(mt_optimizer *o)
+{
+    if (!o) return mti_fail(MT_ERR_ARGUMENT, "optimizer_step: the optimizer is NULL");
+    return mti_optimizer_step_scaled(o, 1) ? MT_OK : mt_last_status();
+}
+
+/* ---- all gradients ---- */
+
+static int gather_grads(mt_optimizer *o)
+{
+    int n = 0;
+    for (size_t i = 0; i < o->n_slots; i++) {
+        const mt_tensor *grad = o->slots[i].grad;
+        if (grad)
+            o->items[n++] = (mti_opt_item){.n = mti_view_count(&grad->view),
+                                           .dtype = grad->view.dtype,
+                                           .p = grad->view.data,
+                                           .g = grad->view.data};
+    }
+    return n;
+}
+
+bool mti_optimizer_squares(mt_optimizer *o, double *out)
+{
+    *out = 0;
+    bool ok = hold_grads(o);
+    int n = ok ? gather_grads(o) : 0;
+    if (n) ok = o->device->backend->sum_squares(o->device->ctx, n, o->items, out);
+    release_grads(o);
+    return ok;
+}
+
+/* Gradients that can be written: what is a strided view is replaced by a copy. */
+static bool own_grads(mt_optimizer *o)
+{
+    for (size_t i = 0; i < o->n_slots; i++) {
+        const mti_opt_slot *s = &o->slots[i];
+        if (!s->grad) continue;
+        if (mt_dtype_of(s->grad) == MT_F16)
+            return mti_fail_bool(MT_ERR_ARGUMENT,
+                                 "scaler_unscale: the gradient of %s is f16, and would underflow; "
+                                 "need a wider one, or none: the step divides the scale out itself",
+                                 s->path);
+        if (s->grad != grad_of(s) && mt_set_grad(s->param, s->grad) != MT_OK) return false;
+    }
+    return true;
+}
+
+bool mti_optimizer_scale_grads(mt_optimizer *o, double factor)
+{
+    bool ok = hold_grads(o) && own_grads(o);
+    int n = ok ? gather_grads(o) : 0;
+    if (n) ok = o->device->backend->scale_all(o->device->ctx, factor, n, o->items);
+    for (size_t i = 0; ok && i < o->n_slots; i++)
+        if (o->slots[i].grad) atomic_fetch_add(&o->slots[i].grad->storage->version, 1);
+    release_grads(o);
+    return ok;
+}
