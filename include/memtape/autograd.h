@@ -76,6 +76,9 @@ typedef struct mt_save_info {
     mt_save_role role;
     const char *module; /* "gpt.h.3.mlp.act" */
     uint64_t node;      /* sequence number of the node that keeps it; grows with creation */
+    /* Of a dropout: what mt_dropout_mask needs to draw its mask again. p is 0 for other ops. */
+    double p;
+    uint64_t seed, offset;
 } mt_save_info;
 
 /* A pair of functions between an op and what the tape keeps. Hooks nest: the innermost (the last

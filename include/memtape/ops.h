@@ -79,6 +79,12 @@ MT_API mt_tensor *mt_expand(mt_tensor *x, int rank, const int64_t *shape); /* ex
 /* A view where the strides allow it; otherwise a copy (recorded as `contiguous` + view). One
  * extent may be -1: what is left. */
 MT_API mt_tensor *mt_reshape(mt_tensor *x, int rank, const int64_t *shape);
+/* cross_entropy(x w^T, target) without the logits: `chunk` rows of them exist at a time, in forward
+ * and once more in backward; 0 takes as many as are about 32 MiB. x [..,d], w [v,d], target i64 [..]
+ * -> scalar in f32 (f64 for f64). Keeps x, w, target and an f32 log-sum-exp per row, and neither logits nor their
+ * gradient: 1 product more than the plain form's 3. dw adds up in w's dtype, chunk by chunk. */
+MT_API mt_tensor *mt_linear_cross_entropy(mt_tensor *x, mt_tensor *w, mt_tensor *target,
+                                          int64_t ignore, int64_t chunk);
 /* n parts of sizes[i] along dim, out[n]: each the caller's. One node: its backward is one cat. */
 MT_API mt_status mt_split(mt_tensor *x, int dim, int n, const int64_t *sizes, mt_tensor **out);
 
@@ -118,3 +124,42 @@ MT_API mt_op_info mt_op_get(int i);
 }
 #endif
 #endif
+/* ---- in fewer bits: for what is kept; no gradient ---- */
+/* u8 [(n+7)/8]: bit i % 8 of byte i / 8 tells whether element i, in row-major order, is set (bool)
+ * or above 0 (floating; NaN counts as above: relu's backward lets it pass). */
+MT_API mt_tensor *mt_pack_bits(mt_tensor *x);
+/* The same bits as bool, or as 0 and 1 in a floating dtype. */
+MT_API mt_tensor *mt_unpack_bits(mt_tensor *bits, mt_dtype dtype, int rank, const int64_t *shape);
+/* The mask that a dropout with this p drew at this place of the generator (mt_save_info tells):
+ * bool, 1 where it kept the element. */
+MT_API mt_tensor *mt_dropout_mask(mt_device *device, int rank, const int64_t *shape, double p,
+                                  uint64_t seed, uint64_t offset);
+
+/* Values in row-major order, in blocks that share an f32 scale; the last block may be shorter.
+ * int8: scale = max|x| / 127, code = x / scale to the nearest integer, ties to even.
+ * nf4: scale = max|x|, code = the nearest of 16 levels, quantiles of the normal distribution; of
+ * two equally near ones the lower (Dettmers et al. 2023, QLoRA). Two values a byte, the first in
+ * the high bits.
+ * double_scales: the scales less their mean as int8, in blocks of 256 (the paper's double
+ * quantisation): 1/64 byte a value instead of 4/64. A scale is then off by at most 1/254 of the
+ * largest difference from the mean in its block of 256.
+ * A block with an infinity or a NaN comes back as NaN throughout, with double_scales the whole
+ * tensor does: what has gone wrong stays visible. f64 passes through f32. The same bits on every
+ * device, at every number of threads. */
+typedef enum mt_quant_format { MT_QUANT_INT8, MT_QUANT_NF4 } mt_quant_format;
+typedef struct mt_quant {
+    mt_quant_format format;
+    int block; /* values that share a scale: 64, 128 or 256; 0: 128 for int8, 64 for nf4 */
+    bool double_scales;
+} mt_quant;
+
+/* Bytes of n quantised values: with m = ceil(n / block) scales, n (int8) or (n + 1) / 2 (nf4), and
+ * 4 m; double_scales: m + 4 ceil(m / 256) + 4. 0 and an error if the format is none. */
+MT_API size_t mt_quantized_bytes(const mt_quant *format, int64_t n);
+/* x of any floating dtype and any strides -> u8 [mt_quantized_bytes(format, numel)]: codes, scales
+ * and all, so one storage holds them and may be saved as it is. */
+MT_API mt_tensor *mt_quantize(mt_tensor *x, const mt_quant *format);
+/* The way back; format and shape are what went in. */
+MT_API mt_tensor *mt_dequantize(mt_tensor *packed, const mt_quant *format, mt_dtype dtype, int rank,
+                                const int64_t *shape);
+

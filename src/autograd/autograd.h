@@ -37,6 +37,7 @@ typedef enum mti_op_flags {
     MTI_INPLACE = 2, /* the output is in0, changed */
     MTI_LOW = 4,     /* under autocast, in the region's 16-bit dtype ... */
     MTI_FULL = 8,    /* ... or in f32; neither: in the widest dtype of its inputs */
+    MTI_DRAWS = 16,  /* params.dropout tells which mask was drawn, so that it can be drawn again */
 } mti_op_flags;
 
 typedef struct mti_op {
@@ -72,6 +73,7 @@ typedef union mti_params {
     struct {
         unsigned dims;
         bool keep;
+        int64_t chunk; /* rows of logits at a time; linear_cross_entropy only */
         double scale;
     } reduce; /* dims: bit set */
     struct {
@@ -182,6 +184,10 @@ void mti_count_flops(mti_call *c, uint64_t n);
 /* Shape rules. */
 bool mti_out_set(mti_call *c, int i, mt_dtype dtype, int rank, const int64_t *shape);
 bool mti_out_like(mti_call *c, const mti_view *v); /* v's shape and dtype, row-major */
+/* One of many products of a call: out = a b + beta out, beta 0 or 1, on matrices as BLAS takes them.
+ * Its scratch is given back at once. */
+bool mti_gemm_part(mti_call *c, const mti_view *a, const mti_view *b, double beta,
+                   const mti_view *out);
 bool mti_aux_set(mti_call *c, int i, mt_dtype dtype, int rank, const int64_t *shape);
 bool mti_need_float(mti_call *c, int i);
 bool mti_need_same_dtype(mti_call *c, int i, int j);

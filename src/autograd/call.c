@@ -172,6 +172,22 @@ bool mti_gemm(mti_call *c, double alpha, const mti_view *a, const mti_view *b, c
            c->k->gemm(c->ctx, alpha, &va, &vb, 0, &vo, bias, scratch);
 }
 
+bool mti_gemm_part(mti_call *c, const mti_view *a, const mti_view *b, double beta,
+                   const mti_view *out)
+{
+    mti_view va = with_leading_strides(a), vb = with_leading_strides(b),
+             vo = with_leading_strides(out);
+    assert(is_matrix(&va) && is_matrix(&vb));
+    mti_count_flops(c, 2 * (uint64_t)a->shape[a->rank - 1] * (uint64_t)mti_view_count(out));
+    size_t n_bytes = c->k->gemm_scratch(c->ctx, &va, &vb, &vo);
+    mti_block *scratch = n_bytes ? mti_pool_alloc(c->device->pool, n_bytes, MT_WORKSPACE) : NULL;
+    if (n_bytes && !scratch) return false;
+    if (scratch) scratch->owner = NULL;
+    bool ok = c->k->gemm(c->ctx, 1, &va, &vb, beta, &vo, NULL, scratch ? scratch->ptr : NULL);
+    mti_pool_free(c->device->pool, scratch, n_bytes);
+    return ok;
+}
+
 /* ---- shape rules ---- */
 
 static bool spec_set(mti_call *c, mti_view *spec, mt_dtype dtype, int rank, const int64_t *shape)

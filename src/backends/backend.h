@@ -44,6 +44,10 @@ typedef enum mti_unary {
     MTI_UNARY_COUNT
 } mti_unary;
 
+/* How a value of a block is stored (quantize). */
+typedef enum mti_code { MTI_CODE_INT8, MTI_CODE_NF4 } mti_code;
+#define MTI_MEAN_LANES 256 /* of lane_mean */
+
 typedef enum mti_binary { MTI_ADD, MTI_SUB, MTI_MUL, MTI_DIV, MTI_BINARY_COUNT } mti_binary;
 
 /* One tensor of an optimizer step: contiguous, all of n elements. `p` and `g`
@@ -260,3 +264,43 @@ extern const mti_backend mti_cpu_backend;
 
 #endif
 extern const mti_backend mti_meta_backend;
+
+    /* ---- the mask of a dropout once more ---- */
+    /* mask: bool, contiguous, as `dropout` writes it. */
+    bool (*dropout_mask)(mti_ctx *ctx, double p, uint64_t seed, uint64_t offset,
+                         const mti_view *mask);
+
+    /* ---- bits and blocks: all operands contiguous; the same bits on every backend ---- */
+    /* bits: u8 [(n + 7) / 8]; bit i % 8 of byte i / 8 is !(x[i] <= 0), so 1 for NaN too; bits past
+     * the last are 0. x: bool or floating. */
+    bool (*pack_bits)(mti_ctx *ctx, const mti_view *x, const mti_view *bits);
+    /* y[i] = bit i as 0 or 1. y: bool or floating. */
+    bool (*unpack_bits)(mti_ctx *ctx, const mti_view *bits, const mti_view *y);
+    /* x [n], floating (f64 is rounded to f32 first), in blocks of `block` values, a multiple of 8
+     * up to 512; the last may be shorter. shift: f32 scalar that is taken off first, or NULL.
+     * scales: f32 [ceil(n / block)]. codes: u8, 1 a value (int8: of two's complement) or (n + 1) / 2
+     * (nf4: the first of two values in the high bits). Rounding and limits: backends/quantize.h.
+     * A block with an infinity or a NaN has the scale NaN and the codes of 0. */
+    bool (*quantize)(mti_ctx *ctx, mti_code code, int64_t block, const mti_view *x,
+                     const mti_view *shift, const mti_view *codes, const mti_view *scales);
+    /* y = code * scale + shift, rounded to f32 and then to y's dtype */
+    bool (*dequantize)(mti_ctx *ctx, mti_code code, int64_t block, const mti_view *codes,
+                       const mti_view *scales, const mti_view *shift, const mti_view *y);
+    /* y (f32 scalar) = mean of x (f32 [n], n > 0), added up in f64: lane i % MTI_MEAN_LANES in
+     * order, then the lanes by halves */
+    bool (*lane_mean)(mti_ctx *ctx, const mti_view *x, const mti_view *y);
+
+    /* ---- cross-entropy in pieces: logits of some rows at a time ----
+     * lse, loss, scale: f32 (f64 for f64 x), contiguous; x [rows,v], target i64 [rows]. */
+    /* lse = log(sum(exp(x))) and loss = lse - x[target] of each row; loss 0 where the target is
+     * `ignore` or no class */
+    bool (*entropy_rows)(mti_ctx *ctx, int64_t ignore, const mti_view *x, const mti_view *target,
+                         const mti_view *lse, const mti_view *loss);
+    /* dx = (exp(x - lse) - onehot(target)) scale; 0 on ignored rows. dx may be x. */
+    bool (*entropy_rows_backward)(mti_ctx *ctx, int64_t ignore, const mti_view *x,
+                                  const mti_view *target, const mti_view *lse,
+                                  const mti_view *scale, const mti_view *dx);
+    /* y (scalar) = sum of a / number of targets that are not `ignore`. target: i64 [rows], each
+     * checked to be in [0, classes) or `ignore`; a: floating, of any length and dtype. */
+    bool (*counted_mean)(mti_ctx *ctx, int64_t ignore, int64_t classes, const mti_view *target,
+                         const mti_view *a, const mti_view *y);

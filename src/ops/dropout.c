@@ -11,10 +11,13 @@ static bool dropout_shape(mti_call *c)
 
 static bool dropout_forward(mti_call *c)
 {
-    uint64_t seed, offset;
-    mti_rng_take(c->device, (uint64_t)mti_view_count(mti_in(c, 0)), &seed, &offset);
-    return c->k->dropout(c->ctx, c->params->dropout.p, seed, offset, mti_in(c, 0), mti_out(c, 0),
-                         mti_aux(c, 0));
+    /* What is drawn goes into the caller's parameters, which the node copies: the mask can then be
+     * drawn again (mt_dropout_mask). */
+    mti_params *p = (mti_params *)c->params;
+    mti_rng_take(c->device, (uint64_t)mti_view_count(mti_in(c, 0)), &p->dropout.seed,
+                 &p->dropout.offset);
+    return c->k->dropout(c->ctx, p->dropout.p, p->dropout.seed, p->dropout.offset, mti_in(c, 0),
+                         mti_out(c, 0), mti_aux(c, 0));
 }
 
 static bool dropout_backward(mti_call *c)

@@ -154,3 +154,12 @@ const mti_backend mti_cpu_backend = {
     .sum_squares = mti_cpu_sum_squares,
     .scale_all = mti_cpu_scale_all,
 };
+    .dropout_mask = mti_cpu_dropout_mask,
+    .pack_bits = mti_cpu_pack_bits,
+    .unpack_bits = mti_cpu_unpack_bits,
+    .quantize = mti_cpu_quantize,
+    .dequantize = mti_cpu_dequantize,
+    .lane_mean = mti_cpu_lane_mean,
+    .entropy_rows = mti_cpu_entropy_rows,
+    .entropy_rows_backward = mti_cpu_entropy_rows_backward,
+    .counted_mean = mti_cpu_counted_mean,

@@ -157,6 +157,8 @@ bool mti_cpu_gemm(mti_ctx *ctx, double alpha, const mti_view *a, const mti_view 
 /* rows.c */
 bool mti_cpu_softmax(mti_ctx *ctx, double scale, bool causal, const mti_view *x, const mti_view *y);
 bool mti_cpu_softmax_backward(mti_ctx *ctx, double scale, const mti_view *y, const mti_view *dy,
+bool mti_cpu_dropout_mask(mti_ctx *ctx, double p, uint64_t seed, uint64_t offset,
+                          const mti_view *mask);
                               const mti_view *dx);
 bool mti_cpu_log_softmax(mti_ctx *ctx, const mti_view *x, const mti_view *y);
 bool mti_cpu_log_softmax_backward(mti_ctx *ctx, const mti_view *y, const mti_view *dy,
@@ -219,3 +221,21 @@ bool mti_cpu_sum_squares(mti_ctx *ctx, int n_items, const mti_opt_item *items, d
 bool mti_cpu_scale_all(mti_ctx *ctx, double factor, int n_items, const mti_opt_item *items);
 
 #endif
+/* quantize.c */
+bool mti_cpu_pack_bits(mti_ctx *ctx, const mti_view *x, const mti_view *bits);
+bool mti_cpu_unpack_bits(mti_ctx *ctx, const mti_view *bits, const mti_view *y);
+bool mti_cpu_quantize(mti_ctx *ctx, mti_code code, int64_t block, const mti_view *x,
+                      const mti_view *shift, const mti_view *codes, const mti_view *scales);
+bool mti_cpu_dequantize(mti_ctx *ctx, mti_code code, int64_t block, const mti_view *codes,
+                        const mti_view *scales, const mti_view *shift, const mti_view *y);
+bool mti_cpu_lane_mean(mti_ctx *ctx, const mti_view *x, const mti_view *y);
+
+/* entropy.c */
+bool mti_cpu_entropy_rows(mti_ctx *ctx, int64_t ignore, const mti_view *x, const mti_view *target,
+                          const mti_view *lse, const mti_view *loss);
+bool mti_cpu_entropy_rows_backward(mti_ctx *ctx, int64_t ignore, const mti_view *x,
+                                   const mti_view *target, const mti_view *lse,
+                                   const mti_view *scale, const mti_view *dx);
+bool mti_cpu_counted_mean(mti_ctx *ctx, int64_t ignore, int64_t classes, const mti_view *target,
+                          const mti_view *a, const mti_view *y);
+

@@ -181,6 +181,26 @@ bool mti_cpu_dropout(mti_ctx *ctx, double p, uint64_t seed, uint64_t offset, con
     return true;
 }
 
+static MTI_MULTIVERSION void mask_run(const void *op, void *const *p, int64_t first, int64_t n)
+{
+    const random_job *job = op;
+    uint32_t threshold = mti_drop_threshold(job->a), draws[DRAWS];
+    uint8_t *mask = p[0];
+    for (int64_t i = 0, m; i < n; i += m) {
+        const uint32_t *u;
+        m = draw(job, first + i, n - i, draws, &u);
+        for (int64_t j = 0; j < m; j++) mask[i + j] = (u[j] >> 8) >= threshold;
+    }
+}
+
+bool mti_cpu_dropout_mask(mti_ctx *ctx, double p, uint64_t seed, uint64_t offset,
+                          const mti_view *mask)
+{
+    random_job job = {p, 0.0, seed, offset, 0.0};
+    mti_cpu_map(ctx, 1, &mask, 1, true, 12, mask_run, &job);
+    return true;
+}
+
 #define DROPOUT_BACKWARD_BODY(T)                                                                   \
     (void)first;                                                                                   \
     T *dx = p[0], scale = (T)(1.0 / (1.0 - ((const random_job *)op)->a));                          \

@@ -287,6 +287,51 @@ static bool sum_squares(mti_ctx *ctx, int n_items, const mti_opt_item *items, do
     return true;
 }
 
+/* ---- bits and blocks, cross-entropy in pieces ---- */
+
+static bool dropout_mask(mti_ctx *ctx, double p, uint64_t seed, uint64_t offset,
+                         const mti_view *mask)
+{
+    return true;
+}
+
+static bool pack_bits(mti_ctx *ctx, const mti_view *x, const mti_view *bits) { return true; }
+
+static bool unpack_bits(mti_ctx *ctx, const mti_view *bits, const mti_view *y) { return true; }
+
+static bool quantize(mti_ctx *ctx, mti_code code, int64_t block, const mti_view *x,
+                     const mti_view *shift, const mti_view *codes, const mti_view *scales)
+{
+    return true;
+}
+
+static bool dequantize(mti_ctx *ctx, mti_code code, int64_t block, const mti_view *codes,
+                       const mti_view *scales, const mti_view *shift, const mti_view *y)
+{
+    return true;
+}
+
+static bool lane_mean(mti_ctx *ctx, const mti_view *x, const mti_view *y) { return true; }
+
+static bool entropy_rows(mti_ctx *ctx, int64_t ignore, const mti_view *x, const mti_view *target,
+                         const mti_view *lse, const mti_view *loss)
+{
+    return true;
+}
+
+static bool entropy_rows_backward(mti_ctx *ctx, int64_t ignore, const mti_view *x,
+                                  const mti_view *target, const mti_view *lse,
+                                  const mti_view *scale, const mti_view *dx)
+{
+    return true;
+}
+
+static bool counted_mean(mti_ctx *ctx, int64_t ignore, int64_t classes, const mti_view *target,
+                         const mti_view *a, const mti_view *y)
+{
+    return true;
+}
+
 const mti_backend mti_meta_backend = {
     .kind = "meta",
     .traits = MTI_NO_DATA,
@@ -341,4 +386,13 @@ const mti_backend mti_meta_backend = {
     .sgd = sgd,
     .scale_all = scale_all,
     .sum_squares = sum_squares,
+    .dropout_mask = dropout_mask,
+    .pack_bits = pack_bits,
+    .unpack_bits = unpack_bits,
+    .quantize = quantize,
+    .dequantize = dequantize,
+    .lane_mean = lane_mean,
+    .entropy_rows = entropy_rows,
+    .entropy_rows_backward = entropy_rows_backward,
+    .counted_mean = counted_mean,
 };

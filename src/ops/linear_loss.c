@@ -1,0 +1,169 @@
+/* linear_loss.c: linear_cross_entropy: the output product and its loss, some rows at a time.
+ *
+ *     logits = x w^T [n,v];  loss = mean over counted rows of lse - logits[target]
+ *     dlogits = (exp(logits - lse) - onehot(target)) dloss / counted
+ *     dx = dlogits w, dw = dlogits^T x
+ *   x [..,d] as [n,d], w [v,d], target [..] i64 -> scalar; loss and lse [n] in f32 (f64 for f64)
+ *
+ * The plain form holds [n,v] three times over: logits, log-probabilities, their gradient. Here
+ * [chunk,v] is all there is. Kept: x, w, target and lse, 4n bytes more than linear alone. The other
+ * way, gradients made in forward chunk by chunk, saves the product that makes the logits again and
+ * keeps dx and dw instead: v d elements more, in vain where no backward follows, and once only. */
+#include <string.h>
+#include "ops/ops.h"
+
+#define CHUNK_BYTES ((size_t)32 << 20) /* of logits */
+
+static bool linear_cross_entropy_shape(mti_call *c)
+{
+    const mti_view *x = mti_in(c, 0), *w = mti_in(c, 1), *t = mti_in(c, 2);
+    char tx[MTI_SHAPE_TEXT], tw[MTI_SHAPE_TEXT], tt[MTI_SHAPE_TEXT];
+    if (!mti_need_float(c, 0) || !mti_need_same_dtype(c, 0, 1)) return false;
+    if (t->dtype != MT_I64)
+        return mti_fail_bool(MT_ERR_ARGUMENT, "linear_cross_entropy: target is %s; need i64",
+                             mt_dtype_name(t->dtype));
+    bool fits = x->rank >= 1 && w->rank == 2 && x->rank == t->rank + 1 &&
+                x->shape[x->rank - 1] == w->shape[1];
+    for (int d = 0; fits && d < t->rank; d++) fits = x->shape[d] == t->shape[d];
+    if (!fits)
+        return mti_fail_bool(
+            MT_ERR_ARGUMENT,
+            "linear_cross_entropy: x is %s, w is %s, target is %s; need [..,d], [v,d] and [..]",
+            mti_shape_text(tx, x->rank, x->shape), mti_shape_text(tw, w->rank, w->shape),
+            mti_shape_text(tt, t->rank, t->shape));
+    c->aux_always[0] = true; /* the loss is read off beside it */
+    mt_dtype stats = x->dtype == MT_F64 ? MT_F64 : MT_F32;
+    return mti_out_set(c, 0, stats, 0, x->shape) && mti_aux_set(c, 0, stats, t->rank, t->shape);
+}
+
+/* What both passes work on; everything row-major. */
+typedef struct pieces {
+    mti_view x, w, target; /* [n,d], [v,d], [n] */
+    int64_t n, v, rows;    /* rows: of a chunk */
+    mt_dtype stats;
+    mti_view logits; /* [rows,v], temporary */
+} pieces;
+
+static mti_view matrix(void *data, mt_dtype dtype, int64_t m, int64_t n)
+{
+    return (mti_view){.data = data, .dtype = dtype, .rank = 2, .shape = {m, n}, .stride = {n, 1}};
+}
+
+static mti_view vector(void *data, mt_dtype dtype, int64_t n)
+{
+    return (mti_view){.data = data, .dtype = dtype, .rank = 1, .shape = {n}, .stride = {1}};
+}
+
+/* Rows [begin, begin + m) of something row-major. */
+static mti_view rows_of(const mti_view *v, int64_t begin, int64_t m)
+{
+    mti_view r = *v;
+    r.shape[0] = m;
+    if (r.data) r.data = (char *)r.data + (size_t)(begin * v->stride[0]) * mt_dtype_size(v->dtype);
+    return r;
+}
+
+static mti_view transposed(const mti_view *v)
+{
+    mti_view t = *v;
+    t.shape[0] = v->shape[1], t.shape[1] = v->shape[0];
+    t.stride[0] = v->stride[1], t.stride[1] = v->stride[0];
+    return t;
+}
+
+static bool pieces_of(mti_call *c, const mti_view *x, const mti_view *w, const mti_view *target,
+                      pieces *p)
+{
+    if (!(x = mti_dense(c, x)) || !(w = mti_dense(c, w)) || !(target = mti_dense(c, target)))
+        return false;
+    int64_t n = mti_view_count(target), v = w->shape[0], d = w->shape[1];
+    size_t row = (size_t)v * mt_dtype_size(x->dtype), fit = row ? CHUNK_BYTES / row : (size_t)n;
+    int64_t rows = c->params->loss.chunk ? c->params->loss.chunk : (int64_t)fit;
+    rows = rows < 1 ? 1 : rows > n ? n : rows;
+    if (!c->params->loss.chunk && rows) rows = (n + (n - 1) / rows) / ((n - 1) / rows + 1);
+    *p = (pieces){.x = matrix(x->data, x->dtype, n, d),
+                  .w = matrix(w->data, w->dtype, v, d),
+                  .target = vector(target->data, MT_I64, n),
+                  .n = n,
+                  .v = v,
+                  .rows = rows,
+                  .stats = x->dtype == MT_F64 ? MT_F64 : MT_F32};
+    mt_tensor *logits = mti_temp(c, x->dtype, 2, (const int64_t[]){rows, v});
+    if (logits) p->logits = logits->view;
+    return logits != NULL;
+}
+
+/* Rows [begin, begin + m) of the logits, in the one place there is for them. */
+static bool make_logits(mti_call *c, const pieces *p, int64_t begin, int64_t m, mti_view *logits)
+{
+    mti_view x = rows_of(&p->x, begin, m), wt = transposed(&p->w);
+    *logits = rows_of(&p->logits, 0, m);
+    if (!p->v) return true;
+    return p->x.shape[1] ? mti_gemm_part(c, &x, &wt, 0, logits) : c->k->fill(c->ctx, logits, 0);
+}
+
+static bool linear_cross_entropy_forward(mti_call *c)
+{
+    pieces p;
+    if (!pieces_of(c, mti_in(c, 0), mti_in(c, 1), mti_in(c, 2), &p)) return false;
+    mt_tensor *loss = mti_temp(c, p.stats, 1, &p.n);
+    if (!loss) return false;
+    mti_view lse = vector(mti_aux(c, 0)->data, p.stats, p.n);
+    for (int64_t i = 0, m; i < p.n; i += m) {
+        mti_view logits;
+        m = p.n - i < p.rows ? p.n - i : p.rows;
+        mti_view t = rows_of(&p.target, i, m), l = rows_of(&lse, i, m),
+                 part = rows_of(&loss->view, i, m);
+        if (!make_logits(c, &p, i, m, &logits) ||
+            !c->k->entropy_rows(c->ctx, c->params->loss.ignore, &logits, &t, &l, &part))
+            return false;
+    }
+    return c->k->counted_mean(c->ctx, c->params->loss.ignore, p.v, &p.target, &loss->view,
+                              mti_out(c, 0));
+}
+
+static bool linear_cross_entropy_backward(mti_call *c)
+{
+    pieces p;
+    if (!pieces_of(c, mti_saved(c, MTI_IN0), mti_saved(c, MTI_IN1), mti_saved(c, MTI_IN2), &p))
+        return false;
+    const mti_view *dx = NULL, *dw = NULL;
+    if (mti_wants(c, 0) && !(dx = mti_din(c, 0))) return false;
+    if (mti_wants(c, 1) && !(dw = mti_din(c, 1))) return false;
+    if (!p.n || !p.v || !p.x.shape[1]) /* sums of nothing */
+        return (!dx || c->k->fill(c->ctx, dx, 0)) && (!dw || c->k->fill(c->ctx, dw, 0));
+    mt_tensor *scale = mti_temp(c, p.stats, 0, &p.n);
+    mti_view whole = dx ? matrix(dx->data, p.x.dtype, p.n, p.x.shape[1]) : p.x;
+    mti_view lse = vector(mti_saved(c, MTI_AUX0)->data, p.stats, p.n);
+    if (!scale || !c->k->counted_mean(c->ctx, c->params->loss.ignore, p.v, &p.target, mti_dout(c),
+                                      &scale->view))
+        return false;
+    for (int64_t i = 0, m; i < p.n; i += m) {
+        mti_view logits;
+        m = p.n - i < p.rows ? p.n - i : p.rows;
+        mti_view t = rows_of(&p.target, i, m), l = rows_of(&lse, i, m), x = rows_of(&p.x, i, m);
+        if (!make_logits(c, &p, i, m, &logits) ||
+            !c->k->entropy_rows_backward(c->ctx, c->params->loss.ignore, &logits, &t, &l,
+                                         &scale->view, &logits))
+            return false;
+        mti_view dx_rows = rows_of(&whole, i, m), turned = transposed(&logits);
+        if (dx && !mti_gemm_part(c, &logits, &p.w, 0, &dx_rows)) return false;
+        if (dw && !mti_gemm_part(c, &turned, &x, i > 0, dw)) return false;
+    }
+    return true;
+}
+
+const mti_op_code mti_code_linear_cross_entropy = {
+    linear_cross_entropy_shape, linear_cross_entropy_forward, linear_cross_entropy_backward};
+
+mt_tensor *mt_linear_cross_entropy(mt_tensor *x, mt_tensor *w, mt_tensor *target, int64_t ignore,
+                                   int64_t chunk)
+{
+    mt_tensor *in[3] = {x, w, target}, *loss;
+    if (chunk < 0)
+        return mti_fail_null(MT_ERR_ARGUMENT,
+                             "linear_cross_entropy: chunk is %lld rows; need 0 or more",
+                             (long long)chunk);
+    mti_params p = {.loss = {.ignore = ignore, .chunk = chunk}};
+    return mti_apply(&mti_ops[MTI_OP_linear_cross_entropy], &p, 0, 3, in, 1, &loss) ? loss : NULL;
+}
