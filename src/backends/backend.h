@@ -97,6 +97,13 @@ typedef struct mti_copy_times {
     double wait_s; /* compute stood still in copy_wait */
 } mti_copy_times;
 
+/* Copies that run beside compute. */
+typedef enum mti_direction { MTI_TO_HOST, MTI_TO_DEVICE } mti_direction;
+typedef struct mti_copy_times {
+    double copy_s; /* all copies together */
+    double wait_s; /* compute stood still in copy_wait */
+} mti_copy_times;
+
 typedef struct mti_backend {
     const char *kind; /* "cpu" */
     unsigned traits;  /* of mti_traits */
@@ -112,6 +119,23 @@ typedef struct mti_backend {
     void (*free)(mti_ctx *ctx, void *p, size_t n_bytes);
     bool (*upload)(mti_ctx *ctx, void *dst, const void *host, size_t n_bytes);
     bool (*download)(mti_ctx *ctx, void *host, const void *src, size_t n_bytes);
+
+    /* ---- copies beside compute: any thread may ask; all NULL where there is no data ---- */
+    /* As alloc and free, for host memory that copies run to and from: page-locked where that
+     * matters. */
+    void *(*host_alloc)(mti_ctx *ctx, size_t n_bytes);
+    void (*host_free)(mti_ctx *ctx, void *p, size_t n_bytes);
+    /* Begins a copy between device memory and host_alloc's, behind all compute queued so far and
+     * behind every earlier copy; does not wait for it. *ticket numbers copies: 1, 2, 3, ... */
+    bool (*copy_begin)(mti_ctx *ctx, mti_direction direction, void *dst, const void *src,
+                       size_t n_bytes, uint64_t *ticket);
+    /* Compute queued from here on comes after that copy; the host need not wait. Ticket 0 and
+     * those waited for before cost nothing. */
+    bool (*copy_wait)(mti_ctx *ctx, uint64_t ticket);
+    /* The host waits for that copy. */
+    bool (*copy_finish)(mti_ctx *ctx, uint64_t ticket);
+    /* Since open; waits for what was begun. */
+    bool (*copy_times)(mti_ctx *ctx, mti_copy_times *out);
 
     /* ---- element-wise ---- */
     /* y = value, any dtype */

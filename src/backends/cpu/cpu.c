@@ -12,11 +12,19 @@
 static mti_ctx *open_cpu(void)
 {
     mti_ctx *ctx = mti_malloc(sizeof *ctx);
-    if (ctx) ctx->threads = omp_get_max_threads();
-    return ctx;
+    if (!ctx) return NULL;
+    ctx->threads = omp_get_max_threads();
+    ctx->copies = mti_cpu_copies_new();
+    if (ctx->copies) return ctx;
+    mti_free(ctx);
+    return NULL;
 }
 
-static void close_cpu(mti_ctx *ctx) { mti_free(ctx); }
+static void close_cpu(mti_ctx *ctx)
+{
+    mti_cpu_copies_free(ctx->copies);
+    mti_free(ctx);
+}
 
 static bool set_threads(mti_ctx *ctx, int n)
 {
@@ -111,6 +119,12 @@ const mti_backend mti_cpu_backend = {
     .upload = copy_bytes,
     .traits = MTI_HOST_MEMORY,
     .download = copy_bytes,
+    .host_alloc = alloc_raw,
+    .host_free = free_raw,
+    .copy_begin = mti_cpu_copy_begin,
+    .copy_wait = mti_cpu_copy_wait,
+    .copy_finish = mti_cpu_copy_finish,
+    .copy_times = mti_cpu_copy_times,
     .fill = mti_cpu_fill,
     .copy = mti_cpu_copy,
     .unary = mti_cpu_unary,

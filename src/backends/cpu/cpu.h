@@ -18,8 +18,10 @@
 
 #include "backends/scalar.h"
 
+typedef struct mti_cpu_copies mti_cpu_copies;
 struct mti_ctx {
     int threads;
+    mti_cpu_copies *copies;
 };
 
 /* Compile a function for x86-64, AVX2 + FMA and AVX-512; the loader chooses.
@@ -119,6 +121,15 @@ void mti_cpu_map(const mti_ctx *ctx, int n_operands, const mti_view *const *view
  * elements. A view that is contiguous as a whole costs one multiplication. */
 int64_t mti_cpu_row_offset(const mti_view *v, int64_t row);
 int64_t mti_cpu_row_count(const mti_view *v); /* product of all but the last dimension */
+
+/* ---- copies beside compute: transfer.c ---- */
+mti_cpu_copies *mti_cpu_copies_new(void);
+void mti_cpu_copies_free(mti_cpu_copies *copies); /* finishes what was begun */
+bool mti_cpu_copy_begin(mti_ctx *ctx, mti_direction direction, void *dst, const void *src,
+                        size_t n_bytes, uint64_t *ticket);
+bool mti_cpu_copy_wait(mti_ctx *ctx, uint64_t ticket);
+bool mti_cpu_copy_finish(mti_ctx *ctx, uint64_t ticket);
+bool mti_cpu_copy_times(mti_ctx *ctx, mti_copy_times *out);
 
 /* ---- the kernels, in the order of the table; contracts in backends/backend.h ---- */
 

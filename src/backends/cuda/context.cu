@@ -83,7 +83,7 @@ mti_ctx *mti_cuda_open(void)
     const char *config = getenv("CUBLAS_WORKSPACE_CONFIG");
     ctx->n_workspace = workspace_bytes(config ? config : ":4096:2:16:8");
     ctx->threads = 1;
-    if (open_streams(ctx) && mti_cuda_blas_open(ctx)) return ctx;
+    if (open_streams(ctx) && mti_cuda_copies_open(ctx) && mti_cuda_blas_open(ctx)) return ctx;
     mti_cuda_close(ctx);
     return nullptr;
 }
@@ -92,6 +92,7 @@ void mti_cuda_close(mti_ctx *ctx)
 {
     if (ctx->stream) cudaStreamSynchronize(ctx->stream);
     if (ctx->copy) cudaStreamSynchronize(ctx->copy);
+    mti_cuda_copies_close(ctx);
     mti_cuda_blas_close(ctx);
     if (ctx->note) cudaFreeHost(ctx->note);
     if (ctx->fault) cudaFree(ctx->fault);
@@ -174,6 +175,12 @@ const mti_backend mti_cuda_backend = {
     mti_cuda_free,
     mti_cuda_upload,
     mti_cuda_download,
+    mti_cuda_host_alloc,
+    mti_cuda_host_free,
+    mti_cuda_copy_begin,
+    mti_cuda_copy_wait,
+    mti_cuda_copy_finish,
+    mti_cuda_copy_times,
     mti_cuda_fill,
     mti_cuda_copy,
     mti_cuda_unary,

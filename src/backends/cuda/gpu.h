@@ -49,7 +49,8 @@ struct mti_ctx {
     int multiprocessors;
     int threads;             /* host threads: kept for the table's sake */
     cudaStream_t stream;     /* every kernel and product */
-    cudaStream_t copy;       /* offloading */
+    cudaStream_t copy;       /* copies beside compute: transfer.cu */
+    struct mti_copies *copies;
     struct mti_cublas *blas; /* loaded at the first product */
     size_t n_workspace;      /* bytes for each product: CUBLAS_WORKSPACE_CONFIG */
     void *fault;             /* mti_desk in device memory: a kernel's complaint (fault.h) */

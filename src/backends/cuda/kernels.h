@@ -15,6 +15,13 @@ void *mti_cuda_alloc(mti_ctx *ctx, size_t n_bytes);
 void mti_cuda_free(mti_ctx *ctx, void *p, size_t n_bytes);
 bool mti_cuda_upload(mti_ctx *ctx, void *dst, const void *host, size_t n_bytes);
 bool mti_cuda_download(mti_ctx *ctx, void *host, const void *src, size_t n_bytes);
+void *mti_cuda_host_alloc(mti_ctx *ctx, size_t n_bytes);
+void mti_cuda_host_free(mti_ctx *ctx, void *p, size_t n_bytes);
+bool mti_cuda_copy_begin(mti_ctx *ctx, mti_direction direction, void *dst, const void *src,
+                         size_t n_bytes, uint64_t *ticket);
+bool mti_cuda_copy_wait(mti_ctx *ctx, uint64_t ticket);
+bool mti_cuda_copy_finish(mti_ctx *ctx, uint64_t ticket);
+bool mti_cuda_copy_times(mti_ctx *ctx, mti_copy_times *out);
 bool mti_cuda_fill(mti_ctx *ctx, const mti_view *y, double value);
 bool mti_cuda_copy(mti_ctx *ctx, const mti_view *x, const mti_view *y);
 bool mti_cuda_unary(mti_ctx *ctx, mti_unary op, double p0, double p1, const mti_view *x,
@@ -75,5 +82,9 @@ bool mti_cuda_scale_all(mti_ctx *ctx, double factor, int n_items, const mti_opt_
 /* blas.cu: what the products of a device hold. */
 bool mti_cuda_blas_open(mti_ctx *ctx);
 void mti_cuda_blas_close(mti_ctx *ctx);
+
+/* transfer.cu: the copies of a device; closed once its streams are idle. */
+bool mti_cuda_copies_open(mti_ctx *ctx);
+void mti_cuda_copies_close(mti_ctx *ctx);
 
 #endif

@@ -1,0 +1,132 @@
+/* transfer.c: copies beside compute: a thread of the device makes them in order. */
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+#include "backends/cpu/cpu.h"
+
+#define QUEUE 64 /* copies begun and not finished; the next one waits for a place */
+
+typedef struct copy {
+    void *dst;
+    const void *src;
+    size_t n_bytes;
+} copy;
+
+struct mti_cpu_copies {
+    pthread_mutex_t lock;
+    pthread_cond_t begun, finished; /* one more of each */
+    pthread_t thread;
+    bool running, stop;
+    uint64_t n_begun, n_finished; /* the last tickets */
+    copy queue[QUEUE];            /* ticket i at i % QUEUE */
+    mti_copy_times times;
+};
+
+mti_cpu_copies *mti_cpu_copies_new(void)
+{
+    mti_cpu_copies *c = mti_calloc(1, sizeof *c);
+    if (!c) return NULL;
+    pthread_mutex_init(&c->lock, NULL);
+    pthread_cond_init(&c->begun, NULL);
+    pthread_cond_init(&c->finished, NULL);
+    return c;
+}
+
+void mti_cpu_copies_free(mti_cpu_copies *c)
+{
+    if (!c) return;
+    if (c->running) {
+        pthread_mutex_lock(&c->lock);
+        c->stop = true;
+        pthread_cond_signal(&c->begun);
+        pthread_mutex_unlock(&c->lock);
+        pthread_join(c->thread, NULL);
+    }
+    pthread_cond_destroy(&c->finished);
+    pthread_cond_destroy(&c->begun);
+    pthread_mutex_destroy(&c->lock);
+    mti_free(c);
+}
+
+static void *work(void *arg)
+{
+    mti_cpu_copies *c = arg;
+    pthread_mutex_lock(&c->lock);
+    for (;;) {
+        while (c->n_finished == c->n_begun && !c->stop) pthread_cond_wait(&c->begun, &c->lock);
+        if (c->n_finished == c->n_begun) break; /* what was begun is finished first */
+        copy next = c->queue[(c->n_finished + 1) % QUEUE];
+        pthread_mutex_unlock(&c->lock);
+        double start = mti_now();
+        memcpy(next.dst, next.src, next.n_bytes);
+        double took = mti_now() - start;
+        pthread_mutex_lock(&c->lock);
+        c->times.copy_s += took;
+        c->n_finished++;
+        pthread_cond_broadcast(&c->finished);
+    }
+    pthread_mutex_unlock(&c->lock);
+    return NULL;
+}
+
+/* At the first copy: most devices never make one. Signals are for the program's own threads. */
+static bool start(mti_cpu_copies *c)
+{
+    if (c->running) return true;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(&c->thread, NULL, work, c);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    c->running = !error;
+    return c->running ||
+           mti_fail_bool(MT_ERR_MEMORY, "cpu: no thread for copies: %s", strerror(error));
+}
+
+bool mti_cpu_copy_begin(mti_ctx *ctx, mti_direction direction, void *dst, const void *src,
+                        size_t n_bytes, uint64_t *ticket)
+{
+    (void)direction; /* it is all host memory */
+    mti_cpu_copies *c = ctx->copies;
+    pthread_mutex_lock(&c->lock);
+    bool ok = start(c);
+    if (ok) {
+        while (c->n_begun - c->n_finished == QUEUE) pthread_cond_wait(&c->finished, &c->lock);
+        *ticket = ++c->n_begun;
+        c->queue[*ticket % QUEUE] = (copy){dst, src, n_bytes};
+        pthread_cond_signal(&c->begun);
+    }
+    pthread_mutex_unlock(&c->lock);
+    return ok;
+}
+
+bool mti_cpu_copy_finish(mti_ctx *ctx, uint64_t ticket)
+{
+    mti_cpu_copies *c = ctx->copies;
+    pthread_mutex_lock(&c->lock);
+    while (c->n_finished < ticket) pthread_cond_wait(&c->finished, &c->lock);
+    pthread_mutex_unlock(&c->lock);
+    return true;
+}
+
+/* Compute is the thread that asks. */
+bool mti_cpu_copy_wait(mti_ctx *ctx, uint64_t ticket)
+{
+    double start = mti_now();
+    mti_cpu_copy_finish(ctx, ticket);
+    double waited = mti_now() - start;
+    pthread_mutex_lock(&ctx->copies->lock);
+    ctx->copies->times.wait_s += waited;
+    pthread_mutex_unlock(&ctx->copies->lock);
+    return true;
+}
+
+bool mti_cpu_copy_times(mti_ctx *ctx, mti_copy_times *out)
+{
+    mti_cpu_copies *c = ctx->copies;
+    pthread_mutex_lock(&c->lock);
+    while (c->n_finished < c->n_begun) pthread_cond_wait(&c->finished, &c->lock);
+    *out = c->times;
+    pthread_mutex_unlock(&c->lock);
+    return true;
+}

@@ -1,0 +1,154 @@
+/* transfer.cu: copies beside compute, on the copy stream, and what they cost by the GPU's clock. */
+#include <pthread.h>
+#include <initializer_list>
+#include "backends/cuda/kernels.h"
+
+/* Copies whose events are kept. The copy before that has finished when its place is used again, so
+ * a ticket needs no release. */
+#define RING 64
+
+struct copy_slot {
+    cudaEvent_t ready;            /* compute, when the copy was asked for */
+    cudaEvent_t begin, end;       /* around the copy */
+    cudaEvent_t stall, stall_end; /* around compute's wait for it */
+    bool to_count, waited, wait_to_count;
+};
+
+struct mti_copies {
+    pthread_mutex_t lock;
+    uint64_t n_begun;
+    struct copy_slot ring[RING]; /* ticket i at i % RING */
+    mti_copy_times times;
+};
+
+bool mti_cuda_copies_open(mti_ctx *ctx)
+{
+    ctx->copies = static_cast<mti_copies *>(mti_calloc(1, sizeof *ctx->copies));
+    if (ctx->copies) pthread_mutex_init(&ctx->copies->lock, nullptr);
+    return ctx->copies != nullptr;
+}
+
+/* The streams are idle. */
+void mti_cuda_copies_close(mti_ctx *ctx)
+{
+    if (!ctx->copies) return;
+    for (copy_slot &s : ctx->copies->ring)
+        for (cudaEvent_t e : {s.ready, s.begin, s.end, s.stall, s.stall_end})
+            if (e) cudaEventDestroy(e);
+    pthread_mutex_destroy(&ctx->copies->lock);
+    mti_free(ctx->copies);
+}
+
+void *mti_cuda_host_alloc(mti_ctx *, size_t n_bytes)
+{
+    void *p = nullptr;
+    if (mti_alloc_should_fail()) return nullptr;
+    if (cudaHostAlloc(&p, n_bytes ? n_bytes : 1, cudaHostAllocDefault) == cudaSuccess) return p;
+    cudaGetLastError();
+    return nullptr;
+}
+
+void mti_cuda_host_free(mti_ctx *, void *p, size_t) { cudaFreeHost(p); }
+
+static bool make(cudaEvent_t *e, unsigned flags)
+{
+    return *e || mti_cuda_ok(cudaEventCreateWithFlags(e, flags), "an event for a copy");
+}
+
+static bool make_events(copy_slot *s)
+{
+    return make(&s->ready, cudaEventDisableTiming) && make(&s->begin, cudaEventDefault) &&
+           make(&s->end, cudaEventDefault) && make(&s->stall, cudaEventDefault) &&
+           make(&s->stall_end, cudaEventDefault);
+}
+
+static bool add_time(cudaEvent_t from, cudaEvent_t to, double *total_s)
+{
+    float ms = 0;
+    if (!mti_cuda_ok(cudaEventSynchronize(to), "waiting for a copy") ||
+        !mti_cuda_ok(cudaEventElapsedTime(&ms, from, to), "timing a copy"))
+        return false;
+    *total_s += ms * 1e-3;
+    return true;
+}
+
+/* Adds what a slot's events tell to the totals, once; waits for them. */
+static bool count(mti_copies *c, copy_slot *s)
+{
+    if (s->to_count && !add_time(s->begin, s->end, &c->times.copy_s)) return false;
+    s->to_count = false;
+    if (s->wait_to_count && !add_time(s->stall, s->stall_end, &c->times.wait_s)) return false;
+    s->wait_to_count = false;
+    return true;
+}
+
+static bool begin(mti_ctx *ctx, copy_slot *s, cudaMemcpyKind kind, void *dst, const void *src,
+                  size_t n_bytes)
+{
+    return mti_cuda_ok(cudaEventRecord(s->ready, ctx->stream), "recording an event") &&
+           mti_cuda_ok(cudaStreamWaitEvent(ctx->copy, s->ready, 0), "ordering a copy") &&
+           mti_cuda_ok(cudaEventRecord(s->begin, ctx->copy), "recording an event") &&
+           mti_cuda_ok(cudaMemcpyAsync(dst, src, n_bytes, kind, ctx->copy), "a copy") &&
+           mti_cuda_ok(cudaEventRecord(s->end, ctx->copy), "recording an event");
+}
+
+bool mti_cuda_copy_begin(mti_ctx *ctx, mti_direction direction, void *dst, const void *src,
+                         size_t n_bytes, uint64_t *ticket)
+{
+    mti_copies *c = ctx->copies;
+    cudaMemcpyKind kind =
+        direction == MTI_TO_HOST ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice;
+    pthread_mutex_lock(&c->lock);
+    copy_slot *s = &c->ring[(c->n_begun + 1) % RING];
+    bool ok = count(c, s) && make_events(s) && begin(ctx, s, kind, dst, src, n_bytes);
+    if (ok) {
+        *ticket = ++c->n_begun;
+        s->to_count = true;
+        s->waited = false;
+    }
+    pthread_mutex_unlock(&c->lock);
+    return ok;
+}
+
+/* NULL if that copy has made place for another, and so has finished. Under the lock. */
+static copy_slot *slot_of(mti_copies *c, uint64_t ticket)
+{
+    return ticket && ticket + RING > c->n_begun ? &c->ring[ticket % RING] : nullptr;
+}
+
+bool mti_cuda_copy_wait(mti_ctx *ctx, uint64_t ticket)
+{
+    mti_copies *c = ctx->copies;
+    pthread_mutex_lock(&c->lock);
+    copy_slot *s = slot_of(c, ticket);
+    bool ok = true;
+    if (s && !s->waited) {
+        ok = mti_cuda_ok(cudaEventRecord(s->stall, ctx->stream), "recording an event") &&
+             mti_cuda_ok(cudaStreamWaitEvent(ctx->stream, s->end, 0), "waiting for a copy") &&
+             mti_cuda_ok(cudaEventRecord(s->stall_end, ctx->stream), "recording an event");
+        s->waited = s->wait_to_count = ok;
+    }
+    pthread_mutex_unlock(&c->lock);
+    return ok;
+}
+
+/* Without the lock while it waits: should the slot be used again meanwhile, it waits longer. */
+bool mti_cuda_copy_finish(mti_ctx *ctx, uint64_t ticket)
+{
+    mti_copies *c = ctx->copies;
+    pthread_mutex_lock(&c->lock);
+    copy_slot *s = slot_of(c, ticket);
+    pthread_mutex_unlock(&c->lock);
+    return !s || mti_cuda_ok(cudaEventSynchronize(s->end), "waiting for a copy");
+}
+
+bool mti_cuda_copy_times(mti_ctx *ctx, mti_copy_times *out)
+{
+    mti_copies *c = ctx->copies;
+    pthread_mutex_lock(&c->lock);
+    bool ok = true;
+    for (copy_slot &s : c->ring) ok = ok && count(c, &s);
+    *out = c->times;
+    pthread_mutex_unlock(&c->lock);
+    return ok;
+}
