@@ -1,6 +1,7 @@
 /* cudasim.cc: runs grids, one block after the other, the threads of a block as fibers. */
 #include <stdarg.h>
 #include <stdlib.h>
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <vector>
@@ -38,12 +39,14 @@ struct thread {
     int n_groups; /* committed so far */
 };
 
-/* Lanes that have arrived, by the lowest lane of their mask: disjoint groups meet apart. */
+/* Lanes that have arrived, by the lowest lane of their mask: disjoint groups meet apart. Meetings
+ * take the two sets of slots in turns: a third begins only when all have left the first. */
 struct meeting {
     unsigned mask, arrived;
     collective what;
     place where;
-    slot in[32], out[32];
+    unsigned side;
+    slot slots[2][32];
 };
 
 struct warp {
@@ -70,12 +73,15 @@ static struct simulator {
     bool failed;
     uint64_t epoch; /* one per block ever run */
     /* the block that runs */
-    unsigned n_threads, n_done, n_at_barrier, n_halted;
+    unsigned n_threads, n_done, n_at_barrier;
+    place barrier;    /* where they wait */
     unsigned current; /* the thread that runs */
-    size_t cursor;    /* its place in turns */
     thread threads[max_threads];
     warp *warps;
-    std::vector<unsigned> turns;
+    std::vector<unsigned> warp_turns;   /* orders */
+    std::vector<unsigned> thread_turns; /* one warp's threads after the other's */
+    size_t cursor, end;                 /* in thread_turns: the thread that runs; its warp's end */
+    bool breaks;                        /* warps may be interrupted before they reach a barrier */
     std::vector<shared_array> shared;
     unsigned char *dynamic; /* exactly as long as was asked for */
     size_t n_dynamic;
@@ -103,16 +109,31 @@ static uint64_t draw()
     return z ^ (z >> 31);
 }
 
-static void shuffle_turns(std::vector<unsigned> &turns)
+static void shuffle_turns(unsigned *turns, size_t n)
 {
-    for (size_t i = turns.size(); i > 1; i--) std::swap(turns[i - 1], turns[draw() % i]);
+    for (size_t i = n; i > 1; i--) std::swap(turns[i - 1], turns[draw() % i]);
 }
 
 static void set_turns(std::vector<unsigned> &turns, unsigned n)
 {
     turns.resize(n);
     for (unsigned i = 0; i < n; i++) turns[i] = sim.schedule == order::reverse ? n - 1 - i : i;
-    if (sim.schedule == order::random) shuffle_turns(turns);
+    if (sim.schedule == order::random) shuffle_turns(turns.data(), n);
+}
+
+/* The threads of warp w have places 32 w and on. */
+static size_t end_of_warp(unsigned w) { return std::min(sim.n_threads, (w + 1) * 32); }
+
+static void set_thread_turns()
+{
+    sim.thread_turns.resize(sim.n_threads);
+    for (unsigned w = 0; w * 32 < sim.n_threads; w++) {
+        unsigned first = w * 32, last = (unsigned)end_of_warp(w) - 1;
+        for (unsigned i = first; i <= last; i++)
+            sim.thread_turns[i] = sim.schedule == order::reverse ? first + last - i : i;
+        if (sim.schedule == order::random)
+            shuffle_turns(&sim.thread_turns[first], last - first + 1);
+    }
 }
 
 /* ---- threads ---- */
@@ -125,56 +146,83 @@ static void set_indices(unsigned t)
     threadIdx.z = t / blockDim.x / blockDim.y;
 }
 
-static void to_host()
+static void fiber_main();
+
+/* What a thread that has not begun runs on. */
+static fiber *take_fiber()
+{
+    if (sim.idle.empty()) {
+        fiber *made = &sim.fibers[sim.n_fibers];
+        if (!fiber_create(made, sim.n_fibers, fiber_main)) {
+            fprintf(stderr, "cudasim: no memory for the stack of a thread\n");
+            abort();
+        }
+        sim.n_fibers++;
+        return made;
+    }
+    fiber *f = sim.idle.back();
+    sim.idle.pop_back();
+    return f;
+}
+
+static void switch_to(fiber *to)
 {
     fiber *self = sim.running;
-    sim.running = nullptr;
-    fiber_switch(self, &sim.host);
+    sim.running = to;
+    fiber_switch(self, to);
+}
+
+/* The place in turns, from `at` to the warp's end, of the next thread that can go on; else the end.
+ */
+static size_t next_that_can(size_t at)
+{
+    while (at < sim.end) {
+        state is = sim.threads[sim.thread_turns[at]].at;
+        if (is == state::unstarted || is == state::ready) break;
+        at++;
+    }
+    return at;
+}
+
+/* Lets the thread at the cursor go on. */
+static void resume()
+{
+    unsigned index = sim.thread_turns[sim.cursor];
+    thread *t = &sim.threads[index];
+    fiber *f = t->at == state::unstarted ? take_fiber() : t->on;
+    t->at = state::ready;
+    set_indices(index);
+    switch_to(f);
+}
+
+/* The running thread can go no further: the next of its warp does, or else the host. */
+static void pass_on()
+{
+    sim.cursor = next_that_can(sim.cursor + 1);
+    if (sim.cursor < sim.end)
+        resume();
+    else
+        switch_to(&sim.host);
 }
 
 /* What every fiber runs: threads from their beginning. One that met no collective leaves the stack
  * to the next, so that kernels without any run as a plain loop. */
 static void fiber_main()
 {
-    fiber_started(&sim.host);
+    fiber_started();
     for (;;) {
-        thread *t = &sim.threads[sim.current];
         sim.call(sim.arguments);
-        t = &sim.threads[sim.current];
-        t->at = state::done;
+        sim.threads[sim.current].at = state::done;
         sim.n_done++;
-        if (sim.cursor + 1 < sim.turns.size() &&
-            sim.threads[sim.turns[sim.cursor + 1]].at == state::unstarted) {
-            set_indices(sim.turns[++sim.cursor]);
+        size_t next = sim.cursor + 1;
+        if (next < sim.end && sim.threads[sim.thread_turns[next]].at == state::unstarted) {
+            sim.cursor = next;
+            set_indices(sim.thread_turns[next]);
             continue;
         }
         sim.idle.push_back(sim.running);
-        to_host();
+        pass_on();
     }
-}
-
-static void resume(unsigned index)
-{
-    thread *t = &sim.threads[index];
-    fiber *f = t->on;
-    if (t->at == state::unstarted) {
-        if (sim.idle.empty()) {
-            fiber *made = &sim.fibers[sim.n_fibers];
-            if (!fiber_create(made, sim.n_fibers, fiber_main)) {
-                fprintf(stderr, "cudasim: no memory for the stack of a thread\n");
-                abort();
-            }
-            sim.n_fibers++;
-            sim.idle.push_back(made);
-        }
-        f = sim.idle.back();
-        sim.idle.pop_back();
-    }
-    t->at = state::ready;
-    t->on = nullptr;
-    set_indices(index);
-    sim.running = f;
-    fiber_switch(&sim.host, f);
 }
 
 static void wait_here(collective what, place here)
@@ -184,7 +232,7 @@ static void wait_here(collective what, place here)
     t->waits_for = what;
     t->where = here;
     t->on = sim.running;
-    to_host();
+    pass_on();
 }
 
 void fault(place here, const char *format, ...)
@@ -197,7 +245,7 @@ void fault(place here, const char *format, ...)
     snprintf(sim.text, sizeof sim.text, "kernel %s, block (%u,%u,%u), thread %u: %s at %s:%d",
              sim.name, blockIdx.x, blockIdx.y, blockIdx.z, sim.current, why, here.file, here.line);
     sim.failed = true;
-    to_host(); /* and never back: the launch has ended */
+    switch_to(&sim.host); /* and never back: the launch has ended */
     abort();
 }
 
@@ -205,15 +253,12 @@ void fault(place here, const char *format, ...)
 
 void barrier(place here)
 {
-    for (unsigned i = 0; i < sim.n_threads; i++) {
-        const thread *t = &sim.threads[i];
-        if (t->at == state::done) fault(here, "thread %u ended before the barrier", i);
-        if (t->at != state::waiting || t->waits_for != collective::barrier) continue;
-        if (t->where.line != here.line || t->where.file != here.file)
-            fault(here, "thread %u waits at another barrier (%s:%d) than this one", i,
-                  t->where.file, t->where.line);
-        break; /* those that wait already agree */
-    }
+    for (unsigned i = 0; sim.n_done && i < sim.n_threads; i++)
+        if (sim.threads[i].at == state::done) fault(here, "thread %u ended before the barrier", i);
+    if (!sim.n_at_barrier) sim.barrier = here;
+    if (sim.barrier.line != here.line || sim.barrier.file != here.file)
+        fault(here, "other threads wait at another barrier (%s:%d) than this one", sim.barrier.file,
+              sim.barrier.line);
     if (++sim.n_at_barrier < sim.n_threads) {
         wait_here(collective::barrier, here);
         return;
@@ -237,47 +282,45 @@ static meeting *arrive(collective what, unsigned mask, place here, const slot &m
         fault(here, "%s with mask %08x while other lanes wait at %s with mask %08x (%s:%d)",
               collective_name(what), mask, collective_name(m->what), m->mask, m->where.file,
               m->where.line);
-    m->in[lane()] = mine;
+    m->slots[m->side][lane()] = mine;
     m->arrived |= self;
     return m;
 }
 
+/* All have arrived: they may go on, and the next meeting takes the other slots. */
 static void release(meeting *m)
 {
     unsigned first = sim.current / 32 * 32;
     m->arrived = 0;
-    for (unsigned i = 0; i < 32; i++)
-        if ((m->mask >> i & 1u) && first + i != sim.current)
-            sim.threads[first + i].at = state::ready;
+    m->side ^= 1;
+    for (unsigned lanes = m->mask & ~(1u << lane()); lanes; lanes &= lanes - 1)
+        sim.threads[first + (unsigned)__builtin_ctz(lanes)].at = state::ready;
 }
 
 const slot *exchange(collective what, unsigned mask, place here, const slot &mine)
 {
     meeting *m = arrive(what, mask, here, mine);
-    if (m->arrived != mask) {
+    const slot *slots = m->slots[m->side];
+    if (m->arrived != mask)
         wait_here(what, here);
-        return m->out;
-    }
-    memcpy(m->out, m->in,
-           sizeof m->out); /* the next meeting overwrites `in`, never `out` too soon */
-    release(m);
-    return m->out;
+    else
+        release(m);
+    return slots;
 }
 
 void meet(collective what, unsigned mask, place here, slot *mine,
           void (*finish)(slot *slots, unsigned mask))
 {
-    unsigned self = (unsigned)lane();
     meeting *m = arrive(what, mask, here, *mine);
+    slot *slots = m->slots[m->side];
     if (m->arrived != mask) {
         wait_here(what, here);
     } else {
-        memcpy(m->out, m->in, sizeof m->out);
-        finish(m->out, mask);
+        finish(slots, mask);
         if (sim.failed) fault(here, "%s", sim.text);
         release(m);
     }
-    *mine = m->out[self];
+    *mine = slots[lane()];
 }
 
 /* ---- shared memory ---- */
@@ -364,6 +407,25 @@ static void report_deadlock()
                  sim.threads[other].where.line);
 }
 
+/* Runs a warp as far as it goes without the others: to a barrier or to its end. A random order
+ * does so in half of the blocks; in the others a warp may be interrupted wherever its lanes meet.
+ * false if it could not move. */
+static bool run_warp(unsigned w)
+{
+    bool moved = false;
+    size_t first = w * 32;
+    for (;;) {
+        sim.end = end_of_warp(w);
+        sim.cursor = next_that_can(first);
+        if (sim.cursor == sim.end) return moved;
+        moved = true;
+        resume();
+        if (sim.failed) return true;
+        if (sim.schedule == order::random) shuffle_turns(&sim.thread_turns[first], sim.end - first);
+        if (sim.breaks && draw() % 2) return true;
+    }
+}
+
 static bool run_block()
 {
     sim.epoch++;
@@ -376,22 +438,22 @@ static bool run_block()
         sim.threads[i].n_groups = 0;
     }
     for (unsigned i = 0; i < (sim.n_threads + 31) / 32; i++)
-        for (meeting &m : sim.warps[i].of) m.arrived = 0;
-    set_turns(sim.turns, sim.n_threads);
+        for (meeting &m : sim.warps[i].of) m.arrived = m.side = 0;
+    unsigned n_warps = (sim.n_threads + 31) / 32;
+    set_turns(sim.warp_turns, n_warps);
+    set_thread_turns();
+    sim.breaks = sim.schedule == order::random && draw() % 2;
     while (sim.n_done < sim.n_threads) {
         bool moved = false;
-        for (sim.cursor = 0; sim.cursor < sim.turns.size(); sim.cursor++) {
-            state at = sim.threads[sim.turns[sim.cursor]].at;
-            if (at != state::unstarted && at != state::ready) continue;
-            moved = true;
-            resume(sim.turns[sim.cursor]);
+        for (unsigned w : sim.warp_turns) {
+            moved |= run_warp(w);
             if (sim.failed) return false;
         }
         if (!moved) {
             report_deadlock();
             return false;
         }
-        if (sim.schedule == order::random) shuffle_turns(sim.turns);
+        if (sim.schedule == order::random) shuffle_turns(sim.warp_turns.data(), n_warps);
     }
     return guards_hold();
 }
@@ -461,6 +523,7 @@ cudaError_t run(const char *name, const void *kernel, dim3 grid, dim3 block, siz
     sim.name = name, sim.call = call, sim.arguments = arguments;
     sim.failed = false;
     sim.host.is_host = true;
+    sim.running = &sim.host;
     sim.random = sim.seed;
     sim.n_threads = (unsigned)n_threads;
     sim.dynamic = (unsigned char *)dynamic;

@@ -32,17 +32,20 @@ static void before_switch(fiber *from, const fiber *to)
 #endif
 }
 
-/* `self` runs again, after `from`. */
-static void after_switch(fiber *self, fiber *from)
+/* Who ran before. */
+static fiber *left;
+
+/* `self` runs again, or for the first time if it is null. */
+static void after_switch(fiber *self)
 {
 #ifdef WITH_ASAN
     const void *bottom;
     size_t size;
     __sanitizer_finish_switch_fiber(self ? self->fake_stack : nullptr, &bottom, &size);
     /* A host thread's stack is not ours to know: it is learnt when the thread is left. */
-    if (from->is_host) from->stack = (char *)const_cast<void *>(bottom), from->n_stack = size;
+    if (left->is_host) left->stack = (char *)const_cast<void *>(bottom), left->n_stack = size;
 #else
-    (void)self, (void)from;
+    (void)self;
 #endif
 }
 
@@ -136,13 +139,14 @@ void fiber_destroy(fiber *f)
     forget(f);
 }
 
-void fiber_started(fiber *from) { after_switch(nullptr, from); }
+void fiber_started() { after_switch(nullptr); }
 
 void fiber_switch(fiber *from, fiber *to)
 {
     before_switch(from, to);
+    left = from;
     leave(from, to);
-    after_switch(from, to);
+    after_switch(from);
 }
 
 void fiber_restart(fiber *f, void (*entry)())

@@ -18,9 +18,9 @@ struct fiber {
 /* A fiber that will run entry(), which never returns; false where memory ran out. */
 bool fiber_create(fiber *f, size_t index, void (*entry)());
 void fiber_destroy(fiber *f);
-/* To be called first thing in entry, with the fiber that switched to it. */
-void fiber_started(fiber *from);
-/* Until `to` switches back to `from`. */
+/* To be called first thing in entry. */
+void fiber_started();
+/* Until some fiber switches back to `from`. */
 void fiber_switch(fiber *from, fiber *to);
 /* Makes a fiber that was abandoned in the middle start anew. */
 void fiber_restart(fiber *f, void (*entry)());
