@@ -94,6 +94,15 @@ static bool log_backward(mti_call *c) { return backward(c, MTI_LOG, MTI_IN0); }
 const mti_op_code mti_code_log = {mti_shape_same, log_forward, log_backward};
 mt_tensor *mt_log(mt_tensor *x) { return mti_op1(MTI_OP_log, NULL, x); }
 
+/* pow: y = x^p;  dx = dy p x^(p-1), 0 for p = 0 */
+static bool pow_forward(mti_call *c) { return forward(c, MTI_POW); }
+static bool pow_backward(mti_call *c) { return backward(c, MTI_POW, MTI_IN0); }
+const mti_op_code mti_code_pow = {mti_shape_same, pow_forward, pow_backward};
+mt_tensor *mt_pow(mt_tensor *x, double exponent)
+{
+    return mti_op1(MTI_OP_pow, &(mti_params){.scalar = {exponent, 0}}, x);
+}
+
 /* sqrt: dx = dy / (2 y) */
 static bool sqrt_forward(mti_call *c) { return forward(c, MTI_SQRT); }
 static bool sqrt_backward(mti_call *c) { return backward(c, MTI_SQRT, MTI_OUT0); }

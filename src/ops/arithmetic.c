@@ -4,27 +4,51 @@
  * gradient of the output summed over the dimensions it was repeated along. */
 #include "ops/ops.h"
 
-/* a [..], b [..] -> y: the larger extent of each dimension, counted from the end. */
-static bool broadcast_shape(mti_call *c)
+/* The extent of dimension d of `rank`, counted from the end. */
+static int64_t extent(const mti_view *v, int rank, int d)
 {
-    const mti_view *a = mti_in(c, 0), *b = mti_in(c, 1);
-    if (!mti_need_float(c, 0) || !mti_need_same_dtype(c, 0, 1)) return false;
+    return d < rank - v->rank ? 1 : v->shape[d - (rank - v->rank)];
+}
+
+static bool need_fitting(mti_call *c, int i, int j)
+{
+    const mti_view *a = &c->in_spec[i], *b = &c->in_spec[j];
     int rank = a->rank > b->rank ? a->rank : b->rank;
-    int64_t shape[MT_MAX_RANK];
     for (int d = 0; d < rank; d++) {
-        int da = d - (rank - a->rank), db = d - (rank - b->rank);
-        int64_t m = da < 0 ? 1 : a->shape[da], n = db < 0 ? 1 : b->shape[db];
-        if (m != n && m != 1 && n != 1) {
-            char ta[MTI_SHAPE_TEXT], tb[MTI_SHAPE_TEXT];
+        int64_t m = extent(a, rank, d), n = extent(b, rank, d);
+        char ta[MTI_SHAPE_TEXT], tb[MTI_SHAPE_TEXT];
+        if (m != n && m != 1 && n != 1)
             return mti_fail_bool(MT_ERR_ARGUMENT,
                                  "%s: %s is %s, %s is %s; need equal extents, or 1, counted from "
                                  "the end",
-                                 c->op->name, c->op->in[0], mti_shape_text(ta, a->rank, a->shape),
-                                 c->op->in[1], mti_shape_text(tb, b->rank, b->shape));
-        }
-        shape[d] = m == 1 ? n : m;
+                                 c->op->name, c->op->in[i], mti_shape_text(ta, a->rank, a->shape),
+                                 c->op->in[j], mti_shape_text(tb, b->rank, b->shape));
     }
-    return mti_out_set(c, 0, a->dtype, rank, shape);
+    return true;
+}
+
+bool mti_shape_broadcast(mti_call *c, mt_dtype dtype)
+{
+    int rank = 0;
+    for (int i = 0; i < c->n_in; i++) {
+        for (int j = 0; j < i; j++)
+            if (!need_fitting(c, j, i)) return false;
+        if (c->in_spec[i].rank > rank) rank = c->in_spec[i].rank;
+    }
+    int64_t shape[MT_MAX_RANK];
+    for (int d = 0; d < rank; d++) {
+        shape[d] = 1;
+        for (int i = 0; i < c->n_in && shape[d] == 1; i++)
+            shape[d] = extent(&c->in_spec[i], rank, d);
+    }
+    return mti_out_set(c, 0, dtype, rank, shape);
+}
+
+/* a [..], b [..] -> y */
+static bool broadcast_shape(mti_call *c)
+{
+    return mti_need_float(c, 0) && mti_need_same_dtype(c, 0, 1) &&
+           mti_shape_broadcast(c, c->in_spec[0].dtype);
 }
 
 /* y = a op b, both repeated to y's shape. */
@@ -41,9 +65,7 @@ static bool forward(mti_call *c, mti_binary op)
     return apply(c, op, mti_in(c, 0), mti_in(c, 1), mti_out(c, 0));
 }
 
-/* A place for the gradient of input i before summing: the gradient itself where nothing was
- * repeated, else a temporary of y's shape, *full. */
-static const mti_view *open_din(mti_call *c, int i, mt_tensor **full)
+const mti_view *mti_open_din(mti_call *c, int i, mt_tensor **full)
 {
     const mti_view *dy = mti_dout(c);
     *full = NULL;
@@ -52,7 +74,7 @@ static const mti_view *open_din(mti_call *c, int i, mt_tensor **full)
     return *full ? &(*full)->view : NULL;
 }
 
-static bool close_din(mti_call *c, int i, mt_tensor *full)
+bool mti_close_din(mti_call *c, int i, mt_tensor *full)
 {
     return !full || mti_reduce_to_din(c, i, full);
 }
@@ -61,8 +83,8 @@ static bool close_din(mti_call *c, int i, mt_tensor *full)
 static bool send(mti_call *c, int i, mti_binary op, const mti_view *other)
 {
     mt_tensor *full;
-    const mti_view *d = open_din(c, i, &full);
-    return d && apply(c, op, mti_dout(c), other, d) && close_din(c, i, full);
+    const mti_view *d = mti_open_din(c, i, &full);
+    return d && apply(c, op, mti_dout(c), other, d) && mti_close_din(c, i, full);
 }
 
 /* add: y = a + b;  da = dy, db = dy */
@@ -82,8 +104,8 @@ static bool sub_backward(mti_call *c)
     if (mti_wants(c, 0) && !mti_reduce_to_din(c, 0, c->dout[0])) return false;
     if (!mti_wants(c, 1)) return true;
     mt_tensor *full;
-    const mti_view *d = open_din(c, 1, &full);
-    return d && c->k->unary(c->ctx, MTI_AFFINE, -1, 0, mti_dout(c), d) && close_din(c, 1, full);
+    const mti_view *d = mti_open_din(c, 1, &full);
+    return d && c->k->unary(c->ctx, MTI_AFFINE, -1, 0, mti_dout(c), d) && mti_close_din(c, 1, full);
 }
 const mti_op_code mti_code_sub = {broadcast_shape, sub_forward, sub_backward};
 mt_tensor *mt_sub(mt_tensor *a, mt_tensor *b) { return mti_op2(MTI_OP_sub, NULL, a, b); }
@@ -106,10 +128,10 @@ static bool div_backward(mti_call *c)
     if (mti_wants(c, 0) && !send(c, 0, MTI_DIV, b)) return false;
     if (!mti_wants(c, 1)) return true;
     mt_tensor *full;
-    const mti_view *d = open_din(c, 1, &full);
+    const mti_view *d = mti_open_din(c, 1, &full);
     return d && apply(c, MTI_DIV, mti_saved(c, MTI_IN0), b, d) && apply(c, MTI_DIV, d, b, d) &&
            apply(c, MTI_MUL, dy, d, d) && c->k->unary(c->ctx, MTI_AFFINE, -1, 0, d, d) &&
-           close_din(c, 1, full);
+           mti_close_din(c, 1, full);
 }
 const mti_op_code mti_code_div = {broadcast_shape, div_forward, div_backward};
 mt_tensor *mt_div(mt_tensor *a, mt_tensor *b) { return mti_op2(MTI_OP_div, NULL, a, b); }

@@ -7,8 +7,7 @@
 #include <string.h>
 #include "ops/ops.h"
 
-/* [b,a,s,d] whose memory runs as [b,s,a,d], so that merging heads is a view */
-static mti_view heads_inside(const mti_view *v)
+mti_view mti_heads_inside(const mti_view *v)
 {
     mti_view r = *v;
     int64_t a = v->shape[1], s = v->shape[2], d = v->shape[3];
@@ -18,29 +17,33 @@ static mti_view heads_inside(const mti_view *v)
     return r;
 }
 
-static bool flash_shape(mti_call *c)
+static bool check_heads(const char *who, const mti_view *q, const mti_view *k, const mti_view *v)
 {
-    const mti_view *q = mti_in(c, 0), *k = mti_in(c, 1), *v = mti_in(c, 2);
     char tq[MTI_SHAPE_TEXT], tk[MTI_SHAPE_TEXT], tv[MTI_SHAPE_TEXT];
-    if (!mti_need_float(c, 0) || !mti_need_same_dtype(c, 0, 1) || !mti_need_same_dtype(c, 0, 2))
-        return false;
     bool fits = q->rank == 4 && k->rank == 4 && mti_view_same_shape(k, v) &&
                 q->shape[0] == k->shape[0] && q->shape[3] == k->shape[3] && k->shape[1] > 0 &&
                 q->shape[1] % k->shape[1] == 0;
-    if (!fits)
-        return mti_fail_bool(MT_ERR_ARGUMENT,
-                             "flash_attention: q is %s, k is %s, v is %s; need [b,a,s,d], "
-                             "[b,a_kv,t,d] twice, a a multiple of a_kv",
-                             mti_shape_text(tq, q->rank, q->shape),
-                             mti_shape_text(tk, k->rank, k->shape),
-                             mti_shape_text(tv, v->rank, v->shape));
+    return fits || mti_fail_bool(MT_ERR_ARGUMENT,
+                                 "%s: q is %s, k is %s, v is %s; need [b,a,s,d], [b,a_kv,t,d] "
+                                 "twice, a a multiple of a_kv",
+                                 who, mti_shape_text(tq, q->rank, q->shape),
+                                 mti_shape_text(tk, k->rank, k->shape),
+                                 mti_shape_text(tv, v->rank, v->shape));
+}
+
+static bool flash_shape(mti_call *c)
+{
+    const mti_view *q = mti_in(c, 0), *k = mti_in(c, 1), *v = mti_in(c, 2);
+    if (!mti_need_float(c, 0) || !mti_need_same_dtype(c, 0, 1) || !mti_need_same_dtype(c, 0, 2) ||
+        !check_heads("flash_attention", q, k, v))
+        return false;
     mt_dtype lse = q->dtype == MT_F64 ? MT_F64 : MT_F32;
     bool draws = c->params->attention.p > 0;
     c->aux_always[1] = c->aux_always[2] = draws;
     if (!mti_out_like(c, q) || !mti_aux_set(c, 0, lse, 3, q->shape) ||
         !mti_aux_set(c, 1, MT_I64, 0, q->shape) || !mti_aux_set(c, 2, MT_I64, 0, q->shape))
         return false;
-    c->out_spec[0] = heads_inside(&c->out_spec[0]);
+    c->out_spec[0] = mti_heads_inside(&c->out_spec[0]);
     return true;
 }
 
@@ -101,10 +104,9 @@ static bool flash_forward(mti_call *c)
            c->k->attention(c->ctx, &at, scratch);
 }
 
-/* A gradient with heads inside, so that splitting heads again is a view. */
-static const mti_view *din_heads_inside(mti_call *c, int i)
+const mti_view *mti_din_heads_inside(mti_call *c, int i)
 {
-    mti_view spec = heads_inside(&c->in_spec[i]);
+    mti_view spec = mti_heads_inside(&c->in_spec[i]);
     mt_tensor *t = mti_tensor_new(c->device, &spec, MT_TEMPORARY, true);
     return mti_give_din(c, i, t) ? &t->view : NULL;
 }
@@ -121,7 +123,7 @@ static bool flash_backward(mti_call *c)
     mti_view dy;
     const mti_view *d[3];
     for (int i = 0; i < 3; i++)
-        if (!(d[i] = din_heads_inside(c, i))) return false;
+        if (!(d[i] = mti_din_heads_inside(c, i))) return false;
     count(c, &at, 5); /* the weights once more, dp, dq, dk, dv */
     void *scratch;
     return fit_rows(c, mti_dout(c), &dy) &&
@@ -154,10 +156,9 @@ mt_tensor *mt_flash_attention(mt_tensor *q, mt_tensor *k, mt_tensor *v, double s
 }
 
 /* Every intermediate is released as soon as the next one is made; what the tape needs, it keeps. */
-mt_tensor *mt_math_attention(mt_tensor *q, mt_tensor *k, mt_tensor *v, double scale, bool causal,
-                             double dropout)
+static mt_tensor *attend(mt_tensor *q, mt_tensor *k, mt_tensor *v, double scale, bool causal,
+                         double dropout)
 {
-    if (!check_dropout("math_attention", dropout)) return NULL;
     mt_tensor *kt = k ? mt_transpose(k, -2, -1) : NULL;
     mt_tensor *w = mt_matmul(q, kt); /* [b,a,s,t] */
     mt_release(kt);
@@ -166,4 +167,34 @@ mt_tensor *mt_math_attention(mt_tensor *q, mt_tensor *k, mt_tensor *v, double sc
     mt_tensor *y = w ? mt_matmul(w, v) : NULL;
     mt_release(w);
     return y;
+}
+
+/* [b,a,..] -> [b,groups,a / groups,..]: a view */
+static mt_tensor *in_groups(mt_tensor *x, int64_t groups)
+{
+    const int64_t *s = x->view.shape;
+    return mt_reshape(x, MT_SHAPE(s[0], groups, s[1] / groups, s[2], s[3]));
+}
+
+/* Heads of q that share one of k and v: products repeat the shared ones, with stride 0. */
+static mt_tensor *attend_in_groups(mt_tensor *q, mt_tensor *k, mt_tensor *v, double scale,
+                                   bool causal, double dropout)
+{
+    const int64_t *s = q->view.shape, groups = k->view.shape[1];
+    mt_tensor *gq = in_groups(q, groups), *gk = in_groups(k, groups), *gv = in_groups(v, groups);
+    mt_tensor *y = gq && gk && gv ? attend(gq, gk, gv, scale, causal, dropout) : NULL;
+    mt_release(gq), mt_release(gk), mt_release(gv);
+    if (y) mt_set(&y, mt_reshape(y, MT_SHAPE(s[0], s[1], s[2], s[3])));
+    return y;
+}
+
+mt_tensor *mt_math_attention(mt_tensor *q, mt_tensor *k, mt_tensor *v, double scale, bool causal,
+                             double dropout)
+{
+    if (!check_dropout("math_attention", dropout) || !MTI_CHECK_NULL("math_attention", q) ||
+        !MTI_CHECK_NULL("math_attention", k) || !MTI_CHECK_NULL("math_attention", v) ||
+        !check_heads("math_attention", &q->view, &k->view, &v->view))
+        return NULL;
+    bool grouped = q->view.shape[1] != k->view.shape[1];
+    return (grouped ? attend_in_groups : attend)(q, k, v, scale, causal, dropout);
 }

@@ -24,6 +24,23 @@ mt_tensor *mti_op2(enum mti_op_id id, const mti_params *params, mt_tensor *a, mt
 
 /* Shape rules that several ops share. */
 bool mti_shape_same(mti_call *c); /* out 0 like a floating in0 */
+/* out 0 of that dtype: the larger extent of each dimension of the inputs, counted from the end */
+bool mti_shape_broadcast(mti_call *c, mt_dtype dtype);
+/* x without the dimensions of params.reduce (or with extent 1 there); returns the rank. */
+int mti_reduced_shape(const mti_call *c, int64_t shape[MT_MAX_RANK]);
+
+/* Run an op over dimensions: dims into params.reduce, checked. */
+mt_tensor *mti_reduce(enum mti_op_id id, mt_tensor *x, int n_dims, const int *dims, bool keep);
+
+/* A place for the gradient of input i before summing: the gradient itself where nothing was
+ * repeated, else a temporary of y's shape, *full; mti_close_din sums that. */
+const mti_view *mti_open_din(mti_call *c, int i, mt_tensor **full);
+bool mti_close_din(mti_call *c, int i, mt_tensor *full);
+
+/* [b,a,s,d] whose memory runs as [b,s,a,d], so that merging heads is a view; and the gradient of
+ * input i made like that, so that splitting them again is one. */
+mti_view mti_heads_inside(const mti_view *v);
+const mti_view *mti_din_heads_inside(mti_call *c, int i);
 
 /* dim counted from the end when negative; false with a text if there is no such dimension. */
 bool mti_dim(const char *who, int rank, int *dim);

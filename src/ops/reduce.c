@@ -18,17 +18,22 @@ static mti_view kept_dims(const mti_call *c, const mti_view *y)
     return v;
 }
 
-static bool reduce_shape(mti_call *c)
+int mti_reduced_shape(const mti_call *c, int64_t shape[MT_MAX_RANK])
 {
-    const mti_view *x = mti_in(c, 0);
-    if (!mti_need_float(c, 0)) return false;
-    int64_t shape[MT_MAX_RANK];
+    const mti_view *x = &c->in_spec[0];
     int rank = 0;
     for (int d = 0; d < x->rank; d++) {
         bool reduced = c->params->reduce.dims >> d & 1;
         if (!reduced || c->params->reduce.keep) shape[rank++] = reduced ? 1 : x->shape[d];
     }
-    return mti_out_set(c, 0, x->dtype, rank, shape);
+    return rank;
+}
+
+static bool reduce_shape(mti_call *c)
+{
+    int64_t shape[MT_MAX_RANK];
+    return mti_need_float(c, 0) &&
+           mti_out_set(c, 0, c->in_spec[0].dtype, mti_reduced_shape(c, shape), shape);
 }
 
 /* 1 for a sum, 1 / (elements summed into one) for a mean */
@@ -67,7 +72,7 @@ static bool reduce_backward(mti_call *c)
 const mti_op_code mti_code_sum = {reduce_shape, reduce_forward, reduce_backward};
 const mti_op_code mti_code_mean = {reduce_shape, reduce_forward, reduce_backward};
 
-static mt_tensor *reduce(enum mti_op_id id, mt_tensor *x, int n_dims, const int *dims, bool keep)
+mt_tensor *mti_reduce(enum mti_op_id id, mt_tensor *x, int n_dims, const int *dims, bool keep)
 {
     const char *who = mti_ops[id].name;
     if (!MTI_CHECK_NULL(who, x)) return NULL;
@@ -85,11 +90,11 @@ static mt_tensor *reduce(enum mti_op_id id, mt_tensor *x, int n_dims, const int 
 
 mt_tensor *mt_sum(mt_tensor *x, int n_dims, const int *dims, bool keep)
 {
-    return reduce(MTI_OP_sum, x, n_dims, dims, keep);
+    return mti_reduce(MTI_OP_sum, x, n_dims, dims, keep);
 }
 mt_tensor *mt_mean(mt_tensor *x, int n_dims, const int *dims, bool keep)
 {
-    return reduce(MTI_OP_mean, x, n_dims, dims, keep);
+    return mti_reduce(MTI_OP_mean, x, n_dims, dims, keep);
 }
 mt_tensor *mt_sum_all(mt_tensor *x) { return mt_sum(x, 0, NULL, false); }
 mt_tensor *mt_mean_all(mt_tensor *x) { return mt_mean(x, 0, NULL, false); }

@@ -1,4 +1,4 @@
-/* rows.c: ops over the last dimension: softmax, log_softmax, layer_norm. */
+/* rows.c: ops over the last dimension: softmax, log_softmax, layer_norm, rms_norm. */
 #include "ops/ops.h"
 
 static bool need_rows(mti_call *c, int min_rank)
@@ -66,24 +66,27 @@ mt_tensor *mt_log_softmax(mt_tensor *x) { return mti_op1(MTI_OP_log_softmax, NUL
  * With g = dy w, xhat = (x - mean) rstd:  dx = rstd (g - mean(g) - xhat mean(g xhat)),
  * dw = sum of dy xhat over rows, db = sum of dy over rows. */
 
+/* Input i, if given: one value for each column of x. */
+static bool need_column_each(mti_call *c, int i)
+{
+    const mti_view *x = mti_in(c, 0), *v = mti_in(c, i);
+    char tx[MTI_SHAPE_TEXT], tv[MTI_SHAPE_TEXT];
+    if (!v) return true;
+    if (!mti_need_same_dtype(c, 0, i)) return false;
+    return (v->rank == 1 && v->shape[0] == x->shape[x->rank - 1]) ||
+           mti_fail_bool(MT_ERR_ARGUMENT, "%s: x is %s, %s is %s; need one %s per column of x",
+                         c->op->name, mti_shape_text(tx, x->rank, x->shape), c->op->in[i],
+                         mti_shape_text(tv, v->rank, v->shape), c->op->in[i]);
+}
+
+static mt_dtype stats_dtype(const mti_view *x) { return x->dtype == MT_F64 ? MT_F64 : MT_F32; }
+
 static bool layer_norm_shape(mti_call *c)
 {
-    const mti_view *x = mti_in(c, 0), *w = mti_in(c, 1), *b = mti_in(c, 2);
-    char tx[MTI_SHAPE_TEXT], tw[MTI_SHAPE_TEXT];
-    if (!need_rows(c, 1)) return false;
-    for (int i = 1; i <= 2; i++) {
-        const mti_view *v = i == 1 ? w : b;
-        if (!v) continue;
-        if (!mti_need_same_dtype(c, 0, i)) return false;
-        if (v->rank != 1 || v->shape[0] != x->shape[x->rank - 1])
-            return mti_fail_bool(MT_ERR_ARGUMENT,
-                                 "layer_norm: x is %s, %s is %s; need one %s per column of x",
-                                 mti_shape_text(tx, x->rank, x->shape), c->op->in[i],
-                                 mti_shape_text(tw, v->rank, v->shape), c->op->in[i]);
-    }
-    mt_dtype stats = x->dtype == MT_F64 ? MT_F64 : MT_F32;
-    return mti_out_like(c, x) && mti_aux_set(c, 0, stats, x->rank - 1, x->shape) &&
-           mti_aux_set(c, 1, stats, x->rank - 1, x->shape);
+    const mti_view *x = mti_in(c, 0);
+    return need_rows(c, 1) && need_column_each(c, 1) && need_column_each(c, 2) &&
+           mti_out_like(c, x) && mti_aux_set(c, 0, stats_dtype(x), x->rank - 1, x->shape) &&
+           mti_aux_set(c, 1, stats_dtype(x), x->rank - 1, x->shape);
 }
 
 static bool dense_if_any(mti_call *c, const mti_view **v) { return !*v || (*v = mti_dense(c, *v)); }
@@ -121,6 +124,47 @@ mt_tensor *mt_layer_norm(mt_tensor *x, mt_tensor *w, mt_tensor *b, double eps)
     if (!(eps >= 0))
         return mti_fail_null(MT_ERR_ARGUMENT, "layer_norm: eps %g; need 0 or more", eps);
     return mti_apply(&mti_ops[MTI_OP_layer_norm], &(mti_params){.norm = {eps}}, 6, 3, in, 1, &y)
+               ? y
+               : NULL;
+}
+
+/* ---- rms_norm: y = x rstd w, rstd = 1 / sqrt(mean(x^2) + eps);  x, y [..,n], w [n]; rstd one per
+ * row in f32. With g = dy w, h = x rstd:  dx = rstd (g - h mean(g h)), dw = sum of dy h over rows
+ */
+
+static bool rms_norm_shape(mti_call *c)
+{
+    const mti_view *x = mti_in(c, 0);
+    return need_rows(c, 1) && need_column_each(c, 1) && mti_out_like(c, x) &&
+           mti_aux_set(c, 0, stats_dtype(x), x->rank - 1, x->shape);
+}
+
+static bool rms_norm_forward(mti_call *c)
+{
+    const mti_view *x = mti_dense_rows(c, mti_in(c, 0)), *w = mti_in(c, 1);
+    return x && dense_if_any(c, &w) &&
+           c->k->rms_norm(c->ctx, c->params->norm.eps, x, w, mti_out(c, 0), mti_aux(c, 0));
+}
+
+static bool rms_norm_backward(mti_call *c)
+{
+    const mti_view *dy = mti_dense_rows(c, mti_dout(c)), *dx = NULL, *dw = NULL, *w = NULL;
+    const mti_view *x = mti_dense_rows(c, mti_saved(c, MTI_IN0));
+    if (mti_wants(c, 0) && !c->absent[1]) w = mti_saved(c, MTI_IN1);
+    if (!dy || !x || !dense_if_any(c, &w)) return false;
+    if (mti_wants(c, 0) && !(dx = mti_din(c, 0))) return false;
+    if (mti_wants(c, 1) && !(dw = mti_din(c, 1))) return false;
+    void *scratch;
+    return mti_scratch(c, c->k->rms_norm_backward_scratch(c->ctx, x), &scratch) &&
+           c->k->rms_norm_backward(c->ctx, dy, x, w, mti_saved(c, MTI_AUX0), dx, dw, scratch);
+}
+
+const mti_op_code mti_code_rms_norm = {rms_norm_shape, rms_norm_forward, rms_norm_backward};
+mt_tensor *mt_rms_norm(mt_tensor *x, mt_tensor *w, double eps)
+{
+    mt_tensor *in[2] = {x, w}, *y;
+    if (!(eps >= 0)) return mti_fail_null(MT_ERR_ARGUMENT, "rms_norm: eps %g; need 0 or more", eps);
+    return mti_apply(&mti_ops[MTI_OP_rms_norm], &(mti_params){.norm = {eps}}, 2, 2, in, 1, &y)
                ? y
                : NULL;
 }

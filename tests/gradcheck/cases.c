@@ -39,6 +39,38 @@ static mt_tensor *sigmoid(mt_tensor **in) { return mt_sigmoid(in[0]); }
 static mt_tensor *exp_(mt_tensor **in) { return mt_exp(in[0]); }
 static mt_tensor *log_(mt_tensor **in) { return mt_log(in[0]); }
 static mt_tensor *sqrt_(mt_tensor **in) { return mt_sqrt(in[0]); }
+static mt_tensor *pow_0(mt_tensor **in) { return mt_pow(in[0], 0); }
+static mt_tensor *pow_1(mt_tensor **in) { return mt_pow(in[0], 1); }
+static mt_tensor *pow_2(mt_tensor **in) { return mt_pow(in[0], 2); }
+static mt_tensor *pow_3(mt_tensor **in) { return mt_pow(in[0], 3); }
+static mt_tensor *pow_half(mt_tensor **in) { return mt_pow(in[0], 0.5); }
+static mt_tensor *pow_1_5(mt_tensor **in) { return mt_pow(in[0], 1.5); }
+static mt_tensor *pow_minus_1(mt_tensor **in) { return mt_pow(in[0], -1); }
+static mt_tensor *pow_minus_half(mt_tensor **in) { return mt_pow(in[0], -0.5); }
+static mt_tensor *pow_minus_2_5(mt_tensor **in) { return mt_pow(in[0], -2.5); }
+static mt_tensor *swiglu(mt_tensor **in) { return mt_swiglu(in[0], in[1]); }
+
+/* Gate and up as the halves of one projection. */
+static mt_tensor *swiglu_packed(mt_tensor **in)
+{
+    mt_tensor *half[2];
+    if (mt_split(in[0], -1, 2, (int64_t[]){5, 5}, half) != MT_OK) return NULL;
+    mt_tensor *y = mt_swiglu(half[0], half[1]);
+    mt_release(half[0]), mt_release(half[1]);
+    return y;
+}
+
+static mt_tensor *where(mt_tensor **in)
+{
+    MT_AUTO mt_tensor *mask = mt_cast(in[0], MT_BOOL);
+    return mt_where(mask, in[1], in[2]);
+}
+
+static mt_tensor *masked_fill(mt_tensor **in)
+{
+    MT_AUTO mt_tensor *mask = mt_cast(in[0], MT_BOOL);
+    return mt_masked_fill(in[1], mask, -3);
+}
 
 /* Only a tensor that an op made may be changed in place while gradients are on. */
 static mt_tensor *relu_inplace(mt_tensor **in)
@@ -86,6 +118,20 @@ static mt_tensor *layer_norm_plain(mt_tensor **in)
     return mt_layer_norm(in[0], NULL, NULL, 1e-3);
 }
 
+static mt_tensor *rms_norm(mt_tensor **in) { return mt_rms_norm(in[0], in[1], 1e-5); }
+static mt_tensor *rms_norm_plain(mt_tensor **in) { return mt_rms_norm(in[0], NULL, 1e-3); }
+static mt_tensor *rope(mt_tensor **in) { return mt_rope(in[0], 0, 10000); }
+static mt_tensor *rope_later(mt_tensor **in) { return mt_rope(in[0], 123456, 500000); }
+
+/* The gradient comes back through the transpose: not row-major. */
+static mt_tensor *rope_of_heads(mt_tensor **in)
+{
+    MT_AUTO mt_tensor *heads = mt_transpose(in[0], 1, 2);
+    MT_AUTO mt_tensor *turned = mt_rope(heads, 7, 100);
+    MT_AUTO mt_tensor *back = mt_transpose(turned, 1, 2);
+    return mt_reshape(back, MT_SHAPE(2, 3, -1));
+}
+
 /* ---- random, tables, losses ---- */
 
 static mt_tensor *dropout(mt_tensor **in) { return mt_dropout(in[0], 0.4); }
@@ -100,6 +146,11 @@ static mt_tensor *mse(mt_tensor **in) { return mt_mse(in[0], in[1]); }
 static mt_tensor *sum_all(mt_tensor **in) { return mt_sum_all(in[0]); }
 static mt_tensor *sum_last(mt_tensor **in) { return mt_sum(in[0], 1, (int[]){-1}, false); }
 static mt_tensor *sum_outer(mt_tensor **in) { return mt_sum(in[0], 2, (int[]){0, 2}, true); }
+static mt_tensor *max_all(mt_tensor **in) { return mt_max(in[0], 0, NULL, false); }
+static mt_tensor *max_last(mt_tensor **in) { return mt_max(in[0], 1, (int[]){-1}, false); }
+static mt_tensor *max_first(mt_tensor **in) { return mt_max(in[0], 1, (int[]){0}, true); }
+static mt_tensor *max_outer(mt_tensor **in) { return mt_max(in[0], 2, (int[]){0, 2}, true); }
+static mt_tensor *max_none(mt_tensor **in) { return mt_max(in[0], 1, (int[]){1}, false); }
 static mt_tensor *mean_all(mt_tensor **in) { return mt_mean_all(in[0]); }
 static mt_tensor *mean_middle(mt_tensor **in) { return mt_mean(in[0], 1, (int[]){1}, false); }
 static mt_tensor *mean_keep(mt_tensor **in) { return mt_mean(in[0], 2, (int[]){0, -1}, true); }
@@ -258,6 +309,22 @@ const grad_case grad_cases[] = {
     ELEMENTWISE("exp", exp_, S),
     ELEMENTWISE("log", log_, P),
     ELEMENTWISE("sqrt", sqrt_, P),
+    ELEMENTWISE("pow", pow_2, S),
+    ELEMENTWISE("pow", pow_1_5, P),
+    {"pow", "exponent 0", pow_0, {K(3, 5)}, 1},
+    {"pow", "exponent 1", pow_1, {S(3, 5)}, 1},
+    {"pow", "exponent 3", pow_3, {S(3, 5)}, 1},
+    {"pow", "exponent 1/2", pow_half, {P(3, 5)}, 1},
+    {"pow", "exponent -1", pow_minus_1, {P(3, 5)}, 1},
+    {"pow", "exponent -1/2", pow_minus_half, {P(3, 5)}, 1},
+    {"pow", "exponent -5/2", pow_minus_2_5, {P(3, 5)}, 1},
+    {"swiglu", "3x5x2", swiglu, {S(3, 5, 2), S(3, 5, 2)}, 2},
+    {"swiglu", "37 (past a vector)", swiglu, {S(37), S(37)}, 2},
+    {"swiglu", "halves of one tensor", swiglu_packed, {S(3, 10)}, 1},
+    {"where", "same shape", where, {I(2, 3, 5), S(3, 5), S(3, 5)}, 3},
+    {"where", "mask and b repeated", where, {I(2, 5), S(3, 5), S(3, 1)}, 3},
+    {"where", "a and b repeated", where, {I(2, 2, 3, 5), S(5), S(0)}, 3},
+    {"where", "masked_fill", masked_fill, {I(2, 3, 5), S(2, 3, 5)}, 2},
     {"relu_inplace", "3x5", relu_inplace, {K(3, 5)}, 1},
     {"leaky_relu_inplace", "3x5", leaky_relu_inplace, {K(3, 5)}, 1},
     {"relu_inplace", "saved by the next op", relu_inplace_then_more, {K(3, 5)}, 1, .inner = true},
@@ -288,6 +355,15 @@ const grad_case grad_cases[] = {
     {"layer_norm", "one row", layer_norm, {S(9), S(9), S(9)}, 3},
     {"layer_norm", "no weight", layer_norm_plain, {S(3, 5)}, 1},
 
+    {"rms_norm", "3x5", rms_norm, {S(3, 5), S(5)}, 2},
+    {"rms_norm", "2x3x7", rms_norm, {S(2, 3, 7), S(7)}, 2},
+    {"rms_norm", "one row", rms_norm, {S(9), S(9)}, 2},
+    {"rms_norm", "one column", rms_norm, {K(3, 1), S(1)}, 2},
+    {"rms_norm", "no weight", rms_norm_plain, {S(3, 5)}, 1},
+    {"rope", "2x3x5x4", rope, {S(2, 3, 5, 4)}, 1},
+    {"rope", "one position, far", rope_later, {S(1, 2, 1, 6)}, 1},
+    {"rope", "between transposes", rope_of_heads, {S(2, 3, 2, 4)}, 1, .inner = true},
+
     {"dropout", "3x5", dropout, {S(3, 5)}, 1},
     {"dropout", "37", dropout, {S(37)}, 1},
     {"embedding", "repeated rows", embedding, {I(4, 2, 5), S(4, 3)}, 2},
@@ -304,6 +380,13 @@ const grad_case grad_cases[] = {
     {"mean", "all", mean_all, {S(3, 5, 2)}, 1},
     {"mean", "middle", mean_middle, {S(3, 5, 2)}, 1},
     {"mean", "first and last, kept", mean_keep, {S(3, 1, 2)}, 1},
+
+    {"max", "all", max_all, {S(3, 5, 2)}, 1},
+    {"max", "a scalar", max_all, {S(0)}, 1},
+    {"max", "last", max_last, {S(3, 5, 2)}, 1},
+    {"max", "first, kept", max_first, {S(3, 5)}, 1},
+    {"max", "first and last, kept", max_outer, {S(3, 5, 2)}, 1},
+    {"max", "over one", max_none, {S(3, 1, 2)}, 1},
 
     {"permute", "transpose 3x5x2", transpose, {S(3, 5, 2)}, 1},
     {"permute", "3x5x2", permute, {S(3, 5, 2)}, 1},
@@ -374,6 +457,17 @@ const grad_case grad_cases[] = {
      {S(1, 2, 3, 2), S(1, 2, 5, 2), S(1, 2, 5, 2)},
      3,
      .inner = true},
+
+    {"reshape",
+     "math attention, grouped heads",
+     math,
+     {S(2, 4, 3, 2), S(2, 2, 5, 2), S(2, 2, 5, 2)},
+     3},
+    {"reshape",
+     "math attention, one head of keys, dropout",
+     math_dropout,
+     {S(1, 3, 3, 2), S(1, 1, 5, 2), S(1, 1, 5, 2)},
+     3},
 
     {"linear", "expanded rows", linear_expanded, {S(1, 5), S(2, 5)}, 2},
     {"matmul", "expanded rows and columns", matmul_expanded, {S(1, 5), S(5, 1)}, 2},

@@ -1,0 +1,55 @@
+/* where.c: y = mask ? a : b, broadcasting as NumPy does.
+ *   mask: bool; a, b, y: floating
+ * da = dy where mask, db = dy where not, else 0, summed where a or b was repeated
+ * saved: the mask, a byte per element, and neither a nor b. */
+#include "ops/ops.h"
+
+static bool where_shape(mti_call *c)
+{
+    if (c->in_spec[0].dtype != MT_BOOL)
+        return mti_fail_bool(MT_ERR_ARGUMENT, "where: mask is %s; need bool",
+                             mt_dtype_name(c->in_spec[0].dtype));
+    return mti_need_float(c, 1) && mti_need_same_dtype(c, 1, 2) &&
+           mti_shape_broadcast(c, c->in_spec[1].dtype);
+}
+
+static bool where_forward(mti_call *c)
+{
+    const mti_view *y = mti_out(c, 0);
+    mti_view in[3];
+    for (int i = 0; i < 3; i++) in[i] = mti_broadcast_view(mti_in(c, i), y->rank, y->shape);
+    return c->k->where(c->ctx, &in[0], &in[1], &in[2], y);
+}
+
+/* The gradient of input i (1: a, 2: b): dy, or 0 where the other was taken. */
+static bool send(mti_call *c, int i)
+{
+    const mti_view *dy = mti_dout(c), *saved = mti_saved(c, MTI_IN0);
+    mti_view mask = mti_broadcast_view(saved, dy->rank, dy->shape);
+    mt_tensor *full;
+    const mti_view *d = mti_open_din(c, i, &full);
+    return d && c->k->where(c->ctx, &mask, i == 1 ? dy : NULL, i == 2 ? dy : NULL, d) &&
+           mti_close_din(c, i, full);
+}
+
+static bool where_backward(mti_call *c)
+{
+    return (!mti_wants(c, 1) || send(c, 1)) && (!mti_wants(c, 2) || send(c, 2));
+}
+
+const mti_op_code mti_code_where = {where_shape, where_forward, where_backward};
+
+mt_tensor *mt_where(mt_tensor *mask, mt_tensor *a, mt_tensor *b)
+{
+    mt_tensor *in[3] = {mask, a, b}, *y;
+    return mti_apply(&mti_ops[MTI_OP_where], NULL, 0, 3, in, 1, &y) ? y : NULL;
+}
+
+mt_tensor *mt_masked_fill(mt_tensor *x, mt_tensor *mask, double value)
+{
+    if (!MTI_CHECK_NULL("masked_fill", x) || !MTI_CHECK_NULL("masked_fill", mask)) return NULL;
+    mt_tensor *filling = mt_full(mt_device_of(x), mt_dtype_of(x), 0, NULL, value);
+    mt_tensor *y = filling ? mt_where(mask, filling, x) : NULL;
+    mt_release(filling);
+    return y;
+}
