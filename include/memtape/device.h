@@ -19,6 +19,14 @@ MT_API void mt_device_release(mt_device *device);
 MT_API const char *mt_device_kind(const mt_device *device); /* "cpu" */
 MT_API bool mt_device_has_data(const mt_device *device);    /* false on meta */
 
+/* Kernels of a device without data need no scratch memory. These two make it count what others
+ * would need; MT_ERR_UNSUPPORTED on devices with data, which count what their kernels take.
+ * As the kernels of another kind ask for it ("cpu"), op by op; "none", the default: no more. */
+MT_API mt_status mt_device_count_scratch_of(mt_device *device, const char *kind);
+/* As cuBLAS under PyTorch: n_bytes for each pass, forward and backward, from its first matrix
+ * product on, until set to 0. CUBLAS_WORKSPACE_CONFIG's default, :4096:2:16:8, is 8519680. */
+MT_API mt_status mt_device_set_gemm_workspace(mt_device *device, size_t n_bytes);
+
 /* Threads that kernels of this device may use; n >= 1. */
 MT_API mt_status mt_device_set_threads(mt_device *device, int n);
 MT_API int mt_device_threads(const mt_device *device);

@@ -60,6 +60,9 @@ MT_API void mt_mem_get_stats(const mt_device *device, mt_mem_stats *out);
 MT_API void mt_mem_reset_peak(mt_device *device);
 /* Give every segment without a live block back to the system. */
 MT_API void mt_mem_empty_cache(mt_device *device);
+/* Refuse segments that would raise `reserved` past n_bytes, as a device of that size would; 0: no
+ * limit but the device's own. (torch.cuda.set_per_process_memory_fraction) */
+MT_API void mt_mem_set_capacity(mt_device *device, size_t n_bytes);
 
 /* The change of each figure across a region of code.
  *     mt_mem_region r;
@@ -83,7 +86,13 @@ MT_API void mt_mem_region_begin(mt_mem_region *region, mt_device *device);
 MT_API void mt_mem_region_end(mt_mem_region *region);
 
 /* Everything that happens to a storage's bytes, in order. */
-typedef enum mt_mem_event_kind { MT_MEM_ALLOC, MT_MEM_FREE, MT_MEM_RECATEGORY } mt_mem_event_kind;
+typedef enum mt_mem_event_kind {
+    MT_MEM_ALLOC,
+    MT_MEM_FREE,
+    MT_MEM_RECATEGORY,
+    MT_MEM_OOM, /* `requested` bytes were refused; serial 0. Nothing has changed: what is live now
+                 * is what was in the way */
+} mt_mem_event_kind;
 
 typedef struct mt_mem_event {
     mt_mem_event_kind kind;

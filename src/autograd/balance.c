@@ -13,6 +13,7 @@ mt_status mt_set_balance_check(mt_device *device, bool on)
 typedef struct count {
     size_t by_category[MT_CATEGORY_COUNT], total;
     const void *thread;
+    const mt_device *device;
     bool strayed; /* `stray` and what follows are of the first block that does not fit */
     mti_block stray;
     const char *op, *module;
@@ -25,7 +26,8 @@ static void add_block(void *user, const mti_block *b)
     c->by_category[b->category] += b->size;
     c->total += b->size;
     mti_storage *s = b->owner;
-    bool stray = s ? s->inside == c->thread : b->category == MT_WORKSPACE;
+    bool of_pass = b == c->device->workspace[0] || b == c->device->workspace[1];
+    bool stray = s ? s->inside == c->thread : b->category == MT_WORKSPACE && !of_pass;
     if (!stray || c->strayed) return;
     c->strayed = true;
     c->stray = *b;
@@ -36,7 +38,7 @@ static void add_block(void *user, const mti_block *b)
 
 static bool balance(mt_device *device, const char *op)
 {
-    count c = {.thread = mti_thread_token()};
+    count c = {.thread = mti_thread_token(), .device = device};
     mt_mem_stats stats;
     if (!mti_pool_check(device->pool)) return false;
     mti_pool_visit(device->pool, add_block, &c);

@@ -168,7 +168,8 @@ bool mti_gemm(mti_call *c, double alpha, const mti_view *a, const mti_view *b, c
     uint64_t k = (uint64_t)a->shape[a->rank - 1];
     mti_count_flops(c, 2 * k * (uint64_t)mti_view_count(out));
     void *scratch;
-    return mti_scratch(c, c->k->gemm_scratch(c->ctx, &va, &vb, &vo), &scratch) &&
+    return mti_device_take_workspace(c->device, c->backward) &&
+           mti_scratch(c, c->k->gemm_scratch(c->ctx, &va, &vb, &vo), &scratch) &&
            c->k->gemm(c->ctx, alpha, &va, &vb, 0, &vo, bias, scratch);
 }
 

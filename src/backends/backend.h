@@ -97,13 +97,6 @@ typedef struct mti_copy_times {
     double wait_s; /* compute stood still in copy_wait */
 } mti_copy_times;
 
-/* Copies that run beside compute. */
-typedef enum mti_direction { MTI_TO_HOST, MTI_TO_DEVICE } mti_direction;
-typedef struct mti_copy_times {
-    double copy_s; /* all copies together */
-    double wait_s; /* compute stood still in copy_wait */
-} mti_copy_times;
-
 typedef struct mti_backend {
     const char *kind; /* "cpu" */
     unsigned traits;  /* of mti_traits */
@@ -279,15 +272,6 @@ typedef struct mti_backend {
     bool (*sum_squares)(mti_ctx *ctx, int n_items, const mti_opt_item *items, double *out);
     /* p *= factor for every item (gradients come as p). */
     bool (*scale_all)(mti_ctx *ctx, double factor, int n_items, const mti_opt_item *items);
-} mti_backend;
-
-/* The list of backends: adding one is its folder and its line in backends.c.
- * NULL and an error that lists what there is when `kind` is unknown. */
-const mti_backend *mti_backend_find(const char *kind);
-extern const mti_backend mti_cpu_backend;
-
-#endif
-extern const mti_backend mti_meta_backend;
 
     /* ---- the mask of a dropout once more ---- */
     /* mask: bool, contiguous, as `dropout` writes it. */
@@ -328,3 +312,14 @@ extern const mti_backend mti_meta_backend;
      * checked to be in [0, classes) or `ignore`; a: floating, of any length and dtype. */
     bool (*counted_mean)(mti_ctx *ctx, int64_t ignore, int64_t classes, const mti_view *target,
                          const mti_view *a, const mti_view *y);
+} mti_backend;
+
+/* The list of backends: adding one is its folder and its line in backends.c.
+ * NULL and an error that lists what there is when `kind` is unknown. */
+const mti_backend *mti_backend_find(const char *kind);
+extern const mti_backend mti_cpu_backend;
+extern const mti_backend mti_meta_backend;
+/* On meta: scratch memory as `like` would ask for it; NULL: none. */
+bool mti_meta_count_scratch_of(mti_ctx *ctx, const mti_backend *like);
+
+#endif

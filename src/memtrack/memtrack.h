@@ -42,6 +42,7 @@ mti_block *mti_pool_alloc(mti_pool *pool, size_t n_bytes, mt_category category);
 void mti_pool_free(mti_pool *pool, mti_block *block, size_t n_bytes);
 void mti_pool_recategorise(mti_pool *pool, mti_block *block, mt_category category);
 void mti_pool_empty_cache(mti_pool *pool);
+void mti_pool_set_capacity(mti_pool *pool, size_t n_bytes); /* of all segments; 0: no limit */
 void mti_pool_get_stats(const mti_pool *pool, mt_mem_stats *out);
 void mti_pool_reset_peak(mti_pool *pool);
 /* Put a peak back that a nested region saw before it began. */

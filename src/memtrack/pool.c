@@ -4,6 +4,7 @@
  * the steady state: cells are recycled, and what may fail is made ready before
  * anything is changed. */
 #include <assert.h>
+#include <stdio.h>
 #include <string.h>
 #include "memtrack/pool.h"
 #include "memtrack/shadow.h"
@@ -165,15 +166,22 @@ static void give_back_cached(mti_pool *pool)
     pool->segments.n = kept;
 }
 
+static void *ask_for(mti_pool *pool, size_t n_bytes)
+{
+    size_t used = pool->stats.reserved.current;
+    if (pool->capacity && (used > pool->capacity || n_bytes > pool->capacity - used)) return NULL;
+    return pool->backend->alloc(pool->ctx, n_bytes);
+}
+
 /* A new segment as one cell that is not among the free ones; NULL if refused twice. */
 static mti_cell *new_segment(mti_pool *pool, size_t size, bool large)
 {
     size_t n_bytes = segment_size(size);
-    void *base = pool->backend->alloc(pool->ctx, n_bytes);
+    void *base = ask_for(pool, n_bytes);
     if (!base) {
         pool->stats.alloc_retries++;
         give_back_cached(pool);
-        base = pool->backend->alloc(pool->ctx, n_bytes);
+        base = ask_for(pool, n_bytes);
     }
     if (!base) return NULL;
     forbid(pool, base, n_bytes);
@@ -258,27 +266,32 @@ static void release(mti_pool *pool, mti_cell *cell)
     stat_move(&pool->stats.inactive_split, inactive, is_split(cell) ? cell->span : 0);
 }
 
-static mti_block *out_of_memory(mti_pool *pool, size_t n_bytes)
+static mti_block *out_of_memory(mti_pool *pool, size_t n_bytes, mt_category category)
 {
-    char asked[32], allocated[32], reserved[32];
+    char asked[32], allocated[32], reserved[32], limit[64] = "", size[32];
     const mti_where *where = mti_where_now();
+    const mti_block refused = {.requested = n_bytes, .size = n_bytes, .category = category};
     pool->stats.ooms++;
+    if (pool->observers.n) notify(pool, MT_MEM_OOM, &refused, category);
+    if (pool->capacity)
+        snprintf(limit, sizeof limit, " of a capacity of %s",
+                 mti_bytes_text(size, sizeof size, pool->capacity));
     return mti_fail_null(
-        MT_ERR_MEMORY, "%s%s%s out of memory: %s (%zu bytes) asked for; %s allocated, %s reserved",
-        where->op, *where->op ? ": " : "", pool->backend->kind,
-        mti_bytes_text(asked, sizeof asked, n_bytes), n_bytes,
-        mti_bytes_text(allocated, sizeof allocated, pool->stats.allocated.current),
-        mti_bytes_text(reserved, sizeof reserved, pool->stats.reserved.current));
+        MT_ERR_MEMORY,
+        "%s%s%s out of memory: %s (%zu bytes) asked for; %s allocated, %s reserved%s", where->op,
+        *where->op ? ": " : "", pool->backend->kind, mti_bytes_text(asked, sizeof asked, n_bytes),
+        n_bytes, mti_bytes_text(allocated, sizeof allocated, pool->stats.allocated.current),
+        mti_bytes_text(reserved, sizeof reserved, pool->stats.reserved.current), limit);
 }
 
 static mti_block *alloc_locked(mti_pool *pool, size_t n_bytes, mt_category category)
 {
     if (!make_ready(pool)) return NULL;
     if (mti_alloc_should_fail() || n_bytes > SIZE_MAX - LARGE_SEGMENT)
-        return out_of_memory(pool, n_bytes);
+        return out_of_memory(pool, n_bytes, category);
     size_t size = round_up(n_bytes, MTI_BLOCK_UNIT);
     mti_cell *cell = size ? take(pool, size) : get_spare(pool);
-    if (!cell) return out_of_memory(pool, n_bytes);
+    if (!cell) return out_of_memory(pool, n_bytes, category);
     if (!size) cell->block.ptr = NULL;
     cell->live = true;
     cell->block.requested = n_bytes;
@@ -339,6 +352,13 @@ void mti_pool_empty_cache(mti_pool *pool)
 {
     pthread_mutex_lock(&pool->lock);
     give_back_cached(pool);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+void mti_pool_set_capacity(mti_pool *pool, size_t n_bytes)
+{
+    pthread_mutex_lock(&pool->lock);
+    pool->capacity = n_bytes;
     pthread_mutex_unlock(&pool->lock);
 }
 

@@ -2,6 +2,14 @@
 #include <string.h>
 #include "tensor/tensor.h"
 
+static void drop_workspaces(mt_device *d)
+{
+    for (int i = 0; i < 2; i++) {
+        if (d->workspace[i]) mti_pool_free(d->pool, d->workspace[i], d->workspace[i]->requested);
+        d->workspace[i] = NULL;
+    }
+}
+
 mt_device *mt_device_open(const char *kind)
 {
     const mti_backend *backend = mti_backend_find(kind);
@@ -9,7 +17,7 @@ mt_device *mt_device_open(const char *kind)
     mt_device *d = mti_calloc(1, sizeof *d);
     if (!d) return NULL;
     atomic_init(&d->refs, 1);
-    pthread_mutex_init(&d->rng_lock, NULL);
+    pthread_mutex_init(&d->lock, NULL);
     d->backend = backend;
     d->ctx = backend->open();
     d->pool = d->ctx ? mti_pool_new(backend, d->ctx) : NULL;
@@ -27,9 +35,12 @@ mt_device *mt_device_retain(mt_device *d)
 void mt_device_release(mt_device *d)
 {
     if (!d || atomic_fetch_sub_explicit(&d->refs, 1, memory_order_acq_rel) != 1) return;
-    if (d->pool) mti_pool_free_all(d->pool);
+    if (d->pool) {
+        drop_workspaces(d);
+        mti_pool_free_all(d->pool);
+    }
     if (d->ctx) d->backend->close(d->ctx);
-    pthread_mutex_destroy(&d->rng_lock);
+    pthread_mutex_destroy(&d->lock);
     mti_free(d);
 }
 
@@ -52,6 +63,47 @@ mt_status mt_device_sync(mt_device *d)
     return d->backend->sync(d->ctx) ? MT_OK : mt_last_status();
 }
 
+/* ---- scratch memory of devices without data ---- */
+
+static bool check_no_data(const char *who, const mt_device *d)
+{
+    if (!d) return mti_fail_bool(MT_ERR_ARGUMENT, "%s: the device is NULL", who);
+    return !mt_device_has_data(d) ||
+           mti_fail_bool(MT_ERR_UNSUPPORTED,
+                         "%s: the kernels of %s take memory of their own, which is counted; only "
+                         "meta pretends",
+                         who, d->backend->kind);
+}
+
+mt_status mt_device_count_scratch_of(mt_device *d, const char *kind)
+{
+    if (!check_no_data("count_scratch_of", d)) return mt_last_status();
+    bool none = kind && !strcmp(kind, "none");
+    const mti_backend *like = none ? NULL : mti_backend_find(kind);
+    return (none || like) && mti_meta_count_scratch_of(d->ctx, like) ? MT_OK : mt_last_status();
+}
+
+mt_status mt_device_set_gemm_workspace(mt_device *d, size_t n_bytes)
+{
+    if (!check_no_data("set_gemm_workspace", d)) return mt_last_status();
+    pthread_mutex_lock(&d->lock);
+    drop_workspaces(d);
+    d->gemm_workspace = n_bytes;
+    pthread_mutex_unlock(&d->lock);
+    return MT_OK;
+}
+
+bool mti_device_take_workspace(mt_device *d, bool backward)
+{
+    if (!d->gemm_workspace) return true;
+    pthread_mutex_lock(&d->lock);
+    mti_block **block = &d->workspace[backward];
+    if (!*block) *block = mti_pool_alloc(d->pool, d->gemm_workspace, MT_WORKSPACE);
+    bool ok = *block != NULL;
+    pthread_mutex_unlock(&d->lock);
+    return ok;
+}
+
 /* ---- generator ---- */
 
 void mt_seed(mt_device *d, uint64_t seed) { mt_rng_set(d, seed, 0); }
@@ -59,24 +111,24 @@ void mt_seed(mt_device *d, uint64_t seed) { mt_rng_set(d, seed, 0); }
 void mt_rng_get(const mt_device *device, uint64_t *seed, uint64_t *offset)
 {
     mt_device *d = (mt_device *)device; /* the lock is not part of the value */
-    pthread_mutex_lock(&d->rng_lock);
+    pthread_mutex_lock(&d->lock);
     *seed = d->seed, *offset = d->offset;
-    pthread_mutex_unlock(&d->rng_lock);
+    pthread_mutex_unlock(&d->lock);
 }
 
 void mt_rng_set(mt_device *d, uint64_t seed, uint64_t offset)
 {
-    pthread_mutex_lock(&d->rng_lock);
+    pthread_mutex_lock(&d->lock);
     d->seed = seed, d->offset = offset;
-    pthread_mutex_unlock(&d->rng_lock);
+    pthread_mutex_unlock(&d->lock);
 }
 
 void mti_rng_take(mt_device *d, uint64_t n_draws, uint64_t *seed, uint64_t *offset)
 {
-    pthread_mutex_lock(&d->rng_lock);
+    pthread_mutex_lock(&d->lock);
     *seed = d->seed, *offset = d->offset;
     d->offset += (n_draws + 3) / 4;
-    pthread_mutex_unlock(&d->rng_lock);
+    pthread_mutex_unlock(&d->lock);
 }
 
 /* ---- counters ---- */
@@ -100,6 +152,7 @@ void mt_flops_reset(mt_device *d)
 void mt_mem_get_stats(const mt_device *d, mt_mem_stats *out) { mti_pool_get_stats(d->pool, out); }
 void mt_mem_reset_peak(mt_device *d) { mti_pool_reset_peak(d->pool); }
 void mt_mem_empty_cache(mt_device *d) { mti_pool_empty_cache(d->pool); }
+void mt_mem_set_capacity(mt_device *d, size_t n) { mti_pool_set_capacity(d->pool, n); }
 
 int mt_mem_add_observer(mt_device *d, mt_mem_event_fn *fn, void *user)
 {

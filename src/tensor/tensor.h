@@ -14,14 +14,19 @@ struct mt_device {
     const mti_backend *backend;
     mti_ctx *ctx;
     mti_pool *pool;
-    pthread_mutex_t rng_lock;
+    pthread_mutex_t lock; /* of the generator and the workspaces */
     uint64_t seed, offset;
+    size_t gemm_workspace;   /* what a pass takes at its first matrix product; 0: nothing */
+    mti_block *workspace[2]; /* of forward and backward, once taken */
     atomic_uint_fast64_t flops_forward, flops_backward, flops_recompute;
     atomic_bool balance_check;
 };
 
 /* Take n draws of the default generator: sets *seed and *offset (counters of four lanes). */
 void mti_rng_take(mt_device *device, uint64_t n_draws, uint64_t *seed, uint64_t *offset);
+
+/* Before a matrix product of the forward or backward pass: its workspace, where one counts. */
+bool mti_device_take_workspace(mt_device *device, bool backward);
 
 /* ---- storage ---- */
 

@@ -14,6 +14,8 @@
 struct mti_ctx {
     uintptr_t next; /* where the next segment goes */
     int threads;
+    const mti_backend *like; /* whose scratch memory counts; NULL: nobody's */
+    mti_ctx *like_ctx;
 };
 
 /* ---- state and raw memory ---- */
@@ -25,10 +27,27 @@ static mti_ctx *open_meta(void)
     return ctx;
 }
 
-static void close_meta(mti_ctx *ctx) { mti_free(ctx); }
+static void close_meta(mti_ctx *ctx)
+{
+    if (ctx->like) ctx->like->close(ctx->like_ctx);
+    mti_free(ctx);
+}
+
+bool mti_meta_count_scratch_of(mti_ctx *ctx, const mti_backend *like)
+{
+    mti_ctx *like_ctx = like ? like->open() : NULL;
+    if (like && (!like_ctx || !like->set_threads(like_ctx, ctx->threads))) {
+        if (like_ctx) like->close(like_ctx);
+        return false;
+    }
+    if (ctx->like) ctx->like->close(ctx->like_ctx);
+    ctx->like = like, ctx->like_ctx = like_ctx;
+    return true;
+}
 
 static bool set_threads(mti_ctx *ctx, int n)
 {
+    if (ctx->like && !ctx->like->set_threads(ctx->like_ctx, n)) return false;
     ctx->threads = n;
     return true;
 }
@@ -84,7 +103,10 @@ static bool binary(mti_ctx *ctx, mti_binary op, const mti_view *a, const mti_vie
     return true;
 }
 
-static size_t sum_scratch(mti_ctx *ctx, const mti_view *x, const mti_view *y) { return 0; }
+static size_t sum_scratch(mti_ctx *ctx, const mti_view *x, const mti_view *y)
+{
+    return ctx->like ? ctx->like->sum_scratch(ctx->like_ctx, x, y) : 0;
+}
 
 static bool sum(mti_ctx *ctx, double scale, const mti_view *x, const mti_view *y, void *scratch)
 {
@@ -107,7 +129,7 @@ static bool normal(mti_ctx *ctx, double mean, double std, uint64_t seed, uint64_
 
 static size_t gemm_scratch(mti_ctx *ctx, const mti_view *a, const mti_view *b, const mti_view *c)
 {
-    return 0;
+    return ctx->like ? ctx->like->gemm_scratch(ctx->like_ctx, a, b, c) : 0;
 }
 
 static bool gemm(mti_ctx *ctx, double alpha, const mti_view *a, const mti_view *b, double beta,
@@ -144,7 +166,10 @@ static bool layer_norm(mti_ctx *ctx, double eps, const mti_view *x, const mti_vi
     return true;
 }
 
-static size_t layer_norm_backward_scratch(mti_ctx *ctx, const mti_view *x) { return 0; }
+static size_t layer_norm_backward_scratch(mti_ctx *ctx, const mti_view *x)
+{
+    return ctx->like ? ctx->like->layer_norm_backward_scratch(ctx->like_ctx, x) : 0;
+}
 
 static bool layer_norm_backward(mti_ctx *ctx, const mti_view *dy, const mti_view *x,
                                 const mti_view *w, const mti_view *mean, const mti_view *rstd,
@@ -162,7 +187,10 @@ static bool rms_norm(mti_ctx *ctx, double eps, const mti_view *x, const mti_view
     return true;
 }
 
-static size_t rms_norm_backward_scratch(mti_ctx *ctx, const mti_view *x) { return 0; }
+static size_t rms_norm_backward_scratch(mti_ctx *ctx, const mti_view *x)
+{
+    return ctx->like ? ctx->like->rms_norm_backward_scratch(ctx->like_ctx, x) : 0;
+}
 
 static bool rms_norm_backward(mti_ctx *ctx, const mti_view *dy, const mti_view *x,
                               const mti_view *w, const mti_view *rstd, const mti_view *dx,
@@ -226,7 +254,7 @@ static bool embedding(mti_ctx *ctx, const mti_view *index, const mti_view *w, co
 
 static size_t embedding_backward_scratch(mti_ctx *ctx, const mti_view *index, const mti_view *dw)
 {
-    return 0;
+    return ctx->like ? ctx->like->embedding_backward_scratch(ctx->like_ctx, index, dw) : 0;
 }
 
 static bool embedding_backward(mti_ctx *ctx, const mti_view *index, const mti_view *dy,
@@ -250,11 +278,17 @@ static bool cross_entropy_backward(mti_ctx *ctx, int64_t ignore, const mti_view 
 
 /* ---- attention ---- */
 
-static size_t attention_scratch(mti_ctx *ctx, const mti_attention *at) { return 0; }
+static size_t attention_scratch(mti_ctx *ctx, const mti_attention *at)
+{
+    return ctx->like ? ctx->like->attention_scratch(ctx->like_ctx, at) : 0;
+}
 
 static bool attention(mti_ctx *ctx, const mti_attention *at, void *scratch) { return true; }
 
-static size_t attention_backward_scratch(mti_ctx *ctx, const mti_attention *at) { return 0; }
+static size_t attention_backward_scratch(mti_ctx *ctx, const mti_attention *at)
+{
+    return ctx->like ? ctx->like->attention_backward_scratch(ctx->like_ctx, at) : 0;
+}
 
 static bool attention_backward(mti_ctx *ctx, const mti_attention *at, const mti_view *d_o,
                                const mti_view *dq, const mti_view *dk, const mti_view *dv,

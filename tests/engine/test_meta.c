@@ -1,0 +1,126 @@
+/* The meta device: the books of a device, without its data. */
+#include <stdint.h>
+#include "backends/backend.h"
+#include "mtt.h"
+
+static mt_device *open_meta(void)
+{
+    mt_device *device = mt_device_open("meta");
+    assert_non_null(device);
+    return device;
+}
+
+static void every_kernel_of_the_table_is_there(void **state)
+{
+    (void)state;
+    typedef void function(void);
+    const char *table = (const char *)&mti_meta_backend;
+    for (size_t at = offsetof(mti_backend, open); at < sizeof(mti_backend);
+         at += sizeof(function *))
+        assert_non_null(*(function *const *)(const void *)(table + at));
+}
+
+static size_t allocated(mt_device *device)
+{
+    mt_mem_stats stats;
+    mt_mem_get_stats(device, &stats);
+    return stats.allocated.current;
+}
+
+/* Linear 256 -> 250, f32, batch 1: PyTorch on a GPU, with cuBLAS's default workspace. */
+static void a_linear_layer_with_gemm_workspace_takes_what_it_takes_under_pytorch(void **state)
+{
+    (void)state;
+    mt_device *device = open_meta();
+    mtt_ok(mt_set_balance_check(device, true));
+    mtt_ok(mt_device_set_gemm_workspace(device, 8519680));
+    mt_module *m = mt_linear_new(device, MT_F32, 256, 250, true, 0);
+    assert_non_null(m);
+    assert_int_equal(allocated(device), 257024);
+    {
+        MT_AUTO mt_tensor *x = mtt_made(mt_zeros(device, MT_F32, MT_SHAPE(1, 256)));
+        assert_int_equal(allocated(device), 258048);
+        MT_AUTO mt_tensor *y = mtt_made(mt_forward(m, x));
+        assert_int_equal(allocated(device), 8778752);
+        MT_AUTO mt_tensor *gradient = mtt_made(mt_zeros(device, MT_F32, MT_SHAPE(1, 250)));
+        size_t before = allocated(device);
+        mtt_ok(mt_backward_with(y, &(mt_backward_options){.gradient = gradient}));
+        assert_int_equal(allocated(device) - before, 8519680 + 257024);
+        mt_set(&gradient, mt_retain(x));
+        assert_int_equal(allocated(device), 17555456);
+    }
+    mt_module_free(m);
+    assert_int_equal(allocated(device), 2 * 8519680);
+    mtt_ok(mt_device_set_gemm_workspace(device, 0));
+    assert_int_equal(allocated(device), 0);
+    mt_device_release(device);
+}
+
+static void reading_a_value_is_an_error_that_says_there_is_none(void **state)
+{
+    (void)state;
+    mt_device *device = open_meta();
+    assert_false(mt_device_has_data(device));
+    MT_AUTO mt_tensor *x = mtt_made(mt_zeros(device, MT_F32, MT_SHAPE(2)));
+    float value[2];
+    assert_int_equal(mt_to_host(x, value, sizeof value), MT_ERR_UNSUPPORTED);
+    mtt_failed(MT_ERR_UNSUPPORTED, "meta", "8 bytes");
+    mt_device_release(device);
+}
+
+typedef struct seen {
+    size_t refused, live_at_refusal;
+    const char *op;
+} seen;
+
+static void note_refusal(void *user, const mt_mem_event *e)
+{
+    seen *s = user;
+    if (e->kind != MT_MEM_OOM) return;
+    s->refused = e->requested, s->live_at_refusal = e->current, s->op = e->op;
+}
+
+static void a_capacity_refuses_what_does_not_fit_and_says_who_asked(void **state)
+{
+    (void)state;
+    mt_device *device = open_meta();
+    seen s = {0};
+    int observer = mt_mem_add_observer(device, note_refusal, &s);
+    assert_true(observer > 0);
+    mt_mem_set_capacity(device, (size_t)40 << 30);
+    MT_AUTO mt_tensor *x = mtt_made(mt_zeros(device, MT_BF16, MT_SHAPE(15, 1 << 30)));
+    assert_null(mt_relu(x));
+    mtt_failed(MT_ERR_MEMORY, "relu", "40", "capacity");
+    assert_int_equal(s.refused, (size_t)30 << 30);
+    assert_int_equal(s.live_at_refusal, (size_t)30 << 30);
+    assert_string_equal(s.op, "relu");
+    mt_mem_set_capacity(device, 0);
+    MT_AUTO mt_tensor *y = mtt_made(mt_relu(x));
+    mt_mem_remove_observer(device, observer);
+    mt_device_release(device);
+}
+
+static void a_device_with_data_counts_its_own_scratch_memory_only(void **state)
+{
+    (void)state;
+    mt_device *device = mt_device_open("cpu");
+    assert_non_null(device);
+    assert_true(mt_device_has_data(device));
+    assert_int_equal(mt_device_set_gemm_workspace(device, 512), MT_ERR_UNSUPPORTED);
+    mtt_failed(MT_ERR_UNSUPPORTED, "set_gemm_workspace", "cpu");
+    assert_int_equal(mt_device_count_scratch_of(device, "none"), MT_ERR_UNSUPPORTED);
+    mtt_failed(MT_ERR_UNSUPPORTED, "count_scratch_of", "cpu");
+    mt_device_release(device);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_kernel_of_the_table_is_there),
+        cmocka_unit_test(a_linear_layer_with_gemm_workspace_takes_what_it_takes_under_pytorch),
+        cmocka_unit_test(reading_a_value_is_an_error_that_says_there_is_none),
+        cmocka_unit_test(a_capacity_refuses_what_does_not_fit_and_says_who_asked),
+        cmocka_unit_test(a_device_with_data_counts_its_own_scratch_memory_only),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
