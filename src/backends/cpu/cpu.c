@@ -109,6 +109,7 @@ void mti_cpu_parallel(const mti_ctx *ctx, int64_t n, int64_t chunk, mti_cpu_rang
 
 const mti_backend mti_cpu_backend = {
     .kind = "cpu",
+    .traits = MTI_HOST_MEMORY,
     .open = open_cpu,
     .close = close_cpu,
     .set_threads = set_threads,
@@ -117,7 +118,6 @@ const mti_backend mti_cpu_backend = {
     .alloc = alloc_raw,
     .free = free_raw,
     .upload = copy_bytes,
-    .traits = MTI_HOST_MEMORY,
     .download = copy_bytes,
     .host_alloc = alloc_raw,
     .host_free = free_raw,
@@ -167,7 +167,6 @@ const mti_backend mti_cpu_backend = {
     .sgd = mti_cpu_sgd,
     .sum_squares = mti_cpu_sum_squares,
     .scale_all = mti_cpu_scale_all,
-};
     .dropout_mask = mti_cpu_dropout_mask,
     .pack_bits = mti_cpu_pack_bits,
     .unpack_bits = mti_cpu_unpack_bits,
@@ -177,3 +176,4 @@ const mti_backend mti_cpu_backend = {
     .entropy_rows = mti_cpu_entropy_rows,
     .entropy_rows_backward = mti_cpu_entropy_rows_backward,
     .counted_mean = mti_cpu_counted_mean,
+};

@@ -157,6 +157,8 @@ bool mti_cpu_normal(mti_ctx *ctx, double mean, double std, uint64_t seed, uint64
                     const mti_view *y);
 bool mti_cpu_dropout(mti_ctx *ctx, double p, uint64_t seed, uint64_t offset, const mti_view *x,
                      const mti_view *y, const mti_view *mask);
+bool mti_cpu_dropout_mask(mti_ctx *ctx, double p, uint64_t seed, uint64_t offset,
+                          const mti_view *mask);
 bool mti_cpu_dropout_backward(mti_ctx *ctx, double p, const mti_view *mask, const mti_view *dy,
                               const mti_view *dx);
 
@@ -168,8 +170,6 @@ bool mti_cpu_gemm(mti_ctx *ctx, double alpha, const mti_view *a, const mti_view 
 /* rows.c */
 bool mti_cpu_softmax(mti_ctx *ctx, double scale, bool causal, const mti_view *x, const mti_view *y);
 bool mti_cpu_softmax_backward(mti_ctx *ctx, double scale, const mti_view *y, const mti_view *dy,
-bool mti_cpu_dropout_mask(mti_ctx *ctx, double p, uint64_t seed, uint64_t offset,
-                          const mti_view *mask);
                               const mti_view *dx);
 bool mti_cpu_log_softmax(mti_ctx *ctx, const mti_view *x, const mti_view *y);
 bool mti_cpu_log_softmax_backward(mti_ctx *ctx, const mti_view *y, const mti_view *dy,
@@ -225,13 +225,6 @@ bool mti_cpu_attention_backward(mti_ctx *ctx, const mti_attention *at, const mti
                                 const mti_view *dq, const mti_view *dk, const mti_view *dv,
                                 void *scratch);
 
-/* optim.c */
-bool mti_cpu_adamw(mti_ctx *ctx, const mti_opt_params *p, int n_items, const mti_opt_item *items);
-bool mti_cpu_sgd(mti_ctx *ctx, const mti_opt_params *p, int n_items, const mti_opt_item *items);
-bool mti_cpu_sum_squares(mti_ctx *ctx, int n_items, const mti_opt_item *items, double *out);
-bool mti_cpu_scale_all(mti_ctx *ctx, double factor, int n_items, const mti_opt_item *items);
-
-#endif
 /* quantize.c */
 bool mti_cpu_pack_bits(mti_ctx *ctx, const mti_view *x, const mti_view *bits);
 bool mti_cpu_unpack_bits(mti_ctx *ctx, const mti_view *bits, const mti_view *y);
@@ -250,3 +243,10 @@ bool mti_cpu_entropy_rows_backward(mti_ctx *ctx, int64_t ignore, const mti_view 
 bool mti_cpu_counted_mean(mti_ctx *ctx, int64_t ignore, int64_t classes, const mti_view *target,
                           const mti_view *a, const mti_view *y);
 
+/* optim.c */
+bool mti_cpu_adamw(mti_ctx *ctx, const mti_opt_params *p, int n_items, const mti_opt_item *items);
+bool mti_cpu_sgd(mti_ctx *ctx, const mti_opt_params *p, int n_items, const mti_opt_item *items);
+bool mti_cpu_sum_squares(mti_ctx *ctx, int n_items, const mti_opt_item *items, double *out);
+bool mti_cpu_scale_all(mti_ctx *ctx, double factor, int n_items, const mti_opt_item *items);
+
+#endif
