@@ -1,6 +1,7 @@
 /* optim_step.c: a step. The arithmetic is the backend's, one call for all parameters; here is what
  * surrounds it: which parameters take part, and at which step each of them is. */
 #include "nn/optim.h"
+#include "memtape/ops.h"
 
 /* The gradient that this parameter's step would take; NULL if it takes no part. */
 static mt_tensor *grad_of(const mti_opt_slot *s)
