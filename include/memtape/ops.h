@@ -35,6 +35,14 @@ MT_API mt_tensor *mt_sigmoid(mt_tensor *x);
 MT_API mt_tensor *mt_exp(mt_tensor *x);
 MT_API mt_tensor *mt_log(mt_tensor *x);
 MT_API mt_tensor *mt_sqrt(mt_tensor *x);
+MT_API mt_tensor *mt_pow(mt_tensor *x, double exponent); /* x^exponent   (torch.pow, scalar) */
+/* silu(gate) up, one shape; keeps gate and up, not silu(gate) (Shazeer 2020). The halves of one
+ * packed projection [..,2f] come as mt_split's views. */
+MT_API mt_tensor *mt_swiglu(mt_tensor *gate, mt_tensor *up);
+/* mask ? a : b, element by element; mask: bool; all three broadcast   (torch.where) */
+MT_API mt_tensor *mt_where(mt_tensor *mask, mt_tensor *a, mt_tensor *b);
+/* mask ? value : x, as one `where`   (torch.masked_fill) */
+MT_API mt_tensor *mt_masked_fill(mt_tensor *x, mt_tensor *mask, double value);
 /* Another dtype; the same tensor again (retained) if it has it already. */
 MT_API mt_tensor *mt_cast(mt_tensor *x, mt_dtype dtype);
 
@@ -50,6 +58,16 @@ MT_API mt_tensor *mt_softmax(mt_tensor *x, double scale, bool causal);
 MT_API mt_tensor *mt_log_softmax(mt_tensor *x);
 /* (x - mean) rstd w + b, biased variance; w, b: [n] or both NULL   (torch layer_norm) */
 MT_API mt_tensor *mt_layer_norm(mt_tensor *x, mt_tensor *w, mt_tensor *b, double eps);
+
+/* x rstd w, rstd = 1 / sqrt(mean(x^2) + eps); w: [n] or NULL (Zhang & Sennrich 2019; torch
+ * rms_norm). Keeps x and f32 rstd. */
+MT_API mt_tensor *mt_rms_norm(mt_tensor *x, mt_tensor *w, double eps);
+/* Rotary positions (Su et al. 2021) in the style of LLaMA and Hugging Face: x [b,a,s,d], d even,
+ * any strides; of row p at position start + p, elements i and i + d/2 turn by the angle
+ * (start + p) theta^(-2i/d). start: the tokens that a KV cache holds already, else 0; positions
+ * are below 2^31. Keeps nothing. f32 and 16-bit x: cosine and sine are within 2e-7 of the exact
+ * ones up to position 2^24 and 1e-6 up to 2^31. */
+MT_API mt_tensor *mt_rope(mt_tensor *x, int64_t start, double theta);
 
 /* ---- random ---- */
 /* Zero with probability p in [0,1), else x / (1 - p). p == 0 gives x again (retained). */
@@ -67,6 +85,9 @@ MT_API mt_tensor *mt_mse(mt_tensor *x, mt_tensor *y); /* mean((x-y)^2) -> scalar
  * keep: reduced dimensions stay with extent 1 ---- */
 MT_API mt_tensor *mt_sum(mt_tensor *x, int n_dims, const int *dims, bool keep);
 MT_API mt_tensor *mt_mean(mt_tensor *x, int n_dims, const int *dims, bool keep);
+/* The largest; NaN where there is one. The gradient goes to the first that is largest, in
+ * row-major order over dims   (torch.max(dim); amax shares it among equals) */
+MT_API mt_tensor *mt_max(mt_tensor *x, int n_dims, const int *dims, bool keep);
 MT_API mt_tensor *mt_sum_all(mt_tensor *x);
 MT_API mt_tensor *mt_mean_all(mt_tensor *x);
 
@@ -101,7 +122,8 @@ MT_API mt_tensor *mt_cat(int n, mt_tensor *const *parts, int dim);
 MT_API mt_tensor *mt_flash_attention(mt_tensor *q, mt_tensor *k, mt_tensor *v, double scale,
                                      bool causal, double dropout);
 /* The same values from visible parts: matmul, softmax, dropout, matmul. Not a row of the table:
- * a composition, so that every intermediate shows. a == a_kv. */
+ * a composition, so that every intermediate shows. With a > a_kv, k and v are repeated by stride 0,
+ * not copied. */
 MT_API mt_tensor *mt_math_attention(mt_tensor *q, mt_tensor *k, mt_tensor *v, double scale,
                                     bool causal, double dropout);
 

@@ -64,6 +64,10 @@ typedef union mti_params {
         double eps;
     } norm;
     struct {
+        int64_t start;
+        double theta;
+    } rope;
+    struct {
         double p;
         uint64_t seed, offset;
     } dropout;
