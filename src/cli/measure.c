@@ -2,6 +2,7 @@
 #include "base/philox.h"
 #include "cli/measure.h"
 #include "memtape/ops.h"
+#include "nn/model.h"
 
 #define IGNORE_NOTHING (-100) /* no target has this value */
 
@@ -31,7 +32,7 @@ bool mti_subject_make(mti_subject *s, mt_device *device, const mt_model_config *
     mt_seed(device, seed);
     s->model = mt_model_new(device, config);
     if (!s->model) return false;
-    if (config->kind == MT_MODEL_GPT) {
+    if (mti_is_whole(config->kind)) {
         s->input = random_ids(device, batch, seq, config->vocab, seed, 1);
         s->target = random_ids(device, batch, seq, config->vocab, seed, 2);
         return s->input && s->target;

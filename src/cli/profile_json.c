@@ -1,5 +1,6 @@
 /* profile_json.c: the object that docs/profile-json.md describes, key by key. */
 #include "cli/profile.h"
+#include "nn/model.h"
 
 static json_t *shape_json(int rank, const int64_t *shape)
 {
@@ -13,8 +14,8 @@ static json_t *model_json(const mti_options *o)
 {
     static const char *const optimizers[] = {"none", "sgd", "adamw"};
     const mt_model_config *c = &o->config;
-    bool gpt = c->kind == MT_MODEL_GPT, attends = c->kind != MT_MODEL_MLP;
-    bool feeds = c->kind != MT_MODEL_ATTENTION, norms = gpt || c->kind == MT_MODEL_BLOCK;
+    bool whole = mti_is_whole(c->kind), attends = c->kind != MT_MODEL_MLP;
+    bool feeds = c->kind != MT_MODEL_ATTENTION, norms = whole || c->kind == MT_MODEL_BLOCK;
     json_t *j = json_object();
     mti_json_put_text(j, "kind", mt_model_kind_name(c->kind));
     mti_json_put_text(j, "preset", o->preset);
@@ -22,9 +23,9 @@ static json_t *model_json(const mti_options *o)
     mti_json_put_int(j, "seq", (uint64_t)o->seq);
     mti_json_put_int(j, "hidden", (uint64_t)c->hidden);
     mti_json_put(j, "heads", attends ? json_integer(c->heads) : json_null());
-    mti_json_put(j, "layers", gpt ? json_integer(c->layers) : json_null());
-    mti_json_put(j, "vocab", gpt ? json_integer(c->vocab) : json_null());
-    mti_json_put(j, "context", gpt ? json_integer(c->context) : json_null());
+    mti_json_put(j, "layers", whole ? json_integer(c->layers) : json_null());
+    mti_json_put(j, "vocab", whole ? json_integer(c->vocab) : json_null());
+    mti_json_put(j, "context", whole ? json_integer(c->context) : json_null());
     mti_json_put(j, "ffn", feeds ? json_integer(c->ffn ? c->ffn : 4 * c->hidden) : json_null());
     mti_json_put_text(j, "act", feeds ? mt_act_name(c->act) : NULL);
     mti_json_put(j, "inplace", feeds ? json_boolean(c->inplace) : json_null());

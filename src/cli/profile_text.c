@@ -1,17 +1,18 @@
 /* profile_text.c: the report that people read. */
 #include <string.h>
 #include "cli/profile.h"
+#include "nn/model.h"
 
 void mti_print_model(const mti_options *o, mt_device *device, FILE *out, const mti_style *style)
 {
     const mt_model_config *c = &o->config;
-    bool gpt = c->kind == MT_MODEL_GPT, attends = c->kind != MT_MODEL_MLP;
-    bool feeds = c->kind != MT_MODEL_ATTENTION, norms = gpt || c->kind == MT_MODEL_BLOCK;
+    bool whole = mti_is_whole(c->kind), attends = c->kind != MT_MODEL_MLP;
+    bool feeds = c->kind != MT_MODEL_ATTENTION, norms = whole || c->kind == MT_MODEL_BLOCK;
     mti_inked(out, style, MTI_BOLD, "%s", o->preset ? o->preset : mt_model_kind_name(c->kind));
     fprintf(out, "  b=%lld s=%lld d=%lld", (long long)o->batch, (long long)o->seq,
             (long long)c->hidden);
     if (attends) fprintf(out, " a=%lld", (long long)c->heads);
-    if (gpt) fprintf(out, " l=%lld v=%lld", (long long)c->layers, (long long)c->vocab);
+    if (whole) fprintf(out, " l=%lld v=%lld", (long long)c->layers, (long long)c->vocab);
     if (feeds) fprintf(out, " f=%lld", (long long)(c->ffn ? c->ffn : 4 * c->hidden));
     if (feeds) fprintf(out, ", %s%s", mt_act_name(c->act), c->inplace ? " in place" : "");
     if (attends)

@@ -1,53 +1,58 @@
-/* config.c: what a model is, in plain data: names, checks, presets, JSON. */
+/* config.c: what a model is, in plain data: the names of its choices, what is refused, and what
+ * zero stands for. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <jansson.h>
-#include "base/base.h"
-#include "memtape/nn.h"
+#include "nn/model.h"
 
 /* ---- names of the enums ---- */
 
-static const char *const act_names[MT_ACT_COUNT] = {
-    [MT_ACT_RELU] = "relu",      [MT_ACT_LEAKY_RELU] = "leaky_relu",
-    [MT_ACT_GELU] = "gelu",      [MT_ACT_GELU_TANH] = "gelu_tanh",
-    [MT_ACT_SILU] = "silu",      [MT_ACT_TANH] = "tanh",
-    [MT_ACT_SIGMOID] = "sigmoid"};
-static const char *const norm_names[MT_NORM_PLACE_COUNT] = {
-    [MT_NORM_PRE] = "pre", [MT_NORM_POST] = "post"};
-static const char *const attention_names[MT_ATTENTION_FORM_COUNT] = {
-    [MT_ATTENTION_FLASH] = "flash", [MT_ATTENTION_MATH] = "math"};
-static const char *const kind_names[MT_MODEL_KIND_COUNT] = {[MT_MODEL_GPT] = "gpt",
-                                                            [MT_MODEL_BLOCK] = "block",
-                                                            [MT_MODEL_ATTENTION] = "attention",
-                                                            [MT_MODEL_MLP] = "mlp"};
+typedef struct choice {
+    const char *what;
+    int n;
+    const char *const *names;
+} choice;
 
-static const char *name_of(const char *const *names, int n, int i)
+#define CHOICE(title, ...)                                                                         \
+    {                                                                                              \
+        title, (int)(sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *)),                 \
+            (const char *const[])                                                                  \
+        {                                                                                          \
+            __VA_ARGS__                                                                            \
+        }                                                                                          \
+    }
+
+/* In the order of their enums. */
+static const choice acts =
+    CHOICE("act", "relu", "leaky_relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid");
+static const choice norm_places = CHOICE("norm", "pre", "post");
+static const choice norm_kinds = CHOICE("norm_kind", "layernorm", "rmsnorm");
+static const choice mlp_kinds = CHOICE("mlp", "plain", "swiglu");
+static const choice attention_forms = CHOICE("attention", "flash", "math");
+static const choice model_kinds =
+    CHOICE("model", "gpt", "block", "attention", "mlp", "bert", "llama");
+
+static const char *name_of(const choice *c, int i)
 {
-    return i >= 0 && i < n ? names[i] : "unknown";
+    return i >= 0 && i < c->n ? c->names[i] : "unknown";
 }
 
-const char *mt_act_name(mt_act a) { return name_of(act_names, MT_ACT_COUNT, (int)a); }
-const char *mt_norm_place_name(mt_norm_place p)
-{
-    return name_of(norm_names, MT_NORM_PLACE_COUNT, (int)p);
-}
+const char *mt_act_name(mt_act a) { return name_of(&acts, (int)a); }
+const char *mt_norm_place_name(mt_norm_place p) { return name_of(&norm_places, (int)p); }
+const char *mt_norm_kind_name(mt_norm_kind k) { return name_of(&norm_kinds, (int)k); }
+const char *mt_mlp_kind_name(mt_mlp_kind k) { return name_of(&mlp_kinds, (int)k); }
 const char *mt_attention_form_name(mt_attention_form f)
 {
-    return name_of(attention_names, MT_ATTENTION_FORM_COUNT, (int)f);
+    return name_of(&attention_forms, (int)f);
 }
-const char *mt_model_kind_name(mt_model_kind k)
-{
-    return name_of(kind_names, MT_MODEL_KIND_COUNT, (int)k);
-}
+const char *mt_model_kind_name(mt_model_kind k) { return name_of(&model_kinds, (int)k); }
 
-/* The position of name among names; -1 and an error that lists them. */
-static int position(const char *what, const char *const *names, int n, const char *name)
+int mti_choose(const char *what, const char *const *names, int n, const char *name)
 {
     for (int i = 0; name && i < n; i++)
         if (!strcmp(names[i], name)) return i;
-    char list[256] = "";
+    char list[384] = "";
     for (int i = 0, at = 0; i < n && at < (int)sizeof list; i++)
         at += snprintf(list + at, sizeof list - (size_t)at, "%s%s", i ? ", " : "", names[i]);
     mti_fail(MT_ERR_ARGUMENT, "%s: \"%s\" is unknown; need one of %s", what, name ? name : "(null)",
@@ -55,30 +60,49 @@ static int position(const char *what, const char *const *names, int n, const cha
     return -1;
 }
 
+static int parsed(const choice *c, const char *name)
+{
+    return mti_choose(c->what, c->names, c->n, name);
+}
+
 mt_status mt_act_parse(const char *name, mt_act *out)
 {
-    int i = position("act", act_names, MT_ACT_COUNT, name);
+    int i = parsed(&acts, name);
     if (i >= 0) *out = (mt_act)i;
     return i >= 0 ? MT_OK : MT_ERR_ARGUMENT;
 }
 
 mt_status mt_norm_place_parse(const char *name, mt_norm_place *out)
 {
-    int i = position("norm", norm_names, MT_NORM_PLACE_COUNT, name);
+    int i = parsed(&norm_places, name);
     if (i >= 0) *out = (mt_norm_place)i;
+    return i >= 0 ? MT_OK : MT_ERR_ARGUMENT;
+}
+
+mt_status mt_norm_kind_parse(const char *name, mt_norm_kind *out)
+{
+    int i = parsed(&norm_kinds, name);
+    if (i >= 0) *out = (mt_norm_kind)i;
+    return i >= 0 ? MT_OK : MT_ERR_ARGUMENT;
+}
+
+mt_status mt_mlp_kind_parse(const char *name, mt_mlp_kind *out)
+{
+    int i = parsed(&mlp_kinds, name);
+    if (i >= 0) *out = (mt_mlp_kind)i;
     return i >= 0 ? MT_OK : MT_ERR_ARGUMENT;
 }
 
 mt_status mt_attention_form_parse(const char *name, mt_attention_form *out)
 {
-    int i = position("attention", attention_names, MT_ATTENTION_FORM_COUNT, name);
+    int i = parsed(&attention_forms, name);
     if (i >= 0) *out = (mt_attention_form)i;
     return i >= 0 ? MT_OK : MT_ERR_ARGUMENT;
 }
 
 mt_status mt_model_kind_parse(const char *name, mt_model_kind *out)
 {
-    int i = position("model", kind_names, MT_MODEL_KIND_COUNT, name);
+    int i = parsed(&model_kinds, name);
     if (i >= 0) *out = (mt_model_kind)i;
     return i >= 0 ? MT_OK : MT_ERR_ARGUMENT;
 }
@@ -95,182 +119,206 @@ static bool in_range(const char *field, int64_t value, int64_t least)
                          field, value, least, MAX_EXTENT);
 }
 
-static bool known(const char *field, int value, const char *const *names, int n)
+static bool known(const char *field, int value, const choice *c)
 {
-    if (value >= 0 && value < n) return true;
+    if (value >= 0 && value < c->n) return true;
     return mti_fail_bool(MT_ERR_ARGUMENT, "config: %s is %d; need one of 0 (%s) to %d (%s)", field,
-                         value, names[0], n - 1, names[n - 1]);
+                         value, c->names[0], c->n - 1, c->names[c->n - 1]);
 }
 
 static bool check_enums(const mt_model_config *c)
 {
-    if (!known("kind", (int)c->kind, kind_names, MT_MODEL_KIND_COUNT)) return false;
-    if (!known("act", (int)c->act, act_names, MT_ACT_COUNT)) return false;
-    if (!known("norm", (int)c->norm, norm_names, MT_NORM_PLACE_COUNT)) return false;
-    if (!known("attention", (int)c->attention, attention_names, MT_ATTENTION_FORM_COUNT))
+    if (!known("kind", (int)c->kind, &model_kinds) || !known("act", (int)c->act, &acts) ||
+        !known("norm", (int)c->norm, &norm_places) ||
+        !known("norm_kind", (int)c->norm_kind, &norm_kinds) ||
+        !known("mlp", (int)c->mlp, &mlp_kinds) ||
+        !known("attention", (int)c->attention, &attention_forms))
         return false;
     return mt_dtype_is_float(c->dtype) ||
            mti_fail_bool(MT_ERR_ARGUMENT, "config: dtype is %s; need f32, f64, bf16 or f16",
                          mt_dtype_name(c->dtype));
 }
 
+static bool check_extents(const mt_model_config *c)
+{
+    bool whole = mti_is_whole(c->kind);
+    return in_range("hidden", c->hidden, 1) && in_range("heads", c->heads, 0) &&
+           in_range("kv_heads", c->kv_heads, 0) && in_range("head_dim", c->head_dim, 0) &&
+           in_range("layers", c->layers, 0) && in_range("ffn", c->ffn, 0) &&
+           in_range("vocab", c->vocab, whole) && in_range("context", c->context, whole) &&
+           in_range("token_types", c->token_types, 0) && in_range("mask_token", c->mask_token, 0);
+}
+
+static bool check_heads(const mt_model_config *c)
+{
+    int64_t heads = c->heads ? c->heads : 1, dim = c->head_dim ? c->head_dim : c->hidden / heads;
+    if (!c->head_dim && c->hidden % heads)
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "config: heads is %" PRId64 "; need a divisor of hidden, %" PRId64,
+                             heads, c->hidden);
+    if (c->kv_heads && heads % c->kv_heads)
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "config: kv_heads is %" PRId64 "; need a divisor of heads, %" PRId64,
+                             c->kv_heads, heads);
+    if (!in_range("heads times head_dim", heads * dim, 1)) return false;
+    bool rope = c->rope_theta > 0 || c->kind == MT_MODEL_LLAMA;
+    return !rope || dim % 2 == 0 ||
+           mti_fail_bool(MT_ERR_ARGUMENT,
+                         "config: rope_theta needs heads of even width; they are %" PRId64 " wide",
+                         dim);
+}
+
+static bool check_numbers(const mt_model_config *c)
+{
+    if (!(c->dropout >= 0 && c->dropout < 1))
+        return mti_fail_bool(MT_ERR_ARGUMENT, "config: dropout is %g; need 0 <= dropout < 1",
+                             c->dropout);
+    if (!(c->norm_eps >= 0) || isinf(c->norm_eps))
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "config: norm_eps is %g; need a small positive number", c->norm_eps);
+    return (c->rope_theta >= 0 && !isinf(c->rope_theta)) ||
+           mti_fail_bool(MT_ERR_ARGUMENT, "config: rope_theta is %g; need a positive number",
+                         c->rope_theta);
+}
+
+/* What contradicts the kind. */
+static bool check_kind(const mt_model_config *c)
+{
+    const char *name = mt_model_kind_name(c->kind);
+    bool swiglu = c->mlp == MT_MLP_SWIGLU || c->kind == MT_MODEL_LLAMA;
+    if (c->inplace && swiglu)
+        return mti_fail_bool(MT_ERR_ARGUMENT, "config: inplace is set with a swiglu MLP; need a "
+                                              "plain one, with act relu or leaky_relu");
+    if (c->inplace && c->act != MT_ACT_RELU && c->act != MT_ACT_LEAKY_RELU)
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "config: inplace is set with act %s; need act relu or leaky_relu",
+                             mt_act_name(c->act));
+    if (c->rope_theta > 0 && (c->kind == MT_MODEL_GPT || c->kind == MT_MODEL_BERT))
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "config: rope_theta is %g; need 0: a %s has learned positions",
+                             c->rope_theta, name);
+    if (c->kind == MT_MODEL_BERT && c->causal)
+        return mti_fail_bool(MT_ERR_ARGUMENT, "config: causal is set; a bert sees both sides");
+    if (c->kind == MT_MODEL_LLAMA && c->norm == MT_NORM_POST)
+        return mti_fail_bool(MT_ERR_ARGUMENT, "config: norm is post; a llama is pre-norm");
+    if (c->kind == MT_MODEL_BERT && c->mask_token >= c->vocab)
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "config: mask_token is %" PRId64 "; need one of vocab, below %" PRId64,
+                             c->mask_token, c->vocab);
+    return true;
+}
+
 mt_status mt_model_config_check(const mt_model_config *c)
 {
     if (!c) return mti_fail(MT_ERR_ARGUMENT, "config: is NULL");
-    if (!check_enums(c)) return MT_ERR_ARGUMENT;
-    bool gpt = c->kind == MT_MODEL_GPT;
-    if (!in_range("hidden", c->hidden, 1) || !in_range("heads", c->heads, 0) ||
-        !in_range("layers", c->layers, 0) || !in_range("ffn", c->ffn, 0) ||
-        !in_range("vocab", c->vocab, gpt) || !in_range("context", c->context, gpt))
-        return MT_ERR_ARGUMENT;
-    if (c->kind != MT_MODEL_MLP && c->heads && c->hidden % c->heads)
-        return mti_fail(MT_ERR_ARGUMENT,
-                        "config: heads is %" PRId64 "; need a divisor of hidden, %" PRId64,
-                        c->heads, c->hidden);
-    if (c->inplace && c->act != MT_ACT_RELU && c->act != MT_ACT_LEAKY_RELU)
-        return mti_fail(MT_ERR_ARGUMENT,
-                        "config: inplace is set with act %s; need act relu or leaky_relu",
-                        mt_act_name(c->act));
-    if (!(c->dropout >= 0 && c->dropout < 1))
-        return mti_fail(MT_ERR_ARGUMENT, "config: dropout is %g; need 0 <= dropout < 1",
-                        c->dropout);
-    if (!(c->norm_eps >= 0) || isinf(c->norm_eps))
-        return mti_fail(MT_ERR_ARGUMENT, "config: norm_eps is %g; need a small positive number",
-                        c->norm_eps);
+    bool good = check_enums(c) && check_extents(c) && check_numbers(c) && check_kind(c) &&
+                (c->kind == MT_MODEL_MLP || check_heads(c));
+    return good ? MT_OK : MT_ERR_ARGUMENT;
+}
+
+/* ---- what zero stands for ---- */
+
+bool mti_is_whole(mt_model_kind kind)
+{
+    return kind == MT_MODEL_GPT || kind == MT_MODEL_BERT || kind == MT_MODEL_LLAMA;
+}
+
+/* What every model of the kind has. */
+static void impose(mt_model_config *c, mt_model_kind kind)
+{
+    if (kind == MT_MODEL_GPT) c->causal = true;
+    if (kind == MT_MODEL_BERT) c->norm = MT_NORM_POST;
+    if (kind != MT_MODEL_LLAMA) return;
+    c->norm_kind = MT_NORM_RMS;
+    c->mlp = MT_MLP_SWIGLU;
+    c->causal = c->untied = c->no_bias = true;
+    if (c->rope_theta == 0) c->rope_theta = 10000;
+}
+
+static double usual_eps(mt_model_kind kind)
+{
+    return kind == MT_MODEL_BERT ? 1e-12 : kind == MT_MODEL_LLAMA ? 1e-6 : 1e-5;
+}
+
+bool mti_config_resolve(const mt_model_config *config, mt_model_kind kind, mt_model_config *c)
+{
+    if (!config) return mti_fail_bool(MT_ERR_ARGUMENT, "config: is NULL");
+    *c = *config;
+    c->kind = kind;
+    if (mt_model_config_check(c) != MT_OK) return false;
+    /* The parts of a bert or a llama are made from its config. */
+    mt_model_kind family = mti_is_whole(kind) || config->kind == MT_MODEL_GPT ? kind : config->kind;
+    impose(c, family);
+    if (!c->heads) c->heads = 1;
+    if (!c->kv_heads) c->kv_heads = c->heads;
+    if (!c->head_dim) c->head_dim = c->hidden / c->heads;
+    if (!c->layers) c->layers = 1;
+    if (!c->ffn)
+        c->ffn = c->mlp == MT_MLP_SWIGLU ? (8 * c->hidden / 3 + 255) / 256 * 256 : 4 * c->hidden;
+    if (c->norm_eps == 0) c->norm_eps = usual_eps(family);
+    if (kind == MT_MODEL_BERT && !c->token_types) c->token_types = 2;
+    if (kind == MT_MODEL_BERT && !c->mask_token) c->mask_token = c->vocab - 1;
+    return true;
+}
+
+mt_status mt_model_config_resolve(const mt_model_config *config, mt_model_config *out)
+{
+    mt_model_config c;
+    if (!out) return mti_fail(MT_ERR_ARGUMENT, "config: nowhere to put the result");
+    if (!mti_config_resolve(config, config ? config->kind : MT_MODEL_GPT, &c))
+        return mt_last_status();
+    *out = c;
     return MT_OK;
 }
 
-/* ---- presets ---- */
+/* ---- how large it would be ---- */
 
-#define GPT_SIZES(l, a, d, v, s)                                                                   \
-    .layers = (l), .heads = (a), .hidden = (d), .vocab = (v), .context = (s), .causal = true
-#define GPT2(l, a, d)                                                                              \
-    {                                                                                              \
-        GPT_SIZES(l, a, d, 50257, 1024), .act = MT_ACT_GELU_TANH                                   \
-    }
-#define GPT3(l, a, d)                                                                              \
-    {                                                                                              \
-        GPT_SIZES(l, a, d, 50257, 2048), .act = MT_ACT_GELU_TANH                                   \
-    }
-
-static const struct {
-    const char *name;
-    mt_model_config config;
-} presets[] = {
-    /* byte-level toys that train on a laptop */
-    {"tiny", {GPT_SIZES(2, 4, 64, 256, 64), .act = MT_ACT_GELU}},
-    {"small", {GPT_SIZES(4, 4, 128, 256, 128), .act = MT_ACT_GELU}},
-    {"medium", {GPT_SIZES(6, 6, 384, 256, 256), .act = MT_ACT_GELU}},
-    /* Radford et al. 2019 */
-    {"gpt2", GPT2(12, 12, 768)},
-    {"gpt2-medium", GPT2(24, 16, 1024)},
-    {"gpt2-large", GPT2(36, 20, 1280)},
-    {"gpt2-xl", GPT2(48, 25, 1600)},
-    /* Brown et al. 2020, table 2.1 (its 13B and 2.7B have other ratios; alternating sparse
-     * attention is not modelled) */
-    {"gpt3-6.7b", GPT3(32, 32, 4096)},
-    {"gpt3-175b", GPT3(96, 96, 12288)},
-};
-#define N_PRESETS (sizeof presets / sizeof presets[0])
-
-const char *mt_model_preset_name(size_t i) { return i < N_PRESETS ? presets[i].name : NULL; }
-
-mt_status mt_model_preset(const char *name, mt_model_config *out)
+static uint64_t linear_size(const mt_model_config *c, int64_t in, int64_t out)
 {
-    const char *names[N_PRESETS];
-    for (size_t i = 0; i < N_PRESETS; i++) names[i] = presets[i].name;
-    int i = position("preset", names, (int)N_PRESETS, name);
-    if (i < 0) return MT_ERR_ARGUMENT;
-    *out = presets[i].config;
-    return MT_OK;
+    return (uint64_t)in * (uint64_t)out + (c->no_bias ? 0 : (uint64_t)out);
 }
 
-/* ---- JSON ---- */
-
-mt_status mt_model_config_to_json(const mt_model_config *c, char *buf, size_t n_bytes)
+static uint64_t norm_size(const mt_model_config *c)
 {
-    mt_status status = mt_model_config_check(c);
+    bool bias = c->norm_kind == MT_NORM_LAYER && !c->no_bias;
+    return (uint64_t)c->hidden * (bias ? 2 : 1);
+}
+
+static uint64_t attention_size(const mt_model_config *c)
+{
+    int64_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
+    return linear_size(c, c->hidden, q + 2 * kv) + linear_size(c, q, c->hidden);
+}
+
+static uint64_t mlp_size(const mt_model_config *c)
+{
+    uint64_t up = linear_size(c, c->hidden, c->ffn), down = linear_size(c, c->ffn, c->hidden);
+    return c->mlp == MT_MLP_SWIGLU ? 2 * up + down : up + down;
+}
+
+mt_status mt_model_config_params(const mt_model_config *config, uint64_t *n)
+{
+    mt_model_config c;
+    if (!n) return mti_fail(MT_ERR_ARGUMENT, "config: nowhere to put the count");
+    mt_status status = mt_model_config_resolve(config, &c);
     if (status != MT_OK) return status;
-    int n = snprintf(
-        buf, n_bytes,
-        "{\"kind\":\"%s\",\"hidden\":%" PRId64 ",\"heads\":%" PRId64 ",\"layers\":%" PRId64
-        ",\"vocab\":%" PRId64 ",\"context\":%" PRId64 ",\"ffn\":%" PRId64
-        ",\"act\":\"%s\",\"inplace\":%s,\"norm\":\"%s\","
-        "\"norm_eps\":%.17g,\"dropout\":%.17g,\"attention\":\"%s\",\"causal\":%s,"
-        "\"untied\":%s,\"no_bias\":%s,\"dtype\":\"%s\"}",
-        mt_model_kind_name(c->kind), c->hidden, c->heads, c->layers, c->vocab, c->context, c->ffn,
-        mt_act_name(c->act), c->inplace ? "true" : "false", mt_norm_place_name(c->norm),
-        c->norm_eps, c->dropout, mt_attention_form_name(c->attention), c->causal ? "true" : "false",
-        c->untied ? "true" : "false", c->no_bias ? "true" : "false", mt_dtype_name(c->dtype));
-    if (n >= 0 && (size_t)n < n_bytes) return MT_OK;
-    return mti_fail(MT_ERR_ARGUMENT, "config: %zu bytes are too few for its JSON; need %d", n_bytes,
-                    n + 1);
-}
-
-static bool wrong_type(const char *key, const char *need)
-{
-    return mti_fail_bool(MT_ERR_FORMAT, "config: \"%s\" must be %s", key, need);
-}
-
-static bool get_int(const char *key, const json_t *value, int64_t *out)
-{
-    if (!json_is_integer(value)) return wrong_type(key, "a whole number");
-    *out = (int64_t)json_integer_value(value);
-    return true;
-}
-
-static bool get_real(const char *key, const json_t *value, double *out)
-{
-    if (!json_is_number(value)) return wrong_type(key, "a number");
-    *out = json_number_value(value);
-    return true;
-}
-
-static bool get_bool(const char *key, const json_t *value, bool *out)
-{
-    if (!json_is_boolean(value)) return wrong_type(key, "true or false");
-    *out = json_is_true(value);
-    return true;
-}
-
-static bool get_field(mt_model_config *c, const char *key, const json_t *value)
-{
-    const char *text = json_string_value(value); /* NULL for other types; the parsers refuse it */
-    if (!strcmp(key, "kind")) return mt_model_kind_parse(text, &c->kind) == MT_OK;
-    if (!strcmp(key, "hidden")) return get_int(key, value, &c->hidden);
-    if (!strcmp(key, "heads")) return get_int(key, value, &c->heads);
-    if (!strcmp(key, "layers")) return get_int(key, value, &c->layers);
-    if (!strcmp(key, "vocab")) return get_int(key, value, &c->vocab);
-    if (!strcmp(key, "context")) return get_int(key, value, &c->context);
-    if (!strcmp(key, "ffn")) return get_int(key, value, &c->ffn);
-    if (!strcmp(key, "act")) return mt_act_parse(text, &c->act) == MT_OK;
-    if (!strcmp(key, "inplace")) return get_bool(key, value, &c->inplace);
-    if (!strcmp(key, "norm")) return mt_norm_place_parse(text, &c->norm) == MT_OK;
-    if (!strcmp(key, "norm_eps")) return get_real(key, value, &c->norm_eps);
-    if (!strcmp(key, "dropout")) return get_real(key, value, &c->dropout);
-    if (!strcmp(key, "attention")) return mt_attention_form_parse(text, &c->attention) == MT_OK;
-    if (!strcmp(key, "causal")) return get_bool(key, value, &c->causal);
-    if (!strcmp(key, "untied")) return get_bool(key, value, &c->untied);
-    if (!strcmp(key, "no_bias")) return get_bool(key, value, &c->no_bias);
-    if (!strcmp(key, "dtype"))
-        return mt_dtype_parse(text, &c->dtype) || wrong_type(key, "f32, f64, bf16 or f16");
-    return mti_fail_bool(MT_ERR_FORMAT, "config: \"%s\" is no field", key);
-}
-
-mt_status mt_model_config_from_json(const char *text, mt_model_config *out)
-{
-    if (!text || !out) return mti_fail(MT_ERR_ARGUMENT, "config: the JSON is NULL");
-    json_error_t error;
-    json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, &error);
-    if (!root) return mti_fail(MT_ERR_FORMAT, "config: column %d: %s", error.column, error.text);
-    mt_model_config c = {0};
-    bool ok = json_is_object(root) || mti_fail_bool(MT_ERR_FORMAT, "config: is no JSON object");
-    void *at = ok ? json_object_iter(root) : NULL;
-    for (; ok && at; at = json_object_iter_next(root, at))
-        ok = get_field(&c, json_object_iter_key(at), json_object_iter_value(at));
-    json_decref(root);
-    if (!ok) return mt_last_status();
-    mt_status status = mt_model_config_check(&c);
-    if (status == MT_OK) *out = c;
-    return status;
+    uint64_t d = (uint64_t)c.hidden, v = (uint64_t)c.vocab, layers = (uint64_t)c.layers;
+    uint64_t block = attention_size(&c) + mlp_size(&c) + 2 * norm_size(&c);
+    uint64_t positions = (uint64_t)c.context * d;
+    switch (c.kind) {
+    case MT_MODEL_MLP: *n = mlp_size(&c); break;
+    case MT_MODEL_ATTENTION: *n = attention_size(&c); break;
+    case MT_MODEL_BLOCK: *n = block; break;
+    case MT_MODEL_GPT:
+        *n = v * d * (c.untied ? 2 : 1) + positions + layers * block +
+             (c.norm == MT_NORM_PRE ? norm_size(&c) : 0);
+        break;
+    case MT_MODEL_BERT: /* embeddings and their norm; layers; the head's dense, norm and bias */
+        *n = v * d + positions + (uint64_t)c.token_types * d + norm_size(&c) + layers * block +
+             linear_size(&c, c.hidden, c.hidden) + norm_size(&c) + v;
+        break;
+    case MT_MODEL_LLAMA: *n = 2 * v * d + layers * block + norm_size(&c); break;
+    case MT_MODEL_KIND_COUNT: break;
+    }
+    return MT_OK;
 }

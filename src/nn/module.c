@@ -180,6 +180,10 @@ mt_module *mt_module_swap_child(mt_module *m, const char *name, mt_module *new_c
 const char *mt_module_kind(const mt_module *m) { return m ? m->kind : ""; }
 const char *mt_module_name(const mt_module *m) { return m ? m->name : ""; }
 void *mt_module_user(const mt_module *m) { return m ? m->user : NULL; }
+bool mti_module_runs(const mt_module *m, mt_forward_fn *forward)
+{
+    return m && m->forward == forward;
+}
 
 mt_tensor *mt_module_param(const mt_module *m, const char *name)
 {

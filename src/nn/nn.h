@@ -7,6 +7,8 @@
 
 /* m if `complete`, that is if all its parts could be made; otherwise m is freed: NULL. */
 mt_module *mti_module_complete(mt_module *m, bool complete);
+/* Whether m is there and was made with this forward function: so its user data are known. */
+bool mti_module_runs(const mt_module *m, mt_forward_fn *forward);
 
 /* The name of state tensor k of that parameter; NULL past the last. */
 const char *mti_optimizer_state_name(mt_optimizer *optimizer, const char *path, int k);

@@ -56,6 +56,24 @@ mt_module *mt_layer_norm_new(mt_device *device, mt_dtype dtype, int64_t n, bool 
                (!bias || mt_module_add_param(m, "bias", mt_zeros(device, dtype, MT_SHAPE(n)))));
 }
 
+/* ---- rms norm ---- */
+
+static mt_tensor *rms_norm_forward(mt_module *self, mt_tensor *x)
+{
+    return mt_rms_norm(x, mt_module_param(self, "weight"), number(self));
+}
+
+mt_module *mt_rms_norm_new(mt_device *device, mt_dtype dtype, int64_t n, double eps)
+{
+    if (n < 1 || !(eps >= 0))
+        return mti_fail_null(MT_ERR_ARGUMENT,
+                             "rms_norm: n %lld, eps %g; n must be at least 1, eps not negative",
+                             (long long)n, eps);
+    mt_module *m = with_number("rms_norm", rms_norm_forward, eps > 0 ? eps : 1e-6);
+    return mti_module_complete(
+        m, m && mt_module_add_param(m, "weight", mt_full(device, dtype, MT_SHAPE(n), 1)));
+}
+
 /* ---- embedding ---- */
 
 static mt_tensor *embedding_forward(mt_module *self, mt_tensor *index)

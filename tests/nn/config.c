@@ -35,7 +35,27 @@ static void a_bad_field_is_named_with_what_it_is_and_may_be(void **state)
         {{GPT, .act = (mt_act)99}, "act", "is 99", "relu"},
         {{GPT, .norm = (mt_norm_place)-1}, "norm", "is -1", "pre"},
         {{GPT, .attention = (mt_attention_form)2}, "attention", "is 2", "flash"},
-        {{GPT, .kind = (mt_model_kind)4}, "kind", "is 4", "gpt"},
+        {{GPT, .kind = (mt_model_kind)6}, "kind", "is 6", "gpt"},
+        {{GPT, .heads = 4, .kv_heads = 3}, "kv_heads", "is 3", "divisor of heads, 4"},
+        {{GPT, .kv_heads = -1}, "kv_heads", "is -1", "need 0 to"},
+        {{GPT, .head_dim = -1}, "head_dim", "is -1", "need 0 to"},
+        {{GPT, .mlp = (mt_mlp_kind)2}, "mlp", "is 2", "swiglu"},
+        {{GPT, .norm_kind = (mt_norm_kind)-1}, "norm_kind", "is -1", "rmsnorm"},
+        {{GPT, .mlp = MT_MLP_SWIGLU, .inplace = true}, "inplace", "swiglu", "plain"},
+        {{GPT, .rope_theta = 1e4}, "rope_theta", "is 10000", "gpt has learned positions"},
+        {{GPT, .kind = MT_MODEL_BLOCK, .rope_theta = NAN}, "rope_theta", "nan", "positive"},
+        {{GPT, .kind = MT_MODEL_BLOCK, .heads = 8, .rope_theta = 1e4},
+         "rope_theta",
+         "1 wide",
+         "even"},
+        {{GPT, .kind = MT_MODEL_LLAMA, .heads = 8}, "rope_theta", "1 wide", "even"},
+        {{GPT, .kind = MT_MODEL_LLAMA, .norm = MT_NORM_POST}, "norm", "post", "pre-norm"},
+        {{GPT, .kind = MT_MODEL_BERT, .causal = true}, "causal", "is set", "both sides"},
+        {{GPT, .kind = MT_MODEL_BERT, .mask_token = 5}, "mask_token", "is 5", "below 5"},
+        {{GPT, .kind = MT_MODEL_BERT, .token_types = -1}, "token_types", "is -1", "need 0 to"},
+        {{GPT, .mask_token = -1}, "mask_token", "is -1", "need 0 to"},
+        {{.kind = MT_MODEL_BERT, .hidden = 8, .vocab = 5}, "context", "is 0", "need 1 to"},
+        {{.kind = MT_MODEL_LLAMA, .hidden = 8, .context = 5}, "vocab", "is 0", "need 1 to"},
         {{GPT, .act = MT_ACT_GELU, .inplace = true}, "inplace", "gelu", "relu or leaky_relu"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -90,7 +110,17 @@ static void names_parse_back_and_unknown_ones_list_the_good_ones(void **state)
     mt_attention_form_parse(NULL, &form);
     mtt_failed(MT_ERR_ARGUMENT, "flash, math");
     mt_model_kind_parse("", &(mt_model_kind){MT_MODEL_GPT});
-    mtt_failed(MT_ERR_ARGUMENT, "gpt, block, attention, mlp");
+    mtt_failed(MT_ERR_ARGUMENT, "gpt, block, attention, mlp, bert, llama");
+    mt_norm_kind norm = MT_NORM_LAYER;
+    mtt_ok(mt_norm_kind_parse("rmsnorm", &norm));
+    assert_int_equal(norm, MT_NORM_RMS);
+    mt_mlp_kind mlp = MT_MLP_PLAIN;
+    mtt_ok(mt_mlp_kind_parse("swiglu", &mlp));
+    assert_int_equal(mlp, MT_MLP_SWIGLU);
+    mt_norm_kind_parse("batch", &norm);
+    mtt_failed(MT_ERR_ARGUMENT, "\"batch\"", "layernorm, rmsnorm");
+    mt_mlp_kind_parse("moe", &mlp);
+    mtt_failed(MT_ERR_ARGUMENT, "\"moe\"", "plain, swiglu");
 }
 
 static void every_preset_is_a_good_model(void **state)
@@ -101,9 +131,9 @@ static void every_preset_is_a_good_model(void **state)
         mt_model_config c;
         mtt_ok(mt_model_preset(mt_model_preset_name(n), &c));
         mtt_ok(mt_model_config_check(&c));
-        assert_true(c.causal);
+        assert_true(c.causal || c.kind == MT_MODEL_BERT);
     }
-    assert_true(n >= 7);
+    assert_true(n >= 17);
     mt_model_config c = {.hidden = 1};
     mt_model_preset("huge", &c);
     mtt_failed(MT_ERR_ARGUMENT, "\"huge\"", "tiny", "gpt2");
@@ -115,7 +145,13 @@ static void json_holds_every_field(void **state)
     (void)state;
     mt_model_config all = {.kind = MT_MODEL_BLOCK,
                            .hidden = 24,
-                           .heads = 3,
+                           .heads = 6,
+                           .kv_heads = 3,
+                           .head_dim = 10,
+                           .rope_theta = 123.5,
+                           .norm_kind = MT_NORM_RMS,
+                           .token_types = 3,
+                           .mask_token = 6,
                            .layers = 5,
                            .vocab = 7,
                            .context = 9,
@@ -130,14 +166,20 @@ static void json_holds_every_field(void **state)
                            .untied = true,
                            .no_bias = true,
                            .dtype = MT_BF16};
-    mt_model_config configs[] = {all, {GPT}};
-    for (int i = 0; i < 2; i++) {
+    mt_model_config configs[] = {all, {GPT}, {GPT, .mlp = MT_MLP_SWIGLU}};
+    for (int i = 0; i < 3; i++) {
         char text[MT_MODEL_CONFIG_TEXT], again[MT_MODEL_CONFIG_TEXT];
         mt_model_config back = {0};
         mtt_ok(mt_model_config_to_json(&configs[i], text, sizeof text));
         mtt_ok(mt_model_config_from_json(text, &back));
         mtt_ok(mt_model_config_to_json(&back, again, sizeof again));
         assert_string_equal(text, again);
+        assert_memory_equal(&back, &configs[i], offsetof(mt_model_config, mlp));
+        assert_int_equal(back.mlp, configs[i].mlp);
+        assert_int_equal(back.norm_kind, configs[i].norm_kind);
+        assert_true(back.rope_theta == configs[i].rope_theta);
+        assert_int_equal(back.token_types, configs[i].token_types);
+        assert_int_equal(back.mask_token, configs[i].mask_token);
         assert_true(back.dropout == configs[i].dropout && back.norm_eps == configs[i].norm_eps);
         assert_int_equal(back.no_bias, configs[i].no_bias);
         assert_int_equal(back.dtype, configs[i].dtype);
@@ -145,13 +187,19 @@ static void json_holds_every_field(void **state)
     const int64_t most = (int64_t)1 << 31;
     mt_model_config longest = {.kind = MT_MODEL_ATTENTION,
                                .hidden = most,
-                               .heads = most,
+                               .heads = most / 2,
+                               .kv_heads = most / 2,
+                               .head_dim = 2,
+                               .token_types = most,
+                               .mask_token = most,
+                               .rope_theta = DBL_TRUE_MIN,
                                .layers = most,
                                .vocab = most,
                                .context = most,
                                .ffn = most,
                                .act = MT_ACT_LEAKY_RELU,
                                .norm = MT_NORM_POST,
+                               .norm_kind = MT_NORM_LAYER,
                                .norm_eps = DBL_TRUE_MIN,
                                .dropout = DBL_TRUE_MIN};
     char text[MT_MODEL_CONFIG_TEXT];

@@ -1,0 +1,146 @@
+/* attention.c: [b,s,d] -> [b,s,d].
+ *
+ * Without rope one product makes queries, keys and values side by side, and the tape keeps its
+ * output once for all three. With rope it would keep that output for the values' third alone,
+ * beside the rotated queries and keys: there each has a product of its own. */
+#include "nn/model.h"
+#include "memtape/ops.h"
+
+/* ---- heads: a module of its own, so that the ledger tells its tensors from the projections' and
+ * hooks can be put around it ---- */
+
+/* [b,s,n h] -> [b,n,s,h], a view */
+static mt_tensor *split_heads(mt_tensor *x, int64_t n)
+{
+    if (!x) return NULL;
+    const int64_t *shape = mt_shape(x);
+    mt_tensor *y = mt_reshape(x, MT_SHAPE(shape[0], shape[1], n, shape[2] / n));
+    mt_set(&y, mt_transpose(y, 1, 2));
+    return y;
+}
+
+/* [b,a,s,h] -> [b,s,a h]: a view of what flash made, a copy of what math made */
+static mt_tensor *merge_heads(mt_tensor *x)
+{
+    if (!x) return NULL;
+    const int64_t *shape = mt_shape(x);
+    int64_t b = shape[0], a = shape[1], s = shape[2], h = shape[3];
+    mt_tensor *y = mt_transpose(x, 1, 2);
+    mt_set(&y, mt_reshape(y, MT_SHAPE(b, s, a * h)));
+    return y;
+}
+
+static bool rotate(const mti_heads *at, mt_tensor **x)
+{
+    if (at->rope_theta == 0) return true;
+    return mt_set(x, mt_rope(*x, 0, at->rope_theta)) == MT_OK;
+}
+
+/* part: q [b,s,a h], k, v [b,s,k h], all taken over -> [b,s,a h] */
+static mt_tensor *attend(const mt_module *self, mt_tensor *part[3])
+{
+    const mti_heads *at = mt_module_user(self);
+    mt_tensor *y = NULL;
+    for (int i = 0; i < 3; i++) mt_set(&part[i], split_heads(part[i], i ? at->n_kv : at->n));
+    if (!part[0] || !part[1] || !part[2] || !rotate(at, &part[0]) || !rotate(at, &part[1]))
+        goto out;
+    double p = mt_module_training(self) ? at->dropout : 0;
+    y = at->form == MT_ATTENTION_FLASH
+            ? mt_flash_attention(part[0], part[1], part[2], 0, at->causal, p)
+            : mt_math_attention(part[0], part[1], part[2], 0, at->causal, p);
+out:
+    for (int i = 0; i < 3; i++) mt_release(part[i]);
+    mt_set(&y, merge_heads(y));
+    return y;
+}
+
+/* [b,s,(a + 2 k) h] -> [b,s,a h] */
+static mt_tensor *heads_forward(mt_module *self, mt_tensor *qkv)
+{
+    const mti_heads *at = mt_module_user(self);
+    int64_t q = at->n * at->dim, kv = at->n_kv * at->dim;
+    if (mt_rank(qkv) != 3 || mt_shape(qkv)[2] != q + 2 * kv) {
+        char text[MTI_SHAPE_TEXT];
+        return mti_fail_null(MT_ERR_ARGUMENT,
+                             "attention: q, k, v are %s; need [b,s,%lld], %lld + 2 x %lld wide",
+                             mti_shape_text(text, mt_rank(qkv), mt_shape(qkv)),
+                             (long long)(q + 2 * kv), (long long)q, (long long)kv);
+    }
+    mt_tensor *part[3] = {NULL, NULL, NULL};
+    if (mt_split(qkv, 2, 3, (const int64_t[]){q, kv, kv}, part) != MT_OK) return NULL;
+    return attend(self, part);
+}
+
+mti_heads *mti_heads_of(const mt_module *m)
+{
+    return mti_module_runs(m, heads_forward) ? mt_module_user(m) : NULL;
+}
+
+static mt_module *heads_new(const mt_model_config *c)
+{
+    mti_heads *user = mti_malloc(sizeof *user);
+    if (!user) return NULL;
+    *user = (mti_heads){.n = c->heads,
+                        .n_kv = c->kv_heads,
+                        .dim = c->head_dim,
+                        .form = c->attention,
+                        .causal = c->causal,
+                        .rope_theta = c->rope_theta,
+                        .dropout = c->dropout};
+    return mt_module_new("heads", heads_forward, user, mti_free);
+}
+
+/* ---- attention ---- */
+
+static mt_tensor *project(mt_module *self, mt_tensor *h)
+{
+    mt_set(&h, mt_forward_child(self, "proj", h));
+    mt_set(&h, mt_forward_child(self, "drop", h));
+    return h;
+}
+
+static mt_tensor *fused_forward(mt_module *self, mt_tensor *x)
+{
+    mt_tensor *h = mt_forward_child(self, "qkv", x);
+    mt_set(&h, mt_forward_child(self, "heads", h));
+    return project(self, h);
+}
+
+static mt_tensor *separate_forward(mt_module *self, mt_tensor *x)
+{
+    const char *const names[3] = {"q", "k", "v"};
+    mt_tensor *part[3] = {NULL, NULL, NULL};
+    if (mt_rank(x) != 3)
+        return mti_fail_null(MT_ERR_ARGUMENT, "attention: x has %d dimensions; need [b,s,d]",
+                             mt_rank(x));
+    bool ok = true;
+    for (int i = 0; ok && i < 3; i++) ok = (part[i] = mt_forward_child(self, names[i], x)) != NULL;
+    ok = ok && mt_scope_push("heads") == MT_OK;
+    if (!ok) {
+        for (int i = 0; i < 3; i++) mt_release(part[i]);
+        return NULL;
+    }
+    mt_tensor *h = attend(mt_module_child(self, "heads"), part);
+    mt_scope_pop();
+    return project(self, h);
+}
+
+mt_module *mt_attention_new(mt_device *device, const mt_model_config *config)
+{
+    mt_model_config c;
+    if (!mti_config_resolve(config, MT_MODEL_ATTENTION, &c)) return NULL;
+    bool rope = c.rope_theta > 0;
+    int64_t d = c.hidden, q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
+    mt_module *m = mt_module_new("attention", rope ? separate_forward : fused_forward, NULL, NULL);
+    bool ok = m != NULL;
+    if (rope)
+        ok = ok && mti_add_linear(m, "q", device, &c, d, q, MTI_INIT_STD) &&
+             mti_add_linear(m, "k", device, &c, d, kv, MTI_INIT_STD) &&
+             mti_add_linear(m, "v", device, &c, d, kv, MTI_INIT_STD);
+    else
+        ok = ok && mti_add_linear(m, "qkv", device, &c, d, q + 2 * kv, MTI_INIT_STD);
+    return mti_module_complete(
+        m, ok && mt_module_add_child(m, "heads", heads_new(&c)) &&
+               mti_add_linear(m, "proj", device, &c, q, d, mti_residual_std(&c)) &&
+               mti_add_dropout(m, &c));
+}

@@ -1,0 +1,126 @@
+/* bert.c: a masked language model: i64 tokens [b,s] -> logits [b,s,v] (Devlin et al. 2018). */
+#include "nn/model.h"
+#include "base/philox.h"
+#include "memtape/ops.h"
+
+/* ---- embeddings: token + position + type ---- */
+
+/* tokens [b,s] or [2,b,s] -> *ids [b,s] and *types [b,s], NULL where all are 0; the caller's. */
+static bool take_input(mt_tensor *tokens, mt_tensor **ids, mt_tensor **types)
+{
+    *ids = *types = NULL;
+    if (mt_dtype_of(tokens) == MT_I64 && mt_rank(tokens) == 2)
+        return (*ids = mt_retain(tokens)) != NULL;
+    if (mt_dtype_of(tokens) != MT_I64 || mt_rank(tokens) != 3 || mt_shape(tokens)[0] != 2) {
+        char text[MTI_SHAPE_TEXT];
+        return mti_fail_bool(
+            MT_ERR_ARGUMENT,
+            "bert: the tokens are %s %s; need i64 [b,s], or [2,b,s]: tokens, then their types",
+            mt_dtype_name(mt_dtype_of(tokens)),
+            mti_shape_text(text, mt_rank(tokens), mt_shape(tokens)));
+    }
+    mt_tensor **part[2] = {ids, types};
+    for (int i = 0; i < 2; i++) {
+        *part[i] = mt_slice(tokens, 0, i, 1);
+        mt_set(part[i], mt_reshape(*part[i], 2, mt_shape(tokens) + 1));
+    }
+    if (*ids && *types) return true;
+    mt_release(*ids);
+    mt_release(*types);
+    return false;
+}
+
+/* Where all are of type 0 its row [1,d] serves for all, and no indices are kept. */
+static mt_tensor *type_rows(mt_module *self, mt_tensor *types)
+{
+    if (types) return mt_forward_child(self, "tte", types);
+    return mt_slice(mt_module_param(mt_module_child(self, "tte"), "weight"), 0, 0, 1);
+}
+
+static mt_tensor *embed(mt_module *self, mt_tensor *tokens)
+{
+    mt_tensor *ids, *types;
+    if (!take_input(tokens, &ids, &types)) return NULL;
+    mt_tensor *position = mt_forward_child(self, "wpe", ids);
+    mt_tensor *type = position ? type_rows(self, types) : NULL;
+    mt_tensor *h = type ? mt_forward_child(self, "wte", ids) : NULL;
+    mt_set(&h, mt_add(h, type));
+    mt_set(&h, mt_add(h, position));
+    mt_release(type);
+    mt_release(position);
+    mt_release(types);
+    mt_release(ids);
+    mt_set(&h, mt_forward_child(self, "ln", h));
+    mt_set(&h, mt_forward_child(self, "drop", h));
+    return h;
+}
+
+/* ---- head: [..,d] -> [..,d]; the tied product follows ---- */
+
+static mt_tensor *head_forward(mt_module *self, mt_tensor *x)
+{
+    mt_tensor *h = mt_forward_child(self, "dense", x);
+    mt_set(&h, mt_forward_child(self, "act", h));
+    mt_set(&h, mt_forward_child(self, "ln", h));
+    return h;
+}
+
+static mt_module *head_new(mt_device *device, const mt_model_config *c)
+{
+    mt_module *m = mt_module_new("head", head_forward, NULL, NULL);
+    return mti_module_complete(
+        m, m && mt_module_add_param(m, "bias", mt_zeros(device, c->dtype, MT_SHAPE(c->vocab))) &&
+               mti_add_linear(m, "dense", device, c, c->hidden, c->hidden, MTI_INIT_STD) &&
+               mt_module_add_child(m, "act", mt_activation_new(c->act, false)) &&
+               mti_add_norm(m, "ln", device, c));
+}
+
+/* ---- the whole ---- */
+
+static mt_tensor *bert_forward(mt_module *self, mt_tensor *tokens)
+{
+    const mti_model *model = mt_module_user(self);
+    mt_tensor *h = mti_run_layers(self, embed(self, tokens), 0, model->config.layers);
+    mt_set(&h, mt_forward_child(self, "head", h));
+    mt_set(&h, mti_tied_head(self, "decoder", h,
+                             mt_module_param(mt_module_child(self, "head"), "bias")));
+    return h;
+}
+
+mt_module *mt_bert_new(mt_device *device, const mt_model_config *config)
+{
+    mt_model_config c;
+    if (!mti_config_resolve(config, MT_MODEL_BERT, &c)) return NULL;
+    mt_module *m = mti_model_new("bert", bert_forward, &c);
+    return mti_module_complete(m,
+                               m && mti_add_embedding(m, "wte", device, &c, c.vocab) &&
+                                   mt_module_add_child(m, "wpe", mti_positions_new(device, &c)) &&
+                                   mti_add_embedding(m, "tte", device, &c, c.token_types) &&
+                                   mti_add_norm(m, "ln", device, &c) && mti_add_dropout(m, &c) &&
+                                   mti_add_layers(m, device, &c) &&
+                                   mt_module_add_child(m, "head", head_new(device, &c)));
+}
+
+bool mti_is_bert(const mt_module *m) { return mti_module_runs(m, bert_forward); }
+
+/* ---- what is to be guessed ---- */
+
+mt_status mt_mask_tokens(const mt_model_config *config, uint64_t seed, size_t n,
+                         const int64_t *tokens, int64_t *input, int64_t *target)
+{
+    mt_model_config c;
+    if (n && (!tokens || !input || !target))
+        return mti_fail(MT_ERR_ARGUMENT, "mask_tokens: an argument is NULL");
+    if (!mti_config_resolve(config, MT_MODEL_BERT, &c)) return mt_last_status();
+    for (size_t i = 0; i < n; i++) {
+        mti_u32x4 r = mti_philox(seed, i);
+        int64_t token = tokens[i];
+        bool chosen = mti_u32_to_unit(r.v[0]) < 0.15f;
+        double how = (double)mti_u32_to_unit(r.v[1]);
+        target[i] = chosen ? token : MT_IGNORE;
+        input[i] = !chosen || how >= 0.9 ? token
+                   : how < 0.8           ? c.mask_token
+                               : (int64_t)(((uint64_t)r.v[2] << 32 | r.v[3]) % (uint64_t)c.vocab);
+    }
+    return MT_OK;
+}

@@ -1,0 +1,156 @@
+/* config_json.c: configurations as JSON, both ways over one table of fields. */
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <jansson.h>
+#include "nn/model.h"
+
+typedef enum form { INT, REAL, FLAG, KIND, NORM, NORM_KIND, MLP, ACT, ATTENTION, DTYPE } form;
+
+static const struct field {
+    const char *name;
+    form form;
+    size_t at;
+} fields[] = {
+#define FIELD(form, name)                                                                          \
+    {                                                                                              \
+#name, form, offsetof(mt_model_config, name)                                               \
+    }
+    FIELD(KIND, kind),      FIELD(INT, hidden),
+    FIELD(INT, heads),      FIELD(INT, kv_heads),
+    FIELD(INT, head_dim),   FIELD(INT, layers),
+    FIELD(INT, vocab),      FIELD(INT, context),
+    FIELD(INT, ffn),        FIELD(MLP, mlp),
+    FIELD(ACT, act),        FIELD(FLAG, inplace),
+    FIELD(NORM, norm),      FIELD(NORM_KIND, norm_kind),
+    FIELD(REAL, norm_eps),  FIELD(REAL, rope_theta),
+    FIELD(REAL, dropout),   FIELD(ATTENTION, attention),
+    FIELD(FLAG, causal),    FIELD(FLAG, untied),
+    FIELD(FLAG, no_bias),   FIELD(INT, token_types),
+    FIELD(INT, mask_token), FIELD(DTYPE, dtype),
+#undef FIELD
+};
+#define N_FIELDS (sizeof fields / sizeof fields[0])
+
+/* ---- writing ---- */
+
+static const char *choice_name(form f, const void *at)
+{
+    switch (f) {
+    case KIND: return mt_model_kind_name(*(const mt_model_kind *)at);
+    case NORM: return mt_norm_place_name(*(const mt_norm_place *)at);
+    case NORM_KIND: return mt_norm_kind_name(*(const mt_norm_kind *)at);
+    case MLP: return mt_mlp_kind_name(*(const mt_mlp_kind *)at);
+    case ACT: return mt_act_name(*(const mt_act *)at);
+    case ATTENTION: return mt_attention_form_name(*(const mt_attention_form *)at);
+    default: return mt_dtype_name(*(const mt_dtype *)at);
+    }
+}
+
+/* What of buf is left, and how much all of it takes. */
+typedef struct writer {
+    char *at;
+    size_t left, needed;
+} writer;
+
+static void put(writer *t, const char *fmt, ...) MT_PRINTF(2, 3);
+static void put(writer *t, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    size_t n = (size_t)vsnprintf(t->at, t->left, fmt, args);
+    va_end(args);
+    t->needed += n;
+    size_t used = n < t->left ? n : t->left;
+    t->at += used;
+    t->left -= used;
+}
+
+static void put_value(writer *t, const struct field *f, const void *at)
+{
+    if (f->form == INT)
+        put(t, "%" PRId64, *(const int64_t *)at);
+    else if (f->form == REAL)
+        put(t, "%.17g", *(const double *)at);
+    else if (f->form == FLAG)
+        put(t, "%s", *(const bool *)at ? "true" : "false");
+    else
+        put(t, "\"%s\"", choice_name(f->form, at));
+}
+
+mt_status mt_model_config_to_json(const mt_model_config *c, char *buf, size_t n_bytes)
+{
+    mt_status status = mt_model_config_check(c);
+    if (status != MT_OK) return status;
+    if (!buf) return mti_fail(MT_ERR_ARGUMENT, "config: nowhere to put the JSON");
+    writer t = {.at = buf, .left = n_bytes};
+    for (size_t i = 0; i < N_FIELDS; i++) {
+        put(&t, "%s\"%s\":", i ? "," : "{", fields[i].name);
+        put_value(&t, &fields[i], (const char *)c + fields[i].at);
+    }
+    put(&t, "}");
+    if (t.needed < n_bytes) return MT_OK;
+    return mti_fail(MT_ERR_ARGUMENT, "config: %zu bytes are too few for its JSON; need %zu",
+                    n_bytes, t.needed + 1);
+}
+
+/* ---- reading ---- */
+
+static bool wrong_type(const char *key, const char *need)
+{
+    return mti_fail_bool(MT_ERR_FORMAT, "config: \"%s\" must be %s", key, need);
+}
+
+static bool get_value(const struct field *f, const json_t *value, void *out)
+{
+    const char *word = json_string_value(value); /* NULL for other types; the parsers refuse it */
+    switch (f->form) {
+    case INT:
+        if (!json_is_integer(value)) return wrong_type(f->name, "a whole number");
+        *(int64_t *)out = (int64_t)json_integer_value(value);
+        return true;
+    case REAL:
+        if (!json_is_number(value)) return wrong_type(f->name, "a number");
+        *(double *)out = json_number_value(value);
+        return true;
+    case FLAG:
+        if (!json_is_boolean(value)) return wrong_type(f->name, "true or false");
+        *(bool *)out = json_is_true(value);
+        return true;
+    case KIND: return mt_model_kind_parse(word, out) == MT_OK;
+    case NORM: return mt_norm_place_parse(word, out) == MT_OK;
+    case NORM_KIND: return mt_norm_kind_parse(word, out) == MT_OK;
+    case MLP: return mt_mlp_kind_parse(word, out) == MT_OK;
+    case ACT: return mt_act_parse(word, out) == MT_OK;
+    case ATTENTION: return mt_attention_form_parse(word, out) == MT_OK;
+    case DTYPE: break;
+    }
+    return (word && mt_dtype_parse(word, out)) || wrong_type(f->name, "f32, f64, bf16 or f16");
+}
+
+static bool get_field(mt_model_config *c, const char *key, const json_t *value)
+{
+    for (size_t i = 0; i < N_FIELDS; i++)
+        if (!strcmp(key, fields[i].name))
+            return get_value(&fields[i], value, (char *)c + fields[i].at);
+    return mti_fail_bool(MT_ERR_FORMAT, "config: \"%s\" is no field", key);
+}
+
+mt_status mt_model_config_from_json(const char *text, mt_model_config *out)
+{
+    if (!text || !out) return mti_fail(MT_ERR_ARGUMENT, "config: the JSON is NULL");
+    json_error_t error;
+    json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, &error);
+    if (!root) return mti_fail(MT_ERR_FORMAT, "config: column %d: %s", error.column, error.text);
+    mt_model_config c = {0};
+    bool ok = json_is_object(root) || mti_fail_bool(MT_ERR_FORMAT, "config: is no JSON object");
+    void *at = ok ? json_object_iter(root) : NULL;
+    for (; ok && at; at = json_object_iter_next(root, at))
+        ok = get_field(&c, json_object_iter_key(at), json_object_iter_value(at));
+    json_decref(root);
+    if (!ok) return mt_last_status();
+    mt_status status = mt_model_config_check(&c);
+    if (status == MT_OK) *out = c;
+    return status;
+}

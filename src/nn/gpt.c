@@ -1,0 +1,37 @@
+/* gpt.c: i64 tokens [b,s] -> logits [b,s,v], with learned positions (Radford et al. 2019). */
+#include "nn/model.h"
+#include "memtape/ops.h"
+
+static mt_tensor *gpt_forward(mt_module *self, mt_tensor *tokens)
+{
+    const mti_model *model = mt_module_user(self);
+    if (!mti_check_tokens("gpt", tokens)) return NULL;
+    mt_tensor *position = mt_forward_child(self, "wpe", tokens);
+    mt_tensor *h = position ? mt_forward_child(self, "wte", tokens) : NULL;
+    mt_set(&h, mt_add(h, position)); /* [b,s,d] + [s,d] */
+    mt_release(position);
+    mt_set(&h, mt_forward_child(self, "drop", h));
+    h = mti_run_layers(self, h, 0, model->config.layers);
+    h = mti_wanted_rows(model, h);
+    if (mt_module_child(self, "ln_f")) mt_set(&h, mt_forward_child(self, "ln_f", h));
+    mt_set(&h, mt_module_child(self, "lm_head") ? mt_forward_child(self, "lm_head", h)
+                                                : mti_tied_head(self, "lm_head", h, NULL));
+    return h;
+}
+
+mt_module *mt_gpt_new(mt_device *device, const mt_model_config *config)
+{
+    mt_model_config c;
+    if (!mti_config_resolve(config, MT_MODEL_GPT, &c)) return NULL;
+    mt_module *m = mti_model_new("gpt", gpt_forward, &c);
+    return mti_module_complete(
+        m, m && mti_add_embedding(m, "wte", device, &c, c.vocab) &&
+               mt_module_add_child(m, "wpe", mti_positions_new(device, &c)) &&
+               mti_add_dropout(m, &c) && mti_add_layers(m, device, &c) &&
+               (c.norm == MT_NORM_POST || mti_add_norm(m, "ln_f", device, &c)) &&
+               (!c.untied || mt_module_add_child(m, "lm_head",
+                                                 mt_linear_new(device, c.dtype, c.hidden, c.vocab,
+                                                               false, MTI_INIT_STD))));
+}
+
+bool mti_is_gpt(const mt_module *m) { return mti_module_runs(m, gpt_forward); }

@@ -1,0 +1,32 @@
+/* llama.c: i64 tokens [b,s] -> logits [b,s,v], with rotary positions (Touvron et al. 2023). */
+#include "nn/model.h"
+#include "memtape/ops.h"
+
+static mt_tensor *llama_forward(mt_module *self, mt_tensor *tokens)
+{
+    const mti_model *model = mt_module_user(self);
+    if (!mti_check_tokens("llama", tokens)) return NULL;
+    if (mt_shape(tokens)[1] > model->config.context)
+        return mti_fail_null(MT_ERR_ARGUMENT, "llama: %lld tokens in a row; the context is %lld",
+                             (long long)mt_shape(tokens)[1], (long long)model->config.context);
+    mt_tensor *h = mt_forward_child(self, "wte", tokens);
+    mt_set(&h, mt_forward_child(self, "drop", h));
+    h = mti_run_layers(self, h, 0, model->config.layers);
+    h = mti_wanted_rows(model, h);
+    mt_set(&h, mt_forward_child(self, "ln_f", h));
+    mt_set(&h, mt_forward_child(self, "lm_head", h));
+    return h;
+}
+
+mt_module *mt_llama_new(mt_device *device, const mt_model_config *config)
+{
+    mt_model_config c;
+    if (!mti_config_resolve(config, MT_MODEL_LLAMA, &c)) return NULL;
+    mt_module *m = mti_model_new("llama", llama_forward, &c);
+    return mti_module_complete(
+        m, m && mti_add_embedding(m, "wte", device, &c, c.vocab) && mti_add_dropout(m, &c) &&
+               mti_add_layers(m, device, &c) && mti_add_norm(m, "ln_f", device, &c) &&
+               mti_add_linear(m, "lm_head", device, &c, c.hidden, c.vocab, MTI_INIT_STD));
+}
+
+bool mti_is_llama(const mt_module *m) { return mti_module_runs(m, llama_forward); }

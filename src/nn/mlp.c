@@ -1,0 +1,46 @@
+/* mlp.c: [..,d] -> [..,f] -> [..,d], with an activation between or a gate beside. */
+#include "nn/model.h"
+#include "memtape/ops.h"
+
+static mt_tensor *plain_forward(mt_module *self, mt_tensor *x)
+{
+    mt_tensor *h = mt_forward_child(self, "fc", x);
+    mt_set(&h, mt_forward_child(self, "act", h));
+    mt_set(&h, mt_forward_child(self, "proj", h));
+    mt_set(&h, mt_forward_child(self, "drop", h));
+    return h;
+}
+
+static mt_tensor *swiglu_forward(mt_module *self, mt_tensor *x)
+{
+    mt_tensor *gate = mt_forward_child(self, "gate", x);
+    mt_tensor *h = gate ? mt_forward_child(self, "up", x) : NULL;
+    mt_set(&h, mt_swiglu(gate, h));
+    mt_release(gate);
+    mt_set(&h, mt_forward_child(self, "down", h));
+    mt_set(&h, mt_forward_child(self, "drop", h));
+    return h;
+}
+
+static mt_module *swiglu_new(mt_device *device, const mt_model_config *c)
+{
+    mt_module *m = mt_module_new("mlp", swiglu_forward, NULL, NULL);
+    return mti_module_complete(
+        m, m && mti_add_linear(m, "gate", device, c, c->hidden, c->ffn, MTI_INIT_STD) &&
+               mti_add_linear(m, "up", device, c, c->hidden, c->ffn, MTI_INIT_STD) &&
+               mti_add_linear(m, "down", device, c, c->ffn, c->hidden, mti_residual_std(c)) &&
+               mti_add_dropout(m, c));
+}
+
+mt_module *mt_mlp_new(mt_device *device, const mt_model_config *config)
+{
+    mt_model_config c;
+    if (!mti_config_resolve(config, MT_MODEL_MLP, &c)) return NULL;
+    if (c.mlp == MT_MLP_SWIGLU) return swiglu_new(device, &c);
+    mt_module *m = mt_module_new("mlp", plain_forward, NULL, NULL);
+    return mti_module_complete(
+        m, m && mti_add_linear(m, "fc", device, &c, c.hidden, c.ffn, MTI_INIT_STD) &&
+               mt_module_add_child(m, "act", mt_activation_new(c.act, c.inplace)) &&
+               mti_add_linear(m, "proj", device, &c, c.ffn, c.hidden, mti_residual_std(&c)) &&
+               mti_add_dropout(m, &c));
+}

@@ -1,0 +1,79 @@
+/* model.h: what the files of the ready-made models share. Letters: b batch, s sequence, d hidden,
+ * a heads, k heads of keys and values, h the width of a head, f ffn, v vocabulary. */
+#ifndef MTI_MODEL_H
+#define MTI_MODEL_H
+
+#include "nn/nn.h"
+
+#define MTI_INIT_STD 0.02
+
+/* The position of name among names; -1 and an error that lists them. */
+int mti_choose(const char *what, const char *const *names, int n, const char *name);
+/* gpt, bert, llama: tokens in, logits out. */
+bool mti_is_whole(mt_model_kind kind);
+/* `config` as one of `kind`, with every "0: ..." filled in; checked. */
+bool mti_config_resolve(const mt_model_config *config, mt_model_kind kind, mt_model_config *c);
+
+/* ---- children, named; NULL on failure. c is resolved ---- */
+
+mt_module *mti_add_linear(mt_module *m, const char *name, mt_device *device,
+                          const mt_model_config *c, int64_t in, int64_t out, double std);
+mt_module *mti_add_norm(mt_module *m, const char *name, mt_device *device,
+                        const mt_model_config *c);
+mt_module *mti_add_embedding(mt_module *m, const char *name, mt_device *device,
+                             const mt_model_config *c, int64_t rows);
+mt_module *mti_add_dropout(mt_module *m, const mt_model_config *c);
+/* For projections into the residual stream: 2 per layer add up there. */
+double mti_residual_std(const mt_model_config *c);
+
+/* ---- whole models ---- */
+
+/* User data of a gpt, bert or llama. `last` is set while only the scores after the last token are
+ * wanted: what comes after the layers then sees [b,1,d]. */
+typedef struct mti_model {
+    mt_model_config config;
+    bool last;
+} mti_model;
+
+/* A module over a copy of c. */
+mt_module *mti_model_new(const char *kind, mt_forward_fn *forward, const mt_model_config *c);
+/* NULL if m is none of ours. */
+mti_model *mti_model_of(const mt_module *m);
+bool mti_is_gpt(const mt_module *m);
+bool mti_is_bert(const mt_module *m);
+bool mti_is_llama(const mt_module *m);
+bool mti_check_tokens(const char *who, const mt_tensor *tokens);
+/* h.0 .. h.(layers - 1), blocks. */
+bool mti_add_layers(mt_module *m, mt_device *device, const mt_model_config *c);
+/* Layers h.from .. h.(to - 1) one after the other; x is taken over. */
+mt_tensor *mti_run_layers(mt_module *m, mt_tensor *x, int64_t from, int64_t to);
+/* The last position alone, if only that is wanted: [b,s,d] -> [b,1,d], a view; x is taken over. */
+mt_tensor *mti_wanted_rows(const mti_model *model, mt_tensor *x);
+/* x w^T (+ bias) with the token embedding `wte` as w, in the scope of `name`. */
+mt_tensor *mti_tied_head(mt_module *m, const char *name, mt_tensor *x, mt_tensor *bias);
+
+/* Learned positions, rows [start, start + s) of a table: tokens [..,s] -> [s,d], a view. */
+mt_module *mti_positions_new(mt_device *device, const mt_model_config *c);
+/* Its user data, which says where a sequence starts; NULL if m is no such module. */
+int64_t *mti_positions_start(const mt_module *m);
+
+/* ---- attention over keys and values that were computed before ---- */
+
+/* User data of the "heads" of an attention: the core, softmax(q k^T) v. */
+typedef struct mti_heads {
+    int64_t n, n_kv, dim;
+    mt_attention_form form;
+    bool causal;
+    double rope_theta, dropout;
+    struct mti_kv_layer *kv; /* set while a cached forward runs, else NULL */
+} mti_heads;
+mti_heads *mti_heads_of(const mt_module *m); /* NULL if m is no such module */
+
+/* One layer of a KV cache (kv_cache.c). */
+typedef struct mti_kv_layer mti_kv_layer;
+/* How many positions came before. */
+int64_t mti_kv_start(const mti_kv_layer *layer);
+/* Appends *k and *v [b,k,t,h] and puts all that is cached, [b,k,start + t,h], in their place. */
+bool mti_kv_append(mti_kv_layer *layer, mt_tensor **k, mt_tensor **v);
+
+#endif
