@@ -223,5 +223,14 @@ const mti_backend mti_cuda_backend = {
     mti_cuda_sgd,
     mti_cuda_sum_squares,
     mti_cuda_scale_all,
+    mti_cuda_dropout_mask,
+    mti_cuda_pack_bits,
+    mti_cuda_unpack_bits,
+    mti_cuda_quantize,
+    mti_cuda_dequantize,
+    mti_cuda_lane_mean,
+    mti_cuda_entropy_rows,
+    mti_cuda_entropy_rows_backward,
+    mti_cuda_counted_mean,
 };
 }

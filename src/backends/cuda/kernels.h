@@ -77,6 +77,22 @@ bool mti_cuda_adamw(mti_ctx *ctx, const mti_opt_params *p, int n_items, const mt
 bool mti_cuda_sgd(mti_ctx *ctx, const mti_opt_params *p, int n_items, const mti_opt_item *items);
 bool mti_cuda_sum_squares(mti_ctx *ctx, int n_items, const mti_opt_item *items, double *out);
 bool mti_cuda_scale_all(mti_ctx *ctx, double factor, int n_items, const mti_opt_item *items);
+bool mti_cuda_dropout_mask(mti_ctx *ctx, double p, uint64_t seed, uint64_t offset,
+                           const mti_view *mask);
+bool mti_cuda_pack_bits(mti_ctx *ctx, const mti_view *x, const mti_view *bits);
+bool mti_cuda_unpack_bits(mti_ctx *ctx, const mti_view *bits, const mti_view *y);
+bool mti_cuda_quantize(mti_ctx *ctx, mti_code code, int64_t block, const mti_view *x,
+                       const mti_view *shift, const mti_view *codes, const mti_view *scales);
+bool mti_cuda_dequantize(mti_ctx *ctx, mti_code code, int64_t block, const mti_view *codes,
+                         const mti_view *scales, const mti_view *shift, const mti_view *y);
+bool mti_cuda_lane_mean(mti_ctx *ctx, const mti_view *x, const mti_view *y);
+bool mti_cuda_entropy_rows(mti_ctx *ctx, int64_t ignore, const mti_view *x, const mti_view *target,
+                           const mti_view *lse, const mti_view *loss);
+bool mti_cuda_entropy_rows_backward(mti_ctx *ctx, int64_t ignore, const mti_view *x,
+                                    const mti_view *target, const mti_view *lse,
+                                    const mti_view *scale, const mti_view *dx);
+bool mti_cuda_counted_mean(mti_ctx *ctx, int64_t ignore, int64_t classes, const mti_view *target,
+                           const mti_view *a, const mti_view *y);
 }
 
 /* blas.cu: what the products of a device hold. */

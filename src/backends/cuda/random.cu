@@ -185,6 +185,34 @@ extern "C" bool mti_cuda_dropout(mti_ctx *ctx, double p, uint64_t seed, uint64_t
     });
 }
 
+struct mti_dropout_mask_op {
+    enum { operands = 1, width = 8, unroll = 1 };
+    mti_draws draws;
+    uint32_t threshold;
+    template <int V> struct held {
+    };
+
+    template <int V> __device__ void load(const mti_walk<1> &, const int64_t *, held<V> &) const {}
+    template <int V>
+    __device__ void store(const mti_walk<1> &w, const int64_t *at, uint64_t i, held<V> &) const
+    {
+        uint32_t u[V];
+        mti_vec<uint8_t, V> mask;
+        draw<V>(draws, i, u);
+        MTI_UNROLL
+        for (int j = 0; j < V; j++) mask.v[j] = (u[j] >> 8) >= threshold;
+        mti_store(static_cast<uint8_t *>(w.data[0]) + at[0], mask);
+    }
+};
+
+extern "C" bool mti_cuda_dropout_mask(mti_ctx *ctx, double p, uint64_t seed, uint64_t offset,
+                                      const mti_view *mask)
+{
+    const mti_view *views[] = {mask};
+    return mti_map(ctx, mti_lay_out<1>(views, true),
+                   mti_dropout_mask_op{{seed, offset}, mti_drop_threshold(p)});
+}
+
 template <class T> struct mti_dropout_backward_op {
     enum { operands = 3, width = mti_width_of<T>(), unroll = 2 };
     mti_wide<T> scale;

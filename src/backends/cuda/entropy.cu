@@ -1,0 +1,192 @@
+/* entropy.cu: cross-entropy in pieces, for a loss whose logits exist a chunk of rows at a time. */
+#include "backends/cuda/kernels.h"
+#include "backends/cuda/softmax.cuh"
+
+/* ---- each row's log-sum-exp and loss ---- */
+
+struct entropy_rows_job {
+    mti_rowset x;
+    const int64_t *target;
+    int64_t ignore;
+    void *lse, *loss; /* f32, f64 for f64 */
+    int team_size;
+};
+
+/* A team has a row. */
+template <class T, mti_fit FIT> MTI_ROW_KERNEL(FIT) lse_of_rows(entropy_rows_job job)
+{
+    typedef mti_wide<T> A;
+    constexpr int ROOM = mti_room<T, FIT, MTI_SOFTMAX_HELD>;
+    MTI_SHARED(A, space[64]);
+    mti_team<A, FIT> team(job.team_size, space);
+    int64_t r = (int64_t)blockIdx.x * (blockDim.x / (unsigned)team.size) + team.number;
+    bool live = r < job.x.rows;
+    const T *start = mti_row_at<const T>(job.x, live ? r : 0);
+    int skew = mti_skew(start);
+    int64_t n = live ? job.x.n : 0, chunks = mti_chunks<T>(n, skew);
+    mti_row<const T> x(start, n, skew);
+    mti_softmax_stats<A> stats;
+    if constexpr (FIT == MTI_FIT_LONG) {
+        stats = mti_softmax_long_stats<T, FIT>(x, (A)1, chunks, skew, team);
+    } else {
+        A v[ROOM][mti_chunk_width<T>];
+        mti_softmax_take(x, (A)1, 0, skew, team, v);
+        stats = mti_softmax_held_stats<T, FIT, true>(team, chunks, v);
+    }
+    if (!live || team.rank != 0) return; /* no barriers below */
+    int64_t t = job.target[r];
+    A log_sum = mti_log_of(stats.sum);
+    bool counts = t != job.ignore && t >= 0 && t < n;
+    static_cast<A *>(job.lse)[r] = stats.top + log_sum;
+    static_cast<A *>(job.loss)[r] = counts ? log_sum - (mti_widen(start[t]) - stats.top) : (A)0;
+}
+
+template <class T> static bool rows_forward(mti_ctx *ctx, entropy_rows_job *job)
+{
+    bool aligned = mti_rowset_aligned(&job->x, sizeof(T));
+    mti_row_plan plan = mti_plan_rows(job->x.n, sizeof(T), aligned, MTI_SOFTMAX_HELD);
+    job->team_size = plan.size;
+    void (*entropy_rows)(entropy_rows_job) =
+        plan.fit == MTI_FIT_LANES   ? lse_of_rows<T, MTI_FIT_LANES>
+        : plan.fit == MTI_FIT_BLOCK ? lse_of_rows<T, MTI_FIT_BLOCK>
+                                    : lse_of_rows<T, MTI_FIT_LONG>;
+    return MTI_LAUNCH(ctx, entropy_rows, (unsigned)((job->x.rows + plan.teams - 1) / plan.teams),
+                      (unsigned)plan.threads, 0, *job);
+}
+
+extern "C" bool mti_cuda_entropy_rows(mti_ctx *ctx, int64_t ignore, const mti_view *x,
+                                      const mti_view *target, const mti_view *lse,
+                                      const mti_view *loss)
+{
+    entropy_rows_job job = {};
+    job.x = mti_rowset_of(x);
+    job.target = static_cast<const int64_t *>(target->data);
+    job.ignore = ignore;
+    job.lse = lse->data;
+    job.loss = loss->data;
+    if (job.x.rows == 0) return true;
+    return mti_for_float(x->dtype, [&](auto t) { return rows_forward<decltype(t)>(ctx, &job); });
+}
+
+/* ---- their gradient ---- */
+
+#define MAP_BLOCK  256
+#define MAP_CHUNKS 4 /* that a thread takes of one row */
+
+struct entropy_gradient_job {
+    mti_rowset x, dx;
+    const int64_t *target;
+    const void *lse, *scale;
+    int64_t ignore;
+    int team_size;
+};
+
+/* dx = (exp(x - lse) - onehot(target)) scale. Block (b, p) has piece p of the rows of its teams:
+ * MAP_CHUNKS chunks for every thread, all read before any is written, so dx may be x. */
+template <class T>
+__global__ void __launch_bounds__(MAP_BLOCK) gradient_of_rows(entropy_gradient_job job)
+{
+    typedef mti_wide<T> A;
+    constexpr int N = mti_chunk_width<T>;
+    int64_t r = (int64_t)blockIdx.x * (MAP_BLOCK / job.team_size) + threadIdx.x / job.team_size;
+    if (r >= job.x.rows) return; /* no barriers below */
+    int64_t n = job.x.n, t = job.target[r];
+    const T *start = mti_row_at<const T>(job.x, r);
+    int skew = mti_skew(start);
+    mti_row<const T> x(start, n, skew);
+    mti_row<T> dx(mti_row_at<T>(job.dx, r), n, skew);
+    bool counts = t != job.ignore;
+    A lse = static_cast<const A *>(job.lse)[r], scale = *static_cast<const A *>(job.scale);
+    int64_t first = (int64_t)blockIdx.y * MAP_CHUNKS * job.team_size;
+    first += threadIdx.x % (unsigned)job.team_size;
+    mti_vec<T, N> v[MAP_CHUNKS];
+    MTI_UNROLL
+    for (int i = 0; i < MAP_CHUNKS; i++)
+        if (counts) v[i] = x.fetch((first + i * job.team_size) * N - skew);
+    MTI_UNROLL
+    for (int i = 0; i < MAP_CHUNKS; i++) {
+        int64_t j = (first + i * job.team_size) * N - skew;
+        A out[N];
+        MTI_UNROLL
+        for (int k = 0; k < N; k++) {
+            A p = counts ? mti_exp_below((A)mti_widen(v[i].v[k]) - lse) : (A)0;
+            out[k] = counts ? (j + k == t ? p - 1 : p) * scale : (A)0;
+        }
+        dx.store(j, out);
+    }
+}
+
+template <class T> static bool rows_backward(mti_ctx *ctx, entropy_gradient_job *job)
+{
+    constexpr int N = mti_chunk_width<T>;
+    int64_t chunks = (job->x.n + 2 * N - 2) / N; /* wherever a row begins */
+    job->team_size = 1;
+    while (job->team_size < MAP_BLOCK && job->team_size < chunks) job->team_size *= 2;
+    int64_t teams = MAP_BLOCK / job->team_size, piece = (int64_t)MAP_CHUNKS * job->team_size;
+    dim3 grid((unsigned)((job->x.rows + teams - 1) / teams),
+              (unsigned)((chunks + piece - 1) / piece));
+    void (*entropy_rows_backward)(entropy_gradient_job) = gradient_of_rows<T>;
+    return MTI_LAUNCH(ctx, entropy_rows_backward, grid, MAP_BLOCK, 0, *job);
+}
+
+extern "C" bool mti_cuda_entropy_rows_backward(mti_ctx *ctx, int64_t ignore, const mti_view *x,
+                                               const mti_view *target, const mti_view *lse,
+                                               const mti_view *scale, const mti_view *dx)
+{
+    entropy_gradient_job job = {};
+    job.x = mti_rowset_of(x);
+    job.dx = mti_rowset_of(dx);
+    job.target = static_cast<const int64_t *>(target->data);
+    job.lse = lse->data;
+    job.scale = scale->data;
+    job.ignore = ignore;
+    if (job.x.rows == 0 || job.x.n == 0) return true;
+    return mti_for_float(x->dtype, [&](auto t) { return rows_backward<decltype(t)>(ctx, &job); });
+}
+
+/* ---- the mean over the rows that count ---- */
+
+#define MEAN_BLOCK 1024
+
+/* y = sum of a / targets that are not ignored; notes the first bad target. */
+template <class T, class U>
+__global__ void __launch_bounds__(MEAN_BLOCK)
+    mean_over_counted(const int64_t *target, int64_t rows, int64_t classes, int64_t ignore,
+                      const T *a, int64_t n, U *y, mti_desk *desk)
+{
+    MTI_SHARED(long long, counts[64]);
+    MTI_SHARED(double, sums[64]);
+    mti_team<long long, MTI_FIT_BLOCK> counters(MEAN_BLOCK, counts);
+    mti_team<double, MTI_FIT_BLOCK> adders(MEAN_BLOCK, sums);
+    long long count = 0;
+    double sum = 0;
+    for (int64_t r = threadIdx.x; r < rows; r += MEAN_BLOCK) {
+        int64_t t = target[r];
+        if (t == ignore) continue;
+        if (t < 0 || t >= classes)
+            mti_note_bad(desk, MTI_FAULT_TARGET, target, r, classes, ignore);
+        else
+            count++;
+    }
+    for (int64_t i = threadIdx.x; i < n; i += MEAN_BLOCK) sum += (double)mti_widen(a[i]);
+    count = counters.sum(count);
+    sum = adders.sum(sum);
+    if (threadIdx.x == 0) *y = mti_narrow<U>((mti_wide<U>)(sum / (double)count));
+}
+
+extern "C" bool mti_cuda_counted_mean(mti_ctx *ctx, int64_t ignore, int64_t classes,
+                                      const mti_view *target, const mti_view *a, const mti_view *y)
+{
+    return mti_for_float(a->dtype, [&](auto t) {
+        typedef decltype(t) T;
+        return mti_for_float(y->dtype, [&](auto u) {
+            typedef decltype(u) U;
+            void (*counted_mean)(const int64_t *, int64_t, int64_t, int64_t, const T *, int64_t,
+                                 U *, mti_desk *) = mean_over_counted<T, U>;
+            return MTI_LAUNCH(ctx, counted_mean, 1, MEAN_BLOCK, 0,
+                              static_cast<const int64_t *>(target->data), mti_view_count(target),
+                              classes, ignore, static_cast<const T *>(a->data), mti_view_count(a),
+                              static_cast<U *>(y->data), static_cast<mti_desk *>(ctx->fault));
+        });
+    });
+}
