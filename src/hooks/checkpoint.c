@@ -1,0 +1,324 @@
+/* checkpoint.c: run a function, keep what it takes to run it again, and run it again.
+ *
+ * A frame is a saved-tensor hook around the function: pack keeps nothing but the number of the
+ * save. The first unpack runs the function again, apart from the backward that asks, under a hook
+ * that collects: the i-th save then is what the i-th was. When the last one needed is there, the
+ * collecting hook fails the op that saved it, the function unwinds as after any failure, and the
+ * failure is forgotten. */
+#include <string.h>
+#include "hooks/checkpoint.h"
+#include "memtape/autocast.h"
+
+/* What the collecting hook returns to say that it has seen enough. No caller sees it. */
+#define ENOUGH ((mt_status)-1)
+
+static mti_trace_entry *entry_of(mti_frame *f, const void *state)
+{
+    return &f->entries.at[(uintptr_t)state];
+}
+
+static void frame_free(void *user)
+{
+    mti_frame *f = user;
+    mti_policy_release(f, 0);
+    mti_free(f->decisions.at);
+    for (size_t i = 0; i < f->entries.n; i++) mt_saved_free(f->entries.at[i].again);
+    mti_free(f->entries.at);
+    mti_free(f->seen.at);
+    for (int i = 0; f->in && i < f->n_in; i++) mt_saved_free(f->in[i].saved);
+    mti_free(f->in);
+    if (f->destroy) f->destroy(f->user);
+    mt_device_release(f->device);
+    mti_free(f);
+}
+
+/* ---- forward ---- */
+
+/* Keep nothing. */
+static mt_status on_pack(void *user, const mt_save_info *info, mt_tensor *t, mt_tensor **kept,
+                         void **state)
+{
+    mti_frame *f = user;
+    if (f->passing) {
+        *state = (void *)UINTPTR_MAX;
+        return MT_OK;
+    }
+    mti_trace_entry e;
+    if (!MTI_RESERVE(&f->entries) || !mti_trace_note(f, info, t, &e)) return mt_last_status();
+    e.alive = !e.parameter;
+    if (e.alive && !mti_report_saved(f, t)) return mt_last_status();
+    if (e.alive) *kept = NULL;
+    *state = (void *)(uintptr_t)f->entries.n;
+    f->entries.at[f->entries.n++] = e;
+    if (e.alive) f->n_live = f->entries.n;
+    return MT_OK;
+}
+
+static void on_drop(void *user, const mt_save_info *info, void *state)
+{
+    (void)info;
+    mti_frame *f = user;
+    if (state == (void *)UINTPTR_MAX) return;
+    mti_trace_entry *e = entry_of(f, state);
+    mt_saved_free(e->again);
+    e->again = NULL;
+    e->alive = false;
+    while (f->n_live && !f->entries.at[f->n_live - 1].alive) f->n_live--;
+    if (!f->first) mti_policy_release(f, f->n_live);
+}
+
+/* ---- once more ---- */
+
+static mt_status on_collect(void *user, const mt_save_info *info, mt_tensor *t, mt_tensor **kept,
+                            void **state)
+{
+    (void)state;
+    mti_frame *f = user;
+    mti_trace_entry now;
+    if (f->stopped) return ENOUGH;
+    if (!mti_trace_note(f, info, t, &now)) return mt_last_status();
+    if (!mti_trace_compare(f, f->at, &now)) return MT_ERR_STATE;
+    mti_trace_entry *e = &f->entries.at[f->at];
+    if (!e->parameter) *kept = NULL;
+    if (e->alive && !e->again && !(e->again = mt_saved_new(t, info))) return mt_last_status();
+    f->stopped = f->at++ == f->stop_at && !f->options.no_early_stop;
+    return f->stopped ? ENOUGH : MT_OK;
+}
+
+typedef struct tensors {
+    int n_in, n_out;
+    mt_tensor **in, **out;
+} tensors;
+
+static void release_tensors(tensors *t)
+{
+    for (int i = 0; t->in && i < t->n_in; i++) mt_release(t->in[i]);
+    for (int i = 0; t->in && i < t->n_out; i++) mt_release(t->out[i]);
+    mti_free(t->in);
+}
+
+/* The inputs without history, and room for the outputs. */
+static mt_status get_inputs(mti_frame *f, tensors *t)
+{
+    *t = (tensors){f->n_in, f->n_out, NULL, NULL};
+    t->in = mti_calloc((size_t)(f->n_in + f->n_out), sizeof *t->in);
+    if (!t->in) return mt_last_status();
+    t->out = t->in + f->n_in;
+    for (int i = 0; i < f->n_in; i++) {
+        mt_tensor *kept = mt_saved_get(f->in[i].saved);
+        t->in[i] = kept ? mt_detach(kept) : NULL;
+        mt_release(kept);
+        if (!t->in[i]) return mt_last_status();
+        mt_status status = mt_set_requires_grad(t->in[i], f->in[i].requires_grad);
+        if (status != MT_OK) return status;
+    }
+    return MT_OK;
+}
+
+/* Apart: recording, no hooks but ours. */
+static mt_status run_apart(void *user)
+{
+    static const mt_saved_hooks collecting = {.pack = on_collect};
+    mti_frame *f = user;
+    tensors t;
+    mt_status status = get_inputs(f, &t);
+    if (status == MT_OK) status = mt_push_saved_hooks(&collecting, f);
+    if (status == MT_OK && f->decisions.n) status = mt_push_op_hooks(&mti_checkpoint_op_hooks, f);
+    bool autocast = status == MT_OK && f->autocast;
+    if (autocast) status = mt_autocast_begin(f->autocast_dtype);
+    if (status == MT_OK) {
+        status = f->fn(f->user, f->n_in, t.in, f->n_out, t.out);
+        if (autocast) mt_autocast_end();
+    }
+    release_tensors(&t);
+    return status;
+}
+
+static void forget_again(mti_frame *f)
+{
+    for (size_t i = 0; i < f->entries.n; i++) {
+        mt_saved_free(f->entries.at[i].again);
+        f->entries.at[i].again = NULL;
+    }
+}
+
+static mt_status failed(const mti_frame *f, const char *when, mt_status status)
+{
+    if (status != MT_OK && mt_last_status() == MT_OK)
+        mti_fail(status, "checkpoint %s: its function failed%s (%s)", f->options.label, when,
+                 mt_status_name(status));
+    return status;
+}
+
+static mt_status run_again(mti_frame *f)
+{
+    uint64_t seed, offset;
+    bool clean = mt_last_status() == MT_OK;
+    f->again = true, f->stopped = false;
+    f->at = f->call = f->stop_at = 0;
+    for (size_t i = 0; i < f->entries.n; i++)
+        if (f->entries.at[i].alive && !f->entries.at[i].again) f->stop_at = i;
+    mt_rng_get(f->device, &seed, &offset);
+    if (!f->options.rng_as_it_is) mt_rng_set(f->device, f->seed, f->offset);
+    const mt_apart how = {.module = f->module, .recompute = true};
+    mt_status status = mt_run_apart(&how, run_apart, f);
+    mt_rng_set(f->device, seed, offset);
+    f->again = false;
+    if (f->stopped) {
+        if (clean) mt_clear_error(); /* only that we stopped it */
+        return MT_OK;
+    }
+    if (status == MT_OK && f->at < f->entries.n && !mti_trace_compare(f, f->at, NULL))
+        status = MT_ERR_STATE;
+    if (status != MT_OK) forget_again(f);
+    return failed(f, " when it was run again", status);
+}
+
+static mt_status on_unpack(void *user, const mt_save_info *info, mt_tensor **tensor, void *state)
+{
+    (void)info;
+    mti_frame *f = user;
+    if (state == (void *)UINTPTR_MAX || entry_of(f, state)->parameter) return MT_OK;
+    if (!entry_of(f, state)->again) {
+        mt_status status = run_again(f);
+        if (status != MT_OK) return status;
+    }
+    mti_trace_entry *e = entry_of(f, state);
+    *tensor = mt_saved_get(e->again);
+    mt_saved_free(e->again);
+    e->again = NULL;
+    return *tensor ? MT_OK : mt_last_status();
+}
+
+/* ---- making a frame ---- */
+
+static bool check(mt_checkpoint_fn *fn, int n_in, mt_tensor *const *inputs, int n_out,
+                  mt_tensor **outputs)
+{
+    if (!fn) return mti_fail_bool(MT_ERR_ARGUMENT, "checkpoint: the function is NULL");
+    if (n_in < 1 || n_out < 1 || !inputs || !outputs)
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "checkpoint: %d inputs, %d outputs; need at least one of each", n_in,
+                             n_out);
+    for (int i = 0; i < n_in; i++) {
+        if (!inputs[i]) /* the failure that made it NULL is there already, if there was one */
+            return mti_fail_bool(MT_ERR_ARGUMENT, "checkpoint: input %d is NULL", i);
+        if (mt_device_of(inputs[i]) != mt_device_of(inputs[0]))
+            return mti_fail_bool(MT_ERR_ARGUMENT,
+                                 "checkpoint: input %d lives on another device than input 0", i);
+    }
+    return true;
+}
+
+static bool save_inputs(mti_frame *f, mt_tensor *const *inputs)
+{
+    static const char *const letters[] = {"x0", "x1", "x2", "x3", "x4", "x5", "x6", "x7"};
+    f->in = mti_calloc((size_t)f->n_in, sizeof *f->in);
+    if (!f->in) return false;
+    for (int i = 0; i < f->n_in; i++) {
+        const mt_save_info info = {.op = "checkpoint",
+                                   .argument = f->n_in == 1 ? "x"
+                                               : i < 8      ? letters[i]
+                                                            : "x..",
+                                   .index = i,
+                                   .role = MT_SAVE_INPUT};
+        f->in[i].requires_grad = mt_requires_grad(inputs[i]);
+        f->in[i].saved = mt_saved_new(inputs[i], &info);
+        if (!f->in[i].saved) return false;
+    }
+    return true;
+}
+
+/* Takes user over. */
+static mti_frame *frame_new(mti_frame init, mt_tensor *const *inputs,
+                            const mt_checkpoint_options *options)
+{
+    mti_frame *f = mti_calloc(1, sizeof *f);
+    if (!f) {
+        if (init.destroy) init.destroy(init.user);
+        return NULL;
+    }
+    *f = init;
+    if (options) f->options = *options;
+    f->module = mt_scope_path();
+    const char *label = f->options.label ? f->options.label : f->module;
+    f->options.label = *label ? mti_intern(label) : "(no name)";
+    f->device = mt_device_retain(mt_device_of(inputs[0]));
+    f->autocast = mt_autocast_active(&f->autocast_dtype);
+    mt_rng_get(f->device, &f->seed, &f->offset);
+    if (f->options.label && (!mt_grad_mode() || save_inputs(f, inputs))) return f;
+    frame_free(f);
+    return NULL;
+}
+
+/* ---- running it ---- */
+
+static mt_status call(mti_frame *f, mt_tensor *const *inputs, mt_tensor **outputs)
+{
+    mt_status status = failed(f, "", f->fn(f->user, f->n_in, inputs, f->n_out, outputs));
+    for (int i = 0; status == MT_OK && i < f->n_out; i++)
+        if (!outputs[i])
+            status = mti_fail(MT_ERR_ARGUMENT, "checkpoint %s: its function left output %d NULL",
+                              f->options.label, i);
+    return status;
+}
+
+/* A checkpoint without a policy has a part in that of one around it. */
+static mt_status call_with_policy(mti_frame *f, mt_tensor *const *inputs, mt_tensor **outputs)
+{
+    f->outer = mt_find_op_hooks(&mti_checkpoint_op_hooks);
+    if (!f->options.policy && !f->outer) return call(f, inputs, outputs);
+    mt_status status = mt_push_op_hooks(&mti_checkpoint_op_hooks, f);
+    if (status != MT_OK) return status;
+    if (f->outer) f->outer->inner = f;
+    status = call(f, inputs, outputs);
+    mt_pop_op_hooks();
+    if (f->outer) f->outer->inner = NULL;
+    f->outer = NULL;
+    return status;
+}
+
+/* f becomes the hook's: it goes with the last tensor that the function's ops saved. */
+static mt_status run_frame(mti_frame *f, mt_tensor *const *inputs, mt_tensor **outputs)
+{
+    static const mt_saved_hooks hooks = {on_pack, on_unpack, on_drop, frame_free};
+    mt_status status = mt_push_saved_hooks(&hooks, f);
+    if (status != MT_OK) {
+        frame_free(f);
+        return status;
+    }
+    f->first = true;
+    mti_report_enter(f);
+    status = call_with_policy(f, inputs, outputs);
+    mt_status reported = mti_report_leave(f, status == MT_OK ? inputs : NULL);
+    f->first = false;
+    mt_pop_saved_hooks();
+    return status == MT_OK ? reported : status;
+}
+
+mt_status mt_checkpoint(mt_checkpoint_fn *fn, void *user, void (*destroy)(void *user), int n_in,
+                        mt_tensor *const *inputs, int n_out, mt_tensor **outputs,
+                        const mt_checkpoint_options *options)
+{
+    for (int i = 0; outputs && i < n_out; i++) outputs[i] = NULL;
+    if (!check(fn, n_in, inputs, n_out, outputs)) {
+        if (destroy) destroy(user);
+        return mt_last_status();
+    }
+    mti_frame *f = frame_new(
+        (mti_frame){.fn = fn, .user = user, .destroy = destroy, .n_in = n_in, .n_out = n_out},
+        inputs, options);
+    if (!f) return mt_last_status();
+    mt_status status;
+    if (mt_grad_mode()) {
+        status = run_frame(f, inputs, outputs);
+    } else {
+        status = call(f, inputs, outputs);
+        frame_free(f);
+    }
+    for (int i = 0; status != MT_OK && i < n_out; i++) {
+        mt_release(outputs[i]);
+        outputs[i] = NULL;
+    }
+    return status;
+}

@@ -1,0 +1,85 @@
+/* checkpoint.h: a frame, what one checkpointed call leaves behind. */
+#ifndef MTI_CHECKPOINT_FRAME_H
+#define MTI_CHECKPOINT_FRAME_H
+
+#include "base/base.h"
+#include "memtape/checkpoint.h"
+
+/* One act of saving within the function, in order. */
+typedef struct mti_trace_entry {
+    const char *op, *argument, *module;
+    mt_dtype dtype;
+    int rank;
+    int64_t shape[MT_MAX_RANK];
+    uint64_t digest; /* with options.check, on devices with data */
+    bool parameter;  /* left on the tape */
+    bool alive;      /* its node may still ask for it */
+    mt_saved *again; /* made again and not handed over yet */
+} mti_trace_entry;
+
+/* One call of an op under a policy, in order. */
+typedef struct mti_decision {
+    const char *op, *module;
+    mt_policy own, merged;
+    size_t position;       /* entries there were: it is needed while a later one is alive */
+    uint64_t seed, offset; /* of the generator after it */
+    uint64_t flops;
+    int n_outputs, n_kept;
+    mt_saved **kept; /* [n_kept]: outputs, then auxiliaries (NULL: not made); NULL: not kept */
+} mti_decision;
+
+typedef struct mti_kept_input {
+    mt_saved *saved;
+    bool requires_grad;
+} mti_kept_input;
+
+typedef struct mti_frame {
+    mt_checkpoint_fn *fn;
+    void *user;
+    void (*destroy)(void *user);
+    mt_checkpoint_options options; /* label interned */
+    const char *module;
+    mt_device *device; /* retained */
+    uint64_t seed, offset;
+    bool autocast;
+    mt_dtype autocast_dtype;
+    int n_in, n_out;
+    mti_kept_input *in;
+    MTI_VEC(mti_trace_entry) entries;
+    size_t n_live; /* entries behind the last that is alive are none */
+    bool first;    /* running for the first time */
+    /* while running again */
+    bool again, stopped;
+    size_t at, stop_at;
+    /* policies */
+    MTI_VEC(mti_decision) decisions;
+    size_t call;                     /* the next decision, while running again */
+    size_t n_kept;                   /* decisions behind hold nothing any more */
+    bool passing;                    /* what is saved now was kept by a policy: leave it */
+    struct mti_frame *outer, *inner; /* checkpoints around and inside, in forward */
+    /* report */
+    MTI_VEC(uint64_t) seen; /* serials of storages given up */
+    size_t inside_bytes, policy_bytes;
+} mti_frame;
+
+/* ---- checkpoint_trace.c ---- */
+
+/* *e: what is saved; t's digest if wanted. False when memory for the digest ran out. */
+bool mti_trace_note(const mti_frame *f, const mt_save_info *info, mt_tensor *t, mti_trace_entry *e);
+/* Whether `now` is what forward saved as number i; fails otherwise. now NULL: the end. */
+bool mti_trace_compare(const mti_frame *f, size_t i, const mti_trace_entry *now);
+
+/* ---- checkpoint_policy.c ---- */
+
+extern const mt_op_hooks mti_checkpoint_op_hooks;
+/* Let go of results that no entry below n_live needs. */
+void mti_policy_release(mti_frame *f, size_t n_live);
+
+/* ---- checkpoint_report.c ---- */
+
+/* Around forward; inputs NULL: it failed, and there is nothing to report. */
+void mti_report_enter(mti_frame *f);
+mt_status mti_report_leave(mti_frame *f, mt_tensor *const *inputs);
+bool mti_report_saved(mti_frame *f, const mt_tensor *t); /* count a storage once */
+
+#endif

@@ -1,0 +1,202 @@
+/* checkpoint_policy.c: results of ops that a checkpoint keeps, so that running its function again
+ * need not make them: hooks on ops ask the policy after each call in forward, and supply what was
+ * kept before the same call in backward. */
+#include <string.h>
+#include "hooks/checkpoint.h"
+#include "memtape/ops.h"
+
+static const char *const names[MT_POLICY_COUNT] = {"prefer recompute", "prefer save",
+                                                   "must recompute", "must save", "offload"};
+
+const char *mt_policy_name(mt_policy policy)
+{
+    return (unsigned)policy < MT_POLICY_COUNT ? names[policy] : "no policy";
+}
+
+/* No opinion: a checkpoint without a policy inside one that has. */
+#define NONE MT_POLICY_COUNT
+
+static bool is_must(mt_policy p) { return p >= MT_MUST_RECOMPUTE && p < MT_POLICY_COUNT; }
+static bool keeps(mt_policy p)
+{
+    return p == MT_PREFER_SAVE || p == MT_MUST_SAVE || p == MT_OFFLOAD;
+}
+
+static bool where_failed(const mt_op_call *call, const mti_frame *f, const char *what,
+                         mt_policy before, mt_policy now)
+{
+    return mti_fail_bool(MT_ERR_STATE, "checkpoint %s: policy for %s%s%s: %s: %s, then %s",
+                         f->options.label, call->op, *call->module ? " in " : "", call->module,
+                         what, mt_policy_name(before), mt_policy_name(now));
+}
+
+/* Autocast makes a parameter's copy when first it needs one, in forward perhaps outside of us. */
+static bool is_asked(const mt_op_call *call)
+{
+    return strcmp(call->op, "cast") != 0 || mt_storage_of(call->inputs[0]).category != MT_PARAMETER;
+}
+
+/* ---- what the policies say ---- */
+
+/* f's own answer. */
+static bool ask(mti_frame *f, const mt_op_call *call, mt_policy *answer)
+{
+    *answer = NONE;
+    if (f->again) {
+        if (f->call < f->decisions.n) *answer = f->decisions.at[f->call].own;
+        return true;
+    }
+    if (!f->options.policy) return true;
+    *answer = f->options.policy(f->options.policy_user, call);
+    return (unsigned)*answer < MT_POLICY_COUNT ||
+           mti_fail_bool(MT_ERR_ARGUMENT,
+                         "checkpoint %s: its policy answered %d for %s; need 0 to %d",
+                         f->options.label, (int)*answer, call->op, MT_POLICY_COUNT - 1);
+}
+
+/* Of all checkpoints around the call: a must beats a prefer, the innermost prefer wins. */
+static bool merge(mti_frame *f, const mt_op_call *call, mt_policy *merged)
+{
+    mti_frame *at = f;
+    while (at->outer) at = at->outer;
+    for (*merged = NONE; at; at = at->inner) {
+        mt_policy p;
+        if (!ask(at, call, &p)) return false;
+        if (is_must(p) && is_must(*merged) && p != *merged)
+            return where_failed(call, at, "two musts disagree, outer and inner", *merged, p);
+        if (p != NONE && (is_must(p) || !is_must(*merged))) *merged = p;
+    }
+    if (*merged == NONE) *merged = MT_PREFER_RECOMPUTE;
+    if (!call->in_place || !keeps(*merged)) return true;
+    if (*merged != MT_PREFER_SAVE)
+        return where_failed(call, f, "an op in place cannot be kept", *merged, MT_MUST_RECOMPUTE);
+    *merged = MT_PREFER_RECOMPUTE;
+    return true;
+}
+
+/* ---- keeping ---- */
+
+static void drop_kept(mti_decision *d)
+{
+    for (int i = 0; d->kept && i < d->n_kept; i++) mt_saved_free(d->kept[i]);
+    mti_free(d->kept);
+    d->kept = NULL;
+}
+
+void mti_policy_release(mti_frame *f, size_t n_live)
+{
+    /* A call at `position` made what entries from there on hold. */
+    while (f->n_kept && f->decisions.at[f->n_kept - 1].position >= n_live)
+        drop_kept(&f->decisions.at[--f->n_kept]);
+}
+
+static mt_op_info row_of(const char *op)
+{
+    for (int i = 0; i < mt_op_count(); i++)
+        if (!strcmp(mt_op_get(i).name, op)) return mt_op_get(i);
+    return (mt_op_info){.output = "y", .auxiliaries = {"aux", "aux", "aux"}};
+}
+
+/* Through the hooks around f: f's own, and those of checkpoints inside it, let it pass. */
+static bool keep_all(mti_frame *f, mti_decision *d, const mt_op_call *call,
+                     const mt_op_result *result)
+{
+    mt_op_info row = row_of(call->op);
+    bool away = d->merged == MT_OFFLOAD && f->options.away;
+    if (away) {
+        mt_saved_hooks hooks = *f->options.away;
+        hooks.destroy = NULL;
+        if (mt_push_saved_hooks(&hooks, f->options.away_user) != MT_OK) return false;
+    }
+    for (mti_frame *g = f; g; g = g->inner) g->passing = true;
+    bool ok = true;
+    for (int i = 0; ok && i < d->n_kept; i++) {
+        int aux = i - d->n_outputs;
+        mt_tensor *t = aux < 0 ? result->outputs[i] : result->auxiliaries[aux];
+        if (!t) continue;
+        const mt_save_info info = {.op = call->op,
+                                   .argument = aux < 0 ? row.output : row.auxiliaries[aux],
+                                   .index = aux < 0 ? i : aux,
+                                   .role = aux < 0 ? MT_SAVE_OUTPUT : MT_SAVE_AUX,
+                                   .module = call->module};
+        d->kept[i] = mt_saved_new(t, &info);
+        ok = d->kept[i];
+        f->policy_bytes += mt_storage_of(t).bytes;
+    }
+    for (mti_frame *g = f; g; g = g->inner) g->passing = false;
+    if (away) mt_pop_saved_hooks();
+    return ok;
+}
+
+static bool decide(mti_frame *f, const mt_op_call *call, const mt_op_result *result)
+{
+    mti_decision d = {.op = call->op,
+                      .module = call->module,
+                      .position = f->entries.n,
+                      .flops = call->flops,
+                      .n_outputs = call->n_outputs,
+                      .n_kept = call->n_outputs + call->n_auxiliaries};
+    if (!MTI_RESERVE(&f->decisions) || !ask(f, call, &d.own) || !merge(f, call, &d.merged))
+        return false;
+    mt_rng_get(f->device, &d.seed, &d.offset);
+    bool ok = true;
+    if (keeps(d.merged)) {
+        d.kept = mti_calloc((size_t)d.n_kept, sizeof *d.kept);
+        ok = d.kept && keep_all(f, &d, call, result);
+    }
+    f->decisions.at[f->decisions.n++] = d;
+    f->n_kept = f->decisions.n;
+    return ok;
+}
+
+/* ---- supplying ---- */
+
+/* The policy is asked as it was in forward and must say the same. */
+static bool same_call(mti_frame *f, const mti_decision *d, const mt_op_call *call)
+{
+    if (f->call >= f->decisions.n || strcmp(d->op, call->op) != 0 || d->module != call->module)
+        return mti_fail_bool(
+            MT_ERR_STATE, "checkpoint %s: running it again calls %s%s%s as op %zu; forward %s %s",
+            f->options.label, call->op, *call->module ? " in " : "", call->module, f->call,
+            f->call < f->decisions.n ? "called" : "made fewer calls: the last was",
+            f->decisions.at[f->call < f->decisions.n ? f->call : f->decisions.n - 1].op);
+    if (!f->options.policy) return true;
+    mt_op_call then = *call;
+    then.flops = d->flops;
+    mt_policy own = f->options.policy(f->options.policy_user, &then);
+    return own == d->own ||
+           where_failed(call, f, "it answers otherwise in backward than in forward", d->own, own);
+}
+
+static mt_status on_before(void *user, const mt_op_call *call, mt_op_result *supply, bool *supplied)
+{
+    mti_frame *f = user;
+    if (!f->again || !is_asked(call)) return MT_OK;
+    const mti_decision *d = f->decisions.at + f->call;
+    if (!same_call(f, d, call)) return mt_last_status();
+    if (!d->kept) return MT_OK;
+    for (int i = 0; i < d->n_kept; i++) {
+        if (!d->kept[i]) continue;
+        mt_tensor *t = mt_saved_get(d->kept[i]);
+        if (!t) return mt_last_status();
+        *(i < d->n_outputs ? &supply->outputs[i] : &supply->auxiliaries[i - d->n_outputs]) = t;
+    }
+    supply->flops = d->flops;
+    *supplied = true;
+    /* What the op would have drawn. */
+    if (!f->options.rng_as_it_is) mt_rng_set(f->device, d->seed, d->offset);
+    return MT_OK;
+}
+
+static mt_status on_after(void *user, const mt_op_call *call, const mt_op_result *result)
+{
+    mti_frame *f = user;
+    if (!is_asked(call)) return MT_OK;
+    if (f->again) {
+        f->call++;
+        return MT_OK;
+    }
+    return decide(f, call, result) ? MT_OK : mt_last_status();
+}
+
+const mt_op_hooks mti_checkpoint_op_hooks = {.before = on_before, .after = on_after};
