@@ -1,6 +1,7 @@
 /* option_config.c: from options to a model configuration. */
 #include <string.h>
 #include "cli/option_rows.h"
+#include "nn/model.h"
 
 /* Defaults that let everything be seen at a glance. */
 static const mt_model_config small_model = {.kind = MT_MODEL_GPT,
@@ -36,14 +37,14 @@ static bool sizes_fit(mti_options *o)
     const mt_model_config *c = &o->config;
     size_t e = mt_dtype_size(c->dtype), d = (size_t)c->hidden, tokens;
     size_t f = c->ffn ? (size_t)c->ffn : 4 * d, widest = f > 3 * d ? f : 3 * d;
-    bool gpt = c->kind == MT_MODEL_GPT, math = c->attention == MT_ATTENTION_MATH;
+    bool whole = mti_is_whole(c->kind), math = c->attention == MT_ATTENTION_MATH;
     const size_t heads = c->heads > 0 ? (size_t)c->heads : 1;
     bool ok = mti_mul_size((size_t)o->batch, (size_t)o->seq, &tokens);
     const size_t products[][4] = {
         {tokens, widest, e, 2},
-        {tokens, gpt ? (size_t)c->vocab : 1, e, 2},
-        {widest, d, e, gpt && c->layers ? (size_t)c->layers : 1},
-        {gpt ? (size_t)c->vocab : 1, d, e, 2},
+        {tokens, whole ? (size_t)c->vocab : 1, e, 2},
+        {widest, d, e, whole && c->layers ? (size_t)c->layers : 1},
+        {whole ? (size_t)c->vocab : 1, d, e, 2},
         {tokens, math ? (size_t)o->seq : 1, math ? heads : 1, e},
     };
     for (size_t i = 0; ok && i < sizeof products / sizeof *products; i++) {
@@ -57,7 +58,7 @@ static bool sizes_fit(mti_options *o)
         "the sizes overflow: batch %lld x seq %lld x hidden %lld is more than this machine "
         "can count bytes of; lower --batch, --seq, --hidden%s",
         (long long)o->batch, (long long)o->seq, (long long)c->hidden,
-        gpt ? ", --layers or --vocab" : "");
+        whole ? ", --layers or --vocab" : "");
 }
 
 bool mti_options_config(mti_options *o, const mt_model_config *base)
@@ -79,15 +80,13 @@ bool mti_options_config(mti_options *o, const mt_model_config *base)
     if (given[MTI_O_ATTENTION]) c.attention = o->attention;
     if (given[MTI_O_CAUSAL]) c.causal = o->causal;
     if (given[MTI_O_DTYPE]) c.dtype = o->dtype;
-    bool attends = c.kind != MT_MODEL_MLP, gpt = c.kind == MT_MODEL_GPT;
+    bool attends = c.kind != MT_MODEL_MLP, whole = mti_is_whole(c.kind);
     if (attends && c.heads == 0) c.heads = default_heads(c.hidden);
-    if (gpt) {
-        c.causal = true;
-        if (c.context == 0) c.context = o->seq;
-    }
+    if (whole && c.kind != MT_MODEL_BERT) c.causal = true;
+    if (whole && c.context == 0) c.context = o->seq;
     o->config = c;
     if (!meaningful(o, c.kind) || !sizes_fit(o)) return false;
-    if (gpt && o->seq > c.context)
+    if (whole && o->seq > c.context)
         return mti_options_refuse(o, "--seq %lld is longer than the model's context, %lld",
                                   (long long)o->seq, (long long)c.context);
     if (attends && c.hidden % c.heads)
@@ -111,7 +110,7 @@ static bool base_model(mti_options *o, const char *name, mt_model_config *base)
 {
     *base = small_model;
     if (o->verb != MTI_TRAIN && mt_model_kind_parse(name, &base->kind) == MT_OK) {
-        if (base->kind != MT_MODEL_GPT) base->layers = base->vocab = 0;
+        if (!mti_is_whole(base->kind)) base->layers = base->vocab = 0;
         return true;
     }
     mt_clear_error();
@@ -120,7 +119,7 @@ static bool base_model(mti_options *o, const char *name, mt_model_config *base)
         return true;
     }
     mt_clear_error();
-    char list[256] = "";
+    char list[512] = "";
     for (int k = 0; o->verb != MTI_TRAIN && k < MT_MODEL_KIND_COUNT; k++)
         snprintf(list + strlen(list), sizeof list - strlen(list), "%s, ",
                  mt_model_kind_name((mt_model_kind)k));
@@ -141,7 +140,7 @@ bool mti_options_complete(mti_options *o)
         return mti_options_refuse(o, "--data is missing; give a file to learn from");
     if (o->verb == MTI_TRAIN && o->given[MTI_O_SAVE_EVERY] && !o->save)
         return mti_options_refuse(o, "--save-every needs --save: where to?");
-    if (*mti_verb_get(o->verb)->args && !o->model)
+    if (mti_verb_builds(o->verb) && *mti_verb_get(o->verb)->args && !o->model)
         return mti_options_refuse(o,
                                   "MODEL is missing; give mlp, attention, block, gpt or a preset");
     if (o->verb == MTI_TRAIN && o->resume) return true; /* the model is in the file */

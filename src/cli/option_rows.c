@@ -22,6 +22,10 @@ static const mti_verb_info verbs[MTI_VERB_COUNT] = {
     [MTI_EXPLAIN] = {"explain", "MODEL", "the tape op by op: what is saved and why",
                      "Runs the forward pass of MODEL (mlp, attention, block, gpt or a preset) and "
                      "walks through its tape, op by op."},
+    [MTI_AUDIT] = {"audit", "[OP]", "what every op keeps, and whether it has to",
+                   "Runs each op of the table (or one) with every set of wanted gradients, hands "
+                   "back every kept tensor altered, and compares the gradients: a part whose loss "
+                   "changes nothing need not be kept. Names cheaper ways."},
 };
 
 const mti_verb_info *mti_verb_get(mti_verb verb) { return &verbs[verb]; }
@@ -42,9 +46,11 @@ mti_verb mti_verb_find(const char *name)
 #define EVERY   ((1u << MTI_VERB_COUNT) - 1)
 
 #define M(model) (1u << MT_MODEL_##model)
-#define ANY      (M(GPT) | M(BLOCK) | M(ATTENTION) | M(MLP))
-#define ATTENDS  (M(GPT) | M(BLOCK) | M(ATTENTION))
-#define FEEDS    (M(GPT) | M(BLOCK) | M(MLP))
+#define WHOLE    (M(GPT) | M(BERT) | M(LLAMA))
+#define ANY      (WHOLE | M(BLOCK) | M(ATTENTION) | M(MLP))
+#define ATTENDS  (WHOLE | M(BLOCK) | M(ATTENTION))
+#define FEEDS    (WHOLE | M(BLOCK) | M(MLP))
+#define ACTS     (FEEDS & ~M(LLAMA)) /* a llama's MLP is gated */
 
 #define AT(field) offsetof(mti_options, field)
 #define EXTENT    1, 1e12 /* of a dimension: products are checked apart */
@@ -98,13 +104,13 @@ const mti_option_row mti_option_rows[] = {
      "width of the model"},
     {MTI_O_HEADS, 'a', "heads", "N", MTI_INT, AT(heads), BUILDS, ATTENDS, EXTENT,
      "attention heads; they divide --hidden"},
-    {MTI_O_LAYERS, 'l', "layers", "N", MTI_INT, AT(layers), BUILDS, M(GPT), 1, 1e6, "blocks"},
-    {MTI_O_VOCAB, 0, "vocab", "N", MTI_INT, AT(vocab), LOOKS, M(GPT), EXTENT, "tokens there are"},
+    {MTI_O_LAYERS, 'l', "layers", "N", MTI_INT, AT(layers), BUILDS, WHOLE, 1, 1e6, "blocks"},
+    {MTI_O_VOCAB, 0, "vocab", "N", MTI_INT, AT(vocab), LOOKS, WHOLE, EXTENT, "tokens there are"},
     {MTI_O_FFN, 0, "ffn", "N", MTI_INT, AT(ffn), BUILDS, FEEDS, EXTENT,
      "width inside the MLP (default: four times --hidden)"},
-    {MTI_O_ACT, 0, "act", "NAME", MTI_CHOICE, 0, BUILDS, FEEDS, 0, 0,
+    {MTI_O_ACT, 0, "act", "NAME", MTI_CHOICE, 0, BUILDS, ACTS, 0, 0,
      "relu, leaky_relu, gelu (default), gelu_tanh, silu, tanh, sigmoid"},
-    {MTI_O_INPLACE, 0, "inplace", NULL, MTI_FLAG, AT(inplace), BUILDS, FEEDS, 0, 0,
+    {MTI_O_INPLACE, 0, "inplace", NULL, MTI_FLAG, AT(inplace), BUILDS, ACTS, 0, 0,
      "let relu or leaky_relu overwrite their input"},
     {MTI_O_NORM, 0, "norm", "PLACE", MTI_CHOICE, 0, BUILDS, M(GPT) | M(BLOCK), 0, 0,
      "pre (default) or post"},
@@ -112,8 +118,8 @@ const mti_option_row mti_option_rows[] = {
      "probability, below 1 (default 0)"},
     {MTI_O_ATTENTION, 0, "attention", "FORM", MTI_CHOICE, 0, BUILDS, ATTENDS, 0, 0,
      "flash (default): by blocks; math: every intermediate visible"},
-    {MTI_O_CAUSAL, 0, "causal", NULL, MTI_FLAG, AT(causal), LOOKS, ATTENDS, 0, 0,
-     "no position sees a later one (a gpt is always causal)"},
+    {MTI_O_CAUSAL, 0, "causal", NULL, MTI_FLAG, AT(causal), LOOKS, ATTENDS & ~M(BERT), 0, 0,
+     "no position sees a later one (a gpt or llama is always causal)"},
     {MTI_O_DTYPE, 0, "dtype", "TYPE", MTI_CHOICE, 0, BUILDS, ANY, 0, 0,
      "f32 (default), bf16, f16 or f64"},
     {MTI_O_OPTIMIZER, 0, "optimizer", "NAME", MTI_CHOICE, 0, V(PROFILE), ANY, 0, 0,
@@ -124,7 +130,7 @@ const mti_option_row mti_option_rows[] = {
      "of weights, data order and sampling (default 1)"},
     {MTI_O_THREADS, 0, "threads", "N", MTI_INT, AT(threads), EVERY, ANY, 1, 1024,
      "for the kernels (default: one per core)"},
-    {MTI_O_JSON, 0, "json", "FILE", MTI_TEXT, AT(json), V(PROFILE), ANY, 0, 0,
+    {MTI_O_JSON, 0, "json", "FILE", MTI_TEXT, AT(json), V(PROFILE) | V(AUDIT), ANY, 0, 0,
      "write the result as one JSON object; - is standard output, and then no text"},
     {MTI_O_QUIET, 'q', "quiet", NULL, MTI_FLAG, AT(quiet), EVERY, ANY, 0, 0,
      "only results and errors"},

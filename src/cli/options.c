@@ -133,8 +133,8 @@ static error_t parse_key(int key, char *arg, struct argp_state *state)
             return 0;
         }
         if (model)
-            mti_options_refuse(o, "\"%.80s\": one MODEL is enough, and it is \"%.80s\" already",
-                               arg, o->model);
+            mti_options_refuse(o, "\"%.80s\": one %s is enough, and it is \"%.80s\" already", arg,
+                               o->verb == MTI_AUDIT ? "OP" : "MODEL", o->model);
         else
             mti_options_refuse(o, "\"%.80s\": not an option, and nothing else is taken", arg);
         return EINVAL;

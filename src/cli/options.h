@@ -15,6 +15,7 @@ typedef enum mti_verb {
     MTI_GENERATE,
     MTI_PROFILE,
     MTI_EXPLAIN,
+    MTI_AUDIT,
     MTI_VERB_COUNT
 } mti_verb;
 
@@ -75,7 +76,7 @@ typedef struct mti_options {
 
     /* The model: kind and preset from the MODEL argument or --preset; `config` is complete and
      * checked after a successful parse of a verb that builds one. */
-    const char *model, *preset;
+    const char *model, *preset; /* audit: `model` is the op */
     mt_model_config config;
     int64_t batch, seq;
     mti_optimizer_choice optimizer;

@@ -79,6 +79,7 @@ mt_op_info mt_op_get(int i)
                         .autocast = op->flags & MTI_LOW    ? "low"
                                     : op->flags & MTI_FULL ? "f32"
                                                            : "widest"};
+    memcpy(info.keep, op->keep, sizeof info.keep);
     memcpy(info.inputs, op->in, sizeof info.inputs);
     memcpy(info.auxiliaries, op->aux, sizeof info.auxiliaries);
     return info;

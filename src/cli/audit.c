@@ -1,0 +1,252 @@
+/* audit.c: `memtape audit [OP]`: what each op keeps for each set of wanted gradients, what happens
+ * without it, and what would be cheaper. */
+#include <math.h>
+#include <string.h>
+#include "cli/audit.h"
+#include "cli/verbs.h"
+#include "memtape/ops.h"
+#include "report/json.h"
+#include "report/report.h"
+
+/* "dx dw" */
+static const char *wanted(char *buf, size_t size, const mti_op_audit *a, unsigned want)
+{
+    size_t n = 0;
+    *buf = 0;
+    mt_op_info info = {0};
+    for (int i = 0; i < mt_op_count(); i++)
+        if (!strcmp(mt_op_get(i).name, a->of->op)) info = mt_op_get(i);
+    for (int i = 0; i < a->of->n_in && n < size; i++) {
+        const char *letter = info.inputs[i] ? info.inputs[i] : info.inputs[0]; /* cat: all alike */
+        if (want >> i & 1)
+            n += (size_t)snprintf(buf + n, size - n, "%sd%s", n ? " " : "", letter ? letter : "in");
+    }
+    return buf;
+}
+
+/* ---- text ---- */
+
+static void kept_cells(mti_table *t, const mti_op_audit *a, const mti_audit_kept *k)
+{
+    static const char *const roles[] = {"input", "output", "aux"};
+    char shape[MTI_SHAPE_TEXT];
+    mti_table_cell(t, "%s", k->argument);
+    mti_table_cell(t, "%s", roles[k->role]);
+    mti_table_cell(t, "%s", mti_shape_text(shape, k->rank, k->shape));
+    if (k->parameter)
+        mti_table_cell(t, "parameter");
+    else
+        mti_table_bytes(t, (int64_t)k->bytes);
+    if (!k->needed)
+        mti_table_cell(t, "NOT NEEDED");
+    else if (isfinite(k->difference))
+        mti_table_cell(t, "%.2g", k->difference);
+    else
+        mti_table_cell(t, "not finite");
+    mti_table_cell(t, "%s", k->altered);
+    const mti_cheaper *way = mti_audit_cheaper(a->of->op, k, 0);
+    if (!way) {
+        mti_table_skip(t, 2);
+        return;
+    }
+    mti_table_bytes(t, (int64_t)mti_cheaper_bytes(way, k));
+    mti_table_cell(t, "%s: %s", mti_cheaper_name(way->kind), way->text);
+}
+
+static void set_rows(mti_table *t, const mti_op_audit *a, const mti_audit_set *s, bool first)
+{
+    char want[64];
+    wanted(want, sizeof want, a, s->want);
+    for (int i = 0; i < s->n_kept; i++) {
+        if (!s->kept[i].needed) mti_table_ink(t, MTI_BAD);
+        mti_table_cell(t, "%s", first && i == 0 ? a->of->op : "");
+        mti_table_cell(t, "%s", i ? "" : want);
+        kept_cells(t, a, &s->kept[i]);
+    }
+    if (s->n_kept) return;
+    mti_table_ink(t, MTI_DIM);
+    mti_table_cell(t, "%s", first ? a->of->op : "");
+    mti_table_cell(t, "%s", want);
+    mti_table_cell(t, "nothing");
+    mti_table_skip(t, 7);
+}
+
+/* Of many ops, each gradient by itself and all together; of one op, every set. */
+static bool shown(const mti_op_audit *a, int set, bool all)
+{
+    unsigned want = a->sets[set].want;
+    return all || set == a->n_sets - 1 || (want & (want - 1)) == 0;
+}
+
+static bool print_table(const mti_op_audit *audits, size_t n, bool all, FILE *out,
+                        const mti_style *style)
+{
+    static const char *const headings[] = {"op",    "for",      "keeps",   "its",   "shape",
+                                           "bytes", "off by *", "altered", "bytes", "cheaper"};
+    mti_table *t = mti_table_new("lllllrrlre", headings);
+    for (size_t i = 0; i < n; i++) {
+        if (*audits[i].of->how) {
+            mti_table_ink(t, MTI_DIM);
+            mti_table_note(t, 0, "%s, %s:", audits[i].of->op, audits[i].of->how);
+        }
+        for (int j = 0; j < audits[i].n_sets; j++)
+            if (shown(&audits[i], j, all)) set_rows(t, &audits[i], &audits[i].sets[j], j == 0);
+    }
+    mt_status status = mti_table_print(t, out, style);
+    mti_table_free(t);
+    return status == MT_OK;
+}
+
+/* One op in full: its formula, its reason, and every cheaper way. */
+static void print_op(const mti_op_audit *a, FILE *out, const mti_style *style)
+{
+    for (int i = 0; i < mt_op_count(); i++) {
+        mt_op_info info = mt_op_get(i);
+        if (strcmp(info.name, a->of->op) != 0) continue;
+        mti_inked(out, style, MTI_BOLD, "%s", info.name);
+        fprintf(out, "  %s\n", info.formula);
+        mti_print_wrapped(out, 2, style->width, info.why);
+    }
+}
+
+static void print_ways(const mti_op_audit *a, FILE *out, const mti_style *style)
+{
+    const mti_audit_set *all = &a->sets[a->n_sets - 1]; /* every gradient that there can be */
+    if (a->n_sets == 0 || all->n_kept == 0) return;
+    mti_heading(out, style, "Cheaper ways");
+    for (int i = 0; i < all->n_kept; i++) {
+        const mti_audit_kept *k = &all->kept[i];
+        char is[MTI_NUMBER], would[MTI_NUMBER];
+        const mti_cheaper *way;
+        for (size_t n = 0; (way = mti_audit_cheaper(a->of->op, k, n)); n++)
+            fprintf(out, "  %s  %s -> %s bytes  %s: %s\n", k->argument,
+                    mti_thousands(is, (int64_t)k->bytes),
+                    mti_thousands(would, (int64_t)mti_cheaper_bytes(way, k)),
+                    mti_cheaper_name(way->kind), way->text);
+    }
+}
+
+static void print_findings(const mti_op_audit *audits, size_t n, FILE *out, const mti_style *style)
+{
+    int n_kept = 0, n_findings = 0;
+    for (size_t i = 0; i < n; i++) {
+        n_findings += audits[i].n_findings;
+        for (int j = 0; j < audits[i].n_sets; j++) n_kept += audits[i].sets[j].n_kept;
+    }
+    fputs("\n", out);
+    mti_print_wrapped(out, 0, style->width,
+                      "* |g' - g| / |g| over the wanted gradients, g' being what backward made of "
+                      "the kept tensor altered. Bytes are those of the example's shapes, in f32.");
+    fprintf(out, "%d kept tensors altered, %d of them without effect\n", n_kept, n_findings);
+}
+
+static bool print_audits(const mti_op_audit *audits, size_t n, const mti_options *o)
+{
+    mti_style style = mti_style_of(stdout);
+    if (style.width < 132 && !style.live) style.width = 132;
+    if (o->model && !o->quiet) {
+        print_op(&audits[0], stdout, &style);
+        fputs("\n", stdout);
+    }
+    if (!print_table(audits, n, o->model != NULL, stdout, &style)) return false;
+    if (o->model && !o->quiet) print_ways(&audits[0], stdout, &style);
+    if (!o->quiet) print_findings(audits, n, stdout, &style);
+    return true;
+}
+
+/* ---- JSON ---- */
+
+static json_t *kept_json(const mti_op_audit *a, const mti_audit_kept *k)
+{
+    static const char *const roles[] = {"input", "output", "aux"};
+    json_t *j = json_object(), *shape = json_array(), *ways = json_array();
+    mti_json_put_text(j, "name", k->argument);
+    mti_json_put_text(j, "role", roles[k->role]);
+    for (int d = 0; d < k->rank; d++) mti_json_push(shape, json_integer(k->shape[d]));
+    mti_json_put(j, "shape", shape);
+    mti_json_put_text(j, "dtype", mt_dtype_name(k->dtype));
+    mti_json_put_int(j, "bytes", k->bytes);
+    mti_json_put(j, "parameter", json_boolean(k->parameter));
+    mti_json_put(j, "needed", json_boolean(k->needed));
+    mti_json_put_text(j, "altered", k->altered);
+    mti_json_put(j, "difference", isfinite(k->difference) ? json_real(k->difference) : json_null());
+    const mti_cheaper *way;
+    for (size_t n = 0; (way = mti_audit_cheaper(a->of->op, k, n)); n++) {
+        json_t *w = json_object();
+        mti_json_put_text(w, "kind", mti_cheaper_name(way->kind));
+        mti_json_put_text(w, "text", way->text);
+        mti_json_put_int(w, "bytes", mti_cheaper_bytes(way, k));
+        mti_json_push(ways, w);
+    }
+    mti_json_put(j, "cheaper", ways);
+    return j;
+}
+
+static json_t *audit_json(const mti_op_audit *a)
+{
+    json_t *j = json_object(), *sets = json_array();
+    mti_json_put_text(j, "op", a->of->op);
+    mti_json_put_text(j, "how", a->of->how);
+    for (int i = 0; i < a->n_sets; i++) {
+        const mti_audit_set *s = &a->sets[i];
+        char want[64];
+        json_t *set = json_object(), *kept = json_array();
+        mti_json_put_text(set, "wants", wanted(want, sizeof want, a, s->want));
+        mti_json_put_int(set, "bytes", s->bytes);
+        for (int k = 0; k < s->n_kept; k++) mti_json_push(kept, kept_json(a, &s->kept[k]));
+        mti_json_put(set, "keeps", kept);
+        mti_json_push(sets, set);
+    }
+    mti_json_put(j, "sets", sets);
+    mti_json_put_int(j, "findings", (uint64_t)a->n_findings);
+    return j;
+}
+
+static bool write_json(const mti_op_audit *audits, size_t n, const char *path)
+{
+    json_t *j = json_object(), *ops = json_array();
+    mti_json_put_text(j, "schema", "memtape.audit/1");
+    for (size_t i = 0; i < n; i++) mti_json_push(ops, audit_json(&audits[i]));
+    mti_json_put(j, "ops", ops);
+    return mti_json_write(j, path) == MT_OK;
+}
+
+/* ---- the verb ---- */
+
+/* Bad names are a usage error like any other. */
+static bool known(const mti_options *o)
+{
+    if (!o->model) return true;
+    for (size_t i = 0; i < mti_n_audit_cases; i++)
+        if (!strcmp(mti_audit_cases[i].op, o->model)) return true;
+    fprintf(stderr, "memtape audit: OP: \"%.80s\" is no good; give one of ", o->model);
+    for (int i = 0; i < mt_op_count(); i++)
+        fprintf(stderr, "%s%s", i ? ", " : "", mt_op_get(i).name);
+    fputs("\n", stderr);
+    return false;
+}
+
+static bool run_all(mti_op_audit *audits, size_t *n, const mti_options *o)
+{
+    mt_device *device = mti_open_device(o);
+    bool ok = device != NULL;
+    for (size_t i = 0; ok && i < mti_n_audit_cases; i++) {
+        const mti_audit_case *c = &mti_audit_cases[i];
+        if (!o->model || !strcmp(c->op, o->model))
+            ok = mti_audit_run(&audits[(*n)++], c, device, (uint64_t)o->seed);
+    }
+    mt_device_release(device);
+    return ok;
+}
+
+int mti_audit(const mti_options *o)
+{
+    if (!known(o)) return MTI_EXIT_USAGE;
+    size_t n = 0;
+    mti_op_audit *audits = mti_calloc(mti_n_audit_cases, sizeof *audits);
+    bool to_stdout = o->json && !strcmp(o->json, "-");
+    bool ok = audits && run_all(audits, &n, o) && (to_stdout || print_audits(audits, n, o)) &&
+              (!o->json || write_json(audits, n, o->json));
+    mti_free(audits);
+    return ok ? MTI_EXIT_OK : mti_report_failure(o);
+}

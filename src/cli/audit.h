@@ -1,0 +1,86 @@
+/* audit.h: what an op keeps for each set of wanted gradients, and whether it has to: every kept
+ * tensor is handed back altered, and the gradients are compared. */
+#ifndef MTI_CLI_AUDIT_H
+#define MTI_CLI_AUDIT_H
+
+#include "memtape/memtape.h"
+
+#define MTI_AUDIT_INPUTS 4
+#define MTI_AUDIT_KEPT   8
+#define MTI_AUDIT_SETS   ((1 << MTI_AUDIT_INPUTS) - 1) /* of wanted gradients, none left out */
+
+/* ---- what is run ---- */
+
+typedef struct mti_audit_input {
+    int rank;
+    int64_t shape[4];
+    int64_t below; /* i64 values in [0, below); 0: f32 ... */
+    double lo, hi; /* ... values in [lo, hi) */
+    bool parameter;
+} mti_audit_input;
+
+/* A call of one op. What other ops in it keep is not counted. */
+typedef struct mti_audit_case {
+    const char *op;
+    const char *how; /* "p = 0.1"; "" where there is nothing to say */
+    mt_tensor *(*call)(mt_tensor **in);
+    int n_in;
+    mti_audit_input in[MTI_AUDIT_INPUTS];
+} mti_audit_case;
+
+/* One or more for each row of the op table. */
+extern const mti_audit_case mti_audit_cases[];
+extern const size_t mti_n_audit_cases;
+
+/* Another way to get at what is kept. */
+typedef enum mti_cheaper_kind {
+    MTI_CHEAPER_OUTPUT,    /* told from the output, which the next op often keeps: 0 bytes */
+    MTI_CHEAPER_BITS,      /* one bit an element */
+    MTI_CHEAPER_SEED,      /* made again from seed and offset: 16 bytes */
+    MTI_CHEAPER_HALF,      /* half the bytes: a narrower type, or one tensor for two */
+    MTI_CHEAPER_RECOMPUTE, /* made again from what is there: 0 bytes, and time */
+    MTI_CHEAPER_COUNT
+} mti_cheaper_kind;
+
+typedef struct mti_cheaper {
+    const char *op, *argument;
+    mti_cheaper_kind kind;
+    const char *text;
+} mti_cheaper;
+const char *mti_cheaper_name(mti_cheaper_kind kind);
+
+/* ---- what comes out ---- */
+
+typedef struct mti_audit_kept {
+    const char *argument;
+    mt_save_role role;
+    int index;
+    mt_dtype dtype;
+    int rank;
+    int64_t shape[MT_MAX_RANK];
+    size_t bytes;        /* of its storage */
+    bool parameter;      /* which would be there anyway: not counted */
+    const char *altered; /* "reversed", "zeroed", "next value": what was done to it */
+    double difference;   /* |g' - g| / |g| over the wanted gradients; INFINITY where not finite */
+    bool needed;         /* some alteration changed a gradient */
+} mti_audit_kept;
+
+typedef struct mti_audit_set {
+    unsigned want; /* bit i: the gradient of input i */
+    size_t bytes;  /* of the distinct storages kept, parameters left out */
+    int n_kept;
+    mti_audit_kept kept[MTI_AUDIT_KEPT];
+} mti_audit_set;
+
+typedef struct mti_op_audit {
+    const mti_audit_case *of;
+    int n_sets, n_findings; /* kept parts that no alteration of changed anything */
+    mti_audit_set sets[MTI_AUDIT_SETS];
+} mti_op_audit;
+
+bool mti_audit_run(mti_op_audit *a, const mti_audit_case *c, mt_device *device, uint64_t seed);
+/* The nth cheaper way to what `op` keeps; NULL past the last. */
+const mti_cheaper *mti_audit_cheaper(const char *op, const mti_audit_kept *kept, size_t nth);
+size_t mti_cheaper_bytes(const mti_cheaper *way, const mti_audit_kept *kept);
+
+#endif

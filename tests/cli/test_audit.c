@@ -1,0 +1,173 @@
+/* test_audit.c: `memtape audit` covers the table, believes what it measures, and finds what is kept
+ * for nothing. */
+#include <math.h>
+#include <string.h>
+#include "mtt.h"
+#include "autograd/autograd.h"
+#include "cli/audit.h"
+#include "ops/ops.h"
+
+static mt_device *device;
+
+static const mti_audit_kept *kept(const mti_op_audit *a, const char *argument)
+{
+    const mti_audit_set *all = &a->sets[a->n_sets - 1];
+    for (int i = 0; i < all->n_kept; i++)
+        if (!strcmp(all->kept[i].argument, argument)) return &all->kept[i];
+    fail_msg("%s keeps no %s", a->of->op, argument);
+    return NULL;
+}
+
+/* tanh again, in a row that keeps the input as well. */
+static const mti_op wasteful = {.name = "wasteful",
+                                .n_in = 1,
+                                .keep = {MTI_IN0 | MTI_OUT0},
+                                .in = {"x"},
+                                .out = "y",
+                                .code = &mti_code_tanh};
+
+static mt_tensor *call_wasteful(mt_tensor **in)
+{
+    mt_tensor *y;
+    return mti_apply(&wasteful, NULL, 0, 1, in, 1, &y) ? y : NULL;
+}
+
+static void what_is_kept_for_nothing_is_found(void **state)
+{
+    (void)state;
+    const mti_audit_case c = {
+        "wasteful", "", call_wasteful, 1, {{.rank = 2, .shape = {3, 5}, .lo = -1, .hi = 1}}};
+    mti_op_audit a;
+    assert_true(mti_audit_run(&a, &c, device, 1));
+    assert_int_equal(a.n_sets, 1);
+    assert_int_equal(a.sets[0].n_kept, 2);
+    assert_int_equal(a.n_findings, 1);
+    assert_false(kept(&a, "x")->needed);
+    assert_true(kept(&a, "y")->needed);
+    assert_true(kept(&a, "y")->difference > 0.01);
+    assert_int_equal(a.sets[0].bytes, 2 * 3 * 5 * 4);
+}
+
+static void every_row_of_the_table_has_a_case(void **state)
+{
+    (void)state;
+    for (int i = 0; i < mt_op_count(); i++) {
+        bool found = false;
+        for (size_t k = 0; k < mti_n_audit_cases; k++)
+            found = found || !strcmp(mti_audit_cases[k].op, mt_op_get(i).name);
+        if (!found) fail_msg("%s: no case in audit_cases.c", mt_op_get(i).name);
+    }
+}
+
+static mt_op_info row_of(const char *op)
+{
+    int i = 0;
+    while (strcmp(mt_op_get(i).name, op) != 0) i++;
+    return mt_op_get(i);
+}
+
+/* What was measured is what the row declares, for every set of wanted gradients. */
+static void what_is_kept_is_what_the_row_declares(void **state)
+{
+    (void)state;
+    for (size_t k = 0; k < mti_n_audit_cases; k++) {
+        mti_op_audit a;
+        assert_true(mti_audit_run(&a, &mti_audit_cases[k], device, 3));
+        assert_true(a.n_sets > 0);
+        mt_op_info row = row_of(a.of->op);
+        for (int i = 0; i < a.n_sets; i++) {
+            unsigned declared = 0, measured = 0;
+            for (int j = 0; j < a.of->n_in; j++)
+                if (a.sets[i].want >> j & 1) declared |= row.keep[j];
+            for (int j = 0; j < a.sets[i].n_kept; j++) {
+                const mti_audit_kept *part = &a.sets[i].kept[j];
+                static const int first[] = {0, 8, 12}; /* bits of inputs, outputs, auxiliaries */
+                measured |= 1u << (first[part->role] + part->index);
+            }
+            if (declared != measured)
+                fail_msg("%s: keeps %x, declares %x", a.of->op, measured, declared);
+        }
+    }
+}
+
+/* Every op's parts are all needed, but for those of flash attention that its backward, which makes
+ * all gradients at once, asks for on behalf of the others. */
+static void only_flash_attention_keeps_more_than_a_gradient_needs(void **state)
+{
+    (void)state;
+    for (size_t k = 0; k < mti_n_audit_cases; k++) {
+        mti_op_audit a;
+        assert_true(mti_audit_run(&a, &mti_audit_cases[k], device, 5));
+        bool flash = !strcmp(a.of->op, "flash_attention");
+        if (!flash) {
+            assert_int_equal(a.n_findings, 0);
+            continue;
+        }
+        bool drops = !strcmp(a.of->how, "dropout 0.1");
+        assert_true(kept(&a, "q")->needed && kept(&a, "out")->needed && kept(&a, "lse")->needed);
+        assert_int_equal(kept(&a, "seed")->needed, drops);
+        assert_int_equal(kept(&a, "offset")->needed, drops);
+        assert_int_equal(a.n_findings, drops ? 2 : 2 + 2 * 7); /* v and out for dv alone */
+    }
+}
+
+static void cheaper_ways_are_cheaper(void **state)
+{
+    (void)state;
+    for (size_t k = 0; k < mti_n_audit_cases; k++) {
+        mti_op_audit a;
+        assert_true(mti_audit_run(&a, &mti_audit_cases[k], device, 7));
+        const mti_audit_set *all = &a.sets[a.n_sets - 1];
+        for (int i = 0; i < all->n_kept; i++) {
+            const mti_audit_kept *part = &all->kept[i];
+            const mti_cheaper *way;
+            size_t n = 0;
+            for (; (way = mti_audit_cheaper(a.of->op, part, n)); n++)
+                assert_true(mti_cheaper_bytes(way, part) < part->bytes);
+            assert_true(n > 0 || part->parameter || part->bytes == 8);
+        }
+    }
+}
+
+static void a_mask_of_dropout_could_be_bits_or_a_seed(void **state)
+{
+    (void)state;
+    size_t k = 0;
+    while (strcmp(mti_audit_cases[k].op, "dropout") != 0) k++;
+    mti_op_audit a;
+    assert_true(mti_audit_run(&a, &mti_audit_cases[k], device, 1));
+    const mti_audit_kept *mask = kept(&a, "mask");
+    assert_int_equal(mask->bytes, 32 * 64);
+    const mti_cheaper *seed = mti_audit_cheaper("dropout", mask, 0);
+    const mti_cheaper *bits = mti_audit_cheaper("dropout", mask, 1);
+    assert_true(seed->kind == MTI_CHEAPER_SEED && mti_cheaper_bytes(seed, mask) == 16);
+    assert_true(bits->kind == MTI_CHEAPER_BITS && mti_cheaper_bytes(bits, mask) == 32 * 64 / 8);
+    assert_null(mti_audit_cheaper("dropout", mask, 2));
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    device = mtt_device();
+    return device ? 0 : -1;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    mt_device_release(device);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_kept_for_nothing_is_found),
+        cmocka_unit_test(every_row_of_the_table_has_a_case),
+        cmocka_unit_test(what_is_kept_is_what_the_row_declares),
+        cmocka_unit_test(only_flash_attention_keeps_more_than_a_gradient_needs),
+        cmocka_unit_test(cheaper_ways_are_cheaper),
+        cmocka_unit_test(a_mask_of_dropout_could_be_bits_or_a_seed),
+    };
+    return cmocka_run_group_tests_name("audit", tests, set_up, tear_down);
+}
