@@ -106,6 +106,8 @@ typedef struct mt_saved_hooks {
 /* Per thread. The struct is copied; user lives until destroy. */
 MT_API mt_status mt_push_saved_hooks(const mt_saved_hooks *hooks, void *user);
 MT_API mt_status mt_pop_saved_hooks(void);
+/* The user of the innermost pair, for those who pop what they pushed; NULL if there is none. */
+MT_API void *mt_saved_hooks_user(void);
 
 /* Keep a tensor from code of your own as the tape would: through this thread's stack of hooks, so
  * that the ledger counts it, an offload may take it away, a checkpoint around you gives it up and

@@ -87,6 +87,58 @@ MT_API mt_status mt_fill(mt_tensor *t, double value);
 MT_API mt_status mt_copy(mt_tensor *t, const mt_tensor *src);
 MT_API mt_status mt_copy_from_host(mt_tensor *t, const void *data, size_t n_bytes);
 
+/* ---- how a tensor lies in its storage ---- */
+
+typedef struct mt_layout {
+    mt_dtype dtype;
+    int rank;
+    int64_t shape[MT_MAX_RANK], strides[MT_MAX_RANK]; /* strides in elements */
+    size_t offset;                                    /* of the first element, in bytes */
+} mt_layout;
+MT_API mt_layout mt_layout_of(const mt_tensor *t);
+/* The elements that `layout` finds in t's storage, whatever t itself looks at; not recorded, the
+ * same version counter. All of them must lie inside it. PyTorch: torch.as_strided. */
+MT_API mt_tensor *mt_view_as(mt_tensor *t, const mt_layout *layout);
+
+/* ---- host copies: a storage's bytes in host memory, moved beside compute ----
+ *
+ *     mt_host_copy *c = mt_host_copy_out(t);   begins; on CUDA page-locked, on the copy stream
+ *     ...
+ *     mt_host_copy_wait(c);                    compute from here on comes after the copy
+ *     mt_release(t);                           and so t's bytes may go back to the device
+ *     ...
+ *     mt_tensor *raw = mt_host_copy_back(c);   begins; compute meanwhile
+ *     mt_host_copy_wait(c);                    raw may be read from here on
+ *     mt_tensor *again = mt_view_as(raw, &layout);
+ *     mt_host_copy_free(c);
+ *
+ * Copies of one device are made in the order in which they were begun, each behind the compute
+ * before it. One thread at a time may use one host copy; another one may ask for its bytes while
+ * that one waits for it or holds it. */
+typedef struct mt_host_copy mt_host_copy;
+
+/* Begin to copy t's whole storage out. t must not change until waited for; it is held until then.
+ * NULL and MT_ERR_MEMORY where host memory ran out. The result is the caller's to free. */
+MT_API mt_host_copy *mt_host_copy_out(mt_tensor *t);
+/* n_bytes of host memory for storages of `device`, to be filled through mt_host_copy_bytes. */
+MT_API mt_host_copy *mt_host_copy_new(mt_device *device, size_t n_bytes);
+/* Begin to copy into a new storage of the same size, category MT_PACKED: its bytes as u8 [n_bytes].
+ * May be repeated. */
+MT_API mt_tensor *mt_host_copy_back(mt_host_copy *copy);
+/* What the device computes from here on comes after the copy begun last; the caller goes on at
+ * once where the device has a queue of its own. */
+MT_API mt_status mt_host_copy_wait(mt_host_copy *copy);
+/* The bytes, after waiting for them here; to read or to write. NULL on a device without data. */
+MT_API void *mt_host_copy_bytes(mt_host_copy *copy);
+MT_API void mt_host_copy_free(mt_host_copy *copy); /* NULL is allowed; waits for what was begun */
+
+/* Of all host copies of a device since it was opened, by the device's clock; waits for them. */
+typedef struct mt_copy_times {
+    double copy_s; /* on the way, together */
+    double wait_s; /* compute stood still for them */
+} mt_copy_times;
+MT_API mt_status mt_copy_times_get(mt_device *device, mt_copy_times *out);
+
 #ifdef __cplusplus
 }
 #endif

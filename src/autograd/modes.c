@@ -46,6 +46,8 @@ mt_status mt_pop_saved_hooks(void)
     return MT_OK;
 }
 
+void *mt_saved_hooks_user(void) { return modes.hooks ? modes.hooks->user : NULL; }
+
 /* ---- scopes ---- */
 
 static _Thread_local struct {

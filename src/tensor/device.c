@@ -21,7 +21,12 @@ mt_device *mt_device_open(const char *kind)
     d->backend = backend;
     d->ctx = backend->open();
     d->pool = d->ctx ? mti_pool_new(backend, d->ctx) : NULL;
-    if (d->pool) return d;
+    d->host_memory = (mti_backend){.kind = "host",
+                                   .traits = MTI_HOST_MEMORY,
+                                   .alloc = backend->host_alloc,
+                                   .free = backend->host_free};
+    if (d->pool && backend->host_alloc) d->host = mti_pool_new(&d->host_memory, d->ctx);
+    if (d->pool && (d->host || !backend->host_alloc)) return d;
     mt_device_release(d);
     return NULL;
 }
@@ -35,6 +40,7 @@ mt_device *mt_device_retain(mt_device *d)
 void mt_device_release(mt_device *d)
 {
     if (!d || atomic_fetch_sub_explicit(&d->refs, 1, memory_order_acq_rel) != 1) return;
+    if (d->host) mti_pool_free_all(d->host);
     if (d->pool) {
         drop_workspaces(d);
         mti_pool_free_all(d->pool);
@@ -151,7 +157,12 @@ void mt_flops_reset(mt_device *d)
 
 void mt_mem_get_stats(const mt_device *d, mt_mem_stats *out) { mti_pool_get_stats(d->pool, out); }
 void mt_mem_reset_peak(mt_device *d) { mti_pool_reset_peak(d->pool); }
-void mt_mem_empty_cache(mt_device *d) { mti_pool_empty_cache(d->pool); }
+void mt_mem_empty_cache(mt_device *d)
+{
+    mti_pool_empty_cache(d->pool);
+    if (d->host) mti_pool_empty_cache(d->host);
+}
+
 void mt_mem_set_capacity(mt_device *d, size_t n) { mti_pool_set_capacity(d->pool, n); }
 
 int mt_mem_add_observer(mt_device *d, mt_mem_event_fn *fn, void *user)
