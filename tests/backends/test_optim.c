@@ -65,6 +65,47 @@ static void adamw_takes_the_step_of_its_paper(void **state)
     be->close(ctx);
 }
 
+/* The step is taken on the master as on an f32 parameter, gradients scaled first; p is it rounded.
+ */
+static void a_master_is_stepped_in_the_place_of_its_parameter(void **state)
+{
+    (void)state;
+    mti_ctx *ctx;
+    const mti_backend *be = mtt_backend(&ctx);
+    for (int way = 0; way < 4; way++) {
+        mt_dtype dtype = way % 2 ? MT_BF16 : MT_F16;
+        tensors wide, narrow;
+        make(&wide, MT_F32), make(&narrow, dtype);
+        mti_view master[N_ITEMS];
+        for (int k = 0; k < N_ITEMS; k++) { /* the same values, the gradients times 4 */
+            master[k] = mtt_dense(MT_F32, item_sizes[k]);
+            for (int64_t i = 0; i < item_sizes[k]; i++) {
+                mtt_set(&master[k], i, mtt_get(&wide.p[k], i));
+                double g = mtt_get(&narrow.g[k], i);
+                mtt_set(&wide.g[k], i, g / 4);
+            }
+            narrow.items[k].master = master[k].data;
+        }
+        mti_opt_params o = {
+            .lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .momentum = 0.9, .step = 3};
+        bool (*step)(mti_ctx *, const mti_opt_params *, int, const mti_opt_item *) =
+            way < 2 ? be->adamw : be->sgd;
+        assert_true(step(ctx, &o, N_ITEMS, wide.items));
+        o.grad_scale = 0.25;
+        assert_true(step(ctx, &o, N_ITEMS, narrow.items));
+        for (int k = 0; k < N_ITEMS; k++) {
+            mtt_same(&master[k], &wide.p[k], "master");
+            mtt_same(&narrow.m[k], &wide.m[k], "m");
+            mti_view rounded = mtt_dense(dtype, item_sizes[k]);
+            assert_true(be->copy(ctx, &master[k], &rounded));
+            mtt_same(&narrow.p[k], &rounded, "p");
+            mtt_drop(&rounded), mtt_drop(&master[k]);
+        }
+        drop(&wide), drop(&narrow);
+    }
+    be->close(ctx);
+}
+
 static void check_sgd(const mti_backend *be, mti_ctx *ctx, mt_dtype dtype, double momentum,
                       int64_t step)
 {
@@ -129,6 +170,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(adamw_takes_the_step_of_its_paper),
+        cmocka_unit_test(a_master_is_stepped_in_the_place_of_its_parameter),
         cmocka_unit_test(sgd_takes_plain_and_momentum_steps),
         cmocka_unit_test(clipping_measures_and_scales_all_gradients),
     };

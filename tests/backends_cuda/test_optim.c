@@ -4,7 +4,7 @@
 #define N_ITEMS 150 /* more than one launch takes */
 
 typedef struct tensors {
-    mtt_twin p[N_ITEMS], g[N_ITEMS], m[N_ITEMS], v[N_ITEMS];
+    mtt_twin p[N_ITEMS], g[N_ITEMS], m[N_ITEMS], v[N_ITEMS], master[N_ITEMS];
     mti_opt_item host[N_ITEMS], dev[N_ITEMS];
 } tensors;
 
@@ -23,16 +23,20 @@ static tensors *make(const mtt_pair *pair, mt_dtype dtype, bool momentum)
         t->g[k] = mtt_twin_make(pair, narrow, 1, shape, MTT_PLACED_DENSE, 0, -2, 1);
         t->m[k] = mtt_twin_make(pair, wide, 1, shape, MTT_PLACED_DENSE, 0, -1, 2);
         t->v[k] = mtt_twin_make(pair, wide, 1, shape, MTT_PLACED_DENSE, skip, 0.01, 1);
+        t->master[k] = mtt_twin_make(pair, wide, 1, shape, MTT_PLACED_DENSE, k % 7 == 0, -1, 1);
+        bool master = mt_dtype_size(narrow) == 2 && k % 3 == 0;
         t->host[k] = (mti_opt_item){.n = n,
                                     .dtype = narrow,
                                     .p = t->p[k].host.data,
                                     .g = t->g[k].host.data,
                                     .m = momentum ? t->m[k].host.data : NULL,
                                     .v = t->v[k].host.data,
+                                    .master = master ? t->master[k].host.data : NULL,
                                     .weight_decay = 0.01 * k};
         t->dev[k] = t->host[k];
         t->dev[k].p = t->p[k].dev.data, t->dev[k].g = t->g[k].dev.data;
         t->dev[k].m = momentum ? t->m[k].dev.data : NULL, t->dev[k].v = t->v[k].dev.data;
+        t->dev[k].master = master ? t->master[k].dev.data : NULL;
     }
     return t;
 }
@@ -48,8 +52,10 @@ static void check_and_drop(const mtt_pair *pair, tensors *t)
         double decayed = t->host[k].weight_decay * mtt_epsilon(t->host[k].dtype);
         mtt_twin_check(pair, &t->m[k], wide + decayed, "m");
         mtt_twin_check(pair, &t->v[k], wide, "v");
+        mtt_twin_check(pair, &t->master[k], wide, "master");
         mtt_twin_drop(pair, &t->p[k]), mtt_twin_drop(pair, &t->g[k]);
         mtt_twin_drop(pair, &t->m[k]), mtt_twin_drop(pair, &t->v[k]);
+        mtt_twin_drop(pair, &t->master[k]);
     }
     free(t);
 }
@@ -61,6 +67,7 @@ static void adamw_steps_match_the_cpu(void **state)
         tensors *t = make(p, d < 4 ? mtt_floats[d] : MT_DTYPE_COUNT, true);
         for (int64_t step = 1; step <= 2; step++) {
             mti_opt_params o = {.lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .step = step};
+            if (d % 2) o.grad_scale = 0.25;
             mtt_ok(p->cpu->adamw(p->cpu_ctx, &o, N_ITEMS, t->host), "adamw");
             mtt_ok(p->dev->adamw(p->dev_ctx, &o, N_ITEMS, t->dev), "adamw");
         }
@@ -81,6 +88,7 @@ static void sgd_steps_match_the_cpu_with_and_without_momentum(void **state)
             }
             for (int64_t step = 1; step <= 2; step++) {
                 mti_opt_params o = {.lr = 0.1, .momentum = 0.9 * momentum, .step = step};
+                if (d % 2) o.grad_scale = 0.25;
                 mtt_ok(p->cpu->sgd(p->cpu_ctx, &o, N_ITEMS, t->host), "sgd");
                 mtt_ok(p->dev->sgd(p->dev_ctx, &o, N_ITEMS, t->dev), "sgd");
             }

@@ -127,9 +127,9 @@ static void each_op_runs_in_the_dtype_of_its_class(void **state)
 static void the_classes_are_those_of_torch_autocast(void **state)
 {
     (void)state;
-    const char *low[] = {"matmul", "linear", "flash_attention"};
-    const char *full[] = {"exp",      "log", "pow", "softmax",       "log_softmax", "layer_norm",
-                          "rms_norm", "sum", "mse", "cross_entropy", "linear_loss"};
+    const char *low[] = {"matmul", "linear", "flash_attention", "linear_cross_entropy"};
+    const char *full[] = {"exp",        "log",      "pow", "softmax", "log_softmax",
+                          "layer_norm", "rms_norm", "sum", "mse",     "cross_entropy"};
     for (int i = 0; i < mt_op_count(); i++) {
         mt_op_info op = mt_op_get(i);
         const char *want = "widest";
@@ -137,7 +137,6 @@ static void the_classes_are_those_of_torch_autocast(void **state)
             if (!strcmp(op.name, low[j])) want = "low";
         for (size_t j = 0; j < sizeof full / sizeof *full; j++)
             if (!strcmp(op.name, full[j])) want = "f32";
-        if (!strncmp(op.name, "linear_", 7) || !strcmp(op.name, "pow")) continue;
         if (strcmp(op.autocast, want))
             fail_msg("%s runs in %s; need %s", op.name, op.autocast, want);
     }

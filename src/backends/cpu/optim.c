@@ -63,7 +63,10 @@ typedef struct adamw_step {
 } adamw_step;
 
 /* 1 * g is g: no second loop for the common case. */
-static double grad_scale_of(const mti_opt_params *p) { return p->grad_scale > 0 ? p->grad_scale : 1; }
+static double grad_scale_of(const mti_opt_params *p)
+{
+    return p->grad_scale > 0 ? p->grad_scale : 1;
+}
 
 #define ADAMW_BODY(T, ROOT)                                                                        \
     T keep = (T)(1.0 - s->lr * decay), b1 = (T)s->beta1, b2 = (T)s->beta2, rate = (T)s->rate;      \
