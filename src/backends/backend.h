@@ -284,8 +284,8 @@ typedef struct mti_backend {
     bool (*pack_bits)(mti_ctx *ctx, const mti_view *x, const mti_view *bits);
     /* y[i] = bit i as 0 or 1. y: bool or floating. */
     bool (*unpack_bits)(mti_ctx *ctx, const mti_view *bits, const mti_view *y);
-    /* x [n], floating (f64 is rounded to f32 first), in blocks of `block` values, a multiple of 8
-     * up to 512; the last may be shorter. shift: f32 scalar that is taken off first, or NULL.
+    /* x [n], floating (f64 is rounded to f32 first), in blocks of `block` values, a power of 2
+     * from 8 to 512; the last may be shorter. shift: f32 scalar that is taken off first, or NULL.
      * scales: f32 [ceil(n / block)]. codes: u8, 1 a value (int8: of two's complement) or (n + 1) / 2
      * (nf4: the first of two values in the high bits). Rounding and limits: backends/quantize.h.
      * A block with an infinity or a NaN has the scale NaN and the codes of 0. */

@@ -139,6 +139,15 @@ static mt_tensor *embedding(mt_tensor **in) { return mt_embedding(in[0], in[1]);
 static mt_tensor *cross_entropy(mt_tensor **in) { return mt_cross_entropy(in[0], in[1], -100); }
 /* Target 0 is not counted. */
 static mt_tensor *cross_entropy_some(mt_tensor **in) { return mt_cross_entropy(in[0], in[1], 0); }
+static mt_tensor *linear_cross_entropy(mt_tensor **in)
+{
+    return mt_linear_cross_entropy(in[0], in[1], in[2], -100, 0);
+}
+/* Target 0 is not counted; the last piece is shorter. */
+static mt_tensor *linear_cross_entropy_pieces(mt_tensor **in)
+{
+    return mt_linear_cross_entropy(in[0], in[1], in[2], 0, 2);
+}
 static mt_tensor *mse(mt_tensor **in) { return mt_mse(in[0], in[1]); }
 
 /* ---- reductions ---- */
@@ -371,6 +380,21 @@ const grad_case grad_cases[] = {
     {"cross_entropy", "5 rows of 7", cross_entropy, {S(5, 7), I(7, 5)}, 2},
     {"cross_entropy", "2x3 rows of 4", cross_entropy, {S(2, 3, 4), I(4, 2, 3)}, 2},
     {"cross_entropy", "some ignored", cross_entropy_some, {S(9, 3), I(3, 9)}, 2},
+    {"linear_cross_entropy",
+     "all rows at once",
+     linear_cross_entropy,
+     {S(2, 3, 4), S(7, 4), I(7, 2, 3)},
+     3},
+    {"linear_cross_entropy",
+     "in pieces, some ignored",
+     linear_cross_entropy_pieces,
+     {S(7, 3), S(4, 3), I(4, 7)},
+     3},
+    {"linear_cross_entropy",
+     "one row, one column",
+     linear_cross_entropy,
+     {S(1, 1), S(3, 1), I(3, 1)},
+     3},
     {"mse", "3x5", mse, {S(3, 5), S(3, 5)}, 2},
 
     {"sum", "all", sum_all, {S(3, 5, 2)}, 1},

@@ -228,10 +228,39 @@ def attention():
 def their_math(q, k, v, scale, causal):
     scores = q @ k.transpose(-2, -1)
     weights = masked(scores, scale) if causal else torch.softmax(scores * scale, -1)
+    yield from fused_losses()
     return weights @ v
 
 
 def all_cases():
+def fused_losses():
+    """The output product and its loss, in pieces; PyTorch's with f32 logits where they have 16 bits,
+    since memtape's loss is f32."""
+    def theirs(x, w, t, ignore=-100):
+        logits = F.linear(x, w)
+        logits = logits.to(torch.promote_types(x.dtype, torch.float32))
+        return F.cross_entropy(logits.flatten(0, -2), t.flatten(), ignore_index=ignore)
+
+    def differences(n, d, v):
+        def apply(wanted, layout):
+            columns = d + 2 if layout == "sliced" else d  # storages are kept whole
+            return ([("linear cross-entropy", {"n": n, "v": v})]
+                    + [("linear cross-entropy, one wanted", {"m": v * columns})] * (wanted == 2)
+                    + [("linear cross-entropy, one wanted", {"m": n * columns})] * (wanted == 1))
+        return apply
+
+    for note, chunk in {"7 rows at once": 0, "2 rows at a time": 2}.items():
+        yield Case("linear_cross_entropy", note,
+                   [Input((7, 5)), Input((9, 5)), Input((7,), below=9)],
+                   lambda m, x, w, t, chunk=chunk:
+                       m.call("linear_cross_entropy", x, w, t, -100, chunk),
+                   theirs, differences=differences(7, 5, 9))
+    yield Case("linear_cross_entropy", "target 0 ignored",
+               [Input((8, 3)), Input((4, 3)), Input((8,), below=4)],
+               lambda m, x, w, t: m.call("linear_cross_entropy", x, w, t, 0, 3),
+               lambda x, w, t: theirs(x, w, t, 0), differences=differences(8, 3, 4))
+
+
     for group in (elementwise, products, rows, random_tables_losses, reductions,
                   views_and_copies, attention):
         yield from group()

@@ -75,6 +75,17 @@ def total(applied, element_bytes):
 
 def document():
     lines = [
+    "linear cross-entropy": Difference(
+        "fused output product and cross-entropy of n rows and v classes, s = max(e, 4)",
+        "-s (n v - n + 1)",
+        lambda e, n, v: -max(e, 4) * (n * v - n + 1),
+        "PyTorch has no such operation: the product's logits become log-probabilities, which the "
+        "loss keeps. memtape keeps each row's log-sum-exp and computes the logits again."),
+    "linear cross-entropy, one wanted": Difference(
+        "the same, where only the input or only the weight wants a gradient; m: elements of the "
+        "other", "m e",
+        lambda e, m: m * e,
+        "To compute the logits again takes both."),
         "# Saved bytes beside PyTorch's",
         "",
         "For the same operation or model memtape keeps the same bytes for backward as PyTorch, to "

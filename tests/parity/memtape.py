@@ -34,6 +34,7 @@ SIGNATURES = {  # name: (result, arguments); tensors, modules and ledgers are po
     "dropout": (P, P, REAL), "embedding": (P, P, P), "cross_entropy": (P, P, P, I64),
     "mse": (P, P, P), "sum": (P, P, I, P, BOOL), "mean": (P, P, I, P, BOOL),
     "permute": (P, P, P), "slice": (P, P, I, I64, I64), "expand": (P, P, I, P),
+    "linear_cross_entropy": (P, P, P, P, I64, I64),
     "reshape": (P, P, I, P), "split": (I, P, I, I, P, P), "contiguous": (P, P), "clone": (P, P),
     "cat": (P, I, P, I),
     "flash_attention": (P, P, P, P, REAL, BOOL, REAL),
