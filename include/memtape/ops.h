@@ -79,6 +79,12 @@ MT_API mt_tensor *mt_embedding(mt_tensor *index, mt_tensor *w);
 /* Mean over the rows whose target is not `ignore` of -log softmax(logits)[target].
  * logits [..,v], target i64 [..] -> scalar   (torch cross_entropy, reduction="mean") */
 MT_API mt_tensor *mt_cross_entropy(mt_tensor *logits, mt_tensor *target, int64_t ignore);
+/* cross_entropy(x w^T, target) without the logits: `chunk` rows of them exist at a time, in forward
+ * and once more in backward; 0 takes as many as are about 32 MiB. x [..,d], w [v,d], target i64 [..]
+ * -> scalar in f32 (f64 for f64). Keeps x, w, target and an f32 log-sum-exp per row, and neither logits nor their
+ * gradient: 1 product more than the plain form's 3. dw adds up in w's dtype, chunk by chunk. */
+MT_API mt_tensor *mt_linear_cross_entropy(mt_tensor *x, mt_tensor *w, mt_tensor *target,
+                                          int64_t ignore, int64_t chunk);
 MT_API mt_tensor *mt_mse(mt_tensor *x, mt_tensor *y); /* mean((x-y)^2) -> scalar */
 
 /* ---- reductions: over the dimensions in dims (negative counts from the end), n_dims 0: all.
@@ -100,12 +106,6 @@ MT_API mt_tensor *mt_expand(mt_tensor *x, int rank, const int64_t *shape); /* ex
 /* A view where the strides allow it; otherwise a copy (recorded as `contiguous` + view). One
  * extent may be -1: what is left. */
 MT_API mt_tensor *mt_reshape(mt_tensor *x, int rank, const int64_t *shape);
-/* cross_entropy(x w^T, target) without the logits: `chunk` rows of them exist at a time, in forward
- * and once more in backward; 0 takes as many as are about 32 MiB. x [..,d], w [v,d], target i64 [..]
- * -> scalar in f32 (f64 for f64). Keeps x, w, target and an f32 log-sum-exp per row, and neither logits nor their
- * gradient: 1 product more than the plain form's 3. dw adds up in w's dtype, chunk by chunk. */
-MT_API mt_tensor *mt_linear_cross_entropy(mt_tensor *x, mt_tensor *w, mt_tensor *target,
-                                          int64_t ignore, int64_t chunk);
 /* n parts of sizes[i] along dim, out[n]: each the caller's. One node: its backward is one cat. */
 MT_API mt_status mt_split(mt_tensor *x, int dim, int n, const int64_t *sizes, mt_tensor **out);
 
@@ -127,25 +127,6 @@ MT_API mt_tensor *mt_flash_attention(mt_tensor *q, mt_tensor *k, mt_tensor *v, d
 MT_API mt_tensor *mt_math_attention(mt_tensor *q, mt_tensor *k, mt_tensor *v, double scale,
                                     bool causal, double dropout);
 
-/* ---- the table, for programs that explain it ---- */
-typedef struct mt_op_info {
-    const char *name;
-    int n_inputs;          /* -1: any number */
-    const char *inputs[4]; /* letters: "x", "w", "b"; NULL past the last */
-    const char *output;
-    const char *auxiliaries[3];
-    const char *formula;
-    const char *why; /* what is kept, and why */
-    /* What it runs in under autocast: "low", "f32", or "widest" of its inputs. */
-    const char *autocast;
-} mt_op_info;
-MT_API int mt_op_count(void);
-MT_API mt_op_info mt_op_get(int i);
-
-#ifdef __cplusplus
-}
-#endif
-#endif
 /* ---- in fewer bits: for what is kept; no gradient ---- */
 /* u8 [(n+7)/8]: bit i % 8 of byte i / 8 tells whether element i, in row-major order, is set (bool)
  * or above 0 (floating; NaN counts as above: relu's backward lets it pass). */
@@ -185,3 +166,25 @@ MT_API mt_tensor *mt_quantize(mt_tensor *x, const mt_quant *format);
 MT_API mt_tensor *mt_dequantize(mt_tensor *packed, const mt_quant *format, mt_dtype dtype, int rank,
                                 const int64_t *shape);
 
+/* ---- the table, for programs that explain it ---- */
+typedef struct mt_op_info {
+    const char *name;
+    int n_inputs;          /* -1: any number */
+    const char *inputs[4]; /* letters: "x", "w", "b"; NULL past the last */
+    const char *output;
+    const char *auxiliaries[3];
+    const char *formula;
+    const char *why; /* what is kept, and why */
+    /* What it runs in under autocast: "low", "f32", or "widest" of its inputs. */
+    const char *autocast;
+    /* What the gradient of input i needs: bit k input k, bit 8 + k output k, bit 12 + k auxiliary k.
+     * The tape keeps the union over the inputs that want a gradient. */
+    unsigned keep[4];
+} mt_op_info;
+MT_API int mt_op_count(void);
+MT_API mt_op_info mt_op_get(int i);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

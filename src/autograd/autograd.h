@@ -73,11 +73,11 @@ typedef union mti_params {
     } dropout;
     struct {
         int64_t ignore;
+        int64_t chunk; /* rows of logits at a time; linear_cross_entropy only */
     } loss;
     struct {
         unsigned dims;
         bool keep;
-        int64_t chunk; /* rows of logits at a time; linear_cross_entropy only */
         double scale;
     } reduce; /* dims: bit set */
     struct {
@@ -184,14 +184,14 @@ bool mti_scratch(mti_call *c, size_t n_bytes, void **p);
 /* c = alpha a b (+ bias): makes strides fit, takes scratch, counts FLOPs. */
 bool mti_gemm(mti_call *c, double alpha, const mti_view *a, const mti_view *b, const mti_view *out,
               const mti_view *bias);
-void mti_count_flops(mti_call *c, uint64_t n);
-/* Shape rules. */
-bool mti_out_set(mti_call *c, int i, mt_dtype dtype, int rank, const int64_t *shape);
-bool mti_out_like(mti_call *c, const mti_view *v); /* v's shape and dtype, row-major */
 /* One of many products of a call: out = a b + beta out, beta 0 or 1, on matrices as BLAS takes them.
  * Its scratch is given back at once. */
 bool mti_gemm_part(mti_call *c, const mti_view *a, const mti_view *b, double beta,
                    const mti_view *out);
+void mti_count_flops(mti_call *c, uint64_t n);
+/* Shape rules. */
+bool mti_out_set(mti_call *c, int i, mt_dtype dtype, int rank, const int64_t *shape);
+bool mti_out_like(mti_call *c, const mti_view *v); /* v's shape and dtype, row-major */
 bool mti_aux_set(mti_call *c, int i, mt_dtype dtype, int rank, const int64_t *shape);
 bool mti_need_float(mti_call *c, int i);
 bool mti_need_same_dtype(mti_call *c, int i, int j);

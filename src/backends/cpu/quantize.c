@@ -160,7 +160,7 @@ static void quantize_chunk(const void *arg, int64_t begin, int64_t end)
 static quantize_job job_of(mti_code code, int64_t block, const mti_view *values,
                            const mti_view *shift, const mti_view *codes, const mti_view *scales)
 {
-    assert(block > 0 && block % 8 == 0 && block <= MTI_CPU_RUN);
+    assert(block >= 8 && (block & (block - 1)) == 0 && block <= MTI_CPU_RUN);
     return (quantize_job){.values = values,
                           .codes = codes->data,
                           .scales = scales->data,
