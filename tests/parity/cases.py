@@ -42,10 +42,43 @@ def elementwise():
     yield from unary("exp", torch.exp)
     yield from unary("log", torch.log, x=POSITIVE)
     yield from unary("sqrt", torch.sqrt, x=POSITIVE)
+    for exponent in (0, 1, 2, 3, -1, -2, 0.5, -0.5, 1.5, -2.25):
+        x = POSITIVE if exponent < 0 or exponent % 1 else X
+        yield Case("pow", f"exponent {exponent}", [x],
+                   lambda m, x, p=exponent: m.call("pow", x, p),
+                   lambda x, p=exponent: torch.pow(x, p))
     yield Case("relu_inplace", "of an op's result", [X], our_relu_inplace,
                lambda x: F.relu_(x * 2))
     yield Case("leaky_relu_inplace", "of an op's result", [X], our_leaky_relu_inplace,
                lambda x: F.leaky_relu_(x * 2, 0.2))
+
+
+BOOLEAN = 7  # mt_dtype
+
+
+def our_where(m, mask, a, b):
+    return m.call("where", m.call("cast", mask, BOOLEAN), a, b)
+
+
+def gates():
+    def differences(n):
+        return lambda wanted, layout: {
+            1: [], 2: [("swiglu, gate not wanted", {"n": n, "m": n * (2 if layout == "sliced" else 1)})],
+            3: [("swiglu", {"n": n})]}[wanted]
+    for note, shape in {"3x5x2": (3, 5, 2), "one row": (1, 2), "67x2": (67, 2)}.items():
+        yield Case("swiglu", note, [Input(shape), Input(shape)],
+                   lambda m, gate, up: m.call("swiglu", gate, up),
+                   lambda gate, up: F.silu(gate) * up,
+                   differences=differences(torch.Size(shape).numel()))
+    for note, shapes in {"same shape": ((3, 5), (3, 5), (3, 5)),
+                         "mask and b repeated": ((5,), (3, 5), (3, 1)),
+                         "a and b repeated": ((2, 3, 5), (5,), ())}.items():
+        mask, a, b = shapes
+        yield Case("where", note, [Input(mask, below=2), Input(a), Input(b)], our_where,
+                   lambda mask, a, b: torch.where(mask.bool(), a, b))
+    yield Case("where", "masked_fill", [Input((3, 5), below=2), Input((2, 3, 5))],
+               lambda m, mask, x: m.call("masked_fill", x, m.call("cast", mask, BOOLEAN), -3),
+               lambda mask, x: x.masked_fill(mask.bool(), -3))
 
 
 def our_relu_inplace(m, x):
@@ -129,6 +162,51 @@ def rows():
                    differences=[("norm statistics", {"r": r})])
 
 
+def rms_differences(r, n, weighted):
+    """x is input 0, w input 1."""
+    def differences(wanted, layout):
+        m = r * (n + 2 if layout == "sliced" else n)
+        normalised = [("rms norm, normalised", {"r": r, "n": n})] * (weighted and wanted >> 1)
+        if wanted == 2:
+            return normalised + [("rms norm, x not wanted", {"r": r, "m": m})]
+        return normalised + [("rms norm, narrow", {"r": r, "n": n, "m": m})]
+    return differences
+
+
+def rms_norms():
+    for note, shape in {"3x5": (3, 5), "2x3x7": (2, 3, 7), "one row": (9,)}.items():
+        n, r = shape[-1], torch.Size(shape[:-1]).numel()
+        yield Case("rms_norm", note, [Input(shape), Input((n,))],
+                   lambda m, x, w: m.call("rms_norm", x, w, 1e-5),
+                   lambda x, w: F.rms_norm(x, w.shape, w, 1e-5), f64_tolerance=1e-13,
+                   differences=rms_differences(r, n, True))
+        yield Case("rms_norm", f"no weight, {note}", [Input(shape)],
+                   lambda m, x: m.call("rms_norm", x, None, 1e-5),
+                   lambda x, n=n: F.rms_norm(x, (n,), None, 1e-5), f64_tolerance=1e-13,
+                   differences=rms_differences(r, n, False))
+
+
+def their_rope(x, start, theta):
+    """As in Hugging Face's LLaMA, with angles in f64."""
+    s, d = x.shape[-2:]
+    frequency = theta ** (-torch.arange(0, d, 2, dtype=torch.float64) / d)
+    angles = torch.outer(torch.arange(start, start + s, dtype=torch.float64), frequency)
+    cosine, sine = (f(torch.cat((angles, angles), -1)).to(x.dtype) for f in (torch.cos, torch.sin))
+    low, high = x.chunk(2, -1)
+    return x * cosine + torch.cat((-high, low), -1) * sine
+
+
+def ropes():
+    for note, (b, a, s, d), start, theta in (
+            ("odd", (2, 3, 5, 6), 0, 10000), ("one position", (2, 3, 1, 8), 37, 10000),
+            ("long", (1, 2, 67, 16), 5, 500000), ("a pair", (1, 1, 3, 2), 1, 100)):
+        yield Case("rope", note, [Input((b, a, s, d))],
+                   lambda m, x, start=start, theta=theta: m.call("rope", x, start, theta),
+                   lambda x, start=start, theta=theta: their_rope(x, start, theta),
+                   layouts=("dense", "heads"), f64_tolerance=1e-13,
+                   differences=[("rope tables", {"s": s, "d": d})])
+
+
 def random_tables_losses():
     # The mask is told from our result: no input is 0.
     for note, shape in {"6x10": (6, 10), "67": (67,)}.items():
@@ -150,8 +228,37 @@ def random_tables_losses():
                lambda m, x, t: m.call("cross_entropy", x, t, 0),
                lambda x, t: F.cross_entropy(x, t, ignore_index=0),
                differences=[("loss weight", {})])
+    yield from fused_losses()
     yield Case("mse", "3x5", [Input((3, 5)), Input((3, 5))], lambda m, x, y: m.call("mse", x, y),
                F.mse_loss)
+
+
+def fused_losses():
+    """The output product and its loss, in pieces; PyTorch's with f32 logits where they have 16 bits,
+    since memtape's loss is f32."""
+    def theirs(x, w, t, ignore=-100):
+        logits = F.linear(x, w)
+        logits = logits.to(torch.promote_types(x.dtype, torch.float32))
+        return F.cross_entropy(logits.flatten(0, -2), t.flatten(), ignore_index=ignore)
+
+    def differences(n, d, v):
+        def apply(wanted, layout):
+            columns = d + 2 if layout == "sliced" else d  # storages are kept whole
+            return ([("linear cross-entropy", {"n": n, "v": v})]
+                    + [("linear cross-entropy, one wanted", {"m": v * columns})] * (wanted == 2)
+                    + [("linear cross-entropy, one wanted", {"m": n * columns})] * (wanted == 1))
+        return apply
+
+    for note, chunk in {"7 rows at once": 0, "2 rows at a time": 2}.items():
+        yield Case("linear_cross_entropy", note,
+                   [Input((7, 5)), Input((9, 5)), Input((7,), below=9)],
+                   lambda m, x, w, t, chunk=chunk:
+                       m.call("linear_cross_entropy", x, w, t, -100, chunk),
+                   theirs, differences=differences(7, 5, 9))
+    yield Case("linear_cross_entropy", "target 0 ignored",
+               [Input((8, 3)), Input((4, 3)), Input((8,), below=4)],
+               lambda m, x, w, t: m.call("linear_cross_entropy", x, w, t, 0, 3),
+               lambda x, w, t: theirs(x, w, t, 0), differences=differences(8, 3, 4))
 
 
 def reductions():
@@ -161,6 +268,22 @@ def reductions():
                        lambda m, x, row=row, dims=dims, keep=keep:
                            m.call(row, x, len(dims), ints(dims, I), keep),
                        lambda x, theirs=theirs, dims=dims, keep=keep: theirs(x, dims, keep))
+
+
+def their_max(x, dims, keep):
+    """torch.max over several dimensions at once: of all their elements in one row."""
+    dims = [d % x.dim() for d in dims]
+    others = [d for d in range(x.dim()) if d not in dims]
+    y = x.permute(*others, *dims).flatten(len(others)).max(-1)[0]
+    return y.reshape([1 if d in dims else n for d, n in enumerate(x.shape)]) if keep else y
+
+
+def maxima():
+    for dims, keep in (((0, 1, 2), False), ((-1,), False), ((0, 2), True), ((1,), True)):
+        yield Case("max", f"over {dims}{', kept' * keep}", [X],
+                   lambda m, x, dims=dims, keep=keep:
+                       m.call("max", x, len(dims), ints(dims, I), keep),
+                   lambda x, dims=dims, keep=keep: their_max(x, dims, keep))
 
 
 def views_and_copies():
@@ -225,42 +348,29 @@ def attention():
                        [("causal mask", {"s": 5, "t": 5})] * (causal and wanted & 3 != 0))
 
 
+    # k and v are repeated for the 3 heads that share them.
+    copies = ("broadcast copies", {"n": 2 * 2 * 5 * 4, "m": 3})
+    for causal in (False, True):
+        yield Case("reshape", f"math attention, grouped heads{', causal' * causal}",
+                   [Input((2, 6, 5, 4)), Input((2, 2, 5, 4)), Input((2, 2, 5, 4))],
+                   lambda m, q, k, v, causal=causal:
+                       m.call("math_attention", q, k, v, 0.7, causal, 0),
+                   lambda q, k, v, causal=causal: their_math(
+                       q.unflatten(1, (2, 3)), k.unsqueeze(2), v.unsqueeze(2), 0.7,
+                       causal).flatten(1, 2),
+                   layouts=("dense", "heads"),
+                   differences=lambda wanted, layout, causal=causal:
+                       [copies] * (wanted & 1) + [copies] * (wanted & 3 != 0)
+                       + [("causal mask", {"s": 5, "t": 5})] * (causal and wanted & 3 != 0))
+
+
 def their_math(q, k, v, scale, causal):
     scores = q @ k.transpose(-2, -1)
     weights = masked(scores, scale) if causal else torch.softmax(scores * scale, -1)
-    yield from fused_losses()
     return weights @ v
 
 
 def all_cases():
-def fused_losses():
-    """The output product and its loss, in pieces; PyTorch's with f32 logits where they have 16 bits,
-    since memtape's loss is f32."""
-    def theirs(x, w, t, ignore=-100):
-        logits = F.linear(x, w)
-        logits = logits.to(torch.promote_types(x.dtype, torch.float32))
-        return F.cross_entropy(logits.flatten(0, -2), t.flatten(), ignore_index=ignore)
-
-    def differences(n, d, v):
-        def apply(wanted, layout):
-            columns = d + 2 if layout == "sliced" else d  # storages are kept whole
-            return ([("linear cross-entropy", {"n": n, "v": v})]
-                    + [("linear cross-entropy, one wanted", {"m": v * columns})] * (wanted == 2)
-                    + [("linear cross-entropy, one wanted", {"m": n * columns})] * (wanted == 1))
-        return apply
-
-    for note, chunk in {"7 rows at once": 0, "2 rows at a time": 2}.items():
-        yield Case("linear_cross_entropy", note,
-                   [Input((7, 5)), Input((9, 5)), Input((7,), below=9)],
-                   lambda m, x, w, t, chunk=chunk:
-                       m.call("linear_cross_entropy", x, w, t, -100, chunk),
-                   theirs, differences=differences(7, 5, 9))
-    yield Case("linear_cross_entropy", "target 0 ignored",
-               [Input((8, 3)), Input((4, 3)), Input((8,), below=4)],
-               lambda m, x, w, t: m.call("linear_cross_entropy", x, w, t, 0, 3),
-               lambda x, w, t: theirs(x, w, t, 0), differences=differences(8, 3, 4))
-
-
-    for group in (elementwise, products, rows, random_tables_losses, reductions,
-                  views_and_copies, attention):
+    for group in (elementwise, gates, products, rows, rms_norms, ropes, random_tables_losses,
+                  reductions, maxima, views_and_copies, attention):
         yield from group()

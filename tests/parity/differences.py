@@ -41,10 +41,51 @@ DIFFERENCES = {
         "layer norm of r rows of n whose bias alone wants a gradient", "-(n e + r n e + 2 r e)",
         lambda e, r, n: -(n * e + r * n * e + 2 * r * e),
         "The bias's gradient is the sum of dy: nothing needs to be kept."),
+    "rms norm, normalised": Difference(
+        "RMS norm of r rows of n whose weight wants a gradient", "-r n max(e, 4)",
+        lambda e, r, n: -r * n * max(e, 4),
+        "PyTorch on the CPU composes it from other operations, and the product with the weight "
+        "keeps the normalised rows, in f32 or f64. memtape has them back from x and rstd, as "
+        "PyTorch's fused operation on CUDA does."),
+    "rms norm, narrow": Difference(
+        "RMS norm of r rows of n, 2-byte floats, in a storage of m", "m e - 4 r n",
+        lambda e, r, n, m: m * e - 4 * r * n if e == 2 else 0,
+        "PyTorch on the CPU keeps a dense copy of x in f32. memtape keeps x, and so its whole "
+        "storage, as PyTorch does on CUDA."),
+    "rms norm, x not wanted": Difference(
+        "RMS norm of r rows, in a storage of m, whose weight alone wants a gradient",
+        "m e + r max(e, 4)",
+        lambda e, r, m: m * e + r * max(e, 4),
+        "PyTorch on the CPU has kept the normalised rows (above); memtape keeps x and rstd."),
+    "rope tables": Difference(
+        "rotary positions, s of them, in rows of d", "-2 s d e",
+        lambda e, s, d: -2 * s * d * e,
+        "PyTorch's users multiply by tables of cosines and sines, which the products keep. "
+        "memtape computes the angles again."),
+    "swiglu": Difference(
+        "swiglu of n elements whose gate and up want gradients", "-n e",
+        lambda e, n: -n * e,
+        "PyTorch's product keeps silu(gate) beside gate and up. memtape computes it again."),
+    "swiglu, gate not wanted": Difference(
+        "swiglu of n elements, gate in a storage of m, whose up alone wants a gradient",
+        "(m - n) e",
+        lambda e, n, m: (m - n) * e,
+        "PyTorch keeps silu(gate), memtape gate and so its whole storage."),
     "loss weight": Difference(
         "cross-entropy", "-e",
         lambda e: -e,
         "PyTorch keeps the sum of the class weights, a scalar. memtape counts the targets again."),
+    "linear cross-entropy": Difference(
+        "fused output product and cross-entropy of n rows and v classes, s = max(e, 4)",
+        "-s (n v - n + 1)",
+        lambda e, n, v: -max(e, 4) * (n * v - n + 1),
+        "PyTorch has no such operation: the product's logits become log-probabilities, which the "
+        "loss keeps. memtape keeps each row's log-sum-exp and computes the logits again."),
+    "linear cross-entropy, one wanted": Difference(
+        "the same, where only the input or only the weight wants a gradient; m: elements of the "
+        "other", "m e",
+        lambda e, m: m * e,
+        "To compute the logits again takes both."),
     "causal mask": Difference(
         "causal softmax of s rows and t columns", "-s t",
         lambda e, s, t: -s * t,
@@ -75,17 +116,6 @@ def total(applied, element_bytes):
 
 def document():
     lines = [
-    "linear cross-entropy": Difference(
-        "fused output product and cross-entropy of n rows and v classes, s = max(e, 4)",
-        "-s (n v - n + 1)",
-        lambda e, n, v: -max(e, 4) * (n * v - n + 1),
-        "PyTorch has no such operation: the product's logits become log-probabilities, which the "
-        "loss keeps. memtape keeps each row's log-sum-exp and computes the logits again."),
-    "linear cross-entropy, one wanted": Difference(
-        "the same, where only the input or only the weight wants a gradient; m: elements of the "
-        "other", "m e",
-        lambda e, m: m * e,
-        "To compute the logits again takes both."),
         "# Saved bytes beside PyTorch's",
         "",
         "For the same operation or model memtape keeps the same bytes for backward as PyTorch, to "
