@@ -241,6 +241,60 @@ static void bits_do_not_depend_on_the_order_in_which_threads_and_blocks_run(void
         }
 }
 
+/* Both directions with the schedule; true if all bits are those of `want`. */
+static bool same_as(const call *want, const char *schedule)
+{
+    call c;
+    call_make(&c, &want->z, want->q.dtype);
+    assert_true(cudasim_set_schedule(schedule));
+    forward(&c, true), backward(&c);
+    assert_true(cudasim_set_schedule("forward"));
+    return values_same_bits(&want->o, &c.o) && values_same_bits(&want->lse, &c.lse) &&
+           values_same_bits(&want->dq, &c.dq) && values_same_bits(&want->dk, &c.dk) &&
+           values_same_bits(&want->dv, &c.dv);
+}
+
+static bool missed(const char *file, int line, const call *want, int n)
+{
+    static const char *const orders[] = {"forward", "reverse", "1", "2", "3", "4"};
+    bool same = true;
+    cudasim_without_barrier(file, line);
+    for (int i = 0; i < n && same; i++)
+        for (int o = 0; o < 6 && same; o++) same = same_as(&want[i], orders[o]);
+    cudasim_without_barrier(NULL, 0);
+    return !same;
+}
+
+/* This file's tests would notice if any of the kernels' barriers were forgotten. */
+static void each_barrier_is_missed_when_it_is_taken_away(void **state)
+{
+    (void)state;
+    enum { SIZES = 5, CALLS = 2 * SIZES, MOST = 64 };
+    static const mt_dtype one_of_each_kind[] = {MT_F32, MT_BF16};
+    static const sizes few[SIZES] = {{1, 2, 1, 150, 331, 64, false, 0},
+                                     {1, 1, 1, 140, 190, 96, true, 0.1},
+                                     {1, 1, 1, 300, 260, 32, true, 0},
+                                     {1, 2, 1, 290, 30, 64, true, 0}, /* some see no key */
+                                     {1, 1, 1, 0, 150, 64, false, 0}};
+    call want[CALLS];
+    for (int i = 0; i < CALLS; i++) {
+        call_make(&want[i], &few[i / 2], one_of_each_kind[i % 2]);
+        forward(&want[i], true), backward(&want[i]);
+    }
+    const char *files[MOST];
+    int lines[MOST];
+    size_t n = cudasim_barriers(files, lines, MOST), n_missed = 0;
+    assert_in_range(n, 10, MOST);
+    for (size_t i = 0; i < n; i++) {
+        bool was = missed(files[i], lines[i], want, CALLS);
+        if (!was) print_message("%s:%d is not missed\n", files[i], lines[i]);
+        n_missed += was;
+    }
+    print_message("%zu barriers, %zu missed when taken away\n", n, n_missed);
+    assert_int_equal(n_missed, n);
+    values_free_all();
+}
+
 /* Nor on what else is in the batch: a head alone gives what it gives among others. */
 static void bits_do_not_depend_on_the_grid(void **state)
 {
@@ -366,6 +420,7 @@ int main(void)
         cmocka_unit_test(f16_agrees_with_the_cpu),
         cmocka_unit_test(sixteen_bit_floats_that_tensor_cores_do_not_take_agree_too),
         cmocka_unit_test(bits_do_not_depend_on_the_order_in_which_threads_and_blocks_run),
+        cmocka_unit_test(each_barrier_is_missed_when_it_is_taken_away),
         cmocka_unit_test(bits_do_not_depend_on_the_grid),
         cmocka_unit_test(lse_may_be_left_out_of_forward),
         cmocka_unit_test(queries_that_see_no_key_give_zeros),

@@ -12,6 +12,8 @@ bool mti_cuda_attention_backward(mti_ctx *ctx, const mti_attention *at, const mt
                                  const mti_view *dq, const mti_view *dk, const mti_view *dv,
                                  void *scratch);
 bool cudasim_set_schedule(const char *text);
+void cudasim_without_barrier(const char *file, int line);
+size_t cudasim_barriers(const char **files, int *lines, size_t n);
 #endif
 
 mti_ctx *simulated_ctx(void);

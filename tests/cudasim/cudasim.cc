@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
+#include <string>
 #include <vector>
 #include "cudasim/cudasim.h"
 #include "cudasim/fiber.h"
@@ -94,9 +95,12 @@ static struct simulator {
     /* choices and counts */
     order schedule;
     uint64_t seed, random;
-    bool schedule_read;
+    bool environment_read;
     char text[512];
     uint64_t n_launches, n_all_threads;
+    std::vector<place> barriers; /* met so far, each once */
+    std::string without_file;    /* the barrier that is taken away, if any */
+    int without_line;
     std::map<const void *, size_t> dynamic_limits;
 } sim;
 
@@ -251,11 +255,34 @@ void fault(place here, const char *format, ...)
 
 /* ---- barriers and warps ---- */
 
+/* The last part of a path. */
+static const char *name_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+static bool is_taken_away(place here)
+{
+    return here.line == sim.without_line && sim.without_file == name_of(here.file);
+}
+
+static void remember_barrier(place here)
+{
+    for (const place &p : sim.barriers)
+        if (p.line == here.line && !strcmp(p.file, here.file)) return;
+    sim.barriers.push_back(here);
+}
+
 void barrier(place here)
 {
+    if (is_taken_away(here)) return;
     for (unsigned i = 0; sim.n_done && i < sim.n_threads; i++)
         if (sim.threads[i].at == state::done) fault(here, "thread %u ended before the barrier", i);
-    if (!sim.n_at_barrier) sim.barrier = here;
+    if (!sim.n_at_barrier) {
+        sim.barrier = here;
+        remember_barrier(here);
+    }
     if (sim.barrier.line != here.line || sim.barrier.file != here.file)
         fault(here, "other threads wait at another barrier (%s:%d) than this one", sim.barrier.file,
               sim.barrier.line);
@@ -494,6 +521,16 @@ static cudaError_t refuse(const char *name, const char *why)
     return cudaErrorInvalidConfiguration;
 }
 
+static bool read_environment()
+{
+    const char *schedule = getenv("CUDASIM_SCHEDULE"), *place = getenv("CUDASIM_WITHOUT_BARRIER");
+    if (schedule && !cudasim_set_schedule(schedule)) return false;
+    sim.environment_read = true;
+    const char *colon = place ? strchr(place, ':') : nullptr;
+    if (colon) cudasim_without_barrier(std::string(place, colon).c_str(), atoi(colon + 1));
+    return !place || colon;
+}
+
 /* One grid at a time, whichever host thread asks. */
 static std::mutex one_grid;
 
@@ -510,11 +547,8 @@ cudaError_t run(const char *name, const void *kernel, dim3 grid, dim3 block, siz
     auto limit = sim.dynamic_limits.find(kernel);
     if (n_shared > (limit == sim.dynamic_limits.end() ? default_dynamic_bytes : limit->second))
         return refuse(name, "more dynamic shared memory than was asked for");
-    if (!sim.schedule_read) {
-        const char *text = getenv("CUDASIM_SCHEDULE");
-        if (text && !cudasim_set_schedule(text)) return refuse(name, "CUDASIM_SCHEDULE is none");
-        sim.schedule_read = true;
-    }
+    if (!sim.environment_read && !read_environment())
+        return refuse(name, "CUDASIM_SCHEDULE or CUDASIM_WITHOUT_BARRIER is none");
     if (!sim.warps) sim.warps = (warp *)calloc(max_threads / 32, sizeof *sim.warps);
     void *dynamic = nullptr;
     if (!sim.warps || posix_memalign(&dynamic, 128, n_shared ? n_shared : 1))
@@ -553,7 +587,7 @@ cudaError_t cudasim_set_attribute(const void *kernel, cudaFuncAttribute attribut
 
 bool cudasim_set_schedule(const char *text)
 {
-    sim.schedule_read = true;
+    sim.environment_read = true;
     if (!strcmp(text, "forward"))
         sim.schedule = order::forward;
     else if (!strcmp(text, "reverse"))
@@ -565,6 +599,19 @@ bool cudasim_set_schedule(const char *text)
         sim.schedule = order::random;
     }
     return true;
+}
+
+void cudasim_without_barrier(const char *file, int line)
+{
+    sim.without_file = file ? file : "";
+    sim.without_line = file ? line : 0;
+}
+
+size_t cudasim_barriers(const char **files, int *lines, size_t n)
+{
+    for (size_t i = 0; i < n && i < sim.barriers.size(); i++)
+        files[i] = name_of(sim.barriers[i].file), lines[i] = sim.barriers[i].line;
+    return sim.barriers.size();
 }
 
 const char *cudasim_take_fault(void)

@@ -9,9 +9,10 @@
  *     after a shared array are guarded without it;
  *   - an asynchronous copy to shared memory arrives when it is waited for, no sooner;
  *   - the order in which threads and blocks run is a choice (cudasim_set_schedule, environment
- *     CUDASIM_SCHEDULE=forward|reverse|SEED): results that depend on it betray a race.
- * One grid runs at a time. No figure measured
- * here says anything about a GPU. */
+ *     CUDASIM_SCHEDULE=forward|reverse|SEED): results that depend on it betray a race. A warp
+ *     runs as far as it can, to a barrier or its end, before the next one moves, so one reads
+ *     before and one after whatever another warp writes without a barrier between.
+ * One grid runs at a time. No figure measured here says anything about a GPU. */
 #ifndef CUDASIM_H
 #define CUDASIM_H
 
@@ -276,6 +277,12 @@ const char *cudasim_take_fault(void);
  * false when a launch failed, which also counts as a difference. */
 bool cudasim_same_under_all_schedules(bool (*work)(void *state), void *state, const void *result,
                                       size_t n_bytes, const char **differs);
+/* Launches do without the __syncthreads at this line of the file of this name, until another is
+ * named (file NULL: none); also environment CUDASIM_WITHOUT_BARRIER=FILE:LINE. For tests of tests:
+ * a barrier that is needed must be missed. */
+void cudasim_without_barrier(const char *file, int line);
+/* Barriers met since the program began: how many, and the places of the first n. */
+size_t cudasim_barriers(const char **files, int *lines, size_t n);
 /* Launches and threads since the program began. */
 void cudasim_counts(uint64_t *n_launches, uint64_t *n_threads);
 }

@@ -78,7 +78,7 @@ __device__ void dot(room<R, W> &m, const span<T> &a, const span<T> &b, int64_t d
 }
 
 /* acc += weights times columns [from, from + W) of `rows`, d columns wide. The weights, a tile in
- * shared memory, are there after the first barrier. */
+ * shared memory, are there after the first barrier; they are done with after the next dot's. */
 template <typename T, typename R, int W>
 __device__ void weigh(room<R, W> &m, const R *weight, const span<T> &rows, int64_t from, int64_t d,
                       R (&acc)[ROWS][W / SIDE])
@@ -198,7 +198,6 @@ __global__ void __launch_bounds__(THREADS) attention_forward_general(const mti_a
             for (int c = 0; c < W / SIDE; c++) out[r][c] *= shrink;
         }
         weigh(m, m.weight[0], span_of<T>(x.v, b, h_kv, j, n), p.from, x.d, out);
-        __syncthreads(); /* the weights are done with */
     }
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
@@ -262,7 +261,6 @@ __global__ void __launch_bounds__(THREADS) attention_dk_dv_general(const mti_att
                 }
             weigh(m, m.weight[0], d_o, p.from, x.d, dv);
             weigh(m, m.weight[1], q, p.from, x.d, dk);
-            __syncthreads(); /* the weights are done with */
         }
     put<T, R, W>(dk, R(x.scale), mti_attn_row<T>(x.dk, b, h_kv, p.first), x.dk.row, x.t - p.first,
                  p.from, x.d);
@@ -298,7 +296,6 @@ __global__ void __launch_bounds__(THREADS) attention_dq_general(const mti_attn_a
                 m.weight[0][(y * ROWS + r) * WEIGHT_PITCH + col + c * SIDE] = ds[r][c];
             }
         weigh(m, m.weight[0], k, p.from, x.d, dq);
-        __syncthreads(); /* the weights are done with */
     }
     put<T, R, W>(dq, R(x.scale), mti_attn_row<T>(x.dq, b, h, p.first), x.dq.row, x.s - p.first,
                  p.from, x.d);
