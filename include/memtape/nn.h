@@ -3,7 +3,7 @@
 #ifndef MEMTAPE_NN_H
 #define MEMTAPE_NN_H
 
-#include "memtape/autograd.h"
+#include "memtape/checkpoint.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -55,6 +55,11 @@ MT_API mt_tensor *mt_forward_child(mt_module *m, const char *name, mt_tensor *x)
 MT_API void mt_module_set_training(mt_module *m, bool training);
 MT_API bool mt_module_training(const mt_module *m);
 
+/* mt_forward of m runs as a checkpoint (checkpoint.h): m's input is kept, what its ops save is made
+ * again in backward, until when m must live. options are copied; zero ones are good, NULL ends it.
+ */
+MT_API mt_status mt_module_set_checkpoint(mt_module *m, const mt_checkpoint_options *options);
+
 typedef struct mt_named_tensor {
     const char *name;
     mt_tensor *tensor;
@@ -93,19 +98,31 @@ typedef enum mt_model_kind {
     MT_MODEL_BLOCK,
     MT_MODEL_ATTENTION,
     MT_MODEL_MLP,
+    MT_MODEL_BERT,
+    MT_MODEL_LLAMA,
     MT_MODEL_KIND_COUNT
 } mt_model_kind;
+typedef enum mt_norm_kind { MT_NORM_LAYER, MT_NORM_RMS, MT_NORM_KIND_COUNT } mt_norm_kind;
+typedef enum mt_mlp_kind {
+    MT_MLP_PLAIN,  /* proj(act(fc x)) */
+    MT_MLP_SWIGLU, /* down(silu(gate x) * up x); Shazeer 2020 */
+    MT_MLP_KIND_COUNT
+} mt_mlp_kind;
 
-/* Names as the program takes them: "gelu_tanh", "pre", "flash", "gpt". Parsing fails with a text
- * that lists the good names. */
+/* Names as the program takes them: "gelu_tanh", "pre", "flash", "gpt", "rmsnorm", "swiglu". Parsing
+ * fails with a text that lists the good names. */
 MT_API const char *mt_act_name(mt_act act);
 MT_API const char *mt_norm_place_name(mt_norm_place place);
 MT_API const char *mt_attention_form_name(mt_attention_form form);
 MT_API const char *mt_model_kind_name(mt_model_kind kind);
+MT_API const char *mt_norm_kind_name(mt_norm_kind kind);
+MT_API const char *mt_mlp_kind_name(mt_mlp_kind kind);
 MT_API mt_status mt_act_parse(const char *name, mt_act *out);
 MT_API mt_status mt_norm_place_parse(const char *name, mt_norm_place *out);
 MT_API mt_status mt_attention_form_parse(const char *name, mt_attention_form *out);
 MT_API mt_status mt_model_kind_parse(const char *name, mt_model_kind *out);
+MT_API mt_status mt_norm_kind_parse(const char *name, mt_norm_kind *out);
+MT_API mt_status mt_mlp_kind_parse(const char *name, mt_mlp_kind *out);
 
 /* x [..,in] -> [..,out]. Weight [out,in] is normal(0, std), std 0: 1/sqrt(in); bias zero. */
 MT_API mt_module *mt_linear_new(mt_device *device, mt_dtype dtype, int64_t in, int64_t out,
@@ -113,6 +130,8 @@ MT_API mt_module *mt_linear_new(mt_device *device, mt_dtype dtype, int64_t in, i
 /* Over the last dimension, n wide; weight ones, bias zero. eps 0: 1e-5. */
 MT_API mt_module *mt_layer_norm_new(mt_device *device, mt_dtype dtype, int64_t n, bool bias,
                                     double eps);
+/* x / sqrt(mean(x^2) + eps) over the last dimension, n wide; weight ones. eps 0: 1e-6. */
+MT_API mt_module *mt_rms_norm_new(mt_device *device, mt_dtype dtype, int64_t n, double eps);
 /* i64 [..] -> [..,n]. Weight [rows,n] is normal(0, std), std 0: 1. */
 MT_API mt_module *mt_embedding_new(mt_device *device, mt_dtype dtype, int64_t rows, int64_t n,
                                    double std);
@@ -123,52 +142,101 @@ MT_API mt_module *mt_dropout_new(double p);
 /* ---- models ---- */
 
 /* Zero is the common choice everywhere: {.hidden = 64, .vocab = 256, .context = 128} is a GPT of
- * one layer and one head. */
+ * one layer and one head. What a kind always has need not be said: a gpt is causal; a bert is
+ * post-norm and sees both sides; a llama is causal and pre-norm, with rmsnorm, swiglu and rope, a
+ * head of its own and no bias anywhere. */
 typedef struct mt_model_config {
     mt_model_kind kind;
-    int64_t hidden;  /* d, a multiple of heads */
-    int64_t heads;   /* a; 0: 1 */
-    int64_t layers;  /* gpt; 0: 1 */
-    int64_t vocab;   /* v; gpt needs it */
-    int64_t context; /* longest sequence; gpt needs it */
-    int64_t ffn;     /* width of the MLP; 0: 4 hidden */
-    mt_act act;
+    int64_t hidden; /* d */
+    int64_t heads;  /* a; 0: 1 */
+    int64_t
+        kv_heads; /* heads of keys and values, a divisor of heads; 0: heads. Fewer: grouped-query
+                     attention (Ainslie et al. 2023); 1: multi-query (Shazeer 2019) */
+    int64_t head_dim; /* width of a head; 0: hidden / heads, which must come out even */
+    int64_t layers;   /* of whole models; 0: 1 */
+    int64_t vocab;    /* v; whole models need it */
+    int64_t context;  /* longest sequence; whole models need it */
+    int64_t ffn;      /* width of the MLP; 0: 4 hidden; swiglu: 8/3 hidden rounded up to a multiple
+                         of 256, as LLaMA's */
+    mt_mlp_kind mlp;
+    mt_act act;   /* of a plain MLP */
     bool inplace; /* the activation; relu and leaky_relu only */
     mt_norm_place norm;
-    double norm_eps; /* 0: 1e-5 */
-    double dropout;  /* on attention weights, after each projection, on embeddings; in [0,1) */
+    mt_norm_kind norm_kind;
+    double norm_eps;   /* 0: 1e-5; bert 1e-12, llama 1e-6 */
+    double rope_theta; /* rotary positions (Su et al. 2021) on q and k; llama: 0 is 10000; block and
+                          attention: 0 is none; gpt and bert have learned positions instead */
+    double dropout;    /* on attention weights, after each projection, on embeddings; in [0,1) */
     mt_attention_form attention;
-    bool causal;  /* block and attention; a gpt always is */
-    bool untied;  /* gpt: a head of its own instead of the token embedding */
-    bool no_bias; /* in linears and layer norms */
+    bool causal;         /* block and attention */
+    bool untied;         /* gpt: a head of its own instead of the token embedding */
+    bool no_bias;        /* in linears and layer norms */
+    int64_t token_types; /* bert; 0: 2 */
+    int64_t mask_token;  /* bert: stands for a token that is to be guessed; 0: the last, v - 1 */
     mt_dtype dtype;
 } mt_model_config;
 
 /* MT_OK, or an error that names the field, what it is and what it may be. */
 MT_API mt_status mt_model_config_check(const mt_model_config *config);
-/* "tiny", "small", "medium" (byte vocabularies), "gpt2", ... Unknown: an error that lists them. */
+/* The same model with every "0: ..." filled in and what its kind always has; checked. */
+MT_API mt_status mt_model_config_resolve(const mt_model_config *config, mt_model_config *out);
+/* "tiny", "small", "medium" (byte vocabularies), "gpt2", "bert-base", "llama-7b", ... Unknown: an
+ * error that lists them. */
 MT_API mt_status mt_model_preset(const char *name, mt_model_config *out);
 MT_API const char *mt_model_preset_name(size_t i); /* NULL past the last */
+/* Elements of the parameters that the model would have, without making it. */
+MT_API mt_status mt_model_config_params(const mt_model_config *config, uint64_t *n_elements);
 /* One JSON object with every field, for metadata; n_bytes MT_MODEL_CONFIG_TEXT always suffice. */
-#define MT_MODEL_CONFIG_TEXT 512
+#define MT_MODEL_CONFIG_TEXT 1024
 MT_API mt_status mt_model_config_to_json(const mt_model_config *config, char *buf, size_t n_bytes);
 /* Checked; fields left out are zero, unknown ones are refused. */
 MT_API mt_status mt_model_config_from_json(const char *json, mt_model_config *out);
 
 /* The model of config->kind, initialised from the device's generator as GPT-2 is: weights
  * normal(0, 0.02), the projections into the residual stream by a further 1/sqrt(2 layers),
- * biases 0. */
+ * biases 0. docs/models.md gives the parameters' names beside Hugging Face's. */
 MT_API mt_module *mt_model_new(mt_device *device, const mt_model_config *config);
-/* [..,d] -> [..,d]: fc, act, proj, drop */
+/* Which parts of a model, or of a block, attention or mlp, run as checkpoints from now on:
+ *   none       nothing
+ *   full       each block: a layer keeps its input, 2bsh bytes of 2-byte floats (Chen et al. 2016)
+ *   selective  the core of each attention, softmax(q k^T) v: with separate softmax and dropout a
+ *              layer keeps 34bsh and its statistics (Korthikanti et al. 2022)
+ *   every=K    K consecutive layers as one
+ *   sqrt       every=round(sqrt(layers))
+ * Another preset is an error that lists these. options: of each checkpoint; NULL for all zero. */
+MT_API mt_status mt_model_checkpoint(mt_module *model, const char *preset);
+MT_API mt_status mt_model_checkpoint_with(mt_module *model, const char *preset,
+                                          const mt_checkpoint_options *options);
+/* What the model was made from, resolved; borrowed. NULL if m is no gpt, bert or llama of ours. */
+MT_API const mt_model_config *mt_model_config_of(const mt_module *m);
+/* [..,d] -> [..,d]: fc, act, proj, drop; swiglu: gate, up, down, drop */
 MT_API mt_module *mt_mlp_new(mt_device *device, const mt_model_config *config);
-/* [b,s,d] -> [b,s,d]: qkv (one product, 3d wide), heads, proj, drop */
+/* [b,s,d] -> [b,s,d]: qkv (one product: queries, keys and values side by side), heads, proj, drop;
+ * with rope: q, k, v, heads, proj, drop */
 MT_API mt_module *mt_attention_new(mt_device *device, const mt_model_config *config);
 /* [b,s,d] -> [b,s,d]. pre: h = x + attn(ln_1(x)), y = h + mlp(ln_2(h));
  * post: h = ln_1(x + attn(x)), y = ln_2(h + mlp(h)) */
 MT_API mt_module *mt_block_new(mt_device *device, const mt_model_config *config);
 /* i64 tokens [b,s] -> logits [b,s,v]: wte, wpe, drop, h.0 .. h.N, ln_f (pre only), lm_head (a
- * module only if untied) */
+ * module only if untied)   (Radford et al. 2019) */
 MT_API mt_module *mt_gpt_new(mt_device *device, const mt_model_config *config);
+/* i64 tokens [b,s], all of type 0, or [2,b,s], tokens and types -> logits [b,s,v]: wte, wpe, tte,
+ * ln, drop, h.0 .. h.N, head (dense, act, ln, and the bias of the product with the token
+ * embedding). The whole of BertForMaskedLM; BertModel's pooler, which masked tokens do not train,
+ * is left out. (Devlin et al. 2018) */
+MT_API mt_module *mt_bert_new(mt_device *device, const mt_model_config *config);
+/* i64 tokens [b,s] -> logits [b,s,v]: wte, drop, h.0 .. h.N, ln_f, lm_head
+ * (Touvron et al. 2023; grouped-query attention as in LLaMA 2) */
+MT_API mt_module *mt_llama_new(mt_device *device, const mt_model_config *config);
+
+/* The value of a target that no loss looks at. */
+#define MT_IGNORE (-100)
+/* Tokens to guess for masked training, drawn from `seed` alone. Each of n tokens is chosen with
+ * probability 0.15; a chosen one becomes config->mask_token in 80 of 100 cases, any token in 10,
+ * and stays in 10. input[n]: the tokens so changed; target[n]: the token where it was chosen,
+ * elsewhere MT_IGNORE, for mt_cross_entropy. input may be tokens.   (Devlin et al. 2018, 3.1) */
+MT_API mt_status mt_mask_tokens(const mt_model_config *config, uint64_t seed, size_t n,
+                                const int64_t *tokens, int64_t *input, int64_t *target);
 
 /* ---- optimizers ---- */
 

@@ -33,7 +33,7 @@ static mt_tensor *merge_heads(mt_tensor *x)
 static bool rotate(const mti_heads *at, mt_tensor **x)
 {
     if (at->rope_theta == 0) return true;
-    return mt_set(x, mt_rope(*x, 0, at->rope_theta)) == MT_OK;
+    return mt_set(x, mt_rope(*x, at->kv ? mti_kv_start(at->kv) : 0, at->rope_theta)) == MT_OK;
 }
 
 /* part: q [b,s,a h], k, v [b,s,k h], all taken over -> [b,s,a h] */
@@ -44,6 +44,7 @@ static mt_tensor *attend(const mt_module *self, mt_tensor *part[3])
     for (int i = 0; i < 3; i++) mt_set(&part[i], split_heads(part[i], i ? at->n_kv : at->n));
     if (!part[0] || !part[1] || !part[2] || !rotate(at, &part[0]) || !rotate(at, &part[1]))
         goto out;
+    if (at->kv && !mti_kv_append(at->kv, &part[1], &part[2])) goto out;
     double p = mt_module_training(self) ? at->dropout : 0;
     y = at->form == MT_ATTENTION_FLASH
             ? mt_flash_attention(part[0], part[1], part[2], 0, at->causal, p)
@@ -52,6 +53,12 @@ out:
     for (int i = 0; i < 3; i++) mt_release(part[i]);
     mt_set(&y, merge_heads(y));
     return y;
+}
+
+/* The same of borrowed ones. */
+static mt_tensor *attend_again(mt_module *self, mt_tensor *const *in)
+{
+    return attend(self, (mt_tensor *[]){mt_retain(in[0]), mt_retain(in[1]), mt_retain(in[2])});
 }
 
 /* [b,s,(a + 2 k) h] -> [b,s,a h] */
@@ -120,7 +127,14 @@ static mt_tensor *separate_forward(mt_module *self, mt_tensor *x)
         for (int i = 0; i < 3; i++) mt_release(part[i]);
         return NULL;
     }
-    mt_tensor *h = attend(mt_module_child(self, "heads"), part);
+    mt_module *heads = mt_module_child(self, "heads");
+    mt_tensor *h;
+    if (mti_module_checkpoint(heads, NULL)) {
+        h = mti_run_module(heads, attend_again, 3, part);
+        for (int i = 0; i < 3; i++) mt_release(part[i]);
+    } else {
+        h = attend(heads, part); /* gives each part up as soon as it can */
+    }
     mt_scope_pop();
     return project(self, h);
 }

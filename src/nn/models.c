@@ -58,7 +58,7 @@ bool mti_add_layers(mt_module *m, mt_device *device, const mt_model_config *c)
     return true;
 }
 
-mt_tensor *mti_run_layers(mt_module *m, mt_tensor *x, int64_t from, int64_t to)
+mt_tensor *mti_run_each(mt_module *m, mt_tensor *x, int64_t from, int64_t to)
 {
     char name[LAYER_NAME];
     for (int64_t i = from; x && i < to; i++)

@@ -21,6 +21,8 @@ struct mt_module {
     MTI_VEC(child) children;
     MTI_VEC(mt_named_tensor) flat; /* cache of mt_module_params; paths allocated here */
     bool flat_valid;
+    mt_checkpoint_options *checkpoint; /* NULL: it runs plainly */
+    int64_t group;                     /* layers of one checkpoint; 0: m is one itself */
 };
 
 /* ---- making and freeing ---- */
@@ -77,6 +79,7 @@ void mt_module_free(mt_module *m)
     mti_free(m->params.at);
     mti_free(m->children.at);
     if (m->destroy) m->destroy(m->user);
+    mti_free(m->checkpoint);
     mti_free(m->kind);
     mti_free(m);
 }
@@ -218,12 +221,15 @@ mt_module *mt_module_find(mt_module *m, const char *path)
 
 /* ---- running ---- */
 
+static mt_tensor *run_forward(mt_module *m, mt_tensor *const *in) { return m->forward(m, in[0]); }
+
 mt_tensor *mt_forward(mt_module *m, mt_tensor *x)
 {
     if (!x) return NULL;
     if (!m) return mti_fail_null(MT_ERR_ARGUMENT, "forward: the module is NULL");
     if (mt_scope_push(m->name) != MT_OK) return NULL;
-    mt_tensor *y = m->forward(m, x);
+    mt_tensor *y =
+        m->checkpoint && !m->group ? mti_run_module(m, run_forward, 1, &x) : m->forward(m, x);
     mt_scope_pop();
     return y;
 }
@@ -246,6 +252,38 @@ void mt_module_set_training(mt_module *m, bool training)
 }
 
 bool mt_module_training(const mt_module *m) { return m && m->training; }
+
+/* ---- checkpoints ---- */
+
+const mt_checkpoint_options *mti_module_checkpoint(const mt_module *m, int64_t *group)
+{
+    if (group) *group = m->group;
+    return m->checkpoint;
+}
+
+bool mti_module_set_group(mt_module *m, int64_t group, const mt_checkpoint_options *options)
+{
+    mt_checkpoint_options *copy = NULL;
+    if (options) {
+        copy = mti_malloc(sizeof *copy);
+        if (!copy) return false;
+        *copy = *options;
+        if (options->label && !(copy->label = mti_intern(options->label))) {
+            mti_free(copy);
+            return false;
+        }
+    }
+    mti_free(m->checkpoint);
+    m->checkpoint = copy;
+    m->group = copy ? group : 0;
+    return true;
+}
+
+mt_status mt_module_set_checkpoint(mt_module *m, const mt_checkpoint_options *options)
+{
+    if (!m) return mti_fail(MT_ERR_ARGUMENT, "module_set_checkpoint: the module is NULL");
+    return mti_module_set_group(m, 0, options) ? MT_OK : mt_last_status();
+}
 
 /* ---- parameters ---- */
 

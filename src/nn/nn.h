@@ -10,6 +10,18 @@ mt_module *mti_module_complete(mt_module *m, bool complete);
 /* Whether m is there and was made with this forward function: so its user data are known. */
 bool mti_module_runs(const mt_module *m, mt_forward_fn *forward);
 
+/* ---- modules that run as checkpoints (segments.c) ---- */
+
+/* What m was told; NULL: nothing. *group (may be NULL): so many of its layers run as one; 0: m
+ * itself is the checkpoint. */
+const mt_checkpoint_options *mti_module_checkpoint(const mt_module *m, int64_t *group);
+/* options NULL: nothing any more. */
+bool mti_module_set_group(mt_module *m, int64_t group, const mt_checkpoint_options *options);
+/* A forward of several inputs; they are borrowed. */
+typedef mt_tensor *mti_run_fn(mt_module *m, mt_tensor *const *in);
+/* run(m, in), as a checkpoint if m was told so. */
+mt_tensor *mti_run_module(mt_module *m, mti_run_fn *run, int n_in, mt_tensor *const *in);
+
 /* The name of state tensor k of that parameter; NULL past the last. */
 const char *mti_optimizer_state_name(mt_optimizer *optimizer, const char *path, int k);
 /* Borrowed; NULL if the optimizer has no such parameter. */

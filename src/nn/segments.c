@@ -1,0 +1,152 @@
+/* segments.c: modules and groups of layers that run as checkpoints. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "nn/model.h"
+
+/* What a frame runs: a module, or layers from .. to - 1 of a model. */
+typedef struct segment {
+    mt_module *m;
+    mti_run_fn *run; /* NULL: layers */
+    int64_t from, to;
+} segment;
+
+static mt_status run_segment(void *user, int n_in, mt_tensor *const *in, int n_out, mt_tensor **out)
+{
+    const segment *s = user;
+    (void)n_in, (void)n_out;
+    out[0] = s->run ? s->run(s->m, in) : mti_run_each(s->m, mt_retain(in[0]), s->from, s->to);
+    return out[0] ? MT_OK : mt_last_status();
+}
+
+static mt_tensor *checkpointed(segment init, int n_in, mt_tensor *const *in,
+                               const mt_checkpoint_options *options)
+{
+    mt_tensor *out;
+    segment *s = mti_malloc(sizeof *s);
+    if (!s) return NULL;
+    *s = init;
+    mt_status status = mt_checkpoint(run_segment, s, mti_free, n_in, in, 1, &out, options);
+    return status == MT_OK ? out : NULL;
+}
+
+mt_tensor *mti_run_module(mt_module *m, mti_run_fn *run, int n_in, mt_tensor *const *in)
+{
+    const mt_checkpoint_options *options = mti_module_checkpoint(m, NULL);
+    return options ? checkpointed((segment){.m = m, .run = run}, n_in, in, options) : run(m, in);
+}
+
+/* x is taken over, but lives until the layers have run: the checkpoint keeps it anyway. */
+static mt_tensor *run_group(mt_module *m, mt_tensor *x, int64_t from, int64_t to,
+                            const mt_checkpoint_options *options)
+{
+    char label[512];
+    mt_checkpoint_options labelled = *options;
+    if (!labelled.label) {
+        snprintf(label, sizeof label, "%s.h.%lld..%lld", mt_scope_path(), (long long)from,
+                 (long long)to - 1);
+        labelled.label = label;
+    }
+    mt_tensor *y = checkpointed((segment){.m = m, .from = from, .to = to}, 1, &x, &labelled);
+    mt_release(x);
+    return y;
+}
+
+mt_tensor *mti_run_layers(mt_module *m, mt_tensor *x, int64_t from, int64_t to)
+{
+    int64_t group;
+    const mt_checkpoint_options *options = mti_module_checkpoint(m, &group);
+    if (!group) return mti_run_each(m, x, from, to);
+    for (int64_t i = from; x && i < to; i += group)
+        x = run_group(m, x, i, i + group < to ? i + group : to, options);
+    return x;
+}
+
+/* ---- presets ---- */
+
+static void clear(mt_module *m)
+{
+    mt_module *child;
+    mti_module_set_group(m, 0, NULL);
+    for (size_t i = 0; (child = mt_module_child_at(m, i)); i++) clear(child);
+}
+
+/* Sets the outermost modules of that kind under m, m included; returns how many, -1 on failure. */
+static int set_kind(mt_module *m, const char *kind, const mt_checkpoint_options *options)
+{
+    mt_module *child;
+    if (!strcmp(mt_module_kind(m), kind))
+        return mt_module_set_checkpoint(m, options) == MT_OK ? 1 : -1;
+    int n = 0;
+    for (size_t i = 0; n >= 0 && (child = mt_module_child_at(m, i)); i++) {
+        int under = set_kind(child, kind, options);
+        n = under < 0 ? -1 : n + under;
+    }
+    return n;
+}
+
+static bool set_full(mt_module *m, const mt_checkpoint_options *options)
+{
+    int n = set_kind(m, "block", options);
+    if (n) return n > 0;
+    return mt_module_set_checkpoint(m, options) == MT_OK; /* an attention or an mlp: all of it */
+}
+
+static bool set_selective(mt_module *m, const mt_checkpoint_options *options)
+{
+    int n = set_kind(m, "heads", options);
+    return n > 0 || (!n && mti_fail_bool(MT_ERR_ARGUMENT,
+                                         "checkpoint selective: %s has no attention to recompute",
+                                         mt_module_kind(m)));
+}
+
+static bool set_groups(mt_module *m, const char *preset, int64_t group,
+                       const mt_checkpoint_options *options)
+{
+    const mti_model *model = mti_model_of(m);
+    if (!model)
+        return mti_fail_bool(MT_ERR_ARGUMENT, "checkpoint %s: %s has no layers to group", preset,
+                             mt_module_kind(m));
+    if (!group) group = llround(sqrt((double)model->config.layers));
+    return mti_module_set_group(m, group, options);
+}
+
+/* "every=3" -> 3; 0 if it is something else. */
+static int64_t parse_every(const char *preset)
+{
+    if (strncmp(preset, "every=", 6) != 0 || preset[6] < '0' || preset[6] > '9') return 0;
+    char *end;
+    long long k = strtoll(preset + 6, &end, 10);
+    return *end || k > 1000000 ? 0 : k;
+}
+
+mt_status mt_model_checkpoint_with(mt_module *m, const char *preset,
+                                   const mt_checkpoint_options *options)
+{
+    static const mt_checkpoint_options zero;
+    if (!m || !preset)
+        return mti_fail(MT_ERR_ARGUMENT, "model_checkpoint: the %s is NULL",
+                        m ? "preset" : "model");
+    if (!options) options = &zero;
+    int64_t every = parse_every(preset);
+    bool none = !strcmp(preset, "none"), full = !strcmp(preset, "full");
+    bool selective = !strcmp(preset, "selective"), root = !strcmp(preset, "sqrt");
+    if (!none && !full && !selective && !root && every < 1)
+        return mti_fail(MT_ERR_ARGUMENT,
+                        "checkpoint: \"%.60s\" is none; need none, full, selective, every=K (K "
+                        "layers as one, K at least 1) or sqrt",
+                        preset);
+    clear(m);
+    bool ok = none || (full        ? set_full(m, options)
+                       : selective ? set_selective(m, options)
+                                   : set_groups(m, preset, every, options));
+    if (ok) return MT_OK;
+    clear(m);
+    return mt_last_status();
+}
+
+mt_status mt_model_checkpoint(mt_module *m, const char *preset)
+{
+    return mt_model_checkpoint_with(m, preset, NULL);
+}
