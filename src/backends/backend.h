@@ -235,7 +235,8 @@ typedef struct mti_backend {
     bool (*dropout_backward)(mti_ctx *ctx, double p, const mti_view *mask, const mti_view *dy,
                              const mti_view *dx);
     /* y[.., :] = w[index, :]. index: i64, contiguous; w: [rows, n]. A bad index: MT_ERR_ARGUMENT
-     * that names it (the one check a caller cannot make). */
+     * that names it (the one check a caller cannot make). Where kernels run behind the host, as on
+     * CUDA, the next sync or download fails with it, not this call; so with bad targets below. */
     bool (*embedding)(mti_ctx *ctx, const mti_view *index, const mti_view *w, const mti_view *y);
     /* dw = sum of dy rows by index, in index order; dw is written whole (zeros included). */
     size_t (*embedding_backward_scratch)(mti_ctx *ctx, const mti_view *index, const mti_view *dw);
@@ -286,8 +287,8 @@ typedef struct mti_backend {
     bool (*unpack_bits)(mti_ctx *ctx, const mti_view *bits, const mti_view *y);
     /* x [n], floating (f64 is rounded to f32 first), in blocks of `block` values, a power of 2
      * from 8 to 512; the last may be shorter. shift: f32 scalar that is taken off first, or NULL.
-     * scales: f32 [ceil(n / block)]. codes: u8, 1 a value (int8: of two's complement) or (n + 1) / 2
-     * (nf4: the first of two values in the high bits). Rounding and limits: backends/quantize.h.
+     * scales: f32 [ceil(n / block)]. codes: u8, 1 a value (int8: of two's complement) or (n + 1) /
+     * 2 (nf4: the first of two values in the high bits). Rounding and limits: backends/quantize.h.
      * A block with an infinity or a NaN has the scale NaN and the codes of 0. */
     bool (*quantize)(mti_ctx *ctx, mti_code code, int64_t block, const mti_view *x,
                      const mti_view *shift, const mti_view *codes, const mti_view *scales);
