@@ -81,6 +81,7 @@ template <int OP> __device__ __forceinline__ float mti_unary_of(float x, float p
     case MTI_EXP: return mti_exp_f32(x);
     case MTI_LOG: return mti_log_f32(x);
     case MTI_SQRT: return sqrtf(x);
+    case MTI_POW: return mti_pow_f32(x, p0);
     default: return x * p0 + p1;
     }
 }
@@ -98,6 +99,7 @@ template <int OP> __device__ __forceinline__ double mti_unary_of(double x, doubl
     case MTI_EXP: return exp(x);
     case MTI_LOG: return log(x);
     case MTI_SQRT: return sqrt(x);
+    case MTI_POW: return mti_pow_f64(x, p0);
     default: return x * p0 + p1;
     }
 }
@@ -141,6 +143,7 @@ template <class Each> static bool for_unary(mti_unary op, const Each &each)
     case MTI_EXP: return each(mti_op_number<MTI_EXP>());
     case MTI_LOG: return each(mti_op_number<MTI_LOG>());
     case MTI_SQRT: return each(mti_op_number<MTI_SQRT>());
+    case MTI_POW: return each(mti_op_number<MTI_POW>());
     default: return each(mti_op_number<MTI_AFFINE>());
     }
 }
@@ -174,6 +177,7 @@ __device__ __forceinline__ float mti_unary_backward_of(float k, float dy, float 
     case MTI_SIGMOID: return mti_sigmoid_backward_f32(k, dy);
     case MTI_EXP: return dy * k;
     case MTI_LOG: return dy / k;
+    case MTI_POW: return mti_pow_backward_f32(k, dy, p0);
     default: return mti_sqrt_backward_f32(k, dy);
     }
 }
@@ -191,6 +195,7 @@ __device__ __forceinline__ double mti_unary_backward_of(double k, double dy, dou
     case MTI_SIGMOID: return mti_sigmoid_backward_f64(k, dy);
     case MTI_EXP: return dy * k;
     case MTI_LOG: return dy / k;
+    case MTI_POW: return mti_pow_backward_f64(k, dy, p0);
     default: return mti_sqrt_backward_f64(k, dy);
     }
 }

@@ -54,6 +54,22 @@ bool mti_cuda_layer_norm_backward(mti_ctx *ctx, const mti_view *dy, const mti_vi
                                   const mti_view *w, const mti_view *mean, const mti_view *rstd,
                                   const mti_view *dx, const mti_view *dw, const mti_view *db,
                                   void *scratch);
+bool mti_cuda_rms_norm(mti_ctx *ctx, double eps, const mti_view *x, const mti_view *w,
+                       const mti_view *y, const mti_view *rstd);
+size_t mti_cuda_rms_norm_backward_scratch(mti_ctx *ctx, const mti_view *x);
+bool mti_cuda_rms_norm_backward(mti_ctx *ctx, const mti_view *dy, const mti_view *x,
+                                const mti_view *w, const mti_view *rstd, const mti_view *dx,
+                                const mti_view *dw, void *scratch);
+bool mti_cuda_rope(mti_ctx *ctx, double theta, int64_t start, bool inverse, const mti_view *x,
+                   const mti_view *y);
+bool mti_cuda_swiglu(mti_ctx *ctx, const mti_view *gate, const mti_view *up, const mti_view *y);
+bool mti_cuda_swiglu_backward(mti_ctx *ctx, const mti_view *gate, const mti_view *up,
+                              const mti_view *dy, const mti_view *dgate, const mti_view *dup);
+bool mti_cuda_max(mti_ctx *ctx, const mti_view *x, const mti_view *y, const mti_view *index);
+bool mti_cuda_max_backward(mti_ctx *ctx, const mti_view *index, const mti_view *dy,
+                           const mti_view *dx);
+bool mti_cuda_where(mti_ctx *ctx, const mti_view *mask, const mti_view *a, const mti_view *b,
+                    const mti_view *y);
 bool mti_cuda_dropout(mti_ctx *ctx, double p, uint64_t seed, uint64_t offset, const mti_view *x,
                       const mti_view *y, const mti_view *mask);
 bool mti_cuda_dropout_backward(mti_ctx *ctx, double p, const mti_view *mask, const mti_view *dy,

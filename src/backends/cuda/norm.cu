@@ -1,4 +1,5 @@
-/* norm.cu: layer norm over the last dimension, and its backward. */
+/* norm.cu: layer norm over the last dimension, and its backward. RMS norm is layer norm about 0
+ * instead of the mean: the same kernels, with less to do. */
 #include "backends/cuda/kernels.h"
 #include "backends/cuda/reduce.cuh"
 
@@ -10,6 +11,7 @@ struct norm_job {
     void *mean, *rstd; /* one per row, or NULL */
     double eps;
     int team_size;
+    bool about_mean; /* else about 0 */
 };
 
 template <class T, mti_fit FIT> MTI_ROW_KERNEL(FIT) norm_rows(norm_job job)
@@ -32,14 +34,15 @@ template <class T, mti_fit FIT> MTI_ROW_KERNEL(FIT) norm_rows(norm_job job)
     mti_vec<T, N> v[ROOM];
 
     A sum = 0, squares = 0;
-    for (int64_t base = 0; base < chunks; base += step) {
-        mti_take(x, base, skew, team, v);
+    if (FIT != MTI_FIT_LONG) mti_take(x, 0, skew, team, v);
+    for (int64_t base = 0; job.about_mean && base < chunks; base += step) {
+        if (FIT == MTI_FIT_LONG) mti_take(x, base, skew, team, v);
         MTI_UNROLL
         for (int i = 0; i < ROOM; i++) MTI_UNROLL
         for (int k = 0; k < N; k++) sum += mti_widen(v[i].v[k]);
         if (FIT != MTI_FIT_LONG) break;
     }
-    A mean = team.sum(sum) / (A)job.x.n;
+    A mean = job.about_mean ? team.sum(sum) / (A)job.x.n : (A)0;
     /* apart, because E[x^2] - mean^2 cancels */
     for (int64_t base = 0; base < chunks; base += step) {
         if (FIT == MTI_FIT_LONG) mti_take(x, base, skew, team, v);
@@ -91,11 +94,12 @@ template <class T> static bool forward(mti_ctx *ctx, norm_job *job)
     return MTI_LAUNCH(ctx, layer_norm, blocks, (unsigned)plan.threads, 0, *job);
 }
 
-extern "C" bool mti_cuda_layer_norm(mti_ctx *ctx, double eps, const mti_view *x, const mti_view *w,
-                                    const mti_view *b, const mti_view *y, const mti_view *mean,
-                                    const mti_view *rstd)
+static bool run_norm(mti_ctx *ctx, double eps, bool about_mean, const mti_view *x,
+                     const mti_view *w, const mti_view *b, const mti_view *y, const mti_view *mean,
+                     const mti_view *rstd)
 {
     norm_job job = {};
+    job.about_mean = about_mean;
     job.x = mti_rowset_of(x);
     job.y = mti_rowset_of(y);
     job.w = data_of(w);
@@ -107,12 +111,26 @@ extern "C" bool mti_cuda_layer_norm(mti_ctx *ctx, double eps, const mti_view *x,
     return mti_for_float(x->dtype, [&](auto t) { return forward<decltype(t)>(ctx, &job); });
 }
 
+extern "C" bool mti_cuda_layer_norm(mti_ctx *ctx, double eps, const mti_view *x, const mti_view *w,
+                                    const mti_view *b, const mti_view *y, const mti_view *mean,
+                                    const mti_view *rstd)
+{
+    return run_norm(ctx, eps, true, x, w, b, y, mean, rstd);
+}
+
+extern "C" bool mti_cuda_rms_norm(mti_ctx *ctx, double eps, const mti_view *x, const mti_view *w,
+                                  const mti_view *y, const mti_view *rstd)
+{
+    return run_norm(ctx, eps, false, x, w, nullptr, y, nullptr, rstd);
+}
+
 /* ---- backward ----
  *
  * With h = (x - mean) rstd and g = dy w: dx = rstd (g - sum(g)/n - h sum(g h)/n),
- * dw = sum over rows of dy h, db = sum over rows of dy. A block has a run of rows; its threads keep
- * their columns of dw and db in registers over all of them (in the scratch if the row is long) and
- * leave them in the scratch; a second kernel adds the blocks up in their order, in f64. */
+ * dw = sum over rows of dy h, db = sum over rows of dy; about 0 (mean is null) without sum(g)/n. A
+ * block has a run of rows; its threads keep their columns of dw and db in registers over all of
+ * them (in the scratch if the row is long) and leave them in the scratch; a second kernel adds the
+ * blocks up in their order, in f64. */
 
 /* Blocks on a multiprocessor: lanes carry so many sums that no more fit. */
 #define LANES_BLOCKS 3
@@ -246,7 +264,8 @@ __global__ void __launch_bounds__(FIT == MTI_FIT_LANES ? MTI_LANES_BLOCK : MTI_R
         mti_row<const T> dy_row(mti_row_at<const T>(job.dy, r), live ? n : 0, 0);
         mti_row<const T> w((const T *)job.w, job.w && live ? n : 0, 0);
         mti_row<T> dx_row(mti_row_at<T>(job.dx, r), live ? n : 0, 0);
-        A mean = static_cast<const A *>(job.mean)[r], rstd = static_cast<const A *>(job.rstd)[r];
+        A mean = job.mean ? static_cast<const A *>(job.mean)[r] : (A)0;
+        A rstd = static_cast<const A *>(job.rstd)[r];
         row_sums<A> sums = {0, 0};
         for (int64_t base = 0; base < chunks; base += step) {
             mti_take(x_row, base, 0, team, x);
@@ -264,7 +283,8 @@ __global__ void __launch_bounds__(FIT == MTI_FIT_LANES ? MTI_LANES_BLOCK : MTI_R
         }
         if (FIT != MTI_FIT_LONG && live) add_columns(x, dy, mean, rstd, dw, db);
         if (!job.has_dx) continue;
-        sums = {team.sum(sums.g), team.sum(sums.gh)};
+        sums.g = job.mean ? team.sum(sums.g) : (A)0;
+        sums.gh = team.sum(sums.gh);
         for (int64_t base = 0; base < chunks; base += step) {
             if (FIT == MTI_FIT_LONG) {
                 mti_take(x_row, base, 0, team, x);
@@ -326,12 +346,18 @@ static size_t slots_size(const mti_rowset *x, mt_dtype dtype, int64_t slots)
     return (size_t)slots * (size_t)x->n * (dtype == MT_F64 ? sizeof(double) : sizeof(float));
 }
 
-extern "C" size_t mti_cuda_layer_norm_backward_scratch(mti_ctx *ctx, const mti_view *x)
+/* The sums of dw; those of db as much again. */
+extern "C" size_t mti_cuda_rms_norm_backward_scratch(mti_ctx *ctx, const mti_view *x)
 {
     (void)ctx;
     mti_rowset rows = mti_rowset_of(x);
     int64_t slots = plan_slots(&rows, mti_element_size(x->dtype)).slots;
-    return 2 * slots_size(&rows, x->dtype, slots);
+    return slots_size(&rows, x->dtype, slots);
+}
+
+extern "C" size_t mti_cuda_layer_norm_backward_scratch(mti_ctx *ctx, const mti_view *x)
+{
+    return 2 * mti_cuda_rms_norm_backward_scratch(ctx, x);
 }
 
 template <class T>
@@ -372,7 +398,7 @@ extern "C" bool mti_cuda_layer_norm_backward(mti_ctx *ctx, const mti_view *dy, c
     job.x = mti_rowset_of(x);
     job.dx = mti_rowset_of(dx ? dx : x);
     job.w = data_of(w);
-    job.mean = mean->data;
+    job.mean = mean ? mean->data : nullptr;
     job.rstd = rstd->data;
     job.has_dx = dx != nullptr;
     int64_t slots = plan_slots(&job.x, mti_element_size(x->dtype)).slots;
@@ -381,4 +407,11 @@ extern "C" bool mti_cuda_layer_norm_backward(mti_ctx *ctx, const mti_view *dy, c
     if (job.x.n == 0) return true;
     return mti_for_float(x->dtype,
                          [&](auto t) { return backward<decltype(t)>(ctx, &job, dw, db); });
+}
+
+extern "C" bool mti_cuda_rms_norm_backward(mti_ctx *ctx, const mti_view *dy, const mti_view *x,
+                                           const mti_view *w, const mti_view *rstd,
+                                           const mti_view *dx, const mti_view *dw, void *scratch)
+{
+    return mti_cuda_layer_norm_backward(ctx, dy, x, w, nullptr, rstd, dx, dw, nullptr, scratch);
 }
