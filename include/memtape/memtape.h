@@ -14,6 +14,7 @@
 #include "memtape/checkpoint.h"
 #include "memtape/nn.h"
 #include "memtape/amp.h"
+#include "memtape/generate.h"
 #include "memtape/io.h"
 
 #endif

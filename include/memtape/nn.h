@@ -149,9 +149,9 @@ typedef struct mt_model_config {
     mt_model_kind kind;
     int64_t hidden; /* d */
     int64_t heads;  /* a; 0: 1 */
-    int64_t
-        kv_heads; /* heads of keys and values, a divisor of heads; 0: heads. Fewer: grouped-query
-                     attention (Ainslie et al. 2023); 1: multi-query (Shazeer 2019) */
+    /* Heads of keys and values, a divisor of heads; 0: heads. Fewer: grouped-query attention
+     * (Ainslie et al. 2023); 1: multi-query (Shazeer 2019). */
+    int64_t kv_heads;
     int64_t head_dim; /* width of a head; 0: hidden / heads, which must come out even */
     int64_t layers;   /* of whole models; 0: 1 */
     int64_t vocab;    /* v; whole models need it */

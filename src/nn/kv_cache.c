@@ -1,0 +1,319 @@
+/* kv_cache.c: the keys and values of every position so far, in three forms.
+ *
+ * Of each layer, keys and values alike, [b,k,t,h]:
+ *   preallocated  the first `length` of t positions are filled in place; attention sees a view.
+ *   growing       exactly `length` positions; a step makes a new tensor of all and lets the old go.
+ *   8bit          as preallocated, codes u8 [b,k,t,h] with a scale f32 [b,k,t,1] for each vector; a
+ *                 step widens one layer's at a time. A code is the value / scale + 128, rounded. */
+#include <stdio.h>
+#include "memtape/generate.h"
+#include "memtape/ops.h"
+#include "nn/model.h"
+
+/* Keys, or values, of one layer. */
+typedef struct side {
+    mt_tensor *values; /* or codes */
+    mt_tensor *scales; /* 8bit */
+} side;
+
+struct mti_kv_layer {
+    mt_kv_cache *cache;
+    side k, v;
+};
+
+struct mt_kv_cache {
+    mt_model_config config;
+    mt_kv_form form;
+    int64_t batch, capacity, length;
+    mti_kv_layer *layers; /* [config.layers] */
+};
+
+/* ---- names and sizes ---- */
+
+static const char *const form_names[MT_KV_FORM_COUNT] = {"preallocated", "growing", "8bit"};
+
+const char *mt_kv_form_name(mt_kv_form form)
+{
+    return (unsigned)form < MT_KV_FORM_COUNT ? form_names[form] : "unknown";
+}
+
+mt_status mt_kv_form_parse(const char *name, mt_kv_form *out)
+{
+    int i = mti_choose("kv_cache", form_names, MT_KV_FORM_COUNT, name);
+    if (i >= 0) *out = (mt_kv_form)i;
+    return i >= 0 ? MT_OK : MT_ERR_ARGUMENT;
+}
+
+static bool has_cache(const mt_model_config *c)
+{
+    return c->kind == MT_MODEL_GPT || c->kind == MT_MODEL_LLAMA ||
+           mti_fail_bool(MT_ERR_ARGUMENT,
+                         "kv_cache: a %s does not go on from left to right; need a gpt or a llama",
+                         mt_model_kind_name(c->kind));
+}
+
+static bool check_form(mt_kv_form form)
+{
+    return (unsigned)form < MT_KV_FORM_COUNT ||
+           mti_fail_bool(MT_ERR_ARGUMENT, "kv_cache: form %d is none of ours", (int)form);
+}
+
+size_t mt_kv_bytes(const mt_model_config *config, mt_kv_form form, int64_t batch, int64_t positions)
+{
+    mt_model_config c;
+    if (mt_model_config_resolve(config, &c) != MT_OK || !has_cache(&c) || !check_form(form))
+        return 0;
+    size_t e = mt_dtype_size(c.dtype), h = (size_t)c.head_dim, n = 2;
+    const size_t vector = form == MT_KV_8BIT ? h + sizeof(float) : h * e;
+    const int64_t factors[] = {batch, positions, c.kv_heads, c.layers, (int64_t)vector};
+    bool fits = true;
+    for (int i = 0; fits && i < 5; i++)
+        fits = factors[i] >= 0 && mti_mul_size(n, (size_t)factors[i], &n);
+    if (fits) return n;
+    mti_fail(MT_ERR_ARGUMENT, "kv_cache: %lld x %lld positions are more bytes than can be counted",
+             (long long)batch, (long long)positions);
+    return 0;
+}
+
+/* ---- making and freeing ---- */
+
+static mt_tensor *make(const mt_kv_cache *cache, mt_device *device, mt_dtype dtype, int64_t width)
+{
+    mt_tensor *t = mt_empty(device, dtype,
+                            MT_SHAPE(cache->batch, cache->config.kv_heads, cache->capacity, width));
+    if (t && mt_set_category(t, MT_CACHE) != MT_OK) mt_set(&t, NULL);
+    return t;
+}
+
+static bool make_side(side *s, const mt_kv_cache *cache, mt_device *device)
+{
+    const mt_model_config *c = &cache->config;
+    if (cache->form == MT_KV_GROWING) return true; /* with the first positions */
+    bool narrow = cache->form == MT_KV_8BIT;
+    s->values = make(cache, device, narrow ? MT_U8 : c->dtype, c->head_dim);
+    if (s->values && narrow) s->scales = make(cache, device, MT_F32, 1);
+    return s->values && (!narrow || s->scales);
+}
+
+mt_kv_cache *mt_kv_cache_new(mt_module *model, mt_kv_form form, int64_t batch, int64_t positions)
+{
+    const mt_model_config *c = mt_model_config_of(model);
+    if (!c) return mti_fail_null(MT_ERR_ARGUMENT, "kv_cache: need a gpt or a llama of memtape's");
+    if (positions == 0) positions = c->context;
+    if (!has_cache(c) || !check_form(form)) return NULL;
+    if (batch < 1 || positions < 1 || positions > c->context)
+        return mti_fail_null(MT_ERR_ARGUMENT,
+                             "kv_cache: %lld sequences of %lld positions; need at least 1, and at "
+                             "most the context of %lld",
+                             (long long)batch, (long long)positions, (long long)c->context);
+    mt_kv_cache *cache = mti_calloc(1, sizeof *cache);
+    if (!cache) return NULL;
+    *cache = (mt_kv_cache){.config = *c, .form = form, .batch = batch, .capacity = positions};
+    cache->layers = mti_calloc((size_t)c->layers, sizeof *cache->layers);
+    bool ok = cache->layers != NULL;
+    mt_device *device = mt_device_of(mt_module_param(mt_module_child(model, "wte"), "weight"));
+    for (int64_t i = 0; ok && i < c->layers; i++) {
+        mti_kv_layer *layer = &cache->layers[i];
+        layer->cache = cache;
+        ok = make_side(&layer->k, cache, device) && make_side(&layer->v, cache, device);
+    }
+    if (ok) return cache;
+    mt_kv_cache_free(cache);
+    return NULL;
+}
+
+static void drop(side *s)
+{
+    mt_release(s->values);
+    mt_release(s->scales);
+}
+
+void mt_kv_cache_free(mt_kv_cache *cache)
+{
+    if (!cache) return;
+    for (int64_t i = 0; cache->layers && i < cache->config.layers; i++) {
+        drop(&cache->layers[i].k);
+        drop(&cache->layers[i].v);
+    }
+    mti_free(cache->layers);
+    mti_free(cache);
+}
+
+/* ---- asking ---- */
+
+int64_t mt_kv_cache_length(const mt_kv_cache *cache) { return cache ? cache->length : 0; }
+
+size_t mt_kv_cache_bytes(const mt_kv_cache *cache, size_t *scales)
+{
+    size_t values = 0, of_scales = 0;
+    for (int64_t i = 0; cache && i < cache->config.layers; i++) {
+        const side *sides[] = {&cache->layers[i].k, &cache->layers[i].v};
+        for (int j = 0; j < 2; j++) {
+            if (sides[j]->values) values += mt_storage_of(sides[j]->values).bytes;
+            if (sides[j]->scales) of_scales += mt_storage_of(sides[j]->scales).bytes;
+        }
+    }
+    if (scales) *scales = of_scales;
+    return values + of_scales;
+}
+
+/* All but the first `length` positions of a growing tensor go back. */
+static bool shorten(mt_tensor **t, int64_t length)
+{
+    if (!*t || mt_shape(*t)[2] == length) return true;
+    mt_tensor *first = mt_slice(*t, 2, 0, length);
+    mt_set(&first, mt_clone(first));
+    if (!first || mt_set_category(first, MT_CACHE) != MT_OK) {
+        mt_release(first);
+        return false;
+    }
+    return mt_set(t, first) == MT_OK;
+}
+
+mt_status mt_kv_cache_rewind(mt_kv_cache *cache, int64_t length)
+{
+    if (!cache || length < 0 || length > cache->length)
+        return mti_fail(MT_ERR_ARGUMENT, "kv_cache: rewind to %lld; it holds %lld positions",
+                        (long long)length, (long long)mt_kv_cache_length(cache));
+    bool grad = mt_set_grad_mode(false), ok = true;
+    for (int64_t i = 0; ok && cache->form == MT_KV_GROWING && i < cache->config.layers; i++)
+        ok = shorten(&cache->layers[i].k.values, length) &&
+             shorten(&cache->layers[i].v.values, length);
+    mt_set_grad_mode(grad);
+    if (!ok) return mt_last_status();
+    cache->length = length;
+    return MT_OK;
+}
+
+/* ---- appending: x [b,k,t,h] becomes all that is held, x included; taken over ---- */
+
+static bool append_preallocated(side *s, int64_t start, mt_tensor **x)
+{
+    int64_t t = mt_shape(*x)[2];
+    MT_AUTO mt_tensor *place = mt_slice(s->values, 2, start, t);
+    return place && mt_copy(place, *x) == MT_OK &&
+           mt_set(x, mt_slice(s->values, 2, 0, start + t)) == MT_OK;
+}
+
+/* What a forward that failed half-way has left behind `start` is cut off. */
+static bool append_growing(side *s, mt_dtype dtype, int64_t start, mt_tensor **x)
+{
+    if (mt_set(x, mt_cast(*x, dtype)) != MT_OK) return false;
+    MT_AUTO mt_tensor *held = start ? mt_slice(s->values, 2, 0, start) : NULL;
+    if (start && !held) return false;
+    mt_tensor *all = start ? mt_cat(2, (mt_tensor *[]){held, *x}, 2) : mt_clone(*x);
+    if (mt_set(x, all) != MT_OK || mt_set_category(*x, MT_CACHE) != MT_OK) return false;
+    return mt_set(&s->values, mt_retain(*x)) == MT_OK;
+}
+
+/* sqrt(max x^2) over each vector: its largest magnitude [b,k,t,1] */
+static mt_tensor *magnitudes(mt_tensor *x)
+{
+    mt_tensor *m = mt_mul(x, x);
+    mt_set(&m, mt_max(m, 1, (const int[]){-1}, true));
+    mt_set(&m, mt_sqrt(m));
+    return m;
+}
+
+static bool write_codes(side *s, int64_t start, mt_tensor *x)
+{
+    int64_t t = mt_shape(x)[2];
+    MT_AUTO mt_tensor *wide = mt_cast(x, MT_F32);
+    MT_AUTO mt_tensor *scale = wide ? magnitudes(wide) : NULL;
+    mt_set(&scale, mt_affine(scale, 1.0 / 127, 1e-30)); /* a vector of zeros is not divided by 0 */
+    mt_set(&wide, mt_div(wide, scale));
+    mt_set(&wide, mt_affine(wide, 1, 128.5)); /* the cast to u8 cuts off: 1 to 255 */
+    MT_AUTO mt_tensor *codes_at = wide ? mt_slice(s->values, 2, start, t) : NULL;
+    MT_AUTO mt_tensor *scales_at = codes_at ? mt_slice(s->scales, 2, start, t) : NULL;
+    return scales_at && mt_copy(codes_at, wide) == MT_OK && mt_copy(scales_at, scale) == MT_OK;
+}
+
+static bool append_8bit(side *s, mt_dtype dtype, int64_t start, mt_tensor **x)
+{
+    int64_t t = mt_shape(*x)[2];
+    if (!write_codes(s, start, *x)) return false;
+    if (mt_set(x, mt_slice(s->values, 2, 0, start + t)) != MT_OK) return false;
+    MT_AUTO mt_tensor *scale = mt_slice(s->scales, 2, 0, start + t);
+    if (!scale || mt_set(x, mt_cast(*x, MT_F32)) != MT_OK) return false;
+    mt_set(x, mt_affine(*x, 1, -128));
+    mt_set(x, mt_mul(*x, scale));
+    return mt_set(x, mt_cast(*x, dtype)) == MT_OK;
+}
+
+static bool append(const mt_kv_cache *cache, side *s, mt_tensor **x)
+{
+    switch (cache->form) {
+    case MT_KV_GROWING: return append_growing(s, cache->config.dtype, cache->length, x);
+    case MT_KV_8BIT: return append_8bit(s, cache->config.dtype, cache->length, x);
+    default: return append_preallocated(s, cache->length, x);
+    }
+}
+
+bool mti_kv_append(mti_kv_layer *layer, mt_tensor **k, mt_tensor **v)
+{
+    return append(layer->cache, &layer->k, k) && append(layer->cache, &layer->v, v);
+}
+
+int64_t mti_kv_start(const mti_kv_layer *layer) { return layer->cache->length; }
+
+/* ---- one forward ---- */
+
+/* Tell the model's attentions and positions of the cache, or (NULL) that there is none. */
+static bool bind(mt_module *model, const mt_model_config *c, mt_kv_cache *cache)
+{
+    int64_t *start = mti_positions_start(mt_module_child(model, "wpe"));
+    if (start) *start = cache ? cache->length : 0;
+    for (int64_t i = 0; i < c->layers; i++) {
+        char path[48];
+        snprintf(path, sizeof path, "h.%lld.attn.heads", (long long)i);
+        mti_heads *heads = mti_heads_of(mt_module_find(model, path));
+        if (heads)
+            heads->kv = cache ? &cache->layers[i] : NULL;
+        else if (cache)
+            return mti_fail_bool(MT_ERR_STATE,
+                                 "kv_cache: %s of the model is not what memtape put there", path);
+    }
+    return true;
+}
+
+static bool same_size(const mt_kv_cache *cache, const mt_model_config *c)
+{
+    const mt_model_config *of = &cache->config;
+    return (of->kind == c->kind && of->layers == c->layers && of->kv_heads == c->kv_heads &&
+            of->head_dim == c->head_dim) ||
+           mti_fail_bool(MT_ERR_ARGUMENT, "kv_cache: was made for another model than this %s",
+                         mt_model_kind_name(c->kind));
+}
+
+static bool has_room(const mt_kv_cache *cache, const mt_tensor *tokens)
+{
+    long long b = mt_shape(tokens)[0], t = mt_shape(tokens)[1];
+    if (b != cache->batch)
+        return mti_fail_bool(MT_ERR_ARGUMENT, "kv_cache: %lld sequences; it was made for %lld", b,
+                             (long long)cache->batch);
+    return t <= cache->capacity - cache->length ||
+           mti_fail_bool(MT_ERR_ARGUMENT,
+                         "kv_cache: %lld positions are held and %lld come; there is room for %lld",
+                         (long long)cache->length, t, (long long)cache->capacity);
+}
+
+mt_tensor *mt_next_logits(mt_module *model, mt_kv_cache *cache, mt_tensor *tokens)
+{
+    mti_model *m = mti_model_of(model);
+    if (!tokens) return NULL;
+    if (!m)
+        return mti_fail_null(MT_ERR_ARGUMENT, "next_logits: need a gpt or a llama of memtape's");
+    if (!has_cache(&m->config) || !mti_check_tokens("next_logits", tokens)) return NULL;
+    if (mt_numel(tokens) == 0)
+        return mti_fail_null(MT_ERR_ARGUMENT, "next_logits: no tokens; need at least one");
+    if (cache && (!same_size(cache, &m->config) || !has_room(cache, tokens))) return NULL;
+    bool grad = mt_set_grad_mode(false);
+    m->last = true;
+    mt_tensor *y = !cache || bind(model, &m->config, cache) ? mt_forward(model, tokens) : NULL;
+    if (cache) bind(model, &m->config, NULL);
+    m->last = false;
+    if (y) mt_set(&y, mt_reshape(y, MT_SHAPE(mt_shape(y)[0], mt_shape(y)[2])));
+    if (y && cache) cache->length += mt_shape(tokens)[1];
+    mt_set_grad_mode(grad);
+    return y;
+}
