@@ -60,16 +60,24 @@ def our_where(m, mask, a, b):
     return m.call("where", m.call("cast", mask, BOOLEAN), a, b)
 
 
+def swiglu_differences(shape):
+    """gate is input 0, up input 1."""
+    n = torch.Size(shape).numel()
+
+    def differences(wanted, layout):
+        if wanted == 2:
+            m = n // shape[-1] * (shape[-1] + 2) if layout == "sliced" else n
+            return [("swiglu, gate not wanted", {"n": n, "m": m})]
+        return [("swiglu", {"n": n})] if wanted == 3 else []
+    return differences
+
+
 def gates():
-    def differences(n):
-        return lambda wanted, layout: {
-            1: [], 2: [("swiglu, gate not wanted", {"n": n, "m": n * (2 if layout == "sliced" else 1)})],
-            3: [("swiglu", {"n": n})]}[wanted]
     for note, shape in {"3x5x2": (3, 5, 2), "one row": (1, 2), "67x2": (67, 2)}.items():
         yield Case("swiglu", note, [Input(shape), Input(shape)],
                    lambda m, gate, up: m.call("swiglu", gate, up),
                    lambda gate, up: F.silu(gate) * up,
-                   differences=differences(torch.Size(shape).numel()))
+                   differences=swiglu_differences(shape))
     for note, shapes in {"same shape": ((3, 5), (3, 5), (3, 5)),
                          "mask and b repeated": ((5,), (3, 5), (3, 1)),
                          "a and b repeated": ((2, 3, 5), (5,), ())}.items():
