@@ -1,0 +1,471 @@
+/* Generation: the KV cache to the byte, the same tokens with it and without. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/base.h"
+#include "memtape/generate.h"
+#include "memtape/ops.h"
+#include "mtt.h"
+
+static mt_device *device;
+
+static int open_device(void **state)
+{
+    (void)state;
+    device = mtt_device();
+    return device == NULL || mt_set_balance_check(device, true) != MT_OK;
+}
+
+static int close_device(void **state)
+{
+    (void)state;
+    mt_mem_stats stats;
+    mt_mem_get_stats(device, &stats);
+    mt_device_release(device);
+    return stats.allocated.current != 0;
+}
+
+#define SMALL .hidden = 24, .heads = 4, .layers = 2, .vocab = 61, .context = 40
+
+/* gpt and llama; a key and value head for each head, for two, for all; both attentions */
+static const mt_model_config models[] = {
+    {SMALL, .act = MT_ACT_GELU},
+    {SMALL, .kv_heads = 2, .attention = MT_ATTENTION_MATH},
+    {SMALL, .kv_heads = 1, .norm = MT_NORM_POST, .untied = true, .head_dim = 10},
+    {SMALL, .kind = MT_MODEL_LLAMA},
+    {SMALL, .kind = MT_MODEL_LLAMA, .kv_heads = 2},
+    {SMALL, .kind = MT_MODEL_LLAMA, .kv_heads = 1, .attention = MT_ATTENTION_MATH},
+};
+#define N_MODELS (sizeof models / sizeof models[0])
+
+static mt_module *model_of(const mt_model_config *c, uint64_t seed)
+{
+    mt_seed(device, seed);
+    mt_module *m = mt_model_new(device, c);
+    if (!m) fail_msg("%s", mt_last_error());
+    return m;
+}
+
+/* Weights as small as a new model's make all scores alike; these tell the tokens apart. */
+static void enlarge(mt_module *m)
+{
+    const mt_named_tensor *list;
+    size_t n;
+    mtt_ok(mt_module_params(m, &list, &n));
+    bool grad = mt_set_grad_mode(false);
+    for (size_t i = 0; i < n; i++) {
+        if (mt_rank(list[i].tensor) != 2) continue;
+        MT_AUTO mt_tensor *larger = mtt_made(mt_mul_scalar(list[i].tensor, 6));
+        mtt_ok(mt_copy(list[i].tensor, larger));
+    }
+    mt_set_grad_mode(grad);
+}
+
+static void draw_prompt(int64_t *ids, size_t n, int64_t vocab, uint64_t seed)
+{
+    for (size_t i = 0; i < n; i++) ids[i] = (int64_t)mtt_draw(&seed, 0, (double)vocab);
+}
+
+typedef struct text {
+    int64_t n, at[64], batch, stop_after;
+} text;
+
+static bool collect(void *user, const int64_t *tokens)
+{
+    text *t = user;
+    for (int64_t i = 0; i < t->batch; i++) t->at[t->n++] = tokens[i];
+    return t->n != t->stop_after;
+}
+
+static text generate(mt_module *m, int64_t batch, int64_t length, const int64_t *prompt, int64_t n,
+                     mt_generate_options how)
+{
+    text t = {.batch = batch};
+    mt_generate_stats stats;
+    mtt_ok(mt_generate(m, batch, length, prompt, n, &how, collect, &t, &stats));
+    assert_int_equal(t.n, n * batch);
+    assert_int_equal(stats.tokens, n);
+    return t;
+}
+
+static void the_cache_changes_no_token_greedy_or_drawn(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < N_MODELS; i++) {
+        mt_module *m = model_of(&models[i], 10 + i);
+        enlarge(m);
+        for (uint64_t prompt = 0; prompt < 20; prompt++)
+            for (int drawn = 0; drawn < 2; drawn++) {
+                int64_t ids[8], length = 1 + (int64_t)prompt % 8;
+                draw_prompt(ids, 8, 61, prompt);
+                mt_generate_options how = {.no_cache = true, .seed = prompt};
+                if (drawn) how.temperature = 0.9, how.top_k = prompt % 2 ? 0 : 20;
+                text plain = generate(m, 1, length, ids, 24, how);
+                how.no_cache = false;
+                for (int form = 0; form < 2; form++) {
+                    how.cache = form ? MT_KV_GROWING : MT_KV_PREALLOCATED;
+                    text cached = generate(m, 1, length, ids, 24, how);
+                    assert_memory_equal(cached.at, plain.at, 24 * sizeof *plain.at);
+                }
+            }
+        mt_module_free(m);
+    }
+}
+
+static void rows_of_a_batch_are_the_texts_of_each_prompt_alone(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < N_MODELS; i++) {
+        mt_module *m = model_of(&models[i], 30 + i);
+        enlarge(m);
+        int64_t ids[3 * 5];
+        draw_prompt(ids, 15, 61, 9);
+        for (int cached = 0; cached < 2; cached++) {
+            const mt_generate_options how = {.no_cache = !cached};
+            text all = generate(m, 3, 5, ids, 12, how);
+            for (int64_t row = 0; row < 3; row++) {
+                text one = generate(m, 1, 5, ids + 5 * row, 12, how);
+                for (int64_t j = 0; j < 12; j++) assert_int_equal(all.at[3 * j + row], one.at[j]);
+            }
+        }
+        mt_module_free(m);
+    }
+}
+
+static mt_tensor *tokens_of(int64_t batch, int64_t n, const int64_t *ids)
+{
+    return mtt_made(
+        mt_from_data(device, MT_I64, MT_SHAPE(batch, n), ids, (size_t)(batch * n) * sizeof *ids));
+}
+
+/* Largest difference of two [b,v], relative to the largest score. */
+static double difference(mt_tensor *a, mt_tensor *b)
+{
+    double *x = mtt_doubles(a), *y = mtt_doubles(b), most = 0, scale = 0;
+    for (int64_t i = 0; i < mt_numel(a); i++) {
+        most = fmax(most, fabs(x[i] - y[i]));
+        scale = fmax(scale, fabs(y[i]));
+    }
+    free(x);
+    free(y);
+    return most / scale;
+}
+
+/* Scores after 12 tokens fed in parts of these sizes, and without a cache. */
+static double error_of(const mt_model_config *c, mt_kv_form form, const int64_t *parts)
+{
+    mt_module *m = model_of(c, 5);
+    enlarge(m);
+    int64_t ids[12];
+    draw_prompt(ids, 12, 61, 3);
+    MT_AUTO mt_tensor *all = tokens_of(1, 12, ids);
+    MT_AUTO mt_tensor *plain = mtt_made(mt_next_logits(m, NULL, all));
+    mt_kv_cache *cache = mt_kv_cache_new(m, form, 1, 12);
+    assert_non_null(cache);
+    MT_AUTO mt_tensor *y = NULL;
+    for (int64_t at = 0; at < 12; at += *parts++) {
+        MT_AUTO mt_tensor *part = tokens_of(1, *parts, ids + at);
+        mtt_ok(mt_set(&y, mt_next_logits(m, cache, part)));
+    }
+    assert_int_equal(mt_kv_cache_length(cache), 12);
+    double error = difference(y, plain);
+    mt_kv_cache_free(cache);
+    mt_module_free(m);
+    return error;
+}
+
+static void any_parts_give_the_scores_of_the_whole(void **state)
+{
+    (void)state;
+    static const int64_t parts[][13] = {
+        {12}, {11, 1}, {1, 11}, {5, 4, 3}, {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}};
+    for (size_t i = 0; i < N_MODELS; i++)
+        for (size_t p = 0; p < sizeof parts / sizeof parts[0]; p++) {
+            mt_model_config wide = models[i];
+            wide.dtype = MT_F64;
+            for (int form = 0; form < 2; form++) {
+                mt_kv_form f = form ? MT_KV_GROWING : MT_KV_PREALLOCATED;
+                assert_true(error_of(&wide, f, parts[p]) <= (p ? 1e-13 : 0));
+                assert_true(error_of(&models[i], f, parts[p]) <= (p ? 1e-5 : 0));
+            }
+            double error = error_of(&models[i], MT_KV_8BIT, parts[p]);
+            assert_true(error > 0 && error < 0.03);
+        }
+}
+
+/* ---- bytes ---- */
+
+static void the_cache_has_the_bytes_of_the_formula(void **state)
+{
+    (void)state;
+    const struct {
+        int64_t b, s, n;
+        mt_dtype dtype;
+    } cases[] = {{1, 5, 7, MT_F32}, {3, 4, 6, MT_BF16}, {2, 1, 1, MT_F16}, {1, 30, 10, MT_F64}};
+    for (size_t i = 0; i < N_MODELS; i++)
+        for (size_t j = 0; j < sizeof cases / sizeof cases[0]; j++)
+            for (int form = 0; form < MT_KV_FORM_COUNT; form++) {
+                mt_model_config c = models[i], r;
+                c.dtype = cases[j].dtype;
+                mtt_ok(mt_model_config_resolve(&c, &r));
+                int64_t b = cases[j].b, s = cases[j].s, n = cases[j].n;
+                size_t e = mt_dtype_size(c.dtype), scales;
+                size_t vectors = (size_t)(2 * b * (s + n) * r.kv_heads * r.layers);
+                mt_module *m = model_of(&c, 1);
+                mt_kv_cache *cache = mt_kv_cache_new(m, (mt_kv_form)form, b, s + n);
+                int64_t ids[40] = {0};
+                MT_AUTO mt_tensor *y = NULL;
+                MT_AUTO mt_tensor *prompt = tokens_of(b, s, ids);
+                MT_AUTO mt_tensor *one = tokens_of(b, 1, ids);
+                mtt_ok(mt_set(&y, mt_next_logits(m, cache, prompt)));
+                for (int64_t k = 0; k < n; k++) mtt_ok(mt_set(&y, mt_next_logits(m, cache, one)));
+                size_t bytes = mt_kv_cache_bytes(cache, &scales);
+                if (form == MT_KV_8BIT) {
+                    assert_int_equal(bytes, vectors * ((size_t)r.head_dim + 4));
+                    assert_int_equal(scales, vectors * 4);
+                } else {
+                    assert_int_equal(bytes, vectors * (size_t)r.head_dim * e);
+                    assert_int_equal(scales, 0);
+                }
+                assert_int_equal(bytes, mt_kv_bytes(&c, (mt_kv_form)form, b, s + n));
+                mt_mem_stats stats;
+                mt_mem_get_stats(device, &stats);
+                assert_true(stats.by_category[MT_CACHE] >= bytes);
+                size_t storages = (size_t)r.layers * (form == MT_KV_8BIT ? 4 : 2);
+                assert_true(stats.by_category[MT_CACHE] < bytes + storages * 512);
+                mt_kv_cache_free(cache);
+                mt_mem_get_stats(device, &stats);
+                assert_int_equal(stats.by_category[MT_CACHE], 0);
+                mt_module_free(m);
+            }
+}
+
+/* Extents that make every tensor of the cache a whole number of 512-byte blocks, and large beside
+ * what else a step makes. */
+static int64_t peak_over_a_step(mt_kv_form form, int64_t *cache_bytes)
+{
+    const mt_model_config c = {
+        .hidden = 64, .heads = 1, .layers = 3, .vocab = 8, .context = 512, .ffn = 64};
+    mt_module *m = model_of(&c, 1);
+    mt_kv_cache *cache = mt_kv_cache_new(m, form, 1, 512);
+    int64_t ids[511] = {0};
+    MT_AUTO mt_tensor *prompt = tokens_of(1, 510, ids);
+    MT_AUTO mt_tensor *one = tokens_of(1, 1, ids);
+    MT_AUTO mt_tensor *y = mtt_made(mt_next_logits(m, cache, prompt));
+    *cache_bytes = (int64_t)mt_kv_cache_bytes(cache, NULL);
+    mt_mem_region r;
+    mt_mem_region_begin(&r, device);
+    mtt_ok(mt_set(&y, mt_next_logits(m, cache, one)));
+    mt_mem_region_end(&r);
+    mt_kv_cache_free(cache);
+    mt_module_free(m);
+    return r.delta.peak;
+}
+
+static void a_growing_step_has_one_tensor_twice_and_8bit_three_wide_ones(void **state)
+{
+    (void)state;
+    if (strcmp(mt_device_kind(device), "cpu") != 0) skip(); /* another workspace */
+    mt_set_balance_check(device, false);
+    int64_t bytes, plain = peak_over_a_step(MT_KV_PREALLOCATED, &bytes);
+    const int64_t tensor = 511 * 64 * 4; /* keys or values of one layer */
+    assert_int_equal(bytes, 3 * 2 * 512 * 64 * 4);
+    assert_true(plain < tensor); /* attention's workspace, whatever the length */
+
+    int64_t growing = peak_over_a_step(MT_KV_GROWING, &bytes);
+    assert_true(growing >= tensor && growing < tensor + tensor / 4);
+    int64_t narrow = peak_over_a_step(MT_KV_8BIT, &bytes);
+    assert_int_equal(bytes, 3 * 2 * 512 * (64 + 4));
+    /* keys, values and the last step on the way to them */
+    assert_true(narrow >= 3 * tensor && narrow < 3 * tensor + tensor / 4);
+    mt_set_balance_check(device, true);
+}
+
+/* ---- behaviour ---- */
+
+static void nothing_is_recorded_and_modes_come_back(void **state)
+{
+    (void)state;
+    mt_model_config c = models[0];
+    c.dropout = 0.5;
+    mt_module *m = model_of(&c, 2);
+    int64_t ids[] = {1, 2, 3};
+    mt_ledger *ledger = mt_ledger_new(device);
+    mtt_ok(mt_ledger_begin(ledger));
+    text a = generate(m, 1, 3, ids, 6, (mt_generate_options){.temperature = 1});
+    mtt_ok(mt_ledger_end(ledger));
+    assert_int_equal(mt_ledger_count(ledger), 0);
+    mt_ledger_free(ledger);
+    assert_true(mt_grad_mode() && mt_module_training(m));
+    text b = generate(m, 1, 3, ids, 6, (mt_generate_options){.temperature = 1});
+    assert_memory_equal(a.at, b.at, 6 * sizeof *a.at); /* dropout was off */
+    /* the cache let go of the model: a plain forward starts at position 0 and learns */
+    MT_AUTO mt_tensor *x = tokens_of(1, 3, ids);
+    MT_AUTO mt_tensor *y = mtt_made(mt_forward(m, x));
+    assert_true(mt_requires_grad(y));
+    assert_int_equal(mt_shape(y)[1], 3);
+    mt_module_free(m);
+}
+
+static void a_callback_may_stop_and_parts_continue_the_draws(void **state)
+{
+    (void)state;
+    mt_module *m = model_of(&models[3], 2);
+    enlarge(m);
+    int64_t ids[16] = {1, 2, 3};
+    mt_generate_options how = {.temperature = 1, .seed = 5};
+    text whole = generate(m, 1, 3, ids, 9, how), t = {.batch = 1, .stop_after = 4};
+    mt_generate_stats stats;
+    mtt_ok(mt_generate(m, 1, 3, ids, 9, &how, collect, &t, &stats));
+    assert_int_equal(t.n, 4);
+    assert_int_equal(stats.tokens, 4);
+    memcpy(ids + 3, t.at, 4 * sizeof *ids);
+    how.first_draw = 4;
+    text rest = generate(m, 1, 7, ids, 5, how);
+    assert_memory_equal(rest.at, whole.at + 4, 5 * sizeof *ids);
+    mt_module_free(m);
+}
+
+static void a_rewound_cache_goes_on_from_there(void **state)
+{
+    (void)state;
+    for (int form = 0; form < MT_KV_FORM_COUNT; form++) {
+        mt_module *m = model_of(&models[4], 2);
+        mt_kv_cache *cache = mt_kv_cache_new(m, (mt_kv_form)form, 1, 0);
+        int64_t ids[] = {1, 2, 3, 4, 5, 6};
+        MT_AUTO mt_tensor *first = tokens_of(1, 3, ids);
+        MT_AUTO mt_tensor *next = tokens_of(1, 1, ids + 3);
+        MT_AUTO mt_tensor *other = tokens_of(1, 2, ids + 4);
+        MT_AUTO mt_tensor *y = mtt_made(mt_next_logits(m, cache, first));
+        mtt_ok(mt_set(&y, mt_next_logits(m, cache, next)));
+        MT_AUTO mt_tensor *z = mtt_made(mt_next_logits(m, cache, other));
+        mtt_ok(mt_kv_cache_rewind(cache, 3));
+        assert_int_equal(mt_kv_cache_length(cache), 3);
+        if (form == MT_KV_GROWING)
+            assert_int_equal(mt_kv_cache_bytes(cache, NULL),
+                             mt_kv_bytes(&models[4], MT_KV_GROWING, 1, 3));
+        mtt_ok(mt_set(&z, mt_next_logits(m, cache, next)));
+        assert_true(mtt_same_bits(y, z));
+        assert_int_equal(mt_kv_cache_rewind(cache, 5), MT_ERR_ARGUMENT);
+        mtt_failed(MT_ERR_ARGUMENT, "rewind to 5", "holds 4");
+        mt_kv_cache_free(cache);
+        mt_module_free(m);
+    }
+}
+
+static void what_does_not_fit_is_refused_before_anything_happens(void **state)
+{
+    (void)state;
+    mt_module *m = model_of(&models[0], 2), *llama = model_of(&models[3], 2);
+    int64_t ids[40] = {0};
+    text none = {.batch = 1};
+    assert_int_equal(mt_generate(m, 1, 30, ids, 11, NULL, collect, &none, NULL), MT_ERR_ARGUMENT);
+    mtt_failed(MT_ERR_ARGUMENT, "11 tokens after 30", "the context, 40");
+    assert_int_equal(mt_generate(m, 1, 0, ids, 1, NULL, collect, &none, NULL), MT_ERR_ARGUMENT);
+    mtt_failed(MT_ERR_ARGUMENT, "1 prompts of 0 tokens");
+    mt_generate(m, 1, 1, ids, 1, &(mt_generate_options){.temperature = NAN}, collect, &none, NULL);
+    mtt_failed(MT_ERR_ARGUMENT, "temperature nan");
+    mt_generate(m, 1, 1, ids, 1, &(mt_generate_options){.top_k = -1}, collect, &none, NULL);
+    mtt_failed(MT_ERR_ARGUMENT, "top_k -1");
+    assert_int_equal(none.n, 0);
+    assert_null(mt_kv_cache_new(m, MT_KV_GROWING, 1, 41));
+    mtt_failed(MT_ERR_ARGUMENT, "41 positions", "context of 40");
+    assert_null(mt_kv_cache_new(m, (mt_kv_form)3, 1, 4));
+    mtt_failed(MT_ERR_ARGUMENT, "form 3");
+    assert_null(mt_kv_cache_new(mt_module_child(m, "wte"), MT_KV_GROWING, 1, 4));
+    mtt_failed(MT_ERR_ARGUMENT, "gpt or a llama");
+
+    mt_kv_cache *cache = mt_kv_cache_new(m, MT_KV_PREALLOCATED, 1, 8);
+    MT_AUTO mt_tensor *nine = tokens_of(1, 9, ids);
+    MT_AUTO mt_tensor *two = tokens_of(2, 1, ids);
+    MT_AUTO mt_tensor *empty = tokens_of(1, 0, ids);
+    assert_null(mt_next_logits(m, cache, nine));
+    mtt_failed(MT_ERR_ARGUMENT, "0 positions are held and 9 come", "room for 8");
+    assert_null(mt_next_logits(m, cache, two));
+    mtt_failed(MT_ERR_ARGUMENT, "2 sequences", "made for 1");
+    assert_null(mt_next_logits(m, cache, empty));
+    mtt_failed(MT_ERR_ARGUMENT, "no tokens");
+    MT_AUTO mt_tensor *one = tokens_of(1, 1, ids);
+    assert_null(mt_next_logits(llama, cache, one));
+    mtt_failed(MT_ERR_ARGUMENT, "another model");
+    assert_int_equal(mt_kv_cache_length(cache), 0);
+    mt_kv_cache_free(cache);
+
+    mt_module *bert = model_of(&(mt_model_config){.kind = MT_MODEL_BERT, SMALL}, 1);
+    assert_null(mt_kv_cache_new(bert, MT_KV_PREALLOCATED, 1, 8));
+    mtt_failed(MT_ERR_ARGUMENT, "bert", "gpt or a llama");
+    assert_null(mt_next_logits(bert, NULL, one));
+    mtt_failed(MT_ERR_ARGUMENT, "bert");
+    mt_kv_form form = MT_KV_8BIT;
+    mt_kv_form_parse("4bit", &form);
+    mtt_failed(MT_ERR_ARGUMENT, "\"4bit\"", "preallocated, growing, 8bit");
+    mt_module_free(bert);
+    mt_module_free(llama);
+    mt_module_free(m);
+}
+
+static void scores_that_are_no_numbers_stop_the_text(void **state)
+{
+    (void)state;
+    mt_module *m = model_of(&models[0], 2);
+    mtt_ok(mt_fill(mt_module_param(mt_module_child(m, "ln_f"), "weight"), NAN));
+    int64_t ids[] = {0};
+    assert_int_equal(mt_generate(m, 1, 1, ids, 4, NULL, NULL, NULL, NULL), MT_ERR_STATE);
+    mtt_failed(MT_ERR_STATE, "not finite");
+    mt_module_free(m);
+}
+
+/* Fail the n-th request for every n: reported, everything given back, and the model as before. */
+static void failing_memory_is_reported_and_leaves_nothing(void **state)
+{
+    (void)state;
+    for (int form = -1; form < MT_KV_FORM_COUNT; form++) {
+        mt_module *m = model_of(&models[4], 2);
+        int64_t ids[] = {1, 2, 3};
+        const mt_generate_options how = {.no_cache = form < 0,
+                                         .cache = form < 0 ? MT_KV_PREALLOCATED : (mt_kv_form)form};
+        text good = generate(m, 1, 3, ids, 4, how);
+        mt_mem_stats before, after;
+        mt_mem_empty_cache(device);
+        mt_mem_get_stats(device, &before);
+        bool reached = true;
+        for (uint64_t n = 1; reached; n++) {
+            text t = {.batch = 1};
+            mti_fail_nth_alloc(n);
+            mt_status status = mt_generate(m, 1, 3, ids, 4, &how, collect, &t, NULL);
+            reached = mti_alloc_count() >= n;
+            mti_fail_nth_alloc(0);
+            if (status == MT_OK) { /* a refused segment was asked for again */
+                assert_memory_equal(t.at, good.at, 4 * sizeof *t.at);
+                assert_int_equal(mt_last_status(), MT_OK);
+            } else {
+                assert_int_equal(status, MT_ERR_MEMORY);
+                mtt_failed(MT_ERR_MEMORY, "");
+            }
+            mt_mem_empty_cache(device);
+            mt_mem_get_stats(device, &after);
+            assert_int_equal(after.allocated.current, before.allocated.current);
+        }
+        text again = generate(m, 1, 3, ids, 4, how);
+        assert_memory_equal(again.at, good.at, 4 * sizeof *good.at);
+        mt_module_free(m);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_cache_changes_no_token_greedy_or_drawn),
+        cmocka_unit_test(rows_of_a_batch_are_the_texts_of_each_prompt_alone),
+        cmocka_unit_test(any_parts_give_the_scores_of_the_whole),
+        cmocka_unit_test(the_cache_has_the_bytes_of_the_formula),
+        cmocka_unit_test(a_growing_step_has_one_tensor_twice_and_8bit_three_wide_ones),
+        cmocka_unit_test(nothing_is_recorded_and_modes_come_back),
+        cmocka_unit_test(a_callback_may_stop_and_parts_continue_the_draws),
+        cmocka_unit_test(a_rewound_cache_goes_on_from_there),
+        cmocka_unit_test(what_does_not_fit_is_refused_before_anything_happens),
+        cmocka_unit_test(scores_that_are_no_numbers_stop_the_text),
+        cmocka_unit_test(failing_memory_is_reported_and_leaves_nothing),
+    };
+    return cmocka_run_group_tests(tests, open_device, close_device);
+}
