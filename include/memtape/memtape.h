@@ -16,5 +16,6 @@
 #include "memtape/amp.h"
 #include "memtape/generate.h"
 #include "memtape/io.h"
+#include "memtape/lora.h"
 
 #endif

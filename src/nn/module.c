@@ -287,7 +287,7 @@ mt_status mt_module_set_checkpoint(mt_module *m, const mt_checkpoint_options *op
 
 /* ---- parameters ---- */
 
-static char *join(const char *prefix, const char *name)
+char *mti_join(const char *prefix, const char *name)
 {
     size_t n_prefix = strlen(prefix), n_name = strlen(name);
     char *path = mti_malloc(n_prefix + n_name + 2);
@@ -309,13 +309,13 @@ static bool flatten(mt_module *root, const mt_module *m, const char *prefix)
 {
     for (size_t i = 0; i < m->params.n; i++) {
         if (listed(root, m->params.at[i].tensor)) continue;
-        char *path = MTI_RESERVE(&root->flat) ? join(prefix, m->params.at[i].name) : NULL;
+        char *path = MTI_RESERVE(&root->flat) ? mti_join(prefix, m->params.at[i].name) : NULL;
         if (!path) return false;
         root->flat.at[root->flat.n++] = (mt_named_tensor){path, m->params.at[i].tensor};
     }
     bool ok = true;
     for (size_t i = 0; ok && i < m->children.n; i++) {
-        char *path = join(prefix, m->children.at[i].name);
+        char *path = mti_join(prefix, m->children.at[i].name);
         ok = path && flatten(root, m->children.at[i].module, path);
         mti_free(path);
     }

@@ -10,6 +10,9 @@ mt_module *mti_module_complete(mt_module *m, bool complete);
 /* Whether m is there and was made with this forward function: so its user data are known. */
 bool mti_module_runs(const mt_module *m, mt_forward_fn *forward);
 
+/* "h.3" and "mlp": "h.3.mlp", the caller's to mti_free; no dot after a prefix "". */
+char *mti_join(const char *prefix, const char *name);
+
 /* ---- modules that run as checkpoints (segments.c) ---- */
 
 /* What m was told; NULL: nothing. *group (may be NULL): so many of its layers run as one; 0: m

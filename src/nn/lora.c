@@ -1,0 +1,305 @@
+/* lora.c: adapters put beside linears, run, and merged into them (Hu et al. 2021). */
+#include <fnmatch.h>
+#include <math.h>
+#include <string.h>
+#include "memtape/ops.h"
+#include "nn/lora.h"
+
+/* ---- the module "lora" ---- */
+
+/* y = base(x) + B ((alpha / r) A drop(x)): scaled where it is narrow, [..,r] */
+static mt_tensor *lora_forward(mt_module *self, mt_tensor *x)
+{
+    const mti_lora *l = mt_module_user(self);
+    mt_tensor *y = mt_forward_child(self, MTI_LORA_BASE, x);
+    mt_tensor *h = mt_module_training(self) ? mt_dropout(x, l->dropout) : mt_retain(x);
+    mt_set(&h, mt_forward_child(self, MTI_LORA_A, h));
+    mt_set(&h, mt_mul_scalar(h, l->alpha / (double)l->rank));
+    mt_set(&h, mt_forward_child(self, MTI_LORA_B, h));
+    mt_set(&y, mt_add(y, h));
+    mt_release(h);
+    return y;
+}
+
+static void lora_destroy(void *user)
+{
+    mti_lora *l = user;
+    mt_module_free(l->spare);
+    mti_free(l);
+}
+
+static mt_tensor *no_forward(mt_module *self, mt_tensor *x)
+{
+    (void)self;
+    return mt_retain(x);
+}
+
+mt_tensor *mti_lora_a(const mt_module *lora)
+{
+    return mt_module_param(mt_module_child(lora, MTI_LORA_A), "weight");
+}
+mt_tensor *mti_lora_b(const mt_module *lora)
+{
+    return mt_module_param(mt_module_child(lora, MTI_LORA_B), "weight");
+}
+
+/* A linear of that kind whose weights are to be set. */
+static mt_tensor *add_part(mt_module *m, const char *name, mt_device *device, mt_dtype dtype,
+                           int64_t in, int64_t out)
+{
+    mt_module *part = mt_module_add_child(m, name, mt_linear_new(device, dtype, in, out, false, 0));
+    return mt_module_param(part, "weight");
+}
+
+static bool init(mt_tensor *a, mt_tensor *b)
+{
+    double bound = 1 / sqrt((double)mt_shape(a)[1]);
+    MT_AUTO mt_tensor *u =
+        mt_uniform(mt_device_of(a), mt_dtype_of(a), mt_rank(a), mt_shape(a), -bound, bound);
+    return u && mt_copy(a, u) == MT_OK && mt_fill(b, 0) == MT_OK;
+}
+
+/* With a stand-in for its base. */
+static mt_module *lora_new(const mt_module *linear, const mt_lora_options *o)
+{
+    mt_tensor *w = mt_module_param(linear, "weight");
+    mt_device *device = mt_device_of(w);
+    int64_t out = mt_shape(w)[0], in = mt_shape(w)[1];
+    mti_lora *l = mti_calloc(1, sizeof *l);
+    if (!l) return NULL;
+    *l = (mti_lora){o->rank, o->alpha != 0 ? o->alpha : (double)o->rank, o->dropout, NULL};
+    mt_module *m = mt_module_new("lora", lora_forward, l, lora_destroy);
+    mt_tensor *a, *b;
+    bool complete =
+        m && mt_module_add_child(m, MTI_LORA_BASE, mt_module_new("none", no_forward, NULL, NULL)) &&
+        (a = add_part(m, MTI_LORA_A, device, mt_dtype_of(w), in, o->rank)) &&
+        (b = add_part(m, MTI_LORA_B, device, mt_dtype_of(w), o->rank, out)) && init(a, b);
+    if (complete) mt_module_set_training(m, mt_module_training(linear));
+    return mti_module_complete(m, complete);
+}
+
+/* ---- finding places ---- */
+
+bool mti_is_lora(const mt_module *m) { return mti_module_runs(m, lora_forward); }
+
+static bool is_linear(const mt_module *m)
+{
+    const mt_tensor *w = mt_module_param(m, "weight");
+    return !strcmp(mt_module_kind(m), "linear") && w && mt_rank(w) == 2;
+}
+
+static bool find(mti_places *places, mt_module *m, const char *prefix, mti_is_fn *is)
+{
+    mt_module *child;
+    bool ok = true;
+    for (size_t i = 0; ok && (child = mt_module_child_at(m, i)); i++) {
+        char *path = mti_join(prefix, mt_module_name(child));
+        ok = path != NULL;
+        if (ok && is(child)) {
+            ok = MTI_PUSH(&places->v, ((mti_place){m, child, path, NULL}));
+            if (ok) path = NULL;
+        } else if (ok && !mti_is_lora(child)) {
+            ok = find(places, child, path, is);
+        }
+        mti_free(path);
+    }
+    return ok;
+}
+
+bool mti_places_find(mti_places *places, mt_module *m, mti_is_fn *is)
+{
+    memset(places, 0, sizeof *places);
+    return find(places, m, "", is);
+}
+
+void mti_places_free(mti_places *places)
+{
+    for (size_t i = 0; i < places->v.n; i++) {
+        mti_free(places->v.at[i].path);
+        mt_module_free(places->v.at[i].wrapper);
+    }
+    mti_free(places->v.at);
+    memset(places, 0, sizeof *places);
+}
+
+/* "*.fc" is to fit "fc", the child of the root, as well. */
+static bool fits(const char *pattern, const char *path)
+{
+    return !fnmatch(pattern, path, 0) ||
+           (!strncmp(pattern, "*.", 2) && !fnmatch(pattern + 2, path, 0));
+}
+
+/* Keep the places that a target fits; each target must fit one. */
+static bool select_targets(mti_places *places, const mt_lora_options *o)
+{
+    for (size_t t = 0; t < o->n_targets; t++) {
+        bool fitted = false;
+        for (size_t i = 0; o->targets[t] && i < places->v.n && !fitted; i++)
+            fitted = fits(o->targets[t], places->v.at[i].path);
+        if (!fitted)
+            return mti_fail_bool(MT_ERR_ARGUMENT,
+                                 "lora_add: \"%s\" fits none of the %zu linears (\"%s\", ...)",
+                                 o->targets[t] ? o->targets[t] : "(null)", places->v.n,
+                                 places->v.n ? places->v.at[0].path : "");
+    }
+    size_t kept = 0;
+    for (size_t i = 0; i < places->v.n; i++) {
+        bool wanted = o->n_targets == 0;
+        for (size_t t = 0; !wanted && t < o->n_targets; t++)
+            wanted = fits(o->targets[t], places->v.at[i].path);
+        if (wanted)
+            places->v.at[kept++] = places->v.at[i];
+        else
+            mti_free(places->v.at[i].path);
+    }
+    places->v.n = kept;
+    return kept || mti_fail_bool(MT_ERR_ARGUMENT, "lora_add: the model has no linear to adapt");
+}
+
+/* ---- adding ---- */
+
+static bool check_options(const mt_module *m, const mt_lora_options *o)
+{
+    if (!m || !o || (o->n_targets && !o->targets))
+        return mti_fail_bool(MT_ERR_ARGUMENT, "lora_add: the %s",
+                             !m   ? "module is NULL"
+                             : !o ? "options are NULL"
+                                  : "targets are NULL");
+    if (o->rank < 1 || !isfinite(o->alpha) || !(o->dropout >= 0 && o->dropout < 1))
+        return mti_fail_bool(
+            MT_ERR_ARGUMENT,
+            "lora_add: rank %lld, alpha %g, dropout %g; need a rank >= 1, a finite "
+            "alpha, 0 <= dropout < 1",
+            (long long)o->rank, o->alpha, o->dropout);
+    return (unsigned)o->base < MT_LORA_BASE_COUNT ||
+           mti_fail_bool(MT_ERR_ARGUMENT, "lora_add: base %d is none", (int)o->base);
+}
+
+/* Everything that may fail: the lora, and over an NF4 base that, too, as its base for now. */
+static bool make_wrapper(mti_place *p, const mt_lora_options *o)
+{
+    p->wrapper = lora_new(p->module, o);
+    if (!p->wrapper || o->base == MT_LORA_KEEP) return p->wrapper != NULL;
+    mti_lora *l = mt_module_user(p->wrapper);
+    mt_module *nf4 = mti_linear_nf4_new(p->module, o->base == MT_LORA_NF4_DOUBLE);
+    l->spare = mt_module_swap_child(p->wrapper, MTI_LORA_BASE, nf4);
+    return l->spare != NULL;
+}
+
+/* The wrapper takes the place, and the linear goes below it or, in NF4, goes. */
+static void wrap(mti_place *p)
+{
+    mti_lora *l = mt_module_user(p->wrapper);
+    mt_module *linear = mt_module_swap_child(p->parent, mt_module_name(p->module), p->wrapper);
+    if (l->spare)
+        mt_module_free(linear);
+    else
+        l->spare = mt_module_swap_child(p->wrapper, MTI_LORA_BASE, linear);
+    p->module = p->wrapper;
+    p->wrapper = NULL;
+}
+
+static void train_adapters(const mti_places *loras)
+{
+    for (size_t i = 0; i < loras->v.n; i++) {
+        mt_set_requires_grad(mti_lora_a(loras->v.at[i].module), true);
+        mt_set_requires_grad(mti_lora_b(loras->v.at[i].module), true);
+    }
+}
+
+bool mti_lora_add(mt_module *m, const mt_lora_options *o, mti_places *added)
+{
+    memset(added, 0, sizeof *added);
+    if (!check_options(m, o)) return false;
+    mti_places before;
+    bool ok = mti_places_find(&before, m, mti_is_lora) && mti_places_find(added, m, is_linear) &&
+              select_targets(added, o);
+    for (size_t i = 0; ok && i < added->v.n; i++) ok = make_wrapper(&added->v.at[i], o);
+    ok = ok && mt_module_freeze(m, true) == MT_OK;
+    if (ok) train_adapters(&before);
+    for (size_t i = 0; ok && i < added->v.n; i++) wrap(&added->v.at[i]);
+    mti_places_free(&before);
+    return ok;
+}
+
+mt_status mt_lora_add(mt_module *m, const mt_lora_options *o, size_t *n_added)
+{
+    mti_places added;
+    bool ok = mti_lora_add(m, o, &added);
+    if (ok && n_added) *n_added = added.v.n;
+    mti_places_free(&added);
+    return ok ? MT_OK : mt_last_status();
+}
+
+/* ---- taking away ---- */
+
+void mti_lora_unwrap(const mti_place *p)
+{
+    mti_lora *l = mt_module_user(p->module);
+    mt_module *base = mt_module_swap_child(p->module, MTI_LORA_BASE, l->spare);
+    l->spare = NULL;
+    mt_module_free(mt_module_swap_child(p->parent, mt_module_name(p->module), base));
+}
+
+/* ---- merging ---- */
+
+/* W + (alpha / r) B A in f32 or f64, from W in that dtype (taken over) */
+static mt_tensor *merged(const mt_module *lora, mt_tensor *w)
+{
+    const mti_lora *l = mt_module_user(lora);
+    if (!w) return NULL;
+    MT_AUTO mt_tensor *a = mt_cast(mti_lora_a(lora), mt_dtype_of(w));
+    mt_tensor *delta = mt_cast(mti_lora_b(lora), mt_dtype_of(w));
+    mt_set(&delta, mt_mul_scalar(delta, l->alpha / (double)l->rank));
+    mt_set(&delta, mt_matmul(delta, a));
+    mt_set(&delta, mt_add(w, delta));
+    mt_release(w);
+    return delta;
+}
+
+/* A linear again, of the values that the NF4 one stands for, with room for those merged. */
+static mt_module *dense_linear(const mt_module *nf4, mt_tensor *sum)
+{
+    const int64_t *shape = mt_shape(sum);
+    mt_tensor *bias = mt_module_param(nf4, "bias");
+    mt_module *m = mt_linear_new(mt_device_of(sum), mti_linear_nf4_dtype(nf4), shape[1], shape[0],
+                                 bias != NULL, 0);
+    bool ok = m && mt_module_freeze(m, true) == MT_OK &&
+              mt_copy(mt_module_param(m, "weight"), sum) == MT_OK &&
+              (!bias || mt_copy(mt_module_param(m, "bias"), bias) == MT_OK);
+    if (ok) mt_module_set_training(m, mt_module_training(nf4));
+    return mti_module_complete(m, ok);
+}
+
+static bool merge(const mti_place *p)
+{
+    mt_module *base = mt_module_child(p->module, MTI_LORA_BASE);
+    bool nf4 = mti_is_linear_nf4(base);
+    mt_tensor *w = mt_module_param(base, "weight");
+    mt_dtype wide = (nf4 ? mti_linear_nf4_dtype(base) : mt_dtype_of(w)) == MT_F64 ? MT_F64 : MT_F32;
+    MT_AUTO mt_tensor *sum =
+        merged(p->module, nf4 ? mti_linear_nf4_weight(base, wide) : mt_cast(w, wide));
+    if (!sum) return false;
+    if (nf4) {
+        mt_module *dense = dense_linear(base, sum);
+        if (!dense) return false;
+        mt_module_free(mt_module_swap_child(p->parent, mt_module_name(p->module), dense));
+        return true;
+    }
+    if (mt_copy(w, sum) != MT_OK) return false;
+    mti_lora_unwrap(p);
+    return true;
+}
+
+mt_status mt_lora_merge(mt_module *m)
+{
+    if (!m) return mti_fail(MT_ERR_ARGUMENT, "lora_merge: the module is NULL");
+    mti_places loras;
+    bool was = mt_set_grad_mode(false);
+    bool ok = mti_places_find(&loras, m, mti_is_lora);
+    if (ok && !loras.v.n) ok = mti_fail_bool(MT_ERR_STATE, "lora_merge: the model has no adapters");
+    for (size_t i = 0; ok && i < loras.v.n; i++) ok = merge(&loras.v.at[i]);
+    mti_places_free(&loras);
+    mt_set_grad_mode(was);
+    return ok ? MT_OK : mt_last_status();
+}

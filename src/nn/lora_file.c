@@ -1,0 +1,207 @@
+/* lora_file.c: adapters as a safetensors file of their own, named as PEFT names them. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "memtape/io.h"
+#include "nn/lora.h"
+
+#define PREFIX      "base_model.model."
+#define KEY_RANK    "lora.rank"
+#define KEY_ALPHA   "lora.alpha"
+#define KEY_DROPOUT "lora.dropout"
+#define KEY_TARGETS "lora.targets"
+
+/* "base_model.model.h.0.attn.qkv.lora_A.weight" */
+static char *weight_name(const char *path, const char *part)
+{
+    size_t n = strlen(PREFIX) + strlen(path) + strlen(part) + sizeof ".weight" + 1;
+    char *name = mti_malloc(n);
+    if (name) snprintf(name, n, PREFIX "%s.%s.weight", path, part);
+    return name;
+}
+
+/* ---- saving ---- */
+
+static bool same_kind(const mti_places *loras)
+{
+    const mti_lora *first = mt_module_user(loras->v.at[0].module);
+    for (size_t i = 0; i < loras->v.n; i++) {
+        const mti_lora *l = mt_module_user(loras->v.at[i].module);
+        if (l->rank != first->rank || l->alpha != first->alpha || l->dropout != first->dropout)
+            return mti_fail_bool(MT_ERR_UNSUPPORTED,
+                                 "lora_save: %s has rank %lld, alpha %g, dropout %g; %s %lld, %g, "
+                                 "%g; a file tells of one kind",
+                                 loras->v.at[0].path, (long long)first->rank, first->alpha,
+                                 first->dropout, loras->v.at[i].path, (long long)l->rank, l->alpha,
+                                 l->dropout);
+        if (strchr(loras->v.at[i].path, ','))
+            return mti_fail_bool(MT_ERR_UNSUPPORTED, "lora_save: the path \"%s\" has a comma",
+                                 loras->v.at[i].path);
+    }
+    return true;
+}
+
+/* All paths, by commas. */
+static char *join_paths(const mti_places *loras)
+{
+    size_t n = 1;
+    for (size_t i = 0; i < loras->v.n; i++) n += strlen(loras->v.at[i].path) + 1;
+    char *text = mti_malloc(n), *at = text;
+    for (size_t i = 0; text && i < loras->v.n; i++)
+        at += snprintf(at, n - (size_t)(at - text), "%s%s", i ? "," : "", loras->v.at[i].path);
+    return text;
+}
+
+static bool save(const char *path, const mti_places *loras)
+{
+    const mti_lora *l = mt_module_user(loras->v.at[0].module);
+    char rank[24], alpha[32], dropout[32], *targets = join_paths(loras);
+    snprintf(rank, sizeof rank, "%lld", (long long)l->rank);
+    snprintf(alpha, sizeof alpha, "%.17g", l->alpha);
+    snprintf(dropout, sizeof dropout, "%.17g", l->dropout);
+    const mt_key_value pairs[] = {
+        {KEY_RANK, rank}, {KEY_ALPHA, alpha}, {KEY_DROPOUT, dropout}, {KEY_TARGETS, targets}};
+    size_t n = 2 * loras->v.n;
+    mt_named_tensor *tensors = mti_calloc(n, sizeof *tensors);
+    bool ok = targets && tensors;
+    for (size_t i = 0; ok && i < n; i++) {
+        const mti_place *p = &loras->v.at[i / 2];
+        tensors[i].tensor = i % 2 ? mti_lora_b(p->module) : mti_lora_a(p->module);
+        ok = (tensors[i].name = weight_name(p->path, i % 2 ? MTI_LORA_B : MTI_LORA_A));
+    }
+    ok = ok && mt_safetensors_save(path, n, tensors, 4, pairs) == MT_OK;
+    for (size_t i = 0; tensors && i < n; i++) mti_free((char *)tensors[i].name);
+    mti_free(tensors);
+    mti_free(targets);
+    return ok;
+}
+
+mt_status mt_lora_save(const char *path, mt_module *m)
+{
+    if (!path || !m)
+        return mti_fail(MT_ERR_ARGUMENT, "lora_save: the %s is NULL", path ? "module" : "path");
+    mti_places loras;
+    bool ok = mti_places_find(&loras, m, mti_is_lora);
+    if (ok && !loras.v.n) ok = mti_fail_bool(MT_ERR_STATE, "lora_save: the model has no adapters");
+    ok = ok && same_kind(&loras) && save(path, &loras);
+    mti_places_free(&loras);
+    return ok ? MT_OK : mt_last_status();
+}
+
+/* ---- loading ---- */
+
+/* The number under a key; false, without an error, if there is none or it is no number. */
+static bool get_number(const mt_safetensors *f, const char *key, double *out)
+{
+    const char *text = mt_safetensors_metadata(f, key);
+    char *end = NULL;
+    if (text && *text) *out = strtod(text, &end);
+    return end && !*end && isfinite(*out);
+}
+
+/* Adapters as the metadata describe them. */
+static bool add_described(const char *path, const mt_safetensors *f, mt_module *m,
+                          mti_places *added)
+{
+    double rank = 0, alpha = 0, dropout = 0;
+    const char *text = mt_safetensors_metadata(f, KEY_TARGETS);
+    if (!text || !get_number(f, KEY_RANK, &rank) || !get_number(f, KEY_ALPHA, &alpha) ||
+        !get_number(f, KEY_DROPOUT, &dropout) || !(rank >= 1 && rank <= INT32_MAX))
+        return mti_fail_bool(
+            MT_ERR_FORMAT,
+            "lora_load: %s does not tell rank, alpha, dropout and targets, and the "
+            "model has no adapters (mt_lora_add)",
+            path);
+    char *copy = mti_strdup(text), *rest = copy, *target;
+    struct {
+        const char **at;
+        size_t n, cap;
+    } targets = {0};
+    bool ok = copy != NULL;
+    while (ok && (target = strsep(&rest, ","))) ok = MTI_PUSH(&targets, target);
+    const mt_lora_options options = {.rank = (int64_t)rank,
+                                     .alpha = alpha,
+                                     .dropout = dropout,
+                                     .n_targets = targets.n,
+                                     .targets = targets.at};
+    ok = ok && mti_lora_add(m, &options, added);
+    mti_free(targets.at);
+    mti_free(copy);
+    return ok;
+}
+
+/* The file's tensor for this weight, in any floating dtype; NULL and an error otherwise. */
+static mt_tensor *read_weight(mt_safetensors *f, const char *path, const char *part, mt_tensor *w)
+{
+    mt_safetensors_entry e;
+    char *name = weight_name(path, part), has[MTI_SHAPE_TEXT], need[MTI_SHAPE_TEXT];
+    mt_tensor *t = NULL;
+    if (!name) return NULL;
+    if (!mt_safetensors_find(f, name, &e))
+        mti_fail(MT_ERR_ARGUMENT, "lora_load: the file has no %s", name);
+    else if (e.rank != 2 || e.shape[0] != mt_shape(w)[0] || e.shape[1] != mt_shape(w)[1] ||
+             !mt_dtype_is_float(e.dtype))
+        mti_fail(MT_ERR_ARGUMENT, "lora_load: %s is %s %s; need floating %s", name,
+                 mt_dtype_name(e.dtype), mti_shape_text(has, e.rank, e.shape),
+                 mti_shape_text(need, 2, mt_shape(w)));
+    else
+        t = mt_safetensors_read(f, name, mt_device_of(w));
+    mti_free(name);
+    return t;
+}
+
+/* All tensors first, then all weights: what fails changes nothing. */
+static bool load_weights(mt_safetensors *f, const mti_places *loras)
+{
+    size_t n = 2 * loras->v.n;
+    mt_tensor **read = mti_calloc(n, sizeof *read);
+    bool ok = read != NULL;
+    for (size_t i = 0; ok && i < n; i++) {
+        const mti_place *p = &loras->v.at[i / 2];
+        mt_tensor *w = i % 2 ? mti_lora_b(p->module) : mti_lora_a(p->module);
+        ok = (read[i] = read_weight(f, p->path, i % 2 ? MTI_LORA_B : MTI_LORA_A, w));
+    }
+    if (ok && mt_safetensors_count(f) != n)
+        ok = mti_fail_bool(MT_ERR_ARGUMENT,
+                           "lora_load: the file has %zu tensors; the model's %zu "
+                           "adapters need %zu",
+                           mt_safetensors_count(f), loras->v.n, n);
+    for (size_t i = 0; ok && i < n; i++) {
+        const mti_place *p = &loras->v.at[i / 2];
+        ok = mt_copy(i % 2 ? mti_lora_b(p->module) : mti_lora_a(p->module), read[i]) == MT_OK;
+    }
+    for (size_t i = 0; read && i < n; i++) mt_release(read[i]);
+    mti_free(read);
+    return ok;
+}
+
+static bool load(const char *path, mt_safetensors *f, mt_module *m)
+{
+    mti_places loras;
+    bool ok = mti_places_find(&loras, m, mti_is_lora), wrapped = false;
+    if (ok && !loras.v.n) {
+        mti_places_free(&loras);
+        ok = wrapped = add_described(path, f, m, &loras);
+    }
+    ok = ok && load_weights(f, &loras);
+    double alpha;
+    bool told = get_number(f, KEY_ALPHA, &alpha);
+    for (size_t i = 0; i < loras.v.n; i++) {
+        if (ok && told) ((mti_lora *)mt_module_user(loras.v.at[i].module))->alpha = alpha;
+        if (!ok && wrapped) mti_lora_unwrap(&loras.v.at[i]);
+    }
+    mti_places_free(&loras);
+    return ok;
+}
+
+mt_status mt_lora_load(const char *path, mt_module *m)
+{
+    if (!path || !m)
+        return mti_fail(MT_ERR_ARGUMENT, "lora_load: the %s is NULL", path ? "module" : "path");
+    mt_safetensors *f = mt_safetensors_open(path);
+    if (!f) return mt_last_status();
+    bool ok = load(path, f, m);
+    mt_safetensors_free(f);
+    return ok ? MT_OK : mt_last_status();
+}

@@ -1,0 +1,580 @@
+/* Adapters: what trains, what is kept, NF4 bases, merging, files. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/base.h"
+#include "mtt.h"
+
+static mt_device *device;
+
+static int open_device(void **state)
+{
+    (void)state;
+    device = mtt_device();
+    return device == NULL;
+}
+
+static int close_device(void **state)
+{
+    (void)state;
+    mt_mem_stats stats;
+    mt_mem_get_stats(device, &stats);
+    mt_device_release(device);
+    return stats.allocated.current != 0;
+}
+
+static size_t allocated(void)
+{
+    mt_mem_stats stats;
+    mt_mem_get_stats(device, &stats);
+    return stats.allocated.current;
+}
+
+enum { D = 64, F = 128, TOKENS = 6, R = 4 };
+
+/* fc [F,D], gelu, proj [D,F] */
+static mt_module *mlp(mt_dtype dtype)
+{
+    mt_seed(device, 11);
+    mt_module *m = mt_mlp_new(
+        device,
+        &(mt_model_config){
+            .kind = MT_MODEL_MLP, .hidden = D, .ffn = F, .act = MT_ACT_GELU, .dtype = dtype});
+    assert_non_null(m);
+    return m;
+}
+
+static mt_tensor *tokens(mt_dtype dtype)
+{
+    return mtt_made(mtt_random(device, dtype, MT_SHAPE(TOKENS, D), 21, -1, 1));
+}
+
+static void add(mt_module *m, mt_lora_base base, size_t want)
+{
+    size_t n = 0;
+    mtt_ok(mt_lora_add(m, &(mt_lora_options){.rank = R, .alpha = 8, .base = base}, &n));
+    assert_int_equal(n, want);
+}
+
+static mt_tensor *weight(mt_module *m, const char *path)
+{
+    return mtt_made(mt_module_param(mt_module_find(m, path), "weight"));
+}
+
+/* B is zero at first: give it values, as training would. */
+static void fill_b(mt_module *m, const char *path, uint64_t seed)
+{
+    mt_tensor *b = weight(m, path);
+    MT_AUTO mt_tensor *values =
+        mtt_random(device, mt_dtype_of(b), mt_rank(b), mt_shape(b), seed, -0.1, 0.1);
+    mtt_ok(mt_copy(b, values));
+}
+
+static mt_status step(mt_module *m, mt_tensor *x, mt_optimizer *o)
+{
+    mt_status status = mt_module_zero_grad(m);
+    if (status != MT_OK) return status;
+    mt_tensor *y = mt_forward(m, x);
+    mt_set(&y, mt_mse(y, x));
+    status = y ? mt_backward(y) : mt_last_status();
+    mt_release(y);
+    return status == MT_OK && o ? mt_optimizer_step(o) : status;
+}
+
+/* ---- what trains ---- */
+
+static void only_adapters_get_gradients_state_and_steps(void **state)
+{
+    (void)state;
+    for (mt_lora_base base = 0; base < MT_LORA_BASE_COUNT; base++) {
+        mt_module *m = mlp(MT_F32);
+        add(m, base, 2);
+        MT_AUTO mt_tensor *x = tokens(MT_F32);
+        mt_optimizer *o = mt_adamw_new(m, &(mt_adamw_options){.lr = 0.01, .weight_decay = 0.1});
+        const mt_named_tensor *list;
+        size_t n;
+        mtt_ok(mt_module_params(m, &list, &n));
+        assert_int_equal(n, 8);
+        mt_tensor *before[8];
+        for (size_t i = 0; i < n; i++) before[i] = mtt_made(mt_detach(list[i].tensor));
+        for (size_t i = 0; i < n; i++) mt_set(&before[i], mt_clone(before[i]));
+        for (int s = 0; s < 2; s++) mtt_ok(step(m, x, o)); /* A moves once B has */
+        for (size_t i = 0; i < n; i++) {
+            bool adapter = strstr(list[i].name, "lora_") != NULL;
+            assert_int_equal(mt_requires_grad(list[i].tensor), adapter);
+            assert_int_equal(mt_grad(list[i].tensor) != NULL, adapter);
+            assert_int_equal(!mtt_same_bits(before[i], list[i].tensor), adapter);
+            mt_release(before[i]);
+        }
+        assert_int_equal(mt_optimizer_state_count(o), 4 * 2);
+        mt_optimizer_free(o);
+        mt_module_free(m);
+    }
+}
+
+static void a_fresh_adapter_changes_nothing(void **state)
+{
+    (void)state;
+    MT_AUTO mt_tensor *x = tokens(MT_F32);
+    mt_module *m = mlp(MT_F32);
+    MT_AUTO mt_tensor *before = mtt_made(mt_forward(m, x));
+    add(m, MT_LORA_KEEP, 2);
+    assert_string_equal(mt_module_kind(mt_module_find(m, "fc")), "lora");
+    assert_string_equal(mt_module_kind(mt_module_find(m, "fc.base_layer")), "linear");
+    MT_AUTO mt_tensor *after = mtt_made(mt_forward(m, x));
+    double *a = mtt_doubles(before), *b = mtt_doubles(after);
+    for (int i = 0; i < TOKENS * D; i++) assert_true(a[i] == b[i]);
+    free(a), free(b);
+    double *values = mtt_doubles(weight(m, "fc.lora_A"));
+    double bound = 1 / sqrt(D), largest = 0;
+    for (int i = 0; i < R * D; i++) largest = fmax(largest, fabs(values[i]));
+    free(values);
+    assert_true(largest <= bound && largest > 0.9 * bound);
+    mt_module_free(m);
+}
+
+static double loss_of(mt_module *m, mt_tensor *x)
+{
+    bool was = mt_set_grad_mode(false);
+    mt_tensor *y = mt_forward(m, x);
+    mt_set(&y, mt_mse(y, x));
+    double loss = mt_item(y);
+    mt_release(y);
+    mt_set_grad_mode(was);
+    return loss;
+}
+
+/* Central differences in f64, over an NF4 base as well. */
+static void gradients_are_those_of_differences(void **state)
+{
+    (void)state;
+    const char *paths[] = {"fc.lora_A", "fc.lora_B", "proj.lora_A", "proj.lora_B"};
+    for (mt_lora_base base = 0; base < MT_LORA_BASE_COUNT; base++) {
+        mt_module *m = mlp(MT_F64);
+        add(m, base, 2);
+        fill_b(m, "fc.lora_B", 1), fill_b(m, "proj.lora_B", 2);
+        MT_AUTO mt_tensor *x = tokens(MT_F64);
+        mtt_ok(step(m, x, NULL));
+        for (int p = 0; p < 4; p++) {
+            mt_tensor *w = weight(m, paths[p]);
+            double *grad = mtt_doubles(mtt_made(mt_grad(w))), *at = mtt_doubles(w);
+            size_t n_bytes = (size_t)mt_numel(w) * sizeof *at;
+            for (int64_t i = 0; i < mt_numel(w); i += 37) {
+                double loss[2], was = at[i], h = 1e-5;
+                for (int side = 0; side < 2; side++) {
+                    at[i] = was + (side ? h : -h);
+                    mtt_ok(mt_copy_from_host(w, at, n_bytes));
+                    loss[side] = loss_of(m, x);
+                }
+                at[i] = was;
+                double want = (loss[1] - loss[0]) / (2 * h);
+                if (!(fabs(grad[i] - want) <= 1e-9 + 1e-6 * fabs(want)))
+                    fail_msg("%s [%lld]: %.12g, need %.12g", paths[p], (long long)i, grad[i], want);
+            }
+            mtt_ok(mt_copy_from_host(w, at, n_bytes));
+            free(grad), free(at);
+        }
+        mt_module_free(m);
+    }
+}
+
+static void targets_choose_by_path(void **state)
+{
+    (void)state;
+    mt_model_config c = {
+        .kind = MT_MODEL_GPT, .hidden = 16, .heads = 2, .layers = 3, .vocab = 9, .context = 8};
+    const struct {
+        const char *patterns[2];
+        size_t n_patterns, want;
+    } cases[] = {{{"*.qkv"}, 1, 3},     {{"*.qkv", "*.fc"}, 2, 6}, {{"h.1.*"}, 1, 4},
+                 {{NULL}, 0, 12},       {{"h.[02].mlp.*"}, 1, 4},  {{"*.proj", "*.proj"}, 2, 6},
+                 {{"h.2.mlp.fc"}, 1, 1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        mt_module *m = mt_model_new(device, &c);
+        assert_non_null(m);
+        size_t n = 0;
+        mtt_ok(mt_lora_add(m,
+                           &(mt_lora_options){.rank = 2,
+                                              .n_targets = cases[i].n_patterns,
+                                              .targets = cases[i].patterns},
+                           &n));
+        assert_int_equal(n, cases[i].want);
+        if (!i) { /* others later: those that train go on, and nothing is wrapped twice */
+            add(m, MT_LORA_KEEP, 9);
+            assert_true(mt_requires_grad(weight(m, "h.0.attn.qkv.lora_A")));
+            assert_int_equal(mt_lora_add(m, &(mt_lora_options){.rank = 1}, NULL), MT_ERR_ARGUMENT);
+            mtt_failed(MT_ERR_ARGUMENT, "no linear");
+        }
+        mt_module_free(m);
+    }
+    mt_module *m = mlp(MT_F32);
+    const mt_lora_options bad[] = {
+        {.rank = 0},
+        {.rank = 1, .dropout = 1},
+        {.rank = 1, .alpha = NAN},
+        {.rank = 1, .base = MT_LORA_BASE_COUNT},
+        {.rank = 1, .n_targets = 1},
+        {.rank = 1, .n_targets = 2, .targets = (const char *[]){"*.fc", "*.nothing"}},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_int_equal(mt_lora_add(m, &bad[i], NULL), MT_ERR_ARGUMENT);
+        mtt_failed(MT_ERR_ARGUMENT, "lora_add");
+        assert_true(mt_requires_grad(weight(m, "fc")));
+    }
+    mt_module_free(m);
+}
+
+/* ---- what is kept ---- */
+
+/* Bytes the tape keeps after a forward of a bf16 mlp, the input wanting its gradient or not. */
+static size_t kept(bool input_wants, const char *target, double dropout)
+{
+    mt_module *m = mlp(MT_BF16);
+    if (target)
+        mtt_ok(mt_lora_add(m,
+                           &(mt_lora_options){.rank = R,
+                                              .dropout = dropout,
+                                              .n_targets = 1,
+                                              .targets = &target,
+                                              .base = MT_LORA_NF4},
+                           NULL));
+    MT_AUTO mt_tensor *x = tokens(MT_BF16);
+    mtt_ok(mt_set_requires_grad(x, input_wants));
+    mt_ledger *ledger = mt_ledger_new(device);
+    mtt_ok(mt_ledger_begin(ledger));
+    MT_AUTO mt_tensor *y = mtt_made(mt_forward(m, x));
+    mtt_ok(mt_ledger_end(ledger));
+    size_t bytes = mt_ledger_bytes(ledger);
+    mt_ledger_free(ledger);
+    mt_module_free(m);
+    return bytes;
+}
+
+/* x: [T,D] into fc; h: [T,F] out of fc, kept by gelu; g: gelu(h), into proj; u: [T,R] in an adapter
+ */
+static void linears_keep_what_their_adapters_need(void **state)
+{
+    (void)state;
+    const size_t x = TOKENS * D * 2, h = TOKENS * F * 2, g = h, u = TOKENS * R * 2;
+    assert_int_equal(kept(true, NULL, 0), x + h + g);
+    assert_int_equal(kept(true, "*.fc", 0), x + h + u);
+    assert_int_equal(kept(true, "*.proj", 0), h + g + u);
+    assert_int_equal(kept(false, "*.proj", 0), g + u); /* nothing below proj wants a gradient */
+    assert_int_equal(kept(true, "*", 0), x + h + g + 2 * u); /* more than without adapters */
+    /* Dropout: A keeps what is left of x, of x's size, and a mask of a byte per value. */
+    assert_int_equal(kept(true, "*.fc", 0.1), x + h + u + TOKENS * D);
+}
+
+/* ---- NF4 ---- */
+
+static void an_nf4_linear_is_a_linear_of_dequantized_weights(void **state)
+{
+    (void)state;
+    const mt_quant formats[] = {{.format = MT_QUANT_NF4},
+                                {.format = MT_QUANT_NF4, .double_scales = true}};
+    for (int f = 0; f < 2; f++) {
+        mt_module *m = mlp(MT_BF16), *plain = mlp(MT_BF16);
+        MT_AUTO mt_tensor *codes = mtt_made(mt_quantize(weight(m, "fc"), &formats[f]));
+        MT_AUTO mt_tensor *dense =
+            mtt_made(mt_dequantize(codes, &formats[f], MT_BF16, MT_SHAPE(F, D)));
+        mtt_ok(mt_copy(weight(plain, "fc"), dense));
+        mtt_ok(mt_module_freeze(plain, true));
+        mtt_ok(mt_lora_add(m,
+                           &(mt_lora_options){.rank = R,
+                                              .n_targets = 1,
+                                              .targets = (const char *[]){"*.fc"},
+                                              .base = f ? MT_LORA_NF4_DOUBLE : MT_LORA_NF4},
+                           NULL));
+        mt_tensor *packed = weight(m, "fc.base_layer");
+        assert_int_equal(mt_dtype_of(packed), MT_U8);
+        assert_int_equal(mt_numel(packed), (int64_t)mt_quantized_bytes(&formats[f], D * F));
+        assert_int_equal(mt_storage_of(packed).category, MT_PARAMETER);
+        mt_module *nf4 = mt_module_find(m, "fc.base_layer"), *linear = mt_module_find(plain, "fc");
+        MT_AUTO mt_tensor *x = tokens(MT_BF16), *x2 = NULL;
+        mt_set(&x2, mt_clone(x));
+        mtt_ok(mt_set_requires_grad(x, true));
+        mtt_ok(mt_set_requires_grad(x2, true));
+        size_t before = allocated();
+        MT_AUTO mt_tensor *y = mtt_made(mt_forward(nf4, x)), *y2 = NULL;
+        assert_int_equal(allocated() - before, TOKENS * F * 2); /* the output, and no weight */
+        mt_set(&y2, mt_forward(linear, x2));
+        assert_true(mtt_same_bits(y, y2));
+        mt_set(&y, mt_sum_all(y)), mt_set(&y2, mt_sum_all(y2));
+        mtt_ok(mt_backward(y));
+        mtt_ok(mt_backward(y2));
+        assert_true(mtt_same_bits(mt_grad(x), mt_grad(x2)));
+        mt_module_free(m), mt_module_free(plain);
+    }
+}
+
+static void codes_changed_before_backward_are_noticed(void **state)
+{
+    (void)state;
+    mt_module *m = mlp(MT_F32);
+    add(m, MT_LORA_NF4, 2);
+    MT_AUTO mt_tensor *x = tokens(MT_F32);
+    MT_AUTO mt_tensor *y = mtt_made(mt_forward(m, x));
+    mt_set(&y, mt_mse(y, x));
+    mtt_ok(mt_fill(weight(m, "proj.base_layer"), 0));
+    assert_int_equal(mt_backward(y), MT_ERR_STATE);
+    mtt_failed(MT_ERR_STATE, "proj.base_layer", "changed in place");
+    mt_module_free(m);
+}
+
+static void autocast_dequantizes_into_its_dtype(void **state)
+{
+    (void)state;
+    mt_module *m = mlp(MT_F32);
+    add(m, MT_LORA_NF4, 2);
+    MT_AUTO mt_tensor *x = tokens(MT_F32);
+    mt_tensor *a = weight(m, "fc.lora_A");
+    fill_b(m, "fc.lora_B", 1), fill_b(m, "proj.lora_B", 2);
+    mtt_ok(step(m, x, NULL));
+    double *exact = mtt_doubles(mt_grad(a)), error = 0, norm = 0;
+    mtt_ok(mt_autocast_begin(MT_BF16));
+    MT_AUTO mt_tensor *y = mtt_made(mt_forward(m, x));
+    assert_int_equal(mt_dtype_of(y), MT_BF16);
+    mt_set(&y, mt_mse(y, x));
+    mtt_ok(mt_autocast_end());
+    mtt_ok(mt_module_zero_grad(m));
+    mtt_ok(mt_backward(y));
+    double *got = mtt_doubles(mtt_made(mt_grad(a)));
+    for (int i = 0; i < R * D; i++) {
+        error += (got[i] - exact[i]) * (got[i] - exact[i]);
+        norm += exact[i] * exact[i];
+    }
+    assert_true(sqrt(error / norm) < 0.02);
+    free(exact), free(got);
+    mt_module_free(m);
+}
+
+/* ---- merging ---- */
+
+static double largest_difference(mt_tensor *a, mt_tensor *b)
+{
+    double *x = mtt_doubles(a), *y = mtt_doubles(b), most = 0;
+    for (int64_t i = 0; i < mt_numel(a); i++) most = fmax(most, fabs(x[i] - y[i]));
+    free(x), free(y);
+    return most;
+}
+
+static void a_merged_model_computes_what_the_adapters_did(void **state)
+{
+    (void)state;
+    const struct {
+        mt_dtype dtype;
+        double bound; /* of outputs below 1, over sums of 64 and 128 products */
+    } cases[] = {{MT_F64, 16 * 0x1p-53}, {MT_F32, 16 * 0x1p-24}, {MT_BF16, 4 * 0x1p-8}};
+    for (mt_lora_base base = 0; base < MT_LORA_BASE_COUNT; base++)
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+            mt_dtype dtype = cases[i].dtype;
+            MT_AUTO mt_tensor *x = tokens(dtype);
+            mt_module *m = mlp(dtype);
+            add(m, base, 2);
+            fill_b(m, "fc.lora_B", 5), fill_b(m, "proj.lora_B", 6);
+            MT_AUTO mt_tensor *before = mtt_made(mt_forward(m, x));
+            mtt_ok(mt_lora_merge(m));
+            assert_string_equal(mt_module_kind(mt_module_find(m, "fc")), "linear");
+            assert_int_equal(mt_dtype_of(weight(m, "fc")), dtype);
+            assert_false(mt_requires_grad(weight(m, "fc")));
+            MT_AUTO mt_tensor *after = mtt_made(mt_forward(m, x));
+            double difference = largest_difference(before, after);
+            if (!(difference > 0 && difference <= cases[i].bound))
+                fail_msg("base %d, %s: off by %g", (int)base, mt_dtype_name(dtype), difference);
+            assert_int_equal(mt_lora_merge(m), MT_ERR_STATE);
+            mtt_failed(MT_ERR_STATE, "no adapters");
+            mt_module_free(m);
+        }
+}
+
+/* The sum is made in f32 and rounded once: within half a bf16 ulp of the exact one, and of the few
+ * f32 roundings on the way. */
+static void a_bf16_weight_is_merged_with_one_rounding(void **state)
+{
+    (void)state;
+    mt_module *m = mlp(MT_BF16);
+    add(m, MT_LORA_KEEP, 2);
+    fill_b(m, "fc.lora_B", 5);
+    double *w = mtt_doubles(weight(m, "fc.base_layer")), *a = mtt_doubles(weight(m, "fc.lora_A"));
+    double *b = mtt_doubles(weight(m, "fc.lora_B"));
+    mtt_ok(mt_lora_merge(m));
+    double *got = mtt_doubles(weight(m, "fc"));
+    for (int o = 0; o < F; o++)
+        for (int i = 0; i < D; i++) {
+            double exact = w[o * D + i];
+            for (int r = 0; r < R; r++) exact += 2 * b[o * R + r] * a[r * D + i];
+            double half_ulp = ldexp(1, ilogb(got[o * D + i]) - 8);
+            assert_true(fabs(got[o * D + i] - exact) <= half_ulp + 8 * 0x1p-24);
+        }
+    free(w), free(a), free(b), free(got);
+    mt_module_free(m);
+}
+
+/* ---- files ---- */
+
+static void path_of(char path[])
+{
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+}
+
+static void adapters_go_to_a_file_and_back(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/mtt-lora-XXXXXX";
+    path_of(path);
+    MT_AUTO mt_tensor *x = tokens(MT_F32);
+    mt_module *m = mlp(MT_F32), *fresh = mlp(MT_F32), *ready = mlp(MT_F32), *low = mlp(MT_BF16);
+    const char *target = "*.proj";
+    const mt_lora_options o = {.rank = R, .alpha = 3, .n_targets = 1, .targets = &target};
+    mtt_ok(mt_lora_add(m, &o, NULL));
+    fill_b(m, "proj.lora_B", 6);
+    mtt_ok(mt_lora_save(path, m));
+
+    mt_safetensors *file = mt_safetensors_open(path);
+    assert_non_null(file);
+    assert_int_equal(mt_safetensors_count(file), 2);
+    assert_true(mt_safetensors_find(file, "base_model.model.proj.lora_A.weight", NULL));
+    assert_true(mt_safetensors_find(file, "base_model.model.proj.lora_B.weight", NULL));
+    assert_string_equal(mt_safetensors_metadata(file, "lora.rank"), "4");
+    assert_string_equal(mt_safetensors_metadata(file, "lora.alpha"), "3");
+    assert_string_equal(mt_safetensors_metadata(file, "lora.targets"), "proj");
+    mt_safetensors_free(file);
+
+    mtt_ok(mt_lora_load(path, fresh)); /* adds them */
+    const mt_lora_options other_alpha = {.rank = R, .alpha = 1, .n_targets = 1, .targets = &target};
+    mtt_ok(mt_lora_add(ready, &other_alpha, NULL));
+    mtt_ok(mt_lora_load(path, ready)); /* into those there are */
+    mtt_ok(mt_lora_load(path, low));
+    assert_int_equal(mt_dtype_of(weight(low, "proj.lora_B")), MT_BF16);
+    MT_AUTO mt_tensor *y = mtt_made(mt_forward(m, x)), *y1 = NULL, *y2 = NULL;
+    mtt_ok(mt_set(&y1, mt_forward(fresh, x)));
+    mtt_ok(mt_set(&y2, mt_forward(ready, x)));
+    assert_true(mtt_same_bits(y, y1));
+    assert_true(mtt_same_bits(y, y2));
+    mt_module_free(fresh), mt_module_free(ready), mt_module_free(low);
+
+    /* What does not fit changes nothing. */
+    mt_module *all = mlp(MT_F32), *wide = mlp(MT_F32),
+              *narrow = mt_mlp_new(device, &(mt_model_config){.hidden = 32, .ffn = F});
+    add(all, MT_LORA_KEEP, 2);
+    assert_int_equal(mt_lora_load(path, all), MT_ERR_ARGUMENT);
+    mtt_failed(MT_ERR_ARGUMENT, "fc.lora_A");
+    mtt_ok(
+        mt_lora_add(wide, &(mt_lora_options){.rank = 7, .n_targets = 1, .targets = &target}, NULL));
+    assert_int_equal(mt_lora_load(path, wide), MT_ERR_ARGUMENT);
+    mtt_failed(MT_ERR_ARGUMENT, "[4,128]", "[7,128]");
+    assert_int_equal(mt_lora_load(path, narrow), MT_ERR_ARGUMENT);
+    mtt_failed(MT_ERR_ARGUMENT, "lora_B");
+    assert_string_equal(mt_module_kind(mt_module_find(narrow, "proj")), "linear");
+    assert_int_equal(mt_lora_save(path, narrow), MT_ERR_STATE);
+    mtt_failed(MT_ERR_STATE, "no adapters");
+    mtt_ok(mt_lora_add(wide, &(mt_lora_options){.rank = 5}, NULL));
+    assert_int_equal(mt_lora_save(path, wide), MT_ERR_UNSUPPORTED);
+    mtt_failed(MT_ERR_UNSUPPORTED, "rank 5", "7");
+    mtt_ok(mt_safetensors_save_module(path, narrow, 0, NULL));
+    assert_int_equal(mt_lora_load(path, narrow), MT_ERR_FORMAT);
+    mtt_failed(MT_ERR_FORMAT, "rank");
+    mt_module_free(all), mt_module_free(wide), mt_module_free(narrow), mt_module_free(m);
+    unlink(path);
+}
+
+/* ---- allocations that fail ---- */
+
+/* Add, train, save, load into another, merge. */
+static mt_status whole_life(const char *path, mt_lora_base base)
+{
+    mt_status status = MT_ERR_MEMORY;
+    mt_model_config c = {.kind = MT_MODEL_MLP, .hidden = 8, .ffn = 16};
+    mt_module *m = mt_mlp_new(device, &c), *other = m ? mt_mlp_new(device, &c) : NULL;
+    mt_tensor *x = other ? mt_full(device, MT_F32, MT_SHAPE(2, 8), 0.5) : NULL;
+    mt_optimizer *o = NULL;
+    if (x)
+        status = mt_lora_add(m, &(mt_lora_options){.rank = 2, .base = base, .dropout = 0.1}, NULL);
+    if (status == MT_OK && !(o = mt_adamw_new(m, &(mt_adamw_options){.lr = 0.1})))
+        status = mt_last_status();
+    if (status == MT_OK) status = step(m, x, o);
+    if (status == MT_OK) status = mt_lora_save(path, m);
+    if (status == MT_OK) {
+        status = mt_lora_load(path, other);
+        if (status != MT_OK) /* all or nothing */
+            assert_string_equal(mt_module_kind(mt_module_find(other, "fc")), "linear");
+    }
+    if (status == MT_OK) status = mt_lora_merge(m);
+    mt_optimizer_free(o);
+    mt_release(x);
+    mt_module_free(other), mt_module_free(m);
+    return status;
+}
+
+static void any_allocation_may_fail(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/mtt-lora-XXXXXX";
+    path_of(path);
+    size_t before = allocated();
+    for (mt_lora_base base = 0; base < MT_LORA_BASE_COUNT; base++) {
+        uint64_t n_refused = 0;
+        bool reached = true;
+        for (uint64_t n = 1; reached; n++) {
+            mti_fail_nth_alloc(n);
+            mt_status status = whole_life(path, base);
+            reached = mti_alloc_count() >= n;
+            mti_fail_nth_alloc(0);
+            if (status != MT_OK) assert_int_equal(status, MT_ERR_MEMORY);
+            if (status != MT_OK) assert_int_equal(mt_last_status(), MT_ERR_MEMORY);
+            mt_clear_error();
+            n_refused += status != MT_OK;
+            assert_int_equal(allocated(), before);
+        }
+        assert_true(n_refused > 200);
+    }
+    unlink(path);
+}
+
+static void adding_is_all_or_nothing(void **state)
+{
+    (void)state;
+    for (mt_lora_base base = 0; base < MT_LORA_BASE_COUNT; base++) {
+        bool refused = true;
+        for (uint64_t n = 1; refused; n++) {
+            mt_module *m = mlp(MT_F32);
+            size_t before = allocated();
+            mti_fail_nth_alloc(n);
+            refused = mt_lora_add(m, &(mt_lora_options){.rank = 2, .base = base}, NULL) != MT_OK;
+            bool reached = mti_alloc_count() >= n;
+            mti_fail_nth_alloc(0);
+            mt_clear_error();
+            if (refused) {
+                assert_int_equal(allocated(), before);
+                assert_true(mt_requires_grad(weight(m, "fc")));
+                assert_true(mt_requires_grad(mt_module_param(mt_module_find(m, "fc"), "bias")));
+                assert_string_equal(mt_module_kind(mt_module_find(m, "proj")), "linear");
+            }
+            refused = refused || reached;
+            mt_module_free(m);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(only_adapters_get_gradients_state_and_steps),
+        cmocka_unit_test(a_fresh_adapter_changes_nothing),
+        cmocka_unit_test(gradients_are_those_of_differences),
+        cmocka_unit_test(targets_choose_by_path),
+        cmocka_unit_test(linears_keep_what_their_adapters_need),
+        cmocka_unit_test(an_nf4_linear_is_a_linear_of_dequantized_weights),
+        cmocka_unit_test(codes_changed_before_backward_are_noticed),
+        cmocka_unit_test(autocast_dequantizes_into_its_dtype),
+        cmocka_unit_test(a_merged_model_computes_what_the_adapters_did),
+        cmocka_unit_test(a_bf16_weight_is_merged_with_one_rounding),
+        cmocka_unit_test(adapters_go_to_a_file_and_back),
+        cmocka_unit_test(any_allocation_may_fail),
+        cmocka_unit_test(adding_is_all_or_nothing),
+    };
+    return cmocka_run_group_tests(tests, open_device, close_device);
+}
