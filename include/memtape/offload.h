@@ -44,10 +44,13 @@ typedef struct mt_offload_stats {
     size_t n_out, bytes_out; /* storages that began to leave */
     size_t n_in, bytes_in;   /* and that came back, once for each time */
     size_t bytes_away;       /* out now: in host memory or on disk, and not on the device */
-    /* Of bytes_out, those that were away when the device's allocated bytes were at their highest:
-     * by so much they lowered the peak. The rest was moved for nothing: */
-    size_t bytes_lowered, bytes_in_vain;
-    size_t bytes_still_held; /* and part of that: at mt_offload_end somebody else held them still */
+    /* The device's allocated bytes at most, and at most had nothing left: at each instant those
+     * allocated and those away, less those that were there twice. */
+    size_t peak, peak_without;
+    size_t lowered;       /* peak_without - peak, or 0 */
+    size_t bytes_in_vain; /* bytes_out - lowered, or 0: they left too late, came back too early, or
+                           * never left, because somebody else held them: */
+    size_t bytes_still_held;      /* at mt_offload_end */
     size_t host_bytes, host_peak; /* host memory of the copies, now and at most; on disk: those on
                                    * their way there and back */
     size_t disk_bytes, disk_peak;

@@ -226,10 +226,10 @@ mt_status mt_offload_get_stats(mt_offload *o, mt_offload_stats *out)
         out->copy_s += times.copy_s - o->disk_times_before.copy_s;
         out->wait_s += times.wait_s - o->disk_times_before.wait_s;
     }
-    mti_books_read(&o->books, &out->bytes_away, &out->bytes_lowered);
+    mti_books_read(&o->books, out);
     pthread_mutex_unlock(&o->lock);
-    if (out->bytes_lowered > out->bytes_out) out->bytes_lowered = out->bytes_out;
-    out->bytes_in_vain = out->bytes_out - out->bytes_lowered;
+    if (out->peak_without > out->peak) out->lowered = out->peak_without - out->peak;
+    if (out->bytes_out > out->lowered) out->bytes_in_vain = out->bytes_out - out->lowered;
     if (out->copy_s > 0 && out->wait_s < out->copy_s) out->hidden = 1 - out->wait_s / out->copy_s;
     return MT_OK;
 }

@@ -56,15 +56,17 @@ typedef struct mti_offload_books {
     })
     known;               /* storages of items, by serial: what left and what came back */
     size_t away;         /* bytes of items that no storage on the device has */
+    int64_t elsewhere;   /* allocated bytes of those, less those that are there twice */
     size_t peak;         /* the device's allocated bytes at most ... */
-    size_t away_at_peak; /* ... and what was away then */
+    size_t peak_without; /* ... and together with those elsewhere */
 } mti_offload_books;
 
 void mti_books_init(mti_offload_books *books);
 void mti_books_free(mti_offload_books *books);
 /* The highest point is sought from here on. */
 void mti_books_start(mti_offload_books *books, mt_device *device);
-void mti_books_read(mti_offload_books *books, size_t *away, size_t *away_at_peak);
+/* Fills in bytes_away and the peaks. */
+void mti_books_read(mti_offload_books *books, mt_offload_stats *out);
 void mti_books_on_event(void *books, const mt_mem_event *event);
 /* Room for two more storages: what comes after cannot fail. */
 bool mti_books_reserve(mti_offload_books *books);
@@ -80,20 +82,21 @@ void mti_books_coming_back(mti_offload_books *books, mti_item *item, bool coming
 struct mti_item {
     mti_item *earlier, *later; /* in the order of packing */
     const char *op, *argument, *module;
-    uint64_t serial, version; /* of the storage, when it began to leave */
-    uint64_t round;           /* the mt_offload_begin in which it did */
-    size_t n_bytes;
-    int refs;           /* saved tensors */
-    mt_tensor *source;  /* held until it has left */
-    mt_tensor *back;    /* held until every saved tensor has read it */
-    mt_host_copy *copy; /* in host memory: all the time; on disk: only on the way */
+    uint64_t serial, version;  /* of the storage, when it began to leave */
+    uint64_t round;            /* the mt_offload_begin in which it did */
+    size_t n_bytes, allocated; /* requested, and in 512-byte blocks */
+    int refs;                  /* saved tensors */
+    mt_tensor *source;         /* held until it has left */
+    mt_tensor *back;           /* held until every saved tensor has read it */
+    mt_host_copy *copy;        /* in host memory: all the time; on disk: only on the way */
     mti_disk_job job;
     uint64_t times_back;
     int unread;             /* saved tensors that have not read it since it came back last */
     uint64_t spoilt_by;     /* it was changed while it left: to this version; 0: it was not */
     uint64_t source_serial; /* the books', under their lock, from here on: 0 once freed */
     uint64_t back_serial;
-    bool coming, away;
+    bool coming; /* its storage is about to be allocated */
+    int counted; /* how many times its bytes are elsewhere: 1, 0, or -1 if they are here twice */
 };
 
 /* What a node keeps of a saved tensor. */

@@ -33,10 +33,12 @@ static mti_item *find(const mti_offload_books *b, uint64_t serial)
 
 static void recount(mti_offload_books *b, mti_item *item)
 {
-    bool away = !item->source_serial && !item->back_serial && !item->coming;
-    if (away && !item->away) b->away += item->n_bytes;
-    if (!away && item->away) b->away -= item->n_bytes;
-    item->away = away;
+    int here = (item->source_serial != 0) + (item->back_serial != 0 || item->coming);
+    int was = item->counted;
+    item->counted = 1 - here;
+    b->elsewhere += (item->counted - was) * (int64_t)item->allocated;
+    if (item->counted == 1 && was != 1) b->away += item->n_bytes;
+    if (item->counted != 1 && was == 1) b->away -= item->n_bytes;
 }
 
 /* One storage may have two items: it left, was changed, and left once more. */
@@ -48,14 +50,18 @@ static void remove_serial(mti_offload_books *b, const mti_item *item, uint64_t *
     *serial = 0;
 }
 
+static void raise_peaks(mti_offload_books *b, size_t current)
+{
+    size_t without = (size_t)((int64_t)current + b->elsewhere);
+    if (current > b->peak) b->peak = current;
+    if (without > b->peak_without) b->peak_without = without;
+}
+
 void mti_books_on_event(void *user, const mt_mem_event *e)
 {
     mti_offload_books *b = user;
     pthread_mutex_lock(&b->lock);
-    if (e->kind == MT_MEM_ALLOC && e->current > b->peak) {
-        b->peak = e->current;
-        b->away_at_peak = b->away;
-    }
+    if (e->kind == MT_MEM_ALLOC) raise_peaks(b, e->current);
     mti_item *item;
     while (e->kind == MT_MEM_FREE && (item = find(b, e->serial))) {
         bool left = item->source_serial == e->serial;
@@ -70,15 +76,16 @@ void mti_books_start(mti_offload_books *b, mt_device *device)
     mt_mem_stats stats;
     mt_mem_get_stats(device, &stats); /* before our lock: the device's comes first */
     pthread_mutex_lock(&b->lock);
-    b->peak = stats.allocated.current;
-    b->away_at_peak = b->away;
+    b->peak = b->peak_without = 0;
+    raise_peaks(b, stats.allocated.current);
     pthread_mutex_unlock(&b->lock);
 }
 
-void mti_books_read(mti_offload_books *b, size_t *away, size_t *away_at_peak)
+void mti_books_read(mti_offload_books *b, mt_offload_stats *out)
 {
     pthread_mutex_lock(&b->lock);
-    *away = b->away, *away_at_peak = b->away_at_peak;
+    out->bytes_away = b->away;
+    out->peak = b->peak, out->peak_without = b->peak_without;
     pthread_mutex_unlock(&b->lock);
 }
 
@@ -108,7 +115,7 @@ void mti_books_forget(mti_offload_books *b, mti_item *item)
     pthread_mutex_lock(&b->lock);
     if (item->source_serial) remove_serial(b, item, &item->source_serial);
     if (item->back_serial) remove_serial(b, item, &item->back_serial);
-    item->coming = true; /* so it counts no longer as away */
+    item->coming = true; /* so that it counts no longer as elsewhere */
     recount(b, item);
     pthread_mutex_unlock(&b->lock);
 }

@@ -61,6 +61,7 @@ static mti_item *item_of(mt_offload *o, const mt_save_info *info, mt_tensor *t)
     mt_storage_info s = mt_storage_of(t);
     item->op = info->op, item->argument = info->argument, item->module = info->module;
     item->serial = s.serial, item->version = s.version, item->n_bytes = s.bytes;
+    item->allocated = s.allocated;
     item->job = (mti_disk_job){.offset = end_of_file(o), .n_bytes = s.bytes, .write = true};
     return item;
 }
