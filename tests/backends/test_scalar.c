@@ -116,6 +116,35 @@ static void box_muller_gives_the_textbook_pair(void **state)
         }
 }
 
+/* The largest error of cosine and sine at `n` positions up to `last`. */
+static double worst_turn(int64_t last, int64_t n)
+{
+    const double theta = 10000;
+    const int64_t d = 128;
+    double most = 0;
+    for (int64_t k = 0; k <= n; k++)
+        for (int64_t i = 0; i < d / 2; i += 7) {
+            double position = (double)(last - last * k / n);
+            long double exact = powl((long double)theta, -2.0L * (long double)i / (long double)d);
+            float c, s;
+            mti_rope_turn_f32(position, mti_rope_frequency_f32(theta, i, d), &c, &s);
+            most = fmax(most, fabs((double)c - (double)cosl((long double)position * exact)));
+            most = fmax(most, fabs((double)s - (double)sinl((long double)position * exact)));
+        }
+    return most;
+}
+
+static void rotary_angles_are_as_exact_as_stated(void **state)
+{
+    (void)state;
+    assert_true(worst_turn(4095, 4095) < 2e-7);
+    assert_true(worst_turn((int64_t)1 << 24, 5000) < 2e-7);
+    assert_true(worst_turn(INT32_MAX, 5000) < 1e-6);
+    float c, s;
+    mti_rope_turn_f32(0, mti_rope_frequency_f32(10000, 0, 2), &c, &s);
+    assert_true(c == 1 && s == 0);
+}
+
 static void the_drop_threshold_counts_the_draws_below_p(void **state)
 {
     (void)state;
@@ -138,6 +167,7 @@ int main(void)
         cmocka_unit_test(sigmoid_is_as_exact_as_stated),
         cmocka_unit_test(the_ends_are_exact),
         cmocka_unit_test(box_muller_gives_the_textbook_pair),
+        cmocka_unit_test(rotary_angles_are_as_exact_as_stated),
         cmocka_unit_test(the_drop_threshold_counts_the_draws_below_p),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -5,7 +5,7 @@
 enum { ROWS = 1500, COLUMNS = 300, CLASSES = 50 };
 
 /* One result of every kernel, from the same inputs. */
-enum { N_RESULTS = 24 };
+enum { N_RESULTS = 34 };
 
 typedef struct inputs {
     mti_view x, w, dy, index, mask;
@@ -74,12 +74,51 @@ static void sums_and_tokens(const mti_backend *be, mti_ctx *ctx, const inputs *i
     mtt_drop(&logp);
 }
 
+/* x as [2,2,ROWS / 2,COLUMNS / 2], whatever it holds. */
+static mti_view as_heads(const mti_view *x)
+{
+    mti_view v = *x;
+    const int64_t shape[] = {2, 2, ROWS / 2, COLUMNS / 2};
+    v.rank = 4;
+    for (int64_t d = 3, step = 1; d >= 0; step *= shape[d--])
+        v.shape[d] = shape[d], v.stride[d] = step;
+    return v;
+}
+
+static void gates_and_choices(const mti_backend *be, mti_ctx *ctx, const inputs *in, mti_view *out)
+{
+    mt_dtype dtype = in->x.dtype, wide = dtype == MT_F64 ? MT_F64 : MT_F32;
+    for (int k = 0; k < 7; k++) out[k] = like(dtype);
+    out[7] = mtt_dense(dtype, COLUMNS), out[8] = mtt_dense(dtype, ROWS),
+    out[9] = mtt_dense(dtype, COLUMNS);
+    mti_view rstd = mtt_dense(wide, ROWS);
+    void *scratch = malloc(be->rms_norm_backward_scratch(ctx, &in->x));
+    assert_true(be->rms_norm(ctx, 1e-5, &in->x, &in->w, &out[0], &rstd));
+    assert_true(
+        be->rms_norm_backward(ctx, &in->dy, &in->x, &in->w, &rstd, &out[1], &out[7], scratch));
+    free(scratch);
+    mtt_drop(&rstd);
+    mti_view x = as_heads(&in->x), y = as_heads(&out[2]);
+    assert_true(be->rope(ctx, 10000, 9, false, &x, &y));
+    assert_true(be->swiglu(ctx, &in->x, &in->dy, &out[3]));
+    assert_true(be->swiglu_backward(ctx, &in->x, &in->x, &in->dy, &out[4], &out[5]));
+    assert_true(be->where(ctx, &in->mask, &in->x, &in->dy, &out[6]));
+    mti_view turned = {.data = in->x.data,
+                       .dtype = dtype,
+                       .rank = 2,
+                       .shape = {COLUMNS, ROWS},
+                       .stride = {1, COLUMNS}};
+    assert_true(be->max(ctx, &in->x, &out[8], NULL));
+    assert_true(be->max(ctx, &turned, &out[9], NULL));
+}
+
 static void compute(const mti_backend *be, mti_ctx *ctx, const inputs *in, mti_view *out,
                     double *squares)
 {
     element_wise(be, ctx, in, out);
     row_wise(be, ctx, in, out + 9);
     sums_and_tokens(be, ctx, in, out + 18);
+    gates_and_choices(be, ctx, in, out + 24);
     mti_opt_item item = {.n = ROWS * COLUMNS,
                          .dtype = in->x.dtype,
                          .p = out[0].data,
