@@ -155,9 +155,11 @@ bool mti_cuda_download(mti_ctx *ctx, void *host, const void *src, size_t n_bytes
 }
 
 #ifdef MTI_CUDASIM
-#define KIND "cudasim"
+#define KIND   "cudasim"
+#define TRAITS MTI_HOST_MEMORY
 #else
-#define KIND "cuda"
+#define KIND   "cuda"
+#define TRAITS 0
 #endif
 
 /* In the order of mti_backend: C++17 has no names for members here. */
@@ -165,7 +167,7 @@ extern "C" {
 extern const mti_backend mti_cuda_backend;
 const mti_backend mti_cuda_backend = {
     KIND,
-    0,
+    TRAITS,
     mti_cuda_open,
     mti_cuda_close,
     mti_cuda_set_threads,
