@@ -1,0 +1,418 @@
+/* gpt, bert and llama: their sizes as published, their names, and that each learns from text. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "memtape/ops.h"
+#include "mtt.h"
+
+static mt_device *device;
+
+static int open_device(void **state)
+{
+    (void)state;
+    device = mtt_device();
+    return device == NULL || mt_set_balance_check(device, true) != MT_OK;
+}
+
+static int close_device(void **state)
+{
+    (void)state;
+    mt_mem_stats stats;
+    mt_mem_get_stats(device, &stats);
+    mt_device_release(device);
+    return stats.allocated.current != 0;
+}
+
+/* ---- sizes ---- */
+
+static void presets_have_the_published_numbers_of_parameters(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *preset;
+        uint64_t n;
+    } cases[] = {
+        {"gpt2", 124439808},        {"gpt2-medium", 354823168},  {"gpt2-large", 774030080},
+        {"gpt2-xl", 1557611200},    {"gpt3-175b", 174604259328}, {"llama-7b", 6738415616},
+        {"llama-13b", 13015864320}, {"llama-33b", 32528943616},  {"llama-65b", 65285660672},
+        {"bert-base", 109514298},   {"bert-large", 335174458}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        mt_model_config c;
+        uint64_t n;
+        mtt_ok(mt_model_preset(cases[i].preset, &c));
+        mtt_ok(mt_model_config_params(&c, &n));
+        if (n != cases[i].n)
+            fail_msg("%s: %llu parameters, not %llu", cases[i].preset, (unsigned long long)n,
+                     (unsigned long long)cases[i].n);
+    }
+}
+
+/* BertModel of Hugging Face: 109,482,240 with its pooler, which has the size of our head's dense
+ * layer; without, 108,891,648. */
+static void bert_base_is_bert_model_but_for_pooler_and_head(void **state)
+{
+    (void)state;
+    mt_model_config c;
+    uint64_t n, d = 768, v = 30522, dense = d * d + d;
+    mtt_ok(mt_model_preset("bert-base", &c));
+    mtt_ok(mt_model_config_params(&c, &n));
+    assert_int_equal(n - (dense + 2 * d + v), 108891648);
+    assert_int_equal(n - (2 * d + v), 109482240);
+}
+
+/* LLaMA-1, written out: 2 v d + L (4 d^2 + 3 d f + 2 d) + d. */
+static void llamas_follow_their_layer_formula(void **state)
+{
+    (void)state;
+    static const uint64_t sizes[][3] = {/* L, d, f */
+                                        {32, 4096, 11008},
+                                        {40, 5120, 13824},
+                                        {60, 6656, 17920},
+                                        {80, 8192, 22016}};
+    static const char *const names[] = {"llama-7b", "llama-13b", "llama-33b", "llama-65b"};
+    for (size_t i = 0; i < 4; i++) {
+        mt_model_config c, r;
+        uint64_t n, l = sizes[i][0], d = sizes[i][1], f = sizes[i][2];
+        mtt_ok(mt_model_preset(names[i], &c));
+        mtt_ok(mt_model_config_resolve(&c, &r));
+        assert_int_equal(r.ffn, f);
+        assert_int_equal(r.head_dim, 128);
+        mtt_ok(mt_model_config_params(&c, &n));
+        assert_int_equal(n, 2 * 32000 * d + l * (4 * d * d + 3 * d * f + 2 * d) + d);
+    }
+}
+
+#define SMALL .hidden = 24, .heads = 4, .layers = 2, .vocab = 31, .context = 9
+
+static const mt_model_config variants[] = {
+    {SMALL},
+    {SMALL, .kv_heads = 2, .untied = true},
+    {SMALL, .norm = MT_NORM_POST, .no_bias = true, .kv_heads = 1, .head_dim = 10},
+    {SMALL, .norm_kind = MT_NORM_RMS, .mlp = MT_MLP_SWIGLU},
+    {SMALL, .kind = MT_MODEL_BERT},
+    {SMALL, .kind = MT_MODEL_BERT, .token_types = 3, .no_bias = true},
+    {SMALL, .kind = MT_MODEL_LLAMA},
+    {SMALL, .kind = MT_MODEL_LLAMA, .kv_heads = 2, .ffn = 40},
+    {.kind = MT_MODEL_BLOCK, .hidden = 24, .heads = 4, .rope_theta = 100, .mlp = MT_MLP_SWIGLU},
+    {.kind = MT_MODEL_ATTENTION, .hidden = 24, .heads = 4, .kv_heads = 2, .rope_theta = 100},
+    {.kind = MT_MODEL_MLP, .hidden = 24, .mlp = MT_MLP_SWIGLU},
+};
+#define N_VARIANTS (sizeof variants / sizeof variants[0])
+
+static void a_model_has_the_parameters_its_config_says(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < N_VARIANTS; i++) {
+        mt_module *m = mt_model_new(device, &variants[i]);
+        if (!m) fail_msg("%s", mt_last_error());
+        uint64_t made, said;
+        mtt_ok(mt_module_size(m, &made, NULL));
+        mtt_ok(mt_model_config_params(&variants[i], &said));
+        assert_int_equal(made, said);
+        mt_module_free(m);
+    }
+}
+
+/* ---- names ---- */
+
+static void assert_names(const mt_model_config *c, const char *const *names)
+{
+    mt_module *m = mt_model_new(device, c);
+    const mt_named_tensor *list;
+    size_t n, expected = 0;
+    mtt_ok(mt_module_params(m, &list, &n));
+    for (; names[expected]; expected++)
+        if (expected < n) assert_string_equal(list[expected].name, names[expected]);
+    assert_int_equal(n, expected);
+    mt_module_free(m);
+}
+
+static void parameters_have_the_names_that_the_documents_map(void **state)
+{
+    (void)state;
+    static const char *const llama[] = {"wte.weight",
+                                        "h.0.ln_1.weight",
+                                        "h.0.attn.q.weight",
+                                        "h.0.attn.k.weight",
+                                        "h.0.attn.v.weight",
+                                        "h.0.attn.proj.weight",
+                                        "h.0.ln_2.weight",
+                                        "h.0.mlp.gate.weight",
+                                        "h.0.mlp.up.weight",
+                                        "h.0.mlp.down.weight",
+                                        "ln_f.weight",
+                                        "lm_head.weight",
+                                        NULL};
+    assert_names(&(mt_model_config){.kind = MT_MODEL_LLAMA, .hidden = 4, .vocab = 5, .context = 6},
+                 llama);
+    static const char *const bert[] = {"wte.weight",
+                                       "wpe.weight",
+                                       "tte.weight",
+                                       "ln.weight",
+                                       "ln.bias",
+                                       "h.0.ln_1.weight",
+                                       "h.0.ln_1.bias",
+                                       "h.0.attn.qkv.weight",
+                                       "h.0.attn.qkv.bias",
+                                       "h.0.attn.proj.weight",
+                                       "h.0.attn.proj.bias",
+                                       "h.0.ln_2.weight",
+                                       "h.0.ln_2.bias",
+                                       "h.0.mlp.fc.weight",
+                                       "h.0.mlp.fc.bias",
+                                       "h.0.mlp.proj.weight",
+                                       "h.0.mlp.proj.bias",
+                                       "head.bias",
+                                       "head.dense.weight",
+                                       "head.dense.bias",
+                                       "head.ln.weight",
+                                       "head.ln.bias",
+                                       NULL};
+    assert_names(&(mt_model_config){.kind = MT_MODEL_BERT, .hidden = 4, .vocab = 5, .context = 6},
+                 bert);
+}
+
+static void a_model_tells_what_it_was_made_from(void **state)
+{
+    (void)state;
+    mt_module *m = mt_model_new(device, &variants[7]);
+    const mt_model_config *c = mt_model_config_of(m);
+    assert_int_equal(c->kind, MT_MODEL_LLAMA);
+    assert_int_equal(c->head_dim, 6);
+    assert_true(c->rope_theta == 10000 && c->norm_eps == 1e-6 && c->no_bias && c->untied);
+    assert_null(mt_model_config_of(mt_module_child(m, "wte")));
+    assert_null(mt_model_config_of(NULL));
+    mt_module_free(m);
+}
+
+/* ---- bert ---- */
+
+static mt_tensor *ids_of(int64_t batch, int64_t seq, const int64_t *ids)
+{
+    return mtt_made(mt_from_data(device, MT_I64, MT_SHAPE(batch, seq), ids,
+                                 (size_t)(batch * seq) * sizeof *ids));
+}
+
+static void a_bert_sees_what_comes_after(void **state)
+{
+    (void)state;
+    mt_module *m = mt_model_new(device, &variants[4]);
+    int64_t ids[] = {1, 2, 3, 4};
+    MT_AUTO mt_tensor *x = ids_of(1, 4, ids);
+    ids[3] = 9;
+    MT_AUTO mt_tensor *z = ids_of(1, 4, ids);
+    MT_AUTO mt_tensor *y = mtt_made(mt_forward(m, x));
+    mtt_ok(mt_set(&z, mt_forward(m, z)));
+    double *a = mtt_doubles(y), *b = mtt_doubles(z);
+    assert_memory_not_equal(a, b, 31 * sizeof *a);
+    free(a);
+    free(b);
+    mt_module_free(m);
+}
+
+static void types_that_are_all_0_are_as_none_given(void **state)
+{
+    (void)state;
+    mt_module *m = mt_model_new(device, &variants[4]);
+    int64_t ids[] = {1, 2, 3, 4, 5, 6, 0, 0, 0, 0, 0, 0};
+    MT_AUTO mt_tensor *none = ids_of(2, 3, ids);
+    MT_AUTO mt_tensor *zeros =
+        mtt_made(mt_from_data(device, MT_I64, MT_SHAPE(2, 2, 3), ids, sizeof ids));
+    ids[11] = 1;
+    MT_AUTO mt_tensor *one =
+        mtt_made(mt_from_data(device, MT_I64, MT_SHAPE(2, 2, 3), ids, sizeof ids));
+    mtt_ok(mt_set(&none, mt_forward(m, none)));
+    mtt_ok(mt_set(&zeros, mt_forward(m, zeros)));
+    mtt_ok(mt_set(&one, mt_forward(m, one)));
+    assert_true(mtt_same_bits(none, zeros));
+    assert_false(mtt_same_bits(none, one));
+    MT_AUTO mt_tensor *bad = mtt_made(mt_zeros(device, MT_I64, MT_SHAPE(3, 2, 3)));
+    assert_null(mt_forward(m, bad));
+    mtt_failed(MT_ERR_ARGUMENT, "i64 [3,2,3]", "[2,b,s]");
+    MT_AUTO mt_tensor *longer = mtt_made(mt_zeros(device, MT_I64, MT_SHAPE(1, 10)));
+    assert_null(mt_forward(m, longer));
+    mtt_failed(MT_ERR_ARGUMENT, "10 tokens", "context is 9");
+    mt_module_free(m);
+}
+
+static void fifteen_of_a_hundred_tokens_are_to_be_guessed(void **state)
+{
+    (void)state;
+    enum { N = 100000, MASK = 30 };
+    int64_t *tokens = malloc(3 * N * sizeof *tokens), *input = tokens + N, *target = input + N;
+    for (int i = 0; i < N; i++) tokens[i] = i % 30;
+    mtt_ok(mt_mask_tokens(&variants[4], 7, N, tokens, input, target));
+    double chosen = 0, masked = 0, other = 0;
+    for (int i = 0; i < N; i++) {
+        if (target[i] == MT_IGNORE) {
+            assert_int_equal(input[i], tokens[i]);
+            continue;
+        }
+        assert_int_equal(target[i], tokens[i]);
+        assert_true(input[i] >= 0 && input[i] < 31);
+        chosen++;
+        masked += input[i] == MASK;
+        other += input[i] != MASK && input[i] != tokens[i];
+    }
+    assert_float_equal(chosen / N, 0.15, 0.005);
+    assert_float_equal(masked / chosen, 0.8 + 0.1 / 31, 0.01);
+    assert_float_equal(other / chosen, 0.1 * 29 / 31, 0.01); /* some draw the token itself */
+    int64_t first[8], again[8], ignored[8];
+    mtt_ok(mt_mask_tokens(&variants[4], 7, 8, tokens, first, ignored));
+    assert_memory_equal(first, input, sizeof first);
+    mtt_ok(mt_mask_tokens(&variants[4], 8, 8, tokens, again, ignored));
+    mtt_ok(mt_mask_tokens(&variants[4], 7, N, tokens, tokens, target)); /* in place */
+    assert_memory_equal(tokens, input, N * sizeof *tokens);
+    assert_int_equal(mt_mask_tokens(&variants[4], 7, 8, NULL, first, ignored), MT_ERR_ARGUMENT);
+    mtt_failed(MT_ERR_ARGUMENT, "mask_tokens");
+    free(tokens);
+}
+
+/* ---- attention of fewer key and value heads ---- */
+
+/* Keys and values of 2 heads are those of 4 of which each pair is alike. */
+static void grouped_queries_are_heads_whose_keys_and_values_repeat(void **state)
+{
+    (void)state;
+    for (int form = 0; form < MT_ATTENTION_FORM_COUNT; form++) {
+        mt_model_config few = {.kind = MT_MODEL_ATTENTION,
+                               .hidden = 24,
+                               .heads = 4,
+                               .kv_heads = 2,
+                               .causal = true,
+                               .attention = (mt_attention_form)form,
+                               .dtype = MT_F64},
+                        all = few;
+        all.kv_heads = 4;
+        mt_module *a = mt_model_new(device, &few), *b = mt_model_new(device, &all);
+        double *w = mtt_doubles(mt_module_param(mt_module_child(a, "qkv"), "weight"));
+        double *full = calloc(72 * 24, sizeof *full);
+        for (int row = 0; row < 72; row++) { /* q 24; k 4 x 6; v 4 x 6 */
+            int part = row / 24, head = row % 24 / 6;
+            int from = part == 0 ? row : 24 + (part - 1) * 12 + head / 2 * 6 + row % 6;
+            memcpy(full + row * 24, w + from * 24, 24 * sizeof *w);
+        }
+        mt_tensor *target = mt_module_param(mt_module_child(b, "qkv"), "weight");
+        mtt_ok(mt_copy_from_host(target, full, 72 * 24 * sizeof *full));
+        mtt_ok(mt_copy(mt_module_param(mt_module_child(b, "proj"), "weight"),
+                       mt_module_param(mt_module_child(a, "proj"), "weight")));
+        MT_AUTO mt_tensor *x = mtt_random(device, MT_F64, MT_SHAPE(2, 5, 24), 3, -1, 1);
+        MT_AUTO mt_tensor *ya = mtt_made(mt_forward(a, x));
+        MT_AUTO mt_tensor *yb = mtt_made(mt_forward(b, x));
+        double *va = mtt_doubles(ya), *vb = mtt_doubles(yb);
+        for (int i = 0; i < 2 * 5 * 24; i++) assert_float_equal(va[i], vb[i], 1e-15);
+        free(va);
+        free(vb);
+        free(w);
+        free(full);
+        mt_module_free(a);
+        mt_module_free(b);
+    }
+}
+
+/* ---- learning ---- */
+
+typedef struct corpus {
+    unsigned char *at;
+    size_t n;
+    double entropy; /* of a byte by itself, in nats: what a model of frequencies alone reaches */
+} corpus;
+
+/* The text of this test, which is real enough: C and English. */
+static corpus read_text(void)
+{
+    corpus c = {0};
+    FILE *f = fopen(__FILE__, "rb");
+    if (!f) f = fopen("tests/nn/families.c", "rb");
+    if (!f) skip();
+    c.at = malloc(1 << 16);
+    c.n = fread(c.at, 1, 1 << 16, f);
+    fclose(f);
+    double count[256] = {0};
+    for (size_t i = 0; i < c.n; i++) count[c.at[i]]++;
+    for (int i = 0; i < 256; i++)
+        if (count[i] > 0) c.entropy -= count[i] / (double)c.n * log(count[i] / (double)c.n);
+    return c;
+}
+
+enum { BATCH = 8, SEQ = 48, STEPS = 100, LAST = 20 };
+
+static mt_tensor *loss_of(mt_module *m, const mt_model_config *c, const corpus *text, uint64_t step)
+{
+    int64_t input[BATCH * SEQ], target[BATCH * SEQ];
+    uint64_t draw = step + 1;
+    for (int i = 0; i < BATCH; i++) {
+        size_t at = (size_t)mtt_draw(&draw, 0, (double)(text->n - SEQ - 1));
+        for (int j = 0; j < SEQ; j++) {
+            input[i * SEQ + j] = text->at[at + (size_t)j];
+            target[i * SEQ + j] = text->at[at + (size_t)j + 1];
+        }
+    }
+    if (c->kind == MT_MODEL_BERT)
+        mtt_ok(mt_mask_tokens(c, step, BATCH * SEQ, input, input, target));
+    MT_AUTO mt_tensor *x = ids_of(BATCH, SEQ, input);
+    MT_AUTO mt_tensor *y = ids_of(BATCH, SEQ, target);
+    MT_AUTO mt_tensor *logits = mtt_made(mt_forward(m, x));
+    return mtt_made(mt_cross_entropy(logits, y, MT_IGNORE));
+}
+
+/* Mean loss of the last steps. */
+static double train(const mt_model_config *c, const corpus *text, int steps)
+{
+    mt_seed(device, 1);
+    mt_module *m = mt_model_new(device, c);
+    mt_optimizer *adamw = mt_adamw_new(m, &(mt_adamw_options){.lr = 3e-3, .weight_decay = 0.01});
+    double sum = 0;
+    for (int i = 0; i < steps; i++) {
+        MT_AUTO mt_tensor *loss = loss_of(m, c, text, (uint64_t)i);
+        if (i >= steps - LAST) sum += mt_item(loss);
+        mtt_ok(mt_backward(loss));
+        mtt_ok(mt_clip_grad_norm(m, 1, NULL));
+        mtt_ok(mt_optimizer_set_lr(adamw, mt_cosine_lr(i, 10, steps, 3e-3, 3e-4)));
+        mtt_ok(mt_optimizer_step(adamw));
+        mtt_ok(mt_module_zero_grad(m));
+    }
+    mt_optimizer_free(adamw);
+    mt_module_free(m);
+    return sum / LAST;
+}
+
+/* Better than any model that knows frequencies alone: it uses what is around. */
+static void each_family_learns_more_of_text_than_its_frequencies(void **state)
+{
+    (void)state;
+    mt_set_balance_check(device, false);
+    corpus text = read_text();
+    static const char *const presets[] = {"tiny", "bert-tiny", "llama-tiny"};
+    static const int steps[] = {STEPS, 5 * STEPS, STEPS}; /* a bert learns from 15 of 100 tokens */
+    for (int i = 0; i < 3; i++) {
+        mt_model_config c;
+        mtt_ok(mt_model_preset(presets[i], &c));
+        c.hidden = 32;
+        double loss = train(&c, &text, steps[i]);
+        print_message("%s: %.3f nats a byte after %d steps; frequencies alone: %.3f\n", presets[i],
+                      loss, steps[i], text.entropy);
+        assert_true(loss < text.entropy - 0.15);
+    }
+    free(text.at);
+    mt_set_balance_check(device, true);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(presets_have_the_published_numbers_of_parameters),
+        cmocka_unit_test(bert_base_is_bert_model_but_for_pooler_and_head),
+        cmocka_unit_test(llamas_follow_their_layer_formula),
+        cmocka_unit_test(a_model_has_the_parameters_its_config_says),
+        cmocka_unit_test(parameters_have_the_names_that_the_documents_map),
+        cmocka_unit_test(a_model_tells_what_it_was_made_from),
+        cmocka_unit_test(a_bert_sees_what_comes_after),
+        cmocka_unit_test(types_that_are_all_0_are_as_none_given),
+        cmocka_unit_test(fifteen_of_a_hundred_tokens_are_to_be_guessed),
+        cmocka_unit_test(grouped_queries_are_heads_whose_keys_and_values_repeat),
+        cmocka_unit_test(each_family_learns_more_of_text_than_its_frequencies),
+    };
+    return cmocka_run_group_tests(tests, open_device, close_device);
+}
