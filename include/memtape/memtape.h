@@ -11,6 +11,7 @@
 #include "memtape/ops.h"
 #include "memtape/autocast.h"
 #include "memtape/offload.h"
+#include "memtape/compress.h"
 #include "memtape/checkpoint.h"
 #include "memtape/nn.h"
 #include "memtape/amp.h"

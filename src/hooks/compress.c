@@ -1,0 +1,282 @@
+/* compress.c: the hook that packs saved tensors, once per storage, and gives them back. */
+#include "hooks/compress.h"
+
+/* What a saved tensor leaves with its node. */
+typedef struct slot {
+    mti_squeezed *squeezed;
+    mt_layout layout; /* of the view that was saved */
+} slot;
+
+/* ---- which storages are packed: by serial, under the lock ---- */
+
+static mti_squeezed **bucket_of(mt_compress *c, uint64_t serial)
+{
+    return &c->buckets[serial % MTI_COMPRESS_BUCKETS];
+}
+
+static mti_squeezed *find(mt_compress *c, const mt_storage_info *storage, mt_compress_rule rule)
+{
+    for (mti_squeezed *s = *bucket_of(c, storage->serial); s; s = s->next)
+        if (s->serial == storage->serial && s->version == storage->version && s->rule == rule &&
+            s->round == c->round)
+            return s;
+    return NULL;
+}
+
+static void add_count(mt_compress_count *sum, const mt_compress_count *count)
+{
+    sum->n += count->n;
+    sum->bytes_before += count->bytes_before;
+    sum->bytes_after += count->bytes_after;
+}
+
+static void add(mt_compress *c, mti_squeezed *s)
+{
+    mti_squeezed **bucket = bucket_of(c, s->serial);
+    s->round = c->round;
+    s->next = *bucket;
+    *bucket = s;
+    add_count(&c->stats.by_rule[s->rule], &s->count);
+}
+
+static void remove_from_bucket(mt_compress *c, mti_squeezed *s)
+{
+    mti_squeezed **link = bucket_of(c, s->serial);
+    while (*link != s) link = &(*link)->next;
+    *link = s->next;
+    /* One that ends before the region does is counted now, the others at its end. */
+    if (c->begun && s->round == c->round && !s->gone) add_count(&c->stats.in_vain, &s->count);
+}
+
+static void on_event(void *user, const mt_mem_event *e)
+{
+    mt_compress *c = user;
+    if (e->kind != MT_MEM_FREE) return;
+    pthread_mutex_lock(&c->lock);
+    for (mti_squeezed *s = *bucket_of(c, e->serial); s; s = s->next)
+        if (s->serial == e->serial) s->gone = true;
+    pthread_mutex_unlock(&c->lock);
+}
+
+/* ---- the hook ---- */
+
+static void release(void *user)
+{
+    mt_compress *c = user;
+    if (atomic_fetch_sub(&c->refs, 1) != 1) return;
+    if (c->observer) mt_mem_remove_observer(c->device, c->observer);
+    mt_device_release(c->device);
+    pthread_mutex_destroy(&c->lock);
+    mti_free(c);
+}
+
+static mti_squeezed *squeeze(mt_compress *c, const mt_save_info *info, mt_tensor *t,
+                             mt_compress_rule rule)
+{
+    mt_storage_info storage = mt_storage_of(t);
+    mti_squeezed *s = mti_calloc(1, sizeof *s);
+    if (!s) return NULL;
+    s->serial = storage.serial, s->version = storage.version;
+    s->rule = rule;
+    s->dtype = mt_dtype_of(t);
+    s->n = (int64_t)(storage.bytes / mt_dtype_size(s->dtype));
+    s->count = (mt_compress_count){.n = 1, .bytes_before = storage.bytes};
+    s->slots = 1;
+    s->p = info->p, s->seed = info->seed, s->offset = info->offset;
+    if (mti_compress_pack(c, s, t)) return s;
+    mti_free(s);
+    return NULL;
+}
+
+static mt_status on_pack(void *user, const mt_save_info *info, mt_tensor *t, mt_tensor **kept,
+                         void **state)
+{
+    mt_compress *c = user;
+    mt_compress_rule rule = mti_compress_choose(c, info, t);
+    slot *place = rule == MT_COMPRESS_RULE_COUNT ? NULL : mti_malloc(sizeof *place);
+    if (!place && rule != MT_COMPRESS_RULE_COUNT) return MT_ERR_MEMORY;
+    mt_storage_info storage = mt_storage_of(t);
+    pthread_mutex_lock(&c->lock);
+    c->stats.saves++;
+    c->stats.saves_left += !place;
+    mti_squeezed *s = place ? find(c, &storage, rule) : NULL;
+    if (s) s->slots++, c->stats.saves_shared++;
+    pthread_mutex_unlock(&c->lock);
+    if (!place) return MT_OK;
+    if (!s) {
+        s = squeeze(c, info, t, rule);
+        if (!s) {
+            mti_free(place);
+            return mt_last_status();
+        }
+        pthread_mutex_lock(&c->lock);
+        add(c, s);
+        pthread_mutex_unlock(&c->lock);
+    }
+    place->squeezed = s;
+    place->layout = mt_layout_of(t);
+    *kept = mt_retain(s->packed); /* NULL for a seed: nothing is kept on the device */
+    *state = place;
+    return MT_OK;
+}
+
+/* The whole storage: as it came back for another saved tensor, or now. */
+static mt_tensor *whole_of(mt_compress *c, mti_squeezed *s, mt_tensor *packed)
+{
+    pthread_mutex_lock(&c->lock);
+    mt_tensor *whole = mt_retain(s->whole);
+    bool shared = s->slots > 1;
+    pthread_mutex_unlock(&c->lock);
+    if (whole) return whole;
+    whole = mti_compress_unpack(c, s, packed);
+    /* It will outlive the node that asked: it has a class of its own. */
+    if (whole && shared && mt_set_category(whole, MT_PACKED) != MT_OK) mt_set(&whole, NULL);
+    return whole;
+}
+
+static mt_status on_unpack(void *user, const mt_save_info *info, mt_tensor **tensor, void *state)
+{
+    mt_compress *c = user;
+    const slot *place = state;
+    (void)info;
+    if (!place) return MT_OK;
+    mti_squeezed *s = place->squeezed;
+    mt_tensor *whole = whole_of(c, s, *tensor), *old;
+    if (!whole) return mt_last_status();
+    mt_tensor *view = mt_view_as(whole, &place->layout);
+    pthread_mutex_lock(&c->lock);
+    old = s->whole;
+    s->back++;
+    s->whole = s->back < s->slots ? mt_retain(whole) : NULL;
+    if (!s->whole) s->back = 0;
+    pthread_mutex_unlock(&c->lock);
+    mt_release(old);
+    mt_release(whole);
+    if (!view) return mt_last_status();
+    *tensor = view;
+    return MT_OK;
+}
+
+static void on_drop(void *user, const mt_save_info *info, void *state)
+{
+    mt_compress *c = user;
+    slot *place = state;
+    (void)info;
+    if (!place) return;
+    mti_squeezed *s = place->squeezed;
+    pthread_mutex_lock(&c->lock);
+    if (s->back) s->back--;
+    bool last = --s->slots == 0;
+    if (last) remove_from_bucket(c, s);
+    pthread_mutex_unlock(&c->lock);
+    mti_free(place);
+    if (!last) return;
+    mt_release(s->packed);
+    mt_release(s->whole);
+    mti_free(s);
+}
+
+/* ---- from new to free ---- */
+
+static bool complete(mt_compress_options *o)
+{
+    if (o->rules >> MT_COMPRESS_RULE_COUNT)
+        return mti_fail_bool(MT_ERR_ARGUMENT, "compress_new: rules %#x; need bits below %#x",
+                             o->rules, 1u << MT_COMPRESS_RULE_COUNT);
+    if (o->block && o->block != 64 && o->block != 128 && o->block != 256)
+        return mti_fail_bool(MT_ERR_ARGUMENT, "compress_new: block %d; need 64, 128 or 256",
+                             o->block);
+    if (!o->rules) o->rules = 1u << MT_COMPRESS_MASK_SEED | 1u << MT_COMPRESS_SIGNS;
+    if (!o->min_bytes) o->min_bytes = 4096;
+    return true;
+}
+
+mt_compress *mt_compress_new(mt_device *device, const mt_compress_options *options)
+{
+    mt_compress_options filled = options ? *options : (mt_compress_options){0};
+    if (!device) return mti_fail_null(MT_ERR_ARGUMENT, "compress_new: the device is NULL");
+    if (!complete(&filled)) return NULL;
+    mt_compress *c = mti_calloc(1, sizeof *c);
+    if (!c) return NULL;
+    atomic_init(&c->refs, 1);
+    pthread_mutex_init(&c->lock, NULL);
+    c->device = mt_device_retain(device);
+    c->options = filled;
+    c->observer = mt_mem_add_observer(device, on_event, c);
+    if (c->observer) return c;
+    release(c);
+    return NULL;
+}
+
+void mt_compress_free(mt_compress *c)
+{
+    if (c) release(c);
+}
+
+mt_status mt_compress_begin(mt_compress *c)
+{
+    static const mt_saved_hooks hooks = {on_pack, on_unpack, on_drop, release};
+    if (!c) return mti_fail(MT_ERR_ARGUMENT, "compress_begin: the compressor is NULL");
+    if (c->begun) return mti_fail(MT_ERR_STATE, "compress_begin: it has begun already");
+    atomic_fetch_add(&c->refs, 1);
+    mt_status status = mt_push_saved_hooks(&hooks, c);
+    if (status != MT_OK) {
+        atomic_fetch_sub(&c->refs, 1);
+        return status;
+    }
+    pthread_mutex_lock(&c->lock);
+    c->round++;
+    c->begun = true;
+    c->stats = (mt_compress_stats){0};
+    pthread_mutex_unlock(&c->lock);
+    return MT_OK;
+}
+
+/* Adds those of this round whose storage is still there. */
+static void count_in_vain(const mt_compress *c, mt_compress_count *sum)
+{
+    for (int b = 0; b < MTI_COMPRESS_BUCKETS; b++)
+        for (const mti_squeezed *s = c->buckets[b]; s; s = s->next)
+            if (s->round == c->round && !s->gone) add_count(sum, &s->count);
+}
+
+/* One packed tensor that was held for others to share, from bucket *b on; NULL when there is none.
+ */
+static mt_tensor *next_held(mt_compress *c, int *b)
+{
+    mt_tensor *held = NULL;
+    pthread_mutex_lock(&c->lock);
+    for (; *b < MTI_COMPRESS_BUCKETS; ++*b) {
+        mti_squeezed *s = c->buckets[*b];
+        while (s && !s->packed) s = s->next;
+        if (!s) continue;
+        held = s->packed, s->packed = NULL;
+        break;
+    }
+    pthread_mutex_unlock(&c->lock);
+    return held;
+}
+
+mt_status mt_compress_end(mt_compress *c)
+{
+    if (!c || mt_saved_hooks_user() != c)
+        return mti_fail(MT_ERR_STATE, "compress_end: this compressor is not the innermost hook");
+    pthread_mutex_lock(&c->lock);
+    count_in_vain(c, &c->stats.in_vain);
+    c->begun = false;
+    pthread_mutex_unlock(&c->lock);
+    int bucket = 0;
+    for (mt_tensor *held; (held = next_held(c, &bucket));) mt_release(held);
+    return mt_pop_saved_hooks();
+}
+
+mt_status mt_compress_get_stats(mt_compress *c, mt_compress_stats *out)
+{
+    *out = (mt_compress_stats){0};
+    if (!c) return mti_fail(MT_ERR_ARGUMENT, "compress_get_stats: the compressor is NULL");
+    pthread_mutex_lock(&c->lock);
+    *out = c->stats;
+    if (c->begun) count_in_vain(c, &out->in_vain);
+    pthread_mutex_unlock(&c->lock);
+    return MT_OK;
+}

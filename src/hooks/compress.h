@@ -1,0 +1,53 @@
+/* compress.h: what the files of the compressing hook share. */
+#ifndef MTI_COMPRESS_H
+#define MTI_COMPRESS_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include "base/base.h"
+#include "memtape/compress.h"
+#include "memtape/ops.h"
+
+#define MTI_COMPRESS_BUCKETS 1024
+
+/* A storage, at one version, as one rule packs it. It lives as long as saved tensors share it. */
+typedef struct mti_squeezed {
+    struct mti_squeezed *next; /* in its bucket */
+    uint64_t serial, version;  /* of the storage */
+    mt_compress_rule rule;
+    uint64_t round; /* which begin it was packed in */
+    mt_compress_count count;
+    bool gone; /* the storage's bytes went back */
+    mt_dtype dtype;
+    int64_t n;         /* elements of the whole storage */
+    int slots;         /* saved tensors that share it */
+    int back;          /* of them, those that have come back from `whole` */
+    mt_tensor *packed; /* for others to share, until mt_compress_end; NULL after and for seeds */
+    mt_tensor *whole;  /* unpacked, while others will want it too */
+    double p;          /* a mask's */
+    uint64_t seed, offset;
+} mti_squeezed;
+
+struct mt_compress {
+    atomic_int refs; /* the owner, and each time it is begun: the hook holds it */
+    mt_device *device;
+    mt_compress_options options; /* defaults filled in */
+    int observer;
+    /* Guards what follows. The device's events come under the device's lock, so that one is the
+     * first to be taken: nothing is allocated or released while this one is held. */
+    pthread_mutex_t lock;
+    mti_squeezed *buckets[MTI_COMPRESS_BUCKETS]; /* by serial */
+    uint64_t round;
+    bool begun;
+    mt_compress_stats stats;
+};
+
+/* Which rule takes this tensor; RULE_COUNT for none. */
+mt_compress_rule mti_compress_choose(const mt_compress *c, const mt_save_info *info, mt_tensor *t);
+/* The storage under t, packed; *s says what and by which rule. False on failure; s->packed stays
+ * NULL for seeds. */
+bool mti_compress_pack(const mt_compress *c, mti_squeezed *s, mt_tensor *t);
+/* The whole storage again, as [n]; `packed` is what pack made. NULL on failure. */
+mt_tensor *mti_compress_unpack(const mt_compress *c, const mti_squeezed *s, mt_tensor *packed);
+
+#endif

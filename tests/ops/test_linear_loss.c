@@ -1,0 +1,297 @@
+/* The output product and its loss, some rows at a time: beside the plain form. */
+#include <math.h>
+#include <stdlib.h>
+#include "base/base.h"
+#include "mtt.h"
+
+#define IGNORE (-100)
+
+static mt_device *device;
+
+static int open_device(void **state)
+{
+    (void)state;
+    device = mtt_device();
+    return device && mt_set_balance_check(device, true) == MT_OK ? 0 : -1;
+}
+
+static int close_device(void **state)
+{
+    (void)state;
+    mt_device_release(device);
+    return 0;
+}
+
+static int nothing_left(void **state)
+{
+    (void)state;
+    mt_mem_stats stats;
+    mt_mem_get_stats(device, &stats);
+    return stats.allocated.current == 0 && mt_last_status() == MT_OK ? 0 : -1;
+}
+
+/* x [n,d], w [v,d], targets [n] of which every `skip`-th is ignored. */
+typedef struct problem {
+    int64_t n, d, v;
+    mt_tensor *x, *w, *target;
+} problem;
+
+static problem make(mt_dtype dtype, int64_t n, int64_t d, int64_t v, int64_t skip)
+{
+    problem p = {n, d, v, NULL, NULL, NULL};
+    int64_t *t = malloc((size_t)(n + 1) * sizeof *t);
+    uint64_t seed = 9;
+    assert_non_null(t);
+    for (int64_t i = 0; i < n; i++)
+        t[i] = skip && i % skip == 0 ? IGNORE : (int64_t)mtt_draw(&seed, 0, (double)v);
+    p.x = mtt_made(mtt_random(device, dtype, MT_SHAPE(n, d), 1, -1, 1));
+    p.w = mtt_made(mtt_random(device, dtype, MT_SHAPE(v, d), 2, -1, 1));
+    p.target = mtt_made(mt_from_data(device, MT_I64, MT_SHAPE(n), t, (size_t)n * sizeof *t));
+    free(t);
+    mtt_ok(mt_set_requires_grad(p.x, true));
+    mtt_ok(mt_set_requires_grad(p.w, true));
+    return p;
+}
+
+static void drop(problem *p) { mt_release(p->x), mt_release(p->w), mt_release(p->target); }
+
+static mt_tensor *plain(const problem *p)
+{
+    MT_AUTO mt_tensor *logits = mt_linear(p->x, p->w, NULL);
+    return mt_cross_entropy(logits, p->target, IGNORE);
+}
+
+static mt_tensor *fused(const problem *p, int64_t chunk)
+{
+    return mt_linear_cross_entropy(p->x, p->w, p->target, IGNORE, chunk);
+}
+
+static void near(mt_tensor *got, mt_tensor *want, double tolerance, const char *what)
+{
+    double *a = mtt_doubles(got), *b = mtt_doubles(want), top = 0, off = 0;
+    assert_true(a && b && mt_numel(got) == mt_numel(want));
+    for (int64_t i = 0; i < mt_numel(got); i++) {
+        top = fmax(top, fabs(b[i]));
+        off = fmax(off, fabs(a[i] - b[i]));
+    }
+    free(a);
+    free(b);
+    if (!(off <= tolerance * top)) fail_msg("%s: off by %g of %g", what, off, top);
+}
+
+static void compare(mt_dtype dtype, problem p, int64_t chunk)
+{
+    /* a gradient of 16-bit logits is rounded on its way to the sums, in both forms */
+    double tolerance = dtype == MT_F64 ? 1e-13 : dtype == MT_F32 ? 2e-6 : 3e-2;
+    MT_AUTO mt_tensor *loss = mtt_made(plain(&p));
+    mtt_ok(mt_backward(loss));
+    MT_AUTO mt_tensor *dx = mt_retain(mt_grad(p.x));
+    MT_AUTO mt_tensor *dw = mt_retain(mt_grad(p.w));
+    mtt_ok(mt_set_grad(p.x, NULL));
+    mtt_ok(mt_set_grad(p.w, NULL));
+    MT_AUTO mt_tensor *other = mtt_made(fused(&p, chunk));
+    assert_int_equal(mt_dtype_of(other), dtype == MT_F64 ? MT_F64 : MT_F32);
+    mtt_ok(mt_backward(other));
+    near(other, loss, tolerance, "loss");
+    near(mt_grad(p.x), dx, tolerance, "dx");
+    near(mt_grad(p.w), dw, tolerance, "dw");
+    drop(&p);
+}
+
+static void loss_and_gradients_are_those_of_the_plain_form_for_any_chunk(void **state)
+{
+    (void)state;
+    static const mt_dtype floats[] = {MT_F64, MT_F32, MT_BF16, MT_F16};
+    for (int t = 0; t < 4; t++)
+        for (int64_t chunk = 0; chunk < 12; chunk += chunk < 3 ? 1 : 4) {
+            compare(floats[t], make(floats[t], 10, 6, 37, 0), chunk);
+            compare(floats[t], make(floats[t], 10, 6, 37, 3), chunk);
+        }
+    compare(MT_F32, make(MT_F32, 300, 64, 1000, 7), 64);
+    compare(MT_F32, make(MT_F32, 3, 5, 5003, 0), 2);
+}
+
+static void rows_may_lie_in_any_layout(void **state)
+{
+    (void)state;
+    problem p = make(MT_F32, 12, 6, 9, 0);
+    MT_AUTO mt_tensor *wide = mtt_made(mt_transpose(p.x, 0, 1));
+    MT_AUTO mt_tensor *turned = mtt_made(mt_contiguous(wide));
+    MT_AUTO mt_tensor *x = mtt_made(mt_transpose(turned, 0, 1));
+    MT_AUTO mt_tensor *a = mtt_made(mt_linear_cross_entropy(x, p.w, p.target, IGNORE, 5));
+    MT_AUTO mt_tensor *b = mtt_made(fused(&p, 5));
+    assert_true(mtt_same_bits(a, b));
+    drop(&p);
+}
+
+static void a_loss_of_no_rows_is_not_a_number_and_has_no_gradient(void **state)
+{
+    (void)state;
+    problem p = make(MT_F32, 4, 3, 5, 1); /* all ignored */
+    MT_AUTO mt_tensor *loss = mtt_made(fused(&p, 2));
+    assert_true(isnan(mt_item(loss)));
+    problem none = make(MT_F32, 0, 3, 5, 0);
+    MT_AUTO mt_tensor *empty = mtt_made(fused(&none, 0));
+    assert_true(isnan(mt_item(empty)));
+    mtt_ok(mt_backward(empty));
+    double *dw = mtt_doubles(mt_grad(none.w));
+    for (int i = 0; i < 15; i++) assert_true(dw[i] == 0);
+    free(dw);
+    drop(&p);
+    drop(&none);
+}
+
+static void a_retained_graph_gives_the_same_bits_again(void **state)
+{
+    (void)state;
+    problem p = make(MT_F32, 20, 8, 33, 4);
+    MT_AUTO mt_tensor *loss = mtt_made(fused(&p, 6));
+    mt_backward_options keep = {.retain_graph = true};
+    mtt_ok(mt_backward_with(loss, &keep));
+    MT_AUTO mt_tensor *dw = mtt_made(mt_clone(mt_grad(p.w)));
+    mtt_ok(mt_set_grad(p.w, NULL));
+    mtt_ok(mt_backward_with(loss, &keep));
+    assert_true(mtt_same_bits(dw, mt_grad(p.w)));
+    drop(&p);
+}
+
+static size_t up(size_t bytes) { return (bytes + 511) / 512 * 512; }
+
+static void what_it_keeps_is_the_inputs_and_a_float_a_row(void **state)
+{
+    (void)state;
+    problem p = make(MT_BF16, 64, 16, 300, 0);
+    mt_ledger *ledger = mt_ledger_new(device);
+    mtt_ok(mt_ledger_begin(ledger));
+    MT_AUTO mt_tensor *loss = mtt_made(fused(&p, 0));
+    mtt_ok(mt_ledger_end(ledger));
+    assert_int_equal(mt_ledger_bytes(ledger), 2 * 64 * 16 + 2 * 300 * 16 + 8 * 64 + 4 * 64);
+    mt_ledger_free(ledger);
+    drop(&p);
+}
+
+/* The workspace of products apart, forward holds one chunk of logits, a loss and a log-sum-exp per
+ * row; backward one chunk, dx, dw and two scalars. */
+static void at_its_peak_there_is_one_chunk_of_logits(void **state)
+{
+    (void)state;
+    problem p = make(MT_F32, 512, 16, 4000, 0);
+    size_t chunk = up(4 * 64 * 4000), row = up(4 * 512);
+    mt_mem_region forward, backward;
+    mt_mem_region_begin(&forward, device);
+    MT_AUTO mt_tensor *loss = mtt_made(fused(&p, 64));
+    mt_mem_region_end(&forward);
+    size_t peak = (size_t)forward.delta.peak, rest = peak - (chunk + 2 * row + 512);
+    /* products take what scratch they like, at most a MiB here: far below the logits' 8 MiB */
+    assert_true(peak >= chunk + 2 * row + 512 && rest <= 1 << 20);
+    mt_mem_region_begin(&backward, device);
+    mtt_ok(mt_backward(loss));
+    mt_mem_region_end(&backward);
+    size_t gradients = up(4 * 512 * 16) + up(4 * 4000 * 16);
+    rest = (size_t)backward.delta.peak - (chunk + gradients + 2 * 512);
+    assert_true((size_t)backward.delta.peak >= chunk + gradients + 2 * 512 && rest <= 1 << 20);
+    drop(&p);
+}
+
+static void by_default_chunks_are_of_equal_size_and_32_mib_at_most(void **state)
+{
+    (void)state;
+    mt_device *meta = mt_device_open("meta");
+    assert_non_null(meta);
+    /* 10000 rows of 50257 f32: 166 rows fit, so 61 chunks, of 164 rows */
+    MT_AUTO mt_tensor *x = mtt_made(mt_empty(meta, MT_F32, MT_SHAPE(10000, 8)));
+    MT_AUTO mt_tensor *w = mtt_made(mt_empty(meta, MT_F32, MT_SHAPE(50257, 8)));
+    MT_AUTO mt_tensor *t = mtt_made(mt_empty(meta, MT_I64, MT_SHAPE(10000)));
+    mtt_ok(mt_set_requires_grad(w, true));
+    mt_mem_region r;
+    mt_mem_region_begin(&r, meta);
+    MT_AUTO mt_tensor *loss = mtt_made(mt_linear_cross_entropy(x, w, t, IGNORE, 0));
+    mt_mem_region_end(&r);
+    assert_int_equal(r.delta.peak, up(4 * 164 * 50257) + 2 * up(4 * 10000) + 512);
+    mt_set(&loss, NULL);
+    mt_clear_error();
+    mt_device_release(meta);
+}
+
+static void what_does_not_fit_is_refused_by_name(void **state)
+{
+    (void)state;
+    problem p = make(MT_F32, 4, 3, 5, 0);
+    MT_AUTO mt_tensor *half = mtt_made(mt_cast(p.w, MT_BF16));
+    MT_AUTO mt_tensor *narrow = mtt_made(mt_slice(p.w, 1, 0, 2));
+    MT_AUTO mt_tensor *few = mtt_made(mt_slice(p.target, 0, 0, 3));
+    assert_null(mt_linear_cross_entropy(p.x, half, p.target, IGNORE, 0));
+    mtt_failed(MT_ERR_ARGUMENT, "linear_cross_entropy", "bf16");
+    assert_null(mt_linear_cross_entropy(p.x, narrow, p.target, IGNORE, 0));
+    mtt_failed(MT_ERR_ARGUMENT, "linear_cross_entropy", "[5,2]", "[v,d]");
+    assert_null(mt_linear_cross_entropy(p.x, p.w, few, IGNORE, 0));
+    mtt_failed(MT_ERR_ARGUMENT, "linear_cross_entropy", "[3]");
+    assert_null(mt_linear_cross_entropy(p.x, p.w, p.x, IGNORE, 0));
+    mtt_failed(MT_ERR_ARGUMENT, "linear_cross_entropy", "i64");
+    assert_null(mt_linear_cross_entropy(p.x, p.w, p.target, IGNORE, -1));
+    mtt_failed(MT_ERR_ARGUMENT, "linear_cross_entropy", "-1");
+    assert_null(mt_linear_cross_entropy(NULL, p.w, p.target, IGNORE, 0));
+    mtt_failed(MT_ERR_ARGUMENT, "linear_cross_entropy", "NULL");
+    drop(&p);
+}
+
+static void a_target_that_is_no_class_is_named_wherever_it_is(void **state)
+{
+    (void)state;
+    problem p = make(MT_F32, 4, 3, 5, 0);
+    const int64_t bad[] = {1, 2, 3, 5};
+    mtt_ok(mt_copy_from_host(p.target, bad, sizeof bad));
+    mt_tensor *loss = fused(&p, 2);
+    /* a device that works on its own says so when it is waited for */
+    if (loss) assert_int_not_equal(mt_device_sync(device), MT_OK);
+    mt_release(loss);
+    mtt_failed(MT_ERR_ARGUMENT, "target[3] is 5", "0 to 4");
+    drop(&p);
+}
+
+static void any_allocation_may_fail(void **state)
+{
+    (void)state;
+    problem p = make(MT_F32, 12, 5, 9, 3);
+    mt_mem_stats stats;
+    int refused = 0;
+    mt_mem_get_stats(device, &stats);
+    size_t before = stats.allocated.current;
+    for (uint64_t n = 1;; n++) {
+        mti_fail_nth_alloc(n);
+        mt_tensor *loss = fused(&p, 4);
+        bool ok = loss && mt_backward(loss) == MT_OK, reached = mti_alloc_count() >= n;
+        mti_fail_nth_alloc(0);
+        refused += !ok;
+        if (!ok) assert_int_equal(mt_last_status(), MT_ERR_MEMORY);
+        mt_clear_error();
+        mt_release(loss);
+        mtt_ok(mt_set_grad(p.x, NULL));
+        mtt_ok(mt_set_grad(p.w, NULL));
+        mt_mem_get_stats(device, &stats);
+        assert_int_equal(stats.allocated.current, before);
+        mt_mem_empty_cache(device);
+        if (!reached) break;
+    }
+    assert_true(refused > 20);
+    drop(&p);
+}
+
+#define TEST(name) cmocka_unit_test_teardown(name, nothing_left)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(loss_and_gradients_are_those_of_the_plain_form_for_any_chunk),
+        TEST(rows_may_lie_in_any_layout),
+        TEST(a_loss_of_no_rows_is_not_a_number_and_has_no_gradient),
+        TEST(a_retained_graph_gives_the_same_bits_again),
+        TEST(what_it_keeps_is_the_inputs_and_a_float_a_row),
+        TEST(at_its_peak_there_is_one_chunk_of_logits),
+        TEST(by_default_chunks_are_of_equal_size_and_32_mib_at_most),
+        TEST(what_does_not_fit_is_refused_by_name),
+        TEST(a_target_that_is_no_class_is_named_wherever_it_is),
+        TEST(any_allocation_may_fail),
+    };
+    return cmocka_run_group_tests(tests, open_device, close_device);
+}
