@@ -32,9 +32,9 @@ typedef struct mti_disk_io {
 mti_disk *mti_disk_open(const char *directory);
 void mti_disk_close(mti_disk *disk); /* finishes what was submitted; NULL is allowed */
 void mti_disk_set_io(mti_disk *disk, const mti_disk_io *io);
-/* Makes sure of the file's first n_bytes; false and MT_ERR_IO, naming `asked`, where the disk or a
- * limit has no room. */
-bool mti_disk_reserve(mti_disk *disk, uint64_t n_bytes, size_t asked);
+/* Makes sure of the file's first n_bytes; false and MT_ERR_IO, naming `op` and the bytes it asked
+ * for, where the disk or a limit has no room. */
+bool mti_disk_reserve(mti_disk *disk, uint64_t n_bytes, const char *op, size_t asked);
 /* The job is the caller's and stays until it is finished. */
 void mti_disk_submit(mti_disk *disk, mti_disk_job *job);
 /* Waits; true if it went well, or was never submitted. */

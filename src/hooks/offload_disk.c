@@ -38,30 +38,30 @@ static int open_nameless(const char *directory)
     return file;
 }
 
-static bool refused(const mti_disk *d, size_t asked, uint64_t n_bytes, int error)
+static bool refused(const mti_disk *d, const char *op, size_t asked, uint64_t n_bytes, int error)
 {
     char text[32], whole[32];
-    return mti_fail_bool(MT_ERR_IO, "offload to %s: no room for %zu bytes (%s; %s in all): %s",
-                         d->directory, asked, mti_bytes_text(text, sizeof text, asked),
+    return mti_fail_bool(MT_ERR_IO, "%s: offload to %s: no room for %zu bytes (%s; %s in all): %s",
+                         op, d->directory, asked, mti_bytes_text(text, sizeof text, asked),
                          mti_bytes_text(whole, sizeof whole, n_bytes), strerror(error));
 }
 
-bool mti_disk_reserve(mti_disk *d, uint64_t n_bytes, size_t asked)
+bool mti_disk_reserve(mti_disk *d, uint64_t n_bytes, const char *op, size_t asked)
 {
     struct rlimit limit;
     if (n_bytes <= d->reserved) return true;
-    if (n_bytes > INT64_MAX) return refused(d, asked, n_bytes, EFBIG);
+    if (n_bytes > INT64_MAX) return refused(d, op, asked, n_bytes, EFBIG);
     /* To ask for more than the limit would be answered with a signal. */
     if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
         n_bytes > limit.rlim_cur)
-        return refused(d, asked, n_bytes, EFBIG);
+        return refused(d, op, asked, n_bytes, EFBIG);
     off_t from = (off_t)d->reserved;
     int error;
     do {
         error = d->io.fallocate(d->file, 0, from, (off_t)n_bytes - from) ? errno : 0;
     } while (error == EINTR);
     /* Where a file system cannot promise, the write will tell. */
-    if (error && error != EOPNOTSUPP) return refused(d, asked, n_bytes, error);
+    if (error && error != EOPNOTSUPP) return refused(d, op, asked, n_bytes, error);
     d->reserved = n_bytes;
     return true;
 }

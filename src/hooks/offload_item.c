@@ -73,8 +73,9 @@ mti_item *mti_item_new(mt_offload *o, const mt_save_info *info, mt_tensor *t)
     mti_item *item = item_of(o, info, t);
     if (!item) return NULL;
     /* A device without data leaves the disk alone. */
-    bool fits = !o->disk || !mt_device_has_data(o->device) ||
-                mti_disk_reserve(o->disk, item->job.offset + item->n_bytes, item->n_bytes);
+    bool fits =
+        !o->disk || !mt_device_has_data(o->device) ||
+        mti_disk_reserve(o->disk, item->job.offset + item->n_bytes, info->op, item->n_bytes);
     if (fits && mti_books_reserve(&o->books)) item->copy = mt_host_copy_out(t);
     if (!item->copy) {
         mti_free(item);

@@ -1,0 +1,40 @@
+/* chain.h: linears behind one another, for tests that must know every byte. */
+#ifndef CHAIN_H
+#define CHAIN_H
+
+#include "mtt.h"
+
+/* Activations [ROWS,WIDTH] of S bytes, weights [WIDTH,WIDTH] of D. */
+enum { LAYERS = 8, ROWS = 256, WIDTH = 64 };
+#define S (ROWS * WIDTH * 4)
+#define D (WIDTH * WIDTH * 4)
+
+typedef struct chain {
+    mt_device *device;
+    mt_tensor *x, *w[LAYERS];
+} chain;
+
+chain open_chain(mt_device *device);
+void close_chain(chain *c);
+/* The sum of h_n, h_i = h_{i-1} w_i^T. Each linear saves its input: h_0 is the caller's, and so
+ * LAYERS - 1 activations of S bytes are the tape's alone. NULL on failure. */
+mt_tensor *chain_loss(const chain *c);
+void chain_zero(chain *c);                  /* no gradients */
+unsigned char *chain_grads(const chain *c); /* LAYERS * D bytes; the caller frees them */
+
+typedef struct step {
+    size_t peak, forward_peak, after_forward; /* above what there was before */
+    mt_offload_stats stats;
+    unsigned char *grads;
+} step;
+/* Forward and backward, under an offload if there is one. Every gradient is there already, so that
+ * backward only adds to it. */
+step chain_step(chain *c, mt_offload *o);
+
+size_t allocated_on(mt_device *device);
+/* Fails the running test with the engine's words unless it is there. */
+mt_offload *made_offload(mt_offload *o);
+/* The report, which must be sound in itself. */
+mt_offload_stats stats_of(mt_offload *o);
+
+#endif

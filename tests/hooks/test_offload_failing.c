@@ -1,0 +1,137 @@
+/* Offload when something goes wrong. */
+#include <stdlib.h>
+#include "base/base.h"
+#include "chain.h"
+
+static mt_device *device;
+
+static int open_device(void **state)
+{
+    (void)state;
+    /* Products take no workspace: the peaks below are those of tensors alone. */
+    setenv("CUBLAS_WORKSPACE_CONFIG", ":0:0", 1);
+    device = mtt_device();
+    return device && mt_set_balance_check(device, true) == MT_OK ? 0 : -1;
+}
+
+static int close_device(void **state)
+{
+    (void)state;
+    mt_device_release(device);
+    return 0;
+}
+
+static int nothing_left(void **state)
+{
+    (void)state;
+    return allocated_on(device) == 0 && mt_last_status() == MT_OK ? 0 : -1;
+}
+
+static void a_change_in_place_before_it_has_left_is_an_error_and_later_it_is_none(void **state)
+{
+    (void)state;
+    chain c = open_chain(device);
+    for (int late = 0; late < 2; late++) {
+        mt_offload *o = made_offload(mt_offload_new(device, NULL));
+        mtt_ok(mt_offload_begin(o));
+        MT_AUTO mt_tensor *h = mtt_made(mt_linear(c.x, c.w[0], NULL));
+        MT_AUTO mt_tensor *y = mtt_made(mt_gelu(h));
+        MT_AUTO mt_tensor *loss = mtt_made(mt_sum_all(y));
+        MT_AUTO mt_tensor *same = mtt_made(mt_detach(h));
+        if (late) mtt_ok(mt_offload_end(o));
+        mtt_ok(mt_fill(same, 0));
+        if (!late) mtt_ok(mt_offload_end(o));
+        mt_status status = mt_backward(loss);
+        if (late) {
+            mtt_ok(status);
+        } else {
+            assert_int_equal(status, MT_ERR_STATE);
+            mtt_failed(MT_ERR_STATE, "gelu", "changed in place", "version 0 to 1");
+        }
+        mt_offload_free(o);
+    }
+    close_chain(&c);
+}
+
+static void options_out_of_range_and_null_are_refused(void **state)
+{
+    (void)state;
+    mt_offload_stats s;
+    assert_null(mt_offload_new(NULL, NULL));
+    mtt_failed(MT_ERR_ARGUMENT, "offload_new", "device");
+    assert_null(mt_offload_new(device, &(mt_offload_options){.in_flight = -1}));
+    mtt_failed(MT_ERR_ARGUMENT, "in_flight is -1");
+    assert_null(mt_offload_new(device, &(mt_offload_options){.prefetch = -2}));
+    mtt_failed(MT_ERR_ARGUMENT, "prefetch -2");
+    assert_int_equal(mt_offload_begin(NULL), MT_ERR_ARGUMENT);
+    mtt_failed(MT_ERR_ARGUMENT, "offload_begin");
+    assert_int_equal(mt_offload_end(NULL), MT_ERR_STATE);
+    mtt_failed(MT_ERR_STATE, "offload_end");
+    assert_int_equal(mt_offload_get_stats(NULL, &s), MT_ERR_ARGUMENT);
+    mtt_failed(MT_ERR_ARGUMENT, "offload_get_stats");
+    mt_offload_free(NULL);
+}
+
+static mt_status try_step(const chain *c)
+{
+    mt_offload *o = mt_offload_new(device, NULL);
+    mt_status status = o ? mt_offload_begin(o) : mt_last_status();
+    if (status == MT_OK) {
+        MT_AUTO mt_tensor *h = chain_loss(c);
+        status = h ? MT_OK : mt_last_status();
+        mt_status ended = mt_offload_end(o);
+        if (status == MT_OK) status = ended;
+        if (status == MT_OK) status = mt_backward(h);
+    }
+    mt_offload_free(o);
+    return status;
+}
+
+static void any_allocation_may_fail_and_the_next_step_is_as_if_nothing_had_been(void **state)
+{
+    (void)state;
+    chain c = open_chain(device);
+    step plain = chain_step(&c, NULL);
+    size_t before = allocated_on(device);
+    uint64_t n = 1, n_refused = 0;
+    for (bool reached = true; reached; n++) {
+        mt_mem_empty_cache(device);
+        mti_fail_nth_alloc(n);
+        mt_status status = try_step(&c);
+        reached = mti_alloc_count() >= n;
+        mti_fail_nth_alloc(0);
+        if (status != MT_OK) {
+            n_refused++;
+            assert_true(reached);
+            assert_int_equal(status, MT_ERR_MEMORY);
+            assert_int_equal(mt_last_status(), MT_ERR_MEMORY);
+            mt_clear_error();
+        }
+        assert_int_equal(mt_last_status(), MT_OK);
+        chain_zero(&c);
+        assert_int_equal(allocated_on(device), before);
+        mtt_ok(mt_check_balance(device));
+        mtt_ok(try_step(&c));
+        unsigned char *grads = chain_grads(&c);
+        assert_memory_equal(grads, plain.grads, LAYERS * D);
+        free(grads);
+        chain_zero(&c);
+    }
+    print_message("%llu allocations failed in turn: %llu clean errors\n",
+                  (unsigned long long)(n - 2), (unsigned long long)n_refused);
+    assert_true(n_refused > 100);
+    free(plain.grads);
+    close_chain(&c);
+}
+
+#define TEST(name) cmocka_unit_test_teardown(name, nothing_left)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(a_change_in_place_before_it_has_left_is_an_error_and_later_it_is_none),
+        TEST(options_out_of_range_and_null_are_refused),
+        TEST(any_allocation_may_fail_and_the_next_step_is_as_if_nothing_had_been),
+    };
+    return cmocka_run_group_tests(tests, open_device, close_device);
+}
