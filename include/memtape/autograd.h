@@ -106,6 +106,11 @@ typedef struct mt_saved_hooks {
 /* Per thread. The struct is copied; user lives until destroy. */
 MT_API mt_status mt_push_saved_hooks(const mt_saved_hooks *hooks, void *user);
 MT_API mt_status mt_pop_saved_hooks(void);
+/* Until the step back the stack is what lies below the innermost hooks pushed with this user: a
+ * feature keeps something for itself without its own hooks seeing it. Returns what to step back
+ * with; an error and NULL if there are no such hooks. Pushes and pops in between must match. */
+MT_API void *mt_step_below_saved_hooks(const void *user);
+MT_API void mt_step_back_to_saved_hooks(void *place);
 /* The user of the innermost pair, for those who pop what they pushed; NULL if there is none. */
 MT_API void *mt_saved_hooks_user(void);
 

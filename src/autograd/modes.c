@@ -48,6 +48,20 @@ mt_status mt_pop_saved_hooks(void)
 
 void *mt_saved_hooks_user(void) { return modes.hooks ? modes.hooks->user : NULL; }
 
+void *mt_step_below_saved_hooks(const void *user)
+{
+    mti_hooks *top = modes.hooks, *h = top;
+    while (h && h->user != user) h = h->below;
+    if (!h) return mti_fail_null(MT_ERR_STATE, "step_below_saved_hooks: none has this user");
+    modes.hooks = h->below;
+    return top;
+}
+
+void mt_step_back_to_saved_hooks(void *place)
+{
+    if (place) modes.hooks = place;
+}
+
 /* ---- scopes ---- */
 
 static _Thread_local struct {

@@ -39,10 +39,6 @@ static mt_status on_pack(void *user, const mt_save_info *info, mt_tensor *t, mt_
                          void **state)
 {
     mti_frame *f = user;
-    if (f->passing) {
-        *state = (void *)UINTPTR_MAX;
-        return MT_OK;
-    }
     mti_trace_entry e;
     if (!MTI_RESERVE(&f->entries) || !mti_trace_note(f, info, t, &e)) return mt_last_status();
     e.alive = !e.parameter;
@@ -58,7 +54,6 @@ static void on_drop(void *user, const mt_save_info *info, void *state)
 {
     (void)info;
     mti_frame *f = user;
-    if (state == (void *)UINTPTR_MAX) return;
     mti_trace_entry *e = entry_of(f, state);
     mt_saved_free(e->again);
     e->again = NULL;
@@ -178,7 +173,7 @@ static mt_status on_unpack(void *user, const mt_save_info *info, mt_tensor **ten
 {
     (void)info;
     mti_frame *f = user;
-    if (state == (void *)UINTPTR_MAX || entry_of(f, state)->parameter) return MT_OK;
+    if (entry_of(f, state)->parameter) return MT_OK;
     if (!entry_of(f, state)->again) {
         mt_status status = run_again(f);
         if (status != MT_OK) return status;

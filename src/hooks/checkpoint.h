@@ -55,7 +55,8 @@ typedef struct mti_frame {
     MTI_VEC(mti_decision) decisions;
     size_t call;                     /* the next decision, while running again */
     size_t n_kept;                   /* decisions behind hold nothing any more */
-    bool passing;                    /* what is saved now was kept by a policy: leave it */
+    mt_policy answer;                /* of the policy to the call that is being decided ... */
+    bool answered;                   /* ... if it was asked */
     struct mti_frame *outer, *inner; /* checkpoints around and inside, in forward */
     /* report */
     MTI_VEC(uint64_t) seen; /* serials of storages given up */

@@ -38,20 +38,29 @@ static bool is_asked(const mt_op_call *call)
 
 /* ---- what the policies say ---- */
 
-/* f's own answer. */
-static bool ask(mti_frame *f, const mt_op_call *call, mt_policy *answer)
+/* f's own answer, asked for once however many checkpoints want to know. */
+static bool ask(mti_frame *f, const mt_op_call *call, mt_policy *out)
 {
-    *answer = NONE;
+    *out = NONE;
     if (f->again) {
-        if (f->call < f->decisions.n) *answer = f->decisions.at[f->call].own;
+        if (f->call < f->decisions.n) *out = f->decisions.at[f->call].own;
         return true;
     }
     if (!f->options.policy) return true;
-    *answer = f->options.policy(f->options.policy_user, call);
-    return (unsigned)*answer < MT_POLICY_COUNT ||
+    if (!f->answered) f->answer = f->options.policy(f->options.policy_user, call);
+    f->answered = true;
+    *out = f->answer;
+    return (unsigned)*out < MT_POLICY_COUNT ||
            mti_fail_bool(MT_ERR_ARGUMENT,
                          "checkpoint %s: its policy answered %d for %s; need 0 to %d",
-                         f->options.label, (int)*answer, call->op, MT_POLICY_COUNT - 1);
+                         f->options.label, (int)*out, call->op, MT_POLICY_COUNT - 1);
+}
+
+/* The call is decided: the outermost is the last to be told of it, or something failed. */
+static void forget_answers(mti_frame *f)
+{
+    while (f->outer) f = f->outer;
+    for (; f; f = f->inner) f->answered = false;
 }
 
 /* Of all checkpoints around the call: a must beats a prefer, the innermost prefer wins. */
@@ -97,20 +106,11 @@ static mt_op_info row_of(const char *op)
     return (mt_op_info){.output = "y", .auxiliaries = {"aux", "aux", "aux"}};
 }
 
-/* Through the hooks around f: f's own, and those of checkpoints inside it, let it pass. */
-static bool keep_all(mti_frame *f, mti_decision *d, const mt_op_call *call,
-                     const mt_op_result *result)
+static bool keep_each(mti_frame *f, mti_decision *d, const mt_op_call *call,
+                      const mt_op_result *result)
 {
     mt_op_info row = row_of(call->op);
-    bool away = d->merged == MT_OFFLOAD && f->options.away;
-    if (away) {
-        mt_saved_hooks hooks = *f->options.away;
-        hooks.destroy = NULL;
-        if (mt_push_saved_hooks(&hooks, f->options.away_user) != MT_OK) return false;
-    }
-    for (mti_frame *g = f; g; g = g->inner) g->passing = true;
-    bool ok = true;
-    for (int i = 0; ok && i < d->n_kept; i++) {
+    for (int i = 0; i < d->n_kept; i++) {
         int aux = i - d->n_outputs;
         mt_tensor *t = aux < 0 ? result->outputs[i] : result->auxiliaries[aux];
         if (!t) continue;
@@ -120,11 +120,30 @@ static bool keep_all(mti_frame *f, mti_decision *d, const mt_op_call *call,
                                    .role = aux < 0 ? MT_SAVE_OUTPUT : MT_SAVE_AUX,
                                    .module = call->module};
         d->kept[i] = mt_saved_new(t, &info);
-        ok = d->kept[i];
+        if (!d->kept[i]) return false;
         f->policy_bytes += mt_storage_of(t).bytes;
     }
-    for (mti_frame *g = f; g; g = g->inner) g->passing = false;
-    if (away) mt_pop_saved_hooks();
+    return true;
+}
+
+/* Through the hooks around f, and through none that its function pushed. */
+static bool keep_all(mti_frame *f, mti_decision *d, const mt_op_call *call,
+                     const mt_op_result *result)
+{
+    d->kept = mti_calloc((size_t)d->n_kept, sizeof *d->kept);
+    void *place = d->kept ? mt_step_below_saved_hooks(f) : NULL;
+    if (!place) return false;
+    bool away = d->merged == MT_OFFLOAD && f->options.away, ok = true;
+    if (away) {
+        mt_saved_hooks hooks = *f->options.away;
+        hooks.destroy = NULL;
+        ok = mt_push_saved_hooks(&hooks, f->options.away_user) == MT_OK;
+    }
+    if (ok) {
+        ok = keep_each(f, d, call, result);
+        if (away) mt_pop_saved_hooks();
+    }
+    mt_step_back_to_saved_hooks(place);
     return ok;
 }
 
@@ -139,11 +158,7 @@ static bool decide(mti_frame *f, const mt_op_call *call, const mt_op_result *res
     if (!MTI_RESERVE(&f->decisions) || !ask(f, call, &d.own) || !merge(f, call, &d.merged))
         return false;
     mt_rng_get(f->device, &d.seed, &d.offset);
-    bool ok = true;
-    if (keeps(d.merged)) {
-        d.kept = mti_calloc((size_t)d.n_kept, sizeof *d.kept);
-        ok = d.kept && keep_all(f, &d, call, result);
-    }
+    bool ok = !keeps(d.merged) || keep_all(f, &d, call, result);
     f->decisions.at[f->decisions.n++] = d;
     f->n_kept = f->decisions.n;
     return ok;
@@ -192,11 +207,13 @@ static mt_status on_after(void *user, const mt_op_call *call, const mt_op_result
 {
     mti_frame *f = user;
     if (!is_asked(call)) return MT_OK;
-    if (f->again) {
+    bool ok = true;
+    if (f->again)
         f->call++;
-        return MT_OK;
-    }
-    return decide(f, call, result) ? MT_OK : mt_last_status();
+    else
+        ok = decide(f, call, result);
+    if (!ok || !f->outer) forget_answers(f);
+    return ok ? MT_OK : mt_last_status();
 }
 
 const mt_op_hooks mti_checkpoint_op_hooks = {.before = on_before, .after = on_after};
