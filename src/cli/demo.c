@@ -237,8 +237,12 @@ static bool memory_row(const demo *d, mti_table *t, mt_act act, mt_attention_for
     config.act = act;
     config.attention = form;
     mt_device *device = mti_open_device(d->o);
-    bool ok = device && mti_measure(&m, device, &config, d->plan.batch, d->plan.seq, d->plan.seed,
-                                    MTI_OPT_ADAMW);
+    bool ok = device && mti_measure(&m, device,
+                                    &(mti_trial){.config = &config,
+                                                 .batch = d->plan.batch,
+                                                 .seq = d->plan.seq,
+                                                 .seed = d->plan.seed,
+                                                 .optimizer = MTI_OPT_ADAMW});
     if (ok) {
         size_t peak = 0;
         for (int i = 0; i < m.n_phases; i++)

@@ -1,4 +1,6 @@
 /* measure.c: one training step, phase by phase, under the ledger. */
+#include <math.h>
+#include <stdlib.h>
 #include "base/philox.h"
 #include "cli/measure.h"
 #include "memtape/ops.h"
@@ -113,79 +115,177 @@ static bool account_for_growth(mti_measurement *m, const mt_tensor *output, size
 
 /* ---- the step ---- */
 
-static bool forward_phase(mti_measurement *m, const mti_subject *s, mt_tensor **output)
+typedef struct run {
+    const mti_trial *trial;
+    mti_measurement *m;
+    mti_subject subject;
+    mti_spender spender;
+    mt_optimizer *optimizer;
+} run;
+
+/* Every step sees the same random numbers, whatever was drawn before. */
+static mt_tensor *forward(run *r)
 {
-    mt_mem_stats before, after;
-    mt_mem_get_stats(s->device, &before);
-    double began = begin_phase("forward", s->device);
-    bool ok = mt_ledger_begin(m->ledger) == MT_OK;
-    if (ok) {
-        *output = mti_subject_forward(s);
-        ok = mt_ledger_end(m->ledger) == MT_OK && *output;
-    }
-    ok = ok && mt_set_category(*output, MT_OUTPUT) == MT_OK && mt_device_sync(s->device) == MT_OK;
-    end_phase(m, "forward", s->device, began);
-    mt_mem_get_stats(s->device, &after);
-    return ok && account_for_growth(m, *output, before.allocated.current, after.allocated.current);
+    mt_seed(r->subject.device, r->trial->seed + 1);
+    if (!mti_spender_begin(&r->spender)) return NULL;
+    mt_tensor *output = mti_subject_forward(&r->subject);
+    if (!mti_spender_end(&r->spender)) mt_set(&output, NULL);
+    mt_scaler *scaler = r->spender.scaler;
+    if (output && scaler) mt_set(&output, mt_scaler_scale(scaler, output));
+    return output;
 }
 
 /* Takes the output over: it is gone when backward has begun, as in a training loop. */
-static bool backward_phase(mti_measurement *m, const mti_subject *s, mt_tensor *output)
+static bool backward(run *r, mt_tensor *output)
 {
-    double began = begin_phase("backward", s->device);
+    mt_device *device = r->subject.device;
     mt_backward_options options = {0};
-    if (!s->target) /* what the layers above would send down */
+    mt_seed(device, r->trial->seed + 2);
+    if (!r->subject.target) /* what the layers above would send down */
         options.gradient =
-            mt_normal(s->device, mt_dtype_of(output), mt_rank(output), mt_shape(output), 0, 1);
-    bool ok = (s->target || options.gradient) && mt_backward_with(output, &options) == MT_OK &&
-              mt_device_sync(s->device) == MT_OK;
+            mt_normal(device, mt_dtype_of(output), mt_rank(output), mt_shape(output), 0, 1);
+    bool ok = (r->subject.target || options.gradient) &&
+              mt_backward_with(output, &options) == MT_OK && mt_device_sync(device) == MT_OK;
     mt_release(options.gradient);
     mt_release(output);
-    end_phase(m, "backward", s->device, began);
     return ok;
 }
 
-static bool step_phase(mti_measurement *m, const mti_subject *s, mti_optimizer_choice choice)
+static mt_optimizer *make_optimizer(const run *r)
 {
-    if (choice == MTI_OPT_NONE) return true;
-    double began = begin_phase("step", s->device);
-    mt_optimizer *optimizer =
-        choice == MTI_OPT_SGD
-            ? mt_sgd_new(s->model, &(mt_sgd_options){.lr = 1e-3, .momentum = 0.9})
-            : mt_adamw_new(s->model, &(mt_adamw_options){.lr = 1e-3, .weight_decay = 0.1});
-    bool ok = optimizer && mt_optimizer_step(optimizer) == MT_OK &&
-              mt_module_zero_grad(s->model) == MT_OK && mt_device_sync(s->device) == MT_OK;
-    end_phase(m, "step", s->device, began);
-    mt_optimizer_free(optimizer);
-    return ok;
+    bool master = r->trial->spending && r->trial->spending->master;
+    const mt_sgd_options sgd = {.lr = 1e-3, .momentum = 0.9, .master = master};
+    const mt_adamw_options adamw = {.lr = 1e-3, .weight_decay = 0.1, .master = master};
+    return r->trial->optimizer == MTI_OPT_SGD ? mt_sgd_new(r->subject.model, &sgd)
+                                              : mt_adamw_new(r->subject.model, &adamw);
 }
 
-bool mti_measure(mti_measurement *m, mt_device *device, const mt_model_config *config,
-                 int64_t batch, int64_t seq, uint64_t seed, mti_optimizer_choice optimizer)
+static bool step(run *r)
 {
-    *m = (mti_measurement){0};
-    mti_subject s = {0};
-    mt_tensor *output = NULL;
-    bool ok = false;
-    int observer = mt_mem_add_observer(device, note_newest, &m->newest_before);
+    mt_scaler *scaler = r->spender.scaler;
+    if (r->trial->optimizer != MTI_OPT_NONE && !r->optimizer) r->optimizer = make_optimizer(r);
+    bool ok = r->trial->optimizer == MTI_OPT_NONE || r->optimizer;
+    if (ok && r->optimizer)
+        ok = (scaler ? mt_scaler_step(scaler, r->optimizer, NULL)
+                     : mt_optimizer_step(r->optimizer)) == MT_OK;
+    return ok && mt_module_zero_grad(r->subject.model) == MT_OK &&
+           mt_device_sync(r->subject.device) == MT_OK;
+}
+
+/* ---- the first step, phase by phase ---- */
+
+static bool init_phase(run *r, mt_device *device)
+{
+    const mti_trial *t = r->trial;
+    int observer = mt_mem_add_observer(device, note_newest, &r->m->newest_before);
     if (!observer) return false;
     double began = begin_phase("init", device);
-    bool made = mti_subject_make(&s, device, config, batch, seq, seed);
-    end_phase(m, "init", device, began);
+    bool ok = mti_subject_make(&r->subject, device, t->config, t->batch, t->seq, t->seed) &&
+              mti_spender_make(&r->spender, t->spending, device, r->subject.model);
+    end_phase(r->m, "init", device, began);
     mt_mem_remove_observer(device, observer);
-    if (!made) goto out;
-    if (mt_module_size(s.model, &m->n_params, &m->param_bytes) != MT_OK) goto out;
+    return ok && mt_module_size(r->subject.model, &r->m->n_params, &r->m->param_bytes) == MT_OK;
+}
+
+static bool forward_phase(run *r, mt_tensor **output)
+{
+    mti_measurement *m = r->m;
+    mt_device *device = r->subject.device;
+    mt_mem_stats before, after;
+    mt_mem_get_stats(device, &before);
+    double began = begin_phase("forward", device);
+    bool ok = mt_ledger_begin(m->ledger) == MT_OK;
+    if (ok) {
+        *output = forward(r);
+        ok = mt_ledger_end(m->ledger) == MT_OK && *output;
+    }
+    ok = ok && mt_set_category(*output, MT_OUTPUT) == MT_OK && mt_device_sync(device) == MT_OK;
+    end_phase(m, "forward", device, began);
+    mt_mem_get_stats(device, &after);
+    return ok && account_for_growth(m, *output, before.allocated.current, after.allocated.current);
+}
+
+static bool backward_phase(run *r, mt_tensor *output)
+{
+    double scale = r->spender.scaler ? mt_scaler_get(r->spender.scaler).scale : 1, loss = NAN;
+    if (r->subject.target && mt_device_has_data(r->subject.device)) loss = mt_item(output) / scale;
+    double began = begin_phase("backward", r->subject.device);
+    bool ok = backward(r, output);
+    end_phase(r->m, "backward", r->subject.device, began);
+    ok = ok && mti_spender_tell(&r->spender);
+    r->m->spent = r->spender.spent;
+    return ok && (!r->trial->look || r->trial->look(r->trial->user, &r->subject, loss, scale));
+}
+
+static bool step_phase(run *r)
+{
+    if (r->trial->optimizer == MTI_OPT_NONE) return step(r);
+    double began = begin_phase("step", r->subject.device);
+    bool ok = step(r);
+    end_phase(r->m, "step", r->subject.device, began);
+    return ok;
+}
+
+/* ---- more steps, for their time ---- */
+
+static int by_size(const void *a, const void *b)
+{
+    const double *x = a, *y = b;
+    return (*x > *y) - (*x < *y);
+}
+
+static bool repeat(run *r)
+{
+    int64_t n = r->trial->repeats;
+    double *seconds = mti_calloc((size_t)n + 1, sizeof *seconds);
+    bool ok = seconds != NULL;
+    for (int64_t i = 0; ok && i < n; i++) {
+        double began = mti_now();
+        mt_tensor *output = forward(r);
+        ok = output && backward(r, output) && step(r);
+        seconds[i] = mti_now() - began;
+        if (r->subject.input && mt_requires_grad(r->subject.input))
+            ok = ok && mt_set_grad(r->subject.input, NULL) == MT_OK;
+    }
+    if (ok && n) {
+        qsort(seconds, (size_t)n, sizeof *seconds, by_size);
+        r->m->step_s = (seconds[(n - 1) / 2] + seconds[n / 2]) / 2;
+    }
+    mti_free(seconds);
+    return ok;
+}
+
+bool mti_measure(mti_measurement *m, mt_device *device, const mti_trial *trial)
+{
+    *m = (mti_measurement){0};
+    run r = {.trial = trial, .m = m};
+    mt_tensor *output = NULL;
+    bool ok = false;
+    if (!init_phase(&r, device)) goto out;
     m->ledger = mt_ledger_new(device);
     if (!m->ledger) goto out;
     mt_flops_reset(device);
-    if (!forward_phase(m, &s, &output)) goto out;
-    ok = backward_phase(m, &s, output) && step_phase(m, &s, optimizer);
+    if (!forward_phase(&r, &output)) goto out;
+    ok = backward_phase(&r, output) && step_phase(&r);
     output = NULL; /* backward took it */
     m->flops = mt_flops_get(device);
+    ok = ok && repeat(&r);
 out:
     mt_release(output);
-    mti_subject_free(&s);
+    mt_optimizer_free(r.optimizer);
+    mti_spender_free(&r.spender);
+    mti_subject_free(&r.subject);
     return ok;
+}
+
+mti_trial mti_trial_of(const mti_options *o)
+{
+    return (mti_trial){.config = &o->config,
+                       .batch = o->batch,
+                       .seq = o->seq,
+                       .seed = (uint64_t)o->seed,
+                       .optimizer = o->optimizer,
+                       .spending = &o->spending};
 }
 
 void mti_measurement_free(mti_measurement *m)

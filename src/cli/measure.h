@@ -2,7 +2,7 @@
 #ifndef MTI_CLI_MEASURE_H
 #define MTI_CLI_MEASURE_H
 
-#include "cli/options.h"
+#include "cli/spend.h"
 
 /* What a step needs: the model, its input and what its output is compared with. */
 typedef struct mti_subject {
@@ -39,6 +39,21 @@ typedef struct mti_growth {
 
 #define MTI_MAX_PHASES 4 /* init, forward, backward, step */
 
+/* What to run. */
+typedef struct mti_trial {
+    const mt_model_config *config;
+    int64_t batch, seq;
+    uint64_t seed;
+    mti_optimizer_choice optimizer;
+    const mti_spending *spending; /* NULL: nothing is spared */
+    int64_t repeats;              /* more steps, without the ledger, to time them */
+    /* Called after the first backward. loss is NaN for what has none; gradients are `scale` times
+     * the true ones. NULL: nobody looks. */
+    bool (*look)(void *user, const mti_subject *s, double loss, double scale);
+    void *user;
+} mti_trial;
+mti_trial mti_trial_of(const mti_options *o);
+
 typedef struct mti_measurement {
     mt_ledger *ledger;
     uint64_t n_params, param_bytes;
@@ -47,12 +62,13 @@ typedef struct mti_measurement {
     mti_phase phases[MTI_MAX_PHASES];
     mti_growth growth;
     mt_flops flops;
+    mti_spent spent;
+    double step_s; /* median of the repeats: forward, backward and step; 0 if there were none */
 } mti_measurement;
 
 /* Builds the model on `device` and makes one step: init, forward, backward and, with an optimizer,
  * step. Everything but the ledger's record is gone again afterwards. */
-bool mti_measure(mti_measurement *m, mt_device *device, const mt_model_config *config,
-                 int64_t batch, int64_t seq, uint64_t seed, mti_optimizer_choice optimizer);
+bool mti_measure(mti_measurement *m, mt_device *device, const mti_trial *trial);
 void mti_measurement_free(mti_measurement *m);
 
 #endif

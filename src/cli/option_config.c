@@ -70,12 +70,14 @@ bool mti_options_config(mti_options *o, const mt_model_config *base)
         c.hidden = o->hidden;
     }
     if (given[MTI_O_HEADS]) c.heads = o->heads;
+    if (given[MTI_O_KV_HEADS]) c.kv_heads = o->kv_heads;
     if (given[MTI_O_LAYERS]) c.layers = o->layers;
     if (given[MTI_O_VOCAB]) c.vocab = o->vocab;
     if (given[MTI_O_FFN]) c.ffn = o->ffn;
     if (given[MTI_O_ACT]) c.act = o->act;
     if (given[MTI_O_INPLACE]) c.inplace = o->inplace;
     if (given[MTI_O_NORM]) c.norm = o->norm;
+    if (given[MTI_O_NORM_KIND]) c.norm_kind = o->norm_kind;
     if (given[MTI_O_DROPOUT]) c.dropout = o->dropout;
     if (given[MTI_O_ATTENTION]) c.attention = o->attention;
     if (given[MTI_O_CAUSAL]) c.causal = o->causal;
@@ -99,7 +101,7 @@ bool mti_options_config(mti_options *o, const mt_model_config *base)
             "--inplace: %s needs its input again in backward; only relu and leaky_relu "
             "can overwrite it",
             mt_act_name(c.act));
-    if (mt_model_config_check(&c) == MT_OK) return true;
+    if (mt_model_config_check(&c) == MT_OK) return mti_check_spending(o);
     mti_options_refuse(o, "%.1000s", mt_last_error());
     mt_clear_error();
     return false;
@@ -146,6 +148,7 @@ bool mti_options_complete(mti_options *o)
     if (o->verb == MTI_TRAIN && o->resume) return true; /* the model is in the file */
     if (!mti_verb_builds(o->verb)) return true;
     mt_model_config base;
+    if (o->verb != MTI_TRAIN) o->preset = NULL; /* left by an earlier model of a sweep */
     const char *name = o->verb != MTI_TRAIN ? o->model : o->preset ? o->preset : "tiny";
     if (!base_model(o, name, &base)) return false;
     if (o->verb == MTI_TRAIN) {

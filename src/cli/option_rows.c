@@ -26,6 +26,11 @@ static const mti_verb_info verbs[MTI_VERB_COUNT] = {
                    "Runs each op of the table (or one) with every set of wanted gradients, hands "
                    "back every kept tensor altered, and compares the gradients: a part whose loss "
                    "changes nothing need not be kept. Names cheaper ways."},
+    [MTI_SWEEP] = {"sweep", "MODEL",
+                   "any option over any list: bytes, time, gradients side by side",
+                   "Runs a training step of MODEL for each combination of the lists given with "
+                   "--over, and compares what is kept, the peak, the time of a step, and the "
+                   "gradients, which are measured against the first row's."},
 };
 
 const mti_verb_info *mti_verb_get(mti_verb verb) { return &verbs[verb]; }
@@ -40,8 +45,9 @@ mti_verb mti_verb_find(const char *name)
 /* ---- the table ---- */
 
 #define V(verb) (1u << MTI_##verb)
-#define BUILDS  (V(TRAIN) | V(PROFILE) | V(EXPLAIN))
-#define LOOKS   (V(PROFILE) | V(EXPLAIN))
+#define LOOKS   (V(PROFILE) | V(EXPLAIN) | V(SWEEP))
+#define STEPS   (V(PROFILE) | V(SWEEP))
+#define BUILDS  (V(TRAIN) | LOOKS)
 #define RUNS    (V(DEMO) | V(TRAIN))
 #define EVERY   ((1u << MTI_VERB_COUNT) - 1)
 
@@ -71,8 +77,9 @@ const mti_option_row mti_option_rows[] = {
      "a file (demo: or a folder of text files); may be given several times"},
     {MTI_O_PRESET, 0, "preset", "NAME", MTI_TEXT, AT(preset), V(TRAIN), ANY, 0, 0,
      "the model to start from: tiny (default), small, ..., gpt2"},
-    {MTI_O_STEPS, 0, "steps", "N", MTI_INT, AT(steps), RUNS, ANY, 1, 1e12,
-     "optimizer steps (train: default 1000; demo: as many as fit the time)"},
+    {MTI_O_STEPS, 0, "steps", "N", MTI_INT, AT(steps), RUNS | V(SWEEP), ANY, 1, 1e12,
+     "optimizer steps (train: default 1000; demo: as many as fit the time); sweep: steps to time "
+     "for each row (default 5)"},
     {MTI_O_SECONDS, 0, "seconds", "T", MTI_REAL, AT(seconds), V(DEMO), ANY, 1, 1e6,
      "time to spend, from start to end (default 60)"},
     {MTI_O_LR, 0, "lr", "R", MTI_REAL, AT(lr), V(TRAIN), ANY, 0, 1e3,
@@ -114,6 +121,10 @@ const mti_option_row mti_option_rows[] = {
      "let relu or leaky_relu overwrite their input"},
     {MTI_O_NORM, 0, "norm", "PLACE", MTI_CHOICE, 0, BUILDS, M(GPT) | M(BLOCK), 0, 0,
      "pre (default) or post"},
+    {MTI_O_NORM_KIND, 0, "norm-kind", "KIND", MTI_CHOICE, 0, BUILDS, M(GPT) | M(BLOCK), 0, 0,
+     "layernorm (default) or rmsnorm (a llama's always)"},
+    {MTI_O_KV_HEADS, 0, "kv-heads", "N", MTI_INT, AT(kv_heads), BUILDS, ATTENDS, EXTENT,
+     "heads of keys and values; they divide --heads (default: as many)"},
     {MTI_O_DROPOUT, 0, "dropout", "P", MTI_REAL, AT(dropout), BUILDS, ANY, 0, 1,
      "probability, below 1 (default 0)"},
     {MTI_O_ATTENTION, 0, "attention", "FORM", MTI_CHOICE, 0, BUILDS, ATTENDS, 0, 0,
@@ -122,15 +133,41 @@ const mti_option_row mti_option_rows[] = {
      "no position sees a later one (a gpt or llama is always causal)"},
     {MTI_O_DTYPE, 0, "dtype", "TYPE", MTI_CHOICE, 0, BUILDS, ANY, 0, 0,
      "f32 (default), bf16, f16 or f64"},
-    {MTI_O_OPTIMIZER, 0, "optimizer", "NAME", MTI_CHOICE, 0, V(PROFILE), ANY, 0, 0,
+    {MTI_O_OPTIMIZER, 0, "optimizer", "NAME", MTI_CHOICE, 0, STEPS, ANY, 0, 0,
      "none (default), sgd or adamw"},
+    {MTI_O_CHECKPOINT, 0, "checkpoint", "PRESET", MTI_CHOICE, 0, LOOKS, ANY, 0, 0,
+     "recompute in backward: none (default), full (each block), selective (the attention core), "
+     "every=K blocks, sqrt"},
+    {MTI_O_OFFLOAD, 0, "offload", "WHERE", MTI_CHOICE, 0, LOOKS, ANY, 0, 0,
+     "keep saved tensors elsewhere: none (default), cpu (host memory), disk (TMPDIR)"},
+    {MTI_O_COMPRESS, 0, "compress", "HOW", MTI_CHOICE, 0, LOOKS, ANY, 0, 0,
+     "keep saved tensors in fewer bits: none (default), or some of bf16, 8bit, bits, seed (masks "
+     "of "
+     "dropout), signs (of relu), joined by +"},
+    {MTI_O_AMP, 0, "amp", "TYPE", MTI_CHOICE, 0, LOOKS, ANY, 0, 0,
+     "run products in a 16-bit type over f32 parameters: none (default), bf16, f16"},
+    {MTI_O_LOSS_SCALE, 0, "loss-scale", "S", MTI_CHOICE, 0, STEPS, WHOLE, 0, 0,
+     "multiply the loss, for f16: none (default), dynamic, or a number"},
+    {MTI_O_MASTER, 0, "master-weights", NULL, MTI_FLAG, AT(spending.master), STEPS, ANY, 0, 0,
+     "step 16-bit parameters in f32 copies (needs --optimizer)"},
+    {MTI_O_LORA_RANK, 0, "lora-rank", "R", MTI_INT, AT(spending.lora_rank), LOOKS, ANY, 1, 1e6,
+     "freeze the model and train adapters of rank R beside every linear"},
+    {MTI_O_QLORA, 0, "qlora", NULL, MTI_FLAG, AT(spending.qlora), LOOKS, ANY, 0, 0,
+     "keep the frozen weights in 4 bits (needs --lora-rank)"},
 
     {MTI_O_DEVICE, 0, "device", "KIND", MTI_CHOICE, 0, EVERY, ANY, 0, 0, "cpu"},
     {MTI_O_SEED, 0, "seed", "N", MTI_INT, AT(seed), EVERY, ANY, 0, 9e18,
      "of weights, data order and sampling (default 1)"},
     {MTI_O_THREADS, 0, "threads", "N", MTI_INT, AT(threads), EVERY, ANY, 1, 1024,
      "for the kernels (default: one per core)"},
-    {MTI_O_JSON, 0, "json", "FILE", MTI_TEXT, AT(json), V(PROFILE) | V(AUDIT), ANY, 0, 0,
+    {MTI_O_OVER, 0, "over", "OPTION=A,B", MTI_LIST, AT(over), V(SWEEP), ANY, 0, 0,
+     "a row for each value; several --over multiply; flags take yes and no, and `model` is an "
+     "option here"},
+    {MTI_O_ROW, 0, "row", "NAME: OPTIONS", MTI_LIST, AT(rows), V(SWEEP), ANY, 0, 0,
+     "a row by name with options of its own: \"small: --hidden 32 --act relu\""},
+    {MTI_O_SVG, 0, "svg", "FILE", MTI_TEXT, AT(svg), V(SWEEP), ANY, 0, 0,
+     "draw saved bytes and peak of each row"},
+    {MTI_O_JSON, 0, "json", "FILE", MTI_TEXT, AT(json), STEPS | V(AUDIT), ANY, 0, 0,
      "write the result as one JSON object; - is standard output, and then no text"},
     {MTI_O_QUIET, 'q', "quiet", NULL, MTI_FLAG, AT(quiet), EVERY, ANY, 0, 0,
      "only results and errors"},

@@ -26,7 +26,14 @@ bool mti_verb_builds(mti_verb verb);
 
 /* Writes o->error; false. */
 bool mti_options_refuse(mti_options *o, const char *fmt, ...) MT_PRINTF(2, 3);
-/* What is still missing once all options are read, and the model they make. */
-bool mti_options_complete(mti_options *o);
+/* ---- values; out: an enum ---- */
+bool mti_option_choose(mti_options *o, const mti_option_row *r, const char *arg, const char *names,
+                       void *out);
+bool mti_parse_checkpoint(mti_options *o, const char *arg);
+bool mti_parse_compress(mti_options *o, const char *arg);
+bool mti_parse_amp(mti_options *o, const char *arg);
+bool mti_parse_loss_scale(mti_options *o, const char *arg);
+/* Once the configuration is complete. */
+bool mti_check_spending(mti_options *o);
 
 #endif

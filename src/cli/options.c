@@ -7,6 +7,7 @@
 #include <string.h>
 #include "backends/backend.h"
 #include "cli/option_rows.h"
+#include "cli/sweep_rows.h"
 
 #define MAX_ROWS 96
 
@@ -63,20 +64,19 @@ static bool parse_choice(mti_options *o, const mti_option_row *r, const char *ar
     switch (r->id) {
     case MTI_O_ACT: ok = mt_act_parse(arg, &o->act) == MT_OK; break;
     case MTI_O_NORM: ok = mt_norm_place_parse(arg, &o->norm) == MT_OK; break;
+    case MTI_O_NORM_KIND: ok = mt_norm_kind_parse(arg, &o->norm_kind) == MT_OK; break;
     case MTI_O_ATTENTION: ok = mt_attention_form_parse(arg, &o->attention) == MT_OK; break;
     case MTI_O_DTYPE:
         if (mt_dtype_parse(arg, &o->dtype) && mt_dtype_is_float(o->dtype)) return true;
         return mti_options_refuse(
             o, "--dtype: \"%.40s\" is no good; give one of f32, bf16, f16, f64", arg);
-    case MTI_O_OPTIMIZER:
-        for (int i = MTI_OPT_NONE; i <= MTI_OPT_ADAMW; i++) {
-            static const char *const names[] = {"none", "sgd", "adamw"};
-            if (strcmp(arg, names[i])) continue;
-            o->optimizer = (mti_optimizer_choice)i;
-            return true;
-        }
-        return mti_options_refuse(
-            o, "--optimizer: \"%.40s\" is no good; give one of none, sgd, adamw", arg);
+    case MTI_O_OPTIMIZER: return mti_option_choose(o, r, arg, "none, sgd, adamw", &o->optimizer);
+    case MTI_O_CHECKPOINT: return mti_parse_checkpoint(o, arg);
+    case MTI_O_OFFLOAD:
+        return mti_option_choose(o, r, arg, "none, cpu, disk", &o->spending.offload);
+    case MTI_O_COMPRESS: return mti_parse_compress(o, arg);
+    case MTI_O_AMP: return mti_parse_amp(o, arg);
+    case MTI_O_LOSS_SCALE: return mti_parse_loss_scale(o, arg);
     default: /* MTI_O_DEVICE */
         o->device = arg;
         ok = mti_backend_find(arg) != NULL;
@@ -85,7 +85,13 @@ static bool parse_choice(mti_options *o, const mti_option_row *r, const char *ar
     return ok || take_library_error(o, r->name);
 }
 
-static bool parse_value(mti_options *o, const mti_option_row *r, char *arg)
+static bool push(mti_options *o, const mti_option_row *r, const char *arg)
+{
+    mti_words *words = (mti_words *)((char *)o + r->at);
+    return MTI_PUSH(words, arg) || mti_options_refuse(o, "--%s: %s", r->name, mt_last_error());
+}
+
+static bool parse_value(mti_options *o, const mti_option_row *r, const char *arg)
 {
     o->given[r->id] = true;
     switch (r->form) {
@@ -93,9 +99,7 @@ static bool parse_value(mti_options *o, const mti_option_row *r, char *arg)
     case MTI_INT: return parse_int(o, r, arg);
     case MTI_REAL: return parse_real(o, r, arg);
     case MTI_CHOICE: return parse_choice(o, r, arg);
-    case MTI_LIST:
-        return MTI_PUSH(&o->data, arg) ||
-               mti_options_refuse(o, "--%s: %s", r->name, mt_last_error());
+    case MTI_LIST: return push(o, r, arg);
     case MTI_TEXT:
     default:
         if (!*arg && r->id != MTI_O_PROMPT)
@@ -103,6 +107,40 @@ static bool parse_value(mti_options *o, const mti_option_row *r, char *arg)
         *(const char **)((char *)o + r->at) = arg;
         return true;
     }
+}
+
+/* Options that make one row of a sweep differ from another. */
+static bool may_vary(const mti_option_row *r)
+{
+    static const mti_option fixed[] = {MTI_O_OVER, MTI_O_ROW,  MTI_O_SVG,
+                                       MTI_O_JSON, MTI_O_HELP, MTI_O_QUIET};
+    for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
+        if (r->id == fixed[i]) return false;
+    return true;
+}
+
+bool mti_options_set(mti_options *o, const char *name, const char *value)
+{
+    const mti_option_row *r = NULL;
+    for (size_t i = 0; i < mti_n_option_rows; i++)
+        if (!strcmp(mti_option_rows[i].name, name) && mti_option_rows[i].verbs >> o->verb & 1)
+            r = &mti_option_rows[i];
+    if (!strcmp(name, "model") && value) {
+        o->model = value;
+        return true;
+    }
+    if (!r || !may_vary(r))
+        return mti_options_refuse(o, "--%.40s: nothing that a row could differ in", name);
+    if (r->form != MTI_FLAG) {
+        if (value) return parse_value(o, r, value);
+        return mti_options_refuse(o, "--%s: needs a value, %s", r->name, r->arg);
+    }
+    bool yes = !value || !strcmp(value, "yes");
+    if (!yes && strcmp(value, "no") != 0)
+        return mti_options_refuse(o, "--%s: \"%.40s\" is no good; give yes or no", r->name, value);
+    o->given[r->id] = yes;
+    *(bool *)((char *)o + r->at) = yes;
+    return true;
 }
 
 /* ---- argp ---- */
@@ -154,7 +192,7 @@ static void set_defaults(mti_options *o, mti_verb verb)
                        .seq = train ? 128 : 32,
                        .device = "cpu",
                        .seed = 1,
-                       .steps = 1000,
+                       .steps = verb == MTI_SWEEP ? 5 : 1000,
                        .seconds = 60,
                        .lr = 1e-3,
                        .weight_decay = 0.1,
@@ -174,14 +212,21 @@ bool mti_options_parse(mti_options *o, mti_verb verb, int argc, char **argv, boo
     const struct argp argp = {.options = table, .parser = parse_key};
     unsigned flags = ARGP_NO_EXIT | ARGP_NO_HELP | (silent ? ARGP_NO_ERRS : 0u);
     if (argp_parse(&argp, argc, argv, flags, NULL, o) != 0) return false;
-    return o->help || mti_options_complete(o);
+    if (o->help || verb != MTI_SWEEP) return o->help || mti_options_complete(o);
+    return mti_sweep_check(o);
+}
+
+static void words_free(mti_words *words)
+{
+    mti_free(words->at);
+    *words = (mti_words){0};
 }
 
 void mti_options_free(mti_options *o)
 {
-    mti_free(o->data.at);
-    o->data.at = NULL;
-    o->data.n = o->data.cap = 0;
+    words_free(&o->data);
+    words_free(&o->over);
+    words_free(&o->rows);
 }
 
 void mti_options_help(mti_verb verb, const char *name, FILE *out)

@@ -7,6 +7,7 @@
 
 #include <stdio.h>
 #include "base/base.h"
+#include "memtape/compress.h"
 #include "memtape/nn.h"
 
 typedef enum mti_verb {
@@ -16,10 +17,30 @@ typedef enum mti_verb {
     MTI_PROFILE,
     MTI_EXPLAIN,
     MTI_AUDIT,
+    MTI_SWEEP,
     MTI_VERB_COUNT
 } mti_verb;
 
 typedef enum mti_optimizer_choice { MTI_OPT_NONE, MTI_OPT_SGD, MTI_OPT_ADAMW } mti_optimizer_choice;
+
+typedef enum mti_offload_choice {
+    MTI_OFFLOAD_NONE,
+    MTI_OFFLOAD_CPU,
+    MTI_OFFLOAD_DISK
+} mti_offload_choice;
+
+/* Ways to spend fewer bytes. */
+typedef struct mti_spending {
+    const char *checkpoint; /* a preset of mt_model_checkpoint; NULL: none */
+    mti_offload_choice offload;
+    unsigned compress; /* bits of mt_compress_rule */
+    bool amp;
+    mt_dtype amp_dtype;
+    double loss_scale; /* 0: none; negative: dynamic */
+    bool master;       /* f32 copies of 16-bit parameters, in the optimizer */
+    int64_t lora_rank; /* 0: none */
+    bool qlora;        /* the frozen weights in NF4 */
+} mti_spending;
 
 /* Exit statuses. */
 enum { MTI_EXIT_OK = 0, MTI_EXIT_FAILED = 1, MTI_EXIT_USAGE = 2, MTI_EXIT_INTERRUPTED = 130 };
@@ -55,19 +76,38 @@ typedef enum mti_option {
     MTI_O_ACT,
     MTI_O_INPLACE,
     MTI_O_NORM,
+    MTI_O_NORM_KIND,
+    MTI_O_KV_HEADS,
     MTI_O_DROPOUT,
     MTI_O_ATTENTION,
     MTI_O_CAUSAL,
     MTI_O_DTYPE,
     MTI_O_OPTIMIZER,
+    MTI_O_CHECKPOINT,
+    MTI_O_OFFLOAD,
+    MTI_O_COMPRESS,
+    MTI_O_AMP,
+    MTI_O_LOSS_SCALE,
+    MTI_O_MASTER,
+    MTI_O_LORA_RANK,
+    MTI_O_QLORA,
     MTI_O_DEVICE,
     MTI_O_SEED,
     MTI_O_THREADS,
+    MTI_O_OVER,
+    MTI_O_ROW,
+    MTI_O_SVG,
     MTI_O_JSON,
     MTI_O_QUIET,
     MTI_O_HELP,
     MTI_OPTION_COUNT
 } mti_option;
+
+/* What an option that may be given several times was given. */
+typedef struct mti_words {
+    const char **at;
+    size_t n, cap;
+} mti_words;
 
 typedef struct mti_options {
     mti_verb verb;
@@ -80,11 +120,13 @@ typedef struct mti_options {
     mt_model_config config;
     int64_t batch, seq;
     mti_optimizer_choice optimizer;
+    mti_spending spending;
 
     /* What the options said, before `config` is put together. */
-    int64_t hidden, heads, layers, vocab, ffn;
+    int64_t hidden, heads, kv_heads, layers, vocab, ffn;
     mt_act act;
     mt_norm_place norm;
+    mt_norm_kind norm_kind;
     mt_attention_form attention;
     mt_dtype dtype;
     double dropout;
@@ -94,13 +136,13 @@ typedef struct mti_options {
     int64_t seed, threads; /* threads 0: the device's own choice */
     bool quiet, help;
 
-    struct {
-        const char **at;
-        size_t n, cap;
-    } data; /* files and folders, in the order given */
+    mti_words data; /* files and folders, in the order given */
     int64_t steps, warmup, accumulate, eval_every, save_every;
     double seconds, lr, min_lr, weight_decay, clip, val_fraction;
     const char *save, *resume;
+
+    mti_words over, rows; /* sweep: "act=relu,gelu", "full: --checkpoint full" */
+    const char *svg;
 
     const char *model_file, *prompt;
     int64_t tokens, top_k;
@@ -121,6 +163,11 @@ mti_verb mti_verb_find(const char *name);
  * Strings are borrowed from argv. Free with mti_options_free in any case. */
 bool mti_options_parse(mti_options *o, mti_verb verb, int argc, char **argv, bool silent);
 void mti_options_free(mti_options *o);
+/* One option after parsing, as on a command line; value NULL or "yes" sets a flag, "no" clears it.
+ * Options that say what to do with the results are refused. */
+bool mti_options_set(mti_options *o, const char *name, const char *value);
+/* Puts the model together again from the options as they are now; o->error otherwise. */
+bool mti_options_complete(mti_options *o);
 void mti_options_help(mti_verb verb, const char *name, FILE *out);
 
 /* The config that `o` asks for on top of `base`: options given override it. For resumed runs, whose

@@ -13,10 +13,10 @@ static bool write_reports(const mti_profile_data *p, const mti_options *o)
 int mti_profile(const mti_options *o)
 {
     mti_profile_data p = {.options = o, .device = mti_open_device(o)};
-    bool ok = p.device &&
-              mti_measure(&p.measured, p.device, &o->config, o->batch, o->seq, (uint64_t)o->seed,
-                          o->optimizer) &&
-              mti_formula_make(&p.formula, &o->config, o->batch, o->seq, p.measured.ledger) &&
+    mti_trial trial = mti_trial_of(o);
+    bool ok = p.device && mti_measure(&p.measured, p.device, &trial) &&
+              mti_formula_make(&p.formula, &o->config, o->batch, o->seq, &o->spending,
+                               p.measured.ledger) &&
               write_reports(&p, o);
     int status = ok ? MTI_EXIT_OK : mti_report_failure(o);
     if (ok && (p.measured.growth.residual || p.formula.unexplained)) {

@@ -19,6 +19,8 @@ bool mti_profile_print(const mti_profile_data *p, FILE *out);
 /* The object of docs/profile-json.md; NULL when memory ran out. */
 json_t *mti_profile_json(const mti_profile_data *p);
 
+json_t *mti_formula_json(const mti_formula *f); /* null where none is known */
+
 /* The table of distinct storages the tape keeps, equal ones of repeated layers folded. */
 bool mti_print_saved(const mt_ledger *ledger, FILE *out, const mti_style *style);
 /* "block  b=2 s=4096 d=1024 ...", and what it runs on, on a line of its own. */

@@ -124,8 +124,9 @@ static json_t *phase_json(const mti_phase *p)
     return j;
 }
 
-static json_t *formula_json(const mti_formula *f)
+json_t *mti_formula_json(const mti_formula *f)
 {
+    if (!f->known) return json_null();
     json_t *j = json_object(), *terms = json_array(), *residual = json_array();
     mti_json_put(j, "bytes", json_integer(f->bytes));
     mti_json_put_text(j, "text", f->text);
@@ -163,7 +164,7 @@ json_t *mti_profile_json(const mti_profile_data *p)
     mti_json_put(j, "growth", growth_json(&m->growth));
     for (int i = 0; i < m->n_phases; i++) mti_json_push(phases, phase_json(&m->phases[i]));
     mti_json_put(j, "phases", phases);
-    mti_json_put(j, "formula", formula_json(&p->formula));
+    mti_json_put(j, "formula", mti_formula_json(&p->formula));
     mti_json_put_int(flops, "forward", m->flops.forward);
     mti_json_put_int(flops, "backward", m->flops.backward);
     mti_json_put_int(flops, "recompute", m->flops.recompute);

@@ -1,0 +1,146 @@
+/* spend.c: checkpoints, offload and the like around a model's forward. */
+#include <stdlib.h>
+#include <string.h>
+#include "cli/spend.h"
+
+static bool hooks_wanted(const mti_spending *how) { return how && (how->offload || how->compress); }
+
+bool mti_spending_is_plain(const mti_spending *how)
+{
+    return !how || (!how->checkpoint && !hooks_wanted(how) && !how->amp && !how->lora_rank);
+}
+
+/* ---- making ---- */
+
+static bool make_checkpoints(mti_spender *p, mt_module *model)
+{
+    if (!p->how->checkpoint) return true;
+    p->report = mt_checkpoint_report_new();
+    if (!p->report) return false;
+    const mt_checkpoint_options options = {.report = p->report};
+    return mt_model_checkpoint_with(model, p->how->checkpoint, &options) == MT_OK;
+}
+
+static bool make_offload(mti_spender *p)
+{
+    if (!p->how->offload) return true;
+    const char *folder = getenv("TMPDIR");
+    mt_offload_options options = {.directory = p->how->offload == MTI_OFFLOAD_DISK
+                                                   ? (folder && *folder ? folder : "/tmp")
+                                                   : NULL};
+    p->offload = mt_offload_new(p->device, &options);
+    return p->offload != NULL;
+}
+
+static bool make_compress(mti_spender *p)
+{
+    if (!p->how->compress) return true;
+    p->compress = mt_compress_new(p->device, &(mt_compress_options){.rules = p->how->compress});
+    return p->compress != NULL;
+}
+
+static bool make_adapters(const mti_spending *how, mt_module *model)
+{
+    const mt_lora_options options = {.rank = how->lora_rank,
+                                     .base = how->qlora ? MT_LORA_NF4 : MT_LORA_KEEP};
+    return !how->lora_rank || mt_lora_add(model, &options, NULL) == MT_OK;
+}
+
+static bool make_scaler(mti_spender *p)
+{
+    double scale = p->how->loss_scale;
+    if (scale == 0) return true;
+    p->scaler =
+        mt_scaler_new(&(mt_scaler_options){.scale = scale > 0 ? scale : 0, .fixed = scale > 0});
+    return p->scaler != NULL;
+}
+
+bool mti_spender_make(mti_spender *p, const mti_spending *how, mt_device *device, mt_module *model)
+{
+    *p = (mti_spender){.how = how, .device = device};
+    if (!how) return true;
+    if (hooks_wanted(how)) {
+        p->asked = mt_ledger_new(device);
+        if (!p->asked) return false;
+    }
+    return make_adapters(how, model) && make_checkpoints(p, model) && make_offload(p) &&
+           make_compress(p) && make_scaler(p);
+}
+
+void mti_spender_free(mti_spender *p)
+{
+    mt_ledger_free(p->asked);
+    mt_offload_free(p->offload);
+    mt_compress_free(p->compress);
+    mt_scaler_free(p->scaler);
+    mt_checkpoint_report_free(p->report);
+    *p = (mti_spender){0};
+}
+
+/* ---- around forward: hooks are pushed outermost first ---- */
+
+static bool begin_cast(const mti_spender *p)
+{
+    return !p->how->amp || mt_autocast_begin(p->how->amp_dtype) == MT_OK;
+}
+
+static bool end_cast(mti_spender *p)
+{
+    if (!p->how->amp) return true;
+    p->spent.cast_copies = mt_autocast_cached(&p->spent.cast_bytes);
+    return mt_autocast_end() == MT_OK;
+}
+
+/* What began last ends first. */
+static bool end_hooks(mti_spender *p, int n_begun)
+{
+    bool ok = true;
+    if (n_begun > 2 && p->asked) ok = mt_ledger_end(p->asked) == MT_OK;
+    if (n_begun > 1 && p->compress) ok = mt_compress_end(p->compress) == MT_OK && ok;
+    if (n_begun > 0 && p->offload) ok = mt_offload_end(p->offload) == MT_OK && ok;
+    return ok;
+}
+
+bool mti_spender_begin(mti_spender *p)
+{
+    if (!p->how) return true;
+    if (p->report) mt_checkpoint_report_clear(p->report);
+    int n = 0;
+    bool ok = !p->offload || mt_offload_begin(p->offload) == MT_OK;
+    if (ok) n++, ok = !p->compress || mt_compress_begin(p->compress) == MT_OK;
+    if (ok) n++, ok = !p->asked || mt_ledger_begin(p->asked) == MT_OK;
+    if (ok) n++, ok = begin_cast(p);
+    if (!ok) end_hooks(p, n);
+    return ok;
+}
+
+static void count_duplicate(void *user, const mt_duplicate *pair)
+{
+    mti_spent *spent = user;
+    spent->duplicates++;
+    spent->duplicate_bytes += pair->copy_bytes;
+}
+
+bool mti_spender_end(mti_spender *p)
+{
+    if (!p->how) return true;
+    bool ok = end_cast(p);
+    ok = end_hooks(p, 3) && ok;
+    p->spent.duplicates = p->spent.duplicate_bytes = 0;
+    ok = ok && mt_visit_duplicates(p->device, count_duplicate, &p->spent) == MT_OK;
+    if (p->asked) p->spent.asked = mt_ledger_bytes(p->asked);
+    return ok;
+}
+
+bool mti_spender_tell(mti_spender *p)
+{
+    mti_spent *s = &p->spent;
+    if (p->report) {
+        s->n_segments = mt_checkpoint_report_count(p->report);
+        mt_checkpoint_report_totals(p->report, &s->between, &s->inside);
+        s->n_warnings = mt_checkpoint_lint(p->report, s->warnings, sizeof s->warnings);
+    }
+    if (p->scaler) s->scaler = mt_scaler_get(p->scaler);
+    return (!p->offload || mt_offload_get_stats(p->offload, &s->offload) == MT_OK) &&
+           (!p->compress || mt_compress_get_stats(p->compress, &s->compress) == MT_OK);
+}

@@ -1,0 +1,45 @@
+/* spend.h: the ways to spend fewer bytes that options ask for, put around a model. */
+#ifndef MTI_CLI_SPEND_H
+#define MTI_CLI_SPEND_H
+
+#include "cli/options.h"
+#include "memtape/memtape.h"
+
+/* What they did, once forward and backward are over. */
+typedef struct mti_spent {
+    size_t asked; /* bytes that the ops of forward handed over, before anything took them away */
+    /* checkpointing: inputs held, the most that one segment makes again, and what is unwise */
+    size_t n_segments, between, inside;
+    int n_warnings;
+    char warnings[1024];
+    mt_offload_stats offload;
+    mt_compress_stats compress;
+    mt_scaler_state scaler;
+    /* autocast: copies in the cache at the end of forward, and all tensors that are there twice */
+    size_t cast_copies, cast_bytes, duplicates, duplicate_bytes;
+} mti_spent;
+
+typedef struct mti_spender {
+    const mti_spending *how; /* borrowed; NULL: nothing */
+    mt_device *device;       /* borrowed */
+    mt_ledger *asked;
+    mt_checkpoint_report *report;
+    mt_offload *offload;
+    mt_compress *compress;
+    mt_scaler *scaler;
+    mti_spent spent;
+} mti_spender;
+
+/* Free in any case. */
+bool mti_spender_make(mti_spender *p, const mti_spending *how, mt_device *device, mt_module *model);
+void mti_spender_free(mti_spender *p);
+/* Around each forward; end also after a failure, once begin went well. */
+bool mti_spender_begin(mti_spender *p);
+bool mti_spender_end(mti_spender *p);
+/* After a backward: completes p->spent. */
+bool mti_spender_tell(mti_spender *p);
+
+/* Whether what the tape keeps is still what the ops save: no hook took it away or changed it. */
+bool mti_spending_is_plain(const mti_spending *how);
+
+#endif

@@ -1,0 +1,172 @@
+/* sweep_report.c: a sweep as a table, as JSON and as a picture. */
+#include <math.h>
+#include <string.h>
+#include "cli/profile.h"
+#include "cli/sweep.h"
+#include "report/svg.h"
+
+/* ---- the table ---- */
+
+static const char *gradient_text(char *buf, size_t size, const mti_sweep_result *r, bool first)
+{
+    if (!r->has_data || r->off.compared == 0)
+        snprintf(buf, size, "-");
+    else if (first)
+        snprintf(buf, size, "0");
+    else if (r->off.same_bits)
+        snprintf(buf, size, "0 (same bits)");
+    else if (isfinite(r->off.relative))
+        snprintf(buf, size, "%.2g", r->off.relative);
+    else
+        snprintf(buf, size, "not finite");
+    return buf;
+}
+
+static void result_cells(mti_table *t, const mti_sweep_result *r, const mti_sweep_result *first,
+                         bool losses)
+{
+    char text[40];
+    mti_table_cell(t, "%s", r->row->label);
+    mti_table_bytes(t, (int64_t)r->saved);
+    mti_table_cell(t, "%s", r->formula.known ? r->formula.text : "no formula");
+    mti_table_bytes(t, (int64_t)r->peak);
+    mti_table_bytes(t, (int64_t)r->reserved);
+    mti_table_cell(t, "%.2f", r->step_s * 1e3);
+    mti_table_cell(t, "%s", gradient_text(text, sizeof text, r, r == first));
+    if (losses && isnan(r->loss))
+        mti_table_cell(t, "-");
+    else if (losses)
+        mti_table_cell(t, r == first ? "%.6f" : "%+.2g",
+                       r == first ? r->loss : r->loss - first->loss);
+}
+
+static bool print_table(const mti_sweep_result *results, size_t n, FILE *out,
+                        const mti_style *style)
+{
+    static const char *const headings[] = {"row",      "saved bytes", "formula",          "peak",
+                                           "reserved", "ms a step",   "gradients off by", "loss"};
+    bool losses = false;
+    for (size_t i = 0; i < n; i++) losses = losses || !isnan(results[i].loss);
+    mti_table *t = mti_table_new(losses ? "erlrrrrr" : "erlrrrr", headings);
+    for (size_t i = 0; i < n; i++) result_cells(t, &results[i], &results[0], losses);
+    mt_status status = mti_table_print(t, out, style);
+    mti_table_free(t);
+    return status == MT_OK;
+}
+
+/* saved = formula + what it leaves out, by name, row by row */
+static bool print_sums(const mti_sweep_result *results, size_t n, FILE *out, const mti_style *style)
+{
+    mti_table *t =
+        mti_table_new("errl", (const char *const[]){"row", "saved bytes", "", "made of"});
+    for (size_t i = 0; i < n; i++) {
+        const mti_formula *f = &results[i].formula;
+        if (!f->known) continue;
+        mti_table_cell(t, "%s", results[i].row->label);
+        mti_table_bytes(t, (int64_t)results[i].saved);
+        mti_table_bytes(t, f->bytes);
+        if (f->n_groups)
+            mti_table_cell(t, "= %s, N = %lld", f->text, (long long)f->n_groups);
+        else
+            mti_table_cell(t, "= %s", f->text);
+        for (int k = 0; k < f->n_residual; k++) {
+            mti_table_skip(t, 2);
+            mti_table_bytes(t, f->residual[k].bytes);
+            mti_table_cell(t, "%s", f->residual[k].text);
+        }
+    }
+    mti_heading(out, style, "Saved bytes, formula and what it leaves out");
+    mt_status status = mti_table_print(t, out, style);
+    mti_table_free(t);
+    return status == MT_OK;
+}
+
+bool mti_sweep_print(const mti_sweep_result *results, size_t n, const mti_options *o)
+{
+    mti_style style = mti_style_of(stdout);
+    if (style.width < 124 && !style.live) style.width = 124;
+    if (!print_table(results, n, stdout, &style)) return false;
+    if (o->quiet) return true;
+    if (!print_sums(results, n, stdout, &style)) return false;
+    fputs("\n", stdout);
+    mti_print_wrapped(stdout, 0, style.width,
+                      "Bytes are measured: saved are those that the tape keeps on the device after "
+                      "forward, peak and reserved the allocator's over the whole step. The time is "
+                      "the median of a few steps. Gradients are compared with the first row's: bit "
+                      "by bit, and else as |g' - g| / |g|.");
+    return true;
+}
+
+/* ---- JSON ---- */
+
+static json_t *number(double value) { return isfinite(value) ? json_real(value) : json_null(); }
+
+static json_t *gradients_json(const mti_sweep_result *r)
+{
+    if (!r->has_data) return json_null();
+    json_t *j = json_object();
+    mti_json_put_int(j, "compared", r->off.compared);
+    mti_json_put_int(j, "alone", r->off.alone);
+    mti_json_put(j, "same_bits", json_boolean(r->off.same_bits));
+    mti_json_put(j, "relative", r->off.compared ? number(r->off.relative) : json_null());
+    return j;
+}
+
+static json_t *result_json(const mti_sweep_result *r)
+{
+    json_t *j = json_object();
+    mti_json_put_text(j, "row", r->row->label);
+    mti_json_put_int(j, "saved", r->saved);
+    mti_json_put_int(j, "asked", r->asked);
+    mti_json_put_int(j, "peak", r->peak);
+    mti_json_put_int(j, "reserved", r->reserved);
+    mti_json_put(j, "step_seconds", number(r->step_s));
+    mti_json_put(j, "loss", number(r->loss));
+    mti_json_put(j, "gradients", gradients_json(r));
+    mti_json_put_int(j, "recompute_flops", r->flops.recompute);
+    mti_json_put(j, "formula", mti_formula_json(&r->formula));
+    return j;
+}
+
+bool mti_sweep_write_json(const mti_sweep_result *results, size_t n, const mti_options *o)
+{
+    json_t *j = json_object(), *rows = json_array();
+    mti_json_put_text(j, "schema", "memtape.sweep/1");
+    for (size_t i = 0; i < n; i++) mti_json_push(rows, result_json(&results[i]));
+    mti_json_put(j, "rows", rows);
+    return mti_json_write(j, o->json) == MT_OK;
+}
+
+/* ---- the picture ---- */
+
+bool mti_sweep_draw(const mti_sweep_result *results, size_t n, const mti_options *o)
+{
+    mti_svg_row *rows = mti_calloc(n, sizeof *rows);
+    char(*notes)[64] = mti_calloc(n, sizeof *notes);
+    char title[128], gradients[40];
+    bool ok = rows && notes;
+    for (size_t i = 0; ok && i < n; i++) {
+        const mti_sweep_result *r = &results[i];
+        snprintf(notes[i], sizeof *notes, "%.1f ms, gradients %s", r->step_s * 1e3,
+                 i == 0 ? "of the first row"
+                        : gradient_text(gradients, sizeof gradients, r, false));
+        rows[i] = (mti_svg_row){
+            .label = r->row->label, .note = notes[i], .value = {(double)r->saved, (double)r->peak}};
+    }
+    const mti_options *first = &results[0].row->options;
+    snprintf(title, sizeof title, "%s: b=%lld s=%lld d=%lld, %s", o->model, (long long)first->batch,
+             (long long)first->seq, (long long)first->config.hidden,
+             mt_dtype_name(first->config.dtype));
+    ok = ok && mti_svg_write(&(mti_svg_bars){.title = title,
+                                             .subtitle = "measured on one training step; notes: "
+                                                         "median time of a step, difference from "
+                                                         "the first row's gradients",
+                                             .n_series = 2,
+                                             .series = {"saved for backward", "peak"},
+                                             .n_rows = n,
+                                             .rows = rows},
+                             o->svg) == MT_OK;
+    mti_free(rows);
+    mti_free(notes);
+    return ok;
+}
