@@ -43,12 +43,14 @@ SIGNATURES = {  # name: (result, arguments); tensors, modules and ledgers are po
     "math_attention": (P, P, P, P, REAL, BOOL, REAL),
     "model_config_from_json": (I, TEXT, P), "model_new": (P, P, P), "module_free": (None, P),
     "module_params": (I, P, P, P), "forward": (P, P, P),
+    "autocast_begin": (I, I), "autocast_end": (I,),
 }
 
 
 class OpInfo(ctypes.Structure):
     _fields_ = [("name", TEXT), ("n_inputs", I), ("inputs", TEXT * 4), ("output", TEXT),
-                ("auxiliaries", TEXT * 3), ("formula", TEXT), ("why", TEXT)]
+                ("auxiliaries", TEXT * 3), ("formula", TEXT), ("why", TEXT),
+                ("autocast", TEXT)]
 
 
 class BackwardOptions(ctypes.Structure):
