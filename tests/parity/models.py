@@ -21,6 +21,7 @@ class ModelCase:
     b: int
     s: int
     dtypes: tuple = (torch.float64, torch.float32, torch.bfloat16)
+    types: bool = False  # bert: with token types
 
 
 def model_cases():
@@ -42,6 +43,27 @@ def model_cases():
     yield ModelCase("gpt of 4 layers, untied, gelu_tanh, no bias",
                     gpt | {"untied": True, "act": "gelu_tanh", "no_bias": True}, 2, 5)
     yield ModelCase("gpt of 4 layers, post-norm", gpt | {"norm": "post"}, 2, 9)
+    for form in ("math", "flash"):
+        yield ModelCase(f"gpt of 4 layers, {form}, grouped heads",
+                        gpt | {"attention": form, "kv_heads": 2}, 2, 9)
+    yield ModelCase("block, multi-query, wide heads, rms norm",
+                    {"kind": "block", "hidden": 12, "heads": 3, "kv_heads": 1, "head_dim": 6,
+                     "act": "silu", "norm_kind": "rmsnorm", "attention": "flash"}, 2, 7)
+    for form in ("math", "flash"):
+        yield ModelCase(f"llama's block, {form}",
+                        {"kind": "block", "hidden": 16, "heads": 4, "kv_heads": 2, "ffn": 24,
+                         "norm_kind": "rmsnorm", "mlp": "swiglu", "rope_theta": 10000,
+                         "no_bias": True, "causal": True, "attention": form}, 2, 7)
+    llama = {"kind": "llama", "hidden": 24, "heads": 4, "layers": 4, "vocab": 31, "context": 9,
+             "ffn": 40, "attention": "flash"}
+    yield ModelCase("llama of 4 layers", llama, 2, 9)
+    yield ModelCase("llama of 4 layers, math, grouped heads",
+                    llama | {"kv_heads": 2, "attention": "math", "rope_theta": 500}, 3, 7)
+    bert = {"kind": "bert", "hidden": 24, "heads": 4, "layers": 4, "vocab": 31, "context": 9,
+            "act": "gelu"}
+    yield ModelCase("bert of 4 layers, flash", bert | {"attention": "flash"}, 2, 9)
+    yield ModelCase("bert of 4 layers, math, with token types",
+                    bert | {"attention": "math", "token_types": 3}, 3, 7, types=True)
 
 
 # ---- the models in PyTorch: p is the dict of parameters ----
@@ -50,72 +72,172 @@ def linear(p, path, x):
     return F.linear(x, p[path + ".weight"], p.get(path + ".bias"))
 
 
-def norm(p, path, x):
+def norm(c, p, path, x):
     w = p[path + ".weight"]
-    return F.layer_norm(x, w.shape, w, p.get(path + ".bias"))
+    if c.get("norm_kind") == "rmsnorm":
+        return F.rms_norm(x, w.shape, w, c["norm_eps"])
+    return F.layer_norm(x, w.shape, w, p.get(path + ".bias"), c["norm_eps"])
 
 
 def mlp(c, p, at, x):
+    if c.get("mlp") == "swiglu":
+        gated = F.silu(linear(p, at + "gate", x)) * linear(p, at + "up", x)
+        return linear(p, at + "down", gated)
     return linear(p, at + "proj", ACTS[c["act"]](linear(p, at + "fc", x)))
 
 
-def attention(c, p, at, x, mask):
-    b, s, d = x.shape
-    a = c["heads"]
-    q, k, v = (t.view(b, s, a, d // a).transpose(1, 2)
-               for t in linear(p, at + "qkv", x).split(d, 2))
-    if c["attention"] == "flash":
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=mask is not None)
+@dataclass
+class Around:
+    """What all layers share: the causal mask and the tables of rotary positions."""
+
+    mask: torch.Tensor = None
+    cosine: torch.Tensor = None
+    sine: torch.Tensor = None
+
+
+def around(c, x, dtype):
+    s, result = x.shape[-1 if c["kind"] in WHOLE else 1], Around()
+    if c["causal"]:
+        result.mask = torch.ones(s, s, dtype=torch.bool).triu(1)
+    if c["rope_theta"]:
+        d = c["head_dim"]
+        frequency = c["rope_theta"] ** (-torch.arange(0, d, 2, dtype=torch.float64) / d)
+        angles = torch.outer(torch.arange(s, dtype=torch.float64), frequency)
+        angles = torch.cat((angles, angles), -1)
+        result.cosine, result.sine = torch.cos(angles).to(dtype), torch.sin(angles).to(dtype)
+    return result
+
+
+def rotated(x, a):
+    low, high = x.chunk(2, -1)
+    return x * a.cosine + torch.cat((-high, low), -1) * a.sine
+
+
+def split_heads(c, p, at, x, a):
+    """q [b,a,s,h], k and v [b,k,s,h]"""
+    widths = [c["heads"] * c["head_dim"]] + 2 * [c["kv_heads"] * c["head_dim"]]
+    if a.cosine is None:
+        parts = linear(p, at + "qkv", x).split(widths, 2)
     else:
-        scores = q @ k.transpose(-2, -1) * (d // a) ** -0.5
-        if mask is not None:
-            scores = scores.masked_fill(mask, float("-inf"))
+        parts = [linear(p, at + name, x) for name in "qkv"]
+    q, k, v = (t.unflatten(2, (-1, c["head_dim"])).transpose(1, 2) for t in parts)
+    return (q, k, v) if a.cosine is None else (rotated(q, a), rotated(k, a), v)
+
+
+def attention(c, p, at, x, a):
+    q, k, v = split_heads(c, p, at, x, a)
+    grouped = c["heads"] != c["kv_heads"]
+    if c["attention"] == "flash":
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=a.mask is not None,
+                                           enable_gqa=grouped)
+    else:
+        if grouped:
+            q = q.unflatten(1, (c["kv_heads"], -1))
+            k, v = k.unsqueeze(2), v.unsqueeze(2)
+        scores = q @ k.transpose(-2, -1) * c["head_dim"] ** -0.5
+        if a.mask is not None:
+            scores = scores.masked_fill(a.mask, float("-inf"))
         y = torch.softmax(scores, -1) @ v
-    return linear(p, at + "proj", y.transpose(1, 2).reshape(b, s, d))
+        if grouped:
+            y = y.flatten(1, 2)
+    return linear(p, at + "proj", y.transpose(1, 2).flatten(2))
 
 
-def block(c, p, at, x, mask):
-    if c.get("norm", "pre") == "pre":
-        h = x + attention(c, p, at + "attn.", norm(p, at + "ln_1", x), mask)
-        return h + mlp(c, p, at + "mlp.", norm(p, at + "ln_2", h))
-    h = norm(p, at + "ln_1", x + attention(c, p, at + "attn.", x, mask))
-    return norm(p, at + "ln_2", h + mlp(c, p, at + "mlp.", h))
+def block(c, p, at, x, a):
+    if c["norm"] == "pre":
+        h = x + attention(c, p, at + "attn.", norm(c, p, at + "ln_1", x), a)
+        return h + mlp(c, p, at + "mlp.", norm(c, p, at + "ln_2", h))
+    h = norm(c, p, at + "ln_1", x + attention(c, p, at + "attn.", x, a))
+    return norm(c, p, at + "ln_2", h + mlp(c, p, at + "mlp.", h))
 
 
-def gpt(c, p, tokens, mask):
-    h = F.embedding(tokens, p["wte.weight"]) + p["wpe.weight"][:tokens.shape[1]]
+def layers(c, p, h, a):
     for i in range(c["layers"]):
-        h = block(c, p, f"h.{i}.", h, mask)
+        h = block(c, p, f"h.{i}.", h, a)
+    return h
+
+
+def gpt(c, p, tokens, a):
+    h = layers(c, p, F.embedding(tokens, p["wte.weight"]) + p["wpe.weight"][:tokens.shape[1]], a)
     if "ln_f.weight" in p:
-        h = norm(p, "ln_f", h)
+        h = norm(c, p, "ln_f", h)
     return F.linear(h, p.get("lm_head.weight", p["wte.weight"]))
 
 
+def llama(c, p, tokens, a):
+    h = layers(c, p, F.embedding(tokens, p["wte.weight"]), a)
+    return F.linear(norm(c, p, "ln_f", h), p["lm_head.weight"])
+
+
+def bert(c, p, tokens, a):
+    tokens, types = tokens if tokens.dim() == 3 else (tokens, None)
+    table = p["tte.weight"]
+    h = F.embedding(tokens, p["wte.weight"])
+    h = h + (table[:1] if types is None else F.embedding(types, table))
+    h = h + p["wpe.weight"][:tokens.shape[1]]
+    h = layers(c, p, norm(c, p, "ln", h), a)
+    h = norm(c, p, "head.ln", ACTS[c["act"]](linear(p, "head.dense", h)))
+    return F.linear(h, p["wte.weight"], p["head.bias"])
+
+
+WHOLE = {"gpt": gpt, "llama": llama, "bert": bert}
+
+
 def their_forward(c, p, x):
-    causal = c.get("causal") or c["kind"] == "gpt"
-    s = x.shape[1]
-    mask = torch.ones(s, s, dtype=torch.bool).triu(1) if causal else None
-    if c["kind"] == "mlp":
-        return mlp(c, p, "", x)
-    return block(c, p, "", x, mask) if c["kind"] == "block" else gpt(c, p, x, mask)
+    a = around(c, x, next(iter(p.values())).dtype)
+    if c["kind"] in WHOLE:
+        return WHOLE[c["kind"]](c, p, x, a)
+    return mlp(c, p, "", x) if c["kind"] == "mlp" else block(c, p, "", x, a)
+
+
+def resolved(config):
+    """The config with what zero stands for and what its kind always has (nn.h)."""
+    kind = config["kind"]
+    always = {"gpt": {"causal": True}, "bert": {"norm": "post"},
+              "llama": {"causal": True, "norm_kind": "rmsnorm", "mlp": "swiglu", "no_bias": True}}
+    c = {"layers": 1, "heads": 1, "norm": "pre", "norm_kind": "layernorm", "mlp": "plain",
+         "causal": False, "attention": "flash", "act": "relu",
+         "rope_theta": 10000 if kind == "llama" else 0,
+         "norm_eps": {"bert": 1e-12, "llama": 1e-6}.get(kind, 1e-5)} | config
+    c |= always.get(kind, {})
+    return {"kv_heads": c["heads"], "head_dim": c["hidden"] // c["heads"]} | c
 
 
 # ---- what PyTorch keeps otherwise ----
 
-def differences(case, c):
-    tokens = case.b * case.s
-    layers = c.get("layers", 1)
-    if c["kind"] == "mlp":
-        return []
-    n_norms = 2 * layers + (c["kind"] == "gpt" and c.get("norm", "pre") == "pre")
-    applied = [("norm statistics", {"r": tokens})] * n_norms
+def norm_differences(case, c, n_norms):
+    rows, n = case.b * case.s, c["hidden"]
+    if c["norm_kind"] == "layernorm":
+        return [("norm statistics", {"r": rows})] * n_norms
+    return [("rms norm, normalised", {"r": rows, "n": n}),
+            ("rms norm, narrow", {"r": rows, "n": n, "m": rows * n})] * n_norms
+
+
+def attention_differences(case, c):
+    tokens, layers = case.b * case.s, c["layers"]
+    applied = []
     if c["attention"] == "flash":
         applied += [("flash generator", {})] * layers
-    elif c.get("causal") or c["kind"] == "gpt":
+    elif c["causal"]:
         applied += [("causal mask", {"s": case.s, "t": case.s})]  # one mask for all layers
-    if c["kind"] == "gpt":
-        applied += [("loss weight", {})]
+    if c["attention"] == "math" and c["heads"] != c["kv_heads"]:
+        kept = {"n": tokens * c["kv_heads"] * c["head_dim"], "m": c["heads"] // c["kv_heads"]}
+        applied += [("broadcast copies", kept)] * (2 * layers)
+    if c["rope_theta"]:
+        applied += [("rope tables", {"s": case.s, "d": c["head_dim"]})]  # the same for all layers
     return applied
+
+
+def differences(case, c):
+    whole, layers = c["kind"] in WHOLE, c["layers"]
+    applied = []
+    if c["mlp"] == "swiglu":
+        applied += [("swiglu", {"n": case.b * case.s * c["ffn"]})] * layers
+    if c["kind"] == "mlp":
+        return applied
+    ends = {"gpt": c["norm"] == "pre", "llama": 1, "bert": 2}.get(c["kind"], 0)
+    applied += norm_differences(case, c, 2 * layers + ends) + attention_differences(case, c)
+    return applied + [("loss weight", {})] * whole
 
 
 # ---- one model ----
@@ -144,7 +266,7 @@ def give_weights(library, model, dtype):
 
 def their_run(case, parameters, x, target):
     """(result, saved bytes), after the backward."""
-    c = case.config
+    c = resolved(case.config)
     with SavedTensors(parameters.values()) as saved:
         result = their_forward(c, parameters, x)
         if target is not None:
@@ -165,12 +287,18 @@ def our_run(library, model, x, target):
 
 
 def draw_inputs(case, dtype):
-    """(x, target), the target for a GPT only."""
+    """(x, target), the target for whole models only: bert's loss is over some of the tokens."""
     c = case.config
     generator = torch.Generator().manual_seed(31)
-    if c["kind"] == "gpt":
-        return (torch.randint(c["vocab"], (case.b, case.s), generator=generator),
-                torch.randint(c["vocab"], (case.b, case.s), generator=generator))
+    if c["kind"] in WHOLE:
+        x, target = (torch.randint(c["vocab"], (case.b, case.s), generator=generator)
+                     for _ in range(2))
+        if c["kind"] == "bert":
+            target[torch.rand(target.shape, generator=generator) < 0.7] = -100
+        if case.types:
+            types = torch.randint(c["token_types"], x.shape, generator=generator)
+            x = torch.stack((x, types))
+        return x, target
     x = torch.randn(case.b, case.s, c["hidden"], generator=generator, dtype=torch.float64)
     return x.to(dtype).requires_grad_(), None
 
@@ -201,7 +329,7 @@ def model_faults(library, case, dtype):
     fault = far(ours, theirs, tolerance, exact)
     if fault:
         yield f"values: {fault}"
-    n_expected = n_theirs + total(differences(case, c), dtype.itemsize)
+    n_expected = n_theirs + total(differences(case, resolved(c)), dtype.itemsize)
     if n_ours != n_expected:
         yield f"saved bytes: {n_ours}, not {n_expected} (PyTorch {n_theirs})"
     if target is None:
