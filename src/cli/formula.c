@@ -219,7 +219,9 @@ static void add_ends(builder *b)
     if (bert) add(b, BSH, FLOATS, "input of the embeddings' norm");
     if (b->c->dropout > 0) add(b, BSH, MASK, "mask of the dropout on the embeddings");
     if (bert) add(b, BSH, FLOATS, "input of the head's first product");
-    if (bert && !act_keeps_output(b->c)) add(b, BSH, FLOATS, "input of the head's activation");
+    /* Never in place there, so a leaky ReLU keeps its input. */
+    if (bert && (!act_keeps_output(b->c) || b->c->act == MT_ACT_LEAKY_RELU))
+        add(b, BSH, FLOATS, "input of the head's activation");
     if (bert) add(b, BSH, FLOATS, "input of the head's norm");
     if (b->c->norm == MT_NORM_PRE) add(b, BSH, FLOATS, "input of the last norm");
     add(b, BSH, FLOATS, "input of the head");
