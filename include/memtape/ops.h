@@ -148,7 +148,7 @@ MT_API mt_tensor *mt_dropout_mask(mt_device *device, int rank, const int64_t *sh
  * largest difference from the mean in its block of 256.
  * A block with an infinity or a NaN comes back as NaN throughout, with double_scales the whole
  * tensor does: what has gone wrong stays visible. f64 passes through f32. The same bits on every
- * device, at every number of threads. */
+ * device (but for those of a NaN), at every number of threads. */
 typedef enum mt_quant_format { MT_QUANT_INT8, MT_QUANT_NF4 } mt_quant_format;
 typedef struct mt_quant {
     mt_quant_format format;
