@@ -23,12 +23,14 @@ UNARY(sigmoid)
 UNARY(exp)
 UNARY(log)
 UNARY(sqrt)
+BINARY(swiglu)
 UNARY(log_softmax)
 UNARY(sum_all)
 UNARY(mean_all)
 UNARY(clone)
 
 static mt_tensor *affine(mt_tensor **in, int64_t n) { return (void)n, mt_affine(in[0], 1.5, 0.5); }
+static mt_tensor *pow_(mt_tensor **in, int64_t n) { return (void)n, mt_pow(in[0], 3); }
 static mt_tensor *leaky_relu(mt_tensor **in, int64_t n)
 {
     return (void)n, mt_leaky_relu(in[0], 0.2);
@@ -58,6 +60,20 @@ static mt_tensor *softmax(mt_tensor **in, int64_t n) { return (void)n, mt_softma
 static mt_tensor *layer_norm(mt_tensor **in, int64_t n)
 {
     return (void)n, mt_layer_norm(in[0], in[1], in[2], 1e-5);
+}
+static mt_tensor *rms_norm(mt_tensor **in, int64_t n)
+{
+    return (void)n, mt_rms_norm(in[0], in[1], 1e-5);
+}
+static mt_tensor *rope(mt_tensor **in, int64_t n) { return (void)n, mt_rope(in[0], 0, 10000); }
+static mt_tensor *max_(mt_tensor **in, int64_t n)
+{
+    return (void)n, mt_max(in[0], 1, (int[]){-1}, false);
+}
+static mt_tensor *where(mt_tensor **in, int64_t n)
+{
+    MT_AUTO mt_tensor *mask = mt_cast(in[0], MT_BOOL);
+    return (void)n, mt_where(mask, in[1], in[2]);
 }
 static mt_tensor *dropout(mt_tensor **in, int64_t n) { return (void)n, mt_dropout(in[0], 0.1); }
 static mt_tensor *cross_entropy(mt_tensor **in, int64_t n)
@@ -146,12 +162,18 @@ bench_fn *bench_find_function(const char *name)
         {"exp", exp_},
         {"log", log_},
         {"sqrt", sqrt_},
+        {"pow", pow_},
+        {"swiglu", swiglu_},
+        {"where", where},
         {"cast", cast},
         {"matmul", matmul_},
         {"linear", linear},
         {"softmax", softmax},
         {"log_softmax", log_softmax_},
         {"layer_norm", layer_norm},
+        {"rms_norm", rms_norm},
+        {"rope", rope},
+        {"max", max_},
         {"dropout", dropout},
         {"embedding", embedding_},
         {"cross_entropy", cross_entropy},

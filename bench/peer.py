@@ -121,6 +121,26 @@ def causal_softmax(x):
 
 causal_softmax.masks = {}
 
+def rope_tables(s, d):
+    """Made once, as models do."""
+    if (s, d) not in rope_tables.made:
+        frequency = 10000.0 ** (-torch.arange(0, d, 2, dtype=torch.float64) / d)
+        angles = torch.outer(torch.arange(s, dtype=torch.float64), frequency)
+        rope_tables.made[s, d] = [f(torch.cat((angles, angles), -1)).float()
+                                  for f in (torch.cos, torch.sin)]
+    return rope_tables.made[s, d]
+
+
+rope_tables.made = {}
+
+
+def rope(x):
+    """As in Hugging Face's LLaMA."""
+    cosine, sine = rope_tables(*x.shape[-2:])
+    low, high = x.chunk(2, -1)
+    return x * cosine + torch.cat((-high, low), -1) * sine
+
+
 FUNCTIONS = {
     "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div,
     "affine": lambda x: x * 1.5 + 0.5,
@@ -129,7 +149,11 @@ FUNCTIONS = {
     "leaky_relu_inplace": lambda x: F.leaky_relu_(x * 2, 0.2),
     "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "silu": F.silu,
     "tanh": torch.tanh, "sigmoid": torch.sigmoid, "exp": torch.exp, "log": torch.log,
-    "sqrt": torch.sqrt, "cast": lambda x: x.to(torch.bfloat16),
+    "sqrt": torch.sqrt, "pow": lambda x: x.pow(3),
+    "swiglu": lambda gate, up: F.silu(gate) * up,
+    "where": lambda mask, a, b: torch.where(mask.bool(), a, b),
+    "rms_norm": lambda x, w: F.rms_norm(x, w.shape, w, 1e-5), "rope": rope,
+    "max": lambda x: x.max(-1)[0], "cast": lambda x: x.to(torch.bfloat16),
     "matmul": torch.matmul, "linear": F.linear,
     "softmax": causal_softmax, "log_softmax": lambda x: F.log_softmax(x, -1),
     "layer_norm": lambda x, w, b: F.layer_norm(x, w.shape, w, b),

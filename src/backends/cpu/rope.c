@@ -2,9 +2,10 @@
  */
 #include "backends/cpu/rows.h"
 
-#define MAX_PAIRS     256  /* of a row at a time */
-#define TABLE         2048 /* angles at a time: a few KiB, which stay in the first cache */
-#define MIN_POSITIONS 16   /* of a chunk: the frequencies are computed for each chunk */
+#define MAX_PAIRS   256   /* of a row at a time */
+#define TABLE_BYTES 16384 /* of cosines, and of sines: they stay in a cache */
+/* Of a chunk: memory is read in runs of so many rows, and the frequencies are computed once. */
+#define MIN_POSITIONS 64
 
 typedef struct rope_job {
     const mti_view *x, *y; /* [b,a,s,d] */
