@@ -349,6 +349,66 @@ static void autocast_dequantizes_into_its_dtype(void **state)
     mt_module_free(m);
 }
 
+/* ---- with what else saves memory ---- */
+
+/* Gradients of all adapters of a GPT over NF4, end to end, and what the tape kept. */
+static size_t train_gpt(const char *preset, bool autocast, mt_tensor *grads[32], size_t *n_grads)
+{
+    mt_model_config c = {.kind = MT_MODEL_GPT,
+                         .hidden = 64,
+                         .heads = 2,
+                         .layers = 2,
+                         .vocab = 9,
+                         .context = 8,
+                         .act = MT_ACT_GELU,
+                         .dropout = 0.1};
+    mt_seed(device, 31);
+    mt_module *gpt = mt_model_new(device, &c);
+    assert_non_null(gpt);
+    mtt_ok(
+        mt_lora_add(gpt, &(mt_lora_options){.rank = R, .dropout = 0.1, .base = MT_LORA_NF4}, NULL));
+    mtt_ok(mt_model_checkpoint(gpt, preset));
+    MT_AUTO mt_tensor *x = mtt_made(mt_zeros(device, MT_I64, MT_SHAPE(2, 8)));
+    mt_ledger *ledger = mt_ledger_new(device);
+    mtt_ok(mt_ledger_begin(ledger));
+    if (autocast) mtt_ok(mt_autocast_begin(MT_BF16));
+    MT_AUTO mt_tensor *y = mtt_made(mt_forward(gpt, x));
+    mt_set(&y, mt_cross_entropy(y, x, -100));
+    if (autocast) mtt_ok(mt_autocast_end());
+    mtt_ok(mt_ledger_end(ledger));
+    size_t kept_bytes = mt_ledger_bytes(ledger);
+    mt_ledger_free(ledger);
+    mtt_ok(mt_backward(mtt_made(y)));
+    const mt_named_tensor *list;
+    size_t n;
+    mtt_ok(mt_module_params(gpt, &list, &n));
+    for (size_t i = *n_grads = 0; i < n; i++)
+        if (mt_requires_grad(list[i].tensor))
+            grads[(*n_grads)++] = mt_retain(mtt_made(mt_grad(list[i].tensor)));
+    mt_module_free(gpt);
+    return kept_bytes;
+}
+
+static void checkpoints_autocast_and_nf4_go_together_bit_for_bit(void **state)
+{
+    (void)state;
+    const char *presets[] = {"full", "selective"};
+    for (int autocast = 0; autocast < 2; autocast++) {
+        mt_tensor *plain[32], *again[32];
+        size_t n, m, bytes = train_gpt("none", autocast, plain, &n);
+        assert_int_equal(n, 2 * 8);
+        for (int p = 0; p < 2; p++) {
+            assert_true(train_gpt(presets[p], autocast, again, &m) < bytes);
+            assert_int_equal(m, n);
+            for (size_t i = 0; i < m; i++) {
+                assert_true(mtt_same_bits(plain[i], again[i]));
+                mt_release(again[i]);
+            }
+        }
+        for (size_t i = 0; i < n; i++) mt_release(plain[i]);
+    }
+}
+
 /* ---- merging ---- */
 
 static double largest_difference(mt_tensor *a, mt_tensor *b)
@@ -570,6 +630,7 @@ int main(void)
         cmocka_unit_test(an_nf4_linear_is_a_linear_of_dequantized_weights),
         cmocka_unit_test(codes_changed_before_backward_are_noticed),
         cmocka_unit_test(autocast_dequantizes_into_its_dtype),
+        cmocka_unit_test(checkpoints_autocast_and_nf4_go_together_bit_for_bit),
         cmocka_unit_test(a_merged_model_computes_what_the_adapters_did),
         cmocka_unit_test(a_bf16_weight_is_merged_with_one_rounding),
         cmocka_unit_test(adapters_go_to_a_file_and_back),
