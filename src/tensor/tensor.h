@@ -16,7 +16,7 @@ struct mt_device {
     mti_pool *pool;
     mti_backend host_memory; /* alloc and free of host memory for copies, so that ... */
     mti_pool *host;          /* ... a pool can cache it (page-locking is slow); NULL without data */
-    pthread_mutex_t lock; /* of the generator and the workspaces */
+    pthread_mutex_t lock;    /* of the generator and the workspaces */
     uint64_t seed, offset;
     size_t gemm_workspace;   /* what a pass takes at its first matrix product; 0: nothing */
     mti_block *workspace[2]; /* of forward and backward, once taken */
