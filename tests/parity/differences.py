@@ -135,7 +135,9 @@ def document():
     lines += [
         "",
         "Not compared: attention dropout inside the fused kernel, which PyTorch lacks on the CPU, "
-        "and random numbers: where a mask is drawn, memtape's mask is given to PyTorch.",
+        "and random numbers: where a mask is drawn, memtape's mask is given to PyTorch. A checkpoint "
+        "keeps the same bytes in both (`tests/parity/checkpoint.py`); the generator's state, two "
+        "integers beside PyTorch's 5056 bytes, is in host memory and not counted.",
         "",
     ]
     return "\n".join(lines)

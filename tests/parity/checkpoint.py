@@ -1,0 +1,203 @@
+#!/usr/bin/env python3
+"""checkpoint.py LIBMEMTAPE: checkpointed blocks beside torch.utils.checkpoint (use_reentrant=False).
+
+The same block, checkpointed in the same places, keeps the same bytes after forward: checkpoint's
+inputs and what is saved outside of it, as PyTorch's hooks see them, and what a selective policy
+caches. Values and gradients are compared too. Exit status 77 where PyTorch is not installed."""
+
+import ctypes
+import sys
+
+try:
+    import numpy  # noqa: F401
+    import torch
+    import torch.nn.functional as F
+    from torch.utils.checkpoint import (CheckpointPolicy, checkpoint,
+                                        create_selective_checkpoint_contexts)
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
+
+import memtape
+from differences import total
+from harness import MODEL_TOLERANCE, SavedTensors, Tally, far, weights_like
+from models import give_weights
+
+B, S, H, A = 2, 7, 12, 3
+MUST_SAVE = 3  # mt_policy
+aten = torch.ops.aten
+PRODUCTS = (aten.mm.default, aten.addmm.default, aten.bmm.default)
+FLASH = (aten._scaled_dot_product_flash_attention_for_cpu.default,)
+
+# (note, preset, ops that a policy keeps here, ops that it keeps there)
+WAYS = [
+    ("full", "full", (), ()),
+    ("attention alone", "selective", (), ()),
+    ("products kept", "full", ("linear", "matmul"), PRODUCTS),
+    ("fused attention kept", "full", ("flash_attention",), FLASH),
+    ("products and fused attention kept", "full", ("linear", "matmul", "flash_attention"),
+     PRODUCTS + FLASH),
+]
+
+
+# ---- there ----
+
+class Theirs:
+    def __init__(self, parameters, form, preset, kept):
+        self.p, self.form, self.preset, self.kept, self.caches = parameters, form, preset, kept, []
+
+    def contexts(self):
+        def policy(context, op, *args, **kwargs):
+            return (CheckpointPolicy.MUST_SAVE if op in self.kept
+                    else CheckpointPolicy.PREFER_RECOMPUTE)
+        caching, cached = create_selective_checkpoint_contexts(policy)
+        self.caches.append(caching.storage)
+        return caching, cached
+
+    def checkpointed(self, fn, x):
+        extra = {"context_fn": self.contexts} if self.kept else {}
+        return checkpoint(fn, x, use_reentrant=False, **extra)
+
+    def linear(self, path, x):
+        return F.linear(x, self.p[path + ".weight"], self.p[path + ".bias"])
+
+    def norm(self, path, x):
+        return F.layer_norm(x, (H,), self.p[path + ".weight"], self.p[path + ".bias"])
+
+    def heads(self, qkv):
+        q, k, v = (t.view(B, S, A, H // A).transpose(1, 2) for t in qkv.split(H, 2))
+        if self.form == "flash":
+            y = F.scaled_dot_product_attention(q, k, v)
+        else:
+            y = torch.softmax(q @ k.transpose(-2, -1) * (H // A) ** -0.5, -1) @ v
+        return y.transpose(1, 2).reshape(B, S, H)
+
+    def attention(self, x):
+        qkv = self.linear("attn.qkv", x)
+        y = self.checkpointed(self.heads, qkv) if self.preset == "selective" else self.heads(qkv)
+        return self.linear("attn.proj", y)
+
+    def block(self, x):
+        h = x + self.attention(self.norm("ln_1", x))
+        return h + self.linear("mlp.proj", F.gelu(self.linear("mlp.fc", self.norm("ln_2", h))))
+
+    def run(self, x):
+        """(result, bytes held after forward), after the backward."""
+        with SavedTensors(self.p.values()) as saved:
+            y = self.checkpointed(self.block, x) if self.preset == "full" else self.block(x)
+        held = {k: t.untyped_storage().nbytes() for k, t in saved.kept.items()}
+        for cache in self.caches:
+            leaves = torch.utils._pytree.tree_leaves(list(cache.values()))
+            for leaf in leaves:
+                t = getattr(leaf, "val", leaf)
+                if isinstance(t, torch.Tensor):
+                    held[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
+        y.backward(weights_like(y))
+        return y.detach(), sum(held.values())
+
+
+# ---- here ----
+
+class OpCall(ctypes.Structure):
+    _fields_ = [("op", ctypes.c_char_p)]  # and more, which no policy here asks for
+
+
+PolicyFn = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(OpCall))
+
+
+class Options(ctypes.Structure):
+    _fields_ = [("label", ctypes.c_char_p), ("policy", PolicyFn), ("policy_user", ctypes.c_void_p),
+                ("away", ctypes.c_void_p), ("away_user", ctypes.c_void_p),
+                ("check", ctypes.c_bool), ("no_early_stop", ctypes.c_bool),
+                ("rng_as_it_is", ctypes.c_bool), ("report", ctypes.c_void_p)]
+
+
+def our_run(library, model, preset, kept, x):
+    names = [name.encode() for name in kept]
+    policy = PolicyFn(lambda user, call: MUST_SAVE if call.contents.op in names else 0)
+    options = Options(check=True)
+    if kept:
+        options.policy = policy
+    set_checkpoint = library.dll.mt_model_checkpoint_with
+    set_checkpoint.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.POINTER(Options)]
+    library.check(set_checkpoint(model.pointer, preset.encode(), ctypes.byref(options)))
+    with memtape.Ledger(library) as ledger:
+        y = model(x)
+    value = y.torch()
+    y.backward(library.tensor(weights_like(value)))
+    return value, ledger.bytes
+
+
+# ---- beside each other ----
+
+def applied_differences(form, preset, kept, e):
+    """What is kept, of what the two keep differently."""
+    norms = [("norm statistics", {"r": B * S})] * 2 if preset == "selective" else []
+    flash = [("flash generator", {})] if "flash_attention" in kept else []
+    return norms + (flash if form == "flash" else [])
+
+
+def faults(library, form, dtype, preset, ours_kept, theirs_kept):
+    name = {torch.float64: "f64", torch.float32: "f32", torch.bfloat16: "bf16"}[dtype]
+    model = memtape.Model(library, kind="block", hidden=H, heads=A, act="gelu", attention=form,
+                          dtype=name)
+    parameters = give_weights(library, model, dtype)
+    x = torch.randn(B, S, H, generator=torch.Generator().manual_seed(31), dtype=torch.float64)
+    x = x.to(dtype).requires_grad_()
+    our_x = library.tensor(x).requires_grad_()
+    ours, n_ours = our_run(library, model, preset, ours_kept, our_x)
+    theirs, n_theirs = Theirs(parameters, form, preset, theirs_kept).run(x)
+    expected = n_theirs + total(applied_differences(form, preset, ours_kept, dtype.itemsize),
+                                dtype.itemsize)
+    if n_ours != expected:
+        yield f"kept bytes: {n_ours}, not {expected} (PyTorch {n_theirs})"
+    if dtype.itemsize == 2:
+        return  # values in 16 bits are the models' affair
+    pairs = [("values", ours, theirs), ("gradient of x", our_x.grad.torch(), x.grad)]
+    pairs += [(f"gradient of {n}", model.parameters[n].grad.torch(), p.grad)
+              for n, p in parameters.items()]
+    for what, a, b in pairs:
+        fault = far(a, b, MODEL_TOLERANCE[dtype])
+        if fault:
+            yield f"{what}: {fault}"
+
+
+def check(library, tally, ways, report=print):
+    for note, preset, ours_kept, theirs_kept in ways:
+        for form in ("math", "flash"):
+            for dtype in (torch.float64, torch.float32, torch.bfloat16):
+                if form == "math" and "fused" in note:
+                    continue
+                told = list(faults(library, form, dtype, preset, ours_kept, theirs_kept))
+                for fault in told:
+                    report(f"FAILED: {note}, {form}, {dtype}: {fault}")
+                tally.failed += bool(told)
+                tally.passed += not told
+
+
+def check_planted_faults(library, tally):
+    """A product that only one side keeps must be found."""
+    told, inner = [], Tally()
+    check(library, inner, [("planted", "full", ("linear",), ())], told.append)
+    check(library, inner, [("planted", "full", (), PRODUCTS)], told.append)
+    if inner.failed and not inner.passed and all("kept bytes" in line for line in told):
+        tally.passed += 1
+    else:
+        print("FAILED: results that one side keeps alone were planted and not found")
+        tally.failed += 1
+
+
+def main(path):
+    torch.set_num_threads(1)
+    library = memtape.Library(path)
+    library.check(library.mt_set_balance_check(library.device, True))
+    tally = Tally()
+    check(library, tally, WAYS)
+    check_planted_faults(library, tally)
+    library.mt_device_release(library.device)
+    print(tally.line())
+    return 1 if tally.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
