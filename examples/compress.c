@@ -3,8 +3,8 @@
  * An MLP with ReLU and dropout keeps its input (for the gradient of fc), the sign of ReLU's output
  * as a whole tensor, dropout's mask in bytes, and dropout's output (for the gradient of proj). A
  * mask needs a bit, or only the seed it was drawn from; a sign needs a bit: both are exact. The
- * rest can be rounded to 16 or 8 bits, and then the gradient is a little off: most where int8 rounds
- * what ReLU let pass to 0, so signs beside it take fewer bytes and err less. */
+ * rest can be rounded to 16 or 8 bits, and then the gradient is a little off: most where int8
+ * rounds what ReLU let pass to 0, so signs beside it take fewer bytes and err less. */
 #include <stdio.h>
 #include <memtape/memtape.h>
 
