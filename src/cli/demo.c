@@ -216,10 +216,9 @@ static bool print_sample(const demo *d)
 {
     static const char prompt[] = "/* ";
     sink s = {.n = 0};
-    const mti_sampling how = {.temperature = 0.7, .seed = d->plan.seed};
+    const mt_generate_options how = {.temperature = 0.7, .seed = d->plan.seed};
     mti_heading(stdout, &d->style, "It writes, after \"%s\"", prompt);
-    if (!mti_sample(d->trainer.model, d->device, d->plan.config.context, prompt, SAMPLE_BYTES, &how,
-                    keep_byte, &s))
+    if (!mti_sample(d->trainer.model, prompt, SAMPLE_BYTES, &how, keep_byte, &s, NULL))
         return false;
     fputs(prompt, stdout);
     mti_print_bytes(stdout, s.text, s.n);

@@ -25,18 +25,40 @@ static mt_module *load_model(const mti_options *o, mt_device *device, mt_model_c
     return model;
 }
 
+/* To stderr: stdout is the text alone. */
+static void tell_speed(const mti_options *o, const mt_generate_stats *stats)
+{
+    char rate[MTI_NUMBER], bytes[MTI_NUMBER];
+    double seconds = stats->first_s + stats->rest_s;
+    mti_style style = mti_style_of(stderr);
+    if (stats->tokens == 0) return;
+    mti_inked(stderr, &style, MTI_DIM, "%lld bytes, %s a second; ", (long long)stats->tokens,
+              mti_scaled(rate, seconds > 0 ? (double)stats->tokens / seconds : 0));
+    if (o->kv_cache == MTI_KV_NONE)
+        mti_inked(stderr, &style, MTI_DIM, "no KV cache\n");
+    else
+        mti_inked(stderr, &style, MTI_DIM, "KV cache %s, %s bytes\n",
+                  mt_kv_form_name((mt_kv_form)o->kv_cache),
+                  mti_thousands(bytes, (int64_t)stats->cache_bytes));
+}
+
 int mti_generate(const mti_options *o)
 {
     mt_model_config config = {0};
+    mt_generate_stats stats = {0};
     mt_device *device = mti_open_device(o);
     mt_module *model = device ? load_model(o, device, &config) : NULL;
-    const mti_sampling how = {
-        .temperature = o->temperature, .top_k = o->top_k, .seed = (uint64_t)o->seed};
+    const mt_generate_options how = {.temperature = o->temperature,
+                                     .top_k = o->top_k,
+                                     .seed = (uint64_t)o->seed,
+                                     .no_cache = o->kv_cache == MTI_KV_NONE,
+                                     .cache = o->kv_cache == MTI_KV_NONE ? MT_KV_PREALLOCATED
+                                                                         : (mt_kv_form)o->kv_cache};
     bool terminal = mti_style_of(stdout).live;
     if (model && !o->quiet) fputs(o->prompt, stdout);
-    bool ok = model && mti_sample(model, device, config.context, o->prompt, o->tokens, &how,
-                                  write_byte, &terminal);
+    bool ok = model && mti_sample(model, o->prompt, o->tokens, &how, write_byte, &terminal, &stats);
     if (ok) fputc('\n', stdout);
+    if (ok && !o->quiet) tell_speed(o, &stats);
     int status = ok ? MTI_EXIT_OK : mti_report_failure(o);
     mt_module_free(model);
     mt_device_release(device);

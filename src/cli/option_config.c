@@ -152,6 +152,12 @@ bool mti_options_complete(mti_options *o)
     const char *name = o->verb != MTI_TRAIN ? o->model : o->preset ? o->preset : "tiny";
     if (!base_model(o, name, &base)) return false;
     if (o->verb == MTI_TRAIN) {
+        if (base.kind == MT_MODEL_BERT)
+            return mti_options_refuse(
+                o,
+                "--preset: \"%.80s\" guesses what is masked, not what follows; give a gpt or a "
+                "llama",
+                name);
         base.vocab = 256; /* bytes */
         if (!o->given[MTI_O_SEQ]) o->seq = base.context;
         base.context = o->seq;

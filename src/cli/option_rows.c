@@ -72,6 +72,8 @@ const mti_option_row mti_option_rows[] = {
      100, "0 always takes the likeliest; default 0.8"},
     {MTI_O_TOP_K, 'k', "top-k", "K", MTI_INT, AT(top_k), V(GENERATE), ANY, 0, 256,
      "choose among the K likeliest only; 0, the default, among all"},
+    {MTI_O_KV_CACHE, 0, "kv-cache", "FORM", MTI_CHOICE, 0, V(GENERATE), ANY, 0, 0,
+     "what is kept of the text so far: preallocated (default), growing, 8bit, none"},
 
     {MTI_O_DATA, 0, "data", "PATH", MTI_LIST, AT(data), RUNS, ANY, 0, 0,
      "a file (demo: or a folder of text files); may be given several times"},
@@ -135,12 +137,12 @@ const mti_option_row mti_option_rows[] = {
      "f32 (default), bf16, f16 or f64"},
     {MTI_O_OPTIMIZER, 0, "optimizer", "NAME", MTI_CHOICE, 0, STEPS, ANY, 0, 0,
      "none (default), sgd or adamw"},
-    {MTI_O_CHECKPOINT, 0, "checkpoint", "PRESET", MTI_CHOICE, 0, LOOKS, ANY, 0, 0,
+    {MTI_O_CHECKPOINT, 0, "checkpoint", "PRESET", MTI_CHOICE, 0, STEPS, ANY, 0, 0,
      "recompute in backward: none (default), full (each block), selective (the attention core), "
      "every=K blocks, sqrt"},
-    {MTI_O_OFFLOAD, 0, "offload", "WHERE", MTI_CHOICE, 0, LOOKS, ANY, 0, 0,
+    {MTI_O_OFFLOAD, 0, "offload", "WHERE", MTI_CHOICE, 0, STEPS, ANY, 0, 0,
      "keep saved tensors elsewhere: none (default), cpu (host memory), disk (TMPDIR)"},
-    {MTI_O_COMPRESS, 0, "compress", "HOW", MTI_CHOICE, 0, LOOKS, ANY, 0, 0,
+    {MTI_O_COMPRESS, 0, "compress", "HOW", MTI_CHOICE, 0, STEPS, ANY, 0, 0,
      "keep saved tensors in fewer bits: none (default), or some of bf16, 8bit, bits, seed (masks "
      "of "
      "dropout), signs (of relu), joined by +"},

@@ -71,6 +71,8 @@ static bool parse_choice(mti_options *o, const mti_option_row *r, const char *ar
         return mti_options_refuse(
             o, "--dtype: \"%.40s\" is no good; give one of f32, bf16, f16, f64", arg);
     case MTI_O_OPTIMIZER: return mti_option_choose(o, r, arg, "none, sgd, adamw", &o->optimizer);
+    case MTI_O_KV_CACHE:
+        return mti_option_choose(o, r, arg, "preallocated, growing, 8bit, none", &o->kv_cache);
     case MTI_O_CHECKPOINT: return mti_parse_checkpoint(o, arg);
     case MTI_O_OFFLOAD:
         return mti_option_choose(o, r, arg, "none, cpu, disk", &o->spending.offload);

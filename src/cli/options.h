@@ -29,6 +29,14 @@ typedef enum mti_offload_choice {
     MTI_OFFLOAD_DISK
 } mti_offload_choice;
 
+/* The forms of mt_kv_form, in its order, and none. */
+typedef enum mti_kv_choice {
+    MTI_KV_PREALLOCATED,
+    MTI_KV_GROWING,
+    MTI_KV_8BIT,
+    MTI_KV_NONE
+} mti_kv_choice;
+
 /* Ways to spend fewer bytes. */
 typedef struct mti_spending {
     const char *checkpoint; /* a preset of mt_model_checkpoint; NULL: none */
@@ -51,6 +59,7 @@ typedef enum mti_option {
     MTI_O_TOKENS,
     MTI_O_TEMPERATURE,
     MTI_O_TOP_K,
+    MTI_O_KV_CACHE,
     MTI_O_DATA,
     MTI_O_PRESET,
     MTI_O_STEPS,
@@ -147,6 +156,7 @@ typedef struct mti_options {
     const char *model_file, *prompt;
     int64_t tokens, top_k;
     double temperature;
+    mti_kv_choice kv_cache;
 
     char error[1024]; /* why the parse failed; "" if argp has said it already */
 } mti_options;

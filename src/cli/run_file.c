@@ -98,8 +98,10 @@ bool mti_run_read_config(const mt_safetensors *file, mt_model_config *config)
         return mti_fail_bool(MT_ERR_FORMAT, "the file says nothing of the model in it; give one "
                                             "that `memtape train --save` wrote");
     if (mt_model_config_from_json(text, config) != MT_OK || mt_last_status() != MT_OK) return false;
-    if (config->kind == MT_MODEL_GPT && config->vocab == 256) return true;
-    return mti_fail_bool(MT_ERR_UNSUPPORTED, "the model in the file is not a gpt over bytes");
+    bool writes = config->kind == MT_MODEL_GPT || config->kind == MT_MODEL_LLAMA;
+    if (writes && config->vocab == 256) return true;
+    return mti_fail_bool(MT_ERR_UNSUPPORTED,
+                         "the model in the file is not a gpt or llama over bytes");
 }
 
 static bool bad_plan(const char *key)

@@ -1,103 +1,70 @@
-/* sample.c: one byte after the other. */
-#include <math.h>
+/* sample.c: text of any length from a model of limited context. */
 #include <string.h>
-#include "base/philox.h"
 #include "cli/trainer.h"
-#include "memtape/ops.h"
 
-#define BYTES 256
+typedef struct sample {
+    int64_t *window; /* [context]: the end of the text, as ids */
+    int64_t n;       /* of it are there */
+    mti_byte_fn *fn;
+    void *user;
+    bool stopped;
+} sample;
 
-/* Scores of the next byte after window[n]. */
-static bool next_scores(mt_module *model, mt_device *device, const unsigned char *window, int64_t n,
-                        float scores[BYTES])
+static bool take(void *user, const int64_t *token)
 {
-    int64_t *ids = mti_calloc((size_t)n, sizeof *ids);
-    if (!ids) return false;
-    for (int64_t i = 0; i < n; i++) ids[i] = window[i];
-    mt_tensor *input = mt_from_data(device, MT_I64, MT_SHAPE(1, n), ids, (size_t)n * sizeof *ids);
-    mti_free(ids);
-    mt_tensor *y = mt_forward(model, input);
-    mt_set(&y, mt_slice(y, 1, n - 1, 1));
-    mt_set(&y, mt_cast(y, MT_F32));
-    bool ok = y && mt_to_host(y, scores, BYTES * sizeof *scores) == MT_OK;
-    mt_release(y);
-    mt_release(input);
-    return ok;
+    sample *s = user;
+    s->window[s->n++] = *token;
+    s->stopped = !s->fn(s->user, (unsigned char)*token);
+    return !s->stopped;
 }
 
-/* The score that the k-th likeliest byte has. */
-static float threshold(const float scores[BYTES], int64_t k)
+static void add(mt_generate_stats *sum, const mt_generate_stats *part)
 {
-    float sorted[BYTES];
-    memcpy(sorted, scores, sizeof sorted);
-    for (int64_t i = 0; i < k; i++) /* k steps of a selection sort */
-        for (int j = (int)i + 1; j < BYTES; j++)
-            if (sorted[j] > sorted[i]) {
-                float held = sorted[i];
-                sorted[i] = sorted[j], sorted[j] = held;
-            }
-    return sorted[k - 1];
+    sum->tokens += part->tokens;
+    sum->first_s += part->first_s;
+    sum->rest_s += part->rest_s;
+    if (part->cache_bytes > sum->cache_bytes) sum->cache_bytes = part->cache_bytes;
 }
 
-static unsigned char likeliest(const float scores[BYTES])
+/* Windows, one after the other, each begun with the last half of the one before. */
+static bool run(sample *s, mt_module *model, int64_t context, int64_t n_bytes,
+                const mt_generate_options *how, mt_generate_stats *stats)
 {
-    int best = 0;
-    for (int i = 1; i < BYTES; i++)
-        if (scores[i] > scores[best]) best = i;
-    return (unsigned char)best;
-}
-
-/* unit: uniform in [0,1) */
-static unsigned char choose(const float scores[BYTES], const mti_sampling *how, double unit)
-{
-    double weight[BYTES], sum = 0, top = scores[likeliest(scores)];
-    if (how->temperature <= 0) return likeliest(scores);
-    float least = how->top_k > 0 ? threshold(scores, how->top_k) : -INFINITY;
-    for (int i = 0; i < BYTES; i++) {
-        weight[i] = scores[i] >= least ? exp(((double)scores[i] - top) / how->temperature) : 0;
-        sum += weight[i];
-    }
-    double left = unit * sum;
-    for (int i = 0; i < BYTES; i++) {
-        left -= weight[i];
-        if (left < 0 && weight[i] > 0) return (unsigned char)i;
-    }
-    return likeliest(scores); /* rounding used the sum up */
-}
-
-static bool sample(mt_module *model, mt_device *device, int64_t context, unsigned char *window,
-                   size_t n_prompt, int64_t n_bytes, const mti_sampling *how, mti_byte_fn *fn,
-                   void *user)
-{
-    float scores[BYTES];
-    size_t n = n_prompt, room = (size_t)context;
-    for (int64_t i = 0; i < n_bytes; i++) {
-        if (!next_scores(model, device, window, (int64_t)n, scores)) return false;
-        for (int j = 0; j < BYTES; j++)
-            if (!isfinite(scores[j]))
-                return mti_fail_bool(MT_ERR_STATE, "the model's scores are not finite numbers");
-        mti_u32x4 r = mti_philox(how->seed, (uint64_t)i);
-        unsigned char byte = choose(scores, how, (double)mti_u32_to_unit(r.v[0]));
-        if (n == room) memmove(window, window + 1, --n);
-        window[n++] = byte;
-        if (!fn(user, byte)) return true;
+    mt_generate_options options = *how;
+    while (stats->tokens < n_bytes && !s->stopped) {
+        int64_t keep = context / 2;
+        if (s->n == context) {
+            memmove(s->window, s->window + s->n - keep, (size_t)keep * sizeof *s->window);
+            s->n = keep;
+        }
+        int64_t left = n_bytes - stats->tokens, room = context - s->n;
+        mt_generate_stats part;
+        options.first_draw = how->first_draw + (uint64_t)stats->tokens;
+        if (mt_generate(model, 1, s->n, s->window, left < room ? left : room, &options, take, s,
+                        &part) != MT_OK)
+            return false;
+        add(stats, &part);
     }
     return true;
 }
 
-bool mti_sample(mt_module *model, mt_device *device, int64_t context, const char *prompt,
-                int64_t n_bytes, const mti_sampling *how, mti_byte_fn *fn, void *user)
+bool mti_sample(mt_module *model, const char *prompt, int64_t n_bytes,
+                const mt_generate_options *how, mti_byte_fn *fn, void *user,
+                mt_generate_stats *stats)
 {
+    mt_generate_stats sum = {0};
+    const mt_model_config *c = mt_model_config_of(model);
+    if (!c || c->context < 2)
+        return mti_fail_bool(MT_ERR_ARGUMENT, "a context of %lld leaves no room for a next byte",
+                             c ? (long long)c->context : 0);
     if (!*prompt) prompt = "\n"; /* something must come before the first byte */
-    size_t n = strlen(prompt), room = (size_t)context, skip = n > room ? n - room : 0;
-    unsigned char *window = mti_malloc(room);
-    if (!window) return false;
-    memcpy(window, prompt + skip, n - skip);
-    bool grad = mt_set_grad_mode(false), training = mt_module_training(model);
-    mt_module_set_training(model, false);
-    bool ok = sample(model, device, context, window, n - skip, n_bytes, how, fn, user);
-    mt_module_set_training(model, training);
-    mt_set_grad_mode(grad);
-    mti_free(window);
+    int64_t length = (int64_t)strlen(prompt), skip = length > c->context ? length - c->context : 0;
+    sample s = {.fn = fn, .user = user, .n = length - skip};
+    s.window = mti_calloc((size_t)c->context, sizeof *s.window);
+    if (!s.window) return false;
+    for (int64_t i = 0; i < s.n; i++) s.window[i] = (unsigned char)prompt[skip + i];
+    bool ok = run(&s, model, c->context, n_bytes, how, &sum);
+    mti_free(s.window);
+    if (stats) *stats = sum;
     return ok;
 }

@@ -3,7 +3,7 @@
 #define MTI_CLI_TRAINER_H
 
 #include "cli/corpus.h"
-#include "memtape/nn.h"
+#include "memtape/generate.h"
 
 /* All that decides how a run goes. Two runs with equal plans and equal text are equal bit for bit,
  * wherever they were stopped and resumed: which bytes step k sees follows from seed and k alone. */
@@ -34,16 +34,13 @@ bool mti_trainer_step(mti_trainer *t);
  * first being predicted from at most seq bytes before it. */
 bool mti_trainer_held_out(mti_trainer *t, size_t max_bytes, double *bits);
 
-/* Text that continues a prompt, byte by byte; NULL and an error on failure. The model sees the last
- * `context` bytes. The caller mti_frees the n_bytes that come back. */
-typedef struct mti_sampling {
-    double temperature; /* 0: the likeliest */
-    int64_t top_k;      /* 0: all */
-    uint64_t seed;
-} mti_sampling;
-/* Called with every byte as it is chosen; false stops. */
+/* Text that continues a prompt, byte by byte. When it fills the model's context its last half is
+ * kept and read anew, since keys and values of other positions cannot be moved. `how` is
+ * mt_generate's, whose first_draw counts on. Called with every byte as it is chosen; false stops.
+ * stats may be NULL; cache_bytes is the most there was. */
 typedef bool mti_byte_fn(void *user, unsigned char byte);
-bool mti_sample(mt_module *model, mt_device *device, int64_t context, const char *prompt,
-                int64_t n_bytes, const mti_sampling *how, mti_byte_fn *fn, void *user);
+bool mti_sample(mt_module *model, const char *prompt, int64_t n_bytes,
+                const mt_generate_options *how, mti_byte_fn *fn, void *user,
+                mt_generate_stats *stats);
 
 #endif

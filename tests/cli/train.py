@@ -173,6 +173,34 @@ def generation_is_deterministic():
     equal(text("--prompt", "ab", "--top-k", "1", "--seed", "5"), greedy, "top-k 1 is greedy")
     equal(len(text("--prompt", "x" * 1000, "-q")), 61, "a prompt longer than the context")
     equal(len(text("--prompt", "")), 61, "an empty prompt")
+    for form in ["none", "preallocated", "growing"]:  # 60 bytes are more than the context: 16
+        equal(text("--prompt", "ab", "--seed", "3", "--kv-cache", form), first, f"KV cache {form}")
+
+
+def generation_tells_speed_and_cache():
+    def told(*args):
+        p = run("generate", "--model", path("resumed.safetensors"), "--prompt", "ab", "-n", 6, *args)
+        equal(p.returncode, 0, f"status of generate {args}: {p.stderr}")
+        return p.stderr
+
+    # 2 b t k h L e with b = 1, t = 2 + 6, k h = 16, L = 2, e = 4; growing: what follows the last
+    # byte needs no keys of it; 8bit: a byte a value, and 4 for each of 2 heads
+    check("KV cache preallocated, 2,048 bytes" in told(), "the default")
+    check("KV cache growing, 1,792 bytes" in told("--kv-cache", "growing"), "growing")
+    check("KV cache 8bit, 768 bytes" in told("--kv-cache", "8bit"), "8 bits")
+    check("no KV cache" in told("--kv-cache", "none"), "none")
+    equal(told("-q"), "", "quiet")
+    refused(["--kv-cache", "4bit", "preallocated, growing, 8bit, none"], "generate", "--model", "x",
+            "--kv-cache", "4bit")
+
+
+def llama_learns_and_writes():
+    p = run("train", "--data", TEXT, "--steps", 2, "-s", 16, "--preset", "llama-tiny", "--save",
+            path("llama.safetensors"))
+    equal(p.returncode, 0, f"status of training a llama: {p.stderr}")
+    p = run("generate", "--model", path("llama.safetensors"), "-n", 40, "-q")
+    equal((p.returncode, p.stderr), (0, ""), "status of its writing")
+    refused(["bert-tiny", "masked"], "train", "--data", TEXT, "--preset", "bert-tiny")
 
 
 make_text()
@@ -183,4 +211,6 @@ interrupted_run_is_saved(signal.SIGTERM)
 bad_texts_are_refused()
 damaged_files_are_refused()
 generation_is_deterministic()
+generation_tells_speed_and_cache()
+llama_learns_and_writes()
 done()
