@@ -1,14 +1,16 @@
-/* rope.c: rotary positions. The angles of a position are computed once for all batches and heads.
- */
+/* rope.c: rotary positions. The angles of a position are computed once for a group of heads. */
 #include "backends/cpu/rows.h"
 
 #define MAX_PAIRS   256   /* of a row at a time */
 #define TABLE_BYTES 16384 /* of cosines, and of sines: they stay in a cache */
-/* Of a chunk: memory is read in runs of so many rows, and the frequencies are computed once. */
-#define MIN_POSITIONS 64
+/* An item of work: memory is read in runs of so many rows, and the angles of so many positions are
+ * computed for so many heads. */
+#define POSITIONS 64
+#define HEADS     32
 
 typedef struct rope_job {
     const mti_view *x, *y; /* [b,a,s,d] */
+    int64_t heads, groups; /* of all batches */
     int64_t half, start;   /* d / 2; the position of row 0 */
     double theta;
     bool inverse;
@@ -29,12 +31,19 @@ bool mti_cpu_rope(mti_ctx *ctx, double theta, int64_t start, bool inverse, const
                   const mti_view *y)
 {
     int64_t s = x->shape[2], d = x->shape[3], heads = x->shape[0] * x->shape[1];
-    rope_job job = {
-        .x = x, .y = y, .half = d / 2, .start = start, .theta = theta, .inverse = inverse};
-    if (heads == 0 || d == 0) return true;
+    rope_job job = {.x = x,
+                    .y = y,
+                    .heads = heads,
+                    .groups = (heads + HEADS - 1) / HEADS,
+                    .half = d / 2,
+                    .start = start,
+                    .theta = theta,
+                    .inverse = inverse};
+    int64_t items = job.groups * ((s + POSITIONS - 1) / POSITIONS);
+    if (items == 0 || d == 0) return true;
     bool wide = x->dtype == MT_F64;
-    int64_t chunk = mti_cpu_chunk(s, d * (2 * heads + (wide ? 40 : 8)));
-    if (chunk < MIN_POSITIONS) chunk = MIN_POSITIONS;
-    mti_cpu_parallel(ctx, s, chunk, wide ? rope_chunk_f64 : rope_chunk_f32, &job);
+    int64_t cost = s * d * (2 * heads + (wide ? 40 : 8) * job.groups) / items;
+    mti_cpu_parallel(ctx, items, mti_cpu_chunk(items, cost), wide ? rope_items_f64 : rope_items_f32,
+                     &job);
     return true;
 }
