@@ -46,8 +46,9 @@ typedef struct mt_checkpoint_options {
     const char *label;    /* for errors and reports; NULL: the scope's path; copied */
     mt_policy_fn *policy; /* NULL: everything is recomputed */
     void *policy_user;    /* must live as long as the graph */
-    /* Hooks that take what MT_OFFLOAD keeps before those on the stack see it; NULL: there are only
-     * those. Their user must live as long as the graph; destroy is not called. */
+    /* Hooks that take what MT_OFFLOAD keeps (mt_offload_hooks() and an mt_offload, say) before
+     * those on the stack see it; NULL: there are only those. Their user must live as long as the
+     * graph; destroy is not called. */
     const mt_saved_hooks *away;
     void *away_user;
     bool check;         /* compare a digest of each tensor made again with the original's */

@@ -70,6 +70,9 @@ MT_API void mt_offload_free(mt_offload *offload);
  * be taken fails with MT_ERR_MEMORY, or MT_ERR_IO where the disk is full, the tape as before. */
 MT_API mt_status mt_offload_begin(mt_offload *offload);
 MT_API mt_status mt_offload_end(mt_offload *offload);
+/* The pair that begin pushes, with the offload as user: for those who hand over single tensors
+ * (mt_checkpoint_options.away). The offload must then live as long as the graph. */
+MT_API const mt_saved_hooks *mt_offload_hooks(void);
 /* Waits for what is on its way, so that the seconds are all there. */
 MT_API mt_status mt_offload_get_stats(mt_offload *offload, mt_offload_stats *out);
 

@@ -173,9 +173,12 @@ static mt_status start_report(mt_offload *o)
     return MT_OK;
 }
 
+static const mt_saved_hooks hooks = {on_pack, on_unpack, on_drop, release};
+
+const mt_saved_hooks *mt_offload_hooks(void) { return &hooks; }
+
 mt_status mt_offload_begin(mt_offload *o)
 {
-    static const mt_saved_hooks hooks = {on_pack, on_unpack, on_drop, release};
     if (!o) return mti_fail(MT_ERR_ARGUMENT, "offload_begin: the offload is NULL");
     atomic_fetch_add(&o->refs, 1);
     mt_status status = mt_push_saved_hooks(&hooks, o);
