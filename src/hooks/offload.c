@@ -136,7 +136,8 @@ static mt_status on_unpack(void *user, const mt_save_info *info, mt_tensor **ten
             slot->read = item->times_back;
             mti_item_read(item);
         }
-        mti_item_prefetch(o, item);
+        item->read_by = info->node;
+        mti_item_prefetch(o, item, info->node);
     }
     pthread_mutex_unlock(&o->lock);
     return *tensor ? MT_OK : mt_last_status();

@@ -92,6 +92,7 @@ struct mti_item {
     mti_disk_job job;
     uint64_t times_back;
     int unread;             /* saved tensors that have not read it since it came back last */
+    uint64_t read_by;       /* the node that read it last */
     uint64_t spoilt_by;     /* it was changed while it left: to this version; 0: it was not */
     uint64_t source_serial; /* the books', under their lock, from here on: 0 once freed */
     uint64_t back_serial;
@@ -135,7 +136,8 @@ mt_status mti_item_depart(mt_offload *o);
 mt_tensor *mti_item_bring(mt_offload *o, mti_item *item, const mt_save_info *info);
 /* One saved tensor fewer has yet to read what came back. */
 void mti_item_read(mti_item *item);
-/* Begin to bring back those that were packed before `item`. */
-void mti_item_prefetch(mt_offload *o, mti_item *item);
+/* Begin to bring back those that were packed before `item`, but for what `node` has read already.
+ */
+void mti_item_prefetch(mt_offload *o, mti_item *item, uint64_t node);
 
 #endif

@@ -185,13 +185,13 @@ void mti_item_read(mti_item *item)
     item->back = NULL;
 }
 
-void mti_item_prefetch(mt_offload *o, mti_item *item)
+void mti_item_prefetch(mt_offload *o, mti_item *item, uint64_t node)
 {
     /* An attempt: what cannot come now will be asked for again, and told then. */
     bool was_clear = mt_last_status() == MT_OK;
     bool ok = true;
     for (int i = 0; ok && i < o->options.prefetch && (item = item->earlier); i++)
-        if (!item->source && !item->back && !item->spoilt_by)
+        if (!item->source && !item->back && !item->spoilt_by && item->read_by != node)
             ok = o->disk ? begin_read(o, item) : begin_back(o, item, item->op);
     if (!ok && was_clear) mt_clear_error();
 }

@@ -122,6 +122,7 @@ static unsigned char *train(const mt_offload_options *options, bool whole_step, 
             if (o) mtt_ok(mt_offload_end(o));
         }
         if (o) assert_true(stats_of(o).n_out > 20);
+        if (o && !whole_step) assert_int_equal(stats_of(o).bytes_in, stats_of(o).bytes_out);
         if (o) assert_int_equal(stats_of(o).host_bytes, 0);
     }
     unsigned char *weights = trainer_weights(&t, n_bytes);
