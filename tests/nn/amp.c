@@ -309,6 +309,41 @@ static void gradients_are_those_of_casts_written_by_hand(void **state)
     }
 }
 
+/* A block keeps 16 tensors as wide as d, per token: 64 bytes d in f32, 32 d in bf16. Under autocast
+ * the two norms keep theirs in f32, 36 d, and the tape keeps the four weights' copies for dx, 24
+ * d^2 in all: with few tokens more than f32 keeps. */
+static void autocast_keeps_half_the_activations_and_a_copy_of_the_weights(void **state)
+{
+    (void)state;
+    enum { D = 32, HEADS = 2, PLAIN, LOW, PURE };
+    for (int64_t s = 8; s <= 128; s *= 16) {
+        size_t bytes[PURE + 1], td = 2 * (size_t)s * D;
+        for (int way = PLAIN; way <= PURE; way++) {
+            mt_dtype dtype = way == PURE ? MT_BF16 : MT_F32;
+            mt_module *block = mt_block_new(
+                device, &(mt_model_config){
+                            .hidden = D, .heads = HEADS, .act = MT_ACT_GELU, .dtype = dtype});
+            MT_AUTO mt_tensor *x = draw(dtype, MT_SHAPE(2, s, D), 1), *h = NULL;
+            mtt_ok(mt_set_requires_grad(x, true));
+            mtt_ok(mt_set(&h, mt_mul_scalar(x, 1))); /* an inner layer's: no leaf */
+            mt_ledger *ledger = mt_ledger_new(device);
+            mtt_ok(mt_ledger_begin(ledger));
+            mtt_ok(mt_autocast_begin(way == LOW ? MT_BF16 : MT_F32));
+            MT_AUTO mt_tensor *y = mtt_made(mt_forward(block, h));
+            mtt_ok(mt_autocast_end());
+            mtt_ok(mt_ledger_end(ledger));
+            bytes[way] = mt_ledger_bytes(ledger);
+            mt_ledger_free(ledger);
+            mt_module_free(block);
+        }
+        size_t small = 2 * (size_t)s * (16 + 4 * HEADS) + 16;
+        assert_int_equal(bytes[PLAIN], 64 * td + small);
+        assert_int_equal(bytes[LOW], 36 * td + small + 24 * D * D);
+        assert_int_equal(bytes[PURE], 32 * td + small);
+        assert_int_equal(bytes[LOW] > bytes[PLAIN], s == 8);
+    }
+}
+
 /* ---- one tensor in two dtypes ---- */
 
 typedef struct pairs {
@@ -752,6 +787,7 @@ int main(void)
         cmocka_unit_test(many_parameters_fit_into_the_cache),
         cmocka_unit_test(a_parameter_written_within_the_region_is_cast_anew),
         cmocka_unit_test(gradients_are_those_of_casts_written_by_hand),
+        cmocka_unit_test(autocast_keeps_half_the_activations_and_a_copy_of_the_weights),
         cmocka_unit_test(tensors_in_two_dtypes_are_pointed_out_while_both_live),
         cmocka_unit_test(a_master_takes_the_steps_of_an_f32_parameter_bit_for_bit),
         cmocka_unit_test(steps_too_small_for_bf16_add_up_in_the_master_only),

@@ -114,6 +114,24 @@ def total(applied, element_bytes):
     return sum(DIFFERENCES[name].bytes(e=element_bytes, **letters) for name, letters in applied)
 
 
+AUTOCAST = (
+    "## Autocast",
+    "",
+    "Each op runs in the dtype it has in PyTorch's lists for CUDA "
+    "(`aten/src/ATen/autocast_mode.h`), and keeps the same bytes (`tests/parity/autocast.py`), but "
+    "for this:",
+    "",
+    "- PyTorch has lists of its own for the CPU, by which softmax, log_softmax, layer_norm, rms_norm, "
+    "exp, log, pow and sum run in the dtype they get. memtape has one list for all devices.",
+    "- `mt_math_attention` is a composition: its softmax runs in f32, its products in 16 bits. "
+    "PyTorch casts once for the whole of scaled_dot_product_attention.",
+    "- A parameter that is written within a region is cast anew. PyTorch's cache gives the old "
+    "copy.",
+    "- Loss scaling: PyTorch divides gradients by the scale in a pass of its own, and refuses f16 "
+    "ones. memtape divides within the optimizer's pass, in f32, whatever the gradients' type.",
+)
+
+
 def document():
     lines = [
         "# Saved bytes beside PyTorch's",
@@ -138,6 +156,8 @@ def document():
         "and random numbers: where a mask is drawn, memtape's mask is given to PyTorch. A checkpoint "
         "keeps the same bytes in both (`tests/parity/checkpoint.py`); the generator's state, two "
         "integers beside PyTorch's 5056 bytes, is in host memory and not counted.",
+        "",
+        *AUTOCAST,
         "",
     ]
     return "\n".join(lines)
