@@ -80,9 +80,11 @@ MT_API mt_tensor *mt_embedding(mt_tensor *index, mt_tensor *w);
  * logits [..,v], target i64 [..] -> scalar   (torch cross_entropy, reduction="mean") */
 MT_API mt_tensor *mt_cross_entropy(mt_tensor *logits, mt_tensor *target, int64_t ignore);
 /* cross_entropy(x w^T, target) without the logits: `chunk` rows of them exist at a time, in forward
- * and once more in backward; 0 takes as many as are about 32 MiB. x [..,d], w [v,d], target i64 [..]
- * -> scalar in f32 (f64 for f64). Keeps x, w, target and an f32 log-sum-exp per row, and neither logits nor their
- * gradient: 1 product more than the plain form's 3. dw adds up in w's dtype, chunk by chunk. */
+ * and once more in backward; 0 takes as many as are about 32 MiB. x [..,d], w [v,d], target i64
+ * [..]
+ * -> scalar in f32 (f64 for f64). Keeps x, w, target and an f32 log-sum-exp per row, and neither
+ * logits nor their gradient: 1 product more than the plain form's 3. dw adds up in w's dtype, chunk
+ * by chunk. */
 MT_API mt_tensor *mt_linear_cross_entropy(mt_tensor *x, mt_tensor *w, mt_tensor *target,
                                           int64_t ignore, int64_t chunk);
 MT_API mt_tensor *mt_mse(mt_tensor *x, mt_tensor *y); /* mean((x-y)^2) -> scalar */
@@ -177,8 +179,8 @@ typedef struct mt_op_info {
     const char *why; /* what is kept, and why */
     /* What it runs in under autocast: "low", "f32", or "widest" of its inputs. */
     const char *autocast;
-    /* What the gradient of input i needs: bit k input k, bit 8 + k output k, bit 12 + k auxiliary k.
-     * The tape keeps the union over the inputs that want a gradient. */
+    /* What the gradient of input i needs: bit k input k, bit 8 + k output k, bit 12 + k auxiliary
+     * k. The tape keeps the union over the inputs that want a gradient. */
     unsigned keep[4];
 } mt_op_info;
 MT_API int mt_op_count(void);

@@ -184,8 +184,8 @@ bool mti_scratch(mti_call *c, size_t n_bytes, void **p);
 /* c = alpha a b (+ bias): makes strides fit, takes scratch, counts FLOPs. */
 bool mti_gemm(mti_call *c, double alpha, const mti_view *a, const mti_view *b, const mti_view *out,
               const mti_view *bias);
-/* One of many products of a call: out = a b + beta out, beta 0 or 1, on matrices as BLAS takes them.
- * Its scratch is given back at once. */
+/* One of many products of a call: out = a b + beta out, beta 0 or 1, on matrices as BLAS takes
+ * them. Its scratch is given back at once. */
 bool mti_gemm_part(mti_call *c, const mti_view *a, const mti_view *b, double beta,
                    const mti_view *out);
 void mti_count_flops(mti_call *c, uint64_t n);
