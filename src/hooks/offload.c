@@ -37,6 +37,7 @@ mt_offload *mt_offload_new(mt_device *device, const mt_offload_options *options)
     mti_books_init(&o->books);
     o->device = mt_device_retain(device);
     o->options = filled;
+    o->options.directory = NULL; /* the caller's, and the disk has a copy */
     if (open_parts(o, filled.directory)) return o;
     mt_offload_free(o);
     return NULL;

@@ -110,7 +110,7 @@ typedef struct mti_offload_slot {
 struct mt_offload {
     atomic_int refs; /* the owner, and each time it is begun: the hook holds it */
     mt_device *device;
-    mt_offload_options options; /* defaults filled in; directory is ours */
+    mt_offload_options options; /* defaults filled in */
     int observer;
     mti_disk *disk;       /* NULL: host memory */
     pthread_mutex_t lock; /* everything from here on; taken before the books' */
