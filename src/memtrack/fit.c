@@ -1,9 +1,9 @@
 /* fit.c: bins of pairing heaps for the small pool, a treap for the large one. */
 #include "memtrack/fit.h"
 
-/* ---- a bin: cells of one size, the lowest address on top ---- */
+/* ---- a bin: cells of one size, the lowest place on top ---- */
 
-static bool lower(const mti_cell *a, const mti_cell *b) { return a->block.ptr < b->block.ptr; }
+static bool lower(const mti_cell *a, const mti_cell *b) { return a->place < b->place; }
 
 /* Joins two heaps; either may be NULL. */
 static mti_cell *meld(mti_cell *a, mti_cell *b)
@@ -87,7 +87,7 @@ static mti_cell *best_small(const mti_fit *fit, size_t size)
     return fit->bin[w * 64 + (size_t)__builtin_ctzll(bins)];
 }
 
-/* ---- the treap: ordered by size then address, a heap by random priority ---- */
+/* ---- the treap: ordered by size then place, a heap by random priority ---- */
 
 static bool before(const mti_cell *a, const mti_cell *b)
 {

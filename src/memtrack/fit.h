@@ -1,9 +1,14 @@
 /* fit.h: the free blocks, ordered so that the best fit is found at once: the
- * smallest that is large enough and, among equals, the one at the lowest address.
+ * smallest that is large enough and, among equals, the one at the lowest place.
+ *
+ * Places are addresses as they would be if each new segment lay above all earlier ones, as
+ * cudaMalloc tends to lay them. The system's own addresses would let the host's malloc decide which
+ * of two equal blocks is taken, and with it what is reserved: so the books are the same on every
+ * device.
  *
  * Small pool: sizes are multiples of 512 up to 2 MiB, so there is a bin for each;
  * a bitmap finds the first bin that is not empty, and within a bin a pairing heap
- * keeps the lowest address on top. Large pool: a treap ordered by size and address. */
+ * keeps the lowest place on top. Large pool: a treap ordered by size and place. */
 #ifndef MTI_FIT_H
 #define MTI_FIT_H
 
@@ -18,6 +23,7 @@
 typedef struct mti_cell mti_cell;
 struct mti_cell {
     mti_block block;
+    uint64_t place;
     size_t span; /* bytes from here to the next cell: block.size, or more where no rest was split */
     bool live, large;
     mti_cell *left, *right; /* neighbours in the segment; NULL at its ends */

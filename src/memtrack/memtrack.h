@@ -13,11 +13,11 @@
  * PyTorch's CUDA caching allocator, rule by rule (c10/cuda/CUDACachingAllocator.cpp):
  * sizes are rounded up to 512 bytes; up to 1 MiB come from the small pool (2 MiB
  * segments), more than that from the large pool: under 10 MiB from 20 MiB segments,
- * else from a segment rounded up to 2 MiB. Best fit (smallest that fits, then
- * lowest address); a block is split when the rest is >= 512 bytes (small pool) or
- * > 1 MiB (large pool); freed neighbours coalesce; freed segments are cached until
- * empty_cache, or until the system refuses memory, when all cached ones are given
- * back and the request is tried once more. Zero bytes need no block. */
+ * else from a segment rounded up to 2 MiB. Best fit (smallest that fits, then the
+ * lowest address, an older segment counting as lower: fit.h); a block is split when the rest is >=
+ * 512 bytes (small pool) or > 1 MiB (large pool); freed neighbours coalesce; freed segments are
+ * cached until empty_cache, or until the system refuses memory, when all cached ones are given back
+ * and the request is tried once more. Zero bytes need no block. */
 
 typedef struct mti_pool mti_pool;
 typedef struct mti_block mti_block;

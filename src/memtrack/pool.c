@@ -187,6 +187,7 @@ static mti_cell *new_segment(mti_pool *pool, size_t size, bool large)
     forbid(pool, base, n_bytes);
     mti_cell *cell = get_spare(pool);
     cell->block.ptr = base;
+    cell->place = pool->next_place;
     cell->span = n_bytes;
     cell->large = large;
     cell->left = cell->right = NULL;
@@ -194,6 +195,7 @@ static mti_cell *new_segment(mti_pool *pool, size_t size, bool large)
     for (; i && pool->segments.at[i - 1].first->block.ptr > base; i--)
         pool->segments.at[i] = pool->segments.at[i - 1];
     pool->segments.at[i] = (mti_segment){cell, n_bytes};
+    pool->next_place += n_bytes;
     stat_add(&pool->stats.reserved, n_bytes);
     stat_add(&pool->stats.segments, 1);
     return cell;
@@ -208,6 +210,7 @@ static void split(mti_pool *pool, mti_cell *cell, size_t size)
     if (cell->large ? rest_size <= SMALL_REQUEST : rest_size < MTI_BLOCK_UNIT) return;
     mti_cell *rest = get_spare(pool);
     rest->block.ptr = (char *)cell->block.ptr + size;
+    rest->place = cell->place + size;
     rest->span = rest_size;
     rest->large = cell->large;
     rest->left = cell;

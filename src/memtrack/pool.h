@@ -28,7 +28,8 @@ struct mti_pool {
     mti_cell *spare;               /* cells that stand for nothing, linked by `right` */
     mti_slab *slabs;               /* where all cells come from */
     uint64_t last_serial;
-    size_t capacity; /* of all segments; 0: no limit */
+    uint64_t next_place; /* of the next segment: above all there ever were */
+    size_t capacity;     /* of all segments; 0: no limit */
     mt_mem_stats stats;
     bool at_peak; /* allocated.current is the peak and its snapshot is still to be taken */
     MTI_VEC(mti_observer) observers;

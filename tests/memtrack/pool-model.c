@@ -1,5 +1,6 @@
 /* The allocator against a slow model of PyTorch's rules: one array of blocks in
- * address order, searched from end to end. Same addresses, same figures, always. */
+ * address order, searched from end to end. Same addresses, same figures, always.
+ * Among equal blocks the lowest address wins, segments in the order in which they were made. */
 #include "fake.h"
 
 #define MAX_BLOCKS 4096
@@ -7,6 +8,7 @@
 
 typedef struct block {
     uintptr_t at;
+    size_t segment; /* the n-th ever made */
     size_t size, requested;
     bool live, large, first; /* first of its segment */
 } block;
@@ -14,7 +16,7 @@ typedef struct block {
 typedef struct model {
     mti_ctx *fake;
     block b[MAX_BLOCKS]; /* by address */
-    size_t n;
+    size_t n, n_segments;
 } model;
 
 static void insert(model *m, size_t i, block b)
@@ -58,7 +60,12 @@ static long model_segment(model *m, size_t size)
     if (!p) return -1;
     size_t i = 0;
     while (i < m->n && m->b[i].at < (uintptr_t)p) i++;
-    insert(m, i, (block){.at = (uintptr_t)p, .size = n, .large = size > 1 * MIB, .first = true});
+    insert(m, i,
+           (block){.at = (uintptr_t)p,
+                   .segment = m->n_segments++,
+                   .size = n,
+                   .large = size > 1 * MIB,
+                   .first = true});
     return (long)i;
 }
 
@@ -70,7 +77,10 @@ static uintptr_t model_alloc(model *m, size_t n_bytes)
     for (size_t i = 0; i < m->n; i++) {
         const block *b = &m->b[i];
         if (b->live || b->large != (size > 1 * MIB) || b->size < size) continue;
-        if (best < 0 || b->size < m->b[best].size) best = (long)i;
+        const block *other = best < 0 ? NULL : &m->b[best];
+        if (!other || b->size < other->size ||
+            (b->size == other->size && b->segment < other->segment))
+            best = (long)i;
     }
     if (best < 0) best = model_segment(m, size);
     if (best < 0) return 0;
@@ -81,7 +91,8 @@ static uintptr_t model_alloc(model *m, size_t n_bytes)
     uintptr_t at = b->at;
     if (b->large ? rest > 1 * MIB : rest >= 512) {
         b->size = size;
-        insert(m, (size_t)best + 1, (block){.at = at + size, .size = rest, .large = b->large});
+        insert(m, (size_t)best + 1,
+               (block){.at = at + size, .segment = b->segment, .size = rest, .large = b->large});
     }
     return at;
 }
