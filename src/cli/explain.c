@@ -57,16 +57,21 @@ static bool record(tape *t, const mti_options *o, mt_device *device)
 {
     const mt_saved_hooks hooks = {.pack = note_save};
     mti_subject subject = {0};
+    mti_spender spender = {0};
     mt_tensor *output = NULL;
     bool ok = mti_subject_make(&subject, device, &o->config, o->batch, o->seq, (uint64_t)o->seed) &&
+              mti_spender_make(&spender, &o->spending, device, subject.model) &&
               mt_push_saved_hooks(&hooks, t) == MT_OK;
     if (ok) {
-        output = mti_subject_forward(&subject);
-        ok = mt_pop_saved_hooks() == MT_OK && output &&
+        ok = mti_spender_begin(&spender);
+        if (ok) output = mti_subject_forward(&subject);
+        ok = ok && mti_spender_end(&spender);
+        ok = mt_pop_saved_hooks() == MT_OK && ok && output &&
              mt_visit_tape(output, note_node, t) == MT_OK && !t->failed;
     }
     if (ok) qsort(t->nodes.at, t->nodes.n, sizeof *t->nodes.at, by_sequence);
     mt_release(output);
+    mti_spender_free(&spender);
     mti_subject_free(&subject);
     return ok;
 }

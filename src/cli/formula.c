@@ -150,28 +150,37 @@ static void add_attention(builder *b, nature input)
 }
 
 /* Those that can tell their slope from the output share it with the next product. */
-static bool act_keeps_output(const mt_model_config *c)
+static bool keeps_output(mt_act act, bool inplace)
 {
-    return c->act == MT_ACT_RELU || c->act == MT_ACT_TANH || c->act == MT_ACT_SIGMOID ||
-           (c->act == MT_ACT_LEAKY_RELU && c->inplace);
+    return act == MT_ACT_RELU || act == MT_ACT_TANH || act == MT_ACT_SIGMOID ||
+           (act == MT_ACT_LEAKY_RELU && inplace);
+}
+
+/* The activation between two ops, of which the second keeps its output. */
+static void add_activation(builder *b, letters product, bool inplace, const char *input,
+                           const char *output)
+{
+    bool signs = b->how && b->how->compress & 1u << MT_COMPRESS_SIGNS;
+    bool kinked = b->c->act == MT_ACT_RELU || b->c->act == MT_ACT_LEAKY_RELU;
+    if (!keeps_output(b->c->act, inplace))
+        add(b, product, kinked ? SIGNED : FLOATS, input);
+    else if (signs && kinked)
+        add(b, product, SIGNED, "signs of an activation's output, for nothing");
+    add(b, product, FLOATS, output);
 }
 
 static void add_mlp(builder *b, nature input)
 {
-    bool signs = b->how && b->how->compress & 1u << MT_COMPRESS_SIGNS;
-    bool gated = b->c->mlp == MT_MLP_SWIGLU;
-    bool kinked = b->c->act == MT_ACT_RELU || b->c->act == MT_ACT_LEAKY_RELU;
+    bool shared = keeps_output(b->c->act, b->c->inplace);
     add(b, BSH, input, "input of the MLP's first product");
-    if (gated) {
+    if (b->c->mlp == MT_MLP_SWIGLU) {
         add(b, BSF, FLOATS, "gate");
         add(b, BSF, FLOATS, "up");
         add(b, BSF, FLOATS, "silu(gate) up: input of the MLP's last product");
-    } else if (!act_keeps_output(b->c)) {
-        add(b, BSF, kinked ? SIGNED : FLOATS, "input of the activation");
-        add(b, BSF, FLOATS, "input of the MLP's second product");
     } else {
-        if (signs && kinked) add(b, BSF, SIGNED, "signs of the activation's output, for nothing");
-        add(b, BSF, FLOATS, "output of the activation: input of the second product, too");
+        add_activation(b, BSF, b->c->inplace, "input of the activation",
+                       shared ? "output of the activation: input of the second product, too"
+                              : "input of the MLP's second product");
     }
     if (b->c->dropout > 0) add(b, BSH, MASK, "mask of the dropout after the MLP");
 }
@@ -219,10 +228,8 @@ static void add_ends(builder *b)
     if (bert) add(b, BSH, FLOATS, "input of the embeddings' norm");
     if (b->c->dropout > 0) add(b, BSH, MASK, "mask of the dropout on the embeddings");
     if (bert) add(b, BSH, FLOATS, "input of the head's first product");
-    /* Never in place there, so a leaky ReLU keeps its input. */
-    if (bert && (!act_keeps_output(b->c) || b->c->act == MT_ACT_LEAKY_RELU))
-        add(b, BSH, FLOATS, "input of the head's activation");
-    if (bert) add(b, BSH, FLOATS, "input of the head's norm");
+    if (bert) /* never in place there */
+        add_activation(b, BSH, false, "input of the head's activation", "input of the head's norm");
     if (b->c->norm == MT_NORM_PRE) add(b, BSH, FLOATS, "input of the last norm");
     add(b, BSH, FLOATS, "input of the head");
     add(b, BSV, STATISTICS, "log-probabilities, for the loss");

@@ -212,8 +212,6 @@ static bool backward_phase(run *r, mt_tensor *output)
     double began = begin_phase("backward", r->subject.device);
     bool ok = backward(r, output);
     end_phase(r->m, "backward", r->subject.device, began);
-    ok = ok && mti_spender_tell(&r->spender);
-    r->m->spent = r->spender.spent;
     return ok && (!r->trial->look || r->trial->look(r->trial->user, &r->subject, loss, scale));
 }
 
@@ -266,8 +264,9 @@ bool mti_measure(mti_measurement *m, mt_device *device, const mti_trial *trial)
     if (!m->ledger) goto out;
     mt_flops_reset(device);
     if (!forward_phase(&r, &output)) goto out;
-    ok = backward_phase(&r, output) && step_phase(&r);
+    ok = backward_phase(&r, output) && step_phase(&r) && mti_spender_tell(&r.spender);
     output = NULL; /* backward took it */
+    m->spent = r.spender.spent;
     m->flops = mt_flops_get(device);
     ok = ok && repeat(&r);
 out:

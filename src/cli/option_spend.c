@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "cli/option_rows.h"
+#include "nn/model.h"
 
 /* The position of arg in "none, sgd, adamw", into an enum. */
 bool mti_option_choose(mti_options *o, const mti_option_row *r, const char *arg, const char *names,
@@ -100,6 +101,15 @@ bool mti_check_spending(mti_options *o)
 {
     const mti_spending *s = &o->spending;
     const char *dtype = mt_dtype_name(o->config.dtype);
+    bool grouped = s->checkpoint && (!strcmp(s->checkpoint, "sqrt") || strchr(s->checkpoint, '='));
+    if (grouped && !mti_is_whole(o->config.kind))
+        return mti_options_refuse(o,
+                                  "--checkpoint %.20s: groups the layers of a gpt, bert or llama, "
+                                  "and %s has none",
+                                  s->checkpoint, mt_model_kind_name(o->config.kind));
+    if (o->config.kind == MT_MODEL_MLP && s->checkpoint && !strcmp(s->checkpoint, "selective"))
+        return mti_options_refuse(
+            o, "--checkpoint selective: an mlp has no attention to recompute; give none or full");
     if (s->qlora && !s->lora_rank)
         return mti_options_refuse(o, "--qlora needs --lora-rank: adapters of which rank?");
     if (s->amp && o->config.dtype != MT_F32)

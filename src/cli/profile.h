@@ -21,6 +21,10 @@ json_t *mti_profile_json(const mti_profile_data *p);
 
 json_t *mti_formula_json(const mti_formula *f); /* null where none is known */
 
+/* What the options that spare memory did; nothing where none was given. */
+bool mti_print_spent(const mti_profile_data *p, FILE *out, const mti_style *style);
+json_t *mti_spent_json(const mti_profile_data *p);
+
 /* The table of distinct storages the tape keeps, equal ones of repeated layers folded. */
 bool mti_print_saved(const mt_ledger *ledger, FILE *out, const mti_style *style);
 /* "block  b=2 s=4096 d=1024 ...", and what it runs on, on a line of its own. */

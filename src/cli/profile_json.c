@@ -162,6 +162,7 @@ json_t *mti_profile_json(const mti_profile_data *p)
     mti_json_put(j, "params", params);
     mti_json_put(j, "saved", saved_json(m->ledger));
     mti_json_put(j, "growth", growth_json(&m->growth));
+    mti_json_put(j, "spared", mti_spent_json(p));
     for (int i = 0; i < m->n_phases; i++) mti_json_push(phases, phase_json(&m->phases[i]));
     mti_json_put(j, "phases", phases);
     mti_json_put(j, "formula", mti_formula_json(&p->formula));

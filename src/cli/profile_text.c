@@ -62,6 +62,10 @@ static bool print_growth(const mti_growth *g, FILE *out, const mti_style *style)
 static bool print_formula(const mti_profile_data *p, FILE *out, const mti_style *style)
 {
     const mti_formula *f = &p->formula;
+    if (!f->known) {
+        mti_heading(out, style, "There is no closed formula for these choices yet");
+        return true;
+    }
     mti_heading(out, style, "The closed formula for %zu-byte floats (h is d): %s",
                 mt_dtype_size(p->options->config.dtype), f->text);
     mti_table *t = mti_table_new("lrll", NULL);
@@ -168,6 +172,7 @@ bool mti_profile_print(const mti_profile_data *p, FILE *out)
     mti_heading(out, &style, "Saved for backward, right after forward: %s bytes (%s)",
                 mti_thousands(bytes, (int64_t)mt_ledger_bytes(m->ledger)),
                 mti_bytes_text(scaled, sizeof scaled, mt_ledger_bytes(m->ledger)));
-    return mti_print_saved(m->ledger, out, &style) && print_growth(&m->growth, out, &style) &&
-           print_formula(p, out, &style) && print_phases(m, out, &style);
+    return mti_print_saved(m->ledger, out, &style) && mti_print_spent(p, out, &style) &&
+           print_growth(&m->growth, out, &style) && print_formula(p, out, &style) &&
+           print_phases(m, out, &style);
 }

@@ -142,14 +142,17 @@ bool mti_sweep_write_json(const mti_sweep_result *results, size_t n, const mti_o
 bool mti_sweep_draw(const mti_sweep_result *results, size_t n, const mti_options *o)
 {
     mti_svg_row *rows = mti_calloc(n, sizeof *rows);
-    char(*notes)[64] = mti_calloc(n, sizeof *notes);
+    char(*notes)[128] = mti_calloc(n, sizeof *notes);
     char title[128], gradients[40];
     bool ok = rows && notes;
     for (size_t i = 0; ok && i < n; i++) {
         const mti_sweep_result *r = &results[i];
-        snprintf(notes[i], sizeof *notes, "%.1f ms, gradients %s", r->step_s * 1e3,
-                 i == 0 ? "of the first row"
-                        : gradient_text(gradients, sizeof gradients, r, false));
+        gradient_text(gradients, sizeof gradients, r, false);
+        if (i == 0)
+            snprintf(notes[i], sizeof *notes, "%.1f ms", r->step_s * 1e3);
+        else
+            snprintf(notes[i], sizeof *notes, "%.1f ms, gradients %s%.30s", r->step_s * 1e3,
+                     r->off.same_bits ? "" : "off by ", r->off.same_bits ? "the same" : gradients);
         rows[i] = (mti_svg_row){
             .label = r->row->label, .note = notes[i], .value = {(double)r->saved, (double)r->peak}};
     }

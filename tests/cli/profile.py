@@ -86,6 +86,37 @@ def any_choice(seed, n):
             balanced(p, args)
 
 
+def whatever_is_spared(seed, n):
+    """The same with checkpoints, offload and compression; bytes are never made up."""
+    draw = random.Random(seed)
+    for _ in range(n):
+        kind = draw.choice(["attention", "block", "gpt", "bert", "llama"])
+        args = [kind, "-b", draw.randint(1, 3), "-s", draw.choice([1, 5, 16, 31, 70]), "-a", 4,
+                "-d", draw.choice([8, 40, 64]), "--dropout", draw.choice([0, 0.1]),
+                "--dtype", draw.choice(["f32", "bf16", "f16"]),
+                "--attention", draw.choice(["flash", "math"]),
+                "--checkpoint", draw.choice(["none", "full", "selective"] + ["every=2", "sqrt"] * (kind in ("gpt", "bert", "llama")))]
+        if kind != "llama" and kind != "attention":
+            args += ["--act", draw.choice(["relu", "leaky_relu", "gelu", "tanh"])]
+        if kind in ("gpt", "bert", "llama"):
+            args += ["-l", draw.randint(1, 4), "--vocab", draw.choice([7, 256])]
+        if kind in ("block", "gpt"):
+            args += ["--norm-kind", draw.choice(["layernorm", "rmsnorm"])]
+        args += draw.choice([[], [], ["--kv-heads", 2], ["--kv-heads", 1]])
+        args += draw.choice([[], ["--offload", "cpu"], ["--offload", "disk"], ["--compress", "8bit"],
+                             ["--compress", "bf16"], ["--compress", "seed"], ["--compress", "signs"],
+                             ["--compress", "bits+8bit"], ["--amp", "bf16"], ["--lora-rank", 2]])
+        if "--amp" in args:
+            args[args.index("--dtype") + 1] = "f32"
+        p = profile(*args)
+        if p and p["formula"]:
+            balanced(p, args)
+        elif p:
+            equal(p["growth"]["residual"], 0, f"growth residual of {args}")
+            turned = kind == "llama" and "selective" in args
+            check(turned or "--amp" in args or "--lora-rank" in args, f"a formula for {args}")
+
+
 def documented_keys():
     here = os.path.dirname(os.path.abspath(__file__))
     with open(os.path.join(here, "..", "..", "docs", "profile-json.md")) as f:
@@ -107,7 +138,9 @@ def paths(value, path=""):
 def keys_are_those_documented():
     seen = set()
     for args in [["gpt", "--dropout", 0.1, "--optimizer", "adamw"], ["mlp"],
-                 ["block", "--attention", "math"]]:
+                 ["block", "--attention", "math"], ["gpt", "--lora-rank", 2],
+                 ["gpt", "--checkpoint", "full", "--offload", "cpu", "--compress", "bits",
+                  "--optimizer", "sgd", "--loss-scale", "dynamic"]]:
         p = profile(*args)
         equal(list(p or {})[:1], ["schema"], "the first key")
         equal(p and p["schema"], "memtape.profile/1", "the schema")
@@ -135,6 +168,6 @@ def outputs():
         equal(p.returncode, 1, "status when standard output is full")
 
 
-{"published": published, "quick": lambda: (sizes_of_a_paper(), any_choice(1, 60),
+{"published": published, "quick": lambda: (sizes_of_a_paper(), any_choice(1, 60), whatever_is_spared(2, 60),
                                            keys_are_those_documented(), outputs())}[sys.argv[1]]()
 done()

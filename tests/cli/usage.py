@@ -8,12 +8,12 @@ check("profile MODEL" in p.stderr, "without a verb, the verbs are listed")
 refused(["sing", "demo", "train", "generate", "profile", "explain"], "sing")
 p = run("--help")
 equal(p.returncode, 0, "status of --help")
-for verb in ["demo", "train", "generate", "profile", "explain"]:
+for verb in ["demo", "train", "generate", "profile", "explain", "audit", "sweep"]:
     check(verb in p.stdout, f"--help lists {verb}")
     q = run(verb, "--help")
     equal(q.returncode, 0, f"status of {verb} --help")
     check("--seed=N" in q.stdout, f"{verb} --help lists its options")
-for verb in ["sweep", "plan"]:
+for verb in ["plan"]:
     check(verb not in p.stdout, f"--help is silent about {verb}, which does not exist")
     refused(["not a verb"], verb)
 check(run("--version").stdout.startswith("memtape "), "--version")
@@ -31,10 +31,22 @@ refused(["--temperature"], "generate", "--model", "x", "--temperature", "-1")
 for option, names in {"--act": ["relu", "leaky_relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid"],
                       "--norm": ["pre", "post"], "--attention": ["flash", "math"],
                       "--dtype": ["f32", "bf16", "f16", "f64"],
-                      "--optimizer": ["none", "sgd", "adamw"], "--device": ["cpu"]}.items():
+                      "--optimizer": ["none", "sgd", "adamw"], "--device": ["cpu", "meta"],
+                      "--norm-kind": ["layernorm", "rmsnorm"],
+                      "--checkpoint": ["none", "full", "selective", "every=K", "sqrt"],
+                      "--offload": ["none", "cpu", "disk"],
+                      "--compress": ["none", "bf16", "8bit", "bits", "seed", "signs"],
+                      "--amp": ["none", "bf16", "f16"]}.items():
     refused([option, "nonsense", *names], "profile", "block", option, "nonsense")
 refused(["--dtype", "i64"], "profile", "block", "--dtype", "i64")
-refused(["MODEL", "resnet", "mlp", "attention", "block", "gpt", "gpt2"], "profile", "resnet")
+for bad in ["every=0", "every=", "every=-1", "every=1x", "every=+1", "every", "Full", ""]:
+    refused(["--checkpoint", "every=K"], "profile", "block", "--checkpoint", bad)
+for bad in ["", "bits+", "+bits", "bits,seed", "8BIT"]:
+    refused(["--compress", "8bit"], "profile", "block", "--compress", bad)
+for bad in ["0", "0.5", "nan", "inf", "-2", "many", ""]:
+    refused(["--loss-scale", "dynamic"], "profile", "gpt", "--optimizer", "sgd", "--loss-scale", bad)
+refused(["MODEL", "resnet", "mlp", "attention", "block", "gpt", "bert", "llama", "gpt2"], "profile",
+        "resnet")
 refused(["--preset", "nonsense", "tiny", "small"], "train", "--data", __file__, "--preset", "nonsense")
 
 # ---- what is missing, superfluous or contradictory ----
@@ -49,19 +61,29 @@ refused(["--ffn", "attention"], "explain", "attention", "--ffn", "7")
 refused(["--hidden 10", "--heads 3"], "profile", "block", "-d", "10", "-a", "3")
 refused(["--inplace", "gelu", "relu"], "profile", "mlp", "--inplace")
 refused(["--seq", "1025", "1024"], "profile", "gpt2", "-s", "1025")
+refused(["--qlora", "--lora-rank"], "profile", "gpt", "--qlora")
+refused(["--amp", "f32"], "profile", "gpt", "--amp", "bf16", "--dtype", "bf16")
+refused(["--master-weights", "--optimizer"], "profile", "gpt", "--master-weights", "--dtype", "bf16")
+refused(["--master-weights", "f32"], "profile", "gpt", "--master-weights", "--optimizer", "sgd")
+refused(["--loss-scale", "block", "gpt"], "profile", "block", "--loss-scale", "8")
+refused(["--checkpoint selective", "mlp"], "profile", "mlp", "--checkpoint", "selective")
+refused(["--checkpoint sqrt", "block", "gpt"], "profile", "block", "--checkpoint", "sqrt")
+refused(["--checkpoint every=2", "mlp"], "profile", "mlp", "--checkpoint", "every=2")
+refused(["--kv-heads", "mlp"], "profile", "mlp", "--kv-heads", "2")
+refused(["kv_heads", "heads"], "profile", "block", "-a", "4", "--kv-heads", "3")
 refused(["--save-every", "--save"], "train", "--data", __file__, "--save-every", "3")
 
 # ---- options of other verbs, and of things that do not exist, are unknown ----
-for option in ["--checkpoint=full", "--offload=cpu", "--lora-rank=4", "--html=x", "--capacity=1GB",
-               "--kv-heads=2", "--norm-kind=rmsnorm", "--zero=1", "--amp", "--svg=x", "--trace=x",
-               "--snapshot=x", "--budget=1GB", "--nonsense", "-Z"]:
+for option in ["--html=x", "--capacity=1GB", "--zero=1", "--svg=x", "--trace=x", "--snapshot=x",
+               "--budget=1GB", "--over=act=relu", "--nonsense", "-Z"]:
     refused(["option"], "profile", "block", option)
 refused(["option"], "profile", "block", "--steps", "3")
 refused(["option"], "explain", "block", "--json", "-")
 refused(["option"], "explain", "block", "--optimizer", "sgd")
 refused(["option"], "generate", "--model", "x", "--batch", "3")
 refused(["option"], "train", "--data", __file__, "--vocab", "3")
-refused(["--device", "meta", "cpu"], "profile", "block", "--device", "meta")
+refused(["option"], "explain", "block", "--checkpoint", "full")
+refused(["option"], "generate", "--model", "x", "--lora-rank", "3")
 
 # ---- products that overflow ----
 for big in [["-b", 10**12, "-s", 10**12], ["-b", 10**9, "-s", 10**9, "-d", 64],

@@ -1,0 +1,195 @@
+/* profile_spent.c: what checkpoints, offload, compression, casts and loss scaling did. */
+#include "cli/profile.h"
+
+/* ---- text: one line of figures each, then what there is to say ---- */
+
+static void line(mti_table *t, const char *what, int64_t bytes, const char *text)
+{
+    mti_table_cell(t, "%s", what);
+    mti_table_bytes(t, bytes);
+    mti_table_cell(t, "%s", text);
+}
+
+static void checkpoint_lines(mti_table *t, const mti_measurement *m)
+{
+    char text[96], flops[MTI_NUMBER];
+    const mti_spent *s = &m->spent;
+    snprintf(text, sizeof text, "inputs held between %zu segment%s", s->n_segments,
+             s->n_segments == 1 ? "" : "s");
+    line(t, "checkpoints", (int64_t)s->between, text);
+    snprintf(text, sizeof text, "the most that one segment makes again; in all %s FLOP",
+             mti_scaled(flops, (double)m->flops.recompute));
+    line(t, "", (int64_t)s->inside, text);
+}
+
+static void offload_lines(mti_table *t, const mt_offload_stats *s)
+{
+    char text[128];
+    snprintf(text, sizeof text, "left the device in %zu transfers; %zu came back", s->n_out,
+             s->n_in);
+    line(t, "offload", (int64_t)s->bytes_out, text);
+    line(t, "", (int64_t)s->lowered, "by so much is the peak lower");
+    line(t, "", (int64_t)s->bytes_in_vain, "of those that left lowered nothing");
+    if (s->disk_peak) line(t, "", (int64_t)s->disk_peak, "on disk at most");
+    snprintf(text, sizeof text,
+             "of host memory at most; copying took %.2f ms, of which %.0f %% was hidden",
+             s->copy_s * 1e3, s->hidden * 100);
+    line(t, "", (int64_t)s->host_peak, text);
+}
+
+static void compress_lines(mti_table *t, const mt_compress_stats *s)
+{
+    const char *what = "compression";
+    for (int r = 0; r < MT_COMPRESS_RULE_COUNT; r++) {
+        const mt_compress_count *c = &s->by_rule[r];
+        char text[128], before[MTI_NUMBER];
+        if (!c->n) continue;
+        snprintf(text, sizeof text, "instead of %s: %zu storages as %s",
+                 mti_thousands(before, (int64_t)c->bytes_before), c->n,
+                 mt_compress_rule_name((mt_compress_rule)r));
+        line(t, what, (int64_t)c->bytes_after, text);
+        what = "";
+    }
+    if (s->in_vain.n)
+        line(t, what, (int64_t)s->in_vain.bytes_after,
+             "of them on top: somebody holds the original");
+    else if (*what)
+        line(t, what, 0, "nothing to compress");
+}
+
+static void cast_lines(mti_table *t, const mti_spent *s, bool amp)
+{
+    char text[128];
+    if (amp) {
+        snprintf(text, sizeof text, "of %zu weight copies in the cast cache", s->cast_copies);
+        line(t, "autocast", (int64_t)s->cast_bytes, text);
+    }
+    if (s->duplicates) {
+        snprintf(text, sizeof text, "of %zu tensors that are there in a second dtype",
+                 s->duplicates);
+        line(t, amp ? "" : "duplicates", (int64_t)s->duplicate_bytes, text);
+    }
+}
+
+bool mti_print_spent(const mti_profile_data *p, FILE *out, const mti_style *style)
+{
+    const mti_spending *how = &p->options->spending;
+    const mti_spent *s = &p->measured.spent;
+    if (!how->checkpoint && !how->offload && !how->compress && !how->amp && !how->loss_scale &&
+        !s->duplicates)
+        return true;
+    mti_heading(out, style, "What was spared, and what it took");
+    mti_table *t = mti_table_new("lrl", NULL);
+    if (s->asked) line(t, "saved", (int64_t)s->asked, "what the ops asked the tape to keep");
+    if (how->checkpoint) checkpoint_lines(t, &p->measured);
+    if (how->offload) offload_lines(t, &s->offload);
+    if (how->compress) compress_lines(t, &s->compress);
+    cast_lines(t, s, how->amp);
+    mt_status status = mti_table_print(t, out, style);
+    mti_table_free(t);
+    if (how->loss_scale)
+        fprintf(out, "  loss scale %g after %lld steps, %lld skipped\n", s->scaler.scale,
+                (long long)s->scaler.steps, (long long)s->scaler.skipped);
+    if (s->n_warnings) {
+        fputs("\n", out);
+        mti_inked(out, style, MTI_BAD, "%s", s->warnings);
+        fputs("\n", out);
+    }
+    return status == MT_OK;
+}
+
+/* ---- JSON ---- */
+
+static json_t *count_json(const mt_compress_count *c)
+{
+    json_t *j = json_object();
+    mti_json_put_int(j, "storages", c->n);
+    mti_json_put_int(j, "before", c->bytes_before);
+    mti_json_put_int(j, "after", c->bytes_after);
+    return j;
+}
+
+static json_t *checkpoint_json(const mti_spending *how, const mti_spent *s)
+{
+    if (!how->checkpoint) return json_null();
+    json_t *j = json_object();
+    mti_json_put_text(j, "preset", how->checkpoint);
+    mti_json_put_int(j, "segments", s->n_segments);
+    mti_json_put_int(j, "between", s->between);
+    mti_json_put_int(j, "inside", s->inside);
+    mti_json_put_text(j, "warnings", s->warnings);
+    return j;
+}
+
+static json_t *offload_json(const mti_spending *how, const mt_offload_stats *s)
+{
+    if (!how->offload) return json_null();
+    json_t *j = json_object();
+    mti_json_put_text(j, "to", how->offload == MTI_OFFLOAD_DISK ? "disk" : "cpu");
+    mti_json_put_int(j, "transfers_out", s->n_out);
+    mti_json_put_int(j, "bytes_out", s->bytes_out);
+    mti_json_put_int(j, "transfers_in", s->n_in);
+    mti_json_put_int(j, "bytes_in", s->bytes_in);
+    mti_json_put_int(j, "lowered", s->lowered);
+    mti_json_put_int(j, "in_vain", s->bytes_in_vain);
+    mti_json_put_int(j, "host_peak", s->host_peak);
+    mti_json_put_int(j, "disk_peak", s->disk_peak);
+    mti_json_put(j, "copy_seconds", json_real(s->copy_s));
+    mti_json_put(j, "wait_seconds", json_real(s->wait_s));
+    mti_json_put(j, "hidden", json_real(s->hidden));
+    return j;
+}
+
+static json_t *compress_json(const mti_spending *how, const mt_compress_stats *s)
+{
+    if (!how->compress) return json_null();
+    json_t *j = json_object(), *rules = json_array();
+    for (int r = 0; r < MT_COMPRESS_RULE_COUNT; r++) {
+        if (!(how->compress >> r & 1)) continue;
+        json_t *rule = count_json(&s->by_rule[r]);
+        mti_json_put_text(rule, "rule", mt_compress_rule_name((mt_compress_rule)r));
+        mti_json_push(rules, rule);
+    }
+    mti_json_put(j, "rules", rules);
+    mti_json_put(j, "in_vain", count_json(&s->in_vain));
+    return j;
+}
+
+static json_t *scaler_json(const mti_spending *how, const mt_scaler_state *s)
+{
+    if (!how->loss_scale) return json_null();
+    json_t *j = json_object();
+    mti_json_put(j, "scale", json_real(s->scale));
+    mti_json_put_int(j, "steps", (uint64_t)s->steps);
+    mti_json_put_int(j, "skipped", (uint64_t)s->skipped);
+    return j;
+}
+
+static json_t *cast_json(const mti_spent *s)
+{
+    json_t *j = json_object();
+    mti_json_put_int(j, "copies", s->cast_copies);
+    mti_json_put_int(j, "bytes", s->cast_bytes);
+    mti_json_put_int(j, "duplicates", s->duplicates);
+    mti_json_put_int(j, "duplicate_bytes", s->duplicate_bytes);
+    return j;
+}
+
+json_t *mti_spent_json(const mti_profile_data *p)
+{
+    const mti_spending *how = &p->options->spending;
+    const mti_spent *s = &p->measured.spent;
+    size_t asked = s->asked ? s->asked : mt_ledger_bytes(p->measured.ledger);
+    json_t *j = json_object();
+    mti_json_put_int(j, "asked", asked);
+    mti_json_put(j, "checkpoint", checkpoint_json(how, s));
+    mti_json_put(j, "offload", offload_json(how, &s->offload));
+    mti_json_put(j, "compress", compress_json(how, &s->compress));
+    mti_json_put_text(j, "amp", how->amp ? mt_dtype_name(how->amp_dtype) : NULL);
+    mti_json_put(j, "casts", cast_json(s));
+    mti_json_put(j, "loss_scale", scaler_json(how, &s->scaler));
+    mti_json_put(j, "master_weights", json_boolean(how->master));
+    mti_json_put(j, "lora_rank", how->lora_rank ? json_integer(how->lora_rank) : json_null());
+    mti_json_put(j, "qlora", json_boolean(how->qlora));
+    return j;
+}
