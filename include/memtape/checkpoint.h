@@ -17,7 +17,8 @@ extern "C" {
 #endif
 
 /* inputs [n_in] are borrowed; outputs [n_out] become new references. It is called once in forward
- * and again in backward, then with inputs without history, and must call the same ops each time.
+ * and again in backward, then with inputs without history, and must call the same ops each time and
+ * do nothing else that must not happen twice, such as adding hooks to leaves.
  * Once the last tensor that is needed is back its next op fails, without an error to be seen: it
  * must pass NULL on as any chain of ops does, and release what it made. */
 typedef mt_status mt_checkpoint_fn(void *user, int n_in, mt_tensor *const *inputs, int n_out,
