@@ -81,6 +81,11 @@ static mt_tensor *cross_entropy(mt_tensor **in, int64_t n)
     return (void)n, mt_cross_entropy(in[0], in[1], -100);
 }
 
+static mt_tensor *linear_cross_entropy(mt_tensor **in, int64_t n)
+{
+    return (void)n, mt_linear_cross_entropy(in[0], in[1], in[2], -100, 0);
+}
+
 static mt_tensor *permute(mt_tensor **in, int64_t n)
 {
     return (void)n, mt_permute(in[0], (int[]){1, 0});
@@ -177,6 +182,7 @@ bench_fn *bench_find_function(const char *name)
         {"dropout", dropout},
         {"embedding", embedding_},
         {"cross_entropy", cross_entropy},
+        {"linear_cross_entropy", linear_cross_entropy},
         {"mse", mse_},
         {"sum", sum_all_},
         {"mean", mean_all_},

@@ -160,6 +160,7 @@ FUNCTIONS = {
     "dropout": lambda x: F.dropout(x, 0.1),
     "embedding": F.embedding, "cross_entropy": lambda x, t: F.cross_entropy(
         x.view(-1, x.shape[-1]), t.view(-1)),
+    "linear_cross_entropy": lambda x, w, t: F.cross_entropy(F.linear(x, w), t),
     "mse": F.mse_loss, "sum": torch.sum, "mean": torch.mean,
     "permute": lambda x: x.permute(1, 0), "slice": lambda x: x[:, 2:6],
     "expand": lambda x: x.expand(4, 8), "reshape": lambda x: x.reshape(8, 4),

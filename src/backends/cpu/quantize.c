@@ -42,8 +42,8 @@ static void pack_chunk(const void *arg, int64_t begin, int64_t end)
         flags_of(job->values, 8 * b, flags, n);
         memset(flags + n, 0, (size_t)(8 * bytes - n));
         for (int64_t i = 0; i < bytes; i++) {
-            uint64_t eight = 0;
-            for (int j = 0; j < 8; j++) eight |= (uint64_t)flags[8 * i + j] << 8 * j;
+            uint64_t eight;
+            memcpy(&eight, flags + 8 * i, 8);
             job->bits[b + i] = (uint8_t)(eight * 0x0102040810204080u >> 56);
         }
     }
@@ -57,6 +57,10 @@ bool mti_cpu_pack_bits(mti_ctx *ctx, const mti_view *x, const mti_view *bits)
     return true;
 }
 
+#define EACH_BYTE 0x0101010101010101u
+
+/* Byte j of a number is left with bit j alone, and 0x7f carries any bit to its top. Little-endian,
+ * as is all that we store. */
 static void unpack_chunk(const void *arg, int64_t begin, int64_t end)
 {
     const bits_job *job = arg;
@@ -67,7 +71,11 @@ static void unpack_chunk(const void *arg, int64_t begin, int64_t end)
     for (int64_t b = begin; b < end; b += MTI_CPU_RUN / 8) {
         int64_t bytes = end - b < MTI_CPU_RUN / 8 ? end - b : MTI_CPU_RUN / 8;
         int64_t n = job->n - 8 * b < 8 * bytes ? job->n - 8 * b : 8 * bytes;
-        for (int64_t i = 0; i < n; i++) flags[i] = job->bits[b + i / 8] >> i % 8 & 1;
+        for (int64_t i = 0; i < bytes; i++) {
+            uint64_t eight = job->bits[b + i] * EACH_BYTE & 0x8040201008040201u;
+            eight = (eight + 0x7f * EACH_BYTE) >> 7 & EACH_BYTE;
+            memcpy(flags + 8 * i, &eight, 8);
+        }
         char *at = (char *)y->data + 8 * b * size;
         if (y->dtype == MT_BOOL) {
             memcpy(at, flags, (size_t)n);
