@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "base/base.h"
 #include "mtt.h"
 #include "trainer.h"
 
@@ -117,6 +118,47 @@ static void random_numbers_that_are_not_repeated_are_found_out(void **state)
         mtt_failed(MT_ERR_STATE, "value of dropout mask in gpt.h.", "then", "now");
         trainer_close(&t);
         mt_device_release(t.device);
+    }
+}
+
+/* Returns false when the step needed fewer than n allocations. */
+static bool nth_fails(uint64_t n, const char *preset)
+{
+    trainer t;
+    double loss;
+    assert_true(trainer_open(&t, NULL, 5));
+    const mt_checkpoint_options options = {.check = true};
+    mtt_ok(mt_model_checkpoint_with(t.gpt, preset, &options));
+    mt_mem_stats before, after;
+    mt_mem_get_stats(t.device, &before);
+    mti_fail_nth_alloc(n);
+    mt_status status = trainer_step(&t, &loss);
+    bool reached = mti_alloc_count() >= n;
+    mti_fail_nth_alloc(0);
+    if (status != MT_OK) {
+        mtt_failed(MT_ERR_MEMORY, "");
+        mtt_ok(mt_module_zero_grad(t.gpt));
+        mt_optimizer_reset(t.adamw);
+        mt_mem_get_stats(t.device, &after);
+        assert_int_equal(after.allocated.current, before.allocated.current);
+        assert_string_equal(mt_scope_path(), "");
+        mtt_ok(mt_check_balance(t.device));
+        mtt_ok(trainer_step(&t, &loss));
+    }
+    trainer_close(&t);
+    mt_device_release(t.device);
+    return reached;
+}
+
+static void any_allocation_of_a_step_may_fail(void **state)
+{
+    (void)state;
+    static const char *const some[] = {"full", "selective", "every=2"};
+    for (int i = 0; i < 3; i++) {
+        uint64_t n = 1;
+        while (nth_fails(n, some[i])) n++;
+        print_message("%s: %llu allocations failed in turn\n", some[i], (unsigned long long)n - 1);
+        assert_true(n > 500);
     }
 }
 
@@ -352,6 +394,7 @@ static void the_report_adds_up_and_the_lint_sees_what_is_too_fine(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(any_allocation_of_a_step_may_fail),
         cmocka_unit_test(full_keeps_2bsh_a_layer),
         cmocka_unit_test(selective_keeps_34bsh_and_the_statistics_a_layer),
         cmocka_unit_test(the_peak_of_backward_is_l_inputs_and_one_layer),
