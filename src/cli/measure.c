@@ -1,6 +1,7 @@
 /* measure.c: one training step, phase by phase, under the ledger. */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 #include "base/philox.h"
 #include "cli/measure.h"
 #include "memtape/ops.h"
@@ -14,6 +15,7 @@
 static mt_tensor *random_ids(mt_device *device, int64_t batch, int64_t seq, int64_t vocab,
                              uint64_t seed, uint64_t stream)
 {
+    if (!mt_device_has_data(device)) return mt_zeros(device, MT_I64, MT_SHAPE(batch, seq));
     size_t n = (size_t)(batch * seq), n_bytes = n * sizeof(int64_t);
     int64_t *ids = mti_malloc(n_bytes);
     if (!ids) return NULL;
@@ -79,7 +81,8 @@ static void end_phase(mti_measurement *m, const char *name, mt_device *device, d
                          .peak = stats.allocated.peak,
                          .reserved = stats.reserved.current,
                          .seconds = mti_now() - began};
-    for (int c = 0; c < MT_CATEGORY_COUNT; c++) phase->by_category[c] = stats.by_category[c];
+    memcpy(phase->by_category, stats.by_category, sizeof phase->by_category);
+    memcpy(phase->at_peak, stats.at_peak, sizeof phase->at_peak);
     mt_set_phase(NULL);
 }
 
@@ -91,13 +94,16 @@ static void note_newest(void *user, const mt_mem_event *event)
 
 /* ---- the equation of the growth over forward ---- */
 
-static bool account_for_growth(mti_measurement *m, const mt_tensor *output, size_t before,
-                               size_t after)
+static bool account_for_growth(mti_measurement *m, const mt_tensor *output,
+                               const mt_mem_stats *before, const mt_mem_stats *after)
 {
     mti_growth *g = &m->growth;
     mt_storage_info out = mt_storage_of(output);
     bool output_saved = false;
-    *g = (mti_growth){.measured = (int64_t)after - (int64_t)before};
+    *g = (mti_growth){.measured =
+                          (int64_t)after->allocated.current - (int64_t)before->allocated.current,
+                      .workspace = (int64_t)after->by_category[MT_WORKSPACE] -
+                                   (int64_t)before->by_category[MT_WORKSPACE]};
     for (size_t i = 0; i < mt_ledger_count(m->ledger); i++) {
         mt_ledger_entry e;
         if (mt_ledger_get(m->ledger, i, &e) != MT_OK) return false;
@@ -109,7 +115,7 @@ static bool account_for_growth(mti_measurement *m, const mt_tensor *output, size
             g->rounding += (int64_t)e.allocated - (int64_t)e.bytes;
     }
     if (!output_saved && out.serial > m->newest_before) g->output = (int64_t)out.allocated;
-    g->residual = g->measured - (g->saved - g->before) - g->rounding - g->output;
+    g->residual = g->measured - (g->saved - g->before) - g->rounding - g->output - g->workspace;
     return true;
 }
 
@@ -202,7 +208,7 @@ static bool forward_phase(run *r, mt_tensor **output)
     ok = ok && mt_set_category(*output, MT_OUTPUT) == MT_OK && mt_device_sync(device) == MT_OK;
     end_phase(m, "forward", device, began);
     mt_mem_get_stats(device, &after);
-    return ok && account_for_growth(m, *output, before.allocated.current, after.allocated.current);
+    return ok && account_for_growth(m, *output, &before, &after);
 }
 
 static bool backward_phase(run *r, mt_tensor *output)

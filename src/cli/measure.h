@@ -22,19 +22,20 @@ mt_tensor *mti_subject_forward(const mti_subject *s);
 typedef struct mti_phase {
     const char *name;
     size_t allocated, peak, reserved;
-    size_t by_category[MT_CATEGORY_COUNT];
+    size_t by_category[MT_CATEGORY_COUNT], at_peak[MT_CATEGORY_COUNT];
     double seconds;
 } mti_phase;
 
 /* The allocator's growth over forward, and what it is made of:
- *     measured = (saved - before) + rounding + output + residual */
+ *     measured = (saved - before) + rounding + output + workspace + residual */
 typedef struct mti_growth {
     int64_t measured;
-    int64_t saved;    /* the ledger's bytes */
-    int64_t before;   /* those of them in storages that were there before forward (the input) */
-    int64_t rounding; /* of the new ones, up to 512-byte blocks */
-    int64_t output;   /* the output's block, if nothing saved it */
-    int64_t residual; /* bytes that nobody accounts for: 0, or the books are wrong */
+    int64_t saved;     /* the ledger's bytes */
+    int64_t before;    /* those of them in storages that were there before forward (the input) */
+    int64_t rounding;  /* of the new ones, up to 512-byte blocks */
+    int64_t output;    /* the output's block, if nothing saved it */
+    int64_t workspace; /* of matrix products, kept for the next ones (--gemm-workspace) */
+    int64_t residual;  /* bytes that nobody accounts for: 0, or the books are wrong */
 } mti_growth;
 
 #define MTI_MAX_PHASES 4 /* init, forward, backward, step */

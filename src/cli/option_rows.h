@@ -4,7 +4,15 @@
 
 #include "cli/options.h"
 
-typedef enum mti_form { MTI_FLAG, MTI_INT, MTI_REAL, MTI_TEXT, MTI_CHOICE, MTI_LIST } mti_form;
+typedef enum mti_form {
+    MTI_FLAG,
+    MTI_INT,
+    MTI_BYTES,
+    MTI_REAL,
+    MTI_TEXT,
+    MTI_CHOICE,
+    MTI_LIST
+} mti_form;
 
 typedef struct mti_option_row {
     mti_option id;
@@ -29,11 +37,15 @@ bool mti_options_refuse(mti_options *o, const char *fmt, ...) MT_PRINTF(2, 3);
 /* ---- values; out: an enum ---- */
 bool mti_option_choose(mti_options *o, const mti_option_row *r, const char *arg, const char *names,
                        void *out);
+/* "123", "40GiB", "1.5GB" into the row's int64_t. */
+bool mti_parse_bytes(mti_options *o, const mti_option_row *r, const char *arg);
+bool mti_parse_scratch(mti_options *o, const char *arg);
 bool mti_parse_checkpoint(mti_options *o, const char *arg);
 bool mti_parse_compress(mti_options *o, const char *arg);
 bool mti_parse_amp(mti_options *o, const char *arg);
 bool mti_parse_loss_scale(mti_options *o, const char *arg);
 /* Once the configuration is complete. */
 bool mti_check_spending(mti_options *o);
+bool mti_check_device(mti_options *o);
 
 #endif

@@ -50,31 +50,46 @@ bool mti_parse_amp(mti_options *o, const char *arg)
     return mti_options_refuse(o, "--amp: \"%.40s\" is no good; give one of none, bf16, f16", arg);
 }
 
+static const struct {
+    const char *name;
+    unsigned rules;
+} compress_names[] = {{"none", 0},
+                      {"bf16", 1u << MT_COMPRESS_BF16},
+                      {"8bit", 1u << MT_COMPRESS_INT8},
+                      {"bits", 1u << MT_COMPRESS_MASK_BITS},
+                      {"seed", 1u << MT_COMPRESS_MASK_SEED},
+                      {"signs", 1u << MT_COMPRESS_SIGNS}};
+
 /* "bits+seed" */
 bool mti_parse_compress(mti_options *o, const char *arg)
 {
-    static const struct {
-        const char *name;
-        unsigned rules;
-    } names[] = {{"none", 0},
-                 {"bf16", 1u << MT_COMPRESS_BF16},
-                 {"8bit", 1u << MT_COMPRESS_INT8},
-                 {"bits", 1u << MT_COMPRESS_MASK_BITS},
-                 {"seed", 1u << MT_COMPRESS_MASK_SEED},
-                 {"signs", 1u << MT_COMPRESS_SIGNS}};
     o->spending.compress = 0;
     for (const char *at = arg; at;) {
-        size_t n = strcspn(at, "+"), i = 0, n_names = sizeof names / sizeof *names;
-        while (i < n_names && (strlen(names[i].name) != n || strncmp(names[i].name, at, n))) i++;
+        size_t n = strcspn(at, "+"), i = 0,
+               n_names = sizeof compress_names / sizeof *compress_names;
+        while (i < n_names &&
+               (strlen(compress_names[i].name) != n || strncmp(compress_names[i].name, at, n)))
+            i++;
         if (i == n_names)
             return mti_options_refuse(o,
                                       "--compress: \"%.60s\" is no good; give none, or some of "
                                       "bf16, 8bit, bits, seed, signs joined by +",
                                       arg);
-        o->spending.compress |= names[i].rules;
+        o->spending.compress |= compress_names[i].rules;
         at = at[n] ? at + n + 1 : NULL;
     }
     return true;
+}
+
+const char *mti_compress_text(char buf[MTI_COMPRESS_TEXT], unsigned rules)
+{
+    size_t n = 0;
+    *buf = 0;
+    for (size_t i = 1; i < sizeof compress_names / sizeof *compress_names; i++)
+        if (rules & compress_names[i].rules)
+            n += (size_t)snprintf(buf + n, MTI_COMPRESS_TEXT - n, "%s%s", n ? "+" : "",
+                                  compress_names[i].name);
+    return n ? buf : compress_names[0].name;
 }
 
 bool mti_parse_loss_scale(mti_options *o, const char *arg)
@@ -114,7 +129,8 @@ bool mti_check_spending(mti_options *o)
         return mti_options_refuse(o, "--qlora needs --lora-rank: adapters of which rank?");
     if (s->amp && o->config.dtype != MT_F32)
         return mti_options_refuse(o, "--amp: the parameters are %s; it needs --dtype f32", dtype);
-    if (s->master && o->optimizer == MTI_OPT_NONE)
+    bool steps = o->verb == MTI_TRAIN || o->optimizer != MTI_OPT_NONE;
+    if (s->master && !steps)
         return mti_options_refuse(o, "--master-weights needs --optimizer sgd or adamw");
     if (s->master && mt_dtype_size(o->config.dtype) != 2)
         return mti_options_refuse(

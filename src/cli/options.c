@@ -79,6 +79,7 @@ static bool parse_choice(mti_options *o, const mti_option_row *r, const char *ar
     case MTI_O_COMPRESS: return mti_parse_compress(o, arg);
     case MTI_O_AMP: return mti_parse_amp(o, arg);
     case MTI_O_LOSS_SCALE: return mti_parse_loss_scale(o, arg);
+    case MTI_O_SCRATCH: return mti_parse_scratch(o, arg);
     default: /* MTI_O_DEVICE */
         o->device = arg;
         ok = mti_backend_find(arg) != NULL;
@@ -99,6 +100,7 @@ static bool parse_value(mti_options *o, const mti_option_row *r, const char *arg
     switch (r->form) {
     case MTI_FLAG: *(bool *)((char *)o + r->at) = true; return true;
     case MTI_INT: return parse_int(o, r, arg);
+    case MTI_BYTES: return mti_parse_bytes(o, r, arg);
     case MTI_REAL: return parse_real(o, r, arg);
     case MTI_CHOICE: return parse_choice(o, r, arg);
     case MTI_LIST: return push(o, r, arg);

@@ -101,10 +101,15 @@ typedef enum mti_option {
     MTI_O_LORA_RANK,
     MTI_O_QLORA,
     MTI_O_DEVICE,
+    MTI_O_CAPACITY,
+    MTI_O_GEMM_WORKSPACE,
+    MTI_O_SCRATCH,
     MTI_O_SEED,
     MTI_O_THREADS,
     MTI_O_OVER,
     MTI_O_ROW,
+    MTI_O_TIMELINE,
+    MTI_O_TRACE,
     MTI_O_SVG,
     MTI_O_JSON,
     MTI_O_QUIET,
@@ -142,6 +147,8 @@ typedef struct mti_options {
     bool inplace, causal;
 
     const char *device, *json;
+    int64_t capacity, gemm_workspace; /* 0: none */
+    bool scratch_of_cpu;
     int64_t seed, threads; /* threads 0: the device's own choice */
     bool quiet, help;
 
@@ -152,6 +159,8 @@ typedef struct mti_options {
 
     mti_words over, rows; /* sweep: "act=relu,gelu", "full: --checkpoint full" */
     const char *svg;
+    bool timeline; /* profile */
+    const char *trace;
 
     const char *model_file, *prompt;
     int64_t tokens, top_k;
@@ -176,6 +185,9 @@ void mti_options_free(mti_options *o);
 /* One option after parsing, as on a command line; value NULL or "yes" sets a flag, "no" clears it.
  * Options that say what to do with the results are refused. */
 bool mti_options_set(mti_options *o, const char *name, const char *value);
+/* "bits+seed", as --compress takes it. */
+#define MTI_COMPRESS_TEXT 40
+const char *mti_compress_text(char buf[MTI_COMPRESS_TEXT], unsigned rules);
 /* Puts the model together again from the options as they are now; o->error otherwise. */
 bool mti_options_complete(mti_options *o);
 void mti_options_help(mti_verb verb, const char *name, FILE *out);

@@ -106,21 +106,29 @@ static json_t *growth_json(const mti_growth *g)
     mti_json_put(j, "before", json_integer(g->before));
     mti_json_put(j, "rounding", json_integer(g->rounding));
     mti_json_put(j, "output", json_integer(g->output));
+    mti_json_put(j, "workspace", json_integer(g->workspace));
     mti_json_put(j, "residual", json_integer(g->residual));
+    return j;
+}
+
+static json_t *categories_json(const size_t bytes[MT_CATEGORY_COUNT])
+{
+    json_t *j = json_object();
+    for (int c = 0; c < MT_CATEGORY_COUNT; c++)
+        mti_json_put_int(j, mt_category_name((mt_category)c), bytes[c]);
     return j;
 }
 
 static json_t *phase_json(const mti_phase *p)
 {
-    json_t *j = json_object(), *categories = json_object();
+    json_t *j = json_object();
     mti_json_put_text(j, "name", p->name);
     mti_json_put_int(j, "allocated", p->allocated);
     mti_json_put_int(j, "peak", p->peak);
     mti_json_put_int(j, "reserved", p->reserved);
     mti_json_put(j, "seconds", json_real(p->seconds));
-    for (int c = 0; c < MT_CATEGORY_COUNT; c++)
-        mti_json_put_int(categories, mt_category_name((mt_category)c), p->by_category[c]);
-    mti_json_put(j, "by_category", categories);
+    mti_json_put(j, "by_category", categories_json(p->by_category));
+    mti_json_put(j, "at_peak", categories_json(p->at_peak));
     return j;
 }
 

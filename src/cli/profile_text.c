@@ -50,6 +50,8 @@ static bool print_growth(const mti_growth *g, FILE *out, const mti_style *style)
     equation_row(t, "+", g->rounding, "rounding of the new ones up to 512-byte blocks");
     equation_row(t, "+", g->output,
                  g->output ? "the output, which nothing saved" : "the output: saved already");
+    if (g->workspace)
+        equation_row(t, "+", g->workspace, "the workspace of matrix products, kept for the next");
     mti_table_rule(t);
     equation_row(t, "=", g->measured - g->residual, "expected");
     equation_row(t, " ", g->measured, "measured: allocated after forward less before");

@@ -22,6 +22,20 @@ static void put_real(json_t *j, const char *key, double value)
     mti_json_put_text(j, key, text);
 }
 
+/* The options that spare memory, as words: a run goes on bit for bit only with the same ones. */
+static json_t *spared_json(const mti_spending *how)
+{
+    char compress[MTI_COMPRESS_TEXT];
+    json_t *j = json_object();
+    if (how->checkpoint) mti_json_put_text(j, "checkpoint", how->checkpoint);
+    if (how->offload)
+        mti_json_put_text(j, "offload", how->offload == MTI_OFFLOAD_DISK ? "disk" : "cpu");
+    if (how->compress) mti_json_put_text(j, "compress", mti_compress_text(compress, how->compress));
+    if (how->amp) mti_json_put_text(j, "amp", mt_dtype_name(how->amp_dtype));
+    if (how->master) mti_json_put_text(j, "master-weights", "yes");
+    return j;
+}
+
 static char *plan_text(const mti_trainer *t, double val_fraction)
 {
     const mti_plan *p = &t->plan;
@@ -38,6 +52,7 @@ static char *plan_text(const mti_trainer *t, double val_fraction)
     put_real(j, "weight_decay", p->weight_decay);
     put_real(j, "clip", p->clip);
     put_real(j, "val_fraction", val_fraction);
+    mti_json_put(j, "spared", spared_json(&p->spending));
     snprintf(hash, sizeof hash, "%016" PRIx64, t->corpus->fingerprint);
     mti_json_put_text(j, "text", hash);
     char *text = mt_last_status() == MT_OK ? mti_json_text(j, JSON_COMPACT) : NULL;
@@ -149,6 +164,22 @@ static bool read_fields(const json_t *j, mti_options *o, uint64_t *fingerprint)
            read_real(j, "val_fraction", o, MTI_O_VAL_FRACTION, &o->val_fraction);
 }
 
+/* What was not given again. Files from before these options have none. */
+static bool read_spared(const json_t *j, mti_options *o)
+{
+    static const char *const names[] = {"checkpoint", "offload", "compress", "amp",
+                                        "master-weights"};
+    static const mti_option ids[] = {MTI_O_CHECKPOINT, MTI_O_OFFLOAD, MTI_O_COMPRESS, MTI_O_AMP,
+                                     MTI_O_MASTER};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const json_t *value = json_object_get(j, names[i]);
+        if (!value || o->given[ids[i]]) continue;
+        const char *text = json_string_value(value), *kept = text ? mti_intern(text) : NULL;
+        if (!kept || !mti_options_set(o, names[i], kept)) return bad_plan(names[i]);
+    }
+    return true;
+}
+
 bool mti_run_read_plan(const mt_safetensors *file, mti_options *o, uint64_t *fingerprint)
 {
     mt_model_config config;
@@ -157,7 +188,9 @@ bool mti_run_read_plan(const mt_safetensors *file, mti_options *o, uint64_t *fin
     if (!text)
         return mti_fail_bool(MT_ERR_FORMAT, "the file holds a model but no run to go on with");
     json_t *j = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
-    bool ok = json_is_object(j) ? read_fields(j, o, fingerprint) : bad_plan(RUN_KEY);
+    bool ok = json_is_object(j)
+                  ? read_fields(j, o, fingerprint) && read_spared(json_object_get(j, "spared"), o)
+                  : bad_plan(RUN_KEY);
     json_decref(j);
     if (!ok || mt_last_status() != MT_OK) return false;
     return mti_options_config(o, &config) || mti_fail_bool(MT_ERR_ARGUMENT, "%s", o->error);

@@ -10,6 +10,11 @@ bool mti_spending_is_plain(const mti_spending *how)
     return !how || (!how->checkpoint && !hooks_wanted(how) && !how->amp && !how->lora_rank);
 }
 
+static bool asks_for_nothing(const mti_spending *how)
+{
+    return mti_spending_is_plain(how) && (!how || (!how->master && how->loss_scale == 0));
+}
+
 /* ---- making ---- */
 
 static bool make_checkpoints(mti_spender *p, mt_module *model)
@@ -57,8 +62,8 @@ static bool make_scaler(mti_spender *p)
 
 bool mti_spender_make(mti_spender *p, const mti_spending *how, mt_device *device, mt_module *model)
 {
-    *p = (mti_spender){.how = how, .device = device};
-    if (!how) return true;
+    *p = (mti_spender){.how = asks_for_nothing(how) ? NULL : how, .device = device};
+    if (!p->how) return true;
     if (hooks_wanted(how)) {
         p->asked = mt_ledger_new(device);
         if (!p->asked) return false;
@@ -126,8 +131,8 @@ bool mti_spender_end(mti_spender *p)
     if (!p->how) return true;
     bool ok = end_cast(p);
     ok = end_hooks(p, 3) && ok;
-    p->spent.duplicates = p->spent.duplicate_bytes = 0;
-    ok = ok && mt_visit_duplicates(p->device, count_duplicate, &p->spent) == MT_OK;
+    if (p->spent.forwards++ == 0)
+        ok = ok && mt_visit_duplicates(p->device, count_duplicate, &p->spent) == MT_OK;
     if (p->asked) p->spent.asked = mt_ledger_bytes(p->asked);
     return ok;
 }

@@ -7,6 +7,7 @@
 
 /* What they did, once forward and backward are over. */
 typedef struct mti_spent {
+    int64_t forwards;
     size_t asked; /* bytes that the ops of forward handed over, before anything took them away */
     /* checkpointing: inputs held, the most that one segment makes again, and what is unwise */
     size_t n_segments, between, inside;
@@ -15,7 +16,8 @@ typedef struct mti_spent {
     mt_offload_stats offload;
     mt_compress_stats compress;
     mt_scaler_state scaler;
-    /* autocast: copies in the cache at the end of forward, and all tensors that are there twice */
+    /* autocast: copies in the cache and all tensors in two dtypes at the end of the first forward
+     */
     size_t cast_copies, cast_bytes, duplicates, duplicate_bytes;
 } mti_spent;
 
@@ -39,7 +41,7 @@ bool mti_spender_end(mti_spender *p);
 /* After a backward: completes p->spent. */
 bool mti_spender_tell(mti_spender *p);
 
-/* Whether what the tape keeps is still what the ops save: no hook took it away or changed it. */
+/* Whether the tape keeps what it would keep anyway. */
 bool mti_spending_is_plain(const mti_spending *how);
 
 #endif

@@ -53,6 +53,7 @@ static bool make_trainer(run *r)
                      .min_lr = o->min_lr,
                      .weight_decay = o->weight_decay,
                      .clip = o->clip,
+                     .spending = o->spending,
                      .seed = (uint64_t)o->seed};
     r->device = mti_open_device(o);
     return r->device && mti_trainer_make(&r->trainer, r->device, &plan, &r->corpus);

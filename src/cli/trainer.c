@@ -18,18 +18,21 @@ bool mti_trainer_make(mti_trainer *t, mt_device *device, const mti_plan *plan,
                              corpus->n_train, (long long)plan->seq + 1);
     mt_seed(device, plan->seed);
     t->model = mt_model_new(device, &plan->config);
-    if (!t->model) return false;
+    if (!t->model || !mti_spender_make(&t->spender, &t->plan.spending, device, t->model))
+        return false;
     t->optimizer =
         mt_adamw_new(t->model, &(mt_adamw_options){.lr = plan->lr,
                                                    .beta2 = 0.99, /* short runs, small batches */
                                                    .weight_decay = plan->weight_decay,
-                                                   .decay_matrices_only = true});
+                                                   .decay_matrices_only = true,
+                                                   .master = plan->spending.master});
     return t->optimizer != NULL;
 }
 
 void mti_trainer_free(mti_trainer *t)
 {
     mt_optimizer_free(t->optimizer);
+    mti_spender_free(&t->spender);
     mt_module_free(t->model);
     *t = (mti_trainer){0};
 }
@@ -73,6 +76,20 @@ static mt_tensor *loss_of(const mti_trainer *t, const unsigned char *text, int64
 
 /* ---- training ---- */
 
+/* Forward with everything that spares memory around it; the loss, times its scale if it has one. */
+static mt_tensor *spared_loss(mti_trainer *t, const size_t *starts, double *sum)
+{
+    const mti_plan *p = &t->plan;
+    if (!mti_spender_begin(&t->spender)) return NULL;
+    mt_tensor *loss = loss_of(t, t->corpus->train, p->batch, p->seq, starts);
+    if (!mti_spender_end(&t->spender)) mt_set(&loss, NULL);
+    if (!loss) return NULL;
+    *sum += mt_item(loss);
+    if (t->spender.scaler) mt_set(&loss, mt_scaler_scale(t->spender.scaler, loss));
+    if (loss && p->accumulate > 1) mt_set(&loss, mt_mul_scalar(loss, 1.0 / (double)p->accumulate));
+    return loss;
+}
+
 /* Forward and backward of micro-batch `part` of the step; adds to *sum. */
 static bool run_part(mti_trainer *t, int64_t part, size_t *starts, double *sum)
 {
@@ -85,14 +102,26 @@ static bool run_part(mti_trainer *t, int64_t part, size_t *starts, double *sum)
         starts[i] = (size_t)(((uint64_t)r.v[0] << 32 | r.v[1]) % places);
     }
     mt_set_phase("forward");
-    mt_tensor *loss = loss_of(t, t->corpus->train, p->batch, p->seq, starts);
-    if (!loss) return false;
-    *sum += mt_item(loss);
-    if (p->accumulate > 1) mt_set(&loss, mt_mul_scalar(loss, 1.0 / (double)p->accumulate));
+    mt_tensor *loss = spared_loss(t, starts, sum);
     mt_set_phase("backward");
     bool ok = loss && mt_backward(loss) == MT_OK;
     mt_release(loss);
     return ok;
+}
+
+/* Gradients clipped, optimizer stepped, gradients dropped. */
+static bool step_optimizer(mti_trainer *t)
+{
+    mt_scaler *scaler = t->spender.scaler;
+    double clip = t->plan.clip;
+    bool ok;
+    if (scaler)
+        ok = (clip <= 0 || mt_scaler_clip(scaler, t->optimizer, clip, NULL) == MT_OK) &&
+             mt_scaler_step(scaler, t->optimizer, NULL) == MT_OK;
+    else
+        ok = (clip <= 0 || mt_clip_grad_norm(t->model, clip, NULL) == MT_OK) &&
+             mt_optimizer_step(t->optimizer) == MT_OK;
+    return ok && mt_module_zero_grad(t->model) == MT_OK;
 }
 
 bool mti_trainer_step(mti_trainer *t)
@@ -109,9 +138,7 @@ bool mti_trainer_step(mti_trainer *t)
                            "the loss became %g at step %lld; a lower --lr or a longer --warmup may "
                            "help",
                            sum, (long long)t->step + 1);
-    ok = ok && (p->clip <= 0 || mt_clip_grad_norm(t->model, p->clip, NULL) == MT_OK) &&
-         mt_optimizer_set_lr(t->optimizer, lr) == MT_OK &&
-         mt_optimizer_step(t->optimizer) == MT_OK && mt_module_zero_grad(t->model) == MT_OK;
+    ok = ok && mt_optimizer_set_lr(t->optimizer, lr) == MT_OK && step_optimizer(t);
     mt_set_phase(NULL);
     if (!ok) return false;
     t->step++;

@@ -26,7 +26,8 @@ def balanced(p, args):
     g, f, saved = p["growth"], p["formula"], p["saved"]
     equal(g["residual"], 0, f"growth residual of {args}")
     equal(f["unexplained"], 0, f"unexplained bytes of {args}")
-    equal(g["measured"], g["saved"] - g["before"] + g["rounding"] + g["output"], f"growth {args}")
+    equal(g["measured"],
+          g["saved"] - g["before"] + g["rounding"] + g["output"] + g["workspace"], f"growth {args}")
     equal(saved["bytes"], f["bytes"] + sum(t["bytes"] for t in f["residual"]), f"formula {args}")
     equal(f["bytes"], sum(t["bytes"] for t in f["terms"]), f"terms {args}")
     equal(saved["bytes"], sum(t["bytes"] for t in saved["tensors"]), f"sum of tensors {args}")
@@ -35,6 +36,7 @@ def balanced(p, args):
     equal(len({t["storage"] for t in saved["tensors"]}), saved["storages"], f"distinct {args}")
     for phase in p["phases"]:
         equal(phase["allocated"], sum(phase["by_category"].values()), f"categories {args}")
+        equal(phase["peak"], sum(phase["at_peak"].values()), f"categories at the peak {args}")
         check(phase["allocated"] <= phase["peak"] <= phase["reserved"] or phase["name"] == "init",
               f"order of figures {args}")
 

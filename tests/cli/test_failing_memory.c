@@ -14,7 +14,7 @@
 typedef int verb_fn(const mti_options *o);
 
 static char folder[] = "/tmp/memtape-cli-XXXXXX";
-static char text_file[64], json_file[64], save_file[64];
+static char text_file[64], json_file[64], save_file[64], svg_file[64];
 
 static bool there(const char *path)
 {
@@ -109,6 +109,42 @@ static void explain_reports_every_refusal(void **state)
     refuse_each(MTI_EXPLAIN, mti_explain, WORDS("gpt", SMALL, "-l", "1"), NULL);
 }
 
+static void spared_profile_reports_every_refusal(void **state)
+{
+    (void)state;
+    refuse_each(MTI_PROFILE, mti_profile,
+                WORDS("gpt", SMALL, "-l", "2", "--checkpoint", "full", "--offload", "cpu",
+                      "--dropout", "0.1", "--json", json_file),
+                json_file);
+    refuse_each(MTI_PROFILE, mti_profile,
+                WORDS("block", "-s", "32", "-d", "16", "-a", "2", "--compress", "8bit+seed",
+                      "--dropout", "0.1"),
+                NULL);
+    refuse_each(MTI_PROFILE, mti_profile,
+                WORDS("gpt", SMALL, "--amp", "bf16", "--lora-rank", "1", "--qlora", "--optimizer",
+                      "adamw", "--loss-scale", "dynamic"),
+                NULL);
+}
+
+static void sweep_reports_every_refusal(void **state)
+{
+    (void)state;
+    refuse_each(MTI_SWEEP, mti_sweep,
+                WORDS("mlp", "-b", "1", "-s", "4", "-d", "4", "--over", "act=relu,gelu", "--row",
+                      "full: --checkpoint full", "--steps", "1", "--svg", svg_file),
+                svg_file);
+    refuse_each(MTI_SWEEP, mti_sweep,
+                WORDS("mlp", "-b", "1", "-s", "4", "-d", "4", "--over", "act=relu,gelu", "--steps",
+                      "1", "--json", json_file),
+                json_file);
+}
+
+static void audit_reports_every_refusal(void **state)
+{
+    (void)state;
+    refuse_each(MTI_AUDIT, mti_audit, WORDS("layer_norm", "--json", json_file), json_file);
+}
+
 static void train_reports_every_refusal(void **state)
 {
     (void)state;
@@ -138,6 +174,7 @@ static int set_up(void **state)
     (void)state;
     if (!mkdtemp(folder)) return -1;
     snprintf(text_file, sizeof text_file, "%s/text", folder);
+    snprintf(svg_file, sizeof svg_file, "%s/svg", folder);
     snprintf(json_file, sizeof json_file, "%s/json", folder);
     snprintf(save_file, sizeof save_file, "%s/save", folder);
     FILE *f = fopen(text_file, "w");
@@ -159,6 +196,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(profile_reports_every_refusal),
         cmocka_unit_test(explain_reports_every_refusal),
+        cmocka_unit_test(spared_profile_reports_every_refusal),
+        cmocka_unit_test(sweep_reports_every_refusal),
+        cmocka_unit_test(audit_reports_every_refusal),
         cmocka_unit_test(train_reports_every_refusal),
         cmocka_unit_test(resume_and_generate_report_every_refusal),
     };

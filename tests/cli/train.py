@@ -77,6 +77,27 @@ def resumed_run_goes_on_bit_for_bit():
     check("step 22/22" in longer.stdout, "a finished run can be made longer")
 
 
+def what_spares_memory_and_is_exact_changes_no_loss():
+    plain = losses(run("train", *SMALL).stdout)
+    equal(len(plain), 20, "a line for each step")
+    for spared in [["--checkpoint", "full"], ["--checkpoint", "sqrt"], ["--offload", "cpu"],
+                   ["--compress", "seed+signs"], ["--checkpoint", "selective", "--offload", "disk"]]:
+        p = run("train", *SMALL, *spared)
+        equal(losses(p.stdout), plain, f"losses with {spared}: {p.stderr}")
+    for inexact in [["--compress", "8bit"], ["--amp", "bf16"],
+                    ["--dtype", "bf16", "--master-weights"]]:
+        name = path("spared.safetensors")
+        whole = losses(run("train", *SMALL, *inexact).stdout)
+        check(len(whole) == 20 and whole != plain, f"losses with {inexact} differ")
+        half = run("train", *SMALL, *inexact, "--steps", 10, "--warmup", 1, "--save", name)
+        equal(half.returncode, 0, f"status: {half.stderr}")
+        first = run("train", "--data", TEXT, "--resume", name, "--steps", 20)
+        again = run("train", "--data", TEXT, "--resume", name, "--steps", 20, *inexact)
+        other = run("train", "--data", TEXT, "--resume", name, "--steps", 20, "--checkpoint", "full")
+        equal(losses(first.stdout), losses(again.stdout), f"{inexact} hold unless given again")
+        equal(losses(first.stdout), losses(other.stdout), f"{inexact} with a checkpoint given later")
+
+
 def learns_something():
     p = run("train", "--data", TEXT, "--steps", 150, "--lr", "3e-3", "--eval-every", 50)
     bits = [float(x) for x in re.findall(r"held-out bits per byte ([\d.]+)", p.stdout)]
@@ -140,6 +161,7 @@ def damaged_files_are_refused():
            "nosteps": edited("steps", -1), "hugebatch": edited("batch", 10**12),
            "real": edited("lr", "nan"), "type": edited("seq", "many"), "seq": edited("seq", 10**6),
            "text": edited("text", "zz"), "config": with_header(header.replace(b"hidden", b"hiddem")),
+           "spared": edited("spared", {"checkpoint": "some"}), "spared2": edited("spared", {"amp": 3}),
            "notjson": with_header(header.replace(b"{", b"[", 1))}
     for name, data in bad.items():
         file = write(f"bad-{name}.safetensors", data)
@@ -148,7 +170,7 @@ def damaged_files_are_refused():
         if name in ("empty", "half", "cut", "longer", "huge"):
             check(file in p.stderr, f"{name}: the text names the file: {p.stderr}")
         check(len(p.stderr) > 20, f"{name}: a text")
-        if name not in ("nosteps", "hugebatch", "real", "type", "seq", "text"):
+        if name not in ("nosteps", "hugebatch", "real", "type", "seq", "text", "spared", "spared2"):
             refused([], "generate", "--model", file, "-q", status=1)
     check(not os.path.exists(path("never.safetensors")), "nothing was written")
     refused(["No such file"], "generate", "--model", path("nothing"), status=1)
@@ -205,6 +227,7 @@ def llama_learns_and_writes():
 
 make_text()
 resumed_run_goes_on_bit_for_bit()
+what_spares_memory_and_is_exact_changes_no_loss()
 learns_something()
 interrupted_run_is_saved(signal.SIGINT)
 interrupted_run_is_saved(signal.SIGTERM)

@@ -1,9 +1,11 @@
 /* test_report.c: figures, widths, tables and the progress bar, read back as text. */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "mtt.h"
 #include "report/json.h"
 #include "report/report.h"
+#include "report/svg.h"
 
 static const mti_style plain = {.width = 100};
 
@@ -203,6 +205,74 @@ static void json_is_written_whole_or_not_at_all(void **state)
     assert_null(fopen("never-written.json", "r"));
 }
 
+/* The text of a picture; the caller frees it. */
+static char *picture_of(const mti_svg_bars *bars)
+{
+    char path[] = "/tmp/memtape-svg-XXXXXX";
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    mtt_ok(mti_svg_write(bars, path));
+    size_t n;
+    char *text = mti_file_read(path, 1 << 20, &n);
+    assert_non_null(text);
+    unlink(path);
+    return text;
+}
+
+static void bars_are_to_scale_and_labels_are_spelt_out(void **state)
+{
+    (void)state;
+    const mti_svg_row rows[] = {{"a < b & c", "note", {1024 * 1024, 512 * 1024}},
+                                {"none", NULL, {0, 0}}};
+    char *text = picture_of(&(mti_svg_bars){.title = "bytes \"so\"",
+                                            .n_series = 2,
+                                            .series = {"saved", "peak"},
+                                            .n_rows = 2,
+                                            .rows = rows});
+    assert_non_null(strstr(text, "a &lt; b &amp; c"));
+    assert_non_null(strstr(text, "bytes &quot;so&quot;"));
+    assert_non_null(strstr(text, "1 MiB"));
+    assert_non_null(strstr(text, "0.5 MiB"));
+    assert_non_null(strstr(text, "width=\"560.00\"")); /* the longest fills the plot, ... */
+    assert_non_null(strstr(text, "width=\"280.00\"")); /* ... half of it is half as long */
+    assert_non_null(strstr(text, "width=\"0.00\""));
+    assert_null(strstr(text, "nan"));
+    mti_free(text);
+}
+
+static void a_scale_ends_at_a_round_number_past_the_longest_bar(void **state)
+{
+    (void)state;
+    const struct {
+        double most;
+        const char *end;
+    } cases[] = {{0, ">1 B<"},
+                 {7, ">7 B<"},
+                 {1000, ">1000 B<"},
+                 {3.1 * 1024, "3.5 KiB"},
+                 {1023.0 * 1024, ">1250 KiB<"},
+                 {0x1p40 * 9.9, ">10 TiB<"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const mti_svg_row row = {"x", NULL, {cases[i].most}};
+        char *text = picture_of(&(mti_svg_bars){
+            .title = "t", .n_series = 1, .series = {"s"}, .n_rows = 1, .rows = &row});
+        const char *found = strstr(text, cases[i].end);
+        if (!found) fail_msg("%g: no %s in %s", cases[i].most, cases[i].end, text);
+        mti_free(text);
+    }
+}
+
+static void a_picture_that_cannot_be_written_is_an_error(void **state)
+{
+    (void)state;
+    const mti_svg_row row = {"x", NULL, {1}};
+    const mti_svg_bars bars = {
+        .title = "t", .n_series = 1, .series = {"s"}, .n_rows = 1, .rows = &row};
+    assert_int_equal(mti_svg_write(&bars, "/nonexistent/x.svg"), MT_ERR_IO);
+    mtt_failed(MT_ERR_IO, "/nonexistent");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -218,6 +288,9 @@ int main(void)
         cmocka_unit_test(away_from_a_terminal_progress_is_a_line_per_interval),
         cmocka_unit_test(on_a_terminal_the_bar_is_redrawn_within_its_width),
         cmocka_unit_test(json_is_written_whole_or_not_at_all),
+        cmocka_unit_test(bars_are_to_scale_and_labels_are_spelt_out),
+        cmocka_unit_test(a_scale_ends_at_a_round_number_past_the_longest_bar),
+        cmocka_unit_test(a_picture_that_cannot_be_written_is_an_error),
     };
     return cmocka_run_group_tests_name("report", tests, NULL, NULL);
 }
