@@ -63,7 +63,7 @@ static const char *difference(const mti_trace_entry *a, const mti_trace_entry *b
     return a->digest == b->digest ? NULL : "value";
 }
 
-/* Names from the left, where they differ most: what fits. */
+/* As many whole lines as an error text has room for. */
 typedef struct text {
     char buf[960];
     size_t n;
