@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "base/base.h"
 #include "memtape/ops.h"
 #include "mtt.h"
 
@@ -311,6 +312,51 @@ static void grouped_queries_are_heads_whose_keys_and_values_repeat(void **state)
     }
 }
 
+/* ---- failing memory ---- */
+
+/* Make the model, run it there and back; MT_OK, or what failed. */
+static mt_status once(const mt_model_config *c)
+{
+    mt_module *m = mt_model_new(device, c);
+    const int64_t ids[] = {1, 2, 3, 4, 5, 6};
+    bool whole = mt_model_config_of(m) != NULL;
+    MT_AUTO mt_tensor *x = !m      ? NULL
+                           : whole ? mt_from_data(device, MT_I64, MT_SHAPE(2, 3), ids, sizeof ids)
+                                   : mt_normal(device, c->dtype, MT_SHAPE(2, 3, c->hidden), 0, 1);
+    MT_AUTO mt_tensor *y = x ? mt_forward(m, x) : NULL;
+    if (y) mt_set(&y, mt_sum_all(y));
+    if (y) mt_backward(y);
+    mt_module_free(m);
+    return mt_last_status();
+}
+
+/* Fail the n-th request for every n: reported, and everything given back. */
+static void failing_memory_is_reported_and_leaves_nothing(void **state)
+{
+    (void)state;
+    if (strcmp(mt_device_kind(device), "cpu") != 0) skip();
+    mt_set_balance_check(device, false); /* thousands of passes */
+    mtt_ok(mt_device_set_threads(device, 1));
+    for (size_t i = 3; i < N_VARIANTS; i++) {
+        mt_model_config c = variants[i];
+        c.layers = c.layers ? 1 : 0;
+        bool reached = true;
+        for (uint64_t n = 1; reached; n++) {
+            mti_fail_nth_alloc(n);
+            mt_status status = once(&c);
+            reached = mti_alloc_count() >= n;
+            mti_fail_nth_alloc(0);
+            if (status != MT_OK) mtt_failed(MT_ERR_MEMORY, "");
+            assert_string_equal(mt_scope_path(), "");
+            mt_mem_stats stats;
+            mt_mem_empty_cache(device);
+            mt_mem_get_stats(device, &stats);
+            assert_int_equal(stats.allocated.current, 0);
+        }
+    }
+    mt_set_balance_check(device, true);
+}
+
 /* ---- learning ---- */
 
 typedef struct corpus {
@@ -382,6 +428,7 @@ static double train(const mt_model_config *c, const corpus *text, int steps)
 static void each_family_learns_more_of_text_than_its_frequencies(void **state)
 {
     (void)state;
+    if (strcmp(mt_device_kind(device), "cpu") != 0) skip(); /* thousands of steps */
     mt_set_balance_check(device, false);
     mtt_ok(mt_device_set_threads(device, 1)); /* so small a model has nothing to share out */
     corpus text = read_text();
@@ -413,6 +460,7 @@ int main(void)
         cmocka_unit_test(types_that_are_all_0_are_as_none_given),
         cmocka_unit_test(fifteen_of_a_hundred_tokens_are_to_be_guessed),
         cmocka_unit_test(grouped_queries_are_heads_whose_keys_and_values_repeat),
+        cmocka_unit_test(failing_memory_is_reported_and_leaves_nothing),
         cmocka_unit_test(each_family_learns_more_of_text_than_its_frequencies),
     };
     return cmocka_run_group_tests(tests, open_device, close_device);
