@@ -47,7 +47,7 @@ static bool print_table(const mti_sweep_result *results, size_t n, FILE *out,
                                            "reserved", "ms a step",   "gradients off by", "loss"};
     bool losses = false;
     for (size_t i = 0; i < n; i++) losses = losses || !isnan(results[i].loss);
-    mti_table *t = mti_table_new(losses ? "erlrrrrr" : "erlrrrr", headings);
+    mti_table *t = mti_table_new(losses ? "lrerrrrr" : "lrerrrr", headings);
     for (size_t i = 0; i < n; i++) result_cells(t, &results[i], &results[0], losses);
     mt_status status = mti_table_print(t, out, style);
     mti_table_free(t);
@@ -58,7 +58,7 @@ static bool print_table(const mti_sweep_result *results, size_t n, FILE *out,
 static bool print_sums(const mti_sweep_result *results, size_t n, FILE *out, const mti_style *style)
 {
     mti_table *t =
-        mti_table_new("errl", (const char *const[]){"row", "saved bytes", "", "made of"});
+        mti_table_new("lrre", (const char *const[]){"row", "saved bytes", "", "made of"});
     for (size_t i = 0; i < n; i++) {
         const mti_formula *f = &results[i].formula;
         if (!f->known) continue;
@@ -84,7 +84,7 @@ static bool print_sums(const mti_sweep_result *results, size_t n, FILE *out, con
 bool mti_sweep_print(const mti_sweep_result *results, size_t n, const mti_options *o)
 {
     mti_style style = mti_style_of(stdout);
-    if (style.width < 124 && !style.live) style.width = 124;
+    if (style.width < 140 && !style.live) style.width = 140; /* a file: rows matter more */
     if (!print_table(results, n, stdout, &style)) return false;
     if (o->quiet) return true;
     if (!print_sums(results, n, stdout, &style)) return false;

@@ -82,6 +82,13 @@ rows = sweep("gpt", "--over", "amp=none,bf16", "--row", "full:", "--row", "LoRA:
 check(rows["LoRA amp=none"]["formula"] is None, "no formula rather than a wrong one")
 check(rows["LoRA amp=none"]["gradients"]["alone"] > 0, "what only one of them has is counted")
 
+rows = sweep("block", "--over", "act=relu,leaky_relu", "--over", "inplace=no,yes", "--dtype", "bf16",
+             "--steps", 1)
+equal(rows["act=relu inplace=yes"]["gradients"]["same_bits"], True, "ReLU in place, bit for bit")
+rows = sweep("block", "--act", "leaky_relu", "--over", "inplace=no,yes", "--dtype", "bf16", "--steps", 1)
+equal(rows["inplace=yes"]["gradients"]["same_bits"], True, "LeakyReLU in place, bit for bit")
+equal(rows["inplace=no"]["saved"] - rows["inplace=yes"]["saved"], 2 * 32 * 4 * 64 * 2, "its saving")
+
 # ---- text and picture ----
 with tempfile.TemporaryDirectory() as folder:
     picture = os.path.join(folder, "x.svg")
