@@ -10,14 +10,19 @@ static mt_device *open_meta(void)
     return device;
 }
 
+/* But the copies beside compute, of which there is nothing to copy. */
 static void every_kernel_of_the_table_is_there(void **state)
 {
     (void)state;
     typedef void function(void);
     const char *table = (const char *)&mti_meta_backend;
     for (size_t at = offsetof(mti_backend, open); at < sizeof(mti_backend);
-         at += sizeof(function *))
-        assert_non_null(*(function *const *)(const void *)(table + at));
+         at += sizeof(function *)) {
+        bool copies =
+            at >= offsetof(mti_backend, host_alloc) && at <= offsetof(mti_backend, copy_times);
+        function *kernel = *(function *const *)(const void *)(table + at);
+        copies ? assert_null(kernel) : assert_non_null(kernel);
+    }
 }
 
 static size_t allocated(mt_device *device)
