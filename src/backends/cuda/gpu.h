@@ -47,9 +47,9 @@ extern "C" {
 struct mti_ctx {
     int device;
     int multiprocessors;
-    int threads;             /* host threads: kept for the table's sake */
-    cudaStream_t stream;     /* every kernel and product */
-    cudaStream_t copy;       /* copies beside compute: transfer.cu */
+    int threads;         /* host threads: kept for the table's sake */
+    cudaStream_t stream; /* every kernel and product */
+    cudaStream_t copy;   /* copies beside compute: transfer.cu */
     struct mti_copies *copies;
     struct mti_cublas *blas; /* loaded at the first product */
     size_t n_workspace;      /* bytes for each product: CUBLAS_WORKSPACE_CONFIG */
