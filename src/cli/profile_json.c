@@ -13,7 +13,10 @@ static json_t *shape_json(int rank, const int64_t *shape)
 static json_t *model_json(const mti_options *o)
 {
     static const char *const optimizers[] = {"none", "sgd", "adamw"};
-    const mt_model_config *c = &o->config;
+    mt_model_config resolved = o->config;
+    mt_model_config_resolve(&o->config, &resolved); /* checked when the options were read */
+    const mt_model_config *c = &resolved;
+    bool acts = c->kind != MT_MODEL_ATTENTION && c->mlp == MT_MLP_PLAIN;
     bool whole = mti_is_whole(c->kind), attends = c->kind != MT_MODEL_MLP;
     bool feeds = c->kind != MT_MODEL_ATTENTION, norms = whole || c->kind == MT_MODEL_BLOCK;
     json_t *j = json_object();
@@ -23,13 +26,16 @@ static json_t *model_json(const mti_options *o)
     mti_json_put_int(j, "seq", (uint64_t)o->seq);
     mti_json_put_int(j, "hidden", (uint64_t)c->hidden);
     mti_json_put(j, "heads", attends ? json_integer(c->heads) : json_null());
+    mti_json_put(j, "kv_heads", attends ? json_integer(c->kv_heads) : json_null());
     mti_json_put(j, "layers", whole ? json_integer(c->layers) : json_null());
     mti_json_put(j, "vocab", whole ? json_integer(c->vocab) : json_null());
     mti_json_put(j, "context", whole ? json_integer(c->context) : json_null());
-    mti_json_put(j, "ffn", feeds ? json_integer(c->ffn ? c->ffn : 4 * c->hidden) : json_null());
-    mti_json_put_text(j, "act", feeds ? mt_act_name(c->act) : NULL);
-    mti_json_put(j, "inplace", feeds ? json_boolean(c->inplace) : json_null());
+    mti_json_put(j, "ffn", feeds ? json_integer(c->ffn) : json_null());
+    mti_json_put_text(j, "mlp", feeds ? mt_mlp_kind_name(c->mlp) : NULL);
+    mti_json_put_text(j, "act", acts ? mt_act_name(c->act) : NULL);
+    mti_json_put(j, "inplace", acts ? json_boolean(c->inplace) : json_null());
     mti_json_put_text(j, "norm", norms ? mt_norm_place_name(c->norm) : NULL);
+    mti_json_put_text(j, "norm_kind", norms ? mt_norm_kind_name(c->norm_kind) : NULL);
     mti_json_put(j, "dropout", json_real(c->dropout));
     mti_json_put_text(j, "attention", attends ? mt_attention_form_name(c->attention) : NULL);
     mti_json_put(j, "causal", attends ? json_boolean(c->causal) : json_null());

@@ -5,20 +5,28 @@
 
 void mti_print_model(const mti_options *o, mt_device *device, FILE *out, const mti_style *style)
 {
-    const mt_model_config *c = &o->config;
+    mt_model_config resolved = o->config;
+    mt_model_config_resolve(&o->config, &resolved); /* checked when the options were read */
+    const mt_model_config *c = &resolved;
+    bool swiglu = c->mlp == MT_MLP_SWIGLU;
     bool whole = mti_is_whole(c->kind), attends = c->kind != MT_MODEL_MLP;
     bool feeds = c->kind != MT_MODEL_ATTENTION, norms = whole || c->kind == MT_MODEL_BLOCK;
     mti_inked(out, style, MTI_BOLD, "%s", o->preset ? o->preset : mt_model_kind_name(c->kind));
     fprintf(out, "  b=%lld s=%lld d=%lld", (long long)o->batch, (long long)o->seq,
             (long long)c->hidden);
     if (attends) fprintf(out, " a=%lld", (long long)c->heads);
+    if (attends && c->kv_heads != c->heads) fprintf(out, " k=%lld", (long long)c->kv_heads);
     if (whole) fprintf(out, " l=%lld v=%lld", (long long)c->layers, (long long)c->vocab);
-    if (feeds) fprintf(out, " f=%lld", (long long)(c->ffn ? c->ffn : 4 * c->hidden));
-    if (feeds) fprintf(out, ", %s%s", mt_act_name(c->act), c->inplace ? " in place" : "");
+    if (feeds) fprintf(out, " f=%lld", (long long)c->ffn);
+    if (feeds)
+        fprintf(out, ", %s%s", swiglu ? mt_mlp_kind_name(c->mlp) : mt_act_name(c->act),
+                c->inplace ? " in place" : "");
     if (attends)
         fprintf(out, ", %s%s attention", c->causal ? "causal " : "",
                 mt_attention_form_name(c->attention));
-    if (norms) fprintf(out, ", %s-norm", mt_norm_place_name(c->norm));
+    if (norms)
+        fprintf(out, ", %s-norm%s", mt_norm_place_name(c->norm),
+                c->norm_kind == MT_NORM_RMS ? " (RMS)" : "");
     if (c->dropout > 0) fprintf(out, ", dropout %g", c->dropout);
     int threads = mt_device_threads(device);
     fprintf(out, "\n%s on %s, %d thread%s\n", mt_dtype_name(c->dtype), mt_device_kind(device),
