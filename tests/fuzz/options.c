@@ -4,17 +4,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include "cli/options.h"
+#include "cli/sweep_rows.h"
 
 #define MAX_WORDS 64
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
 
 /* What a verb that builds a model relies on. */
-static void check(const mti_options *o)
+static void check_model(const mti_options *o)
 {
-    bool builds =
-        o->verb == MTI_PROFILE || o->verb == MTI_EXPLAIN || (o->verb == MTI_TRAIN && !o->resume);
-    if (o->help || !builds) return;
     const mt_model_config *c = &o->config;
     if (o->batch < 1 || o->seq < 1 || c->hidden < 1 || c->heads < 0) abort();
     if (c->heads && c->hidden % c->heads) abort();
@@ -23,6 +21,29 @@ static void check(const mti_options *o)
     size_t n;
     if (!mti_mul_size((size_t)o->batch * (size_t)o->seq, (size_t)c->hidden, &n)) abort();
     if (c->kind == MT_MODEL_GPT && o->seq > c->context) abort();
+    if (o->spending.qlora && !o->spending.lora_rank) abort();
+}
+
+/* Rows that were found good once can be made again, and each is good by itself. */
+static void check_sweep(const mti_options *o)
+{
+    mti_options copy = *o;
+    mti_sweep_rows rows;
+    if (!mti_sweep_rows_make(&rows, &copy)) abort();
+    for (size_t i = 0; i < rows.n; i++) {
+        if (!rows.at[i].label) abort();
+        check_model(&rows.at[i].options);
+    }
+    mti_sweep_rows_free(&rows);
+}
+
+static void check(const mti_options *o)
+{
+    if (o->help) return;
+    if (o->verb == MTI_SWEEP) check_sweep(o);
+    bool builds =
+        o->verb == MTI_PROFILE || o->verb == MTI_EXPLAIN || (o->verb == MTI_TRAIN && !o->resume);
+    if (builds) check_model(o);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
