@@ -75,7 +75,7 @@ bool mti_print_spent(const mti_profile_data *p, FILE *out, const mti_style *styl
 {
     const mti_spending *how = &p->options->spending;
     const mti_spent *s = &p->measured.spent;
-    if (!how->checkpoint && !how->offload && !how->compress && !how->amp && !how->loss_scale &&
+    if (!how->checkpoint && !how->offload && !how->compress && !how->amp && how->loss_scale == 0 &&
         !s->duplicates)
         return true;
     mti_heading(out, style, "What was spared, and what it took");
@@ -87,7 +87,7 @@ bool mti_print_spent(const mti_profile_data *p, FILE *out, const mti_style *styl
     cast_lines(t, s, how->amp);
     mt_status status = mti_table_print(t, out, style);
     mti_table_free(t);
-    if (how->loss_scale)
+    if (how->loss_scale != 0)
         fprintf(out, "  loss scale %g after %lld steps, %lld skipped\n", s->scaler.scale,
                 (long long)s->scaler.steps, (long long)s->scaler.skipped);
     if (s->n_warnings) {
@@ -157,7 +157,7 @@ static json_t *compress_json(const mti_spending *how, const mt_compress_stats *s
 
 static json_t *scaler_json(const mti_spending *how, const mt_scaler_state *s)
 {
-    if (!how->loss_scale) return json_null();
+    if (how->loss_scale == 0) return json_null();
     json_t *j = json_object();
     mti_json_put(j, "scale", json_real(s->scale));
     mti_json_put_int(j, "steps", (uint64_t)s->steps);
