@@ -2,7 +2,7 @@
 #include "views.h"
 #include <stdio.h>
 
-static const double slope = 0.125;
+static const double slope = 0.125; /* also affine's scale and pow's exponent */
 
 /* The textbook: forward from x. */
 static double exact(mti_unary op, double x)
@@ -19,6 +19,7 @@ static double exact(mti_unary op, double x)
     case MTI_EXP: return exp(x);
     case MTI_LOG: return log(x);
     case MTI_SQRT: return sqrt(x);
+    case MTI_POW: return pow(x, slope);
     case MTI_AFFINE: return slope * x + 3;
     default: return NAN;
     }
@@ -38,7 +39,15 @@ static bool keeps_output(mti_unary op)
     return op == MTI_RELU || op == MTI_TANH || op == MTI_SIGMOID || op == MTI_EXP || op == MTI_SQRT;
 }
 
-static double lowest(mti_unary op) { return op == MTI_LOG || op == MTI_SQRT ? 0.25 : -4.0; }
+static double lowest(mti_unary op)
+{
+    return op == MTI_LOG || op == MTI_SQRT || op == MTI_POW ? 0.25 : -4.0;
+}
+
+static double parameter(mti_unary op)
+{
+    return op == MTI_LEAKY_RELU || op == MTI_AFFINE || op == MTI_POW ? slope : 0;
+}
 
 /* Away from the kink of the relus, where a difference means nothing. */
 static void fill_input(const mti_view *x, mti_unary op)
@@ -62,8 +71,7 @@ static void check_unary(const mti_backend *be, mti_ctx *ctx, mti_unary op, mt_dt
     fill_input(&x, op);
     mtt_fill(&dy, 8, -1.0, 1.0);
     double tolerance = 3 * mtt_epsilon(dtype);
-    assert_true(
-        be->unary(ctx, op, op == MTI_LEAKY_RELU || op == MTI_AFFINE ? slope : 0, 3, &x, &y));
+    assert_true(be->unary(ctx, op, parameter(op), 3, &x, &y));
     for (int64_t i = 0; i < 6 * n; i++) {
         mtt_close(mtt_get(&y, i), exact(op, mtt_get(&x, i)), tolerance, what, i);
         mtt_set(&kept, i, keeps_output(op) ? exact(op, mtt_get(&x, i)) : mtt_get(&x, i));
@@ -76,8 +84,7 @@ static void check_unary(const mti_backend *be, mti_ctx *ctx, mti_unary op, mt_dt
     /* in place gives the same bits */
     assert_true(be->unary_backward(ctx, op, slope, op == MTI_AFFINE ? NULL : &kept, &dy, &dy));
     mtt_same(&dx, &dy, what);
-    assert_true(
-        be->unary(ctx, op, op == MTI_LEAKY_RELU || op == MTI_AFFINE ? slope : 0, 3, &x, &x));
+    assert_true(be->unary(ctx, op, parameter(op), 3, &x, &x));
     mtt_same(&x, &y, what);
     mti_view *all[] = {&x, &y, &kept, &dy, &dx};
     for (int k = 0; k < 5; k++) mtt_drop(all[k]);
