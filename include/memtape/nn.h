@@ -170,7 +170,9 @@ typedef struct mt_model_config {
     mt_attention_form attention;
     bool causal;         /* block and attention */
     bool untied;         /* gpt: a head of its own instead of the token embedding */
+    bool tied;           /* llama: the token embedding instead of a head of its own */
     bool no_bias;        /* in linears and layer norms */
+    bool qkv_bias;       /* where no_bias is: only those of queries, keys and values (Qwen2) */
     int64_t token_types; /* bert; 0: 2 */
     int64_t mask_token;  /* bert: stands for a token that is to be guessed; 0: the last, v - 1 */
     mt_dtype dtype;

@@ -145,14 +145,16 @@ mt_module *mt_attention_new(mt_device *device, const mt_model_config *config)
     if (!mti_config_resolve(config, MT_MODEL_ATTENTION, &c)) return NULL;
     bool rope = c.rope_theta > 0;
     int64_t d = c.hidden, q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
+    mt_model_config in = c; /* of the products that go in */
+    in.no_bias = c.no_bias && !c.qkv_bias;
     mt_module *m = mt_module_new("attention", rope ? separate_forward : fused_forward, NULL, NULL);
     bool ok = m != NULL;
     if (rope)
-        ok = ok && mti_add_linear(m, "q", device, &c, d, q, MTI_INIT_STD) &&
-             mti_add_linear(m, "k", device, &c, d, kv, MTI_INIT_STD) &&
-             mti_add_linear(m, "v", device, &c, d, kv, MTI_INIT_STD);
+        ok = ok && mti_add_linear(m, "q", device, &in, d, q, MTI_INIT_STD) &&
+             mti_add_linear(m, "k", device, &in, d, kv, MTI_INIT_STD) &&
+             mti_add_linear(m, "v", device, &in, d, kv, MTI_INIT_STD);
     else
-        ok = ok && mti_add_linear(m, "qkv", device, &c, d, q + 2 * kv, MTI_INIT_STD);
+        ok = ok && mti_add_linear(m, "qkv", device, &in, d, q + 2 * kv, MTI_INIT_STD);
     return mti_module_complete(
         m, ok && mt_module_add_child(m, "heads", heads_new(&c)) &&
                mti_add_linear(m, "proj", device, &c, q, d, mti_residual_std(&c)) &&

@@ -201,6 +201,8 @@ static bool check_kind(const mt_model_config *c)
         return mti_fail_bool(MT_ERR_ARGUMENT, "config: causal is set; a bert sees both sides");
     if (c->kind == MT_MODEL_LLAMA && c->norm == MT_NORM_POST)
         return mti_fail_bool(MT_ERR_ARGUMENT, "config: norm is post; a llama is pre-norm");
+    if (c->tied && c->untied)
+        return mti_fail_bool(MT_ERR_ARGUMENT, "config: tied and untied are both set; need one");
     if (c->kind == MT_MODEL_BERT && c->mask_token >= c->vocab)
         return mti_fail_bool(MT_ERR_ARGUMENT,
                              "config: mask_token is %" PRId64 "; need one of vocab, below %" PRId64,
@@ -231,7 +233,8 @@ static void impose(mt_model_config *c, mt_model_kind kind)
     if (kind != MT_MODEL_LLAMA) return;
     c->norm_kind = MT_NORM_RMS;
     c->mlp = MT_MLP_SWIGLU;
-    c->causal = c->untied = c->no_bias = true;
+    c->causal = c->no_bias = true;
+    c->untied = !c->tied;
     if (c->rope_theta == 0) c->rope_theta = 10000;
 }
 
@@ -278,6 +281,13 @@ static uint64_t linear_size(const mt_model_config *c, int64_t in, int64_t out)
     return (uint64_t)in * (uint64_t)out + (c->no_bias ? 0 : (uint64_t)out);
 }
 
+static uint64_t qkv_size(const mt_model_config *c)
+{
+    uint64_t d = (uint64_t)c->hidden;
+    uint64_t out = (uint64_t)(c->heads + 2 * c->kv_heads) * (uint64_t)c->head_dim;
+    return d * out + (c->no_bias && !c->qkv_bias ? 0 : out);
+}
+
 static uint64_t norm_size(const mt_model_config *c)
 {
     bool bias = c->norm_kind == MT_NORM_LAYER && !c->no_bias;
@@ -286,8 +296,7 @@ static uint64_t norm_size(const mt_model_config *c)
 
 static uint64_t attention_size(const mt_model_config *c)
 {
-    int64_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
-    return linear_size(c, c->hidden, q + 2 * kv) + linear_size(c, q, c->hidden);
+    return qkv_size(c) + linear_size(c, c->heads * c->head_dim, c->hidden);
 }
 
 static uint64_t mlp_size(const mt_model_config *c)
@@ -317,7 +326,7 @@ mt_status mt_model_config_params(const mt_model_config *config, uint64_t *n)
         *n = v * d + positions + (uint64_t)c.token_types * d + norm_size(&c) + layers * block +
              linear_size(&c, c.hidden, c.hidden) + norm_size(&c) + v;
         break;
-    case MT_MODEL_LLAMA: *n = 2 * v * d + layers * block + norm_size(&c); break;
+    case MT_MODEL_LLAMA: *n = (c.tied ? 1 : 2) * v * d + layers * block + norm_size(&c); break;
     case MT_MODEL_KIND_COUNT: break;
     }
     return MT_OK;

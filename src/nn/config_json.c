@@ -27,7 +27,8 @@ static const struct field {
     FIELD(REAL, norm_eps),  FIELD(REAL, rope_theta),
     FIELD(REAL, dropout),   FIELD(ATTENTION, attention),
     FIELD(FLAG, causal),    FIELD(FLAG, untied),
-    FIELD(FLAG, no_bias),   FIELD(INT, token_types),
+    FIELD(FLAG, tied),      FIELD(FLAG, no_bias),
+    FIELD(FLAG, qkv_bias),  FIELD(INT, token_types),
     FIELD(INT, mask_token), FIELD(DTYPE, dtype),
 #undef FIELD
 };

@@ -14,7 +14,8 @@ static mt_tensor *llama_forward(mt_module *self, mt_tensor *tokens)
     h = mti_run_layers(self, h, 0, model->config.layers);
     h = mti_wanted_rows(model, h);
     mt_set(&h, mt_forward_child(self, "ln_f", h));
-    mt_set(&h, mt_forward_child(self, "lm_head", h));
+    mt_set(&h, mt_module_child(self, "lm_head") ? mt_forward_child(self, "lm_head", h)
+                                                : mti_tied_head(self, "lm_head", h, NULL));
     return h;
 }
 
@@ -24,9 +25,10 @@ mt_module *mt_llama_new(mt_device *device, const mt_model_config *config)
     if (!mti_config_resolve(config, MT_MODEL_LLAMA, &c)) return NULL;
     mt_module *m = mti_model_new("llama", llama_forward, &c);
     return mti_module_complete(
-        m, m && mti_add_embedding(m, "wte", device, &c, c.vocab) && mti_add_dropout(m, &c) &&
-               mti_add_layers(m, device, &c) && mti_add_norm(m, "ln_f", device, &c) &&
-               mti_add_linear(m, "lm_head", device, &c, c.hidden, c.vocab, MTI_INIT_STD));
+        m,
+        m && mti_add_embedding(m, "wte", device, &c, c.vocab) && mti_add_dropout(m, &c) &&
+            mti_add_layers(m, device, &c) && mti_add_norm(m, "ln_f", device, &c) &&
+            (c.tied || mti_add_linear(m, "lm_head", device, &c, c.hidden, c.vocab, MTI_INIT_STD)));
 }
 
 bool mti_is_llama(const mt_module *m) { return mti_module_runs(m, llama_forward); }

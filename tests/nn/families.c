@@ -95,6 +95,7 @@ static const mt_model_config variants[] = {
     {SMALL, .kind = MT_MODEL_BERT, .token_types = 3, .no_bias = true},
     {SMALL, .kind = MT_MODEL_LLAMA},
     {SMALL, .kind = MT_MODEL_LLAMA, .kv_heads = 2, .ffn = 40},
+    {SMALL, .kind = MT_MODEL_LLAMA, .kv_heads = 2, .qkv_bias = true, .tied = true},
     {.kind = MT_MODEL_BLOCK, .hidden = 24, .heads = 4, .rope_theta = 100, .mlp = MT_MLP_SWIGLU},
     {.kind = MT_MODEL_ATTENTION, .hidden = 24, .heads = 4, .kv_heads = 2, .rope_theta = 100},
     {.kind = MT_MODEL_MLP, .hidden = 24, .mlp = MT_MLP_SWIGLU},

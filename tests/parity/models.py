@@ -59,6 +59,8 @@ def model_cases():
     yield ModelCase("llama of 4 layers", llama, 2, 9)
     yield ModelCase("llama of 4 layers, math, grouped heads",
                     llama | {"kv_heads": 2, "attention": "math", "rope_theta": 500}, 3, 7)
+    yield ModelCase("llama of 4 layers, tied, with biases of q, k and v",
+                    llama | {"kv_heads": 2, "tied": True, "qkv_bias": True}, 2, 9)
     bert = {"kind": "bert", "hidden": 24, "heads": 4, "layers": 4, "vocab": 31, "context": 9,
             "act": "gelu"}
     yield ModelCase("bert of 4 layers, flash", bert | {"attention": "flash"}, 2, 9)
@@ -166,7 +168,7 @@ def gpt(c, p, tokens, a):
 
 def llama(c, p, tokens, a):
     h = layers(c, p, F.embedding(tokens, p["wte.weight"]), a)
-    return F.linear(norm(c, p, "ln_f", h), p["lm_head.weight"])
+    return F.linear(norm(c, p, "ln_f", h), p.get("lm_head.weight", p["wte.weight"]))
 
 
 def bert(c, p, tokens, a):
