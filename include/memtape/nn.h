@@ -193,6 +193,16 @@ MT_API mt_status mt_model_config_params(const mt_model_config *config, uint64_t 
 MT_API mt_status mt_model_config_to_json(const mt_model_config *config, char *buf, size_t n_bytes);
 /* Checked; fields left out are zero, unknown ones are refused. */
 MT_API mt_status mt_model_config_from_json(const char *json, mt_model_config *out);
+/* The model that a Hugging Face config.json describes: gpt2, llama, mistral, qwen2 and bert (as
+ * BertForMaskedLM). MT_ERR_UNSUPPORTED for other architectures, by name; MT_ERR_FORMAT for text that
+ * is no such file, and for keys that may change shapes or values and are not understood. notes (may
+ * be NULL with n_bytes 0) tells line by line what is not modelled and which keys were ignored;
+ * MT_HF_NOTES bytes suffice, fewer cut it. */
+#define MT_HF_NOTES 2048
+MT_API mt_status mt_model_config_from_hf(const char *json, mt_model_config *out, char *notes,
+                                         size_t n_bytes);
+MT_API mt_status mt_model_config_from_hf_file(const char *path, mt_model_config *out, char *notes,
+                                              size_t n_bytes);
 
 /* The model of config->kind, initialised from the device's generator as GPT-2 is: weights
  * normal(0, 0.02), the projections into the residual stream by a further 1/sqrt(2 layers),
@@ -209,6 +219,10 @@ MT_API mt_module *mt_model_new(mt_device *device, const mt_model_config *config)
 MT_API mt_status mt_model_checkpoint(mt_module *model, const char *preset);
 MT_API mt_status mt_model_checkpoint_with(mt_module *model, const char *preset,
                                           const mt_checkpoint_options *options);
+/* Layers from .. from + n - 1 of a gpt, bert or llama, as one checkpoint (n 1: a layer alone), in
+ * place of what these layers were told before; NULL: they run plainly. Groups do not overlap. */
+MT_API mt_status mt_model_checkpoint_layers(mt_module *model, int64_t from, int64_t n,
+                                            const mt_checkpoint_options *options);
 /* What the model was made from, resolved; borrowed. NULL if m is no gpt, bert or llama of ours. */
 MT_API const mt_model_config *mt_model_config_of(const mt_module *m);
 /* [..,d] -> [..,d]: fc, act, proj, drop; swiglu: gate, up, down, drop */

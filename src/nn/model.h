@@ -45,6 +45,8 @@ bool mti_is_llama(const mt_module *m);
 bool mti_check_tokens(const char *who, const mt_tensor *tokens);
 /* h.0 .. h.(layers - 1), blocks. */
 bool mti_add_layers(mt_module *m, mt_device *device, const mt_model_config *c);
+/* h.i */
+mt_module *mti_layer(const mt_module *m, int64_t i);
 /* Layers h.from .. h.(to - 1) one after the other; x is taken over. */
 mt_tensor *mti_run_each(mt_module *m, mt_tensor *x, int64_t from, int64_t to);
 /* The same, in groups that are checkpoints where the model was told so. */

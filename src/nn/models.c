@@ -58,6 +58,12 @@ bool mti_add_layers(mt_module *m, mt_device *device, const mt_model_config *c)
     return true;
 }
 
+mt_module *mti_layer(const mt_module *m, int64_t i)
+{
+    char name[LAYER_NAME];
+    return mt_module_child(m, layer_name(name, i));
+}
+
 mt_tensor *mti_run_each(mt_module *m, mt_tensor *x, int64_t from, int64_t to)
 {
     char name[LAYER_NAME];

@@ -15,8 +15,8 @@ char *mti_join(const char *prefix, const char *name);
 
 /* ---- modules that run as checkpoints (segments.c) ---- */
 
-/* What m was told; NULL: nothing. *group (may be NULL): so many of its layers run as one; 0: m
- * itself is the checkpoint. */
+/* What m was told; NULL: nothing. *group (may be NULL): m is a layer and begins a group of so many
+ * that run as one; 0: m itself is the checkpoint. */
 const mt_checkpoint_options *mti_module_checkpoint(const mt_module *m, int64_t *group);
 /* options NULL: nothing any more. */
 bool mti_module_set_group(mt_module *m, int64_t group, const mt_checkpoint_options *options);

@@ -55,12 +55,37 @@ static mt_tensor *run_group(mt_module *m, mt_tensor *x, int64_t from, int64_t to
 
 mt_tensor *mti_run_layers(mt_module *m, mt_tensor *x, int64_t from, int64_t to)
 {
-    int64_t group;
-    const mt_checkpoint_options *options = mti_module_checkpoint(m, &group);
-    if (!group) return mti_run_each(m, x, from, to);
-    for (int64_t i = from; x && i < to; i += group)
-        x = run_group(m, x, i, i + group < to ? i + group : to, options);
+    for (int64_t i = from, n; x && i < to; i += n) {
+        int64_t group;
+        const mt_checkpoint_options *options = mti_module_checkpoint(mti_layer(m, i), &group);
+        n = group > 1 ? group : 1;
+        if (n > to - i) n = to - i;
+        x = group ? run_group(m, x, i, i + n, options) : mti_run_each(m, x, i, i + n);
+    }
     return x;
+}
+
+mt_status mt_model_checkpoint_layers(mt_module *m, int64_t from, int64_t n,
+                                     const mt_checkpoint_options *options)
+{
+    const mti_model *model = mti_model_of(m);
+    int64_t layers = model ? model->config.layers : 0;
+    if (!model)
+        return mti_fail(MT_ERR_ARGUMENT,
+                        "checkpoint layers: %s has none; need a gpt, bert or llama",
+                        m ? mt_module_kind(m) : "NULL");
+    if (from < 0 || n < 1 || n > layers - from)
+        return mti_fail(MT_ERR_ARGUMENT,
+                        "checkpoint layers: %lld from layer %lld on; need at least 1, of %lld",
+                        (long long)n, (long long)from, (long long)layers);
+    for (int64_t i = 0, group; i < from; i++)
+        if (mti_module_checkpoint(mti_layer(m, i), &group) && group > from - i)
+            return mti_fail(MT_ERR_ARGUMENT,
+                            "checkpoint layers: layer %lld belongs to the group from %lld to %lld",
+                            (long long)from, (long long)i, (long long)(i + group - 1));
+    for (int64_t i = from; i < from + n; i++) mti_module_set_group(mti_layer(m, i), 0, NULL);
+    bool ok = !options || mti_module_set_group(mti_layer(m, from), n, options);
+    return ok ? MT_OK : mt_last_status();
 }
 
 /* ---- presets ---- */
@@ -108,8 +133,13 @@ static bool set_groups(mt_module *m, const char *preset, int64_t group,
     if (!model)
         return mti_fail_bool(MT_ERR_ARGUMENT, "checkpoint %s: %s has no layers to group", preset,
                              mt_module_kind(m));
-    if (!group) group = llround(sqrt((double)model->config.layers));
-    return mti_module_set_group(m, group, options);
+    int64_t layers = model->config.layers;
+    if (!group) group = llround(sqrt((double)layers));
+    for (int64_t i = 0; i < layers; i += group)
+        if (!mti_module_set_group(mti_layer(m, i), group < layers - i ? group : layers - i,
+                                  options))
+            return false;
+    return true;
 }
 
 /* "every=3" -> 3; 0 if it is something else. */
