@@ -96,6 +96,7 @@ int main(int argc, char **argv)
         status = MTI_EXIT_OK;
     } else {
         o.program = argv[0];
+        if (*o.notes && !o.quiet) fprintf(stderr, "%s:\n%s", o.model, o.notes);
         status = runs[verb](&o);
     }
     mti_options_free(&o);

@@ -107,10 +107,26 @@ bool mti_options_config(mti_options *o, const mt_model_config *base)
     return false;
 }
 
-/* MODEL is a kind or a preset. */
+static bool is_path(const char *name)
+{
+    size_t n = strlen(name);
+    return strchr(name, '/') || (n > 5 && !strcmp(name + n - 5, ".json"));
+}
+
+static bool from_file(mti_options *o, const char *path, mt_model_config *base)
+{
+    if (mt_model_config_from_hf_file(path, base, o->notes, sizeof o->notes) == MT_OK) return true;
+    mti_options_refuse(o, "MODEL: %.900s", mt_last_error());
+    mt_clear_error();
+    return false;
+}
+
+/* MODEL is a kind, a preset or the path of a config.json. */
 static bool base_model(mti_options *o, const char *name, mt_model_config *base)
 {
     *base = small_model;
+    *o->notes = 0;
+    if (o->verb != MTI_TRAIN && is_path(name)) return from_file(o, name, base);
     if (o->verb != MTI_TRAIN && mt_model_kind_parse(name, &base->kind) == MT_OK) {
         if (!mti_is_whole(base->kind)) base->layers = base->vocab = 0;
         return true;
@@ -128,8 +144,9 @@ static bool base_model(mti_options *o, const char *name, mt_model_config *base)
     for (size_t i = 0; mt_model_preset_name(i); i++)
         snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", i ? ", " : "",
                  mt_model_preset_name(i));
-    return mti_options_refuse(o, "%s: \"%.80s\" is no good; give one of %s",
-                              o->verb == MTI_TRAIN ? "--preset" : "MODEL", name, list);
+    return mti_options_refuse(o, "%s: \"%.80s\" is no good; give %sone of %s",
+                              o->verb == MTI_TRAIN ? "--preset" : "MODEL", name,
+                              o->verb == MTI_TRAIN ? "" : "a path to a config.json or ", list);
 }
 
 /* What is still missing once all options are read. */
@@ -143,8 +160,9 @@ bool mti_options_complete(mti_options *o)
     if (o->verb == MTI_TRAIN && o->given[MTI_O_SAVE_EVERY] && !o->save)
         return mti_options_refuse(o, "--save-every needs --save: where to?");
     if (mti_verb_builds(o->verb) && *mti_verb_get(o->verb)->args && !o->model)
-        return mti_options_refuse(o,
-                                  "MODEL is missing; give mlp, attention, block, gpt or a preset");
+        return mti_options_refuse(
+            o, "MODEL is missing; give mlp, attention, block, gpt, a preset or a path "
+               "to a config.json");
     if (o->verb == MTI_TRAIN && o->resume) return true; /* the model is in the file */
     if (!mti_verb_builds(o->verb)) return true;
     mt_model_config base;

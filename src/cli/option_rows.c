@@ -15,10 +15,12 @@ static const mti_verb_info verbs[MTI_VERB_COUNT] = {
                    "goes on from there, bit for bit."},
     [MTI_GENERATE] = {"generate", "", "write text with a trained model",
                       "Continues a prompt with a model that `memtape train --save` wrote."},
-    [MTI_PROFILE] = {"profile", "MODEL", "one training step under the ledger: every saved byte",
-                     "Runs one training step of MODEL (mlp, attention, block, gpt or a preset) on "
-                     "random data and says which tensors the tape keeps for backward, who keeps "
-                     "them, and how that adds up to what the allocator holds."},
+    [MTI_PROFILE] =
+        {"profile", "MODEL", "one training step under the ledger: every saved byte",
+         "Runs one training step of MODEL (mlp, attention, block, gpt, bert, llama, a preset or "
+         "the path of a Hugging Face config.json) on "
+         "random data and says which tensors the tape keeps for backward, who keeps "
+         "them, and how that adds up to what the allocator holds."},
     [MTI_EXPLAIN] = {"explain", "MODEL", "the tape op by op: what is saved and why",
                      "Runs the forward pass of MODEL (mlp, attention, block, gpt or a preset) and "
                      "walks through its tape, op by op."},

@@ -131,6 +131,7 @@ typedef struct mti_options {
     /* The model: kind and preset from the MODEL argument or --preset; `config` is complete and
      * checked after a successful parse of a verb that builds one. */
     const char *model, *preset; /* audit: `model` is the op */
+    char notes[MT_HF_NOTES];    /* of a config.json that the model comes from */
     mt_model_config config;
     int64_t batch, seq;
     mti_optimizer_choice optimizer;

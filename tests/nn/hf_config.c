@@ -1,0 +1,242 @@
+/* Hugging Face's config.json: published files make models of the published sizes; others are
+ * refused with a word on what is wrong. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/base.h"
+#include "mtt.h"
+
+static char notes[MT_HF_NOTES];
+
+static mt_model_config read_file(const char *name)
+{
+    char path[512];
+    mt_model_config c;
+    snprintf(path, sizeof path, "%s/%s.json", CONFIGS, name);
+    mtt_ok(mt_model_config_from_hf_file(path, &c, notes, sizeof notes));
+    return c;
+}
+
+/* BertModel's pooler has the size of our head's dense layer; the head's norm, 2d, and its bias, v,
+ * are not in the published count. */
+static uint64_t not_published(const mt_model_config *c)
+{
+    return c->kind == MT_MODEL_BERT ? (uint64_t)(2 * c->hidden + c->vocab) : 0;
+}
+
+static void published_files_have_the_published_numbers_of_parameters(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        uint64_t n;
+    } cases[] = {{"gpt2", 124439808},          {"llama-2-7b", 6738415616},
+                 {"llama-2-70b", 68976648192}, {"llama-3.1-8b", 8030261248},
+                 {"mistral-7b", 7241732096},   {"qwen2-7b", 7615616512},
+                 {"qwen2-0.5b", 494032768},    {"bert-base-uncased", 109482240}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        mt_model_config c = read_file(cases[i].name);
+        mt_device *meta = mt_device_open("meta");
+        mt_module *m = mt_model_new(meta, &c);
+        if (!m) fail_msg("%s: %s", cases[i].name, mt_last_error());
+        uint64_t made, said;
+        mtt_ok(mt_module_size(m, &made, NULL));
+        mtt_ok(mt_model_config_params(&c, &said));
+        if (made - not_published(&c) != cases[i].n || said != made)
+            fail_msg("%s: %llu parameters, not %llu", cases[i].name,
+                     (unsigned long long)(made - not_published(&c)),
+                     (unsigned long long)cases[i].n);
+        mt_module_free(m);
+        mt_device_release(meta);
+    }
+}
+
+static void what_a_file_says_is_in_the_configuration(void **state)
+{
+    (void)state;
+    mt_model_config c = read_file("llama-3.1-8b");
+    assert_int_equal(c.kv_heads, 8);
+    assert_int_equal(c.context, 131072);
+    assert_int_equal(c.dtype, MT_BF16);
+    assert_true(c.rope_theta == 500000 && c.norm_eps == 1e-5 && c.dropout == 0);
+    assert_false(c.qkv_bias || c.tied);
+    c = read_file("qwen2-0.5b");
+    assert_true(c.qkv_bias && c.tied && c.rope_theta == 1e6);
+    c = read_file("gpt2");
+    assert_true(c.kind == MT_MODEL_GPT && c.act == MT_ACT_GELU_TANH && c.dropout == 0.1);
+    assert_int_equal(c.dtype, MT_F32);
+    c = read_file("bert-base-uncased");
+    assert_true(c.kind == MT_MODEL_BERT && c.act == MT_ACT_GELU && c.norm_eps == 1e-12);
+}
+
+static void what_is_ignored_and_what_is_not_modelled_is_listed(void **state)
+{
+    (void)state;
+    read_file("llama-3.1-8b");
+    assert_non_null(strstr(notes, "rope_scaling: other angles"));
+    assert_non_null(strstr(notes, "ignored: "));
+    assert_non_null(strstr(notes, "use_cache"));
+    read_file("mistral-7b");
+    assert_non_null(strstr(notes, "sliding_window: attention sees all positions"));
+    read_file("llama-2-7b");
+    assert_null(strstr(notes, "rope_scaling"));
+    char cut[10];
+    mt_model_config c;
+    char path[512];
+    snprintf(path, sizeof path, "%s/gpt2.json", CONFIGS);
+    mtt_ok(mt_model_config_from_hf_file(path, &c, cut, sizeof cut));
+    assert_int_equal(strlen(cut), 9);
+    mtt_ok(mt_model_config_from_hf_file(path, &c, NULL, 0));
+}
+
+/* ---- files that are no good ---- */
+
+#define LLAMA                                                                                      \
+    "\"model_type\":\"llama\",\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":"  \
+    "2,"                                                                                           \
+    "\"max_position_embeddings\":32"
+
+static const struct bad {
+    const char *json, *words[2];
+    mt_status status;
+} bad[] = {
+    {"{" LLAMA ",\"vocab_size\":9}", {"num_attention_heads", "missing"}, MT_ERR_FORMAT},
+    {"{" LLAMA ",\"vocab_size\":9,\"num_attention_heads\":0}",
+     {"\"num_attention_heads\" is 0", "from 1"},
+     MT_ERR_FORMAT},
+    {"{" LLAMA ",\"vocab_size\":9,\"num_attention_heads\":3}",
+     {"heads is 3", "divisor of hidden"},
+     MT_ERR_ARGUMENT},
+    {"{" LLAMA ",\"vocab_size\":99999999999,\"num_attention_heads\":4}",
+     {"\"vocab_size\" is 99999999999", "2147483648"},
+     MT_ERR_FORMAT},
+    {"{" LLAMA ",\"vocab_size\":1e30,\"num_attention_heads\":4}",
+     {"\"vocab_size\"", "whole number"},
+     MT_ERR_FORMAT},
+    {"{" LLAMA ",\"vocab_size\":999999999999999999999999,\"num_attention_heads\":4}",
+     {"line 1", "too big"},
+     MT_ERR_FORMAT},
+    {"{" LLAMA ",\"vocab_size\":null,\"num_attention_heads\":4}",
+     {"\"vocab_size\" is null", "whole number"},
+     MT_ERR_FORMAT},
+    {"{" LLAMA ",\"vocab_size\":9,\"num_attention_heads\":4,\"attention_bias\":true}",
+     {"\"attention_bias\" is true", "no such thing"},
+     MT_ERR_FORMAT},
+    {"{" LLAMA ",\"vocab_size\":9,\"num_attention_heads\":4,\"num_local_experts\":8}",
+     {"\"num_local_experts\" is 8", "known here"},
+     MT_ERR_FORMAT},
+    {"{" LLAMA ",\"vocab_size\":9,\"num_attention_heads\":4,\"quantization_config\":{\"bits\":4}}",
+     {"\"quantization_config\" is {\"bits\":4}", "need false"},
+     MT_ERR_FORMAT},
+    {"{" LLAMA ",\"vocab_size\":9,\"num_attention_heads\":4,\"hidden_act\":\"gelu\"}",
+     {"\"hidden_act\" is \"gelu\"", "silu"},
+     MT_ERR_FORMAT},
+    {"{" LLAMA ",\"vocab_size\":9,\"num_attention_heads\":4,\"torch_dtype\":\"int8\"}",
+     {"\"torch_dtype\" is \"int8\"", "bfloat16"},
+     MT_ERR_FORMAT},
+    {"{" LLAMA ",\"vocab_size\":9,\"num_attention_heads\":4,\"attention_dropout\":0.1}",
+     {"\"attention_dropout\" is 0.1", "need 0"},
+     MT_ERR_FORMAT},
+    {"{" LLAMA ",\"architectures\":[\"LlamaForSequenceClassification\"]}",
+     {"\"architectures\"", "a language model"},
+     MT_ERR_FORMAT},
+    {"{" LLAMA ",\"vocab_size\":9,\"vocab_size\":10}", {"line 1", "duplicate"}, MT_ERR_FORMAT},
+    {"{\"model_type\":\"gpt2\",\"attn_pdrop\":0.1,\"embd_pdrop\":0.2}",
+     {"\"attn_pdrop\" is 0.1", "\"embd_pdrop\" is 0.2"},
+     MT_ERR_FORMAT},
+    {"{\"model_type\":\"bert\",\"position_embedding_type\":\"relative_key\"}",
+     {"\"position_embedding_type\"", "absolute"},
+     MT_ERR_FORMAT},
+    {"{\"model_type\":\"mamba\"}",
+     {"\"mamba\" is unknown", "gpt2, llama, mistral, qwen2, bert"},
+     MT_ERR_UNSUPPORTED},
+    {"{\"architectures\":[\"LlamaGuardForCausalLM\"]}",
+     {"\"LlamaGuardForCausalLM\" is unknown", "llama"},
+     MT_ERR_UNSUPPORTED},
+    {"{\"hidden_size\":3}", {"neither \"model_type\"", "gpt2"}, MT_ERR_FORMAT},
+    {"[1]", {"no JSON object", ""}, MT_ERR_FORMAT},
+    {"{\"model_type\":\"gpt2\"", {"line 1", "expected"}, MT_ERR_FORMAT},
+    {"", {"line 1", ""}, MT_ERR_FORMAT},
+};
+
+static void files_that_are_no_good_are_refused_with_the_reason(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        mt_model_config c = {.hidden = 7};
+        if (mt_model_config_from_hf(bad[i].json, &c, notes, sizeof notes) == MT_OK)
+            fail_msg("taken: %s", bad[i].json);
+        assert_int_equal(c.hidden, 7);
+        mtt_failed(bad[i].status, bad[i].words[0], bad[i].words[1]);
+    }
+}
+
+static void an_architecture_is_recognised_by_its_class_alone(void **state)
+{
+    (void)state;
+    mt_model_config c;
+    mtt_ok(mt_model_config_from_hf("{\"architectures\":[\"GPT2Model\"],\"n_embd\":8,\"n_layer\":1,"
+                                   "\"n_head\":2,\"n_positions\":4,\"vocab_size\":5}",
+                                   &c, NULL, 0));
+    assert_int_equal(c.kind, MT_MODEL_GPT);
+}
+
+static void json_that_is_too_deep_is_an_error(void **state)
+{
+    (void)state;
+    enum { DEPTH = 100000 };
+    mt_model_config c;
+    char *text = malloc(DEPTH + 32);
+    assert_non_null(text);
+    int n = sprintf(text, "{\"model_type\":");
+    memset(text + n, '[', DEPTH);
+    text[n + DEPTH] = 0;
+    assert_int_not_equal(mt_model_config_from_hf(text, &c, NULL, 0), MT_OK);
+    mtt_failed(MT_ERR_FORMAT, "config.json", "depth");
+    free(text);
+}
+
+static void every_cut_of_a_file_is_an_error(void **state)
+{
+    (void)state;
+    char path[512];
+    size_t n;
+    mt_model_config c;
+    snprintf(path, sizeof path, "%s/qwen2-7b.json", CONFIGS);
+    char *text = mti_file_read(path, 1 << 20, &n);
+    assert_non_null(text);
+    while (n > 0 && (text[n - 1] == '\n' || text[n - 1] == ' ')) text[--n] = 0;
+    while (n-- > 0) {
+        text[n] = 0;
+        assert_int_equal(mt_model_config_from_hf(text, &c, notes, sizeof notes), MT_ERR_FORMAT);
+        mt_clear_error();
+    }
+    mti_free(text);
+}
+
+static void files_that_cannot_be_read_are_errors(void **state)
+{
+    (void)state;
+    mt_model_config c;
+    assert_int_not_equal(mt_model_config_from_hf_file(CONFIGS "/none.json", &c, NULL, 0), MT_OK);
+    mtt_failed(MT_ERR_IO, "none.json");
+    assert_int_not_equal(mt_model_config_from_hf_file(NULL, &c, NULL, 0), MT_OK);
+    mtt_failed(MT_ERR_ARGUMENT, "NULL");
+    assert_int_not_equal(mt_model_config_from_hf("{}", &c, NULL, 5), MT_OK);
+    mtt_failed(MT_ERR_ARGUMENT, "NULL");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(published_files_have_the_published_numbers_of_parameters),
+        cmocka_unit_test(what_a_file_says_is_in_the_configuration),
+        cmocka_unit_test(what_is_ignored_and_what_is_not_modelled_is_listed),
+        cmocka_unit_test(files_that_are_no_good_are_refused_with_the_reason),
+        cmocka_unit_test(an_architecture_is_recognised_by_its_class_alone),
+        cmocka_unit_test(json_that_is_too_deep_is_an_error),
+        cmocka_unit_test(every_cut_of_a_file_is_an_error),
+        cmocka_unit_test(files_that_cannot_be_read_are_errors),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
