@@ -180,6 +180,14 @@ static bool step(run *r)
 
 /* ---- the first step, phase by phase ---- */
 
+static bool name_parameters(const run *r)
+{
+    const mt_named_tensor *params;
+    size_t n;
+    return !r->trial->timeline || (mt_module_params(r->subject.model, &params, &n) == MT_OK &&
+                                   mti_timeline_name(&r->m->timeline, params, n));
+}
+
 static bool init_phase(run *r, mt_device *device)
 {
     const mti_trial *t = r->trial;
@@ -190,7 +198,8 @@ static bool init_phase(run *r, mt_device *device)
               mti_spender_make(&r->spender, t->spending, device, r->subject.model);
     end_phase(r->m, "init", device, began);
     mt_mem_remove_observer(device, observer);
-    return ok && mt_module_size(r->subject.model, &r->m->n_params, &r->m->param_bytes) == MT_OK;
+    return ok && name_parameters(r) &&
+           mt_module_size(r->subject.model, &r->m->n_params, &r->m->param_bytes) == MT_OK;
 }
 
 static bool forward_phase(run *r, mt_tensor **output)
@@ -265,6 +274,7 @@ bool mti_measure(mti_measurement *m, mt_device *device, const mti_trial *trial)
     run r = {.trial = trial, .m = m};
     mt_tensor *output = NULL;
     bool ok = false;
+    if (trial->timeline && !mti_timeline_begin(&m->timeline, device)) goto out;
     if (!init_phase(&r, device)) goto out;
     m->ledger = mt_ledger_new(device);
     if (!m->ledger) goto out;
@@ -274,8 +284,9 @@ bool mti_measure(mti_measurement *m, mt_device *device, const mti_trial *trial)
     output = NULL; /* backward took it */
     m->spent = r.spender.spent;
     m->flops = mt_flops_get(device);
-    ok = ok && repeat(&r);
+    ok = mti_timeline_end(&m->timeline) && ok && repeat(&r);
 out:
+    mti_timeline_end(&m->timeline);
     mt_release(output);
     mt_optimizer_free(r.optimizer);
     mti_spender_free(&r.spender);
@@ -297,4 +308,5 @@ void mti_measurement_free(mti_measurement *m)
 {
     mt_ledger_free(m->ledger);
     m->ledger = NULL;
+    mti_timeline_free(&m->timeline);
 }

@@ -3,6 +3,7 @@
 #define MTI_CLI_MEASURE_H
 
 #include "cli/spend.h"
+#include "report/timeline.h"
 
 /* What a step needs: the model, its input and what its output is compared with. */
 typedef struct mti_subject {
@@ -47,6 +48,7 @@ typedef struct mti_trial {
     uint64_t seed;
     mti_optimizer_choice optimizer;
     const mti_spending *spending; /* NULL: nothing is spared */
+    bool timeline;                /* write every event of the first step down */
     int64_t repeats;              /* more steps, without the ledger, to time them */
     /* Called after the first backward. loss is NaN for what has none; gradients are `scale` times
      * the true ones. NULL: nobody looks. */
@@ -62,6 +64,7 @@ typedef struct mti_measurement {
     int n_phases;
     mti_phase phases[MTI_MAX_PHASES];
     mti_growth growth;
+    mti_timeline timeline; /* of a failed step too: up to the failure */
     mt_flops flops;
     mti_spent spent;
     double step_s; /* median of the repeats: forward, backward and step; 0 if there were none */

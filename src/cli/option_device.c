@@ -1,42 +1,17 @@
 /* option_device.c: the values of options that say what a device is like. */
-#include <stdlib.h>
 #include <string.h>
 #include "cli/option_rows.h"
 
-/* ---- sizes ---- */
-
-/* Decimal and binary units, and bare numbers. */
-static bool unit_of(const char *text, double *unit)
-{
-    static const char prefixes[] = "KMGTPE";
-    const char *prefix = *text ? strchr(prefixes, *text == 'k' ? 'K' : *text) : NULL;
-    *unit = 1;
-    if (!*text || !strcmp(text, "B")) return true;
-    if (!prefix || (strcmp(text + 1, "B") != 0 && strcmp(text + 1, "iB") != 0)) return false;
-    double step = text[1] == 'i' ? 1024 : 1000;
-    for (const char *p = prefixes; p <= prefix; p++) *unit *= step;
-    return true;
-}
-
 bool mti_parse_bytes(mti_options *o, const mti_option_row *r, const char *arg)
 {
-    size_t digits = strspn(arg, "0123456789"), fraction = 0;
-    if (arg[digits] == '.') fraction = 1 + strspn(arg + digits + 1, "0123456789");
-    double unit, value = strtod(arg, NULL);
-    bool number = digits > 0 && digits < 20 && fraction != 1 && fraction < 20 &&
-                  unit_of(arg + digits + fraction, &unit) && (unit > 1 || !fraction);
-    if (!number || value * unit < r->min || value * unit > r->max)
-        return mti_options_refuse(o,
-                                  "--%s: \"%.40s\" is no good; give bytes, from %.0f on: 123, "
-                                  "40GiB, 1.5GB (B, KiB, MiB, GiB, TiB, kB, MB, GB, TB)",
-                                  r->name, arg, r->min);
-    /* Whole bytes are taken as they are: a double holds 53 bits of them. */
-    int64_t n = unit > 1 ? (int64_t)(value * unit) : strtoll(arg, NULL, 10);
-    *(int64_t *)((char *)o + r->at) = n;
+    uint64_t value;
+    if (!mti_bytes_parse(arg, &value) || (double)value < r->min || (double)value > r->max)
+        return mti_options_refuse(
+            o, "--%s: \"%.40s\" is no good; give bytes from %.0f on, such as 123, 40GiB, 1.5GB",
+            r->name, arg, r->min);
+    *(int64_t *)((char *)o + r->at) = (int64_t)value;
     return true;
 }
-
-/* ---- the device as a whole ---- */
 
 bool mti_parse_scratch(mti_options *o, const char *arg)
 {

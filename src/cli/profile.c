@@ -3,22 +3,51 @@
 #include "cli/profile.h"
 #include "cli/verbs.h"
 
+static bool to_stdout(const char *path) { return path && !strcmp(path, "-"); }
+
+/* Of a failed step too: up to the failure. */
+static bool write_pictures(const mti_profile_data *p, const mti_options *o)
+{
+    char title[128];
+    snprintf(title, sizeof title, "%s on %s: b=%lld s=%lld d=%lld, %s", o->model,
+             mt_device_kind(p->device), (long long)o->batch, (long long)o->seq,
+             (long long)o->config.hidden, mt_dtype_name(o->config.dtype));
+    return (!o->svg || mti_timeline_draw(&p->measured.timeline, title, o->svg) == MT_OK) &&
+           (!o->trace || mti_timeline_write_trace(&p->measured.timeline, o->trace) == MT_OK);
+}
+
 static bool write_reports(const mti_profile_data *p, const mti_options *o)
 {
-    bool to_stdout = o->json && !strcmp(o->json, "-");
-    if (!to_stdout && !o->quiet && !mti_profile_print(p, stdout)) return false;
-    return !o->json || mti_json_write(mti_profile_json(p), o->json) == MT_OK;
+    if (!to_stdout(o->json) && !o->quiet && !mti_profile_print(p, stdout)) return false;
+    return (!o->json || mti_json_write(mti_profile_json(p), o->json) == MT_OK) &&
+           write_pictures(p, o);
+}
+
+/* Says what failed and, if the device was full, who had filled it. */
+static int report_failure(const mti_profile_data *p, const mti_options *o)
+{
+    size_t event;
+    bool full =
+        mt_last_status() == MT_ERR_MEMORY && mti_timeline_refusal(&p->measured.timeline, &event);
+    int status = mti_report_failure(o);
+    if (!full) return status;
+    mt_clear_error(); /* it is told; what follows can fail on its own account */
+    bool ok = to_stdout(o->json) || o->quiet || mti_print_refusal(p, event, stdout);
+    ok = ok && (!o->json || mti_json_write(mti_profile_refused_json(p, event), o->json) == MT_OK) &&
+         write_pictures(p, o);
+    return ok ? status : mti_report_failure(o);
 }
 
 int mti_profile(const mti_options *o)
 {
     mti_profile_data p = {.options = o, .device = mti_open_device(o)};
     mti_trial trial = mti_trial_of(o);
+    trial.timeline = true;
     bool ok = p.device && mti_measure(&p.measured, p.device, &trial) &&
               mti_formula_make(&p.formula, &o->config, o->batch, o->seq, &o->spending,
                                p.measured.ledger) &&
               write_reports(&p, o);
-    int status = ok ? MTI_EXIT_OK : mti_report_failure(o);
+    int status = ok ? MTI_EXIT_OK : report_failure(&p, o);
     if (ok && (p.measured.growth.residual || p.formula.unexplained)) {
         fprintf(stderr,
                 "memtape profile: the books do not balance: growth off by %lld bytes, "

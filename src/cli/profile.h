@@ -18,8 +18,19 @@ typedef struct mti_profile_data {
 bool mti_profile_print(const mti_profile_data *p, FILE *out);
 /* The object of docs/profile-json.md; NULL when memory ran out. */
 json_t *mti_profile_json(const mti_profile_data *p);
+/* The short one of a step that was refused memory. */
+json_t *mti_profile_refused_json(const mti_profile_data *p, size_t refused);
 
 json_t *mti_formula_json(const mti_formula *f); /* null where none is known */
+
+/* Who held memory at the peak and, with --timeline, over the step. */
+bool mti_print_memory(const mti_profile_data *p, FILE *out, const mti_style *style);
+json_t *mti_peak_json(const mti_measurement *m);      /* null where no event was written down */
+json_t *mti_timeline_json(const mti_profile_data *p); /* null without --timeline */
+json_t *mti_categories_json(const size_t bytes[MT_CATEGORY_COUNT]);
+/* The same for a step that ended at a refusal: event `refused` of the timeline. */
+bool mti_print_refusal(const mti_profile_data *p, size_t refused, FILE *out);
+json_t *mti_refusal_json(const mti_profile_data *p, size_t refused);
 
 /* What the options that spare memory did; nothing where none was given. */
 bool mti_print_spent(const mti_profile_data *p, FILE *out, const mti_style *style);

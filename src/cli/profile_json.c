@@ -117,14 +117,6 @@ static json_t *growth_json(const mti_growth *g)
     return j;
 }
 
-static json_t *categories_json(const size_t bytes[MT_CATEGORY_COUNT])
-{
-    json_t *j = json_object();
-    for (int c = 0; c < MT_CATEGORY_COUNT; c++)
-        mti_json_put_int(j, mt_category_name((mt_category)c), bytes[c]);
-    return j;
-}
-
 static json_t *phase_json(const mti_phase *p)
 {
     json_t *j = json_object();
@@ -133,8 +125,8 @@ static json_t *phase_json(const mti_phase *p)
     mti_json_put_int(j, "peak", p->peak);
     mti_json_put_int(j, "reserved", p->reserved);
     mti_json_put(j, "seconds", json_real(p->seconds));
-    mti_json_put(j, "by_category", categories_json(p->by_category));
-    mti_json_put(j, "at_peak", categories_json(p->at_peak));
+    mti_json_put(j, "by_category", mti_categories_json(p->by_category));
+    mti_json_put(j, "at_peak", mti_categories_json(p->at_peak));
     return j;
 }
 
@@ -163,14 +155,24 @@ json_t *mti_formula_json(const mti_formula *f)
     return j;
 }
 
+/* What was asked for. */
+static void put_head(json_t *j, const mti_profile_data *p)
+{
+    const mti_options *o = p->options;
+    mti_json_put_text(j, "schema", "memtape.profile/1");
+    mti_json_put(j, "model", model_json(o));
+    mti_json_put_text(j, "device", mt_device_kind(p->device));
+    mti_json_put(j, "capacity", o->capacity ? json_integer(o->capacity) : json_null());
+    mti_json_put(j, "gemm_workspace", json_integer(o->gemm_workspace));
+    mti_json_put_text(j, "scratch", o->scratch_of_cpu ? "cpu" : NULL);
+}
+
 json_t *mti_profile_json(const mti_profile_data *p)
 {
     const mti_measurement *m = &p->measured;
     json_t *j = json_object(), *params = json_object(), *phases = json_array();
     json_t *flops = json_object();
-    mti_json_put_text(j, "schema", "memtape.profile/1");
-    mti_json_put(j, "model", model_json(p->options));
-    mti_json_put_text(j, "device", mt_device_kind(p->device));
+    put_head(j, p);
     mti_json_put_int(params, "count", m->n_params);
     mti_json_put_int(params, "bytes", m->param_bytes);
     mti_json_put(j, "params", params);
@@ -179,10 +181,22 @@ json_t *mti_profile_json(const mti_profile_data *p)
     mti_json_put(j, "spared", mti_spent_json(p));
     for (int i = 0; i < m->n_phases; i++) mti_json_push(phases, phase_json(&m->phases[i]));
     mti_json_put(j, "phases", phases);
+    mti_json_put(j, "peak", mti_peak_json(m));
+    mti_json_put(j, "timeline", mti_timeline_json(p));
     mti_json_put(j, "formula", mti_formula_json(&p->formula));
     mti_json_put_int(flops, "forward", m->flops.forward);
     mti_json_put_int(flops, "backward", m->flops.backward);
     mti_json_put_int(flops, "recompute", m->flops.recompute);
     mti_json_put(j, "flops", flops);
+    mti_json_put(j, "out_of_memory", json_null());
+    return j;
+}
+
+json_t *mti_profile_refused_json(const mti_profile_data *p, size_t refused)
+{
+    json_t *j = json_object();
+    put_head(j, p);
+    mti_json_put(j, "out_of_memory", mti_refusal_json(p, refused));
+    mti_json_put(j, "timeline", mti_timeline_json(p));
     return j;
 }

@@ -184,5 +184,5 @@ bool mti_profile_print(const mti_profile_data *p, FILE *out)
                 mti_bytes_text(scaled, sizeof scaled, mt_ledger_bytes(m->ledger)));
     return mti_print_saved(m->ledger, out, &style) && mti_print_spent(p, out, &style) &&
            print_growth(&m->growth, out, &style) && print_formula(p, out, &style) &&
-           print_phases(m, out, &style);
+           print_phases(m, out, &style) && mti_print_memory(p, out, &style);
 }

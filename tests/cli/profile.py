@@ -1,5 +1,6 @@
 """`memtape profile`: the published figures, exact, on real data; and the equations, for many sizes."""
 import itertools
+import json
 import os
 import random
 import re
@@ -138,8 +139,10 @@ def paths(value, path=""):
 
 
 def keys_are_those_documented():
-    seen = set()
-    for args in [["gpt", "--dropout", 0.1, "--optimizer", "adamw"], ["mlp"],
+    refusal = run("profile", "gpt", "--capacity", "2MiB", "-b", 8, "--json", "-")
+    equal(refusal.returncode, 1, "status where memory ran out")
+    seen = set(paths(json.loads(refusal.stdout)))
+    for args in [["gpt", "--dropout", 0.1, "--optimizer", "adamw", "--timeline"], ["mlp"],
                  ["block", "--attention", "math"], ["gpt", "--lora-rank", 2],
                  ["gpt", "--checkpoint", "full", "--offload", "cpu", "--compress", "bits",
                   "--optimizer", "sgd", "--loss-scale", "dynamic"]]:

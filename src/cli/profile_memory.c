@@ -1,0 +1,268 @@
+/* profile_memory.c: who held memory when: at the peak, at a refusal, over the whole step. */
+#include <string.h>
+#include "cli/profile.h"
+
+#define ROWS_AT_PEAK 8  /* of the table of the largest */
+#define ROWS_TO_SHOW 20 /* at a refusal, and with --timeline */
+#define STRETCHES    28
+#define BAR          32 /* letters for the highest */
+
+/* ---- who: at one instant ---- */
+
+/* "x, input of gelu": how the tape keeps it. */
+static const char *kept_text(const mti_holder *h, char *buf, size_t size)
+{
+    const mt_saver *s = &h->saver;
+    snprintf(buf, size, "%s, %s of %s", s->argument, mti_role_name(s->role), s->op);
+    return h->kept ? buf : "";
+}
+
+static bool print_holders(const mti_holders *h, size_t n_rows, FILE *out, const mti_style *style)
+{
+    static const char *const headings[] = {"category", "of", "made by",
+                                           "kept as",  "",   "bytes of blocks"};
+    mti_table *t = mti_table_new("lelerr", headings);
+    size_t rest = 0, n_rest = 0;
+    for (size_t i = 0; i < h->n; i++) {
+        const mti_holder *holder = &h->at[i];
+        char kept[128];
+        if (i >= n_rows) {
+            rest += holder->bytes;
+            n_rest += holder->n;
+            continue;
+        }
+        mti_table_cell(t, "%s", mt_category_name(holder->category));
+        mti_table_cell(t, "%s", *holder->module ? holder->module : "-");
+        mti_table_cell(t, "%s", *holder->op ? holder->op : "-");
+        mti_table_cell(t, "%s", kept_text(holder, kept, sizeof kept));
+        if (holder->n > 1)
+            mti_table_cell(t, "%zu x", holder->n);
+        else
+            mti_table_skip(t, 1);
+        mti_table_bytes(t, (int64_t)holder->bytes);
+    }
+    if (n_rest) {
+        mti_table_ink(t, MTI_DIM);
+        mti_table_cell(t, "the rest");
+        mti_table_skip(t, 3);
+        mti_table_cell(t, "%zu x", n_rest);
+        mti_table_bytes(t, (int64_t)rest);
+    }
+    mt_status status = mti_table_print(t, out, style);
+    mti_table_free(t);
+    return status == MT_OK;
+}
+
+static bool print_categories(const size_t bytes[MT_CATEGORY_COUNT], FILE *out,
+                             const mti_style *style)
+{
+    size_t sum = 0;
+    for (int c = 0; c < MT_CATEGORY_COUNT; c++) sum += bytes[c];
+    mti_table *t = mti_table_new("lrr", NULL);
+    for (int c = 0; c < MT_CATEGORY_COUNT; c++) {
+        if (!bytes[c]) continue;
+        mti_table_cell(t, "%s", mt_category_name((mt_category)c));
+        mti_table_bytes(t, (int64_t)bytes[c]);
+        mti_table_cell(t, "%.1f %%", 100.0 * (double)bytes[c] / (double)sum);
+    }
+    mti_table_rule(t);
+    mti_table_ink(t, MTI_BOLD);
+    mti_table_cell(t, "allocated");
+    mti_table_bytes(t, (int64_t)sum);
+    mti_table_skip(t, 1);
+    mt_status status = mti_table_print(t, out, style);
+    mti_table_free(t);
+    return status == MT_OK;
+}
+
+static bool print_instant(const mti_measurement *m, size_t event, size_t n_rows, FILE *out,
+                          const mti_style *style)
+{
+    size_t bytes[MT_CATEGORY_COUNT];
+    mti_holders holders;
+    mti_timeline_categories(&m->timeline, event, bytes);
+    bool ok = mti_timeline_holders(&m->timeline, event, m->ledger, &holders) &&
+              print_categories(bytes, out, style);
+    if (ok && holders.n) {
+        fputs("\n", out);
+        ok = print_holders(&holders, n_rows, out, style);
+    }
+    mti_holders_free(&holders);
+    return ok;
+}
+
+/* "backward, gpt.h.3.mlp.act, gelu" */
+static const char *instant_text(const mt_mem_event *e, char *buf, size_t size)
+{
+    snprintf(buf, size, "%s%s%s%s%s", *e->phase ? e->phase : "between phases",
+             *e->module ? ", " : "", e->module, *e->op ? ", " : "", e->op);
+    return buf;
+}
+
+static bool print_peak(const mti_measurement *m, size_t n_rows, FILE *out, const mti_style *style)
+{
+    char bytes[MTI_NUMBER], where[256];
+    size_t peak = mti_timeline_peak(&m->timeline);
+    const mt_mem_event *e = &m->timeline.events.at[peak];
+    mti_heading(out, style, "What made the peak of %s bytes (event %zu: %s)",
+                mti_thousands(bytes, (int64_t)e->current), peak,
+                instant_text(e, where, sizeof where));
+    return print_instant(m, peak, n_rows, out, style);
+}
+
+/* ---- when: the whole step ---- */
+
+/* Letters in proportion to the bytes of each category; what is cut off one goes to the next. */
+static const char *bar_of(const size_t bytes[MT_CATEGORY_COUNT], size_t most, char bar[BAR + 1])
+{
+    static const char letters[] = "pgoiayrkctw";
+    size_t sum = 0, n = 0;
+    for (int c = 0; c < MT_CATEGORY_COUNT; c++) {
+        sum += bytes[c];
+        size_t end = (size_t)((double)sum / (double)most * BAR + 0.5);
+        while (n < end && n < BAR) bar[n++] = letters[c];
+    }
+    bar[n] = 0;
+    return bar;
+}
+
+static bool print_timeline(const mti_measurement *m, FILE *out, const mti_style *style)
+{
+    static const char *const headings[] = {"event", "phase",           "module",
+                                           "op",    "bytes of blocks", "for"};
+    const mti_timeline *tl = &m->timeline;
+    mti_stretch stretches[STRETCHES];
+    size_t n = mti_timeline_stretches(tl, STRETCHES, stretches), peak = mti_timeline_peak(tl);
+    mti_heading(out, style, "Over the step: %zu events in %zu stretches, the highest of each",
+                tl->events.n, n);
+    mti_table *t = mti_table_new("rlelrl", headings);
+    for (size_t i = 0; i < n; i++) {
+        const mt_mem_event *e = &tl->events.at[stretches[i].event];
+        char bar[BAR + 1];
+        if (stretches[i].event == peak) mti_table_ink(t, MTI_BOLD);
+        mti_table_cell(t, "%zu", stretches[i].event);
+        mti_table_cell(t, "%s", e->phase);
+        mti_table_cell(t, "%s", e->module);
+        mti_table_cell(t, "%s", e->op);
+        mti_table_bytes(t, (int64_t)e->current);
+        mti_table_cell(t, "%s", bar_of(stretches[i].by_category, tl->events.at[peak].current, bar));
+    }
+    mt_status status = mti_table_print(t, out, style);
+    mti_table_free(t);
+    mti_print_wrapped(
+        out, 2, style->width,
+        "p parameter, g gradient, o optimizer, i input, a activation, y output, r rng "
+        "state, k packed, c cache, t temporary, w workspace");
+    return status == MT_OK;
+}
+
+bool mti_print_memory(const mti_profile_data *p, FILE *out, const mti_style *style)
+{
+    const mti_measurement *m = &p->measured;
+    bool whole = p->options->timeline;
+    if (!m->timeline.events.n) return true;
+    return (!whole || print_timeline(m, out, style)) &&
+           print_peak(m, whole ? ROWS_TO_SHOW : ROWS_AT_PEAK, out, style);
+}
+
+bool mti_print_refusal(const mti_profile_data *p, size_t event, FILE *out)
+{
+    const mti_measurement *m = &p->measured;
+    const mt_mem_event *e = &m->timeline.events.at[event];
+    mti_style style = mti_style_of(out);
+    char bytes[MTI_NUMBER], where[256];
+    mti_print_model(p->options, p->device, out, &style);
+    mti_heading(out, &style, "Out of memory: %s bytes of %s were refused (%s)",
+                mti_thousands(bytes, (int64_t)e->requested), mt_category_name(e->category),
+                instant_text(e, where, sizeof where));
+    fputs("Who held what at that moment:\n", out);
+    return print_instant(m, event, ROWS_TO_SHOW, out, &style) && fflush(out) == 0;
+}
+
+/* ---- as JSON ---- */
+
+json_t *mti_categories_json(const size_t bytes[MT_CATEGORY_COUNT])
+{
+    json_t *j = json_object();
+    for (int c = 0; c < MT_CATEGORY_COUNT; c++)
+        mti_json_put_int(j, mt_category_name((mt_category)c), bytes[c]);
+    return j;
+}
+
+static json_t *holder_json(const mti_holder *h)
+{
+    json_t *j = json_object(), *kept = h->kept ? json_object() : json_null();
+    mti_json_put_text(j, "category", mt_category_name(h->category));
+    mti_json_put_text(j, "module", h->module);
+    mti_json_put_text(j, "op", h->op);
+    mti_json_put_text(j, "phase", h->phase);
+    mti_json_put_int(j, "storages", h->n);
+    mti_json_put_int(j, "allocated", h->bytes);
+    if (h->kept) {
+        mti_json_put_text(kept, "op", h->saver.op);
+        mti_json_put_text(kept, "role", mti_role_name(h->saver.role));
+        mti_json_put_text(kept, "name", h->saver.argument);
+    }
+    mti_json_put(j, "kept", kept);
+    return j;
+}
+
+static json_t *instant_json(const mti_measurement *m, size_t event)
+{
+    json_t *j = json_object(), *largest = json_array();
+    const mt_mem_event *e = &m->timeline.events.at[event];
+    size_t bytes[MT_CATEGORY_COUNT];
+    mti_holders holders;
+    mti_json_put_int(j, "event", event);
+    mti_json_put_text(j, "phase", e->phase);
+    mti_json_put_text(j, "module", e->module);
+    mti_json_put_text(j, "op", e->op);
+    mti_json_put_int(j, "allocated", e->current);
+    mti_timeline_categories(&m->timeline, event, bytes);
+    mti_json_put(j, "by_category", mti_categories_json(bytes));
+    bool ok = mti_timeline_holders(&m->timeline, event, m->ledger, &holders);
+    for (size_t i = 0; ok && i < holders.n && i < ROWS_TO_SHOW; i++)
+        mti_json_push(largest, holder_json(&holders.at[i]));
+    mti_holders_free(&holders);
+    mti_json_put(j, "largest", largest);
+    return j;
+}
+
+json_t *mti_peak_json(const mti_measurement *m)
+{
+    return m->timeline.events.n ? instant_json(m, mti_timeline_peak(&m->timeline)) : json_null();
+}
+
+static json_t *event_json(const mt_mem_event *e)
+{
+    json_t *j = json_object();
+    mti_json_put_text(j, "kind", mti_event_kind_name(e->kind));
+    mti_json_put_int(j, "storage", e->serial);
+    mti_json_put_int(j, "bytes", e->requested);
+    mti_json_put_int(j, "allocated", e->allocated);
+    mti_json_put_text(j, "category", mt_category_name(e->category));
+    mti_json_put_text(j, "was", e->kind == MT_MEM_RECATEGORY ? mt_category_name(e->was) : NULL);
+    mti_json_put_text(j, "phase", e->phase);
+    mti_json_put_text(j, "module", e->module);
+    mti_json_put_text(j, "op", e->op);
+    mti_json_put_int(j, "current", e->current);
+    return j;
+}
+
+json_t *mti_timeline_json(const mti_profile_data *p)
+{
+    const mti_timeline *t = &p->measured.timeline;
+    if (!p->options->timeline) return json_null();
+    json_t *j = json_array();
+    for (size_t i = 0; i < t->events.n; i++) mti_json_push(j, event_json(&t->events.at[i]));
+    return j;
+}
+
+json_t *mti_refusal_json(const mti_profile_data *p, size_t event)
+{
+    const mt_mem_event *e = &p->measured.timeline.events.at[event];
+    json_t *j = instant_json(&p->measured, event);
+    mti_json_put_int(j, "requested", e->requested);
+    mti_json_put_text(j, "category", mt_category_name(e->category));
+    return j;
+}

@@ -1,0 +1,30 @@
+/* svg_parts.h: what all pictures are made of. */
+#ifndef MTI_SVG_PARTS_H
+#define MTI_SVG_PARTS_H
+
+#include <stdio.h>
+#include "base/base.h"
+
+/* In pixels: text is 13 high, half-width characters of it are about 7.3 wide. */
+#define MTI_SVG_CHARACTER 7.3
+#define MTI_SVG_MARGIN    24
+
+/* Of bytes, from 0 to a round number: all in `unit`, which is bytes of "KiB" or the like. */
+typedef struct mti_svg_scale {
+    double end, step, unit;
+    const char *unit_name;
+} mti_svg_scale;
+mti_svg_scale mti_svg_scale_of(double most_bytes);
+int mti_svg_ticks(const mti_svg_scale *s); /* after the one at 0 */
+/* "1.5 GiB", "0" into buf. */
+const char *mti_svg_tick(const mti_svg_scale *s, int i, char *buf, size_t size);
+
+/* A page with its title; subtitle may be NULL. Everything after it is drawn on it. */
+FILE *mti_svg_begin(char **text, size_t *n, int width, int height, const char *title,
+                    const char *subtitle);
+/* attributes: of the element, "" for none. Markup in the text is spelt out. */
+void mti_svg_text(FILE *out, double x, double y, const char *attributes, const char *text);
+/* Closes `out`, which may be NULL, and writes the page, whole or not at all. */
+mt_status mti_svg_end(FILE *out, char **text, const size_t *n, const char *path);
+
+#endif

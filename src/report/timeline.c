@@ -1,0 +1,281 @@
+/* timeline.c: writing events down, and working out from them who held what. */
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "memtape/device.h"
+#include "report/timeline.h"
+
+/* ---- writing down ---- */
+
+static void note(void *user, const mt_mem_event *event)
+{
+    mti_timeline *t = user;
+    double now = mti_now();
+    if (t->lost) return;
+    t->lost = !MTI_RESERVE(&t->seconds) || !MTI_PUSH(&t->events, *event);
+    if (!t->lost) t->seconds.at[t->seconds.n++] = now;
+}
+
+bool mti_timeline_begin(mti_timeline *t, mt_device *device)
+{
+    mt_mem_stats stats;
+    mt_mem_get_stats(device, &stats);
+    *t = (mti_timeline){.device = device, .clocked = mt_device_has_data(device)};
+    memcpy(t->before, stats.by_category, sizeof t->before);
+    t->observer = mt_mem_add_observer(device, note, t);
+    if (!t->observer) t->device = NULL;
+    return t->observer != 0;
+}
+
+bool mti_timeline_end(mti_timeline *t)
+{
+    if (t->device) mt_mem_remove_observer(t->device, t->observer);
+    t->device = NULL;
+    return !t->lost || mti_fail_bool(MT_ERR_MEMORY, "timeline: no memory for its events");
+}
+
+void mti_timeline_free(mti_timeline *t)
+{
+    if (t->device) mt_mem_remove_observer(t->device, t->observer);
+    mti_free(t->events.at);
+    mti_free(t->seconds.at);
+    *t = (mti_timeline){0};
+}
+
+/* Serials count up from 1 and are dense. */
+static uint64_t last_serial(const mti_timeline *t, size_t n_events)
+{
+    uint64_t last = 0;
+    for (size_t i = 0; i < n_events && i < t->events.n; i++)
+        if (t->events.at[i].serial > last) last = t->events.at[i].serial;
+    return last;
+}
+
+bool mti_timeline_name(mti_timeline *t, const mt_named_tensor *params, size_t n)
+{
+    uint64_t last = last_serial(t, t->events.n);
+    const char **names = mti_calloc((size_t)last + 1, sizeof *names);
+    bool ok = names != NULL;
+    for (size_t i = 0; ok && i < n; i++) {
+        uint64_t serial = mt_storage_of(params[i].tensor).serial;
+        if (serial <= last) ok = (names[serial] = mti_intern(params[i].name)) != NULL;
+    }
+    for (size_t i = 0; ok && i < t->events.n; i++) {
+        mt_mem_event *e = &t->events.at[i];
+        if (e->kind == MT_MEM_ALLOC && names[e->serial]) e->module = names[e->serial];
+    }
+    mti_free(names);
+    return ok;
+}
+
+const char *mti_event_kind_name(mt_mem_event_kind kind)
+{
+    static const char *const names[] = {[MT_MEM_ALLOC] = "alloc",
+                                        [MT_MEM_FREE] = "free",
+                                        [MT_MEM_RECATEGORY] = "recategory",
+                                        [MT_MEM_OOM] = "oom"};
+    return names[kind];
+}
+
+/* ---- totals ---- */
+
+size_t mti_timeline_peak(const mti_timeline *t)
+{
+    size_t peak = 0;
+    for (size_t i = 1; i < t->events.n; i++)
+        if (t->events.at[i].current > t->events.at[peak].current) peak = i;
+    return peak;
+}
+
+bool mti_timeline_refusal(const mti_timeline *t, size_t *event)
+{
+    for (size_t i = t->events.n; i-- > 0;)
+        if (t->events.at[i].kind == MT_MEM_OOM) {
+            *event = i;
+            return true;
+        }
+    return false;
+}
+
+void mti_timeline_move(size_t by_category[MT_CATEGORY_COUNT], const mt_mem_event *e)
+{
+    if (e->kind == MT_MEM_ALLOC || e->kind == MT_MEM_RECATEGORY)
+        by_category[e->category] += e->allocated;
+    if (e->kind == MT_MEM_FREE) by_category[e->category] -= e->allocated;
+    if (e->kind == MT_MEM_RECATEGORY) by_category[e->was] -= e->allocated;
+}
+
+void mti_timeline_categories(const mti_timeline *t, size_t event,
+                             size_t by_category[MT_CATEGORY_COUNT])
+{
+    memcpy(by_category, t->before, sizeof t->before);
+    for (size_t i = 0; i <= event && i < t->events.n; i++)
+        mti_timeline_move(by_category, &t->events.at[i]);
+}
+
+size_t mti_timeline_stretches(const mti_timeline *t, size_t n, mti_stretch *out)
+{
+    size_t n_events = t->events.n, done = 0, by_category[MT_CATEGORY_COUNT];
+    if (n > n_events) n = n_events;
+    memcpy(by_category, t->before, sizeof by_category);
+    for (size_t k = 0; k < n; k++) {
+        size_t end = n_events * (k + 1) / n, first = done;
+        for (; done < end; done++) {
+            const mt_mem_event *e = &t->events.at[done];
+            mti_timeline_move(by_category, e);
+            if (done > first && e->current <= t->events.at[out[k].event].current) continue;
+            out[k].event = done;
+            memcpy(out[k].by_category, by_category, sizeof by_category);
+        }
+    }
+    return n;
+}
+
+/* ---- who held it ---- */
+
+/* What is known of a storage: the event that made it, what it is for now, who keeps it. */
+typedef struct life {
+    const mt_mem_event *made; /* NULL: not there */
+    mt_category category;
+    size_t entry; /* of the ledger, from 1 on; 0: none */
+} life;
+
+/* The first component of a path that is a number; its end if there is none. */
+static const char *number_in(const char *path)
+{
+    for (const char *at = path; at; at = strchr(at, '.') ? strchr(at, '.') + 1 : NULL)
+        if (isdigit((unsigned char)*at)) return at;
+    return path + strlen(path);
+}
+
+/* <0, 0, >0 as strcmp, whatever the number is. */
+static int compare_paths(const char *a, const char *b)
+{
+    const char *x = number_in(a), *y = number_in(b);
+    size_t m = (size_t)(x - a), n = (size_t)(y - b);
+    int order = strncmp(a, b, m < n ? m : n);
+    if (order || m != n) return order ? order : m < n ? -1 : 1;
+    return strcmp(x + strspn(x, "0123456789"), y + strspn(y, "0123456789"));
+}
+
+/* Alike where 0. What was made apart stays apart: sizes must agree, too. */
+static int compare_holders(const mti_holder *a, const mti_holder *b)
+{
+    int order = compare_paths(a->module, b->module);
+    if (!order) order = strcmp(a->op, b->op);
+    if (!order) order = (int)a->category - (int)b->category;
+    if (!order) order = (int)a->kept - (int)b->kept;
+    if (!order && a->kept) order = strcmp(a->saver.op, b->saver.op);
+    if (!order && a->kept) order = (int)a->saver.role - (int)b->saver.role;
+    if (!order && a->kept) order = strcmp(a->saver.argument, b->saver.argument);
+    return order ? order : (a->bytes > b->bytes) - (a->bytes < b->bytes);
+}
+
+static int alike_together(const void *a, const void *b)
+{
+    const mti_holder *x = a, *y = b;
+    int order = compare_holders(x, y);
+    return order ? order : (x->first > y->first) - (x->first < y->first);
+}
+
+static int most_first(const void *a, const void *b)
+{
+    const mti_holder *x = a, *y = b;
+    if (x->bytes != y->bytes) return x->bytes < y->bytes ? 1 : -1;
+    return alike_together(x, y);
+}
+
+/* By serial, `n` in all. */
+static life *lives_until(const mti_timeline *t, size_t event, size_t *n)
+{
+    *n = (size_t)last_serial(t, event + 1) + 1;
+    life *lives = mti_calloc(*n, sizeof *lives);
+    for (size_t i = 0; lives && i <= event && i < t->events.n; i++) {
+        const mt_mem_event *e = &t->events.at[i];
+        life *l = &lives[e->serial];
+        if (e->kind == MT_MEM_ALLOC) l->made = e;
+        if (e->kind == MT_MEM_FREE) l->made = NULL;
+        if (e->kind != MT_MEM_OOM) l->category = e->category;
+    }
+    return lives;
+}
+
+static bool note_savers(life *lives, size_t n, const mt_ledger *ledger)
+{
+    for (size_t i = 0; ledger && i < mt_ledger_count(ledger); i++) {
+        mt_ledger_entry e;
+        if (mt_ledger_get(ledger, i, &e) != MT_OK) return false;
+        if (e.storage < n) lives[e.storage].entry = i + 1;
+    }
+    return true;
+}
+
+static bool add_holder(mti_holders *h, const life *l, const mt_ledger *ledger)
+{
+    const mt_mem_event *e = l->made;
+    const char *number = number_in(e->module);
+    mti_holder holder = {.op = e->op,
+                         .phase = e->phase,
+                         .category = l->category,
+                         .bytes = e->allocated,
+                         .n = 1,
+                         .kept = l->entry > 0,
+                         .first = *number ? strtol(number, NULL, 10) : -1};
+    mt_ledger_entry entry = {0};
+    if (holder.kept && mt_ledger_get(ledger, l->entry - 1, &entry) != MT_OK) return false;
+    holder.saver = entry.saver;
+    holder.last = holder.first;
+    snprintf(holder.module, sizeof holder.module, "%s", e->module);
+    return MTI_PUSH(h, holder);
+}
+
+/* "gpt.h.0.mlp" of several becomes "gpt.h.0-11.mlp". */
+static void name_all(mti_holder *h)
+{
+    char name[sizeof h->module];
+    const char *number = number_in(h->module);
+    if (h->first == h->last) return;
+    int n = snprintf(name, sizeof name, "%.*s%ld-%ld%s", (int)(number - h->module), h->module,
+                     h->first, h->last, number + strspn(number, "0123456789"));
+    if (n > 0) memcpy(h->module, name, sizeof name);
+}
+
+static void fold(mti_holders *h)
+{
+    size_t n = 0;
+    if (h->n) qsort(h->at, h->n, sizeof *h->at, alike_together);
+    for (size_t i = 0, same; i < h->n; i += same) {
+        mti_holder *sum = &h->at[n++];
+        *sum = h->at[i];
+        for (same = 1; i + same < h->n && !compare_holders(&h->at[i], &h->at[i + same]); same++)
+            sum->last = h->at[i + same].last;
+        sum->n = same;
+    }
+    h->n = n;
+    for (size_t i = 0; i < n; i++) {
+        h->at[i].bytes *= h->at[i].n;
+        name_all(&h->at[i]);
+    }
+    if (n) qsort(h->at, n, sizeof *h->at, most_first);
+}
+
+bool mti_timeline_holders(const mti_timeline *t, size_t event, const mt_ledger *ledger,
+                          mti_holders *out)
+{
+    size_t n;
+    life *lives = lives_until(t, event, &n);
+    *out = (mti_holders){0};
+    bool ok = lives && note_savers(lives, n, ledger);
+    for (size_t i = 0; ok && i < n; i++)
+        if (lives[i].made) ok = add_holder(out, &lives[i], ledger);
+    mti_free(lives);
+    if (ok) fold(out);
+    return ok;
+}
+
+void mti_holders_free(mti_holders *h)
+{
+    mti_free(h->at);
+    *h = (mti_holders){0};
+}

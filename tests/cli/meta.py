@@ -1,0 +1,254 @@
+"""The meta device: the same books as the CPU's, whatever is asked for; memory that runs out; the
+timeline in its four forms."""
+import json
+import os
+import random
+import re
+import sys
+import tempfile
+from lib import check, done, equal, profile, refused, run
+
+WHOLE = ("gpt", "bert", "llama")
+
+
+def books(text):
+    """Everything in a report but the device's name and its times."""
+    report = dict(json.loads(text), device=None, scratch=None)
+    for phase in report["phases"]:
+        del phase["seconds"]
+    offload = (report["spared"] or {}).get("offload")
+    if offload:
+        for time in ("copy_seconds", "wait_seconds", "hidden"):
+            offload.pop(time, None)
+    return report
+
+
+def scaler(report):
+    return (report["spared"] or {}).get("loss_scale")
+
+
+def draw_model(draw):
+    kind = draw.choice(["mlp", "attention", "block", *WHOLE])
+    heads = draw.choice([1, 2, 4])
+    args = [kind, "-b", draw.randint(1, 3), "-s", draw.choice([1, 2, 7, 32, 65]),
+            "-d", heads * draw.choice([2, 8, 10, 32]), "--dropout", draw.choice([0, 0, 0.1])]
+    if kind != "mlp":
+        args += ["-a", heads, "--attention", draw.choice(["flash", "math"]),
+                 "--kv-heads", draw.choice([k for k in (1, 2, 4) if heads % k == 0])]
+    if kind not in ("mlp", "bert"):
+        args += draw.choice([[], ["--causal"]])
+    if kind not in ("attention", "llama"):
+        act = draw.choice(["relu", "leaky_relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid"])
+        args += ["--act", act] + ["--inplace"] * (act.endswith("relu") and draw.random() < 0.5)
+    if kind != "attention":
+        args += draw.choice([[], ["--ffn", draw.randint(1, 90)]])
+    if kind in ("block", "gpt"):
+        args += ["--norm", draw.choice(["pre", "post"]),
+                 "--norm-kind", draw.choice(["layernorm", "rmsnorm"])]
+    if kind in WHOLE:
+        args += ["-l", draw.randint(1, 4), "--vocab", draw.choice([1, 7, 256])]
+    return args
+
+
+def draw_spending(draw, kind):
+    dtype = draw.choice(["f32", "f32", "bf16", "f16", "f64"])
+    optimizer = draw.choice(["none", "sgd", "adamw"])
+    args = ["--dtype", dtype, "--optimizer", optimizer]
+    presets = ["full"] + ["selective"] * (kind != "mlp") + ["every=2", "sqrt"] * (kind in WHOLE)
+    if draw.random() < 0.4:
+        args += ["--checkpoint", draw.choice(presets)]
+    if draw.random() < 0.25:
+        args += ["--offload", draw.choice(["cpu", "disk"])]
+    if draw.random() < 0.3:
+        rules = ["bf16", "8bit", "bits", "seed", "signs"]
+        args += ["--compress", "+".join(draw.sample(rules, draw.randint(1, 2)))]
+    if dtype == "f32" and draw.random() < 0.3:
+        args += ["--amp", draw.choice(["bf16", "f16"])]
+    if draw.random() < 0.25:
+        args += ["--lora-rank", draw.choice([1, 3])] + draw.choice([[], ["--qlora"]])
+    if dtype in ("bf16", "f16") and optimizer != "none" and draw.random() < 0.5:
+        args += ["--master-weights"]
+    if kind in WHOLE and optimizer != "none" and draw.random() < 0.2:
+        args += ["--loss-scale", draw.choice(["8", "dynamic"])]
+    return args
+
+
+def same_books(seed, n):
+    """The ledger in order, every figure of every phase, every event of the step."""
+    draw = random.Random(seed)
+    met, not_taken, skipped = set(), 0, 0
+    for _ in range(n):
+        args = draw_model(draw)
+        args += draw_spending(draw, args[0]) + ["--timeline", "--seed", draw.randint(0, 99)]
+        outcome = [run("profile", *args, "--json", "-", *on) for on in
+                   (["--device", "cpu", "--threads", 2],
+                    ["--device", "meta", "--threads", 2, "--scratch", "cpu"])]
+        equal(outcome[1].returncode, outcome[0].returncode, f"status of {args}")
+        if outcome[0].returncode:  # a combination that the program refuses, on both alike
+            equal(outcome[1].stderr, outcome[0].stderr, f"refusal of {args}")
+            check("wanted" not in outcome[0].stderr, outcome[0].stderr)
+            not_taken += 1
+            continue
+        cpu, meta = (books(o.stdout) for o in outcome)
+        if scaler(cpu) != scaler(meta):  # gradients overflowed and no step was made: meta has no values
+            skipped += 1
+            for report in (cpu, meta):
+                del report["phases"][3:], report["peak"], report["timeline"], report["spared"]
+        met |= {a for a in args if isinstance(a, str)}
+        for key in cpu:
+            if not equal(meta[key] == cpu[key], True, f"{key} on meta as on cpu: {args}"):
+                tell_difference(cpu[key], meta[key])
+    print(f"{n} configurations from seed {seed}: {n - not_taken} compared, {not_taken} "
+          f"refused on both, {skipped} without the optimizer's step, which overflowed")
+    check(n - not_taken - skipped > 0.9 * n, "most configurations are compared")
+    return met
+
+
+def tell_difference(cpu, meta, path=""):
+    if isinstance(cpu, list) and isinstance(meta, list):
+        pairs = list(enumerate(zip(cpu, meta)))
+        if len(cpu) != len(meta):
+            print(f"  {path}: {len(cpu)} on cpu, {len(meta)} on meta")
+    elif isinstance(cpu, dict) and isinstance(meta, dict):
+        pairs = [(key, (cpu[key], meta.get(key))) for key in cpu]
+    else:
+        print(f"  {path}: {cpu!r} on cpu, {meta!r} on meta")
+        return
+    for key, (a, b) in pairs:
+        if a != b:
+            tell_difference(a, b, f"{path}.{key}")
+            return
+
+
+def options():
+    refused(["--scratch", "meta"], "profile", "mlp", "--scratch", "cpu")
+    refused(["--gemm-workspace", "meta"], "profile", "mlp", "--gemm-workspace", "1MiB")
+    refused(["--scratch", "none, cpu"], "profile", "mlp", "--device", "meta", "--scratch", "cuda")
+    for bad in ["0", "-1", "1.5", "40G", "GiB", "1e9", "9e9GB", "99999999999GB", ""]:
+        refused(["--capacity", "40GiB"], "profile", "mlp", "--capacity", bad)
+    for text, n in [("3000000", 3000000), ("40GiB", 40 << 30), ("1.5GB", 1500000000)]:
+        equal(profile("mlp", "--capacity", text)["capacity"], n, f"--capacity {text}")
+    p = profile("mlp", "--device", "meta", "--gemm-workspace", 8519680)
+    equal(p["growth"]["workspace"], 8519680, "one workspace after forward")
+    equal(p["phases"][2]["by_category"]["workspace"], 2 * 8519680, "one for each pass")
+    equal(p["growth"]["residual"], 0, "a balance with a workspace")
+
+
+def out_of_memory():
+    """The step fails where the capacity is first exceeded, and says who held what."""
+    args = ["gpt", "-l", 3, "-b", 8, "-s", 64, "--optimizer", "adamw"]
+    whole = profile(*args, "--device", "meta")
+    most = max(phase["reserved"] for phase in whole["phases"])
+    for device in ["meta", "cpu"]:
+        fits = run("profile", *args, "--device", device, "--capacity", most * (1 if device == "meta" else 2))
+        equal(fits.returncode, 0, f"a capacity of what it reserves is enough on {device}")
+        p = run("profile", *args, "--device", device, "--capacity", most // 2)
+        equal(p.returncode, 1, f"status without memory on {device}")
+        for words in ["Out of memory", "Who held what", "kept as", "input of", "parameter"]:
+            check(words in p.stdout, f"{words!r} in the report on {device}: {p.stdout}")
+        check("capacity of" in p.stderr, p.stderr)
+        quiet = run("profile", *args, "--device", device, "--capacity", most // 2, "--quiet")
+        equal((quiet.returncode, quiet.stdout), (1, ""), "quiet without memory")
+    less = run("profile", *args, "--device", "meta", "--capacity", most - 1)
+    equal(less.returncode, 1, "one byte less is too little")
+    j = json.loads(run("profile", *args, "--device", "meta", "--capacity", most // 2, "--json", "-",
+                       "--timeline").stdout)
+    oom = j["out_of_memory"]
+    equal(sum(oom["by_category"].values()), oom["allocated"], "categories at the refusal")
+    equal(j["timeline"][oom["event"]]["kind"], "oom", "the refused event")
+    equal(j["timeline"][oom["event"]]["bytes"], oom["requested"], "what it asked for")
+    check(oom["op"] and oom["module"].startswith("gpt.h."), f"who asked: {oom['module']}")
+    check(oom["allocated"] <= most // 2 < oom["allocated"] + max(oom["requested"], 20 << 20), "a tight fit")
+    kept = [h["kept"] for h in oom["largest"] if h["kept"]]
+    check(kept and all(k["role"] in ("input", "output", "aux") for k in kept), "roles of what is kept")
+
+
+def replay(events):
+    """Bytes by category and live storages after each event, counted again from nothing."""
+    live, totals = {}, {}
+    for e in events:
+        key, n = e["storage"], e["allocated"]
+        if e["kind"] == "alloc":
+            check(key not in live, f"storage {key} is new")
+            live[key] = e
+            totals[e["category"]] = totals.get(e["category"], 0) + n
+        else:
+            check(live[key]["allocated"] == n, f"storage {key} has one size")
+            was = e["was"] or e["category"]
+            totals[was] -= n
+            if e["kind"] == "free":
+                del live[key]
+            else:
+                totals[e["category"]] = totals.get(e["category"], 0) + n
+        equal(sum(totals.values()), e["current"], "the running total")
+        yield e, dict(totals), dict(live)
+
+
+def timeline():
+    p = profile("gpt", "-l", 3, "--optimizer", "adamw", "--device", "meta", "--timeline")
+    peak = p["peak"]
+    ends = {}
+    for i, (e, totals, live) in enumerate(replay(p["timeline"])):
+        if e["phase"]:
+            ends[e["phase"]] = totals
+        if i == peak["event"]:
+            equal({c: n for c, n in peak["by_category"].items() if n},
+                  {c: n for c, n in totals.items() if n}, "categories at the peak")
+            equal(len(live) >= sum(h["storages"] for h in peak["largest"]), True, "storages")
+            of_fc = [s["allocated"] for s in live.values() if s["phase"] == "backward" and
+                     re.fullmatch(r"gpt\.h\.\d\.mlp\.fc", s["module"]) and s["allocated"] > 8192]
+            told = [(h["storages"], h["allocated"]) for h in peak["largest"] if
+                    h["category"] == "gradient" and h["module"] == "gpt.h.0-2.mlp.fc"]
+            equal(told[:1], [(3, sum(of_fc))], "gradients of three layers on one line")
+    equal(peak["allocated"], max(e["current"] for e in p["timeline"]), "the peak of the events")
+    equal(peak["allocated"], max(phase["peak"] for phase in p["phases"]), "the peak of the phases")
+    for phase in p["phases"]:
+        got = {c: n for c, n in ends[phase["name"]].items() if n}
+        equal(got, {c: n for c, n in phase["by_category"].items() if n}, f"end of {phase['name']}")
+    names = {e["module"] for e in p["timeline"] if e["phase"] == "init" and e["kind"] == "alloc"}
+    check("h.2.mlp.fc.weight" in names, "parameters have their names")
+    text = run("profile", "gpt", "-l", 3, "--device", "meta", "--timeline").stdout
+    check("Over the step" in text and "What made the peak" in text, "the timeline as text")
+    check(max(map(len, text.splitlines())) <= 120, "lines of readable width")
+
+
+def pictures():
+    with tempfile.TemporaryDirectory() as folder:
+        svg, trace = os.path.join(folder, "t.svg"), os.path.join(folder, "t.json")
+        for device in ["meta", "cpu"]:
+            p = run("profile", "gpt", "-l", 2, "--optimizer", "sgd", "--device", device, "--svg", svg,
+                    "--trace", trace, "--timeline", "--json", "-")
+            equal(p.returncode, 0, f"status with pictures: {p.stderr}")
+            events = json.loads(p.stdout)["timeline"]
+            with open(svg) as f:
+                picture = f.read()
+            for words in ["<svg", "</svg>", "peak", "init", "forward", "backward", "step",
+                          "parameter", "activation", f"{len(events)} events"]:
+                check(words in picture, f"{words!r} in the picture")
+            with open(trace) as f:
+                records = json.load(f)["traceEvents"]
+            counters = [r for r in records if r["ph"] == "C"]
+            equal([sum(r["args"].values()) for r in counters], [e["current"] for e in events],
+                  "the counters of the trace")
+            times = [r["ts"] for r in counters]
+            equal(times, sorted(times), "time goes on")
+            phases = [r["name"] for r in records if r["ph"] == "X" and r["tid"] == 1]
+            equal(phases, ["init", "forward", "backward", "step"], "phases of the trace")
+        bad = run("profile", "mlp", "--svg", os.path.join(folder, "no", "t.svg"))
+        equal(bad.returncode, 1, "a picture that cannot be written")
+        bad = run("profile", "mlp", "--trace", os.path.join(folder, "no", "t.json"))
+        equal(bad.returncode, 1, "a trace that cannot be written")
+
+
+if sys.argv[1] == "books":
+    met = same_books(20261120, int(os.environ.get("MEMTAPE_CONFIGURATIONS", 300)))
+    for word in ["mlp", "attention", "block", *WHOLE, "flash", "math", "--inplace", "--offload", "disk",
+                 "--compress", "--amp", "--lora-rank", "--qlora", "--master-weights", "--loss-scale",
+                 "adamw", "sgd", "full", "selective", "sqrt", "every=2", "rmsnorm", "post"]:
+        check(word in met, f"{word} was among what is compared")
+else:
+    options()
+    out_of_memory()
+    timeline()
+    pictures()
+done()
