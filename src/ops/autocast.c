@@ -19,7 +19,8 @@ static _Thread_local struct {
 /* The place of (leaf, dtype), or the free one where it belongs. */
 static copy *place_of(const mt_tensor *leaf, mt_dtype dtype)
 {
-    size_t i = (size_t)((uintptr_t)leaf >> 4) * 0x9E3779B1u;
+    /* By what does not depend on the machine, so that copies go in the same order everywhere. */
+    size_t i = (size_t)leaf->storage->block->serial * 0x9E3779B1u;
     for (;; i++) {
         copy *c = &cache.at[i & (cache.n_places - 1)];
         if (!c->leaf || (c->leaf == leaf && c->low->view.dtype == dtype)) return c;

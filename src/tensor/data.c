@@ -114,6 +114,24 @@ mt_status mt_to_host(const mt_tensor *t, void *data, size_t n_bytes)
     return ok ? MT_OK : mt_last_status();
 }
 
+/* Any f16 is exact in f64. */
+static double from_f16(uint16_t h)
+{
+    int exponent = h >> 10 & 31, fraction = h & 1023;
+    double value = exponent ? ldexp(fraction + 1024, exponent - 25) : ldexp(fraction, -24);
+    if (exponent == 31) value = fraction ? NAN : INFINITY;
+    return h >> 15 ? -value : value;
+}
+
+static double from_bf16(uint16_t h)
+{
+    uint32_t bits = (uint32_t)h << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return (double)value;
+}
+
+/* Read on the host: looking at a loss changes nothing in the device's books. */
 double mt_item(const mt_tensor *t)
 {
     char text[MTI_SHAPE_TEXT];
@@ -123,25 +141,27 @@ double mt_item(const mt_tensor *t)
                  mti_shape_text(text, t->view.rank, t->view.shape), (long long)mt_numel(t));
         return NAN;
     }
-    /* Through an f64 scalar on the device: every dtype in one way. */
-    mti_view spec = {.dtype = MT_F64, .rank = t->view.rank};
-    for (int d = 0; d < spec.rank; d++) spec.shape[d] = 1, spec.stride[d] = 1;
+    union {
+        double f64;
+        float f32;
+        int64_t i64;
+        int32_t i32;
+        uint16_t u16;
+        uint8_t u8;
+    } v = {0};
     mt_device *d = t->storage->device;
-    if (t->view.dtype == MT_F64 || t->view.dtype == MT_F32) {
-        union {
-            double d;
-            float f;
-        } v = {0};
-        if (!d->backend->download(d->ctx, &v, t->view.data, mt_dtype_size(t->view.dtype)))
-            return NAN;
-        return t->view.dtype == MT_F64 ? v.d : (double)v.f;
+    if (!d->backend->download(d->ctx, &v, t->view.data, mt_dtype_size(t->view.dtype))) return NAN;
+    switch (t->view.dtype) {
+    case MT_F64: return v.f64;
+    case MT_F32: return (double)v.f32;
+    case MT_BF16: return from_bf16(v.u16);
+    case MT_F16: return from_f16(v.u16);
+    case MT_I64: return (double)v.i64;
+    case MT_I32: return v.i32;
+    case MT_BOOL: return v.u8 != 0;
+    case MT_U8:
+    default: return v.u8;
     }
-    double value = NAN;
-    mt_tensor *wide = mti_tensor_new(d, &spec, MT_TEMPORARY, false);
-    if (wide && mti_copy_view(d, &t->view, &wide->view))
-        d->backend->download(d->ctx, &value, wide->view.data, sizeof value);
-    mt_release(wide);
-    return value;
 }
 
 /* Values of a tensor that a recorded op may have saved are changed: say so to the version counter,
