@@ -18,5 +18,6 @@
 #include "memtape/generate.h"
 #include "memtape/io.h"
 #include "memtape/lora.h"
+#include "memtape/plan.h"
 
 #endif

@@ -7,8 +7,7 @@
 
 #include <stdio.h>
 #include "base/base.h"
-#include "memtape/compress.h"
-#include "memtape/nn.h"
+#include "plan/plan.h"
 
 typedef enum mti_verb {
     MTI_DEMO,
@@ -23,12 +22,6 @@ typedef enum mti_verb {
 
 typedef enum mti_optimizer_choice { MTI_OPT_NONE, MTI_OPT_SGD, MTI_OPT_ADAMW } mti_optimizer_choice;
 
-typedef enum mti_offload_choice {
-    MTI_OFFLOAD_NONE,
-    MTI_OFFLOAD_CPU,
-    MTI_OFFLOAD_DISK
-} mti_offload_choice;
-
 /* The forms of mt_kv_form, in its order, and none. */
 typedef enum mti_kv_choice {
     MTI_KV_PREALLOCATED,
@@ -36,19 +29,6 @@ typedef enum mti_kv_choice {
     MTI_KV_8BIT,
     MTI_KV_NONE
 } mti_kv_choice;
-
-/* Ways to spend fewer bytes. */
-typedef struct mti_spending {
-    const char *checkpoint; /* a preset of mt_model_checkpoint; NULL: none */
-    mti_offload_choice offload;
-    unsigned compress; /* bits of mt_compress_rule */
-    bool amp;
-    mt_dtype amp_dtype;
-    double loss_scale; /* 0: none; negative: dynamic */
-    bool master;       /* f32 copies of 16-bit parameters, in the optimizer */
-    int64_t lora_rank; /* 0: none */
-    bool qlora;        /* the frozen weights in NF4 */
-} mti_spending;
 
 /* Exit statuses. */
 enum { MTI_EXIT_OK = 0, MTI_EXIT_FAILED = 1, MTI_EXIT_USAGE = 2, MTI_EXIT_INTERRUPTED = 130 };

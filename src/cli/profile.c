@@ -31,11 +31,15 @@ static int report_failure(const mti_profile_data *p, const mti_options *o)
         mt_last_status() == MT_ERR_MEMORY && mti_timeline_refusal(&p->measured.timeline, &event);
     int status = mti_report_failure(o);
     if (!full) return status;
+    char text[512];
+    snprintf(text, sizeof text, "%s", mt_last_error());
     mt_clear_error(); /* it is told; what follows can fail on its own account */
     bool ok = to_stdout(o->json) || o->quiet || mti_print_refusal(p, event, stdout);
     ok = ok && (!o->json || mti_json_write(mti_profile_refused_json(p, event), o->json) == MT_OK) &&
          write_pictures(p, o);
-    return ok ? status : mti_report_failure(o);
+    if (!ok) return mti_report_failure(o);
+    mti_fail(MT_ERR_MEMORY, "%s", text);
+    return status;
 }
 
 int mti_profile(const mti_options *o)
@@ -45,7 +49,7 @@ int mti_profile(const mti_options *o)
     trial.timeline = true;
     bool ok = p.device && mti_measure(&p.measured, p.device, &trial) &&
               mti_formula_make(&p.formula, &o->config, o->batch, o->seq, &o->spending,
-                               p.measured.ledger) &&
+                               mt_ledger_bytes(p.measured.ledger)) &&
               write_reports(&p, o);
     int status = ok ? MTI_EXIT_OK : report_failure(&p, o);
     if (ok && (p.measured.growth.residual || p.formula.unexplained)) {

@@ -2,7 +2,6 @@
 #ifndef MTI_CLI_PROFILE_H
 #define MTI_CLI_PROFILE_H
 
-#include "cli/formula.h"
 #include "cli/measure.h"
 #include "report/json.h"
 #include "report/report.h"

@@ -56,7 +56,8 @@ static bool run_row(sweep *w, size_t i)
     mt_device *device = mti_open_device(o);
     r->row = &w->rows.at[i];
     bool ok = device && mti_measure(&m, device, &trial) &&
-              mti_formula_make(&r->formula, &o->config, o->batch, o->seq, &o->spending, m.ledger);
+              mti_formula_make(&r->formula, &o->config, o->batch, o->seq, &o->spending,
+                               mt_ledger_bytes(m.ledger));
     if (ok) {
         summarise(r, &m);
         r->loss = w->loss;

@@ -2,7 +2,6 @@
 #ifndef MTI_CLI_SWEEP_H
 #define MTI_CLI_SWEEP_H
 
-#include "cli/formula.h"
 #include "cli/gradients.h"
 #include "cli/sweep_rows.h"
 

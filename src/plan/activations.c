@@ -1,19 +1,16 @@
-/* formula.c: terms of the closed formula, and the ledger's entries that stand beside it. */
-#include <math.h>
+/* activations.c: what a forward pass keeps, from the model's dimensions alone. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include "base/base.h"
-#include "cli/formula.h"
 #include "memtape/ops.h"
 #include "nn/model.h"
-#include "nn/model.h"
+#include "plan/plan.h"
 
 /* The products of letters there are. */
 typedef enum letters { BSH, BSQ, BSK, BSF, ABSS, BSV, N_LETTERS } letters;
 
 typedef struct builder {
     mti_formula *f;
+    const mti_shape *s;
     const mt_model_config *c;
     const mti_spending *how;
     int64_t e;                /* bytes of an element */
@@ -105,6 +102,38 @@ static void add(builder *b, letters product, nature of, const char *what)
     write_term(term->text, sizeof term->text, "", weight, b->letter, product);
 }
 
+/* A small storage beside the formula; `held`: by the caller, so that no offload takes it. */
+static void add_beside(builder *b, const char *text, int64_t bytes, bool held)
+{
+    mti_formula *f = b->f;
+    int i = 0;
+    if (b->how && b->how->offload && !held && bytes >= SMALL) return;
+    while (i < f->n_residual && strcmp(f->residual[i].text, text)) i++;
+    if (i == f->n_residual) f->residual[f->n_residual++] = (mti_residual){.text = text};
+    f->residual[i].bytes += bytes * b->times;
+}
+
+/* Statistics are in f32, those of f64 in f64. */
+static int64_t statistic_size(const builder *b) { return b->c->dtype == MT_F64 ? 8 : 4; }
+
+static void add_norm_statistics(builder *b)
+{
+    int64_t bytes = b->s->tokens * statistic_size(b);
+    if (b->c->norm_kind == MT_NORM_RMS) {
+        add_beside(b, "RMS norms: rstd of each row", bytes, false);
+    } else {
+        add_beside(b, "layer norms: mean and rstd of each row", bytes, false);
+        add_beside(b, "layer norms: mean and rstd of each row", bytes, false);
+    }
+}
+
+static void add_flash_statistics(builder *b)
+{
+    int64_t rows = b->s->tokens * b->c->heads;
+    add_beside(b, "flash attention: log-sum-exp of each row", rows * statistic_size(b), false);
+    add_beside(b, "flash attention: RNG state (seed, offset)", 2 * (int64_t)sizeof(int64_t), false);
+}
+
 /* Queries, keys and values side by side in one storage. */
 static void add_qkv(builder *b, const char *what)
 {
@@ -136,9 +165,10 @@ static void add_attention(builder *b, nature input)
     bool core = !preset_is(b, "selective"), rope = b->c->rope_theta > 0;
     add(b, BSH, input, rope ? "input of the q, k and v products" : "input of the qkv product");
     if (!rope) add_qkv(b, core ? "q, k and v" : "q, k and v: input of the checkpoint");
-    if (rope) add(b, BSQ, FLOATS, "q, turned");
-    if (rope) add(b, BSK, FLOATS, "k, turned");
-    if (rope) add(b, BSK, FLOATS, "v");
+    if (rope) add(b, BSQ, FLOATS, core ? "q, turned" : "q: input of the checkpoint");
+    if (rope) add(b, BSK, FLOATS, core ? "k, turned" : "k: input of the checkpoint");
+    if (rope) add(b, BSK, FLOATS, core ? "v" : "v: input of the checkpoint");
+    if (!math && core) add_flash_statistics(b);
     if (math && core) add(b, ABSS, FLOATS, "attention weights: softmax keeps its output");
     if (math && core && drop) add(b, ABSS, MASK, "mask of the attention weights' dropout");
     if (math && core && drop)
@@ -194,6 +224,7 @@ static void add_layer(builder *b)
     bool pre = b->c->norm == MT_NORM_PRE;
     if (block) add(b, BSH, pre ? first : FLOATS, "input of the first norm");
     if (block) add(b, BSH, FLOATS, "input of the second norm");
+    if (block) add_norm_statistics(b), add_norm_statistics(b);
     if (kind != MT_MODEL_MLP) add_attention(b, block && pre ? FLOATS : first);
     if (kind != MT_MODEL_ATTENTION) add_mlp(b, block ? FLOATS : first);
 }
@@ -201,38 +232,41 @@ static void add_layer(builder *b)
 /* Layers, one by one or in groups of which each keeps its input alone. */
 static void add_layers(builder *b)
 {
-    const char *preset = b->how ? b->how->checkpoint : NULL;
-    int64_t layers = b->c->layers ? b->c->layers : 1, group = 1;
+    int64_t layers = mti_shape_layers(b->s), group = mti_shape_group(b->s);
     bool whole = mti_is_whole(b->c->kind);
-    b->times = whole ? layers : 1;
+    b->times = layers;
     b->letter = whole ? "L" : "";
-    if (!preset || preset_is(b, "selective")) {
+    if (!mti_shape_checkpoint(b->s) || preset_is(b, "selective")) {
         add_layer(b);
         return;
     }
-    if (preset_is(b, "sqrt")) group = (int64_t)round(sqrt((double)layers));
-    if (!strncmp(preset, "every=", 6)) group = strtol(preset + 6, NULL, 10);
-    if (whole && group > 1) {
+    if (group > 1) {
         b->times = (layers + group - 1) / group;
         b->letter = "N";
         b->f->n_groups = b->times;
     }
     add(b, BSH, whole ? FLOATS : INPUT,
-        whole && group > 1 ? "input of each group of blocks" : "input of each checkpoint");
+        group > 1 ? "input of each group of blocks" : "input of each checkpoint");
 }
 
 /* Around a whole model's blocks. */
 static void add_ends(builder *b)
 {
     bool bert = b->c->kind == MT_MODEL_BERT;
+    int64_t ids = b->s->tokens * (int64_t)sizeof(int64_t);
+    add_beside(b, "embeddings: token indices", ids, true);
     if (bert) add(b, BSH, FLOATS, "input of the embeddings' norm");
+    if (bert) add_norm_statistics(b);
     if (b->c->dropout > 0) add(b, BSH, MASK, "mask of the dropout on the embeddings");
     if (bert) add(b, BSH, FLOATS, "input of the head's first product");
     if (bert) /* never in place there */
         add_activation(b, BSH, false, "input of the head's activation", "input of the head's norm");
+    if (bert) add_norm_statistics(b);
     if (b->c->norm == MT_NORM_PRE) add(b, BSH, FLOATS, "input of the last norm");
+    if (b->c->norm == MT_NORM_PRE) add_norm_statistics(b);
     add(b, BSH, FLOATS, "input of the head");
     add(b, BSV, STATISTICS, "log-probabilities, for the loss");
+    add_beside(b, "cross-entropy: targets", ids, true);
 }
 
 /* ---- the formula as text ---- */
@@ -253,101 +287,96 @@ static void write_sums(builder *b, const char *layers)
              layers, sums);
 }
 
-static void build(builder *b)
+void mti_formula_build(mti_formula *f, const mti_shape *s)
 {
-    add_layers(b);
-    write_sums(b, b->letter);
-    if (mti_is_whole(b->c->kind)) {
-        b->times = 1;
-        b->letter = "";
-        add_ends(b);
-        write_sums(b, "");
+    const mt_model_config *c = &s->config;
+    *f = (mti_formula){.known = true};
+    builder b = {.f = f,
+                 .s = s,
+                 .c = c,
+                 .how = s->how,
+                 .e = (int64_t)mt_dtype_size(c->dtype),
+                 .value = {[BSH] = s->tokens * c->hidden,
+                           [BSQ] = s->tokens * s->q,
+                           [BSK] = s->tokens * s->k,
+                           [BSF] = s->tokens * c->ffn,
+                           [ABSS] = c->heads * s->tokens * s->seq,
+                           [BSV] = s->tokens * c->vocab}};
+    add_layers(&b);
+    f->n_layer_terms = f->n_terms;
+    write_sums(&b, b.letter);
+    if (mti_is_whole(c->kind)) {
+        b.times = 1;
+        b.letter = "";
+        add_ends(&b);
+        write_sums(&b, "");
     }
-    if (!*b->f->text) strcpy(b->f->text, "0");
+    if (!*f->text) strcpy(f->text, "0");
 }
 
 /* What the terms above know of. */
-static bool formula_exists(const mt_model_config *c, const mti_spending *how)
+static bool formula_exists(const mti_spending *how)
 {
     if (!how) return true;
     const unsigned rules = how->compress, floats = 1u << MT_COMPRESS_INT8 | 1u << MT_COMPRESS_BF16;
     bool mixed = (rules & floats) && (rules & 1u << MT_COMPRESS_SIGNS);
-    bool turned = how->checkpoint && !strcmp(how->checkpoint, "selective") && c->rope_theta > 0;
-    return !how->amp && !how->lora_rank && !mixed && !turned && !(how->offload && rules);
-}
-
-/* ---- what the formula leaves out, found in the ledger by op and argument ---- */
-
-static const char *left_out(const mt_saver *saver)
-{
-    const char *op = saver->op, *arg = saver->argument;
-    bool aux = saver->role == MT_SAVE_AUX, ids = saver->dtype == MT_I64;
-    if (!strcmp(op, "layer_norm") && aux) return "layer norms: mean and rstd of each row";
-    if (!strcmp(op, "rms_norm") && aux) return "RMS norms: rstd of each row";
-    if (!strcmp(op, "flash_attention") && aux)
-        return ids ? "flash attention: RNG state (seed, offset)"
-                   : "flash attention: log-sum-exp of each row";
-    if (!strcmp(op, "embedding") && ids) return "embeddings: token and position indices";
-    if (!strcmp(op, "cross_entropy") && ids && !strcmp(arg, "target"))
-        return "cross-entropy: targets";
-    return NULL;
-}
-
-static bool add_residual(mti_formula *f, const char *text, int64_t bytes)
-{
-    for (int i = 0; i < f->n_residual; i++) {
-        if (strcmp(f->residual[i].text, text)) continue;
-        f->residual[i].bytes += bytes;
-        return true;
-    }
-    if (f->n_residual == MTI_MAX_RESIDUALS) return false;
-    f->residual[f->n_residual++] = (mti_residual){text, bytes};
-    return true;
-}
-
-static bool name_entries(builder *b, const mt_ledger *ledger)
-{
-    mti_formula *f = b->f;
-    bool packed = b->how && b->how->compress;
-    for (size_t i = 0; i < mt_ledger_count(ledger); i++) {
-        mt_ledger_entry e;
-        if (mt_ledger_get(ledger, i, &e) != MT_OK) return false;
-        const char *text = left_out(&e.saver);
-        size_t size = mt_dtype_size(e.saver.dtype), assumed = (size_t)b->e;
-        bool wide = mt_dtype_is_float(e.saver.dtype) && size != assumed;
-        if (packed && e.saver.role != MT_SAVE_AUX) wide = false; /* narrow on purpose */
-        if (text) {
-            if (!add_residual(f, text, (int64_t)e.bytes)) return false;
-        } else if (wide) {
-            int64_t extra = (int64_t)(e.bytes - e.bytes / size * assumed);
-            if (!add_residual(f, "kept in a wider type than the formula's", extra)) return false;
-        }
-    }
-    return true;
+    return !how->amp && !how->lora_rank && !mixed && !(how->offload && rules);
 }
 
 bool mti_formula_make(mti_formula *f, const mt_model_config *config, int64_t batch, int64_t seq,
-                      const mti_spending *how, const mt_ledger *ledger)
+                      const mti_spending *how, size_t measured)
 {
-    mt_model_config c;
-    if (mt_model_config_resolve(config, &c) != MT_OK) return false;
-    int64_t tokens = batch * seq, kv = c.kv_heads ? c.kv_heads : c.heads;
-    int64_t dim = c.head_dim ? c.head_dim : c.hidden / c.heads;
-    *f = (mti_formula){.known = formula_exists(&c, how)};
-    if (!f->known) return true;
-    builder b = {.f = f,
-                 .c = &c,
-                 .how = how,
-                 .e = (int64_t)mt_dtype_size(c.dtype),
-                 .value = {[BSH] = tokens * c.hidden,
-                           [BSQ] = tokens * c.heads * dim,
-                           [BSK] = tokens * kv * dim,
-                           [BSF] = tokens * c.ffn,
-                           [ABSS] = c.heads * tokens * seq,
-                           [BSV] = tokens * c.vocab}};
-    build(&b);
-    if (!name_entries(&b, ledger)) return false;
-    f->unexplained = (int64_t)mt_ledger_bytes(ledger) - f->bytes;
+    mti_shape s;
+    *f = (mti_formula){0};
+    if (!formula_exists(how)) return true;
+    if (!mti_shape_make(&s, config, batch, seq, how)) return false;
+    mti_formula_build(f, &s);
+    f->unexplained = (int64_t)measured - f->bytes;
     for (int i = 0; i < f->n_residual; i++) f->unexplained -= f->residual[i].bytes;
     return true;
+}
+
+/* ---- from the textbook's formula ---- */
+
+/* Bytes that the layers keep, small buffers left out. */
+static int64_t layers_keep(const mti_shape *s)
+{
+    mti_formula f;
+    int64_t bytes = 0;
+    mti_formula_build(&f, s);
+    for (int i = 0; i < f.n_layer_terms; i++) bytes += f.terms[i].bytes;
+    return bytes;
+}
+
+mt_status mt_plan_activations(const mt_plan_run *run, mt_plan_formula *out)
+{
+    static const char *const texts[MT_MODEL_KIND_COUNT] = {
+        [MT_MODEL_BLOCK] = "34bsh + 5abs^2",
+        [MT_MODEL_ATTENTION] = "11bsh + 5abs^2",
+        [MT_MODEL_MLP] = "19bsh",
+    };
+    mti_shape s;
+    mti_formula f;
+    mti_spending how;
+    if (!mti_run_shape(&s, &how, run, out)) return mt_last_status();
+    bool whole = mti_is_whole(s.config.kind);
+    *out = (mt_plan_formula){.name = "activations",
+                             .unit = "bytes",
+                             .source = "Korthikanti et al. 2022, \"Reducing Activation "
+                                       "Recomputation in Large Transformer Models\", eq. 2"};
+    snprintf(out->text, sizeof out->text, "%s",
+             whole ? "L(34bsh + 5abs^2) + 2bsh" : texts[s.config.kind]);
+    if (!mti_walk(out, &s, layers_keep)) return mt_last_status();
+    mti_formula_build(&f, &s);
+    int64_t embedded = whole ? 2 * s.tokens * s.config.hidden : 0;
+    out->value += embedded;
+    out->expected += embedded;
+    bool ok = mti_add_row(
+        out, -embedded,
+        "the embeddings' output, 2bsh: the first layer's input, and counted there already");
+    for (int i = f.n_layer_terms; ok && i < f.n_terms; i++)
+        ok = mti_add_row(out, f.terms[i].bytes, "%s: %s", f.terms[i].text, f.terms[i].what);
+    for (int i = 0; ok && i < f.n_residual; i++)
+        ok = mti_add_row(out, f.residual[i].bytes, "%s", f.residual[i].text);
+    return ok ? MT_OK : mt_last_status();
 }

@@ -1,0 +1,87 @@
+/* plan.h: what a model costs, by closed formulas, before anything is made.
+ *
+ * Each answer is a formula from the literature with its value, and signed rows that lead from it to
+ * what memtape's model does to the byte: where this model is not the textbook's, and what the
+ * formula leaves out. So `expected` is what a measurement on the meta device has to give, and the
+ * difference is 0 or somebody is wrong. `memtape plan` prints both.
+ *
+ * Letters: b batch, s sequence, h hidden, a heads, L layers, V vocabulary, N parameters. */
+#ifndef MEMTAPE_PLAN_H
+#define MEMTAPE_PLAN_H
+
+#include "memtape/nn.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What is to be run. */
+typedef struct mt_plan_run {
+    const mt_model_config *config; /* borrowed */
+    int64_t batch, seq;
+    const char *checkpoint; /* as mt_model_checkpoint takes it; NULL: none */
+    int64_t parameters;     /* N, as a paper rounds it; 0: counted */
+} mt_plan_run;
+
+typedef struct mt_plan_row {
+    int64_t amount; /* may be negative, never 0 */
+    char text[112]; /* what adds or takes it */
+} mt_plan_row;
+
+#define MT_PLAN_MAX_ROWS 32
+
+/* One formula. Plain data; amounts are in `unit`. */
+typedef struct mt_plan_formula {
+    const char *name;   /* "activations" */
+    const char *unit;   /* "bytes", "parameters", "FLOP" */
+    char text[96];      /* "L(34bsh + 5abs^2) + 2bsh" */
+    const char *source; /* who says so */
+    int64_t value;
+    int n_rows;
+    mt_plan_row rows[MT_PLAN_MAX_ROWS];
+    int64_t expected; /* value and all rows */
+} mt_plan_formula;
+
+/* All fail with MT_ERR_ARGUMENT for a config or a run that makes no sense, or whose figures are
+ * beyond 2^63. */
+
+/* L(12h^2 + 13h) + Vh for a whole model, 12h^2 + 13h for a block, 4h^2 + 4h for an attention,
+ * 8h^2 + 5h for an MLP; expected: the elements of all parameters. */
+MT_API mt_status mt_plan_parameters(const mt_plan_run *run, mt_plan_formula *out);
+/* The first thing to remember: 12Lh^2, and how far off it is. Whole models and blocks. */
+MT_API mt_status mt_plan_parameters_in_brief(const mt_plan_run *run, mt_plan_formula *out);
+/* L(34bsh + 5abs^2) + 2bsh, in 2-byte floats; expected: the bytes of the ledger after forward. */
+MT_API mt_status mt_plan_activations(const mt_plan_run *run, mt_plan_formula *out);
+/* 6 N b s, with recomputation of whole layers 8 N b s; expected: the operations that the ops of one
+ * step count as they run, a multiply-add being 2. */
+MT_API mt_status mt_plan_flops(const mt_plan_run *run, mt_plan_formula *out);
+/* 4 b L h (s + n) in 2-byte floats: keys and values of every position; expected: bytes of an
+ * mt_kv_cache of MT_KV_PREALLOCATED. gpt and llama. */
+MT_API mt_status mt_plan_kv_cache(const mt_plan_run *run, int64_t new_tokens, mt_plan_formula *out);
+
+/* ---- what training takes for each parameter, before any activation ---- */
+
+typedef struct mt_plan_regime {
+    const char *name;    /* "mixed precision, AdamW" */
+    const char *options; /* of `memtape plan`, to measure it; NULL: there are none */
+    double parameter, gradient, optimizer; /* bytes for each parameter */
+    const char *source;
+} mt_plan_regime;
+
+/* NULL past the last. */
+MT_API const mt_plan_regime *mt_plan_regime_at(size_t i);
+/* optimizer: "none", "sgd" (with momentum) or "adamw"; master: f32 copies of 16-bit parameters.
+ * expected: requested bytes of parameters, gradients and optimizer state after a step. */
+MT_API mt_status mt_plan_states(const mt_plan_run *run, const char *optimizer, bool master,
+                                mt_plan_formula *out);
+
+/* ---- time ---- */
+
+/* Seconds for that many operations on `devices` of `rate` FLOP/s each, of which `utilisation`, in
+ * (0,1], is reached.   (Narayanan et al. 2021, 5.1: 8 N T / (n X)) */
+MT_API double mt_plan_seconds(double flops, int64_t devices, double rate, double utilisation);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,120 @@
+/* parameters.c: how many there are. */
+#include <stdio.h>
+#include "nn/model.h"
+#include "plan/plan.h"
+
+/* ---- one block: attention [h -> q + 2k, q -> h], MLP [h -> f -> h], two norms ---- */
+
+static bool attends(const mti_shape *s) { return s->config.kind != MT_MODEL_MLP; }
+static bool feeds(const mti_shape *s) { return s->config.kind != MT_MODEL_ATTENTION; }
+static bool swiglu(const mti_shape *s) { return s->config.mlp == MT_MLP_SWIGLU; }
+
+int64_t mti_block_matrices(const mti_shape *s)
+{
+    int64_t h = s->config.hidden, f = s->config.ffn;
+    int64_t attention = h * (s->q + 2 * s->k) + s->q * h;
+    int64_t mlp = (swiglu(s) ? 3 : 2) * h * f;
+    return (attends(s) ? attention : 0) + (feeds(s) ? mlp : 0);
+}
+
+static int64_t norm_parameters(const mti_shape *s)
+{
+    bool bias = s->config.norm_kind == MT_NORM_LAYER && !s->config.no_bias;
+    return s->config.hidden * (bias ? 2 : 1);
+}
+
+static int64_t block_vectors(const mti_shape *s)
+{
+    const mt_model_config *c = &s->config;
+    int64_t h = c->hidden, in = s->q + 2 * s->k, f = (swiglu(s) ? 2 : 1) * c->ffn;
+    int64_t attention = (c->no_bias && !c->qkv_bias ? 0 : in) + (c->no_bias ? 0 : h);
+    int64_t mlp = c->no_bias ? 0 : f + h;
+    int64_t norms = attends(s) && feeds(s) ? 2 * norm_parameters(s) : 0;
+    return (attends(s) ? attention : 0) + (feeds(s) ? mlp : 0) + norms;
+}
+
+int64_t mti_block_parameters(const mti_shape *s)
+{
+    return mti_block_matrices(s) + block_vectors(s);
+}
+
+static int64_t layers_have(const mti_shape *s)
+{
+    return mti_shape_layers(s) * mti_block_parameters(s);
+}
+
+/* ---- around a whole model's blocks ---- */
+
+static bool add_ends(mt_plan_formula *out, const mti_shape *s)
+{
+    const mt_model_config *c = &s->config;
+    int64_t h = c->hidden, norm = norm_parameters(s);
+    bool bert = c->kind == MT_MODEL_BERT;
+    if (!mti_is_whole(c->kind)) return true;
+    return mti_add_row(out, c->kind == MT_MODEL_LLAMA ? 0 : c->context * h,
+                       "learned positions: a vector for each of %lld", (long long)c->context) &&
+           mti_add_row(out, bert ? c->token_types * h : 0, "a vector for each type of token") &&
+           mti_add_row(out, bert ? norm : 0, "the embeddings' norm") &&
+           mti_add_row(out, c->norm == MT_NORM_PRE ? norm : 0, "the norm after the last layer") &&
+           mti_add_row(out, bert ? h * h + (c->no_bias ? 0 : h) + norm + c->vocab : 0,
+                       "the head's product, norm and V biases") &&
+           mti_add_row(out, c->untied ? c->vocab * h : 0,
+                       "a head of its own, Vh: not the embedding's matrix once more");
+}
+
+/* value, and the textbook's L(12h^2 + 13h) + Vh */
+static bool count(const mt_plan_run *run, mt_plan_formula *out, mti_shape *s)
+{
+    static const char *const texts[MT_MODEL_KIND_COUNT] = {
+        [MT_MODEL_BLOCK] = "12h^2 + 13h",
+        [MT_MODEL_ATTENTION] = "4h^2 + 4h",
+        [MT_MODEL_MLP] = "8h^2 + 5h",
+    };
+    mti_spending how;
+    if (!mti_run_shape(s, &how, run, out)) return false;
+    s->how = NULL;
+    bool whole = mti_is_whole(s->config.kind);
+    *out = (mt_plan_formula){
+        .name = "parameters",
+        .unit = "parameters",
+        .source = "4h^2 + 4h of attention, 8h^2 + 5h of the MLP, 4h of two layer norms; Vh, the "
+                  "embedding, is the head's matrix, too (Radford et al. 2019)"};
+    snprintf(out->text, sizeof out->text, "%s",
+             whole ? "L(12h^2 + 13h) + Vh" : texts[s->config.kind]);
+    if (!mti_walk(out, s, layers_have)) return false;
+    int64_t embedding = whole ? s->config.vocab * s->config.hidden : 0;
+    out->value += embedding;
+    out->expected += embedding;
+    return add_ends(out, s);
+}
+
+mt_status mt_plan_parameters(const mt_plan_run *run, mt_plan_formula *out)
+{
+    mti_shape s;
+    return count(run, out, &s) ? MT_OK : mt_last_status();
+}
+
+mt_status mt_plan_parameters_in_brief(const mt_plan_run *run, mt_plan_formula *out)
+{
+    mt_plan_formula full;
+    mti_shape s;
+    if (!out) return mti_fail(MT_ERR_ARGUMENT, "plan: the result is NULL");
+    if (!count(run, &full, &s)) return mt_last_status();
+    int64_t h = s.config.hidden, layers = mti_shape_layers(&s);
+    bool whole = mti_is_whole(s.config.kind);
+    if (!whole && s.config.kind != MT_MODEL_BLOCK)
+        return mti_fail(MT_ERR_ARGUMENT, "plan: 12h^2 is a block's; %s is not one",
+                        mt_model_kind_name(s.config.kind));
+    int64_t brief = 12 * layers * h * h;
+    *out = (mt_plan_formula){.name = "parameters in brief",
+                             .unit = "parameters",
+                             .source = "the matrices of the textbook's block, without the rest",
+                             .value = brief,
+                             .expected = brief};
+    snprintf(out->text, sizeof out->text, "%s", whole ? "12Lh^2" : "12h^2");
+    bool ok = mti_add_row(out, 13 * layers * h, "biases and layer norms, 13h a layer") &&
+              mti_add_row(out, whole ? s.config.vocab * h : 0, "the embedding, Vh");
+    for (int i = 0; ok && i < full.n_rows; i++)
+        ok = mti_add_row(out, full.rows[i].amount, "%s", full.rows[i].text);
+    return ok ? MT_OK : mt_last_status();
+}

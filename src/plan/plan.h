@@ -1,0 +1,111 @@
+/* plan.h: what the files of this room share with the program.
+ *
+ * Letters: b batch, s sequence, h hidden, f ffn, a heads, q their joint width, k that of the heads
+ * of keys, v vocabulary, L layers, t = b s tokens. */
+#ifndef MTI_PLAN_H
+#define MTI_PLAN_H
+
+#include "base/base.h"
+#include "memtape/compress.h"
+#include "memtape/plan.h"
+
+/* ---- ways to spend fewer bytes ---- */
+
+typedef enum mti_offload_choice {
+    MTI_OFFLOAD_NONE,
+    MTI_OFFLOAD_CPU,
+    MTI_OFFLOAD_DISK
+} mti_offload_choice;
+
+typedef struct mti_spending {
+    const char *checkpoint; /* a preset of mt_model_checkpoint; NULL: none */
+    mti_offload_choice offload;
+    unsigned compress; /* bits of mt_compress_rule */
+    bool amp;
+    mt_dtype amp_dtype;
+    double loss_scale; /* 0: none; negative: dynamic */
+    bool master;       /* f32 copies of 16-bit parameters, in the optimizer */
+    int64_t lora_rank; /* 0: none */
+    bool qlora;        /* the frozen weights in NF4 */
+} mti_spending;
+
+/* ---- a model's dimensions, and what else decides what it costs ---- */
+
+/* config is resolved; q, k and f may differ from what it says while a formula is taken to it step
+ * by step. `how` may be NULL: nothing is spared. */
+typedef struct mti_shape {
+    mt_model_config config;
+    int64_t batch, seq, tokens;
+    int64_t q, k;
+    const mti_spending *how;
+} mti_shape;
+
+bool mti_shape_make(mti_shape *s, const mt_model_config *config, int64_t batch, int64_t seq,
+                    const mti_spending *how);
+/* The shape of a run; *how, which it borrows, gets what the run spares, and *out is emptied. Checks
+ * all of `run`, and that there is an `out`. */
+bool mti_run_shape(mti_shape *s, mti_spending *how, const mt_plan_run *run, mt_plan_formula *out);
+/* "full" and the like; NULL: nothing is recomputed. */
+const char *mti_shape_checkpoint(const mti_shape *s);
+/* Layers that are checkpointed as one; 1 unless the preset groups them. */
+int64_t mti_shape_group(const mti_shape *s);
+/* Blocks there are: a whole model's layers, otherwise 1. */
+int64_t mti_shape_layers(const mti_shape *s);
+
+/* Layer by layer, the difference between the textbook's transformer and this one. */
+typedef int64_t mti_cost_fn(const mti_shape *s);
+/* formula->value becomes the cost of the textbook's shape, and every choice in which `s` departs
+ * from it a row with what it adds or takes; together they are cost(s). */
+bool mti_walk(mt_plan_formula *formula, const mti_shape *s, mti_cost_fn *cost);
+/* A row, unless it is 0. False where no more fit. */
+bool mti_add_row(mt_plan_formula *formula, int64_t amount, const char *fmt, ...) MT_PRINTF(3, 4);
+
+/* ---- parameters ---- */
+
+/* Elements of one block's (an attention's, an MLP's) parameters, and of its matrices alone. */
+int64_t mti_block_parameters(const mti_shape *s);
+int64_t mti_block_matrices(const mti_shape *s);
+
+/* ---- what a forward pass keeps, term by term ----
+ *
+ * For 2-byte floats with GELU, dropout and attention whose every intermediate is kept, a block
+ * comes to the 34bsh + 5abs^2 of Korthikanti et al. 2022, "Reducing Activation Recomputation in
+ * Large Transformer Models"; other choices take terms away, other element sizes change their
+ * weight. Checkpoints leave their inputs, offload what it does not take, compression fewer bytes an
+ * element. */
+
+/* One product of letters, for one thing that is kept. */
+typedef struct mti_formula_term {
+    char text[32];    /* "12bsh"; in every layer of a gpt: "12Lbsh" */
+    const char *what; /* "q, k and v" */
+    int64_t bytes;
+} mti_formula_term;
+
+/* Something small that the formula leaves out. */
+typedef struct mti_residual {
+    const char *text;
+    int64_t bytes;
+} mti_residual;
+
+#define MTI_MAX_TERMS     32
+#define MTI_MAX_RESIDUALS 10
+
+typedef struct mti_formula {
+    bool known;       /* false: nobody has worked it out for these choices, and the rest is 0 */
+    int64_t n_groups; /* N, where layers are checkpointed in groups; else 0 */
+    char text[160];   /* "34bsh + 5abs^2" */
+    int64_t bytes;
+    int n_terms, n_layer_terms;            /* the first n_layer_terms are the layers' */
+    mti_formula_term terms[MTI_MAX_TERMS]; /* they sum to `bytes` */
+    int n_residual;
+    mti_residual residual[MTI_MAX_RESIDUALS];
+    int64_t unexplained; /* measured - bytes - residual: 0, or formula and ledger disagree */
+} mti_formula;
+
+/* measured: the ledger's bytes after forward. */
+bool mti_formula_make(mti_formula *f, const mt_model_config *config, int64_t batch, int64_t seq,
+                      const mti_spending *how, size_t measured);
+/* The terms alone. */
+void mti_formula_build(mti_formula *f, const mti_shape *s);
+
+#endif

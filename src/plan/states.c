@@ -1,0 +1,96 @@
+/* states.c: what is there at every instant of a run: parameters, gradients, optimizer state; keys
+ * and values of the text so far. */
+#include <stdio.h>
+#include <string.h>
+#include "nn/model.h"
+#include "plan/plan.h"
+
+/* ---- bytes for each parameter ---- */
+
+static const mt_plan_regime regimes[] = {
+    {"f32, AdamW", "--dtype f32 --optimizer adamw", 4, 4, 8, "Kingma and Ba 2014: m and v"},
+    {"16 bits, AdamW, f32 master weights", "--dtype bf16 --optimizer adamw --master-weights", 2, 2,
+     12, "Rajbhandari et al. 2020 (ZeRO), 3.1: 2 + 2 + K = 12"},
+    {"the same with f32 gradients besides", NULL, 2, 6, 12,
+     "Smith et al. 2022 (Megatron-Turing NLG): 20 bytes"},
+    {"16 bits, AdamW with f32 state", "--dtype bf16 --optimizer adamw", 2, 2, 8,
+     "no master weights: small updates are rounded away"},
+    {"16 bits throughout", NULL, 2, 2, 4, "m and v in 16 bits, too"},
+    {"f32, SGD with momentum", "--dtype f32 --optimizer sgd", 4, 4, 4, "Sutskever et al. 2013"},
+    {"LoRA over 16 bits, adapters not counted", NULL, 2, 0, 0, "Hu et al. 2021"},
+    {"QLoRA, adapters and scales not counted", NULL, 0.5, 0, 0, "Dettmers et al. 2023: NF4"},
+    {"inference in 16 bits", NULL, 2, 0, 0, "the parameters alone"},
+};
+
+const mt_plan_regime *mt_plan_regime_at(size_t i)
+{
+    return i < sizeof regimes / sizeof *regimes ? &regimes[i] : NULL;
+}
+
+mt_status mt_plan_states(const mt_plan_run *run, const char *optimizer, bool master,
+                         mt_plan_formula *out)
+{
+    mt_plan_formula count;
+    mt_model_config c;
+    if (mt_plan_parameters(run, out ? &count : NULL) != MT_OK ||
+        mt_model_config_resolve(run->config, &c) != MT_OK)
+        return mt_last_status();
+    bool adamw = optimizer && !strcmp(optimizer, "adamw"),
+         sgd = optimizer && !strcmp(optimizer, "sgd");
+    if (optimizer && !adamw && !sgd && strcmp(optimizer, "none") != 0)
+        return mti_fail(MT_ERR_ARGUMENT,
+                        "plan: optimizer \"%.40s\" is unknown; need none, sgd, adamw", optimizer);
+    int64_t e = (int64_t)mt_dtype_size(c.dtype), wide = e == 8 ? 8 : 4;
+    int64_t state = (adamw ? 2
+                     : sgd ? 1
+                           : 0) *
+                        wide +
+                    (master && e == 2 ? 4 : 0),
+            each = 2 * e + state;
+    int64_t n = run->parameters ? run->parameters : count.expected;
+    *out =
+        (mt_plan_formula){.name = "states",
+                          .unit = "bytes",
+                          .source = "Rajbhandari et al. 2020 (ZeRO), 3.1: parameters, gradients, "
+                                    "optimizer state",
+                          .value = n * each,
+                          .expected = n * each};
+    snprintf(out->text, sizeof out->text, "(%lld + %lld + %lld) N", (long long)e, (long long)e,
+             (long long)state);
+    return mti_add_row(out, (count.expected - n) * each, "parameters that the rounded N leaves out")
+               ? MT_OK
+               : mt_last_status();
+}
+
+/* ---- keys and values ---- */
+
+/* Of seq positions. */
+static int64_t cached(const mti_shape *s)
+{
+    return 2 * s->tokens * s->k * mti_shape_layers(s) * (int64_t)mt_dtype_size(s->config.dtype);
+}
+
+mt_status mt_plan_kv_cache(const mt_plan_run *run, int64_t new_tokens, mt_plan_formula *out)
+{
+    mti_shape s;
+    mti_spending how;
+    if (!mti_run_shape(&s, &how, run, out)) return mt_last_status();
+    mt_model_kind kind = s.config.kind;
+    if (kind != MT_MODEL_GPT && kind != MT_MODEL_LLAMA)
+        return mti_fail(MT_ERR_ARGUMENT, "plan: a %s writes no text; need a gpt or a llama",
+                        mt_model_kind_name(kind));
+    if (new_tokens < 0 || new_tokens > s.config.context - s.seq)
+        return mti_fail(MT_ERR_ARGUMENT,
+                        "plan: %lld tokens after %lld; the model's context is %lld",
+                        (long long)new_tokens, (long long)s.seq, (long long)s.config.context);
+    s.seq += new_tokens;
+    s.tokens = s.batch * s.seq;
+    s.how = NULL;
+    *out =
+        (mt_plan_formula){.name = "kv cache",
+                          .unit = "bytes",
+                          .text = "4bLh(s + n)",
+                          .source = "Sheng et al. 2023 (FlexGen): keys and values, 2 bytes each, "
+                                    "of every position in every layer"};
+    return mti_walk(out, &s, cached) ? MT_OK : mt_last_status();
+}
