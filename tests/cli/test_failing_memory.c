@@ -52,6 +52,17 @@ static void assert_whole_or_absent(const char *path)
     unlink(path);
 }
 
+/* A profile that was refused memory writes who held it, and nothing else. */
+static void assert_refusal_or_absent(const char *path)
+{
+    if (!there(path)) return;
+    json_t *report = json_load_file(path, 0, NULL);
+    assert_true(json_is_object(json_object_get(report, "out_of_memory")));
+    assert_null(json_object_get(report, "saved"));
+    json_decref(report);
+    unlink(path);
+}
+
 /* One run with request `nth` refused; whether it went through, there being no such request. */
 static bool run_once(verb_fn *verb, const mti_options *o, const char *product, uint64_t nth)
 {
@@ -70,6 +81,8 @@ static bool run_once(verb_fn *verb, const mti_options *o, const char *product, u
     assert_true(*mt_last_error() != 0);
     if (product == save_file)
         assert_whole_or_absent(product); /* what failed may have come after the save */
+    else if (verb == mti_profile && product)
+        assert_refusal_or_absent(product);
     else
         assert_false(product && there(product));
     mt_clear_error();
@@ -92,7 +105,8 @@ static void refuse_each(mti_verb id, verb_fn *verb, char **words, const char *pr
 }
 
 #define WORDS(...) ((char *[]){"memtape", __VA_ARGS__, NULL})
-#define SMALL      "-b", "1", "-s", "4", "-d", "4", "-a", "2"
+#define SMALL_MLP  "-b", "1", "-s", "4", "-d", "4"
+#define SMALL      SMALL_MLP, "-a", "2"
 
 static void profile_reports_every_refusal(void **state)
 {
@@ -101,6 +115,13 @@ static void profile_reports_every_refusal(void **state)
         MTI_PROFILE, mti_profile,
         WORDS("block", SMALL, "--attention", "math", "--optimizer", "adamw", "--json", json_file),
         json_file);
+    refuse_each(MTI_PROFILE, mti_profile,
+                WORDS("block", SMALL, "--optimizer", "adamw", "--timeline", "--json", json_file),
+                json_file);
+    refuse_each(MTI_PROFILE, mti_profile, WORDS("mlp", SMALL_MLP, "--trace", json_file), NULL);
+    unlink(json_file);
+    refuse_each(MTI_PROFILE, mti_profile, WORDS("mlp", SMALL_MLP, "--svg", svg_file), NULL);
+    unlink(svg_file);
 }
 
 static void explain_reports_every_refusal(void **state)
