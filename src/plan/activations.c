@@ -194,7 +194,7 @@ static void add_activation(builder *b, letters product, bool inplace, const char
     bool kinked = b->c->act == MT_ACT_RELU || b->c->act == MT_ACT_LEAKY_RELU;
     if (!keeps_output(b->c->act, inplace))
         add(b, product, kinked ? SIGNED : FLOATS, input);
-    else if (signs && kinked)
+    else if (signs && kinked && b->value[product] * b->e >= SMALL)
         add(b, product, SIGNED, "signs of an activation's output, for nothing");
     add(b, product, FLOATS, output);
 }
