@@ -1,10 +1,13 @@
 /* gpt.c: training steps of a GPT on a device.
  *
- * gpt: one fixed batch, as fast as it goes. After "ready" it obeys lines on standard input:
- *     steps N  -> "ns T" and "loss L": N steps from a device at rest to a device at rest
- *     rest     -> what the allocator keeps in store goes back to the device
- *     end      -> "memory REQUESTED ALLOCATED ACTIVE RESERVED" (peaks, bytes), "flops N" of a step,
- *                 "parameters N"
+ * gpt: one fixed batch, as fast as it goes; with IN_FLIGHT and PREFETCH (offload.h) what is saved
+ * waits in host memory. After "ready" it obeys lines on standard input:
+ *     steps N   -> "ns T" and "loss L": N steps from a device at rest to a device at rest
+ *     gradients -> "digest N H": a hash of the N bytes of a backward's gradients
+ *     rest      -> what the allocator keeps in store goes back to the device
+ *     end       -> "memory REQUESTED ALLOCATED ACTIVE RESERVED" (peaks, bytes), "flops N" of a
+ * step, "parameters N"; of that step's offload "out N", "in N", "lowered N", "in_vain N",
+ *                  "host_peak N", "peak_in_step WITH WITHOUT" (bytes), "copying S WAITING HIDDEN"
  * curve: batches of a text's bytes; "loss L" after each step. */
 #include <math.h>
 #include <stdio.h>
@@ -19,6 +22,7 @@ typedef struct trained {
     mt_module *gpt;
     mt_optimizer *adamw;
     mt_tensor *tokens, *targets; /* i64 [b,s] */
+    mt_offload *offload;         /* of what is saved; NULL: it stays */
 } trained;
 
 static bool open_gpt(trained *t, const char *kind, const mt_model_config *config, double lr)
@@ -33,6 +37,7 @@ static bool open_gpt(trained *t, const char *kind, const mt_model_config *config
 
 static void close_gpt(trained *t)
 {
+    mt_offload_free(t->offload);
     mt_optimizer_free(t->adamw);
     mt_module_free(t->gpt);
     mt_release(t->tokens);
@@ -40,14 +45,21 @@ static void close_gpt(trained *t)
     mt_device_release(t->device);
 }
 
-/* The loss stays on the device: *loss is the caller's. */
-static bool step(trained *t, mt_tensor **loss)
+/* Gradients, and the loss, which stays on the device: the caller's. */
+static mt_tensor *forward_and_backward(trained *t)
 {
-    if (mt_module_zero_grad(t->gpt) != MT_OK) return false;
+    if (mt_module_zero_grad(t->gpt) != MT_OK) return NULL;
+    if (t->offload && mt_offload_begin(t->offload) != MT_OK) return NULL;
     MT_AUTO mt_tensor *h = mt_forward(t->gpt, t->tokens);
     mt_set(&h, mt_cross_entropy(h, t->targets, IGNORE_NOTHING));
-    if (!h || mt_backward(h) != MT_OK || mt_optimizer_step(t->adamw) != MT_OK) return false;
-    return mt_set(loss, mt_detach(h)) == MT_OK;
+    if (t->offload && mt_offload_end(t->offload) != MT_OK) return NULL;
+    return h && mt_backward(h) == MT_OK ? mt_detach(h) : NULL;
+}
+
+static bool step(trained *t, mt_tensor **loss)
+{
+    mt_set(loss, forward_and_backward(t));
+    return *loss && mt_optimizer_step(t->adamw) == MT_OK;
 }
 
 /* ---- gpt ---- */
@@ -79,18 +91,66 @@ static bool timed_steps(trained *t, long n)
     return isfinite(value);
 }
 
+/* FNV-1a, 64 bits at a time: where two runs have the same hash, they had the same bits. */
+static uint64_t hash_of(uint64_t hash, const unsigned char *bytes, size_t n)
+{
+    for (size_t i = 0; i < n; i += 8) {
+        uint64_t word = 0;
+        memcpy(&word, bytes + i, n - i < 8 ? n - i : 8);
+        hash = (hash ^ word) * 0x100000001b3;
+        hash ^= hash >> 32; /* or high bits would never reach low ones */
+    }
+    return hash;
+}
+
+static bool hash_gradients(trained *t)
+{
+    const mt_named_tensor *all;
+    size_t n, n_hashed = 0;
+    uint64_t hash = 0xcbf29ce484222325;
+    MT_AUTO mt_tensor *loss = forward_and_backward(t);
+    if (!loss || mt_module_params(t->gpt, &all, &n) != MT_OK) return false;
+    for (size_t i = 0; i < n; i++) {
+        mt_tensor *g = mt_grad(all[i].tensor);
+        size_t n_bytes = g ? (size_t)mt_numel(g) * mt_dtype_size(mt_dtype_of(g)) : 0;
+        unsigned char *bytes = malloc(n_bytes + 1);
+        bool ok = g && bytes && mt_to_host(g, bytes, n_bytes) == MT_OK;
+        if (ok) hash = hash_of(hash, bytes, n_bytes);
+        free(bytes);
+        if (!ok) return false;
+        n_hashed += n_bytes;
+    }
+    printf("digest %zu %016llx\n", n_hashed, (unsigned long long)hash);
+    return true;
+}
+
 static bool obey(trained *t)
 {
     char line[64], word[16];
     long n = 0;
     while (fgets(line, sizeof line, stdin) && sscanf(line, "%15s %ld", word, &n) >= 1) {
+        bool ok = true;
         if (strcmp(word, "end") == 0) return true;
         if (strcmp(word, "rest") == 0)
             mt_mem_empty_cache(t->device);
-        else if (strcmp(word, "steps") != 0 || !timed_steps(t, n))
-            return false;
+        else if (strcmp(word, "gradients") == 0)
+            ok = hash_gradients(t);
+        else
+            ok = strcmp(word, "steps") == 0 && timed_steps(t, n);
+        if (!ok) return false;
         puts("done");
     }
+    return true;
+}
+
+static bool tell_offload(trained *t)
+{
+    mt_offload_stats s;
+    if (mt_offload_get_stats(t->offload, &s) != MT_OK) return false;
+    printf("out %zu\nin %zu\nlowered %zu\nin_vain %zu\nhost_peak %zu\n", s.bytes_out, s.bytes_in,
+           s.lowered, s.bytes_in_vain, s.host_peak);
+    printf("peak_in_step %zu %zu\n", s.peak, s.peak_without);
+    printf("copying %.9f %.9f %.4f\n", s.copy_s, s.wait_s, s.hidden);
     return true;
 }
 
@@ -102,6 +162,7 @@ static bool tell(trained *t)
     mt_flops_reset(t->device);
     if (!step(t, &loss) || mt_device_sync(t->device) != MT_OK) return false;
     if (mt_module_size(t->gpt, &n_elements, &n_bytes) != MT_OK) return false;
+    if (t->offload && !tell_offload(t)) return false;
     mt_flops flops = mt_flops_get(t->device);
     mt_mem_stats s;
     mt_mem_get_stats(t->device, &s);
@@ -115,8 +176,9 @@ static bool tell(trained *t)
 int gpu_gpt(int argc, char **argv)
 {
     mt_model_config config = {.kind = MT_MODEL_GPT, .act = MT_ACT_GELU_TANH};
-    int64_t batch, seq;
-    if (argc != 8 || !mt_dtype_parse(argv[1], &config.dtype)) return 2;
+    int64_t batch, seq, in_flight = 0, prefetch = 0;
+    if ((argc != 8 && argc != 10) || !mt_dtype_parse(argv[1], &config.dtype)) return 2;
+    gpu_numbers(argv + 8, argc - 8, (int64_t *const[]){&in_flight, &prefetch});
     gpu_numbers(argv + 2, 6,
                 (int64_t *const[]){&config.layers, &config.hidden, &config.heads, &config.vocab,
                                    &batch, &seq});
@@ -127,6 +189,11 @@ int gpu_gpt(int argc, char **argv)
         t.tokens = make_tokens(t.device, batch, seq, config.vocab, 0);
         t.targets = make_tokens(t.device, batch, seq, config.vocab, 1);
         ok = t.tokens && t.targets;
+    }
+    if (ok && in_flight) {
+        t.offload = mt_offload_new(t.device, &(mt_offload_options){.in_flight = (int)in_flight,
+                                                                   .prefetch = (int)prefetch});
+        ok = t.offload != NULL;
     }
     if (ok) puts("ready");
     ok = ok && obey(&t) && tell(&t);

@@ -22,7 +22,8 @@ void gpu_numbers(char **argv, int n, int64_t *const *out);
 /* ---- kernels.c asks inputs.c ---- */
 
 /* A leaf of made-up values, the same in torch_side.py. `spec` is f (wants a gradient), p (the same,
- * positive) or iN (i64 below N), then ":" and its shape: f:4x8, i10:4. Input k of a case. */
+ * positive), iN (i64 below N) or b (bool), then ":" and its shape: f:4x8, i10:4. Input k of a case.
+ */
 mt_tensor *gpu_input(mt_device *device, mt_dtype dtype, const char *spec, int k);
 mt_tensor *gpu_values(mt_device *device, mt_dtype dtype, int rank, const int64_t *shape, int k,
                       bool positive);

@@ -20,7 +20,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 STEPS = os.path.join(HERE, "steps.py")
 # Seconds that a step may take; in a dry run, on a machine that may be slow, far more.
 LIMITS = {"suite": 120, "saved": 60, "curve": 40, "limits": 30, "gemm": 60, "attention": 70,
-          "memory": 90, "gpt": 200}
+          "memory": 110, "gpt": 200, "offload": 110}
 SHARES = {"gemm", "attention", "memory", "gpt"}  # told as shares of what "limits" finds
 WARM = 150
 DRY_FACTOR = 6

@@ -70,7 +70,13 @@ mt_tensor *gpu_input(mt_device *device, mt_dtype dtype, const char *spec, int k)
         at = *end ? end : end - 1;
     }
     if (*spec == 'i') return make_index(device, rank, shape, below);
-    mt_tensor *t = gpu_values(device, dtype, rank, shape, k, *spec == 'p');
+    mt_tensor *t = NULL;
+    if (*spec == 'b') {
+        t = make_index(device, rank, shape, 2);
+        mt_set(&t, mt_cast(t, MT_BOOL));
+        return t;
+    }
+    t = gpu_values(device, dtype, rank, shape, k, *spec == 'p');
     if (t && mt_set_requires_grad(t, true) != MT_OK) mt_set(&t, NULL);
     return t;
 }

@@ -43,12 +43,31 @@ static mt_tensor *sum_rows(mt_tensor **in, int64_t n)
 
 static mt_tensor *to_f32(mt_tensor **in, int64_t n) { return (void)n, mt_cast(in[0], MT_F32); }
 
+static mt_tensor *through(mt_tensor *x, mt_quant_format format)
+{
+    MT_AUTO mt_tensor *packed = mt_quantize(x, &(mt_quant){.format = format});
+    return mt_dequantize(packed, &(mt_quant){.format = format}, mt_dtype_of(x), mt_rank(x),
+                         mt_shape(x));
+}
+
+static mt_tensor *through_int8(mt_tensor **in, int64_t n)
+{
+    return (void)n, through(in[0], MT_QUANT_INT8);
+}
+
+static mt_tensor *through_nf4(mt_tensor **in, int64_t n)
+{
+    return (void)n, through(in[0], MT_QUANT_NF4);
+}
+
 static bench_fn *find(const char *name)
 {
     if (strcmp(name, "whole_softmax") == 0) return whole_softmax;
     if (strcmp(name, "flash_dropout") == 0) return flash_dropout;
     if (strcmp(name, "sum_rows") == 0) return sum_rows;
     if (strcmp(name, "to_f32") == 0) return to_f32;
+    if (strcmp(name, "through_int8") == 0) return through_int8;
+    if (strcmp(name, "through_nf4") == 0) return through_nf4;
     return bench_find_function(name);
 }
 
@@ -101,14 +120,14 @@ static bool sample(mt_tensor *t)
     return true;
 }
 
-/* Runs the op and its backward once, and shows what they gave. */
+/* Runs the op and its backward, if it has one, once, and shows what they gave. */
 static bool try_op(kernel_case *c)
 {
     mt_seed(c->device, 1);
     c->y = c->fn(c->in, c->parameter);
     if (!c->y) return false;
     c->dy = gpu_values(c->device, mt_dtype_of(c->y), mt_rank(c->y), mt_shape(c->y), 9, false);
-    if (!c->dy || !backward(c)) return false;
+    if (!c->dy || (mt_requires_grad(c->y) && !backward(c))) return false;
     bool mode = mt_set_grad_mode(false);
     bool ok = sample(c->y);
     for (int i = 0; i < c->n_inputs; i++)

@@ -47,7 +47,7 @@ int main(int argc, char **argv)
     } verbs[] = {
         {"probe", "KIND", gpu_probe},
         {"kernels", "KIND", gpu_kernels},
-        {"gpt", "KIND DTYPE LAYERS HIDDEN HEADS VOCAB BATCH SEQ", gpu_gpt},
+        {"gpt", "KIND DTYPE LAYERS HIDDEN HEADS VOCAB BATCH SEQ [IN_FLIGHT PREFETCH]", gpu_gpt},
         {"curve", "KIND FILE STEPS LAYERS HIDDEN HEADS BATCH SEQ", gpu_curve},
         {"saved", "KIND mlp|block ACT BATCH SEQ HIDDEN HEADS", gpu_saved},
         {"linear", "KIND", gpu_linear},

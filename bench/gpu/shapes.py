@@ -1,6 +1,6 @@
 """shapes.py: what `./run gpu` measures. Inputs are written as inputs.c reads them: f:4x8 is a float
-tensor that wants a gradient, i10:4 indices below 10. Every list comes in two sizes: for a GPU, and
-toys for a dry run, which measures nothing and only shows that the way there works."""
+tensor that wants a gradient, i10:4 indices below 10, b:4 a mask. Every list comes in two sizes: for a
+GPU, and toys for a dry run, which measures nothing and only shows that the way there works."""
 
 from dataclasses import dataclass
 
@@ -23,9 +23,9 @@ class Kernel:
 SIZE = {"bf16": 2, "f16": 2, "f32": 4}
 
 
-def memory_kernels(rows, n, vocab, tokens):
-    """Ops that wait for memory, on [rows,n]. Bytes count each tensor once where it is read or
-    written: 2 is an input and an output, 3 is (kept, dy) -> dx."""
+def memory_kernels(rows, n, vocab, tokens, rotary):
+    """Ops that wait for memory, on [rows,n]; rotary: as many elements as [b,a,s,d]. Bytes count each
+    tensor once where it is read or written: 2 is an input and an output, 3 is (kept, dy) -> dx."""
     out = []
     x, wide = f"f:{rows}x{n}", rows * n
 
@@ -41,6 +41,9 @@ def memory_kernels(rows, n, vocab, tokens):
     for act in ("relu", "gelu", "gelu_tanh", "silu"):
         add(act, act, "bf16", x, 2, 3)
     add("gelu", "gelu", "f32", x, 2, 3, 1e-4)
+    add("x^3", "pow", "bf16", x, 2, 3)
+    add("swiglu", "swiglu", "bf16", f"{x} {x}", 3, 5)
+    add("where", "where", "bf16", f"b:{rows}x{n} {x} {x}", 3.5, 3.5)  # mask: half an element
     add("to f32", "to_f32", "bf16", x, 3, 3)  # 2 bytes in, 4 out
     add("transposed copy", "contiguous", "bf16", x, 2, 0)
     add("dropout", "dropout", "bf16", x, 2.5, 2.5, None)  # a byte of mask is half an element
@@ -48,6 +51,12 @@ def memory_kernels(rows, n, vocab, tokens):
     add("log_softmax", "log_softmax", "bf16", x, 2, 3, 5e-2)
     add("layer_norm", "layer_norm", "bf16", f"{x} f:{n} f:{n}", 2, 3)
     add("layer_norm", "layer_norm", "f32", f"{x} f:{n} f:{n}", 2, 3, 1e-3)
+    add("rms_norm", "rms_norm", "bf16", f"{x} f:{n}", 2, 3)
+    add("rope", "rope", "bf16", "f:" + "x".join(map(str, rotary)), 2, 2)
+    add("max", "max", "bf16", x, 1, 1)
+    # codes and scales written and read: a byte and 4/128 a value; half a byte and 4/64
+    add("int8 and back", "through_int8", "bf16", x, 2 + 33 / 32, 0)
+    add("nf4 and back", "through_nf4", "bf16", x, 2 + 9 / 16, 0)
     add("sum", "sum", "bf16", x, 1, 0)
     add("sum of rows", "sum_rows", "bf16", x, 1, 0)
     logits = tokens * vocab * 2
@@ -70,6 +79,15 @@ def products(shapes):
                    forward_flop=2 * m * n * k, backward_flop=4 * m * n * k,
                    tolerance=1e-3 if dtype == "f32" else 2e-2)
             for name, dtype, m, n, k in shapes]
+
+
+def fused_losses(shapes):
+    """cross_entropy(x w^T, target), beside linear and cross_entropy: products as of a linear, the
+    logits made again not counted."""
+    return [Kernel(f"loss of {d} to {vocab}, {tokens} tokens bf16", "linear_cross_entropy", "bf16",
+                   f"f:{tokens}x{d} f:{vocab}x{d} i{vocab}:{tokens}",
+                   forward_flop=2 * tokens * vocab * d, backward_flop=4 * tokens * vocab * d,
+                   tolerance=5e-2) for tokens, d, vocab in shapes]
 
 
 def attentions(shapes):
@@ -140,6 +158,8 @@ class Plan:
     gemm: list
     attention: list
     gpt: list
+    offload: Gpt
+    in_flight: list  # (storages on their way out at once, back ahead of their turn), see offload.h
     seconds: float  # for each side of each figure
     gpt_seconds: float
 
@@ -155,7 +175,7 @@ REAL = Plan(
     curve=Curve(50, 2, 64, 4, 8, 64),
     copy_bytes=1 << 30,
     gemm_side=8192,
-    memory=memory_kernels(32768, 4096, 50257, 8192),
+    memory=memory_kernels(32768, 4096, 50257, 8192, (8, 16, 8192, 128)),
     gemm=products([
         ("768 to 2304, 32768 tokens", "bf16", TOKENS, 2304, 768),
         ("768 to 768", "bf16", TOKENS, 768, 768),
@@ -166,7 +186,7 @@ REAL = Plan(
         ("4096 to 16384, 8192 tokens", "bf16", 8192, 16384, 4096),
         ("4096 to 16384, 8192 tokens", "f16", 8192, 16384, 4096),
         ("4096 to 4096, 8192 tokens", "f32", 8192, 4096, 4096),
-    ]),
+    ]) + fused_losses([(TOKENS // 2, 768, 50257)]),
     attention=attentions([
         (32, 12, 1024, 64, "bf16", False),
         (32, 12, 1024, 64, "bf16", True),
@@ -178,6 +198,8 @@ REAL = Plan(
     gpt=[Gpt("b=16", 12, 768, 12, 50257, 16, 1024), Gpt("b=32", 12, 768, 12, 50257, 32, 1024),
          Gpt("b=64", 12, 768, 12, 50257, 64, 1024),
          Gpt("b=32, v=50304", 12, 768, 12, 50304, 32, 1024)],
+    offload=Gpt("b=16", 12, 768, 12, 50257, 16, 1024),
+    in_flight=[(2, 2), (1, -1), (4, 4), (8, 8)],
     seconds=0.12,
     gpt_seconds=3,
 )
@@ -187,11 +209,14 @@ TOY = Plan(
     curve=Curve(10, 1, 32, 2, 2, 16),
     copy_bytes=1 << 16,
     gemm_side=64,
-    memory=memory_kernels(64, 48, 50, 32),
-    gemm=products([("24 to 40, 32 tokens", dtype, 32, 40, 24) for dtype in ("bf16", "f16", "f32")]),
+    memory=memory_kernels(64, 48, 50, 32, (1, 2, 48, 32)),
+    gemm=products([("24 to 40, 32 tokens", dtype, 32, 40, 24) for dtype in ("bf16", "f16", "f32")])
+    + fused_losses([(32, 24, 50)]),
     attention=attentions([(1, 2, 40, 32, "bf16", False), (1, 2, 40, 32, "bf16", True),
                           (1, 2, 24, 64, "f16", False)]),
     gpt=[Gpt("toy b=1", 1, 32, 2, 64, 1, 16), Gpt("toy b=2", 1, 32, 2, 64, 2, 16)],
+    offload=Gpt("toy b=2", 3, 32, 2, 64, 2, 64),
+    in_flight=[(2, 2), (1, -1)],
     seconds=0.02,
     gpt_seconds=0.2,
 )

@@ -321,35 +321,41 @@ def warm(s):
                 say(name=name, **({"failed": f"status {status}"} if status else {"said": text}))
 
 
-def gpt_worker(s, side, gpt):
+def gpt_worker(s, side, gpt, *how):
     if side == "memtape":
-        return s.memtape("gpt", s.kind, "bf16", *gpt.arguments)
+        return s.memtape("gpt", s.kind, "bf16", *gpt.arguments, *how)
     return s.peer("gpt", s.torch, "bf16", *gpt.arguments, side)
 
 
 class GptRun:
-    """One side's steps of one size."""
+    """One side's steps of one size. Sides that take turns give their memory back in between."""
 
-    def __init__(self, s, side, gpt):
-        self.side, self.tokens = side, gpt.b * gpt.s
-        self.worker = gpt_worker(s, side, gpt)
+    def __init__(self, s, side, gpt, *how, alone=False):
+        self.side, self.tokens, self.alone = side, gpt.b * gpt.s, alone
+        self.worker = gpt_worker(s, side, gpt, *how)
         self.losses, self.ns = [], []
+        self.gradients = self.worker.ask("gradients") if alone and side == "memtape" else None
         self.run(2)
         self.n = max(1, int(s.plan.gpt_seconds / 3 * 1e9 / (self.run(2) / 2)))
-        self.worker.ask("rest")
+        self.rest()
 
     def run(self, n):
         said = dict(self.worker.ask("steps", n))
         self.losses.append(float(said["loss"]))
         return int(said["ns"])
 
+    def rest(self):
+        if not self.alone:
+            self.worker.ask("rest")
+
     def round(self):
-        self.run(1)  # takes its memory back
+        if not self.alone:
+            self.run(1)  # takes its memory back
         self.ns.append(self.run(self.n) / self.n)
-        self.worker.ask("rest")
+        self.rest()
 
     def row(self):
-        last = self.worker.end()
+        self.last = last = self.worker.end()
         row = {"side": self.side, "ms": median(self.ns) / 1e6, "least_ms": min(self.ns) / 1e6,
                "most_ms": max(self.ns) / 1e6, "tokens_per_s": self.tokens / median(self.ns) * 1e9,
                "losses": self.losses}
@@ -357,7 +363,7 @@ class GptRun:
             row["peak_allocated"], row["peak_reserved"] = map(int, last["memory"][-2:])
         if "flops" in last:
             row |= {"flop": int(last["flops"][0]), "parameters": int(last["parameters"][0])}
-        if not self.losses[-1] < self.losses[0]:
+        if not (self.alone or self.losses[-1] < self.losses[0]):
             row["wrong"] = f"the loss went from {self.losses[0]} to {self.losses[-1]}"
         return row
 
@@ -391,8 +397,63 @@ def gpt(s):
             say(name=size.name, failed="no time left")
 
 
+# ---- offload -----------------------------------------------------------------------------------
+
+
+def offload_row(s, label, side, *how):
+    """Training steps of one size, with nothing else on the device meanwhile."""
+    run = GptRun(s, side, s.plan.offload, *how, alone=True)
+    for _ in range(3):
+        run.round()
+    row = {"name": s.plan.offload.name, "tokens": run.tokens, **run.row(), "side": label}
+    for key in ("out", "in", "lowered", "in_vain", "host_peak"):
+        if key in run.last:
+            row[key] = int(run.last[key][0])
+    if "peak_in_step" in run.last:
+        row["peak_in_step"], row["peak_in_step_without"] = map(int, run.last["peak_in_step"])
+        copy_s, wait_s, hidden = map(float, run.last["copying"])
+        row |= {"copy_ms": copy_s * 1e3, "wait_ms": wait_s * 1e3, "hidden": hidden}
+    if run.gradients:
+        row["gradient_bytes"], row["gradient_hash"] = int(run.gradients[0][1]), run.gradients[0][2]
+    return row
+
+
+def check_offload(row, without):
+    """The same gradients bit for bit, and a lower peak: of what is allocated at once in a step, and
+    so of the device's memory."""
+    if without.get("gradient_hash") != row["gradient_hash"]:
+        row["wrong"] = "the gradients are not those of the steps without offload, bit for bit"
+    elif not row["peak_in_step"] < row["peak_in_step_without"] or (
+            not row["peak_allocated"] < without["peak_allocated"]):
+        row["wrong"] = (f"the peak is {row['peak_allocated']} bytes, without offload "
+                        f"{without['peak_allocated']}")
+
+
+def offload(s):
+    sides = [("memtape", "memtape", ())]
+    sides += [(f"memtape, {out} out, {max(0, ahead)} ahead", "memtape", (out, ahead))
+              for out, ahead in s.plan.in_flight]
+    if s.torch:
+        sides += [("torch", "eager", ()), ("torch save_on_cpu", "offload", ())]
+    without = {}
+    for label, side, how in sides:
+        if not s.time_for(10):
+            say(name=s.plan.offload.name, side=label, failed="no time left")
+            continue
+        try:
+            row = offload_row(s, label, side, *how)
+        except Failed as failure:
+            say(name=s.plan.offload.name, side=label, failed=str(failure))
+            continue
+        if not how:
+            without[side] = row
+        elif "memtape" in without:
+            check_offload(row, without["memtape"])
+        say(**row)
+
+
 STEPS = {"suite": suite, "saved": saved, "curve": curve, "limits": limits, "memory": memory,
-         "gemm": gemm, "attention": attention, "warm": warm, "gpt": gpt}
+         "gemm": gemm, "attention": attention, "warm": warm, "gpt": gpt, "offload": offload}
 
 if __name__ == "__main__":
     setting = Setting()

@@ -110,14 +110,16 @@ def memory(rows, result):
                         lambda mine, _: percent(mine, copy))
     return table(["op", "", "us", "GB/s", "of copy", "torch us", "GB/s", "ratio", "error"],
                  shown, 2) + (
-        "\n  error: how far memtape's results and gradients are from PyTorch's in f32 (f64 for f32)")
+        "\n  error: how far memtape's results and gradients are from PyTorch's in f32 (f64 for f32)"
+        "\n  rope, int8 and nf4: in PyTorch several of its operations")
 
 
 def gemm(rows, result):
     shown = kernel_rows(rows, result, lambda figures, ns: figures["flop"] / ns / 1e3, percent)
     return table(["linear", "", "us", "TFLOP/s", "of cuBLAS", "cuBLAS us", "TFLOP/s", "ratio",
                   "error"], shown, 2) + (
-        "\n  memtape's whole op, bias and bias gradient with it, beside torch.mm's products alone")
+        "\n  memtape's whole op, bias and bias gradient with it, beside torch.mm's products alone;"
+        "\n  loss: without logits in memory, beside torch's linear and cross_entropy")
 
 
 def attention(rows, result):
@@ -160,6 +162,37 @@ def gpt(rows, result):
         "\n  AdamW's state: memtape f32, PyTorch bf16 (its fused AdamW keeps the weights' dtype)")
 
 
+def offload(rows, result):
+    """The first memtape row and the first of PyTorch's are the steps without."""
+    plain, out = {}, []
+
+    def size(n_bytes):
+        if n_bytes is None:
+            return ""
+        return gib(n_bytes) if result["measurement"] else f"{n_bytes} B"
+
+    for r in rows:
+        if "failed" in r:
+            out.append([r["side"], "FAILED"] + [""] * 8)
+            continue
+        without = plain.setdefault(r["side"].split()[0].rstrip(","), r)
+        peaks = [row.get("peak_allocated") for row in (without, r)]
+        lowered = None if None in peaks or without is r else peaks[0] - peaks[1]
+        moved = r["out"] + r["in"] if "out" in r else None
+        same = "" if without is r or "gradient_hash" not in r else (
+            "same bits" if r["gradient_hash"] == without.get("gradient_hash") else "DIFFER")
+        out.append([r["side"], number(r["ms"]), f"{r['ms'] / without['ms']:.2f}x", size(peaks[1]),
+                    size(lowered), size(moved), size(r.get("in_vain")),
+                    number(r["copy_ms"]) if "copy_ms" in r else "",
+                    f"{100 * r['hidden']:.0f} %" if "hidden" in r else "", same])
+    out = hide(out, result, (1, 2, 7, 8))
+    return table(["GiB" if result["measurement"] else "", "ms a step", "of plain", "peak", "lowered",
+                  "moved", "in vain", "ms copying", "hidden", "gradients"], out, 1) + (
+        "\n  N out, M ahead: storages on their way out at once, and on their way back ahead of"
+        "\n  their turn; peak: allocated, of all steps; moved: out and back, a step; in vain: moved"
+        "\n  out without lowering the peak; hidden: share of copying that compute did not wait for")
+
+
 TITLES = {
     "suite": (suite, "The op suite on the device: gradients, kernels against the CPU, engine, ledger"),
     "saved": (saved, "The design's figures, bytes"),
@@ -170,6 +203,7 @@ TITLES = {
     "gemm": (gemm, "Products beside cuBLAS alone"),
     "attention": (attention, "Flash attention beside torch's scaled_dot_product_attention"),
     "gpt": (gpt, "Training GPT-2 124M, bf16, s=1024"),
+    "offload": (offload, "What is saved waits in page-locked memory: GPT-2 124M, bf16, b=16, s=1024"),
 }
 
 

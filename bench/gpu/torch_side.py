@@ -1,11 +1,13 @@
 """torch_side.py: PyTorch on the device, told in the same words as memtape_gpu.
 
     torch_side.py kernels DEVICE                       see kernels.c
-    torch_side.py gpt DEVICE DTYPE L D A V B S HOW     see gpt.c; HOW: eager or compile
+    torch_side.py gpt DEVICE DTYPE L D A V B S HOW     see gpt.c; HOW: eager, compile, or offload:
+                                                       save_on_cpu with page-locked memory
     torch_side.py limits DEVICE BYTES SIDE             "copy GB/s" and "gemm TFLOP/s", measured
     torch_side.py warm DEVICE DTYPE L D A V B S        compiles one step, for the cache
 """
 
+import contextlib
 import os
 import sys
 import time
@@ -70,6 +72,8 @@ def make_input(spec, k, dtype, device):
             n *= extent
         ids = (torch.arange(n, dtype=torch.int64) * 7919 + 104729) % int(kind[1:])
         return ids.view(shape).to(device)
+    if kind == "b":
+        return make_input(f"i2:{text}", k, dtype, device).bool()
     return values(shape, k, dtype, device, kind == "p").requires_grad_()
 
 
@@ -92,6 +96,48 @@ def attention(dropout):
                                                           dropout_p=dropout)
 
 
+TABLES = {}  # rope's cosines and sines, made once, as models do
+
+
+def rope_tables(s, d, x):
+    key = (s, d, x.dtype)
+    if key not in TABLES:
+        frequency = 10000.0 ** (-torch.arange(0, d, 2, dtype=torch.float64) / d)
+        angles = torch.outer(torch.arange(s, dtype=torch.float64), frequency)
+        angles = torch.cat((angles, angles), -1)
+        TABLES[key] = [f(angles).to(x.dtype).to(x.device) for f in (torch.cos, torch.sin)]
+    return TABLES[key]
+
+
+def rope(x):
+    """As in Hugging Face's LLaMA."""
+    cosine, sine = rope_tables(*x.shape[-2:], x)
+    low, high = x.chunk(2, -1)
+    return x * cosine + torch.cat((-high, low), -1) * sine
+
+
+def through_int8(x):
+    """In PyTorch's own operations, as none of them does it."""
+    blocks = x.detach().view(-1, 128).float()
+    scale = blocks.abs().amax(-1, keepdim=True) / 127
+    codes = (blocks / scale).round().to(torch.int8)
+    return (codes * scale).to(x.dtype).view(x.shape)
+
+
+NF4 = (-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635,
+       -0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725,
+       0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941,
+       0.7229568362236023, 1.0)
+
+
+def through_nf4(x):
+    levels = torch.tensor(NF4, device=x.device)
+    blocks = x.detach().view(-1, 64).float()
+    scale = blocks.abs().amax(-1, keepdim=True)
+    codes = torch.bucketize(blocks / scale, (levels[1:] + levels[:-1]) / 2).to(torch.uint8)
+    return (levels[codes.int()] * scale).to(x.dtype).view(x.shape)
+
+
 FUNCTIONS = {
     "clone": torch.clone, "add": torch.add, "mul": torch.mul, "affine": lambda x: x * 1.5 + 0.5,
     "relu": F.relu, "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
@@ -100,6 +146,11 @@ FUNCTIONS = {
     "whole_softmax": lambda x: F.softmax(x, -1), "log_softmax": lambda x: F.log_softmax(x, -1),
     "layer_norm": lambda x, w, b: F.layer_norm(x, w.shape, w, b),
     "sum": torch.sum, "sum_rows": lambda x: torch.sum(x, 0),
+    "pow": lambda x: x.pow(3), "swiglu": lambda gate, up: F.silu(gate) * up,
+    "where": torch.where, "max": lambda x: x.max(-1)[0], "rope": rope,
+    "rms_norm": lambda x, w: F.rms_norm(x, w.shape, w, 1e-5),
+    "through_int8": through_int8, "through_nf4": through_nf4,
+    "linear_cross_entropy": lambda x, w, target: F.cross_entropy(F.linear(x, w), target),
     "cross_entropy": F.cross_entropy, "embedding": F.embedding, "linear": F.linear,
     "flash_attention": attention(0.0), "flash_dropout": attention(0.1),
 }
@@ -128,6 +179,8 @@ class Recorded:
                   for x in self.inputs]
         y = self.fn(*inputs)
         sample(y)
+        if not y.requires_grad:
+            return
         leaves = [x for x in inputs if x.requires_grad]
         for gradient in torch.autograd.grad(y, leaves, self.dy.to(y.dtype)):
             sample(gradient)
@@ -227,10 +280,16 @@ class Trained:
             return F.cross_entropy(model(tokens).view(-1, vocab), targets.view(-1))
 
         self.loss_of = torch.compile(loss_of, dynamic=False) if how == "compile" else loss_of
+        self.offloads = how == "offload"
 
-    def step(self):
+    def save_on_cpu(self):
+        return torch.autograd.graph.save_on_cpu(pin_memory=True)
+
+    def step(self, hooks=None):
+        hooks = hooks or (self.save_on_cpu if self.offloads else contextlib.nullcontext)
         self.optimizer.zero_grad(set_to_none=True)
-        self.loss = self.loss_of(self.tokens, self.targets)
+        with hooks():
+            self.loss = self.loss_of(self.tokens, self.targets)
         self.loss.backward()
         self.optimizer.step()
 
@@ -245,6 +304,22 @@ class Trained:
     def tell(self):
         if self.device.is_gpu:
             print("memory", torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved())
+        if self.offloads:
+            self.tell_moved()
+
+    def tell_moved(self):
+        """Bytes of the tensors that save_on_cpu is given, and asked for."""
+        n_bytes = {"out": 0, "in": 0}
+
+        def count(way):
+            def one(tensor):
+                n_bytes[way] += tensor.numel() * tensor.element_size()
+                return tensor
+            return one
+
+        self.step(lambda: torch.autograd.graph.saved_tensors_hooks(count("out"), count("in")))
+        for way, n in n_bytes.items():
+            print(way, n)
 
 
 def gpt(name, dtype, *rest):

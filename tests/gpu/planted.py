@@ -1,5 +1,6 @@
 """planted.py: `./run gpu` finds what is wrong. Faults of each kind are planted in a stand-in for its
-program: a wrong figure, a diverging curve, a worker that dies, one that hangs, a test that fails."""
+program: a wrong figure, a diverging curve, a worker that dies, one that hangs, a test that fails, an
+offload that changes gradients or saves nothing."""
 
 import json
 import os
@@ -43,6 +44,21 @@ elif verb == "kernels":
             sys.exit(3)
         print("sample 1 2" if line.startswith("load") else "ns 1000")
         print("done", flush=True)
+elif verb == "gpt":
+    away = len(sys.argv) > 10
+    print("ready", flush=True)
+    for line in sys.stdin:
+        if line.startswith("end"):
+            break
+        print("ns 1000000\\nloss 5" if line.startswith("steps") else
+              "digest 8 " + ("f00d" if away and fault == "bits" else "cafe"))
+        print("done", flush=True)
+    peak = 900 if away and fault != "peak" else 1000
+    print("memory", peak, peak, peak, 2048)
+    if away:
+        print("out 200\\nin 200\\nlowered 100\\nin_vain 100\\nhost_peak 200")
+        print("peak_in_step", peak, 1000, "\\ncopying 0.5 0.25 0.5")
+    print("flops 1\\nparameters 1")
 else:
     sys.exit("no device")
 '''
@@ -100,13 +116,15 @@ def hanging_step():
 def main():
     assert shapes.REAL.saved and [model.bytes for model in shapes.REAL.saved] == [
         83886080, 150994944, 201523216, 268632080]
-    everything = ("suite", "saved", "curve", "memory")
+    everything = ("suite", "saved", "curve", "memory", "offload")
     status, faults = run("none", *everything)
     assert status == 0 and not faults, faults
     for fault, step, words in (
             ("bytes", "saved", "mlp relu: 40961, not 40960"), ("left", "saved", "512, not 0"),
             ("workspace", "saved", "8520192, not 8519680"), ("curve", "curve", "differ by 0.05"),
             ("worker", "memory", "gelu_tanh bf16: memtape_gpu kernels ended with status 3"),
+            ("bits", "offload", "not those of the steps without offload, bit for bit"),
+            ("peak", "offload", "the peak is 1000 bytes, without offload 1000"),
             ("test", "suite", "two: status 1"), ("no tests", "suite", "two: no test passed"),
             ("no program", "suite", "one: status cannot start")):
         status, faults = run(fault, step)
