@@ -18,6 +18,8 @@
 #include "memtape/generate.h"
 #include "memtape/io.h"
 #include "memtape/lora.h"
+#include "memtape/parallel.h"
 #include "memtape/plan.h"
+#include "memtape/budget.h"
 
 #endif

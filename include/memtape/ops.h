@@ -168,6 +168,24 @@ MT_API mt_tensor *mt_quantize(mt_tensor *x, const mt_quant *format);
 MT_API mt_tensor *mt_dequantize(mt_tensor *packed, const mt_quant *format, mt_dtype dtype, int rank,
                                 const int64_t *shape);
 
+/* ---- messages between `ranks` ranks, as seen by one; ops of the table that keep nothing. With more
+ * than one rank they need a device without data. Any floating dtype. ---- */
+
+/* x [..,m,..] of every rank -> [.., ranks m, ..] along dim; dx is this rank's part of the sum. */
+MT_API mt_tensor *mt_all_gather(mt_tensor *x, int dim, int64_t ranks);
+/* The sum of every rank's x [.., ranks m, ..], this rank's part of it -> [..,m,..] */
+MT_API mt_tensor *mt_reduce_scatter(mt_tensor *x, int dim, int64_t ranks);
+/* The sum of every rank's x; dx is dy. */
+MT_API mt_tensor *mt_all_reduce(mt_tensor *x, int64_t ranks);
+/* x itself, a view; dx is the sum of every rank's dy. */
+MT_API mt_tensor *mt_replicate(mt_tensor *x, int64_t ranks);
+/* Hands x to the next of `ranks` stages. The result has x's shape and one element's storage: where
+ * backward begins, with any gradient of that shape; the one for x comes back from the next stage.
+ */
+MT_API mt_tensor *mt_send(mt_tensor *x, int64_t ranks);
+/* What the stage before sent: a new tensor of x's shape. x may be an expanded scalar. */
+MT_API mt_tensor *mt_recv(mt_tensor *x, int64_t ranks);
+
 /* ---- the table, for programs that explain it ---- */
 typedef struct mt_op_info {
     const char *name;

@@ -103,6 +103,10 @@ typedef union mti_params {
         mt_dtype dtype;
     } cast;
     struct {
+        int dim;
+        int64_t ranks;
+    } collective;
+    struct {
         double scale, p;
         bool causal;
         uint64_t seed, offset;

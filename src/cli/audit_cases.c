@@ -85,6 +85,12 @@ static mt_tensor *where(mt_tensor **in)
     MT_AUTO mt_tensor *mask = mt_cast(in[0], MT_BOOL);
     return mt_where(mask, in[1], in[2]);
 }
+static mt_tensor *all_gather(mt_tensor **in) { return mt_all_gather(in[0], 1, 1); }
+static mt_tensor *reduce_scatter(mt_tensor **in) { return mt_reduce_scatter(in[0], 1, 1); }
+static mt_tensor *all_reduce(mt_tensor **in) { return mt_all_reduce(in[0], 1); }
+static mt_tensor *replicate(mt_tensor **in) { return mt_replicate(in[0], 1); }
+static mt_tensor *send_on(mt_tensor **in) { return mt_send(in[0], 1); }
+static mt_tensor *receive(mt_tensor **in) { return mt_recv(in[0], 1); }
 static mt_tensor *permute(mt_tensor **in) { return mt_permute(in[0], (int[]){1, 0}); }
 static mt_tensor *slice(mt_tensor **in) { return mt_slice(in[0], 1, 8, 16); }
 static mt_tensor *expand(mt_tensor **in) { return mt_expand(in[0], MT_SHAPE(ROWS, WIDE)); }
@@ -159,6 +165,12 @@ const mti_audit_case mti_audit_cases[] = {
     {"mean", "", mean, 1, {X(ROWS, WIDE)}},
     {"max", "over rows", max, 1, {X(ROWS, WIDE)}},
     {"where", "", where, 3, {INDEX(2, ROWS, WIDE), X(ROWS, WIDE), X(ROWS, WIDE)}},
+    {"all_gather", "", all_gather, 1, {X(ROWS, WIDE)}},
+    {"reduce_scatter", "", reduce_scatter, 1, {X(ROWS, WIDE)}},
+    {"all_reduce", "", all_reduce, 1, {X(ROWS, WIDE)}},
+    {"replicate", "", replicate, 1, {X(ROWS, WIDE)}},
+    {"send", "", send_on, 1, {X(ROWS, WIDE)}},
+    {"recv", "", receive, 1, {X(ROWS, WIDE)}},
     {"permute", "", permute, 1, {X(ROWS, WIDE)}},
     {"slice", "", slice, 1, {X(ROWS, WIDE)}},
     {"expand", "", expand, 1, {X(1, WIDE)}},

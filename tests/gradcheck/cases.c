@@ -60,6 +60,13 @@ static mt_tensor *swiglu_packed(mt_tensor **in)
     return y;
 }
 
+static mt_tensor *all_gather(mt_tensor **in) { return mt_all_gather(in[0], 1, 1); }
+static mt_tensor *reduce_scatter(mt_tensor **in) { return mt_reduce_scatter(in[0], 0, 1); }
+static mt_tensor *all_reduce(mt_tensor **in) { return mt_all_reduce(in[0], 1); }
+static mt_tensor *replicate(mt_tensor **in) { return mt_replicate(in[0], 1); }
+static mt_tensor *send_on(mt_tensor **in) { return mt_send(in[0], 1); }
+static mt_tensor *receive(mt_tensor **in) { return mt_recv(in[0], 1); }
+
 static mt_tensor *where(mt_tensor **in)
 {
     MT_AUTO mt_tensor *mask = mt_cast(in[0], MT_BOOL);
@@ -330,6 +337,12 @@ const grad_case grad_cases[] = {
     {"swiglu", "3x5x2", swiglu, {S(3, 5, 2), S(3, 5, 2)}, 2},
     {"swiglu", "37 (past a vector)", swiglu, {S(37), S(37)}, 2},
     {"swiglu", "halves of one tensor", swiglu_packed, {S(3, 10)}, 1},
+    {"all_gather", "one rank", all_gather, {S(3, 5)}, 1},
+    {"reduce_scatter", "one rank", reduce_scatter, {S(3, 5)}, 1},
+    {"all_reduce", "one rank", all_reduce, {S(3, 5)}, 1},
+    {"replicate", "one rank", replicate, {S(3, 5)}, 1},
+    {"send", "one rank", send_on, {S(3, 5)}, 1},
+    {"recv", "one rank", receive, {S(3, 5)}, 1},
     {"where", "same shape", where, {I(2, 3, 5), S(3, 5), S(3, 5)}, 3},
     {"where", "mask and b repeated", where, {I(2, 5), S(3, 5), S(3, 1)}, 3},
     {"where", "a and b repeated", where, {I(2, 2, 3, 5), S(5), S(0)}, 3},

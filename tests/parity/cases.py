@@ -89,6 +89,14 @@ def gates():
                lambda mask, x: x.masked_fill(mask.bool(), -3))
 
 
+def collectives():
+    """Of one rank, where all of them are the identity."""
+    for row in ("all_gather", "reduce_scatter"):
+        yield Case(row, "one rank", [X], lambda m, x, row=row: m.call(row, x, 1, 1), torch.clone)
+    for row in ("all_reduce", "replicate", "send", "recv"):
+        yield Case(row, "one rank", [X], lambda m, x, row=row: m.call(row, x, 1), torch.clone)
+
+
 def our_relu_inplace(m, x):
     h = m.call("affine", x, 2, 0)
     m.check(m.mt_relu_inplace(h.pointer))
@@ -380,5 +388,5 @@ def their_math(q, k, v, scale, causal):
 
 def all_cases():
     for group in (elementwise, gates, products, rows, rms_norms, ropes, random_tables_losses,
-                  reductions, maxima, views_and_copies, attention):
+                  reductions, maxima, views_and_copies, attention, collectives):
         yield from group()

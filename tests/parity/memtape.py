@@ -30,6 +30,8 @@ SIGNATURES = {  # name: (result, arguments); tensors, modules and ledgers are po
     "gelu": (P, P), "gelu_tanh": (P, P), "silu": (P, P), "tanh": (P, P), "sigmoid": (P, P),
     "exp": (P, P), "log": (P, P), "sqrt": (P, P), "cast": (P, P, I), "pow": (P, P, REAL),
     "swiglu": (P, P, P), "where": (P, P, P, P), "masked_fill": (P, P, P, REAL),
+    "all_gather": (P, P, I, I64), "reduce_scatter": (P, P, I, I64), "all_reduce": (P, P, I64),
+    "replicate": (P, P, I64), "send": (P, P, I64), "recv": (P, P, I64),
     "matmul": (P, P, P), "linear": (P, P, P, P),
     "softmax": (P, P, REAL, BOOL), "log_softmax": (P, P), "layer_norm": (P, P, P, P, REAL),
     "rms_norm": (P, P, P, REAL), "rope": (P, P, I64, REAL), "max": (P, P, I, P, BOOL),

@@ -1,0 +1,148 @@
+/* collective.c: what ranks of a parallel model send each other, seen from one rank. n is the number
+ * of ranks.
+ *   all_gather      y = every rank's x side by side      dx = its part of the sum of all dy
+ *   reduce_scatter  y = its part of the sum of all x     dx = every rank's dy side by side
+ *   all_reduce      y = the sum of every rank's x        dx = dy        (Megatron-LM's g)
+ *   replicate       y = x, which all ranks have          dx = the sum of every rank's dy  (its f)
+ *   send            y stands for x, now elsewhere        dx = what comes back
+ *   recv            y = what came; x stands for it       dx = dy, which is sent back
+ * Nothing is kept. Only one rank exists here, so with n > 1 there is nobody to move data between:
+ * that is for devices without data, where shapes and bytes are all there is. Shoeybi et al. 2019;
+ * Korthikanti et al. 2022. */
+#include "ops/ops.h"
+
+static int64_t n_ranks(const mti_call *c) { return c->params->collective.ranks; }
+
+static bool check(const mti_call *c)
+{
+    return n_ranks(c) == 1 || !mt_device_has_data(c->device) ||
+           mti_fail_bool(MT_ERR_UNSUPPORTED,
+                         "%s: %lld ranks on %s; need 1, or meta, where no data has to move",
+                         c->op->name, (long long)n_ranks(c), mt_device_kind(c->device));
+}
+
+static bool same_shape(mti_call *c) { return check(c) && mti_shape_same(c); }
+
+/* y = x where there is one rank; otherwise it has come from others. */
+static bool take(mti_call *c, const mti_view *x, const mti_view *y)
+{
+    return n_ranks(c) > 1 || c->k->copy(c->ctx, x, y);
+}
+
+static bool take_forward(mti_call *c) { return take(c, mti_in(c, 0), mti_out(c, 0)); }
+
+static bool take_backward(mti_call *c)
+{
+    const mti_view *dx = mti_din(c, 0);
+    return dx && take(c, mti_dout(c), dx);
+}
+
+static bool pass_backward(mti_call *c) { return mti_give_din(c, 0, mt_retain(c->dout[0])); }
+
+/* ---- all_gather, reduce_scatter: along params.collective.dim ---- */
+
+static bool gather_shape(mti_call *c)
+{
+    mti_view y = *mti_in(c, 0);
+    int64_t *extent = &y.shape[c->params->collective.dim];
+    if (!check(c) || !mti_need_float(c, 0)) return false;
+    if (__builtin_mul_overflow(*extent, n_ranks(c), extent))
+        return mti_fail_bool(MT_ERR_ARGUMENT, "all_gather: the extent of dimension %d overflows",
+                             c->params->collective.dim);
+    return mti_out_like(c, &y);
+}
+
+static bool scatter_shape(mti_call *c)
+{
+    mti_view y = *mti_in(c, 0);
+    int dim = c->params->collective.dim;
+    char text[MTI_SHAPE_TEXT];
+    if (!check(c) || !mti_need_float(c, 0)) return false;
+    if (y.shape[dim] % n_ranks(c))
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "reduce_scatter: x is %s; dimension %d needs a multiple of %lld",
+                             mti_shape_text(text, y.rank, y.shape), dim, (long long)n_ranks(c));
+    y.shape[dim] /= n_ranks(c);
+    return mti_out_like(c, &y);
+}
+
+const mti_op_code mti_code_all_gather = {gather_shape, take_forward, take_backward};
+const mti_op_code mti_code_reduce_scatter = {scatter_shape, take_forward, take_backward};
+
+/* ---- all_reduce, replicate ---- */
+
+const mti_op_code mti_code_all_reduce = {same_shape, take_forward, pass_backward};
+
+static bool alias_forward(mti_call *c)
+{
+    c->out[0] = mti_tensor_view(c->in[0], mti_in(c, 0));
+    return c->out[0] != NULL;
+}
+
+/* Summed where dy is, if nobody else looks at it. */
+static bool replicate_backward(mti_call *c)
+{
+    return n_ranks(c) == 1 ? pass_backward(c) : mti_din_reuse(c, 0) != NULL;
+}
+
+const mti_op_code mti_code_replicate = {same_shape, alias_forward, replicate_backward};
+
+/* ---- send, recv: between stages of a pipeline ---- */
+
+/* What has been sent need not stay: y is one element repeated, a name for the tape to begin at. */
+static bool send_forward(mti_call *c)
+{
+    if (n_ranks(c) == 1) return alias_forward(c);
+    const mti_view *x = mti_in(c, 0);
+    mti_view one = {.dtype = x->dtype, .rank = 0};
+    size_t n_bytes;
+    if (!mti_view_pack(&one, &n_bytes)) return false;
+    mt_tensor *token = mti_tensor_new(c->device, &one, MT_ACTIVATION, true);
+    if (!token) return false;
+    mti_view y = mti_broadcast_view(&token->view, x->rank, x->shape);
+    c->out[0] = mti_tensor_view(token, &y);
+    mt_release(token);
+    return c->out[0] != NULL;
+}
+
+static bool send_backward(mti_call *c)
+{
+    return n_ranks(c) == 1 ? pass_backward(c) : mti_din(c, 0) != NULL;
+}
+
+const mti_op_code mti_code_send = {same_shape, send_forward, send_backward};
+const mti_op_code mti_code_recv = {same_shape, take_forward, pass_backward};
+
+/* ---- calls ---- */
+
+static mt_tensor *call(enum mti_op_id id, mt_tensor *x, int dim, int64_t ranks)
+{
+    const char *name = mti_ops[id].name;
+    if (!MTI_CHECK_NULL(name, x)) return NULL;
+    if (ranks < 1)
+        return mti_fail_null(MT_ERR_ARGUMENT, "%s: %lld ranks; need at least 1", name,
+                             (long long)ranks);
+    return mti_op1(id, &(mti_params){.collective = {dim, ranks}}, x);
+}
+
+static mt_tensor *call_along(enum mti_op_id id, mt_tensor *x, int dim, int64_t ranks)
+{
+    if (!MTI_CHECK_NULL(mti_ops[id].name, x)) return NULL;
+    return mti_dim(mti_ops[id].name, x->view.rank, &dim) ? call(id, x, dim, ranks) : NULL;
+}
+
+mt_tensor *mt_all_gather(mt_tensor *x, int dim, int64_t ranks)
+{
+    return call_along(MTI_OP_all_gather, x, dim, ranks);
+}
+mt_tensor *mt_reduce_scatter(mt_tensor *x, int dim, int64_t ranks)
+{
+    return call_along(MTI_OP_reduce_scatter, x, dim, ranks);
+}
+mt_tensor *mt_all_reduce(mt_tensor *x, int64_t ranks)
+{
+    return call(MTI_OP_all_reduce, x, 0, ranks);
+}
+mt_tensor *mt_replicate(mt_tensor *x, int64_t ranks) { return call(MTI_OP_replicate, x, 0, ranks); }
+mt_tensor *mt_send(mt_tensor *x, int64_t ranks) { return call(MTI_OP_send, x, 0, ranks); }
+mt_tensor *mt_recv(mt_tensor *x, int64_t ranks) { return call(MTI_OP_recv, x, 0, ranks); }
