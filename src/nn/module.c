@@ -21,6 +21,7 @@ struct mt_module {
     MTI_VEC(child) children;
     MTI_VEC(mt_named_tensor) flat; /* cache of mt_module_params; paths allocated here */
     bool flat_valid;
+    mti_around around;                 /* fn NULL: nothing */
     mt_checkpoint_options *checkpoint; /* NULL: it runs plainly */
     int64_t group;                     /* layers of one checkpoint; 0: m is one itself */
 };
@@ -79,6 +80,7 @@ void mt_module_free(mt_module *m)
     mti_free(m->params.at);
     mti_free(m->children.at);
     if (m->destroy) m->destroy(m->user);
+    if (m->around.destroy) m->around.destroy(m->around.user);
     mti_free(m->checkpoint);
     mti_free(m->kind);
     mti_free(m);
@@ -221,7 +223,18 @@ mt_module *mt_module_find(mt_module *m, const char *path)
 
 /* ---- running ---- */
 
-static mt_tensor *run_forward(mt_module *m, mt_tensor *const *in) { return m->forward(m, in[0]); }
+mt_tensor *mti_module_run_inner(mt_module *m, mt_tensor *x) { return m->forward(m, x); }
+
+static mt_tensor *run_forward(mt_module *m, mt_tensor *const *in)
+{
+    return m->around.fn ? m->around.fn(m, m->around.user, in[0]) : m->forward(m, in[0]);
+}
+
+void mti_module_set_around(mt_module *m, mti_around around)
+{
+    if (m->around.destroy) m->around.destroy(m->around.user);
+    m->around = around;
+}
 
 mt_tensor *mt_forward(mt_module *m, mt_tensor *x)
 {
@@ -229,7 +242,7 @@ mt_tensor *mt_forward(mt_module *m, mt_tensor *x)
     if (!m) return mti_fail_null(MT_ERR_ARGUMENT, "forward: the module is NULL");
     if (mt_scope_push(m->name) != MT_OK) return NULL;
     mt_tensor *y =
-        m->checkpoint && !m->group ? mti_run_module(m, run_forward, 1, &x) : m->forward(m, x);
+        m->checkpoint && !m->group ? mti_run_module(m, run_forward, 1, &x) : run_forward(m, &x);
     mt_scope_pop();
     return y;
 }
@@ -252,6 +265,17 @@ void mt_module_set_training(mt_module *m, bool training)
 }
 
 bool mt_module_training(const mt_module *m) { return m && m->training; }
+
+mt_tensor *mti_module_lend_param(mt_module *m, const char *name, mt_tensor *other)
+{
+    for (size_t i = 0; i < m->params.n; i++) {
+        if (strcmp(m->params.at[i].name, name) != 0) continue;
+        mt_tensor *was = m->params.at[i].tensor;
+        m->params.at[i].tensor = other;
+        return was;
+    }
+    return NULL;
+}
 
 /* ---- checkpoints ---- */
 
@@ -298,17 +322,33 @@ char *mti_join(const char *prefix, const char *name)
     return path;
 }
 
-static bool listed(const mt_module *root, const mt_tensor *t)
+/* The parameters met so far: a set by open addressing, less than half full. */
+typedef struct met_set {
+    const mt_tensor **at; /* [n_places], NULL: free */
+    size_t n_places;      /* a power of 2 */
+} met_set;
+
+/* False if it was met before. */
+static bool meet(met_set *m, const mt_tensor *t)
 {
-    for (size_t i = 0; i < root->flat.n; i++)
-        if (root->flat.at[i].tensor == t) return true;
-    return false;
+    size_t i = (size_t)((uintptr_t)t >> 4) * 0x9E3779B1u;
+    while (m->at[i & (m->n_places - 1)] && m->at[i & (m->n_places - 1)] != t) i++;
+    bool first = !m->at[i & (m->n_places - 1)];
+    m->at[i & (m->n_places - 1)] = t;
+    return first;
 }
 
-static bool flatten(mt_module *root, const mt_module *m, const char *prefix)
+static size_t count_params(const mt_module *m)
+{
+    size_t n = m->params.n;
+    for (size_t i = 0; i < m->children.n; i++) n += count_params(m->children.at[i].module);
+    return n;
+}
+
+static bool flatten(mt_module *root, const mt_module *m, const char *prefix, met_set *met)
 {
     for (size_t i = 0; i < m->params.n; i++) {
-        if (listed(root, m->params.at[i].tensor)) continue;
+        if (!meet(met, m->params.at[i].tensor)) continue;
         char *path = MTI_RESERVE(&root->flat) ? mti_join(prefix, m->params.at[i].name) : NULL;
         if (!path) return false;
         root->flat.at[root->flat.n++] = (mt_named_tensor){path, m->params.at[i].tensor};
@@ -316,9 +356,19 @@ static bool flatten(mt_module *root, const mt_module *m, const char *prefix)
     bool ok = true;
     for (size_t i = 0; ok && i < m->children.n; i++) {
         char *path = mti_join(prefix, m->children.at[i].name);
-        ok = path && flatten(root, m->children.at[i].module, path);
+        ok = path && flatten(root, m->children.at[i].module, path, met);
         mti_free(path);
     }
+    return ok;
+}
+
+static bool flatten_all(mt_module *m)
+{
+    met_set met = {.n_places = 2};
+    for (size_t n = count_params(m); met.n_places <= 2 * n;) met.n_places *= 2;
+    met.at = mti_calloc(met.n_places, sizeof *met.at);
+    bool ok = met.at && flatten(m, m, "", &met);
+    mti_free(met.at);
     return ok;
 }
 
@@ -326,7 +376,7 @@ mt_status mt_module_params(mt_module *m, const mt_named_tensor **list, size_t *n
 {
     if (!m || !list || !n) return mti_fail(MT_ERR_ARGUMENT, "module_params: an argument is NULL");
     if (!m->flat_valid) {
-        if (!flatten(m, m, "")) {
+        if (!flatten_all(m)) {
             clear_flat(m);
             return MT_ERR_MEMORY;
         }

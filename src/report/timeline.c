@@ -169,21 +169,14 @@ static int compare_holders(const mti_holder *a, const mti_holder *b)
     if (!order && a->kept) order = strcmp(a->saver.op, b->saver.op);
     if (!order && a->kept) order = (int)a->saver.role - (int)b->saver.role;
     if (!order && a->kept) order = strcmp(a->saver.argument, b->saver.argument);
-    return order ? order : (a->bytes > b->bytes) - (a->bytes < b->bytes);
-}
-
-static int alike_together(const void *a, const void *b)
-{
-    const mti_holder *x = a, *y = b;
-    int order = compare_holders(x, y);
-    return order ? order : (x->first > y->first) - (x->first < y->first);
+    return order ? order : (a->each > b->each) - (a->each < b->each);
 }
 
 static int most_first(const void *a, const void *b)
 {
     const mti_holder *x = a, *y = b;
     if (x->bytes != y->bytes) return x->bytes < y->bytes ? 1 : -1;
-    return alike_together(x, y);
+    return compare_holders(x, y);
 }
 
 /* By serial, `n` in all. */
@@ -211,23 +204,52 @@ static bool note_savers(life *lives, size_t n, const mt_ledger *ledger)
     return true;
 }
 
-static bool add_holder(mti_holders *h, const life *l, const mt_ledger *ledger)
+/* A holder of one storage. */
+static bool holder_of(const life *l, const mt_ledger *ledger, mti_holder *out)
 {
     const mt_mem_event *e = l->made;
     const char *number = number_in(e->module);
-    mti_holder holder = {.op = e->op,
-                         .phase = e->phase,
-                         .category = l->category,
-                         .bytes = e->allocated,
-                         .n = 1,
-                         .kept = l->entry > 0,
-                         .first = *number ? strtol(number, NULL, 10) : -1};
     mt_ledger_entry entry = {0};
-    if (holder.kept && mt_ledger_get(ledger, l->entry - 1, &entry) != MT_OK) return false;
-    holder.saver = entry.saver;
-    holder.last = holder.first;
-    snprintf(holder.module, sizeof holder.module, "%s", e->module);
-    return MTI_PUSH(h, holder);
+    if (l->entry && mt_ledger_get(ledger, l->entry - 1, &entry) != MT_OK) return false;
+    *out = (mti_holder){.op = e->op,
+                        .phase = e->phase,
+                        .category = l->category,
+                        .bytes = e->allocated,
+                        .each = e->allocated,
+                        .n = 1,
+                        .kept = l->entry > 0,
+                        .saver = entry.saver,
+                        .first = *number ? strtol(number, NULL, 10) : -1};
+    out->last = out->first;
+    snprintf(out->module, sizeof out->module, "%s", e->module);
+    return true;
+}
+
+/* The same for all that are alike (FNV-1a over what they share most of). */
+static size_t hash_of(const mti_holder *h)
+{
+    uint64_t hash = 14695981039346656037u;
+    const char *number = number_in(h->module), *rest = number + strspn(number, "0123456789");
+    for (const char *c = h->module; *c; c++)
+        if (c < number || c >= rest) hash = (hash ^ (unsigned char)*c) * 1099511628211u;
+    hash = (hash ^ (uint64_t)h->category ^ h->each) * 1099511628211u;
+    return (size_t)(hash ^ hash >> 32);
+}
+
+/* Adds to those alike or opens a place of its own; places: [n_places] of 1 + an index of out. */
+static bool add_holder(mti_holders *out, const mti_holder *h, size_t *places, size_t n_places)
+{
+    size_t i = hash_of(h) & (n_places - 1);
+    while (places[i] && compare_holders(&out->at[places[i] - 1], h)) i = (i + 1) & (n_places - 1);
+    if (!places[i]) {
+        places[i] = out->n + 1;
+        return MTI_PUSH(out, *h);
+    }
+    mti_holder *sum = &out->at[places[i] - 1];
+    sum->bytes += h->bytes, sum->n++;
+    if (h->first < sum->first) sum->first = h->first;
+    if (h->last > sum->last) sum->last = h->last;
+    return true;
 }
 
 /* "gpt.h.0.mlp" of several becomes "gpt.h.0-11.mlp". */
@@ -241,36 +263,24 @@ static void name_all(mti_holder *h)
     if (n > 0) memcpy(h->module, name, sizeof name);
 }
 
-static void fold(mti_holders *h)
-{
-    size_t n = 0;
-    if (h->n) qsort(h->at, h->n, sizeof *h->at, alike_together);
-    for (size_t i = 0, same; i < h->n; i += same) {
-        mti_holder *sum = &h->at[n++];
-        *sum = h->at[i];
-        for (same = 1; i + same < h->n && !compare_holders(&h->at[i], &h->at[i + same]); same++)
-            sum->last = h->at[i + same].last;
-        sum->n = same;
-    }
-    h->n = n;
-    for (size_t i = 0; i < n; i++) {
-        h->at[i].bytes *= h->at[i].n;
-        name_all(&h->at[i]);
-    }
-    if (n) qsort(h->at, n, sizeof *h->at, most_first);
-}
-
 bool mti_timeline_holders(const mti_timeline *t, size_t event, const mt_ledger *ledger,
                           mti_holders *out)
 {
-    size_t n;
+    size_t n, n_live = 0, n_places = 2;
     life *lives = lives_until(t, event, &n);
     *out = (mti_holders){0};
-    bool ok = lives && note_savers(lives, n, ledger);
+    for (size_t i = 0; lives && i < n; i++) n_live += lives[i].made != NULL;
+    while (n_places <= 2 * n_live) n_places *= 2;
+    size_t *places = lives ? mti_calloc(n_places, sizeof *places) : NULL;
+    bool ok = places && note_savers(lives, n, ledger);
+    mti_holder one;
     for (size_t i = 0; ok && i < n; i++)
-        if (lives[i].made) ok = add_holder(out, &lives[i], ledger);
+        if (lives[i].made)
+            ok = holder_of(&lives[i], ledger, &one) && add_holder(out, &one, places, n_places);
+    mti_free(places);
     mti_free(lives);
-    if (ok) fold(out);
+    for (size_t i = 0; ok && i < out->n; i++) name_all(&out->at[i]);
+    if (ok && out->n) qsort(out->at, out->n, sizeof *out->at, most_first);
     return ok;
 }
 

@@ -49,6 +49,7 @@ typedef struct mti_holder {
     const char *op, *phase;
     mt_category category;
     size_t bytes, n; /* allocated, all together; storages */
+    size_t each;     /* allocated of one */
     bool kept;       /* by the tape, if a ledger was given: its first saver */
     mt_saver saver;
     long first, last; /* numbers in the module's path; -1: none */
