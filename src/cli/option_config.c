@@ -163,7 +163,11 @@ bool mti_options_complete(mti_options *o)
         return mti_options_refuse(
             o, "MODEL is missing; give mlp, attention, block, gpt, a preset or a path "
                "to a config.json");
-    if (o->verb == MTI_TRAIN && o->resume) return true; /* the model is in the file */
+    if (o->verb == MTI_TRAIN && o->from && (o->resume || o->preset))
+        return mti_options_refuse(o,
+                                  "--from and --%s: each says what model it is; give one of them",
+                                  o->resume ? "resume" : "preset");
+    if (o->verb == MTI_TRAIN && (o->resume || o->from)) return true; /* the model is in the file */
     if (!mti_verb_builds(o->verb)) return true;
     mt_model_config base;
     if (o->verb != MTI_TRAIN) o->preset = NULL; /* left by an earlier model of a sweep */
@@ -180,5 +184,6 @@ bool mti_options_complete(mti_options *o)
         if (!o->given[MTI_O_SEQ]) o->seq = base.context;
         base.context = o->seq;
     }
-    return mti_options_config(o, &base);
+    if (o->verb == MTI_PLAN) mti_plan_defaults(o, &base);
+    return mti_options_config(o, &base) && (o->verb != MTI_PLAN || mti_check_plan(o));
 }

@@ -33,6 +33,13 @@ static const mti_verb_info verbs[MTI_VERB_COUNT] = {
                    "Runs a training step of MODEL for each combination of the lists given with "
                    "--over, and compares what is kept, the peak, the time of a step, and the "
                    "gradients, which are measured against the first row's."},
+    [MTI_PLAN] =
+        {"plan", "MODEL", "what it will cost: formulas beside meta's measurement; what fits",
+         "Works out parameters, training state, activations, operations, time and KV cache of "
+         "MODEL by the closed formulas of the literature, measures each on the meta device, "
+         "and explains the difference row by row. Unless told otherwise: bf16, AdamW, one "
+         "sequence as long as the model's context. With --capacity it runs larger and larger "
+         "batches and sequences until one is refused memory."},
 };
 
 const mti_verb_info *mti_verb_get(mti_verb verb) { return &verbs[verb]; }
@@ -47,8 +54,9 @@ mti_verb mti_verb_find(const char *name)
 /* ---- the table ---- */
 
 #define V(verb) (1u << MTI_##verb)
-#define LOOKS   (V(PROFILE) | V(EXPLAIN) | V(SWEEP))
+#define LOOKS   (V(PROFILE) | V(EXPLAIN) | V(SWEEP) | V(PLAN))
 #define STEPS   (V(PROFILE) | V(SWEEP))
+#define PLANNED (STEPS | V(PLAN))
 #define BUILDS  (V(TRAIN) | LOOKS)
 #define RUNS    (V(DEMO) | V(TRAIN))
 #define EVERY   ((1u << MTI_VERB_COUNT) - 1)
@@ -76,6 +84,10 @@ const mti_option_row mti_option_rows[] = {
      "choose among the K likeliest only; 0, the default, among all"},
     {MTI_O_KV_CACHE, 0, "kv-cache", "FORM", MTI_CHOICE, 0, V(GENERATE), ANY, 0, 0,
      "what is kept of the text so far: preallocated (default), growing, 8bit, none"},
+    {MTI_O_ADAPTER, 0, "adapter", "FILE", MTI_TEXT, AT(adapter), V(GENERATE), ANY, 0, 0,
+     "adapters to put beside the model's weights, a file of `memtape train --save-adapter`"},
+    {MTI_O_MERGE, 0, "merge", NULL, MTI_FLAG, AT(merge), V(GENERATE), ANY, 0, 0,
+     "add the adapters to the weights before the first byte"},
 
     {MTI_O_DATA, 0, "data", "PATH", MTI_LIST, AT(data), RUNS, ANY, 0, 0,
      "a file (demo: or a folder of text files); may be given several times"},
@@ -108,6 +120,10 @@ const mti_option_row mti_option_rows[] = {
      "steps between saves (default 0: only at the end)"},
     {MTI_O_RESUME, 0, "resume", "FILE", MTI_TEXT, AT(resume), V(TRAIN), ANY, 0, 0,
      "go on from a file that --save wrote; its options hold unless given again"},
+    {MTI_O_FROM, 0, "from", "FILE", MTI_TEXT, AT(from), V(TRAIN), ANY, 0, 0,
+     "begin with the weights of a file that --save wrote, instead of random ones"},
+    {MTI_O_SAVE_ADAPTER, 0, "save-adapter", "FILE", MTI_TEXT, AT(save_adapter), V(TRAIN), ANY, 0, 0,
+     "write the adapters alone, too, whenever --save would write (needs --lora-rank)"},
 
     {MTI_O_BATCH, 'b', "batch", "N", MTI_INT, AT(batch), BUILDS, ANY, EXTENT, "sequences"},
     {MTI_O_SEQ, 's', "seq", "N", MTI_INT, AT(seq), BUILDS, ANY, EXTENT, "length of a sequence"},
@@ -137,9 +153,9 @@ const mti_option_row mti_option_rows[] = {
      "no position sees a later one (a gpt or llama is always causal)"},
     {MTI_O_DTYPE, 0, "dtype", "TYPE", MTI_CHOICE, 0, BUILDS, ANY, 0, 0,
      "f32 (default), bf16, f16 or f64"},
-    {MTI_O_OPTIMIZER, 0, "optimizer", "NAME", MTI_CHOICE, 0, STEPS, ANY, 0, 0,
-     "none (default), sgd or adamw"},
-    {MTI_O_CHECKPOINT, 0, "checkpoint", "PRESET", MTI_CHOICE, 0, STEPS | V(TRAIN), ANY, 0, 0,
+    {MTI_O_OPTIMIZER, 0, "optimizer", "NAME", MTI_CHOICE, 0, PLANNED, ANY, 0, 0,
+     "none (default), sgd or adamw (a plan's default)"},
+    {MTI_O_CHECKPOINT, 0, "checkpoint", "PRESET", MTI_CHOICE, 0, PLANNED | V(TRAIN), ANY, 0, 0,
      "recompute in backward: none (default), full (each block), selective (the attention core), "
      "every=K blocks, sqrt"},
     {MTI_O_OFFLOAD, 0, "offload", "WHERE", MTI_CHOICE, 0, STEPS | V(TRAIN), ANY, 0, 0,
@@ -148,18 +164,19 @@ const mti_option_row mti_option_rows[] = {
      "keep saved tensors in fewer bits: none (default), or some of bf16, 8bit, bits, seed (masks "
      "of "
      "dropout), signs (of relu), joined by +"},
-    {MTI_O_AMP, 0, "amp", "TYPE", MTI_CHOICE, 0, BUILDS, ANY, 0, 0,
+    {MTI_O_AMP, 0, "amp", "TYPE", MTI_CHOICE, 0, BUILDS & ~V(PLAN), ANY, 0, 0,
      "run products in a 16-bit type over f32 parameters: none (default), bf16, f16"},
-    {MTI_O_LOSS_SCALE, 0, "loss-scale", "S", MTI_CHOICE, 0, STEPS, WHOLE, 0, 0,
+    {MTI_O_LOSS_SCALE, 0, "loss-scale", "S", MTI_CHOICE, 0, STEPS | V(TRAIN), WHOLE, 0, 0,
      "multiply the loss, for f16: none (default), dynamic, or a number"},
-    {MTI_O_MASTER, 0, "master-weights", NULL, MTI_FLAG, AT(spending.master), STEPS | V(TRAIN), ANY,
-     0, 0, "step 16-bit parameters in f32 copies (profile and sweep: needs --optimizer)"},
-    {MTI_O_LORA_RANK, 0, "lora-rank", "R", MTI_INT, AT(spending.lora_rank), LOOKS, ANY, 1, 1e6,
-     "freeze the model and train adapters of rank R beside every linear"},
-    {MTI_O_QLORA, 0, "qlora", NULL, MTI_FLAG, AT(spending.qlora), LOOKS, ANY, 0, 0,
+    {MTI_O_MASTER, 0, "master-weights", NULL, MTI_FLAG, AT(spending.master), PLANNED | V(TRAIN),
+     ANY, 0, 0, "step 16-bit parameters in f32 copies (profile and sweep: needs --optimizer)"},
+    {MTI_O_LORA_RANK, 0, "lora-rank", "R", MTI_INT, AT(spending.lora_rank), BUILDS & ~V(PLAN), ANY,
+     1, 1e6,
+     "freeze the model and train adapters of rank R beside every linear (train: of --from)"},
+    {MTI_O_QLORA, 0, "qlora", NULL, MTI_FLAG, AT(spending.qlora), BUILDS & ~V(PLAN), ANY, 0, 0,
      "keep the frozen weights in 4 bits (needs --lora-rank)"},
 
-    {MTI_O_DEVICE, 0, "device", "KIND", MTI_CHOICE, 0, EVERY, ANY, 0, 0,
+    {MTI_O_DEVICE, 0, "device", "KIND", MTI_CHOICE, 0, EVERY & ~V(PLAN), ANY, 0, 0,
      "cpu, cuda, or meta: no data, but every byte of the books"},
     {MTI_O_CAPACITY, 0, "capacity", "BYTES", MTI_BYTES, AT(capacity), LOOKS, ANY, 1, 9e18,
      "memory the device has, such as 40GiB, 80GB or 123: beyond it, out of memory"},
@@ -169,8 +186,23 @@ const mti_option_row mti_option_rows[] = {
      "on meta: whose kernels' scratch memory to count: none (default) or cpu"},
     {MTI_O_SEED, 0, "seed", "N", MTI_INT, AT(seed), EVERY, ANY, 0, 9e18,
      "of weights, data order and sampling (default 1)"},
-    {MTI_O_THREADS, 0, "threads", "N", MTI_INT, AT(threads), EVERY, ANY, 1, 1024,
+    {MTI_O_THREADS, 0, "threads", "N", MTI_INT, AT(threads), EVERY & ~V(PLAN), ANY, 1, 1024,
      "for the kernels (default: one per core)"},
+    {MTI_O_RECOMPUTE, 0, "recompute", NULL, MTI_FLAG, AT(plan.recompute), V(PLAN), ANY, 0, 0,
+     "make every layer's activations again in backward, as --checkpoint full"},
+    {MTI_O_PARAMS, 0, "params", "N", MTI_SCALED, AT(plan.parameters), V(PLAN), ANY, 1, 1e15,
+     "parameters that the formulas for states and work take, as a paper rounds them: 65B (default: "
+     "counted)"},
+    {MTI_O_TRAIN_TOKENS, 0, "tokens", "N", MTI_SCALED, AT(plan.tokens), V(PLAN), WHOLE, 1, 1e18,
+     "to train on, such as 300B: how long will it take? Needs --flops-rate"},
+    {MTI_O_FLOPS_RATE, 0, "flops-rate", "R", MTI_SCALED, AT(plan.flops_rate), V(PLAN), WHOLE, 1,
+     1e21, "of one device in FLOP/s, such as 312T"},
+    {MTI_O_UTILISATION, 0, "utilisation", "U", MTI_REAL, AT(plan.utilisation), V(PLAN), WHOLE, 0, 1,
+     "share of that rate which is reached (default 1)"},
+    {MTI_O_DEVICES, 0, "devices", "N", MTI_INT, AT(plan.devices), V(PLAN), WHOLE, 1, 1e9,
+     "that share the work (default 1)"},
+    {MTI_O_KV, 0, "kv", "N", MTI_INT, AT(plan.kv), V(PLAN), M(GPT) | M(LLAMA), 0, 1e9,
+     "fill a KV cache: --seq tokens and N more"},
     {MTI_O_OVER, 0, "over", "OPTION=A,B", MTI_LIST, AT(over), V(SWEEP), ANY, 0, 0,
      "a row for each value; several --over multiply; flags take yes and no, and `model` is an "
      "option here"},
@@ -182,7 +214,7 @@ const mti_option_row mti_option_rows[] = {
      "write the same for Perfetto or chrome://tracing"},
     {MTI_O_SVG, 0, "svg", "FILE", MTI_TEXT, AT(svg), V(PROFILE) | V(SWEEP), ANY, 0, 0,
      "draw it: profile, memory over the step; sweep, saved bytes and peak of each row"},
-    {MTI_O_JSON, 0, "json", "FILE", MTI_TEXT, AT(json), STEPS | V(AUDIT), ANY, 0, 0,
+    {MTI_O_JSON, 0, "json", "FILE", MTI_TEXT, AT(json), PLANNED | V(AUDIT), ANY, 0, 0,
      "write the result as one JSON object; - is standard output, and then no text"},
     {MTI_O_QUIET, 'q', "quiet", NULL, MTI_FLAG, AT(quiet), EVERY, ANY, 0, 0,
      "only results and errors"},

@@ -9,6 +9,7 @@ typedef enum mti_form {
     MTI_INT,
     MTI_BYTES,
     MTI_REAL,
+    MTI_SCALED,
     MTI_TEXT,
     MTI_CHOICE,
     MTI_LIST
@@ -39,6 +40,8 @@ bool mti_option_choose(mti_options *o, const mti_option_row *r, const char *arg,
                        void *out);
 /* "123", "40GiB", "1.5GB" into the row's int64_t. */
 bool mti_parse_bytes(mti_options *o, const mti_option_row *r, const char *arg);
+/* "300e9", "300B", "1.4T", "312T" into the row's double. */
+bool mti_parse_scaled(mti_options *o, const mti_option_row *r, const char *arg);
 bool mti_parse_scratch(mti_options *o, const char *arg);
 bool mti_parse_checkpoint(mti_options *o, const char *arg);
 bool mti_parse_compress(mti_options *o, const char *arg);
@@ -47,5 +50,9 @@ bool mti_parse_loss_scale(mti_options *o, const char *arg);
 /* Once the configuration is complete. */
 bool mti_check_spending(mti_options *o);
 bool mti_check_device(mti_options *o);
+/* What a plan assumes of the model and the options where nothing is said; and whether it all makes
+ * sense. */
+void mti_plan_defaults(mti_options *o, mt_model_config *base);
+bool mti_check_plan(mti_options *o);
 
 #endif

@@ -102,6 +102,7 @@ static bool parse_value(mti_options *o, const mti_option_row *r, const char *arg
     case MTI_INT: return parse_int(o, r, arg);
     case MTI_BYTES: return mti_parse_bytes(o, r, arg);
     case MTI_REAL: return parse_real(o, r, arg);
+    case MTI_SCALED: return mti_parse_scaled(o, r, arg);
     case MTI_CHOICE: return parse_choice(o, r, arg);
     case MTI_LIST: return push(o, r, arg);
     case MTI_TEXT:
@@ -192,9 +193,13 @@ static void set_defaults(mti_options *o, mti_verb verb)
     bool train = verb == MTI_TRAIN;
     *o = (mti_options){.verb = verb,
                        .program = "memtape",
-                       .batch = train ? 16 : 2,
+                       .batch = train              ? 16
+                                : verb == MTI_PLAN ? 1
+                                                   : 2,
                        .seq = train ? 128 : 32,
-                       .device = "cpu",
+                       .device = verb == MTI_PLAN ? "meta" : "cpu",
+                       .optimizer = verb == MTI_PLAN ? MTI_OPT_ADAMW : MTI_OPT_NONE,
+                       .plan = {.utilisation = 1, .devices = 1},
                        .seed = 1,
                        .steps = verb == MTI_SWEEP ? 5 : 1000,
                        .seconds = 60,

@@ -17,6 +17,7 @@ typedef enum mti_verb {
     MTI_EXPLAIN,
     MTI_AUDIT,
     MTI_SWEEP,
+    MTI_PLAN,
     MTI_VERB_COUNT
 } mti_verb;
 
@@ -40,6 +41,8 @@ typedef enum mti_option {
     MTI_O_TEMPERATURE,
     MTI_O_TOP_K,
     MTI_O_KV_CACHE,
+    MTI_O_ADAPTER,
+    MTI_O_MERGE,
     MTI_O_DATA,
     MTI_O_PRESET,
     MTI_O_STEPS,
@@ -55,6 +58,8 @@ typedef enum mti_option {
     MTI_O_SAVE,
     MTI_O_SAVE_EVERY,
     MTI_O_RESUME,
+    MTI_O_FROM,
+    MTI_O_SAVE_ADAPTER,
     MTI_O_BATCH,
     MTI_O_SEQ,
     MTI_O_HIDDEN,
@@ -86,6 +91,13 @@ typedef enum mti_option {
     MTI_O_SCRATCH,
     MTI_O_SEED,
     MTI_O_THREADS,
+    MTI_O_RECOMPUTE,
+    MTI_O_PARAMS,
+    MTI_O_TRAIN_TOKENS,
+    MTI_O_FLOPS_RATE,
+    MTI_O_UTILISATION,
+    MTI_O_DEVICES,
+    MTI_O_KV,
     MTI_O_OVER,
     MTI_O_ROW,
     MTI_O_TIMELINE,
@@ -102,6 +114,17 @@ typedef struct mti_words {
     const char **at;
     size_t n, cap;
 } mti_words;
+
+/* Of a plan. */
+typedef struct mti_plan_options {
+    bool recompute;     /* --checkpoint full */
+    double parameters;  /* N as a paper rounds it; 0: counted */
+    double tokens;      /* to train on; 0: nobody asks for the time */
+    double flops_rate;  /* of a device, FLOP/s */
+    double utilisation; /* of it, in (0,1] */
+    int64_t devices;
+    int64_t kv; /* tokens to write after the first seq */
+} mti_plan_options;
 
 typedef struct mti_options {
     mti_verb verb;
@@ -137,13 +160,17 @@ typedef struct mti_options {
     int64_t steps, warmup, accumulate, eval_every, save_every;
     double seconds, lr, min_lr, weight_decay, clip, val_fraction;
     const char *save, *resume;
+    const char *from, *save_adapter; /* train: weights to begin with; where adapters go */
 
     mti_words over, rows; /* sweep: "act=relu,gelu", "full: --checkpoint full" */
     const char *svg;
     bool timeline; /* profile */
     const char *trace;
 
-    const char *model_file, *prompt;
+    mti_plan_options plan;
+
+    const char *model_file, *prompt, *adapter;
+    bool merge; /* generate: add the adapters to the weights first */
     int64_t tokens, top_k;
     double temperature;
     mti_kv_choice kv_cache;

@@ -27,6 +27,7 @@ bool mti_print_memory(const mti_profile_data *p, FILE *out, const mti_style *sty
 json_t *mti_peak_json(const mti_measurement *m);      /* null where no event was written down */
 json_t *mti_timeline_json(const mti_profile_data *p); /* null without --timeline */
 json_t *mti_categories_json(const size_t bytes[MT_CATEGORY_COUNT]);
+bool mti_print_categories(const size_t bytes[MT_CATEGORY_COUNT], FILE *out, const mti_style *style);
 /* The same for a step that ended at a refusal: event `refused` of the timeline. */
 bool mti_print_refusal(const mti_profile_data *p, size_t refused, FILE *out);
 json_t *mti_refusal_json(const mti_profile_data *p, size_t refused);
@@ -39,6 +40,11 @@ json_t *mti_spent_json(const mti_profile_data *p);
 bool mti_print_saved(const mt_ledger *ledger, FILE *out, const mti_style *style);
 /* "block  b=2 s=4096 d=1024 ...", and what it runs on, on a line of its own. */
 void mti_print_model(const mti_options *o, mt_device *device, FILE *out, const mti_style *style);
+/* The model's dimensions; null where the kind of model has no such thing. */
+json_t *mti_model_json(const mti_options *o);
+/* Rows of an equation: sign, bytes, what they are; and what ought to be 0. */
+void mti_equation_row(mti_table *t, const char *sign, int64_t bytes, const char *text);
+void mti_residual_row(mti_table *t, int64_t bytes, const char *text, const char *alarm);
 const char *mti_role_name(mt_save_role role);
 
 #endif

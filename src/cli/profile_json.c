@@ -9,8 +9,7 @@ static json_t *shape_json(int rank, const int64_t *shape)
     return array;
 }
 
-/* The model's dimensions; null where the kind of model has no such thing. */
-static json_t *model_json(const mti_options *o)
+json_t *mti_model_json(const mti_options *o)
 {
     static const char *const optimizers[] = {"none", "sgd", "adamw"};
     mt_model_config resolved = o->config;
@@ -160,7 +159,7 @@ static void put_head(json_t *j, const mti_profile_data *p)
 {
     const mti_options *o = p->options;
     mti_json_put_text(j, "schema", "memtape.profile/1");
-    mti_json_put(j, "model", model_json(o));
+    mti_json_put(j, "model", mti_model_json(o));
     mti_json_put_text(j, "device", mt_device_kind(p->device));
     mti_json_put(j, "capacity", o->capacity ? json_integer(o->capacity) : json_null());
     mti_json_put(j, "gemm_workspace", json_integer(o->gemm_workspace));

@@ -53,8 +53,7 @@ static bool print_holders(const mti_holders *h, size_t n_rows, FILE *out, const 
     return status == MT_OK;
 }
 
-static bool print_categories(const size_t bytes[MT_CATEGORY_COUNT], FILE *out,
-                             const mti_style *style)
+bool mti_print_categories(const size_t bytes[MT_CATEGORY_COUNT], FILE *out, const mti_style *style)
 {
     size_t sum = 0;
     for (int c = 0; c < MT_CATEGORY_COUNT; c++) sum += bytes[c];
@@ -82,7 +81,7 @@ static bool print_instant(const mti_measurement *m, size_t event, size_t n_rows,
     mti_holders holders;
     mti_timeline_categories(&m->timeline, event, bytes);
     bool ok = mti_timeline_holders(&m->timeline, event, m->ledger, &holders) &&
-              print_categories(bytes, out, style);
+              mti_print_categories(bytes, out, style);
     if (ok && holders.n) {
         fputs("\n", out);
         ok = print_holders(&holders, n_rows, out, style);

@@ -33,15 +33,14 @@ void mti_print_model(const mti_options *o, mt_device *device, FILE *out, const m
             threads, threads == 1 ? "" : "s");
 }
 
-static void equation_row(mti_table *t, const char *sign, int64_t bytes, const char *text)
+void mti_equation_row(mti_table *t, const char *sign, int64_t bytes, const char *text)
 {
     mti_table_cell(t, "%s", sign);
     mti_table_bytes(t, bytes);
     mti_table_cell(t, "%s", text);
 }
 
-/* A row that ought to be 0. */
-static void residual_row(mti_table *t, int64_t bytes, const char *text, const char *alarm)
+void mti_residual_row(mti_table *t, int64_t bytes, const char *text, const char *alarm)
 {
     mti_table_ink(t, bytes ? MTI_BAD : MTI_GOOD);
     mti_table_cell(t, " ");
@@ -53,17 +52,19 @@ static bool print_growth(const mti_growth *g, FILE *out, const mti_style *style)
 {
     mti_heading(out, style, "What the allocator's growth over forward is made of");
     mti_table *t = mti_table_new("lrl", NULL);
-    equation_row(t, " ", g->saved, "saved for backward");
-    equation_row(t, "-", g->before, "of them in storages that were there before (the input)");
-    equation_row(t, "+", g->rounding, "rounding of the new ones up to 512-byte blocks");
-    equation_row(t, "+", g->output,
-                 g->output ? "the output, which nothing saved" : "the output: saved already");
+    mti_equation_row(t, " ", g->saved, "saved for backward");
+    mti_equation_row(t, "-", g->before, "of them in storages that were there before (the input)");
+    mti_equation_row(t, "+", g->rounding, "rounding of the new ones up to 512-byte blocks");
+    mti_equation_row(t, "+", g->output,
+                     g->output ? "the output, which nothing saved" : "the output: saved already");
     if (g->workspace)
-        equation_row(t, "+", g->workspace, "the workspace of matrix products, kept for the next");
+        mti_equation_row(t, "+", g->workspace,
+                         "the workspace of matrix products, kept for the next");
     mti_table_rule(t);
-    equation_row(t, "=", g->measured - g->residual, "expected");
-    equation_row(t, " ", g->measured, "measured: allocated after forward less before");
-    residual_row(t, g->residual, "difference", "   THE BOOKS DO NOT BALANCE: please report this");
+    mti_equation_row(t, "=", g->measured - g->residual, "expected");
+    mti_equation_row(t, " ", g->measured, "measured: allocated after forward less before");
+    mti_residual_row(t, g->residual, "difference",
+                     "   THE BOOKS DO NOT BALANCE: please report this");
     mt_status status = mti_table_print(t, out, style);
     mti_table_free(t);
     return status == MT_OK;
@@ -80,20 +81,21 @@ static bool print_formula(const mti_profile_data *p, FILE *out, const mti_style 
                 mt_dtype_size(p->options->config.dtype), f->text);
     mti_table *t = mti_table_new("lrll", NULL);
     for (int i = 0; i < f->n_terms; i++) {
-        equation_row(t, i ? "+" : " ", f->terms[i].bytes, f->terms[i].text);
+        mti_equation_row(t, i ? "+" : " ", f->terms[i].bytes, f->terms[i].text);
         mti_table_cell(t, "%s", f->terms[i].what);
     }
     for (int i = 0; i < f->n_residual; i++) {
-        equation_row(t, "+", f->residual[i].bytes, "beside it");
+        mti_equation_row(t, "+", f->residual[i].bytes, "beside it");
         mti_table_cell(t, "%s", f->residual[i].text);
     }
     mti_table_rule(t);
     int64_t saved = (int64_t)mt_ledger_bytes(p->measured.ledger);
-    equation_row(t, "=", saved - f->unexplained, "expected");
+    mti_equation_row(t, "=", saved - f->unexplained, "expected");
     mti_table_skip(t, 1);
-    equation_row(t, " ", saved, "measured");
+    mti_equation_row(t, " ", saved, "measured");
     mti_table_cell(t, "saved for backward");
-    residual_row(t, f->unexplained, "difference", "   NOT EXPLAINED: formula and ledger disagree");
+    mti_residual_row(t, f->unexplained, "difference",
+                     "   NOT EXPLAINED: formula and ledger disagree");
     mt_status status = mti_table_print(t, out, style);
     mti_table_free(t);
     return status == MT_OK;

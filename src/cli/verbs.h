@@ -11,6 +11,7 @@ int mti_profile(const mti_options *o);
 int mti_explain(const mti_options *o);
 int mti_audit(const mti_options *o);
 int mti_sweep(const mti_options *o);
+int mti_planner(const mti_options *o);
 
 /* Says why the verb failed, from this thread's last error: MTI_EXIT_FAILED. */
 int mti_report_failure(const mti_options *o);

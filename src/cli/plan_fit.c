@@ -1,0 +1,54 @@
+/* plan_fit.c: the largest batch and the longest sequence that fit, found by running them. */
+#include "cli/plan.h"
+#include "nn/model.h"
+
+#define MOST ((int64_t)1 << 40) /* tokens: past any memory there is */
+
+typedef struct search {
+    const mti_options *o;
+    mti_fit *fit;
+    bool in_batches; /* or in positions */
+} search;
+
+static bool attempt(search *s, int64_t n, bool *fits)
+{
+    mti_need need;
+    const mti_options *o = s->o;
+    s->fit->runs++;
+    if (!mti_plan_try(o, s->in_batches ? n : o->batch, s->in_batches ? o->seq : n, o->capacity,
+                      &need, fits))
+        return false;
+    if (!*fits || n < s->fit->largest) return true;
+    s->fit->largest = n;
+    s->fit->need = need;
+    return true;
+}
+
+/* Doubles until one is refused, then halves the gap between the last that fits and the first that
+ * does not. */
+static bool run_search(search *s)
+{
+    int64_t high = 1;
+    bool fits = true;
+    while (fits && high < MOST) {
+        if (!attempt(s, high, &fits)) return false;
+        if (fits) high *= 2;
+    }
+    if (fits)
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "plan: %lld still fit; the capacity is more than can be searched",
+                             (long long)s->fit->largest);
+    while (high - s->fit->largest > 1) {
+        int64_t middle = s->fit->largest + (high - s->fit->largest) / 2;
+        if (!attempt(s, middle, &fits)) return false;
+        if (!fits) high = middle;
+    }
+    return true;
+}
+
+bool mti_plan_fit(mti_plan_data *p)
+{
+    search batch = {.o = p->options, .fit = &p->batch, .in_batches = true};
+    search seq = {.o = p->options, .fit = &p->seq};
+    return run_search(&batch) && run_search(&seq);
+}

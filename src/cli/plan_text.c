@@ -1,0 +1,153 @@
+/* plan_text.c: the plan that people read. */
+#include <string.h>
+#include "cli/plan.h"
+#include "cli/profile.h"
+#include "cli/verbs.h"
+
+#define DAY 86400.0
+
+/* ---- a formula beside its measurement ---- */
+
+static bool print_comparison(const mti_comparison *c, FILE *out, const mti_style *style)
+{
+    const mt_plan_formula *f = &c->formula;
+    char scaled[MTI_NUMBER], title[40];
+    snprintf(title, sizeof title, "%c%s", f->name[0] - 'a' + 'A', f->name + 1);
+    mti_heading(out, style, "%s: %s = %s %s", title, f->text, mti_scaled(scaled, (double)f->value),
+                f->unit);
+    mti_print_wrapped(out, 2, style->width, f->source);
+    mti_table *t = mti_table_new("lre", NULL);
+    mti_equation_row(t, " ", f->value, "the formula");
+    for (int i = 0; i < f->n_rows; i++) {
+        const mt_plan_row *row = &f->rows[i];
+        bool takes = row->amount < 0;
+        mti_equation_row(t, takes ? "-" : "+", takes ? -row->amount : row->amount, row->text);
+    }
+    mti_table_rule(t);
+    mti_equation_row(t, "=", f->expected, "expected");
+    mti_equation_row(t, " ", c->measured, "measured on meta");
+    mti_residual_row(t, c->unexplained, "difference",
+                     "   NOT EXPLAINED: formula and measurement disagree");
+    mt_status status = mti_table_print(t, out, style);
+    mti_table_free(t);
+    return status == MT_OK;
+}
+
+/* Activations as a multiple of the parameters' bytes. */
+static void print_proportion(const mti_plan_data *p, FILE *out)
+{
+    const mti_comparison *kept = mti_plan_find(p, "activations");
+    const mti_comparison *count = mti_plan_find(p, "parameters");
+    size_t e = mt_dtype_size(p->options->config.dtype);
+    double params = (double)count->measured * (double)e;
+    char bytes[MTI_NUMBER];
+    fprintf(out,
+            "The parameters take %s bytes: the activations are %.2f times as much by the formula, "
+            "%.2f as measured.\n",
+            mti_scaled(bytes, params), (double)kept->formula.value / params,
+            (double)kept->measured / params);
+}
+
+/* ---- bytes for each parameter ---- */
+
+static bool print_regimes(const mti_plan_data *p, FILE *out, const mti_style *style)
+{
+    static const char *const headings[] = {"training in", "parameter",         "gradient",
+                                           "optimizer",   "bytes a parameter", "in all",
+                                           "after"};
+    double n = (double)mti_plan_find(p, "parameters")->measured;
+    char scaled[MTI_NUMBER];
+    const mt_plan_regime *r;
+    mti_heading(out, style, "What each parameter takes, whatever the batch");
+    mti_table *t = mti_table_new("lrrrrre", headings);
+    for (size_t i = 0; (r = mt_plan_regime_at(i)); i++) {
+        double each = r->parameter + r->gradient + r->optimizer;
+        mti_table_cell(t, "%s", r->name);
+        mti_table_cell(t, "%g", r->parameter);
+        mti_table_cell(t, "%g", r->gradient);
+        mti_table_cell(t, "%g", r->optimizer);
+        mti_table_cell(t, "%g", each);
+        mti_table_cell(t, "%s", mti_scaled(scaled, each * n));
+        mti_table_cell(t, "%s", r->source);
+    }
+    mt_status status = mti_table_print(t, out, style);
+    mti_table_free(t);
+    return status == MT_OK;
+}
+
+/* ---- time ---- */
+
+static void print_time(const mti_plan_data *p, FILE *out, const mti_style *style)
+{
+    double formula_s, measured_s;
+    char tokens[MTI_NUMBER], rate[MTI_NUMBER];
+    const mti_plan_options *o = &p->options->plan;
+    if (!mti_plan_time(p, &formula_s, &measured_s)) return;
+    mti_heading(out, style, "Time: %s tokens on %lld x %sFLOP/s at %g %%",
+                mti_scaled(tokens, o->tokens), (long long)o->devices,
+                mti_scaled(rate, o->flops_rate), 100 * o->utilisation);
+    fputs("  Narayanan et al. 2021, 5.1: operations / (devices x FLOP/s reached)\n", out);
+    fprintf(out, "  %.2f days by the formula for FLOPs\n  %.2f days by what the ops counted\n",
+            formula_s / DAY, measured_s / DAY);
+    fputs("  Left out: other work than products, and waiting; --utilisation stands for both.\n",
+          out);
+}
+
+/* ---- the whole step, and what fits ---- */
+
+static bool print_need(const mti_plan_data *p, FILE *out, const mti_style *style)
+{
+    char bytes[MTI_NUMBER];
+    mti_heading(out, style, "A whole step at most (in %s), in bytes of 512-byte blocks",
+                p->need.phase);
+    if (!mti_print_categories(p->need.at_peak, out, style)) return false;
+    fprintf(out, "reserved in segments: %s\n", mti_thousands(bytes, (int64_t)p->need.reserved));
+    return true;
+}
+
+static void print_fit(const mti_fit *fit, const char *what, const char *at, int64_t other,
+                      FILE *out)
+{
+    char peak[MTI_NUMBER], reserved[MTI_NUMBER];
+    if (fit->largest == 0) {
+        fprintf(out, "  %s at %s=%lld: none, not even 1 fits (%d run%s)\n", what, at,
+                (long long)other, fit->runs, fit->runs == 1 ? "" : "s");
+        return;
+    }
+    fprintf(out, "  %s at %s=%lld: %lld; peak %s, reserved %s (%d runs; %lld was refused)\n", what,
+            at, (long long)other, (long long)fit->largest,
+            mti_thousands(peak, (int64_t)fit->need.peak),
+            mti_thousands(reserved, (int64_t)fit->need.reserved), fit->runs,
+            (long long)fit->largest + 1);
+}
+
+static void print_fits(const mti_plan_data *p, FILE *out, const mti_style *style)
+{
+    const mti_options *o = p->options;
+    char bytes[MTI_NUMBER];
+    if (!o->capacity) return;
+    mti_heading(out, style, "What fits %s bytes, two whole steps each, run on meta",
+                mti_thousands(bytes, o->capacity));
+    print_fit(&p->batch, "largest batch", "s", o->seq, out);
+    print_fit(&p->seq, "longest sequence", "b", o->batch, out);
+    if (o->config.context && p->seq.largest > o->config.context)
+        fprintf(out,
+                "  (the model's context is %lld; these were run with one as long as they are)\n",
+                (long long)o->config.context);
+}
+
+bool mti_plan_print(const mti_plan_data *p, FILE *out)
+{
+    mti_style style = mti_style_of(out);
+    mti_print_model(p->options, p->device, out, &style);
+    for (int i = 0; i < p->n_items; i++) {
+        if (!print_comparison(&p->items[i], out, &style)) return false;
+        if (!strcmp(p->items[i].formula.name, "activations")) print_proportion(p, out);
+        if (!strcmp(p->items[i].formula.name, "states") && !print_regimes(p, out, &style))
+            return false;
+    }
+    print_time(p, out, &style);
+    if (!print_need(p, out, &style)) return false;
+    print_fits(p, out, &style);
+    return true;
+}
