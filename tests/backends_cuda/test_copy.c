@@ -59,6 +59,15 @@ static void transposes_of_all_sizes_keep_every_bit(void **state)
             }
 }
 
+/* A block's next tile comes when the last one is read. */
+static void more_tiles_than_blocks_keep_every_bit(void **state)
+{
+    const mt_dtype dtypes[] = {MT_U8, MT_F16, MT_I32, MT_F64};
+    const mtt_shape many = {3, {65, 40, 70}};
+    for (int t = 0; t < 4; t++)
+        check_copy(*state, dtypes[t], dtypes[t], &many, MTT_PLACED_REVERSED, MTT_PLACED_DENSE, 0);
+}
+
 /* Heads out of the rows and back: [b,s,a,d] read as [b,a,s,d]. */
 static void heads_are_moved_in_vectors(void **state)
 {
@@ -108,6 +117,7 @@ int main(void)
         cmocka_unit_test(copies_between_all_layouts_keep_every_bit),
         cmocka_unit_test(casts_between_all_types_match_the_cpu),
         cmocka_unit_test(transposes_of_all_sizes_keep_every_bit),
+        cmocka_unit_test(more_tiles_than_blocks_keep_every_bit),
         cmocka_unit_test(heads_are_moved_in_vectors),
         cmocka_unit_test(extreme_numbers_are_cast_as_on_the_cpu),
     };

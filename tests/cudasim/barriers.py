@@ -1,0 +1,61 @@
+"""barriers.py SOURCES MODULE FILE=PROGRAM...: takes each barrier of the CUDA kernels away in turn, and
+fails where the program that tests FILE's kernels does not notice under any order of the threads.
+A barrier in a file that is not named is a fault too: `FILE=` says that another test looks after it."""
+
+import os
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+SCHEDULES = ("forward", "reverse", "1", "2")
+NOWHERE = "none:0"
+LIMIT = 60  # seconds: without a barrier a kernel may run for ever, which is noticing too
+
+
+def barriers_of(path):
+    with open(path, encoding="utf-8") as lines:
+        return [i for i, line in enumerate(lines, 1) if re.match(r"\s*__syncthreads\(\);", line)]
+
+
+def passes(program, module, schedule, place):
+    environment = os.environ | {"MTT_DEVICE": "cudasim", "MEMTAPE_CUDASIM_MODULE": module,
+                                "CUDASIM_SCHEDULE": schedule, "CUDASIM_WITHOUT_BARRIER": place}
+    try:
+        return subprocess.run([program], env=environment, check=False, timeout=LIMIT,
+                              stdout=subprocess.DEVNULL,
+                              stderr=subprocess.DEVNULL).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
+
+
+def order_that_notices(program, module, place):
+    """With nothing taken away the program passes: in order, by the tests around this one."""
+    for schedule in SCHEDULES:
+        if not passes(program, module, schedule, place) and (
+                schedule == "forward" or passes(program, module, schedule, NOWHERE)):
+            return schedule
+    return None
+
+
+def main():
+    sources, module, *pairs = sys.argv[1:]
+    program_of = dict(pair.split("=", 1) for pair in pairs)
+    work, faults = [], []
+    for file in sorted(os.listdir(sources)):
+        lines = barriers_of(os.path.join(sources, file)) if file.endswith((".cu", ".cuh")) else []
+        if lines and file not in program_of:
+            faults.append(f"{file} has barriers and no test")
+        elif program_of.get(file):
+            work += [(program_of[file], module, f"{file}:{line}") for line in lines]
+    with ThreadPoolExecutor(2) as pool:
+        for (_, _, place), order in zip(work, pool.map(lambda w: order_that_notices(*w), work)):
+            print(f"{place} is missed ({order})" if order else f"{place} is not missed")
+            if not order:
+                faults.append(f"{place} can be taken away unnoticed")
+    print(f"{len(work)} barriers, {len(faults)} faults")
+    sys.exit("\n".join(faults) if faults or not work else 0)
+
+
+if __name__ == "__main__":
+    main()
