@@ -20,7 +20,8 @@ def barriers_of(path):
 
 def passes(program, module, schedule, place):
     environment = os.environ | {"MTT_DEVICE": "cudasim", "MEMTAPE_CUDASIM_MODULE": module,
-                                "CUDASIM_SCHEDULE": schedule, "CUDASIM_WITHOUT_BARRIER": place}
+                                "CUDASIM_SCHEDULE": schedule, "CUDASIM_WITHOUT_BARRIER": place,
+                                "CMOCKA_TEST_ABORT": "1"}  # the first failure is enough
     try:
         return subprocess.run([program], env=environment, check=False, timeout=LIMIT,
                               stdout=subprocess.DEVNULL,
