@@ -34,6 +34,11 @@ static const struct {
     {"llama-13b", {LLAMA(40, 40, 5120, 32000, 2048)}},
     {"llama-33b", {LLAMA(60, 52, 6656, 32000, 2048)}},
     {"llama-65b", {LLAMA(80, 64, 8192, 32000, 2048)}},
+    /* Grattafiori et al. 2024, table 3; the scaling of its rotary frequencies, which changes no
+     * shape, is not modelled */
+    {"llama-3.1-8b",
+     {LLAMA(32, 32, 4096, 128256, 131072), .kv_heads = 8, .ffn = 14336, .rope_theta = 500000,
+      .norm_eps = 1e-5}},
 };
 #define N_PRESETS (sizeof presets / sizeof presets[0])
 
