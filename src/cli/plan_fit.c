@@ -46,9 +46,18 @@ static bool run_search(search *s)
     return true;
 }
 
+/* (capacity - states) / activations of one sequence: no temporaries, no rounding, no fragments. */
+static int64_t by_formula(const mti_plan_data *p)
+{
+    int64_t left = p->options->capacity - mti_plan_find(p, "states")->formula.value;
+    int64_t each = mti_plan_find(p, "activations")->formula.value / p->options->batch;
+    return left > 0 && each > 0 ? left / each : 0;
+}
+
 bool mti_plan_fit(mti_plan_data *p)
 {
     search batch = {.o = p->options, .fit = &p->batch, .in_batches = true};
     search seq = {.o = p->options, .fit = &p->seq};
+    p->batch.by_formula = by_formula(p);
     return run_search(&batch) && run_search(&seq);
 }

@@ -52,14 +52,13 @@ static void print_proportion(const mti_plan_data *p, FILE *out)
 
 static bool print_regimes(const mti_plan_data *p, FILE *out, const mti_style *style)
 {
-    static const char *const headings[] = {"training in", "parameter",         "gradient",
-                                           "optimizer",   "bytes a parameter", "in all",
-                                           "after"};
+    static const char *const headings[] = {"training in", "parameter", "gradient",
+                                           "optimizer",   "together",  "in all"};
     double n = (double)mti_plan_find(p, "parameters")->measured;
     char scaled[MTI_NUMBER];
     const mt_plan_regime *r;
-    mti_heading(out, style, "What each parameter takes, whatever the batch");
-    mti_table *t = mti_table_new("lrrrrre", headings);
+    mti_heading(out, style, "Bytes that each parameter takes, whatever the batch");
+    mti_table *t = mti_table_new("lrrrrr", headings);
     for (size_t i = 0; (r = mt_plan_regime_at(i)); i++) {
         double each = r->parameter + r->gradient + r->optimizer;
         mti_table_cell(t, "%s", r->name);
@@ -68,7 +67,8 @@ static bool print_regimes(const mti_plan_data *p, FILE *out, const mti_style *st
         mti_table_cell(t, "%g", r->optimizer);
         mti_table_cell(t, "%g", each);
         mti_table_cell(t, "%s", mti_scaled(scaled, each * n));
-        mti_table_cell(t, "%s", r->source);
+        mti_table_ink(t, MTI_DIM);
+        mti_table_note(t, 0, "  %s", r->source);
     }
     mt_status status = mti_table_print(t, out, style);
     mti_table_free(t);
@@ -129,6 +129,8 @@ static void print_fits(const mti_plan_data *p, FILE *out, const mti_style *style
     mti_heading(out, style, "What fits %s bytes, two whole steps each, run on meta",
                 mti_thousands(bytes, o->capacity));
     print_fit(&p->batch, "largest batch", "s", o->seq, out);
+    fprintf(out, "    (states and activations by the formulas alone would leave room for %lld)\n",
+            (long long)p->batch.by_formula);
     print_fit(&p->seq, "longest sequence", "b", o->batch, out);
     if (o->config.context && p->seq.largest > o->config.context)
         fprintf(out,

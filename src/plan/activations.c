@@ -371,9 +371,8 @@ mt_status mt_plan_activations(const mt_plan_run *run, mt_plan_formula *out)
     int64_t embedded = whole ? 2 * s.tokens * s.config.hidden : 0;
     out->value += embedded;
     out->expected += embedded;
-    bool ok = mti_add_row(
-        out, -embedded,
-        "the embeddings' output, 2bsh: the first layer's input, and counted there already");
+    bool ok = mti_add_row(out, -embedded,
+                          "the embeddings' output, 2bsh: counted as the first layer's input");
     for (int i = f.n_layer_terms; ok && i < f.n_terms; i++)
         ok = mti_add_row(out, f.terms[i].bytes, "%s: %s", f.terms[i].text, f.terms[i].what);
     for (int i = 0; ok && i < f.n_residual; i++)
