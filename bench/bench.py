@@ -9,13 +9,14 @@ import sys
 import time
 
 import measure
+import meta
 import show
 from cases import GPTS
 from worker import Failed, Side, peer_version
 
 PROGRAM = "build/bench/memtape_bench"
 ISA = ("avx512_bf16", "avx512f", "avx2", "fma", "sse4_2")
-SECTIONS = ("gpt", "parts", "tiny", "memory")
+SECTIONS = ("gpt", "parts", "tiny", "memory", "meta")
 
 
 def parse():
@@ -104,7 +105,7 @@ def run(s):
         result["gpt"] = measure.all_gpts(sides, s)
         measure.machine_limits(sides, s, limits)
         report.say(show.show_gpts(result["gpt"], limits, "torch"))
-    workers = measure.start_ops(sides, s) if set(sections) - {"gpt"} else []
+    workers = measure.start_ops(sides, s) if set(sections) - {"gpt", "meta"} else []
     if "tiny" in sections:
         result["tiny"] = measure.tiny_ops(workers, s)
         report.say(show.show_tiny(result["tiny"]))
@@ -120,6 +121,9 @@ def run(s):
             report.say(show.show_parts(gpt.name, parts, steps.get(gpt.name), limits))
     for worker in workers:
         worker.stop()
+    if "meta" in sections:
+        result["meta"] = meta.steps(s)
+        report.say(show.show_meta(result["meta"]))
     machine["load_at_end"] = f"{os.getloadavg()[0]:.1f}"
     result["seconds"] = round(time.monotonic() - began, 1)
     report.say(show.show_limits(limits, "Limits, the best of all looks at them"))

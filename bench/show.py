@@ -136,3 +136,11 @@ def show_memory(ops, limits):
                          number(theirs and theirs / 1e6), ratio(mine, theirs)])
     return "\n".join(["Ops that wait for memory, on [16384,1024] f32, ms; GB/s counts each tensor once",
                       table(["op", "", "least", "GB/s", "of copy", "torch", "ratio"], rows, 2)])
+
+
+def show_meta(rows):
+    return "\n".join([
+        "A whole run of `memtape profile --device meta`: forward, ledger, backward and AdamW of GPT-3",
+        table(["", "least ms", "median", "on the processor", "MiB resident"],
+              [[r["name"], number(r["min_ms"]), number(r["median_ms"]), number(r["min_cpu_ms"]),
+                mib(r["peak_kib"])] for r in rows])])

@@ -4,9 +4,11 @@ import json
 import os
 import random
 import re
+import shutil
+import subprocess
 import sys
 import tempfile
-from lib import check, done, equal, profile, refused, run
+from lib import MEMTAPE, check, done, equal, profile, refused, run
 
 WHOLE = ("gpt", "bert", "llama")
 
@@ -240,6 +242,46 @@ def pictures():
         equal(bad.returncode, 1, "a trace that cannot be written")
 
 
+def instructions(layers):
+    """That a whole run executes, on one thread; independent of what else the machine does."""
+    p = subprocess.run(["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", MEMTAPE,
+                        "profile", "gpt", "-l", str(layers), "--device", "meta", "--optimizer", "adamw"],
+                       capture_output=True, text=True, env=dict(os.environ, OMP_NUM_THREADS="1"))
+    found = re.search(r"Collected : (\d+)", p.stderr)
+    check(found, f"valgrind counts instructions: {p.stderr[-300:]}")
+    return int(found[1]) if found else 0
+
+
+def linear():
+    """Twice the layers, twice the events and (all but) twice the work."""
+    n = [len(profile("gpt", "-l", l, "--optimizer", "adamw", "--device", "meta", "--timeline")["timeline"])
+         for l in (24, 48, 96)]
+    equal(n[2] - n[1], 2 * (n[1] - n[0]), f"events of 24, 48 and 96 layers: {n}")
+    if not shutil.which("valgrind"):
+        print("skipped: the count of instructions needs valgrind")
+        return
+    n = [instructions(l) for l in (24, 48, 96, 192)]
+    print(f"instructions for 24, 48, 96 and 192 layers: {n}")
+    check(n[3] - n[2] < 1.05 * 2 * (n[2] - n[1]), f"work in proportion to the layers: {n}")
+
+
+def gpt3_on_a_laptop():
+    """A step of 175 billion parameters in less than 100 MiB."""
+    for attention in ["flash", "math"]:
+        p = subprocess.Popen([MEMTAPE, "profile", "gpt3-175b", "-b", "1", "-s", "2048", "--device",
+                              "meta", "--optimizer", "adamw", "--attention", attention, "--json", "-"],
+                             stdout=subprocess.PIPE, text=True)
+        report = json.loads(p.stdout.read())
+        _, status, used = os.wait4(p.pid, 0)
+        p.returncode = os.waitstatus_to_exitcode(status)
+        equal(p.returncode, 0, f"status of gpt3-175b, {attention}")
+        check(used.ru_maxrss < 100 * 1024, f"{attention}: {used.ru_maxrss} KiB resident")
+        count = report["params"]["count"]
+        equal(count, 12288 * (50257 + 2048) + 96 * (12 * 12288**2 + 13 * 12288) + 2 * 12288,
+              "parameters: embeddings, layers, last norm")
+        equal(report["phases"][3]["by_category"]["optimizer"], 8 * count, "two f32 a parameter")
+
+
 if sys.argv[1] == "books":
     met = same_books(20261120, int(os.environ.get("MEMTAPE_CONFIGURATIONS", 300)))
     for word in ["mlp", "attention", "block", *WHOLE, "flash", "math", "--inplace", "--offload", "disk",
@@ -251,4 +293,6 @@ else:
     out_of_memory()
     timeline()
     pictures()
+    linear()
+    gpt3_on_a_laptop()
 done()
