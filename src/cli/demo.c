@@ -322,7 +322,8 @@ static bool run(demo *d)
     d->plan.seed = (uint64_t)o->seed;
     d->plan.steps = o->steps; /* of --steps, or chosen below */
     d->device = mti_open_device(o);
-    if (!d->device || (o->save && !mti_run_can_save(o->save)) || !load_text(d)) return false;
+    if (!d->device || (o->save && !mti_run_can_save("save", o->save)) || !load_text(d))
+        return false;
     if (!o->given[MTI_O_STEPS] && !choose_steps(d)) return false;
     d->plan.warmup = d->plan.steps / 20;
     return train(d) && print_scores(d) && print_sample(d) && print_memory(d) && print_next(d);

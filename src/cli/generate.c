@@ -12,17 +12,21 @@ static bool write_byte(void *user, unsigned char byte)
     return fflush(stdout) == 0;
 }
 
-static mt_module *load_model(const mti_options *o, mt_device *device, mt_model_config *config)
+/* With the adapters that are in the file or in one of their own. */
+static mt_module *load_model(const mti_options *o, mt_device *device)
 {
+    mt_model_config config = {0};
+    bool adapted;
     mt_safetensors *file = mti_run_open(o->model_file);
     mt_module *model = NULL;
-    if (file && mti_run_read_config(file, config)) model = mt_model_new(device, config);
-    if (model && mt_safetensors_load_module(file, model) != MT_OK) {
-        mt_module_free(model);
-        model = NULL;
-    }
+    if (file && mti_run_read_config(file, &config))
+        model = mti_run_read_model(file, device, &config, &adapted);
     mt_safetensors_free(file);
-    return model;
+    if (model && (!o->adapter || mt_lora_load(o->adapter, model) == MT_OK) &&
+        (!o->merge || mt_lora_merge(model) == MT_OK))
+        return model;
+    mt_module_free(model);
+    return NULL;
 }
 
 /* To stderr: stdout is the text alone. */
@@ -44,10 +48,9 @@ static void tell_speed(const mti_options *o, const mt_generate_stats *stats)
 
 int mti_generate(const mti_options *o)
 {
-    mt_model_config config = {0};
     mt_generate_stats stats = {0};
     mt_device *device = mti_open_device(o);
-    mt_module *model = device ? load_model(o, device, &config) : NULL;
+    mt_module *model = device ? load_model(o, device) : NULL;
     const mt_generate_options how = {.temperature = o->temperature,
                                      .top_k = o->top_k,
                                      .seed = (uint64_t)o->seed,

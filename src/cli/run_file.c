@@ -33,6 +33,25 @@ static json_t *spared_json(const mti_spending *how)
     if (how->compress) mti_json_put_text(j, "compress", mti_compress_text(compress, how->compress));
     if (how->amp) mti_json_put_text(j, "amp", mt_dtype_name(how->amp_dtype));
     if (how->master) mti_json_put_text(j, "master-weights", "yes");
+    if (how->loss_scale < 0) mti_json_put_text(j, "loss-scale", "dynamic");
+    if (how->loss_scale > 0) put_real(j, "loss-scale", how->loss_scale);
+    if (how->lora_rank) {
+        char rank[24];
+        snprintf(rank, sizeof rank, "%" PRId64, how->lora_rank);
+        mti_json_put_text(j, "lora-rank", rank);
+    }
+    if (how->qlora) mti_json_put_text(j, "qlora", "yes");
+    return j;
+}
+
+static json_t *scaler_json(const mt_scaler *scaler)
+{
+    mt_scaler_state state = mt_scaler_get(scaler);
+    json_t *j = json_object();
+    put_real(j, "scale", state.scale);
+    mti_json_put_int(j, "good_steps", (uint64_t)state.good_steps);
+    mti_json_put_int(j, "steps", (uint64_t)state.steps);
+    mti_json_put_int(j, "skipped", (uint64_t)state.skipped);
     return j;
 }
 
@@ -53,6 +72,7 @@ static char *plan_text(const mti_trainer *t, double val_fraction)
     put_real(j, "clip", p->clip);
     put_real(j, "val_fraction", val_fraction);
     mti_json_put(j, "spared", spared_json(&p->spending));
+    if (t->spender.scaler) mti_json_put(j, "scaler", scaler_json(t->spender.scaler));
     snprintf(hash, sizeof hash, "%016" PRIx64, t->corpus->fingerprint);
     mti_json_put_text(j, "text", hash);
     char *text = mt_last_status() == MT_OK ? mti_json_text(j, JSON_COMPACT) : NULL;
@@ -79,7 +99,7 @@ bool mti_run_save(const mti_trainer *t, const char *path, double val_fraction, c
     return status == MT_OK && mt_last_status() == MT_OK;
 }
 
-bool mti_run_can_save(const char *path)
+bool mti_run_can_save(const char *option, const char *path)
 {
     struct stat st;
     char folder[4096];
@@ -91,7 +111,7 @@ bool mti_run_can_save(const char *path)
     else
         snprintf(folder, sizeof folder, "%.*s", (int)(slash - path) + 1, path);
     if (access(folder, W_OK | X_OK) == 0) return true;
-    return mti_fail_bool(MT_ERR_IO, "--save %s: cannot write to %s: %s", path, folder,
+    return mti_fail_bool(MT_ERR_IO, "--%s %s: cannot write to %s: %s", option, path, folder,
                          strerror(errno));
 }
 
@@ -167,10 +187,11 @@ static bool read_fields(const json_t *j, mti_options *o, uint64_t *fingerprint)
 /* What was not given again. Files from before these options have none. */
 static bool read_spared(const json_t *j, mti_options *o)
 {
-    static const char *const names[] = {"checkpoint", "offload", "compress", "amp",
-                                        "master-weights"};
-    static const mti_option ids[] = {MTI_O_CHECKPOINT, MTI_O_OFFLOAD, MTI_O_COMPRESS, MTI_O_AMP,
-                                     MTI_O_MASTER};
+    static const char *const names[] = {"checkpoint",     "offload",    "compress",  "amp",
+                                        "master-weights", "loss-scale", "lora-rank", "qlora"};
+    static const mti_option ids[] = {MTI_O_CHECKPOINT, MTI_O_OFFLOAD, MTI_O_COMPRESS,
+                                     MTI_O_AMP,        MTI_O_MASTER,  MTI_O_LOSS_SCALE,
+                                     MTI_O_LORA_RANK,  MTI_O_QLORA};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const json_t *value = json_object_get(j, names[i]);
         if (!value || o->given[ids[i]]) continue;
@@ -194,4 +215,86 @@ bool mti_run_read_plan(const mt_safetensors *file, mti_options *o, uint64_t *fin
     json_decref(j);
     if (!ok || mt_last_status() != MT_OK) return false;
     return mti_options_config(o, &config) || mti_fail_bool(MT_ERR_ARGUMENT, "%s", o->error);
+}
+
+/* ---- what goes into a model ---- */
+
+static bool read_count(const json_t *j, const char *key, int64_t *to)
+{
+    const json_t *value = json_object_get(j, key);
+    *to = json_integer_value(value);
+    return json_is_integer(value) || bad_plan(key);
+}
+
+/* Nothing, if the file has none: then it begins as in a new run. */
+static bool restore_scaler(const mt_safetensors *file, mt_scaler *scaler)
+{
+    mt_scaler_state state = {0};
+    const char *text = mt_safetensors_metadata(file, RUN_KEY), *scale, *end;
+    json_t *run = text ? json_loads(text, JSON_REJECT_DUPLICATES, NULL) : NULL;
+    const json_t *j = json_object_get(run, "scaler");
+    bool ok = true;
+    if (j) {
+        scale = json_string_value(json_object_get(j, "scale"));
+        state.scale = scale ? strtod(scale, (char **)&end) : 0;
+        ok = ((scale && end != scale && !*end) || bad_plan("scaler")) &&
+             read_count(j, "good_steps", &state.good_steps) &&
+             read_count(j, "steps", &state.steps) && read_count(j, "skipped", &state.skipped) &&
+             mt_scaler_set(scaler, &state) == MT_OK;
+    }
+    json_decref(run);
+    return ok && mt_last_status() == MT_OK;
+}
+
+bool mti_run_restore(mt_safetensors *file, mti_trainer *t)
+{
+    return mt_checkpoint_load(file, t->model, t->optimizer, &t->step) == MT_OK &&
+           (!t->spender.scaler || restore_scaler(file, t->spender.scaler));
+}
+
+/* The adapters in the file, as its plan tells of them; .rank 0: none. */
+static bool read_adapters(const mt_safetensors *file, mt_lora_options *adapters)
+{
+    const char *text = mt_safetensors_metadata(file, RUN_KEY), *rank, *end;
+    json_t *run = text ? json_loads(text, JSON_REJECT_DUPLICATES, NULL) : NULL;
+    const json_t *spared = json_object_get(run, "spared"), *value;
+    bool ok = true;
+    *adapters = (mt_lora_options){0};
+    if ((value = json_object_get(spared, "lora-rank"))) {
+        rank = json_string_value(value);
+        adapters->rank = rank ? strtoll(rank, (char **)&end, 10) : 0;
+        adapters->base = json_object_get(spared, "qlora") ? MT_LORA_NF4 : MT_LORA_KEEP;
+        ok = (rank && end != rank && !*end &&
+              mti_option_in_range(MTI_O_LORA_RANK, (double)adapters->rank)) ||
+             bad_plan("lora-rank");
+    }
+    json_decref(run);
+    return ok && mt_last_status() == MT_OK;
+}
+
+mt_module *mti_run_read_model(mt_safetensors *file, mt_device *device,
+                              const mt_model_config *config, bool *adapted)
+{
+    mt_lora_options adapters;
+    if (!read_adapters(file, &adapters)) return NULL;
+    *adapted = adapters.rank > 0;
+    mt_module *model = mt_model_new(device, config);
+    if (model && (!*adapted || mt_lora_add(model, &adapters, NULL) == MT_OK) &&
+        mt_safetensors_load_module(file, model) == MT_OK)
+        return model;
+    mt_module_free(model);
+    return NULL;
+}
+
+mt_module *mti_run_base_model(const char *path, mt_device *device, const mt_model_config *config)
+{
+    bool adapted;
+    mt_safetensors *file = mti_run_open(path);
+    mt_module *model = file ? mti_run_read_model(file, device, config, &adapted) : NULL;
+    mt_safetensors_free(file);
+    if (model &&
+        (!adapted || (mt_lora_merge(model) == MT_OK && mt_module_freeze(model, false) == MT_OK)))
+        return model;
+    mt_module_free(model);
+    return NULL;
 }

@@ -12,13 +12,23 @@
 bool mti_run_save(const mti_trainer *t, const char *path, double val_fraction, char *where,
                   size_t size);
 /* Whether a file could be made there: asked before the work, not after it. */
-bool mti_run_can_save(const char *path);
+bool mti_run_can_save(const char *option, const char *path);
 /* mt_safetensors_open, for a program that has json_set_alloc_funcs(mti_malloc, mti_free). */
 mt_safetensors *mti_run_open(const char *path);
 /* What the run was made with, into the options that were not given on the command line; the
  * configuration into o->config. *fingerprint is that of its text. */
 bool mti_run_read_plan(const mt_safetensors *file, mti_options *o, uint64_t *fingerprint);
+/* Weights, the optimizer's and the scaler's state, generator and step, into a trainer made by that
+ * plan. */
+bool mti_run_restore(mt_safetensors *file, mti_trainer *t);
+
 /* The model's configuration alone. */
 bool mti_run_read_config(const mt_safetensors *file, mt_model_config *config);
+/* A new model with the file's weights, and *adapted if it was trained with adapters: then they are
+ * in it, and all else is frozen. */
+mt_module *mti_run_read_model(mt_safetensors *file, mt_device *device,
+                              const mt_model_config *config, bool *adapted);
+/* The same, adapters merged, to be trained again. */
+mt_module *mti_run_base_model(const char *path, mt_device *device, const mt_model_config *config);
 
 #endif

@@ -54,7 +54,8 @@ static bool make_trainer(run *r)
                      .weight_decay = o->weight_decay,
                      .clip = o->clip,
                      .spending = o->spending,
-                     .seed = (uint64_t)o->seed};
+                     .seed = (uint64_t)o->seed,
+                     .from = o->from};
     r->device = mti_open_device(o);
     return r->device && mti_trainer_make(&r->trainer, r->device, &plan, &r->corpus);
 }
@@ -68,9 +69,8 @@ static bool resume(run *r)
 {
     uint64_t fingerprint;
     mt_safetensors *file = mti_run_open(r->o.resume);
-    bool ok =
-        file && mti_run_read_plan(file, &r->o, &fingerprint) && load_text(r) && make_trainer(r) &&
-        mt_checkpoint_load(file, r->trainer.model, r->trainer.optimizer, &r->trainer.step) == MT_OK;
+    bool ok = file && mti_run_read_plan(file, &r->o, &fingerprint) && load_text(r) &&
+              make_trainer(r) && mti_run_restore(file, &r->trainer);
     mt_safetensors_free(file);
     if (!ok) return false;
     if (fingerprint != r->corpus.fingerprint)
@@ -81,19 +81,61 @@ static bool resume(run *r)
     return true;
 }
 
+/* The model that --from names, with what was given over it. */
+static bool read_base_config(mti_options *o)
+{
+    mt_model_config config;
+    mt_safetensors *file = mti_run_open(o->from);
+    bool ok = file && mti_run_read_config(file, &config);
+    mt_safetensors_free(file);
+    if (!ok) return false;
+    if (!o->given[MTI_O_SEQ]) o->seq = config.context;
+    return mti_options_config(o, &config) || mti_fail_bool(MT_ERR_ARGUMENT, "%s", o->error);
+}
+
+static bool start(run *r)
+{
+    fill_in(&r->o);
+    return (!r->o.from || read_base_config(&r->o)) && load_text(r) && make_trainer(r);
+}
+
+/* Elements and bytes that are trained. */
+static void count_trained(mt_module *model, int64_t *n, size_t *n_bytes)
+{
+    const mt_named_tensor *params;
+    size_t n_params;
+    *n = 0, *n_bytes = 0;
+    if (mt_module_params(model, &params, &n_params) != MT_OK) return;
+    for (size_t i = 0; i < n_params; i++) {
+        if (!mt_requires_grad(params[i].tensor)) continue;
+        *n += mt_numel(params[i].tensor);
+        *n_bytes += mt_storage_of(params[i].tensor).bytes;
+    }
+}
+
 static void introduce(const run *r)
 {
-    char train[MTI_NUMBER], held[MTI_NUMBER], params[MTI_NUMBER];
+    char train[MTI_NUMBER], held[MTI_NUMBER], params[MTI_NUMBER], frozen[MTI_NUMBER];
     const mt_model_config *c = &r->o.config;
+    const mti_spending *spending = &r->o.spending;
     uint64_t n_params = 0, n_bytes = 0;
+    int64_t n_trained;
+    size_t trained_bytes;
     mt_module_size(r->trainer.model, &n_params, &n_bytes);
+    count_trained(r->trainer.model, &n_trained, &trained_bytes);
     printf("text   %s bytes to learn from, %s held out\n",
            mti_thousands(train, (int64_t)r->corpus.n_train),
            mti_thousands(held, (int64_t)r->corpus.n_held));
-    printf("model  gpt, %s parameters: %lld layers, d=%lld, %lld heads, %s, %s attention, %s\n",
-           mti_thousands(params, (int64_t)n_params), (long long)c->layers, (long long)c->hidden,
+    printf("model  %s, %s parameters%s: %lld layers, d=%lld, %lld heads, %s, %s attention, %s\n",
+           mt_model_kind_name(c->kind), mti_thousands(params, n_trained),
+           spending->lora_rank ? " to train" : "", (long long)c->layers, (long long)c->hidden,
            (long long)c->heads, mt_act_name(c->act), mt_attention_form_name(c->attention),
            mt_dtype_name(c->dtype));
+    if (spending->lora_rank)
+        printf("adapt  rank %lld beside every linear; %s bytes are frozen%s\n",
+               (long long)spending->lora_rank,
+               mti_thousands(frozen, (int64_t)(n_bytes - trained_bytes)),
+               spending->qlora ? ", those of linears in NF4" : "");
     printf("run    %lld steps of %lld x %lld bytes, lr %g to %g after %lld of warm-up, seed %lld\n",
            (long long)r->o.steps, (long long)(r->o.batch * r->o.accumulate), (long long)r->o.seq,
            r->o.lr, r->o.min_lr, (long long)r->o.warmup, (long long)r->o.seed);
@@ -115,12 +157,24 @@ static void show_progress(run *r)
     mti_progress_step(&r->progress, r->trainer.step, text);
 }
 
+static bool saves(const mti_options *o) { return o->save || o->save_adapter; }
+
+/* The run, its adapters, or both. */
 static bool save(run *r)
 {
     char where[4096];
-    if (!mti_run_save(&r->trainer, r->o.save, r->o.val_fraction, where, sizeof where)) return false;
+    const mti_options *o = &r->o;
+    long long step = (long long)r->trainer.step;
+    if (o->save) {
+        if (!mti_run_save(&r->trainer, o->save, o->val_fraction, where, sizeof where)) return false;
+        mti_progress_say(&r->progress, "saved %s at step %lld", where, step);
+    }
+    if (o->save_adapter) {
+        if (mt_lora_save(o->save_adapter, r->trainer.model) != MT_OK) return false;
+        mti_progress_say(&r->progress, "saved the adapters in %s at step %lld", o->save_adapter,
+                         step);
+    }
     r->saved_at = r->trainer.step;
-    mti_progress_say(&r->progress, "saved %s at step %lld", where, (long long)r->trainer.step);
     return true;
 }
 
@@ -152,7 +206,7 @@ static bool train(run *r)
         if (ok && due(r->trainer.step, o->save_every)) ok = save(r);
     }
     mti_progress_end(&r->progress);
-    return ok && (!o->save || r->saved_at == r->trainer.step || save(r));
+    return ok && (!saves(o) || r->saved_at == r->trainer.step || save(r));
 }
 
 /* After a signal. */
@@ -160,14 +214,20 @@ static int say_goodbye(const run *r)
 {
     fprintf(stderr, "memtape train: stopped by signal %d after step %lld; %s\n", (int)interrupted,
             (long long)r->trainer.step,
-            r->o.save ? "the run is saved: go on with --resume"
-                      : "nothing is saved, as no --save was given");
+            r->o.save           ? "the run is saved: go on with --resume"
+            : r->o.save_adapter ? "the adapters are saved, the run is not, as no --save was given"
+                                : "nothing is saved, as no --save was given");
     return MTI_EXIT_INTERRUPTED;
 }
 
 static bool conclude(run *r)
 {
     double bits;
+    if (r->trainer.spender.scaler && !r->o.quiet) {
+        mt_scaler_state scaler = mt_scaler_get(r->trainer.spender.scaler);
+        printf("loss scale %g at the end; %lld of %lld steps skipped\n", scaler.scale,
+               (long long)scaler.skipped, (long long)(scaler.steps + scaler.skipped));
+    }
     if (r->corpus.n_held < 2) return true; /* asked for: --val-fraction 0 */
     if (!mti_trainer_held_out(&r->trainer, 0, &bits)) return false;
     char n[MTI_NUMBER];
@@ -179,12 +239,12 @@ static bool conclude(run *r)
 int mti_train(const mti_options *options)
 {
     run r = {.o = *options, .saved_at = -1};
-    bool ok = !r.o.save || mti_run_can_save(r.o.save);
+    bool ok = (!r.o.save || mti_run_can_save("save", r.o.save)) &&
+              (!r.o.save_adapter || mti_run_can_save("save-adapter", r.o.save_adapter));
     if (ok && r.o.resume) {
         ok = resume(&r);
     } else if (ok) {
-        fill_in(&r.o);
-        ok = load_text(&r) && make_trainer(&r);
+        ok = start(&r);
     }
     if (ok && !r.o.quiet) introduce(&r);
     catch_signals();

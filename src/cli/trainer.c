@@ -1,6 +1,7 @@
 /* trainer.c: batches from text, optimizer steps, and the look at what was held out. */
 #include <math.h>
 #include "base/philox.h"
+#include "cli/run_file.h"
 #include "cli/trainer.h"
 #include "memtape/ops.h"
 
@@ -17,7 +18,8 @@ bool mti_trainer_make(mti_trainer *t, mt_device *device, const mti_plan *plan,
                              "%lld",
                              corpus->n_train, (long long)plan->seq + 1);
     mt_seed(device, plan->seed);
-    t->model = mt_model_new(device, &plan->config);
+    t->model = plan->from ? mti_run_base_model(plan->from, device, &plan->config)
+                          : mt_model_new(device, &plan->config);
     if (!t->model || !mti_spender_make(&t->spender, &t->plan.spending, device, t->model))
         return false;
     t->optimizer =

@@ -14,6 +14,7 @@ typedef struct mti_plan {
     double lr, min_lr, weight_decay, clip; /* clip 0: none */
     mti_spending spending;
     uint64_t seed;
+    const char *from; /* file whose weights it begins with; NULL: random ones, by seed */
 } mti_plan;
 
 typedef struct mti_trainer {

@@ -98,6 +98,98 @@ def what_spares_memory_and_is_exact_changes_no_loss():
         equal(losses(first.stdout), losses(other.stdout), f"{inexact} with a checkpoint given later")
 
 
+def loss_scale_goes_on_where_it_was():
+    name = path("scaled.safetensors")
+    scaled = [*SMALL, "--dtype", "f16", "--master-weights", "--loss-scale"]
+    p = run("train", *scaled, "dynamic", "--save", name)
+    equal(p.returncode, 0, f"status: {p.stderr}")
+    told = re.search(r"loss scale (\d+) at the end; (\d+) of 20 steps skipped", p.stdout)
+    check(told and int(told[1]) == 65536 >> int(told[2]), f"each skipped step halves it: {p.stdout}")
+    state = json.loads(contents(name)[1]["run"])["scaler"]
+    equal((float(state["scale"]), state["skipped"], state["steps"] + state["skipped"]),
+          (float(told[1]), int(told[2]), 20), "the state in the file")
+    half = path("scaled-half.safetensors")
+    run("train", *scaled, "dynamic", "--steps", 10, "--warmup", 1, "--min-lr", 0.0123456789, "--save", half)
+    whole = run("train", *scaled, "dynamic", "--warmup", 1, "--min-lr", 0.0123456789)
+    second = run("train", "--data", TEXT, "--resume", half, "--steps", 20)
+    equal(losses(second.stdout), {k: v for k, v in losses(whole.stdout).items() if int(k) > 10},
+          "losses after resuming")
+    equal(second.stdout.splitlines()[-2:], whole.stdout.splitlines()[-2:], "scale, and bits per byte")
+    p = run("train", *scaled, "1024")
+    check("loss scale 1024 at the end; 0 of 20" in p.stdout, f"a fixed scale stays: {p.stdout}")
+    for bad in [{"scale": "0", "good_steps": 0, "steps": 0, "skipped": 0}, {"scale": "x"}, 3]:
+        tensors, metadata = contents(name)
+        plan = json.loads(metadata["run"])
+        plan["scaler"] = bad
+        with open(name, "rb") as f:
+            data = f.read()
+        size = struct.unpack("<Q", data[:8])[0]
+        header = json.loads(data[8 : 8 + size])
+        header["__metadata__"]["run"] = json.dumps(plan)
+        text = json.dumps(header).encode()
+        damaged = write("scaler.safetensors", struct.pack("<Q", len(text)) + text + data[8 + size :])
+        refused(["scale"], "train", "--data", TEXT, "--resume", damaged, status=1)
+
+
+def adapters_are_trained_saved_resumed_and_used():
+    base = path("base.safetensors")
+    p = run("train", *SMALL, "--steps", 150, "--lr", "1e-2", "--save", base)
+    equal(p.returncode, 0, f"status of the base: {p.stderr}")
+    weights = contents("base.safetensors")[0]
+    other = write("other.txt", b"the quick brown fox jumps over the lazy dog\n" * 200)
+    for more in [[], ["--qlora"]]:
+        common = ["--data", other, "--from", base, "--lora-rank", 3, *more, "--lr", "5e-2",
+                  "--min-lr", "5e-2", "--warmup", 1, "-b", 4, "-s", 16]
+        adapter = path("adapter.safetensors")
+        p = run("train", *common, "--steps", 20, "--save", path("tuned.safetensors"),
+                "--save-adapter", adapter)
+        equal(p.returncode, 0, f"status of adapting {more}: {p.stderr}")
+        # rank 3 beside qkv, proj, fc and proj of two layers, and the head, which is 16 to 256
+        n = 3 * (2 * ((16 + 48) + (16 + 16) + (16 + 64) + (64 + 16)) + (16 + 256) * ("head.weight" in weights))
+        check(f"{n:,} parameters to train" in p.stdout, f"{n} parameters: {p.stdout}")
+        tensors, metadata = contents("adapter.safetensors")
+        equal(sum(map(len, tensors.values())), 4 * n, "the adapter's file holds them alone")
+        equal(metadata["lora.rank"], "3", "and tells the rank")
+        tuned = contents("tuned.safetensors")[0]
+        kept = [k for k in weights if not k.startswith("optimizer.") and k in tuned]
+        equal([k for k in kept if tuned[k] != weights[k]], [], "frozen weights are as they were")
+        states = {k.split(".")[-2] for k in tuned if k.startswith("optimizer.")}
+        equal(states, {"lora_A", "lora_B"}, "state of the adapters alone")
+        first = losses(p.stdout)
+        check(float(first["20"]) < float(first["1"]) - 0.05, f"the loss falls: {first}")
+        run("train", *common, "--steps", 10, "--save", path("tuned-half.safetensors"))
+        half = run("train", "--data", other, "--resume", path("tuned-half.safetensors"), "--steps", 20,
+                   "--save", path("tuned-again.safetensors"))
+        equal(losses(half.stdout), {k: v for k, v in first.items() if int(k) > 10},
+              "losses after resuming")
+        equal(contents("tuned-again.safetensors")[0], tuned, "and every tensor")
+
+        def text(*args):
+            p = subprocess.run([MEMTAPE, "generate", "--tokens", "40", "-q", "--temperature", "1",
+                                "--prompt", "the", *map(str, args)], capture_output=True)
+            equal(p.returncode, 0, f"status of generate {args}: {p.stderr}")
+            return p.stdout
+
+        whole = text("--model", path("tuned.safetensors"))
+        check(whole != text("--model", base), "adapters change what is written")
+        equal(text("--model", path("tuned.safetensors"), "--merge"), whole, "merged, the same text")
+        if not more:  # over the very weights they were trained beside
+            equal(text("--model", base, "--adapter", adapter), whole, "base and adapter, the same text")
+            equal(text("--model", base, "--adapter", adapter, "--merge"), whole, "and merged")
+    p = run("train", "--data", other, "--from", path("tuned.safetensors"), "--steps", 1, "-s", 16,
+            "--save", path("on.safetensors"))
+    equal(p.returncode, 0, f"status of going on from adapted weights: {p.stderr}")
+    equal(sorted(k for k in contents("on.safetensors")[0] if not k.startswith("optimizer.")),
+          sorted(k for k in weights if not k.startswith("optimizer.")), "merged, a model as it was")
+    refused(["--lora-rank", "--from"], "train", "--data", TEXT, "--lora-rank", 4)
+    refused(["--save-adapter", "--lora-rank"], "train", "--data", TEXT, "--save-adapter", path("x"))
+    refused(["--qlora", "--lora-rank"], "train", "--data", TEXT, "--qlora")
+    refused(["--from", "--preset"], "train", "--data", TEXT, "--from", base, "--preset", "tiny")
+    refused(["--from", "--resume"], "train", "--data", TEXT, "--from", base, "--resume", base)
+    refused(["no adapters"], "generate", "--model", base, "--merge", status=1)
+    refused(["wte.weight"], "train", "--data", TEXT, "--from", base, "-d", 32, "-s", 16, status=1)
+
+
 def learns_something():
     p = run("train", "--data", TEXT, "--steps", 150, "--lr", "3e-3", "--eval-every", 50)
     bits = [float(x) for x in re.findall(r"held-out bits per byte ([\d.]+)", p.stdout)]
@@ -228,6 +320,8 @@ def llama_learns_and_writes():
 make_text()
 resumed_run_goes_on_bit_for_bit()
 what_spares_memory_and_is_exact_changes_no_loss()
+loss_scale_goes_on_where_it_was()
+adapters_are_trained_saved_resumed_and_used()
 learns_something()
 interrupted_run_is_saved(signal.SIGINT)
 interrupted_run_is_saved(signal.SIGTERM)
