@@ -1,0 +1,124 @@
+/* simulator.h: the grid that runs, as the files of the simulator share it. */
+#ifndef CUDASIM_SIMULATOR_H
+#define CUDASIM_SIMULATOR_H
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <vector>
+#include "cudasim/cudasim.h"
+#include "cudasim/fiber.h"
+
+namespace cudasim
+{
+
+enum struct state { unstarted, ready, waiting, done };
+
+struct async_copy {
+    void *to;
+    const void *from;
+    size_t n_bytes, n_read;
+    int group;
+};
+
+struct thread {
+    state at;
+    fiber *on; /* the stack it is halfway on */
+    collective waits_for;
+    place where;
+    std::vector<async_copy> copies;
+    int n_groups; /* committed so far */
+};
+
+/* Lanes that have arrived, by the lowest lane of their mask: disjoint groups meet apart. Meetings
+ * take the two sets of slots in turns: a third begins only when all have left the first. */
+struct meeting {
+    unsigned mask, arrived;
+    collective what;
+    place where;
+    unsigned side;
+    slot slots[2][32];
+};
+
+struct warp {
+    meeting of[32];
+};
+
+struct shared_array {
+    unsigned char *p;
+    size_t n_bytes, n_guard;
+    const char *name;
+};
+
+static constexpr unsigned char poison = 0xff;
+static constexpr unsigned max_threads = 1024;
+
+enum struct order { forward, reverse, random };
+
+struct simulator {
+    /* the grid that runs */
+    const char *name;
+    void (*call)(const void *);
+    const void *arguments;
+    bool failed;
+    uint64_t epoch; /* one per block ever run */
+    /* the block that runs */
+    unsigned n_threads, n_done, n_at_barrier;
+    place barrier;    /* where they wait */
+    unsigned current; /* the thread that runs */
+    thread threads[max_threads];
+    warp *warps;
+    std::vector<unsigned> warp_turns;   /* orders */
+    std::vector<unsigned> thread_turns; /* one warp's threads after the other's */
+    size_t cursor, end;                 /* in thread_turns: the thread that runs; its warp's end */
+    bool breaks;                        /* warps may be interrupted before they reach a barrier */
+    std::vector<shared_array> shared;
+    unsigned char *dynamic; /* exactly as long as was asked for */
+    size_t n_dynamic;
+    /* stacks */
+    fiber host;
+    fiber fibers[max_threads];
+    unsigned n_fibers;
+    std::vector<fiber *> idle;
+    fiber *running;
+    /* choices and counts */
+    order schedule;
+    uint64_t seed, random;
+    bool environment_read;
+    char text[512];
+    uint64_t n_launches, n_all_threads;
+    std::vector<place> barriers; /* met so far, each once */
+    std::string without_file;    /* the barrier that is taken away, if any */
+    int without_line;
+    std::map<const void *, size_t> dynamic_limits;
+};
+extern simulator sim;
+
+/* The threads of warp w have places 32 w and on. */
+static inline size_t end_of_warp(unsigned w) { return std::min(sim.n_threads, (w + 1) * 32); }
+
+const char *collective_name(collective c);
+
+/* ---- order.cc: who goes first ---- */
+
+uint64_t draw();
+void shuffle_turns(unsigned *turns, size_t n);
+void set_turns(std::vector<unsigned> &turns, unsigned n);
+void set_thread_turns(); /* of a block: a warp's threads stay together */
+
+/* ---- block.cc: threads ---- */
+
+bool run_block(); /* the block blockIdx */
+/* The running thread waits until its state is ready again; the others go on. */
+void wait_here(collective what, place here);
+void switch_to(fiber *to);
+/* Stacks that a failed launch left in the middle of something. */
+void reclaim_fibers();
+
+/* ---- shared.cc ---- */
+
+bool guards_hold(); /* else sim.text says which shared array was overrun */
+
+} // namespace cudasim
+
+#endif
