@@ -75,8 +75,8 @@ bool mti_run_shape(mti_shape *s, mti_spending *how, const mt_plan_run *run, mt_p
                              "plan: checkpoint \"%.40s\" is unknown; need none, full, selective, "
                              "every=K or sqrt",
                              preset);
-    if (run->parameters < 0)
-        return mti_fail_bool(MT_ERR_ARGUMENT, "plan: %lld parameters; need 0 or more",
+    if (run->parameters < 0 || run->parameters > 1000000000000000)
+        return mti_fail_bool(MT_ERR_ARGUMENT, "plan: %lld parameters; need 0 to 10^15",
                              (long long)run->parameters);
     *how = (mti_spending){.checkpoint = preset};
     return mti_shape_make(s, run->config, run->batch, run->seq, how);

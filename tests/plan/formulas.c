@@ -1,0 +1,437 @@
+/* formulas.c: the published figures, and the closed formulas beside what the meta device measures
+ * for models drawn at random. */
+#include <stdio.h>
+#include <string.h>
+#include "mtt.h"
+
+static mt_model_config preset(const char *name)
+{
+    mt_model_config c;
+    mtt_ok(mt_model_preset(name, &c));
+    c.dtype = MT_BF16;
+    return c;
+}
+
+/* The model as the formula has it: every intermediate of attention, and dropout. */
+static mt_model_config textbook(const char *name)
+{
+    mt_model_config c = preset(name);
+    c.attention = MT_ATTENTION_MATH;
+    c.dropout = 0.1;
+    return c;
+}
+
+/* ---- published figures ---- */
+
+static void activations_of_bert_llama_and_gpt3_are_those_of_the_formula(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *preset;
+        int64_t batch, seq, value;
+    } cases[] = {
+        /* published as 250 M, which is a slip of the sum: 12 * 29.1 M + 0.79 M is 350 M */
+        {"bert-base", 1, 512, 349962240},
+        {"bert-base", 16, 512, 5599395840}, /* published as 5.58 G, from rounded terms */
+        {"llama-65b", 1, 2048, 153041764352},
+        {"llama-65b", 16, 2048, 2448668229632},
+        {"gpt3-175b", 1, 2048, 275465109504},
+        {"gpt3-175b", 64, 2048, 17629767008256},
+        {"gpt3-175b", 128, 2048, 35259534016512},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        mt_model_config c = textbook(cases[i].preset);
+        mt_plan_formula f;
+        mt_plan_run run = {.config = &c, .batch = cases[i].batch, .seq = cases[i].seq};
+        mtt_ok(mt_plan_activations(&run, &f));
+        assert_string_equal(f.text, "L(34bsh + 5abs^2) + 2bsh");
+        assert_int_equal(f.value, cases[i].value);
+        int64_t b = run.batch, s = run.seq, h = c.hidden;
+        assert_int_equal(f.value,
+                         c.layers * (34 * b * s * h + 5 * c.heads * b * s * s) + 2 * b * s * h);
+    }
+}
+
+static void a_layer_of_gpt3_follows_table_2_of_the_paper(void **state)
+{
+    (void)state;
+    mt_model_config c = {.kind = MT_MODEL_BLOCK,
+                         .hidden = 12288,
+                         .heads = 96,
+                         .act = MT_ACT_GELU,
+                         .attention = MT_ATTENTION_MATH,
+                         .dropout = 0.1,
+                         .causal = true,
+                         .dtype = MT_BF16};
+    static const struct {
+        const char *checkpoint;
+        int64_t bytes, statistics;
+    } cases[] = {{NULL, 2868903936, 16 * 2048},
+                 {"selective", (int64_t)34 * 2048 * 12288, 16 * 2048},
+                 {"full", 50331648, 0}};
+    for (size_t i = 0; i < 3; i++) {
+        mt_plan_formula f;
+        mt_plan_run run = {
+            .config = &c, .batch = 1, .seq = 2048, .checkpoint = cases[i].checkpoint};
+        mtt_ok(mt_plan_activations(&run, &f));
+        assert_int_equal(f.value, 2868903936);
+        assert_int_equal(f.expected, cases[i].bytes + cases[i].statistics);
+    }
+}
+
+static void parameters_follow_12lh2_and_the_longer_formula(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *preset;
+        int64_t brief, longer, exact;
+    } cases[] = {{"llama-7b", 6442450944, 6575226880, 6738415616},
+                 {"llama-13b", 12582912000, 12749414400, 13015864320},
+                 {"llama-33b", 31897681920, 32115865600, 32528943616},
+                 {"llama-65b", 64424509440, 64695173120, 65285660672},
+                 {"gpt3-175b", 173946175488, 174579068928, 174604259328},
+                 {"bert-base", 84934656, 108495360, 109514298},
+                 {"llama-3.1-8b", 6442450944, 6969491456, 8030261248}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        mt_model_config c = preset(cases[i].preset);
+        mt_plan_run run = {.config = &c, .batch = 1, .seq = 1};
+        mt_plan_formula f;
+        mtt_ok(mt_plan_parameters_in_brief(&run, &f));
+        assert_int_equal(f.value, cases[i].brief);
+        assert_int_equal(f.expected, cases[i].exact);
+        mtt_ok(mt_plan_parameters(&run, &f));
+        assert_int_equal(f.value, cases[i].longer);
+        assert_int_equal(f.expected, cases[i].exact);
+    }
+}
+
+#define DAY 86400.0
+
+static void training_times_are_those_that_were_published(void **state)
+{
+    (void)state;
+    mt_plan_formula f;
+    mt_model_config gpt3 = preset("gpt3-175b"), llama = preset("llama-65b");
+    mt_plan_run run = {.config = &gpt3, .batch = 1, .seq = 2048, .checkpoint = "full"};
+    mtt_ok(mt_plan_flops(&run, &f));
+    assert_string_equal(f.text, "8Nbs");
+    double days = mt_plan_seconds((double)f.value / 2048 * 300e9, 1024, 312e12, 0.45) / DAY;
+    assert_int_equal((int)(days + 0.5), 34);
+    run.config = &llama;
+    run.parameters = 65000000000;
+    mtt_ok(mt_plan_flops(&run, &f));
+    assert_int_equal(f.value, (int64_t)8 * 65000000000 * 2048);
+    days = mt_plan_seconds((double)f.value / 2048 * 1.4e12, 2048, 624e12, 0.3) / DAY;
+    assert_int_equal((int)(days * 100 + 0.5), 2198);
+}
+
+static void model_flops_are_those_of_the_longer_formula(void **state)
+{
+    (void)state;
+    /* Narayanan et al. 2021, eq. 3, with recomputation: 96 B L s h^2 (1 + s / 6h + v / 16hL) */
+    mt_model_config c = textbook("gpt3-175b");
+    mt_plan_run run = {.config = &c, .batch = 2, .seq = 2048, .checkpoint = "full"};
+    mt_plan_formula f;
+    mtt_ok(mt_plan_flops(&run, &f));
+    int64_t b = 2, s = 2048, h = c.hidden, l = c.layers, v = c.vocab;
+    assert_int_equal(f.expected,
+                     96 * b * l * s * h * h + 16 * b * l * s * s * h + 6 * b * s * h * v);
+}
+
+static void states_take_the_published_bytes_a_parameter(void **state)
+{
+    (void)state;
+    mt_plan_formula f;
+    mt_model_config c = preset("llama-3.1-8b");
+    mt_plan_run run = {.config = &c, .batch = 1, .seq = 1, .parameters = 8000000000};
+    mtt_ok(mt_plan_states(&run, "adamw", true, &f));
+    assert_string_equal(f.text, "(2 + 2 + 12) N");
+    assert_int_equal(f.value, 128000000000);
+    assert_int_equal(f.expected, 16 * (int64_t)8030261248);
+    c.dtype = MT_F32;
+    run.parameters = 0;
+    mtt_ok(mt_plan_states(&run, "adamw", false, &f));
+    assert_int_equal(f.value, 16 * (int64_t)8030261248);
+    mtt_ok(mt_plan_states(&run, "sgd", false, &f));
+    assert_string_equal(f.text, "(4 + 4 + 4) N");
+}
+
+static void every_regime_has_a_source_and_a_sum(void **state)
+{
+    (void)state;
+    const mt_plan_regime *r;
+    double sums[16] = {0};
+    size_t n = 0;
+    for (; (r = mt_plan_regime_at(n)); n++) {
+        assert_true(*r->name && *r->source);
+        sums[n] = r->parameter + r->gradient + r->optimizer;
+    }
+    static const double published[] = {16, 16, 20, 12, 8, 12, 2, 0.5, 2};
+    assert_int_equal(n, sizeof published / sizeof *published);
+    for (size_t i = 0; i < n; i++) assert_true(sums[i] == published[i]);
+}
+
+static void the_cache_of_gpt3_takes_the_published_bytes(void **state)
+{
+    (void)state;
+    mt_model_config c = preset("gpt3-175b");
+    mt_plan_run run = {.config = &c, .batch = 64, .seq = 512};
+    mt_plan_formula f;
+    mtt_ok(mt_plan_kv_cache(&run, 32, &f));
+    assert_int_equal(f.value, 164282499072);
+    assert_int_equal(f.n_rows, 0);
+}
+
+static void what_makes_no_sense_is_refused(void **state)
+{
+    (void)state;
+    mt_plan_formula f;
+    mt_model_config gpt = preset("gpt2"), bert = preset("bert-base"), none = {0};
+    mt_model_config attention = {.kind = MT_MODEL_ATTENTION, .hidden = 8};
+    const mt_plan_run good = {.config = &gpt, .batch = 1, .seq = 8};
+    mt_plan_run bad = good;
+    mt_plan_parameters(NULL, &f), mtt_failed(MT_ERR_ARGUMENT, "run is NULL");
+    mt_plan_flops(&good, NULL), mtt_failed(MT_ERR_ARGUMENT, "result is NULL");
+    mt_plan_states(&good, "adamw", false, NULL), mtt_failed(MT_ERR_ARGUMENT, "result is NULL");
+    mt_plan_parameters_in_brief(&good, NULL), mtt_failed(MT_ERR_ARGUMENT, "result is NULL");
+    mt_plan_states(&good, "lion", false, &f), mtt_failed(MT_ERR_ARGUMENT, "lion", "adamw");
+    bad.batch = 0;
+    mt_plan_activations(&bad, &f), mtt_failed(MT_ERR_ARGUMENT, "batch 0");
+    bad = good, bad.checkpoint = "some";
+    mt_plan_activations(&bad, &f), mtt_failed(MT_ERR_ARGUMENT, "some", "every=K");
+    bad = good, bad.seq = (int64_t)1 << 40;
+    mt_plan_flops(&bad, &f), mtt_failed(MT_ERR_ARGUMENT, "63 bits");
+    bad = good, bad.parameters = -1;
+    mt_plan_flops(&bad, &f), mtt_failed(MT_ERR_ARGUMENT, "-1 parameters");
+    bad = good, bad.parameters = INT64_MAX;
+    mt_plan_states(&bad, "adamw", false, &f), mtt_failed(MT_ERR_ARGUMENT, "10^15");
+    bad = good, bad.parameters = 1000000000000000, bad.batch = 1000;
+    mt_plan_flops(&bad, &f), mtt_failed(MT_ERR_ARGUMENT, "63 bits");
+    bad = good, bad.config = &none;
+    mt_plan_parameters(&bad, &f), mtt_failed(MT_ERR_ARGUMENT, "hidden");
+    bad = good, bad.config = &attention;
+    mt_plan_parameters_in_brief(&bad, &f), mtt_failed(MT_ERR_ARGUMENT, "attention");
+    mt_plan_kv_cache(&good, 1024, &f), mtt_failed(MT_ERR_ARGUMENT, "1024", "context");
+    bad = good, bad.config = &bert;
+    mt_plan_kv_cache(&bad, 1, &f), mtt_failed(MT_ERR_ARGUMENT, "bert");
+}
+
+/* ---- any model, measured ---- */
+
+static int64_t pick(uint64_t *seed, int64_t lo, int64_t hi)
+{
+    return (int64_t)mtt_draw(seed, (double)lo, (double)hi + 1);
+}
+static bool toss(uint64_t *seed) { return pick(seed, 0, 1) == 1; }
+
+static bool whole(const mt_model_config *c)
+{
+    return c->kind == MT_MODEL_GPT || c->kind == MT_MODEL_BERT || c->kind == MT_MODEL_LLAMA;
+}
+
+static void draw_dimensions(uint64_t *seed, mt_model_config *c)
+{
+    static const int64_t divisors[] = {1, 2, 1, 4};
+    c->heads = pick(seed, 1, 4);
+    c->kv_heads = toss(seed) ? 0 : divisors[c->heads - 1];
+    if (toss(seed)) {
+        c->head_dim = 2 * pick(seed, 1, 9);
+        c->hidden = pick(seed, 1, 70);
+    } else {
+        c->hidden = c->heads * 2 * pick(seed, 1, 20);
+    }
+    if (toss(seed)) c->ffn = pick(seed, 1, 99);
+    if (!whole(c)) return;
+    c->layers = pick(seed, 1, 5);
+    c->vocab = pick(seed, 3, 80);
+    c->context = 40;
+    if (c->kind == MT_MODEL_BERT) c->token_types = pick(seed, 0, 3);
+}
+
+static mt_model_config draw_model(uint64_t *seed)
+{
+    static const mt_dtype dtypes[] = {MT_F32, MT_BF16, MT_F16, MT_F64};
+    mt_model_config c = {.kind = (mt_model_kind)pick(seed, 0, MT_MODEL_KIND_COUNT - 1)};
+    bool llama = c.kind == MT_MODEL_LLAMA;
+    bool part = c.kind == MT_MODEL_BLOCK || c.kind == MT_MODEL_ATTENTION;
+    draw_dimensions(seed, &c);
+    c.act = (mt_act)pick(seed, 0, MT_ACT_COUNT - 1);
+    if (c.kind != MT_MODEL_BERT && toss(seed)) c.mlp = MT_MLP_SWIGLU;
+    bool kinked = c.act == MT_ACT_RELU || c.act == MT_ACT_LEAKY_RELU;
+    c.inplace = kinked && !llama && c.mlp == MT_MLP_PLAIN && toss(seed);
+    if (!llama && toss(seed)) c.norm = MT_NORM_POST;
+    if (toss(seed)) c.norm_kind = MT_NORM_RMS;
+    if (part && toss(seed)) c.rope_theta = 1000;
+    c.dropout = toss(seed) ? 0.25 : 0;
+    c.attention = toss(seed) ? MT_ATTENTION_MATH : MT_ATTENTION_FLASH;
+    c.causal = part && toss(seed);
+    c.untied = c.kind == MT_MODEL_GPT && toss(seed);
+    c.tied = llama && toss(seed);
+    c.no_bias = toss(seed);
+    c.qkv_bias = toss(seed);
+    c.dtype = dtypes[pick(seed, 0, 3)];
+    return c;
+}
+
+static const char *draw_checkpoint(uint64_t *seed, const mt_model_config *c)
+{
+    static const char *const presets[] = {NULL,        NULL,   "none",    "full",
+                                          "selective", "sqrt", "every=2", "every=3"};
+    int64_t n = whole(c) ? 7 : c->kind == MT_MODEL_MLP ? 3 : 4;
+    return presets[pick(seed, 0, n)];
+}
+
+/* What a step came to. */
+typedef struct step {
+    int64_t parameters, kept, flops, states;
+} step;
+
+static int64_t requested(mt_tensor *t) { return (int64_t)mt_storage_of(t).bytes; }
+
+static int64_t states_of(mt_module *model, mt_optimizer *optimizer, int64_t gradients)
+{
+    uint64_t elements, bytes;
+    mtt_ok(mt_module_size(model, &elements, &bytes));
+    int64_t sum = (int64_t)bytes + gradients;
+    for (size_t i = 0; i < mt_optimizer_state_count(optimizer); i++) {
+        mt_optimizer_entry e;
+        mtt_ok(mt_optimizer_state(optimizer, i, &e));
+        sum += requested(e.tensor);
+    }
+    return sum;
+}
+
+static int64_t gradients_of(mt_module *model)
+{
+    const mt_named_tensor *params;
+    size_t n;
+    int64_t sum = 0;
+    mtt_ok(mt_module_params(model, &params, &n));
+    for (size_t i = 0; i < n; i++) sum += requested(mt_grad(params[i].tensor));
+    return sum;
+}
+
+/* The loss of a whole model, the output of a part; the ledger looks on. */
+static mt_tensor *forward(mt_device *device, const mt_plan_run *run, mt_module *model, step *out)
+{
+    const mt_model_config *c = run->config;
+    mt_tensor *x, *y, *target = NULL;
+    if (whole(c)) {
+        x = mtt_made(mt_zeros(device, MT_I64, MT_SHAPE(run->batch, run->seq)));
+        target = mtt_made(mt_zeros(device, MT_I64, MT_SHAPE(run->batch, run->seq)));
+    } else {
+        x = mtt_made(mt_normal(device, c->dtype, MT_SHAPE(run->batch, run->seq, c->hidden), 0, 1));
+        mtt_ok(mt_set_requires_grad(x, true));
+    }
+    mt_ledger *ledger = mt_ledger_new(device);
+    mt_flops_reset(device);
+    mtt_ok(mt_ledger_begin(ledger));
+    y = mtt_made(mt_forward(model, x));
+    if (target) mt_set(&y, mtt_made(mt_cross_entropy(y, target, MT_IGNORE)));
+    mtt_ok(mt_ledger_end(ledger));
+    out->kept = (int64_t)mt_ledger_bytes(ledger);
+    mt_ledger_free(ledger);
+    mt_release(target);
+    mt_release(x);
+    return y;
+}
+
+static step measure(mt_device *device, const mt_plan_run *run, bool adamw, bool master)
+{
+    step out = {0};
+    mt_module *model = mt_model_new(device, run->config);
+    assert_non_null(model);
+    if (run->checkpoint) mtt_ok(mt_model_checkpoint(model, run->checkpoint));
+    mt_tensor *y = forward(device, run, model, &out);
+    mt_tensor *dy = mtt_made(mt_normal(device, mt_dtype_of(y), mt_rank(y), mt_shape(y), 0, 1));
+    mtt_ok(mt_backward_with(y, &(mt_backward_options){.gradient = dy}));
+    mt_flops flops = mt_flops_get(device);
+    out.flops = (int64_t)(flops.forward + flops.backward + flops.recompute);
+    int64_t gradients = gradients_of(model);
+    mt_optimizer *optimizer =
+        adamw ? mt_adamw_new(model, &(mt_adamw_options){.lr = 1, .master = master})
+              : mt_sgd_new(model, &(mt_sgd_options){.lr = 1, .momentum = 0.9, .master = master});
+    mtt_ok(mt_optimizer_step(optimizer));
+    out.states = states_of(model, optimizer, gradients);
+    uint64_t elements, bytes;
+    mtt_ok(mt_module_size(model, &elements, &bytes));
+    out.parameters = (int64_t)elements;
+    mt_optimizer_free(optimizer);
+    mt_release(dy);
+    mt_release(y);
+    mt_module_free(model);
+    return out;
+}
+
+static void agree(const mt_plan_formula *f, int64_t measured, const mt_plan_run *run, int which)
+{
+    int64_t sum = f->value;
+    for (int i = 0; i < f->n_rows; i++) {
+        assert_int_not_equal(f->rows[i].amount, 0);
+        assert_true(*f->rows[i].text != 0);
+        sum += f->rows[i].amount;
+    }
+    assert_int_equal(sum, f->expected);
+    if (f->expected == measured) return;
+    char config[MT_MODEL_CONFIG_TEXT];
+    mt_model_config_to_json(run->config, config, sizeof config);
+    fail_msg("model %d, %s: expected %lld, measured %lld; b=%lld s=%lld checkpoint %s\n%s", which,
+             f->name, (long long)f->expected, (long long)measured, (long long)run->batch,
+             (long long)run->seq, run->checkpoint ? run->checkpoint : "-", config);
+}
+
+static void agree_on_cache(mt_device *device, const mt_plan_run *run, int which)
+{
+    mt_plan_formula f;
+    mt_module *model = mt_model_new(device, run->config);
+    mt_kv_cache *cache = mt_kv_cache_new(model, MT_KV_PREALLOCATED, run->batch, run->seq + 7);
+    mtt_ok(mt_plan_kv_cache(run, 7, &f));
+    agree(&f, (int64_t)mt_kv_cache_bytes(cache, NULL), run, which);
+    mt_kv_cache_free(cache);
+    mt_module_free(model);
+}
+
+#define MODELS 400
+#define SEED   20260101
+
+static void formulas_and_rows_come_to_what_any_model_measures(void **state)
+{
+    (void)state;
+    uint64_t seed = SEED;
+    for (int i = 0; i < MODELS; i++) {
+        mt_device *device = mt_device_open("meta");
+        mt_model_config c = draw_model(&seed);
+        mt_plan_run run = {.config = &c, .batch = pick(&seed, 1, 4), .seq = pick(&seed, 1, 33)};
+        run.checkpoint = draw_checkpoint(&seed, &c);
+        bool adamw = toss(&seed), master = mt_dtype_size(c.dtype) == 2 && toss(&seed);
+        step measured = measure(device, &run, adamw, master);
+        mt_plan_formula f;
+        mtt_ok(mt_plan_parameters(&run, &f));
+        agree(&f, measured.parameters, &run, i);
+        mtt_ok(mt_plan_activations(&run, &f));
+        agree(&f, measured.kept, &run, i);
+        mtt_ok(mt_plan_flops(&run, &f));
+        agree(&f, measured.flops, &run, i);
+        mtt_ok(mt_plan_states(&run, adamw ? "adamw" : "sgd", master, &f));
+        agree(&f, measured.states, &run, i);
+        if (c.kind == MT_MODEL_GPT || c.kind == MT_MODEL_LLAMA) agree_on_cache(device, &run, i);
+        mt_device_release(device);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(activations_of_bert_llama_and_gpt3_are_those_of_the_formula),
+        cmocka_unit_test(a_layer_of_gpt3_follows_table_2_of_the_paper),
+        cmocka_unit_test(parameters_follow_12lh2_and_the_longer_formula),
+        cmocka_unit_test(training_times_are_those_that_were_published),
+        cmocka_unit_test(model_flops_are_those_of_the_longer_formula),
+        cmocka_unit_test(states_take_the_published_bytes_a_parameter),
+        cmocka_unit_test(every_regime_has_a_source_and_a_sum),
+        cmocka_unit_test(the_cache_of_gpt3_takes_the_published_bytes),
+        cmocka_unit_test(what_makes_no_sense_is_refused),
+        cmocka_unit_test(formulas_and_rows_come_to_what_any_model_measures),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
