@@ -10,11 +10,11 @@ from worker import Failed
 
 STEP = ("profile", "gpt3-175b", "-b", "1", "-s", "2048", "--device", "meta", "--optimizer", "adamw")
 ROWS = (
-    ("gpt3-175b, flash", ()),
-    ("gpt3-175b, math", ("--attention", "math")),
-    ("  with the timeline", ("--timeline",)),
-    ("  of 48 layers", ("--layers", "48")),
-    ("  of 192 layers", ("--layers", "192")),
+    ("96 layers, flash", ()),
+    ("96 layers, math", ("--attention", "math")),
+    ("96 layers, --timeline", ("--timeline",)),
+    ("48 layers", ("--layers", "48")),
+    ("192 layers", ("--layers", "192")),
 )
 
 
