@@ -111,7 +111,8 @@ static bool print_peak(const mti_measurement *m, size_t n_rows, FILE *out, const
 
 /* ---- when: the whole step ---- */
 
-/* Letters in proportion to the bytes of each category; what is cut off one goes to the next. */
+/* Letters in proportion to the bytes of each category; those worth less than half of one get none.
+ */
 static const char *bar_of(const size_t bytes[MT_CATEGORY_COUNT], size_t most, char bar[BAR + 1])
 {
     static const char letters[] = "pgoiayrkctw";
@@ -119,7 +120,8 @@ static const char *bar_of(const size_t bytes[MT_CATEGORY_COUNT], size_t most, ch
     for (int c = 0; c < MT_CATEGORY_COUNT; c++) {
         sum += bytes[c];
         size_t end = (size_t)((double)sum / (double)most * BAR + 0.5);
-        while (n < end && n < BAR) bar[n++] = letters[c];
+        bool small = (double)bytes[c] * BAR < 0.5 * (double)most;
+        while (!small && n < end && n < BAR) bar[n++] = letters[c];
     }
     bar[n] = 0;
     return bar;

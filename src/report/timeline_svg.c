@@ -69,7 +69,8 @@ static size_t stacked(const mti_stretch *s, int c)
     return sum;
 }
 
-/* Along the top of a category to the right, and back along that of the one below. */
+/* Along the top of a category to the right, and back along that of the one below; level stretches
+ * in one go. */
 static void draw_category(const page *p, int c)
 {
     bool any = false;
@@ -77,10 +78,16 @@ static void draw_category(const page *p, int c)
     if (!any) return;
     fprintf(p->out, "<path fill=\"%s\" d=\"M%d %.1f", colours[c], LEFT,
             y_of(p, stacked(&p->stretches[0], c)));
-    for (size_t i = 0; i < p->n; i++)
-        fprintf(p->out, "V%.1fH%.2f", y_of(p, stacked(&p->stretches[i], c)), x_of(p, i + 1));
-    for (size_t i = p->n; i-- > 0;)
-        fprintf(p->out, "V%.1fH%.2f", y_of(p, stacked(&p->stretches[i], c - 1)), x_of(p, i));
+    for (size_t i = 0; i < p->n; i++) {
+        size_t top = stacked(&p->stretches[i], c);
+        if (i + 1 < p->n && stacked(&p->stretches[i + 1], c) == top) continue;
+        fprintf(p->out, "V%.1fH%.1f", y_of(p, top), x_of(p, i + 1));
+    }
+    for (size_t i = p->n; i-- > 0;) {
+        size_t below = stacked(&p->stretches[i], c - 1);
+        if (i && stacked(&p->stretches[i - 1], c - 1) == below) continue;
+        fprintf(p->out, "V%.1fH%.1f", y_of(p, below), x_of(p, i));
+    }
     fputs("Z\"/>\n", p->out);
 }
 
