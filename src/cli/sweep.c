@@ -1,6 +1,6 @@
 /* sweep.c: `memtape sweep MODEL`: rows of options, each measured on a device of its own, and the
  * gradients of each compared with those of the first. */
-#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 #include "cli/profile.h"
 #include "cli/sweep.h"
@@ -9,6 +9,8 @@
 typedef struct sweep {
     mti_sweep_rows rows;
     mti_sweep_result *results;
+    int64_t turns;
+    double *seconds; /* [rows][turns] */
     mti_gradients first, now;
     double loss;
 } sweep;
@@ -27,7 +29,6 @@ static void summarise(mti_sweep_result *r, const mti_measurement *m)
     r->asked = m->spent.asked ? m->spent.asked : r->saved;
     r->spent = m->spent;
     r->flops = m->flops;
-    r->step_s = m->step_s;
     for (int i = 1; i < m->n_phases; i++) { /* 0 is init */
         if (m->phases[i].peak > r->peak) r->peak = m->phases[i].peak;
         if (m->phases[i].reserved > r->reserved) r->reserved = m->phases[i].reserved;
@@ -45,44 +46,76 @@ static bool balanced(const mti_sweep_result *r, const mti_growth *growth)
                          (long long)r->formula.unexplained);
 }
 
-static bool run_row(sweep *w, size_t i)
+/* What the first turn tells: all but the time. */
+static bool note(sweep *w, size_t i, const mti_measurement *m, const mti_options *o, bool has_data)
 {
     mti_sweep_result *r = &w->results[i];
+    r->row = &w->rows.at[i];
+    summarise(r, m);
+    r->loss = w->loss;
+    r->has_data = has_data;
+    if (!mti_formula_make(&r->formula, &o->config, o->batch, o->seq, &o->spending, r->saved) ||
+        !balanced(r, &m->growth))
+        return false;
+    if (!has_data) return true;
+    if (i == 0) w->first = w->now, w->now = (mti_gradients){0};
+    r->off = mti_gradients_compare(&w->first, i ? &w->now : &w->first);
+    return true;
+}
+
+/* One turn of a row, on a device of its own: a step that is measured, and one that is timed. */
+static bool run_row(sweep *w, size_t i, int64_t turn)
+{
     const mti_options *o = &w->rows.at[i].options;
     mti_trial trial = mti_trial_of(o);
-    trial.repeats = o->steps;
-    trial.look = look, trial.user = w;
+    trial.repeats = 1;
+    if (turn == 0) trial.look = look, trial.user = w;
     mti_measurement m = {0};
     mt_device *device = mti_open_device(o);
-    r->row = &w->rows.at[i];
     bool ok = device && mti_measure(&m, device, &trial) &&
-              mti_formula_make(&r->formula, &o->config, o->batch, o->seq, &o->spending,
-                               mt_ledger_bytes(m.ledger));
-    if (ok) {
-        summarise(r, &m);
-        r->loss = w->loss;
-        r->has_data = mt_device_has_data(device);
-        ok = balanced(r, &m.growth);
-    }
-    if (ok && r->has_data) {
-        if (i == 0) w->first = w->now, w->now = (mti_gradients){0};
-        r->off = mti_gradients_compare(&w->first, i ? &w->now : &w->first);
-    }
+              (turn > 0 || note(w, i, &m, o, mt_device_has_data(device)));
+    w->seconds[i * (size_t)w->turns + (size_t)turn] = m.step_s;
     mti_measurement_free(&m);
     mt_device_release(device);
     return ok;
 }
 
-/* The rows run one after another, and the last takes as long as the first: say which it is. */
+static int by_size(const void *a, const void *b)
+{
+    const double *x = a, *y = b;
+    return (*x > *y) - (*x < *y);
+}
+
+static double median(double *x, size_t n)
+{
+    qsort(x, n, sizeof *x, by_size);
+    return (x[(n - 1) / 2] + x[n / 2]) / 2;
+}
+
+/* Where there is no data nobody asks for the time. */
+static int64_t turns_of(const sweep *w, size_t i)
+{
+    return w->results[i].has_data ? w->rows.at[i].options.steps : 1;
+}
+
+/* The rows take turns, so that a machine that grows busy slows all of them. */
 static bool run_all(sweep *w, const mti_options *o)
 {
     mti_style style = mti_style_of(stderr);
     bool tell = style.live && !o->quiet, ok = true;
-    for (size_t i = 0; ok && i < w->rows.n; i++) {
-        if (tell) fprintf(stderr, "\r\x1b[K%zu of %zu: %s", i + 1, w->rows.n, w->rows.at[i].label);
-        ok = run_row(w, i);
-    }
+    size_t n_turns = (size_t)w->turns;
+    for (int64_t turn = 0; ok && turn < w->turns; turn++)
+        for (size_t i = 0; ok && i < w->rows.n; i++) {
+            if (turn > 0 && turn >= turns_of(w, i)) continue;
+            if (tell)
+                fprintf(stderr, "\r\x1b[Kturn %lld of %lld, row %zu of %zu: %s",
+                        (long long)turn + 1, (long long)w->turns, i + 1, w->rows.n,
+                        w->rows.at[i].label);
+            ok = run_row(w, i, turn);
+        }
     if (tell) fputs("\r\x1b[K", stderr);
+    for (size_t i = 0; ok && i < w->rows.n; i++)
+        w->results[i].step_s = median(w->seconds + i * n_turns, (size_t)turns_of(w, i));
     return ok;
 }
 
@@ -92,15 +125,20 @@ int mti_sweep(const mti_options *options)
     sweep w = {0};
     bool ok = mti_sweep_rows_make(&w.rows, &o);
     if (!ok && mt_last_status() == MT_OK) mti_fail(MT_ERR_ARGUMENT, "%s", o.error);
+    for (size_t i = 0; ok && i < w.rows.n; i++)
+        if (w.rows.at[i].options.steps > w.turns) w.turns = w.rows.at[i].options.steps;
     w.results = ok ? mti_calloc(w.rows.n, sizeof *w.results) : NULL;
+    w.seconds = ok ? mti_calloc(w.rows.n * (size_t)w.turns, sizeof *w.seconds) : NULL;
     bool to_stdout = o.json && !strcmp(o.json, "-");
-    ok = w.results && run_all(&w, &o) && (to_stdout || mti_sweep_print(w.results, w.rows.n, &o)) &&
+    ok = w.results && w.seconds && run_all(&w, &o) &&
+         (to_stdout || mti_sweep_print(w.results, w.rows.n, &o)) &&
          (!o.json || mti_sweep_write_json(w.results, w.rows.n, &o)) &&
          (!o.svg || mti_sweep_draw(w.results, w.rows.n, &o));
     int status = ok ? MTI_EXIT_OK : mti_report_failure(&o);
     mti_gradients_free(&w.first);
     mti_gradients_free(&w.now);
     mti_free(w.results);
+    mti_free(w.seconds);
     mti_sweep_rows_free(&w.rows);
     return status;
 }

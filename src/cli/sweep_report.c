@@ -92,7 +92,8 @@ bool mti_sweep_print(const mti_sweep_result *results, size_t n, const mti_option
     mti_print_wrapped(stdout, 0, style.width,
                       "Bytes are measured: saved are those that the tape keeps on the device after "
                       "forward, peak and reserved the allocator's over the whole step. The time is "
-                      "the median of a few steps. Gradients are compared with the first row's: bit "
+                      "the median of a few steps, in which the rows took turns. Gradients are "
+                      "compared with the first row's: bit "
                       "by bit, and else as |g' - g| / |g|.");
     return true;
 }
