@@ -34,12 +34,15 @@ void mti_plan_defaults(mti_options *o, mt_model_config *base)
 {
     if (!o->given[MTI_O_DTYPE]) base->dtype = MT_BF16;
     if (!o->given[MTI_O_SEQ] && base->context) o->seq = base->context;
-    if (o->plan.recompute && !o->spending.checkpoint) o->spending.checkpoint = "full";
+    if (o->plan.recompute && !o->given[MTI_O_CHECKPOINT]) o->spending.checkpoint = "full";
 }
 
 bool mti_check_plan(mti_options *o)
 {
     const mti_plan_options *p = &o->plan;
+    if (p->recompute && o->given[MTI_O_CHECKPOINT])
+        return mti_options_refuse(
+            o, "--recompute is --checkpoint full; give one of --recompute and --checkpoint");
     bool time = o->given[MTI_O_TRAIN_TOKENS], rate = o->given[MTI_O_FLOPS_RATE];
     if (time != rate)
         return mti_options_refuse(o, "--%s needs --%s, for the time that training takes",

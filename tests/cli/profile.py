@@ -116,8 +116,7 @@ def whatever_is_spared(seed, n):
             balanced(p, args)
         elif p:
             equal(p["growth"]["residual"], 0, f"growth residual of {args}")
-            turned = kind == "llama" and "selective" in args
-            check(turned or "--amp" in args or "--lora-rank" in args, f"a formula for {args}")
+            check("--amp" in args or "--lora-rank" in args, f"a formula for {args}")
 
 
 def documented_keys():

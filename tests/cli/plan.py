@@ -1,0 +1,240 @@
+"""`memtape plan`: the reference cases, one command each; random models; what fits, tried; the keys
+of its object; what it refuses."""
+import json
+import os
+import random
+import re
+import subprocess
+import tempfile
+from lib import MEMTAPE, check, done, equal, refused, run
+
+TEXTBOOK = ["--attention", "math", "--dropout", 0.1]
+DAY = 86400
+
+
+def plan(*args):
+    """The object of `memtape plan ARGS --json -`, its equations checked."""
+    p = run("plan", *args, "--json", "-")
+    if not check(p.returncode == 0, f"plan {args}: status {p.returncode}: {p.stderr.strip()}"):
+        return None
+    j = json.loads(p.stdout)
+    for f in j["formulas"]:
+        equal(f["unexplained"], 0, f"{f['name']} of {args}")
+        equal(f["expected"], f["measured"], f"measured {f['name']} of {args}")
+        equal(f["expected"], f["value"] + sum(r["amount"] for r in f["rows"]),
+              f"rows of {f['name']} of {args}")
+        check(all(r["amount"] and r["text"] for r in f["rows"]), f"empty row of {args}")
+        check(f["source"], f"source of {f['name']}")
+    equal(j["step"]["peak"], sum(j["step"]["at_peak"].values()), f"peak of {args}")
+    check(j["step"]["peak"] <= j["step"]["reserved"], f"reserved of {args}")
+    flops = next(f for f in j["formulas"] if f["name"] == "flops")
+    equal(flops["measured"], sum(j["flops"].values()), f"parts of the operations of {args}")
+    j["formulas"] = {f["name"]: f for f in j["formulas"]}
+    return j
+
+
+def value(j, name):
+    return j["formulas"][name]["value"]
+
+
+def measured(j, name):
+    return j["formulas"][name]["measured"]
+
+
+def left_out(j, name, words):
+    check(any(words in r["text"] for r in j["formulas"][name]["rows"]), f"{name} leaves out {words}")
+
+
+# ---- the reference cases ----
+
+def activations():
+    for preset, batch, formula, kept in [
+            # published as 250 M, a slip: 12 x 29.1 M + 0.79 M is 350 M; and as 5.58 G
+            ("bert-base", 1, 349962240, 384870400), ("bert-base", 16, 5599395840, 6157926400),
+            ("llama-65b", 1, 153041764352, 153392291840),
+            ("llama-65b", 16, 2448668229632, None),
+            ("gpt3-175b", 1, 275465109504, 275749654528),
+            ("gpt3-175b", 64, 17629767008256, 17647977889792),
+            ("gpt3-175b", 128, 35259534016512, 2 * 17647977889792)]:
+        j = plan(preset, "-b", batch, *TEXTBOOK)
+        if not j:
+            continue
+        equal(value(j, "activations"), formula, f"activations of {preset}, b={batch}")
+        if kept:
+            equal(measured(j, "activations"), kept, f"measured activations of {preset}, b={batch}")
+        left_out(j, "activations", "log-probabilities")
+        if preset == "llama-65b":
+            left_out(j, "activations", "swiglu")
+    j = plan("gpt3-175b", "--optimizer", "none")
+    equal(measured(j, "parameters") * 2, 349208518656, "GPT-3's parameters in 16 bits, 350 GB")
+    text = run("plan", "gpt3-175b", "-b", 64, *TEXTBOOK).stdout
+    check("50.48 times as much by the formula" in text, "GPT-3's activations against its parameters")
+
+
+def parameters():
+    for preset, brief, exact in [("llama-7b", 6442450944, 6738415616),
+                                 ("llama-13b", 12582912000, 13015864320),
+                                 ("llama-33b", 31897681920, 32528943616),
+                                 ("llama-65b", 64424509440, 65285660672)]:
+        j = plan(preset, "-s", 1)
+        equal(value(j, "parameters in brief"), brief, f"12Lh^2 of {preset}")
+        equal(measured(j, "parameters"), exact, f"parameters of {preset}")
+        left_out(j, "parameters in brief", "swiglu")
+    j = plan("llama-3.1-8b", "-s", 1, "--params", "8B", "--master-weights")
+    equal(value(j, "states"), 128 * 10**9, "LLaMA-3.1-8B in mixed precision")
+    equal(measured(j, "states"), 16 * 8030261248, "the same, measured")
+    left_out(j, "states", "rounded N")
+    mixed = next(r for r in j["regimes"] if r["name"] == "16 bits, AdamW, f32 master weights")
+    equal(mixed["bytes"], 16 * 8030261248, "the same among the regimes")
+
+
+def times():
+    j = plan("gpt3-175b", "--recompute", "--tokens", "300B", "--devices", 1024, "--flops-rate",
+             "312T", "--utilisation", 0.45)
+    equal(j["formulas"]["flops"]["text"], "8Nbs", "operations with recomputation")
+    equal(round(j["time"]["formula_s"] / DAY), 34, "days for GPT-3")
+    equal(value(j, "flops"), 8 * 174604259328 * 2048, "operations of a step of GPT-3")
+    j = plan("llama-65b", "--recompute", "--params", "65B", "--tokens", "1.4T", "--devices", 2048,
+             "--flops-rate", "624T", "--utilisation", 0.3)
+    equal(round(j["time"]["formula_s"] / DAY, 2), 21.98, "days for LLaMA-65B, published as 21")
+    left_out(j, "flops", "attention's scores")
+    left_out(j, "flops", "looked up")
+    equal(plan("gpt2")["time"], None, "no time where nobody asks")
+
+
+def cache():
+    j = plan("gpt3-175b", "-b", 64, "-s", 512, "--kv", 32, "--optimizer", "none")
+    equal(value(j, "kv cache"), 164282499072, "KV cache of GPT-3")
+    equal(measured(j, "kv cache"), 164282499072, "the same, measured")
+    j = plan("llama-3.1-8b", "-s", 100, "--kv", 0)
+    equal(measured(j, "kv cache"), 2 * 100 * 8 * 128 * 32 * 2, "grouped heads")
+    left_out(j, "kv cache", "grouped-query")
+    check("kv cache" not in plan("gpt2")["formulas"], "no cache where nobody asks")
+
+
+# ---- any model ----
+
+def any_model(seed, n):
+    draw = random.Random(seed)
+    for _ in range(n):
+        kind = draw.choice(["mlp", "attention", "block", "gpt", "bert", "llama"])
+        args = [kind, "-b", draw.randint(1, 3), "-s", draw.choice([1, 2, 17, 70]),
+                "-d", 8 * draw.randint(1, 9), "--dropout", draw.choice([0, 0.1]),
+                "--dtype", draw.choice(["f32", "bf16", "f16", "f64"]),
+                "--optimizer", draw.choice(["none", "sgd", "adamw"])]
+        whole = kind in ("gpt", "bert", "llama")
+        presets = ["none", "full"] + ["selective"] * (kind != "mlp") + ["sqrt", "every=2"] * whole
+        args += ["--checkpoint", draw.choice(presets)]
+        if kind != "mlp":
+            args += ["-a", 4, "--attention", draw.choice(["flash", "math"])]
+            args += draw.choice([[], ["--kv-heads", 2], ["--kv-heads", 1]])
+        if kind not in ("attention", "llama"):
+            args += ["--act", draw.choice(["relu", "gelu", "silu", "tanh"])]
+        if kind in ("gpt", "block"):
+            args += ["--norm", draw.choice(["pre", "post"]),
+                     "--norm-kind", draw.choice(["layernorm", "rmsnorm"])]
+        if whole:
+            args += ["-l", draw.randint(1, 4), "--vocab", draw.choice([7, 300])]
+        plan(*args)
+
+
+# ---- what fits ----
+
+def steps(capacity, *args):
+    """The status of two steps: sweep times one more."""
+    return run("sweep", *args, "--device", "meta", "--capacity", capacity, "--optimizer", "adamw",
+               "--dtype", "bf16", "--steps", 1).returncode
+
+
+def fits():
+    model = ["gpt", "-l", 3, "-d", 64, "-a", 4, "--vocab", 500]
+    for capacity in [12000000, 41943040]:
+        for spared in [[], ["--checkpoint", "full"]]:
+            j = plan(*model, "-s", 48, "-b", 2, "--capacity", capacity, *spared)
+            batch, seq = j["fits"]["batch"]["largest"], j["fits"]["seq"]["largest"]
+            check(batch > 0 and seq > 0, f"something fits {capacity}")
+            for fit in (j["fits"]["batch"], j["fits"]["seq"]):
+                check(0 < fit["peak"] <= fit["reserved"] <= capacity, f"the largest fits {capacity}")
+            for more, status in [(0, 0), (1, 1)]:
+                equal(steps(capacity, *model, *spared, "-s", 48, "-b", batch + more), status,
+                      f"batch {batch} + {more} in {capacity} {spared}")
+                equal(steps(capacity, *model, *spared, "-s", seq + more, "-b", 2), status,
+                      f"length {seq} + {more} in {capacity} {spared}")
+    small = plan("mlp", "--capacity", "1kB")["fits"]
+    equal((small["batch"]["largest"], small["batch"]["runs"]), (0, 1), "nothing fits a kilobyte")
+    check("not even 1 fits" in run("plan", "mlp", "--capacity", "1kB").stdout, "and it says so")
+    equal(plan("gpt2")["fits"], None, "no search where nobody asks")
+    more = [plan("gpt2", "--capacity", f"{n}GB")["fits"]["batch"]["largest"] for n in (5, 10, 20)]
+    check(more == sorted(more) and more[0] < more[2], "more memory, larger batches")
+
+
+# ---- the object, the text, the options ----
+
+def paths(at, path=""):
+    if isinstance(at, dict):
+        for key, inner in at.items():
+            yield from paths(inner, f"{path}.{key}" if path else key)
+    elif isinstance(at, list):
+        for inner in at:
+            yield from paths(inner, path + "[]")
+    else:
+        yield path
+
+
+def keys_are_those_documented():
+    here = os.path.dirname(os.path.abspath(__file__))
+    seen, documented = set(), set()
+    for args in [["gpt2", "--capacity", "20GB", "--kv", 3, "-s", 5, "--tokens", "1B",
+                  "--flops-rate", "1T"], ["mlp"]]:
+        seen |= set(paths(json.loads(run("plan", *args, "--json", "-").stdout)))
+    with open(os.path.join(here, "..", "..", "docs", "plan-json.md")) as f:
+        documented |= set(re.findall(r"^\| `([^`]+)` \|", f.read(), re.M))
+    seen = {p for p in seen if not p.startswith("model.")}
+    equal(sorted(seen - documented), [], "keys that docs/plan-json.md lacks")
+    equal(sorted(documented - seen), [], "keys that the program never wrote")
+
+
+def outputs():
+    text = run("plan", "bert-base", "-b", 2, *TEXTBOOK).stdout
+    equal(text.count("0  difference"), 5, "formulas that end in 0")
+    check(max(map(len, text.splitlines())) <= 120, "lines of readable width")
+    check("\x1b" not in text, "no colour where there is no terminal")
+    with tempfile.TemporaryDirectory() as folder:
+        file = os.path.join(folder, "plan.json")
+        check("Parameters" in run("plan", "mlp", "--json", file).stdout, "text beside a file")
+        equal(os.listdir(folder), ["plan.json"], "nothing but the file is left")
+        equal(run("plan", "mlp", "--json", file, "--quiet").stdout, "", "quiet")
+    with open("/dev/full", "w") as full:
+        p = subprocess.run([MEMTAPE, "plan", "mlp"], stdout=full, stderr=subprocess.PIPE)
+        equal(p.returncode, 1, "status when standard output is full")
+
+
+def refusals():
+    for bad in ["", "x", "0", "-1", "1e", "3Q", "nan", "inf", "1e30", "0x10", "300BB", " 1"]:
+        refused(["--tokens", "300B"], "plan", "gpt2", "--flops-rate", "1T", "--tokens", bad)
+    refused(["--tokens needs --flops-rate"], "plan", "gpt2", "--tokens", "1B")
+    refused(["--flops-rate needs --tokens"], "plan", "gpt2", "--flops-rate", "1T")
+    refused(["--utilisation", "--tokens"], "plan", "gpt2", "--devices", 2)
+    refused(["--utilisation", "above 0"], "plan", "gpt2", "--tokens", "1B", "--flops-rate", "1T",
+            "--utilisation", 0)
+    refused(["--utilisation", "0 to 1"], "plan", "gpt2", "--utilisation", 1.5)
+    refused(["--params", "whole"], "plan", "gpt2", "--params", "1.5")
+    refused(["--kv", "context", "1024"], "plan", "gpt2", "--kv", 1)
+    refused(["--kv", "bert"], "plan", "bert-base", "--kv", 1)
+    refused(["--tokens", "mlp"], "plan", "mlp", "--tokens", "1B", "--flops-rate", "1T")
+    for option in (["--device", "cpu"], ["--amp", "bf16"], ["--lora-rank", 2], ["--offload", "cpu"]):
+        p = run("plan", "gpt2", *option)
+        check(p.returncode == 2 and option[0] in p.stderr, f"{option} is none of a plan's options")
+    refused(["--recompute", "--checkpoint"], "plan", "gpt2", "--recompute", "--checkpoint", "sqrt")
+
+
+activations()
+parameters()
+times()
+cache()
+any_model(5, 60)
+fits()
+keys_are_those_documented()
+outputs()
+refusals()
+done()
