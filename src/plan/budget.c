@@ -1,0 +1,183 @@
+/* budget.c: simulations, and the search that they have the last word in. */
+#include <inttypes.h>
+#include <string.h>
+#include "plan/budget.h"
+
+/* ---- one simulation ---- */
+
+typedef struct simulation {
+    mt_budget *b;
+    mt_budget_plan *plan;
+    mti_budget_ops *ops;
+    mt_device *device;
+} simulation;
+
+static bool run_hooked(const simulation *s)
+{
+    if (s->ops && mt_push_op_hooks(&mti_budget_op_hooks, s->ops) != MT_OK) return false;
+    mt_status status = s->b->run(s->b->user, s->device, s->plan);
+    if (status != MT_OK && mt_last_status() == MT_OK)
+        mti_fail(status, "budget: the workload failed (%s)", mt_status_name(status));
+    if (s->ops) mt_pop_op_hooks();
+    mt_set_phase(NULL);
+    return status == MT_OK;
+}
+
+bool mti_budget_simulate(mt_budget *b, mt_budget_plan *plan, mti_budget_watch *watch,
+                         mti_budget_ops *ops)
+{
+    simulation s = {b, plan, ops, mt_device_open("meta")};
+    if (!s.device) return false;
+    int observer = mt_mem_add_observer(s.device, mti_budget_watch_event, watch);
+    bool ok = observer && run_hooked(&s);
+    if (observer) mt_mem_remove_observer(s.device, observer);
+    mt_mem_stats stats;
+    mt_mem_get_stats(s.device, &stats);
+    plan->figures.peak = (size_t)watch->peak;
+    plan->figures.reserved = stats.reserved.peak;
+    plan->figures.flops = mt_flops_get(s.device);
+    plan->simulated = ok;
+    b->n_simulations++;
+    mt_device_release(s.device);
+    return ok;
+}
+
+/* ---- making ---- */
+
+mt_budget *mt_budget_new(mt_budget_run_fn *run, void *user)
+{
+    if (!run) return mti_fail_null(MT_ERR_ARGUMENT, "budget: the workload is NULL");
+    mt_budget *b = mti_calloc(1, sizeof *b);
+    if (!b) return NULL;
+    b->run = run;
+    b->user = user;
+    b->least = -1;
+    if (mti_budget_measure(b)) return b;
+    mt_budget_free(b);
+    return NULL;
+}
+
+void mt_budget_free(mt_budget *b)
+{
+    if (!b) return;
+    for (int64_t i = 0; b->table.at && i < b->table.layers; i++) mti_free(b->table.at[i].at);
+    mti_free(b->table.at);
+    for (size_t i = 0; i < b->plans.n; i++) mti_budget_plan_free(b->plans.at[i]);
+    mti_free(b->plans.at);
+    mti_free(b);
+}
+
+int mt_budget_simulations(const mt_budget *b) { return b ? b->n_simulations : 0; }
+
+/* ---- plans ---- */
+
+static bool is_of(const mt_budget_plan *plan, const mti_budget_answer *a)
+{
+    bool same = plan->n == a->path.n;
+    for (size_t i = 0; same && i < plan->n; i++) {
+        const mti_budget_segment *s = &plan->segments[i];
+        const mti_budget_option *o = &a->path.at[i];
+        same =
+            s->n == o->n && s->choice.form == o->choice.form && s->choice.keeps == o->choice.keeps;
+    }
+    return same;
+}
+
+static mt_budget_plan *make_plan(mt_budget *b, const mti_budget_answer *a)
+{
+    if (!MTI_RESERVE(&b->plans)) return NULL;
+    mt_budget_plan *plan = mti_budget_plan_new(b, b->table.layers);
+    if (!plan) return NULL;
+    int64_t from = 0;
+    for (size_t i = 0; i < a->path.n; i++) {
+        const mti_budget_option *o = &a->path.at[i];
+        mti_budget_plan_add(plan, (mti_budget_segment){from, o->n, o->choice});
+        from += o->n;
+    }
+    plan->figures.expected_peak = (size_t)a->peak;
+    plan->figures.expected_recompute = a->flops;
+    plan->figures.remade_bytes = a->remade;
+    b->plans.at[b->plans.n++] = plan;
+    return plan;
+}
+
+/* The answer as a plan that has been simulated. */
+static mt_budget_plan *simulated(mt_budget *b, const mti_budget_answer *a)
+{
+    mt_budget_plan *plan = NULL;
+    for (size_t i = 0; !plan && i < b->plans.n; i++)
+        if (is_of(b->plans.at[i], a)) plan = b->plans.at[i];
+    if (!plan) plan = make_plan(b, a);
+    if (!plan || plan->simulated) return plan;
+    mti_budget_watch watch = {0};
+    return mti_budget_simulate(b, plan, &watch, NULL) ? plan : NULL;
+}
+
+/* The cheapest plan that is expected to fit into `expected`, and its simulation into n_bytes, which
+ * is at least that. *plan NULL: none. Which plans are tried below a budget does not depend on it:
+ * that is why more of it is never worse. */
+static bool find(mt_budget *b, int64_t expected, int64_t n_bytes, mt_budget_plan **plan)
+{
+    for (*plan = NULL; !*plan;) {
+        mti_budget_answer a;
+        bool found;
+        if (!mti_budget_search(&b->table, expected, &a, &found)) return false;
+        if (!found) return true;
+        mt_budget_plan *next = simulated(b, &a);
+        mti_free(a.path.at);
+        if (!next) return false;
+        if (next->figures.peak <= (size_t)n_bytes) *plan = next;
+        expected = a.peak - 1;
+    }
+    return true;
+}
+
+static bool find_least(mt_budget *b)
+{
+    if (b->least >= 0) return true;
+    int64_t expected;
+    mt_budget_plan *plan;
+    if (!mti_budget_least(&b->table, b->plain_peak, &expected) ||
+        !find(b, expected, INT64_MAX, &plan))
+        return false;
+    b->least = plan ? (int64_t)plan->figures.peak : b->plain_peak;
+    return true;
+}
+
+mt_status mt_budget_solve(mt_budget *b, size_t n_bytes, const mt_budget_plan **plan)
+{
+    if (plan) *plan = NULL;
+    if (!b || !plan)
+        return mti_fail(MT_ERR_ARGUMENT, "budget_solve: the %s is NULL", b ? "result" : "budget");
+    int64_t limit = n_bytes > INT64_MAX ? INT64_MAX : (int64_t)n_bytes;
+    mt_budget_plan *found;
+    if (!find(b, limit, limit, &found)) return mt_last_status();
+    *plan = found;
+    if (found) return MT_OK;
+    if (!find_least(b)) return mt_last_status();
+    char asked[32], least[32];
+    return mti_fail(MT_ERR_MEMORY,
+                    "budget: %s are too few, whatever is computed again; need %s (%" PRId64
+                    " bytes)",
+                    mti_bytes_text(asked, sizeof asked, n_bytes),
+                    mti_bytes_text(least, sizeof least, (uint64_t)b->least), b->least);
+}
+
+mt_status mt_budget_front(mt_budget *b, int n, const mt_budget_plan **plans, int *n_found)
+{
+    if (n_found) *n_found = 0;
+    if (!b || !plans || !n_found || n < 2)
+        return mti_fail(MT_ERR_ARGUMENT,
+                        "budget_front: needs a budget, room for at least two plans "
+                        "and for their number");
+    if (!find_least(b)) return mt_last_status();
+    double step = (double)(b->plain_peak - b->least) / (n - 1);
+    for (int i = 0; i < n; i++) {
+        const mt_budget_plan *plan;
+        int64_t n_bytes = i == n - 1 ? b->plain_peak : b->least + (int64_t)(step * i);
+        mt_status status = mt_budget_solve(b, (size_t)n_bytes, &plan);
+        if (status != MT_OK) return status;
+        if (!*n_found || plans[*n_found - 1] != plan) plans[(*n_found)++] = plan;
+    }
+    return MT_OK;
+}
