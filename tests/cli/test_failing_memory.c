@@ -160,6 +160,17 @@ static void sweep_reports_every_refusal(void **state)
                 json_file);
 }
 
+static void plan_reports_every_refusal(void **state)
+{
+    (void)state;
+    refuse_each(MTI_PLAN, mti_planner,
+                WORDS("gpt", SMALL, "-l", "1", "--vocab", "9", "--kv", "0", "--tokens", "1G",
+                      "--flops-rate", "1T", "--json", json_file),
+                json_file);
+    refuse_each(MTI_PLAN, mti_planner, WORDS("block", SMALL), NULL);
+    refuse_each(MTI_PLAN, mti_planner, WORDS("mlp", SMALL_MLP, "--capacity", "4MiB", "-q"), NULL);
+}
+
 static void audit_reports_every_refusal(void **state)
 {
     (void)state;
@@ -219,6 +230,7 @@ int main(void)
         cmocka_unit_test(explain_reports_every_refusal),
         cmocka_unit_test(spared_profile_reports_every_refusal),
         cmocka_unit_test(sweep_reports_every_refusal),
+        cmocka_unit_test(plan_reports_every_refusal),
         cmocka_unit_test(audit_reports_every_refusal),
         cmocka_unit_test(train_reports_every_refusal),
         cmocka_unit_test(resume_and_generate_report_every_refusal),
