@@ -126,6 +126,31 @@ static void print_ways(const mti_op_audit *a, FILE *out, const mti_style *style)
     }
 }
 
+static bool print_taken(const mti_op_audit *audits, size_t n, FILE *out, const mti_style *style)
+{
+    static const char *const headings[] = {"op",    "instead of", "keeps",
+                                           "bytes", "before",     "off by *"};
+    mti_table *t = mti_table_new("lllrrr", headings);
+    int n_rows = 0;
+    for (size_t i = 0; i < n; i++) {
+        for (int k = 0; k < audits[i].n_taken; k++, n_rows++) {
+            const mti_audit_taken *taken = &audits[i].taken[k];
+            mti_table_cell(t, "%s%s%s", audits[i].of->op, *audits[i].of->how ? ", " : "",
+                           audits[i].of->how);
+            mti_table_cell(t, "%s", taken->argument ? taken->argument : "all");
+            mti_table_cell(t, "%s",
+                           taken->argument ? mti_cheaper_name(taken->kind) : "nothing: recomputes");
+            mti_table_bytes(t, (int64_t)taken->after);
+            mti_table_bytes(t, (int64_t)taken->before);
+            mti_table_cell(t, taken->difference > 0 ? "%.2g" : "0 (same bits)", taken->difference);
+        }
+    }
+    if (n_rows) mti_heading(out, style, "Cheaper ways, taken and measured");
+    mt_status status = n_rows ? mti_table_print(t, out, style) : MT_OK;
+    mti_table_free(t);
+    return status == MT_OK;
+}
+
 static void print_findings(const mti_op_audit *audits, size_t n, FILE *out, const mti_style *style)
 {
     int n_kept = 0, n_findings = 0;
@@ -150,6 +175,7 @@ static bool print_audits(const mti_op_audit *audits, size_t n, const mti_options
     }
     if (!print_table(audits, n, o->model != NULL, stdout, &style)) return false;
     if (o->model && !o->quiet) print_ways(&audits[0], stdout, &style);
+    if (!o->quiet && !print_taken(audits, n, stdout, &style)) return false;
     if (!o->quiet) print_findings(audits, n, stdout, &style);
     return true;
 }
@@ -198,6 +224,18 @@ static json_t *audit_json(const mti_op_audit *a)
         mti_json_push(sets, set);
     }
     mti_json_put(j, "sets", sets);
+    json_t *taken = json_array();
+    for (int i = 0; i < a->n_taken; i++) {
+        const mti_audit_taken *way = &a->taken[i];
+        json_t *w = json_object();
+        mti_json_put(w, "name", way->argument ? json_string(way->argument) : json_null());
+        mti_json_put_text(w, "kind", mti_cheaper_name(way->kind));
+        mti_json_put_int(w, "before", way->before);
+        mti_json_put_int(w, "bytes", way->after);
+        mti_json_put(w, "difference", json_real(way->difference));
+        mti_json_push(taken, w);
+    }
+    mti_json_put(j, "taken", taken);
     mti_json_put_int(j, "findings", (uint64_t)a->n_findings);
     return j;
 }
@@ -232,8 +270,10 @@ static bool run_all(mti_op_audit *audits, size_t *n, const mti_options *o)
     bool ok = device != NULL;
     for (size_t i = 0; ok && i < mti_n_audit_cases; i++) {
         const mti_audit_case *c = &mti_audit_cases[i];
-        if (!o->model || !strcmp(c->op, o->model))
-            ok = mti_audit_run(&audits[(*n)++], c, device, (uint64_t)o->seed);
+        if (o->model && strcmp(c->op, o->model) != 0) continue;
+        mti_op_audit *a = &audits[(*n)++];
+        ok = mti_audit_run(a, c, device, (uint64_t)o->seed) &&
+             mti_audit_take(a, device, (uint64_t)o->seed);
     }
     mt_device_release(device);
     return ok;

@@ -72,15 +72,35 @@ typedef struct mti_audit_set {
     mti_audit_kept kept[MTI_AUDIT_KEPT];
 } mti_audit_set;
 
+/* A cheaper way, taken by a hook or a checkpoint as any program could. */
+typedef struct mti_audit_taken {
+    const char *argument; /* NULL: all that is kept, which recomputing spares at once */
+    mti_cheaper_kind kind;
+    /* Bytes that the op keeps for every gradient; inputs that what made the op's keeps left out. */
+    size_t before, after;
+    double difference; /* |g' - g| / |g|, the largest of all gradients; 0: the same bits */
+} mti_audit_taken;
+
 typedef struct mti_op_audit {
     const mti_audit_case *of;
     int n_sets, n_findings; /* kept parts that no alteration of changed anything */
     mti_audit_set sets[MTI_AUDIT_SETS];
+    int n_taken;
+    mti_audit_taken taken[MTI_AUDIT_KEPT];
 } mti_op_audit;
 
 bool mti_audit_run(mti_op_audit *a, const mti_audit_case *c, mt_device *device, uint64_t seed);
 /* The nth cheaper way to what `op` keeps; NULL past the last. */
 const mti_cheaper *mti_audit_cheaper(const char *op, const mti_audit_kept *kept, size_t nth);
 size_t mti_cheaper_bytes(const mti_cheaper *way, const mti_audit_kept *kept);
+/* Ways that need no other op, after mti_audit_run: a->taken. */
+bool mti_audit_take(mti_op_audit *a, mt_device *device, uint64_t seed);
+
+/* ---- of a run ---- */
+
+/* Random, by the device's generator; indices by `seed`. */
+mt_tensor *mti_audit_input_make(mt_device *device, const mti_audit_input *in, uint64_t seed);
+/* From a random gradient. */
+mt_status mti_audit_backward(mt_tensor *y);
 
 #endif

@@ -110,15 +110,19 @@ static mt_tensor *indices(mt_device *device, const mti_audit_input *in, uint64_t
     return t;
 }
 
+mt_tensor *mti_audit_input_make(mt_device *device, const mti_audit_input *in, uint64_t seed)
+{
+    mt_tensor *t = in->below ? indices(device, in, seed)
+                             : mt_uniform(device, MT_F32, in->rank, in->shape, in->lo, in->hi);
+    if (t && in->parameter && mt_set_category(t, MT_PARAMETER) != MT_OK) mt_set(&t, NULL);
+    return t;
+}
+
 static bool make_inputs(const trial *t, mt_tensor *in[MTI_AUDIT_INPUTS])
 {
     for (int i = 0; i < t->c->n_in; i++) {
-        const mti_audit_input *spec = &t->c->in[i];
-        in[i] = spec->below
-                    ? indices(t->device, spec, t->seed)
-                    : mt_uniform(t->device, MT_F32, spec->rank, spec->shape, spec->lo, spec->hi);
+        in[i] = mti_audit_input_make(t->device, &t->c->in[i], t->seed);
         if (!in[i]) return false;
-        if (spec->parameter && mt_set_category(in[i], MT_PARAMETER) != MT_OK) return false;
         if ((t->want >> i & 1) && mt_set_requires_grad(in[i], true) != MT_OK) return false;
     }
     return true;
@@ -160,7 +164,7 @@ static double difference(const gradients *a, const gradients *b)
     return !isfinite(off) ? INFINITY : off == 0 ? 0 : sqrt(off / size);
 }
 
-static mt_status backward(mt_tensor *y)
+mt_status mti_audit_backward(mt_tensor *y)
 {
     mt_backward_options options = {
         .gradient = mt_normal(mt_device_of(y), mt_dtype_of(y), mt_rank(y), mt_shape(y), 0, 1)};
@@ -177,7 +181,8 @@ static bool run(trial *t, gradients *g)
     bool ok = make_inputs(t, in) && mt_push_saved_hooks(&hooks, t) == MT_OK;
     if (ok) {
         y = t->c->call(in);
-        ok = mt_pop_saved_hooks() == MT_OK && y && backward(y) == MT_OK && gather(t, in, g);
+        ok = mt_pop_saved_hooks() == MT_OK && y && mti_audit_backward(y) == MT_OK &&
+             gather(t, in, g);
     }
     mt_release(y);
     for (int i = 0; i < t->c->n_in; i++) mt_release(in[i]);

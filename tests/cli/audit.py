@@ -16,6 +16,8 @@ linear, = [o for o in j["ops"] if o["op"] == "linear"]
 equal({s["wants"]: [k["name"] for k in s["keeps"]] for s in linear["sets"]},
       {"dx": ["w"], "dw": ["x"], "dx dw": ["x", "w"], "db": [], "dx db": ["w"], "dw db": ["x"],
        "dx dw db": ["x", "w"]}, "what linear keeps for each set of gradients")
+equal(relu["taken"], [{"name": "y", "kind": "bits", "before": 32 * 64 * 4, "bytes": 32 * 64 // 8,
+                       "difference": 0}], "and what it came to, measured")
 for o in j["ops"]:
     for s in o["sets"]:
         equal(s["bytes"], sum(k["bytes"] for k in s["keeps"] if not k["parameter"]),
@@ -29,6 +31,7 @@ for name in {o["op"] for o in j["ops"]}:
 check("NOT NEEDED" in text and "\x1b" not in text, "findings are marked, without colour in a file")
 one = run("audit", "dropout").stdout
 check("y = mask x" in one and "Cheaper ways" in one and "2,048 -> 16 bytes" in one, "one op in full")
+check("taken and measured" in one, "and what they came to")
 check("relu" not in one, "one op alone")
 refused(["OP", "nonsense", "relu", "flash_attention"], "audit", "nonsense")
 refused(["one OP"], "audit", "relu", "gelu")

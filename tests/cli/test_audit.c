@@ -145,6 +145,44 @@ static void a_mask_of_dropout_could_be_bits_or_a_seed(void **state)
     assert_null(mti_audit_cheaper("dropout", mask, 2));
 }
 
+/* Bits, seeds and recomputing are exact, and hold the bytes that were worked out for them. */
+static void cheaper_ways_taken_are_exact_and_as_cheap_as_told(void **state)
+{
+    (void)state;
+    int n_by_kind[MTI_CHEAPER_COUNT] = {0};
+    for (size_t k = 0; k < mti_n_audit_cases; k++) {
+        mti_op_audit a;
+        assert_true(mti_audit_run(&a, &mti_audit_cases[k], device, 9));
+        assert_true(mti_audit_take(&a, device, 9));
+        const mti_audit_set *all = &a.sets[a.n_sets - 1];
+        for (int i = 0; i < a.n_taken; i++) {
+            const mti_audit_taken *t = &a.taken[i];
+            n_by_kind[t->kind]++;
+            assert_true(t->difference == 0);
+            assert_true(t->after < t->before);
+            assert_int_equal(t->before, all->bytes);
+            if (t->kind == MTI_CHEAPER_BITS) {
+                const mti_audit_kept *part = kept(&a, t->argument);
+                size_t n = part->bytes / mt_dtype_size(part->dtype);
+                assert_int_equal(t->before - t->after, part->bytes - (n + 7) / 8);
+            } else if (t->kind == MTI_CHEAPER_SEED) { /* seed and offset are no storage */
+                assert_int_equal(t->before - t->after, kept(&a, t->argument)->bytes);
+            } else { /* what is an argument of the op and no product stays */
+                size_t left = 0;
+                for (int j = 0; j < a.of->n_in; j++)
+                    for (int p = 0; p < all->n_kept; p++)
+                        if (a.of->in[j].below && all->kept[p].role == MT_SAVE_INPUT &&
+                            all->kept[p].index == j)
+                            left += all->kept[p].bytes;
+                assert_int_equal(t->after, left);
+            }
+        }
+    }
+    assert_true(n_by_kind[MTI_CHEAPER_BITS] >= 5); /* four of relu's family, and dropout */
+    assert_int_equal(n_by_kind[MTI_CHEAPER_SEED], 1);
+    assert_true(n_by_kind[MTI_CHEAPER_RECOMPUTE] >= 15);
+}
+
 static int set_up(void **state)
 {
     (void)state;
@@ -168,6 +206,7 @@ int main(void)
         cmocka_unit_test(only_flash_attention_keeps_more_than_a_gradient_needs),
         cmocka_unit_test(cheaper_ways_are_cheaper),
         cmocka_unit_test(a_mask_of_dropout_could_be_bits_or_a_seed),
+        cmocka_unit_test(cheaper_ways_taken_are_exact_and_as_cheap_as_told),
     };
     return cmocka_run_group_tests_name("audit", tests, set_up, tear_down);
 }

@@ -1,0 +1,146 @@
+/* audit_take.c: cheaper ways, taken: the op once as it is and once the other way, by public means,
+ * with the bytes that a ledger saw and the gradients of both. */
+#include <string.h>
+#include "base/base.h"
+#include "cli/audit.h"
+
+#define MAX_LEAVES (2 * MTI_AUDIT_INPUTS)
+
+/* The op, and products of two leaves each for its inputs: so that they have been made by
+ * something, which can make them again. Parameters and indices are leaves themselves. */
+typedef struct made {
+    const mti_audit_case *c;
+    int n_leaves;
+    mt_tensor *leaf[MAX_LEAVES];
+    mt_tensor *y;
+    size_t bytes; /* kept, leaves that go into products left out */
+} made;
+
+static bool is_product(const mti_audit_input *in) { return !in->below && !in->parameter; }
+
+static mt_status call(void *user, int n_in, mt_tensor *const *leaf, int n_out, mt_tensor **outputs)
+{
+    (void)n_in, (void)n_out;
+    const mti_audit_case *c = user;
+    mt_tensor *in[MTI_AUDIT_INPUTS] = {0};
+    bool ok = true;
+    for (int i = 0; i < c->n_in; i++) {
+        bool product = is_product(&c->in[i]);
+        in[i] = product ? mt_mul(leaf[0], leaf[1]) : mt_retain(leaf[0]);
+        leaf += product ? 2 : 1;
+        ok = ok && in[i];
+    }
+    outputs[0] = ok ? c->call(in) : NULL;
+    for (int i = 0; i < c->n_in; i++) mt_release(in[i]);
+    return outputs[0] ? MT_OK : mt_last_status();
+}
+
+static bool make_leaves(made *m, mt_device *device, uint64_t seed, mt_ledger *ledger)
+{
+    mt_seed(device, seed);
+    for (int i = 0; i < m->c->n_in; i++) {
+        const mti_audit_input *in = &m->c->in[i];
+        for (int n = is_product(in) ? 2 : 1; n; n--) {
+            mt_tensor *t = m->leaf[m->n_leaves++] = mti_audit_input_make(device, in, seed);
+            if (!t || (!in->below && mt_set_requires_grad(t, true) != MT_OK) ||
+                (is_product(in) && mt_ledger_ignore(ledger, t) != MT_OK))
+                return false;
+        }
+    }
+    return true;
+}
+
+static void made_free(made *m)
+{
+    mt_release(m->y);
+    for (int i = 0; i < m->n_leaves; i++) mt_release(m->leaf[i]);
+}
+
+static bool forward(made *m, mt_compress *compress, bool again)
+{
+    if (compress && mt_compress_begin(compress) != MT_OK) return false;
+    mt_status (*const run)(void *, int, mt_tensor *const *, int, mt_tensor **) = call;
+    void *user = (void *)m->c; /* which call only reads */
+    mt_status status = again ? mt_checkpoint(run, user, NULL, m->n_leaves, m->leaf, 1, &m->y, NULL)
+                             : run(user, m->n_leaves, m->leaf, 1, &m->y);
+    bool ended = !compress || mt_compress_end(compress) == MT_OK;
+    return status == MT_OK && ended;
+}
+
+/* Forward under a ledger, and backward. compress NULL, again false: as it is. */
+static bool run(made *m, mt_device *device, uint64_t seed, mt_compress *compress, bool again)
+{
+    mt_ledger *ledger = mt_ledger_new(device);
+    bool ok = ledger && make_leaves(m, device, seed, ledger) && mt_ledger_begin(ledger) == MT_OK;
+    if (ok) {
+        ok = forward(m, compress, again);
+        ok = mt_ledger_end(ledger) == MT_OK && ok;
+        m->bytes = mt_ledger_bytes(ledger);
+        ok = ok && mti_audit_backward(m->y) == MT_OK;
+    }
+    mt_ledger_free(ledger);
+    return ok;
+}
+
+/* The largest of the gradients' relative errors; NaN on failure. */
+static double compare(const made *got, const made *exact)
+{
+    double most = 0;
+    for (int i = 0; i < exact->n_leaves; i++) {
+        mt_tensor *a = mt_grad(got->leaf[i]), *b = mt_grad(exact->leaf[i]);
+        if (!a && !b) continue;
+        double off = mt_relative_error(a, b);
+        if (!(off <= most)) most = off;
+    }
+    return most;
+}
+
+/* Of a way that a hook has; 0: it has none. */
+static unsigned rule_of(const mti_cheaper *way, const mti_audit_kept *kept)
+{
+    if (way->kind == MTI_CHEAPER_SEED) return 1u << MT_COMPRESS_MASK_SEED;
+    if (way->kind != MTI_CHEAPER_BITS) return 0;
+    return 1u << (kept->dtype == MT_BOOL ? MT_COMPRESS_MASK_BITS : MT_COMPRESS_SIGNS);
+}
+
+/* rule 0: again, in a checkpoint with what made the inputs. */
+static bool take(mti_audit_taken *taken, const mti_audit_case *c, unsigned rule, mt_device *device,
+                 uint64_t seed)
+{
+    made plain = {.c = c}, other = {.c = c};
+    const mt_compress_options options = {.rules = rule, .min_bytes = 1};
+    mt_compress *compress = rule ? mt_compress_new(device, &options) : NULL;
+    bool ok = (!rule || compress) && run(&plain, device, seed, NULL, false) &&
+              run(&other, device, seed, compress, !rule);
+    if (ok) {
+        taken->before = plain.bytes, taken->after = other.bytes;
+        taken->difference = compare(&other, &plain);
+        ok = mt_last_status() == MT_OK;
+    }
+    made_free(&plain);
+    made_free(&other);
+    mt_compress_free(compress);
+    return ok;
+}
+
+bool mti_audit_take(mti_op_audit *a, mt_device *device, uint64_t seed)
+{
+    const mti_audit_set *all = &a->sets[a->n_sets - 1]; /* every gradient that there can be */
+    bool again = false;
+    for (int i = 0; i < all->n_kept; i++) {
+        const mti_audit_kept *kept = &all->kept[i];
+        const mti_cheaper *way;
+        for (size_t n = 0; (way = mti_audit_cheaper(a->of->op, kept, n)); n++) {
+            unsigned rule = rule_of(way, kept);
+            again = again || way->kind == MTI_CHEAPER_RECOMPUTE;
+            if (!rule || a->n_taken == MTI_AUDIT_KEPT) continue;
+            mti_audit_taken *taken = &a->taken[a->n_taken++];
+            *taken = (mti_audit_taken){.argument = kept->argument, .kind = way->kind};
+            if (!take(taken, a->of, rule, device, seed)) return false;
+        }
+    }
+    if (!again || a->n_taken == MTI_AUDIT_KEPT) return true;
+    mti_audit_taken *taken = &a->taken[a->n_taken++];
+    *taken = (mti_audit_taken){.kind = MTI_CHEAPER_RECOMPUTE};
+    return take(taken, a->of, 0, device, seed);
+}
