@@ -1,4 +1,5 @@
 /* The meta device: the books of a device, without its data. */
+#include <math.h>
 #include <stdint.h>
 #include "backends/backend.h"
 #include "mtt.h"
@@ -118,6 +119,29 @@ static void a_device_with_data_counts_its_own_scratch_memory_only(void **state)
     mt_device_release(device);
 }
 
+/* Else the books of a step would depend on whether somebody looks at its loss. */
+static void reading_a_value_takes_no_memory_on_the_device_and_knows_every_16_bits(void **state)
+{
+    (void)state;
+    mt_device *device = mt_device_open("cpu");
+    const mt_dtype dtypes[] = {MT_BF16, MT_F16};
+    for (size_t k = 0; k < 2; k++)
+        for (uint32_t bits = 0; bits <= UINT16_MAX; bits++) {
+            uint16_t half = (uint16_t)bits;
+            MT_AUTO mt_tensor *x =
+                mtt_made(mt_from_data(device, dtypes[k], MT_SHAPE(1), &half, sizeof half));
+            MT_AUTO mt_tensor *wide = mtt_made(mt_cast(x, MT_F64));
+            mt_mem_stats before, after;
+            mt_mem_get_stats(device, &before);
+            double value = mt_item(x), cast = mt_item(wide);
+            mt_mem_get_stats(device, &after);
+            assert_true(isnan(cast) ? isnan(value)
+                                    : value == cast && !signbit(value) == !signbit(cast));
+            assert_int_equal(after.allocated.total_in, before.allocated.total_in);
+        }
+    mt_device_release(device);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -126,6 +150,7 @@ int main(void)
         cmocka_unit_test(reading_a_value_is_an_error_that_says_there_is_none),
         cmocka_unit_test(a_capacity_refuses_what_does_not_fit_and_says_who_asked),
         cmocka_unit_test(a_device_with_data_counts_its_own_scratch_memory_only),
+        cmocka_unit_test(reading_a_value_takes_no_memory_on_the_device_and_knows_every_16_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
