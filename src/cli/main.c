@@ -30,7 +30,8 @@ static void print_help(FILE *out)
     mti_heading(out, &style, "For a start");
     fputs("  memtape demo\n"
           "  memtape profile block --act relu\n"
-          "  memtape explain mlp --act gelu\n",
+          "  memtape explain mlp --act gelu\n"
+          "  memtape plan gpt3-175b -b 64\n",
           out);
 }
 

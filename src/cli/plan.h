@@ -24,9 +24,11 @@ typedef struct mti_need {
 /* The largest batch, or the longest sequence, that runs within the capacity: it was run, and so was
  * one more, which was refused memory. */
 typedef struct mti_fit {
-    int64_t largest;    /* 0: not even 1 fits */
-    int64_t by_formula; /* what states and activations alone would leave room for; batches only */
-    mti_need need;      /* of the largest */
+    int64_t largest; /* 0: not even 1 fits */
+    /* Batches only: what states and activations alone would leave room for, by the formulas and as
+     * measured. */
+    int64_t by_formula, by_sum;
+    mti_need need; /* of the largest */
     int runs;
 } mti_fit;
 

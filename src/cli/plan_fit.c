@@ -47,10 +47,9 @@ static bool run_search(search *s)
 }
 
 /* (capacity - states) / activations of one sequence: no temporaries, no rounding, no fragments. */
-static int64_t by_formula(const mti_plan_data *p)
+static int64_t room(const mti_plan_data *p, int64_t states, int64_t activations)
 {
-    int64_t left = p->options->capacity - mti_plan_find(p, "states")->formula.value;
-    int64_t each = mti_plan_find(p, "activations")->formula.value / p->options->batch;
+    int64_t left = p->options->capacity - states, each = activations / p->options->batch;
     return left > 0 && each > 0 ? left / each : 0;
 }
 
@@ -58,6 +57,9 @@ bool mti_plan_fit(mti_plan_data *p)
 {
     search batch = {.o = p->options, .fit = &p->batch, .in_batches = true};
     search seq = {.o = p->options, .fit = &p->seq};
-    p->batch.by_formula = by_formula(p);
+    const mti_comparison *states = mti_plan_find(p, "states");
+    const mti_comparison *kept = mti_plan_find(p, "activations");
+    p->batch.by_formula = room(p, states->formula.value, kept->formula.value);
+    p->batch.by_sum = room(p, states->measured, kept->measured);
     return run_search(&batch) && run_search(&seq);
 }

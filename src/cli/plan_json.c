@@ -103,6 +103,7 @@ json_t *mti_plan_json(const mti_plan_data *p)
         mti_json_put(fits, "capacity", json_integer(p->options->capacity));
         mti_json_put(fits, "batch", fit_json(&p->batch));
         mti_json_put(fits, "batch_by_formula", json_integer(p->batch.by_formula));
+        mti_json_put(fits, "batch_by_sum", json_integer(p->batch.by_sum));
         mti_json_put(fits, "seq", fit_json(&p->seq));
     }
     mti_json_put(j, "fits", fits);

@@ -129,8 +129,11 @@ static void print_fits(const mti_plan_data *p, FILE *out, const mti_style *style
     mti_heading(out, style, "What fits %s bytes, two whole steps each, run on meta",
                 mti_thousands(bytes, o->capacity));
     print_fit(&p->batch, "largest batch", "s", o->seq, out);
-    fprintf(out, "    (states and activations by the formulas alone would leave room for %lld)\n",
-            (long long)p->batch.by_formula);
+    fprintf(
+        out,
+        "    (states and activations alone would leave room for %lld by the formulas, for %lld as "
+        "measured)\n",
+        (long long)p->batch.by_formula, (long long)p->batch.by_sum);
     print_fit(&p->seq, "longest sequence", "b", o->batch, out);
     if (o->config.context && p->seq.largest > o->config.context)
         fprintf(out,
