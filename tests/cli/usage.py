@@ -90,7 +90,7 @@ for big in [["-b", 10**12, "-s", 10**12], ["-b", 10**9, "-s", 10**9, "-d", 64],
 refused(["overflow"], "profile", "gpt", "--vocab", 10**12, "-d", 10**9)
 
 # ---- a failure while running is 1, and says why ----
-refused(["memory"], "profile", "mlp", "-b", 10**6, "-s", 10**6, "-d", 64, status=1)
+refused(["memory"], "profile", "mlp", "-b", 10**6, "-s", 10**6, "-d", 64, "-q", status=1)
 refused(["/nonexistent/x.json"], "profile", "mlp", "-q", "--json", "/nonexistent/x.json", status=1)
 
 done()
