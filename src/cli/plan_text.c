@@ -48,6 +48,15 @@ static void print_proportion(const mti_plan_data *p, FILE *out)
             (double)kept->measured / params);
 }
 
+static void print_parts(const mti_plan_data *p, FILE *out)
+{
+    const mt_flops *f = &p->flops;
+    char forward[MTI_NUMBER], backward[MTI_NUMBER], again[MTI_NUMBER];
+    fprintf(out, "Of these: forward %s, backward %s, recomputed %s.\n",
+            mti_scaled(forward, (double)f->forward), mti_scaled(backward, (double)f->backward),
+            mti_scaled(again, (double)f->recompute));
+}
+
 /* ---- bytes for each parameter ---- */
 
 static bool print_regimes(const mti_plan_data *p, FILE *out, const mti_style *style)
@@ -148,6 +157,7 @@ bool mti_plan_print(const mti_plan_data *p, FILE *out)
     for (int i = 0; i < p->n_items; i++) {
         if (!print_comparison(&p->items[i], out, &style)) return false;
         if (!strcmp(p->items[i].formula.name, "activations")) print_proportion(p, out);
+        if (!strcmp(p->items[i].formula.name, "flops")) print_parts(p, out);
         if (!strcmp(p->items[i].formula.name, "states") && !print_regimes(p, out, &style))
             return false;
     }

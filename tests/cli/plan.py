@@ -138,6 +138,16 @@ def any_model(seed, n):
         plan(*args)
 
 
+def published_models():
+    """Hugging Face's config.json of many a family: biases of q, k and v alone, tied heads, ..."""
+    folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "nn", "configs")
+    files = sorted(f for f in os.listdir(folder) if f.endswith(".json"))
+    check(len(files) >= 8, "configs to plan")
+    for file in files:
+        plan(os.path.join(folder, file))
+        plan(os.path.join(folder, file), "-s", 256, "-b", 3, "--checkpoint", "selective", *TEXTBOOK)
+
+
 # ---- what fits ----
 
 def steps(capacity, *args):
@@ -233,6 +243,7 @@ parameters()
 times()
 cache()
 any_model(5, 60)
+published_models()
 fits()
 keys_are_those_documented()
 outputs()
