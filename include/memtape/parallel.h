@@ -14,6 +14,69 @@
 extern "C" {
 #endif
 
+/* Which rank, among how many. Zero is the common choice everywhere: alone. */
+typedef struct mt_parallel {
+    int64_t tensor;       /* t: ranks that share each layer; a divisor of heads, kv_heads and ffn */
+    bool sequence;        /* what lies between a layer's products is cut, too, along the sequence */
+    int64_t pipeline;     /* p: stages */
+    int64_t interleave;   /* parts of the model that each stage has; p times it divides layers */
+    int64_t stage;        /* this rank's, from 0 on */
+    int64_t microbatches; /* of a step; 0: p. With interleave a multiple of p */
+    int64_t data;         /* d: ranks with the same share, for other microbatches */
+    int zero;             /* what these cut: 1 optimizer state, 2 and gradients, 3 and parameters */
+} mt_parallel;
+
+/* MT_OK, or an error that names the field, what it is and what it may be. gpt and llama only. */
+MT_API mt_status mt_parallel_check(const mt_parallel *how, const mt_model_config *config);
+
+/* Part `part` (0 .. interleave - 1) of this rank's share of the model: named, shaped and kept as in
+ * the whole model ("gpt.h.17.mlp.fc"), with fewer heads, a narrower MLP, its piece of the
+ * vocabulary (which is padded to a multiple of t), and messages where Megatron-LM has them. Takes
+ * token ids [b,s] if it is the first part, else what mt_rank_wire makes; gives logits [b,s,v/t] if
+ * it is the last, else what mt_send gives. With more than one rank `device` has no data. */
+MT_API mt_module *mt_rank_new(mt_device *device, const mt_model_config *config,
+                              const mt_parallel *how, int64_t part);
+/* Stands for the part before: [b,s,d], or [b,s/t,d] with sequence parallelism; requires grad. */
+MT_API mt_tensor *mt_rank_wire(const mt_module *rank, mt_device *device, int64_t batch,
+                               int64_t seq);
+
+/* ---- one step of one rank, measured ---- */
+
+typedef struct mt_rank_row {
+    const char *what;
+    int64_t bytes;
+} mt_rank_row;
+#define MT_RANK_ROWS 8
+#define MT_RANK_TEXT 256
+
+typedef struct mt_rank_report {
+    int64_t layers;    /* of this rank */
+    uint64_t n_params; /* of this rank, before ZeRO cuts them */
+    /* From step to step, as ZeRO cuts it, for the first of the data-parallel ranks: in the model's
+     * dtype, and AdamW's two moments and master copy in f32. */
+    size_t param_bytes, grad_bytes, optimizer_bytes;
+    /* 1F1B: parts whose forward has run and whose backward has not, when there are most of them;
+     * min(p - stage, microbatches) without interleaving (Narayanan et al. 2021, 2.2). */
+    int64_t in_flight;
+    size_t saved; /* kept for backward then, by the ledger */
+    size_t peak;  /* of allocated bytes in a step in which gradients are there already */
+    size_t reserved;
+    /* Korthikanti et al. 2022, table 2, and what lies beside the layers; other models by the same
+     * terms. saved = formula + rows + unexplained, which is 0 unless the books are wrong. */
+    int64_t formula;
+    char text[MT_RANK_TEXT];
+    int n_rows;
+    mt_rank_row rows[MT_RANK_ROWS];
+    int64_t unexplained;
+} mt_rank_report;
+
+/* Runs the rank's 1F1B schedule of microbatches of `batch` sequences on a device without data and
+ * writes down what it keeps. checkpoint: none, full or selective, as mt_model_checkpoint's; NULL:
+ * none. Of many microbatches only so many run as the schedule takes to repeat itself. */
+MT_API mt_status mt_rank_measure(mt_device *device, const mt_model_config *config,
+                                 const mt_parallel *how, int64_t batch, int64_t seq,
+                                 const char *checkpoint, mt_rank_report *out);
+
 #ifdef __cplusplus
 }
 #endif

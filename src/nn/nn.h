@@ -10,6 +10,20 @@ mt_module *mti_module_complete(mt_module *m, bool complete);
 /* Whether m is there and was made with this forward function: so its user data are known. */
 bool mti_module_runs(const mt_module *m, mt_forward_fn *forward);
 
+/* ---- what goes on around a module's forward, within its scope and its checkpoint ---- */
+
+/* fn calls mti_module_run_inner, or makes the result otherwise. */
+typedef struct mti_around {
+    mt_tensor *(*fn)(mt_module *m, void *user, mt_tensor *x);
+    void *user;
+    void (*destroy)(void *user); /* with the module's end; may be NULL */
+} mti_around;
+void mti_module_set_around(mt_module *m, mti_around around); /* in the place of what there was */
+mt_tensor *mti_module_run_inner(mt_module *m, mt_tensor *x);
+/* `other` in the place of the parameter of that name, which is returned; references stay with whom
+ * they are. To be put back before anybody lists m's parameters, or done before anybody has. */
+mt_tensor *mti_module_lend_param(mt_module *m, const char *name, mt_tensor *other);
+
 /* "h.3" and "mlp": "h.3.mlp", the caller's to mti_free; no dot after a prefix "". */
 char *mti_join(const char *prefix, const char *name);
 

@@ -1,0 +1,89 @@
+/* parallel.c: what one rank of many has of a model. */
+#include <inttypes.h>
+#include "nn/parallel.h"
+
+#define MOST_RANKS ((int64_t)1 << 20)
+
+static bool in_range(const char *field, int64_t value, int64_t least, int64_t most)
+{
+    return (value >= least && value <= most) ||
+           mti_fail_bool(MT_ERR_ARGUMENT,
+                         "parallel: %s is %" PRId64 "; need %" PRId64 " to %" PRId64, field, value,
+                         least, most);
+}
+
+static bool divides(const char *field, int64_t parts, const char *what, int64_t value)
+{
+    return value % parts == 0 ||
+           mti_fail_bool(MT_ERR_ARGUMENT,
+                         "parallel: %s is %" PRId64 "; need a divisor of %s, %" PRId64, field,
+                         parts, what, value);
+}
+
+/* "0: 1" everywhere. */
+static mt_parallel filled_in(const mt_parallel *how)
+{
+    mt_parallel h = *how;
+    int64_t *const ones[] = {&h.tensor, &h.pipeline, &h.interleave, &h.data};
+    for (size_t i = 0; i < sizeof ones / sizeof *ones; i++)
+        if (!*ones[i]) *ones[i] = 1;
+    if (!h.microbatches) h.microbatches = h.pipeline;
+    return h;
+}
+
+static bool check_ranges(const mt_parallel *h)
+{
+    return in_range("tensor", h->tensor, 1, MOST_RANKS) &&
+           in_range("pipeline", h->pipeline, 1, MOST_RANKS) &&
+           in_range("interleave", h->interleave, 1, MOST_RANKS) &&
+           in_range("data", h->data, 1, MOST_RANKS) && in_range("zero", h->zero, 0, 3) &&
+           in_range("stage", h->stage, 0, h->pipeline - 1) &&
+           in_range("microbatches", h->microbatches, 1, MOST_RANKS);
+}
+
+static bool check_model(const mt_parallel *h, const mt_model_config *c)
+{
+    if (c->kind != MT_MODEL_GPT && c->kind != MT_MODEL_LLAMA)
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "parallel: the model is a %s; ranks are made of gpt and llama",
+                             mt_model_kind_name(c->kind));
+    if (h->interleave > 1 && h->pipeline == 1)
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "parallel: interleave is %" PRId64 " in a pipeline "
+                             "of 1; need 2 stages or more",
+                             h->interleave);
+    if (h->interleave > 1 && !divides("pipeline", h->pipeline, "microbatches", h->microbatches))
+        return false;
+    return divides("tensor", h->tensor, "heads", c->heads) &&
+           divides("tensor", h->tensor, "kv_heads", c->kv_heads) &&
+           divides("tensor", h->tensor, "ffn", c->ffn) &&
+           divides("pipeline times interleave", h->pipeline * h->interleave, "layers", c->layers);
+}
+
+bool mti_share_make(mti_share *s, const mt_model_config *config, const mt_parallel *how,
+                    int64_t part)
+{
+    static const mt_parallel alone;
+    *s = (mti_share){.how = filled_in(how ? how : &alone)};
+    mt_parallel *h = &s->how;
+    if (mt_model_config_resolve(config, &s->whole) != MT_OK || !check_ranges(h) ||
+        !check_model(h, &s->whole) || !in_range("part", part, 0, h->interleave - 1))
+        return false;
+    int64_t t = h->tensor, parts = h->pipeline * h->interleave;
+    int64_t nth = part * h->pipeline + h->stage, n = s->whole.layers / parts;
+    s->whole.vocab = (s->whole.vocab + t - 1) / t * t;
+    s->from = nth * n, s->to = s->from + n;
+    s->first = nth == 0, s->last = nth == parts - 1;
+    s->local = s->whole;
+    s->local.heads /= t;
+    s->local.kv_heads /= t;
+    s->local.ffn /= t;
+    s->local.vocab /= t;
+    return true;
+}
+
+mt_status mt_parallel_check(const mt_parallel *how, const mt_model_config *config)
+{
+    mti_share s;
+    return mti_share_make(&s, config, how, 0) ? MT_OK : mt_last_status();
+}

@@ -1,0 +1,139 @@
+/* parallel_books.c: what a rank keeps for backward, by formula, and what the formula leaves out.
+ *
+ * Korthikanti et al. 2022, table 2: bytes a layer with 2-byte floats, separate softmax and dropout.
+ *   tensor parallelism                        sbh(10 + 24/t + 5as/(ht))
+ *   with sequence parallelism                 sbh(34/t + 5as/(ht))
+ *   selective recomputation                   the same without 5as/(ht)
+ *   full recomputation                        2sbh
+ * The 10 are the inputs of two norms and of two products, and two dropout masks: they lie between
+ * the ranks' shared work. The 24 are q, k and v, the merged heads, and the MLP's input and output
+ * of its activation. */
+#include <stdio.h>
+#include <string.h>
+#include "nn/parallel.h"
+
+typedef struct terms {       /* of one token of one layer, in bytes */
+    int64_t between, inside; /* what each rank has whole, unless the sequence is cut; what is cut */
+    int64_t core;            /* of the weights of one token's attention: cut */
+} terms;
+
+static bool keeps_its_output(const mt_model_config *c)
+{
+    return c->act == MT_ACT_RELU || c->act == MT_ACT_TANH || c->act == MT_ACT_SIGMOID ||
+           (c->act == MT_ACT_LEAKY_RELU && c->inplace);
+}
+
+static terms terms_of(const mt_model_config *c, const mti_flight *f)
+{
+    int64_t e = (int64_t)mt_dtype_size(c->dtype), drop = c->dropout > 0;
+    int64_t q = c->heads * c->head_dim, k = c->kv_heads * c->head_dim;
+    int64_t wide = c->mlp == MT_MLP_SWIGLU ? 3 : keeps_its_output(c) ? 1 : 2;
+    bool core = c->attention == MT_ATTENTION_MATH && strcmp(f->checkpoint, "selective") != 0;
+    if (!strcmp(f->checkpoint, "full")) return (terms){.between = c->hidden * e};
+    return (terms){.between = c->hidden * (4 * e + 2 * drop),
+                   .inside = (2 * q + 2 * k + wide * c->ffn) * e,
+                   .core = core ? c->heads * f->seq * (e + drop * (1 + e)) : 0};
+}
+
+/* ---- as text ---- */
+
+static bool is_the_papers(const mt_model_config *c)
+{
+    return mt_dtype_size(c->dtype) == 2 && c->dropout > 0 && c->attention == MT_ATTENTION_MATH &&
+           c->kv_heads * c->head_dim == c->hidden && c->heads * c->head_dim == c->hidden &&
+           c->mlp == MT_MLP_PLAIN && c->ffn == 4 * c->hidden && !keeps_its_output(c);
+}
+
+static void write_layer(char *text, size_t n, const mti_share *s, const mti_flight *f,
+                        const terms *x)
+{
+    bool selective = !strcmp(f->checkpoint, "selective"), cut = s->how.sequence;
+    if (!strcmp(f->checkpoint, "full") && mt_dtype_size(s->whole.dtype) == 2)
+        snprintf(text, n, cut ? "2sbh/t" : "2sbh");
+    else if (!is_the_papers(&s->whole))
+        snprintf(text, n, "sb(%lld%s + %lld/t%s)", (long long)x->between, cut ? "/t" : "",
+                 (long long)(x->inside + x->core),
+                 x->core ? ", weights of attention included" : "");
+    else if (s->how.tensor == 1)
+        snprintf(text, n, selective ? "34sbh" : "sbh(34 + 5as/h)");
+    else if (cut)
+        snprintf(text, n, selective ? "34sbh/t" : "sbh(34 + 5as/h)/t");
+    else
+        snprintf(text, n, selective ? "sbh(10 + 24/t)" : "sbh(10 + 24/t + 5as/(ht))");
+}
+
+static void write_text(mt_rank_report *out, const mti_share *s, const mti_flight *f, const terms *x)
+{
+    char layer[96], *at = out->text;
+    const char *over = s->how.sequence ? "/t" : "";
+    size_t n = sizeof out->text;
+    write_layer(layer, sizeof layer, s, f, x);
+    size_t used = (size_t)snprintf(at, n, "%lld x %s", (long long)f->layers, layer);
+    if (f->first && s->whole.dropout > 0)
+        used += (size_t)snprintf(at + used, n - used, " + %lld x sbh%s", (long long)f->first, over);
+    if (f->last)
+        snprintf(at + used, n - used, " + %lld x (%dsbh%s + 4sbv/t)", (long long)f->last,
+                 (int)mt_dtype_size(s->whole.dtype) * (s->whole.norm == MT_NORM_PRE ? 2 : 1), over);
+}
+
+/* ---- what the formula leaves out ---- */
+
+static const char *left_out(const mt_saver *saver)
+{
+    bool aux = saver->role == MT_SAVE_AUX, ids = saver->dtype == MT_I64;
+    if (!strcmp(saver->op, "layer_norm") && aux) return "layer norms: mean and rstd of each row";
+    if (!strcmp(saver->op, "rms_norm") && aux) return "RMS norms: rstd of each row";
+    if (!strcmp(saver->op, "flash_attention") && aux)
+        return ids ? "flash attention: RNG state (seed, offset)"
+                   : "flash attention: log-sum-exp of each row";
+    if (!strcmp(saver->op, "embedding") && ids) return "embedding: token indices";
+    if (!strcmp(saver->op, "cross_entropy") && ids) return "cross-entropy: targets";
+    return NULL;
+}
+
+static bool add_row(mt_rank_report *out, const char *what, int64_t bytes)
+{
+    for (int i = 0; i < out->n_rows; i++)
+        if (!strcmp(out->rows[i].what, what)) {
+            out->rows[i].bytes += bytes;
+            return true;
+        }
+    if (!bytes) return true;
+    if (out->n_rows == MT_RANK_ROWS)
+        return mti_fail_bool(MT_ERR_INTERNAL, "rank: more kinds of rows than %d", MT_RANK_ROWS);
+    out->rows[out->n_rows++] = (mt_rank_row){what, bytes};
+    return true;
+}
+
+static bool add_entry(mt_rank_report *out, const mt_ledger_entry *e)
+{
+    const mt_saver *saver = &e->saver;
+    const char *what = left_out(saver);
+    if (what) return add_row(out, what, (int64_t)e->bytes);
+    if (strcmp(saver->op, "cross_entropy") != 0 || saver->role != MT_SAVE_AUX) return true;
+    int64_t counted = (int64_t)(e->bytes / mt_dtype_size(saver->dtype) * sizeof(float));
+    return add_row(out, "log-probabilities in the model's dtype; the formula has 4 bytes each",
+                   (int64_t)e->bytes - counted);
+}
+
+bool mti_rank_explain(const mti_share *s, const mti_flight *f, const mt_ledger *ledger,
+                      mt_rank_report *out)
+{
+    const mt_model_config *c = &s->whole;
+    int64_t tokens = f->batch * f->seq, t = s->how.tensor, w = s->how.sequence ? t : 1;
+    int64_t e = (int64_t)mt_dtype_size(c->dtype), drop = c->dropout > 0;
+    terms x = terms_of(c, f);
+    int64_t ends = c->hidden * e * (c->norm == MT_NORM_PRE ? 2 : 1); /* last norm, head */
+    out->formula = f->layers * (tokens * x.between / w + tokens * (x.inside + x.core) / t) +
+                   f->first * drop * tokens * c->hidden / w +
+                   f->last * (tokens * ends / w + tokens * c->vocab / t * (int64_t)sizeof(float));
+    write_text(out, s, f, &x);
+    for (size_t i = 0; i < mt_ledger_count(ledger); i++) {
+        mt_ledger_entry entry;
+        if (mt_ledger_get(ledger, i, &entry) != MT_OK) return false;
+        if (!entry.freed && !add_entry(out, &entry)) return false;
+    }
+    out->unexplained = (int64_t)out->saved - out->formula;
+    for (int i = 0; i < out->n_rows; i++) out->unexplained -= out->rows[i].bytes;
+    return true;
+}

@@ -1,0 +1,248 @@
+/* parallel_parts.c: what a layer has to do with other ranks: where a part of it begins that all
+ * share, where their results are summed, and what is gathered only while it is used. */
+#include <string.h>
+#include "memtape/ops.h"
+#include "nn/parallel.h"
+
+/* ---- kept as a piece, gathered again: a pair of hooks on saved tensors ---- */
+
+struct mti_regather {
+    uint64_t whole; /* serial of the storage */
+    mt_tensor *piece;
+    int dim;
+    int64_t ranks;
+    mt_layout layout; /* of whole */
+};
+
+static bool is_whole(const mti_regather *r, const mt_tensor *t)
+{
+    return mt_storage_of(t).serial == r->whole && mt_rank(t) == r->layout.rank &&
+           !memcmp(mt_shape(t), r->layout.shape, (size_t)r->layout.rank * sizeof(int64_t));
+}
+
+static mt_status keep_piece(void *user, const mt_save_info *info, mt_tensor *tensor,
+                            mt_tensor **kept, void **state)
+{
+    mti_regather *r = user;
+    (void)info;
+    if (!is_whole(r, tensor)) return MT_OK;
+    *kept = mt_retain(r->piece);
+    *state = r;
+    return MT_OK;
+}
+
+/* Pieces side by side, of which the last may be padded. */
+static mt_tensor *gather(mt_tensor *piece, int dim, int64_t ranks, int rank, const int64_t *shape)
+{
+    mt_tensor *y = mt_all_gather(piece, dim, ranks);
+    if (dim > 0) return y;
+    int64_t n = 1;
+    for (int d = 0; d < rank; d++) n *= shape[d];
+    if (y && mt_numel(y) > n) mt_set(&y, mt_slice(y, 0, 0, n));
+    mt_set(&y, mt_reshape(y, rank, shape));
+    return y;
+}
+
+static mt_status gather_again(void *user, const mt_save_info *info, mt_tensor **tensor, void *state)
+{
+    mti_regather *r = user;
+    (void)info;
+    if (!state) return MT_OK;
+    mt_tensor *whole = gather(*tensor, r->dim, r->ranks, r->layout.rank, r->layout.shape);
+    if (whole) *tensor = whole;
+    return whole ? MT_OK : mt_last_status();
+}
+
+static void regather_free(void *user)
+{
+    mti_regather *r = user;
+    mt_release(r->piece);
+    mti_free(r);
+}
+
+mti_regather *mti_regather_begin(mt_tensor *whole, mt_tensor *piece, int dim, int64_t ranks)
+{
+    static const mt_saved_hooks hooks = {keep_piece, gather_again, NULL, regather_free};
+    mti_regather *r = mti_malloc(sizeof *r);
+    if (!r) return NULL;
+    *r = (mti_regather){mt_storage_of(whole).serial, mt_detach(piece), dim, ranks,
+                        mt_layout_of(whole)};
+    if (r->piece && mt_push_saved_hooks(&hooks, r) == MT_OK) return r;
+    regather_free(r);
+    return NULL;
+}
+
+bool mti_regather_end(void) { return mt_pop_saved_hooks() == MT_OK; }
+
+/* ---- where the ranks' work begins ---- */
+
+mt_tensor *mti_run_entered(mt_module *m, mt_forward_fn *run, const mt_parallel *how, mt_tensor *x)
+{
+    if (!x || how->tensor == 1) return run(m, x);
+    if (!how->sequence) {
+        MT_AUTO mt_tensor *same = mt_replicate(x, how->tensor);
+        return same ? run(m, same) : NULL;
+    }
+    MT_AUTO mt_tensor *whole = mt_all_gather(x, 1, how->tensor); /* [b,s/t,d] -> [b,s,d] */
+    if (!whole || !mti_regather_begin(whole, x, 1, how->tensor)) return NULL;
+    mt_tensor *y = run(m, whole);
+    if (!mti_regather_end()) mt_set(&y, NULL);
+    return y;
+}
+
+static mt_tensor *entered(mt_module *m, void *user, mt_tensor *x)
+{
+    return mti_run_entered(m, mti_module_run_inner, user, x);
+}
+
+static mt_parallel *copy_of(const mt_parallel *how)
+{
+    mt_parallel *copy = mti_malloc(sizeof *copy);
+    if (copy) *copy = *how;
+    return copy;
+}
+
+bool mti_enter_ranks(mt_module *m, const mt_parallel *how)
+{
+    if (!m || how->tensor == 1) return m != NULL;
+    mt_parallel *user = copy_of(how);
+    if (user) mti_module_set_around(m, (mti_around){entered, user, mti_free});
+    return user != NULL;
+}
+
+/* ---- where it ends ---- */
+
+static mt_tensor *sum(const mt_parallel *how, mt_tensor *partial)
+{
+    if (!partial) return NULL;
+    return how->sequence ? mt_reduce_scatter(partial, 1, how->tensor)
+                         : mt_all_reduce(partial, how->tensor);
+}
+
+static mt_tensor *row_forward(mt_module *self, mt_tensor *x)
+{
+    mt_tensor *y = mt_linear(x, mt_module_param(self, "weight"), NULL), *bias;
+    mt_set(&y, sum(mt_module_user(self), y));
+    if ((bias = mt_module_param(self, "bias"))) mt_set(&y, mt_add(y, bias));
+    return y;
+}
+
+static mt_tensor *embedding_forward(mt_module *self, mt_tensor *ids)
+{
+    mt_tensor *y = mt_embedding(ids, mt_module_param(self, "weight"));
+    mt_set(&y, sum(mt_module_user(self), y));
+    return y;
+}
+
+/* A module with the child's parameters in its place. */
+static bool replace(mt_module *parent, const char *name, const char *kind, mt_forward_fn *forward,
+                    const mt_parallel *how)
+{
+    static const char *const params[] = {"weight", "bias"};
+    const mt_module *old = mt_module_child(parent, name);
+    if (how->tensor == 1) return true;
+    mt_parallel *user = copy_of(how);
+    mt_module *m = user ? mt_module_new(kind, forward, user, mti_free) : NULL;
+    bool ok = m != NULL;
+    for (int i = 0; ok && i < 2; i++) {
+        mt_tensor *param = mt_module_param(old, params[i]);
+        ok = !param || mt_module_add_param(m, params[i], mt_retain(param));
+    }
+    m = mti_module_complete(m, ok);
+    mt_module *was = m ? mt_module_swap_child(parent, name, m) : NULL;
+    mt_module_free(was);
+    return was != NULL;
+}
+
+bool mti_sum_over_ranks(mt_module *parent, const char *name, const mt_parallel *how)
+{
+    return replace(parent, name, "linear", row_forward, how);
+}
+
+bool mti_share_embedding(mt_module *parent, const char *name, const mt_parallel *how)
+{
+    return replace(parent, name, "embedding", embedding_forward, how);
+}
+
+/* ---- ZeRO 3: parameters as pieces ---- */
+
+#define MOST_PARAMS 2 /* of one module of ours: weight and bias */
+
+typedef struct cut_param {
+    const char *name;
+    int rank;
+    int64_t shape[MT_MAX_RANK];
+} cut_param;
+
+typedef struct cut {
+    int64_t dp;
+    int n;
+    cut_param params[MOST_PARAMS];
+} cut;
+
+/* Each parameter whole while m runs; what the tape saves of it is the piece. */
+static mt_tensor *run_gathered(mt_module *m, void *user, mt_tensor *x)
+{
+    const cut *c = user;
+    mt_tensor *whole[MOST_PARAMS] = {NULL}, *piece[MOST_PARAMS], *y = NULL;
+    int n = 0;
+    bool ok = true;
+    for (; ok && n < c->n; n++) {
+        const cut_param *p = &c->params[n];
+        piece[n] = mt_module_param(m, p->name);
+        whole[n] = gather(piece[n], 0, c->dp, p->rank, p->shape);
+        ok = whole[n] && mti_regather_begin(whole[n], piece[n], 0, c->dp);
+        if (!ok) break;
+        mti_module_lend_param(m, p->name, whole[n]);
+    }
+    if (ok) y = mti_module_run_inner(m, x);
+    for (int i = 0; i < n; i++) {
+        ok = mti_regather_end() && ok;
+        mti_module_lend_param(m, c->params[i].name, piece[i]);
+    }
+    for (int i = 0; i < c->n; i++) mt_release(whole[i]);
+    if (!ok) mt_set(&y, NULL);
+    return y;
+}
+
+/* The first of dp pieces, the last of which may be padded; zeros, as there is no data. */
+static mt_tensor *piece_of(mti_cutter *cutter, mt_tensor *whole)
+{
+    if (whole == cutter->shared && cutter->piece) return mt_retain(cutter->piece);
+    int64_t n = (mt_numel(whole) + cutter->dp - 1) / cutter->dp;
+    mt_tensor *piece = mt_zeros(mt_device_of(whole), mt_dtype_of(whole), MT_SHAPE(n));
+    if (piece && (mt_set_category(piece, MT_PARAMETER) != MT_OK ||
+                  mt_set_requires_grad(piece, true) != MT_OK))
+        mt_set(&piece, NULL);
+    if (whole == cutter->shared) cutter->piece = piece;
+    return piece;
+}
+
+static bool cut_param_of(mt_module *m, mti_cutter *cutter, cut *c, const char *name)
+{
+    mt_tensor *whole = mt_module_param(m, name);
+    if (!whole) return true;
+    cut_param *p = &c->params[c->n++];
+    *p = (cut_param){.name = name, .rank = mt_rank(whole)};
+    memcpy(p->shape, mt_shape(whole), (size_t)p->rank * sizeof *p->shape);
+    mt_tensor *piece = piece_of(cutter, whole);
+    if (!piece) return false;
+    mt_release(mti_module_lend_param(m, name, piece));
+    return true;
+}
+
+bool mti_cut_params(mt_module *m, mti_cutter *cutter)
+{
+    if (mt_module_param(m, "weight")) {
+        cut *c = mti_malloc(sizeof *c);
+        if (!c) return false;
+        *c = (cut){.dp = cutter->dp};
+        mti_module_set_around(m, (mti_around){run_gathered, c, mti_free});
+        if (!cut_param_of(m, cutter, c, "weight") || !cut_param_of(m, cutter, c, "bias"))
+            return false;
+    }
+    mt_module *child;
+    for (size_t i = 0; (child = mt_module_child_at(m, i)); i++)
+        if (!mti_cut_params(child, cutter)) return false;
+    return true;
+}

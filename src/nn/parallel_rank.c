@@ -1,0 +1,134 @@
+/* parallel_rank.c: one part of one rank as a module: the plain model's blocks, made narrower, with
+ * messages put where ranks meet. */
+#include <stdio.h>
+#include "memtape/ops.h"
+#include "nn/parallel.h"
+
+static mt_tensor *rank_forward(mt_module *self, mt_tensor *x);
+
+static const mti_share *share_of(const mt_module *m)
+{
+    return mti_module_runs(m, rank_forward) ? mt_module_user(m) : NULL;
+}
+
+/* ---- forward ---- */
+
+/* Rows of the learned positions for the tokens that are here. */
+static mt_tensor *positions(mt_module *self, const mti_share *s, mt_tensor *tokens)
+{
+    int64_t seq = mt_shape(tokens)[1], here = s->how.sequence ? seq / s->how.tensor : seq;
+    MT_AUTO mt_tensor *some = mt_slice(tokens, 1, 0, here);
+    return mt_forward_child(self, "wpe", some);
+}
+
+static mt_tensor *embed(mt_module *self, const mti_share *s, mt_tensor *tokens)
+{
+    if (!mti_check_tokens("rank", tokens)) return NULL;
+    mt_tensor *h = mt_forward_child(self, "wte", tokens);
+    if (h && mt_module_child(self, "wpe")) {
+        MT_AUTO mt_tensor *position = positions(self, s, tokens);
+        mt_set(&h, mt_add(h, position));
+    }
+    mt_set(&h, mt_forward_child(self, "drop", h));
+    return h;
+}
+
+static mt_tensor *rank_forward(mt_module *self, mt_tensor *x)
+{
+    const mti_share *s = mt_module_user(self);
+    char name[32];
+    if (s->how.sequence && mt_shape(x)[1] % (s->first ? s->how.tensor : 1))
+        return mti_fail_null(MT_ERR_ARGUMENT,
+                             "rank: %lld tokens in a row are cut among %lld ranks; need a multiple",
+                             (long long)mt_shape(x)[1], (long long)s->how.tensor);
+    mt_tensor *h = s->first ? embed(self, s, x) : mt_recv(x, s->how.pipeline);
+    for (int64_t i = s->from; h && i < s->to; i++) {
+        snprintf(name, sizeof name, "h.%lld", (long long)i);
+        mt_set(&h, mt_forward_child(self, name, h));
+    }
+    if (!s->last) {
+        mt_set(&h, mt_send(h, s->how.pipeline));
+        return h;
+    }
+    if (mt_module_child(self, "ln_f")) mt_set(&h, mt_forward_child(self, "ln_f", h));
+    mt_set(&h, mti_run_entered(mt_module_child(self, "lm_head"), mt_forward, &s->how, h));
+    return h;
+}
+
+mt_tensor *mt_rank_wire(const mt_module *rank, mt_device *device, int64_t batch, int64_t seq)
+{
+    const mti_share *s = share_of(rank);
+    if (!s) return mti_fail_null(MT_ERR_ARGUMENT, "rank_wire: the module is no rank");
+    if (seq < 1 || batch < 1 || (s->how.sequence && seq % s->how.tensor))
+        return mti_fail_null(
+            MT_ERR_ARGUMENT,
+            "rank_wire: %lld sequences of %lld; need at least 1, and a multiple of %lld tokens",
+            (long long)batch, (long long)seq, (long long)(s->how.sequence ? s->how.tensor : 1));
+    int64_t here = s->how.sequence ? seq / s->how.tensor : seq;
+    mt_tensor *one = mt_zeros(device, s->local.dtype, MT_SHAPE(1, 1, 1));
+    if (one && mt_set_requires_grad(one, true) != MT_OK) mt_set(&one, NULL);
+    mt_set(&one, mt_expand(one, MT_SHAPE(batch, here, s->local.hidden)));
+    return one;
+}
+
+/* ---- making ---- */
+
+static bool add_block(mt_module *m, mt_device *device, const mti_share *s, int64_t layer)
+{
+    char name[32];
+    snprintf(name, sizeof name, "h.%lld", (long long)layer);
+    mt_module *block = mt_module_add_child(m, name, mt_block_new(device, &s->local));
+    mt_module *attn = mt_module_child(block, "attn"), *mlp = mt_module_child(block, "mlp");
+    return block && mti_enter_ranks(attn, &s->how) && mti_sum_over_ranks(attn, "proj", &s->how) &&
+           mti_enter_ranks(mlp, &s->how) &&
+           mti_sum_over_ranks(mlp, mt_module_child(mlp, "down") ? "down" : "proj", &s->how);
+}
+
+static bool add_embeddings(mt_module *m, mt_device *device, const mti_share *s)
+{
+    const mt_model_config *c = &s->local;
+    return mti_add_embedding(m, "wte", device, c, c->vocab) &&
+           mti_share_embedding(m, "wte", &s->how) &&
+           (c->kind != MT_MODEL_GPT ||
+            mt_module_add_child(m, "wpe", mti_positions_new(device, c))) &&
+           mti_add_dropout(m, c);
+}
+
+/* The embedding's own weight where it is here and tied; *shared tells. */
+static bool add_head(mt_module *m, mt_device *device, const mti_share *s, mt_tensor **shared)
+{
+    const mt_model_config *c = &s->local;
+    if (c->norm == MT_NORM_PRE && !mti_add_norm(m, "ln_f", device, c)) return false;
+    mt_module *head = mt_module_add_child(
+        m, "lm_head", mt_linear_new(device, c->dtype, c->hidden, c->vocab, false, MTI_INIT_STD));
+    if (!head) return false;
+    bool tied = c->kind == MT_MODEL_LLAMA ? c->tied : !c->untied;
+    *shared = tied ? mt_module_param(mt_module_child(m, "wte"), "weight") : NULL;
+    if (*shared) mt_release(mti_module_lend_param(head, "weight", mt_retain(*shared)));
+    return true;
+}
+
+mt_module *mt_rank_new(mt_device *device, const mt_model_config *config, const mt_parallel *how,
+                       int64_t part)
+{
+    mti_share made;
+    if (!mti_share_make(&made, config, how, part)) return NULL;
+    const mt_parallel *h = &made.how;
+    if (mt_device_has_data(device) && (h->tensor > 1 || h->pipeline > 1 || h->data > 1))
+        return mti_fail_null(MT_ERR_UNSUPPORTED,
+                             "rank: %lld x %lld x %lld ranks on %s; need 1, or meta, where no data "
+                             "has to move",
+                             (long long)h->tensor, (long long)h->pipeline, (long long)h->data,
+                             mt_device_kind(device));
+    mti_share *s = mti_malloc(sizeof *s);
+    if (!s) return NULL;
+    *s = made;
+    mt_module *m = mt_module_new(mt_model_kind_name(s->whole.kind), rank_forward, s, mti_free);
+    mt_tensor *shared = NULL;
+    bool ok = m && (!s->first || add_embeddings(m, device, s));
+    for (int64_t i = made.from; ok && i < made.to; i++) ok = add_block(m, device, s, i);
+    ok = ok && (!s->last || add_head(m, device, s, &shared));
+    mti_cutter cutter = {.dp = made.how.data, .shared = shared};
+    if (ok && made.how.zero == 3 && made.how.data > 1) ok = mti_cut_params(m, &cutter);
+    return mti_module_complete(m, ok);
+}

@@ -1,0 +1,165 @@
+/* parallel_zero.c: what a rank has from step to step: parameters, gradients and optimizer state,
+ * and the pieces of them that ZeRO leaves it with (Rajbhandari et al. 2020). */
+#include <stdio.h>
+#include <string.h>
+#include "memtape/ops.h"
+#include "nn/parallel.h"
+
+typedef struct piece {
+    mt_tensor *whole, *piece; /* borrowed of parts and of pieces */
+    int64_t dp;
+    int hook; /* on whole; 0: none */
+} piece;
+
+struct mti_zero {
+    int stage;
+    mt_module *const *parts;
+    size_t n_parts;
+    mt_module *pieces; /* of stages 1 and 2: views of the parameters; else NULL */
+    MTI_VEC(piece) all;
+};
+
+/* ---- pieces ---- */
+
+static mt_tensor *flat(mt_tensor *t) { return mt_reshape(t, MT_SHAPE(-1)); }
+
+static int64_t piece_length(const mt_tensor *whole, int64_t dp)
+{
+    return (mt_numel(whole) + dp - 1) / dp;
+}
+
+/* The first of dp pieces, a view. */
+static mt_tensor *first_piece(mt_tensor *whole, int64_t dp)
+{
+    mt_tensor *v = mt_detach(whole);
+    mt_set(&v, v ? flat(v) : NULL);
+    mt_set(&v, v ? mt_slice(v, 0, 0, piece_length(whole, dp)) : NULL);
+    return v;
+}
+
+/* What stage 2 does as soon as a gradient is there: this rank's piece of the sum stays. */
+static mt_status scatter_grad(void *user, mt_tensor *leaf)
+{
+    const piece *p = user;
+    mt_tensor *g = flat(mt_grad(leaf));
+    int64_t padding = piece_length(leaf, p->dp) * p->dp - mt_numel(leaf);
+    if (g && padding) {
+        MT_AUTO mt_tensor *zeros = mt_zeros(mt_device_of(g), mt_dtype_of(g), MT_SHAPE(padding));
+        mt_set(&g, zeros ? mt_cat(2, (mt_tensor *[]){g, zeros}, 0) : NULL);
+    }
+    mt_set(&g, g ? mt_reduce_scatter(g, 0, p->dp) : NULL);
+    if (g && mt_grad(p->piece)) mt_set(&g, mt_add(mt_grad(p->piece), g));
+    mt_status status = g ? mt_set_grad(p->piece, g) : mt_last_status();
+    mt_release(g);
+    return status == MT_OK ? mt_set_grad(leaf, NULL) : status;
+}
+
+static bool add_piece(mti_zero *z, const mt_named_tensor *param, size_t part, int64_t dp)
+{
+    char name[256];
+    snprintf(name, sizeof name, "%zu.%.200s", part, param->name);
+    mt_tensor *v = mt_module_add_param(z->pieces, name, first_piece(param->tensor, dp));
+    return v && MTI_PUSH(&z->all, ((piece){param->tensor, v, dp, 0}));
+}
+
+static bool make_pieces(mti_zero *z, int64_t dp)
+{
+    for (size_t i = 0; i < z->n_parts; i++) {
+        const mt_named_tensor *list;
+        size_t n;
+        if (mt_module_params(z->parts[i], &list, &n) != MT_OK) return false;
+        for (size_t j = 0; j < n; j++)
+            if (!add_piece(z, &list[j], i, dp)) return false;
+    }
+    for (size_t i = 0; z->stage == 2 && i < z->all.n; i++) {
+        piece *p = &z->all.at[i];
+        if (!(p->hook = mt_add_leaf_hook(p->whole, scatter_grad, p))) return false;
+    }
+    return true;
+}
+
+static mt_tensor *no_forward(mt_module *self, mt_tensor *x)
+{
+    (void)self;
+    return mt_retain(x);
+}
+
+mti_zero *mti_zero_new(const mt_parallel *how, mt_module *const *parts, size_t n_parts)
+{
+    mti_zero *z = mti_calloc(1, sizeof *z);
+    if (!z) return NULL;
+    z->stage = how->data > 1 ? how->zero : 0;
+    z->parts = parts;
+    z->n_parts = n_parts;
+    bool cut = z->stage == 1 || z->stage == 2;
+    if (!cut) return z;
+    z->pieces = mt_module_new("pieces", no_forward, NULL, NULL);
+    if (z->pieces && make_pieces(z, how->data)) return z;
+    mti_zero_free(z);
+    return NULL;
+}
+
+void mti_zero_free(mti_zero *z)
+{
+    if (!z) return;
+    for (size_t i = 0; i < z->all.n; i++)
+        if (z->all.at[i].hook) mt_remove_hook(z->all.at[i].whole, z->all.at[i].hook);
+    mti_free(z->all.at);
+    mt_module_free(z->pieces);
+    mti_free(z);
+}
+
+/* ---- the step ---- */
+
+static size_t bytes_of(const mt_tensor *t)
+{
+    return t ? (size_t)mt_numel(t) * mt_dtype_size(mt_dtype_of(t)) : 0;
+}
+
+/* Stage 1 has whole gradients and steps with its pieces of them. */
+static bool lend_grads(mti_zero *z)
+{
+    for (size_t i = 0; i < z->all.n; i++) {
+        piece *p = &z->all.at[i];
+        MT_AUTO mt_tensor *g = mt_grad(p->whole) ? first_piece(mt_grad(p->whole), p->dp) : NULL;
+        if (g && mt_set_grad(p->piece, g) != MT_OK) return false;
+    }
+    return mt_last_status() == MT_OK;
+}
+
+static bool count_grads(mt_module *m, size_t *bytes)
+{
+    const mt_named_tensor *list;
+    size_t n;
+    if (mt_module_params(m, &list, &n) != MT_OK) return false;
+    for (size_t i = 0; i < n; i++) *bytes += bytes_of(mt_grad(list[i].tensor));
+    return true;
+}
+
+static bool step(mt_module *m, size_t *bytes)
+{
+    const mt_adamw_options options = {.lr = 1e-4, .master = true};
+    mt_optimizer *o = mt_adamw_new(m, &options);
+    bool ok = o && mt_optimizer_step(o) == MT_OK;
+    for (size_t i = 0; ok && i < mt_optimizer_state_count(o); i++) {
+        mt_optimizer_entry e;
+        ok = mt_optimizer_state(o, i, &e) == MT_OK;
+        if (ok) *bytes += bytes_of(e.tensor);
+    }
+    mt_optimizer_free(o);
+    return ok;
+}
+
+bool mti_zero_step(mti_zero *z, mt_rank_report *out)
+{
+    uint64_t bytes;
+    for (size_t i = 0; i < z->n_parts; i++) {
+        if (mt_module_size(z->parts[i], NULL, &bytes) != MT_OK) return false;
+        out->param_bytes += bytes;
+        if (z->stage != 2 && !count_grads(z->parts[i], &out->grad_bytes)) return false;
+        if (!z->pieces && !step(z->parts[i], &out->optimizer_bytes)) return false;
+    }
+    if (!z->pieces) return true;
+    if (z->stage == 2 ? !count_grads(z->pieces, &out->grad_bytes) : !lend_grads(z)) return false;
+    return step(z->pieces, &out->optimizer_bytes);
+}
