@@ -290,18 +290,19 @@ static bool search_below(const relaxation *r, double limit, mti_budget_answer *a
     return ok;
 }
 
-static bool search_once(const mti_budget_table *t, int64_t n_bytes, mti_budget_answer *a,
-                        bool *found)
+/* Raises the limit until there is an answer below it. limit >= 0: it looks below that one only. */
+static bool search_once(const mti_budget_table *t, int64_t n_bytes, double limit,
+                        mti_budget_answer *a, bool *found)
 {
     relaxation r;
     *a = (mti_budget_answer){0};
     *found = false;
-    if (t->rest > n_bytes) return true;
     if (!relaxation_make(&r, t, n_bytes)) return false;
     bool ok = true;
     if (can_fit(t, n_bytes, r.tail_kept) && find_price(&r)) {
         double least = bound(&r, 0, 0, 0), step = 1 + r.tail[0] * 0x1p-16;
-        for (int i = 0; ok && !*found; i++, step *= 4)
+        if (limit >= 0) ok = search_below(&r, limit, a, found);
+        for (int i = 0; limit < 0 && ok && !*found; i++, step *= 4)
             ok = search_below(&r, i < 8 ? least + step : HUGE_VAL, a, found);
     }
     relaxation_free(&r);
@@ -311,17 +312,14 @@ static bool search_once(const mti_budget_table *t, int64_t n_bytes, mti_budget_a
 bool mti_budget_search(const mti_budget_table *t, int64_t n_bytes, mti_budget_answer *a,
                        bool *found)
 {
-    bool ok = search_once(t, n_bytes, a, found);
-    while (ok && *found) {
-        mti_budget_answer lower;
-        bool more;
-        ok = search_once(t, a->peak - 1, &lower, &more);
-        if (!ok || !more || lower.flops != a->flops || lower.remade != a->remade) {
-            mti_free(lower.path.at);
-            break;
-        }
-        mti_free(a->path.at);
-        *a = lower;
+    bool ok = search_once(t, n_bytes, -1, a, found), lower = ok && *found;
+    while (ok && lower) {
+        mti_budget_answer next;
+        double cost = (double)a->flops * weight_of(t) + (double)a->remade;
+        ok = search_once(t, a->peak - 1, cost, &next, &lower);
+        lower = lower && next.flops == a->flops && next.remade == a->remade; /* not just rounded */
+        mti_free((lower ? a : &next)->path.at);
+        if (lower) *a = next;
     }
     if (!ok) {
         mti_free(a->path.at);
