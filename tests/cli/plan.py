@@ -84,8 +84,22 @@ def parameters():
     equal(value(j, "states"), 128 * 10**9, "LLaMA-3.1-8B in mixed precision")
     equal(measured(j, "states"), 16 * 8030261248, "the same, measured")
     left_out(j, "states", "rounded N")
+    equal(value(plan("llama-65b", "-s", 1, "--dtype", "f32", "--params", "65B"), "states"),
+          1040 * 10**9, "LLaMA-65B's static memory")
+    equal(value(plan("bert-base", "-s", 1, "--dtype", "f32", "--params", "110M"), "states"),
+          1760 * 10**6, "BERT-base's static memory")
     mixed = next(r for r in j["regimes"] if r["name"] == "16 bits, AdamW, f32 master weights")
     equal(mixed["bytes"], 16 * 8030261248, "the same among the regimes")
+
+
+def regimes():
+    """Each way to train that has options is measured with them."""
+    table = plan("gpt2", "-s", 8)["regimes"]
+    check(sum(r["options"] is not None for r in table) >= 4, "regimes to measure")
+    for r in table:
+        if r["options"]:
+            j = plan("gpt2", "-s", 8, *r["options"].split())
+            equal(value(j, "states"), r["bytes"], f"states: {r['name']}")
 
 
 def times():
@@ -106,6 +120,8 @@ def cache():
     j = plan("gpt3-175b", "-b", 64, "-s", 512, "--kv", 32, "--optimizer", "none")
     equal(value(j, "kv cache"), 164282499072, "KV cache of GPT-3")
     equal(measured(j, "kv cache"), 164282499072, "the same, measured")
+    j = plan("llama-7b", "-b", 32, "--kv", 0, "--dtype", "f32", "--optimizer", "none")
+    equal(measured(j, "kv cache"), 64 * 2**30, "KV cache of LLaMA 7B in f32")
     j = plan("llama-3.1-8b", "-s", 100, "--kv", 0)
     equal(measured(j, "kv cache"), 2 * 100 * 8 * 128 * 32 * 2, "grouped heads")
     left_out(j, "kv cache", "grouped-query")
@@ -240,6 +256,7 @@ def refusals():
 
 activations()
 parameters()
+regimes()
 times()
 cache()
 any_model(5, 60)

@@ -41,8 +41,8 @@ static void check(const mti_options *o)
 {
     if (o->help) return;
     if (o->verb == MTI_SWEEP) check_sweep(o);
-    bool builds =
-        o->verb == MTI_PROFILE || o->verb == MTI_EXPLAIN || (o->verb == MTI_TRAIN && !o->resume);
+    bool builds = o->verb == MTI_PROFILE || o->verb == MTI_EXPLAIN || o->verb == MTI_PLAN ||
+                  (o->verb == MTI_TRAIN && !o->resume && !o->from);
     if (builds) check_model(o);
 }
 
