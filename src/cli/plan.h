@@ -21,10 +21,11 @@ typedef struct mti_need {
     size_t at_peak[MT_CATEGORY_COUNT];
 } mti_need;
 
-/* The largest batch, or the longest sequence, that runs within the capacity: it was run, and so was
- * one more, which was refused memory. */
+/* The largest batch, or the longest sequence, that runs within the capacity, and the smallest that
+ * was refused memory: one more. */
 typedef struct mti_fit {
     int64_t largest; /* 0: not even 1 fits */
+    int64_t refused; /* 0: none; the search ended at a power of two */
     /* Batches only: what states and activations alone would leave room for, by the formulas and as
      * measured. */
     int64_t by_formula, by_sum;

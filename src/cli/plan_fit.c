@@ -1,8 +1,7 @@
 /* plan_fit.c: the largest batch and the longest sequence that fit, found by running them. */
 #include "cli/plan.h"
-#include "nn/model.h"
 
-#define MOST ((int64_t)1 << 40) /* tokens: past any memory there is */
+#define MOST ((int64_t)1 << 30) /* dimensions go to 2^31 */
 
 typedef struct search {
     const mti_options *o;
@@ -28,20 +27,16 @@ static bool attempt(search *s, int64_t n, bool *fits)
  * does not. */
 static bool run_search(search *s)
 {
-    int64_t high = 1;
+    mti_fit *fit = s->fit;
     bool fits = true;
-    while (fits && high < MOST) {
-        if (!attempt(s, high, &fits)) return false;
-        if (fits) high *= 2;
+    for (int64_t n = 1; fits && n <= MOST; n *= 2) {
+        if (!attempt(s, n, &fits)) return false;
+        if (!fits) fit->refused = n;
     }
-    if (fits)
-        return mti_fail_bool(MT_ERR_ARGUMENT,
-                             "plan: %lld still fit; the capacity is more than can be searched",
-                             (long long)s->fit->largest);
-    while (high - s->fit->largest > 1) {
-        int64_t middle = s->fit->largest + (high - s->fit->largest) / 2;
+    while (fit->refused - fit->largest > 1) {
+        int64_t middle = fit->largest + (fit->refused - fit->largest) / 2;
         if (!attempt(s, middle, &fits)) return false;
-        if (!fits) high = middle;
+        if (!fits) fit->refused = middle;
     }
     return true;
 }

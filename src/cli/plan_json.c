@@ -81,6 +81,7 @@ static json_t *fit_json(const mti_fit *fit)
 {
     json_t *j = json_object();
     mti_json_put(j, "largest", json_integer(fit->largest));
+    mti_json_put(j, "refused", fit->refused ? json_integer(fit->refused) : json_null());
     mti_json_put(j, "runs", json_integer(fit->runs));
     mti_json_put_int(j, "peak", fit->need.peak);
     mti_json_put_int(j, "reserved", fit->need.reserved);

@@ -123,11 +123,12 @@ static void print_fit(const mti_fit *fit, const char *what, const char *at, int6
                 (long long)other, fit->runs, fit->runs == 1 ? "" : "s");
         return;
     }
-    fprintf(out, "  %s at %s=%lld: %lld; peak %s, reserved %s (%d runs; %lld was refused)\n", what,
-            at, (long long)other, (long long)fit->largest,
+    fprintf(out, "  %s at %s=%lld: %s%lld; peak %s, reserved %s (%d runs", what, at,
+            (long long)other, fit->refused ? "" : "at least ", (long long)fit->largest,
             mti_thousands(peak, (int64_t)fit->need.peak),
-            mti_thousands(reserved, (int64_t)fit->need.reserved), fit->runs,
-            (long long)fit->largest + 1);
+            mti_thousands(reserved, (int64_t)fit->need.reserved), fit->runs);
+    if (fit->refused) fprintf(out, "; %lld was refused", (long long)fit->refused);
+    fputs(")\n", out);
 }
 
 static void print_fits(const mti_plan_data *p, FILE *out, const mti_style *style)

@@ -180,6 +180,7 @@ def fits():
             batch, seq = j["fits"]["batch"]["largest"], j["fits"]["seq"]["largest"]
             check(batch > 0 and seq > 0, f"something fits {capacity}")
             for fit in (j["fits"]["batch"], j["fits"]["seq"]):
+                equal(fit["refused"], fit["largest"] + 1, f"the first that is refused {capacity}")
                 check(0 < fit["peak"] <= fit["reserved"] <= capacity, f"the largest fits {capacity}")
             for more, status in [(0, 0), (1, 1)]:
                 equal(steps(capacity, *model, *spared, "-s", 48, "-b", batch + more), status,
@@ -189,6 +190,8 @@ def fits():
     small = plan("mlp", "--capacity", "1kB")["fits"]
     equal((small["batch"]["largest"], small["batch"]["runs"]), (0, 1), "nothing fits a kilobyte")
     check("not even 1 fits" in run("plan", "mlp", "--capacity", "1kB").stdout, "and it says so")
+    endless = plan("mlp", "-d", 4, "--capacity", "8EB")["fits"]["batch"]
+    equal((endless["largest"], endless["refused"]), (2**30, None), "a search that nothing ends")
     equal(plan("gpt2")["fits"], None, "no search where nobody asks")
     more = [plan("gpt2", "--capacity", f"{n}GB")["fits"]["batch"]["largest"] for n in (5, 10, 20)]
     check(more == sorted(more) and more[0] < more[2], "more memory, larger batches")
