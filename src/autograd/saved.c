@@ -77,7 +77,8 @@ static bool pack_level(mti_saved_tensor *s, mti_hooks *h, const mt_save_info *in
     s->kept = kept;
     if (kept && kept->storage != given->storage) {
         s->original = false;
-        mti_storage_settle(kept->storage, MT_PACKED);
+        /* What was there before the hook has its class already. */
+        if (kept->storage->inside) mti_storage_settle(kept->storage, MT_PACKED);
     }
     mt_release(given);
     return true;
