@@ -101,7 +101,8 @@ bool mti_options_config(mti_options *o, const mt_model_config *base)
             "--inplace: %s needs its input again in backward; only relu and leaky_relu "
             "can overwrite it",
             mt_act_name(c.act));
-    if (mt_model_config_check(&c) == MT_OK) return mti_check_spending(o) && mti_check_device(o);
+    if (mt_model_config_check(&c) == MT_OK)
+        return mti_check_spending(o) && mti_check_device(o) && mti_check_rank(o);
     mti_options_refuse(o, "%.1000s", mt_last_error());
     mt_clear_error();
     return false;

@@ -33,6 +33,12 @@ static const mti_verb_info verbs[MTI_VERB_COUNT] = {
                    "Runs a training step of MODEL for each combination of the lists given with "
                    "--over, and compares what is kept, the peak, the time of a step, and the "
                    "gradients, which are measured against the first row's."},
+    [MTI_RANKS] =
+        {"ranks", "", "one rank of a trillion parameters: what each technique leaves it",
+         "Measures on the meta device what a rank keeps of four models of 22 billion to a "
+         "trillion parameters under tensor, sequence and pipeline parallelism and "
+         "recomputation (Korthikanti et al. 2022, table 2). For another model, or "
+         "other numbers of ranks: memtape profile MODEL --tp N --sp --pp N --device meta."},
     [MTI_PLAN] =
         {"plan", "MODEL", "what it will cost: formulas beside meta's measurement; what fits",
          "Works out parameters, training state, activations, operations, time and KV cache of "
@@ -66,6 +72,7 @@ mti_verb mti_verb_find(const char *name)
 #define ANY      (WHOLE | M(BLOCK) | M(ATTENTION) | M(MLP))
 #define ATTENDS  (WHOLE | M(BLOCK) | M(ATTENTION))
 #define FEEDS    (WHOLE | M(BLOCK) | M(MLP))
+#define SHARED   (M(GPT) | M(LLAMA))
 #define ACTS     (FEEDS & ~M(LLAMA)) /* a llama's MLP is gated */
 
 #define AT(field) offsetof(mti_options, field)
@@ -176,6 +183,23 @@ const mti_option_row mti_option_rows[] = {
     {MTI_O_QLORA, 0, "qlora", NULL, MTI_FLAG, AT(spending.qlora), BUILDS & ~V(PLAN), ANY, 0, 0,
      "keep the frozen weights in 4 bits (needs --lora-rank)"},
 
+    {MTI_O_TP, 0, "tp", "N", MTI_INT, AT(parallel.tensor), V(PROFILE), SHARED, 1, 1e6,
+     "one rank of N that share each layer (Megatron-LM); on meta"},
+    {MTI_O_SP, 0, "sp", NULL, MTI_FLAG, AT(parallel.sequence), V(PROFILE), SHARED, 0, 0,
+     "these also cut the sequence between the products"},
+    {MTI_O_PP, 0, "pp", "N", MTI_INT, AT(parallel.pipeline), V(PROFILE), SHARED, 1, 1e6,
+     "one stage of N of a 1F1B pipeline, its microbatches in flight included; on meta"},
+    {MTI_O_INTERLEAVE, 0, "interleave", "M", MTI_INT, AT(parallel.interleave), V(PROFILE), SHARED,
+     1, 1e6, "parts of the model that each stage has (default 1)"},
+    {MTI_O_STAGE, 0, "stage", "I", MTI_INT, AT(parallel.stage), V(PROFILE), SHARED, 0, 1e6,
+     "which stage (default 0, which keeps most)"},
+    {MTI_O_MICROBATCHES, 0, "microbatches", "N", MTI_INT, AT(parallel.microbatches), V(PROFILE),
+     SHARED, 1, 1e6, "of --batch sequences each, in a step (default: as many as stages)"},
+    {MTI_O_DP, 0, "dp", "N", MTI_INT, AT(parallel.data), V(PROFILE), SHARED, 1, 1e6,
+     "ranks with other data, which --zero cuts things among; on meta"},
+    {MTI_O_ZERO, 0, "zero", "STAGE", MTI_INT, AT(zero), V(PROFILE), SHARED, 0, 3,
+     "cut 1: optimizer state, 2: gradients, too, 3: parameters, too"},
+
     {MTI_O_DEVICE, 0, "device", "KIND", MTI_CHOICE, 0, EVERY & ~V(PLAN), ANY, 0, 0,
      "cpu, cuda, or meta: no data, but every byte of the books"},
     {MTI_O_CAPACITY, 0, "capacity", "BYTES", MTI_BYTES, AT(capacity), LOOKS, ANY, 1, 9e18,
@@ -214,7 +238,7 @@ const mti_option_row mti_option_rows[] = {
      "write the same for Perfetto or chrome://tracing"},
     {MTI_O_SVG, 0, "svg", "FILE", MTI_TEXT, AT(svg), V(PROFILE) | V(SWEEP), ANY, 0, 0,
      "draw it: profile, memory over the step; sweep, saved bytes and peak of each row"},
-    {MTI_O_JSON, 0, "json", "FILE", MTI_TEXT, AT(json), PLANNED | V(AUDIT), ANY, 0, 0,
+    {MTI_O_JSON, 0, "json", "FILE", MTI_TEXT, AT(json), PLANNED | V(AUDIT) | V(RANKS), ANY, 0, 0,
      "write the result as one JSON object; - is standard output, and then no text"},
     {MTI_O_QUIET, 'q', "quiet", NULL, MTI_FLAG, AT(quiet), EVERY, ANY, 0, 0,
      "only results and errors"},

@@ -7,6 +7,7 @@
 
 #include <stdio.h>
 #include "base/base.h"
+#include "memtape/parallel.h"
 #include "plan/plan.h"
 
 typedef enum mti_verb {
@@ -18,6 +19,7 @@ typedef enum mti_verb {
     MTI_AUDIT,
     MTI_SWEEP,
     MTI_PLAN,
+    MTI_RANKS,
     MTI_VERB_COUNT
 } mti_verb;
 
@@ -85,6 +87,14 @@ typedef enum mti_option {
     MTI_O_MASTER,
     MTI_O_LORA_RANK,
     MTI_O_QLORA,
+    MTI_O_TP,
+    MTI_O_SP,
+    MTI_O_PP,
+    MTI_O_INTERLEAVE,
+    MTI_O_STAGE,
+    MTI_O_MICROBATCHES,
+    MTI_O_DP,
+    MTI_O_ZERO,
     MTI_O_DEVICE,
     MTI_O_CAPACITY,
     MTI_O_GEMM_WORKSPACE,
@@ -139,6 +149,8 @@ typedef struct mti_options {
     int64_t batch, seq;
     mti_optimizer_choice optimizer;
     mti_spending spending;
+    mt_parallel parallel; /* given at all if mti_is_rank(o) */
+    int64_t zero;
 
     /* What the options said, before `config` is put together. */
     int64_t hidden, heads, kv_heads, layers, vocab, ffn;
@@ -193,6 +205,8 @@ void mti_options_free(mti_options *o);
 /* One option after parsing, as on a command line; value NULL or "yes" sets a flag, "no" clears it.
  * Options that say what to do with the results are refused. */
 bool mti_options_set(mti_options *o, const char *name, const char *value);
+/* Whether one rank of several is asked for. */
+bool mti_is_rank(const mti_options *o);
 /* "bits+seed", as --compress takes it. */
 #define MTI_COMPRESS_TEXT 40
 const char *mti_compress_text(char buf[MTI_COMPRESS_TEXT], unsigned rules);

@@ -44,6 +44,7 @@ static int report_failure(const mti_profile_data *p, const mti_options *o)
 
 int mti_profile(const mti_options *o)
 {
+    if (mti_is_rank(o)) return mti_profile_rank(o);
     mti_profile_data p = {.options = o, .device = mti_open_device(o)};
     mti_trial trial = mti_trial_of(o);
     trial.timeline = true;

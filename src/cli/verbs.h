@@ -12,6 +12,9 @@ int mti_explain(const mti_options *o);
 int mti_audit(const mti_options *o);
 int mti_sweep(const mti_options *o);
 int mti_planner(const mti_options *o);
+int mti_ranks(const mti_options *o);
+/* `profile` where one rank of several is asked for. */
+int mti_profile_rank(const mti_options *o);
 
 /* Says why the verb failed, from this thread's last error: MTI_EXIT_FAILED. */
 int mti_report_failure(const mti_options *o);

@@ -26,6 +26,11 @@ static const struct {
      * attention is not modelled) */
     {"gpt3-6.7b", {GPT(32, 32, 4096, 50257, 2048), .act = MT_ACT_GELU_TANH}},
     {"gpt3-175b", {GPT(96, 96, 12288, 50257, 2048), .act = MT_ACT_GELU_TANH}},
+    /* Korthikanti et al. 2022, table 3; dropout is the caller's to choose */
+    {"megatron-22b", {GPT(48, 64, 6144, 51200, 2048), .act = MT_ACT_GELU}},
+    {"megatron-175b", {GPT(96, 96, 12288, 51200, 2048), .act = MT_ACT_GELU}},
+    {"megatron-530b", {GPT(105, 128, 20480, 51200, 2048), .act = MT_ACT_GELU}},
+    {"megatron-1t", {GPT(128, 160, 25600, 51200, 2048), .act = MT_ACT_GELU}},
     /* Devlin et al. 2018, uncased: [MASK] is token 103 */
     {"bert-base", {BERT(12, 12, 768, 30522, 512), .mask_token = 103}},
     {"bert-large", {BERT(24, 16, 1024, 30522, 512), .mask_token = 103}},

@@ -1,0 +1,149 @@
+/* profile_rank.c: `memtape profile MODEL --tp N --pp N ...`: one rank of several. */
+#include <string.h>
+#include "cli/profile.h"
+#include "cli/verbs.h"
+
+static int64_t at_least_1(int64_t n) { return n ? n : 1; }
+
+static void print_who(const mti_options *o, const mt_rank_report *r, const mti_style *style)
+{
+    const mt_parallel *h = &o->parallel;
+    char number[MTI_NUMBER];
+    mti_inked(stdout, style, MTI_BOLD, "rank");
+    printf("  stage %lld of %lld, 1 of %lld that share each layer%s, %lld with other data",
+           (long long)h->stage, (long long)at_least_1(h->pipeline),
+           (long long)at_least_1(h->tensor), h->sequence ? " and the sequence" : "",
+           (long long)at_least_1(h->data));
+    printf("\n%lld layers, %s parameters\n", (long long)r->layers,
+           mti_thousands(number, (int64_t)r->n_params));
+}
+
+static bool print_equation(const mt_rank_report *r, const mti_style *style)
+{
+    mti_heading(stdout, style, "Kept for backward with %lld part%s of the model in flight",
+                (long long)r->in_flight, r->in_flight == 1 ? "" : "s");
+    mti_table *t = mti_table_new("lrl", NULL);
+    if (!t) return false;
+    mti_equation_row(t, "", r->formula, r->text);
+    for (int i = 0; i < r->n_rows; i++) {
+        int64_t bytes = r->rows[i].bytes;
+        mti_equation_row(t, bytes < 0 ? "-" : "+", bytes < 0 ? -bytes : bytes, r->rows[i].what);
+    }
+    mti_equation_row(t, "=", (int64_t)r->saved - r->unexplained, "measured by the ledger");
+    mti_residual_row(t, r->unexplained, "unexplained", "the books do not balance");
+    bool ok = mti_table_print(t, stdout, style) == MT_OK;
+    mti_table_free(t);
+    return ok;
+}
+
+static bool print_state(const mti_options *o, const mt_rank_report *r, const mti_style *style)
+{
+    char heading[64];
+    snprintf(heading, sizeof heading, "From step to step, ZeRO stage %d", o->parallel.zero);
+    mti_heading(stdout, style, "%s", heading);
+    mti_table *t = mti_table_new("rl", NULL);
+    if (!t) return false;
+    const struct {
+        size_t bytes;
+        const char *what;
+    } rows[] = {{r->param_bytes, "parameters"},
+                {r->grad_bytes, "gradients"},
+                {r->optimizer_bytes, "AdamW's moments and master copies"},
+                {r->peak, "peak of forwards and backwards, in 512-byte blocks"},
+                {r->reserved, "reserved by the caching allocator"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        mti_table_bytes(t, (int64_t)rows[i].bytes);
+        mti_table_cell(t, "%s", rows[i].what);
+    }
+    bool ok = mti_table_print(t, stdout, style) == MT_OK;
+    mti_table_free(t);
+    return ok;
+}
+
+static json_t *parallel_json(const mt_parallel *h)
+{
+    json_t *j = json_object();
+    mti_json_put_int(j, "tp", (uint64_t)at_least_1(h->tensor));
+    mti_json_put(j, "sp", json_boolean(h->sequence));
+    mti_json_put_int(j, "pp", (uint64_t)at_least_1(h->pipeline));
+    mti_json_put_int(j, "interleave", (uint64_t)at_least_1(h->interleave));
+    mti_json_put_int(j, "stage", (uint64_t)h->stage);
+    mti_json_put_int(j, "microbatches",
+                     (uint64_t)at_least_1(h->microbatches ? h->microbatches : h->pipeline));
+    mti_json_put_int(j, "dp", (uint64_t)at_least_1(h->data));
+    mti_json_put_int(j, "zero", (uint64_t)h->zero);
+    return j;
+}
+
+static json_t *formula_json(const mt_rank_report *r)
+{
+    json_t *j = json_object(), *residual = json_array();
+    mti_json_put(j, "bytes", json_integer(r->formula));
+    mti_json_put_text(j, "text", r->text);
+    for (int i = 0; i < r->n_rows; i++) {
+        json_t *row = json_object();
+        mti_json_put_text(row, "term", r->rows[i].what);
+        mti_json_put(row, "bytes", json_integer(r->rows[i].bytes));
+        mti_json_push(residual, row);
+    }
+    mti_json_put(j, "residual", residual);
+    mti_json_put(j, "unexplained", json_integer(r->unexplained));
+    return j;
+}
+
+static json_t *bytes_json(size_t bytes)
+{
+    json_t *j = json_object();
+    mti_json_put_int(j, "bytes", bytes);
+    return j;
+}
+
+static json_t *rank_json(const mti_options *o, const mt_rank_report *r)
+{
+    json_t *j = json_object(), *params = json_object();
+    mti_json_put_text(j, "schema", "memtape.rank/1");
+    mti_json_put(j, "model", mti_model_json(o));
+    mti_json_put_text(j, "device", "meta");
+    mti_json_put(j, "parallel", parallel_json(&o->parallel));
+    mti_json_put_int(j, "layers", (uint64_t)r->layers);
+    mti_json_put_int(params, "count", r->n_params);
+    mti_json_put_int(params, "bytes", r->param_bytes);
+    mti_json_put(j, "params", params);
+    mti_json_put(j, "gradients", bytes_json(r->grad_bytes));
+    mti_json_put(j, "optimizer", bytes_json(r->optimizer_bytes));
+    mti_json_put_int(j, "in_flight", (uint64_t)r->in_flight);
+    mti_json_put(j, "saved", bytes_json(r->saved));
+    mti_json_put_int(j, "peak", r->peak);
+    mti_json_put_int(j, "reserved", r->reserved);
+    mti_json_put(j, "formula", formula_json(r));
+    return j;
+}
+
+static bool report(const mti_options *o, mt_device *device, const mt_rank_report *r)
+{
+    mti_style style = mti_style_of(stdout);
+    if (!o->quiet && !(o->json && !strcmp(o->json, "-"))) {
+        mti_print_model(o, device, stdout, &style);
+        print_who(o, r, &style);
+        if (!print_equation(r, &style) || !print_state(o, r, &style)) return false;
+    }
+    return !o->json || mti_json_write(rank_json(o, r), o->json) == MT_OK;
+}
+
+int mti_profile_rank(const mti_options *o)
+{
+    mt_rank_report r;
+    mt_device *device = mti_open_device(o);
+    bool ok = device &&
+              mt_rank_measure(device, &o->config, &o->parallel, o->batch, o->seq,
+                              o->spending.checkpoint, &r) == MT_OK &&
+              report(o, device, &r);
+    int status = ok ? MTI_EXIT_OK : mti_report_failure(o);
+    if (ok && r.unexplained) {
+        fprintf(stderr, "memtape profile: the books do not balance: formula off by %lld bytes\n",
+                (long long)r.unexplained);
+        status = MTI_EXIT_FAILED;
+    }
+    mt_device_release(device);
+    return status;
+}
