@@ -254,8 +254,13 @@ static bool repeat(run *r)
     bool ok = seconds != NULL;
     for (int64_t i = 0; ok && i < n; i++) {
         double began = mti_now();
+        mt_set_phase("forward");
         mt_tensor *output = forward(r);
-        ok = output && backward(r, output) && step(r);
+        mt_set_phase("backward");
+        ok = output && backward(r, output);
+        mt_set_phase("step");
+        ok = ok && step(r);
+        mt_set_phase(NULL);
         seconds[i] = mti_now() - began;
         if (r->subject.input && mt_requires_grad(r->subject.input))
             ok = ok && mt_set_grad(r->subject.input, NULL) == MT_OK;

@@ -43,6 +43,8 @@ bool mti_check_plan(mti_options *o)
     if (p->recompute && o->given[MTI_O_CHECKPOINT])
         return mti_options_refuse(
             o, "--recompute is --checkpoint full; give one of --recompute and --checkpoint");
+    if (o->svg && !o->budget)
+        return mti_options_refuse(o, "--svg needs --budget: it draws what budgets cost");
     bool time = o->given[MTI_O_TRAIN_TOKENS], rate = o->given[MTI_O_FLOPS_RATE];
     if (time != rate)
         return mti_options_refuse(o, "--%s needs --%s, for the time that training takes",

@@ -165,6 +165,8 @@ const mti_option_row mti_option_rows[] = {
     {MTI_O_CHECKPOINT, 0, "checkpoint", "PRESET", MTI_CHOICE, 0, PLANNED | V(TRAIN), ANY, 0, 0,
      "recompute in backward: none (default), full (each block), selective (the attention core), "
      "every=K blocks, sqrt"},
+    {MTI_O_BUDGET, 0, "budget", "BYTES", MTI_BYTES, AT(budget), V(PROFILE) | V(PLAN), WHOLE, 1,
+     9e18, "find the checkpoints whose peak is no more than this and that recompute least"},
     {MTI_O_OFFLOAD, 0, "offload", "WHERE", MTI_CHOICE, 0, STEPS | V(TRAIN), ANY, 0, 0,
      "keep saved tensors elsewhere: none (default), cpu (host memory), disk (TMPDIR)"},
     {MTI_O_COMPRESS, 0, "compress", "HOW", MTI_CHOICE, 0, STEPS | V(TRAIN), ANY, 0, 0,
@@ -236,8 +238,9 @@ const mti_option_row mti_option_rows[] = {
      "show who held memory over the step; with --json, every event"},
     {MTI_O_TRACE, 0, "trace", "FILE", MTI_TEXT, AT(trace), V(PROFILE), ANY, 0, 0,
      "write the same for Perfetto or chrome://tracing"},
-    {MTI_O_SVG, 0, "svg", "FILE", MTI_TEXT, AT(svg), V(PROFILE) | V(SWEEP), ANY, 0, 0,
-     "draw it: profile, memory over the step; sweep, saved bytes and peak of each row"},
+    {MTI_O_SVG, 0, "svg", "FILE", MTI_TEXT, AT(svg), PLANNED, ANY, 0, 0,
+     "draw it: profile, memory over the step; sweep, saved bytes and peak of each row; plan, what "
+     "budgets cost"},
     {MTI_O_JSON, 0, "json", "FILE", MTI_TEXT, AT(json), PLANNED | V(AUDIT) | V(RANKS), ANY, 0, 0,
      "write the result as one JSON object; - is standard output, and then no text"},
     {MTI_O_QUIET, 'q', "quiet", NULL, MTI_FLAG, AT(quiet), EVERY, ANY, 0, 0,

@@ -125,6 +125,9 @@ bool mti_check_spending(mti_options *o)
     if (o->config.kind == MT_MODEL_MLP && s->checkpoint && !strcmp(s->checkpoint, "selective"))
         return mti_options_refuse(
             o, "--checkpoint selective: an mlp has no attention to recompute; give none or full");
+    if (o->budget && (s->checkpoint || s->offload || s->compress))
+        return mti_options_refuse(o, "--budget chooses what to compute again; it goes without "
+                                     "--checkpoint, --offload and --compress");
     if (s->qlora && !s->lora_rank)
         return mti_options_refuse(o, "--qlora needs --lora-rank: adapters of which rank?");
     if (o->verb == MTI_TRAIN && s->lora_rank && !o->from && !o->resume)

@@ -80,6 +80,7 @@ typedef enum mti_option {
     MTI_O_DTYPE,
     MTI_O_OPTIMIZER,
     MTI_O_CHECKPOINT,
+    MTI_O_BUDGET,
     MTI_O_OFFLOAD,
     MTI_O_COMPRESS,
     MTI_O_AMP,
@@ -163,7 +164,7 @@ typedef struct mti_options {
     bool inplace, causal;
 
     const char *device, *json;
-    int64_t capacity, gemm_workspace; /* 0: none */
+    int64_t capacity, gemm_workspace, budget; /* 0: none */
     bool scratch_of_cpu;
     int64_t seed, threads; /* threads 0: the device's own choice */
     bool quiet, help;

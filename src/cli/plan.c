@@ -36,7 +36,8 @@ static bool write_reports(const mti_plan_data *p, const mti_options *o)
 {
     bool to_stdout = o->json && !strcmp(o->json, "-");
     if (!to_stdout && !o->quiet && !mti_plan_print(p, stdout)) return false;
-    return !o->json || mti_json_write(mti_plan_json(p), o->json) == MT_OK;
+    return (!o->json || mti_json_write(mti_plan_json(p), o->json) == MT_OK) &&
+           (!o->svg || mti_budgeted_draw(&p->budgeted, o->svg));
 }
 
 /* What ought to be zero. */
@@ -57,9 +58,12 @@ static int disagreement(const mti_plan_data *p)
 int mti_planner(const mti_options *o)
 {
     mti_plan_data p = {.options = o, .device = mti_open_device(o)};
-    bool ok = p.device && mti_plan_measure(&p) && (!o->capacity || mti_plan_fit(&p)) &&
-              write_reports(&p, o);
+    bool ok =
+        p.device && mti_plan_measure(&p) && (!o->capacity || mti_plan_fit(&p)) &&
+        (!o->budget || (mti_budgeted_make(&p.budgeted, o, 2) && mti_budgeted_front(&p.budgeted))) &&
+        write_reports(&p, o);
     int status = ok ? disagreement(&p) : mti_report_failure(o);
+    mti_budgeted_free(&p.budgeted);
     mt_device_release(p.device);
     return status;
 }

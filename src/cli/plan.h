@@ -2,7 +2,7 @@
 #ifndef MTI_CLI_PLAN_H
 #define MTI_CLI_PLAN_H
 
-#include "cli/options.h"
+#include "cli/budget.h"
 #include "memtape/device.h"
 #include "report/json.h"
 #include "report/report.h"
@@ -42,7 +42,8 @@ typedef struct mti_plan_data {
     mti_comparison items[MTI_MAX_COMPARISONS];
     mt_flops flops; /* of one step */
     mti_need need;
-    mti_fit batch, seq; /* with a capacity */
+    mti_fit batch, seq;    /* with a capacity */
+    mti_budgeted budgeted; /* with a budget: of two steps, as `need` */
 } mti_plan_data;
 
 /* The run that the options describe. */

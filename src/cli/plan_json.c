@@ -108,5 +108,6 @@ json_t *mti_plan_json(const mti_plan_data *p)
         mti_json_put(fits, "seq", fit_json(&p->seq));
     }
     mti_json_put(j, "fits", fits);
+    mti_json_put(j, "budget", p->budgeted.plan ? mti_budgeted_json(&p->budgeted, 0) : json_null());
     return j;
 }

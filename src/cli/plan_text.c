@@ -165,5 +165,6 @@ bool mti_plan_print(const mti_plan_data *p, FILE *out)
     print_time(p, out, &style);
     if (!print_need(p, out, &style)) return false;
     print_fits(p, out, &style);
-    return true;
+    return !p->budgeted.plan || (mti_budgeted_print(&p->budgeted, 0, out, &style) &&
+                                 mti_budgeted_print_front(&p->budgeted, out, &style));
 }

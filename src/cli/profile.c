@@ -48,10 +48,12 @@ int mti_profile(const mti_options *o)
     mti_profile_data p = {.options = o, .device = mti_open_device(o)};
     mti_trial trial = mti_trial_of(o);
     trial.timeline = true;
-    bool ok = p.device && mti_measure(&p.measured, p.device, &trial) &&
-              mti_formula_make(&p.formula, &o->config, o->batch, o->seq, &o->spending,
-                               mt_ledger_bytes(p.measured.ledger)) &&
-              write_reports(&p, o);
+    bool ok = p.device && (!o->budget || mti_budgeted_make(&p.budgeted, o, 1));
+    if (o->budget) trial.spending = &p.budgeted.spending;
+    ok = ok && mti_measure(&p.measured, p.device, &trial) &&
+         mti_formula_make(&p.formula, &o->config, o->batch, o->seq, trial.spending,
+                          mt_ledger_bytes(p.measured.ledger)) &&
+         write_reports(&p, o);
     int status = ok ? MTI_EXIT_OK : report_failure(&p, o);
     if (ok && (p.measured.growth.residual || p.formula.unexplained)) {
         fprintf(stderr,
@@ -60,7 +62,15 @@ int mti_profile(const mti_options *o)
                 (long long)p.measured.growth.residual, (long long)p.formula.unexplained);
         status = MTI_EXIT_FAILED;
     }
+    if (ok && o->budget && mti_budgeted_peak(&p.measured) > (size_t)o->budget) {
+        fprintf(stderr,
+                "memtape profile: the peak, %zu bytes, is above the budget: kernels of %s "
+                "take scratch memory that was not foreseen\n",
+                mti_budgeted_peak(&p.measured), o->device);
+        status = MTI_EXIT_FAILED;
+    }
     mti_measurement_free(&p.measured);
+    mti_budgeted_free(&p.budgeted);
     mt_device_release(p.device);
     return status;
 }

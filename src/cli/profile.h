@@ -2,7 +2,7 @@
 #ifndef MTI_CLI_PROFILE_H
 #define MTI_CLI_PROFILE_H
 
-#include "cli/measure.h"
+#include "cli/budget.h"
 #include "report/json.h"
 #include "report/report.h"
 
@@ -10,6 +10,7 @@ typedef struct mti_profile_data {
     const mti_options *options;
     mt_device *device; /* borrowed */
     mti_measurement measured;
+    mti_budgeted budgeted; /* with --budget */
     mti_formula formula;
 } mti_profile_data;
 

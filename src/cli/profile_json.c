@@ -178,6 +178,9 @@ json_t *mti_profile_json(const mti_profile_data *p)
     mti_json_put(j, "saved", saved_json(m->ledger));
     mti_json_put(j, "growth", growth_json(&m->growth));
     mti_json_put(j, "spared", mti_spent_json(p));
+    mti_json_put(j, "budget",
+                 p->budgeted.plan ? mti_budgeted_json(&p->budgeted, mti_budgeted_peak(m))
+                                  : json_null());
     for (int i = 0; i < m->n_phases; i++) mti_json_push(phases, phase_json(&m->phases[i]));
     mti_json_put(j, "phases", phases);
     mti_json_put(j, "peak", mti_peak_json(m));

@@ -181,6 +181,8 @@ bool mti_profile_print(const mti_profile_data *p, FILE *out)
     mti_print_model(p->options, p->device, out, &style);
     fprintf(out, "%s parameters in %s bytes\n", mti_thousands(count, (int64_t)m->n_params),
             mti_thousands(bytes, (int64_t)m->param_bytes));
+    if (p->budgeted.plan && !mti_budgeted_print(&p->budgeted, mti_budgeted_peak(m), out, &style))
+        return false;
     mti_heading(out, &style, "Saved for backward, right after forward: %s bytes (%s)",
                 mti_thousands(bytes, (int64_t)mt_ledger_bytes(m->ledger)),
                 mti_bytes_text(scaled, sizeof scaled, mt_ledger_bytes(m->ledger)));

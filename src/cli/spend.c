@@ -7,7 +7,8 @@ static bool hooks_wanted(const mti_spending *how) { return how && (how->offload 
 
 bool mti_spending_is_plain(const mti_spending *how)
 {
-    return !how || (!how->checkpoint && !hooks_wanted(how) && !how->amp && !how->lora_rank);
+    return !how ||
+           (!how->checkpoint && !how->budget && !hooks_wanted(how) && !how->amp && !how->lora_rank);
 }
 
 static bool asks_for_nothing(const mti_spending *how)
@@ -19,11 +20,14 @@ static bool asks_for_nothing(const mti_spending *how)
 
 static bool make_checkpoints(mti_spender *p, mt_module *model)
 {
-    if (!p->how->checkpoint) return true;
+    if (!p->how->checkpoint && !p->how->budget) return true;
     p->report = mt_checkpoint_report_new();
     if (!p->report) return false;
     const mt_checkpoint_options options = {.report = p->report};
-    return mt_model_checkpoint_with(model, p->how->checkpoint, &options) == MT_OK;
+    mt_status status = p->how->budget
+                           ? mt_budget_apply(p->how->budget, model, &options)
+                           : mt_model_checkpoint_with(model, p->how->checkpoint, &options);
+    return status == MT_OK;
 }
 
 static bool make_offload(mti_spender *p)

@@ -320,7 +320,7 @@ static bool formula_exists(const mti_spending *how)
     if (!how) return true;
     const unsigned rules = how->compress, floats = 1u << MT_COMPRESS_INT8 | 1u << MT_COMPRESS_BF16;
     bool mixed = (rules & floats) && (rules & 1u << MT_COMPRESS_SIGNS);
-    return !how->amp && !how->lora_rank && !mixed && !(how->offload && rules);
+    return !how->amp && !how->budget && !how->lora_rank && !mixed && !(how->offload && rules);
 }
 
 bool mti_formula_make(mti_formula *f, const mt_model_config *config, int64_t batch, int64_t seq,

@@ -6,6 +6,7 @@
 #define MTI_PLAN_H
 
 #include "base/base.h"
+#include "memtape/budget.h"
 #include "memtape/compress.h"
 #include "memtape/plan.h"
 
@@ -18,7 +19,8 @@ typedef enum mti_offload_choice {
 } mti_offload_choice;
 
 typedef struct mti_spending {
-    const char *checkpoint; /* a preset of mt_model_checkpoint; NULL: none */
+    const char *checkpoint;       /* a preset of mt_model_checkpoint; NULL: none */
+    const mt_budget_plan *budget; /* instead of it; NULL: none */
     mti_offload_choice offload;
     unsigned compress; /* bits of mt_compress_rule */
     bool amp;

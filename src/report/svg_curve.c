@@ -1,0 +1,140 @@
+/* svg_curve.c: a falling line of steps, and marks beside it. */
+#include <math.h>
+#include <stdio.h>
+#include "report/svg_curve.h"
+#include "report/svg_parts.h"
+
+/* All in pixels. */
+#define TOP    96 /* title, subtitle, legend */
+#define LEFT   84
+#define WIDE   700
+#define HIGH   380
+#define BOTTOM 60 /* ticks and the axis' name */
+#define FRONT  "#1f6fb4"
+#define OTHERS "#d0711c"
+
+typedef struct page {
+    FILE *out;
+    const mti_svg_curve *c;
+    mti_svg_scale scale;
+    double most, step; /* of percent */
+} page;
+
+static double x_of(const page *p, double bytes)
+{
+    return LEFT + WIDE * (bytes / p->scale.unit) / p->scale.end;
+}
+
+static double y_of(const page *p, double percent) { return TOP + HIGH * (1 - percent / p->most); }
+
+static double most_percent(const mti_svg_point *points, size_t n, double most)
+{
+    for (size_t i = 0; i < n; i++) most = fmax(most, points[i].percent);
+    return most;
+}
+
+static double most_bytes(const mti_svg_point *points, size_t n, double most)
+{
+    for (size_t i = 0; i < n; i++) most = fmax(most, points[i].bytes);
+    return most;
+}
+
+static void line(const page *p, double x1, double y1, double x2, double y2, bool axis)
+{
+    fprintf(p->out, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"%s\"/>\n", x1,
+            y1, x2, y2, axis ? "#8b949c" : "#e3e7ea");
+}
+
+static void draw_axes(const page *p)
+{
+    char label[48];
+    for (int i = 0; i <= mti_svg_ticks(&p->scale); i++) {
+        double x = x_of(p, i * p->scale.step * p->scale.unit);
+        line(p, x, TOP, x, TOP + HIGH, i == 0);
+        mti_svg_text(p->out, x, TOP + HIGH + 20, "text-anchor=\"middle\" fill=\"#5a6570\"",
+                     mti_svg_tick(&p->scale, i, label, sizeof label));
+    }
+    for (double percent = 0; percent <= p->most * 1.0001; percent += p->step) {
+        double y = y_of(p, percent);
+        line(p, LEFT, y, LEFT + WIDE, y, percent == 0);
+        snprintf(label, sizeof label, "%g %%", percent);
+        mti_svg_text(p->out, LEFT - 8, y + 4.5, "text-anchor=\"end\" fill=\"#5a6570\"", label);
+    }
+    mti_svg_text(p->out, LEFT + WIDE / 2.0, TOP + HIGH + 44, "text-anchor=\"middle\"",
+                 p->c->bytes_name);
+    mti_svg_text(p->out, -(TOP + HIGH / 2.0), 24,
+                 "text-anchor=\"middle\" transform=\"rotate(-90)\"", p->c->percent_name);
+}
+
+static void draw_legend(const page *p)
+{
+    double y = TOP - 18;
+    fprintf(p->out, "<circle cx=\"%d\" cy=\"%.1f\" r=\"4\" fill=\"" FRONT "\"/>\n", LEFT + 5,
+            y - 4.5);
+    mti_svg_text(p->out, LEFT + 16, y, "", p->c->front_name);
+    if (!p->c->n_others) return;
+    fprintf(p->out, "<rect x=\"%d\" y=\"%.1f\" width=\"8\" height=\"8\" fill=\"" OTHERS "\"/>\n",
+            LEFT + 260, y - 8.5);
+    mti_svg_text(p->out, LEFT + 275, y, "", p->c->others_name);
+}
+
+static void draw_label(const page *p, const mti_svg_point *point, const char *colour)
+{
+    char attributes[64];
+    double x = x_of(p, point->bytes), y = y_of(p, point->percent);
+    bool left = x > LEFT + WIDE * 0.85;
+    if (!point->label) return;
+    snprintf(attributes, sizeof attributes, "font-size=\"12\" fill=\"%s\"%s", colour,
+             left ? " text-anchor=\"end\"" : "");
+    mti_svg_text(p->out, left ? x - 8 : x + 8, y - 7, attributes, point->label);
+}
+
+static void draw_front(const page *p)
+{
+    const mti_svg_curve *c = p->c;
+    fputs("<path fill=\"none\" stroke=\"" FRONT "\" stroke-width=\"1.5\" d=\"", p->out);
+    for (size_t i = 0; i < c->n_front; i++) {
+        double x = x_of(p, c->front[i].bytes), y = y_of(p, c->front[i].percent);
+        fprintf(p->out, i ? "H%.1fV%.1f" : "M%.1f %.1f", x, y);
+    }
+    fprintf(p->out, "H%d\"/>\n", LEFT + WIDE);
+    for (size_t i = 0; i < c->n_front; i++) {
+        fprintf(p->out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3.5\" fill=\"" FRONT "\"/>\n",
+                x_of(p, c->front[i].bytes), y_of(p, c->front[i].percent));
+        draw_label(p, &c->front[i], FRONT);
+    }
+}
+
+static void draw_others(const page *p)
+{
+    for (size_t i = 0; i < p->c->n_others; i++) {
+        const mti_svg_point *point = &p->c->others[i];
+        fprintf(p->out,
+                "<rect x=\"%.1f\" y=\"%.1f\" width=\"8\" height=\"8\" fill=\"" OTHERS "\"/>\n",
+                x_of(p, point->bytes) - 4, y_of(p, point->percent) - 4);
+        draw_label(p, point, OTHERS);
+    }
+}
+
+mt_status mti_svg_curve_write(const mti_svg_curve *c, const char *path)
+{
+    char *text = NULL;
+    size_t n = 0;
+    page p = {.c = c};
+    double most = most_percent(c->others, c->n_others, most_percent(c->front, c->n_front, 1));
+    p.step = pow(10, floor(log10(most)));
+    if (most / p.step < 2) p.step /= 5;
+    if (most / p.step < 5) p.step /= 2;
+    p.most = ceil(most / p.step - 1e-9) * p.step;
+    p.scale =
+        mti_svg_scale_of(most_bytes(c->others, c->n_others, most_bytes(c->front, c->n_front, 1)));
+    p.out = mti_svg_begin(&text, &n, LEFT + WIDE + 2 * MTI_SVG_MARGIN, TOP + HIGH + BOTTOM,
+                          c->title, c->subtitle);
+    if (p.out) {
+        draw_legend(&p);
+        draw_axes(&p);
+        draw_front(&p);
+        draw_others(&p);
+    }
+    return mti_svg_end(p.out, &text, &n, path);
+}
