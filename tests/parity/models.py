@@ -60,7 +60,7 @@ def model_cases():
     yield ModelCase("llama of 4 layers, math, grouped heads",
                     llama | {"kv_heads": 2, "attention": "math", "rope_theta": 500}, 3, 7)
     yield ModelCase("llama of 4 layers, tied, with biases of q, k and v",
-                    llama | {"kv_heads": 2, "tied": True, "qkv_bias": True}, 2, 9)
+                    llama | {"kv_heads": 2, "tied": True, "qkv_bias": True}, 3, 7)
     bert = {"kind": "bert", "hidden": 24, "heads": 4, "layers": 4, "vocab": 31, "context": 9,
             "act": "gelu"}
     yield ModelCase("bert of 4 layers, flash", bert | {"attention": "flash"}, 2, 9)

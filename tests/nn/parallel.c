@@ -1,0 +1,533 @@
+/* One rank of many: what it keeps is what Korthikanti et al. 2022 say, alone it is the plain model,
+ * and pipelines and ZeRO leave it the shares that their papers give it. */
+#include <stdio.h>
+#include <string.h>
+#include "base/base.h"
+#include "memtape/ops.h"
+#include "mtt.h"
+
+static mt_model_config paper(const char *preset)
+{
+    mt_model_config c;
+    mtt_ok(mt_model_preset(preset, &c));
+    c.dropout = 0.1, c.attention = MT_ATTENTION_MATH, c.dtype = MT_BF16;
+    return c;
+}
+
+/* On a device of its own, on which nothing is left. */
+static mt_rank_report measure(const mt_model_config *c, mt_parallel how, int64_t b, int64_t s,
+                              const char *checkpoint)
+{
+    mt_rank_report r;
+    mt_mem_stats stats;
+    mt_device *meta = mt_device_open("meta");
+    mtt_ok(mt_rank_measure(meta, c, &how, b, s, checkpoint, &r));
+    mt_mem_get_stats(meta, &stats);
+    assert_int_equal(stats.allocated.current, 0);
+    mt_device_release(meta);
+    return r;
+}
+
+/* ---- table 2 of the paper ---- */
+
+enum { NONE, TENSOR, SEQUENCE, SELECTIVE, BOTH, FULL, N_TECHNIQUES };
+
+static mt_rank_report one_layer(const mt_model_config *c, int technique, int64_t b)
+{
+    static const char *const checkpoint[] = {"none",      "none",      "none",
+                                             "selective", "selective", "full"};
+    return measure(c,
+                   (mt_parallel){.tensor = technique == NONE ? 1 : 8,
+                                 .sequence = technique == SEQUENCE || technique == BOTH,
+                                 .pipeline = c->layers,
+                                 .stage = 1,
+                                 .microbatches = 1},
+                   b, 2048, checkpoint[technique]);
+}
+
+static void a_layer_of_175b_keeps_the_published_bytes(void **state)
+{
+    (void)state;
+    static const int64_t bytes[N_TECHNIQUES] = {2868903936, 578813952, 358612992,
+                                                327155712,  106954752, 50331648};
+    static const char *const texts[N_TECHNIQUES] = {
+        "1 x sbh(34 + 5as/h)",   "1 x sbh(10 + 24/t + 5as/(ht))",
+        "1 x sbh(34 + 5as/h)/t", "1 x sbh(10 + 24/t)",
+        "1 x 34sbh/t",           "1 x 2sbh"};
+    mt_model_config c = paper("megatron-175b");
+    for (int k = 0; k < N_TECHNIQUES; k++) {
+        mt_rank_report r = one_layer(&c, k, 1);
+        assert_int_equal(r.formula, bytes[k]);
+        assert_string_equal(r.text, texts[k]);
+    }
+}
+
+/* Written out once more, for every model; the measurement is that and the statistics of two norms.
+ */
+static void every_technique_keeps_its_formula_and_named_rows(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *preset;
+        int64_t b;
+    } models[] = {
+        {"megatron-22b", 4}, {"megatron-175b", 1}, {"megatron-530b", 1}, {"megatron-1t", 1}};
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        mt_model_config c = paper(models[i].preset);
+        int64_t s = 2048, t = 8, sb = s * models[i].b, sbh = sb * c.hidden;
+        int64_t core = 5 * c.heads * s * sb;
+        const int64_t expected[N_TECHNIQUES] = {
+            34 * sbh + core,       10 * sbh + 24 * sbh / t + core / t,
+            (34 * sbh + core) / t, 10 * sbh + 24 * sbh / t,
+            34 * sbh / t,          2 * sbh};
+        for (int k = 0; k < N_TECHNIQUES; k++) {
+            mt_rank_report r = one_layer(&c, k, models[i].b);
+            int64_t statistics = k == FULL ? 0 : 16 * sb / (k == SEQUENCE || k == BOTH ? t : 1);
+            assert_int_equal(r.formula, expected[k]);
+            assert_int_equal(r.saved, expected[k] + statistics);
+            assert_int_equal(r.n_rows, k != FULL);
+            if (r.n_rows) assert_int_equal(r.rows[0].bytes, statistics);
+            assert_int_equal(r.unexplained, 0);
+        }
+    }
+}
+
+/* ---- alone ---- */
+
+static const mt_model_config small_models[] = {
+    {.hidden = 32,
+     .heads = 4,
+     .layers = 4,
+     .vocab = 48,
+     .context = 16,
+     .act = MT_ACT_GELU,
+     .dropout = 0.1,
+     .attention = MT_ATTENTION_MATH},
+    {.hidden = 32,
+     .heads = 4,
+     .layers = 4,
+     .vocab = 48,
+     .context = 16,
+     .norm = MT_NORM_POST,
+     .untied = true},
+    {.kind = MT_MODEL_LLAMA,
+     .hidden = 32,
+     .heads = 8,
+     .kv_heads = 4,
+     .ffn = 48,
+     .layers = 4,
+     .vocab = 48,
+     .context = 16,
+     .qkv_bias = true},
+    {.kind = MT_MODEL_LLAMA,
+     .hidden = 32,
+     .heads = 4,
+     .ffn = 48,
+     .layers = 4,
+     .vocab = 48,
+     .context = 16,
+     .tied = true,
+     .attention = MT_ATTENTION_MATH,
+     .dropout = 0.1},
+};
+enum { N_SMALL = sizeof small_models / sizeof *small_models };
+
+static mt_tensor *loss_of(mt_device *device, mt_module *m)
+{
+    int64_t ids[32];
+    for (int i = 0; i < 32; i++) ids[i] = i * 7 % 48;
+    mt_seed(device, 5);
+    MT_AUTO mt_tensor *tokens = mt_from_data(device, MT_I64, MT_SHAPE(2, 16), ids, sizeof ids);
+    mt_tensor *y = mt_forward(m, tokens);
+    mt_set(&y, mt_cross_entropy(y, tokens, MT_IGNORE));
+    return mtt_made(y);
+}
+
+static void a_rank_that_is_alone_is_the_plain_model(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_SMALL; i++) {
+        mt_device *device = mt_device_open("cpu");
+        mt_module *m[2];
+        mt_ledger *ledger[2];
+        for (int j = 0; j < 2; j++) {
+            mt_seed(device, 3);
+            m[j] = j ? mt_rank_new(device, &small_models[i], NULL, 0)
+                     : mt_model_new(device, &small_models[i]);
+            ledger[j] = mt_ledger_new(device);
+            if (!m[j]) fail_msg("%s", mt_last_error());
+            mtt_ok(mt_ledger_begin(ledger[j]));
+            mt_tensor *loss = loss_of(device, m[j]);
+            mtt_ok(mt_ledger_end(ledger[j]));
+            mtt_ok(mt_backward(loss));
+            mt_release(loss);
+        }
+        assert_int_equal(mt_ledger_count(ledger[0]), mt_ledger_count(ledger[1]));
+        for (size_t k = 0; k < mt_ledger_count(ledger[0]); k++) {
+            mt_ledger_entry a, b;
+            mtt_ok(mt_ledger_get(ledger[0], k, &a));
+            mtt_ok(mt_ledger_get(ledger[1], k, &b));
+            assert_int_equal(a.bytes, b.bytes);
+            assert_string_equal(a.saver.module, b.saver.module);
+            assert_string_equal(a.saver.op, b.saver.op);
+            assert_string_equal(a.saver.argument, b.saver.argument);
+        }
+        const mt_named_tensor *list[2];
+        size_t n[2];
+        for (int j = 0; j < 2; j++) mtt_ok(mt_module_params(m[j], &list[j], &n[j]));
+        assert_int_equal(n[0], n[1]);
+        for (size_t k = 0; k < n[0]; k++) {
+            assert_string_equal(list[0][k].name, list[1][k].name);
+            assert_true(mtt_same_bits(mt_grad(list[0][k].tensor), mt_grad(list[1][k].tensor)));
+        }
+        for (int j = 0; j < 2; j++) mt_module_free(m[j]), mt_ledger_free(ledger[j]);
+        mt_device_release(device);
+    }
+}
+
+/* ---- parameters ---- */
+
+static void the_stages_of_a_pipeline_have_the_whole_model(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_SMALL; i++) {
+        const mt_model_config *c = &small_models[i];
+        bool tied = c->kind == MT_MODEL_LLAMA ? c->tied : !c->untied;
+        uint64_t whole, sum = 0;
+        mtt_ok(mt_model_config_params(c, &whole));
+        assert_int_equal(measure(c, (mt_parallel){0}, 1, 16, NULL).n_params, whole);
+        for (int64_t stage = 0; stage < 2; stage++)
+            sum += measure(c, (mt_parallel){.pipeline = 2, .stage = stage}, 1, 16, NULL).n_params;
+        /* a tied head on the last stage is a copy of the first stage's embedding */
+        assert_int_equal(sum, whole + (tied ? 48 * 32 : 0));
+    }
+}
+
+/* Matrices are cut, and biases of columns; norms, biases of rows and positions are not. */
+static void tensor_parallel_ranks_share_the_matrices(void **state)
+{
+    (void)state;
+    mt_model_config c = paper("megatron-175b");
+    uint64_t h = 12288, l = 96, t = 8, v = 51200, s = 2048;
+    mt_rank_report r = measure(&c, (mt_parallel){.tensor = 8}, 1, 2048, "full");
+    assert_int_equal(r.n_params,
+                     l * (12 * h * h / t + 7 * h / t + 6 * h) + v * h / t + s * h + 2 * h);
+}
+
+static void a_vocabulary_that_does_not_divide_is_padded(void **state)
+{
+    (void)state;
+    mt_model_config c = small_models[1];
+    c.vocab = 46;
+    mt_device *meta = mt_device_open("meta");
+    mt_module *m = mt_rank_new(meta, &c, &(mt_parallel){.tensor = 4}, 0);
+    mt_tensor *w = mt_module_param(mt_module_child(m, "wte"), "weight");
+    assert_int_equal(mt_shape(w)[0], 12);
+    assert_int_equal(mt_shape(mt_module_param(mt_module_child(m, "lm_head"), "weight"))[0], 12);
+    mt_module_free(m);
+    mt_device_release(meta);
+}
+
+/* ---- pipelines ---- */
+
+static void a_stage_has_as_many_in_flight_as_stages_follow(void **state)
+{
+    (void)state;
+    const mt_model_config *c = &small_models[0];
+    for (int64_t stage = 0; stage < 4; stage++)
+        for (int64_t m = 1; m <= 6; m++) {
+            mt_parallel how = {.pipeline = 4, .stage = stage, .microbatches = m};
+            mt_rank_report r = measure(c, how, 2, 16, NULL);
+            assert_int_equal(r.in_flight, 4 - stage < m ? 4 - stage : m);
+            how.microbatches = 1;
+            assert_int_equal(r.saved, (size_t)r.in_flight * measure(c, how, 2, 16, NULL).saved);
+            assert_int_equal(r.unexplained, 0);
+        }
+}
+
+/* p m + p - 1 parts instead of p m: the factor 1 + (p-1)/(p m) of the paper. */
+static void interleaving_keeps_its_factor_more(void **state)
+{
+    (void)state;
+    mt_model_config c = paper("megatron-175b");
+    mt_parallel plain = {.tensor = 8, .pipeline = 8, .microbatches = 64}, mixed = plain;
+    mixed.interleave = 3;
+    for (int sequence = 0; sequence < 2; sequence++) {
+        plain.sequence = mixed.sequence = sequence;
+        mt_rank_report a = measure(&c, plain, 1, 2048, "selective");
+        mt_rank_report b = measure(&c, mixed, 1, 2048, "selective");
+        assert_int_equal(a.in_flight, 8);
+        assert_int_equal(b.in_flight, 8 * 3 + 8 - 1);
+        assert_int_equal(a.layers, b.layers);
+        assert_int_equal(a.n_params, b.n_params);
+        assert_int_equal(a.unexplained, 0);
+        assert_int_equal(b.unexplained, 0);
+        int64_t sbh = 2048 * 12288, layer = sequence ? 34 * sbh / 8 : 13 * sbh;
+        int64_t mask = sequence ? sbh / 8 : sbh; /* of the embedding's dropout */
+        assert_int_equal(a.formula, 8 * 12 * layer + 8 * mask);
+        assert_int_equal(b.formula, 31 * 4 * layer + 15 * mask); /* 8, and 7 ahead, of part 0 */
+    }
+}
+
+static void more_microbatches_than_the_schedule_repeats_change_nothing(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_SMALL; i++)
+        for (int64_t v = 1; v <= 2; v++) {
+            mt_parallel few = {.pipeline = 2, .interleave = v, .microbatches = 12}, many = few;
+            many.microbatches = 1000;
+            mt_rank_report a = measure(&small_models[i], few, 2, 16, NULL);
+            mt_rank_report b = measure(&small_models[i], many, 2, 16, NULL);
+            assert_memory_equal(&a, &b, sizeof a);
+        }
+}
+
+/* ---- ZeRO ---- */
+
+static void zero_divides_what_its_stage_says(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_SMALL; i++) {
+        mt_model_config c = small_models[i];
+        c.dtype = MT_BF16;
+        for (int zero = 0; zero <= 3; zero++) {
+            mt_parallel how = {.tensor = 2, .sequence = i & 1, .data = 4, .zero = zero};
+            mt_rank_report r = measure(&c, how, 2, 16, "none");
+            size_t n = r.n_params; /* every parameter has a multiple of 4 elements */
+            assert_int_equal(r.param_bytes, 2 * n / (zero > 2 ? 4 : 1));
+            assert_int_equal(r.grad_bytes, 2 * n / (zero > 1 ? 4 : 1));
+            assert_int_equal(r.optimizer_bytes, 12 * n / (zero > 0 ? 4 : 1));
+            assert_int_equal(r.unexplained, 0);
+        }
+    }
+}
+
+static void zero_changes_nothing_that_is_kept_for_backward(void **state)
+{
+    (void)state;
+    mt_model_config c = small_models[0];
+    c.dtype = MT_BF16;
+    mt_parallel how = {.tensor = 2, .data = 3}; /* pieces are padded */
+    size_t saved = measure(&c, how, 2, 16, "none").saved;
+    for (how.zero = 1; how.zero <= 3; how.zero++)
+        assert_int_equal(measure(&c, how, 2, 16, "none").saved, saved);
+}
+
+/* ---- anything ---- */
+
+static int64_t pick(uint64_t *seed, int64_t n) { return (int64_t)mtt_draw(seed, 0, (double)n); }
+
+static void whatever_is_shared_every_byte_has_a_name(void **state)
+{
+    (void)state;
+    static const char *const checkpoints[] = {"none", "full", "selective"};
+    static const mt_dtype dtypes[] = {MT_F32, MT_BF16, MT_F16};
+    enum { N = 300 };
+    uint64_t seed = 20221;
+    for (int i = 0; i < N; i++) {
+        mt_model_config c = small_models[pick(&seed, N_SMALL)];
+        c.dtype = dtypes[pick(&seed, 3)];
+        c.dropout = pick(&seed, 2) ? 0.1 : 0;
+        c.attention = pick(&seed, 2) ? MT_ATTENTION_MATH : MT_ATTENTION_FLASH;
+        if (c.kind == MT_MODEL_GPT) c.act = (mt_act)pick(&seed, MT_ACT_COUNT);
+        mt_parallel how = {.tensor = 1 << pick(&seed, 3),
+                           .sequence = pick(&seed, 2),
+                           .pipeline = 1 << pick(&seed, 2),
+                           .data = 1 + pick(&seed, 3),
+                           .zero = (int)pick(&seed, 4)};
+        how.interleave = how.pipeline > 1 ? 1 + pick(&seed, 2) : 1;
+        how.stage = pick(&seed, how.pipeline);
+        how.microbatches = how.pipeline * (1 + pick(&seed, 3));
+        mt_rank_report r = measure(&c, how, 1 + pick(&seed, 2), 16, checkpoints[pick(&seed, 3)]);
+        if (r.unexplained) fail_msg("case %d: %lld bytes", i, (long long)r.unexplained);
+        assert_int_equal(r.saved > 0, true);
+    }
+    print_message("%d random ranks from seed 20221\n", N);
+}
+
+/* ---- messages ---- */
+
+static mt_tensor *gather(mt_tensor *x, int64_t n) { return mt_all_gather(x, 1, n); }
+static mt_tensor *scatter(mt_tensor *x, int64_t n) { return mt_reduce_scatter(x, 1, n); }
+
+static const struct {
+    const char *name;
+    mt_tensor *(*call)(mt_tensor *x, int64_t ranks);
+    int64_t wide; /* of 8, among 4 */
+    bool allocates;
+} messages[] = {{"all_gather", gather, 32, true},
+                {"reduce_scatter", scatter, 2, true},
+                {"all_reduce", mt_all_reduce, 8, true},
+                {"replicate", mt_replicate, 8, false},
+                {"send", mt_send, 8, true},
+                {"recv", mt_recv, 8, true}};
+
+static void messages_have_shapes_and_gradients_and_keep_nothing(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof messages / sizeof *messages; i++) {
+        mt_device *meta = mt_device_open("meta");
+        mtt_ok(mt_set_balance_check(meta, true));
+        mt_tensor *x = mt_zeros(meta, MT_F32, MT_SHAPE(3, 8));
+        mtt_ok(mt_set_requires_grad(x, true));
+        mt_ledger *ledger = mt_ledger_new(meta);
+        mtt_ok(mt_ledger_begin(ledger));
+        mt_tensor *y = mtt_made(messages[i].call(x, 4));
+        mtt_ok(mt_ledger_end(ledger));
+        assert_int_equal(mt_shape(y)[1], messages[i].wide);
+        assert_int_equal(mt_storage_of(y).serial != mt_storage_of(x).serial, messages[i].allocates);
+        assert_int_equal(mt_ledger_bytes(ledger), 0);
+        mt_tensor *dy = mt_zeros(meta, MT_F32, mt_rank(y), mt_shape(y));
+        mtt_ok(mt_backward_with(y, &(mt_backward_options){.gradient = dy}));
+        assert_int_equal(mt_shape(mt_grad(x))[1], 8);
+        mt_release(dy);
+        mt_release(y);
+        mt_ledger_free(ledger);
+        mt_release(x);
+        mt_device_release(meta);
+    }
+}
+
+static void what_was_sent_need_not_stay(void **state)
+{
+    (void)state;
+    mt_device *meta = mt_device_open("meta");
+    mt_tensor *x = mt_zeros(meta, MT_F32, MT_SHAPE(64, 1024));
+    mt_tensor *y = mtt_made(mt_send(x, 2));
+    assert_int_equal(mt_storage_of(y).bytes, 4);
+    mt_release(x);
+    mt_release(y);
+    mt_device_release(meta);
+}
+
+static void messages_among_several_need_a_device_without_data(void **state)
+{
+    (void)state;
+    mt_device *cpu = mt_device_open("cpu");
+    mt_tensor *x = mt_zeros(cpu, MT_F32, MT_SHAPE(3, 8));
+    for (size_t i = 0; i < sizeof messages / sizeof *messages; i++) {
+        assert_null(messages[i].call(x, 2));
+        mtt_failed(MT_ERR_UNSUPPORTED, messages[i].name, "2 ranks on cpu", "meta");
+        assert_null(messages[i].call(x, 0));
+        mtt_failed(MT_ERR_ARGUMENT, messages[i].name, "0 ranks");
+        assert_null(messages[i].call(NULL, 1));
+        mtt_failed(MT_ERR_ARGUMENT, messages[i].name, "NULL");
+        mt_tensor *y = mtt_made(messages[i].call(x, 1));
+        assert_true(mtt_same_bits(x, y));
+        mt_release(y);
+    }
+    assert_null(mt_rank_new(cpu, &small_models[0], &(mt_parallel){.tensor = 2}, 0));
+    mtt_failed(MT_ERR_UNSUPPORTED, "rank", "on cpu", "meta");
+    mt_rank_report r;
+    assert_int_not_equal(mt_rank_measure(cpu, &small_models[0], NULL, 1, 16, NULL, &r), MT_OK);
+    mtt_failed(MT_ERR_UNSUPPORTED, "rank_measure", "cpu");
+    mt_release(x);
+    mt_device_release(cpu);
+    mt_device *meta = mt_device_open("meta");
+    x = mt_zeros(meta, MT_F32, MT_SHAPE(3, 8));
+    assert_null(mt_reduce_scatter(x, 0, 2));
+    mtt_failed(MT_ERR_ARGUMENT, "reduce_scatter", "[3,8]", "multiple of 2");
+    assert_null(mt_all_gather(x, 2, 2));
+    mtt_failed(MT_ERR_ARGUMENT, "all_gather", "dimension 2");
+    assert_null(mt_all_gather(x, 0, INT64_MAX));
+    mtt_failed(MT_ERR_ARGUMENT, "all_gather", "overflows");
+    mt_release(x);
+    mt_device_release(meta);
+}
+
+/* ---- what is refused ---- */
+
+static void shares_that_do_not_divide_are_refused_by_name(void **state)
+{
+    (void)state;
+    static const struct {
+        mt_parallel how;
+        int model;
+        const char *words[2];
+    } bad[] = {
+        {{.tensor = 3}, 0, {"tensor is 3", "heads, 4"}},
+        {{.tensor = 8}, 2, {"tensor is 8", "kv_heads, 4"}},
+        {{.tensor = -1}, 0, {"tensor is -1", "need 1"}},
+        {{.pipeline = 3}, 0, {"pipeline times interleave is 3", "layers, 4"}},
+        {{.pipeline = 2, .interleave = 4}, 0, {"pipeline times interleave is 8", "layers, 4"}},
+        {{.interleave = 2}, 0, {"interleave is 2", "2 stages or more"}},
+        {{.pipeline = 2, .interleave = 2, .microbatches = 3}, 0, {"pipeline is 2", "microbatches"}},
+        {{.pipeline = 2, .stage = 2}, 0, {"stage is 2", "0 to 1"}},
+        {{.zero = 4}, 0, {"zero is 4", "0 to 3"}},
+        {{.data = 1ll << 40}, 0, {"data is", "1048576"}},
+        {{.microbatches = -2}, 0, {"microbatches is -2", "need 1"}},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        if (mt_parallel_check(&bad[i].how, &small_models[bad[i].model]) == MT_OK)
+            fail_msg("taken: case %zu", i);
+        mtt_failed(MT_ERR_ARGUMENT, bad[i].words[0], bad[i].words[1]);
+    }
+    mt_model_config bert;
+    mtt_ok(mt_model_preset("bert-base", &bert));
+    assert_int_not_equal(mt_parallel_check(NULL, &bert), MT_OK);
+    mtt_failed(MT_ERR_ARGUMENT, "the model is a bert", "gpt and llama");
+    mt_device *meta = mt_device_open("meta");
+    mt_rank_report r;
+    assert_int_not_equal(mt_rank_measure(meta, &small_models[0], NULL, 1, 16, "every=2", &r),
+                         MT_OK);
+    mtt_failed(MT_ERR_ARGUMENT, "every=2", "selective");
+    assert_int_not_equal(mt_rank_measure(meta, &small_models[0],
+                                         &(mt_parallel){.tensor = 4, .sequence = true}, 1, 15,
+                                         "none", &r),
+                         MT_OK);
+    mtt_failed(MT_ERR_ARGUMENT, "15 tokens", "4 ranks");
+    mt_device_release(meta);
+}
+
+static void every_refused_request_for_memory_is_reported(void **state)
+{
+    (void)state;
+    static const mt_parallel hows[] = {
+        {.tensor = 2, .sequence = true, .pipeline = 2, .interleave = 2, .microbatches = 2},
+        {.tensor = 2, .data = 3, .zero = 2},
+        {.tensor = 2, .sequence = true, .data = 3, .zero = 3}};
+    mt_model_config c = small_models[0];
+    c.layers = 4, c.dtype = MT_BF16;
+    for (size_t i = 0; i < sizeof hows / sizeof *hows; i++) {
+        bool done = false;
+        for (uint64_t n = 1; !done; n += n < 400 ? 1 : 37) {
+            mt_device *meta = mt_device_open("meta");
+            mt_rank_report r;
+            mt_mem_stats stats;
+            mti_fail_nth_alloc(n);
+            /* a segment is asked for again once the cache is empty: then nothing has failed */
+            bool ok = mt_rank_measure(meta, &c, &hows[i], 1, 16, "selective", &r) == MT_OK;
+            done = ok && mti_alloc_count() < n;
+            mti_fail_nth_alloc(0);
+            mt_mem_get_stats(meta, &stats);
+            assert_int_equal(stats.allocated.current, 0);
+            assert_int_equal(mt_last_status(), ok ? MT_OK : MT_ERR_MEMORY);
+            mt_clear_error();
+            mt_device_release(meta);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_layer_of_175b_keeps_the_published_bytes),
+        cmocka_unit_test(every_technique_keeps_its_formula_and_named_rows),
+        cmocka_unit_test(a_rank_that_is_alone_is_the_plain_model),
+        cmocka_unit_test(the_stages_of_a_pipeline_have_the_whole_model),
+        cmocka_unit_test(tensor_parallel_ranks_share_the_matrices),
+        cmocka_unit_test(a_vocabulary_that_does_not_divide_is_padded),
+        cmocka_unit_test(a_stage_has_as_many_in_flight_as_stages_follow),
+        cmocka_unit_test(interleaving_keeps_its_factor_more),
+        cmocka_unit_test(more_microbatches_than_the_schedule_repeats_change_nothing),
+        cmocka_unit_test(zero_divides_what_its_stage_says),
+        cmocka_unit_test(zero_changes_nothing_that_is_kept_for_backward),
+        cmocka_unit_test(whatever_is_shared_every_byte_has_a_name),
+        cmocka_unit_test(messages_have_shapes_and_gradients_and_keep_nothing),
+        cmocka_unit_test(what_was_sent_need_not_stay),
+        cmocka_unit_test(messages_among_several_need_a_device_without_data),
+        cmocka_unit_test(shares_that_do_not_divide_are_refused_by_name),
+        cmocka_unit_test(every_refused_request_for_memory_is_reported),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
