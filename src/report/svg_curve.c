@@ -78,11 +78,12 @@ static void draw_legend(const page *p)
     mti_svg_text(p->out, LEFT + 275, y, "", p->c->others_name);
 }
 
-static void draw_label(const page *p, const mti_svg_point *point, const char *colour)
+/* Above the mark, or below it. */
+static void draw_label(const page *p, const mti_svg_point *point, const char *colour, bool below)
 {
     char attributes[64];
-    double x = x_of(p, point->bytes), y = y_of(p, point->percent);
-    bool left = x > LEFT + WIDE * 0.85;
+    double x = x_of(p, point->bytes), y = y_of(p, point->percent) + (below ? 24 : 0);
+    bool left = below || x > LEFT + WIDE * 0.85;
     if (!point->label) return;
     snprintf(attributes, sizeof attributes, "font-size=\"12\" fill=\"%s\"%s", colour,
              left ? " text-anchor=\"end\"" : "");
@@ -101,8 +102,18 @@ static void draw_front(const page *p)
     for (size_t i = 0; i < c->n_front; i++) {
         fprintf(p->out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3.5\" fill=\"" FRONT "\"/>\n",
                 x_of(p, c->front[i].bytes), y_of(p, c->front[i].percent));
-        draw_label(p, &c->front[i], FRONT);
+        draw_label(p, &c->front[i], FRONT, false);
     }
+}
+
+/* Whether point i is so near to one before it that their labels would lie on each other. */
+static bool is_crowded(const page *p, const mti_svg_point *points, size_t i)
+{
+    for (size_t k = 0; k < i; k++)
+        if (fabs(x_of(p, points[k].bytes) - x_of(p, points[i].bytes)) < 60 &&
+            fabs(y_of(p, points[k].percent) - y_of(p, points[i].percent)) < 16)
+            return true;
+    return false;
 }
 
 static void draw_others(const page *p)
@@ -112,7 +123,7 @@ static void draw_others(const page *p)
         fprintf(p->out,
                 "<rect x=\"%.1f\" y=\"%.1f\" width=\"8\" height=\"8\" fill=\"" OTHERS "\"/>\n",
                 x_of(p, point->bytes) - 4, y_of(p, point->percent) - 4);
-        draw_label(p, point, OTHERS);
+        draw_label(p, point, OTHERS, is_crowded(p, p->c->others, i));
     }
 }
 

@@ -351,6 +351,8 @@ static void run_front(workload *w)
         assert_int_equal(out.flops.recompute, f.flops.recompute);
         assert_int_equal(out.n_bytes, plain.n_bytes);
         assert_memory_equal(out.bytes, plain.bytes, plain.n_bytes);
+        print_message("  %9zu predicted %9zu measured %9llu FLOP again, same bits\n", f.peak,
+                      out.peak, (unsigned long long)out.flops.recompute);
         outcome_free(&out);
     }
     outcome_free(&plain);
