@@ -1,0 +1,73 @@
+"""One rank of several: `profile --tp ...` and `ranks` against the published figures, and a model
+from a Hugging Face config.json; what is refused."""
+import json
+import os
+import tempfile
+from pathlib import Path
+from lib import check, done, equal, profile, refused, run
+
+CONFIGS = Path(__file__).parent.parent / "nn" / "configs"
+PAPER = ["-b", 1, "-s", 2048, "--dropout", 0.1, "--attention", "math", "--dtype", "bf16",
+         "--device", "meta"]
+KEYS = Path(__file__).parent.parent.parent / "docs" / "rank-json.md"
+
+# ---- Korthikanti et al. 2022, table 2: bytes of a layer of 175B ----
+p = run("ranks", "--json", "-")
+equal(p.returncode, 0, "status of ranks")
+rows = json.loads(p.stdout)["rows"]
+published = {"none": 2868903936, "tp": 578813952, "tp, sp": 358612992, "tp, selective": 327155712,
+             "tp, sp, selective": 106954752, "full": 50331648}
+for row in rows:
+    equal(row["unexplained"], 0, f"unexplained of {row}")
+    if row["model"] == "megatron-175b":
+        equal(row["layer_formula"], published[row["technique"]], row["technique"])
+equal(len(rows), 24, "rows")
+text = run("ranks").stdout
+for words in ("578,813,952", "sbh(34 + 5as/h)/t", "in flight"):
+    check(words in text, f"ranks: no {words!r}")
+
+# ---- one rank of 1T ----
+r = profile("megatron-1t", *PAPER, "--tp", 8, "--sp", "--pp", 64, "--microbatches", 512,
+            "--checkpoint", "selective")
+sbh = 2048 * 25600
+equal(r["formula"]["bytes"], 64 * (2 * 34 * sbh // 8 + sbh // 8), "formula of 1T")
+equal(r["formula"]["unexplained"], 0, "unexplained of 1T")
+equal(r["saved"]["bytes"],
+      r["formula"]["bytes"] + sum(x["bytes"] for x in r["formula"]["residual"]), "saved by 1T")
+equal((r["in_flight"], r["layers"]), (64, 2), "in flight, layers")
+equal(r["optimizer"]["bytes"], 12 * r["params"]["count"], "AdamW's state")
+zero = profile("megatron-1t", *PAPER, "--tp", 8, "--pp", 64, "--dp", 4, "--zero", 1)
+equal(zero["optimizer"]["bytes"], 3 * zero["params"]["count"], "AdamW's state, cut by 4")
+
+documented = KEYS.read_text()
+for key in list(r) + list(r["parallel"]) + list(r["formula"]):
+    check(f"`{key}`" in documented or f".{key}`" in documented, f"rank-json.md: no {key}")
+
+# ---- config.json ----
+r = profile(CONFIGS / "llama-3.1-8b.json", "-b", 1, "-s", 8192, "--device", "meta")
+equal(r["params"]["count"], 8030261248, "parameters of LLaMA 3.1 8B")
+equal(r["formula"]["unexplained"], 0, "unexplained of LLaMA 3.1 8B")
+p = run("profile", CONFIGS / "mistral-7b.json", "-s", 64, "--device", "meta")
+check("sliding_window: attention sees all positions" in p.stderr, "no note on sliding_window")
+check("ignored: " in p.stderr, "ignored keys are not listed")
+r = profile(CONFIGS / "qwen2-7b.json", "--tp", 4, "--sp", "-s", 64, "--device", "meta")
+equal(r["formula"]["unexplained"], 0, "unexplained of a rank of Qwen2 7B")
+with tempfile.TemporaryDirectory() as folder:
+    bad = os.path.join(folder, "config.json")
+    Path(bad).write_text('{"model_type":"mixtral"}')
+    refused(["mixtral", "gpt2, llama, mistral, qwen2, bert"], "profile", bad)
+    Path(bad).write_text('{"model_type":"gpt2","n_embd":')
+    refused(["line 1"], "profile", bad)
+refused(["cannot open"], "profile", "no/config.json")
+
+# ---- refused ----
+refused(["--device meta"], "profile", "gpt2", "--tp", 2)
+refused(["tensor is 7", "heads"], "profile", "gpt2", "--tp", 7, "--device", "meta")
+refused(["--sp", "multiple"], "profile", "gpt2", "--tp", 4, "--sp", "-s", 30, "--device", "meta")
+refused(["means nothing for bert"], "profile", "bert-base", "--tp", 2, "--device", "meta")
+refused(["--offload", "one rank"], "profile", "gpt2", "--tp", 2, "--offload", "cpu", "--device",
+        "meta")
+refused(["--checkpoint", "selective"], "profile", "gpt2", "--tp", 2, "--checkpoint", "sqrt",
+        "--device", "meta")
+refused(["--zero", "0 to 3"], "profile", "gpt2", "--zero", 4, "--device", "meta")
+done()
