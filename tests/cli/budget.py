@@ -1,0 +1,92 @@
+"""--budget: a plan is run as it was predicted, more of it never costs more, and what is refused."""
+import json
+import os
+import tempfile
+import xml.etree.ElementTree as xml
+from lib import check, done, equal, profile, refused, run
+
+SMALL = ["gpt", "--layers", 6, "-b", 4, "-s", 64, "--dropout", 0.1, "--seed", 3]
+
+
+def measured_peak(j):
+    return max(p["peak"] for p in j["phases"])
+
+
+def ladder():
+    """From too little to more than enough, on the CPU: predicted, measured, monotone."""
+    plain = profile(*SMALL)
+    top = measured_peak(plain)
+    refused(["too few", "need"], "profile", *SMALL, "--budget", 1000, status=1)
+    least, last = None, None
+    for share in range(3, 12):
+        budget = top * share // 10
+        p = run("profile", *SMALL, "--budget", budget, "--json", "-")
+        if p.returncode == 1:
+            equal(last, None, f"{budget} bytes refused after fewer were enough")
+            check("too few" in p.stderr, f"refusal of {budget}: {p.stderr!r}")
+            least = int(p.stderr.rsplit("(", 1)[1].split()[0])
+            continue
+        j = json.loads(p.stdout)
+        check(budget >= least, f"{budget} bytes are enough, and {least} were needed")
+        b, again = j["budget"], j["flops"]["recompute"]
+        equal(b["peak"], measured_peak(j), f"peak of {budget}")
+        equal(b["measured_peak"], b["peak"], f"measured peak of {budget}")
+        equal(b["recompute_flops"], again, f"operations again of {budget}")
+        check(b["peak"] <= budget, f"peak {b['peak']} within {budget}")
+        check(last is None or again <= last, f"{budget} bytes cost {again}, fewer cost {last}")
+        equal(sum(part["layers"] for part in b["parts"]), 6, f"layers of {budget}")
+        last = again
+    equal(last, 0, "operations again with room for everything")
+    exact = profile(*SMALL, "--budget", least)
+    equal(measured_peak(exact), least, "peak with the least budget there is")
+
+
+def with_other_options():
+    for more in (["--amp", "bf16"], ["--optimizer", "adamw"], ["--dtype", "bf16", "--attention",
+                 "math"], ["--lora-rank", 4], ["--device", "meta", "--gemm-workspace", 8519680]):
+        top = measured_peak(profile(*SMALL, *more))
+        p = run("profile", *SMALL, *more, "--budget", top * 97 // 100, "--json", "-")
+        if not check(p.returncode == 0, f"{more}: {p.stderr.strip()}"):
+            continue
+        j = json.loads(p.stdout)
+        equal(j["budget"]["peak"], measured_peak(j), f"peak with {more}")
+        check(measured_peak(j) <= top * 97 // 100, f"budget with {more}")
+
+
+def front():
+    with tempfile.TemporaryDirectory() as folder:
+        svg = os.path.join(folder, "front.svg")
+        p = run("plan", "gpt2-medium", "-b", 8, "-s", 1024, "--budget", "6GiB", "--svg", svg,
+                "--json", "-")
+        if not check(p.returncode == 0, f"plan: {p.stderr.strip()}"):
+            return
+        root = xml.parse(svg).getroot()
+        check(root.tag.endswith("svg") and len(root) > 40, "a picture with something in it")
+    b = json.loads(p.stdout)["budget"]
+    equal((b["peak"], b["recompute_flops"]), (6432594944, 2972117368832), "GPT-2 medium in 6 GiB")
+    points = [(f["peak"], f["recompute_flops"]) for f in b["front"]]
+    equal(points, sorted(points), "the front in order")
+    check(all(a[1] >= z[1] for a, z in zip(points, points[1:])), "the front falls")
+    check(len(points) >= 8 and points[-1][1] == 0, f"the front: {points}")
+    equal(b["presets"]["none"], {"peak": points[-1][0], "recompute_flops": 0}, "its end")
+    for name, preset in b["presets"].items():
+        within = [again for peak, again in points if peak <= preset["peak"]]
+        check(min(within) <= preset["recompute_flops"], f"{name} lies below the front")
+    text = run("plan", "gpt2", "--budget", "8GiB", "-b", 2)
+    check("Peak against FLOPs again" in text.stdout and "--checkpoint full" in text.stdout,
+          "the front as text")
+
+
+def refusals():
+    refused(["--budget", "--checkpoint"], "profile", "gpt", "--budget", 1000, "--checkpoint", "full")
+    refused(["--budget", "--offload"], "profile", "gpt", "--budget", 1000, "--offload", "cpu")
+    refused(["means nothing for mlp"], "profile", "mlp", "--budget", 1000)
+    refused(["--budget", "40GiB"], "profile", "gpt", "--budget", "much")
+    refused(["--svg needs --budget"], "plan", "gpt2", "--svg", "front.svg")
+
+
+ladder()
+with_other_options()
+front()
+refusals()
+done()
