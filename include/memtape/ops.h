@@ -168,8 +168,8 @@ MT_API mt_tensor *mt_quantize(mt_tensor *x, const mt_quant *format);
 MT_API mt_tensor *mt_dequantize(mt_tensor *packed, const mt_quant *format, mt_dtype dtype, int rank,
                                 const int64_t *shape);
 
-/* ---- messages between `ranks` ranks, as seen by one; ops of the table that keep nothing. With more
- * than one rank they need a device without data. Any floating dtype. ---- */
+/* ---- messages between `ranks` ranks, as seen by one; ops of the table that keep nothing. With
+ * more than one rank they need a device without data. Any floating dtype. ---- */
 
 /* x [..,m,..] of every rank -> [.., ranks m, ..] along dim; dx is this rank's part of the sum. */
 MT_API mt_tensor *mt_all_gather(mt_tensor *x, int dim, int64_t ranks);
