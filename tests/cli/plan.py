@@ -214,7 +214,7 @@ def keys_are_those_documented():
     here = os.path.dirname(os.path.abspath(__file__))
     seen, documented = set(), set()
     for args in [["gpt2", "--capacity", "20GB", "--kv", 3, "-s", 5, "--tokens", "1B",
-                  "--flops-rate", "1T"], ["mlp"]]:
+                  "--flops-rate", "1T"], ["gpt", "--budget", "1GB"], ["mlp"]]:
         seen |= set(paths(json.loads(run("plan", *args, "--json", "-").stdout)))
     with open(os.path.join(here, "..", "..", "docs", "plan-json.md")) as f:
         documented |= set(re.findall(r"^\| `([^`]+)` \|", f.read(), re.M))
