@@ -171,6 +171,15 @@ static void plan_reports_every_refusal(void **state)
     refuse_each(MTI_PLAN, mti_planner, WORDS("mlp", SMALL_MLP, "--capacity", "4MiB", "-q"), NULL);
 }
 
+static void rank_reports_every_refusal(void **state)
+{
+    (void)state;
+    refuse_each(MTI_PROFILE, mti_profile_rank,
+                WORDS("gpt", SMALL, "-l", "2", "--vocab", "9", "--tp", "2", "--sp", "--pp", "2",
+                      "--dp", "2", "--zero", "3", "--device", "meta", "--json", json_file),
+                json_file);
+}
+
 static void audit_reports_every_refusal(void **state)
 {
     (void)state;
@@ -231,6 +240,7 @@ int main(void)
         cmocka_unit_test(spared_profile_reports_every_refusal),
         cmocka_unit_test(sweep_reports_every_refusal),
         cmocka_unit_test(plan_reports_every_refusal),
+        cmocka_unit_test(rank_reports_every_refusal),
         cmocka_unit_test(audit_reports_every_refusal),
         cmocka_unit_test(train_reports_every_refusal),
         cmocka_unit_test(resume_and_generate_report_every_refusal),

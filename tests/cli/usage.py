@@ -71,7 +71,7 @@ refused(["kv_heads", "heads"], "profile", "block", "-a", "4", "--kv-heads", "3")
 refused(["--save-every", "--save"], "train", "--data", __file__, "--save-every", "3")
 
 # ---- options of other verbs, and of things that do not exist, are unknown ----
-for option in ["--html=x", "--zero=1", "--pp=2", "--snapshot=x",
+for option in ["--html=x", "--snapshot=x",
                "--budget=1GB", "--over=act=relu", "--nonsense", "-Z"]:
     refused(["option"], "profile", "block", option)
 refused(["option"], "profile", "block", "--steps", "3")
