@@ -143,7 +143,8 @@ def keys_are_those_documented():
     seen = set(paths(json.loads(refusal.stdout)))
     for args in [["gpt", "--dropout", 0.1, "--optimizer", "adamw", "--timeline"], ["mlp"],
                  ["block", "--attention", "math"], ["gpt", "--lora-rank", 2],
-                 ["gpt", "--budget", "1GB"], ["gpt", "--checkpoint", "full", "--offload", "cpu", "--compress", "bits",
+                 ["gpt", "--budget", "1GB"],
+                 ["gpt", "--checkpoint", "full", "--offload", "cpu", "--compress", "bits",
                   "--optimizer", "sgd", "--loss-scale", "dynamic"]]:
         p = profile(*args)
         equal(list(p or {})[:1], ["schema"], "the first key")

@@ -342,6 +342,9 @@ static void run_front(workload *w)
     int n;
     mtt_ok(mt_budget_front(b, 7, plans, &n));
     assert_true(n > 2);
+    print_message("%s, %s attention, %s, %lld layers, d=24 b=2 s=40, %d steps of AdamW\n",
+                  mt_model_kind_name(w->config.kind), mt_attention_form_name(w->config.attention),
+                  mt_dtype_name(w->config.dtype), (long long)w->config.layers, w->n_steps);
     outcome plain = workload_outcome(w, "cpu", plans[n - 1]);
     assert_int_equal(plain.flops.recompute, 0);
     for (int i = 0; i < n; i++) {
