@@ -41,6 +41,7 @@ typedef enum form {
     YES,
     ABSOLUTE, /* learned positions, one row each */
     HEADED,   /* a model with the head of a language model, or none */
+    ROPE,     /* an object: rope_theta, and angles that NOTED would be said of */
     NOTED,    /* changes no shape and no byte; `note` says what it does */
     IDLE,     /* of no effect on a model that is trained */
 } form;
@@ -100,6 +101,8 @@ static const struct rule {
     {"attention_bias", ROTARY, NO},
     {"mlp_bias", ROTARY, NO},
     {"rope_scaling", ROTARY, NOTED, 0, 0, "other angles, which are not modelled; the same bytes"},
+    {"rope_parameters", ROTARY, ROPE, AT(rope_theta), 0,
+     "other angles, which are not modelled; the same bytes"},
     {"sliding_window", MISTRAL | QWEN2, NOTED, 0, 0,
      "attention sees all positions here; flash attention keeps the same bytes either way"},
     {"use_sliding_window", QWEN2, NOTED, 0, 0, "see sliding_window"},
@@ -250,6 +253,18 @@ static bool read_head(const char *key, const json_t *value)
     return refuse(key, value, "a language model, such as ...ForCausalLM or ...ForMaskedLM");
 }
 
+static bool read_rope(reader *r, const struct rule *rule, const json_t *value)
+{
+    const json_t *theta = json_object_get(value, "rope_theta");
+    const json_t *type = json_object_get(value, "rope_type");
+    if (!json_is_object(value) || !json_is_number(theta) || !(json_number_value(theta) > 0))
+        return refuse(rule->key, value, "an object with a \"rope_theta\" above 0");
+    if (type && !is_word(type, "default"))
+        put(r->notes, r->n_notes, "%s: %s\n", rule->key, rule->note);
+    r->c.rope_theta = json_number_value(theta);
+    return true;
+}
+
 static bool read_value(reader *r, const struct rule *rule, const json_t *value)
 {
     void *at = (char *)&r->c + rule->at;
@@ -281,6 +296,7 @@ static bool read_value(reader *r, const struct rule *rule, const json_t *value)
     case YES:
         return json_is_true(value) || refuse(key, value, "true: the model here has it always");
     case ABSOLUTE: return is_word(value, "absolute") || refuse(key, value, "absolute");
+    case ROPE: return read_rope(r, rule, value);
     case HEADED: return read_head(key, value);
     case NOTED:
         if (!is_empty(value)) put(r->notes, r->n_notes, "%s: %s\n", key, rule->note);

@@ -4,7 +4,7 @@ import json
 import os
 import tempfile
 from pathlib import Path
-from lib import check, done, equal, profile, refused, run
+from lib import MEMTAPE, check, done, equal, profile, refused, run
 
 CONFIGS = Path(__file__).parent.parent / "nn" / "configs"
 PAPER = ["-b", 1, "-s", 2048, "--dropout", 0.1, "--attention", "math", "--dtype", "bf16",
@@ -38,6 +38,13 @@ equal((r["in_flight"], r["layers"]), (64, 2), "in flight, layers")
 equal(r["optimizer"]["bytes"], 12 * r["params"]["count"], "AdamW's state")
 zero = profile("megatron-1t", *PAPER, "--tp", 8, "--pp", 64, "--dp", 4, "--zero", 1)
 equal(zero["optimizer"]["bytes"], 3 * zero["params"]["count"], "AdamW's state, cut by 4")
+
+# ---- and without the memory of one: as wait4 tells it of the program alone ----
+args = ["profile", "megatron-1t", *PAPER, "--tp", 8, "--sp", "--pp", 64, "--microbatches", 512, "-q"]
+_, status, usage = os.wait4(os.spawnv(os.P_NOWAIT, MEMTAPE, [MEMTAPE, *map(str, args)]), 0)
+equal(status, 0, "status of 1T")
+check(usage.ru_maxrss < 100 * 1024, f"1T: {usage.ru_maxrss} KiB resident")
+print(f"a rank of 1T: {(usage.ru_utime + usage.ru_stime) * 1e3:.0f} ms, {usage.ru_maxrss} KiB")
 
 documented = KEYS.read_text()
 for key in list(r) + list(r["parallel"]) + list(r["formula"]):

@@ -181,6 +181,23 @@ static void an_architecture_is_recognised_by_its_class_alone(void **state)
     assert_int_equal(c.kind, MT_MODEL_GPT);
 }
 
+static void rotary_positions_are_read_from_their_object_too(void **state)
+{
+    (void)state;
+    mt_model_config c;
+    mtt_ok(mt_model_config_from_hf(
+        "{" LLAMA ",\"vocab_size\":9,\"num_attention_heads\":4,\"rope_parameters\":"
+        "{\"rope_theta\":5e5,\"rope_type\":\"yarn\"}}",
+        &c, notes, sizeof notes));
+    assert_true(c.rope_theta == 5e5);
+    assert_non_null(strstr(notes, "rope_parameters: other angles"));
+    assert_int_not_equal(
+        mt_model_config_from_hf("{" LLAMA ",\"rope_parameters\":{\"rope_type\":\"default\"}}", &c,
+                                notes, sizeof notes),
+        MT_OK);
+    mtt_failed(MT_ERR_FORMAT, "\"rope_parameters\"", "\"rope_theta\" above 0");
+}
+
 static void json_that_is_too_deep_is_an_error(void **state)
 {
     (void)state;
@@ -234,6 +251,7 @@ int main(void)
         cmocka_unit_test(what_is_ignored_and_what_is_not_modelled_is_listed),
         cmocka_unit_test(files_that_are_no_good_are_refused_with_the_reason),
         cmocka_unit_test(an_architecture_is_recognised_by_its_class_alone),
+        cmocka_unit_test(rotary_positions_are_read_from_their_object_too),
         cmocka_unit_test(json_that_is_too_deep_is_an_error),
         cmocka_unit_test(every_cut_of_a_file_is_an_error),
         cmocka_unit_test(files_that_cannot_be_read_are_errors),
