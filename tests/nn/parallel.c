@@ -302,6 +302,26 @@ static void zero_divides_what_its_stage_says(void **state)
     }
 }
 
+/* Rajbhandari et al. 2020, figure 1: 120, 31.4, 16.6 and 1.9 GB for 7.5 billion parameters on 64
+ * ranks. Of a GPT of about that size, scaled to it, in tenths of a GB. */
+static void a_model_of_7_5_billion_needs_what_the_zero_paper_says(void **state)
+{
+    (void)state;
+    static const int64_t published[] = {1200, 314, 166, 19};
+    mt_model_config c = {.hidden = 4096,
+                         .heads = 32,
+                         .layers = 36,
+                         .vocab = 51200,
+                         .context = 512,
+                         .act = MT_ACT_GELU,
+                         .dtype = MT_BF16};
+    for (int zero = 0; zero <= 3; zero++) {
+        mt_rank_report r = measure(&c, (mt_parallel){.data = 64, .zero = zero}, 1, 512, "full");
+        double bytes = (double)(r.param_bytes + r.grad_bytes + r.optimizer_bytes);
+        assert_int_equal((int64_t)(bytes / (double)r.n_params * 75 + 0.5), published[zero]);
+    }
+}
+
 static void zero_changes_nothing_that_is_kept_for_backward(void **state)
 {
     (void)state;
@@ -521,6 +541,7 @@ int main(void)
         cmocka_unit_test(interleaving_keeps_its_factor_more),
         cmocka_unit_test(more_microbatches_than_the_schedule_repeats_change_nothing),
         cmocka_unit_test(zero_divides_what_its_stage_says),
+        cmocka_unit_test(a_model_of_7_5_billion_needs_what_the_zero_paper_says),
         cmocka_unit_test(zero_changes_nothing_that_is_kept_for_backward),
         cmocka_unit_test(whatever_is_shared_every_byte_has_a_name),
         cmocka_unit_test(messages_have_shapes_and_gradients_and_keep_nothing),
