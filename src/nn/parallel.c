@@ -82,6 +82,19 @@ bool mti_share_make(mti_share *s, const mt_model_config *config, const mt_parall
     return true;
 }
 
+bool mti_check_length(const char *who, const mti_share *s, int64_t seq)
+{
+    int64_t cut = s->how.sequence ? s->how.tensor : 1;
+    if (seq < 1 || seq > s->whole.context)
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "%s: %" PRId64 " tokens in a row; need 1 to the context, %" PRId64,
+                             who, seq, s->whole.context);
+    return seq % cut == 0 || mti_fail_bool(MT_ERR_ARGUMENT,
+                                           "%s: %" PRId64 " tokens in a row are cut among %" PRId64
+                                           " ranks; need a multiple",
+                                           who, seq, cut);
+}
+
 mt_status mt_parallel_check(const mt_parallel *how, const mt_model_config *config)
 {
     mti_share s;

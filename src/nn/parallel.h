@@ -19,6 +19,9 @@ typedef struct mti_share {
 bool mti_share_make(mti_share *s, const mt_model_config *config, const mt_parallel *how,
                     int64_t part);
 
+/* Whether a sequence may be so long. */
+bool mti_check_length(const char *who, const mti_share *s, int64_t seq);
+
 /* ---- parts of a rank's layers (parallel_parts.c); no change where t is 1 ---- */
 
 /* Around m: x is for all t ranks, each of which computes a part of what comes of it. Replicated,

@@ -23,7 +23,8 @@ static mt_tensor *positions(mt_module *self, const mti_share *s, mt_tensor *toke
 
 static mt_tensor *embed(mt_module *self, const mti_share *s, mt_tensor *tokens)
 {
-    if (!mti_check_tokens("rank", tokens)) return NULL;
+    if (!mti_check_tokens("rank", tokens) || !mti_check_length("rank", s, mt_shape(tokens)[1]))
+        return NULL;
     mt_tensor *h = mt_forward_child(self, "wte", tokens);
     if (h && mt_module_child(self, "wpe")) {
         MT_AUTO mt_tensor *position = positions(self, s, tokens);
@@ -37,10 +38,6 @@ static mt_tensor *rank_forward(mt_module *self, mt_tensor *x)
 {
     const mti_share *s = mt_module_user(self);
     char name[32];
-    if (s->how.sequence && mt_shape(x)[1] % (s->first ? s->how.tensor : 1))
-        return mti_fail_null(MT_ERR_ARGUMENT,
-                             "rank: %lld tokens in a row are cut among %lld ranks; need a multiple",
-                             (long long)mt_shape(x)[1], (long long)s->how.tensor);
     mt_tensor *h = s->first ? embed(self, s, x) : mt_recv(x, s->how.pipeline);
     for (int64_t i = s->from; h && i < s->to; i++) {
         snprintf(name, sizeof name, "h.%lld", (long long)i);
@@ -59,11 +56,10 @@ mt_tensor *mt_rank_wire(const mt_module *rank, mt_device *device, int64_t batch,
 {
     const mti_share *s = share_of(rank);
     if (!s) return mti_fail_null(MT_ERR_ARGUMENT, "rank_wire: the module is no rank");
-    if (seq < 1 || batch < 1 || (s->how.sequence && seq % s->how.tensor))
-        return mti_fail_null(
-            MT_ERR_ARGUMENT,
-            "rank_wire: %lld sequences of %lld; need at least 1, and a multiple of %lld tokens",
-            (long long)batch, (long long)seq, (long long)(s->how.sequence ? s->how.tensor : 1));
+    if (batch < 1)
+        return mti_fail_null(MT_ERR_ARGUMENT, "rank_wire: %lld sequences; need at least 1",
+                             (long long)batch);
+    if (!mti_check_length("rank_wire", s, seq)) return NULL;
     int64_t here = s->how.sequence ? seq / s->how.tensor : seq;
     mt_tensor *one = mt_zeros(device, s->local.dtype, MT_SHAPE(1, 1, 1));
     if (one && mt_set_requires_grad(one, true) != MT_OK) mt_set(&one, NULL);

@@ -143,7 +143,9 @@ static bool make(run *r, const mt_model_config *config, const mt_parallel *how,
                  const char *checkpoint, mt_rank_report *out)
 {
     mti_share first;
-    if (!mti_share_make(&first, config, how, 0)) return false;
+    if (!mti_share_make(&first, config, how, 0) ||
+        !mti_check_length("rank_measure", &first, r->seq))
+        return false;
     r->n_parts = first.how.interleave;
     r->micro = n_enough(&first.how);
     r->shares = mti_calloc((size_t)r->n_parts, sizeof *r->shares);

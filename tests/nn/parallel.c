@@ -496,6 +496,16 @@ static void shares_that_do_not_divide_are_refused_by_name(void **state)
                                          "none", &r),
                          MT_OK);
     mtt_failed(MT_ERR_ARGUMENT, "15 tokens", "4 ranks");
+    assert_int_not_equal(mt_rank_measure(meta, &small_models[0], NULL, 1, 17, "none", &r), MT_OK);
+    mtt_failed(MT_ERR_ARGUMENT, "17 tokens", "context, 16");
+    mt_module *rank = mt_rank_new(meta, &small_models[0], &(mt_parallel){.pipeline = 2}, 0);
+    assert_null(mt_rank_wire(rank, meta, 0, 16));
+    mtt_failed(MT_ERR_ARGUMENT, "rank_wire", "0 sequences");
+    mt_tensor *x = mt_zeros(meta, MT_F32, MT_SHAPE(16));
+    assert_null(mt_forward(rank, x));
+    mtt_failed(MT_ERR_ARGUMENT, "rank: the tokens are f32 [16]", "i64 [b,s]");
+    mt_release(x);
+    mt_module_free(rank);
     mt_device_release(meta);
 }
 
