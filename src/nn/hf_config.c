@@ -401,9 +401,11 @@ mt_status mt_model_config_from_hf(const char *json, mt_model_config *out, char *
         return mti_fail(MT_ERR_ARGUMENT, "config.json: an argument is NULL");
     json_error_t error;
     json_t *root = json_loads(json, JSON_REJECT_DUPLICATES, &error);
-    if (!root)
-        return mti_fail(MT_ERR_FORMAT, "config.json: line %d, column %d: %s", error.line,
-                        error.column, error.text);
+    if (!root) {
+        mti_fail(MT_ERR_FORMAT, "config.json: line %d, column %d: %s", error.line, error.column,
+                 error.text);
+        return mt_last_status(); /* or memory ran out before */
+    }
     mt_status status = from_root(root, out, notes, n_bytes);
     json_decref(root);
     return status;
