@@ -6,8 +6,7 @@
 /* Named as mt_model_checkpoint has them. */
 static const char *const presets[MTI_BUDGET_PRESETS] = {"none", "selective", "full", "sqrt"};
 
-/* A device without data that is like the one of the options. */
-static bool pretend(const mti_options *o, mt_device *device)
+bool mti_budgeted_pretend(const mti_options *o, mt_device *device)
 {
     bool cpu = !strcmp(o->device, "cpu") || o->scratch_of_cpu;
     return (!o->threads || mt_device_set_threads(device, (int)o->threads) == MT_OK) &&
@@ -22,7 +21,7 @@ static bool simulate(const mti_budgeted *x, mt_device *device, const mti_spendin
     mti_measurement m = {0};
     trial.spending = how;
     trial.repeats = x->n_steps - 1;
-    bool ok = pretend(x->options, device) && mti_measure(&m, device, &trial);
+    bool ok = mti_budgeted_pretend(x->options, device) && mti_measure(&m, device, &trial);
     mti_measurement_free(&m);
     return ok;
 }

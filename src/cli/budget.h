@@ -35,6 +35,8 @@ bool mti_budgeted_print_front(const mti_budgeted *x, FILE *out, const mti_style 
 bool mti_budgeted_draw(const mti_budgeted *x, const char *path);
 json_t *mti_budgeted_json(const mti_budgeted *x, size_t measured);
 
+/* Makes a meta device count what the one of the options would. */
+bool mti_budgeted_pretend(const mti_options *o, mt_device *device);
 /* The highest of all phases. */
 size_t mti_budgeted_peak(const mti_measurement *m);
 

@@ -165,8 +165,9 @@ const mti_option_row mti_option_rows[] = {
     {MTI_O_CHECKPOINT, 0, "checkpoint", "PRESET", MTI_CHOICE, 0, PLANNED | V(TRAIN), ANY, 0, 0,
      "recompute in backward: none (default), full (each block), selective (the attention core), "
      "every=K blocks, sqrt"},
-    {MTI_O_BUDGET, 0, "budget", "BYTES", MTI_BYTES, AT(budget), V(PROFILE) | V(PLAN), WHOLE, 1,
-     9e18, "find the checkpoints whose peak is no more than this and that recompute least"},
+    {MTI_O_BUDGET, 0, "budget", "BYTES", MTI_BYTES, AT(budget), V(TRAIN) | V(PROFILE) | V(PLAN),
+     WHOLE, 1, 9e18,
+     "find the checkpoints whose peak is no more than this and that recompute least"},
     {MTI_O_OFFLOAD, 0, "offload", "WHERE", MTI_CHOICE, 0, STEPS | V(TRAIN), ANY, 0, 0,
      "keep saved tensors elsewhere: none (default), cpu (host memory), disk (TMPDIR)"},
     {MTI_O_COMPRESS, 0, "compress", "HOW", MTI_CHOICE, 0, STEPS | V(TRAIN), ANY, 0, 0,

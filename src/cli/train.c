@@ -1,6 +1,7 @@
 /* train.c: `memtape train`: a byte-level GPT on any file, resumable, and not lost to Ctrl-C. */
 #include <signal.h>
 #include <string.h>
+#include "cli/budget.h"
 #include "cli/run_file.h"
 #include "cli/verbs.h"
 #include "report/report.h"
@@ -24,6 +25,7 @@ static void catch_signals(void)
 typedef struct run {
     mti_options o; /* completed by the file a run is resumed from */
     mti_corpus corpus;
+    mt_budget *budget; /* NULL: none was given */
     mt_device *device;
     mti_trainer trainer;
     mti_progress progress;
@@ -40,23 +42,53 @@ static void fill_in(mti_options *o)
     if (!o->given[MTI_O_WARMUP]) o->warmup = o->steps / 20;
 }
 
+static mti_plan plan_of(const mti_options *o)
+{
+    return (mti_plan){.config = o->config,
+                      .batch = o->batch,
+                      .seq = o->seq,
+                      .accumulate = o->accumulate,
+                      .steps = o->steps,
+                      .warmup = o->warmup,
+                      .lr = o->lr,
+                      .min_lr = o->min_lr,
+                      .weight_decay = o->weight_decay,
+                      .clip = o->clip,
+                      .spending = o->spending,
+                      .seed = (uint64_t)o->seed,
+                      .from = o->from};
+}
+
+/* Two steps on a device without data: the optimizer's state comes with the first. */
+static mt_status rehearse(void *user, mt_device *device, const mt_budget_plan *budget)
+{
+    const run *r = user;
+    mti_trainer t = {0};
+    mti_plan plan = plan_of(&r->o);
+    plan.from = NULL; /* which weights is all the same */
+    plan.spending.budget = budget;
+    bool ok = mti_budgeted_pretend(&r->o, device) &&
+              mti_trainer_make(&t, device, &plan, &r->corpus) && mti_trainer_step(&t) &&
+              mti_trainer_step(&t);
+    mti_trainer_free(&t);
+    return ok ? MT_OK : mt_last_status();
+}
+
+static bool find_budget(run *r)
+{
+    const mt_budget_plan *plan;
+    if (!r->o.budget) return true;
+    r->budget = mt_budget_new(rehearse, r);
+    if (!r->budget || mt_budget_solve(r->budget, (size_t)r->o.budget, &plan) != MT_OK) return false;
+    r->o.spending.budget = plan;
+    return true;
+}
+
 static bool make_trainer(run *r)
 {
-    const mti_options *o = &r->o;
-    mti_plan plan = {.config = o->config,
-                     .batch = o->batch,
-                     .seq = o->seq,
-                     .accumulate = o->accumulate,
-                     .steps = o->steps,
-                     .warmup = o->warmup,
-                     .lr = o->lr,
-                     .min_lr = o->min_lr,
-                     .weight_decay = o->weight_decay,
-                     .clip = o->clip,
-                     .spending = o->spending,
-                     .seed = (uint64_t)o->seed,
-                     .from = o->from};
-    r->device = mti_open_device(o);
+    if (!find_budget(r)) return false;
+    mti_plan plan = plan_of(&r->o);
+    r->device = mti_open_device(&r->o);
     return r->device && mti_trainer_make(&r->trainer, r->device, &plan, &r->corpus);
 }
 
@@ -136,6 +168,12 @@ static void introduce(const run *r)
                (long long)spending->lora_rank,
                mti_thousands(frozen, (int64_t)(n_bytes - trained_bytes)),
                spending->qlora ? ", those of linears in NF4" : "");
+    if (spending->budget) {
+        mt_budget_figures f = mt_budget_plan_figures(spending->budget);
+        printf("memory %s bytes in a training step at most; %.1f %% of it is computed again\n",
+               mti_thousands(params, (int64_t)f.peak),
+               100 * (double)f.flops.recompute / (double)(f.flops.forward + f.flops.backward));
+    }
     printf("run    %lld steps of %lld x %lld bytes, lr %g to %g after %lld of warm-up, seed %lld\n",
            (long long)r->o.steps, (long long)(r->o.batch * r->o.accumulate), (long long)r->o.seq,
            r->o.lr, r->o.min_lr, (long long)r->o.warmup, (long long)r->o.seed);
@@ -251,6 +289,7 @@ int mti_train(const mti_options *options)
     ok = ok && train(&r) && (interrupted || conclude(&r));
     int status = !ok ? mti_report_failure(&r.o) : interrupted ? say_goodbye(&r) : MTI_EXIT_OK;
     mti_trainer_free(&r.trainer);
+    mt_budget_free(r.budget);
     mt_device_release(r.device);
     mti_corpus_free(&r.corpus);
     return status;

@@ -86,7 +86,7 @@ static mt_tensor *spared_loss(mti_trainer *t, const size_t *starts, double *sum)
     mt_tensor *loss = loss_of(t, t->corpus->train, p->batch, p->seq, starts);
     if (!mti_spender_end(&t->spender)) mt_set(&loss, NULL);
     if (!loss) return NULL;
-    *sum += mt_item(loss);
+    if (mt_device_has_data(t->device)) *sum += mt_item(loss);
     if (t->spender.scaler) mt_set(&loss, mt_scaler_scale(t->spender.scaler, loss));
     if (loss && p->accumulate > 1) mt_set(&loss, mt_mul_scalar(loss, 1.0 / (double)p->accumulate));
     return loss;

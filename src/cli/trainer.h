@@ -32,7 +32,7 @@ typedef struct mti_trainer {
 bool mti_trainer_make(mti_trainer *t, mt_device *device, const mti_plan *plan,
                       const mti_corpus *corpus);
 void mti_trainer_free(mti_trainer *t);
-/* One optimizer step. */
+/* One optimizer step; without data (meta) its loss is 0. */
 bool mti_trainer_step(mti_trainer *t);
 /* *bits: per byte on the first `max_bytes` of the held-out text (0: all of it), every byte but the
  * first being predicted from at most seq bytes before it. */

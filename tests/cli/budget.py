@@ -1,6 +1,7 @@
 """--budget: a plan is run as it was predicted, more of it never costs more, and what is refused."""
 import json
 import os
+import re
 import tempfile
 import xml.etree.ElementTree as xml
 from lib import check, done, equal, profile, refused, run
@@ -77,6 +78,34 @@ def front():
           "the front as text")
 
 
+def weights(path):
+    """The bytes behind a safetensors file's header, which holds the options."""
+    with open(path, "rb") as f:
+        data = f.read()
+    return data[8 + int.from_bytes(data[:8], "little"):]
+
+
+def training():
+    """The same weights within less memory, whose peak was foreseen."""
+    with tempfile.TemporaryDirectory() as folder:
+        plain, planned = (os.path.join(folder, name) for name in ("plain", "planned"))
+        common = ["train", "--data", os.path.abspath(__file__), "--preset", "tiny", "--steps", 4,
+                  "--dropout", 0.1]
+        p = run(*common, "--save", plain)
+        peak = max(float(x) for x in re.findall(r"peak ([0-9.]+) MiB", p.stdout + p.stderr))
+        for more in ([], ["--accumulate", 2]):
+            p = run(*common, *more, "--save", plain)
+            q = run(*common, *more, "--save", planned, "--budget", f"{peak * 0.75:.3f}MiB")
+            if not check(q.returncode == 0, f"train {more}: {q.stderr.strip()}"):
+                continue
+            said = re.search(r"memory ([0-9,]+) bytes in a training step", q.stdout)
+            lowered = max(float(x) for x in re.findall(r"peak ([0-9.]+) MiB", q.stdout + q.stderr))
+            foreseen = int(said[1].replace(",", "")) / 2**20 if said else 0
+            check(abs(foreseen - lowered) < 0.006, f"peak {lowered}, foreseen {foreseen}")
+            check(lowered <= peak * 0.75, f"peak {lowered} within a budget of {peak * 0.75}")
+            check(weights(plain) == weights(planned), f"weights after training with {more}")
+
+
 def refusals():
     refused(["--budget", "--checkpoint"], "profile", "gpt", "--budget", 1000, "--checkpoint", "full")
     refused(["--budget", "--offload"], "profile", "gpt", "--budget", 1000, "--offload", "cpu")
@@ -88,5 +117,6 @@ def refusals():
 ladder()
 with_other_options()
 front()
+training()
 refusals()
 done()
