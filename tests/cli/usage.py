@@ -72,7 +72,7 @@ refused(["--save-every", "--save"], "train", "--data", __file__, "--save-every",
 
 # ---- options of other verbs, and of things that do not exist, are unknown ----
 for option in ["--html=x", "--snapshot=x",
-               "--budget=1GB", "--over=act=relu", "--nonsense", "-Z"]:
+               "--over=act=relu", "--nonsense", "-Z"]:
     refused(["option"], "profile", "block", option)
 refused(["option"], "profile", "block", "--steps", "3")
 refused(["option"], "explain", "block", "--json", "-")
