@@ -117,9 +117,20 @@ bool mti_run_can_save(const char *option, const char *path)
 
 /* ---- reading ---- */
 
+/* Where jansson 2.14 has no memory to read a string it cuts it short, and asserts if that cuts an
+ * escape, of which the plan in the header has many. So it gets the memory all the same; that it was
+ * refused at first is remembered as this thread's error. */
+static void *malloc_again(size_t n_bytes)
+{
+    void *p = mti_malloc(n_bytes);
+    return p ? p : malloc(n_bytes);
+}
+
 mt_safetensors *mti_run_open(const char *path)
 {
+    json_set_alloc_funcs(malloc_again, mti_free);
     mt_safetensors *file = mt_safetensors_open(path);
+    json_set_alloc_funcs(mti_malloc, mti_free);
     /* jansson shortens strings that it has no memory for; what it allocates through remembers. */
     if (!file || mt_last_status() == MT_OK) return file;
     mt_safetensors_free(file);

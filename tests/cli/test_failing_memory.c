@@ -15,6 +15,7 @@ typedef int verb_fn(const mti_options *o);
 
 static char folder[] = "/tmp/memtape-cli-XXXXXX";
 static char text_file[64], json_file[64], save_file[64], svg_file[64];
+static char base_file[64], adapter_file[64];
 
 static bool there(const char *path)
 {
@@ -210,6 +211,33 @@ static void resume_and_generate_report_every_refusal(void **state)
     unlink(save_file);
 }
 
+static void adapters_report_every_refusal(void **state)
+{
+    (void)state;
+    mti_options o;
+    char **words =
+        WORDS("--data", text_file, SMALL, "-l", "1", "--steps", "1", "--save", base_file);
+    assert_true(mti_options_parse(&o, MTI_TRAIN, 17, words, false));
+    assert_int_equal(run_silently(mti_train, &o), MTI_EXIT_OK);
+    mti_options_free(&o);
+    char **adapt = WORDS("--data", text_file, "--from", base_file, "-b", "1", "--lora-rank", "1",
+                         "--loss-scale", "dynamic", "--steps", "1", "--save-adapter", adapter_file);
+    refuse_each(MTI_TRAIN, mti_train, adapt, NULL);
+    refuse_each(MTI_GENERATE, mti_generate,
+                WORDS("--model", base_file, "--adapter", adapter_file, "--merge", "--tokens", "2"),
+                NULL);
+    words = WORDS("--data", text_file, "--from", base_file, "-b", "1", "--lora-rank", "1",
+                  "--qlora", "--loss-scale", "8", "--steps", "1", "--save", save_file);
+    assert_true(mti_options_parse(&o, MTI_TRAIN, 16, words, false));
+    assert_int_equal(run_silently(mti_train, &o), MTI_EXIT_OK);
+    mti_options_free(&o);
+    refuse_each(MTI_TRAIN, mti_train,
+                WORDS("--data", text_file, "--resume", save_file, "--steps", "2"), NULL);
+    refuse_each(MTI_TRAIN, mti_train,
+                WORDS("--data", text_file, "--from", save_file, "-b", "1", "--steps", "1"), NULL);
+    unlink(save_file), unlink(base_file), unlink(adapter_file);
+}
+
 static int set_up(void **state)
 {
     (void)state;
@@ -217,6 +245,8 @@ static int set_up(void **state)
     snprintf(text_file, sizeof text_file, "%s/text", folder);
     snprintf(svg_file, sizeof svg_file, "%s/svg", folder);
     snprintf(json_file, sizeof json_file, "%s/json", folder);
+    snprintf(base_file, sizeof base_file, "%s/base", folder);
+    snprintf(adapter_file, sizeof adapter_file, "%s/adapter", folder);
     snprintf(save_file, sizeof save_file, "%s/save", folder);
     FILE *f = fopen(text_file, "w");
     if (!f) return -1;
@@ -244,6 +274,7 @@ int main(void)
         cmocka_unit_test(audit_reports_every_refusal),
         cmocka_unit_test(train_reports_every_refusal),
         cmocka_unit_test(resume_and_generate_report_every_refusal),
+        cmocka_unit_test(adapters_report_every_refusal),
     };
     return cmocka_run_group_tests_name("program, failing memory", tests, set_up, tear_down);
 }
