@@ -1,5 +1,6 @@
 /* sweep.c: `memtape sweep MODEL`: rows of options, each measured on a device of its own, and the
  * gradients of each compared with those of the first. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include "cli/profile.h"
@@ -63,6 +64,18 @@ static bool note(sweep *w, size_t i, const mti_measurement *m, const mti_options
     return true;
 }
 
+/* A row that the device has no room for is a result, too, and the others go on. */
+static bool refused(sweep *w, size_t i, const mt_device *device)
+{
+    mt_mem_stats stats = {0};
+    if (device) mt_mem_get_stats(device, &stats);
+    if (mt_last_status() != MT_ERR_MEMORY || !stats.ooms || !w->rows.at[i].options.capacity)
+        return false;
+    mt_clear_error();
+    w->results[i] = (mti_sweep_result){.row = &w->rows.at[i], .loss = NAN, .refused = true};
+    return true;
+}
+
 /* One turn of a row, on a device of its own: a step that is measured, and one that is timed. */
 static bool run_row(sweep *w, size_t i, int64_t turn)
 {
@@ -74,6 +87,7 @@ static bool run_row(sweep *w, size_t i, int64_t turn)
     mt_device *device = mti_open_device(o);
     bool ok = device && mti_measure(&m, device, &trial) &&
               (turn > 0 || note(w, i, &m, o, mt_device_has_data(device)));
+    ok = ok || (turn == 0 && refused(w, i, device));
     w->seconds[i * (size_t)w->turns + (size_t)turn] = m.step_s;
     mti_measurement_free(&m);
     mt_device_release(device);
@@ -92,7 +106,7 @@ static double median(double *x, size_t n)
     return (x[(n - 1) / 2] + x[n / 2]) / 2;
 }
 
-/* Where there is no data nobody asks for the time. */
+/* Where there is no data nobody asks for the time; nor where there was no room. */
 static int64_t turns_of(const sweep *w, size_t i)
 {
     return w->results[i].has_data ? w->rows.at[i].options.steps : 1;

@@ -14,6 +14,7 @@ typedef struct mti_sweep_result {
     double loss;                 /* NaN: none */
     mti_gradient_difference off; /* from the first row */
     bool has_data;               /* false on meta: no gradients to compare */
+    bool refused;                /* out of memory: there are no figures */
     mti_formula formula;
     mti_spent spent;
     mt_flops flops;

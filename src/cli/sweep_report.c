@@ -27,6 +27,12 @@ static void result_cells(mti_table *t, const mti_sweep_result *r, const mti_swee
 {
     char text[40];
     mti_table_cell(t, "%s", r->row->label);
+    if (r->refused) {
+        mti_table_cell(t, "-");
+        mti_table_cell(t, "out of memory");
+        for (int i = 0; i < (losses ? 5 : 4); i++) mti_table_cell(t, "-");
+        return;
+    }
     mti_table_bytes(t, (int64_t)r->saved);
     mti_table_cell(t, "%s", r->formula.known ? r->formula.text : "no formula");
     mti_table_bytes(t, (int64_t)r->peak);
@@ -117,6 +123,8 @@ static json_t *result_json(const mti_sweep_result *r)
 {
     json_t *j = json_object();
     mti_json_put_text(j, "row", r->row->label);
+    mti_json_put(j, "out_of_memory", json_boolean(r->refused));
+    if (r->refused) return j;
     mti_json_put_int(j, "saved", r->saved);
     mti_json_put_int(j, "asked", r->asked);
     mti_json_put_int(j, "peak", r->peak);
@@ -149,7 +157,9 @@ bool mti_sweep_draw(const mti_sweep_result *results, size_t n, const mti_options
     for (size_t i = 0; ok && i < n; i++) {
         const mti_sweep_result *r = &results[i];
         gradient_text(gradients, sizeof gradients, r, false);
-        if (i == 0)
+        if (r->refused)
+            snprintf(notes[i], sizeof *notes, "out of memory");
+        else if (i == 0)
             snprintf(notes[i], sizeof *notes, "%.1f ms", r->step_s * 1e3);
         else
             snprintf(notes[i], sizeof *notes, "%.1f ms, gradients %s%.30s", r->step_s * 1e3,

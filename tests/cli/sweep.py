@@ -57,6 +57,13 @@ equal(rows["none"]["recompute_flops"], 0, "nothing recomputed")
 check(rows["full"]["recompute_flops"] > rows["selective"]["recompute_flops"] > 0, "recomputed")
 check(rows["offload"]["peak"] < rows["none"]["peak"], "offload lowers the peak")
 
+# ---- a row without room for it says so, and the others stand ----
+rows = sweep("block", *SIZE, "--capacity", "3MiB", "--over", "batch=1,64")
+equal([r["out_of_memory"] for r in rows.values()], [False, True], "rows out of memory")
+check("saved" not in rows["batch=64"] and rows["batch=1"]["saved"] > 0, "figures where there are any")
+p = run("sweep", "block", *SIZE, "--capacity", "3MiB", "--over", "batch=64,1")
+check(p.returncode == 0 and "out of memory" in p.stdout, f"the first row out of memory: {p.stderr}")
+
 # ---- lists multiply, the last changes fastest; a row is what profile finds ----
 rows = sweep("mlp", "--over", "act=relu,gelu", "--over", "hidden=8,16", "--steps", 1)
 equal(list(rows), ["act=relu hidden=8", "act=relu hidden=16", "act=gelu hidden=8",
