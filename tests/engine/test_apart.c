@@ -1,31 +1,7 @@
 /* Functions run apart, tensors kept on one's own account, and hooks on ops. */
 #include <stdlib.h>
 #include <string.h>
-#include "mtt.h"
-
-static mt_device *device;
-
-static int open_device(void **state)
-{
-    (void)state;
-    device = mtt_device();
-    return device && mt_set_balance_check(device, true) == MT_OK ? 0 : -1;
-}
-
-static int close_device(void **state)
-{
-    (void)state;
-    mt_device_release(device);
-    return 0;
-}
-
-static int nothing_left(void **state)
-{
-    (void)state;
-    mt_mem_stats stats;
-    mt_mem_get_stats(device, &stats);
-    return stats.allocated.current == 0 && mt_last_status() == MT_OK ? 0 : -1;
-}
+#include "mtt_fixture.h"
 
 static mt_tensor *leaf(uint64_t seed)
 {
@@ -354,18 +330,16 @@ static void the_last_pushed_goes_first_and_the_first_that_supplies_is_the_last_a
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(a_function_apart_sees_no_hooks_and_leaves_the_modes_as_they_were,
-                                  nothing_left),
-        cmocka_unit_test_teardown(a_hook_may_run_a_function_apart, nothing_left),
-        cmocka_unit_test_teardown(what_is_kept_on_ones_own_account_is_in_the_ledger, nothing_left),
-        cmocka_unit_test_teardown(what_changed_since_it_was_kept_is_not_given_back, nothing_left),
-        cmocka_unit_test_teardown(an_op_in_place_does_not_touch_what_is_kept, nothing_left),
-        cmocka_unit_test_teardown(below_ones_own_hooks_they_see_nothing, nothing_left),
-        cmocka_unit_test_teardown(supplied_results_take_the_place_of_kernels, nothing_left),
-        cmocka_unit_test_teardown(a_result_that_does_not_fit_is_refused, nothing_left),
-        cmocka_unit_test_teardown(a_hook_that_fails_fails_the_op, nothing_left),
-        cmocka_unit_test_teardown(
-            the_last_pushed_goes_first_and_the_first_that_supplies_is_the_last_asked, nothing_left),
+        mtt_test(a_function_apart_sees_no_hooks_and_leaves_the_modes_as_they_were),
+        mtt_test(a_hook_may_run_a_function_apart),
+        mtt_test(what_is_kept_on_ones_own_account_is_in_the_ledger),
+        mtt_test(what_changed_since_it_was_kept_is_not_given_back),
+        mtt_test(an_op_in_place_does_not_touch_what_is_kept),
+        mtt_test(below_ones_own_hooks_they_see_nothing),
+        mtt_test(supplied_results_take_the_place_of_kernels),
+        mtt_test(a_result_that_does_not_fit_is_refused),
+        mtt_test(a_hook_that_fails_fails_the_op),
+        mtt_test(the_last_pushed_goes_first_and_the_first_that_supplies_is_the_last_asked),
     };
-    return cmocka_run_group_tests(tests, open_device, close_device);
+    return cmocka_run_group_tests(tests, mtt_open_device, mtt_close_device);
 }

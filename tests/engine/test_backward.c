@@ -1,38 +1,7 @@
 /* Backward: leaves, modes, hooks on gradients, and everything that is refused. */
 #include <stdio.h>
 #include <stdlib.h>
-#include "mtt.h"
-
-static mt_device *device;
-
-static int open_device(void **state)
-{
-    (void)state;
-    device = mtt_device();
-    return device && mt_set_balance_check(device, true) == MT_OK ? 0 : -1;
-}
-
-static int close_device(void **state)
-{
-    (void)state;
-    mt_device_release(device);
-    return 0;
-}
-
-static int nothing_left(void **state)
-{
-    (void)state;
-    mt_mem_stats stats;
-    mt_mem_get_stats(device, &stats);
-    return stats.allocated.current == 0 && mt_last_status() == MT_OK ? 0 : -1;
-}
-
-static size_t allocated(void)
-{
-    mt_mem_stats stats;
-    mt_mem_get_stats(device, &stats);
-    return stats.allocated.current;
-}
+#include "mtt_fixture.h"
 
 /* 1 2 3 4 */
 static mt_tensor *leaf(void)
@@ -351,22 +320,23 @@ static void a_saved_output_does_not_keep_its_own_node_alive(void **state)
 {
     (void)state;
     MT_AUTO mt_tensor *x = leaf();
-    size_t before = allocated();
+    size_t before = mtt_allocated(device);
     mt_release(mtt_made(mt_exp(x)));
-    assert_int_equal(allocated(), before);
+    assert_int_equal(mtt_allocated(device), before);
 }
 
 static void saved_tensors_go_as_backward_passes_though_the_loss_is_held(void **state)
 {
     (void)state;
     MT_AUTO mt_tensor *x = leaf();
-    size_t before = allocated();
+    size_t before = mtt_allocated(device);
     mt_tensor *h = mtt_made(mt_mul_scalar(x, 1));
     for (int i = 0; i < 5; i++) mt_set(&h, mtt_made(mt_gelu(h)));
     mt_set(&h, mtt_made(mt_sum_all(h)));
-    assert_int_equal(allocated(), before + 5 * 512 + 512); /* gelus' inputs and the loss */
+    assert_int_equal(mtt_allocated(device),
+                     before + 5 * 512 + 512); /* gelus' inputs and the loss */
     mtt_ok(mt_backward(h));
-    assert_int_equal(allocated(), before + 512 + 512); /* the loss and the gradient */
+    assert_int_equal(mtt_allocated(device), before + 512 + 512); /* the loss and the gradient */
     mt_release(h);
 }
 
@@ -410,34 +380,32 @@ static void tensors_without_elements_go_through_forward_and_backward(void **stat
     assert_values(mt_grad(w), (double[12]){0});
 }
 
-#define TEST(name) cmocka_unit_test_teardown(name, nothing_left)
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(gradients_accumulate_until_they_are_dropped),
-        TEST(a_retained_graph_runs_again_and_a_freed_one_does_not),
-        TEST(a_loss_of_several_elements_needs_a_gradient),
-        TEST(backward_from_what_no_tape_knows_is_an_error),
-        TEST(changing_a_saved_tensor_names_op_argument_and_versions),
-        TEST(a_view_shares_the_version_of_its_storage),
-        TEST(changing_what_is_not_saved_does_no_harm),
-        TEST(an_op_in_place_refuses_a_leaf_that_requires_grad_but_fill_sets_it),
-        TEST(without_grad_nothing_is_recorded),
-        TEST(detach_cuts_the_tape_and_shares_the_storage),
-        TEST(a_node_names_its_op_and_grows_its_number),
-        TEST(only_floating_leaves_can_require_grad),
-        TEST(a_gradient_that_is_put_in_must_fit),
-        TEST(gradient_hooks_run_in_the_order_of_adding),
-        TEST(a_hook_on_an_inner_tensor_sees_its_whole_gradient),
-        TEST(a_removed_hook_is_not_called),
-        TEST(a_hook_that_gives_nothing_fails_the_backward),
-        TEST(a_leaf_hook_runs_after_accumulation),
-        TEST(a_saved_output_does_not_keep_its_own_node_alive),
-        TEST(saved_tensors_go_as_backward_passes_though_the_loss_is_held),
-        TEST(a_leaf_released_before_backward_takes_its_gradient_along),
-        TEST(null_goes_through_every_op_to_the_end_of_the_chain),
-        TEST(tensors_without_elements_go_through_forward_and_backward),
+        mtt_test(gradients_accumulate_until_they_are_dropped),
+        mtt_test(a_retained_graph_runs_again_and_a_freed_one_does_not),
+        mtt_test(a_loss_of_several_elements_needs_a_gradient),
+        mtt_test(backward_from_what_no_tape_knows_is_an_error),
+        mtt_test(changing_a_saved_tensor_names_op_argument_and_versions),
+        mtt_test(a_view_shares_the_version_of_its_storage),
+        mtt_test(changing_what_is_not_saved_does_no_harm),
+        mtt_test(an_op_in_place_refuses_a_leaf_that_requires_grad_but_fill_sets_it),
+        mtt_test(without_grad_nothing_is_recorded),
+        mtt_test(detach_cuts_the_tape_and_shares_the_storage),
+        mtt_test(a_node_names_its_op_and_grows_its_number),
+        mtt_test(only_floating_leaves_can_require_grad),
+        mtt_test(a_gradient_that_is_put_in_must_fit),
+        mtt_test(gradient_hooks_run_in_the_order_of_adding),
+        mtt_test(a_hook_on_an_inner_tensor_sees_its_whole_gradient),
+        mtt_test(a_removed_hook_is_not_called),
+        mtt_test(a_hook_that_gives_nothing_fails_the_backward),
+        mtt_test(a_leaf_hook_runs_after_accumulation),
+        mtt_test(a_saved_output_does_not_keep_its_own_node_alive),
+        mtt_test(saved_tensors_go_as_backward_passes_though_the_loss_is_held),
+        mtt_test(a_leaf_released_before_backward_takes_its_gradient_along),
+        mtt_test(null_goes_through_every_op_to_the_end_of_the_chain),
+        mtt_test(tensors_without_elements_go_through_forward_and_backward),
     };
-    return cmocka_run_group_tests(tests, open_device, close_device);
+    return cmocka_run_group_tests(tests, mtt_open_device, mtt_close_device);
 }

@@ -1,22 +1,6 @@
 /* The balance check finds what goes past the books. */
 #include "autograd/autograd.h"
-#include "mtt.h"
-
-static mt_device *device;
-
-static int open_device(void **state)
-{
-    (void)state;
-    device = mtt_device();
-    return device && mt_set_balance_check(device, true) == MT_OK ? 0 : -1;
-}
-
-static int close_device(void **state)
-{
-    (void)state;
-    mt_device_release(device);
-    return 0;
-}
+#include "mtt_fixture.h"
 
 static mt_tensor *leaf(void)
 {
@@ -164,13 +148,13 @@ static void a_block_of_a_wrong_size_is_found(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_honest_op_passes),
-        cmocka_unit_test(a_tensor_kept_by_a_forward_is_found),
-        cmocka_unit_test(a_tensor_kept_by_a_backward_is_found),
-        cmocka_unit_test(without_the_check_the_same_op_goes_unnoticed),
-        cmocka_unit_test(a_copy_hidden_by_a_hook_is_found),
-        cmocka_unit_test(a_block_in_a_wrong_category_is_found),
-        cmocka_unit_test(a_block_of_a_wrong_size_is_found),
+        mtt_test(an_honest_op_passes),
+        mtt_test(a_tensor_kept_by_a_forward_is_found),
+        mtt_test(a_tensor_kept_by_a_backward_is_found),
+        mtt_test(without_the_check_the_same_op_goes_unnoticed),
+        mtt_test(a_copy_hidden_by_a_hook_is_found),
+        mtt_test(a_block_in_a_wrong_category_is_found),
+        mtt_test(a_block_of_a_wrong_size_is_found),
     };
-    return cmocka_run_group_tests(tests, open_device, close_device);
+    return cmocka_run_group_tests(tests, mtt_open_device, mtt_close_device);
 }

@@ -11,13 +11,6 @@ static const size sizes[] = {{1, 1, 2, 1},   {1, 2, 4, 2},   {2, 3, 6, 3},  {3, 
                              {1, 7, 21, 7},  {2, 9, 15, 5},  {5, 4, 8, 8},  {1, 13, 26, 2},
                              {2, 17, 34, 1}, {1, 31, 33, 3}, {4, 8, 16, 4}, {1, 64, 32, 4}};
 
-static size_t allocated(mt_device *device)
-{
-    mt_mem_stats stats;
-    mt_mem_get_stats(device, &stats);
-    return stats.allocated.current;
-}
-
 static void check_block(mt_device *device, size z, mt_norm_place norm, mt_dtype dtype, bool causal)
 {
     const mt_model_config config = {.kind = MT_MODEL_BLOCK,
@@ -36,16 +29,16 @@ static void check_block(mt_device *device, size z, mt_norm_place norm, mt_dtype 
     mt_ledger *ledger = mt_ledger_new(device);
     assert_non_null(ledger);
 
-    size_t before = allocated(device);
+    size_t before = mtt_allocated(device);
     mtt_ok(mt_ledger_begin(ledger));
     MT_AUTO mt_tensor *y = mtt_made(mt_forward(block, x));
     mtt_ok(mt_ledger_end(ledger));
     int64_t formula = 34 * z.b * z.s * z.h + 5 * z.a * z.s * z.s * z.b;
     int64_t statistics = 2 * z.b * z.s * (4 + 4);
     assert_int_equal(mt_ledger_bytes(ledger), formula + statistics);
-    assert_int_equal(allocated(device) - before, mt_ledger_allocated(ledger) -
-                                                     mt_storage_of(x).allocated +
-                                                     mt_storage_of(y).allocated);
+    assert_int_equal(mtt_allocated(device) - before, mt_ledger_allocated(ledger) -
+                                                         mt_storage_of(x).allocated +
+                                                         mt_storage_of(y).allocated);
 
     MT_AUTO mt_tensor *loss = mtt_made(mt_sum_all(y));
     mtt_ok(mt_backward(loss));
@@ -65,7 +58,7 @@ static void check_sizes(mt_norm_place norm)
             assert_non_null(device);
             mtt_ok(mt_set_balance_check(device, true));
             check_block(device, sizes[i], norm, variant & 1 ? MT_F16 : MT_BF16, variant & 2);
-            assert_int_equal(allocated(device), 0);
+            assert_int_equal(mtt_allocated(device), 0);
             mt_device_release(device);
             n++;
         }

@@ -11,13 +11,6 @@ typedef struct outcome {
     size_t n_bytes;
 } outcome;
 
-static size_t allocated(mt_device *device)
-{
-    mt_mem_stats stats;
-    mt_mem_get_stats(device, &stats);
-    return stats.allocated.current;
-}
-
 static uint64_t retries(mt_device *device)
 {
     mt_mem_stats stats;
@@ -52,7 +45,7 @@ static bool nth_fails(uint64_t n, const outcome *expected, bool *refused)
     assert_true(trainer_open(&t, NULL, 5));
     uint64_t seed, offset;
     mt_rng_get(t.device, &seed, &offset);
-    size_t before = allocated(t.device);
+    size_t before = mtt_allocated(t.device);
     uint64_t retries_before = retries(t.device);
 
     outcome o = {0};
@@ -75,7 +68,7 @@ static bool nth_fails(uint64_t n, const outcome *expected, bool *refused)
         mt_clear_error();
         mtt_ok(mt_module_zero_grad(t.gpt));
         mt_optimizer_reset(t.adamw);
-        assert_int_equal(allocated(t.device), before);
+        assert_int_equal(mtt_allocated(t.device), before);
         mtt_ok(mt_check_balance(t.device));
     }
 
@@ -87,7 +80,7 @@ static bool nth_fails(uint64_t n, const outcome *expected, bool *refused)
         free(o.weights);
     }
     trainer_close(&t);
-    assert_int_equal(allocated(t.device), 0);
+    assert_int_equal(mtt_allocated(t.device), 0);
     mt_device_release(t.device);
     return reached;
 }
@@ -129,7 +122,7 @@ static void any_allocation_may_fail_while_a_model_is_made(void **state)
             mt_clear_error();
         }
         trainer_close(&t);
-        if (t.device) assert_int_equal(allocated(t.device), 0);
+        if (t.device) assert_int_equal(mtt_allocated(t.device), 0);
         mt_device_release(t.device);
     }
     print_message("%llu allocations of a model failed in turn\n", (unsigned long long)(n - 2));

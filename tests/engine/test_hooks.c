@@ -3,31 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "mtt.h"
-
-static mt_device *device;
-
-static int open_device(void **state)
-{
-    (void)state;
-    device = mtt_device();
-    return device && mt_set_balance_check(device, true) == MT_OK ? 0 : -1;
-}
-
-static int close_device(void **state)
-{
-    (void)state;
-    mt_device_release(device);
-    return 0;
-}
-
-static int nothing_left(void **state)
-{
-    (void)state;
-    mt_mem_stats stats;
-    mt_mem_get_stats(device, &stats);
-    return stats.allocated.current == 0 && mt_last_status() == MT_OK ? 0 : -1;
-}
+#include "mtt_fixture.h"
 
 /* A hook that writes down its calls ("pA " for pack of A), and fails or swaps when told to. */
 typedef enum swap { LEAVE, COPY, HOST, WRONG_SHAPE, WRONG_DTYPE, NOTHING } swap;
@@ -366,25 +342,23 @@ static void hooks_belong_to_the_thread_that_pushed_them(void **state)
     mt_release(mtt_made(y));
 }
 
-#define TEST(name) cmocka_unit_test_teardown(name, nothing_left)
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(the_innermost_hook_packs_first_and_unpacks_last),
-        TEST(a_hook_is_told_op_argument_role_and_module),
-        TEST(an_outer_hook_sees_what_the_inner_one_left),
-        TEST(a_hook_may_keep_bytes_of_its_own_and_then_no_outer_hook_is_asked),
-        TEST(what_a_hook_offloads_leaves_the_device),
-        TEST(a_retained_graph_unpacks_again_and_drops_once),
-        TEST(a_graph_that_never_runs_backward_drops_too),
-        TEST(a_failing_pack_fails_the_op_and_drops_what_was_packed),
-        TEST(a_failing_unpack_fails_the_backward_which_may_be_tried_again),
-        TEST(unpacking_another_shape_or_dtype_or_nothing_is_an_error),
-        TEST(what_a_hook_computes_is_not_recorded_and_not_hooked),
-        TEST(nothing_is_saved_and_no_hook_asked_without_grad),
-        TEST(popping_an_empty_stack_is_an_error),
-        TEST(hooks_belong_to_the_thread_that_pushed_them),
+        mtt_test(the_innermost_hook_packs_first_and_unpacks_last),
+        mtt_test(a_hook_is_told_op_argument_role_and_module),
+        mtt_test(an_outer_hook_sees_what_the_inner_one_left),
+        mtt_test(a_hook_may_keep_bytes_of_its_own_and_then_no_outer_hook_is_asked),
+        mtt_test(what_a_hook_offloads_leaves_the_device),
+        mtt_test(a_retained_graph_unpacks_again_and_drops_once),
+        mtt_test(a_graph_that_never_runs_backward_drops_too),
+        mtt_test(a_failing_pack_fails_the_op_and_drops_what_was_packed),
+        mtt_test(a_failing_unpack_fails_the_backward_which_may_be_tried_again),
+        mtt_test(unpacking_another_shape_or_dtype_or_nothing_is_an_error),
+        mtt_test(what_a_hook_computes_is_not_recorded_and_not_hooked),
+        mtt_test(nothing_is_saved_and_no_hook_asked_without_grad),
+        mtt_test(popping_an_empty_stack_is_an_error),
+        mtt_test(hooks_belong_to_the_thread_that_pushed_them),
     };
-    return cmocka_run_group_tests(tests, open_device, close_device);
+    return cmocka_run_group_tests(tests, mtt_open_device, mtt_close_device);
 }

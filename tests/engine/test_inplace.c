@@ -1,7 +1,5 @@
 /* test_inplace.c: what an op in place saves, and where it is refused. */
-#include "mtt.h"
-
-static mt_device *device;
+#include "mtt_fixture.h"
 
 static mt_tensor *leaf(void)
 {
@@ -144,30 +142,16 @@ static void relu_in_place_lowers_the_peak_by_its_input(void **state)
     assert_true(alive_after(true) == 4096);
 }
 
-static int set_up(void **state)
-{
-    (void)state;
-    device = mtt_device();
-    return device ? 0 : -1;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    mt_device_release(device);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_another_backward_needs_is_not_overwritten),
-        cmocka_unit_test(the_op_that_made_it_may_need_it_too),
-        cmocka_unit_test(a_tensor_without_gradient_can_be_needed_as_well),
-        cmocka_unit_test(only_savers_that_still_wait_are_named),
-        cmocka_unit_test(what_a_hook_copied_may_be_overwritten),
-        cmocka_unit_test(leaky_relu_in_place_saves_one_tensor_and_relu_none),
-        cmocka_unit_test(relu_in_place_lowers_the_peak_by_its_input),
+        mtt_test(what_another_backward_needs_is_not_overwritten),
+        mtt_test(the_op_that_made_it_may_need_it_too),
+        mtt_test(a_tensor_without_gradient_can_be_needed_as_well),
+        mtt_test(only_savers_that_still_wait_are_named),
+        mtt_test(what_a_hook_copied_may_be_overwritten),
+        mtt_test(leaky_relu_in_place_saves_one_tensor_and_relu_none),
+        mtt_test(relu_in_place_lowers_the_peak_by_its_input),
     };
-    return cmocka_run_group_tests_name("in place", tests, set_up, tear_down);
+    return cmocka_run_group_tests_name("in place", tests, mtt_open_device, mtt_close_device);
 }

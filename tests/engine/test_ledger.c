@@ -1,36 +1,22 @@
 /* The ledger: which storages the tape keeps, for how many bytes, and since and until when. */
 #include <stdlib.h>
 #include <string.h>
-#include "mtt.h"
+#include "mtt_fixture.h"
 
-static mt_device *device;
 static mt_ledger *ledger;
 
 static int begin(void **state)
 {
-    (void)state;
-    device = mtt_device();
-    if (!device || mt_set_balance_check(device, true) != MT_OK) return -1;
+    if (mtt_open_device(state)) return -1;
     ledger = mt_ledger_new(device);
     return ledger && mt_ledger_begin(ledger) == MT_OK ? 0 : -1;
 }
 
 static int end(void **state)
 {
-    (void)state;
-    mt_mem_stats stats;
-    bool good = mt_ledger_end(ledger) == MT_OK && mt_last_status() == MT_OK;
+    mt_status status = mt_ledger_end(ledger);
     mt_ledger_free(ledger);
-    mt_mem_get_stats(device, &stats);
-    mt_device_release(device);
-    return good && stats.allocated.current == 0 ? 0 : -1;
-}
-
-static size_t allocated(void)
-{
-    mt_mem_stats stats;
-    mt_mem_get_stats(device, &stats);
-    return stats.allocated.current;
+    return mtt_close_device(state) || status != MT_OK;
 }
 
 static mt_tensor *made(mt_dtype dtype, int rank, const int64_t *shape, bool grad)
@@ -292,11 +278,11 @@ static void linear_256_to_250_takes_the_reference_bytes(void **state)
     (void)state;
     mt_module *linear = mt_linear_new(device, MT_F32, 256, 250, true, 0);
     assert_non_null(linear);
-    assert_int_equal(allocated(), 257024);
+    assert_int_equal(mtt_allocated(device), 257024);
     MT_AUTO mt_tensor *x = made(MT_F32, MT_SHAPE(1, 256), false);
-    assert_int_equal(allocated(), 258048);
+    assert_int_equal(mtt_allocated(device), 258048);
     MT_AUTO mt_tensor *y = mtt_made(mt_forward(linear, x));
-    assert_int_equal(allocated(), 259072);
+    assert_int_equal(mtt_allocated(device), 259072);
     mt_module_free(linear);
 }
 
@@ -361,15 +347,16 @@ static size_t saved_by(const mt_model_config *config, int64_t b, int64_t s)
     MT_AUTO mt_tensor *x = made(config->dtype, MT_SHAPE(b, s, config->hidden), true);
     mt_ledger *own = mt_ledger_new(device);
     assert_non_null(own);
-    size_t before = allocated();
+    size_t before = mtt_allocated(device);
     mtt_ok(mt_ledger_begin(own));
     MT_AUTO mt_tensor *y = mtt_made(mt_forward(m, x));
     mtt_ok(mt_ledger_end(own));
     size_t bytes = mt_ledger_bytes(own);
     /* Growth = what the tape keeps, rounded, but for x which was there, and the output, which
      * nothing saved. */
-    assert_int_equal(allocated() - before, mt_ledger_allocated(own) - mt_storage_of(x).allocated +
-                                               mt_storage_of(y).allocated);
+    assert_int_equal(mtt_allocated(device) - before, mt_ledger_allocated(own) -
+                                                         mt_storage_of(x).allocated +
+                                                         mt_storage_of(y).allocated);
     mt_ledger_free(own);
     mt_module_free(m);
     return bytes;

@@ -26,13 +26,6 @@ static void every_kernel_of_the_table_is_there(void **state)
     }
 }
 
-static size_t allocated(mt_device *device)
-{
-    mt_mem_stats stats;
-    mt_mem_get_stats(device, &stats);
-    return stats.allocated.current;
-}
-
 /* Linear 256 -> 250, f32, batch 1: PyTorch on a GPU, with cuBLAS's default workspace. */
 static void a_linear_layer_with_gemm_workspace_takes_what_it_takes_under_pytorch(void **state)
 {
@@ -42,23 +35,23 @@ static void a_linear_layer_with_gemm_workspace_takes_what_it_takes_under_pytorch
     mtt_ok(mt_device_set_gemm_workspace(device, 8519680));
     mt_module *m = mt_linear_new(device, MT_F32, 256, 250, true, 0);
     assert_non_null(m);
-    assert_int_equal(allocated(device), 257024);
+    assert_int_equal(mtt_allocated(device), 257024);
     {
         MT_AUTO mt_tensor *x = mtt_made(mt_zeros(device, MT_F32, MT_SHAPE(1, 256)));
-        assert_int_equal(allocated(device), 258048);
+        assert_int_equal(mtt_allocated(device), 258048);
         MT_AUTO mt_tensor *y = mtt_made(mt_forward(m, x));
-        assert_int_equal(allocated(device), 8778752);
+        assert_int_equal(mtt_allocated(device), 8778752);
         MT_AUTO mt_tensor *gradient = mtt_made(mt_zeros(device, MT_F32, MT_SHAPE(1, 250)));
-        size_t before = allocated(device);
+        size_t before = mtt_allocated(device);
         mtt_ok(mt_backward_with(y, &(mt_backward_options){.gradient = gradient}));
-        assert_int_equal(allocated(device) - before, 8519680 + 257024);
+        assert_int_equal(mtt_allocated(device) - before, 8519680 + 257024);
         mt_set(&gradient, mt_retain(x));
-        assert_int_equal(allocated(device), 17555456);
+        assert_int_equal(mtt_allocated(device), 17555456);
     }
     mt_module_free(m);
-    assert_int_equal(allocated(device), 2 * 8519680);
+    assert_int_equal(mtt_allocated(device), 2 * 8519680);
     mtt_ok(mt_device_set_gemm_workspace(device, 0));
-    assert_int_equal(allocated(device), 0);
+    assert_int_equal(mtt_allocated(device), 0);
     mt_device_release(device);
 }
 

@@ -2,22 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "gradcheck.h"
-
-static mt_device *device;
-
-static int open_device(void **state)
-{
-    (void)state;
-    device = mtt_device();
-    return device && mt_set_balance_check(device, true) == MT_OK ? 0 : -1;
-}
-
-static int close_device(void **state)
-{
-    (void)state;
-    mt_device_release(device);
-    return 0;
-}
+#include "mtt_fixture.h"
 
 static void every_case_agrees_with_central_differences(void **state)
 {
@@ -145,14 +130,14 @@ static void a_result_of_another_op_is_found(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_case_agrees_with_central_differences),
-        cmocka_unit_test(every_row_of_the_table_has_a_case),
-        cmocka_unit_test(every_case_names_a_row_of_the_table),
-        cmocka_unit_test(each_case_leaves_no_memory_behind),
-        cmocka_unit_test(a_derivative_wrong_by_a_thousandth_is_found),
-        cmocka_unit_test(one_wrong_element_is_found),
-        cmocka_unit_test(a_path_missing_from_the_tape_is_found),
-        cmocka_unit_test(a_result_of_another_op_is_found),
+        mtt_test(every_case_agrees_with_central_differences),
+        mtt_test(every_row_of_the_table_has_a_case),
+        mtt_test(every_case_names_a_row_of_the_table),
+        mtt_test(each_case_leaves_no_memory_behind),
+        mtt_test(a_derivative_wrong_by_a_thousandth_is_found),
+        mtt_test(one_wrong_element_is_found),
+        mtt_test(a_path_missing_from_the_tape_is_found),
+        mtt_test(a_result_of_another_op_is_found),
     };
-    return cmocka_run_group_tests(tests, open_device, close_device);
+    return cmocka_run_group_tests(tests, mtt_open_device, mtt_close_device);
 }

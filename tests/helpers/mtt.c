@@ -9,6 +9,20 @@ mt_device *mtt_device(void)
     return mt_device_open(kind ? kind : "cpu");
 }
 
+size_t mtt_allocated(const mt_device *device)
+{
+    mt_mem_stats stats;
+    mt_mem_get_stats(device, &stats);
+    return stats.allocated.current;
+}
+
+size_t mtt_allocated_as(const mt_device *device, mt_category category)
+{
+    mt_mem_stats stats;
+    mt_mem_get_stats(device, &stats);
+    return stats.by_category[category];
+}
+
 double mtt_draw(uint64_t *state, double lo, double hi)
 {
     /* splitmix64 */

@@ -12,6 +12,9 @@
 
 /* The device under test: what MTT_DEVICE names, "cpu" where it is not set. */
 mt_device *mtt_device(void);
+/* Bytes in use on it: all, and those of one category. */
+size_t mtt_allocated(const mt_device *device);
+size_t mtt_allocated_as(const mt_device *device, mt_category category);
 
 /* A number in [lo, hi), the same for the same state on every machine. */
 double mtt_draw(uint64_t *state, double lo, double hi);

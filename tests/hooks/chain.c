@@ -2,13 +2,6 @@
 #include <stdlib.h>
 #include "chain.h"
 
-size_t allocated_on(mt_device *d)
-{
-    mt_mem_stats stats;
-    mt_mem_get_stats(d, &stats);
-    return stats.allocated.current;
-}
-
 mt_offload *made_offload(mt_offload *o)
 {
     if (!o) fail_msg("%s", mt_last_error());
@@ -24,13 +17,18 @@ mt_offload_stats stats_of(mt_offload *o)
     return s;
 }
 
-chain open_chain(mt_device *device)
+int open_without_workspace(void **state)
 {
-    chain c = {device, mtt_made(mtt_random(device, MT_F32, MT_SHAPE(ROWS, WIDTH), 1, -1, 1)), {0}};
+    setenv("CUBLAS_WORKSPACE_CONFIG", ":0:0", 1);
+    return mtt_open_device(state);
+}
+
+chain open_chain(mt_device *on)
+{
+    chain c = {on, mtt_made(mtt_random(on, MT_F32, MT_SHAPE(ROWS, WIDTH), 1, -1, 1)), {0}};
     mtt_ok(mt_set_category(c.x, MT_INPUT));
     for (int i = 0; i < LAYERS; i++) {
-        c.w[i] =
-            mtt_made(mtt_random(device, MT_F32, MT_SHAPE(WIDTH, WIDTH), 2 + (uint64_t)i, -1, 1));
+        c.w[i] = mtt_made(mtt_random(on, MT_F32, MT_SHAPE(WIDTH, WIDTH), 2 + (uint64_t)i, -1, 1));
         mtt_ok(mt_set_category(c.w[i], MT_PARAMETER));
         mtt_ok(mt_set_requires_grad(c.w[i], true));
     }

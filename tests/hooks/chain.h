@@ -2,7 +2,7 @@
 #ifndef CHAIN_H
 #define CHAIN_H
 
-#include "mtt.h"
+#include "mtt_fixture.h"
 
 /* Activations [ROWS,WIDTH] of S bytes, weights [WIDTH,WIDTH] of D. */
 enum { LAYERS = 8, ROWS = 256, WIDTH = 64 };
@@ -14,7 +14,10 @@ typedef struct chain {
     mt_tensor *x, *w[LAYERS];
 } chain;
 
-chain open_chain(mt_device *device);
+/* mtt_open_device where products take no workspace, so that peaks are those of tensors alone. */
+int open_without_workspace(void **state);
+
+chain open_chain(mt_device *on);
 void close_chain(chain *c);
 /* The sum of h_n, h_i = h_{i-1} w_i^T. Each linear saves its input: h_0 is the caller's, and so
  * LAYERS - 1 activations of S bytes are the tape's alone. NULL on failure. */
@@ -31,7 +34,6 @@ typedef struct step {
  * backward only adds to it. */
 step chain_step(chain *c, mt_offload *o);
 
-size_t allocated_on(mt_device *device);
 /* Fails the running test with the engine's words unless it is there. */
 mt_offload *made_offload(mt_offload *o);
 /* The report, which must be sound in itself. */

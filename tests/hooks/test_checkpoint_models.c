@@ -255,13 +255,6 @@ static void selective_keeps_34bsh_and_the_statistics_a_layer(void **state)
 
 /* ---- the peak ---- */
 
-static size_t allocated(mt_device *device)
-{
-    mt_mem_stats stats;
-    mt_mem_get_stats(device, &stats);
-    return stats.allocated.current;
-}
-
 typedef struct peak {
     size_t before;   /* parameters, their gradients, x and its gradient */
     size_t backward; /* at most, while backward runs */
@@ -273,7 +266,7 @@ static peak peak_of(int n, sizes z, const char *preset)
     stack t = stack_open(n, z, preset, NULL);
     peak p = {0};
     for (int step = 0; step < 2; step++) {
-        p.before = allocated(t.device);
+        p.before = mtt_allocated(t.device);
         MT_AUTO mt_tensor *y = stack_forward(&t);
         MT_AUTO mt_tensor *dy = mtt_made(mt_full(t.device, MT_BF16, 3, mt_shape(y), 1));
         mt_mem_reset_peak(t.device);

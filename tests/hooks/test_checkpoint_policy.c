@@ -3,36 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/base.h"
-#include "mtt.h"
-
-static mt_device *device;
-
-static int open_device(void **state)
-{
-    (void)state;
-    device = mtt_device();
-    return device && mt_set_balance_check(device, true) == MT_OK ? 0 : -1;
-}
-
-static int close_device(void **state)
-{
-    (void)state;
-    mt_device_release(device);
-    return 0;
-}
-
-static size_t allocated(void)
-{
-    mt_mem_stats stats;
-    mt_mem_get_stats(device, &stats);
-    return stats.allocated.current;
-}
-
-static int nothing_left(void **state)
-{
-    (void)state;
-    return allocated() == 0 && mt_last_status() == MT_OK ? 0 : -1;
-}
+#include "mtt_fixture.h"
 
 /* Says `yes` for ops of that name ("*": every op), `no` for others. */
 typedef struct policy {
@@ -365,7 +336,7 @@ static bool nested_with_failure(uint64_t n)
     const mt_checkpoint_options oo = {.policy = answer, .policy_user = &po, .check = true};
     around a = {&oi};
     MT_AUTO mt_tensor *x = input(), *y = NULL, *loss = NULL;
-    size_t before = allocated();
+    size_t before = mtt_allocated(device);
     mti_fail_nth_alloc(n);
     mt_status status = mt_checkpoint(with_inner, &a, NULL, 1, &x, 1, &y, &oo);
     if (status == MT_OK) status = (loss = mt_sum_all(y)) ? MT_OK : mt_last_status();
@@ -377,7 +348,7 @@ static bool nested_with_failure(uint64_t n)
         mt_clear_error();
         mt_release(y), mt_release(loss), y = loss = NULL;
         mtt_ok(mt_set_grad(x, NULL));
-        assert_int_equal(allocated(), before);
+        assert_int_equal(mtt_allocated(device), before);
     }
     return reached;
 }
@@ -394,16 +365,15 @@ static void any_allocation_may_fail(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(whatever_is_kept_the_gradients_have_the_same_bits, nothing_left),
-        cmocka_unit_test_teardown(products_that_are_kept_are_not_computed_again, nothing_left),
-        cmocka_unit_test_teardown(everything_kept_means_nothing_computed_again, nothing_left),
-        cmocka_unit_test_teardown(what_is_to_be_offloaded_goes_through_the_hooks_for_that,
-                                  nothing_left),
-        cmocka_unit_test_teardown(an_answer_that_changes_is_found_out, nothing_left),
-        cmocka_unit_test_teardown(an_answer_that_is_none_is_refused, nothing_left),
-        cmocka_unit_test_teardown(an_op_in_place_cannot_be_kept, nothing_left),
-        cmocka_unit_test_teardown(must_beats_prefer_and_the_innermost_prefer_wins, nothing_left),
-        cmocka_unit_test_teardown(any_allocation_may_fail, nothing_left),
+        mtt_test(whatever_is_kept_the_gradients_have_the_same_bits),
+        mtt_test(products_that_are_kept_are_not_computed_again),
+        mtt_test(everything_kept_means_nothing_computed_again),
+        mtt_test(what_is_to_be_offloaded_goes_through_the_hooks_for_that),
+        mtt_test(an_answer_that_changes_is_found_out),
+        mtt_test(an_answer_that_is_none_is_refused),
+        mtt_test(an_op_in_place_cannot_be_kept),
+        mtt_test(must_beats_prefer_and_the_innermost_prefer_wins),
+        mtt_test(any_allocation_may_fail),
     };
-    return cmocka_run_group_tests(tests, open_device, close_device);
+    return cmocka_run_group_tests(tests, mtt_open_device, mtt_close_device);
 }

@@ -1,36 +1,7 @@
 /* Host copies of storages, and the views that are cut from them when they are back. */
 #include <stdlib.h>
 #include <string.h>
-#include "mtt.h"
-
-static mt_device *device;
-
-static int open_device(void **state)
-{
-    (void)state;
-    device = mtt_device();
-    return device ? 0 : -1;
-}
-
-static int close_device(void **state)
-{
-    (void)state;
-    mt_device_release(device);
-    return 0;
-}
-
-static size_t allocated(void)
-{
-    mt_mem_stats stats;
-    mt_mem_get_stats(device, &stats);
-    return stats.allocated.current;
-}
-
-static int nothing_left(void **state)
-{
-    (void)state;
-    return allocated() == 0 && mt_last_status() == MT_OK ? 0 : -1;
-}
+#include "mtt_fixture.h"
 
 static mt_tensor *drawn(int64_t n)
 {
@@ -72,18 +43,18 @@ static void the_device_has_its_bytes_back_once_the_copy_was_waited_for(void **st
 {
     (void)state;
     mt_tensor *x = drawn(1000);
-    assert_int_equal(allocated(), 4096);
+    assert_int_equal(mtt_allocated(device), 4096);
     mt_host_copy *c = begun(x);
     mt_release(x);
-    assert_int_equal(allocated(), 4096); /* being read */
+    assert_int_equal(mtt_allocated(device), 4096); /* being read */
     mtt_ok(mt_host_copy_wait(c));
-    assert_int_equal(allocated(), 0);
+    assert_int_equal(mtt_allocated(device), 0);
     mt_tensor *raw = mtt_made(mt_host_copy_back(c));
-    assert_int_equal(allocated(), 4096);
+    assert_int_equal(mtt_allocated(device), 4096);
     mt_release(raw);
-    assert_int_equal(allocated(), 4096); /* being written */
+    assert_int_equal(mtt_allocated(device), 4096); /* being written */
     mtt_ok(mt_host_copy_wait(c));
-    assert_int_equal(allocated(), 0);
+    assert_int_equal(mtt_allocated(device), 0);
     mt_host_copy_free(c);
 }
 
@@ -109,7 +80,7 @@ static void a_copy_may_be_freed_on_its_way(void **state)
     mt_host_copy *c = begun(x);
     mt_release(x);
     mt_host_copy_free(c);
-    assert_int_equal(allocated(), 0);
+    assert_int_equal(mtt_allocated(device), 0);
     x = drawn(100000);
     c = begun(x);
     mt_release(mtt_made(mt_host_copy_back(c)));
@@ -129,7 +100,7 @@ static void a_hundred_copies_may_be_on_their_way_at_once(void **state)
         c[i] = begun(x);
     }
     for (int i = 0; i < N; i++) mtt_ok(mt_host_copy_wait(c[i]));
-    assert_int_equal(allocated(), 0);
+    assert_int_equal(mtt_allocated(device), 0);
     for (int i = 0; i < N; i++) {
         const float *values = mt_host_copy_bytes(c[i]);
         assert_true(values[0] == (float)i && values[49] == (float)i);
@@ -251,22 +222,20 @@ static void a_missing_wait_reads_what_was_there_before(void **state)
     mt_host_copy_free(c);
 }
 
-#define TEST(name) cmocka_unit_test_teardown(name, nothing_left)
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(a_storage_comes_back_as_it_left_and_its_views_with_it),
-        TEST(the_device_has_its_bytes_back_once_the_copy_was_waited_for),
-        TEST(a_copy_may_come_back_more_than_once),
-        TEST(a_copy_may_be_freed_on_its_way),
-        TEST(a_hundred_copies_may_be_on_their_way_at_once),
-        TEST(its_bytes_can_be_read_and_written_by_the_host),
-        TEST(empty_storages_have_empty_copies),
-        TEST(a_view_must_lie_inside_the_storage),
-        TEST(null_in_gives_null_out),
-        TEST(the_seconds_of_copies_are_counted),
-        TEST(a_missing_wait_reads_what_was_there_before),
+        mtt_test(a_storage_comes_back_as_it_left_and_its_views_with_it),
+        mtt_test(the_device_has_its_bytes_back_once_the_copy_was_waited_for),
+        mtt_test(a_copy_may_come_back_more_than_once),
+        mtt_test(a_copy_may_be_freed_on_its_way),
+        mtt_test(a_hundred_copies_may_be_on_their_way_at_once),
+        mtt_test(its_bytes_can_be_read_and_written_by_the_host),
+        mtt_test(empty_storages_have_empty_copies),
+        mtt_test(a_view_must_lie_inside_the_storage),
+        mtt_test(null_in_gives_null_out),
+        mtt_test(the_seconds_of_copies_are_counted),
+        mtt_test(a_missing_wait_reads_what_was_there_before),
     };
-    return cmocka_run_group_tests(tests, open_device, close_device);
+    return cmocka_run_group_tests(tests, mtt_open_device, mtt_close_device);
 }

@@ -5,30 +5,6 @@
 #include "chain.h"
 #include "trainer.h"
 
-static mt_device *device;
-
-static int open_device(void **state)
-{
-    (void)state;
-    /* Products take no workspace: the peaks below are those of tensors alone. */
-    setenv("CUBLAS_WORKSPACE_CONFIG", ":0:0", 1);
-    device = mtt_device();
-    return device && mt_set_balance_check(device, true) == MT_OK ? 0 : -1;
-}
-
-static int close_device(void **state)
-{
-    (void)state;
-    mt_device_release(device);
-    return 0;
-}
-
-static int nothing_left(void **state)
-{
-    (void)state;
-    return allocated_on(device) == 0 && mt_last_status() == MT_OK ? 0 : -1;
-}
-
 static void the_peak_of_a_chain_falls_by_the_bytes_that_are_away(void **state)
 {
     (void)state;
@@ -128,7 +104,7 @@ static unsigned char *train(const mt_offload_options *options, bool whole_step, 
     unsigned char *weights = trainer_weights(&t, n_bytes);
     mt_offload_free(o);
     trainer_close(&t);
-    assert_int_equal(allocated_on(t.device), 0);
+    assert_int_equal(mtt_allocated(t.device), 0);
     mt_device_release(t.device);
     return weights;
 }
@@ -205,13 +181,13 @@ static void a_retained_graph_comes_back_twice_and_leaves_in_between(void **state
     mtt_ok(mt_offload_begin(o));
     mt_tensor *loss = mtt_made(chain_loss(&c));
     mtt_ok(mt_offload_end(o));
-    size_t before = allocated_on(device);
+    size_t before = mtt_allocated(device);
     mtt_ok(mt_backward_with(loss, &(mt_backward_options){.retain_graph = true}));
     unsigned char *grads = chain_grads(&c);
     assert_memory_equal(grads, plain.grads, LAYERS * D);
     free(grads);
     chain_zero(&c);
-    assert_int_equal(allocated_on(device), before);
+    assert_int_equal(mtt_allocated(device), before);
     assert_int_equal(stats_of(o).bytes_away, (LAYERS - 1) * S);
     mtt_ok(mt_backward(loss));
     grads = chain_grads(&c);
@@ -377,22 +353,20 @@ static void capacity_and_small_ones_stay_on_the_device(void **state)
     close_chain(&c);
 }
 
-#define TEST(name) cmocka_unit_test_teardown(name, nothing_left)
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(the_peak_of_a_chain_falls_by_the_bytes_that_are_away),
-        TEST(a_device_without_data_tells_the_same_peak),
-        TEST(training_with_dropout_has_the_same_bits),
-        TEST(a_ledger_outside_sees_what_stayed_and_one_inside_sees_everything),
-        TEST(only_the_innermost_hook_may_end),
-        TEST(a_retained_graph_comes_back_twice_and_leaves_in_between),
-        TEST(a_graph_outlives_the_handle_and_may_never_run_backward),
-        TEST(views_of_one_storage_share_one_copy),
-        TEST(two_threads_may_offload_on_one_device_and_through_one_offload),
-        TEST(what_somebody_else_holds_was_moved_in_vain),
-        TEST(capacity_and_small_ones_stay_on_the_device),
+        mtt_test(the_peak_of_a_chain_falls_by_the_bytes_that_are_away),
+        mtt_test(a_device_without_data_tells_the_same_peak),
+        mtt_test(training_with_dropout_has_the_same_bits),
+        mtt_test(a_ledger_outside_sees_what_stayed_and_one_inside_sees_everything),
+        mtt_test(only_the_innermost_hook_may_end),
+        mtt_test(a_retained_graph_comes_back_twice_and_leaves_in_between),
+        mtt_test(a_graph_outlives_the_handle_and_may_never_run_backward),
+        mtt_test(views_of_one_storage_share_one_copy),
+        mtt_test(two_threads_may_offload_on_one_device_and_through_one_offload),
+        mtt_test(what_somebody_else_holds_was_moved_in_vain),
+        mtt_test(capacity_and_small_ones_stay_on_the_device),
     };
-    return cmocka_run_group_tests(tests, open_device, close_device);
+    return cmocka_run_group_tests(tests, open_without_workspace, mtt_close_device);
 }

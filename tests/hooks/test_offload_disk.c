@@ -10,28 +10,14 @@
 #include "chain.h"
 #include "hooks/offload.h"
 
-static mt_device *device;
 static char directory[] = "offload-test-XXXXXX";
 
-static int open_device(void **state)
-{
-    (void)state;
-    setenv("CUBLAS_WORKSPACE_CONFIG", ":0:0", 1);
-    device = mtt_device();
-    return device && mkdtemp(directory) && mt_set_balance_check(device, true) == MT_OK ? 0 : -1;
-}
+static int set_up(void **state) { return mkdtemp(directory) ? open_without_workspace(state) : -1; }
 
-static int close_device(void **state)
+static int tear_down(void **state)
 {
-    (void)state;
-    mt_device_release(device);
-    return rmdir(directory);
-}
-
-static int nothing_left(void **state)
-{
-    (void)state;
-    return allocated_on(device) == 0 && mt_last_status() == MT_OK ? 0 : -1;
+    int left = mtt_close_device(state);
+    return rmdir(directory) || left;
 }
 
 static mt_offload *on_disk(void)
@@ -149,7 +135,7 @@ static void a_device_without_data_leaves_the_disk_alone(void **state)
     assert_int_equal(stats_of(o).disk_peak, (LAYERS - 1) * S);
     mt_offload_free(o);
     close_chain(&c);
-    assert_int_equal(allocated_on(meta), 0);
+    assert_int_equal(mtt_allocated(meta), 0);
     mt_device_release(meta);
 }
 
@@ -172,14 +158,14 @@ static void a_file_that_may_not_grow_fails_the_op_that_asked(void **state)
     limit = before;
     limit.rlim_cur = 3 * S + 100;
     mt_offload *o = on_disk();
-    size_t were = allocated_on(device);
+    size_t were = mtt_allocated(device);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
     mt_status status = try_step(&c, o);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
     assert_int_equal(status, MT_ERR_IO);
     assert_int_equal(stats_of(o).n_out, 3);
     mtt_failed(MT_ERR_IO, "linear", directory, "65536 bytes", "File too large");
-    assert_int_equal(allocated_on(device), were);
+    assert_int_equal(mtt_allocated(device), were);
     assert_int_equal(stats_of(o).disk_bytes, 0);
     mtt_ok(try_step(&c, o));
     check_grads(&c, plain.grads);
@@ -335,7 +321,7 @@ static void any_allocation_may_fail(void **state)
     (void)state;
     chain c = open_chain(device);
     step plain = chain_step(&c, NULL);
-    size_t before = allocated_on(device);
+    size_t before = mtt_allocated(device);
     uint64_t n = 1, n_refused = 0;
     for (bool reached = true; reached; n++) {
         mt_mem_empty_cache(device);
@@ -353,7 +339,7 @@ static void any_allocation_may_fail(void **state)
         }
         chain_zero(&c);
         assert_int_equal(mt_last_status(), MT_OK);
-        assert_int_equal(allocated_on(device), before);
+        assert_int_equal(mtt_allocated(device), before);
     }
     print_message("%llu allocations failed in turn: %llu clean errors\n",
                   (unsigned long long)(n - 2), (unsigned long long)n_refused);
@@ -362,23 +348,21 @@ static void any_allocation_may_fail(void **state)
     close_chain(&c);
 }
 
-#define TEST(name) cmocka_unit_test_teardown(name, nothing_left)
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(gradients_peak_and_bytes_are_those_of_host_memory_but_for_where_they_wait),
-        TEST(a_retained_graph_is_read_twice),
-        TEST(the_file_does_not_grow_from_step_to_step),
-        TEST(a_device_without_data_leaves_the_disk_alone),
-        TEST(a_directory_that_is_not_there_is_refused),
-        TEST(a_file_that_may_not_grow_fails_the_op_that_asked),
-        TEST(short_and_interrupted_transfers_go_on),
-        TEST(a_full_disk_fails_the_op_that_asked),
-        TEST(a_file_system_that_cannot_promise_room_is_used_all_the_same),
-        TEST(a_failed_write_is_told_and_loses_nothing),
-        TEST(a_failed_read_fails_the_backward_which_may_be_tried_again),
-        TEST(any_allocation_may_fail),
+        mtt_test(gradients_peak_and_bytes_are_those_of_host_memory_but_for_where_they_wait),
+        mtt_test(a_retained_graph_is_read_twice),
+        mtt_test(the_file_does_not_grow_from_step_to_step),
+        mtt_test(a_device_without_data_leaves_the_disk_alone),
+        mtt_test(a_directory_that_is_not_there_is_refused),
+        mtt_test(a_file_that_may_not_grow_fails_the_op_that_asked),
+        mtt_test(short_and_interrupted_transfers_go_on),
+        mtt_test(a_full_disk_fails_the_op_that_asked),
+        mtt_test(a_file_system_that_cannot_promise_room_is_used_all_the_same),
+        mtt_test(a_failed_write_is_told_and_loses_nothing),
+        mtt_test(a_failed_read_fails_the_backward_which_may_be_tried_again),
+        mtt_test(any_allocation_may_fail),
     };
-    return cmocka_run_group_tests(tests, open_device, close_device);
+    return cmocka_run_group_tests(tests, set_up, tear_down);
 }

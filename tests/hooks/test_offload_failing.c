@@ -3,30 +3,6 @@
 #include "base/base.h"
 #include "chain.h"
 
-static mt_device *device;
-
-static int open_device(void **state)
-{
-    (void)state;
-    /* Products take no workspace: the peaks below are those of tensors alone. */
-    setenv("CUBLAS_WORKSPACE_CONFIG", ":0:0", 1);
-    device = mtt_device();
-    return device && mt_set_balance_check(device, true) == MT_OK ? 0 : -1;
-}
-
-static int close_device(void **state)
-{
-    (void)state;
-    mt_device_release(device);
-    return 0;
-}
-
-static int nothing_left(void **state)
-{
-    (void)state;
-    return allocated_on(device) == 0 && mt_last_status() == MT_OK ? 0 : -1;
-}
-
 static void a_change_in_place_before_it_has_left_is_an_error_and_later_it_is_none(void **state)
 {
     (void)state;
@@ -92,7 +68,7 @@ static void any_allocation_may_fail_and_the_next_step_is_as_if_nothing_had_been(
     (void)state;
     chain c = open_chain(device);
     step plain = chain_step(&c, NULL);
-    size_t before = allocated_on(device);
+    size_t before = mtt_allocated(device);
     uint64_t n = 1, n_refused = 0;
     for (bool reached = true; reached; n++) {
         mt_mem_empty_cache(device);
@@ -109,7 +85,7 @@ static void any_allocation_may_fail_and_the_next_step_is_as_if_nothing_had_been(
         }
         assert_int_equal(mt_last_status(), MT_OK);
         chain_zero(&c);
-        assert_int_equal(allocated_on(device), before);
+        assert_int_equal(mtt_allocated(device), before);
         mtt_ok(mt_check_balance(device));
         mtt_ok(try_step(&c));
         unsigned char *grads = chain_grads(&c);
@@ -124,14 +100,12 @@ static void any_allocation_may_fail_and_the_next_step_is_as_if_nothing_had_been(
     close_chain(&c);
 }
 
-#define TEST(name) cmocka_unit_test_teardown(name, nothing_left)
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(a_change_in_place_before_it_has_left_is_an_error_and_later_it_is_none),
-        TEST(options_out_of_range_and_null_are_refused),
-        TEST(any_allocation_may_fail_and_the_next_step_is_as_if_nothing_had_been),
+        mtt_test(a_change_in_place_before_it_has_left_is_an_error_and_later_it_is_none),
+        mtt_test(options_out_of_range_and_null_are_refused),
+        mtt_test(any_allocation_may_fail_and_the_next_step_is_as_if_nothing_had_been),
     };
-    return cmocka_run_group_tests(tests, open_device, close_device);
+    return cmocka_run_group_tests(tests, open_without_workspace, mtt_close_device);
 }

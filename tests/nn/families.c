@@ -5,25 +5,7 @@
 #include <string.h>
 #include "base/base.h"
 #include "memtape/ops.h"
-#include "mtt.h"
-
-static mt_device *device;
-
-static int open_device(void **state)
-{
-    (void)state;
-    device = mtt_device();
-    return device == NULL || mt_set_balance_check(device, true) != MT_OK;
-}
-
-static int close_device(void **state)
-{
-    (void)state;
-    mt_mem_stats stats;
-    mt_mem_get_stats(device, &stats);
-    mt_device_release(device);
-    return stats.allocated.current != 0;
-}
+#include "mtt_fixture.h"
 
 /* ---- sizes ---- */
 
@@ -451,18 +433,18 @@ static void each_family_learns_more_of_text_than_its_frequencies(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(presets_have_the_published_numbers_of_parameters),
-        cmocka_unit_test(bert_base_is_bert_model_but_for_pooler_and_head),
-        cmocka_unit_test(llamas_follow_their_layer_formula),
-        cmocka_unit_test(a_model_has_the_parameters_its_config_says),
-        cmocka_unit_test(parameters_have_the_names_that_the_documents_map),
-        cmocka_unit_test(a_model_tells_what_it_was_made_from),
-        cmocka_unit_test(a_bert_sees_what_comes_after),
-        cmocka_unit_test(types_that_are_all_0_are_as_none_given),
-        cmocka_unit_test(fifteen_of_a_hundred_tokens_are_to_be_guessed),
-        cmocka_unit_test(grouped_queries_are_heads_whose_keys_and_values_repeat),
-        cmocka_unit_test(failing_memory_is_reported_and_leaves_nothing),
-        cmocka_unit_test(each_family_learns_more_of_text_than_its_frequencies),
+        mtt_test(presets_have_the_published_numbers_of_parameters),
+        mtt_test(bert_base_is_bert_model_but_for_pooler_and_head),
+        mtt_test(llamas_follow_their_layer_formula),
+        mtt_test(a_model_has_the_parameters_its_config_says),
+        mtt_test(parameters_have_the_names_that_the_documents_map),
+        mtt_test(a_model_tells_what_it_was_made_from),
+        mtt_test(a_bert_sees_what_comes_after),
+        mtt_test(types_that_are_all_0_are_as_none_given),
+        mtt_test(fifteen_of_a_hundred_tokens_are_to_be_guessed),
+        mtt_test(grouped_queries_are_heads_whose_keys_and_values_repeat),
+        mtt_test(failing_memory_is_reported_and_leaves_nothing),
+        mtt_test(each_family_learns_more_of_text_than_its_frequencies),
     };
-    return cmocka_run_group_tests(tests, open_device, close_device);
+    return cmocka_run_group_tests(tests, mtt_open_device, mtt_close_device);
 }

@@ -5,25 +5,7 @@
 #include "base/base.h"
 #include "memtape/generate.h"
 #include "memtape/ops.h"
-#include "mtt.h"
-
-static mt_device *device;
-
-static int open_device(void **state)
-{
-    (void)state;
-    device = mtt_device();
-    return device == NULL || mt_set_balance_check(device, true) != MT_OK;
-}
-
-static int close_device(void **state)
-{
-    (void)state;
-    mt_mem_stats stats;
-    mt_mem_get_stats(device, &stats);
-    mt_device_release(device);
-    return stats.allocated.current != 0;
-}
+#include "mtt_fixture.h"
 
 /* The simulated GPU computes the same, thousands of times slower. */
 static bool slow(void) { return strcmp(mt_device_kind(device), "cpu") != 0; }
@@ -459,17 +441,17 @@ static void failing_memory_is_reported_and_leaves_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_cache_changes_no_token_greedy_or_drawn),
-        cmocka_unit_test(rows_of_a_batch_are_the_texts_of_each_prompt_alone),
-        cmocka_unit_test(any_parts_give_the_scores_of_the_whole),
-        cmocka_unit_test(the_cache_has_the_bytes_of_the_formula),
-        cmocka_unit_test(a_growing_step_has_one_tensor_twice_and_8bit_three_wide_ones),
-        cmocka_unit_test(nothing_is_recorded_and_modes_come_back),
-        cmocka_unit_test(a_callback_may_stop_and_parts_continue_the_draws),
-        cmocka_unit_test(a_rewound_cache_goes_on_from_there),
-        cmocka_unit_test(what_does_not_fit_is_refused_before_anything_happens),
-        cmocka_unit_test(scores_that_are_no_numbers_stop_the_text),
-        cmocka_unit_test(failing_memory_is_reported_and_leaves_nothing),
+        mtt_test(the_cache_changes_no_token_greedy_or_drawn),
+        mtt_test(rows_of_a_batch_are_the_texts_of_each_prompt_alone),
+        mtt_test(any_parts_give_the_scores_of_the_whole),
+        mtt_test(the_cache_has_the_bytes_of_the_formula),
+        mtt_test(a_growing_step_has_one_tensor_twice_and_8bit_three_wide_ones),
+        mtt_test(nothing_is_recorded_and_modes_come_back),
+        mtt_test(a_callback_may_stop_and_parts_continue_the_draws),
+        mtt_test(a_rewound_cache_goes_on_from_there),
+        mtt_test(what_does_not_fit_is_refused_before_anything_happens),
+        mtt_test(scores_that_are_no_numbers_stop_the_text),
+        mtt_test(failing_memory_is_reported_and_leaves_nothing),
     };
-    return cmocka_run_group_tests(tests, open_device, close_device);
+    return cmocka_run_group_tests(tests, mtt_open_device, mtt_close_device);
 }

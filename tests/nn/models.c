@@ -2,25 +2,13 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include "mtt.h"
+#include "mtt_fixture.h"
 
-static mt_device *device;
-
-static int open_device(void **state)
+static int open_seeded(void **state)
 {
-    (void)state;
-    device = mtt_device();
+    if (mtt_open_device(state)) return -1;
     mt_seed(device, 3);
-    return device == NULL || mt_set_balance_check(device, true) != MT_OK;
-}
-
-static int close_device(void **state)
-{
-    (void)state;
-    mt_mem_stats stats;
-    mt_mem_get_stats(device, &stats);
-    mt_device_release(device);
-    return stats.allocated.current != 0;
+    return 0;
 }
 
 /* ---- what the tape keeps ---- */
@@ -319,16 +307,16 @@ static void a_gpt_refuses_tokens_that_are_none(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_mlp_keeps_its_input_and_the_activation_and_gelu_one_more),
-        cmocka_unit_test(a_block_with_flash_keeps_12_or_16_times_bsd),
-        cmocka_unit_test(a_block_with_math_attention_and_dropout_keeps_34bsh_and_5aabs),
-        cmocka_unit_test(the_ledger_shows_module_paths),
-        cmocka_unit_test(parameter_counts_follow_the_formula),
-        cmocka_unit_test(a_gpt_has_gpt2s_parameter_names),
-        cmocka_unit_test(weights_start_as_gpt2s),
-        cmocka_unit_test(a_gpt_is_causal_whatever_comes_after),
-        cmocka_unit_test(a_tied_head_sends_its_gradient_to_the_embedding),
-        cmocka_unit_test(a_gpt_refuses_tokens_that_are_none),
+        mtt_test(an_mlp_keeps_its_input_and_the_activation_and_gelu_one_more),
+        mtt_test(a_block_with_flash_keeps_12_or_16_times_bsd),
+        mtt_test(a_block_with_math_attention_and_dropout_keeps_34bsh_and_5aabs),
+        mtt_test(the_ledger_shows_module_paths),
+        mtt_test(parameter_counts_follow_the_formula),
+        mtt_test(a_gpt_has_gpt2s_parameter_names),
+        mtt_test(weights_start_as_gpt2s),
+        mtt_test(a_gpt_is_causal_whatever_comes_after),
+        mtt_test(a_tied_head_sends_its_gradient_to_the_embedding),
+        mtt_test(a_gpt_refuses_tokens_that_are_none),
     };
-    return cmocka_run_group_tests(tests, open_device, close_device);
+    return cmocka_run_group_tests(tests, open_seeded, mtt_close_device);
 }

@@ -2,25 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/base.h"
-#include "mtt.h"
-
-static mt_device *device;
-
-static int open_device(void **state)
-{
-    (void)state;
-    device = mtt_device();
-    return device == NULL;
-}
-
-static int close_device(void **state)
-{
-    (void)state;
-    mt_mem_stats stats;
-    mt_mem_get_stats(device, &stats);
-    mt_device_release(device);
-    return stats.allocated.current != 0; /* every test gave back what it made */
-}
+#include "mtt_fixture.h"
 
 static mt_tensor *ones(int64_t n) { return mt_full(device, MT_F32, MT_SHAPE(n), 1); }
 
@@ -298,20 +280,20 @@ static void parts_refuse_what_makes_no_sense(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(parameters_are_listed_with_their_paths_the_parents_first),
-        cmocka_unit_test(what_is_added_later_and_deeper_appears_in_the_list),
-        cmocka_unit_test(a_tensor_held_twice_is_listed_once),
-        cmocka_unit_test(a_parameter_requires_grad_and_is_booked_as_one),
-        cmocka_unit_test(bad_and_taken_names_are_refused_and_what_was_given_is_freed),
-        cmocka_unit_test(a_module_has_one_parent),
-        cmocka_unit_test(a_swapped_child_takes_the_place_and_the_name),
-        cmocka_unit_test(modules_are_found_by_path_whatever_dots_their_names_have),
-        cmocka_unit_test(forward_runs_in_the_scope_of_the_modules_names),
-        cmocka_unit_test(a_failing_forward_leaves_the_scope_and_null_passes_through),
-        cmocka_unit_test(user_data_ends_with_the_module_and_when_it_cannot_be_made),
-        cmocka_unit_test(freezing_stops_gradients_and_drops_those_there_are),
-        cmocka_unit_test(dropout_acts_in_training_only),
-        cmocka_unit_test(parts_refuse_what_makes_no_sense),
+        mtt_test(parameters_are_listed_with_their_paths_the_parents_first),
+        mtt_test(what_is_added_later_and_deeper_appears_in_the_list),
+        mtt_test(a_tensor_held_twice_is_listed_once),
+        mtt_test(a_parameter_requires_grad_and_is_booked_as_one),
+        mtt_test(bad_and_taken_names_are_refused_and_what_was_given_is_freed),
+        mtt_test(a_module_has_one_parent),
+        mtt_test(a_swapped_child_takes_the_place_and_the_name),
+        mtt_test(modules_are_found_by_path_whatever_dots_their_names_have),
+        mtt_test(forward_runs_in_the_scope_of_the_modules_names),
+        mtt_test(a_failing_forward_leaves_the_scope_and_null_passes_through),
+        mtt_test(user_data_ends_with_the_module_and_when_it_cannot_be_made),
+        mtt_test(freezing_stops_gradients_and_drops_those_there_are),
+        mtt_test(dropout_acts_in_training_only),
+        mtt_test(parts_refuse_what_makes_no_sense),
     };
-    return cmocka_run_group_tests(tests, open_device, close_device);
+    return cmocka_run_group_tests(tests, mtt_open_device, mtt_close_device);
 }

@@ -2,27 +2,9 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include "mtt.h"
+#include "mtt_fixture.h"
 
 #define N 6 /* elements of the matrix [2,3] and of the vector [6] */
-
-static mt_device *device;
-
-static int open_device(void **state)
-{
-    (void)state;
-    device = mtt_device();
-    return device == NULL;
-}
-
-static int close_device(void **state)
-{
-    (void)state;
-    mt_mem_stats stats;
-    mt_mem_get_stats(device, &stats);
-    mt_device_release(device);
-    return stats.allocated.current != 0;
-}
 
 static mt_tensor *pass(mt_module *self, mt_tensor *x)
 {
@@ -431,18 +413,18 @@ static void micro_batches_add_up_to_the_big_batch(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(adamw_follows_the_reference),
-        cmocka_unit_test(sgd_follows_the_reference),
-        cmocka_unit_test(state_is_booked_in_f32_at_the_first_step),
-        cmocka_unit_test(a_late_parameter_starts_at_its_own_first_step),
-        cmocka_unit_test(a_frozen_parameter_stays),
-        cmocka_unit_test(a_strided_gradient_counts_element_by_element),
-        cmocka_unit_test(a_step_bumps_versions_so_that_a_stale_graph_is_caught),
-        cmocka_unit_test(restored_state_continues_as_if_never_left),
-        cmocka_unit_test(bad_options_are_refused_by_name),
-        cmocka_unit_test(clipping_scales_all_gradients_by_their_joint_norm),
-        cmocka_unit_test(the_schedule_warms_up_falls_and_stays),
-        cmocka_unit_test(micro_batches_add_up_to_the_big_batch),
+        mtt_test(adamw_follows_the_reference),
+        mtt_test(sgd_follows_the_reference),
+        mtt_test(state_is_booked_in_f32_at_the_first_step),
+        mtt_test(a_late_parameter_starts_at_its_own_first_step),
+        mtt_test(a_frozen_parameter_stays),
+        mtt_test(a_strided_gradient_counts_element_by_element),
+        mtt_test(a_step_bumps_versions_so_that_a_stale_graph_is_caught),
+        mtt_test(restored_state_continues_as_if_never_left),
+        mtt_test(bad_options_are_refused_by_name),
+        mtt_test(clipping_scales_all_gradients_by_their_joint_norm),
+        mtt_test(the_schedule_warms_up_falls_and_stays),
+        mtt_test(micro_batches_add_up_to_the_big_batch),
     };
-    return cmocka_run_group_tests(tests, open_device, close_device);
+    return cmocka_run_group_tests(tests, mtt_open_device, mtt_close_device);
 }

@@ -3,31 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include "base/base.h"
-#include "mtt.h"
-
-static mt_device *device;
-
-static int open_device(void **state)
-{
-    (void)state;
-    device = mtt_device();
-    return device && mt_set_balance_check(device, true) == MT_OK ? 0 : -1;
-}
-
-static size_t allocated(void)
-{
-    mt_mem_stats stats;
-    mt_mem_get_stats(device, &stats);
-    return stats.allocated.current;
-}
-
-static int close_device(void **state)
-{
-    (void)state;
-    bool clean = allocated() == 0 && mt_last_status() == MT_OK;
-    mt_device_release(device);
-    return clean ? 0 : -1;
-}
+#include "mtt_fixture.h"
 
 static mt_tensor *leaf(mt_dtype dtype, int rank, const int64_t *shape, uint64_t seed)
 {
@@ -299,7 +275,7 @@ static bool nth_fails(mt_tensor *(*fn)(mt_tensor **), uint64_t n)
 {
     mt_tensor *in[2] = {leaf(MT_F32, MT_SHAPE(2, 4, 6, 8), 1),
                         leaf(MT_F32, MT_SHAPE(2, 4, 6, 8), 2)};
-    size_t before = allocated();
+    size_t before = mtt_allocated(device);
     mti_fail_nth_alloc(n);
     mt_tensor *y = fn(in), *sum = y ? mt_sum_all(y) : NULL;
     bool good = sum && mt_backward(sum) == MT_OK;
@@ -312,7 +288,7 @@ static bool nth_fails(mt_tensor *(*fn)(mt_tensor **), uint64_t n)
     }
     mt_release(y), mt_release(sum);
     for (int i = 0; i < 2; i++) mtt_ok(mt_set_grad(in[i], NULL));
-    assert_int_equal(allocated(), before);
+    assert_int_equal(mtt_allocated(device), before);
     mt_release(in[0]), mt_release(in[1]);
     return reached;
 }
@@ -332,17 +308,17 @@ static void any_allocation_may_fail(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_op_keeps_what_its_backward_reads_and_no_more),
-        cmocka_unit_test(a_row_turns_by_its_position_wherever_the_call_begins),
-        cmocka_unit_test(position_0_turns_nothing),
-        cmocka_unit_test(of_equals_the_first_gets_the_gradient),
-        cmocka_unit_test(max_of_rows_and_columns_counts_in_row_major_order),
-        cmocka_unit_test(what_is_masked_away_may_be_infinite),
-        cmocka_unit_test(the_power_0_is_1_and_flat_even_at_0),
-        cmocka_unit_test(grouped_heads_from_parts_agree_with_the_fused_kernel),
-        cmocka_unit_test(wrong_shapes_and_numbers_are_told_with_what_was_needed),
-        cmocka_unit_test(no_elements_give_no_elements),
-        cmocka_unit_test(any_allocation_may_fail),
+        mtt_test(each_op_keeps_what_its_backward_reads_and_no_more),
+        mtt_test(a_row_turns_by_its_position_wherever_the_call_begins),
+        mtt_test(position_0_turns_nothing),
+        mtt_test(of_equals_the_first_gets_the_gradient),
+        mtt_test(max_of_rows_and_columns_counts_in_row_major_order),
+        mtt_test(what_is_masked_away_may_be_infinite),
+        mtt_test(the_power_0_is_1_and_flat_even_at_0),
+        mtt_test(grouped_heads_from_parts_agree_with_the_fused_kernel),
+        mtt_test(wrong_shapes_and_numbers_are_told_with_what_was_needed),
+        mtt_test(no_elements_give_no_elements),
+        mtt_test(any_allocation_may_fail),
     };
-    return cmocka_run_group_tests(tests, open_device, close_device);
+    return cmocka_run_group_tests(tests, mtt_open_device, mtt_close_device);
 }

@@ -2,33 +2,9 @@
 #include <math.h>
 #include <stdlib.h>
 #include "base/base.h"
-#include "mtt.h"
+#include "mtt_fixture.h"
 
 #define IGNORE (-100)
-
-static mt_device *device;
-
-static int open_device(void **state)
-{
-    (void)state;
-    device = mtt_device();
-    return device && mt_set_balance_check(device, true) == MT_OK ? 0 : -1;
-}
-
-static int close_device(void **state)
-{
-    (void)state;
-    mt_device_release(device);
-    return 0;
-}
-
-static int nothing_left(void **state)
-{
-    (void)state;
-    mt_mem_stats stats;
-    mt_mem_get_stats(device, &stats);
-    return stats.allocated.current == 0 && mt_last_status() == MT_OK ? 0 : -1;
-}
 
 /* x [n,d], w [v,d], targets [n] of which every `skip`-th is ignored. */
 typedef struct problem {
@@ -287,21 +263,19 @@ static void any_allocation_may_fail(void **state)
     drop(&p);
 }
 
-#define TEST(name) cmocka_unit_test_teardown(name, nothing_left)
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(loss_and_gradients_are_those_of_the_plain_form_for_any_chunk),
-        TEST(rows_may_lie_in_any_layout),
-        TEST(a_loss_of_no_rows_is_not_a_number_and_has_no_gradient),
-        TEST(a_retained_graph_gives_the_same_bits_again),
-        TEST(what_it_keeps_is_the_inputs_and_a_float_a_row),
-        TEST(at_its_peak_there_is_one_chunk_of_logits),
-        TEST(by_default_chunks_are_of_equal_size_and_32_mib_at_most),
-        TEST(what_does_not_fit_is_refused_by_name),
-        TEST(a_target_that_is_no_class_is_named_wherever_it_is),
-        TEST(any_allocation_may_fail),
+        mtt_test(loss_and_gradients_are_those_of_the_plain_form_for_any_chunk),
+        mtt_test(rows_may_lie_in_any_layout),
+        mtt_test(a_loss_of_no_rows_is_not_a_number_and_has_no_gradient),
+        mtt_test(a_retained_graph_gives_the_same_bits_again),
+        mtt_test(what_it_keeps_is_the_inputs_and_a_float_a_row),
+        mtt_test(at_its_peak_there_is_one_chunk_of_logits),
+        mtt_test(by_default_chunks_are_of_equal_size_and_32_mib_at_most),
+        mtt_test(what_does_not_fit_is_refused_by_name),
+        mtt_test(a_target_that_is_no_class_is_named_wherever_it_is),
+        mtt_test(any_allocation_may_fail),
     };
-    return cmocka_run_group_tests(tests, open_device, close_device);
+    return cmocka_run_group_tests(tests, mtt_open_device, mtt_close_device);
 }

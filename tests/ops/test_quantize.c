@@ -3,36 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/base.h"
-#include "mtt.h"
-
-static mt_device *device;
-
-static int open_device(void **state)
-{
-    (void)state;
-    device = mtt_device();
-    return device && mt_set_balance_check(device, true) == MT_OK ? 0 : -1;
-}
-
-static int close_device(void **state)
-{
-    (void)state;
-    mt_device_release(device);
-    return 0;
-}
-
-static size_t allocated(void)
-{
-    mt_mem_stats stats;
-    mt_mem_get_stats(device, &stats);
-    return stats.allocated.current;
-}
-
-static int nothing_left(void **state)
-{
-    (void)state;
-    return allocated() == 0 && mt_last_status() == MT_OK ? 0 : -1;
-}
+#include "mtt_fixture.h"
 
 static const mt_dtype floats[] = {MT_F32, MT_F64, MT_BF16, MT_F16};
 static const int64_t sizes[] = {0,   1,   2,   7,   8,   9,    31,   63,   64,   65,
@@ -421,7 +392,7 @@ static void any_allocation_may_fail(void **state)
     MT_AUTO mt_tensor *x = mtt_made(mtt_random(device, MT_F32, MT_SHAPE(40, 30), 5, -1, 1));
     MT_AUTO mt_tensor *turned = mtt_made(mt_transpose(x, 0, 1));
     const mt_quant *q = &formats[6];
-    size_t before = allocated();
+    size_t before = mtt_allocated(device);
     int refused = 0;
     for (uint64_t n = 1;; n++) {
         mti_fail_nth_alloc(n);
@@ -435,32 +406,30 @@ static void any_allocation_may_fail(void **state)
         if (!mask) assert_int_equal(mt_last_status(), MT_ERR_MEMORY);
         mt_clear_error();
         mt_release(packed), mt_release(back), mt_release(bits), mt_release(mask);
-        assert_int_equal(allocated(), before);
+        assert_int_equal(mtt_allocated(device), before);
         if (!reached) break;
     }
     assert_true(refused > 10);
 }
 
-#define TEST(name) cmocka_unit_test_teardown(name, nothing_left)
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(packed_bits_come_back_and_take_an_eighth),
-        TEST(bits_of_a_view_are_those_of_its_elements_in_order),
-        TEST(nan_counts_as_positive_and_zero_of_either_sign_does_not),
-        TEST(the_mask_of_a_dropout_is_drawn_again_from_what_hooks_are_told),
-        TEST(ops_that_draw_nothing_tell_hooks_a_p_of_zero),
-        TEST(nf4_levels_are_quantiles_of_the_normal_distribution),
-        TEST(what_comes_back_is_within_half_a_step_of_what_went_in),
-        TEST(quantising_what_came_back_changes_nothing),
-        TEST(int8_ties_go_to_even_and_nf4_ties_to_the_lower_level),
-        TEST(a_block_that_is_not_finite_comes_back_as_nan_and_its_neighbours_do_not),
-        TEST(zeros_and_the_smallest_numbers_survive),
-        TEST(any_strides_give_the_bits_of_a_dense_copy),
-        TEST(the_bits_do_not_depend_on_the_number_of_threads),
-        TEST(what_cannot_be_packed_is_refused_by_name),
-        TEST(any_allocation_may_fail),
+        mtt_test(packed_bits_come_back_and_take_an_eighth),
+        mtt_test(bits_of_a_view_are_those_of_its_elements_in_order),
+        mtt_test(nan_counts_as_positive_and_zero_of_either_sign_does_not),
+        mtt_test(the_mask_of_a_dropout_is_drawn_again_from_what_hooks_are_told),
+        mtt_test(ops_that_draw_nothing_tell_hooks_a_p_of_zero),
+        mtt_test(nf4_levels_are_quantiles_of_the_normal_distribution),
+        mtt_test(what_comes_back_is_within_half_a_step_of_what_went_in),
+        mtt_test(quantising_what_came_back_changes_nothing),
+        mtt_test(int8_ties_go_to_even_and_nf4_ties_to_the_lower_level),
+        mtt_test(a_block_that_is_not_finite_comes_back_as_nan_and_its_neighbours_do_not),
+        mtt_test(zeros_and_the_smallest_numbers_survive),
+        mtt_test(any_strides_give_the_bits_of_a_dense_copy),
+        mtt_test(the_bits_do_not_depend_on_the_number_of_threads),
+        mtt_test(what_cannot_be_packed_is_refused_by_name),
+        mtt_test(any_allocation_may_fail),
     };
-    return cmocka_run_group_tests(tests, open_device, close_device);
+    return cmocka_run_group_tests(tests, mtt_open_device, mtt_close_device);
 }
