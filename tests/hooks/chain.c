@@ -1,5 +1,6 @@
 /* chain.c: linears behind one another. */
 #include <stdlib.h>
+#include "base/base.h"
 #include "chain.h"
 
 mt_offload *made_offload(mt_offload *o)
@@ -85,4 +86,66 @@ step chain_step(chain *c, mt_offload *o)
     s.grads = chain_grads(c);
     chain_zero(c);
     return s;
+}
+
+mt_status chain_try(const chain *c, mt_offload *o)
+{
+    mt_status status = mt_offload_begin(o);
+    if (status != MT_OK) return status;
+    MT_AUTO mt_tensor *loss = chain_loss(c);
+    status = loss ? MT_OK : mt_last_status();
+    mt_status ended = mt_offload_end(o);
+    if (status == MT_OK) status = ended;
+    return status == MT_OK ? mt_backward(loss) : status;
+}
+
+void chain_check(chain *c, const unsigned char *expected)
+{
+    unsigned char *grads = chain_grads(c);
+    assert_memory_equal(grads, expected, LAYERS * D);
+    free(grads);
+    chain_zero(c);
+}
+
+static mt_status try_new(const chain *c, const mt_offload_options *options)
+{
+    mt_offload *o = mt_offload_new(c->device, options);
+    mt_status status = o ? chain_try(c, o) : mt_last_status();
+    mt_offload_free(o);
+    return status;
+}
+
+uint64_t chain_fail_each(const mt_offload_options *options, uint64_t again)
+{
+    chain c = open_chain(device);
+    step plain = chain_step(&c, NULL);
+    size_t before = mtt_allocated(device);
+    uint64_t n = 1, n_refused = 0;
+    for (bool reached = true; reached; n++) {
+        mt_mem_empty_cache(device);
+        mti_fail_nth_alloc(n);
+        mt_status status = try_new(&c, options);
+        reached = mti_alloc_count() >= n;
+        mti_fail_nth_alloc(0);
+        if (status == MT_OK) {
+            chain_check(&c, plain.grads);
+        } else {
+            n_refused++;
+            assert_true(reached);
+            assert_int_equal(status, MT_ERR_MEMORY);
+            mtt_failed(MT_ERR_MEMORY, "");
+        }
+        assert_int_equal(mt_last_status(), MT_OK);
+        chain_zero(&c);
+        assert_int_equal(mtt_allocated(device), before);
+        mtt_ok(mt_check_balance(device));
+        if (n % again) continue;
+        mtt_ok(try_new(&c, options));
+        chain_check(&c, plain.grads);
+    }
+    print_message("%llu allocations failed in turn: %llu clean errors\n",
+                  (unsigned long long)(n - 2), (unsigned long long)n_refused);
+    free(plain.grads);
+    close_chain(&c);
+    return n_refused;
 }

@@ -34,6 +34,15 @@ typedef struct step {
  * backward only adds to it. */
 step chain_step(chain *c, mt_offload *o);
 
+/* A step that may fail; `o` can be used again after it. */
+mt_status chain_try(const chain *c, mt_offload *o);
+/* The gradients are these, LAYERS * D bytes; drops them. */
+void chain_check(chain *c, const unsigned char *expected);
+/* A step under a new offload with these options, once for every allocation in it, which fails: an
+ * error says so and leaves nothing, or the gradients are those of a plain step; and so they are in
+ * the next step, which every `again`-th is followed by. How many steps failed. */
+uint64_t chain_fail_each(const mt_offload_options *options, uint64_t again);
+
 /* Fails the running test with the engine's words unless it is there. */
 mt_offload *made_offload(mt_offload *o);
 /* The report, which must be sound in itself. */

@@ -36,25 +36,6 @@ static int count_files(void)
 }
 
 /* Forward and backward; the status of what failed first. */
-static mt_status try_step(const chain *c, mt_offload *o)
-{
-    mt_status status = mt_offload_begin(o);
-    if (status != MT_OK) return status;
-    MT_AUTO mt_tensor *loss = chain_loss(c);
-    status = loss ? MT_OK : mt_last_status();
-    mt_status ended = mt_offload_end(o);
-    if (status == MT_OK) status = ended;
-    return status == MT_OK ? mt_backward(loss) : status;
-}
-
-static void check_grads(chain *c, const unsigned char *expected)
-{
-    unsigned char *grads = chain_grads(c);
-    assert_memory_equal(grads, expected, LAYERS * D);
-    free(grads);
-    chain_zero(c);
-}
-
 static void gradients_peak_and_bytes_are_those_of_host_memory_but_for_where_they_wait(void **state)
 {
     (void)state;
@@ -92,10 +73,10 @@ static void a_retained_graph_is_read_twice(void **state)
     MT_AUTO mt_tensor *loss = mtt_made(chain_loss(&c));
     mtt_ok(mt_offload_end(o));
     mtt_ok(mt_backward_with(loss, &(mt_backward_options){.retain_graph = true}));
-    check_grads(&c, plain.grads);
+    chain_check(&c, plain.grads);
     assert_int_equal(stats_of(o).disk_bytes, (LAYERS - 1) * S);
     mtt_ok(mt_backward(loss));
-    check_grads(&c, plain.grads);
+    chain_check(&c, plain.grads);
     assert_int_equal(stats_of(o).n_in, 2 * (LAYERS - 1));
     mt_offload_free(o);
     free(plain.grads);
@@ -112,7 +93,7 @@ static void the_file_does_not_grow_from_step_to_step(void **state)
     limit.rlim_cur = (LAYERS - 1) * S; /* one step's and not a byte more */
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
     mt_offload *o = on_disk();
-    for (int i = 0; i < 3; i++) mtt_ok(try_step(&c, o));
+    for (int i = 0; i < 3; i++) mtt_ok(chain_try(&c, o));
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
     mt_offload_free(o);
     close_chain(&c);
@@ -130,7 +111,7 @@ static void a_device_without_data_leaves_the_disk_alone(void **state)
     limit = before;
     limit.rlim_cur = 0;
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
-    mtt_ok(try_step(&c, o));
+    mtt_ok(chain_try(&c, o));
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
     assert_int_equal(stats_of(o).disk_peak, (LAYERS - 1) * S);
     mt_offload_free(o);
@@ -160,15 +141,15 @@ static void a_file_that_may_not_grow_fails_the_op_that_asked(void **state)
     mt_offload *o = on_disk();
     size_t were = mtt_allocated(device);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
-    mt_status status = try_step(&c, o);
+    mt_status status = chain_try(&c, o);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
     assert_int_equal(status, MT_ERR_IO);
     assert_int_equal(stats_of(o).n_out, 3);
     mtt_failed(MT_ERR_IO, "linear", directory, "65536 bytes", "File too large");
     assert_int_equal(mtt_allocated(device), were);
     assert_int_equal(stats_of(o).disk_bytes, 0);
-    mtt_ok(try_step(&c, o));
-    check_grads(&c, plain.grads);
+    mtt_ok(chain_try(&c, o));
+    chain_check(&c, plain.grads);
     mt_offload_free(o);
     free(plain.grads);
     close_chain(&c);
@@ -221,9 +202,9 @@ static void short_and_interrupted_transfers_go_on(void **state)
     mt_offload *o = on_planned_disk();
     say.in_pieces = true, say.error = EINTR;
     say.bad_write = 10, say.bad_read = 20, say.bad_reserve = 2;
-    mtt_ok(try_step(&c, o));
+    mtt_ok(chain_try(&c, o));
     assert_true(say.n_write > 400 && say.n_read > 400 && say.n_reserve > 7);
-    check_grads(&c, plain.grads);
+    chain_check(&c, plain.grads);
     mt_offload_free(o);
     free(plain.grads);
     close_chain(&c);
@@ -237,11 +218,11 @@ static void a_full_disk_fails_the_op_that_asked(void **state)
     for (int n = 1; n < LAYERS; n++) {
         mt_offload *o = on_planned_disk();
         say.bad_reserve = n, say.error = ENOSPC;
-        assert_int_equal(try_step(&c, o), MT_ERR_IO);
+        assert_int_equal(chain_try(&c, o), MT_ERR_IO);
         mtt_failed(MT_ERR_IO, "linear", directory, "65536 bytes", "No space left");
         assert_int_equal(stats_of(o).n_out, n - 1);
-        mtt_ok(try_step(&c, o));
-        check_grads(&c, plain.grads);
+        mtt_ok(chain_try(&c, o));
+        chain_check(&c, plain.grads);
         mt_offload_free(o);
     }
     free(plain.grads);
@@ -255,8 +236,8 @@ static void a_file_system_that_cannot_promise_room_is_used_all_the_same(void **s
     step plain = chain_step(&c, NULL);
     mt_offload *o = on_planned_disk();
     say.bad_reserve = 1, say.error = EOPNOTSUPP;
-    mtt_ok(try_step(&c, o));
-    check_grads(&c, plain.grads);
+    mtt_ok(chain_try(&c, o));
+    chain_check(&c, plain.grads);
     mt_offload_free(o);
     free(plain.grads);
     close_chain(&c);
@@ -284,7 +265,7 @@ static void a_failed_write_is_told_and_loses_nothing(void **state)
                 mtt_failed(MT_ERR_IO, "linear", full ? "No space left" : "Input/output error");
             }
             mtt_ok(mt_backward(loss));
-            check_grads(&c, plain.grads);
+            chain_check(&c, plain.grads);
             assert_int_equal(stats_of(o).host_bytes, 0);
             mt_offload_free(o);
         }
@@ -309,7 +290,7 @@ static void a_failed_read_fails_the_backward_which_may_be_tried_again(void **sta
             mtt_failed(MT_ERR_IO, "linear", directory, "65536 bytes", "read", "Input/output error");
             chain_zero(&c);
             mtt_ok(mt_backward(loss));
-            check_grads(&c, plain.grads);
+            chain_check(&c, plain.grads);
             mt_offload_free(o);
         }
     free(plain.grads);
@@ -319,33 +300,8 @@ static void a_failed_read_fails_the_backward_which_may_be_tried_again(void **sta
 static void any_allocation_may_fail(void **state)
 {
     (void)state;
-    chain c = open_chain(device);
-    step plain = chain_step(&c, NULL);
-    size_t before = mtt_allocated(device);
-    uint64_t n = 1, n_refused = 0;
-    for (bool reached = true; reached; n++) {
-        mt_mem_empty_cache(device);
-        mti_fail_nth_alloc(n);
-        mt_offload *o = mt_offload_new(device, &(mt_offload_options){.directory = directory});
-        mt_status status = o ? try_step(&c, o) : mt_last_status();
-        reached = mti_alloc_count() >= n;
-        mti_fail_nth_alloc(0);
-        mt_offload_free(o);
-        if (status != MT_OK) {
-            n_refused++;
-            mtt_failed(MT_ERR_MEMORY, "");
-        } else {
-            check_grads(&c, plain.grads);
-        }
-        chain_zero(&c);
-        assert_int_equal(mt_last_status(), MT_OK);
-        assert_int_equal(mtt_allocated(device), before);
-    }
-    print_message("%llu allocations failed in turn: %llu clean errors\n",
-                  (unsigned long long)(n - 2), (unsigned long long)n_refused);
-    assert_true(n_refused > 100);
-    free(plain.grads);
-    close_chain(&c);
+    mt_offload_options options = {.directory = directory};
+    assert_true(chain_fail_each(&options, 16) > 100); /* each step waits for the disk */
 }
 
 int main(void)
