@@ -1,5 +1,4 @@
 /* Functions run apart, tensors kept on one's own account, and hooks on ops. */
-#include <stdlib.h>
 #include <string.h>
 #include "mtt_fixture.h"
 

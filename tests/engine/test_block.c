@@ -1,6 +1,5 @@
 /* A transformer block with separate softmax and dropout keeps 34bsh + 5as²b bytes of 2-byte
  * floats, and 16bs of layer norm statistics. Nothing is left over, forward or backward. */
-#include <stdlib.h>
 #include "mtt.h"
 
 typedef struct size {

@@ -1,6 +1,4 @@
 /* The ledger: which storages the tape keeps, for how many bytes, and since and until when. */
-#include <stdlib.h>
-#include <string.h>
 #include "mtt_fixture.h"
 
 static mt_ledger *ledger;

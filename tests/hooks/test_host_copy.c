@@ -1,5 +1,4 @@
 /* Host copies of storages, and the views that are cut from them when they are back. */
-#include <stdlib.h>
 #include <string.h>
 #include "mtt_fixture.h"
 

@@ -1,7 +1,6 @@
 /* Offload to host memory: the same gradients, a lower peak, and a report that is true. */
 #include <pthread.h>
 #include <stdlib.h>
-#include <string.h>
 #include "chain.h"
 #include "trainer.h"
 

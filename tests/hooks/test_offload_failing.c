@@ -1,5 +1,4 @@
 /* Offload when something goes wrong. */
-#include <stdlib.h>
 #include "chain.h"
 
 static void a_change_in_place_before_it_has_left_is_an_error_and_later_it_is_none(void **state)

@@ -1,8 +1,6 @@
 /* Autocast: the dtype of each op, the regions, and the cache of what was cast. */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
-#include "base/base.h"
 #include "mtt_fixture.h"
 
 static mt_tensor *draw(mt_dtype dtype, int rank, const int64_t *shape, uint64_t seed)

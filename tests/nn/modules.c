@@ -1,5 +1,4 @@
 /* The tree of modules, as somebody outside builds one. */
-#include <stdlib.h>
 #include <string.h>
 #include "base/base.h"
 #include "mtt_fixture.h"
