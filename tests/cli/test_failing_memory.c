@@ -13,7 +13,7 @@
 
 typedef int verb_fn(const mti_options *o);
 
-static char folder[64];
+static char folder[32];
 static char text_file[64], json_file[64], save_file[64], svg_file[64];
 static char base_file[64], adapter_file[64];
 
