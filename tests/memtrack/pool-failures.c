@@ -167,7 +167,8 @@ static void host_free(mti_ctx *ctx, void *p, size_t n_bytes)
 static void the_sanitizer_sees_what_nobody_holds(void **state)
 {
     (void)state;
-    static const mti_backend host = {.kind = "cpu", .alloc = host_alloc, .free = host_free};
+    static const mti_backend host = {
+        .kind = "host", .traits = MTI_HOST_MEMORY, .alloc = host_alloc, .free = host_free};
     mti_pool *pool = mti_pool_new(&host, NULL);
     mti_block *a = mti_pool_alloc(pool, 1001, MT_INPUT), *b = mti_pool_alloc(pool, 512, MT_INPUT);
     char *at = a->ptr;
