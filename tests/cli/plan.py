@@ -167,9 +167,11 @@ def published_models():
 # ---- what fits ----
 
 def steps(capacity, *args):
-    """The status of two steps: sweep times one more."""
-    return run("sweep", *args, "--device", "meta", "--capacity", capacity, "--optimizer", "adamw",
-               "--dtype", "bf16", "--steps", 1).returncode
+    """0 if there is room for two steps, 1 if not: sweep times one more than it measures."""
+    p = run("sweep", *args, "--device", "meta", "--capacity", capacity, "--optimizer", "adamw",
+            "--dtype", "bf16", "--steps", 1, "--json", "-")
+    check(p.returncode == 0, p.stderr)
+    return int(json.loads(p.stdout)["rows"][0]["out_of_memory"])
 
 
 def fits():
