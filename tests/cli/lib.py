@@ -1,6 +1,7 @@
 """What the tests of the program share: running it, and counting what went wrong."""
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -32,6 +33,12 @@ def check(ok, text):
 
 def equal(got, wanted, text):
     return check(got == wanted, f"{text}: got {got!r}, wanted {wanted!r}")
+
+
+def worth(formula, **letters):
+    """What a formula such as "L(34bsh + 5abs^2) + 2bsh" comes to, its letters having these values."""
+    products = re.sub(r"(?<=[0-9A-Za-z)])(?=[A-Za-z(])", "*", formula)
+    return eval(products.replace("^", "**"), {"__builtins__": {}}, letters)
 
 
 def refused(wanted_words, *args, status=2):

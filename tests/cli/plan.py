@@ -6,7 +6,7 @@ import random
 import re
 import subprocess
 import tempfile
-from lib import MEMTAPE, check, done, equal, refused, run
+from lib import MEMTAPE, check, done, equal, refused, run, worth
 
 TEXTBOOK = ["--attention", "math", "--dropout", 0.1]
 DAY = 86400
@@ -25,6 +25,10 @@ def plan(*args):
               f"rows of {f['name']} of {args}")
         check(all(r["amount"] and r["text"] for r in f["rows"]), f"empty row of {args}")
         check(f["source"], f"source of {f['name']}")
+        if f["name"] in ("parameters", "parameters in brief", "activations"):
+            m = j["model"]
+            equal(worth(f["text"], b=m["batch"], s=m["seq"], h=m["hidden"], a=m["heads"], L=m["layers"],
+                        V=m["vocab"]), f["value"], f"the words of {f['name']} of {args}")
     equal(j["step"]["peak"], sum(j["step"]["at_peak"].values()), f"peak of {args}")
     check(j["step"]["peak"] <= j["step"]["reserved"], f"reserved of {args}")
     flops = next(f for f in j["formulas"] if f["name"] == "flops")

@@ -5,7 +5,7 @@ import os
 import re
 import tempfile
 import xml.etree.ElementTree as xml
-from lib import check, done, equal, profile, refused, run
+from lib import check, done, equal, profile, refused, run, worth
 
 
 def sweep(*args):
@@ -43,6 +43,7 @@ equal({k: r["saved"] for k, r in rows.items()}, {k: int(v) for k, v in wanted.it
 for name, r in rows.items():
     f = r["formula"]
     equal(r["saved"], f["bytes"] + sum(t["bytes"] for t in f["residual"]), f"{name}: formula")
+    equal(worth(f["text"], b=B, s=S, h=D, a=A), f["bytes"], f"{name}: the words of the formula")
     equal([t["bytes"] for t in f["residual"]], [NORMS] if name != "full" else [], f"{name}: small ones")
     check(0 < r["saved"] <= r["asked"] < r["peak"] <= r["reserved"], f"{name}: order of figures")
     check(r["step_seconds"] > 0, f"{name}: time")
