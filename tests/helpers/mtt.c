@@ -1,6 +1,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "mtt.h"
 
 mt_device *mtt_device(void)
@@ -151,4 +152,14 @@ void mtt_failed_at(mt_status status, const char *const *words, const char *file,
         _fail(file, line);
     }
     mt_clear_error();
+}
+
+void mtt_temporary_file(char path[MTT_PATH])
+{
+    const char *folder = getenv("TMPDIR");
+    int n = snprintf(path, MTT_PATH, "%s/memtape-XXXXXX", folder ? folder : P_tmpdir);
+    assert_true(n > 0 && n < MTT_PATH);
+    int file = mkstemp(path);
+    assert_true(file >= 0);
+    close(file);
 }

@@ -42,6 +42,11 @@ double *mtt_doubles(mt_tensor *t);
 /* Equal shape, dtype and bits. */
 bool mtt_same_bits(mt_tensor *a, mt_tensor *b);
 
+/* The path of a new empty file, in TMPDIR or the system's place for such files; the test unlinks
+ * it. */
+enum { MTT_PATH = 256 };
+void mtt_temporary_file(char path[MTT_PATH]);
+
 /* Fails the running test with the engine's own words unless `t` is there. */
 #define mtt_made(t) mtt_made_at((t), #t, __FILE__, __LINE__)
 mt_tensor *mtt_made_at(mt_tensor *t, const char *what, const char *file, int line);

@@ -177,9 +177,8 @@ static void a_parameter_that_others_have_written_makes_its_master_anew(void **st
 static void masters_are_saved_and_restored_bit_for_bit(void **state)
 {
     (void)state;
-    char path[] = "/tmp/mtt-amp-XXXXXX";
-    int fd = mkstemp(path);
-    assert_true(fd >= 0);
+    char path[MTT_PATH];
+    mtt_temporary_file(path);
     mt_module *m[2] = {one_param(MT_BF16), one_param(MT_BF16)};
     mt_optimizer *o[2] = {optimizer(m[0], SGD, true), optimizer(m[1], SGD, true)};
     for (uint64_t step = 0; step < 3; step++) {

@@ -69,18 +69,11 @@ static void a_bf16_weight_is_merged_with_one_rounding(void **state)
 
 /* ---- files ---- */
 
-static void path_of(char path[])
-{
-    int fd = mkstemp(path);
-    assert_true(fd >= 0);
-    close(fd);
-}
-
 static void adapters_go_to_a_file_and_back(void **state)
 {
     (void)state;
-    char path[] = "/tmp/mtt-lora-XXXXXX";
-    path_of(path);
+    char path[MTT_PATH];
+    mtt_temporary_file(path);
     MT_AUTO mt_tensor *x = tokens(MT_F32);
     mt_module *m = mlp(MT_F32), *fresh = mlp(MT_F32), *ready = mlp(MT_F32), *low = mlp(MT_BF16);
     const char *target = "*.proj";
@@ -168,8 +161,8 @@ static mt_status whole_life(const char *path, mt_lora_base base)
 static void any_allocation_may_fail(void **state)
 {
     (void)state;
-    char path[] = "/tmp/mtt-lora-XXXXXX";
-    path_of(path);
+    char path[MTT_PATH];
+    mtt_temporary_file(path);
     size_t before = mtt_allocated(device);
     for (mt_lora_base base = 0; base < MT_LORA_BASE_COUNT; base++) {
         uint64_t n_refused = 0;

@@ -208,10 +208,8 @@ static void json_is_written_whole_or_not_at_all(void **state)
 /* The text of a picture; the caller frees it. */
 static char *picture_of(const mti_svg_bars *bars)
 {
-    char path[] = "/tmp/memtape-svg-XXXXXX";
-    int fd = mkstemp(path);
-    assert_true(fd >= 0);
-    close(fd);
+    char path[MTT_PATH];
+    mtt_temporary_file(path);
     mtt_ok(mti_svg_write(bars, path));
     size_t n;
     char *text = mti_file_read(path, 1 << 20, &n);

@@ -25,11 +25,9 @@ static const mti_svg_curve curve = {.title = "a & b",
 
 static char *picture(const mti_svg_curve *c)
 {
-    char path[] = "/tmp/memtape-curve-XXXXXX";
+    char path[MTT_PATH];
     size_t n;
-    int file = mkstemp(path);
-    assert_true(file >= 0);
-    close(file);
+    mtt_temporary_file(path);
     mtt_ok(mti_svg_curve_write(c, path));
     char *text = mti_file_read(path, 1 << 20, &n);
     unlink(path);
