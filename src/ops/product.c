@@ -12,30 +12,38 @@ static mti_view transposed(const mti_view *v)
     return t;
 }
 
+/* Do all dimensions but the last lie evenly, so that they can be counted as one? *step: from one
+ * row to the next, 0 where every row is the same memory. */
+static bool rows_lie_evenly(const mti_view *v, int64_t *step)
+{
+    int inner = -1;
+    *step = v->rank ? v->shape[v->rank - 1] : 1;
+    for (int d = v->rank - 2; d >= 0; d--) {
+        if (v->shape[d] == 1) continue;
+        if (inner < 0)
+            *step = v->stride[d];
+        else if (v->stride[d] != v->stride[inner] * v->shape[inner])
+            return false;
+        inner = d;
+    }
+    return true;
+}
+
 /* All dimensions but the last as one: [..,n] -> [m,n]; a dense copy where strides forbid it. */
 static bool as_matrix(mti_call *c, const mti_view *v, mti_view *out)
 {
-    bool folds = true;
-    int64_t expected = 0;
-    for (int d = v->rank - 2; d >= 0; d--) {
-        if (v->shape[d] == 1) continue;
-        if (expected && v->stride[d] != expected) folds = false;
-        expected = v->stride[d] * v->shape[d];
+    int64_t step;
+    if (!rows_lie_evenly(v, &step)) {
+        if (!(v = mti_dense(c, v))) return false;
+        rows_lie_evenly(v, &step);
     }
-    const mti_view *dense = folds ? v : mti_dense(c, v);
-    if (!dense) return false;
-    int64_t n = v->rank ? v->shape[v->rank - 1] : 1, step = n, m = 1;
+    int64_t n = v->rank ? v->shape[v->rank - 1] : 1, m = 1;
     for (int d = 0; d < v->rank - 1; d++) m *= v->shape[d];
-    for (int d = v->rank - 2; d >= 0; d--)
-        if (dense->shape[d] != 1) {
-            step = dense->stride[d];
-            break;
-        }
-    *out = (mti_view){.data = dense->data,
+    *out = (mti_view){.data = v->data,
                       .dtype = v->dtype,
                       .rank = 2,
                       .shape = {m, n},
-                      .stride = {step, v->rank ? dense->stride[v->rank - 1] : 1}};
+                      .stride = {step, v->rank ? v->stride[v->rank - 1] : 1}};
     return true;
 }
 

@@ -223,6 +223,32 @@ static mt_tensor *linear_expanded(mt_tensor **in)
     return mt_linear(x, in[1], NULL);
 }
 
+/* Each row of x comes three times: the middle dimension has stride 0, the outer one not. */
+static mt_tensor *linear_expanded_middle(mt_tensor **in)
+{
+    MT_AUTO mt_tensor *x = mt_expand(in[0], MT_SHAPE(2, 3, 4));
+    return mt_linear(x, in[1], in[2]);
+}
+
+static mt_tensor *matmul_expanded_middle(mt_tensor **in)
+{
+    MT_AUTO mt_tensor *a = mt_expand(in[0], MT_SHAPE(2, 3, 4));
+    return mt_matmul(a, in[1]);
+}
+
+/* The same of the incoming gradient: a sum's is repeated along what was summed. */
+static mt_tensor *linear_summed_middle(mt_tensor **in)
+{
+    MT_AUTO mt_tensor *y = mt_linear(in[0], in[1], in[2]);
+    return mt_sum(y, 1, (int[]){1}, false);
+}
+
+static mt_tensor *matmul_averaged_middle(mt_tensor **in)
+{
+    MT_AUTO mt_tensor *y = mt_matmul(in[0], in[1]);
+    return mt_mean(y, 1, (int[]){1}, true);
+}
+
 static mt_tensor *matmul_expanded(mt_tensor **in)
 {
     MT_AUTO mt_tensor *a = mt_expand(in[0], MT_SHAPE(3, 5));
@@ -508,6 +534,20 @@ const grad_case grad_cases[] = {
 
     {"linear", "expanded rows", linear_expanded, {S(1, 5), S(2, 5)}, 2},
     {"matmul", "expanded rows and columns", matmul_expanded, {S(1, 5), S(5, 1)}, 2},
+    {"linear", "each row thrice", linear_expanded_middle, {S(2, 1, 4), S(5, 4), S(5)}, 3},
+    {"matmul", "each row thrice", matmul_expanded_middle, {S(2, 1, 4), S(4, 5)}, 2},
+    {"sum",
+     "middle, after a linear",
+     linear_summed_middle,
+     {S(2, 3, 4), S(5, 4), S(5)},
+     3,
+     .inner = true},
+    {"mean",
+     "middle, after a matmul",
+     matmul_averaged_middle,
+     {S(2, 3, 4), S(4, 5)},
+     2,
+     .inner = true},
     {"add", "rows of stride 0", rows_expanded, {S(1, 5), S(1), S(3, 1)}, 3, .inner = true},
     {"matmul", "views of views", views_of_views, {S(2, 3, 4)}, 1, .inner = true},
     {"add", "two paths from x", diamond, {S(3, 5)}, 1, .inner = true},
