@@ -7,24 +7,27 @@ import shutil
 import subprocess
 import sys
 import time
+import traceback
 
 import measure
 import meta
 import show
-from cases import GPTS
+from cases import GPTS, MEMORY_ROWS, SMOKE_ROWS
 from worker import Failed, Side, peer_version
 
 PROGRAM = "build/bench/memtape_bench"
 ISA = ("avx512_bf16", "avx512f", "avx2", "fma", "sse4_2")
-SECTIONS = ("gpt", "parts", "tiny", "memory", "meta")
+ALL_GPTS = [g.name for g in GPTS]
 
 
 def parse():
     p = argparse.ArgumentParser(prog="./run bench", description=__doc__)
     p.add_argument("--record", metavar="NAME", help="keep the result as docs/results/NAME.{json,txt}")
-    p.add_argument("--only", choices=SECTIONS, action="append", help="these sections only")
-    p.add_argument("--gpts", default=",".join(g.name for g in GPTS), metavar="NAME,...",
-                   help="of these sizes (%(default)s)")
+    p.add_argument("--only", choices=list(SECTIONS), action="append", help="these sections only")
+    p.add_argument("--smoke", action="store_true",
+                   help="everything once and in small: whether it runs, not how fast")
+    p.add_argument("--gpts", metavar="NAME,...",
+                   help=f"of these sizes ({','.join(ALL_GPTS)}; with --smoke the first)")
     p.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), metavar="N")
     p.add_argument("--effort", type=float, default=1, metavar="X",
                    help="X times as long as usual, which is about six minutes")
@@ -34,13 +37,20 @@ def parse():
     p.add_argument("--compile", action="store_true", help="torch.compile for the peer's GPTs")
     p.add_argument("--program", default=PROGRAM, help="the worker (%(default)s)")
     s = p.parse_args()
-    s.gpts = s.gpts.split(",")
-    unknown = set(s.gpts) - {g.name for g in GPTS}
+    s.gpts = s.gpts.split(",") if s.gpts else ALL_GPTS[:1] if s.smoke else ALL_GPTS
+    unknown = set(s.gpts) - set(ALL_GPTS)
     if unknown or s.threads < 1 or not s.effort > 0:
         p.error(f"no such size: {', '.join(unknown)}" if unknown else "not a number of use")
     if s.record and not s.record.replace("-", "").replace("_", "").replace(".", "").isalnum():
         p.error("NAME is made of letters, digits, '-', '_' and '.'")
+    if s.smoke:
+        if s.record:
+            p.error("--smoke measures nothing that is worth a record")
+        s.effort = 0
     s.gpt_seconds = 170 * s.effort
+    s.rounds = lambda usual: 1 if s.smoke else usual
+    s.gemm_sides = (256,) if s.smoke else (1024, 2048, 3072)
+    s.memory_rows = SMOKE_ROWS if s.smoke else MEMORY_ROWS
     return s
 
 
@@ -63,7 +73,7 @@ def describe(s, sides, limits, software, version, why):
     flags = cpu_says("flags").split()
     return {"cpu": cpu_says("model name", "unknown"), "cores": os.cpu_count(),
             "isa": " ".join(flag for flag in ISA if flag in flags) or "baseline",
-            "threads": s.threads, "clock": s.clock, "load": f"{os.getloadavg()[0]:.1f}",
+            "threads": s.threads, "clock": s.clock, "smoke": s.smoke, "load": f"{os.getloadavg()[0]:.1f}",
             "openblas": software["openblas"], "openblas_version": software["openblas"].split()[1],
             "core": software["core"], "compiler": software["compiler"], "commit": commit(),
             "peer": version and f"{version}{', compiled' if s.compile else ', eager'}",
@@ -76,9 +86,8 @@ def start(s):
     sides = [Side("memtape", [s.program], s)]
     version, why = (None, "not wanted") if s.no_peer else peer_version()
     if version:
-        sides.append(Side("torch", [sys.executable, "bench/peer.py"], s))
-    for side in sides:
-        side.words = ("compile",) if s.compile and side.name == "torch" else ()
+        sides.append(Side("torch", [sys.executable, "bench/peer.py"], s,
+                          ("compile",) if s.compile else ()))
     limits = {}
     software = measure.machine_limits(sides, s, limits)
     return sides, describe(s, sides, limits, software, version, why)
@@ -95,40 +104,66 @@ class Report:
         print(text + "\n", flush=True)
 
 
+# ---- the sections: each takes its figures into `result` and says them ----
+
+
+def gpt_section(sides, s, result, limits):
+    result["gpt"] = measure.all_gpts(sides, s)
+    measure.machine_limits(sides, s, limits)
+    yield show.show_gpts(result["gpt"], limits, "torch")
+
+
+def tiny_section(sides, s, result, _):
+    result["tiny"] = measure.tiny_ops(sides, s)
+    yield show.show_tiny(result["tiny"])
+
+
+def memory_section(sides, s, result, limits):
+    result["memory"] = measure.memory_ops(sides, s)
+    measure.machine_limits(sides, s, limits)
+    yield show.show_memory(result["memory"], limits, s.memory_rows)
+
+
+def parts_section(sides, s, result, limits):
+    steps = {g["name"]: g for g in result.get("gpt", [])}
+    result["parts"] = {}
+    for gpt in (g for g in GPTS if g.name in s.gpts):
+        parts = result["parts"][gpt.name] = measure.gpt_parts(sides, gpt, s)
+        yield show.show_parts(gpt.name, parts, steps.get(gpt.name), limits)
+
+
+def meta_section(_, s, result, __):
+    result["meta"] = meta.steps(s)
+    yield show.show_meta(result["meta"])
+
+
+SECTIONS = {"gpt": gpt_section, "tiny": tiny_section, "memory": memory_section,
+            "parts": parts_section, "meta": meta_section}
+
+
 def run(s):
+    """Every section that is wanted; one that fails keeps none of the others from their turn."""
     began, report = time.monotonic(), Report()
-    sections = s.only or SECTIONS
     sides, machine = start(s)
-    limits, result = machine["limits"], {"schema": "memtape.bench/1", "machine": machine}
+    limits = machine["limits"]
+    result = {"schema": "memtape.bench/1", "machine": machine, "failed": {}}
     report.say(show.show_machine(machine))
-    if "gpt" in sections:
-        result["gpt"] = measure.all_gpts(sides, s)
-        measure.machine_limits(sides, s, limits)
-        report.say(show.show_gpts(result["gpt"], limits, "torch"))
-    workers = measure.start_ops(sides, s) if set(sections) - {"gpt", "meta"} else []
-    if "tiny" in sections:
-        result["tiny"] = measure.tiny_ops(workers, s)
-        report.say(show.show_tiny(result["tiny"]))
-    if "memory" in sections:
-        result["memory"] = measure.memory_ops(workers, s)
-        measure.machine_limits(sides, s, limits)
-        report.say(show.show_memory(result["memory"], limits))
-    if "parts" in sections:
-        steps = {g["name"]: g for g in result.get("gpt", [])}
-        result["parts"] = {}
-        for gpt in (g for g in GPTS if g.name in s.gpts):
-            parts = result["parts"][gpt.name] = measure.gpt_parts(workers, gpt, s)
-            report.say(show.show_parts(gpt.name, parts, steps.get(gpt.name), limits))
-    for worker in workers:
-        worker.stop()
-    if "meta" in sections:
-        result["meta"] = meta.steps(s)
-        report.say(show.show_meta(result["meta"]))
+    for name in (n for n in SECTIONS if n in (s.only or SECTIONS)):
+        try:
+            for text in SECTIONS[name](sides, s, result, limits):
+                report.say(text)
+        except Exception as failure:  # whatever it is: it is this section's
+            if not isinstance(failure, Failed):
+                traceback.print_exc()
+            result["failed"][name] = str(failure) or type(failure).__name__
+            report.say(f"FAILED: section {name}: {result['failed'][name]}")
     machine["load_at_end"] = f"{os.getloadavg()[0]:.1f}"
     result["seconds"] = round(time.monotonic() - began, 1)
     report.say(show.show_limits(limits, "Limits, the best of all looks at them"))
     report.say(f"{result['seconds']:.0f} s in all. Ratios are torch's time (or bytes) divided by "
                "memtape's: above 1, memtape is ahead.")
+    if result["failed"]:
+        report.say(f"FAILED: {', '.join(result['failed'])}")
     return result, "\n\n".join(report.parts) + "\n"
 
 
@@ -148,9 +183,11 @@ def keep(result, text, s):
 def main():
     s = parse()
     try:
-        keep(*run(s), s)
-    except Failed as failure:
+        result, text = run(s)
+    except Failed as failure:  # before the first section
         sys.exit(f"bench: {failure}")
+    keep(result, text, s)
+    sys.exit(f"bench: failed: {', '.join(result['failed'])}" if result["failed"] else 0)
 
 
 if __name__ == "__main__":

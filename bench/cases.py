@@ -19,27 +19,36 @@ TINY = {
     "mean": ONE, "permute": ONE, "slice": ONE, "expand": "f:1x8", "reshape": ONE, "split": ONE,
     "cast": ONE, "contiguous": ONE, "clone": ONE, "cat": TWO,
     "flash_attention": "f:1x2x8x4 f:1x2x8x4 f:1x2x8x4",
+    # Of one rank: what the row costs before anything is sent.
+    "all_gather": ONE, "reduce_scatter": ONE, "all_reduce": ONE, "replicate": ONE, "send": ONE,
+    "recv": ONE,
 }
 RANDOM = {"dropout"}  # whose result no two engines share
 
 # ---- kernels that wait for memory ----
 
-WIDE = "f:16384x1024"  # 64 MiB: neither it nor its result stays in a cache
-MEMORY_ELEMENTS = 16384 * 1024
-# Elements read and written at least once, forward and backward together with it.
-MEMORY = [
-    ("clone", WIDE, 2, None),  # its backward passes a pointer on
-    ("add", f"{WIDE} {WIDE}", 3, None),
-    ("affine", WIDE, 2, 4),
-    ("relu", WIDE, 2, 5),
-    ("gelu", WIDE, 2, 5),
-    ("layer_norm", f"{WIDE} f:1024 f:1024", 2, 5),
-    ("rms_norm", f"{WIDE} f:1024", 2, 5),
-    ("swiglu", f"{WIDE} {WIDE}", 3, 8),
-    ("rope", "f:4x32x1024x128", 2, 4),
-    ("log_softmax", WIDE, 2, 5),
-    ("cross_entropy", f"{WIDE} i1024:16384", 2, 4),
-]
+MEMORY_ROWS = 16384  # of 1024: 64 MiB, so neither a tensor nor a result stays in a cache
+SMOKE_ROWS = 32  # with --smoke
+
+
+def memory(rows):
+    """(op, inputs, elements moved forward, forward and backward together), the elements in units of
+    [rows,1024] and counted once each, read or written."""
+    wide = f"f:{rows}x1024"
+    return [
+        ("clone", wide, 2, None),  # its backward passes a pointer on
+        ("add", f"{wide} {wide}", 3, None),
+        ("affine", wide, 2, 4),
+        ("relu", wide, 2, 5),
+        ("gelu", wide, 2, 5),
+        ("layer_norm", f"{wide} f:1024 f:1024", 2, 5),
+        ("rms_norm", f"{wide} f:1024", 2, 5),
+        ("swiglu", f"{wide} {wide}", 3, 8),
+        ("rope", f"f:4x32x{rows // 16}x128", 2, 4),
+        ("log_softmax", wide, 2, 5),
+        ("cross_entropy", f"{wide} i1024:{rows}", 2, 4),
+    ]
+
 
 # ---- GPTs ----
 

@@ -113,6 +113,20 @@ static mt_tensor *split(mt_tensor **in, int64_t n)
     return (void)n, part[1];
 }
 
+/* Collectives, of one rank. */
+static mt_tensor *all_gather(mt_tensor **in, int64_t n)
+{
+    return (void)n, mt_all_gather(in[0], 0, 1);
+}
+static mt_tensor *reduce_scatter(mt_tensor **in, int64_t n)
+{
+    return (void)n, mt_reduce_scatter(in[0], 0, 1);
+}
+static mt_tensor *all_reduce(mt_tensor **in, int64_t n) { return (void)n, mt_all_reduce(in[0], 1); }
+static mt_tensor *replicate(mt_tensor **in, int64_t n) { return (void)n, mt_replicate(in[0], 1); }
+static mt_tensor *send_(mt_tensor **in, int64_t n) { return (void)n, mt_send(in[0], 1); }
+static mt_tensor *recv_(mt_tensor **in, int64_t n) { return (void)n, mt_recv(in[0], 1); }
+
 static mt_tensor *cat(mt_tensor **in, int64_t n) { return (void)n, mt_cat(2, in, 0); }
 static mt_tensor *flash_attention(mt_tensor **in, int64_t n)
 {
@@ -194,6 +208,12 @@ bench_fn *bench_find_function(const char *name)
         {"clone", clone_},
         {"split", split},
         {"cat", cat},
+        {"all_gather", all_gather},
+        {"reduce_scatter", reduce_scatter},
+        {"all_reduce", all_reduce},
+        {"replicate", replicate},
+        {"send", send_},
+        {"recv", recv_},
         {"flash_attention", flash_attention},
         {"heads", heads},
         {"embed", embed},

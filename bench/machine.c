@@ -1,10 +1,10 @@
 /* machine.c: what this machine can do at best, and what it is: the limits that
  * the other figures are shares of.
  *
- *     gemm N    -> "gflops X" for each side of 1024, 2048 and 3072: OpenBLAS, best of N
- *     copy N    -> "gbs X": bytes read plus bytes written per ns, best of N, by memcpy
- *                  and by a plain loop in turns, in huge pages as memtape's tensors
- *     fma N     -> "gflops X": fused multiply-adds on registers, all threads */
+ *     gemm N SIDE -> "gflops X": OpenBLAS on square matrices, best of N
+ *     copy N      -> "gbs X": bytes read plus bytes written per ns, best of N, by memcpy
+ *                    and by a plain loop in turns, in huge pages as memtape's tensors
+ *     fma N       -> "gflops X": fused multiply-adds on registers, all threads */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -132,14 +132,16 @@ int bench_machine(int argc, char **argv)
 {
     char line[64], word[16];
     long n;
+    int side;
     if (argc != 1) return 2;
     omp_set_num_threads(atoi(argv[0]));
     printf("openblas %s\ncore %s\ncompiler %s\nready\n", openblas_get_config(),
            openblas_get_corename(), COMPILER);
-    while (fgets(line, sizeof line, stdin) && sscanf(line, "%15s %ld", word, &n) == 2) {
-        if (strcmp(word, "gemm") == 0)
-            for (int side = 1024; side <= 3072; side += 1024)
-                printf("gflops %.2f\n", gemm_rate(side, n));
+    while (fgets(line, sizeof line, stdin)) {
+        int n_words = sscanf(line, "%15s %ld %d", word, &n, &side);
+        if (n_words < 2) break;
+        if (strcmp(word, "gemm") == 0 && n_words == 3)
+            printf("gflops %.2f\n", gemm_rate(side, n));
         else if (strcmp(word, "copy") == 0)
             printf("gbs %.2f\n", copy_rate(n));
         else if (strcmp(word, "fma") == 0)

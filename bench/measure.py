@@ -3,9 +3,10 @@ meets both; of every figure the least and the median are kept."""
 
 import math
 import time
+from contextlib import contextmanager
 from statistics import median
 
-from cases import GPTS, MEMORY, MEMORY_ELEMENTS, RANDOM, TINY
+from cases import GPTS, RANDOM, TINY, memory
 from worker import Failed
 
 MS = 1e6  # ns
@@ -15,9 +16,10 @@ def machine_limits(sides, settings, best):
     """Raises the ceilings in `best` (products by OpenBLAS, multiply-adds on registers, copies) to
     what is reached now. Returns what the worker says of its software."""
     worker = sides[0].start("machine", settings.threads)
-    for word, times, key in (("gemm", 4, "gemm_gflops"), ("fma", 8, "fma_gflops"),
-                             ("copy", 8, "copy_gbs")):
-        now = max(float(words[1]) for words in worker.ask(word, times))
+    questions = [("gemm", 4, "gemm_gflops", (side,)) for side in settings.gemm_sides]
+    questions += [("fma", 8, "fma_gflops", ()), ("copy", 8, "copy_gbs", ())]
+    for word, times, key, more in questions:
+        now = float(worker.ask(word, settings.rounds(times), *more)[0][1])
         best[key] = max(now, best.get(key, 0))
     worker.stop()
     return {words[0]: " ".join(words[1:]) for words in worker.greeting}
@@ -67,39 +69,57 @@ def time_op(workers, spec, seconds, rounds, words=("forward", "both")):
             for word in words}
 
 
-def start_ops(sides, settings):
-    workers = [side.start("ops", settings.threads) for side in sides]
-    for worker in workers:
-        have = {words[1] for words in worker.ask("rows")}
-        if worker is workers[0]:
-            rows = have
-        lacking = sorted(rows - have) + sorted(rows - set(TINY))
-        if lacking:
-            raise Failed(f"rows without a case in {worker.name}: {', '.join(lacking)}")
-    return workers
+@contextmanager
+def started(sides, *arguments):
+    """Workers of each side, which end with the block, however it ends."""
+    workers = []
+    try:
+        for side in sides:
+            workers.append(side.start(*arguments))
+        yield workers
+    finally:
+        for worker in workers:
+            worker.stop()
 
 
-def tiny_ops(workers, settings):
+def check_cases(workers):
+    """Each row of memtape's op table has a case here and a function on every side."""
+    rows = {words[1] for words in workers[0].ask("rows")}
+    lacking = {"bench/cases.py": rows - set(TINY)}
+    for worker in workers[1:]:
+        lacking[worker.name] = rows - {words[1] for words in worker.ask("rows")}
+    if any(lacking.values()):
+        raise Failed("; ".join(f"rows without a case in {where}: {', '.join(sorted(names))}"
+                               for where, names in lacking.items() if names))
+
+
+def tiny_ops(sides, settings):
     seconds = 0.12 * settings.effort
-    return [{"op": row, "inputs": inputs, **time_op(workers, f"{row} {inputs}", seconds, 5)}
-            for row, inputs in TINY.items()]
+    with started(sides, "ops", settings.threads) as workers:
+        check_cases(workers)
+        return [{"op": row, "inputs": inputs,
+                 **time_op(workers, f"{row} {inputs}", seconds, settings.rounds(5))}
+                for row, inputs in TINY.items()]
 
 
-def memory_ops(workers, settings):
+def memory_ops(sides, settings):
     out = []
-    for row, inputs, forward, both in MEMORY:
-        times = time_op(workers, f"{row} {inputs}", 1.5 * settings.effort, 3)
-        n_bytes = {"forward": 4 * MEMORY_ELEMENTS * forward,
-                   "both": 4 * MEMORY_ELEMENTS * both if both else None}
-        out.append({"op": row, "inputs": inputs, "bytes": n_bytes, **times})
+    with started(sides, "ops", settings.threads) as workers:
+        for row, inputs, forward, both in memory(settings.memory_rows):
+            times = time_op(workers, f"{row} {inputs}", 1.5 * settings.effort, settings.rounds(3))
+            unit = 4 * 1024 * settings.memory_rows
+            n_bytes = {"forward": unit * forward, "both": unit * both if both else None}
+            out.append({"op": row, "inputs": inputs, "bytes": n_bytes, **times})
     return out
 
 
-def gpt_parts(workers, gpt, settings):
+def gpt_parts(sides, gpt, settings):
     out = []
-    for name, times, spec, flop in gpt.parts():
-        got = time_op(workers, spec, 0.5 * settings.effort, 3, ("both",))["both"]
-        out.append({"part": name, "times": times, "case": spec, "flop": flop, "both": got})
+    with started(sides, "ops", settings.threads) as workers:
+        for name, times, spec, flop in gpt.parts():
+            got = time_op(workers, spec, 0.5 * settings.effort, settings.rounds(3), ("both",))
+            out.append({"part": name, "times": times, "case": spec, "flop": flop,
+                        "both": got["both"]})
     return out
 
 
@@ -125,10 +145,12 @@ def check_losses(name, losses):
 
 def gpt_steps(sides, gpt, settings):
     """Rounds of plain steps on each side and of pairs with and without the ledger on ours."""
-    names = [side.name for side in sides]
-    workers = [side.start("gpt", *gpt.arguments, settings.threads, *side.words)
-               for side in sides]
-    plain, losses, pairs = [[] for _ in sides], [[] for _ in sides], []
+    with started(sides, "gpt", *gpt.arguments, settings.threads) as workers:
+        return steps_of_workers(workers, [side.name for side in sides], gpt, settings)
+
+
+def steps_of_workers(workers, names, gpt, settings):
+    plain, losses, pairs = [[] for _ in workers], [[] for _ in workers], []
 
     def run(index, n):
         lines = workers[index].ask("plain", n)
@@ -136,13 +158,13 @@ def gpt_steps(sides, gpt, settings):
         return steps_of(lines, "plain")
 
     counts = []
-    for index in range(len(sides)):
+    for index in range(len(workers)):
         took = min(map(sum, run(index, 3 if gpt.name != "gpt2" else 2)[1:])) / 1e9
         counts.append(max(1, min(200, int(gpt.share * settings.gpt_seconds / 24 / took))))
     stop = time.monotonic() + gpt.share * settings.gpt_seconds
     rounds = 0
-    while rounds < 2 or (time.monotonic() < stop and rounds < 40):
-        for index in range(len(sides)):
+    while rounds < settings.rounds(2) or (time.monotonic() < stop and rounds < 40):
+        for index in range(len(workers)):
             plain[index] += run(index, counts[index])
         lines = workers[0].ask("ledger", max(1, counts[0]))
         losses[0] += [float(words[4]) for words in lines]

@@ -35,7 +35,7 @@ def steps(s):
     program = os.path.join(os.path.dirname(s.program), "..", "src", "cli", "memtape")
     if not os.access(program, os.X_OK):
         raise Failed(f"{program} is not built; `./run bench` builds it")
-    rows, rounds = [], max(3, round(25 * s.effort))
+    rows, rounds = [], s.rounds(max(3, round(25 * s.effort)))
     for name, words in ROWS:
         wall, cpu, kib = zip(*(run_once(program, words) for _ in range(rounds)))
         rows.append({"name": name, "min_ms": min(wall), "median_ms": median(wall),

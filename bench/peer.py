@@ -167,6 +167,9 @@ FUNCTIONS = {
     "contiguous": lambda x: x.t().contiguous(), "clone": torch.clone,
     "split": lambda x: x.split(4, 1)[1], "cat": lambda x, y: torch.cat((x, y)),
     "flash_attention": lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+    # With one rank a collective is a copy, or where memtape gives a view, a view.
+    "all_gather": torch.clone, "reduce_scatter": torch.clone, "all_reduce": torch.clone,
+    "replicate": lambda x: x.view_as(x), "send": lambda x: x.view_as(x), "recv": torch.clone,
     "heads": heads, "embed": lambda index, w, positions: F.embedding(index, w) + positions,
 }
 

@@ -36,8 +36,8 @@ def pick(times, key="min"):
 def show_limits(limits, title):
     return "\n".join([
         title,
-        f"  {number(limits['gemm_gflops']):>6} GFLOP/s  the best of OpenBLAS's f32 products of side "
-        "1024, 2048, 3072: \"of peak\" below",
+        f"  {number(limits['gemm_gflops']):>6} GFLOP/s  the best of OpenBLAS's large f32 products: "
+        "\"of peak\" below",
         f"  {number(limits['fma_gflops']):>6} GFLOP/s  multiply-adds on registers, nothing else",
         f"  {number(limits['copy_gbs']):>6} GB/s     copying 128 MiB, bytes read and written: "
         "\"of copy\" below"])
@@ -51,7 +51,9 @@ def show_machine(m):
              f"  peer      {peer}",
              f"  settings  {m['threads']} threads each, {m['clock']} time; "
              f"load of the machine at the start {m['load']}"]
-    if float(m["load"]) > 0.5 and m["clock"] == "wall":
+    if m["smoke"]:
+        lines.append("  SMOKE     everything once and in small: the figures say nothing")
+    elif float(m["load"]) > 0.5 and m["clock"] == "wall":
         lines.append("  BEWARE    the machine has other work: threads that wait for each other lose "
                      "most")
     return "\n".join([*lines, "", show_limits(m["limits"], "Limits, measured now")])
@@ -123,7 +125,7 @@ def show_tiny(ops):
                              "ratio"], rows, 2)])
 
 
-def show_memory(ops, limits):
+def show_memory(ops, limits, n_rows):
     rows = []
     for op in ops:
         for word, label in (("forward", "forward"), ("both", "with backward")):
@@ -134,7 +136,8 @@ def show_memory(ops, limits):
             rows.append([op["op"], label, number(mine / 1e6), number(rate),
                          f"{100 * rate / limits['copy_gbs']:.0f} %",
                          number(theirs and theirs / 1e6), ratio(mine, theirs)])
-    return "\n".join(["Ops that wait for memory, on [16384,1024] f32, ms; GB/s counts each tensor once",
+    title = f"Ops that wait for memory, on [{n_rows},1024] f32, ms; GB/s counts each tensor once"
+    return "\n".join([title,
                       table(["op", "", "least", "GB/s", "of copy", "torch", "ratio"], rows, 2)])
 
 

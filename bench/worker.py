@@ -44,20 +44,27 @@ class Worker:
         return {words[0]: words[1:] for words in (line.split() for line in out.splitlines()) if words}
 
     def stop(self):
-        self.process.stdin.close()
-        self.process.stdout.close()
+        """Ends it, in whatever state it is."""
+        for pipe in (self.process.stdin, self.process.stdout):
+            try:
+                pipe.close()
+            except BrokenPipeError:
+                pass  # it has died with a line unread
         self.process.wait()
 
 
 class Side:
-    """memtape's or the peer's: starts workers of one kind."""
+    """memtape's or the peer's: starts workers of one kind; those that train GPTs are told gpt_words,
+    too."""
 
-    def __init__(self, name, command, settings):
+    def __init__(self, name, command, settings, gpt_words=()):
         self.name, self.command, self.settings = name, command, settings
+        self.gpt_words = gpt_words
 
     def start(self, *arguments):
         threads = str(self.settings.threads)
-        return Worker(self.command, *arguments,
+        more = self.gpt_words if arguments[0] == "gpt" else ()
+        return Worker(self.command, *arguments, *more,
                       environment={"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads,
                                    "BENCH_CLOCK": self.settings.clock})
 

@@ -1,0 +1,90 @@
+"""smoke.py WORKER PROGRAM: `./run bench --smoke` reaches every section, and a section that fails is
+named in what it keeps, keeps no other from its turn and fails the run. With MTT_LONG=1 beside PyTorch,
+too, if it can be imported."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+SECTIONS = ["gpt", "tiny", "memory", "parts", "meta"]
+
+# Passes everything on to the worker, except one fault: a row that nobody knows, or an early death.
+STAND_IN = '''#!{python}
+import os, subprocess, sys
+fault, real = "{fault}", "{real}"
+if sys.argv[1] != "ops":
+    os.execv(real, [real, *sys.argv[1:]])
+worker = subprocess.Popen([real, *sys.argv[1:]], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                          text=True, bufsize=1)
+print(worker.stdout.readline(), end="", flush=True)
+for line in sys.stdin:
+    if fault == "death" and line.startswith("load gelu f:32x1024"):
+        sys.exit(3)
+    if fault == "row" and line == "rows\\n":
+        print("row nobody")
+    worker.stdin.write(line)
+    for answer in worker.stdout:
+        print(answer, end="", flush=True)
+        if answer == "done\\n":
+            break
+worker.stdin.close()
+'''
+
+
+def bench(folder, worker, program, *options):
+    """(status, result, text, what was said on standard error) with the build folder `folder`"""
+    for name, target in (("bench/memtape_bench", worker), ("src/cli/memtape", program)):
+        os.makedirs(os.path.dirname(f"{folder}/{name}"))
+        os.symlink(target, f"{folder}/{name}")
+    got = subprocess.run([sys.executable, f"{ROOT}/bench/bench.py", "--smoke", "--program",
+                          f"{folder}/bench/memtape_bench", *options],
+                         capture_output=True, text=True, check=False, cwd=ROOT)
+    with open(f"{folder}/bench/result.json", encoding="utf-8") as f:
+        result = json.load(f)
+    with open(f"{folder}/bench/result.txt", encoding="utf-8") as f:
+        text = f.read()
+    assert text in got.stdout + "\n", (text, got.stdout)
+    return got.returncode, result, text, got.stderr
+
+
+def whole(folder, worker, program, *options):
+    status, result, text, errors = bench(folder, worker, program, *options)
+    assert status == 0 and not result["failed"], (status, result["failed"], errors)
+    assert [name for name in SECTIONS if result[name]] == SECTIONS, list(result)
+    assert "FAILED" not in text, text
+    assert {row["op"] for row in result["tiny"]} >= {"add", "all_gather", "recv"}
+    return result
+
+
+def planted(folder, worker, program, fault, section, reason):
+    stand_in = f"{folder}/stand-in"
+    os.makedirs(folder)
+    with open(stand_in, "w", encoding="utf-8") as f:
+        f.write(STAND_IN.format(python=sys.executable, fault=fault, real=worker))
+    os.chmod(stand_in, 0o755)
+    status, result, text, errors = bench(folder, stand_in, program, "--no-peer")
+    assert status == 1, status
+    failed = result["failed"]
+    assert list(failed) == [section] and reason in failed[section], failed
+    assert f"FAILED: section {section}" in text, text
+    assert errors.endswith(f"bench: failed: {section}\n"), errors
+    assert [name for name in SECTIONS if result.get(name)] == [n for n in SECTIONS if n != section]
+
+
+def main():
+    worker, program = map(os.path.abspath, sys.argv[1:3])
+    long = os.environ.get("MTT_LONG") == "1"
+    with tempfile.TemporaryDirectory() as folder:
+        whole(f"{folder}/alone", worker, program, "--no-peer")
+        planted(f"{folder}/row", worker, program, "row", "tiny",
+                "rows without a case in bench/cases.py: nobody")
+        planted(f"{folder}/death", worker, program, "death", "memory", "ended with status 3")
+        if long and whole(f"{folder}/peer", worker, program)["machine"]["peer"]:
+            print("beside PyTorch, too")
+
+
+if __name__ == "__main__":
+    main()
