@@ -1,7 +1,8 @@
 """Add up what test runs report: total.py LOG... prints one line, `N passed, N failed, N skipped`.
 
-Each LOG is a meson testlog (one JSON object per line), or `skipped:NAME` for a run that could not
-be made. A test counts as what its own output says: the cases of a cmocka program, or a line
+Each LOG is a meson testlog (one JSON object per line), `ran:NAME:STATUS:FILE` for a command with its
+exit status (77: skipped) and what it printed, or `skipped:NAME` for a run that could not be made. A
+test counts as what its own output says: the cases of a cmocka program, or a line
 `N passed, N failed, N skipped`; otherwise as one. Exit status 1 if anything failed, or if nothing
 passed, for then nothing was tested."""
 
@@ -32,6 +33,20 @@ def counts(test):
     return passed, max(failed, 1), skipped  # also a crash, a time-out, a leak after the last case
 
 
+def command(name, status, path):
+    """A command as meson would log it."""
+    with open(path, encoding="utf-8", errors="replace") as output:
+        result = {"0": "OK", "77": "SKIP"}.get(status, "FAIL")
+        return {"name": name, "result": result, "stdout": output.read()}
+
+
+def read(log):
+    if log.startswith("ran:"):
+        return [command(*log.split(":")[1:])]
+    with open(log, encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
+
+
 def main(logs):
     total = [0, 0, 0]
     for log in logs:
@@ -40,8 +55,7 @@ def main(logs):
             total[2] += 1
             continue
         try:
-            with open(log, encoding="utf-8") as lines:
-                tests = [json.loads(line) for line in lines]
+            tests = read(log)
         except OSError as error:
             print(f"FAILED: {log}: {error.strerror}; the run did not happen")
             total[1] += 1
