@@ -61,12 +61,13 @@ static void settle_peak(mti_pool *pool)
 static void count_alloc(mti_pool *pool, const mti_cell *cell)
 {
     mt_mem_stats *s = &pool->stats;
+    size_t peak = s->allocated.peak;
     stat_add(&s->requested, cell->block.requested);
     stat_add(&s->allocated, cell->block.size);
     stat_add(&s->active, cell->span);
     stat_add(&s->blocks, 1);
     s->by_category[cell->block.category] += cell->block.size;
-    if (s->allocated.current == s->allocated.peak) pool->at_peak = true;
+    if (s->allocated.peak > peak) pool->at_peak = true; /* of equals the first is remembered */
 }
 
 static void count_free(mti_pool *pool, const mti_cell *cell)

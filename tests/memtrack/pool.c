@@ -289,7 +289,13 @@ static void the_peak_remembers_who_held_it(void **state)
     assert_int_equal(s.allocated.peak, 1024 + 2 * 1536);
     assert_int_equal(s.at_peak[MT_GRADIENT], 2 * 1536);
     assert_int_equal(s.at_peak[MT_ACTIVATION], 0);
-    put(w), put(g), put(h);
+    put(h);
+    mti_block *o = mti_pool_alloc(pool, 1500, MT_OUTPUT); /* as high: the first is remembered */
+    s = stats();
+    assert_int_equal(s.allocated.current, s.allocated.peak);
+    assert_int_equal(s.at_peak[MT_GRADIENT], 2 * 1536);
+    assert_int_equal(s.at_peak[MT_OUTPUT], 0);
+    put(w), put(g), put(o);
 }
 
 static void peaks_start_again_from_what_is_there(void **state)
