@@ -20,7 +20,6 @@ static bool simulate(const mti_budgeted *x, mt_device *device, const mti_spendin
     mti_trial trial = mti_trial_of(x->options);
     mti_measurement m = {0};
     trial.spending = how;
-    trial.repeats = x->n_steps - 1;
     bool ok = mti_budgeted_pretend(x->options, device) && mti_measure(&m, device, &trial);
     mti_measurement_free(&m);
     return ok;
@@ -34,9 +33,9 @@ static mt_status run(void *user, mt_device *device, const mt_budget_plan *plan)
     return simulate(x, device, &how) ? MT_OK : mt_last_status();
 }
 
-bool mti_budgeted_make(mti_budgeted *x, const mti_options *o, int n_steps)
+bool mti_budgeted_make(mti_budgeted *x, const mti_options *o)
 {
-    *x = (mti_budgeted){.options = o, .n_steps = n_steps, .spending = o->spending};
+    *x = (mti_budgeted){.options = o, .spending = o->spending};
     double began = mti_now();
     x->budget = mt_budget_new(run, x);
     bool ok = x->budget && mt_budget_solve(x->budget, (size_t)o->budget, &x->plan) == MT_OK;
@@ -52,10 +51,10 @@ void mti_budgeted_free(mti_budgeted *x)
     *x = (mti_budgeted){0};
 }
 
-static mt_flops of_one_step(const mti_budgeted *x, mt_flops f)
+/* Of the two that a simulation makes. */
+static mt_flops of_one_step(mt_flops f)
 {
-    uint64_t n = (uint64_t)x->n_steps;
-    return (mt_flops){f.forward / n, f.backward / n, f.recompute / n};
+    return (mt_flops){f.forward / 2, f.backward / 2, f.recompute / 2};
 }
 
 static void note_peak(void *user, const mt_mem_event *event)
@@ -73,7 +72,7 @@ static bool simulate_preset(const mti_budgeted *x, const char *preset, mt_budget
     int observer = device ? mt_mem_add_observer(device, note_peak, &f->peak) : 0;
     bool ok = observer && simulate(x, device, &how);
     if (observer) mt_mem_remove_observer(device, observer);
-    if (ok) f->flops = of_one_step(x, mt_flops_get(device));
+    if (ok) f->flops = of_one_step(mt_flops_get(device));
     mt_device_release(device);
     return ok;
 }
@@ -86,20 +85,12 @@ bool mti_budgeted_front(mti_budgeted *x)
     return true;
 }
 
-size_t mti_budgeted_peak(const mti_measurement *m)
-{
-    size_t peak = 0;
-    for (int i = 0; i < m->n_phases; i++)
-        if (m->phases[i].peak > peak) peak = m->phases[i].peak;
-    return peak;
-}
-
 /* ---- text ---- */
 
-static mt_budget_figures figures_of(const mti_budgeted *x, const mt_budget_plan *plan)
+static mt_budget_figures figures_of(const mt_budget_plan *plan)
 {
     mt_budget_figures f = mt_budget_plan_figures(plan);
-    f.flops = of_one_step(x, f.flops);
+    f.flops = of_one_step(f.flops);
     return f;
 }
 
@@ -151,7 +142,7 @@ static bool print_parts(const mt_budget_plan *plan, FILE *out, const mti_style *
 
 bool mti_budgeted_print(const mti_budgeted *x, size_t measured, FILE *out, const mti_style *style)
 {
-    mt_budget_figures f = figures_of(x, x->plan);
+    mt_budget_figures f = figures_of(x->plan);
     char budget[MTI_NUMBER], peak[MTI_NUMBER], again[MTI_NUMBER], real[MTI_NUMBER];
     mti_heading(out, style, "Checkpoints within %s bytes",
                 mti_thousands(budget, x->options->budget));
@@ -179,7 +170,7 @@ bool mti_budgeted_print_front(const mti_budgeted *x, FILE *out, const mti_style 
 {
     mti_table *t = mti_table_new("lrrr", (const char *const[]){"", "peak", "again", ""});
     for (int i = 0; i < x->n_front; i++) {
-        mt_budget_figures f = figures_of(x, x->front[i]);
+        mt_budget_figures f = figures_of(x->front[i]);
         mti_table_cell(t, "%s", i ? "" : "with a budget");
         figure_cells(t, &f);
     }
@@ -202,7 +193,7 @@ bool mti_budgeted_draw(const mti_budgeted *x, const char *path)
     const mti_options *o = x->options;
     char title[128];
     for (int i = 0; i < x->n_front; i++) {
-        mt_budget_figures f = figures_of(x, x->front[i]);
+        mt_budget_figures f = figures_of(x->front[i]);
         front[i] = (mti_svg_point){(double)f.peak, percent_again(&f.flops), NULL};
     }
     for (int i = 0; i < MTI_BUDGET_PRESETS; i++)
@@ -236,9 +227,9 @@ static json_t *figures_json(const mt_budget_figures *f)
     return j;
 }
 
-static json_t *plan_json(const mti_budgeted *x, const mt_budget_plan *plan)
+static json_t *plan_json(const mt_budget_plan *plan)
 {
-    mt_budget_figures f = figures_of(x, plan);
+    mt_budget_figures f = figures_of(plan);
     json_t *j = figures_json(&f), *parts = json_array();
     mti_json_put_int(j, "reserved", f.reserved);
     for (size_t i = 0; i < mt_budget_plan_count(plan); i++) {
@@ -259,7 +250,7 @@ static json_t *plan_json(const mti_budgeted *x, const mt_budget_plan *plan)
 
 json_t *mti_budgeted_json(const mti_budgeted *x, size_t measured)
 {
-    json_t *j = plan_json(x, x->plan), *front = json_array(), *others = json_object();
+    json_t *j = plan_json(x->plan), *front = json_array(), *others = json_object();
     mti_json_put_int(j, "budget", (uint64_t)x->options->budget);
     mti_json_put(j, "measured_peak", measured ? json_integer((json_int_t)measured) : json_null());
     if (!x->n_front) {
@@ -267,7 +258,7 @@ json_t *mti_budgeted_json(const mti_budgeted *x, size_t measured)
         json_decref(others);
         return j;
     }
-    for (int i = 0; i < x->n_front; i++) mti_json_push(front, plan_json(x, x->front[i]));
+    for (int i = 0; i < x->n_front; i++) mti_json_push(front, plan_json(x->front[i]));
     for (int i = 0; i < MTI_BUDGET_PRESETS; i++)
         mti_json_put(others, presets[i], figures_json(&x->presets[i]));
     mti_json_put(j, "front", front);

@@ -11,7 +11,6 @@
 
 typedef struct mti_budgeted {
     const mti_options *options;
-    int n_steps;
     mt_budget *budget;
     const mt_budget_plan *plan;
     mti_spending spending; /* the options', with the plan */
@@ -23,8 +22,8 @@ typedef struct mti_budgeted {
     mt_budget_figures presets[MTI_BUDGET_PRESETS];
 } mti_budgeted;
 
-/* Steps: how many of them the peak is that of, the optimizer's part included. Free in any case. */
-bool mti_budgeted_make(mti_budgeted *x, const mti_options *o, int n_steps);
+/* Of two steps, as everything that is measured. Free in any case. */
+bool mti_budgeted_make(mti_budgeted *x, const mti_options *o);
 void mti_budgeted_free(mti_budgeted *x);
 /* The front and what the presets would come to. */
 bool mti_budgeted_front(mti_budgeted *x);
@@ -37,7 +36,5 @@ json_t *mti_budgeted_json(const mti_budgeted *x, size_t measured);
 
 /* Makes a meta device count what the one of the options would. */
 bool mti_budgeted_pretend(const mti_options *o, mt_device *device);
-/* The highest of all phases. */
-size_t mti_budgeted_peak(const mti_measurement *m);
 
 #endif

@@ -243,14 +243,11 @@ static bool memory_row(const demo *d, mti_table *t, mt_act act, mt_attention_for
                                                  .seed = d->plan.seed,
                                                  .optimizer = MTI_OPT_ADAMW});
     if (ok) {
-        size_t peak = 0;
-        for (int i = 0; i < m.n_phases; i++)
-            if (m.phases[i].peak > peak) peak = m.phases[i].peak;
         mti_table_cell(t, "%s", mt_act_name(act));
         mti_table_cell(t, "%s", mt_attention_form_name(form));
         mti_table_bytes(t, (int64_t)mt_ledger_bytes(m.ledger));
-        mti_table_bytes(t, (int64_t)m.phases[1].allocated);
-        mti_table_bytes(t, (int64_t)peak);
+        mti_table_bytes(t, (int64_t)m.phases.at[1].allocated);
+        mti_table_bytes(t, (int64_t)m.steady.peak);
         mti_table_cell(t, "%s", m.growth.residual ? "NO" : "yes");
     }
     if (ok && m.growth.residual)

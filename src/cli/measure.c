@@ -1,4 +1,4 @@
-/* measure.c: one training step, phase by phase, under the ledger. */
+/* measure.c: two training steps, phase by phase, under the ledger. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +8,7 @@
 #include "nn/model.h"
 
 #define IGNORE_NOTHING (-100) /* no target has this value */
+#define MOST_SKIPPED   64     /* a scale halves each time, and none is higher than 2^40 */
 
 /* ---- the subject ---- */
 
@@ -71,16 +72,17 @@ static double begin_phase(const char *name, mt_device *device)
     return mti_now();
 }
 
-static void end_phase(mti_measurement *m, const char *name, mt_device *device, double began)
+static void end_phase(mti_phases *phases, const char *name, mt_device *device, double began)
 {
     mt_mem_stats stats;
     mt_mem_get_stats(device, &stats);
-    mti_phase *phase = &m->phases[m->n_phases++];
+    mti_phase *phase = &phases->at[phases->n++];
     *phase = (mti_phase){.name = name,
                          .allocated = stats.allocated.current,
-                         .peak = stats.allocated.peak,
                          .reserved = stats.reserved.current,
-                         .seconds = mti_now() - began};
+                         .peak = stats.allocated.peak,
+                         .reserved_peak = stats.reserved.peak,
+                         .seconds = mt_device_has_data(device) ? mti_now() - began : NAN};
     memcpy(phase->by_category, stats.by_category, sizeof phase->by_category);
     memcpy(phase->at_peak, stats.at_peak, sizeof phase->at_peak);
     mt_set_phase(NULL);
@@ -178,7 +180,43 @@ static bool step(run *r)
            mt_device_sync(r->subject.device) == MT_OK;
 }
 
-/* ---- the first step, phase by phase ---- */
+/* ---- a step, phase by phase ---- */
+
+/* The output, the caller's; under a ledger if there is one. */
+static mt_tensor *forward_phase(run *r, mti_phases *phases, mt_ledger *ledger)
+{
+    mt_device *device = r->subject.device;
+    mt_tensor *output = NULL;
+    double began = begin_phase("forward", device);
+    if (!ledger || mt_ledger_begin(ledger) == MT_OK) {
+        output = forward(r);
+        if (ledger && mt_ledger_end(ledger) != MT_OK) mt_set(&output, NULL);
+    }
+    if (output && (mt_set_category(output, MT_OUTPUT) != MT_OK || mt_device_sync(device) != MT_OK))
+        mt_set(&output, NULL);
+    end_phase(phases, "forward", device, began);
+    return output;
+}
+
+/* Takes the output over. */
+static bool backward_phase(run *r, mti_phases *phases, mt_tensor *output)
+{
+    double began = begin_phase("backward", r->subject.device);
+    bool ok = backward(r, output);
+    end_phase(phases, "backward", r->subject.device, began);
+    return ok;
+}
+
+static bool step_phase(run *r, mti_phases *phases)
+{
+    if (r->trial->optimizer == MTI_OPT_NONE) return step(r);
+    double began = begin_phase("step", r->subject.device);
+    bool ok = step(r);
+    end_phase(phases, "step", r->subject.device, began);
+    return ok;
+}
+
+/* ---- the first step ---- */
 
 static bool name_parameters(const run *r)
 {
@@ -196,103 +234,105 @@ static bool init_phase(run *r, mt_device *device)
     double began = begin_phase("init", device);
     bool ok = mti_subject_make(&r->subject, device, t->config, t->batch, t->seq, t->seed) &&
               mti_spender_make(&r->spender, t->spending, device, r->subject.model);
-    end_phase(r->m, "init", device, began);
+    end_phase(&r->m->phases, "init", device, began);
     mt_mem_remove_observer(device, observer);
     return ok && name_parameters(r) &&
            mt_module_size(r->subject.model, &r->m->n_params, &r->m->param_bytes) == MT_OK;
 }
 
-static bool forward_phase(run *r, mt_tensor **output)
+/* With all that is only told of the first: what the tape keeps, the growth, operations, loss. */
+static bool first_step(run *r)
 {
     mti_measurement *m = r->m;
     mt_device *device = r->subject.device;
     mt_mem_stats before, after;
+    m->ledger = mt_ledger_new(device);
+    if (!m->ledger) return false;
+    mt_flops_reset(device);
     mt_mem_get_stats(device, &before);
-    double began = begin_phase("forward", device);
-    bool ok = mt_ledger_begin(m->ledger) == MT_OK;
-    if (ok) {
-        *output = forward(r);
-        ok = mt_ledger_end(m->ledger) == MT_OK && *output;
-    }
-    ok = ok && mt_set_category(*output, MT_OUTPUT) == MT_OK && mt_device_sync(device) == MT_OK;
-    end_phase(m, "forward", device, began);
+    mt_tensor *output = forward_phase(r, &m->phases, m->ledger);
     mt_mem_get_stats(device, &after);
-    return ok && account_for_growth(m, *output, &before, &after);
-}
-
-static bool backward_phase(run *r, mt_tensor *output)
-{
+    if (!output || !account_for_growth(m, output, &before, &after)) {
+        mt_release(output);
+        return false;
+    }
     double scale = r->spender.scaler ? mt_scaler_get(r->spender.scaler).scale : 1, loss = NAN;
-    if (r->subject.target && mt_device_has_data(r->subject.device)) loss = mt_item(output) / scale;
-    double began = begin_phase("backward", r->subject.device);
-    bool ok = backward(r, output);
-    end_phase(r->m, "backward", r->subject.device, began);
-    return ok && (!r->trial->look || r->trial->look(r->trial->user, &r->subject, loss, scale));
-}
-
-static bool step_phase(run *r)
-{
-    if (r->trial->optimizer == MTI_OPT_NONE) return step(r);
-    double began = begin_phase("step", r->subject.device);
-    bool ok = step(r);
-    end_phase(r->m, "step", r->subject.device, began);
+    if (r->subject.target && mt_device_has_data(device)) loss = mt_item(output) / scale;
+    bool ok = backward_phase(r, &m->phases, output) &&
+              (!r->trial->look || r->trial->look(r->trial->user, &r->subject, loss, scale)) &&
+              step_phase(r, &m->phases);
+    m->flops = mt_flops_get(device);
     return ok;
 }
 
-/* ---- more steps, for their time ---- */
+/* ---- the steps after it ---- */
 
-static int by_size(const void *a, const void *b)
+/* The next batch has no gradient yet. */
+static bool next_step(run *r, mti_phases *phases, mt_ledger *ledger)
 {
-    const double *x = a, *y = b;
-    return (*x > *y) - (*x < *y);
+    mt_tensor *input = r->subject.input;
+    if (mt_requires_grad(input) && mt_set_grad(input, NULL) != MT_OK) return false;
+    mt_tensor *output = forward_phase(r, phases, ledger);
+    return output && backward_phase(r, phases, output) && step_phase(r, phases);
 }
 
-static bool repeat(run *r)
+/* A loss scaler skips steps whose gradients overflow, and an optimizer that has not made one has no
+ * state: so the scale is brought down until one is made. One that is fixed stays as it is. */
+static bool settle(run *r)
 {
-    int64_t n = r->trial->repeats;
-    double *seconds = mti_calloc((size_t)n + 1, sizeof *seconds);
-    bool ok = seconds != NULL;
-    for (int64_t i = 0; ok && i < n; i++) {
-        double began = mti_now();
-        mt_set_phase("forward");
-        mt_tensor *output = forward(r);
-        mt_set_phase("backward");
-        ok = output && backward(r, output);
-        mt_set_phase("step");
-        ok = ok && step(r);
-        mt_set_phase(NULL);
-        seconds[i] = mti_now() - began;
-        if (r->subject.input && mt_requires_grad(r->subject.input))
-            ok = ok && mt_set_grad(r->subject.input, NULL) == MT_OK;
+    mt_scaler *scaler = r->spender.scaler;
+    bool falls = scaler && r->trial->spending->loss_scale < 0, ok = true;
+    for (int i = 0; ok && falls && i < MOST_SKIPPED && mt_scaler_get(scaler).steps == 0; i++) {
+        mti_phases unseen = {0};
+        ok = next_step(r, &unseen, NULL);
     }
-    if (ok && n) {
-        qsort(seconds, (size_t)n, sizeof *seconds, by_size);
-        r->m->step_s = (seconds[(n - 1) / 2] + seconds[n / 2]) / 2;
-    }
-    mti_free(seconds);
     return ok;
+}
+
+static bool steady_step(run *r)
+{
+    mti_steady *s = &r->m->steady;
+    s->ledger = r->trial->timeline ? mt_ledger_new(r->subject.device) : NULL;
+    if (r->trial->timeline && !s->ledger) return false;
+    mti_timeline_mark_steady(&r->m->timeline);
+    mt_flops before = mt_flops_get(r->subject.device);
+    double began = mti_now();
+    if (!next_step(r, &s->phases, s->ledger)) return false;
+    s->seconds = mt_device_has_data(r->subject.device) ? mti_now() - began : NAN;
+    mt_flops after = mt_flops_get(r->subject.device);
+    s->flops = (mt_flops){after.forward - before.forward, after.backward - before.backward,
+                          after.recompute - before.recompute};
+    for (int i = 0; i < s->phases.n; i++) {
+        const mti_phase *phase = &s->phases.at[i];
+        if (phase->reserved_peak > s->reserved) s->reserved = phase->reserved_peak;
+        if (phase->peak <= s->peak) continue;
+        s->peak = phase->peak;
+        memcpy(s->by_category, phase->at_peak, sizeof s->by_category);
+    }
+    return true;
+}
+
+const mti_phase *mti_highest_phase(const mti_measurement *m, bool *steady)
+{
+    const mti_phases *steps[] = {&m->steady.phases, &m->phases};
+    const mti_phase *highest = &steps[0]->at[0];
+    bool second = true;
+    for (int k = 0; k < 2; k++)
+        for (int i = 0; i < steps[k]->n; i++)
+            if (steps[k]->at[i].peak > highest->peak) highest = &steps[k]->at[i], second = k == 0;
+    if (steady) *steady = second;
+    return highest;
 }
 
 bool mti_measure(mti_measurement *m, mt_device *device, const mti_trial *trial)
 {
     *m = (mti_measurement){0};
     run r = {.trial = trial, .m = m};
-    mt_tensor *output = NULL;
-    bool ok = false;
-    if (trial->timeline && !mti_timeline_begin(&m->timeline, device)) goto out;
-    if (!init_phase(&r, device)) goto out;
-    m->ledger = mt_ledger_new(device);
-    if (!m->ledger) goto out;
-    mt_flops_reset(device);
-    if (!forward_phase(&r, &output)) goto out;
-    ok = backward_phase(&r, output) && step_phase(&r) && mti_spender_tell(&r.spender);
-    output = NULL; /* backward took it */
+    bool ok = (!trial->timeline || mti_timeline_begin(&m->timeline, device)) &&
+              init_phase(&r, device) && first_step(&r) && settle(&r) && steady_step(&r) &&
+              mti_spender_tell(&r.spender);
     m->spent = r.spender.spent;
-    m->flops = mt_flops_get(device);
-    ok = mti_timeline_end(&m->timeline) && ok && repeat(&r);
-out:
-    mti_timeline_end(&m->timeline);
-    mt_release(output);
+    ok = mti_timeline_end(&m->timeline) && ok;
     mt_optimizer_free(r.optimizer);
     mti_spender_free(&r.spender);
     mti_subject_free(&r.subject);
@@ -312,6 +352,7 @@ mti_trial mti_trial_of(const mti_options *o)
 void mti_measurement_free(mti_measurement *m)
 {
     mt_ledger_free(m->ledger);
-    m->ledger = NULL;
+    mt_ledger_free(m->steady.ledger);
+    m->ledger = m->steady.ledger = NULL;
     mti_timeline_free(&m->timeline);
 }

@@ -1,4 +1,5 @@
-/* measure.h: one training step of a model with everything about its memory written down. */
+/* measure.h: two training steps of a model with everything about their memory written down: the
+ * first, and one in the steady state, where the optimizer's state is there from the beginning. */
 #ifndef MTI_CLI_MEASURE_H
 #define MTI_CLI_MEASURE_H
 
@@ -19,13 +20,30 @@ void mti_subject_free(mti_subject *s);
 /* The output (a gpt: the loss); the caller's. */
 mt_tensor *mti_subject_forward(const mti_subject *s);
 
-/* Memory at the end of a phase; bytes in 512-byte blocks. */
+/* A part of a step; bytes in 512-byte blocks, reserved ones in segments. */
 typedef struct mti_phase {
     const char *name;
-    size_t allocated, peak, reserved;
+    size_t allocated, reserved; /* at its end */
+    size_t peak, reserved_peak; /* the most within it */
     size_t by_category[MT_CATEGORY_COUNT], at_peak[MT_CATEGORY_COUNT];
-    double seconds;
+    double seconds; /* NaN on a device without data: nothing worth timing happened */
 } mti_phase;
+
+#define MTI_MAX_PHASES 4 /* init, forward, backward, step */
+typedef struct mti_phases {
+    int n;
+    mti_phase at[MTI_MAX_PHASES];
+} mti_phases;
+
+/* The second step: every later one needs the same. */
+typedef struct mti_steady {
+    size_t peak, reserved;                 /* the most within it */
+    size_t by_category[MT_CATEGORY_COUNT]; /* at the peak, which they sum to */
+    mti_phases phases;                     /* forward, backward and, with an optimizer, step */
+    mt_ledger *ledger;                     /* of its forward, with a timeline; else NULL */
+    mt_flops flops;
+    double seconds; /* all of it; NaN on a device without data */
+} mti_steady;
 
 /* The allocator's growth over forward, and what it is made of:
  *     measured = (saved - before) + rounding + output + workspace + residual */
@@ -39,8 +57,6 @@ typedef struct mti_growth {
     int64_t residual;  /* bytes that nobody accounts for: 0, or the books are wrong */
 } mti_growth;
 
-#define MTI_MAX_PHASES 4 /* init, forward, backward, step */
-
 /* What to run. */
 typedef struct mti_trial {
     const mt_model_config *config;
@@ -48,8 +64,7 @@ typedef struct mti_trial {
     uint64_t seed;
     mti_optimizer_choice optimizer;
     const mti_spending *spending; /* NULL: nothing is spared */
-    bool timeline;                /* write every event of the first step down */
-    int64_t repeats;              /* more steps, without the ledger, to time them */
+    bool timeline;                /* write every event of both steps down */
     /* Called after the first backward. loss is NaN for what has none; gradients are `scale` times
      * the true ones. NULL: nobody looks. */
     bool (*look)(void *user, const mti_subject *s, double loss, double scale);
@@ -58,21 +73,24 @@ typedef struct mti_trial {
 mti_trial mti_trial_of(const mti_options *o);
 
 typedef struct mti_measurement {
-    mt_ledger *ledger;
+    mt_ledger *ledger; /* of the first forward */
     uint64_t n_params, param_bytes;
     uint64_t newest_before; /* serial of the newest storage made before forward */
-    int n_phases;
-    mti_phase phases[MTI_MAX_PHASES];
-    mti_growth growth;
+    mti_phases
+        phases; /* init, and the first step's forward, backward and, with an optimizer, step */
+    mti_growth growth; /* of the first forward, like `ledger` */
+    mt_flops flops;    /* of the first step */
+    mti_steady steady;
+    mti_spent spent;       /* in the steady step */
     mti_timeline timeline; /* of a failed step too: up to the failure */
-    mt_flops flops;
-    mti_spent spent;
-    double step_s; /* median of the repeats: forward, backward and step; 0 if there were none */
 } mti_measurement;
 
-/* Builds the model on `device` and makes one step: init, forward, backward and, with an optimizer,
- * step. Everything but the ledger's record is gone again afterwards. */
+/* Builds the model on `device` and makes two steps of forward, backward and, with an optimizer,
+ * step. Everything but the record is gone again afterwards. Free in any case. */
 bool mti_measure(mti_measurement *m, mt_device *device, const mti_trial *trial);
 void mti_measurement_free(mti_measurement *m);
+/* Where most was allocated: in init, the first step or the second, *steady; of equals the second. A
+ * device must have room for this, whatever its steady step takes. steady may be NULL. */
+const mti_phase *mti_highest_phase(const mti_measurement *m, bool *steady);
 
 #endif

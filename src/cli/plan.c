@@ -60,7 +60,7 @@ int mti_planner(const mti_options *o)
     mti_plan_data p = {.options = o, .device = mti_open_device(o)};
     bool ok =
         p.device && mti_plan_measure(&p) && (!o->capacity || mti_plan_fit(&p)) &&
-        (!o->budget || (mti_budgeted_make(&p.budgeted, o, 2) && mti_budgeted_front(&p.budgeted))) &&
+        (!o->budget || (mti_budgeted_make(&p.budgeted, o) && mti_budgeted_front(&p.budgeted))) &&
         write_reports(&p, o);
     int status = ok ? disagreement(&p) : mti_report_failure(o);
     mti_budgeted_free(&p.budgeted);

@@ -43,7 +43,7 @@ typedef struct mti_plan_data {
     mt_flops flops; /* of one step */
     mti_need need;
     mti_fit batch, seq;    /* with a capacity */
-    mti_budgeted budgeted; /* with a budget: of two steps, as `need` */
+    mti_budgeted budgeted; /* with a budget */
 } mti_plan_data;
 
 /* The run that the options describe. */

@@ -38,22 +38,18 @@ static bool look(void *user, const mti_subject *s, double loss, double scale)
     return true;
 }
 
-/* Since the last phase began, the second step included. */
-static void take_peak(mti_need *need, const mti_measurement *m, const mt_device *device)
+/* The most of both steps: what the first takes must be there, too. */
+static void take_peak(mti_need *need, const mti_measurement *m)
 {
-    mt_mem_stats after;
-    mt_mem_get_stats(device, &after);
-    *need = (mti_need){
-        .peak = after.allocated.peak, .reserved = after.reserved.peak, .phase = "the second step"};
-    memcpy(need->at_peak, after.at_peak, sizeof need->at_peak);
-    for (int i = 0; i < m->n_phases; i++) {
-        const mti_phase *phase = &m->phases[i];
-        if (phase->reserved > need->reserved) need->reserved = phase->reserved;
-        if (phase->peak < need->peak) continue;
-        need->peak = phase->peak;
-        need->phase = phase->name;
-        memcpy(need->at_peak, phase->at_peak, sizeof need->at_peak);
-    }
+    bool steady;
+    const mti_phase *highest = mti_highest_phase(m, &steady);
+    *need = (mti_need){.peak = highest->peak,
+                       .reserved = m->steady.reserved,
+                       .phase = steady ? "the second step" : highest->name};
+    memcpy(need->at_peak, highest->at_peak, sizeof need->at_peak);
+    for (int i = 0; i < m->phases.n; i++)
+        if (m->phases.at[i].reserved_peak > need->reserved)
+            need->reserved = m->phases.at[i].reserved_peak;
 }
 
 /* Two steps on a device of their own, with o's capacity. */
@@ -62,12 +58,11 @@ static bool two_steps(const mti_options *o, states *st, mti_measurement *m, mti_
 {
     mt_device *device = mti_open_device(o);
     mti_trial trial = mti_trial_of(o);
-    trial.repeats = 1;
     trial.look = look, trial.user = st;
     *m = (mti_measurement){0};
     *refused = false;
     bool ok = device && mti_measure(m, device, &trial);
-    if (ok) take_peak(need, m, device);
+    if (ok) take_peak(need, m);
     if (device && !ok) {
         mt_mem_stats stats;
         mt_mem_get_stats(device, &stats);
@@ -118,8 +113,9 @@ static bool compare_parameters(mti_plan_data *p, const mt_plan_run *run, const m
 
 static int64_t category_after(const mti_measurement *m, const char *phase, mt_category category)
 {
-    for (int i = 0; i < m->n_phases; i++)
-        if (!strcmp(m->phases[i].name, phase)) return (int64_t)m->phases[i].by_category[category];
+    const mti_phases *phases = &m->phases;
+    for (int i = 0; i < phases->n; i++)
+        if (!strcmp(phases->at[i].name, phase)) return (int64_t)phases->at[i].by_category[category];
     return 0;
 }
 

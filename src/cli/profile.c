@@ -1,4 +1,4 @@
-/* profile.c: `memtape profile MODEL`: one training step under the ledger. */
+/* profile.c: `memtape profile MODEL`: two training steps, the first under the ledger. */
 #include <string.h>
 #include "cli/profile.h"
 #include "cli/verbs.h"
@@ -48,7 +48,7 @@ int mti_profile(const mti_options *o)
     mti_profile_data p = {.options = o, .device = mti_open_device(o)};
     mti_trial trial = mti_trial_of(o);
     trial.timeline = true;
-    bool ok = p.device && (!o->budget || mti_budgeted_make(&p.budgeted, o, 1));
+    bool ok = p.device && (!o->budget || mti_budgeted_make(&p.budgeted, o));
     if (o->budget) trial.spending = &p.budgeted.spending;
     ok = ok && mti_measure(&p.measured, p.device, &trial) &&
          mti_formula_make(&p.formula, &o->config, o->batch, o->seq, trial.spending,
@@ -62,11 +62,12 @@ int mti_profile(const mti_options *o)
                 (long long)p.measured.growth.residual, (long long)p.formula.unexplained);
         status = MTI_EXIT_FAILED;
     }
-    if (ok && o->budget && mti_budgeted_peak(&p.measured) > (size_t)o->budget) {
+    size_t highest = mti_highest_phase(&p.measured, NULL)->peak;
+    if (ok && o->budget && highest > (size_t)o->budget) {
         fprintf(stderr,
                 "memtape profile: the peak, %zu bytes, is above the budget: kernels of %s "
                 "take scratch memory that was not foreseen\n",
-                mti_budgeted_peak(&p.measured), o->device);
+                highest, o->device);
         status = MTI_EXIT_FAILED;
     }
     mti_measurement_free(&p.measured);

@@ -1,4 +1,4 @@
-/* profile.h: what one measured step looks like, as text and as JSON. */
+/* profile.h: what measured steps look like, as text and as JSON. */
 #ifndef MTI_CLI_PROFILE_H
 #define MTI_CLI_PROFILE_H
 
@@ -21,9 +21,11 @@ json_t *mti_profile_json(const mti_profile_data *p);
 /* The short one of a step that was refused memory. */
 json_t *mti_profile_refused_json(const mti_profile_data *p, size_t refused);
 
+/* "steady": peak, reserved and by_category of a step in the steady state. */
+json_t *mti_steady_json(const mti_steady *s);
 json_t *mti_formula_json(const mti_formula *f); /* null where none is known */
 
-/* Who held memory at the peak and, with --timeline, over the step. */
+/* Who held memory at the peak and, with --timeline, over both steps. */
 bool mti_print_memory(const mti_profile_data *p, FILE *out, const mti_style *style);
 json_t *mti_peak_json(const mti_measurement *m);      /* null where no event was written down */
 json_t *mti_timeline_json(const mti_profile_data *p); /* null without --timeline */

@@ -123,9 +123,25 @@ static json_t *phase_json(const mti_phase *p)
     mti_json_put_int(j, "allocated", p->allocated);
     mti_json_put_int(j, "peak", p->peak);
     mti_json_put_int(j, "reserved", p->reserved);
-    mti_json_put(j, "seconds", json_real(p->seconds));
+    mti_json_put_real(j, "seconds", p->seconds);
     mti_json_put(j, "by_category", mti_categories_json(p->by_category));
     mti_json_put(j, "at_peak", mti_categories_json(p->at_peak));
+    return j;
+}
+
+static json_t *phases_json(const mti_phases *phases)
+{
+    json_t *j = json_array();
+    for (int i = 0; i < phases->n; i++) mti_json_push(j, phase_json(&phases->at[i]));
+    return j;
+}
+
+json_t *mti_steady_json(const mti_steady *s)
+{
+    json_t *j = json_object();
+    mti_json_put_int(j, "peak", s->peak);
+    mti_json_put_int(j, "reserved", s->reserved);
+    mti_json_put(j, "by_category", mti_categories_json(s->by_category));
     return j;
 }
 
@@ -169,7 +185,7 @@ static void put_head(json_t *j, const mti_profile_data *p)
 json_t *mti_profile_json(const mti_profile_data *p)
 {
     const mti_measurement *m = &p->measured;
-    json_t *j = json_object(), *params = json_object(), *phases = json_array();
+    json_t *j = json_object(), *params = json_object(), *steady = mti_steady_json(&m->steady);
     json_t *flops = json_object();
     put_head(j, p);
     mti_json_put_int(params, "count", m->n_params);
@@ -179,10 +195,13 @@ json_t *mti_profile_json(const mti_profile_data *p)
     mti_json_put(j, "growth", growth_json(&m->growth));
     mti_json_put(j, "spared", mti_spent_json(p));
     mti_json_put(j, "budget",
-                 p->budgeted.plan ? mti_budgeted_json(&p->budgeted, mti_budgeted_peak(m))
-                                  : json_null());
-    for (int i = 0; i < m->n_phases; i++) mti_json_push(phases, phase_json(&m->phases[i]));
-    mti_json_put(j, "phases", phases);
+                 p->budgeted.plan
+                     ? mti_budgeted_json(&p->budgeted, mti_highest_phase(m, NULL)->peak)
+                     : json_null());
+    mti_json_put(j, "phases", phases_json(&m->phases));
+    mti_json_put(steady, "phases", phases_json(&m->steady.phases));
+    mti_json_put_int(steady, "event", m->timeline.steady);
+    mti_json_put(j, "steady", steady);
     mti_json_put(j, "peak", mti_peak_json(m));
     mti_json_put(j, "timeline", mti_timeline_json(p));
     mti_json_put(j, "formula", mti_formula_json(&p->formula));

@@ -1,4 +1,4 @@
-/* profile_memory.c: who held memory when: at the peak, at a refusal, over the whole step. */
+/* profile_memory.c: who held memory when: at the peak, at a refusal, over both steps. */
 #include <string.h>
 #include "cli/profile.h"
 
@@ -74,14 +74,25 @@ bool mti_print_categories(const size_t bytes[MT_CATEGORY_COUNT], FILE *out, cons
     return status == MT_OK;
 }
 
+static bool in_steady_step(const mti_measurement *m, size_t event)
+{
+    return m->timeline.steady && event >= m->timeline.steady;
+}
+
+/* Of storages of either step: each step has a ledger of its own. */
+static bool holders_of(const mti_measurement *m, size_t event, mti_holders *out)
+{
+    bool second = in_steady_step(m, event) && m->steady.ledger;
+    return mti_timeline_holders(&m->timeline, event, second ? m->steady.ledger : m->ledger, out);
+}
+
 static bool print_instant(const mti_measurement *m, size_t event, size_t n_rows, FILE *out,
                           const mti_style *style)
 {
     size_t bytes[MT_CATEGORY_COUNT];
     mti_holders holders;
     mti_timeline_categories(&m->timeline, event, bytes);
-    bool ok = mti_timeline_holders(&m->timeline, event, m->ledger, &holders) &&
-              mti_print_categories(bytes, out, style);
+    bool ok = holders_of(m, event, &holders) && mti_print_categories(bytes, out, style);
     if (ok && holders.n) {
         fputs("\n", out);
         ok = print_holders(&holders, n_rows, out, style);
@@ -90,11 +101,14 @@ static bool print_instant(const mti_measurement *m, size_t event, size_t n_rows,
     return ok;
 }
 
-/* "backward, gpt.h.3.mlp.act, gelu" */
-static const char *instant_text(const mt_mem_event *e, char *buf, size_t size)
+/* "event 221, second step: backward, gpt.h.3.mlp.act, gelu" */
+static const char *instant_text(const mti_measurement *m, size_t event, char *buf, size_t size)
 {
-    snprintf(buf, size, "%s%s%s%s%s", *e->phase ? e->phase : "between phases",
-             *e->module ? ", " : "", e->module, *e->op ? ", " : "", e->op);
+    const mt_mem_event *e = &m->timeline.events.at[event];
+    snprintf(buf, size, "event %zu, %s: %s%s%s%s%s", event,
+             in_steady_step(m, event) ? "second step" : "first step",
+             *e->phase ? e->phase : "between phases", *e->module ? ", " : "", e->module,
+             *e->op ? ", " : "", e->op);
     return buf;
 }
 
@@ -103,13 +117,13 @@ static bool print_peak(const mti_measurement *m, size_t n_rows, FILE *out, const
     char bytes[MTI_NUMBER], where[256];
     size_t peak = mti_timeline_peak(&m->timeline);
     const mt_mem_event *e = &m->timeline.events.at[peak];
-    mti_heading(out, style, "What made the peak of %s bytes (event %zu: %s)",
-                mti_thousands(bytes, (int64_t)e->current), peak,
-                instant_text(e, where, sizeof where));
+    mti_heading(out, style, "What made the peak of %s bytes (%s)",
+                mti_thousands(bytes, (int64_t)e->current),
+                instant_text(m, peak, where, sizeof where));
     return print_instant(m, peak, n_rows, out, style);
 }
 
-/* ---- when: the whole step ---- */
+/* ---- when: both steps ---- */
 
 /* Letters in proportion to the bytes of each category; those worth less than half of one get none.
  */
@@ -129,24 +143,26 @@ static const char *bar_of(const size_t bytes[MT_CATEGORY_COUNT], size_t most, ch
 
 static bool print_timeline(const mti_measurement *m, FILE *out, const mti_style *style)
 {
-    static const char *const headings[] = {"event", "phase",           "module",
-                                           "op",    "bytes of blocks", "for"};
+    static const char *const headings[] = {"event",           "step", "phase", "module", "op",
+                                           "bytes of blocks", "for"};
     const mti_timeline *tl = &m->timeline;
     mti_stretch stretches[STRETCHES];
     size_t n = mti_timeline_stretches(tl, STRETCHES, stretches), peak = mti_timeline_peak(tl);
-    mti_heading(out, style, "Over the step: %zu events in %zu stretches, the highest of each",
+    size_t highest = mti_timeline_highest(tl);
+    mti_heading(out, style, "Over two steps: %zu events in %zu stretches, the highest of each",
                 tl->events.n, n);
-    mti_table *t = mti_table_new("rlelrl", headings);
+    mti_table *t = mti_table_new("rllelrl", headings);
     for (size_t i = 0; i < n; i++) {
         const mt_mem_event *e = &tl->events.at[stretches[i].event];
         char bar[BAR + 1];
         if (stretches[i].event == peak) mti_table_ink(t, MTI_BOLD);
         mti_table_cell(t, "%zu", stretches[i].event);
+        mti_table_cell(t, "%s", in_steady_step(m, stretches[i].event) ? "second" : "first");
         mti_table_cell(t, "%s", e->phase);
         mti_table_cell(t, "%s", e->module);
         mti_table_cell(t, "%s", e->op);
         mti_table_bytes(t, (int64_t)e->current);
-        mti_table_cell(t, "%s", bar_of(stretches[i].by_category, tl->events.at[peak].current, bar));
+        mti_table_cell(t, "%s", bar_of(stretches[i].by_category, highest, bar));
     }
     mt_status status = mti_table_print(t, out, style);
     mti_table_free(t);
@@ -175,7 +191,7 @@ bool mti_print_refusal(const mti_profile_data *p, size_t event, FILE *out)
     mti_print_model(p->options, p->device, out, &style);
     mti_heading(out, &style, "Out of memory: %s bytes of %s were refused (%s)",
                 mti_thousands(bytes, (int64_t)e->requested), mt_category_name(e->category),
-                instant_text(e, where, sizeof where));
+                instant_text(m, event, where, sizeof where));
     fputs("Who held what at that moment:\n", out);
     return print_instant(m, event, ROWS_TO_SHOW, out, &style) && fflush(out) == 0;
 }
@@ -215,13 +231,14 @@ static json_t *instant_json(const mti_measurement *m, size_t event)
     size_t bytes[MT_CATEGORY_COUNT];
     mti_holders holders;
     mti_json_put_int(j, "event", event);
+    mti_json_put_int(j, "step", in_steady_step(m, event) ? 2 : 1);
     mti_json_put_text(j, "phase", e->phase);
     mti_json_put_text(j, "module", e->module);
     mti_json_put_text(j, "op", e->op);
     mti_json_put_int(j, "allocated", e->current);
     mti_timeline_categories(&m->timeline, event, bytes);
     mti_json_put(j, "by_category", mti_categories_json(bytes));
-    bool ok = mti_timeline_holders(&m->timeline, event, m->ledger, &holders);
+    bool ok = holders_of(m, event, &holders);
     for (size_t i = 0; ok && i < holders.n && i < ROWS_TO_SHOW; i++)
         mti_json_push(largest, holder_json(&holders.at[i]));
     mti_holders_free(&holders);

@@ -1,4 +1,5 @@
 /* profile_spent.c: what checkpoints, offload, compression, casts and loss scaling did. */
+#include <math.h>
 #include "cli/profile.h"
 
 /* ---- text: one line of figures each, then what there is to say ---- */
@@ -22,7 +23,7 @@ static void checkpoint_lines(mti_table *t, const mti_measurement *m)
     line(t, "", (int64_t)s->inside, text);
 }
 
-static void offload_lines(mti_table *t, const mt_offload_stats *s)
+static void offload_lines(mti_table *t, const mt_offload_stats *s, bool timed)
 {
     char text[128];
     snprintf(text, sizeof text, "left the device in %zu transfers; %zu came back", s->n_out,
@@ -31,9 +32,12 @@ static void offload_lines(mti_table *t, const mt_offload_stats *s)
     line(t, "", (int64_t)s->lowered, "by so much is the peak lower");
     line(t, "", (int64_t)s->bytes_in_vain, "of those that left lowered nothing");
     if (s->disk_peak) line(t, "", (int64_t)s->disk_peak, "on disk at most");
-    snprintf(text, sizeof text,
-             "of host memory at most; copying took %.2f ms, of which %.0f %% was hidden",
-             s->copy_s * 1e3, s->hidden * 100);
+    if (timed)
+        snprintf(text, sizeof text,
+                 "of host memory at most; copying took %.2f ms, of which %.0f %% was hidden",
+                 s->copy_s * 1e3, s->hidden * 100);
+    else
+        snprintf(text, sizeof text, "of host memory at most");
     line(t, "", (int64_t)s->host_peak, text);
 }
 
@@ -75,6 +79,7 @@ bool mti_print_spent(const mti_profile_data *p, FILE *out, const mti_style *styl
 {
     const mti_spending *how = &p->options->spending;
     const mti_spent *s = &p->measured.spent;
+    bool has_data = mt_device_has_data(p->device);
     if (!how->checkpoint && !how->offload && !how->compress && !how->amp && how->loss_scale == 0 &&
         !s->duplicates)
         return true;
@@ -82,14 +87,16 @@ bool mti_print_spent(const mti_profile_data *p, FILE *out, const mti_style *styl
     mti_table *t = mti_table_new("lrl", NULL);
     if (s->asked) line(t, "saved", (int64_t)s->asked, "what the ops asked the tape to keep");
     if (how->checkpoint) checkpoint_lines(t, &p->measured);
-    if (how->offload) offload_lines(t, &s->offload);
+    if (how->offload) offload_lines(t, &s->offload, has_data);
     if (how->compress) compress_lines(t, &s->compress);
     cast_lines(t, s, how->amp);
     mt_status status = mti_table_print(t, out, style);
     mti_table_free(t);
-    if (how->loss_scale != 0)
-        fprintf(out, "  loss scale %g after %lld steps, %lld skipped\n", s->scaler.scale,
-                (long long)s->scaler.steps, (long long)s->scaler.skipped);
+    if (how->loss_scale != 0) fprintf(out, "  loss scale %g", s->scaler.scale);
+    if (how->loss_scale != 0 && has_data)
+        fprintf(out, " after %lld steps, %lld skipped", (long long)s->scaler.steps,
+                (long long)s->scaler.skipped);
+    if (how->loss_scale != 0) fputs("\n", out);
     if (s->n_warnings) {
         fputs("\n", out);
         mti_inked(out, style, MTI_BAD, "%s", s->warnings);
@@ -121,7 +128,7 @@ static json_t *checkpoint_json(const mti_spending *how, const mti_spent *s)
     return j;
 }
 
-static json_t *offload_json(const mti_spending *how, const mt_offload_stats *s)
+static json_t *offload_json(const mti_spending *how, const mt_offload_stats *s, bool timed)
 {
     if (!how->offload) return json_null();
     json_t *j = json_object();
@@ -134,9 +141,9 @@ static json_t *offload_json(const mti_spending *how, const mt_offload_stats *s)
     mti_json_put_int(j, "in_vain", s->bytes_in_vain);
     mti_json_put_int(j, "host_peak", s->host_peak);
     mti_json_put_int(j, "disk_peak", s->disk_peak);
-    mti_json_put(j, "copy_seconds", json_real(s->copy_s));
-    mti_json_put(j, "wait_seconds", json_real(s->wait_s));
-    mti_json_put(j, "hidden", json_real(s->hidden));
+    mti_json_put_real(j, "copy_seconds", timed ? s->copy_s : NAN);
+    mti_json_put_real(j, "wait_seconds", timed ? s->wait_s : NAN);
+    mti_json_put_real(j, "hidden", timed ? s->hidden : NAN);
     return j;
 }
 
@@ -155,13 +162,14 @@ static json_t *compress_json(const mti_spending *how, const mt_compress_stats *s
     return j;
 }
 
-static json_t *scaler_json(const mti_spending *how, const mt_scaler_state *s)
+/* Without data no gradient can be seen to overflow. */
+static json_t *scaler_json(const mti_spending *how, const mt_scaler_state *s, bool has_data)
 {
     if (how->loss_scale == 0) return json_null();
     json_t *j = json_object();
     mti_json_put(j, "scale", json_real(s->scale));
-    mti_json_put_int(j, "steps", (uint64_t)s->steps);
-    mti_json_put_int(j, "skipped", (uint64_t)s->skipped);
+    mti_json_put(j, "steps", has_data ? json_integer(s->steps) : json_null());
+    mti_json_put(j, "skipped", has_data ? json_integer(s->skipped) : json_null());
     return j;
 }
 
@@ -179,15 +187,16 @@ json_t *mti_spent_json(const mti_profile_data *p)
 {
     const mti_spending *how = &p->options->spending;
     const mti_spent *s = &p->measured.spent;
+    bool has_data = mt_device_has_data(p->device);
     size_t asked = s->asked ? s->asked : mt_ledger_bytes(p->measured.ledger);
     json_t *j = json_object();
     mti_json_put_int(j, "asked", asked);
     mti_json_put(j, "checkpoint", checkpoint_json(how, s));
-    mti_json_put(j, "offload", offload_json(how, &s->offload));
+    mti_json_put(j, "offload", offload_json(how, &s->offload, has_data));
     mti_json_put(j, "compress", compress_json(how, &s->compress));
     mti_json_put_text(j, "amp", how->amp ? mt_dtype_name(how->amp_dtype) : NULL);
     mti_json_put(j, "casts", cast_json(s));
-    mti_json_put(j, "loss_scale", scaler_json(how, &s->scaler));
+    mti_json_put(j, "loss_scale", scaler_json(how, &s->scaler, has_data));
     mti_json_put(j, "master_weights", json_boolean(how->master));
     mti_json_put(j, "lora_rank", how->lora_rank ? json_integer(how->lora_rank) : json_null());
     mti_json_put(j, "qlora", json_boolean(how->qlora));

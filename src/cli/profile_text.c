@@ -108,69 +108,94 @@ static size_t allocated_of(const mti_phase *phase) { return phase->allocated; }
 static size_t peak_of(const mti_phase *phase) { return phase->peak; }
 static size_t reserved_of(const mti_phase *phase) { return phase->reserved; }
 
-static void phase_row(mti_table *t, const mti_measurement *m, const char *name,
+static void phase_row(mti_table *t, const mti_phases *phases, const char *name,
                       phase_figure *figure)
 {
     mti_table_cell(t, "%s", name);
-    for (int i = 0; i < m->n_phases; i++) mti_table_bytes(t, (int64_t)figure(&m->phases[i]));
+    for (int i = 0; i < phases->n; i++) mti_table_bytes(t, (int64_t)figure(&phases->at[i]));
 }
 
-static void category_rows(mti_table *t, const mti_measurement *m)
+static void category_rows(mti_table *t, const mti_phases *phases)
 {
     for (int c = 0; c < MT_CATEGORY_COUNT; c++) {
         bool any = false;
-        for (int i = 0; i < m->n_phases; i++) any = any || m->phases[i].by_category[c] > 0;
+        for (int i = 0; i < phases->n; i++) any = any || phases->at[i].by_category[c] > 0;
         if (!any) continue;
         mti_table_cell(t, "%s", mt_category_name((mt_category)c));
-        for (int i = 0; i < m->n_phases; i++)
-            mti_table_bytes(t, (int64_t)m->phases[i].by_category[c]);
+        for (int i = 0; i < phases->n; i++)
+            mti_table_bytes(t, (int64_t)phases->at[i].by_category[c]);
     }
 }
 
 /* Floating-point operations of a phase; 0 where none are counted. */
-static double flops_of(const mti_measurement *m, const mti_phase *phase)
+static double flops_of(const mt_flops *flops, const mti_phase *phase)
 {
-    if (!strcmp(phase->name, "forward")) return (double)m->flops.forward;
-    return !strcmp(phase->name, "backward") ? (double)m->flops.backward : 0;
+    if (!strcmp(phase->name, "forward")) return (double)flops->forward;
+    return !strcmp(phase->name, "backward") ? (double)flops->backward : 0;
 }
 
-static void work_rows(mti_table *t, const mti_measurement *m)
+/* Without data nothing was computed, and no time means anything. */
+static void work_rows(mti_table *t, const mti_phases *phases, const mt_flops *done, bool timed)
 {
     char buf[MTI_NUMBER];
-    mti_table_cell(t, "milliseconds");
-    for (int i = 0; i < m->n_phases; i++) mti_table_cell(t, "%.1f", m->phases[i].seconds * 1e3);
     mti_table_cell(t, "FLOP");
-    for (int i = 0; i < m->n_phases; i++) {
-        double flops = flops_of(m, &m->phases[i]);
+    for (int i = 0; i < phases->n; i++) {
+        double flops = flops_of(done, &phases->at[i]);
         mti_table_cell(t, "%s", flops > 0 ? mti_scaled(buf, flops) : "-");
     }
+    if (!timed) return;
+    mti_table_cell(t, "milliseconds");
+    for (int i = 0; i < phases->n; i++) mti_table_cell(t, "%.1f", phases->at[i].seconds * 1e3);
     mti_table_cell(t, "FLOP/s");
-    for (int i = 0; i < m->n_phases; i++) {
-        double flops = flops_of(m, &m->phases[i]), seconds = m->phases[i].seconds;
+    for (int i = 0; i < phases->n; i++) {
+        double flops = flops_of(done, &phases->at[i]), seconds = phases->at[i].seconds;
         mti_table_cell(t, "%s", flops > 0 && seconds > 0 ? mti_scaled(buf, flops / seconds) : "-");
     }
 }
 
-static bool print_phases(const mti_measurement *m, FILE *out, const mti_style *style)
+static bool print_phases(const mti_phases *phases, const mt_flops *flops, bool timed, FILE *out,
+                         const mti_style *style)
 {
     const char *headings[1 + MTI_MAX_PHASES] = {"at the end of"};
     char columns[2 + MTI_MAX_PHASES] = "l";
-    for (int i = 0; i < m->n_phases; i++) {
-        headings[1 + i] = m->phases[i].name;
+    for (int i = 0; i < phases->n; i++) {
+        headings[1 + i] = phases->at[i].name;
         strcat(columns, "r");
     }
-    mti_heading(out, style, "Memory phase by phase, in bytes of 512-byte blocks");
     mti_table *t = mti_table_new(columns, headings);
-    category_rows(t, m);
+    category_rows(t, phases);
     mti_table_rule(t);
     mti_table_ink(t, MTI_BOLD);
-    phase_row(t, m, "allocated", allocated_of);
-    phase_row(t, m, "peak within", peak_of);
-    phase_row(t, m, "reserved", reserved_of);
-    work_rows(t, m);
+    phase_row(t, phases, "allocated", allocated_of);
+    phase_row(t, phases, "peak within", peak_of);
+    phase_row(t, phases, "reserved", reserved_of);
+    work_rows(t, phases, flops, timed);
     mt_status status = mti_table_print(t, out, style);
     mti_table_free(t);
     return status == MT_OK;
+}
+
+static bool print_steps(const mti_profile_data *p, FILE *out, const mti_style *style)
+{
+    const mti_measurement *m = &p->measured;
+    const mti_steady *s = &m->steady;
+    bool timed = mt_device_has_data(p->device), steady;
+    char peak[MTI_NUMBER], reserved[MTI_NUMBER];
+    mti_heading(out, style, "The first step, phase by phase, in bytes of 512-byte blocks");
+    if (!print_phases(&m->phases, &m->flops, timed, out, style)) return false;
+    mti_heading(out, style, "A step in the steady state: the second%s",
+                p->options->optimizer == MTI_OPT_NONE
+                    ? ""
+                    : ", which begins with the optimizer's state there");
+    if (!print_phases(&s->phases, &s->flops, timed, out, style)) return false;
+    fprintf(out, "  at most %s bytes allocated, %s reserved\n",
+            mti_thousands(peak, (int64_t)s->peak), mti_thousands(reserved, (int64_t)s->reserved));
+    const mti_phase *highest = mti_highest_phase(m, &steady);
+    if (!steady)
+        fprintf(out, "  The start takes more: %s bytes in %s.\n",
+                mti_thousands(peak, (int64_t)highest->peak),
+                highest == &m->phases.at[0] ? "init" : "the first step");
+    return true;
 }
 
 bool mti_profile_print(const mti_profile_data *p, FILE *out)
@@ -181,12 +206,13 @@ bool mti_profile_print(const mti_profile_data *p, FILE *out)
     mti_print_model(p->options, p->device, out, &style);
     fprintf(out, "%s parameters in %s bytes\n", mti_thousands(count, (int64_t)m->n_params),
             mti_thousands(bytes, (int64_t)m->param_bytes));
-    if (p->budgeted.plan && !mti_budgeted_print(&p->budgeted, mti_budgeted_peak(m), out, &style))
+    if (p->budgeted.plan &&
+        !mti_budgeted_print(&p->budgeted, mti_highest_phase(m, NULL)->peak, out, &style))
         return false;
     mti_heading(out, &style, "Saved for backward, right after forward: %s bytes (%s)",
                 mti_thousands(bytes, (int64_t)mt_ledger_bytes(m->ledger)),
                 mti_bytes_text(scaled, sizeof scaled, mt_ledger_bytes(m->ledger)));
     return mti_print_saved(m->ledger, out, &style) && mti_print_spent(p, out, &style) &&
            print_growth(&m->growth, out, &style) && print_formula(p, out, &style) &&
-           print_phases(m, out, &style) && mti_print_memory(p, out, &style);
+           print_steps(p, out, &style) && mti_print_memory(p, out, &style);
 }

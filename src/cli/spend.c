@@ -135,9 +135,11 @@ bool mti_spender_end(mti_spender *p)
     if (!p->how) return true;
     bool ok = end_cast(p);
     ok = end_hooks(p, 3) && ok;
-    if (p->spent.forwards++ == 0)
-        ok = ok && mt_visit_duplicates(p->device, count_duplicate, &p->spent) == MT_OK;
+    if (p->spent.forwards++) return ok;
+    ok = ok && mt_visit_duplicates(p->device, count_duplicate, &p->spent) == MT_OK;
     if (p->asked) p->spent.asked = mt_ledger_bytes(p->asked);
+    mt_ledger_free(p->asked); /* it would grow with each step */
+    p->asked = NULL;
     return ok;
 }
 

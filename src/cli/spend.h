@@ -8,7 +8,8 @@
 /* What they did, once forward and backward are over. */
 typedef struct mti_spent {
     int64_t forwards;
-    size_t asked; /* bytes that the ops of forward handed over, before anything took them away */
+    size_t asked; /* bytes that the ops of the first forward handed over, before anything took them
+                   * away */
     /* checkpointing: inputs held, the most that one segment makes again, and what is unwise */
     size_t n_segments, between, inside;
     int n_warnings;
@@ -24,7 +25,7 @@ typedef struct mti_spent {
 typedef struct mti_spender {
     const mti_spending *how; /* borrowed; NULL: nothing */
     mt_device *device;       /* borrowed */
-    mt_ledger *asked;
+    mt_ledger *asked;        /* until the first forward is over */
     mt_checkpoint_report *report;
     mt_offload *offload;
     mt_compress *compress;

@@ -30,10 +30,8 @@ static void summarise(mti_sweep_result *r, const mti_measurement *m)
     r->asked = m->spent.asked ? m->spent.asked : r->saved;
     r->spent = m->spent;
     r->flops = m->flops;
-    for (int i = 1; i < m->n_phases; i++) { /* 0 is init */
-        if (m->phases[i].peak > r->peak) r->peak = m->phases[i].peak;
-        if (m->phases[i].reserved > r->reserved) r->reserved = m->phases[i].reserved;
-    }
+    r->steady = m->steady;
+    r->steady.ledger = NULL; /* the measurement's */
 }
 
 /* What ought to be zero, or the books are wrong. */
@@ -72,23 +70,23 @@ static bool refused(sweep *w, size_t i, const mt_device *device)
     if (mt_last_status() != MT_ERR_MEMORY || !stats.ooms || !w->rows.at[i].options.capacity)
         return false;
     mt_clear_error();
-    w->results[i] = (mti_sweep_result){.row = &w->rows.at[i], .loss = NAN, .refused = true};
+    w->results[i] =
+        (mti_sweep_result){.row = &w->rows.at[i], .loss = NAN, .step_s = NAN, .refused = true};
     return true;
 }
 
-/* One turn of a row, on a device of its own: a step that is measured, and one that is timed. */
+/* One turn of a row, on a device of its own. */
 static bool run_row(sweep *w, size_t i, int64_t turn)
 {
     const mti_options *o = &w->rows.at[i].options;
     mti_trial trial = mti_trial_of(o);
-    trial.repeats = 1;
     if (turn == 0) trial.look = look, trial.user = w;
     mti_measurement m = {0};
     mt_device *device = mti_open_device(o);
     bool ok = device && mti_measure(&m, device, &trial) &&
               (turn > 0 || note(w, i, &m, o, mt_device_has_data(device)));
     ok = ok || (turn == 0 && refused(w, i, device));
-    w->seconds[i * (size_t)w->turns + (size_t)turn] = m.step_s;
+    w->seconds[i * (size_t)w->turns + (size_t)turn] = m.steady.seconds;
     mti_measurement_free(&m);
     mt_device_release(device);
     return ok;

@@ -8,9 +8,8 @@
 typedef struct mti_sweep_result {
     const mti_sweep_row *row;
     size_t saved, asked; /* kept after forward; what the ops handed over */
-    size_t peak;         /* over forward, backward and step, in blocks */
-    size_t reserved;
-    double step_s;               /* median; forward, backward and, with an optimizer, step */
+    mti_steady steady;
+    double step_s;               /* median of the steady steps; NaN on meta */
     double loss;                 /* NaN: none */
     mti_gradient_difference off; /* from the first row */
     bool has_data;               /* false on meta: no gradients to compare */

@@ -22,39 +22,63 @@ static const char *gradient_text(char *buf, size_t size, const mti_sweep_result 
     return buf;
 }
 
+/* What some row has: on a device without data there are none of these. */
+typedef struct columns {
+    bool times, gradients, losses;
+} columns;
+
+static columns columns_of(const mti_sweep_result *results, size_t n)
+{
+    columns c = {0};
+    for (size_t i = 0; i < n; i++) {
+        if (results[i].refused) continue;
+        c.times = c.times || !isnan(results[i].step_s);
+        c.gradients = c.gradients || results[i].has_data;
+        c.losses = c.losses || !isnan(results[i].loss);
+    }
+    return c;
+}
+
+static void number_cell(mti_table *t, const char *format, double value)
+{
+    mti_table_cell(t, isnan(value) ? "-" : format, value);
+}
+
 static void result_cells(mti_table *t, const mti_sweep_result *r, const mti_sweep_result *first,
-                         bool losses)
+                         columns with)
 {
     char text[40];
     mti_table_cell(t, "%s", r->row->label);
     if (r->refused) {
         mti_table_cell(t, "-");
         mti_table_cell(t, "out of memory");
-        for (int i = 0; i < (losses ? 5 : 4); i++) mti_table_cell(t, "-");
+        for (int i = 0; i < 2 + with.times + with.gradients + with.losses; i++)
+            mti_table_cell(t, "-");
         return;
     }
     mti_table_bytes(t, (int64_t)r->saved);
     mti_table_cell(t, "%s", r->formula.known ? r->formula.text : "no formula");
-    mti_table_bytes(t, (int64_t)r->peak);
-    mti_table_bytes(t, (int64_t)r->reserved);
-    mti_table_cell(t, "%.2f", r->step_s * 1e3);
-    mti_table_cell(t, "%s", gradient_text(text, sizeof text, r, r == first));
-    if (losses && isnan(r->loss))
-        mti_table_cell(t, "-");
-    else if (losses)
-        mti_table_cell(t, r == first ? "%.6f" : "%+.2g",
-                       r == first ? r->loss : r->loss - first->loss);
+    mti_table_bytes(t, (int64_t)r->steady.peak);
+    mti_table_bytes(t, (int64_t)r->steady.reserved);
+    if (with.times) number_cell(t, "%.2f", r->step_s * 1e3);
+    if (with.gradients) mti_table_cell(t, "%s", gradient_text(text, sizeof text, r, r == first));
+    if (with.losses)
+        number_cell(t, r == first ? "%.6f" : "%+.2g", r == first ? r->loss : r->loss - first->loss);
 }
 
 static bool print_table(const mti_sweep_result *results, size_t n, FILE *out,
                         const mti_style *style)
 {
-    static const char *const headings[] = {"row",      "saved bytes", "formula",          "peak",
-                                           "reserved", "ms a step",   "gradients off by", "loss"};
-    bool losses = false;
-    for (size_t i = 0; i < n; i++) losses = losses || !isnan(results[i].loss);
-    mti_table *t = mti_table_new(losses ? "lrerrrrr" : "lrerrrr", headings);
-    for (size_t i = 0; i < n; i++) result_cells(t, &results[i], &results[0], losses);
+    const char *headings[8] = {"row", "saved bytes", "formula", "peak", "reserved"};
+    char alignment[9] = "lrerr";
+    columns with = columns_of(results, n);
+    int at = 5;
+    if (with.times) headings[at++] = "ms a step";
+    if (with.gradients) headings[at++] = "gradients off by";
+    if (with.losses) headings[at++] = "loss";
+    for (int i = 5; i < at; i++) strcat(alignment, "r");
+    mti_table *t = mti_table_new(alignment, headings);
+    for (size_t i = 0; i < n; i++) result_cells(t, &results[i], &results[0], with);
     mt_status status = mti_table_print(t, out, style);
     mti_table_free(t);
     return status == MT_OK;
@@ -94,19 +118,24 @@ bool mti_sweep_print(const mti_sweep_result *results, size_t n, const mti_option
     if (!print_table(results, n, stdout, &style)) return false;
     if (o->quiet) return true;
     if (!print_sums(results, n, stdout, &style)) return false;
+    columns with = columns_of(results, n);
     fputs("\n", stdout);
     mti_print_wrapped(stdout, 0, style.width,
                       "Bytes are measured: saved are those that the tape keeps on the device after "
-                      "forward, peak and reserved the allocator's over the whole step. The time is "
-                      "the median of a few steps, in which the rows took turns. Gradients are "
-                      "compared with the first row's: bit "
-                      "by bit, and else as |g' - g| / |g|.");
+                      "forward, peak and reserved the allocator's over the second step, which "
+                      "begins with the optimizer's state there, as all later ones do.");
+    if (with.times)
+        mti_print_wrapped(stdout, 0, style.width,
+                          "The time is the median of a few such steps, in which the rows took "
+                          "turns.");
+    if (with.gradients)
+        mti_print_wrapped(stdout, 0, style.width,
+                          "Gradients are compared with the first row's: bit by bit, and else as "
+                          "|g' - g| / |g|.");
     return true;
 }
 
 /* ---- JSON ---- */
-
-static json_t *number(double value) { return isfinite(value) ? json_real(value) : json_null(); }
 
 static json_t *gradients_json(const mti_sweep_result *r)
 {
@@ -115,7 +144,7 @@ static json_t *gradients_json(const mti_sweep_result *r)
     mti_json_put_int(j, "compared", r->off.compared);
     mti_json_put_int(j, "alone", r->off.alone);
     mti_json_put(j, "same_bits", json_boolean(r->off.same_bits));
-    mti_json_put(j, "relative", r->off.compared ? number(r->off.relative) : json_null());
+    mti_json_put_real(j, "relative", r->off.compared ? r->off.relative : NAN);
     return j;
 }
 
@@ -127,10 +156,11 @@ static json_t *result_json(const mti_sweep_result *r)
     if (r->refused) return j;
     mti_json_put_int(j, "saved", r->saved);
     mti_json_put_int(j, "asked", r->asked);
-    mti_json_put_int(j, "peak", r->peak);
-    mti_json_put_int(j, "reserved", r->reserved);
-    mti_json_put(j, "step_seconds", number(r->step_s));
-    mti_json_put(j, "loss", number(r->loss));
+    mti_json_put_int(j, "peak", r->steady.peak);
+    mti_json_put_int(j, "reserved", r->steady.reserved);
+    mti_json_put(j, "steady", mti_steady_json(&r->steady));
+    mti_json_put_real(j, "step_seconds", r->step_s);
+    mti_json_put_real(j, "loss", r->loss);
     mti_json_put(j, "gradients", gradients_json(r));
     mti_json_put_int(j, "recompute_flops", r->flops.recompute);
     mti_json_put(j, "formula", mti_formula_json(&r->formula));
@@ -148,38 +178,52 @@ bool mti_sweep_write_json(const mti_sweep_result *results, size_t n, const mti_o
 
 /* ---- the picture ---- */
 
+/* "12.1 ms, gradients the same" */
+static void note_row(char *buf, size_t size, const mti_sweep_result *r, bool first)
+{
+    char gradients[40];
+    size_t n = 0;
+    *buf = 0;
+    if (r->refused) {
+        snprintf(buf, size, "out of memory");
+        return;
+    }
+    if (!isnan(r->step_s)) n = (size_t)snprintf(buf, size, "%.1f ms", r->step_s * 1e3);
+    if (first || !r->off.compared || n >= size) return;
+    gradient_text(gradients, sizeof gradients, r, false);
+    snprintf(buf + n, size - n, "%sgradients %s%.30s", n ? ", " : "",
+             r->off.same_bits ? "" : "off by ", r->off.same_bits ? "the same" : gradients);
+}
+
 bool mti_sweep_draw(const mti_sweep_result *results, size_t n, const mti_options *o)
 {
     mti_svg_row *rows = mti_calloc(n, sizeof *rows);
     char(*notes)[128] = mti_calloc(n, sizeof *notes);
-    char title[128], gradients[40];
-    bool ok = rows && notes;
+    char title[128];
+    bool ok = rows && notes, timed = columns_of(results, n).times;
     for (size_t i = 0; ok && i < n; i++) {
         const mti_sweep_result *r = &results[i];
-        gradient_text(gradients, sizeof gradients, r, false);
-        if (r->refused)
-            snprintf(notes[i], sizeof *notes, "out of memory");
-        else if (i == 0)
-            snprintf(notes[i], sizeof *notes, "%.1f ms", r->step_s * 1e3);
-        else
-            snprintf(notes[i], sizeof *notes, "%.1f ms, gradients %s%.30s", r->step_s * 1e3,
-                     r->off.same_bits ? "" : "off by ", r->off.same_bits ? "the same" : gradients);
-        rows[i] = (mti_svg_row){
-            .label = r->row->label, .note = notes[i], .value = {(double)r->saved, (double)r->peak}};
+        note_row(notes[i], sizeof *notes, r, i == 0);
+        rows[i] = (mti_svg_row){.label = r->row->label,
+                                .note = notes[i],
+                                .value = {(double)r->saved, (double)r->steady.peak}};
     }
     const mti_options *first = &results[0].row->options;
     snprintf(title, sizeof title, "%s: b=%lld s=%lld d=%lld, %s", o->model, (long long)first->batch,
              (long long)first->seq, (long long)first->config.hidden,
              mt_dtype_name(first->config.dtype));
-    ok = ok && mti_svg_write(&(mti_svg_bars){.title = title,
-                                             .subtitle = "measured on one training step; notes: "
-                                                         "median time of a step, difference from "
-                                                         "the first row's gradients",
-                                             .n_series = 2,
-                                             .series = {"saved for backward", "peak"},
-                                             .n_rows = n,
-                                             .rows = rows},
-                             o->svg) == MT_OK;
+    ok = ok && mti_svg_write(
+                   &(mti_svg_bars){.title = title,
+                                   .subtitle = timed ? "the second training step; notes: median "
+                                                       "time of a step, difference from the first "
+                                                       "row's gradients"
+                                                     : "the second training step, on the meta "
+                                                       "device",
+                                   .n_series = 2,
+                                   .series = {"saved for backward", "peak"},
+                                   .n_rows = n,
+                                   .rows = rows},
+                   o->svg) == MT_OK;
     mti_free(rows);
     mti_free(notes);
     return ok;

@@ -1,4 +1,5 @@
 /* json.c: JSON out. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include "report/json.h"
@@ -13,6 +14,11 @@ void mti_json_put(json_t *object, const char *key, json_t *value)
 void mti_json_put_int(json_t *object, const char *key, uint64_t value)
 {
     mti_json_put(object, key, json_integer((json_int_t)value));
+}
+
+void mti_json_put_real(json_t *object, const char *key, double value)
+{
+    mti_json_put(object, key, isfinite(value) ? json_real(value) : json_null());
 }
 
 void mti_json_put_text(json_t *object, const char *key, const char *value)

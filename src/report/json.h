@@ -9,6 +9,7 @@
 /* value is taken over, on failure too; NULL counts as out of memory. */
 void mti_json_put(json_t *object, const char *key, json_t *value);
 void mti_json_put_int(json_t *object, const char *key, uint64_t value);
+void mti_json_put_real(json_t *object, const char *key, double value);      /* not finite: null */
 void mti_json_put_text(json_t *object, const char *key, const char *value); /* NULL: null */
 void mti_json_push(json_t *array, json_t *value);
 

@@ -35,6 +35,8 @@ bool mti_timeline_end(mti_timeline *t)
     return !t->lost || mti_fail_bool(MT_ERR_MEMORY, "timeline: no memory for its events");
 }
 
+void mti_timeline_mark_steady(mti_timeline *t) { t->steady = t->events.n; }
+
 void mti_timeline_free(mti_timeline *t)
 {
     if (t->device) mt_mem_remove_observer(t->device, t->observer);
@@ -82,10 +84,18 @@ const char *mti_event_kind_name(mt_mem_event_kind kind)
 
 size_t mti_timeline_peak(const mti_timeline *t)
 {
-    size_t peak = 0;
-    for (size_t i = 1; i < t->events.n; i++)
+    size_t peak = t->steady < t->events.n ? t->steady : 0;
+    for (size_t i = peak + 1; i < t->events.n; i++)
         if (t->events.at[i].current > t->events.at[peak].current) peak = i;
     return peak;
+}
+
+size_t mti_timeline_highest(const mti_timeline *t)
+{
+    size_t highest = 0;
+    for (size_t i = 0; i < t->events.n; i++)
+        if (t->events.at[i].current > highest) highest = t->events.at[i].current;
+    return highest;
 }
 
 bool mti_timeline_refusal(const mti_timeline *t, size_t *event)

@@ -18,6 +18,7 @@ typedef struct mti_timeline {
         double *at; /* one for each event */
         size_t n, cap;
     } seconds;
+    size_t steady; /* the first event of the step in the steady state; 0: all events are of one */
     int observer;
     bool lost; /* memory ran out: events are missing */
 } mti_timeline;
@@ -27,14 +28,20 @@ bool mti_timeline_begin(mti_timeline *t, mt_device *device);
 bool mti_timeline_end(mti_timeline *t);
 void mti_timeline_free(mti_timeline *t);
 
+/* A step in the steady state begins here. */
+void mti_timeline_mark_steady(mti_timeline *t);
+
 /* Parameters are made outside of all modules: their paths become the `module` of the events that
  * made them. */
 bool mti_timeline_name(mti_timeline *t, const mt_named_tensor *params, size_t n);
 
 const char *mti_event_kind_name(mt_mem_event_kind kind); /* "alloc", ... */
 
-/* The event after which most was allocated, the first of equals; 0 if there is none. */
+/* The event of the steady state after which most was allocated, the first of equals; 0 if there is
+ * none. */
 size_t mti_timeline_peak(const mti_timeline *t);
+/* Allocated bytes at most, over all events. */
+size_t mti_timeline_highest(const mti_timeline *t);
 /* The last refusal; false if nothing was refused. */
 bool mti_timeline_refusal(const mti_timeline *t, size_t *event);
 /* Moves the bytes of each category, before the event, on past it. */

@@ -111,14 +111,26 @@ static void draw_phases(const page *p)
     }
 }
 
+/* Which step is which, above the names of their phases. */
+static void draw_steps(const page *p)
+{
+    double x = x_of_event(p, p->t->steady);
+    if (!p->t->steady) return;
+    fprintf(p->out, "<line x1=\"%.1f\" y1=\"%d\" x2=\"%.1f\" y2=\"%d\" stroke=\"#1c2329\"/>\n", x,
+            TOP - 36, x, TOP + TALL);
+    const char *style = "font-size=\"12\" font-weight=\"600\"";
+    mti_svg_text(p->out, LEFT + 4, TOP - 26, style, "first step");
+    mti_svg_text(p->out, x + 4, TOP - 26, style, "second step");
+}
+
 static void draw_peak(const page *p)
 {
     char label[64], bytes[MTI_NUMBER];
     const mt_mem_event *e = &p->t->events.at[p->peak];
     double x = x_of_event(p, p->peak) + PLOT * 0.5 / (double)p->t->events.n,
            y = y_of(p, e->current);
-    bool right = x > LEFT + PLOT / 2.0;
     snprintf(label, sizeof label, "peak %s", mti_bytes_text(bytes, sizeof bytes, e->current));
+    bool right = x + 8 + MTI_SVG_CHARACTER * mti_text_width(label) > LEFT + PLOT;
     fprintf(p->out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3.5\" fill=\"#b00020\"/>\n", x, y);
     mti_svg_text(p->out, right ? x - 8 : x + 8, y - 5,
                  right ? "text-anchor=\"end\" font-weight=\"600\" fill=\"#b00020\""
@@ -155,14 +167,18 @@ mt_status mti_timeline_draw(const mti_timeline *t, const char *title, const char
     if (!p.stretches) return mt_last_status();
     p.n = mti_timeline_stretches(t, COLUMNS, p.stretches);
     p.peak = mti_timeline_peak(t);
-    p.scale = mti_svg_scale_of(p.n ? (double)t->events.at[p.peak].current : 0);
-    p.out = mti_svg_begin(&text, &n, LEFT + PLOT + 24 + LEGEND + MTI_SVG_MARGIN,
-                          TOP + TALL + 34 + MTI_SVG_MARGIN, title,
-                          "allocated bytes over one training step, by what they are for");
+    p.scale = mti_svg_scale_of((double)mti_timeline_highest(t));
+    p.out = mti_svg_begin(
+        &text, &n, LEFT + PLOT + 24 + LEGEND + MTI_SVG_MARGIN, TOP + TALL + 34 + MTI_SVG_MARGIN,
+        title,
+        t->steady ? "allocated bytes over two training steps, by what they are for; all "
+                    "later steps are like the second"
+                  : "allocated bytes, by what they are for");
     if (p.out) {
         draw_axis(&p);
         for (int c = 0; c < MT_CATEGORY_COUNT; c++) draw_category(&p, c);
         if (p.n) draw_phases(&p);
+        if (p.n) draw_steps(&p);
         if (p.n) draw_peak(&p);
         draw_legend(&p);
     }

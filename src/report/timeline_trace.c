@@ -3,7 +3,7 @@
 #include "report/json.h"
 #include "report/timeline.h"
 
-enum { PHASES = 1, OPS = 2 }; /* rows of slices */
+enum { STEPS = 1, PHASES, OPS }; /* rows of slices */
 
 static double microseconds(const mti_timeline *t, size_t i)
 {
@@ -74,16 +74,36 @@ static void push_slices(json_t *records, const mti_timeline *t, int row,
     }
 }
 
+/* The step in the steady state, and what comes before it. */
+static void push_steps(json_t *records, const mti_timeline *t)
+{
+    const struct {
+        const char *name;
+        size_t from, to;
+    } steps[] = {{"first step", 0, t->steady}, {"second step", t->steady, t->events.n}};
+    for (size_t i = 0; t->steady && i < 2; i++) {
+        double from = microseconds(t, steps[i].from), to = microseconds(t, steps[i].to);
+        json_t *j = record("X", steps[i].name, STEPS, from);
+        mti_json_put(j, "dur", json_real(to - from));
+        mti_json_push(records, j);
+    }
+}
+
 mt_status mti_timeline_write_trace(const mti_timeline *t, const char *path)
 {
-    json_t *root = json_object(), *records = json_array();
+    json_t *root = json_object(), *records = json_array(), *about = json_object();
+    mti_json_put_text(about, "time",
+                      t->clocked ? "measured" : "not measured: a microsecond for each event");
     push_name(records, "process_name", 0, "memtape");
+    if (t->steady) push_name(records, "thread_name", STEPS, "step");
     push_name(records, "thread_name", PHASES, "phase");
     push_name(records, "thread_name", OPS, "op");
     push_counters(records, t);
+    push_steps(records, t);
     push_slices(records, t, PHASES, same_phase);
     push_slices(records, t, OPS, same_op);
     mti_json_put(root, "traceEvents", records);
     mti_json_put_text(root, "displayTimeUnit", "ns");
+    mti_json_put(root, "otherData", about);
     return mti_json_write(root, path);
 }

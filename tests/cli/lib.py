@@ -35,6 +35,25 @@ def equal(got, wanted, text):
     return check(got == wanted, f"{text}: got {got!r}, wanted {wanted!r}")
 
 
+def documented_keys(page):
+    """The keys in the tables of docs/PAGE."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    with open(os.path.join(here, "..", "..", "docs", page)) as f:
+        return set(re.findall(r"^\| `([^`]+)` \|", f.read(), re.M))
+
+
+def paths(value, path=""):
+    """The paths of all leaves; an object that may be null has its own path too."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from paths(inner, f"{path}.{key}" if path else key)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from paths(inner, path + "[]")
+    else:
+        yield path
+
+
 def worth(formula, **letters):
     """What a formula such as "L(34bsh + 5abs^2) + 2bsh" comes to, its letters having these values."""
     products = re.sub(r"(?<=[0-9A-Za-z)])(?=[A-Za-z(])", "*", formula)

@@ -14,19 +14,20 @@ WHOLE = ("gpt", "bert", "llama")
 
 
 def books(text):
-    """Everything in a report but the device's name and its times."""
-    report = dict(json.loads(text), device=None, scratch=None)
-    for phase in report["phases"]:
-        del phase["seconds"]
-    offload = (report["spared"] or {}).get("offload")
-    if offload:
-        for time in ("copy_seconds", "wait_seconds", "hidden"):
-            offload.pop(time, None)
-    return report
-
-
-def scaler(report):
-    return (report["spared"] or {}).get("loss_scale")
+    """Everything in a report but the device's name, its times and how many steps its scaler skipped:
+    the report, and whether it skipped any. What is left out is null on meta, and only there."""
+    report = dict(json.loads(text), scratch=None)
+    timed = report.pop("device") != "meta"
+    for phase in report["phases"] + report["steady"]["phases"]:
+        equal(phase.pop("seconds") is not None, timed, "seconds where something was timed")
+    for time in ("copy_seconds", "wait_seconds", "hidden"):
+        if report["spared"]["offload"]:
+            equal(report["spared"]["offload"].pop(time) is not None, timed, time)
+    scaler, skipped = report["spared"]["loss_scale"], 0
+    if scaler:
+        skipped = scaler.pop("skipped")
+        equal((scaler.pop("steps") is not None, skipped is not None), (timed, timed), "steps skipped")
+    return report, bool(skipped)
 
 
 def draw_model(draw):
@@ -91,17 +92,18 @@ def same_books(seed, n):
             check("wanted" not in outcome[0].stderr, outcome[0].stderr)
             not_taken += 1
             continue
-        cpu, meta = (books(o.stdout) for o in outcome)
-        if scaler(cpu) != scaler(meta):  # gradients overflowed and no step was made: meta has no values
+        (cpu, overflowed), (meta, _) = (books(o.stdout) for o in outcome)
+        if overflowed:  # the first step was not made, and others before the steady one: meta has no values
             skipped += 1
             for report in (cpu, meta):
-                del report["phases"][3:], report["peak"], report["timeline"], report["spared"]
+                del report["phases"][3:], report["timeline"], report["spared"]
+                del report["peak"]["event"], report["steady"]["event"]
         met |= {a for a in args if isinstance(a, str)}
         for key in cpu:
             if not equal(meta[key] == cpu[key], True, f"{key} on meta as on cpu: {args}"):
                 tell_difference(cpu[key], meta[key])
     print(f"{n} configurations from seed {seed}: {n - not_taken} compared, {not_taken} "
-          f"refused on both, {skipped} without the optimizer's step, which overflowed")
+          f"refused on both, {skipped} without the optimizer's first step, which overflowed")
     check(n - not_taken - skipped > 0.9 * n, "most configurations are compared")
     return met
 
@@ -132,7 +134,10 @@ def options():
         equal(profile("mlp", "--capacity", text)["capacity"], n, f"--capacity {text}")
     p = profile("mlp", "--device", "meta", "--gemm-workspace", 8519680)
     equal(p["growth"]["workspace"], 8519680, "one workspace after forward")
-    equal(p["phases"][2]["by_category"]["workspace"], 2 * 8519680, "one for each pass")
+    equal([phase["by_category"]["workspace"] for phase in p["phases"]], [0, 8519680, 2 * 8519680],
+          "one for each pass, from its first product on")
+    equal([phase["by_category"]["workspace"] for phase in p["steady"]["phases"]], 2 * [2 * 8519680],
+          "both from the beginning of the second step on")
     equal(p["growth"]["residual"], 0, "a balance with a workspace")
 
 
@@ -140,7 +145,7 @@ def out_of_memory():
     """The step fails where the capacity is first exceeded, and says who held what."""
     args = ["gpt", "-l", 3, "-b", 8, "-s", 64, "--optimizer", "adamw"]
     whole = profile(*args, "--device", "meta")
-    most = max(phase["reserved"] for phase in whole["phases"])
+    most = whole["steady"]["reserved"]
     for device in ["meta", "cpu"]:
         fits = run("profile", *args, "--device", device, "--capacity", most * (1 if device == "meta" else 2))
         equal(fits.returncode, 0, f"a capacity of what it reserves is enough on {device}")
@@ -160,6 +165,7 @@ def out_of_memory():
     equal(j["timeline"][oom["event"]]["kind"], "oom", "the refused event")
     equal(j["timeline"][oom["event"]]["bytes"], oom["requested"], "what it asked for")
     check(oom["op"] and oom["module"].startswith("gpt.h."), f"who asked: {oom['module']}")
+    equal(oom["step"], 2 if oom["event"] >= whole["steady"]["event"] else 1, "the step that was refused")
     check(oom["allocated"] <= most // 2 < oom["allocated"] + max(oom["requested"], 20 << 20), "a tight fit")
     kept = [h["kept"] for h in oom["largest"] if h["kept"]]
     check(kept and all(k["role"] in ("input", "output", "aux") for k in kept), "roles of what is kept")
@@ -188,29 +194,31 @@ def replay(events):
 
 def timeline():
     p = profile("gpt", "-l", 3, "--optimizer", "adamw", "--device", "meta", "--timeline")
-    peak = p["peak"]
+    peak, second = p["peak"], p["steady"]["event"]
     ends = {}
     for i, (e, totals, live) in enumerate(replay(p["timeline"])):
         if e["phase"]:
-            ends[e["phase"]] = totals
+            ends[i >= second, e["phase"]] = totals
         if i == peak["event"]:
             equal({c: n for c, n in peak["by_category"].items() if n},
                   {c: n for c, n in totals.items() if n}, "categories at the peak")
             equal(len(live) >= sum(h["storages"] for h in peak["largest"]), True, "storages")
-            of_fc = [s["allocated"] for s in live.values() if s["phase"] == "backward" and
-                     re.fullmatch(r"gpt\.h\.\d\.mlp\.fc", s["module"]) and s["allocated"] > 8192]
-            told = [(h["storages"], h["allocated"]) for h in peak["largest"] if
-                    h["category"] == "gradient" and h["module"] == "gpt.h.0-2.mlp.fc"]
-            equal(told[:1], [(3, sum(of_fc))], "gradients of three layers on one line")
-    equal(peak["allocated"], max(e["current"] for e in p["timeline"]), "the peak of the events")
-    equal(peak["allocated"], max(phase["peak"] for phase in p["phases"]), "the peak of the phases")
-    for phase in p["phases"]:
-        got = {c: n for c, n in ends[phase["name"]].items() if n}
-        equal(got, {c: n for c, n in phase["by_category"].items() if n}, f"end of {phase['name']}")
+            of_fc = [s["allocated"] for s in live.values() if s["category"] == "activation" and
+                     re.fullmatch(r"gpt\.h\.\d\.mlp\.fc", s["module"])]
+            told = [(h["storages"], h["allocated"], h["kept"]) for h in peak["largest"] if
+                    h["category"] == "activation" and h["module"] == "gpt.h.0-2.mlp.fc"]
+            equal(told, [(3, sum(of_fc), {"op": "gelu", "role": "input", "name": "x"})],
+                  "activations of three layers on one line, and who keeps them in the second step")
+    for events, phases in [(p["timeline"][:second], p["phases"]), (p["timeline"][second:], p["steady"]["phases"])]:
+        equal(max(e["current"] for e in events), max(phase["peak"] for phase in phases), "peaks of phases")
+    for is_second, phases in [(False, p["phases"]), (True, p["steady"]["phases"])]:
+        for phase in phases:
+            got = {c: n for c, n in ends[is_second, phase["name"]].items() if n}
+            equal(got, {c: n for c, n in phase["by_category"].items() if n}, f"end of {phase['name']}")
     names = {e["module"] for e in p["timeline"] if e["phase"] == "init" and e["kind"] == "alloc"}
     check("h.2.mlp.fc.weight" in names, "parameters have their names")
     text = run("profile", "gpt", "-l", 3, "--device", "meta", "--timeline").stdout
-    check("Over the step" in text and "What made the peak" in text, "the timeline as text")
+    check("Over two steps" in text and "What made the peak" in text, "the timeline as text")
     check(max(map(len, text.splitlines())) <= 120, "lines of readable width")
 
 
@@ -224,7 +232,7 @@ def pictures():
             events = json.loads(p.stdout)["timeline"]
             with open(svg) as f:
                 picture = f.read()
-            for words in ["<svg", "</svg>", "peak", "init", "forward", "backward", "step",
+            for words in ["<svg", "</svg>", "peak", "first step", "second step", "init", "forward", "backward", "step",
                           "parameter", "activation", f"{len(events)} events"]:
                 check(words in picture, f"{words!r} in the picture")
             with open(trace) as f:
@@ -234,8 +242,9 @@ def pictures():
                   "the counters of the trace")
             times = [r["ts"] for r in counters]
             equal(times, sorted(times), "time goes on")
-            phases = [r["name"] for r in records if r["ph"] == "X" and r["tid"] == 1]
-            equal(phases, ["init", "forward", "backward", "step"], "phases of the trace")
+            slices = {row: [r["name"] for r in records if r["ph"] == "X" and r["tid"] == row] for row in (1, 2)}
+            equal(slices, {1: ["first step", "second step"],
+                           2: ["init"] + 2 * ["forward", "backward", "step"]}, "steps and phases of the trace")
         bad = run("profile", "mlp", "--svg", os.path.join(folder, "no", "t.svg"))
         equal(bad.returncode, 1, "a picture that cannot be written")
         bad = run("profile", "mlp", "--trace", os.path.join(folder, "no", "t.json"))

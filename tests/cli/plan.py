@@ -6,7 +6,7 @@ import random
 import re
 import subprocess
 import tempfile
-from lib import MEMTAPE, check, done, equal, refused, run, worth
+from lib import MEMTAPE, check, documented_keys, done, equal, paths, refused, run, worth
 
 TEXTBOOK = ["--attention", "math", "--dropout", 0.1]
 DAY = 86400
@@ -205,25 +205,11 @@ def fits():
 
 # ---- the object, the text, the options ----
 
-def paths(at, path=""):
-    if isinstance(at, dict):
-        for key, inner in at.items():
-            yield from paths(inner, f"{path}.{key}" if path else key)
-    elif isinstance(at, list):
-        for inner in at:
-            yield from paths(inner, path + "[]")
-    else:
-        yield path
-
-
 def keys_are_those_documented():
-    here = os.path.dirname(os.path.abspath(__file__))
-    seen, documented = set(), set()
+    seen, documented = set(), documented_keys("plan-json.md")
     for args in [["gpt2", "--capacity", "20GB", "--kv", 3, "-s", 5, "--tokens", "1B",
                   "--flops-rate", "1T"], ["gpt", "--budget", "1GB"], ["mlp"]]:
         seen |= set(paths(json.loads(run("plan", *args, "--json", "-").stdout)))
-    with open(os.path.join(here, "..", "..", "docs", "plan-json.md")) as f:
-        documented |= set(re.findall(r"^\| `([^`]+)` \|", f.read(), re.M))
     seen = {p for p in seen if not p.startswith("model.")}
     equal(sorted(seen - documented), [], "keys that docs/plan-json.md lacks")
     equal(sorted(documented - seen), [], "keys that the program never wrote")

@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from lib import MEMTAPE, check, done, equal, profile, run
+from lib import MEMTAPE, check, documented_keys, done, equal, paths, profile, run
 
 MLP = ["mlp", "-b", 2, "-s", 4096, "-d", 1024, "--dtype", "bf16"]
 BLOCK = ["block", "-b", 2, "-s", 4096, "-d", 1024, "-a", 2, "--causal", "--attention", "flash",
@@ -35,11 +35,24 @@ def balanced(p, args):
     equal(saved["allocated"], sum(t["allocated"] for t in saved["tensors"]), f"blocks {args}")
     equal(saved["storages"], len(saved["tensors"]), f"number of tensors {args}")
     equal(len({t["storage"] for t in saved["tensors"]}), saved["storages"], f"distinct {args}")
-    for phase in p["phases"]:
+    steady = p["steady"]
+    for phase in p["phases"] + steady["phases"]:
         equal(phase["allocated"], sum(phase["by_category"].values()), f"categories {args}")
         equal(phase["peak"], sum(phase["at_peak"].values()), f"categories at the peak {args}")
         check(phase["allocated"] <= phase["peak"] <= phase["reserved"] or phase["name"] == "init",
               f"order of figures {args}")
+    state = p["phases"][-1]["by_category"]["optimizer"]
+    for first, second in zip(p["phases"][1:], steady["phases"], strict=True):
+        more = state if second["name"] != "step" else 0  # where it is made
+        equal((second["name"], second["allocated"], second["peak"]),
+              (first["name"], first["allocated"] + more, first["peak"] + more),
+              f"the second step is the first with the optimizer's state there: {args}")
+    equal(steady["peak"], max(phase["peak"] for phase in steady["phases"]), f"steady peak {args}")
+    equal(steady["peak"], sum(steady["by_category"].values()), f"its categories {args}")
+    equal((p["peak"]["allocated"], p["peak"]["by_category"], p["peak"]["step"]),
+          (steady["peak"], steady["by_category"], 2), f"the peak is that of the steady step {args}")
+    check(steady["peak"] <= max(phase["reserved"] for phase in steady["phases"]) <= steady["reserved"],
+          f"order of figures in the steady state {args}")
 
 
 def sizes_of_a_paper():
@@ -119,25 +132,34 @@ def whatever_is_spared(seed, n):
             check("--amp" in args or "--lora-rank" in args, f"a formula for {args}")
 
 
-def documented_keys():
-    here = os.path.dirname(os.path.abspath(__file__))
-    with open(os.path.join(here, "..", "..", "docs", "profile-json.md")) as f:
-        return set(re.findall(r"^\| `([^`]+)` \|", f.read(), re.M))
-
-
-def paths(value, path=""):
-    """The paths of all leaves; an object that may be null has its own path too."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield from paths(inner, f"{path}.{key}" if path else key)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from paths(inner, path + "[]")
-    else:
-        yield path
+def steady_state():
+    """A capacity, a sweep and a plan go by the second step, whose optimizer has its state."""
+    model = ["llama-3.1-8b", "-b", 1, "-s", 8192, "--dtype", "bf16", "--optimizer", "adamw",
+             "--device", "meta"]
+    p = profile(*model)
+    equal(max(phase["peak"] for phase in p["phases"]), 96363266048, "the first step's peak")
+    equal((p["steady"]["peak"], p["steady"]["reserved"]), (121182594048, 121443975168), "the second's")
+    balanced(p, model)
+    step = json.loads(run("plan", *model[:5], "--json", "-").stdout)["step"]
+    equal((step["peak"], step["reserved"], step["at_peak"], step["phase"]),
+          (p["steady"]["peak"], p["steady"]["reserved"], p["steady"]["by_category"], "the second step"),
+          "a plan's step")
+    for capacity, status in [("98GB", 1), (p["steady"]["peak"] - 1, 1), (p["steady"]["reserved"], 0)]:
+        outcome = run("profile", *model, "--capacity", capacity)
+        equal(outcome.returncode, status, f"status with {capacity}: {outcome.stderr}")
+        equal("second step" in outcome.stdout.split("Who held")[0], True, f"what is told of {capacity}")
+    swept = json.loads(run("sweep", *model, "--over", "checkpoint=none,full,selective", "--json",
+                           "-").stdout)["rows"]
+    equal(len({row["peak"] for row in swept}), 3, "three peaks of three ways to checkpoint")
+    for row, preset in zip(swept, ["none", "full", "selective"], strict=True):
+        steady = profile(*model, "--checkpoint", preset)["steady"]
+        equal(row["steady"], {key: steady[key] for key in ("peak", "reserved", "by_category")},
+              f"the swept row {preset}")
+        equal((row["peak"], row["reserved"]), (steady["peak"], steady["reserved"]), f"its peak {preset}")
 
 
 def keys_are_those_documented():
+    documented = {key for key in documented_keys("profile-json.md") if not key.startswith("rows")}
     refusal = run("profile", "gpt", "--capacity", "2MiB", "-b", 8, "--json", "-")
     equal(refusal.returncode, 1, "status where memory ran out")
     seen = set(paths(json.loads(refusal.stdout)))
@@ -150,7 +172,6 @@ def keys_are_those_documented():
         equal(list(p or {})[:1], ["schema"], "the first key")
         equal(p and p["schema"], "memtape.profile/1", "the schema")
         seen |= set(paths(p)) if p else set()
-    documented = documented_keys()
     equal(sorted(seen - documented), [], "keys that docs/profile-json.md lacks")
     equal(sorted(documented - seen), [], "keys that the program never wrote")
 
@@ -173,6 +194,6 @@ def outputs():
         equal(p.returncode, 1, "status when standard output is full")
 
 
-{"published": published, "quick": lambda: (sizes_of_a_paper(), any_choice(1, 60), whatever_is_spared(2, 60),
+{"published": published, "quick": lambda: (sizes_of_a_paper(), any_choice(1, 60), whatever_is_spared(2, 60), steady_state(),
                                            keys_are_those_documented(), outputs())}[sys.argv[1]]()
 done()

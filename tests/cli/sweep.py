@@ -5,7 +5,7 @@ import os
 import re
 import tempfile
 import xml.etree.ElementTree as xml
-from lib import check, done, equal, profile, refused, run, worth
+from lib import check, documented_keys, done, equal, paths, profile, refused, run, worth
 
 
 def sweep(*args):
@@ -64,6 +64,25 @@ equal([r["out_of_memory"] for r in rows.values()], [False, True], "rows out of m
 check("saved" not in rows["batch=64"] and rows["batch=1"]["saved"] > 0, "figures where there are any")
 p = run("sweep", "block", *SIZE, "--capacity", "3MiB", "--over", "batch=64,1")
 check(p.returncode == 0 and "out of memory" in p.stdout, f"the first row out of memory: {p.stderr}")
+
+# ---- the step that is compared is the second; on meta nothing is timed ----
+ROW = ["gpt", "--optimizer", "adamw", "-l", 3, "-b", 4]
+seen = set()
+for device in ["cpu", "meta"]:
+    swept = sweep(*ROW, "--over", f"device={device}", "--over", "checkpoint=none,full", "--steps", 1)
+    for preset in ["none", "full"]:
+        r = swept[f"device={device} checkpoint={preset}"]
+        steady = profile(*ROW, "--device", device, "--checkpoint", preset)["steady"]
+        equal(r["steady"], {key: steady[key] for key in ("peak", "reserved", "by_category")},
+              f"{device}, {preset}: the second step")
+        equal((r["peak"], r["reserved"]), (steady["peak"], steady["reserved"]), f"{device}, {preset}: peak")
+        equal(sum(r["steady"]["by_category"].values()), r["peak"], f"{device}, {preset}: categories")
+        equal(r["step_seconds"] is None, device == "meta", f"{device}: a time where one was measured")
+        equal(r["loss"] is None, device == "meta", f"{device}: a loss where there is one")
+        seen |= {"rows[]." + path for path in paths(r)}
+seen |= {"rows[]." + path for path in paths(sweep("gpt", "--row", "--lora-rank 2", "--steps", 1)["--lora-rank 2"])}
+documented = {key for key in documented_keys("profile-json.md") if key.startswith("rows")}
+equal(sorted(seen ^ documented), [], "keys written or documented, but not both")
 
 # ---- lists multiply, the last changes fastest; a row is what profile finds ----
 rows = sweep("mlp", "--over", "act=relu,gelu", "--over", "hidden=8,16", "--steps", 1)

@@ -113,6 +113,29 @@ static void every_division_into_stretches_shows_the_peak(void **state)
     mt_device_release(device);
 }
 
+/* What the first step took is drawn, and is not the peak. */
+static void the_peak_is_that_of_the_steady_state(void **state)
+{
+    (void)state;
+    mt_device *device = mt_device_open("meta");
+    mti_timeline t;
+    assert_true(mti_timeline_begin(&t, device));
+    mt_release(made_in(device, "", 5000));
+    assert_int_equal(mti_timeline_peak(&t), 0);
+    mti_timeline_mark_steady(&t);
+    assert_int_equal(mti_timeline_peak(&t), 0); /* nothing has happened in it yet */
+    mt_release(made_in(device, "", 1000));
+    mt_release(made_in(device, "", 3000));
+    mt_release(made_in(device, "", 3000));
+    assert_true(mti_timeline_end(&t));
+    assert_int_equal(t.steady, 2);
+    assert_int_equal(mti_timeline_peak(&t), 4); /* the first of equals */
+    assert_int_equal(mti_timeline_highest(&t), t.events.at[0].current);
+    assert_true(t.events.at[4].current < t.events.at[0].current);
+    mti_timeline_free(&t);
+    mt_device_release(device);
+}
+
 static void a_refusal_is_found_and_nothing_is_when_nothing_was_refused(void **state)
 {
     (void)state;
@@ -166,6 +189,7 @@ int main(void)
         cmocka_unit_test(storages_of_numbered_modules_are_one_holder_where_they_are_alike),
         cmocka_unit_test(a_holder_says_how_the_tape_keeps_it),
         cmocka_unit_test(every_division_into_stretches_shows_the_peak),
+        cmocka_unit_test(the_peak_is_that_of_the_steady_state),
         cmocka_unit_test(a_refusal_is_found_and_nothing_is_when_nothing_was_refused),
         cmocka_unit_test(a_timeline_that_ran_out_of_memory_says_so),
     };
