@@ -151,7 +151,7 @@ bool mti_budgeted_print(const mti_budgeted *x, size_t measured, FILE *out, const
     if (measured) fprintf(out, ", %s measured", mti_thousands(real, (int64_t)measured));
     fprintf(out,
             "; %s%s again, %.1f %% of forward and backward\n"
-            "  found in %.2f s with %d simulated steps\n",
+            "  found in %.2f s with %d simulated runs\n",
             mti_scaled(again, (double)f.flops.recompute), f.flops.recompute ? "FLOP" : " FLOP",
             percent_again(&f.flops), x->seconds, x->n_simulations);
     return true;

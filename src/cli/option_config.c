@@ -153,6 +153,7 @@ static bool base_model(mti_options *o, const char *name, mt_model_config *base)
 /* What is still missing once all options are read. */
 bool mti_options_complete(mti_options *o)
 {
+    if (!mti_check_values(o)) return false;
     if (o->verb == MTI_GENERATE && !o->model_file)
         return mti_options_refuse(
             o, "--model is missing; give a file that `memtape train --save` wrote");

@@ -50,6 +50,7 @@ bool mti_parse_loss_scale(mti_options *o, const char *arg);
 /* Once the configuration is complete. */
 bool mti_check_spending(mti_options *o);
 bool mti_check_device(mti_options *o);
+bool mti_check_values(mti_options *o);
 bool mti_check_rank(mti_options *o);
 /* What a plan assumes of the model and the options where nothing is said; and whether it all makes
  * sense. */

@@ -188,8 +188,11 @@ static void show_progress(run *r)
     mt_mem_stats stats;
     mt_mem_get_stats(r->device, &stats);
     double tokens = (double)(r->o.batch * r->o.accumulate * r->o.seq);
-    snprintf(text, sizeof text, "loss %.4f  %s tok/s  %s (peak %s)", r->trainer.loss,
-             mti_scaled(rate, tokens / r->step_s),
+    size_t n = 0;
+    if (mt_device_has_data(r->device))
+        n = (size_t)snprintf(text, sizeof text, "loss %.4f  %s tok/s  ", r->trainer.loss,
+                             mti_scaled(rate, tokens / r->step_s));
+    snprintf(text + n, sizeof text - n, "%s (peak %s)",
              mti_bytes_text(now, sizeof now, stats.allocated.current),
              mti_bytes_text(peak, sizeof peak, stats.allocated.peak));
     mti_progress_step(&r->progress, r->trainer.step, text);
@@ -258,9 +261,24 @@ static int say_goodbye(const run *r)
     return MTI_EXIT_INTERRUPTED;
 }
 
+/* On meta: what it takes is all there is to say. */
+static void tell_memory(const run *r)
+{
+    char peak[MTI_NUMBER], reserved[MTI_NUMBER];
+    mt_mem_stats stats;
+    mt_mem_get_stats(r->device, &stats);
+    printf("at most %s bytes allocated, %s reserved; nothing was learnt: meta has no values\n",
+           mti_thousands(peak, (int64_t)stats.allocated.peak),
+           mti_thousands(reserved, (int64_t)stats.reserved.peak));
+}
+
 static bool conclude(run *r)
 {
     double bits;
+    if (!mt_device_has_data(r->device)) {
+        tell_memory(r);
+        return true;
+    }
     if (r->trainer.spender.scaler && !r->o.quiet) {
         mt_scaler_state scaler = mt_scaler_get(r->trainer.spender.scaler);
         printf("loss scale %g at the end; %lld of %lld steps skipped\n", scaler.scale,

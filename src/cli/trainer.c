@@ -144,7 +144,7 @@ bool mti_trainer_step(mti_trainer *t)
     mt_set_phase(NULL);
     if (!ok) return false;
     t->step++;
-    t->loss = sum / (double)p->accumulate;
+    t->loss = mt_device_has_data(t->device) ? sum / (double)p->accumulate : NAN;
     return true;
 }
 

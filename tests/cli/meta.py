@@ -171,6 +171,74 @@ def out_of_memory():
     check(kept and all(k["role"] in ("input", "output", "aux") for k in kept), "roles of what is kept")
 
 
+# Times, rates, and what takes a tensor's values.
+INVENTED = (r"(?i)\bms\b|millisecond|FLOP/s|tok/s|bytes, .* a second|\bloss [-0-9]|\bnan\b|\binf\b|"
+            r"gradients (off|the same|are)|held-out|skipped|hidden")
+VALUES = {"seconds", "step_seconds", "copy_seconds", "wait_seconds", "hidden", "loss", "same_bits",
+          "relative", "steps", "skipped"}
+
+
+def values_in(at, path=""):
+    """The paths of keys that hold a measured value, wherever they are in an object."""
+    if isinstance(at, dict):
+        for key, inner in at.items():
+            if key in VALUES and inner is not None:
+                yield f"{path}.{key}"
+            if key != "model":  # whose `hidden` is a width
+                yield from values_in(inner, f"{path}.{key}")
+    elif isinstance(at, list):
+        for inner in at:
+            yield from values_in(inner, path + "[]")
+
+
+def nothing_is_invented():
+    """No verb tells what it did not measure: a device without data has no times and no values."""
+    spared = ["--optimizer", "adamw", "--offload", "cpu", "--amp", "bf16", "--loss-scale", "dynamic",
+              "--checkpoint", "full", "--compress", "bits", "--dropout", 0.1]
+    text = ["--data", os.path.abspath(__file__)]
+    verbs = {
+        "profile": [["gpt"], ["block", "--timeline"], ["gpt", *spared], ["gpt", "--budget", "1GB"],
+                    ["gpt", "--tp", 2]],
+        "sweep": [["gpt", "--over", "act=relu,gelu"], ["block", "--over", "checkpoint=none,full"],
+                  ["gpt", "--row", "plain:", "--row", "spared: " + " ".join(map(str, spared))]],
+        "explain": [["gpt"], ["mlp", *["-s", 4]]],
+        "train": [[*text, "--steps", 3], [*text, "--steps", 3, "--amp", "f16", "--loss-scale", "dynamic"]],
+        "plan": [["gpt"], ["gpt", "--budget", "1GB"], ["gpt", "--capacity", "1GB"]],
+        "ranks": [[]],
+        "demo": [["--steps", 3]], "audit": [[], ["relu"]], "generate": [["--model", "x.safetensors"]]}
+    listed = set(re.findall(r"^  (\w+) ", run("help").stdout.split("Verbs")[1].split("For a start")[0], re.M))
+    equal(set(verbs), listed, "every verb")
+    with tempfile.TemporaryDirectory() as folder:
+        for verb, all_args in verbs.items():
+            for args in all_args:
+                p = run(verb, *args, *([] if verb in ("plan", "ranks") else ["--device", "meta"]))
+                if verb in ("demo", "audit", "generate"):  # all they tell is in values
+                    equal((p.returncode, p.stdout), (2, ""), f"{verb} {args}: refused")
+                    check("--device meta" in p.stderr and "cpu" in p.stderr, f"{verb} {args}: {p.stderr}")
+                    continue
+                equal(p.returncode, 0, f"status of {verb} {args}: {p.stderr}")
+                told = [line for line in (p.stdout + p.stderr).splitlines() if re.search(INVENTED, line)]
+                equal(told, [], f"{verb} {args} tells")
+                if verb in ("explain", "train"):
+                    continue  # these write no object
+                picture, file = (os.path.join(folder, name) for name in ("picture.svg", "object.json"))
+                drawn = ["--svg", picture] if verb == "sweep" else []
+                run(verb, *args, *drawn, "--device", "meta", "--json", file, "-q")
+                with open(file) as f:
+                    equal(list(values_in(json.load(f))), [], f"{verb} {args} writes")
+                if drawn:
+                    with open(picture) as f:
+                        equal(re.findall(INVENTED, f.read()), [], f"{verb} {args} draws")
+        out = os.path.join(folder, "out")
+        for option in (["--save", out], ["--eval-every", 1], ["--save-adapter", out, "--lora-rank", 1, "--from", out]):
+            refused([option[0], "meta"], "train", *text, "--steps", 1, "--device", "meta", *option)
+        equal(sorted(os.listdir(folder)), ["object.json", "picture.svg"], "nothing was saved")
+    timed = run("sweep", "gpt", "--over", "device=cpu,meta", "--steps", 1).stdout
+    check(re.search(r"device=cpu .* \d+\.\d\d ", timed) and "ms a step" in timed, f"a time where there is one: {timed}")
+    for words in ["milliseconds", "FLOP/s"]:
+        check(words in run("profile", "mlp").stdout, f"{words} on the CPU")
+
+
 def replay(events):
     """Bytes by category and live storages after each event, counted again from nothing."""
     live, totals = {}, {}
@@ -300,6 +368,7 @@ if sys.argv[1] == "books":
 else:
     options()
     out_of_memory()
+    nothing_is_invented()
     timeline()
     pictures()
     linear()
