@@ -27,6 +27,12 @@ MT_API mt_status mt_device_count_scratch_of(mt_device *device, const char *kind)
  * product on, until set to 0. CUBLAS_WORKSPACE_CONFIG's default, :4096:2:16:8, is 8519680. */
 MT_API mt_status mt_device_set_gemm_workspace(mt_device *device, size_t n_bytes);
 
+/* Bytes that the system can still give the device, as far as it tells. Of the host: memory and swap
+ * that are available, within the limits of its control groups and of the process's addresses; of a
+ * GPU: what the driver calls free. What the device's allocator has cached is not in it. SIZE_MAX:
+ * nobody says, or there is no end (meta). */
+MT_API size_t mt_device_room(const mt_device *device);
+
 /* Threads that kernels of this device may use; n >= 1. */
 MT_API mt_status mt_device_set_threads(mt_device *device, int n);
 MT_API int mt_device_threads(const mt_device *device);

@@ -110,6 +110,7 @@ typedef struct mti_backend {
     void *(*alloc)(mti_ctx *ctx,
                    size_t n_bytes); /* NULL if refused, without mti_fail; >= 512-byte aligned */
     void (*free)(mti_ctx *ctx, void *p, size_t n_bytes);
+    size_t (*room)(mti_ctx *ctx); /* bytes that alloc can still give; SIZE_MAX: nobody says */
     bool (*upload)(mti_ctx *ctx, void *dst, const void *host, size_t n_bytes);
     bool (*download)(mti_ctx *ctx, void *host, const void *src, size_t n_bytes);
 

@@ -32,6 +32,11 @@ uint64_t mti_alloc_count(void);
 /* True if this request is the one to fail. Backends call it in raw alloc. */
 bool mti_alloc_should_fail(void);
 
+/* Bytes that this process can still get, as far as the system tells: memory and swap that are
+ * available, within the limits of its control groups and of its addresses. SIZE_MAX: nobody says.
+ */
+size_t mti_host_room(void);
+
 /* Checked size arithmetic: false on overflow. */
 bool mti_mul_size(size_t a, size_t b, size_t *out);
 bool mti_add_size(size_t a, size_t b, size_t *out);

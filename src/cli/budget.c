@@ -57,7 +57,7 @@ static mt_flops of_one_step(mt_flops f)
     return (mt_flops){f.forward / 2, f.backward / 2, f.recompute / 2};
 }
 
-static void note_peak(void *user, const mt_mem_event *event)
+void mti_note_peak(void *user, const mt_mem_event *event)
 {
     size_t *peak = user;
     if (event->kind != MT_MEM_OOM && event->current > *peak) *peak = event->current;
@@ -69,7 +69,7 @@ static bool simulate_preset(const mti_budgeted *x, const char *preset, mt_budget
     how.checkpoint = preset;
     *f = (mt_budget_figures){0};
     mt_device *device = mt_device_open("meta");
-    int observer = device ? mt_mem_add_observer(device, note_peak, &f->peak) : 0;
+    int observer = device ? mt_mem_add_observer(device, mti_note_peak, &f->peak) : 0;
     bool ok = observer && simulate(x, device, &how);
     if (observer) mt_mem_remove_observer(device, observer);
     if (ok) f->flops = of_one_step(mt_flops_get(device));

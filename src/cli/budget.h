@@ -34,6 +34,8 @@ bool mti_budgeted_print_front(const mti_budgeted *x, FILE *out, const mti_style 
 bool mti_budgeted_draw(const mti_budgeted *x, const char *path);
 json_t *mti_budgeted_json(const mti_budgeted *x, size_t measured);
 
+/* An observer: *user, a size_t, becomes the most that was allocated. */
+void mti_note_peak(void *user, const mt_mem_event *event);
 /* Makes a meta device count what the one of the options would. */
 bool mti_budgeted_pretend(const mti_options *o, mt_device *device);
 

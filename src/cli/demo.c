@@ -3,7 +3,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "cli/measure.h"
+#include "cli/room.h"
 #include "cli/run_file.h"
 #include "cli/verbs.h"
 #include "report/report.h"
@@ -319,7 +319,12 @@ static bool run(demo *d)
     d->plan.seed = (uint64_t)o->seed;
     d->plan.steps = o->steps; /* of --steps, or chosen below */
     d->device = mti_open_device(o);
-    if (!d->device || (o->save && !mti_run_can_save("save", o->save)) || !load_text(d))
+    const mti_trial trial = {.config = &d->plan.config,
+                             .batch = d->plan.batch,
+                             .seq = d->plan.seq,
+                             .optimizer = MTI_OPT_ADAMW};
+    if (!d->device || !mti_check_room_for(o, d->device, &trial, "the model") ||
+        (o->save && !mti_run_can_save("save", o->save)) || !load_text(d))
         return false;
     if (!o->given[MTI_O_STEPS] && !choose_steps(d)) return false;
     d->plan.warmup = d->plan.steps / 20;

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "cli/profile.h"
+#include "cli/room.h"
 #include "cli/verbs.h"
 #include "memtape/ops.h"
 
@@ -74,6 +75,32 @@ static bool record(tape *t, const mti_options *o, mt_device *device)
     mti_spender_free(&spender);
     mti_subject_free(&subject);
     return ok;
+}
+
+static void tape_free(tape *t)
+{
+    mti_free(t->saves.at);
+    mti_free(t->nodes.at);
+}
+
+static bool rehearse(void *user, mt_device *meta)
+{
+    tape t = {0};
+    bool ok = record(&t, user, meta);
+    tape_free(&t);
+    return ok;
+}
+
+static bool check_room(const mti_options *o, const mt_device *device)
+{
+    mti_options copy = *o;
+    return mti_check_room(o, device,
+                          &(mti_plan_to_run){.name = o->model,
+                                             .config = &o->config,
+                                             .batch = o->batch,
+                                             .seq = o->seq,
+                                             .rehearse = rehearse,
+                                             .user = &copy});
 }
 
 /* ---- the table ---- */
@@ -179,7 +206,7 @@ int mti_explain(const mti_options *o)
     tape t = {0};
     mti_style style = mti_style_of(stdout);
     mt_device *device = mti_open_device(o);
-    bool ok = device && record(&t, o, device);
+    bool ok = device && check_room(o, device) && record(&t, o, device);
     if (ok) {
         if (!o->quiet) {
             mti_print_model(o, device, stdout, &style);
@@ -189,8 +216,7 @@ int mti_explain(const mti_options *o)
     }
     if (ok && !o->quiet) print_reasons(&t, stdout, &style);
     int status = ok ? MTI_EXIT_OK : mti_report_failure(o);
-    mti_free(t.saves.at);
-    mti_free(t.nodes.at);
+    tape_free(&t);
     mt_device_release(device);
     return status;
 }

@@ -1,4 +1,5 @@
 /* generate.c: `memtape generate`: continues a prompt with a trained model. */
+#include "cli/room.h"
 #include "cli/run_file.h"
 #include "cli/verbs.h"
 #include "report/report.h"
@@ -12,6 +13,26 @@ static bool write_byte(void *user, unsigned char byte)
     return fflush(stdout) == 0;
 }
 
+/* The weights alone: the cache grows with the text. */
+static bool rehearse(void *user, mt_device *meta)
+{
+    const mt_model_config *config = user;
+    mt_module *model = mt_model_new(meta, config);
+    mt_module_free(model);
+    return model != NULL;
+}
+
+static bool check_room(const mti_options *o, const mt_device *device, mt_model_config *config)
+{
+    return mti_check_room(o, device,
+                          &(mti_plan_to_run){.name = o->model_file,
+                                             .config = config,
+                                             .batch = 1,
+                                             .seq = config->context,
+                                             .rehearse = rehearse,
+                                             .user = config});
+}
+
 /* With the adapters that are in the file or in one of their own. */
 static mt_module *load_model(const mti_options *o, mt_device *device)
 {
@@ -19,7 +40,7 @@ static mt_module *load_model(const mti_options *o, mt_device *device)
     bool adapted;
     mt_safetensors *file = mti_run_open(o->model_file);
     mt_module *model = NULL;
-    if (file && mti_run_read_config(file, &config))
+    if (file && mti_run_read_config(file, &config) && check_room(o, device, &config))
         model = mti_run_read_model(file, device, &config, &adapted);
     mt_safetensors_free(file);
     if (model && (!o->adapter || mt_lora_load(o->adapter, model) == MT_OK) &&

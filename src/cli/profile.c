@@ -1,6 +1,7 @@
 /* profile.c: `memtape profile MODEL`: two training steps, the first under the ledger. */
 #include <string.h>
 #include "cli/profile.h"
+#include "cli/room.h"
 #include "cli/verbs.h"
 
 static bool to_stdout(const char *path) { return path && !strcmp(path, "-"); }
@@ -50,7 +51,8 @@ int mti_profile(const mti_options *o)
     trial.timeline = true;
     bool ok = p.device && (!o->budget || mti_budgeted_make(&p.budgeted, o));
     if (o->budget) trial.spending = &p.budgeted.spending;
-    ok = ok && mti_measure(&p.measured, p.device, &trial) &&
+    ok = ok && mti_check_room_for(o, p.device, &trial, o->model) &&
+         mti_measure(&p.measured, p.device, &trial) &&
          mti_formula_make(&p.formula, &o->config, o->batch, o->seq, trial.spending,
                           mt_ledger_bytes(p.measured.ledger)) &&
          write_reports(&p, o);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "cli/profile.h"
+#include "cli/room.h"
 #include "cli/sweep.h"
 #include "cli/verbs.h"
 
@@ -131,6 +132,20 @@ static bool run_all(sweep *w, const mti_options *o)
     return ok;
 }
 
+/* A row that the machine cannot hold ends the sweep before it begins. */
+static bool check_room(const sweep *w)
+{
+    bool ok = true;
+    for (size_t i = 0; ok && i < w->rows.n; i++) {
+        const mti_options *o = &w->rows.at[i].options;
+        mti_trial trial = mti_trial_of(o);
+        mt_device *device = mti_open_device(o);
+        ok = device && mti_check_room_for(o, device, &trial, w->rows.at[i].label);
+        mt_device_release(device);
+    }
+    return ok;
+}
+
 int mti_sweep(const mti_options *options)
 {
     mti_options o = *options;
@@ -142,7 +157,7 @@ int mti_sweep(const mti_options *options)
     w.results = ok ? mti_calloc(w.rows.n, sizeof *w.results) : NULL;
     w.seconds = ok ? mti_calloc(w.rows.n * (size_t)w.turns, sizeof *w.seconds) : NULL;
     bool to_stdout = o.json && !strcmp(o.json, "-");
-    ok = w.results && w.seconds && run_all(&w, &o) &&
+    ok = w.results && w.seconds && check_room(&w) && run_all(&w, &o) &&
          (to_stdout || mti_sweep_print(w.results, w.rows.n, &o)) &&
          (!o.json || mti_sweep_write_json(w.results, w.rows.n, &o)) &&
          (!o.svg || mti_sweep_draw(w.results, w.rows.n, &o));

@@ -2,6 +2,7 @@
 #include <signal.h>
 #include <string.h>
 #include "cli/budget.h"
+#include "cli/room.h"
 #include "cli/run_file.h"
 #include "cli/verbs.h"
 #include "report/report.h"
@@ -84,12 +85,31 @@ static bool find_budget(run *r)
     return true;
 }
 
+static bool rehearse_run(void *user, mt_device *meta)
+{
+    const run *r = user;
+    return rehearse(user, meta, r->o.spending.budget) == MT_OK;
+}
+
+static bool check_room(run *r)
+{
+    const mti_options *o = &r->o;
+    return mti_check_room(o, r->device,
+                          &(mti_plan_to_run){.name = o->preset ? o->preset : "this model",
+                                             .config = &o->config,
+                                             .batch = o->batch,
+                                             .seq = o->seq,
+                                             .rehearse = rehearse_run,
+                                             .user = r});
+}
+
 static bool make_trainer(run *r)
 {
     if (!find_budget(r)) return false;
     mti_plan plan = plan_of(&r->o);
     r->device = mti_open_device(&r->o);
-    return r->device && mti_trainer_make(&r->trainer, r->device, &plan, &r->corpus);
+    return r->device && check_room(r) &&
+           mti_trainer_make(&r->trainer, r->device, &plan, &r->corpus);
 }
 
 static bool load_text(run *r)

@@ -54,6 +54,11 @@ const char *mt_device_kind(const mt_device *d) { return d ? d->backend->kind : "
 
 bool mt_device_has_data(const mt_device *d) { return d && !(d->backend->traits & MTI_NO_DATA); }
 
+size_t mt_device_room(const mt_device *d)
+{
+    return d && d->backend->room ? d->backend->room(d->ctx) : SIZE_MAX;
+}
+
 mt_status mt_device_set_threads(mt_device *d, int n)
 {
     if (!d) return mti_fail(MT_ERR_ARGUMENT, "set_threads: the device is NULL");

@@ -52,6 +52,7 @@ static void cuda_opens_or_says_what_is_missing(void **state)
     mti_ctx *ctx = cuda ? cuda->open() : NULL;
     if (ctx) {
         assert_true(cuda->sync(ctx));
+        assert_true(cuda->room(ctx) > 0 && cuda->room(ctx) < SIZE_MAX);
         cuda->close(ctx);
         return;
     }

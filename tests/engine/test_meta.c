@@ -1,6 +1,7 @@
 /* The meta device: the books of a device, without its data. */
 #include <math.h>
 #include <stdint.h>
+#include <sys/resource.h>
 #include "backends/backend.h"
 #include "mtt.h"
 
@@ -135,6 +136,26 @@ static void reading_a_value_takes_no_memory_on_the_device_and_knows_every_16_bit
     mt_device_release(device);
 }
 
+static void a_device_tells_what_room_the_system_leaves_it(void **state)
+{
+    (void)state;
+    mt_device *meta = open_meta(), *cpu = mt_device_open("cpu");
+    assert_non_null(cpu);
+    assert_true(mt_device_room(meta) == SIZE_MAX);
+    assert_true(mt_device_room(NULL) == SIZE_MAX);
+    size_t before = mt_device_room(cpu);
+    assert_true(before > 0 && before < SIZE_MAX);
+    struct rlimit was, limit;
+    assert_int_equal(getrlimit(RLIMIT_AS, &was), 0);
+    limit = (struct rlimit){.rlim_cur = 1 << 20, .rlim_max = was.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_AS, &limit), 0); /* this process has more than that already */
+    size_t within = mt_device_room(cpu);
+    assert_int_equal(setrlimit(RLIMIT_AS, &was), 0);
+    assert_int_equal(within, 0);
+    mt_device_release(cpu);
+    mt_device_release(meta);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -143,6 +164,7 @@ int main(void)
         cmocka_unit_test(reading_a_value_is_an_error_that_says_there_is_none),
         cmocka_unit_test(a_capacity_refuses_what_does_not_fit_and_says_who_asked),
         cmocka_unit_test(a_device_with_data_counts_its_own_scratch_memory_only),
+        cmocka_unit_test(a_device_tells_what_room_the_system_leaves_it),
         cmocka_unit_test(reading_a_value_takes_no_memory_on_the_device_and_knows_every_16_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

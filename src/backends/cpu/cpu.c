@@ -64,6 +64,12 @@ static void free_raw(mti_ctx *ctx, void *p, size_t n_bytes)
     free(p);
 }
 
+static size_t room(mti_ctx *ctx)
+{
+    (void)ctx;
+    return mti_host_room();
+}
+
 static bool copy_bytes(mti_ctx *ctx, void *dst, const void *src, size_t n_bytes)
 {
     (void)ctx;
@@ -117,6 +123,7 @@ const mti_backend mti_cpu_backend = {
     .sync = sync_cpu,
     .alloc = alloc_raw,
     .free = free_raw,
+    .room = room,
     .upload = copy_bytes,
     .download = copy_bytes,
     .host_alloc = alloc_raw,

@@ -137,6 +137,14 @@ void *mti_cuda_alloc(mti_ctx *, size_t n_bytes)
 /* cudaFree waits for all work that may still use the memory. */
 void mti_cuda_free(mti_ctx *, void *p, size_t) { cudaFree(p); }
 
+size_t mti_cuda_room(mti_ctx *)
+{
+    size_t n_free = 0, n_total = 0;
+    if (cudaMemGetInfo(&n_free, &n_total) == cudaSuccess) return n_free;
+    cudaGetLastError();
+    return SIZE_MAX;
+}
+
 /* From ordinary host memory, which is the caller's again once the call returns: the runtime has
  * copied it out by then. */
 bool mti_cuda_upload(mti_ctx *ctx, void *dst, const void *host, size_t n_bytes)
@@ -175,6 +183,7 @@ const mti_backend mti_cuda_backend = {
     mti_cuda_sync,
     mti_cuda_alloc,
     mti_cuda_free,
+    mti_cuda_room,
     mti_cuda_upload,
     mti_cuda_download,
     mti_cuda_host_alloc,

@@ -12,6 +12,7 @@ bool mti_cuda_set_threads(mti_ctx *ctx, int n);
 int mti_cuda_threads(const mti_ctx *ctx);
 bool mti_cuda_sync(mti_ctx *ctx);
 void *mti_cuda_alloc(mti_ctx *ctx, size_t n_bytes);
+size_t mti_cuda_room(mti_ctx *ctx);
 void mti_cuda_free(mti_ctx *ctx, void *p, size_t n_bytes);
 bool mti_cuda_upload(mti_ctx *ctx, void *dst, const void *host, size_t n_bytes);
 bool mti_cuda_download(mti_ctx *ctx, void *host, const void *src, size_t n_bytes);

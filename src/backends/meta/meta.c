@@ -69,6 +69,8 @@ static void *alloc_raw(mti_ctx *ctx, size_t n_bytes)
 
 static void free_raw(mti_ctx *ctx, void *p, size_t n_bytes) {}
 
+static size_t room(mti_ctx *ctx) { return SIZE_MAX; }
+
 static bool upload(mti_ctx *ctx, void *dst, const void *host, size_t n_bytes) { return true; }
 
 static bool download(mti_ctx *ctx, void *host, const void *src, size_t n_bytes)
@@ -376,6 +378,7 @@ const mti_backend mti_meta_backend = {
     .sync = sync_meta,
     .alloc = alloc_raw,
     .free = free_raw,
+    .room = room,
     .upload = upload,
     .download = download,
     .fill = fill,
