@@ -33,7 +33,7 @@ bool mti_check_room(const mti_options *o, const mt_device *device, const mti_pla
 {
     size_t room = mt_device_room(device), needed;
     char takes[MTI_NUMBER], scaled[MTI_NUMBER], has[MTI_NUMBER];
-    if (rough_bound(plan) <= (double)room) return true;
+    if (room == SIZE_MAX || rough_bound(plan) <= (double)room) return true;
     if (!rehearse(o, plan, &needed)) return false;
     if (o->capacity && needed > (size_t)o->capacity) needed = (size_t)o->capacity;
     if (needed <= room) return true;
