@@ -29,26 +29,47 @@ static bool MT_PRINTF(2, 3) fault(check *k, const char *fmt, ...)
 
 static bool is_float(const case_input *in) { return in->n_index == 0; }
 
-static bool draw_inputs(check *k)
+int case_rank(const case_input *in)
+{
+    int rank = in->rank;
+    if (!rank)
+        while (rank < MT_MAX_RANK && in->shape[rank] > 0) rank++;
+    return rank;
+}
+
+int64_t case_count(const case_input *in)
+{
+    int64_t n = 1;
+    for (int d = case_rank(in) - 1; d >= 0; d--) n *= in->shape[d];
+    return n;
+}
+
+void case_draw(const grad_case *c, double grid, double *const values[CASE_INPUTS])
 {
     uint64_t state = 7;
-    for (int i = 0; i < k->c->n_inputs; i++) {
-        const case_input *in = &k->c->in[i];
-        k->n[i] = 1;
-        for (k->rank[i] = 0; k->rank[i] < MT_MAX_RANK && in->shape[k->rank[i]] > 0; k->rank[i]++)
-            k->n[i] *= in->shape[k->rank[i]];
-        k->values[i] = malloc((size_t)k->n[i] * sizeof(double));
-        k->numeric[i] = malloc((size_t)k->n[i] * sizeof(double));
-        if (!k->values[i] || !k->numeric[i]) return fault(k, "no memory for the inputs");
+    for (int i = 0; i < c->n_inputs; i++) {
+        const case_input *in = &c->in[i];
         bool any = in->lo == 0 && in->hi == 0;
-        for (int64_t j = 0; j < k->n[i]; j++) {
+        int64_t n = case_count(in);
+        for (int64_t j = 0; j < n; j++) {
             double v = mtt_draw(&state, any ? -2 : in->lo, any ? 2 : in->hi);
             if (fabs(v) < in->away) v = v < 0 ? v - in->away : v + in->away;
             if (in->n_index) v = floor(mtt_draw(&state, 0, (double)in->n_index));
-            /* On a grid of 1/1024, so that casts to f32 are exact where a case wants that. */
-            k->values[i][j] = in->n_index ? v : round(v * 1024) / 1024;
+            values[i][j] = in->n_index ? v : round(v * grid) / grid;
         }
     }
+}
+
+static bool draw_inputs(check *k)
+{
+    for (int i = 0; i < k->c->n_inputs; i++) {
+        k->rank[i] = case_rank(&k->c->in[i]);
+        k->n[i] = case_count(&k->c->in[i]);
+        k->values[i] = malloc((size_t)(k->n[i] + 1) * sizeof(double));
+        k->numeric[i] = malloc((size_t)(k->n[i] + 1) * sizeof(double));
+        if (!k->values[i] || !k->numeric[i]) return fault(k, "no memory for the inputs");
+    }
+    case_draw(k->c, 1024, k->values); /* so that casts to f32 are exact where a case wants that */
     return true;
 }
 
@@ -57,10 +78,7 @@ static mt_tensor *make_input(const check *k, int i)
     const case_input *in = &k->c->in[i];
     if (is_float(in))
         return mtt_laid_out(k->device, MT_F64, k->rank[i], in->shape, k->values[i], k->layout);
-    int64_t index[64];
-    for (int64_t j = 0; j < k->n[i]; j++) index[j] = (int64_t)k->values[i][j];
-    return mt_from_data(k->device, MT_I64, k->rank[i], in->shape, index,
-                        (size_t)k->n[i] * sizeof *index);
+    return mtt_from_doubles(k->device, MT_I64, k->rank[i], in->shape, k->values[i]);
 }
 
 /* Fresh inputs through the case's function, the wanted ones requiring grad. */

@@ -6,9 +6,11 @@
 
 #define CASE_INPUTS 6
 
-/* What one input is made of. Extents end at the first 0; a scalar starts with 0. */
+/* What one input is made of. Extents end at the first 0, so a scalar starts with 0, unless `rank`
+ * says how many there are. */
 typedef struct case_input {
     int64_t shape[MT_MAX_RANK];
+    int rank;
     double lo, hi;   /* values drawn from here; both 0: from [-2, 2] */
     double away;     /* no value nearer to 0 than this: a kink is there */
     int64_t n_index; /* > 0: i64 indices below this instead of floating values */
@@ -25,7 +27,14 @@ typedef struct grad_case {
     bool inner;       /* the row is inside the function: another op made the result */
     double step;      /* of the differences; 0: 1e-5 */
     double tolerance; /* |analytic - numeric| <= tolerance * (1 + |numeric|); 0: 1e-7 */
+    double gain;      /* how much it magnifies what rounding did, in the scan of layouts; 0: 1 */
 } grad_case;
+
+int case_rank(const case_input *in);
+int64_t case_count(const case_input *in); /* elements */
+/* The inputs' values, row-major: whole multiples of 1 / grid, and indices. values[i] has room for
+ * case_count of input i. */
+void case_draw(const grad_case *c, double grid, double *const values[CASE_INPUTS]);
 
 extern const grad_case grad_cases[];
 extern const int n_grad_cases;

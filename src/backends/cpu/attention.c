@@ -72,6 +72,7 @@ bool mti_cpu_attention(mti_ctx *ctx, const mti_attention *at, void *scratch)
 {
     mti_attn x = describe(at);
     int64_t items = x.b * x.a * x.q_blocks;
+    if (x.d == 0) return true; /* nothing to write, and OpenBLAS complains of it on stdout */
     read_dropout(&x);
     x.scratch = scratch;
     x.scratch_per_worker = forward_scratch(&x);
@@ -107,6 +108,7 @@ bool mti_cpu_attention_backward(mti_ctx *ctx, const mti_attention *at, const mti
 {
     mti_attn x = describe(at);
     int64_t items = x.b * x.a_kv;
+    if (x.d == 0) return true;
     read_dropout(&x);
     x.d_o = d_o, x.dq = dq, x.dk = dk, x.dv = dv;
     x.scratch = scratch;

@@ -1,0 +1,331 @@
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "scan.h"
+
+/* What a run gives: the result and the gradients of the inputs that want one, row-major. */
+typedef struct outcome {
+    int rank;
+    int64_t shape[MT_MAX_RANK], n;
+    double *values, *grad[CASE_INPUTS];
+} outcome;
+
+/* A case under way. Operand n_inputs is the incoming gradient. */
+typedef struct scan {
+    mt_device *device, *cpu;
+    const grad_case *c;
+    scan_breadth breadth;
+    scan_result *result;
+    int rank[CASE_INPUTS + 1];
+    int64_t shape[CASE_INPUTS + 1][MT_MAX_RANK], n[CASE_INPUTS + 1];
+    double *values[CASE_INPUTS + 1];
+    tensor_layout layout[CASE_INPUTS + 1];
+    unsigned floating; /* inputs that can want a gradient */
+} scan;
+
+static void forget(outcome *o)
+{
+    free(o->values);
+    for (int i = 0; i < CASE_INPUTS; i++) free(o->grad[i]);
+    *o = (outcome){0};
+}
+
+/* ---- one run ---- */
+
+static bool make_inputs(const scan *s, mt_device *device, mt_dtype dtype, unsigned wanted,
+                        mt_tensor **in)
+{
+    bool ok = true;
+    for (int i = 0; ok && i < s->c->n_inputs; i++) {
+        mt_dtype of = s->floating >> i & 1 ? dtype : MT_I64;
+        in[i] = layout_make(device, of, s->rank[i], s->shape[i], s->values[i], &s->layout[i]);
+        ok = in[i] && (!(wanted >> i & 1) || mt_set_requires_grad(in[i], true) == MT_OK);
+    }
+    return ok;
+}
+
+/* The incoming gradient is made of the outcome's shape where the scan does not know one yet. */
+static bool go_back(const scan *s, mt_device *device, mt_tensor *out)
+{
+    int g = s->c->n_inputs;
+    mt_backward_options options = {.gradient =
+                                       layout_make(device, mt_dtype_of(out), s->rank[g],
+                                                   s->shape[g], s->values[g], &s->layout[g])};
+    bool ok = options.gradient && mt_backward_with(out, &options) == MT_OK;
+    mt_release(options.gradient);
+    return ok;
+}
+
+static bool forward_and_back(const scan *s, mt_device *device, mt_dtype dtype, unsigned wanted,
+                             outcome *o)
+{
+    mt_tensor *in[CASE_INPUTS] = {0}, *out = NULL;
+    bool ok = make_inputs(s, device, dtype, wanted, in);
+    mt_seed(device, 11);
+    ok = ok && (out = s->c->fn(in));
+    if (ok) {
+        o->rank = mt_rank(out), o->n = mt_numel(out);
+        memcpy(o->shape, mt_shape(out), sizeof o->shape);
+        ok = (o->values = mtt_doubles(out)) != NULL;
+    }
+    if (wanted) ok = ok && go_back(s, device, out);
+    for (int i = 0; ok && i < s->c->n_inputs; i++)
+        if (wanted >> i & 1) ok = (o->grad[i] = mtt_doubles(mt_grad(in[i]))) != NULL;
+    mt_release(out);
+    for (int i = 0; i < s->c->n_inputs; i++) mt_release(in[i]);
+    return ok;
+}
+
+/* ---- comparing ---- */
+
+/* Of the largest element: rounding a few times over. Other elements than the right ones are off by
+ * far more. */
+static double tolerance_of(const grad_case *c, mt_dtype dtype)
+{
+    double rounding = dtype == MT_F64   ? 1e-10
+                      : dtype == MT_F32 ? 1e-4
+                      : dtype == MT_F16 ? 0.02
+                                        : 0.1;
+    return c->gain > 0 ? c->gain * rounding : rounding;
+}
+
+/* The number of the first element that is off by more than rounding; -1 if none is. */
+static int64_t first_difference(const double *got, const double *exact, int64_t n, double tolerance)
+{
+    double largest = 1;
+    for (int64_t j = 0; j < n; j++)
+        if (isfinite(exact[j])) largest = fmax(largest, fabs(exact[j]));
+    for (int64_t j = 0; j < n; j++) {
+        bool same = got[j] == exact[j] || (isnan(got[j]) && isnan(exact[j]));
+        if (!same && !(fabs(got[j] - exact[j]) <= tolerance * largest)) return j;
+    }
+    return -1;
+}
+
+static void MT_PRINTF(4, 5) wrong(scan *s, mt_dtype dtype, unsigned wanted, const char *fmt, ...)
+{
+    char *at = s->result->fault, *end = at + sizeof s->result->fault, text[128];
+    if (s->result->n_wrong++) return;
+    at += snprintf(at, (size_t)(end - at), "%s, wanted %u", mt_dtype_name(dtype), wanted);
+    for (int i = 0; i <= s->c->n_inputs && at < end; i++) {
+        at += snprintf(at, (size_t)(end - at), i == s->c->n_inputs ? "; dy [" : "; in%d [", i);
+        for (int d = 0; d < s->rank[i] && at < end; d++)
+            at +=
+                snprintf(at, (size_t)(end - at), "%s%lld", d ? "," : "", (long long)s->shape[i][d]);
+        if (at < end)
+            at += snprintf(at, (size_t)(end - at), "] %s",
+                           layout_text(&s->layout[i], s->rank[i], text));
+    }
+    if (at < end) at += snprintf(at, (size_t)(end - at), ": ");
+    va_list args;
+    va_start(args, fmt);
+    if (at < end) vsnprintf(at, (size_t)(end - at), fmt, args);
+    va_end(args);
+}
+
+static void compare(scan *s, mt_dtype dtype, unsigned wanted, const outcome *exact)
+{
+    outcome got = {0};
+    double tolerance = tolerance_of(s->c, dtype);
+    int64_t j;
+    s->result->n_runs++;
+    if (!forward_and_back(s, s->device, dtype, wanted, &got)) {
+        wrong(s, dtype, wanted, "%s", mt_last_error());
+        mt_clear_error();
+    } else if (got.rank != exact->rank ||
+               memcmp(got.shape, exact->shape, (size_t)got.rank * sizeof *got.shape) != 0) {
+        wrong(s, dtype, wanted, "another shape");
+    } else if ((j = first_difference(got.values, exact->values, got.n, tolerance)) >= 0) {
+        wrong(s, dtype, wanted, "element %lld is %g; should be %g", (long long)j, got.values[j],
+              exact->values[j]);
+    } else {
+        for (int i = 0; i < s->c->n_inputs; i++) {
+            if (!(wanted >> i & 1)) continue;
+            j = first_difference(got.grad[i], exact->grad[i], s->n[i], tolerance);
+            if (j < 0) continue;
+            wrong(s, dtype, wanted, "d/din%d[%lld] is %g; should be %g", i, (long long)j,
+                  got.grad[i][j], exact->grad[i][j]);
+            break;
+        }
+    }
+    forget(&got);
+}
+
+static void in_every_dtype(scan *s, const outcome *exact)
+{
+    static const mt_dtype dtypes[] = {MT_F64, MT_F32, MT_BF16, MT_F16};
+    if (s->breadth == SCAN_NARROW) {
+        compare(s, dtypes[s->result->n_runs % 3], s->floating, exact);
+        return;
+    }
+    bool wide = s->breadth == SCAN_WIDE;
+    for (int t = 0; t < (wide ? 4 : 3); t++) compare(s, dtypes[t], s->floating, exact);
+    for (int i = 0; wide && i < s->c->n_inputs; i++)
+        if (s->floating >> i & 1 && s->floating != 1u << i) compare(s, MT_F32, 1u << i, exact);
+}
+
+/* ---- layouts ---- */
+
+/* One operand in all layouts that expand just these dimensions. */
+static void scan_operand(scan *s, int operand, unsigned expanded)
+{
+    double *values = s->values[operand];
+    size_t n_bytes = (size_t)s->n[operand] * sizeof *values;
+    double *before = malloc(n_bytes + 1);
+    assert_non_null(before);
+    memcpy(before, values, n_bytes);
+    layout_repeat(s->rank[operand], s->shape[operand], expanded, values);
+    outcome exact = {0};
+    if (!forward_and_back(s, s->cpu, MT_F64, s->floating, &exact))
+        wrong(s, MT_F64, s->floating, "contiguous on the CPU: %s", mt_last_error());
+    else {
+        tensor_layout *list;
+        int n = layouts_with(s->rank[operand], expanded, s->breadth == SCAN_WIDE, &list);
+        if (s->breadth == SCAN_NARROW && expanded) n = 1;
+        for (int k = 0; k < n; k++) {
+            s->layout[operand] = list[k];
+            in_every_dtype(s, &exact);
+        }
+        free(list);
+        s->layout[operand] = layout_dense(s->rank[operand]);
+    }
+    forget(&exact);
+    memcpy(values, before, n_bytes);
+    free(before);
+}
+
+/* All operands alike: backwards in memory, or sliced, or both. */
+static void scan_together(scan *s)
+{
+    outcome exact = {0};
+    if (!forward_and_back(s, s->cpu, MT_F64, s->floating, &exact)) return;
+    for (int kind = 1; kind < 4; kind++) {
+        for (int i = 0; i <= s->c->n_inputs; i++) {
+            int rank = s->rank[i];
+            for (int d = 0; d < rank; d++) s->layout[i].order[d] = kind & 1 ? rank - 1 - d : d;
+            s->layout[i].sliced = kind & 2 ? (1u << rank) - 1 : 0;
+        }
+        in_every_dtype(s, &exact);
+    }
+    for (int i = 0; i <= s->c->n_inputs; i++) s->layout[i] = layout_dense(s->rank[i]);
+    forget(&exact);
+}
+
+/* ---- shapes ---- */
+
+static void take_operand(scan *s, int i, int rank, const int64_t *shape)
+{
+    s->rank[i] = rank;
+    s->n[i] = 1;
+    for (int d = 0; d < rank; d++) s->n[i] *= s->shape[i][d] = shape[d];
+    s->layout[i] = layout_dense(rank);
+    s->values[i] = malloc((size_t)(s->n[i] + 1) * sizeof(double));
+    assert_non_null(s->values[i]);
+}
+
+static bool is_finite(const scan *s, const outcome *o)
+{
+    bool finite = true;
+    for (int64_t j = 0; j < o->n; j++) finite = finite && isfinite(o->values[j]);
+    for (int i = 0; i < s->c->n_inputs; i++)
+        for (int64_t j = 0; o->grad[i] && j < s->n[i]; j++)
+            finite = finite && isfinite(o->grad[i][j]);
+    return finite;
+}
+
+/* The reference itself, where nothing else has looked at these shapes. */
+static void check_reference(scan *s, bool is_new)
+{
+    outcome o = {0};
+    if (!forward_and_back(s, s->cpu, MT_F64, s->floating, &o))
+        wrong(s, MT_F64, s->floating, "contiguous on the CPU: %s", mt_last_error());
+    else if (is_new && o.n <= 1000 && is_finite(s, &o)) {
+        grad_result r = grad_check(s->cpu, s->c, NULL);
+        if (r.fault[0]) wrong(s, MT_F64, s->floating, "contiguous on the CPU: %s", r.fault);
+    }
+    forget(&o);
+}
+
+static bool one_or_all(unsigned expanded, int rank)
+{
+    return (expanded & (expanded - 1)) == 0 || expanded == (1u << rank) - 1;
+}
+
+static void scan_each_operand(scan *s)
+{
+    for (int i = 0; i <= s->c->n_inputs; i++)
+        for (unsigned expanded = 0; expanded < 1u << s->rank[i]; expanded++)
+            if (s->breadth != SCAN_NARROW || one_or_all(expanded, s->rank[i]))
+                scan_operand(s, i, expanded);
+}
+
+static void scan_shapes(mt_device *device, mt_device *cpu, const grad_case *c, bool is_new,
+                        scan_breadth breadth, scan_result *result)
+{
+    scan s = {.device = device, .cpu = cpu, .c = c, .breadth = breadth, .result = result};
+    int g = c->n_inputs;
+    for (int i = 0; i < c->n_inputs; i++) {
+        take_operand(&s, i, case_rank(&c->in[i]), c->in[i].shape);
+        s.floating |= (unsigned)(c->in[i].n_index == 0) << i;
+    }
+    case_draw(c, 64, s.values); /* so that bf16 has them exactly */
+    outcome first = {0};
+    result->n_shapes++;
+    if (forward_and_back(&s, cpu, MT_F64, 0, &first)) {
+        take_operand(&s, g, first.rank, first.shape);
+        uint64_t state = 3;
+        for (int64_t j = 0; j < s.n[g]; j++)
+            s.values[g][j] = round(mtt_draw(&state, .5, 1.5) * 64) / (j % 3 == 1 ? -64 : 64);
+        check_reference(&s, is_new);
+        if (breadth != SCAN_NARROW || !is_new) scan_each_operand(&s);
+        scan_together(&s);
+    } else {
+        result->n_refused++;
+        mt_clear_error();
+    }
+    forget(&first);
+    for (int i = 0; i <= g; i++) free(s.values[i]);
+}
+
+/* *to has `extent` wherever *c has `was`, and indices that fit; false if none would. */
+static bool replace(const grad_case *c, int64_t was, int64_t extent, grad_case *to)
+{
+    *to = *c;
+    to->inner = true; /* where nothing is broadcast any more, another op may be the last */
+    for (int i = 0; i < c->n_inputs; i++) {
+        case_input *in = &to->in[i];
+        in->rank = case_rank(in);
+        for (int d = 0; d < in->rank; d++)
+            if (in->shape[d] == was) in->shape[d] = extent;
+        if (in->n_index != was) continue;
+        in->n_index = extent ? extent : 1;
+        if (!extent && case_count(in) > 0) return false;
+    }
+    return true;
+}
+
+static bool seen_before(const grad_case *c, int input, int dimension)
+{
+    int64_t extent = c->in[input].shape[dimension];
+    for (int i = 0; i <= input; i++)
+        for (int d = 0; d < (i < input ? case_rank(&c->in[i]) : dimension); d++)
+            if (c->in[i].shape[d] == extent) return true;
+    return false;
+}
+
+void scan_layouts(mt_device *device, mt_device *cpu, const grad_case *c, scan_breadth breadth,
+                  scan_result *result)
+{
+    static const int64_t extents[] = {0, 1, 16, 70};
+    int n = breadth == SCAN_WIDE ? 4 : 2;
+    scan_shapes(device, cpu, c, false, breadth, result);
+    for (int i = 0; i < c->n_inputs; i++)
+        for (int d = 0; d < case_rank(&c->in[i]); d++)
+            for (int e = 0; e < n && !seen_before(c, i, d); e++) {
+                grad_case other;
+                if (c->in[i].shape[d] == extents[e]) continue;
+                if (replace(c, c->in[i].shape[d], extents[e], &other))
+                    scan_shapes(device, cpu, &other, true, breadth, result);
+            }
+}
