@@ -76,7 +76,8 @@ typedef struct mt_save_info {
     mt_save_role role;
     const char *module; /* "gpt.h.3.mlp.act" */
     uint64_t node;      /* sequence number of the node that keeps it; grows with creation */
-    /* Of a dropout: what mt_dropout_mask needs to draw its mask again. p is 0 for other ops. */
+    /* Of a dropout: what mt_dropout_mask needs to draw its mask again. p is 0 for other ops, and
+     * where a hook supplied a mask and did not say where it came from. */
     double p;
     uint64_t seed, offset;
 } mt_save_info;
@@ -158,6 +159,10 @@ typedef struct mt_op_result {
     mt_tensor **outputs;     /* [n_outputs] */
     mt_tensor **auxiliaries; /* [n_auxiliaries]; NULL entries are not made */
     uint64_t flops;
+    /* Of a dropout: mt_dropout_mask draws its mask again from these. In `before` they are 0: set
+     * them if the mask you supply was drawn so; else nobody takes it for one that can be. */
+    double p;
+    uint64_t seed, offset;
 } mt_op_result;
 
 /* A pair of functions around each op of this thread that runs a kernel (views do not), inside and
@@ -166,6 +171,7 @@ typedef struct mt_op_result {
  * before: the inputs are checked, nothing is made yet. To supply the results, put new references
  * into *supply (taken over) with the shapes and dtypes the op would make, and set *supplied: the
  * kernel is not run, the node is recorded as usual. The first hook that supplies is the last asked.
+ * The device's generator moves on as if the op had drawn.
  * after: the results are there, nothing is recorded yet. To keep some, mt_saved_new them.
  * Any function may be NULL. Failing fails the op. Ops called inside are not recorded and not
  * hooked. */

@@ -54,6 +54,16 @@ static bool make_outputs(mti_call *c)
     return true;
 }
 
+/* Results that a hook supplied were drawn elsewhere; the generator moves on all the same, so what
+ * is drawn later does not depend on hooks. */
+static void draw(mti_call *c, bool supplied)
+{
+    uint64_t seed, offset;
+    if (!c->n_draws) return;
+    mti_rng_take(c->device, c->n_draws, &seed, &offset);
+    if (!supplied) c->draw.seed = seed, c->draw.offset = offset;
+}
+
 static mt_tensor *slot_tensor(mti_call *c, int bit)
 {
     return bit < 8 ? c->in[bit] : bit < 12 ? c->out[bit - 8] : c->aux[bit - 12];
@@ -124,7 +134,9 @@ static bool run(mti_call *c, unsigned optional)
     c->out_spec = out_spec;
     bool supplied;
     if (!c->op->code->shape(c) || !mti_before_op(c, &supplied)) return false;
-    if (!supplied && (!make_outputs(c) || !c->op->code->forward(c))) return false;
+    if (!supplied && !make_outputs(c)) return false;
+    draw(c, supplied);
+    if (!supplied && !c->op->code->forward(c)) return false;
     if (c->op->flags & MTI_VIEW) /* the views say what came out */
         for (int i = 0; i < c->n_out; i++) out_spec[i] = c->out[i]->view;
     if (c->op->flags & MTI_INPLACE) atomic_fetch_add(&c->in[0]->storage->version, 1);

@@ -37,7 +37,6 @@ typedef enum mti_op_flags {
     MTI_INPLACE = 2, /* the output is in0, changed */
     MTI_LOW = 4,     /* under autocast, in the region's 16-bit dtype ... */
     MTI_FULL = 8,    /* ... or in f32; neither: in the widest dtype of its inputs */
-    MTI_DRAWS = 16,  /* params.dropout tells which mask was drawn, so that it can be drawn again */
 } mti_op_flags;
 
 typedef struct mti_op {
@@ -69,7 +68,6 @@ typedef union mti_params {
     } rope;
     struct {
         double p;
-        uint64_t seed, offset;
     } dropout;
     struct {
         int64_t ignore;
@@ -109,9 +107,15 @@ typedef union mti_params {
     struct {
         double scale, p;
         bool causal;
-        uint64_t seed, offset;
     } attention;
 } mti_params;
+
+/* The place of the generator where a call's random numbers begin. p > 0: they made a mask, its
+ * auxiliary 0, with this probability, and mt_dropout_mask makes it again. */
+typedef struct mti_draw {
+    double p;
+    uint64_t seed, offset;
+} mti_draw;
 
 /* ---- one call: forward, or backward of a node ---- */
 
@@ -133,6 +137,8 @@ struct mti_call {
     mt_tensor **out;
     mti_view aux_spec[MTI_MAX_AUX];
     bool aux_always[MTI_MAX_AUX]; /* make it even when nothing is recorded */
+    uint64_t n_draws;             /* random numbers that forward takes; set by the shape rule */
+    mti_draw draw;                /* where they begin; its p is set by the shape rule */
     mt_tensor *aux[MTI_MAX_AUX];
     /* backward */
     const mti_view *saved[16]; /* by slot bit; NULL: not kept */
@@ -239,7 +245,7 @@ static inline bool mti_amid(void)
 int mti_scope_depth(void);
 void mti_scope_restore(int depth); /* of a depth that was */
 
-/* Around forward: a hook before it may supply its results. False: a hook failed. */
+/* Around forward: a hook before it may supply its results, and c->draw. False: a hook failed. */
 bool mti_before_op(mti_call *c, bool *supplied);
 bool mti_after_op(mti_call *c);
 
@@ -294,6 +300,7 @@ struct mti_node {
     uint64_t sequence;
     const char *module;
     mti_params params;
+    mti_draw draw;
     uint64_t want;
     int n_in, n_out, n_saved;
     bool freed;     /* its saved tensors were given up */

@@ -121,6 +121,7 @@ mti_node *mti_node_new(const mti_call *c, int n_saved)
     n->device = mt_device_retain(c->device);
     n->module = mti_where_now()->module;
     n->params = *c->params;
+    n->draw = c->draw;
     n->want = c->want;
     n->n_in = c->n_in, n->n_out = c->n_out;
     n->sequence = mti_next_sequence();

@@ -135,12 +135,14 @@ bool mti_before_op(mti_call *c, bool *supplied)
     if (!is_hooked(c)) return true;
     mt_op_call call = describe(c);
     for (mti_op_hooks *h = mti_modes_now()->op_hooks; h && !*supplied; h = h->below) {
-        mt_op_result result = {c->out, c->aux, 0};
+        mt_op_result result = {.outputs = c->out, .auxiliaries = c->aux};
         bool grad_mode = enter();
         mt_status status = h->fn.before ? h->fn.before(h->user, &call, &result, supplied) : MT_OK;
         leave(grad_mode);
         if (told(status, "before", c) != MT_OK) return false;
-        if (*supplied) c->flops = result.flops;
+        if (!*supplied) continue;
+        c->flops = result.flops;
+        c->draw = (mti_draw){result.p, result.seed, result.offset};
     }
     return !*supplied || adopt_all(c);
 }
@@ -149,7 +151,7 @@ bool mti_after_op(mti_call *c)
 {
     if (!is_hooked(c)) return true;
     mt_op_call call = describe(c);
-    mt_op_result result = {c->out, c->aux, c->flops};
+    mt_op_result result = {c->out, c->aux, c->flops, c->draw.p, c->draw.seed, c->draw.offset};
     for (mti_op_hooks *h = mti_modes_now()->op_hooks; h; h = h->below) {
         bool grad_mode = enter();
         mt_status status = h->fn.after ? h->fn.after(h->user, &call, &result) : MT_OK;

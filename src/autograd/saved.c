@@ -15,10 +15,7 @@ mt_save_info mti_slot_info(const mti_saved_tensor *s)
         info.role = MT_SAVE_OUTPUT, info.index = bit - 8, info.argument = op->out;
     else
         info.role = MT_SAVE_AUX, info.index = bit - 12, info.argument = op->aux[bit - 12];
-    if (op->flags & MTI_DRAWS) {
-        info.p = n->params.dropout.p;
-        info.seed = n->params.dropout.seed, info.offset = n->params.dropout.offset;
-    }
+    info.p = n->draw.p, info.seed = n->draw.seed, info.offset = n->draw.offset;
     return info;
 }
 

@@ -21,9 +21,8 @@ typedef struct mti_trace_entry {
 typedef struct mti_decision {
     const char *op, *module;
     mt_policy own, merged;
-    size_t position;       /* entries there were: it is needed while a later one is alive */
-    uint64_t seed, offset; /* of the generator after it */
-    uint64_t flops;
+    size_t position;     /* entries there were: it is needed while a later one is alive */
+    mt_op_result result; /* its FLOPs and where its mask came from; no tensors */
     int n_outputs, n_kept;
     mt_saved **kept; /* [n_kept]: outputs, then auxiliaries (NULL: not made); NULL: not kept */
 } mti_decision;

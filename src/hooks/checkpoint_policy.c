@@ -118,7 +118,10 @@ static bool keep_each(mti_frame *f, mti_decision *d, const mt_op_call *call,
                                    .argument = aux < 0 ? row.output : row.auxiliaries[aux],
                                    .index = aux < 0 ? i : aux,
                                    .role = aux < 0 ? MT_SAVE_OUTPUT : MT_SAVE_AUX,
-                                   .module = call->module};
+                                   .module = call->module,
+                                   .p = aux < 0 ? 0 : result->p,
+                                   .seed = result->seed,
+                                   .offset = result->offset};
         d->kept[i] = mt_saved_new(t, &info);
         if (!d->kept[i]) return false;
         f->policy_bytes += mt_storage_of(t).bytes;
@@ -152,12 +155,12 @@ static bool decide(mti_frame *f, const mt_op_call *call, const mt_op_result *res
     mti_decision d = {.op = call->op,
                       .module = call->module,
                       .position = f->entries.n,
-                      .flops = call->flops,
+                      .result = *result,
                       .n_outputs = call->n_outputs,
                       .n_kept = call->n_outputs + call->n_auxiliaries};
     if (!MTI_RESERVE(&f->decisions) || !ask(f, call, &d.own) || !merge(f, call, &d.merged))
         return false;
-    mt_rng_get(f->device, &d.seed, &d.offset);
+    d.result.outputs = d.result.auxiliaries = NULL;
     bool ok = !keeps(d.merged) || keep_all(f, &d, call, result);
     f->decisions.at[f->decisions.n++] = d;
     f->n_kept = f->decisions.n;
@@ -177,7 +180,7 @@ static bool same_call(mti_frame *f, const mti_decision *d, const mt_op_call *cal
             f->decisions.at[f->call < f->decisions.n ? f->call : f->decisions.n - 1].op);
     if (!f->options.policy) return true;
     mt_op_call then = *call;
-    then.flops = d->flops;
+    then.flops = d->result.flops;
     mt_policy own = f->options.policy(f->options.policy_user, &then);
     return own == d->own ||
            where_failed(call, f, "it answers otherwise in backward than in forward", d->own, own);
@@ -196,10 +199,9 @@ static mt_status on_before(void *user, const mt_op_call *call, mt_op_result *sup
         if (!t) return mt_last_status();
         *(i < d->n_outputs ? &supply->outputs[i] : &supply->auxiliaries[i - d->n_outputs]) = t;
     }
-    supply->flops = d->flops;
+    supply->flops = d->result.flops;
+    supply->p = d->result.p, supply->seed = d->result.seed, supply->offset = d->result.offset;
     *supplied = true;
-    /* What the op would have drawn. */
-    if (!f->options.rng_as_it_is) mt_rng_set(f->device, d->seed, d->offset);
     return MT_OK;
 }
 

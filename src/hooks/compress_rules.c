@@ -29,10 +29,18 @@ static bool is_asked_for_signs(const mt_save_info *info)
             strcmp(info->op, "leaky_relu_inplace") == 0);
 }
 
-static mt_compress_rule rule_for(const mt_compress *c, const mt_save_info *info, mt_dtype dtype)
+/* Row-major, and all that its storage holds. */
+static bool is_whole(mt_tensor *t)
 {
+    return mt_is_contiguous(t) &&
+           (size_t)mt_numel(t) * mt_dtype_size(mt_dtype_of(t)) == mt_storage_of(t).bytes;
+}
+
+static mt_compress_rule rule_for(const mt_compress *c, const mt_save_info *info, mt_tensor *t)
+{
+    mt_dtype dtype = mt_dtype_of(t);
     if (dtype == MT_BOOL) {
-        bool drawn = info->p > 0 && info->role == MT_SAVE_AUX;
+        bool drawn = info->p > 0 && info->role == MT_SAVE_AUX && is_whole(t);
         if (drawn && has(c, MT_COMPRESS_MASK_SEED)) return MT_COMPRESS_MASK_SEED;
         return has(c, MT_COMPRESS_MASK_BITS) ? MT_COMPRESS_MASK_BITS : MT_COMPRESS_RULE_COUNT;
     }
@@ -65,7 +73,7 @@ mt_compress_rule mti_compress_choose(const mt_compress *c, const mt_save_info *i
     if (mt_device_of(t) != c->device || storage.bytes < c->options.min_bytes ||
         is_left(storage.category))
         return MT_COMPRESS_RULE_COUNT;
-    mt_compress_rule rule = rule_for(c, info, mt_dtype_of(t));
+    mt_compress_rule rule = rule_for(c, info, t);
     int64_t n = (int64_t)(storage.bytes / mt_dtype_size(mt_dtype_of(t)));
     bool pays = rule != MT_COMPRESS_RULE_COUNT && bytes_after(c, rule, n) < storage.bytes;
     return pays ? rule : MT_COMPRESS_RULE_COUNT;

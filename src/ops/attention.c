@@ -40,6 +40,7 @@ static bool flash_shape(mti_call *c)
     mt_dtype lse = q->dtype == MT_F64 ? MT_F64 : MT_F32;
     bool draws = c->params->attention.p > 0;
     c->aux_always[1] = c->aux_always[2] = draws;
+    if (draws) c->n_draws = (uint64_t)(q->shape[0] * q->shape[1] * q->shape[2] * k->shape[2]);
     if (!mti_out_like(c, q) || !mti_aux_set(c, 0, lse, 3, q->shape) ||
         !mti_aux_set(c, 1, MT_I64, 0, q->shape) || !mti_aux_set(c, 2, MT_I64, 0, q->shape))
         return false;
@@ -90,16 +91,12 @@ static bool flash_forward(mti_call *c)
 {
     inputs in;
     mti_attention at;
-    const mti_view *q = mti_in(c, 0);
-    if (!attention_of(c, &at, &in, q, mti_in(c, 1), mti_in(c, 2))) return false;
-    uint64_t seed, offset, draws = 0;
-    if (at.p > 0) draws = (uint64_t)(q->shape[0] * q->shape[1] * q->shape[2] * at.k->shape[2]);
-    mti_rng_take(c->device, draws, &seed, &offset);
+    if (!attention_of(c, &at, &in, mti_in(c, 0), mti_in(c, 1), mti_in(c, 2))) return false;
     at.o = mti_out(c, 0), at.lse = mti_aux(c, 0);
     at.seed = mti_aux(c, 1), at.offset = mti_aux(c, 2);
     count(c, &at, 2);
     void *scratch;
-    return put_i64(c, at.seed, seed) && put_i64(c, at.offset, offset) &&
+    return put_i64(c, at.seed, c->draw.seed) && put_i64(c, at.offset, c->draw.offset) &&
            mti_scratch(c, c->k->attention_scratch(c->ctx, &at), &scratch) &&
            c->k->attention(c->ctx, &at, scratch);
 }

@@ -6,17 +6,14 @@
 static bool dropout_shape(mti_call *c)
 {
     const mti_view *x = mti_in(c, 0);
+    c->n_draws = (uint64_t)mti_view_count(x);
+    c->draw.p = c->params->dropout.p;
     return mti_shape_same(c) && mti_aux_set(c, 0, MT_BOOL, x->rank, x->shape);
 }
 
 static bool dropout_forward(mti_call *c)
 {
-    /* What is drawn goes into the caller's parameters, which the node copies: the mask can then be
-     * drawn again (mt_dropout_mask). */
-    mti_params *p = (mti_params *)c->params;
-    mti_rng_take(c->device, (uint64_t)mti_view_count(mti_in(c, 0)), &p->dropout.seed,
-                 &p->dropout.offset);
-    return c->k->dropout(c->ctx, p->dropout.p, p->dropout.seed, p->dropout.offset, mti_in(c, 0),
+    return c->k->dropout(c->ctx, c->draw.p, c->draw.seed, c->draw.offset, mti_in(c, 0),
                          mti_out(c, 0), mti_aux(c, 0));
 }
 
