@@ -20,7 +20,8 @@ MT_API bool mt_requires_grad(const mt_tensor *t); /* set, or made from one that 
 MT_API bool mt_is_leaf(const mt_tensor *t);
 /* The accumulated gradient of a leaf, borrowed; NULL if none. */
 MT_API mt_tensor *mt_grad(const mt_tensor *t);
-/* grad is retained; NULL drops the gradient. Same shape, dtype and device as t. */
+/* grad is retained, and backward adds into it; NULL drops the gradient. Same shape, dtype and
+ * device as t; in a storage other than t's, without a gradient of its own, and not expanded. */
 MT_API mt_status mt_set_grad(mt_tensor *t, mt_tensor *grad);
 
 typedef struct mt_backward_options {

@@ -23,8 +23,8 @@ MT_API mt_tensor *mt_mul_scalar(mt_tensor *x, double c);
 MT_API mt_tensor *mt_relu(mt_tensor *x);                     /* max(x, 0) */
 MT_API mt_tensor *mt_leaky_relu(mt_tensor *x, double slope); /* x > 0 ? x : slope x; slope >= 0 */
 /* In place: x's storage holds the result, and x's history goes on with it. Refused, naming the op,
- * where an op's backward still needs what x holds; also for a leaf that requires grad, and where
- * another tensor in use shares the storage. */
+ * where an op's backward still needs what x holds; also for a leaf that requires grad, where
+ * another tensor in use shares the storage, and where elements of x share their memory. */
 MT_API mt_status mt_relu_inplace(mt_tensor *x);
 MT_API mt_status mt_leaky_relu_inplace(mt_tensor *x, double slope);
 MT_API mt_tensor *mt_gelu(mt_tensor *x);      /* x/2 (1 + erf(x/sqrt 2)) */

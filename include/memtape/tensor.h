@@ -81,8 +81,11 @@ MT_API mt_status mt_set_category(mt_tensor *t, mt_category category);
 MT_API mt_status mt_to_host(const mt_tensor *t, void *data, size_t n_bytes);
 /* The only element, as a double; t has exactly one. NaN and an error otherwise. */
 MT_API double mt_item(const mt_tensor *t);
-/* In place, not recorded, version bumped: t = value; t = src (same shape, any dtype). Leaves may
- * be written (that is how weights are set); the output of a recorded op may not. */
+/* In place, not recorded, version bumped: t = value; t = src (same shape, any dtype; where both
+ * view one storage, all of src is read before t is written). Leaves may be written (that is how
+ * weights are set); the output of a recorded op may not. A tensor of which several elements share
+ * one place in memory, an expanded one say, can be filled, but nothing else can be written to it.
+ */
 MT_API mt_status mt_fill(mt_tensor *t, double value);
 MT_API mt_status mt_copy(mt_tensor *t, const mt_tensor *src);
 MT_API mt_status mt_copy_from_host(mt_tensor *t, const void *data, size_t n_bytes);

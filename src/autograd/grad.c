@@ -24,6 +24,19 @@ bool mt_is_leaf(const mt_tensor *t) { return t && !t->grad_fn; }
 
 mt_tensor *mt_grad(const mt_tensor *t) { return t && t->leaf ? ((mti_leaf *)t->leaf)->grad : NULL; }
 
+/* Backward adds into a leaf's gradient, and the leaf holds it: it may not be the leaf's own memory,
+ * nor keep alive a tape that leads back to the leaf. */
+static bool check_gradient(const mt_tensor *t, const mt_tensor *grad)
+{
+    if (grad->storage == t->storage)
+        return mti_fail_bool(MT_ERR_ARGUMENT, "set_grad: the gradient shares its storage with the "
+                                              "tensor; need one of its own (mt_clone)");
+    if (grad->requires_grad)
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "set_grad: the gradient requires grad itself; mt_detach it");
+    return mti_check_writable("set_grad", grad);
+}
+
 mt_status mt_set_grad(mt_tensor *t, mt_tensor *grad)
 {
     if (!MTI_CHECK_NULL("set_grad", t)) return mt_last_status();
@@ -37,6 +50,7 @@ mt_status mt_set_grad(mt_tensor *t, mt_tensor *grad)
             "and device",
             mt_dtype_name(grad->view.dtype), mti_shape_text(a, grad->view.rank, grad->view.shape),
             mt_dtype_name(t->view.dtype), mti_shape_text(b, t->view.rank, t->view.shape));
+    if (grad && !check_gradient(t, grad)) return mt_last_status();
     mti_leaf *leaf = mti_leaf_of(t);
     if (!leaf) return mt_last_status();
     mt_release(leaf->grad);

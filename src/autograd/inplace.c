@@ -65,7 +65,7 @@ static bool check_inplace(const mti_op *op, const mt_tensor *x)
 {
     if (!MTI_CHECK_NULL(op->name, x)) return false;
     mti_storage *s = x->storage;
-    if (!check_holders(op, s)) return false;
+    if (!mti_check_writable(op->name, x) || !check_holders(op, s)) return false;
     if (!x->requires_grad || !mt_grad_mode()) return true;
     if (!x->grad_fn)
         return mti_fail_bool(MT_ERR_STATE,

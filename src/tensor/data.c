@@ -87,14 +87,20 @@ static bool check_bytes(const char *who, const mt_tensor *t, const void *data, s
     return data || !need || mti_fail_bool(MT_ERR_ARGUMENT, "%s: data is NULL", who);
 }
 
-/* A contiguous stand-in for t: t itself or a fresh one (not filled). */
-static mt_tensor *dense(mt_tensor *t)
+/* t's shape and dtype, row-major, in a storage of its own; not filled. */
+static mt_tensor *fresh(const mt_tensor *t)
 {
-    if (mti_view_is_contiguous(&t->view)) return mt_retain(t);
     mti_view spec = t->view;
     size_t n_bytes;
-    mti_view_pack(&spec, &n_bytes);
+    if (!mti_view_pack(&spec, &n_bytes))
+        return mti_fail_null(MT_ERR_ARGUMENT, "a copy does not fit into an address space");
     return mti_tensor_new(t->storage->device, &spec, MT_TEMPORARY, false);
+}
+
+/* A contiguous stand-in for t: t itself or a fresh one. */
+static mt_tensor *dense(mt_tensor *t)
+{
+    return mti_view_is_contiguous(&t->view) ? mt_retain(t) : fresh(t);
 }
 
 bool mti_copy_view(mt_device *d, const mti_view *src, const mti_view *dst)
@@ -164,6 +170,39 @@ double mt_item(const mt_tensor *t)
     }
 }
 
+/* ---- writing ---- */
+
+/* Dimension by dimension, the smallest stride first: each must step over all that the ones before
+ * it reach. */
+bool mti_view_overlaps(const mti_view *v)
+{
+    if (mti_view_count(v) == 0) return false;
+    int64_t reach = 0; /* from the first element to the last, of the dimensions seen so far */
+    unsigned seen = 0;
+    for (int i = 0; i < v->rank; i++) {
+        int next = -1;
+        for (int d = 0; d < v->rank; d++)
+            if (!(seen >> d & 1) && (next < 0 || v->stride[d] < v->stride[next])) next = d;
+        seen |= 1u << next;
+        if (v->shape[next] == 1) continue;
+        if (v->stride[next] <= reach) return true;
+        reach += (v->shape[next] - 1) * v->stride[next];
+    }
+    return false;
+}
+
+bool mti_check_writable(const char *who, const mt_tensor *t)
+{
+    char shape[MTI_SHAPE_TEXT], strides[MTI_SHAPE_TEXT];
+    const mti_view *v = &t->view;
+    return !mti_view_overlaps(v) ||
+           mti_fail_bool(MT_ERR_ARGUMENT,
+                         "%s: the tensor is %s with strides %s: several elements share one place "
+                         "in memory; need each in its own (mt_contiguous)",
+                         who, mti_shape_text(shape, v->rank, v->shape),
+                         mti_shape_text(strides, v->rank, v->stride));
+}
+
 /* Values of a tensor that a recorded op may have saved are changed: say so to the version counter,
  * and refuse where the tape could not follow. */
 static bool begin_write(const char *who, mt_tensor *t)
@@ -196,20 +235,25 @@ mt_status mt_copy(mt_tensor *t, const mt_tensor *src)
     mt_device *d = t->storage->device;
     if (src->storage->device != d)
         return mti_fail(MT_ERR_ARGUMENT, "copy: the tensors live on two devices");
-    if (t->storage == src->storage && t->view.data != src->view.data)
-        return mti_fail(MT_ERR_ARGUMENT, "copy: both are views of one storage; clone the source");
-    if (!begin_write("copy", t)) return mt_last_status();
-    return mti_copy_view(d, &src->view, &t->view) ? MT_OK : mt_last_status();
+    if (!mti_check_writable("copy", t)) return mt_last_status();
+    /* What is written there may be read later: all of it is read first. */
+    mt_tensor *apart = t->storage == src->storage ? fresh(src) : NULL;
+    if (t->storage == src->storage && !apart) return mt_last_status();
+    bool ok = (!apart || mti_copy_view(d, &src->view, &apart->view)) && begin_write("copy", t) &&
+              mti_copy_view(d, apart ? &apart->view : &src->view, &t->view);
+    mt_release(apart);
+    return ok ? MT_OK : mt_last_status();
 }
 
 mt_status mt_copy_from_host(mt_tensor *t, const void *data, size_t n_bytes)
 {
-    if (!MTI_CHECK_NULL("copy_from_host", t) || !check_bytes("copy_from_host", t, data, n_bytes) ||
-        !begin_write("copy_from_host", t))
+    const char *who = "copy_from_host";
+    if (!MTI_CHECK_NULL(who, t) || !check_bytes(who, t, data, n_bytes) ||
+        !mti_check_writable(who, t))
         return mt_last_status();
     mt_device *d = t->storage->device;
     mt_tensor *packed = dense(t);
-    bool ok = packed &&
+    bool ok = packed && begin_write(who, t) &&
               (!n_bytes || d->backend->upload(d->ctx, packed->view.data, data, n_bytes)) &&
               (packed == t || mti_copy_view(d, &packed->view, &t->view));
     mt_release(packed);

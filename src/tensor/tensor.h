@@ -103,6 +103,12 @@ const void *mti_thread_token(void); /* distinct per thread */
 /* Remember that copy holds the same values as source in another dtype, if both are whole. */
 void mti_note_copy(mt_tensor *copy, const mt_tensor *source);
 
+/* Can two elements of v be the same memory? True, too, of strides that interlock in a way which
+ * mt_view_as alone can ask for. */
+bool mti_view_overlaps(const mti_view *v);
+/* Fails where writing t would write an element more than once. */
+bool mti_check_writable(const char *who, const mt_tensor *t);
+
 /* Scalar kernels behind the public data functions, also used above. */
 bool mti_copy_view(mt_device *device, const mti_view *src, const mti_view *dst);
 
