@@ -90,8 +90,8 @@ typedef struct mt_save_info {
  * new reference, taken over: a smaller copy, say), or set it to NULL and keep what you need in
  * *state. The outer hooks then see *kept, if there is one.
  * unpack: *tensor is what pack left in *kept (NULL if it left none), borrowed; leave it, or set it
- * to a new reference with the shape and dtype that were packed. It may be called more than once
- * (retain_graph) and must not change what it is given.
+ * to a new reference with the shape and dtype that were packed, in any layout. It may be called
+ * more than once (retain_graph) and must not change what it is given.
  * drop: the node gives its saved tensors up; free *state. Called once for each successful pack,
  * also when a later hook's pack fails.
  * Any function may be NULL: pass through. Failing (not MT_OK) fails the op or the backward, which
@@ -170,9 +170,9 @@ typedef struct mt_op_result {
  * outside of recording. Both nest, the last pushed goes first.
  *
  * before: the inputs are checked, nothing is made yet. To supply the results, put new references
- * into *supply (taken over) with the shapes and dtypes the op would make, and set *supplied: the
- * kernel is not run, the node is recorded as usual. The first hook that supplies is the last asked.
- * The device's generator moves on as if the op had drawn.
+ * into *supply (taken over) with the shapes and dtypes the op would make, in any layout, and set
+ * *supplied: the kernel is not run, the node is recorded as usual, and the device's generator moves
+ * on as if the op had drawn. The first hook that supplies is the last asked.
  * after: the results are there, nothing is recorded yet. To keep some, mt_saved_new them.
  * Any function may be NULL. Failing fails the op. Ops called inside are not recorded and not
  * hooked. */

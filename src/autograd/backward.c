@@ -227,12 +227,17 @@ static void end_walk(walk *w)
 
 /* ---- nodes ---- */
 
+/* What an op made comes back as it lay, whatever a hook gave back: its backward counts on that. An
+ * input, or what was changed in place, may lie in any way. */
 static bool unpack_saved(mti_call *c, const mti_node *n, mt_tensor *held[MTI_MAX_SAVED])
 {
     for (int i = 0; i < n->n_saved; i++) {
-        held[i] = mti_slot_load(&n->saved[i]);
+        const mti_saved_tensor *s = &n->saved[i];
+        held[i] = mti_slot_load(s);
+        if (s->bit >= 8 && !(n->op->flags & MTI_INPLACE))
+            held[i] = mti_tensor_laid(held[i], &s->spec, MT_TEMPORARY);
         if (!held[i]) return false;
-        c->saved[n->saved[i].bit] = &held[i]->view;
+        c->saved[s->bit] = &held[i]->view;
     }
     return true;
 }

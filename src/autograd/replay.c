@@ -96,7 +96,8 @@ static void leave(bool grad_mode)
 
 /* ---- supplied results ---- */
 
-/* *t becomes a handle of its own, without history, if it is what the op would have made. */
+/* *t becomes a handle of its own, without history, if it is what the op would have made, and lies
+ * as that would have. */
 static bool adopt(const mti_call *c, mt_tensor **t, const mti_view *spec, const char *what)
 {
     char want[MTI_SHAPE_TEXT], got[MTI_SHAPE_TEXT];
@@ -111,7 +112,7 @@ static bool adopt(const mti_call *c, mt_tensor **t, const mti_view *spec, const 
             what, mt_dtype_name(given->view.dtype),
             mti_shape_text(got, given->view.rank, given->view.shape), mt_dtype_name(spec->dtype),
             mti_shape_text(want, spec->rank, spec->shape));
-    *t = mti_tensor_alias(given);
+    *t = mti_tensor_laid(mti_tensor_alias(given), spec, MT_ACTIVATION);
     mt_release(given);
     return *t;
 }

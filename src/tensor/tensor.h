@@ -100,6 +100,9 @@ bool mti_tensor_is_exclusive(const mt_tensor *t);
 /* Give a storage made inside an op its class. */
 void mti_storage_settle(mti_storage *s, mt_category category);
 const void *mti_thread_token(void); /* distinct per thread */
+/* t, or if its strides are not spec's a copy with those, made inside an op. Takes t over; spec is
+ * of t's shape and dtype, and as for mti_tensor_new. */
+mt_tensor *mti_tensor_laid(mt_tensor *t, const mti_view *spec, mt_category category);
 /* Remember that copy holds the same values as source in another dtype, if both are whole. */
 void mti_note_copy(mt_tensor *copy, const mt_tensor *source);
 

@@ -130,8 +130,8 @@ void layout_repeat(int rank, const int64_t *shape, unsigned expanded, double *va
     for (int64_t i = 0; i < n; i++) values[i] = values[place_of(rank, shape, strides, i)];
 }
 
-mt_tensor *layout_make(mt_device *device, mt_dtype dtype, int rank, const int64_t *shape,
-                       const double *values, const tensor_layout *l)
+mt_layout layout_of(mt_dtype dtype, int rank, const int64_t *shape, const tensor_layout *l,
+                    int64_t *stored)
 {
     mt_layout as = {.dtype = dtype, .rank = rank};
     int64_t gap = 1, first = l->offset, n = count(rank, shape);
@@ -143,13 +143,22 @@ mt_tensor *layout_make(mt_device *device, mt_dtype dtype, int rank, const int64_
         if (sliced) first += gap;
         gap *= (expanded ? 1 : shape[d]) + (sliced ? 2 : 0);
     }
-    int64_t stored = gap + l->offset;
-    double *bytes = malloc((size_t)(stored + 1) * sizeof *bytes);
-    assert_non_null(bytes);
-    for (int64_t i = 0; i < stored; i++) bytes[i] = mt_dtype_is_float(dtype) ? (double)NAN : -7;
-    for (int64_t i = 0; i < n; i++) bytes[first + place_of(rank, shape, as.strides, i)] = values[i];
-    MT_AUTO mt_tensor *whole = mtt_from_doubles(device, dtype, 1, &stored, bytes);
-    free(bytes);
+    *stored = gap + l->offset;
     as.offset = n ? (size_t)first * mt_dtype_size(dtype) : 0;
+    return as;
+}
+
+mt_tensor *layout_make(mt_device *device, mt_dtype dtype, int rank, const int64_t *shape,
+                       const double *values, const tensor_layout *l)
+{
+    int64_t stored, n = count(rank, shape);
+    mt_layout as = layout_of(dtype, rank, shape, l, &stored);
+    int64_t first = (int64_t)(as.offset / mt_dtype_size(dtype));
+    double *all = malloc((size_t)(stored + 1) * sizeof *all);
+    assert_non_null(all);
+    for (int64_t i = 0; i < stored; i++) all[i] = mt_dtype_is_float(dtype) ? (double)NAN : -7;
+    for (int64_t i = 0; i < n; i++) all[first + place_of(rank, shape, as.strides, i)] = values[i];
+    MT_AUTO mt_tensor *whole = mtt_from_doubles(device, dtype, 1, &stored, all);
+    free(all);
     return whole ? mt_view_as(whole, &as) : NULL;
 }

@@ -24,6 +24,11 @@ int layouts_with(int rank, unsigned expanded, bool wide, tensor_layout **out);
 /* Every element becomes the one at index 0 of the expanded dimensions. */
 void layout_repeat(int rank, const int64_t *shape, unsigned expanded, double *values);
 
+/* Where this layout finds the elements of a tensor of that shape. *stored: elements of the storage.
+ */
+mt_layout layout_of(mt_dtype dtype, int rank, const int64_t *shape, const tensor_layout *l,
+                    int64_t *stored);
+
 /* A leaf over a storage of its own with these values (row-major; the same along what is expanded).
  * Elements of the storage that are not the tensor's are NaN, or -7. */
 mt_tensor *layout_make(mt_device *device, mt_dtype dtype, int rank, const int64_t *shape,

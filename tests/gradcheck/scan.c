@@ -21,7 +21,8 @@ typedef struct scan {
     int64_t shape[CASE_INPUTS + 1][MT_MAX_RANK], n[CASE_INPUTS + 1];
     double *values[CASE_INPUTS + 1];
     tensor_layout layout[CASE_INPUTS + 1];
-    unsigned floating; /* inputs that can want a gradient */
+    const char *saved_lie; /* how what is saved comes back; NULL: no hook */
+    unsigned floating;     /* inputs that can want a gradient */
 } scan;
 
 static void forget(outcome *o)
@@ -118,6 +119,8 @@ static void MT_PRINTF(4, 5) wrong(scan *s, mt_dtype dtype, unsigned wanted, cons
                            layout_text(&s->layout[i], s->rank[i], text));
     }
     if (at < end) at += snprintf(at, (size_t)(end - at), ": ");
+    if (s->saved_lie && at < end)
+        at += snprintf(at, (size_t)(end - at), "saved tensors come back %s: ", s->saved_lie);
     va_list args;
     va_start(args, fmt);
     if (at < end) vsnprintf(at, (size_t)(end - at), fmt, args);
@@ -212,6 +215,47 @@ static void scan_together(scan *s)
     forget(&exact);
 }
 
+/* ---- what ops keep, and what hooks supply ---- */
+
+/* The same elements in another layout: bit 0 of *kind: backwards in memory, bit 1: sliced. */
+static mt_tensor *laid_otherwise(mt_tensor *t, int kind)
+{
+    int rank = mt_rank(t);
+    int64_t stored;
+    tensor_layout l = layout_dense(rank);
+    for (int d = 0; d < rank && kind & 1; d++) l.order[d] = rank - 1 - d;
+    if (kind & 2) l.sliced = (1u << rank) - 1;
+    mt_layout as = layout_of(mt_dtype_of(t), rank, mt_shape(t), &l, &stored);
+    MT_AUTO mt_tensor *whole = mt_full(mt_device_of(t), as.dtype, 1, &stored, 1);
+    mt_tensor *other = whole ? mt_view_as(whole, &as) : NULL;
+    if (other && mt_copy(other, t) != MT_OK) mt_set(&other, NULL);
+    return other;
+}
+
+static mt_status unpack_otherwise(void *user, const mt_save_info *info, mt_tensor **t, void *state)
+{
+    (void)info, (void)state;
+    *t = laid_otherwise(*t, *(int *)user);
+    return *t ? MT_OK : mt_last_status();
+}
+
+/* Saved tensors come back in another layout than they were saved in. */
+static void scan_saved(scan *s)
+{
+    static const mt_saved_hooks hooks = {.unpack = unpack_otherwise};
+    static const char *const names[] = {"row-major", "backwards", "sliced", "backwards and sliced"};
+    outcome exact = {0};
+    if (!forward_and_back(s, s->cpu, MT_F64, s->floating, &exact)) return;
+    for (int kind = 0; kind < 4; kind++) {
+        mtt_ok(mt_push_saved_hooks(&hooks, &kind));
+        s->saved_lie = names[kind];
+        in_every_dtype(s, &exact);
+        s->saved_lie = NULL;
+        mtt_ok(mt_pop_saved_hooks());
+    }
+    forget(&exact);
+}
+
 /* ---- shapes ---- */
 
 static void take_operand(scan *s, int i, int rank, const int64_t *shape)
@@ -280,6 +324,7 @@ static void scan_shapes(mt_device *device, mt_device *cpu, const grad_case *c, b
         check_reference(&s, is_new);
         if (breadth != SCAN_NARROW || !is_new) scan_each_operand(&s);
         scan_together(&s);
+        scan_saved(&s);
     } else {
         result->n_refused++;
         mt_clear_error();
