@@ -168,9 +168,10 @@ bool mti_gemm(mti_call *c, double alpha, const mti_view *a, const mti_view *b, c
     uint64_t k = (uint64_t)a->shape[a->rank - 1];
     mti_count_flops(c, 2 * k * (uint64_t)mti_view_count(out));
     void *scratch;
+    size_t n_scratch = c->k->gemm_scratch(c->ctx, &va, &vb, &vo);
     return mti_device_take_workspace(c->device, c->backward) &&
-           mti_scratch(c, c->k->gemm_scratch(c->ctx, &va, &vb, &vo), &scratch) &&
-           c->k->gemm(c->ctx, alpha, &va, &vb, 0, &vo, bias, scratch);
+           mti_scratch(c, n_scratch, &scratch) &&
+           c->k->gemm(c->ctx, alpha, &va, &vb, 0, &vo, bias, scratch, n_scratch);
 }
 
 bool mti_gemm_part(mti_call *c, const mti_view *a, const mti_view *b, double beta,
@@ -184,7 +185,8 @@ bool mti_gemm_part(mti_call *c, const mti_view *a, const mti_view *b, double bet
     mti_block *scratch = n_bytes ? mti_pool_alloc(c->device->pool, n_bytes, MT_WORKSPACE) : NULL;
     if (n_bytes && !scratch) return false;
     if (scratch) scratch->owner = NULL;
-    bool ok = c->k->gemm(c->ctx, 1, &va, &vb, beta, &vo, NULL, scratch ? scratch->ptr : NULL);
+    bool ok =
+        c->k->gemm(c->ctx, 1, &va, &vb, beta, &vo, NULL, scratch ? scratch->ptr : NULL, n_bytes);
     mti_pool_free(c->device->pool, scratch, n_bytes);
     return ok;
 }

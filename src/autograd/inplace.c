@@ -29,13 +29,15 @@ void mti_slot_hold(mti_saved_tensor *s)
 
 void mti_slot_let_go(mti_saved_tensor *s)
 {
-    if (!s->link) return;
+    if (!s->kept) return;
     mti_storage *storage = s->kept->storage;
     lock(storage);
-    *s->link = s->next;
-    if (s->next) s->next->link = s->link;
-    s->link = NULL;
-    atomic_fetch_sub_explicit(&storage->saved, 1, memory_order_relaxed);
+    if (s->link) { /* a neighbour in the list, another thread's perhaps, may have just set it */
+        *s->link = s->next;
+        if (s->next) s->next->link = s->link;
+        s->link = NULL;
+        atomic_fetch_sub_explicit(&storage->saved, 1, memory_order_relaxed);
+    }
     unlock(storage);
 }
 

@@ -167,10 +167,12 @@ typedef struct mti_backend {
      * with equal leading (batch) dimensions, stride 0 there for broadcast inputs; in the last
      * two dimensions one stride is 1 and the other >= the extent of that one (so transposes
      * come as they are). bias: [n] contiguous or NULL. beta is 0 or 1; with 0, c need not be
-     * initialised. scratch: gemm_scratch bytes (0 gives NULL). */
+     * initialised. scratch: the n_scratch bytes that gemm_scratch asked for (0 gives NULL). Where
+     * another host thread has raised the device's threads since, no more of them work than those
+     * bytes are for; so with attention below. */
     size_t (*gemm_scratch)(mti_ctx *ctx, const mti_view *a, const mti_view *b, const mti_view *c);
     bool (*gemm)(mti_ctx *ctx, double alpha, const mti_view *a, const mti_view *b, double beta,
-                 const mti_view *c, const mti_view *bias, void *scratch);
+                 const mti_view *c, const mti_view *bias, void *scratch, size_t n_scratch);
 
     /* ---- rows: everything over the last dimension, which is contiguous ---- */
     /* y = softmax(scale * x) row by row. causal: x is [..,s,t], column j of row i is masked
@@ -254,12 +256,12 @@ typedef struct mti_backend {
 
     /* ---- fused attention, blockwise: scratch does not grow with s * t ---- */
     size_t (*attention_scratch)(mti_ctx *ctx, const mti_attention *at);
-    bool (*attention)(mti_ctx *ctx, const mti_attention *at, void *scratch);
+    bool (*attention)(mti_ctx *ctx, const mti_attention *at, void *scratch, size_t n_scratch);
     /* dq, dk, dv: shapes of q, k, v, stride[3] == 1, written whole. */
     size_t (*attention_backward_scratch)(mti_ctx *ctx, const mti_attention *at);
     bool (*attention_backward)(mti_ctx *ctx, const mti_attention *at, const mti_view *d_o,
                                const mti_view *dq, const mti_view *dk, const mti_view *dv,
-                               void *scratch);
+                               void *scratch, size_t n_scratch);
 
     /* ---- optimizers: one call for all tensors ---- */
     /* AdamW (Loshchilov & Hutter 2019), PyTorch's order of operations:

@@ -96,9 +96,9 @@ static bool flash_forward(mti_call *c)
     at.seed = mti_aux(c, 1), at.offset = mti_aux(c, 2);
     count(c, &at, 2);
     void *scratch;
+    size_t n_scratch = c->k->attention_scratch(c->ctx, &at);
     return put_i64(c, at.seed, c->draw.seed) && put_i64(c, at.offset, c->draw.offset) &&
-           mti_scratch(c, c->k->attention_scratch(c->ctx, &at), &scratch) &&
-           c->k->attention(c->ctx, &at, scratch);
+           mti_scratch(c, n_scratch, &scratch) && c->k->attention(c->ctx, &at, scratch, n_scratch);
 }
 
 const mti_view *mti_din_heads_inside(mti_call *c, int i)
@@ -123,9 +123,9 @@ static bool flash_backward(mti_call *c)
         if (!(d[i] = mti_din_heads_inside(c, i))) return false;
     count(c, &at, 5); /* the weights once more, dp, dq, dk, dv */
     void *scratch;
-    return fit_rows(c, mti_dout(c), &dy) &&
-           mti_scratch(c, c->k->attention_backward_scratch(c->ctx, &at), &scratch) &&
-           c->k->attention_backward(c->ctx, &at, &dy, d[0], d[1], d[2], scratch);
+    size_t n_scratch = c->k->attention_backward_scratch(c->ctx, &at);
+    return fit_rows(c, mti_dout(c), &dy) && mti_scratch(c, n_scratch, &scratch) &&
+           c->k->attention_backward(c->ctx, &at, &dy, d[0], d[1], d[2], scratch, n_scratch);
 }
 
 const mti_op_code mti_code_flash_attention = {flash_shape, flash_forward, flash_backward};

@@ -109,8 +109,9 @@ bool mti_device_take_workspace(mt_device *d, bool backward)
     if (!d->gemm_workspace) return true;
     pthread_mutex_lock(&d->lock);
     mti_block **block = &d->workspace[backward];
-    if (!*block) *block = mti_pool_alloc(d->pool, d->gemm_workspace, MT_WORKSPACE);
-    bool ok = *block != NULL;
+    size_t n_bytes = d->gemm_workspace; /* 0 if another thread has just set that */
+    if (n_bytes && !*block) *block = mti_pool_alloc(d->pool, n_bytes, MT_WORKSPACE);
+    bool ok = *block || !n_bytes;
     pthread_mutex_unlock(&d->lock);
     return ok;
 }

@@ -18,8 +18,8 @@ struct mt_device {
     mti_pool *host;          /* ... a pool can cache it (page-locking is slow); NULL without data */
     pthread_mutex_t lock;    /* of the generator and the workspaces */
     uint64_t seed, offset;
-    size_t gemm_workspace;   /* what a pass takes at its first matrix product; 0: nothing */
-    mti_block *workspace[2]; /* of forward and backward, once taken */
+    atomic_size_t gemm_workspace; /* what a pass takes at its first matrix product; 0: nothing */
+    mti_block *workspace[2];      /* of forward and backward, once taken */
     atomic_uint_fast64_t flops_forward, flops_backward, flops_recompute;
     atomic_bool balance_check;
 };

@@ -99,7 +99,7 @@ static mti_attention attention_of(call *c, bool with_lse)
 static void forward(call *c, bool with_lse)
 {
     mti_attention at = attention_of(c, with_lse);
-    assert_true(mti_cuda_attention(simulated_ctx(), &at, NULL));
+    assert_true(mti_cuda_attention(simulated_ctx(), &at, NULL, 0));
 }
 
 static void backward(call *c)
@@ -109,7 +109,7 @@ static void backward(call *c)
     void *scratch = malloc(n_bytes);
     memset(scratch, 0xff, n_bytes); /* NaN */
     assert_true(mti_cuda_attention_backward(simulated_ctx(), &at, &c->d_o, &c->dq, &c->dk, &c->dv,
-                                            scratch));
+                                            scratch, n_bytes));
     free(scratch);
 }
 
@@ -117,12 +117,14 @@ static void both_on_cpu(call *c)
 {
     mti_ctx *ctx = mti_cpu_backend.open();
     mti_attention at = attention_of(c, true);
-    void *scratch = malloc(mti_cpu_backend.attention_scratch(ctx, &at));
-    assert_true(mti_cpu_backend.attention(ctx, &at, scratch));
+    size_t n_bytes = mti_cpu_backend.attention_scratch(ctx, &at);
+    void *scratch = malloc(n_bytes);
+    assert_true(mti_cpu_backend.attention(ctx, &at, scratch, n_bytes));
     free(scratch);
-    scratch = malloc(mti_cpu_backend.attention_backward_scratch(ctx, &at));
-    assert_true(
-        mti_cpu_backend.attention_backward(ctx, &at, &c->d_o, &c->dq, &c->dk, &c->dv, scratch));
+    n_bytes = mti_cpu_backend.attention_backward_scratch(ctx, &at);
+    scratch = malloc(n_bytes);
+    assert_true(mti_cpu_backend.attention_backward(ctx, &at, &c->d_o, &c->dq, &c->dk, &c->dv,
+                                                   scratch, n_bytes));
     free(scratch);
     mti_cpu_backend.close(ctx);
 }

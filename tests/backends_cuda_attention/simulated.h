@@ -7,10 +7,10 @@ extern "C" {
 #else
 #include "backends/backend.h"
 size_t mti_cuda_attention_backward_scratch(mti_ctx *ctx, const mti_attention *at);
-bool mti_cuda_attention(mti_ctx *ctx, const mti_attention *at, void *scratch);
+bool mti_cuda_attention(mti_ctx *ctx, const mti_attention *at, void *scratch, size_t n_scratch);
 bool mti_cuda_attention_backward(mti_ctx *ctx, const mti_attention *at, const mti_view *d_o,
                                  const mti_view *dq, const mti_view *dk, const mti_view *dv,
-                                 void *scratch);
+                                 void *scratch, size_t n_scratch);
 bool cudasim_set_schedule(const char *text);
 void cudasim_without_barrier(const char *file, int line);
 size_t cudasim_barriers(const char **files, int *lines, size_t n);

@@ -79,27 +79,40 @@ static mti_attention attention_of(call *c, bool with_lse)
                            .offset = c->z.p > 0 ? &c->offset_view : NULL};
 }
 
-static void forward(call *c, int threads, bool with_lse)
+/* Computed with `threads`, the scratch asked for with `asked`. */
+static void forward_after(call *c, int asked, int threads, bool with_lse)
 {
     const mti_backend *be = values_backend();
-    mti_ctx *ctx = values_open(threads);
+    mti_ctx *ctx = values_open(asked);
     mti_attention at = attention_of(c, with_lse);
-    void *scratch = malloc(be->attention_scratch(ctx, &at));
-    assert_true(be->attention(ctx, &at, scratch));
-    free(scratch);
+    size_t n_bytes = be->attention_scratch(ctx, &at);
+    assert_true(be->set_threads(ctx, threads));
+    char *scratch = values_scratch(n_bytes);
+    assert_true(be->attention(ctx, &at, scratch, n_bytes));
+    values_scratch_free(scratch, n_bytes);
     be->close(ctx);
 }
 
-static void backward(call *c, int threads)
+static void backward_after(call *c, int asked, int threads)
 {
     const mti_backend *be = values_backend();
-    mti_ctx *ctx = values_open(threads);
+    mti_ctx *ctx = values_open(asked);
     mti_attention at = attention_of(c, true);
-    void *scratch = malloc(be->attention_backward_scratch(ctx, &at));
-    assert_true(be->attention_backward(ctx, &at, &c->d_o, &c->dq, &c->dk, &c->dv, scratch));
-    free(scratch);
+    size_t n_bytes = be->attention_backward_scratch(ctx, &at);
+    assert_true(be->set_threads(ctx, threads));
+    char *scratch = values_scratch(n_bytes);
+    assert_true(
+        be->attention_backward(ctx, &at, &c->d_o, &c->dq, &c->dk, &c->dv, scratch, n_bytes));
+    values_scratch_free(scratch, n_bytes);
     be->close(ctx);
 }
+
+static void forward(call *c, int threads, bool with_lse)
+{
+    forward_after(c, threads, threads, with_lse);
+}
+
+static void backward(call *c, int threads) { backward_after(c, threads, threads); }
 
 typedef struct answers {
     double *o, *lse, *dq, *dk, *dv;
@@ -279,9 +292,13 @@ static void bits_do_not_depend_on_the_number_of_threads(void **state)
             call one, more;
             call_make(&one, &cases[i], dtypes[t], dtypes[t] == MT_F64 ? MT_F64 : MT_F32);
             forward(&one, 1, true), backward(&one, 1);
-            for (int threads = 2; threads <= 3; threads++) {
+            /* the scratch asked for while there were as many; then before another host thread set
+             * more, or fewer */
+            static const int asked_and_set[][2] = {{2, 2}, {3, 3}, {1, 4}, {4, 1}};
+            for (int k = 0; k < 4; k++) {
+                int asked = asked_and_set[k][0], threads = asked_and_set[k][1];
                 call_make(&more, &cases[i], dtypes[t], dtypes[t] == MT_F64 ? MT_F64 : MT_F32);
-                forward(&more, threads, true), backward(&more, threads);
+                forward_after(&more, asked, threads, true), backward_after(&more, asked, threads);
                 assert_true(values_same_bits(&one.o, &more.o));
                 assert_true(values_same_bits(&one.lse, &more.lse));
                 assert_true(values_same_bits(&one.dq, &more.dq));

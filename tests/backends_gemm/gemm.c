@@ -14,16 +14,24 @@
 
 static const mt_dtype dtypes[] = {MT_F32, MT_F64, MT_BF16, MT_F16};
 
+/* Computed with `threads`, the scratch asked for with `asked`. */
+static void gemm_after(int asked, int threads, double alpha, const mti_view *a, const mti_view *b,
+                       double beta, const mti_view *c, const mti_view *bias)
+{
+    const mti_backend *be = values_backend();
+    mti_ctx *ctx = values_open(asked);
+    size_t n_bytes = be->gemm_scratch(ctx, a, b, c);
+    assert_true(be->set_threads(ctx, threads));
+    char *scratch = values_scratch(n_bytes);
+    assert_true(be->gemm(ctx, alpha, a, b, beta, c, bias, n_bytes ? scratch : NULL, n_bytes));
+    values_scratch_free(scratch, n_bytes);
+    be->close(ctx);
+}
+
 static void gemm(int threads, double alpha, const mti_view *a, const mti_view *b, double beta,
                  const mti_view *c, const mti_view *bias)
 {
-    const mti_backend *be = values_backend();
-    mti_ctx *ctx = values_open(threads);
-    size_t n_bytes = be->gemm_scratch(ctx, a, b, c);
-    void *scratch = n_bytes > 0 ? malloc(n_bytes) : NULL; /* exactly so much: ASan sees more */
-    assert_true(be->gemm(ctx, alpha, a, b, beta, c, bias, scratch));
-    free(scratch);
-    be->close(ctx);
+    gemm_after(threads, threads, alpha, a, b, beta, c, bias);
 }
 
 static int64_t rows(const mti_view *v) { return v->shape[v->rank - 2]; }
@@ -217,6 +225,24 @@ static void bits_do_not_depend_on_the_number_of_threads(void **state)
         }
 }
 
+/* Another host thread may set them at any time. */
+static void threads_set_after_the_scratch_was_asked_for_stay_within_it(void **state)
+{
+    (void)state;
+    for (int t = 0; t < 4; t++)
+        for (size_t s = 0; s < sizeof cut_sizes / sizeof *cut_sizes; s++) {
+            mti_view v[4];
+            make_cut(dtypes[t], s, v);
+            gemm(1, 1, &v[0], &v[1], 0, &v[2], NULL);
+            for (int asked = 1; asked <= 4; asked += 3) {
+                values_fill(&v[3], 0);
+                gemm_after(asked, 5 - asked, 1, &v[0], &v[1], 0, &v[3], NULL);
+                assert_true(values_same_bits(&v[2], &v[3]));
+            }
+            values_free_all();
+        }
+}
+
 enum { CALLERS = 3, SIZES = sizeof cut_sizes / sizeof *cut_sizes };
 
 typedef struct caller {
@@ -289,6 +315,7 @@ int main(void)
         cmocka_unit_test(an_empty_sum_gives_beta_c_plus_bias),
         cmocka_unit_test(a_product_without_elements_does_nothing),
         cmocka_unit_test(bits_do_not_depend_on_the_number_of_threads),
+        cmocka_unit_test(threads_set_after_the_scratch_was_asked_for_stay_within_it),
         cmocka_unit_test(callers_on_several_threads_get_the_same_bits),
         cmocka_unit_test(a_product_leaves_the_callers_openmp_setting_alone),
         cmocka_unit_test(half_precision_scratch_is_bounded),

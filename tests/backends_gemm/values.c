@@ -34,6 +34,31 @@ mti_ctx *values_open(int threads)
     return ctx;
 }
 
+/* Behind the scratch of one worker there is room for three more. */
+static size_t guard(size_t n_bytes)
+{
+#ifdef __SANITIZE_ADDRESS__
+    return (void)n_bytes, 0;
+#else
+    return 3 * n_bytes;
+#endif
+}
+
+char *values_scratch(size_t n_bytes)
+{
+    size_t n = n_bytes + guard(n_bytes);
+    char *scratch = malloc(n ? n : 1);
+    assert_non_null(scratch);
+    memset(scratch, 0x77, n);
+    return scratch;
+}
+
+void values_scratch_free(char *scratch, size_t n_bytes)
+{
+    for (size_t i = 0; i < guard(n_bytes); i++) assert_int_equal(scratch[n_bytes + i], 0x77);
+    free(scratch);
+}
+
 static void set_at(const mti_view *v, int64_t at, double value)
 {
     float f = (float)value;

@@ -22,6 +22,11 @@ void values_fill(const mti_view *v, double value);
 /* Uniform in [-1, 1), rounded to the view's dtype. */
 void values_random(const mti_view *v, uint64_t seed);
 
+/* Scratch for a kernel, exactly as much as was asked for: AddressSanitizer sees who writes beyond
+ * it, and without it the bytes behind do, which values_scratch_free looks at. */
+char *values_scratch(size_t n_bytes);
+void values_scratch_free(char *scratch, size_t n_bytes);
+
 /* The whole memory behind a view made here, foreign elements included. */
 size_t values_bytes(const mti_view *v);
 bool values_same_bits(const mti_view *a, const mti_view *b);

@@ -39,7 +39,7 @@ static void read_dropout(mti_attn *x)
 static int workers(const mti_ctx *ctx, const mti_attn *x, int64_t items)
 {
     double macs = (double)x->b * (double)x->a * (double)x->s * (double)x->t * (double)x->d;
-    return macs < PARALLEL_MACS ? 1 : (int)max64(1, min64(ctx->threads, items));
+    return macs < PARALLEL_MACS ? 1 : (int)max64(1, min64(mti_cpu_threads(ctx), items));
 }
 
 /* ---- forward ---- */
@@ -68,7 +68,7 @@ size_t mti_cpu_attention_scratch(mti_ctx *ctx, const mti_attention *at)
     return (size_t)workers(ctx, &x, x.b * x.a * x.q_blocks) * forward_scratch(&x);
 }
 
-bool mti_cpu_attention(mti_ctx *ctx, const mti_attention *at, void *scratch)
+bool mti_cpu_attention(mti_ctx *ctx, const mti_attention *at, void *scratch, size_t n_scratch)
 {
     mti_attn x = describe(at);
     int64_t items = x.b * x.a * x.q_blocks;
@@ -76,7 +76,8 @@ bool mti_cpu_attention(mti_ctx *ctx, const mti_attention *at, void *scratch)
     read_dropout(&x);
     x.scratch = scratch;
     x.scratch_per_worker = forward_scratch(&x);
-    mti_cpu_workers(ctx, workers(ctx, &x, items), items, 1, run_forward, &x);
+    int n = mti_cpu_scratch_workers(workers(ctx, &x, items), n_scratch, x.scratch_per_worker);
+    mti_cpu_workers(ctx, n, items, 1, run_forward, &x);
     return true;
 }
 
@@ -104,7 +105,7 @@ size_t mti_cpu_attention_backward_scratch(mti_ctx *ctx, const mti_attention *at)
 
 bool mti_cpu_attention_backward(mti_ctx *ctx, const mti_attention *at, const mti_view *d_o,
                                 const mti_view *dq, const mti_view *dk, const mti_view *dv,
-                                void *scratch)
+                                void *scratch, size_t n_scratch)
 {
     mti_attn x = describe(at);
     int64_t items = x.b * x.a_kv;
@@ -113,6 +114,7 @@ bool mti_cpu_attention_backward(mti_ctx *ctx, const mti_attention *at, const mti
     x.d_o = d_o, x.dq = dq, x.dk = dk, x.dv = dv;
     x.scratch = scratch;
     x.scratch_per_worker = backward_scratch(&x);
-    mti_cpu_workers(ctx, workers(ctx, &x, items), items, 1, run_backward, &x);
+    int n = mti_cpu_scratch_workers(workers(ctx, &x, items), n_scratch, x.scratch_per_worker);
+    mti_cpu_workers(ctx, n, items, 1, run_backward, &x);
     return true;
 }

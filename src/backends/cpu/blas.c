@@ -40,6 +40,12 @@ static void run_worker(const void *arg, int64_t worker, int64_t end)
     serial_end(was);
 }
 
+int mti_cpu_scratch_workers(int n_workers, size_t n_scratch, size_t per_worker)
+{
+    size_t room = per_worker ? n_scratch / per_worker : (size_t)n_workers;
+    return room < (size_t)n_workers ? (int)room : n_workers;
+}
+
 void mti_cpu_workers(mti_ctx *ctx, int n_workers, int64_t n, int64_t grain, mti_cpu_work_fn *fn,
                      void *arg)
 {

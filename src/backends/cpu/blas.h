@@ -19,6 +19,10 @@ typedef void mti_cpu_work_fn(void *arg, int worker, int64_t begin, int64_t end);
 void mti_cpu_workers(mti_ctx *ctx, int n_workers, int64_t n, int64_t grain, mti_cpu_work_fn *fn,
                      void *arg);
 
+/* As many of n_workers as n_scratch bytes hold the scratch of. More may be wanted than were asked
+ * for, where another host thread has set the device's threads since. */
+int mti_cpu_scratch_workers(int n_workers, size_t n_scratch, size_t per_worker);
+
 /* ---- one serial product in f32 or f64 ---- */
 
 /* A matrix in memory: element (i, j) at i * ld + j, or at j * ld + i if transposed. */

@@ -13,7 +13,7 @@ static mti_ctx *open_cpu(void)
 {
     mti_ctx *ctx = mti_malloc(sizeof *ctx);
     if (!ctx) return NULL;
-    ctx->threads = omp_get_max_threads();
+    atomic_init(&ctx->threads, omp_get_max_threads());
     ctx->copies = mti_cpu_copies_new();
     if (ctx->copies) return ctx;
     mti_free(ctx);
@@ -29,11 +29,9 @@ static void close_cpu(mti_ctx *ctx)
 static bool set_threads(mti_ctx *ctx, int n)
 {
     if (n < 1) return mti_fail_bool(MT_ERR_ARGUMENT, "threads: %d; need at least 1", n);
-    ctx->threads = n;
+    atomic_store_explicit(&ctx->threads, n, memory_order_relaxed);
     return true;
 }
-
-static int threads(const mti_ctx *ctx) { return ctx->threads; }
 
 static bool sync_cpu(mti_ctx *ctx)
 {
@@ -100,7 +98,7 @@ void mti_cpu_parallel(const mti_ctx *ctx, int64_t n, int64_t chunk, mti_cpu_rang
 {
     if (n <= 0) return;
     int64_t chunks = n <= chunk ? 1 : (n + chunk - 1) / chunk;
-    int team = chunks < ctx->threads ? (int)chunks : ctx->threads;
+    int threads = mti_cpu_threads(ctx), team = chunks < threads ? (int)chunks : threads;
     if (team <= 1) {
         run_chunks(0, chunks, n, chunk, fn, arg);
         return;
@@ -119,7 +117,7 @@ const mti_backend mti_cpu_backend = {
     .open = open_cpu,
     .close = close_cpu,
     .set_threads = set_threads,
-    .threads = threads,
+    .threads = mti_cpu_threads,
     .sync = sync_cpu,
     .alloc = alloc_raw,
     .free = free_raw,

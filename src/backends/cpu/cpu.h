@@ -7,6 +7,7 @@
 #ifndef MTI_CPU_H
 #define MTI_CPU_H
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include "backends/backend.h"
 
@@ -20,7 +21,7 @@
 
 typedef struct mti_cpu_copies mti_cpu_copies;
 struct mti_ctx {
-    int threads;
+    atomic_int threads; /* any host thread may set it while another computes */
     mti_cpu_copies *copies;
 };
 
@@ -58,6 +59,11 @@ struct mti_ctx {
 #endif
 
 /* ---- threads ---- */
+
+static inline int mti_cpu_threads(const mti_ctx *ctx)
+{
+    return atomic_load_explicit(&ctx->threads, memory_order_relaxed);
+}
 
 /* Below this many simple element operations a second thread costs more than it brings. */
 #define MTI_CPU_GRAIN 65536
@@ -165,7 +171,7 @@ bool mti_cpu_dropout_backward(mti_ctx *ctx, double p, const mti_view *mask, cons
 /* gemm.c */
 size_t mti_cpu_gemm_scratch(mti_ctx *ctx, const mti_view *a, const mti_view *b, const mti_view *c);
 bool mti_cpu_gemm(mti_ctx *ctx, double alpha, const mti_view *a, const mti_view *b, double beta,
-                  const mti_view *c, const mti_view *bias, void *scratch);
+                  const mti_view *c, const mti_view *bias, void *scratch, size_t n_scratch);
 
 /* rows.c */
 bool mti_cpu_softmax(mti_ctx *ctx, double scale, bool causal, const mti_view *x, const mti_view *y);
@@ -219,11 +225,11 @@ bool mti_cpu_cross_entropy_backward(mti_ctx *ctx, int64_t ignore, const mti_view
 
 /* attention.c */
 size_t mti_cpu_attention_scratch(mti_ctx *ctx, const mti_attention *at);
-bool mti_cpu_attention(mti_ctx *ctx, const mti_attention *at, void *scratch);
+bool mti_cpu_attention(mti_ctx *ctx, const mti_attention *at, void *scratch, size_t n_scratch);
 size_t mti_cpu_attention_backward_scratch(mti_ctx *ctx, const mti_attention *at);
 bool mti_cpu_attention_backward(mti_ctx *ctx, const mti_attention *at, const mti_view *d_o,
                                 const mti_view *dq, const mti_view *dk, const mti_view *dv,
-                                void *scratch);
+                                void *scratch, size_t n_scratch);
 
 /* quantize.c */
 bool mti_cpu_pack_bits(mti_ctx *ctx, const mti_view *x, const mti_view *bits);

@@ -176,7 +176,7 @@ static void cut(mti_ctx *ctx, mti_gemm *g)
     g->n_items = g->n_batch * g->tiles_m * g->tiles_n;
     g->grain = max64(1, GRAIN_MACS / max64(1, g->tile_m * g->tile_n * g->k));
     bool alone = macs * (double)g->n_batch < PARALLEL_MACS;
-    g->n_workers = alone ? 1 : (int)min64(ctx->threads, divide_up(g->n_items, g->grain));
+    g->n_workers = alone ? 1 : (int)min64(mti_cpu_threads(ctx), divide_up(g->n_items, g->grain));
     g->scratch_per_worker = g->size == 2 ? mti_gemm_half_scratch(g) : 0;
 }
 
@@ -282,7 +282,7 @@ size_t mti_cpu_gemm_scratch(mti_ctx *ctx, const mti_view *a, const mti_view *b, 
 }
 
 bool mti_cpu_gemm(mti_ctx *ctx, double alpha, const mti_view *a, const mti_view *b, double beta,
-                  const mti_view *c, const mti_view *bias, void *scratch)
+                  const mti_view *c, const mti_view *bias, void *scratch, size_t n_scratch)
 {
     mti_gemm g;
     if (mti_view_count(c) == 0) return true;
@@ -296,6 +296,7 @@ bool mti_cpu_gemm(mti_ctx *ctx, double alpha, const mti_view *a, const mti_view 
     g.bias = bias == NULL ? NULL : bias->data;
     g.scratch = scratch;
     cut(ctx, &g);
+    g.n_workers = mti_cpu_scratch_workers(g.n_workers, n_scratch, g.scratch_per_worker);
     mti_cpu_workers(ctx, g.n_workers, g.n_items, g.grain, run_items, &g);
     return true;
 }

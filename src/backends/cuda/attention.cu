@@ -84,7 +84,7 @@ bool fill_delta(mti_ctx *ctx, const mti_attn_args &x, mt_dtype dtype)
 
 size_t mti_cuda_attention_scratch(mti_ctx *, const mti_attention *) { return 0; }
 
-bool mti_cuda_attention(mti_ctx *ctx, const mti_attention *at, void *)
+bool mti_cuda_attention(mti_ctx *ctx, const mti_attention *at, void *, size_t)
 {
     mti_attn_args x = describe(at);
     mt_dtype dtype = at->q->dtype;
@@ -101,7 +101,7 @@ size_t mti_cuda_attention_backward_scratch(mti_ctx *, const mti_attention *at)
 
 bool mti_cuda_attention_backward(mti_ctx *ctx, const mti_attention *at, const mti_view *d_o,
                                  const mti_view *dq, const mti_view *dk, const mti_view *dv,
-                                 void *scratch)
+                                 void *scratch, size_t)
 {
     mti_attn_args x = describe(at);
     mt_dtype dtype = at->q->dtype;

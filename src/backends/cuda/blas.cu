@@ -424,7 +424,7 @@ static mti_view rows_of_bias(const mti_view *bias, const mti_view *c)
 }
 
 bool mti_cuda_gemm(mti_ctx *ctx, double alpha, const mti_view *a, const mti_view *b, double beta,
-                   const mti_view *c, const mti_view *bias, void *scratch)
+                   const mti_view *c, const mti_view *bias, void *scratch, size_t)
 {
     if (!mti_view_count(c)) return true;
     struct product g;

@@ -39,7 +39,7 @@ bool mti_cuda_normal(mti_ctx *ctx, double mean, double std, uint64_t seed, uint6
                      const mti_view *y);
 size_t mti_cuda_gemm_scratch(mti_ctx *ctx, const mti_view *a, const mti_view *b, const mti_view *c);
 bool mti_cuda_gemm(mti_ctx *ctx, double alpha, const mti_view *a, const mti_view *b, double beta,
-                   const mti_view *c, const mti_view *bias, void *scratch);
+                   const mti_view *c, const mti_view *bias, void *scratch, size_t n_scratch);
 bool mti_cuda_softmax(mti_ctx *ctx, double scale, bool causal, const mti_view *x,
                       const mti_view *y);
 bool mti_cuda_softmax_backward(mti_ctx *ctx, double scale, const mti_view *y, const mti_view *dy,
@@ -85,11 +85,11 @@ bool mti_cuda_cross_entropy_backward(mti_ctx *ctx, int64_t ignore, const mti_vie
                                      const mti_view *target, const mti_view *dloss,
                                      const mti_view *dx);
 size_t mti_cuda_attention_scratch(mti_ctx *ctx, const mti_attention *at);
-bool mti_cuda_attention(mti_ctx *ctx, const mti_attention *at, void *scratch);
+bool mti_cuda_attention(mti_ctx *ctx, const mti_attention *at, void *scratch, size_t n_scratch);
 size_t mti_cuda_attention_backward_scratch(mti_ctx *ctx, const mti_attention *at);
 bool mti_cuda_attention_backward(mti_ctx *ctx, const mti_attention *at, const mti_view *d_o,
                                  const mti_view *dq, const mti_view *dk, const mti_view *dv,
-                                 void *scratch);
+                                 void *scratch, size_t n_scratch);
 bool mti_cuda_adamw(mti_ctx *ctx, const mti_opt_params *p, int n_items, const mti_opt_item *items);
 bool mti_cuda_sgd(mti_ctx *ctx, const mti_opt_params *p, int n_items, const mti_opt_item *items);
 bool mti_cuda_sum_squares(mti_ctx *ctx, int n_items, const mti_opt_item *items, double *out);
@@ -111,6 +111,10 @@ bool mti_cuda_entropy_rows_backward(mti_ctx *ctx, int64_t ignore, const mti_view
 bool mti_cuda_counted_mean(mti_ctx *ctx, int64_t ignore, int64_t classes, const mti_view *target,
                            const mti_view *a, const mti_view *y);
 }
+
+/* desk.cu: closed once no call is under way. */
+bool mti_cuda_desks_open(mti_ctx *ctx);
+void mti_cuda_desks_close(mti_ctx *ctx);
 
 /* blas.cu: what the products of a device hold. */
 bool mti_cuda_blas_open(mti_ctx *ctx);

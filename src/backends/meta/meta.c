@@ -3,6 +3,7 @@
  *
  * Addresses are imaginary and never followed: segments of the address space in the order in
  * which they were asked for, none used twice. */
+#include <stdatomic.h>
 #include "backends/backend.h"
 
 /* A kernel here is its signature. */
@@ -13,7 +14,7 @@
 
 struct mti_ctx {
     uintptr_t next; /* where the next segment goes */
-    int threads;
+    atomic_int threads;
     const mti_backend *like; /* whose scratch memory counts; NULL: nobody's */
     mti_ctx *like_ctx;
 };
@@ -23,7 +24,9 @@ struct mti_ctx {
 static mti_ctx *open_meta(void)
 {
     mti_ctx *ctx = mti_malloc(sizeof *ctx);
-    if (ctx) *ctx = (mti_ctx){.next = FIRST_ADDRESS, .threads = 1};
+    if (!ctx) return NULL;
+    *ctx = (mti_ctx){.next = FIRST_ADDRESS};
+    atomic_init(&ctx->threads, 1);
     return ctx;
 }
 
@@ -135,7 +138,7 @@ static size_t gemm_scratch(mti_ctx *ctx, const mti_view *a, const mti_view *b, c
 }
 
 static bool gemm(mti_ctx *ctx, double alpha, const mti_view *a, const mti_view *b, double beta,
-                 const mti_view *c, const mti_view *bias, void *scratch)
+                 const mti_view *c, const mti_view *bias, void *scratch, size_t n_scratch)
 {
     return true;
 }
@@ -285,7 +288,10 @@ static size_t attention_scratch(mti_ctx *ctx, const mti_attention *at)
     return ctx->like ? ctx->like->attention_scratch(ctx->like_ctx, at) : 0;
 }
 
-static bool attention(mti_ctx *ctx, const mti_attention *at, void *scratch) { return true; }
+static bool attention(mti_ctx *ctx, const mti_attention *at, void *scratch, size_t n_scratch)
+{
+    return true;
+}
 
 static size_t attention_backward_scratch(mti_ctx *ctx, const mti_attention *at)
 {
@@ -294,7 +300,7 @@ static size_t attention_backward_scratch(mti_ctx *ctx, const mti_attention *at)
 
 static bool attention_backward(mti_ctx *ctx, const mti_attention *at, const mti_view *d_o,
                                const mti_view *dq, const mti_view *dk, const mti_view *dv,
-                               void *scratch)
+                               void *scratch, size_t n_scratch)
 {
     return true;
 }
