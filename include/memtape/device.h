@@ -43,7 +43,8 @@ MT_API void mt_seed(mt_device *device, uint64_t seed); /* offset back to 0 */
 MT_API void mt_rng_get(const mt_device *device, uint64_t *seed, uint64_t *offset);
 MT_API void mt_rng_set(mt_device *device, uint64_t seed, uint64_t offset);
 
-/* Wait until everything queued is done; errors of queued work surface here. */
+/* Wait until everything queued is done; errors of queued work surface here, each once, in whichever
+ * host thread waits first. */
 MT_API mt_status mt_device_sync(mt_device *device);
 
 /* Floating-point operations counted by the ops as they ran (a multiply-add is

@@ -1,6 +1,9 @@
 /* cudasim.cc: runs grids, one block after the other. */
 #include <stdlib.h>
+#include <chrono>
+#include <condition_variable>
 #include <mutex>
+#include <thread>
 #include "cudasim/simulator.h"
 
 uint3 threadIdx, blockIdx;
@@ -47,6 +50,29 @@ static bool read_environment()
     const char *colon = place ? strchr(place, ':') : nullptr;
     if (colon) cudasim_without_barrier(std::string(place, colon).c_str(), atoi(colon + 1));
     return !place || colon;
+}
+
+/* In milliseconds; 0: nobody waits for others. */
+static int patience()
+{
+    const char *turns = getenv("CUDASIM_TURNS");
+    return turns ? atoi(turns) : 0;
+}
+
+void take_turns()
+{
+    static const std::chrono::milliseconds at_most(patience());
+    static std::mutex lock;
+    static std::condition_variable moved_on;
+    static std::thread::id last;
+    static bool alone; /* nobody came in time; so nobody is waited for until somebody does */
+    if (at_most.count() == 0) return;
+    std::unique_lock<std::mutex> mine(lock);
+    std::thread::id self = std::this_thread::get_id();
+    if (last != self) alone = false;
+    last = self;
+    moved_on.notify_all();
+    if (!alone) alone = !moved_on.wait_for(mine, at_most, [self] { return last != self; });
 }
 
 /* One grid at a time, whichever host thread asks. */
@@ -99,6 +125,7 @@ cudaError_t cudasim_set_attribute(const void *kernel, cudaFuncAttribute attribut
 {
     if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
     if (value < 0 || (size_t)value > max_dynamic_bytes) return cudaErrorInvalidValue;
+    std::lock_guard<std::mutex> turn(one_grid);
     sim.dynamic_limits[kernel] = (size_t)value;
     return cudaSuccess;
 }

@@ -12,7 +12,10 @@
  *     CUDASIM_SCHEDULE=forward|reverse|SEED): results that depend on it betray a race. A warp
  *     runs as far as it can, to a barrier or its end, before the next one moves, so one reads
  *     before and one after whatever another warp writes without a barrier between.
- * One grid runs at a time. No figure measured here says anything about a GPU. */
+ * One grid runs at a time, in the order in which the host threads ask. With CUDASIM_TURNS=MS in the
+ * environment they take turns: who has launched a kernel or waited for a stream goes on once
+ * another host thread has done so too, or after MS milliseconds, where there is one. So what two of
+ * them share between two launches shows. No figure measured here says anything about a GPU. */
 #ifndef CUDASIM_H
 #define CUDASIM_H
 
@@ -77,6 +80,8 @@ void copy_wait(int n_left);
 
 /* The stream's copies are made: what runs in it now comes after. */
 void settle(cudaStream_t stream);
+/* Under CUDASIM_TURNS: lets another host thread go first. */
+void take_turns();
 
 cudaError_t run(const char *name, const void *kernel, dim3 grid, dim3 block, size_t n_shared,
                 void (*call)(const void *arguments), const void *arguments);
@@ -90,13 +95,15 @@ cudaError_t launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block
         void (*kernel)(P...);
         std::tuple<std::decay_t<P>...> values;
     } call = {kernel, std::tuple<std::decay_t<P>...>(static_cast<std::decay_t<P>>(arguments)...)};
-    return run(
+    cudaError_t status = run(
         name, reinterpret_cast<const void *>(kernel), grid, block, n_shared,
         [](const void *p) {
             const bound *b = static_cast<const bound *>(p);
             std::apply(b->kernel, b->values);
         },
         &call);
+    take_turns();
+    return status;
 }
 
 template <class T> static inline slot pack(T value)

@@ -50,8 +50,16 @@ cudaError_t cudaDriverGetVersion(int *version);
 cudaError_t cudaMemGetInfo(size_t *n_free, size_t *n_total);
 
 cudaError_t cudaMalloc(void **p, size_t n_bytes);
+template <class T> static inline cudaError_t cudaMalloc(T **p, size_t n_bytes)
+{
+    return cudaMalloc(reinterpret_cast<void **>(p), n_bytes);
+}
 cudaError_t cudaFree(void *p);
 cudaError_t cudaMallocHost(void **p, size_t n_bytes);
+template <class T> static inline cudaError_t cudaMallocHost(T **p, size_t n_bytes)
+{
+    return cudaMallocHost(reinterpret_cast<void **>(p), n_bytes);
+}
 cudaError_t cudaHostAlloc(void **p, size_t n_bytes, unsigned flags);
 cudaError_t cudaFreeHost(void *p);
 cudaError_t cudaMemcpy(void *to, const void *from, size_t n_bytes, cudaMemcpyKind kind);

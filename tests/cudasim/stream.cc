@@ -151,6 +151,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
     cudasim::settle(stream);
+    cudasim::take_turns();
     return cudaSuccess;
 }
 /* The stream's kernels do not wait for their turn, so what it waits for happens now. */

@@ -1,7 +1,7 @@
 /* context.cu: the device, its streams and memory, what its errors mean, and the kernel table. */
 #include <stdlib.h>
 #include <string.h>
-#include "backends/cuda/fault.h"
+#include "backends/cuda/desk.h"
 #include "backends/cuda/kernels.h"
 
 /* ":KiB:count" once or more, as cuBLAS reads it: the bytes of all buffers; 0 if it is not that. */
@@ -66,9 +66,8 @@ static bool open_streams(mti_ctx *ctx)
                        "counting multiprocessors") &&
            mti_cuda_ok(cudaStreamCreateWithFlags(&ctx->stream, cudaStreamNonBlocking), "stream") &&
            mti_cuda_ok(cudaStreamCreateWithFlags(&ctx->copy, cudaStreamNonBlocking), "stream") &&
-           mti_cuda_ok(cudaMalloc(&ctx->fault, sizeof(struct mti_desk)), "memory for faults") &&
-           mti_cuda_ok(cudaMallocHost(&ctx->note, sizeof(struct mti_fault)), "memory for faults") &&
-           mti_cuda_ok(cudaMemsetAsync(ctx->fault, 0, sizeof(struct mti_desk), ctx->stream),
+           mti_cuda_ok(cudaMalloc(&ctx->fault, sizeof *ctx->fault), "memory for faults") &&
+           mti_cuda_ok(cudaMemsetAsync(ctx->fault, 0, sizeof *ctx->fault, ctx->stream),
                        "clearing faults");
 }
 
@@ -83,7 +82,10 @@ mti_ctx *mti_cuda_open(void)
     const char *config = getenv("CUBLAS_WORKSPACE_CONFIG");
     ctx->n_workspace = workspace_bytes(config ? config : ":4096:2:16:8");
     ctx->threads = 1;
-    if (open_streams(ctx) && mti_cuda_copies_open(ctx) && mti_cuda_blas_open(ctx)) return ctx;
+    pthread_mutex_init(&ctx->clearing_fault, nullptr);
+    if (open_streams(ctx) && mti_cuda_desks_open(ctx) && mti_cuda_copies_open(ctx) &&
+        mti_cuda_blas_open(ctx))
+        return ctx;
     mti_cuda_close(ctx);
     return nullptr;
 }
@@ -94,10 +96,11 @@ void mti_cuda_close(mti_ctx *ctx)
     if (ctx->copy) cudaStreamSynchronize(ctx->copy);
     mti_cuda_copies_close(ctx);
     mti_cuda_blas_close(ctx);
-    if (ctx->note) cudaFreeHost(ctx->note);
+    mti_cuda_desks_close(ctx);
     if (ctx->fault) cudaFree(ctx->fault);
     if (ctx->copy) cudaStreamDestroy(ctx->copy);
     if (ctx->stream) cudaStreamDestroy(ctx->stream);
+    pthread_mutex_destroy(&ctx->clearing_fault);
     mti_free(ctx);
 }
 
@@ -110,19 +113,32 @@ bool mti_cuda_set_threads(mti_ctx *ctx, int n)
 
 int mti_cuda_threads(const mti_ctx *ctx) { return ctx->threads; }
 
-/* Waits for the stream, then for what its kernels had to say. */
+static bool read_fault(mti_ctx *ctx, mti_fault *note)
+{
+    return mti_cuda_ok(
+               cudaMemcpyAsync(note, ctx->fault, sizeof *note, cudaMemcpyDeviceToHost, ctx->stream),
+               "reading faults") &&
+           mti_cuda_ok(cudaStreamSynchronize(ctx->stream), "waiting for the GPU");
+}
+
+static bool clear_fault(mti_ctx *ctx)
+{
+    return mti_cuda_ok(cudaMemsetAsync(ctx->fault, 0, sizeof *ctx->fault, ctx->stream),
+                       "clearing faults");
+}
+
+/* Waits for the stream, then for what its kernels had to say. A fault is for one host thread to
+ * report, whoever else has seen it: that is who reads it while nobody else may clear it. */
 bool mti_cuda_sync(mti_ctx *ctx)
 {
-    struct mti_fault *note = static_cast<struct mti_fault *>(ctx->note);
-    if (!mti_cuda_ok(
-            cudaMemcpyAsync(note, ctx->fault, sizeof *note, cudaMemcpyDeviceToHost, ctx->stream),
-            "reading faults") ||
-        !mti_cuda_ok(cudaStreamSynchronize(ctx->stream), "waiting for the GPU"))
-        return false;
+    mti_borrowed_desk own(ctx);
+    if (!own.place || !read_fault(ctx, own.place->note)) return false;
+    mti_fault *note = own.place->note;
     if (note->kind == MTI_FAULT_NONE) return true;
-    return mti_cuda_ok(cudaMemsetAsync(ctx->fault, 0, sizeof *note, ctx->stream),
-                       "clearing faults") &&
-           mti_fault_report(note);
+    pthread_mutex_lock(&ctx->clearing_fault);
+    bool ok = read_fault(ctx, note) && (note->kind == MTI_FAULT_NONE || clear_fault(ctx));
+    pthread_mutex_unlock(&ctx->clearing_fault);
+    return ok && (note->kind == MTI_FAULT_NONE || mti_fault_report(note));
 }
 
 void *mti_cuda_alloc(mti_ctx *, size_t n_bytes)

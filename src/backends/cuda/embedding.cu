@@ -11,7 +11,7 @@
 struct gather_job {
     const int64_t *index;
     mti_rowset w, y;
-    mti_desk *desk;
+    mti_fault *fault;
     int team_size;
 };
 
@@ -24,7 +24,7 @@ template <class T> __global__ void __launch_bounds__(GATHER_BLOCK) gather_rows(g
     if (r >= job.y.rows) return; /* no barriers below */
     int64_t at = job.index[r], n = job.y.n;
     bool good = at >= 0 && at < job.w.rows;
-    if (!good && rank == 0) mti_note_bad(job.desk, MTI_FAULT_INDEX, job.index, r, job.w.rows, 0);
+    if (!good && rank == 0) mti_note_bad(job.fault, MTI_FAULT_INDEX, job.index, r, job.w.rows, 0);
     T *to = mti_row_at<T>(job.y, r);
     int skew = mti_skew(to);
     mti_row<T> y(to, n, skew);
@@ -64,7 +64,7 @@ extern "C" bool mti_cuda_embedding(mti_ctx *ctx, const mti_view *index, const mt
     job.index = static_cast<const int64_t *>(index->data);
     job.w = mti_rowset_of(w);
     job.y = mti_rowset_of(y);
-    job.desk = static_cast<mti_desk *>(ctx->fault);
+    job.fault = ctx->fault;
     if (job.y.rows == 0) return true;
     return mti_for_float(w->dtype, [&](auto t) { return gather<decltype(t)>(ctx, &job); });
 }
@@ -91,7 +91,7 @@ struct sort_job {
     uint32_t *offset; /* [DIGITS, tiles]: how many; then where the first of them goes */
     int64_t count, rows, tiles;
     int shift; /* of the digit */
-    mti_desk *desk;
+    mti_fault *fault;
 };
 
 static __device__ __forceinline__ uint32_t key_of(const sort_job &job, int64_t i)
@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(SORT_BLOCK) count_digits(sort_job job)
         uint32_t key = key_of(job, i);
         atomicAdd(&counts[digit_of(job, key)], 1u);
         if (job.index && key == job.rows)
-            mti_note_bad(job.desk, MTI_FAULT_INDEX, job.index, i, job.rows, 0);
+            mti_note_bad(job.fault, MTI_FAULT_INDEX, job.index, i, job.rows, 0);
     }
     __syncthreads();
     job.offset[(int64_t)threadIdx.x * job.tiles + blockIdx.x] = counts[threadIdx.x];
@@ -309,7 +309,7 @@ static bool sort_positions(mti_ctx *ctx, const int64_t *index, int64_t count, in
     job.count = count;
     job.rows = rows;
     job.tiles = (count + TILE - 1) / TILE;
-    job.desk = static_cast<mti_desk *>(ctx->fault);
+    job.fault = ctx->fault;
     int from = 1;
     for (; job.shift == 0 || rows >> job.shift > 0; job.shift += 8, from ^= 1) {
         job.key = scratch + plan->key[from];

@@ -152,7 +152,7 @@ extern "C" bool mti_cuda_entropy_rows_backward(mti_ctx *ctx, int64_t ignore, con
 template <class T, class U>
 __global__ void __launch_bounds__(MEAN_BLOCK)
     mean_over_counted(const int64_t *target, int64_t rows, int64_t classes, int64_t ignore,
-                      const T *a, int64_t n, U *y, mti_desk *desk)
+                      const T *a, int64_t n, U *y, mti_fault *fault)
 {
     MTI_SHARED(long long, counts[64]);
     MTI_SHARED(double, sums[64]);
@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(MEAN_BLOCK)
         int64_t t = target[r];
         if (t == ignore) continue;
         if (t < 0 || t >= classes)
-            mti_note_bad(desk, MTI_FAULT_TARGET, target, r, classes, ignore);
+            mti_note_bad(fault, MTI_FAULT_TARGET, target, r, classes, ignore);
         else
             count++;
     }
@@ -182,11 +182,11 @@ extern "C" bool mti_cuda_counted_mean(mti_ctx *ctx, int64_t ignore, int64_t clas
         return mti_for_float(y->dtype, [&](auto u) {
             typedef decltype(u) U;
             void (*counted_mean)(const int64_t *, int64_t, int64_t, int64_t, const T *, int64_t,
-                                 U *, mti_desk *) = mean_over_counted<T, U>;
+                                 U *, mti_fault *) = mean_over_counted<T, U>;
             return MTI_LAUNCH(ctx, counted_mean, 1, MEAN_BLOCK, 0,
                               static_cast<const int64_t *>(target->data), mti_view_count(target),
                               classes, ignore, static_cast<const T *>(a->data), mti_view_count(a),
-                              static_cast<U *>(y->data), static_cast<mti_desk *>(ctx->fault));
+                              static_cast<U *>(y->data), ctx->fault);
         });
     });
 }

@@ -1,11 +1,9 @@
-/* fault.h: what ctx->fault points at: one mti_desk in device memory, all zero when the context
- * is opened.
+/* fault.h: ctx->fault, the one note in device memory that all kernels share.
  *
  * A kernel that meets a bad number cannot say so to the call that launched it, which has
- * returned. It leaves a note, and the next sync or download finds it: reads the note
- * (sizeof(mti_fault) bytes), and when kind is not 0 sets it to zero again and fails with
- * mti_fault_report. The rest of the desk holds what one kernel leaves for the next of the same
- * call, on the one stream that they all run on. */
+ * returned. It leaves a note, and the next sync or download finds it, whichever host thread asks:
+ * it clears the note and fails with mti_fault_report. Kernels run one after the other on the one
+ * stream, so no two write at once. */
 #ifndef MTI_CUDA_FAULT_H
 #define MTI_CUDA_FAULT_H
 
@@ -21,17 +19,9 @@ struct mti_fault {
     int64_t limit, ignore;   /* it had to be in [0, limit), or `ignore` for a target */
 };
 
-#define MTI_DESK_SLOTS 1024
-
-struct mti_desk {
-    struct mti_fault fault;
-    int64_t count[MTI_DESK_SLOTS];
-    double sum[MTI_DESK_SLOTS];
-};
-
 /* Device: number `at` is bad. If it is the first of `numbers`, and nothing was bad before this
  * launch, it is noted: so exactly one thread of a launch writes, whichever comes first. */
-static __device__ inline void mti_note_bad(mti_desk *desk, int64_t kind, const int64_t *numbers,
+static __device__ inline void mti_note_bad(mti_fault *fault, int64_t kind, const int64_t *numbers,
                                            int64_t at, int64_t limit, int64_t ignore)
 {
     for (int64_t i = 0; i < at; i++) {
@@ -39,8 +29,8 @@ static __device__ inline void mti_note_bad(mti_desk *desk, int64_t kind, const i
                     (kind == MTI_FAULT_TARGET && numbers[i] == ignore);
         if (!good) return;
     }
-    if (desk->fault.kind != MTI_FAULT_NONE) return;
-    desk->fault = {kind, at, numbers[at], limit, ignore};
+    if (fault->kind != MTI_FAULT_NONE) return;
+    *fault = {kind, at, numbers[at], limit, ignore};
 }
 
 /* Host: the error that a note stands for; false. */

@@ -20,8 +20,10 @@
 #ifndef MTI_GPU_H
 #define MTI_GPU_H
 
+#include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <atomic>
 
 extern "C" {
 #include "backends/backend.h"
@@ -43,18 +45,20 @@ extern "C" {
      mti_cuda_ok(cudaGetLastError(), #kernel))
 #endif
 
-/* The state of one open device. */
+/* The state of one open device. Several host threads may call at once: what changes after open has
+ * a lock, or is lent to one call at a time. */
 struct mti_ctx {
     int device;
     int multiprocessors;
-    int threads;         /* host threads: kept for the table's sake */
-    cudaStream_t stream; /* every kernel and product */
-    cudaStream_t copy;   /* copies beside compute: transfer.cu */
+    std::atomic<int> threads; /* host threads: kept for the table's sake */
+    cudaStream_t stream;      /* every kernel and product */
+    cudaStream_t copy;        /* copies beside compute: transfer.cu */
     struct mti_copies *copies;
     struct mti_cublas *blas; /* loaded at the first product */
     size_t n_workspace;      /* bytes for each product: CUBLAS_WORKSPACE_CONFIG */
-    void *fault;             /* mti_desk in device memory: a kernel's complaint (fault.h) */
-    void *note;              /* pinned host memory: what the desk said when last asked */
+    struct mti_fault *fault; /* in device memory: a kernel's complaint (fault.h) */
+    pthread_mutex_t clearing_fault;
+    struct mti_desks *desks; /* what a call's kernels leave for each other (desk.h) */
     bool tf32;               /* f32 products may round their inputs (MEMTAPE_TF32=1) */
 };
 

@@ -2,6 +2,7 @@
  *
  * Forward is the log-softmax kernel with targets: it reads the logits once where a row fits in
  * registers, and each block leaves its rows' loss and how many of them count on the desk. */
+#include "backends/cuda/desk.h"
 #include "backends/cuda/kernels.h"
 #include "backends/cuda/softmax.cuh"
 
@@ -36,7 +37,7 @@ template <class T> static bool forward(mti_ctx *ctx, mti_softmax_job *job, const
         return false;
     void (*cross_entropy_mean)(const mti_desk *, int, T *) = entropy_mean<T>;
     return MTI_LAUNCH(ctx, cross_entropy_mean, 1, SUM_BLOCK, 0,
-                      static_cast<const mti_desk *>(ctx->fault), slots,
+                      static_cast<const mti_desk *>(job->desk), slots,
                       static_cast<T *>(loss->data));
 }
 
@@ -44,12 +45,15 @@ extern "C" bool mti_cuda_cross_entropy(mti_ctx *ctx, int64_t ignore, const mti_v
                                        const mti_view *target, const mti_view *logp,
                                        const mti_view *loss)
 {
+    mti_borrowed_desk own(ctx);
+    if (!own.place) return false;
     mti_softmax_job job = {};
     job.x = mti_rowset_of(x);
     job.y = mti_rowset_of(logp);
     job.target = static_cast<const int64_t *>(target->data);
     job.ignore = ignore;
-    job.desk = static_cast<mti_desk *>(ctx->fault);
+    job.desk = own.place->desk;
+    job.fault = ctx->fault;
     return mti_for_float(x->dtype, [&](auto t) { return forward<decltype(t)>(ctx, &job, loss); });
 }
 
@@ -71,7 +75,7 @@ struct entropy_backward_job {
 /* desk->count[0] = rows that count; notes the first bad target. */
 __global__ void __launch_bounds__(COUNT_BLOCK)
     entropy_count(const int64_t *target, int64_t rows, int64_t classes, int64_t ignore,
-                  mti_desk *desk)
+                  mti_desk *desk, mti_fault *fault)
 {
     MTI_SHARED(long long, space[64]);
     mti_team<long long, MTI_FIT_BLOCK> team(COUNT_BLOCK, space);
@@ -80,7 +84,7 @@ __global__ void __launch_bounds__(COUNT_BLOCK)
         int64_t t = target[r];
         if (t == ignore) continue;
         if (t < 0 || t >= classes)
-            mti_note_bad(desk, MTI_FAULT_TARGET, target, r, classes, ignore);
+            mti_note_bad(fault, MTI_FAULT_TARGET, target, r, classes, ignore);
         else
             count++;
     }
@@ -145,16 +149,18 @@ extern "C" bool mti_cuda_cross_entropy_backward(mti_ctx *ctx, int64_t ignore, co
                                                 const mti_view *target, const mti_view *dloss,
                                                 const mti_view *dx)
 {
+    mti_borrowed_desk own(ctx);
+    if (!own.place) return false;
     entropy_backward_job job = {};
     job.logp = mti_rowset_of(logp);
     job.dx = mti_rowset_of(dx);
     job.target = static_cast<const int64_t *>(target->data);
     job.dloss = dloss->data;
-    job.desk = static_cast<const mti_desk *>(ctx->fault);
+    job.desk = own.place->desk;
     job.ignore = ignore;
     if (job.logp.rows == 0) return true;
     if (!MTI_LAUNCH(ctx, entropy_count, 1, COUNT_BLOCK, 0, job.target, job.logp.rows, job.logp.n,
-                    ignore, static_cast<mti_desk *>(ctx->fault)))
+                    ignore, own.place->desk, ctx->fault))
         return false;
     if (job.logp.n == 0) return true;
     return mti_for_float(logp->dtype, [&](auto t) { return backward<decltype(t)>(ctx, &job); });

@@ -5,7 +5,8 @@
 
 extern const mti_backend mti_cuda_backend;
 
-static const mti_host *host; /* set once, before anything else runs */
+/* Set before anything else runs; to the same once more where another host thread opens a device. */
+static _Atomic(const mti_host *) host;
 
 const mti_backend *mti_module_entry(const mti_host *from)
 {

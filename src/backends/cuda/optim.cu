@@ -1,11 +1,11 @@
 /* optim.cu: optimizer steps and what goes with them, many tensors in one launch. The tensors are
  * cut into chunks, one per block; a block finds its tensor in a table that travels with the
  * launch. What does not fit into one table goes into the next launch. */
-#include "backends/cuda/fault.h"
+#include "backends/cuda/desk.h"
 #include "backends/cuda/kernels.h"
 #include "backends/cuda/reduce.cuh"
 
-#define TABLE_ITEMS 56 /* a launch takes at most 4096 bytes along */
+#define TABLE_ITEMS 56   /* a launch takes at most 4096 bytes along */
 #define CHUNK       8192 /* elements */
 
 template <class T> struct mti_opt_entry {
@@ -156,7 +156,10 @@ __device__ __forceinline__ void store_param(const mti_opt_entry<T> &e, int64_t i
     mti_store(e.p + i, narrow);
 }
 
-static double grad_scale_of(const mti_opt_params *p) { return p->grad_scale > 0 ? p->grad_scale : 1; }
+static double grad_scale_of(const mti_opt_params *p)
+{
+    return p->grad_scale > 0 ? p->grad_scale : 1;
+}
 
 /* ---- AdamW ---- */
 
@@ -341,7 +344,9 @@ __global__ void __launch_bounds__(MTI_BLOCK_THREADS)
 extern "C" bool mti_cuda_sum_squares(mti_ctx *ctx, int n_items, const mti_opt_item *items,
                                      double *out)
 {
-    mti_desk *desk = static_cast<mti_desk *>(ctx->fault);
+    mti_borrowed_desk own(ctx);
+    if (!own.place) return false;
+    mti_desk *desk = own.place->desk;
     double sum[MTI_DESK_SLOTS];
     *out = 0;
     bool ok =

@@ -4,7 +4,7 @@
 #ifndef MTI_SOFTMAX_CUH
 #define MTI_SOFTMAX_CUH
 
-#include "backends/cuda/fault.h"
+#include "backends/cuda/desk.h"
 #include "backends/cuda/reduce.cuh"
 
 #define MTI_SOFTMAX_HELD 4 /* chunks in the registers of a thread */
@@ -16,7 +16,8 @@ struct mti_softmax_job {
     /* cross-entropy only */
     const int64_t *target; /* [rows] or NULL */
     int64_t ignore;
-    mti_desk *desk; /* block b leaves count[b] and sum[b] */
+    mti_desk *desk;   /* block b leaves count[b] and sum[b] */
+    mti_fault *fault; /* the note of bad targets */
     /* set at the launch */
     int team_size;
     int64_t rows_per_block;
@@ -206,7 +207,7 @@ template <class T, mti_fit FIT, bool LOG> MTI_ROW_KERNEL(FIT) mti_softmax_rows(m
         int64_t t = job.target[r];
         if (t == job.ignore) continue;
         if (t < 0 || t >= job.x.n) {
-            mti_note_bad(job.desk, MTI_FAULT_TARGET, job.target, r, job.x.n, job.ignore);
+            mti_note_bad(job.fault, MTI_FAULT_TARGET, job.target, r, job.x.n, job.ignore);
             continue;
         }
         /* before logp is rounded to 16 bits */

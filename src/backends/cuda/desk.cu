@@ -1,0 +1,67 @@
+/* desk.cu: desks, lent to one call at a time. */
+#include <pthread.h>
+#include "backends/cuda/desk.h"
+#include "backends/cuda/kernels.h"
+
+struct mti_desks {
+    pthread_mutex_t lock;
+    mti_desk_place *idle;
+};
+
+static void place_free(mti_desk_place *place)
+{
+    if (place->desk) cudaFree(place->desk);
+    if (place->note) cudaFreeHost(place->note);
+    mti_free(place);
+}
+
+static mti_desk_place *place_new()
+{
+    mti_desk_place *place = static_cast<mti_desk_place *>(mti_calloc(1, sizeof *place));
+    if (!place) return nullptr;
+    if (mti_cuda_ok(cudaMalloc(&place->desk, sizeof *place->desk), "memory for a desk") &&
+        mti_cuda_ok(cudaMallocHost(&place->note, sizeof *place->note), "memory for a desk"))
+        return place;
+    place_free(place);
+    return nullptr;
+}
+
+bool mti_cuda_desks_open(mti_ctx *ctx)
+{
+    ctx->desks = static_cast<mti_desks *>(mti_calloc(1, sizeof *ctx->desks));
+    if (!ctx->desks) return false;
+    pthread_mutex_init(&ctx->desks->lock, nullptr);
+    ctx->desks->idle = place_new();
+    return ctx->desks->idle != nullptr;
+}
+
+/* Nobody has one. */
+void mti_cuda_desks_close(mti_ctx *ctx)
+{
+    if (!ctx->desks) return;
+    while (ctx->desks->idle) {
+        mti_desk_place *place = ctx->desks->idle;
+        ctx->desks->idle = place->next;
+        place_free(place);
+    }
+    pthread_mutex_destroy(&ctx->desks->lock);
+    mti_free(ctx->desks);
+}
+
+mti_borrowed_desk::mti_borrowed_desk(mti_ctx *of) : ctx(of)
+{
+    pthread_mutex_lock(&ctx->desks->lock);
+    place = ctx->desks->idle;
+    if (place) ctx->desks->idle = place->next;
+    pthread_mutex_unlock(&ctx->desks->lock);
+    if (!place) place = place_new();
+}
+
+mti_borrowed_desk::~mti_borrowed_desk()
+{
+    if (!place) return;
+    pthread_mutex_lock(&ctx->desks->lock);
+    place->next = ctx->desks->idle;
+    ctx->desks->idle = place;
+    pthread_mutex_unlock(&ctx->desks->lock);
+}

@@ -1,0 +1,69 @@
+/* What the run under ThreadSanitizer must report, and what it must not: planted_race WHICH.
+ *   plain    two host threads add to a number
+ *   openmp   the threads of a parallel region do
+ *   none     the same sums with a mutex, with a reduction, and after a region's barrier */
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static long total;
+
+static void *add_bare(void *argument)
+{
+    for (int i = 0; i < 1000; i++) total += *(int *)argument;
+    return NULL;
+}
+
+static void *add_locked(void *argument)
+{
+    for (int i = 0; i < 1000; i++) {
+        pthread_mutex_lock(&lock);
+        total += *(int *)argument;
+        pthread_mutex_unlock(&lock);
+    }
+    return NULL;
+}
+
+static int by_two(void *(*add)(void *))
+{
+    pthread_t thread[2];
+    int one = 1;
+    for (int i = 0; i < 2; i++)
+        if (pthread_create(&thread[i], NULL, add, &one)) return 1;
+    for (int i = 0; i < 2; i++) pthread_join(thread[i], NULL);
+    return 0;
+}
+
+static void by_a_team(void)
+{
+#pragma omp parallel num_threads(4)
+    for (int i = 0; i < 1000; i++) total++;
+}
+
+/* Regions one after the other, on the same threads: each sees what the one before wrote. */
+static void by_teams_that_wait(void)
+{
+    long sum = 0, part[1000];
+#pragma omp parallel for num_threads(4)
+    for (int i = 0; i < 1000; i++) part[i] = i;
+#pragma omp parallel for num_threads(3) reduction(+ : sum)
+    for (int i = 0; i < 1000; i++) sum += part[999 - i];
+    total += sum;
+}
+
+int main(int argc, char **argv)
+{
+    const char *which = argc == 2 ? argv[1] : "";
+    int failed = 0;
+    if (!strcmp(which, "plain"))
+        failed = by_two(add_bare);
+    else if (!strcmp(which, "openmp"))
+        by_a_team();
+    else if (!strcmp(which, "none"))
+        failed = by_two(add_locked), by_teams_that_wait();
+    else
+        failed = 2;
+    printf("%s: %ld\n", which, total);
+    return failed;
+}

@@ -1,0 +1,63 @@
+#!/bin/sh
+# The programs in which threads meet, under ThreadSanitizer: tsan.sh [FOLDER, default build-tsan].
+# clang, because libomp comes with Archer, which tells ThreadSanitizer what OpenMP's threads wait
+# for; with gcc's libgomp every parallel region is reported. First it must find planted races, and
+# none where there is none. Exit status 77: something that this needs is not here.
+set -eu
+cd "$(dirname "$0")/../.."
+folder=${1:-build-tsan}
+
+skip() {
+    echo "tsan: skipped: $*" >&2
+    exit 77
+}
+
+command -v clang >/dev/null || skip "no clang"
+printf 'int main(void) { return 0; }\n' >"${TMPDIR:-/tmp}/tsan-$$.c"
+clang -fsanitize=thread -fopenmp "${TMPDIR:-/tmp}/tsan-$$.c" -o "${TMPDIR:-/tmp}/tsan-$$" 2>/dev/null ||
+    lacking="no libclang-rt-dev or no libomp-dev for this clang"
+rm -f "${TMPDIR:-/tmp}/tsan-$$" "${TMPDIR:-/tmp}/tsan-$$.c"
+[ -z "${lacking:-}" ] || skip "$lacking"
+archer=$(dirname "$(readlink -f "$(command -v clang)")")/../lib/libarcher.so
+[ -e "$archer" ] || skip "no libarcher.so (part of libomp-dev)"
+
+[ -e "$folder/build.ninja" ] || CC="${CC:-clang}" CXX="${CXX:-clang++}" meson setup "$folder" \
+    --buildtype=debugoptimized -Db_sanitize=thread -Db_lundef=false -Dbench=false -Dcuda=disabled >&2
+
+# base: interned names, errors. gemm: callers on several threads. offload: copies by a thread.
+programs='threads/test_threads_one_device threads/test_threads_shared engine/test_engine_determinism
+    engine/test_engine_hooks hooks/test_hooks_offload hooks/test_hooks_offload_disk base/test-base-text
+    base/test-base-error memtrack/test-memtrack-pool'
+targets=tests/threads/planted_race
+for program in $programs; do targets="$targets tests/$program"; done
+# shellcheck disable=SC2086
+ninja -C "$folder" $targets >&2
+
+export OMP_TOOL_LIBRARIES="$archer" OMP_WAIT_POLICY=passive OMP_NUM_THREADS=3
+export TSAN_OPTIONS="exitcode=66 suppressions=$PWD/tests/threads/tsan.supp"
+log=$folder/tsan.log
+failed=0
+
+# expect STATUS PROGRAM [ARGUMENT...]
+expect() {
+    wanted=$1
+    shift
+    status=0
+    timeout 300 "$@" >"$log" 2>&1 || status=$?
+    if [ "$status" -ne "$wanted" ]; then
+        echo "tsan: FAILED: $*: status $status, not $wanted" >&2
+        head -n 60 "$log" >&2
+        failed=1
+    fi
+}
+
+expect 66 "$folder/tests/threads/planted_race" plain
+expect 66 "$folder/tests/threads/planted_race" openmp
+expect 0 "$folder/tests/threads/planted_race" none
+n=0
+for program in $programs; do
+    expect 0 "$folder/tests/$program"
+    n=$((n + 1))
+done
+[ $failed -eq 0 ] || exit 1
+echo "tsan: 2 planted races found, $n programs without a race"
