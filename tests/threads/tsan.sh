@@ -13,11 +13,8 @@ skip() {
 }
 
 command -v clang >/dev/null || skip "no clang"
-printf 'int main(void) { return 0; }\n' >"${TMPDIR:-/tmp}/tsan-$$.c"
-clang -fsanitize=thread -fopenmp "${TMPDIR:-/tmp}/tsan-$$.c" -o "${TMPDIR:-/tmp}/tsan-$$" 2>/dev/null ||
-    lacking="no libclang-rt-dev or no libomp-dev for this clang"
-rm -f "${TMPDIR:-/tmp}/tsan-$$" "${TMPDIR:-/tmp}/tsan-$$.c"
-[ -z "${lacking:-}" ] || skip "$lacking"
+echo 'int main(void) { return 0; }' | clang -fsanitize=thread -fopenmp -x c - -o /dev/null 2>/dev/null ||
+    skip "no libclang-rt-dev or no libomp-dev for this clang"
 archer=$(dirname "$(readlink -f "$(command -v clang)")")/../lib/libarcher.so
 [ -e "$archer" ] || skip "no libarcher.so (part of libomp-dev)"
 
