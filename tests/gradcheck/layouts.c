@@ -80,7 +80,7 @@ static tensor_layout swapped(tensor_layout l, int d)
     return l;
 }
 
-int layouts_with(int rank, unsigned expanded, bool wide, tensor_layout **out)
+int layouts_with(int rank, unsigned expanded, bool every_order, tensor_layout **out)
 {
     layout_list list = {0};
     tensor_layout l = layout_dense(rank), backwards = l;
@@ -91,11 +91,11 @@ int layouts_with(int rank, unsigned expanded, bool wide, tensor_layout **out)
         l.offset = true;
         add(&list, l);
         l.offset = false;
-    } while (wide && next_order(rank, l.order));
-    for (int d = 0; !wide && d + 1 < rank; d++) add(&list, swapped(l, d));
-    if (!wide && rank > 2) add(&list, backwards);
+    } while (every_order && next_order(rank, l.order));
+    for (int d = 0; !every_order && d + 1 < rank; d++) add(&list, swapped(l, d));
+    if (!every_order && rank > 2) add(&list, backwards);
     backwards.sliced = (1u << rank) - 1;
-    if (!wide && rank > 1) add(&list, backwards);
+    if (!every_order && rank > 1) add(&list, backwards);
     *out = list.at;
     return list.n;
 }

@@ -17,9 +17,9 @@ const char *layout_text(const tensor_layout *l, int rank, char text[128]);
 
 /* Layouts of a tensor of that rank that expand just these dimensions: as it is, sliced in each
  * dimension and in all, with an offset; neighbours in memory swapped, all dimensions backwards, and
- * that sliced. `wide`: instead of the latter every permutation, sliced and with an offset. The
- * caller frees *out. */
-int layouts_with(int rank, unsigned expanded, bool wide, tensor_layout **out);
+ * that sliced. `every_order`: instead of the latter every permutation, sliced and with an offset.
+ * The caller frees *out. */
+int layouts_with(int rank, unsigned expanded, bool every_order, tensor_layout **out);
 
 /* Every element becomes the one at index 0 of the expanded dimensions. */
 void layout_repeat(int rank, const int64_t *shape, unsigned expanded, double *values);

@@ -10,7 +10,7 @@
 typedef enum scan_breadth {
     SCAN_NARROW, /* a dtype in turn; other shapes with all operands alike only */
     SCAN_USUAL,  /* f64, f32 and bf16; each extent replaced by 0 and by 1 */
-    SCAN_WIDE    /* larger extents, every permutation, f16, and each gradient wanted alone, too */
+    SCAN_WIDE    /* larger extents, every order in memory, f16, each gradient wanted alone, too */
 } scan_breadth;
 
 typedef struct scan_result {

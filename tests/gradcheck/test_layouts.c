@@ -140,19 +140,14 @@ static void layouts_that_a_function_takes_for_others_are_found(void **state)
     }
 }
 
-int main(int argc, char **argv)
+int main(void)
 {
-    static const char *const names[] = {"narrow", "usual", "wide"};
-    const char *kind = getenv("MTT_DEVICE"), *name = kind ? "narrow" : "usual";
-    if (argc > 1) name = argv[1];
-    while (breadth < SCAN_WIDE && strcmp(names[breadth], name) != 0) breadth++;
-    if (strcmp(names[breadth], name) != 0) {
-        fprintf(stderr, "test_layouts: \"%s\" is not narrow, usual or wide\n", name);
-        return 2;
-    }
     const struct CMUnitTest tests[] = {
         mtt_test(every_row_is_right_in_every_layout),
         mtt_test(layouts_that_a_function_takes_for_others_are_found),
     };
+    const char *kind = getenv("MTT_DEVICE");
+    breadth = kind && strcmp(kind, "cpu") != 0 ? SCAN_NARROW : SCAN_USUAL;
+    if (getenv("MTT_LONG")) breadth++; /* as `./run test --all` sets it */
     return cmocka_run_group_tests(tests, open_devices, close_devices);
 }
