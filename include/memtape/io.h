@@ -48,6 +48,10 @@ MT_API const char *mt_safetensors_metadata(const mt_safetensors *file, const cha
 MT_API mt_status mt_safetensors_load(mt_safetensors *file, const char *name, mt_tensor *t);
 /* The same into a new tensor. */
 MT_API mt_tensor *mt_safetensors_read(mt_safetensors *file, const char *name, mt_device *device);
+/* Whether the file holds the parameters of m and no others, of the same shapes and dtypes; the
+ * error tells what is missing, superfluous or different. m may be on a meta device: so a file is
+ * compared with a model before anything of the model's size is allocated. */
+MT_API mt_status mt_safetensors_check_module(mt_safetensors *file, mt_module *m);
 /* Into all parameters of m. Names and shapes are compared first, and the error tells what is
  * missing, superfluous or different; then nothing is changed. A checkpoint's optimizer state is
  * passed over, so its weights load from it like from any other file. */

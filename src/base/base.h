@@ -61,6 +61,24 @@ bool mti_grow(void **at, size_t *cap, size_t item_size);
  * error where memory ran out. */
 const char *mti_intern(const char *s);
 
+/* Where in a list a name stands: found in constant time. Names are borrowed, and stay with whoever
+ * keeps the list. All zero: an empty index. */
+typedef struct mti_name_entry {
+    const char *name; /* NULL: free */
+    size_t place;
+} mti_name_entry;
+typedef struct mti_name_index {
+    mti_name_entry *at;
+    size_t n, n_entries; /* n_entries: a power of two, or 0 */
+} mti_name_index;
+#define MTI_NO_PLACE SIZE_MAX
+/* Of two places with one name the first stays. False when memory ran out; then x is as before. */
+bool mti_name_index_add(mti_name_index *x, const char *name, size_t place);
+/* The place of the name that is the first n bytes of `name`, or MTI_NO_PLACE. */
+size_t mti_name_index_find(const mti_name_index *x, const char *name, size_t n);
+void mti_name_index_free(mti_name_index *x);
+uint64_t mti_hash_text(const char *s, size_t n); /* FNV-1a */
+
 /* Where we are, for errors, events and records. Per thread; never NULL. */
 typedef struct mti_where {
     const char *op, *module, *phase;

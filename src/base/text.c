@@ -13,17 +13,17 @@ static struct {
     size_t n, n_slots;
 } names = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static uint64_t hash_text(const char *s)
+uint64_t mti_hash_text(const char *s, size_t n)
 {
-    uint64_t h = 0xcbf29ce484222325u; /* FNV-1a */
-    for (; *s; s++) h = (h ^ (unsigned char)*s) * 0x100000001b3u;
+    uint64_t h = 0xcbf29ce484222325u;
+    for (size_t i = 0; i < n; i++) h = (h ^ (unsigned char)s[i]) * 0x100000001b3u;
     return h ^ (h >> 32);
 }
 
 /* The slot that holds s, or the empty one where it belongs. */
 static char **find_name(char **slot, size_t n_slots, const char *s)
 {
-    size_t i = hash_text(s) & (n_slots - 1);
+    size_t i = mti_hash_text(s, strlen(s)) & (n_slots - 1);
     while (slot[i] && strcmp(slot[i], s)) i = (i + 1) & (n_slots - 1);
     return &slot[i];
 }

@@ -9,6 +9,8 @@
 /* One act of saving, noted as it happened. */
 typedef struct save {
     mt_save_info info;
+    size_t place;             /* in the order of saving */
+    const struct save *payer; /* the first save of this storage */
     uint64_t storage;
     size_t bytes;
     bool parameter;
@@ -18,8 +20,8 @@ typedef struct save {
 } save;
 
 typedef struct tape {
-    MTI_VEC(save) saves;
-    MTI_VEC(mt_node_info) nodes; /* in order of creation once sorted */
+    MTI_VEC(save) saves;         /* once sorted: in the order of their nodes */
+    MTI_VEC(mt_node_info) nodes; /* once sorted: in the order of creation */
     bool failed;
 } tape;
 
@@ -31,6 +33,7 @@ static mt_status note_save(void *user, const mt_save_info *info, mt_tensor *tens
     tape *t = user;
     mt_storage_info storage = mt_storage_of(tensor);
     save s = {.info = *info,
+              .place = t->saves.n,
               .storage = storage.serial,
               .bytes = storage.bytes,
               .parameter = storage.category == MT_PARAMETER,
@@ -53,6 +56,37 @@ static int by_sequence(const void *a, const void *b)
     return x->sequence < y->sequence ? -1 : x->sequence > y->sequence;
 }
 
+static int by_node(const void *a, const void *b)
+{
+    const save *x = a, *y = b;
+    if (x->info.node != y->info.node) return x->info.node < y->info.node ? -1 : 1;
+    return x->place < y->place ? -1 : x->place > y->place;
+}
+
+static int by_storage(const void *a, const void *b)
+{
+    const save *x = *(save *const *)a, *y = *(save *const *)b;
+    if (x->storage != y->storage) return x->storage < y->storage ? -1 : 1;
+    return x->place < y->place ? -1 : x->place > y->place;
+}
+
+/* Puts nodes and saves in order and finds each save's payer. */
+static bool sort(tape *t)
+{
+    save **saves = mti_calloc(t->saves.n + 1, sizeof *saves);
+    if (!saves) return false;
+    if (t->nodes.n) qsort(t->nodes.at, t->nodes.n, sizeof *t->nodes.at, by_sequence);
+    if (t->saves.n) qsort(t->saves.at, t->saves.n, sizeof *t->saves.at, by_node);
+    for (size_t i = 0; i < t->saves.n; i++) saves[i] = &t->saves.at[i];
+    qsort(saves, t->saves.n, sizeof *saves, by_storage);
+    for (size_t i = 0; i < t->saves.n; i++) {
+        bool shares = i && saves[i]->storage == saves[i - 1]->storage;
+        saves[i]->payer = shares ? saves[i - 1]->payer : saves[i];
+    }
+    mti_free(saves);
+    return true;
+}
+
 /* The model's forward pass with every save and every node noted. */
 static bool record(tape *t, const mti_options *o, mt_device *device)
 {
@@ -70,7 +104,7 @@ static bool record(tape *t, const mti_options *o, mt_device *device)
         ok = mt_pop_saved_hooks() == MT_OK && ok && output &&
              mt_visit_tape(output, note_node, t) == MT_OK && !t->failed;
     }
-    if (ok) qsort(t->nodes.at, t->nodes.n, sizeof *t->nodes.at, by_sequence);
+    ok = ok && sort(t);
     mt_release(output);
     mti_spender_free(&spender);
     mti_subject_free(&subject);
@@ -108,24 +142,17 @@ static bool check_room(const mti_options *o, const mt_device *device)
 /* The number, counted from 1, of the op that made `node`. */
 static size_t number_of(const tape *t, uint64_t node)
 {
-    size_t i = 0;
-    while (i < t->nodes.n && t->nodes.at[i].sequence != node) i++;
-    return i + 1;
+    const mt_node_info key = {.sequence = node};
+    const mt_node_info *found =
+        t->nodes.n ? bsearch(&key, t->nodes.at, t->nodes.n, sizeof key, by_sequence) : NULL;
+    return (found ? (size_t)(found - t->nodes.at) : t->nodes.n) + 1;
 }
 
-/* The first save of the storage that saves.at[i] refers to. */
-static const save *payer_of(const tape *t, size_t i)
-{
-    size_t j = 0;
-    while (t->saves.at[j].storage != t->saves.at[i].storage) j++;
-    return &t->saves.at[j];
-}
-
-static void save_cells(mti_table *table, const tape *t, size_t i, size_t *total)
+static void save_cells(mti_table *table, const tape *t, const save *s, size_t *total)
 {
     static const char *const roles[] = {"in", "out", "aux"};
     char shape[MTI_SHAPE_TEXT];
-    const save *s = &t->saves.at[i], *payer = payer_of(t, i);
+    const save *payer = s->payer;
     mti_table_cell(table, "%s", s->info.argument);
     mti_table_cell(table, "%s", roles[s->info.role]);
     mti_table_cell(table, "%s", mti_shape_text(shape, s->rank, s->shape));
@@ -141,27 +168,23 @@ static void save_cells(mti_table *table, const tape *t, size_t i, size_t *total)
     mti_table_bytes(table, (int64_t)*total);
 }
 
-static void node_rows(mti_table *table, const tape *t, size_t n, size_t *total)
+/* *next: the first save that no node before this one has made. */
+static void node_rows(mti_table *table, const tape *t, size_t n, size_t *next, size_t *total)
 {
     const mt_node_info *node = &t->nodes.at[n];
-    bool first = true;
-    for (size_t i = 0; i < t->saves.n; i++) {
-        if (t->saves.at[i].info.node != node->sequence) continue;
-        if (first) {
-            mti_table_cell(table, "#%zu", n + 1);
-            mti_table_cell(table, "%s", node->module);
-            mti_table_cell(table, "%s", node->op);
-        } else {
-            mti_table_skip(table, 3);
-        }
-        save_cells(table, t, i, total);
-        first = false;
-    }
-    if (!first) return;
-    mti_table_ink(table, MTI_DIM);
+    const save *end = t->saves.at + t->saves.n, *s = t->saves.at + *next;
+    while (s < end && s->info.node < node->sequence) s++; /* of nodes that are gone */
+    const save *first = s;
+    if (s == end || s->info.node != node->sequence) mti_table_ink(table, MTI_DIM);
     mti_table_cell(table, "#%zu", n + 1);
     mti_table_cell(table, "%s", node->module);
     mti_table_cell(table, "%s", node->op);
+    for (; s < end && s->info.node == node->sequence; s++) {
+        if (s != first) mti_table_skip(table, 3);
+        save_cells(table, t, s, total);
+    }
+    *next = (size_t)(s - t->saves.at);
+    if (s != first) return;
     mti_table_cell(table, "nothing");
     mti_table_skip(table, 4);
     mti_table_bytes(table, (int64_t)*total);
@@ -172,8 +195,8 @@ static bool print_table(const tape *t, FILE *out, const mti_style *style)
     static const char *const headings[] = {"op",    "module", "",      "keeps", "its",
                                            "shape", "dtype",  "bytes", "so far"};
     mti_table *table = mti_table_new("reelllrrr", headings);
-    size_t total = 0;
-    for (size_t n = 0; n < t->nodes.n; n++) node_rows(table, t, n, &total);
+    size_t next = 0, total = 0;
+    for (size_t n = 0; n < t->nodes.n; n++) node_rows(table, t, n, &next, &total);
     mt_status status = mti_table_print(table, out, style);
     mti_table_free(table);
     return status == MT_OK;

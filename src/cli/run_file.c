@@ -263,6 +263,46 @@ bool mti_run_restore(mt_safetensors *file, mti_trainer *t)
            (!t->spender.scaler || restore_scaler(file, t->spender.scaler));
 }
 
+/* ---- weights ---- */
+
+/* A model with these adapters (.rank 0: none) on the device, without the file's weights yet. */
+static mt_module *new_model(mt_device *device, const mt_model_config *config,
+                            const mt_lora_options *adapters)
+{
+    mt_module *model = mt_model_new(device, config);
+    if (model && (!adapters->rank || mt_lora_add(model, adapters, NULL) == MT_OK)) return model;
+    mt_module_free(model);
+    return NULL;
+}
+
+/* What a file says of its model is compared with the tensors in it on a device without data, before
+ * anything of the size that it claims is allocated. */
+static bool weights_fit(mt_safetensors *file, const mt_model_config *config,
+                        const mt_lora_options *adapters)
+{
+    if ((uint64_t)config->layers > mt_safetensors_count(file))
+        return mti_fail_bool(MT_ERR_FORMAT,
+                             "the file says that its model has %lld layers, and holds %zu tensors",
+                             (long long)config->layers, mt_safetensors_count(file));
+    mt_device *meta = mt_device_open("meta");
+    mt_module *model = meta ? new_model(meta, config, adapters) : NULL;
+    bool ok = model && mt_safetensors_check_module(file, model) == MT_OK;
+    mt_module_free(model);
+    mt_device_release(meta);
+    return ok;
+}
+
+static mt_lora_options adapters_of(int64_t rank, bool qlora)
+{
+    return (mt_lora_options){.rank = rank, .base = qlora ? MT_LORA_NF4 : MT_LORA_KEEP};
+}
+
+bool mti_run_fits(mt_safetensors *file, const mti_options *o)
+{
+    const mt_lora_options adapters = adapters_of(o->spending.lora_rank, o->spending.qlora);
+    return weights_fit(file, &o->config, &adapters);
+}
+
 /* The adapters in the file, as its plan tells of them; .rank 0: none. */
 static bool read_adapters(const mt_safetensors *file, mt_lora_options *adapters)
 {
@@ -273,8 +313,8 @@ static bool read_adapters(const mt_safetensors *file, mt_lora_options *adapters)
     *adapters = (mt_lora_options){0};
     if ((value = json_object_get(spared, "lora-rank"))) {
         rank = json_string_value(value);
-        adapters->rank = rank ? strtoll(rank, (char **)&end, 10) : 0;
-        adapters->base = json_object_get(spared, "qlora") ? MT_LORA_NF4 : MT_LORA_KEEP;
+        *adapters = adapters_of(rank ? strtoll(rank, (char **)&end, 10) : 0,
+                                json_object_get(spared, "qlora"));
         ok = (rank && end != rank && !*end &&
               mti_option_in_range(MTI_O_LORA_RANK, (double)adapters->rank)) ||
              bad_plan("lora-rank");
@@ -289,10 +329,9 @@ mt_module *mti_run_read_model(mt_safetensors *file, mt_device *device,
     mt_lora_options adapters;
     if (!read_adapters(file, &adapters)) return NULL;
     *adapted = adapters.rank > 0;
-    mt_module *model = mt_model_new(device, config);
-    if (model && (!*adapted || mt_lora_add(model, &adapters, NULL) == MT_OK) &&
-        mt_safetensors_load_module(file, model) == MT_OK)
-        return model;
+    if (!weights_fit(file, config, &adapters)) return NULL;
+    mt_module *model = new_model(device, config, &adapters);
+    if (model && mt_safetensors_load_module(file, model) == MT_OK) return model;
     mt_module_free(model);
     return NULL;
 }

@@ -18,6 +18,9 @@ mt_safetensors *mti_run_open(const char *path);
 /* What the run was made with, into the options that were not given on the command line; the
  * configuration into o->config. *fingerprint is that of its text. */
 bool mti_run_read_plan(const mt_safetensors *file, mti_options *o, uint64_t *fingerprint);
+/* Whether the file's tensors are those of the model that the options now describe: asked before
+ * that model is made, since the file's word for its size is not believed. */
+bool mti_run_fits(mt_safetensors *file, const mti_options *o);
 /* Weights, the optimizer's and the scaler's state, generator and step, into a trainer made by that
  * plan. */
 bool mti_run_restore(mt_safetensors *file, mti_trainer *t);

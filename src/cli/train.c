@@ -121,8 +121,8 @@ static bool resume(run *r)
 {
     uint64_t fingerprint;
     mt_safetensors *file = mti_run_open(r->o.resume);
-    bool ok = file && mti_run_read_plan(file, &r->o, &fingerprint) && load_text(r) &&
-              make_trainer(r) && mti_run_restore(file, &r->trainer);
+    bool ok = file && mti_run_read_plan(file, &r->o, &fingerprint) && mti_run_fits(file, &r->o) &&
+              load_text(r) && make_trainer(r) && mti_run_restore(file, &r->trainer);
     mt_safetensors_free(file);
     if (!ok) return false;
     if (fingerprint != r->corpus.fingerprint)

@@ -100,6 +100,22 @@ static bool get_number(const mt_safetensors *f, const char *key, double *out)
     return end && !*end && isfinite(*out);
 }
 
+/* Whether the file's tensors have the rank of which its metadata tell: adapters are made by it. */
+static bool has_rank(const char *path, const mt_safetensors *f, double rank)
+{
+    static const char ending[] = "." MTI_LORA_A ".weight";
+    mt_safetensors_entry e;
+    for (size_t i = 0; i < mt_safetensors_count(f); i++) {
+        if (mt_safetensors_get(f, i, &e) != MT_OK) return false;
+        size_t n = strlen(e.name);
+        if (n < sizeof ending || strcmp(e.name + n - (sizeof ending - 1), ending) != 0) continue;
+        if (e.rank == 2 && (double)e.shape[0] == rank) return true;
+        break;
+    }
+    return mti_fail_bool(
+        MT_ERR_FORMAT, "lora_load: %s says that its rank is %.0f; its tensors do not", path, rank);
+}
+
 /* Adapters as the metadata describe them. */
 static bool add_described(const char *path, const mt_safetensors *f, mt_module *m,
                           mti_places *added)
@@ -113,6 +129,7 @@ static bool add_described(const char *path, const mt_safetensors *f, mt_module *
             "lora_load: %s does not tell rank, alpha, dropout and targets, and the "
             "model has no adapters (mt_lora_add)",
             path);
+    if (!has_rank(path, f, rank)) return false;
     char *copy = mti_strdup(text), *rest = copy, *target;
     struct {
         const char **at;

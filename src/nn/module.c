@@ -19,7 +19,8 @@ struct mt_module {
     mt_module *parent;               /* NULL: a root */
     MTI_VEC(mt_named_tensor) params; /* own; names allocated here */
     MTI_VEC(child) children;
-    MTI_VEC(mt_named_tensor) flat; /* cache of mt_module_params; paths allocated here */
+    mti_name_index param_at, child_at; /* of those names: models have many thousand layers */
+    MTI_VEC(mt_named_tensor) flat;     /* cache of mt_module_params; paths allocated here */
     bool flat_valid;
     mti_around around;                 /* fn NULL: nothing */
     mt_checkpoint_options *checkpoint; /* NULL: it runs plainly */
@@ -77,6 +78,8 @@ void mt_module_free(mt_module *m)
     }
     clear_flat(m);
     mti_free(m->flat.at);
+    mti_name_index_free(&m->param_at);
+    mti_name_index_free(&m->child_at);
     mti_free(m->params.at);
     mti_free(m->children.at);
     if (m->destroy) m->destroy(m->user);
@@ -94,11 +97,11 @@ static void changed(mt_module *m)
 
 /* ---- putting together ---- */
 
-static child *find_child(const mt_module *m, const char *name)
+/* Of the name that is the first n bytes of `name`. */
+static child *find_child(const mt_module *m, const char *name, size_t n)
 {
-    for (size_t i = 0; i < m->children.n; i++)
-        if (!strcmp(m->children.at[i].name, name)) return &m->children.at[i];
-    return NULL;
+    size_t i = mti_name_index_find(&m->child_at, name, n);
+    return i == MTI_NO_PLACE ? NULL : &m->children.at[i];
 }
 
 static bool good_name(const mt_module *m, const char *name)
@@ -108,7 +111,7 @@ static bool good_name(const mt_module *m, const char *name)
                              "module %s: \"%s\" is no name; need some text without a dot at "
                              "either end",
                              m->name, name ? name : "(null)");
-    if (mt_module_param(m, name) || find_child(m, name))
+    if (mt_module_param(m, name) || find_child(m, name, strlen(name)))
         return mti_fail_bool(MT_ERR_ARGUMENT, "module %s: the name \"%s\" is taken", m->name, name);
     return true;
 }
@@ -121,6 +124,7 @@ mt_tensor *mt_module_add_param(mt_module *m, const char *name, mt_tensor *param)
     if (mt_set_category(param, MT_PARAMETER) != MT_OK) goto fail;
     if (mt_dtype_is_float(mt_dtype_of(param)) && mt_set_requires_grad(param, true) != MT_OK)
         goto fail;
+    if (!mti_name_index_add(&m->param_at, copy, m->params.n)) goto fail;
     m->params.at[m->params.n++] = (mt_named_tensor){copy, param};
     changed(m);
     return param;
@@ -149,7 +153,9 @@ mt_module *mt_module_add_child(mt_module *m, const char *name, mt_module *new_ch
 {
     char *copy;
     if (!take(m, new_child)) return NULL;
-    if (!good_name(m, name) || !MTI_RESERVE(&m->children) || !(copy = mti_strdup(name))) {
+    copy = good_name(m, name) && MTI_RESERVE(&m->children) ? mti_strdup(name) : NULL;
+    if (!copy || !mti_name_index_add(&m->child_at, copy, m->children.n)) {
+        mti_free(copy);
         mt_module_free(new_child);
         return NULL;
     }
@@ -163,7 +169,7 @@ mt_module *mt_module_add_child(mt_module *m, const char *name, mt_module *new_ch
 mt_module *mt_module_swap_child(mt_module *m, const char *name, mt_module *new_child)
 {
     if (!take(m, new_child)) return NULL;
-    child *place = name ? find_child(m, name) : NULL;
+    child *place = name ? find_child(m, name, strlen(name)) : NULL;
     if (!place) {
         mti_fail(MT_ERR_ARGUMENT, "module %s: no child \"%s\" to swap", m->name,
                  name ? name : "(null)");
@@ -192,14 +198,13 @@ bool mti_module_runs(const mt_module *m, mt_forward_fn *forward)
 
 mt_tensor *mt_module_param(const mt_module *m, const char *name)
 {
-    for (size_t i = 0; m && name && i < m->params.n; i++)
-        if (!strcmp(m->params.at[i].name, name)) return m->params.at[i].tensor;
-    return NULL;
+    size_t i = m && name ? mti_name_index_find(&m->param_at, name, strlen(name)) : MTI_NO_PLACE;
+    return i == MTI_NO_PLACE ? NULL : m->params.at[i].tensor;
 }
 
 mt_module *mt_module_child(const mt_module *m, const char *name)
 {
-    child *found = m && name ? find_child(m, name) : NULL;
+    child *found = m && name ? find_child(m, name, strlen(name)) : NULL;
     return found ? found->module : NULL;
 }
 
@@ -211,14 +216,12 @@ mt_module *mt_module_child_at(const mt_module *m, size_t i)
 mt_module *mt_module_find(mt_module *m, const char *path)
 {
     if (!m || !path || !*path) return path ? m : NULL;
-    for (size_t i = 0; i < m->children.n; i++) {
-        /* A name may have dots itself ("h.3"), so it is compared whole. */
-        size_t n = strlen(m->children.at[i].name);
-        if (strncmp(m->children.at[i].name, path, n) || (path[n] && path[n] != '.')) continue;
-        mt_module *found = mt_module_find(m->children.at[i].module, path + n + (path[n] == '.'));
-        if (found) return found;
+    /* A name may have dots itself ("h.3"): whatever ends at a dot may be one. */
+    for (size_t n = strcspn(path, ".");; n += 1 + strcspn(path + n + 1, ".")) {
+        const child *c = find_child(m, path, n);
+        mt_module *found = c ? mt_module_find(c->module, path + n + (path[n] == '.')) : NULL;
+        if (found || !path[n]) return found;
     }
-    return NULL;
 }
 
 /* ---- running ---- */
@@ -268,13 +271,11 @@ bool mt_module_training(const mt_module *m) { return m && m->training; }
 
 mt_tensor *mti_module_lend_param(mt_module *m, const char *name, mt_tensor *other)
 {
-    for (size_t i = 0; i < m->params.n; i++) {
-        if (strcmp(m->params.at[i].name, name) != 0) continue;
-        mt_tensor *was = m->params.at[i].tensor;
-        m->params.at[i].tensor = other;
-        return was;
-    }
-    return NULL;
+    size_t i = mti_name_index_find(&m->param_at, name, strlen(name));
+    if (i == MTI_NO_PLACE) return NULL;
+    mt_tensor *was = m->params.at[i].tensor;
+    m->params.at[i].tensor = other;
+    return was;
 }
 
 /* ---- checkpoints ---- */

@@ -137,7 +137,7 @@ static int by_position(const void *a, const void *b)
     return strcmp(x->info.name, y->info.name);
 }
 
-/* Sorted by position, each tensor must start where the one before it ends. */
+/* Sorted by position, each tensor must start where the one before it ends. Fills in the index. */
 static bool check_cover(mt_safetensors *f, uint64_t data_bytes)
 {
     if (f->entries.n) qsort(f->entries.at, f->entries.n, sizeof *f->entries.at, by_position);
@@ -155,6 +155,7 @@ static bool check_cover(mt_safetensors *f, uint64_t data_bytes)
                                  "to none",
                                  f->path, e->begin - covered, mti_shown(shown, e->info.name));
         covered = e->end;
+        if (!mti_name_index_add(&f->entry_at, e->info.name, i)) return false;
     }
     return covered == data_bytes ||
            mti_fail_bool(MT_ERR_FORMAT,
@@ -281,6 +282,7 @@ void mt_safetensors_free(mt_safetensors *f)
 {
     if (!f) return;
     if (f->fd >= 0) close(f->fd);
+    mti_name_index_free(&f->entry_at);
     json_decref(f->root);
     mti_free(f->entries.at);
     mti_free(f->path);

@@ -21,6 +21,7 @@ struct mt_safetensors {
     json_t *metadata;                  /* borrowed from root; NULL if there is none */
     uint64_t data_at;                  /* where the data starts in the file */
     MTI_VEC(mti_tensor_entry) entries; /* in order of their data */
+    mti_name_index entry_at;           /* of their names */
 };
 
 /* The file whose first n_head bytes are at `head` and which is file_bytes long. Everything is

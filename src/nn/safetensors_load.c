@@ -8,9 +8,8 @@
 
 static const mti_tensor_entry *find(const mt_safetensors *f, const char *name)
 {
-    for (size_t i = 0; f && name && i < f->entries.n; i++)
-        if (!strcmp(f->entries.at[i].info.name, name)) return &f->entries.at[i];
-    return NULL;
+    size_t i = f && name ? mti_name_index_find(&f->entry_at, name, strlen(name)) : MTI_NO_PLACE;
+    return i == MTI_NO_PLACE ? NULL : &f->entries.at[i];
 }
 
 bool mt_safetensors_find(const mt_safetensors *f, const char *name, mt_safetensors_entry *out)
@@ -123,33 +122,37 @@ static const char *describe(char *buf, size_t n_bytes, const char *what, const d
     return buf;
 }
 
-static bool in_list(const mt_named_tensor *list, size_t n, const char *name)
+/* Whether file and list have the same names; a checkpoint may have its optimizer's besides. */
+static bool same_names(const mt_safetensors *f, const mt_named_tensor *list, size_t n, bool *wanted)
 {
-    for (size_t i = 0; i < n; i++)
-        if (!strcmp(list[i].name, name)) return true;
-    return false;
+    difference missing = {.n = 0}, superfluous = {.n = 0};
+    bool checkpoint = mt_safetensors_metadata(f, MTI_KEY_STEP) != NULL;
+    for (size_t i = 0; i < n; i++) {
+        const mti_tensor_entry *e = find(f, list[i].name);
+        if (e)
+            wanted[e - f->entries.at] = true;
+        else
+            note(&missing, list[i].name);
+    }
+    for (size_t i = 0; i < f->entries.n; i++) {
+        const char *name = f->entries.at[i].info.name;
+        bool state = checkpoint && !strncmp(name, MTI_STATE_PREFIX, strlen(MTI_STATE_PREFIX));
+        if (!wanted[i] && !state) note(&superfluous, name);
+    }
+    if (!missing.n && !superfluous.n) return true;
+    char text[2][2 * MTI_SHOWN];
+    return mti_fail_bool(MT_ERR_ARGUMENT, "%s: does not fit the model%s%s", f->path,
+                         describe(text[0], sizeof text[0], "missing", &missing),
+                         describe(text[1], sizeof text[1], "superfluous", &superfluous));
 }
 
 bool mti_weights_fit(const mt_safetensors *f, const mt_named_tensor *list, size_t n)
 {
-    difference missing = {.n = 0}, superfluous = {.n = 0};
-    bool checkpoint = mt_safetensors_metadata(f, MTI_KEY_STEP) != NULL;
-    for (size_t i = 0; i < n; i++)
-        if (!find(f, list[i].name)) note(&missing, list[i].name);
-    for (size_t i = 0; i < f->entries.n; i++) {
-        const char *name = f->entries.at[i].info.name;
-        bool state = checkpoint && !strncmp(name, MTI_STATE_PREFIX, strlen(MTI_STATE_PREFIX));
-        if (!state && !in_list(list, n, name)) note(&superfluous, name);
-    }
-    if (missing.n || superfluous.n) {
-        char text[2][2 * MTI_SHOWN];
-        return mti_fail_bool(MT_ERR_ARGUMENT, "%s: does not fit the model%s%s", f->path,
-                             describe(text[0], sizeof text[0], "missing", &missing),
-                             describe(text[1], sizeof text[1], "superfluous", &superfluous));
-    }
-    for (size_t i = 0; i < n; i++)
-        if (!fits(f, &find(f, list[i].name)->info, list[i].tensor)) return false;
-    return true;
+    bool *wanted = mti_calloc(f->entries.n + 1, sizeof *wanted);
+    bool ok = wanted && same_names(f, list, n, wanted);
+    mti_free(wanted);
+    for (size_t i = 0; ok && i < n; i++) ok = fits(f, &find(f, list[i].name)->info, list[i].tensor);
+    return ok;
 }
 
 bool mti_weights_load(const mt_safetensors *f, const mt_named_tensor *list, size_t n)
@@ -159,12 +162,22 @@ bool mti_weights_load(const mt_safetensors *f, const mt_named_tensor *list, size
     return true;
 }
 
+mt_status mt_safetensors_check_module(mt_safetensors *f, mt_module *m)
+{
+    const mt_named_tensor *list;
+    size_t n;
+    if (!f) return mti_fail(MT_ERR_ARGUMENT, "safetensors_check_module: the file is NULL");
+    mt_status status = mt_module_params(m, &list, &n);
+    if (status != MT_OK) return status;
+    return mti_weights_fit(f, list, n) ? MT_OK : mt_last_status();
+}
+
 mt_status mt_safetensors_load_module(mt_safetensors *f, mt_module *m)
 {
     const mt_named_tensor *list;
     size_t n;
-    if (!f) return mti_fail(MT_ERR_ARGUMENT, "safetensors_load_module: the file is NULL");
-    mt_status status = mt_module_params(m, &list, &n);
+    mt_status status = mt_safetensors_check_module(f, m);
+    if (status == MT_OK) status = mt_module_params(m, &list, &n);
     if (status != MT_OK) return status;
-    return mti_weights_fit(f, list, n) && mti_weights_load(f, list, n) ? MT_OK : mt_last_status();
+    return mti_weights_load(f, list, n) ? MT_OK : mt_last_status();
 }

@@ -203,9 +203,52 @@ static void time_does_not_run_backwards(void **state)
     }
 }
 
+static void an_index_finds_the_place_of_each_name(void **state)
+{
+    (void)state;
+    static char name[5000][8];
+    mti_name_index x = {0};
+    assert_int_equal(mti_name_index_find(&x, "", 0), MTI_NO_PLACE);
+    for (size_t i = 0; i < 5000; i++) {
+        snprintf(name[i], sizeof name[i], "h.%zu", i);
+        assert_int_equal(mti_name_index_find(&x, name[i], strlen(name[i])), MTI_NO_PLACE);
+        assert_true(mti_name_index_add(&x, name[i], i));
+    }
+    assert_true(mti_name_index_add(&x, "h.7", 9999)); /* the first stays */
+    for (size_t i = 0; i < 5000; i++)
+        assert_int_equal(mti_name_index_find(&x, name[i], strlen(name[i])), i);
+    assert_int_equal(mti_name_index_find(&x, "h.123.mlp", 5), 123);
+    assert_int_equal(mti_name_index_find(&x, "h.123.mlp", 4), 12);
+    assert_int_equal(mti_name_index_find(&x, "h.5000", 6), MTI_NO_PLACE);
+    assert_int_equal(mti_name_index_find(&x, "", 0), MTI_NO_PLACE);
+    mti_name_index_free(&x);
+}
+
+static void an_index_without_memory_stays_as_it_was(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"a", "b", "c", "d", "e", "f", "g", "h", "i", "j"};
+    mti_name_index x = {0};
+    size_t refused = 0;
+    for (size_t i = 0; i < 10; i++) {
+        mti_fail_nth_alloc(1);
+        bool added = mti_name_index_add(&x, names[i], i);
+        mti_fail_nth_alloc(0);
+        assert_int_equal(mti_name_index_find(&x, names[i], 1), added ? i : MTI_NO_PLACE);
+        refused += !added;
+        mt_clear_error();
+        assert_true(added || mti_name_index_add(&x, names[i], i));
+        for (size_t j = 0; j <= i; j++) assert_int_equal(mti_name_index_find(&x, names[j], 1), j);
+    }
+    assert_int_equal(refused, 2); /* the first table, and the one twice as long */
+    mti_name_index_free(&x);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_index_finds_the_place_of_each_name),
+        cmocka_unit_test(an_index_without_memory_stays_as_it_was),
         cmocka_unit_test(a_name_that_finds_no_memory_is_an_error_and_can_be_tried_again),
         cmocka_unit_test(equal_names_are_one_string),
         cmocka_unit_test(many_names_from_many_threads_stay_apart),

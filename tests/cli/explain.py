@@ -21,5 +21,9 @@ check(re.search(r"as #2 y", text), "the product's input is kept by the relu alre
 check("parameter" in text, "weights are named, and not counted")
 check(re.search(r"\n  relu  .*max", text), "why: the formula")
 check(re.search(r"add +nothing", run("explain", "block").stdout), "ops that keep nothing are shown")
+# By searching for each op and each storage from the start this would take minutes.
+p = run("explain", "gpt", "-l", 12000, "--device", "meta", "-q", timeout=100)
+equal(p.returncode, 0, f"status with 12,000 layers: {p.stderr}")
+check(" gpt.h.11999" in p.stdout, "a row for the last layer")
 check("Why" not in run("explain", "mlp", "--quiet").stdout, "quiet: the table alone")
 done()

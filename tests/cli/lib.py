@@ -60,9 +60,9 @@ def worth(formula, **letters):
     return eval(products.replace("^", "**"), {"__builtins__": {}}, letters)
 
 
-def refused(wanted_words, *args, status=2):
+def refused(wanted_words, *args, status=2, **more):
     """The program says no, with this status, on stderr, in these words, and prints nothing else."""
-    p = run(*args)
+    p = run(*args, **more)
     line = " ".join(map(str, args))
     equal(p.returncode, status, f"status of: {line}")
     equal(p.stdout, "", f"standard output of: {line}")

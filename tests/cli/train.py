@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import re
+import resource
 import signal
 import struct
 import subprocess
@@ -265,6 +266,24 @@ def damaged_files_are_refused():
         if name not in ("nosteps", "hugebatch", "real", "type", "seq", "text", "spared", "spared2"):
             refused([], "generate", "--model", file, "-q", status=1)
     check(not os.path.exists(path("never.safetensors")), "nothing was written")
+
+    # What a file says of its model is not believed: half a gigabyte is more than its tensors need.
+    def claiming(**claims):
+        j = json.loads(header)
+        config = {**json.loads(j["__metadata__"]["config"]), **claims}
+        j["__metadata__"]["config"] = json.dumps(config)
+        return with_header(json.dumps(j).encode())
+
+    for claims, words in [({"hidden": 16384}, ["need f32 [", "16384"]),
+                          ({"layers": 1000000}, ["1000000 layers"]),
+                          ({"layers": 20}, ["missing", "h."]),
+                          ({"context": 1 << 30}, ["wpe.weight", "1073741824"]),
+                          ({"ffn": 1 << 30}, ["need f32 [", "1073741824"])]:
+        file = write("claims.safetensors", claiming(**claims))
+        for verb in [["generate", "-q", "--model", file], ["train", "--data", TEXT, "--from", file, "-s", 16],
+                     ["train", "--data", TEXT, "--resume", file]]:
+            refused([file, *words] if "layers" not in claims else words, *verb, status=1,
+                    preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30)))
     refused(["No such file"], "generate", "--model", path("nothing"), status=1)
 
 

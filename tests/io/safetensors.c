@@ -234,6 +234,36 @@ static void a_module_loads_what_it_saved_and_refuses_what_does_not_fit(void **st
     unlink(path);
 }
 
+/* Shapes that no machine has the memory for, compared with a file of 40 bytes of data. */
+static void a_file_is_compared_with_a_model_that_has_no_data(void **state)
+{
+    (void)state;
+    const char *path = planted_path("meta.safetensors");
+    mt_module *one = small_module(1);
+    mtt_ok(mt_safetensors_save_module(path, one, 0, NULL));
+    mt_safetensors *f = mt_safetensors_open(path);
+    mtt_ok(mt_safetensors_check_module(f, one));
+    mt_device *meta = mt_device_open("meta");
+    for (int64_t rows = 2; rows < (int64_t)1 << 40; rows *= 1024) {
+        mt_module *m = mt_module_new("small", pass, NULL, NULL);
+        mt_module_add_param(m, "a", mt_zeros(meta, MT_F32, MT_SHAPE(rows, 3)));
+        mt_module_add_param(m, "b", mt_zeros(meta, MT_F32, MT_SHAPE(4)));
+        if (rows == 2) {
+            mtt_ok(mt_safetensors_check_module(f, m));
+        } else {
+            assert_int_equal(mt_safetensors_check_module(f, m), MT_ERR_ARGUMENT);
+            mtt_failed(MT_ERR_ARGUMENT, "\"a\" is f32 [2,3]", "need f32 [");
+        }
+        mt_module_free(m);
+    }
+    assert_int_equal(mt_safetensors_check_module(NULL, one), MT_ERR_ARGUMENT);
+    mtt_failed(MT_ERR_ARGUMENT, "NULL");
+    mt_device_release(meta);
+    mt_safetensors_free(f);
+    mt_module_free(one);
+    unlink(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -243,6 +273,7 @@ int main(void)
         cmocka_unit_test(tensors_may_stand_in_any_order_in_the_header),
         cmocka_unit_test(what_cannot_be_written_leaves_the_old_file),
         cmocka_unit_test(a_module_loads_what_it_saved_and_refuses_what_does_not_fit),
+        cmocka_unit_test(a_file_is_compared_with_a_model_that_has_no_data),
     };
     return cmocka_run_group_tests(tests, open_device, close_device);
 }

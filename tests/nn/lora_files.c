@@ -130,6 +130,31 @@ static void adapters_go_to_a_file_and_back(void **state)
     unlink(path);
 }
 
+/* A rank that only the metadata know, and adapters that would take 137 GB. */
+static void a_rank_that_no_tensor_has_is_refused_before_adapters_are_made(void **state)
+{
+    (void)state;
+    char path[MTT_PATH];
+    mtt_temporary_file(path);
+    mt_module *m = mlp(MT_F32);
+    MT_AUTO mt_tensor *a = mt_zeros(device, MT_F32, MT_SHAPE(2, 32));
+    const mt_named_tensor list[] = {{"base_model.model.fc.lora_A.weight", a}};
+    const mt_key_value pairs[] = {{"lora.rank", "1073741824"},
+                                  {"lora.alpha", "1"},
+                                  {"lora.dropout", "0"},
+                                  {"lora.targets", "fc"}};
+    for (size_t n = 0; n < 2; n++) { /* without any adapter's tensor, with one of another rank */
+        mtt_ok(mt_safetensors_save(path, n, list, 4, pairs));
+        size_t before = mtt_allocated(device);
+        assert_int_equal(mt_lora_load(path, m), MT_ERR_FORMAT);
+        mtt_failed(MT_ERR_FORMAT, "rank is 1073741824");
+        assert_int_equal(mtt_allocated(device), before);
+        assert_string_equal(mt_module_kind(mt_module_find(m, "fc")), "linear");
+    }
+    mt_module_free(m);
+    unlink(path);
+}
+
 /* ---- allocations that fail ---- */
 
 /* Add, train, save, load into another, merge. */
@@ -214,6 +239,7 @@ int main(void)
         mtt_test(a_merged_model_computes_what_the_adapters_did),
         mtt_test(a_bf16_weight_is_merged_with_one_rounding),
         mtt_test(adapters_go_to_a_file_and_back),
+        mtt_test(a_rank_that_no_tensor_has_is_refused_before_adapters_are_made),
         mtt_test(any_allocation_may_fail),
         mtt_test(adding_is_all_or_nothing),
     };

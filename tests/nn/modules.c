@@ -1,4 +1,5 @@
 /* The tree of modules, as somebody outside builds one. */
+#include <stdio.h>
 #include <string.h>
 #include "base/base.h"
 #include "mtt_fixture.h"
@@ -257,6 +258,29 @@ static void dropout_acts_in_training_only(void **state)
     mt_module_free(root);
 }
 
+/* By walking the names each time this would take an hour, and the test's time would run out. */
+static void a_module_with_very_many_children_is_made_and_searched_in_linear_time(void **state)
+{
+    (void)state;
+    const int n = 300000;
+    char name[32];
+    mt_module *root = mt_module_new("root", pass, NULL, NULL);
+    for (int i = 0; i < n; i++) {
+        snprintf(name, sizeof name, "h.%d", i);
+        mt_module *child = mt_module_new("part", pass, NULL, NULL);
+        assert_ptr_equal(mt_module_add_child(root, name, child), child);
+    }
+    for (int i = n - 1; i >= 0; i--) {
+        snprintf(name, sizeof name, "h.%d", i);
+        assert_ptr_equal(mt_module_child(root, name), mt_module_child_at(root, (size_t)i));
+        assert_ptr_equal(mt_module_find(root, name), mt_module_child_at(root, (size_t)i));
+    }
+    assert_null(mt_module_child(root, "h.300000"));
+    assert_null(mt_module_add_child(root, "h.77", mt_module_new("part", pass, NULL, NULL)));
+    mtt_failed(MT_ERR_ARGUMENT, "\"h.77\" is taken");
+    mt_module_free(root);
+}
+
 static void parts_refuse_what_makes_no_sense(void **state)
 {
     (void)state;
@@ -292,6 +316,7 @@ int main(void)
         mtt_test(user_data_ends_with_the_module_and_when_it_cannot_be_made),
         mtt_test(freezing_stops_gradients_and_drops_those_there_are),
         mtt_test(dropout_acts_in_training_only),
+        mtt_test(a_module_with_very_many_children_is_made_and_searched_in_linear_time),
         mtt_test(parts_refuse_what_makes_no_sense),
     };
     return cmocka_run_group_tests(tests, mtt_open_device, mtt_close_device);
