@@ -89,6 +89,16 @@ mti_where *mti_where_now(void);
 #define MTI_SHAPE_TEXT 192
 const char *mti_shape_text(char buf[MTI_SHAPE_TEXT], int rank, const int64_t *shape);
 
+/* ---- text from outside ---- */
+/* The character at s (s < end) and its length; a byte that is not UTF-8 is a character of length 1
+ * and value UINT32_MAX. */
+uint32_t mti_next_char(const unsigned char *s, const unsigned char *end, size_t *length);
+/* Whether a terminal would obey it instead of showing it, or could not show it; newlines and tabs
+ * pass. */
+bool mti_is_control(uint32_t c);
+/* Puts '?' for each such character; in place, never longer. */
+void mti_make_printable(char *text);
+
 /* "1.5 GiB", "512 B" into buf (32 bytes are enough). */
 const char *mti_bytes_text(char *buf, size_t n, uint64_t bytes);
 /* "123", "40GiB", "1.5 GiB", "40GB" -> bytes, rounded down; false if it is none of these or
@@ -99,12 +109,18 @@ bool mti_bytes_parse(const char *s, uint64_t *out);
 double mti_now(void);
 
 /* ---- files: written beside the target and renamed, so nothing is half there ----
- * (a device or a pipe, such as /dev/stdout, is written in place) */
+ * (a device or a pipe, such as /dev/stdout, is written in place; behind a symbolic link what it
+ * points to is replaced) */
 typedef struct mti_file mti_file;
-mti_file *mti_file_create(const char *path); /* opens path.tmp-PID */
+/* Opens a file beside it, and removes those in its folder that processes left which died on the
+ * way. */
+mti_file *mti_file_create(const char *path);
 bool mti_file_write(mti_file *f, const void *data, size_t n_bytes);
 bool mti_file_commit(mti_file *f); /* flush, fsync, rename; frees f either way */
 void mti_file_abandon(mti_file *f);
+/* The name behind symbolic links, whether there is a file of that name or not; the caller's to
+ * mti_free. */
+char *mti_path_target(const char *path);
 /* A whole file in memory; *n_bytes set. The caller mti_frees it. Refuses more than limit.
  * A zero byte that is not counted follows the last. */
 void *mti_file_read(const char *path, size_t limit, size_t *n_bytes);

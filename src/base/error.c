@@ -1,4 +1,5 @@
-/* error.c: the first failure of each thread, and the names of what can go wrong. */
+/* error.c: the first failure of each thread, and the names of what can go wrong. Texts quote files,
+ * whose bytes a terminal must not obey. */
 #include <stdarg.h>
 #include <stdio.h>
 #include "base/base.h"
@@ -15,6 +16,7 @@ static void record(mt_status status, const char *fmt, va_list args)
     if (first.status != MT_OK) return;
     first.status = status;
     vsnprintf(first.text, sizeof first.text, fmt, args);
+    mti_make_printable(first.text);
 }
 
 mt_status mti_fail(mt_status status, const char *fmt, ...)

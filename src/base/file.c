@@ -8,13 +8,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "base/base.h"
+#include "base/temporary.h"
 
 #define BUFFER_BYTES (64 * 1024)
+#define MAX_LINKS    40
 
 struct mti_file {
     int fd;
     bool failed;
-    char *path;
+    char *path;      /* as it was given, for messages */
+    char *target;    /* what is replaced: path without symbolic links */
     char *temporary; /* NULL: a pipe or a device, written in place */
     size_t n;        /* bytes waiting in the buffer */
     char buffer[BUFFER_BYTES];
@@ -25,19 +28,42 @@ static bool io_error(const char *path, const char *what)
     return mti_fail_bool(MT_ERR_IO, "%s: cannot %s: %s", path, what, strerror(errno));
 }
 
-/* A name beside the target that nobody has: two savers of one process, or one
- * left over from a crash under the same process id, must not meet. */
+/* Where the link at `path`, which leads to `to`, leads from here. */
+static char *step(const char *path, const char *to)
+{
+    const char *slash = *to == '/' ? NULL : strrchr(path, '/');
+    size_t n_folder = slash ? (size_t)(slash - path) + 1 : 0, n = strlen(to);
+    char *next = mti_malloc(n_folder + n + 1);
+    if (!next) return NULL;
+    memcpy(next, path, n_folder);
+    memcpy(next + n_folder, to, n + 1);
+    return next;
+}
+
+char *mti_path_target(const char *path)
+{
+    char *at = mti_strdup(path), to[4096];
+    for (int links = 0; at && links < MAX_LINKS; links++) {
+        ssize_t n = readlink(at, to, sizeof to - 1);
+        if (n < 0) return at; /* no link; if there is something else wrong, opening tells */
+        to[n] = '\0';
+        char *next = step(at, to);
+        mti_free(at);
+        at = next;
+    }
+    if (!at) return NULL;
+    mti_free(at);
+    errno = ELOOP;
+    io_error(path, "follow the link");
+    return NULL;
+}
+
 static bool open_temporary(mti_file *f, mode_t mode)
 {
-    size_t room = strlen(f->path) + 64;
-    if (!(f->temporary = mti_malloc(room))) return false;
-    snprintf(f->temporary, room, "%s.tmp-%ld", f->path, (long)getpid());
-    for (int i = 2; i < 1000; i++) {
-        f->fd = open(f->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
-        if (f->fd >= 0 || errno != EEXIST) break;
-        snprintf(f->temporary, room, "%s.tmp-%ld-%d", f->path, (long)getpid(), i);
-    }
-    if (f->fd >= 0) return true;
+    if (!(f->target = mti_path_target(f->path))) return false;
+    mti_temporary_clean(f->target);
+    f->fd = mti_temporary_open(f->target, mode, &f->temporary);
+    if (f->fd >= 0 || !f->temporary) return f->fd >= 0;
     io_error(f->path, "create a file beside it");
     mti_free(f->temporary); /* not ours: nothing to unlink */
     f->temporary = NULL;
@@ -63,7 +89,7 @@ mti_file *mti_file_create(const char *path)
 {
     mti_file *f = mti_malloc(sizeof *f);
     if (!f) return NULL;
-    f->fd = -1, f->failed = false, f->temporary = NULL, f->n = 0;
+    f->fd = -1, f->failed = false, f->target = f->temporary = NULL, f->n = 0;
     f->path = mti_strdup(path);
     if (f->path && open_target(f)) return f;
     mti_file_abandon(f);
@@ -118,17 +144,17 @@ bool mti_file_commit(mti_file *f)
 {
     bool ok = !f->failed && flush(f);
     if (ok && f->temporary) ok = fsync(f->fd) == 0 || io_error(f->path, "write to the disk");
-    int fd = f->fd;
-    f->fd = -1;
-    if (close(fd) != 0 && ok) ok = io_error(f->path, "close");
-    if (ok && f->temporary) {
-        ok = rename(f->temporary, f->path) == 0 || io_error(f->path, "replace");
+    if (ok && f->temporary) { /* locked until it has its name: nobody takes it for a dead one */
+        ok = rename(f->temporary, f->target) == 0 || io_error(f->path, "replace");
         if (ok) {
             sync_directory(f->temporary);
             mti_free(f->temporary);
             f->temporary = NULL;
         }
     }
+    int fd = f->fd;
+    f->fd = -1;
+    if (close(fd) != 0 && ok) ok = io_error(f->path, "close");
     mti_file_abandon(f);
     return ok;
 }
@@ -136,9 +162,10 @@ bool mti_file_commit(mti_file *f)
 void mti_file_abandon(mti_file *f)
 {
     if (!f) return;
-    if (f->fd >= 0) close(f->fd);
     if (f->temporary) unlink(f->temporary);
+    if (f->fd >= 0) close(f->fd);
     mti_free(f->temporary);
+    mti_free(f->target);
     mti_free(f->path);
     mti_free(f);
 }

@@ -80,6 +80,52 @@ const char *mti_shape_text(char buf[MTI_SHAPE_TEXT], int rank, const int64_t *sh
     return buf;
 }
 
+/* ---- UTF-8 ---- */
+
+uint32_t mti_next_char(const unsigned char *s, const unsigned char *end, size_t *length)
+{
+    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+    size_t n = s[0] < 0x80         ? 1
+               : (s[0] >> 5) == 6  ? 2
+               : (s[0] >> 4) == 14 ? 3
+               : (s[0] >> 3) == 30 ? 4
+                                   : 0;
+    *length = 1;
+    if (n == 1) return s[0];
+    if (n == 0 || (size_t)(end - s) < n) return UINT32_MAX;
+    uint32_t c = s[0] & (0x7Fu >> n);
+    for (size_t i = 1; i < n; i++) {
+        if ((s[i] & 0xC0) != 0x80) return UINT32_MAX;
+        c = c << 6 | (s[i] & 0x3Fu);
+    }
+    if (c < least[n] || c > 0x10FFFF || (c >= 0xD800 && c < 0xE000)) return UINT32_MAX;
+    *length = n;
+    return c;
+}
+
+bool mti_is_control(uint32_t c)
+{
+    return (c < 0x20 && c != '\n' && c != '\t') || (c >= 0x7F && c < 0xA0) || c == UINT32_MAX;
+}
+
+void mti_make_printable(char *text)
+{
+    const char *from = text, *end = text + strlen(text);
+    while (from < end) {
+        size_t length;
+        uint32_t c =
+            mti_next_char((const unsigned char *)from, (const unsigned char *)end, &length);
+        if (mti_is_control(c)) {
+            *text++ = '?';
+        } else {
+            memmove(text, from, length);
+            text += length;
+        }
+        from += length;
+    }
+    *text = '\0';
+}
+
 /* ---- bytes ---- */
 
 static const struct {

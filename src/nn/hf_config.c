@@ -152,6 +152,7 @@ static void put(char *text, size_t n_bytes, const char *fmt, ...)
     va_start(args, fmt);
     vsnprintf(text + n, n_bytes - n, fmt, args);
     va_end(args);
+    mti_make_printable(text + n); /* notes quote the file, too */
 }
 
 static void ignore(reader *r, const char *key)

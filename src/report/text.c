@@ -47,29 +47,6 @@ void mti_heading(FILE *out, const mti_style *style, const char *fmt, ...)
     va_end(args);
 }
 
-/* The character at s (s < end) and its length; a byte that is not UTF-8 is a character of length 1
- * and value UINT32_MAX. */
-static uint32_t next_char(const unsigned char *s, const unsigned char *end, size_t *length)
-{
-    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
-    size_t n = s[0] < 0x80         ? 1
-               : (s[0] >> 5) == 6  ? 2
-               : (s[0] >> 4) == 14 ? 3
-               : (s[0] >> 3) == 30 ? 4
-                                   : 0;
-    *length = 1;
-    if (n == 1) return s[0];
-    if (n == 0 || (size_t)(end - s) < n) return UINT32_MAX;
-    uint32_t c = s[0] & (0x7Fu >> n);
-    for (size_t i = 1; i < n; i++) {
-        if ((s[i] & 0xC0) != 0x80) return UINT32_MAX;
-        c = c << 6 | (s[i] & 0x3Fu);
-    }
-    if (c < least[n] || c > 0x10FFFF || (c >= 0xD800 && c < 0xE000)) return UINT32_MAX;
-    *length = n;
-    return c;
-}
-
 static int char_width(uint32_t c)
 {
     static const uint32_t none[][2] = {{0x300, 0x36F}, {0x200B, 0x200F}, {0xFE00, 0xFE0F}};
@@ -90,7 +67,7 @@ static size_t measure(const char *text, int columns, int *used)
     int width = 0;
     while (s < end) {
         size_t length;
-        int w = char_width(next_char(s, end, &length));
+        int w = char_width(mti_next_char(s, end, &length));
         if (width + w > columns) break;
         width += w;
         s += length;
@@ -117,9 +94,8 @@ void mti_print_bytes(FILE *out, const unsigned char *bytes, size_t n_bytes)
     const unsigned char *s = bytes, *end = bytes + n_bytes;
     while (s < end) {
         size_t length;
-        uint32_t c = next_char(s, end, &length);
-        bool control = (c < 0x20 && c != '\n' && c != '\t') || (c >= 0x7F && c < 0xA0);
-        if (c == UINT32_MAX || control)
+        uint32_t c = mti_next_char(s, end, &length);
+        if (mti_is_control(c))
             fputc('?', out);
         else
             fwrite(s, 1, length, out);

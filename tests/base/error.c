@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include <cmocka.h>
 #include "base/base.h"
@@ -23,6 +24,34 @@ static void the_first_failure_is_kept_until_it_is_cleared(void **state)
     assert_int_equal(mt_last_status(), MT_OK);
     assert_false(mti_fail_bool(MT_ERR_IO, "the next"));
     assert_string_equal(mt_last_error(), "the next");
+    mt_clear_error();
+}
+
+/* Texts quote files, and reach terminals. */
+static void a_text_holds_nothing_that_steers_a_terminal(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *from, *to;
+    } texts[] = {
+        {"\x1b[2J\x07 \x7f|", "?[2J? ?|"},
+        {"line\n\tnext\r", "line\n\tnext?"},
+        {"\xc2\x9b"
+         "2J \xc2\x85",
+         "?2J ?"}, /* control characters of two bytes */
+        {"\x9b"
+         "2J \xff\xfe \xe2\x82",
+         "?2J ?? ??"}, /* no UTF-8 */
+        {"gr\xc3\xbc\xc3\x9f \xe2\x82\xac \xf0\x9f\x98\x80",
+         "gr\xc3\xbc\xc3\x9f \xe2\x82\xac \xf0\x9f\x98\x80"},
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        mt_clear_error();
+        mti_fail(MT_ERR_FORMAT, "config.json: \"%s\"", texts[i].from);
+        char wanted[128];
+        snprintf(wanted, sizeof wanted, "config.json: \"%s\"", texts[i].to);
+        assert_string_equal(mt_last_error(), wanted);
+    }
     mt_clear_error();
 }
 
@@ -104,6 +133,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_first_failure_is_kept_until_it_is_cleared),
+        cmocka_unit_test(a_text_holds_nothing_that_steers_a_terminal),
         cmocka_unit_test(a_text_that_is_too_long_is_cut),
         cmocka_unit_test(threads_have_their_own_errors),
         cmocka_unit_test(every_status_has_a_name_of_its_own),

@@ -1,5 +1,6 @@
 /* Files are whole or not there, whatever goes wrong while they are written. */
 #include <dirent.h>
+#include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -10,6 +11,8 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 #include <cmocka.h>
 #include "base/base.h"
@@ -232,6 +235,180 @@ static void a_file_longer_than_the_limit_is_refused(void **state)
     assert_int_equal(mt_last_status(), MT_ERR_FORMAT);
 }
 
+/* ---- symbolic links ---- */
+
+static char *in_dir(const char *name)
+{
+    static char path[4][128];
+    static int next;
+    char *p = path[next++ % 4];
+    snprintf(p, sizeof path[0], "%s/%s", dir, name);
+    return p;
+}
+
+static void expect_link(const char *name, const char *to)
+{
+    char text[128] = "";
+    assert_true(readlink(in_dir(name), text, sizeof text - 1) > 0);
+    assert_string_equal(text, to);
+}
+
+static void put_at(const char *path, const char *text)
+{
+    mti_file *f = mti_file_create(path);
+    assert_non_null(f);
+    assert_true(mti_file_write(f, text, strlen(text)));
+    assert_true(mti_file_commit(f));
+}
+
+static void behind_a_link_what_it_points_to_is_replaced(void **state)
+{
+    (void)state;
+    /* over two links, one of them relative from within another folder, to a file or to none yet */
+    char absolute[256];
+    assert_int_equal(mkdir(in_dir("sub"), 0700), 0);
+    assert_int_equal(symlink("../target", in_dir("sub/relative")), 0);
+    assert_non_null(getcwd(absolute, 128));
+    snprintf(absolute + strlen(absolute), 128, "/%s", in_dir("sub/relative"));
+    assert_int_equal(symlink(absolute, in_dir("absolute")), 0);
+    put_at(in_dir("absolute"), "first");
+    expect_target("first");
+    assert_int_equal(chmod(target, 0640), 0);
+    put_at(in_dir("absolute"), "second");
+    expect_target("second");
+    expect_link("absolute", absolute);
+    expect_link("sub/relative", "../target");
+    struct stat st;
+    assert_int_equal(lstat(target, &st), 0);
+    assert_true(S_ISREG(st.st_mode));
+    assert_int_equal(st.st_mode & 0777, 0640);
+    assert_int_equal(strangers(), 2); /* the link and the folder, and nothing temporary */
+    unlink(in_dir("absolute")), unlink(in_dir("sub/relative")), rmdir(in_dir("sub"));
+}
+
+static void a_link_that_leads_nowhere_is_an_error(void **state)
+{
+    (void)state;
+    assert_int_equal(symlink("loop", in_dir("loop")), 0);
+    assert_null(mti_file_create(in_dir("loop")));
+    assert_int_equal(mt_last_status(), MT_ERR_IO);
+    assert_non_null(strstr(mt_last_error(), "loop"));
+    mt_clear_error();
+    assert_int_equal(symlink("no-such-folder/x", in_dir("dangling")), 0);
+    assert_null(mti_file_create(in_dir("dangling")));
+    assert_int_equal(mt_last_status(), MT_ERR_IO);
+    assert_int_equal(strangers(), 2);
+    unlink(in_dir("loop")), unlink(in_dir("dangling"));
+}
+
+/* ---- what the dead left ---- */
+
+/* A process in the middle of a file. */
+static pid_t writer(const char *path)
+{
+    int ready[2];
+    char byte;
+    assert_int_equal(pipe(ready), 0);
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        mti_file *f = mti_file_create(path);
+        bool ok = f && mti_file_write(f, "part", 4) && write(ready[1], "x", 1) == 1;
+        close(ready[0]), close(ready[1]);
+        if (ok) pause();
+        _exit(1);
+    }
+    close(ready[1]);
+    assert_int_equal(read(ready[0], &byte, 1), 1);
+    close(ready[0]);
+    return pid;
+}
+
+static void end(pid_t pid)
+{
+    kill(pid, SIGKILL);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+}
+
+static void what_dead_processes_left_is_removed_by_the_next_save(void **state)
+{
+    (void)state;
+    put("old");
+    pid_t first = writer(target), second = writer(target),
+          third = writer(in_dir("other")); /* another target in this folder */
+    end(first), end(second), end(third);
+    assert_int_equal(strangers(), 3);
+    put("new");
+    expect_target("new");
+    assert_int_equal(strangers(), 0);
+    end(writer(target));
+    assert_int_equal(strangers(), 1);
+    put("newer");
+    assert_int_equal(strangers(), 0);
+}
+
+static void what_a_living_process_writes_is_left_alone(void **state)
+{
+    (void)state;
+    pid_t alive = writer(target);
+    assert_int_equal(strangers(), 1);
+    put("new");
+    assert_int_equal(strangers(), 1);
+    mti_file *mine = mti_file_create(target); /* as is what this process writes itself */
+    assert_true(mti_file_write(mine, "mine", 4));
+    put("new");
+    assert_int_equal(strangers(), 2);
+    assert_true(mti_file_commit(mine));
+    expect_target("mine");
+    end(alive);
+    put("last");
+    assert_int_equal(strangers(), 0);
+}
+
+static void only_files_that_are_surely_ours_and_dead_are_removed(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        bool old, goes; /* old: not written to for more than a day */
+    } files[] = {
+        {"target.tmp-0badb007-123-1", false, false}, /* of another machine, perhaps still written */
+        {"target.tmp-0badb007-124-1", true, true},
+        {"another.tmp-0badb007-1-1", true, true},
+        {"target.tmp-123", true, false},
+        {"target.tmp-0badb007-124", true, false},
+        {"target.tmp-0badb007-x-1", true, false},
+        {"target.tmp-0badb007-1-", true, false},
+        {"target.tmp-0BADB007-1-1", true, false},
+        {"target.tmp-0badb007-1-1.bak", true, false},
+        {"target.tmp-badb007-1-1", true, false},
+        {"target.0badb007-1-1", true, false},
+        {".tmp-0badb007-7-1.tmp-0badb007-7-1", true, true},
+    };
+    size_t n = sizeof files / sizeof *files;
+    for (size_t i = 0; i < n; i++) {
+        int fd = open(in_dir(files[i].name), O_WRONLY | O_CREAT | O_EXCL, 0600);
+        assert_true(fd >= 0);
+        struct timespec now, times[2];
+        clock_gettime(CLOCK_REALTIME, &now);
+        times[0] = times[1] = (struct timespec){now.tv_sec - (files[i].old ? 90000 : 80000), 0};
+        assert_int_equal(futimens(fd, times), 0);
+        close(fd);
+    }
+    /* neither a link nor a folder of such a name is ours */
+    assert_int_equal(symlink("target", in_dir("target.tmp-0badb007-9-9")), 0);
+    assert_int_equal(mkdir(in_dir("target.tmp-0badb007-8-8"), 0700), 0);
+    put("new");
+    for (size_t i = 0; i < n; i++) {
+        bool gone = access(in_dir(files[i].name), F_OK) != 0;
+        if (gone != files[i].goes) fail_msg("%s: %s", files[i].name, gone ? "removed" : "kept");
+        unlink(in_dir(files[i].name));
+    }
+    assert_int_equal(unlink(in_dir("target.tmp-0badb007-9-9")), 0);
+    assert_int_equal(rmdir(in_dir("target.tmp-0badb007-8-8")), 0);
+    expect_target("new");
+}
+
 static bool write_and_read_back(void)
 {
     size_t n;
@@ -282,6 +459,11 @@ int main(void)
         IN_DIRECTORY(places_that_cannot_be_written_are_named),
         IN_DIRECTORY(what_cannot_be_read_is_named),
         IN_DIRECTORY(a_file_longer_than_the_limit_is_refused),
+        IN_DIRECTORY(behind_a_link_what_it_points_to_is_replaced),
+        IN_DIRECTORY(a_link_that_leads_nowhere_is_an_error),
+        IN_DIRECTORY(what_dead_processes_left_is_removed_by_the_next_save),
+        IN_DIRECTORY(what_a_living_process_writes_is_left_alone),
+        IN_DIRECTORY(only_files_that_are_surely_ours_and_dead_are_removed),
         IN_DIRECTORY(without_memory_nothing_is_left_behind),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
