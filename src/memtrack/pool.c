@@ -192,10 +192,7 @@ static mti_cell *new_segment(mti_pool *pool, size_t size, bool large)
     cell->span = n_bytes;
     cell->large = large;
     cell->left = cell->right = NULL;
-    size_t i = pool->segments.n++;
-    for (; i && pool->segments.at[i - 1].first->block.ptr > base; i--)
-        pool->segments.at[i] = pool->segments.at[i - 1];
-    pool->segments.at[i] = (mti_segment){cell, n_bytes};
+    pool->segments.at[pool->segments.n++] = (mti_segment){cell, n_bytes};
     pool->next_place += n_bytes;
     stat_add(&pool->stats.reserved, n_bytes);
     stat_add(&pool->stats.segments, 1);

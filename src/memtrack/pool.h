@@ -24,7 +24,7 @@ struct mti_pool {
     const mti_backend *backend;
     mti_ctx *ctx;
     bool in_host_memory;           /* so that a sanitizer can watch it (shadow.h) */
-    MTI_VEC(mti_segment) segments; /* by address */
+    MTI_VEC(mti_segment) segments; /* in any order: visits sort them by address */
     mti_cell *spare;               /* cells that stand for nothing, linked by `right` */
     mti_slab *slabs;               /* where all cells come from */
     uint64_t last_serial;

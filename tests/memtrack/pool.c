@@ -441,6 +441,28 @@ static void add_up(void *user, const mti_segment_info *segment, const void *ptr,
     *(live ? &t->live : &t->idle) += size;
 }
 
+/* Each segment below the one before it, as mmap lays them. Kept in order by moving all others up,
+ * they would take minutes, and the test's time would run out. */
+static void *lower_alloc(mti_ctx *ctx, size_t n_bytes) { return (void *)(ctx->down -= n_bytes); }
+
+static void lower_free(mti_ctx *ctx, void *p, size_t n_bytes) { (void)ctx, (void)p, (void)n_bytes; }
+
+static void very_many_segments_at_falling_addresses_take_linear_time(void **state)
+{
+    (void)state;
+    static const mti_backend lower = {.kind = "lower", .alloc = lower_alloc, .free = lower_free};
+    static mti_ctx ctx;
+    ctx.down = (uintptr_t)1 << 46;
+    mti_pool *many = mti_pool_new(&lower, &ctx);
+    for (size_t i = 0; i < 600000; i++)
+        assert_non_null(mti_pool_alloc(many, 20 * MIB, MT_ACTIVATION));
+    const mti_block *last = NULL;
+    mti_pool_visit(many, in_address_order, &last);
+    assert_non_null(last);
+    assert_true(mti_pool_check(many));
+    mti_pool_free_all(many);
+}
+
 static void visits_meet_everything_in_address_order(void **state)
 {
     (void)state;
@@ -586,6 +608,7 @@ int main(void)
         WITH_POOL(every_category_has_a_name),
         WITH_POOL(observers_hear_of_every_change_and_where_it_was),
         WITH_POOL(visits_meet_everything_in_address_order),
+        cmocka_unit_test(very_many_segments_at_falling_addresses_take_linear_time),
         WITH_POOL(a_planted_miscount_is_found_and_named),
         WITH_POOL(a_damaged_segment_is_found),
         WITH_POOL(threads_share_a_pool_without_losing_a_byte),
