@@ -77,8 +77,7 @@ bool mti_cpu_attention(mti_ctx *ctx, const mti_attention *at, void *scratch, siz
     x.scratch = scratch;
     x.scratch_per_worker = forward_scratch(&x);
     int n = mti_cpu_scratch_workers(workers(ctx, &x, items), n_scratch, x.scratch_per_worker);
-    mti_cpu_workers(ctx, n, items, 1, run_forward, &x);
-    return true;
+    return mti_cpu_workers(ctx, n, items, 1, run_forward, &x);
 }
 
 /* ---- backward ---- */
@@ -115,6 +114,5 @@ bool mti_cpu_attention_backward(mti_ctx *ctx, const mti_attention *at, const mti
     x.scratch = scratch;
     x.scratch_per_worker = backward_scratch(&x);
     int n = mti_cpu_scratch_workers(workers(ctx, &x, items), n_scratch, x.scratch_per_worker);
-    mti_cpu_workers(ctx, n, items, 1, run_backward, &x);
-    return true;
+    return mti_cpu_workers(ctx, n, items, 1, run_backward, &x);
 }

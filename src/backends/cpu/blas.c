@@ -1,7 +1,81 @@
 /* blas.c: workers that share a list of items and call OpenBLAS serially. */
 #include <stdatomic.h>
 #include <omp.h>
+#include <pthread.h>
+#include <sys/mman.h>
 #include "backends/cpu/blas.h"
+
+/* ---- OpenBLAS's buffers ----
+ *
+ * Each call that has to rearrange its operands takes a buffer, as many as there are calls at once.
+ * A buffer is mapped when it is first needed and kept until the process ends; where the system
+ * refuses the mapping, OpenBLAS up to 0.3.29 asks again for ever. So all that workers will need are
+ * mapped here, each after a mapping of that size was seen to succeed, and a refusal is an error. */
+
+#if defined(__powerpc64__)
+#define BUFFER_BYTES ((size_t)256 << 20)
+#else
+#define BUFFER_BYTES ((size_t)128 << 20) /* of x86-64 and arm64; of other machines less */
+#endif
+
+/* Not in its header, and a build of it may hide them: then the mapping is only tried. */
+extern void *blas_memory_alloc(int where) __attribute__((weak));
+extern void blas_memory_free(void *buffer) __attribute__((weak));
+
+static struct {
+    pthread_mutex_t lock;
+    atomic_int callers; /* workers that may be in a product now */
+    atomic_int mapped;  /* buffers known to be there */
+} buffers = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static bool can_map(void)
+{
+    void *p = mmap(NULL, BUFFER_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
+        return mti_fail_bool(MT_ERR_MEMORY,
+                             "cpu out of memory: OpenBLAS needs a buffer of %zu bytes for each "
+                             "thread, and the system has no address space for it (ulimit -v?)",
+                             BUFFER_BYTES);
+    munmap(p, BUFFER_BYTES);
+    return true;
+}
+
+/* Takes n buffers at once and gives them back; `there` of them need no mapping. */
+static bool take_buffers(int n, int there)
+{
+    if (n == 0) return true;
+    if (there <= 0 && !can_map()) return false;
+    void *buffer = blas_memory_alloc ? blas_memory_alloc(0) : NULL;
+    bool ok = take_buffers(n - 1, there - 1);
+    if (buffer) blas_memory_free(buffer);
+    return ok;
+}
+
+/* OpenBLAS's own threads, which nobody here uses, give their buffers up first. */
+static bool map_buffers(int n, int busy)
+{
+    pthread_mutex_lock(&buffers.lock);
+    int mapped = atomic_load(&buffers.mapped), was = omp_get_max_threads();
+    if (mapped == 0) openblas_set_num_threads(1);
+    if (omp_get_max_threads() != was) omp_set_num_threads(was);
+    bool ok = n <= mapped || take_buffers(n, mapped - busy);
+    if (ok && n > mapped) atomic_store(&buffers.mapped, n);
+    pthread_mutex_unlock(&buffers.lock);
+    return ok;
+}
+
+static void leave(int n) { atomic_fetch_sub(&buffers.callers, n); }
+
+/* Lets n workers call OpenBLAS at once, until they leave. */
+static bool enter(int n)
+{
+    int busy = atomic_fetch_add(&buffers.callers, n);
+    if (busy + n <= atomic_load(&buffers.mapped) || map_buffers(busy + n, busy)) return true;
+    leave(n);
+    return false;
+}
+
+/* ---- workers ---- */
 
 typedef struct work {
     mti_cpu_work_fn *fn;
@@ -46,17 +120,26 @@ int mti_cpu_scratch_workers(int n_workers, size_t n_scratch, size_t per_worker)
     return room < (size_t)n_workers ? (int)room : n_workers;
 }
 
-void mti_cpu_workers(mti_ctx *ctx, int n_workers, int64_t n, int64_t grain, mti_cpu_work_fn *fn,
+void mti_cpu_alone(mti_cpu_work_fn *fn, void *arg, int64_t n)
+{
+    int was = serial_begin();
+    fn(arg, 0, 0, n);
+    serial_end(was);
+}
+
+bool mti_cpu_workers(mti_ctx *ctx, int n_workers, int64_t n, int64_t grain, mti_cpu_work_fn *fn,
                      void *arg)
 {
-    if (n <= 0) return;
-    if (n_workers <= 1 || n <= grain) {
-        int was = serial_begin();
-        fn(arg, 0, 0, n);
-        serial_end(was);
-        return;
+    if (n <= 0) return true;
+    if (n_workers <= 1 || n <= grain) n_workers = 1;
+    if (!enter(n_workers)) return false;
+    if (n_workers == 1) {
+        mti_cpu_alone(fn, arg, n);
+    } else {
+        atomic_llong next = 0;
+        work w = {fn, arg, n, grain, &next};
+        mti_cpu_parallel(ctx, n_workers, 1, run_worker, &w);
     }
-    atomic_llong next = 0;
-    work w = {fn, arg, n, grain, &next};
-    mti_cpu_parallel(ctx, n_workers, 1, run_worker, &w);
+    leave(n_workers);
+    return true;
 }

@@ -15,9 +15,12 @@
 typedef void mti_cpu_work_fn(void *arg, int worker, int64_t begin, int64_t end);
 
 /* fn over [0, n) in runs of `grain` items; whoever is idle takes the next run, so an
- * item's result must not depend on who computes it. Inside, cblas_* are serial. */
-void mti_cpu_workers(mti_ctx *ctx, int n_workers, int64_t n, int64_t grain, mti_cpu_work_fn *fn,
+ * item's result must not depend on who computes it. Inside, cblas_* are serial. False, and nothing
+ * done, where there is no memory for what OpenBLAS needs. */
+bool mti_cpu_workers(mti_ctx *ctx, int n_workers, int64_t n, int64_t grain, mti_cpu_work_fn *fn,
                      void *arg);
+/* fn over [0, n) by the calling thread, products excepted: what else must find OpenMP serial. */
+void mti_cpu_alone(mti_cpu_work_fn *fn, void *arg, int64_t n);
 
 /* As many of n_workers as n_scratch bytes hold the scratch of. More may be wanted than were asked
  * for, where another host thread has set the device's threads since. */

@@ -161,7 +161,7 @@ static void cut(mti_ctx *ctx, mti_gemm *g)
         bool native = mti_gemm_bf16_wanted(g);
         g->tile_m = min64(g->m, 256), g->tile_k = min64(g->k, 512);
         g->tile_n = min64(g->n, native ? max64(256, min64(2048, 16384 / g->tile_m)) : 256);
-        if (native) mti_gemm_bf16_plan(ctx, g);
+        if (native) mti_gemm_bf16_plan(g);
     } else if (macs <= IN_PLACE_MACS && (!g->turn_b || g->n * g->k <= TURN_ELEMENTS)) {
         g->tile_m = g->m, g->tile_n = g->n, g->tile_k = g->k;
     } else if (shorter <= 32 ||
@@ -297,6 +297,5 @@ bool mti_cpu_gemm(mti_ctx *ctx, double alpha, const mti_view *a, const mti_view 
     g.scratch = scratch;
     cut(ctx, &g);
     g.n_workers = mti_cpu_scratch_workers(g.n_workers, n_scratch, g.scratch_per_worker);
-    mti_cpu_workers(ctx, g.n_workers, g.n_items, g.grain, run_items, &g);
-    return true;
+    return mti_cpu_workers(ctx, g.n_workers, g.n_items, g.grain, run_items, &g);
 }

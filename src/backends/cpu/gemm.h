@@ -44,7 +44,7 @@ typedef struct mti_gemm_tile {
 /* gemm_bf16.c: is oneDNN here, able and worth it? Then plan, once the tiles are cut: sets
  * native (false if it will not take these operands) and native_scratch. */
 bool mti_gemm_bf16_wanted(const mti_gemm *g);
-void mti_gemm_bf16_plan(mti_ctx *ctx, mti_gemm *g);
+void mti_gemm_bf16_plan(mti_gemm *g);
 /* c [t->m,t->n] = a b, without alpha; false when oneDNN ran out of memory. */
 bool mti_gemm_bf16_product(const mti_gemm *g, const mti_gemm_tile *t, float *c, void *scratch);
 

@@ -77,10 +77,10 @@ static void ask_scratch(void *arg, int worker, int64_t begin, int64_t end)
         }
 }
 
-void mti_gemm_bf16_plan(mti_ctx *ctx, mti_gemm *g)
+void mti_gemm_bf16_plan(mti_gemm *g)
 {
     g->native = true, g->native_scratch = 0;
-    mti_cpu_workers(ctx, 1, 1, 1, ask_scratch, g);
+    mti_cpu_alone(ask_scratch, g, 1);
 }
 
 bool mti_gemm_bf16_product(const mti_gemm *g, const mti_gemm_tile *t, float *c, void *scratch)
@@ -123,7 +123,7 @@ bool mti_gemm_bf16_wanted(const mti_gemm *g)
     return false;
 }
 
-void mti_gemm_bf16_plan(mti_ctx *ctx, mti_gemm *g) { (void)ctx, g->native = false; }
+void mti_gemm_bf16_plan(mti_gemm *g) { g->native = false; }
 
 bool mti_gemm_bf16_product(const mti_gemm *g, const mti_gemm_tile *t, float *c, void *scratch)
 {
