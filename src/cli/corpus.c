@@ -22,6 +22,28 @@ static bool append(unsigned char **to, size_t *n, const unsigned char *from, siz
     return true;
 }
 
+/* Which file it is, whatever path led to it. */
+typedef struct mti_file_id {
+    dev_t device;
+    ino_t number;
+} mti_file_id;
+
+static bool note_file(mti_corpus *c, const char *path)
+{
+    struct stat st;
+    if (stat(path, &st) != 0) return true; /* gone since it was read */
+    return MTI_PUSH(&c->files, ((mti_file_id){st.st_dev, st.st_ino}));
+}
+
+bool mti_corpus_has(const mti_corpus *c, const char *path)
+{
+    struct stat st;
+    if (stat(path, &st) != 0) return false;
+    for (size_t i = 0; i < c->files.n; i++)
+        if (c->files.at[i].device == st.st_dev && c->files.at[i].number == st.st_ino) return true;
+    return false;
+}
+
 static bool add_text(mti_corpus *c, const unsigned char *text, size_t n_bytes, double held_fraction)
 {
     size_t n_held = (size_t)((double)n_bytes * held_fraction), n_train = n_bytes - n_held;
@@ -39,7 +61,7 @@ static bool add_file(mti_corpus *c, const char *path, double held_fraction, bool
     if (must_be_text && memchr(text, 0, n_bytes)) goto out;
     if (n_bytes == 0 && !must_be_text)
         ok = mti_fail_bool(MT_ERR_FORMAT, "%s: the file is empty; there is nothing to learn", path);
-    ok = ok && add_text(c, text, n_bytes, held_fraction);
+    ok = ok && note_file(c, path) && add_text(c, text, n_bytes, held_fraction);
 out:
     mti_free(text);
     return ok;
@@ -133,5 +155,6 @@ void mti_corpus_free(mti_corpus *c)
 {
     mti_free(c->train);
     mti_free(c->held);
+    mti_free(c->files.at);
     *c = (mti_corpus){0};
 }

@@ -8,6 +8,10 @@ typedef struct mti_corpus {
     unsigned char *train, *held; /* the heads and the tails of all files */
     size_t n_train, n_held, n_files;
     uint64_t fingerprint; /* of both parts */
+    struct {
+        struct mti_file_id *at;
+        size_t n, cap;
+    } files; /* that the text came from */
 } mti_corpus;
 
 /* The last `held_fraction` of each file is held out. Files may hold any bytes. Folders (refused
@@ -16,6 +20,8 @@ typedef struct mti_corpus {
 bool mti_corpus_load(mti_corpus *c, size_t n_paths, const char *const *paths, double held_fraction,
                      bool folders);
 void mti_corpus_free(mti_corpus *c);
+/* Whether it is one of those files. */
+bool mti_corpus_has(const mti_corpus *c, const char *path);
 
 /* Bits per byte on the held-out part of models that only count, fitted on the training part. */
 typedef struct mti_baselines {

@@ -145,7 +145,8 @@ static bool introduce(const demo *d)
            "it)\n\n",
            (long long)p->steps, (long long)p->batch, (long long)p->seq, (long long)p->seed,
            (long long)p->steps);
-    return fflush(stdout) == 0;
+    fflush(stdout);
+    return true;
 }
 
 static void show_progress(const demo *d, mti_progress *progress)
@@ -324,8 +325,12 @@ static bool run(demo *d)
                              .seq = d->plan.seq,
                              .optimizer = MTI_OPT_ADAMW};
     if (!d->device || !mti_check_room_for(o, d->device, &trial, "the model") ||
-        (o->save && !mti_run_can_save("save", o->save)) || !load_text(d))
+        (o->save && !mti_run_can_save("save", o->save, true)) || !load_text(d))
         return false;
+    if (o->save && mti_corpus_has(&d->corpus, o->save))
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "--save %s: is part of the text to learn from; give another file",
+                             o->save);
     if (!o->given[MTI_O_STEPS] && !choose_steps(d)) return false;
     d->plan.warmup = d->plan.steps / 20;
     return train(d) && print_scores(d) && print_sample(d) && print_memory(d) && print_next(d);

@@ -1,8 +1,8 @@
 /* main.c: the program: finds the verb, reads its options, runs it. */
+#include <errno.h>
 #include <jansson.h>
-#include <stdlib.h>
+#include <signal.h>
 #include <string.h>
-#include <unistd.h>
 #include "cli/verbs.h"
 #include "report/report.h"
 
@@ -47,24 +47,23 @@ static int usage_error(const char *text)
 /* Output that did not arrive is a failure: a full disk must not look like success. */
 static int flushed(int status)
 {
+    errno = 0;
     if (fflush(stdout) == 0 && !ferror(stdout)) return status;
-    perror("memtape: standard output");
+    fprintf(stderr, "memtape: standard output: %s\n",
+            errno ? strerror(errno) : "not all of it could be written");
     return status == MTI_EXIT_OK ? MTI_EXIT_FAILED : status;
 }
 
-/* libgomp's threads wait for work in a loop that by default spins for milliseconds; where cores are
- * shared, each such wait takes the core from whoever has work. A short spin costs nothing on an
- * idle machine and made training four times as fast on a busy one. The setting is read before main,
- * so the program starts itself once more with it. Whoever sets either variable is obeyed. */
-static void spin_briefly(char **argv)
+/* A reader that is gone and a file at its limit are errors of the write that meets them: a run is
+ * not lost to `| head`, and what else was asked for is written. */
+static void report_write_errors(void)
 {
-    if (getenv("GOMP_SPINCOUNT") || getenv("OMP_WAIT_POLICY")) return;
-    if (setenv("GOMP_SPINCOUNT", "2000", 0) == 0) execv("/proc/self/exe", argv);
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);
 }
 
-int main(int argc, char **argv)
+static int run_program(int argc, char **argv)
 {
-    spin_briefly(argv);
     const char *word = argc > 1 ? argv[1] : NULL;
     if (!word) {
         print_help(stderr);
@@ -92,9 +91,12 @@ int main(int argc, char **argv)
     int status = MTI_EXIT_USAGE;
     if (!mti_options_parse(&o, verb, argc - 1, argv + 1, false)) {
         if (*o.error) fprintf(stderr, "%s: %s\n", name, o.error);
+        if (mt_last_status() == MT_ERR_MEMORY) status = MTI_EXIT_FAILED;
     } else if (o.help) {
         mti_options_help(verb, name, stdout);
         status = MTI_EXIT_OK;
+    } else if (!mti_files_apart(&o)) {
+        fprintf(stderr, "%s: %s\n", name, o.error);
     } else {
         o.program = argv[0];
         if (*o.notes && !o.quiet) fprintf(stderr, "%s:\n%s", o.model, o.notes);
@@ -102,4 +104,10 @@ int main(int argc, char **argv)
     }
     mti_options_free(&o);
     return flushed(status);
+}
+
+int main(int argc, char **argv)
+{
+    report_write_errors();
+    return mti_on_enough_stack(run_program, argc, argv);
 }

@@ -108,7 +108,7 @@ bool mti_options_config(mti_options *o, const mt_model_config *base)
     return false;
 }
 
-static bool is_path(const char *name)
+bool mti_is_model_path(const char *name)
 {
     size_t n = strlen(name);
     return strchr(name, '/') || (n > 5 && !strcmp(name + n - 5, ".json"));
@@ -127,7 +127,7 @@ static bool base_model(mti_options *o, const char *name, mt_model_config *base)
 {
     *base = small_model;
     *o->notes = 0;
-    if (o->verb != MTI_TRAIN && is_path(name)) return from_file(o, name, base);
+    if (o->verb != MTI_TRAIN && mti_is_model_path(name)) return from_file(o, name, base);
     if (o->verb != MTI_TRAIN && mt_model_kind_parse(name, &base->kind) == MT_OK) {
         if (!mti_is_whole(base->kind)) base->layers = base->vocab = 0;
         return true;

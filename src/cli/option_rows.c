@@ -253,7 +253,7 @@ const size_t mti_n_option_rows = sizeof mti_option_rows / sizeof *mti_option_row
 
 bool mti_verb_builds(mti_verb verb) { return BUILDS >> verb & 1; }
 
-static const mti_option_row *row_of(mti_option id)
+const mti_option_row *mti_option_row_of(mti_option id)
 {
     size_t i = 0;
     while (mti_option_rows[i].id != id) i++;
@@ -262,6 +262,6 @@ static const mti_option_row *row_of(mti_option id)
 
 bool mti_option_in_range(mti_option id, double value)
 {
-    const mti_option_row *r = row_of(id);
+    const mti_option_row *r = mti_option_row_of(id);
     return value >= r->min && value <= r->max; /* false for NaN */
 }

@@ -30,6 +30,9 @@ typedef struct mti_option_row {
 extern const mti_option_row mti_option_rows[];
 extern const size_t mti_n_option_rows;
 
+/* Whether MODEL is the path of a config.json. */
+bool mti_is_model_path(const char *name);
+const mti_option_row *mti_option_row_of(mti_option id);
 /* Whether the verb builds a model from its options. */
 bool mti_verb_builds(mti_verb verb);
 

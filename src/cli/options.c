@@ -213,6 +213,13 @@ static void set_defaults(mti_options *o, mti_verb verb)
                        .temperature = 0.8};
 }
 
+/* argp says nothing of it. */
+static bool ran_out(mti_options *o)
+{
+    mti_fail(MT_ERR_MEMORY, "host memory: none to read the options with");
+    return mti_options_refuse(o, "%s", mt_last_error());
+}
+
 bool mti_options_parse(mti_options *o, mti_verb verb, int argc, char **argv, bool silent)
 {
     set_defaults(o, verb);
@@ -220,7 +227,9 @@ bool mti_options_parse(mti_options *o, mti_verb verb, int argc, char **argv, boo
     argp_rows(verb, table);
     const struct argp argp = {.options = table, .parser = parse_key};
     unsigned flags = ARGP_NO_EXIT | ARGP_NO_HELP | (silent ? ARGP_NO_ERRS : 0u);
-    if (argp_parse(&argp, argc, argv, flags, NULL, o) != 0) return false;
+    error_t status = argp_parse(&argp, argc, argv, flags, NULL, o);
+    if (status == ENOMEM) return ran_out(o);
+    if (status != 0) return false;
     if (o->help || verb != MTI_SWEEP) return o->help || mti_options_complete(o);
     return mti_sweep_check(o);
 }

@@ -34,7 +34,12 @@ typedef enum mti_kv_choice {
 } mti_kv_choice;
 
 /* Exit statuses. */
-enum { MTI_EXIT_OK = 0, MTI_EXIT_FAILED = 1, MTI_EXIT_USAGE = 2, MTI_EXIT_INTERRUPTED = 130 };
+enum {
+    MTI_EXIT_OK = 0,
+    MTI_EXIT_FAILED = 1,
+    MTI_EXIT_USAGE = 2,
+    MTI_EXIT_SIGNALLED = 128 /* plus the number of the signal */
+};
 
 typedef enum mti_option {
     MTI_O_MODEL_FILE,
@@ -213,6 +218,8 @@ bool mti_is_rank(const mti_options *o);
 const char *mti_compress_text(char buf[MTI_COMPRESS_TEXT], unsigned rules);
 /* Puts the model together again from the options as they are now; o->error otherwise. */
 bool mti_options_complete(mti_options *o);
+/* Whether no file that is written is also read, or written twice; o->error otherwise. */
+bool mti_files_apart(mti_options *o);
 void mti_options_help(mti_verb verb, const char *name, FILE *out);
 
 /* The config that `o` asks for on top of `base`: options given override it. For resumed runs, whose

@@ -193,7 +193,7 @@ bool mti_print_refusal(const mti_profile_data *p, size_t event, FILE *out)
                 mti_thousands(bytes, (int64_t)e->requested), mt_category_name(e->category),
                 instant_text(m, event, where, sizeof where));
     fputs("Who held what at that moment:\n", out);
-    return print_instant(m, event, ROWS_TO_SHOW, out, &style) && fflush(out) == 0;
+    return print_instant(m, event, ROWS_TO_SHOW, out, &style);
 }
 
 /* ---- as JSON ---- */

@@ -99,12 +99,15 @@ bool mti_run_save(const mti_trainer *t, const char *path, double val_fraction, c
     return status == MT_OK && mt_last_status() == MT_OK;
 }
 
-bool mti_run_can_save(const char *option, const char *path)
+bool mti_run_can_save(const char *option, const char *path, bool folders)
 {
     struct stat st;
     char folder[4096];
     const char *slash = strrchr(path, '/');
-    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
+    bool is_folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+    if (is_folder && !folders)
+        return mti_fail_bool(MT_ERR_IO, "--%s %s: is a folder; give a file", option, path);
+    if (is_folder)
         snprintf(folder, sizeof folder, "%s", path);
     else if (!slash)
         snprintf(folder, sizeof folder, ".");

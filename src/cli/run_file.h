@@ -11,8 +11,9 @@
  * receives the file's name. */
 bool mti_run_save(const mti_trainer *t, const char *path, double val_fraction, char *where,
                   size_t size);
-/* Whether a file could be made there: asked before the work, not after it. */
-bool mti_run_can_save(const char *option, const char *path);
+/* Whether a file could be made there, or in it where `folders` are good: asked before the work, not
+ * after it. */
+bool mti_run_can_save(const char *option, const char *path, bool folders);
 /* mt_safetensors_open, for a program that has json_set_alloc_funcs(mti_malloc, mti_free). */
 mt_safetensors *mti_run_open(const char *path);
 /* What the run was made with, into the options that were not given on the command line; the

@@ -1,6 +1,8 @@
-/* train.c: `memtape train`: a byte-level GPT on any file, resumable, and not lost to Ctrl-C. */
+/* train.c: `memtape train`: a byte-level GPT on any file, resumable, and not lost to Ctrl-C, to a
+ * terminal that goes away, or to a reader that does. */
 #include <signal.h>
 #include <string.h>
+#include <time.h>
 #include "cli/budget.h"
 #include "cli/room.h"
 #include "cli/run_file.h"
@@ -12,15 +14,39 @@
 /* What a signal handler can leave behind. */
 static volatile sig_atomic_t interrupted;
 
-static void on_signal(int number) { interrupted = number; }
+static struct timespec interrupted_at;
 
-/* The first signal asks to stop after this step; the second one ends the program as usual. */
+/* A terminal that goes away sends SIGHUP itself, and its shell does so right after. */
+static bool same_hangup(int number)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return number == SIGHUP && interrupted == SIGHUP && now.tv_sec - interrupted_at.tv_sec < 2;
+}
+
+/* The first signal asks to stop after this step; a second one, of whichever kind, ends the program
+ * as if nobody had caught it. */
+static void on_signal(int number)
+{
+    if (!interrupted) {
+        clock_gettime(CLOCK_MONOTONIC, &interrupted_at);
+        interrupted = number;
+        return;
+    }
+    if (same_hangup(number)) return;
+    signal(number, SIG_DFL);
+    raise(number);
+}
+
+/* Those that the caller of the program ignores stay ignored: nohup, jobs in the background. */
 static void catch_signals(void)
 {
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESETHAND};
+    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART}, was;
     sigemptyset(&action.sa_mask);
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (sigaction(numbers[i], NULL, &was) == 0 && was.sa_handler != SIG_IGN)
+            sigaction(numbers[i], &action, NULL);
 }
 
 typedef struct run {
@@ -125,6 +151,10 @@ static bool resume(run *r)
               load_text(r) && make_trainer(r) && mti_run_restore(file, &r->trainer);
     mt_safetensors_free(file);
     if (!ok) return false;
+    if (r->trainer.step > r->o.steps)
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "--steps %lld: %s has made %lld steps already; give that many or more",
+                             (long long)r->o.steps, r->o.resume, (long long)r->trainer.step);
     if (fingerprint != r->corpus.fingerprint)
         fputs("memtape train: note: the text is not the one this run began with\n", stderr);
     if (!r->o.quiet)
@@ -250,13 +280,16 @@ static bool look_at_held_out(run *r)
 
 static bool due(int64_t step, int64_t every) { return every > 0 && step % every == 0; }
 
+/* Whether there is somebody to train for: a file, or a reader. */
+static bool wanted(const run *r) { return !interrupted && (saves(&r->o) || !ferror(stdout)); }
+
 static bool train(run *r)
 {
     const mti_options *o = &r->o;
     int64_t every = o->steps / 20;
     mti_progress_begin(&r->progress, stdout, r->trainer.step, o->steps, every, o->quiet);
     bool ok = true;
-    while (ok && !interrupted && r->trainer.step < o->steps) {
+    while (ok && wanted(r) && r->trainer.step < o->steps) {
         double began = mti_now();
         ok = mti_trainer_step(&r->trainer);
         double took = mti_now() - began;
@@ -278,7 +311,7 @@ static int say_goodbye(const run *r)
             r->o.save           ? "the run is saved: go on with --resume"
             : r->o.save_adapter ? "the adapters are saved, the run is not, as no --save was given"
                                 : "nothing is saved, as no --save was given");
-    return MTI_EXIT_INTERRUPTED;
+    return MTI_EXIT_SIGNALLED + (int)interrupted;
 }
 
 /* On meta: what it takes is all there is to say. */
@@ -315,8 +348,8 @@ static bool conclude(run *r)
 int mti_train(const mti_options *options)
 {
     run r = {.o = *options, .saved_at = -1};
-    bool ok = (!r.o.save || mti_run_can_save("save", r.o.save)) &&
-              (!r.o.save_adapter || mti_run_can_save("save-adapter", r.o.save_adapter));
+    bool ok = (!r.o.save || mti_run_can_save("save", r.o.save, true)) &&
+              (!r.o.save_adapter || mti_run_can_save("save-adapter", r.o.save_adapter, false));
     if (ok && r.o.resume) {
         ok = resume(&r);
     } else if (ok) {

@@ -16,6 +16,9 @@ int mti_ranks(const mti_options *o);
 /* `profile` where one rank of several is asked for. */
 int mti_profile_rank(const mti_options *o);
 
+/* fn(argc, argv), on a stack that is large enough whatever the limit on the main one is. */
+typedef int mti_main_fn(int argc, char **argv);
+int mti_on_enough_stack(mti_main_fn *fn, int argc, char **argv);
 /* Says why the verb failed, from this thread's last error: MTI_EXIT_FAILED. */
 int mti_report_failure(const mti_options *o);
 /* A device as the options ask for it: threads and seed set. */

@@ -13,7 +13,8 @@ void mti_json_put_real(json_t *object, const char *key, double value);      /* n
 void mti_json_put_text(json_t *object, const char *key, const char *value); /* NULL: null */
 void mti_json_push(json_t *array, json_t *value);
 
-/* To the file, whole or not at all; "-": standard output. root is taken over. */
+/* To the file, whole or not at all; "-": standard output, whose own error flag tells what did not
+ * get there: files are written all the same. root is taken over. */
 mt_status mti_json_write(json_t *root, const char *path);
 
 #endif

@@ -13,8 +13,9 @@ _failures = []
 
 def run(*args, **more):
     """The finished process; output as text."""
-    return subprocess.run([MEMTAPE, *map(str, args)], capture_output=True, text=True,
-                          errors="replace", timeout=more.pop("timeout", 120), **more)
+    return subprocess.run([MEMTAPE, *map(str, args)], stdout=more.pop("stdout", subprocess.PIPE),
+                          stderr=subprocess.PIPE, text=True, errors="replace",
+                          timeout=more.pop("timeout", 120), **more)
 
 
 def profile(*args):

@@ -76,6 +76,9 @@ def resumed_run_goes_on_bit_for_bit():
     check(losses(other.stdout) != first, "another seed gives another run")
     longer = run("train", "--data", TEXT, "--resume", path("saves/step-20.safetensors"), "--steps", 22)
     check("step 22/22" in longer.stdout, "a finished run can be made longer")
+    refused(["--steps 5", "10 steps", "more"], "train", "--data", TEXT, "--resume",
+            path("saves/step-10.safetensors"), "--steps", 5, "--save", path("shorter"), status=1)
+    check(not os.path.exists(path("shorter")), "and not shorter: nothing is saved")
 
 
 def what_spares_memory_and_is_exact_changes_no_loss():
@@ -206,7 +209,7 @@ def interrupted_run_is_saved(number):
     time.sleep(0.5)
     p.send_signal(number)
     out, err = p.communicate(timeout=60)
-    equal(p.returncode, 130, f"status after signal {number}: {err}")
+    equal(p.returncode, 128 + number, f"status after signal {number}: {err}")
     check("saved" in err and "--resume" in err, f"it says what to do: {err}")
     step = int(contents(name)[1]["memtape.step"])
     check(step > 0, "some steps were made")

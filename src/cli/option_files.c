@@ -1,0 +1,163 @@
+/* option_files.c: no output may be the file of an input, nor of another output: the last to be
+ * written would be all that is left, and the status 0. */
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "cli/option_rows.h"
+#include "cli/sweep_rows.h"
+
+/* Where a path leads. A file that is not there yet is known by its folder and its name. */
+typedef struct place {
+    char option[40]; /* for messages */
+    const char *path;
+    bool output, exists, regular, folder;
+    dev_t device;
+    ino_t number;
+    char name[256]; /* in that folder; "": the path itself */
+} place;
+
+typedef MTI_VEC(place) places;
+
+static const struct {
+    mti_option id;
+    bool output;
+} file_options[] = {
+    {MTI_O_MODEL_FILE, false},  {MTI_O_ADAPTER, false}, {MTI_O_DATA, false},
+    {MTI_O_RESUME, false},      {MTI_O_FROM, false},    {MTI_O_SAVE, true},
+    {MTI_O_SAVE_ADAPTER, true}, {MTI_O_TRACE, true},    {MTI_O_SVG, true},
+    {MTI_O_JSON, true},
+};
+
+/* ---- finding out ---- */
+
+/* False where its folder is not there: then it is nobody else's file. */
+static bool look(place *p, const char *target)
+{
+    struct stat st;
+    char folder[4096];
+    if (stat(target, &st) == 0) {
+        p->exists = true;
+        p->regular = S_ISREG(st.st_mode), p->folder = S_ISDIR(st.st_mode);
+    }
+    const char *slash = strrchr(target, '/');
+    snprintf(p->name, sizeof p->name, "%s", slash ? slash + 1 : target);
+    if (!p->exists) {
+        snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - target) + 1 : 1,
+                 slash ? target : ".");
+        if (stat(folder, &st) != 0) return false;
+    }
+    p->device = st.st_dev, p->number = st.st_ino;
+    return true;
+}
+
+static bool add(places *all, const char *option, const char *path, bool output)
+{
+    place p = {.path = path, .output = output};
+    snprintf(p.option, sizeof p.option, "%s", option);
+    char *target = mti_path_target(path);
+    if (!target && mt_last_status() == MT_ERR_MEMORY) return false;
+    mt_clear_error(); /* a loop of links: whoever opens it tells */
+    bool known = target && look(&p, target);
+    mti_free(target);
+    return !known || MTI_PUSH(all, p);
+}
+
+static bool add_option(places *all, const mti_options *o, mti_option id, bool output)
+{
+    char option[40];
+    const mti_option_row *r = mti_option_row_of(id);
+    const void *field = (const char *)o + r->at;
+    snprintf(option, sizeof option, "--%s", r->name);
+    if (!(r->verbs >> o->verb & 1)) return true;
+    if (r->form == MTI_LIST) {
+        const mti_words *words = field;
+        for (size_t i = 0; i < words->n; i++)
+            if (!add(all, option, words->at[i], output)) return false;
+        return true;
+    }
+    const char *path = *(const char *const *)field;
+    bool to_stdout = id == MTI_O_JSON && path && !strcmp(path, "-");
+    return !path || to_stdout || add(all, option, path, output);
+}
+
+static bool add_model(places *all, const mti_options *o)
+{
+    bool from_file = mti_verb_builds(o->verb) && o->model && mti_is_model_path(o->model);
+    return !from_file || add(all, "MODEL", o->model, false);
+}
+
+/* Of a sweep, each row's. */
+static bool add_models(places *all, mti_options *o)
+{
+    if (o->verb != MTI_SWEEP) return add_model(all, o);
+    mti_sweep_rows rows;
+    bool ok = mti_sweep_rows_make(&rows, o);
+    for (size_t i = 0; ok && i < rows.n; i++) ok = add_model(all, &rows.at[i].options);
+    mti_sweep_rows_free(&rows);
+    return ok;
+}
+
+/* What the shell opened: a file to which a report goes by its name as well. */
+static bool add_stdout(places *all)
+{
+    struct stat st;
+    if (fstat(STDOUT_FILENO, &st) != 0 || !S_ISREG(st.st_mode)) return true;
+    const place p = {.option = "standard output",
+                     .path = "",
+                     .output = true,
+                     .exists = true,
+                     .regular = true,
+                     .device = st.st_dev,
+                     .number = st.st_ino};
+    return MTI_PUSH(all, p);
+}
+
+/* ---- comparing ---- */
+
+/* Devices and pipes may be written by many. */
+static bool same(const place *a, const place *b)
+{
+    if (a->exists != b->exists || a->device != b->device || a->number != b->number) return false;
+    return a->exists ? a->regular : !strcmp(a->name, b->name);
+}
+
+/* Whether b is a file that saves in the folder a may write: "step-20.safetensors". */
+static bool among_saves(const place *a, const place *b)
+{
+    struct stat st;
+    static const char end[] = ".safetensors";
+    size_t digits = strncmp(b->name, "step-", 5) ? 0 : strspn(b->name + 5, "0123456789");
+    if (!a->folder || !digits || strcmp(b->name + 5 + digits, end) != 0) return false;
+    if (!b->exists) return b->device == a->device && b->number == a->number;
+    char beside[4096];
+    snprintf(beside, sizeof beside, "%s/%s", a->path, b->name);
+    return stat(beside, &st) == 0 && st.st_dev == b->device && st.st_ino == b->number;
+}
+
+/* A run may go on in the file that it is resumed from. */
+static bool goes_on(const place *a, const place *b)
+{
+    return !strcmp(a->option, "--save") && !strcmp(b->option, "--resume");
+}
+
+static bool clash(mti_options *o, const place *a, const place *b)
+{
+    if (!a->output || goes_on(a, b) || !(same(a, b) || among_saves(a, b))) return false;
+    mti_options_refuse(o, "%s%s%.300s: is the file of %s%s%.300s, too; give another", a->option,
+                       *a->path ? " " : "", a->path, b->option, *b->path ? " " : "", b->path);
+    return true;
+}
+
+bool mti_files_apart(mti_options *o)
+{
+    places all = {0};
+    bool ok = add_models(&all, o) && add_stdout(&all);
+    for (size_t i = 0; ok && i < sizeof file_options / sizeof *file_options; i++)
+        ok = add_option(&all, o, file_options[i].id, file_options[i].output);
+    if (!ok && !*o->error) mti_options_refuse(o, "%.900s", mt_last_error());
+    for (size_t i = 0; ok && i < all.n; i++)
+        for (size_t j = 0; ok && j < all.n; j++) ok = i == j || !clash(o, &all.at[i], &all.at[j]);
+    mti_free(all.at);
+    return ok;
+}

@@ -1,0 +1,143 @@
+/* start.c: what must be settled before the libraries begin, since they read it when they begin:
+ * before main, and before any constructor of theirs.
+ *
+ * libgomp's threads wait for work in a loop that by default spins for milliseconds; where cores are
+ * shared, each such wait takes the core from whoever has work. A short spin costs nothing on an
+ * idle machine and made training four times as fast on a busy one. Whoever sets either variable is
+ * obeyed.
+ *
+ * OpenBLAS maps a buffer for each thread that it might use, and where the system refuses one, it
+ * asks again for ever. So the program does not begin where they do not all fit.
+ *
+ * Stacks: kernels keep tiles of up to 36 KiB there, and OpenBLAS what it likes. Where the limit on
+ * the main stack is less than enough, threads of the kernels and the program itself get their own.
+ */
+#include <pthread.h>
+#include <sched.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+#include "cli/verbs.h"
+
+#define SPIN         "GOMP_SPINCOUNT=2000"
+#define STACKS       "OMP_STACKSIZE=2M"
+#define ENOUGH_STACK ((size_t)1 << 20)
+#define OWN_STACK    ((size_t)8 << 20)
+#define BUFFER_BYTES ((size_t)128 << 20) /* of OpenBLAS, at most */
+#define MAX_BUFFERS  128                 /* threads that it is built for */
+#define OTHERS       ((size_t)16 << 20)  /* what else the libraries take to begin with */
+
+/* Neither getenv nor stdio: libc has not begun either. */
+static const char *setting(char **environment, const char *name)
+{
+    size_t n = strlen(name);
+    for (; *environment; environment++)
+        if (!strncmp(*environment, name, n) && (*environment)[n] == '=')
+            return *environment + n + 1;
+    return NULL;
+}
+
+static bool has_enough_stack(void)
+{
+    struct rlimit limit;
+    return getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur >= ENOUGH_STACK;
+}
+
+/* Starts the program again with these settings; returns where that cannot be. */
+static void start_again(char **argv, char **environment, bool spin, bool stacks)
+{
+    size_t n = 0, n_bytes;
+    while (environment[n]) n++;
+    n_bytes = (n + 3) * sizeof *environment;
+    char **longer = mmap(NULL, n_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (longer == MAP_FAILED) return;
+    memcpy(longer, environment, n * sizeof *environment);
+    if (spin) longer[n++] = SPIN; /* and NULL after the last, as all of the mapping is */
+    if (stacks) longer[n++] = STACKS;
+    execve("/proc/self/exe", argv, longer);
+    munmap(longer, n_bytes);
+}
+
+static size_t n_buffers(char **environment)
+{
+    cpu_set_t set;
+    const char *text = setting(environment, "OMP_NUM_THREADS");
+    long threads = text ? strtol(text, NULL, 10) : 0;
+    int cpus = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : MAX_BUFFERS;
+    if (threads < 1 || threads > cpus) threads = cpus;
+    return threads < MAX_BUFFERS ? (size_t)threads : MAX_BUFFERS;
+}
+
+static void settle(int argc, char **argv, char **environment)
+{
+    static const char text[] =
+        "memtape: out of memory: OpenBLAS takes 128 MiB of address space for each thread to begin "
+        "with, and the system has less (ulimit -v?); OMP_NUM_THREADS=1 takes the least\n";
+    (void)argc;
+    bool spin = !setting(environment, "GOMP_SPINCOUNT") && !setting(environment, "OMP_WAIT_POLICY");
+    bool stacks = !has_enough_stack() && !setting(environment, "OMP_STACKSIZE");
+    if (spin || stacks) start_again(argv, environment, spin, stacks);
+    size_t n_bytes = n_buffers(environment) * BUFFER_BYTES + OTHERS;
+    void *room = mmap(NULL, n_bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (room == MAP_FAILED) {
+        ssize_t written = write(STDERR_FILENO, text, sizeof text - 1);
+        (void)written;
+        _exit(1);
+    }
+    munmap(room, n_bytes);
+}
+
+/* The loader calls what is in .preinit_array before it initialises any library. The run-time
+ * libraries of sanitizers have to be first. */
+#if defined(__has_feature)
+#define HAS_FEATURE(x) __has_feature(x)
+#else
+#define HAS_FEATURE(x) 0
+#endif
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) ||                               \
+    HAS_FEATURE(address_sanitizer) || HAS_FEATURE(thread_sanitizer)
+#define BEFORE_ALL ".init_array"
+#else
+#define BEFORE_ALL ".preinit_array"
+#endif
+static void (*const before_all[])(int, char **, char **)
+    __attribute__((section(BEFORE_ALL), used)) = {settle};
+
+/* ---- after the libraries have begun ---- */
+
+typedef struct program {
+    mti_main_fn *fn;
+    int argc;
+    char **argv;
+    int status;
+} program;
+
+static void *run(void *user)
+{
+    program *p = user;
+    p->status = p->fn(p->argc, p->argv);
+    return NULL;
+}
+
+int mti_on_enough_stack(mti_main_fn *fn, int argc, char **argv)
+{
+    if (has_enough_stack()) return fn(argc, argv);
+    program p = {fn, argc, argv, MTI_EXIT_FAILED};
+    pthread_attr_t attributes;
+    pthread_t thread;
+    int error = pthread_attr_init(&attributes);
+    if (!error) error = pthread_attr_setstacksize(&attributes, OWN_STACK);
+    if (!error) error = pthread_create(&thread, &attributes, run, &p);
+    if (!error) error = pthread_join(thread, NULL);
+    if (error)
+        fprintf(stderr,
+                "memtape: the limit on the stack is too low (ulimit -s), and it cannot have a "
+                "thread with a larger one: %s\n",
+                strerror(error));
+    return p.status;
+}

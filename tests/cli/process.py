@@ -1,0 +1,336 @@
+"""The program among its surroundings: signals, readers that go away, limits on memory, files and
+stack, and files that are asked for twice."""
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from lib import MEMTAPE, check, done, equal, refused, run
+
+folder = tempfile.TemporaryDirectory()
+os.chdir(folder.name)
+with open("text", "w") as f:
+    f.write("".join(chr(97 + i * i % 23) for i in range(3000)))
+TINY = ["--data", "text", "-l", 1, "-d", 16, "-a", 2, "-s", 16, "-b", 2]
+
+
+def contents(name):
+    with open(name, "rb") as f:
+        return f.read()
+
+
+def step_of(name):
+    data = contents(name)
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    return int(header["__metadata__"]["memtape.step"])
+
+
+# ---- signals ----
+
+def long_run(*args, ignored=(), **more):
+    """A run that has begun to train: it says so with its first step."""
+    def ignore():
+        for number in ignored:
+            signal.signal(number, signal.SIG_IGN)
+    args = map(str, ["train", *TINY, "--steps", 10**6, *args])
+    p = subprocess.Popen([MEMTAPE, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                         preexec_fn=ignore, **more)
+    for line in p.stdout:
+        if line.startswith("run "):
+            break
+    time.sleep(0.3)
+    return p
+
+
+def first_signal_saves_and_tells_which():
+    for number in [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]:
+        name = f"signal-{number}"
+        p = long_run("--save", name)
+        p.send_signal(number)
+        _, err = p.communicate(timeout=60)
+        equal(p.returncode, 128 + number, f"status after signal {number}: {err}")
+        check("the run is saved" in err, f"it says so: {err}")
+        check(step_of(name) > 0, "the steps are in the file")
+
+
+def ended_terminal_signals_twice_and_the_run_is_saved():
+    p = long_run("--save", "hangup")
+    p.send_signal(signal.SIGHUP)
+    p.send_signal(signal.SIGHUP)
+    _, err = p.communicate(timeout=60)
+    equal(p.returncode, 128 + signal.SIGHUP, f"status: {err}")
+    check(step_of("hangup") > 0, "saved")
+
+
+def second_signal_ends_the_program():
+    # Large steps: the first signal is not yet obeyed when the second one comes.
+    slow = ["-d", 512, "-l", 4, "-s", 256, "-b", 32]
+    for first, second in [(signal.SIGINT, signal.SIGINT), (signal.SIGTERM, signal.SIGINT),
+                          (signal.SIGHUP, signal.SIGTERM), (signal.SIGINT, signal.SIGTERM)]:
+        p = long_run(*slow, "--save", "never")
+        p.send_signal(first)
+        time.sleep(0.05)
+        p.send_signal(second)
+        p.communicate(timeout=60)
+        equal(p.returncode, -second, f"status after {first} and {second}")
+    check(not os.path.exists("never"), "nothing was saved")
+
+
+def inherited_ignoring_is_respected():
+    p = long_run("--save", "ignored", ignored=[signal.SIGHUP, signal.SIGINT])
+    for number in [signal.SIGHUP, signal.SIGINT, signal.SIGHUP]:
+        p.send_signal(number)
+    time.sleep(0.3)
+    equal(p.poll(), None, "nohup: it goes on")
+    p.send_signal(signal.SIGTERM)
+    p.communicate(timeout=60)
+    equal(p.returncode, 143, "until it is terminated")
+    check(step_of("ignored") > 0, "saved")
+
+
+# ---- readers that go away, full disks ----
+
+def with_lost_reader(*args, **more):
+    """Standard output is a pipe that nobody reads any more."""
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        return subprocess.run([MEMTAPE, *map(str, args)], stdout=write, stderr=subprocess.PIPE,
+                              text=True, timeout=120, **more)
+    finally:
+        os.close(write)
+
+
+def what_was_asked_for_is_written_whoever_reads():
+    budget = ["--budget", "100MB"]
+    for args, files in [
+            (["train", *TINY, "--steps", 30, "--save", "o1"], ["o1"]),
+            (["profile", "mlp", "--json", "o1", "--svg", "o2", "--trace", "o3"], ["o1", "o2", "o3"]),
+            (["profile", "mlp", "--timeline", "--json", "-", "--svg", "o1"], ["o1"]),
+            (["sweep", "mlp", "--over", "act=relu,gelu", "--device", "meta", "--json", "o1", "--svg", "o2"],
+             ["o1", "o2"]),
+            (["sweep", "mlp", "--over", "act=relu,gelu", "--device", "meta", "--json", "-", "--svg", "o1"],
+             ["o1"]),
+            (["plan", "gpt", *budget, "--json", "o1", "--svg", "o2"], ["o1", "o2"]),
+            (["plan", "gpt", *budget, "--json", "-", "--svg", "o1"], ["o1"]),
+            (["audit", "relu", "--json", "o1"], ["o1"])]:
+        wanted = {}
+        p = run(*args)
+        equal(p.returncode, 0, f"status of {args}: {p.stderr}")
+        for name in files:
+            wanted[name] = len(contents(name)) > 0
+            os.remove(name)
+        for lost in [with_lost_reader, lambda *a: run(*a, stdout=open("/dev/full", "w"))]:
+            p = lost(*args)
+            equal(p.returncode, 1, f"status of {args} without a reader: {p.stderr}")
+            check("standard output: " in p.stderr and "Success" not in p.stderr,
+                  f"it says why: {p.stderr}")
+            for name in files:
+                check(os.path.exists(name) and os.path.getsize(name) > 0, f"{args}: {name} is written")
+                os.remove(name)
+    p = with_lost_reader("train", *TINY, "--steps", 10**7)
+    equal(p.returncode, 1, "a run for nobody ends")
+
+
+def file_size_limit_is_an_error():
+    run("train", *TINY, "--steps", 1, "--save", "limited")
+    before = contents("limited")
+    p = run("train", *TINY, "--steps", 2, "--save", "limited",
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (10000, 10000)))
+    equal(p.returncode, 1, f"status: {p.stderr}")
+    check("limited" in p.stderr and "too large" in p.stderr, f"it says why: {p.stderr}")
+    equal(contents("limited"), before, "the old file stays")
+    equal([n for n in os.listdir(".") if ".tmp-" in n], [], "and no part of a new one")
+
+
+def part_of_a_killed_save_is_cleaned_up():
+    os.mkdir("killed")
+    big = ["train", "--data", "text", "-l", 4, "-d", 128, "-a", 2, "-s", 16, "-b", 1, "-q", "--val-fraction", 0]
+    left = 0
+    for i in range(40):
+        if left > 1:
+            break
+        p = subprocess.Popen([MEMTAPE, *map(str, [*big, "--steps", 10**6, "--save", "killed/run", "--save-every", 1])])
+        deadline = time.time() + 60
+        while time.time() < deadline and not os.listdir("killed"):
+            time.sleep(0.001)
+        time.sleep(0.003 * i)
+        p.kill()
+        p.wait()
+        left += any(".tmp-" in n for n in os.listdir("killed"))
+    check(left > 0, "a kill in the middle of a save leaves something")
+    p = run(*big, "--steps", 1, "--save", "killed/run")
+    equal((p.returncode, os.listdir("killed")), (0, ["run"]), f"the next save: {p.stderr}")
+
+
+# ---- short of address space ----
+
+def every_limit_on_address_space_ends_in_success_or_an_error():
+    """OpenBLAS asks for ever for a buffer that the system refuses: so nobody lets it ask."""
+    for threads in [None, "1", "2"]:
+        environment = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
+        if threads:
+            environment["OMP_NUM_THREADS"] = threads
+        seen, most = [], 100 + 2 * 128 * (os.cpu_count() if not threads else int(threads)) + 500
+        for mib in range(60, most, 20 if len(sys.argv) < 2 else 2):
+            p = run("train", "--data", "text", "-l", 2, "-d", 128, "-a", 2, "-s", 64, "-b", 8, "-q",
+                    "--steps", 1, env=environment, timeout=60,
+                    preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (mib << 20, mib << 20)))
+            seen.append(p.returncode)
+            if p.returncode:
+                check(p.returncode in (1, 127) and re.search("memory|map segment|cannot allocate|creation failed", p.stderr),
+                      f"{mib} MiB, {threads} threads: status {p.returncode}, {p.stderr!r}")
+            elif seen[-5:] == [0] * 5:
+                break
+        equal(seen[-1], 0, f"enough is enough, {threads} threads")
+        check(1 in seen, "and too little is too little")
+
+
+def memory_that_runs_out_among_the_options_is_reported():
+    reached = 0
+    while True:
+        reached += 1
+        p = run("train", *TINY, "--data", "text", "--steps", 1, "-q",
+                env={**os.environ, "LD_PRELOAD": os.environ["FAIL_ARGP"], "FAIL_AT": str(reached)})
+        if p.returncode == 0:
+            break
+        equal((p.returncode, p.stdout), (1, ""), f"request {reached} for memory fails: {p.stderr!r}")
+        check("memory" in p.stderr, f"request {reached}: it says why: {p.stderr!r}")
+    check(reached > 2, f"{reached - 1} requests were made to fail")
+
+
+def small_stack_is_enough():
+    def limited(*args, kib):
+        return run(*args, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_STACK, (kib << 10, kib << 10)))
+    for kib in [64, 256]:
+        for args in [["profile", "gpt"], ["profile", "llama", "--dtype", "bf16", "--timeline"],
+                     ["profile", "gpt", "--budget", "2MB"], ["plan", "gpt"], ["plan", "llama", "--budget", "1GB"],
+                     ["profile", "gpt", "--tp", 2, "--pp", 2, "--device", "meta"], ["ranks"],
+                     ["sweep", "gpt", "--over", "act=relu,gelu", "--over", "attention=flash,math", "--steps", 1],
+                     ["explain", "bert"], ["audit"], ["train", *TINY, "--steps", 2],
+                     ["train", "--data", "text", "--preset", "llama-tiny", "--steps", 1]]:
+            p = limited(*args, kib=kib)
+            equal(p.returncode, 0, f"status of {args} on a stack of {kib} KiB: {p.stderr}")
+
+
+# ---- what files hold does not steer the terminal ----
+
+def text_of_a_file_is_shown_without_its_control_characters():
+    for text in ['{"\x1b[2J": 1', '{"model_type": "\\u001b]0;x\\u0007\\u009b2J"}',
+                 '{"model_type": "gpt2", "\\u001b[31m": {"a": 1}}',
+                 '{"model_type": "gpt2", "n_embd": "\\u007f\x1b["}',
+                 '{"model_type": "gpt2", "vocab_size": 64, "n_embd": 16, "n_layer": 1, "n_head": 2,'
+                 ' "n_positions": 32, "_\\u001b[2J": 1}']:
+        with open("hostile.json", "w") as f:
+            f.write(text)
+        p = run("profile", "./hostile.json", "--device", "meta")
+        check(p.returncode in (0, 2) and p.stderr, f"{text!r}: status {p.returncode}")
+        steering = [c for c in p.stderr + p.stdout if c != "\n" and (c < " " or "\x7f" <= c < "\xa0")]
+        equal(steering, [], f"control characters for {text!r}: {p.stderr!r}")
+
+
+# ---- files that are asked for twice ----
+
+def output_is_never_the_file_of_an_input_or_of_another_output():
+    run("train", *TINY, "--steps", 2, "--save", "base")
+    run("train", "--data", "text", "--from", "base", "-s", 16, "--lora-rank", 2, "--steps", 1,
+        "--save-adapter", "adapter")
+    shutil.copy("text", "config.json")
+    with open("config.json", "w") as f:
+        json.dump({"model_type": "gpt2", "vocab_size": 64, "n_embd": 16, "n_layer": 1, "n_head": 2,
+                   "n_positions": 32}, f)
+    os.mkdir("saves")
+    shutil.copy("base", "saves/step-10.safetensors")
+    inputs = {"text": contents("text"), "base": contents("base"), "config.json": contents("config.json"),
+              "saves/step-10.safetensors": contents("saves/step-10.safetensors")}
+    os.symlink("text", "link-to-text")
+    os.link("base", "link-to-base")
+    os.symlink("new", "link-to-new")
+    os.mkdir("sub")
+    text, base = ["--data", "text"], ["--from", "base", "-s", 16, "--lora-rank", 2]
+    lora = [*text, *base]
+    bad = [
+        ["train", *text, "--save", "text"],
+        ["train", *text, "--save", "./sub/../text"],
+        ["train", *text, "--save", os.path.join(folder.name, "text")],
+        ["train", *text, "--save", "link-to-text"],
+        ["train", "--data", "link-to-text", "--save", "text"],
+        ["train", "--data", "base", *text, "--save", "text"],
+        ["train", *lora, "--save", "new", "--save-adapter", "new"],
+        ["train", *lora, "--save", "new", "--save-adapter", "link-to-new"],
+        ["train", *lora, "--save", "sub/new", "--save-adapter", "./sub/../sub/new"],
+        ["train", *lora, "--save-adapter", "base"],
+        ["train", *lora, "--save-adapter", "link-to-base"],
+        ["train", *lora, "--save", "base"],
+        ["train", *text, "--resume", "base", "--save-adapter", "base"],
+        ["train", *lora, "--save", "saves", "--save-adapter", "saves/step-20.safetensors"],
+        ["train", *text, "--from", "saves/step-10.safetensors", "-s", 16, "--save", "saves"],
+        ["demo", *text, "--save", "text"],
+        ["audit", "relu", "--json", "out", ">out"],
+        ["ranks", "--json", "out", ">out"],
+    ]
+    for verb in [["profile"], ["plan", "--budget", "1GB"], ["sweep", "--over", "act=relu,gelu"]]:
+        for output in ["json", "svg", *(["trace"] if verb == ["profile"] else [])]:
+            bad.append([*verb, "./config.json", f"--{output}", "config.json"])
+            bad.append([*verb, "gpt", f"--{output}", "out", ">out"])
+            bad.append([*verb, "gpt", f"--{output}", "/dev/stdout", ">out"])
+        bad.append([*verb, "gpt", "--json", "out", "--svg", "out"])
+        bad.append([*verb, "gpt", "--json", "new", "--svg", "link-to-new"])
+    bad.append(["profile", "gpt", "--json", "out", "--trace", "sub/../out"])
+    bad.append(["profile", "gpt", "--svg", "out", "--trace", "out"])
+    bad.append(["sweep", "gpt", "--over", "model=gpt,./config.json", "--json", "config.json"])
+    for args in bad:
+        to = subprocess.PIPE
+        if args[-1] == ">out":
+            to = open("out", "w")
+            args = args[:-1]
+        p = subprocess.run([MEMTAPE, *map(str, args)], stdout=to, stderr=subprocess.PIPE, text=True, timeout=60)
+        equal(p.returncode, 2, f"status of {args}: {p.stderr}")
+        check("give another" in p.stderr, f"{args}: {p.stderr}")
+        check(not os.path.exists("new"), f"{args}: nothing was written")
+        if os.path.exists("out"):
+            os.remove("out")
+    for name, data in inputs.items():
+        equal(contents(name), data, f"{name} is as it was")
+    refused(["text to learn from"], "demo", "--data", ".", "--save", "text", "-q", "--steps", 1, status=1)
+    refused(["folder"], "train", *lora, "--save-adapter", "sub", status=1)
+
+    for good in [["train", *text, "--resume", "base", "--steps", 3, "--save", "base"],
+                 ["train", *lora, "--steps", 1, "--save", "new", "--save-adapter", "sub/new"],
+                 ["train", *text, "--resume", "saves/step-10.safetensors", "--steps", 3, "--save", "saves"],
+                 ["profile", "gpt", "--json", "/dev/null", "--svg", "/dev/null"],
+                 ["profile", "mlp", "--json", "mlp"], ["profile", "mlp", "--json", "mlp"],
+                 ["audit", "relu", "--json", "relu"], ["audit", "relu", "--json", "relu"]]:
+        p = run(*good)
+        equal(p.returncode, 0, f"status of {good}: {p.stderr}")
+    equal(contents("text"), inputs["text"], "the text is as it was")
+
+
+def every_option_that_names_a_file_is_compared():
+    """From the help of every verb: a new option that takes a FILE must be known to the comparison."""
+    for verb in ["demo", "train", "generate", "profile", "explain", "audit", "sweep", "plan", "ranks"]:
+        text = run(verb, "--help").stdout
+        names = set(re.findall(r"--([a-z-]+)=(?:FILE|PATH)", text))
+        known = {"model", "adapter", "data", "resume", "from", "save", "save-adapter", "trace", "svg", "json"}
+        equal(names - known, set(), f"options of {verb} that take a file and are not compared")
+
+
+for test in [first_signal_saves_and_tells_which, ended_terminal_signals_twice_and_the_run_is_saved,
+             second_signal_ends_the_program, inherited_ignoring_is_respected,
+             what_was_asked_for_is_written_whoever_reads, file_size_limit_is_an_error,
+             part_of_a_killed_save_is_cleaned_up,
+             every_limit_on_address_space_ends_in_success_or_an_error,
+             memory_that_runs_out_among_the_options_is_reported, small_stack_is_enough,
+             text_of_a_file_is_shown_without_its_control_characters,
+             output_is_never_the_file_of_an_input_or_of_another_output,
+             every_option_that_names_a_file_is_compared]:
+    began = time.time()
+    test()
+    if os.environ.get("VERBOSE"):
+        print(f"{time.time() - began:.1f} s {test.__name__}")
+done()
