@@ -120,13 +120,14 @@ def products():
     yield Case("matmul", "a broadcast", [Input((3, 5)), Input((2, 5, 4))],
                lambda m, x, y: m.call("matmul", x, y), torch.matmul,
                differences=lambda wanted, layout:
-                   [("folded batches", {"n": 2 * 5 * 2})] * (layout == "sliced" and wanted & 1))
+                   [("product copies", {"n": 2 * 5 * 4, "m": 1, "s": 2 * 5 * 6})]
+                   * (layout == "sliced" and wanted & 1))
     # a is repeated 3 times, b twice; each is kept for the other's gradient.
     yield Case("matmul", "both broadcast", [Input((2, 1, 3, 5)), Input((1, 3, 5, 2))],
                lambda m, x, y: m.call("matmul", x, y), torch.matmul, layouts=DENSE,
                differences=lambda wanted, layout:
-                   [("broadcast copies", {"n": 15 * 2, "m": 3})] * (wanted >> 1 & 1)
-                   + [("broadcast copies", {"n": 10 * 3, "m": 2})] * (wanted & 1))
+                   [("product copies", {"n": 15 * 2, "m": 3, "s": 15 * 2})] * (wanted >> 1 & 1)
+                   + [("product copies", {"n": 10 * 3, "m": 2, "s": 10 * 3})] * (wanted & 1))
     shapes = {"3x5": ((3, 5), (2, 5), (2,)), "batched": ((2, 3, 5), (4, 5), (4,)),
               "a vector": ((5,), (3, 5), (3,)), "1x1": ((1, 1), (1, 1), (1,))}
     for note, (x, w, b) in shapes.items():
@@ -147,7 +148,8 @@ def norm_differences(rows, n):
     def differences(wanted, layout):
         whole = {"n": n + 2 if layout == "sliced" else n}  # storages are kept whole
         if wanted == 4:
-            return [("norm, only the bias wanted", {"r": rows, **whole}), ("norm bias", whole)]
+            return [("norm, only the bias wanted", {"r": rows, "m": rows * whole["n"], **whole}),
+                    ("norm bias", whole)]
         applied = [("norm statistics", {"r": rows}), ("norm bias", whole)]
         return applied if wanted & 1 else applied + [("norm, x not wanted", whole)]
     return differences
@@ -365,7 +367,7 @@ def attention():
 
 
     # k and v are repeated for the 3 heads that share them.
-    copies = ("broadcast copies", {"n": 2 * 2 * 5 * 4, "m": 3})
+    copies = ("product copies", {"n": 2 * 2 * 5 * 4, "m": 3, "s": 2 * 2 * 5 * 4})
     for causal in (False, True):
         yield Case("reshape", f"math attention, grouped heads{', causal' * causal}",
                    [Input((2, 6, 5, 4)), Input((2, 2, 5, 4)), Input((2, 2, 5, 4))],

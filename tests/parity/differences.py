@@ -38,8 +38,9 @@ DIFFERENCES = {
         lambda e, n: -n * e,
         "The weight matters for dx only. PyTorch keeps everything whatever is wanted."),
     "norm, only the bias wanted": Difference(
-        "layer norm of r rows of n whose bias alone wants a gradient", "-(n e + r n e + 2 r e)",
-        lambda e, r, n: -(n * e + r * n * e + 2 * r * e),
+        "layer norm of r rows, in a storage of m, whose bias alone wants a gradient; n: elements "
+        "of the weight", "-(n e + m e + 2 r e)",
+        lambda e, r, m, n: -(n * e + m * e + 2 * r * e),
         "The bias's gradient is the sum of dy: nothing needs to be kept."),
     "rms norm, normalised": Difference(
         "RMS norm of r rows of n whose weight wants a gradient", "-r n max(e, 4)",
@@ -86,6 +87,18 @@ DIFFERENCES = {
         "other", "m e",
         lambda e, m: m * e,
         "To compute the logits again takes both."),
+    "copied result": Difference(
+        "what keeps n elements of a result, which lies in a storage of s, after a `contiguous` or "
+        "`reshape` that must copy in PyTorch alone; in memtape alone: with the other sign",
+        "(s - n) e",
+        lambda e, n, s: (s - n) * e,
+        "In PyTorch the result of an element-wise operation has its operand's order of dimensions. "
+        "In memtape it is row-major."),
+    "mse result": Difference(
+        "mean squared error of n elements, whose result another operation keeps", "-(n - 1) e",
+        lambda e, n: -(n - 1) * e,
+        "PyTorch's mean is a scalar in the storage of all n squares. memtape's is in a storage of "
+        "one element."),
     "causal mask": Difference(
         "causal softmax of s rows and t columns", "-s t",
         lambda e, s, t: -s * t,
@@ -96,16 +109,13 @@ DIFFERENCES = {
         lambda e: 16,
         "PyTorch on the CPU has no dropout in its fused attention and so no generator state. "
         "memtape keeps an i64 seed and an i64 offset, as PyTorch does on CUDA."),
-    "broadcast copies": Difference(
-        "matmul of batches where an operand of n elements is repeated m times", "-(m - 1) n e",
-        lambda e, n, m: -(m - 1) * n * e,
-        "PyTorch expands the smaller operand into a copy, and keeps that. memtape keeps the "
-        "operand."),
-    "folded batches": Difference(
-        "matmul of one matrix by batches that are a slice with n elements cut off", "n e",
-        lambda e, n: n * e,
-        "PyTorch folds the batches into one matrix, a dense copy, and keeps that. memtape keeps "
-        "the slice, and so its whole storage."),
+    "product copies": Difference(
+        "matmul or linear of an operand of n elements, in a storage of s, that PyTorch cannot "
+        "repeat m times, or fold, without a copy", "(s - m n) e",
+        lambda e, n, m, s: (s - m * n) * e,
+        "PyTorch makes one batch or one matrix of all leading dimensions. Where strides forbid "
+        "that it makes a dense copy, and keeps it. memtape keeps the operand, and so its whole "
+        "storage."),
 }
 
 
@@ -139,7 +149,8 @@ def document():
         "For the same operation or model memtape keeps the same bytes for backward as PyTorch, to "
         "the byte, but for the rows below. `tests/parity/` compares the two, with values and "
         "gradients, and adds these formulas to PyTorch's figure before asking for equality; this "
-        "page is written from the same table (`tests/parity/parity.py --write-doc`).",
+        "page is written from the same table (`tests/parity/parity.py --write-doc`). Random graphs "
+        "of these operations are compared by the same table (`tests/parity/graphs.py`).",
         "",
         "PyTorch's figure is that of its CPU operations: the distinct storages that pass through "
         "`torch.autograd.graph.saved_tensors_hooks`, each counted once and whole, parameters left "

@@ -22,6 +22,11 @@ OP_TOLERANCE = {torch.float64: 1e-14, torch.float32: 4e-6, torch.float16: 2e-3,
 MODEL_TOLERANCE = {torch.float64: 1e-12, torch.float32: 3e-5, torch.bfloat16: 5e-2}
 
 
+def address(t):
+    """Of t's storage."""
+    return t.untyped_storage().data_ptr()
+
+
 class SavedTensors(torch.autograd.graph.saved_tensors_hooks):
     """with SavedTensors(ignore) as saved: ...; saved.bytes
 
@@ -29,7 +34,7 @@ class SavedTensors(torch.autograd.graph.saved_tensors_hooks):
     no address can be used again and taken for the same storage."""
 
     def __init__(self, ignore=()):
-        self.ignored = {t.untyped_storage().data_ptr() for t in ignore}
+        self.ignored = {address(t) for t in ignore}
         self.kept = {}
         super().__init__(self._pack, lambda t: t)
 
@@ -38,9 +43,8 @@ class SavedTensors(torch.autograd.graph.saved_tensors_hooks):
         return self
 
     def _pack(self, t):
-        address = t.untyped_storage().data_ptr()
-        if address not in self.ignored and t.untyped_storage().nbytes():
-            self.kept[address] = t
+        if address(t) not in self.ignored and t.untyped_storage().nbytes():
+            self.kept[address(t)] = t
         return t
 
     @property

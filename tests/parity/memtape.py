@@ -18,12 +18,13 @@ SIGNATURES = {  # name: (result, arguments); tensors, modules and ledgers are po
     "device_open": (P, TEXT), "device_release": (None, P), "seed": (None, P, U64),
     "set_balance_check": (I, P, BOOL),
     "from_data": (P, P, I, I, P, P, SIZE), "release": (None, P), "retain": (P, P),
-    "rank": (I, P), "shape": (ctypes.POINTER(I64), P), "numel": (I64, P), "dtype_of": (I, P),
+    "rank": (I, P), "shape": (ctypes.POINTER(I64), P), "strides": (ctypes.POINTER(I64), P),
+    "numel": (I64, P), "dtype_of": (I, P),
     "to_host": (I, P, P, SIZE), "copy_from_host": (I, P, P, SIZE), "set_category": (I, P, I),
     "set_requires_grad": (I, P, BOOL), "requires_grad": (BOOL, P), "grad": (P, P),
     "set_grad_mode": (BOOL, BOOL), "backward_with": (I, P, P), "grad_fn_name": (TEXT, P),
     "ledger_new": (P, P), "ledger_free": (None, P), "ledger_begin": (I, P), "ledger_end": (I, P),
-    "ledger_bytes": (SIZE, P), "op_count": (I,),
+    "ledger_bytes": (SIZE, P), "op_count": (I,), "mem_get_stats": (None, P, P),
     "add": (P, P, P), "sub": (P, P, P), "mul": (P, P, P), "div": (P, P, P),
     "affine": (P, P, REAL, REAL), "relu": (P, P), "leaky_relu": (P, P, REAL),
     "relu_inplace": (I, P), "leaky_relu_inplace": (I, P, REAL),
@@ -35,7 +36,8 @@ SIGNATURES = {  # name: (result, arguments); tensors, modules and ledgers are po
     "matmul": (P, P, P), "linear": (P, P, P, P),
     "softmax": (P, P, REAL, BOOL), "log_softmax": (P, P), "layer_norm": (P, P, P, P, REAL),
     "rms_norm": (P, P, P, REAL), "rope": (P, P, I64, REAL), "max": (P, P, I, P, BOOL),
-    "dropout": (P, P, REAL), "embedding": (P, P, P), "cross_entropy": (P, P, P, I64),
+    "dropout": (P, P, REAL), "dropout_mask": (P, P, I, P, REAL, U64, U64),
+    "embedding": (P, P, P), "cross_entropy": (P, P, P, I64),
     "linear_cross_entropy": (P, P, P, P, I64, I64),
     "mse": (P, P, P), "sum": (P, P, I, P, BOOL), "mean": (P, P, I, P, BOOL),
     "permute": (P, P, P), "slice": (P, P, I, I64, I64), "expand": (P, P, I, P),
@@ -89,6 +91,11 @@ class Tensor:
                      for i in range(self.library.mt_rank(self.pointer)))
 
     @property
+    def strides(self):
+        return tuple(self.library.mt_strides(self.pointer)[i]
+                     for i in range(self.library.mt_rank(self.pointer)))
+
+    @property
     def dtype(self):
         return DTYPES[self.library.mt_dtype_of(self.pointer)]
 
@@ -114,8 +121,8 @@ class Tensor:
         flat = torch.from_numpy(self.numpy_bytes())
         return flat.view(self.dtype).reshape(self.shape)
 
-    def backward(self, gradient):
-        options = BackwardOptions(gradient.pointer, False)
+    def backward(self, gradient, retain_graph=False):
+        options = BackwardOptions(gradient.pointer, retain_graph)
         self.library.check(
             self.library.mt_backward_with(self.pointer, ctypes.byref(options)))
 
@@ -142,12 +149,18 @@ class Library:
         if status:
             raise self.error()
 
+    def requested_bytes(self):
+        """Of all storages that are alive."""
+        stats = (SIZE * 512)()  # an mt_mem_stats and room to spare; it begins with this figure
+        self.mt_mem_get_stats(self.device, stats)
+        return stats[0]
+
     def op_names(self):
         return [self.dll.mt_op_get(i).name.decode() for i in range(self.mt_op_count())]
 
     def tensor(self, t):
         """A copy of a torch tensor's elements, row-major."""
-        t = t.detach().contiguous()
+        t = t.detach().clone(memory_format=torch.contiguous_format)
         data = t.reshape(-1).view(torch.uint8).numpy() if t.dim() else \
             t.reshape(1).view(torch.uint8).numpy()
         shape = ints(t.shape)

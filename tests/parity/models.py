@@ -223,8 +223,9 @@ def attention_differences(case, c):
     elif c["causal"]:
         applied += [("causal mask", {"s": case.s, "t": case.s})]  # one mask for all layers
     if c["attention"] == "math" and c["heads"] != c["kv_heads"]:
-        kept = {"n": tokens * c["kv_heads"] * c["head_dim"], "m": c["heads"] // c["kv_heads"]}
-        applied += [("broadcast copies", kept)] * (2 * layers)
+        n = tokens * c["kv_heads"] * c["head_dim"]
+        kept = {"n": n, "m": c["heads"] // c["kv_heads"], "s": n}
+        applied += [("product copies", kept)] * (2 * layers)
     if c["rope_theta"]:
         applied += [("rope tables", {"s": case.s, "d": c["head_dim"]})]  # the same for all layers
     return applied

@@ -1,0 +1,372 @@
+"""Ops of random graphs: element-wise ones, views, copies and reductions."""
+
+import math
+
+import memtape
+from graph_op import OPS, Applied, Op, away, mt
+
+
+# ---- element-wise, one operand ----
+
+class _Unary(Op):
+    def __init__(self, name, theirs, *arguments, low=-math.inf, high=math.inf, kink=None, weight=2):
+        self.name, self.theirs, self.arguments = name, theirs, arguments
+        self.low, self.high, self.kink, self.weight = low, high, kink, weight
+
+    def draw(self, g):
+        return [g.value()], {}
+
+    def text(self, x):
+        return mt(self.name, x, *self.arguments), self.theirs.format(x)
+
+    def suits(self, t, room):
+        x = t[0]
+        return (self.low <= x.min() and x.max() <= self.high
+                and (self.kink is None or away(x, self.kink, room(0))))
+
+
+for one in (_Unary("relu", "F.relu({})", kink=0, weight=4),
+            _Unary("leaky_relu", "F.leaky_relu({}, 0.2)", 0.2, kink=0),
+            # Below -2.5 what is left of 1 + erf and 1 + tanh is rounding, more and more.
+            _Unary("gelu", "F.gelu({})", low=-2.5),
+            _Unary("gelu_tanh", 'F.gelu({}, approximate="tanh")', low=-2.5),
+            _Unary("silu", "F.silu({})"),
+            _Unary("tanh", "torch.tanh({})"),
+            _Unary("sigmoid", "torch.sigmoid({})"),
+            _Unary("exp", "torch.exp({})", high=3, weight=4),
+            _Unary("log", "torch.log({})", low=0.25),
+            _Unary("sqrt", "torch.sqrt({})", low=0.25),
+            _Unary("affine", "{} * -1.75 + 0.5", -1.75, 0.5),
+            _Unary("clone", "{}.clone()"),
+            _Unary("all_reduce", "{}.clone()", 1, weight=1),
+            _Unary("recv", "{}.clone()", 1, weight=1)):
+    OPS[one.name] = one
+
+
+class Pow(Op):
+    def draw(self, g):
+        return [g.value()], {"exponent": g.choice((0, 1, 2, 3, -1, -2, 0.5, -0.5, 1.5, -2.25))}
+
+    def text(self, x, exponent):
+        return mt("pow", x, exponent), f"torch.pow({x}, {exponent})"
+
+    def suits(self, t, room, exponent):
+        return t[0].min() >= 0.5 or exponent in (0, 1, 2, 3)
+
+
+class Cast(Op):
+    weight = 4
+
+    def draw(self, g):
+        x = g.value()
+        return [x], {"to": g.choice([d for d in memtape.DTYPES[:4] if d != x.dtype])}
+
+    def text(self, x, to):
+        return mt("cast", x, memtape.DTYPES.index(to)), f"{x}.to({to}, copy=True)"
+
+    def dtype(self, operands, to):
+        return to
+
+
+class Dropout(Op):
+    def draw(self, g):
+        return [g.value()], {"p": g.choice((0.2, 0.5)), "seed": g.random.randrange(1000)}
+
+    def text(self, x, p, seed):
+        return f"dropout(m, {x}, {p}, {seed})", f"{x} * dropout_mask(m, {x}, {p}, {seed})"
+
+    def differences(self, call):
+        return [Applied("dropout mask", {"n": call.operands[0].numel()})]
+
+
+class _InPlace(Op):
+    inplace = True
+
+    def draw(self, g):
+        x = g.made()
+        return x and ([x], {})
+
+    def suits(self, t, room):
+        return away(t[0], 0, room(0))
+
+
+class ReluInplace(_InPlace):
+    def text(self, x):
+        return f'inplace(m, "relu", {x})', f"F.relu_({x})"
+
+
+class LeakyReluInplace(_InPlace):
+    weight = 6
+
+    def text(self, x):
+        return f'inplace(m, "leaky_relu", {x}, 0.2)', f"F.leaky_relu_({x}, 0.2)"
+
+
+# ---- element-wise, several operands ----
+
+class _Binary(Op):
+    weight = 5
+    sign = ""
+
+    def draw(self, g):
+        x = g.value()
+        both = [x, g.operand(g.broadcast(x.shape), x.dtype)]
+        return g.shuffled(both), {}
+
+    def text(self, a, b):
+        return mt(self.name, a, b), f"{a} {self.sign} {b}"
+
+
+class Add(_Binary):
+    sign = "+"
+
+
+class Sub(_Binary):
+    sign = "-"
+
+
+class Mul(_Binary):
+    sign = "*"
+
+
+class Div(_Binary):
+    sign = "/"
+
+    def suits(self, t, room):
+        return away(t[1], 0, 0.25)
+
+
+class Mse(Op):
+    def draw(self, g):
+        x = g.value()
+        return [x, g.operand(x.shape, x.dtype)], {}
+
+    def text(self, x, y):
+        return mt("mse", x, y), f"F.mse_loss({x}, {y})"
+
+    def difference_of_result(self, call):
+        return Applied("mse result", {"n": call.operands[0].numel()})
+
+
+class Swiglu(Op):
+    def draw(self, g):
+        x = g.value()
+        return g.shuffled([x, g.operand(x.shape, x.dtype)]), {}
+
+    def text(self, gate, up):
+        return mt("swiglu", gate, up), f"F.silu({gate}) * {up}"
+
+    def differences(self, call):
+        n = call.operands[0].numel()
+        if call.wanted == [False, True]:
+            return [Applied("swiglu, gate not wanted", {"n": n, "m": call.stored(0)}, adds=(0,))]
+        return [Applied("swiglu", {"n": n})] * all(call.wanted)
+
+
+class Where(Op):
+    def draw(self, g):
+        x = g.value()
+        return [g.mask(g.broadcast(x.shape)),
+                *g.shuffled([x, g.operand(g.broadcast(x.shape), x.dtype)])], {}
+
+    def text(self, mask, a, b):
+        return mt("where", mask, a, b), f"torch.where({mask}, {a}, {b})"
+
+
+class MaskedFill(Op):
+    def draw(self, g):
+        x = g.value()
+        return [x, g.mask(g.narrower(x.shape))], {}
+
+    def text(self, x, mask):
+        return mt("masked_fill", x, mask, -3), f"{x}.masked_fill({mask}, -3)"
+
+    def dtype(self, operands):
+        return operands[0].dtype
+
+
+# ---- views ----
+
+class Contiguous(Op):
+    copies, weight = True, 4
+
+    def draw(self, g):
+        return [g.value()], {}
+
+    def text(self, x):
+        return mt("contiguous", x), f"{x}.contiguous()"
+
+
+class Permute(Op):
+    view, weight = True, 8
+
+    def draw(self, g):
+        x = g.value(rank=1)
+        return [x], {"order": g.shuffled(range(x.rank))}
+
+    def text(self, x, order):
+        return mt("permute", x, f"ints({order}, I)"), f"{x}.permute({order})"
+
+
+class Slice(Op):
+    """Without `before` elements at the beginning of a dimension and `after` at its end."""
+    view, weight = True, 6
+
+    def draw(self, g):
+        x = g.value(rank=1)
+        dim = g.random.randrange(x.rank)
+        left = x.shape[dim] - 1
+        before = g.random.randint(0, left)
+        return [x], {"dim": dim, "before": before, "after": g.random.randint(0, left - before)}
+
+    def text(self, x, dim, before, after):
+        length = x.shape[dim] - before - after
+        return mt("slice", x, dim, before, length), f"{x}.narrow({dim}, {before}, {length})"
+
+
+class Split(Op):
+    view, weight = True, 5
+
+    def draw(self, g):
+        x = g.value(rank=1)
+        dim = g.random.randrange(x.rank)
+        n = x.shape[dim]
+        at = sorted(g.random.randint(0, n) for _ in range(g.choice((1, 2))))
+        sizes = [b - a for a, b in zip([0, *at], [*at, n])]
+        return ([x], {"dim": dim, "sizes": sizes}) if min(sizes) else None
+
+    def text(self, x, dim, sizes):
+        return f"m.split({x}, {dim}, {sizes})", f"{x}.split({sizes}, {dim})"
+
+    def outputs(self, sizes, **_):
+        return len(sizes)
+
+
+class Expand(Op):
+    """To `lead` and the operand's shape, in which extents of 1 become those of `to`."""
+    view, weight = True, 6
+
+    def draw(self, g):
+        x = g.value()
+        return [x], {"lead": [g.extent()] * g.choice((0, 0, 1)) if x.rank < 4 else [],
+                     "to": [g.extent() for _ in x.shape]}
+
+    def text(self, x, lead, to):
+        shape = lead + [wide if n == 1 else n for n, wide in zip(x.shape, to)]
+        return mt("expand", x, len(shape), f"ints({shape})"), f"{x}.expand({shape})"
+
+
+class Reshape(Op):
+    """how: merge or swap dimensions dim and dim + 1, cut dim in two, add or take away an extent of
+    1. Said like this, a reshape still fits when an extent shrinks."""
+    view, copies, weight = True, True, 8
+
+    def draw(self, g):
+        x = g.value()
+        how = g.choice(("merge", "merge", "swap", "cut", "add", "take"))
+        fits = {"add": range(x.rank + 1) if x.rank < 4 else (),
+                "take": [d for d, n in enumerate(x.shape) if n == 1],
+                "cut": [d for d, n in enumerate(x.shape) if n in (4, 6, 8)] if x.rank < 4 else ()}
+        dims = fits.get(how, range(x.rank - 1))
+        return ([x], {"how": how, "dim": g.choice(dims)}) if len(dims) else None
+
+    def text(self, x, how, dim):
+        s = list(x.shape)
+        around = {"merge": (2, lambda a, b: [a * b]), "swap": (2, lambda a, b: [b, a]),
+                  "cut": (1, lambda a: [2, a // 2]), "add": (0, lambda: [1]),
+                  "take": (1, lambda a: [a] * (a != 1))}
+        n, new = around[how]
+        shape = s[:dim] + new(*s[dim:dim + n]) + s[dim + n:]
+        return mt("reshape", x, len(shape), f"ints({shape})"), f"{x}.reshape({shape})"
+
+
+class _Alias(Op):
+    view, weight = True, 1
+
+    def draw(self, g):
+        return [g.value()], {}
+
+    def text(self, x):
+        return mt(self.name, x, 1), f"{x}.view_as({x})"
+
+
+class Replicate(_Alias):
+    pass
+
+
+class Send(_Alias):
+    pass
+
+
+class Cat(Op):
+    weight = 4
+
+    def draw(self, g):
+        x = g.value(rank=1)
+        dim = g.random.randrange(x.rank)
+        parts = [x]
+        for _ in range(g.choice((1, 2))):
+            shape = list(x.shape)
+            shape[dim] = g.choice((shape[dim], g.extent()))
+            parts.append(g.operand(shape, x.dtype))
+        return g.shuffled(parts), {"dim": dim}
+
+    def text(self, *parts, dim):
+        listed = ", ".join(map(str, parts))
+        return f"m.cat([{listed}], {dim})", f"torch.cat([{listed}], {dim})"
+
+
+class _Ranks(Op):
+    """Of one rank, where every collective is a copy."""
+    weight = 1
+
+    def draw(self, g):
+        x = g.value(rank=1)
+        return [x], {"dim": g.random.randrange(x.rank)}
+
+    def text(self, x, dim):
+        return mt(self.name, x, dim, 1), f"{x}.clone()"
+
+
+class AllGather(_Ranks):
+    pass
+
+
+class ReduceScatter(_Ranks):
+    pass
+
+
+# ---- reductions ----
+
+class _Reduction(Op):
+    weight = 6
+    theirs = "{x}.{name}({dims}, {keep})"
+
+    def draw(self, g):
+        x = g.value(rank=1)
+        dims = [d for d in g.shuffled(range(x.rank)) if g.chance(0.5)] or [x.rank - 1]
+        return [x], {"dims": dims, "keep": g.chance(0.3)}
+
+    def text(self, x, dims, keep):
+        return (mt(self.name, x, len(dims), f"ints({dims}, I)", keep),
+                self.theirs.format(x=x, name=self.name, dims=dims, keep=keep))
+
+
+class Sum(_Reduction):
+    pass
+
+
+class Mean(_Reduction):
+    pass
+
+
+class Max(_Reduction):
+    weight, theirs = 3, "their_max({x}, {dims}, {keep})"
+
+    def suits(self, t, room, dims, keep):
+        others = [d for d in range(t[0].dim()) if d not in dims]
+        rows = t[0].permute(*others, *dims).flatten(len(others))
+        if rows.shape[-1] == 1:
+            return True
+        first, second = rows.topk(2, -1)[0].unbind(-1)
+        return bool((first - second).min() > 2 * room(0))

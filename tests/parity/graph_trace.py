@@ -1,0 +1,201 @@
+"""A graph's values and gradients in f64, as PyTorch computes them, and how far rounding may move
+them.
+
+Beside the exact run go noisy ones. In these every operand of an op, every tensor that is saved for
+backward and every gradient on its way is moved at random, by about one rounding in its own dtype:
+each element by itself, and all of them together, as an error in a row's sum moves them. How far the
+noisy runs end from the exact one says how the roundings of this graph add up and amplify each other
+(Monte Carlo arithmetic). An honest result is within FACTOR times that."""
+
+import functools
+import math
+import random
+import re
+
+import torch
+
+import graph_ops
+from graph_program import Value
+
+N_NOISY = 3
+FACTOR = 24           # times the root mean square of what the noise did
+DRAWN_ROOM = 64       # roundings, while a graph is drawn and nothing better is known
+LARGEST = 1e3         # value or gradient; f16 ends at 6e4
+MOST_ELEMENTS = 4000  # of a value
+
+
+class Unsuitable(Exception):
+    """The graph, or one more node of it, is not one to compare: why."""
+
+
+@functools.lru_cache(maxsize=100_000)
+def compiled(text):
+    return compile(text, text, "eval")
+
+
+def in_f64(text):
+    return re.sub(r"torch\.(float32|bfloat16|float16)", "torch.float64", text)
+
+
+def evaluate(text, m, values):
+    """What a node's text gives: a list of its results."""
+    result = eval(compiled(text), vars(graph_ops), {**values, "m": m})
+    return result if isinstance(result, (list, tuple)) else [result]
+
+
+def largest(t):
+    return torch.linalg.vector_norm(t, math.inf).item()
+
+
+def step(t, dtype):
+    """One rounding of t's largest element."""
+    info = torch.finfo(dtype)
+    return info.eps * largest(t.detach()) + info.smallest_normal * info.eps
+
+
+class Run:
+    """One run in f64: the exact one, or with a seed a noisy one."""
+
+    def __init__(self, m, seed=None):
+        self.m, self.values = m, {}
+        self.noise = seed and torch.Generator().manual_seed(seed)
+        self.random = random.Random(seed)
+
+    def moved(self, t, dtype):
+        if not t.is_floating_point():
+            return t
+        most = step(t, dtype)
+        each = torch.empty_like(t).uniform_(-most, most, generator=self.noise)
+        return t + each + self.random.uniform(-most, most)
+
+    def moved_both_ways(self, t, dtype):
+        """t with noise, and noise for the gradient that comes back through it."""
+        t = self.moved(t, dtype)
+        if t.requires_grad:
+            t.register_hook(lambda gradient: self.moved(gradient, dtype))
+        return t
+
+    def add_leaf(self, leaf):
+        t = leaf.data.double() if leaf.data.is_floating_point() else leaf.data
+        self.values[leaf.name] = t.detach().clone().requires_grad_(leaf.trainable)
+
+    def add_node(self, node, text, operands, dtype):
+        text = in_f64(text)
+        if not self.noise or node.op.view or node.op.inplace:
+            results = evaluate(text, self.m, self.values)
+        else:
+            noisy = {x.name: self.moved_both_ways(self.values[x.name], x.dtype) for x in operands}
+            with torch.autograd.graph.saved_tensors_hooks(lambda t: t,
+                                                          lambda t: self.moved(t, dtype)):
+                results = evaluate(text, self.m, noisy)
+        self.values.update(zip(node.outputs, results))
+
+
+class Trace:
+    """A graph as it is run. add_leaf and add_node raise Unsuitable and leave all as it was."""
+
+    def __init__(self, graph, m, n_noisy=N_NOISY):
+        self.graph = graph
+        self.shown = {}         # name: Value
+        self.before = {}        # name: (value, room), from before a change in place
+        self.lines = []         # (memtape's text, PyTorch's) of each node
+        self.most_elements = 1  # of any value
+        self.exact = Run(m)
+        self.noisy = [Run(m, seed) for seed in range(1, n_noisy + 1)]
+        self.runs = [self.exact, *self.noisy]
+
+    def add_leaf(self, leaf):
+        self.shown[leaf.name] = Value(leaf.name, tuple(leaf.data.shape), leaf.data.dtype)
+        self.most_elements = max(self.most_elements, leaf.data.numel())
+        for run in self.runs:
+            run.add_leaf(leaf)
+
+    def add_node(self, node):
+        operands = [self.shown[name] for name in node.inputs]
+        tensors = [self.exact.values[name].detach() for name in node.inputs]
+        try:
+            ours, theirs = node.op.text(*operands, **node.parameters)
+            suits = node.op.suits(tensors, lambda i: self.room(node.inputs[i]), **node.parameters)
+        except (RuntimeError, IndexError, ValueError, ZeroDivisionError) as error:
+            raise Unsuitable(f"{node.op.name}: {error}") from None
+        if not suits:
+            raise Unsuitable(f"{node.op.name}: at a kink or a pole")
+        if node.op.inplace:
+            self.keep_values()
+        dtype = node.op.dtype(operands, **node.parameters)
+        for run in self.runs:
+            try:
+                run.add_node(node, theirs, operands, dtype)
+            except (RuntimeError, IndexError, ValueError) as error:
+                raise Unsuitable(f"{theirs}: {error}") from None
+        for name in node.outputs:
+            t = self.exact.values[name].detach()
+            if not 0 < t.numel() <= MOST_ELEMENTS or t.dim() > 6:
+                raise Unsuitable(f"{theirs}: {list(t.shape)}")
+            if not t.abs().max() <= LARGEST:
+                raise Unsuitable(f"{theirs}: too large")
+            self.shown[name] = Value(name, tuple(t.shape), dtype)
+            self.most_elements = max(self.most_elements, t.numel())
+        self.lines.append((ours, theirs))
+
+    def keep_values(self):
+        for name in self.shown:
+            if name not in self.before:
+                self.before[name] = self.exact.values[name].detach().clone(), self.room(name)
+
+    def expected(self, name):
+        """(the value as it was made, how far rounding may have moved it)"""
+        return self.before.get(name) or (self.exact.values[name].detach(), self.room(name))
+
+    def walk_back(self):
+        """PyTorch's backward. Then leaves have gradients, or self.refusal says which change in
+        place forbids it."""
+        self.refusal = ""
+        roots, gradients = zip(*self.graph.roots)
+        for run in self.runs:
+            try:
+                started = [run.values[g].detach() for g in gradients]
+                if run.noise:
+                    started = [run.moved(t, self.shown[g].dtype)
+                               for t, g in zip(started, gradients)]
+                torch.autograd.backward([run.values[r] for r in roots], started)
+            except RuntimeError as error:
+                if "inplace" not in str(error):
+                    raise Unsuitable(str(error)) from None
+                self.refusal = str(error).splitlines()[0]
+                return
+        for leaf in self.graph.leaves:
+            g = self.exact.values[leaf.name].grad
+            if g is not None and not g.abs().max() <= LARGEST:
+                raise Unsuitable(f"gradient of {leaf.name}: too large")
+
+    def spread(self, name, of):
+        """How far rounding may move a value or a gradient: as the noise did, but no less than two
+        roundings; and half a rounding for every term of a sum, for the terms may all be equal and
+        then round the same way. 16-bit sums are made in f32."""
+        exact, dtype = of(self.exact.values[name]), self.shown[name].dtype
+        if not exact.is_floating_point():
+            return 0.0
+        if not self.noisy:
+            return DRAWN_ROOM * step(exact, dtype)
+        n_terms = self.most_elements / exact.numel()
+        far = [largest(of(run.values[name]) - exact) for run in self.noisy]
+        return (FACTOR * math.hypot(*far) / len(far) ** 0.5 + 2 * step(exact, dtype)
+                + n_terms / 2 * step(exact, torch.promote_types(dtype, torch.float32)))
+
+    def room(self, name):
+        return self.spread(name, lambda t: t.detach())
+
+    def gradient_room(self, name):
+        return self.spread(name, lambda t: t.grad)
+
+
+def trace(graph, m):
+    """The whole graph, there and back; raises Unsuitable."""
+    t = Trace(graph, m)
+    for leaf in graph.leaves:
+        t.add_leaf(leaf)
+    for node in graph.nodes:
+        t.add_node(node)
+    t.walk_back()
+    return t

@@ -1,0 +1,166 @@
+#!/usr/bin/env python3
+"""graphs.py LIBMEMTAPE [--seed N] [--graphs N] [--only I]: random graphs in memtape and PyTorch.
+
+Compares the values of every call, the gradients of every leaf and the saved bytes; where an op
+works in place, also whether the two agree that it may. A graph that fails is made small and printed
+as a program. Exit status 77 where PyTorch is not installed."""
+
+import argparse
+import sys
+from collections import Counter
+from unittest import mock
+
+try:
+    import numpy  # noqa: F401
+    import torch
+    import torch.nn.functional as F
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
+
+import graph_ops
+import memtape
+from graph_compare import compare
+from graph_draw import draw_graph
+from graph_op import OPS
+from graph_program import program
+from graph_shrink import shrink
+from graph_trace import Unsuitable, trace
+from harness import Tally
+from parity import SlightlyWrongGelu
+
+SEED, GRAPHS = 9, 300  # of a run without arguments
+
+
+def draw(seed, i, m):
+    """Graph i of a seed, traced: of what is drawn the first that suits."""
+    for attempt in range(100):
+        try:
+            graph = draw_graph(f"{seed}/{i}/{attempt}", m)
+            return graph, trace(graph, m)
+        except Unsuitable:
+            continue
+    raise RuntimeError(f"seed {seed}, graph {i}: nothing suits in 100 attempts")
+
+
+def report(graph, kind, m):
+    small = shrink(graph, kind, m)
+    traced = trace(small, m)
+    lines = [*map(str, compare(traced, m).faults), *program(small, traced.lines).splitlines()]
+    print("\n".join("    " + line for line in lines))
+
+
+def search(seed, indices, m, tally, verbose=False):
+    """Compare these graphs. Returns how often each op was called, and how many graphs were
+    refused."""
+    calls, n_refused = Counter(), 0
+    for i in indices:
+        if verbose:
+            print(f"graph {i}", flush=True)
+        graph, traced = draw(seed, i, m)
+        calls.update(node.op.name for node in graph.nodes)
+        try:
+            outcome = compare(traced, m)
+        except NotImplementedError as error:  # PyTorch lacks some ops in f16
+            print(f"skipped: seed {seed}, graph {i}: {str(error).splitlines()[0]}")
+            tally.skipped += 1
+            continue
+        n_refused += outcome.refused
+        tally.failed += bool(outcome.faults)
+        tally.passed += not outcome.faults
+        for fault in outcome.faults:
+            print(f"FAILED: seed {seed}, graph {i}, {len(graph.nodes)} calls: {fault}")
+        if outcome.faults:
+            report(graph, outcome.faults[0].kind, m)
+    return calls, n_refused
+
+
+# ---- what is planted must be found, and made small ----
+
+KEPT = []
+
+
+def keep(y):
+    KEPT.append(y)
+    return y
+
+
+def save_more(m, x):
+    y = m.call("gelu", x)
+    y.also = m.call("exp", m.call("affine", x, 1, 0))  # keeps its output, which nobody asked for
+    return y
+
+
+PLANTED = (  # what, the op, its texts for memtape and PyTorch, the kind of fault
+    ("a wrong value", "gelu", 'm.call("gelu", {})', "F.gelu({}) * 1.0001", "value"),
+    ("a wrong gradient", "gelu", 'm.call("gelu", {})', "SlightlyWrongGelu.apply({})", "gradient"),
+    ("an extra save", "gelu", "save_more(m, {})", "F.gelu({})", "saved bytes"),
+    ("a leak", "gelu", 'keep(m.call("gelu", {}))', "F.gelu({})", "leak"),
+    ("a change in place of what is kept", "relu_inplace", 'm.call("relu", {})', "F.relu_({})",
+     "refusal"),
+)
+
+
+def first_with(kind, op, m):
+    """The first graph in which that op has a fault of that kind."""
+    for i in range(500):
+        graph, traced = draw(SEED, i, m)
+        if any(node.op.name == op for node in graph.nodes):
+            if any(fault.kind == kind for fault in compare(traced, m).faults):
+                return graph
+    return None
+
+
+def check_planted(m, tally):
+    known = {"SlightlyWrongGelu": SlightlyWrongGelu, "save_more": save_more, "keep": keep}
+    for what, op, ours, theirs, kind in PLANTED:
+        text = lambda x: (ours.format(x), theirs.format(x))
+        with mock.patch.multiple(graph_ops, create=True, **known), \
+                mock.patch.object(OPS[op], "text", text):
+            graph = first_with(kind, op, m)
+            small = graph and shrink(graph, kind, m)
+        KEPT.clear()
+        if small and len(small.nodes) <= 3:
+            tally.passed += 1
+        else:
+            print(f"FAILED: {what} was planted and "
+                  f"{f'made no smaller than {len(small.nodes)} calls' if small else 'not found'}")
+            tally.failed += 1
+
+
+def check_ops(m, calls, tally):
+    """Every row of the op table must have been drawn."""
+    lacking = [row for row in m.op_names() if not calls[row]]
+    if lacking:
+        print(f"FAILED: in no graph: {', '.join(lacking)}")
+    tally.failed += bool(lacking)
+    tally.passed += not lacking
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("library")
+    parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("--graphs", type=int, default=GRAPHS, metavar="N")
+    parser.add_argument("--only", type=int, metavar="I", help="this graph of the seed")
+    parser.add_argument("--verbose", action="store_true",
+                        help="each graph's number, so that the last is the one that crashed")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    m = memtape.Library(options.library)
+    m.check(m.mt_set_balance_check(m.device, True))
+    tally = Tally()
+    indices = range(options.graphs) if options.only is None else [options.only]
+    calls, n_refused = search(options.seed, indices, m, tally, options.verbose)
+    print(f"seed {options.seed}: {len(indices)} graphs of {calls.total()} calls, {n_refused} of "
+          f"them refused; PyTorch {torch.__version__}")
+    if options.only is None:
+        check_ops(m, calls, tally)
+        check_planted(m, tally)
+    m.mt_device_release(m.device)
+    print(tally.line())
+    return 1 if tally.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
