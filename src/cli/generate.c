@@ -40,7 +40,8 @@ static mt_module *load_model(const mti_options *o, mt_device *device)
     bool adapted;
     mt_safetensors *file = mti_run_open(o->model_file);
     mt_module *model = NULL;
-    if (file && mti_run_read_config(file, &config) && check_room(o, device, &config))
+    if (file && mti_run_read_config(file, &config) && mti_run_holds(file, &config) &&
+        check_room(o, device, &config))
         model = mti_run_read_model(file, device, &config, &adapted);
     mt_safetensors_free(file);
     if (model && (!o->adapter || mt_lora_load(o->adapter, model) == MT_OK) &&

@@ -326,13 +326,18 @@ static bool read_adapters(const mt_safetensors *file, mt_lora_options *adapters)
     return ok && mt_last_status() == MT_OK;
 }
 
+bool mti_run_holds(mt_safetensors *file, const mt_model_config *config)
+{
+    mt_lora_options adapters;
+    return read_adapters(file, &adapters) && weights_fit(file, config, &adapters);
+}
+
 mt_module *mti_run_read_model(mt_safetensors *file, mt_device *device,
                               const mt_model_config *config, bool *adapted)
 {
     mt_lora_options adapters;
     if (!read_adapters(file, &adapters)) return NULL;
     *adapted = adapters.rank > 0;
-    if (!weights_fit(file, config, &adapters)) return NULL;
     mt_module *model = new_model(device, config, &adapters);
     if (model && mt_safetensors_load_module(file, model) == MT_OK) return model;
     mt_module_free(model);

@@ -20,16 +20,18 @@ mt_safetensors *mti_run_open(const char *path);
  * configuration into o->config. *fingerprint is that of its text. */
 bool mti_run_read_plan(const mt_safetensors *file, mti_options *o, uint64_t *fingerprint);
 /* Whether the file's tensors are those of the model that the options now describe: asked before
- * that model is made, since the file's word for its size is not believed. */
+ * anything of that model's size is made, since the file's word for it is not believed. */
 bool mti_run_fits(mt_safetensors *file, const mti_options *o);
+/* The same of a configuration and the adapters that the file tells of. */
+bool mti_run_holds(mt_safetensors *file, const mt_model_config *config);
 /* Weights, the optimizer's and the scaler's state, generator and step, into a trainer made by that
  * plan. */
 bool mti_run_restore(mt_safetensors *file, mti_trainer *t);
 
 /* The model's configuration alone. */
 bool mti_run_read_config(const mt_safetensors *file, mt_model_config *config);
-/* A new model with the file's weights, and *adapted if it was trained with adapters: then they are
- * in it, and all else is frozen. */
+/* A new model with the file's weights, once it was found to hold them, and *adapted if it was
+ * trained with adapters: then they are in it, and all else is frozen. */
 mt_module *mti_run_read_model(mt_safetensors *file, mt_device *device,
                               const mt_model_config *config, bool *adapted);
 /* The same, adapters merged, to be trained again. */

@@ -169,10 +169,11 @@ static bool read_base_config(mti_options *o)
     mt_model_config config;
     mt_safetensors *file = mti_run_open(o->from);
     bool ok = file && mti_run_read_config(file, &config);
+    if (ok && !o->given[MTI_O_SEQ]) o->seq = config.context;
+    if (ok && !mti_options_config(o, &config)) ok = mti_fail_bool(MT_ERR_ARGUMENT, "%s", o->error);
+    ok = ok && mti_run_holds(file, &o->config);
     mt_safetensors_free(file);
-    if (!ok) return false;
-    if (!o->given[MTI_O_SEQ]) o->seq = config.context;
-    return mti_options_config(o, &config) || mti_fail_bool(MT_ERR_ARGUMENT, "%s", o->error);
+    return ok;
 }
 
 static bool start(run *r)
