@@ -1,8 +1,9 @@
 """Add up what test runs report: total.py LOG... prints one line, `N passed, N failed, N skipped`.
 
 Each LOG is a meson testlog (one JSON object per line), `ran:NAME:STATUS:FILE` for a command with its
-exit status (77: skipped) and what it printed, or `skipped:NAME` for a run that could not be made. A
-test counts as what its own output says: the cases of a cmocka program, or a line
+exit status (77: skipped) and what it printed, `covers:LIST:LOG` for a comparison, counted as one test:
+every test that `meson test --list` gave in LIST was run in LOG, or `skipped:NAME` for a run that could
+not be made. A test counts as what its own output says: the cases of a cmocka program, or a line
 `N passed, N failed, N skipped`; otherwise as one. Exit status 1 if anything failed, or if nothing
 passed, for then nothing was tested."""
 
@@ -40,9 +41,21 @@ def command(name, status, path):
         return {"name": name, "result": result, "stdout": output.read()}
 
 
+def coverage(path, log):
+    """As a test: it fails with the names in the list that the log has not."""
+    with open(path, encoding="utf-8") as names:
+        wanted = {line.rpartition(" / ")[2].strip() for line in names if line[:6] != "ninja:"}
+    lacking = wanted - {test["name"].rpartition(" / ")[2] for test in read(log)}
+    for name in sorted(lacking):
+        print(f"FAILED: not run: {name}")
+    return {"name": f"{len(wanted)} tests to cover", "result": "FAIL" if lacking or not wanted else "OK"}
+
+
 def read(log):
     if log.startswith("ran:"):
         return [command(*log.split(":")[1:])]
+    if log.startswith("covers:"):
+        return [coverage(*log.split(":")[1:])]
     with open(log, encoding="utf-8") as lines:
         return [json.loads(line) for line in lines]
 

@@ -80,14 +80,14 @@ if torch.cuda.is_available():
 def look(s):
     """The machine as it is found, and what memtape's own probe says of it."""
     about = {"libs": lacking_libraries(s.pack), "cuda_libs": "", "torch": None, "torch_gpu": False}
-    status, text, why = output(sys.executable, "-c", TORCH)
-    if status == 0 and not s.no_peer:
+    status, text, why = (1, "", "not wanted") if s.no_peer else output(sys.executable, "-c", TORCH)
+    if status == 0:
         lines = text.splitlines()
         version, gpu, folder = lines[0].split(maxsplit=2)
         about |= {"torch": version, "torch_gpu": gpu == "1", "cuda_libs": folder,
                   "torch_says": lines[1] if len(lines) > 1 else ""}
     else:
-        about["no_torch"] = "not wanted" if s.no_peer else why
+        about["no_torch"] = why
     status, text, why = output("nvidia-smi", "--format=csv,noheader",
                                "--query-gpu=name,driver_version,memory.total,clocks.sm,"
                                "clocks.max.sm,power.limit,temperature.gpu")

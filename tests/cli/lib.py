@@ -15,7 +15,7 @@ def run(*args, **more):
     """The finished process; output as text."""
     return subprocess.run([MEMTAPE, *map(str, args)], stdout=more.pop("stdout", subprocess.PIPE),
                           stderr=subprocess.PIPE, text=True, errors="replace",
-                          timeout=more.pop("timeout", 120), **more)
+                          timeout=more.pop("timeout", 600), **more)
 
 
 def profile(*args):

@@ -1,6 +1,6 @@
-/* test_failing_memory.c: each verb with its n-th request for memory refused, for every n: it says
- * that memory ran out, gives everything back (the sanitizers look) and leaves no half-written file.
- */
+/* test_failing_memory.c: each verb with its n-th request for memory refused, for every n (for some
+ * in the short form): it says that memory ran out, gives everything back (the sanitizers look) and
+ * leaves no half-written file. */
 #include <fcntl.h>
 #include <jansson.h>
 #include <stdlib.h>
@@ -99,7 +99,7 @@ static void refuse_each(mti_verb id, verb_fn *verb, char **words, const char *pr
     assert_true(mti_options_parse(&o, id, n_words, words, false));
     bool whole = false;
     uint64_t nth = 1;
-    for (; !whole; nth++) whole = run_once(verb, &o, product, nth);
+    for (; !whole; nth = mtt_next_refusal(nth)) whole = run_once(verb, &o, product, nth);
     assert_true(nth > 50); /* the requests were really refused */
     if (product) unlink(product);
     mti_options_free(&o);

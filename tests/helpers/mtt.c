@@ -24,6 +24,14 @@ size_t mtt_allocated_as(const mt_device *device, mt_category category)
     return stats.by_category[category];
 }
 
+bool mtt_long(void)
+{
+    const char *value = getenv("MTT_LONG");
+    return value && strcmp(value, "1") == 0;
+}
+
+uint64_t mtt_next_refusal(uint64_t nth) { return nth + (mtt_long() || nth < 32 ? 1 : 7); }
+
 double mtt_draw(uint64_t *state, double lo, double hi)
 {
     /* splitmix64 */

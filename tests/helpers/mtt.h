@@ -16,6 +16,12 @@ mt_device *mtt_device(void);
 size_t mtt_allocated(const mt_device *device);
 size_t mtt_allocated_as(const mt_device *device, mt_category category);
 
+/* Whether tests take their long form, as in `./run test --all`: MTT_LONG=1 in the environment. */
+bool mtt_long(void);
+/* A search refuses request after request for memory: the one to refuse after the nth. In the long
+ * form none is left out; in the short one the first 32 are tried and then every 23rd. */
+uint64_t mtt_next_refusal(uint64_t nth);
+
 /* A number in [lo, hi), the same for the same state on every machine. */
 double mtt_draw(uint64_t *state, double lo, double hi);
 

@@ -82,6 +82,29 @@ if [ $status -ne 77 ]; then
     finds format 'clang-format'
 fi
 
+with_run() { # a tree with ./run and a folder of tests
+    fresh
+    mkdir -p "$tree/tests/base"
+    cp "$here/../../run" "$tree"
+    cp "$here/../meson.build" "$tree/tests"
+    : >"$tree/tests/base/meson.build"
+}
+with_run
+accepts run
+sed -i 's/^all_parts="/&lonely /' "$tree/run"
+finds run 'the part lonely is not a function'
+finds run 'help does not say what the part lonely is'
+with_run
+sed -i 's/^fast_parts="/&lint /' "$tree/run"
+finds run 'not in --all: lint'
+with_run
+sed -i 's/misused "test: /say "test: /' "$tree/run"
+sed -i 's/^    need_build_tools$/    exit 0/' "$tree/run" # do no more than say it
+finds run 'run test --al: status 0, not 2'
+with_run
+mkdir "$tree/tests/lonely" && : >"$tree/tests/lonely/meson.build"
+finds run 'lacks the folder lonely'
+
 # objects.sh looks at an archive, not at a tree.
 objects() { # SOURCE ALLOWED
     printf '%s\n' "$1" >"$tree/planted.c"

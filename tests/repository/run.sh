@@ -1,0 +1,57 @@
+#!/bin/sh
+# ./run refuses with status 2 what it does not know, and its help names every part of its tests; each
+# folder of tests is in the list of tests/meson.build: run.sh [TREE]
+set -u
+cd "${1:-$(dirname "$0")/../..}"
+failed=0
+wrong() {
+    echo "run.sh: $*"
+    failed=1
+}
+
+# refuses WORD ARGUMENT...: the last line names an argument that was not understood.
+refuses() {
+    word=$1
+    shift
+    status=0
+    said=$(./run "$@" 2>&1 >/dev/null) || status=$?
+    [ $status -eq 2 ] || wrong "run $*: status $status, not 2"
+    case $said in
+    *"$word"*) ;;
+    *) wrong "run $*: does not name $word: $said" ;;
+    esac
+}
+refuses '"--al"' test --al
+refuses '"--all release"' test --all release
+refuses '"relase"' test relase
+refuses '"x"' lint x
+refuses '"x"' format x
+refuses '"x"' clean x
+refuses '"soon"' fuzz soon
+refuses '"nothing"' nothing
+
+fast=$(sed -n 's/^fast_parts="\(.*\)"$/\1/p' run)
+all=$(sed -n 's/^all_parts="\(.*\)"$/\1/p' run)
+[ -n "$fast" ] && [ -n "$all" ] || wrong 'run has no lists of parts'
+# Of `release`, total.py sees that `long` covers it.
+for part in $fast; do
+    case " release $all " in
+    *" $part "*) ;;
+    *) wrong "not in --all: $part" ;;
+    esac
+done
+help=$(./run help)
+for part in $fast $all; do
+    grep -q "^part_$part() {" run || wrong "the part $part is not a function"
+    case $help in
+    *"
+                       $part "*) ;;
+    *) [ "$part" = release ] || wrong "help does not say what the part $part is" ;;
+    esac
+done
+
+for folder in tests/*/meson.build; do
+    room=$(basename "${folder%/meson.build}")
+    grep -q "'$room'" tests/meson.build || wrong "tests/meson.build lacks the folder $room"
+done
+exit $failed
