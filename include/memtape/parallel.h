@@ -33,7 +33,8 @@ MT_API mt_status mt_parallel_check(const mt_parallel *how, const mt_model_config
  * the whole model ("gpt.h.17.mlp.fc"), with fewer heads, a narrower MLP, its piece of the
  * vocabulary (which is padded to a multiple of t), and messages where Megatron-LM has them. Takes
  * token ids [b,s] if it is the first part, else what mt_rank_wire makes; gives logits [b,s,v/t] if
- * it is the last, else what mt_send gives. With more than one rank `device` has no data. */
+ * it is the last, else what mt_send gives. With more than one rank `device` has no data. ZeRO 3's
+ * pieces are made as pieces: the whole of a parameter is there only while its module runs. */
 MT_API mt_module *mt_rank_new(mt_device *device, const mt_model_config *config,
                               const mt_parallel *how, int64_t part);
 /* Stands for the part before: [b,s,d], or [b,s/t,d] with sequence parallelism; requires grad. */
@@ -59,8 +60,13 @@ typedef struct mt_rank_report {
      * min(p - stage, microbatches) without interleaving (Narayanan et al. 2021, 2.2). */
     int64_t in_flight;
     size_t saved; /* kept for backward then, by the ledger */
-    size_t peak;  /* of allocated bytes in a step in which gradients are there already */
-    size_t reserved;
+    /* The second step, forwards, backwards and the optimizer's step: the optimizer's state is there
+     * from its beginning, as in every step after it. What the rank needs. */
+    size_t steady_peak; /* of allocated bytes, in 512-byte blocks: the sum of ... */
+    size_t steady_by_category[MT_CATEGORY_COUNT]; /* ... these, at that instant */
+    size_t steady_reserved;                       /* the most in segments */
+    /* The first step's forwards and backwards, when there is no optimizer state yet. */
+    size_t peak, reserved;
     /* Korthikanti et al. 2022, table 2, and what lies beside the layers; other models by the same
      * terms. saved = formula + rows + unexplained, which is 0 unless the books are wrong. */
     int64_t formula;
@@ -70,9 +76,10 @@ typedef struct mt_rank_report {
     int64_t unexplained;
 } mt_rank_report;
 
-/* Runs the rank's 1F1B schedule of microbatches of `batch` sequences on a device without data and
- * writes down what it keeps. checkpoint: none, full or selective, as mt_model_checkpoint's; NULL:
- * none. Of many microbatches only so many run as the schedule takes to repeat itself. */
+/* Runs two steps of the rank's 1F1B schedule, microbatches of `batch` sequences and AdamW with f32
+ * masters, on a device without data, and writes down what it keeps. Out of memory if the device's
+ * capacity is less than that takes. checkpoint: none, full or selective, as mt_model_checkpoint's;
+ * NULL: none. Of many microbatches only so many run as the schedule takes to repeat itself. */
 MT_API mt_status mt_rank_measure(mt_device *device, const mt_model_config *config,
                                  const mt_parallel *how, int64_t batch, int64_t seq,
                                  const char *checkpoint, mt_rank_report *out);

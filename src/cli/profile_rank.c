@@ -48,9 +48,7 @@ static bool print_state(const mti_options *o, const mt_rank_report *r, const mti
         const char *what;
     } rows[] = {{r->param_bytes, "parameters"},
                 {r->grad_bytes, "gradients"},
-                {r->optimizer_bytes, "AdamW's moments and master copies"},
-                {r->peak, "peak of forwards and backwards, in 512-byte blocks"},
-                {r->reserved, "reserved by the caching allocator"}};
+                {r->optimizer_bytes, "AdamW's moments and master copies"}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         mti_table_bytes(t, (int64_t)rows[i].bytes);
         mti_table_cell(t, "%s", rows[i].what);
@@ -58,6 +56,27 @@ static bool print_state(const mti_options *o, const mt_rank_report *r, const mti
     bool ok = mti_table_print(t, stdout, style) == MT_OK;
     mti_table_free(t);
     return ok;
+}
+
+static bool print_peak(const mti_options *o, const mt_rank_report *r, bool fits,
+                       const mti_style *style)
+{
+    char peak[MTI_NUMBER], reserved[MTI_NUMBER], size[32];
+    mti_heading(stdout, style, "What makes the peak of a step, from the second step on");
+    if (!mti_print_categories(r->steady_by_category, stdout, style)) return false;
+    putchar('\n');
+    mti_inked(stdout, style, MTI_BOLD, "The rank needs");
+    printf(" %s bytes (%s), optimizer state included; %s reserved\n",
+           mti_thousands(peak, (int64_t)r->steady_peak),
+           mti_bytes_text(size, sizeof size, r->steady_peak),
+           mti_thousands(reserved, (int64_t)r->steady_reserved));
+    if (o->capacity)
+        printf("%s --capacity, %s bytes\n", fits ? "which fits" : "which is too much for",
+               mti_thousands(peak, o->capacity));
+    printf("the first step's forwards and backwards, before there is optimizer state: %s; %s "
+           "reserved\n",
+           mti_thousands(peak, (int64_t)r->peak), mti_thousands(reserved, (int64_t)r->reserved));
+    return true;
 }
 
 static json_t *parallel_json(const mt_parallel *h)
@@ -98,7 +117,16 @@ static json_t *bytes_json(size_t bytes)
     return j;
 }
 
-static json_t *rank_json(const mti_options *o, const mt_rank_report *r)
+static json_t *steady_json(const mt_rank_report *r)
+{
+    json_t *j = json_object();
+    mti_json_put_int(j, "peak", r->steady_peak);
+    mti_json_put_int(j, "reserved", r->steady_reserved);
+    mti_json_put(j, "by_category", mti_categories_json(r->steady_by_category));
+    return j;
+}
+
+static json_t *rank_json(const mti_options *o, const mt_rank_report *r, bool fits)
 {
     json_t *j = json_object(), *params = json_object();
     mti_json_put_text(j, "schema", "memtape.rank/1");
@@ -113,37 +141,74 @@ static json_t *rank_json(const mti_options *o, const mt_rank_report *r)
     mti_json_put(j, "optimizer", bytes_json(r->optimizer_bytes));
     mti_json_put_int(j, "in_flight", (uint64_t)r->in_flight);
     mti_json_put(j, "saved", bytes_json(r->saved));
+    mti_json_put(j, "steady", steady_json(r));
+    mti_json_put(j, "capacity", o->capacity ? json_integer(o->capacity) : json_null());
+    mti_json_put(j, "fits", o->capacity ? json_boolean(fits) : json_null());
     mti_json_put_int(j, "peak", r->peak);
     mti_json_put_int(j, "reserved", r->reserved);
     mti_json_put(j, "formula", formula_json(r));
     return j;
 }
 
-static bool report(const mti_options *o, mt_device *device, const mt_rank_report *r)
+static bool report(const mti_options *o, mt_device *device, const mt_rank_report *r, bool fits)
 {
     mti_style style = mti_style_of(stdout);
     if (!o->quiet && !(o->json && !strcmp(o->json, "-"))) {
         mti_print_model(o, device, stdout, &style);
         print_who(o, r, &style);
-        if (!print_equation(r, &style) || !print_state(o, r, &style)) return false;
+        if (!print_equation(r, &style) || !print_state(o, r, &style) ||
+            !print_peak(o, r, fits, &style))
+            return false;
     }
-    return !o->json || mti_json_write(rank_json(o, r), o->json) == MT_OK;
+    return !o->json || mti_json_write(rank_json(o, r, fits), o->json) == MT_OK;
+}
+
+static bool measure(const mti_options *o, mt_device *device, mt_rank_report *r)
+{
+    return device && mt_rank_measure(device, &o->config, &o->parallel, o->batch, o->seq,
+                                     o->spending.checkpoint, r) == MT_OK;
+}
+
+/* What ought to be zero, or the books are wrong. */
+static int64_t off_by(const mt_rank_report *r)
+{
+    int64_t off = (int64_t)r->steady_peak;
+    for (int c = 0; c < MT_CATEGORY_COUNT; c++) off -= (int64_t)r->steady_by_category[c];
+    return off ? off : r->unexplained;
+}
+
+static int conclude(const mt_rank_report *r)
+{
+    if (!off_by(r)) return MTI_EXIT_OK;
+    fprintf(stderr, "memtape profile: the books do not balance: off by %lld bytes\n",
+            (long long)off_by(r));
+    return MTI_EXIT_FAILED;
+}
+
+/* More than --capacity: the refusal, and what a device that is large enough shows. */
+static int report_refusal(const mti_options *o)
+{
+    int status = mti_report_failure(o);
+    mt_clear_error(); /* it is told; what follows can fail on its own account */
+    mti_options unbounded = *o;
+    unbounded.capacity = 0;
+    mt_rank_report r;
+    mt_device *device = mti_open_device(&unbounded);
+    if (!measure(o, device, &r) || !report(o, device, &r, false)) status = mti_report_failure(o);
+    mt_device_release(device);
+    return status;
 }
 
 int mti_profile_rank(const mti_options *o)
 {
     mt_rank_report r;
+    mt_mem_stats stats = {0};
     mt_device *device = mti_open_device(o);
-    bool ok = device &&
-              mt_rank_measure(device, &o->config, &o->parallel, o->batch, o->seq,
-                              o->spending.checkpoint, &r) == MT_OK &&
-              report(o, device, &r);
-    int status = ok ? MTI_EXIT_OK : mti_report_failure(o);
-    if (ok && r.unexplained) {
-        fprintf(stderr, "memtape profile: the books do not balance: formula off by %lld bytes\n",
-                (long long)r.unexplained);
-        status = MTI_EXIT_FAILED;
-    }
+    bool ok = measure(o, device, &r);
+    if (device) mt_mem_get_stats(device, &stats);
+    bool refused = !ok && o->capacity && stats.ooms && mt_last_status() == MT_ERR_MEMORY;
+    ok = ok && report(o, device, &r, true);
+    int status = refused ? report_refusal(o) : ok ? conclude(&r) : mti_report_failure(o);
     mt_device_release(device);
     return status;
 }

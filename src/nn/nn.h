@@ -10,6 +10,9 @@ mt_module *mti_module_complete(mt_module *m, bool complete);
 /* Whether m is there and was made with this forward function: so its user data are known. */
 bool mti_module_runs(const mt_module *m, mt_forward_fn *forward);
 
+/* x w^T with that weight [out,in], which is taken over. NULL in, NULL out. */
+mt_module *mti_linear_of(mt_tensor *weight);
+
 /* ---- what goes on around a module's forward, within its scope and its checkpoint ---- */
 
 /* fn calls mti_module_run_inner, or makes the result otherwise. */

@@ -35,8 +35,10 @@ bool mti_sum_over_ranks(mt_module *parent, const char *name, const mt_parallel *
 /* Ids [b,s] -> [b,s,d] or [b,s/t,d]: the rows of an embedding that are here, zeros for other ids,
  * summed over the ranks. In the place of a child, an embedding. */
 bool mti_share_embedding(mt_module *parent, const char *name, const mt_parallel *how);
-/* Each parameter under m as its first of dp pieces, gathered while its module runs (ZeRO 3). */
+/* In the place of each parameter under m its first of dp pieces, made on `device`; the module
+ * gathers the whole while it runs (ZeRO 3). */
 typedef struct mti_cutter {
+    mt_device *device;
     int64_t dp;
     mt_tensor *shared; /* a parameter that two modules have (may be NULL), borrowed ... */
     mt_tensor *piece;  /* ... and what became of it; NULL at first */
@@ -66,11 +68,12 @@ bool mti_rank_explain(const mti_share *share, const mti_flight *flight, const mt
 
 /* ---- what stays from step to step (parallel_zero.c) ---- */
 
-/* Pieces of the parameters of `parts` and, from stage 2 on, of their gradients. */
+/* Pieces of the parameters of `parts` and, from stage 2 on, of their gradients; AdamW. */
 typedef struct mti_zero mti_zero;
 mti_zero *mti_zero_new(const mt_parallel *how, mt_module *const *parts, size_t n_parts);
 void mti_zero_free(mti_zero *zero);
-/* After the last backward of a step: AdamW's step. Fills in the bytes in *out. */
+/* After the last backward of a step: AdamW's step. The gradients are gone then. With out: fills in
+ * the bytes of parameters, of gradients and of the optimizer's state. */
 bool mti_zero_step(mti_zero *zero, mt_rank_report *out);
 
 #endif

@@ -210,7 +210,7 @@ static mt_tensor *piece_of(mti_cutter *cutter, mt_tensor *whole)
 {
     if (whole == cutter->shared && cutter->piece) return mt_retain(cutter->piece);
     int64_t n = (mt_numel(whole) + cutter->dp - 1) / cutter->dp;
-    mt_tensor *piece = mt_zeros(mt_device_of(whole), mt_dtype_of(whole), MT_SHAPE(n));
+    mt_tensor *piece = mt_zeros(cutter->device, mt_dtype_of(whole), MT_SHAPE(n));
     if (piece && (mt_set_category(piece, MT_PARAMETER) != MT_OK ||
                   mt_set_requires_grad(piece, true) != MT_OK))
         mt_set(&piece, NULL);

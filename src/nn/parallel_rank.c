@@ -90,18 +90,38 @@ static bool add_embeddings(mt_module *m, mt_device *device, const mti_share *s)
            mti_add_dropout(m, c);
 }
 
-/* The embedding's own weight where it is here and tied; *shared tells. */
+/* Over the embedding's own weight where it is here and tied; *shared tells. */
 static bool add_head(mt_module *m, mt_device *device, const mti_share *s, mt_tensor **shared)
 {
     const mt_model_config *c = &s->local;
-    if (c->norm == MT_NORM_PRE && !mti_add_norm(m, "ln_f", device, c)) return false;
-    mt_module *head = mt_module_add_child(
-        m, "lm_head", mt_linear_new(device, c->dtype, c->hidden, c->vocab, false, MTI_INIT_STD));
-    if (!head) return false;
     bool tied = c->kind == MT_MODEL_LLAMA ? c->tied : !c->untied;
     *shared = tied ? mt_module_param(mt_module_child(m, "wte"), "weight") : NULL;
-    if (*shared) mt_release(mti_module_lend_param(head, "weight", mt_retain(*shared)));
-    return true;
+    return (c->norm != MT_NORM_PRE || mti_add_norm(m, "ln_f", device, c)) &&
+           mt_module_add_child(
+               m, "lm_head",
+               *shared ? mti_linear_of(mt_retain(*shared))
+                       : mt_linear_new(device, c->dtype, c->hidden, c->vocab, false, MTI_INIT_STD));
+}
+
+static mt_module *make(mt_device *device, mti_share *s, mt_tensor **shared)
+{
+    mt_module *m = mt_module_new(mt_model_kind_name(s->whole.kind), rank_forward, s, mti_free);
+    bool ok = m && (!s->first || add_embeddings(m, device, s));
+    for (int64_t i = s->from; ok && i < s->to; i++) ok = add_block(m, device, s, i);
+    return mti_module_complete(m, ok && (!s->last || add_head(m, device, s, shared)));
+}
+
+/* Whole, on a device of its own that nobody's books know of; then each parameter gives way to a
+ * piece on the device that was asked for. */
+static mt_module *make_in_pieces(mt_device *device, mti_share *s)
+{
+    mti_cutter cutter = {.device = device, .dp = s->how.data};
+    mt_device *drawing_board = mt_device_open("meta");
+    mt_module *m = drawing_board ? make(drawing_board, s, &cutter.shared) : NULL;
+    if (!drawing_board) mti_free(s);
+    m = mti_module_complete(m, m && mti_cut_params(m, &cutter));
+    mt_device_release(drawing_board);
+    return m;
 }
 
 mt_module *mt_rank_new(mt_device *device, const mt_model_config *config, const mt_parallel *how,
@@ -119,12 +139,6 @@ mt_module *mt_rank_new(mt_device *device, const mt_model_config *config, const m
     mti_share *s = mti_malloc(sizeof *s);
     if (!s) return NULL;
     *s = made;
-    mt_module *m = mt_module_new(mt_model_kind_name(s->whole.kind), rank_forward, s, mti_free);
-    mt_tensor *shared = NULL;
-    bool ok = m && (!s->first || add_embeddings(m, device, s));
-    for (int64_t i = made.from; ok && i < made.to; i++) ok = add_block(m, device, s, i);
-    ok = ok && (!s->last || add_head(m, device, s, &shared));
-    mti_cutter cutter = {.dp = made.how.data, .shared = shared};
-    if (ok && made.how.zero == 3 && made.how.data > 1) ok = mti_cut_params(m, &cutter);
-    return mti_module_complete(m, ok);
+    mt_tensor *shared;
+    return h->zero == 3 && h->data > 1 ? make_in_pieces(device, s) : make(device, s, &shared);
 }

@@ -4,6 +4,7 @@
  * backwards that are left (Narayanan et al. 2021). With m parts a stage they are dealt out in
  * groups of p microbatches: part 0 of p of them, part 1 of the same, ... The first stage of p has
  * min(p, microbatches) in flight, or p m + p - 1 parts: 1 + (p-1)/(p m) times as much. */
+#include <string.h>
 #include "memtape/ops.h"
 #include "nn/parallel.h"
 
@@ -103,13 +104,13 @@ static bool take_stock(run *r, const char *checkpoint, mt_rank_report *out)
         f.last += s->last;
     }
     out->saved = mt_ledger_live_bytes(r->ledger);
+    out->n_rows = 0;
     return mti_rank_explain(r->shares, &f, r->ledger, out);
 }
 
 static bool run_schedule(run *r, const char *checkpoint, mt_rank_report *out)
 {
     int64_t n = r->micro * r->n_parts, ahead = out->in_flight, back = 0;
-    mt_mem_reset_peak(r->device);
     for (int64_t k = 0; k < n; k++) {
         if (!forward(r, turn_at(r, k, false))) return false;
         if (k + 1 == ahead && !take_stock(r, checkpoint, out)) return false;
@@ -117,30 +118,52 @@ static bool run_schedule(run *r, const char *checkpoint, mt_rank_report *out)
     }
     while (back < n)
         if (!backward(r, turn_at(r, back++, true))) return false;
+    return true;
+}
+
+/* With nothing there but the parameters: optimizer state comes with the step. */
+static bool first_step(run *r, const char *checkpoint, mt_rank_report *out)
+{
     mt_mem_stats stats;
+    mt_mem_reset_peak(r->device);
+    if (!run_schedule(r, checkpoint, out)) return false;
     mt_mem_get_stats(r->device, &stats);
     out->peak = stats.allocated.peak;
     out->reserved = stats.reserved.peak;
+    return mti_zero_step(r->zero, NULL);
+}
+
+static bool steady_step(run *r, const char *checkpoint, mt_rank_report *out)
+{
+    mt_mem_stats stats;
+    mt_mem_reset_peak(r->device);
+    if (!run_schedule(r, checkpoint, out) || !mti_zero_step(r->zero, out)) return false;
+    mt_mem_get_stats(r->device, &stats);
+    out->steady_peak = stats.allocated.peak;
+    out->steady_reserved = stats.reserved.peak;
+    memcpy(out->steady_by_category, stats.at_peak, sizeof out->steady_by_category);
     return true;
 }
 
 /* ---- making ---- */
 
-/* Counted before anything is cut. */
+/* Before anything is cut, on a device of its own. */
 static bool count_params(run *r, const mt_model_config *config, int64_t part, mt_rank_report *out)
 {
     mt_parallel plain = r->shares[part].how;
     plain.zero = 0;
-    mt_module *m = mt_rank_new(r->device, config, &plain, part);
+    mt_device *apart = mt_device_open("meta");
+    mt_module *m = apart ? mt_rank_new(apart, config, &plain, part) : NULL;
     uint64_t n;
     bool ok = m && mt_module_size(m, &n, NULL) == MT_OK;
     if (ok) out->n_params += n;
     mt_module_free(m);
+    mt_device_release(apart);
     return ok;
 }
 
-static bool make(run *r, const mt_model_config *config, const mt_parallel *how,
-                 const char *checkpoint, mt_rank_report *out)
+static bool prepare(run *r, const mt_model_config *config, const mt_parallel *how,
+                    const char *checkpoint, mt_rank_report *out)
 {
     mti_share first;
     if (!mti_share_make(&first, config, how, 0) ||
@@ -197,8 +220,8 @@ mt_status mt_rank_measure(mt_device *device, const mt_model_config *config, cons
     if (!check(device, batch, seq, checkpoint)) return mt_last_status();
     mt_rank_report report = {0};
     run r = {.device = device, .batch = batch, .seq = seq};
-    bool ok = make(&r, config, how, checkpoint, &report) && run_schedule(&r, checkpoint, &report) &&
-              mti_zero_step(r.zero, &report);
+    bool ok = prepare(&r, config, how, checkpoint, &report) &&
+              first_step(&r, checkpoint, &report) && steady_step(&r, checkpoint, &report);
     clean_up(&r);
     if (!ok) return mt_last_status();
     *out = report;

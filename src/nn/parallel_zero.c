@@ -15,7 +15,8 @@ struct mti_zero {
     int stage;
     mt_module *const *parts;
     size_t n_parts;
-    mt_module *pieces; /* of stages 1 and 2: views of the parameters; else NULL */
+    mt_module *pieces;    /* of stages 1 and 2: views of the parameters; else NULL */
+    mt_optimizer **adamw; /* one for `pieces`, or one for each part */
     MTI_VEC(piece) all;
 };
 
@@ -84,6 +85,22 @@ static mt_tensor *no_forward(mt_module *self, mt_tensor *x)
     return mt_retain(x);
 }
 
+/* What the optimizers step: the pieces, or the parts. */
+static size_t n_stepped(const mti_zero *z) { return z->pieces ? 1 : z->n_parts; }
+static mt_module *stepped(const mti_zero *z, size_t i)
+{
+    return z->pieces ? z->pieces : z->parts[i];
+}
+
+static bool make_adamw(mti_zero *z)
+{
+    const mt_adamw_options options = {.lr = 1e-4, .master = true};
+    bool ok = (z->adamw = mti_calloc(n_stepped(z), sizeof *z->adamw)) != NULL;
+    for (size_t i = 0; ok && i < n_stepped(z); i++)
+        ok = (z->adamw[i] = mt_adamw_new(stepped(z, i), &options)) != NULL;
+    return ok;
+}
+
 mti_zero *mti_zero_new(const mt_parallel *how, mt_module *const *parts, size_t n_parts)
 {
     mti_zero *z = mti_calloc(1, sizeof *z);
@@ -92,9 +109,8 @@ mti_zero *mti_zero_new(const mt_parallel *how, mt_module *const *parts, size_t n
     z->parts = parts;
     z->n_parts = n_parts;
     bool cut = z->stage == 1 || z->stage == 2;
-    if (!cut) return z;
-    z->pieces = mt_module_new("pieces", no_forward, NULL, NULL);
-    if (z->pieces && make_pieces(z, how->data)) return z;
+    if (cut) z->pieces = mt_module_new("pieces", no_forward, NULL, NULL);
+    if ((!cut || (z->pieces && make_pieces(z, how->data))) && make_adamw(z)) return z;
     mti_zero_free(z);
     return NULL;
 }
@@ -104,6 +120,8 @@ void mti_zero_free(mti_zero *z)
     if (!z) return;
     for (size_t i = 0; i < z->all.n; i++)
         if (z->all.at[i].hook) mt_remove_hook(z->all.at[i].whole, z->all.at[i].hook);
+    for (size_t i = 0; z->adamw && i < n_stepped(z); i++) mt_optimizer_free(z->adamw[i]);
+    mti_free(z->adamw);
     mti_free(z->all.at);
     mt_module_free(z->pieces);
     mti_free(z);
@@ -137,30 +155,39 @@ static bool count_grads(mt_module *m, size_t *bytes)
     return true;
 }
 
-static bool step(mt_module *m, size_t *bytes)
+static bool count_state(const mt_optimizer *o, size_t *bytes)
 {
-    const mt_adamw_options options = {.lr = 1e-4, .master = true};
-    mt_optimizer *o = mt_adamw_new(m, &options);
-    bool ok = o && mt_optimizer_step(o) == MT_OK;
-    for (size_t i = 0; ok && i < mt_optimizer_state_count(o); i++) {
+    for (size_t i = 0; i < mt_optimizer_state_count(o); i++) {
         mt_optimizer_entry e;
-        ok = mt_optimizer_state(o, i, &e) == MT_OK;
-        if (ok) *bytes += bytes_of(e.tensor);
+        if (mt_optimizer_state(o, i, &e) != MT_OK) return false;
+        *bytes += bytes_of(e.tensor);
     }
-    mt_optimizer_free(o);
+    return true;
+}
+
+static bool count(mti_zero *z, mt_rank_report *out)
+{
+    uint64_t bytes;
+    out->param_bytes = out->grad_bytes = out->optimizer_bytes = 0;
+    for (size_t i = 0; i < z->n_parts; i++) {
+        if (mt_module_size(z->parts[i], NULL, &bytes) != MT_OK) return false;
+        out->param_bytes += bytes;
+        if (z->stage != 2 && !count_grads(z->parts[i], &out->grad_bytes)) return false;
+    }
+    if (z->stage == 2 && !count_grads(z->pieces, &out->grad_bytes)) return false;
+    bool ok = true;
+    for (size_t i = 0; ok && i < n_stepped(z); i++)
+        ok = count_state(z->adamw[i], &out->optimizer_bytes);
     return ok;
 }
 
 bool mti_zero_step(mti_zero *z, mt_rank_report *out)
 {
-    uint64_t bytes;
-    for (size_t i = 0; i < z->n_parts; i++) {
-        if (mt_module_size(z->parts[i], NULL, &bytes) != MT_OK) return false;
-        out->param_bytes += bytes;
-        if (z->stage != 2 && !count_grads(z->parts[i], &out->grad_bytes)) return false;
-        if (!z->pieces && !step(z->parts[i], &out->optimizer_bytes)) return false;
-    }
-    if (!z->pieces) return true;
-    if (z->stage == 2 ? !count_grads(z->pieces, &out->grad_bytes) : !lend_grads(z)) return false;
-    return step(z->pieces, &out->optimizer_bytes);
+    bool ok = z->stage != 1 || lend_grads(z);
+    for (size_t i = 0; ok && i < n_stepped(z); i++) ok = mt_optimizer_step(z->adamw[i]) == MT_OK;
+    ok = ok && (!out || count(z, out));
+    for (size_t i = 0; ok && i < n_stepped(z); i++)
+        ok = mt_module_zero_grad(stepped(z, i)) == MT_OK;
+    for (size_t i = 0; ok && i < z->n_parts; i++) ok = mt_module_zero_grad(z->parts[i]) == MT_OK;
+    return ok;
 }

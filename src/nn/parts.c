@@ -21,6 +21,13 @@ static mt_tensor *linear_forward(mt_module *self, mt_tensor *x)
     return mt_linear(x, mt_module_param(self, "weight"), mt_module_param(self, "bias"));
 }
 
+mt_module *mti_linear_of(mt_tensor *weight)
+{
+    mt_module *m = weight ? mt_module_new("linear", linear_forward, NULL, NULL) : NULL;
+    if (!m) mt_release(weight);
+    return mti_module_complete(m, m && mt_module_add_param(m, "weight", weight));
+}
+
 mt_module *mt_linear_new(mt_device *device, mt_dtype dtype, int64_t in, int64_t out, bool bias,
                          double std)
 {
@@ -28,12 +35,9 @@ mt_module *mt_linear_new(mt_device *device, mt_dtype dtype, int64_t in, int64_t 
         return mti_fail_null(MT_ERR_ARGUMENT, "linear: %lld -> %lld; both must be at least 1",
                              (long long)in, (long long)out);
     if (std == 0) std = 1 / sqrt((double)in);
-    mt_module *m = mt_module_new("linear", linear_forward, NULL, NULL);
+    mt_module *m = mti_linear_of(mt_normal(device, dtype, MT_SHAPE(out, in), 0, std));
     return mti_module_complete(
-        m,
-        m &&
-            mt_module_add_param(m, "weight", mt_normal(device, dtype, MT_SHAPE(out, in), 0, std)) &&
-            (!bias || mt_module_add_param(m, "bias", mt_zeros(device, dtype, MT_SHAPE(out)))));
+        m, m && (!bias || mt_module_add_param(m, "bias", mt_zeros(device, dtype, MT_SHAPE(out)))));
 }
 
 /* ---- layer norm ---- */

@@ -39,6 +39,39 @@ equal(r["optimizer"]["bytes"], 12 * r["params"]["count"], "AdamW's state")
 zero = profile("megatron-1t", *PAPER, "--tp", 8, "--pp", 64, "--dp", 4, "--zero", 1)
 equal(zero["optimizer"]["bytes"], 3 * zero["params"]["count"], "AdamW's state, cut by 4")
 
+# ---- what a rank needs: a steady step, optimizer state included, held against --capacity ----
+gpt3 = ["gpt3-175b", "-b", 1, "-s", 2048, "--dtype", "bf16", "--dp", 64, "--zero", 3,
+        "--checkpoint", "full", "--device", "meta"]
+r = profile(*gpt3, "--capacity", "80GiB")
+equal((r["capacity"], r["fits"]), (80 * 2**30, True), "GPT-3, ZeRO 3, 64 ranks in 80 GiB")
+steady = r["steady"]
+equal(sum(steady["by_category"].values()), steady["peak"], "the steady peak of GPT-3")
+equal(steady["peak"], 47068134912, "the steady peak of GPT-3")
+check(steady["reserved"] < 50 * 10**9, f"GPT-3 reserves {steady['reserved']}")
+check(r["reserved"] < 17 * 10**9, f"GPT-3 reserves {r['reserved']} in the first step")
+equal(profile(*gpt3)["fits"], None, "whether it fits no capacity")
+
+llama = ["llama-3.1-8b", "-b", 1, "-s", 8192, "--dtype", "bf16", "--pp", 4, "--microbatches", 8,
+         "--device", "meta"]
+r = profile(*llama)
+equal(r["steady"]["peak"], sum(r["steady"]["by_category"].values()), "the steady peak of a stage")
+equal(r["steady"]["by_category"]["parameter"], r["params"]["bytes"], "parameters of a stage")
+equal(r["steady"]["by_category"]["optimizer"], r["optimizer"]["bytes"], "state of a stage")
+needed = r["params"]["bytes"] + r["gradients"]["bytes"] + r["optimizer"]["bytes"] + r["saved"]["bytes"]
+check(r["steady"]["peak"] > needed > 72 * 10**9, f"a stage needs {r['steady']['peak']}")
+check(r["peak"] < 47 * 10**9, f"the first step of a stage: {r['peak']}")
+p = run("profile", *llama, "--capacity", "44GiB")
+equal(p.returncode, 1, "status of a stage in 44 GiB")
+check("out of memory" in p.stderr and "capacity of 44 GiB" in p.stderr, p.stderr)
+check(f"The rank needs {r['steady']['peak']:,} bytes" in p.stdout, p.stdout)
+check("too much for --capacity, 47,244,640,256 bytes" in p.stdout, p.stdout)
+p = run("profile", *llama, "--capacity", "44GiB", "--json", "-")
+equal(p.returncode, 1, "status of a stage in 44 GiB, as JSON")
+equal((json.loads(p.stdout)["fits"], json.loads(p.stdout)["steady"]), (False, r["steady"]),
+      "a stage in 44 GiB, as JSON")
+equal(run("profile", *llama, "--capacity", r["steady"]["reserved"]).returncode, 0,
+      "status of a stage in what it needs")
+
 # ---- and without the memory of one: as wait4 tells it of the program alone ----
 args = ["profile", "megatron-1t", *PAPER, "--tp", 8, "--sp", "--pp", 64, "--microbatches", 512, "-q"]
 _, status, usage = os.wait4(os.spawnv(os.P_NOWAIT, MEMTAPE, [MEMTAPE, *map(str, args)]), 0)
@@ -47,7 +80,7 @@ check(usage.ru_maxrss < 100 * 1024, f"1T: {usage.ru_maxrss} KiB resident")
 print(f"a rank of 1T: {(usage.ru_utime + usage.ru_stime) * 1e3:.0f} ms, {usage.ru_maxrss} KiB")
 
 documented = KEYS.read_text()
-for key in list(r) + list(r["parallel"]) + list(r["formula"]):
+for key in list(r) + [k for name in ("parallel", "steady", "formula") for k in r[name]]:
     check(f"`{key}`" in documented or f".{key}`" in documented, f"rank-json.md: no {key}")
 
 # ---- config.json ----

@@ -21,6 +21,7 @@ static mt_rank_report measure(const mt_model_config *c, mt_parallel how, int64_t
     mt_rank_report r;
     mt_mem_stats stats;
     mt_device *meta = mt_device_open("meta");
+    mtt_ok(mt_set_balance_check(meta, c->layers <= 4)); /* of large models it takes seconds */
     mtt_ok(mt_rank_measure(meta, c, &how, b, s, checkpoint, &r));
     mt_mem_get_stats(meta, &stats);
     assert_int_equal(stats.allocated.current, 0);
@@ -333,6 +334,117 @@ static void zero_changes_nothing_that_is_kept_for_backward(void **state)
         assert_int_equal(measure(&c, how, 2, 16, "none").saved, saved);
 }
 
+/* ---- what a rank needs ---- */
+
+/* Blocks of 512 bytes that a module's parameters take. */
+static size_t blocks_of(mt_module *m)
+{
+    const mt_named_tensor *list;
+    size_t n, sum = 0;
+    mtt_ok(mt_module_params(m, &list, &n));
+    for (size_t i = 0; i < n; i++) sum += mt_storage_of(list[i].tensor).allocated;
+    return sum;
+}
+
+/* Neither ZeRO's pieces nor a tied head's weight were ever there as a whole. */
+static void a_rank_is_made_of_nothing_but_what_it_has(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_SMALL; i++)
+        for (int zero = 0; zero <= 3; zero++) {
+            mt_device *meta = mt_device_open("meta");
+            mt_parallel how = {.tensor = 2, .data = 8, .zero = zero};
+            mt_module *m = mt_rank_new(meta, &small_models[i], &how, 0);
+            mt_mem_stats stats;
+            mt_mem_get_stats(meta, &stats);
+            assert_int_equal(stats.allocated.current, blocks_of(m));
+            assert_int_equal(stats.allocated.peak, stats.allocated.current);
+            mt_module_free(m);
+            mt_device_release(meta);
+        }
+}
+
+/* A parameter of 175 billion on 64 ranks is 2/64 bytes, and its pieces fill their segments. */
+static void gpt3_on_64_ranks_is_made_in_5_5_gb(void **state)
+{
+    (void)state;
+    mt_model_config c;
+    mt_mem_stats stats;
+    mt_device *meta = mt_device_open("meta");
+    mtt_ok(mt_model_preset("gpt3-175b", &c));
+    c.dtype = MT_BF16;
+    mt_module *m = mt_rank_new(meta, &c, &(mt_parallel){.data = 64, .zero = 3}, 0);
+    if (!m) fail_msg("%s", mt_last_error());
+    mt_mem_get_stats(meta, &stats);
+    assert_int_equal(stats.allocated.peak, 5456494080);
+    assert_int_equal(stats.reserved.peak, 5674893312);
+    mt_module_free(m);
+    mt_device_release(meta);
+}
+
+/* What is there at the peak is all of the peak, and parameters and AdamW's state are all there. */
+static void check_steady(const mt_model_config *c, const mt_parallel *how, const mt_rank_report *r)
+{
+    size_t sum = 0, parameters = 0;
+    mt_device *meta = mt_device_open("meta");
+    for (int64_t part = 0; part < (how->interleave ? how->interleave : 1); part++) {
+        mt_module *m = mt_rank_new(meta, c, how, part);
+        if (!m) fail_msg("%s", mt_last_error());
+        parameters += blocks_of(m);
+        mt_module_free(m);
+    }
+    mt_device_release(meta);
+    for (int k = 0; k < MT_CATEGORY_COUNT; k++) sum += r->steady_by_category[k];
+    assert_int_equal(sum, r->steady_peak);
+    assert_int_equal(r->steady_by_category[MT_PARAMETER], parameters);
+    assert_true(r->steady_by_category[MT_OPTIMIZER] >= r->optimizer_bytes);
+    assert_true(r->steady_peak >= r->param_bytes + r->grad_bytes + r->optimizer_bytes);
+    assert_true(r->steady_peak >= r->param_bytes + r->optimizer_bytes + r->saved);
+    assert_true(r->steady_peak > r->peak && r->steady_reserved >= r->steady_peak);
+}
+
+static mt_status measure_within(size_t capacity, const mt_model_config *c, const mt_parallel *how,
+                                int64_t b)
+{
+    mt_rank_report r;
+    mt_mem_stats stats;
+    mt_device *meta = mt_device_open("meta");
+    mt_mem_set_capacity(meta, capacity);
+    mt_status status = mt_rank_measure(meta, c, how, b, 16, NULL, &r);
+    mt_clear_error();
+    mt_mem_get_stats(meta, &stats);
+    assert_int_equal(stats.allocated.current, 0);
+    mt_device_release(meta);
+    return status;
+}
+
+/* Each with every size that matters; the state of its optimizer decides in all but ZeRO's. */
+static void a_rank_runs_in_what_it_needs_and_not_in_less(void **state)
+{
+    (void)state;
+    static const mt_parallel hows[] = {
+        {0},
+        {.tensor = 2, .sequence = true},
+        {.pipeline = 4, .microbatches = 8},
+        {.pipeline = 2, .interleave = 2, .microbatches = 4, .stage = 1},
+        {.data = 4, .zero = 1},
+        {.data = 4, .zero = 2, .microbatches = 3},
+        {.data = 4, .zero = 3},
+        {.tensor = 2, .pipeline = 2, .data = 3, .zero = 3}};
+    for (int i = 0; i < N_SMALL; i++)
+        for (size_t k = 0; k < sizeof hows / sizeof *hows; k++) {
+            mt_model_config c = small_models[i];
+            c.dtype = MT_BF16, c.hidden = 256, c.ffn = 1024, c.vocab = 4096;
+            mt_rank_report r = measure(&c, hows[k], 4, 16, NULL);
+            check_steady(&c, &hows[k], &r);
+            assert_int_equal(measure_within(r.steady_reserved, &c, &hows[k], 4), MT_OK);
+            assert_int_equal(measure_within(r.steady_peak - 1, &c, &hows[k], 4), MT_ERR_MEMORY);
+            /* enough for the first step's forwards and backwards, and no more */
+            if (r.reserved < r.steady_peak)
+                assert_int_equal(measure_within(r.reserved, &c, &hows[k], 4), MT_ERR_MEMORY);
+        }
+}
+
 /* ---- anything ---- */
 
 static int64_t pick(uint64_t *seed, int64_t n) { return (int64_t)mtt_draw(seed, 0, (double)n); }
@@ -361,6 +473,7 @@ static void whatever_is_shared_every_byte_has_a_name(void **state)
         mt_rank_report r = measure(&c, how, 1 + pick(&seed, 2), 16, checkpoints[pick(&seed, 3)]);
         if (r.unexplained) fail_msg("case %d: %lld bytes", i, (long long)r.unexplained);
         assert_int_equal(r.saved > 0, true);
+        check_steady(&c, &how, &r);
     }
     print_message("%d random ranks from seed 20221\n", N);
 }
@@ -553,6 +666,9 @@ int main(void)
         cmocka_unit_test(zero_divides_what_its_stage_says),
         cmocka_unit_test(a_model_of_7_5_billion_needs_what_the_zero_paper_says),
         cmocka_unit_test(zero_changes_nothing_that_is_kept_for_backward),
+        cmocka_unit_test(a_rank_is_made_of_nothing_but_what_it_has),
+        cmocka_unit_test(gpt3_on_64_ranks_is_made_in_5_5_gb),
+        cmocka_unit_test(a_rank_runs_in_what_it_needs_and_not_in_less),
         cmocka_unit_test(whatever_is_shared_every_byte_has_a_name),
         cmocka_unit_test(messages_have_shapes_and_gradients_and_keep_nothing),
         cmocka_unit_test(what_was_sent_need_not_stay),
