@@ -52,6 +52,12 @@ typedef struct mt_lora_options {
  */
 MT_API mt_status mt_lora_add(mt_module *m, const mt_lora_options *options, size_t *n_added);
 
+/* mt_model_new and mt_lora_add in one, bit for bit, but for memory: each layer gets its adapters,
+ * and gives up its weights to NF4, as soon as it is made. So at no time is more than one layer (or
+ * the head) there in the model's dtype beside what stays. The caller's; NULL on failure. */
+MT_API mt_module *mt_lora_model_new(mt_device *device, const mt_model_config *config,
+                                    const mt_lora_options *options);
+
 /* W += (alpha / r) B A, summed in f32 (f64 for f64) and rounded once to the linear's dtype, and the
  * linear is back in its place, still frozen (mt_module_freeze). What was NF4 becomes its
  * dequantised values in the dtype the linear had. On failure the modules merged so far stay merged

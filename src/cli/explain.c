@@ -94,7 +94,8 @@ static bool record(tape *t, const mti_options *o, mt_device *device)
     mti_subject subject = {0};
     mti_spender spender = {0};
     mt_tensor *output = NULL;
-    bool ok = mti_subject_make(&subject, device, &o->config, o->batch, o->seq, (uint64_t)o->seed) &&
+    bool ok = mti_subject_make(&subject, device, &o->config, o->batch, o->seq, (uint64_t)o->seed,
+                               &o->spending) &&
               mti_spender_make(&spender, &o->spending, device, subject.model) &&
               mt_push_saved_hooks(&hooks, t) == MT_OK;
     if (ok) {

@@ -31,11 +31,12 @@ static mt_tensor *random_ids(mt_device *device, int64_t batch, int64_t seq, int6
 }
 
 bool mti_subject_make(mti_subject *s, mt_device *device, const mt_model_config *config,
-                      int64_t batch, int64_t seq, uint64_t seed)
+                      int64_t batch, int64_t seq, uint64_t seed, const mti_spending *spending)
 {
     *s = (mti_subject){.device = device};
     mt_seed(device, seed);
-    s->model = mt_model_new(device, config);
+    s->model = mti_is_whole(config->kind) ? mti_adapted_new(device, config, spending)
+                                          : mt_model_new(device, config);
     if (!s->model) return false;
     if (mti_is_whole(config->kind)) {
         s->input = random_ids(device, batch, seq, config->vocab, seed, 1);
@@ -43,7 +44,8 @@ bool mti_subject_make(mti_subject *s, mt_device *device, const mt_model_config *
         return s->input && s->target;
     }
     s->input = mt_normal(device, config->dtype, MT_SHAPE(batch, seq, config->hidden), 0, 1);
-    return s->input && mt_set_requires_grad(s->input, true) == MT_OK;
+    return s->input && mt_set_requires_grad(s->input, true) == MT_OK &&
+           mti_adapt(s->model, spending);
 }
 
 void mti_subject_free(mti_subject *s)
@@ -232,8 +234,9 @@ static bool init_phase(run *r, mt_device *device)
     int observer = mt_mem_add_observer(device, note_newest, &r->m->newest_before);
     if (!observer) return false;
     double began = begin_phase("init", device);
-    bool ok = mti_subject_make(&r->subject, device, t->config, t->batch, t->seq, t->seed) &&
-              mti_spender_make(&r->spender, t->spending, device, r->subject.model);
+    bool ok =
+        mti_subject_make(&r->subject, device, t->config, t->batch, t->seq, t->seed, t->spending) &&
+        mti_spender_make(&r->spender, t->spending, device, r->subject.model);
     end_phase(&r->m->phases, "init", device, began);
     mt_mem_remove_observer(device, observer);
     return ok && name_parameters(r) &&

@@ -14,8 +14,9 @@ typedef struct mti_subject {
     mt_tensor *target; /* i64 [b,s] for a gpt, whose output is then the loss; else NULL */
 } mti_subject;
 
+/* `spending`: with its adapters (NULL: without); the numbers drawn for the rest are the same. */
 bool mti_subject_make(mti_subject *s, mt_device *device, const mt_model_config *config,
-                      int64_t batch, int64_t seq, uint64_t seed);
+                      int64_t batch, int64_t seq, uint64_t seed, const mti_spending *spending);
 void mti_subject_free(mti_subject *s);
 /* The output (a gpt: the loss); the caller's. */
 mt_tensor *mti_subject_forward(const mti_subject *s);

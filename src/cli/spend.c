@@ -16,6 +16,29 @@ static bool asks_for_nothing(const mti_spending *how)
     return mti_spending_is_plain(how) && (!how || (!how->master && how->loss_scale == 0));
 }
 
+/* ---- adapters ---- */
+
+static mt_lora_options adapters_of(const mti_spending *how)
+{
+    return (mt_lora_options){.rank = how->lora_rank,
+                             .base = how->qlora ? MT_LORA_NF4 : MT_LORA_KEEP};
+}
+
+bool mti_adapt(mt_module *model, const mti_spending *how)
+{
+    if (!how || !how->lora_rank) return true;
+    const mt_lora_options options = adapters_of(how);
+    return mt_lora_add(model, &options, NULL) == MT_OK;
+}
+
+mt_module *mti_adapted_new(mt_device *device, const mt_model_config *config,
+                           const mti_spending *how)
+{
+    if (!how || !how->lora_rank) return mt_model_new(device, config);
+    const mt_lora_options options = adapters_of(how);
+    return mt_lora_model_new(device, config, &options);
+}
+
 /* ---- making ---- */
 
 static bool make_checkpoints(mti_spender *p, mt_module *model)
@@ -48,13 +71,6 @@ static bool make_compress(mti_spender *p)
     return p->compress != NULL;
 }
 
-static bool make_adapters(const mti_spending *how, mt_module *model)
-{
-    const mt_lora_options options = {.rank = how->lora_rank,
-                                     .base = how->qlora ? MT_LORA_NF4 : MT_LORA_KEEP};
-    return !how->lora_rank || mt_lora_add(model, &options, NULL) == MT_OK;
-}
-
 static bool make_scaler(mti_spender *p)
 {
     double scale = p->how->loss_scale;
@@ -72,8 +88,7 @@ bool mti_spender_make(mti_spender *p, const mti_spending *how, mt_device *device
         p->asked = mt_ledger_new(device);
         if (!p->asked) return false;
     }
-    return make_adapters(how, model) && make_checkpoints(p, model) && make_offload(p) &&
-           make_compress(p) && make_scaler(p);
+    return make_checkpoints(p, model) && make_offload(p) && make_compress(p) && make_scaler(p);
 }
 
 void mti_spender_free(mti_spender *p)

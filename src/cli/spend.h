@@ -33,7 +33,13 @@ typedef struct mti_spender {
     mti_spent spent;
 } mti_spender;
 
-/* Free in any case. */
+/* The adapters that `how` (may be NULL) asks for, if any: put into a model, or into a new one layer
+ * by layer, so that with --qlora it is never there as a whole. */
+bool mti_adapt(mt_module *model, const mti_spending *how);
+mt_module *mti_adapted_new(mt_device *device, const mt_model_config *config,
+                           const mti_spending *how);
+
+/* All but adapters. Free in any case. */
 bool mti_spender_make(mti_spender *p, const mti_spending *how, mt_device *device, mt_module *model);
 void mti_spender_free(mti_spender *p);
 /* Around each forward; end also after a failure, once begin went well. */

@@ -20,7 +20,8 @@ bool mti_trainer_make(mti_trainer *t, mt_device *device, const mti_plan *plan,
     mt_seed(device, plan->seed);
     t->model = plan->from ? mti_run_base_model(plan->from, device, &plan->config)
                           : mt_model_new(device, &plan->config);
-    if (!t->model || !mti_spender_make(&t->spender, &t->plan.spending, device, t->model))
+    if (!t->model || !mti_adapt(t->model, &plan->spending) ||
+        !mti_spender_make(&t->spender, &t->plan.spending, device, t->model))
         return false;
     t->optimizer =
         mt_adamw_new(t->model, &(mt_adamw_options){.lr = plan->lr,

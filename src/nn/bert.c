@@ -87,7 +87,8 @@ static mt_tensor *bert_forward(mt_module *self, mt_tensor *tokens)
     return h;
 }
 
-mt_module *mt_bert_new(mt_device *device, const mt_model_config *config)
+mt_module *mti_bert_make(mt_device *device, const mt_model_config *config,
+                         const mti_each_layer *each)
 {
     mt_model_config c;
     if (!mti_config_resolve(config, MT_MODEL_BERT, &c)) return NULL;
@@ -97,8 +98,13 @@ mt_module *mt_bert_new(mt_device *device, const mt_model_config *config)
                                    mt_module_add_child(m, "wpe", mti_positions_new(device, &c)) &&
                                    mti_add_embedding(m, "tte", device, &c, c.token_types) &&
                                    mti_add_norm(m, "ln", device, &c) && mti_add_dropout(m, &c) &&
-                                   mti_add_layers(m, device, &c) &&
+                                   mti_add_layers(m, device, &c, each) &&
                                    mt_module_add_child(m, "head", head_new(device, &c)));
+}
+
+mt_module *mt_bert_new(mt_device *device, const mt_model_config *config)
+{
+    return mti_bert_make(device, config, NULL);
 }
 
 bool mti_is_bert(const mt_module *m) { return mti_module_runs(m, bert_forward); }

@@ -19,7 +19,8 @@ static mt_tensor *gpt_forward(mt_module *self, mt_tensor *tokens)
     return h;
 }
 
-mt_module *mt_gpt_new(mt_device *device, const mt_model_config *config)
+mt_module *mti_gpt_make(mt_device *device, const mt_model_config *config,
+                        const mti_each_layer *each)
 {
     mt_model_config c;
     if (!mti_config_resolve(config, MT_MODEL_GPT, &c)) return NULL;
@@ -27,11 +28,16 @@ mt_module *mt_gpt_new(mt_device *device, const mt_model_config *config)
     return mti_module_complete(
         m, m && mti_add_embedding(m, "wte", device, &c, c.vocab) &&
                mt_module_add_child(m, "wpe", mti_positions_new(device, &c)) &&
-               mti_add_dropout(m, &c) && mti_add_layers(m, device, &c) &&
+               mti_add_dropout(m, &c) && mti_add_layers(m, device, &c, each) &&
                (c.norm == MT_NORM_POST || mti_add_norm(m, "ln_f", device, &c)) &&
                (!c.untied || mt_module_add_child(m, "lm_head",
                                                  mt_linear_new(device, c.dtype, c.hidden, c.vocab,
                                                                false, MTI_INIT_STD))));
+}
+
+mt_module *mt_gpt_new(mt_device *device, const mt_model_config *config)
+{
+    return mti_gpt_make(device, config, NULL);
 }
 
 bool mti_is_gpt(const mt_module *m) { return mti_module_runs(m, gpt_forward); }

@@ -19,7 +19,8 @@ static mt_tensor *llama_forward(mt_module *self, mt_tensor *tokens)
     return h;
 }
 
-mt_module *mt_llama_new(mt_device *device, const mt_model_config *config)
+mt_module *mti_llama_make(mt_device *device, const mt_model_config *config,
+                          const mti_each_layer *each)
 {
     mt_model_config c;
     if (!mti_config_resolve(config, MT_MODEL_LLAMA, &c)) return NULL;
@@ -27,8 +28,13 @@ mt_module *mt_llama_new(mt_device *device, const mt_model_config *config)
     return mti_module_complete(
         m,
         m && mti_add_embedding(m, "wte", device, &c, c.vocab) && mti_add_dropout(m, &c) &&
-            mti_add_layers(m, device, &c) && mti_add_norm(m, "ln_f", device, &c) &&
+            mti_add_layers(m, device, &c, each) && mti_add_norm(m, "ln_f", device, &c) &&
             (c.tied || mti_add_linear(m, "lm_head", device, &c, c.hidden, c.vocab, MTI_INIT_STD)));
+}
+
+mt_module *mt_llama_new(mt_device *device, const mt_model_config *config)
+{
+    return mti_llama_make(device, config, NULL);
 }
 
 bool mti_is_llama(const mt_module *m) { return mti_module_runs(m, llama_forward); }

@@ -4,6 +4,7 @@
 #include <string.h>
 #include "memtape/ops.h"
 #include "nn/lora.h"
+#include "nn/model.h"
 
 /* ---- the module "lora" ---- */
 
@@ -43,37 +44,36 @@ mt_tensor *mti_lora_b(const mt_module *lora)
     return mt_module_param(mt_module_child(lora, MTI_LORA_B), "weight");
 }
 
-/* A linear of that kind whose weights are to be set. */
-static mt_tensor *add_part(mt_module *m, const char *name, mt_device *device, mt_dtype dtype,
-                           int64_t in, int64_t out)
+/* A linear of that kind, all zeros. */
+static bool add_part(mt_module *m, const char *name, const mt_tensor *like, int64_t in, int64_t out)
 {
-    mt_module *part = mt_module_add_child(m, name, mt_linear_new(device, dtype, in, out, false, 0));
-    return mt_module_param(part, "weight");
+    return mt_module_add_child(m, name,
+                               mti_linear_of(mt_zeros(mt_device_of(like), mt_dtype_of(like),
+                                                      MT_SHAPE(out, in)))) != NULL;
 }
 
-static bool init(mt_tensor *a, mt_tensor *b)
+/* Draws A; B stays zero. */
+static bool init(const mt_module *lora)
 {
+    mt_tensor *a = mti_lora_a(lora);
     double bound = 1 / sqrt((double)mt_shape(a)[1]);
     MT_AUTO mt_tensor *u =
         mt_uniform(mt_device_of(a), mt_dtype_of(a), mt_rank(a), mt_shape(a), -bound, bound);
-    return u && mt_copy(a, u) == MT_OK && mt_fill(b, 0) == MT_OK;
+    return u && mt_copy(a, u) == MT_OK;
 }
 
-/* With a stand-in for its base. */
+/* With a stand-in for its base; A is to be drawn. */
 static mt_module *lora_new(const mt_module *linear, const mt_lora_options *o)
 {
     mt_tensor *w = mt_module_param(linear, "weight");
-    mt_device *device = mt_device_of(w);
     int64_t out = mt_shape(w)[0], in = mt_shape(w)[1];
     mti_lora *l = mti_calloc(1, sizeof *l);
     if (!l) return NULL;
     *l = (mti_lora){o->rank, o->alpha != 0 ? o->alpha : (double)o->rank, o->dropout, NULL};
     mt_module *m = mt_module_new("lora", lora_forward, l, lora_destroy);
-    mt_tensor *a, *b;
     bool complete =
         m && mt_module_add_child(m, MTI_LORA_BASE, mt_module_new("none", no_forward, NULL, NULL)) &&
-        (a = add_part(m, MTI_LORA_A, device, mt_dtype_of(w), in, o->rank)) &&
-        (b = add_part(m, MTI_LORA_B, device, mt_dtype_of(w), o->rank, out)) && init(a, b);
+        add_part(m, MTI_LORA_A, w, in, o->rank) && add_part(m, MTI_LORA_B, w, o->rank, out);
     if (complete) mt_module_set_training(m, mt_module_training(linear));
     return mti_module_complete(m, complete);
 }
@@ -129,8 +129,28 @@ static bool fits(const char *pattern, const char *path)
            (!strncmp(pattern, "*.", 2) && !fnmatch(pattern + 2, path, 0));
 }
 
-/* Keep the places that a target fits; each target must fit one. */
-static bool select_targets(mti_places *places, const mt_lora_options *o)
+static bool is_wanted(const mt_lora_options *o, const char *path)
+{
+    bool wanted = o->n_targets == 0;
+    for (size_t t = 0; !wanted && t < o->n_targets; t++)
+        wanted = o->targets[t] && fits(o->targets[t], path);
+    return wanted;
+}
+
+/* Keep the places that a target fits. */
+static void keep_wanted(mti_places *places, const mt_lora_options *o)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < places->v.n; i++)
+        if (is_wanted(o, places->v.at[i].path))
+            places->v.at[kept++] = places->v.at[i];
+        else
+            mti_free(places->v.at[i].path);
+    places->v.n = kept;
+}
+
+/* Each target must fit one of `places`, and there must be one. */
+static bool check_targets(const mti_places *places, const mt_lora_options *o)
 {
     for (size_t t = 0; t < o->n_targets; t++) {
         bool fitted = false;
@@ -142,29 +162,17 @@ static bool select_targets(mti_places *places, const mt_lora_options *o)
                                  o->targets[t] ? o->targets[t] : "(null)", places->v.n,
                                  places->v.n ? places->v.at[0].path : "");
     }
-    size_t kept = 0;
-    for (size_t i = 0; i < places->v.n; i++) {
-        bool wanted = o->n_targets == 0;
-        for (size_t t = 0; !wanted && t < o->n_targets; t++)
-            wanted = fits(o->targets[t], places->v.at[i].path);
-        if (wanted)
-            places->v.at[kept++] = places->v.at[i];
-        else
-            mti_free(places->v.at[i].path);
-    }
-    places->v.n = kept;
-    return kept || mti_fail_bool(MT_ERR_ARGUMENT, "lora_add: the model has no linear to adapt");
+    return places->v.n ||
+           mti_fail_bool(MT_ERR_ARGUMENT, "lora_add: the model has no linear to adapt");
 }
 
 /* ---- adding ---- */
 
-static bool check_options(const mt_module *m, const mt_lora_options *o)
+static bool check_options(const mt_lora_options *o)
 {
-    if (!m || !o || (o->n_targets && !o->targets))
+    if (!o || (o->n_targets && !o->targets))
         return mti_fail_bool(MT_ERR_ARGUMENT, "lora_add: the %s",
-                             !m   ? "module is NULL"
-                             : !o ? "options are NULL"
-                                  : "targets are NULL");
+                             !o ? "options are NULL" : "targets are NULL");
     if (o->rank < 1 || !isfinite(o->alpha) || !(o->dropout >= 0 && o->dropout < 1))
         return mti_fail_bool(
             MT_ERR_ARGUMENT,
@@ -210,11 +218,14 @@ static void train_adapters(const mti_places *loras)
 bool mti_lora_add(mt_module *m, const mt_lora_options *o, mti_places *added)
 {
     memset(added, 0, sizeof *added);
-    if (!check_options(m, o)) return false;
+    if (!m) return mti_fail_bool(MT_ERR_ARGUMENT, "lora_add: the module is NULL");
+    if (!check_options(o)) return false;
     mti_places before;
     bool ok = mti_places_find(&before, m, mti_is_lora) && mti_places_find(added, m, is_linear) &&
-              select_targets(added, o);
+              check_targets(added, o);
+    if (ok) keep_wanted(added, o);
     for (size_t i = 0; ok && i < added->v.n; i++) ok = make_wrapper(&added->v.at[i], o);
+    for (size_t i = 0; ok && i < added->v.n; i++) ok = init(added->v.at[i].wrapper);
     ok = ok && mt_module_freeze(m, true) == MT_OK;
     if (ok) train_adapters(&before);
     for (size_t i = 0; ok && i < added->v.n; i++) wrap(&added->v.at[i]);
@@ -229,6 +240,52 @@ mt_status mt_lora_add(mt_module *m, const mt_lora_options *o, size_t *n_added)
     if (ok && n_added) *n_added = added.v.n;
     mti_places_free(&added);
     return ok ? MT_OK : mt_last_status();
+}
+
+/* ---- adding while the model is made ---- */
+
+/* Each wanted linear below m, whose path from the root is `path`, gives way to its adapter before
+ * the next one is looked at. */
+static bool adapt(mt_module *m, const char *path, const mt_lora_options *o)
+{
+    mti_places places = {0};
+    bool ok = find(&places, m, path, is_linear);
+    if (ok) keep_wanted(&places, o);
+    for (size_t i = 0; ok && i < places.v.n; i++) {
+        ok = make_wrapper(&places.v.at[i], o);
+        if (ok) wrap(&places.v.at[i]);
+    }
+    mti_places_free(&places);
+    return ok;
+}
+
+static bool adapt_layer(void *user, mt_module *layer)
+{
+    return adapt(layer, mt_module_name(layer), user);
+}
+
+static bool is_lora_or_linear(const mt_module *m) { return mti_is_lora(m) || is_linear(m); }
+
+/* Every wanted linear is an adapter. A is drawn last, so that the weights are mt_model_new's. */
+static bool finish(mt_module *m, const mt_lora_options *o)
+{
+    mti_places places;
+    bool ok = mti_places_find(&places, m, is_lora_or_linear) && check_targets(&places, o);
+    if (ok) keep_wanted(&places, o);
+    for (size_t i = 0; ok && i < places.v.n; i++) ok = init(places.v.at[i].module);
+    ok = ok && mt_module_freeze(m, true) == MT_OK;
+    if (ok) train_adapters(&places);
+    mti_places_free(&places);
+    return ok;
+}
+
+mt_module *mt_lora_model_new(mt_device *device, const mt_model_config *config,
+                             const mt_lora_options *o)
+{
+    if (!check_options(o)) return NULL;
+    const mti_each_layer each = {adapt_layer, (void *)o};
+    mt_module *m = mti_model_make(device, config, &each);
+    return mti_module_complete(m, m && adapt(m, "", o) && finish(m, o));
 }
 
 /* ---- taking away ---- */

@@ -43,8 +43,23 @@ bool mti_is_gpt(const mt_module *m);
 bool mti_is_bert(const mt_module *m);
 bool mti_is_llama(const mt_module *m);
 bool mti_check_tokens(const char *who, const mt_tensor *tokens);
-/* h.0 .. h.(layers - 1), blocks. */
-bool mti_add_layers(mt_module *m, mt_device *device, const mt_model_config *c);
+/* What is done to each layer as soon as it is made; false: the model cannot be made. */
+typedef struct mti_each_layer {
+    bool (*fn)(void *user, mt_module *layer);
+    void *user;
+} mti_each_layer;
+/* h.0 .. h.(layers - 1), blocks; each may be NULL. */
+bool mti_add_layers(mt_module *m, mt_device *device, const mt_model_config *c,
+                    const mti_each_layer *each);
+/* mt_model_new, and each. */
+mt_module *mti_model_make(mt_device *device, const mt_model_config *config,
+                          const mti_each_layer *each);
+mt_module *mti_gpt_make(mt_device *device, const mt_model_config *config,
+                        const mti_each_layer *each);
+mt_module *mti_bert_make(mt_device *device, const mt_model_config *config,
+                         const mti_each_layer *each);
+mt_module *mti_llama_make(mt_device *device, const mt_model_config *config,
+                          const mti_each_layer *each);
 /* h.i */
 mt_module *mti_layer(const mt_module *m, int64_t i);
 /* Layers h.from .. h.(to - 1) one after the other; x is taken over. */

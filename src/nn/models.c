@@ -50,11 +50,14 @@ static const char *layer_name(char name[LAYER_NAME], int64_t i)
     return name;
 }
 
-bool mti_add_layers(mt_module *m, mt_device *device, const mt_model_config *c)
+bool mti_add_layers(mt_module *m, mt_device *device, const mt_model_config *c,
+                    const mti_each_layer *each)
 {
     char name[LAYER_NAME];
-    for (int64_t i = 0; i < c->layers; i++)
-        if (!mt_module_add_child(m, layer_name(name, i), mt_block_new(device, c))) return false;
+    for (int64_t i = 0; i < c->layers; i++) {
+        mt_module *layer = mt_module_add_child(m, layer_name(name, i), mt_block_new(device, c));
+        if (!layer || (each && !each->fn(each->user, layer))) return false;
+    }
     return true;
 }
 
@@ -144,17 +147,23 @@ int64_t *mti_positions_start(const mt_module *m)
     return mti_module_runs(m, positions_forward) ? mt_module_user(m) : NULL;
 }
 
-mt_module *mt_model_new(mt_device *device, const mt_model_config *config)
+mt_module *mti_model_make(mt_device *device, const mt_model_config *config,
+                          const mti_each_layer *each)
 {
     if (mt_model_config_check(config) != MT_OK) return NULL;
     switch (config->kind) {
-    case MT_MODEL_GPT: return mt_gpt_new(device, config);
+    case MT_MODEL_GPT: return mti_gpt_make(device, config, each);
     case MT_MODEL_BLOCK: return mt_block_new(device, config);
     case MT_MODEL_ATTENTION: return mt_attention_new(device, config);
     case MT_MODEL_MLP: return mt_mlp_new(device, config);
-    case MT_MODEL_BERT: return mt_bert_new(device, config);
-    case MT_MODEL_LLAMA: return mt_llama_new(device, config);
+    case MT_MODEL_BERT: return mti_bert_make(device, config, each);
+    case MT_MODEL_LLAMA: return mti_llama_make(device, config, each);
     case MT_MODEL_KIND_COUNT: break;
     }
     return NULL;
+}
+
+mt_module *mt_model_new(mt_device *device, const mt_model_config *config)
+{
+    return mti_model_make(device, config, NULL);
 }

@@ -1,0 +1,176 @@
+/* Models made with adapters: the same model as one that got them later, and never there as a whole
+ * in the dtype that NF4 takes it out of. */
+#include "adapters.h"
+#include "base/base.h"
+
+static const mt_model_config models[] = {
+    {.kind = MT_MODEL_GPT, .hidden = 64, .heads = 2, .layers = 3, .vocab = 9, .context = 8},
+    {.kind = MT_MODEL_GPT,
+     .hidden = 64,
+     .heads = 2,
+     .layers = 3,
+     .vocab = 70,
+     .context = 8,
+     .untied = true,
+     .dtype = MT_BF16},
+    {.kind = MT_MODEL_LLAMA,
+     .hidden = 64,
+     .heads = 4,
+     .kv_heads = 2,
+     .ffn = 96,
+     .layers = 3,
+     .vocab = 70,
+     .context = 8},
+    {.kind = MT_MODEL_BERT, .hidden = 64, .heads = 2, .layers = 3, .vocab = 70, .context = 8},
+    {.kind = MT_MODEL_BLOCK, .hidden = 64, .heads = 2},
+    {.kind = MT_MODEL_MLP, .hidden = 64},
+};
+enum { N_MODELS = sizeof models / sizeof *models };
+
+static mt_module *make(const mt_model_config *c, const mt_lora_options *o, bool at_once)
+{
+    mt_seed(device, 17);
+    mt_module *m = at_once ? mt_lora_model_new(device, c, o) : mt_model_new(device, c);
+    if (!m) fail_msg("%s", mt_last_error());
+    if (!at_once) mtt_ok(mt_lora_add(m, o, NULL));
+    return m;
+}
+
+static void assert_same(mt_module *a, mt_module *b)
+{
+    const mt_named_tensor *list[2];
+    size_t n[2];
+    mtt_ok(mt_module_params(a, &list[0], &n[0]));
+    mtt_ok(mt_module_params(b, &list[1], &n[1]));
+    assert_int_equal(n[0], n[1]);
+    for (size_t i = 0; i < n[0]; i++) {
+        mt_tensor *x = list[0][i].tensor, *y = list[1][i].tensor;
+        assert_string_equal(list[0][i].name, list[1][i].name);
+        assert_int_equal(mt_dtype_of(x), mt_dtype_of(y));
+        assert_int_equal(mt_requires_grad(x), mt_requires_grad(y));
+        assert_true(mtt_same_bits(x, y));
+    }
+}
+
+static void a_model_made_with_adapters_is_one_that_got_them(void **state)
+{
+    (void)state;
+    static const char *const patterns[][2] = {{NULL}, {"*.proj", "*proj"}, {"h.1.*", "*.qkv"}};
+    size_t n = 0;
+    for (int i = 0; i < N_MODELS; i++)
+        for (mt_lora_base base = 0; base < MT_LORA_BASE_COUNT; base++)
+            for (size_t k = 0; k < 3; k++) {
+                if (k && models[i].kind != MT_MODEL_GPT && models[i].kind != MT_MODEL_BERT)
+                    continue;
+                const mt_lora_options o = {.rank = 2,
+                                           .alpha = 8,
+                                           .dropout = 0.1,
+                                           .n_targets = k ? 2 : 0,
+                                           .targets = patterns[k],
+                                           .base = base};
+                uint64_t seed[2], offset[2];
+                mt_module *later = make(&models[i], &o, false);
+                mt_rng_get(device, &seed[0], &offset[0]);
+                mt_module *at_once = make(&models[i], &o, true);
+                mt_rng_get(device, &seed[1], &offset[1]);
+                assert_same(later, at_once);
+                assert_int_equal(seed[0], seed[1]);
+                assert_int_equal(offset[0], offset[1]); /* what is drawn next is the same, too */
+                mt_module_free(later);
+                mt_module_free(at_once);
+                n++;
+            }
+    assert_int_equal(n, 3 * (3 * 3 + 3));
+}
+
+/* On meta: the most that was allocated while the model was made, beyond what stays. */
+static size_t more_than_stays(const mt_model_config *c, const mt_lora_options *o, bool at_once)
+{
+    mt_device *cpu = device;
+    mt_mem_stats stats;
+    device = mt_device_open("meta");
+    mt_module *m = make(c, o, at_once);
+    mt_mem_get_stats(device, &stats);
+    mt_module_free(m);
+    mt_device_release(device);
+    device = cpu;
+    return stats.allocated.peak - stats.allocated.current;
+}
+
+/* LLaMA 3.1 8B: 16 GB in bf16, 5.4 in NF4. The largest that is there in bf16 alone is the head,
+ * once everything else is NF4; its codes and its adapters are there already. */
+static void eight_billion_are_quantised_with_1_gb_to_spare(void **state)
+{
+    (void)state;
+    mt_model_config c;
+    mtt_ok(mt_model_preset("llama-3.1-8b", &c));
+    c.dtype = MT_BF16;
+    const mt_lora_options o = {.rank = 16, .base = MT_LORA_NF4};
+    assert_int_equal(more_than_stays(&c, &o, true), 2ll * c.vocab * c.hidden);
+    assert_true(more_than_stays(&c, &o, false) > 13ll << 30);
+}
+
+static void every_refused_allocation_leaves_nothing(void **state)
+{
+    (void)state;
+    mtt_ok(mt_device_set_threads(device, 1)); /* so small a model has nothing to share out */
+    for (mt_lora_base base = 0; base < MT_LORA_BASE_COUNT; base++) {
+        const char *target = "*.fc";
+        const mt_lora_options o = {.rank = 2, .base = base, .n_targets = 1, .targets = &target};
+        mt_model_config c = models[1];
+        c.hidden = 16, c.layers = 2;
+        bool refused = true;
+        size_t before = mtt_allocated(device);
+        for (uint64_t n = 1; refused; n++) {
+            mti_fail_nth_alloc(n);
+            mt_module *m = mt_lora_model_new(device, &c, &o);
+            bool reached = mti_alloc_count() >= n;
+            mti_fail_nth_alloc(0);
+            refused = reached;
+            if (!m) {
+                assert_int_equal(mt_last_status(), MT_ERR_MEMORY);
+                assert_int_equal(mtt_allocated(device), before);
+            }
+            mt_clear_error();
+            mt_module_free(m);
+        }
+    }
+}
+
+static void what_lora_add_refuses_is_refused(void **state)
+{
+    (void)state;
+    const mt_lora_options bad[] = {
+        {.rank = 0},
+        {.rank = 1, .dropout = 1},
+        {.rank = 1, .base = MT_LORA_BASE_COUNT},
+        {.rank = 1, .n_targets = 1},
+        {.rank = 1, .n_targets = 2, .targets = (const char *[]){"*.fc", "*.nothing"}},
+        {.rank = 1, .n_targets = 1, .targets = (const char *[]){NULL}},
+    };
+    size_t before = mtt_allocated(device);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_null(mt_lora_model_new(device, &models[0], &bad[i]));
+        mtt_failed(MT_ERR_ARGUMENT, "lora_add");
+    }
+    assert_null(mt_lora_model_new(device, &models[0], &bad[4]));
+    mtt_failed(MT_ERR_ARGUMENT,
+               "\"*.nothing\" fits none of the 12 linears (\"h.0.attn.qkv\", ...)");
+    assert_null(mt_lora_model_new(device, &models[0], NULL));
+    mtt_failed(MT_ERR_ARGUMENT, "options are NULL");
+    assert_null(
+        mt_lora_model_new(device, &(mt_model_config){.hidden = -1}, &(mt_lora_options){.rank = 1}));
+    mtt_failed(MT_ERR_ARGUMENT, "hidden");
+    assert_int_equal(mtt_allocated(device), before);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        mtt_test(a_model_made_with_adapters_is_one_that_got_them),
+        mtt_test(eight_billion_are_quantised_with_1_gb_to_spare),
+        mtt_test(every_refused_allocation_leaves_nothing),
+        mtt_test(what_lora_add_refuses_is_refused),
+    };
+    return cmocka_run_group_tests(tests, mtt_open_device, mtt_close_device);
+}
