@@ -16,21 +16,6 @@ static int64_t default_heads(int64_t hidden)
     return hidden % 4 == 0 ? 4 : hidden % 2 == 0 ? 2 : 1;
 }
 
-static bool meaningful(mti_options *o, mt_model_kind kind)
-{
-    for (size_t i = 0; i < mti_n_option_rows; i++) {
-        if (!o->given[mti_option_rows[i].id] || mti_option_rows[i].models & 1u << kind) continue;
-        char fit[64] = "";
-        for (int k = 0; k < MT_MODEL_KIND_COUNT; k++)
-            if (mti_option_rows[i].models & 1u << k)
-                snprintf(fit + strlen(fit), sizeof fit - strlen(fit), "%s%s", *fit ? ", " : "",
-                         mt_model_kind_name((mt_model_kind)k));
-        return mti_options_refuse(o, "--%s: means nothing for %s; it is for %s",
-                                  mti_option_rows[i].name, mt_model_kind_name(kind), fit);
-    }
-    return true;
-}
-
 /* Every tensor's bytes must be countable: the largest products, each checked. */
 static bool sizes_fit(mti_options *o)
 {
@@ -87,7 +72,7 @@ bool mti_options_config(mti_options *o, const mt_model_config *base)
     if (whole && c.kind != MT_MODEL_BERT) c.causal = true;
     if (whole && c.context == 0) c.context = o->seq;
     o->config = c;
-    if (!meaningful(o, c.kind) || !sizes_fit(o)) return false;
+    if (!mti_check_used(o) || !sizes_fit(o)) return false;
     if (whole && o->seq > c.context)
         return mti_options_refuse(o, "--seq %lld is longer than the model's context, %lld",
                                   (long long)o->seq, (long long)c.context);
@@ -101,8 +86,7 @@ bool mti_options_config(mti_options *o, const mt_model_config *base)
             "--inplace: %s needs its input again in backward; only relu and leaky_relu "
             "can overwrite it",
             mt_act_name(c.act));
-    if (mt_model_config_check(&c) == MT_OK)
-        return mti_check_spending(o) && mti_check_device(o) && mti_check_rank(o);
+    if (mt_model_config_check(&c) == MT_OK) return mti_check_spending(o) && mti_check_rank(o);
     mti_options_refuse(o, "%.1000s", mt_last_error());
     mt_clear_error();
     return false;
@@ -159,18 +143,16 @@ bool mti_options_complete(mti_options *o)
             o, "--model is missing; give a file that `memtape train --save` wrote");
     if (o->verb == MTI_TRAIN && o->data.n == 0)
         return mti_options_refuse(o, "--data is missing; give a file to learn from");
-    if (o->verb == MTI_TRAIN && o->given[MTI_O_SAVE_EVERY] && !o->save)
-        return mti_options_refuse(o, "--save-every needs --save: where to?");
     if (mti_verb_builds(o->verb) && *mti_verb_get(o->verb)->args && !o->model)
         return mti_options_refuse(
             o, "MODEL is missing; give mlp, attention, block, gpt, a preset or a path "
                "to a config.json");
-    if (o->verb == MTI_TRAIN && o->from && (o->resume || o->preset))
-        return mti_options_refuse(o,
-                                  "--from and --%s: each says what model it is; give one of them",
-                                  o->resume ? "resume" : "preset");
-    if (o->verb == MTI_TRAIN && (o->resume || o->from)) return true; /* the model is in the file */
-    if (!mti_verb_builds(o->verb)) return true;
+    if (o->verb == MTI_TRAIN && o->from && o->resume)
+        return mti_options_refuse(o, "--from and --resume: each says what model it is; give one of "
+                                     "them");
+    if (o->verb == MTI_TRAIN && (o->resume || o->from)) /* the model is in the file */
+        return mti_check_used_so_far(o);
+    if (!mti_verb_builds(o->verb)) return mti_check_used(o);
     mt_model_config base;
     if (o->verb != MTI_TRAIN) o->preset = NULL; /* left by an earlier model of a sweep */
     const char *name = o->verb != MTI_TRAIN ? o->model : o->preset ? o->preset : "tiny";

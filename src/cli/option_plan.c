@@ -43,16 +43,6 @@ bool mti_check_plan(mti_options *o)
     if (p->recompute && o->given[MTI_O_CHECKPOINT])
         return mti_options_refuse(
             o, "--recompute is --checkpoint full; give one of --recompute and --checkpoint");
-    if (o->svg && !o->budget)
-        return mti_options_refuse(o, "--svg needs --budget: it draws what budgets cost");
-    bool time = o->given[MTI_O_TRAIN_TOKENS], rate = o->given[MTI_O_FLOPS_RATE];
-    if (time != rate)
-        return mti_options_refuse(o, "--%s needs --%s, for the time that training takes",
-                                  time ? "tokens" : "flops-rate", time ? "flops-rate" : "tokens");
-    if (!time && (o->given[MTI_O_UTILISATION] || o->given[MTI_O_DEVICES]))
-        return mti_options_refuse(
-            o, "--utilisation and --devices need --tokens and --flops-rate, for the time that "
-               "training takes");
     if (p->utilisation == 0)
         return mti_options_refuse(o, "--utilisation: 0 never ends; give a number above 0, up to 1");
     if (p->parameters != floor(p->parameters))

@@ -13,39 +13,15 @@ bool mti_is_rank(const mti_options *o)
     return false;
 }
 
-/* What a rank's report has no place for. */
-static bool check_company(mti_options *o)
-{
-    static const struct {
-        mti_option id;
-        const char *name;
-    } others[] = {{MTI_O_OFFLOAD, "offload"},
-                  {MTI_O_COMPRESS, "compress"},
-                  {MTI_O_AMP, "amp"},
-                  {MTI_O_LOSS_SCALE, "loss-scale"},
-                  {MTI_O_LORA_RANK, "lora-rank"},
-                  {MTI_O_OPTIMIZER, "optimizer"},
-                  {MTI_O_MASTER, "master-weights"},
-                  {MTI_O_TIMELINE, "timeline"},
-                  {MTI_O_TRACE, "trace"},
-                  {MTI_O_SVG, "svg"}};
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        if (o->given[others[i].id])
-            return mti_options_refuse(o, "--%s: not for one rank of several (--tp, --pp, --dp)",
-                                      others[i].name);
-    const char *preset = o->spending.checkpoint;
-    if (preset && strcmp(preset, "full") != 0 && strcmp(preset, "selective") != 0)
-        return mti_options_refuse(o, "--checkpoint: a rank takes one of none, full, selective");
-    return true;
-}
-
 bool mti_check_rank(mti_options *o)
 {
     if (!mti_is_rank(o)) return true;
     if (strcmp(o->device, "meta") != 0)
         return mti_options_refuse(o, "--tp, --sp, --pp, --dp and --zero show one rank of several; "
                                      "give --device meta, where the others need not exist");
-    if (!check_company(o)) return false;
+    const char *preset = o->spending.checkpoint;
+    if (preset && strcmp(preset, "full") != 0 && strcmp(preset, "selective") != 0)
+        return mti_options_refuse(o, "--checkpoint: a rank takes one of none, full, selective");
     o->parallel.zero = (int)o->zero;
     int64_t t = o->parallel.tensor ? o->parallel.tensor : 1;
     if (o->parallel.sequence && o->seq % t)

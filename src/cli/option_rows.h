@@ -2,7 +2,7 @@
 #ifndef MTI_CLI_OPTION_ROWS_H
 #define MTI_CLI_OPTION_ROWS_H
 
-#include "cli/options.h"
+#include "cli/sweep_rows.h"
 
 typedef enum mti_form {
     MTI_FLAG,
@@ -15,6 +15,34 @@ typedef enum mti_form {
     MTI_LIST
 } mti_form;
 
+/* When an option does something (option_when.c). */
+typedef enum mti_condition {
+    MTI_IF_ALONE,         /* not one rank of several */
+    MTI_IF_SHARED_LAYERS, /* --tp 2 or more */
+    MTI_IF_STAGED,        /* --pp 2 or more */
+    MTI_IF_OTHER_DATA,    /* --dp 2 or more */
+    MTI_IF_NO_BUDGET,
+    MTI_IF_BUDGETED, /* of a plan: --budget */
+    MTI_IF_STEPS,    /* there is an optimizer */
+    MTI_IF_ADAPTERS, /* --lora-rank */
+    MTI_IF_SAVES,    /* --save */
+    MTI_IF_HELD_OUT, /* some text is held out */
+    MTI_IF_TOKENS,   /* --tokens of a plan */
+    MTI_IF_RATE,     /* --flops-rate */
+    MTI_IF_NO_STEPS, /* no --steps */
+    MTI_IF_NO_FILE,  /* neither --from nor --resume */
+    MTI_IF_WARM,     /* --temperature above 0 */
+    MTI_IF_CHOICE,   /* --top-k other than 1 */
+    MTI_IF_DRAWS,    /* the device has data; in a sweep: that of one row */
+    MTI_IF_LEARNS,   /* the device has data */
+    MTI_IF_SCALED,   /* but for profile, the device has data; in a sweep: that of one row */
+    MTI_IF_THREADS,  /* it has, or its scratch is counted; in a sweep: that of one row */
+    MTI_IF_COMPARED, /* of a sweep: one row's device has data */
+    MTI_IF_PRETENDS, /* it has none */
+    MTI_IF_PEAK,     /* of a plan: --capacity or --budget */
+    MTI_CONDITION_COUNT
+} mti_condition;
+
 typedef struct mti_option_row {
     mti_option id;
     int letter; /* of the short form, or 0 */
@@ -25,6 +53,7 @@ typedef struct mti_option_row {
     unsigned models; /* those for which it means something */
     double min, max; /* inclusive */
     const char *doc;
+    unsigned when; /* conditions, all of which must hold for it to do something */
 } mti_option_row;
 
 extern const mti_option_row mti_option_rows[];
@@ -50,9 +79,13 @@ bool mti_parse_checkpoint(mti_options *o, const char *arg);
 bool mti_parse_compress(mti_options *o, const char *arg);
 bool mti_parse_amp(mti_options *o, const char *arg);
 bool mti_parse_loss_scale(mti_options *o, const char *arg);
-/* Once the configuration is complete. */
+/* Once all options are read, and for a verb that builds a model once o->config is complete. */
+bool mti_check_used(mti_options *o);
+/* Before the model is known, as a file names it. */
+bool mti_check_used_so_far(mti_options *o);
+/* And what the rows of a sweep may leave to each other: that one of them uses an option. */
+bool mti_check_used_in_rows(mti_options *o, const mti_sweep_rows *rows);
 bool mti_check_spending(mti_options *o);
-bool mti_check_device(mti_options *o);
 bool mti_check_values(mti_options *o);
 bool mti_check_rank(mti_options *o);
 /* What a plan assumes of the model and the options where nothing is said; and whether it all makes

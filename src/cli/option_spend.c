@@ -125,25 +125,13 @@ bool mti_check_spending(mti_options *o)
     if (o->config.kind == MT_MODEL_MLP && s->checkpoint && !strcmp(s->checkpoint, "selective"))
         return mti_options_refuse(
             o, "--checkpoint selective: an mlp has no attention to recompute; give none or full");
-    if (o->budget && (s->checkpoint || s->offload || s->compress))
-        return mti_options_refuse(o, "--budget chooses what to compute again; it goes without "
-                                     "--checkpoint, --offload and --compress");
-    if (s->qlora && !s->lora_rank)
-        return mti_options_refuse(o, "--qlora needs --lora-rank: adapters of which rank?");
     if (o->verb == MTI_TRAIN && s->lora_rank && !o->from && !o->resume)
         return mti_options_refuse(
             o, "--lora-rank needs --from: adapters are trained beside weights that have learnt");
-    if (o->save_adapter && !s->lora_rank)
-        return mti_options_refuse(o, "--save-adapter needs --lora-rank: there are no adapters");
     if (s->amp && o->config.dtype != MT_F32)
         return mti_options_refuse(o, "--amp: the parameters are %s; it needs --dtype f32", dtype);
-    bool steps = o->verb == MTI_TRAIN || o->optimizer != MTI_OPT_NONE;
-    if (s->master && !steps)
-        return mti_options_refuse(o, "--master-weights needs --optimizer sgd or adamw");
     if (s->master && mt_dtype_size(o->config.dtype) != 2)
         return mti_options_refuse(
             o, "--master-weights: the parameters are %s; they need --dtype bf16 or f16", dtype);
-    if (s->loss_scale != 0 && !steps)
-        return mti_options_refuse(o, "--loss-scale needs --optimizer sgd or adamw");
     return true;
 }

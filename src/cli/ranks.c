@@ -134,7 +134,7 @@ static bool report(const mti_options *o, cell cells[N_TECHNIQUES][N_MODELS])
 int mti_ranks(const mti_options *options)
 {
     mti_options o = *options;
-    if (!o.given[MTI_O_DEVICE]) o.device = "meta";
+    o.device = "meta";
     cell cells[N_TECHNIQUES][N_MODELS];
     bool ok = fill(&o, cells) && report(&o, cells);
     return ok ? MTI_EXIT_OK : mti_report_failure(&o);

@@ -139,7 +139,7 @@ void mti_sweep_rows_free(mti_sweep_rows *rows)
 bool mti_sweep_check(mti_options *o)
 {
     mti_sweep_rows rows;
-    bool ok = mti_sweep_rows_make(&rows, o);
+    bool ok = mti_sweep_rows_make(&rows, o) && mti_check_used_in_rows(o, &rows);
     mti_sweep_rows_free(&rows);
     return ok;
 }

@@ -173,7 +173,7 @@ def published_models():
 def steps(capacity, *args):
     """0 if there is room for two steps, 1 if not: sweep times one more than it measures."""
     p = run("sweep", *args, "--device", "meta", "--capacity", capacity, "--optimizer", "adamw",
-            "--dtype", "bf16", "--steps", 1, "--json", "-")
+            "--dtype", "bf16", "--json", "-")
     check(p.returncode == 0, p.stderr)
     return int(json.loads(p.stdout)["rows"][0]["out_of_memory"])
 
@@ -235,7 +235,7 @@ def refusals():
         refused(["--tokens", "300B"], "plan", "gpt2", "--flops-rate", "1T", "--tokens", bad)
     refused(["--tokens needs --flops-rate"], "plan", "gpt2", "--tokens", "1B")
     refused(["--flops-rate needs --tokens"], "plan", "gpt2", "--flops-rate", "1T")
-    refused(["--utilisation", "--tokens"], "plan", "gpt2", "--devices", 2)
+    refused(["--devices needs --tokens"], "plan", "gpt2", "--devices", 2)
     refused(["--utilisation", "above 0"], "plan", "gpt2", "--tokens", "1B", "--flops-rate", "1T",
             "--utilisation", 0)
     refused(["--utilisation", "0 to 1"], "plan", "gpt2", "--utilisation", 1.5)

@@ -89,7 +89,7 @@ def any_choice(seed, n):
                 "--optimizer", draw.choice(["none", "sgd", "adamw"])]
         if kind != "mlp":
             args += ["-a", a, "--attention", draw.choice(["flash", "math"])]
-            args += draw.choice([[], ["--causal"]])
+            args += draw.choice([[], ["--causal"]]) if kind != "gpt" else []
         if kind != "attention":
             act = draw.choice(["relu", "leaky_relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid"])
             args += ["--act", act] + draw.choice([[], ["--ffn", draw.randint(1, 70)]])

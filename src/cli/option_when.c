@@ -1,0 +1,153 @@
+/* option_when.c: when an option does something. A row of the table names the models and the
+ * conditions; where one of them does not hold the option would be ignored, and is refused. */
+#include <string.h>
+#include "cli/option_rows.h"
+
+/* ---- conditions ---- */
+
+static bool alone(const mti_options *o) { return !mti_is_rank(o); }
+static bool shared_layers(const mti_options *o) { return o->parallel.tensor > 1; }
+static bool staged(const mti_options *o) { return o->parallel.pipeline > 1; }
+static bool other_data(const mti_options *o) { return o->parallel.data > 1; }
+static bool no_budget(const mti_options *o) { return !o->budget; }
+static bool budget(const mti_options *o) { return o->verb != MTI_PLAN || o->budget; }
+static bool adapters(const mti_options *o) { return o->spending.lora_rank; }
+static bool saves(const mti_options *o) { return o->save; }
+static bool held_out(const mti_options *o) { return o->val_fraction > 0; }
+static bool tokens(const mti_options *o) { return o->given[MTI_O_TRAIN_TOKENS]; }
+static bool rate(const mti_options *o) { return o->given[MTI_O_FLOPS_RATE]; }
+static bool no_steps(const mti_options *o) { return !o->given[MTI_O_STEPS]; }
+static bool no_file(const mti_options *o) { return !o->from && !o->resume; }
+static bool warm(const mti_options *o) { return o->temperature > 0; }
+static bool choice(const mti_options *o) { return o->top_k != 1; }
+static bool draws(const mti_options *o) { return strcmp(o->device, "meta") != 0; }
+static bool compared(const mti_options *o) { return o->verb != MTI_SWEEP || draws(o); }
+static bool scaled(const mti_options *o) { return o->verb == MTI_PROFILE || draws(o); }
+static bool pretends(const mti_options *o) { return !draws(o); }
+static bool threads(const mti_options *o) { return draws(o) || o->scratch_of_cpu; }
+
+static bool steps(const mti_options *o)
+{
+    return o->verb == MTI_TRAIN || o->optimizer != MTI_OPT_NONE;
+}
+
+/* A plan shows no peak; there it only matters for what fits. */
+static bool peak(const mti_options *o) { return o->verb != MTI_PLAN || o->capacity || o->budget; }
+
+static const struct condition {
+    bool (*holds)(const mti_options *o);
+    const char *otherwise; /* follows the option's name */
+} conditions[MTI_CONDITION_COUNT] = {
+    [MTI_IF_ALONE] = {alone, ": not for one rank of several (--tp, --pp, --dp)"},
+    [MTI_IF_SHARED_LAYERS] = {shared_layers, " needs --tp of 2 or more: ranks that share a layer"},
+    [MTI_IF_STAGED] = {staged, " needs --pp of 2 or more: there is one stage, which has it all"},
+    [MTI_IF_OTHER_DATA] = {other_data, " needs --dp of 2 or more: ranks to cut things among"},
+    [MTI_IF_NO_BUDGET] = {no_budget, ": --budget chooses what to compute again; it goes without "
+                                     "--checkpoint, --offload and --compress"},
+    [MTI_IF_BUDGETED] = {budget, " needs --budget: it draws what budgets cost"},
+    [MTI_IF_STEPS] = {steps, " needs --optimizer sgd or adamw"},
+    [MTI_IF_ADAPTERS] = {adapters, " needs --lora-rank: without it there are no adapters"},
+    [MTI_IF_SAVES] = {saves, " needs --save: where to?"},
+    [MTI_IF_HELD_OUT] = {held_out, ": with --val-fraction 0 no text is held out to look at"},
+    [MTI_IF_TOKENS] = {tokens, " needs --tokens, for the time that training takes"},
+    [MTI_IF_RATE] = {rate, " needs --flops-rate, for the time that training takes"},
+    [MTI_IF_NO_STEPS] = {no_steps, ": --steps says how long it takes; give one of the two"},
+    [MTI_IF_NO_FILE] = {no_file,
+                        ": --from and --resume name a file that says what model it is; give one "
+                        "of them alone"},
+    [MTI_IF_WARM] = {warm, ": with --temperature 0 the likeliest byte is always taken"},
+    [MTI_IF_CHOICE] = {choice, ": with --top-k 1 the likeliest byte is always taken"},
+    [MTI_IF_DRAWS] =
+        {draws, ": nothing is drawn on meta, which has no data; it is for --device cpu or cuda"},
+    [MTI_IF_LEARNS] = {draws, ": nothing is learnt on --device meta, whose tensors have no values"},
+    [MTI_IF_COMPARED] =
+        {compared,
+         ": on meta no step is timed and no gradient compared; it is for --device cpu or cuda"},
+    [MTI_IF_SCALED] = {scaled, ": meta has no values to scale; it is for --device cpu or cuda"},
+    [MTI_IF_THREADS] = {threads, ": nothing runs on meta; it is for --device cpu or cuda, or with "
+                                 "--scratch cpu"},
+    [MTI_IF_PRETENDS] = {pretends,
+                         ": kernels that run take memory of their own, which is counted; it is "
+                         "for --device meta"},
+    [MTI_IF_PEAK] = {peak, " needs --capacity or --budget: it matters for what fits"},
+};
+
+/* Those that need not hold in every row of a sweep: each row is on a device of its own. */
+#define OF_A_DEVICE                                                                                \
+    (1u << MTI_IF_DRAWS | 1u << MTI_IF_COMPARED | 1u << MTI_IF_SCALED | 1u << MTI_IF_THREADS)
+
+/* The first of `those` that the row names and that does not hold; NULL: none. */
+static const char *otherwise(const mti_options *o, const mti_option_row *r, unsigned those)
+{
+    for (int c = 0; c < MTI_CONDITION_COUNT; c++)
+        if (r->when & those & 1u << c && !conditions[c].holds(o)) return conditions[c].otherwise;
+    return NULL;
+}
+
+/* ---- checks ---- */
+
+static bool check_model(mti_options *o, const mti_option_row *r)
+{
+    char fit[64] = "";
+    if (r->models & 1u << o->config.kind) return true;
+    for (int k = 0; k < MT_MODEL_KIND_COUNT; k++)
+        if (r->models & 1u << k)
+            snprintf(fit + strlen(fit), sizeof fit - strlen(fit), "%s%s", *fit ? ", " : "",
+                     mt_model_kind_name((mt_model_kind)k));
+    return mti_options_refuse(o, "--%s: means nothing for %s; it is for %s", r->name,
+                              mt_model_kind_name(o->config.kind), fit);
+}
+
+/* Of what was given; the model is known, or nobody asks for it. */
+static bool check(mti_options *o, unsigned those, bool with_model)
+{
+    for (size_t i = 0; i < mti_n_option_rows; i++) {
+        const mti_option_row *r = &mti_option_rows[i];
+        if (!o->given[r->id]) continue;
+        if (with_model && !check_model(o, r)) return false;
+        const char *reason = otherwise(o, r, those);
+        if (reason) return mti_options_refuse(o, "--%s%s", r->name, reason);
+    }
+    return true;
+}
+
+bool mti_check_used(mti_options *o)
+{
+    return check(o, o->verb == MTI_SWEEP ? ~OF_A_DEVICE : ~0u, mti_verb_builds(o->verb));
+}
+
+/* Those that no file decides. */
+#define OF_THE_COMMAND                                                                             \
+    (1u << MTI_IF_LEARNS | 1u << MTI_IF_DRAWS | 1u << MTI_IF_THREADS | 1u << MTI_IF_SAVES |        \
+     1u << MTI_IF_NO_FILE)
+
+bool mti_check_used_so_far(mti_options *o) { return check(o, OF_THE_COMMAND, false); }
+
+/* What --over gives in every row need not be given for all of them. */
+static bool check_over(mti_options *o, const mti_option_row *r)
+{
+    size_t n = strlen(r->name);
+    for (size_t k = 0; o->given[r->id] && k < o->over.n; k++)
+        if (!strncmp(o->over.at[k], r->name, n) && o->over.at[k][n] == '=')
+            return mti_options_refuse(o, "--%s: --over %.60s gives it in every row", r->name,
+                                      o->over.at[k]);
+    return true;
+}
+
+bool mti_check_used_in_rows(mti_options *o, const mti_sweep_rows *rows)
+{
+    for (size_t i = 0; i < mti_n_option_rows; i++) {
+        const mti_option_row *r = &mti_option_rows[i];
+        const char *reason = NULL;
+        bool used = false;
+        if (!check_over(o, r)) return false;
+        for (size_t k = 0; k < rows->n && !used; k++) {
+            const mti_options *row = &rows->at[k].options;
+            const char *why = row->given[r->id] ? otherwise(row, r, OF_A_DEVICE) : NULL;
+            used = row->given[r->id] && !why;
+            if (why) reason = why;
+        }
+        if (reason && !used) return mti_options_refuse(o, "--%s%s", r->name, reason);
+    }
+    return true;
+}

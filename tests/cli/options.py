@@ -1,0 +1,285 @@
+"""Every option with every verb, and in every mode of a verb: it changes what comes out, or it is
+refused with status 2 and its name. The options are those that the verbs' own help lists, so a new one
+fails here until it has a value, and one that does nothing fails until it is refused."""
+import hashlib
+import json
+import os
+import pty
+import re
+import shutil
+import subprocess
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from lib import MEMTAPE, check, done, equal, run
+
+FOLDER = tempfile.mkdtemp()
+os.environ.setdefault("OMP_NUM_THREADS", "2")
+VERBS = ["demo", "train", "generate", "profile", "explain", "audit", "sweep", "plan", "ranks"]
+
+# ---- a value for each option, unlike its default; and what it needs beside it to be of use ----
+VALUES = {
+    "model": "other.safetensors", "prompt": "abc", "tokens": 7, "temperature": 2, "top-k": 2,
+    "kv-cache": "none", "adapter": "adapter.safetensors", "merge": None, "data": "more.txt",
+    "preset": "small", "steps": 2, "seconds": 20, "lr": 0.5, "min-lr": 0.3, "warmup": 2,
+    "weight-decay": 9, "clip": 0.01, "accumulate": 2, "val-fraction": 0.3, "eval-every": 1,
+    "save": "saved.safetensors", "save-every": 1, "resume": "half.safetensors",
+    "from": "model.safetensors", "save-adapter": "ad.safetensors", "batch": 3, "seq": 8,
+    "hidden": 24, "heads": 2, "layers": 6, "vocab": 19, "ffn": 20, "act": "relu", "inplace": None,
+    "norm": "post", "norm-kind": "rmsnorm", "kv-heads": 2, "dropout": 0.5, "attention": "math",
+    "causal": None, "dtype": "f16", "optimizer": "adamw", "checkpoint": "full", "budget": "1GB",
+    "offload": "cpu", "compress": "bf16", "amp": "f16", "loss-scale": 4096, "master-weights": None,
+    "lora-rank": 3, "qlora": None, "tp": 4, "sp": None, "pp": 4, "interleave": 2, "stage": 1,
+    "microbatches": 4, "dp": 4, "zero": 3, "device": "meta", "capacity": "1MB",
+    "gemm-workspace": "2MiB", "scratch": "cpu", "seed": 9, "threads": 3, "recompute": None,
+    "params": "1B", "flops-rate": "1T", "utilisation": 0.5, "devices": 4, "kv": 3,
+    "over": "dtype=f32,bf16", "row": "a: --batch 5", "timeline": None, "trace": "x.trace",
+    "svg": "x.svg", "json": "x.json", "quiet": None, "help": None}
+VALUE_OF = {("plan", "tokens"): "1B", ("plan", "optimizer"): "sgd", ("train", "steps"): 3,
+            ("train", "preset"): "llama-tiny", ("train", "layers"): 3}
+# Where the command has the value above already.
+OTHERWISE = {"device": "cpu", "budget": "2GB", "from": "other.safetensors", "resume": "half2.safetensors"}
+ON_META = ["--device", "meta"]
+ADAPTED = ["--from", "model.safetensors", "--lora-rank", 3]
+COMPANY = {"inplace": ["--act", "leaky_relu"], "loss-scale": ["--dtype", "f16", "--optimizer", "adamw"],
+           "master-weights": ["--dtype", "bf16", "--optimizer", "adamw"], "qlora": ["--lora-rank", 3],
+           "gemm-workspace": ON_META, "scratch": ON_META + ["--dtype", "bf16"],
+           "utilisation": ["--tokens", "1B", "--flops-rate", "1T"],
+           "devices": ["--tokens", "1B", "--flops-rate", "1T"]}
+COMPANY_OF = {("plan", "svg"): ["--budget", "1GB"], ("plan", "master-weights"): [],
+              ("plan", "gemm-workspace"): ["--capacity", "10MB"],
+              ("plan", "scratch"): ["--capacity", "10MB"],
+              ("train", "loss-scale"): ["--amp", "f16"], ("train", "master-weights"): ["--dtype", "bf16"],
+              ("train", "qlora"): ADAPTED, ("train", "lora-rank"): ADAPTED[:2],
+              ("train", "save-adapter"): ADAPTED, ("train", "save-every"): ["--save", "folder"]}
+# Of no use one without the other.
+TOGETHER = {("plan", "tokens"): ["--flops-rate", "1T"], ("plan", "flops-rate"): ["--tokens", "1B"]}
+SMALL = ["-b", 2, "-s", 16, "-d", 16, "-a", 4]
+GPT = ["gpt", *SMALL, "-l", 4]
+TEXT = ["--data", "text.txt", "--steps", 4, "--save", "out.safetensors"]
+TRAIN = [*TEXT, *SMALL, "-l", 1]
+RANK = ["gpt", "-b", 2, "-s", 16, "-d", 32, "-a", 8, "-l", 8, "--dtype", "bf16", *ON_META, "--tp", 2,
+        "--pp", 2, "--dp", 2, "--zero", 1, "--dropout", 0.1]
+BASE = {"demo": ["--data", "text.txt"], "train": TRAIN, "generate": ["--model", "model.safetensors",
+        "-n", 20], "profile": GPT, "explain": GPT, "audit": ["relu"], "sweep": GPT, "plan": GPT, "ranks": []}
+# Where another command shows what the option does.
+BASE_OF = {("train", "preset"): [*TEXT, "-b", 2, "-s", 16], ("plan", "kv"): ["gpt2", "-s", 16],
+           ("audit", "threads"): [], ("demo", "seconds"): ["--data", "text.txt", "--seconds", 1],
+           ("sweep", "optimizer"): [*GPT, "-b", 1, "-s", 1],
+           **{(verb, "causal"): ["block", *SMALL] for verb in ("profile", "explain", "sweep", "plan")},
+           **{("profile", option): RANK for option in
+              ("tp", "sp", "pp", "interleave", "stage", "microbatches", "dp", "zero")}}
+# Rows of a sweep are compared with its first.
+FIRST_ROW = {"act", "attention", "causal", "dropout", "dtype", "inplace", "loss-scale", "norm", "norm-kind"}
+
+# ---- modes of the verbs: every option again ----
+MODES = [
+    ("profile", "one rank of several", RANK),
+    ("profile", "one rank alone", [*GPT, "--dtype", "bf16", *ON_META, "--tp", 1]),
+    ("profile", "meta", [*GPT, *ON_META]),
+    ("profile", "budget", [*GPT, "--budget", "1GB"]),
+    ("profile", "a block", ["block", *SMALL]),
+    ("explain", "meta", [*GPT, *ON_META]),
+    ("sweep", "meta", [*GPT, *ON_META]),
+    ("sweep", "cpu and meta", [*GPT, "--over", "device=cpu,meta"]),
+    ("plan", "capacity", [*GPT, "--capacity", "10MB"]),
+    ("plan", "budget", [*GPT, "--budget", "1GB"]),
+    ("plan", "an mlp", ["mlp", "-b", 2, "-s", 16, "-d", 16]),
+    ("train", "from", [*TEXT, "-b", 2, "--from", "model.safetensors"]),
+    ("train", "resume", [*TEXT, "--resume", "half.safetensors"]),
+    ("train", "meta", [*TEXT[:-2], *ON_META]),
+    ("generate", "cold", ["--model", "model.safetensors", "-n", 20, "-t", 0]),
+    ("generate", "no choice", ["--model", "model.safetensors", "-n", 20, "-k", 1]),
+]
+
+
+def prepare():
+    def make(name, *args):
+        p = run("train", *TRAIN, *args, "--save", name, cwd=FOLDER)
+        equal(p.returncode, 0, f"making {name}: {p.stderr}")
+
+    source = Path(__file__).read_text()
+    Path(FOLDER, "text.txt").write_text(source[:3000])
+    Path(FOLDER, "more.txt").write_text(source[3000:5000])
+    make("model.safetensors")
+    make("other.safetensors", "--seed", 5)
+    make("half.safetensors", "--steps", 2, "--warmup", 1)
+    make("half2.safetensors", "--steps", 2, "--warmup", 1, "--seed", 5)
+    p = run("train", "--data", "more.txt", "--from", "model.safetensors", "--lora-rank", 2, "--steps", 20,
+            "--lr", 0.1, "-b", 2, "--save-adapter", "adapter.safetensors", cwd=FOLDER)
+    equal(p.returncode, 0, f"making adapters: {p.stderr}")
+
+
+# ---- what came out: a status, the errors, and something to compare ----
+TIMES = re.compile(r"[\d.]+ (?:[kMGTP] )?(?:tok/s|a second|FLOP/s|m?s\b)|ETA .*|"
+                   r"(?m:^ +(?:milliseconds|FLOP/s) .*$)")
+
+
+def without_times(j):
+    if isinstance(j, dict):
+        return {k: without_times(v) for k, v in j.items()
+                if not re.search(r"second|_ms|_s$|^ms$|time|rate_", k) or k == "timeline"}
+    return [without_times(v) for v in j] if isinstance(j, list) else j
+
+
+def content(path):
+    """Of what matters in a file: of a model's the values, not what the header says of the run."""
+    data = path.read_bytes()
+    if path.suffix == ".safetensors":
+        return hashlib.sha1(data[8 + int.from_bytes(data[:8], "little"):]).hexdigest()
+    return path.suffix if path.suffix in (".svg", ".trace", ".json") else len(data)
+
+
+def everything(verb, args, has_json):
+    """All that is printed and written, but times. The report of a sweep is its JSON."""
+    folder = Path(tempfile.mkdtemp(dir=FOLDER))
+    os.mkdir(folder / "folder")
+    given = [path for path in Path(FOLDER).iterdir() if path.is_file()]
+    for path in given:
+        os.symlink(path, folder / path.name)
+    report = folder / "result.json"
+    p = run(verb, *args, *(["--json", report.name] if has_json and "--json" not in args else []), cwd=folder)
+    files = {str(path.relative_to(folder)): content(path) for path in folder.rglob("*")
+             if path.is_file() and not path.is_symlink()}
+    j = without_times(json.loads(report.read_text())) if report.exists() else None
+    shutil.rmtree(folder)
+    text = "" if verb == "sweep" and j else TIMES.sub("", p.stdout + p.stderr)
+    return p.returncode, p.stderr, (p.returncode, text, j, files)
+
+
+def turns(verb, args):
+    """Of a sweep: what is told of its progress, to a terminal alone."""
+    terminal, other_end = pty.openpty()
+    p = subprocess.Popen([MEMTAPE, verb, *map(str, args)], stdout=subprocess.DEVNULL, stderr=other_end,
+                         cwd=FOLDER, env=dict(os.environ, TERM="xterm"))
+    os.close(other_end)
+    text = b""
+    try:
+        while part := os.read(terminal, 65536):
+            text += part
+    except OSError:  # the other end is closed
+        pass
+    os.close(terminal)
+    return p.wait(), text.decode(), sorted(set(re.findall(rb"turn \d+ of \d+", text)))
+
+
+def threads(verb, args):
+    """Those that computed, as the OpenMP library tells it."""
+    p = run(verb, *args, cwd=FOLDER, env=dict(os.environ, OMP_DISPLAY_AFFINITY="TRUE",
+                                              OMP_AFFINITY_FORMAT="thread %n of %N"))
+    return p.returncode, p.stderr, sorted(set(re.findall(r"thread \d+ of \d+", p.stderr)))
+
+
+def beginning(verb, args):
+    """Of a demo: what it says before its first step, whether there is time enough and for how many."""
+    p = subprocess.Popen([MEMTAPE, verb, *map(str, args)], stdout=subprocess.PIPE, cwd=FOLDER,
+                         stderr=subprocess.PIPE, text=True)
+    said = []
+    for line in p.stdout:
+        said.append(line)
+        if line.startswith("run "):
+            p.kill()
+            break
+    said_of_errors = p.communicate()[1]
+    return max(p.returncode, 0), said_of_errors, said
+
+
+LOOK = {("demo", "seconds"): beginning, ("sweep", "quiet"): turns, ("sweep", "steps"): turns,
+        **{(verb, "threads"): threads for verb in VERBS}}
+
+
+# ---- one option of one command ----
+def base_of(verb, mode, base, option):
+    """The same command without the option, and with what the option needs."""
+    base = BASE_OF.get((verb, option), base) if not mode else base
+    company = COMPANY_OF.get((verb, option), COMPANY.get(option, []))
+    if company[:1] == ["--from"] and ("--from" in base or "--resume" in base):
+        company = company[2:]
+    if (verb == "demo" and option != "seconds") or (verb, option) == ("sweep", "steps"):
+        base = [*base, "--steps", 1]
+    if option == "threads" and verb in ("profile", "explain", "sweep"):
+        base = [*base, "-d", 128, "-s", 64]
+    if verb == "sweep" and option in FIRST_ROW:
+        return [*base, "--row", "a:"], company
+    return base, company
+
+
+def words_of(verb, base, option):
+    name, value = f"--{option}", VALUE_OF.get((verb, option), VALUES[option])
+    if (name, value) in zip(base, base[1:]):
+        value = OTHERWISE[option]
+    words = [name] + ([] if value is None else [value])
+    return words + TOGETHER.get((verb, option), [])
+
+
+def in_a_row(company, words):
+    return ["--row", "b: " + " ".join(map(str, company + words))]
+
+
+def look_at(verb, mode, base, option, has_json, seen):
+    """What became of the option: "used", "refused", "failed" (with it and without), or what is wrong."""
+    look = LOOK.get((verb, option), lambda v, a: everything(v, a, has_json))
+    base, company = base_of(verb, mode, base, option)
+    words = words_of(verb, base, option)
+    rows = base[-2:] == ["--row", "a:"]
+    status, errors, result = look(verb, [*base, *(in_a_row(company, words) if rows else company + words)])
+    if status == 2 and company and f"--{option}" not in errors:  # what it needs was refused; and itself?
+        status, errors, result = look(verb, base + words)
+    if status == 2:
+        given = {str(word) for word in base + words if str(word).startswith("--")}
+        return "refused" if any(name in errors for name in given) else f"status 2: {errors}"
+    if status not in (0, 1):
+        return f"status {status}: {errors}"
+    without = [*base, *(in_a_row(company, []) if rows else company)]
+    key = look, verb, str(without)
+    if look not in LOOK.values():
+        key = verb, str(without)
+    if key not in seen:
+        seen[key] = look(verb, without)
+    if seen[key][0] == 2:
+        return f"the command {verb} {without} has status 2: {seen[key][1]}"
+    if seen[key][0] == 1 and status == 1 and verb != "demo":  # which fails if it has learnt too little
+        return "failed" if mode else f"the command {verb} {without} fails: {seen[key][1]}"
+    return "used" if result != seen[key][2] else f"ignored: {verb} {' '.join(map(str, without))}"
+
+
+# ---- all of them ----
+def listed(verb):
+    return re.findall(r"(?m)^ +(?:-\w, )?--([a-z-]+)(?:=|\s|$)", run(verb, "--help").stdout)
+
+
+def main():
+    prepare()
+    options = {verb: listed(verb) for verb in VERBS}
+    every = sorted(set().union(*options.values()))
+    equal(sorted(set(every) - set(VALUES)), [], "options that this test has no value for")
+    equal(sorted(set(VALUES) - set(every)), [], "values for options that are gone")
+    seen = {}
+
+    def do(job):
+        verb, mode, base, option = job
+        if option in options[verb]:
+            return look_at(verb, mode, base, option, "json" in options[verb], seen)
+        if any(name.startswith(option) for name in options[verb]):
+            return "abbreviated"
+        p = run(verb, *base, *words_of(verb, [], option))
+        return "unknown" if p.returncode == 2 and f"--{option}" in p.stderr and not p.stdout else \
+            f"status {p.returncode} of an option that the help does not list: {p.stderr}"
+
+    jobs = [(verb, "", BASE[verb], option) for verb in VERBS for option in every]
+    jobs += [(verb, mode, base, option) for verb, mode, base in MODES for option in options[verb]]
+    with ThreadPoolExecutor(2) as pool:
+        results = list(pool.map(do, jobs))
+    count = {}
+    for (verb, mode, _, option), result in zip(jobs, results):
+        name = f"{verb}{mode and f' ({mode})'} --{option}"
+        if check(result in ("used", "refused", "failed", "unknown", "abbreviated"), f"{name}: {result}"):
+            count[result] = count.get(result, 0) + 1
+        if not mode and option in options[verb] and option != "device":
+            check(result != "refused", f"{name}: the help lists it, and it is refused")
+    print(", ".join(f"{n} {what}" for what, n in sorted(count.items())))
+    shutil.rmtree(FOLDER)
+
+
+main()
+done()
