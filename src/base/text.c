@@ -1,4 +1,5 @@
 /* text.c: names, shapes and byte counts as people read and write them. */
+#include <ctype.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -190,6 +191,20 @@ static bool parse_fraction(const char **s, uint64_t *num, uint64_t *den)
     return any;
 }
 
+/* "GiB", "GB", "G", or one of these in small letters. 0: none. */
+static uint64_t find_unit(const char *s)
+{
+    char small[8] = "";
+    for (size_t u = 0; u < N_UNITS; u++) {
+        const char *name = units[u].name;
+        for (size_t i = 0; i <= strlen(name); i++) small[i] = (char)tolower((unsigned char)name[i]);
+        bool is = !strcmp(s, name) || (u > 0 && !strcmp(s, small));
+        bool is_short = u > 0 && u < N_BINARY_UNITS && strlen(s) == 1;
+        if (is || (is_short && (*s == *name || *s == *small))) return units[u].bytes;
+    }
+    return 0;
+}
+
 bool mti_bytes_parse(const char *s, uint64_t *out)
 {
     uint64_t whole, num = 0, den = 1, unit = 1, total;
@@ -198,10 +213,8 @@ bool mti_bytes_parse(const char *s, uint64_t *out)
     if (fraction && (s++, !parse_fraction(&s, &num, &den))) return false;
     if (*s) {
         while (*s == ' ') s++;
-        size_t u = 0;
-        while (u < N_UNITS && strcmp(s, units[u].name)) u++;
-        if (u == N_UNITS) return false;
-        unit = units[u].bytes;
+        unit = find_unit(s);
+        if (!unit) return false;
     }
     if (fraction && unit == 1) return false; /* there is no half byte */
     /* floor(unit * num / den) without overflow: num < den <= 10^9. */

@@ -35,9 +35,9 @@ static void print_help(FILE *out)
           out);
 }
 
-static int usage_error(const char *text)
+static int no_verb(const char *word)
 {
-    fprintf(stderr, "memtape: %s; give one of ", text);
+    fprintf(stderr, "memtape: \"%.80s\" is not a verb; give one of ", word);
     for (int v = 0; v < MTI_VERB_COUNT; v++)
         fprintf(stderr, "%s%s", v ? ", " : "", mti_verb_get((mti_verb)v)->name);
     fputs("\n", stderr);
@@ -52,6 +52,17 @@ static int flushed(int status)
     fprintf(stderr, "memtape: standard output: %s\n",
             errno ? strerror(errno) : "not all of it could be written");
     return status == MTI_EXIT_OK ? MTI_EXIT_FAILED : status;
+}
+
+/* `memtape help profile` */
+static int help_with(const char *word)
+{
+    char name[64];
+    mti_verb verb = mti_verb_find(word);
+    if (verb == MTI_VERB_COUNT) return no_verb(word);
+    snprintf(name, sizeof name, "memtape %s", word);
+    mti_options_help(verb, name, stdout);
+    return flushed(MTI_EXIT_OK);
 }
 
 /* A reader that is gone and a file at its limit are errors of the write that meets them: a run is
@@ -69,20 +80,14 @@ static int run_program(int argc, char **argv)
         print_help(stderr);
         return MTI_EXIT_USAGE;
     }
-    if (!strcmp(word, "--help") || !strcmp(word, "-h") || !strcmp(word, "help")) {
-        print_help(stdout);
-        return flushed(MTI_EXIT_OK);
-    }
+    if (!strcmp(word, "--help") || !strcmp(word, "-h") || !strcmp(word, "help"))
+        return argc > 2 ? help_with(argv[2]) : (print_help(stdout), flushed(MTI_EXIT_OK));
     if (!strcmp(word, "--version")) {
         puts("memtape " MTI_VERSION);
         return flushed(MTI_EXIT_OK);
     }
     mti_verb verb = mti_verb_find(word);
-    if (verb == MTI_VERB_COUNT) {
-        char text[160];
-        snprintf(text, sizeof text, "\"%.80s\" is not a verb", word);
-        return usage_error(text);
-    }
+    if (verb == MTI_VERB_COUNT) return no_verb(word);
     json_set_alloc_funcs(mti_malloc, mti_free);
     char name[64];
     snprintf(name, sizeof name, "memtape %s", word);

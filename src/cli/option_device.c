@@ -2,13 +2,23 @@
 #include <string.h>
 #include "cli/option_rows.h"
 
+#define LEAST_WITHOUT_UNIT (1 << 20) /* who writes 80 means 80 of something */
+
 bool mti_parse_bytes(mti_options *o, const mti_option_row *r, const char *arg)
 {
     uint64_t value;
     if (!mti_bytes_parse(arg, &value) || (double)value < r->min || (double)value > r->max)
         return mti_options_refuse(
-            o, "--%s: \"%.40s\" is no good; give bytes from %.0f on, such as 123, 40GiB, 1.5GB",
-            r->name, arg, r->min);
+            o,
+            "--%s: \"%.40s\" is no good; give bytes with a unit, such as 40GiB (or 40G), 1.5GB, "
+            "4096B",
+            r->name, arg);
+    if (value < LEAST_WITHOUT_UNIT && !arg[strspn(arg, "0123456789")])
+        return mti_options_refuse(
+            o,
+            "--%s: \"%s\" alone is %s bytes; give a unit, such as %sGiB, %sMiB, or %sB if it "
+            "is bytes",
+            r->name, arg, arg, arg, arg, arg);
     *(int64_t *)((char *)o + r->at) = (int64_t)value;
     return true;
 }

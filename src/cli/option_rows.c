@@ -217,7 +217,7 @@ const mti_option_row mti_option_rows[] = {
     {MTI_O_DEVICE, 0, "device", "KIND", MTI_CHOICE, 0, EVERY & ~META, ANY, 0, 0,
      "cpu, cuda, or meta: no data, but every byte of the books"},
     {MTI_O_CAPACITY, 0, "capacity", "BYTES", MTI_BYTES, AT(capacity), LOOKS, ANY, 1, 9e18,
-     "memory the device has, such as 40GiB, 80GB or 123: beyond it, out of memory"},
+     "memory the device has, such as 80GiB (or 80G) or 80GB: beyond it, out of memory"},
     {MTI_O_GEMM_WORKSPACE, 0, "gemm-workspace", "BYTES", MTI_BYTES, AT(gemm_workspace), PLANNED,
      ANY, 1, 9e18,
      "on meta: what a library of matrix products takes for each pass (cuBLAS: 8519680)",

@@ -160,13 +160,15 @@ static void ignore(reader *r, const char *key)
     put(r->ignored, r->n_ignored, "%s%.60s", *r->ignored ? ", " : "", key);
 }
 
+#define ANY_FILE "config.json: " /* begins what is said where no file has been named */
+
 /* "config.json: "n_embd" is 0; need ...", with the value as the file has it. */
 static bool refuse(const char *key, const json_t *value, const char *need)
 {
     char text[61];
     size_t n = json_dumpb(value, text, sizeof text - 1, JSON_ENCODE_ANY | JSON_COMPACT);
     text[n < sizeof text ? n : sizeof text - 1] = 0;
-    mti_fail(MT_ERR_FORMAT, "config.json: \"%.60s\" is %s%s; need %s", key, text,
+    mti_fail(MT_ERR_FORMAT, ANY_FILE "\"%.60s\" is %s%s; need %s", key, text,
              n < sizeof text ? "" : "...", need);
     return false;
 }
@@ -202,8 +204,8 @@ static bool read_dropout(reader *r, const char *key, const json_t *value)
         return refuse(key, value, "a number from 0 to below 1");
     if (r->dropout_key && p != r->dropout)
         return mti_fail_bool(MT_ERR_FORMAT,
-                             "config.json: \"%s\" is %g, \"%s\" is %g; need one probability for "
-                             "all dropouts",
+                             ANY_FILE "\"%s\" is %g, \"%s\" is %g; need one probability for "
+                                      "all dropouts",
                              r->dropout_key, r->dropout, key, p);
     r->dropout_key = key;
     r->c.dropout = r->dropout = p;
@@ -336,7 +338,7 @@ static bool read_keys(reader *r, json_t *root)
     }
     for (size_t i = 0; i < N_RULES; i++)
         if (rules[i].families & rules[i].needed & r->family && !json_object_get(root, rules[i].key))
-            return mti_fail_bool(MT_ERR_FORMAT, "config.json: \"%s\" is missing; a %s needs it",
+            return mti_fail_bool(MT_ERR_FORMAT, ANY_FILE "\"%s\" is missing; a %s needs it",
                                  rules[i].key, r->type);
     return true;
 }
@@ -362,20 +364,20 @@ static const struct family *find_family(const json_t *root)
     const char *name = type ? type : made;
     if (name)
         mti_fail(MT_ERR_UNSUPPORTED,
-                 "config.json: the architecture \"%.60s\" is unknown; need one "
-                 "of %s",
+                 ANY_FILE "the architecture \"%.60s\" is unknown; need one "
+                          "of %s",
                  name, list);
     else
         mti_fail(MT_ERR_FORMAT,
-                 "config.json: neither \"model_type\" nor \"architectures\" says "
-                 "what it is; need one of %s",
+                 ANY_FILE "neither \"model_type\" nor \"architectures\" says "
+                          "what it is; need one of %s",
                  list);
     return NULL;
 }
 
 static mt_status from_root(json_t *root, mt_model_config *out, char *notes, size_t n_bytes)
 {
-    if (!json_is_object(root)) return mti_fail(MT_ERR_FORMAT, "config.json: is no JSON object");
+    if (!json_is_object(root)) return mti_fail(MT_ERR_FORMAT, ANY_FILE "is no JSON object");
     const struct family *family = find_family(root);
     if (!family) return mt_last_status();
     char ignored[1024] = "";
@@ -399,11 +401,11 @@ mt_status mt_model_config_from_hf(const char *json, mt_model_config *out, char *
                                   size_t n_bytes)
 {
     if (!json || !out || (n_bytes && !notes))
-        return mti_fail(MT_ERR_ARGUMENT, "config.json: an argument is NULL");
+        return mti_fail(MT_ERR_ARGUMENT, ANY_FILE "an argument is NULL");
     json_error_t error;
     json_t *root = json_loads(json, JSON_REJECT_DUPLICATES, &error);
     if (!root) {
-        mti_fail(MT_ERR_FORMAT, "config.json: line %d, column %d: %s", error.line, error.column,
+        mti_fail(MT_ERR_FORMAT, ANY_FILE "line %d, column %d: %s", error.line, error.column,
                  error.text);
         return mt_last_status(); /* or memory ran out before */
     }
@@ -412,18 +414,29 @@ mt_status mt_model_config_from_hf(const char *json, mt_model_config *out, char *
     return status;
 }
 
+/* The file's own name in the place of "config.json". */
+static mt_status name_the_file(const char *path, mt_status status)
+{
+    char text[1024];
+    snprintf(text, sizeof text, "%s", mt_last_error());
+    size_t n = strlen(ANY_FILE);
+    mt_clear_error();
+    return mti_fail(status, "%.200s: %s", path, strncmp(text, ANY_FILE, n) ? text : text + n);
+}
+
 #define LARGEST_FILE ((size_t)16 << 20)
 
 mt_status mt_model_config_from_hf_file(const char *path, mt_model_config *out, char *notes,
                                        size_t n_bytes)
 {
     size_t n;
-    if (!path) return mti_fail(MT_ERR_ARGUMENT, "config.json: the path is NULL");
+    if (!path) return mti_fail(MT_ERR_ARGUMENT, ANY_FILE "the path is NULL");
     char *text = mti_file_read(path, LARGEST_FILE, &n);
     if (!text) return mt_last_status();
-    mt_status status = strlen(text) == n
-                           ? mt_model_config_from_hf(text, out, notes, n_bytes)
-                           : mti_fail(MT_ERR_FORMAT, "%.200s: has zero bytes; need JSON", path);
+    bool is_text = strlen(text) == n;
+    mt_status status = is_text ? mt_model_config_from_hf(text, out, notes, n_bytes)
+                               : mti_fail(MT_ERR_FORMAT, "%.200s: has zero bytes; need JSON", path);
     mti_free(text);
-    return status;
+    return status == MT_OK || !is_text || status == MT_ERR_MEMORY ? status
+                                                                  : name_the_file(path, status);
 }

@@ -18,7 +18,7 @@ def ladder():
     """From too little to more than enough, on the CPU: predicted, measured, monotone."""
     plain = profile(*SMALL)
     top = measured_peak(plain)
-    refused(["too few", "need"], "profile", *SMALL, "--budget", 1000, status=1)
+    refused(["too few", "need"], "profile", *SMALL, "--budget", "1000B", status=1)
     least, last = None, None
     for share in range(3, 12):
         budget = top * share // 10
@@ -108,9 +108,9 @@ def training():
 
 
 def refusals():
-    refused(["--budget", "--checkpoint"], "profile", "gpt", "--budget", 1000, "--checkpoint", "full")
-    refused(["--budget", "--offload"], "profile", "gpt", "--budget", 1000, "--offload", "cpu")
-    refused(["means nothing for mlp"], "profile", "mlp", "--budget", 1000)
+    refused(["--budget", "--checkpoint"], "profile", "gpt", "--budget", "1GiB", "--checkpoint", "full")
+    refused(["--budget", "--offload"], "profile", "gpt", "--budget", "1GiB", "--offload", "cpu")
+    refused(["means nothing for mlp"], "profile", "mlp", "--budget", "1GiB")
     refused(["--budget", "40GiB"], "profile", "gpt", "--budget", "much")
     refused(["--svg needs --budget"], "plan", "gpt2", "--svg", "front.svg")
 

@@ -129,9 +129,10 @@ def options():
     refused(["--scratch", "meta"], "profile", "mlp", "--scratch", "cpu")
     refused(["--gemm-workspace", "meta"], "profile", "mlp", "--gemm-workspace", "1MiB")
     refused(["--scratch", "none, cpu"], "profile", "mlp", "--device", "meta", "--scratch", "cuda")
-    for bad in ["0", "-1", "1.5", "40G", "GiB", "1e9", "9e9GB", "99999999999GB", ""]:
+    for bad in ["0", "-1", "1.5", "40Gb", "GiB", "1e9", "9e9GB", "99999999999GB", ""]:
         refused(["--capacity", "40GiB"], "profile", "mlp", "--capacity", bad)
-    for text, n in [("3000000", 3000000), ("40GiB", 40 << 30), ("1.5GB", 1500000000)]:
+    for text, n in [("3000000", 3000000), ("40GiB", 40 << 30), ("1.5GB", 1500000000), ("40G", 40 << 30),
+                    ("4gb", 4 * 10**9), ("2097152B", 2 << 20)]:
         equal(profile("mlp", "--capacity", text)["capacity"], n, f"--capacity {text}")
     p = profile("mlp", "--device", "meta", "--gemm-workspace", 8519680)
     equal(p["growth"]["workspace"], 8519680, "one workspace after forward")

@@ -93,11 +93,17 @@ check("ignored: " in p.stderr, "ignored keys are not listed")
 r = profile(CONFIGS / "qwen2-7b.json", "--tp", 4, "--sp", "-s", 64, "--device", "meta")
 equal(r["formula"]["unexplained"], 0, "unexplained of a rank of Qwen2 7B")
 with tempfile.TemporaryDirectory() as folder:
-    bad = os.path.join(folder, "config.json")
+    bad = os.path.join(folder, "my-model.json")
     Path(bad).write_text('{"model_type":"mixtral"}')
     refused(["mixtral", "gpt2, llama, mistral, qwen2, bert"], "profile", bad)
     Path(bad).write_text('{"model_type":"gpt2","n_embd":')
     refused(["line 1"], "profile", bad)
+    for text in ['{"model_type":"mixtral"}', '{"model_type":"gpt2","n_embd":', '[]', '{}', '{"model_type":"gpt2"}',
+                 '{"model_type":"gpt2","n_embd":0}', '{"model_type":"gpt2","n_embd":10,"n_head":3,"n_layer":1}',
+                 '{"model_type":"gpt2","attn_pdrop":0.1,"resid_pdrop":0.2}']:
+        Path(bad).write_text(text)
+        p = refused([f"MODEL: {bad}: "], "profile", bad)
+        check("config.json" not in p.stderr, p.stderr)
 refused(["cannot open"], "profile", "no/config.json")
 
 # ---- refused ----

@@ -13,6 +13,8 @@ for verb in ["demo", "train", "generate", "profile", "explain", "audit", "sweep"
     q = run(verb, "--help")
     equal(q.returncode, 0, f"status of {verb} --help")
     check("--quiet" in q.stdout, f"{verb} --help lists its options")
+    equal(run("help", verb).stdout, q.stdout, f"help {verb}")
+refused(["sing", "demo", "profile"], "help", "sing")
 check(run("--version").stdout.startswith("memtape "), "--version")
 
 # ---- numbers ----
@@ -23,6 +25,15 @@ for bad in ["-0.1", "1", "1.5", "nan", "inf", "", "x", "0.5x"]:
     refused(["--dropout", "0 to below 1"], "profile", "block", "--dropout", bad)
 refused(["--threads"], "profile", "mlp", "--threads", "0")
 refused(["--temperature"], "generate", "--model", "x", "--temperature", "-1")
+
+# ---- bytes: a number alone is refused where it can only be a slip ----
+for option, args in {"--capacity": ["profile", "mlp"], "--budget": ["plan", "gpt"],
+                     "--gemm-workspace": ["sweep", "mlp", "--device", "meta"]}.items():
+    for small in ["80", "1", "1048575"]:
+        refused([option, f'"{small}" alone is {small} bytes', f"{small}GiB", f"{small}B"], *args, option, small)
+    refused([option, "40GiB (or 40G)"], *args, option, "80Gb")
+equal(run("profile", "mlp", "--capacity", "4194304", "-q").returncode, 0, "4 MiB as a number")
+refused(["2.93 KiB", "out of memory"], "profile", "mlp", "--capacity", "3000B", "-q", status=1)
 
 # ---- names: the good ones are listed ----
 for option, names in {"--act": ["relu", "leaky_relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid"],
