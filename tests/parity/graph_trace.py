@@ -11,6 +11,7 @@ import functools
 import math
 import random
 import re
+from dataclasses import replace
 
 import torch
 
@@ -79,15 +80,19 @@ class Run:
         t = leaf.data.double() if leaf.data.is_floating_point() else leaf.data
         self.values[leaf.name] = t.detach().clone().requires_grad_(leaf.trainable)
 
-    def add_node(self, node, text, operands, dtype):
-        text = in_f64(text)
+    def add_node(self, node, operands, dtype):
         if not self.noise or node.op.view or node.op.inplace:
-            results = evaluate(text, self.m, self.values)
+            _, text = node.op.text(*operands, **node.parameters)
+            results = evaluate(in_f64(text), self.m, self.values)
         else:
-            noisy = {x.name: self.moved_both_ways(self.values[x.name], x.dtype) for x in operands}
+            # Of an operand that is read twice each use has its own gradient, and its own noise.
+            apart = [replace(x, name=f"{x.name}_{i}") for i, x in enumerate(operands)]
+            noisy = {a.name: self.moved_both_ways(self.values[x.name], x.dtype)
+                     for a, x in zip(apart, operands)}
+            _, text = node.op.text(*apart, **node.parameters)
             with torch.autograd.graph.saved_tensors_hooks(lambda t: t,
                                                           lambda t: self.moved(t, dtype)):
-                results = evaluate(text, self.m, noisy)
+                results = evaluate(in_f64(text), self.m, noisy)
         self.values.update(zip(node.outputs, results))
 
 
@@ -125,7 +130,7 @@ class Trace:
         dtype = node.op.dtype(operands, **node.parameters)
         for run in self.runs:
             try:
-                run.add_node(node, theirs, operands, dtype)
+                run.add_node(node, operands, dtype)
             except (RuntimeError, IndexError, ValueError) as error:
                 raise Unsuitable(f"{theirs}: {error}") from None
         for name in node.outputs:
