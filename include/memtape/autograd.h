@@ -42,6 +42,9 @@ MT_API mt_tensor *mt_detach(mt_tensor *t);
 
 /* Called with the gradient of t when it is known: for a leaf, before it is accumulated. Returns
  * the gradient to go on with (retained or new, the engine takes it over), or NULL on failure.
+ * A hook may remove itself and others, which are then called no more, and add some, which are
+ * called from the next backward on; it may let the tensor go; it may call backward, but not back
+ * through the op whose gradient it was called with.
  * Returns a handle, 0 on failure; hooks of one tensor run in the order of adding. */
 typedef mt_tensor *mt_grad_hook_fn(void *user, mt_tensor *grad);
 MT_API int mt_add_grad_hook(mt_tensor *t, mt_grad_hook_fn *fn, void *user);
@@ -92,11 +95,13 @@ typedef struct mt_save_info {
  * unpack: *tensor is what pack left in *kept (NULL if it left none), borrowed; leave it, or set it
  * to a new reference with the shape and dtype that were packed, in any layout. It may be called
  * more than once (retain_graph) and must not change what it is given.
+ * What unpack gives has the device of what was packed, too; what lies in between may have another.
  * drop: the node gives its saved tensors up; free *state. Called once for each successful pack,
  * also when a later hook's pack fails.
  * Any function may be NULL: pass through. Failing (not MT_OK) fails the op or the backward, which
  * leaves tape and gradients as they were before that node. Ops called inside hooks are not
- * recorded and their saves pass no hook. */
+ * recorded and their saves pass no hook. Within pack and unpack hooks may be pushed, and only those
+ * pushed there popped. */
 typedef struct mt_saved_hooks {
     mt_status (*pack)(void *user, const mt_save_info *info, mt_tensor *tensor, mt_tensor **kept,
                       void **state);
@@ -175,7 +180,7 @@ typedef struct mt_op_result {
  * on as if the op had drawn. The first hook that supplies is the last asked.
  * after: the results are there, nothing is recorded yet. To keep some, mt_saved_new them.
  * Any function may be NULL. Failing fails the op. Ops called inside are not recorded and not
- * hooked. */
+ * hooked. Hooks may be pushed inside, and only those pushed there popped. */
 typedef struct mt_op_hooks {
     mt_status (*before)(void *user, const mt_op_call *call, mt_op_result *supply, bool *supplied);
     mt_status (*after)(void *user, const mt_op_call *call, const mt_op_result *result);
@@ -237,8 +242,9 @@ MT_API mt_status mt_ledger_get_saver(const mt_ledger *ledger, size_t i, size_t j
 MT_API mt_status mt_scope_push(const char *name); /* "mlp" under "gpt.h.3": "gpt.h.3.mlp" */
 MT_API void mt_scope_pop(void);
 MT_API const char *mt_scope_path(void);
-/* The phase events carry: "forward", "backward", "step", ... NULL or "" clears it. */
-MT_API void mt_set_phase(const char *phase);
+/* The phase events carry: "forward", "backward", "step", ... NULL or "" clears it and never fails;
+ * where there is no memory for a new name the phase stays. */
+MT_API mt_status mt_set_phase(const char *phase);
 
 /* ---- the balance check ---- */
 

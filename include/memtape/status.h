@@ -1,9 +1,14 @@
 /* status.h: what can go wrong and how it is told.
  *
- * Functions that make something return NULL on failure; the others return an
- * mt_status. The first failure of a thread is kept, with its text, until it is
- * cleared, and NULL in gives NULL out, so a chain of calls is checked once, at
- * its end. Nothing in the library prints, exits or jumps. */
+ * Functions that make something return NULL on failure; the others return an mt_status. Each
+ * failing call leaves its status and a text, per thread, in the place of what an earlier call left;
+ * calls that succeed leave it alone. Two rules make the text that of the cause:
+ * - Where a call fails because one inside it failed (an op in a hook, a hook in mt_backward), the
+ *   inner one's status and text stay.
+ * - NULL in gives NULL out and touches no text: an object that is NULL is one that an earlier call
+ *   failed to make. So a chain of calls is checked once, at its end, and names its start. Only
+ *   where nothing has failed, or all was cleared, is the NULL itself the failure.
+ * Nothing in the library prints, exits or jumps. */
 #ifndef MEMTAPE_STATUS_H
 #define MEMTAPE_STATUS_H
 
@@ -30,9 +35,10 @@ typedef enum mt_status {
     MT_ERR_INTERNAL     /* the books do not balance: a bug in memtape */
 } mt_status;
 
-/* Status of this thread's first failure since the last clear; MT_OK if none. */
+/* Status of this thread's last failure; MT_OK if there was none since the last clear. */
 MT_API mt_status mt_last_status(void);
-/* Its text ("rms_norm: in0 is [3,5], ..."); "" if none. Valid until cleared. */
+/* Its text ("rms_norm: in0 is [3,5], ..."); "" if none. Valid until the next
+ * failure or clear. */
 MT_API const char *mt_last_error(void);
 MT_API void mt_clear_error(void);
 /* "ok", "bad argument", "out of memory", ... Never NULL. */

@@ -18,14 +18,15 @@ mt_status mt_run_apart(const mt_apart *how, mt_status (*fn)(void *user), void *u
     int depth = mti_scope_depth();
     *modes = (mti_modes){.recompute = modes_were.recompute || how->recompute,
                          .amid = mti_amid(),
-                         .in_backward = modes_were.in_backward};
+                         .in_backward = modes_were.in_backward,
+                         .walk = modes_were.walk};
     *mti_making_now() = (mti_making){MT_INPUT, false};
     *where = (mti_where){"", module, phase};
 
     mt_status status = fn(user);
 
-    while (modes->hooks) mt_pop_saved_hooks();
-    while (modes->op_hooks) mt_pop_op_hooks();
+    mti_hooks_pop_all();
+    mti_op_hooks_pop_all();
     *modes = modes_were;
     *mti_making_now() = making_was;
     *where = where_was;

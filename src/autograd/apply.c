@@ -15,7 +15,7 @@ static bool check_inputs(mti_call *c, unsigned optional)
                 c->absent[i] = true;
                 continue;
             }
-            return mti_fail_bool(MT_ERR_ARGUMENT, "%s: %s is NULL", op->name, letter);
+            return mti_given(NULL, op->name, letter);
         }
         if (!c->device) c->device = c->in[i]->storage->device;
         if (c->in[i]->storage->device != c->device)

@@ -212,22 +212,26 @@ mti_view mti_broadcast_view(const mti_view *v, int rank, const int64_t *shape);
 
 typedef struct mti_hooks { /* a pushed pair: shared by the stack and what it packed */
     atomic_int refs;
+    int pins; /* more than 0: it may not be popped */
     mt_saved_hooks fn;
     void *user;
     struct mti_hooks *below;
 } mti_hooks;
 void mti_hooks_release(mti_hooks *h);
+void mti_hooks_pop_all(void); /* of this thread, pinned or not */
 
 /* Other tensors in the place of an op's inputs: new references in out[n_in], NULL for NULL. False
  * fails the op. Off within hooks, unless they turn it on. (autocast) */
 typedef bool mti_rewrite_fn(const mti_op *op, int n_in, mt_tensor *const *in, mt_tensor **out);
 
 typedef struct mti_op_hooks mti_op_hooks;
+void mti_op_hooks_pop_all(void);
 
 typedef struct mti_modes {
     bool grad_off;
     int in_hook; /* inside a pack or unpack: nothing is recorded */
     int in_backward;
+    uint64_t walk;           /* number of the innermost backward; 0: none */
     mti_hooks *hooks;        /* the top of the stack */
     mti_rewrite_fn *rewrite; /* of the inputs of every op; NULL: none */
     mti_op_hooks *op_hooks;  /* the top of that stack */
@@ -258,8 +262,9 @@ typedef struct mti_leaf mti_leaf;
 typedef struct mti_packed {
     mti_hooks *hooks; /* retained */
     void *state;
-    mti_view spec;    /* what was packed: unpack must give this shape and dtype back */
-    bool left_tensor; /* unpack gets a tensor (else NULL) */
+    mti_view spec;     /* what was packed: unpack must give this shape and dtype back ... */
+    mt_device *device; /* ... on this device (retained) */
+    bool left_tensor;  /* unpack gets a tensor (else NULL) */
 } mti_packed;
 
 typedef struct mti_saved_tensor {
@@ -288,10 +293,18 @@ typedef struct mti_edge {
 typedef struct mti_grad_hook { /* on an output of a node, or on a leaf */
     struct mti_grad_hook *next;
     int handle, out_index;
+    uint64_t walk; /* during which it was added: called from the next one on */
+    bool removed;  /* while hooks of its list run */
     mt_grad_hook_fn *fn;
     mt_leaf_hook_fn *leaf_fn; /* instead of fn: after accumulation */
     void *user;
 } mti_grad_hook;
+
+typedef struct mti_hook_list {
+    mti_grad_hook *first;
+    int last_handle;
+    int running; /* walks in the midst of it: what is removed goes when they are through */
+} mti_hook_list;
 
 struct mti_node {
     mti_ref ref;
@@ -305,13 +318,14 @@ struct mti_node {
     int n_in, n_out, n_saved;
     bool freed;     /* its saved tensors were given up */
     bool queued;    /* in a walk's heap */
-    uint64_t visit; /* the last count of uses that came by */
+    bool running;   /* its hooks and its backward: no walk may come by */
+    uint64_t visit; /* the last walk that counted uses here */
     bool absent[8];
     mti_edge *in;                 /* [n_in] */
     mti_view *in_spec, *out_spec; /* [n_in], [n_out] */
     mt_tensor **grads;            /* [n_out], during a backward */
     mti_saved_tensor *saved;
-    mti_grad_hook *hooks;
+    mti_hook_list hooks;
     mti_node *next_dying;
 };
 
@@ -320,7 +334,7 @@ struct mti_leaf {
     mt_tensor *owner; /* borrowed; NULL once the handle is gone */
     mt_tensor *grad;
     mti_view spec;
-    mti_grad_hook *hooks;
+    mti_hook_list hooks;
     /* During a backward, for a leaf with hooks: they see the sum of all its uses, once. */
     mt_tensor *pending;
     int uses, arrived;
@@ -330,7 +344,10 @@ uint64_t mti_next_sequence(void);
 mti_node *mti_node_new(const mti_call *c, int n_saved);
 void mti_node_drop_saved(mti_node *n);
 mti_leaf *mti_leaf_of(mt_tensor *t); /* made on first use; borrowed */
-void mti_hook_list_free(mti_grad_hook *h);
+void mti_hook_list_free(mti_hook_list *list);
+/* Around a run through the list; the last to leave frees what was removed meanwhile. */
+void mti_hook_list_enter(mti_hook_list *list);
+void mti_hook_list_leave(mti_hook_list *list);
 
 /* Pass t through the hooks and fill *s; t is borrowed. */
 bool mti_slot_save(mti_saved_tensor *s, const mti_node *n, int bit, mt_tensor *t);
@@ -350,6 +367,11 @@ typedef struct mti_heap {
 bool mti_heap_push(mti_heap *h, mti_node *n); /* once: `queued` */
 mti_node *mti_heap_pop(mti_heap *h);          /* NULL when empty */
 void mti_heap_free(mti_heap *h);
+
+/* Whether t, which the user or a function of the user's gave, has spec's dtype and shape and is on
+ * `device`; fails otherwise: "NAME: WHAT is f32 [2] on meta; need f32 [2] on cpu". */
+bool mti_is_like(mt_status status, const char *name, const char *what, const mt_tensor *t,
+                 const mti_view *spec, const mt_device *device);
 
 /* The balance check after an op (autograd.h); true when it is off. */
 bool mti_balance_after(mt_device *device, const char *op);

@@ -32,11 +32,12 @@ static mt_tensor *add_into(mt_tensor *a, mt_tensor *b)
 typedef struct outside {
     mti_making making;
     bool grad_mode;
+    uint64_t failures;
 } outside;
 
 static outside step_out(void)
 {
-    outside was = {*mti_making_now(), mt_set_grad_mode(false)};
+    outside was = {*mti_making_now(), mt_set_grad_mode(false), mti_failures()};
     *mti_making_now() = (mti_making){MT_INPUT, false};
     return was;
 }
@@ -47,34 +48,57 @@ static void step_in(outside was)
     *mti_making_now() = was.making;
 }
 
-static bool check_hooked(const mt_tensor *grad, const mti_view *spec)
+/* Whether this walk calls it: hooks may remove hooks and add some that wait for the next walk. */
+static bool is_called(const mti_grad_hook *h)
 {
-    char got[MTI_SHAPE_TEXT], want[MTI_SHAPE_TEXT];
-    if (grad->view.dtype == spec->dtype && mti_view_same_shape(&grad->view, spec)) return true;
-    return mti_fail_bool(MT_ERR_STATE, "backward: a gradient hook returned %s %s; need %s %s",
-                         mt_dtype_name(grad->view.dtype),
-                         mti_shape_text(got, grad->view.rank, grad->view.shape),
-                         mt_dtype_name(spec->dtype), mti_shape_text(want, spec->rank, spec->shape));
+    return !h->removed && h->walk < mti_modes_now()->walk;
 }
 
 /* Takes grad over; NULL on failure. */
-static mt_tensor *run_hooks(mti_grad_hook *h, int out_index, const mti_view *spec, mt_tensor *grad)
+static mt_tensor *run_hook(const mti_grad_hook *h, const mti_view *spec, mt_tensor *grad)
 {
-    for (; h && grad; h = h->next) {
-        if (!h->fn || h->out_index != out_index) continue;
-        outside was = step_out();
-        mt_tensor *next = h->fn(h->user, grad);
-        step_in(was);
-        mt_release(grad);
-        grad = next;
-        if (!grad && mt_last_status() == MT_OK)
-            mti_fail(MT_ERR_STATE, "backward: a gradient hook failed");
-        if (grad && !check_hooked(grad, spec)) {
-            mt_release(grad);
-            return NULL;
-        }
-    }
+    outside was = step_out();
+    mt_tensor *next = h->fn(h->user, grad);
+    step_in(was);
+    bool fits = next && mti_is_like(MT_ERR_STATE, "backward", "what a gradient hook returned", next,
+                                    spec, grad->storage->device);
+    mt_release(grad);
+    if (fits) return next;
+    if (!next) mti_fail_around(was.failures, MT_ERR_STATE, "backward: a gradient hook failed");
+    mt_release(next);
+    return NULL;
+}
+
+/* Takes grad over; NULL on failure. */
+static mt_tensor *run_hooks(mti_hook_list *list, int out_index, const mti_view *spec,
+                            mt_tensor *grad)
+{
+    mti_hook_list_enter(list);
+    for (const mti_grad_hook *h = list->first; h && grad; h = h->next)
+        if (h->fn && h->out_index == out_index && is_called(h)) grad = run_hook(h, spec, grad);
+    mti_hook_list_leave(list);
     return grad;
+}
+
+/* The hooks of a leaf that has its gradient. They may let the leaf's last handle go. */
+static bool run_leaf_hooks(mti_leaf *leaf)
+{
+    bool ok = true;
+    mti_hook_list_enter(&leaf->hooks);
+    for (const mti_grad_hook *h = leaf->hooks.first; ok && h && leaf->owner; h = h->next) {
+        if (!h->leaf_fn || !is_called(h)) continue;
+        mt_tensor *owner = mt_retain(leaf->owner);
+        outside was = step_out();
+        mt_status status = h->leaf_fn(h->user, owner);
+        step_in(was);
+        ok = status == MT_OK;
+        if (!ok)
+            mti_fail_around(was.failures, status, "backward: a leaf hook failed (%s)",
+                            mt_status_name(status));
+        mt_release(owner);
+    }
+    mti_hook_list_leave(&leaf->hooks);
+    return ok;
 }
 
 /* ---- leaves ---- */
@@ -101,7 +125,7 @@ static mt_tensor *own(mt_tensor *grad)
 /* Takes grad over. */
 static bool accumulate(mti_leaf *leaf, mt_tensor *grad)
 {
-    grad = run_hooks(leaf->hooks, 0, &leaf->spec, grad);
+    grad = run_hooks(&leaf->hooks, 0, &leaf->spec, grad);
     if (!grad) return false;
     if (leaf->grad) {
         mt_device *d = grad->storage->device;
@@ -117,16 +141,7 @@ static bool accumulate(mti_leaf *leaf, mt_tensor *grad)
         mti_storage_settle(owned->storage, MT_GRADIENT);
         leaf->grad = owned;
     }
-    for (mti_grad_hook *h = leaf->hooks; h; h = h->next) {
-        if (!h->leaf_fn || !leaf->owner) continue;
-        outside was = step_out();
-        mt_status status = h->leaf_fn(h->user, leaf->owner);
-        step_in(was);
-        if (status == MT_OK) continue;
-        if (mt_last_status() == MT_OK) mti_fail(status, "backward: a leaf hook failed");
-        return false;
-    }
-    return true;
+    return run_leaf_hooks(leaf);
 }
 
 /* ---- a walk ---- */
@@ -134,6 +149,7 @@ static bool accumulate(mti_leaf *leaf, mt_tensor *grad)
 typedef struct walk {
     mti_heap heap;
     mti_node *root;
+    uint64_t number;            /* later walks have greater ones */
     bool counted;               /* uses of hooked leaves are known */
     MTI_VEC(mti_leaf *) hooked; /* leaves that wait for more uses; retained */
 } walk;
@@ -143,31 +159,36 @@ typedef struct node_stack {
     size_t n, cap;
 } node_stack;
 
-static bool push_node(node_stack *stack, mti_node *n, uint64_t visit)
+static bool push_node(node_stack *stack, mti_node *n, uint64_t number)
 {
-    if (!n || n->visit == visit) return true;
-    n->visit = visit;
+    if (!n || n->visit == number) return true;
+    n->visit = number;
     return MTI_PUSH(stack, n);
+}
+
+static bool is_hooked(const mti_leaf *leaf)
+{
+    const mti_grad_hook *h = leaf->hooks.first;
+    while (h && !is_called(h)) h = h->next;
+    return h != NULL;
 }
 
 /* How often each leaf with hooks is used in the graph under the root. */
 static bool count_uses(walk *w)
 {
-    static atomic_uint_fast64_t last_visit;
-    uint64_t visit = atomic_fetch_add(&last_visit, 1) + 1;
     node_stack stack = {0};
-    bool ok = push_node(&stack, w->root, visit);
+    bool ok = push_node(&stack, w->root, w->number);
     while (ok && stack.n) {
         mti_node *n = stack.at[--stack.n];
         for (int i = 0; ok && i < n->n_in; i++) {
             mti_leaf *leaf = n->in[i].leaf;
-            if (leaf && leaf->hooks) {
+            if (leaf && is_hooked(leaf)) {
                 if (!leaf->uses++) {
                     ok = MTI_PUSH(&w->hooked, leaf);
                     if (ok) mti_ref_retain(&leaf->ref);
                 }
             }
-            ok = ok && push_node(&stack, n->in[i].node, visit);
+            ok = ok && push_node(&stack, n->in[i].node, w->number);
         }
     }
     mti_free(stack.at);
@@ -178,11 +199,12 @@ static bool count_uses(walk *w)
 /* Takes grad over. */
 static bool deliver_leaf(walk *w, mti_leaf *leaf, mt_tensor *grad)
 {
-    if (!leaf->hooks || !w->root) return accumulate(leaf, grad);
-    if (!w->counted && !count_uses(w)) {
+    if (w->root && !w->counted && is_hooked(leaf) && !count_uses(w)) {
         mt_release(grad);
         return false;
     }
+    /* Not by its hooks: it may have lost its last since its uses were counted. */
+    if (!leaf->uses) return accumulate(leaf, grad);
     mt_tensor *sum = leaf->pending ? add_into(leaf->pending, grad) : mt_retain(grad);
     mt_release(grad);
     leaf->pending = sum;
@@ -197,6 +219,13 @@ static bool deliver_leaf(walk *w, mti_leaf *leaf, mt_tensor *grad)
 static bool deliver(walk *w, const mti_edge *e, mt_tensor *grad)
 {
     if (e->leaf) return deliver_leaf(w, e->leaf, grad);
+    if (e->node->running) {
+        mt_release(grad);
+        return mti_fail_bool(MT_ERR_STATE,
+                             "backward: the one of %s is under way: a hook of it cannot walk back "
+                             "through it",
+                             e->node->op->name);
+    }
     mt_tensor **slot = &e->node->grads[e->out_index];
     *slot = *slot ? add_into(*slot, grad) : mt_retain(grad);
     mt_release(grad);
@@ -247,7 +276,9 @@ static bool collect_douts(mti_node *n)
 {
     for (int i = 0; i < n->n_out; i++) {
         if (n->grads[i]) {
-            n->grads[i] = run_hooks(n->hooks, i, &n->out_spec[i], n->grads[i]);
+            mt_tensor *grad = n->grads[i];
+            n->grads[i] = NULL; /* it is the hooks' now */
+            n->grads[i] = run_hooks(&n->hooks, i, &n->out_spec[i], grad);
         } else {
             mti_view spec = n->out_spec[i];
             size_t n_bytes;
@@ -292,7 +323,9 @@ static bool run_node(walk *w, mti_node *n, bool retain_graph)
     mt_tensor *din[MTI_MAX_WANT], *held[MTI_MAX_SAVED] = {0};
     memset(din, 0, (size_t)n->n_in * sizeof *din);
     c.din = din;
+    n->running = true;
     bool ok = collect_douts(n) && unpack_saved(&c, n, held) && n->op->code->backward(&c);
+    n->running = false;
     end_call(&c, held, n->n_saved);
     drop_grads(n);
     if (ok && !retain_graph) mti_node_drop_saved(n);
@@ -312,7 +345,8 @@ static bool run_nodes(walk *w, bool retain_graph)
     mti_making *making = mti_making_now(), made = *making;
     const char *op = where->op, *module = where->module;
     making->category = MT_TEMPORARY, making->inside = true;
-    mti_modes_now()->in_backward++;
+    mti_modes *modes = mti_modes_now();
+    modes->in_backward++;
     bool ok = true;
     for (mti_node *n; ok && (n = mti_heap_pop(&w->heap));) {
         where->op = n->op->name, where->module = n->module;
@@ -324,7 +358,7 @@ static bool run_nodes(walk *w, bool retain_graph)
         mti_ref_release(&n->ref);
         mt_device_release(device);
     }
-    mti_modes_now()->in_backward--;
+    modes->in_backward--;
     where->op = op, where->module = module;
     *making = made;
     return ok;
@@ -332,7 +366,7 @@ static bool run_nodes(walk *w, bool retain_graph)
 
 static mt_tensor *first_gradient(mt_tensor *loss, mt_tensor *given)
 {
-    char a[MTI_SHAPE_TEXT], b[MTI_SHAPE_TEXT];
+    char text[MTI_SHAPE_TEXT];
     const mti_view *v = &loss->view;
     mt_device *d = loss->storage->device;
     if (!given) {
@@ -340,7 +374,7 @@ static mt_tensor *first_gradient(mt_tensor *loss, mt_tensor *given)
             return mti_fail_null(MT_ERR_ARGUMENT,
                                  "backward: the loss is %s; need one element, or a gradient "
                                  "(mt_backward_with)",
-                                 mti_shape_text(a, v->rank, v->shape));
+                                 mti_shape_text(text, v->rank, v->shape));
         mti_view spec = *v;
         size_t n_bytes;
         mti_view_pack(&spec, &n_bytes);
@@ -349,28 +383,23 @@ static mt_tensor *first_gradient(mt_tensor *loss, mt_tensor *given)
         mt_release(one);
         return NULL;
     }
-    if (given->view.dtype != v->dtype || !mti_view_same_shape(&given->view, v) ||
-        given->storage->device != d)
-        return mti_fail_null(MT_ERR_ARGUMENT,
-                             "backward: the gradient is %s %s, the loss %s %s; need the loss's "
-                             "shape, dtype and device",
-                             mt_dtype_name(given->view.dtype),
-                             mti_shape_text(a, given->view.rank, given->view.shape),
-                             mt_dtype_name(v->dtype), mti_shape_text(b, v->rank, v->shape));
-    return mti_tensor_alias(given);
+    return mti_is_like(MT_ERR_ARGUMENT, "backward", "the gradient", given, v, d)
+               ? mti_tensor_alias(given)
+               : NULL;
 }
 
 mt_status mt_backward_with(mt_tensor *loss, const mt_backward_options *options)
 {
     static const mt_backward_options none;
     const mt_backward_options *o = options ? options : &none;
-    if (!MTI_CHECK_NULL("backward", loss)) return mt_last_status();
+    static atomic_uint_fast64_t last_walk;
+    if (!mti_given(loss, "backward", "the loss")) return mt_last_status();
     if (!loss->requires_grad)
         return mti_fail(MT_ERR_STATE, "backward: the loss does not require grad: no input of it "
                                       "did, or grad mode was off");
     mt_tensor *grad = first_gradient(loss, o->gradient);
     if (!grad) return mt_last_status();
-    walk w = {.root = (mti_node *)loss->grad_fn};
+    walk w = {.root = (mti_node *)loss->grad_fn, .number = atomic_fetch_add(&last_walk, 1) + 1};
     mti_edge root = {.node = (mti_node *)loss->grad_fn, .out_index = loss->out_index};
     bool ok = true;
     if (!root.node) {
@@ -381,11 +410,14 @@ mt_status mt_backward_with(mt_tensor *loss, const mt_backward_options *options)
     mt_retain(loss);
     const char *phase = mti_where_now()->phase;
     if (!*phase) mti_where_now()->phase = "backward";
+    uint64_t outer = mti_modes_now()->walk;
+    mti_modes_now()->walk = w.number;
     if (ok)
         ok = deliver(&w, &root, grad) && run_nodes(&w, o->retain_graph);
     else
         mt_release(grad);
     end_walk(&w);
+    mti_modes_now()->walk = outer;
     mti_where_now()->phase = phase;
     mt_release(loss);
     return ok ? MT_OK : mt_last_status();

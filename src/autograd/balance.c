@@ -5,7 +5,7 @@
 
 mt_status mt_set_balance_check(mt_device *device, bool on)
 {
-    if (!device) return mti_fail(MT_ERR_ARGUMENT, "set_balance_check: the device is NULL");
+    if (!mti_given(device, "set_balance_check", "the device")) return mt_last_status();
     atomic_store(&device->balance_check, on);
     return MT_OK;
 }
@@ -70,6 +70,6 @@ bool mti_balance_after(mt_device *device, const char *op)
 
 mt_status mt_check_balance(mt_device *device)
 {
-    if (!device) return mti_fail(MT_ERR_ARGUMENT, "check_balance: the device is NULL");
+    if (!mti_given(device, "check_balance", "the device")) return mt_last_status();
     return balance(device, "(now)") ? MT_OK : mt_last_status();
 }

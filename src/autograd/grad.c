@@ -4,7 +4,7 @@
 
 mt_status mt_set_requires_grad(mt_tensor *t, bool requires_grad)
 {
-    if (!MTI_CHECK_NULL("set_requires_grad", t)) return mt_last_status();
+    if (!mti_given(t, "set_requires_grad", "the tensor")) return mt_last_status();
     if (t->grad_fn)
         return mti_fail(MT_ERR_STATE,
                         "set_requires_grad: only leaves can be told; this one was "
@@ -39,18 +39,12 @@ static bool check_gradient(const mt_tensor *t, const mt_tensor *grad)
 
 mt_status mt_set_grad(mt_tensor *t, mt_tensor *grad)
 {
-    if (!MTI_CHECK_NULL("set_grad", t)) return mt_last_status();
+    if (!mti_given(t, "set_grad", "the tensor")) return mt_last_status();
     if (!grad && !t->leaf) return MT_OK;
-    char a[MTI_SHAPE_TEXT], b[MTI_SHAPE_TEXT];
-    if (grad && (grad->view.dtype != t->view.dtype || !mti_view_same_shape(&grad->view, &t->view) ||
-                 grad->storage->device != t->storage->device))
-        return mti_fail(
-            MT_ERR_ARGUMENT,
-            "set_grad: the gradient is %s %s, the tensor %s %s; need its shape, dtype "
-            "and device",
-            mt_dtype_name(grad->view.dtype), mti_shape_text(a, grad->view.rank, grad->view.shape),
-            mt_dtype_name(t->view.dtype), mti_shape_text(b, t->view.rank, t->view.shape));
-    if (grad && !check_gradient(t, grad)) return mt_last_status();
+    if (grad && (!mti_is_like(MT_ERR_ARGUMENT, "set_grad", "the gradient", grad, &t->view,
+                              t->storage->device) ||
+                 !check_gradient(t, grad)))
+        return mt_last_status();
     mti_leaf *leaf = mti_leaf_of(t);
     if (!leaf) return mt_last_status();
     mt_release(leaf->grad);
@@ -61,7 +55,22 @@ mt_status mt_set_grad(mt_tensor *t, mt_tensor *grad)
 
 mt_tensor *mt_detach(mt_tensor *t)
 {
-    return MTI_CHECK_NULL("detach", t) ? mti_tensor_alias(t) : NULL;
+    return mti_given(t, "detach", "the tensor") ? mti_tensor_alias(t) : NULL;
+}
+
+bool mti_is_like(mt_status status, const char *name, const char *what, const mt_tensor *t,
+                 const mti_view *spec, const mt_device *device)
+{
+    char got[MTI_SHAPE_TEXT], want[MTI_SHAPE_TEXT];
+    const mt_device *other = t->storage->device;
+    if (t->view.dtype == spec->dtype && mti_view_same_shape(&t->view, spec) && other == device)
+        return true;
+    bool namesake = other != device && !strcmp(mt_device_kind(other), mt_device_kind(device));
+    return mti_fail_bool(
+        status, "%s: %s is %s %s on %s%s; need %s %s on %s", name, what,
+        mt_dtype_name(t->view.dtype), mti_shape_text(got, t->view.rank, t->view.shape),
+        namesake ? "another " : "", mt_device_kind(other), mt_dtype_name(spec->dtype),
+        mti_shape_text(want, spec->rank, spec->shape), mt_device_kind(device));
 }
 
 const char *mt_grad_fn_name(const mt_tensor *t)
@@ -76,7 +85,7 @@ uint64_t mt_grad_fn_sequence(const mt_tensor *t)
 
 /* ---- hooks ---- */
 
-static mti_grad_hook **hook_list(mt_tensor *t)
+static mti_hook_list *hook_list(mt_tensor *t)
 {
     if (t->grad_fn) return &((mti_node *)t->grad_fn)->hooks;
     mti_leaf *leaf = mti_leaf_of(t);
@@ -85,33 +94,34 @@ static mti_grad_hook **hook_list(mt_tensor *t)
 
 static int add_hook(const char *who, mt_tensor *t, mti_grad_hook proto)
 {
-    if (!MTI_CHECK_NULL(who, t)) return 0;
     if (!t->requires_grad) {
         mti_fail(MT_ERR_STATE, "%s: the tensor does not require grad", who);
         return 0;
     }
-    mti_grad_hook **at = hook_list(t), *h = at ? mti_malloc(sizeof *h) : NULL;
+    mti_hook_list *list = hook_list(t);
+    mti_grad_hook *h = list ? mti_malloc(sizeof *h) : NULL, **end;
     if (!h) return 0;
     *h = proto;
-    h->next = NULL;
-    h->handle = 1;
+    h->handle = ++list->last_handle;
     h->out_index = t->out_index;
-    for (; *at; at = &(*at)->next)
-        if ((*at)->handle >= h->handle) h->handle = (*at)->handle + 1;
-    *at = h;
+    h->walk = mti_modes_now()->walk;
+    for (end = &list->first; *end; end = &(*end)->next) continue;
+    *end = h;
     return h->handle;
 }
 
 int mt_add_grad_hook(mt_tensor *t, mt_grad_hook_fn *fn, void *user)
 {
+    if (!mti_given(t, "add_grad_hook", "the tensor")) return 0;
     if (!fn) return mti_fail(MT_ERR_ARGUMENT, "add_grad_hook: fn is NULL"), 0;
     return add_hook("add_grad_hook", t, (mti_grad_hook){.fn = fn, .user = user});
 }
 
 int mt_add_leaf_hook(mt_tensor *leaf, mt_leaf_hook_fn *fn, void *user)
 {
+    if (!mti_given(leaf, "add_leaf_hook", "the leaf")) return 0;
     if (!fn) return mti_fail(MT_ERR_ARGUMENT, "add_leaf_hook: fn is NULL"), 0;
-    if (leaf && leaf->grad_fn)
+    if (leaf->grad_fn)
         return mti_fail(MT_ERR_STATE, "add_leaf_hook: the tensor was made by %s; need a leaf",
                         mt_grad_fn_name(leaf)),
                0;
@@ -120,13 +130,13 @@ int mt_add_leaf_hook(mt_tensor *leaf, mt_leaf_hook_fn *fn, void *user)
 
 mt_status mt_remove_hook(mt_tensor *t, int handle)
 {
-    if (!MTI_CHECK_NULL("remove_hook", t)) return mt_last_status();
-    mti_grad_hook **at = t->grad_fn || t->leaf ? hook_list(t) : NULL;
-    for (; at && *at; at = &(*at)->next) {
-        mti_grad_hook *h = *at;
-        if (h->handle != handle || h->out_index != t->out_index) continue;
-        *at = h->next;
-        mti_free(h);
+    if (!mti_given(t, "remove_hook", "the tensor")) return mt_last_status();
+    mti_hook_list *list = t->grad_fn || t->leaf ? hook_list(t) : NULL;
+    for (mti_grad_hook *h = list ? list->first : NULL; h; h = h->next) {
+        if (h->handle != handle || h->out_index != t->out_index || h->removed) continue;
+        mti_hook_list_enter(list);
+        h->removed = true;
+        mti_hook_list_leave(list);
         return MT_OK;
     }
     return mti_fail(MT_ERR_ARGUMENT, "remove_hook: the tensor has no hook %d", handle);

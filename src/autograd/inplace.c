@@ -65,7 +65,7 @@ static bool check_holders(const mti_op *op, mti_storage *s)
 /* A history can follow a change in place only where x is the one view of its storage. */
 static bool check_inplace(const mti_op *op, const mt_tensor *x)
 {
-    if (!MTI_CHECK_NULL(op->name, x)) return false;
+    if (!mti_given(x, op->name, "x")) return false;
     mti_storage *s = x->storage;
     if (!mti_check_writable(op->name, x) || !check_holders(op, s)) return false;
     if (!x->requires_grad || !mt_grad_mode()) return true;

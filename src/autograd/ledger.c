@@ -25,7 +25,7 @@ static void on_event(void *user, const mt_mem_event *e)
 
 mt_ledger *mt_ledger_new(mt_device *device)
 {
-    if (!device) return mti_fail_null(MT_ERR_ARGUMENT, "ledger_new: the device is NULL");
+    if (!mti_given(device, "ledger_new", "the device")) return NULL;
     mt_ledger *l = mti_calloc(1, sizeof *l);
     if (!l) return NULL;
     atomic_init(&l->refs, 1);
@@ -82,7 +82,7 @@ static mt_status on_pack(void *user, const mt_save_info *info, mt_tensor *t, mt_
 mt_status mt_ledger_begin(mt_ledger *l)
 {
     static const mt_saved_hooks hooks = {.pack = on_pack, .destroy = ledger_release};
-    if (!l) return mti_fail(MT_ERR_ARGUMENT, "ledger_begin: the ledger is NULL");
+    if (!mti_given(l, "ledger_begin", "the ledger")) return mt_last_status();
     atomic_fetch_add(&l->refs, 1);
     mt_status status = mt_push_saved_hooks(&hooks, l);
     if (status != MT_OK) atomic_fetch_sub(&l->refs, 1);
@@ -92,15 +92,16 @@ mt_status mt_ledger_begin(mt_ledger *l)
 mt_status mt_ledger_end(mt_ledger *l)
 {
     const mti_hooks *top = mti_modes_now()->hooks;
-    if (!l || !top || top->user != l)
+    if (!mti_given(l, "ledger_end", "the ledger")) return mt_last_status();
+    if (!top || top->user != l)
         return mti_fail(MT_ERR_STATE, "ledger_end: this ledger is not the innermost hook");
     return mt_pop_saved_hooks();
 }
 
 mt_status mt_ledger_ignore(mt_ledger *l, const mt_tensor *t)
 {
-    if (!l) return mti_fail(MT_ERR_ARGUMENT, "ledger_ignore: the ledger is NULL");
-    if (!MTI_CHECK_NULL("ledger_ignore", t)) return mt_last_status();
+    if (!mti_given(l, "ledger_ignore", "the ledger")) return mt_last_status();
+    if (!mti_given(t, "ledger_ignore", "the tensor")) return mt_last_status();
     pthread_mutex_lock(&l->lock);
     bool ok = mti_book_ignore(l->book, t->storage->block->serial);
     pthread_mutex_unlock(&l->lock);
@@ -109,7 +110,7 @@ mt_status mt_ledger_ignore(mt_ledger *l, const mt_tensor *t)
 
 mt_status mt_ledger_count_parameters(mt_ledger *l, bool count)
 {
-    if (!l) return mti_fail(MT_ERR_ARGUMENT, "ledger_count_parameters: the ledger is NULL");
+    if (!mti_given(l, "ledger_count_parameters", "the ledger")) return mt_last_status();
     l->count_parameters = count;
     return MT_OK;
 }
@@ -136,7 +137,7 @@ static mt_saver saver_of(const mti_save *s)
 
 static const mti_record *record_at(const char *who, const mt_ledger *l, size_t i)
 {
-    if (!l) return mti_fail_null(MT_ERR_ARGUMENT, "%s: the ledger is NULL", who);
+    if (!mti_given(l, who, "the ledger")) return NULL;
     size_t n = mti_book_count(l->book);
     if (i < n) return mti_book_get(l->book, i);
     return mti_fail_null(MT_ERR_ARGUMENT, "%s: entry %zu; there are %zu", who, i, n);

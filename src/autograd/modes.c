@@ -32,17 +32,31 @@ mt_status mt_push_saved_hooks(const mt_saved_hooks *fn, void *user)
     mti_hooks *h = mti_malloc(sizeof *h);
     if (!h) return mt_last_status();
     atomic_init(&h->refs, 1);
+    h->pins = 0;
     h->fn = *fn, h->user = user, h->below = modes.hooks;
     modes.hooks = h;
     return MT_OK;
 }
 
-mt_status mt_pop_saved_hooks(void)
+static void pop_hooks(void)
 {
     mti_hooks *h = modes.hooks;
-    if (!h) return mti_fail(MT_ERR_STATE, "pop_saved_hooks: the stack is empty");
     modes.hooks = h->below;
     mti_hooks_release(h);
+}
+
+void mti_hooks_pop_all(void)
+{
+    while (modes.hooks) pop_hooks();
+}
+
+mt_status mt_pop_saved_hooks(void)
+{
+    if (!modes.hooks) return mti_fail(MT_ERR_STATE, "pop_saved_hooks: the stack is empty");
+    if (modes.hooks->pins)
+        return mti_fail(MT_ERR_STATE, "pop_saved_hooks: within a hook on saved tensors, or below "
+                                      "hooks, only what was pushed there can be popped");
+    pop_hooks();
     return MT_OK;
 }
 
@@ -54,12 +68,17 @@ void *mt_step_below_saved_hooks(const void *user)
     while (h && h->user != user) h = h->below;
     if (!h) return mti_fail_null(MT_ERR_STATE, "step_below_saved_hooks: none has this user");
     modes.hooks = h->below;
+    if (modes.hooks) modes.hooks->pins++;
     return top;
 }
 
 void mt_step_back_to_saved_hooks(void *place)
 {
-    if (place) modes.hooks = place;
+    if (!place) return;
+    /* What was pushed meanwhile and not popped goes: down to what both stacks have. */
+    while (modes.hooks && !modes.hooks->pins) pop_hooks();
+    if (modes.hooks) modes.hooks->pins--;
+    modes.hooks = place;
 }
 
 /* ---- scopes ---- */
@@ -104,8 +123,10 @@ void mti_scope_restore(int depth) { scopes.depth = depth; }
 
 const char *mt_scope_path(void) { return mti_where_now()->module; }
 
-void mt_set_phase(const char *phase)
+mt_status mt_set_phase(const char *phase)
 {
     const char *name = mti_intern(phase);
-    mti_where_now()->phase = name ? name : "";
+    if (!name) return mt_last_status();
+    mti_where_now()->phase = name;
+    return MT_OK;
 }

@@ -12,12 +12,27 @@ uint64_t mti_next_sequence(void)
 
 /* ---- leaves ---- */
 
-void mti_hook_list_free(mti_grad_hook *h)
+void mti_hook_list_free(mti_hook_list *list)
 {
-    while (h) {
-        mti_grad_hook *next = h->next;
+    for (mti_grad_hook *h = list->first, *next; h; h = next) {
+        next = h->next;
         mti_free(h);
-        h = next;
+    }
+    list->first = NULL;
+}
+
+void mti_hook_list_enter(mti_hook_list *list) { list->running++; }
+
+void mti_hook_list_leave(mti_hook_list *list)
+{
+    if (--list->running) return;
+    for (mti_grad_hook **at = &list->first, *h; (h = *at);) {
+        if (h->removed) {
+            *at = h->next;
+            mti_free(h);
+        } else {
+            at = &h->next;
+        }
     }
 }
 
@@ -26,7 +41,7 @@ static void leaf_destroy(mti_ref *ref)
     mti_leaf *leaf = (mti_leaf *)ref;
     mt_release(leaf->grad);
     mt_release(leaf->pending);
-    mti_hook_list_free(leaf->hooks);
+    mti_hook_list_free(&leaf->hooks);
     mti_free(leaf);
 }
 
@@ -56,7 +71,7 @@ static void node_free(mti_node *n)
         mti_ref_release((mti_ref *)n->in[i].leaf);
     }
     for (int i = 0; i < n->n_out; i++) mt_release(n->grads[i]);
-    mti_hook_list_free(n->hooks);
+    mti_hook_list_free(&n->hooks);
     mt_device_release(n->device);
     mti_free(n);
 }
@@ -178,7 +193,7 @@ void mti_heap_free(mti_heap *h)
 
 mt_status mt_visit_tape(mt_tensor *root, void (*fn)(void *, const mt_node_info *), void *user)
 {
-    if (!MTI_CHECK_NULL("visit_tape", root)) return mt_last_status();
+    if (!mti_given(root, "visit_tape", "the root")) return mt_last_status();
     mti_heap heap = {0};
     bool ok = !root->grad_fn || mti_heap_push(&heap, (mti_node *)root->grad_fn);
     for (mti_node *n; ok && (n = mti_heap_pop(&heap));) {

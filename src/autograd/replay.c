@@ -1,10 +1,11 @@
 /* replay.c: hooks on ops: results that are there already take the place of running the kernel. */
-#include <string.h>
+#include <stdio.h>
 #include "autograd/autograd.h"
 
 struct mti_op_hooks {
     mt_op_hooks fn;
     void *user;
+    int pins; /* more than 0: one of the stack's is running */
     mti_op_hooks *below;
 };
 
@@ -14,19 +15,32 @@ mt_status mt_push_op_hooks(const mt_op_hooks *fn, void *user)
     mti_op_hooks *h = mti_malloc(sizeof *h);
     if (!h) return mt_last_status();
     mti_modes *modes = mti_modes_now();
-    *h = (mti_op_hooks){*fn, user, modes->op_hooks};
+    *h = (mti_op_hooks){.fn = *fn, .user = user, .below = modes->op_hooks};
     modes->op_hooks = h;
     return MT_OK;
+}
+
+static void pop_op_hooks(mti_modes *modes)
+{
+    mti_op_hooks *h = modes->op_hooks;
+    modes->op_hooks = h->below;
+    if (h->fn.destroy) h->fn.destroy(h->user);
+    mti_free(h);
+}
+
+void mti_op_hooks_pop_all(void)
+{
+    while (mti_modes_now()->op_hooks) pop_op_hooks(mti_modes_now());
 }
 
 mt_status mt_pop_op_hooks(void)
 {
     mti_modes *modes = mti_modes_now();
-    mti_op_hooks *h = modes->op_hooks;
-    if (!h) return mti_fail(MT_ERR_STATE, "pop_op_hooks: the stack is empty");
-    modes->op_hooks = h->below;
-    if (h->fn.destroy) h->fn.destroy(h->user);
-    mti_free(h);
+    if (!modes->op_hooks) return mti_fail(MT_ERR_STATE, "pop_op_hooks: the stack is empty");
+    if (modes->op_hooks->pins)
+        return mti_fail(MT_ERR_STATE, "pop_op_hooks: within a hook on ops only what was pushed "
+                                      "there can be popped");
+    pop_op_hooks(modes);
     return MT_OK;
 }
 
@@ -73,25 +87,31 @@ static mt_op_call describe(const mti_call *c)
     return call;
 }
 
-static mt_status told(mt_status status, const char *which, const mti_call *c)
-{
-    if (status != MT_OK && mt_last_status() == MT_OK)
-        mti_fail(status, "%s: the hook %s it failed (%s)", c->op->name, which,
-                 mt_status_name(status));
-    return status;
-}
-
 /* Hooks' own ops are not recorded, but what they keep (mt_saved) passes the stack of hooks. */
-static bool enter(void)
+typedef struct inside {
+    bool grad_mode;
+    mti_op_hooks *top;
+    uint64_t failures;
+} inside;
+
+static inside enter(void)
 {
-    mti_modes_now()->in_op_hook++;
-    return mt_set_grad_mode(false);
+    mti_modes *modes = mti_modes_now();
+    modes->in_op_hook++;
+    modes->op_hooks->pins++;
+    return (inside){mt_set_grad_mode(false), modes->op_hooks, mti_failures()};
 }
 
-static void leave(bool grad_mode)
+/* False if the hook failed. */
+static bool leave(inside was, mt_status status, const char *which, const mti_call *c)
 {
-    mt_set_grad_mode(grad_mode);
+    mt_set_grad_mode(was.grad_mode);
+    was.top->pins--;
     mti_modes_now()->in_op_hook--;
+    if (status != MT_OK)
+        mti_fail_around(was.failures, status, "%s: the hook %s it failed (%s)", c->op->name, which,
+                        mt_status_name(status));
+    return status == MT_OK;
 }
 
 /* ---- supplied results ---- */
@@ -100,18 +120,13 @@ static void leave(bool grad_mode)
  * as that would have. */
 static bool adopt(const mti_call *c, mt_tensor **t, const mti_view *spec, const char *what)
 {
-    char want[MTI_SHAPE_TEXT], got[MTI_SHAPE_TEXT];
     mt_tensor *given = *t;
     if (!given)
         return mti_fail_bool(MT_ERR_STATE, "%s: the hook before it supplied no %s", c->op->name,
                              what);
-    if (given->storage->device != c->device || given->view.dtype != spec->dtype ||
-        !mti_view_same_shape(&given->view, spec))
-        return mti_fail_bool(
-            MT_ERR_STATE, "%s: the hook before it supplied %s as %s %s; need %s %s", c->op->name,
-            what, mt_dtype_name(given->view.dtype),
-            mti_shape_text(got, given->view.rank, given->view.shape), mt_dtype_name(spec->dtype),
-            mti_shape_text(want, spec->rank, spec->shape));
+    char name[64];
+    snprintf(name, sizeof name, "what the hook before it supplied as %s", what);
+    if (!mti_is_like(MT_ERR_STATE, c->op->name, name, given, spec, c->device)) return false;
     *t = mti_tensor_laid(mti_tensor_alias(given), spec, MT_ACTIVATION);
     mt_release(given);
     return *t;
@@ -137,10 +152,9 @@ bool mti_before_op(mti_call *c, bool *supplied)
     mt_op_call call = describe(c);
     for (mti_op_hooks *h = mti_modes_now()->op_hooks; h && !*supplied; h = h->below) {
         mt_op_result result = {.outputs = c->out, .auxiliaries = c->aux};
-        bool grad_mode = enter();
+        inside was = enter();
         mt_status status = h->fn.before ? h->fn.before(h->user, &call, &result, supplied) : MT_OK;
-        leave(grad_mode);
-        if (told(status, "before", c) != MT_OK) return false;
+        if (!leave(was, status, "before", c)) return false;
         if (!*supplied) continue;
         c->flops = result.flops;
         c->draw = (mti_draw){result.p, result.seed, result.offset};
@@ -154,10 +168,9 @@ bool mti_after_op(mti_call *c)
     mt_op_call call = describe(c);
     mt_op_result result = {c->out, c->aux, c->flops, c->draw.p, c->draw.seed, c->draw.offset};
     for (mti_op_hooks *h = mti_modes_now()->op_hooks; h; h = h->below) {
-        bool grad_mode = enter();
+        inside was = enter();
         mt_status status = h->fn.after ? h->fn.after(h->user, &call, &result) : MT_OK;
-        leave(grad_mode);
-        if (told(status, "after", c) != MT_OK) return false;
+        if (!leave(was, status, "after", c)) return false;
     }
     return true;
 }

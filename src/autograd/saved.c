@@ -1,4 +1,5 @@
 /* saved.c: a tensor on its way onto the tape and back, through the stack of hooks. */
+#include <stdio.h>
 #include <string.h>
 #include "autograd/autograd.h"
 
@@ -23,36 +24,40 @@ mt_save_info mti_slot_info(const mti_saved_tensor *s)
 typedef struct hook_scope {
     mti_making making;
     mti_rewrite_fn *rewrite;
+    mti_hooks *top; /* pinned: the stack stays what it is under a hook that runs */
+    uint64_t failures;
 } hook_scope;
 
 static hook_scope enter_hook(void)
 {
-    hook_scope was = {*mti_making_now(), mti_modes_now()->rewrite};
-    mti_modes_now()->rewrite = NULL;
+    mti_modes *modes = mti_modes_now();
+    hook_scope was = {*mti_making_now(), modes->rewrite, modes->hooks, mti_failures()};
+    modes->rewrite = NULL;
     mti_making_now()->category = MT_TEMPORARY;
     mti_making_now()->inside = true;
-    mti_modes_now()->in_hook++;
+    modes->in_hook++;
+    if (was.top) was.top->pins++;
     return was;
 }
 
-static void leave_hook(hook_scope was)
+/* False if the hook failed. */
+static bool leave_hook(hook_scope was, mt_status status, const char *what, const mt_save_info *info)
 {
+    if (was.top) was.top->pins--;
     mti_modes_now()->in_hook--;
     mti_modes_now()->rewrite = was.rewrite;
     *mti_making_now() = was.making;
+    if (status != MT_OK)
+        mti_fail_around(was.failures, status, "%s: the %s hook for %s failed (%s)", info->op, what,
+                        info->argument, mt_status_name(status));
+    return status == MT_OK;
 }
 
-static mt_status failed(mt_status status, const char *what, const mt_save_info *info)
+static bool is_as_packed(const mti_packed *p, const mt_tensor *t, const mt_save_info *info)
 {
-    if (mt_last_status() == MT_OK)
-        mti_fail(status, "%s: the %s hook for %s failed (%s)", info->op, what, info->argument,
-                 mt_status_name(status));
-    return status;
-}
-
-static bool same_kind(const mti_view *a, const mti_view *b)
-{
-    return a->dtype == b->dtype && mti_view_same_shape(a, b);
+    char what[64];
+    snprintf(what, sizeof what, "what the unpack hook for %s gave back", info->argument);
+    return mti_is_like(MT_ERR_STATE, info->op, what, t, &p->spec, p->device);
 }
 
 /* One level: s->kept goes in, what the hook left of it comes out in s->kept. */
@@ -64,14 +69,15 @@ static bool pack_level(mti_saved_tensor *s, mti_hooks *h, const mt_save_info *in
     p->spec = given->view;
     hook_scope was = enter_hook();
     mt_status status = h->fn.pack ? h->fn.pack(h->user, info, given, &kept, &p->state) : MT_OK;
-    leave_hook(was);
-    if (status != MT_OK) return failed(status, "pack", info), false;
+    if (!leave_hook(was, status, "pack", info)) return false;
     atomic_fetch_add(&h->refs, 1);
     p->hooks = h;
+    p->device = mt_device_retain(given->storage->device);
     p->left_tensor = kept != NULL;
     s->n_packed++;
     if (kept == given) return true;
     s->kept = kept;
+    /* Anything, on any device: what counts is what unpack makes of it. */
     if (kept && kept->storage != given->storage) {
         s->original = false;
         /* What was there before the hook has its class already. */
@@ -111,27 +117,16 @@ bool mti_slot_save(mti_saved_tensor *s, const mti_node *n, int bit, mt_tensor *t
 
 static mt_tensor *unpack_level(const mti_packed *p, const mt_save_info *info, mt_tensor *current)
 {
-    char want[MTI_SHAPE_TEXT], got[MTI_SHAPE_TEXT];
     mt_tensor *given = p->left_tensor ? current : NULL, *t = given;
     const mti_hooks *h = p->hooks;
     hook_scope was = enter_hook();
     mt_status status = h->fn.unpack ? h->fn.unpack(h->user, info, &t, p->state) : MT_OK;
-    leave_hook(was);
+    bool ok = leave_hook(was, status, "unpack", info);
     if (t != given) mt_release(given);
-    if (status != MT_OK) {
-        failed(status, "unpack", info);
-        mt_release(t);
-        return NULL;
-    }
-    if (t && same_kind(&t->view, &p->spec)) return t;
-    if (!t)
-        mti_fail(MT_ERR_STATE, "%s: the unpack hook for %s gave nothing back", info->op,
-                 info->argument);
-    else
-        mti_fail(MT_ERR_STATE, "%s: the unpack hook for %s gave %s %s back; %s %s was packed",
-                 info->op, info->argument, mt_dtype_name(t->view.dtype),
-                 mti_shape_text(got, t->view.rank, t->view.shape), mt_dtype_name(p->spec.dtype),
-                 mti_shape_text(want, p->spec.rank, p->spec.shape));
+    if (ok && !t)
+        ok = mti_fail_bool(MT_ERR_STATE, "%s: the unpack hook for %s gave nothing back", info->op,
+                           info->argument);
+    if (ok && is_as_packed(p, t, info)) return t;
     mt_release(t);
     return NULL;
 }
@@ -170,6 +165,7 @@ void mti_slot_drop(mti_saved_tensor *s)
         mti_packed *p = &s->packed[i];
         if (p->hooks->fn.drop) p->hooks->fn.drop(p->hooks->user, &info, p->state);
         mti_hooks_release(p->hooks);
+        mt_device_release(p->device);
     }
     mti_free(s->packed);
     s->packed = NULL;
@@ -180,7 +176,7 @@ void mti_slot_drop(mti_saved_tensor *s)
 
 mt_saved *mt_saved_new(mt_tensor *t, const mt_save_info *info)
 {
-    if (!MTI_CHECK_NULL("saved_new", t)) return NULL;
+    if (!mti_given(t, "saved_new", "the tensor")) return NULL;
     if (!info || !info->op || !info->argument)
         return mti_fail_null(MT_ERR_ARGUMENT, "saved_new: needs an op and an argument to go by");
     mt_saved *s = mti_malloc(sizeof *s);
@@ -202,7 +198,7 @@ mt_saved *mt_saved_new(mt_tensor *t, const mt_save_info *info)
 
 mt_tensor *mt_saved_get(mt_saved *s)
 {
-    if (!s) return mti_fail_null(MT_ERR_ARGUMENT, "saved_get: it is NULL");
+    if (!mti_given(s, "saved_get", "the saved tensor")) return NULL;
     mt_tensor *t = mti_slot_load(&s->slot);
     if (t && t->storage->inside == mti_thread_token() && !mti_making_now()->inside)
         mti_storage_settle(t->storage, MT_ACTIVATION);

@@ -62,11 +62,12 @@ static bool find(const char *kind, char path[MAX_PATH])
 const mti_backend *mti_module_load(const char *kind)
 {
     char path[MAX_PATH];
+    if (!kind) return mti_fail_null(MT_ERR_ARGUMENT, "device_open: the kind is NULL");
     if (!is_name(kind) || !find(kind, path))
         return mti_fail_null(MT_ERR_UNSUPPORTED,
-                             "device \"%s\": not built in (those are: cpu, meta), and no module "
+                             "device \"%.40s\": not built in (those are: cpu, meta), and no module "
                              "libmemtape-%s.so beside the program or in %s",
-                             kind ? kind : "(null)", is_name(kind) ? kind : "KIND", MTI_MODULE_DIR);
+                             kind, is_name(kind) ? kind : "KIND", MTI_MODULE_DIR);
     void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!module) return mti_fail_null(MT_ERR_UNSUPPORTED, "device \"%s\": %s", kind, dlerror());
     mti_module_entry_fn *entry;

@@ -11,9 +11,9 @@ int64_t mti_view_count(const mti_view *v)
 bool mti_view_is_contiguous(const mti_view *v)
 {
     int64_t expected = 1;
+    if (mti_view_count(v) == 0) return true;
     for (int d = v->rank - 1; d >= 0; d--) {
         if (v->shape[d] == 1) continue;
-        if (v->shape[d] == 0) return true;
         if (v->stride[d] != expected) return false;
         expected *= v->shape[d];
     }

@@ -9,13 +9,40 @@
 #include "memtape/status.h"
 #include "memtape/dtype.h"
 
-/* ---- errors: the first one of a thread stays until it is cleared ---- */
+/* ---- errors: a thread's last failure stays until the next one or until it is cleared ----
+ *
+ * Record a failure where it happens, once. The calls around it pass it on: they return, and say
+ * nothing more. */
 
-/* Record a failure and return its status. Later failures do not overwrite it. */
+/* Record a failure and return its status. */
 mt_status mti_fail(mt_status status, const char *fmt, ...) MT_PRINTF(2, 3);
 /* The same for functions that return bool (false) or a pointer (NULL). */
 bool mti_fail_bool(mt_status status, const char *fmt, ...) MT_PRINTF(2, 3);
 void *mti_fail_null(mt_status status, const char *fmt, ...) MT_PRINTF(2, 3);
+
+/* NULL in, NULL out: whether the object is there. An object that is NULL is as a rule one that an
+ * earlier call failed to make, so a failure that is recorded already stays; where there is none
+ * this one is: "relu: x is NULL". For what a call of ours makes; a NULL path or function is a
+ * failure of its own. */
+bool mti_given(const void *object, const char *who, const char *what);
+
+/* Failures that this thread has recorded so far: a mark, taken before calling what may fail without
+ * a word (a user's function, a library that only counts on our mti_malloc). */
+uint64_t mti_failures(void);
+/* Whether there is a failure that was recorded after the mark. */
+bool mti_failed_since(uint64_t failures);
+/* Record one unless there is one since the mark. Returns the status of the one that stands. */
+mt_status mti_fail_around(uint64_t failures, mt_status status, const char *fmt, ...)
+    MT_PRINTF(3, 4);
+
+/* For an attempt whose failure is nobody's business: get before it, set to forget it. */
+typedef struct mti_error {
+    mt_status status;
+    uint64_t count;
+    char text[1024]; /* a longer message is cut */
+} mti_error;
+void mti_error_get(mti_error *e);
+void mti_error_set(const mti_error *e);
 
 /* ---- host memory: one door, so that tests can make any request fail ---- */
 

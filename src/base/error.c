@@ -1,22 +1,19 @@
-/* error.c: the first failure of each thread, and the names of what can go wrong. Texts quote files,
+/* error.c: the last failure of each thread, and the names of what can go wrong. Texts quote files,
  * whose bytes a terminal must not obey. */
-#include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 #include "base/base.h"
 
-#define ERROR_TEXT 1024 /* a longer message is cut */
-
-static _Thread_local struct {
-    mt_status status;
-    char text[ERROR_TEXT];
-} first;
+static _Thread_local mti_error last;
 
 static void record(mt_status status, const char *fmt, va_list args)
 {
-    if (first.status != MT_OK) return;
-    first.status = status;
-    vsnprintf(first.text, sizeof first.text, fmt, args);
-    mti_make_printable(first.text);
+    char text[sizeof last.text]; /* the arguments may point into the present text */
+    vsnprintf(text, sizeof text, fmt, args);
+    mti_make_printable(text);
+    memcpy(last.text, text, strlen(text) + 1);
+    last.status = status;
+    last.count++;
 }
 
 mt_status mti_fail(mt_status status, const char *fmt, ...)
@@ -46,14 +43,41 @@ void *mti_fail_null(mt_status status, const char *fmt, ...)
     return NULL;
 }
 
-mt_status mt_last_status(void) { return first.status; }
+/* ---- failures within failures ---- */
 
-const char *mt_last_error(void) { return first.text; }
+uint64_t mti_failures(void) { return last.count; }
+
+bool mti_failed_since(uint64_t failures) { return last.count != failures && last.status != MT_OK; }
+
+mt_status mti_fail_around(uint64_t failures, mt_status status, const char *fmt, ...)
+{
+    if (mti_failed_since(failures)) return last.status;
+    va_list args;
+    va_start(args, fmt);
+    record(status, fmt, args);
+    va_end(args);
+    return status;
+}
+
+bool mti_given(const void *object, const char *who, const char *what)
+{
+    if (!object && last.status == MT_OK) mti_fail(MT_ERR_ARGUMENT, "%s: %s is NULL", who, what);
+    return object != NULL;
+}
+
+void mti_error_get(mti_error *e) { *e = last; }
+void mti_error_set(const mti_error *e) { last = *e; }
+
+/* ---- what callers ask ---- */
+
+mt_status mt_last_status(void) { return last.status; }
+
+const char *mt_last_error(void) { return last.text; }
 
 void mt_clear_error(void)
 {
-    first.status = MT_OK;
-    first.text[0] = '\0';
+    last.status = MT_OK;
+    last.text[0] = '\0';
 }
 
 const char *mt_status_name(mt_status status)

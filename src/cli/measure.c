@@ -331,11 +331,13 @@ bool mti_measure(mti_measurement *m, mt_device *device, const mti_trial *trial)
 {
     *m = (mti_measurement){0};
     run r = {.trial = trial, .m = m};
+    uint64_t failures = mti_failures();
     bool ok = (!trial->timeline || mti_timeline_begin(&m->timeline, device)) &&
               init_phase(&r, device) && first_step(&r) && settle(&r) && steady_step(&r) &&
               mti_spender_tell(&r.spender);
     m->spent = r.spender.spent;
     ok = mti_timeline_end(&m->timeline) && ok;
+    ok = ok && !mti_failed_since(failures); /* or a phase could not be named */
     mt_optimizer_free(r.optimizer);
     mti_spender_free(&r.spender);
     mti_subject_free(&r.subject);

@@ -242,7 +242,10 @@ static json_t *instant_json(const mti_measurement *m, size_t event)
     for (size_t i = 0; ok && i < holders.n && i < ROWS_TO_SHOW; i++)
         mti_json_push(largest, holder_json(&holders.at[i]));
     mti_holders_free(&holders);
-    mti_json_put(j, "largest", largest);
+    if (ok)
+        mti_json_put(j, "largest", largest);
+    else
+        json_decref(largest), mti_json_put(j, "largest", NULL);
     return j;
 }
 

@@ -75,7 +75,7 @@ static char *plan_text(const mti_trainer *t, double val_fraction)
     if (t->spender.scaler) mti_json_put(j, "scaler", scaler_json(t->spender.scaler));
     snprintf(hash, sizeof hash, "%016" PRIx64, t->corpus->fingerprint);
     mti_json_put_text(j, "text", hash);
-    char *text = mt_last_status() == MT_OK ? mti_json_text(j, JSON_COMPACT) : NULL;
+    char *text = mti_json_complete(j, JSON_COMPACT);
     json_decref(j);
     return text;
 }
@@ -96,7 +96,7 @@ bool mti_run_save(const mti_trainer *t, const char *path, double val_fraction, c
     const mt_key_value metadata[] = {{CONFIG_KEY, config}, {RUN_KEY, plan}};
     mt_status status = mt_checkpoint_save(where, t->model, t->optimizer, t->step, 2, metadata);
     mti_free(plan);
-    return status == MT_OK && mt_last_status() == MT_OK;
+    return status == MT_OK;
 }
 
 bool mti_run_can_save(const char *option, const char *path, bool folders)
@@ -134,10 +134,7 @@ mt_safetensors *mti_run_open(const char *path)
     json_set_alloc_funcs(malloc_again, mti_free);
     mt_safetensors *file = mt_safetensors_open(path);
     json_set_alloc_funcs(mti_malloc, mti_free);
-    /* jansson shortens strings that it has no memory for; what it allocates through remembers. */
-    if (!file || mt_last_status() == MT_OK) return file;
-    mt_safetensors_free(file);
-    return NULL;
+    return file;
 }
 
 bool mti_run_read_config(const mt_safetensors *file, mt_model_config *config)
@@ -146,7 +143,9 @@ bool mti_run_read_config(const mt_safetensors *file, mt_model_config *config)
     if (!text)
         return mti_fail_bool(MT_ERR_FORMAT, "the file says nothing of the model in it; give one "
                                             "that `memtape train --save` wrote");
-    if (mt_model_config_from_json(text, config) != MT_OK || mt_last_status() != MT_OK) return false;
+    uint64_t failures = mti_failures();
+    if (mt_model_config_from_json(text, config) != MT_OK || mti_failed_since(failures))
+        return false;
     bool writes = config->kind == MT_MODEL_GPT || config->kind == MT_MODEL_LLAMA;
     if (writes && config->vocab == 256) return true;
     return mti_fail_bool(MT_ERR_UNSUPPORTED,
@@ -156,6 +155,24 @@ bool mti_run_read_config(const mt_safetensors *file, mt_model_config *config)
 static bool bad_plan(const char *key)
 {
     return mti_fail_bool(MT_ERR_FORMAT, "the file's record of its run is damaged at \"%s\"", key);
+}
+
+static bool let_go(json_t **j)
+{
+    json_decref(*j);
+    *j = NULL;
+    return false;
+}
+
+/* Parses what the file says of its run; *j is NULL where it says nothing. */
+static bool parse_run(const mt_safetensors *file, json_t **j)
+{
+    const char *text = mt_safetensors_metadata(file, RUN_KEY);
+    uint64_t failures = mti_failures();
+    *j = text ? json_loads(text, JSON_REJECT_DUPLICATES, NULL) : NULL;
+    if (!mti_failed_since(failures)) /* or strings are cut short */
+        return !text || json_is_object(*j) || let_go(j) || bad_plan(RUN_KEY);
+    return let_go(j);
 }
 
 static bool read_int(const json_t *j, const char *key, mti_options *o, mti_option id, int64_t *to)
@@ -210,7 +227,8 @@ static bool read_spared(const json_t *j, mti_options *o)
         const json_t *value = json_object_get(j, names[i]);
         if (!value || o->given[ids[i]]) continue;
         const char *text = json_string_value(value), *kept = text ? mti_intern(text) : NULL;
-        if (!kept || !mti_options_set(o, names[i], kept)) return bad_plan(names[i]);
+        if (text && !kept) return false;
+        if (!text || !mti_options_set(o, names[i], kept)) return bad_plan(names[i]);
     }
     return true;
 }
@@ -218,16 +236,12 @@ static bool read_spared(const json_t *j, mti_options *o)
 bool mti_run_read_plan(const mt_safetensors *file, mti_options *o, uint64_t *fingerprint)
 {
     mt_model_config config;
-    if (!mti_run_read_config(file, &config)) return false;
-    const char *text = mt_safetensors_metadata(file, RUN_KEY);
-    if (!text)
-        return mti_fail_bool(MT_ERR_FORMAT, "the file holds a model but no run to go on with");
-    json_t *j = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
-    bool ok = json_is_object(j)
-                  ? read_fields(j, o, fingerprint) && read_spared(json_object_get(j, "spared"), o)
-                  : bad_plan(RUN_KEY);
+    json_t *j;
+    if (!mti_run_read_config(file, &config) || !parse_run(file, &j)) return false;
+    if (!j) return mti_fail_bool(MT_ERR_FORMAT, "the file holds a model but no run to go on with");
+    bool ok = read_fields(j, o, fingerprint) && read_spared(json_object_get(j, "spared"), o);
     json_decref(j);
-    if (!ok || mt_last_status() != MT_OK) return false;
+    if (!ok) return false;
     return mti_options_config(o, &config) || mti_fail_bool(MT_ERR_ARGUMENT, "%s", o->error);
 }
 
@@ -244,10 +258,10 @@ static bool read_count(const json_t *j, const char *key, int64_t *to)
 static bool restore_scaler(const mt_safetensors *file, mt_scaler *scaler)
 {
     mt_scaler_state state = {0};
-    const char *text = mt_safetensors_metadata(file, RUN_KEY), *scale, *end;
-    json_t *run = text ? json_loads(text, JSON_REJECT_DUPLICATES, NULL) : NULL;
-    const json_t *j = json_object_get(run, "scaler");
-    bool ok = true;
+    const char *scale, *end;
+    json_t *run;
+    bool ok = parse_run(file, &run);
+    const json_t *j = ok ? json_object_get(run, "scaler") : NULL;
     if (j) {
         scale = json_string_value(json_object_get(j, "scale"));
         state.scale = scale ? strtod(scale, (char **)&end) : 0;
@@ -257,7 +271,7 @@ static bool restore_scaler(const mt_safetensors *file, mt_scaler *scaler)
              mt_scaler_set(scaler, &state) == MT_OK;
     }
     json_decref(run);
-    return ok && mt_last_status() == MT_OK;
+    return ok;
 }
 
 bool mti_run_restore(mt_safetensors *file, mti_trainer *t)
@@ -309,11 +323,12 @@ bool mti_run_fits(mt_safetensors *file, const mti_options *o)
 /* The adapters in the file, as its plan tells of them; .rank 0: none. */
 static bool read_adapters(const mt_safetensors *file, mt_lora_options *adapters)
 {
-    const char *text = mt_safetensors_metadata(file, RUN_KEY), *rank, *end;
-    json_t *run = text ? json_loads(text, JSON_REJECT_DUPLICATES, NULL) : NULL;
+    const char *rank, *end;
+    json_t *run;
+    *adapters = (mt_lora_options){0};
+    if (!parse_run(file, &run)) return false;
     const json_t *spared = json_object_get(run, "spared"), *value;
     bool ok = true;
-    *adapters = (mt_lora_options){0};
     if ((value = json_object_get(spared, "lora-rank"))) {
         rank = json_string_value(value);
         *adapters = adapters_of(rank ? strtoll(rank, (char **)&end, 10) : 0,
@@ -323,7 +338,7 @@ static bool read_adapters(const mt_safetensors *file, mt_lora_options *adapters)
              bad_plan("lora-rank");
     }
     json_decref(run);
-    return ok && mt_last_status() == MT_OK;
+    return ok;
 }
 
 bool mti_run_holds(mt_safetensors *file, const mt_model_config *config)

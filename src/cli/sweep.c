@@ -150,8 +150,9 @@ int mti_sweep(const mti_options *options)
 {
     mti_options o = *options;
     sweep w = {0};
+    uint64_t failures = mti_failures();
     bool ok = mti_sweep_rows_make(&w.rows, &o);
-    if (!ok && mt_last_status() == MT_OK) mti_fail(MT_ERR_ARGUMENT, "%s", o.error);
+    if (!ok) mti_fail_around(failures, MT_ERR_ARGUMENT, "%s", o.error);
     for (size_t i = 0; ok && i < w.rows.n; i++)
         if (w.rows.at[i].options.steps > w.turns) w.turns = w.rows.at[i].options.steps;
     w.results = ok ? mti_calloc(w.rows.n, sizeof *w.results) : NULL;

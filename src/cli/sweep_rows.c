@@ -116,13 +116,14 @@ bool mti_sweep_rows_make(mti_sweep_rows *rows, mti_options *o)
     }
     if (n > MTI_MAX_SWEEP)
         return mti_options_refuse(o, "--row: %zu rows; at most %d", n, MTI_MAX_SWEEP);
+    uint64_t failures = mti_failures();
     rows->at = mti_calloc(n, sizeof *rows->at);
     for (; rows->at && rows->n < n; rows->n++)
         if (!make_row(&rows->at[rows->n], o, rows->n)) {
             rows->n++;
             break;
         }
-    if (!*o->error && mt_last_status() != MT_OK) mti_options_refuse(o, "%.900s", mt_last_error());
+    if (!*o->error && mti_failed_since(failures)) mti_options_refuse(o, "%.900s", mt_last_error());
     return rows->at && !*o->error;
 }
 

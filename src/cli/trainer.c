@@ -104,10 +104,9 @@ static bool run_part(mti_trainer *t, int64_t part, size_t *starts, double *sum)
         mti_u32x4 r = mti_philox(p->seed, counter + (uint64_t)i);
         starts[i] = (size_t)(((uint64_t)r.v[0] << 32 | r.v[1]) % places);
     }
-    mt_set_phase("forward");
+    if (mt_set_phase("forward") != MT_OK) return false;
     mt_tensor *loss = spared_loss(t, starts, sum);
-    mt_set_phase("backward");
-    bool ok = loss && mt_backward(loss) == MT_OK;
+    bool ok = loss && mt_set_phase("backward") == MT_OK && mt_backward(loss) == MT_OK;
     mt_release(loss);
     return ok;
 }
@@ -135,7 +134,7 @@ bool mti_trainer_step(mti_trainer *t)
     bool ok = starts != NULL;
     for (int64_t part = 0; ok && part < p->accumulate; part++) ok = run_part(t, part, starts, &sum);
     mti_free(starts);
-    mt_set_phase("step");
+    ok = ok && mt_set_phase("step") == MT_OK;
     if (ok && !isfinite(sum))
         ok = mti_fail_bool(MT_ERR_STATE,
                            "the loss became %g at step %lld; a lower --lr or a longer --warmup may "
@@ -182,8 +181,7 @@ bool mti_trainer_held_out(mti_trainer *t, size_t max_bytes, double *bits)
     double nats = 0;
     bool grad = mt_set_grad_mode(false), training = mt_module_training(t->model);
     mt_module_set_training(t->model, false);
-    mt_set_phase("held-out");
-    bool ok = add_all(t, n - 1, &nats);
+    bool ok = mt_set_phase("held-out") == MT_OK && add_all(t, n - 1, &nats);
     mt_set_phase(NULL);
     mt_module_set_training(t->model, training);
     mt_set_grad_mode(grad);

@@ -5,6 +5,7 @@
  * that collects: the i-th save then is what the i-th was. When the last one needed is there, the
  * collecting hook fails the op that saved it, the function unwinds as after any failure, and the
  * failure is forgotten. */
+#include <stdio.h>
 #include <string.h>
 #include "hooks/checkpoint.h"
 #include "memtape/autocast.h"
@@ -20,6 +21,7 @@ static mti_trace_entry *entry_of(mti_frame *f, const void *state)
 static void frame_free(void *user)
 {
     mti_frame *f = user;
+    if (--f->holders) return;
     mti_policy_release(f, 0);
     mti_free(f->decisions.at);
     for (size_t i = 0; i < f->entries.n; i++) mt_saved_free(f->entries.at[i].again);
@@ -137,18 +139,20 @@ static void forget_again(mti_frame *f)
     }
 }
 
-static mt_status failed(const mti_frame *f, const char *when, mt_status status)
+/* What the function returned, with a text if it failed without one since the mark. */
+static mt_status told(const mti_frame *f, const char *when, uint64_t failures, mt_status status)
 {
-    if (status != MT_OK && mt_last_status() == MT_OK)
-        mti_fail(status, "checkpoint %s: its function failed%s (%s)", f->options.label, when,
-                 mt_status_name(status));
+    if (status != MT_OK)
+        mti_fail_around(failures, status, "checkpoint %s: its function failed%s (%s)",
+                        f->options.label, when, mt_status_name(status));
     return status;
 }
 
 static mt_status run_again(mti_frame *f)
 {
     uint64_t seed, offset;
-    bool clean = mt_last_status() == MT_OK;
+    mti_error before;
+    mti_error_get(&before);
     f->again = true, f->stopped = false;
     f->at = f->call = f->stop_at = 0;
     for (size_t i = 0; i < f->entries.n; i++)
@@ -160,13 +164,13 @@ static mt_status run_again(mti_frame *f)
     mt_rng_set(f->device, seed, offset);
     f->again = false;
     if (f->stopped) {
-        if (clean) mt_clear_error(); /* only that we stopped it */
+        mti_error_set(&before); /* it failed only because we stopped it */
         return MT_OK;
     }
     if (status == MT_OK && f->at < f->entries.n && !mti_trace_compare(f, f->at, NULL))
         status = MT_ERR_STATE;
     if (status != MT_OK) forget_again(f);
-    return failed(f, " when it was run again", status);
+    return told(f, " when it was run again", before.count, status);
 }
 
 static mt_status on_unpack(void *user, const mt_save_info *info, mt_tensor **tensor, void *state)
@@ -196,8 +200,9 @@ static bool check(mt_checkpoint_fn *fn, int n_in, mt_tensor *const *inputs, int 
                              "checkpoint: %d inputs, %d outputs; need at least one of each", n_in,
                              n_out);
     for (int i = 0; i < n_in; i++) {
-        if (!inputs[i]) /* the failure that made it NULL is there already, if there was one */
-            return mti_fail_bool(MT_ERR_ARGUMENT, "checkpoint: input %d is NULL", i);
+        char name[24];
+        snprintf(name, sizeof name, "input %d", i);
+        if (!mti_given(inputs[i], "checkpoint", name)) return false;
         if (mt_device_of(inputs[i]) != mt_device_of(inputs[0]))
             return mti_fail_bool(MT_ERR_ARGUMENT,
                                  "checkpoint: input %d lives on another device than input 0", i);
@@ -234,6 +239,7 @@ static mti_frame *frame_new(mti_frame init, mt_tensor *const *inputs,
         return NULL;
     }
     *f = init;
+    f->holders = 1;
     if (options) f->options = *options;
     f->module = mt_scope_path();
     const char *label = f->options.label ? f->options.label : f->module;
@@ -250,11 +256,19 @@ static mti_frame *frame_new(mti_frame init, mt_tensor *const *inputs,
 
 static mt_status call(mti_frame *f, mt_tensor *const *inputs, mt_tensor **outputs)
 {
-    mt_status status = failed(f, "", f->fn(f->user, f->n_in, inputs, f->n_out, outputs));
+    uint64_t failures = mti_failures();
+    mt_status status = told(f, "", failures, f->fn(f->user, f->n_in, inputs, f->n_out, outputs));
     for (int i = 0; status == MT_OK && i < f->n_out; i++)
         if (!outputs[i])
-            status = mti_fail(MT_ERR_ARGUMENT, "checkpoint %s: its function left output %d NULL",
-                              f->options.label, i);
+            status = mti_fail_around(failures, MT_ERR_ARGUMENT,
+                                     "checkpoint %s: its function left output %d NULL",
+                                     f->options.label, i);
+        else if (mt_device_of(outputs[i]) != f->device)
+            status = mti_fail(MT_ERR_ARGUMENT,
+                              "checkpoint %s: its function made output %d on another device than "
+                              "input 0 is on (%s, %s)",
+                              f->options.label, i, mt_device_kind(mt_device_of(outputs[i])),
+                              mt_device_kind(f->device));
     return status;
 }
 
@@ -267,10 +281,34 @@ static mt_status call_with_policy(mti_frame *f, mt_tensor *const *inputs, mt_ten
     if (status != MT_OK) return status;
     if (f->outer) f->outer->inner = f;
     status = call(f, inputs, outputs);
-    mt_pop_op_hooks();
+    /* With what the function left pushed; nothing if it popped this, too. */
+    while (mt_find_op_hooks(&mti_checkpoint_op_hooks) == f) mt_pop_op_hooks();
     if (f->outer) f->outer->inner = NULL;
     f->outer = NULL;
     return status;
+}
+
+static bool is_pushed(const mti_frame *f)
+{
+    void *place = mt_step_below_saved_hooks(f);
+    mt_step_back_to_saved_hooks(place);
+    return place != NULL;
+}
+
+/* Takes the frame off the stack, with what its function left pushed on it. */
+static mt_status pop(const mti_frame *f, mt_status status)
+{
+    mti_error before;
+    mti_error_get(&before);
+    bool there = is_pushed(f);
+    while (there && mt_saved_hooks_user() != f) mt_pop_saved_hooks();
+    if (there) mt_pop_saved_hooks();
+    if (!there) mti_error_set(&before);
+    return there || status != MT_OK
+               ? status
+               : mti_fail(MT_ERR_STATE,
+                          "checkpoint %s: its function popped hooks that it did not push",
+                          f->options.label);
 }
 
 /* f becomes the hook's: it goes with the last tensor that the function's ops saved. */
@@ -283,12 +321,14 @@ static mt_status run_frame(mti_frame *f, mt_tensor *const *inputs, mt_tensor **o
         return status;
     }
     f->first = true;
+    f->holders++;
     mti_report_enter(f);
     status = call_with_policy(f, inputs, outputs);
     mt_status reported = mti_report_leave(f, status == MT_OK ? inputs : NULL);
     f->first = false;
-    mt_pop_saved_hooks();
-    return status == MT_OK ? reported : status;
+    status = pop(f, status == MT_OK ? reported : status);
+    frame_free(f);
+    return status;
 }
 
 mt_status mt_checkpoint(mt_checkpoint_fn *fn, void *user, void (*destroy)(void *user), int n_in,

@@ -8,6 +8,7 @@
 /* One act of saving within the function, in order. */
 typedef struct mti_trace_entry {
     const char *op, *argument, *module;
+    const mt_device *device; /* borrowed, to compare */
     mt_dtype dtype;
     int rank;
     int64_t shape[MT_MAX_RANK];
@@ -33,6 +34,7 @@ typedef struct mti_kept_input {
 } mti_kept_input;
 
 typedef struct mti_frame {
+    int holders; /* the hook, and who runs its function for the first time */
     mt_checkpoint_fn *fn;
     void *user;
     void (*destroy)(void *user);

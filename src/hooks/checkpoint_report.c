@@ -36,7 +36,9 @@ size_t mt_checkpoint_report_count(const mt_checkpoint_report *r) { return r ? r-
 mt_status mt_checkpoint_report_get(const mt_checkpoint_report *r, size_t i,
                                    mt_checkpoint_segment *out)
 {
-    if (!out || i >= mt_checkpoint_report_count(r))
+    if (!mti_given(r, "checkpoint_report_get", "the report")) return mt_last_status();
+    if (!out) return mti_fail(MT_ERR_ARGUMENT, "checkpoint_report_get: the result is NULL");
+    if (i >= mt_checkpoint_report_count(r))
         return mti_fail(MT_ERR_ARGUMENT, "checkpoint_report_get: segment %zu; there are %zu", i,
                         mt_checkpoint_report_count(r));
     *out = r->segments.at[i];
@@ -45,8 +47,8 @@ mt_status mt_checkpoint_report_get(const mt_checkpoint_report *r, size_t i,
 
 void mt_checkpoint_report_totals(const mt_checkpoint_report *r, size_t *between, size_t *inside)
 {
-    *between = r ? r->between : 0;
-    *inside = r ? r->inside : 0;
+    if (between) *between = r ? r->between : 0;
+    if (inside) *inside = r ? r->inside : 0;
 }
 
 /* ---- counting ---- */
@@ -122,6 +124,7 @@ static void add(text *t, const char *line)
 
 int mt_checkpoint_lint(const mt_checkpoint_report *r, char *buf, size_t n_bytes)
 {
+    if (!buf) n_bytes = 0;
     text t = {buf, n_bytes, 0, 0};
     char line[512], a[32], b[32];
     if (n_bytes) *buf = '\0';

@@ -40,6 +40,7 @@ bool mti_trace_note(const mti_frame *f, const mt_save_info *info, mt_tensor *t, 
     *e = (mti_trace_entry){.op = info->op,
                            .argument = info->argument,
                            .module = info->module,
+                           .device = mt_device_of(t),
                            .dtype = mt_dtype_of(t),
                            .rank = mt_rank(t),
                            .parameter = mt_storage_of(t).category == MT_PARAMETER};
@@ -56,6 +57,7 @@ static const char *difference(const mti_trace_entry *a, const mti_trace_entry *b
     if (strcmp(a->op, b->op) != 0) return "op";
     if (strcmp(a->argument, b->argument) != 0) return "argument";
     if (a->module != b->module && strcmp(a->module, b->module) != 0) return "module";
+    if (a->device != b->device) return "device";
     if (a->dtype != b->dtype) return "dtype";
     if (a->rank != b->rank || memcmp(a->shape, b->shape, (size_t)a->rank * sizeof *a->shape) != 0)
         return "shape";

@@ -194,7 +194,7 @@ static bool complete(mt_compress_options *o)
 mt_compress *mt_compress_new(mt_device *device, const mt_compress_options *options)
 {
     mt_compress_options filled = options ? *options : (mt_compress_options){0};
-    if (!device) return mti_fail_null(MT_ERR_ARGUMENT, "compress_new: the device is NULL");
+    if (!mti_given(device, "compress_new", "the device")) return NULL;
     if (!complete(&filled)) return NULL;
     mt_compress *c = mti_calloc(1, sizeof *c);
     if (!c) return NULL;
@@ -216,7 +216,7 @@ void mt_compress_free(mt_compress *c)
 mt_status mt_compress_begin(mt_compress *c)
 {
     static const mt_saved_hooks hooks = {on_pack, on_unpack, on_drop, release};
-    if (!c) return mti_fail(MT_ERR_ARGUMENT, "compress_begin: the compressor is NULL");
+    if (!mti_given(c, "compress_begin", "the compressor")) return mt_last_status();
     if (c->begun) return mti_fail(MT_ERR_STATE, "compress_begin: it has begun already");
     atomic_fetch_add(&c->refs, 1);
     mt_status status = mt_push_saved_hooks(&hooks, c);
@@ -259,7 +259,8 @@ static mt_tensor *next_held(mt_compress *c, int *b)
 
 mt_status mt_compress_end(mt_compress *c)
 {
-    if (!c || mt_saved_hooks_user() != c)
+    if (!mti_given(c, "compress_end", "the compressor")) return mt_last_status();
+    if (mt_saved_hooks_user() != c)
         return mti_fail(MT_ERR_STATE, "compress_end: this compressor is not the innermost hook");
     pthread_mutex_lock(&c->lock);
     count_in_vain(c, &c->stats.in_vain);
@@ -272,8 +273,9 @@ mt_status mt_compress_end(mt_compress *c)
 
 mt_status mt_compress_get_stats(mt_compress *c, mt_compress_stats *out)
 {
+    if (!out) return mti_fail(MT_ERR_ARGUMENT, "compress_get_stats: the result is NULL");
     *out = (mt_compress_stats){0};
-    if (!c) return mti_fail(MT_ERR_ARGUMENT, "compress_get_stats: the compressor is NULL");
+    if (!mti_given(c, "compress_get_stats", "the compressor")) return mt_last_status();
     pthread_mutex_lock(&c->lock);
     *out = c->stats;
     if (c->begun) count_in_vain(c, &out->in_vain);

@@ -28,7 +28,7 @@ static bool open_parts(mt_offload *o, const char *directory)
 mt_offload *mt_offload_new(mt_device *device, const mt_offload_options *options)
 {
     mt_offload_options filled = options ? *options : (mt_offload_options){0};
-    if (!device) return mti_fail_null(MT_ERR_ARGUMENT, "offload_new: the device is NULL");
+    if (!mti_given(device, "offload_new", "the device")) return NULL;
     if (!fill_in(&filled)) return NULL;
     mt_offload *o = mti_calloc(1, sizeof *o);
     if (!o) return NULL;
@@ -181,7 +181,7 @@ const mt_saved_hooks *mt_offload_hooks(void) { return &hooks; }
 
 mt_status mt_offload_begin(mt_offload *o)
 {
-    if (!o) return mti_fail(MT_ERR_ARGUMENT, "offload_begin: the offload is NULL");
+    if (!mti_given(o, "offload_begin", "the offload")) return mt_last_status();
     atomic_fetch_add(&o->refs, 1);
     mt_status status = mt_push_saved_hooks(&hooks, o);
     if (status != MT_OK) {
@@ -197,28 +197,34 @@ mt_status mt_offload_begin(mt_offload *o)
 
 mt_status mt_offload_end(mt_offload *o)
 {
-    if (!o || mt_saved_hooks_user() != o)
+    if (!mti_given(o, "offload_end", "the offload")) return mt_last_status();
+    if (mt_saved_hooks_user() != o)
         return mti_fail(MT_ERR_STATE, "offload_end: this offload is not the innermost hook");
     mt_status status = MT_OK;
+    mti_error first; /* all leave; what the first of them failed of is told */
     pthread_mutex_lock(&o->lock);
-    while (o->n_leaving) {
-        mt_status left = mti_item_depart(o);
-        if (status == MT_OK) status = left;
-    }
+    while (o->n_leaving)
+        if (mti_item_depart(o) != MT_OK && status == MT_OK) {
+            status = mt_last_status();
+            mti_error_get(&first);
+        }
     o->stats.bytes_still_held = 0;
     for (const mti_item *i = o->first; i; i = i->later)
         if (i->round == o->round && mti_books_still_held(&o->books, i))
             o->stats.bytes_still_held += i->n_bytes;
     pthread_mutex_unlock(&o->lock);
     mt_status popped = mt_pop_saved_hooks();
-    return status != MT_OK ? status : popped;
+    if (status == MT_OK) return popped;
+    mti_error_set(&first);
+    return status;
 }
 
 mt_status mt_offload_get_stats(mt_offload *o, mt_offload_stats *out)
 {
     mt_copy_times times;
+    if (!out) return mti_fail(MT_ERR_ARGUMENT, "offload_get_stats: the result is NULL");
     *out = (mt_offload_stats){0};
-    if (!o) return mti_fail(MT_ERR_ARGUMENT, "offload_get_stats: the offload is NULL");
+    if (!mti_given(o, "offload_get_stats", "the offload")) return mt_last_status();
     mt_status status = mt_copy_times_get(o->device, &times);
     if (status != MT_OK) return status;
     pthread_mutex_lock(&o->lock);

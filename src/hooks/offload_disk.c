@@ -70,8 +70,9 @@ bool mti_disk_reserve(mti_disk *d, uint64_t n_bytes, const char *op, size_t aske
 
 static int transfer(const mti_disk *d, const mti_disk_job *job)
 {
+    uint64_t failures = mti_failures();
     char *p = mt_host_copy_bytes(job->copy);
-    if (!p) return mt_last_status() == MT_OK ? 0 : (mt_clear_error(), EIO); /* 0: no data at all */
+    if (!p) return mti_failed_since(failures) ? EIO : 0; /* 0: no data at all */
     uint64_t offset = job->offset;
     for (size_t left = job->n_bytes; left;) {
         ssize_t n = job->write ? d->io.pwrite(d->file, p, left, (off_t)offset)

@@ -112,10 +112,8 @@ static mt_status leave(mt_offload *o, mti_item *item)
     item->source = NULL;
     if (!o->disk) return status;
     /* Where the disk failed, the bytes are still here: nothing is lost but the saving. */
-    if (!mti_disk_finish(o->disk, &item->job)) {
-        mt_status failed = mti_disk_failed(o->disk, &item->job, item->op);
-        return status != MT_OK ? status : failed;
-    }
+    if (!mti_disk_finish(o->disk, &item->job))
+        return status != MT_OK ? status : mti_disk_failed(o->disk, &item->job, item->op);
     free_host(o, item);
     return status;
 }
@@ -188,18 +186,20 @@ void mti_item_read(mti_item *item)
 void mti_item_prefetch(mt_offload *o, mti_item *item, uint64_t node)
 {
     /* An attempt: what cannot come now will be asked for again, and told then. */
-    bool was_clear = mt_last_status() == MT_OK;
+    mti_error before;
+    mti_error_get(&before);
     bool ok = true;
     for (int i = 0; ok && i < o->options.prefetch && (item = item->earlier); i++)
         if (!item->source && !item->back && !item->spoilt_by && item->read_by != node)
             ok = o->disk ? begin_read(o, item) : begin_back(o, item, item->op);
-    if (!ok && was_clear) mt_clear_error();
+    if (!ok) mti_error_set(&before);
 }
 
 void mti_item_free(mt_offload *o, mti_item *item)
 {
     /* Nobody will read it, so how it went does not matter. */
-    bool was_clear = mt_last_status() == MT_OK;
+    mti_error before;
+    mti_error_get(&before);
     if (item->source) leave(o, item);
     if (o->disk) mti_disk_finish(o->disk, &item->job);
     mti_books_forget(&o->books, item);
@@ -207,6 +207,6 @@ void mti_item_free(mt_offload *o, mti_item *item)
     mt_release(item->back);
     unlink_item(o, item);
     o->held_bytes -= item->n_bytes;
-    if (was_clear) mt_clear_error();
+    mti_error_set(&before);
     mti_free(item);
 }

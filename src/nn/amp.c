@@ -43,13 +43,12 @@ void mt_scaler_free(mt_scaler *s) { mti_free(s); }
 
 static bool check_arguments(const char *who, const mt_scaler *s, const mt_optimizer *o)
 {
-    return (s && o) ||
-           mti_fail_bool(MT_ERR_ARGUMENT, "%s: the %s is NULL", who, s ? "optimizer" : "scaler");
+    return mti_given(s, who, "the scaler") && mti_given(o, who, "the optimizer");
 }
 
 mt_tensor *mt_scaler_scale(mt_scaler *s, mt_tensor *loss)
 {
-    if (!s) return mti_fail_null(MT_ERR_ARGUMENT, "scaler_scale: the scaler is NULL");
+    if (!mti_given(s, "scaler_scale", "the scaler")) return NULL;
     if (!loss || mt_dtype_size(mt_dtype_of(loss)) > 2) return mt_mul_scalar(loss, s->state.scale);
     mt_tensor *wide = mt_cast(loss, MT_F32); /* f16 ends at 65504 */
     mt_set(&wide, mt_mul_scalar(wide, s->state.scale));
@@ -65,7 +64,7 @@ static bool check(mt_scaler *s, mt_optimizer *o)
 
 mt_status mt_scaler_unscale(mt_scaler *s, mt_optimizer *o)
 {
-    if (!check_arguments("scaler_unscale", s, o)) return MT_ERR_ARGUMENT;
+    if (!check_arguments("scaler_unscale", s, o)) return mt_last_status();
     if (s->unscaled)
         return mti_fail(MT_ERR_STATE, "scaler_unscale: done since the last step already");
     if (!check(s, o)) return mt_last_status();
@@ -78,7 +77,7 @@ mt_status mt_scaler_unscale(mt_scaler *s, mt_optimizer *o)
 
 mt_status mt_scaler_clip(mt_scaler *s, mt_optimizer *o, double max_norm, double *norm)
 {
-    if (!check_arguments("scaler_clip", s, o)) return MT_ERR_ARGUMENT;
+    if (!check_arguments("scaler_clip", s, o)) return mt_last_status();
     if (!(max_norm > 0))
         return mti_fail(MT_ERR_ARGUMENT, "scaler_clip: max_norm is %g; need it > 0", max_norm);
     if (!check(s, o)) return mt_last_status();
@@ -107,7 +106,7 @@ static void update(mt_scaler *s, bool stepped)
 
 mt_status mt_scaler_step(mt_scaler *s, mt_optimizer *o, bool *stepped)
 {
-    if (!check_arguments("scaler_step", s, o)) return MT_ERR_ARGUMENT;
+    if (!check_arguments("scaler_step", s, o)) return mt_last_status();
     if (!check(s, o)) return mt_last_status();
     bool finite = isfinite(s->squares);
     double factor = s->clip / (s->unscaled ? 1 : s->state.scale);
@@ -121,7 +120,8 @@ mt_scaler_state mt_scaler_get(const mt_scaler *s) { return s ? s->state : (mt_sc
 
 mt_status mt_scaler_set(mt_scaler *s, const mt_scaler_state *state)
 {
-    if (!s || !state) return mti_fail(MT_ERR_ARGUMENT, "scaler_set: an argument is NULL");
+    if (!mti_given(s, "scaler_set", "the scaler")) return mt_last_status();
+    if (!state) return mti_fail(MT_ERR_ARGUMENT, "scaler_set: the state is NULL");
     bool good = state->scale > 0 && isfinite(state->scale) && state->good_steps >= 0 &&
                 state->steps >= 0 && state->skipped >= 0;
     if (!good)

@@ -91,6 +91,7 @@ mt_module *mti_bert_make(mt_device *device, const mt_model_config *config,
                          const mti_each_layer *each)
 {
     mt_model_config c;
+    if (!mti_given(device, "bert_new", "the device")) return NULL;
     if (!mti_config_resolve(config, MT_MODEL_BERT, &c)) return NULL;
     mt_module *m = mti_model_new("bert", bert_forward, &c);
     return mti_module_complete(m,

@@ -43,6 +43,7 @@ static bool add_weights(writer *w, const mt_named_tensor *list, size_t n)
 
 static bool add_state(writer *w, const mt_optimizer *o)
 {
+    uint64_t failures = mti_failures();
     json_t *steps = json_object();
     bool ok = true;
     for (size_t i = 0; ok && i < mt_optimizer_state_count(o); i++) {
@@ -52,9 +53,9 @@ static bool add_state(writer *w, const mt_optimizer *o)
             if ((ok = name != NULL))
                 w->tensors.at[w->tensors.n++] = (mt_named_tensor){name, e.tensor};
         }
-        if (ok && json_object_set_new(steps, e.param, json_integer(e.step)))
-            ok = mti_fail_bool(MT_ERR_MEMORY, "checkpoint: memory ran out over the header");
+        ok = ok && json_object_set_new(steps, e.param, json_integer(e.step)) == 0;
     }
+    if (!ok) mti_fail_around(failures, MT_ERR_MEMORY, "checkpoint: memory ran out over the header");
     ok = ok && (w->steps = mti_json_text(steps, JSON_COMPACT));
     json_decref(steps);
     return ok && MTI_PUSH(&w->pairs, ((mt_key_value){MTI_KEY_OPTIMIZER, mt_optimizer_kind(o)})) &&
@@ -92,8 +93,9 @@ mt_status mt_checkpoint_save(const char *path, mt_module *m, mt_optimizer *o, in
     const mt_named_tensor *list;
     size_t n;
     if (step < 0 || (n_metadata && !metadata))
-        return mti_fail(MT_ERR_ARGUMENT, "checkpoint_save: step %" PRId64 " or NULL metadata",
-                        step);
+        return step < 0 ? mti_fail(MT_ERR_ARGUMENT,
+                                   "checkpoint_save: step %" PRId64 "; need at least 0", step)
+                        : mti_fail(MT_ERR_ARGUMENT, "checkpoint_save: the metadata is NULL");
     mt_status status = mt_module_params(m, &list, &n);
     if (status != MT_OK) return status;
     writer w = {.n_weights = 0};
@@ -167,9 +169,12 @@ static json_t *check_optimizer(const mt_safetensors *f, mt_optimizer *o)
     if (!kind || strcmp(kind, mt_optimizer_kind(o)))
         return mti_fail_null(MT_ERR_ARGUMENT, "%s: has state of optimizer \"%s\"; need \"%s\"",
                              f->path, mti_shown(shown, kind ? kind : "none"), mt_optimizer_kind(o));
+    uint64_t failures = mti_failures();
     json_t *steps = text ? json_loads(text, JSON_REJECT_DUPLICATES, NULL) : NULL;
-    bool ok = json_is_object(steps) ||
-              mti_fail_bool(MT_ERR_FORMAT, "%s: %s is no JSON object", f->path, MTI_KEY_STEPS);
+    bool ok = json_is_object(steps) && !mti_failed_since(failures); /* or names are cut short */
+    if (!ok)
+        mti_fail_around(failures, MT_ERR_FORMAT, "%s: %s is no JSON object", f->path,
+                        MTI_KEY_STEPS);
     size_t n = 0;
     for (void *at = ok ? json_object_iter(steps) : NULL; ok && at;
          at = json_object_iter_next(steps, at)) {
@@ -214,7 +219,7 @@ mt_status mt_checkpoint_load(mt_safetensors *f, mt_module *m, mt_optimizer *o, i
     const mt_named_tensor *list;
     size_t n;
     uint64_t at, seed, offset;
-    if (!f) return mti_fail(MT_ERR_ARGUMENT, "checkpoint_load: the file is NULL");
+    if (!mti_given(f, "checkpoint_load", "the file")) return mt_last_status();
     mt_status status = mt_module_params(m, &list, &n);
     if (status != MT_OK) return status;
     if (!get_number(f, MTI_KEY_STEP, INT64_MAX, &at) ||

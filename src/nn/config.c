@@ -50,13 +50,13 @@ const char *mt_model_kind_name(mt_model_kind k) { return name_of(&model_kinds, (
 
 int mti_choose(const char *what, const char *const *names, int n, const char *name)
 {
-    for (int i = 0; name && i < n; i++)
+    if (!name) return mti_fail(MT_ERR_ARGUMENT, "%s: the name is NULL", what), -1;
+    for (int i = 0; i < n; i++)
         if (!strcmp(names[i], name)) return i;
     char list[384] = "";
     for (int i = 0, at = 0; i < n && at < (int)sizeof list; i++)
         at += snprintf(list + at, sizeof list - (size_t)at, "%s%s", i ? ", " : "", names[i]);
-    mti_fail(MT_ERR_ARGUMENT, "%s: \"%s\" is unknown; need one of %s", what, name ? name : "(null)",
-             list);
+    mti_fail(MT_ERR_ARGUMENT, "%s: \"%s\" is unknown; need one of %s", what, name, list);
     return -1;
 }
 
@@ -67,6 +67,7 @@ static int parsed(const choice *c, const char *name)
 
 mt_status mt_act_parse(const char *name, mt_act *out)
 {
+    if (!out) return mti_fail(MT_ERR_ARGUMENT, "act_parse: the result is NULL");
     int i = parsed(&acts, name);
     if (i >= 0) *out = (mt_act)i;
     return i >= 0 ? MT_OK : MT_ERR_ARGUMENT;
@@ -74,6 +75,7 @@ mt_status mt_act_parse(const char *name, mt_act *out)
 
 mt_status mt_norm_place_parse(const char *name, mt_norm_place *out)
 {
+    if (!out) return mti_fail(MT_ERR_ARGUMENT, "norm_place_parse: the result is NULL");
     int i = parsed(&norm_places, name);
     if (i >= 0) *out = (mt_norm_place)i;
     return i >= 0 ? MT_OK : MT_ERR_ARGUMENT;
@@ -81,6 +83,7 @@ mt_status mt_norm_place_parse(const char *name, mt_norm_place *out)
 
 mt_status mt_norm_kind_parse(const char *name, mt_norm_kind *out)
 {
+    if (!out) return mti_fail(MT_ERR_ARGUMENT, "norm_kind_parse: the result is NULL");
     int i = parsed(&norm_kinds, name);
     if (i >= 0) *out = (mt_norm_kind)i;
     return i >= 0 ? MT_OK : MT_ERR_ARGUMENT;
@@ -88,6 +91,7 @@ mt_status mt_norm_kind_parse(const char *name, mt_norm_kind *out)
 
 mt_status mt_mlp_kind_parse(const char *name, mt_mlp_kind *out)
 {
+    if (!out) return mti_fail(MT_ERR_ARGUMENT, "mlp_kind_parse: the result is NULL");
     int i = parsed(&mlp_kinds, name);
     if (i >= 0) *out = (mt_mlp_kind)i;
     return i >= 0 ? MT_OK : MT_ERR_ARGUMENT;
@@ -95,6 +99,7 @@ mt_status mt_mlp_kind_parse(const char *name, mt_mlp_kind *out)
 
 mt_status mt_attention_form_parse(const char *name, mt_attention_form *out)
 {
+    if (!out) return mti_fail(MT_ERR_ARGUMENT, "attention_form_parse: the result is NULL");
     int i = parsed(&attention_forms, name);
     if (i >= 0) *out = (mt_attention_form)i;
     return i >= 0 ? MT_OK : MT_ERR_ARGUMENT;
@@ -102,6 +107,7 @@ mt_status mt_attention_form_parse(const char *name, mt_attention_form *out)
 
 mt_status mt_model_kind_parse(const char *name, mt_model_kind *out)
 {
+    if (!out) return mti_fail(MT_ERR_ARGUMENT, "model_kind_parse: the result is NULL");
     int i = parsed(&model_kinds, name);
     if (i >= 0) *out = (mt_model_kind)i;
     return i >= 0 ? MT_OK : MT_ERR_ARGUMENT;

@@ -140,10 +140,14 @@ static bool get_field(mt_model_config *c, const char *key, const json_t *value)
 
 mt_status mt_model_config_from_json(const char *text, mt_model_config *out)
 {
-    if (!text || !out) return mti_fail(MT_ERR_ARGUMENT, "config: the JSON is NULL");
+    if (!text || !out)
+        return mti_fail(MT_ERR_ARGUMENT, "config: the %s is NULL", text ? "result" : "JSON");
     json_error_t error;
+    uint64_t failures = mti_failures(); /* memory may run out under the parser */
     json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, &error);
-    if (!root) return mti_fail(MT_ERR_FORMAT, "config: column %d: %s", error.column, error.text);
+    if (!root)
+        return mti_fail_around(failures, MT_ERR_FORMAT, "config: column %d: %s", error.column,
+                               error.text);
     mt_model_config c = {0};
     bool ok = json_is_object(root) || mti_fail_bool(MT_ERR_FORMAT, "config: is no JSON object");
     void *at = ok ? json_object_iter(root) : NULL;

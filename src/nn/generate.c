@@ -179,6 +179,7 @@ mt_status mt_generate(mt_module *model, int64_t batch, int64_t length, const int
 {
     static const mt_generate_options plain = {0};
     mt_generate_stats ignored;
+    if (!mti_given(model, "generate", "the model")) return mt_last_status();
     const mt_model_config *c = mt_model_config_of(model);
     const mt_generate_options *how = options ? options : &plain;
     if (!check(c, batch, length, prompt, n, how)) return mt_last_status();

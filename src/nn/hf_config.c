@@ -401,14 +401,16 @@ mt_status mt_model_config_from_hf(const char *json, mt_model_config *out, char *
                                   size_t n_bytes)
 {
     if (!json || !out || (n_bytes && !notes))
-        return mti_fail(MT_ERR_ARGUMENT, ANY_FILE "an argument is NULL");
+        return mti_fail(MT_ERR_ARGUMENT, ANY_FILE "the %s is NULL",
+                        !json  ? "text"
+                        : !out ? "result"
+                               : "place for notes");
     json_error_t error;
+    uint64_t failures = mti_failures(); /* memory may run out under the parser */
     json_t *root = json_loads(json, JSON_REJECT_DUPLICATES, &error);
-    if (!root) {
-        mti_fail(MT_ERR_FORMAT, ANY_FILE "line %d, column %d: %s", error.line, error.column,
-                 error.text);
-        return mt_last_status(); /* or memory ran out before */
-    }
+    if (!root)
+        return mti_fail_around(failures, MT_ERR_FORMAT, ANY_FILE "line %d, column %d: %s",
+                               error.line, error.column, error.text);
     mt_status status = from_root(root, out, notes, n_bytes);
     json_decref(root);
     return status;
@@ -430,7 +432,11 @@ mt_status mt_model_config_from_hf_file(const char *path, mt_model_config *out, c
                                        size_t n_bytes)
 {
     size_t n;
-    if (!path) return mti_fail(MT_ERR_ARGUMENT, ANY_FILE "the path is NULL");
+    if (!path || !out || (n_bytes && !notes))
+        return mti_fail(MT_ERR_ARGUMENT, ANY_FILE "the %s is NULL",
+                        !path  ? "path"
+                        : !out ? "result"
+                               : "place for notes");
     char *text = mti_file_read(path, LARGEST_FILE, &n);
     if (!text) return mt_last_status();
     bool is_text = strlen(text) == n;

@@ -4,6 +4,7 @@
 
 char *mti_json_text(const json_t *root, size_t flags)
 {
+    uint64_t failures = mti_failures();
     size_t n = root ? json_dumpb(root, NULL, 0, flags) : 0;
     char *text = n ? mti_malloc(n + 1) : NULL;
     if (text && json_dumpb(root, text, n, flags) == n) {
@@ -11,5 +12,6 @@ char *mti_json_text(const json_t *root, size_t flags)
         return text;
     }
     mti_free(text);
-    return mti_fail_null(MT_ERR_MEMORY, "json: memory ran out over the text");
+    mti_fail_around(failures, MT_ERR_MEMORY, "json: memory ran out over the text");
+    return NULL;
 }

@@ -97,6 +97,7 @@ static bool make_side(side *s, const mt_kv_cache *cache, mt_device *device)
 
 mt_kv_cache *mt_kv_cache_new(mt_module *model, mt_kv_form form, int64_t batch, int64_t positions)
 {
+    if (!mti_given(model, "kv_cache", "the model")) return NULL;
     const mt_model_config *c = mt_model_config_of(model);
     if (!c) return mti_fail_null(MT_ERR_ARGUMENT, "kv_cache: need a gpt or a llama of memtape's");
     if (positions == 0) positions = c->context;
@@ -172,7 +173,8 @@ static bool shorten(mt_tensor **t, int64_t length)
 
 mt_status mt_kv_cache_rewind(mt_kv_cache *cache, int64_t length)
 {
-    if (!cache || length < 0 || length > cache->length)
+    if (!mti_given(cache, "kv_cache_rewind", "the cache")) return mt_last_status();
+    if (length < 0 || length > cache->length)
         return mti_fail(MT_ERR_ARGUMENT, "kv_cache: rewind to %lld; it holds %lld positions",
                         (long long)length, (long long)mt_kv_cache_length(cache));
     bool grad = mt_set_grad_mode(false), ok = true;
@@ -299,8 +301,10 @@ static bool has_room(const mt_kv_cache *cache, const mt_tensor *tokens)
 
 mt_tensor *mt_next_logits(mt_module *model, mt_kv_cache *cache, mt_tensor *tokens)
 {
+    if (!mti_given(model, "next_logits", "the model") ||
+        !mti_given(tokens, "next_logits", "tokens"))
+        return NULL;
     mti_model *m = mti_model_of(model);
-    if (!tokens) return NULL;
     if (!m)
         return mti_fail_null(MT_ERR_ARGUMENT, "next_logits: need a gpt or a llama of memtape's");
     if (!has_cache(&m->config) || !mti_check_tokens("next_logits", tokens)) return NULL;

@@ -154,13 +154,14 @@ static bool check_targets(const mti_places *places, const mt_lora_options *o)
 {
     for (size_t t = 0; t < o->n_targets; t++) {
         bool fitted = false;
-        for (size_t i = 0; o->targets[t] && i < places->v.n && !fitted; i++)
+        if (!o->targets[t])
+            return mti_fail_bool(MT_ERR_ARGUMENT, "lora_add: target %zu is NULL", t);
+        for (size_t i = 0; i < places->v.n && !fitted; i++)
             fitted = fits(o->targets[t], places->v.at[i].path);
         if (!fitted)
-            return mti_fail_bool(MT_ERR_ARGUMENT,
-                                 "lora_add: \"%s\" fits none of the %zu linears (\"%s\", ...)",
-                                 o->targets[t] ? o->targets[t] : "(null)", places->v.n,
-                                 places->v.n ? places->v.at[0].path : "");
+            return mti_fail_bool(
+                MT_ERR_ARGUMENT, "lora_add: \"%s\" fits none of the %zu linears (\"%s\", ...)",
+                o->targets[t], places->v.n, places->v.n ? places->v.at[0].path : "");
     }
     return places->v.n ||
            mti_fail_bool(MT_ERR_ARGUMENT, "lora_add: the model has no linear to adapt");
@@ -171,8 +172,8 @@ static bool check_targets(const mti_places *places, const mt_lora_options *o)
 static bool check_options(const mt_lora_options *o)
 {
     if (!o || (o->n_targets && !o->targets))
-        return mti_fail_bool(MT_ERR_ARGUMENT, "lora_add: the %s",
-                             !o ? "options are NULL" : "targets are NULL");
+        return mti_fail_bool(MT_ERR_ARGUMENT, "lora_add: the %s are NULL",
+                             o ? "targets" : "options");
     if (o->rank < 1 || !isfinite(o->alpha) || !(o->dropout >= 0 && o->dropout < 1))
         return mti_fail_bool(
             MT_ERR_ARGUMENT,
@@ -218,7 +219,7 @@ static void train_adapters(const mti_places *loras)
 bool mti_lora_add(mt_module *m, const mt_lora_options *o, mti_places *added)
 {
     memset(added, 0, sizeof *added);
-    if (!m) return mti_fail_bool(MT_ERR_ARGUMENT, "lora_add: the module is NULL");
+    if (!mti_given(m, "lora_add", "the module")) return false;
     if (!check_options(o)) return false;
     mti_places before;
     bool ok = mti_places_find(&before, m, mti_is_lora) && mti_places_find(added, m, is_linear) &&
@@ -350,7 +351,7 @@ static bool merge(const mti_place *p)
 
 mt_status mt_lora_merge(mt_module *m)
 {
-    if (!m) return mti_fail(MT_ERR_ARGUMENT, "lora_merge: the module is NULL");
+    if (!mti_given(m, "lora_merge", "the module")) return mt_last_status();
     mti_places loras;
     bool was = mt_set_grad_mode(false);
     bool ok = mti_places_find(&loras, m, mti_is_lora);

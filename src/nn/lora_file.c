@@ -79,8 +79,8 @@ static bool save(const char *path, const mti_places *loras)
 
 mt_status mt_lora_save(const char *path, mt_module *m)
 {
-    if (!path || !m)
-        return mti_fail(MT_ERR_ARGUMENT, "lora_save: the %s is NULL", path ? "module" : "path");
+    if (!path) return mti_fail(MT_ERR_ARGUMENT, "lora_save: the path is NULL");
+    if (!mti_given(m, "lora_save", "the module")) return mt_last_status();
     mti_places loras;
     bool ok = mti_places_find(&loras, m, mti_is_lora);
     if (ok && !loras.v.n) ok = mti_fail_bool(MT_ERR_STATE, "lora_save: the model has no adapters");
@@ -214,8 +214,8 @@ static bool load(const char *path, mt_safetensors *f, mt_module *m)
 
 mt_status mt_lora_load(const char *path, mt_module *m)
 {
-    if (!path || !m)
-        return mti_fail(MT_ERR_ARGUMENT, "lora_load: the %s is NULL", path ? "module" : "path");
+    if (!path) return mti_fail(MT_ERR_ARGUMENT, "lora_load: the path is NULL");
+    if (!mti_given(m, "lora_load", "the module")) return mt_last_status();
     mt_safetensors *f = mt_safetensors_open(path);
     if (!f) return mt_last_status();
     bool ok = load(path, f, m);

@@ -106,11 +106,12 @@ static child *find_child(const mt_module *m, const char *name, size_t n)
 
 static bool good_name(const mt_module *m, const char *name)
 {
-    if (!name || !*name || name[0] == '.' || name[strlen(name) - 1] == '.')
+    if (!name) return mti_fail_bool(MT_ERR_ARGUMENT, "module %s: the name is NULL", m->name);
+    if (!*name || name[0] == '.' || name[strlen(name) - 1] == '.')
         return mti_fail_bool(MT_ERR_ARGUMENT,
                              "module %s: \"%s\" is no name; need some text without a dot at "
                              "either end",
-                             m->name, name ? name : "(null)");
+                             m->name, name);
     if (mt_module_param(m, name) || find_child(m, name, strlen(name)))
         return mti_fail_bool(MT_ERR_ARGUMENT, "module %s: the name \"%s\" is taken", m->name, name);
     return true;
@@ -171,8 +172,10 @@ mt_module *mt_module_swap_child(mt_module *m, const char *name, mt_module *new_c
     if (!take(m, new_child)) return NULL;
     child *place = name ? find_child(m, name, strlen(name)) : NULL;
     if (!place) {
-        mti_fail(MT_ERR_ARGUMENT, "module %s: no child \"%s\" to swap", m->name,
-                 name ? name : "(null)");
+        if (name)
+            mti_fail(MT_ERR_ARGUMENT, "module %s: no child \"%s\" to swap", m->name, name);
+        else
+            mti_fail(MT_ERR_ARGUMENT, "module %s: the name of a child to swap is NULL", m->name);
         mt_module_free(new_child);
         return NULL;
     }
@@ -241,8 +244,7 @@ void mti_module_set_around(mt_module *m, mti_around around)
 
 mt_tensor *mt_forward(mt_module *m, mt_tensor *x)
 {
-    if (!x) return NULL;
-    if (!m) return mti_fail_null(MT_ERR_ARGUMENT, "forward: the module is NULL");
+    if (!mti_given(m, "forward", "the module") || !mti_given(x, "forward", "x")) return NULL;
     if (mt_scope_push(m->name) != MT_OK) return NULL;
     mt_tensor *y =
         m->checkpoint && !m->group ? mti_run_module(m, run_forward, 1, &x) : run_forward(m, &x);
@@ -252,11 +254,13 @@ mt_tensor *mt_forward(mt_module *m, mt_tensor *x)
 
 mt_tensor *mt_forward_child(mt_module *m, const char *name, mt_tensor *x)
 {
-    if (!x) return NULL;
+    if (!mti_given(m, "forward_child", "the module") || !mti_given(x, "forward_child", "x"))
+        return NULL;
+    if (!name) return mti_fail_null(MT_ERR_ARGUMENT, "forward_child: the name is NULL");
     mt_module *c = mt_module_child(m, name);
     if (c) return mt_forward(c, x);
     return mti_fail_null(MT_ERR_ARGUMENT, "module %s: no child \"%s\" to run", mt_module_name(m),
-                         name ? name : "(null)");
+                         name);
 }
 
 void mt_module_set_training(mt_module *m, bool training)
@@ -306,7 +310,7 @@ bool mti_module_set_group(mt_module *m, int64_t group, const mt_checkpoint_optio
 
 mt_status mt_module_set_checkpoint(mt_module *m, const mt_checkpoint_options *options)
 {
-    if (!m) return mti_fail(MT_ERR_ARGUMENT, "module_set_checkpoint: the module is NULL");
+    if (!mti_given(m, "module_set_checkpoint", "the module")) return mt_last_status();
     return mti_module_set_group(m, 0, options) ? MT_OK : mt_last_status();
 }
 
@@ -375,7 +379,9 @@ static bool flatten_all(mt_module *m)
 
 mt_status mt_module_params(mt_module *m, const mt_named_tensor **list, size_t *n)
 {
-    if (!m || !list || !n) return mti_fail(MT_ERR_ARGUMENT, "module_params: an argument is NULL");
+    if (!mti_given(m, "module_params", "the module")) return mt_last_status();
+    if (!list || !n)
+        return mti_fail(MT_ERR_ARGUMENT, "module_params: the %s is NULL", list ? "count" : "list");
     if (!m->flat_valid) {
         if (!flatten_all(m)) {
             clear_flat(m);

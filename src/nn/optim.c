@@ -129,7 +129,7 @@ double mt_optimizer_lr(const mt_optimizer *o) { return o ? o->params.lr : NAN; }
 
 mt_status mt_optimizer_set_lr(mt_optimizer *o, double lr)
 {
-    if (!o) return mti_fail(MT_ERR_ARGUMENT, "optimizer: is NULL");
+    if (!mti_given(o, "optimizer_set_lr", "the optimizer")) return mt_last_status();
     if (!in_range(o->rule->name, "lr", lr, INFINITY)) return MT_ERR_ARGUMENT;
     o->params.lr = lr;
     return MT_OK;
@@ -214,8 +214,10 @@ size_t mt_optimizer_state_count(const mt_optimizer *o)
 
 mt_status mt_optimizer_state(const mt_optimizer *o, size_t i, mt_optimizer_entry *out)
 {
+    if (!mti_given(o, "optimizer_state", "the optimizer")) return mt_last_status();
+    if (!out) return mti_fail(MT_ERR_ARGUMENT, "optimizer_state: the result is NULL");
     size_t at = i;
-    for (size_t j = 0; o && out && j < o->n_slots; j++) {
+    for (size_t j = 0; j < o->n_slots; j++) {
         mti_opt_slot *s = &o->slots[j];
         size_t n = n_visible(o, s);
         if (at < n) {
@@ -250,14 +252,17 @@ mt_tensor *mti_optimizer_param(mt_optimizer *o, const char *path)
 
 mt_status mt_optimizer_restore(mt_optimizer *o, const mt_optimizer_entry *entry)
 {
-    if (!o || !entry || !entry->tensor || !entry->name)
-        return mti_fail(MT_ERR_ARGUMENT, "optimizer_restore: an argument is NULL");
+    if (!mti_given(o, "optimizer_restore", "the optimizer")) return mt_last_status();
+    if (!entry || !entry->name || !entry->param)
+        return mti_fail(MT_ERR_ARGUMENT, "optimizer_restore: the entry is NULL, or a name in it");
+    if (!mti_given(entry->tensor, "optimizer_restore", "the entry's tensor"))
+        return mt_last_status();
     mti_opt_slot *s = find_slot(o, entry->param);
     int k = 0, n = s ? count_of(o, s) : 0;
     while (k < n && strcmp(name_of(o, k), entry->name)) k++;
     if (k == n)
         return mti_fail(MT_ERR_ARGUMENT, "%s: has no state \"%s\" of a parameter \"%s\"",
-                        o->rule->name, entry->name, entry->param ? entry->param : "(null)");
+                        o->rule->name, entry->name, entry->param);
     if (entry->step < 1)
         return mti_fail(MT_ERR_ARGUMENT, "%s: state of %s at step %lld; need at least 1",
                         o->rule->name, s->path, (long long)entry->step);

@@ -104,7 +104,7 @@ bool mti_optimizer_step_scaled(mt_optimizer *o, double factor)
 
 mt_status mt_optimizer_step(mt_optimizer *o)
 {
-    if (!o) return mti_fail(MT_ERR_ARGUMENT, "optimizer_step: the optimizer is NULL");
+    if (!mti_given(o, "optimizer_step", "the optimizer")) return mt_last_status();
     return mti_optimizer_step_scaled(o, 1) ? MT_OK : mt_last_status();
 }
 

@@ -54,6 +54,8 @@ static mt_tensor *rank_forward(mt_module *self, mt_tensor *x)
 
 mt_tensor *mt_rank_wire(const mt_module *rank, mt_device *device, int64_t batch, int64_t seq)
 {
+    if (!mti_given(rank, "rank_wire", "the rank") || !mti_given(device, "rank_wire", "the device"))
+        return NULL;
     const mti_share *s = share_of(rank);
     if (!s) return mti_fail_null(MT_ERR_ARGUMENT, "rank_wire: the module is no rank");
     if (batch < 1)
@@ -128,6 +130,7 @@ mt_module *mt_rank_new(mt_device *device, const mt_model_config *config, const m
                        int64_t part)
 {
     mti_share made;
+    if (!mti_given(device, "rank_new", "the device")) return NULL;
     if (!mti_share_make(&made, config, how, part)) return NULL;
     const mt_parallel *h = &made.how;
     if (mt_device_has_data(device) && (h->tensor > 1 || h->pipeline > 1 || h->data > 1))

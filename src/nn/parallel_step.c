@@ -215,7 +215,8 @@ static bool check(mt_device *device, int64_t batch, int64_t seq, const char *che
 mt_status mt_rank_measure(mt_device *device, const mt_model_config *config, const mt_parallel *how,
                           int64_t batch, int64_t seq, const char *checkpoint, mt_rank_report *out)
 {
-    if (!device || !out) return mti_fail(MT_ERR_ARGUMENT, "rank_measure: an argument is NULL");
+    if (!mti_given(device, "rank_measure", "the device")) return mt_last_status();
+    if (!out) return mti_fail(MT_ERR_ARGUMENT, "rank_measure: the report is NULL");
     if (!checkpoint) checkpoint = "none";
     if (!check(device, batch, seq, checkpoint)) return mt_last_status();
     mt_rank_report report = {0};

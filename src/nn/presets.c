@@ -52,6 +52,7 @@ const char *mt_model_preset_name(size_t i) { return i < N_PRESETS ? presets[i].n
 mt_status mt_model_preset(const char *name, mt_model_config *out)
 {
     const char *names[N_PRESETS];
+    if (!out) return mti_fail(MT_ERR_ARGUMENT, "preset: the result is NULL");
     for (size_t i = 0; i < N_PRESETS; i++) names[i] = presets[i].name;
     int i = mti_choose("preset", names, (int)N_PRESETS, name);
     if (i < 0) return MT_ERR_ARGUMENT;

@@ -168,12 +168,17 @@ static bool parse_header(mt_safetensors *f, const char *text, size_t n, uint64_t
     json_error_t error;
     if (!n || text[0] != '{')
         return mti_fail_bool(MT_ERR_FORMAT, "%s: the header does not start with '{'", f->path);
+    uint64_t failures = mti_failures();
     f->root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &error);
     if (!f->root) {
         char shown[MTI_SHOWN]; /* the parser quotes the text it stumbled over */
-        return mti_fail_bool(MT_ERR_FORMAT, "%s: the header is no JSON: %s (byte %d)", f->path,
-                             mti_shown(shown, error.text), error.position);
+        mti_fail_around(failures, MT_ERR_FORMAT, "%s: the header is no JSON: %s (byte %d)", f->path,
+                        mti_shown(shown, error.text), error.position);
+        return false;
     }
+    /* Where it has no memory for a string jansson may cut it short; what it allocates through, if
+     * that is ours, remembers. */
+    if (mti_failed_since(failures)) return false;
     for (void *at = json_object_iter(f->root); at; at = json_object_iter_next(f->root, at)) {
         const char *name = json_object_iter_key(at);
         json_t *value = json_object_iter_value(at);
@@ -295,7 +300,9 @@ size_t mt_safetensors_count(const mt_safetensors *f) { return f ? f->entries.n :
 
 mt_status mt_safetensors_get(const mt_safetensors *f, size_t i, mt_safetensors_entry *out)
 {
-    if (!f || !out || i >= f->entries.n)
+    if (!mti_given(f, "safetensors_get", "the file")) return mt_last_status();
+    if (!out) return mti_fail(MT_ERR_ARGUMENT, "safetensors_get: the result is NULL");
+    if (i >= f->entries.n)
         return mti_fail(MT_ERR_ARGUMENT, "safetensors_get: no tensor %zu; there are %zu", i,
                         mt_safetensors_count(f));
     *out = f->entries.at[i].info;

@@ -75,19 +75,17 @@ static bool load_entry(const mt_safetensors *f, const mti_tensor_entry *e, mt_te
 
 static const mti_tensor_entry *find_or_fail(const mt_safetensors *f, const char *name)
 {
+    if (!mti_given(f, "safetensors", "the file")) return NULL;
+    if (!name) return mti_fail_null(MT_ERR_ARGUMENT, "safetensors: the name is NULL");
     const mti_tensor_entry *e = find(f, name);
-    if (!f || !name)
-        mti_fail(MT_ERR_ARGUMENT, "safetensors: the file or the name is NULL");
-    else if (!e)
-        mti_fail(MT_ERR_ARGUMENT, "%s: has no tensor \"%s\"", f->path, name);
-    return e;
+    return e ? e : mti_fail_null(MT_ERR_ARGUMENT, "%s: has no tensor \"%s\"", f->path, name);
 }
 
 mt_status mt_safetensors_load(mt_safetensors *f, const char *name, mt_tensor *t)
 {
     const mti_tensor_entry *e = find_or_fail(f, name);
-    if (!e) return MT_ERR_ARGUMENT;
-    if (!t) return mti_fail(MT_ERR_ARGUMENT, "safetensors_load: the tensor is NULL");
+    if (!e) return mt_last_status();
+    if (!mti_given(t, "safetensors_load", "the tensor")) return mt_last_status();
     return fits(f, &e->info, t) && load_entry(f, e, t) ? MT_OK : mt_last_status();
 }
 
@@ -166,7 +164,7 @@ mt_status mt_safetensors_check_module(mt_safetensors *f, mt_module *m)
 {
     const mt_named_tensor *list;
     size_t n;
-    if (!f) return mti_fail(MT_ERR_ARGUMENT, "safetensors_check_module: the file is NULL");
+    if (!mti_given(f, "safetensors_check_module", "the file")) return mt_last_status();
     mt_status status = mt_module_params(m, &list, &n);
     if (status != MT_OK) return status;
     return mti_weights_fit(f, list, n) ? MT_OK : mt_last_status();
@@ -176,6 +174,7 @@ mt_status mt_safetensors_load_module(mt_safetensors *f, mt_module *m)
 {
     const mt_named_tensor *list;
     size_t n;
+    if (!mti_given(f, "safetensors_load_module", "the file")) return mt_last_status();
     mt_status status = mt_safetensors_check_module(f, m);
     if (status == MT_OK) status = mt_module_params(m, &list, &n);
     if (status != MT_OK) return status;

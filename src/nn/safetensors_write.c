@@ -29,31 +29,36 @@ static json_t *describe(const mt_tensor *t, uint64_t begin)
     return NULL;
 }
 
-/* Adds to `object` what must not be there yet; value is taken over. */
-static bool add(const char *path, json_t *object, const char *what, const char *key, json_t *value)
+/* Adds to `object` what must not be there yet; value is taken over. Where it is NULL memory ran out
+ * since the mark, or it is no text. */
+static bool add(const char *path, json_t *object, const char *what, const char *key, json_t *value,
+                uint64_t failures)
 {
     if (json_object_get(object, key)) {
         json_decref(value);
         return mti_fail_bool(MT_ERR_ARGUMENT, "%s: %s \"%s\" is there twice", path, what, key);
     }
-    return json_object_set_new(object, key, value) == 0 ||
-           mti_fail_bool(MT_ERR_ARGUMENT, "%s: %s \"%s\": is no UTF-8 (or memory ran out)", path,
-                         what, key);
+    if (json_object_set_new(object, key, value) == 0) return true;
+    mti_fail_around(failures, MT_ERR_ARGUMENT, "%s: %s \"%s\": is no UTF-8 (or memory ran out)",
+                    path, what, key);
+    return false;
 }
 
-static bool add_metadata(const char *path, json_t *root, size_t n, const mt_key_value *pairs)
+static bool add_metadata(const char *path, json_t *root, size_t n, const mt_key_value *pairs,
+                         uint64_t failures)
 {
     if (!n) return true;
     json_t *object = json_object();
     for (size_t i = 0; i < n; i++) {
-        bool ok = pairs[i].key && pairs[i].value
-                      ? add(path, object, "metadata", pairs[i].key, json_string(pairs[i].value))
-                      : mti_fail_bool(MT_ERR_ARGUMENT, "%s: metadata %zu is NULL", path, i);
+        bool ok =
+            pairs[i].key && pairs[i].value
+                ? add(path, object, "metadata", pairs[i].key, json_string(pairs[i].value), failures)
+                : mti_fail_bool(MT_ERR_ARGUMENT, "%s: metadata %zu is NULL", path, i);
         if (ok) continue;
         json_decref(object);
         return false;
     }
-    return add(path, root, "tensor", "__metadata__", object);
+    return add(path, root, "tensor", "__metadata__", object, failures);
 }
 
 /* The JSON header, its length a multiple of 8 (spaces may follow); the caller's to mti_free, or
@@ -61,13 +66,13 @@ static bool add_metadata(const char *path, json_t *root, size_t n, const mt_key_
 static char *make_header(const char *path, size_t n, const mt_named_tensor *list, size_t n_metadata,
                          const mt_key_value *metadata, size_t *n_bytes)
 {
+    uint64_t begin = 0, failures = mti_failures();
     json_t *root = json_object();
-    uint64_t begin = 0;
-    bool ok = add_metadata(path, root, n_metadata, metadata);
+    bool ok = add_metadata(path, root, n_metadata, metadata, failures);
     for (size_t w = 0; w < sizeof widths / sizeof widths[0]; w++)
         for (size_t i = 0; ok && i < n; i++) {
             if (mt_dtype_size(mt_dtype_of(list[i].tensor)) != widths[w]) continue;
-            ok = add(path, root, "tensor", list[i].name, describe(list[i].tensor, begin));
+            ok = add(path, root, "tensor", list[i].name, describe(list[i].tensor, begin), failures);
             begin += tensor_bytes(list[i].tensor);
         }
     char *text = ok ? mti_json_text(root, JSON_COMPACT) : NULL;
@@ -110,10 +115,15 @@ mt_status mt_safetensors_save(const char *path, size_t n, const mt_named_tensor 
                               size_t n_metadata, const mt_key_value *metadata)
 {
     if (!path || (n && !list) || (n_metadata && !metadata))
-        return mti_fail(MT_ERR_ARGUMENT, "safetensors_save: an argument is NULL");
+        return mti_fail(MT_ERR_ARGUMENT, "safetensors_save: the %s is NULL",
+                        !path        ? "path"
+                        : n && !list ? "list"
+                                     : "metadata");
     for (size_t i = 0; i < n; i++)
-        if (!list[i].name || !list[i].tensor)
-            return mti_fail(MT_ERR_ARGUMENT, "%s: tensor %zu to save is NULL", path, i);
+        if (!list[i].name)
+            return mti_fail(MT_ERR_ARGUMENT, "%s: the name of tensor %zu to save is NULL", path, i);
+        else if (!mti_given(list[i].tensor, path, "a tensor to save"))
+            return mt_last_status();
     size_t n_header;
     char *header = make_header(path, n, list, n_metadata, metadata, &n_header);
     if (!header) return mt_last_status();

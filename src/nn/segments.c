@@ -68,12 +68,13 @@ mt_tensor *mti_run_layers(mt_module *m, mt_tensor *x, int64_t from, int64_t to)
 mt_status mt_model_checkpoint_layers(mt_module *m, int64_t from, int64_t n,
                                      const mt_checkpoint_options *options)
 {
+    if (!mti_given(m, "checkpoint layers", "the model")) return mt_last_status();
     const mti_model *model = mti_model_of(m);
     int64_t layers = model ? model->config.layers : 0;
     if (!model)
         return mti_fail(MT_ERR_ARGUMENT,
                         "checkpoint layers: %s has none; need a gpt, bert or llama",
-                        m ? mt_module_kind(m) : "NULL");
+                        mt_module_kind(m));
     if (from < 0 || n < 1 || n > layers - from)
         return mti_fail(MT_ERR_ARGUMENT,
                         "checkpoint layers: %lld from layer %lld on; need at least 1, of %lld",
@@ -155,9 +156,8 @@ mt_status mt_model_checkpoint_with(mt_module *m, const char *preset,
                                    const mt_checkpoint_options *options)
 {
     static const mt_checkpoint_options zero;
-    if (!m || !preset)
-        return mti_fail(MT_ERR_ARGUMENT, "model_checkpoint: the %s is NULL",
-                        m ? "preset" : "model");
+    if (!mti_given(m, "model_checkpoint", "the model")) return mt_last_status();
+    if (!preset) return mti_fail(MT_ERR_ARGUMENT, "model_checkpoint: the preset is NULL");
     if (!options) options = &zero;
     int64_t every = parse_every(preset);
     bool none = !strcmp(preset, "none"), full = !strcmp(preset, "full");

@@ -188,8 +188,8 @@ static mt_tensor *attend_in_groups(mt_tensor *q, mt_tensor *k, mt_tensor *v, dou
 mt_tensor *mt_math_attention(mt_tensor *q, mt_tensor *k, mt_tensor *v, double scale, bool causal,
                              double dropout)
 {
-    if (!check_dropout("math_attention", dropout) || !MTI_CHECK_NULL("math_attention", q) ||
-        !MTI_CHECK_NULL("math_attention", k) || !MTI_CHECK_NULL("math_attention", v) ||
+    if (!check_dropout("math_attention", dropout) || !mti_given(q, "math_attention", "q") ||
+        !mti_given(k, "math_attention", "k") || !mti_given(v, "math_attention", "v") ||
         !check_heads("math_attention", &q->view, &k->view, &v->view))
         return NULL;
     bool grouped = q->view.shape[1] != k->view.shape[1];

@@ -118,7 +118,7 @@ const mti_op_code mti_code_recv = {same_shape, take_forward, pass_backward};
 static mt_tensor *call(enum mti_op_id id, mt_tensor *x, int dim, int64_t ranks)
 {
     const char *name = mti_ops[id].name;
-    if (!MTI_CHECK_NULL(name, x)) return NULL;
+    if (!mti_given(x, name, "x")) return NULL;
     if (ranks < 1)
         return mti_fail_null(MT_ERR_ARGUMENT, "%s: %lld ranks; need at least 1", name,
                              (long long)ranks);
@@ -127,7 +127,7 @@ static mt_tensor *call(enum mti_op_id id, mt_tensor *x, int dim, int64_t ranks)
 
 static mt_tensor *call_along(enum mti_op_id id, mt_tensor *x, int dim, int64_t ranks)
 {
-    if (!MTI_CHECK_NULL(mti_ops[id].name, x)) return NULL;
+    if (!mti_given(x, mti_ops[id].name, "x")) return NULL;
     return mti_dim(mti_ops[id].name, x->view.rank, &dim) ? call(id, x, dim, ranks) : NULL;
 }
 

@@ -27,7 +27,7 @@ const mti_op_code mti_code_cast = {cast_shape, cast_forward, copy_backward};
 
 mt_tensor *mt_cast(mt_tensor *x, mt_dtype dtype)
 {
-    if (!MTI_CHECK_NULL("cast", x)) return NULL;
+    if (!mti_given(x, "cast", "x")) return NULL;
     if ((unsigned)dtype >= MT_DTYPE_COUNT)
         return mti_fail_null(MT_ERR_ARGUMENT, "cast: dtype %d is none of ours", (int)dtype);
     if (x->view.dtype == dtype) return mt_retain(x);
@@ -120,7 +120,7 @@ mt_tensor *mt_cat(int n, mt_tensor *const *parts, int dim)
 {
     if (n < 1 || !parts) return mti_fail_null(MT_ERR_ARGUMENT, "cat: %d parts; need 1 or more", n);
     for (int i = 0; i < n; i++)
-        if (!MTI_CHECK_NULL("cat", parts[i])) return NULL;
+        if (!mti_given(parts[i], "cat", "a part")) return NULL;
     if (!mti_dim("cat", parts[0]->view.rank, &dim)) return NULL;
     mt_tensor *y;
     return mti_apply(&mti_ops[MTI_OP_cat], &(mti_params){.cat = {dim}}, 0, n, parts, 1, &y) ? y

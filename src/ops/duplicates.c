@@ -40,9 +40,8 @@ static int by_serial(const void *a, const void *b)
 mt_status mt_visit_duplicates(mt_device *device, void (*fn)(void *user, const mt_duplicate *pair),
                               void *user)
 {
-    if (!device || !fn)
-        return mti_fail(MT_ERR_ARGUMENT, "visit_duplicates: the %s is NULL",
-                        device ? "function" : "device");
+    if (!mti_given(device, "visit_duplicates", "the device")) return mt_last_status();
+    if (!fn) return mti_fail(MT_ERR_ARGUMENT, "visit_duplicates: the function is NULL");
     finding f = {.failed = false};
     mti_pool_visit(device->pool, note, &f);
     if (f.v.n) qsort(f.v.at, f.v.n, sizeof *f.v.at, by_serial);

@@ -43,7 +43,7 @@ static void leave(const char *outer) { mti_where_now()->op = outer; }
 
 mt_tensor *mt_pack_bits(mt_tensor *x)
 {
-    if (!MTI_CHECK_NULL("pack_bits", x)) return NULL;
+    if (!mti_given(x, "pack_bits", "x")) return NULL;
     mt_device *d = x->storage->device;
     if (x->view.dtype != MT_BOOL && !mt_dtype_is_float(x->view.dtype))
         return mti_fail_null(MT_ERR_ARGUMENT,
@@ -60,7 +60,7 @@ mt_tensor *mt_pack_bits(mt_tensor *x)
 
 mt_tensor *mt_unpack_bits(mt_tensor *bits, mt_dtype dtype, int rank, const int64_t *shape)
 {
-    if (!MTI_CHECK_NULL("unpack_bits", bits)) return NULL;
+    if (!mti_given(bits, "unpack_bits", "bits")) return NULL;
     mt_device *d = bits->storage->device;
     mti_view spec;
     size_t n_bytes;
@@ -183,7 +183,7 @@ static bool quantize(const mt_quant *q, const parts *p, const mt_tensor *x, mt_t
 mt_tensor *mt_quantize(mt_tensor *x, const mt_quant *q)
 {
     parts p = {0};
-    if (!MTI_CHECK_NULL("quantize", x) || !parts_of("quantize", q, mt_numel(x), &p)) return NULL;
+    if (!mti_given(x, "quantize", "x") || !parts_of("quantize", q, mt_numel(x), &p)) return NULL;
     if (!mt_dtype_is_float(x->view.dtype))
         return mti_fail_null(MT_ERR_ARGUMENT, "quantize: x is %s; need f32, f64, bf16 or f16",
                              mt_dtype_name(x->view.dtype));
@@ -240,7 +240,7 @@ mt_tensor *mt_dequantize(mt_tensor *packed, const mt_quant *q, mt_dtype dtype, i
     mti_view spec;
     size_t n_bytes;
     char text[MTI_SHAPE_TEXT], got[MTI_SHAPE_TEXT];
-    if (!MTI_CHECK_NULL("dequantize", packed) ||
+    if (!mti_given(packed, "dequantize", "packed") ||
         !mti_view_init(&spec, "dequantize", dtype, rank, shape, &n_bytes) ||
         !parts_of("dequantize", q, mti_view_count(&spec), &p))
         return NULL;

@@ -75,7 +75,11 @@ const mti_op_code mti_code_mean = {reduce_shape, reduce_forward, reduce_backward
 mt_tensor *mti_reduce(enum mti_op_id id, mt_tensor *x, int n_dims, const int *dims, bool keep)
 {
     const char *who = mti_ops[id].name;
-    if (!MTI_CHECK_NULL(who, x)) return NULL;
+    if (!mti_given(x, who, "x")) return NULL;
+    if (n_dims < 0 || (n_dims > 0 && !dims))
+        return mti_fail_null(MT_ERR_ARGUMENT,
+                             "%s: %d dimensions in %s; need 0 (all) or more, named", who, n_dims,
+                             dims ? "dims" : "NULL");
     mti_params p = {.reduce = {.keep = keep, .scale = id == MTI_OP_sum}};
     if (n_dims == 0) p.reduce.dims = (1u << x->view.rank) - 1;
     for (int i = 0; i < n_dims; i++) {

@@ -39,7 +39,8 @@ const mti_op_code mti_code_permute = {no_rule, permute_forward, permute_backward
 
 mt_tensor *mt_permute(mt_tensor *x, const int *order)
 {
-    if (!MTI_CHECK_NULL("permute", x)) return NULL;
+    if (!mti_given(x, "permute", "x")) return NULL;
+    if (!order) return mti_fail_null(MT_ERR_ARGUMENT, "permute: order is NULL");
     mti_params p = {0};
     unsigned seen = 0;
     for (int d = 0; d < x->view.rank; d++) {
@@ -54,7 +55,7 @@ mt_tensor *mt_permute(mt_tensor *x, const int *order)
 
 mt_tensor *mt_transpose(mt_tensor *x, int dim0, int dim1)
 {
-    if (!MTI_CHECK_NULL("transpose", x) || !mti_dim("transpose", x->view.rank, &dim0) ||
+    if (!mti_given(x, "transpose", "x") || !mti_dim("transpose", x->view.rank, &dim0) ||
         !mti_dim("transpose", x->view.rank, &dim1))
         return NULL;
     int order[MT_MAX_RANK];
@@ -94,7 +95,7 @@ const mti_op_code mti_code_slice = {no_rule, slice_forward, slice_backward};
 
 mt_tensor *mt_slice(mt_tensor *x, int dim, int64_t start, int64_t length)
 {
-    if (!MTI_CHECK_NULL("slice", x) || !mti_dim("slice", x->view.rank, &dim)) return NULL;
+    if (!mti_given(x, "slice", "x") || !mti_dim("slice", x->view.rank, &dim)) return NULL;
     int64_t extent = x->view.shape[dim];
     if (start < 0 || length < 0 || start > extent || length > extent - start)
         return mti_fail_null(MT_ERR_ARGUMENT,
@@ -120,7 +121,7 @@ const mti_op_code mti_code_expand = {no_rule, expand_forward, expand_backward};
 
 mt_tensor *mt_expand(mt_tensor *x, int rank, const int64_t *shape)
 {
-    if (!MTI_CHECK_NULL("expand", x)) return NULL;
+    if (!mti_given(x, "expand", "x")) return NULL;
     mti_view spec;
     size_t n_bytes;
     if (!mti_view_init(&spec, "expand", x->view.dtype, rank, shape, &n_bytes)) return NULL;
@@ -191,18 +192,35 @@ static bool reshape_backward(mti_call *c)
 
 const mti_op_code mti_code_reshape = {no_rule, reshape_forward, reshape_backward};
 
+/* Whether it is a shape with at most one -1, whose dimension is set in *open (else -1). */
+static bool check_open_shape(int rank, const int64_t *shape, int *open)
+{
+    char text[MTI_SHAPE_TEXT];
+    if (rank < 0 || rank > MT_MAX_RANK)
+        return mti_fail_bool(MT_ERR_ARGUMENT, "reshape: rank %d; need 0 to %d", rank, MT_MAX_RANK);
+    if (rank > 0 && !shape) return mti_fail_bool(MT_ERR_ARGUMENT, "reshape: shape is NULL");
+    *open = -1;
+    for (int d = 0; d < rank; d++) {
+        if (shape[d] >= 0) continue;
+        if (shape[d] != -1 || *open >= 0)
+            return mti_fail_bool(MT_ERR_ARGUMENT,
+                                 "reshape: shape %s; extents must be 0 or more, one may be -1",
+                                 mti_shape_text(text, rank, shape));
+        *open = d;
+    }
+    return true;
+}
+
 /* Fill in the one -1, and check the count. */
 static bool resolve(const mti_view *x, int rank, const int64_t *shape, mti_params *p)
 {
     int64_t count = mti_view_count(x), known = 1;
     int open = -1;
-    bool fits = rank >= 0 && rank <= MT_MAX_RANK;
+    if (!check_open_shape(rank, shape, &open)) return false;
+    bool fits = true;
     for (int d = 0; fits && d < rank; d++) {
         p->shape.shape[d] = shape[d];
-        if (shape[d] == -1 && open < 0)
-            open = d;
-        else
-            fits = shape[d] >= 0 && !__builtin_mul_overflow(known, shape[d], &known);
+        fits = d == open || !__builtin_mul_overflow(known, shape[d], &known);
     }
     if (fits && open >= 0) {
         fits = known > 0 && count % known == 0;
@@ -213,14 +231,14 @@ static bool resolve(const mti_view *x, int rank, const int64_t *shape, mti_param
     return (fits && known == count) ||
            mti_fail_bool(MT_ERR_ARGUMENT, "reshape: %s has %lld elements, which %s cannot hold",
                          mti_shape_text(a, x->rank, x->shape), (long long)count,
-                         mti_shape_text(b, rank < 0 || rank > MT_MAX_RANK ? 0 : rank, shape));
+                         mti_shape_text(b, rank, shape));
 }
 
 mt_tensor *mt_reshape(mt_tensor *x, int rank, const int64_t *shape)
 {
     mti_params p = {0};
     mti_view y;
-    if (!MTI_CHECK_NULL("reshape", x) || !resolve(&x->view, rank, shape, &p)) return NULL;
+    if (!mti_given(x, "reshape", "x") || !resolve(&x->view, rank, shape, &p)) return NULL;
     if (reshaped(&x->view, rank, p.shape.shape, &y)) return mti_op1(MTI_OP_reshape, &p, x);
     mt_tensor *dense = mt_contiguous(x);
     mt_tensor *r = dense ? mti_op1(MTI_OP_reshape, &p, dense) : NULL;
@@ -261,8 +279,10 @@ const mti_op_code mti_code_split = {no_rule, split_forward, split_backward};
 
 mt_status mt_split(mt_tensor *x, int dim, int n, const int64_t *sizes, mt_tensor **out)
 {
+    if (!out) return mti_fail(MT_ERR_ARGUMENT, "split: out is NULL");
     for (int i = 0; i < n; i++) out[i] = NULL;
-    if (!MTI_CHECK_NULL("split", x) || !mti_dim("split", x->view.rank, &dim))
+    if (!sizes) return mti_fail(MT_ERR_ARGUMENT, "split: sizes is NULL");
+    if (!mti_given(x, "split", "x") || !mti_dim("split", x->view.rank, &dim))
         return mt_last_status();
     int64_t sum = 0, extent = x->view.shape[dim];
     bool fits = n >= 1;

@@ -47,7 +47,7 @@ mt_tensor *mt_where(mt_tensor *mask, mt_tensor *a, mt_tensor *b)
 
 mt_tensor *mt_masked_fill(mt_tensor *x, mt_tensor *mask, double value)
 {
-    if (!MTI_CHECK_NULL("masked_fill", x) || !MTI_CHECK_NULL("masked_fill", mask)) return NULL;
+    if (!mti_given(x, "masked_fill", "x") || !mti_given(mask, "masked_fill", "mask")) return NULL;
     mt_tensor *filling = mt_full(mt_device_of(x), mt_dtype_of(x), 0, NULL, value);
     mt_tensor *y = filling ? mt_where(mask, filling, x) : NULL;
     mt_release(filling);

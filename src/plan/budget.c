@@ -15,9 +15,11 @@ typedef struct simulation {
 static bool run_hooked(const simulation *s)
 {
     if (s->ops && mt_push_op_hooks(&mti_budget_op_hooks, s->ops) != MT_OK) return false;
+    uint64_t failures = mti_failures();
     mt_status status = s->b->run(s->b->user, s->device, s->plan);
-    if (status != MT_OK && mt_last_status() == MT_OK)
-        mti_fail(status, "budget: the workload failed (%s)", mt_status_name(status));
+    if (status != MT_OK)
+        mti_fail_around(failures, status, "budget: the workload failed (%s)",
+                        mt_status_name(status));
     if (s->ops) mt_pop_op_hooks();
     mt_set_phase(NULL);
     return status == MT_OK;
@@ -147,8 +149,8 @@ static bool find_least(mt_budget *b)
 mt_status mt_budget_solve(mt_budget *b, size_t n_bytes, const mt_budget_plan **plan)
 {
     if (plan) *plan = NULL;
-    if (!b || !plan)
-        return mti_fail(MT_ERR_ARGUMENT, "budget_solve: the %s is NULL", b ? "result" : "budget");
+    if (!mti_given(b, "budget_solve", "the budget")) return mt_last_status();
+    if (!plan) return mti_fail(MT_ERR_ARGUMENT, "budget_solve: the result is NULL");
     int64_t limit = n_bytes > INT64_MAX ? INT64_MAX : (int64_t)n_bytes;
     mt_budget_plan *found;
     if (!find(b, limit, limit, &found)) return mt_last_status();
@@ -166,10 +168,10 @@ mt_status mt_budget_solve(mt_budget *b, size_t n_bytes, const mt_budget_plan **p
 mt_status mt_budget_front(mt_budget *b, int n, const mt_budget_plan **plans, int *n_found)
 {
     if (n_found) *n_found = 0;
-    if (!b || !plans || !n_found || n < 2)
-        return mti_fail(MT_ERR_ARGUMENT,
-                        "budget_front: needs a budget, room for at least two plans "
-                        "and for their number");
+    if (!mti_given(b, "budget_front", "the budget")) return mt_last_status();
+    if (!plans || !n_found || n < 2)
+        return mti_fail(MT_ERR_ARGUMENT, "budget_front: needs room for at least two plans and for "
+                                         "their number");
     if (!find_least(b)) return mt_last_status();
     double step = (double)(b->plain_peak - b->least) / (n - 1);
     for (int i = 0; i < n; i++) {

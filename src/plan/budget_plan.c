@@ -69,8 +69,8 @@ mt_status mt_budget_apply(const mt_budget_plan *plan, mt_module *m,
                           const mt_checkpoint_options *options)
 {
     static const mt_checkpoint_options zero;
-    if (!plan || !m)
-        return mti_fail(MT_ERR_ARGUMENT, "budget_apply: the %s is NULL", plan ? "model" : "plan");
+    if (!mti_given(plan, "budget_apply", "the plan") || !mti_given(m, "budget_apply", "the model"))
+        return mt_last_status();
     if (options && options->policy)
         return mti_fail(MT_ERR_ARGUMENT, "budget_apply: the policy is the plan's; need none");
     mt_status status = mt_model_checkpoint(m, "none");
@@ -120,6 +120,7 @@ static void name_kept(const mt_budget *b, unsigned keeps, char *buf, size_t n_by
 mt_status mt_budget_plan_get(const mt_budget_plan *plan, size_t i, mt_budget_part *out, char *keeps,
                              size_t n_bytes)
 {
+    if (!mti_given(plan, "budget_plan", "the plan")) return mt_last_status();
     size_t count = mt_budget_plan_count(plan), begin = 0;
     if (i >= count || !out)
         return mti_fail(MT_ERR_ARGUMENT, "budget_plan: part %zu of %zu%s", i, count,

@@ -4,11 +4,19 @@
 #include <string.h>
 #include "report/json.h"
 
-static void ran_out(void) { mti_fail(MT_ERR_MEMORY, "json: no memory for the report"); }
+static _Thread_local bool incomplete;
+
+char *mti_json_complete(const json_t *root, size_t flags)
+{
+    bool lost = incomplete;
+    incomplete = false;
+    return lost ? mti_fail_null(MT_ERR_MEMORY, "json: no memory for the report")
+                : mti_json_text(root, flags);
+}
 
 void mti_json_put(json_t *object, const char *key, json_t *value)
 {
-    if (json_object_set_new(object, key, value) != 0) ran_out();
+    if (json_object_set_new(object, key, value) != 0) incomplete = true;
 }
 
 void mti_json_put_int(json_t *object, const char *key, uint64_t value)
@@ -28,7 +36,7 @@ void mti_json_put_text(json_t *object, const char *key, const char *value)
 
 void mti_json_push(json_t *array, json_t *value)
 {
-    if (json_array_append_new(array, value) != 0) ran_out();
+    if (json_array_append_new(array, value) != 0) incomplete = true;
 }
 
 static bool write_file(const char *path, const char *text)
@@ -43,12 +51,13 @@ static bool write_file(const char *path, const char *text)
 
 mt_status mti_json_write(json_t *root, const char *path)
 {
-    char *text = mt_last_status() == MT_OK ? mti_json_text(root, JSON_INDENT(2)) : NULL;
+    char *text = mti_json_complete(root, JSON_INDENT(2));
     json_decref(root);
-    if (text && strcmp(path, "-"))
-        write_file(path, text);
-    else if (text)
+    bool ok = text != NULL;
+    if (ok && strcmp(path, "-"))
+        ok = write_file(path, text);
+    else if (ok)
         puts(text);
     mti_free(text);
-    return mt_last_status();
+    return ok ? MT_OK : mt_last_status();
 }

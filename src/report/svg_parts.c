@@ -90,10 +90,11 @@ mt_status mti_svg_end(FILE *out, char **text, const size_t *n, const char *path)
     ok = fclose(out) == 0 && ok;
     if (!ok) mti_fail(MT_ERR_MEMORY, "svg: no memory for the picture");
     mti_file *f = ok ? mti_file_create(path) : NULL;
-    if (f && mti_file_write(f, *text, *n))
-        mti_file_commit(f);
+    ok = f && mti_file_write(f, *text, *n);
+    if (ok)
+        ok = mti_file_commit(f);
     else if (f)
         mti_file_abandon(f);
     free(*text); /* open_memstream's */
-    return mt_last_status();
+    return ok ? MT_OK : mt_last_status();
 }

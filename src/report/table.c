@@ -192,8 +192,7 @@ static void print_cells(const mti_table *table, const row *r, const int *width, 
 
 mt_status mti_table_print(const mti_table *table, FILE *out, const mti_style *style)
 {
-    if (!table) return mt_last_status();
-    if (table->failed) return mti_fail(MT_ERR_MEMORY, "table: no memory for its text");
+    if (!table || table->failed) return mti_fail(MT_ERR_MEMORY, "table: no memory for its text");
     static const char *const ink_on[] = {"", "\x1b[1m", "\x1b[2m", "\x1b[32m", "\x1b[1;31m"};
     int width[MAX_COLUMNS], total = lay_out(table, style, width);
     for (size_t i = 0; i < table->rows.n; i++) {

@@ -10,7 +10,7 @@ static mt_tensor *make(const char *who, mt_device *device, mt_dtype dtype, int r
 {
     mti_view spec;
     size_t n_bytes;
-    if (!device) return mti_fail_null(MT_ERR_ARGUMENT, "%s: the device is NULL", who);
+    if (!mti_given(device, who, "the device")) return NULL;
     if (!mti_view_init(&spec, who, dtype, rank, shape, &n_bytes)) return NULL;
     const mti_making *m = mti_making_now();
     return mti_tensor_new(device, &spec, m->category, m->inside);
@@ -110,7 +110,7 @@ bool mti_copy_view(mt_device *d, const mti_view *src, const mti_view *dst)
 
 mt_status mt_to_host(const mt_tensor *t, void *data, size_t n_bytes)
 {
-    if (!MTI_CHECK_NULL("to_host", t) || !check_bytes("to_host", t, data, n_bytes))
+    if (!mti_given(t, "to_host", "the tensor") || !check_bytes("to_host", t, data, n_bytes))
         return mt_last_status();
     mt_device *d = t->storage->device;
     mt_tensor *packed = dense((mt_tensor *)t);
@@ -141,7 +141,7 @@ static double from_bf16(uint16_t h)
 double mt_item(const mt_tensor *t)
 {
     char text[MTI_SHAPE_TEXT];
-    if (!MTI_CHECK_NULL("item", t)) return NAN;
+    if (!mti_given(t, "item", "the tensor")) return NAN;
     if (mt_numel(t) != 1) {
         mti_fail(MT_ERR_ARGUMENT, "item: %s has %lld elements; need 1",
                  mti_shape_text(text, t->view.rank, t->view.shape), (long long)mt_numel(t));
@@ -207,7 +207,7 @@ bool mti_check_writable(const char *who, const mt_tensor *t)
  * and refuse where the tape could not follow. */
 static bool begin_write(const char *who, mt_tensor *t)
 {
-    if (!MTI_CHECK_NULL(who, t)) return false;
+    if (!mti_given(t, who, "the tensor")) return false;
     if (t->grad_fn)
         return mti_fail_bool(MT_ERR_STATE,
                              "%s: the tensor was made by a recorded op; "
@@ -227,7 +227,8 @@ mt_status mt_fill(mt_tensor *t, double value)
 mt_status mt_copy(mt_tensor *t, const mt_tensor *src)
 {
     char a[MTI_SHAPE_TEXT], b[MTI_SHAPE_TEXT];
-    if (!MTI_CHECK_NULL("copy", t) || !MTI_CHECK_NULL("copy", src)) return mt_last_status();
+    if (!mti_given(t, "copy", "the tensor") || !mti_given(src, "copy", "src"))
+        return mt_last_status();
     if (!mti_view_same_shape(&t->view, &src->view))
         return mti_fail(MT_ERR_ARGUMENT, "copy: the target is %s, the source %s; need one shape",
                         mti_shape_text(a, t->view.rank, t->view.shape),
@@ -248,7 +249,7 @@ mt_status mt_copy(mt_tensor *t, const mt_tensor *src)
 mt_status mt_copy_from_host(mt_tensor *t, const void *data, size_t n_bytes)
 {
     const char *who = "copy_from_host";
-    if (!MTI_CHECK_NULL(who, t) || !check_bytes(who, t, data, n_bytes) ||
+    if (!mti_given(t, who, "the tensor") || !check_bytes(who, t, data, n_bytes) ||
         !mti_check_writable(who, t))
         return mt_last_status();
     mt_device *d = t->storage->device;

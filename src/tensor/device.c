@@ -61,7 +61,7 @@ size_t mt_device_room(const mt_device *d)
 
 mt_status mt_device_set_threads(mt_device *d, int n)
 {
-    if (!d) return mti_fail(MT_ERR_ARGUMENT, "set_threads: the device is NULL");
+    if (!mti_given(d, "set_threads", "the device")) return mt_last_status();
     if (n < 1) return mti_fail(MT_ERR_ARGUMENT, "set_threads: got %d; need 1 or more", n);
     return d->backend->set_threads(d->ctx, n) ? MT_OK : mt_last_status();
 }
@@ -70,7 +70,7 @@ int mt_device_threads(const mt_device *d) { return d ? d->backend->threads(d->ct
 
 mt_status mt_device_sync(mt_device *d)
 {
-    if (!d) return mti_fail(MT_ERR_ARGUMENT, "sync: the device is NULL");
+    if (!mti_given(d, "sync", "the device")) return mt_last_status();
     return d->backend->sync(d->ctx) ? MT_OK : mt_last_status();
 }
 
@@ -78,7 +78,7 @@ mt_status mt_device_sync(mt_device *d)
 
 static bool check_no_data(const char *who, const mt_device *d)
 {
-    if (!d) return mti_fail_bool(MT_ERR_ARGUMENT, "%s: the device is NULL", who);
+    if (!mti_given(d, who, "the device")) return false;
     return !mt_device_has_data(d) ||
            mti_fail_bool(MT_ERR_UNSUPPORTED,
                          "%s: the kernels of %s take memory of their own, which is counted; only "
@@ -88,8 +88,10 @@ static bool check_no_data(const char *who, const mt_device *d)
 
 mt_status mt_device_count_scratch_of(mt_device *d, const char *kind)
 {
+    if (!mti_given(d, "count_scratch_of", "the device")) return mt_last_status();
+    if (!kind) return mti_fail(MT_ERR_ARGUMENT, "count_scratch_of: the kind is NULL");
     if (!check_no_data("count_scratch_of", d)) return mt_last_status();
-    bool none = kind && !strcmp(kind, "none");
+    bool none = !strcmp(kind, "none");
     const mti_backend *like = none ? NULL : mti_backend_find(kind);
     return (none || like) && mti_meta_count_scratch_of(d->ctx, like) ? MT_OK : mt_last_status();
 }
@@ -122,6 +124,12 @@ void mt_seed(mt_device *d, uint64_t seed) { mt_rng_set(d, seed, 0); }
 
 void mt_rng_get(const mt_device *device, uint64_t *seed, uint64_t *offset)
 {
+    if (!seed || !offset) {
+        mti_fail(MT_ERR_ARGUMENT, "rng_get: the %s is NULL", seed ? "offset" : "seed");
+        return;
+    }
+    *seed = *offset = 0;
+    if (!mti_given(device, "rng_get", "the device")) return;
     mt_device *d = (mt_device *)device; /* the lock is not part of the value */
     pthread_mutex_lock(&d->lock);
     *seed = d->seed, *offset = d->offset;
@@ -130,6 +138,7 @@ void mt_rng_get(const mt_device *device, uint64_t *seed, uint64_t *offset)
 
 void mt_rng_set(mt_device *d, uint64_t seed, uint64_t offset)
 {
+    if (!mti_given(d, "rng_set", "the device")) return;
     pthread_mutex_lock(&d->lock);
     d->seed = seed, d->offset = offset;
     pthread_mutex_unlock(&d->lock);
@@ -147,6 +156,7 @@ void mti_rng_take(mt_device *d, uint64_t n_draws, uint64_t *seed, uint64_t *offs
 
 mt_flops mt_flops_get(const mt_device *d)
 {
+    if (!mti_given(d, "flops_get", "the device")) return (mt_flops){0};
     mt_flops f = {atomic_load(&d->flops_forward), atomic_load(&d->flops_backward),
                   atomic_load(&d->flops_recompute)};
     return f;
@@ -154,6 +164,7 @@ mt_flops mt_flops_get(const mt_device *d)
 
 void mt_flops_reset(mt_device *d)
 {
+    if (!mti_given(d, "flops_reset", "the device")) return;
     atomic_store(&d->flops_forward, 0);
     atomic_store(&d->flops_backward, 0);
     atomic_store(&d->flops_recompute, 0);
@@ -161,33 +172,65 @@ void mt_flops_reset(mt_device *d)
 
 /* ---- the books: memory.h over the pool ---- */
 
-void mt_mem_get_stats(const mt_device *d, mt_mem_stats *out) { mti_pool_get_stats(d->pool, out); }
-void mt_mem_reset_peak(mt_device *d) { mti_pool_reset_peak(d->pool); }
+void mt_mem_get_stats(const mt_device *d, mt_mem_stats *out)
+{
+    if (!out) {
+        mti_fail(MT_ERR_ARGUMENT, "mem_get_stats: the result is NULL");
+        return;
+    }
+    *out = (mt_mem_stats){0};
+    if (mti_given(d, "mem_get_stats", "the device")) mti_pool_get_stats(d->pool, out);
+}
+
+void mt_mem_reset_peak(mt_device *d)
+{
+    if (mti_given(d, "mem_reset_peak", "the device")) mti_pool_reset_peak(d->pool);
+}
+
 void mt_mem_empty_cache(mt_device *d)
 {
+    if (!mti_given(d, "mem_empty_cache", "the device")) return;
     mti_pool_empty_cache(d->pool);
     if (d->host) mti_pool_empty_cache(d->host);
 }
 
-void mt_mem_set_capacity(mt_device *d, size_t n) { mti_pool_set_capacity(d->pool, n); }
+void mt_mem_set_capacity(mt_device *d, size_t n)
+{
+    if (mti_given(d, "mem_set_capacity", "the device")) mti_pool_set_capacity(d->pool, n);
+}
 
 int mt_mem_add_observer(mt_device *d, mt_mem_event_fn *fn, void *user)
 {
+    if (!mti_given(d, "mem_add_observer", "the device")) return 0;
+    if (!fn) return mti_fail(MT_ERR_ARGUMENT, "mem_add_observer: the function is NULL"), 0;
     return mti_pool_add_observer(d->pool, fn, user);
 }
 
-void mt_mem_remove_observer(mt_device *d, int id) { mti_pool_remove_observer(d->pool, id); }
+void mt_mem_remove_observer(mt_device *d, int id)
+{
+    if (mti_given(d, "mem_remove_observer", "the device")) mti_pool_remove_observer(d->pool, id);
+}
 
 void mt_mem_region_begin(mt_mem_region *r, mt_device *d)
 {
+    if (!r) {
+        mti_fail(MT_ERR_ARGUMENT, "mem_region_begin: the region is NULL");
+        return;
+    }
     memset(r, 0, sizeof *r);
     r->device = d;
+    if (!mti_given(d, "mem_region_begin", "the device")) return;
     mti_pool_get_stats(d->pool, &r->before);
     mti_pool_reset_peak(d->pool);
 }
 
 void mt_mem_region_end(mt_mem_region *r)
 {
+    if (!r) {
+        mti_fail(MT_ERR_ARGUMENT, "mem_region_end: the region is NULL");
+        return;
+    }
+    if (!mti_given(r->device, "mem_region_end", "the region's device")) return;
     mt_mem_stats now;
     mti_pool_get_stats(r->device->pool, &now);
     const mt_mem_stats *was = &r->before;

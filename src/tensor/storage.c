@@ -187,12 +187,14 @@ void mt_release(mt_tensor *t)
 
 mt_status mt_set(mt_tensor **slot, mt_tensor *value)
 {
+    if (!slot) {
+        mt_release(value);
+        return mti_fail(MT_ERR_ARGUMENT, "set: the slot is NULL");
+    }
     mt_tensor *old = *slot;
     *slot = value;
     mt_release(old);
-    if (value) return MT_OK;
-    return mt_last_status() != MT_OK ? mt_last_status()
-                                     : mti_fail(MT_ERR_ARGUMENT, "set: the new tensor is NULL");
+    return mti_given(value, "set", "the new tensor") ? MT_OK : mt_last_status();
 }
 
 /* ---- asking ---- */
@@ -226,7 +228,7 @@ mt_storage_info mt_storage_of(const mt_tensor *t)
 
 mt_status mt_set_category(mt_tensor *t, mt_category category)
 {
-    if (!MTI_CHECK_NULL("set_category", t)) return MT_ERR_ARGUMENT;
+    if (!mti_given(t, "set_category", "the tensor")) return mt_last_status();
     if ((unsigned)category >= MT_CATEGORY_COUNT)
         return mti_fail(MT_ERR_ARGUMENT, "set_category: %d is no category", (int)category);
     mti_storage_settle(t->storage, category);

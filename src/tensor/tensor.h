@@ -115,7 +115,4 @@ bool mti_check_writable(const char *who, const mt_tensor *t);
 /* Scalar kernels behind the public data functions, also used above. */
 bool mti_copy_view(mt_device *device, const mti_view *src, const mti_view *dst);
 
-#define MTI_CHECK_NULL(who, t)                                                                     \
-    ((t) ? true : mti_fail_bool(MT_ERR_ARGUMENT, "%s: the tensor is NULL", who))
-
 #endif

@@ -46,7 +46,7 @@ mt_tensor *mt_view_as(mt_tensor *t, const mt_layout *l)
     mti_view v;
     size_t n_bytes, end;
     char text[MTI_SHAPE_TEXT];
-    if (!MTI_CHECK_NULL("view_as", t)) return NULL;
+    if (!mti_given(t, "view_as", "the tensor")) return NULL;
     if (!l) return mti_fail_null(MT_ERR_ARGUMENT, "view_as: the layout is NULL");
     if (!mti_view_init(&v, "view_as", l->dtype, l->rank, l->shape, &n_bytes)) return NULL;
     memcpy(v.stride, l->strides, sizeof v.stride);
@@ -68,7 +68,7 @@ static bool has_data(const mt_device *d) { return d->host != NULL; }
 
 mt_host_copy *mt_host_copy_new(mt_device *device, size_t n_bytes)
 {
-    if (!device) return mti_fail_null(MT_ERR_ARGUMENT, "host_copy_new: the device is NULL");
+    if (!mti_given(device, "host_copy_new", "the device")) return NULL;
     mt_host_copy *c = mti_calloc(1, sizeof *c);
     if (!c) return NULL;
     c->device = mt_device_retain(device);
@@ -103,7 +103,7 @@ static bool begin(mt_host_copy *c, mti_direction direction, mt_tensor *t)
 
 mt_host_copy *mt_host_copy_out(mt_tensor *t)
 {
-    if (!MTI_CHECK_NULL("host_copy_out", t)) return NULL;
+    if (!mti_given(t, "host_copy_out", "the tensor")) return NULL;
     mt_host_copy *c = mt_host_copy_new(t->storage->device, t->storage->bytes);
     if (!c) return NULL;
     if (begin(c, MTI_TO_HOST, t)) {
@@ -117,7 +117,7 @@ mt_host_copy *mt_host_copy_out(mt_tensor *t)
 
 mt_tensor *mt_host_copy_back(mt_host_copy *c)
 {
-    if (!c) return mti_fail_null(MT_ERR_ARGUMENT, "host_copy_back: the copy is NULL");
+    if (!mti_given(c, "host_copy_back", "the copy")) return NULL;
     if (!c->filled)
         return mti_fail_null(MT_ERR_STATE, "host_copy_back: nothing was written to the copy");
     if (c->moving && mt_host_copy_wait(c) != MT_OK) return NULL;
@@ -134,7 +134,7 @@ mt_tensor *mt_host_copy_back(mt_host_copy *c)
 
 mt_status mt_host_copy_wait(mt_host_copy *c)
 {
-    if (!c) return mti_fail(MT_ERR_ARGUMENT, "host_copy_wait: the copy is NULL");
+    if (!mti_given(c, "host_copy_wait", "the copy")) return mt_last_status();
     const mt_device *d = c->device;
     if (!c->moving) return MT_OK;
     bool ok = !c->ticket || d->backend->copy_wait(d->ctx, c->ticket);
@@ -155,8 +155,9 @@ void *mt_host_copy_bytes(mt_host_copy *c)
 
 mt_status mt_copy_times_get(mt_device *d, mt_copy_times *out)
 {
+    if (!out) return mti_fail(MT_ERR_ARGUMENT, "copy_times: the result is NULL");
     *out = (mt_copy_times){0};
-    if (!d) return mti_fail(MT_ERR_ARGUMENT, "copy_times: the device is NULL");
+    if (!mti_given(d, "copy_times", "the device")) return mt_last_status();
     mti_copy_times times;
     if (!has_data(d)) return MT_OK;
     if (!d->backend->copy_times(d->ctx, &times)) return mt_last_status();

@@ -9,21 +9,72 @@
 #include <cmocka.h>
 #include "base/base.h"
 
-static void the_first_failure_is_kept_until_it_is_cleared(void **state)
+static void expect(mt_status status, const char *text)
+{
+    assert_int_equal(mt_last_status(), status);
+    assert_string_equal(mt_last_error(), text);
+}
+
+static void the_last_failure_is_kept_until_it_is_cleared(void **state)
 {
     (void)state;
     mt_clear_error();
-    assert_int_equal(mt_last_status(), MT_OK);
-    assert_string_equal(mt_last_error(), "");
+    expect(MT_OK, "");
     assert_int_equal(mti_fail(MT_ERR_ARGUMENT, "relu: in%d is %s", 0, "[3,5]"), MT_ERR_ARGUMENT);
+    expect(MT_ERR_ARGUMENT, "relu: in0 is [3,5]");
     assert_false(mti_fail_bool(MT_ERR_IO, "a later one"));
-    assert_null(mti_fail_null(MT_ERR_STATE, "and another"));
-    assert_int_equal(mt_last_status(), MT_ERR_ARGUMENT);
-    assert_string_equal(mt_last_error(), "relu: in0 is [3,5]");
+    expect(MT_ERR_IO, "a later one");
+    assert_null(mti_fail_null(MT_ERR_STATE, "after %s", mt_last_error()));
+    expect(MT_ERR_STATE, "after a later one");
     mt_clear_error();
-    assert_int_equal(mt_last_status(), MT_OK);
-    assert_false(mti_fail_bool(MT_ERR_IO, "the next"));
-    assert_string_equal(mt_last_error(), "the next");
+    expect(MT_OK, "");
+}
+
+static void what_an_earlier_call_did_not_make_is_no_failure_of_its_own(void **state)
+{
+    (void)state;
+    mt_clear_error();
+    assert_true(mti_given(state, "relu", "x"));
+    expect(MT_OK, "");
+    assert_false(mti_given(NULL, "relu", "x"));
+    expect(MT_ERR_ARGUMENT, "relu: x is NULL");
+    mti_fail(MT_ERR_MEMORY, "zeros: refused");
+    assert_false(mti_given(NULL, "relu", "x"));
+    expect(MT_ERR_MEMORY, "zeros: refused");
+    mt_clear_error();
+}
+
+static void a_failure_around_another_leaves_that_ones_text(void **state)
+{
+    (void)state;
+    mti_fail(MT_ERR_MEMORY, "long ago");
+    uint64_t mark = mti_failures();
+    assert_false(mti_failed_since(mark));
+    assert_int_equal(mti_fail_around(mark, MT_ERR_STATE, "a hook %s", "failed"), MT_ERR_STATE);
+    expect(MT_ERR_STATE, "a hook failed"); /* what is older is no cause of it */
+    mark = mti_failures();
+    mti_fail(MT_ERR_IO, "within");
+    assert_true(mti_failed_since(mark));
+    assert_int_equal(mti_fail_around(mark, MT_ERR_STATE, "around"), MT_ERR_IO);
+    expect(MT_ERR_IO, "within");
+    mt_clear_error(); /* dealt with: what fails now has another reason */
+    assert_false(mti_failed_since(mark));
+    assert_int_equal(mti_fail_around(mark, MT_ERR_STATE, "around"), MT_ERR_STATE);
+    expect(MT_ERR_STATE, "around");
+    mt_clear_error();
+}
+
+static void an_attempt_that_fails_can_be_forgotten(void **state)
+{
+    (void)state;
+    mti_fail(MT_ERR_MEMORY, "before");
+    uint64_t mark = mti_failures();
+    mti_error before;
+    mti_error_get(&before);
+    mti_fail(MT_ERR_IO, "an attempt");
+    mti_error_set(&before);
+    expect(MT_ERR_MEMORY, "before");
+    assert_false(mti_failed_since(mark));
     mt_clear_error();
 }
 
@@ -132,7 +183,10 @@ static void dtypes_are_found_by_the_names_they_have(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_first_failure_is_kept_until_it_is_cleared),
+        cmocka_unit_test(the_last_failure_is_kept_until_it_is_cleared),
+        cmocka_unit_test(what_an_earlier_call_did_not_make_is_no_failure_of_its_own),
+        cmocka_unit_test(a_failure_around_another_leaves_that_ones_text),
+        cmocka_unit_test(an_attempt_that_fails_can_be_forgotten),
         cmocka_unit_test(a_text_holds_nothing_that_steers_a_terminal),
         cmocka_unit_test(a_text_that_is_too_long_is_cut),
         cmocka_unit_test(threads_have_their_own_errors),

@@ -39,8 +39,8 @@ static void options_out_of_range_and_null_are_refused(void **state)
     mtt_failed(MT_ERR_ARGUMENT, "prefetch -2");
     assert_int_equal(mt_offload_begin(NULL), MT_ERR_ARGUMENT);
     mtt_failed(MT_ERR_ARGUMENT, "offload_begin");
-    assert_int_equal(mt_offload_end(NULL), MT_ERR_STATE);
-    mtt_failed(MT_ERR_STATE, "offload_end");
+    assert_int_equal(mt_offload_end(NULL), MT_ERR_ARGUMENT);
+    mtt_failed(MT_ERR_ARGUMENT, "offload_end", "NULL");
     assert_int_equal(mt_offload_get_stats(NULL, &s), MT_ERR_ARGUMENT);
     mtt_failed(MT_ERR_ARGUMENT, "offload_get_stats");
     mt_offload_free(NULL);

@@ -1,0 +1,116 @@
+#!/usr/bin/env python3
+"""Writes a C table of calls: every public function, with each of its pointers NULL in turn.
+
+usage: null_calls.py HEADER... > null_calls.inc
+What stands for the other arguments is told by their types, so a new function needs no line here."""
+import re
+import sys
+
+# What test_null.c has ready. An object that is NULL is one that an earlier call failed to make.
+OBJECTS = {
+    'mt_tensor': 'x.t', 'mt_device': 'device', 'mt_module': 'x.module', 'mt_optimizer': 'x.optimizer',
+    'mt_scaler': 'x.scaler', 'mt_ledger': 'x.ledger', 'mt_saved': 'x.saved', 'mt_offload': 'x.offload',
+    'mt_compress': 'x.compress', 'mt_host_copy': 'x.host_copy', 'mt_checkpoint_report': 'x.report',
+    'mt_safetensors': 'NULL', 'mt_kv_cache': 'NULL', 'mt_budget': 'NULL', 'mt_budget_plan': 'NULL',
+}
+SCALARS = {'double': '0.5', 'bool': 'false', 'mt_dtype': 'MT_F32', 'int': '1', 'int64_t': '1',
+           'uint64_t': '1', 'size_t': '1'}
+POINTERS = {'const mt_model_config *': '&x.config', 'const char *': '"x"', 'const int64_t *': '(const int64_t[8]){1, 1}',
+            'const int *': '(const int[8]){0}', 'mt_tensor *const *': '(mt_tensor *[8]){x.t}',
+            'const void *': '(const void *)&x', 'char *': '(char[8]){0}'}
+SPECIAL = {('mt_set', 'value'): 'mt_retain(x.t)', ('mt_module_add_param', 'param'): 'mt_retain(x.t)'}
+BORROWED = {'mt_grad', 'mt_module_param', 'mt_module_add_param'}
+# NULL stands for leaving it out; what is wrong then is something else.
+OPTIONAL = {('mt_checkpoint_save', 'optimizer'), ('mt_layer_norm', 'w'), ('mt_layer_norm', 'b'),
+            ('mt_next_logits', 'cache')}
+# NULL is as good as any other, or what is NULL is taken over.
+LEFT_OUT = {'mt_module_add_child', 'mt_module_swap_child', 'mt_retain', 'mt_device_retain',
+            'mt_device_release', 'mt_release', 'mt_step_back_to_saved_hooks', 'mt_module_new'}
+
+
+def prototypes(path):
+    text = re.sub(r'/\*.*?\*/', '', open(path).read(), flags=re.S)
+    for declared in re.findall(r'MT_API\s+([^;{]+?);', text, flags=re.S):
+        result, name, arguments = re.match(r'(.*?)(mt_\w+)\((.*)\)$', ' '.join(declared.split())).groups()
+        yield result.strip(), name, split(arguments)
+
+
+def split(arguments):
+    """[(type, name)], in which a function's type is 'function'."""
+    parts, depth, start = [], 0, 0
+    for i, c in enumerate(arguments + ','):
+        depth += (c == '(') - (c == ')')
+        if c == ',' and depth == 0:
+            parts.append(arguments[start:i].strip())
+            start = i + 1
+    out = []
+    for part in parts:
+        function = re.search(r'\(\*(\w+)\)', part)
+        if function:
+            out.append(('function', function.group(1)))
+        elif part != 'void':
+            out.append(re.match(r'(.*?)(\w+)$', part).groups())
+    return [(kind.strip(), name) for kind, name in out]
+
+
+def base(kind):
+    return re.sub(r'\bconst\b|\*', '', kind).strip()
+
+
+def is_object(kind):
+    return base(kind) in OBJECTS and kind.count('*') == 1
+
+
+def good(function, kind, name):
+    if (function, name) in SPECIAL:
+        return SPECIAL[function, name]
+    if kind in POINTERS:
+        return POINTERS[kind] if name != 'path' else '"/nowhere/memtape"'
+    if name == 'user' or base(kind) == 'void':
+        return 'NULL'
+    if is_object(kind):
+        return OBJECTS[base(kind)]
+    if kind == 'function' or base(kind).endswith('_fn'):
+        return 'NULL'
+    if '*' not in kind:
+        return SCALARS.get(kind, '(%s)0' % kind)
+    if kind.count('*') == 2:
+        return '(void *)x.places'
+    return '&(%s){0}' % kind.rstrip('* ')
+
+
+def call(result, name, arguments):
+    text = '%s(%s)' % (name, ', '.join(arguments))
+    if result == 'mt_status':
+        return 'x.status = %s;' % text
+    if result == 'mt_tensor *' and name not in BORROWED:
+        return 'x.made = %s, x.makes = true;' % text
+    if name.endswith('_new'):
+        return '%s made = %s; x.makes = true, x.other = made; %s_free(made);' % (result, text, base(result))
+    if name in ('mt_safetensors_open', 'mt_host_copy_out', 'mt_device_open'):
+        return 'x.makes = true, x.other = %s;' % text
+    return '(void)%s;' % text
+
+
+for header in sys.argv[1:]:
+    print('#include "memtape/%s"' % header.rsplit('/', 1)[-1])
+
+rows = []
+for header in sys.argv[1:]:
+    for result, name, parameters in prototypes(header):
+        if name in LEFT_OUT:
+            continue
+        values = [good(name, kind, argument) for kind, argument in parameters]
+        for i, (kind, argument) in enumerate(parameters):
+            if ('*' not in kind and kind != 'function' and not kind.endswith('_fn')) or argument == 'user':
+                continue
+            arguments = values[:i] + ['NULL'] + values[i + 1:]
+            function = 'null_%d' % len(rows)
+            print('static void %s(void)\n{\n    %s\n}\n' % (function, call(result, name, arguments)))
+            # Where an object is NULL in all calls, only the start of the chain can be told.
+            chain = is_object(kind) or any(
+                OBJECTS.get(base(k)) == 'NULL' and is_object(k) for k, _ in parameters)
+            rows.append('    {"%s", "%s", %s, %s, %s},' % (
+                name, argument, function, 'true' if chain and (name, argument) not in OPTIONAL else 'false',
+                'true' if result == 'mt_status' else 'false'))
+print('static const row rows[] = {\n%s\n};' % '\n'.join(rows))
