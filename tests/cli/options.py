@@ -130,13 +130,19 @@ def content(path):
     return path.suffix if path.suffix in (".svg", ".trace", ".json") else len(data)
 
 
-def everything(verb, args, has_json):
-    """All that is printed and written, but times. The report of a sweep is its JSON."""
+def desk():
+    """A folder of one's own, with what prepare() made."""
     folder = Path(tempfile.mkdtemp(dir=FOLDER))
     os.mkdir(folder / "folder")
-    given = [path for path in Path(FOLDER).iterdir() if path.is_file()]
-    for path in given:
-        os.symlink(path, folder / path.name)
+    for path in Path(FOLDER).iterdir():
+        if path.is_file():
+            os.symlink(path, folder / path.name)
+    return folder
+
+
+def everything(verb, args, has_json):
+    """All that is printed and written, but times. The report of a sweep is its JSON."""
+    folder = desk()
     report = folder / "result.json"
     p = run(verb, *args, *(["--json", report.name] if has_json and "--json" not in args else []), cwd=folder)
     files = {str(path.relative_to(folder)): content(path) for path in folder.rglob("*")
@@ -151,7 +157,7 @@ def turns(verb, args):
     """Of a sweep: what is told of its progress, to a terminal alone."""
     terminal, other_end = pty.openpty()
     p = subprocess.Popen([MEMTAPE, verb, *map(str, args)], stdout=subprocess.DEVNULL, stderr=other_end,
-                         cwd=FOLDER, env=dict(os.environ, TERM="xterm"))
+                         cwd=desk(), env=dict(os.environ, TERM="xterm"))
     os.close(other_end)
     text = b""
     try:
@@ -165,14 +171,14 @@ def turns(verb, args):
 
 def threads(verb, args):
     """Those that computed, as the OpenMP library tells it."""
-    p = run(verb, *args, cwd=FOLDER, env=dict(os.environ, OMP_DISPLAY_AFFINITY="TRUE",
+    p = run(verb, *args, cwd=desk(), env=dict(os.environ, OMP_DISPLAY_AFFINITY="TRUE",
                                               OMP_AFFINITY_FORMAT="thread %n of %N"))
     return p.returncode, p.stderr, sorted(set(re.findall(r"thread \d+ of \d+", p.stderr)))
 
 
 def beginning(verb, args):
     """Of a demo: what it says before its first step, whether there is time enough and for how many."""
-    p = subprocess.Popen([MEMTAPE, verb, *map(str, args)], stdout=subprocess.PIPE, cwd=FOLDER,
+    p = subprocess.Popen([MEMTAPE, verb, *map(str, args)], stdout=subprocess.PIPE, cwd=desk(),
                          stderr=subprocess.PIPE, text=True)
     said = []
     for line in p.stdout:
@@ -262,7 +268,7 @@ def main():
             return look_at(verb, mode, base, option, "json" in options[verb], seen)
         if any(name.startswith(option) for name in options[verb]):
             return "abbreviated"
-        p = run(verb, *base, *words_of(verb, [], option))
+        p = run(verb, *base, *words_of(verb, [], option), cwd=FOLDER)
         return "unknown" if p.returncode == 2 and f"--{option}" in p.stderr and not p.stdout else \
             f"status {p.returncode} of an option that the help does not list: {p.stderr}"
 
