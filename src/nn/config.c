@@ -50,13 +50,15 @@ const char *mt_model_kind_name(mt_model_kind k) { return name_of(&model_kinds, (
 
 int mti_choose(const char *what, const char *const *names, int n, const char *name)
 {
-    if (!name) return mti_fail(MT_ERR_ARGUMENT, "%s: the name is NULL", what), -1;
-    for (int i = 0; i < n; i++)
+    for (int i = 0; name && i < n; i++)
         if (!strcmp(names[i], name)) return i;
     char list[384] = "";
     for (int i = 0, at = 0; i < n && at < (int)sizeof list; i++)
         at += snprintf(list + at, sizeof list - (size_t)at, "%s%s", i ? ", " : "", names[i]);
-    mti_fail(MT_ERR_ARGUMENT, "%s: \"%s\" is unknown; need one of %s", what, name, list);
+    if (name)
+        mti_fail(MT_ERR_ARGUMENT, "%s: \"%s\" is unknown; need one of %s", what, name, list);
+    else
+        mti_fail(MT_ERR_ARGUMENT, "%s: the name is NULL; need one of %s", what, list);
     return -1;
 }
 

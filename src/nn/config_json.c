@@ -105,7 +105,8 @@ static bool wrong_type(const char *key, const char *need)
 
 static bool get_value(const struct field *f, const json_t *value, void *out)
 {
-    const char *word = json_string_value(value); /* NULL for other types; the parsers refuse it */
+    /* Where it is none the parsers name those there are. */
+    const char *word = json_is_string(value) ? json_string_value(value) : "(no text)";
     switch (f->form) {
     case INT:
         if (!json_is_integer(value)) return wrong_type(f->name, "a whole number");
@@ -127,7 +128,7 @@ static bool get_value(const struct field *f, const json_t *value, void *out)
     case ATTENTION: return mt_attention_form_parse(word, out) == MT_OK;
     case DTYPE: break;
     }
-    return (word && mt_dtype_parse(word, out)) || wrong_type(f->name, "f32, f64, bf16 or f16");
+    return mt_dtype_parse(word, out) || wrong_type(f->name, "f32, f64, bf16 or f16");
 }
 
 static bool get_field(mt_model_config *c, const char *key, const json_t *value)

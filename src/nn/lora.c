@@ -283,7 +283,7 @@ static bool finish(mt_module *m, const mt_lora_options *o)
 mt_module *mt_lora_model_new(mt_device *device, const mt_model_config *config,
                              const mt_lora_options *o)
 {
-    if (!check_options(o)) return NULL;
+    if (!mti_given(device, "lora_model_new", "the device") || !check_options(o)) return NULL;
     const mti_each_layer each = {adapt_layer, (void *)o};
     mt_module *m = mti_model_make(device, config, &each);
     return mti_module_complete(m, m && adapt(m, "", o) && finish(m, o));

@@ -21,8 +21,11 @@ static void an_unknown_kind_is_refused_with_what_there_is(void **state)
     (void)state;
     refused("abacus", "libmemtape-abacus.so");
     refused("abacus", "not built in (those are: cpu, meta)");
-    refused(NULL, "(null)");
     refused("", "not built in");
+    assert_null(mti_backend_find(NULL));
+    assert_int_equal(mt_last_status(), MT_ERR_ARGUMENT);
+    assert_non_null(strstr(mt_last_error(), "the kind is NULL"));
+    mt_clear_error();
 }
 
 static void a_kind_is_never_a_path(void **state)

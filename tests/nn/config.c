@@ -108,7 +108,7 @@ static void names_parse_back_and_unknown_ones_list_the_good_ones(void **state)
     mt_norm_place_parse("mid", &place);
     mtt_failed(MT_ERR_ARGUMENT, "\"mid\"", "pre, post");
     mt_attention_form_parse(NULL, &form);
-    mtt_failed(MT_ERR_ARGUMENT, "flash, math");
+    mtt_failed(MT_ERR_ARGUMENT, "the name is NULL", "flash, math");
     mt_model_kind_parse("", &(mt_model_kind){MT_MODEL_GPT});
     mtt_failed(MT_ERR_ARGUMENT, "gpt, block, attention, mlp, bert, llama");
     mt_norm_kind norm = MT_NORM_LAYER;

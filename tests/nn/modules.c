@@ -94,11 +94,11 @@ static void bad_and_taken_names_are_refused_and_what_was_given_is_freed(void **s
     static const char *const names[] = {"a", "z", "", ".x", "x.", NULL};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         assert_null(mt_module_add_param(root, names[i], ones(9)));
-        mtt_failed(MT_ERR_ARGUMENT, "root", names[i] ? names[i] : "(null)");
+        mtt_failed(MT_ERR_ARGUMENT, "root", names[i] ? names[i] : "the name is NULL");
         mt_module *child = mt_module_new("part", pass, NULL, NULL);
         mtt_made(mt_module_add_param(child, "w", ones(9)));
         assert_null(mt_module_add_child(root, names[i], child));
-        mtt_failed(MT_ERR_ARGUMENT, "root", names[i] ? names[i] : "(null)");
+        mtt_failed(MT_ERR_ARGUMENT, "root", names[i] ? names[i] : "the name is NULL");
     }
     mt_mem_get_stats(device, &after);
     assert_int_equal(after.allocated.current, before.allocated.current);
