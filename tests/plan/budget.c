@@ -452,7 +452,7 @@ static void every_failing_allocation_is_reported_and_cleaned_up(void **state)
     mtt_ok(mt_budget_solve(b, n_bytes, &plan));
     uint64_t n_allocs = mti_alloc_count();
     mt_budget_free(b);
-    for (uint64_t n = 1; n < n_allocs; n += 1 + n_allocs / 400) {
+    for (uint64_t n = 1; n < n_allocs; n += 1 + n_allocs / (mtt_long() ? 400 : 100)) {
         mti_fail_nth_alloc(n);
         b = mt_budget_new(workload_run, &w);
         mt_status status = b ? mt_budget_solve(b, n_bytes, &plan) : mt_last_status();
