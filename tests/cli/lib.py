@@ -2,12 +2,18 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 
 # Tests share the machine: threads that wait must not take the cores from those that work.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 MEMTAPE = os.environ.get("MEMTAPE", "memtape")
+# Signals as a terminal leaves them: nohup, or a shell that begins us in the background, ignores some,
+# and the program would go on ignoring them.
+for _number in (signal.SIGHUP, signal.SIGTERM):
+    signal.signal(_number, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 _failures = []
 
 
