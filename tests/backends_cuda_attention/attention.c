@@ -269,7 +269,7 @@ static bool missed(const char *file, int line, const call *want, int n)
 }
 
 /* This file's tests would notice if any of the kernels' barriers were forgotten; the short form
- * takes one of four. */
+ * takes one of eight. */
 static void each_barrier_is_missed_when_it_is_taken_away(void **state)
 {
     (void)state;
@@ -289,7 +289,7 @@ static void each_barrier_is_missed_when_it_is_taken_away(void **state)
     int lines[MOST];
     size_t n = cudasim_barriers(files, lines, MOST), n_missed = 0;
     assert_in_range(n, 10, MOST);
-    size_t step = mtt_long() ? 1 : 4, n_taken = 0;
+    size_t step = mtt_long() ? 1 : 8, n_taken = 0;
     for (size_t i = 0; i < n; i += step, n_taken++) {
         bool was = missed(files[i], lines[i], want, CALLS);
         if (!was) print_message("%s:%d is not missed\n", files[i], lines[i]);

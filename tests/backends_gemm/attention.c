@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "backends/cpu/cpu.h"
+#include "mtt.h"
 #include "values.h"
 
 typedef struct sizes {
@@ -289,6 +290,7 @@ static void bits_do_not_depend_on_the_number_of_threads(void **state)
     static const mt_dtype dtypes[] = {MT_F32, MT_F64, MT_BF16};
     for (int i = 0; i < CASES; i++)
         for (size_t t = 0; t < 3; t++) {
+            if (!mtt_long() && ((size_t)i + t) % 3 != 0) continue;
             call one, more;
             call_make(&one, &cases[i], dtypes[t], dtypes[t] == MT_F64 ? MT_F64 : MT_F32);
             forward(&one, 1, true), backward(&one, 1);
