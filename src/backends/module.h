@@ -18,6 +18,9 @@ typedef struct mti_host {
     bool (*alloc_should_fail)(void);
 } mti_host;
 
+/* What the module has to define; module.c, which is linked into every module, hands it out. */
+extern const mti_backend mti_module_backend;
+
 /* NULL if the module was built for other tables. */
 typedef const mti_backend *mti_module_entry_fn(const mti_host *host);
 #define MTI_MODULE_ENTRY "mti_module_entry"

@@ -137,122 +137,16 @@ bool mti_cpu_copy_wait(mti_ctx *ctx, uint64_t ticket);
 bool mti_cpu_copy_finish(mti_ctx *ctx, uint64_t ticket);
 bool mti_cpu_copy_times(mti_ctx *ctx, mti_copy_times *out);
 
-/* ---- the kernels, in the order of the table; contracts in backends/backend.h ---- */
+/* ---- the kernels: mti_cpu_NAME for each row of kernels.def, which has their contracts ---- */
+#define KERNEL(name, parameters, arguments)                                                        \
+    bool mti_cpu_##name(mti_ctx *ctx, MTI_UNWRAP parameters);
+#define SCRATCH(name, parameters, arguments)                                                       \
+    size_t mti_cpu_##name(mti_ctx *ctx, MTI_UNWRAP parameters);
+#include "backends/kernels.def"
 
-/* elementwise.c, copy.c, cast.c */
-bool mti_cpu_fill(mti_ctx *ctx, const mti_view *y, double value);
-bool mti_cpu_copy(mti_ctx *ctx, const mti_view *x, const mti_view *y);
+/* cast.c: mti_cpu_copy between two dtypes. */
 void mti_cpu_cast(const mti_ctx *ctx, const mti_view *x, const mti_view *y);
 /* Out of range gives the nearest end, NaN gives 0. */
 int64_t mti_cpu_f64_to_i64(double x);
-bool mti_cpu_unary(mti_ctx *ctx, mti_unary op, double p0, double p1, const mti_view *x,
-                   const mti_view *y);
-bool mti_cpu_unary_backward(mti_ctx *ctx, mti_unary op, double p0, const mti_view *kept,
-                            const mti_view *dy, const mti_view *dx);
-bool mti_cpu_binary(mti_ctx *ctx, mti_binary op, const mti_view *a, const mti_view *b,
-                    const mti_view *y);
-
-/* reduce.c */
-size_t mti_cpu_sum_scratch(mti_ctx *ctx, const mti_view *x, const mti_view *y);
-bool mti_cpu_sum(mti_ctx *ctx, double scale, const mti_view *x, const mti_view *y, void *scratch);
-
-/* random.c */
-bool mti_cpu_uniform(mti_ctx *ctx, double lo, double hi, uint64_t seed, uint64_t offset,
-                     const mti_view *y);
-bool mti_cpu_normal(mti_ctx *ctx, double mean, double std, uint64_t seed, uint64_t offset,
-                    const mti_view *y);
-bool mti_cpu_dropout(mti_ctx *ctx, double p, uint64_t seed, uint64_t offset, const mti_view *x,
-                     const mti_view *y, const mti_view *mask);
-bool mti_cpu_dropout_mask(mti_ctx *ctx, double p, uint64_t seed, uint64_t offset,
-                          const mti_view *mask);
-bool mti_cpu_dropout_backward(mti_ctx *ctx, double p, const mti_view *mask, const mti_view *dy,
-                              const mti_view *dx);
-
-/* gemm.c */
-size_t mti_cpu_gemm_scratch(mti_ctx *ctx, const mti_view *a, const mti_view *b, const mti_view *c);
-bool mti_cpu_gemm(mti_ctx *ctx, double alpha, const mti_view *a, const mti_view *b, double beta,
-                  const mti_view *c, const mti_view *bias, void *scratch, size_t n_scratch);
-
-/* rows.c */
-bool mti_cpu_softmax(mti_ctx *ctx, double scale, bool causal, const mti_view *x, const mti_view *y);
-bool mti_cpu_softmax_backward(mti_ctx *ctx, double scale, const mti_view *y, const mti_view *dy,
-                              const mti_view *dx);
-bool mti_cpu_log_softmax(mti_ctx *ctx, const mti_view *x, const mti_view *y);
-bool mti_cpu_log_softmax_backward(mti_ctx *ctx, const mti_view *y, const mti_view *dy,
-                                  const mti_view *dx);
-
-/* norm.c */
-bool mti_cpu_layer_norm(mti_ctx *ctx, double eps, const mti_view *x, const mti_view *w,
-                        const mti_view *b, const mti_view *y, const mti_view *mean,
-                        const mti_view *rstd);
-size_t mti_cpu_layer_norm_backward_scratch(mti_ctx *ctx, const mti_view *x);
-bool mti_cpu_layer_norm_backward(mti_ctx *ctx, const mti_view *dy, const mti_view *x,
-                                 const mti_view *w, const mti_view *mean, const mti_view *rstd,
-                                 const mti_view *dx, const mti_view *dw, const mti_view *db,
-                                 void *scratch);
-
-size_t mti_cpu_rms_norm_backward_scratch(mti_ctx *ctx, const mti_view *x);
-bool mti_cpu_rms_norm(mti_ctx *ctx, double eps, const mti_view *x, const mti_view *w,
-                      const mti_view *y, const mti_view *rstd);
-bool mti_cpu_rms_norm_backward(mti_ctx *ctx, const mti_view *dy, const mti_view *x,
-                               const mti_view *w, const mti_view *rstd, const mti_view *dx,
-                               const mti_view *dw, void *scratch);
-
-/* gate.c, max.c, rope.c */
-bool mti_cpu_where(mti_ctx *ctx, const mti_view *mask, const mti_view *a, const mti_view *b,
-                   const mti_view *y);
-bool mti_cpu_swiglu(mti_ctx *ctx, const mti_view *gate, const mti_view *up, const mti_view *y);
-bool mti_cpu_swiglu_backward(mti_ctx *ctx, const mti_view *gate, const mti_view *up,
-                             const mti_view *dy, const mti_view *dgate, const mti_view *dup);
-bool mti_cpu_max(mti_ctx *ctx, const mti_view *x, const mti_view *y, const mti_view *index);
-bool mti_cpu_max_backward(mti_ctx *ctx, const mti_view *index, const mti_view *dy,
-                          const mti_view *dx);
-bool mti_cpu_rope(mti_ctx *ctx, double theta, int64_t start, bool inverse, const mti_view *x,
-                  const mti_view *y);
-
-/* embedding.c */
-bool mti_cpu_embedding(mti_ctx *ctx, const mti_view *index, const mti_view *w, const mti_view *y);
-size_t mti_cpu_embedding_backward_scratch(mti_ctx *ctx, const mti_view *index, const mti_view *dw);
-bool mti_cpu_embedding_backward(mti_ctx *ctx, const mti_view *index, const mti_view *dy,
-                                const mti_view *dw, void *scratch);
-
-/* loss.c */
-bool mti_cpu_cross_entropy(mti_ctx *ctx, int64_t ignore, const mti_view *x, const mti_view *target,
-                           const mti_view *logp, const mti_view *loss);
-bool mti_cpu_cross_entropy_backward(mti_ctx *ctx, int64_t ignore, const mti_view *logp,
-                                    const mti_view *target, const mti_view *dloss,
-                                    const mti_view *dx);
-
-/* attention.c */
-size_t mti_cpu_attention_scratch(mti_ctx *ctx, const mti_attention *at);
-bool mti_cpu_attention(mti_ctx *ctx, const mti_attention *at, void *scratch, size_t n_scratch);
-size_t mti_cpu_attention_backward_scratch(mti_ctx *ctx, const mti_attention *at);
-bool mti_cpu_attention_backward(mti_ctx *ctx, const mti_attention *at, const mti_view *d_o,
-                                const mti_view *dq, const mti_view *dk, const mti_view *dv,
-                                void *scratch, size_t n_scratch);
-
-/* quantize.c */
-bool mti_cpu_pack_bits(mti_ctx *ctx, const mti_view *x, const mti_view *bits);
-bool mti_cpu_unpack_bits(mti_ctx *ctx, const mti_view *bits, const mti_view *y);
-bool mti_cpu_quantize(mti_ctx *ctx, mti_code code, int64_t block, const mti_view *x,
-                      const mti_view *shift, const mti_view *codes, const mti_view *scales);
-bool mti_cpu_dequantize(mti_ctx *ctx, mti_code code, int64_t block, const mti_view *codes,
-                        const mti_view *scales, const mti_view *shift, const mti_view *y);
-bool mti_cpu_lane_mean(mti_ctx *ctx, const mti_view *x, const mti_view *y);
-
-/* entropy.c */
-bool mti_cpu_entropy_rows(mti_ctx *ctx, int64_t ignore, const mti_view *x, const mti_view *target,
-                          const mti_view *lse, const mti_view *loss);
-bool mti_cpu_entropy_rows_backward(mti_ctx *ctx, int64_t ignore, const mti_view *x,
-                                   const mti_view *target, const mti_view *lse,
-                                   const mti_view *scale, const mti_view *dx);
-bool mti_cpu_counted_mean(mti_ctx *ctx, int64_t ignore, int64_t classes, const mti_view *target,
-                          const mti_view *a, const mti_view *y);
-
-/* optim.c */
-bool mti_cpu_adamw(mti_ctx *ctx, const mti_opt_params *p, int n_items, const mti_opt_item *items);
-bool mti_cpu_sgd(mti_ctx *ctx, const mti_opt_params *p, int n_items, const mti_opt_item *items);
-bool mti_cpu_sum_squares(mti_ctx *ctx, int n_items, const mti_opt_item *items, double *out);
-bool mti_cpu_scale_all(mti_ctx *ctx, double factor, int n_items, const mti_opt_item *items);
 
 #endif

@@ -186,10 +186,11 @@ bool mti_cuda_download(mti_ctx *ctx, void *host, const void *src, size_t n_bytes
 #define TRAITS 0
 #endif
 
-/* In the order of mti_backend: C++17 has no names for members here. */
+/* In the order of mti_backend, as C++17 has no names for members here; the kernels come from the
+ * same list as the members. */
 extern "C" {
-extern const mti_backend mti_cuda_backend;
-const mti_backend mti_cuda_backend = {
+extern const mti_backend mti_module_backend;
+const mti_backend mti_module_backend = {
     KIND,
     TRAITS,
     mti_cuda_open,
@@ -208,56 +209,8 @@ const mti_backend mti_cuda_backend = {
     mti_cuda_copy_wait,
     mti_cuda_copy_finish,
     mti_cuda_copy_times,
-    mti_cuda_fill,
-    mti_cuda_copy,
-    mti_cuda_unary,
-    mti_cuda_unary_backward,
-    mti_cuda_binary,
-    mti_cuda_sum_scratch,
-    mti_cuda_sum,
-    mti_cuda_uniform,
-    mti_cuda_normal,
-    mti_cuda_gemm_scratch,
-    mti_cuda_gemm,
-    mti_cuda_softmax,
-    mti_cuda_softmax_backward,
-    mti_cuda_log_softmax,
-    mti_cuda_log_softmax_backward,
-    mti_cuda_layer_norm,
-    mti_cuda_layer_norm_backward_scratch,
-    mti_cuda_layer_norm_backward,
-    mti_cuda_rms_norm,
-    mti_cuda_rms_norm_backward_scratch,
-    mti_cuda_rms_norm_backward,
-    mti_cuda_rope,
-    mti_cuda_swiglu,
-    mti_cuda_swiglu_backward,
-    mti_cuda_max,
-    mti_cuda_max_backward,
-    mti_cuda_where,
-    mti_cuda_dropout,
-    mti_cuda_dropout_backward,
-    mti_cuda_embedding,
-    mti_cuda_embedding_backward_scratch,
-    mti_cuda_embedding_backward,
-    mti_cuda_cross_entropy,
-    mti_cuda_cross_entropy_backward,
-    mti_cuda_attention_scratch,
-    mti_cuda_attention,
-    mti_cuda_attention_backward_scratch,
-    mti_cuda_attention_backward,
-    mti_cuda_adamw,
-    mti_cuda_sgd,
-    mti_cuda_sum_squares,
-    mti_cuda_scale_all,
-    mti_cuda_dropout_mask,
-    mti_cuda_pack_bits,
-    mti_cuda_unpack_bits,
-    mti_cuda_quantize,
-    mti_cuda_dequantize,
-    mti_cuda_lane_mean,
-    mti_cuda_entropy_rows,
-    mti_cuda_entropy_rows_backward,
-    mti_cuda_counted_mean,
+#define KERNEL(name, parameters, arguments)  mti_cuda_##name,
+#define SCRATCH(name, parameters, arguments) mti_cuda_##name,
+#include "backends/kernels.def"
 };
 }

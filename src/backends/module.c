@@ -1,9 +1,7 @@
-/* module.c: the module's side of backends/module.h: what the kernels ask of base, handed on to the
- * program that loaded us. */
+/* module.c: a module's side of module.h: what its kernels ask of base, handed on to the program
+ * that loaded it. Every module is linked with this file. */
 #include <stdio.h>
 #include "backends/module.h"
-
-extern const mti_backend mti_cuda_backend;
 
 /* Set before anything else runs; to the same once more where another host thread opens a device. */
 static _Atomic(const mti_host *) host;
@@ -12,7 +10,7 @@ const mti_backend *mti_module_entry(const mti_host *from)
 {
     if (from->n_host != sizeof(mti_host) || from->n_backend != sizeof(mti_backend)) return NULL;
     host = from;
-    return &mti_cuda_backend;
+    return &mti_module_backend;
 }
 
 static mt_status fail_with(mt_status status, const char *fmt, va_list arguments)
