@@ -30,6 +30,7 @@ typedef struct mti_op_code {
     bool (*shape)(mti_call *c); /* check the inputs, say what comes out */
     bool (*forward)(mti_call *c);
     bool (*backward)(mti_call *c); /* gradients of the wanted inputs from mti_saved and mti_dout */
+    mti_unary unary;               /* of activation.c's ops: which row of unary.def */
 } mti_op_code;
 
 typedef enum mti_op_flags {

@@ -30,18 +30,8 @@ bool mti_view_is_contiguous(const mti_view *v); /* row-major, no gaps */
 bool mti_view_same_shape(const mti_view *a, const mti_view *b);
 
 typedef enum mti_unary {
-    MTI_RELU,
-    MTI_LEAKY_RELU, /* p0 = slope */
-    MTI_GELU,
-    MTI_GELU_TANH,
-    MTI_SILU,
-    MTI_TANH,
-    MTI_SIGMOID,
-    MTI_EXP,
-    MTI_LOG,
-    MTI_SQRT,
-    MTI_AFFINE, /* y = p0 x + p1 */
-    MTI_POW,    /* y = x^p0 */
+#define UNARY(name, cost, y, dx) MTI_UNARY_##name,
+#include "backends/unary.def"
     MTI_UNARY_COUNT
 } mti_unary;
 

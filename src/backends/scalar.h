@@ -1,5 +1,5 @@
 /* scalar.h: the scalar maths of every element-wise op, written once, usable
- * from C and from CUDA.
+ * from C and from CUDA. What takes one line is in unary.def itself.
  *
  * The f32 functions are branch-free, so that a loop over them vectorises; NaN
  * in gives NaN out. Largest error against the exact result, over the whole
@@ -184,24 +184,19 @@ MTI_HD float mti_tanh_f32(float x)
 MTI_HD float mti_sigmoid_f32(float x) { return 1.0f / (1.0f + mti_exp_f32(-x)); }
 MTI_HD double mti_sigmoid_f64(double x) { return 1.0 / (1.0 + exp(-x)); }
 
-/* ---- element-wise ops: y = op(x) ---- */
+/* ---- what the formulas of unary.def call: y = op(x) ---- */
+
+MTI_HD double mti_exp_f64(double x) { return exp(x); }
+MTI_HD double mti_log_f64(double x) { return log(x); }
+MTI_HD double mti_tanh_f64(double x) { return tanh(x); }
+MTI_HD float mti_sqrt_f32(float x) { return sqrtf(x); }
+MTI_HD double mti_sqrt_f64(double x) { return sqrt(x); }
 
 #define MTI_SQRT_HALF      0.70710678118654752440 /* 1 / sqrt(2) */
 #define MTI_SQRT_2_OVER_PI 0.79788456080286535588 /* of the tanh form of gelu */
 #define MTI_GELU_CUBIC     0.044715
 #define MTI_INV_SQRT_2PI   0.39894228040143267794 /* the normal density at 0 */
 #define MTI_2_OVER_PI      0.63661977236758134308 /* quarter turns of a radian */
-
-/* NaN is not <= 0: it stays. */
-MTI_HD float mti_relu_f32(float x) { return x <= 0.0f ? 0.0f : x; }
-MTI_HD double mti_relu_f64(double x) { return x <= 0.0 ? 0.0 : x; }
-
-MTI_HD float mti_leaky_relu_f32(float x, float slope)
-{
-    float below = x * slope;
-    return x > 0.0f ? x : below;
-}
-MTI_HD double mti_leaky_relu_f64(double x, double slope) { return x > 0.0 ? x : x * slope; }
 
 /* x Phi(x), Phi being the normal distribution. */
 MTI_HD float mti_gelu_f32(float x)
@@ -225,20 +220,7 @@ MTI_HD double mti_gelu_tanh_f64(double x)
 MTI_HD float mti_silu_f32(float x) { return x / (1.0f + mti_exp_f32(-x)); }
 MTI_HD double mti_silu_f64(double x) { return x / (1.0 + exp(-x)); }
 
-/* ---- their backward: dx from dy and what was kept (backend.h says which: x or y) ---- */
-
-MTI_HD float mti_relu_backward_f32(float y, float dy) { return y <= 0.0f ? 0.0f : dy; }
-MTI_HD double mti_relu_backward_f64(double y, double dy) { return y <= 0.0 ? 0.0 : dy; }
-
-MTI_HD float mti_leaky_relu_backward_f32(float x, float dy, float slope)
-{
-    float below = dy * slope;
-    return x > 0.0f ? dy : below;
-}
-MTI_HD double mti_leaky_relu_backward_f64(double x, double dy, double slope)
-{
-    return x > 0.0 ? dy : dy * slope;
-}
+/* ---- and their backward: dx from x and dy ---- */
 
 /* Phi(x) + x phi(x) */
 MTI_HD float mti_gelu_backward_f32(float x, float dy)
@@ -278,15 +260,6 @@ MTI_HD double mti_silu_backward_f64(double x, double dy)
     double s = mti_sigmoid_f64(x);
     return dy * s * (1.0 + x * (1.0 - s));
 }
-
-MTI_HD float mti_tanh_backward_f32(float y, float dy) { return dy * (1.0f - y * y); }
-MTI_HD double mti_tanh_backward_f64(double y, double dy) { return dy * (1.0 - y * y); }
-
-MTI_HD float mti_sigmoid_backward_f32(float y, float dy) { return dy * (1.0f - y) * y; }
-MTI_HD double mti_sigmoid_backward_f64(double y, double dy) { return dy * (1.0 - y) * y; }
-
-MTI_HD float mti_sqrt_backward_f32(float y, float dy) { return dy / (2.0f * y); }
-MTI_HD double mti_sqrt_backward_f64(double y, double dy) { return dy / (2.0 * y); }
 
 /* ---- swiglu: y = silu(gate) up = gate s up, s = sigmoid(gate) ---- */
 

@@ -1,4 +1,4 @@
-/* arithmetic.c: add, sub, mul, div, broadcasting as NumPy does, and affine.
+/* arithmetic.c: add, sub, mul and div, broadcasting as NumPy does.
  *
  * Broadcast inputs are read with stride 0; the gradient of an input that was broadcast is the
  * gradient of the output summed over the dimensions it was repeated along. */
@@ -105,7 +105,8 @@ static bool sub_backward(mti_call *c)
     if (!mti_wants(c, 1)) return true;
     mt_tensor *full;
     const mti_view *d = mti_open_din(c, 1, &full);
-    return d && c->k->unary(c->ctx, MTI_AFFINE, -1, 0, mti_dout(c), d) && mti_close_din(c, 1, full);
+    return d && c->k->unary(c->ctx, MTI_UNARY_affine, -1, 0, mti_dout(c), d) &&
+           mti_close_din(c, 1, full);
 }
 const mti_op_code mti_code_sub = {broadcast_shape, sub_forward, sub_backward};
 mt_tensor *mt_sub(mt_tensor *a, mt_tensor *b) { return mti_op2(MTI_OP_sub, NULL, a, b); }
@@ -130,27 +131,8 @@ static bool div_backward(mti_call *c)
     mt_tensor *full;
     const mti_view *d = mti_open_din(c, 1, &full);
     return d && apply(c, MTI_DIV, mti_saved(c, MTI_IN0), b, d) && apply(c, MTI_DIV, d, b, d) &&
-           apply(c, MTI_MUL, dy, d, d) && c->k->unary(c->ctx, MTI_AFFINE, -1, 0, d, d) &&
+           apply(c, MTI_MUL, dy, d, d) && c->k->unary(c->ctx, MTI_UNARY_affine, -1, 0, d, d) &&
            mti_close_din(c, 1, full);
 }
 const mti_op_code mti_code_div = {broadcast_shape, div_forward, div_backward};
 mt_tensor *mt_div(mt_tensor *a, mt_tensor *b) { return mti_op2(MTI_OP_div, NULL, a, b); }
-
-/* affine: y = p0 x + p1;  dx = p0 dy */
-static bool affine_forward(mti_call *c)
-{
-    return c->k->unary(c->ctx, MTI_AFFINE, c->params->scalar.p0, c->params->scalar.p1, mti_in(c, 0),
-                       mti_out(c, 0));
-}
-static bool affine_backward(mti_call *c)
-{
-    const mti_view *dx = mti_din_reuse(c, 0);
-    return dx && c->k->unary(c->ctx, MTI_AFFINE, c->params->scalar.p0, 0, mti_dout(c), dx);
-}
-const mti_op_code mti_code_affine = {mti_shape_same, affine_forward, affine_backward};
-mt_tensor *mt_affine(mt_tensor *x, double scale, double shift)
-{
-    return mti_op1(MTI_OP_affine, &(mti_params){.scalar = {scale, shift}}, x);
-}
-mt_tensor *mt_add_scalar(mt_tensor *x, double c) { return mt_affine(x, 1, c); }
-mt_tensor *mt_mul_scalar(mt_tensor *x, double c) { return mt_affine(x, c, 0); }

@@ -153,7 +153,7 @@ static bool mse_backward(mti_call *c)
         if (!mti_wants(c, i)) continue;
         const mti_view *d = mti_din(c, i);
         if (!d || !c->k->binary(c->ctx, MTI_SUB, i ? y : x, i ? x : y, d) ||
-            !c->k->unary(c->ctx, MTI_AFFINE, 2 / n, 0, d, d) ||
+            !c->k->unary(c->ctx, MTI_UNARY_affine, 2 / n, 0, d, d) ||
             !c->k->binary(c->ctx, MTI_MUL, d, &g, d))
             return false;
     }

@@ -61,7 +61,8 @@ static bool reduce_backward(mti_call *c)
     if (f != 1) {
         const mti_view *dy = mti_dout(c);
         mt_tensor *scaled = mti_temp(c, dy->dtype, dy->rank, dy->shape);
-        if (!scaled || !c->k->unary(c->ctx, MTI_AFFINE, f, 0, dy, &scaled->view)) return false;
+        if (!scaled || !c->k->unary(c->ctx, MTI_UNARY_affine, f, 0, dy, &scaled->view))
+            return false;
         g = scaled;
     }
     mti_view kept = kept_dims(c, &g->view);

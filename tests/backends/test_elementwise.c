@@ -8,19 +8,19 @@ static const double slope = 0.125; /* also affine's scale and pow's exponent */
 static double exact(mti_unary op, double x)
 {
     switch (op) {
-    case MTI_RELU: return x > 0 ? x : 0;
-    case MTI_LEAKY_RELU: return x > 0 ? x : slope * x;
-    case MTI_GELU: return x * 0.5 * erfc(-x / sqrt(2.0));
-    case MTI_GELU_TANH:
+    case MTI_UNARY_relu: return x > 0 ? x : 0;
+    case MTI_UNARY_leaky_relu: return x > 0 ? x : slope * x;
+    case MTI_UNARY_gelu: return x * 0.5 * erfc(-x / sqrt(2.0));
+    case MTI_UNARY_gelu_tanh:
         return x / (1 + exp(-2 * sqrt(2 / acos(-1.0)) * (x + 0.044715 * x * x * x)));
-    case MTI_SILU: return x / (1 + exp(-x));
-    case MTI_TANH: return tanh(x);
-    case MTI_SIGMOID: return 1 / (1 + exp(-x));
-    case MTI_EXP: return exp(x);
-    case MTI_LOG: return log(x);
-    case MTI_SQRT: return sqrt(x);
-    case MTI_POW: return pow(x, slope);
-    case MTI_AFFINE: return slope * x + 3;
+    case MTI_UNARY_silu: return x / (1 + exp(-x));
+    case MTI_UNARY_tanh: return tanh(x);
+    case MTI_UNARY_sigmoid: return 1 / (1 + exp(-x));
+    case MTI_UNARY_exp: return exp(x);
+    case MTI_UNARY_log: return log(x);
+    case MTI_UNARY_sqrt: return sqrt(x);
+    case MTI_UNARY_pow: return pow(x, slope);
+    case MTI_UNARY_affine: return slope * x + 3;
     default: return NAN;
     }
 }
@@ -36,17 +36,18 @@ static double derivative(mti_unary op, double x)
 
 static bool keeps_output(mti_unary op)
 {
-    return op == MTI_RELU || op == MTI_TANH || op == MTI_SIGMOID || op == MTI_EXP || op == MTI_SQRT;
+    return op == MTI_UNARY_relu || op == MTI_UNARY_tanh || op == MTI_UNARY_sigmoid ||
+           op == MTI_UNARY_exp || op == MTI_UNARY_sqrt;
 }
 
 static double lowest(mti_unary op)
 {
-    return op == MTI_LOG || op == MTI_SQRT || op == MTI_POW ? 0.25 : -4.0;
+    return op == MTI_UNARY_log || op == MTI_UNARY_sqrt || op == MTI_UNARY_pow ? 0.25 : -4.0;
 }
 
 static double parameter(mti_unary op)
 {
-    return op == MTI_LEAKY_RELU || op == MTI_AFFINE || op == MTI_POW ? slope : 0;
+    return op == MTI_UNARY_leaky_relu || op == MTI_UNARY_affine || op == MTI_UNARY_pow ? slope : 0;
 }
 
 /* Away from the kink of the relus, where a difference means nothing. */
@@ -76,13 +77,15 @@ static void check_unary(const mti_backend *be, mti_ctx *ctx, mti_unary op, mt_dt
         mtt_close(mtt_get(&y, i), exact(op, mtt_get(&x, i)), tolerance, what, i);
         mtt_set(&kept, i, keeps_output(op) ? exact(op, mtt_get(&x, i)) : mtt_get(&x, i));
     }
-    assert_true(be->unary_backward(ctx, op, slope, op == MTI_AFFINE ? NULL : &kept, &dy, &dx));
+    assert_true(
+        be->unary_backward(ctx, op, slope, op == MTI_UNARY_affine ? NULL : &kept, &dy, &dx));
     tolerance = dtype == MT_F64 ? 1e-9 : 8 * mtt_epsilon(dtype);
     for (int64_t i = 0; i < 6 * n; i++)
         mtt_close(mtt_get(&dx, i), mtt_get(&dy, i) * derivative(op, mtt_get(&x, i)), tolerance,
                   what, i);
     /* in place gives the same bits */
-    assert_true(be->unary_backward(ctx, op, slope, op == MTI_AFFINE ? NULL : &kept, &dy, &dy));
+    assert_true(
+        be->unary_backward(ctx, op, slope, op == MTI_UNARY_affine ? NULL : &kept, &dy, &dy));
     mtt_same(&dx, &dy, what);
     assert_true(be->unary(ctx, op, parameter(op), 3, &x, &x));
     mtt_same(&x, &y, what);
@@ -184,9 +187,9 @@ static void nan_and_infinity_pass_through(void **state)
             /* as in PyTorch a gradient passes where relu's output is NaN */
             assert_true(be->unary_backward(ctx, op, slope, &x, &one, &y));
             for (int64_t i = 0; i < 40; i++) {
-                double want = op == MTI_RELU                             ? 1
-                              : op == MTI_LEAKY_RELU || op == MTI_AFFINE ? slope
-                                                                         : (double)NAN;
+                double want = op == MTI_UNARY_relu                                   ? 1
+                              : op == MTI_UNARY_leaky_relu || op == MTI_UNARY_affine ? slope
+                                                                                     : (double)NAN;
                 mtt_close(mtt_get(&y, i), want, 0, "gradient at NaN", i);
             }
             mtt_drop(&x), mtt_drop(&y), mtt_drop(&one);
@@ -194,7 +197,7 @@ static void nan_and_infinity_pass_through(void **state)
     mti_view x = mtt_dense(MT_F32, 3), y = mtt_dense(MT_F32, 3);
     for (int64_t i = 0; i < 3; i++)
         mtt_set(&x, i, i == 0 ? -(double)INFINITY : i == 1 ? (double)INFINITY : -0.0);
-    assert_true(be->unary(ctx, MTI_RELU, 0, 0, &x, &y));
+    assert_true(be->unary(ctx, MTI_UNARY_relu, 0, 0, &x, &y));
     assert_true(mtt_get(&y, 0) == 0 && isinf(mtt_get(&y, 1)) && !signbit(mtt_get(&y, 2)));
     mtt_drop(&x), mtt_drop(&y);
     be->close(ctx);
@@ -237,8 +240,8 @@ static void views_without_elements_are_legal(void **state)
     mti_view mask = v;
     mask.dtype = MT_BOOL;
     assert_true(be->fill(ctx, &v, 1) && be->copy(ctx, &v, &v));
-    assert_true(be->unary(ctx, MTI_GELU, 0, 0, &v, &v));
-    assert_true(be->unary_backward(ctx, MTI_GELU, 0, &v, &v, &v));
+    assert_true(be->unary(ctx, MTI_UNARY_gelu, 0, 0, &v, &v));
+    assert_true(be->unary_backward(ctx, MTI_UNARY_gelu, 0, &v, &v, &v));
     assert_true(be->binary(ctx, MTI_ADD, &v, &v, &v));
     assert_true(be->softmax(ctx, 1, false, &v, &v));
     assert_true(be->uniform(ctx, 0, 1, 1, 0, &v) && be->normal(ctx, 0, 1, 1, 0, &v));

@@ -7,7 +7,7 @@ static double tolerance_of(mt_dtype dtype)
     return dtype == MT_F32 ? 16 * 0x1p-23 : dtype == MT_F64 ? 16 * 0x1p-52 : mtt_epsilon(dtype);
 }
 
-static bool needs_positive(mti_unary op) { return op == MTI_LOG || op == MTI_SQRT; }
+static bool needs_positive(mti_unary op) { return op == MTI_UNARY_log || op == MTI_UNARY_sqrt; }
 
 static void check_unary(const mtt_pair *p, mti_unary op, mt_dtype dtype, const mtt_shape *shape,
                         mtt_placing x_placing, mtt_placing y_placing, int64_t skip)
@@ -20,7 +20,7 @@ static void check_unary(const mtt_pair *p, mti_unary op, mt_dtype dtype, const m
     mtt_twin_check(p, &y, tolerance_of(dtype), "unary");
     mtt_twin dy = mtt_twin_make(p, dtype, shape->rank, shape->at, x_placing, skip, -2, 2);
     const mtt_twin *kept = &x;
-    bool none = op == MTI_AFFINE;
+    bool none = op == MTI_UNARY_affine;
     mtt_ok(
         p->cpu->unary_backward(p->cpu_ctx, op, 0.3, none ? NULL : &kept->host, &dy.host, &y.host),
         "backward");
@@ -50,8 +50,8 @@ static void every_layout_is_walked_as_on_the_cpu(void **state)
             for (mtt_placing y = 0; y < MTT_PLACING_COUNT; y++)
                 for (int64_t skip = 0; skip < 4; skip += 3) {
                     if (x == MTT_PLACING_COUNT) continue;
-                    check_unary(p, MTI_AFFINE, MT_F32, &mtt_shapes[s], x, y, skip);
-                    check_unary(p, MTI_RELU, MT_BF16, &mtt_shapes[s], x, y, skip);
+                    check_unary(p, MTI_UNARY_affine, MT_F32, &mtt_shapes[s], x, y, skip);
+                    check_unary(p, MTI_UNARY_relu, MT_BF16, &mtt_shapes[s], x, y, skip);
                 }
 }
 
@@ -60,8 +60,8 @@ static void long_tensors_are_walked_to_their_end(void **state)
 {
     mtt_pair *p = *state;
     const mtt_shape narrow = {1, {300007}}, wide = {2, {1201, 2000}};
-    check_unary(p, MTI_AFFINE, MT_F32, &narrow, MTT_PLACED_DENSE, MTT_PLACED_STEPPED, 0);
-    check_unary(p, MTI_AFFINE, MT_F64, &wide, MTT_PLACED_DENSE, MTT_PLACED_DENSE, 0);
+    check_unary(p, MTI_UNARY_affine, MT_F32, &narrow, MTT_PLACED_DENSE, MTT_PLACED_STEPPED, 0);
+    check_unary(p, MTI_UNARY_affine, MT_F64, &wide, MTT_PLACED_DENSE, MTT_PLACED_DENSE, 0);
 }
 
 static void unary_works_in_place(void **state)
@@ -71,8 +71,10 @@ static void unary_works_in_place(void **state)
         for (mtt_placing placing = 0; placing < MTT_PLACING_COUNT; placing++) {
             mtt_twin x =
                 mtt_twin_make(p, MT_F32, mtt_shapes[s].rank, mtt_shapes[s].at, placing, 0, -3, 3);
-            mtt_ok(p->cpu->unary(p->cpu_ctx, MTI_LEAKY_RELU, 0.25, 0, &x.host, &x.host), "unary");
-            mtt_ok(p->dev->unary(p->dev_ctx, MTI_LEAKY_RELU, 0.25, 0, &x.dev, &x.dev), "unary");
+            mtt_ok(p->cpu->unary(p->cpu_ctx, MTI_UNARY_leaky_relu, 0.25, 0, &x.host, &x.host),
+                   "unary");
+            mtt_ok(p->dev->unary(p->dev_ctx, MTI_UNARY_leaky_relu, 0.25, 0, &x.dev, &x.dev),
+                   "unary");
             mtt_twin_check(p, &x, 0, "in place");
             mtt_twin_drop(p, &x);
         }

@@ -91,32 +91,41 @@ typedef struct unary_job {
     double p0, p1;
 } unary_job;
 
-/* One loop for each of the usual exponents, so that it vectorises: in it, what mti_pow_f32 asks is
- * known. */
-#define EACH_POWER(exponent, out, value)                                                           \
+/* each_NAME_f32, each_NAME_f64: y = op(x) on n contiguous elements. Inlined, so that a constant p0
+ * makes a loop of its own. */
+#define EACH_UNARY(T, name, formula)                                                               \
+    MTI_INLINE void name(T *y, const T *xs, T p0, T p1, int64_t n)                                 \
+    {                                                                                              \
+        (void)p0, (void)p1;                                                                        \
+        MTI_SIMD                                                                                   \
+        for (int64_t i = 0; i < n; i++) {                                                          \
+            T x = xs[i];                                                                           \
+            y[i] = formula;                                                                        \
+        }                                                                                          \
+    }
+#define F(name)                    mti_##name##_f32
+#define UNARY(name, cost, y_is, _) EACH_UNARY(float, each_##name##_f32, y_is)
+#include "backends/unary.def"
+#define F(name)                    mti_##name##_f64
+#define UNARY(name, cost, y_is, _) EACH_UNARY(double, each_##name##_f64, y_is)
+#include "backends/unary.def"
+
+/* With p0 a constant for the usual exponents, so that those loops vectorise. */
+#define FOR_USUAL_P0(call)                                                                         \
     do {                                                                                           \
-        if ((exponent) == 2.0f)                                                                    \
-            EACH(out, value(2.0f));                                                                \
-        else if ((exponent) == 3.0f)                                                               \
-            EACH(out, value(3.0f));                                                                \
-        else if ((exponent) == 0.5f)                                                               \
-            EACH(out, value(0.5f));                                                                \
-        else if ((exponent) == -0.5f)                                                              \
-            EACH(out, value(-0.5f));                                                               \
-        else if ((exponent) == -1.0f)                                                              \
-            EACH(out, value(-1.0f));                                                               \
+        if (p0 == 2.0f)                                                                            \
+            call(2.0f);                                                                            \
+        else if (p0 == 3.0f)                                                                       \
+            call(3.0f);                                                                            \
+        else if (p0 == 0.5f)                                                                       \
+            call(0.5f);                                                                            \
+        else if (p0 == -0.5f)                                                                      \
+            call(-0.5f);                                                                           \
+        else if (p0 == -1.0f)                                                                      \
+            call(-1.0f);                                                                           \
         else                                                                                       \
-            for (int64_t i = 0; i < n; i++) out[i] = value(exponent);                              \
+            call(p0);                                                                              \
     } while (0)
-
-#define POWER(p) mti_pow_f32(x[i], p)
-MTI_INLINE void pow_f32(float *y, const float *x, float p, int64_t n) { EACH_POWER(p, y, POWER); }
-
-#define POWER_BACKWARD(p) mti_pow_backward_f32(x[i], dy[i], p)
-MTI_INLINE void pow_backward_f32(float *dx, const float *x, const float *dy, float p, int64_t n)
-{
-    EACH_POWER(p, dx, POWER_BACKWARD);
-}
 
 static MTI_MULTIVERSION void unary_f32(const void *op, void *const *p, int64_t first, int64_t n)
 {
@@ -125,18 +134,16 @@ static MTI_MULTIVERSION void unary_f32(const void *op, void *const *p, int64_t f
     const float *x = p[1];
     float *y = p[0], p0 = (float)job->p0, p1 = (float)job->p1;
     switch (job->op) {
-    case MTI_RELU: EACH(y, mti_relu_f32(x[i])); break;
-    case MTI_LEAKY_RELU: EACH(y, mti_leaky_relu_f32(x[i], p0)); break;
-    case MTI_GELU: EACH(y, mti_gelu_f32(x[i])); break;
-    case MTI_GELU_TANH: EACH(y, mti_gelu_tanh_f32(x[i])); break;
-    case MTI_SILU: EACH(y, mti_silu_f32(x[i])); break;
-    case MTI_TANH: EACH(y, mti_tanh_f32(x[i])); break;
-    case MTI_SIGMOID: EACH(y, mti_sigmoid_f32(x[i])); break;
-    case MTI_EXP: EACH(y, mti_exp_f32(x[i])); break;
-    case MTI_LOG: EACH(y, mti_log_f32(x[i])); break;
-    case MTI_SQRT: EACH(y, sqrtf(x[i])); break;
-    case MTI_AFFINE: EACH(y, x[i] * p0 + p1); break;
-    case MTI_POW: pow_f32(y, x, p0, n); break;
+#define UNARY(name, ...)                                                                           \
+    case MTI_UNARY_##name:                                                                         \
+        each_##name##_f32(y, x, p0, p1, n);                                                        \
+        break;
+#define POW(constant) each_pow_f32(y, x, constant, p1, n)
+#define UNARY_BY_P0(name, ...)                                                                     \
+    case MTI_UNARY_##name:                                                                         \
+        FOR_USUAL_P0(POW);                                                                         \
+        break;
+#include "backends/unary.def"
     case MTI_UNARY_COUNT: break;
     }
 }
@@ -146,31 +153,25 @@ static void unary_f64(const void *op, void *const *p, int64_t first, int64_t n)
     (void)first;
     const unary_job *job = op;
     const double *x = p[1];
-    double *y = p[0], p0 = job->p0, p1 = job->p1;
+    double *y = p[0];
     switch (job->op) {
-    case MTI_RELU: EACH(y, mti_relu_f64(x[i])); break;
-    case MTI_LEAKY_RELU: EACH(y, mti_leaky_relu_f64(x[i], p0)); break;
-    case MTI_GELU: EACH(y, mti_gelu_f64(x[i])); break;
-    case MTI_GELU_TANH: EACH(y, mti_gelu_tanh_f64(x[i])); break;
-    case MTI_SILU: EACH(y, mti_silu_f64(x[i])); break;
-    case MTI_TANH: EACH(y, tanh(x[i])); break;
-    case MTI_SIGMOID: EACH(y, mti_sigmoid_f64(x[i])); break;
-    case MTI_EXP: EACH(y, exp(x[i])); break;
-    case MTI_LOG: EACH(y, log(x[i])); break;
-    case MTI_SQRT: EACH(y, sqrt(x[i])); break;
-    case MTI_AFFINE: EACH(y, x[i] * p0 + p1); break;
-    case MTI_POW: EACH(y, mti_pow_f64(x[i], p0)); break;
+#define UNARY(name, ...)                                                                           \
+    case MTI_UNARY_##name:                                                                         \
+        each_##name##_f64(y, x, job->p0, job->p1, n);                                              \
+        break;
+#include "backends/unary.def"
     case MTI_UNARY_COUNT: break;
     }
 }
 
-/* Simple operations per element, in f32; the C library's f64 functions take about ten times that.
- */
+/* The C library's f64 functions take about ten times as long as ours in f32. */
 static int64_t unary_cost(mti_unary op, mt_dtype dtype)
 {
-    bool simple = op == MTI_RELU || op == MTI_LEAKY_RELU || op == MTI_AFFINE;
-    if (simple) return 1;
-    return dtype == MT_F64 || op == MTI_POW ? 40 : 8;
+    static const int64_t costs[] = {
+#define UNARY(name, cost, y, dx) cost,
+#include "backends/unary.def"
+    };
+    return costs[op] > 1 && dtype == MT_F64 ? 40 : costs[op];
 }
 
 bool mti_cpu_unary(mti_ctx *ctx, mti_unary op, double p0, double p1, const mti_view *x,
@@ -189,6 +190,24 @@ bool mti_cpu_unary(mti_ctx *ctx, mti_unary op, double p0, double p1, const mti_v
 
 /* ---- unary backward: k is what was kept, x or y ---- */
 
+#define EACH_SLOPE(T, name, formula)                                                               \
+    MTI_INLINE void name(T *dx, const T *dys, const T *ks, T p0, int64_t n)                        \
+    {                                                                                              \
+        (void)p0;                                                                                  \
+        MTI_SIMD                                                                                   \
+        for (int64_t i = 0; i < n; i++) {                                                          \
+            T dy = dys[i], k = ks[i];                                                              \
+            (void)k;                                                                               \
+            dx[i] = formula;                                                                       \
+        }                                                                                          \
+    }
+#define F(name)                     mti_##name##_f32
+#define UNARY(name, cost, _, dx_is) EACH_SLOPE(float, slope_##name##_f32, dx_is)
+#include "backends/unary.def"
+#define F(name)                     mti_##name##_f64
+#define UNARY(name, cost, _, dx_is) EACH_SLOPE(double, slope_##name##_f64, dx_is)
+#include "backends/unary.def"
+
 static MTI_MULTIVERSION void unary_backward_f32(const void *op, void *const *p, int64_t first,
                                                 int64_t n)
 {
@@ -197,18 +216,16 @@ static MTI_MULTIVERSION void unary_backward_f32(const void *op, void *const *p, 
     const float *dy = p[1], *k = p[2];
     float *dx = p[0], p0 = (float)job->p0;
     switch (job->op) {
-    case MTI_RELU: EACH(dx, mti_relu_backward_f32(k[i], dy[i])); break;
-    case MTI_LEAKY_RELU: EACH(dx, mti_leaky_relu_backward_f32(k[i], dy[i], p0)); break;
-    case MTI_GELU: EACH(dx, mti_gelu_backward_f32(k[i], dy[i])); break;
-    case MTI_GELU_TANH: EACH(dx, mti_gelu_tanh_backward_f32(k[i], dy[i])); break;
-    case MTI_SILU: EACH(dx, mti_silu_backward_f32(k[i], dy[i])); break;
-    case MTI_TANH: EACH(dx, mti_tanh_backward_f32(k[i], dy[i])); break;
-    case MTI_SIGMOID: EACH(dx, mti_sigmoid_backward_f32(k[i], dy[i])); break;
-    case MTI_EXP: EACH(dx, dy[i] * k[i]); break;
-    case MTI_LOG: EACH(dx, dy[i] / k[i]); break;
-    case MTI_SQRT: EACH(dx, mti_sqrt_backward_f32(k[i], dy[i])); break;
-    case MTI_AFFINE: EACH(dx, dy[i] * p0); break;
-    case MTI_POW: pow_backward_f32(dx, k, dy, p0, n); break;
+#define UNARY(name, ...)                                                                           \
+    case MTI_UNARY_##name:                                                                         \
+        slope_##name##_f32(dx, dy, k, p0, n);                                                      \
+        break;
+#define POW_SLOPE(constant) slope_pow_f32(dx, dy, k, constant, n)
+#define UNARY_BY_P0(name, ...)                                                                     \
+    case MTI_UNARY_##name:                                                                         \
+        FOR_USUAL_P0(POW_SLOPE);                                                                   \
+        break;
+#include "backends/unary.def"
     case MTI_UNARY_COUNT: break;
     }
 }
@@ -218,20 +235,13 @@ static void unary_backward_f64(const void *op, void *const *p, int64_t first, in
     (void)first;
     const unary_job *job = op;
     const double *dy = p[1], *k = p[2];
-    double *dx = p[0], p0 = job->p0;
+    double *dx = p[0];
     switch (job->op) {
-    case MTI_RELU: EACH(dx, mti_relu_backward_f64(k[i], dy[i])); break;
-    case MTI_LEAKY_RELU: EACH(dx, mti_leaky_relu_backward_f64(k[i], dy[i], p0)); break;
-    case MTI_GELU: EACH(dx, mti_gelu_backward_f64(k[i], dy[i])); break;
-    case MTI_GELU_TANH: EACH(dx, mti_gelu_tanh_backward_f64(k[i], dy[i])); break;
-    case MTI_SILU: EACH(dx, mti_silu_backward_f64(k[i], dy[i])); break;
-    case MTI_TANH: EACH(dx, mti_tanh_backward_f64(k[i], dy[i])); break;
-    case MTI_SIGMOID: EACH(dx, mti_sigmoid_backward_f64(k[i], dy[i])); break;
-    case MTI_EXP: EACH(dx, dy[i] * k[i]); break;
-    case MTI_LOG: EACH(dx, dy[i] / k[i]); break;
-    case MTI_SQRT: EACH(dx, mti_sqrt_backward_f64(k[i], dy[i])); break;
-    case MTI_AFFINE: EACH(dx, dy[i] * p0); break;
-    case MTI_POW: EACH(dx, mti_pow_backward_f64(k[i], dy[i], p0)); break;
+#define UNARY(name, ...)                                                                           \
+    case MTI_UNARY_##name:                                                                         \
+        slope_##name##_f64(dx, dy, k, job->p0, n);                                                 \
+        break;
+#include "backends/unary.def"
     case MTI_UNARY_COUNT: break;
     }
 }
@@ -239,8 +249,8 @@ static void unary_backward_f64(const void *op, void *const *p, int64_t first, in
 bool mti_cpu_unary_backward(mti_ctx *ctx, mti_unary op, double p0, const mti_view *kept,
                             const mti_view *dy, const mti_view *dx)
 {
+    if (!kept) return mti_cpu_unary(ctx, op, p0, 0.0, dy, dx); /* linear: dx = p0 dy */
     unary_job job = {op, p0, 0.0};
-    if (!kept) kept = dy; /* affine looks at dy alone */
     int64_t count = mti_view_count(dx), cost = unary_cost(op, dx->dtype) + 1;
     if (count * cost < MTI_CPU_GRAIN && is_simple(kept, MT_F32) && is_simple(dy, MT_F32) &&
         is_simple(dx, MT_F32)) {

@@ -71,37 +71,23 @@ extern "C" bool mti_cuda_fill(mti_ctx *ctx, const mti_view *y, double value)
 template <int OP> __device__ __forceinline__ float mti_unary_of(float x, float p0, float p1)
 {
     switch (OP) {
-    case MTI_RELU: return mti_relu_f32(x);
-    case MTI_LEAKY_RELU: return mti_leaky_relu_f32(x, p0);
-    case MTI_GELU: return mti_gelu_f32(x);
-    case MTI_GELU_TANH: return mti_gelu_tanh_f32(x);
-    case MTI_SILU: return mti_silu_f32(x);
-    case MTI_TANH: return mti_tanh_f32(x);
-    case MTI_SIGMOID: return mti_sigmoid_f32(x);
-    case MTI_EXP: return mti_exp_f32(x);
-    case MTI_LOG: return mti_log_f32(x);
-    case MTI_SQRT: return sqrtf(x);
-    case MTI_POW: return mti_pow_f32(x, p0);
-    default: return x * p0 + p1;
+#define F(name) mti_##name##_f32
+#define UNARY(name, cost, y, dx)                                                                   \
+    case MTI_UNARY_##name: return y;
+#include "backends/unary.def"
     }
+    return x;
 }
 
 template <int OP> __device__ __forceinline__ double mti_unary_of(double x, double p0, double p1)
 {
     switch (OP) {
-    case MTI_RELU: return mti_relu_f64(x);
-    case MTI_LEAKY_RELU: return mti_leaky_relu_f64(x, p0);
-    case MTI_GELU: return mti_gelu_f64(x);
-    case MTI_GELU_TANH: return mti_gelu_tanh_f64(x);
-    case MTI_SILU: return mti_silu_f64(x);
-    case MTI_TANH: return tanh(x);
-    case MTI_SIGMOID: return mti_sigmoid_f64(x);
-    case MTI_EXP: return exp(x);
-    case MTI_LOG: return log(x);
-    case MTI_SQRT: return sqrt(x);
-    case MTI_POW: return mti_pow_f64(x, p0);
-    default: return x * p0 + p1;
+#define F(name) mti_##name##_f64
+#define UNARY(name, cost, y, dx)                                                                   \
+    case MTI_UNARY_##name: return y;
+#include "backends/unary.def"
     }
+    return x;
 }
 
 template <class T, int OP> struct mti_unary_op {
@@ -133,18 +119,10 @@ template <int OP> struct mti_op_number {
 template <class Each> static bool for_unary(mti_unary op, const Each &each)
 {
     switch (op) {
-    case MTI_RELU: return each(mti_op_number<MTI_RELU>());
-    case MTI_LEAKY_RELU: return each(mti_op_number<MTI_LEAKY_RELU>());
-    case MTI_GELU: return each(mti_op_number<MTI_GELU>());
-    case MTI_GELU_TANH: return each(mti_op_number<MTI_GELU_TANH>());
-    case MTI_SILU: return each(mti_op_number<MTI_SILU>());
-    case MTI_TANH: return each(mti_op_number<MTI_TANH>());
-    case MTI_SIGMOID: return each(mti_op_number<MTI_SIGMOID>());
-    case MTI_EXP: return each(mti_op_number<MTI_EXP>());
-    case MTI_LOG: return each(mti_op_number<MTI_LOG>());
-    case MTI_SQRT: return each(mti_op_number<MTI_SQRT>());
-    case MTI_POW: return each(mti_op_number<MTI_POW>());
-    default: return each(mti_op_number<MTI_AFFINE>());
+#define UNARY(name, cost, y, dx)                                                                   \
+    case MTI_UNARY_##name: return each(mti_op_number<MTI_UNARY_##name>());
+#include "backends/unary.def"
+    default: return false;
     }
 }
 
@@ -168,36 +146,24 @@ template <int OP>
 __device__ __forceinline__ float mti_unary_backward_of(float k, float dy, float p0)
 {
     switch (OP) {
-    case MTI_RELU: return mti_relu_backward_f32(k, dy);
-    case MTI_LEAKY_RELU: return mti_leaky_relu_backward_f32(k, dy, p0);
-    case MTI_GELU: return mti_gelu_backward_f32(k, dy);
-    case MTI_GELU_TANH: return mti_gelu_tanh_backward_f32(k, dy);
-    case MTI_SILU: return mti_silu_backward_f32(k, dy);
-    case MTI_TANH: return mti_tanh_backward_f32(k, dy);
-    case MTI_SIGMOID: return mti_sigmoid_backward_f32(k, dy);
-    case MTI_EXP: return dy * k;
-    case MTI_LOG: return dy / k;
-    case MTI_POW: return mti_pow_backward_f32(k, dy, p0);
-    default: return mti_sqrt_backward_f32(k, dy);
+#define F(name) mti_##name##_f32
+#define UNARY(name, cost, y, dx)                                                                   \
+    case MTI_UNARY_##name: return dx;
+#include "backends/unary.def"
     }
+    return dy;
 }
 
 template <int OP>
 __device__ __forceinline__ double mti_unary_backward_of(double k, double dy, double p0)
 {
     switch (OP) {
-    case MTI_RELU: return mti_relu_backward_f64(k, dy);
-    case MTI_LEAKY_RELU: return mti_leaky_relu_backward_f64(k, dy, p0);
-    case MTI_GELU: return mti_gelu_backward_f64(k, dy);
-    case MTI_GELU_TANH: return mti_gelu_tanh_backward_f64(k, dy);
-    case MTI_SILU: return mti_silu_backward_f64(k, dy);
-    case MTI_TANH: return mti_tanh_backward_f64(k, dy);
-    case MTI_SIGMOID: return mti_sigmoid_backward_f64(k, dy);
-    case MTI_EXP: return dy * k;
-    case MTI_LOG: return dy / k;
-    case MTI_POW: return mti_pow_backward_f64(k, dy, p0);
-    default: return mti_sqrt_backward_f64(k, dy);
+#define F(name) mti_##name##_f64
+#define UNARY(name, cost, y, dx)                                                                   \
+    case MTI_UNARY_##name: return dx;
+#include "backends/unary.def"
     }
+    return dy;
 }
 
 template <class T, int OP> struct mti_unary_backward_op {
@@ -226,7 +192,7 @@ template <class T, int OP> struct mti_unary_backward_op {
 extern "C" bool mti_cuda_unary_backward(mti_ctx *ctx, mti_unary op, double p0, const mti_view *kept,
                                         const mti_view *dy, const mti_view *dx)
 {
-    if (op == MTI_AFFINE) return mti_cuda_unary(ctx, op, p0, 0.0, dy, dx);
+    if (!kept) return mti_cuda_unary(ctx, op, p0, 0.0, dy, dx); /* linear: dx = p0 dy */
     const mti_view *views[] = {dx, dy, kept};
     mti_layout<3> l = mti_lay_out<3>(views, false);
     return mti_for_float(dx->dtype, [&](auto t) {
