@@ -63,10 +63,6 @@ char *mti_strdup(const char *s)
 
 void mti_free(void *p) { free(p); }
 
-bool mti_mul_size(size_t a, size_t b, size_t *out) { return !__builtin_mul_overflow(a, b, out); }
-
-bool mti_add_size(size_t a, size_t b, size_t *out) { return !__builtin_add_overflow(a, b, out); }
-
 bool mti_grow(void **at, size_t *cap, size_t item_size)
 {
     size_t n = *cap ? *cap : 4, n_bytes;

@@ -65,8 +65,14 @@ bool mti_alloc_should_fail(void);
 size_t mti_host_room(void);
 
 /* Checked size arithmetic: false on overflow. */
-bool mti_mul_size(size_t a, size_t b, size_t *out);
-bool mti_add_size(size_t a, size_t b, size_t *out);
+static inline bool mti_mul_size(size_t a, size_t b, size_t *out)
+{
+    return !__builtin_mul_overflow(a, b, out);
+}
+static inline bool mti_add_size(size_t a, size_t b, size_t *out)
+{
+    return !__builtin_add_overflow(a, b, out);
+}
 
 /* ---- growable array: MTI_PUSH(v, item) with v: struct {T *at; size_t n, cap;} ---- */
 

@@ -3,7 +3,6 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include "base/base.h"
 
 /* ---- interned names: one open-addressing table for the process ---- */
@@ -223,13 +222,4 @@ bool mti_bytes_parse(const char *s, uint64_t *out)
         return false;
     *out = total;
     return true;
-}
-
-/* ---- time ---- */
-
-double mti_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }

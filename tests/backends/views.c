@@ -133,13 +133,3 @@ void mtt_same(const mti_view *a, const mti_view *b, const char *what)
             fail_msg("%s: element %lld differs: %.17g and %.17g", what, (long long)i, mtt_get(a, i),
                      mtt_get(b, i));
 }
-
-const mti_backend *mtt_backend(mti_ctx **ctx)
-{
-    const char *kind = getenv("MTT_DEVICE");
-    const mti_backend *backend = mti_backend_find(kind ? kind : "cpu");
-    assert_non_null(backend);
-    *ctx = backend->open();
-    assert_non_null(*ctx);
-    return backend;
-}
