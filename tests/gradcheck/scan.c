@@ -344,7 +344,10 @@ static void scan_shapes(mt_device *device, mt_device *cpu, const grad_case *c, b
     for (int i = 0; i <= g; i++) free(s.values[i]);
 }
 
-/* *to has `extent` wherever *c has `was`, and indices that fit; false if none would. */
+#define MOST_ELEMENTS 4096 /* of an input: with more, thousands of runs take too long */
+
+/* *to has `extent` wherever *c has `was`, and indices that fit; false if none would, or if an input
+ * were too large. */
 static bool replace(const grad_case *c, int64_t was, int64_t extent, grad_case *to)
 {
     *to = *c;
@@ -354,6 +357,7 @@ static bool replace(const grad_case *c, int64_t was, int64_t extent, grad_case *
         in->rank = case_rank(in);
         for (int d = 0; d < in->rank; d++)
             if (in->shape[d] == was) in->shape[d] = extent;
+        if (case_count(in) > MOST_ELEMENTS) return false;
         if (in->n_index != was) continue;
         in->n_index = extent ? extent : 1;
         if (!extent && case_count(in) > 0) return false;
