@@ -17,7 +17,7 @@ static const mti_verb_info verbs[MTI_VERB_COUNT] = {
                       "Continues a prompt with a model that `memtape train --save` wrote."},
     [MTI_PROFILE] =
         {"profile", "MODEL", "one training step under the ledger: every saved byte",
-         "Runs one training step of MODEL (mlp, attention, block, gpt, bert, llama, a preset or "
+         "Runs two training steps of MODEL (mlp, attention, block, gpt, bert, llama, a preset or "
          "the path of a Hugging Face config.json) on "
          "random data and says which tensors the tape keeps for backward, who keeps "
          "them, and how that adds up to what the allocator holds."},
