@@ -16,7 +16,7 @@ static const mti_verb_info verbs[MTI_VERB_COUNT] = {
     [MTI_GENERATE] = {"generate", "", "write text with a trained model",
                       "Continues a prompt with a model that `memtape train --save` wrote."},
     [MTI_PROFILE] =
-        {"profile", "MODEL", "one training step under the ledger: every saved byte",
+        {"profile", "MODEL", "two training steps under the ledger: every saved byte",
          "Runs two training steps of MODEL (mlp, attention, block, gpt, bert, llama, a preset or "
          "the path of a Hugging Face config.json) on "
          "random data and says which tensors the tape keeps for backward, who keeps "
