@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include "memtape/status.h"
 #include "memtape/dtype.h"
 
@@ -151,6 +152,9 @@ typedef struct mti_file mti_file;
  * way. */
 mti_file *mti_file_create(const char *path);
 bool mti_file_write(mti_file *f, const void *data, size_t n_bytes);
+/* A stream that writes into f, to be closed before f is committed. Its ferror means what it says:
+ * streams into memory (open_memstream) lose what finds no memory without setting it. */
+FILE *mti_file_stream(mti_file *f);
 bool mti_file_commit(mti_file *f); /* flush, fsync, rename; frees f either way */
 void mti_file_abandon(mti_file *f);
 /* The name behind symbolic links, whether there is a file of that name or not; the caller's to

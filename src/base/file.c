@@ -127,6 +127,17 @@ bool mti_file_write(mti_file *f, const void *data, size_t n_bytes)
     return true;
 }
 
+static ssize_t write_cookie(void *f, const char *data, size_t n_bytes)
+{
+    return mti_file_write(f, data, n_bytes) ? (ssize_t)n_bytes : 0;
+}
+
+FILE *mti_file_stream(mti_file *f)
+{
+    FILE *out = fopencookie(f, "w", (cookie_io_functions_t){.write = write_cookie});
+    return out ? out : mti_fail_null(MT_ERR_MEMORY, "%s: no memory to write it with", f->path);
+}
+
 /* The rename itself reaches the disk with the directory. Best effort: by now the
  * target is whole, whichever of the two a crash would leave. Cuts `sibling`, a
  * path in that directory, down to the directory. */

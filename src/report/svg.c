@@ -96,15 +96,14 @@ static void lay_out(page *p)
 
 mt_status mti_svg_write(const mti_svg_bars *bars, const char *path)
 {
-    char *text = NULL;
-    size_t n = 0;
+    mti_file *file = NULL;
     page p = {.bars = bars};
     lay_out(&p);
-    p.out = mti_svg_begin(&text, &n, p.width, p.height, bars->title, bars->subtitle);
+    p.out = mti_svg_begin(&file, path, p.width, p.height, bars->title, bars->subtitle);
     if (p.out) {
         draw_legend(&p);
         draw_axis(&p);
         for (size_t i = 0; i < bars->n_rows; i++) draw_row(&p, i);
     }
-    return mti_svg_end(p.out, &text, &n, path);
+    return mti_svg_end(p.out, file);
 }

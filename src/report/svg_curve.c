@@ -129,8 +129,7 @@ static void draw_others(const page *p)
 
 mt_status mti_svg_curve_write(const mti_svg_curve *c, const char *path)
 {
-    char *text = NULL;
-    size_t n = 0;
+    mti_file *file = NULL;
     page p = {.c = c};
     double most = most_percent(c->others, c->n_others, most_percent(c->front, c->n_front, 1));
     p.step = pow(10, floor(log10(most)));
@@ -139,7 +138,7 @@ mt_status mti_svg_curve_write(const mti_svg_curve *c, const char *path)
     p.most = ceil(most / p.step - 1e-9) * p.step;
     p.scale =
         mti_svg_scale_of(most_bytes(c->others, c->n_others, most_bytes(c->front, c->n_front, 1)));
-    p.out = mti_svg_begin(&text, &n, LEFT + WIDE + 2 * MTI_SVG_MARGIN, TOP + HIGH + BOTTOM,
+    p.out = mti_svg_begin(&file, path, LEFT + WIDE + 2 * MTI_SVG_MARGIN, TOP + HIGH + BOTTOM,
                           c->title, c->subtitle);
     if (p.out) {
         draw_legend(&p);
@@ -147,5 +146,5 @@ mt_status mti_svg_curve_write(const mti_svg_curve *c, const char *path)
         draw_front(&p);
         draw_others(&p);
     }
-    return mti_svg_end(p.out, &text, &n, path);
+    return mti_svg_end(p.out, file);
 }

@@ -1,6 +1,5 @@
 /* svg_parts.c: pages, scales and text. */
 #include <math.h>
-#include <stdlib.h>
 #include "report/svg_parts.h"
 
 #define FONT "font-family=\"system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif\""
@@ -67,11 +66,12 @@ void mti_svg_text(FILE *out, double x, double y, const char *attributes, const c
 
 /* ---- the page ---- */
 
-FILE *mti_svg_begin(char **text, size_t *n, int width, int height, const char *title,
+FILE *mti_svg_begin(mti_file **file, const char *path, int width, int height, const char *title,
                     const char *subtitle)
 {
-    FILE *out = open_memstream(text, n);
-    if (!out) return mti_fail_null(MT_ERR_MEMORY, "svg: no memory for the picture");
+    *file = mti_file_create(path);
+    FILE *out = *file ? mti_file_stream(*file) : NULL;
+    if (!out) return NULL;
     fprintf(out,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" "
             "viewBox=\"0 0 %d %d\" " FONT " font-size=\"13\" fill=\"#1c2329\">\n"
@@ -82,19 +82,15 @@ FILE *mti_svg_begin(char **text, size_t *n, int width, int height, const char *t
     return out;
 }
 
-mt_status mti_svg_end(FILE *out, char **text, const size_t *n, const char *path)
+mt_status mti_svg_end(FILE *out, mti_file *file)
 {
-    if (!out) return mt_last_status();
-    fputs("</svg>\n", out);
-    bool ok = !ferror(out);
-    ok = fclose(out) == 0 && ok;
-    if (!ok) mti_fail(MT_ERR_MEMORY, "svg: no memory for the picture");
-    mti_file *f = ok ? mti_file_create(path) : NULL;
-    ok = f && mti_file_write(f, *text, *n);
-    if (ok)
-        ok = mti_file_commit(f);
-    else if (f)
-        mti_file_abandon(f);
-    free(*text); /* open_memstream's */
-    return ok ? MT_OK : mt_last_status();
+    bool ok = out != NULL;
+    if (out) {
+        fputs("</svg>\n", out);
+        ok = !ferror(out);
+        ok = fclose(out) == 0 && ok;
+    }
+    if (ok) return mti_file_commit(file) ? MT_OK : mt_last_status();
+    mti_file_abandon(file);
+    return mt_last_status();
 }

@@ -19,12 +19,13 @@ int mti_svg_ticks(const mti_svg_scale *s); /* after the one at 0 */
 /* "1.5 GiB", "0" into buf. */
 const char *mti_svg_tick(const mti_svg_scale *s, int i, char *buf, size_t size);
 
-/* A page with its title; subtitle may be NULL. Everything after it is drawn on it. */
-FILE *mti_svg_begin(char **text, size_t *n, int width, int height, const char *title,
+/* A page in the file of that path, with its title; subtitle may be NULL. Everything after it is
+ * drawn on it. */
+FILE *mti_svg_begin(mti_file **file, const char *path, int width, int height, const char *title,
                     const char *subtitle);
 /* attributes: of the element, "" for none. Markup in the text is spelt out. */
 void mti_svg_text(FILE *out, double x, double y, const char *attributes, const char *text);
-/* Closes `out`, which may be NULL, and writes the page, whole or not at all. */
-mt_status mti_svg_end(FILE *out, char **text, const size_t *n, const char *path);
+/* Closes `out`, which may be NULL, and the file: it holds the whole page or is not there. */
+mt_status mti_svg_end(FILE *out, mti_file *file);
 
 #endif

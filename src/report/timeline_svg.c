@@ -161,15 +161,14 @@ static void draw_legend(const page *p)
 
 mt_status mti_timeline_draw(const mti_timeline *t, const char *title, const char *path)
 {
-    char *text = NULL;
-    size_t n = 0;
+    mti_file *file = NULL;
     page p = {.t = t, .stretches = mti_calloc(COLUMNS, sizeof *p.stretches)};
     if (!p.stretches) return mt_last_status();
     p.n = mti_timeline_stretches(t, COLUMNS, p.stretches);
     p.peak = mti_timeline_peak(t);
     p.scale = mti_svg_scale_of((double)mti_timeline_highest(t));
     p.out = mti_svg_begin(
-        &text, &n, LEFT + PLOT + 24 + LEGEND + MTI_SVG_MARGIN, TOP + TALL + 34 + MTI_SVG_MARGIN,
+        &file, path, LEFT + PLOT + 24 + LEGEND + MTI_SVG_MARGIN, TOP + TALL + 34 + MTI_SVG_MARGIN,
         title,
         t->steady ? "allocated bytes over two training steps, by what they are for; all "
                     "later steps are like the second"
@@ -183,5 +182,5 @@ mt_status mti_timeline_draw(const mti_timeline *t, const char *title, const char
         draw_legend(&p);
     }
     mti_free(p.stretches);
-    return mti_svg_end(p.out, &text, &n, path);
+    return mti_svg_end(p.out, file);
 }

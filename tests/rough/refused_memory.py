@@ -17,7 +17,7 @@ from rough import SMALL, check, done, line, make_text, memtape, path, read, \
 LIBRARY = os.path.abspath(sys.argv[1])
 SECONDS = seconds_given(sys.argv[2:], short=6, long=100)
 SEED = seed_given(sys.argv[3:])
-FIRST = 40  # requests of the program's start, which are all refused
+ENDS = 20  # so many of the program's first requests, and of its last, are all refused
 
 TEXT = make_text()
 BASE = path("base.safetensors")
@@ -97,11 +97,11 @@ def try_verb(name, args, seconds):
     stdout = None if name in TIMED else first.stdout
     check(stdout is None or stdout == second.stdout, f"prints something else each time: {line(args)}")
     check("--json" in args or output == output2, f"another output each time: {line(args)}")
-    at = list(range(1, min(FIRST, n) + 1))
-    rest = list(range(FIRST + 1, n + 1))
+    at = sorted(range(1, n + 1), key=lambda i: min(i, n + 1 - i))
+    ends, rest = at[:2 * ENDS], at[2 * ENDS:]
     random.Random(f"{SEED} {name}").shuffle(rest)
     end, tried, bad = time.monotonic() + seconds, 0, 0
-    for i in at + rest:
+    for i in ends + rest:
         if seconds and time.monotonic() > end:
             break
         tried += 1
