@@ -7,7 +7,7 @@
 #ifndef BENCH_H
 #define BENCH_H
 
-#include "memtape/memtape.h"
+#include "memtape/all.h"
 
 /* Wall clock; with BENCH_CLOCK=cpu in the environment the processor time of the whole process,
  * which other programs on a busy machine do not disturb (use one thread then). */

@@ -2,7 +2,7 @@
  * keep the input alone. What is not kept is computed again in backward, to the same bits. */
 #include <stdio.h>
 #include <string.h>
-#include <memtape/memtape.h>
+#include <memtape/all.h>
 
 enum { B = 2, S = 64, H = 64, A = 4, LAYERS = 4 };
 

@@ -4,7 +4,7 @@
  * linear keeps that output anyway, for the gradient of its weight, so ReLU adds nothing. The
  * gradient of gelu(h) needs h itself: the widest tensor of the MLP, kept a second time. */
 #include <stdio.h>
-#include <memtape/memtape.h>
+#include <memtape/all.h>
 
 enum { BATCH = 2, SEQUENCE = 64, HIDDEN = 32, WIDE = 4 * HIDDEN };
 

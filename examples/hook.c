@@ -4,7 +4,7 @@
  * widens it again when backward asks. The gradient is a little off, the tape half as big. */
 #include <math.h>
 #include <stdio.h>
-#include <memtape/memtape.h>
+#include <memtape/all.h>
 
 static mt_status pack(void *user, const mt_save_info *info, mt_tensor *tensor, mt_tensor **kept,
                       void **state)

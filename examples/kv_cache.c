@@ -5,7 +5,7 @@
  * not kept, each token costs the arithmetic of the whole text again. Fewer heads of keys and values
  * (grouped-query, multi-query) and fewer bits make the cache smaller. */
 #include <stdio.h>
-#include <memtape/memtape.h>
+#include <memtape/all.h>
 
 enum { PROMPT = 32, NEW = 96, HIDDEN = 64, HEADS = 4, WIDTH = HIDDEN / HEADS, LAYERS = 2 };
 

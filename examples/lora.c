@@ -7,7 +7,7 @@
  * With dropout, A's input is a tensor of its own, and a mask: more again. */
 #include <stdio.h>
 #include <string.h>
-#include <memtape/memtape.h>
+#include <memtape/all.h>
 
 enum { D = 256, HEADS = 2, BATCH = 2, SEQUENCE = 64, T = BATCH * SEQUENCE, R = 8 };
 

@@ -4,7 +4,7 @@
  * Rounding everything to 16 bits is cheap until updates are too small to be seen in them: then an
  * f32 master is kept, and the saving over f32 is gone but for activations. */
 #include <stdio.h>
-#include <memtape/memtape.h>
+#include <memtape/all.h>
 
 enum { HIDDEN = 64, WIDE = 4 * HIDDEN, TOKENS = 64, N = 2 * HIDDEN * WIDE };
 

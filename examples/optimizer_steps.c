@@ -5,7 +5,7 @@
  * allocator's: they are equal, on a device with data and on one without. */
 #include <stdio.h>
 #include <string.h>
-#include <memtape/memtape.h>
+#include <memtape/all.h>
 
 enum { IN = 256, OUT = 250, BATCH = 100, STEPS = 4, FLOAT = 4 };
 

@@ -3,7 +3,7 @@
  * y = x + proj(tanh(fc(x))), then a read-out: it learns to tell inside from outside of a circle.
  * Nothing here is private to the library. */
 #include <stdio.h>
-#include <memtape/memtape.h>
+#include <memtape/all.h>
 
 enum { POINTS = 256, WIDTH = 32, STEPS = 300 };
 

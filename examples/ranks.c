@@ -3,7 +3,7 @@
  * pipelines. */
 #include <stdbool.h>
 #include <stdio.h>
-#include <memtape/memtape.h>
+#include <memtape/all.h>
 
 enum { S = 2048, VOCAB = 51200, N_TECHNIQUES = 6 };
 

@@ -18,7 +18,7 @@
 #define MEMTAPE_AMP_H
 
 #include "memtape/autocast.h"
-#include "memtape/nn.h"
+#include "memtape/optimizer.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -14,7 +14,7 @@
 #ifndef MEMTAPE_BUDGET_H
 #define MEMTAPE_BUDGET_H
 
-#include "memtape/nn.h"
+#include "memtape/model.h"
 
 #ifdef __cplusplus
 extern "C" {

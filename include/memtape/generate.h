@@ -7,7 +7,7 @@
 #ifndef MEMTAPE_GENERATE_H
 #define MEMTAPE_GENERATE_H
 
-#include "memtape/nn.h"
+#include "memtape/model.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -7,7 +7,7 @@
 #ifndef MEMTAPE_IO_H
 #define MEMTAPE_IO_H
 
-#include "memtape/nn.h"
+#include "memtape/optimizer.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -16,7 +16,8 @@
 #ifndef MEMTAPE_LORA_H
 #define MEMTAPE_LORA_H
 
-#include "memtape/nn.h"
+#include "memtape/model.h"
+#include "memtape/optimizer.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -1,4 +1,5 @@
-/* memtape.h: everything. */
+/* memtape.h: the engine: tensors, the tape, the ledger, ops, and what acts on saved tensors. Models
+ * and their training stand above it: all.h has everything. */
 #ifndef MEMTAPE_H
 #define MEMTAPE_H
 
@@ -13,13 +14,5 @@
 #include "memtape/offload.h"
 #include "memtape/compress.h"
 #include "memtape/checkpoint.h"
-#include "memtape/nn.h"
-#include "memtape/amp.h"
-#include "memtape/generate.h"
-#include "memtape/io.h"
-#include "memtape/lora.h"
-#include "memtape/parallel.h"
-#include "memtape/plan.h"
-#include "memtape/budget.h"
 
 #endif

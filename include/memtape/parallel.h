@@ -8,7 +8,7 @@
 #ifndef MEMTAPE_PARALLEL_H
 #define MEMTAPE_PARALLEL_H
 
-#include "memtape/nn.h"
+#include "memtape/model.h"
 
 #ifdef __cplusplus
 extern "C" {

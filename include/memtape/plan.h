@@ -9,7 +9,7 @@
 #ifndef MEMTAPE_PLAN_H
 #define MEMTAPE_PLAN_H
 
-#include "memtape/nn.h"
+#include "memtape/model.h"
 
 #ifdef __cplusplus
 extern "C" {

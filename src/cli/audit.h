@@ -3,7 +3,7 @@
 #ifndef MTI_CLI_AUDIT_H
 #define MTI_CLI_AUDIT_H
 
-#include "memtape/memtape.h"
+#include "memtape/all.h"
 
 #define MTI_AUDIT_INPUTS 4
 #define MTI_AUDIT_KEPT   8

@@ -9,7 +9,7 @@
 #include "cli/run_file.h"
 #include "report/json.h"
 
-#define CONFIG_KEY "config" /* the model's configuration, as nn.h writes it */
+#define CONFIG_KEY "config" /* the model's configuration, as model.h writes it */
 #define RUN_KEY    "run"    /* the plan */
 
 /* ---- writing ---- */

@@ -3,7 +3,7 @@
 #define MTI_CLI_SPEND_H
 
 #include "cli/options.h"
-#include "memtape/memtape.h"
+#include "memtape/all.h"
 
 /* What they did, once forward and backward are over. */
 typedef struct mti_spent {

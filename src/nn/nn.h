@@ -3,7 +3,8 @@
 #define MTI_NN_H
 
 #include "base/base.h"
-#include "memtape/nn.h"
+#include "memtape/model.h"
+#include "memtape/optimizer.h"
 
 /* m if `complete`, that is if all its parts could be made; otherwise m is freed: NULL. */
 mt_module *mti_module_complete(mt_module *m, bool complete);

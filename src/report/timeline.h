@@ -4,7 +4,7 @@
 #define MTI_TIMELINE_H
 
 #include "base/base.h"
-#include "memtape/nn.h"
+#include "memtape/optimizer.h"
 
 typedef struct mti_timeline {
     mt_device *device;                /* while it observes; then NULL */

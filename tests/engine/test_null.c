@@ -6,7 +6,7 @@
 #include "memtape/amp.h"
 #include "memtape/checkpoint.h"
 #include "memtape/compress.h"
-#include "memtape/nn.h"
+#include "memtape/model.h"
 #include "memtape/offload.h"
 #include "mtt_fixture.h"
 

@@ -2,7 +2,7 @@
  * or in an error with a text. */
 #include <stdlib.h>
 #include <string.h>
-#include "memtape/nn.h"
+#include "memtape/model.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
 

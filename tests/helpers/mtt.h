@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
-#include "memtape/memtape.h"
+#include "memtape/all.h"
 
 /* The device under test: what MTT_DEVICE names, "cpu" where it is not set. */
 mt_device *mtt_device(void);

@@ -193,7 +193,7 @@ def their_forward(c, p, x):
 
 
 def resolved(config):
-    """The config with what zero stands for and what its kind always has (nn.h)."""
+    """The config with what zero stands for and what its kind always has (model.h)."""
     kind = config["kind"]
     always = {"gpt": {"causal": True}, "bert": {"norm": "post"},
               "llama": {"causal": True, "norm_kind": "rmsnorm", "mlp": "swiglu", "no_bias": True}}

@@ -10,7 +10,7 @@ fresh() { # a tree with nothing wrong in it
     mkdir -p "$tree/include/memtape" "$tree/src/base" "$tree/src/ops" "$tree/src/nn"
     cp "$here/../../.clang-format" "$tree"
     echo 'int mt_one(void);' >"$tree/include/memtape/ops.h"
-    echo '#include "memtape/ops.h"' >"$tree/include/memtape/nn.h"
+    echo '#include "memtape/ops.h"' >"$tree/include/memtape/module.h"
     printf '#include <stdio.h>\n#include "memtape/ops.h"\n' >"$tree/src/ops/ops.h"
     printf '#include "ops/ops.h"\n#include "part.h"\n' >"$tree/src/nn/nn.c"
     echo '#include "ops/ops.h"' >"$tree/src/nn/part.h"
@@ -40,10 +40,10 @@ accepts arrows
 echo '#include "ops/ops.h"' >>"$tree/src/base/base.c"
 finds arrows 'base looks up to ops'
 fresh
-echo '#  include <memtape/nn.h>' >>"$tree/src/ops/ops.h"
+echo '#  include <memtape/module.h>' >>"$tree/src/ops/ops.h"
 finds arrows 'ops looks up to nn'
 fresh
-echo '#include "memtape/nn.h"' >>"$tree/include/memtape/ops.h"
+echo '#include "memtape/module.h"' >>"$tree/include/memtape/ops.h"
 finds arrows 'ops looks up to nn'
 fresh
 echo '#include "../nn/part.h"' >>"$tree/src/ops/ops.h"

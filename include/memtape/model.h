@@ -1,92 +1,13 @@
-/* nn.h: modules, ready-made models, optimizers. Everything here is built on the public headers
- * alone, so a module of your own is the equal of ours. */
-#ifndef MEMTAPE_NN_H
-#define MEMTAPE_NN_H
+/* model.h: models of published architectures, whole or in parts, from one description. */
+#ifndef MEMTAPE_MODEL_H
+#define MEMTAPE_MODEL_H
 
-#include "memtape/checkpoint.h"
+#include "memtape/module.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* ---- modules: a forward function with named parameters and named children ---- */
-
-typedef struct mt_module mt_module;
-
-/* x is borrowed, the result is the caller's. */
-typedef mt_tensor *mt_forward_fn(mt_module *self, mt_tensor *x);
-
-/* kind: "linear", "mlp", ...; it is also the module's name until a parent gives it another.
- * user is taken over, on failure too: destroy(user) is called with the module's end (may be
- * NULL). A new module is in training mode. */
-MT_API mt_module *mt_module_new(const char *kind, mt_forward_fn *forward, void *user,
-                                void (*destroy)(void *user));
-/* Children and the module's hold on its parameters go too; not for a child. NULL is allowed. */
-MT_API void mt_module_free(mt_module *m);
-
-/* param is taken over, on failure too (as mt_set does), and becomes a leaf of category
- * MT_PARAMETER that requires grad. Returns it borrowed; NULL on failure, and for param NULL. */
-MT_API mt_tensor *mt_module_add_param(mt_module *m, const char *name, mt_tensor *param);
-/* child is taken over, on failure too, and takes the name, which may have dots ("h.3"). Names of
- * parameters and children of one module differ. Returns it borrowed; NULL on failure. */
-MT_API mt_module *mt_module_add_child(mt_module *m, const char *name, mt_module *child);
-/* Put `child` (taken over, on failure too) in the place of the child of that name. Returns the old
- * one, now the caller's; NULL on failure. */
-MT_API mt_module *mt_module_swap_child(mt_module *m, const char *name, mt_module *child);
-
-MT_API const char *mt_module_kind(const mt_module *m);
-MT_API const char *mt_module_name(const mt_module *m);
-MT_API void *mt_module_user(const mt_module *m);
-/* The module's own parameter or child, borrowed; NULL if there is none, which is no error. */
-MT_API mt_tensor *mt_module_param(const mt_module *m, const char *name);
-MT_API mt_module *mt_module_child(const mt_module *m, const char *name);
-/* Children in order of adding; NULL past the last. */
-MT_API mt_module *mt_module_child_at(const mt_module *m, size_t i);
-/* By path from m: "h.3.mlp"; "" is m itself. NULL if there is none. */
-MT_API mt_module *mt_module_find(mt_module *m, const char *path);
-
-/* Calls the forward function inside the scope of the module's name, so that records made there
- * read "gpt.h.3.mlp.act". NULL in, NULL out. */
-MT_API mt_tensor *mt_forward(mt_module *m, mt_tensor *x);
-/* mt_forward of the child of that name; an error if there is none. */
-MT_API mt_tensor *mt_forward_child(mt_module *m, const char *name, mt_tensor *x);
-
-/* Of m and everything under it. Dropout acts in training only. */
-MT_API void mt_module_set_training(mt_module *m, bool training);
-MT_API bool mt_module_training(const mt_module *m);
-
-/* mt_forward of m runs as a checkpoint (checkpoint.h): m's input is kept, what its ops save is made
- * again in backward, until when m must live. options are copied; zero ones are good, NULL ends it.
- */
-MT_API mt_status mt_module_set_checkpoint(mt_module *m, const mt_checkpoint_options *options);
-
-typedef struct mt_named_tensor {
-    const char *name;
-    mt_tensor *tensor;
-} mt_named_tensor;
-
-/* Every parameter of m and under it with its path from m ("h.3.mlp.fc.weight"), a module's own
- * before its children's, in order of adding; one that appears twice, under its first path. *list is
- * borrowed and valid until something is added or swapped under m, or m is freed. */
-MT_API mt_status mt_module_params(mt_module *m, const mt_named_tensor **list, size_t *n);
-/* Elements and bytes of all of them. */
-MT_API mt_status mt_module_size(mt_module *m, uint64_t *n_elements, uint64_t *n_bytes);
-MT_API mt_status mt_module_zero_grad(mt_module *m); /* drops the gradients */
-/* frozen: parameters of m and under it do not require grad, and lose the gradient they had. */
-MT_API mt_status mt_module_freeze(mt_module *m, bool frozen);
-
-/* ---- ready-made parts; weights and biases are parameters "weight", "bias" ---- */
-
-typedef enum mt_act {
-    MT_ACT_RELU,
-    MT_ACT_LEAKY_RELU, /* slope 0.01 */
-    MT_ACT_GELU,
-    MT_ACT_GELU_TANH,
-    MT_ACT_SILU,
-    MT_ACT_TANH,
-    MT_ACT_SIGMOID,
-    MT_ACT_COUNT
-} mt_act;
 typedef enum mt_norm_place { MT_NORM_PRE, MT_NORM_POST, MT_NORM_PLACE_COUNT } mt_norm_place;
 typedef enum mt_attention_form {
     MT_ATTENTION_FLASH,
@@ -109,37 +30,18 @@ typedef enum mt_mlp_kind {
     MT_MLP_KIND_COUNT
 } mt_mlp_kind;
 
-/* Names as the program takes them: "gelu_tanh", "pre", "flash", "gpt", "rmsnorm", "swiglu". Parsing
- * fails with a text that lists the good names. */
-MT_API const char *mt_act_name(mt_act act);
+/* Names as the program takes them: "pre", "flash", "gpt", "rmsnorm", "swiglu". Parsing fails with a
+ * text that lists the good names. */
 MT_API const char *mt_norm_place_name(mt_norm_place place);
 MT_API const char *mt_attention_form_name(mt_attention_form form);
 MT_API const char *mt_model_kind_name(mt_model_kind kind);
 MT_API const char *mt_norm_kind_name(mt_norm_kind kind);
 MT_API const char *mt_mlp_kind_name(mt_mlp_kind kind);
-MT_API mt_status mt_act_parse(const char *name, mt_act *out);
 MT_API mt_status mt_norm_place_parse(const char *name, mt_norm_place *out);
 MT_API mt_status mt_attention_form_parse(const char *name, mt_attention_form *out);
 MT_API mt_status mt_model_kind_parse(const char *name, mt_model_kind *out);
 MT_API mt_status mt_norm_kind_parse(const char *name, mt_norm_kind *out);
 MT_API mt_status mt_mlp_kind_parse(const char *name, mt_mlp_kind *out);
-
-/* x [..,in] -> [..,out]. Weight [out,in] is normal(0, std), std 0: 1/sqrt(in); bias zero. */
-MT_API mt_module *mt_linear_new(mt_device *device, mt_dtype dtype, int64_t in, int64_t out,
-                                bool bias, double std);
-/* Over the last dimension, n wide; weight ones, bias zero. eps 0: 1e-5. */
-MT_API mt_module *mt_layer_norm_new(mt_device *device, mt_dtype dtype, int64_t n, bool bias,
-                                    double eps);
-/* x / sqrt(mean(x^2) + eps) over the last dimension, n wide; weight ones. eps 0: 1e-6. */
-MT_API mt_module *mt_rms_norm_new(mt_device *device, mt_dtype dtype, int64_t n, double eps);
-/* i64 [..] -> [..,n]. Weight [rows,n] is normal(0, std), std 0: 1. */
-MT_API mt_module *mt_embedding_new(mt_device *device, mt_dtype dtype, int64_t rows, int64_t n,
-                                   double std);
-/* inplace: relu and leaky_relu only; the input's storage becomes the output's. */
-MT_API mt_module *mt_activation_new(mt_act act, bool inplace);
-MT_API mt_module *mt_dropout_new(double p);
-
-/* ---- models ---- */
 
 /* Zero is the common choice everywhere: {.hidden = 64, .vocab = 256, .context = 128} is a GPT of
  * one layer and one head. What a kind always has need not be said: a gpt is causal; a bert is
@@ -253,64 +155,6 @@ MT_API mt_module *mt_llama_new(mt_device *device, const mt_model_config *config)
  * elsewhere MT_IGNORE, for mt_cross_entropy. input may be tokens.   (Devlin et al. 2018, 3.1) */
 MT_API mt_status mt_mask_tokens(const mt_model_config *config, uint64_t seed, size_t n,
                                 const int64_t *tokens, int64_t *input, int64_t *target);
-
-/* ---- optimizers ---- */
-
-typedef struct mt_optimizer mt_optimizer;
-
-typedef struct mt_sgd_options {
-    double lr;
-    double momentum; /* 0: none, and no state */
-    double weight_decay;
-    bool master; /* 16-bit parameters are stepped in an f32 copy and rounded from it */
-} mt_sgd_options;
-
-typedef struct mt_adamw_options {
-    double lr;
-    double beta1; /* 0: 0.9 */
-    double beta2; /* 0: 0.999 */
-    double eps;   /* 0: 1e-8 */
-    double weight_decay;
-    bool decay_matrices_only; /* not biases, norms and other parameters of rank < 2 */
-    bool master;              /* as for sgd */
-} mt_adamw_options;
-
-/* Over the parameters the module has now, which are retained. The figures are torch.optim's. */
-MT_API mt_optimizer *mt_sgd_new(mt_module *m, const mt_sgd_options *options);
-MT_API mt_optimizer *mt_adamw_new(mt_module *m, const mt_adamw_options *options);
-MT_API void mt_optimizer_free(mt_optimizer *optimizer);
-/* "sgd", "adamw" */
-MT_API const char *mt_optimizer_kind(const mt_optimizer *optimizer);
-/* One step for every parameter that requires grad and has one. State is made at a parameter's
- * first step: tensors of its shape, f32 (f64 for f64), category MT_OPTIMIZER. On failure no
- * parameter has changed. The master of a parameter that somebody else has written since the last
- * step is made from it anew (Micikevicius et al. 2018, "Mixed precision training"). */
-MT_API mt_status mt_optimizer_step(mt_optimizer *optimizer);
-MT_API double mt_optimizer_lr(const mt_optimizer *optimizer);
-MT_API mt_status mt_optimizer_set_lr(mt_optimizer *optimizer, double lr);
-
-/* State tensors as they are now; the tensor is borrowed. */
-typedef struct mt_optimizer_entry {
-    const char *param; /* "h.0.mlp.fc.weight" */
-    const char *name;  /* "m", "v", "momentum", "master" */
-    mt_tensor *tensor;
-    int64_t step; /* steps this parameter has made */
-} mt_optimizer_entry;
-MT_API size_t mt_optimizer_state_count(const mt_optimizer *optimizer);
-MT_API mt_status mt_optimizer_state(const mt_optimizer *optimizer, size_t i,
-                                    mt_optimizer_entry *out);
-/* Put one back: the values are copied. */
-MT_API mt_status mt_optimizer_restore(mt_optimizer *optimizer, const mt_optimizer_entry *entry);
-/* Forget all state, as before the first step. */
-MT_API void mt_optimizer_reset(mt_optimizer *optimizer);
-
-/* Scales all gradients of m by min(1, max_norm / (norm + 1e-6)), norm being their joint 2-norm.
- * *norm (may be NULL) is the norm before.   (torch.nn.utils.clip_grad_norm_) */
-MT_API mt_status mt_clip_grad_norm(mt_module *m, double max_norm, double *norm);
-
-/* Learning rate of step 0, 1, ...: linear from max/warmup to max over the first `warmup` steps,
- * then half a cosine from max down to min at step `total`, and min from there on. */
-MT_API double mt_cosine_lr(int64_t step, int64_t warmup, int64_t total, double max, double min);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,17 @@
+/* all.h: everything. */
+#ifndef MEMTAPE_ALL_H
+#define MEMTAPE_ALL_H
+
+#include "memtape/memtape.h"
+#include "memtape/module.h"
+#include "memtape/model.h"
+#include "memtape/optimizer.h"
+#include "memtape/amp.h"
+#include "memtape/generate.h"
+#include "memtape/io.h"
+#include "memtape/lora.h"
+#include "memtape/parallel.h"
+#include "memtape/plan.h"
+#include "memtape/budget.h"
+
+#endif

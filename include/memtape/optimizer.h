@@ -1,0 +1,70 @@
+/* optimizer.h: steps over the parameters of a module, and what goes with them. */
+#ifndef MEMTAPE_OPTIMIZER_H
+#define MEMTAPE_OPTIMIZER_H
+
+#include "memtape/module.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct mt_optimizer mt_optimizer;
+
+typedef struct mt_sgd_options {
+    double lr;
+    double momentum; /* 0: none, and no state */
+    double weight_decay;
+    bool master; /* 16-bit parameters are stepped in an f32 copy and rounded from it */
+} mt_sgd_options;
+
+typedef struct mt_adamw_options {
+    double lr;
+    double beta1; /* 0: 0.9 */
+    double beta2; /* 0: 0.999 */
+    double eps;   /* 0: 1e-8 */
+    double weight_decay;
+    bool decay_matrices_only; /* not biases, norms and other parameters of rank < 2 */
+    bool master;              /* as for sgd */
+} mt_adamw_options;
+
+/* Over the parameters the module has now, which are retained. The figures are torch.optim's. */
+MT_API mt_optimizer *mt_sgd_new(mt_module *m, const mt_sgd_options *options);
+MT_API mt_optimizer *mt_adamw_new(mt_module *m, const mt_adamw_options *options);
+MT_API void mt_optimizer_free(mt_optimizer *optimizer);
+/* "sgd", "adamw" */
+MT_API const char *mt_optimizer_kind(const mt_optimizer *optimizer);
+/* One step for every parameter that requires grad and has one. State is made at a parameter's
+ * first step: tensors of its shape, f32 (f64 for f64), category MT_OPTIMIZER. On failure no
+ * parameter has changed. The master of a parameter that somebody else has written since the last
+ * step is made from it anew (Micikevicius et al. 2018, "Mixed precision training"). */
+MT_API mt_status mt_optimizer_step(mt_optimizer *optimizer);
+MT_API double mt_optimizer_lr(const mt_optimizer *optimizer);
+MT_API mt_status mt_optimizer_set_lr(mt_optimizer *optimizer, double lr);
+
+/* State tensors as they are now; the tensor is borrowed. */
+typedef struct mt_optimizer_entry {
+    const char *param; /* "h.0.mlp.fc.weight" */
+    const char *name;  /* "m", "v", "momentum", "master" */
+    mt_tensor *tensor;
+    int64_t step; /* steps this parameter has made */
+} mt_optimizer_entry;
+MT_API size_t mt_optimizer_state_count(const mt_optimizer *optimizer);
+MT_API mt_status mt_optimizer_state(const mt_optimizer *optimizer, size_t i,
+                                    mt_optimizer_entry *out);
+/* Put one back: the values are copied. */
+MT_API mt_status mt_optimizer_restore(mt_optimizer *optimizer, const mt_optimizer_entry *entry);
+/* Forget all state, as before the first step. */
+MT_API void mt_optimizer_reset(mt_optimizer *optimizer);
+
+/* Scales all gradients of m by min(1, max_norm / (norm + 1e-6)), norm being their joint 2-norm.
+ * *norm (may be NULL) is the norm before.   (torch.nn.utils.clip_grad_norm_) */
+MT_API mt_status mt_clip_grad_norm(mt_module *m, double max_norm, double *norm);
+
+/* Learning rate of step 0, 1, ...: linear from max/warmup to max over the first `warmup` steps,
+ * then half a cosine from max down to min at step `total`, and min from there on. */
+MT_API double mt_cosine_lr(int64_t step, int64_t warmup, int64_t total, double max, double min);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
