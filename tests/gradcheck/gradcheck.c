@@ -9,7 +9,6 @@ typedef struct check {
     mt_device *device;
     const grad_case *c;
     mtt_layout layout;
-    int rank[CASE_INPUTS];
     int64_t n[CASE_INPUTS];
     double *values[CASE_INPUTS];
     double *numeric[CASE_INPUTS]; /* d(loss)/d(value) */
@@ -27,44 +26,39 @@ static bool MT_PRINTF(2, 3) fault(check *k, const char *fmt, ...)
     return false;
 }
 
-static bool is_float(const case_input *in) { return in->n_index == 0; }
+static bool is_float(const mti_case_input *in) { return in->below == 0; }
 
-int case_rank(const case_input *in)
+mt_tensor *case_call(const grad_case *c, mt_tensor **in)
 {
-    int rank = in->rank;
-    if (!rank)
-        while (rank < MT_MAX_RANK && in->shape[rank] > 0) rank++;
-    return rank;
+    return c->composed ? c->composed(in) : mti_case_call(&c->of, in);
 }
 
-int64_t case_count(const case_input *in)
+int64_t case_count(const mti_case_input *in)
 {
     int64_t n = 1;
-    for (int d = case_rank(in) - 1; d >= 0; d--) n *= in->shape[d];
+    for (int d = in->rank - 1; d >= 0; d--) n *= in->shape[d];
     return n;
 }
 
 void case_draw(const grad_case *c, double grid, double *const values[CASE_INPUTS])
 {
     uint64_t state = 7;
-    for (int i = 0; i < c->n_inputs; i++) {
-        const case_input *in = &c->in[i];
-        bool any = in->lo == 0 && in->hi == 0;
+    for (int i = 0; i < c->of.n_in; i++) {
+        const mti_case_input *in = &c->of.in[i];
         int64_t n = case_count(in);
         for (int64_t j = 0; j < n; j++) {
-            double v = mtt_draw(&state, any ? -2 : in->lo, any ? 2 : in->hi);
+            double v = mtt_draw(&state, in->low, in->high);
             if (fabs(v) < in->away) v = v < 0 ? v - in->away : v + in->away;
-            if (in->n_index) v = floor(mtt_draw(&state, 0, (double)in->n_index));
-            values[i][j] = in->n_index ? v : round(v * grid) / grid;
+            if (in->below) v = floor(mtt_draw(&state, 0, (double)in->below));
+            values[i][j] = in->below ? v : round(v * grid) / grid;
         }
     }
 }
 
 static bool draw_inputs(check *k)
 {
-    for (int i = 0; i < k->c->n_inputs; i++) {
-        k->rank[i] = case_rank(&k->c->in[i]);
-        k->n[i] = case_count(&k->c->in[i]);
+    for (int i = 0; i < k->c->of.n_in; i++) {
+        k->n[i] = case_count(&k->c->of.in[i]);
         k->values[i] = malloc((size_t)(k->n[i] + 1) * sizeof(double));
         k->numeric[i] = malloc((size_t)(k->n[i] + 1) * sizeof(double));
         if (!k->values[i] || !k->numeric[i]) return fault(k, "no memory for the inputs");
@@ -75,26 +69,26 @@ static bool draw_inputs(check *k)
 
 static mt_tensor *make_input(const check *k, int i)
 {
-    const case_input *in = &k->c->in[i];
+    const mti_case_input *in = &k->c->of.in[i];
     if (is_float(in))
-        return mtt_laid_out(k->device, MT_F64, k->rank[i], in->shape, k->values[i], k->layout);
-    return mtt_from_doubles(k->device, MT_I64, k->rank[i], in->shape, k->values[i]);
+        return mtt_laid_out(k->device, MT_F64, in->rank, in->shape, k->values[i], k->layout);
+    return mtt_from_doubles(k->device, MT_I64, in->rank, in->shape, k->values[i]);
 }
 
 /* Fresh inputs through the case's function, the wanted ones requiring grad. */
 static mt_tensor *run(const check *k, unsigned wanted, mt_tensor **in)
 {
-    for (int i = 0; i < k->c->n_inputs; i++) {
+    for (int i = 0; i < k->c->of.n_in; i++) {
         in[i] = make_input(k, i);
         if (in[i] && (wanted >> i & 1) && mt_set_requires_grad(in[i], true) != MT_OK) return NULL;
     }
     mt_seed(k->device, 11);
-    return k->c->fn(in);
+    return case_call(k->c, in);
 }
 
 static void release_inputs(const check *k, mt_tensor **in)
 {
-    for (int i = 0; i < k->c->n_inputs; i++) mt_release(in[i]);
+    for (int i = 0; i < k->c->of.n_in; i++) mt_release(in[i]);
 }
 
 /* The weighted sum of the results at the present values. */
@@ -114,8 +108,8 @@ static bool loss_now(check *k, double *loss)
 static bool differences(check *k)
 {
     double step = k->c->step > 0 ? k->c->step : 1e-5;
-    for (int i = 0; i < k->c->n_inputs; i++) {
-        if (!is_float(&k->c->in[i])) continue;
+    for (int i = 0; i < k->c->of.n_in; i++) {
+        if (!is_float(&k->c->of.in[i])) continue;
         for (int64_t j = 0; j < k->n[i]; j++) {
             double here = k->values[i][j], above, below;
             k->values[i][j] = here + step;
@@ -134,7 +128,7 @@ static bool compare(check *k, unsigned wanted, mt_tensor **in)
 {
     const grad_case *c = k->c;
     double tolerance = c->tolerance > 0 ? c->tolerance : 1e-7;
-    for (int i = 0; i < c->n_inputs; i++) {
+    for (int i = 0; i < c->of.n_in; i++) {
         if (!(wanted >> i & 1)) {
             if (mt_grad(in[i])) return fault(k, "in%d has a gradient that nobody wanted", i);
             continue;
@@ -160,12 +154,13 @@ static bool backward(check *k, unsigned wanted, mt_grad_hook_fn *doctor)
     mt_tensor *in[CASE_INPUTS] = {0};
     MT_AUTO mt_tensor *out = run(k, wanted, in);
     bool good = out != NULL;
-    for (int i = 0; good && doctor && i < k->c->n_inputs; i++)
+    for (int i = 0; good && doctor && i < k->c->of.n_in; i++)
         good = !(wanted >> i & 1) || mt_add_grad_hook(in[i], doctor, NULL) != 0;
     if (!good) fault(k, "wanted %u: forward failed: %s", wanted, mt_last_error());
     if (good && !mt_requires_grad(out))
         good = fault(k, "wanted %u: the result does not require grad", wanted);
-    if (good && !k->c->inner && strcmp(mt_grad_fn_name(out), k->c->row) != 0)
+    if (good && !(k->c->of.users & MTI_CASE_INNER) &&
+        strcmp(mt_grad_fn_name(out), k->c->of.op) != 0)
         good = fault(k, "made by \"%s\", not by this row", mt_grad_fn_name(out));
     if (good) {
         MT_AUTO mt_tensor *weights =
@@ -199,9 +194,9 @@ static bool choose_weights(check *k)
 static bool check_layout(check *k, mt_grad_hook_fn *doctor)
 {
     unsigned floating = 0;
-    for (int i = 0; i < k->c->n_inputs; i++) floating |= (unsigned)is_float(&k->c->in[i]) << i;
+    for (int i = 0; i < k->c->of.n_in; i++) floating |= (unsigned)is_float(&k->c->of.in[i]) << i;
     if (!draw_inputs(k) || !choose_weights(k) || !differences(k)) return false;
-    for (unsigned wanted = 1; wanted < 1u << k->c->n_inputs; wanted++)
+    for (unsigned wanted = 1; wanted < 1u << k->c->of.n_in; wanted++)
         if ((wanted & ~floating) == 0 && !backward(k, wanted, doctor)) return false;
     return true;
 }

@@ -39,7 +39,7 @@ static bool make_inputs(const scan *s, mt_device *device, mt_dtype dtype, unsign
                         mt_tensor **in)
 {
     bool ok = true;
-    for (int i = 0; ok && i < s->c->n_inputs; i++) {
+    for (int i = 0; ok && i < s->c->of.n_in; i++) {
         mt_dtype of = s->floating >> i & 1 ? dtype : MT_I64;
         in[i] = layout_make(device, of, s->rank[i], s->shape[i], s->values[i], &s->layout[i]);
         ok = in[i] && (!(wanted >> i & 1) || mt_set_requires_grad(in[i], true) == MT_OK);
@@ -50,7 +50,7 @@ static bool make_inputs(const scan *s, mt_device *device, mt_dtype dtype, unsign
 /* The incoming gradient is made of the outcome's shape where the scan does not know one yet. */
 static bool go_back(const scan *s, mt_device *device, mt_tensor *out)
 {
-    int g = s->c->n_inputs;
+    int g = s->c->of.n_in;
     mt_backward_options options = {.gradient =
                                        layout_make(device, mt_dtype_of(out), s->rank[g],
                                                    s->shape[g], s->values[g], &s->layout[g])};
@@ -65,17 +65,17 @@ static bool forward_and_back(const scan *s, mt_device *device, mt_dtype dtype, u
     mt_tensor *in[CASE_INPUTS] = {0}, *out = NULL;
     bool ok = make_inputs(s, device, dtype, wanted, in);
     mt_seed(device, 11);
-    ok = ok && (out = s->c->fn(in));
+    ok = ok && (out = case_call(s->c, in));
     if (ok) {
         o->rank = mt_rank(out), o->n = mt_numel(out);
         memcpy(o->shape, mt_shape(out), sizeof o->shape);
         ok = (o->values = mtt_doubles(out)) != NULL;
     }
     if (wanted) ok = ok && go_back(s, device, out);
-    for (int i = 0; ok && i < s->c->n_inputs; i++)
+    for (int i = 0; ok && i < s->c->of.n_in; i++)
         if (wanted >> i & 1) ok = (o->grad[i] = mtt_doubles(mt_grad(in[i]))) != NULL;
     mt_release(out);
-    for (int i = 0; i < s->c->n_inputs; i++) mt_release(in[i]);
+    for (int i = 0; i < s->c->of.n_in; i++) mt_release(in[i]);
     return ok;
 }
 
@@ -110,8 +110,8 @@ static void MT_PRINTF(4, 5) wrong(scan *s, mt_dtype dtype, unsigned wanted, cons
     char *at = s->result->fault, *end = at + sizeof s->result->fault, text[128];
     if (s->result->n_wrong++) return;
     at += snprintf(at, (size_t)(end - at), "%s, wanted %u", mt_dtype_name(dtype), wanted);
-    for (int i = 0; i <= s->c->n_inputs && at < end; i++) {
-        at += snprintf(at, (size_t)(end - at), i == s->c->n_inputs ? "; dy [" : "; in%d [", i);
+    for (int i = 0; i <= s->c->of.n_in && at < end; i++) {
+        at += snprintf(at, (size_t)(end - at), i == s->c->of.n_in ? "; dy [" : "; in%d [", i);
         for (int d = 0; d < s->rank[i] && at < end; d++)
             at +=
                 snprintf(at, (size_t)(end - at), "%s%lld", d ? "," : "", (long long)s->shape[i][d]);
@@ -144,7 +144,7 @@ static void compare(scan *s, mt_dtype dtype, unsigned wanted, const outcome *exa
         wrong(s, dtype, wanted, "element %lld is %g; should be %g", (long long)j, got.values[j],
               exact->values[j]);
     } else {
-        for (int i = 0; i < s->c->n_inputs; i++) {
+        for (int i = 0; i < s->c->of.n_in; i++) {
             if (!(wanted >> i & 1)) continue;
             j = first_difference(got.grad[i], exact->grad[i], s->n[i], tolerance);
             if (j < 0) continue;
@@ -165,7 +165,7 @@ static void in_every_dtype(scan *s, const outcome *exact)
     }
     bool wide = s->breadth == SCAN_WIDE;
     for (int t = 0; t < (wide ? 4 : 3); t++) compare(s, dtypes[t], s->floating, exact);
-    for (int i = 0; wide && i < s->c->n_inputs; i++)
+    for (int i = 0; wide && i < s->c->of.n_in; i++)
         if (s->floating >> i & 1 && s->floating != 1u << i) compare(s, MT_F32, 1u << i, exact);
 }
 
@@ -206,14 +206,14 @@ static void scan_together(scan *s)
     outcome exact = {0};
     if (!forward_and_back(s, s->cpu, MT_F64, s->floating, &exact)) return;
     for (int kind = 1; kind < 4; kind++) {
-        for (int i = 0; i <= s->c->n_inputs; i++) {
+        for (int i = 0; i <= s->c->of.n_in; i++) {
             int rank = s->rank[i];
             for (int d = 0; d < rank; d++) s->layout[i].order[d] = kind & 1 ? rank - 1 - d : d;
             s->layout[i].sliced = kind & 2 ? (1u << rank) - 1 : 0;
         }
         in_every_dtype(s, &exact);
     }
-    for (int i = 0; i <= s->c->n_inputs; i++) s->layout[i] = layout_dense(s->rank[i]);
+    for (int i = 0; i <= s->c->of.n_in; i++) s->layout[i] = layout_dense(s->rank[i]);
     forget(&exact);
 }
 
@@ -274,7 +274,7 @@ static bool is_finite(const scan *s, const outcome *o)
 {
     bool finite = true;
     for (int64_t j = 0; j < o->n; j++) finite = finite && isfinite(o->values[j]);
-    for (int i = 0; i < s->c->n_inputs; i++)
+    for (int i = 0; i < s->c->of.n_in; i++)
         for (int64_t j = 0; o->grad[i] && j < s->n[i]; j++)
             finite = finite && isfinite(o->grad[i][j]);
     return finite;
@@ -286,7 +286,7 @@ static void check_reference(scan *s)
 {
     outcome o = {0};
     int64_t n = 0;
-    for (int i = 0; i < s->c->n_inputs; i++) n += s->n[i];
+    for (int i = 0; i < s->c->of.n_in; i++) n += s->n[i];
     if (!forward_and_back(s, s->cpu, MT_F64, s->floating, &o))
         wrong(s, MT_F64, s->floating, "contiguous on the CPU: %s", mt_last_error());
     else if (!s->own_shapes && n <= 128 && is_finite(s, &o)) {
@@ -304,8 +304,8 @@ static bool one_or_all(unsigned expanded, int rank)
 static void scan_each_operand(scan *s)
 {
     bool few = s->breadth == SCAN_NARROW; /* or runs that take long */
-    for (int i = 0; i <= s->c->n_inputs; i++) few = few || s->n[i] > 256;
-    for (int i = 0; i <= s->c->n_inputs; i++)
+    for (int i = 0; i <= s->c->of.n_in; i++) few = few || s->n[i] > 256;
+    for (int i = 0; i <= s->c->of.n_in; i++)
         for (unsigned expanded = 0; expanded < 1u << s->rank[i]; expanded++)
             if (!few || one_or_all(expanded, s->rank[i])) scan_operand(s, i, expanded);
 }
@@ -319,10 +319,10 @@ static void scan_shapes(mt_device *device, mt_device *cpu, const grad_case *c, b
               .breadth = breadth,
               .own_shapes = own_shapes,
               .result = result};
-    int g = c->n_inputs;
-    for (int i = 0; i < c->n_inputs; i++) {
-        take_operand(&s, i, case_rank(&c->in[i]), c->in[i].shape);
-        s.floating |= (unsigned)(c->in[i].n_index == 0) << i;
+    int g = c->of.n_in;
+    for (int i = 0; i < c->of.n_in; i++) {
+        take_operand(&s, i, c->of.in[i].rank, c->of.in[i].shape);
+        s.floating |= (unsigned)(c->of.in[i].below == 0) << i;
     }
     case_draw(c, 64, s.values); /* so that bf16 has them exactly */
     outcome first = {0};
@@ -351,15 +351,15 @@ static void scan_shapes(mt_device *device, mt_device *cpu, const grad_case *c, b
 static bool replace(const grad_case *c, int64_t was, int64_t extent, grad_case *to)
 {
     *to = *c;
-    to->inner = true; /* where nothing is broadcast any more, another op may be the last */
-    for (int i = 0; i < c->n_inputs; i++) {
-        case_input *in = &to->in[i];
-        in->rank = case_rank(in);
+    to->of.users |=
+        MTI_CASE_INNER; /* where nothing is broadcast any more, another op may be the last */
+    for (int i = 0; i < c->of.n_in; i++) {
+        mti_case_input *in = &to->of.in[i];
         for (int d = 0; d < in->rank; d++)
             if (in->shape[d] == was) in->shape[d] = extent;
         if (case_count(in) > MOST_ELEMENTS) return false;
-        if (in->n_index != was) continue;
-        in->n_index = extent ? extent : 1;
+        if (in->below != was) continue;
+        in->below = extent ? extent : 1;
         if (!extent && case_count(in) > 0) return false;
     }
     return true;
@@ -367,10 +367,10 @@ static bool replace(const grad_case *c, int64_t was, int64_t extent, grad_case *
 
 static bool seen_before(const grad_case *c, int input, int dimension)
 {
-    int64_t extent = c->in[input].shape[dimension];
+    int64_t extent = c->of.in[input].shape[dimension];
     for (int i = 0; i <= input; i++)
-        for (int d = 0; d < (i < input ? case_rank(&c->in[i]) : dimension); d++)
-            if (c->in[i].shape[d] == extent) return true;
+        for (int d = 0; d < (i < input ? c->of.in[i].rank : dimension); d++)
+            if (c->of.in[i].shape[d] == extent) return true;
     return false;
 }
 
@@ -380,12 +380,12 @@ void scan_layouts(mt_device *device, mt_device *cpu, const grad_case *c, scan_br
     static const int64_t extents[] = {0, 1, 16, 70};
     int n = breadth == SCAN_WIDE ? 4 : 2;
     scan_shapes(device, cpu, c, true, breadth, result);
-    for (int i = 0; i < c->n_inputs; i++)
-        for (int d = 0; d < case_rank(&c->in[i]); d++)
+    for (int i = 0; i < c->of.n_in; i++)
+        for (int d = 0; d < c->of.in[i].rank; d++)
             for (int e = 0; e < n && !seen_before(c, i, d); e++) {
                 grad_case other;
-                if (c->in[i].shape[d] == extents[e]) continue;
-                if (replace(c, c->in[i].shape[d], extents[e], &other))
+                if (c->of.in[i].shape[d] == extents[e]) continue;
+                if (replace(c, c->of.in[i].shape[d], extents[e], &other))
                     scan_shapes(device, cpu, &other, false, breadth, result);
             }
 }

@@ -53,11 +53,13 @@ static void every_row_is_right_in_every_layout(void **state)
     int n_without = 0;
     silence quiet = begin_silence();             /* of OpenBLAS, above all, where an extent is 0 */
     mtt_ok(mt_set_balance_check(device, false)); /* gradcheck has it on */
-    for (int i = 0; i < n_grad_cases; i++) {
+    const grad_case *list;
+    int n_cases = grad_cases(&list);
+    for (int i = 0; i < n_cases; i++) {
         scan_result r = {0};
-        scan_layouts(device, cpu, &grad_cases[i], breadth, &r);
+        scan_layouts(device, cpu, &list[i], breadth, &r);
         if (r.fault[0])
-            print_error("%s, %s: %s (%ld of %ld)\n", grad_cases[i].row, grad_cases[i].note, r.fault,
+            print_error("%s, %s: %s (%ld of %ld)\n", list[i].of.op, list[i].of.note, r.fault,
                         r.n_wrong, r.n_runs);
         n_without += r.n_runs == 0;
         all.n_runs += r.n_runs, all.n_wrong += r.n_wrong;
@@ -65,8 +67,7 @@ static void every_row_is_right_in_every_layout(void **state)
     }
     assert_int_equal(end_silence(&quiet), 0);
     print_message("layouts: %d cases in %ld shapes (%ld more refused), %ld runs, %ld disagree\n",
-                  n_grad_cases, all.n_shapes - all.n_refused, all.n_refused, all.n_runs,
-                  all.n_wrong);
+                  n_cases, all.n_shapes - all.n_refused, all.n_refused, all.n_runs, all.n_wrong);
     assert_int_equal(all.n_wrong, 0);
     assert_int_equal(n_without, 0);
     mtt_ok(mt_set_balance_check(device, true));
@@ -127,11 +128,12 @@ static mt_tensor *loses_the_dimension_outside_an_expanded_one(mt_tensor **in)
 static void layouts_that_a_function_takes_for_others_are_found(void **state)
 {
     (void)state;
-    const case_input x = {.shape = {2, 3, 4}}, whole = {.shape = {2, 3, 4}, .n_index = 9};
-    const grad_case planted[] = {
-        {"mul", "planted", reads_its_input_as_if_dense, {whole, x}, 2},
-        {"affine", "planted", reads_its_gradient_as_if_dense, {x}, 1},
-        {"mul", "planted", loses_the_dimension_outside_an_expanded_one, {whole, x}, 2},
+#define WHOLE MTI_CASE_INPUT(.below = 9, 2, 3, 4)
+#define X     MTI_CASE_INPUT(MTI_CASE_ANY, 2, 3, 4)
+    static const grad_case planted[] = {
+        {{.op = "mul", .n_in = 2, .in = {WHOLE, X}}, reads_its_input_as_if_dense},
+        {{.op = "affine", .n_in = 1, .in = {X}}, reads_its_gradient_as_if_dense},
+        {{.op = "mul", .n_in = 2, .in = {WHOLE, X}}, loses_the_dimension_outside_an_expanded_one},
     };
     for (size_t i = 0; i < sizeof planted / sizeof *planted; i++) {
         scan_result r = {0};

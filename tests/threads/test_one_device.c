@@ -33,19 +33,14 @@ typedef struct op_run {
 
 static mt_tensor *make_input(const op_run *r, int i)
 {
-    const case_input *in = &r->c->in[i];
-    int rank = 0;
-    int64_t n = 1;
-    while (rank < MT_MAX_RANK && in->shape[rank] > 0) n *= in->shape[rank++];
+    const mti_case_input *in = &r->c->of.in[i];
+    int64_t n = case_count(in);
     uint64_t state = r->seed + (uint64_t)i;
-    if (!in->n_index) {
-        bool any = in->lo == 0 && in->hi == 0;
-        return mtt_random(device, r->dtype, rank, in->shape, state, any ? -2 : in->lo,
-                          any ? 2 : in->hi);
-    }
+    if (!in->below)
+        return mtt_random(device, r->dtype, in->rank, in->shape, state, in->low, in->high);
     int64_t index[64];
-    for (int64_t j = 0; j < n; j++) index[j] = (int64_t)mtt_draw(&state, 0, (double)in->n_index);
-    return mt_from_data(device, MT_I64, rank, in->shape, index, (size_t)n * sizeof *index);
+    for (int64_t j = 0; j < n; j++) index[j] = (int64_t)mtt_draw(&state, 0, (double)in->below);
+    return mt_from_data(device, MT_I64, in->rank, in->shape, index, (size_t)n * sizeof *index);
 }
 
 static bool keep_result(op_run *r, int i, mt_tensor *t)
@@ -60,11 +55,11 @@ static void *run_op(void *argument)
     op_run *r = argument;
     mt_tensor *in[CASE_INPUTS] = {0};
     r->good = true;
-    for (int i = 0; i < r->c->n_inputs && r->good; i++) {
+    for (int i = 0; i < r->c->of.n_in && r->good; i++) {
         in[i] = make_input(r, i);
-        r->good = in[i] && (r->c->in[i].n_index || mt_set_requires_grad(in[i], true) == MT_OK);
+        r->good = in[i] && (r->c->of.in[i].below || mt_set_requires_grad(in[i], true) == MT_OK);
     }
-    mt_tensor *out = r->good ? r->c->fn(in) : NULL;
+    mt_tensor *out = r->good ? case_call(r->c, in) : NULL;
     if (out) {
         MT_AUTO mt_tensor *weights = mtt_random(device, mt_dtype_of(out), mt_rank(out),
                                                 mt_shape(out), r->seed + 9, 0.5, 1.5);
@@ -72,12 +67,12 @@ static void *run_op(void *argument)
         r->good = weights && mt_backward_with(out, &options) == MT_OK;
     }
     r->good = r->good && out && keep_result(r, 0, out);
-    for (int i = 0; i < r->c->n_inputs && r->good; i++)
+    for (int i = 0; i < r->c->of.n_in && r->good; i++)
         r->good = keep_result(r, 1 + i, mt_grad(in[i]));
     if (!r->good) strncpy(r->error, mt_last_error(), sizeof r->error - 1);
     mt_clear_error();
     mt_release(out);
-    for (int i = 0; i < r->c->n_inputs; i++) mt_release(in[i]);
+    for (int i = 0; i < r->c->of.n_in; i++) mt_release(in[i]);
     return NULL;
 }
 
@@ -98,7 +93,7 @@ static void free_results(op_run *r)
 /* The device's one generator gives two threads its numbers in the order in which they ask. */
 static bool draws(const grad_case *c)
 {
-    return strstr(c->note, "dropout") || !strcmp(c->row, "dropout");
+    return strstr(c->of.note, "dropout") || !strcmp(c->of.op, "dropout");
 }
 
 static void each_row_of_the_table_gives_the_bits_it_gives_alone(void **state)
@@ -106,16 +101,17 @@ static void each_row_of_the_table_gives_the_bits_it_gives_alone(void **state)
     (void)state;
     static const mt_dtype dtypes[] = {MT_F32, MT_F64, MT_BF16};
     int n_compared = 0, n_wrong = 0, n_skipped = 0;
-    for (int i = 0; i < n_grad_cases; i++)
+    const grad_case *list;
+    int n_cases = grad_cases(&list);
+    for (int i = 0; i < n_cases; i++)
         for (int d = 0; d < 3; d++) {
-            if (draws(&grad_cases[i])) {
+            if (draws(&list[i])) {
                 n_skipped++;
                 continue;
             }
             op_run alone[HOSTS] = {0}, beside[HOSTS] = {0};
             for (int h = 0; h < HOSTS; h++) {
-                alone[h] =
-                    (op_run){&grad_cases[i], dtypes[d], 100 + 10 * (uint64_t)h, .good = false};
+                alone[h] = (op_run){&list[i], dtypes[d], 100 + 10 * (uint64_t)h, .good = false};
                 beside[h] = alone[h];
                 run_op(&alone[h]);
             }
@@ -124,9 +120,8 @@ static void each_row_of_the_table_gives_the_bits_it_gives_alone(void **state)
                 /* what a row refuses in this dtype, it refuses beside others too */
                 bool same = alone[h].good ? same_results(&alone[h], &beside[h]) : !beside[h].good;
                 if (!same)
-                    print_error("%s, %s, %s: other bits beside another thread: %s\n",
-                                grad_cases[i].row, grad_cases[i].note, mt_dtype_name(dtypes[d]),
-                                beside[h].error);
+                    print_error("%s, %s, %s: other bits beside another thread: %s\n", list[i].of.op,
+                                list[i].of.note, mt_dtype_name(dtypes[d]), beside[h].error);
                 n_wrong += !same;
                 n_compared += alone[h].good;
                 free_results(&alone[h]), free_results(&beside[h]);
@@ -135,7 +130,7 @@ static void each_row_of_the_table_gives_the_bits_it_gives_alone(void **state)
     print_message("one device: %d runs beside another compared, %d wrong, %d draw numbers\n",
                   n_compared, n_wrong, n_skipped);
     assert_int_equal(n_wrong, 0);
-    assert_true(n_compared > 4 * n_grad_cases);
+    assert_true(n_compared > 4 * n_cases);
 }
 
 /* ---- whole steps: the loss, its gradient, their norm, the optimizer ---- */

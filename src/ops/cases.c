@@ -1,0 +1,207 @@
+#include <assert.h>
+#include <string.h>
+#include "ops/cases.h"
+#include "ops/ops.h"
+
+#define COUNT(a) (sizeof(a) / sizeof *(a))
+
+/* ---- calls that take more than one line ---- */
+
+/* A leaf that requires grad may not change: affine, which keeps nothing, makes what may. */
+static mt_tensor *changed(mt_tensor *x, mt_status (*change)(mt_tensor *))
+{
+    mt_tensor *h = mt_affine(x, 2, 0);
+    if (h && change(h) != MT_OK) mt_set(&h, NULL);
+    return h;
+}
+
+static mt_tensor *changed_by(mt_tensor *x, mt_status (*change)(mt_tensor *, double), double p)
+{
+    mt_tensor *h = mt_affine(x, 2, 0);
+    if (h && change(h, p) != MT_OK) mt_set(&h, NULL);
+    return h;
+}
+
+static mt_tensor *chosen(mt_tensor **in)
+{
+    MT_AUTO mt_tensor *mask = mt_cast(in[0], MT_BOOL);
+    return mt_where(mask, in[1], in[2]);
+}
+
+static mt_tensor *turned(mt_tensor *x)
+{
+    MT_AUTO mt_tensor *t = mt_transpose(x, 0, 1);
+    return mt_contiguous(t);
+}
+
+static mt_tensor *side_by_side(mt_tensor **in, int dim)
+{
+    int n = 0;
+    while (n < MTI_CASE_INPUTS && in[n]) n++;
+    return mt_cat(n, in, dim);
+}
+
+/* Parameters from `first` on, as whole numbers. */
+static const int *ints(const mti_case *c, int first, int to[MTI_CASE_PARAMETERS])
+{
+    for (int i = first; i < c->n_p; i++) to[i - first] = (int)c->p[i];
+    return to;
+}
+
+static const int64_t *extents(const mti_case *c, int first, int64_t to[MTI_CASE_PARAMETERS])
+{
+    for (int i = first; i < c->n_p; i++) to[i - first] = (int64_t)c->p[i];
+    return to;
+}
+
+#define INTS(first)    ints(c, first, (int[MTI_CASE_PARAMETERS]){0})
+#define EXTENTS(first) extents(c, first, (int64_t[MTI_CASE_PARAMETERS]){0})
+
+static mt_tensor *reduced(mt_tensor *(*reduce)(mt_tensor *, int, const int *, bool),
+                          const mti_case *c, mt_tensor **in)
+{
+    return reduce(in[0], c->n_p - 1, INTS(1), c->p[0] != 0);
+}
+
+static mt_tensor *part(const mti_case *c, mt_tensor *x)
+{
+    mt_tensor *parts[MTI_CASE_PARAMETERS], *wanted = NULL;
+    int n = c->n_p - 2;
+    if (mt_split(x, (int)c->p[0], n, EXTENTS(2), parts) != MT_OK) return NULL;
+    for (int i = 0; i < n; i++)
+        if (i == (int)c->p[1])
+            wanted = parts[i];
+        else
+            mt_release(parts[i]);
+    return wanted;
+}
+
+/* ---- the table ---- */
+
+typedef struct row {
+    const char *op;
+    mt_tensor *(*call)(const mti_case *c, mt_tensor **in);
+    int n_cases;
+    const mti_case *cases;
+} row;
+
+enum {
+    AUDIT = MTI_CASE_AUDIT,
+    BENCH = MTI_CASE_BENCH,
+    CHECK = MTI_CASE_CHECK,
+    PARITY = MTI_CASE_PARITY,
+    INNER = MTI_CASE_INNER,
+    CHECKED = CHECK | PARITY,
+    EACH = AUDIT | BENCH | CHECKED
+};
+
+/* A size stands for itself as a number that no extent or parameter comes near, so that N - 4 does,
+ * too. */
+#define NAMED(size) ((int64_t)(1 + (size)) << 40)
+#define M           NAMED(MTI_SIZE_M)
+#define N           NAMED(MTI_SIZE_N)
+#define K           NAMED(MTI_SIZE_K)
+#define V           NAMED(MTI_SIZE_V)
+#define B           NAMED(MTI_SIZE_B)
+#define A           NAMED(MTI_SIZE_A)
+#define S           NAMED(MTI_SIZE_S)
+#define D           NAMED(MTI_SIZE_D)
+
+#define X(...)           MTI_CASE_INPUT(MTI_CASE_ANY, __VA_ARGS__)
+#define POSITIVE(...)    MTI_CASE_INPUT(MTI_CASE_POSITIVE, __VA_ARGS__)
+#define KINK(...)        MTI_CASE_INPUT(MTI_CASE_KINK, __VA_ARGS__)
+#define WEIGHT(...)      MTI_CASE_INPUT(MTI_CASE_WEIGHT, __VA_ARGS__)
+#define INDEX(most, ...) MTI_CASE_INPUT(.below = (most), __VA_ARGS__)
+#define P(...)           .n_p = (int)COUNT(((double[]){0, __VA_ARGS__})) - 1, .p = {__VA_ARGS__}
+#define CASE(who, which, parameters, ...)                                                          \
+    {                                                                                              \
+        .users = (who), .note = which, P parameters,                                               \
+        .n_in = (int)COUNT(((mti_case_input[]){__VA_ARGS__})), .in = {                             \
+            __VA_ARGS__                                                                            \
+        }                                                                                          \
+    }
+
+#define ROW(name, expression, ...)                                                                 \
+    static mt_tensor *call_##name(const mti_case *c, mt_tensor **in)                               \
+    {                                                                                              \
+        const double *p = c->p;                                                                    \
+        return (void)p, expression;                                                                \
+    }                                                                                              \
+    static const mti_case cases_##name[] = {__VA_ARGS__};                                          \
+    static const row row_##name = {#name, call_##name, (int)COUNT(cases_##name), cases_##name};    \
+    _Static_assert(MTI_OP_##name >= 0 && COUNT(cases_##name) > 0, "cases of a row of ops.def");
+#include "ops/cases.def"
+
+#define ROW(name, ...) &row_##name,
+static const row *const rows[] = {
+#include "ops/cases.def"
+};
+
+/* Each row of ops.def has cases: row_NAME is undeclared where one has none. */
+#define OP(name, ...) +sizeof row_##name
+_Static_assert(0
+#include "ops/ops.def"
+                   == sizeof(row) * COUNT(rows),
+               "one ROW for each row");
+#undef OP
+
+/* ---- cases with the sizes of their user ---- */
+
+static int64_t number(int64_t n, const mti_case_sizes sizes)
+{
+    int64_t half = NAMED(MTI_SIZE_M) / 2, named = (n + half) / NAMED(MTI_SIZE_M);
+    assert(n < half || sizes[named - 1] > 0); /* the user gives the sizes of its cases */
+    return n < half ? n : sizes[named - 1] + n - NAMED(named - 1);
+}
+
+static mti_case resolved(const row *r, const mti_case *of, const mti_case_sizes sizes)
+{
+    mti_case c = *of;
+    c.op = r->op, c.call = r->call;
+    for (int i = 0; i < c.n_in; i++) {
+        for (int d = 0; d < c.in[i].rank; d++) c.in[i].shape[d] = number(c.in[i].shape[d], sizes);
+        c.in[i].below = number(c.in[i].below, sizes);
+    }
+    for (int i = 0; i < c.n_p; i++)
+        if (c.p[i] >= (double)(NAMED(MTI_SIZE_M) / 2))
+            c.p[i] = (double)number((int64_t)c.p[i], sizes);
+    return c;
+}
+
+/* The nth of the user, of one row or (NULL) of all; NULL past the last. */
+static const mti_case *nth_case(const char *op, unsigned user, int nth, const row **of)
+{
+    for (size_t r = 0; r < COUNT(rows); r++) {
+        *of = rows[r];
+        if (op && strcmp(op, rows[r]->op) != 0) continue;
+        for (int i = 0; i < rows[r]->n_cases; i++)
+            if ((rows[r]->cases[i].users & user) && nth-- == 0) return &rows[r]->cases[i];
+    }
+    return NULL;
+}
+
+bool mti_case_get(unsigned user, int nth, const mti_case_sizes sizes, mti_case *out)
+{
+    const row *r;
+    const mti_case *c = nth_case(NULL, user, nth, &r);
+    if (c) *out = resolved(r, c, sizes);
+    return c != NULL;
+}
+
+int mti_case_count(unsigned user)
+{
+    const row *r;
+    int n = 0;
+    while (nth_case(NULL, user, n, &r)) n++;
+    return n;
+}
+
+bool mti_case_find(const char *op, unsigned user, const mti_case_sizes sizes, mti_case *out)
+{
+    const row *r;
+    const mti_case *c = nth_case(op, user, 0, &r);
+    if (c) *out = resolved(r, c, sizes);
+    return c != NULL;
+}
+
+mt_tensor *mti_case_call(const mti_case *c, mt_tensor **in) { return c->call(c, in); }

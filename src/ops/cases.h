@@ -1,0 +1,76 @@
+/* cases.h: how each op is called, and on what: cases.def as data. In a library of its own, for
+ * `memtape audit`, the gradient checks, the scan of layouts, the benchmark and the comparison with
+ * PyTorch; only the public API is called. */
+#ifndef MTI_OPS_CASES_H
+#define MTI_OPS_CASES_H
+
+#include "memtape/ops.h"
+
+#define MTI_CASE_INPUTS     6
+#define MTI_CASE_PARAMETERS 8
+
+/* Who takes a case. */
+enum {
+    MTI_CASE_AUDIT = 1,
+    MTI_CASE_BENCH = 2,
+    MTI_CASE_CHECK = 4,  /* gradient checks, layouts, threads */
+    MTI_CASE_PARITY = 8, /* the comparison with PyTorch */
+    MTI_CASE_INNER = 16  /* not a user: another op than the row may make the result */
+};
+
+/* Sizes that the user of the table gives. */
+typedef enum mti_size {
+    MTI_SIZE_M, /* rows, */
+    MTI_SIZE_N, /* columns, */
+    MTI_SIZE_K, /* other columns */
+    MTI_SIZE_V, /* rows of a table: the vocabulary */
+    MTI_SIZE_B, /* batch, */
+    MTI_SIZE_A, /* heads, */
+    MTI_SIZE_S, /* sequence, */
+    MTI_SIZE_D, /* dimension of a head */
+    MTI_SIZE_COUNT
+} mti_size;
+typedef int64_t mti_case_sizes[MTI_SIZE_COUNT];
+
+typedef struct mti_case_input {
+    int rank;
+    int64_t shape[MT_MAX_RANK];
+    int64_t below;    /* i64 values in [0, below); 0: floating ... */
+    double low, high; /* ... values in [low, high), */
+    double away;      /* none nearer to 0 than this, where a kink is */
+    bool parameter;   /* a weight, which is there anyway */
+} mti_case_input;
+
+/* An input's initializer: where its values lie, and its extents (none: a scalar). */
+#define MTI_CASE_INPUT(range, ...)                                                                 \
+    {                                                                                              \
+        .rank = (int)(sizeof((int64_t[]){0, __VA_ARGS__}) / sizeof(int64_t)) - 1,                  \
+        .shape = {__VA_ARGS__}, range                                                              \
+    }
+#define MTI_CASE_ANY      .low = -2, .high = 2
+#define MTI_CASE_POSITIVE .low = 0.5, .high = 2
+#define MTI_CASE_KINK     .low = -2, .high = 2, .away = 0.1
+#define MTI_CASE_WEIGHT   .low = -1, .high = 1, .parameter = true
+
+typedef struct mti_case {
+    unsigned users;
+    const char *note; /* which variant; "" for the plain one */
+    int n_p;
+    double p[MTI_CASE_PARAMETERS];
+    int n_in;
+    mti_case_input in[MTI_CASE_INPUTS];
+    const char *op; /* the row of ops.def */
+    mt_tensor *(*call)(const struct mti_case *c, mt_tensor **in);
+} mti_case;
+
+/* The nth case of a user, counted from 0, in the order of cases.def; false past the last. */
+bool mti_case_get(unsigned user, int nth, const mti_case_sizes sizes, mti_case *out);
+int mti_case_count(unsigned user);
+/* The first case of a row that the user takes; false if there is none. */
+bool mti_case_find(const char *op, unsigned user, const mti_case_sizes sizes, mti_case *out);
+
+/* The result is the caller's; NULL on failure. in: MTI_CASE_INPUTS of them, NULL past the last and
+ * where an optional input is left out. */
+mt_tensor *mti_case_call(const mti_case *c, mt_tensor **in);
+
+#endif
