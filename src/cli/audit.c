@@ -15,8 +15,8 @@ static const char *wanted(char *buf, size_t size, const mti_op_audit *a, unsigne
     *buf = 0;
     mt_op_info info = {0};
     for (int i = 0; i < mt_op_count(); i++)
-        if (!strcmp(mt_op_get(i).name, a->of->op)) info = mt_op_get(i);
-    for (int i = 0; i < a->of->n_in && n < size; i++) {
+        if (!strcmp(mt_op_get(i).name, a->of.op)) info = mt_op_get(i);
+    for (int i = 0; i < a->of.n_in && n < size; i++) {
         const char *letter = info.inputs[i] ? info.inputs[i] : info.inputs[0]; /* cat: all alike */
         if (want >> i & 1)
             n += (size_t)snprintf(buf + n, size - n, "%sd%s", n ? " " : "", letter ? letter : "in");
@@ -44,7 +44,7 @@ static void kept_cells(mti_table *t, const mti_op_audit *a, const mti_audit_kept
     else
         mti_table_cell(t, "not finite");
     mti_table_cell(t, "%s", k->altered);
-    const mti_cheaper *way = mti_audit_cheaper(a->of->op, k, 0);
+    const mti_cheaper *way = mti_audit_cheaper(a->of.op, k, 0);
     if (!way) {
         mti_table_skip(t, 2);
         return;
@@ -59,13 +59,13 @@ static void set_rows(mti_table *t, const mti_op_audit *a, const mti_audit_set *s
     wanted(want, sizeof want, a, s->want);
     for (int i = 0; i < s->n_kept; i++) {
         if (!s->kept[i].needed) mti_table_ink(t, MTI_BAD);
-        mti_table_cell(t, "%s", first && i == 0 ? a->of->op : "");
+        mti_table_cell(t, "%s", first && i == 0 ? a->of.op : "");
         mti_table_cell(t, "%s", i ? "" : want);
         kept_cells(t, a, &s->kept[i]);
     }
     if (s->n_kept) return;
     mti_table_ink(t, MTI_DIM);
-    mti_table_cell(t, "%s", first ? a->of->op : "");
+    mti_table_cell(t, "%s", first ? a->of.op : "");
     mti_table_cell(t, "%s", want);
     mti_table_cell(t, "nothing");
     mti_table_skip(t, 7);
@@ -85,9 +85,9 @@ static bool print_table(const mti_op_audit *audits, size_t n, bool all, FILE *ou
                                            "bytes", "off by *", "altered", "bytes", "cheaper"};
     mti_table *t = mti_table_new("lllllrrlre", headings);
     for (size_t i = 0; i < n; i++) {
-        if (*audits[i].of->how) {
+        if (*audits[i].of.note) {
             mti_table_ink(t, MTI_DIM);
-            mti_table_note(t, 0, "%s, %s:", audits[i].of->op, audits[i].of->how);
+            mti_table_note(t, 0, "%s, %s:", audits[i].of.op, audits[i].of.note);
         }
         for (int j = 0; j < audits[i].n_sets; j++)
             if (shown(&audits[i], j, all)) set_rows(t, &audits[i], &audits[i].sets[j], j == 0);
@@ -102,7 +102,7 @@ static void print_op(const mti_op_audit *a, FILE *out, const mti_style *style)
 {
     for (int i = 0; i < mt_op_count(); i++) {
         mt_op_info info = mt_op_get(i);
-        if (strcmp(info.name, a->of->op) != 0) continue;
+        if (strcmp(info.name, a->of.op) != 0) continue;
         mti_inked(out, style, MTI_BOLD, "%s", info.name);
         fprintf(out, "  %s\n", info.formula);
         mti_print_wrapped(out, 2, style->width, info.why);
@@ -118,7 +118,7 @@ static void print_ways(const mti_op_audit *a, FILE *out, const mti_style *style)
         const mti_audit_kept *k = &all->kept[i];
         char is[MTI_NUMBER], would[MTI_NUMBER];
         const mti_cheaper *way;
-        for (size_t n = 0; (way = mti_audit_cheaper(a->of->op, k, n)); n++)
+        for (size_t n = 0; (way = mti_audit_cheaper(a->of.op, k, n)); n++)
             fprintf(out, "  %s  %s -> %s bytes  %s: %s\n", k->argument,
                     mti_thousands(is, (int64_t)k->bytes),
                     mti_thousands(would, (int64_t)mti_cheaper_bytes(way, k)),
@@ -135,8 +135,8 @@ static bool print_taken(const mti_op_audit *audits, size_t n, FILE *out, const m
     for (size_t i = 0; i < n; i++) {
         for (int k = 0; k < audits[i].n_taken; k++, n_rows++) {
             const mti_audit_taken *taken = &audits[i].taken[k];
-            mti_table_cell(t, "%s%s%s", audits[i].of->op, *audits[i].of->how ? ", " : "",
-                           audits[i].of->how);
+            mti_table_cell(t, "%s%s%s", audits[i].of.op, *audits[i].of.note ? ", " : "",
+                           audits[i].of.note);
             mti_table_cell(t, "%s", taken->argument ? taken->argument : "all");
             mti_table_cell(t, "%s",
                            taken->argument ? mti_cheaper_name(taken->kind) : "nothing: recomputes");
@@ -197,7 +197,7 @@ static json_t *kept_json(const mti_op_audit *a, const mti_audit_kept *k)
     mti_json_put_text(j, "altered", k->altered);
     mti_json_put(j, "difference", isfinite(k->difference) ? json_real(k->difference) : json_null());
     const mti_cheaper *way;
-    for (size_t n = 0; (way = mti_audit_cheaper(a->of->op, k, n)); n++) {
+    for (size_t n = 0; (way = mti_audit_cheaper(a->of.op, k, n)); n++) {
         json_t *w = json_object();
         mti_json_put_text(w, "kind", mti_cheaper_name(way->kind));
         mti_json_put_text(w, "text", way->text);
@@ -211,8 +211,8 @@ static json_t *kept_json(const mti_op_audit *a, const mti_audit_kept *k)
 static json_t *audit_json(const mti_op_audit *a)
 {
     json_t *j = json_object(), *sets = json_array();
-    mti_json_put_text(j, "op", a->of->op);
-    mti_json_put_text(j, "how", a->of->how);
+    mti_json_put_text(j, "op", a->of.op);
+    mti_json_put_text(j, "how", a->of.note);
     for (int i = 0; i < a->n_sets; i++) {
         const mti_audit_set *s = &a->sets[i];
         char want[64];
@@ -255,8 +255,9 @@ static bool write_json(const mti_op_audit *audits, size_t n, const char *path)
 static bool known(const mti_options *o)
 {
     if (!o->model) return true;
-    for (size_t i = 0; i < mti_n_audit_cases; i++)
-        if (!strcmp(mti_audit_cases[i].op, o->model)) return true;
+    mti_case c;
+    for (int i = 0; mti_audit_case(i, &c); i++)
+        if (!strcmp(c.op, o->model)) return true;
     fprintf(stderr, "memtape audit: OP: \"%.80s\" is no good; give one of ", o->model);
     for (int i = 0; i < mt_op_count(); i++)
         fprintf(stderr, "%s%s", i ? ", " : "", mt_op_get(i).name);
@@ -268,11 +269,11 @@ static bool run_all(mti_op_audit *audits, size_t *n, const mti_options *o)
 {
     mt_device *device = mti_open_device(o);
     bool ok = device != NULL;
-    for (size_t i = 0; ok && i < mti_n_audit_cases; i++) {
-        const mti_audit_case *c = &mti_audit_cases[i];
-        if (o->model && strcmp(c->op, o->model) != 0) continue;
+    mti_case c;
+    for (int i = 0; ok && mti_audit_case(i, &c); i++) {
+        if (o->model && strcmp(c.op, o->model) != 0) continue;
         mti_op_audit *a = &audits[(*n)++];
-        ok = mti_audit_run(a, c, device, (uint64_t)o->seed) &&
+        ok = mti_audit_run(a, &c, device, (uint64_t)o->seed) &&
              mti_audit_take(a, device, (uint64_t)o->seed);
     }
     mt_device_release(device);
@@ -283,7 +284,7 @@ int mti_audit(const mti_options *o)
 {
     if (!known(o)) return MTI_EXIT_USAGE;
     size_t n = 0;
-    mti_op_audit *audits = mti_calloc(mti_n_audit_cases, sizeof *audits);
+    mti_op_audit *audits = mti_calloc((size_t)mti_case_count(MTI_CASE_AUDIT), sizeof *audits);
     bool to_stdout = o->json && !strcmp(o->json, "-");
     bool ok = audits && run_all(audits, &n, o) && (to_stdout || print_audits(audits, n, o)) &&
               (!o->json || write_json(audits, n, o->json));

@@ -4,33 +4,14 @@
 #define MTI_CLI_AUDIT_H
 
 #include "memtape/all.h"
+#include "ops/cases.h"
 
-#define MTI_AUDIT_INPUTS 4
-#define MTI_AUDIT_KEPT   8
-#define MTI_AUDIT_SETS   ((1 << MTI_AUDIT_INPUTS) - 1) /* of wanted gradients, none left out */
+#define MTI_AUDIT_KEPT 8
+#define MTI_AUDIT_SETS 15 /* of wanted gradients: those of four inputs, none left out */
 
-/* ---- what is run ---- */
-
-typedef struct mti_audit_input {
-    int rank;
-    int64_t shape[4];
-    int64_t below; /* i64 values in [0, below); 0: f32 ... */
-    double lo, hi; /* ... values in [lo, hi) */
-    bool parameter;
-} mti_audit_input;
-
-/* A call of one op. What other ops in it keep is not counted. */
-typedef struct mti_audit_case {
-    const char *op;
-    const char *how; /* "p = 0.1"; "" where there is nothing to say */
-    mt_tensor *(*call)(mt_tensor **in);
-    int n_in;
-    mti_audit_input in[MTI_AUDIT_INPUTS];
-} mti_audit_case;
-
-/* One or more for each row of the op table. */
-extern const mti_audit_case mti_audit_cases[];
-extern const size_t mti_n_audit_cases;
+/* The nth case of the op table (ops/cases.h) to audit; false past the last. What other ops in its
+ * call keep is not counted. */
+bool mti_audit_case(int nth, mti_case *out);
 
 /* Another way to get at what is kept. */
 typedef enum mti_cheaper_kind {
@@ -82,14 +63,14 @@ typedef struct mti_audit_taken {
 } mti_audit_taken;
 
 typedef struct mti_op_audit {
-    const mti_audit_case *of;
+    mti_case of;
     int n_sets, n_findings; /* kept parts that no alteration of changed anything */
     mti_audit_set sets[MTI_AUDIT_SETS];
     int n_taken;
     mti_audit_taken taken[MTI_AUDIT_KEPT];
 } mti_op_audit;
 
-bool mti_audit_run(mti_op_audit *a, const mti_audit_case *c, mt_device *device, uint64_t seed);
+bool mti_audit_run(mti_op_audit *a, const mti_case *c, mt_device *device, uint64_t seed);
 /* The nth cheaper way to what `op` keeps; NULL past the last. */
 const mti_cheaper *mti_audit_cheaper(const char *op, const mti_audit_kept *kept, size_t nth);
 size_t mti_cheaper_bytes(const mti_cheaper *way, const mti_audit_kept *kept);
@@ -98,8 +79,8 @@ bool mti_audit_take(mti_op_audit *a, mt_device *device, uint64_t seed);
 
 /* ---- of a run ---- */
 
-/* Random, by the device's generator; indices by `seed`. */
-mt_tensor *mti_audit_input_make(mt_device *device, const mti_audit_input *in, uint64_t seed);
+/* Floating ones in f32. Random, by the device's generator; indices by `seed`. */
+mt_tensor *mti_audit_input_make(mt_device *device, const mti_case_input *in, uint64_t seed);
 /* From a random gradient. */
 mt_status mti_audit_backward(mt_tensor *y);
 

@@ -11,7 +11,7 @@ typedef enum alteration { AS_IT_WAS, REVERSED, ZEROED, NEXT, N_ALTERATIONS } alt
 static const char *const alteration_names[] = {"as it was", "reversed", "zeroed", "next value"};
 
 typedef struct trial {
-    const mti_audit_case *c;
+    const mti_case *c;
     mt_device *device;
     uint64_t seed;
     unsigned want;
@@ -97,7 +97,7 @@ static mt_status on_unpack(void *user, const mt_save_info *info, mt_tensor **ten
 
 /* ---- inputs, the same for the same seed ---- */
 
-static mt_tensor *indices(mt_device *device, const mti_audit_input *in, uint64_t seed)
+static mt_tensor *indices(mt_device *device, const mti_case_input *in, uint64_t seed)
 {
     size_t n = 1;
     for (int d = 0; d < in->rank; d++) n *= (size_t)in->shape[d];
@@ -110,15 +110,15 @@ static mt_tensor *indices(mt_device *device, const mti_audit_input *in, uint64_t
     return t;
 }
 
-mt_tensor *mti_audit_input_make(mt_device *device, const mti_audit_input *in, uint64_t seed)
+mt_tensor *mti_audit_input_make(mt_device *device, const mti_case_input *in, uint64_t seed)
 {
     mt_tensor *t = in->below ? indices(device, in, seed)
-                             : mt_uniform(device, MT_F32, in->rank, in->shape, in->lo, in->hi);
+                             : mt_uniform(device, MT_F32, in->rank, in->shape, in->low, in->high);
     if (t && in->parameter && mt_set_category(t, MT_PARAMETER) != MT_OK) mt_set(&t, NULL);
     return t;
 }
 
-static bool make_inputs(const trial *t, mt_tensor *in[MTI_AUDIT_INPUTS])
+static bool make_inputs(const trial *t, mt_tensor *in[MTI_CASE_INPUTS])
 {
     for (int i = 0; i < t->c->n_in; i++) {
         in[i] = mti_audit_input_make(t->device, &t->c->in[i], t->seed);
@@ -176,11 +176,11 @@ mt_status mti_audit_backward(mt_tensor *y)
 static bool run(trial *t, gradients *g)
 {
     static const mt_saved_hooks hooks = {.pack = on_pack, .unpack = on_unpack};
-    mt_tensor *in[MTI_AUDIT_INPUTS] = {0}, *y = NULL;
+    mt_tensor *in[MTI_CASE_INPUTS] = {0}, *y = NULL;
     mt_seed(t->device, t->seed);
     bool ok = make_inputs(t, in) && mt_push_saved_hooks(&hooks, t) == MT_OK;
     if (ok) {
-        y = t->c->call(in);
+        y = mti_case_call(t->c, in);
         ok = mt_pop_saved_hooks() == MT_OK && y && mti_audit_backward(y) == MT_OK &&
              gather(t, in, g);
     }
@@ -222,14 +222,17 @@ static bool run_set(mti_op_audit *a, trial *t)
     return ok;
 }
 
-bool mti_audit_run(mti_op_audit *a, const mti_audit_case *c, mt_device *device, uint64_t seed)
+bool mti_audit_run(mti_op_audit *a, const mti_case *c, mt_device *device, uint64_t seed)
 {
-    *a = (mti_op_audit){.of = c};
+    *a = (mti_op_audit){.of = *c};
     for (unsigned want = 1; want < 1u << c->n_in; want++) {
         bool sensible = true; /* integers have no gradient */
         for (int i = 0; i < c->n_in; i++)
             sensible = sensible && !((want >> i & 1) && c->in[i].below);
         if (!sensible) continue;
+        if (a->n_sets == MTI_AUDIT_SETS)
+            return mti_fail_bool(MT_ERR_INTERNAL, "audit: %s has more than %d sets of gradients",
+                                 c->op, MTI_AUDIT_SETS);
         mti_audit_set *set = &a->sets[a->n_sets++];
         set->want = want;
         trial t = {.c = c, .device = device, .seed = seed, .want = want, .note = set};

@@ -4,25 +4,25 @@
 #include "base/base.h"
 #include "cli/audit.h"
 
-#define MAX_LEAVES (2 * MTI_AUDIT_INPUTS)
+#define MAX_LEAVES (2 * MTI_CASE_INPUTS)
 
 /* The op, and products of two leaves each for its inputs: so that they have been made by
  * something, which can make them again. Parameters and indices are leaves themselves. */
 typedef struct made {
-    const mti_audit_case *c;
+    const mti_case *c;
     int n_leaves;
     mt_tensor *leaf[MAX_LEAVES];
     mt_tensor *y;
     size_t bytes; /* kept, leaves that go into products left out */
 } made;
 
-static bool is_product(const mti_audit_input *in) { return !in->below && !in->parameter; }
+static bool is_product(const mti_case_input *in) { return !in->below && !in->parameter; }
 
 static mt_status call(void *user, int n_in, mt_tensor *const *leaf, int n_out, mt_tensor **outputs)
 {
     (void)n_in, (void)n_out;
-    const mti_audit_case *c = user;
-    mt_tensor *in[MTI_AUDIT_INPUTS] = {0};
+    const mti_case *c = user;
+    mt_tensor *in[MTI_CASE_INPUTS] = {0};
     bool ok = true;
     for (int i = 0; i < c->n_in; i++) {
         bool product = is_product(&c->in[i]);
@@ -30,7 +30,7 @@ static mt_status call(void *user, int n_in, mt_tensor *const *leaf, int n_out, m
         leaf += product ? 2 : 1;
         ok = ok && in[i];
     }
-    outputs[0] = ok ? c->call(in) : NULL;
+    outputs[0] = ok ? mti_case_call(c, in) : NULL;
     for (int i = 0; i < c->n_in; i++) mt_release(in[i]);
     return outputs[0] ? MT_OK : mt_last_status();
 }
@@ -39,7 +39,7 @@ static bool make_leaves(made *m, mt_device *device, uint64_t seed, mt_ledger *le
 {
     mt_seed(device, seed);
     for (int i = 0; i < m->c->n_in; i++) {
-        const mti_audit_input *in = &m->c->in[i];
+        const mti_case_input *in = &m->c->in[i];
         for (int n = is_product(in) ? 2 : 1; n; n--) {
             mt_tensor *t = m->leaf[m->n_leaves++] = mti_audit_input_make(device, in, seed);
             if (!t || (!in->below && mt_set_requires_grad(t, true) != MT_OK) ||
@@ -104,7 +104,7 @@ static unsigned rule_of(const mti_cheaper *way, const mti_audit_kept *kept)
 }
 
 /* rule 0: again, in a checkpoint with what made the inputs. */
-static bool take(mti_audit_taken *taken, const mti_audit_case *c, unsigned rule, mt_device *device,
+static bool take(mti_audit_taken *taken, const mti_case *c, unsigned rule, mt_device *device,
                  uint64_t seed)
 {
     made plain = {.c = c}, other = {.c = c};
@@ -131,17 +131,17 @@ bool mti_audit_take(mti_op_audit *a, mt_device *device, uint64_t seed)
     for (int i = 0; i < all->n_kept; i++) {
         const mti_audit_kept *kept = &all->kept[i];
         const mti_cheaper *way;
-        for (size_t n = 0; (way = mti_audit_cheaper(a->of->op, kept, n)); n++) {
+        for (size_t n = 0; (way = mti_audit_cheaper(a->of.op, kept, n)); n++) {
             unsigned rule = rule_of(way, kept);
             again = again || way->kind == MTI_CHEAPER_RECOMPUTE;
             if (!rule || a->n_taken == MTI_AUDIT_KEPT) continue;
             mti_audit_taken *taken = &a->taken[a->n_taken++];
             *taken = (mti_audit_taken){.argument = kept->argument, .kind = way->kind};
-            if (!take(taken, a->of, rule, device, seed)) return false;
+            if (!take(taken, &a->of, rule, device, seed)) return false;
         }
     }
     if (!again || a->n_taken == MTI_AUDIT_KEPT) return true;
     mti_audit_taken *taken = &a->taken[a->n_taken++];
     *taken = (mti_audit_taken){.kind = MTI_CHEAPER_RECOMPUTE};
-    return take(taken, a->of, 0, device, seed);
+    return take(taken, &a->of, 0, device, seed);
 }

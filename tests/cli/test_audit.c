@@ -14,7 +14,7 @@ static const mti_audit_kept *kept(const mti_op_audit *a, const char *argument)
     const mti_audit_set *all = &a->sets[a->n_sets - 1];
     for (int i = 0; i < all->n_kept; i++)
         if (!strcmp(all->kept[i].argument, argument)) return &all->kept[i];
-    fail_msg("%s keeps no %s", a->of->op, argument);
+    fail_msg("%s keeps no %s", a->of.op, argument);
     return NULL;
 }
 
@@ -38,8 +38,9 @@ static const mti_op wasteful = {.name = "wasteful",
                                 .out = "y",
                                 .code = &wasteful_code};
 
-static mt_tensor *call_wasteful(mt_tensor **in)
+static mt_tensor *call_wasteful(const mti_case *c, mt_tensor **in)
 {
+    (void)c;
     mt_tensor *y;
     return mti_apply(&wasteful, NULL, 0, 1, in, 1, &y) ? y : NULL;
 }
@@ -47,8 +48,11 @@ static mt_tensor *call_wasteful(mt_tensor **in)
 static void what_is_kept_for_nothing_is_found(void **state)
 {
     (void)state;
-    const mti_audit_case c = {
-        "wasteful", "", call_wasteful, 1, {{.rank = 2, .shape = {3, 5}, .lo = -1, .hi = 1}}};
+    const mti_case c = {.op = "wasteful",
+                        .note = "",
+                        .call = call_wasteful,
+                        .n_in = 1,
+                        .in = {MTI_CASE_INPUT(MTI_CASE_ANY, 3, 5)}};
     mti_op_audit a;
     assert_true(mti_audit_run(&a, &c, device, 1));
     assert_int_equal(a.n_sets, 1);
@@ -65,9 +69,10 @@ static void every_row_of_the_table_has_a_case(void **state)
     (void)state;
     for (int i = 0; i < mt_op_count(); i++) {
         bool found = false;
-        for (size_t k = 0; k < mti_n_audit_cases; k++)
-            found = found || !strcmp(mti_audit_cases[k].op, mt_op_get(i).name);
-        if (!found) fail_msg("%s: no case in audit_cases.c", mt_op_get(i).name);
+        mti_case c;
+        for (int k = 0; mti_audit_case(k, &c); k++)
+            found = found || !strcmp(c.op, mt_op_get(i).name);
+        if (!found) fail_msg("%s: no case in cases.def is audited", mt_op_get(i).name);
     }
 }
 
@@ -82,14 +87,15 @@ static mt_op_info row_of(const char *op)
 static void what_is_kept_is_what_the_row_declares(void **state)
 {
     (void)state;
-    for (size_t k = 0; k < mti_n_audit_cases; k++) {
+    mti_case c;
+    for (int k = 0; mti_audit_case(k, &c); k++) {
         mti_op_audit a;
-        assert_true(mti_audit_run(&a, &mti_audit_cases[k], device, 3));
+        assert_true(mti_audit_run(&a, &c, device, 3));
         assert_true(a.n_sets > 0);
-        mt_op_info row = row_of(a.of->op);
+        mt_op_info row = row_of(a.of.op);
         for (int i = 0; i < a.n_sets; i++) {
             unsigned declared = 0, measured = 0;
-            for (int j = 0; j < a.of->n_in; j++)
+            for (int j = 0; j < a.of.n_in; j++)
                 if (a.sets[i].want >> j & 1) declared |= row.keep[j];
             for (int j = 0; j < a.sets[i].n_kept; j++) {
                 const mti_audit_kept *part = &a.sets[i].kept[j];
@@ -97,7 +103,7 @@ static void what_is_kept_is_what_the_row_declares(void **state)
                 measured |= 1u << (first[part->role] + part->index);
             }
             if (declared != measured)
-                fail_msg("%s: keeps %x, declares %x", a.of->op, measured, declared);
+                fail_msg("%s: keeps %x, declares %x", a.of.op, measured, declared);
         }
     }
 }
@@ -107,15 +113,16 @@ static void what_is_kept_is_what_the_row_declares(void **state)
 static void only_flash_attention_keeps_more_than_a_gradient_needs(void **state)
 {
     (void)state;
-    for (size_t k = 0; k < mti_n_audit_cases; k++) {
+    mti_case c;
+    for (int k = 0; mti_audit_case(k, &c); k++) {
         mti_op_audit a;
-        assert_true(mti_audit_run(&a, &mti_audit_cases[k], device, 5));
-        bool flash = !strcmp(a.of->op, "flash_attention");
+        assert_true(mti_audit_run(&a, &c, device, 5));
+        bool flash = !strcmp(a.of.op, "flash_attention");
         if (!flash) {
             assert_int_equal(a.n_findings, 0);
             continue;
         }
-        bool drops = !strcmp(a.of->how, "dropout 0.1");
+        bool drops = !strcmp(a.of.note, "dropout 0.1");
         assert_true(kept(&a, "q")->needed && kept(&a, "out")->needed && kept(&a, "lse")->needed);
         assert_int_equal(kept(&a, "seed")->needed, drops);
         assert_int_equal(kept(&a, "offset")->needed, drops);
@@ -126,15 +133,16 @@ static void only_flash_attention_keeps_more_than_a_gradient_needs(void **state)
 static void cheaper_ways_are_cheaper(void **state)
 {
     (void)state;
-    for (size_t k = 0; k < mti_n_audit_cases; k++) {
+    mti_case c;
+    for (int k = 0; mti_audit_case(k, &c); k++) {
         mti_op_audit a;
-        assert_true(mti_audit_run(&a, &mti_audit_cases[k], device, 7));
+        assert_true(mti_audit_run(&a, &c, device, 7));
         const mti_audit_set *all = &a.sets[a.n_sets - 1];
         for (int i = 0; i < all->n_kept; i++) {
             const mti_audit_kept *part = &all->kept[i];
             const mti_cheaper *way;
             size_t n = 0;
-            for (; (way = mti_audit_cheaper(a.of->op, part, n)); n++)
+            for (; (way = mti_audit_cheaper(a.of.op, part, n)); n++)
                 assert_true(mti_cheaper_bytes(way, part) < part->bytes);
             assert_true(n > 0 || part->parameter || part->bytes == 8);
         }
@@ -144,10 +152,10 @@ static void cheaper_ways_are_cheaper(void **state)
 static void a_mask_of_dropout_could_be_bits_or_a_seed(void **state)
 {
     (void)state;
-    size_t k = 0;
-    while (strcmp(mti_audit_cases[k].op, "dropout") != 0) k++;
+    mti_case c;
+    for (int k = 0; mti_audit_case(k, &c) && strcmp(c.op, "dropout") != 0;) k++;
     mti_op_audit a;
-    assert_true(mti_audit_run(&a, &mti_audit_cases[k], device, 1));
+    assert_true(mti_audit_run(&a, &c, device, 1));
     const mti_audit_kept *mask = kept(&a, "mask");
     assert_int_equal(mask->bytes, 32 * 64);
     const mti_cheaper *seed = mti_audit_cheaper("dropout", mask, 0);
@@ -162,9 +170,10 @@ static void cheaper_ways_taken_are_exact_and_as_cheap_as_told(void **state)
 {
     (void)state;
     int n_by_kind[MTI_CHEAPER_COUNT] = {0};
-    for (size_t k = 0; k < mti_n_audit_cases; k++) {
+    mti_case c;
+    for (int k = 0; mti_audit_case(k, &c); k++) {
         mti_op_audit a;
-        assert_true(mti_audit_run(&a, &mti_audit_cases[k], device, 9));
+        assert_true(mti_audit_run(&a, &c, device, 9));
         assert_true(mti_audit_take(&a, device, 9));
         const mti_audit_set *all = &a.sets[a.n_sets - 1];
         for (int i = 0; i < a.n_taken; i++) {
@@ -181,9 +190,9 @@ static void cheaper_ways_taken_are_exact_and_as_cheap_as_told(void **state)
                 assert_int_equal(t->before - t->after, kept(&a, t->argument)->bytes);
             } else { /* what is an argument of the op and no product stays */
                 size_t left = 0;
-                for (int j = 0; j < a.of->n_in; j++)
+                for (int j = 0; j < a.of.n_in; j++)
                     for (int p = 0; p < all->n_kept; p++)
-                        if (a.of->in[j].below && all->kept[p].role == MT_SAVE_INPUT &&
+                        if (a.of.in[j].below && all->kept[p].role == MT_SAVE_INPUT &&
                             all->kept[p].index == j)
                             left += all->kept[p].bytes;
                 assert_int_equal(t->after, left);
