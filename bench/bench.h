@@ -8,6 +8,7 @@
 #define BENCH_H
 
 #include "memtape/all.h"
+#include "ops/cases.h"
 
 /* Wall clock; with BENCH_CLOCK=cpu in the environment the processor time of the whole process,
  * which other programs on a busy machine do not disturb (use one thread then). */
@@ -27,12 +28,21 @@ int bench_machine(int argc, char **argv);
 
 /* ---- ops.c asks functions.c ---- */
 
-#define BENCH_INPUTS 6
+#define BENCH_INPUTS MTI_CASE_INPUTS
 
-/* n is the figure after the name: "heads/4". The result is the caller's. */
-typedef mt_tensor *bench_fn(mt_tensor **in, int64_t n);
+/* A row of the op table as ops/cases.def calls it, or several ops. */
+typedef struct bench_function {
+    mti_case of; /* its parameters, those of `composed` too */
+    mt_tensor *(*composed)(mt_tensor **in, const double *p);
+} bench_function;
 
-/* By the name of a row of the op table, or of a composition; NULL if there is none. */
-bench_fn *bench_find_function(const char *name);
+/* By the name of a row or of a composition, and the parameters if not the case's: "affine",
+ * "affine/1.5,0.5", "heads/4". False if there is none. */
+bool bench_find_function(const char *name, bench_function *f);
+/* in: BENCH_INPUTS of them, NULL past the last. The result is the caller's. */
+mt_tensor *bench_call(const bench_function *f, mt_tensor **in);
+
+/* The nth case to time on tiny tensors; false past the last. */
+bool bench_tiny_case(int nth, mti_case *out);
 
 #endif

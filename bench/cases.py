@@ -1,28 +1,8 @@
-"""cases.py: what is measured: shapes, and what each shape costs. Inputs are written as ops.c reads
-them: f:4x8 is a float tensor that wants a gradient, p: a positive one, i10:4 indices below 10."""
+"""cases.py: what is measured besides every row of the op table on tiny tensors, which src/ops/cases.def
+has: shapes, and what each shape costs. Inputs are written as ops.c reads them: f:4x8 is a float tensor that wants a gradient, p: a positive one, i10:4 indices below 10."""
 
 from dataclasses import dataclass
 
-# ---- every row of the op table on tiny tensors ----
-
-ONE, TWO = "f:4x8", "f:4x8 f:4x8"
-TINY = {
-    "add": TWO, "sub": TWO, "mul": TWO, "div": "f:4x8 p:4x8", "affine": ONE,
-    "relu": ONE, "relu_inplace": ONE, "leaky_relu": ONE, "leaky_relu_inplace": ONE, "gelu": ONE,
-    "gelu_tanh": ONE, "silu": ONE, "tanh": ONE, "sigmoid": ONE, "exp": ONE, "log": "p:4x8",
-    "sqrt": "p:4x8", "matmul": "f:4x8 f:8x8", "linear": "f:4x8 f:8x8 f:8",
-    "pow": ONE, "swiglu": TWO, "where": "i2:4x8 f:4x8 f:4x8", "rms_norm": "f:4x8 f:8",
-    "rope": "f:1x2x4x8", "max": ONE, "softmax": "f:8x8",
-    "log_softmax": ONE, "layer_norm": "f:4x8 f:8 f:8", "dropout": ONE,
-    "embedding": "i16:4 f:16x8", "cross_entropy": "f:4x8 i8:4",
-    "linear_cross_entropy": "f:4x8 f:16x8 i16:4", "mse": TWO, "sum": ONE,
-    "mean": ONE, "permute": ONE, "slice": ONE, "expand": "f:1x8", "reshape": ONE, "split": ONE,
-    "cast": ONE, "contiguous": ONE, "clone": ONE, "cat": TWO,
-    "flash_attention": "f:1x2x8x4 f:1x2x8x4 f:1x2x8x4",
-    # Of one rank: what the row costs before anything is sent.
-    "all_gather": ONE, "reduce_scatter": ONE, "all_reduce": ONE, "replicate": ONE, "send": ONE,
-    "recv": ONE,
-}
 RANDOM = {"dropout"}  # whose result no two engines share
 
 # ---- kernels that wait for memory ----

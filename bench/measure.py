@@ -6,7 +6,7 @@ import time
 from contextlib import contextmanager
 from statistics import median
 
-from cases import GPTS, RANDOM, TINY, memory
+from cases import GPTS, RANDOM, memory
 from worker import Failed
 
 MS = 1e6  # ns
@@ -82,10 +82,16 @@ def started(sides, *arguments):
             worker.stop()
 
 
-def check_cases(workers):
-    """Each row of memtape's op table has a case here and a function on every side."""
+def tiny_cases(worker):
+    """{row: (its name with parameters, its inputs)}, as src/ops/cases.def has them."""
+    return {words[1].partition("/")[0]: (words[1], " ".join(words[2:]))
+            for words in worker.ask("cases")}
+
+
+def check_rows(workers, cases):
+    """Each row of memtape's op table has a case, and a function on every side."""
     rows = {words[1] for words in workers[0].ask("rows")}
-    lacking = {"bench/cases.py": rows - set(TINY)}
+    lacking = {"src/ops/cases.def": rows - set(cases)}
     for worker in workers[1:]:
         lacking[worker.name] = rows - {words[1] for words in worker.ask("rows")}
     if any(lacking.values()):
@@ -93,20 +99,29 @@ def check_cases(workers):
                                for where, names in lacking.items() if names))
 
 
+def with_parameters(spec, cases):
+    """"affine f:4x8" with the parameters of the row's case, which the peer is told, too."""
+    name, _, inputs = spec.partition(" ")
+    return f"{cases[name][0] if name in cases else name} {inputs}"
+
+
 def tiny_ops(sides, settings):
     seconds = 0.12 * settings.effort
     with started(sides, "ops", settings.threads) as workers:
-        check_cases(workers)
+        cases = tiny_cases(workers[0])
+        check_rows(workers, cases)
         return [{"op": row, "inputs": inputs,
-                 **time_op(workers, f"{row} {inputs}", seconds, settings.rounds(5))}
-                for row, inputs in TINY.items()]
+                 **time_op(workers, f"{name} {inputs}", seconds, settings.rounds(5))}
+                for row, (name, inputs) in cases.items()]
 
 
 def memory_ops(sides, settings):
     out = []
     with started(sides, "ops", settings.threads) as workers:
+        cases = tiny_cases(workers[0])
         for row, inputs, forward, both in memory(settings.memory_rows):
-            times = time_op(workers, f"{row} {inputs}", 1.5 * settings.effort, settings.rounds(3))
+            times = time_op(workers, with_parameters(f"{row} {inputs}", cases),
+                            1.5 * settings.effort, settings.rounds(3))
             unit = 4 * 1024 * settings.memory_rows
             n_bytes = {"forward": unit * forward, "both": unit * both if both else None}
             out.append({"op": row, "inputs": inputs, "bytes": n_bytes, **times})
@@ -116,8 +131,10 @@ def memory_ops(sides, settings):
 def gpt_parts(sides, gpt, settings):
     out = []
     with started(sides, "ops", settings.threads) as workers:
+        cases = tiny_cases(workers[0])
         for name, times, spec, flop in gpt.parts():
-            got = time_op(workers, spec, 0.5 * settings.effort, settings.rounds(3), ("both",))
+            got = time_op(workers, with_parameters(spec, cases), 0.5 * settings.effort,
+                          settings.rounds(3), ("both",))
             out.append({"part": name, "times": times, "case": spec, "flop": flop,
                         "both": got["both"]})
     return out

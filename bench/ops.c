@@ -1,12 +1,14 @@
 /* ops.c: one op at a time, checked and then timed.
  *
  *     rows                  -> "row NAME" for each row of the op table
+ *     cases                 -> "case NAME INPUT..." for each tiny case of ops/cases.def
  *     load NAME INPUT...    -> "probe Y D0 D1 ...": the result and the gradients,
  *                              each as two numbers, after a check against f64
  *     forward N             -> "ns T": N times the op, recorded
  *     both N                -> "ns T": N times the op and its backward
  * An answer ends with "done". INPUT is f (wants a gradient), p (the same, positive)
- * or iN (i64 below N), then ":" and its shape: f:4x8, i10:4, f: (a scalar). */
+ * or iN (i64 below N), then ":" and its shape: f:4x8, i10:4, f: (a scalar). NAME may end with
+ * parameters: affine/1.5,0.5. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,11 +17,10 @@
 
 typedef struct op_case {
     mt_device *device;
-    bench_fn *fn;
-    int64_t parameter;
+    bench_function function;
     int n_inputs;
     char spec[BENCH_INPUTS][64];
-    mt_tensor *in[BENCH_INPUTS + 1]; /* NULL past the last */
+    mt_tensor *in[BENCH_INPUTS]; /* NULL past the last */
     mt_tensor *dy;
 } op_case;
 
@@ -129,7 +130,7 @@ static bool run_once(op_case *c, mt_dtype dtype, probed probes[1 + BENCH_INPUTS]
     for (int i = 0; i < c->n_inputs; i++)
         if (!(c->in[i] = make_input(c->device, dtype, c->spec[i], i))) return false;
     mt_seed(c->device, 1);
-    mt_tensor *y = c->fn(c->in, c->parameter);
+    mt_tensor *y = bench_call(&c->function, c->in);
     if (!y || !probe(y, &probes[0])) return false;
     c->dy = make_float(c->device, mt_dtype_of(y), mt_rank(y), mt_shape(y), 9, false);
     if (!c->dy || !backward(c, y)) return false;
@@ -147,7 +148,7 @@ static bool check(op_case *c, const char *name)
 {
     probed wide[1 + BENCH_INPUTS], narrow[1 + BENCH_INPUTS];
     if (!run_once(c, MT_F64, wide) || !run_once(c, MT_F32, narrow)) return false;
-    double precision = strcmp(name, "cast") == 0 ? 0x1p-7 : 0x1p-13; /* cast: to bf16 */
+    double precision = strncmp(name, "cast", 4) == 0 ? 0x1p-7 : 0x1p-13; /* cast: to bf16 */
     printf("probe");
     for (int i = 0; i <= c->n_inputs; i++) {
         printf(" %.9g %.9g", narrow[i].sum, narrow[i].norm);
@@ -164,12 +165,8 @@ static bool check(op_case *c, const char *name)
 
 static bool load(op_case *c, char *line)
 {
-    char *save = NULL, *name = strtok_r(line, " \n", &save),
-         *slash = name ? strchr(name, '/') : NULL;
-    if (!name) return false;
-    c->parameter = slash ? strtoll(slash + 1, NULL, 10) : 0;
-    if (slash) *slash = 0;
-    if (!(c->fn = bench_find_function(name))) return false;
+    char *save = NULL, *name = strtok_r(line, " \n", &save);
+    if (!name || !bench_find_function(name, &c->function)) return false;
     c->n_inputs = 0;
     for (char *spec; (spec = strtok_r(NULL, " \n", &save)) && c->n_inputs < BENCH_INPUTS;)
         snprintf(c->spec[c->n_inputs++], sizeof c->spec[0], "%s", spec);
@@ -180,7 +177,7 @@ static bool repeat(op_case *c, int64_t n, bool with_backward)
 {
     int64_t start = bench_now_ns();
     for (int64_t i = 0; i < n; i++) {
-        mt_tensor *y = c->fn(c->in, c->parameter);
+        mt_tensor *y = bench_call(&c->function, c->in);
         if (!y) return false;
         if (with_backward) {
             if (!backward(c, y) || !drop_gradients(c)) return false;
@@ -192,12 +189,33 @@ static bool repeat(op_case *c, int64_t n, bool with_backward)
     return true;
 }
 
+static void print_input(const mti_case_input *in)
+{
+    if (in->below)
+        printf(" i%lld:", (long long)in->below);
+    else
+        fputs(in->low > 0 ? " p:" : " f:", stdout);
+    for (int d = 0; d < in->rank; d++) printf(d ? "x%lld" : "%lld", (long long)in->shape[d]);
+}
+
+static void print_cases(void)
+{
+    mti_case c;
+    for (int nth = 0; bench_tiny_case(nth, &c); nth++) {
+        printf("case %s", c.op);
+        for (int i = 0; i < c.n_p; i++) printf("%c%.15g", i ? ',' : '/', c.p[i]);
+        for (int i = 0; i < c.n_in; i++) print_input(&c.in[i]);
+        puts("");
+    }
+}
+
 static bool obey(op_case *c, char *line)
 {
     if (strncmp(line, "rows", 4) == 0) {
         for (int i = 0; i < mt_op_count(); i++) printf("row %s\n", mt_op_get(i).name);
         return true;
     }
+    if (strncmp(line, "cases", 5) == 0) return print_cases(), true;
     if (strncmp(line, "load ", 5) == 0) return load(c, line + 5);
     if (!c->in[0]) return false;
     if (strncmp(line, "forward ", 8) == 0) return repeat(c, strtoll(line + 8, NULL, 10), false);

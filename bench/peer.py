@@ -111,6 +111,11 @@ def heads(qkv, n):
     return y.transpose(1, 2).reshape(b, s, d)
 
 
+def softmax(scale, causal):
+    assert scale == 1
+    return causal_softmax if causal else lambda x: F.softmax(x, -1)
+
+
 def causal_softmax(x):
     """PyTorch has no causal softmax: its users add a mask they made once."""
     key = tuple(x.shape[-2:])
@@ -121,57 +126,81 @@ def causal_softmax(x):
 
 causal_softmax.masks = {}
 
-def rope_tables(s, d):
-    """Made once, as models do."""
-    if (s, d) not in rope_tables.made:
-        frequency = 10000.0 ** (-torch.arange(0, d, 2, dtype=torch.float64) / d)
-        angles = torch.outer(torch.arange(s, dtype=torch.float64), frequency)
-        rope_tables.made[s, d] = [f(torch.cat((angles, angles), -1)).float()
-                                  for f in (torch.cos, torch.sin)]
-    return rope_tables.made[s, d]
 
+def rope(start, theta):
+    """As in Hugging Face's LLaMA, with tables made once, as models do."""
+    made = {}
 
-rope_tables.made = {}
+    def tables(s, d):
+        if (s, d) not in made:
+            frequency = theta ** (-torch.arange(0, d, 2, dtype=torch.float64) / d)
+            angles = torch.outer(torch.arange(start, start + s, dtype=torch.float64), frequency)
+            made[s, d] = [f(torch.cat((angles, angles), -1)).float()
+                          for f in (torch.cos, torch.sin)]
+        return made[s, d]
 
-
-def rope(x):
-    """As in Hugging Face's LLaMA."""
-    cosine, sine = rope_tables(*x.shape[-2:])
-    low, high = x.chunk(2, -1)
-    return x * cosine + torch.cat((-high, low), -1) * sine
+    def turn(x):
+        cosine, sine = tables(*x.shape[-2:])
+        low, high = x.chunk(2, -1)
+        return x * cosine + torch.cat((-high, low), -1) * sine
+    return turn
 
 
 FUNCTIONS = {
     "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div,
-    "affine": lambda x: x * 1.5 + 0.5,
     "relu": F.relu, "relu_inplace": lambda x: (x * 2).relu_(),
-    "leaky_relu": lambda x: F.leaky_relu(x, 0.2),
-    "leaky_relu_inplace": lambda x: F.leaky_relu_(x * 2, 0.2),
     "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "silu": F.silu,
     "tanh": torch.tanh, "sigmoid": torch.sigmoid, "exp": torch.exp, "log": torch.log,
-    "sqrt": torch.sqrt, "pow": lambda x: x.pow(3),
-    "swiglu": lambda gate, up: F.silu(gate) * up,
+    "sqrt": torch.sqrt, "swiglu": lambda gate, up: F.silu(gate) * up,
     "where": lambda mask, a, b: torch.where(mask.bool(), a, b),
-    "rms_norm": lambda x, w: F.rms_norm(x, w.shape, w, 1e-5), "rope": rope,
-    "max": lambda x: x.max(-1)[0], "cast": lambda x: x.to(torch.bfloat16),
     "matmul": torch.matmul, "linear": F.linear,
-    "softmax": causal_softmax, "log_softmax": lambda x: F.log_softmax(x, -1),
-    "layer_norm": lambda x, w, b: F.layer_norm(x, w.shape, w, b),
-    "dropout": lambda x: F.dropout(x, 0.1),
-    "embedding": F.embedding, "cross_entropy": lambda x, t: F.cross_entropy(
-        x.view(-1, x.shape[-1]), t.view(-1)),
-    "linear_cross_entropy": lambda x, w, t: F.cross_entropy(F.linear(x, w), t),
-    "mse": F.mse_loss, "sum": torch.sum, "mean": torch.mean,
-    "permute": lambda x: x.permute(1, 0), "slice": lambda x: x[:, 2:6],
-    "expand": lambda x: x.expand(4, 8), "reshape": lambda x: x.reshape(8, 4),
+    "log_softmax": lambda x: F.log_softmax(x, -1), "embedding": F.embedding, "mse": F.mse_loss,
     "contiguous": lambda x: x.t().contiguous(), "clone": torch.clone,
-    "split": lambda x: x.split(4, 1)[1], "cat": lambda x, y: torch.cat((x, y)),
-    "flash_attention": lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
-    # With one rank a collective is a copy, or where memtape gives a view, a view.
-    "all_gather": torch.clone, "reduce_scatter": torch.clone, "all_reduce": torch.clone,
-    "replicate": lambda x: x.view_as(x), "send": lambda x: x.view_as(x), "recv": torch.clone,
-    "heads": heads, "embed": lambda index, w, positions: F.embedding(index, w) + positions,
+    "embed": lambda index, w, positions: F.embedding(index, w) + positions,
 }
+
+# By the parameters of the case in src/ops/cases.def, in their order there.
+WITH_PARAMETERS = {
+    "affine": lambda scale, shift: lambda x: x * scale + shift,
+    "leaky_relu": lambda slope: lambda x: F.leaky_relu(x, slope),
+    "leaky_relu_inplace": lambda slope: lambda x: F.leaky_relu_(x * 2, slope),
+    "pow": lambda exponent: lambda x: x.pow(exponent),
+    "softmax": softmax,
+    "layer_norm": lambda eps: lambda x, w, b: F.layer_norm(x, w.shape, w, b, eps),
+    "rms_norm": lambda eps: lambda x, w: F.rms_norm(x, w.shape, w, eps),
+    "rope": rope,
+    "dropout": lambda p: lambda x: F.dropout(x, p),
+    "cross_entropy": lambda ignore: lambda x, t: F.cross_entropy(
+        x.view(-1, x.shape[-1]), t.view(-1), ignore_index=ignore),
+    "linear_cross_entropy": lambda ignore, chunk: lambda x, w, t: F.cross_entropy(
+        F.linear(x, w), t, ignore_index=ignore),
+    "sum": lambda keep: torch.sum, "mean": lambda keep: torch.mean,
+    "max": lambda keep, dim: lambda x: x.max(dim)[0],
+    "cast": lambda dtype: lambda x: x.to(DTYPES[dtype]),
+    "permute": lambda *order: lambda x: x.permute(order),
+    "slice": lambda dim, start, length: lambda x: x.narrow(dim, start, length),
+    "expand": lambda *shape: lambda x: x.expand(shape),
+    "reshape": lambda *shape: lambda x: x.reshape(shape),
+    "split": lambda dim, part, *sizes: lambda x: x.split(sizes, dim)[part],
+    "cat": lambda dim: lambda x, y: torch.cat((x, y), dim),
+    "flash_attention": lambda scale, causal, p: lambda q, k, v: F.scaled_dot_product_attention(
+        q, k, v, dropout_p=p, is_causal=bool(causal), scale=scale or None),
+    # With one rank a collective is a copy, or where memtape gives a view, a view.
+    "all_gather": lambda dim, ranks: torch.clone, "reduce_scatter": lambda dim, ranks: torch.clone,
+    "all_reduce": lambda ranks: torch.clone, "recv": lambda ranks: torch.clone,
+    "replicate": lambda ranks: lambda x: x.view_as(x), "send": lambda ranks: lambda x: x.view_as(x),
+    "heads": lambda n: lambda qkv: heads(qkv, n),
+}
+DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]  # in the order of mt_dtype
+
+
+def function(name):
+    """Of "gelu" or "affine/-1.75,0.5"."""
+    row, _, text = name.partition("/")
+    if row in FUNCTIONS:
+        return FUNCTIONS[row]
+    numbers = map(float, text.split(","))
+    return WITH_PARAMETERS[row](*(int(x) if x == int(x) else x for x in numbers))
 
 
 def elements(shape, k, positive=False):
@@ -200,9 +229,7 @@ def probe(x):
 
 class Case:
     def load(self, name, *specs):
-        name, _, parameter = name.partition("/")
-        fn = FUNCTIONS[name]
-        self.fn = (lambda *inputs: fn(*inputs, int(parameter))) if parameter else fn
+        self.fn = function(name)
         self.inputs = [make_input(spec, k) for k, spec in enumerate(specs)]
         self.leaves = [x for x in self.inputs if x.requires_grad]
         y = self.fn(*self.inputs)
@@ -233,7 +260,7 @@ class Case:
         print("ns", now_ns() - start)
 
     def rows(self):
-        for name in FUNCTIONS:
+        for name in (*FUNCTIONS, *WITH_PARAMETERS):
             print("row", name)
 
 

@@ -15,8 +15,9 @@
 
 typedef struct kernel_case {
     mt_device *device;
-    bench_fn *fn;
-    int64_t parameter;
+    bool loaded;
+    bench_function function;
+    int64_t count; /* of adamw's parameters */
     int n_inputs;
     mt_tensor *in[BENCH_INPUTS];
     mt_tensor *y, *dy; /* recorded once, for backward */
@@ -26,23 +27,6 @@ typedef struct kernel_case {
 
 /* ---- functions that bench/functions.c has not ---- */
 
-static mt_tensor *whole_softmax(mt_tensor **in, int64_t n)
-{
-    return (void)n, mt_softmax(in[0], 1, false);
-}
-
-static mt_tensor *flash_dropout(mt_tensor **in, int64_t n)
-{
-    return (void)n, mt_flash_attention(in[0], in[1], in[2], 0, true, 0.1);
-}
-
-static mt_tensor *sum_rows(mt_tensor **in, int64_t n)
-{
-    return (void)n, mt_sum(in[0], 1, (int[]){0}, false);
-}
-
-static mt_tensor *to_f32(mt_tensor **in, int64_t n) { return (void)n, mt_cast(in[0], MT_F32); }
-
 static mt_tensor *through(mt_tensor *x, mt_quant_format format)
 {
     MT_AUTO mt_tensor *packed = mt_quantize(x, &(mt_quant){.format = format});
@@ -50,25 +34,31 @@ static mt_tensor *through(mt_tensor *x, mt_quant_format format)
                          mt_shape(x));
 }
 
-static mt_tensor *through_int8(mt_tensor **in, int64_t n)
+static mt_tensor *through_int8(mt_tensor **in, const double *p)
 {
-    return (void)n, through(in[0], MT_QUANT_INT8);
+    return (void)p, through(in[0], MT_QUANT_INT8);
 }
 
-static mt_tensor *through_nf4(mt_tensor **in, int64_t n)
+static mt_tensor *through_nf4(mt_tensor **in, const double *p)
 {
-    return (void)n, through(in[0], MT_QUANT_NF4);
+    return (void)p, through(in[0], MT_QUANT_NF4);
 }
 
-static bench_fn *find(const char *name)
+static bool find(const char *name, bench_function *f)
 {
-    if (strcmp(name, "whole_softmax") == 0) return whole_softmax;
-    if (strcmp(name, "flash_dropout") == 0) return flash_dropout;
-    if (strcmp(name, "sum_rows") == 0) return sum_rows;
-    if (strcmp(name, "to_f32") == 0) return to_f32;
-    if (strcmp(name, "through_int8") == 0) return through_int8;
-    if (strcmp(name, "through_nf4") == 0) return through_nf4;
-    return bench_find_function(name);
+    /* Cases of ops/cases.def with other parameters than the benchmark's own. */
+    static const char *const rows[][2] = {
+        {"whole_softmax", "softmax/1,0"},
+        {"flash_dropout", "flash_attention/0,1,0.1"},
+        {"sum_rows", "sum/0,0"},
+        {"to_f32", "cast/0"},
+    };
+    *f = (bench_function){0};
+    if (strcmp(name, "through_int8") == 0) return f->composed = through_int8, true;
+    if (strcmp(name, "through_nf4") == 0) return f->composed = through_nf4, true;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (strcmp(name, rows[i][0]) == 0) name = rows[i][1];
+    return bench_find_function(name, f);
 }
 
 /* ---- loading ---- */
@@ -82,7 +72,7 @@ static void unload(kernel_case *c)
     mt_module_free(c->module);
     c->adamw = NULL;
     c->module = NULL;
-    c->fn = NULL;
+    c->loaded = false;
     mt_clear_error();
 }
 
@@ -124,7 +114,7 @@ static bool sample(mt_tensor *t)
 static bool try_op(kernel_case *c)
 {
     mt_seed(c->device, 1);
-    c->y = c->fn(c->in, c->parameter);
+    c->y = bench_call(&c->function, c->in);
     if (!c->y) return false;
     c->dy = gpu_values(c->device, mt_dtype_of(c->y), mt_rank(c->y), mt_shape(c->y), 9, false);
     if (!c->dy || (mt_requires_grad(c->y) && !backward(c))) return false;
@@ -141,7 +131,7 @@ static mt_tensor *pass_on(mt_module *self, mt_tensor *x) { return (void)self, mt
 static bool load_adamw(kernel_case *c, mt_dtype dtype, const char *spec)
 {
     c->module = mt_module_new("parameters", pass_on, NULL, NULL);
-    for (int64_t i = 0; i < c->parameter; i++) {
+    for (int64_t i = 0; i < c->count; i++) {
         char name[32];
         snprintf(name, sizeof name, "p%lld", (long long)i);
         mt_tensor *p =
@@ -158,20 +148,18 @@ static bool load_adamw(kernel_case *c, mt_dtype dtype, const char *spec)
 static bool load(kernel_case *c, char *line)
 {
     char *save = NULL, *name = strtok_r(line, " \n", &save), *dtype_name;
-    char *slash = name ? strchr(name, '/') : NULL;
     mt_dtype dtype;
     unload(c);
     if (!name || !(dtype_name = strtok_r(NULL, " \n", &save)) ||
         !mt_dtype_parse(dtype_name, &dtype))
         return false;
-    c->parameter = slash ? strtoll(slash + 1, NULL, 10) : 0;
-    if (slash) *slash = 0;
     c->n_inputs = 0;
-    if (strcmp(name, "adamw") == 0) {
+    if (strncmp(name, "adamw/", 6) == 0) {
+        c->count = strtoll(name + 6, NULL, 10);
         char *spec = strtok_r(NULL, " \n", &save);
         return spec && load_adamw(c, dtype, spec);
     }
-    if (!(c->fn = find(name))) return false;
+    if (!(c->loaded = find(name, &c->function))) return false;
     for (char *spec; (spec = strtok_r(NULL, " \n", &save)) && c->n_inputs < BENCH_INPUTS;) {
         int k = c->n_inputs++;
         if (!(c->in[k] = gpu_input(c->device, dtype, spec, k))) return false;
@@ -185,7 +173,7 @@ static bool once(kernel_case *c, bool back)
 {
     if (c->adamw) return mt_optimizer_step(c->adamw) == MT_OK;
     if (back) return backward(c) && drop_gradients(c);
-    mt_tensor *y = c->fn(c->in, c->parameter);
+    mt_tensor *y = bench_call(&c->function, c->in);
     mt_release(y);
     return y != NULL;
 }
@@ -209,7 +197,7 @@ static bool obey(kernel_case *c, char *line)
         mt_mem_empty_cache(c->device);
         return true;
     }
-    if (!c->fn && !c->adamw) return false;
+    if (!c->loaded && !c->adamw) return false;
     if (strncmp(line, "forward ", 8) == 0) return repeat(c, strtoll(line + 8, NULL, 10), false);
     return strncmp(line, "backward ", 9) == 0 && repeat(c, strtoll(line + 9, NULL, 10), true);
 }

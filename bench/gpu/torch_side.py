@@ -139,7 +139,7 @@ def through_nf4(x):
 
 
 FUNCTIONS = {
-    "clone": torch.clone, "add": torch.add, "mul": torch.mul, "affine": lambda x: x * 1.5 + 0.5,
+    "clone": torch.clone, "add": torch.add, "mul": torch.mul, "affine": lambda x: x * -1.75 + 0.5,
     "relu": F.relu, "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "silu": F.silu, "to_f32": lambda x: x.to(torch.float32),
     "contiguous": lambda x: x.t().contiguous(), "dropout": lambda x: F.dropout(x, 0.1),

@@ -80,7 +80,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         whole(f"{folder}/alone", worker, program, "--no-peer")
         planted(f"{folder}/row", worker, program, "row", "tiny",
-                "rows without a case in bench/cases.py: nobody")
+                "rows without a case in src/ops/cases.def: nobody")
         planted(f"{folder}/death", worker, program, "death", "memory", "ended with status 3")
         if long and whole(f"{folder}/peer", worker, program)["machine"]["peer"]:
             print("beside PyTorch, too")
