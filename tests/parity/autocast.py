@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""autocast.py LIBMEMTAPE: autocast beside torch.autocast.
+"""autocast.py LIBMEMTAPE_CASES: autocast beside torch.autocast.
 
 Each op's class against the lists in PyTorch's own header for CUDA; then values, gradients and
 saved bytes of a small network under both, on the CPU. Exit status 77 without PyTorch."""

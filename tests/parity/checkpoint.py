@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""checkpoint.py LIBMEMTAPE: checkpointed blocks beside torch.utils.checkpoint (use_reentrant=False).
+"""checkpoint.py LIBMEMTAPE_CASES: checkpointed blocks beside torch.utils.checkpoint (use_reentrant=False).
 
 The same block, checkpointed in the same places, keeps the same bytes after forward: checkpoint's
 inputs and what is saved outside of it, as PyTorch's hooks see them, and what a selective policy

@@ -8,7 +8,7 @@ import memtape
 from differences import DIFFERENCES
 from graph_op import Applied
 from graph_trace import evaluate
-from harness import SavedTensors, address
+from harness import Call, SavesInOrder, address, storage
 
 
 @dataclass(frozen=True)
@@ -21,35 +21,6 @@ class Fault:
 
 
 # ---- saved bytes ----
-
-class SavesInOrder(SavedTensors):
-    """Also lists what one node saves, as often as it saves it."""
-
-    def _pack(self, t):
-        self.of_node.append(t)
-        return super()._pack(t)
-
-
-@dataclass
-class Call:
-    """One call as PyTorch ran it: what graph_ops' `differences` look at."""
-    operands: list
-    wanted: list      # which of them wants a gradient
-    parameters: dict
-    saved: list       # the tensors PyTorch saved
-
-    def storage(self, i):
-        """(address, bytes)"""
-        return storage(self.operands[i])
-
-    def stored(self, i):
-        """Elements of operand i's whole storage."""
-        return self.storage(i)[1] // self.operands[i].itemsize
-
-    @property
-    def element_bytes(self):
-        return [t.itemsize for t in self.operands if t.is_floating_point()][-1]
-
 
 class ExpectedSaves:
     """PyTorch's saved storages and the rows of differences.py, added up as memtape counts: each
@@ -98,10 +69,6 @@ class ExpectedSaves:
     def bytes(self):
         storages, n_bytes = self.counted()
         return n_bytes + sum(n for a, n in storages.items() if a not in self.parameters)
-
-
-def storage(t):
-    return address(t), t.untyped_storage().nbytes()
 
 
 class TheirRun:

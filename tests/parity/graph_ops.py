@@ -6,11 +6,11 @@ import torch.nn.functional as F
 import graph_ops_model
 import graph_ops_plain
 import memtape
-from cases import masked, their_max, their_rope
 from graph_op import OPS
-from memtape import I, ints
+from memtape import ints
+from theirs import masked, their_max, their_rope
 
-__all__ = ("F", "I", "OPS", "at_least_f32", "dropout", "dropout_mask", "graph_ops_model",
+__all__ = ("F", "OPS", "at_least_f32", "dropout", "dropout_mask", "graph_ops_model",
            "graph_ops_plain", "inplace", "ints", "masked", "memtape", "their_max", "their_rope",
            "torch")
 

@@ -210,8 +210,8 @@ class LinearCrossEntropy(Op):
         return logits.abs().max() < 8 and uncertain(logits, t[2])
 
     def differences(self, call):
-        x, w, _ = call.operands
-        both = [Applied("linear cross-entropy", {"n": len(x), "v": len(w)})]
+        _, w, target = call.operands
+        both = [Applied("linear cross-entropy", {"n": target.numel(), "v": len(w)})]
         for i in (0, 1):
             if not call.wanted[1 - i]:
                 both.append(Applied("linear cross-entropy, one wanted", {"m": call.stored(i)},

@@ -194,7 +194,7 @@ class Contiguous(Op):
         return [g.value()], {}
 
     def text(self, x):
-        return mt("contiguous", x), f"{x}.contiguous()"
+        return f"m.contiguous({x})", f"{x}.contiguous()"
 
 
 class Permute(Op):
@@ -205,7 +205,7 @@ class Permute(Op):
         return [x], {"order": g.shuffled(range(x.rank))}
 
     def text(self, x, order):
-        return mt("permute", x, f"ints({order}, I)"), f"{x}.permute({order})"
+        return mt("permute", x, *order), f"{x}.permute({order})"
 
 
 class Slice(Op):
@@ -253,7 +253,7 @@ class Expand(Op):
 
     def text(self, x, lead, to):
         shape = lead + [wide if n == 1 else n for n, wide in zip(x.shape, to)]
-        return mt("expand", x, len(shape), f"ints({shape})"), f"{x}.expand({shape})"
+        return mt("expand", x, *shape), f"{x}.expand({shape})"
 
 
 class Reshape(Op):
@@ -277,7 +277,7 @@ class Reshape(Op):
                   "take": (1, lambda a: [a] * (a != 1))}
         n, new = around[how]
         shape = s[:dim] + new(*s[dim:dim + n]) + s[dim + n:]
-        return mt("reshape", x, len(shape), f"ints({shape})"), f"{x}.reshape({shape})"
+        return mt("reshape", x, *shape), f"{x}.reshape({shape})"
 
 
 class _Alias(Op):
@@ -313,7 +313,7 @@ class Cat(Op):
 
     def text(self, *parts, dim):
         listed = ", ".join(map(str, parts))
-        return f"m.cat([{listed}], {dim})", f"torch.cat([{listed}], {dim})"
+        return mt("cat", *parts, dim), f"torch.cat([{listed}], {dim})"
 
 
 class _Ranks(Op):
@@ -348,7 +348,7 @@ class _Reduction(Op):
         return [x], {"dims": dims, "keep": g.chance(0.3)}
 
     def text(self, x, dims, keep):
-        return (mt(self.name, x, len(dims), f"ints({dims}, I)", keep),
+        return (mt(self.name, x, keep, *dims),
                 self.theirs.format(x=x, name=self.name, dims=dims, keep=keep))
 
 

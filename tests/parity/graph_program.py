@@ -75,7 +75,7 @@ class Value:
 # ---- printing ----
 
 HEAD = """\
-# In tests/parity: python3 THIS LIBMEMTAPE
+# In tests/parity: python3 THIS libmemtape-cases.so
 import sys
 from graph_ops import *
 from harness import SavedTensors

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""graphs.py LIBMEMTAPE [--seed N] [--graphs N] [--only I]: random graphs in memtape and PyTorch.
+"""graphs.py LIBMEMTAPE_CASES [--seed N] [--graphs N] [--only I]: random graphs in memtape and PyTorch.
 
 Compares the values of every call, the gradients of every leaf and the saved bytes; where an op
 works in place, also whether the two agree that it may. A graph that fails is made small and printed

@@ -2,7 +2,7 @@
 gradients and saved bytes."""
 
 from dataclasses import dataclass, field
-from typing import Any, Callable
+from typing import Callable
 
 import torch
 
@@ -52,18 +52,53 @@ class SavedTensors(torch.autograd.graph.saved_tensors_hooks):
         return sum(t.untyped_storage().nbytes() for t in self.kept.values())
 
 
+def storage(t):
+    return address(t), t.untyped_storage().nbytes()
+
+
+class SavesInOrder(SavedTensors):
+    """Also lists what one node saves, as often as it saves it."""
+
+    def _pack(self, t):
+        self.of_node.append(t)
+        return super()._pack(t)
+
+
+@dataclass
+class Call:
+    """One call as PyTorch ran it: what the `differences` of an op look at."""
+    operands: list
+    wanted: list      # which of them wants a gradient
+    parameters: dict
+    saved: list       # the tensors PyTorch saved
+
+    def storage(self, i):
+        """(address, bytes)"""
+        return storage(self.operands[i])
+
+    def stored(self, i):
+        """Elements of operand i's whole storage."""
+        return self.storage(i)[1] // self.operands[i].itemsize
+
+    @property
+    def element_bytes(self):
+        return [t.itemsize for t in self.operands if t.is_floating_point()][-1]
+
+
 @dataclass
 class Input:
     shape: tuple
     low: float = -2
     high: float = 2
     below: int = 0  # i64 indices below this, instead of floating values
+    away: float = 0  # no value is nearer to 0
 
     def draw(self, generator, dtype):
         if self.below:
             return torch.randint(self.below, self.shape, generator=generator)
-        return (torch.rand(self.shape, generator=generator, dtype=torch.float64)
-                * (self.high - self.low) + self.low).to(dtype)
+        t = (torch.rand(self.shape, generator=generator, dtype=torch.float64)
+             * (self.high - self.low) + self.low)
+        return torch.where(t.abs() < self.away, t + self.away * t.sign(), t).to(dtype)
 
 
 @dataclass
@@ -75,8 +110,8 @@ class Case:
     theirs: Callable  # (*tensors) -> tensor: PyTorch's way, whose saves are counted
     # (*tensors, our result) -> tensor: the values to expect where PyTorch's way draws at random
     values: Callable = None
-    # [(name, letters)], or a function of the wanted inputs and the layout giving that
-    differences: Any = ()
+    differences: Callable = lambda call: []  # of a Call: a list of graph_op.Applied
+    parameters: dict = field(default_factory=dict)  # that `differences` reads
     layouts: tuple = ("dense", "reversed", "sliced")
     dtypes: tuple = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
     f64_tolerance: float = OP_TOLERANCE[torch.float64]
@@ -143,11 +178,11 @@ def their_view(leaf, layout):
 def our_view(library, leaf, layout):
     rank = len(leaf.shape)
     if layout == "reversed":
-        return library.call("permute", leaf, memtape.ints(range(rank - 1, -1, -1), memtape.I))
+        return library.call("permute", leaf, *range(rank - 1, -1, -1))
     if layout == "sliced":
         return library.call("slice", leaf, rank - 1, 1, leaf.shape[-1] - 2)
     if layout == "heads":
-        return library.call("permute", leaf, memtape.ints([0, 2, 1, 3], memtape.I))
+        return library.call("permute", leaf, 0, 2, 1, 3)
     return leaf
 
 
@@ -179,12 +214,14 @@ def run_theirs(case, layout, values, wanted, our_result=None):
     inputs = [t.detach().clone().requires_grad_(bool(wanted >> i & 1))
               for i, t in enumerate(values)]
     views = [their_view(t, l) for t, l in zip(inputs, layouts_of(case, layout))]
-    with SavedTensors() as saved:
+    call = Call(views, [t.requires_grad for t in views], case.parameters, [])
+    with SavesInOrder() as saved:
+        saved.of_node = call.saved
         out = case.theirs(*views)
     n_bytes = saved.bytes
     if case.values:
         out = case.values(*views, our_result)
-    return inputs, out, n_bytes
+    return inputs, out, n_bytes, call
 
 
 def weights_like(result):
@@ -201,13 +238,13 @@ def case_faults(library, case, layout, dtype):
     narrow = dtype.itemsize == 2
 
     mine, out, _ = run_ours(library, case, layout, values, every)
-    theirs, expected, _ = run_theirs(case, layout, values, every, out.torch())
+    theirs, expected, _, _ = run_theirs(case, layout, values, every, out.torch())
     weights = weights_like(expected)
     expected.backward(weights)
     exact_values, exact = [None] * len(values), None
     if narrow:
         wide = [t.double() if t.is_floating_point() else t for t in values]
-        exact_values, exact, _ = run_theirs(case, layout, wide, every, out.torch().double())
+        exact_values, exact, _, _ = run_theirs(case, layout, wide, every, out.torch().double())
         exact.backward(weights.to(exact.dtype))
     if not case.inner and out.made_by != case.row:
         yield f"made by {out.made_by}"
@@ -226,14 +263,12 @@ def case_faults(library, case, layout, dtype):
         if wanted & ~every:
             continue
         n_ours = run_ours(library, case, layout, values, wanted)[2]
-        n_theirs = run_theirs(case, layout, values, wanted, out.torch())[2]
-        applied = case.differences
-        if callable(applied):
-            applied = applied(wanted, layout)
-        n_expected = n_theirs + total(applied, dtype.itemsize)
+        _, _, n_theirs, call = run_theirs(case, layout, values, wanted, out.torch())
+        applied = case.differences(call)
+        n_expected = n_theirs + total([(a.row, a.letters) for a in applied], dtype.itemsize)
         if n_ours != n_expected:
             yield (f"saved bytes, wanted {wanted:b}: {n_ours}, not {n_expected} "
-                   f"(PyTorch {n_theirs}, differences {[name for name, _ in applied]})")
+                   f"(PyTorch {n_theirs}, differences {[a.row for a in applied]})")
 
 
 def run_case(library, case, tally, report=print):

@@ -1,4 +1,5 @@
-"""libmemtape through ctypes: as much of it as comparing it with another library takes."""
+"""libmemtape through ctypes: as much of it as comparing it with another library takes. Ops are
+called as src/ops/cases.def does, by cases_module.c."""
 
 import ctypes
 import json
@@ -25,25 +26,10 @@ SIGNATURES = {  # name: (result, arguments); tensors, modules and ledgers are po
     "set_grad_mode": (BOOL, BOOL), "backward_with": (I, P, P), "grad_fn_name": (TEXT, P),
     "ledger_new": (P, P), "ledger_free": (None, P), "ledger_begin": (I, P), "ledger_end": (I, P),
     "ledger_bytes": (SIZE, P), "op_count": (I,), "mem_get_stats": (None, P, P),
-    "add": (P, P, P), "sub": (P, P, P), "mul": (P, P, P), "div": (P, P, P),
-    "affine": (P, P, REAL, REAL), "relu": (P, P), "leaky_relu": (P, P, REAL),
-    "relu_inplace": (I, P), "leaky_relu_inplace": (I, P, REAL),
-    "gelu": (P, P), "gelu_tanh": (P, P), "silu": (P, P), "tanh": (P, P), "sigmoid": (P, P),
-    "exp": (P, P), "log": (P, P), "sqrt": (P, P), "cast": (P, P, I), "pow": (P, P, REAL),
-    "swiglu": (P, P, P), "where": (P, P, P, P), "masked_fill": (P, P, P, REAL),
-    "all_gather": (P, P, I, I64), "reduce_scatter": (P, P, I, I64), "all_reduce": (P, P, I64),
-    "replicate": (P, P, I64), "send": (P, P, I64), "recv": (P, P, I64),
-    "matmul": (P, P, P), "linear": (P, P, P, P),
-    "softmax": (P, P, REAL, BOOL), "log_softmax": (P, P), "layer_norm": (P, P, P, P, REAL),
-    "rms_norm": (P, P, P, REAL), "rope": (P, P, I64, REAL), "max": (P, P, I, P, BOOL),
-    "dropout": (P, P, REAL), "dropout_mask": (P, P, I, P, REAL, U64, U64),
-    "embedding": (P, P, P), "cross_entropy": (P, P, P, I64),
-    "linear_cross_entropy": (P, P, P, P, I64, I64),
-    "mse": (P, P, P), "sum": (P, P, I, P, BOOL), "mean": (P, P, I, P, BOOL),
-    "permute": (P, P, P), "slice": (P, P, I, I64, I64), "expand": (P, P, I, P),
-    "reshape": (P, P, I, P), "split": (I, P, I, I, P, P), "contiguous": (P, P), "clone": (P, P),
-    "cat": (P, I, P, I),
-    "flash_attention": (P, P, P, P, REAL, BOOL, REAL),
+    # No rows of the op table, or wanted here without what the table's call does besides.
+    "relu_inplace": (I, P), "leaky_relu_inplace": (I, P, REAL), "contiguous": (P, P),
+    "split": (I, P, I, I, P, P), "masked_fill": (P, P, P, REAL),
+    "dropout_mask": (P, P, I, P, REAL, U64, U64),
     "math_attention": (P, P, P, P, REAL, BOOL, REAL),
     "model_config_from_json": (I, TEXT, P), "model_new": (P, P, P), "module_free": (None, P),
     "module_params": (I, P, P, P), "forward": (P, P, P),
@@ -128,7 +114,7 @@ class Tensor:
 
 
 class Library:
-    """Methods are the functions of the C library without mt_; those that give a tensor give a
+    """path: of cases_module.c, compiled. Methods are the functions of the C library without mt_; those that give a tensor give a
     Tensor, those that give a status raise MemtapeError."""
 
     def __init__(self, path):
@@ -137,7 +123,10 @@ class Library:
             function = getattr(self.dll, "mt_" + name)
             function.restype, function.argtypes = result, arguments
             setattr(self, "mt_" + name, function)
+        self.dll.mtt_call.restype, self.dll.mtt_call.argtypes = P, [TEXT, I, P, I, P]
+        self.dll.mtt_case.restype, self.dll.mtt_case.argtypes = BOOL, [I, P, SIZE]
         self.dll.mt_op_get.restype, self.dll.mt_op_get.argtypes = OpInfo, [I]
+        self.rows = set(self.op_names())
         self.device = self.mt_device_open(b"cpu")
 
     def error(self):
@@ -167,18 +156,30 @@ class Library:
         return Tensor(self, self.mt_from_data(self.device, DTYPES.index(t.dtype), t.dim(), shape,
                                               data.ctypes.data, data.nbytes))
 
+    def cases(self):
+        """Those of src/ops/cases.def, as dicts."""
+        text, n = ctypes.create_string_buffer(2000), 0
+        while self.dll.mtt_case(n, text, len(text)):
+            yield json.loads(text.value)
+            n += 1
+
     def call(self, name, *arguments):
-        """mt_NAME of tensors (or None) and numbers, giving a tensor."""
+        """mt_NAME of tensors (or None) and numbers, giving a tensor. Parameters of rows of the op table
+        are those of src/ops/cases.def, in their order there."""
         plain = [a.pointer if isinstance(a, Tensor) else a for a in arguments]
-        return Tensor(self, getattr(self, "mt_" + name)(*plain))
+        if name not in self.rows:
+            return Tensor(self, getattr(self, "mt_" + name)(*plain))
+        n = sum(a is None or isinstance(a, Tensor) for a in arguments)
+        return Tensor(self, self.dll.mtt_call(name.encode(), n, ints(plain[:n], P),
+                                              len(plain) - n, ints(plain[n:], REAL)))
+
+    def contiguous(self, x):
+        return Tensor(self, self.mt_contiguous(x.pointer))
 
     def split(self, x, dim, sizes):
         out = (P * len(sizes))()
         self.check(self.mt_split(x.pointer, dim, len(sizes), ints(sizes), out))
         return [Tensor(self, pointer) for pointer in out]
-
-    def cat(self, parts, dim):
-        return Tensor(self, self.mt_cat(len(parts), ints([p.pointer for p in parts], P), dim))
 
 
 class Ledger:

@@ -1,0 +1,96 @@
+"""PyTorch's way to each row of the op table, by the parameters that the row's call has in
+src/ops/cases.def, in their order."""
+
+import torch
+import torch.nn.functional as F
+
+from memtape import DTYPES
+
+
+def masked(x, scale):
+    s, t = x.shape[-2:]
+    mask = torch.ones(s, t, dtype=torch.bool).triu(1 + t - s)
+    return torch.softmax((x * scale).masked_fill(mask, float("-inf")), -1)
+
+
+def their_rope(x, start, theta):
+    """As in Hugging Face's LLaMA, with angles in f64."""
+    s, d = x.shape[-2:]
+    frequency = theta ** (-torch.arange(0, d, 2, dtype=torch.float64) / d)
+    angles = torch.outer(torch.arange(start, start + s, dtype=torch.float64), frequency)
+    cosine, sine = (f(torch.cat((angles, angles), -1)).to(x.dtype) for f in (torch.cos, torch.sin))
+    low, high = x.chunk(2, -1)
+    return x * cosine + torch.cat((-high, low), -1) * sine
+
+
+def their_max(x, dims, keep):
+    """torch.max over several dimensions at once: of all their elements in one row."""
+    dims = [d % x.dim() for d in dims]
+    others = [d for d in range(x.dim()) if d not in dims]
+    y = x.permute((*others, *dims)).flatten(len(others)).max(-1)[0]
+    return y.reshape([1 if d in dims else n for d, n in enumerate(x.shape)]) if keep else y
+
+
+def layer_norm(x, *more):
+    """x, or x, w, b; and eps"""
+    *weights, eps = more
+    return F.layer_norm(x, x.shape[-1:], *(weights or (None, None)), eps)
+
+
+def rms_norm(x, *more):
+    *weights, eps = more
+    return F.rms_norm(x, x.shape[-1:], *(weights or (None,)), eps)
+
+
+def cross_entropy(x, target, ignore):
+    return F.cross_entropy(x.reshape(-1, x.shape[-1]), target.reshape(-1), ignore_index=ignore)
+
+
+def linear_cross_entropy(x, w, target, ignore, chunk):
+    """With f32 logits where they have 16 bits, since memtape's loss is f32."""
+    logits = F.linear(x, w)
+    return cross_entropy(logits.to(torch.promote_types(x.dtype, torch.float32)), target, ignore)
+
+
+def flash_attention(q, k, v, scale, causal, p):
+    return F.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=bool(causal),
+                                          scale=scale or None, enable_gqa=q.shape[1] != k.shape[1])
+
+
+def every(x, dims):
+    return dims or tuple(range(x.dim()))
+
+
+THEIRS = {
+    "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div,
+    "affine": lambda x, scale, shift: x * scale + shift,
+    "relu": F.relu, "relu_inplace": lambda x: F.relu_(x * 2),
+    "leaky_relu": F.leaky_relu, "leaky_relu_inplace": lambda x, slope: F.leaky_relu_(x * 2, slope),
+    "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "silu": F.silu,
+    "tanh": torch.tanh, "sigmoid": torch.sigmoid, "exp": torch.exp, "log": torch.log,
+    "sqrt": torch.sqrt, "pow": torch.pow,
+    "matmul": torch.matmul, "linear": F.linear,
+    "softmax": lambda x, scale, causal: (masked(x, scale) if causal
+                                         else torch.softmax(x * scale, -1)),
+    "log_softmax": lambda x: torch.log_softmax(x, -1),
+    "layer_norm": layer_norm, "rms_norm": rms_norm, "rope": their_rope,
+    "swiglu": lambda gate, up: F.silu(gate) * up,
+    "dropout": F.dropout, "embedding": F.embedding, "cross_entropy": cross_entropy,
+    "linear_cross_entropy": linear_cross_entropy, "mse": F.mse_loss,
+    "sum": lambda x, keep, *dims: torch.sum(x, every(x, dims), bool(keep)),
+    "mean": lambda x, keep, *dims: torch.mean(x, every(x, dims), bool(keep)),
+    "max": lambda x, keep, *dims: their_max(x, every(x, dims), keep),
+    "where": lambda mask, a, b: torch.where(mask.bool(), a, b),
+    # Of one rank, where all of them are the identity.
+    "all_gather": lambda x, dim, ranks: x.clone(), "reduce_scatter": lambda x, dim, ranks: x.clone(),
+    "all_reduce": lambda x, ranks: x.clone(), "replicate": lambda x, ranks: x.clone(),
+    "send": lambda x, ranks: x.clone(), "recv": lambda x, ranks: x.clone(),
+    "permute": lambda x, *order: x.permute(order),
+    "slice": lambda x, dim, start, length: x.narrow(dim, start, length),
+    "expand": lambda x, *shape: x.expand(shape), "reshape": lambda x, *shape: x.reshape(shape),
+    "split": lambda x, dim, part, *sizes: x.split(sizes, dim)[part],
+    "cast": lambda x, dtype: x.to(DTYPES[dtype]),
+    "contiguous": lambda x: x.t().contiguous(), "clone": torch.clone,
+    "cat": lambda *parts: torch.cat(parts[:-1], parts[-1]),
+    "flash_attention": flash_attention,
+}
