@@ -11,6 +11,8 @@ import time
 import torch
 import torch.nn.functional as F
 
+from torch_rows import PLAIN
+
 
 now_ns = time.process_time_ns if os.environ.get("BENCH_CLOCK") == "cpu" else time.perf_counter_ns
 
@@ -147,15 +149,7 @@ def rope(start, theta):
 
 
 FUNCTIONS = {
-    "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div,
-    "relu": F.relu, "relu_inplace": lambda x: (x * 2).relu_(),
-    "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "silu": F.silu,
-    "tanh": torch.tanh, "sigmoid": torch.sigmoid, "exp": torch.exp, "log": torch.log,
-    "sqrt": torch.sqrt, "swiglu": lambda gate, up: F.silu(gate) * up,
-    "where": lambda mask, a, b: torch.where(mask.bool(), a, b),
-    "matmul": torch.matmul, "linear": F.linear,
-    "log_softmax": lambda x: F.log_softmax(x, -1), "embedding": F.embedding, "mse": F.mse_loss,
-    "contiguous": lambda x: x.t().contiguous(), "clone": torch.clone,
+    **PLAIN,
     "embed": lambda index, w, positions: F.embedding(index, w) + positions,
 }
 

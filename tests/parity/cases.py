@@ -4,6 +4,7 @@ import torch
 
 from graph_op import Applied
 from graph_ops import OPS
+from graph_ops_plain import read_table
 from harness import OP_TOLERANCE, Case, Input
 from memtape import DTYPES
 from theirs import THEIRS, masked
@@ -36,6 +37,7 @@ def special(row, parameters):
 
 
 def table_cases(m):
+    read_table(m)
     for case in m.cases():
         row = case["op"]
         p = [int(x) if x == int(x) else x for x in case["parameters"]]

@@ -8,9 +8,9 @@ import graph_ops_plain
 import memtape
 from graph_op import OPS
 from memtape import ints
-from theirs import masked, their_max, their_rope
+from theirs import THEIRS, masked, their_max, their_rope
 
-__all__ = ("F", "OPS", "at_least_f32", "dropout", "dropout_mask", "graph_ops_model",
+__all__ = ("F", "OPS", "THEIRS", "at_least_f32", "dropout", "dropout_mask", "graph_ops_model",
            "graph_ops_plain", "inplace", "ints", "masked", "memtape", "their_max", "their_rope",
            "torch")
 

@@ -9,15 +9,18 @@ from graph_op import OPS, Applied, Op, away, mt
 # ---- element-wise, one operand ----
 
 class _Unary(Op):
-    def __init__(self, name, theirs, *arguments, low=-math.inf, high=math.inf, kink=None, weight=2):
-        self.name, self.theirs, self.arguments = name, theirs, arguments
-        self.low, self.high, self.kink, self.weight = low, high, kink, weight
+    """Its parameters, if it has any, are those of its case in src/ops/cases.def: see read_table."""
+    arguments = ()
+
+    def __init__(self, name, low=-math.inf, high=math.inf, kink=None, weight=2):
+        self.name, self.low, self.high, self.kink, self.weight = name, low, high, kink, weight
 
     def draw(self, g):
         return [g.value()], {}
 
     def text(self, x):
-        return mt(self.name, x, *self.arguments), self.theirs.format(x)
+        listed = ", ".join(map(str, (x, *self.arguments)))
+        return mt(self.name, x, *self.arguments), f'THEIRS["{self.name}"]({listed})'
 
     def suits(self, t, room):
         x = t[0]
@@ -25,22 +28,24 @@ class _Unary(Op):
                 and (self.kink is None or away(x, self.kink, room(0))))
 
 
-for one in (_Unary("relu", "F.relu({})", kink=0, weight=4),
-            _Unary("leaky_relu", "F.leaky_relu({}, 0.2)", 0.2, kink=0),
+for one in (_Unary("relu", kink=0, weight=4), _Unary("leaky_relu", kink=0),
             # Below -2.5 what is left of 1 + erf and 1 + tanh is rounding, more and more.
-            _Unary("gelu", "F.gelu({})", low=-2.5),
-            _Unary("gelu_tanh", 'F.gelu({}, approximate="tanh")', low=-2.5),
-            _Unary("silu", "F.silu({})"),
-            _Unary("tanh", "torch.tanh({})"),
-            _Unary("sigmoid", "torch.sigmoid({})"),
-            _Unary("exp", "torch.exp({})", high=3, weight=4),
-            _Unary("log", "torch.log({})", low=0.25),
-            _Unary("sqrt", "torch.sqrt({})", low=0.25),
-            _Unary("affine", "{} * -1.75 + 0.5", -1.75, 0.5),
-            _Unary("clone", "{}.clone()"),
-            _Unary("all_reduce", "{}.clone()", 1, weight=1),
-            _Unary("recv", "{}.clone()", 1, weight=1)):
+            _Unary("gelu", low=-2.5), _Unary("gelu_tanh", low=-2.5),
+            _Unary("silu"), _Unary("tanh"), _Unary("sigmoid"), _Unary("exp", high=3, weight=4),
+            _Unary("log", low=0.25), _Unary("sqrt", low=0.25), _Unary("affine"), _Unary("clone"),
+            _Unary("all_reduce", weight=1), _Unary("recv", weight=1)):
     OPS[one.name] = one
+
+
+def read_table(m):
+    """Parameters of the ops above, and an op for each row of one input that has no class here."""
+    for case in m.cases():
+        row, first = case["op"], case["inputs"][0]
+        if row not in OPS and len(case["inputs"]) == 1:
+            OPS[row] = _Unary(row, low=0.25 if first["low"] > 0 else -math.inf,
+                              kink=0 if first["away"] else None)
+        if isinstance(OPS.get(row), _Unary) and not OPS[row].arguments:
+            OPS[row].arguments = case["parameters"]
 
 
 class Pow(Op):

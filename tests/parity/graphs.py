@@ -23,6 +23,7 @@ import memtape
 from graph_compare import compare
 from graph_draw import draw_graph
 from graph_op import OPS
+from graph_ops_plain import read_table
 from graph_program import program
 from graph_shrink import shrink
 from graph_trace import Unsuitable, trace
@@ -149,6 +150,7 @@ def main():
     torch.set_num_threads(1)
     m = memtape.Library(options.library)
     m.check(m.mt_set_balance_check(m.device, True))
+    read_table(m)
     tally = Tally()
     indices = range(options.graphs) if options.only is None else [options.only]
     calls, n_refused = search(options.seed, indices, m, tally, options.verbose)

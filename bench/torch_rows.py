@@ -1,0 +1,17 @@
+"""torch_rows.py: PyTorch's functions for the rows of the op table whose call has no parameters: the
+benchmark's peer and the comparison of tests/parity take them from here."""
+
+import torch
+import torch.nn.functional as F
+
+PLAIN = {
+    "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div,
+    "relu": F.relu, "relu_inplace": lambda x: F.relu_(x * 2),
+    "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "silu": F.silu,
+    "tanh": torch.tanh, "sigmoid": torch.sigmoid, "exp": torch.exp, "log": torch.log,
+    "sqrt": torch.sqrt, "swiglu": lambda gate, up: F.silu(gate) * up,
+    "where": lambda mask, a, b: torch.where(mask.bool(), a, b),
+    "matmul": torch.matmul, "linear": F.linear,
+    "log_softmax": lambda x: F.log_softmax(x, -1), "embedding": F.embedding, "mse": F.mse_loss,
+    "contiguous": lambda x: x.t().contiguous(), "clone": torch.clone,
+}
