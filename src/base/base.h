@@ -95,6 +95,27 @@ bool mti_grow(void **at, size_t *cap, size_t item_size);
  * error where memory ran out. */
 const char *mti_intern(const char *s);
 
+/* The position of name among names; -1 and an error that lists them, and first of all the one that
+ * was probably meant: "act: unknown "gleu", did you mean gelu? choose relu, gelu, ...". */
+int mti_choose(const char *what, const char *const *names, int n, const char *name);
+/* The name that is like `word`; NULL if none is. */
+const char *mti_nearest(const char *const *names, size_t n, const char *word);
+
+/* Names in the order of an enum. */
+typedef struct mti_choice {
+    const char *what; /* for messages */
+    int n;
+    const char *const *names;
+} mti_choice;
+#define MTI_NAMES(...)                                                                             \
+    (int)(sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *)), (const char *const[])      \
+    {                                                                                              \
+        __VA_ARGS__                                                                                \
+    }
+const char *mti_choice_name(const mti_choice *c, int i); /* "unknown" past the ends */
+/* out: an enum. */
+mt_status mti_choice_parse(const mti_choice *c, const char *name, void *out);
+
 /* Where in a list a name stands: found in constant time. Names are borrowed, and stay with whoever
  * keeps the list. All zero: an empty index. */
 typedef struct mti_name_entry {

@@ -37,10 +37,10 @@ static void print_help(FILE *out)
 
 static int no_verb(const char *word)
 {
-    fprintf(stderr, "memtape: \"%.80s\" is not a verb; give one of ", word);
-    for (int v = 0; v < MTI_VERB_COUNT; v++)
-        fprintf(stderr, "%s%s", v ? ", " : "", mti_verb_get((mti_verb)v)->name);
-    fputs("\n", stderr);
+    const char *names[MTI_VERB_COUNT];
+    for (int v = 0; v < MTI_VERB_COUNT; v++) names[v] = mti_verb_get((mti_verb)v)->name;
+    mti_choose("memtape: verb", names, MTI_VERB_COUNT, word);
+    fprintf(stderr, "%s\n", mt_last_error());
     return MTI_EXIT_USAGE;
 }
 

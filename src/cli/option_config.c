@@ -3,6 +3,8 @@
 #include "cli/option_rows.h"
 #include "nn/model.h"
 
+#define TRAINED "tiny" /* the preset that train takes */
+
 /* Defaults that let everything be seen at a glance. */
 static const mt_model_config small_model = {.kind = MT_MODEL_GPT,
                                             .hidden = 64,
@@ -10,6 +12,44 @@ static const mt_model_config small_model = {.kind = MT_MODEL_GPT,
                                             .vocab = 256,
                                             .act = MT_ACT_GELU,
                                             .dtype = MT_F32};
+
+void mti_option_defaults(mti_options *o, mti_verb verb)
+{
+    bool train = verb == MTI_TRAIN;
+    *o = (mti_options){.verb = verb,
+                       .program = "memtape",
+                       .batch = train              ? 16
+                                : verb == MTI_PLAN ? 1
+                                                   : 2,
+                       .seq = train ? 128 : 32,
+                       .device = verb == MTI_PLAN ? "meta" : "cpu",
+                       .optimizer = verb == MTI_PLAN ? MTI_OPT_ADAMW : MTI_OPT_NONE,
+                       .plan = {.utilisation = 1, .devices = 1},
+                       .said = small_model,
+                       .seed = 1,
+                       .steps = train               ? 1000
+                                : verb == MTI_SWEEP ? 5
+                                                    : 0,
+                       .seconds = 60,
+                       .lr = 1e-3,
+                       .weight_decay = 0.1,
+                       .clip = 1,
+                       .accumulate = 1,
+                       .val_fraction = 0.1,
+                       .prompt = "\n",
+                       .tokens = 256,
+                       .temperature = 0.8};
+    if (train) mt_model_preset(TRAINED, &o->said);
+    if (verb == MTI_PLAN) o->said.dtype = MT_BF16;
+}
+
+/* What a plan assumes where nothing is said: 16 bits, and sequences as long as the model takes. */
+static void plan_defaults(mti_options *o, mt_model_config *base)
+{
+    if (!o->given[MTI_O_DTYPE]) base->dtype = MT_BF16;
+    if (!o->given[MTI_O_SEQ] && base->context) o->seq = base->context;
+    if (o->plan.recompute && !o->given[MTI_O_CHECKPOINT]) o->spending.checkpoint = "full";
+}
 
 static int64_t default_heads(int64_t hidden)
 {
@@ -46,27 +86,25 @@ static bool sizes_fit(mti_options *o)
         whole ? ", --layers or --vocab" : "");
 }
 
+/* What an option says of the model, if it does, goes to the same field of the config. */
+static void say(mt_model_config *c, const mti_options *o, const mti_option_row *r)
+{
+    static const size_t sizes[] = {
+        [MTI_FLAG] = sizeof(bool),   [MTI_INT] = sizeof(int64_t), [MTI_EXTENT] = sizeof(int64_t),
+        [MTI_REAL] = sizeof(double), [MTI_CHOICE] = sizeof(int),  [MTI_OTHER] = sizeof(mt_dtype)};
+    const size_t said = offsetof(mti_options, said);
+    if (r->at < said || r->at >= said + sizeof o->said) return;
+    memcpy((char *)c + (r->at - said), (const char *)o + r->at, sizes[r->form]);
+}
+
 bool mti_options_config(mti_options *o, const mt_model_config *base)
 {
     mt_model_config c = *base;
     const bool *given = o->given;
-    if (given[MTI_O_HIDDEN]) {
-        if (c.hidden != o->hidden) c.heads = 0; /* the base's heads went with its width */
-        c.hidden = o->hidden;
-    }
-    if (given[MTI_O_HEADS]) c.heads = o->heads;
-    if (given[MTI_O_KV_HEADS]) c.kv_heads = o->kv_heads;
-    if (given[MTI_O_LAYERS]) c.layers = o->layers;
-    if (given[MTI_O_VOCAB]) c.vocab = o->vocab;
-    if (given[MTI_O_FFN]) c.ffn = o->ffn;
-    if (given[MTI_O_ACT]) c.act = o->act;
-    if (given[MTI_O_INPLACE]) c.inplace = o->inplace;
-    if (given[MTI_O_NORM]) c.norm = o->norm;
-    if (given[MTI_O_NORM_KIND]) c.norm_kind = o->norm_kind;
-    if (given[MTI_O_DROPOUT]) c.dropout = o->dropout;
-    if (given[MTI_O_ATTENTION]) c.attention = o->attention;
-    if (given[MTI_O_CAUSAL]) c.causal = o->causal;
-    if (given[MTI_O_DTYPE]) c.dtype = o->dtype;
+    if (given[MTI_O_HIDDEN] && c.hidden != o->said.hidden)
+        c.heads = 0; /* they went with its width */
+    for (size_t i = 0; i < mti_n_option_rows; i++)
+        if (given[mti_option_rows[i].id]) say(&c, o, &mti_option_rows[i]);
     bool attends = c.kind != MT_MODEL_MLP, whole = mti_is_whole(c.kind);
     if (attends && c.heads == 0) c.heads = default_heads(c.hidden);
     if (whole && c.kind != MT_MODEL_BERT) c.causal = true;
@@ -87,9 +125,7 @@ bool mti_options_config(mti_options *o, const mt_model_config *base)
             "can overwrite it",
             mt_act_name(c.act));
     if (mt_model_config_check(&c) == MT_OK) return mti_check_spending(o) && mti_check_rank(o);
-    mti_options_refuse(o, "%.1000s", mt_last_error());
-    mt_clear_error();
-    return false;
+    return mti_options_refuse_as(o, "");
 }
 
 bool mti_is_model_path(const char *name)
@@ -98,11 +134,18 @@ bool mti_is_model_path(const char *name)
     return strchr(name, '/') || (n > 5 && !strcmp(name + n - 5, ".json"));
 }
 
-static bool from_file(mti_options *o, const char *path, mt_model_config *base)
+static bool refuse_model(mti_options *o, const char *name)
 {
-    if (mt_model_config_from_hf_file(path, base, o->notes, sizeof o->notes) == MT_OK) return true;
-    mti_options_refuse(o, "MODEL: %.900s", mt_last_error());
-    mt_clear_error();
+    const char *names[64];
+    int n = 0;
+    for (int k = 0; o->verb != MTI_TRAIN && k < MT_MODEL_KIND_COUNT; k++)
+        names[n++] = mt_model_kind_name((mt_model_kind)k);
+    for (size_t i = 0; mt_model_preset_name(i) && n < 64; i++) names[n++] = mt_model_preset_name(i);
+    mti_choose(o->verb == MTI_TRAIN ? "--preset" : "MODEL", names, n, name);
+    mti_options_refuse_as(o, "");
+    size_t at = strlen(o->error);
+    if (o->verb != MTI_TRAIN)
+        snprintf(o->error + at, sizeof o->error - at, ", or the path of a config.json");
     return false;
 }
 
@@ -111,7 +154,9 @@ static bool base_model(mti_options *o, const char *name, mt_model_config *base)
 {
     *base = small_model;
     *o->notes = 0;
-    if (o->verb != MTI_TRAIN && mti_is_model_path(name)) return from_file(o, name, base);
+    if (o->verb != MTI_TRAIN && mti_is_model_path(name))
+        return mt_model_config_from_hf_file(name, base, o->notes, sizeof o->notes) == MT_OK ||
+               mti_options_refuse_as(o, "MODEL");
     if (o->verb != MTI_TRAIN && mt_model_kind_parse(name, &base->kind) == MT_OK) {
         if (!mti_is_whole(base->kind)) base->layers = base->vocab = 0;
         return true;
@@ -122,22 +167,13 @@ static bool base_model(mti_options *o, const char *name, mt_model_config *base)
         return true;
     }
     mt_clear_error();
-    char list[512] = "";
-    for (int k = 0; o->verb != MTI_TRAIN && k < MT_MODEL_KIND_COUNT; k++)
-        snprintf(list + strlen(list), sizeof list - strlen(list), "%s, ",
-                 mt_model_kind_name((mt_model_kind)k));
-    for (size_t i = 0; mt_model_preset_name(i); i++)
-        snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", i ? ", " : "",
-                 mt_model_preset_name(i));
-    return mti_options_refuse(o, "%s: \"%.80s\" is no good; give %sone of %s",
-                              o->verb == MTI_TRAIN ? "--preset" : "MODEL", name,
-                              o->verb == MTI_TRAIN ? "" : "a path to a config.json or ", list);
+    return refuse_model(o, name);
 }
 
 /* What is still missing once all options are read. */
 bool mti_options_complete(mti_options *o)
 {
-    if (!mti_check_values(o)) return false;
+    if (!mti_check_device(o)) return false;
     if (o->verb == MTI_GENERATE && !o->model_file)
         return mti_options_refuse(
             o, "--model is missing; give a file that `memtape train --save` wrote");
@@ -155,7 +191,7 @@ bool mti_options_complete(mti_options *o)
     if (!mti_verb_builds(o->verb)) return mti_check_used(o);
     mt_model_config base;
     if (o->verb != MTI_TRAIN) o->preset = NULL; /* left by an earlier model of a sweep */
-    const char *name = o->verb != MTI_TRAIN ? o->model : o->preset ? o->preset : "tiny";
+    const char *name = o->verb != MTI_TRAIN ? o->model : o->preset ? o->preset : TRAINED;
     if (!base_model(o, name, &base)) return false;
     if (o->verb == MTI_TRAIN) {
         if (base.kind == MT_MODEL_BERT)
@@ -168,6 +204,6 @@ bool mti_options_complete(mti_options *o)
         if (!o->given[MTI_O_SEQ]) o->seq = base.context;
         base.context = o->seq;
     }
-    if (o->verb == MTI_PLAN) mti_plan_defaults(o, &base);
+    if (o->verb == MTI_PLAN) plan_defaults(o, &base);
     return mti_options_config(o, &base) && (o->verb != MTI_PLAN || mti_check_plan(o));
 }

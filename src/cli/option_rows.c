@@ -1,6 +1,7 @@
 /* option_rows.c: the verbs, and the one table of their options. */
 #include <string.h>
 #include "cli/option_rows.h"
+#include "nn/model.h"
 
 /* ---- verbs ---- */
 
@@ -57,7 +58,7 @@ mti_verb mti_verb_find(const char *name)
     return (mti_verb)v;
 }
 
-/* ---- the table ---- */
+/* ---- what the columns of the table say ---- */
 
 #define V(verb) (1u << MTI_##verb)
 #define LOOKS   (V(PROFILE) | V(EXPLAIN) | V(SWEEP) | V(PLAN))
@@ -81,19 +82,31 @@ mti_verb mti_verb_find(const char *name)
 #define AT(field) offsetof(mti_options, field)
 #define EXTENT    1, 1e12 /* of a dimension: products are checked apart */
 
+/* ---- choices ---- */
+
+static const mti_choice kv_caches = {"kv-cache",
+                                     MTI_NAMES("preallocated", "growing", "8bit", "none")};
+static const mti_choice dtypes = {"dtype", MTI_NAMES("f32", "bf16", "f16", "f64")};
+static const mti_choice optimizers = {"optimizer", MTI_NAMES("none", "sgd", "adamw")};
+static const mti_choice offloads = {"offload", MTI_NAMES("none", "cpu", "disk")};
+static const mti_choice amps = {"amp", MTI_NAMES("none", "bf16", "f16")};
+static const mti_choice scratches = {"scratch", MTI_NAMES("none", "cpu")};
+
+/* ---- the table ---- */
+
 const mti_option_row mti_option_rows[] = {
     {MTI_O_MODEL_FILE, 'm', "model", "FILE", MTI_TEXT, AT(model_file), V(GENERATE), ANY, 0, 0,
      "the trained model, a .safetensors file of `memtape train`"},
     {MTI_O_PROMPT, 'p', "prompt", "TEXT", MTI_TEXT, AT(prompt), V(GENERATE), ANY, 0, 0,
      "the text to continue; without it, a new line"},
     {MTI_O_TOKENS, 'n', "tokens", "N", MTI_INT, AT(tokens), V(GENERATE), ANY, 0, 1e9,
-     "bytes to write (default 256)"},
+     "bytes to write"},
     {MTI_O_TEMPERATURE, 't', "temperature", "T", MTI_REAL, AT(temperature), V(GENERATE), ANY, 0,
-     100, "0 always takes the likeliest; default 0.8", W(CHOICE)},
+     100, "0 always takes the likeliest", W(CHOICE)},
     {MTI_O_TOP_K, 'k', "top-k", "K", MTI_INT, AT(top_k), V(GENERATE), ANY, 0, 256,
      "choose among the K likeliest only; 0, the default, among all", W(WARM)},
-    {MTI_O_KV_CACHE, 0, "kv-cache", "FORM", MTI_CHOICE, 0, V(GENERATE), ANY, 0, 0,
-     "what is kept of the text so far: preallocated (default), growing, 8bit, none"},
+    {MTI_O_KV_CACHE, 0, "kv-cache", "FORM", MTI_CHOICE, AT(kv_cache), V(GENERATE), ANY, 0, 0,
+     "what is kept of the text so far", .choice = &kv_caches},
     {MTI_O_ADAPTER, 0, "adapter", "FILE", MTI_TEXT, AT(adapter), V(GENERATE), ANY, 0, 0,
      "adapters to put beside the model's weights, a file of `memtape train --save-adapter`"},
     {MTI_O_MERGE, 0, "merge", NULL, MTI_FLAG, AT(merge), V(GENERATE), ANY, 0, 0,
@@ -102,34 +115,31 @@ const mti_option_row mti_option_rows[] = {
     {MTI_O_DATA, 0, "data", "PATH", MTI_LIST, AT(data), RUNS, ANY, 0, 0,
      "a file (demo: or a folder of text files); may be given several times"},
     {MTI_O_PRESET, 0, "preset", "NAME", MTI_TEXT, AT(preset), V(TRAIN), ANY, 0, 0,
-     "the model to start from: tiny (default), small, ..., gpt2", W(NO_FILE)},
+     "the model to start from: tiny (the default), small, ..., gpt2", W(NO_FILE)},
     {MTI_O_STEPS, 0, "steps", "N", MTI_INT, AT(steps), RUNS | V(SWEEP), ANY, 1, 1e12,
-     "optimizer steps (train: default 1000; demo: as many as fit the time); sweep: steps to time "
-     "for each row (default 5)",
+     "optimizer steps (demo: as many as fit the time); sweep: steps to time for each row",
      W(COMPARED)},
     {MTI_O_SECONDS, 0, "seconds", "T", MTI_REAL, AT(seconds), V(DEMO), ANY, 1, 1e6,
-     "time to spend, from start to end (default 60)", W(NO_STEPS)},
-    {MTI_O_LR, 0, "lr", "R", MTI_REAL, AT(lr), V(TRAIN), ANY, 0, 1e3,
-     "learning rate (default 1e-3)", W(LEARNS)},
+     "time to spend, from start to end", W(NO_STEPS)},
+    {MTI_O_LR, 0, "lr", "R", MTI_REAL, AT(lr), V(TRAIN), ANY, 0, 1e3, "learning rate", W(LEARNS)},
     {MTI_O_MIN_LR, 0, "min-lr", "R", MTI_REAL, AT(min_lr), V(TRAIN), ANY, 0, 1e3,
      "where the cosine ends (default: a tenth of --lr)", W(LEARNS)},
     {MTI_O_WARMUP, 0, "warmup", "N", MTI_INT, AT(warmup), V(TRAIN), ANY, 0, 1e12,
      "steps of rising learning rate (default: a twentieth of --steps)", W(LEARNS)},
     {MTI_O_WEIGHT_DECAY, 0, "weight-decay", "R", MTI_REAL, AT(weight_decay), V(TRAIN), ANY, 0, 1e3,
-     "of matrices (default 0.1)", W(LEARNS)},
+     "of matrices", W(LEARNS)},
     {MTI_O_CLIP, 0, "clip", "R", MTI_REAL, AT(clip), V(TRAIN), ANY, 0, 1e9,
-     "bound on the gradient's norm (default 1; 0: none)", W(LEARNS)},
+     "bound on the gradient's norm (0: none)", W(LEARNS)},
     {MTI_O_ACCUMULATE, 0, "accumulate", "N", MTI_INT, AT(accumulate), V(TRAIN), ANY, 1, 1e6,
-     "batches whose gradients one step adds up (default 1)"},
+     "batches whose gradients one step adds up"},
     {MTI_O_VAL_FRACTION, 0, "val-fraction", "R", MTI_REAL, AT(val_fraction), V(TRAIN), ANY, 0, 0.9,
-     "share of each file held out, at its end (default 0.1)"},
+     "share of each file held out, at its end"},
     {MTI_O_EVAL_EVERY, 0, "eval-every", "N", MTI_INT, AT(eval_every), V(TRAIN), ANY, 0, 1e12,
-     "steps between looks at the held-out text (default 0: only at the end)",
-     W(LEARNS) | W(HELD_OUT)},
+     "steps between looks at the held-out text (0: only at the end)", W(LEARNS) | W(HELD_OUT)},
     {MTI_O_SAVE, 0, "save", "PATH", MTI_TEXT, AT(save), RUNS, ANY, 0, 0,
      "a file, or an existing folder for one file per save", W(LEARNS)},
     {MTI_O_SAVE_EVERY, 0, "save-every", "N", MTI_INT, AT(save_every), V(TRAIN), ANY, 0, 1e12,
-     "steps between saves (default 0: only at the end)", W(LEARNS) | W(SAVES)},
+     "steps between saves (0: only at the end)", W(LEARNS) | W(SAVES)},
     {MTI_O_RESUME, 0, "resume", "FILE", MTI_TEXT, AT(resume), V(TRAIN), ANY, 0, 0,
      "go on from a file that --save wrote; its options hold unless given again"},
     {MTI_O_FROM, 0, "from", "FILE", MTI_TEXT, AT(from), V(TRAIN), ANY, 0, 0,
@@ -138,56 +148,60 @@ const mti_option_row mti_option_rows[] = {
      "write the adapters alone, too, whenever --save would write (needs --lora-rank)",
      W(LEARNS) | W(ADAPTERS)},
 
-    {MTI_O_BATCH, 'b', "batch", "N", MTI_INT, AT(batch), BUILDS, ANY, EXTENT, "sequences"},
-    {MTI_O_SEQ, 's', "seq", "N", MTI_INT, AT(seq), BUILDS, ANY, EXTENT, "length of a sequence"},
-    {MTI_O_HIDDEN, 'd', "hidden", "N", MTI_INT, AT(hidden), BUILDS, ANY, EXTENT,
+    {MTI_O_BATCH, 'b', "batch", "N", MTI_EXTENT, AT(batch), BUILDS, ANY, EXTENT, "sequences"},
+    {MTI_O_SEQ, 's', "seq", "N", MTI_EXTENT, AT(seq), BUILDS, ANY, EXTENT,
+     "length of a sequence; 4k is 4096"},
+    {MTI_O_HIDDEN, 'd', "hidden", "N", MTI_EXTENT, AT(said.hidden), BUILDS, ANY, EXTENT,
      "width of the model"},
-    {MTI_O_HEADS, 'a', "heads", "N", MTI_INT, AT(heads), BUILDS, ATTENDS, EXTENT,
+    {MTI_O_HEADS, 'a', "heads", "N", MTI_EXTENT, AT(said.heads), BUILDS, ATTENDS, EXTENT,
      "attention heads; they divide --hidden"},
-    {MTI_O_LAYERS, 'l', "layers", "N", MTI_INT, AT(layers), BUILDS, WHOLE, 1, 1e6, "blocks"},
-    {MTI_O_VOCAB, 0, "vocab", "N", MTI_INT, AT(vocab), LOOKS, WHOLE, EXTENT, "tokens there are"},
-    {MTI_O_FFN, 0, "ffn", "N", MTI_INT, AT(ffn), BUILDS, FEEDS, EXTENT,
+    {MTI_O_LAYERS, 'l', "layers", "N", MTI_INT, AT(said.layers), BUILDS, WHOLE, 1, 1e6, "blocks"},
+    {MTI_O_VOCAB, 0, "vocab", "N", MTI_EXTENT, AT(said.vocab), LOOKS, WHOLE, EXTENT,
+     "tokens there are"},
+    {MTI_O_FFN, 0, "ffn", "N", MTI_EXTENT, AT(said.ffn), BUILDS, FEEDS, EXTENT,
      "width inside the MLP (default: four times --hidden)"},
-    {MTI_O_ACT, 0, "act", "NAME", MTI_CHOICE, 0, BUILDS, ACTS, 0, 0,
-     "relu, leaky_relu, gelu (default), gelu_tanh, silu, tanh, sigmoid"},
-    {MTI_O_INPLACE, 0, "inplace", NULL, MTI_FLAG, AT(inplace), BUILDS, ACTS, 0, 0,
+    {MTI_O_ACT, 0, "act", "NAME", MTI_CHOICE, AT(said.act), BUILDS, ACTS, 0, 0,
+     "activation of the MLP", .choice = &mti_acts},
+    {MTI_O_INPLACE, 0, "inplace", NULL, MTI_FLAG, AT(said.inplace), BUILDS, ACTS, 0, 0,
      "let relu or leaky_relu overwrite their input"},
-    {MTI_O_NORM, 0, "norm", "PLACE", MTI_CHOICE, 0, BUILDS, M(GPT) | M(BLOCK), 0, 0,
-     "pre (default) or post"},
-    {MTI_O_NORM_KIND, 0, "norm-kind", "KIND", MTI_CHOICE, 0, BUILDS, M(GPT) | M(BLOCK), 0, 0,
-     "layernorm (default) or rmsnorm (a llama's always)"},
-    {MTI_O_KV_HEADS, 0, "kv-heads", "N", MTI_INT, AT(kv_heads), BUILDS, ATTENDS, EXTENT,
+    {MTI_O_NORM, 0, "norm", "PLACE", MTI_CHOICE, AT(said.norm), BUILDS, M(GPT) | M(BLOCK), 0, 0,
+     "before or after attention and MLP", .choice = &mti_norm_places},
+    {MTI_O_NORM_KIND, 0, "norm-kind", "KIND", MTI_CHOICE, AT(said.norm_kind), BUILDS,
+     M(GPT) | M(BLOCK), 0, 0, "what the norms are (a llama's: always rmsnorm)",
+     .choice = &mti_norm_kinds},
+    {MTI_O_KV_HEADS, 0, "kv-heads", "N", MTI_EXTENT, AT(said.kv_heads), BUILDS, ATTENDS, EXTENT,
      "heads of keys and values; they divide --heads (default: as many)"},
-    {MTI_O_DROPOUT, 0, "dropout", "P", MTI_REAL, AT(dropout), BUILDS, ANY, 0, 1,
-     "probability, below 1 (default 0)"},
-    {MTI_O_ATTENTION, 0, "attention", "FORM", MTI_CHOICE, 0, BUILDS, ATTENDS, 0, 0,
-     "flash (default): by blocks; math: every intermediate visible"},
-    {MTI_O_CAUSAL, 0, "causal", NULL, MTI_FLAG, AT(causal), LOOKS, M(ATTENTION) | M(BLOCK), 0, 0,
-     "no position sees a later one (a gpt or llama is always causal, a bert never)"},
-    {MTI_O_DTYPE, 0, "dtype", "TYPE", MTI_CHOICE, 0, BUILDS, ANY, 0, 0,
-     "f32 (default), bf16, f16 or f64"},
-    {MTI_O_OPTIMIZER, 0, "optimizer", "NAME", MTI_CHOICE, 0, PLANNED, ANY, 0, 0,
-     "none (default), sgd or adamw (a plan's default)", W(ALONE)},
-    {MTI_O_CHECKPOINT, 0, "checkpoint", "PRESET", MTI_CHOICE, 0, PLANNED | V(TRAIN), ANY, 0, 0,
-     "recompute in backward: none (default), full (each block), selective (the attention core), "
+    {MTI_O_DROPOUT, 0, "dropout", "P", MTI_REAL, AT(said.dropout), BUILDS, ANY, 0, 1,
+     "probability, below 1"},
+    {MTI_O_ATTENTION, 0, "attention", "FORM", MTI_CHOICE, AT(said.attention), BUILDS, ATTENDS, 0, 0,
+     "by blocks, or with every intermediate visible", .choice = &mti_attention_forms},
+    {MTI_O_CAUSAL, 0, "causal", NULL, MTI_FLAG, AT(said.causal), LOOKS, M(ATTENTION) | M(BLOCK), 0,
+     0, "no position sees a later one (a gpt or llama is always causal, a bert never)"},
+    {MTI_O_DTYPE, 0, "dtype", "TYPE", MTI_OTHER, AT(said.dtype), BUILDS, ANY, 0, 0,
+     "of the parameters", .choice = &dtypes, .read = mti_read_dtype},
+    {MTI_O_OPTIMIZER, 0, "optimizer", "NAME", MTI_CHOICE, AT(optimizer), PLANNED, ANY, 0, 0,
+     "whose state and step belong to it", W(ALONE), .choice = &optimizers},
+    {MTI_O_CHECKPOINT, 0, "checkpoint", "PRESET", MTI_OTHER, 0, PLANNED | V(TRAIN), ANY, 0, 0,
+     "recompute in backward: none, full (each block), selective (the attention core), "
      "every=K blocks, sqrt",
-     W(NO_BUDGET)},
+     W(NO_BUDGET), .read = mti_read_checkpoint},
     {MTI_O_BUDGET, 0, "budget", "BYTES", MTI_BYTES, AT(budget), V(TRAIN) | V(PROFILE) | V(PLAN),
      WHOLE, 1, 9e18,
      "find the checkpoints whose peak is no more than this and that recompute least", W(ALONE)},
-    {MTI_O_OFFLOAD, 0, "offload", "WHERE", MTI_CHOICE, 0, STEPS | V(TRAIN), ANY, 0, 0,
-     "keep saved tensors elsewhere: none (default), cpu (host memory), disk (TMPDIR)",
-     W(ALONE) | W(NO_BUDGET)},
-    {MTI_O_COMPRESS, 0, "compress", "HOW", MTI_CHOICE, 0, STEPS | V(TRAIN), ANY, 0, 0,
-     "keep saved tensors in fewer bits: none (default), or some of bf16, 8bit, bits, seed (masks "
+    {MTI_O_OFFLOAD, 0, "offload", "WHERE", MTI_CHOICE, AT(spending.offload), STEPS | V(TRAIN), ANY,
+     0, 0, "keep saved tensors in host memory or on disk (TMPDIR)", W(ALONE) | W(NO_BUDGET),
+     .choice = &offloads},
+    {MTI_O_COMPRESS, 0, "compress", "HOW", MTI_OTHER, 0, STEPS | V(TRAIN), ANY, 0, 0,
+     "keep saved tensors in fewer bits: none, or some of bf16, 8bit, bits, seed (masks "
      "of "
      "dropout), signs (of relu), joined by +",
-     W(ALONE) | W(NO_BUDGET)},
-    {MTI_O_AMP, 0, "amp", "TYPE", MTI_CHOICE, 0, BUILDS & ~V(PLAN), ANY, 0, 0,
-     "run products in a 16-bit type over f32 parameters: none (default), bf16, f16", W(ALONE)},
-    {MTI_O_LOSS_SCALE, 0, "loss-scale", "S", MTI_CHOICE, 0, STEPS | V(TRAIN), WHOLE, 0, 0,
-     "multiply the loss, for f16: none (default), dynamic, or a number",
-     W(ALONE) | W(STEPS) | W(SCALED)},
+     W(ALONE) | W(NO_BUDGET), .read = mti_read_compress},
+    {MTI_O_AMP, 0, "amp", "TYPE", MTI_OTHER, 0, BUILDS & ~V(PLAN), ANY, 0, 0,
+     "run products in a 16-bit type over f32 parameters", W(ALONE), .choice = &amps,
+     .read = mti_read_amp},
+    {MTI_O_LOSS_SCALE, 0, "loss-scale", "S", MTI_OTHER, 0, STEPS | V(TRAIN), WHOLE, 0, 0,
+     "multiply the loss, for f16: none, dynamic, or a number", W(ALONE) | W(STEPS) | W(SCALED),
+     .read = mti_read_loss_scale},
     {MTI_O_MASTER, 0, "master-weights", NULL, MTI_FLAG, AT(spending.master), PLANNED | V(TRAIN),
      ANY, 0, 0, "step 16-bit parameters in f32 copies (profile and sweep: needs --optimizer)",
      W(ALONE) | W(STEPS)},
@@ -214,19 +228,19 @@ const mti_option_row mti_option_rows[] = {
     {MTI_O_ZERO, 0, "zero", "STAGE", MTI_INT, AT(zero), V(PROFILE), SHARED, 0, 3,
      "cut 1: optimizer state, 2: gradients, too, 3: parameters, too", W(OTHER_DATA)},
 
-    {MTI_O_DEVICE, 0, "device", "KIND", MTI_CHOICE, 0, EVERY & ~META, ANY, 0, 0,
-     "cpu, cuda, or meta: no data, but every byte of the books"},
+    {MTI_O_DEVICE, 0, "device", "KIND", MTI_OTHER, 0, EVERY & ~META, ANY, 0, 0,
+     "cpu, cuda, or meta: no data, but every byte of the books", .read = mti_read_device},
     {MTI_O_CAPACITY, 0, "capacity", "BYTES", MTI_BYTES, AT(capacity), LOOKS, ANY, 1, 9e18,
      "memory the device has, such as 80GiB (or 80G) or 80GB: beyond it, out of memory"},
     {MTI_O_GEMM_WORKSPACE, 0, "gemm-workspace", "BYTES", MTI_BYTES, AT(gemm_workspace), PLANNED,
      ANY, 1, 9e18,
      "on meta: what a library of matrix products takes for each pass (cuBLAS: 8519680)",
      W(PRETENDS) | W(PEAK)},
-    {MTI_O_SCRATCH, 0, "scratch", "KIND", MTI_CHOICE, 0, PLANNED, ANY, 0, 0,
-     "on meta: whose kernels' scratch memory to count: none (default) or cpu",
-     W(PRETENDS) | W(PEAK)},
+    {MTI_O_SCRATCH, 0, "scratch", "KIND", MTI_OTHER, 0, PLANNED, ANY, 0, 0,
+     "on meta: whose kernels' scratch memory to count", W(PRETENDS) | W(PEAK), .choice = &scratches,
+     .read = mti_read_scratch},
     {MTI_O_SEED, 0, "seed", "N", MTI_INT, AT(seed), EVERY & ~META & ~V(EXPLAIN), ANY, 0, 9e18,
-     "of weights, data order and sampling (default 1)", W(DRAWS) | W(WARM) | W(CHOICE)},
+     "of weights, data order and sampling", W(DRAWS) | W(WARM) | W(CHOICE)},
     {MTI_O_THREADS, 0, "threads", "N", MTI_INT, AT(threads), EVERY & ~META, ANY, 1, 1024,
      "for the kernels (default: one per core)", W(THREADS)},
     {MTI_O_RECOMPUTE, 0, "recompute", NULL, MTI_FLAG, AT(plan.recompute), V(PLAN), ANY, 0, 0,
@@ -239,9 +253,9 @@ const mti_option_row mti_option_rows[] = {
     {MTI_O_FLOPS_RATE, 0, "flops-rate", "R", MTI_SCALED, AT(plan.flops_rate), V(PLAN), WHOLE, 1,
      1e21, "of one device in FLOP/s, such as 312T", W(TOKENS)},
     {MTI_O_UTILISATION, 0, "utilisation", "U", MTI_REAL, AT(plan.utilisation), V(PLAN), WHOLE, 0, 1,
-     "share of that rate which is reached (default 1)", W(TOKENS) | W(RATE)},
+     "share of that rate which is reached", W(TOKENS) | W(RATE)},
     {MTI_O_DEVICES, 0, "devices", "N", MTI_INT, AT(plan.devices), V(PLAN), WHOLE, 1, 1e9,
-     "that share the work (default 1)", W(TOKENS) | W(RATE)},
+     "that share the work", W(TOKENS) | W(RATE)},
     {MTI_O_KV, 0, "kv", "N", MTI_INT, AT(plan.kv), V(PLAN), M(GPT) | M(LLAMA), 0, 1e9,
      "fill a KV cache: --seq tokens and N more"},
     {MTI_O_OVER, 0, "over", "OPTION=A,B", MTI_LIST, AT(over), V(SWEEP), ANY, 0, 0,
@@ -265,6 +279,21 @@ const mti_option_row mti_option_rows[] = {
 };
 
 const size_t mti_n_option_rows = sizeof mti_option_rows / sizeof *mti_option_rows;
+
+const mti_option_alias mti_option_aliases[] = {
+    {MTI_O_UTILISATION, "utilization"}, {MTI_O_BATCH, "batch-size"}, {MTI_O_SEQ, "seq-len"}};
+const size_t mti_n_option_aliases = sizeof mti_option_aliases / sizeof *mti_option_aliases;
+
+const mti_option_group mti_option_groups[] = {{MTI_O_MODEL_FILE, "Writing:"},
+                                              {MTI_O_DATA, "Training:"},
+                                              {MTI_O_BATCH, "Model (a preset brings its own):"},
+                                              {MTI_O_OPTIMIZER, "Memory:"},
+                                              {MTI_O_TP, "One rank of several:"},
+                                              {MTI_O_DEVICE, "Device:"},
+                                              {MTI_O_RECOMPUTE, "Plan:"},
+                                              {MTI_O_OVER, "Rows:"},
+                                              {MTI_O_TIMELINE, "Output:"}};
+const size_t mti_n_option_groups = sizeof mti_option_groups / sizeof *mti_option_groups;
 
 bool mti_verb_builds(mti_verb verb) { return BUILDS >> verb & 1; }
 

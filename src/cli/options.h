@@ -158,15 +158,7 @@ typedef struct mti_options {
     mt_parallel parallel; /* given at all if mti_is_rank(o) */
     int64_t zero;
 
-    /* What the options said, before `config` is put together. */
-    int64_t hidden, heads, kv_heads, layers, vocab, ffn;
-    mt_act act;
-    mt_norm_place norm;
-    mt_norm_kind norm_kind;
-    mt_attention_form attention;
-    mt_dtype dtype;
-    double dropout;
-    bool inplace, causal;
+    mt_model_config said; /* what the options say of it; a field counts if its option was given */
 
     const char *device, *json;
     int64_t capacity, gemm_workspace, budget; /* 0: none */
@@ -208,8 +200,8 @@ mti_verb mti_verb_find(const char *name);
  * Strings are borrowed from argv. Free with mti_options_free in any case. */
 bool mti_options_parse(mti_options *o, mti_verb verb, int argc, char **argv, bool silent);
 void mti_options_free(mti_options *o);
-/* One option after parsing, as on a command line; value NULL or "yes" sets a flag, "no" clears it.
- * Options that say what to do with the results are refused. */
+/* One option as on a command line; value NULL or "yes" sets a flag, "no" clears it. Options that
+ * say what to do with the results are refused. */
 bool mti_options_set(mti_options *o, const char *name, const char *value);
 /* Whether one rank of several is asked for. */
 bool mti_is_rank(const mti_options *o);

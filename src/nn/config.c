@@ -8,111 +8,54 @@
 
 /* ---- names of the enums ---- */
 
-typedef struct choice {
-    const char *what;
-    int n;
-    const char *const *names;
-} choice;
+const mti_choice mti_acts = {
+    "act", MTI_NAMES("relu", "leaky_relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid")};
+const mti_choice mti_norm_places = {"norm", MTI_NAMES("pre", "post")};
+const mti_choice mti_norm_kinds = {"norm_kind", MTI_NAMES("layernorm", "rmsnorm")};
+const mti_choice mti_attention_forms = {"attention", MTI_NAMES("flash", "math")};
+const mti_choice mti_model_kinds = {"model",
+                                    MTI_NAMES("gpt", "block", "attention", "mlp", "bert", "llama")};
+static const mti_choice mlp_kinds = {"mlp", MTI_NAMES("plain", "swiglu")};
 
-#define CHOICE(title, ...)                                                                         \
-    {                                                                                              \
-        title, (int)(sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *)),                 \
-            (const char *const[])                                                                  \
-        {                                                                                          \
-            __VA_ARGS__                                                                            \
-        }                                                                                          \
-    }
-
-/* In the order of their enums. */
-static const choice acts =
-    CHOICE("act", "relu", "leaky_relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid");
-static const choice norm_places = CHOICE("norm", "pre", "post");
-static const choice norm_kinds = CHOICE("norm_kind", "layernorm", "rmsnorm");
-static const choice mlp_kinds = CHOICE("mlp", "plain", "swiglu");
-static const choice attention_forms = CHOICE("attention", "flash", "math");
-static const choice model_kinds =
-    CHOICE("model", "gpt", "block", "attention", "mlp", "bert", "llama");
-
-static const char *name_of(const choice *c, int i)
+const char *mt_act_name(mt_act a) { return mti_choice_name(&mti_acts, (int)a); }
+const char *mt_norm_place_name(mt_norm_place p)
 {
-    return i >= 0 && i < c->n ? c->names[i] : "unknown";
+    return mti_choice_name(&mti_norm_places, (int)p);
 }
-
-const char *mt_act_name(mt_act a) { return name_of(&acts, (int)a); }
-const char *mt_norm_place_name(mt_norm_place p) { return name_of(&norm_places, (int)p); }
-const char *mt_norm_kind_name(mt_norm_kind k) { return name_of(&norm_kinds, (int)k); }
-const char *mt_mlp_kind_name(mt_mlp_kind k) { return name_of(&mlp_kinds, (int)k); }
+const char *mt_norm_kind_name(mt_norm_kind k) { return mti_choice_name(&mti_norm_kinds, (int)k); }
+const char *mt_mlp_kind_name(mt_mlp_kind k) { return mti_choice_name(&mlp_kinds, (int)k); }
 const char *mt_attention_form_name(mt_attention_form f)
 {
-    return name_of(&attention_forms, (int)f);
+    return mti_choice_name(&mti_attention_forms, (int)f);
 }
-const char *mt_model_kind_name(mt_model_kind k) { return name_of(&model_kinds, (int)k); }
-
-int mti_choose(const char *what, const char *const *names, int n, const char *name)
+const char *mt_model_kind_name(mt_model_kind k)
 {
-    for (int i = 0; name && i < n; i++)
-        if (!strcmp(names[i], name)) return i;
-    char list[384] = "";
-    for (int i = 0, at = 0; i < n && at < (int)sizeof list; i++)
-        at += snprintf(list + at, sizeof list - (size_t)at, "%s%s", i ? ", " : "", names[i]);
-    if (name)
-        mti_fail(MT_ERR_ARGUMENT, "%s: \"%s\" is unknown; need one of %s", what, name, list);
-    else
-        mti_fail(MT_ERR_ARGUMENT, "%s: the name is NULL; need one of %s", what, list);
-    return -1;
-}
-
-static int parsed(const choice *c, const char *name)
-{
-    return mti_choose(c->what, c->names, c->n, name);
+    return mti_choice_name(&mti_model_kinds, (int)k);
 }
 
 mt_status mt_act_parse(const char *name, mt_act *out)
 {
-    if (!out) return mti_fail(MT_ERR_ARGUMENT, "act_parse: the result is NULL");
-    int i = parsed(&acts, name);
-    if (i >= 0) *out = (mt_act)i;
-    return i >= 0 ? MT_OK : MT_ERR_ARGUMENT;
+    return mti_choice_parse(&mti_acts, name, out);
 }
-
 mt_status mt_norm_place_parse(const char *name, mt_norm_place *out)
 {
-    if (!out) return mti_fail(MT_ERR_ARGUMENT, "norm_place_parse: the result is NULL");
-    int i = parsed(&norm_places, name);
-    if (i >= 0) *out = (mt_norm_place)i;
-    return i >= 0 ? MT_OK : MT_ERR_ARGUMENT;
+    return mti_choice_parse(&mti_norm_places, name, out);
 }
-
 mt_status mt_norm_kind_parse(const char *name, mt_norm_kind *out)
 {
-    if (!out) return mti_fail(MT_ERR_ARGUMENT, "norm_kind_parse: the result is NULL");
-    int i = parsed(&norm_kinds, name);
-    if (i >= 0) *out = (mt_norm_kind)i;
-    return i >= 0 ? MT_OK : MT_ERR_ARGUMENT;
+    return mti_choice_parse(&mti_norm_kinds, name, out);
 }
-
 mt_status mt_mlp_kind_parse(const char *name, mt_mlp_kind *out)
 {
-    if (!out) return mti_fail(MT_ERR_ARGUMENT, "mlp_kind_parse: the result is NULL");
-    int i = parsed(&mlp_kinds, name);
-    if (i >= 0) *out = (mt_mlp_kind)i;
-    return i >= 0 ? MT_OK : MT_ERR_ARGUMENT;
+    return mti_choice_parse(&mlp_kinds, name, out);
 }
-
 mt_status mt_attention_form_parse(const char *name, mt_attention_form *out)
 {
-    if (!out) return mti_fail(MT_ERR_ARGUMENT, "attention_form_parse: the result is NULL");
-    int i = parsed(&attention_forms, name);
-    if (i >= 0) *out = (mt_attention_form)i;
-    return i >= 0 ? MT_OK : MT_ERR_ARGUMENT;
+    return mti_choice_parse(&mti_attention_forms, name, out);
 }
-
 mt_status mt_model_kind_parse(const char *name, mt_model_kind *out)
 {
-    if (!out) return mti_fail(MT_ERR_ARGUMENT, "model_kind_parse: the result is NULL");
-    int i = parsed(&model_kinds, name);
-    if (i >= 0) *out = (mt_model_kind)i;
-    return i >= 0 ? MT_OK : MT_ERR_ARGUMENT;
+    return mti_choice_parse(&mti_model_kinds, name, out);
 }
 
 /* ---- checks ---- */
@@ -127,7 +70,7 @@ static bool in_range(const char *field, int64_t value, int64_t least)
                          field, value, least, MAX_EXTENT);
 }
 
-static bool known(const char *field, int value, const choice *c)
+static bool known(const char *field, int value, const mti_choice *c)
 {
     if (value >= 0 && value < c->n) return true;
     return mti_fail_bool(MT_ERR_ARGUMENT, "config: %s is %d; need one of 0 (%s) to %d (%s)", field,
@@ -136,11 +79,11 @@ static bool known(const char *field, int value, const choice *c)
 
 static bool check_enums(const mt_model_config *c)
 {
-    if (!known("kind", (int)c->kind, &model_kinds) || !known("act", (int)c->act, &acts) ||
-        !known("norm", (int)c->norm, &norm_places) ||
-        !known("norm_kind", (int)c->norm_kind, &norm_kinds) ||
+    if (!known("kind", (int)c->kind, &mti_model_kinds) || !known("act", (int)c->act, &mti_acts) ||
+        !known("norm", (int)c->norm, &mti_norm_places) ||
+        !known("norm_kind", (int)c->norm_kind, &mti_norm_kinds) ||
         !known("mlp", (int)c->mlp, &mlp_kinds) ||
-        !known("attention", (int)c->attention, &attention_forms))
+        !known("attention", (int)c->attention, &mti_attention_forms))
         return false;
     return mt_dtype_is_float(c->dtype) ||
            mti_fail_bool(MT_ERR_ARGUMENT, "config: dtype is %s; need f32, f64, bf16 or f16",

@@ -30,18 +30,13 @@ struct mt_kv_cache {
 
 /* ---- names and sizes ---- */
 
-static const char *const form_names[MT_KV_FORM_COUNT] = {"preallocated", "growing", "8bit"};
+static const mti_choice forms = {"kv_cache", MTI_NAMES("preallocated", "growing", "8bit")};
 
-const char *mt_kv_form_name(mt_kv_form form)
-{
-    return (unsigned)form < MT_KV_FORM_COUNT ? form_names[form] : "unknown";
-}
+const char *mt_kv_form_name(mt_kv_form form) { return mti_choice_name(&forms, (int)form); }
 
 mt_status mt_kv_form_parse(const char *name, mt_kv_form *out)
 {
-    int i = mti_choose("kv_cache", form_names, MT_KV_FORM_COUNT, name);
-    if (i >= 0) *out = (mt_kv_form)i;
-    return i >= 0 ? MT_OK : MT_ERR_ARGUMENT;
+    return mti_choice_parse(&forms, name, out);
 }
 
 static bool has_cache(const mt_model_config *c)

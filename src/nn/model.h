@@ -7,8 +7,8 @@
 
 #define MTI_INIT_STD 0.02
 
-/* The position of name among names; -1 and an error that lists them. */
-int mti_choose(const char *what, const char *const *names, int n, const char *name);
+extern const mti_choice mti_acts, mti_norm_places, mti_norm_kinds, mti_attention_forms,
+    mti_model_kinds;
 /* gpt, bert, llama: tokens in, logits out. */
 bool mti_is_whole(mt_model_kind kind);
 /* `config` as one of `kind`, with every "0: ..." filled in; checked. */

@@ -1,4 +1,5 @@
 """Options: what is good is taken, anything else is refused with status 2 and a text that helps."""
+import re
 from lib import check, done, equal, refused, run
 
 # ---- without a verb, or with a wrong one ----
@@ -56,6 +57,38 @@ for bad in ["0", "0.5", "nan", "inf", "-2", "many", ""]:
 refused(["MODEL", "resnet", "mlp", "attention", "block", "gpt", "bert", "llama", "gpt2"], "profile",
         "resnet")
 refused(["--preset", "nonsense", "tiny", "small"], "train", "--data", __file__, "--preset", "nonsense")
+
+# ---- what people type: it is what they mean, or the likeliest is named ----
+ON_META = ["profile", "gpt", "--device", "meta"]
+for typed, meant in {("--dtype", "fp16"): ("--dtype", "f16"), ("--dtype", "bfloat16"): ("--dtype", "bf16"),
+                     ("--amp", "float16"): ("--amp", "f16"),
+                     ("--optimizer", "adam"): ("--optimizer", "adamw"),
+                     ("--seq", "2k"): ("--seq", "2048"), ("--vocab", "1K"): ("--vocab", "1024"),
+                     ("--seq-len", "16"): ("--seq", "16"),
+                     ("--batch-size", "3"): ("--batch", "3")}.items():
+    said, same = run(*ON_META, *typed), run(*ON_META, *meant)
+    equal((said.returncode, said.stdout), (0, same.stdout), f"{typed} is {meant}")
+equal(run("plan", "gpt", "--tokens", "1T", "--flops-rate", "312T", "--utilization", "0.5").stdout,
+      run("plan", "gpt", "--tokens", "1T", "--flops-rate", "312T", "--utilisation", "0.5").stdout, "utilization")
+for bad in ["2kk", "k", "2 k", "2g", "9223372036854775807k"]:
+    refused(["--seq", "whole number"], "profile", "gpt", "--seq", bad)
+refused(["did you mean gelu?"], "profile", "mlp", "--act", "geul")
+refused(["did you mean mlp?"], "profile", "mpl")
+refused(["did you mean --batch?"], "profile", "mlp", "--bacth", "2")
+refused(["did you mean --batch?"], "profile", "mlp", "--bacth=2")
+refused(["did you mean profile?"], "profiel", "mlp")
+for word in ["--act", "--nonsense"]:
+    check("did you mean" not in run("profile", "mlp", word, "zzz").stderr, f"{word} zzz is like nothing")
+
+# ---- help: in groups, with the defaults that hold ----
+text = run("profile", "--help").stdout
+for heading in ["Model", "Memory:", "One rank of several:", "Device:", "Output:"]:
+    check(f"\n {heading}" in text, f"help has no {heading}")
+defaults = [f"--{name}={value}" for name, value in
+            re.findall(r"--([a-z-]+)=[A-Z]+ [^-]*\(default ([\w.]+)\)", " ".join(text.split()))
+            if name not in ("device", "seed", "loss-scale", "interleave", "scratch")]  # these need others
+check(len(defaults) > 10, f"defaults in the help: {defaults}")
+equal(run(*ON_META, *defaults).stdout, run(*ON_META).stdout, "the defaults of the help")
 
 # ---- what is missing, superfluous or contradictory ----
 refused(["MODEL is missing"], "profile")

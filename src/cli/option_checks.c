@@ -1,0 +1,91 @@
+/* option_checks.c: options that only make sense together. */
+#include <math.h>
+#include <string.h>
+#include "cli/option_rows.h"
+#include "nn/model.h"
+
+bool mti_check_device(mti_options *o)
+{
+    static const char *const needed[MTI_VERB_COUNT] = {
+        [MTI_DEMO] = "learns", [MTI_GENERATE] = "writes text", [MTI_AUDIT] = "compares gradients"};
+    return !needed[o->verb] || strcmp(o->device, "meta") != 0 ||
+           mti_options_refuse(o,
+                              "--device meta: %s %s, and tensors there have no values; give cpu or "
+                              "cuda",
+                              mti_verb_get(o->verb)->name, needed[o->verb]);
+}
+
+/* Choices that only make sense together. */
+bool mti_check_spending(mti_options *o)
+{
+    const mti_spending *s = &o->spending;
+    const char *dtype = mt_dtype_name(o->config.dtype);
+    bool grouped = s->checkpoint && (!strcmp(s->checkpoint, "sqrt") || strchr(s->checkpoint, '='));
+    if (grouped && !mti_is_whole(o->config.kind))
+        return mti_options_refuse(o,
+                                  "--checkpoint %.20s: groups the layers of a gpt, bert or llama, "
+                                  "and %s has none",
+                                  s->checkpoint, mt_model_kind_name(o->config.kind));
+    if (o->config.kind == MT_MODEL_MLP && s->checkpoint && !strcmp(s->checkpoint, "selective"))
+        return mti_options_refuse(
+            o, "--checkpoint selective: an mlp has no attention to recompute; give none or full");
+    if (o->verb == MTI_TRAIN && s->lora_rank && !o->from && !o->resume)
+        return mti_options_refuse(
+            o, "--lora-rank needs --from: adapters are trained beside weights that have learnt");
+    if (s->amp && o->config.dtype != MT_F32)
+        return mti_options_refuse(o, "--amp: the parameters are %s; it needs --dtype f32", dtype);
+    if (s->master && mt_dtype_size(o->config.dtype) != 2)
+        return mti_options_refuse(
+            o, "--master-weights: the parameters are %s; they need --dtype bf16 or f16", dtype);
+    return true;
+}
+
+/* ---- a plan ---- */
+
+bool mti_check_plan(mti_options *o)
+{
+    const mti_plan_options *p = &o->plan;
+    if (p->recompute && o->given[MTI_O_CHECKPOINT])
+        return mti_options_refuse(
+            o, "--recompute is --checkpoint full; give one of --recompute and --checkpoint");
+    if (p->utilisation == 0)
+        return mti_options_refuse(o, "--utilisation: 0 never ends; give a number above 0, up to 1");
+    if (p->parameters != floor(p->parameters))
+        return mti_options_refuse(o, "--params: %g is no whole number", p->parameters);
+    if (o->given[MTI_O_KV] && p->kv > o->config.context - o->seq)
+        return mti_options_refuse(
+            o, "--kv %lld: with --seq %lld that is longer than the model's context, %lld",
+            (long long)p->kv, (long long)o->seq, (long long)o->config.context);
+    return true;
+}
+
+/* ---- one rank of several ---- */
+
+static const mti_option rank_options[] = {MTI_O_TP,         MTI_O_SP,    MTI_O_PP,
+                                          MTI_O_INTERLEAVE, MTI_O_STAGE, MTI_O_MICROBATCHES,
+                                          MTI_O_DP,         MTI_O_ZERO};
+
+bool mti_is_rank(const mti_options *o)
+{
+    for (size_t i = 0; i < sizeof rank_options / sizeof *rank_options; i++)
+        if (o->given[rank_options[i]]) return true;
+    return false;
+}
+
+bool mti_check_rank(mti_options *o)
+{
+    if (!mti_is_rank(o)) return true;
+    if (strcmp(o->device, "meta") != 0)
+        return mti_options_refuse(o, "--tp, --sp, --pp, --dp and --zero show one rank of several; "
+                                     "give --device meta, where the others need not exist");
+    const char *preset = o->spending.checkpoint;
+    if (preset && strcmp(preset, "full") != 0 && strcmp(preset, "selective") != 0)
+        return mti_options_refuse(o, "--checkpoint: a rank takes one of none, full, selective");
+    o->parallel.zero = (int)o->zero;
+    int64_t t = o->parallel.tensor ? o->parallel.tensor : 1;
+    if (o->parallel.sequence && o->seq % t)
+        return mti_options_refuse(o, "--sp: --seq %lld is cut among --tp %lld; need a multiple",
+                                  (long long)o->seq, (long long)t);
+    if (mt_parallel_check(&o->parallel, &o->config) == MT_OK) return true;
+    return mti_options_refuse_as(o, "");
+}

@@ -1,0 +1,198 @@
+/* option_values.c: from a word to a value. */
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include "backends/backend.h"
+#include "cli/option_rows.h"
+
+bool mti_options_refuse(mti_options *o, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(o->error, sizeof o->error, fmt, args);
+    va_end(args);
+    return false;
+}
+
+bool mti_options_refuse_as(mti_options *o, const char *what)
+{
+    mti_options_refuse(o, "%s%s%.900s", what, *what ? ": " : "", mt_last_error());
+    mt_clear_error();
+    return false;
+}
+
+/* Where in the options the row's value goes. */
+static void *field_of(mti_options *o, const mti_option_row *r) { return (char *)o + r->at; }
+
+/* ---- numbers ---- */
+
+/* What a letter after a number multiplies it by; 0: nothing that is known. */
+static double times(const char *letters, const double *factors, const char *end)
+{
+    const char *found = *end ? strchr(letters, *end) : NULL;
+    if (!*end) return 1;
+    return found && !end[1] ? factors[found - letters] : 0;
+}
+
+static bool read_int(mti_options *o, const mti_option_row *r, const char *arg)
+{
+    static const double decimal[] = {1e3, 1e3, 1e6}, binary[] = {1024, 1024, 1 << 20};
+    char *end;
+    errno = 0;
+    long long value = strtoll(arg, &end, 10), factor = 0;
+    if (end != arg && strchr("-0123456789", *arg))
+        factor = (long long)times("kKM", r->form == MTI_EXTENT ? binary : decimal, end);
+    if (!factor || errno == ERANGE || __builtin_mul_overflow(value, factor, &value) ||
+        (double)value < r->min || (double)value > r->max)
+        return mti_options_refuse(o, "--%s: \"%.40s\" is not a whole number from %.0f to %.0f",
+                                  r->name, arg, r->min, r->max);
+    *(int64_t *)field_of(o, r) = value;
+    return true;
+}
+
+static bool read_real(mti_options *o, const mti_option_row *r, const char *arg)
+{
+    char *end;
+    double value = strtod(arg, &end);
+    bool number = end != arg && !*end && strchr("-.0123456789", *arg) && isfinite(value);
+    bool below = r->id != MTI_O_DROPOUT || value < 1; /* 1 would divide by zero */
+    if (!number || value < r->min || value > r->max || !below)
+        return mti_options_refuse(o, "--%s: \"%.40s\" is not a number from %g to %s%g", r->name,
+                                  arg, r->min, r->id == MTI_O_DROPOUT ? "below " : "", r->max);
+    *(double *)field_of(o, r) = value;
+    return true;
+}
+
+static bool read_scaled(mti_options *o, const mti_option_row *r, const char *arg)
+{
+    static const double factors[] = {1e3, 1e6, 1e9, 1e9, 1e12, 1e15};
+    char *end;
+    double value = strtod(arg, &end);
+    bool number = end != arg && strchr(".0123456789", *arg) && !strchr("xX", arg[1] ? arg[1] : ' ');
+    value *= number ? times("kMGBTP", factors, end) : 0;
+    if (!(value >= r->min && value <= r->max))
+        return mti_options_refuse(o,
+                                  "--%s: \"%.40s\" is not a number from %g to %g, such as 300e9, "
+                                  "300B, 312T",
+                                  r->name, arg, r->min, r->max);
+    *(double *)field_of(o, r) = value;
+    return true;
+}
+
+#define LEAST_WITHOUT_UNIT (1 << 20) /* who writes 80 means 80 of something */
+
+static bool read_bytes(mti_options *o, const mti_option_row *r, const char *arg)
+{
+    uint64_t value;
+    if (!mti_bytes_parse(arg, &value) || (double)value < r->min || (double)value > r->max)
+        return mti_options_refuse(
+            o, "--%s: \"%.40s\" is not bytes with a unit, such as 40GiB (or 40G), 1.5GB, 4096B",
+            r->name, arg);
+    if (value < LEAST_WITHOUT_UNIT && !arg[strspn(arg, "0123456789")])
+        return mti_options_refuse(
+            o,
+            "--%s: \"%s\" alone is %s bytes; give a unit, such as %sGiB, %sMiB, or %sB if it "
+            "is bytes",
+            r->name, arg, arg, arg, arg, arg);
+    *(int64_t *)field_of(o, r) = (int64_t)value;
+    return true;
+}
+
+/* ---- names ---- */
+
+const char *mti_usual_name(const char *word)
+{
+    static const char *const pairs[][2] = {
+        {"fp64", "f64"},   {"float64", "f64"}, {"fp32", "f32"},    {"float32", "f32"},
+        {"fp16", "f16"},   {"float16", "f16"}, {"half", "f16"},    {"bfloat16", "bf16"},
+        {"adam", "adamw"}, {"swish", "silu"},  {"rms", "rmsnorm"}, {"layer", "layernorm"}};
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+        if (!strcmp(word, pairs[i][0])) return pairs[i][1];
+    return word;
+}
+
+static bool refuse_value(mti_options *o, const mti_option_row *r)
+{
+    char what[40];
+    snprintf(what, sizeof what, "--%s", r->name);
+    return mti_options_refuse_as(o, what);
+}
+
+/* The position of the word among the names, or -1 and why. */
+static int choose(mti_options *o, const mti_option_row *r, const mti_choice *c, const char *word)
+{
+    char what[40];
+    snprintf(what, sizeof what, "--%s", r->name);
+    int i = mti_choose(what, c->names, c->n, mti_usual_name(word));
+    if (i < 0) mti_options_refuse_as(o, "");
+    return i;
+}
+
+static bool read_choice(mti_options *o, const mti_option_row *r, const char *arg)
+{
+    int i = choose(o, r, r->choice, arg);
+    if (i >= 0) memcpy(field_of(o, r), &i, sizeof i);
+    return i >= 0;
+}
+
+bool mti_read_dtype(mti_options *o, const mti_option_row *r, const char *arg)
+{
+    int i = choose(o, r, r->choice, arg);
+    return i >= 0 && mt_dtype_parse(r->choice->names[i], field_of(o, r));
+}
+
+bool mti_read_scratch(mti_options *o, const mti_option_row *r, const char *arg)
+{
+    int i = choose(o, r, r->choice, arg);
+    o->scratch_of_cpu = i == 1;
+    return i >= 0;
+}
+
+bool mti_read_device(mti_options *o, const mti_option_row *r, const char *arg)
+{
+    o->device = arg;
+    return mti_backend_find(arg) || refuse_value(o, r);
+}
+
+bool mti_read_amp(mti_options *o, const mti_option_row *r, const char *arg)
+{
+    int i = choose(o, r, r->choice, arg);
+    o->spending.amp = i > 0;
+    return i == 0 || (i > 0 && mt_dtype_parse(r->choice->names[i], &o->spending.amp_dtype));
+}
+
+/* ---- any ---- */
+
+static bool read_text(mti_options *o, const mti_option_row *r, const char *arg)
+{
+    if (!*arg && r->id != MTI_O_PROMPT)
+        return mti_options_refuse(o, "--%s: the argument is empty; give a %s", r->name, r->arg);
+    *(const char **)field_of(o, r) = arg;
+    return true;
+}
+
+static bool add_to_list(mti_options *o, const mti_option_row *r, const char *arg)
+{
+    mti_words *words = field_of(o, r);
+    return MTI_PUSH(words, arg) || refuse_value(o, r);
+}
+
+bool mti_option_read(mti_options *o, const mti_option_row *r, const char *arg)
+{
+    o->given[r->id] = true;
+    switch (r->form) {
+    case MTI_FLAG: return *(bool *)field_of(o, r) = true;
+    case MTI_INT:
+    case MTI_EXTENT: return read_int(o, r, arg);
+    case MTI_BYTES: return read_bytes(o, r, arg);
+    case MTI_REAL: return read_real(o, r, arg);
+    case MTI_SCALED: return read_scaled(o, r, arg);
+    case MTI_CHOICE: return read_choice(o, r, arg);
+    case MTI_OTHER: return r->read(o, r, arg);
+    case MTI_LIST: return add_to_list(o, r, arg);
+    case MTI_TEXT:
+    default: return read_text(o, r, arg);
+    }
+}

@@ -1,0 +1,74 @@
+/* A name out of a list, and what is said of a word that is none of it. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+#include "base/base.h"
+
+static const mti_choice acts = {"act", MTI_NAMES("relu", "gelu", "gelu_tanh", "silu")};
+
+static void a_name_gives_its_position(void **state)
+{
+    (void)state;
+    int at = -1;
+    assert_int_equal(mti_choice_parse(&acts, "gelu_tanh", &at), MT_OK);
+    assert_int_equal(at, 2);
+    assert_string_equal(mti_choice_name(&acts, 3), "silu");
+    assert_string_equal(mti_choice_name(&acts, 4), "unknown");
+    assert_string_equal(mti_choice_name(&acts, -1), "unknown");
+}
+
+static void expect(const char *word, const char *text)
+{
+    int at = 7;
+    assert_int_equal(mti_choice_parse(&acts, word, &at), MT_ERR_ARGUMENT);
+    assert_int_equal(at, 7);
+    assert_string_equal(mt_last_error(), text);
+    mt_clear_error();
+}
+
+static void a_word_that_is_none_gets_the_list_and_the_likeliest(void **state)
+{
+    (void)state;
+    expect("gleu", "act: unknown \"gleu\", did you mean gelu? choose relu, gelu, gelu_tanh, silu");
+    expect("rleu", "act: unknown \"rleu\", did you mean relu? choose relu, gelu, gelu_tanh, silu");
+    expect("foo", "act: unknown \"foo\"; choose relu, gelu, gelu_tanh, silu");
+    expect("", "act: unknown \"\"; choose relu, gelu, gelu_tanh, silu");
+    expect(NULL, "act: the name is NULL; choose relu, gelu, gelu_tanh, silu");
+    assert_int_equal(mti_choice_parse(&acts, "relu", NULL), MT_ERR_ARGUMENT);
+    mt_clear_error();
+}
+
+static void words_are_like_each_other_by_the_letters_to_change(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *word, *nearest;
+    } cases[] = {{"batc", "batch"},   {"bacth", "batch"},           {"batchs", "batch"},
+                 {"btch", "batch"},   {"checkpiont", "checkpoint"}, {"b", NULL},
+                 {"optimizer", NULL}, {"chekpoints", "checkpoint"}, {"", NULL}};
+    static const char *const names[] = {"batch", "checkpoint", "act"};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *got = mti_nearest(names, 3, cases[i].word);
+        if (cases[i].nearest)
+            assert_string_equal(got, cases[i].nearest);
+        else
+            assert_null(got);
+    }
+    char longer_than_any_name[200];
+    memset(longer_than_any_name, 'a', sizeof longer_than_any_name);
+    longer_than_any_name[199] = 0;
+    assert_null(mti_nearest(names, 3, longer_than_any_name));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_name_gives_its_position),
+        cmocka_unit_test(a_word_that_is_none_gets_the_list_and_the_likeliest),
+        cmocka_unit_test(words_are_like_each_other_by_the_letters_to_change),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
