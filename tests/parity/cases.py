@@ -1,5 +1,7 @@
 """The cases of the op table (src/ops/cases.def) beside PyTorch's operations, and compositions."""
 
+import sys
+
 import torch
 
 from graph_op import Applied
@@ -36,8 +38,18 @@ def special(row, parameters):
     return {}
 
 
+def check_known(m):
+    for what, known, where in (
+            ("a function of PyTorch", THEIRS, "bench/torch_rows.py or tests/parity/theirs.py"),
+            ("a class of random graphs", OPS, "tests/parity/graph_ops_plain.py or graph_ops_model.py")):
+        lacking = sorted({case["op"] for case in m.cases()} - set(known))
+        if lacking:
+            sys.exit(f"FAILED: rows without {what} in {where}: {', '.join(lacking)}")
+
+
 def table_cases(m):
     read_table(m)
+    check_known(m)
     for case in m.cases():
         row = case["op"]
         p = [int(x) if x == int(x) else x for x in case["parameters"]]
