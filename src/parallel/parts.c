@@ -1,8 +1,8 @@
-/* parallel_parts.c: what a layer has to do with other ranks: where a part of it begins that all
+/* parts.c: what a layer has to do with other ranks: where a part of it begins that all
  * share, where their results are summed, and what is gathered only while it is used. */
 #include <string.h>
 #include "memtape/ops.h"
-#include "nn/parallel.h"
+#include "parallel/parallel.h"
 
 /* ---- kept as a piece, gathered again: a pair of hooks on saved tensors ---- */
 

@@ -1,8 +1,8 @@
-/* parallel_rank.c: one part of one rank as a module: the plain model's blocks, made narrower, with
+/* rank.c: one part of one rank as a module: the plain model's blocks, made narrower, with
  * messages put where ranks meet. */
 #include <stdio.h>
 #include "memtape/ops.h"
-#include "nn/parallel.h"
+#include "parallel/parallel.h"
 
 static mt_tensor *rank_forward(mt_module *self, mt_tensor *x);
 

@@ -1,7 +1,7 @@
 /* parallel.h: what the files of parallel ranks share. Letters as in model.h, and t: ranks of tensor
  * parallelism, p: of the pipeline. */
-#ifndef MTI_NN_PARALLEL_H
-#define MTI_NN_PARALLEL_H
+#ifndef MTI_PARALLEL_H
+#define MTI_PARALLEL_H
 
 #include "memtape/parallel.h"
 #include "nn/model.h"
@@ -22,7 +22,7 @@ bool mti_share_make(mti_share *s, const mt_model_config *config, const mt_parall
 /* Whether a sequence may be so long. */
 bool mti_check_length(const char *who, const mti_share *s, int64_t seq);
 
-/* ---- parts of a rank's layers (parallel_parts.c); no change where t is 1 ---- */
+/* ---- parts of a rank's layers (parts.c); no change where t is 1 ---- */
 
 /* Around m: x is for all t ranks, each of which computes a part of what comes of it. Replicated,
  * or, with sequence parallelism, gathered from [b,s/t,d]: then the tape keeps the piece. */
@@ -53,7 +53,7 @@ typedef struct mti_regather mti_regather;
 mti_regather *mti_regather_begin(mt_tensor *whole, mt_tensor *piece, int dim, int64_t ranks);
 bool mti_regather_end(void);
 
-/* ---- the books of a rank (parallel_books.c) ---- */
+/* ---- the books of a rank (books.c) ---- */
 
 /* What is in flight. */
 typedef struct mti_flight {
@@ -66,7 +66,7 @@ typedef struct mti_flight {
 bool mti_rank_explain(const mti_share *share, const mti_flight *flight, const mt_ledger *ledger,
                       mt_rank_report *out);
 
-/* ---- what stays from step to step (parallel_zero.c) ---- */
+/* ---- what stays from step to step (zero.c) ---- */
 
 /* Pieces of the parameters of `parts` and, from stage 2 on, of their gradients; AdamW. */
 typedef struct mti_zero mti_zero;

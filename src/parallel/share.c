@@ -1,6 +1,6 @@
-/* parallel.c: what one rank of many has of a model. */
+/* share.c: what one rank of many has of a model. */
 #include <inttypes.h>
-#include "nn/parallel.h"
+#include "parallel/parallel.h"
 
 #define MOST_RANKS ((int64_t)1 << 20)
 

@@ -1,4 +1,4 @@
-/* parallel_books.c: what a rank keeps for backward, by formula, and what the formula leaves out.
+/* books.c: what a rank keeps for backward, by formula, and what the formula leaves out.
  *
  * Korthikanti et al. 2022, table 2: bytes a layer with 2-byte floats, separate softmax and dropout.
  *   tensor parallelism                        sbh(10 + 24/t + 5as/(ht))
@@ -10,7 +10,7 @@
  * of its activation. */
 #include <stdio.h>
 #include <string.h>
-#include "nn/parallel.h"
+#include "parallel/parallel.h"
 
 typedef struct terms {       /* of one token of one layer, in bytes */
     int64_t between, inside; /* what each rank has whole, unless the sequence is cut; what is cut */

@@ -1,4 +1,4 @@
-/* parallel_step.c: the 1F1B schedule of one rank, run and measured.
+/* step.c: the 1F1B schedule of one rank, run and measured.
  *
  * A stage of a pipeline runs some forwards ahead, then forward and backward by turns, then the
  * backwards that are left (Narayanan et al. 2021). With m parts a stage they are dealt out in
@@ -6,7 +6,7 @@
  * min(p, microbatches) in flight, or p m + p - 1 parts: 1 + (p-1)/(p m) times as much. */
 #include <string.h>
 #include "memtape/ops.h"
-#include "nn/parallel.h"
+#include "parallel/parallel.h"
 
 typedef struct run {
     mt_device *device;

@@ -1,9 +1,9 @@
-/* parallel_zero.c: what a rank has from step to step: parameters, gradients and optimizer state,
+/* zero.c: what a rank has from step to step: parameters, gradients and optimizer state,
  * and the pieces of them that ZeRO leaves it with (Rajbhandari et al. 2020). */
 #include <stdio.h>
 #include <string.h>
 #include "memtape/ops.h"
-#include "nn/parallel.h"
+#include "parallel/parallel.h"
 
 typedef struct piece {
     mt_tensor *whole, *piece; /* borrowed of parts and of pieces */
