@@ -156,6 +156,9 @@ void mti_make_printable(char *text);
 
 /* "1.5 GiB", "512 B" into buf (32 bytes are enough). */
 const char *mti_bytes_text(char *buf, size_t n, uint64_t bytes);
+/* "-83,886,080" into buf. */
+#define MTI_NUMBER 40
+const char *mti_thousands(char buf[MTI_NUMBER], int64_t value);
 /* "123", "40GiB", "1.5 GiB", "40GB", "40G" -> bytes, rounded down; false if it is none of these or
  * overflows. Units are B; KiB to EiB, for short K to E: powers of 1024; kB or KB to EB: powers of
  * 1000. All but B may be written small ("40gib"), as a whole: Gb, which is bits, is none. A

@@ -164,6 +164,22 @@ const char *mti_bytes_text(char *buf, size_t n, uint64_t bytes)
     return buf;
 }
 
+const char *mti_thousands(char buf[MTI_NUMBER], int64_t value)
+{
+    uint64_t left = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
+    char *at = buf + MTI_NUMBER - 1;
+    *at = 0;
+    int digits = 0;
+    do {
+        if (digits && digits % 3 == 0) *--at = ',';
+        *--at = (char)('0' + left % 10);
+        left /= 10;
+        digits++;
+    } while (left);
+    if (value < 0) *--at = '-';
+    return memmove(buf, at, (size_t)(buf + MTI_NUMBER - at));
+}
+
 /* Decimal digits from *s on; moves *s past them. False on none or on overflow. */
 static bool parse_digits(const char **s, uint64_t *out)
 {

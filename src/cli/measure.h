@@ -4,7 +4,7 @@
 #define MTI_CLI_MEASURE_H
 
 #include "cli/spend.h"
-#include "report/timeline.h"
+#include "measure/timeline.h"
 
 /* What a step needs: the model, its input and what its output is compared with. */
 typedef struct mti_subject {

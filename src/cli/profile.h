@@ -5,6 +5,7 @@
 #include "cli/budget.h"
 #include "report/json.h"
 #include "report/report.h"
+#include "report/timeline.h"
 
 typedef struct mti_profile_data {
     const mti_options *options;

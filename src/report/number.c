@@ -3,22 +3,6 @@
 #include <string.h>
 #include "report/report.h"
 
-const char *mti_thousands(char buf[MTI_NUMBER], int64_t value)
-{
-    uint64_t left = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
-    char *at = buf + MTI_NUMBER - 1;
-    *at = 0;
-    int digits = 0;
-    do {
-        if (digits && digits % 3 == 0) *--at = ',';
-        *--at = (char)('0' + left % 10);
-        left /= 10;
-        digits++;
-    } while (left);
-    if (value < 0) *--at = '-';
-    return memmove(buf, at, (size_t)(buf + MTI_NUMBER - at));
-}
-
 const char *mti_scaled(char buf[MTI_NUMBER], double value)
 {
     static const char *const units[] = {"", " k", " M", " G", " T", " P", " E"};

@@ -38,10 +38,8 @@ void mti_print_bytes(FILE *out, const unsigned char *bytes, size_t n_bytes);
 /* A paragraph: lines broken at spaces, each indented. */
 void mti_print_wrapped(FILE *out, int indent, int width, const char *text);
 
-/* ---- numbers; buf of MTI_NUMBER bytes, returned ---- */
+/* ---- numbers; buf of MTI_NUMBER bytes, returned; mti_thousands is in base.h ---- */
 
-#define MTI_NUMBER 40
-const char *mti_thousands(char buf[MTI_NUMBER], int64_t value); /* "-83,886,080" */
 const char *mti_scaled(char buf[MTI_NUMBER], double value);     /* "137.4 G", "4.10 k", "12" */
 const char *mti_duration(char buf[MTI_NUMBER], double seconds); /* "1:02:03", "2:03", "45 s" */
 

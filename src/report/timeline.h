@@ -1,84 +1,8 @@
-/* timeline.h: everything that happened to a device's bytes, in order, and who held them at any
- * instant of it. */
+/* timeline.h: a timeline as a trace and as a picture. */
 #ifndef MTI_TIMELINE_H
 #define MTI_TIMELINE_H
 
-#include "base/base.h"
-#include "memtape/optimizer.h"
-
-typedef struct mti_timeline {
-    mt_device *device;                /* while it observes; then NULL */
-    size_t before[MT_CATEGORY_COUNT]; /* held when it began */
-    bool clocked;                     /* the device takes time: seconds mean something */
-    struct {
-        mt_mem_event *at;
-        size_t n, cap;
-    } events;
-    struct {
-        double *at; /* one for each event */
-        size_t n, cap;
-    } seconds;
-    size_t steady; /* the first event of the step in the steady state; 0: all events are of one */
-    int observer;
-    bool lost; /* memory ran out: events are missing */
-} mti_timeline;
-
-/* Observes the device until it ends: false where memory ran out on the way. Free in any case. */
-bool mti_timeline_begin(mti_timeline *t, mt_device *device);
-bool mti_timeline_end(mti_timeline *t);
-void mti_timeline_free(mti_timeline *t);
-
-/* A step in the steady state begins here. */
-void mti_timeline_mark_steady(mti_timeline *t);
-
-/* Parameters are made outside of all modules: their paths become the `module` of the events that
- * made them. */
-bool mti_timeline_name(mti_timeline *t, const mt_named_tensor *params, size_t n);
-
-const char *mti_event_kind_name(mt_mem_event_kind kind); /* "alloc", ... */
-
-/* The event of the steady state after which most was allocated, the first of equals; 0 if there is
- * none. */
-size_t mti_timeline_peak(const mti_timeline *t);
-/* Allocated bytes at most, over all events. */
-size_t mti_timeline_highest(const mti_timeline *t);
-/* The last refusal; false if nothing was refused. */
-bool mti_timeline_refusal(const mti_timeline *t, size_t *event);
-/* Moves the bytes of each category, before the event, on past it. */
-void mti_timeline_move(size_t by_category[MT_CATEGORY_COUNT], const mt_mem_event *event);
-void mti_timeline_categories(const mti_timeline *t, size_t event,
-                             size_t by_category[MT_CATEGORY_COUNT]);
-
-/* Storages that lived after an event, made alike: in the same op of the same module, or of modules
- * that differ in one number ("gpt.h.3.mlp", "gpt.h.4.mlp"), and kept alike by the tape. */
-typedef struct mti_holder {
-    char module[160]; /* "gpt.h.0-11.mlp" for several */
-    const char *op, *phase;
-    mt_category category;
-    size_t bytes, n; /* allocated, all together; storages */
-    size_t each;     /* allocated of one */
-    bool kept;       /* by the tape, if a ledger was given: its first saver */
-    mt_saver saver;
-    long first, last; /* numbers in the module's path; -1: none */
-} mti_holder;
-
-typedef struct mti_holders {
-    mti_holder *at; /* most bytes first */
-    size_t n, cap;
-} mti_holders;
-
-/* ledger may be NULL. Free in any case. */
-bool mti_timeline_holders(const mti_timeline *t, size_t event, const mt_ledger *ledger,
-                          mti_holders *out);
-void mti_holders_free(mti_holders *h);
-
-/* Stretches of events of equal length, at most n of them, each told by its highest event. */
-typedef struct mti_stretch {
-    size_t event; /* the highest of them, the first of equals */
-    size_t by_category[MT_CATEGORY_COUNT];
-} mti_stretch;
-/* Room for n; how many there are. */
-size_t mti_timeline_stretches(const mti_timeline *t, size_t n, mti_stretch *out);
+#include "measure/timeline.h"
 
 /* trace_event JSON for Perfetto and chrome://tracing: a counter with a series for each category,
  * and what ran. On a device without data an event takes a microsecond. */

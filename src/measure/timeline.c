@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "memtape/device.h"
-#include "report/timeline.h"
+#include "measure/timeline.h"
 
 /* ---- writing down ---- */
 
