@@ -1,4 +1,5 @@
 /* common.c: what every verb does alike. */
+#include <string.h>
 #include "cli/verbs.h"
 
 int mti_report_failure(const mti_options *o)
@@ -9,19 +10,38 @@ int mti_report_failure(const mti_options *o)
     return MTI_EXIT_FAILED;
 }
 
+mti_device_options mti_device_options_of(const mti_options *o)
+{
+    return (mti_device_options){.kind = o->device,
+                                .threads = (int)o->threads,
+                                .capacity = (size_t)o->capacity,
+                                .gemm_workspace = (size_t)o->gemm_workspace,
+                                .scratch_of_cpu = o->scratch_of_cpu};
+}
+
+mti_workload mti_workload_of(const mti_options *o)
+{
+    return (mti_workload){.name = o->model,
+                          .preset = o->preset,
+                          .config = o->config,
+                          .batch = o->batch,
+                          .seq = o->seq,
+                          .seed = (uint64_t)o->seed,
+                          .optimizer = o->optimizer,
+                          .spending = o->spending,
+                          .budget = (size_t)o->budget,
+                          .device = mti_device_options_of(o)};
+}
+
 mt_device *mti_open_device(const mti_options *o)
 {
-    mt_device *device = mt_device_open(o->device);
-    if (!device) return NULL;
-    bool ok = (!o->threads || mt_device_set_threads(device, (int)o->threads) == MT_OK) &&
-              (!o->scratch_of_cpu || mt_device_count_scratch_of(device, "cpu") == MT_OK) &&
-              (!o->gemm_workspace ||
-               mt_device_set_gemm_workspace(device, (size_t)o->gemm_workspace) == MT_OK);
-    if (!ok) {
-        mt_device_release(device);
-        return NULL;
-    }
-    mt_mem_set_capacity(device, (size_t)o->capacity);
-    mt_seed(device, (uint64_t)o->seed);
+    const mti_device_options options = mti_device_options_of(o);
+    mt_device *device = mti_device_make(&options);
+    if (device) mt_seed(device, (uint64_t)o->seed);
     return device;
+}
+
+bool mti_wants_text(const mti_options *o)
+{
+    return !o->quiet && !(o->json && !strcmp(o->json, "-"));
 }

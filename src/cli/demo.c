@@ -3,9 +3,9 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "cli/room.h"
 #include "cli/run_file.h"
 #include "cli/verbs.h"
+#include "measure/room.h"
 #include "report/report.h"
 
 #define HELD_FRACTION 0.1
@@ -229,20 +229,26 @@ static bool print_sample(const demo *d)
 
 /* ---- where the memory goes ---- */
 
+static mti_workload workload_of(const demo *d)
+{
+    return (mti_workload){.name = "the model",
+                          .config = d->plan.config,
+                          .batch = d->plan.batch,
+                          .seq = d->plan.seq,
+                          .seed = d->plan.seed,
+                          .optimizer = MTI_OPT_ADAMW,
+                          .device = mti_device_options_of(d->o)};
+}
+
 /* One training step of the model with these choices, on a device of its own. */
 static bool memory_row(const demo *d, mti_table *t, mt_act act, mt_attention_form form)
 {
     mti_measurement m = {0};
-    mt_model_config config = d->plan.config;
-    config.act = act;
-    config.attention = form;
-    mt_device *device = mti_open_device(d->o);
-    bool ok = device && mti_measure(&m, device,
-                                    &(mti_trial){.config = &config,
-                                                 .batch = d->plan.batch,
-                                                 .seq = d->plan.seq,
-                                                 .seed = d->plan.seed,
-                                                 .optimizer = MTI_OPT_ADAMW});
+    mti_workload w = workload_of(d);
+    w.config.act = act;
+    w.config.attention = form;
+    mt_device *device = mti_device_make(&w.device);
+    bool ok = device && mti_measure(&m, device, &w, NULL);
     if (ok) {
         mti_table_cell(t, "%s", mt_act_name(act));
         mti_table_cell(t, "%s", mt_attention_form_name(form));
@@ -320,11 +326,8 @@ static bool run(demo *d)
     d->plan.seed = (uint64_t)o->seed;
     d->plan.steps = o->steps; /* of --steps, or chosen below */
     d->device = mti_open_device(o);
-    const mti_trial trial = {.config = &d->plan.config,
-                             .batch = d->plan.batch,
-                             .seq = d->plan.seq,
-                             .optimizer = MTI_OPT_ADAMW};
-    if (!d->device || !mti_check_room_for(o, d->device, &trial, "the model") ||
+    const mti_workload w = workload_of(d);
+    if (!d->device || !mti_check_room_for(d->device, &w, MTI_PROFILE_ON_META) ||
         (o->save && !mti_run_can_save("save", o->save, true)) || !load_text(d))
         return false;
     if (o->save && mti_corpus_has(&d->corpus, o->save))

@@ -1,7 +1,7 @@
 /* generate.c: `memtape generate`: continues a prompt with a trained model. */
-#include "cli/room.h"
 #include "cli/run_file.h"
 #include "cli/verbs.h"
+#include "measure/room.h"
 #include "report/report.h"
 
 /* user: whether this is a terminal, which control characters must not reach. */
@@ -24,13 +24,15 @@ static bool rehearse(void *user, mt_device *meta)
 
 static bool check_room(const mti_options *o, const mt_device *device, mt_model_config *config)
 {
-    return mti_check_room(o, device,
-                          &(mti_plan_to_run){.name = o->model_file,
-                                             .config = config,
-                                             .batch = 1,
-                                             .seq = config->context,
-                                             .rehearse = rehearse,
-                                             .user = config});
+    const mti_device_options options = mti_device_options_of(o);
+    return mti_check_room(device, &(mti_rehearsal){.name = o->model_file,
+                                                   .config = config,
+                                                   .batch = 1,
+                                                   .seq = config->context,
+                                                   .options = &options,
+                                                   .run = rehearse,
+                                                   .user = config,
+                                                   .advice = MTI_PROFILE_ON_META});
 }
 
 /* With the adapters that are in the file or in one of their own. */

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include "base/base.h"
 #include "memtape/parallel.h"
-#include "plan/plan.h"
+#include "measure/plan.h"
 
 typedef enum mti_verb {
     MTI_DEMO,
@@ -22,8 +22,6 @@ typedef enum mti_verb {
     MTI_RANKS,
     MTI_VERB_COUNT
 } mti_verb;
-
-typedef enum mti_optimizer_choice { MTI_OPT_NONE, MTI_OPT_SGD, MTI_OPT_ADAMW } mti_optimizer_choice;
 
 /* The forms of mt_kv_form, in its order, and none. */
 typedef enum mti_kv_choice {
@@ -130,17 +128,6 @@ typedef struct mti_words {
     const char **at;
     size_t n, cap;
 } mti_words;
-
-/* Of a plan. */
-typedef struct mti_plan_options {
-    bool recompute;     /* --checkpoint full */
-    double parameters;  /* N as a paper rounds it; 0: counted */
-    double tokens;      /* to train on; 0: nobody asks for the time */
-    double flops_rate;  /* of a device, FLOP/s */
-    double utilisation; /* of it, in (0,1] */
-    int64_t devices;
-    int64_t kv; /* tokens to write after the first seq */
-} mti_plan_options;
 
 typedef struct mti_options {
     mti_verb verb;

@@ -1,214 +1,40 @@
 /* profile_rank.c: `memtape profile MODEL --tp N --pp N ...`: one rank of several. */
-#include <string.h>
-#include "cli/profile.h"
 #include "cli/verbs.h"
+#include "report/rank.h"
 
-static int64_t at_least_1(int64_t n) { return n ? n : 1; }
-
-static void print_who(const mti_options *o, const mt_rank_report *r, const mti_style *style)
+static bool write_reports(const mti_options *o, const mti_rank_result *r, bool fits)
 {
-    const mt_parallel *h = &o->parallel;
-    char number[MTI_NUMBER];
-    mti_inked(stdout, style, MTI_BOLD, "rank");
-    printf("  stage %lld of %lld, 1 of %lld that share each layer%s, %lld with other data",
-           (long long)h->stage, (long long)at_least_1(h->pipeline),
-           (long long)at_least_1(h->tensor), h->sequence ? " and the sequence" : "",
-           (long long)at_least_1(h->data));
-    printf("\n%lld layers, %s parameters\n", (long long)r->layers,
-           mti_thousands(number, (int64_t)r->n_params));
+    return (!mti_wants_text(o) || mti_print_rank(r, fits, stdout)) &&
+           (!o->json || mti_json_write(mti_rank_json(r, fits), o->json) == MT_OK);
 }
 
-static bool print_equation(const mt_rank_report *r, const mti_style *style)
+static int conclude(const mti_rank_result *r)
 {
-    mti_heading(stdout, style, "Kept for backward with %lld part%s of the model in flight",
-                (long long)r->in_flight, r->in_flight == 1 ? "" : "s");
-    mti_table *t = mti_table_new("lrl", NULL);
-    if (!t) return false;
-    mti_equation_row(t, "", r->formula, r->text);
-    for (int i = 0; i < r->n_rows; i++) {
-        int64_t bytes = r->rows[i].bytes;
-        mti_equation_row(t, bytes < 0 ? "-" : "+", bytes < 0 ? -bytes : bytes, r->rows[i].what);
-    }
-    mti_equation_row(t, "=", (int64_t)r->saved - r->unexplained, "measured by the ledger");
-    mti_residual_row(t, r->unexplained, "unexplained", "the books do not balance");
-    bool ok = mti_table_print(t, stdout, style) == MT_OK;
-    mti_table_free(t);
-    return ok;
-}
-
-static bool print_state(const mti_options *o, const mt_rank_report *r, const mti_style *style)
-{
-    char heading[64];
-    snprintf(heading, sizeof heading, "From step to step, ZeRO stage %d", o->parallel.zero);
-    mti_heading(stdout, style, "%s", heading);
-    mti_table *t = mti_table_new("rl", NULL);
-    if (!t) return false;
-    const struct {
-        size_t bytes;
-        const char *what;
-    } rows[] = {{r->param_bytes, "parameters"},
-                {r->grad_bytes, "gradients"},
-                {r->optimizer_bytes, "AdamW's moments and master copies"}};
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        mti_table_bytes(t, (int64_t)rows[i].bytes);
-        mti_table_cell(t, "%s", rows[i].what);
-    }
-    bool ok = mti_table_print(t, stdout, style) == MT_OK;
-    mti_table_free(t);
-    return ok;
-}
-
-static bool print_peak(const mti_options *o, const mt_rank_report *r, bool fits,
-                       const mti_style *style)
-{
-    char peak[MTI_NUMBER], reserved[MTI_NUMBER], size[32];
-    mti_heading(stdout, style, "What makes the peak of a step, from the second step on");
-    if (!mti_print_categories(r->steady_by_category, stdout, style)) return false;
-    putchar('\n');
-    mti_inked(stdout, style, MTI_BOLD, "The rank needs");
-    printf(" %s bytes (%s), optimizer state included; %s reserved\n",
-           mti_thousands(peak, (int64_t)r->steady_peak),
-           mti_bytes_text(size, sizeof size, r->steady_peak),
-           mti_thousands(reserved, (int64_t)r->steady_reserved));
-    if (o->capacity)
-        printf("%s --capacity, %s bytes\n", fits ? "which fits" : "which is too much for",
-               mti_thousands(peak, o->capacity));
-    printf("the first step's forwards and backwards, before there is optimizer state: %s; %s "
-           "reserved\n",
-           mti_thousands(peak, (int64_t)r->peak), mti_thousands(reserved, (int64_t)r->reserved));
-    return true;
-}
-
-static json_t *parallel_json(const mt_parallel *h)
-{
-    json_t *j = json_object();
-    mti_json_put_int(j, "tp", (uint64_t)at_least_1(h->tensor));
-    mti_json_put(j, "sp", json_boolean(h->sequence));
-    mti_json_put_int(j, "pp", (uint64_t)at_least_1(h->pipeline));
-    mti_json_put_int(j, "interleave", (uint64_t)at_least_1(h->interleave));
-    mti_json_put_int(j, "stage", (uint64_t)h->stage);
-    mti_json_put_int(j, "microbatches",
-                     (uint64_t)at_least_1(h->microbatches ? h->microbatches : h->pipeline));
-    mti_json_put_int(j, "dp", (uint64_t)at_least_1(h->data));
-    mti_json_put_int(j, "zero", (uint64_t)h->zero);
-    return j;
-}
-
-static json_t *formula_json(const mt_rank_report *r)
-{
-    json_t *j = json_object(), *residual = json_array();
-    mti_json_put(j, "bytes", json_integer(r->formula));
-    mti_json_put_text(j, "text", r->text);
-    for (int i = 0; i < r->n_rows; i++) {
-        json_t *row = json_object();
-        mti_json_put_text(row, "term", r->rows[i].what);
-        mti_json_put(row, "bytes", json_integer(r->rows[i].bytes));
-        mti_json_push(residual, row);
-    }
-    mti_json_put(j, "residual", residual);
-    mti_json_put(j, "unexplained", json_integer(r->unexplained));
-    return j;
-}
-
-static json_t *bytes_json(size_t bytes)
-{
-    json_t *j = json_object();
-    mti_json_put_int(j, "bytes", bytes);
-    return j;
-}
-
-static json_t *steady_json(const mt_rank_report *r)
-{
-    json_t *j = json_object();
-    mti_json_put_int(j, "peak", r->steady_peak);
-    mti_json_put_int(j, "reserved", r->steady_reserved);
-    mti_json_put(j, "by_category", mti_categories_json(r->steady_by_category));
-    return j;
-}
-
-static json_t *rank_json(const mti_options *o, const mt_rank_report *r, bool fits)
-{
-    json_t *j = json_object(), *params = json_object();
-    mti_json_put_text(j, "schema", "memtape.rank/1");
-    mti_json_put(j, "model", mti_model_json(o));
-    mti_json_put_text(j, "device", "meta");
-    mti_json_put(j, "parallel", parallel_json(&o->parallel));
-    mti_json_put_int(j, "layers", (uint64_t)r->layers);
-    mti_json_put_int(params, "count", r->n_params);
-    mti_json_put_int(params, "bytes", r->param_bytes);
-    mti_json_put(j, "params", params);
-    mti_json_put(j, "gradients", bytes_json(r->grad_bytes));
-    mti_json_put(j, "optimizer", bytes_json(r->optimizer_bytes));
-    mti_json_put_int(j, "in_flight", (uint64_t)r->in_flight);
-    mti_json_put(j, "saved", bytes_json(r->saved));
-    mti_json_put(j, "steady", steady_json(r));
-    mti_json_put(j, "capacity", o->capacity ? json_integer(o->capacity) : json_null());
-    mti_json_put(j, "fits", o->capacity ? json_boolean(fits) : json_null());
-    mti_json_put_int(j, "peak", r->peak);
-    mti_json_put_int(j, "reserved", r->reserved);
-    mti_json_put(j, "formula", formula_json(r));
-    return j;
-}
-
-static bool report(const mti_options *o, mt_device *device, const mt_rank_report *r, bool fits)
-{
-    mti_style style = mti_style_of(stdout);
-    if (!o->quiet && !(o->json && !strcmp(o->json, "-"))) {
-        mti_print_model(o, device, stdout, &style);
-        print_who(o, r, &style);
-        if (!print_equation(r, &style) || !print_state(o, r, &style) ||
-            !print_peak(o, r, fits, &style))
-            return false;
-    }
-    return !o->json || mti_json_write(rank_json(o, r, fits), o->json) == MT_OK;
-}
-
-static bool measure(const mti_options *o, mt_device *device, mt_rank_report *r)
-{
-    return device && mt_rank_measure(device, &o->config, &o->parallel, o->batch, o->seq,
-                                     o->spending.checkpoint, r) == MT_OK;
-}
-
-/* What ought to be zero, or the books are wrong. */
-static int64_t off_by(const mt_rank_report *r)
-{
-    int64_t off = (int64_t)r->steady_peak;
-    for (int c = 0; c < MT_CATEGORY_COUNT; c++) off -= (int64_t)r->steady_by_category[c];
-    return off ? off : r->unexplained;
-}
-
-static int conclude(const mt_rank_report *r)
-{
-    if (!off_by(r)) return MTI_EXIT_OK;
+    int64_t off = mti_rank_off_by(r);
+    if (!off) return MTI_EXIT_OK;
     fprintf(stderr, "memtape profile: the books do not balance: off by %lld bytes\n",
-            (long long)off_by(r));
+            (long long)off);
     return MTI_EXIT_FAILED;
 }
 
 /* More than --capacity: the refusal, and what a device that is large enough shows. */
-static int report_refusal(const mti_options *o)
+static int report_refusal(const mti_options *o, const mti_workload *w)
 {
     int status = mti_report_failure(o);
     mt_clear_error(); /* it is told; what follows can fail on its own account */
-    mti_options unbounded = *o;
-    unbounded.capacity = 0;
-    mt_rank_report r;
-    mt_device *device = mti_open_device(&unbounded);
-    if (!measure(o, device, &r) || !report(o, device, &r, false)) status = mti_report_failure(o);
-    mt_device_release(device);
+    mti_rank_result r;
+    bool ok = mti_rank_make(&r, w, &o->parallel, false) && write_reports(o, &r, false);
+    if (!ok) status = mti_report_failure(o);
+    mti_rank_free(&r);
     return status;
 }
 
 int mti_profile_rank(const mti_options *o)
 {
-    mt_rank_report r;
-    mt_mem_stats stats = {0};
-    mt_device *device = mti_open_device(o);
-    bool ok = measure(o, device, &r);
-    if (device) mt_mem_get_stats(device, &stats);
-    bool refused = !ok && o->capacity && stats.ooms && mt_last_status() == MT_ERR_MEMORY;
-    ok = ok && report(o, device, &r, true);
-    int status = refused ? report_refusal(o) : ok ? conclude(&r) : mti_report_failure(o);
-    mt_device_release(device);
+    mti_rank_result r;
+    mti_workload w = mti_workload_of(o);
+    bool ok = mti_rank_make(&r, &w, &o->parallel, true) && write_reports(o, &r, true);
+    int status = r.refused ? report_refusal(o, &w) : ok ? conclude(&r) : mti_report_failure(o);
+    mti_rank_free(&r);
     return status;
 }

@@ -3,10 +3,9 @@
 #include <signal.h>
 #include <string.h>
 #include <time.h>
-#include "cli/budget.h"
-#include "cli/room.h"
 #include "cli/run_file.h"
 #include "cli/verbs.h"
+#include "measure/room.h"
 #include "report/report.h"
 
 #define EVAL_BYTES 32768 /* of held-out text that a look on the way reads */
@@ -94,7 +93,8 @@ static mt_status rehearse(void *user, mt_device *device, const mt_budget_plan *b
     mti_plan plan = plan_of(&r->o);
     plan.from = NULL; /* which weights is all the same */
     plan.spending.budget = budget;
-    bool ok = mti_budgeted_pretend(&r->o, device) &&
+    const mti_device_options options = mti_device_options_of(&r->o);
+    bool ok = mti_device_pretend(device, &options) &&
               mti_trainer_make(&t, device, &plan, &r->corpus) && mti_trainer_step(&t) &&
               mti_trainer_step(&t);
     mti_trainer_free(&t);
@@ -120,13 +120,15 @@ static bool rehearse_run(void *user, mt_device *meta)
 static bool check_room(run *r)
 {
     const mti_options *o = &r->o;
-    return mti_check_room(o, r->device,
-                          &(mti_plan_to_run){.name = o->preset ? o->preset : "this model",
-                                             .config = &o->config,
-                                             .batch = o->batch,
-                                             .seq = o->seq,
-                                             .rehearse = rehearse_run,
-                                             .user = r});
+    const mti_device_options options = mti_device_options_of(o);
+    return mti_check_room(r->device, &(mti_rehearsal){.name = o->preset ? o->preset : "this model",
+                                                      .config = &o->config,
+                                                      .batch = o->batch,
+                                                      .seq = o->seq,
+                                                      .options = &options,
+                                                      .run = rehearse_run,
+                                                      .user = r,
+                                                      .advice = MTI_ON_META});
 }
 
 static bool make_trainer(run *r)

@@ -3,7 +3,7 @@
 #define MTI_CLI_TRAINER_H
 
 #include "cli/corpus.h"
-#include "cli/spend.h"
+#include "measure/spend.h"
 #include "memtape/generate.h"
 
 /* All that decides how a run goes. Two runs with equal plans and equal text are equal bit for bit,

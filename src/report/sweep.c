@@ -1,9 +1,9 @@
-/* sweep_report.c: a sweep as a table, as JSON and as a picture. */
+/* sweep.c: a sweep as a table, as JSON and as a picture. */
 #include <math.h>
 #include <string.h>
-#include "cli/profile.h"
-#include "cli/sweep.h"
+#include "report/figures.h"
 #include "report/svg.h"
+#include "report/sweep.h"
 
 /* ---- the table ---- */
 
@@ -48,7 +48,7 @@ static void result_cells(mti_table *t, const mti_sweep_result *r, const mti_swee
                          columns with)
 {
     char text[40];
-    mti_table_cell(t, "%s", r->row->label);
+    mti_table_cell(t, "%s", r->entry->label);
     if (r->refused) {
         mti_table_cell(t, "-");
         mti_table_cell(t, "out of memory");
@@ -92,7 +92,7 @@ static bool print_sums(const mti_sweep_result *results, size_t n, FILE *out, con
     for (size_t i = 0; i < n; i++) {
         const mti_formula *f = &results[i].formula;
         if (!f->known) continue;
-        mti_table_cell(t, "%s", results[i].row->label);
+        mti_table_cell(t, "%s", results[i].entry->label);
         mti_table_bytes(t, (int64_t)results[i].saved);
         mti_table_bytes(t, f->bytes);
         if (f->n_groups)
@@ -111,25 +111,25 @@ static bool print_sums(const mti_sweep_result *results, size_t n, FILE *out, con
     return status == MT_OK;
 }
 
-bool mti_sweep_print(const mti_sweep_result *results, size_t n, const mti_options *o)
+bool mti_print_sweep(const mti_sweep_result *results, size_t n, bool quiet, FILE *out)
 {
-    mti_style style = mti_style_of(stdout);
+    mti_style style = mti_style_of(out);
     if (style.width < 140 && !style.live) style.width = 140; /* a file: rows matter more */
-    if (!print_table(results, n, stdout, &style)) return false;
-    if (o->quiet) return true;
-    if (!print_sums(results, n, stdout, &style)) return false;
+    if (!print_table(results, n, out, &style)) return false;
+    if (quiet) return true;
+    if (!print_sums(results, n, out, &style)) return false;
     columns with = columns_of(results, n);
-    fputs("\n", stdout);
-    mti_print_wrapped(stdout, 0, style.width,
+    fputs("\n", out);
+    mti_print_wrapped(out, 0, style.width,
                       "Bytes are measured: saved are those that the tape keeps on the device after "
                       "forward, peak and reserved the allocator's over the second step, which "
                       "begins with the optimizer's state there, as all later ones do.");
     if (with.times)
-        mti_print_wrapped(stdout, 0, style.width,
+        mti_print_wrapped(out, 0, style.width,
                           "The time is the median of a few such steps, in which the rows took "
                           "turns.");
     if (with.gradients)
-        mti_print_wrapped(stdout, 0, style.width,
+        mti_print_wrapped(out, 0, style.width,
                           "Gradients are compared with the first row's: bit by bit, and else as "
                           "|g' - g| / |g|.");
     return true;
@@ -151,7 +151,7 @@ static json_t *gradients_json(const mti_sweep_result *r)
 static json_t *result_json(const mti_sweep_result *r)
 {
     json_t *j = json_object();
-    mti_json_put_text(j, "row", r->row->label);
+    mti_json_put_text(j, "row", r->entry->label);
     mti_json_put(j, "out_of_memory", json_boolean(r->refused));
     if (r->refused) return j;
     mti_json_put_int(j, "saved", r->saved);
@@ -167,13 +167,13 @@ static json_t *result_json(const mti_sweep_result *r)
     return j;
 }
 
-bool mti_sweep_write_json(const mti_sweep_result *results, size_t n, const mti_options *o)
+json_t *mti_sweep_json(const mti_sweep_result *results, size_t n)
 {
     json_t *j = json_object(), *rows = json_array();
     mti_json_put_text(j, "schema", "memtape.sweep/1");
     for (size_t i = 0; i < n; i++) mti_json_push(rows, result_json(&results[i]));
     mti_json_put(j, "rows", rows);
-    return mti_json_write(j, o->json) == MT_OK;
+    return j;
 }
 
 /* ---- the picture ---- */
@@ -195,7 +195,7 @@ static void note_row(char *buf, size_t size, const mti_sweep_result *r, bool fir
              r->off.same_bits ? "" : "off by ", r->off.same_bits ? "the same" : gradients);
 }
 
-bool mti_sweep_draw(const mti_sweep_result *results, size_t n, const mti_options *o)
+bool mti_draw_sweep(const mti_sweep_result *results, size_t n, const char *name, const char *path)
 {
     mti_svg_row *rows = mti_calloc(n, sizeof *rows);
     char(*notes)[128] = mti_calloc(n, sizeof *notes);
@@ -204,12 +204,12 @@ bool mti_sweep_draw(const mti_sweep_result *results, size_t n, const mti_options
     for (size_t i = 0; ok && i < n; i++) {
         const mti_sweep_result *r = &results[i];
         note_row(notes[i], sizeof *notes, r, i == 0);
-        rows[i] = (mti_svg_row){.label = r->row->label,
+        rows[i] = (mti_svg_row){.label = r->entry->label,
                                 .note = notes[i],
                                 .value = {(double)r->saved, (double)r->steady.peak}};
     }
-    const mti_options *first = &results[0].row->options;
-    snprintf(title, sizeof title, "%s: b=%lld s=%lld d=%lld, %s", o->model, (long long)first->batch,
+    const mti_workload *first = &results[0].entry->workload;
+    snprintf(title, sizeof title, "%s: b=%lld s=%lld d=%lld, %s", name, (long long)first->batch,
              (long long)first->seq, (long long)first->config.hidden,
              mt_dtype_name(first->config.dtype));
     ok = ok && mti_svg_write(
@@ -223,7 +223,7 @@ bool mti_sweep_draw(const mti_sweep_result *results, size_t n, const mti_options
                                    .series = {"saved for backward", "peak"},
                                    .n_rows = n,
                                    .rows = rows},
-                   o->svg) == MT_OK;
+                   path) == MT_OK;
     mti_free(rows);
     mti_free(notes);
     return ok;

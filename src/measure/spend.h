@@ -1,9 +1,12 @@
 /* spend.h: the ways to spend fewer bytes that options ask for, put around a model. */
-#ifndef MTI_CLI_SPEND_H
-#define MTI_CLI_SPEND_H
+#ifndef MTI_MEASURE_SPEND_H
+#define MTI_MEASURE_SPEND_H
 
-#include "cli/options.h"
-#include "memtape/all.h"
+#include "memtape/amp.h"
+#include "memtape/autocast.h"
+#include "memtape/lora.h"
+#include "memtape/offload.h"
+#include "plan/plan.h"
 
 /* What they did, once forward and backward are over. */
 typedef struct mti_spent {

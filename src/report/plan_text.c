@@ -1,8 +1,8 @@
 /* plan_text.c: the plan that people read. */
 #include <string.h>
-#include "cli/plan.h"
-#include "cli/profile.h"
-#include "cli/verbs.h"
+#include "report/budget.h"
+#include "report/figures.h"
+#include "report/plan.h"
 
 #define DAY 86400.0
 
@@ -34,11 +34,11 @@ static bool print_comparison(const mti_comparison *c, FILE *out, const mti_style
 }
 
 /* Activations as a multiple of the parameters' bytes. */
-static void print_proportion(const mti_plan_data *p, FILE *out)
+static void print_proportion(const mti_plan_result *p, FILE *out)
 {
     const mti_comparison *kept = mti_plan_find(p, "activations");
     const mti_comparison *count = mti_plan_find(p, "parameters");
-    size_t e = mt_dtype_size(p->options->config.dtype);
+    size_t e = mt_dtype_size(p->workload->config.dtype);
     double params = (double)count->measured * (double)e;
     char bytes[MTI_NUMBER];
     fprintf(out,
@@ -48,7 +48,7 @@ static void print_proportion(const mti_plan_data *p, FILE *out)
             (double)kept->measured / params);
 }
 
-static void print_parts(const mti_plan_data *p, FILE *out)
+static void print_parts(const mti_plan_result *p, FILE *out)
 {
     const mt_flops *f = &p->flops;
     char forward[MTI_NUMBER], backward[MTI_NUMBER], again[MTI_NUMBER];
@@ -59,7 +59,7 @@ static void print_parts(const mti_plan_data *p, FILE *out)
 
 /* ---- bytes for each parameter ---- */
 
-static bool print_regimes(const mti_plan_data *p, FILE *out, const mti_style *style)
+static bool print_regimes(const mti_plan_result *p, FILE *out, const mti_style *style)
 {
     static const char *const headings[] = {"training in", "parameter", "gradient",
                                            "optimizer",   "together",  "in all"};
@@ -86,11 +86,11 @@ static bool print_regimes(const mti_plan_data *p, FILE *out, const mti_style *st
 
 /* ---- time ---- */
 
-static void print_time(const mti_plan_data *p, FILE *out, const mti_style *style)
+static void print_time(const mti_plan_result *p, FILE *out, const mti_style *style)
 {
     double formula_s, measured_s;
     char tokens[MTI_NUMBER], rate[MTI_NUMBER];
-    const mti_plan_options *o = &p->options->plan;
+    const mti_plan_options *o = p->options;
     if (!mti_plan_time(p, &formula_s, &measured_s)) return;
     mti_heading(out, style, "Time: %s tokens on %lld x %sFLOP/s at %g %%",
                 mti_scaled(tokens, o->tokens), (long long)o->devices,
@@ -104,7 +104,7 @@ static void print_time(const mti_plan_data *p, FILE *out, const mti_style *style
 
 /* ---- the whole step, and what fits ---- */
 
-static bool print_need(const mti_plan_data *p, FILE *out, const mti_style *style)
+static bool print_need(const mti_plan_result *p, FILE *out, const mti_style *style)
 {
     char bytes[MTI_NUMBER];
     mti_heading(out, style, "A whole step at most (in %s), in bytes of 512-byte blocks",
@@ -131,30 +131,30 @@ static void print_fit(const mti_fit *fit, const char *what, const char *at, int6
     fputs(")\n", out);
 }
 
-static void print_fits(const mti_plan_data *p, FILE *out, const mti_style *style)
+static void print_fits(const mti_plan_result *p, FILE *out, const mti_style *style)
 {
-    const mti_options *o = p->options;
+    const mti_workload *w = p->workload;
     char bytes[MTI_NUMBER];
-    if (!o->capacity) return;
+    if (!w->device.capacity) return;
     mti_heading(out, style, "What fits %s bytes, two whole steps each, run on meta",
-                mti_thousands(bytes, o->capacity));
-    print_fit(&p->batch, "largest batch", "s", o->seq, out);
+                mti_thousands(bytes, (int64_t)w->device.capacity));
+    print_fit(&p->batch, "largest batch", "s", w->seq, out);
     fprintf(
         out,
         "    (states and activations alone would leave room for %lld by the formulas, for %lld as "
         "measured)\n",
         (long long)p->batch.by_formula, (long long)p->batch.by_sum);
-    print_fit(&p->seq, "longest sequence", "b", o->batch, out);
-    if (o->config.context && p->seq.largest > o->config.context)
+    print_fit(&p->seq, "longest sequence", "b", w->batch, out);
+    if (w->config.context && p->seq.largest > w->config.context)
         fprintf(out,
                 "  (the model's context is %lld; these were run with one as long as they are)\n",
-                (long long)o->config.context);
+                (long long)w->config.context);
 }
 
-bool mti_plan_print(const mti_plan_data *p, FILE *out)
+bool mti_print_plan(const mti_plan_result *p, FILE *out)
 {
     mti_style style = mti_style_of(out);
-    mti_print_model(p->options, p->device, out, &style);
+    mti_print_model(p->workload, p->device, out, &style);
     for (int i = 0; i < p->n_items; i++) {
         if (!print_comparison(&p->items[i], out, &style)) return false;
         if (!strcmp(p->items[i].formula.name, "activations")) print_proportion(p, out);
@@ -165,6 +165,6 @@ bool mti_plan_print(const mti_plan_data *p, FILE *out)
     print_time(p, out, &style);
     if (!print_need(p, out, &style)) return false;
     print_fits(p, out, &style);
-    return !p->budgeted.plan || (mti_budgeted_print(&p->budgeted, 0, out, &style) &&
-                                 mti_budgeted_print_front(&p->budgeted, out, &style));
+    return !p->budget.plan || (mti_print_budget(&p->budget, 0, out, &style) &&
+                               mti_print_budget_front(&p->budget, out, &style));
 }

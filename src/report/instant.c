@@ -1,6 +1,7 @@
-/* profile_memory.c: who held memory when: at the peak, at a refusal, over both steps. */
+/* instant.c: who held memory when: at the peak, at a refusal, over both steps. */
 #include <string.h>
-#include "cli/profile.h"
+#include "report/figures.h"
+#include "report/profile.h"
 
 #define ROWS_AT_PEAK 8  /* of the table of the largest */
 #define ROWS_TO_SHOW 20 /* at a refusal, and with --timeline */
@@ -48,27 +49,6 @@ static bool print_holders(const mti_holders *h, size_t n_rows, FILE *out, const 
         mti_table_cell(t, "%zu x", n_rest);
         mti_table_bytes(t, (int64_t)rest);
     }
-    mt_status status = mti_table_print(t, out, style);
-    mti_table_free(t);
-    return status == MT_OK;
-}
-
-bool mti_print_categories(const size_t bytes[MT_CATEGORY_COUNT], FILE *out, const mti_style *style)
-{
-    size_t sum = 0;
-    for (int c = 0; c < MT_CATEGORY_COUNT; c++) sum += bytes[c];
-    mti_table *t = mti_table_new("lrr", NULL);
-    for (int c = 0; c < MT_CATEGORY_COUNT; c++) {
-        if (!bytes[c]) continue;
-        mti_table_cell(t, "%s", mt_category_name((mt_category)c));
-        mti_table_bytes(t, (int64_t)bytes[c]);
-        mti_table_cell(t, "%.1f %%", 100.0 * (double)bytes[c] / (double)sum);
-    }
-    mti_table_rule(t);
-    mti_table_ink(t, MTI_BOLD);
-    mti_table_cell(t, "allocated");
-    mti_table_bytes(t, (int64_t)sum);
-    mti_table_skip(t, 1);
     mt_status status = mti_table_print(t, out, style);
     mti_table_free(t);
     return status == MT_OK;
@@ -173,22 +153,20 @@ static bool print_timeline(const mti_measurement *m, FILE *out, const mti_style 
     return status == MT_OK;
 }
 
-bool mti_print_memory(const mti_profile_data *p, FILE *out, const mti_style *style)
+bool mti_print_memory(const mti_measurement *m, bool whole, FILE *out, const mti_style *style)
 {
-    const mti_measurement *m = &p->measured;
-    bool whole = p->options->timeline;
     if (!m->timeline.events.n) return true;
     return (!whole || print_timeline(m, out, style)) &&
            print_peak(m, whole ? ROWS_TO_SHOW : ROWS_AT_PEAK, out, style);
 }
 
-bool mti_print_refusal(const mti_profile_data *p, size_t event, FILE *out)
+bool mti_print_refusal(const mti_profile_result *p, size_t event, FILE *out)
 {
     const mti_measurement *m = &p->measured;
     const mt_mem_event *e = &m->timeline.events.at[event];
     mti_style style = mti_style_of(out);
     char bytes[MTI_NUMBER], where[256];
-    mti_print_model(p->options, p->device, out, &style);
+    mti_print_model(&p->workload, p->device, out, &style);
     mti_heading(out, &style, "Out of memory: %s bytes of %s were refused (%s)",
                 mti_thousands(bytes, (int64_t)e->requested), mt_category_name(e->category),
                 instant_text(m, event, where, sizeof where));
@@ -197,14 +175,6 @@ bool mti_print_refusal(const mti_profile_data *p, size_t event, FILE *out)
 }
 
 /* ---- as JSON ---- */
-
-json_t *mti_categories_json(const size_t bytes[MT_CATEGORY_COUNT])
-{
-    json_t *j = json_object();
-    for (int c = 0; c < MT_CATEGORY_COUNT; c++)
-        mti_json_put_int(j, mt_category_name((mt_category)c), bytes[c]);
-    return j;
-}
 
 static json_t *holder_json(const mti_holder *h)
 {
@@ -270,19 +240,17 @@ static json_t *event_json(const mt_mem_event *e)
     return j;
 }
 
-json_t *mti_timeline_json(const mti_profile_data *p)
+json_t *mti_timeline_json(const mti_timeline *t)
 {
-    const mti_timeline *t = &p->measured.timeline;
-    if (!p->options->timeline) return json_null();
     json_t *j = json_array();
     for (size_t i = 0; i < t->events.n; i++) mti_json_push(j, event_json(&t->events.at[i]));
     return j;
 }
 
-json_t *mti_refusal_json(const mti_profile_data *p, size_t event)
+json_t *mti_refusal_json(const mti_measurement *m, size_t event)
 {
-    const mt_mem_event *e = &p->measured.timeline.events.at[event];
-    json_t *j = instant_json(&p->measured, event);
+    const mt_mem_event *e = &m->timeline.events.at[event];
+    json_t *j = instant_json(m, event);
     mti_json_put_int(j, "requested", e->requested);
     mti_json_put_text(j, "category", mt_category_name(e->category));
     return j;

@@ -1,7 +1,7 @@
 /* gradients.c: all gradients of a step, kept to be compared with those of another. */
 #include <math.h>
 #include <string.h>
-#include "cli/gradients.h"
+#include "measure/gradients.h"
 #include "memtape/ops.h"
 
 /* In f64, by way of a device of its own: the books of the one that is measured stay as they are. */

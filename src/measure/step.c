@@ -1,9 +1,9 @@
-/* measure.c: two training steps, phase by phase, under the ledger. */
+/* step.c: two training steps, phase by phase, under the ledger. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include "base/philox.h"
-#include "cli/measure.h"
+#include "measure/step.h"
 #include "memtape/ops.h"
 #include "nn/model.h"
 
@@ -12,40 +12,39 @@
 
 /* ---- the subject ---- */
 
-/* Token ids [b,s] below `vocab`; `stream` tells inputs from targets. */
-static mt_tensor *random_ids(mt_device *device, int64_t batch, int64_t seq, int64_t vocab,
-                             uint64_t seed, uint64_t stream)
+/* Token ids [b,s]; `stream` tells inputs from targets. */
+static mt_tensor *random_ids(mt_device *device, const mti_workload *w, uint64_t stream)
 {
-    if (!mt_device_has_data(device)) return mt_zeros(device, MT_I64, MT_SHAPE(batch, seq));
-    size_t n = (size_t)(batch * seq), n_bytes = n * sizeof(int64_t);
+    if (!mt_device_has_data(device)) return mt_zeros(device, MT_I64, MT_SHAPE(w->batch, w->seq));
+    size_t n = (size_t)(w->batch * w->seq), n_bytes = n * sizeof(int64_t);
     int64_t *ids = mti_malloc(n_bytes);
     if (!ids) return NULL;
     for (size_t i = 0; i < n; i++) {
-        mti_u32x4 r = mti_philox(seed, stream << 40 | i);
+        mti_u32x4 r = mti_philox(w->seed, stream << 40 | i);
         uint64_t wide = (uint64_t)r.v[0] << 32 | r.v[1];
-        ids[i] = (int64_t)(wide % (uint64_t)vocab);
+        ids[i] = (int64_t)(wide % (uint64_t)w->config.vocab);
     }
-    mt_tensor *t = mt_from_data(device, MT_I64, MT_SHAPE(batch, seq), ids, n_bytes);
+    mt_tensor *t = mt_from_data(device, MT_I64, MT_SHAPE(w->batch, w->seq), ids, n_bytes);
     mti_free(ids);
     return t;
 }
 
-bool mti_subject_make(mti_subject *s, mt_device *device, const mt_model_config *config,
-                      int64_t batch, int64_t seq, uint64_t seed, const mti_spending *spending)
+bool mti_subject_make(mti_subject *s, mt_device *device, const mti_workload *w)
 {
+    const mt_model_config *config = &w->config;
     *s = (mti_subject){.device = device};
-    mt_seed(device, seed);
-    s->model = mti_is_whole(config->kind) ? mti_adapted_new(device, config, spending)
+    mt_seed(device, w->seed);
+    s->model = mti_is_whole(config->kind) ? mti_adapted_new(device, config, &w->spending)
                                           : mt_model_new(device, config);
     if (!s->model) return false;
     if (mti_is_whole(config->kind)) {
-        s->input = random_ids(device, batch, seq, config->vocab, seed, 1);
-        s->target = random_ids(device, batch, seq, config->vocab, seed, 2);
+        s->input = random_ids(device, w, 1);
+        s->target = random_ids(device, w, 2);
         return s->input && s->target;
     }
-    s->input = mt_normal(device, config->dtype, MT_SHAPE(batch, seq, config->hidden), 0, 1);
+    s->input = mt_normal(device, config->dtype, MT_SHAPE(w->batch, w->seq, config->hidden), 0, 1);
     return s->input && mt_set_requires_grad(s->input, true) == MT_OK &&
-           mti_adapt(s->model, spending);
+           mti_adapt(s->model, &w->spending);
 }
 
 void mti_subject_free(mti_subject *s)
@@ -126,7 +125,8 @@ static bool account_for_growth(mti_measurement *m, const mt_tensor *output,
 /* ---- the step ---- */
 
 typedef struct run {
-    const mti_trial *trial;
+    const mti_workload *workload;
+    mti_watch watch;
     mti_measurement *m;
     mti_subject subject;
     mti_spender spender;
@@ -136,7 +136,7 @@ typedef struct run {
 /* Every step sees the same random numbers, whatever was drawn before. */
 static mt_tensor *forward(run *r)
 {
-    mt_seed(r->subject.device, r->trial->seed + 1);
+    mt_seed(r->subject.device, r->workload->seed + 1);
     if (!mti_spender_begin(&r->spender)) return NULL;
     mt_tensor *output = mti_subject_forward(&r->subject);
     if (!mti_spender_end(&r->spender)) mt_set(&output, NULL);
@@ -150,7 +150,7 @@ static bool backward(run *r, mt_tensor *output)
 {
     mt_device *device = r->subject.device;
     mt_backward_options options = {0};
-    mt_seed(device, r->trial->seed + 2);
+    mt_seed(device, r->workload->seed + 2);
     if (!r->subject.target) /* what the layers above would send down */
         options.gradient =
             mt_normal(device, mt_dtype_of(output), mt_rank(output), mt_shape(output), 0, 1);
@@ -163,18 +163,18 @@ static bool backward(run *r, mt_tensor *output)
 
 static mt_optimizer *make_optimizer(const run *r)
 {
-    bool master = r->trial->spending && r->trial->spending->master;
+    bool master = r->workload->spending.master;
     const mt_sgd_options sgd = {.lr = 1e-3, .momentum = 0.9, .master = master};
     const mt_adamw_options adamw = {.lr = 1e-3, .weight_decay = 0.1, .master = master};
-    return r->trial->optimizer == MTI_OPT_SGD ? mt_sgd_new(r->subject.model, &sgd)
-                                              : mt_adamw_new(r->subject.model, &adamw);
+    return r->workload->optimizer == MTI_OPT_SGD ? mt_sgd_new(r->subject.model, &sgd)
+                                                 : mt_adamw_new(r->subject.model, &adamw);
 }
 
 static bool step(run *r)
 {
     mt_scaler *scaler = r->spender.scaler;
-    if (r->trial->optimizer != MTI_OPT_NONE && !r->optimizer) r->optimizer = make_optimizer(r);
-    bool ok = r->trial->optimizer == MTI_OPT_NONE || r->optimizer;
+    if (r->workload->optimizer != MTI_OPT_NONE && !r->optimizer) r->optimizer = make_optimizer(r);
+    bool ok = r->workload->optimizer == MTI_OPT_NONE || r->optimizer;
     if (ok && r->optimizer)
         ok = (scaler ? mt_scaler_step(scaler, r->optimizer, NULL)
                      : mt_optimizer_step(r->optimizer)) == MT_OK;
@@ -211,7 +211,7 @@ static bool backward_phase(run *r, mti_phases *phases, mt_tensor *output)
 
 static bool step_phase(run *r, mti_phases *phases)
 {
-    if (r->trial->optimizer == MTI_OPT_NONE) return step(r);
+    if (r->workload->optimizer == MTI_OPT_NONE) return step(r);
     double began = begin_phase("step", r->subject.device);
     bool ok = step(r);
     end_phase(phases, "step", r->subject.device, began);
@@ -224,19 +224,17 @@ static bool name_parameters(const run *r)
 {
     const mt_named_tensor *params;
     size_t n;
-    return !r->trial->timeline || (mt_module_params(r->subject.model, &params, &n) == MT_OK &&
-                                   mti_timeline_name(&r->m->timeline, params, n));
+    return !r->watch.timeline || (mt_module_params(r->subject.model, &params, &n) == MT_OK &&
+                                  mti_timeline_name(&r->m->timeline, params, n));
 }
 
 static bool init_phase(run *r, mt_device *device)
 {
-    const mti_trial *t = r->trial;
     int observer = mt_mem_add_observer(device, note_newest, &r->m->newest_before);
     if (!observer) return false;
     double began = begin_phase("init", device);
-    bool ok =
-        mti_subject_make(&r->subject, device, t->config, t->batch, t->seq, t->seed, t->spending) &&
-        mti_spender_make(&r->spender, t->spending, device, r->subject.model);
+    bool ok = mti_subject_make(&r->subject, device, r->workload) &&
+              mti_spender_make(&r->spender, &r->workload->spending, device, r->subject.model);
     end_phase(&r->m->phases, "init", device, began);
     mt_mem_remove_observer(device, observer);
     return ok && name_parameters(r) &&
@@ -262,7 +260,7 @@ static bool first_step(run *r)
     double scale = r->spender.scaler ? mt_scaler_get(r->spender.scaler).scale : 1, loss = NAN;
     if (r->subject.target && mt_device_has_data(device)) loss = mt_item(output) / scale;
     bool ok = backward_phase(r, &m->phases, output) &&
-              (!r->trial->look || r->trial->look(r->trial->user, &r->subject, loss, scale)) &&
+              (!r->watch.look || r->watch.look(r->watch.user, &r->subject, loss, scale)) &&
               step_phase(r, &m->phases);
     m->flops = mt_flops_get(device);
     return ok;
@@ -284,7 +282,7 @@ static bool next_step(run *r, mti_phases *phases, mt_ledger *ledger)
 static bool settle(run *r)
 {
     mt_scaler *scaler = r->spender.scaler;
-    bool falls = scaler && r->trial->spending->loss_scale < 0, ok = true;
+    bool falls = scaler && r->workload->spending.loss_scale < 0, ok = true;
     for (int i = 0; ok && falls && i < MOST_SKIPPED && mt_scaler_get(scaler).steps == 0; i++) {
         mti_phases unseen = {0};
         ok = next_step(r, &unseen, NULL);
@@ -295,8 +293,8 @@ static bool settle(run *r)
 static bool steady_step(run *r)
 {
     mti_steady *s = &r->m->steady;
-    s->ledger = r->trial->timeline ? mt_ledger_new(r->subject.device) : NULL;
-    if (r->trial->timeline && !s->ledger) return false;
+    s->ledger = r->watch.timeline ? mt_ledger_new(r->subject.device) : NULL;
+    if (r->watch.timeline && !s->ledger) return false;
     mti_timeline_mark_steady(&r->m->timeline);
     mt_flops before = mt_flops_get(r->subject.device);
     double began = mti_now();
@@ -327,12 +325,13 @@ const mti_phase *mti_highest_phase(const mti_measurement *m, bool *steady)
     return highest;
 }
 
-bool mti_measure(mti_measurement *m, mt_device *device, const mti_trial *trial)
+bool mti_measure(mti_measurement *m, mt_device *device, const mti_workload *w,
+                 const mti_watch *watch)
 {
     *m = (mti_measurement){0};
-    run r = {.trial = trial, .m = m};
+    run r = {.workload = w, .watch = watch ? *watch : (mti_watch){0}, .m = m};
     uint64_t failures = mti_failures();
-    bool ok = (!trial->timeline || mti_timeline_begin(&m->timeline, device)) &&
+    bool ok = (!r.watch.timeline || mti_timeline_begin(&m->timeline, device)) &&
               init_phase(&r, device) && first_step(&r) && settle(&r) && steady_step(&r) &&
               mti_spender_tell(&r.spender);
     m->spent = r.spender.spent;
@@ -342,16 +341,6 @@ bool mti_measure(mti_measurement *m, mt_device *device, const mti_trial *trial)
     mti_spender_free(&r.spender);
     mti_subject_free(&r.subject);
     return ok;
-}
-
-mti_trial mti_trial_of(const mti_options *o)
-{
-    return (mti_trial){.config = &o->config,
-                       .batch = o->batch,
-                       .seq = o->seq,
-                       .seed = (uint64_t)o->seed,
-                       .optimizer = o->optimizer,
-                       .spending = &o->spending};
 }
 
 void mti_measurement_free(mti_measurement *m)

@@ -1,7 +1,7 @@
 /* spend.c: checkpoints, offload and the like around a model's forward. */
 #include <stdlib.h>
 #include <string.h>
-#include "cli/spend.h"
+#include "measure/spend.h"
 
 static bool hooks_wanted(const mti_spending *how) { return how && (how->offload || how->compress); }
 

@@ -1,52 +1,8 @@
 /* profile_text.c: the report that people read. */
 #include <string.h>
-#include "cli/profile.h"
-#include "nn/model.h"
-
-void mti_print_model(const mti_options *o, mt_device *device, FILE *out, const mti_style *style)
-{
-    mt_model_config resolved = o->config;
-    mt_model_config_resolve(&o->config, &resolved); /* checked when the options were read */
-    const mt_model_config *c = &resolved;
-    bool swiglu = c->mlp == MT_MLP_SWIGLU;
-    bool whole = mti_is_whole(c->kind), attends = c->kind != MT_MODEL_MLP;
-    bool feeds = c->kind != MT_MODEL_ATTENTION, norms = whole || c->kind == MT_MODEL_BLOCK;
-    mti_inked(out, style, MTI_BOLD, "%s", o->preset ? o->preset : mt_model_kind_name(c->kind));
-    fprintf(out, "  b=%lld s=%lld d=%lld", (long long)o->batch, (long long)o->seq,
-            (long long)c->hidden);
-    if (attends) fprintf(out, " a=%lld", (long long)c->heads);
-    if (attends && c->kv_heads != c->heads) fprintf(out, " k=%lld", (long long)c->kv_heads);
-    if (whole) fprintf(out, " l=%lld v=%lld", (long long)c->layers, (long long)c->vocab);
-    if (feeds) fprintf(out, " f=%lld", (long long)c->ffn);
-    if (feeds)
-        fprintf(out, ", %s%s", swiglu ? mt_mlp_kind_name(c->mlp) : mt_act_name(c->act),
-                c->inplace ? " in place" : "");
-    if (attends)
-        fprintf(out, ", %s%s attention", c->causal ? "causal " : "",
-                mt_attention_form_name(c->attention));
-    if (norms)
-        fprintf(out, ", %s-norm%s", mt_norm_place_name(c->norm),
-                c->norm_kind == MT_NORM_RMS ? " (RMS)" : "");
-    if (c->dropout > 0) fprintf(out, ", dropout %g", c->dropout);
-    int threads = mt_device_threads(device);
-    fprintf(out, "\n%s on %s, %d thread%s\n", mt_dtype_name(c->dtype), mt_device_kind(device),
-            threads, threads == 1 ? "" : "s");
-}
-
-void mti_equation_row(mti_table *t, const char *sign, int64_t bytes, const char *text)
-{
-    mti_table_cell(t, "%s", sign);
-    mti_table_bytes(t, bytes);
-    mti_table_cell(t, "%s", text);
-}
-
-void mti_residual_row(mti_table *t, int64_t bytes, const char *text, const char *alarm)
-{
-    mti_table_ink(t, bytes ? MTI_BAD : MTI_GOOD);
-    mti_table_cell(t, " ");
-    mti_table_bytes(t, bytes);
-    mti_table_cell(t, "%s%s", text, bytes ? alarm : "");
-}
+#include "report/budget.h"
+#include "report/figures.h"
+#include "report/profile.h"
 
 static bool print_growth(const mti_growth *g, FILE *out, const mti_style *style)
 {
@@ -70,7 +26,7 @@ static bool print_growth(const mti_growth *g, FILE *out, const mti_style *style)
     return status == MT_OK;
 }
 
-static bool print_formula(const mti_profile_data *p, FILE *out, const mti_style *style)
+static bool print_formula(const mti_profile_result *p, FILE *out, const mti_style *style)
 {
     const mti_formula *f = &p->formula;
     if (!f->known) {
@@ -78,7 +34,7 @@ static bool print_formula(const mti_profile_data *p, FILE *out, const mti_style 
         return true;
     }
     mti_heading(out, style, "The closed formula for %zu-byte floats (h is d): %s",
-                mt_dtype_size(p->options->config.dtype), f->text);
+                mt_dtype_size(p->workload.config.dtype), f->text);
     mti_table *t = mti_table_new("lrll", NULL);
     for (int i = 0; i < f->n_terms; i++) {
         mti_equation_row(t, i ? "+" : " ", f->terms[i].bytes, f->terms[i].text);
@@ -175,7 +131,7 @@ static bool print_phases(const mti_phases *phases, const mt_flops *flops, bool t
     return status == MT_OK;
 }
 
-static bool print_steps(const mti_profile_data *p, FILE *out, const mti_style *style)
+static bool print_steps(const mti_profile_result *p, FILE *out, const mti_style *style)
 {
     const mti_measurement *m = &p->measured;
     const mti_steady *s = &m->steady;
@@ -184,7 +140,7 @@ static bool print_steps(const mti_profile_data *p, FILE *out, const mti_style *s
     mti_heading(out, style, "The first step, phase by phase, in bytes of 512-byte blocks");
     if (!print_phases(&m->phases, &m->flops, timed, out, style)) return false;
     mti_heading(out, style, "A step in the steady state: the second%s",
-                p->options->optimizer == MTI_OPT_NONE
+                p->workload.optimizer == MTI_OPT_NONE
                     ? ""
                     : ", which begins with the optimizer's state there");
     if (!print_phases(&s->phases, &s->flops, timed, out, style)) return false;
@@ -198,21 +154,21 @@ static bool print_steps(const mti_profile_data *p, FILE *out, const mti_style *s
     return true;
 }
 
-bool mti_profile_print(const mti_profile_data *p, FILE *out)
+bool mti_print_profile(const mti_profile_result *p, bool whole, FILE *out)
 {
     mti_style style = mti_style_of(out);
     const mti_measurement *m = &p->measured;
     char count[MTI_NUMBER], bytes[MTI_NUMBER], scaled[MTI_NUMBER];
-    mti_print_model(p->options, p->device, out, &style);
+    mti_print_model(&p->workload, p->device, out, &style);
     fprintf(out, "%s parameters in %s bytes\n", mti_thousands(count, (int64_t)m->n_params),
             mti_thousands(bytes, (int64_t)m->param_bytes));
-    if (p->budgeted.plan &&
-        !mti_budgeted_print(&p->budgeted, mti_highest_phase(m, NULL)->peak, out, &style))
+    if (p->budget.plan &&
+        !mti_print_budget(&p->budget, mti_highest_phase(m, NULL)->peak, out, &style))
         return false;
     mti_heading(out, &style, "Saved for backward, right after forward: %s bytes (%s)",
                 mti_thousands(bytes, (int64_t)mt_ledger_bytes(m->ledger)),
                 mti_bytes_text(scaled, sizeof scaled, mt_ledger_bytes(m->ledger)));
     return mti_print_saved(m->ledger, out, &style) && mti_print_spent(p, out, &style) &&
            print_growth(&m->growth, out, &style) && print_formula(p, out, &style) &&
-           print_steps(p, out, &style) && mti_print_memory(p, out, &style);
+           print_steps(p, out, &style) && mti_print_memory(m, whole, out, &style);
 }

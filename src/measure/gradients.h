@@ -1,8 +1,8 @@
 /* gradients.h: all gradients of a step, kept to be compared with those of another. */
-#ifndef MTI_CLI_GRADIENTS_H
-#define MTI_CLI_GRADIENTS_H
+#ifndef MTI_MEASURE_GRADIENTS_H
+#define MTI_MEASURE_GRADIENTS_H
 
-#include "cli/measure.h"
+#include "measure/step.h"
 
 typedef struct mti_gradient {
     char *name;

@@ -2,7 +2,8 @@
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
-#include "cli/profile.h"
+#include "report/figures.h"
+#include "report/profile.h"
 
 /* Entries that differ only in the number of their layer make one line. */
 typedef struct line {
@@ -11,12 +12,6 @@ typedef struct line {
     size_t count;
     long first, last; /* numbers of the layers; -1 if the path has none */
 } line;
-
-const char *mti_role_name(mt_save_role role)
-{
-    static const char *const names[] = {"input", "output", "aux"};
-    return names[role];
-}
 
 /* The first component of a path that is a number; NULL if there is none. */
 static const char *number_in(const char *path)

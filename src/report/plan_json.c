@@ -1,6 +1,7 @@
 /* plan_json.c: the object that docs/plan-json.md describes, key by key. */
-#include "cli/plan.h"
-#include "cli/profile.h"
+#include "report/budget.h"
+#include "report/figures.h"
+#include "report/plan.h"
 
 static json_t *comparison_json(const mti_comparison *c)
 {
@@ -24,7 +25,7 @@ static json_t *comparison_json(const mti_comparison *c)
     return j;
 }
 
-static json_t *regimes_json(const mti_plan_data *p)
+static json_t *regimes_json(const mti_plan_result *p)
 {
     json_t *array = json_array();
     const mt_plan_regime *r;
@@ -52,9 +53,9 @@ static json_t *flops_json(const mt_flops *flops)
     return j;
 }
 
-static json_t *time_json(const mti_plan_data *p)
+static json_t *time_json(const mti_plan_result *p)
 {
-    const mti_plan_options *o = &p->options->plan;
+    const mti_plan_options *o = p->options;
     double formula_s, measured_s;
     if (!mti_plan_time(p, &formula_s, &measured_s)) return json_null();
     json_t *j = json_object();
@@ -88,26 +89,26 @@ static json_t *fit_json(const mti_fit *fit)
     return j;
 }
 
-json_t *mti_plan_json(const mti_plan_data *p)
+json_t *mti_plan_json(const mti_plan_result *p)
 {
     json_t *j = json_object(), *formulas = json_array(), *fits = json_null();
     mti_json_put_text(j, "schema", "memtape.plan/1");
-    mti_json_put(j, "model", mti_model_json(p->options));
+    mti_json_put(j, "model", mti_model_json(p->workload));
     for (int i = 0; i < p->n_items; i++) mti_json_push(formulas, comparison_json(&p->items[i]));
     mti_json_put(j, "formulas", formulas);
     mti_json_put(j, "regimes", regimes_json(p));
     mti_json_put(j, "flops", flops_json(&p->flops));
     mti_json_put(j, "time", time_json(p));
     mti_json_put(j, "step", need_json(&p->need));
-    if (p->options->capacity) {
+    if (p->workload->device.capacity) {
         fits = json_object();
-        mti_json_put(fits, "capacity", json_integer(p->options->capacity));
+        mti_json_put_int(fits, "capacity", p->workload->device.capacity);
         mti_json_put(fits, "batch", fit_json(&p->batch));
         mti_json_put(fits, "batch_by_formula", json_integer(p->batch.by_formula));
         mti_json_put(fits, "batch_by_sum", json_integer(p->batch.by_sum));
         mti_json_put(fits, "seq", fit_json(&p->seq));
     }
     mti_json_put(j, "fits", fits);
-    mti_json_put(j, "budget", p->budgeted.plan ? mti_budgeted_json(&p->budgeted, 0) : json_null());
+    mti_json_put(j, "budget", p->budget.plan ? mti_budget_json(&p->budget, 0) : json_null());
     return j;
 }

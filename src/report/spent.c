@@ -1,6 +1,6 @@
-/* profile_spent.c: what checkpoints, offload, compression, casts and loss scaling did. */
+/* spent.c: what checkpoints, offload, compression, casts and loss scaling did. */
 #include <math.h>
-#include "cli/profile.h"
+#include "report/profile.h"
 
 /* ---- text: one line of figures each, then what there is to say ---- */
 
@@ -75,9 +75,9 @@ static void cast_lines(mti_table *t, const mti_spent *s, bool amp)
     }
 }
 
-bool mti_print_spent(const mti_profile_data *p, FILE *out, const mti_style *style)
+bool mti_print_spent(const mti_profile_result *p, FILE *out, const mti_style *style)
 {
-    const mti_spending *how = &p->options->spending;
+    const mti_spending *how = &p->workload.spending;
     const mti_spent *s = &p->measured.spent;
     bool has_data = mt_device_has_data(p->device);
     if (!how->checkpoint && !how->offload && !how->compress && !how->amp && how->loss_scale == 0 &&
@@ -183,9 +183,9 @@ static json_t *cast_json(const mti_spent *s)
     return j;
 }
 
-json_t *mti_spent_json(const mti_profile_data *p)
+json_t *mti_spent_json(const mti_profile_result *p)
 {
-    const mti_spending *how = &p->options->spending;
+    const mti_spending *how = &p->workload.spending;
     const mti_spent *s = &p->measured.spent;
     bool has_data = mt_device_has_data(p->device);
     size_t asked = s->asked ? s->asked : mt_ledger_bytes(p->measured.ledger);

@@ -1,10 +1,11 @@
-/* measure.h: two training steps of a model with everything about their memory written down: the
+/* step.h: two training steps of a model with everything about their memory written down: the
  * first, and one in the steady state, where the optimizer's state is there from the beginning. */
-#ifndef MTI_CLI_MEASURE_H
-#define MTI_CLI_MEASURE_H
+#ifndef MTI_MEASURE_STEP_H
+#define MTI_MEASURE_STEP_H
 
-#include "cli/spend.h"
+#include "measure/spend.h"
 #include "measure/timeline.h"
+#include "measure/workload.h"
 
 /* What a step needs: the model, its input and what its output is compared with. */
 typedef struct mti_subject {
@@ -14,9 +15,8 @@ typedef struct mti_subject {
     mt_tensor *target; /* i64 [b,s] for a gpt, whose output is then the loss; else NULL */
 } mti_subject;
 
-/* `spending`: with its adapters (NULL: without); the numbers drawn for the rest are the same. */
-bool mti_subject_make(mti_subject *s, mt_device *device, const mt_model_config *config,
-                      int64_t batch, int64_t seq, uint64_t seed, const mti_spending *spending);
+/* With the workload's adapters, if any; the numbers drawn for the rest are the same. */
+bool mti_subject_make(mti_subject *s, mt_device *device, const mti_workload *w);
 void mti_subject_free(mti_subject *s);
 /* The output (a gpt: the loss); the caller's. */
 mt_tensor *mti_subject_forward(const mti_subject *s);
@@ -58,20 +58,14 @@ typedef struct mti_growth {
     int64_t residual;  /* bytes that nobody accounts for: 0, or the books are wrong */
 } mti_growth;
 
-/* What to run. */
-typedef struct mti_trial {
-    const mt_model_config *config;
-    int64_t batch, seq;
-    uint64_t seed;
-    mti_optimizer_choice optimizer;
-    const mti_spending *spending; /* NULL: nothing is spared */
-    bool timeline;                /* write every event of both steps down */
+/* What is written down besides. */
+typedef struct mti_watch {
+    bool timeline; /* every event of both steps */
     /* Called after the first backward. loss is NaN for what has none; gradients are `scale` times
      * the true ones. NULL: nobody looks. */
     bool (*look)(void *user, const mti_subject *s, double loss, double scale);
     void *user;
-} mti_trial;
-mti_trial mti_trial_of(const mti_options *o);
+} mti_watch;
 
 typedef struct mti_measurement {
     mt_ledger *ledger; /* of the first forward */
@@ -86,9 +80,11 @@ typedef struct mti_measurement {
     mti_timeline timeline; /* of a failed step too: up to the failure */
 } mti_measurement;
 
-/* Builds the model on `device` and makes two steps of forward, backward and, with an optimizer,
- * step. Everything but the record is gone again afterwards. Free in any case. */
-bool mti_measure(mti_measurement *m, mt_device *device, const mti_trial *trial);
+/* Builds the model on `device`, which may be another than the workload's, and makes two steps of
+ * forward, backward and, with an optimizer, step. Everything but the record is gone again
+ * afterwards. watch may be NULL: nothing besides. Free in any case. */
+bool mti_measure(mti_measurement *m, mt_device *device, const mti_workload *w,
+                 const mti_watch *watch);
 void mti_measurement_free(mti_measurement *m);
 /* Where most was allocated: in init, the first step or the second, *steady; of equals the second. A
  * device must have room for this, whatever its steady step takes. steady may be NULL. */

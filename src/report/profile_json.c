@@ -1,47 +1,13 @@
 /* profile_json.c: the object that docs/profile-json.md describes, key by key. */
-#include "cli/profile.h"
-#include "nn/model.h"
+#include "report/budget.h"
+#include "report/figures.h"
+#include "report/profile.h"
 
 static json_t *shape_json(int rank, const int64_t *shape)
 {
     json_t *array = json_array();
     for (int d = 0; d < rank; d++) mti_json_push(array, json_integer(shape[d]));
     return array;
-}
-
-json_t *mti_model_json(const mti_options *o)
-{
-    static const char *const optimizers[] = {"none", "sgd", "adamw"};
-    mt_model_config resolved = o->config;
-    mt_model_config_resolve(&o->config, &resolved); /* checked when the options were read */
-    const mt_model_config *c = &resolved;
-    bool acts = c->kind != MT_MODEL_ATTENTION && c->mlp == MT_MLP_PLAIN;
-    bool whole = mti_is_whole(c->kind), attends = c->kind != MT_MODEL_MLP;
-    bool feeds = c->kind != MT_MODEL_ATTENTION, norms = whole || c->kind == MT_MODEL_BLOCK;
-    json_t *j = json_object();
-    mti_json_put_text(j, "kind", mt_model_kind_name(c->kind));
-    mti_json_put_text(j, "preset", o->preset);
-    mti_json_put_int(j, "batch", (uint64_t)o->batch);
-    mti_json_put_int(j, "seq", (uint64_t)o->seq);
-    mti_json_put_int(j, "hidden", (uint64_t)c->hidden);
-    mti_json_put(j, "heads", attends ? json_integer(c->heads) : json_null());
-    mti_json_put(j, "kv_heads", attends ? json_integer(c->kv_heads) : json_null());
-    mti_json_put(j, "layers", whole ? json_integer(c->layers) : json_null());
-    mti_json_put(j, "vocab", whole ? json_integer(c->vocab) : json_null());
-    mti_json_put(j, "context", whole ? json_integer(c->context) : json_null());
-    mti_json_put(j, "ffn", feeds ? json_integer(c->ffn) : json_null());
-    mti_json_put_text(j, "mlp", feeds ? mt_mlp_kind_name(c->mlp) : NULL);
-    mti_json_put_text(j, "act", acts ? mt_act_name(c->act) : NULL);
-    mti_json_put(j, "inplace", acts ? json_boolean(c->inplace) : json_null());
-    mti_json_put_text(j, "norm", norms ? mt_norm_place_name(c->norm) : NULL);
-    mti_json_put_text(j, "norm_kind", norms ? mt_norm_kind_name(c->norm_kind) : NULL);
-    mti_json_put(j, "dropout", json_real(c->dropout));
-    mti_json_put_text(j, "attention", attends ? mt_attention_form_name(c->attention) : NULL);
-    mti_json_put(j, "causal", attends ? json_boolean(c->causal) : json_null());
-    mti_json_put_text(j, "dtype", mt_dtype_name(c->dtype));
-    mti_json_put_text(j, "optimizer", optimizers[o->optimizer]);
-    mti_json_put_int(j, "seed", (uint64_t)o->seed);
-    return j;
 }
 
 /* ---- saved tensors ---- */
@@ -136,53 +102,20 @@ static json_t *phases_json(const mti_phases *phases)
     return j;
 }
 
-json_t *mti_steady_json(const mti_steady *s)
-{
-    json_t *j = json_object();
-    mti_json_put_int(j, "peak", s->peak);
-    mti_json_put_int(j, "reserved", s->reserved);
-    mti_json_put(j, "by_category", mti_categories_json(s->by_category));
-    return j;
-}
-
-json_t *mti_formula_json(const mti_formula *f)
-{
-    if (!f->known) return json_null();
-    json_t *j = json_object(), *terms = json_array(), *residual = json_array();
-    mti_json_put(j, "bytes", json_integer(f->bytes));
-    mti_json_put_text(j, "text", f->text);
-    for (int i = 0; i < f->n_terms; i++) {
-        json_t *term = json_object();
-        mti_json_put_text(term, "text", f->terms[i].text);
-        mti_json_put_text(term, "what", f->terms[i].what);
-        mti_json_put(term, "bytes", json_integer(f->terms[i].bytes));
-        mti_json_push(terms, term);
-    }
-    mti_json_put(j, "terms", terms);
-    for (int i = 0; i < f->n_residual; i++) {
-        json_t *term = json_object();
-        mti_json_put_text(term, "term", f->residual[i].text);
-        mti_json_put(term, "bytes", json_integer(f->residual[i].bytes));
-        mti_json_push(residual, term);
-    }
-    mti_json_put(j, "residual", residual);
-    mti_json_put(j, "unexplained", json_integer(f->unexplained));
-    return j;
-}
-
 /* What was asked for. */
-static void put_head(json_t *j, const mti_profile_data *p)
+static void put_head(json_t *j, const mti_profile_result *p)
 {
-    const mti_options *o = p->options;
+    const mti_workload *w = &p->workload;
     mti_json_put_text(j, "schema", "memtape.profile/1");
-    mti_json_put(j, "model", mti_model_json(o));
+    mti_json_put(j, "model", mti_model_json(w));
     mti_json_put_text(j, "device", mt_device_kind(p->device));
-    mti_json_put(j, "capacity", o->capacity ? json_integer(o->capacity) : json_null());
-    mti_json_put(j, "gemm_workspace", json_integer(o->gemm_workspace));
-    mti_json_put_text(j, "scratch", o->scratch_of_cpu ? "cpu" : NULL);
+    mti_json_put(j, "capacity",
+                 w->device.capacity ? json_integer((json_int_t)w->device.capacity) : json_null());
+    mti_json_put_int(j, "gemm_workspace", w->device.gemm_workspace);
+    mti_json_put_text(j, "scratch", w->device.scratch_of_cpu ? "cpu" : NULL);
 }
 
-json_t *mti_profile_json(const mti_profile_data *p)
+json_t *mti_profile_json(const mti_profile_result *p, bool whole)
 {
     const mti_measurement *m = &p->measured;
     json_t *j = json_object(), *params = json_object(), *steady = mti_steady_json(&m->steady);
@@ -195,15 +128,14 @@ json_t *mti_profile_json(const mti_profile_data *p)
     mti_json_put(j, "growth", growth_json(&m->growth));
     mti_json_put(j, "spared", mti_spent_json(p));
     mti_json_put(j, "budget",
-                 p->budgeted.plan
-                     ? mti_budgeted_json(&p->budgeted, mti_highest_phase(m, NULL)->peak)
-                     : json_null());
+                 p->budget.plan ? mti_budget_json(&p->budget, mti_highest_phase(m, NULL)->peak)
+                                : json_null());
     mti_json_put(j, "phases", phases_json(&m->phases));
     mti_json_put(steady, "phases", phases_json(&m->steady.phases));
     mti_json_put_int(steady, "event", m->timeline.steady);
     mti_json_put(j, "steady", steady);
     mti_json_put(j, "peak", mti_peak_json(m));
-    mti_json_put(j, "timeline", mti_timeline_json(p));
+    mti_json_put(j, "timeline", whole ? mti_timeline_json(&p->measured.timeline) : json_null());
     mti_json_put(j, "formula", mti_formula_json(&p->formula));
     mti_json_put_int(flops, "forward", m->flops.forward);
     mti_json_put_int(flops, "backward", m->flops.backward);
@@ -213,11 +145,11 @@ json_t *mti_profile_json(const mti_profile_data *p)
     return j;
 }
 
-json_t *mti_profile_refused_json(const mti_profile_data *p, size_t refused)
+json_t *mti_profile_refused_json(const mti_profile_result *p, size_t event, bool whole)
 {
     json_t *j = json_object();
     put_head(j, p);
-    mti_json_put(j, "out_of_memory", mti_refusal_json(p, refused));
-    mti_json_put(j, "timeline", mti_timeline_json(p));
+    mti_json_put(j, "out_of_memory", mti_refusal_json(&p->measured, event));
+    mti_json_put(j, "timeline", whole ? mti_timeline_json(&p->measured.timeline) : json_null());
     return j;
 }

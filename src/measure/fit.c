@@ -1,0 +1,41 @@
+/* fit.c: the largest batch and the longest sequence that fit, found by running them. */
+#include "measure/fit.h"
+#include "nn/model.h"
+
+#define MOST ((int64_t)1 << 30) /* dimensions go to 2^31 */
+
+static bool attempt(mti_fit *fit, const mti_workload *w, bool in_batches, int64_t n, bool *fits)
+{
+    mti_need need;
+    mti_measurement m;
+    mti_workload with = *w;
+    bool refused;
+    *(in_batches ? &with.batch : &with.seq) = n;
+    if (mti_is_whole(w->config.kind) && with.seq > w->config.context)
+        with.config.context = with.seq;
+    fit->runs++;
+    *fits = mti_need_measure(&need, &m, &with, NULL, &refused);
+    mti_measurement_free(&m);
+    if (refused) mt_clear_error();
+    if (!*fits || n < fit->largest) return *fits || refused;
+    fit->largest = n;
+    fit->need = need;
+    return true;
+}
+
+/* Doubles until one is refused, then halves the gap between the last that fits and the first that
+ * does not. */
+bool mti_fit_search(mti_fit *fit, const mti_workload *w, bool in_batches)
+{
+    bool fits = true;
+    for (int64_t n = 1; fits && n <= MOST; n *= 2) {
+        if (!attempt(fit, w, in_batches, n, &fits)) return false;
+        if (!fits) fit->refused = n;
+    }
+    while (fit->refused - fit->largest > 1) {
+        int64_t middle = fit->largest + (fit->refused - fit->largest) / 2;
+        if (!attempt(fit, w, in_batches, middle, &fits)) return false;
+        if (!fits) fit->refused = middle;
+    }
+    return true;
+}

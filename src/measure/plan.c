@@ -1,0 +1,214 @@
+/* plan.c: what it will cost, by formula and as measured on meta. */
+#include <string.h>
+#include "measure/plan.h"
+#include "memtape/generate.h"
+#include "nn/model.h"
+
+/* ---- a step ---- */
+
+#define BLOCK 512
+static int64_t rounding(int64_t bytes) { return (BLOCK - bytes % BLOCK) % BLOCK; }
+
+typedef struct states {
+    const mti_workload *workload;
+    int64_t rounding;       /* of every tensor up to whole blocks */
+    int64_t input_gradient; /* which is a gradient, but no parameter's */
+} states;
+
+/* Of parameter, gradient and the optimizer's tensors, as docs/models.md has them. */
+static int64_t rounding_of(const mti_workload *w, const mt_tensor *param)
+{
+    int64_t n = mt_numel(param), e = (int64_t)mt_dtype_size(mt_dtype_of(param));
+    int64_t wide = e == 8 ? 8 : 4;
+    int moments = w->optimizer == MTI_OPT_ADAMW ? 2 : w->optimizer == MTI_OPT_SGD ? 1 : 0;
+    return 2 * rounding(n * e) + (moments + w->spending.master) * rounding(n * wide);
+}
+
+static bool look(void *user, const mti_subject *s, double loss, double scale)
+{
+    states *st = user;
+    const mt_named_tensor *params;
+    size_t n;
+    (void)loss, (void)scale;
+    if (mt_module_params(s->model, &params, &n) != MT_OK) return false;
+    for (size_t i = 0; i < n; i++) st->rounding += rounding_of(st->workload, params[i].tensor);
+    mt_tensor *g = mt_grad(s->input);
+    if (g) st->input_gradient = (int64_t)mt_storage_of(g).allocated;
+    return true;
+}
+
+/* ---- formulas beside it ---- */
+
+static void add(mti_plan_result *p, int64_t measured)
+{
+    mti_comparison *c = &p->items[p->n_items++];
+    c->measured = measured;
+    c->unexplained = measured - c->formula.expected;
+}
+
+static mt_plan_formula *next(mti_plan_result *p) { return &p->items[p->n_items].formula; }
+
+static bool compare_parameters(mti_plan_result *p, const mt_plan_run *run, const mti_measurement *m)
+{
+    mt_model_kind kind = p->workload->config.kind;
+    if (mt_plan_parameters(run, next(p)) != MT_OK) return false;
+    add(p, (int64_t)m->n_params);
+    if (!mti_is_whole(kind) && kind != MT_MODEL_BLOCK) return true;
+    if (mt_plan_parameters_in_brief(run, next(p)) != MT_OK) return false;
+    add(p, (int64_t)m->n_params);
+    return true;
+}
+
+static int64_t category_after(const mti_measurement *m, const char *phase, mt_category category)
+{
+    const mti_phases *phases = &m->phases;
+    for (int i = 0; i < phases->n; i++)
+        if (!strcmp(phases->at[i].name, phase)) return (int64_t)phases->at[i].by_category[category];
+    return 0;
+}
+
+static bool compare_states(mti_plan_result *p, const mt_plan_run *run, const mti_measurement *m,
+                           const states *st)
+{
+    const mti_workload *w = p->workload;
+    if (mt_plan_states(run, mti_optimizer_name(w->optimizer), w->spending.master, next(p)) !=
+            MT_OK ||
+        !mti_add_row(next(p), st->rounding, "every tensor up to whole blocks of 512 bytes"))
+        return false;
+    add(p, category_after(m, "backward", MT_PARAMETER) +
+               category_after(m, "backward", MT_GRADIENT) - st->input_gradient +
+               category_after(m, "step", MT_OPTIMIZER));
+    return true;
+}
+
+static bool compare_flops(mti_plan_result *p, const mt_plan_run *run, const mti_measurement *m)
+{
+    p->flops = m->flops;
+    if (mt_plan_flops(run, next(p)) != MT_OK) return false;
+    add(p, (int64_t)(m->flops.forward + m->flops.backward + m->flops.recompute));
+    return true;
+}
+
+static bool compare_activations(mti_plan_result *p, const mt_plan_run *run,
+                                const mti_measurement *m)
+{
+    if (mt_plan_activations(run, next(p)) != MT_OK) return false;
+    add(p, (int64_t)mt_ledger_bytes(m->ledger));
+    return true;
+}
+
+/* ---- keys and values, filled ---- */
+
+/* The next `n` tokens of each sequence go in. */
+static bool feed(mt_module *model, mt_device *device, mt_kv_cache *cache, int64_t batch, int64_t n)
+{
+    if (n == 0) return true;
+    mt_tensor *tokens = mt_zeros(device, MT_I64, MT_SHAPE(batch, n));
+    mt_tensor *scores = tokens ? mt_next_logits(model, cache, tokens) : NULL;
+    bool ok = scores != NULL;
+    mt_release(scores);
+    mt_release(tokens);
+    return ok;
+}
+
+static bool fill_cache(const mti_workload *w, int64_t more, int64_t *bytes)
+{
+    mti_device_options unbounded = w->device;
+    unbounded.capacity = 0;
+    mt_device *device = mti_device_make(&unbounded);
+    mt_module *model = device ? mt_model_new(device, &w->config) : NULL;
+    mt_kv_cache *cache =
+        model ? mt_kv_cache_new(model, MT_KV_PREALLOCATED, w->batch, w->seq + more) : NULL;
+    bool ok = cache && feed(model, device, cache, w->batch, w->seq) &&
+              feed(model, device, cache, w->batch, more);
+    if (ok) *bytes = (int64_t)mt_kv_cache_bytes(cache, NULL);
+    mt_kv_cache_free(cache);
+    mt_module_free(model);
+    mt_device_release(device);
+    return ok;
+}
+
+static bool compare_cache(mti_plan_result *p, const mt_plan_run *run)
+{
+    int64_t bytes = 0, more = p->options->kv;
+    if (more < 0) return true;
+    if (mt_plan_kv_cache(run, more, next(p)) != MT_OK || !fill_cache(p->workload, more, &bytes))
+        return false;
+    add(p, bytes);
+    return true;
+}
+
+static bool compare(mti_plan_result *p)
+{
+    mti_workload w = *p->workload;
+    w.device.capacity = 0; /* what is asked is what it takes */
+    const mt_plan_run run = {.config = &w.config,
+                             .batch = w.batch,
+                             .seq = w.seq,
+                             .checkpoint = w.spending.checkpoint,
+                             .parameters = (int64_t)p->options->parameters};
+    states st = {.workload = &w};
+    mti_measurement m;
+    bool refused;
+    bool ok =
+        mti_need_measure(&p->need, &m, &w, &(mti_watch){.look = look, .user = &st}, &refused) &&
+        compare_parameters(p, &run, &m) && compare_states(p, &run, &m, &st) &&
+        compare_activations(p, &run, &m) && compare_flops(p, &run, &m) && compare_cache(p, &run);
+    mti_measurement_free(&m);
+    return ok;
+}
+
+/* ---- what fits ---- */
+
+/* (capacity - model states) / activations of one sequence: no temporaries, no rounding, no
+ * fragments. */
+static int64_t room(const mti_workload *w, int64_t model, int64_t activations)
+{
+    int64_t left = (int64_t)w->device.capacity - model, each = activations / w->batch;
+    return left > 0 && each > 0 ? left / each : 0;
+}
+
+static bool search_fits(mti_plan_result *p)
+{
+    const mti_workload *w = p->workload;
+    const mti_comparison *model = mti_plan_find(p, "states");
+    const mti_comparison *kept = mti_plan_find(p, "activations");
+    p->batch.by_formula = room(w, model->formula.value, kept->formula.value);
+    p->batch.by_sum = room(w, model->measured, kept->measured);
+    return mti_fit_search(&p->batch, w, true) && mti_fit_search(&p->seq, w, false);
+}
+
+/* ---- all of it ---- */
+
+const mti_comparison *mti_plan_find(const mti_plan_result *p, const char *name)
+{
+    for (int i = 0; i < p->n_items; i++)
+        if (!strcmp(p->items[i].formula.name, name)) return &p->items[i];
+    return NULL;
+}
+
+bool mti_plan_time(const mti_plan_result *p, double *formula_s, double *measured_s)
+{
+    const mti_plan_options *o = p->options;
+    const mti_comparison *flops = mti_plan_find(p, "flops");
+    if (!flops || o->tokens == 0 || o->flops_rate == 0) return false;
+    double steps = o->tokens / ((double)p->workload->batch * (double)p->workload->seq);
+    *formula_s = mt_plan_seconds((double)flops->formula.value * steps, o->devices, o->flops_rate,
+                                 o->utilisation);
+    *measured_s =
+        mt_plan_seconds((double)flops->measured * steps, o->devices, o->flops_rate, o->utilisation);
+    return true;
+}
+
+bool mti_plan_make(mti_plan_result *p, const mti_workload *w, const mti_plan_options *o)
+{
+    *p = (mti_plan_result){.workload = w, .options = o, .device = mti_device_make(&w->device)};
+    return p->device && compare(p) && (!w->device.capacity || search_fits(p)) &&
+           (!w->budget || (mti_budget_find(&p->budget, w) && mti_budget_find_front(&p->budget)));
+}
+
+void mti_plan_free(mti_plan_result *p)
+{
+    mti_budget_found_free(&p->budget);
+    mt_device_release(p->device);
+}

@@ -1,0 +1,48 @@
+/* plan.h: closed formulas beside what the meta device measures, and what fits. */
+#ifndef MTI_MEASURE_PLAN_H
+#define MTI_MEASURE_PLAN_H
+
+#include "measure/budget.h"
+#include "measure/fit.h"
+
+/* What a plan is asked besides its workload. */
+typedef struct mti_plan_options {
+    bool recompute;     /* --checkpoint full */
+    double parameters;  /* N as a paper rounds it; 0: counted */
+    double tokens;      /* to train on; 0: nobody asks for the time */
+    double flops_rate;  /* of a device, FLOP/s */
+    double utilisation; /* of it, in (0,1] */
+    int64_t devices;
+    int64_t kv; /* tokens to write after the first seq; negative: nobody asks */
+} mti_plan_options;
+
+typedef struct mti_comparison {
+    mt_plan_formula formula;
+    int64_t measured;
+    int64_t unexplained; /* measured - formula.expected: 0, or somebody is wrong */
+} mti_comparison;
+
+#define MTI_MAX_COMPARISONS 6
+
+typedef struct mti_plan_result {
+    const mti_workload *workload;    /* borrowed */
+    const mti_plan_options *options; /* borrowed */
+    mt_device *device;               /* says what it is, and is not used */
+    int n_items;
+    mti_comparison items[MTI_MAX_COMPARISONS];
+    mt_flops flops; /* of one step */
+    mti_need need;
+    mti_fit batch, seq;      /* with a capacity */
+    mti_budget_found budget; /* with a budget, and its front */
+} mti_plan_result;
+
+/* Free in any case. */
+bool mti_plan_make(mti_plan_result *p, const mti_workload *w, const mti_plan_options *o);
+void mti_plan_free(mti_plan_result *p);
+/* The comparison of that name; NULL if there is none. */
+const mti_comparison *mti_plan_find(const mti_plan_result *p, const char *name);
+/* Seconds to train on the tokens by the formula and by what the ops counted; false where the
+ * options do not ask. */
+bool mti_plan_time(const mti_plan_result *p, double *formula_s, double *measured_s);
+
+#endif

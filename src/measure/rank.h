@@ -1,0 +1,23 @@
+/* rank.h: one rank of several, measured on meta. */
+#ifndef MTI_MEASURE_RANK_H
+#define MTI_MEASURE_RANK_H
+
+#include "measure/workload.h"
+#include "memtape/parallel.h"
+
+typedef struct mti_rank_result {
+    const mti_workload *workload; /* borrowed */
+    const mt_parallel *parallel;  /* borrowed */
+    mt_device *device;
+    bool refused; /* the capacity is too little for it */
+    mt_rank_report report;
+} mti_rank_result;
+
+/* bounded: within the workload's capacity. Free in any case. */
+bool mti_rank_make(mti_rank_result *r, const mti_workload *w, const mt_parallel *parallel,
+                   bool bounded);
+void mti_rank_free(mti_rank_result *r);
+/* What ought to be zero, or the books are wrong. */
+int64_t mti_rank_off_by(const mti_rank_result *r);
+
+#endif

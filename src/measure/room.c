@@ -1,0 +1,72 @@
+/* room.c: what a run takes, by running it on meta, against what its device can still give. */
+#include <math.h>
+#include "measure/room.h"
+
+/* Bytes that it will hardly need: each parameter eight times in f32, what the tape keeps four
+ * times. INFINITY where no formula says. */
+static double rough_bound(const mti_rehearsal *r)
+{
+    const mt_plan_run run = {.config = r->config, .batch = r->batch, .seq = r->seq};
+    mt_plan_formula parameters, kept;
+    if (mt_plan_parameters(&run, &parameters) != MT_OK ||
+        mt_plan_activations(&run, &kept) != MT_OK) {
+        mt_clear_error();
+        return INFINITY;
+    }
+    return 8.0 * sizeof(float) * (double)parameters.expected + 4.0 * (double)kept.expected;
+}
+
+static void note_peak(void *user, const mt_mem_event *event)
+{
+    size_t *peak = user;
+    if (event->kind != MT_MEM_OOM && event->current > *peak) *peak = event->current;
+}
+
+bool mti_rehearse(const mti_device_options *options, mti_rehearsal_fn *fn, void *user, size_t *peak,
+                  mt_flops *flops)
+{
+    *peak = 0;
+    mt_device *meta = mt_device_open("meta");
+    int observer = meta ? mt_mem_add_observer(meta, note_peak, peak) : 0;
+    bool ok = observer && mti_device_pretend(meta, options) && fn(user, meta);
+    if (observer) mt_mem_remove_observer(meta, observer);
+    if (ok && flops) *flops = mt_flops_get(meta);
+    mt_device_release(meta);
+    return ok;
+}
+
+bool mti_check_room(const mt_device *device, const mti_rehearsal *r)
+{
+    size_t room = mt_device_room(device), needed, capacity = r->options->capacity;
+    char takes[MTI_NUMBER], scaled[MTI_NUMBER], has[MTI_NUMBER];
+    if (room == SIZE_MAX || rough_bound(r) <= (double)room) return true;
+    if (!mti_rehearse(r->options, r->run, r->user, &needed, NULL)) return false;
+    if (capacity && needed > capacity) needed = capacity;
+    return needed <= room ||
+           mti_fail_bool(MT_ERR_MEMORY,
+                         "%s takes %s bytes (%s) at its peak, and %s has room for %s; %s", r->name,
+                         mti_thousands(takes, (int64_t)needed),
+                         mti_bytes_text(scaled, sizeof scaled, needed), mt_device_kind(device),
+                         mti_bytes_text(has, sizeof has, room), r->advice);
+}
+
+bool mti_run_two_steps(void *user, mt_device *meta)
+{
+    mti_measurement m;
+    bool ok = mti_measure(&m, meta, user, NULL);
+    mti_measurement_free(&m);
+    return ok;
+}
+
+bool mti_check_room_for(const mt_device *device, const mti_workload *w, const char *advice)
+{
+    mti_workload copy = *w;
+    return mti_check_room(device, &(mti_rehearsal){.name = w->name,
+                                                   .config = &w->config,
+                                                   .batch = w->batch,
+                                                   .seq = w->seq,
+                                                   .options = &w->device,
+                                                   .run = mti_run_two_steps,
+                                                   .user = &copy,
+                                                   .advice = advice});
+}

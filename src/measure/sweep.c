@@ -1,0 +1,151 @@
+/* sweep.c: workloads measured in turns, each on a device of its own. */
+#include <math.h>
+#include <stdlib.h>
+#include "measure/need.h"
+#include "measure/room.h"
+#include "measure/sweep.h"
+
+typedef struct sweep {
+    const mti_sweep_entry *entries;
+    size_t n;
+    mti_sweep_result *results;
+    int64_t turns;
+    double *seconds; /* [n][turns] */
+    mti_gradients first, now;
+    double loss;
+} sweep;
+
+static bool look(void *user, const mti_subject *s, double loss, double scale)
+{
+    sweep *w = user;
+    w->loss = loss;
+    mti_gradients_free(&w->now);
+    return !mt_device_has_data(s->device) || mti_gradients_take(&w->now, s, scale);
+}
+
+static void summarise(mti_sweep_result *r, const mti_measurement *m)
+{
+    r->saved = mt_ledger_bytes(m->ledger);
+    r->asked = m->spent.asked ? m->spent.asked : r->saved;
+    r->spent = m->spent;
+    r->flops = m->flops;
+    r->steady = m->steady;
+    r->steady.ledger = NULL; /* the measurement's */
+}
+
+/* What ought to be zero, or the books are wrong. */
+static bool balanced(const mti_sweep_result *r, const mti_growth *growth)
+{
+    if (growth->residual == 0 && r->formula.unexplained == 0) return true;
+    return mti_fail_bool(MT_ERR_INTERNAL,
+                         "row \"%s\": the books do not balance: growth off by %lld bytes, formula "
+                         "by %lld",
+                         r->entry->label, (long long)growth->residual,
+                         (long long)r->formula.unexplained);
+}
+
+/* What the first turn tells: all but the time. */
+static bool note(sweep *w, size_t i, const mti_measurement *m, bool has_data)
+{
+    mti_sweep_result *r = &w->results[i];
+    const mti_workload *load = &w->entries[i].workload;
+    r->entry = &w->entries[i];
+    summarise(r, m);
+    r->loss = w->loss;
+    r->has_data = has_data;
+    if (!mti_formula_make(&r->formula, &load->config, load->batch, load->seq, &load->spending,
+                          r->saved) ||
+        !balanced(r, &m->growth))
+        return false;
+    if (!has_data) return true;
+    if (i == 0) w->first = w->now, w->now = (mti_gradients){0};
+    r->off = mti_gradients_compare(&w->first, i ? &w->now : &w->first);
+    return true;
+}
+
+/* A row that the device has no room for is a result, too, and the others go on. */
+static bool refused(sweep *w, size_t i, mt_device *device)
+{
+    if (!w->entries[i].workload.device.capacity || !mti_was_refused(device)) return false;
+    mt_clear_error();
+    w->results[i] =
+        (mti_sweep_result){.entry = &w->entries[i], .loss = NAN, .step_s = NAN, .refused = true};
+    return true;
+}
+
+/* One turn of a row, on a device of its own. */
+static bool run_row(sweep *w, size_t i, int64_t turn)
+{
+    const mti_workload *load = &w->entries[i].workload;
+    const mti_watch watch = {.look = look, .user = w};
+    mti_measurement m = {0};
+    mt_device *device = mti_device_make(&load->device);
+    bool ok = device && mti_measure(&m, device, load, turn ? NULL : &watch) &&
+              (turn > 0 || note(w, i, &m, mt_device_has_data(device)));
+    ok = ok || (turn == 0 && refused(w, i, device));
+    w->seconds[i * (size_t)w->turns + (size_t)turn] = m.steady.seconds;
+    mti_measurement_free(&m);
+    mt_device_release(device);
+    return ok;
+}
+
+static int by_size(const void *a, const void *b)
+{
+    const double *x = a, *y = b;
+    return (*x > *y) - (*x < *y);
+}
+
+static double median(double *x, size_t n)
+{
+    qsort(x, n, sizeof *x, by_size);
+    return (x[(n - 1) / 2] + x[n / 2]) / 2;
+}
+
+/* Where there is no data nobody asks for the time; nor where there was no room. */
+static int64_t turns_of(const sweep *w, size_t i)
+{
+    return w->results[i].has_data ? w->entries[i].steps : 1;
+}
+
+/* The entries take turns, so that a machine that grows busy slows all of them. */
+static bool run_all(sweep *w, const mti_sweep_listener *listener)
+{
+    bool ok = true;
+    size_t n_turns = (size_t)w->turns;
+    for (int64_t turn = 0; ok && turn < w->turns; turn++)
+        for (size_t i = 0; ok && i < w->n; i++) {
+            if (turn > 0 && turn >= turns_of(w, i)) continue;
+            if (listener->tell) listener->tell(listener->user, turn, w->turns, i);
+            ok = run_row(w, i, turn);
+        }
+    for (size_t i = 0; ok && i < w->n; i++)
+        w->results[i].step_s = median(w->seconds + i * n_turns, (size_t)turns_of(w, i));
+    return ok;
+}
+
+static bool check_room(const sweep *w, const char *advice)
+{
+    bool ok = true;
+    for (size_t i = 0; ok && i < w->n; i++) {
+        mti_workload load = w->entries[i].workload;
+        load.name = w->entries[i].label;
+        mt_device *device = mti_device_make(&load.device);
+        ok = device && mti_check_room_for(device, &load, advice);
+        mt_device_release(device);
+    }
+    return ok;
+}
+
+bool mti_sweep_run(const mti_sweep_entry *entries, size_t n, mti_sweep_result *results,
+                   const mti_sweep_listener *listener, const char *advice)
+{
+    sweep w = {.entries = entries, .n = n, .results = results};
+    for (size_t i = 0; i < n; i++)
+        if (entries[i].steps > w.turns) w.turns = entries[i].steps;
+    w.seconds = mti_calloc(n * (size_t)w.turns, sizeof *w.seconds);
+    bool ok = w.seconds && check_room(&w, advice) && run_all(&w, listener);
+    mti_gradients_free(&w.first);
+    mti_gradients_free(&w.now);
+    mti_free(w.seconds);
+    return ok;
+}

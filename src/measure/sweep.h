@@ -1,0 +1,39 @@
+/* sweep.h: workloads measured side by side, and the gradients of each compared with those of the
+ * first. */
+#ifndef MTI_MEASURE_SWEEP_H
+#define MTI_MEASURE_SWEEP_H
+
+#include "measure/gradients.h"
+
+typedef struct mti_sweep_entry {
+    const char *label;
+    mti_workload workload;
+    int64_t steps; /* that are timed, where there is data */
+} mti_sweep_entry;
+
+typedef struct mti_sweep_result {
+    const mti_sweep_entry *entry;
+    size_t saved, asked; /* kept after forward; what the ops handed over */
+    mti_steady steady;
+    double step_s;               /* median of the steady steps; NaN on meta */
+    double loss;                 /* NaN: none */
+    mti_gradient_difference off; /* from the first entry */
+    bool has_data;               /* false on meta: no gradients to compare */
+    bool refused;                /* out of memory: there are no figures */
+    mti_formula formula;
+    mti_spent spent;
+    mt_flops flops;
+} mti_sweep_result;
+
+/* Is told before each run which turn of how many it is, and of which entry. */
+typedef struct mti_sweep_listener {
+    void (*tell)(void *user, int64_t turn, int64_t n_turns, size_t entry);
+    void *user;
+} mti_sweep_listener;
+
+/* Into results[n]. An entry that a machine cannot hold ends the sweep before it begins; `advice`
+ * ends the message. One that its capacity refuses is a result, too. */
+bool mti_sweep_run(const mti_sweep_entry *entries, size_t n, mti_sweep_result *results,
+                   const mti_sweep_listener *listener, const char *advice);
+
+#endif

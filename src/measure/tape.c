@@ -1,0 +1,105 @@
+/* tape.c: a forward pass, op by op, with what each op saves. */
+#include <stdlib.h>
+#include <string.h>
+#include "measure/tape.h"
+
+/* A hook that looks and changes nothing. */
+static mt_status note_save(void *user, const mt_save_info *info, mt_tensor *tensor,
+                           mt_tensor **kept, void **state)
+{
+    (void)kept, (void)state;
+    mti_tape *t = user;
+    mt_storage_info storage = mt_storage_of(tensor);
+    mti_save s = {.info = *info,
+                  .place = t->saves.n,
+                  .storage = storage.serial,
+                  .bytes = storage.bytes,
+                  .parameter = storage.category == MT_PARAMETER,
+                  .dtype = mt_dtype_of(tensor),
+                  .rank = mt_rank(tensor)};
+    s.info.module = mti_intern(info->module);
+    memcpy(s.shape, mt_shape(tensor), (size_t)s.rank * sizeof *s.shape);
+    return MTI_PUSH(&t->saves, s) ? MT_OK : mt_last_status();
+}
+
+static void note_node(void *user, const mt_node_info *node)
+{
+    mti_tape *t = user;
+    if (!MTI_PUSH(&t->nodes, *node)) t->failed = true;
+}
+
+static int by_sequence(const void *a, const void *b)
+{
+    const mt_node_info *x = a, *y = b;
+    return x->sequence < y->sequence ? -1 : x->sequence > y->sequence;
+}
+
+static int by_node(const void *a, const void *b)
+{
+    const mti_save *x = a, *y = b;
+    if (x->info.node != y->info.node) return x->info.node < y->info.node ? -1 : 1;
+    return x->place < y->place ? -1 : x->place > y->place;
+}
+
+static int by_storage(const void *a, const void *b)
+{
+    const mti_save *x = *(mti_save *const *)a, *y = *(mti_save *const *)b;
+    if (x->storage != y->storage) return x->storage < y->storage ? -1 : 1;
+    return x->place < y->place ? -1 : x->place > y->place;
+}
+
+/* Puts nodes and saves in order and finds each save's payer. */
+static bool sort(mti_tape *t)
+{
+    mti_save **saves = mti_calloc(t->saves.n + 1, sizeof *saves);
+    if (!saves) return false;
+    if (t->nodes.n) qsort(t->nodes.at, t->nodes.n, sizeof *t->nodes.at, by_sequence);
+    if (t->saves.n) qsort(t->saves.at, t->saves.n, sizeof *t->saves.at, by_node);
+    for (size_t i = 0; i < t->saves.n; i++) saves[i] = &t->saves.at[i];
+    qsort(saves, t->saves.n, sizeof *saves, by_storage);
+    for (size_t i = 0; i < t->saves.n; i++) {
+        bool shares = i && saves[i]->storage == saves[i - 1]->storage;
+        saves[i]->payer = shares ? saves[i - 1]->payer : saves[i];
+    }
+    mti_free(saves);
+    return true;
+}
+
+bool mti_tape_record(mti_tape *t, mt_device *device, const mti_workload *w)
+{
+    const mt_saved_hooks hooks = {.pack = note_save};
+    mti_subject subject = {0};
+    mti_spender spender = {0};
+    mt_tensor *output = NULL;
+    *t = (mti_tape){0};
+    bool ok = mti_subject_make(&subject, device, w) &&
+              mti_spender_make(&spender, &w->spending, device, subject.model) &&
+              mt_push_saved_hooks(&hooks, t) == MT_OK;
+    if (ok) {
+        ok = mti_spender_begin(&spender);
+        if (ok) output = mti_subject_forward(&subject);
+        ok = ok && mti_spender_end(&spender);
+        ok = mt_pop_saved_hooks() == MT_OK && ok && output &&
+             mt_visit_tape(output, note_node, t) == MT_OK && !t->failed;
+    }
+    ok = ok && sort(t);
+    mt_release(output);
+    mti_spender_free(&spender);
+    mti_subject_free(&subject);
+    return ok;
+}
+
+void mti_tape_free(mti_tape *t)
+{
+    mti_free(t->saves.at);
+    mti_free(t->nodes.at);
+    *t = (mti_tape){0};
+}
+
+size_t mti_tape_number(const mti_tape *t, uint64_t node)
+{
+    const mt_node_info key = {.sequence = node};
+    const mt_node_info *found =
+        t->nodes.n ? bsearch(&key, t->nodes.at, t->nodes.n, sizeof key, by_sequence) : NULL;
+    return (found ? (size_t)(found - t->nodes.at) : t->nodes.n) + 1;
+}

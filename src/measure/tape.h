@@ -1,0 +1,32 @@
+/* tape.h: the tape of a forward pass, op by op, and what each op saves. */
+#ifndef MTI_MEASURE_TAPE_H
+#define MTI_MEASURE_TAPE_H
+
+#include "measure/step.h"
+
+/* One act of saving, noted as it happened. */
+typedef struct mti_save {
+    mt_save_info info;
+    size_t place;                 /* in the order of saving */
+    const struct mti_save *payer; /* the first save of this storage */
+    uint64_t storage;
+    size_t bytes;
+    bool parameter;
+    mt_dtype dtype;
+    int rank;
+    int64_t shape[MT_MAX_RANK];
+} mti_save;
+
+typedef struct mti_tape {
+    MTI_VEC(mti_save) saves;     /* once sorted: in the order of their nodes */
+    MTI_VEC(mt_node_info) nodes; /* once sorted: in the order of creation */
+    bool failed;
+} mti_tape;
+
+/* The workload's forward pass with every save and every node noted. Free in any case. */
+bool mti_tape_record(mti_tape *t, mt_device *device, const mti_workload *w);
+void mti_tape_free(mti_tape *t);
+/* The number, counted from 1, of the op that made `node`. */
+size_t mti_tape_number(const mti_tape *t, uint64_t node);
+
+#endif

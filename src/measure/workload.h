@@ -1,0 +1,37 @@
+/* workload.h: what is measured, and the device that it runs on. */
+#ifndef MTI_MEASURE_WORKLOAD_H
+#define MTI_MEASURE_WORKLOAD_H
+
+#include "plan/plan.h"
+
+typedef enum mti_optimizer_choice { MTI_OPT_NONE, MTI_OPT_SGD, MTI_OPT_ADAMW } mti_optimizer_choice;
+const char *mti_optimizer_name(mti_optimizer_choice optimizer); /* "none", "sgd", "adamw" */
+
+typedef struct mti_device_options {
+    const char *kind;      /* as mt_device_open takes it */
+    int threads;           /* 0: the device's own choice */
+    size_t capacity;       /* in bytes; 0: what there is */
+    size_t gemm_workspace; /* in bytes; 0: none */
+    bool scratch_of_cpu;   /* count the scratch memory that the CPU's kernels would take */
+} mti_device_options;
+
+/* A device with these options; NULL on failure. */
+mt_device *mti_device_make(const mti_device_options *options);
+/* Makes a meta device count what one with these options would. */
+bool mti_device_pretend(mt_device *meta, const mti_device_options *options);
+
+/* Training steps of a model. All zero where nothing is said, but for config, batch, seq and the
+ * device's kind. */
+typedef struct mti_workload {
+    const char *name;   /* what it is called in messages: "mlp", "gpt2", a path */
+    const char *preset; /* the name of `config`; NULL: none */
+    mt_model_config config;
+    int64_t batch, seq;
+    uint64_t seed;
+    mti_optimizer_choice optimizer;
+    mti_spending spending;
+    size_t budget; /* bytes of the peak that checkpoints are chosen for; 0: none */
+    mti_device_options device;
+} mti_workload;
+
+#endif

@@ -1,0 +1,154 @@
+/* figures.c: what several reports show alike, as text and as JSON. */
+#include "nn/model.h"
+#include "report/figures.h"
+
+void mti_print_model(const mti_workload *w, const mt_device *device, FILE *out,
+                     const mti_style *style)
+{
+    mt_model_config resolved = w->config;
+    mt_model_config_resolve(&w->config, &resolved); /* checked when the options were read */
+    const mt_model_config *c = &resolved;
+    bool swiglu = c->mlp == MT_MLP_SWIGLU;
+    bool whole = mti_is_whole(c->kind), attends = c->kind != MT_MODEL_MLP;
+    bool feeds = c->kind != MT_MODEL_ATTENTION, norms = whole || c->kind == MT_MODEL_BLOCK;
+    mti_inked(out, style, MTI_BOLD, "%s", w->preset ? w->preset : mt_model_kind_name(c->kind));
+    fprintf(out, "  b=%lld s=%lld d=%lld", (long long)w->batch, (long long)w->seq,
+            (long long)c->hidden);
+    if (attends) fprintf(out, " a=%lld", (long long)c->heads);
+    if (attends && c->kv_heads != c->heads) fprintf(out, " k=%lld", (long long)c->kv_heads);
+    if (whole) fprintf(out, " l=%lld v=%lld", (long long)c->layers, (long long)c->vocab);
+    if (feeds) fprintf(out, " f=%lld", (long long)c->ffn);
+    if (feeds)
+        fprintf(out, ", %s%s", swiglu ? mt_mlp_kind_name(c->mlp) : mt_act_name(c->act),
+                c->inplace ? " in place" : "");
+    if (attends)
+        fprintf(out, ", %s%s attention", c->causal ? "causal " : "",
+                mt_attention_form_name(c->attention));
+    if (norms)
+        fprintf(out, ", %s-norm%s", mt_norm_place_name(c->norm),
+                c->norm_kind == MT_NORM_RMS ? " (RMS)" : "");
+    if (c->dropout > 0) fprintf(out, ", dropout %g", c->dropout);
+    int threads = mt_device_threads(device);
+    fprintf(out, "\n%s on %s, %d thread%s\n", mt_dtype_name(c->dtype), mt_device_kind(device),
+            threads, threads == 1 ? "" : "s");
+}
+
+void mti_equation_row(mti_table *t, const char *sign, int64_t bytes, const char *text)
+{
+    mti_table_cell(t, "%s", sign);
+    mti_table_bytes(t, bytes);
+    mti_table_cell(t, "%s", text);
+}
+
+void mti_residual_row(mti_table *t, int64_t bytes, const char *text, const char *alarm)
+{
+    mti_table_ink(t, bytes ? MTI_BAD : MTI_GOOD);
+    mti_table_cell(t, " ");
+    mti_table_bytes(t, bytes);
+    mti_table_cell(t, "%s%s", text, bytes ? alarm : "");
+}
+
+const char *mti_role_name(mt_save_role role)
+{
+    static const char *const names[] = {"input", "output", "aux"};
+    return names[role];
+}
+
+bool mti_print_categories(const size_t bytes[MT_CATEGORY_COUNT], FILE *out, const mti_style *style)
+{
+    size_t sum = 0;
+    for (int c = 0; c < MT_CATEGORY_COUNT; c++) sum += bytes[c];
+    mti_table *t = mti_table_new("lrr", NULL);
+    for (int c = 0; c < MT_CATEGORY_COUNT; c++) {
+        if (!bytes[c]) continue;
+        mti_table_cell(t, "%s", mt_category_name((mt_category)c));
+        mti_table_bytes(t, (int64_t)bytes[c]);
+        mti_table_cell(t, "%.1f %%", 100.0 * (double)bytes[c] / (double)sum);
+    }
+    mti_table_rule(t);
+    mti_table_ink(t, MTI_BOLD);
+    mti_table_cell(t, "allocated");
+    mti_table_bytes(t, (int64_t)sum);
+    mti_table_skip(t, 1);
+    mt_status status = mti_table_print(t, out, style);
+    mti_table_free(t);
+    return status == MT_OK;
+}
+
+/* ---- as JSON ---- */
+
+json_t *mti_model_json(const mti_workload *w)
+{
+    mt_model_config resolved = w->config;
+    mt_model_config_resolve(&w->config, &resolved); /* checked when the options were read */
+    const mt_model_config *c = &resolved;
+    bool acts = c->kind != MT_MODEL_ATTENTION && c->mlp == MT_MLP_PLAIN;
+    bool whole = mti_is_whole(c->kind), attends = c->kind != MT_MODEL_MLP;
+    bool feeds = c->kind != MT_MODEL_ATTENTION, norms = whole || c->kind == MT_MODEL_BLOCK;
+    json_t *j = json_object();
+    mti_json_put_text(j, "kind", mt_model_kind_name(c->kind));
+    mti_json_put_text(j, "preset", w->preset);
+    mti_json_put_int(j, "batch", (uint64_t)w->batch);
+    mti_json_put_int(j, "seq", (uint64_t)w->seq);
+    mti_json_put_int(j, "hidden", (uint64_t)c->hidden);
+    mti_json_put(j, "heads", attends ? json_integer(c->heads) : json_null());
+    mti_json_put(j, "kv_heads", attends ? json_integer(c->kv_heads) : json_null());
+    mti_json_put(j, "layers", whole ? json_integer(c->layers) : json_null());
+    mti_json_put(j, "vocab", whole ? json_integer(c->vocab) : json_null());
+    mti_json_put(j, "context", whole ? json_integer(c->context) : json_null());
+    mti_json_put(j, "ffn", feeds ? json_integer(c->ffn) : json_null());
+    mti_json_put_text(j, "mlp", feeds ? mt_mlp_kind_name(c->mlp) : NULL);
+    mti_json_put_text(j, "act", acts ? mt_act_name(c->act) : NULL);
+    mti_json_put(j, "inplace", acts ? json_boolean(c->inplace) : json_null());
+    mti_json_put_text(j, "norm", norms ? mt_norm_place_name(c->norm) : NULL);
+    mti_json_put_text(j, "norm_kind", norms ? mt_norm_kind_name(c->norm_kind) : NULL);
+    mti_json_put(j, "dropout", json_real(c->dropout));
+    mti_json_put_text(j, "attention", attends ? mt_attention_form_name(c->attention) : NULL);
+    mti_json_put(j, "causal", attends ? json_boolean(c->causal) : json_null());
+    mti_json_put_text(j, "dtype", mt_dtype_name(c->dtype));
+    mti_json_put_text(j, "optimizer", mti_optimizer_name(w->optimizer));
+    mti_json_put_int(j, "seed", w->seed);
+    return j;
+}
+
+json_t *mti_categories_json(const size_t bytes[MT_CATEGORY_COUNT])
+{
+    json_t *j = json_object();
+    for (int c = 0; c < MT_CATEGORY_COUNT; c++)
+        mti_json_put_int(j, mt_category_name((mt_category)c), bytes[c]);
+    return j;
+}
+
+json_t *mti_steady_json(const mti_steady *s)
+{
+    json_t *j = json_object();
+    mti_json_put_int(j, "peak", s->peak);
+    mti_json_put_int(j, "reserved", s->reserved);
+    mti_json_put(j, "by_category", mti_categories_json(s->by_category));
+    return j;
+}
+
+json_t *mti_formula_json(const mti_formula *f)
+{
+    if (!f->known) return json_null();
+    json_t *j = json_object(), *terms = json_array(), *residual = json_array();
+    mti_json_put(j, "bytes", json_integer(f->bytes));
+    mti_json_put_text(j, "text", f->text);
+    for (int i = 0; i < f->n_terms; i++) {
+        json_t *term = json_object();
+        mti_json_put_text(term, "text", f->terms[i].text);
+        mti_json_put_text(term, "what", f->terms[i].what);
+        mti_json_put(term, "bytes", json_integer(f->terms[i].bytes));
+        mti_json_push(terms, term);
+    }
+    mti_json_put(j, "terms", terms);
+    for (int i = 0; i < f->n_residual; i++) {
+        json_t *term = json_object();
+        mti_json_put_text(term, "term", f->residual[i].text);
+        mti_json_put(term, "bytes", json_integer(f->residual[i].bytes));
+        mti_json_push(residual, term);
+    }
+    mti_json_put(j, "residual", residual);
+    mti_json_put(j, "unexplained", json_integer(f->unexplained));
+    return j;
+}

@@ -1,0 +1,29 @@
+/* figures.h: what several reports show alike. */
+#ifndef MTI_FIGURES_H
+#define MTI_FIGURES_H
+
+#include "measure/step.h"
+#include "report/json.h"
+#include "report/report.h"
+
+/* ---- text ---- */
+
+/* "block  b=2 s=4096 d=1024 ...", and what it runs on, on a line of its own. */
+void mti_print_model(const mti_workload *w, const mt_device *device, FILE *out,
+                     const mti_style *style);
+/* Rows of an equation: sign, bytes, what they are; and what ought to be 0. */
+void mti_equation_row(mti_table *t, const char *sign, int64_t bytes, const char *text);
+void mti_residual_row(mti_table *t, int64_t bytes, const char *text, const char *alarm);
+bool mti_print_categories(const size_t bytes[MT_CATEGORY_COUNT], FILE *out, const mti_style *style);
+const char *mti_role_name(mt_save_role role); /* "input", "output", "aux" */
+
+/* ---- JSON ---- */
+
+/* The model's dimensions; null where the kind of model has no such thing. */
+json_t *mti_model_json(const mti_workload *w);
+json_t *mti_categories_json(const size_t bytes[MT_CATEGORY_COUNT]);
+/* "steady": peak, reserved and by_category of a step in the steady state. */
+json_t *mti_steady_json(const mti_steady *s);
+json_t *mti_formula_json(const mti_formula *f); /* null where none is known */
+
+#endif
