@@ -3,6 +3,7 @@
  * Without rope one product makes queries, keys and values side by side, and the tape keeps its
  * output once for all three. With rope it would keep that output for the values' third alone,
  * beside the rotated queries and keys: there each has a product of its own. */
+#include "nn/kv_layer.h"
 #include "nn/model.h"
 #include "memtape/ops.h"
 
@@ -33,7 +34,7 @@ static mt_tensor *merge_heads(mt_tensor *x)
 static bool rotate(const mti_heads *at, mt_tensor **x)
 {
     if (at->rope_theta == 0) return true;
-    return mt_set(x, mt_rope(*x, at->kv ? mti_kv_start(at->kv) : 0, at->rope_theta)) == MT_OK;
+    return mt_set(x, mt_rope(*x, at->kv ? *at->kv->length : 0, at->rope_theta)) == MT_OK;
 }
 
 /* part: q [b,s,a h], k, v [b,s,k h], all taken over -> [b,s,a h] */

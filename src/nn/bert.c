@@ -108,8 +108,6 @@ mt_module *mt_bert_new(mt_device *device, const mt_model_config *config)
     return mti_bert_make(device, config, NULL);
 }
 
-bool mti_is_bert(const mt_module *m) { return mti_module_runs(m, bert_forward); }
-
 /* ---- what is to be guessed ---- */
 
 mt_status mt_mask_tokens(const mt_model_config *config, uint64_t seed, size_t n,

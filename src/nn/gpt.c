@@ -39,5 +39,3 @@ mt_module *mt_gpt_new(mt_device *device, const mt_model_config *config)
 {
     return mti_gpt_make(device, config, NULL);
 }
-
-bool mti_is_gpt(const mt_module *m) { return mti_module_runs(m, gpt_forward); }

@@ -1,25 +1,9 @@
-/* kv_cache.c: the keys and values of every position so far, in three forms.
- *
- * Of each layer, keys and values alike, [b,k,t,h]:
- *   preallocated  the first `length` of t positions are filled in place; attention sees a view.
- *   growing       exactly `length` positions; a step makes a new tensor of all and lets the old go.
- *   8bit          as preallocated, codes u8 [b,k,t,h] with a scale f32 [b,k,t,1] for each vector; a
- *                 step widens one layer's at a time. A code is the value / scale + 128, rounded. */
+/* kv_cache.c: the keys and values of every position so far, in the forms of kv_layer.h. */
 #include <stdio.h>
 #include "memtape/generate.h"
 #include "memtape/ops.h"
+#include "nn/kv_layer.h"
 #include "nn/model.h"
-
-/* Keys, or values, of one layer. */
-typedef struct side {
-    mt_tensor *values; /* or codes */
-    mt_tensor *scales; /* 8bit */
-} side;
-
-struct mti_kv_layer {
-    mt_kv_cache *cache;
-    side k, v;
-};
 
 struct mt_kv_cache {
     mt_model_config config;
@@ -80,7 +64,7 @@ static mt_tensor *make(const mt_kv_cache *cache, mt_device *device, mt_dtype dty
     return t;
 }
 
-static bool make_side(side *s, const mt_kv_cache *cache, mt_device *device)
+static bool make_side(mti_kv_side *s, const mt_kv_cache *cache, mt_device *device)
 {
     const mt_model_config *c = &cache->config;
     if (cache->form == MT_KV_GROWING) return true; /* with the first positions */
@@ -110,7 +94,7 @@ mt_kv_cache *mt_kv_cache_new(mt_module *model, mt_kv_form form, int64_t batch, i
     mt_device *device = mt_device_of(mt_module_param(mt_module_child(model, "wte"), "weight"));
     for (int64_t i = 0; ok && i < c->layers; i++) {
         mti_kv_layer *layer = &cache->layers[i];
-        layer->cache = cache;
+        layer->form = form, layer->dtype = c->dtype, layer->length = &cache->length;
         ok = make_side(&layer->k, cache, device) && make_side(&layer->v, cache, device);
     }
     if (ok) return cache;
@@ -118,7 +102,7 @@ mt_kv_cache *mt_kv_cache_new(mt_module *model, mt_kv_form form, int64_t batch, i
     return NULL;
 }
 
-static void drop(side *s)
+static void drop(mti_kv_side *s)
 {
     mt_release(s->values);
     mt_release(s->scales);
@@ -143,7 +127,7 @@ size_t mt_kv_cache_bytes(const mt_kv_cache *cache, size_t *scales)
 {
     size_t values = 0, of_scales = 0;
     for (int64_t i = 0; cache && i < cache->config.layers; i++) {
-        const side *sides[] = {&cache->layers[i].k, &cache->layers[i].v};
+        const mti_kv_side *sides[] = {&cache->layers[i].k, &cache->layers[i].v};
         for (int j = 0; j < 2; j++) {
             if (sides[j]->values) values += mt_storage_of(sides[j]->values).bytes;
             if (sides[j]->scales) of_scales += mt_storage_of(sides[j]->scales).bytes;
@@ -181,77 +165,6 @@ mt_status mt_kv_cache_rewind(mt_kv_cache *cache, int64_t length)
     cache->length = length;
     return MT_OK;
 }
-
-/* ---- appending: x [b,k,t,h] becomes all that is held, x included; taken over ---- */
-
-static bool append_preallocated(side *s, int64_t start, mt_tensor **x)
-{
-    int64_t t = mt_shape(*x)[2];
-    MT_AUTO mt_tensor *place = mt_slice(s->values, 2, start, t);
-    return place && mt_copy(place, *x) == MT_OK &&
-           mt_set(x, mt_slice(s->values, 2, 0, start + t)) == MT_OK;
-}
-
-/* What a forward that failed half-way has left behind `start` is cut off. */
-static bool append_growing(side *s, mt_dtype dtype, int64_t start, mt_tensor **x)
-{
-    if (mt_set(x, mt_cast(*x, dtype)) != MT_OK) return false;
-    MT_AUTO mt_tensor *held = start ? mt_slice(s->values, 2, 0, start) : NULL;
-    if (start && !held) return false;
-    mt_tensor *all = start ? mt_cat(2, (mt_tensor *[]){held, *x}, 2) : mt_clone(*x);
-    if (mt_set(x, all) != MT_OK || mt_set_category(*x, MT_CACHE) != MT_OK) return false;
-    return mt_set(&s->values, mt_retain(*x)) == MT_OK;
-}
-
-/* sqrt(max x^2) over each vector: its largest magnitude [b,k,t,1] */
-static mt_tensor *magnitudes(mt_tensor *x)
-{
-    mt_tensor *m = mt_mul(x, x);
-    mt_set(&m, mt_max(m, 1, (const int[]){-1}, true));
-    mt_set(&m, mt_sqrt(m));
-    return m;
-}
-
-static bool write_codes(side *s, int64_t start, mt_tensor *x)
-{
-    int64_t t = mt_shape(x)[2];
-    MT_AUTO mt_tensor *wide = mt_cast(x, MT_F32);
-    MT_AUTO mt_tensor *scale = wide ? magnitudes(wide) : NULL;
-    mt_set(&scale, mt_affine(scale, 1.0 / 127, 1e-30)); /* a vector of zeros is not divided by 0 */
-    mt_set(&wide, mt_div(wide, scale));
-    mt_set(&wide, mt_affine(wide, 1, 128.5)); /* the cast to u8 cuts off: 1 to 255 */
-    MT_AUTO mt_tensor *codes_at = wide ? mt_slice(s->values, 2, start, t) : NULL;
-    MT_AUTO mt_tensor *scales_at = codes_at ? mt_slice(s->scales, 2, start, t) : NULL;
-    return scales_at && mt_copy(codes_at, wide) == MT_OK && mt_copy(scales_at, scale) == MT_OK;
-}
-
-static bool append_8bit(side *s, mt_dtype dtype, int64_t start, mt_tensor **x)
-{
-    int64_t t = mt_shape(*x)[2];
-    if (!write_codes(s, start, *x)) return false;
-    if (mt_set(x, mt_slice(s->values, 2, 0, start + t)) != MT_OK) return false;
-    MT_AUTO mt_tensor *scale = mt_slice(s->scales, 2, 0, start + t);
-    if (!scale || mt_set(x, mt_cast(*x, MT_F32)) != MT_OK) return false;
-    mt_set(x, mt_affine(*x, 1, -128));
-    mt_set(x, mt_mul(*x, scale));
-    return mt_set(x, mt_cast(*x, dtype)) == MT_OK;
-}
-
-static bool append(const mt_kv_cache *cache, side *s, mt_tensor **x)
-{
-    switch (cache->form) {
-    case MT_KV_GROWING: return append_growing(s, cache->config.dtype, cache->length, x);
-    case MT_KV_8BIT: return append_8bit(s, cache->config.dtype, cache->length, x);
-    default: return append_preallocated(s, cache->length, x);
-    }
-}
-
-bool mti_kv_append(mti_kv_layer *layer, mt_tensor **k, mt_tensor **v)
-{
-    return append(layer->cache, &layer->k, k) && append(layer->cache, &layer->v, v);
-}
-
-int64_t mti_kv_start(const mti_kv_layer *layer) { return layer->cache->length; }
 
 /* ---- one forward ---- */
 

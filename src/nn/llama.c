@@ -36,5 +36,3 @@ mt_module *mt_llama_new(mt_device *device, const mt_model_config *config)
 {
     return mti_llama_make(device, config, NULL);
 }
-
-bool mti_is_llama(const mt_module *m) { return mti_module_runs(m, llama_forward); }

@@ -37,11 +37,8 @@ typedef struct mti_model {
 
 /* A module over a copy of c. */
 mt_module *mti_model_new(const char *kind, mt_forward_fn *forward, const mt_model_config *c);
-/* NULL if m is none of ours. */
+/* NULL if m was not made by mti_model_new. */
 mti_model *mti_model_of(const mt_module *m);
-bool mti_is_gpt(const mt_module *m);
-bool mti_is_bert(const mt_module *m);
-bool mti_is_llama(const mt_module *m);
 bool mti_check_tokens(const char *who, const mt_tensor *tokens);
 /* What is done to each layer as soon as it is made; false: the model cannot be made. */
 typedef struct mti_each_layer {
@@ -87,12 +84,5 @@ typedef struct mti_heads {
     struct mti_kv_layer *kv; /* set while a cached forward runs, else NULL */
 } mti_heads;
 mti_heads *mti_heads_of(const mt_module *m); /* NULL if m is no such module */
-
-/* One layer of a KV cache (kv_cache.c). */
-typedef struct mti_kv_layer mti_kv_layer;
-/* How many positions came before. */
-int64_t mti_kv_start(const mti_kv_layer *layer);
-/* Appends *k and *v [b,k,t,h] and puts all that is cached, [b,k,start + t,h], in their place. */
-bool mti_kv_append(mti_kv_layer *layer, mt_tensor **k, mt_tensor **v);
 
 #endif

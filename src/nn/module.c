@@ -2,7 +2,7 @@
  * the root down make the paths that records and files carry. */
 #include <string.h>
 #include "base/base.h"
-#include "nn/nn.h"
+#include "nn/frame.h"
 
 typedef struct child {
     char *name; /* the module's own name points here */
@@ -199,6 +199,11 @@ bool mti_module_runs(const mt_module *m, mt_forward_fn *forward)
     return m && m->forward == forward;
 }
 
+bool mti_module_owns(const mt_module *m, void (*destroy)(void *user))
+{
+    return m && m->destroy == destroy;
+}
+
 mt_tensor *mt_module_param(const mt_module *m, const char *name)
 {
     size_t i = m && name ? mti_name_index_find(&m->param_at, name, strlen(name)) : MTI_NO_PLACE;
@@ -228,6 +233,12 @@ mt_module *mt_module_find(mt_module *m, const char *path)
 }
 
 /* ---- running ---- */
+
+mt_tensor *mti_run_module(mt_module *m, mti_run_fn *run, int n_in, mt_tensor *const *in)
+{
+    return m->checkpoint ? mti_run_frame((mti_frame){.m = m, .run = run}, n_in, in, m->checkpoint)
+                         : run(m, in);
+}
 
 mt_tensor *mti_module_run_inner(mt_module *m, mt_tensor *x) { return m->forward(m, x); }
 

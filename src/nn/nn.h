@@ -10,6 +10,8 @@
 mt_module *mti_module_complete(mt_module *m, bool complete);
 /* Whether m is there and was made with this forward function: so its user data are known. */
 bool mti_module_runs(const mt_module *m, mt_forward_fn *forward);
+/* The same of the function that frees its user data. */
+bool mti_module_owns(const mt_module *m, void (*destroy)(void *user));
 
 /* x w^T with that weight [out,in], which is taken over. NULL in, NULL out. */
 mt_module *mti_linear_of(mt_tensor *weight);
@@ -31,7 +33,7 @@ mt_tensor *mti_module_lend_param(mt_module *m, const char *name, mt_tensor *othe
 /* "h.3" and "mlp": "h.3.mlp", the caller's to mti_free; no dot after a prefix "". */
 char *mti_join(const char *prefix, const char *name);
 
-/* ---- modules that run as checkpoints (segments.c) ---- */
+/* ---- modules that run as checkpoints ---- */
 
 /* What m was told; NULL: nothing. *group (may be NULL): m is a layer and begins a group of so many
  * that run as one; 0: m itself is the checkpoint. */

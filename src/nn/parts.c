@@ -1,6 +1,6 @@
 /* parts.c: the small modules models are made of: one op each, with its parameters. */
 #include <math.h>
-#include "nn/nn.h"
+#include "nn/model.h"
 #include "memtape/ops.h"
 
 /* user data of the parts that have some: copied onto the heap */
@@ -153,4 +153,38 @@ mt_module *mt_dropout_new(double p)
     if (!(p >= 0 && p < 1))
         return mti_fail_null(MT_ERR_ARGUMENT, "dropout: p is %g; need 0 <= p < 1", p);
     return with_number("dropout", dropout_forward, p);
+}
+
+/* ---- as children of models ---- */
+
+mt_module *mti_add_linear(mt_module *m, const char *name, mt_device *device,
+                          const mt_model_config *c, int64_t in, int64_t out, double std)
+{
+    return mt_module_add_child(m, name, mt_linear_new(device, c->dtype, in, out, !c->no_bias, std));
+}
+
+mt_module *mti_add_norm(mt_module *m, const char *name, mt_device *device, const mt_model_config *c)
+{
+    return mt_module_add_child(
+        m, name,
+        c->norm_kind == MT_NORM_RMS
+            ? mt_rms_norm_new(device, c->dtype, c->hidden, c->norm_eps)
+            : mt_layer_norm_new(device, c->dtype, c->hidden, !c->no_bias, c->norm_eps));
+}
+
+mt_module *mti_add_embedding(mt_module *m, const char *name, mt_device *device,
+                             const mt_model_config *c, int64_t rows)
+{
+    return mt_module_add_child(m, name,
+                               mt_embedding_new(device, c->dtype, rows, c->hidden, MTI_INIT_STD));
+}
+
+mt_module *mti_add_dropout(mt_module *m, const mt_model_config *c)
+{
+    return mt_module_add_child(m, "drop", mt_dropout_new(c->dropout));
+}
+
+double mti_residual_std(const mt_model_config *c)
+{
+    return MTI_INIT_STD / sqrt(2 * (double)c->layers);
 }

@@ -1,41 +1,10 @@
-/* segments.c: modules and groups of layers that run as checkpoints. */
+/* segments.c: groups of layers that run as checkpoints, and presets of both. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "nn/frame.h"
 #include "nn/model.h"
-
-/* What a frame runs: a module, or layers from .. to - 1 of a model. */
-typedef struct segment {
-    mt_module *m;
-    mti_run_fn *run; /* NULL: layers */
-    int64_t from, to;
-} segment;
-
-static mt_status run_segment(void *user, int n_in, mt_tensor *const *in, int n_out, mt_tensor **out)
-{
-    const segment *s = user;
-    (void)n_in, (void)n_out;
-    out[0] = s->run ? s->run(s->m, in) : mti_run_each(s->m, mt_retain(in[0]), s->from, s->to);
-    return out[0] ? MT_OK : mt_last_status();
-}
-
-static mt_tensor *checkpointed(segment init, int n_in, mt_tensor *const *in,
-                               const mt_checkpoint_options *options)
-{
-    mt_tensor *out;
-    segment *s = mti_malloc(sizeof *s);
-    if (!s) return NULL;
-    *s = init;
-    mt_status status = mt_checkpoint(run_segment, s, mti_free, n_in, in, 1, &out, options);
-    return status == MT_OK ? out : NULL;
-}
-
-mt_tensor *mti_run_module(mt_module *m, mti_run_fn *run, int n_in, mt_tensor *const *in)
-{
-    const mt_checkpoint_options *options = mti_module_checkpoint(m, NULL);
-    return options ? checkpointed((segment){.m = m, .run = run}, n_in, in, options) : run(m, in);
-}
 
 /* x is taken over, but lives until the layers have run: the checkpoint keeps it anyway. */
 static mt_tensor *run_group(mt_module *m, mt_tensor *x, int64_t from, int64_t to,
@@ -48,7 +17,8 @@ static mt_tensor *run_group(mt_module *m, mt_tensor *x, int64_t from, int64_t to
                  (long long)to - 1);
         labelled.label = label;
     }
-    mt_tensor *y = checkpointed((segment){.m = m, .from = from, .to = to}, 1, &x, &labelled);
+    mt_tensor *y = mti_run_frame(
+        (mti_frame){.m = m, .layers = mti_run_each, .from = from, .to = to}, 1, &x, &labelled);
     mt_release(x);
     return y;
 }

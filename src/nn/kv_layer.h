@@ -1,0 +1,30 @@
+/* kv_layer.h: one layer of a KV cache, in three forms.
+ *
+ * Keys and values alike, [b,k,t,h]:
+ *   preallocated  the first `length` of t positions are filled in place; attention sees a view.
+ *   growing       exactly `length` positions; a step makes a new tensor of all and lets the old go.
+ *   8bit          as preallocated, codes u8 [b,k,t,h] with a scale f32 [b,k,t,1] for each vector; a
+ *                 step widens one layer's at a time. A code is the value / scale + 128, rounded. */
+#ifndef MTI_KV_LAYER_H
+#define MTI_KV_LAYER_H
+
+#include "base/base.h"
+#include "memtape/generate.h"
+
+/* Keys, or values. */
+typedef struct mti_kv_side {
+    mt_tensor *values; /* or codes */
+    mt_tensor *scales; /* 8bit */
+} mti_kv_side;
+
+typedef struct mti_kv_layer {
+    mt_kv_form form;
+    mt_dtype dtype;        /* of the model */
+    const int64_t *length; /* how many positions came before; the cache's */
+    mti_kv_side k, v;
+} mti_kv_layer;
+
+/* Appends *k and *v [b,k,t,h] and puts all that is cached, [b,k,length + t,h], in their place. */
+bool mti_kv_append(mti_kv_layer *layer, mt_tensor **k, mt_tensor **v);
+
+#endif
