@@ -125,5 +125,17 @@ objects 'void f(void) {} int mt_one(void) { return 1; }' '# none' &&
     wrong 'objects did not find a name without prefix'
 objects 'int mt_one(void) { return 1; }' 'gone because' && wrong 'objects kept a stale permission'
 
+# circles.sh, too: of two files, the second with a call of the first or without.
+circles() { # SOURCE
+    printf 'int mti_two(int i); int mti_one(int i) { return i ? mti_two(i - 1) : 0; }\n' >"$tree/one.c"
+    printf '%s\n' "$1" >"$tree/two.c"
+    (cd "$tree" && gcc -c one.c two.c && rm -f room.a && ar rc room.a one.o two.o)
+    "$here/circles.sh" "$tree/room.a" >"$tree.out" 2>&1
+}
+fresh
+circles 'int mti_two(int i) { return i; }' || wrong "circles refuses a clean room: $(cat "$tree.out")"
+circles 'int mti_one(int i); int mti_two(int i) { return mti_one(i); }' &&
+    wrong 'circles did not find two files that call each other'
+
 rm -f "$tree.out"
 exit $failed
