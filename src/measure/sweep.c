@@ -119,7 +119,8 @@ static bool run_all(sweep *w, const mti_sweep_listener *listener)
             ok = run_row(w, i, turn);
         }
     for (size_t i = 0; ok && i < w->n; i++)
-        w->results[i].step_s = median(w->seconds + i * n_turns, (size_t)turns_of(w, i));
+        if (!w->results[i].refused)
+            w->results[i].step_s = median(w->seconds + i * n_turns, (size_t)turns_of(w, i));
     return ok;
 }
 

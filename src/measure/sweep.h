@@ -15,7 +15,7 @@ typedef struct mti_sweep_result {
     const mti_sweep_entry *entry;
     size_t saved, asked; /* kept after forward; what the ops handed over */
     mti_steady steady;
-    double step_s;               /* median of the steady steps; NaN on meta */
+    double step_s;               /* median of the steady steps; NaN on meta, and if refused */
     double loss;                 /* NaN: none */
     mti_gradient_difference off; /* from the first entry */
     bool has_data;               /* false on meta: no gradients to compare */
