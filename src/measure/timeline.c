@@ -151,18 +151,16 @@ typedef struct life {
     size_t entry; /* of the ledger, from 1 on; 0: none */
 } life;
 
-/* The first component of a path that is a number; its end if there is none. */
-static const char *number_in(const char *path)
+const char *mti_number_in(const char *path)
 {
     for (const char *at = path; at; at = strchr(at, '.') ? strchr(at, '.') + 1 : NULL)
         if (isdigit((unsigned char)*at)) return at;
     return path + strlen(path);
 }
 
-/* <0, 0, >0 as strcmp, whatever the number is. */
-static int compare_paths(const char *a, const char *b)
+int mti_compare_paths(const char *a, const char *b)
 {
-    const char *x = number_in(a), *y = number_in(b);
+    const char *x = mti_number_in(a), *y = mti_number_in(b);
     size_t m = (size_t)(x - a), n = (size_t)(y - b);
     int order = strncmp(a, b, m < n ? m : n);
     if (order || m != n) return order ? order : m < n ? -1 : 1;
@@ -172,7 +170,7 @@ static int compare_paths(const char *a, const char *b)
 /* Alike where 0. What was made apart stays apart: sizes must agree, too. */
 static int compare_holders(const mti_holder *a, const mti_holder *b)
 {
-    int order = compare_paths(a->module, b->module);
+    int order = mti_compare_paths(a->module, b->module);
     if (!order) order = strcmp(a->op, b->op);
     if (!order) order = (int)a->category - (int)b->category;
     if (!order) order = (int)a->kept - (int)b->kept;
@@ -218,7 +216,7 @@ static bool note_savers(life *lives, size_t n, const mt_ledger *ledger)
 static bool holder_of(const life *l, const mt_ledger *ledger, mti_holder *out)
 {
     const mt_mem_event *e = l->made;
-    const char *number = number_in(e->module);
+    const char *number = mti_number_in(e->module);
     mt_ledger_entry entry = {0};
     if (l->entry && mt_ledger_get(ledger, l->entry - 1, &entry) != MT_OK) return false;
     *out = (mti_holder){.op = e->op,
@@ -239,7 +237,7 @@ static bool holder_of(const life *l, const mt_ledger *ledger, mti_holder *out)
 static size_t hash_of(const mti_holder *h)
 {
     uint64_t hash = 14695981039346656037u;
-    const char *number = number_in(h->module), *rest = number + strspn(number, "0123456789");
+    const char *number = mti_number_in(h->module), *rest = number + strspn(number, "0123456789");
     for (const char *c = h->module; *c; c++)
         if (c < number || c >= rest) hash = (hash ^ (unsigned char)*c) * 1099511628211u;
     hash = (hash ^ (uint64_t)h->category ^ h->each) * 1099511628211u;
@@ -262,15 +260,21 @@ static bool add_holder(mti_holders *out, const mti_holder *h, size_t *places, si
     return true;
 }
 
-/* "gpt.h.0.mlp" of several becomes "gpt.h.0-11.mlp". */
+const char *mti_name_all(char *buf, size_t size, const char *path, long first, long last)
+{
+    const char *number = mti_number_in(path);
+    if (first == last || !*number)
+        snprintf(buf, size, "%s", path);
+    else
+        snprintf(buf, size, "%.*s%ld-%ld%s", (int)(number - path), path, first, last,
+                 number + strspn(number, "0123456789"));
+    return buf;
+}
+
 static void name_all(mti_holder *h)
 {
     char name[sizeof h->module];
-    const char *number = number_in(h->module);
-    if (h->first == h->last) return;
-    int n = snprintf(name, sizeof name, "%.*s%ld-%ld%s", (int)(number - h->module), h->module,
-                     h->first, h->last, number + strspn(number, "0123456789"));
-    if (n > 0) memcpy(h->module, name, sizeof name);
+    memcpy(h->module, mti_name_all(name, sizeof name, h->module, h->first, h->last), sizeof name);
 }
 
 bool mti_timeline_holders(const mti_timeline *t, size_t event, const mt_ledger *ledger,

@@ -49,6 +49,13 @@ void mti_timeline_move(size_t by_category[MT_CATEGORY_COUNT], const mt_mem_event
 void mti_timeline_categories(const mti_timeline *t, size_t event,
                              size_t by_category[MT_CATEGORY_COUNT]);
 
+/* The first component of a module's path that is a number; its end if there is none. */
+const char *mti_number_in(const char *path);
+/* <0, 0, >0 as strcmp, whatever that number is. */
+int mti_compare_paths(const char *a, const char *b);
+/* "gpt.h.0.mlp" for layers first to last: "gpt.h.0-11.mlp" into buf. */
+const char *mti_name_all(char *buf, size_t size, const char *path, long first, long last);
+
 /* Storages that lived after an event, made alike: in the same op of the same module, or of modules
  * that differ in one number ("gpt.h.3.mlp", "gpt.h.4.mlp"), and kept alike by the tape. */
 typedef struct mti_holder {

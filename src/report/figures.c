@@ -119,12 +119,21 @@ json_t *mti_categories_json(const size_t bytes[MT_CATEGORY_COUNT])
     return j;
 }
 
-json_t *mti_steady_json(const mti_steady *s)
+json_t *mti_steady_json(size_t peak, size_t reserved, const size_t by_category[MT_CATEGORY_COUNT])
 {
     json_t *j = json_object();
-    mti_json_put_int(j, "peak", s->peak);
-    mti_json_put_int(j, "reserved", s->reserved);
-    mti_json_put(j, "by_category", mti_categories_json(s->by_category));
+    mti_json_put_int(j, "peak", peak);
+    mti_json_put_int(j, "reserved", reserved);
+    mti_json_put(j, "by_category", mti_categories_json(by_category));
+    return j;
+}
+
+json_t *mti_flops_json(const mt_flops *flops)
+{
+    json_t *j = json_object();
+    mti_json_put_int(j, "forward", flops->forward);
+    mti_json_put_int(j, "backward", flops->backward);
+    mti_json_put_int(j, "recompute", flops->recompute);
     return j;
 }
 

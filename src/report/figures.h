@@ -23,7 +23,8 @@ const char *mti_role_name(mt_save_role role); /* "input", "output", "aux" */
 json_t *mti_model_json(const mti_workload *w);
 json_t *mti_categories_json(const size_t bytes[MT_CATEGORY_COUNT]);
 /* "steady": peak, reserved and by_category of a step in the steady state. */
-json_t *mti_steady_json(const mti_steady *s);
+json_t *mti_steady_json(size_t peak, size_t reserved, const size_t by_category[MT_CATEGORY_COUNT]);
+json_t *mti_flops_json(const mt_flops *flops);
 json_t *mti_formula_json(const mti_formula *f); /* null where none is known */
 
 #endif

@@ -44,15 +44,6 @@ static json_t *regimes_json(const mti_plan_result *p)
     return array;
 }
 
-static json_t *flops_json(const mt_flops *flops)
-{
-    json_t *j = json_object();
-    mti_json_put_int(j, "forward", flops->forward);
-    mti_json_put_int(j, "backward", flops->backward);
-    mti_json_put_int(j, "recompute", flops->recompute);
-    return j;
-}
-
 static json_t *time_json(const mti_plan_result *p)
 {
     const mti_plan_options *o = p->options;
@@ -97,7 +88,7 @@ json_t *mti_plan_json(const mti_plan_result *p)
     for (int i = 0; i < p->n_items; i++) mti_json_push(formulas, comparison_json(&p->items[i]));
     mti_json_put(j, "formulas", formulas);
     mti_json_put(j, "regimes", regimes_json(p));
-    mti_json_put(j, "flops", flops_json(&p->flops));
+    mti_json_put(j, "flops", mti_flops_json(&p->flops));
     mti_json_put(j, "time", time_json(p));
     mti_json_put(j, "step", need_json(&p->need));
     if (p->workload->device.capacity) {

@@ -118,8 +118,8 @@ static void put_head(json_t *j, const mti_profile_result *p)
 json_t *mti_profile_json(const mti_profile_result *p, bool whole)
 {
     const mti_measurement *m = &p->measured;
-    json_t *j = json_object(), *params = json_object(), *steady = mti_steady_json(&m->steady);
-    json_t *flops = json_object();
+    json_t *j = json_object(), *params = json_object(),
+           *steady = mti_steady_json(m->steady.peak, m->steady.reserved, m->steady.by_category);
     put_head(j, p);
     mti_json_put_int(params, "count", m->n_params);
     mti_json_put_int(params, "bytes", m->param_bytes);
@@ -137,10 +137,7 @@ json_t *mti_profile_json(const mti_profile_result *p, bool whole)
     mti_json_put(j, "peak", mti_peak_json(m));
     mti_json_put(j, "timeline", whole ? mti_timeline_json(&p->measured.timeline) : json_null());
     mti_json_put(j, "formula", mti_formula_json(&p->formula));
-    mti_json_put_int(flops, "forward", m->flops.forward);
-    mti_json_put_int(flops, "backward", m->flops.backward);
-    mti_json_put_int(flops, "recompute", m->flops.recompute);
-    mti_json_put(j, "flops", flops);
+    mti_json_put(j, "flops", mti_flops_json(&m->flops));
     mti_json_put(j, "out_of_memory", json_null());
     return j;
 }

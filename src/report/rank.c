@@ -126,15 +126,6 @@ static json_t *bytes_json(size_t bytes)
     return j;
 }
 
-static json_t *steady_json(const mt_rank_report *r)
-{
-    json_t *j = json_object();
-    mti_json_put_int(j, "peak", r->steady_peak);
-    mti_json_put_int(j, "reserved", r->steady_reserved);
-    mti_json_put(j, "by_category", mti_categories_json(r->steady_by_category));
-    return j;
-}
-
 json_t *mti_rank_json(const mti_rank_result *rank, bool fits)
 {
     const mt_rank_report *r = &rank->report;
@@ -152,7 +143,8 @@ json_t *mti_rank_json(const mti_rank_result *rank, bool fits)
     mti_json_put(j, "optimizer", bytes_json(r->optimizer_bytes));
     mti_json_put_int(j, "in_flight", (uint64_t)r->in_flight);
     mti_json_put(j, "saved", bytes_json(r->saved));
-    mti_json_put(j, "steady", steady_json(r));
+    mti_json_put(j, "steady",
+                 mti_steady_json(r->steady_peak, r->steady_reserved, r->steady_by_category));
     mti_json_put(j, "capacity", capacity ? json_integer((json_int_t)capacity) : json_null());
     mti_json_put(j, "fits", capacity ? json_boolean(fits) : json_null());
     mti_json_put_int(j, "peak", r->peak);

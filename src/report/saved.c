@@ -1,5 +1,4 @@
 /* saved.c: the table of what the tape keeps. */
-#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 #include "report/figures.h"
@@ -13,21 +12,6 @@ typedef struct line {
     long first, last; /* numbers of the layers; -1 if the path has none */
 } line;
 
-/* The first component of a path that is a number; NULL if there is none. */
-static const char *number_in(const char *path)
-{
-    for (const char *at = path; at && *at; at = strchr(at, '.') ? strchr(at, '.') + 1 : NULL)
-        if (isdigit((unsigned char)*at)) return at;
-    return NULL;
-}
-
-static bool same_but_for_number(const char *a, const char *b)
-{
-    const char *x = number_in(a), *y = number_in(b);
-    if (!x || !y || x - a != y - b || strncmp(a, b, (size_t)(x - a)) != 0) return false;
-    return !strcmp(x + strspn(x, "0123456789"), y + strspn(y, "0123456789"));
-}
-
 static bool foldable(const mt_ledger_entry *a, const mt_ledger_entry *b)
 {
     const mt_saver *s = &a->saver, *t = &b->saver;
@@ -36,7 +20,7 @@ static bool foldable(const mt_ledger_entry *a, const mt_ledger_entry *b)
     for (int d = 0; d < s->rank; d++)
         if (s->shape[d] != t->shape[d]) return false;
     return !strcmp(s->op, t->op) && !strcmp(s->argument, t->argument) &&
-           same_but_for_number(s->module, t->module);
+           *mti_number_in(s->module) && mti_compare_paths(s->module, t->module) == 0;
 }
 
 /* lines has room for every entry. Returns the number of lines. */
@@ -46,8 +30,8 @@ static size_t fold(const mt_ledger *ledger, line *lines)
     for (size_t i = 0; i < mt_ledger_count(ledger); i++) {
         mt_ledger_entry e;
         if (mt_ledger_get(ledger, i, &e) != MT_OK) break;
-        const char *number = number_in(e.saver.module);
-        long layer = number ? strtol(number, NULL, 10) : -1;
+        const char *number = mti_number_in(e.saver.module);
+        long layer = *number ? strtol(number, NULL, 10) : -1;
         size_t k = 0;
         while (k < n && !(foldable(&lines[k].entry, &e) && lines[k].last == layer - 1)) k++;
         if (k == n) {
@@ -63,13 +47,7 @@ static size_t fold(const mt_ledger *ledger, line *lines)
 /* A path of the line's first entry, for all of them: "gpt.h.0-11.mlp.act". */
 static const char *for_all(char *buf, size_t size, const line *l, const char *path)
 {
-    const char *number = number_in(path);
-    if (l->count == 1 || !number)
-        snprintf(buf, size, "%s", path);
-    else
-        snprintf(buf, size, "%.*s%ld-%ld%s", (int)(number - path), path, l->first, l->last,
-                 number + strspn(number, "0123456789"));
-    return buf;
+    return mti_name_all(buf, size, path, l->first, l->last);
 }
 
 static size_t view_bytes(const mt_saver *s)

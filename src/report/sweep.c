@@ -158,7 +158,8 @@ static json_t *result_json(const mti_sweep_result *r)
     mti_json_put_int(j, "asked", r->asked);
     mti_json_put_int(j, "peak", r->steady.peak);
     mti_json_put_int(j, "reserved", r->steady.reserved);
-    mti_json_put(j, "steady", mti_steady_json(&r->steady));
+    mti_json_put(j, "steady",
+                 mti_steady_json(r->steady.peak, r->steady.reserved, r->steady.by_category));
     mti_json_put_real(j, "step_seconds", r->step_s);
     mti_json_put_real(j, "loss", r->loss);
     mti_json_put(j, "gradients", gradients_json(r));
