@@ -91,7 +91,8 @@ bool mti_verb_builds(mti_verb verb);
 
 /* ---- option_values.c and option_memory.c: from a word to a value ---- */
 
-/* Writes o->error; false. The second: with the library's last error, which is then forgotten. */
+/* Writes o->error; false. The second: with the library's last error, which is then forgotten unless
+ * it is that memory ran out. */
 bool mti_options_refuse(mti_options *o, const char *fmt, ...) MT_PRINTF(2, 3);
 bool mti_options_refuse_as(mti_options *o, const char *what);
 /* The value into the row's field. */

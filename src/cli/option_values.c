@@ -19,7 +19,7 @@ bool mti_options_refuse(mti_options *o, const char *fmt, ...)
 bool mti_options_refuse_as(mti_options *o, const char *what)
 {
     mti_options_refuse(o, "%s%s%.900s", what, *what ? ": " : "", mt_last_error());
-    mt_clear_error();
+    if (mt_last_status() != MT_ERR_MEMORY) mt_clear_error(); /* that is no misuse: main asks */
     return false;
 }
 
