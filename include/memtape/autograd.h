@@ -72,16 +72,20 @@ MT_API mt_status mt_visit_tape(mt_tensor *root, void (*fn)(void *user, const mt_
 
 typedef enum mt_save_role { MT_SAVE_INPUT, MT_SAVE_OUTPUT, MT_SAVE_AUX } mt_save_role;
 
+/* What backward reads of a saved tensor: its values, or only which of them are > 0. */
+typedef enum mt_save_read { MT_READ_VALUES, MT_READ_SIGN } mt_save_read;
+
 /* What a hook is told of the tensor an op saves. */
 typedef struct mt_save_info {
     const char *op;       /* "gelu" */
     const char *argument; /* the argument's letter: "x", "q", "mask" */
     int index;            /* its position among the inputs, outputs or auxiliaries */
     mt_save_role role;
+    mt_save_read read;
     const char *module; /* "gpt.h.3.mlp.act" */
     uint64_t node;      /* sequence number of the node that keeps it; grows with creation */
-    /* Of a dropout: what mt_dropout_mask needs to draw its mask again. p is 0 for other ops, and
-     * where a hook supplied a mask and did not say where it came from. */
+    /* Of a mask that was drawn: what mt_dropout_mask needs to draw it again. p is 0 for other
+     * tensors, and where a hook supplied a mask and did not say where it came from. */
     double p;
     uint64_t seed, offset;
 } mt_save_info;

@@ -5,13 +5,13 @@
 
 static const mti_params no_params;
 
-static bool check_inputs(mti_call *c, unsigned optional)
+static bool check_inputs(mti_call *c)
 {
     const mti_op *op = c->op;
     for (int i = 0; i < c->n_in; i++) {
         const char *letter = op->in[op->n_in < 0 ? 0 : i];
         if (!c->in[i]) {
-            if (i < 8 && (optional >> i & 1)) {
+            if (i < MTI_MAX_KEEP && (op->flags & MTI_OPTIONAL(1u << i))) {
                 c->absent[i] = true;
                 continue;
             }
@@ -33,7 +33,7 @@ static void plan_record(mti_call *c)
     for (int i = 0; i < c->n_in; i++) {
         if (!c->in[i] || !c->in[i]->requires_grad) continue;
         c->want |= (uint64_t)1 << i;
-        if (i < MTI_MAX_KEEP) c->keep |= c->op->keep[i];
+        if (i < MTI_MAX_KEEP) c->keep |= (unsigned)c->op->keep[i] & MTI_SLOTS;
     }
 }
 
@@ -121,9 +121,9 @@ static void clean_up(mti_call *c)
     for (int i = 0; i < c->op->n_aux; i++) mt_release(c->aux[i]);
 }
 
-static bool run(mti_call *c, unsigned optional)
+static bool run(mti_call *c)
 {
-    if (!check_inputs(c, optional)) return false;
+    if (!check_inputs(c)) return false;
     c->k = c->device->backend;
     c->ctx = c->device->ctx;
     plan_record(c);
@@ -148,8 +148,8 @@ static bool run(mti_call *c, unsigned optional)
     return true;
 }
 
-static bool apply(const mti_op *op, const mti_params *params, unsigned optional, int n_in,
-                  mt_tensor *const *in, int n_out, mt_tensor **out)
+static bool apply(const mti_op *op, const mti_params *params, int n_in, mt_tensor *const *in,
+                  int n_out, mt_tensor **out)
 {
     mti_call c = {.op = op,
                   .params = params ? params : &no_params,
@@ -164,7 +164,7 @@ static bool apply(const mti_op *op, const mti_params *params, unsigned optional,
     mti_where *where = mti_where_now();
     const char *outer = where->op;
     where->op = op->name;
-    bool ok = run(&c, optional);
+    bool ok = run(&c);
     clean_up(&c);
     where->op = outer;
     ok = ok && (mti_amid() || mti_balance_after(c.device, op->name));
@@ -173,15 +173,15 @@ static bool apply(const mti_op *op, const mti_params *params, unsigned optional,
     return ok;
 }
 
-bool mti_apply(const mti_op *op, const mti_params *params, unsigned optional, int n_in,
-               mt_tensor *const *in, int n_out, mt_tensor **out)
+bool mti_apply(const mti_op *op, const mti_params *params, int n_in, mt_tensor *const *in,
+               int n_out, mt_tensor **out)
 {
     mti_rewrite_fn *rewrite = mti_modes_now()->rewrite;
-    if (!rewrite || n_in > MTI_MAX_WANT) return apply(op, params, optional, n_in, in, n_out, out);
+    if (!rewrite || n_in > MTI_MAX_WANT) return apply(op, params, n_in, in, n_out, out);
     mt_tensor *other[MTI_MAX_WANT];
     for (int i = 0; i < n_out; i++) out[i] = NULL;
     if (!rewrite(op, n_in, in, other)) return false;
-    bool ok = apply(op, params, optional, n_in, other, n_out, out);
+    bool ok = apply(op, params, n_in, other, n_out, out);
     for (int i = 0; i < n_in; i++) mt_release(other[i]);
     return ok;
 }

@@ -23,6 +23,14 @@ enum mti_slot {
     MTI_AUX1 = 1 << 13,
     MTI_AUX2 = 1 << 14
 };
+#define MTI_SLOTS 0xFFFFu
+
+/* A slot of which a gradient does not read the values: only whether each is > 0 ... */
+#define MTI_SIGN_MARK  16
+#define MTI_SIGN(slot) ((slot) | (uint64_t)(slot) << MTI_SIGN_MARK)
+/* ... or a mask that the call drew and mt_dropout_mask draws again (mti_draw). */
+#define MTI_DRAWN_MARK  32
+#define MTI_DRAWN(slot) ((slot) | (uint64_t)(slot) << MTI_DRAWN_MARK)
 
 typedef struct mti_call mti_call;
 
@@ -39,12 +47,14 @@ typedef enum mti_op_flags {
     MTI_LOW = 4,     /* under autocast, in the region's 16-bit dtype ... */
     MTI_FULL = 8,    /* ... or in f32; neither: in the widest dtype of its inputs */
 } mti_op_flags;
+/* One more flag for each input that may be NULL. */
+#define MTI_OPTIONAL(inputs) ((unsigned)(inputs) << 8)
 
 typedef struct mti_op {
     const char *name;
     int n_in; /* -1: any number */
     int n_aux;
-    unsigned keep[MTI_MAX_KEEP]; /* slots that the gradient of input i needs */
+    uint64_t keep[MTI_MAX_KEEP]; /* slots that the gradient of input i needs, with their marks */
     unsigned flags;
     const char *in[MTI_MAX_KEEP], *out, *aux[MTI_MAX_AUX]; /* letters: "x", "w"; "y"; "mean" */
     const char *formula, *why;
@@ -111,8 +121,8 @@ typedef union mti_params {
     } attention;
 } mti_params;
 
-/* The place of the generator where a call's random numbers begin. p > 0: they made a mask, its
- * auxiliary 0, with this probability, and mt_dropout_mask makes it again. */
+/* The place of the generator where a call's random numbers begin. p > 0: they made a mask with this
+ * probability, the slot that the row marks as drawn. */
 typedef struct mti_draw {
     double p;
     uint64_t seed, offset;
@@ -153,10 +163,11 @@ struct mti_call {
     uint64_t flops; /* counted so far */
 };
 
-/* Run an op: check, make the outputs, compute, record. in[i] may be NULL only where
- * `optional` has bit i. out[n_out] receives new references. On failure everything is as before. */
-bool mti_apply(const mti_op *op, const mti_params *params, unsigned optional, int n_in,
-               mt_tensor *const *in, int n_out, mt_tensor **out);
+/* Run an op: check, make the outputs, compute, record. in[i] may be NULL only where the row says
+ * so; params NULL: all zero. out[n_out] receives new references. On failure everything is as
+ * before. */
+bool mti_apply(const mti_op *op, const mti_params *params, int n_in, mt_tensor *const *in,
+               int n_out, mt_tensor **out);
 /* In place on x: x's history goes on with the new node. */
 mt_status mti_apply_inplace(const mti_op *op, const mti_params *params, mt_tensor *x);
 

@@ -85,7 +85,7 @@ mt_status mti_apply_inplace(const mti_op *op, const mti_params *params, mt_tenso
 {
     if (!check_inplace(op, x)) return mt_last_status();
     mt_tensor *alias;
-    if (!mti_apply(op, params, 0, 1, &x, 1, &alias)) return mt_last_status();
+    if (!mti_apply(op, params, 1, &x, 1, &alias)) return mt_last_status();
     mt_release(alias);
     return MT_OK;
 }

@@ -3,6 +3,17 @@
 #include <string.h>
 #include "autograd/autograd.h"
 
+/* The marks that the slot has for every wanted gradient that needs it. */
+static uint64_t marks_of(const mti_node *n, int bit)
+{
+    uint64_t marks = UINT64_MAX;
+    for (int i = 0; i < MTI_MAX_KEEP && n->want >> i; i++) {
+        uint64_t keep = n->op->keep[i] >> bit;
+        if ((n->want >> i & 1) && (keep & 1)) marks &= keep;
+    }
+    return marks;
+}
+
 mt_save_info mti_slot_info(const mti_saved_tensor *s)
 {
     const mti_node *n = s->node;
@@ -16,7 +27,10 @@ mt_save_info mti_slot_info(const mti_saved_tensor *s)
         info.role = MT_SAVE_OUTPUT, info.index = bit - 8, info.argument = op->out;
     else
         info.role = MT_SAVE_AUX, info.index = bit - 12, info.argument = op->aux[bit - 12];
-    info.p = n->draw.p, info.seed = n->draw.seed, info.offset = n->draw.offset;
+    uint64_t marks = marks_of(n, bit);
+    if (marks >> MTI_SIGN_MARK & 1) info.read = MT_READ_SIGN;
+    if (marks >> MTI_DRAWN_MARK & 1)
+        info.p = n->draw.p, info.seed = n->draw.seed, info.offset = n->draw.offset;
     return info;
 }
 
@@ -131,23 +145,28 @@ static mt_tensor *unpack_level(const mti_packed *p, const mt_save_info *info, mt
     return NULL;
 }
 
+static bool check_version(const mti_saved_tensor *s)
+{
+    if (!s->original || !s->kept) return true;
+    uint64_t version = atomic_load(&s->kept->storage->version);
+    if (version == s->version) return true;
+    mt_save_info info = mti_slot_info(s);
+    char text[MTI_SHAPE_TEXT];
+    return mti_fail_bool(
+        MT_ERR_STATE,
+        "%s backward%s%s: %s (%s %s) was changed in place after it was saved: it is at "
+        "version %llu, saved at version %llu",
+        info.op, *info.module ? " in " : "", info.module, info.argument,
+        mt_dtype_name(s->spec.dtype), mti_shape_text(text, s->spec.rank, s->spec.shape),
+        (unsigned long long)version, (unsigned long long)s->version);
+}
+
 mt_tensor *mti_slot_load(const mti_saved_tensor *s)
 {
-    mt_save_info info = mti_slot_info(s);
-    if (s->original && s->kept) {
-        uint64_t version = atomic_load(&s->kept->storage->version);
-        if (version != s->version) {
-            char text[MTI_SHAPE_TEXT];
-            return mti_fail_null(
-                MT_ERR_STATE,
-                "%s backward%s%s: %s (%s %s) was changed in place after it was saved: it is at "
-                "version %llu, saved at version %llu",
-                info.op, *info.module ? " in " : "", info.module, info.argument,
-                mt_dtype_name(s->spec.dtype), mti_shape_text(text, s->spec.rank, s->spec.shape),
-                (unsigned long long)version, (unsigned long long)s->version);
-        }
-    }
+    if (!check_version(s)) return NULL;
     mt_tensor *t = mt_retain(s->kept);
+    if (!s->n_packed) return t;
+    mt_save_info info = mti_slot_info(s);
     for (int i = s->n_packed - 1; i >= 0; i--) {
         t = unpack_level(&s->packed[i], &info, t);
         if (!t) return NULL;
@@ -160,10 +179,12 @@ void mti_slot_drop(mti_saved_tensor *s)
     mti_slot_let_go(s);
     mt_release(s->kept);
     s->kept = NULL;
-    mt_save_info info = mti_slot_info(s);
     for (int i = s->n_packed - 1; i >= 0; i--) {
         mti_packed *p = &s->packed[i];
-        if (p->hooks->fn.drop) p->hooks->fn.drop(p->hooks->user, &info, p->state);
+        if (p->hooks->fn.drop) {
+            mt_save_info info = mti_slot_info(s);
+            p->hooks->fn.drop(p->hooks->user, &info, p->state);
+        }
         mti_hooks_release(p->hooks);
         mt_device_release(p->device);
     }

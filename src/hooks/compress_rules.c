@@ -1,6 +1,5 @@
 /* compress_rules.c: what is packed, and how. */
 #include <math.h>
-#include <string.h>
 #include "hooks/compress.h"
 
 const char *mt_compress_rule_name(mt_compress_rule rule)
@@ -20,15 +19,6 @@ static bool is_left(mt_category category)
            category == MT_RNG_STATE || category == MT_CACHE;
 }
 
-/* Backward asks of it only whether it is positive. */
-static bool is_asked_for_signs(const mt_save_info *info)
-{
-    if (info->role == MT_SAVE_INPUT) return strcmp(info->op, "leaky_relu") == 0;
-    return info->role == MT_SAVE_OUTPUT &&
-           (strcmp(info->op, "relu") == 0 || strcmp(info->op, "relu_inplace") == 0 ||
-            strcmp(info->op, "leaky_relu_inplace") == 0);
-}
-
 /* Row-major, and all that its storage holds. */
 static bool is_whole(mt_tensor *t)
 {
@@ -40,12 +30,12 @@ static mt_compress_rule rule_for(const mt_compress *c, const mt_save_info *info,
 {
     mt_dtype dtype = mt_dtype_of(t);
     if (dtype == MT_BOOL) {
-        bool drawn = info->p > 0 && info->role == MT_SAVE_AUX && is_whole(t);
+        bool drawn = info->p > 0 && is_whole(t);
         if (drawn && has(c, MT_COMPRESS_MASK_SEED)) return MT_COMPRESS_MASK_SEED;
         return has(c, MT_COMPRESS_MASK_BITS) ? MT_COMPRESS_MASK_BITS : MT_COMPRESS_RULE_COUNT;
     }
     if (!mt_dtype_is_float(dtype)) return MT_COMPRESS_RULE_COUNT;
-    if (is_asked_for_signs(info) && has(c, MT_COMPRESS_SIGNS)) return MT_COMPRESS_SIGNS;
+    if (info->read == MT_READ_SIGN && has(c, MT_COMPRESS_SIGNS)) return MT_COMPRESS_SIGNS;
     if (info->role == MT_SAVE_AUX) return MT_COMPRESS_RULE_COUNT;
     if (dtype != MT_F64 && has(c, MT_COMPRESS_INT8)) return MT_COMPRESS_INT8;
     return dtype == MT_F32 && has(c, MT_COMPRESS_BF16) ? MT_COMPRESS_BF16 : MT_COMPRESS_RULE_COUNT;

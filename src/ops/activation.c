@@ -12,7 +12,7 @@ static bool forward(mti_call *c)
 /* From what the op's row keeps, in dy's own memory where nobody else looks at it. */
 static bool backward(mti_call *c)
 {
-    const mti_view *kept = c->op->keep[0] ? mti_saved(c, c->op->keep[0]) : NULL;
+    const mti_view *kept = c->op->keep[0] ? mti_saved(c, (unsigned)c->op->keep[0]) : NULL;
     const mti_view *dx = mti_din_reuse(c, 0);
     return dx && c->k->unary_backward(c->ctx, c->op->code->unary, c->params->scalar.p0, kept,
                                       mti_dout(c), dx);

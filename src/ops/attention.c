@@ -145,11 +145,10 @@ static double scale_or_default(const mt_tensor *q, double scale)
 mt_tensor *mt_flash_attention(mt_tensor *q, mt_tensor *k, mt_tensor *v, double scale, bool causal,
                               double dropout)
 {
-    mt_tensor *in[3] = {q, k, v}, *y;
     if (!check_dropout("flash_attention", dropout)) return NULL;
     mti_params p = {
         .attention = {.scale = scale_or_default(q, scale), .p = dropout, .causal = causal}};
-    return mti_apply(&mti_ops[MTI_OP_flash_attention], &p, 0, 3, in, 1, &y) ? y : NULL;
+    return mti_op3(MTI_OP_flash_attention, &p, q, k, v);
 }
 
 /* Every intermediate is released as soon as the next one is made; what the tape needs, it keeps. */

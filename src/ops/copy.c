@@ -123,6 +123,5 @@ mt_tensor *mt_cat(int n, mt_tensor *const *parts, int dim)
         if (!mti_given(parts[i], "cat", "a part")) return NULL;
     if (!mti_dim("cat", parts[0]->view.rank, &dim)) return NULL;
     mt_tensor *y;
-    return mti_apply(&mti_ops[MTI_OP_cat], &(mti_params){.cat = {dim}}, 0, n, parts, 1, &y) ? y
-                                                                                            : NULL;
+    return mti_apply(&mti_ops[MTI_OP_cat], &(mti_params){.cat = {dim}}, n, parts, 1, &y) ? y : NULL;
 }

@@ -159,11 +159,10 @@ const mti_op_code mti_code_linear_cross_entropy = {
 mt_tensor *mt_linear_cross_entropy(mt_tensor *x, mt_tensor *w, mt_tensor *target, int64_t ignore,
                                    int64_t chunk)
 {
-    mt_tensor *in[3] = {x, w, target}, *loss;
     if (chunk < 0)
         return mti_fail_null(MT_ERR_ARGUMENT,
                              "linear_cross_entropy: chunk is %lld rows; need 0 or more",
                              (long long)chunk);
     mti_params p = {.loss = {.ignore = ignore, .chunk = chunk}};
-    return mti_apply(&mti_ops[MTI_OP_linear_cross_entropy], &p, 0, 3, in, 1, &loss) ? loss : NULL;
+    return mti_op3(MTI_OP_linear_cross_entropy, &p, x, w, target);
 }

@@ -21,6 +21,8 @@ extern const mti_op mti_ops[MTI_OP_COUNT];
 /* Run the op with one output; NULL on failure. */
 mt_tensor *mti_op1(enum mti_op_id id, const mti_params *params, mt_tensor *x);
 mt_tensor *mti_op2(enum mti_op_id id, const mti_params *params, mt_tensor *a, mt_tensor *b);
+mt_tensor *mti_op3(enum mti_op_id id, const mti_params *params, mt_tensor *a, mt_tensor *b,
+                   mt_tensor *c);
 
 /* Shape rules that several ops share. */
 bool mti_shape_same(mti_call *c); /* out 0 like a floating in0 */

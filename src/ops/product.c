@@ -239,6 +239,5 @@ static bool linear_backward(mti_call *c)
 const mti_op_code mti_code_linear = {linear_shape, linear_forward, linear_backward};
 mt_tensor *mt_linear(mt_tensor *x, mt_tensor *w, mt_tensor *b)
 {
-    mt_tensor *in[3] = {x, w, b}, *y;
-    return mti_apply(&mti_ops[MTI_OP_linear], NULL, 1u << 2, 3, in, 1, &y) ? y : NULL;
+    return mti_op3(MTI_OP_linear, NULL, x, w, b);
 }

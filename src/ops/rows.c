@@ -120,12 +120,9 @@ static bool layer_norm_backward(mti_call *c)
 const mti_op_code mti_code_layer_norm = {layer_norm_shape, layer_norm_forward, layer_norm_backward};
 mt_tensor *mt_layer_norm(mt_tensor *x, mt_tensor *w, mt_tensor *b, double eps)
 {
-    mt_tensor *in[3] = {x, w, b}, *y;
     if (!(eps >= 0))
         return mti_fail_null(MT_ERR_ARGUMENT, "layer_norm: eps %g; need 0 or more", eps);
-    return mti_apply(&mti_ops[MTI_OP_layer_norm], &(mti_params){.norm = {eps}}, 6, 3, in, 1, &y)
-               ? y
-               : NULL;
+    return mti_op3(MTI_OP_layer_norm, &(mti_params){.norm = {eps}}, x, w, b);
 }
 
 /* ---- rms_norm: y = x rstd w, rstd = 1 / sqrt(mean(x^2) + eps);  x, y [..,n], w [n]; rstd one per
@@ -162,9 +159,6 @@ static bool rms_norm_backward(mti_call *c)
 const mti_op_code mti_code_rms_norm = {rms_norm_shape, rms_norm_forward, rms_norm_backward};
 mt_tensor *mt_rms_norm(mt_tensor *x, mt_tensor *w, double eps)
 {
-    mt_tensor *in[2] = {x, w}, *y;
     if (!(eps >= 0)) return mti_fail_null(MT_ERR_ARGUMENT, "rms_norm: eps %g; need 0 or more", eps);
-    return mti_apply(&mti_ops[MTI_OP_rms_norm], &(mti_params){.norm = {eps}}, 2, 2, in, 1, &y)
-               ? y
-               : NULL;
+    return mti_op2(MTI_OP_rms_norm, &(mti_params){.norm = {eps}}, x, w);
 }

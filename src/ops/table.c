@@ -14,13 +14,16 @@
     {                                                                                              \
         __VA_ARGS__                                                                                \
     }
-#define IN0  MTI_IN0
-#define IN1  MTI_IN1
-#define IN2  MTI_IN2
-#define OUT0 MTI_OUT0
-#define AUX0 MTI_AUX0
-#define AUX1 MTI_AUX1
-#define AUX2 MTI_AUX2
+#define IN0      MTI_IN0
+#define IN1      MTI_IN1
+#define IN2      MTI_IN2
+#define OUT0     MTI_OUT0
+#define AUX0     MTI_AUX0
+#define AUX1     MTI_AUX1
+#define AUX2     MTI_AUX2
+#define SIGN     MTI_SIGN
+#define DRAWN    MTI_DRAWN
+#define OPTIONAL MTI_OPTIONAL
 #define OP(name_, n_in_, n_aux_, keep_, flags_, in_, out_, aux_, formula_, why_)                   \
     [MTI_OP_##name_] = {.name = #name_,                                                            \
                         .n_in = n_in_,                                                             \
@@ -40,13 +43,20 @@ const mti_op mti_ops[MTI_OP_COUNT] = {
 mt_tensor *mti_op1(enum mti_op_id id, const mti_params *params, mt_tensor *x)
 {
     mt_tensor *y;
-    return mti_apply(&mti_ops[id], params, 0, 1, &x, 1, &y) ? y : NULL;
+    return mti_apply(&mti_ops[id], params, 1, &x, 1, &y) ? y : NULL;
 }
 
 mt_tensor *mti_op2(enum mti_op_id id, const mti_params *params, mt_tensor *a, mt_tensor *b)
 {
     mt_tensor *in[2] = {a, b}, *y;
-    return mti_apply(&mti_ops[id], params, 0, 2, in, 1, &y) ? y : NULL;
+    return mti_apply(&mti_ops[id], params, 2, in, 1, &y) ? y : NULL;
+}
+
+mt_tensor *mti_op3(enum mti_op_id id, const mti_params *params, mt_tensor *a, mt_tensor *b,
+                   mt_tensor *c)
+{
+    mt_tensor *in[3] = {a, b, c}, *y;
+    return mti_apply(&mti_ops[id], params, 3, in, 1, &y) ? y : NULL;
 }
 
 bool mti_shape_same(mti_call *c) { return mti_need_float(c, 0) && mti_out_like(c, mti_in(c, 0)); }
@@ -79,7 +89,7 @@ mt_op_info mt_op_get(int i)
                         .autocast = op->flags & MTI_LOW    ? "low"
                                     : op->flags & MTI_FULL ? "f32"
                                                            : "widest"};
-    memcpy(info.keep, op->keep, sizeof info.keep);
+    for (int k = 0; k < MTI_MAX_KEEP; k++) info.keep[k] = (unsigned)op->keep[k] & MTI_SLOTS;
     memcpy(info.inputs, op->in, sizeof info.inputs);
     memcpy(info.auxiliaries, op->aux, sizeof info.auxiliaries);
     return info;

@@ -294,5 +294,5 @@ mt_status mt_split(mt_tensor *x, int dim, int n, const int64_t *sizes, mt_tensor
         return mti_fail(MT_ERR_ARGUMENT, "split: %d sizes of dimension %d; need a sum of %lld", n,
                         dim, (long long)extent);
     mti_params p = {.split = {.dim = dim, .n = n, .sizes = sizes}};
-    return mti_apply(&mti_ops[MTI_OP_split], &p, 0, 1, &x, n, out) ? MT_OK : mt_last_status();
+    return mti_apply(&mti_ops[MTI_OP_split], &p, 1, &x, n, out) ? MT_OK : mt_last_status();
 }

@@ -41,8 +41,7 @@ const mti_op_code mti_code_where = {where_shape, where_forward, where_backward};
 
 mt_tensor *mt_where(mt_tensor *mask, mt_tensor *a, mt_tensor *b)
 {
-    mt_tensor *in[3] = {mask, a, b}, *y;
-    return mti_apply(&mti_ops[MTI_OP_where], NULL, 0, 3, in, 1, &y) ? y : NULL;
+    return mti_op3(MTI_OP_where, NULL, mask, a, b);
 }
 
 mt_tensor *mt_masked_fill(mt_tensor *x, mt_tensor *mask, double value)

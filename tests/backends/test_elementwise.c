@@ -54,7 +54,7 @@ static unsigned keeps(mti_unary op)
     static const enum mti_op_id rows[] = {
 #include "backends/unary.def"
     };
-    return mti_ops[rows[op]].keep[0];
+    return (unsigned)mti_ops[rows[op]].keep[0] & MTI_SLOTS;
 }
 
 static double lowest(mti_unary op) { return isnan(exact(op, -1)) ? 0.25 : -4.0; }

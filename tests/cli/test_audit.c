@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 #include "mtt.h"
+#include "memtape/compress.h"
 #include "autograd/autograd.h"
 #include "cli/audit.h"
 #include "ops/ops.h"
@@ -42,7 +43,7 @@ static mt_tensor *call_wasteful(const mti_case *c, mt_tensor **in)
 {
     (void)c;
     mt_tensor *y;
-    return mti_apply(&wasteful, NULL, 0, 1, in, 1, &y) ? y : NULL;
+    return mti_apply(&wasteful, NULL, 1, in, 1, &y) ? y : NULL;
 }
 
 static void what_is_kept_for_nothing_is_found(void **state)
@@ -128,6 +129,53 @@ static void only_flash_attention_keeps_more_than_a_gradient_needs(void **state)
         assert_int_equal(kept(&a, "offset")->needed, drops);
         assert_int_equal(a.n_findings, drops ? 2 : 2 + 2 * 7); /* v and out for dv alone */
     }
+}
+
+/* Gradients of the case's inputs after a backward; with `c` what the rows mark is packed. */
+static void run_case(const mti_case *of, mt_compress *c, mt_tensor **grad)
+{
+    mt_tensor *in[MTI_CASE_INPUTS] = {NULL};
+    mt_seed(device, 8);
+    for (int i = 0; i < of->n_in; i++) {
+        in[i] = mtt_made(mti_audit_input_make(device, &of->in[i], 8));
+        if (!of->in[i].below) mtt_ok(mt_set_requires_grad(in[i], true));
+    }
+    if (c) mtt_ok(mt_compress_begin(c));
+    MT_AUTO mt_tensor *y = mtt_made(mti_case_call(of, in));
+    if (c) mtt_ok(mt_compress_end(c));
+    mtt_ok(mti_audit_backward(y));
+    for (int i = 0; i < of->n_in; i++) {
+        grad[i] = mt_retain(mt_grad(in[i]));
+        mt_release(in[i]);
+    }
+}
+
+/* A mark too many would change a gradient, one too few leaves an op out of the count. */
+static void what_a_row_marks_as_a_sign_or_as_drawn_is_all_that_backward_reads(void **state)
+{
+    (void)state;
+    const unsigned rules = 1u << MT_COMPRESS_SIGNS | 1u << MT_COMPRESS_MASK_SEED;
+    uint64_t signs = 0, seeds = 0;
+    mti_case of;
+    for (int k = 0; mti_audit_case(k, &of); k++) {
+        mt_tensor *exact[MTI_CASE_INPUTS], *got[MTI_CASE_INPUTS];
+        mt_compress_stats stats;
+        mt_compress *c =
+            mt_compress_new(device, &(mt_compress_options){.rules = rules, .min_bytes = 1});
+        run_case(&of, NULL, exact);
+        run_case(&of, c, got);
+        for (int i = 0; i < of.n_in; i++) {
+            if (!exact[i] != !got[i] || (got[i] && !mtt_same_bits(exact[i], got[i])))
+                fail_msg("%s: another gradient of input %d", of.op, i);
+            mt_release(exact[i]), mt_release(got[i]);
+        }
+        mtt_ok(mt_compress_get_stats(c, &stats));
+        signs += stats.by_rule[MT_COMPRESS_SIGNS].n;
+        seeds += stats.by_rule[MT_COMPRESS_MASK_SEED].n;
+        mt_compress_free(c);
+    }
+    assert_int_equal(signs, 4); /* relu's family */
+    assert_int_equal(seeds, 1);
 }
 
 static void cheaper_ways_are_cheaper(void **state)
@@ -225,6 +273,7 @@ int main(void)
         cmocka_unit_test(every_row_of_the_table_has_a_case),
         cmocka_unit_test(what_is_kept_is_what_the_row_declares),
         cmocka_unit_test(only_flash_attention_keeps_more_than_a_gradient_needs),
+        cmocka_unit_test(what_a_row_marks_as_a_sign_or_as_drawn_is_all_that_backward_reads),
         cmocka_unit_test(cheaper_ways_are_cheaper),
         cmocka_unit_test(a_mask_of_dropout_could_be_bits_or_a_seed),
         cmocka_unit_test(cheaper_ways_taken_are_exact_and_as_cheap_as_told),

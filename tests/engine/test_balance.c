@@ -44,7 +44,7 @@ static const mti_op leaky_op = {.name = "leaky",
 static mt_tensor *apply_leaky(mt_tensor *x)
 {
     mt_tensor *out = NULL;
-    return mti_apply(&leaky_op, NULL, 0, 1, &x, 1, &out) ? out : NULL;
+    return mti_apply(&leaky_op, NULL, 1, &x, 1, &out) ? out : NULL;
 }
 
 static void give_back(void)

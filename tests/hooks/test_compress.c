@@ -1,5 +1,9 @@
 /* Saved tensors in fewer bytes: which, how many, and what that does to gradients. */
 #include <math.h>
+#include <string.h>
+#include "autograd/autograd.h"
+#include "memtape/checkpoint.h"
+#include "ops/ops.h"
 #include "squeezed.h"
 
 /* ---- exact rules ---- */
@@ -62,6 +66,90 @@ static void signs_give_the_same_gradient_bits_as_what_they_stand_for(void **stat
     check_exact(mlp, leaky, RULE(SIGNS), 1);
     check_exact(mlp, leaky_inplace, RULE(SIGNS), 1);
     check_exact(mlp, mt_relu, RULE(SIGNS) | RULE(MASK_SEED), 1);
+}
+
+/* ---- what a row says is all that there is to say ---- */
+
+/* y = exp(relu(x w^T)): exp is made again from what the policy kept of relu. */
+static mt_status one_layer(void *user, int n_in, mt_tensor *const *in, int n_out, mt_tensor **out)
+{
+    (void)user, (void)n_in, (void)n_out;
+    MT_AUTO mt_tensor *h = mt_linear(in[0], in[1], NULL);
+    mt_set(&h, mt_relu(h));
+    return (out[0] = mt_exp(h)) ? MT_OK : mt_last_status();
+}
+
+static mt_policy keep_relu(void *user, const mt_op_call *call)
+{
+    (void)user;
+    return strcmp(call->op, "relu") ? MT_MUST_RECOMPUTE : MT_MUST_SAVE;
+}
+
+static mt_tensor *relu_kept_by_a_policy(net *n, act_fn *act)
+{
+    (void)act;
+    const mt_checkpoint_options options = {.policy = keep_relu};
+    mt_tensor *in[2] = {n->x, n->w1}, *h;
+    mtt_ok(mt_checkpoint(one_layer, NULL, NULL, 2, in, 1, &h, &options));
+    mt_set(&h, mt_linear(h, n->w2, NULL));
+    mt_set(&h, mt_mean_all(h));
+    return h;
+}
+
+/* A checkpoint keeps an output in order to supply its values: relu's row says what relu's backward
+ * reads, not what whoever else keeps it reads. */
+static void what_a_checkpoint_keeps_of_relu_is_not_for_its_sign(void **state)
+{
+    (void)state;
+    net n = open_net(MT_F32);
+    outcome exact = run(&n, relu_kept_by_a_policy, NULL, NULL);
+    mt_compress *c = squeezer(RULE(SIGNS));
+    outcome o = run(&n, relu_kept_by_a_policy, NULL, c);
+    for (int i = 0; i < 3; i++) assert_true(mtt_same_bits(o.grad[i], exact.grad[i]));
+    assert_int_equal(o.stats.by_rule[MT_COMPRESS_SIGNS].n, 0);
+    forget(&o);
+    forget(&exact);
+    mt_compress_free(c);
+    close_net(&n);
+}
+
+static bool gate_forward(mti_call *c)
+{
+    return c->k->unary(c->ctx, MTI_UNARY_relu, 0, 0, mti_in(c, 0), mti_out(c, 0));
+}
+static bool gate_backward(mti_call *c)
+{
+    const mti_view *dx = mti_din(c, 0);
+    return dx &&
+           c->k->unary_backward(c->ctx, MTI_UNARY_relu, 0, mti_saved(c, MTI_IN0), mti_dout(c), dx);
+}
+static const mti_op_code gate_code = {mti_shape_same, gate_forward, gate_backward, MTI_UNARY_COUNT};
+static const mti_op gate_op = {.name = "a gate that no list knows",
+                               .n_in = 1,
+                               .keep = {MTI_SIGN(MTI_IN0)},
+                               .in = {"x"},
+                               .out = "y",
+                               .code = &gate_code};
+static mt_tensor *gate(mt_tensor *x)
+{
+    mt_tensor *y;
+    return mti_apply(&gate_op, NULL, 1, &x, 1, &y) ? y : NULL;
+}
+
+static void an_op_whose_row_says_that_a_sign_will_do_is_packed_as_one(void **state)
+{
+    (void)state;
+    net n = open_net(MT_F32);
+    outcome exact = run(&n, direct, gate, NULL);
+    mt_compress *c = squeezer(RULE(SIGNS));
+    outcome o = run(&n, direct, gate, c);
+    for (int i = 0; i < 3; i++) assert_true(mtt_same_bits(o.grad[i], exact.grad[i]));
+    assert_int_equal(o.stats.by_rule[MT_COMPRESS_SIGNS].n, 1);
+    assert_int_equal(o.saved, exact.saved - hidden * sizeof(float) + hidden / 8);
+    forget(&o);
+    forget(&exact);
+    mt_compress_free(c);
+    close_net(&n);
 }
 
 static void by_default_the_exact_rules_are_on_and_small_storages_stay(void **state)
@@ -198,6 +286,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         mtt_test(a_mask_as_bits_or_as_its_seed_gives_the_same_gradient_bits),
         mtt_test(signs_give_the_same_gradient_bits_as_what_they_stand_for),
+        mtt_test(what_a_checkpoint_keeps_of_relu_is_not_for_its_sign),
+        mtt_test(an_op_whose_row_says_that_a_sign_will_do_is_packed_as_one),
         mtt_test(by_default_the_exact_rules_are_on_and_small_storages_stay),
         mtt_test(signs_beside_the_whole_tensor_lower_nothing_and_the_report_says_so),
         mtt_test(bf16_and_int8_take_the_bytes_of_their_formulas_and_err_little),
