@@ -88,6 +88,30 @@ static inline bool mti_add_size(size_t a, size_t b, size_t *out)
 #define MTI_PUSH(v, item) (MTI_RESERVE(v) ? ((v)->at[(v)->n++] = (item), true) : false)
 bool mti_grow(void **at, size_t *cap, size_t item_size);
 
+/* ---- a hash map, from keys to places: a serial, an address or the hash of a text to an index ----
+ * All zero: empty. Several places may have one key: where keys are hashes, the caller compares. */
+
+typedef struct mti_hashmap {
+    struct mti_hashmap_entry *at; /* [n_entries] */
+    size_t n, n_used, n_entries;
+} mti_hashmap;
+#define MTI_NO_PLACE SIZE_MAX
+/* place < SIZE_MAX - 1. False when memory ran out; then the map is as before. */
+bool mti_hashmap_add(mti_hashmap *m, uint64_t key, size_t place);
+/* The first place that has the key; MTI_NO_PLACE: none. */
+size_t mti_hashmap_find(const mti_hashmap *m, uint64_t key);
+/* One after the other; *probe is 0 at first. */
+size_t mti_hashmap_next(const mti_hashmap *m, uint64_t key, size_t *probe);
+bool mti_hashmap_remove(mti_hashmap *m, uint64_t key, size_t place); /* whether it was there */
+/* Every place, in no order that means anything; *i is 0 at first. Places that are there throughout
+ * are met once, also where others are removed on the way. */
+size_t mti_hashmap_each(const mti_hashmap *m, size_t *i);
+void mti_hashmap_free(mti_hashmap *m);
+
+/* FNV-1a of n bytes, going on from `hash`. */
+#define MTI_HASH_BEGIN 0xcbf29ce484222325u
+uint64_t mti_hash_bytes(uint64_t hash, const void *bytes, size_t n);
+
 /* ---- names: interned strings live as long as the process ---- */
 
 /* The pool of names (module paths) is process-wide and only grows: a path is
@@ -119,20 +143,18 @@ mt_status mti_choice_parse(const mti_choice *c, const char *name, void *out);
 /* Where in a list a name stands: found in constant time. Names are borrowed, and stay with whoever
  * keeps the list. All zero: an empty index. */
 typedef struct mti_name_entry {
-    const char *name; /* NULL: free */
+    const char *name;
     size_t place;
 } mti_name_entry;
 typedef struct mti_name_index {
-    mti_name_entry *at;
-    size_t n, n_entries; /* n_entries: a power of two, or 0 */
+    mti_hashmap map; /* hash of a name -> its entry */
+    MTI_VEC(mti_name_entry) entries;
 } mti_name_index;
-#define MTI_NO_PLACE SIZE_MAX
 /* Of two places with one name the first stays. False when memory ran out; then x is as before. */
 bool mti_name_index_add(mti_name_index *x, const char *name, size_t place);
 /* The place of the name that is the first n bytes of `name`, or MTI_NO_PLACE. */
 size_t mti_name_index_find(const mti_name_index *x, const char *name, size_t n);
 void mti_name_index_free(mti_name_index *x);
-uint64_t mti_hash_text(const char *s, size_t n); /* FNV-1a */
 
 /* Where we are, for errors, events and records. Per thread; never NULL. */
 typedef struct mti_where {

@@ -1,48 +1,72 @@
-/* names.c: which place in a list has this name, without walking the list. */
+/* names.c: which place in a list has this name, without walking the list; and the process's names.
+ */
+#include <pthread.h>
 #include <string.h>
 #include "base/base.h"
 
-static bool is(const mti_name_entry *entry, const char *name, size_t n)
+uint64_t mti_hash_bytes(uint64_t hash, const void *bytes, size_t n)
 {
-    return !strncmp(entry->name, name, n) && !entry->name[n];
+    const unsigned char *at = bytes;
+    for (size_t i = 0; i < n; i++) hash = (hash ^ at[i]) * 0x100000001b3u;
+    return hash;
 }
 
-/* The entry of the name of n bytes, or the free one where it belongs. */
-static mti_name_entry *seek(const mti_name_index *x, const char *name, size_t n)
+static const mti_name_entry *find(const mti_name_index *x, const char *name, size_t n)
 {
-    size_t i = mti_hash_text(name, n) & (x->n_entries - 1);
-    while (x->at[i].name && !is(&x->at[i], name, n)) i = (i + 1) & (x->n_entries - 1);
-    return &x->at[i];
-}
-
-static bool grow(mti_name_index *x)
-{
-    mti_name_index grown = {.n = x->n, .n_entries = x->n_entries ? 2 * x->n_entries : 8};
-    grown.at = mti_calloc(grown.n_entries, sizeof *grown.at);
-    if (!grown.at) return false;
-    for (size_t i = 0; i < x->n_entries; i++)
-        if (x->at[i].name) *seek(&grown, x->at[i].name, strlen(x->at[i].name)) = x->at[i];
-    mti_free(x->at);
-    *x = grown;
-    return true;
+    uint64_t hash = mti_hash_bytes(MTI_HASH_BEGIN, name, n);
+    for (size_t probe = 0, i; (i = mti_hashmap_next(&x->map, hash, &probe)) != MTI_NO_PLACE;) {
+        const char *other = x->entries.at[i].name;
+        if (!strncmp(other, name, n) && !other[n]) return &x->entries.at[i];
+    }
+    return NULL;
 }
 
 bool mti_name_index_add(mti_name_index *x, const char *name, size_t place)
 {
-    if (4 * (x->n + 1) > 3 * x->n_entries && !grow(x)) return false;
-    mti_name_entry *entry = seek(x, name, strlen(name));
-    if (!entry->name) *entry = (mti_name_entry){name, place}, x->n++;
+    size_t n = strlen(name);
+    if (find(x, name, n)) return true;
+    if (!MTI_RESERVE(&x->entries) ||
+        !mti_hashmap_add(&x->map, mti_hash_bytes(MTI_HASH_BEGIN, name, n), x->entries.n))
+        return false;
+    x->entries.at[x->entries.n++] = (mti_name_entry){name, place};
     return true;
 }
 
 size_t mti_name_index_find(const mti_name_index *x, const char *name, size_t n)
 {
-    const mti_name_entry *entry = x->n ? seek(x, name, n) : NULL;
-    return entry && entry->name ? entry->place : MTI_NO_PLACE;
+    const mti_name_entry *entry = find(x, name, n);
+    return entry ? entry->place : MTI_NO_PLACE;
 }
 
 void mti_name_index_free(mti_name_index *x)
 {
-    mti_free(x->at);
+    mti_hashmap_free(&x->map);
+    mti_free(x->entries.at);
     *x = (mti_name_index){0};
+}
+
+/* ---- interned names: one index for the process ---- */
+
+static struct {
+    pthread_mutex_t lock;
+    mti_name_index index;
+} names = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static const char *intern_locked(const char *s)
+{
+    const mti_name_entry *known = find(&names.index, s, strlen(s));
+    if (known) return known->name;
+    char *name = mti_strdup(s);
+    if (name && mti_name_index_add(&names.index, name, 0)) return name;
+    mti_free(name);
+    return NULL;
+}
+
+const char *mti_intern(const char *s)
+{
+    if (!s || !*s) return "";
+    pthread_mutex_lock(&names.lock);
+    const char *name = intern_locked(s);
+    pthread_mutex_unlock(&names.lock);
+    return name;
 }

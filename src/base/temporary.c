@@ -29,7 +29,8 @@ static uint32_t boot(void)
     int fd = open(BOOT_ID, O_RDONLY | O_CLOEXEC);
     ssize_t n = fd < 0 ? 0 : read(fd, text, sizeof text);
     if (fd >= 0) close(fd);
-    return n > 0 ? (uint32_t)mti_hash_text(text, (size_t)n) : 0;
+    uint64_t hash = n > 0 ? mti_hash_bytes(MTI_HASH_BEGIN, text, (size_t)n) : 0;
+    return (uint32_t)(hash ^ hash >> 32);
 }
 
 /* ---- making ---- */

@@ -1,62 +1,8 @@
-/* text.c: names, shapes and byte counts as people read and write them. */
+/* text.c: shapes and byte counts as people read and write them. */
 #include <ctype.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include "base/base.h"
-
-/* ---- interned names: one open-addressing table for the process ---- */
-
-static struct {
-    pthread_mutex_t lock;
-    char **slot; /* NULL where empty */
-    size_t n, n_slots;
-} names = {.lock = PTHREAD_MUTEX_INITIALIZER};
-
-uint64_t mti_hash_text(const char *s, size_t n)
-{
-    uint64_t h = 0xcbf29ce484222325u;
-    for (size_t i = 0; i < n; i++) h = (h ^ (unsigned char)s[i]) * 0x100000001b3u;
-    return h ^ (h >> 32);
-}
-
-/* The slot that holds s, or the empty one where it belongs. */
-static char **find_name(char **slot, size_t n_slots, const char *s)
-{
-    size_t i = mti_hash_text(s, strlen(s)) & (n_slots - 1);
-    while (slot[i] && strcmp(slot[i], s)) i = (i + 1) & (n_slots - 1);
-    return &slot[i];
-}
-
-static bool grow_names(void)
-{
-    size_t n_slots = names.n_slots ? 2 * names.n_slots : 256;
-    char **slot = mti_calloc(n_slots, sizeof *slot);
-    if (!slot) return false;
-    for (size_t i = 0; i < names.n_slots; i++)
-        if (names.slot[i]) *find_name(slot, n_slots, names.slot[i]) = names.slot[i];
-    mti_free(names.slot);
-    names.slot = slot;
-    names.n_slots = n_slots;
-    return true;
-}
-
-static const char *intern_locked(const char *s)
-{
-    if (4 * names.n >= 3 * names.n_slots && !grow_names()) return NULL;
-    char **slot = find_name(names.slot, names.n_slots, s);
-    if (!*slot && (*slot = mti_strdup(s))) names.n++;
-    return *slot;
-}
-
-const char *mti_intern(const char *s)
-{
-    if (!s || !*s) return "";
-    pthread_mutex_lock(&names.lock);
-    const char *name = intern_locked(s);
-    pthread_mutex_unlock(&names.lock);
-    return name;
-}
 
 /* ---- where we are ---- */
 

@@ -132,13 +132,6 @@ static bool add_path(mti_corpus *c, const char *path, double held_fraction, bool
     return add_folder(c, path, held_fraction, 0);
 }
 
-/* FNV-1a */
-static uint64_t mixed(uint64_t hash, const unsigned char *bytes, size_t n_bytes)
-{
-    for (size_t i = 0; i < n_bytes; i++) hash = (hash ^ bytes[i]) * 0x100000001B3u;
-    return hash;
-}
-
 bool mti_corpus_load(mti_corpus *c, size_t n_paths, const char *const *paths, double held_fraction,
                      bool folders)
 {
@@ -146,8 +139,8 @@ bool mti_corpus_load(mti_corpus *c, size_t n_paths, const char *const *paths, do
     for (size_t i = 0; i < n_paths; i++)
         if (!add_path(c, paths[i], held_fraction, folders)) return false;
     if (c->n_files == 0) return mti_fail_bool(MT_ERR_IO, "%s: no text files in it", paths[0]);
-    uint64_t hash = mixed(0xCBF29CE484222325u, c->train, c->n_train);
-    c->fingerprint = mixed(hash, c->held, c->n_held);
+    uint64_t hash = mti_hash_bytes(MTI_HASH_BEGIN, c->train, c->n_train);
+    c->fingerprint = mti_hash_bytes(hash, c->held, c->n_held);
     return true;
 }
 

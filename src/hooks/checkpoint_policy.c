@@ -172,7 +172,8 @@ static bool decide(mti_frame *f, const mt_op_call *call, const mt_op_result *res
 /* The policy is asked as it was in forward and must say the same. */
 static bool same_call(mti_frame *f, const mti_decision *d, const mt_op_call *call)
 {
-    if (f->call >= f->decisions.n || strcmp(d->op, call->op) != 0 || d->module != call->module)
+    if (f->call >= f->decisions.n || strcmp(d->op, call->op) != 0 ||
+        strcmp(d->module, call->module) != 0)
         return mti_fail_bool(
             MT_ERR_STATE, "checkpoint %s: running it again calls %s%s%s as op %zu; forward %s %s",
             f->options.label, call->op, *call->module ? " in " : "", call->module, f->call,

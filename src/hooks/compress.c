@@ -9,17 +9,23 @@ typedef struct slot {
 
 /* ---- which storages are packed: by serial, under the lock ---- */
 
-static mti_squeezed **bucket_of(mt_compress *c, uint64_t serial)
+static size_t place_of(mti_squeezed *s) { return (uintptr_t)s; }
+static mti_squeezed *at(size_t place)
 {
-    return &c->buckets[serial % MTI_COMPRESS_BUCKETS];
+    return place == MTI_NO_PLACE ? NULL : (mti_squeezed *)place;
+}
+
+/* The next one of the storage; *probe is 0 at first. NULL: none. */
+static mti_squeezed *next_of(mt_compress *c, uint64_t serial, size_t *probe)
+{
+    return at(mti_hashmap_next(&c->squeezed, serial, probe));
 }
 
 static mti_squeezed *find(mt_compress *c, const mt_storage_info *storage, mt_compress_rule rule)
 {
-    for (mti_squeezed *s = *bucket_of(c, storage->serial); s; s = s->next)
-        if (s->serial == storage->serial && s->version == storage->version && s->rule == rule &&
-            s->round == c->round)
-            return s;
+    mti_squeezed *s;
+    for (size_t probe = 0; (s = next_of(c, storage->serial, &probe));)
+        if (s->version == storage->version && s->rule == rule && s->round == c->round) return s;
     return NULL;
 }
 
@@ -30,20 +36,17 @@ static void add_count(mt_compress_count *sum, const mt_compress_count *count)
     sum->bytes_after += count->bytes_after;
 }
 
-static void add(mt_compress *c, mti_squeezed *s)
+static bool add(mt_compress *c, mti_squeezed *s)
 {
-    mti_squeezed **bucket = bucket_of(c, s->serial);
+    if (!mti_hashmap_add(&c->squeezed, s->serial, place_of(s))) return false;
     s->round = c->round;
-    s->next = *bucket;
-    *bucket = s;
     add_count(&c->stats.by_rule[s->rule], &s->count);
+    return true;
 }
 
-static void remove_from_bucket(mt_compress *c, mti_squeezed *s)
+static void take_out(mt_compress *c, mti_squeezed *s)
 {
-    mti_squeezed **link = bucket_of(c, s->serial);
-    while (*link != s) link = &(*link)->next;
-    *link = s->next;
+    mti_hashmap_remove(&c->squeezed, s->serial, place_of(s));
     /* One that ends before the region does is counted now, the others at its end. */
     if (c->begun && s->round == c->round && !s->gone) add_count(&c->stats.in_vain, &s->count);
 }
@@ -53,8 +56,8 @@ static void on_event(void *user, const mt_mem_event *e)
     mt_compress *c = user;
     if (e->kind != MT_MEM_FREE) return;
     pthread_mutex_lock(&c->lock);
-    for (mti_squeezed *s = *bucket_of(c, e->serial); s; s = s->next)
-        if (s->serial == e->serial) s->gone = true;
+    mti_squeezed *s;
+    for (size_t probe = 0; (s = next_of(c, e->serial, &probe));) s->gone = true;
     pthread_mutex_unlock(&c->lock);
 }
 
@@ -67,7 +70,15 @@ static void release(void *user)
     if (c->observer) mt_mem_remove_observer(c->device, c->observer);
     mt_device_release(c->device);
     pthread_mutex_destroy(&c->lock);
+    mti_hashmap_free(&c->squeezed);
     mti_free(c);
+}
+
+static void squeezed_free(mti_squeezed *s)
+{
+    mt_release(s->packed);
+    mt_release(s->whole);
+    mti_free(s);
 }
 
 static mti_squeezed *squeeze(mt_compress *c, const mt_save_info *info, mt_tensor *t,
@@ -105,13 +116,14 @@ static mt_status on_pack(void *user, const mt_save_info *info, mt_tensor *t, mt_
     if (!place) return MT_OK;
     if (!s) {
         s = squeeze(c, info, t, rule);
-        if (!s) {
+        pthread_mutex_lock(&c->lock);
+        bool added = s && add(c, s);
+        pthread_mutex_unlock(&c->lock);
+        if (s && !added) squeezed_free(s);
+        if (!added) {
             mti_free(place);
             return mt_last_status();
         }
-        pthread_mutex_lock(&c->lock);
-        add(c, s);
-        pthread_mutex_unlock(&c->lock);
     }
     place->squeezed = s;
     place->layout = mt_layout_of(t);
@@ -167,13 +179,10 @@ static void on_drop(void *user, const mt_save_info *info, void *state)
     pthread_mutex_lock(&c->lock);
     if (s->back) s->back--;
     bool last = --s->slots == 0;
-    if (last) remove_from_bucket(c, s);
+    if (last) take_out(c, s);
     pthread_mutex_unlock(&c->lock);
     mti_free(place);
-    if (!last) return;
-    mt_release(s->packed);
-    mt_release(s->whole);
-    mti_free(s);
+    if (last) squeezed_free(s);
 }
 
 /* ---- from new to free ---- */
@@ -235,24 +244,18 @@ mt_status mt_compress_begin(mt_compress *c)
 /* Adds those of this round whose storage is still there. */
 static void count_in_vain(const mt_compress *c, mt_compress_count *sum)
 {
-    for (int b = 0; b < MTI_COMPRESS_BUCKETS; b++)
-        for (const mti_squeezed *s = c->buckets[b]; s; s = s->next)
-            if (s->round == c->round && !s->gone) add_count(sum, &s->count);
+    const mti_squeezed *s;
+    for (size_t i = 0; (s = at(mti_hashmap_each(&c->squeezed, &i)));)
+        if (s->round == c->round && !s->gone) add_count(sum, &s->count);
 }
 
-/* One packed tensor that was held for others to share, from bucket *b on; NULL when there is none.
- */
-static mt_tensor *next_held(mt_compress *c, int *b)
+/* One packed tensor that was held for others to share, from *i on; NULL when there is none. */
+static mt_tensor *next_held(mt_compress *c, size_t *i)
 {
     mt_tensor *held = NULL;
+    mti_squeezed *s;
     pthread_mutex_lock(&c->lock);
-    for (; *b < MTI_COMPRESS_BUCKETS; ++*b) {
-        mti_squeezed *s = c->buckets[*b];
-        while (s && !s->packed) s = s->next;
-        if (!s) continue;
-        held = s->packed, s->packed = NULL;
-        break;
-    }
+    while (!held && (s = at(mti_hashmap_each(&c->squeezed, i)))) held = s->packed, s->packed = NULL;
     pthread_mutex_unlock(&c->lock);
     return held;
 }
@@ -266,8 +269,8 @@ mt_status mt_compress_end(mt_compress *c)
     count_in_vain(c, &c->stats.in_vain);
     c->begun = false;
     pthread_mutex_unlock(&c->lock);
-    int bucket = 0;
-    for (mt_tensor *held; (held = next_held(c, &bucket));) mt_release(held);
+    size_t i = 0;
+    for (mt_tensor *held; (held = next_held(c, &i));) mt_release(held);
     return mt_pop_saved_hooks();
 }
 

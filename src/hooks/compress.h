@@ -8,12 +8,9 @@
 #include "memtape/compress.h"
 #include "memtape/ops.h"
 
-#define MTI_COMPRESS_BUCKETS 1024
-
 /* A storage, at one version, as one rule packs it. It lives as long as saved tensors share it. */
 typedef struct mti_squeezed {
-    struct mti_squeezed *next; /* in its bucket */
-    uint64_t serial, version;  /* of the storage */
+    uint64_t serial, version; /* of the storage */
     mt_compress_rule rule;
     uint64_t round; /* which begin it was packed in */
     mt_compress_count count;
@@ -36,7 +33,7 @@ struct mt_compress {
     /* Guards what follows. The device's events come under the device's lock, so that one is the
      * first to be taken: nothing is allocated or released while this one is held. */
     pthread_mutex_t lock;
-    mti_squeezed *buckets[MTI_COMPRESS_BUCKETS]; /* by serial */
+    mti_hashmap squeezed; /* serial -> the address of a mti_squeezed */
     uint64_t round;
     bool begun;
     mt_compress_stats stats;

@@ -338,34 +338,14 @@ char *mti_join(const char *prefix, const char *name)
     return path;
 }
 
-/* The parameters met so far: a set by open addressing, less than half full. */
-typedef struct met_set {
-    const mt_tensor **at; /* [n_places], NULL: free */
-    size_t n_places;      /* a power of 2 */
-} met_set;
-
-/* False if it was met before. */
-static bool meet(met_set *m, const mt_tensor *t)
-{
-    size_t i = (size_t)((uintptr_t)t >> 4) * 0x9E3779B1u;
-    while (m->at[i & (m->n_places - 1)] && m->at[i & (m->n_places - 1)] != t) i++;
-    bool first = !m->at[i & (m->n_places - 1)];
-    m->at[i & (m->n_places - 1)] = t;
-    return first;
-}
-
-static size_t count_params(const mt_module *m)
-{
-    size_t n = m->params.n;
-    for (size_t i = 0; i < m->children.n; i++) n += count_params(m->children.at[i].module);
-    return n;
-}
-
-static bool flatten(mt_module *root, const mt_module *m, const char *prefix, met_set *met)
+/* met: the parameters met so far, by address. */
+static bool flatten(mt_module *root, const mt_module *m, const char *prefix, mti_hashmap *met)
 {
     for (size_t i = 0; i < m->params.n; i++) {
-        if (!meet(met, m->params.at[i].tensor)) continue;
-        char *path = MTI_RESERVE(&root->flat) ? mti_join(prefix, m->params.at[i].name) : NULL;
+        uintptr_t address = (uintptr_t)m->params.at[i].tensor;
+        if (mti_hashmap_find(met, address) != MTI_NO_PLACE) continue;
+        if (!MTI_RESERVE(&root->flat) || !mti_hashmap_add(met, address, root->flat.n)) return false;
+        char *path = mti_join(prefix, m->params.at[i].name);
         if (!path) return false;
         root->flat.at[root->flat.n++] = (mt_named_tensor){path, m->params.at[i].tensor};
     }
@@ -380,11 +360,9 @@ static bool flatten(mt_module *root, const mt_module *m, const char *prefix, met
 
 static bool flatten_all(mt_module *m)
 {
-    met_set met = {.n_places = 2};
-    for (size_t n = count_params(m); met.n_places <= 2 * n;) met.n_places *= 2;
-    met.at = mti_calloc(met.n_places, sizeof *met.at);
-    bool ok = met.at && flatten(m, m, "", &met);
-    mti_free(met.at);
+    mti_hashmap met = {0};
+    bool ok = flatten(m, m, "", &met);
+    mti_hashmap_free(&met);
     return ok;
 }
 

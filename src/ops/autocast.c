@@ -4,55 +4,53 @@
 
 #define MAX_REGIONS 16
 
-/* ---- the cache: (leaf, dtype) -> its copy, by open addressing ---- */
+/* ---- the cache: copies in the order in which they were made, found by the leaf's serial ---- */
 
 typedef struct copy {
-    mt_tensor *leaf, *low; /* retained; leaf NULL: a free place */
+    mt_tensor *leaf, *low; /* retained */
     uint64_t version;      /* of leaf when it was cast */
 } copy;
 
-static _Thread_local struct {
-    size_t n, n_places; /* n_places: a power of 2, or 0 */
-    copy *at;
-} cache;
+typedef struct copies {
+    mti_hashmap at; /* serial of the leaf's storage -> index */
+    MTI_VEC(copy) list;
+} copies;
+static _Thread_local copies cache;
 
-/* The place of (leaf, dtype), or the free one where it belongs. */
-static copy *place_of(const mt_tensor *leaf, mt_dtype dtype)
+static copy *find(const mt_tensor *leaf, mt_dtype dtype)
 {
-    /* By what does not depend on the machine, so that copies go in the same order everywhere. */
-    size_t i = (size_t)leaf->storage->block->serial * 0x9E3779B1u;
-    for (;; i++) {
-        copy *c = &cache.at[i & (cache.n_places - 1)];
-        if (!c->leaf || (c->leaf == leaf && c->low->view.dtype == dtype)) return c;
+    uint64_t serial = leaf->storage->block->serial;
+    for (size_t probe = 0, i; (i = mti_hashmap_next(&cache.at, serial, &probe)) != MTI_NO_PLACE;) {
+        copy *c = &cache.list.at[i];
+        if (c->leaf == leaf && c->low->view.dtype == dtype) return c;
     }
+    return NULL;
 }
 
-/* At least half of the places are free afterwards, one more taken. */
-static bool make_room(void)
+static bool remember(mt_tensor *leaf, mt_tensor *low, uint64_t version)
 {
-    if (2 * (cache.n + 1) <= cache.n_places) return true;
-    size_t n_old = cache.n_places, n_new = n_old ? 2 * n_old : 64;
-    copy *old = cache.at, *places = mti_calloc(n_new, sizeof *places);
-    if (!places) return false;
-    cache.at = places;
-    cache.n_places = n_new;
-    for (size_t i = 0; i < n_old; i++)
-        if (old[i].leaf) *place_of(old[i].leaf, old[i].low->view.dtype) = old[i];
-    mti_free(old);
+    copy *c = find(leaf, low->view.dtype);
+    if (c) {
+        c->version = version;
+        return mt_set(&c->low, mt_retain(low)) == MT_OK;
+    }
+    if (!MTI_RESERVE(&cache.list) ||
+        !mti_hashmap_add(&cache.at, leaf->storage->block->serial, cache.list.n))
+        return false;
+    cache.list.at[cache.list.n++] = (copy){mt_retain(leaf), mt_retain(low), version};
     return true;
 }
 
 static void clear_cache(void)
 {
-    copy *at = cache.at;
-    size_t n = cache.n_places;
-    cache.at = NULL;
-    cache.n = cache.n_places = 0;
-    for (size_t i = 0; i < n; i++) {
-        mt_release(at[i].low);
-        mt_release(at[i].leaf);
+    copies old = cache;
+    cache = (copies){0};
+    for (size_t i = 0; i < old.list.n; i++) {
+        mt_release(old.list.at[i].low);
+        mt_release(old.list.at[i].leaf);
     }
-    mti_free(at);
+    mti_free(old.list.at);
+    mti_hashmap_free(&old.at);
 }
 
 /* As torch.autocast: an f32 leaf that requires grad, not a view of a part. */
@@ -64,22 +62,15 @@ static bool is_cached(const mt_tensor *t)
 
 static mt_tensor *cached_cast(mt_tensor *leaf, mt_dtype dtype)
 {
-    if (!make_room()) return NULL;
-    copy *c = place_of(leaf, dtype);
+    const copy *c = find(leaf, dtype);
     uint64_t version = atomic_load(&leaf->storage->version);
     /* A copy made without recording has no gradient to pass on. */
     bool record = mt_grad_mode() && !mti_modes_now()->in_hook;
-    if (c->leaf && c->version == version && c->low->requires_grad == record)
-        return mt_retain(c->low);
+    if (c && c->version == version && c->low->requires_grad == record) return mt_retain(c->low);
     mt_tensor *low = mt_cast(leaf, dtype);
     if (!low) return NULL;
     mti_storage_settle(low->storage, MT_CACHE);
-    if (c->leaf)
-        mt_release(c->low);
-    else
-        cache.n++, c->leaf = mt_retain(leaf);
-    c->low = mt_retain(low);
-    c->version = version;
+    if (!remember(leaf, low, version)) mt_set(&low, NULL);
     return low;
 }
 
@@ -160,7 +151,7 @@ bool mt_autocast_active(mt_dtype *dtype)
 size_t mt_autocast_cached(size_t *n_bytes)
 {
     if (n_bytes) *n_bytes = 0;
-    for (size_t i = 0; n_bytes && i < cache.n_places; i++)
-        if (cache.at[i].leaf) *n_bytes += cache.at[i].low->storage->bytes;
-    return cache.n;
+    for (size_t i = 0; n_bytes && i < cache.list.n; i++)
+        *n_bytes += cache.list.at[i].low->storage->bytes;
+    return cache.list.n;
 }
