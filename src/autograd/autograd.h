@@ -217,8 +217,6 @@ bool mti_out_like(mti_call *c, const mti_view *v); /* v's shape and dtype, row-m
 bool mti_aux_set(mti_call *c, int i, mt_dtype dtype, int rank, const int64_t *shape);
 bool mti_need_float(mti_call *c, int i);
 bool mti_need_same_dtype(mti_call *c, int i, int j);
-/* v's dimensions broadcast to `shape` (stride 0 where extent 1 meets more). */
-mti_view mti_broadcast_view(const mti_view *v, int rank, const int64_t *shape);
 
 /* ---- modes, per thread ---- */
 
@@ -380,8 +378,10 @@ bool mti_heap_push(mti_heap *h, mti_node *n); /* once: `queued` */
 mti_node *mti_heap_pop(mti_heap *h);          /* NULL when empty */
 void mti_heap_free(mti_heap *h);
 
+bool mti_fits(const mt_tensor *t, const mti_view *spec, const mt_device *device);
 /* Whether t, which the user or a function of the user's gave, has spec's dtype and shape and is on
- * `device`; fails otherwise: "NAME: WHAT is f32 [2] on meta; need f32 [2] on cpu". */
+ * `device`, as mti_fits tells without a word; fails otherwise: "NAME: WHAT is f32 [2] on meta; need
+ * f32 [2] on cpu". */
 bool mti_is_like(mt_status status, const char *name, const char *what, const mt_tensor *t,
                  const mti_view *spec, const mt_device *device);
 

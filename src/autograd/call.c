@@ -44,19 +44,6 @@ bool mti_give_din(mti_call *c, int i, mt_tensor *t)
     return t != NULL;
 }
 
-mti_view mti_broadcast_view(const mti_view *v, int rank, const int64_t *shape)
-{
-    mti_view b = *v;
-    b.rank = rank;
-    int lead = rank - v->rank;
-    for (int d = 0; d < rank; d++) {
-        bool stretched = d < lead || (v->shape[d - lead] == 1 && shape[d] != 1);
-        b.shape[d] = shape[d];
-        b.stride[d] = stretched ? 0 : v->stride[d - lead];
-    }
-    return b;
-}
-
 bool mti_reduce_to_din(mti_call *c, int i, mt_tensor *grad)
 {
     const mti_view *spec = &c->in_spec[i];

@@ -4,18 +4,7 @@
  *   Keeps q, k, v, out, log-sum-exp [b,a,s] in f32 (f64 for f64) and the RNG state, two i64; the
  * weights [b,a,s,t] never exist at once, in forward or backward (Dao et al. 2022). */
 #include <math.h>
-#include <string.h>
 #include "ops/ops.h"
-
-mti_view mti_heads_inside(const mti_view *v)
-{
-    mti_view r = *v;
-    int64_t a = v->shape[1], s = v->shape[2], d = v->shape[3];
-    const int64_t stride[4] = {s * a * d, d, a * d, 1};
-    memcpy(r.stride, stride, sizeof stride);
-    r.data = NULL;
-    return r;
-}
 
 static bool check_heads(const char *who, const mti_view *q, const mti_view *k, const mti_view *v)
 {

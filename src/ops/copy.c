@@ -54,15 +54,6 @@ mt_tensor *mt_clone(mt_tensor *x) { return mti_op1(MTI_OP_clone, NULL, x); }
 
 /* ---- cat: parts [..,m_i,..] side by side along one dimension;  dx_i = its range of dy, a view */
 
-static mti_view range_of(const mti_view *y, int dim, int64_t start, int64_t length)
-{
-    mti_view v = *y;
-    v.shape[dim] = length;
-    if (y->data)
-        v.data = (char *)y->data + start * y->stride[dim] * (int64_t)mt_dtype_size(y->dtype);
-    return v;
-}
-
 static bool cat_shape(mti_call *c)
 {
     const mti_view *first = mti_in(c, 0);
@@ -93,7 +84,7 @@ static bool cat_forward(mti_call *c)
     int64_t start = 0;
     for (int i = 0; i < c->n_in; i++) {
         const mti_view *x = &c->in[i]->view;
-        mti_view part = range_of(mti_out(c, 0), dim, start, x->shape[dim]);
+        mti_view part = mti_range(mti_out(c, 0), dim, start, x->shape[dim]);
         if (!c->k->copy(c->ctx, x, &part)) return false;
         start += x->shape[dim];
     }
@@ -106,7 +97,7 @@ static bool cat_backward(mti_call *c)
     int64_t start = 0;
     for (int i = 0; i < c->n_in; i++) {
         int64_t length = c->in_spec[i].shape[dim];
-        mti_view part = range_of(mti_dout(c), dim, start, length);
+        mti_view part = mti_range(mti_dout(c), dim, start, length);
         if (mti_wants(c, i) && !mti_give_din(c, i, mti_tensor_view(c->dout[0], &part)))
             return false;
         start += length;

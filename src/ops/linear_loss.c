@@ -9,7 +9,6 @@
  * [chunk,v] is all there is. Kept: x, w, target and lse, 4n bytes more than linear alone. The other
  * way, gradients made in forward chunk by chunk, saves the product that makes the logits again and
  * keeps dx and dw instead: v d elements more, in vain where no backward follows, and once only. */
-#include <string.h>
 #include "ops/ops.h"
 
 #define CHUNK_BYTES ((size_t)32 << 20) /* of logits */
@@ -44,46 +43,19 @@ typedef struct pieces {
     mti_view logits; /* [rows,v], temporary */
 } pieces;
 
-static mti_view matrix(void *data, mt_dtype dtype, int64_t m, int64_t n)
-{
-    return (mti_view){.data = data, .dtype = dtype, .rank = 2, .shape = {m, n}, .stride = {n, 1}};
-}
-
-static mti_view vector(void *data, mt_dtype dtype, int64_t n)
-{
-    return (mti_view){.data = data, .dtype = dtype, .rank = 1, .shape = {n}, .stride = {1}};
-}
-
-/* Rows [begin, begin + m) of something row-major. */
-static mti_view rows_of(const mti_view *v, int64_t begin, int64_t m)
-{
-    mti_view r = *v;
-    r.shape[0] = m;
-    if (r.data) r.data = (char *)r.data + (size_t)(begin * v->stride[0]) * mt_dtype_size(v->dtype);
-    return r;
-}
-
-static mti_view transposed(const mti_view *v)
-{
-    mti_view t = *v;
-    t.shape[0] = v->shape[1], t.shape[1] = v->shape[0];
-    t.stride[0] = v->stride[1], t.stride[1] = v->stride[0];
-    return t;
-}
-
 static bool pieces_of(mti_call *c, const mti_view *x, const mti_view *w, const mti_view *target,
                       pieces *p)
 {
     if (!(x = mti_dense(c, x)) || !(w = mti_dense(c, w)) || !(target = mti_dense(c, target)))
         return false;
-    int64_t n = mti_view_count(target), v = w->shape[0], d = w->shape[1];
+    int64_t n = mti_view_count(target), v = w->shape[0];
     size_t row = (size_t)v * mt_dtype_size(x->dtype), fit = row ? CHUNK_BYTES / row : (size_t)n;
     int64_t rows = c->params->loss.chunk ? c->params->loss.chunk : (int64_t)fit;
     rows = rows < 1 ? 1 : rows > n ? n : rows;
     if (!c->params->loss.chunk && rows) rows = (n + (n - 1) / rows) / ((n - 1) / rows + 1);
-    *p = (pieces){.x = matrix(x->data, x->dtype, n, d),
-                  .w = matrix(w->data, w->dtype, v, d),
-                  .target = vector(target->data, MT_I64, n),
+    *p = (pieces){.x = mti_rows(x),
+                  .w = mti_rows(w),
+                  .target = mti_flat(target),
                   .n = n,
                   .v = v,
                   .rows = rows,
@@ -96,8 +68,8 @@ static bool pieces_of(mti_call *c, const mti_view *x, const mti_view *w, const m
 /* Rows [begin, begin + m) of the logits, in the one place there is for them. */
 static bool make_logits(mti_call *c, const pieces *p, int64_t begin, int64_t m, mti_view *logits)
 {
-    mti_view x = rows_of(&p->x, begin, m), wt = transposed(&p->w);
-    *logits = rows_of(&p->logits, 0, m);
+    mti_view x = mti_range(&p->x, 0, begin, m), wt = mti_transposed(&p->w);
+    *logits = mti_range(&p->logits, 0, 0, m);
     if (!p->v) return true;
     return p->x.shape[1] ? mti_gemm_part(c, &x, &wt, 0, logits) : c->k->fill(c->ctx, logits, 0);
 }
@@ -108,12 +80,12 @@ static bool linear_cross_entropy_forward(mti_call *c)
     if (!pieces_of(c, mti_in(c, 0), mti_in(c, 1), mti_in(c, 2), &p)) return false;
     mt_tensor *loss = mti_temp(c, p.stats, 1, &p.n);
     if (!loss) return false;
-    mti_view lse = vector(mti_aux(c, 0)->data, p.stats, p.n);
+    mti_view lse = mti_flat(mti_aux(c, 0));
     for (int64_t i = 0, m; i < p.n; i += m) {
         mti_view logits;
         m = p.n - i < p.rows ? p.n - i : p.rows;
-        mti_view t = rows_of(&p.target, i, m), l = rows_of(&lse, i, m),
-                 part = rows_of(&loss->view, i, m);
+        mti_view t = mti_range(&p.target, 0, i, m), l = mti_range(&lse, 0, i, m),
+                 part = mti_range(&loss->view, 0, i, m);
         if (!make_logits(c, &p, i, m, &logits) ||
             !c->k->entropy_rows(c->ctx, c->params->loss.ignore, &logits, &t, &l, &part))
             return false;
@@ -133,20 +105,21 @@ static bool linear_cross_entropy_backward(mti_call *c)
     if (!p.n || !p.v || !p.x.shape[1]) /* sums of nothing */
         return (!dx || c->k->fill(c->ctx, dx, 0)) && (!dw || c->k->fill(c->ctx, dw, 0));
     mt_tensor *scale = mti_temp(c, p.stats, 0, &p.n);
-    mti_view whole = dx ? matrix(dx->data, p.x.dtype, p.n, p.x.shape[1]) : p.x;
-    mti_view lse = vector(mti_saved(c, MTI_AUX0)->data, p.stats, p.n);
+    mti_view whole = dx ? mti_rows(dx) : p.x;
+    mti_view lse = mti_flat(mti_saved(c, MTI_AUX0));
     if (!scale || !c->k->counted_mean(c->ctx, c->params->loss.ignore, p.v, &p.target, mti_dout(c),
                                       &scale->view))
         return false;
     for (int64_t i = 0, m; i < p.n; i += m) {
         mti_view logits;
         m = p.n - i < p.rows ? p.n - i : p.rows;
-        mti_view t = rows_of(&p.target, i, m), l = rows_of(&lse, i, m), x = rows_of(&p.x, i, m);
+        mti_view t = mti_range(&p.target, 0, i, m), l = mti_range(&lse, 0, i, m),
+                 x = mti_range(&p.x, 0, i, m);
         if (!make_logits(c, &p, i, m, &logits) ||
             !c->k->entropy_rows_backward(c->ctx, c->params->loss.ignore, &logits, &t, &l,
                                          &scale->view, &logits))
             return false;
-        mti_view dx_rows = rows_of(&whole, i, m), turned = transposed(&logits);
+        mti_view dx_rows = mti_range(&whole, 0, i, m), turned = mti_transposed(&logits);
         if (dx && !mti_gemm_part(c, &logits, &p.w, 0, &dx_rows)) return false;
         if (dw && !mti_gemm_part(c, &turned, &x, i > 0, dw)) return false;
     }

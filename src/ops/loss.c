@@ -9,22 +9,6 @@ static bool need_i64(mti_call *c, int i)
                                             c->op->in[i], mt_dtype_name(dtype));
 }
 
-/* [..,n] row-major as [m,n] */
-static mti_view rows_of(const mti_view *v)
-{
-    int64_t n = v->shape[v->rank - 1], m = 1;
-    for (int d = 0; d < v->rank - 1; d++) m *= v->shape[d];
-    return (mti_view){
-        .data = v->data, .dtype = v->dtype, .rank = 2, .shape = {m, n}, .stride = {n, 1}};
-}
-
-/* [..] row-major as [m] */
-static mti_view flat(const mti_view *v)
-{
-    return (mti_view){
-        .data = v->data, .dtype = v->dtype, .rank = 1, .shape = {mti_view_count(v)}, .stride = {1}};
-}
-
 /* ---- embedding: y = w[index];  index [..] i64, w [rows,n] -> y [..,n]
  * dw[r] = sum of dy where index = r; keeps the indices */
 
@@ -48,7 +32,7 @@ static bool embedding_forward(mti_call *c)
 {
     const mti_view *index = mti_dense(c, mti_in(c, 0)), *w = mti_dense_rows(c, mti_in(c, 1));
     if (!index || !w) return false;
-    mti_view i1 = flat(index), y2 = rows_of(mti_out(c, 0));
+    mti_view i1 = mti_flat(index), y2 = mti_rows(mti_out(c, 0));
     return c->k->embedding(c->ctx, &i1, w, &y2);
 }
 
@@ -57,7 +41,7 @@ static bool embedding_backward(mti_call *c)
     const mti_view *index = mti_dense(c, mti_saved(c, MTI_IN0)), *dy = mti_dense(c, mti_dout(c)),
                    *dw = mti_din(c, 1);
     if (!index || !dy || !dw) return false;
-    mti_view i1 = flat(index), dy2 = rows_of(dy);
+    mti_view i1 = mti_flat(index), dy2 = mti_rows(dy);
     void *scratch;
     return mti_scratch(c, c->k->embedding_backward_scratch(c->ctx, &i1, dw), &scratch) &&
            c->k->embedding_backward(c->ctx, &i1, &dy2, dw, scratch);
@@ -95,7 +79,7 @@ static bool cross_entropy_forward(mti_call *c)
 {
     const mti_view *x = mti_dense(c, mti_in(c, 0)), *t = mti_dense(c, mti_in(c, 1));
     if (!x || !t) return false;
-    mti_view x2 = rows_of(x), t1 = flat(t), logp = rows_of(mti_aux(c, 0));
+    mti_view x2 = mti_rows(x), t1 = mti_flat(t), logp = mti_rows(mti_aux(c, 0));
     return c->k->cross_entropy(c->ctx, c->params->loss.ignore, &x2, &t1, &logp, mti_out(c, 0));
 }
 
@@ -103,7 +87,7 @@ static bool cross_entropy_backward(mti_call *c)
 {
     const mti_view *t = mti_dense(c, mti_saved(c, MTI_IN1)), *dx = mti_din(c, 0);
     if (!t || !dx) return false;
-    mti_view logp = rows_of(mti_saved(c, MTI_AUX0)), t1 = flat(t), dx2 = rows_of(dx);
+    mti_view logp = mti_rows(mti_saved(c, MTI_AUX0)), t1 = mti_flat(t), dx2 = mti_rows(dx);
     return c->k->cross_entropy_backward(c->ctx, c->params->loss.ignore, &logp, &t1, mti_dout(c),
                                         &dx2);
 }
@@ -135,7 +119,7 @@ static bool mse_forward(mti_call *c)
     mt_tensor *diff = mti_temp(c, x->dtype, x->rank, x->shape);
     if (!diff) return false;
     const mti_view *d = &diff->view;
-    mti_view in = flat(d), out = *mti_out(c, 0);
+    mti_view in = mti_flat(d), out = *mti_out(c, 0);
     out.rank = 1, out.shape[0] = 1, out.stride[0] = 1;
     void *scratch;
     return c->k->binary(c->ctx, MTI_SUB, x, mti_in(c, 1), d) &&

@@ -39,10 +39,22 @@ mt_tensor *mti_reduce(enum mti_op_id id, mt_tensor *x, int n_dims, const int *di
 const mti_view *mti_open_din(mti_call *c, int i, mt_tensor **full);
 bool mti_close_din(mti_call *c, int i, mt_tensor *full);
 
-/* [b,a,s,d] whose memory runs as [b,s,a,d], so that merging heads is a view; and the gradient of
- * input i made like that, so that splitting them again is one. */
-mti_view mti_heads_inside(const mti_view *v);
+/* The gradient of input i, made with its heads inside: so splitting them again is a view. */
 const mti_view *mti_din_heads_inside(mti_call *c, int i);
+
+/* ---- the same memory in another shape, for kernels (layout.c) ---- */
+
+mti_view mti_flat(const mti_view *v); /* [..] row-major as [n] */
+mti_view mti_rows(const mti_view *v); /* [..,n] row-major as [m,n] */
+/* [start, start + length) of one dimension */
+mti_view mti_range(const mti_view *v, int dim, int64_t start, int64_t length);
+mti_view mti_permuted(const mti_view *v, const int *order); /* dimension d is v's order[d] */
+mti_view mti_transposed(const mti_view *v);                 /* the last two dimensions swapped */
+mti_view mti_last_two(const mti_view *v);                   /* [1,..,m,n] as [m,n] */
+/* v's dimensions broadcast to `shape` (stride 0 where extent 1 meets more). */
+mti_view mti_broadcast_view(const mti_view *v, int rank, const int64_t *shape);
+/* [b,a,s,d] whose memory runs as [b,s,a,d], so that merging heads is a view; without data. */
+mti_view mti_heads_inside(const mti_view *v);
 
 /* dim counted from the end when negative; false with a text if there is no such dimension. */
 bool mti_dim(const char *who, int rank, int *dim);

@@ -2,16 +2,6 @@
 #include <string.h>
 #include "ops/ops.h"
 
-/* The last two dimensions swapped: a view for the kernel, no data moves. */
-static mti_view transposed(const mti_view *v)
-{
-    mti_view t = *v;
-    int i = v->rank - 2, j = v->rank - 1;
-    t.shape[i] = v->shape[j], t.shape[j] = v->shape[i];
-    t.stride[i] = v->stride[j], t.stride[j] = v->stride[i];
-    return t;
-}
-
 /* Do all dimensions but the last lie evenly, so that they can be counted as one? *step: from one
  * row to the next, 0 where every row is the same memory. */
 static bool rows_lie_evenly(const mti_view *v, int64_t *step)
@@ -105,19 +95,11 @@ static bool one_matrix(const mti_view *b)
     return true;
 }
 
-static mti_view last_two(const mti_view *b)
-{
-    mti_view v = {.data = b->data, .dtype = b->dtype, .rank = 2};
-    memcpy(v.shape, b->shape + b->rank - 2, 2 * sizeof *v.shape);
-    memcpy(v.stride, b->stride + b->rank - 2, 2 * sizeof *v.stride);
-    return v;
-}
-
 static bool product(mti_call *c, const mti_view *a, const mti_view *b, const mti_view *y)
 {
     if (y->rank > 2 && one_matrix(b) && mti_view_is_contiguous(y) &&
         mti_view_count(a) / a->shape[a->rank - 1] == mti_view_count(y) / y->shape[y->rank - 1]) {
-        mti_view a2, y2, b2 = last_two(b);
+        mti_view a2, y2, b2 = mti_last_two(b);
         return as_matrix(c, a, &a2) && as_matrix(c, y, &y2) && mti_gemm(c, 1, &a2, &b2, &y2, NULL);
     }
     mti_view va = batched(a, y), vb = batched(b, y);
@@ -160,7 +142,7 @@ static bool matmul_backward(mti_call *c)
 {
     const mti_view *dy = mti_dout(c);
     if (mti_wants(c, 0)) {
-        mti_view bt = transposed(mti_saved(c, MTI_IN1));
+        mti_view bt = mti_transposed(mti_saved(c, MTI_IN1));
         if (!matmul_send(c, 0, dy, &bt)) return false;
     }
     if (!mti_wants(c, 1)) return true;
@@ -171,11 +153,11 @@ static bool matmul_backward(mti_call *c)
         const mti_view *db = mti_din(c, 1);
         if (!db || !as_matrix(c, a, &a2) || !as_matrix(c, dy, &dy2)) return false;
         if (a2.shape[0] == dy2.shape[0]) {
-            mti_view at = transposed(&a2);
+            mti_view at = mti_transposed(&a2);
             return mti_gemm(c, 1, &at, &dy2, db, NULL);
         }
     }
-    mti_view at = transposed(a);
+    mti_view at = mti_transposed(a);
     return matmul_send(c, 1, &at, dy);
 }
 
@@ -206,7 +188,7 @@ static bool linear_shape(mti_call *c)
 
 static bool linear_forward(mti_call *c)
 {
-    mti_view x, y, wt = transposed(mti_in(c, 1));
+    mti_view x, y, wt = mti_transposed(mti_in(c, 1));
     const mti_view *b = mti_in(c, 2);
     if (is_empty(mti_out(c, 0))) return true;
     if (b && !(b = mti_dense(c, b))) return false;
@@ -227,7 +209,7 @@ static bool linear_backward(mti_call *c)
     }
     if (mti_wants(c, 1)) {
         const mti_view *dw = mti_din(c, 1);
-        mti_view dyt = transposed(&dy);
+        mti_view dyt = mti_transposed(&dy);
         if (!dw || !as_matrix(c, mti_saved(c, MTI_IN0), &x)) return false;
         if (!is_empty(dw) && !mti_gemm(c, 1, &dyt, &x, dw, NULL)) return false;
     }

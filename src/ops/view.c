@@ -13,17 +13,9 @@ static bool give(mti_call *c, const mti_view *v)
 
 /* ---- permute: y's dimension d is x's dimension order[d] */
 
-static mti_view permuted(const mti_view *x, const int *order)
-{
-    mti_view y = *x;
-    for (int d = 0; d < x->rank; d++)
-        y.shape[d] = x->shape[order[d]], y.stride[d] = x->stride[order[d]];
-    return y;
-}
-
 static bool permute_forward(mti_call *c)
 {
-    mti_view y = permuted(mti_in(c, 0), c->params->permute.order);
+    mti_view y = mti_permuted(mti_in(c, 0), c->params->permute.order);
     return give(c, &y);
 }
 
@@ -31,7 +23,7 @@ static bool permute_backward(mti_call *c)
 {
     int back[MT_MAX_RANK];
     for (int d = 0; d < c->in_spec[0].rank; d++) back[c->params->permute.order[d]] = d;
-    mti_view dx = permuted(mti_dout(c), back);
+    mti_view dx = mti_permuted(mti_dout(c), back);
     return mti_give_din(c, 0, mti_tensor_view(c->dout[0], &dx));
 }
 
@@ -66,19 +58,10 @@ mt_tensor *mt_transpose(mt_tensor *x, int dim0, int dim1)
 
 /* ---- slice: [start, start + length) of one dimension;  dx is dy there, 0 elsewhere */
 
-static mti_view sliced(const mti_view *x, int dim, int64_t start, int64_t length)
-{
-    mti_view y = *x;
-    y.shape[dim] = length;
-    if (x->data)
-        y.data = (char *)x->data + start * x->stride[dim] * (int64_t)mt_dtype_size(x->dtype);
-    return y;
-}
-
 static bool slice_forward(mti_call *c)
 {
     const mti_params *p = c->params;
-    mti_view y = sliced(mti_in(c, 0), p->slice.dim, p->slice.start, p->slice.length);
+    mti_view y = mti_range(mti_in(c, 0), p->slice.dim, p->slice.start, p->slice.length);
     return give(c, &y);
 }
 
@@ -87,7 +70,7 @@ static bool slice_backward(mti_call *c)
     const mti_params *p = c->params;
     const mti_view *dx = mti_din(c, 0);
     if (!dx || !c->k->fill(c->ctx, dx, 0)) return false;
-    mti_view part = sliced(dx, p->slice.dim, p->slice.start, p->slice.length);
+    mti_view part = mti_range(dx, p->slice.dim, p->slice.start, p->slice.length);
     return c->k->copy(c->ctx, mti_dout(c), &part);
 }
 
@@ -253,7 +236,7 @@ static bool split_forward(mti_call *c)
     int64_t start = 0;
     for (int i = 0; i < c->n_out; i++) {
         int64_t length = c->params->split.sizes[i];
-        mti_view y = sliced(mti_in(c, 0), c->params->split.dim, start, length);
+        mti_view y = mti_range(mti_in(c, 0), c->params->split.dim, start, length);
         c->out[i] = mti_tensor_view(c->in[0], &y);
         if (!c->out[i]) return false;
         start += length;
@@ -268,7 +251,7 @@ static bool split_backward(mti_call *c)
     int64_t start = 0;
     for (int i = 0; dx && i < c->n_out; i++) {
         const mti_view *dy = &c->dout[i]->view;
-        mti_view part = sliced(dx, dim, start, dy->shape[dim]);
+        mti_view part = mti_range(dx, dim, start, dy->shape[dim]);
         if (!c->k->copy(c->ctx, dy, &part)) return false;
         start += dy->shape[dim];
     }
