@@ -1,4 +1,5 @@
-/* loss.c: cross-entropy of rows of logits with class numbers. */
+/* loss.c: cross-entropy of rows of logits with class numbers: at once, and in pieces, for a loss
+ * whose logits exist a chunk of rows at a time. Both have one gradient. */
 #include <inttypes.h>
 #include "backends/cpu/rows.h"
 
@@ -11,12 +12,13 @@ typedef struct entropy_job {
     double *partial; /* the loss of each chunk of rows */
 } entropy_job;
 
-typedef struct entropy_backward_job {
-    mti_rows logp, dx;
+typedef struct lse_job {
+    mti_rows x, dx;
     const int64_t *target;
+    void *lse, *loss;  /* T, one per row; lse NULL: all 0 */
+    const void *scale; /* T */
     int64_t ignore, n;
-    double scale; /* dloss / rows that count */
-} entropy_backward_job;
+} lse_job;
 
 #define T           float
 #define TYPED(name) name##_f32
@@ -58,11 +60,11 @@ static void store_scalar(const mti_view *v, double value)
         mti_cpu_store_f32(v->dtype, &f, v->data, 1);
 }
 
-static double load_scalar(const mti_view *v)
+static double element(const mti_view *v, int64_t i)
 {
     float f;
-    if (v->dtype == MT_F64) return *(const double *)v->data;
-    mti_cpu_load_f32(v->dtype, v->data, &f, 1);
+    if (v->dtype == MT_F64) return ((const double *)v->data)[i];
+    mti_cpu_load_f32(v->dtype, (const char *)v->data + i * (int64_t)mt_dtype_size(v->dtype), &f, 1);
     return f;
 }
 
@@ -84,21 +86,57 @@ bool mti_cpu_cross_entropy(mti_ctx *ctx, int64_t ignore, const mti_view *x, cons
     return true;
 }
 
+bool mti_cpu_entropy_rows(mti_ctx *ctx, int64_t ignore, const mti_view *x, const mti_view *target,
+                          const mti_view *lse, const mti_view *loss)
+{
+    lse_job job = {.x = mti_rows_of(x),
+                   .target = target->data,
+                   .lse = lse->data,
+                   .loss = loss->data,
+                   .ignore = ignore,
+                   .n = x->shape[1]};
+    bool wide = x->dtype == MT_F64;
+    mti_cpu_parallel(ctx, x->shape[0], mti_cpu_chunk(x->shape[0], job.n * (wide ? 48 : 5)),
+                     wide ? lse_chunk_f64 : lse_chunk_f32, &job);
+    return true;
+}
+
+bool mti_cpu_entropy_rows_backward(mti_ctx *ctx, int64_t ignore, const mti_view *x,
+                                   const mti_view *target, const mti_view *lse,
+                                   const mti_view *scale, const mti_view *dx)
+{
+    lse_job job = {.x = mti_rows_of(x),
+                   .dx = mti_rows_of(dx),
+                   .target = target->data,
+                   .lse = lse ? lse->data : NULL,
+                   .scale = scale->data,
+                   .ignore = ignore,
+                   .n = x->shape[1]};
+    bool wide = x->dtype == MT_F64;
+    mti_cpu_parallel(ctx, x->shape[0], mti_cpu_chunk(x->shape[0], job.n * (wide ? 32 : 4)),
+                     wide ? lse_backward_chunk_f64 : lse_backward_chunk_f32, &job);
+    return true;
+}
+
+bool mti_cpu_counted_mean(mti_ctx *ctx, int64_t ignore, int64_t classes, const mti_view *target,
+                          const mti_view *a, const mti_view *y)
+{
+    (void)ctx;
+    int64_t n = mti_view_count(a);
+    int64_t counted = count_targets(target->data, mti_view_count(target), classes, ignore);
+    if (counted < 0) return false;
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += element(a, i);
+    store_scalar(y, sum / (double)counted); /* none counts: 0 / 0, not a number */
+    return true;
+}
+
 bool mti_cpu_cross_entropy_backward(mti_ctx *ctx, int64_t ignore, const mti_view *logp,
                                     const mti_view *target, const mti_view *dloss,
                                     const mti_view *dx)
 {
-    int64_t rows = logp->shape[0], n = logp->shape[1];
-    int64_t counted = count_targets(target->data, rows, n, ignore);
-    if (counted < 0) return false;
-    bool wide = logp->dtype == MT_F64;
-    entropy_backward_job job = {mti_rows_of(logp),
-                                mti_rows_of(dx),
-                                target->data,
-                                ignore,
-                                n,
-                                load_scalar(dloss) / (double)counted};
-    mti_cpu_parallel(ctx, rows, mti_cpu_chunk(rows, n * (wide ? 32 : 4)),
-                     wide ? entropy_backward_chunk_f64 : entropy_backward_chunk_f32, &job);
-    return true;
+    double room;
+    mti_view scale = {.data = &room, .dtype = logp->dtype == MT_F64 ? MT_F64 : MT_F32};
+    return mti_cpu_counted_mean(ctx, ignore, logp->shape[1], target, dloss, &scale) &&
+           mti_cpu_entropy_rows_backward(ctx, ignore, logp, target, NULL, &scale, dx);
 }

@@ -76,7 +76,7 @@ extern "C" bool mti_cuda_entropy_rows(mti_ctx *ctx, int64_t ignore, const mti_vi
 struct entropy_gradient_job {
     mti_rowset x, dx;
     const int64_t *target;
-    const void *lse, *scale;
+    const void *lse, *scale; /* lse NULL: all 0 */
     int64_t ignore;
     int team_size;
 };
@@ -96,7 +96,8 @@ __global__ void __launch_bounds__(MAP_BLOCK) gradient_of_rows(entropy_gradient_j
     mti_row<const T> x(start, n, skew);
     mti_row<T> dx(mti_row_at<T>(job.dx, r), n, skew);
     bool counts = t != job.ignore;
-    A lse = static_cast<const A *>(job.lse)[r], scale = *static_cast<const A *>(job.scale);
+    A lse = job.lse ? static_cast<const A *>(job.lse)[r] : (A)0;
+    A scale = *static_cast<const A *>(job.scale);
     int64_t first = (int64_t)blockIdx.y * MAP_CHUNKS * job.team_size;
     first += threadIdx.x % (unsigned)job.team_size;
     mti_vec<T, N> v[MAP_CHUNKS];
@@ -137,7 +138,7 @@ extern "C" bool mti_cuda_entropy_rows_backward(mti_ctx *ctx, int64_t ignore, con
     job.x = mti_rowset_of(x);
     job.dx = mti_rowset_of(dx);
     job.target = static_cast<const int64_t *>(target->data);
-    job.lse = lse->data;
+    job.lse = lse ? lse->data : nullptr;
     job.scale = scale->data;
     job.ignore = ignore;
     if (job.x.rows == 0 || job.x.n == 0) return true;
