@@ -70,8 +70,6 @@ MT_API mt_status mt_visit_tape(mt_tensor *root, void (*fn)(void *user, const mt_
 
 /* ---- hooks on saved tensors ---- */
 
-typedef enum mt_save_role { MT_SAVE_INPUT, MT_SAVE_OUTPUT, MT_SAVE_AUX } mt_save_role;
-
 /* What backward reads of a saved tensor: its values, or only which of them are > 0. */
 typedef enum mt_save_read { MT_READ_VALUES, MT_READ_SIGN } mt_save_read;
 
@@ -89,6 +87,9 @@ typedef struct mt_save_info {
     double p;
     uint64_t seed, offset;
 } mt_save_info;
+
+/* The same as a record, for the tensor that pack was given; the strings stay borrowed. */
+MT_API mt_saver mt_saver_of(const mt_save_info *info, const mt_tensor *tensor);
 
 /* A pair of functions between an op and what the tape keeps. Hooks nest: the innermost (the last
  * pushed) packs first, the next one packs what it left, and unpacking goes the other way.
@@ -201,17 +202,8 @@ MT_API void *mt_find_op_hooks(const mt_op_hooks *hooks);
 
 typedef struct mt_ledger mt_ledger;
 
-/* A distinct storage that the tape keeps. `saver` 0 is the first to save it and pays for it;
- * the others share it at 0 bytes. */
-typedef struct mt_saver {
-    const char *module, *op, *argument;
-    mt_save_role role;
-    uint64_t node;
-    mt_dtype dtype;
-    int rank;
-    int64_t shape[MT_MAX_RANK]; /* of the view this saver keeps */
-} mt_saver;
-
+/* A distinct storage that the tape keeps. Saver 0 is the first to save it and pays for it; the
+ * others share it at 0 bytes. */
 typedef struct mt_ledger_entry {
     uint64_t storage; /* serial */
     size_t bytes;     /* of the whole storage, requested */

@@ -34,6 +34,20 @@ typedef enum mt_category {
 
 MT_API const char *mt_category_name(mt_category category); /* "parameter", ... */
 
+/* What a saved tensor is to the op that saves it. */
+typedef enum mt_save_role { MT_SAVE_INPUT, MT_SAVE_OUTPUT, MT_SAVE_AUX } mt_save_role;
+MT_API const char *mt_save_role_name(mt_save_role role); /* "input", "output", "aux" */
+
+/* Who saves a tensor, and as what. */
+typedef struct mt_saver {
+    const char *module, *op, *argument; /* "gpt.h.3.mlp.act", "gelu", "x" */
+    mt_save_role role;
+    uint64_t node; /* sequence number of the node that keeps it */
+    mt_dtype dtype;
+    int rank;
+    int64_t shape[MT_MAX_RANK]; /* of the view that is saved */
+} mt_saver;
+
 /* One figure's history, in bytes (or counts, for the counters). */
 typedef struct mt_stat {
     size_t current, peak;

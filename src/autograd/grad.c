@@ -58,13 +58,18 @@ mt_tensor *mt_detach(mt_tensor *t)
     return mti_given(t, "detach", "the tensor") ? mti_tensor_alias(t) : NULL;
 }
 
+bool mti_fits(const mt_tensor *t, const mti_view *spec, const mt_device *device)
+{
+    return t->view.dtype == spec->dtype && mti_view_same_shape(&t->view, spec) &&
+           t->storage->device == device;
+}
+
 bool mti_is_like(mt_status status, const char *name, const char *what, const mt_tensor *t,
                  const mti_view *spec, const mt_device *device)
 {
     char got[MTI_SHAPE_TEXT], want[MTI_SHAPE_TEXT];
     const mt_device *other = t->storage->device;
-    if (t->view.dtype == spec->dtype && mti_view_same_shape(&t->view, spec) && other == device)
-        return true;
+    if (mti_fits(t, spec, device)) return true;
     bool namesake = other != device && !strcmp(mt_device_kind(other), mt_device_kind(device));
     return mti_fail_bool(
         status, "%s: %s is %s %s on %s%s; need %s %s on %s", name, what,

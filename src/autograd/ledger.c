@@ -1,6 +1,5 @@
 /* ledger.c: the public ledger: a saved-tensor hook that notes what passes, over memtrack's book.
  * It uses nothing that a user's own hook could not use. */
-#include <string.h>
 #include "autograd/autograd.h"
 
 struct mt_ledger {
@@ -65,14 +64,7 @@ static mt_status on_pack(void *user, const mt_save_info *info, mt_tensor *t, mt_
     mti_save save = {.serial = s.serial,
                      .bytes = s.bytes,
                      .rounded = s.allocated,
-                     .rank = mt_rank(t),
-                     .dtype = mt_dtype_of(t),
-                     .module = info->module,
-                     .op = info->op,
-                     .name = info->argument,
-                     .role = (mti_role)info->role,
-                     .node = info->node};
-    memcpy(save.shape, mt_shape(t), sizeof save.shape);
+                     .saver = mt_saver_of(info, t)};
     pthread_mutex_lock(&l->lock);
     bool ok = mti_book_save(l->book, &save);
     pthread_mutex_unlock(&l->lock);
@@ -122,19 +114,6 @@ size_t mt_ledger_allocated(const mt_ledger *l) { return l ? mti_book_rounded_byt
 size_t mt_ledger_live_bytes(const mt_ledger *l) { return l ? mti_book_live_bytes(l->book) : 0; }
 size_t mt_ledger_count(const mt_ledger *l) { return l ? mti_book_count(l->book) : 0; }
 
-static mt_saver saver_of(const mti_save *s)
-{
-    mt_saver out = {.module = s->module,
-                    .op = s->op,
-                    .argument = s->name,
-                    .role = (mt_save_role)s->role,
-                    .node = s->node,
-                    .dtype = s->dtype,
-                    .rank = s->rank};
-    memcpy(out.shape, s->shape, sizeof out.shape);
-    return out;
-}
-
 static const mti_record *record_at(const char *who, const mt_ledger *l, size_t i)
 {
     if (!mti_given(l, who, "the ledger")) return NULL;
@@ -151,7 +130,7 @@ mt_status mt_ledger_get(const mt_ledger *l, size_t i, mt_ledger_entry *out)
                              .bytes = r->first.bytes,
                              .allocated = r->first.rounded,
                              .n_savers = r->n_also + 1,
-                             .saver = saver_of(&r->first),
+                             .saver = r->first.saver,
                              .freed = r->freed,
                              .freed_after_op = r->freed_after_op,
                              .freed_after_module = r->freed_after_module};
@@ -165,6 +144,6 @@ mt_status mt_ledger_get_saver(const mt_ledger *l, size_t i, size_t j, mt_saver *
     if (j > r->n_also)
         return mti_fail(MT_ERR_ARGUMENT, "ledger_get_saver: saver %zu; entry %zu has %zu", j, i,
                         r->n_also + 1);
-    *out = saver_of(j ? &r->also[j - 1] : &r->first);
+    *out = j ? r->also[j - 1] : r->first.saver;
     return MT_OK;
 }

@@ -34,6 +34,21 @@ mt_save_info mti_slot_info(const mti_saved_tensor *s)
     return info;
 }
 
+mt_saver mt_saver_of(const mt_save_info *info, const mt_tensor *t)
+{
+    if (!info) mti_fail(MT_ERR_ARGUMENT, "saver_of: the info is NULL");
+    if (!info || !mti_given(t, "saver_of", "the tensor")) return (mt_saver){0};
+    mt_saver s = {.module = info->module,
+                  .op = info->op,
+                  .argument = info->argument,
+                  .role = info->role,
+                  .node = info->node,
+                  .dtype = t->view.dtype,
+                  .rank = t->view.rank};
+    memcpy(s.shape, t->view.shape, (size_t)s.rank * sizeof *s.shape);
+    return s;
+}
+
 /* Hooks run with recording off, and what they make is theirs to class. */
 typedef struct hook_scope {
     mti_making making;
@@ -70,6 +85,7 @@ static bool leave_hook(hook_scope was, mt_status status, const char *what, const
 static bool is_as_packed(const mti_packed *p, const mt_tensor *t, const mt_save_info *info)
 {
     char what[64];
+    if (mti_fits(t, &p->spec, p->device)) return true;
     snprintf(what, sizeof what, "what the unpack hook for %s gave back", info->argument);
     return mti_is_like(MT_ERR_STATE, info->op, what, t, &p->spec, p->device);
 }

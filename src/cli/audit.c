@@ -28,10 +28,9 @@ static const char *wanted(char *buf, size_t size, const mti_op_audit *a, unsigne
 
 static void kept_cells(mti_table *t, const mti_op_audit *a, const mti_audit_kept *k)
 {
-    static const char *const roles[] = {"input", "output", "aux"};
     char shape[MTI_SHAPE_TEXT];
     mti_table_cell(t, "%s", k->argument);
-    mti_table_cell(t, "%s", roles[k->role]);
+    mti_table_cell(t, "%s", mt_save_role_name(k->role));
     mti_table_cell(t, "%s", mti_shape_text(shape, k->rank, k->shape));
     if (k->parameter)
         mti_table_cell(t, "parameter");
@@ -184,10 +183,9 @@ static bool print_audits(const mti_op_audit *audits, size_t n, const mti_options
 
 static json_t *kept_json(const mti_op_audit *a, const mti_audit_kept *k)
 {
-    static const char *const roles[] = {"input", "output", "aux"};
     json_t *j = json_object(), *shape = json_array(), *ways = json_array();
     mti_json_put_text(j, "name", k->argument);
-    mti_json_put_text(j, "role", roles[k->role]);
+    mti_json_put_text(j, "role", mt_save_role_name(k->role));
     for (int d = 0; d < k->rank; d++) mti_json_push(shape, json_integer(k->shape[d]));
     mti_json_put(j, "shape", shape);
     mti_json_put_text(j, "dtype", mt_dtype_name(k->dtype));

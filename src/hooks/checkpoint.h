@@ -7,15 +7,12 @@
 
 /* One act of saving within the function, in order. */
 typedef struct mti_trace_entry {
-    const char *op, *argument, *module;
+    mt_saver saver;
     const mt_device *device; /* borrowed, to compare */
-    mt_dtype dtype;
-    int rank;
-    int64_t shape[MT_MAX_RANK];
-    uint64_t digest; /* with options.check, on devices with data */
-    bool parameter;  /* left on the tape */
-    bool alive;      /* its node may still ask for it */
-    mt_saved *again; /* made again and not handed over yet */
+    uint64_t digest;         /* with options.check, on devices with data */
+    bool parameter;          /* left on the tape */
+    bool alive;              /* its node may still ask for it */
+    mt_saved *again;         /* made again and not handed over yet */
 } mti_trace_entry;
 
 /* One call of an op under a policy, in order. */

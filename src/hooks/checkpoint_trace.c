@@ -37,14 +37,9 @@ static bool digest(mt_tensor *t, uint64_t *out)
 
 bool mti_trace_note(const mti_frame *f, const mt_save_info *info, mt_tensor *t, mti_trace_entry *e)
 {
-    *e = (mti_trace_entry){.op = info->op,
-                           .argument = info->argument,
-                           .module = info->module,
+    *e = (mti_trace_entry){.saver = mt_saver_of(info, t),
                            .device = mt_device_of(t),
-                           .dtype = mt_dtype_of(t),
-                           .rank = mt_rank(t),
                            .parameter = mt_storage_of(t).category == MT_PARAMETER};
-    memcpy(e->shape, mt_shape(t), (size_t)e->rank * sizeof *e->shape);
     bool digested = f->options.check && !e->parameter && mt_device_has_data(mt_device_of(t));
     return !digested || digest(t, &e->digest);
 }
@@ -52,17 +47,18 @@ bool mti_trace_note(const mti_frame *f, const mt_save_info *info, mt_tensor *t, 
 /* ---- comparing ---- */
 
 /* What differs, in a word; NULL if nothing does. */
-static const char *difference(const mti_trace_entry *a, const mti_trace_entry *b)
+static const char *difference(const mti_trace_entry *then, const mti_trace_entry *now)
 {
+    const mt_saver *a = &then->saver, *b = &now->saver;
     if (strcmp(a->op, b->op) != 0) return "op";
     if (strcmp(a->argument, b->argument) != 0) return "argument";
     if (a->module != b->module && strcmp(a->module, b->module) != 0) return "module";
-    if (a->device != b->device) return "device";
+    if (then->device != now->device) return "device";
     if (a->dtype != b->dtype) return "dtype";
     if (a->rank != b->rank || memcmp(a->shape, b->shape, (size_t)a->rank * sizeof *a->shape) != 0)
         return "shape";
-    if (a->parameter != b->parameter) return "category";
-    return a->digest == b->digest ? NULL : "value";
+    if (then->parameter != now->parameter) return "category";
+    return then->digest == now->digest ? NULL : "value";
 }
 
 /* As many whole lines as an error text has room for. */
@@ -71,8 +67,9 @@ typedef struct text {
     size_t n;
 } text;
 
-static void add_line(text *t, const char *when, size_t i, const mti_trace_entry *e)
+static void add_line(text *t, const char *when, size_t i, const mti_trace_entry *entry)
 {
+    const mt_saver *e = entry ? &entry->saver : NULL;
     char line[2 * MTI_SHAPE_TEXT], shape[MTI_SHAPE_TEXT];
     if (e)
         snprintf(line, sizeof line, "\n  %s %zu: %s %s %s %s%s%.48s", when, i, e->op, e->argument,
@@ -93,9 +90,10 @@ static const mti_trace_entry *then(const mti_frame *f, size_t i)
 
 bool mti_trace_compare(const mti_frame *f, size_t i, const mti_trace_entry *now)
 {
-    const mti_trace_entry *was = then(f, i), *named = now ? now : was;
+    const mti_trace_entry *was = then(f, i);
     const char *what = was && now ? difference(was, now) : "number of saves";
     if (!what) return true;
+    const mt_saver *named = now ? &now->saver : &was->saver;
     text t = {.n = 0};
     t.n = (size_t)snprintf(t.buf, sizeof t.buf,
                            "checkpoint %.80s: running it again saved something else: %s of %s "

@@ -14,6 +14,12 @@ struct mti_book {
     size_t bytes, live_bytes, rounded_bytes;
 };
 
+const char *mt_save_role_name(mt_save_role role)
+{
+    static const char *const names[] = {"input", "output", "aux"};
+    return (unsigned)role < sizeof names / sizeof *names ? names[role] : "";
+}
+
 /* ---- the records ---- */
 
 static mti_record *record_at(const mti_book *book, size_t i)
@@ -40,16 +46,16 @@ bool mti_book_ignore(mti_book *book, uint64_t serial)
 }
 
 /* The list has room for the next power of two of its length. */
-static bool add_sharer(mti_record *record, const mti_save *save)
+static bool add_sharer(mti_record *record, const mt_saver *saver)
 {
     size_t n = record->n_also;
-    mti_save *also = (mti_save *)record->also;
+    mt_saver *also = (mt_saver *)record->also;
     if ((n & (n - 1)) == 0) {
         also = mti_realloc(also, (n ? 2 * n : 1) * sizeof *also);
         if (!also) return false;
         record->also = also;
     }
-    also[n] = *save;
+    also[n] = *saver;
     record->n_also++;
     return true;
 }
@@ -58,7 +64,7 @@ bool mti_book_save(mti_book *book, const mti_save *save)
 {
     size_t known = mti_hashmap_find(&book->at, save->serial);
     if (known == IGNORED) return true;
-    if (known != MTI_NO_PLACE) return add_sharer(record_at(book, known), save);
+    if (known != MTI_NO_PLACE) return add_sharer(record_at(book, known), &save->saver);
     if (!reserve_record(book) || !mti_hashmap_add(&book->at, save->serial, book->n_records))
         return false;
     mti_record *record = record_at(book, book->n_records++);
@@ -101,7 +107,7 @@ mti_book *mti_book_new(void) { return mti_calloc(1, sizeof(mti_book)); }
 void mti_book_free(mti_book *book)
 {
     if (!book) return;
-    for (size_t i = 0; i < book->n_records; i++) mti_free((mti_save *)record_at(book, i)->also);
+    for (size_t i = 0; i < book->n_records; i++) mti_free((mt_saver *)record_at(book, i)->also);
     for (size_t i = 0; i < book->chunks.n; i++) mti_free(book->chunks.at[i]);
     mti_free(book->chunks.at);
     mti_hashmap_free(&book->at);

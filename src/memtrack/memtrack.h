@@ -67,26 +67,19 @@ bool mti_pool_check(mti_pool *pool);
 
 /* ---- the book of saved tensors ---- */
 
-typedef enum mti_role { MTI_ROLE_INPUT, MTI_ROLE_OUTPUT, MTI_ROLE_AUX } mti_role;
-
 /* One act of saving, as told by the hook. Strings are interned or static. */
 typedef struct mti_save {
     uint64_t serial; /* of the storage, never 0 */
     size_t bytes;    /* of the whole storage */
     size_t rounded;  /* the same in 512-byte blocks */
-    int rank;        /* of the saved view */
-    int64_t shape[MT_MAX_RANK];
-    mt_dtype dtype;
-    const char *module, *op, *name; /* name: the argument's letter ("x", "q", "mask") */
-    mti_role role;
-    uint64_t node; /* sequence number of the node that keeps it */
+    mt_saver saver;
 } mti_save;
 
 /* A distinct storage: the first saver pays, the later ones share it at 0 bytes. */
 typedef struct mti_record {
     mti_save first;
     size_t n_also;
-    const mti_save *also;
+    const mt_saver *also;
     bool freed;                 /* its bytes went back */
     const char *freed_after_op; /* the backward node that ran then; "" if outside backward */
     const char *freed_after_module;

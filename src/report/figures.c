@@ -48,12 +48,6 @@ void mti_residual_row(mti_table *t, int64_t bytes, const char *text, const char 
     mti_table_cell(t, "%s%s", text, bytes ? alarm : "");
 }
 
-const char *mti_role_name(mt_save_role role)
-{
-    static const char *const names[] = {"input", "output", "aux"};
-    return names[role];
-}
-
 bool mti_print_categories(const size_t bytes[MT_CATEGORY_COUNT], FILE *out, const mti_style *style)
 {
     size_t sum = 0;

@@ -15,7 +15,6 @@ void mti_print_model(const mti_workload *w, const mt_device *device, FILE *out,
 void mti_equation_row(mti_table *t, const char *sign, int64_t bytes, const char *text);
 void mti_residual_row(mti_table *t, int64_t bytes, const char *text, const char *alarm);
 bool mti_print_categories(const size_t bytes[MT_CATEGORY_COUNT], FILE *out, const mti_style *style);
-const char *mti_role_name(mt_save_role role); /* "input", "output", "aux" */
 
 /* ---- JSON ---- */
 

@@ -14,7 +14,7 @@
 static const char *kept_text(const mti_holder *h, char *buf, size_t size)
 {
     const mt_saver *s = &h->saver;
-    snprintf(buf, size, "%s, %s of %s", s->argument, mti_role_name(s->role), s->op);
+    snprintf(buf, size, "%s, %s of %s", s->argument, mt_save_role_name(s->role), s->op);
     return h->kept ? buf : "";
 }
 
@@ -187,7 +187,7 @@ static json_t *holder_json(const mti_holder *h)
     mti_json_put_int(j, "allocated", h->bytes);
     if (h->kept) {
         mti_json_put_text(kept, "op", h->saver.op);
-        mti_json_put_text(kept, "role", mti_role_name(h->saver.role));
+        mti_json_put_text(kept, "role", mt_save_role_name(h->saver.role));
         mti_json_put_text(kept, "name", h->saver.argument);
     }
     mti_json_put(j, "kept", kept);

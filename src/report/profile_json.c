@@ -17,7 +17,7 @@ static json_t *saver_json(const mt_saver *s)
     json_t *j = json_object();
     mti_json_put_text(j, "module", s->module);
     mti_json_put_text(j, "op", s->op);
-    mti_json_put_text(j, "role", mti_role_name(s->role));
+    mti_json_put_text(j, "role", mt_save_role_name(s->role));
     mti_json_put_text(j, "name", s->argument);
     return j;
 }
@@ -43,7 +43,7 @@ static json_t *entry_json(const mt_ledger *ledger, size_t i)
     mti_json_put_text(j, "dtype", mt_dtype_name(e.saver.dtype));
     mti_json_put_text(j, "module", e.saver.module);
     mti_json_put_text(j, "op", e.saver.op);
-    mti_json_put_text(j, "role", mti_role_name(e.saver.role));
+    mti_json_put_text(j, "role", mt_save_role_name(e.saver.role));
     mti_json_put_text(j, "name", e.saver.argument);
     for (size_t k = 1; k < e.n_savers; k++) {
         mt_saver other;

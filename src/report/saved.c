@@ -92,7 +92,7 @@ static void print_line(mti_table *table, const mt_ledger *ledger, const line *l,
     mti_table_cell(table, "%s", repeated ? "" : path);
     mti_table_cell(table, "%s", repeated ? "" : s->op);
     mti_table_cell(table, "%s", s->argument);
-    mti_table_cell(table, "%s", mti_role_name(s->role));
+    mti_table_cell(table, "%s", mt_save_role_name(s->role));
     mti_table_cell(table, "%s", mti_shape_text(shape, s->rank, s->shape));
     mti_table_cell(table, "%s", mt_dtype_name(s->dtype));
     if (l->count > 1)

@@ -20,14 +20,14 @@ static mti_save save_of(uint64_t serial, size_t bytes, const char *op)
     return (mti_save){.serial = serial,
                       .bytes = bytes,
                       .rounded = (bytes + 511) / 512 * 512,
-                      .rank = 2,
-                      .shape = {3, (int64_t)bytes},
-                      .dtype = MT_BF16,
-                      .module = "mlp",
-                      .op = op,
-                      .name = "x",
-                      .role = MTI_ROLE_INPUT,
-                      .node = serial + 100};
+                      .saver = {.rank = 2,
+                                .shape = {3, (int64_t)bytes},
+                                .dtype = MT_BF16,
+                                .module = "mlp",
+                                .op = op,
+                                .argument = "x",
+                                .role = MT_SAVE_INPUT,
+                                .node = serial + 100}};
 }
 
 static bool put(mti_book *book, uint64_t serial, size_t bytes, const char *op)
@@ -59,13 +59,13 @@ static void a_storage_counts_once_and_later_savers_share_it(void **state)
     assert_int_equal(mti_book_live_bytes(book), 1600);
     assert_int_equal(mti_book_rounded_bytes(book), 1024 + 1024);
     const mti_record *r = mti_book_get(book, 0);
-    assert_string_equal(r->first.op, "gelu");
-    assert_int_equal(r->first.node, 101);
-    assert_int_equal(r->first.shape[1], 1000);
+    assert_string_equal(r->first.saver.op, "gelu");
+    assert_int_equal(r->first.saver.node, 101);
+    assert_int_equal(r->first.saver.shape[1], 1000);
     assert_int_equal(r->n_also, 9);
     for (int i = 0; i < 9; i++) assert_string_equal(r->also[i].op, i % 2 ? "mul" : "add");
     r = mti_book_get(book, 1);
-    assert_string_equal(r->first.op, "linear");
+    assert_string_equal(r->first.saver.op, "linear");
     assert_int_equal(r->n_also, 0);
     mti_book_free(book);
 }
