@@ -12,8 +12,6 @@
 #include <string.h>
 #include "bench.h"
 
-#define IGNORE_NOTHING (-100)
-
 typedef struct bench_model {
     mt_device *device;
     mt_module *gpt;
@@ -66,7 +64,7 @@ static bool step(bench_model *b, step_times *t)
     int64_t start = bench_now_ns();
     if (mt_module_zero_grad(b->gpt) != MT_OK) return false;
     MT_AUTO mt_tensor *h = mt_forward(b->gpt, b->tokens);
-    mt_set(&h, mt_cross_entropy(h, b->targets, IGNORE_NOTHING));
+    mt_set(&h, mt_cross_entropy(h, b->targets, MT_IGNORE));
     if (!h) return false;
     t->loss = mt_item(h);
     int64_t forward = bench_now_ns();

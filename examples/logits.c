@@ -27,10 +27,10 @@ static outcome step(mt_device *device, mt_tensor *x, mt_tensor *w, mt_tensor *ta
     mt_mem_region_begin(&region, device);
     mt_tensor *loss;
     if (fused) {
-        loss = mt_linear_cross_entropy(x, w, target, -100, CHUNK);
+        loss = mt_linear_cross_entropy(x, w, target, MT_IGNORE, CHUNK);
     } else {
         loss = mt_linear(x, w, NULL);
-        mt_set(&loss, mt_cross_entropy(loss, target, -100));
+        mt_set(&loss, mt_cross_entropy(loss, target, MT_IGNORE));
     }
     mt_mem_region_end(&region);
     mt_ledger_end(ledger);

@@ -40,7 +40,7 @@ static mt_module *net_new(mt_device *device)
 static double loss_of(mt_module *net, mt_tensor *x, mt_tensor *inside, bool learn)
 {
     mt_tensor *h = mt_forward(net, x);
-    mt_set(&h, mt_cross_entropy(h, inside, -100));
+    mt_set(&h, mt_cross_entropy(h, inside, MT_IGNORE));
     double loss = mt_item(h);
     if (learn) mt_backward(h);
     mt_release(h);

@@ -15,8 +15,6 @@
 #include <string.h>
 #include "gpu.h"
 
-#define IGNORE_NOTHING (-100)
-
 typedef struct trained {
     mt_device *device;
     mt_module *gpt;
@@ -51,7 +49,7 @@ static mt_tensor *forward_and_backward(trained *t)
     if (mt_module_zero_grad(t->gpt) != MT_OK) return NULL;
     if (t->offload && mt_offload_begin(t->offload) != MT_OK) return NULL;
     MT_AUTO mt_tensor *h = mt_forward(t->gpt, t->tokens);
-    mt_set(&h, mt_cross_entropy(h, t->targets, IGNORE_NOTHING));
+    mt_set(&h, mt_cross_entropy(h, t->targets, MT_IGNORE));
     if (t->offload && mt_offload_end(t->offload) != MT_OK) return NULL;
     return h && mt_backward(h) == MT_OK ? mt_detach(h) : NULL;
 }

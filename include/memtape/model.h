@@ -147,8 +147,6 @@ MT_API mt_module *mt_bert_new(mt_device *device, const mt_model_config *config);
  * (Touvron et al. 2023; grouped-query attention as in LLaMA 2) */
 MT_API mt_module *mt_llama_new(mt_device *device, const mt_model_config *config);
 
-/* The value of a target that no loss looks at. */
-#define MT_IGNORE (-100)
 /* Tokens to guess for masked training, drawn from `seed` alone. Each of n tokens is chosen with
  * probability 0.15; a chosen one becomes config->mask_token in 80 of 100 cases, any token in 10,
  * and stays in 10. input[n]: the tokens so changed; target[n]: the token where it was chosen,

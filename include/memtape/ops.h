@@ -76,6 +76,8 @@ MT_API mt_tensor *mt_dropout(mt_tensor *x, double p);
 /* ---- tables and losses ---- */
 /* index: i64 of any shape; w [rows,n] -> [..,n] */
 MT_API mt_tensor *mt_embedding(mt_tensor *index, mt_tensor *w);
+/* What `ignore` is as a rule: the value of a target that no loss looks at. */
+#define MT_IGNORE (-100)
 /* Mean over the rows whose target is not `ignore` of -log softmax(logits)[target].
  * logits [..,v], target i64 [..] -> scalar   (torch cross_entropy, reduction="mean") */
 MT_API mt_tensor *mt_cross_entropy(mt_tensor *logits, mt_tensor *target, int64_t ignore);

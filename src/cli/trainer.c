@@ -5,8 +5,7 @@
 #include "cli/trainer.h"
 #include "memtape/ops.h"
 
-#define IGNORE_NOTHING (-100) /* no byte has this value */
-#define EVAL_BATCH     16     /* windows at a time */
+#define EVAL_BATCH 16 /* windows at a time */
 
 bool mti_trainer_make(mti_trainer *t, mt_device *device, const mti_plan *plan,
                       const mti_corpus *corpus)
@@ -71,7 +70,7 @@ static mt_tensor *loss_of(const mti_trainer *t, const unsigned char *text, int64
     mt_tensor *input, *target;
     if (!make_batch(t->device, text, n, seq, starts, &input, &target)) return NULL;
     mt_tensor *loss = mt_forward(t->model, input);
-    mt_set(&loss, mt_cross_entropy(loss, target, IGNORE_NOTHING));
+    mt_set(&loss, mt_cross_entropy(loss, target, MT_IGNORE));
     mt_release(input);
     mt_release(target);
     return loss;

@@ -7,8 +7,7 @@
 #include "memtape/ops.h"
 #include "nn/model.h"
 
-#define IGNORE_NOTHING (-100) /* no target has this value */
-#define MOST_SKIPPED   64     /* a scale halves each time, and none is higher than 2^40 */
+#define MOST_SKIPPED 64 /* a scale halves each time, and none is higher than 2^40 */
 
 /* ---- the subject ---- */
 
@@ -59,7 +58,7 @@ mt_tensor *mti_subject_forward(const mti_subject *s)
 {
     mt_tensor *y = mt_forward(s->model, s->input);
     if (!s->target || mt_scope_push("loss") != MT_OK) return y;
-    mt_set(&y, mt_cross_entropy(y, s->target, IGNORE_NOTHING));
+    mt_set(&y, mt_cross_entropy(y, s->target, MT_IGNORE));
     mt_scope_pop();
     return y;
 }

@@ -313,7 +313,7 @@ static void embedding_and_cross_entropy_keep_indices_and_log_probabilities(void 
     MT_AUTO mt_tensor *h = mtt_made(mt_embedding(tokens, w));
     assert_int_equal(mt_ledger_bytes(ledger), 6 * 8);
     MT_AUTO mt_tensor *targets = mtt_made(mt_clone(tokens));
-    MT_AUTO mt_tensor *loss = mtt_made(mt_cross_entropy(h, targets, -100));
+    MT_AUTO mt_tensor *loss = mtt_made(mt_cross_entropy(h, targets, MT_IGNORE));
     assert_int_equal(mt_ledger_bytes(ledger), 6 * 8 + 6 * 8 + 6 * 9 * 2);
 }
 

@@ -48,7 +48,7 @@ mt_status trainer_step(trainer *t, double *loss)
     mt_status status = mt_module_zero_grad(t->gpt);
     if (status != MT_OK) return status;
     MT_AUTO mt_tensor *h = mt_forward(t->gpt, t->tokens);
-    mt_set(&h, mt_cross_entropy(h, t->targets, -100));
+    mt_set(&h, mt_cross_entropy(h, t->targets, MT_IGNORE));
     if (!h) return mt_last_status();
     double value = mt_item(h);
     if (isnan(value)) return mt_last_status();

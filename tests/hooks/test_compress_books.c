@@ -101,7 +101,7 @@ static mt_tensor *gpt_step(mt_module *gpt, mt_tensor *tokens, mt_compress *c, si
     mtt_ok(mt_ledger_begin(ledger));
     if (c) mtt_ok(mt_compress_begin(c));
     MT_AUTO mt_tensor *logits = mtt_made(mt_forward(gpt, tokens));
-    MT_AUTO mt_tensor *loss = mtt_made(mt_cross_entropy(logits, tokens, -100));
+    MT_AUTO mt_tensor *loss = mtt_made(mt_cross_entropy(logits, tokens, MT_IGNORE));
     if (c) mtt_ok(mt_compress_end(c));
     mtt_ok(mt_ledger_end(ledger));
     mtt_ok(mt_backward(loss));

@@ -86,7 +86,7 @@ static unsigned char *train(const mt_offload_options *options, bool whole_step, 
             mtt_ok(mt_module_zero_grad(t.gpt));
             if (o) mtt_ok(mt_offload_begin(o));
             MT_AUTO mt_tensor *h = mt_forward(t.gpt, t.tokens);
-            mt_set(&h, mtt_made(mt_cross_entropy(h, t.targets, -100)));
+            mt_set(&h, mtt_made(mt_cross_entropy(h, t.targets, MT_IGNORE)));
             if (o) mtt_ok(mt_offload_end(o));
             mtt_ok(mt_backward(h));
             mtt_ok(mt_clip_grad_norm(t.gpt, 1, NULL));

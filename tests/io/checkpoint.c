@@ -57,7 +57,7 @@ static void train(run *r, int64_t from, int64_t to)
         mtt_ok(mt_module_zero_grad(r->model));
         mtt_ok(mt_optimizer_set_lr(r->optimizer, mt_cosine_lr(step, 2, 8, 1e-2, 1e-3)));
         MT_AUTO mt_tensor *h = mtt_made(mt_forward(r->model, x));
-        mtt_ok(mt_set(&h, mt_cross_entropy(h, y, -100)));
+        mtt_ok(mt_set(&h, mt_cross_entropy(h, y, MT_IGNORE)));
         mtt_ok(mt_backward(h));
         mtt_ok(mt_clip_grad_norm(r->model, 1, NULL));
         mtt_ok(mt_optimizer_step(r->optimizer));

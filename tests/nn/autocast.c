@@ -29,7 +29,7 @@ static mt_tensor *loss(mt_tensor *x, mt_tensor *y)
 {
     (void)y;
     MT_AUTO mt_tensor *target = mt_zeros(device, MT_I64, MT_SHAPE(4));
-    return mt_cross_entropy(x, target, -100);
+    return mt_cross_entropy(x, target, MT_IGNORE);
 }
 static mt_tensor *softmax(mt_tensor *x, mt_tensor *y) { return (void)y, mt_softmax(x, 1, false); }
 static mt_tensor *log_softmax(mt_tensor *x, mt_tensor *y) { return (void)y, mt_log_softmax(x); }

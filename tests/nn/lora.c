@@ -296,7 +296,7 @@ static size_t train_gpt(const char *preset, bool autocast, mt_tensor *grads[32],
     mtt_ok(mt_ledger_begin(ledger));
     if (autocast) mtt_ok(mt_autocast_begin(MT_BF16));
     MT_AUTO mt_tensor *y = mtt_made(mt_forward(gpt, x));
-    mt_set(&y, mt_cross_entropy(y, x, -100));
+    mt_set(&y, mt_cross_entropy(y, x, MT_IGNORE));
     if (autocast) mtt_ok(mt_autocast_end());
     mtt_ok(mt_ledger_end(ledger));
     size_t kept_bytes = mt_ledger_bytes(ledger);

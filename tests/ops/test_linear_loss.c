@@ -4,8 +4,6 @@
 #include "base/base.h"
 #include "mtt_fixture.h"
 
-#define IGNORE (-100)
-
 /* x [n,d], w [v,d], targets [n] of which every `skip`-th is ignored. */
 typedef struct problem {
     int64_t n, d, v;
@@ -19,7 +17,7 @@ static problem make(mt_dtype dtype, int64_t n, int64_t d, int64_t v, int64_t ski
     uint64_t seed = 9;
     assert_non_null(t);
     for (int64_t i = 0; i < n; i++)
-        t[i] = skip && i % skip == 0 ? IGNORE : (int64_t)mtt_draw(&seed, 0, (double)v);
+        t[i] = skip && i % skip == 0 ? MT_IGNORE : (int64_t)mtt_draw(&seed, 0, (double)v);
     p.x = mtt_made(mtt_random(device, dtype, MT_SHAPE(n, d), 1, -1, 1));
     p.w = mtt_made(mtt_random(device, dtype, MT_SHAPE(v, d), 2, -1, 1));
     p.target = mtt_made(mt_from_data(device, MT_I64, MT_SHAPE(n), t, (size_t)n * sizeof *t));
@@ -34,12 +32,12 @@ static void drop(problem *p) { mt_release(p->x), mt_release(p->w), mt_release(p-
 static mt_tensor *plain(const problem *p)
 {
     MT_AUTO mt_tensor *logits = mt_linear(p->x, p->w, NULL);
-    return mt_cross_entropy(logits, p->target, IGNORE);
+    return mt_cross_entropy(logits, p->target, MT_IGNORE);
 }
 
 static mt_tensor *fused(const problem *p, int64_t chunk)
 {
-    return mt_linear_cross_entropy(p->x, p->w, p->target, IGNORE, chunk);
+    return mt_linear_cross_entropy(p->x, p->w, p->target, MT_IGNORE, chunk);
 }
 
 static void near(mt_tensor *got, mt_tensor *want, double tolerance, const char *what)
@@ -94,7 +92,7 @@ static void rows_may_lie_in_any_layout(void **state)
     MT_AUTO mt_tensor *wide = mtt_made(mt_transpose(p.x, 0, 1));
     MT_AUTO mt_tensor *turned = mtt_made(mt_contiguous(wide));
     MT_AUTO mt_tensor *x = mtt_made(mt_transpose(turned, 0, 1));
-    MT_AUTO mt_tensor *a = mtt_made(mt_linear_cross_entropy(x, p.w, p.target, IGNORE, 5));
+    MT_AUTO mt_tensor *a = mtt_made(mt_linear_cross_entropy(x, p.w, p.target, MT_IGNORE, 5));
     MT_AUTO mt_tensor *b = mtt_made(fused(&p, 5));
     assert_true(mtt_same_bits(a, b));
     drop(&p);
@@ -191,7 +189,7 @@ static void by_default_chunks_are_of_equal_size_and_32_mib_at_most(void **state)
     mtt_ok(mt_set_requires_grad(w, true));
     mt_mem_region r;
     mt_mem_region_begin(&r, meta);
-    MT_AUTO mt_tensor *loss = mtt_made(mt_linear_cross_entropy(x, w, t, IGNORE, 0));
+    MT_AUTO mt_tensor *loss = mtt_made(mt_linear_cross_entropy(x, w, t, MT_IGNORE, 0));
     mt_mem_region_end(&r);
     assert_int_equal(r.delta.peak, up(4 * 164 * 50257) + 2 * up(4 * 10000) + 512);
     mt_set(&loss, NULL);
@@ -206,17 +204,17 @@ static void what_does_not_fit_is_refused_by_name(void **state)
     MT_AUTO mt_tensor *half = mtt_made(mt_cast(p.w, MT_BF16));
     MT_AUTO mt_tensor *narrow = mtt_made(mt_slice(p.w, 1, 0, 2));
     MT_AUTO mt_tensor *few = mtt_made(mt_slice(p.target, 0, 0, 3));
-    assert_null(mt_linear_cross_entropy(p.x, half, p.target, IGNORE, 0));
+    assert_null(mt_linear_cross_entropy(p.x, half, p.target, MT_IGNORE, 0));
     mtt_failed(MT_ERR_ARGUMENT, "linear_cross_entropy", "bf16");
-    assert_null(mt_linear_cross_entropy(p.x, narrow, p.target, IGNORE, 0));
+    assert_null(mt_linear_cross_entropy(p.x, narrow, p.target, MT_IGNORE, 0));
     mtt_failed(MT_ERR_ARGUMENT, "linear_cross_entropy", "[5,2]", "[v,d]");
-    assert_null(mt_linear_cross_entropy(p.x, p.w, few, IGNORE, 0));
+    assert_null(mt_linear_cross_entropy(p.x, p.w, few, MT_IGNORE, 0));
     mtt_failed(MT_ERR_ARGUMENT, "linear_cross_entropy", "[3]");
-    assert_null(mt_linear_cross_entropy(p.x, p.w, p.x, IGNORE, 0));
+    assert_null(mt_linear_cross_entropy(p.x, p.w, p.x, MT_IGNORE, 0));
     mtt_failed(MT_ERR_ARGUMENT, "linear_cross_entropy", "i64");
-    assert_null(mt_linear_cross_entropy(p.x, p.w, p.target, IGNORE, -1));
+    assert_null(mt_linear_cross_entropy(p.x, p.w, p.target, MT_IGNORE, -1));
     mtt_failed(MT_ERR_ARGUMENT, "linear_cross_entropy", "-1");
-    assert_null(mt_linear_cross_entropy(NULL, p.w, p.target, IGNORE, 0));
+    assert_null(mt_linear_cross_entropy(NULL, p.w, p.target, MT_IGNORE, 0));
     mtt_failed(MT_ERR_ARGUMENT, "linear_cross_entropy", "NULL");
     drop(&p);
 }

@@ -77,7 +77,7 @@ static mt_status one_step(parts *p)
     mt_set_phase("forward");
     mt_tensor *loss = mt_forward(p->model, p->tokens);
     if (loss && mt_scope_push("loss") == MT_OK) {
-        mt_set(&loss, mt_cross_entropy(loss, p->targets, -100));
+        mt_set(&loss, mt_cross_entropy(loss, p->targets, MT_IGNORE));
         mt_scope_pop();
     }
     mt_set_phase("backward");

@@ -178,7 +178,7 @@ static void *train(void *argument)
     t->good = true;
     for (int i = 0; i < STEPS && t->good; i++) {
         mt_tensor *h = mt_module_zero_grad(t->gpt) == MT_OK ? mt_forward(t->gpt, t->tokens) : NULL;
-        mt_set(&h, mt_cross_entropy(h, t->targets, -100));
+        mt_set(&h, mt_cross_entropy(h, t->targets, MT_IGNORE));
         t->good = mt_backward(h) == MT_OK && mt_clip_grad_norm(t->gpt, 1, &t->norm[i]) == MT_OK &&
                   mt_optimizer_step(t->adamw) == MT_OK;
         t->loss[i] = t->good ? mt_item(h) : 0;
