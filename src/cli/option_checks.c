@@ -20,7 +20,9 @@ bool mti_check_spending(mti_options *o)
 {
     const mti_spending *s = &o->spending;
     const char *dtype = mt_dtype_name(o->config.dtype);
-    bool grouped = s->checkpoint && (!strcmp(s->checkpoint, "sqrt") || strchr(s->checkpoint, '='));
+    mti_preset preset = {MTI_PRESET_NONE};
+    bool grouped = s->checkpoint && mti_preset_parse(s->checkpoint, &preset) &&
+                   preset.form == MTI_PRESET_GROUPS;
     if (grouped && !mti_is_whole(o->config.kind))
         return mti_options_refuse(o,
                                   "--checkpoint %.20s: groups the layers of a gpt, bert or llama, "

@@ -3,21 +3,19 @@
 #include <stdlib.h>
 #include <string.h>
 #include "cli/option_rows.h"
+#include "nn/model.h"
 
 bool mti_read_checkpoint(mti_options *o, const mti_option_row *r, const char *arg)
 {
     static const char *const names[] = {"none", "full", "selective", "sqrt", "every=K"};
-    o->spending.checkpoint = arg;
-    if (!strncmp(arg, "every=", 6)) {
-        char *end;
-        long k = strchr("123456789", arg[6]) ? strtol(arg + 6, &end, 10) : 0;
-        return (k > 0 && k < 1000000 && !*end) ||
-               mti_options_refuse(o, "--%s: \"%.40s\": the K of every=K is a whole number from 1",
+    mti_preset preset = {MTI_PRESET_NONE};
+    bool known = mti_preset_parse(arg, &preset);
+    o->spending.checkpoint = known && preset.form == MTI_PRESET_NONE ? NULL : arg;
+    if (known) return true;
+    if (!strncmp(arg, "every=", 6))
+        return mti_options_refuse(o, "--%s: \"%.40s\": the K of every=K is a whole number from 1",
                                   r->name, arg);
-    }
-    int i = mti_choose("--checkpoint", names, 5, arg);
-    if (i == 0) o->spending.checkpoint = NULL;
-    return i >= 0 || mti_options_refuse_as(o, "");
+    return mti_choose("--checkpoint", names, 5, arg) >= 0 || mti_options_refuse_as(o, "");
 }
 
 static const struct {

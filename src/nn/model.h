@@ -14,6 +14,24 @@ bool mti_is_whole(mt_model_kind kind);
 /* `config` as one of `kind`, with every "0: ..." filled in; checked. */
 bool mti_config_resolve(const mt_model_config *config, mt_model_kind kind, mt_model_config *c);
 
+/* ---- which parts of a model run as checkpoints, by name ---- */
+
+typedef enum mti_preset_form {
+    MTI_PRESET_NONE,
+    MTI_PRESET_FULL,
+    MTI_PRESET_SELECTIVE,
+    MTI_PRESET_GROUPS
+} mti_preset_form;
+typedef struct mti_preset {
+    mti_preset_form form;
+    int64_t every; /* GROUPS: "every=K"; 0: "sqrt" */
+} mti_preset;
+/* "none", "full", "selective", "every=K", "sqrt"; false, without an error, if it is none of these.
+ */
+bool mti_preset_parse(const char *text, mti_preset *out);
+/* So many of `layers` layers are one checkpoint; 1 but for groups. */
+int64_t mti_preset_group(const mti_preset *preset, int64_t layers);
+
 /* ---- children, named; NULL on failure. c is resolved ---- */
 
 mt_module *mti_add_linear(mt_module *m, const char *name, mt_device *device,

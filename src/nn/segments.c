@@ -68,6 +68,35 @@ static void clear(mt_module *m)
     for (size_t i = 0; (child = mt_module_child_at(m, i)); i++) clear(child);
 }
 
+/* ---- presets ---- */
+
+bool mti_preset_parse(const char *text, mti_preset *out)
+{
+    static const struct {
+        const char *name;
+        mti_preset_form form;
+    } names[] = {{"none", MTI_PRESET_NONE},
+                 {"full", MTI_PRESET_FULL},
+                 {"selective", MTI_PRESET_SELECTIVE},
+                 {"sqrt", MTI_PRESET_GROUPS}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(text, names[i].name)) {
+            *out = (mti_preset){.form = names[i].form};
+            return true;
+        }
+    if (strncmp(text, "every=", 6) != 0 || text[6] < '0' || text[6] > '9') return false;
+    char *end;
+    long long k = strtoll(text + 6, &end, 10);
+    *out = (mti_preset){.form = MTI_PRESET_GROUPS, .every = k};
+    return !*end && k >= 1 && k <= 1000000;
+}
+
+int64_t mti_preset_group(const mti_preset *preset, int64_t layers)
+{
+    if (preset->form != MTI_PRESET_GROUPS) return 1;
+    return preset->every ? preset->every : llround(sqrt((double)layers));
+}
+
 /* Sets the outermost modules of that kind under m, m included; returns how many, -1 on failure. */
 static int set_kind(mt_module *m, const char *kind, const mt_checkpoint_options *options)
 {
@@ -97,29 +126,19 @@ static bool set_selective(mt_module *m, const mt_checkpoint_options *options)
                                          mt_module_kind(m)));
 }
 
-static bool set_groups(mt_module *m, const char *preset, int64_t group,
+static bool set_groups(mt_module *m, const char *name, const mti_preset *preset,
                        const mt_checkpoint_options *options)
 {
     const mti_model *model = mti_model_of(m);
     if (!model)
-        return mti_fail_bool(MT_ERR_ARGUMENT, "checkpoint %s: %s has no layers to group", preset,
+        return mti_fail_bool(MT_ERR_ARGUMENT, "checkpoint %s: %s has no layers to group", name,
                              mt_module_kind(m));
-    int64_t layers = model->config.layers;
-    if (!group) group = llround(sqrt((double)layers));
+    int64_t layers = model->config.layers, group = mti_preset_group(preset, layers);
     for (int64_t i = 0; i < layers; i += group)
         if (!mti_module_set_group(mti_layer(m, i), group < layers - i ? group : layers - i,
                                   options))
             return false;
     return true;
-}
-
-/* "every=3" -> 3; 0 if it is something else. */
-static int64_t parse_every(const char *preset)
-{
-    if (strncmp(preset, "every=", 6) != 0 || preset[6] < '0' || preset[6] > '9') return 0;
-    char *end;
-    long long k = strtoll(preset + 6, &end, 10);
-    return *end || k > 1000000 ? 0 : k;
 }
 
 mt_status mt_model_checkpoint_with(mt_module *m, const char *preset,
@@ -129,18 +148,17 @@ mt_status mt_model_checkpoint_with(mt_module *m, const char *preset,
     if (!mti_given(m, "model_checkpoint", "the model")) return mt_last_status();
     if (!preset) return mti_fail(MT_ERR_ARGUMENT, "model_checkpoint: the preset is NULL");
     if (!options) options = &zero;
-    int64_t every = parse_every(preset);
-    bool none = !strcmp(preset, "none"), full = !strcmp(preset, "full");
-    bool selective = !strcmp(preset, "selective"), root = !strcmp(preset, "sqrt");
-    if (!none && !full && !selective && !root && every < 1)
+    mti_preset p;
+    if (!mti_preset_parse(preset, &p))
         return mti_fail(MT_ERR_ARGUMENT,
                         "checkpoint: \"%.60s\" is none; need none, full, selective, every=K (K "
                         "layers as one, K at least 1) or sqrt",
                         preset);
     clear(m);
-    bool ok = none || (full        ? set_full(m, options)
-                       : selective ? set_selective(m, options)
-                                   : set_groups(m, preset, every, options));
+    bool ok = p.form == MTI_PRESET_NONE ||
+              (p.form == MTI_PRESET_FULL        ? set_full(m, options)
+               : p.form == MTI_PRESET_SELECTIVE ? set_selective(m, options)
+                                                : set_groups(m, preset, &p, options));
     if (ok) return MT_OK;
     clear(m);
     return mt_last_status();

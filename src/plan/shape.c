@@ -49,18 +49,10 @@ int64_t mti_shape_layers(const mti_shape *s)
 
 int64_t mti_shape_group(const mti_shape *s)
 {
-    const char *preset = mti_shape_checkpoint(s);
-    if (!preset || !mti_is_whole(s->config.kind)) return 1;
-    if (!strcmp(preset, "sqrt")) return llround(sqrt((double)s->config.layers));
-    return strncmp(preset, "every=", 6) ? 1 : strtol(preset + 6, NULL, 10);
-}
-
-static bool known_preset(const char *preset)
-{
-    char *end = NULL;
-    bool every = !strncmp(preset, "every=", 6) && strtol(preset + 6, &end, 10) > 0 && !*end;
-    return every || !strcmp(preset, "full") || !strcmp(preset, "selective") ||
-           !strcmp(preset, "sqrt");
+    const char *text = mti_shape_checkpoint(s);
+    mti_preset preset;
+    if (!text || !mti_is_whole(s->config.kind) || !mti_preset_parse(text, &preset)) return 1;
+    return mti_preset_group(&preset, s->config.layers);
 }
 
 bool mti_run_shape(mti_shape *s, mti_spending *how, const mt_plan_run *run, mt_plan_formula *out)
@@ -68,17 +60,16 @@ bool mti_run_shape(mti_shape *s, mti_spending *how, const mt_plan_run *run, mt_p
     if (!run || !out)
         return mti_fail_bool(MT_ERR_ARGUMENT, "plan: the %s is NULL", run ? "result" : "run");
     *out = (mt_plan_formula){0};
-    const char *preset =
-        run->checkpoint && strcmp(run->checkpoint, "none") ? run->checkpoint : NULL;
-    if (preset && !known_preset(preset))
+    mti_preset preset = {MTI_PRESET_NONE};
+    if (run->checkpoint && !mti_preset_parse(run->checkpoint, &preset))
         return mti_fail_bool(MT_ERR_ARGUMENT,
                              "plan: checkpoint \"%.40s\" is unknown; need none, full, selective, "
                              "every=K or sqrt",
-                             preset);
+                             run->checkpoint);
     if (run->parameters < 0 || run->parameters > 1000000000000000)
         return mti_fail_bool(MT_ERR_ARGUMENT, "plan: %lld parameters; need 0 to 10^15",
                              (long long)run->parameters);
-    *how = (mti_spending){.checkpoint = preset};
+    *how = (mti_spending){.checkpoint = preset.form == MTI_PRESET_NONE ? NULL : run->checkpoint};
     return mti_shape_make(s, run->config, run->batch, run->seq, how);
 }
 
