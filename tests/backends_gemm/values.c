@@ -4,6 +4,7 @@
 #include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include "base/philox.h"
 #include "backends/cpu/cpu.h"
 #include "values.h"
@@ -38,6 +39,7 @@ mti_ctx *values_open(int threads)
  * it is found. Where the first of them would begin is looked at; a simulated device asks for
  * megabytes each time. */
 #define GUARD_LOOKED_AT ((size_t)4096)
+#define DIRTY           ((size_t)64 << 10)
 
 static size_t guard(size_t n_bytes)
 {
@@ -53,19 +55,31 @@ static size_t looked_at(size_t n_bytes)
     return guard(n_bytes) < GUARD_LOOKED_AT ? guard(n_bytes) : GUARD_LOOKED_AT;
 }
 
+/* Pages that nobody looks at are never touched. */
 char *values_scratch(size_t n_bytes)
 {
     size_t n = n_bytes + guard(n_bytes);
+#ifdef __SANITIZE_ADDRESS__
     char *scratch = malloc(n ? n : 1);
     assert_non_null(scratch);
+#else
+    char *scratch =
+        mmap(NULL, n ? n : 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(scratch != MAP_FAILED);
+#endif
+    memset(scratch, 0x99, n_bytes < DIRTY ? n_bytes : DIRTY); /* what scratch holds is anything */
     memset(scratch + n_bytes, 0x77, looked_at(n_bytes));
     return scratch;
 }
-
 void values_scratch_free(char *scratch, size_t n_bytes)
 {
     for (size_t i = 0; i < looked_at(n_bytes); i++) assert_int_equal(scratch[n_bytes + i], 0x77);
+#ifdef __SANITIZE_ADDRESS__
     free(scratch);
+#else
+    size_t n = n_bytes + guard(n_bytes);
+    munmap(scratch, n ? n : 1);
+#endif
 }
 
 static void set_at(const mti_view *v, int64_t at, double value)

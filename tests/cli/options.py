@@ -272,9 +272,12 @@ def main():
         return "unknown" if p.returncode == 2 and f"--{option}" in p.stderr and not p.stdout else \
             f"status {p.returncode} of an option that the help does not list: {p.stderr}"
 
-    jobs = [(verb, "", BASE[verb], option) for verb in VERBS for option in every]
+    jobs = [(verb, "", BASE[verb], option) for verb in VERBS for option in options[verb]]
+    others = [(verb, "", BASE[verb], option) for verb in VERBS for option in every
+              if option not in options[verb]]
     of_modes = [(verb, mode, base, option) for verb, mode, base in MODES for option in options[verb]]
-    jobs += of_modes if os.environ.get("MTT_LONG") == "1" else of_modes[::4]
+    part = 1 if os.environ.get("MTT_LONG") == "1" else 8
+    jobs += others[::part] + of_modes[::part]
     with ThreadPoolExecutor(2) as pool:
         results = list(pool.map(do, jobs))
     count = {}
