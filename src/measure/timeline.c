@@ -233,27 +233,24 @@ static bool holder_of(const life *l, const mt_ledger *ledger, mti_holder *out)
     return true;
 }
 
-/* The same for all that are alike (FNV-1a over what they share most of). */
-static size_t hash_of(const mti_holder *h)
+/* The same for all that are alike: of what they share most of. */
+static uint64_t hash_of(const mti_holder *h)
 {
-    uint64_t hash = 14695981039346656037u;
     const char *number = mti_number_in(h->module), *rest = number + strspn(number, "0123456789");
-    for (const char *c = h->module; *c; c++)
-        if (c < number || c >= rest) hash = (hash ^ (unsigned char)*c) * 1099511628211u;
-    hash = (hash ^ (uint64_t)h->category ^ h->each) * 1099511628211u;
-    return (size_t)(hash ^ hash >> 32);
+    uint64_t hash = mti_hash_bytes(MTI_HASH_BEGIN, h->module, (size_t)(number - h->module));
+    hash = mti_hash_bytes(hash, rest, strlen(rest));
+    return mti_hash_bytes(hash, &h->each, sizeof h->each);
 }
 
-/* Adds to those alike or opens a place of its own; places: [n_places] of 1 + an index of out. */
-static bool add_holder(mti_holders *out, const mti_holder *h, size_t *places, size_t n_places)
+/* Adds to those alike, or to the end of the list. map: of hashes to indices of out. */
+static bool add_holder(mti_holders *out, const mti_holder *h, mti_hashmap *map)
 {
-    size_t i = hash_of(h) & (n_places - 1);
-    while (places[i] && compare_holders(&out->at[places[i] - 1], h)) i = (i + 1) & (n_places - 1);
-    if (!places[i]) {
-        places[i] = out->n + 1;
-        return MTI_PUSH(out, *h);
-    }
-    mti_holder *sum = &out->at[places[i] - 1];
+    uint64_t hash = hash_of(h);
+    size_t probe = 0, i;
+    while ((i = mti_hashmap_next(map, hash, &probe)) != MTI_NO_PLACE)
+        if (!compare_holders(&out->at[i], h)) break;
+    if (i == MTI_NO_PLACE) return mti_hashmap_add(map, hash, out->n) && MTI_PUSH(out, *h);
+    mti_holder *sum = &out->at[i];
     sum->bytes += h->bytes, sum->n++;
     if (h->first < sum->first) sum->first = h->first;
     if (h->last > sum->last) sum->last = h->last;
@@ -280,18 +277,15 @@ static void name_all(mti_holder *h)
 bool mti_timeline_holders(const mti_timeline *t, size_t event, const mt_ledger *ledger,
                           mti_holders *out)
 {
-    size_t n, n_live = 0, n_places = 2;
+    size_t n;
     life *lives = lives_until(t, event, &n);
+    mti_hashmap map = {0};
     *out = (mti_holders){0};
-    for (size_t i = 0; lives && i < n; i++) n_live += lives[i].made != NULL;
-    while (n_places <= 2 * n_live) n_places *= 2;
-    size_t *places = lives ? mti_calloc(n_places, sizeof *places) : NULL;
-    bool ok = places && note_savers(lives, n, ledger);
+    bool ok = lives && note_savers(lives, n, ledger);
     mti_holder one;
     for (size_t i = 0; ok && i < n; i++)
-        if (lives[i].made)
-            ok = holder_of(&lives[i], ledger, &one) && add_holder(out, &one, places, n_places);
-    mti_free(places);
+        if (lives[i].made) ok = holder_of(&lives[i], ledger, &one) && add_holder(out, &one, &map);
+    mti_hashmap_free(&map);
     mti_free(lives);
     for (size_t i = 0; ok && i < out->n; i++) name_all(&out->at[i]);
     if (ok && out->n) qsort(out->at, out->n, sizeof *out->at, most_first);
