@@ -97,9 +97,9 @@ MT_API mt_status mt_model_config_to_json(const mt_model_config *config, char *bu
 MT_API mt_status mt_model_config_from_json(const char *json, mt_model_config *out);
 /* The model that a Hugging Face config.json describes: gpt2, llama, mistral, qwen2 and bert (as
  * BertForMaskedLM). MT_ERR_UNSUPPORTED for other architectures, by name; MT_ERR_FORMAT for text
- * that is no such file, and for keys that may change shapes or values and are not understood. notes
- * (may be NULL with n_bytes 0) tells line by line what is not modelled and which keys were ignored;
- * MT_HF_NOTES bytes suffice, fewer cut it. */
+ * that is not such a file, and for keys that may change shapes or values and are not understood.
+ * notes (may be NULL with n_bytes 0) tells line by line what is not modelled and which keys were
+ * ignored; MT_HF_NOTES bytes suffice, fewer cut it. */
 #define MT_HF_NOTES 2048
 MT_API mt_status mt_model_config_from_hf(const char *json, mt_model_config *out, char *notes,
                                          size_t n_bytes);
@@ -125,7 +125,8 @@ MT_API mt_status mt_model_checkpoint_with(mt_module *model, const char *preset,
  * place of what these layers were told before; NULL: they run plainly. Groups do not overlap. */
 MT_API mt_status mt_model_checkpoint_layers(mt_module *model, int64_t from, int64_t n,
                                             const mt_checkpoint_options *options);
-/* What the model was made from, resolved; borrowed. NULL if m is no gpt, bert or llama of ours. */
+/* What the model was made from, resolved; borrowed. NULL if m is not a gpt, bert or llama of ours.
+ */
 MT_API const mt_model_config *mt_model_config_of(const mt_module *m);
 /* [..,d] -> [..,d]: fc, act, proj, drop; swiglu: gate, up, down, drop */
 MT_API mt_module *mt_mlp_new(mt_device *device, const mt_model_config *config);

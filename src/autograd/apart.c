@@ -17,7 +17,7 @@ mt_status mt_run_apart(const mt_apart *how, mt_status (*fn)(void *user), void *u
     mti_where *where = mti_where_now(), where_was = *where;
     int depth = mti_scope_depth();
     *modes = (mti_modes){.recompute = modes_were.recompute || how->recompute,
-                         .amid = mti_amid(),
+                         .op_in_progress = mti_op_in_progress(),
                          .in_backward = modes_were.in_backward,
                          .walk = modes_were.walk};
     *mti_making_now() = (mti_making){MT_INPUT, false};

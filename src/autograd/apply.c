@@ -91,11 +91,12 @@ static mti_node *record(mti_call *c)
 
 static void settle(mti_call *c)
 {
-    if (mti_making_now()->inside) return; /* within a hook: the hook's caller decides */
+    if (mti_making_now()->in_op) return; /* within a hook: the hook's caller decides */
     for (int i = 0; i < c->n_out; i++)
-        if (c->out[i]->storage->inside) mti_storage_settle(c->out[i]->storage, MT_ACTIVATION);
+        if (c->out[i]->storage->unclassified_in)
+            mti_storage_settle(c->out[i]->storage, MT_ACTIVATION);
     for (int i = 0; i < c->op->n_aux; i++)
-        if (c->aux[i] && (c->keep & MTI_AUX0 << i)) c->aux[i]->storage->inside = NULL;
+        if (c->aux[i] && (c->keep & MTI_AUX0 << i)) c->aux[i]->storage->unclassified_in = NULL;
 }
 
 static void attach(mti_call *c, mti_node *n)
@@ -167,7 +168,7 @@ static bool apply(const mti_op *op, const mti_params *params, int n_in, mt_tenso
     bool ok = run(&c);
     clean_up(&c);
     where->op = outer;
-    ok = ok && (mti_amid() || mti_balance_after(c.device, op->name));
+    ok = ok && (mti_op_in_progress() || mti_balance_after(c.device, op->name));
     if (!ok)
         for (int i = 0; i < n_out; i++) mt_release(out[i]), out[i] = NULL;
     return ok;

@@ -246,15 +246,15 @@ typedef struct mti_modes {
     mti_rewrite_fn *rewrite; /* of the inputs of every op; NULL: none */
     mti_op_hooks *op_hooks;  /* the top of that stack */
     int in_op_hook;
-    bool recompute; /* apart, and the FLOPs are those of a recomputation */
-    bool amid;      /* apart, while an op or a backward is half done */
+    bool recompute;      /* apart, and the FLOPs are those of a recomputation */
+    bool op_in_progress; /* apart, while an op or a backward is half done */
 } mti_modes;
 mti_modes *mti_modes_now(void);
 /* Within a hook or a backward others are in the middle of something: no time to balance. */
-static inline bool mti_amid(void)
+static inline bool mti_op_in_progress(void)
 {
     const mti_modes *m = mti_modes_now();
-    return mti_making_now()->inside || m->in_backward || m->in_op_hook || m->amid;
+    return mti_making_now()->in_op || m->in_backward || m->in_op_hook || m->op_in_progress;
 }
 int mti_scope_depth(void);
 void mti_scope_restore(int depth); /* of a depth that was */

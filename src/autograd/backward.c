@@ -209,7 +209,7 @@ static bool deliver_leaf(walk *w, mti_leaf *leaf, mt_tensor *grad)
     mt_release(grad);
     leaf->pending = sum;
     if (!sum) return false;
-    sum->storage->inside = NULL; /* accounted for: a gradient on its way */
+    sum->storage->unclassified_in = NULL; /* accounted for: a gradient on its way */
     if (++leaf->arrived < leaf->uses) return true;
     leaf->pending = NULL;
     return accumulate(leaf, sum);
@@ -230,7 +230,7 @@ static bool deliver(walk *w, const mti_edge *e, mt_tensor *grad)
     *slot = *slot ? add_into(*slot, grad) : mt_retain(grad);
     mt_release(grad);
     if (!*slot) return false;
-    (*slot)->storage->inside = NULL;
+    (*slot)->storage->unclassified_in = NULL;
     return mti_heap_push(&w->heap, e->node);
 }
 
@@ -344,7 +344,7 @@ static bool run_nodes(walk *w, bool retain_graph)
     mti_where *where = mti_where_now();
     mti_making *making = mti_making_now(), made = *making;
     const char *op = where->op, *module = where->module;
-    making->category = MT_TEMPORARY, making->inside = true;
+    making->category = MT_TEMPORARY, making->in_op = true;
     mti_modes *modes = mti_modes_now();
     modes->in_backward++;
     bool ok = true;

@@ -27,7 +27,7 @@ static void add_block(void *user, const mti_block *b)
     c->total += b->size;
     mti_storage *s = b->owner;
     bool of_pass = b == c->device->workspace[0] || b == c->device->workspace[1];
-    bool stray = s ? s->inside == c->thread : b->category == MT_WORKSPACE && !of_pass;
+    bool stray = s ? s->unclassified_in == c->thread : b->category == MT_WORKSPACE && !of_pass;
     if (!stray || c->strayed) return;
     c->strayed = true;
     c->stray = *b;

@@ -63,7 +63,7 @@ static hook_scope enter_hook(void)
     hook_scope was = {*mti_making_now(), modes->rewrite, modes->hooks, mti_failures()};
     modes->rewrite = NULL;
     mti_making_now()->category = MT_TEMPORARY;
-    mti_making_now()->inside = true;
+    mti_making_now()->in_op = true;
     modes->in_hook++;
     if (was.top) was.top->pins++;
     return was;
@@ -111,7 +111,7 @@ static bool pack_level(mti_saved_tensor *s, mti_hooks *h, const mt_save_info *in
     if (kept && kept->storage != given->storage) {
         s->original = false;
         /* What was there before the hook has its class already. */
-        if (kept->storage->inside) mti_storage_settle(kept->storage, MT_PACKED);
+        if (kept->storage->unclassified_in) mti_storage_settle(kept->storage, MT_PACKED);
     }
     mt_release(given);
     return true;
@@ -226,7 +226,8 @@ mt_saved *mt_saved_new(mt_tensor *t, const mt_save_info *info)
     bool named = s->info.op && s->info.argument && s->info.module;
     if (named && mti_slot_save(&s->slot, NULL, 0, t)) {
         /* Still inside an op that may not keep it otherwise: it has a class from here on. */
-        if (t->storage->inside == mti_thread_token()) mti_storage_settle(t->storage, MT_ACTIVATION);
+        if (t->storage->unclassified_in == mti_thread_token())
+            mti_storage_settle(t->storage, MT_ACTIVATION);
         return s;
     }
     mti_free(s);
@@ -237,7 +238,7 @@ mt_tensor *mt_saved_get(mt_saved *s)
 {
     if (!mti_given(s, "saved_get", "the saved tensor")) return NULL;
     mt_tensor *t = mti_slot_load(&s->slot);
-    if (t && t->storage->inside == mti_thread_token() && !mti_making_now()->inside)
+    if (t && t->storage->unclassified_in == mti_thread_token() && !mti_making_now()->in_op)
         mti_storage_settle(t->storage, MT_ACTIVATION);
     return t;
 }

@@ -42,7 +42,7 @@ int mti_choose(const char *what, const char *const *names, int n, const char *na
 {
     for (int i = 0; name && i < n; i++)
         if (!strcmp(names[i], name)) return i;
-    char list[512] = "";
+    char list[800] = "";
     for (int i = 0, at = 0; i < n && at < (int)sizeof list; i++)
         at += snprintf(list + at, sizeof list - (size_t)at, "%s%s", i ? ", " : "", names[i]);
     const char *near = name ? mti_nearest(names, (size_t)n, name) : NULL;

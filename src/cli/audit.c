@@ -4,7 +4,7 @@
 #include <string.h>
 #include "cli/audit.h"
 #include "cli/verbs.h"
-#include "memtape/ops.h"
+#include "ops/ops.h"
 #include "report/json.h"
 #include "report/report.h"
 
@@ -253,13 +253,10 @@ static bool write_json(const mti_op_audit *audits, size_t n, const char *path)
 static bool known(const mti_options *o)
 {
     if (!o->model) return true;
-    mti_case c;
-    for (int i = 0; mti_audit_case(i, &c); i++)
-        if (!strcmp(c.op, o->model)) return true;
-    fprintf(stderr, "memtape audit: OP: \"%.80s\" is no good; give one of ", o->model);
-    for (int i = 0; i < mt_op_count(); i++)
-        fprintf(stderr, "%s%s", i ? ", " : "", mt_op_get(i).name);
-    fputs("\n", stderr);
+    const char *names[MTI_OP_COUNT];
+    for (int i = 0; i < MTI_OP_COUNT; i++) names[i] = mt_op_get(i).name;
+    if (mti_choose("OP", names, MTI_OP_COUNT, o->model) >= 0) return true;
+    fprintf(stderr, "memtape audit: %s\n", mt_last_error());
     return false;
 }
 

@@ -28,7 +28,7 @@ mti_workload mti_workload_of(const mti_options *o)
                           .seq = o->seq,
                           .seed = (uint64_t)o->seed,
                           .optimizer = o->optimizer,
-                          .spending = o->spending,
+                          .memory = o->memory,
                           .budget = (size_t)o->budget,
                           .device = mti_device_options_of(o)};
 }

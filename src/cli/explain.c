@@ -8,11 +8,11 @@
 
 /* ---- the table ---- */
 
-static void save_cells(mti_table *table, const mti_tape *t, const mti_save *s, size_t *total)
+static void save_cells(mti_table *table, const mti_tape *t, const mti_tape_save *s, size_t *total)
 {
     static const char *const roles[] = {"in", "out", "aux"};
     char shape[MTI_SHAPE_TEXT];
-    const mti_save *payer = s->payer;
+    const mti_tape_save *payer = s->payer;
     mti_table_cell(table, "%s", s->info.argument);
     mti_table_cell(table, "%s", roles[s->info.role]);
     mti_table_cell(table, "%s", mti_shape_text(shape, s->rank, s->shape));
@@ -33,9 +33,9 @@ static void save_cells(mti_table *table, const mti_tape *t, const mti_save *s, s
 static void node_rows(mti_table *table, const mti_tape *t, size_t n, size_t *next, size_t *total)
 {
     const mt_node_info *node = &t->nodes.at[n];
-    const mti_save *end = t->saves.at + t->saves.n, *s = t->saves.at + *next;
+    const mti_tape_save *end = t->saves.at + t->saves.n, *s = t->saves.at + *next;
     while (s < end && s->info.node < node->sequence) s++; /* of nodes that are gone */
-    const mti_save *first = s;
+    const mti_tape_save *first = s;
     if (s == end || s->info.node != node->sequence) mti_table_ink(table, MTI_DIM);
     mti_table_cell(table, "#%zu", n + 1);
     mti_table_cell(table, "%s", node->module);

@@ -16,9 +16,9 @@ bool mti_check_device(mti_options *o)
 }
 
 /* Choices that only make sense together. */
-bool mti_check_spending(mti_options *o)
+bool mti_check_memory(mti_options *o)
 {
-    const mti_spending *s = &o->spending;
+    const mti_memory_options *s = &o->memory;
     const char *dtype = mt_dtype_name(o->config.dtype);
     mti_preset preset = {MTI_PRESET_NONE};
     bool grouped = s->checkpoint && mti_preset_parse(s->checkpoint, &preset) &&
@@ -53,7 +53,7 @@ bool mti_check_plan(mti_options *o)
     if (p->utilisation == 0)
         return mti_options_refuse(o, "--utilisation: 0 never ends; give a number above 0, up to 1");
     if (p->parameters != floor(p->parameters))
-        return mti_options_refuse(o, "--params: %g is no whole number", p->parameters);
+        return mti_options_refuse(o, "--params: %g is not a whole number", p->parameters);
     if (o->given[MTI_O_KV] && p->kv > o->config.context - o->seq)
         return mti_options_refuse(
             o, "--kv %lld: with --seq %lld that is longer than the model's context, %lld",
@@ -80,7 +80,7 @@ bool mti_check_rank(mti_options *o)
     if (strcmp(o->device, "meta") != 0)
         return mti_options_refuse(o, "--tp, --sp, --pp, --dp and --zero show one rank of several; "
                                      "give --device meta, where the others need not exist");
-    const char *preset = o->spending.checkpoint;
+    const char *preset = o->memory.checkpoint;
     if (preset && strcmp(preset, "full") != 0 && strcmp(preset, "selective") != 0)
         return mti_options_refuse(o, "--checkpoint: a rank takes one of none, full, selective");
     o->parallel.zero = (int)o->zero;

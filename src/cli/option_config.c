@@ -48,7 +48,7 @@ static void plan_defaults(mti_options *o, mt_model_config *base)
 {
     if (!o->given[MTI_O_DTYPE]) base->dtype = MT_BF16;
     if (!o->given[MTI_O_SEQ] && base->context) o->seq = base->context;
-    if (o->plan.recompute && !o->given[MTI_O_CHECKPOINT]) o->spending.checkpoint = "full";
+    if (o->plan.recompute && !o->given[MTI_O_CHECKPOINT]) o->memory.checkpoint = "full";
 }
 
 static int64_t default_heads(int64_t hidden)
@@ -124,7 +124,7 @@ bool mti_options_config(mti_options *o, const mt_model_config *base)
             "--inplace: %s needs its input again in backward; only relu and leaky_relu "
             "can overwrite it",
             mt_act_name(c.act));
-    if (mt_model_config_check(&c) == MT_OK) return mti_check_spending(o) && mti_check_rank(o);
+    if (mt_model_config_check(&c) == MT_OK) return mti_check_memory(o) && mti_check_rank(o);
     return mti_options_refuse_as(o, "");
 }
 

@@ -112,7 +112,7 @@ bool mti_check_used_so_far(mti_options *o);
 bool mti_check_used_in_rows(mti_options *o, const mti_sweep_rows *rows);
 /* Whether the device has what the verb needs. */
 bool mti_check_device(mti_options *o);
-bool mti_check_spending(mti_options *o);
+bool mti_check_memory(mti_options *o);
 bool mti_check_rank(mti_options *o);
 bool mti_check_plan(mti_options *o);
 

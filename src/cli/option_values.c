@@ -159,8 +159,8 @@ bool mti_read_device(mti_options *o, const mti_option_row *r, const char *arg)
 bool mti_read_amp(mti_options *o, const mti_option_row *r, const char *arg)
 {
     int i = choose(o, r, r->choice, arg);
-    o->spending.amp = i > 0;
-    return i == 0 || (i > 0 && mt_dtype_parse(r->choice->names[i], &o->spending.amp_dtype));
+    o->memory.amp = i > 0;
+    return i == 0 || (i > 0 && mt_dtype_parse(r->choice->names[i], &o->memory.amp_dtype));
 }
 
 /* ---- any ---- */

@@ -11,7 +11,7 @@ static bool staged(const mti_options *o) { return o->parallel.pipeline > 1; }
 static bool other_data(const mti_options *o) { return o->parallel.data > 1; }
 static bool no_budget(const mti_options *o) { return !o->budget; }
 static bool budget(const mti_options *o) { return o->verb != MTI_PLAN || o->budget; }
-static bool adapters(const mti_options *o) { return o->spending.lora_rank; }
+static bool adapters(const mti_options *o) { return o->memory.lora_rank; }
 static bool saves(const mti_options *o) { return o->save; }
 static bool held_out(const mti_options *o) { return o->val_fraction > 0; }
 static bool tokens(const mti_options *o) { return o->given[MTI_O_TRAIN_TOKENS]; }

@@ -141,7 +141,7 @@ typedef struct mti_options {
     mt_model_config config;
     int64_t batch, seq;
     mti_optimizer_choice optimizer;
-    mti_spending spending;
+    mti_memory_options memory;
     mt_parallel parallel; /* given at all if mti_is_rank(o) */
     int64_t zero;
 

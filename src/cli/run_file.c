@@ -23,7 +23,7 @@ static void put_real(json_t *j, const char *key, double value)
 }
 
 /* The options that spare memory, as words: a run goes on bit for bit only with the same ones. */
-static json_t *spared_json(const mti_spending *how)
+static json_t *spared_json(const mti_memory_options *how)
 {
     char compress[MTI_COMPRESS_TEXT];
     json_t *j = json_object();
@@ -71,8 +71,8 @@ static char *plan_text(const mti_trainer *t, double val_fraction)
     put_real(j, "weight_decay", p->weight_decay);
     put_real(j, "clip", p->clip);
     put_real(j, "val_fraction", val_fraction);
-    mti_json_put(j, "spared", spared_json(&p->spending));
-    if (t->spender.scaler) mti_json_put(j, "scaler", scaler_json(t->spender.scaler));
+    mti_json_put(j, "spared", spared_json(&p->memory));
+    if (t->memory_hooks.scaler) mti_json_put(j, "scaler", scaler_json(t->memory_hooks.scaler));
     snprintf(hash, sizeof hash, "%016" PRIx64, t->corpus->fingerprint);
     mti_json_put_text(j, "text", hash);
     char *text = mti_json_complete(j, JSON_COMPACT);
@@ -277,7 +277,7 @@ static bool restore_scaler(const mt_safetensors *file, mt_scaler *scaler)
 bool mti_run_restore(mt_safetensors *file, mti_trainer *t)
 {
     return mt_checkpoint_load(file, t->model, t->optimizer, &t->step) == MT_OK &&
-           (!t->spender.scaler || restore_scaler(file, t->spender.scaler));
+           (!t->memory_hooks.scaler || restore_scaler(file, t->memory_hooks.scaler));
 }
 
 /* ---- weights ---- */
@@ -316,7 +316,7 @@ static mt_lora_options adapters_of(int64_t rank, bool qlora)
 
 bool mti_run_fits(mt_safetensors *file, const mti_options *o)
 {
-    const mt_lora_options adapters = adapters_of(o->spending.lora_rank, o->spending.qlora);
+    const mt_lora_options adapters = adapters_of(o->memory.lora_rank, o->memory.qlora);
     return weights_fit(file, &o->config, &adapters);
 }
 

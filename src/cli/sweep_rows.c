@@ -17,7 +17,7 @@ static bool check_over(mti_options *o, const char *over)
     const char *equals = strchr(over, '=');
     if (equals && equals != over && equals[1]) return true;
     return mti_options_refuse(
-        o, "--over: \"%.60s\" is no good; give an option and a list, such as act=relu,gelu", over);
+        o, "--over: \"%.60s\" is not an option and a list, such as act=relu,gelu", over);
 }
 
 /* Value `which` of the list, cut out of *words, where the rest is written to. */
@@ -46,7 +46,8 @@ static bool set_words(mti_options *o, char *text)
     while ((word = strtok_r(rest, " \t", &rest))) {
         if (strncmp(word, "--", 2) != 0)
             return mti_options_refuse(
-                o, "--row: \"%.40s\" is no option; give them in full, such as --act relu", word);
+                o, "--row: \"%.40s\" is not an option; give them in full, such as --act relu",
+                word);
         char *equals = strchr(word, '='), *value = NULL;
         if (equals) *equals = 0, value = equals + 1;
         rest += strspn(rest, " \t");

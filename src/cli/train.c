@@ -80,7 +80,7 @@ static mti_plan plan_of(const mti_options *o)
                       .min_lr = o->min_lr,
                       .weight_decay = o->weight_decay,
                       .clip = o->clip,
-                      .spending = o->spending,
+                      .memory = o->memory,
                       .seed = (uint64_t)o->seed,
                       .from = o->from};
 }
@@ -92,7 +92,7 @@ static mt_status rehearse(void *user, mt_device *device, const mt_budget_plan *b
     mti_trainer t = {0};
     mti_plan plan = plan_of(&r->o);
     plan.from = NULL; /* which weights is all the same */
-    plan.spending.budget = budget;
+    plan.memory.budget = budget;
     const mti_device_options options = mti_device_options_of(&r->o);
     bool ok = mti_device_pretend(device, &options) &&
               mti_trainer_make(&t, device, &plan, &r->corpus) && mti_trainer_step(&t) &&
@@ -107,14 +107,14 @@ static bool find_budget(run *r)
     if (!r->o.budget) return true;
     r->budget = mt_budget_new(rehearse, r);
     if (!r->budget || mt_budget_solve(r->budget, (size_t)r->o.budget, &plan) != MT_OK) return false;
-    r->o.spending.budget = plan;
+    r->o.memory.budget = plan;
     return true;
 }
 
 static bool rehearse_run(void *user, mt_device *meta)
 {
     const run *r = user;
-    return rehearse(user, meta, r->o.spending.budget) == MT_OK;
+    return rehearse(user, meta, r->o.memory.budget) == MT_OK;
 }
 
 static bool check_room(run *r)
@@ -202,7 +202,7 @@ static void introduce(const run *r)
 {
     char train[MTI_NUMBER], held[MTI_NUMBER], params[MTI_NUMBER], frozen[MTI_NUMBER];
     const mt_model_config *c = &r->o.config;
-    const mti_spending *spending = &r->o.spending;
+    const mti_memory_options *memory = &r->o.memory;
     uint64_t n_params = 0, n_bytes = 0;
     int64_t n_trained;
     size_t trained_bytes;
@@ -213,16 +213,16 @@ static void introduce(const run *r)
            mti_thousands(held, (int64_t)r->corpus.n_held));
     printf("model  %s, %s parameters%s: %lld layers, d=%lld, %lld heads, %s, %s attention, %s\n",
            mt_model_kind_name(c->kind), mti_thousands(params, n_trained),
-           spending->lora_rank ? " to train" : "", (long long)c->layers, (long long)c->hidden,
+           memory->lora_rank ? " to train" : "", (long long)c->layers, (long long)c->hidden,
            (long long)c->heads, mt_act_name(c->act), mt_attention_form_name(c->attention),
            mt_dtype_name(c->dtype));
-    if (spending->lora_rank)
+    if (memory->lora_rank)
         printf("adapt  rank %lld beside every linear; %s bytes are frozen%s\n",
-               (long long)spending->lora_rank,
+               (long long)memory->lora_rank,
                mti_thousands(frozen, (int64_t)(n_bytes - trained_bytes)),
-               spending->qlora ? ", those of linears in NF4" : "");
-    if (spending->budget) {
-        mt_budget_figures f = mt_budget_plan_figures(spending->budget);
+               memory->qlora ? ", those of linears in NF4" : "");
+    if (memory->budget) {
+        mt_budget_figures f = mt_budget_plan_figures(memory->budget);
         printf("memory %s bytes in a training step at most; %.1f %% of it is computed again\n",
                mti_thousands(params, (int64_t)f.peak),
                100 * (double)f.flops.recompute / (double)(f.flops.forward + f.flops.backward));
@@ -335,8 +335,8 @@ static bool conclude(run *r)
         tell_memory(r);
         return true;
     }
-    if (r->trainer.spender.scaler && !r->o.quiet) {
-        mt_scaler_state scaler = mt_scaler_get(r->trainer.spender.scaler);
+    if (r->trainer.memory_hooks.scaler && !r->o.quiet) {
+        mt_scaler_state scaler = mt_scaler_get(r->trainer.memory_hooks.scaler);
         printf("loss scale %g at the end; %lld of %lld steps skipped\n", scaler.scale,
                (long long)scaler.skipped, (long long)(scaler.steps + scaler.skipped));
     }

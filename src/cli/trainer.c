@@ -19,22 +19,22 @@ bool mti_trainer_make(mti_trainer *t, mt_device *device, const mti_plan *plan,
     mt_seed(device, plan->seed);
     t->model = plan->from ? mti_run_base_model(plan->from, device, &plan->config)
                           : mt_model_new(device, &plan->config);
-    if (!t->model || !mti_adapt(t->model, &plan->spending) ||
-        !mti_spender_make(&t->spender, &t->plan.spending, device, t->model))
+    if (!t->model || !mti_adapt(t->model, &plan->memory) ||
+        !mti_memory_hooks_make(&t->memory_hooks, &t->plan.memory, device, t->model))
         return false;
     t->optimizer =
         mt_adamw_new(t->model, &(mt_adamw_options){.lr = plan->lr,
                                                    .beta2 = 0.99, /* short runs, small batches */
                                                    .weight_decay = plan->weight_decay,
                                                    .decay_matrices_only = true,
-                                                   .master = plan->spending.master});
+                                                   .master = plan->memory.master});
     return t->optimizer != NULL;
 }
 
 void mti_trainer_free(mti_trainer *t)
 {
     mt_optimizer_free(t->optimizer);
-    mti_spender_free(&t->spender);
+    mti_memory_hooks_free(&t->memory_hooks);
     mt_module_free(t->model);
     *t = (mti_trainer){0};
 }
@@ -82,12 +82,12 @@ static mt_tensor *loss_of(const mti_trainer *t, const unsigned char *text, int64
 static mt_tensor *spared_loss(mti_trainer *t, const size_t *starts, double *sum)
 {
     const mti_plan *p = &t->plan;
-    if (!mti_spender_begin(&t->spender)) return NULL;
+    if (!mti_memory_hooks_begin(&t->memory_hooks)) return NULL;
     mt_tensor *loss = loss_of(t, t->corpus->train, p->batch, p->seq, starts);
-    if (!mti_spender_end(&t->spender)) mt_set(&loss, NULL);
+    if (!mti_memory_hooks_end(&t->memory_hooks)) mt_set(&loss, NULL);
     if (!loss) return NULL;
     if (mt_device_has_data(t->device)) *sum += mt_item(loss);
-    if (t->spender.scaler) mt_set(&loss, mt_scaler_scale(t->spender.scaler, loss));
+    if (t->memory_hooks.scaler) mt_set(&loss, mt_scaler_scale(t->memory_hooks.scaler, loss));
     if (loss && p->accumulate > 1) mt_set(&loss, mt_mul_scalar(loss, 1.0 / (double)p->accumulate));
     return loss;
 }
@@ -113,7 +113,7 @@ static bool run_part(mti_trainer *t, int64_t part, size_t *starts, double *sum)
 /* Gradients clipped, optimizer stepped, gradients dropped. */
 static bool step_optimizer(mti_trainer *t)
 {
-    mt_scaler *scaler = t->spender.scaler;
+    mt_scaler *scaler = t->memory_hooks.scaler;
     double clip = t->plan.clip;
     bool ok;
     if (scaler)

@@ -3,7 +3,7 @@
 #define MTI_CLI_TRAINER_H
 
 #include "cli/corpus.h"
-#include "measure/spend.h"
+#include "measure/memory_hooks.h"
 #include "memtape/generate.h"
 
 /* All that decides how a run goes. Two runs with equal plans and equal text are equal bit for bit,
@@ -12,7 +12,7 @@ typedef struct mti_plan {
     mt_model_config config;
     int64_t batch, seq, accumulate, steps, warmup;
     double lr, min_lr, weight_decay, clip; /* clip 0: none */
-    mti_spending spending;
+    mti_memory_options memory;
     uint64_t seed;
     const char *from; /* file whose weights it begins with; NULL: random ones, by seed */
 } mti_plan;
@@ -23,7 +23,7 @@ typedef struct mti_trainer {
     mt_device *device;        /* borrowed */
     mt_module *model;
     mt_optimizer *optimizer;
-    mti_spender spender;
+    mti_memory_hooks memory_hooks;
     int64_t step; /* done */
     double loss;  /* of the last step, in nats per byte */
 } mti_trainer;

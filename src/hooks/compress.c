@@ -3,27 +3,28 @@
 
 /* What a saved tensor leaves with its node. */
 typedef struct slot {
-    mti_squeezed *squeezed;
+    mti_packed_storage *packed_storage;
     mt_layout layout; /* of the view that was saved */
 } slot;
 
 /* ---- which storages are packed: by serial, under the lock ---- */
 
-static size_t place_of(mti_squeezed *s) { return (uintptr_t)s; }
-static mti_squeezed *at(size_t place)
+static size_t place_of(mti_packed_storage *s) { return (uintptr_t)s; }
+static mti_packed_storage *at(size_t place)
 {
-    return place == MTI_NO_PLACE ? NULL : (mti_squeezed *)place;
+    return place == MTI_NO_PLACE ? NULL : (mti_packed_storage *)place;
 }
 
 /* The next one of the storage; *probe is 0 at first. NULL: none. */
-static mti_squeezed *next_of(mt_compress *c, uint64_t serial, size_t *probe)
+static mti_packed_storage *next_of(mt_compress *c, uint64_t serial, size_t *probe)
 {
-    return at(mti_hashmap_next(&c->squeezed, serial, probe));
+    return at(mti_hashmap_next(&c->packed_storages, serial, probe));
 }
 
-static mti_squeezed *find(mt_compress *c, const mt_storage_info *storage, mt_compress_rule rule)
+static mti_packed_storage *find(mt_compress *c, const mt_storage_info *storage,
+                                mt_compress_rule rule)
 {
-    mti_squeezed *s;
+    mti_packed_storage *s;
     for (size_t probe = 0; (s = next_of(c, storage->serial, &probe));)
         if (s->version == storage->version && s->rule == rule && s->round == c->round) return s;
     return NULL;
@@ -36,17 +37,17 @@ static void add_count(mt_compress_count *sum, const mt_compress_count *count)
     sum->bytes_after += count->bytes_after;
 }
 
-static bool add(mt_compress *c, mti_squeezed *s)
+static bool add(mt_compress *c, mti_packed_storage *s)
 {
-    if (!mti_hashmap_add(&c->squeezed, s->serial, place_of(s))) return false;
+    if (!mti_hashmap_add(&c->packed_storages, s->serial, place_of(s))) return false;
     s->round = c->round;
     add_count(&c->stats.by_rule[s->rule], &s->count);
     return true;
 }
 
-static void take_out(mt_compress *c, mti_squeezed *s)
+static void take_out(mt_compress *c, mti_packed_storage *s)
 {
-    mti_hashmap_remove(&c->squeezed, s->serial, place_of(s));
+    mti_hashmap_remove(&c->packed_storages, s->serial, place_of(s));
     /* One that ends before the region does is counted now, the others at its end. */
     if (c->begun && s->round == c->round && !s->gone) add_count(&c->stats.in_vain, &s->count);
 }
@@ -56,7 +57,7 @@ static void on_event(void *user, const mt_mem_event *e)
     mt_compress *c = user;
     if (e->kind != MT_MEM_FREE) return;
     pthread_mutex_lock(&c->lock);
-    mti_squeezed *s;
+    mti_packed_storage *s;
     for (size_t probe = 0; (s = next_of(c, e->serial, &probe));) s->gone = true;
     pthread_mutex_unlock(&c->lock);
 }
@@ -70,22 +71,22 @@ static void release(void *user)
     if (c->observer) mt_mem_remove_observer(c->device, c->observer);
     mt_device_release(c->device);
     pthread_mutex_destroy(&c->lock);
-    mti_hashmap_free(&c->squeezed);
+    mti_hashmap_free(&c->packed_storages);
     mti_free(c);
 }
 
-static void squeezed_free(mti_squeezed *s)
+static void packed_storage_free(mti_packed_storage *s)
 {
     mt_release(s->packed);
     mt_release(s->whole);
     mti_free(s);
 }
 
-static mti_squeezed *squeeze(mt_compress *c, const mt_save_info *info, mt_tensor *t,
-                             mt_compress_rule rule)
+static mti_packed_storage *pack_storage(mt_compress *c, const mt_save_info *info, mt_tensor *t,
+                                        mt_compress_rule rule)
 {
     mt_storage_info storage = mt_storage_of(t);
-    mti_squeezed *s = mti_calloc(1, sizeof *s);
+    mti_packed_storage *s = mti_calloc(1, sizeof *s);
     if (!s) return NULL;
     s->serial = storage.serial, s->version = storage.version;
     s->rule = rule;
@@ -110,22 +111,22 @@ static mt_status on_pack(void *user, const mt_save_info *info, mt_tensor *t, mt_
     pthread_mutex_lock(&c->lock);
     c->stats.saves++;
     c->stats.saves_left += !place;
-    mti_squeezed *s = place ? find(c, &storage, rule) : NULL;
+    mti_packed_storage *s = place ? find(c, &storage, rule) : NULL;
     if (s) s->slots++, c->stats.saves_shared++;
     pthread_mutex_unlock(&c->lock);
     if (!place) return MT_OK;
     if (!s) {
-        s = squeeze(c, info, t, rule);
+        s = pack_storage(c, info, t, rule);
         pthread_mutex_lock(&c->lock);
         bool added = s && add(c, s);
         pthread_mutex_unlock(&c->lock);
-        if (s && !added) squeezed_free(s);
+        if (s && !added) packed_storage_free(s);
         if (!added) {
             mti_free(place);
             return mt_last_status();
         }
     }
-    place->squeezed = s;
+    place->packed_storage = s;
     place->layout = mt_layout_of(t);
     *kept = mt_retain(s->packed); /* NULL for a seed: nothing is kept on the device */
     *state = place;
@@ -133,7 +134,7 @@ static mt_status on_pack(void *user, const mt_save_info *info, mt_tensor *t, mt_
 }
 
 /* The whole storage: as it came back for another saved tensor, or now. */
-static mt_tensor *whole_of(mt_compress *c, mti_squeezed *s, mt_tensor *packed)
+static mt_tensor *whole_of(mt_compress *c, mti_packed_storage *s, mt_tensor *packed)
 {
     pthread_mutex_lock(&c->lock);
     mt_tensor *whole = mt_retain(s->whole);
@@ -152,7 +153,7 @@ static mt_status on_unpack(void *user, const mt_save_info *info, mt_tensor **ten
     const slot *place = state;
     (void)info;
     if (!place) return MT_OK;
-    mti_squeezed *s = place->squeezed;
+    mti_packed_storage *s = place->packed_storage;
     mt_tensor *whole = whole_of(c, s, *tensor), *old;
     if (!whole) return mt_last_status();
     mt_tensor *view = mt_view_as(whole, &place->layout);
@@ -175,14 +176,14 @@ static void on_drop(void *user, const mt_save_info *info, void *state)
     slot *place = state;
     (void)info;
     if (!place) return;
-    mti_squeezed *s = place->squeezed;
+    mti_packed_storage *s = place->packed_storage;
     pthread_mutex_lock(&c->lock);
     if (s->back) s->back--;
     bool last = --s->slots == 0;
     if (last) take_out(c, s);
     pthread_mutex_unlock(&c->lock);
     mti_free(place);
-    if (last) squeezed_free(s);
+    if (last) packed_storage_free(s);
 }
 
 /* ---- from new to free ---- */
@@ -244,8 +245,8 @@ mt_status mt_compress_begin(mt_compress *c)
 /* Adds those of this round whose storage is still there. */
 static void count_in_vain(const mt_compress *c, mt_compress_count *sum)
 {
-    const mti_squeezed *s;
-    for (size_t i = 0; (s = at(mti_hashmap_each(&c->squeezed, &i)));)
+    const mti_packed_storage *s;
+    for (size_t i = 0; (s = at(mti_hashmap_each(&c->packed_storages, &i)));)
         if (s->round == c->round && !s->gone) add_count(sum, &s->count);
 }
 
@@ -253,9 +254,10 @@ static void count_in_vain(const mt_compress *c, mt_compress_count *sum)
 static mt_tensor *next_held(mt_compress *c, size_t *i)
 {
     mt_tensor *held = NULL;
-    mti_squeezed *s;
+    mti_packed_storage *s;
     pthread_mutex_lock(&c->lock);
-    while (!held && (s = at(mti_hashmap_each(&c->squeezed, i)))) held = s->packed, s->packed = NULL;
+    while (!held && (s = at(mti_hashmap_each(&c->packed_storages, i))))
+        held = s->packed, s->packed = NULL;
     pthread_mutex_unlock(&c->lock);
     return held;
 }

@@ -9,7 +9,7 @@
 #include "memtape/ops.h"
 
 /* A storage, at one version, as one rule packs it. It lives as long as saved tensors share it. */
-typedef struct mti_squeezed {
+typedef struct mti_packed_storage {
     uint64_t serial, version; /* of the storage */
     mt_compress_rule rule;
     uint64_t round; /* which begin it was packed in */
@@ -23,7 +23,7 @@ typedef struct mti_squeezed {
     mt_tensor *whole;  /* unpacked, while others will want it too */
     double p;          /* a mask's */
     uint64_t seed, offset;
-} mti_squeezed;
+} mti_packed_storage;
 
 struct mt_compress {
     atomic_int refs; /* the owner, and each time it is begun: the hook holds it */
@@ -33,7 +33,7 @@ struct mt_compress {
     /* Guards what follows. The device's events come under the device's lock, so that one is the
      * first to be taken: nothing is allocated or released while this one is held. */
     pthread_mutex_t lock;
-    mti_hashmap squeezed; /* serial -> the address of a mti_squeezed */
+    mti_hashmap packed_storages; /* serial -> the address of a mti_packed_storage */
     uint64_t round;
     bool begun;
     mt_compress_stats stats;
@@ -43,8 +43,9 @@ struct mt_compress {
 mt_compress_rule mti_compress_choose(const mt_compress *c, const mt_save_info *info, mt_tensor *t);
 /* The storage under t, packed; *s says what and by which rule. False on failure; s->packed stays
  * NULL for seeds. */
-bool mti_compress_pack(const mt_compress *c, mti_squeezed *s, mt_tensor *t);
+bool mti_compress_pack(const mt_compress *c, mti_packed_storage *s, mt_tensor *t);
 /* The whole storage again, as [n]; `packed` is what pack made. NULL on failure. */
-mt_tensor *mti_compress_unpack(const mt_compress *c, const mti_squeezed *s, mt_tensor *packed);
+mt_tensor *mti_compress_unpack(const mt_compress *c, const mti_packed_storage *s,
+                               mt_tensor *packed);
 
 #endif

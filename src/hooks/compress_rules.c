@@ -69,7 +69,7 @@ mt_compress_rule mti_compress_choose(const mt_compress *c, const mt_save_info *i
     return pays ? rule : MT_COMPRESS_RULE_COUNT;
 }
 
-bool mti_compress_pack(const mt_compress *c, mti_squeezed *s, mt_tensor *t)
+bool mti_compress_pack(const mt_compress *c, mti_packed_storage *s, mt_tensor *t)
 {
     mt_quant int8 = int8_of(c);
     s->count.bytes_after = bytes_after(c, s->rule, s->n);
@@ -83,7 +83,7 @@ bool mti_compress_pack(const mt_compress *c, mti_squeezed *s, mt_tensor *t)
     return s->packed != NULL;
 }
 
-mt_tensor *mti_compress_unpack(const mt_compress *c, const mti_squeezed *s, mt_tensor *packed)
+mt_tensor *mti_compress_unpack(const mt_compress *c, const mti_packed_storage *s, mt_tensor *packed)
 {
     mt_quant int8 = int8_of(c);
     switch (s->rule) {

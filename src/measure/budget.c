@@ -9,7 +9,7 @@ static mt_status run(void *user, mt_device *device, const mt_budget_plan *plan)
 {
     const mti_budget_found *b = user;
     mti_workload with = *b->workload;
-    with.spending.budget = plan;
+    with.memory.budget = plan;
     bool ok = mti_device_pretend(device, &with.device) && mti_run_two_steps(&with, device);
     return ok ? MT_OK : mt_last_status();
 }
@@ -47,7 +47,7 @@ mt_budget_figures mti_budget_figures_of(const mt_budget_plan *plan)
 static bool simulate_preset(const mti_workload *w, const char *preset, mt_budget_figures *f)
 {
     mti_workload with = *w;
-    with.spending.checkpoint = preset;
+    with.memory.checkpoint = preset;
     *f = (mt_budget_figures){0};
     bool ok = mti_rehearse(&w->device, mti_run_two_steps, &with, &f->peak, &f->flops);
     f->flops = of_one_step(f->flops);

@@ -9,7 +9,7 @@
 extern const char *const mti_budget_presets[MTI_BUDGET_PRESETS]; /* "none", ... */
 
 typedef struct mti_budget_found {
-    const mti_workload *workload; /* borrowed; its spending without the plan */
+    const mti_workload *workload; /* borrowed; its memory options without the plan */
     mt_budget *budget;
     const mt_budget_plan *plan; /* NULL: there was no budget */
     double seconds;             /* that finding it took */

@@ -21,7 +21,7 @@ static int64_t rounding_of(const mti_workload *w, const mt_tensor *param)
     int64_t n = mt_numel(param), e = (int64_t)mt_dtype_size(mt_dtype_of(param));
     int64_t wide = e == 8 ? 8 : 4;
     int moments = w->optimizer == MTI_OPT_ADAMW ? 2 : w->optimizer == MTI_OPT_SGD ? 1 : 0;
-    return 2 * rounding(n * e) + (moments + w->spending.master) * rounding(n * wide);
+    return 2 * rounding(n * e) + (moments + w->memory.master) * rounding(n * wide);
 }
 
 static bool look(void *user, const mti_subject *s, double loss, double scale)
@@ -71,8 +71,7 @@ static bool compare_states(mti_plan_result *p, const mt_plan_run *run, const mti
                            const states *st)
 {
     const mti_workload *w = p->workload;
-    if (mt_plan_states(run, mti_optimizer_name(w->optimizer), w->spending.master, next(p)) !=
-            MT_OK ||
+    if (mt_plan_states(run, mti_optimizer_name(w->optimizer), w->memory.master, next(p)) != MT_OK ||
         !mti_add_row(next(p), st->rounding, "every tensor up to whole blocks of 512 bytes"))
         return false;
     add(p, category_after(m, "backward", MT_PARAMETER) +
@@ -145,7 +144,7 @@ static bool compare(mti_plan_result *p)
     const mt_plan_run run = {.config = &w.config,
                              .batch = w.batch,
                              .seq = w.seq,
-                             .checkpoint = w.spending.checkpoint,
+                             .checkpoint = w.memory.checkpoint,
                              .parameters = (int64_t)p->options->parameters};
     states st = {.workload = &w};
     mti_measurement m;

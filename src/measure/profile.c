@@ -7,10 +7,10 @@ bool mti_profile_make(mti_profile_result *p, const mti_workload *w, const char *
     *p = (mti_profile_result){.workload = *w, .device = mti_device_make(&w->device)};
     if (!p->device || (w->budget && !mti_budget_find(&p->budget, w))) return false;
     mti_workload *with = &p->workload;
-    with->spending.budget = p->budget.plan;
+    with->memory.budget = p->budget.plan;
     return mti_check_room_for(p->device, with, advice) &&
            mti_measure(&p->measured, p->device, with, &(mti_watch){.timeline = true}) &&
-           mti_formula_make(&p->formula, &with->config, with->batch, with->seq, &with->spending,
+           mti_formula_make(&p->formula, &with->config, with->batch, with->seq, &with->memory,
                             mt_ledger_bytes(p->measured.ledger));
 }
 

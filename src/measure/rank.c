@@ -10,7 +10,7 @@ bool mti_rank_make(mti_rank_result *r, const mti_workload *w, const mt_parallel 
     *r =
         (mti_rank_result){.workload = w, .parallel = parallel, .device = mti_device_make(&options)};
     bool ok = r->device && mt_rank_measure(r->device, &w->config, parallel, w->batch, w->seq,
-                                           w->spending.checkpoint, &r->report) == MT_OK;
+                                           w->memory.checkpoint, &r->report) == MT_OK;
     r->refused = !ok && options.capacity && mti_was_refused(r->device);
     return ok;
 }

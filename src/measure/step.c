@@ -33,7 +33,7 @@ bool mti_subject_make(mti_subject *s, mt_device *device, const mti_workload *w)
     const mt_model_config *config = &w->config;
     *s = (mti_subject){.device = device};
     mt_seed(device, w->seed);
-    s->model = mti_is_whole(config->kind) ? mti_adapted_new(device, config, &w->spending)
+    s->model = mti_is_whole(config->kind) ? mti_adapted_new(device, config, &w->memory)
                                           : mt_model_new(device, config);
     if (!s->model) return false;
     if (mti_is_whole(config->kind)) {
@@ -43,7 +43,7 @@ bool mti_subject_make(mti_subject *s, mt_device *device, const mti_workload *w)
     }
     s->input = mt_normal(device, config->dtype, MT_SHAPE(w->batch, w->seq, config->hidden), 0, 1);
     return s->input && mt_set_requires_grad(s->input, true) == MT_OK &&
-           mti_adapt(s->model, &w->spending);
+           mti_adapt(s->model, &w->memory);
 }
 
 void mti_subject_free(mti_subject *s)
@@ -128,7 +128,7 @@ typedef struct run {
     mti_watch watch;
     mti_measurement *m;
     mti_subject subject;
-    mti_spender spender;
+    mti_memory_hooks memory_hooks;
     mt_optimizer *optimizer;
 } run;
 
@@ -136,10 +136,10 @@ typedef struct run {
 static mt_tensor *forward(run *r)
 {
     mt_seed(r->subject.device, r->workload->seed + 1);
-    if (!mti_spender_begin(&r->spender)) return NULL;
+    if (!mti_memory_hooks_begin(&r->memory_hooks)) return NULL;
     mt_tensor *output = mti_subject_forward(&r->subject);
-    if (!mti_spender_end(&r->spender)) mt_set(&output, NULL);
-    mt_scaler *scaler = r->spender.scaler;
+    if (!mti_memory_hooks_end(&r->memory_hooks)) mt_set(&output, NULL);
+    mt_scaler *scaler = r->memory_hooks.scaler;
     if (output && scaler) mt_set(&output, mt_scaler_scale(scaler, output));
     return output;
 }
@@ -162,7 +162,7 @@ static bool backward(run *r, mt_tensor *output)
 
 static mt_optimizer *make_optimizer(const run *r)
 {
-    bool master = r->workload->spending.master;
+    bool master = r->workload->memory.master;
     const mt_sgd_options sgd = {.lr = 1e-3, .momentum = 0.9, .master = master};
     const mt_adamw_options adamw = {.lr = 1e-3, .weight_decay = 0.1, .master = master};
     return r->workload->optimizer == MTI_OPT_SGD ? mt_sgd_new(r->subject.model, &sgd)
@@ -171,7 +171,7 @@ static mt_optimizer *make_optimizer(const run *r)
 
 static bool step(run *r)
 {
-    mt_scaler *scaler = r->spender.scaler;
+    mt_scaler *scaler = r->memory_hooks.scaler;
     if (r->workload->optimizer != MTI_OPT_NONE && !r->optimizer) r->optimizer = make_optimizer(r);
     bool ok = r->workload->optimizer == MTI_OPT_NONE || r->optimizer;
     if (ok && r->optimizer)
@@ -232,8 +232,9 @@ static bool init_phase(run *r, mt_device *device)
     int observer = mt_mem_add_observer(device, note_newest, &r->m->newest_before);
     if (!observer) return false;
     double began = begin_phase("init", device);
-    bool ok = mti_subject_make(&r->subject, device, r->workload) &&
-              mti_spender_make(&r->spender, &r->workload->spending, device, r->subject.model);
+    bool ok =
+        mti_subject_make(&r->subject, device, r->workload) &&
+        mti_memory_hooks_make(&r->memory_hooks, &r->workload->memory, device, r->subject.model);
     end_phase(&r->m->phases, "init", device, began);
     mt_mem_remove_observer(device, observer);
     return ok && name_parameters(r) &&
@@ -256,7 +257,8 @@ static bool first_step(run *r)
         mt_release(output);
         return false;
     }
-    double scale = r->spender.scaler ? mt_scaler_get(r->spender.scaler).scale : 1, loss = NAN;
+    double scale = r->memory_hooks.scaler ? mt_scaler_get(r->memory_hooks.scaler).scale : 1,
+           loss = NAN;
     if (r->subject.target && mt_device_has_data(device)) loss = mt_item(output) / scale;
     bool ok = backward_phase(r, &m->phases, output) &&
               (!r->watch.look || r->watch.look(r->watch.user, &r->subject, loss, scale)) &&
@@ -280,8 +282,8 @@ static bool next_step(run *r, mti_phases *phases, mt_ledger *ledger)
  * state: so the scale is brought down until one is made. One that is fixed stays as it is. */
 static bool settle(run *r)
 {
-    mt_scaler *scaler = r->spender.scaler;
-    bool falls = scaler && r->workload->spending.loss_scale < 0, ok = true;
+    mt_scaler *scaler = r->memory_hooks.scaler;
+    bool falls = scaler && r->workload->memory.loss_scale < 0, ok = true;
     for (int i = 0; ok && falls && i < MOST_SKIPPED && mt_scaler_get(scaler).steps == 0; i++) {
         mti_phases unseen = {0};
         ok = next_step(r, &unseen, NULL);
@@ -332,12 +334,12 @@ bool mti_measure(mti_measurement *m, mt_device *device, const mti_workload *w,
     uint64_t failures = mti_failures();
     bool ok = (!r.watch.timeline || mti_timeline_begin(&m->timeline, device)) &&
               init_phase(&r, device) && first_step(&r) && settle(&r) && steady_step(&r) &&
-              mti_spender_tell(&r.spender);
-    m->spent = r.spender.spent;
+              mti_memory_hooks_report(&r.memory_hooks);
+    m->memory_stats = r.memory_hooks.memory_stats;
     ok = mti_timeline_end(&m->timeline) && ok;
     ok = ok && !mti_failed_since(failures); /* or a phase could not be named */
     mt_optimizer_free(r.optimizer);
-    mti_spender_free(&r.spender);
+    mti_memory_hooks_free(&r.memory_hooks);
     mti_subject_free(&r.subject);
     return ok;
 }

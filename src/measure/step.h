@@ -3,7 +3,7 @@
 #ifndef MTI_MEASURE_STEP_H
 #define MTI_MEASURE_STEP_H
 
-#include "measure/spend.h"
+#include "measure/memory_hooks.h"
 #include "measure/timeline.h"
 #include "measure/workload.h"
 
@@ -76,8 +76,8 @@ typedef struct mti_measurement {
     mti_growth growth; /* of the first forward, like `ledger` */
     mt_flops flops;    /* of the first step */
     mti_steady steady;
-    mti_spent spent;       /* in the steady step */
-    mti_timeline timeline; /* of a failed step too: up to the failure */
+    mti_memory_stats memory_stats; /* in the steady step */
+    mti_timeline timeline;         /* of a failed step too: up to the failure */
 } mti_measurement;
 
 /* Builds the model on `device`, which may be another than the workload's, and makes two steps of

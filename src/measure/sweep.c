@@ -26,8 +26,8 @@ static bool look(void *user, const mti_subject *s, double loss, double scale)
 static void summarise(mti_sweep_result *r, const mti_measurement *m)
 {
     r->saved = mt_ledger_bytes(m->ledger);
-    r->asked = m->spent.asked ? m->spent.asked : r->saved;
-    r->spent = m->spent;
+    r->asked = m->memory_stats.asked ? m->memory_stats.asked : r->saved;
+    r->memory_stats = m->memory_stats;
     r->flops = m->flops;
     r->steady = m->steady;
     r->steady.ledger = NULL; /* the measurement's */
@@ -53,7 +53,7 @@ static bool note(sweep *w, size_t i, const mti_measurement *m, bool has_data)
     summarise(r, m);
     r->loss = w->loss;
     r->has_data = has_data;
-    if (!mti_formula_make(&r->formula, &load->config, load->batch, load->seq, &load->spending,
+    if (!mti_formula_make(&r->formula, &load->config, load->batch, load->seq, &load->memory,
                           r->saved) ||
         !balanced(r, &m->growth))
         return false;

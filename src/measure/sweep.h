@@ -21,7 +21,7 @@ typedef struct mti_sweep_result {
     bool has_data;               /* false on meta: no gradients to compare */
     bool refused;                /* out of memory: there are no figures */
     mti_formula formula;
-    mti_spent spent;
+    mti_memory_stats memory_stats;
     mt_flops flops;
 } mti_sweep_result;
 

@@ -10,13 +10,13 @@ static mt_status note_save(void *user, const mt_save_info *info, mt_tensor *tens
     (void)kept, (void)state;
     mti_tape *t = user;
     mt_storage_info storage = mt_storage_of(tensor);
-    mti_save s = {.info = *info,
-                  .place = t->saves.n,
-                  .storage = storage.serial,
-                  .bytes = storage.bytes,
-                  .parameter = storage.category == MT_PARAMETER,
-                  .dtype = mt_dtype_of(tensor),
-                  .rank = mt_rank(tensor)};
+    mti_tape_save s = {.info = *info,
+                       .place = t->saves.n,
+                       .storage = storage.serial,
+                       .bytes = storage.bytes,
+                       .parameter = storage.category == MT_PARAMETER,
+                       .dtype = mt_dtype_of(tensor),
+                       .rank = mt_rank(tensor)};
     s.info.module = mti_intern(info->module);
     memcpy(s.shape, mt_shape(tensor), (size_t)s.rank * sizeof *s.shape);
     return MTI_PUSH(&t->saves, s) ? MT_OK : mt_last_status();
@@ -36,14 +36,14 @@ static int by_sequence(const void *a, const void *b)
 
 static int by_node(const void *a, const void *b)
 {
-    const mti_save *x = a, *y = b;
+    const mti_tape_save *x = a, *y = b;
     if (x->info.node != y->info.node) return x->info.node < y->info.node ? -1 : 1;
     return x->place < y->place ? -1 : x->place > y->place;
 }
 
 static int by_storage(const void *a, const void *b)
 {
-    const mti_save *x = *(mti_save *const *)a, *y = *(mti_save *const *)b;
+    const mti_tape_save *x = *(mti_tape_save *const *)a, *y = *(mti_tape_save *const *)b;
     if (x->storage != y->storage) return x->storage < y->storage ? -1 : 1;
     return x->place < y->place ? -1 : x->place > y->place;
 }
@@ -51,7 +51,7 @@ static int by_storage(const void *a, const void *b)
 /* Puts nodes and saves in order and finds each save's payer. */
 static bool sort(mti_tape *t)
 {
-    mti_save **saves = mti_calloc(t->saves.n + 1, sizeof *saves);
+    mti_tape_save **saves = mti_calloc(t->saves.n + 1, sizeof *saves);
     if (!saves) return false;
     if (t->nodes.n) qsort(t->nodes.at, t->nodes.n, sizeof *t->nodes.at, by_sequence);
     if (t->saves.n) qsort(t->saves.at, t->saves.n, sizeof *t->saves.at, by_node);
@@ -69,22 +69,22 @@ bool mti_tape_record(mti_tape *t, mt_device *device, const mti_workload *w)
 {
     const mt_saved_hooks hooks = {.pack = note_save};
     mti_subject subject = {0};
-    mti_spender spender = {0};
+    mti_memory_hooks memory_hooks = {0};
     mt_tensor *output = NULL;
     *t = (mti_tape){0};
     bool ok = mti_subject_make(&subject, device, w) &&
-              mti_spender_make(&spender, &w->spending, device, subject.model) &&
+              mti_memory_hooks_make(&memory_hooks, &w->memory, device, subject.model) &&
               mt_push_saved_hooks(&hooks, t) == MT_OK;
     if (ok) {
-        ok = mti_spender_begin(&spender);
+        ok = mti_memory_hooks_begin(&memory_hooks);
         if (ok) output = mti_subject_forward(&subject);
-        ok = ok && mti_spender_end(&spender);
+        ok = ok && mti_memory_hooks_end(&memory_hooks);
         ok = mt_pop_saved_hooks() == MT_OK && ok && output &&
              mt_visit_tape(output, note_node, t) == MT_OK && !t->failed;
     }
     ok = ok && sort(t);
     mt_release(output);
-    mti_spender_free(&spender);
+    mti_memory_hooks_free(&memory_hooks);
     mti_subject_free(&subject);
     return ok;
 }

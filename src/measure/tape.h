@@ -5,21 +5,21 @@
 #include "measure/step.h"
 
 /* One act of saving, noted as it happened. */
-typedef struct mti_save {
+typedef struct mti_tape_save {
     mt_save_info info;
-    size_t place;                 /* in the order of saving */
-    const struct mti_save *payer; /* the first save of this storage */
+    size_t place;                      /* in the order of saving */
+    const struct mti_tape_save *payer; /* the first save of this storage */
     uint64_t storage;
     size_t bytes;
     bool parameter;
     mt_dtype dtype;
     int rank;
     int64_t shape[MT_MAX_RANK];
-} mti_save;
+} mti_tape_save;
 
 typedef struct mti_tape {
-    MTI_VEC(mti_save) saves;     /* once sorted: in the order of their nodes */
-    MTI_VEC(mt_node_info) nodes; /* once sorted: in the order of creation */
+    MTI_VEC(mti_tape_save) saves; /* once sorted: in the order of their nodes */
+    MTI_VEC(mt_node_info) nodes;  /* once sorted: in the order of creation */
     bool failed;
 } mti_tape;
 

@@ -29,7 +29,7 @@ typedef struct mti_workload {
     int64_t batch, seq;
     uint64_t seed;
     mti_optimizer_choice optimizer;
-    mti_spending spending;
+    mti_memory_options memory;
     size_t budget; /* bytes of the peak that checkpoints are chosen for; 0: none */
     mti_device_options device;
 } mti_workload;

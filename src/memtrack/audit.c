@@ -60,7 +60,7 @@ void mti_pool_reset_peak(mti_pool *pool)
     unlock(pool);
 }
 
-void mti_pool_raise_peak(mti_pool *pool, const mt_mem_stats *outer)
+void mti_pool_restore_outer_peak(mti_pool *pool, const mt_mem_stats *outer)
 {
     lock(pool);
     /* Of two equal peaks the earlier one is remembered, as without the nested region. */

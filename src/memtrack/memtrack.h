@@ -45,8 +45,8 @@ void mti_pool_empty_cache(mti_pool *pool);
 void mti_pool_set_capacity(mti_pool *pool, size_t n_bytes); /* of all segments; 0: no limit */
 void mti_pool_get_stats(const mti_pool *pool, mt_mem_stats *out);
 void mti_pool_reset_peak(mti_pool *pool);
-/* Put a peak back that a nested region saw before it began. */
-void mti_pool_raise_peak(mti_pool *pool, const mt_mem_stats *outer);
+/* A nested region reset the peak: restore the outer one. */
+void mti_pool_restore_outer_peak(mti_pool *pool, const mt_mem_stats *outer);
 int mti_pool_add_observer(mti_pool *pool, mt_mem_event_fn *fn, void *user);
 void mti_pool_remove_observer(mti_pool *pool, int id);
 /* Visit every live block, in address order (debug checks, reports). */

@@ -121,8 +121,8 @@ static bool get_number(const mt_safetensors *f, const char *key, uint64_t most, 
     if (text && *text >= '0' && *text <= '9') *out = strtoull(text, &end, 10);
     if (end && !*end && !errno && *out <= most) return true;
     return mti_fail_bool(MT_ERR_FORMAT,
-                         "%s: is no checkpoint: the metadata has no %s that is a number", f->path,
-                         key);
+                         "%s: is not a checkpoint: the metadata has no %s that is a number",
+                         f->path, key);
 }
 
 /* The optimizer has this parameter, and the file all of its state. */
@@ -173,7 +173,7 @@ static json_t *check_optimizer(const mt_safetensors *f, mt_optimizer *o)
     json_t *steps = text ? json_loads(text, JSON_REJECT_DUPLICATES, NULL) : NULL;
     bool ok = json_is_object(steps) && !mti_failed_since(failures); /* or names are cut short */
     if (!ok)
-        mti_fail_around(failures, MT_ERR_FORMAT, "%s: %s is no JSON object", f->path,
+        mti_fail_around(failures, MT_ERR_FORMAT, "%s: %s is not a JSON object", f->path,
                         MTI_KEY_STEPS);
     size_t n = 0;
     for (void *at = ok ? json_object_iter(steps) : NULL; ok && at;
@@ -181,7 +181,7 @@ static json_t *check_optimizer(const mt_safetensors *f, mt_optimizer *o)
         const json_t *step = json_object_iter_value(at);
         int n_of = 0;
         ok = (json_is_integer(step) && json_integer_value(step) >= 1) ||
-             mti_fail_bool(MT_ERR_FORMAT, "%s: %s: \"%s\" is no number >= 1", f->path,
+             mti_fail_bool(MT_ERR_FORMAT, "%s: %s: \"%s\" is not a number >= 1", f->path,
                            MTI_KEY_STEPS, mti_shown(shown, json_object_iter_key(at)));
         ok = ok && check_state(f, o, json_object_iter_key(at));
         while (ok && mti_optimizer_state_name(o, json_object_iter_key(at), n_of)) n_of++;

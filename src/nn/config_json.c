@@ -136,7 +136,7 @@ static bool get_field(mt_model_config *c, const char *key, const json_t *value)
     for (size_t i = 0; i < N_FIELDS; i++)
         if (!strcmp(key, fields[i].name))
             return get_value(&fields[i], value, (char *)c + fields[i].at);
-    return mti_fail_bool(MT_ERR_FORMAT, "config: \"%s\" is no field", key);
+    return mti_fail_bool(MT_ERR_FORMAT, "config: \"%s\" is not a field", key);
 }
 
 mt_status mt_model_config_from_json(const char *text, mt_model_config *out)
@@ -150,7 +150,7 @@ mt_status mt_model_config_from_json(const char *text, mt_model_config *out)
         return mti_fail_around(failures, MT_ERR_FORMAT, "config: column %d: %s", error.column,
                                error.text);
     mt_model_config c = {0};
-    bool ok = json_is_object(root) || mti_fail_bool(MT_ERR_FORMAT, "config: is no JSON object");
+    bool ok = json_is_object(root) || mti_fail_bool(MT_ERR_FORMAT, "config: not a JSON object");
     void *at = ok ? json_object_iter(root) : NULL;
     for (; ok && at; at = json_object_iter_next(root, at))
         ok = get_field(&c, json_object_iter_key(at), json_object_iter_value(at));

@@ -377,7 +377,7 @@ static const struct family *find_family(const json_t *root)
 
 static mt_status from_root(json_t *root, mt_model_config *out, char *notes, size_t n_bytes)
 {
-    if (!json_is_object(root)) return mti_fail(MT_ERR_FORMAT, ANY_FILE "is no JSON object");
+    if (!json_is_object(root)) return mti_fail(MT_ERR_FORMAT, ANY_FILE "is not a JSON object");
     const struct family *family = find_family(root);
     if (!family) return mt_last_status();
     char ignored[1024] = "";

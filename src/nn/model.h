@@ -88,7 +88,7 @@ mt_tensor *mti_tied_head(mt_module *m, const char *name, mt_tensor *x, mt_tensor
 
 /* Learned positions, rows [start, start + s) of a table: tokens [..,s] -> [s,d], a view. */
 mt_module *mti_positions_new(mt_device *device, const mt_model_config *c);
-/* Its user data, which says where a sequence starts; NULL if m is no such module. */
+/* Its user data, which says where a sequence starts; NULL if m is not such a module. */
 int64_t *mti_positions_start(const mt_module *m);
 
 /* ---- attention over keys and values that were computed before ---- */
@@ -101,6 +101,6 @@ typedef struct mti_heads {
     double rope_theta, dropout;
     struct mti_kv_layer *kv; /* set while a cached forward runs, else NULL */
 } mti_heads;
-mti_heads *mti_heads_of(const mt_module *m); /* NULL if m is no such module */
+mti_heads *mti_heads_of(const mt_module *m); /* NULL if m is not such a module */
 
 #endif

@@ -109,7 +109,7 @@ static bool good_name(const mt_module *m, const char *name)
     if (!name) return mti_fail_bool(MT_ERR_ARGUMENT, "module %s: the name is NULL", m->name);
     if (!*name || name[0] == '.' || name[strlen(name) - 1] == '.')
         return mti_fail_bool(MT_ERR_ARGUMENT,
-                             "module %s: \"%s\" is no name; need some text without a dot at "
+                             "module %s: \"%s\" is not a name; need some text without a dot at "
                              "either end",
                              m->name, name);
     if (mt_module_param(m, name) || find_child(m, name, strlen(name)))

@@ -69,7 +69,7 @@ static bool parse_shape(const place *at, const json_t *value, mt_safetensors_ent
     for (int d = 0; d < out->rank; d++) {
         const json_t *extent = json_array_get(value, (size_t)d);
         if (!json_is_integer(extent) || json_integer_value(extent) < 0)
-            return bad(at, "the shape has an extent that is no whole number >= 0");
+            return bad(at, "the shape has an extent that is not a whole number >= 0");
         out->shape[d] = (int64_t)json_integer_value(extent);
         if (out->shape[d] == 0)
             empty = true;
@@ -106,7 +106,7 @@ static bool parse_tensor(mt_safetensors *f, const char *name, const json_t *valu
     char shown[MTI_SHOWN];
     place at = {f->path, mti_shown(shown, name)};
     mti_tensor_entry entry = {.info = {.name = name}};
-    if (!json_is_object(value)) return bad(&at, "is no object");
+    if (!json_is_object(value)) return bad(&at, "is not an object");
     return parse_dtype(&at, json_object_get(value, "dtype"), &entry.info.dtype) &&
            parse_shape(&at, json_object_get(value, "shape"), &entry.info) &&
            parse_offsets(&at, json_object_get(value, "data_offsets"), data_bytes, &entry) &&
@@ -118,11 +118,11 @@ static bool parse_tensor(mt_safetensors *f, const char *name, const json_t *valu
 static bool parse_metadata(mt_safetensors *f, json_t *value)
 {
     if (!json_is_object(value))
-        return mti_fail_bool(MT_ERR_FORMAT, "%s: __metadata__ is no object", f->path);
+        return mti_fail_bool(MT_ERR_FORMAT, "%s: __metadata__ is not an object", f->path);
     for (void *at = json_object_iter(value); at; at = json_object_iter_next(value, at)) {
         char shown[MTI_SHOWN];
         if (!json_is_string(json_object_iter_value(at)))
-            return mti_fail_bool(MT_ERR_FORMAT, "%s: __metadata__: \"%s\" is no text", f->path,
+            return mti_fail_bool(MT_ERR_FORMAT, "%s: __metadata__: \"%s\" is not a string", f->path,
                                  mti_shown(shown, json_object_iter_key(at)));
     }
     f->metadata = value;
@@ -172,8 +172,8 @@ static bool parse_header(mt_safetensors *f, const char *text, size_t n, uint64_t
     f->root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &error);
     if (!f->root) {
         char shown[MTI_SHOWN]; /* the parser quotes the text it stumbled over */
-        mti_fail_around(failures, MT_ERR_FORMAT, "%s: the header is no JSON: %s (byte %d)", f->path,
-                        mti_shown(shown, error.text), error.position);
+        mti_fail_around(failures, MT_ERR_FORMAT, "%s: the header is not JSON: %s (byte %d)",
+                        f->path, mti_shown(shown, error.text), error.position);
         return false;
     }
     /* Where it has no memory for a string jansson may cut it short; what it allocates through, if
@@ -273,7 +273,7 @@ mt_safetensors *mt_safetensors_open(const char *path)
     }
     mt_safetensors *f = NULL;
     if (!S_ISREG(st.st_mode))
-        mti_fail(MT_ERR_IO, "%s: is no regular file", path);
+        mti_fail(MT_ERR_IO, "%s: is not a regular file", path);
     else
         f = read_header(fd, path, (uint64_t)st.st_size);
     if (f)

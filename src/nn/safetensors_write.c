@@ -30,7 +30,7 @@ static json_t *describe(const mt_tensor *t, uint64_t begin)
 }
 
 /* Adds to `object` what must not be there yet; value is taken over. Where it is NULL memory ran out
- * since the mark, or it is no text. */
+ * since the mark, or it is not a string. */
 static bool add(const char *path, json_t *object, const char *what, const char *key, json_t *value,
                 uint64_t failures)
 {
@@ -39,7 +39,7 @@ static bool add(const char *path, json_t *object, const char *what, const char *
         return mti_fail_bool(MT_ERR_ARGUMENT, "%s: %s \"%s\" is there twice", path, what, key);
     }
     if (json_object_set_new(object, key, value) == 0) return true;
-    mti_fail_around(failures, MT_ERR_ARGUMENT, "%s: %s \"%s\": is no UTF-8 (or memory ran out)",
+    mti_fail_around(failures, MT_ERR_ARGUMENT, "%s: %s \"%s\": is not UTF-8 (or memory ran out)",
                     path, what, key);
     return false;
 }

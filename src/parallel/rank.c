@@ -57,7 +57,7 @@ mt_tensor *mt_rank_wire(const mt_module *rank, mt_device *device, int64_t batch,
     if (!mti_given(rank, "rank_wire", "the rank") || !mti_given(device, "rank_wire", "the device"))
         return NULL;
     const mti_share *s = share_of(rank);
-    if (!s) return mti_fail_null(MT_ERR_ARGUMENT, "rank_wire: the module is no rank");
+    if (!s) return mti_fail_null(MT_ERR_ARGUMENT, "rank_wire: the module is not a rank");
     if (batch < 1)
         return mti_fail_null(MT_ERR_ARGUMENT, "rank_wire: %lld sequences; need at least 1",
                              (long long)batch);

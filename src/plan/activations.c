@@ -12,7 +12,7 @@ typedef struct builder {
     mti_formula *f;
     const mti_shape *s;
     const mt_model_config *c;
-    const mti_spending *how;
+    const mti_memory_options *how;
     int64_t e;                /* bytes of an element */
     int64_t value[N_LETTERS]; /* of each product */
     double sum[N_LETTERS];    /* weights so far */
@@ -315,7 +315,7 @@ void mti_formula_build(mti_formula *f, const mti_shape *s)
 }
 
 /* What the terms above know of. */
-static bool formula_exists(const mti_spending *how)
+static bool formula_exists(const mti_memory_options *how)
 {
     if (!how) return true;
     const unsigned rules = how->compress, floats = 1u << MT_COMPRESS_INT8 | 1u << MT_COMPRESS_BF16;
@@ -324,7 +324,7 @@ static bool formula_exists(const mti_spending *how)
 }
 
 bool mti_formula_make(mti_formula *f, const mt_model_config *config, int64_t batch, int64_t seq,
-                      const mti_spending *how, size_t measured)
+                      const mti_memory_options *how, size_t measured)
 {
     mti_shape s;
     *f = (mti_formula){0};
@@ -357,7 +357,7 @@ mt_status mt_plan_activations(const mt_plan_run *run, mt_plan_formula *out)
     };
     mti_shape s;
     mti_formula f;
-    mti_spending how;
+    mti_memory_options how;
     if (!mti_run_shape(&s, &how, run, out)) return mt_last_status();
     bool whole = mti_is_whole(s.config.kind);
     *out = (mt_plan_formula){.name = "activations",

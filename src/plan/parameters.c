@@ -70,7 +70,7 @@ static bool count(const mt_plan_run *run, mt_plan_formula *out, mti_shape *s)
         [MT_MODEL_ATTENTION] = "4h^2 + 4h",
         [MT_MODEL_MLP] = "8h^2 + 5h",
     };
-    mti_spending how;
+    mti_memory_options how;
     if (!mti_run_shape(s, &how, run, out)) return false;
     s->how = NULL;
     bool whole = mti_is_whole(s->config.kind);

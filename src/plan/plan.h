@@ -18,7 +18,7 @@ typedef enum mti_offload_choice {
     MTI_OFFLOAD_DISK
 } mti_offload_choice;
 
-typedef struct mti_spending {
+typedef struct mti_memory_options {
     const char *checkpoint;       /* a preset of mt_model_checkpoint; NULL: none */
     const mt_budget_plan *budget; /* instead of it; NULL: none */
     mti_offload_choice offload;
@@ -29,7 +29,7 @@ typedef struct mti_spending {
     bool master;       /* f32 copies of 16-bit parameters, in the optimizer */
     int64_t lora_rank; /* 0: none */
     bool qlora;        /* the frozen weights in NF4 */
-} mti_spending;
+} mti_memory_options;
 
 /* ---- a model's dimensions, and what else decides what it costs ---- */
 
@@ -39,14 +39,15 @@ typedef struct mti_shape {
     mt_model_config config;
     int64_t batch, seq, tokens;
     int64_t q, k;
-    const mti_spending *how;
+    const mti_memory_options *how;
 } mti_shape;
 
 bool mti_shape_make(mti_shape *s, const mt_model_config *config, int64_t batch, int64_t seq,
-                    const mti_spending *how);
+                    const mti_memory_options *how);
 /* The shape of a run; *how, which it borrows, gets what the run spares, and *out is emptied. Checks
  * all of `run`, and that there is an `out`. */
-bool mti_run_shape(mti_shape *s, mti_spending *how, const mt_plan_run *run, mt_plan_formula *out);
+bool mti_run_shape(mti_shape *s, mti_memory_options *how, const mt_plan_run *run,
+                   mt_plan_formula *out);
 /* "full" and the like; NULL: nothing is recomputed. */
 const char *mti_shape_checkpoint(const mti_shape *s);
 /* Layers that are checkpointed as one; 1 unless the preset groups them. */
@@ -106,7 +107,7 @@ typedef struct mti_formula {
 
 /* measured: the ledger's bytes after forward. */
 bool mti_formula_make(mti_formula *f, const mt_model_config *config, int64_t batch, int64_t seq,
-                      const mti_spending *how, size_t measured);
+                      const mti_memory_options *how, size_t measured);
 /* The terms alone. */
 void mti_formula_build(mti_formula *f, const mti_shape *s);
 

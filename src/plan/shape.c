@@ -26,7 +26,7 @@ static bool countable(const mti_shape *s)
 }
 
 bool mti_shape_make(mti_shape *s, const mt_model_config *config, int64_t batch, int64_t seq,
-                    const mti_spending *how)
+                    const mti_memory_options *how)
 {
     *s = (mti_shape){.batch = batch, .seq = seq, .how = how};
     if (mt_model_config_resolve(config, &s->config) != MT_OK) return false;
@@ -55,7 +55,8 @@ int64_t mti_shape_group(const mti_shape *s)
     return mti_preset_group(&preset, s->config.layers);
 }
 
-bool mti_run_shape(mti_shape *s, mti_spending *how, const mt_plan_run *run, mt_plan_formula *out)
+bool mti_run_shape(mti_shape *s, mti_memory_options *how, const mt_plan_run *run,
+                   mt_plan_formula *out)
 {
     if (!run || !out)
         return mti_fail_bool(MT_ERR_ARGUMENT, "plan: the %s is NULL", run ? "result" : "run");
@@ -63,13 +64,14 @@ bool mti_run_shape(mti_shape *s, mti_spending *how, const mt_plan_run *run, mt_p
     mti_preset preset = {MTI_PRESET_NONE};
     if (run->checkpoint && !mti_preset_parse(run->checkpoint, &preset))
         return mti_fail_bool(MT_ERR_ARGUMENT,
-                             "plan: checkpoint \"%.40s\" is unknown; need none, full, selective, "
+                             "plan: checkpoint: unknown \"%.40s\"; choose none, full, selective, "
                              "every=K or sqrt",
                              run->checkpoint);
     if (run->parameters < 0 || run->parameters > 1000000000000000)
         return mti_fail_bool(MT_ERR_ARGUMENT, "plan: %lld parameters; need 0 to 10^15",
                              (long long)run->parameters);
-    *how = (mti_spending){.checkpoint = preset.form == MTI_PRESET_NONE ? NULL : run->checkpoint};
+    *how =
+        (mti_memory_options){.checkpoint = preset.form == MTI_PRESET_NONE ? NULL : run->checkpoint};
     return mti_shape_make(s, run->config, run->batch, run->seq, how);
 }
 

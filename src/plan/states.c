@@ -39,7 +39,7 @@ mt_status mt_plan_states(const mt_plan_run *run, const char *optimizer, bool mas
          sgd = optimizer && !strcmp(optimizer, "sgd");
     if (optimizer && !adamw && !sgd && strcmp(optimizer, "none") != 0)
         return mti_fail(MT_ERR_ARGUMENT,
-                        "plan: optimizer \"%.40s\" is unknown; need none, sgd, adamw", optimizer);
+                        "plan: optimizer: unknown \"%.40s\"; choose none, sgd, adamw", optimizer);
     int64_t e = (int64_t)mt_dtype_size(c.dtype), wide = e == 8 ? 8 : 4;
     int64_t state = (adamw ? 2
                      : sgd ? 1
@@ -73,7 +73,7 @@ static int64_t cached(const mti_shape *s)
 mt_status mt_plan_kv_cache(const mt_plan_run *run, int64_t new_tokens, mt_plan_formula *out)
 {
     mti_shape s;
-    mti_spending how;
+    mti_memory_options how;
     if (!mti_run_shape(&s, &how, run, out)) return mt_last_status();
     mt_model_kind kind = s.config.kind;
     if (kind != MT_MODEL_GPT && kind != MT_MODEL_LLAMA)

@@ -48,7 +48,7 @@ static bool add_rows(mt_plan_formula *out, const mti_shape *s, int64_t each, int
 mt_status mt_plan_flops(const mt_plan_run *run, mt_plan_formula *out)
 {
     mti_shape s;
-    mti_spending how;
+    mti_memory_options how;
     mt_plan_formula count;
     if (!mti_run_shape(&s, &how, run, out) || mt_plan_parameters(run, &count) != MT_OK)
         return mt_last_status();

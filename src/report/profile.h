@@ -18,8 +18,8 @@ json_t *mti_profile_refused_json(const mti_profile_result *p, size_t event, bool
 /* The table of distinct storages the tape keeps, equal ones of repeated layers folded. */
 bool mti_print_saved(const mt_ledger *ledger, FILE *out, const mti_style *style);
 /* What the options that spare memory did; nothing where none was given. */
-bool mti_print_spent(const mti_profile_result *p, FILE *out, const mti_style *style);
-json_t *mti_spent_json(const mti_profile_result *p);
+bool mti_print_memory_stats(const mti_profile_result *p, FILE *out, const mti_style *style);
+json_t *mti_memory_stats_json(const mti_profile_result *p);
 /* Who held memory at the peak and, if `whole`, what happened over both steps. */
 bool mti_print_memory(const mti_measurement *m, bool whole, FILE *out, const mti_style *style);
 json_t *mti_peak_json(const mti_measurement *m); /* null where no event was written down */

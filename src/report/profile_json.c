@@ -126,7 +126,7 @@ json_t *mti_profile_json(const mti_profile_result *p, bool whole)
     mti_json_put(j, "params", params);
     mti_json_put(j, "saved", saved_json(m->ledger));
     mti_json_put(j, "growth", growth_json(&m->growth));
-    mti_json_put(j, "spared", mti_spent_json(p));
+    mti_json_put(j, "spared", mti_memory_stats_json(p));
     mti_json_put(j, "budget",
                  p->budget.plan ? mti_budget_json(&p->budget, mti_highest_phase(m, NULL)->peak)
                                 : json_null());

@@ -168,7 +168,7 @@ bool mti_print_profile(const mti_profile_result *p, bool whole, FILE *out)
     mti_heading(out, &style, "Saved for backward, right after forward: %s bytes (%s)",
                 mti_thousands(bytes, (int64_t)mt_ledger_bytes(m->ledger)),
                 mti_bytes_text(scaled, sizeof scaled, mt_ledger_bytes(m->ledger)));
-    return mti_print_saved(m->ledger, out, &style) && mti_print_spent(p, out, &style) &&
+    return mti_print_saved(m->ledger, out, &style) && mti_print_memory_stats(p, out, &style) &&
            print_growth(&m->growth, out, &style) && print_formula(p, out, &style) &&
            print_steps(p, out, &style) && mti_print_memory(m, whole, out, &style);
 }

@@ -13,7 +13,7 @@ static mt_tensor *make(const char *who, mt_device *device, mt_dtype dtype, int r
     if (!mti_given(device, who, "the device")) return NULL;
     if (!mti_view_init(&spec, who, dtype, rank, shape, &n_bytes)) return NULL;
     const mti_making *m = mti_making_now();
-    return mti_tensor_new(device, &spec, m->category, m->inside);
+    return mti_tensor_new(device, &spec, m->category, m->in_op);
 }
 
 /* t if filled, else NULL. */

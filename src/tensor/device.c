@@ -240,5 +240,5 @@ void mt_mem_region_end(mt_mem_region *r)
     r->delta.peak = (int64_t)now.allocated.peak - (int64_t)was->allocated.current;
     r->delta.requested = (int64_t)now.requested.current - (int64_t)was->requested.current;
     r->delta.reserved = (int64_t)now.reserved.current - (int64_t)was->reserved.current;
-    mti_pool_raise_peak(r->device->pool, was);
+    mti_pool_restore_outer_peak(r->device->pool, was);
 }

@@ -55,7 +55,7 @@ bool mti_view_init(mti_view *v, const char *who, mt_dtype dtype, int rank, const
 /* ---- storage ---- */
 
 static mti_storage *storage_new(mt_device *device, size_t n_bytes, mt_dtype dtype,
-                                mt_category category, bool inside)
+                                mt_category category, bool in_op)
 {
     mti_storage *s = mti_malloc(sizeof *s);
     if (!s) return NULL;
@@ -75,7 +75,7 @@ static mti_storage *storage_new(mt_device *device, size_t n_bytes, mt_dtype dtyp
     s->device = mt_device_retain(device);
     s->bytes = n_bytes;
     s->op = where->op, s->module = where->module;
-    s->inside = inside ? mti_thread_token() : NULL;
+    s->unclassified_in = in_op ? mti_thread_token() : NULL;
     s->block->owner = s;
     return s;
 }
@@ -91,7 +91,7 @@ static void storage_release(mti_storage *s)
 
 void mti_storage_settle(mti_storage *s, mt_category category)
 {
-    s->inside = NULL;
+    s->unclassified_in = NULL;
     if (s->block->category != category) mti_pool_recategorise(s->device->pool, s->block, category);
 }
 
@@ -111,11 +111,10 @@ static mt_tensor *handle_new(mti_storage *s, const mti_view *view)
     return t;
 }
 
-mt_tensor *mti_tensor_new(mt_device *device, const mti_view *spec, mt_category category,
-                          bool inside)
+mt_tensor *mti_tensor_new(mt_device *device, const mti_view *spec, mt_category category, bool in_op)
 {
     size_t n_bytes = (size_t)mti_view_count(spec) * mt_dtype_size(spec->dtype);
-    mti_storage *s = storage_new(device, n_bytes, spec->dtype, category, inside);
+    mti_storage *s = storage_new(device, n_bytes, spec->dtype, category, in_op);
     if (!s) return NULL;
     mt_tensor *t = handle_new(s, spec);
     if (t)
@@ -230,7 +229,7 @@ mt_status mt_set_category(mt_tensor *t, mt_category category)
 {
     if (!mti_given(t, "set_category", "the tensor")) return mt_last_status();
     if ((unsigned)category >= MT_CATEGORY_COUNT)
-        return mti_fail(MT_ERR_ARGUMENT, "set_category: %d is no category", (int)category);
+        return mti_fail(MT_ERR_ARGUMENT, "set_category: %d is not a category", (int)category);
     mti_storage_settle(t->storage, category);
     return MT_OK;
 }

@@ -46,7 +46,7 @@ typedef struct mti_storage {
     const char *op, *module;      /* where it was made; static or interned */
     /* Made inside an op or a hook and not (yet) handed out: must be gone when the op is. NULL once
      * it has a class; otherwise names the thread that is running the op. */
-    const void *inside;
+    const void *unclassified_in;
 } mti_storage;
 
 /* ---- tensor ---- */
@@ -75,10 +75,10 @@ struct mt_tensor {
 };
 
 /* What tensors made now on this thread are for: MT_INPUT outside of ops, MT_TEMPORARY and
- * `inside` within ops and hooks. */
+ * `in_op` within ops and hooks. */
 typedef struct mti_making {
     mt_category category;
-    bool inside;
+    bool in_op;
 } mti_making;
 mti_making *mti_making_now(void);
 
@@ -91,7 +91,7 @@ bool mti_view_init(mti_view *v, const char *who, mt_dtype dtype, int rank, const
 /* A tensor over a new storage. spec gives dtype, shape and strides: a dense permutation of
  * row-major (so the storage has exactly the elements' bytes). */
 mt_tensor *mti_tensor_new(mt_device *device, const mti_view *spec, mt_category category,
-                          bool inside);
+                          bool in_op);
 /* Another view of t's storage: `view` with its data pointer set. Not recorded. */
 mt_tensor *mti_tensor_view(mt_tensor *t, const mti_view *view);
 mt_tensor *mti_tensor_alias(mt_tensor *t); /* the same view, no autograd */

@@ -146,7 +146,7 @@ refused(["--json"], "sweep", "mlp", "--over", "json=a,b")
 refused(["--heads", "mlp"], "sweep", "mlp", "--over", "heads=1,2")
 refused(["inplace=maybe"[8:], "yes or no"], "sweep", "mlp", "--over", "inplace=maybe")
 refused(["--checkpoint", "every=K"], "sweep", "block", "--row", "x: --checkpoint some")
-refused(["no option"], "sweep", "block", "--row", "x: checkpoint full")
+refused(["not an option"], "sweep", "block", "--row", "x: checkpoint full")
 refused(["needs a value"], "sweep", "block", "--row", "x: --checkpoint")
 refused(["more than 256"], "sweep", "mlp", "--over", "seed=" + ",".join(map(str, range(20))),
         "--over", "hidden=" + ",".join(map(str, range(1, 21))))

@@ -21,7 +21,7 @@ static void check_model(const mti_options *o)
     size_t n;
     if (!mti_mul_size((size_t)o->batch * (size_t)o->seq, (size_t)c->hidden, &n)) abort();
     if (c->kind == MT_MODEL_GPT && o->seq > c->context) abort();
-    if (o->spending.qlora && !o->spending.lora_rank) abort();
+    if (o->memory.qlora && !o->memory.lora_rank) abort();
 }
 
 /* Rows that were found good once can be made again, and each is good by itself. */

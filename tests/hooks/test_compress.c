@@ -4,7 +4,7 @@
 #include "autograd/autograd.h"
 #include "memtape/checkpoint.h"
 #include "ops/ops.h"
-#include "squeezed.h"
+#include "compressed.h"
 
 /* ---- exact rules ---- */
 
@@ -33,7 +33,7 @@ static void check_exact(net_fn *fn, act_fn *act, unsigned rules, size_t lowered_
     for (int t = 0; t < 4; t++) {
         net n = open_net(floats[t]);
         outcome exact = run(&n, fn, act, NULL);
-        mt_compress *c = squeezer(rules);
+        mt_compress *c = compressor(rules);
         outcome o = run(&n, fn, act, c);
         for (int i = 0; i < 3; i++) assert_true(mtt_same_bits(o.grad[i], exact.grad[i]));
         assert_true(worst_error(&o, &exact) == 0);
@@ -103,7 +103,7 @@ static void what_a_checkpoint_keeps_of_relu_is_not_for_its_sign(void **state)
     (void)state;
     net n = open_net(MT_F32);
     outcome exact = run(&n, relu_kept_by_a_policy, NULL, NULL);
-    mt_compress *c = squeezer(RULE(SIGNS));
+    mt_compress *c = compressor(RULE(SIGNS));
     outcome o = run(&n, relu_kept_by_a_policy, NULL, c);
     for (int i = 0; i < 3; i++) assert_true(mtt_same_bits(o.grad[i], exact.grad[i]));
     assert_int_equal(o.stats.by_rule[MT_COMPRESS_SIGNS].n, 0);
@@ -141,7 +141,7 @@ static void an_op_whose_row_says_that_a_sign_will_do_is_packed_as_one(void **sta
     (void)state;
     net n = open_net(MT_F32);
     outcome exact = run(&n, direct, gate, NULL);
-    mt_compress *c = squeezer(RULE(SIGNS));
+    mt_compress *c = compressor(RULE(SIGNS));
     outcome o = run(&n, direct, gate, c);
     for (int i = 0; i < 3; i++) assert_true(mtt_same_bits(o.grad[i], exact.grad[i]));
     assert_int_equal(o.stats.by_rule[MT_COMPRESS_SIGNS].n, 1);
@@ -177,7 +177,7 @@ static void signs_beside_the_whole_tensor_lower_nothing_and_the_report_says_so(v
     (void)state;
     net n = open_net(MT_F32);
     outcome exact = run(&n, direct, mt_relu, NULL);
-    mt_compress *c = squeezer(RULE(SIGNS));
+    mt_compress *c = compressor(RULE(SIGNS));
     outcome o = run(&n, direct, mt_relu, c);
     assert_int_equal(o.saved, exact.saved + hidden / 8);
     assert_int_equal(o.stats.by_rule[MT_COMPRESS_SIGNS].n, 1);
@@ -200,7 +200,7 @@ static void bf16_and_int8_take_the_bytes_of_their_formulas_and_err_little(void *
     outcome exact = run(&n, mlp, mt_gelu, NULL);
     /* x (the caller's, but saved), gelu's input, the mask, the second product's input */
     assert_int_equal(exact.saved, 4 * input + 4 * hidden + hidden + 4 * hidden);
-    mt_compress *c = squeezer(RULE(BF16));
+    mt_compress *c = compressor(RULE(BF16));
     outcome o = run(&n, mlp, mt_gelu, c);
     assert_int_equal(o.saved, 2 * input + 2 * hidden + hidden + 2 * hidden);
     assert_int_equal(o.stats.by_rule[MT_COMPRESS_BF16].n, 3);
@@ -211,7 +211,7 @@ static void bf16_and_int8_take_the_bytes_of_their_formulas_and_err_little(void *
     assert_true(error > 0 && error < 0x1p-8);
     forget(&o);
     mt_compress_free(c);
-    c = squeezer(RULE(INT8) | RULE(BF16) | RULE(MASK_BITS));
+    c = compressor(RULE(INT8) | RULE(BF16) | RULE(MASK_BITS));
     o = run(&n, mlp, mt_gelu, c);
     assert_int_equal(o.saved, int8_bytes(input) + 2 * int8_bytes(hidden) + hidden / 8);
     error = worst_error(&o, &exact);
@@ -229,7 +229,7 @@ static void sixteen_bit_floats_become_int8_and_f64_stays(void **state)
     for (int t = 0; t < 3; t++) {
         net n = open_net(floats[t]);
         outcome exact = run(&n, mlp, mt_gelu, NULL);
-        mt_compress *c = squeezer(RULE(INT8) | RULE(BF16));
+        mt_compress *c = compressor(RULE(INT8) | RULE(BF16));
         outcome o = run(&n, mlp, mt_gelu, c);
         if (floats[t] == MT_F64)
             assert_int_equal(o.saved, exact.saved);
@@ -252,7 +252,7 @@ static void statistics_parameters_and_whole_numbers_are_left_alone(void **state)
     MT_AUTO mt_tensor *table = leaf(MT_F32, MT_SHAPE(8, 8), 2);
     MT_AUTO mt_tensor *index = mtt_made(mt_zeros(device, MT_I64, MT_SHAPE(600)));
     mtt_ok(mt_set_category(w, MT_PARAMETER));
-    mt_compress *c = squeezer(RULE(INT8) | RULE(BF16) | RULE(MASK_BITS) | RULE(MASK_SEED));
+    mt_compress *c = compressor(RULE(INT8) | RULE(BF16) | RULE(MASK_BITS) | RULE(MASK_SEED));
     mt_ledger *ledger = mt_ledger_new(device);
     mtt_ok(mt_ledger_begin(ledger));
     mtt_ok(mt_compress_begin(c));

@@ -2,7 +2,7 @@
  * books, refusals and allocations that fail. */
 #include <stdlib.h>
 #include "base/base.h"
-#include "squeezed.h"
+#include "compressed.h"
 
 /* ---- sharing ---- */
 
@@ -11,7 +11,7 @@ static void views_of_one_storage_are_packed_once_and_come_back_once(void **state
     (void)state;
     MT_AUTO mt_tensor *x = leaf(MT_F32, MT_SHAPE(16, 96), 4);
     mt_tensor *part[3];
-    mt_compress *c = squeezer(RULE(BF16));
+    mt_compress *c = compressor(RULE(BF16));
     mt_tensor *exact = NULL;
     for (int packed = 0; packed < 2; packed++) {
         MT_AUTO mt_tensor *h = mtt_made(mt_mul_scalar(x, 2));
@@ -56,7 +56,7 @@ static void a_storage_changed_in_place_is_packed_again(void **state)
     (void)state;
     MT_AUTO mt_tensor *x = leaf(MT_F32, MT_SHAPE(64), 4);
     MT_AUTO mt_tensor *w = mtt_made(mt_full(device, MT_F32, MT_SHAPE(64), 2));
-    mt_compress *c = squeezer(RULE(BF16));
+    mt_compress *c = compressor(RULE(BF16));
     mtt_ok(mt_compress_begin(c));
     MT_AUTO mt_tensor *a = mtt_made(mt_mul(x, w));
     mtt_ok(mt_fill(w, 3));
@@ -75,7 +75,7 @@ static void a_compressor_may_be_used_again_and_freed_before_its_graph(void **sta
 {
     (void)state;
     net n = open_net(MT_F32);
-    mt_compress *c = squeezer(RULE(INT8));
+    mt_compress *c = compressor(RULE(INT8));
     outcome a = run(&n, mlp, mt_gelu, c), b = run(&n, mlp, mt_gelu, c);
     assert_int_equal(a.saved, b.saved);
     assert_int_equal(a.stats.by_rule[MT_COMPRESS_INT8].n, b.stats.by_rule[MT_COMPRESS_INT8].n);
@@ -136,7 +136,7 @@ static void a_gpt_with_dropout_learns_the_same_from_seeds(void **state)
     assert_non_null(exact);
     MT_AUTO mt_tensor *a = gpt_step(gpt, tokens, NULL, &exact_bytes);
     for (size_t i = 0; i < n; i++) exact[i] = mtt_made(mt_clone(mt_grad(list[i].tensor)));
-    mt_compress *c = squeezer(RULE(MASK_SEED));
+    mt_compress *c = compressor(RULE(MASK_SEED));
     MT_AUTO mt_tensor *b = gpt_step(gpt, tokens, c, &packed_bytes);
     assert_true(mtt_same_bits(a, b));
     for (size_t i = 0; i < n; i++) {
@@ -158,7 +158,7 @@ static void a_ledger_inside_sees_what_was_saved_and_one_outside_what_was_packed(
     (void)state;
     net n = open_net(MT_F32);
     outcome exact = run(&n, mlp, mt_gelu, NULL);
-    mt_compress *c = squeezer(RULE(INT8) | RULE(MASK_SEED));
+    mt_compress *c = compressor(RULE(INT8) | RULE(MASK_SEED));
     mt_ledger *outside = mt_ledger_new(device), *inside = mt_ledger_new(device);
     mtt_ok(mt_ledger_begin(outside));
     mtt_ok(mt_compress_begin(c));
@@ -197,7 +197,7 @@ static void what_is_packed_on_meta_is_what_is_packed_here(void **state)
         assert_non_null(device);
         MT_AUTO mt_tensor *x = mtt_made(mt_empty(device, MT_F32, MT_SHAPE(33, 65)));
         mtt_ok(mt_set_requires_grad(x, true));
-        mt_compress *c = squeezer(RULE(INT8) | RULE(MASK_BITS) | RULE(SIGNS));
+        mt_compress *c = compressor(RULE(INT8) | RULE(MASK_BITS) | RULE(SIGNS));
         mt_ledger *ledger = mt_ledger_new(device);
         mtt_ok(mt_ledger_begin(ledger));
         mtt_ok(mt_compress_begin(c));
@@ -229,7 +229,7 @@ static void bad_options_and_a_wrong_order_are_refused(void **state)
     mtt_failed(MT_ERR_ARGUMENT, "compress_new", "0x200");
     assert_null(mt_compress_new(device, &(mt_compress_options){.block = 100}));
     mtt_failed(MT_ERR_ARGUMENT, "compress_new", "100");
-    mt_compress *a = squeezer(RULE(BF16)), *b = squeezer(RULE(BF16));
+    mt_compress *a = compressor(RULE(BF16)), *b = compressor(RULE(BF16));
     assert_int_equal(mt_compress_end(a), MT_ERR_STATE);
     mtt_failed(MT_ERR_STATE, "innermost");
     mtt_ok(mt_compress_begin(a));

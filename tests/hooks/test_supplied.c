@@ -1,7 +1,7 @@
 /* Random results that an op hook supplies: whose mask it is, and where the generator goes on. */
 #include <string.h>
 #include "memtape/checkpoint.h"
-#include "squeezed.h"
+#include "compressed.h"
 
 /* Results for the next dropout, or flash attention, of this thread. */
 typedef struct supply {
@@ -68,7 +68,7 @@ static void check_compressed(supply *s, size_t by_seed)
 {
     mtt_ok(mt_set_balance_check(device, false)); /* the hook keeps auxiliaries unbooked */
     outcome exact = run_with(s, NULL);
-    mt_compress *c = squeezer(RULE(MASK_SEED));
+    mt_compress *c = compressor(RULE(MASK_SEED));
     outcome o = run_with(s, c);
     assert_int_equal(s->n_supplied, 2);
     assert_int_equal(o.stats.by_rule[MT_COMPRESS_MASK_SEED].n, by_seed);
@@ -201,7 +201,7 @@ static void a_part_of_a_mask_kept_by_hand_is_kept(void **state)
 {
     (void)state;
     const mt_save_info info = {"mine", "mask", 0, MT_SAVE_AUX, .p = .5, .seed = 3, .offset = 4};
-    mt_compress *c = squeezer(RULE(MASK_SEED));
+    mt_compress *c = compressor(RULE(MASK_SEED));
     MT_AUTO mt_tensor *whole =
         mtt_made(mt_dropout_mask(device, MT_SHAPE(8, 8), info.p, info.seed, info.offset));
     for (int part = 0; part < 3; part++) {
@@ -269,7 +269,7 @@ static void what_a_policy_keeps_of_a_dropout_may_be_compressed(void **state)
     (void)state;
     net n = open_net(MT_F32);
     outcome exact = run(&n, plain, NULL, NULL), uncompressed = run(&n, checkpointed, NULL, NULL);
-    mt_compress *c = squeezer(RULE(MASK_SEED));
+    mt_compress *c = compressor(RULE(MASK_SEED));
     outcome o = run(&n, checkpointed, NULL, c);
     assert_int_equal(o.stats.by_rule[MT_COMPRESS_MASK_SEED].n, 1);
     assert_int_equal(o.saved, uncompressed.saved - input);

@@ -257,7 +257,7 @@ static void a_damaged_checkpoint_is_refused(void **state)
         {"\"memtape.step\":\"1\"", "\"memtape.step\":\"-\"", MT_ERR_FORMAT, "memtape.step"},
         {"memtape.rng.offset", "memtape.rng.0ffset", MT_ERR_FORMAT, "memtape.rng.offset"},
         {"memtape.steps", "memtape.stepz", MT_ERR_FORMAT, "memtape.steps"},
-        {"wte.weight\\\":1", "wte.weight\\\":0", MT_ERR_FORMAT, "no number >= 1"},
+        {"wte.weight\\\":1", "wte.weight\\\":0", MT_ERR_FORMAT, "not a number >= 1"},
         {"wte.weight\\\":1", "wtf.weight\\\":1", MT_ERR_ARGUMENT, "no such parameter"},
         {"\"optimizer.m.wte.weight", "\"optimizer.x.wte.weight", MT_ERR_ARGUMENT, "missing"},
         {"\"optimizer.m.wte.weight", "\"optimizes.m.wte.weight", MT_ERR_ARGUMENT, "superfluous"},

@@ -17,16 +17,16 @@ static const struct {
     {"", 0, "does not start"},
     {" {}", 0, "does not start"},
     {"[1]", 0, "does not start"},
-    {"{", 0, "no JSON"},
-    {"{} x", 0, "no JSON"},
+    {"{", 0, "not JSON"},
+    {"{} x", 0, "not JSON"},
     {"{\"x\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
      "\"x\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}",
-     8, "no JSON: duplicate"},
+     8, "not JSON: duplicate"},
     {"{\"x\":{\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4,
-     "no JSON: duplicate"},
-    {"{\"\xff\xfe\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "no JSON"},
-    {"{\"a\\u0000b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "no JSON"},
-    {"{\"x\":4}", 0, "\"x\": is no object"},
+     "not JSON: duplicate"},
+    {"{\"\xff\xfe\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "not JSON"},
+    {"{\"a\\u0000b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "not JSON"},
+    {"{\"x\":4}", 0, "\"x\": is not an object"},
     {"{\"x\":{\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "\"x\": has no dtype"},
     {"{\"x\":{\"dtype\":7,\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "\"x\": has no dtype"},
     {"{\"x\":{\"dtype\":\"F8_E4M3\",\"shape\":[4],\"data_offsets\":[0,4]}}", 4, "\"F8_E4M3\""},
@@ -35,12 +35,13 @@ static const struct {
     {"{\"x\":{\"dtype\":\"F32\",\"shape\":1,\"data_offsets\":[0,4]}}", 4, "\"x\": has no shape"},
     {"{\"x\":{\"dtype\":\"U8\",\"shape\":[1,1,1,1,1,1,1,1,4],\"data_offsets\":[0,4]}}", 4,
      "9 dimensions"},
-    {"{\"x\":{\"dtype\":\"F32\",\"shape\":[-1],\"data_offsets\":[0,4]}}", 4, "no whole number"},
-    {"{\"x\":{\"dtype\":\"F32\",\"shape\":[1.0],\"data_offsets\":[0,4]}}", 4, "no whole number"},
-    {"{\"x\":{\"dtype\":\"F32\",\"shape\":[1e0],\"data_offsets\":[0,4]}}", 4, "no whole number"},
-    {"{\"x\":{\"dtype\":\"F32\",\"shape\":[\"1\"],\"data_offsets\":[0,4]}}", 4, "no whole number"},
+    {"{\"x\":{\"dtype\":\"F32\",\"shape\":[-1],\"data_offsets\":[0,4]}}", 4, "not a whole number"},
+    {"{\"x\":{\"dtype\":\"F32\",\"shape\":[1.0],\"data_offsets\":[0,4]}}", 4, "not a whole number"},
+    {"{\"x\":{\"dtype\":\"F32\",\"shape\":[1e0],\"data_offsets\":[0,4]}}", 4, "not a whole number"},
+    {"{\"x\":{\"dtype\":\"F32\",\"shape\":[\"1\"],\"data_offsets\":[0,4]}}", 4,
+     "not a whole number"},
     {"{\"x\":{\"dtype\":\"F32\",\"shape\":[99999999999999999999],\"data_offsets\":[0,4]}}", 4,
-     "no JSON"},
+     "not JSON"},
     /* 2^62 + 1 floats are 4 bytes in 64 bits */
     {"{\"x\":{\"dtype\":\"F32\",\"shape\":[4611686018427387905],\"data_offsets\":[0,4]}}", 4,
      "overflows"},
@@ -75,8 +76,8 @@ static const struct {
     {"{\"x\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]},"
      "\"y\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[5,7]}}",
      7, "1 bytes before tensor \"y\""},
-    {"{\"__metadata__\":[]}", 0, "__metadata__ is no object"},
-    {"{\"__metadata__\":{\"a\":1}}", 0, "\"a\" is no text"},
+    {"{\"__metadata__\":[]}", 0, "__metadata__ is not an object"},
+    {"{\"__metadata__\":{\"a\":1}}", 0, "\"a\" is not a string"},
     /* a name must not steer the terminal that shows it */
     {"{\"\\u001b[2J\":{\"dtype\":\"F32\"}}", 0, "\"?[2J\""},
 };
@@ -142,11 +143,11 @@ static void what_is_no_readable_file_is_an_io_error(void **state)
     mtt_failed(MT_ERR_IO, "none.safetensors", "No such file");
     assert_int_equal(mkdir(path, 0700), 0);
     assert_null(mt_safetensors_open(path));
-    mtt_failed(MT_ERR_IO, "none.safetensors", "no regular file");
+    mtt_failed(MT_ERR_IO, "none.safetensors", "not a regular file");
     rmdir(path);
     assert_int_equal(mkfifo(path, 0600), 0); /* nobody writes: opening it must not wait */
     assert_null(mt_safetensors_open(path));
-    mtt_failed(MT_ERR_IO, "none.safetensors", "no regular file");
+    mtt_failed(MT_ERR_IO, "none.safetensors", "not a regular file");
     unlink(path);
     assert_null(mt_safetensors_open(NULL));
     mtt_failed(MT_ERR_ARGUMENT, "NULL");

@@ -136,7 +136,7 @@ static void a_sweep_compares_gradients_and_goes_on_after_a_refusal(void **state)
     mti_sweep_result results[4] = {0};
     for (int i = 0; i < 4; i++)
         entries[i] = (mti_sweep_entry){"entry", workload(MT_MODEL_GPT, "cpu"), i < 2 ? 2 : 1};
-    entries[1].workload.spending.checkpoint = "full";
+    entries[1].workload.memory.checkpoint = "full";
     entries[2].workload.device.capacity = 1 << 20;
     entries[3].workload.config.act = MT_ACT_RELU;
     assert_true(mti_sweep_run(entries, 4, results, &(mti_sweep_listener){count, &n_told}, advice));
@@ -182,7 +182,7 @@ static void a_tape_pays_once_for_each_storage_that_the_ledger_has(void **state)
     assert_true(mti_tape_record(&t, device, &w));
     size_t bytes = 0;
     for (size_t i = 0; i < t.saves.n; i++) {
-        const mti_save *s = &t.saves.at[i];
+        const mti_tape_save *s = &t.saves.at[i];
         assert_int_equal(s->payer->storage, s->storage);
         if (s->payer == s && !s->parameter) bytes += s->bytes;
     }

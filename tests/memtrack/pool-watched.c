@@ -62,7 +62,7 @@ static void an_outer_peak_comes_back_after_a_nested_region(void **state)
     mti_block *b = mtt_get(1024);
     mtt_put(b);
     expect(allocated.peak, 1024);
-    mti_pool_raise_peak(mtt_pool, &outer);
+    mti_pool_restore_outer_peak(mtt_pool, &outer);
     expect(allocated.peak, 4096);
     expect(requested.peak, 4096);
     expect(at_peak[MT_INPUT], 4096);
@@ -70,7 +70,7 @@ static void an_outer_peak_comes_back_after_a_nested_region(void **state)
     /* A lower outer peak changes nothing. */
     outer = mtt_pool_stats();
     mti_block *c = mtt_get(8192);
-    mti_pool_raise_peak(mtt_pool, &outer);
+    mti_pool_restore_outer_peak(mtt_pool, &outer);
     expect(allocated.peak, 8192);
     expect(at_peak[MT_ACTIVATION], 8192);
     /* Of two equal peaks the outer one came first. */
@@ -78,7 +78,7 @@ static void an_outer_peak_comes_back_after_a_nested_region(void **state)
     mtt_put(c);
     mti_pool_reset_peak(mtt_pool);
     mtt_put(mti_pool_alloc(mtt_pool, 8192, MT_GRADIENT));
-    mti_pool_raise_peak(mtt_pool, &outer);
+    mti_pool_restore_outer_peak(mtt_pool, &outer);
     expect(allocated.peak, 8192);
     expect(at_peak[MT_ACTIVATION], 8192);
     expect(at_peak[MT_GRADIENT], 0);

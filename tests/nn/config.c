@@ -217,10 +217,10 @@ static void json_that_is_no_configuration_is_refused(void **state)
         const char *fault;
     } cases[] = {
         {"", MT_ERR_FORMAT, "config"},
-        {"[]", MT_ERR_FORMAT, "no JSON object"},
+        {"[]", MT_ERR_FORMAT, "not a JSON object"},
         {"{\"hidden\":8", MT_ERR_FORMAT, "column"},
         {"{\"hidden\":8,\"hidden\":8}", MT_ERR_FORMAT, "duplicate"},
-        {"{\"width\":8}", MT_ERR_FORMAT, "\"width\" is no field"},
+        {"{\"width\":8}", MT_ERR_FORMAT, "\"width\" is not a field"},
         {"{\"hidden\":8.5}", MT_ERR_FORMAT, "\"hidden\" must be a whole number"},
         {"{\"hidden\":\"8\"}", MT_ERR_FORMAT, "\"hidden\" must be a whole number"},
         {"{\"dropout\":\"x\"}", MT_ERR_FORMAT, "\"dropout\" must be a number"},

@@ -154,7 +154,7 @@ static const struct bad {
      {"\"LlamaGuardForCausalLM\" is unknown", "llama"},
      MT_ERR_UNSUPPORTED},
     {"{\"hidden_size\":3}", {"neither \"model_type\"", "gpt2"}, MT_ERR_FORMAT},
-    {"[1]", {"no JSON object", ""}, MT_ERR_FORMAT},
+    {"[1]", {"not a JSON object", ""}, MT_ERR_FORMAT},
     {"{\"model_type\":\"gpt2\"", {"line 1", "expected"}, MT_ERR_FORMAT},
     {"", {"line 1", ""}, MT_ERR_FORMAT},
 };

@@ -33,7 +33,7 @@ typedef struct lse_job {
 #undef T
 #undef TYPED
 
-/* The rows that count, or -1 and an error if a target is no class. */
+/* The rows that count, or -1 and an error if a target is not a class. */
 static int64_t count_targets(const int64_t *target, int64_t rows, int64_t classes, int64_t ignore)
 {
     int64_t count = 0;

@@ -1,7 +1,7 @@
 #include <math.h>
-#include "squeezed.h"
+#include "compressed.h"
 
-mt_compress *squeezer(unsigned rules)
+mt_compress *compressor(unsigned rules)
 {
     mt_compress *c =
         mt_compress_new(device, &(mt_compress_options){.rules = rules, .min_bytes = 1});

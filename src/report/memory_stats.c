@@ -1,4 +1,4 @@
-/* spent.c: what checkpoints, offload, compression, casts and loss scaling did. */
+/* memory_stats.c: what checkpoints, offload, compression, casts and loss scaling did. */
 #include <math.h>
 #include "report/profile.h"
 
@@ -14,7 +14,7 @@ static void line(mti_table *t, const char *what, int64_t bytes, const char *text
 static void checkpoint_lines(mti_table *t, const mti_measurement *m)
 {
     char text[96], flops[MTI_NUMBER];
-    const mti_spent *s = &m->spent;
+    const mti_memory_stats *s = &m->memory_stats;
     snprintf(text, sizeof text, "inputs held between %zu segment%s", s->n_segments,
              s->n_segments == 1 ? "" : "s");
     line(t, "checkpoints", (int64_t)s->between, text);
@@ -61,7 +61,7 @@ static void compress_lines(mti_table *t, const mt_compress_stats *s)
         line(t, what, 0, "nothing to compress");
 }
 
-static void cast_lines(mti_table *t, const mti_spent *s, bool amp)
+static void cast_lines(mti_table *t, const mti_memory_stats *s, bool amp)
 {
     char text[128];
     if (amp) {
@@ -75,10 +75,10 @@ static void cast_lines(mti_table *t, const mti_spent *s, bool amp)
     }
 }
 
-bool mti_print_spent(const mti_profile_result *p, FILE *out, const mti_style *style)
+bool mti_print_memory_stats(const mti_profile_result *p, FILE *out, const mti_style *style)
 {
-    const mti_spending *how = &p->workload.spending;
-    const mti_spent *s = &p->measured.spent;
+    const mti_memory_options *how = &p->workload.memory;
+    const mti_memory_stats *s = &p->measured.memory_stats;
     bool has_data = mt_device_has_data(p->device);
     if (!how->checkpoint && !how->offload && !how->compress && !how->amp && how->loss_scale == 0 &&
         !s->duplicates)
@@ -116,7 +116,7 @@ static json_t *count_json(const mt_compress_count *c)
     return j;
 }
 
-static json_t *checkpoint_json(const mti_spending *how, const mti_spent *s)
+static json_t *checkpoint_json(const mti_memory_options *how, const mti_memory_stats *s)
 {
     if (!how->checkpoint) return json_null();
     json_t *j = json_object();
@@ -128,7 +128,7 @@ static json_t *checkpoint_json(const mti_spending *how, const mti_spent *s)
     return j;
 }
 
-static json_t *offload_json(const mti_spending *how, const mt_offload_stats *s, bool timed)
+static json_t *offload_json(const mti_memory_options *how, const mt_offload_stats *s, bool timed)
 {
     if (!how->offload) return json_null();
     json_t *j = json_object();
@@ -147,7 +147,7 @@ static json_t *offload_json(const mti_spending *how, const mt_offload_stats *s, 
     return j;
 }
 
-static json_t *compress_json(const mti_spending *how, const mt_compress_stats *s)
+static json_t *compress_json(const mti_memory_options *how, const mt_compress_stats *s)
 {
     if (!how->compress) return json_null();
     json_t *j = json_object(), *rules = json_array();
@@ -163,7 +163,7 @@ static json_t *compress_json(const mti_spending *how, const mt_compress_stats *s
 }
 
 /* Without data no gradient can be seen to overflow. */
-static json_t *scaler_json(const mti_spending *how, const mt_scaler_state *s, bool has_data)
+static json_t *scaler_json(const mti_memory_options *how, const mt_scaler_state *s, bool has_data)
 {
     if (how->loss_scale == 0) return json_null();
     json_t *j = json_object();
@@ -173,7 +173,7 @@ static json_t *scaler_json(const mti_spending *how, const mt_scaler_state *s, bo
     return j;
 }
 
-static json_t *cast_json(const mti_spent *s)
+static json_t *cast_json(const mti_memory_stats *s)
 {
     json_t *j = json_object();
     mti_json_put_int(j, "copies", s->cast_copies);
@@ -183,10 +183,10 @@ static json_t *cast_json(const mti_spent *s)
     return j;
 }
 
-json_t *mti_spent_json(const mti_profile_result *p)
+json_t *mti_memory_stats_json(const mti_profile_result *p)
 {
-    const mti_spending *how = &p->workload.spending;
-    const mti_spent *s = &p->measured.spent;
+    const mti_memory_options *how = &p->workload.memory;
+    const mti_memory_stats *s = &p->measured.memory_stats;
     bool has_data = mt_device_has_data(p->device);
     size_t asked = s->asked ? s->asked : mt_ledger_bytes(p->measured.ledger);
     json_t *j = json_object();

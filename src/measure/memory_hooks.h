@@ -1,6 +1,6 @@
-/* spend.h: the ways to spend fewer bytes that options ask for, put around a model. */
-#ifndef MTI_MEASURE_SPEND_H
-#define MTI_MEASURE_SPEND_H
+/* memory_hooks.h: the ways to spend fewer bytes that options ask for, put around a model. */
+#ifndef MTI_MEASURE_MEMORY_HOOKS_H
+#define MTI_MEASURE_MEMORY_HOOKS_H
 
 #include "memtape/amp.h"
 #include "memtape/autocast.h"
@@ -9,7 +9,7 @@
 #include "plan/plan.h"
 
 /* What they did, once forward and backward are over. */
-typedef struct mti_spent {
+typedef struct mti_memory_stats {
     int64_t forwards;
     size_t asked; /* bytes that the ops of the first forward handed over, before anything took them
                    * away */
@@ -23,35 +23,36 @@ typedef struct mti_spent {
     /* autocast: copies in the cache and all tensors in two dtypes at the end of the first forward
      */
     size_t cast_copies, cast_bytes, duplicates, duplicate_bytes;
-} mti_spent;
+} mti_memory_stats;
 
-typedef struct mti_spender {
-    const mti_spending *how; /* borrowed; NULL: nothing */
-    mt_device *device;       /* borrowed */
-    mt_ledger *asked;        /* until the first forward is over */
+typedef struct mti_memory_hooks {
+    const mti_memory_options *how; /* borrowed; NULL: nothing */
+    mt_device *device;             /* borrowed */
+    mt_ledger *asked;              /* until the first forward is over */
     mt_checkpoint_report *report;
     mt_offload *offload;
     mt_compress *compress;
     mt_scaler *scaler;
-    mti_spent spent;
-} mti_spender;
+    mti_memory_stats memory_stats;
+} mti_memory_hooks;
 
 /* The adapters that `how` (may be NULL) asks for, if any: put into a model, or into a new one layer
  * by layer, so that with --qlora it is never there as a whole. */
-bool mti_adapt(mt_module *model, const mti_spending *how);
+bool mti_adapt(mt_module *model, const mti_memory_options *how);
 mt_module *mti_adapted_new(mt_device *device, const mt_model_config *config,
-                           const mti_spending *how);
+                           const mti_memory_options *how);
 
 /* All but adapters. Free in any case. */
-bool mti_spender_make(mti_spender *p, const mti_spending *how, mt_device *device, mt_module *model);
-void mti_spender_free(mti_spender *p);
+bool mti_memory_hooks_make(mti_memory_hooks *p, const mti_memory_options *how, mt_device *device,
+                           mt_module *model);
+void mti_memory_hooks_free(mti_memory_hooks *p);
 /* Around each forward; end also after a failure, once begin went well. */
-bool mti_spender_begin(mti_spender *p);
-bool mti_spender_end(mti_spender *p);
-/* After a backward: completes p->spent. */
-bool mti_spender_tell(mti_spender *p);
+bool mti_memory_hooks_begin(mti_memory_hooks *p);
+bool mti_memory_hooks_end(mti_memory_hooks *p);
+/* After a backward: completes p->memory_stats. */
+bool mti_memory_hooks_report(mti_memory_hooks *p);
 
 /* Whether the tape keeps what it would keep anyway. */
-bool mti_spending_is_plain(const mti_spending *how);
+bool mti_memory_is_plain(const mti_memory_options *how);
 
 #endif

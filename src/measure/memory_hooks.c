@@ -1,30 +1,33 @@
-/* spend.c: checkpoints, offload and the like around a model's forward. */
+/* memory_hooks.c: checkpoints, offload and the like around a model's forward. */
 #include <stdlib.h>
 #include <string.h>
-#include "measure/spend.h"
+#include "measure/memory_hooks.h"
 
-static bool hooks_wanted(const mti_spending *how) { return how && (how->offload || how->compress); }
+static bool hooks_wanted(const mti_memory_options *how)
+{
+    return how && (how->offload || how->compress);
+}
 
-bool mti_spending_is_plain(const mti_spending *how)
+bool mti_memory_is_plain(const mti_memory_options *how)
 {
     return !how ||
            (!how->checkpoint && !how->budget && !hooks_wanted(how) && !how->amp && !how->lora_rank);
 }
 
-static bool asks_for_nothing(const mti_spending *how)
+static bool asks_for_nothing(const mti_memory_options *how)
 {
-    return mti_spending_is_plain(how) && (!how || (!how->master && how->loss_scale == 0));
+    return mti_memory_is_plain(how) && (!how || (!how->master && how->loss_scale == 0));
 }
 
 /* ---- adapters ---- */
 
-static mt_lora_options adapters_of(const mti_spending *how)
+static mt_lora_options adapters_of(const mti_memory_options *how)
 {
     return (mt_lora_options){.rank = how->lora_rank,
                              .base = how->qlora ? MT_LORA_NF4 : MT_LORA_KEEP};
 }
 
-bool mti_adapt(mt_module *model, const mti_spending *how)
+bool mti_adapt(mt_module *model, const mti_memory_options *how)
 {
     if (!how || !how->lora_rank) return true;
     const mt_lora_options options = adapters_of(how);
@@ -32,7 +35,7 @@ bool mti_adapt(mt_module *model, const mti_spending *how)
 }
 
 mt_module *mti_adapted_new(mt_device *device, const mt_model_config *config,
-                           const mti_spending *how)
+                           const mti_memory_options *how)
 {
     if (!how || !how->lora_rank) return mt_model_new(device, config);
     const mt_lora_options options = adapters_of(how);
@@ -41,7 +44,7 @@ mt_module *mti_adapted_new(mt_device *device, const mt_model_config *config,
 
 /* ---- making ---- */
 
-static bool make_checkpoints(mti_spender *p, mt_module *model)
+static bool make_checkpoints(mti_memory_hooks *p, mt_module *model)
 {
     if (!p->how->checkpoint && !p->how->budget) return true;
     p->report = mt_checkpoint_report_new();
@@ -53,7 +56,7 @@ static bool make_checkpoints(mti_spender *p, mt_module *model)
     return status == MT_OK;
 }
 
-static bool make_offload(mti_spender *p)
+static bool make_offload(mti_memory_hooks *p)
 {
     if (!p->how->offload) return true;
     const char *folder = getenv("TMPDIR");
@@ -64,14 +67,14 @@ static bool make_offload(mti_spender *p)
     return p->offload != NULL;
 }
 
-static bool make_compress(mti_spender *p)
+static bool make_compress(mti_memory_hooks *p)
 {
     if (!p->how->compress) return true;
     p->compress = mt_compress_new(p->device, &(mt_compress_options){.rules = p->how->compress});
     return p->compress != NULL;
 }
 
-static bool make_scaler(mti_spender *p)
+static bool make_scaler(mti_memory_hooks *p)
 {
     double scale = p->how->loss_scale;
     if (scale == 0) return true;
@@ -80,9 +83,10 @@ static bool make_scaler(mti_spender *p)
     return p->scaler != NULL;
 }
 
-bool mti_spender_make(mti_spender *p, const mti_spending *how, mt_device *device, mt_module *model)
+bool mti_memory_hooks_make(mti_memory_hooks *p, const mti_memory_options *how, mt_device *device,
+                           mt_module *model)
 {
-    *p = (mti_spender){.how = asks_for_nothing(how) ? NULL : how, .device = device};
+    *p = (mti_memory_hooks){.how = asks_for_nothing(how) ? NULL : how, .device = device};
     if (!p->how) return true;
     if (hooks_wanted(how)) {
         p->asked = mt_ledger_new(device);
@@ -91,32 +95,32 @@ bool mti_spender_make(mti_spender *p, const mti_spending *how, mt_device *device
     return make_checkpoints(p, model) && make_offload(p) && make_compress(p) && make_scaler(p);
 }
 
-void mti_spender_free(mti_spender *p)
+void mti_memory_hooks_free(mti_memory_hooks *p)
 {
     mt_ledger_free(p->asked);
     mt_offload_free(p->offload);
     mt_compress_free(p->compress);
     mt_scaler_free(p->scaler);
     mt_checkpoint_report_free(p->report);
-    *p = (mti_spender){0};
+    *p = (mti_memory_hooks){0};
 }
 
 /* ---- around forward: hooks are pushed outermost first ---- */
 
-static bool begin_cast(const mti_spender *p)
+static bool begin_cast(const mti_memory_hooks *p)
 {
     return !p->how->amp || mt_autocast_begin(p->how->amp_dtype) == MT_OK;
 }
 
-static bool end_cast(mti_spender *p)
+static bool end_cast(mti_memory_hooks *p)
 {
     if (!p->how->amp) return true;
-    p->spent.cast_copies = mt_autocast_cached(&p->spent.cast_bytes);
+    p->memory_stats.cast_copies = mt_autocast_cached(&p->memory_stats.cast_bytes);
     return mt_autocast_end() == MT_OK;
 }
 
 /* What began last ends first. */
-static bool end_hooks(mti_spender *p, int n_begun)
+static bool end_hooks(mti_memory_hooks *p, int n_begun)
 {
     bool ok = true;
     if (n_begun > 2 && p->asked) ok = mt_ledger_end(p->asked) == MT_OK;
@@ -125,7 +129,7 @@ static bool end_hooks(mti_spender *p, int n_begun)
     return ok;
 }
 
-bool mti_spender_begin(mti_spender *p)
+bool mti_memory_hooks_begin(mti_memory_hooks *p)
 {
     if (!p->how) return true;
     if (p->report) mt_checkpoint_report_clear(p->report);
@@ -140,27 +144,27 @@ bool mti_spender_begin(mti_spender *p)
 
 static void count_duplicate(void *user, const mt_duplicate *pair)
 {
-    mti_spent *spent = user;
-    spent->duplicates++;
-    spent->duplicate_bytes += pair->copy_bytes;
+    mti_memory_stats *stats = user;
+    stats->duplicates++;
+    stats->duplicate_bytes += pair->copy_bytes;
 }
 
-bool mti_spender_end(mti_spender *p)
+bool mti_memory_hooks_end(mti_memory_hooks *p)
 {
     if (!p->how) return true;
     bool ok = end_cast(p);
     ok = end_hooks(p, 3) && ok;
-    if (p->spent.forwards++) return ok;
-    ok = ok && mt_visit_duplicates(p->device, count_duplicate, &p->spent) == MT_OK;
-    if (p->asked) p->spent.asked = mt_ledger_bytes(p->asked);
+    if (p->memory_stats.forwards++) return ok;
+    ok = ok && mt_visit_duplicates(p->device, count_duplicate, &p->memory_stats) == MT_OK;
+    if (p->asked) p->memory_stats.asked = mt_ledger_bytes(p->asked);
     mt_ledger_free(p->asked); /* it would grow with each step */
     p->asked = NULL;
     return ok;
 }
 
-bool mti_spender_tell(mti_spender *p)
+bool mti_memory_hooks_report(mti_memory_hooks *p)
 {
-    mti_spent *s = &p->spent;
+    mti_memory_stats *s = &p->memory_stats;
     if (p->report) {
         s->n_segments = mt_checkpoint_report_count(p->report);
         mt_checkpoint_report_totals(p->report, &s->between, &s->inside);

@@ -1,4 +1,4 @@
-/* squeezed.h: a small function, run with and without compression of what it saves. */
+/* compressed.h: a small function, run with and without compression of what it saves. */
 #ifndef SQUEEZED_H
 #define SQUEEZED_H
 
@@ -6,7 +6,7 @@
 #include "mtt_fixture.h"
 
 #define RULE(name) (1u << MT_COMPRESS_##name)
-mt_compress *squeezer(unsigned rules); /* with these rules, however small a storage is */
+mt_compress *compressor(unsigned rules); /* with these rules, however small a storage is */
 /* Drawn from `seed`; wants its gradient. */
 mt_tensor *leaf(mt_dtype dtype, int rank, const int64_t *shape, uint64_t seed);
 
