@@ -478,96 +478,6 @@ static void whatever_is_shared_every_byte_has_a_name(void **state)
     print_message("%d random ranks from seed 20221\n", N);
 }
 
-/* ---- messages ---- */
-
-static mt_tensor *gather(mt_tensor *x, int64_t n) { return mt_all_gather(x, 1, n); }
-static mt_tensor *scatter(mt_tensor *x, int64_t n) { return mt_reduce_scatter(x, 1, n); }
-
-static const struct {
-    const char *name;
-    mt_tensor *(*call)(mt_tensor *x, int64_t ranks);
-    int64_t wide; /* of 8, among 4 */
-    bool allocates;
-} messages[] = {{"all_gather", gather, 32, true},
-                {"reduce_scatter", scatter, 2, true},
-                {"all_reduce", mt_all_reduce, 8, true},
-                {"replicate", mt_replicate, 8, false},
-                {"send", mt_send, 8, true},
-                {"recv", mt_recv, 8, true}};
-
-static void messages_have_shapes_and_gradients_and_keep_nothing(void **state)
-{
-    (void)state;
-    for (size_t i = 0; i < sizeof messages / sizeof *messages; i++) {
-        mt_device *meta = mt_device_open("meta");
-        mtt_ok(mt_set_balance_check(meta, true));
-        mt_tensor *x = mt_zeros(meta, MT_F32, MT_SHAPE(3, 8));
-        mtt_ok(mt_set_requires_grad(x, true));
-        mt_ledger *ledger = mt_ledger_new(meta);
-        mtt_ok(mt_ledger_begin(ledger));
-        mt_tensor *y = mtt_made(messages[i].call(x, 4));
-        mtt_ok(mt_ledger_end(ledger));
-        assert_int_equal(mt_shape(y)[1], messages[i].wide);
-        assert_int_equal(mt_storage_of(y).serial != mt_storage_of(x).serial, messages[i].allocates);
-        assert_int_equal(mt_ledger_bytes(ledger), 0);
-        mt_tensor *dy = mt_zeros(meta, MT_F32, mt_rank(y), mt_shape(y));
-        mtt_ok(mt_backward_with(y, &(mt_backward_options){.gradient = dy}));
-        assert_int_equal(mt_shape(mt_grad(x))[1], 8);
-        mt_release(dy);
-        mt_release(y);
-        mt_ledger_free(ledger);
-        mt_release(x);
-        mt_device_release(meta);
-    }
-}
-
-static void what_was_sent_need_not_stay(void **state)
-{
-    (void)state;
-    mt_device *meta = mt_device_open("meta");
-    mt_tensor *x = mt_zeros(meta, MT_F32, MT_SHAPE(64, 1024));
-    mt_tensor *y = mtt_made(mt_send(x, 2));
-    assert_int_equal(mt_storage_of(y).bytes, 4);
-    mt_release(x);
-    mt_release(y);
-    mt_device_release(meta);
-}
-
-static void messages_among_several_need_a_device_without_data(void **state)
-{
-    (void)state;
-    mt_device *cpu = mt_device_open("cpu");
-    mt_tensor *x = mt_zeros(cpu, MT_F32, MT_SHAPE(3, 8));
-    for (size_t i = 0; i < sizeof messages / sizeof *messages; i++) {
-        assert_null(messages[i].call(x, 2));
-        mtt_failed(MT_ERR_UNSUPPORTED, messages[i].name, "2 ranks on cpu", "meta");
-        assert_null(messages[i].call(x, 0));
-        mtt_failed(MT_ERR_ARGUMENT, messages[i].name, "0 ranks");
-        assert_null(messages[i].call(NULL, 1));
-        mtt_failed(MT_ERR_ARGUMENT, messages[i].name, "NULL");
-        mt_tensor *y = mtt_made(messages[i].call(x, 1));
-        assert_true(mtt_same_bits(x, y));
-        mt_release(y);
-    }
-    assert_null(mt_rank_new(cpu, &small_models[0], &(mt_parallel){.tensor = 2}, 0));
-    mtt_failed(MT_ERR_UNSUPPORTED, "rank", "on cpu", "meta");
-    mt_rank_report r;
-    assert_int_not_equal(mt_rank_measure(cpu, &small_models[0], NULL, 1, 16, NULL, &r), MT_OK);
-    mtt_failed(MT_ERR_UNSUPPORTED, "rank_measure", "cpu");
-    mt_release(x);
-    mt_device_release(cpu);
-    mt_device *meta = mt_device_open("meta");
-    x = mt_zeros(meta, MT_F32, MT_SHAPE(3, 8));
-    assert_null(mt_reduce_scatter(x, 0, 2));
-    mtt_failed(MT_ERR_ARGUMENT, "reduce_scatter", "[3,8]", "multiple of 2");
-    assert_null(mt_all_gather(x, 2, 2));
-    mtt_failed(MT_ERR_ARGUMENT, "all_gather", "dimension 2");
-    assert_null(mt_all_gather(x, 0, INT64_MAX));
-    mtt_failed(MT_ERR_ARGUMENT, "all_gather", "overflows");
-    mt_release(x);
-    mt_device_release(meta);
-}
-
 /* ---- what is refused ---- */
 
 static void shares_that_do_not_divide_are_refused_by_name(void **state)
@@ -622,6 +532,18 @@ static void shares_that_do_not_divide_are_refused_by_name(void **state)
     mt_device_release(meta);
 }
 
+static void ranks_among_several_need_a_device_without_data(void **state)
+{
+    (void)state;
+    mt_device *cpu = mt_device_open("cpu");
+    assert_null(mt_rank_new(cpu, &small_models[0], &(mt_parallel){.tensor = 2}, 0));
+    mtt_failed(MT_ERR_UNSUPPORTED, "rank", "on cpu", "meta");
+    mt_rank_report r;
+    assert_int_not_equal(mt_rank_measure(cpu, &small_models[0], NULL, 1, 16, NULL, &r), MT_OK);
+    mtt_failed(MT_ERR_UNSUPPORTED, "rank_measure", "cpu");
+    mt_device_release(cpu);
+}
+
 static void every_refused_request_for_memory_is_reported(void **state)
 {
     (void)state;
@@ -670,10 +592,8 @@ int main(void)
         cmocka_unit_test(gpt3_on_64_ranks_is_made_in_5_5_gb),
         cmocka_unit_test(a_rank_runs_in_what_it_needs_and_not_in_less),
         cmocka_unit_test(whatever_is_shared_every_byte_has_a_name),
-        cmocka_unit_test(messages_have_shapes_and_gradients_and_keep_nothing),
-        cmocka_unit_test(what_was_sent_need_not_stay),
-        cmocka_unit_test(messages_among_several_need_a_device_without_data),
         cmocka_unit_test(shares_that_do_not_divide_are_refused_by_name),
+        cmocka_unit_test(ranks_among_several_need_a_device_without_data),
         cmocka_unit_test(every_refused_request_for_memory_is_reported),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
