@@ -41,7 +41,10 @@ static columns columns_of(const mti_sweep_result *results, size_t n)
 
 static void number_cell(mti_table *t, const char *format, double value)
 {
-    mti_table_cell(t, isnan(value) ? "-" : format, value);
+    if (isnan(value))
+        mti_table_cell(t, "-");
+    else
+        mti_table_cell(t, format, value);
 }
 
 static void result_cells(mti_table *t, const mti_sweep_result *r, const mti_sweep_result *first,
