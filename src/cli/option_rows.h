@@ -97,8 +97,6 @@ bool mti_options_refuse(mti_options *o, const char *fmt, ...) MT_PRINTF(2, 3);
 bool mti_options_refuse_as(mti_options *o, const char *what);
 /* The value into the row's field. */
 bool mti_option_read(mti_options *o, const mti_option_row *r, const char *value);
-/* "fp16" is f16. */
-const char *mti_usual_name(const char *word);
 mti_read_fn mti_read_dtype, mti_read_device, mti_read_scratch;
 mti_read_fn mti_read_checkpoint, mti_read_compress, mti_read_amp, mti_read_loss_scale;
 

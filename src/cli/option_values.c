@@ -102,7 +102,8 @@ static bool read_bytes(mti_options *o, const mti_option_row *r, const char *arg)
 
 /* ---- names ---- */
 
-const char *mti_usual_name(const char *word)
+/* "fp16" is f16. */
+static const char *usual_name(const char *word)
 {
     static const char *const pairs[][2] = {
         {"fp64", "f64"},   {"float64", "f64"}, {"fp32", "f32"},    {"float32", "f32"},
@@ -125,7 +126,9 @@ static int choose(mti_options *o, const mti_option_row *r, const mti_choice *c, 
 {
     char what[40];
     snprintf(what, sizeof what, "--%s", r->name);
-    int i = mti_choose(what, c->names, c->n, mti_usual_name(word));
+    for (int k = 0; k < c->n; k++)
+        if (!strcmp(c->names[k], usual_name(word))) return k;
+    int i = mti_choose(what, c->names, c->n, word);
     if (i < 0) mti_options_refuse_as(o, "");
     return i;
 }

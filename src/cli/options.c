@@ -151,16 +151,22 @@ static void default_text(char *buf, size_t n, const mti_options *o, const mti_op
     if (text && *text > ' ') snprintf(buf, n, "%s", text);
 }
 
+/* What is too long is cut. */
+static void append(char doc[LONGEST_DOC], const char *before, const char *text, const char *after)
+{
+    size_t n = strlen(doc);
+    snprintf(doc + n, LONGEST_DOC - n, "%s%s%s", before, text, after);
+}
+
 /* What the row says, the names to choose from, and the default. */
 static void write_doc(char doc[LONGEST_DOC], const mti_options *o, const mti_option_row *r)
 {
     char value[64];
-    size_t at = (size_t)snprintf(doc, LONGEST_DOC, "%s", r->doc);
+    append(doc, "", r->doc, "");
     for (int i = 0; r->choice && i < r->choice->n; i++)
-        at += (size_t)snprintf(doc + at, LONGEST_DOC - at, "%s%s", i ? ", " : ": ",
-                               r->choice->names[i]);
+        append(doc, i ? ", " : ": ", r->choice->names[i], "");
     default_text(value, sizeof value, o, r);
-    if (*value) snprintf(doc + at, LONGEST_DOC - at, " (default %s)", value);
+    if (*value) append(doc, " (default ", value, ")");
 }
 
 void mti_options_help(mti_verb verb, const char *name, FILE *out)

@@ -72,6 +72,7 @@ equal(run("plan", "gpt", "--tokens", "1T", "--flops-rate", "312T", "--utilizatio
       run("plan", "gpt", "--tokens", "1T", "--flops-rate", "312T", "--utilisation", "0.5").stdout, "utilization")
 for bad in ["2kk", "k", "2 k", "2g", "9223372036854775807k"]:
     refused(["--seq", "whole number"], "profile", "gpt", "--seq", bad)
+refused(["--act", '"half"'], "profile", "mlp", "--act", "half")  # a name, but of no activation
 refused(["did you mean gelu?"], "profile", "mlp", "--act", "geul")
 refused(["did you mean mlp?"], "profile", "mpl")
 refused(["did you mean --batch?"], "profile", "mlp", "--bacth", "2")
