@@ -22,9 +22,9 @@ archer=$(dirname "$(readlink -f "$(command -v clang)")")/../lib/libarcher.so
     --buildtype=debugoptimized -Db_sanitize=thread -Db_lundef=false -Dbench=false -Dcuda=disabled >&2
 
 # base: interned names, errors. gemm: callers on several threads. offload: copies by a thread.
-programs='threads/test_threads_one_device threads/test_threads_shared engine/test_engine_determinism
-    engine/test_engine_hooks hooks/test_hooks_offload hooks/test_hooks_offload_disk base/test-base-text
-    base/test-base-error memtrack/test-memtrack-pool'
+programs='threads/test_threads_one_device threads/test_threads_shared nn/test_nn_determinism
+    autograd/test_autograd_hooks hooks/test_hooks_offload hooks/test_hooks_offload_disk base/test_base_text
+    base/test_base_error memtrack/test_memtrack_pool'
 targets=tests/threads/planted_race
 for program in $programs; do targets="$targets tests/$program"; done
 # shellcheck disable=SC2086

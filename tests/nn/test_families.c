@@ -353,7 +353,7 @@ static corpus read_text(void)
 {
     corpus c = {0};
     FILE *f = fopen(__FILE__, "rb");
-    if (!f) f = fopen("tests/nn/families.c", "rb");
+    if (!f) f = fopen("tests/nn/test_families.c", "rb");
     if (!f) skip();
     c.at = malloc(1 << 16);
     c.n = fread(c.at, 1, 1 << 16, f);

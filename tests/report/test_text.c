@@ -1,4 +1,4 @@
-/* test_report.c: figures, widths, tables and the progress bar, read back as text. */
+/* test_text.c: figures, widths, tables and the progress bar, read back as text. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

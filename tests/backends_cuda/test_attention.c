@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "backends/cpu/cpu.h"
-#include "backends_gemm/values.h"
+#include "values.h"
 #include "mtt.h"
 #include "simulated.h"
 
