@@ -9,16 +9,10 @@
 #include <string.h>
 #include "backends/cpu/cpu.h"
 #include "mtt.h"
-#include "values.h"
-
-typedef struct sizes {
-    int64_t b, a, a_kv, s, t, d;
-    bool causal;
-    double p;
-} sizes;
+#include "attention_call.h"
 
 /* Odd ones, one block and several, more keys than queries and fewer, grouped heads. */
-static const sizes cases[] = {
+static const attention_sizes cases[] = {
     {1, 1, 1, 1, 1, 1, false, 0},     {2, 3, 3, 5, 7, 3, false, 0},
     {1, 2, 2, 8, 8, 16, true, 0},     {2, 2, 1, 33, 33, 17, true, 0},
     {1, 4, 2, 65, 70, 8, true, 0},    {1, 2, 2, 70, 65, 8, true, 0},
@@ -29,59 +23,10 @@ static const sizes cases[] = {
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
-/* ---- one call: its tensors, and the definition's answers in f64 ---- */
-
-typedef struct call {
-    sizes z;
-    double scale;
-    int64_t seed, offset;
-    mti_view seed_view, offset_view;
-    mti_view q, k, v, o, lse, d_o, dq, dk, dv;
-} call;
-
-/* [b,a,s,d] in memory [b,s,a,d], as heads lie in a projection. */
-static mti_view heads(mt_dtype dtype, int64_t b, int64_t a, int64_t s, int64_t d)
-{
-    mti_view v = values_new(dtype, 4, (int64_t[]){b, s, a, d});
-    v.shape[1] = a, v.shape[2] = s;
-    v.stride[1] = d, v.stride[2] = a * d;
-    return v;
-}
-
-static void call_make(call *c, const sizes *z, mt_dtype dtype, mt_dtype lse)
-{
-    *c = (call){.z = *z, .scale = 1.0 / sqrt((double)z->d), .seed = 42, .offset = 1001};
-    c->seed_view = (mti_view){.data = &c->seed, .dtype = MT_I64};
-    c->offset_view = (mti_view){.data = &c->offset, .dtype = MT_I64};
-    c->q = heads(dtype, z->b, z->a, z->s, z->d), c->o = heads(dtype, z->b, z->a, z->s, z->d);
-    c->k = heads(dtype, z->b, z->a_kv, z->t, z->d), c->v = heads(dtype, z->b, z->a_kv, z->t, z->d);
-    c->lse = values_new(lse, 3, (int64_t[]){z->b, z->a, z->s});
-    c->d_o = values_new(dtype, 4, (int64_t[]){z->b, z->a, z->s, z->d});
-    c->dq = heads(dtype, z->b, z->a, z->s, z->d);
-    c->dk = heads(dtype, z->b, z->a_kv, z->t, z->d);
-    c->dv = values_new(dtype, 4, (int64_t[]){z->b, z->a_kv, z->t, z->d});
-    values_random(&c->q, 1), values_random(&c->k, 2), values_random(&c->v, 3);
-    values_random(&c->d_o, 4);
-    for (int64_t i = 0; i < mti_view_count(&c->q); i++) /* peaked enough to move the maximum */
-        values_set(&c->q, i, 4 * values_get(&c->q, i));
-}
-
-static mti_attention attention_of(call *c, bool with_lse)
-{
-    return (mti_attention){.q = &c->q,
-                           .k = &c->k,
-                           .v = &c->v,
-                           .o = &c->o,
-                           .lse = with_lse ? &c->lse : NULL,
-                           .scale = c->scale,
-                           .p = c->z.p,
-                           .causal = c->z.causal,
-                           .seed = c->z.p > 0 ? &c->seed_view : NULL,
-                           .offset = c->z.p > 0 ? &c->offset_view : NULL};
-}
+/* ---- one call, and the definition's answers in f64 ---- */
 
 /* Computed with `threads`, the scratch asked for with `asked`. */
-static void forward_after(call *c, int asked, int threads, bool with_lse)
+static void forward_after(attention_call *c, int asked, int threads, bool with_lse)
 {
     const mti_backend *be = values_backend();
     mti_ctx *ctx = values_open(asked);
@@ -94,7 +39,7 @@ static void forward_after(call *c, int asked, int threads, bool with_lse)
     be->close(ctx);
 }
 
-static void backward_after(call *c, int asked, int threads)
+static void backward_after(attention_call *c, int asked, int threads)
 {
     const mti_backend *be = values_backend();
     mti_ctx *ctx = values_open(asked);
@@ -108,12 +53,12 @@ static void backward_after(call *c, int asked, int threads)
     be->close(ctx);
 }
 
-static void forward(call *c, int threads, bool with_lse)
+static void forward(attention_call *c, int threads, bool with_lse)
 {
     forward_after(c, threads, threads, with_lse);
 }
 
-static void backward(call *c, int threads) { backward_after(c, threads, threads); }
+static void backward(attention_call *c, int threads) { backward_after(c, threads, threads); }
 
 typedef struct answers {
     double *o, *lse, *dq, *dk, *dv;
@@ -126,7 +71,7 @@ static double *numbers(int64_t n)
     return x;
 }
 
-static double keep_factor(const call *c, int64_t draw)
+static double keep_factor(const attention_call *c, int64_t draw)
 {
     mti_u32x4 u = mti_philox((uint64_t)c->seed, (uint64_t)(c->offset + draw / 4));
     bool keep = (double)mti_u32_to_unit(u.v[draw % 4]) >= c->z.p;
@@ -141,9 +86,9 @@ static double dot(const mti_view *x, int64_t i, const mti_view *y, int64_t j, in
 }
 
 /* Row `row` of queries (b, h, i counted together) and everything that it adds to. */
-static void answer_row(const call *c, const answers *w, int64_t row)
+static void answer_row(const attention_call *c, const answers *w, int64_t row)
 {
-    const sizes *z = &c->z;
+    const attention_sizes *z = &c->z;
     int64_t i = row % z->s, bh = row / z->s, d = z->d;
     int64_t kv = (bh / z->a * z->a_kv + bh % z->a / (z->a / z->a_kv)) * z->t;
     int64_t n = z->causal ? i + (z->t - z->s) + 1 : z->t;
@@ -174,9 +119,9 @@ static void answer_row(const call *c, const answers *w, int64_t row)
     free(p);
 }
 
-static answers answers_make(const call *c)
+static answers answers_make(const attention_call *c)
 {
-    const sizes *z = &c->z;
+    const attention_sizes *z = &c->z;
     int64_t queries = z->b * z->a * z->s, keys = z->b * z->a_kv * z->t;
     answers w = {numbers(queries * z->d), numbers(queries), numbers(queries * z->d),
                  numbers(keys * z->d), numbers(keys * z->d)};
@@ -208,8 +153,8 @@ static void check(const char *what, int which, const mti_view *got, const double
 
 static void check_case(int which, mt_dtype dtype, mt_dtype lse, double bound)
 {
-    call c;
-    call_make(&c, &cases[which], dtype, lse);
+    attention_call c;
+    attention_call_make(&c, &cases[which], dtype, lse);
     answers w = answers_make(&c);
     forward(&c, 2, true);
     check("o", which, &c.o, w.o, bound);
@@ -251,7 +196,7 @@ static void sixteen_bit_floats_agree_with_the_definition(void **state)
 }
 
 /* The loss sum(o * w), w being d_o. */
-static double loss(call *c)
+static double loss(attention_call *c)
 {
     double sum = 0;
     forward(c, 1, false);
@@ -263,10 +208,11 @@ static double loss(call *c)
 static void backward_agrees_with_finite_differences(void **state)
 {
     (void)state;
-    static const sizes few[] = {{2, 2, 1, 5, 7, 3, true, 0.25}, {1, 4, 2, 7, 5, 4, true, 0}};
+    static const attention_sizes few[] = {{2, 2, 1, 5, 7, 3, true, 0.25},
+                                          {1, 4, 2, 7, 5, 4, true, 0}};
     for (size_t n = 0; n < sizeof few / sizeof *few; n++) {
-        call c;
-        call_make(&c, &few[n], MT_F64, MT_F64);
+        attention_call c;
+        attention_call_make(&c, &few[n], MT_F64, MT_F64);
         forward(&c, 1, true);
         backward(&c, 1);
         const mti_view *x[] = {&c.q, &c.k, &c.v}, *dx[] = {&c.dq, &c.dk, &c.dv};
@@ -291,15 +237,16 @@ static void bits_do_not_depend_on_the_number_of_threads(void **state)
     for (int i = 0; i < CASES; i++)
         for (size_t t = 0; t < 3; t++) {
             if (!mtt_long() && ((size_t)i + t) % 3 != 0) continue;
-            call one, more;
-            call_make(&one, &cases[i], dtypes[t], dtypes[t] == MT_F64 ? MT_F64 : MT_F32);
+            attention_call one, more;
+            attention_call_make(&one, &cases[i], dtypes[t], dtypes[t] == MT_F64 ? MT_F64 : MT_F32);
             forward(&one, 1, true), backward(&one, 1);
             /* the scratch asked for while there were as many; then before another host thread set
              * more, or fewer */
             static const int asked_and_set[][2] = {{2, 2}, {3, 3}, {1, 4}, {4, 1}};
             for (int k = 0; k < 4; k++) {
                 int asked = asked_and_set[k][0], threads = asked_and_set[k][1];
-                call_make(&more, &cases[i], dtypes[t], dtypes[t] == MT_F64 ? MT_F64 : MT_F32);
+                attention_call_make(&more, &cases[i], dtypes[t],
+                                    dtypes[t] == MT_F64 ? MT_F64 : MT_F32);
                 forward_after(&more, asked, threads, true), backward_after(&more, asked, threads);
                 assert_true(values_same_bits(&one.o, &more.o));
                 assert_true(values_same_bits(&one.lse, &more.lse));
@@ -315,8 +262,9 @@ static void lse_may_be_left_out_of_forward(void **state)
 {
     (void)state;
     for (int i = 0; i < CASES; i++) {
-        call with, without;
-        call_make(&with, &cases[i], MT_F32, MT_F32), call_make(&without, &cases[i], MT_F32, MT_F32);
+        attention_call with, without;
+        attention_call_make(&with, &cases[i], MT_F32, MT_F32),
+            attention_call_make(&without, &cases[i], MT_F32, MT_F32);
         forward(&with, 1, true), forward(&without, 1, false);
         assert_true(values_same_bits(&with.o, &without.o));
         assert_true(values_surroundings_untouched(&without.lse));
@@ -327,9 +275,9 @@ static void lse_may_be_left_out_of_forward(void **state)
 static void queries_that_see_no_key_give_zeros(void **state)
 {
     (void)state;
-    static const sizes z = {1, 2, 1, 80, 30, 16, true, 0};
-    call c;
-    call_make(&c, &z, MT_F32, MT_F32);
+    static const attention_sizes z = {1, 2, 1, 80, 30, 16, true, 0};
+    attention_call c;
+    attention_call_make(&c, &z, MT_F32, MT_F32);
     forward(&c, 2, true), backward(&c, 2);
     for (int64_t h = 0; h < z.a; h++)
         for (int64_t i = 0; i < z.s - z.t; i++) {
@@ -347,9 +295,9 @@ static void queries_that_see_no_key_give_zeros(void **state)
 static void without_keys_everything_is_zero(void **state)
 {
     (void)state;
-    static const sizes z = {1, 2, 2, 3, 0, 4, false, 0};
-    call c;
-    call_make(&c, &z, MT_F32, MT_F32);
+    static const attention_sizes z = {1, 2, 2, 3, 0, 4, false, 0};
+    attention_call c;
+    attention_call_make(&c, &z, MT_F32, MT_F32);
     forward(&c, 1, true), backward(&c, 1);
     for (int64_t i = 0; i < mti_view_count(&c.o); i++)
         assert_true(values_get(&c.o, i) == 0 && values_get(&c.dq, i) == 0);
@@ -360,11 +308,11 @@ static void without_keys_everything_is_zero(void **state)
 static void the_mask_is_that_of_the_dropout_kernel(void **state)
 {
     (void)state;
-    static const sizes z = {2, 3, 3, 37, 41, 41, false, 0.3};
+    static const attention_sizes z = {2, 3, 3, 37, 41, 41, false, 0.3};
     const mti_backend *be = values_backend();
     mti_ctx *ctx = values_open(1);
-    call c;
-    call_make(&c, &z, MT_F32, MT_F32);
+    attention_call c;
+    attention_call_make(&c, &z, MT_F32, MT_F32);
     for (int64_t i = 0; i < mti_view_count(&c.v); i++)
         values_set(&c.v, i, i / z.d % z.t == i % z.d ? 1 : 0);
     forward(&c, 1, true);

@@ -8,19 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include "backends/cpu/cpu.h"
-#include "values.h"
+#include "attention_call.h"
 #include "mtt.h"
 #include "simulated.h"
 
-typedef struct sizes {
-    int64_t b, a, a_kv, s, t, d;
-    bool causal;
-    double p;
-} sizes;
-
 /* What a tile does not divide, one tile and several, more keys than queries and fewer, grouped
  * heads, and every width that the tensor cores have a kernel for. */
-static const sizes cases[] = {
+static const attention_sizes cases[] = {
     {1, 1, 1, 1, 1, 8, false, 0},      {2, 3, 3, 5, 7, 16, false, 0},
     {1, 2, 2, 33, 33, 32, true, 0},    {2, 2, 1, 65, 70, 64, true, 0},
     {1, 4, 2, 70, 65, 80, true, 0},    {1, 1, 1, 20, 130, 96, false, 0},
@@ -34,47 +28,17 @@ static const sizes cases[] = {
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
-/* ---- one call: its tensors ---- */
+/* ---- one call ---- */
 
-typedef struct call {
-    sizes z;
-    double scale;
-    int64_t seed, offset;
-    mti_view seed_view, offset_view;
-    mti_view q, k, v, o, lse, d_o, dq, dk, dv;
-} call;
-
-/* [b,a,s,d] in memory [b,s,a,d], as heads lie in a projection. */
-static mti_view heads(mt_dtype dtype, int64_t b, int64_t a, int64_t s, int64_t d)
+static void make(attention_call *c, const attention_sizes *z, mt_dtype dtype)
 {
-    mti_view v = values_new(dtype, 4, (int64_t[]){b, s, a, d});
-    v.shape[1] = a, v.shape[2] = s;
-    v.stride[1] = d, v.stride[2] = a * d;
-    return v;
-}
-
-static void call_make(call *c, const sizes *z, mt_dtype dtype)
-{
-    *c = (call){.z = *z, .scale = 1.0 / sqrt((double)z->d), .seed = 42, .offset = 1001};
-    c->seed_view = (mti_view){.data = &c->seed, .dtype = MT_I64};
-    c->offset_view = (mti_view){.data = &c->offset, .dtype = MT_I64};
-    c->q = heads(dtype, z->b, z->a, z->s, z->d), c->o = heads(dtype, z->b, z->a, z->s, z->d);
-    c->k = heads(dtype, z->b, z->a_kv, z->t, z->d), c->v = heads(dtype, z->b, z->a_kv, z->t, z->d);
-    c->lse = values_new(dtype == MT_F64 ? MT_F64 : MT_F32, 3, (int64_t[]){z->b, z->a, z->s});
-    c->d_o = values_new(dtype, 4, (int64_t[]){z->b, z->a, z->s, z->d});
-    c->dq = heads(dtype, z->b, z->a, z->s, z->d);
-    c->dk = heads(dtype, z->b, z->a_kv, z->t, z->d);
-    c->dv = values_new(dtype, 4, (int64_t[]){z->b, z->a_kv, z->t, z->d});
-    values_random(&c->q, 1), values_random(&c->k, 2), values_random(&c->v, 3);
-    values_random(&c->d_o, 4);
-    for (int64_t i = 0; i < mti_view_count(&c->q); i++) /* peaked enough to move the maximum */
-        values_set(&c->q, i, 4 * values_get(&c->q, i));
+    attention_call_make(c, z, dtype, dtype == MT_F64 ? MT_F64 : MT_F32);
 }
 
 /* The same inputs in f64. */
-static void call_widen(const call *c, call *wide)
+static void call_widen(const attention_call *c, attention_call *wide)
 {
-    call_make(wide, &c->z, MT_F64);
+    make(wide, &c->z, MT_F64);
     wide->scale = c->scale;
     const mti_view *from[] = {&c->q, &c->k, &c->v, &c->d_o};
     const mti_view *to[] = {&wide->q, &wide->k, &wide->v, &wide->d_o};
@@ -83,27 +47,13 @@ static void call_widen(const call *c, call *wide)
             values_set(to[n], i, values_get(from[n], i));
 }
 
-static mti_attention attention_of(call *c, bool with_lse)
-{
-    return (mti_attention){.q = &c->q,
-                           .k = &c->k,
-                           .v = &c->v,
-                           .o = &c->o,
-                           .lse = with_lse ? &c->lse : NULL,
-                           .scale = c->scale,
-                           .p = c->z.p,
-                           .causal = c->z.causal,
-                           .seed = c->z.p > 0 ? &c->seed_view : NULL,
-                           .offset = c->z.p > 0 ? &c->offset_view : NULL};
-}
-
-static void forward(call *c, bool with_lse)
+static void forward(attention_call *c, bool with_lse)
 {
     mti_attention at = attention_of(c, with_lse);
     assert_true(mti_cuda_attention(simulated_ctx(), &at, NULL, 0));
 }
 
-static void backward(call *c)
+static void backward(attention_call *c)
 {
     mti_attention at = attention_of(c, true);
     size_t n_bytes = mti_cuda_attention_backward_scratch(simulated_ctx(), &at);
@@ -114,7 +64,7 @@ static void backward(call *c)
     free(scratch);
 }
 
-static void both_on_cpu(call *c)
+static void both_on_cpu(attention_call *c)
 {
     mti_ctx *ctx = mti_cpu_backend.open();
     mti_attention at = attention_of(c, true);
@@ -133,8 +83,8 @@ static void both_on_cpu(call *c)
 /* ---- tests ---- */
 
 /* Within `bound` of the largest magnitude in `want`, or of 1; and nothing else written. */
-static void check(const char *what, const call *c, const mti_view *got, const mti_view *want,
-                  double bound)
+static void check(const char *what, const attention_call *c, const mti_view *got,
+                  const mti_view *want, double bound)
 {
     double size = 1;
     for (int64_t i = 0; i < mti_view_count(want); i++) {
@@ -150,9 +100,9 @@ static void check(const char *what, const call *c, const mti_view *got, const mt
     assert_true(values_surroundings_untouched(got));
 }
 
-static void check_call(call *c, double bound)
+static void check_call(attention_call *c, double bound)
 {
-    call want;
+    attention_call want;
     call_widen(c, &want);
     both_on_cpu(&want);
     forward(c, true);
@@ -167,8 +117,8 @@ static void check_call(call *c, double bound)
 static void check_all(mt_dtype dtype, double bound)
 {
     for (int i = 0; i < CASES; i++) {
-        call c;
-        call_make(&c, &cases[i], dtype);
+        attention_call c;
+        make(&c, &cases[i], dtype);
         check_call(&c, bound);
         values_free_all();
     }
@@ -202,10 +152,10 @@ static void f16_agrees_with_the_cpu(void **state)
 static void sixteen_bit_floats_that_tensor_cores_do_not_take_agree_too(void **state)
 {
     (void)state;
-    static const sizes z = {1, 2, 1, 35, 41, 32, true, 0.2};
+    static const attention_sizes z = {1, 2, 1, 35, 41, 32, true, 0.2};
     for (int odd = 0; odd < 2; odd++) {
-        call c;
-        call_make(&c, &z, MT_BF16);
+        attention_call c;
+        make(&c, &z, MT_BF16);
         if (odd) {
             c.d_o = values_new_laid_out(MT_BF16, 4, (int64_t[]){z.b, z.a, z.s, z.d}, false, 3);
             c.k = values_new_laid_out(MT_BF16, 4, (int64_t[]){z.b, z.a_kv, z.t, z.d}, false, 1);
@@ -222,15 +172,16 @@ static const mt_dtype each_dtype[] = {MT_F32, MT_F64, MT_BF16, MT_F16};
 static void bits_do_not_depend_on_the_order_in_which_threads_and_blocks_run(void **state)
 {
     (void)state;
-    static const sizes few[] = {{1, 4, 2, 67, 131, 64, true, 0.1}, {1, 2, 1, 70, 65, 96, true, 0}};
+    static const attention_sizes few[] = {{1, 4, 2, 67, 131, 64, true, 0.1},
+                                          {1, 2, 1, 70, 65, 96, true, 0}};
     static const char *const orders[] = {"reverse", "1", "2"};
     for (int n = 0; n < 2; n++)
         for (int t = 0; t < 4; t++) {
-            call one, other;
-            call_make(&one, &few[n], each_dtype[t]);
+            attention_call one, other;
+            make(&one, &few[n], each_dtype[t]);
             forward(&one, true), backward(&one);
             for (int i = 0; i < 3; i++) {
-                call_make(&other, &few[n], each_dtype[t]);
+                make(&other, &few[n], each_dtype[t]);
                 assert_true(cudasim_set_schedule(orders[i]));
                 forward(&other, true), backward(&other);
                 assert_true(cudasim_set_schedule("forward"));
@@ -245,10 +196,10 @@ static void bits_do_not_depend_on_the_order_in_which_threads_and_blocks_run(void
 }
 
 /* Both directions with the schedule; true if all bits are those of `want`. */
-static bool same_as(const call *want, const char *schedule)
+static bool same_as(const attention_call *want, const char *schedule)
 {
-    call c;
-    call_make(&c, &want->z, want->q.dtype);
+    attention_call c;
+    make(&c, &want->z, want->q.dtype);
     assert_true(cudasim_set_schedule(schedule));
     forward(&c, true), backward(&c);
     assert_true(cudasim_set_schedule("forward"));
@@ -257,7 +208,7 @@ static bool same_as(const call *want, const char *schedule)
            values_same_bits(&want->dv, &c.dv);
 }
 
-static bool missed(const char *file, int line, const call *want, int n)
+static bool missed(const char *file, int line, const attention_call *want, int n)
 {
     static const char *const orders[] = {"forward", "reverse", "1", "2", "3", "4"};
     bool same = true;
@@ -275,14 +226,15 @@ static void each_barrier_is_missed_when_it_is_taken_away(void **state)
     (void)state;
     enum { SIZES = 5, CALLS = 2 * SIZES, MOST = 64 };
     static const mt_dtype one_of_each_kind[] = {MT_F32, MT_BF16};
-    static const sizes few[SIZES] = {{1, 2, 1, 150, 331, 64, false, 0},
-                                     {1, 1, 1, 140, 190, 96, true, 0.1},
-                                     {1, 1, 1, 300, 260, 32, true, 0},
-                                     {1, 2, 1, 290, 30, 64, true, 0}, /* some see no key */
-                                     {1, 1, 1, 0, 150, 64, false, 0}};
-    call want[CALLS];
+    static const attention_sizes few[SIZES] = {
+        {1, 2, 1, 150, 331, 64, false, 0},
+        {1, 1, 1, 140, 190, 96, true, 0.1},
+        {1, 1, 1, 300, 260, 32, true, 0},
+        {1, 2, 1, 290, 30, 64, true, 0}, /* some see no key */
+        {1, 1, 1, 0, 150, 64, false, 0}};
+    attention_call want[CALLS];
     for (int i = 0; i < CALLS; i++) {
-        call_make(&want[i], &few[i / 2], one_of_each_kind[i % 2]);
+        make(&want[i], &few[i / 2], one_of_each_kind[i % 2]);
         forward(&want[i], true), backward(&want[i]);
     }
     const char *files[MOST];
@@ -304,10 +256,10 @@ static void each_barrier_is_missed_when_it_is_taken_away(void **state)
 static void bits_do_not_depend_on_the_grid(void **state)
 {
     (void)state;
-    static const sizes z = {1, 2, 2, 70, 75, 64, true, 0};
+    static const attention_sizes z = {1, 2, 2, 70, 75, 64, true, 0};
     for (int t = 0; t < 4; t++) {
-        call two, one;
-        call_make(&two, &z, each_dtype[t]);
+        attention_call two, one;
+        make(&two, &z, each_dtype[t]);
         forward(&two, true), backward(&two);
         one = two;
         mti_view *views[] = {&one.q,   &one.k,  &one.v,  &one.o, &one.lse,
@@ -334,10 +286,10 @@ static void bits_do_not_depend_on_the_grid(void **state)
 static void lse_may_be_left_out_of_forward(void **state)
 {
     (void)state;
-    static const sizes z = {1, 2, 1, 35, 41, 32, true, 0.2};
+    static const attention_sizes z = {1, 2, 1, 35, 41, 32, true, 0.2};
     for (int t = 0; t < 4; t++) {
-        call with, without;
-        call_make(&with, &z, each_dtype[t]), call_make(&without, &z, each_dtype[t]);
+        attention_call with, without;
+        make(&with, &z, each_dtype[t]), make(&without, &z, each_dtype[t]);
         forward(&with, true), forward(&without, false);
         assert_true(values_same_bits(&with.o, &without.o));
         values_free_all();
@@ -347,10 +299,10 @@ static void lse_may_be_left_out_of_forward(void **state)
 static void queries_that_see_no_key_give_zeros(void **state)
 {
     (void)state;
-    static const sizes z = {1, 2, 1, 200, 30, 16, true, 0};
+    static const attention_sizes z = {1, 2, 1, 200, 30, 16, true, 0};
     for (int t = 0; t < 4; t++) {
-        call c;
-        call_make(&c, &z, each_dtype[t]);
+        attention_call c;
+        make(&c, &z, each_dtype[t]);
         forward(&c, true), backward(&c);
         for (int64_t h = 0; h < z.a; h++)
             for (int64_t i = 0; i < z.s - z.t; i++) {
@@ -367,11 +319,12 @@ static void queries_that_see_no_key_give_zeros(void **state)
 static void without_keys_or_queries_everything_is_zero(void **state)
 {
     (void)state;
-    static const sizes none[] = {{1, 2, 2, 3, 0, 32, false, 0}, {1, 2, 2, 0, 5, 32, true, 0}};
+    static const attention_sizes none[] = {{1, 2, 2, 3, 0, 32, false, 0},
+                                           {1, 2, 2, 0, 5, 32, true, 0}};
     for (int n = 0; n < 2; n++)
         for (int t = 0; t < 4; t++) {
-            call c;
-            call_make(&c, &none[n], each_dtype[t]);
+            attention_call c;
+            make(&c, &none[n], each_dtype[t]);
             forward(&c, true), backward(&c);
             for (int64_t i = 0; i < mti_view_count(&c.o); i++)
                 assert_true(values_get(&c.o, i) == 0 && values_get(&c.dq, i) == 0);
@@ -389,9 +342,9 @@ static void the_mask_is_bit_for_bit_the_cpus(void **state)
     static const int64_t widths[] = {41, 44}; /* four draws of a counter in one row, or not */
     for (int n = 0; n < 2; n++)
         for (int t = 0; t < 4; t++) {
-            sizes z = {2, 3, 3, 48, widths[n], 48, false, 0.3};
-            call c;
-            call_make(&c, &z, each_dtype[t]);
+            attention_sizes z = {2, 3, 3, 48, widths[n], 48, false, 0.3};
+            attention_call c;
+            make(&c, &z, each_dtype[t]);
             for (int64_t i = 0; i < mti_view_count(&c.v); i++)
                 values_set(&c.v, i, i / z.d % z.t == i % z.d ? 1 : 0);
             for (int64_t i = 0; i < mti_view_count(&c.d_o); i++)

@@ -1,0 +1,43 @@
+#include <math.h>
+#include "attention_call.h"
+
+/* [b,a,s,d] in memory [b,s,a,d], as heads lie in a projection. */
+static mti_view heads(mt_dtype dtype, int64_t b, int64_t a, int64_t s, int64_t d)
+{
+    mti_view v = values_new(dtype, 4, (int64_t[]){b, s, a, d});
+    v.shape[1] = a, v.shape[2] = s;
+    v.stride[1] = d, v.stride[2] = a * d;
+    return v;
+}
+
+void attention_call_make(attention_call *c, const attention_sizes *z, mt_dtype dtype, mt_dtype lse)
+{
+    *c = (attention_call){.z = *z, .scale = 1.0 / sqrt((double)z->d), .seed = 42, .offset = 1001};
+    c->seed_view = (mti_view){.data = &c->seed, .dtype = MT_I64};
+    c->offset_view = (mti_view){.data = &c->offset, .dtype = MT_I64};
+    c->q = heads(dtype, z->b, z->a, z->s, z->d), c->o = heads(dtype, z->b, z->a, z->s, z->d);
+    c->k = heads(dtype, z->b, z->a_kv, z->t, z->d), c->v = heads(dtype, z->b, z->a_kv, z->t, z->d);
+    c->lse = values_new(lse, 3, (int64_t[]){z->b, z->a, z->s});
+    c->d_o = values_new(dtype, 4, (int64_t[]){z->b, z->a, z->s, z->d});
+    c->dq = heads(dtype, z->b, z->a, z->s, z->d);
+    c->dk = heads(dtype, z->b, z->a_kv, z->t, z->d);
+    c->dv = values_new(dtype, 4, (int64_t[]){z->b, z->a_kv, z->t, z->d});
+    values_random(&c->q, 1), values_random(&c->k, 2), values_random(&c->v, 3);
+    values_random(&c->d_o, 4);
+    for (int64_t i = 0; i < mti_view_count(&c->q); i++) /* peaked enough to move the maximum */
+        values_set(&c->q, i, 4 * values_get(&c->q, i));
+}
+
+mti_attention attention_of(attention_call *c, bool with_lse)
+{
+    return (mti_attention){.q = &c->q,
+                           .k = &c->k,
+                           .v = &c->v,
+                           .o = &c->o,
+                           .lse = with_lse ? &c->lse : NULL,
+                           .scale = c->scale,
+                           .p = c->z.p,
+                           .causal = c->z.causal,
+                           .seed = c->z.p > 0 ? &c->seed_view : NULL,
+                           .offset = c->z.p > 0 ? &c->offset_view : NULL};
+}

@@ -1,0 +1,25 @@
+/* attention_call.h: the arguments of one call of attention, over made-up numbers. */
+#ifndef MTT_ATTENTION_CALL_H
+#define MTT_ATTENTION_CALL_H
+
+#include "values.h"
+
+typedef struct attention_sizes {
+    int64_t b, a, a_kv, s, t, d;
+    bool causal;
+    double p;
+} attention_sizes;
+
+typedef struct attention_call {
+    attention_sizes z;
+    double scale;
+    int64_t seed, offset;
+    mti_view seed_view, offset_view;
+    mti_view q, k, v, o, lse, d_o, dq, dk, dv;
+} attention_call;
+
+/* lse: the dtype of the log-sum-exp. The views live until values_free_all. */
+void attention_call_make(attention_call *c, const attention_sizes *z, mt_dtype dtype, mt_dtype lse);
+mti_attention attention_of(attention_call *c, bool with_lse);
+
+#endif
