@@ -7,6 +7,7 @@
 #include "memtape/dtype.h"
 #include "memtape/memory.h"
 #include "memtape/device.h"
+#include "memtape/openblas.h"
 #include "memtape/tensor.h"
 #include "memtape/autograd.h"
 #include "memtape/ops.h"

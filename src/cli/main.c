@@ -2,8 +2,10 @@
 #include <errno.h>
 #include <jansson.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include "cli/verbs.h"
+#include "memtape/openblas.h"
 #include "report/report.h"
 
 typedef int verb_fn(const mti_options *o);
@@ -42,6 +44,16 @@ static int no_verb(const char *word)
     mti_choose("memtape: verb", names, MTI_VERB_COUNT, word);
     fprintf(stderr, "%s\n", mt_last_error());
     return MTI_EXIT_USAGE;
+}
+
+/* "OpenBLAS 0.3.21": what follows in its own text is how it was built. */
+static void print_version(void)
+{
+    mt_openblas blas = mt_openblas_get();
+    const char *chosen = getenv(MTI_CORETYPE), *end = blas.version;
+    for (int words = 0; *end && (*end != ' ' || ++words < 2);) end++;
+    printf("memtape " MTI_VERSION "\n%.*s, kernels for %s%s%s\n", (int)(end - blas.version),
+           blas.version, blas.core, chosen ? ", " MTI_CORETYPE "=" : "", chosen ? chosen : "");
 }
 
 /* Output that did not arrive is a failure: a full disk must not look like success. */
@@ -83,7 +95,7 @@ static int run_program(int argc, char **argv)
     if (!strcmp(word, "--help") || !strcmp(word, "-h") || !strcmp(word, "help"))
         return argc > 2 ? help_with(argv[2]) : (print_help(stdout), flushed(MTI_EXIT_OK));
     if (!strcmp(word, "--version")) {
-        puts("memtape " MTI_VERSION);
+        print_version();
         return flushed(MTI_EXIT_OK);
     }
     mti_verb verb = mti_verb_find(word);
@@ -113,6 +125,7 @@ static int run_program(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+    mti_start_with_fast_kernels(argv);
     report_write_errors();
     return mti_on_enough_stack(run_program, argc, argv);
 }

@@ -9,6 +9,9 @@
  * OpenBLAS maps a buffer for each thread that it might use, and where the system refuses one, it
  * asks again for ever. So the program does not begin where they do not all fit.
  *
+ * OpenBLAS that does not know the CPU takes kernels for an old one. It says so only after it began,
+ * so the program then starts again.
+ *
  * Stacks: kernels keep tiles of up to 36 KiB there, and OpenBLAS what it likes. Where the limit on
  * the main stack is less than enough, threads of the kernels and the program itself get their own.
  */
@@ -22,6 +25,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 #include "cli/verbs.h"
+#include "memtape/openblas.h"
 
 #define SPIN         "GOMP_SPINCOUNT=2000"
 #define STACKS       "OMP_STACKSIZE=2M"
@@ -109,6 +113,14 @@ static void (*const before_all[])(int, char **, char **)
     __attribute__((section(BEFORE_ALL), used)) = {settle};
 
 /* ---- after the libraries have begun ---- */
+
+/* Whoever sets the variable is obeyed, a second time too: what it asks for may not be there. */
+void mti_start_with_fast_kernels(char **argv)
+{
+    const char *better = mt_openblas_get().better;
+    if (better && !getenv(MTI_CORETYPE) && setenv(MTI_CORETYPE, better, 1) == 0)
+        execv("/proc/self/exe", argv);
+}
 
 typedef struct program {
     mti_main_fn *fn;

@@ -16,6 +16,9 @@ int mti_ranks(const mti_options *o);
 /* `profile` where one rank of several is asked for. */
 int mti_profile_rank(const mti_options *o);
 
+/* Starts the program again where OpenBLAS has better kernels for this CPU than it chose. */
+#define MTI_CORETYPE "OPENBLAS_CORETYPE"
+void mti_start_with_fast_kernels(char **argv);
 /* fn(argc, argv), on a stack that is large enough whatever the limit on the main one is. */
 typedef int mti_main_fn(int argc, char **argv);
 int mti_on_enough_stack(mti_main_fn *fn, int argc, char **argv);

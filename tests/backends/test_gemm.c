@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include "backends/cpu/blas.h"
 #include "backends/cpu/cpu.h"
 #include "mtt.h"
 #include "values.h"
@@ -308,6 +309,21 @@ static void half_precision_scratch_is_bounded(void **state)
     assert_int_equal(mti_cpu_gemm_scratch(&ctx, &v, &v, &v), 0);
 }
 
+static void openblas_is_told_of_a_newer_cpu(void **state)
+{
+    (void)state;
+    assert_null(mti_openblas_better_core("Prescott", false, false));
+    assert_string_equal(mti_openblas_better_core("Prescott", true, false), "Haswell");
+    assert_string_equal(mti_openblas_better_core("Nehalem", true, true), "SkylakeX");
+    for (const char *const *core =
+             (const char *const[]){"Haswell", "Zen", "SkylakeX", "Cooperlake", NULL};
+         *core; core++)
+        assert_null(mti_openblas_better_core(*core, true, true));
+    mt_openblas now = mt_openblas_get();
+    assert_non_null(strstr(now.version, "OpenBLAS"));
+    assert_true(*now.core);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -320,6 +336,7 @@ int main(void)
         cmocka_unit_test(threads_set_after_the_scratch_was_asked_for_stay_within_it),
         cmocka_unit_test(callers_on_several_threads_get_the_same_bits),
         cmocka_unit_test(a_product_leaves_the_callers_openmp_setting_alone),
+        cmocka_unit_test(openblas_is_told_of_a_newer_cpu),
         cmocka_unit_test(half_precision_scratch_is_bounded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -204,6 +204,21 @@ def memory_that_runs_out_among_the_options_is_reported():
     check(reached > 2, f"{reached - 1} requests were made to fail")
 
 
+def openblas_that_does_not_know_the_cpu_is_told():
+    if not (os.path.exists("/proc/cpuinfo") and " avx2 " in open("/proc/cpuinfo").read()):
+        print("skipped: a CPU without AVX2 has the kernels it needs")
+        return
+    plain = {name: value for name, value in os.environ.items() if name != "OPENBLAS_CORETYPE"}
+    old = plain | {"LD_PRELOAD": os.environ["OLD_OPENBLAS"]}
+    for environment, wanted in [(old, "kernels for (SkylakeX|Haswell), OPENBLAS_CORETYPE=(SkylakeX|Haswell)"),
+                                (old | {"OPENBLAS_CORETYPE": "Nehalem"},
+                                 "kernels for Nehalem, OPENBLAS_CORETYPE=Nehalem"),
+                                (plain, "kernels for \\w+(, OPENBLAS_CORETYPE=\\w+)?")]:
+        p = run("--version", env=environment)
+        equal((p.returncode, p.stderr), (0, ""), f"status with {wanted}")
+        check(re.fullmatch(f"memtape .*\nOpenBLAS [0-9.]+, {wanted}\n", p.stdout), f"{wanted}: {p.stdout!r}")
+
+
 def small_stack_is_enough():
     def limited(*args, kib):
         return run(*args, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_STACK, (kib << 10, kib << 10)))
@@ -325,7 +340,8 @@ for test in [first_signal_saves_and_tells_which, ended_terminal_signals_twice_an
              what_was_asked_for_is_written_whoever_reads, file_size_limit_is_an_error,
              part_of_a_killed_save_is_cleaned_up,
              every_limit_on_address_space_ends_in_success_or_an_error,
-             memory_that_runs_out_among_the_options_is_reported, small_stack_is_enough,
+             memory_that_runs_out_among_the_options_is_reported,
+             openblas_that_does_not_know_the_cpu_is_told, small_stack_is_enough,
              text_of_a_file_is_shown_without_its_control_characters,
              output_is_never_the_file_of_an_input_or_of_another_output,
              every_option_that_names_a_file_is_compared]:

@@ -2,8 +2,39 @@
 #include <stdatomic.h>
 #include <omp.h>
 #include <pthread.h>
+#include <string.h>
 #include <sys/mman.h>
 #include "backends/cpu/blas.h"
+#include "memtape/openblas.h"
+
+/* ---- OpenBLAS's kernels ---- */
+
+/* Those of CPUs without AVX2. The list is of the past: it does not grow. */
+static const char *const old_cores[] = {
+    "Katmai", "Coppermine",   "Northwood",   "Prescott",  "Banias",     "Atom",       "Core2",
+    "Penryn", "Dunnington",   "Nehalem",     "Athlon",    "Opteron",    "Barcelona",  "Nano",
+    "Bobcat", "Opteron_SSE3", "Sandybridge", "Bulldozer", "Piledriver", "Steamroller"};
+
+const char *mti_openblas_better_core(const char *core, bool has_avx2, bool has_avx512)
+{
+    for (size_t i = 0; has_avx2 && i < sizeof old_cores / sizeof *old_cores; i++)
+        if (!strcmp(core, old_cores[i])) return has_avx512 ? "SkylakeX" : "Haswell";
+    return NULL;
+}
+
+mt_openblas mt_openblas_get(void)
+{
+    bool has_avx2 = false, has_avx512 = false;
+#ifdef __x86_64__
+    has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    has_avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+                 __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+                 __builtin_cpu_supports("avx512cd");
+#endif
+    const char *core = openblas_get_corename();
+    return (mt_openblas){openblas_get_config(), core,
+                         mti_openblas_better_core(core, has_avx2, has_avx512)};
+}
 
 /* ---- OpenBLAS's buffers ----
  *

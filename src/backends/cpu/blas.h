@@ -9,6 +9,10 @@
 #include <cblas.h>
 #include "backends/cpu/cpu.h"
 
+/* The kernels to ask OpenBLAS for on a CPU with these instructions, where it chose those for
+ * `core`; NULL: none better. */
+const char *mti_openblas_better_core(const char *core, bool has_avx2, bool has_avx512);
+
 /* ---- several workers over one list of items ---- */
 
 /* Items [begin, end) by worker `worker`, which owns the worker-th scratch slot. */

@@ -1,0 +1,8 @@
+/* Preloaded: an OpenBLAS that does not know this CPU, and takes other kernels only when told to. */
+#include <stdlib.h>
+
+char *openblas_get_corename(void)
+{
+    char *told = getenv("OPENBLAS_CORETYPE");
+    return told ? told : "Prescott";
+}
