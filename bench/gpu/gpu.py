@@ -5,6 +5,7 @@ Without a GPU the same steps run on `cudasim`, a test double that executes the k
 toy sizes: that shows that the steps work, and its times say nothing about any GPU."""
 
 import argparse
+import importlib.util
 import json
 import os
 import shutil
@@ -14,15 +15,19 @@ import sys
 import tempfile
 import time
 
+import steps
 import tables
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 STEPS = os.path.join(HERE, "steps.py")
-# Seconds that a step may take; in a dry run, on a machine that may be slow, far more.
-LIMITS = {"suite": 120, "saved": 60, "curve": 40, "limits": 30, "gemm": 60, "attention": 70,
-          "memory": 110, "gpt": 200, "offload": 110}
+STARTED = time.monotonic()
+# Seconds for everything, from here on, and for looking at the machine; then for each step. In a dry
+# run, on a machine that may be slow, far more.
+WHOLE, LOOK = 470, 30
+LIMITS = {"suite": 90, "saved": 25, "curve": 25, "limits": 20, "gemm": 40, "attention": 45,
+          "memory": 55, "offload": 50, "gpt": 90}
+WARM = LIMITS["suite"] + LIMITS["saved"] + LIMITS["curve"]  # beside these
 SHARES = {"gemm", "attention", "memory", "gpt"}  # told as shares of what "limits" finds
-WARM = 150
 DRY_FACTOR = 6
 
 
@@ -31,8 +36,8 @@ def parse():
     p.add_argument("--dry", action="store_true", help="on the simulator even if there is a GPU")
     p.add_argument("--only", action="append", choices=list(LIMITS), metavar="STEP",
                    help=f"these steps only: {', '.join(LIMITS)}")
-    p.add_argument("--limit", type=float, default=470, metavar="SECONDS",
-                   help="for everything together (%(default)s; a dry run takes what it takes)")
+    p.add_argument("--limit", type=float, default=WHOLE, metavar="SECONDS",
+                   help="for everything, from the start (%(default)s; a dry run takes what it takes)")
     p.add_argument("--no-peer", action="store_true", help="memtape alone")
     p.add_argument("--pack", default="build-gpu-run", metavar="FOLDER",
                    help="what was packed (%(default)s)")
@@ -50,7 +55,7 @@ def parse():
 def output(*command, environment=None):
     """(status, standard output, the last line of standard error)"""
     try:
-        got = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120,
+        got = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60,
                              env=os.environ | (environment or {}))
     except (OSError, subprocess.TimeoutExpired) as failure:
         return 1, "", str(failure)
@@ -70,8 +75,8 @@ def lacking_libraries(pack):
     return os.path.abspath(folder)
 
 
-TORCH = """import os, torch
-print(torch.__version__, int(torch.cuda.is_available()), os.path.dirname(os.path.dirname(torch.__file__)))
+TORCH = """import torch
+print(torch.__version__, int(torch.cuda.is_available()))
 if torch.cuda.is_available():
     p = torch.cuda.get_device_properties(0)
     print(p.name, "|", p.total_memory, "|", p.multi_processor_count)"""
@@ -83,18 +88,20 @@ def look(s):
     status, text, why = (1, "", "not wanted") if s.no_peer else output(sys.executable, "-c", TORCH)
     if status == 0:
         lines = text.splitlines()
-        version, gpu, folder = lines[0].split(maxsplit=2)
-        about |= {"torch": version, "torch_gpu": gpu == "1", "cuda_libs": folder,
+        version, gpu = lines[0].split()
+        about |= {"torch": version, "torch_gpu": gpu == "1",
                   "torch_says": lines[1] if len(lines) > 1 else ""}
     else:
         about["no_torch"] = why
+    torch = importlib.util.find_spec("torch")
+    if torch:  # also where it is not to be the peer: cuBLASLt may lie beside it
+        about["cuda_libs"] = os.path.dirname(os.path.dirname(torch.origin))
     status, text, why = output("nvidia-smi", "--format=csv,noheader",
                                "--query-gpu=name,driver_version,memory.total,clocks.sm,"
                                "clocks.max.sm,power.limit,temperature.gpu")
     about["nvidia_smi"] = text if status == 0 else None
-    environment = {"LD_LIBRARY_PATH": about["libs"], "MEMTAPE_CUDA_LIBS": about["cuda_libs"]}
     status, _, why = output(os.path.join(s.pack, "bin", "memtape_gpu"), "probe", "cuda",
-                            environment=environment)
+                            environment=steps.environment(about["libs"], about["cuda_libs"]))
     about["opens"], about["probe"] = status == 0, why
     return about
 
@@ -190,18 +197,19 @@ def keep(result, text, s):
 
 
 def run_steps(s, about, result):
-    began, dry = time.monotonic(), not result["measurement"]
+    dry = not result["measurement"]
     wanted = set(s.only or LIMITS)
     if wanted & SHARES:
         wanted.add("limits")
     names = [name for name in LIMITS if name in wanted]
+    result["look_seconds"] = round(time.monotonic() - STARTED, 1)
     parts = [tables.machine(result)]
     print(parts[0], flush=True)
 
     def start(name, limit):
         if dry:
             return Step(name, limit * DRY_FACTOR, s, about, result)
-        left = s.limit - (time.monotonic() - began)
+        left = s.limit - (time.monotonic() - STARTED)
         return Step(name, min(limit, left), s, about, result) if left > 10 else None
 
     def finish(step, name):
@@ -218,7 +226,7 @@ def run_steps(s, about, result):
             finish(warm, "warm")
             warm = None
         finish(start(name, LIMITS[name]), name)
-    result["seconds"] = round(time.monotonic() - began, 1)
+    result["seconds"] = round(time.monotonic() - STARTED, 1)
     parts.append(tables.summary(result))
     print("\n" + parts[-1], flush=True)
     keep(result, "\n\n".join(parts) + "\n", s)

@@ -24,6 +24,16 @@ void gpu_numbers(char **argv, int n, int64_t *const *out)
     for (int i = 0; i < n; i++) *out[i] = strtoll(argv[i], NULL, 10);
 }
 
+/* A product of ones, which needs the device's BLAS. */
+static bool multiplies(mt_device *device, mt_dtype dtype)
+{
+    MT_AUTO mt_tensor *a = mt_full(device, dtype, MT_SHAPE(16, 32), 1);
+    MT_AUTO mt_tensor *b = mt_full(device, dtype, MT_SHAPE(32, 8), 0.5);
+    MT_AUTO mt_tensor *product = mt_matmul(a, b);
+    MT_AUTO mt_tensor *sum = mt_sum_all(product);
+    return sum && mt_item(sum) == 16 * 8 * 16;
+}
+
 /* Does the device open, and does work come back from it? */
 int gpu_probe(int argc, char **argv)
 {
@@ -31,7 +41,7 @@ int gpu_probe(int argc, char **argv)
     mt_device *device = mt_device_open(argv[0]);
     MT_AUTO mt_tensor *x = mt_full(device, MT_F32, MT_SHAPE(2, 3), 1.5);
     mt_set(&x, mt_sum_all(x));
-    bool ok = x && mt_item(x) == 9;
+    bool ok = x && mt_item(x) == 9 && multiplies(device, MT_F32) && multiplies(device, MT_BF16);
     if (ok) printf("ready %s\n", mt_device_kind(device));
     if (!ok) bench_failed(argv[0]);
     mt_set(&x, NULL);

@@ -29,6 +29,13 @@ def say(**row):
     print(json.dumps(row), flush=True)
 
 
+def environment(libs, cuda_libs):
+    """What memtape's programs get beside the inherited variables, which may say where the driver is."""
+    paths = [libs, os.environ.get("LD_LIBRARY_PATH", "")]
+    found = {"LD_LIBRARY_PATH": ":".join(filter(None, paths))}
+    return found | ({"MEMTAPE_CUDA_LIBS": cuda_libs} if cuda_libs else {})
+
+
 class Setting:
     """What gpu.py passes on."""
 
@@ -46,10 +53,7 @@ class Setting:
         self.plan = shapes.TOY if self.toy else shapes.REAL
         self.until = time.monotonic() + self.seconds
         self.program = os.path.join(self.pack, "bin", "memtape_gpu")
-        libs = [self.libs, os.environ.get("LD_LIBRARY_PATH", "")]
-        self.environment = {"LD_LIBRARY_PATH": ":".join(filter(None, libs))}
-        if self.cuda_libs:
-            self.environment["MEMTAPE_CUDA_LIBS"] = self.cuda_libs
+        self.environment = environment(self.libs, self.cuda_libs)
 
     def time_for(self, seconds):
         return time.monotonic() + seconds < self.until

@@ -239,6 +239,9 @@ def summary(result):
     lines = [f"{result['seconds']:.0f} s in all. " + (
         f"{len(found)} faults:" if found else "No check failed, and no step was cut off.")]
     lines += [f"  {fault}" for fault in found]
+    times = [("look", result["look_seconds"])] + [
+        (name, step["seconds"]) for name, step in result["steps"].items()]
+    lines.append("  seconds: " + ", ".join(f"{name} {seconds:.0f}" for name, seconds in times))
     if not result["measurement"]:
         lines.append(DRY)
     return "\n".join(lines)

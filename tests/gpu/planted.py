@@ -14,6 +14,7 @@ ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 sys.path.insert(0, os.path.join(ROOT, "bench", "gpu"))
 import gpu  # noqa: E402
 import shapes  # noqa: E402
+import steps  # noqa: E402
 import tables  # noqa: E402
 
 STAND_IN = '''#!{python}
@@ -116,6 +117,13 @@ def hanging_step():
 def main():
     assert shapes.REAL.saved and [model.bytes for model in shapes.REAL.saved] == [
         83886080, 150994944, 201523216, 268632080]
+    assert gpu.LOOK + sum(gpu.LIMITS.values()) <= gpu.WHOLE < 480
+    order = list(gpu.LIMITS)
+    assert order.index("offload") < order.index("gpt")  # whose result can be had in parts
+    os.environ["LD_LIBRARY_PATH"] = "/driver"
+    assert steps.environment("/lacking", "/cuda") == {"LD_LIBRARY_PATH": "/lacking:/driver",
+                                                      "MEMTAPE_CUDA_LIBS": "/cuda"}
+    del os.environ["LD_LIBRARY_PATH"]
     everything = ("suite", "saved", "curve", "memory", "offload")
     status, faults = run("none", *everything)
     assert status == 0 and not faults, faults
