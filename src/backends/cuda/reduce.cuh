@@ -29,17 +29,6 @@ static __device__ __forceinline__ double mti_log_of(double x) { return log(x); }
 /* Elements of a chunk. */
 template <class T> constexpr int mti_chunk_width = 16 / (int)sizeof(T);
 
-/* A chunk to a 16-byte boundary. An intrinsic, because the compiler would merge a plain store with
- * the ones element by element beside it, and store all chunks so. */
-template <class T, int N>
-static __device__ __forceinline__ void mti_store_chunk(T *p, const mti_vec<T, N> &chunk)
-{
-    static_assert(sizeof chunk == sizeof(uint4), "a chunk is 16 bytes");
-    uint4 bits;
-    memcpy(&bits, &chunk, sizeof bits);
-    __stcg(reinterpret_cast<uint4 *>(p), bits);
-}
-
 /* Elements between the 16-byte boundary at or before p and p. */
 template <class T> static __device__ __forceinline__ int mti_skew(const T *p)
 {
@@ -81,7 +70,7 @@ template <class T> struct mti_row {
     __device__ __forceinline__ void put(int64_t j, const mti_vec<element, N> &chunk) const
     {
         if (wide && j >= 0 && j + N <= n) {
-            mti_store_chunk(p + j, chunk);
+            mti_store(p + j, chunk);
         } else {
             MTI_UNROLL
             for (int k = 0; k < N; k++)
@@ -106,7 +95,7 @@ template <class T> struct mti_row {
             mti_vec<element, N> pack;
             MTI_UNROLL
             for (int k = 0; k < N; k++) pack.v[k] = mti_narrow<element>(v[k]);
-            mti_store_chunk(p + j, pack);
+            mti_store(p + j, pack);
         } else {
             MTI_UNROLL
             for (int k = 0; k < N; k++)

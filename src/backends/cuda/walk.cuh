@@ -103,9 +103,19 @@ template <int N, class T> __device__ __forceinline__ mti_vec<T, N> mti_load(cons
     return *reinterpret_cast<const mti_vec<T, N> *>(p);
 }
 
+/* By an intrinsic where it is long enough: the compiler takes a plain store apart, into one for each
+ * element, and merges it with those of the remainder beside it. */
 template <class T, int N> __device__ __forceinline__ void mti_store(T *p, const mti_vec<T, N> &x)
 {
-    *reinterpret_cast<mti_vec<T, N> *>(p) = x;
+    if constexpr (sizeof x % sizeof(uint4) == 0) {
+        uint4 bits[sizeof x / sizeof(uint4)];
+        memcpy(bits, &x, sizeof x);
+        MTI_UNROLL
+        for (size_t i = 0; i < sizeof x / sizeof(uint4); i++)
+            __stcg(reinterpret_cast<uint4 *>(p) + i, bits[i]);
+    } else {
+        *reinterpret_cast<mti_vec<T, N> *>(p) = x;
+    }
 }
 
 template <class T> constexpr int mti_width_of() { return (int)(16 / sizeof(T)); }
