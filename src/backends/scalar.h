@@ -6,15 +6,15 @@
  * range (tests/backends/test_scalar.c holds these figures), in units in the
  * last place: exp 1.1, log 0.8, tanh 2.5, sigmoid 2.3 (of results that are not
  * subnormal); of the normal distribution in gelu, 1e-7 in absolute terms. The f64 functions use the
- * C library: they are the reference for gradient checks. On a GPU the f32 ones use the device's
- * library too. */
+ * C library: they are the reference for gradient checks. On a GPU exp, log and tanh are the
+ * device's library's, the others those of scalar_gpu.h. */
 #ifndef MTI_SCALAR_H
 #define MTI_SCALAR_H
 
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
-#include "base/philox.h"
+#include "backends/scalar_gpu.h"
 
 /* ---- f32 building blocks ---- */
 
@@ -129,29 +129,19 @@ MTI_HD float mti_log_f32(float x)
 }
 
 /* The normal distribution Phi(x); *bell is e^(-x^2/2), which its derivative needs.
- * Phi(-a) = bell(a) R(w), R being a polynomial in w = a / (4 + a), exact at 0: so
- * the lower tail does not drown in the rounding of 1, as that of 1 + erf does. NaN
- * comes out as a number: whoever multiplies by x has it back. */
+ * Phi(-a) = bell(a) mti_normal_tail(w), w = a / (4 + a): so the lower tail does not drown in the
+ * rounding of 1, as that of 1 + erf does. NaN comes out as a number: whoever multiplies by x has it
+ * back. */
 MTI_HD float mti_normal_cdf_f32(float x, float *bell)
 {
 #ifdef __CUDA_ARCH__
-    *bell = expf(-0.5f * x * x);
-    return normcdff(x);
+    return mti_gpu_normal_cdf(x, bell);
 #else
     uint32_t u = mti_f32_bits(x) & 0x7fffffffu;
     u = u < 0x41542900u ? u : 0x41542900u; /* min(|x|, 13.26), where bell becomes 0 */
     float a = mti_f32_from_bits(u);
     *bell = mti_exp_inside_f32(-0.5f * a * a);
-    float w = a / (4.0f + a);
-    float r = 8.92821178e-2f;
-    r = r * w - 2.95662731e-1f;
-    r = r * w + 1.38592571e-1f;
-    r = r * w + 8.64954591e-1f;
-    r = r * w - 2.10577464f;
-    r = r * w + 2.40419197f;
-    r = r * w - 1.59576845f;
-    r = r * w + 0.5f;
-    float tail = r * *bell, rest = 1.0f - tail;
+    float tail = mti_normal_tail(a / (4.0f + a)) * *bell, rest = 1.0f - tail;
     return x > 0.0f ? rest : tail;
 #endif
 }
@@ -181,7 +171,14 @@ MTI_HD float mti_tanh_f32(float x)
 #endif
 }
 
-MTI_HD float mti_sigmoid_f32(float x) { return 1.0f / (1.0f + mti_exp_f32(-x)); }
+MTI_HD float mti_sigmoid_f32(float x)
+{
+#ifdef __CUDA_ARCH__
+    return mti_gpu_sigmoid(x);
+#else
+    return 1.0f / (1.0f + mti_exp_f32(-x));
+#endif
+}
 MTI_HD double mti_sigmoid_f64(double x) { return 1.0 / (1.0 + exp(-x)); }
 
 /* ---- what the formulas of unary.def call: y = op(x) ---- */
@@ -210,14 +207,25 @@ MTI_HD double mti_gelu_f64(double x) { return 0.5 * x * (1.0 + erf(x * MTI_SQRT_
 MTI_HD float mti_gelu_tanh_f32(float x)
 {
     float u = (float)MTI_SQRT_2_OVER_PI * (x + (float)MTI_GELU_CUBIC * x * x * x);
+#ifdef __CUDA_ARCH__
+    return x * mti_gpu_sigmoid(2.0f * u); /* (1 + tanh u) / 2 */
+#else
     return 0.5f * x * (1.0f + mti_tanh_f32(u));
+#endif
 }
 MTI_HD double mti_gelu_tanh_f64(double x)
 {
     return 0.5 * x * (1.0 + tanh(MTI_SQRT_2_OVER_PI * (x + MTI_GELU_CUBIC * x * x * x)));
 }
 
-MTI_HD float mti_silu_f32(float x) { return x / (1.0f + mti_exp_f32(-x)); }
+MTI_HD float mti_silu_f32(float x)
+{
+#ifdef __CUDA_ARCH__
+    return x * mti_gpu_sigmoid(x);
+#else
+    return x / (1.0f + mti_exp_f32(-x));
+#endif
+}
 MTI_HD double mti_silu_f64(double x) { return x / (1.0 + exp(-x)); }
 
 /* ---- and their backward: dx from x and dy ---- */
@@ -238,9 +246,15 @@ MTI_HD double mti_gelu_backward_f64(double x, double dy)
 MTI_HD float mti_gelu_tanh_backward_f32(float x, float dy)
 {
     float cx2 = (float)MTI_GELU_CUBIC * x * x;
-    float t = mti_tanh_f32((float)MTI_SQRT_2_OVER_PI * (x + cx2 * x));
+    float u = (float)MTI_SQRT_2_OVER_PI * (x + cx2 * x);
     float du = (float)MTI_SQRT_2_OVER_PI * (1.0f + 3.0f * cx2);
+#ifdef __CUDA_ARCH__
+    float s = mti_gpu_sigmoid(2.0f * u);
+    return dy * (s + 2.0f * x * (s * (1.0f - s)) * du);
+#else
+    float t = mti_tanh_f32(u);
     return dy * (0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * du);
+#endif
 }
 MTI_HD double mti_gelu_tanh_backward_f64(double x, double dy)
 {

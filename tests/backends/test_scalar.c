@@ -85,6 +85,35 @@ static void sigmoid_is_as_exact_as_stated(void **state)
     WORST_IS_UNDER(2.3, mti_sigmoid_f32, mti_sigmoid_f64, 0x1p-126);
 }
 
+static float gpu_exp(float x) { return mti_gpu_exp_nonpositive(x > 0 ? -x : x); }
+static float gpu_cdf(float x)
+{
+    float bell;
+    return mti_gpu_normal_cdf(x, &bell);
+}
+
+/* To these errors the GPU's 2^x and 1/x add 2 and 1 units in the last place. */
+static void the_functions_of_a_gpu_are_as_exact_as_its_instructions(void **state)
+{
+    (void)state;
+    double most = 0;
+    for (float x = -100; x <= 0; x += 1e-4f) {
+        double want = exp((double)x), d = want < 0x1p-126 ? 0 : ulps(gpu_exp(x), want);
+        if (!(d <= most)) most = d;
+    }
+    assert_true(most < 1.1);
+    WORST_IS_UNDER(3.2, mti_gpu_sigmoid, mti_sigmoid_f64, 0x1p-126);
+    most = 0;
+    for (float x = -8; x < 8; x += 1e-5f) {
+        double d = fabs((double)gpu_cdf(x) - cdf_f64((double)x));
+        if (!(d <= most)) most = d;
+    }
+    assert_true(most < 1e-7);
+    assert_true(mti_gpu_sigmoid(INFINITY) == 1.0f && mti_gpu_sigmoid(-INFINITY) == 0.0f);
+    assert_true(mti_gpu_sigmoid(0.0f) == 0.5f && isnan(mti_gpu_sigmoid(NAN)));
+    assert_true(gpu_cdf(0.0f) == 0.5f && gpu_cdf(INFINITY) == 1.0f && gpu_cdf(-INFINITY) == 0.0f);
+}
+
 static void the_ends_are_exact(void **state)
 {
     (void)state;
@@ -164,6 +193,7 @@ int main(void)
         cmocka_unit_test(the_normal_distribution_is_as_exact_as_stated),
         cmocka_unit_test(tanh_is_as_exact_as_stated),
         cmocka_unit_test(sigmoid_is_as_exact_as_stated),
+        cmocka_unit_test(the_functions_of_a_gpu_are_as_exact_as_its_instructions),
         cmocka_unit_test(the_ends_are_exact),
         cmocka_unit_test(box_muller_gives_the_textbook_pair),
         cmocka_unit_test(rotary_angles_are_as_exact_as_stated),
