@@ -24,7 +24,8 @@ MT_API bool mt_device_has_data(const mt_device *device);    /* false on meta */
  * As the kernels of another kind ask for it ("cpu"), op by op; "none", the default: no more. */
 MT_API mt_status mt_device_count_scratch_of(mt_device *device, const char *kind);
 /* As cuBLAS under PyTorch: n_bytes for each pass, forward and backward, from its first matrix
- * product on, until set to 0. CUBLAS_WORKSPACE_CONFIG's default, :4096:2:16:8, is 8519680. */
+ * product on, until set to 0. CUBLAS_WORKSPACE_CONFIG's default, :4096:2:16:8, is 8519680;
+ * PyTorch's on Hopper, :4096:8, is 33554432. */
 MT_API mt_status mt_device_set_gemm_workspace(mt_device *device, size_t n_bytes);
 
 /* Bytes that the system can still give the device, as far as it tells. Of the host: memory and swap

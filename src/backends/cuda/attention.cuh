@@ -116,12 +116,19 @@ __device__ __forceinline__ bool mti_attn_keep(const mti_attn_drop &r, int64_t at
 
 /* ---- shared memory ---- */
 
-/* Blocks that want more than 48 KiB have to say so first. */
-template <typename Kernel> bool mti_attn_allow_shared(Kernel *kernel, size_t n_bytes)
+/* Blocks that want more than 48 KiB have to say so first: once for a kernel on each GPU. */
+template <void (*KERNEL)(const mti_attn_args)>
+bool mti_attn_allow_shared(const mti_ctx *ctx, size_t n_bytes)
 {
-    return mti_cuda_ok(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                            static_cast<int>(n_bytes)),
-                       "attention: shared memory of a block");
+    static std::atomic<uint64_t> said; /* a bit for each of the first 64 GPUs */
+    uint64_t bit = ctx->device < 64 ? (uint64_t)1 << ctx->device : 0;
+    if (said.load() & bit) return true;
+    if (!mti_cuda_ok(cudaFuncSetAttribute(KERNEL, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                          static_cast<int>(n_bytes)),
+                     "attention: shared memory of a block"))
+        return false;
+    said.fetch_or(bit);
+    return true;
 }
 
 #endif

@@ -290,15 +290,14 @@ __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_dq(const mti_at
 
 /* ---- launching ---- */
 
-/* One launch of `kernel` over tiles of `rows` of n rows of each of b * heads heads. */
-template <typename T>
-bool launch(mti_ctx *ctx, const mti_attn_args &x, void (*attention_backward)(const mti_attn_args),
-            int64_t n, int rows, int64_t heads, int elements)
+/* One launch of KERNEL over tiles of `rows` of n rows of each of b * heads heads. */
+template <typename T, void (*KERNEL)(const mti_attn_args)>
+bool launch(mti_ctx *ctx, const mti_attn_args &x, int64_t n, int rows, int64_t heads, int elements)
 {
     size_t shared = sizeof(T) * static_cast<size_t>(elements);
     int64_t tiles = (n + rows - 1) / rows, blocks = tiles * x.b * heads;
-    return blocks == 0 || (mti_attn_allow_shared(attention_backward, shared) &&
-                           MTI_LAUNCH(ctx, attention_backward, static_cast<unsigned>(blocks),
+    return blocks == 0 || (mti_attn_allow_shared<KERNEL>(ctx, shared) &&
+                           MTI_LAUNCH(ctx, KERNEL, static_cast<unsigned>(blocks),
                                       MTI_ATTN_THREADS, shared, mti_attn_grid(x, tiles, heads)));
 }
 
@@ -306,8 +305,8 @@ template <typename T, int D, bool DROP> bool both(mti_ctx *ctx, const mti_attn_a
 {
     typedef key_owner<D, DROP> keys;
     typedef query_owner<D> queries;
-    return launch<T>(ctx, x, attention_dk_dv<T, D, DROP>, x.t, keys::ROWS, x.a_kv, keys::TILES) &&
-           launch<T>(ctx, x, attention_dq<T, D, DROP>, x.s, queries::ROWS, x.a, queries::TILES);
+    return launch<T, attention_dk_dv<T, D, DROP>>(ctx, x, x.t, keys::ROWS, x.a_kv, keys::TILES) &&
+           launch<T, attention_dq<T, D, DROP>>(ctx, x, x.s, queries::ROWS, x.a, queries::TILES);
 }
 
 template <typename T, int D> bool by_drop(mti_ctx *ctx, const mti_attn_args &x)

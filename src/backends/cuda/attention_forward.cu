@@ -190,11 +190,10 @@ __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_forward(const m
 
 template <typename T, int D, bool DROP> bool launch(mti_ctx *ctx, const mti_attn_args &x)
 {
-    void (*kernel)(const mti_attn_args) = attention_forward<T, D, DROP>;
     size_t shared = sizeof(T) * step<D, DROP>::TILES;
     int64_t tiles = (x.s + QUERIES - 1) / QUERIES, blocks = tiles * x.b * x.a;
-    return mti_attn_allow_shared(kernel, shared) &&
-           MTI_LAUNCH(ctx, kernel, static_cast<unsigned>(blocks), MTI_ATTN_THREADS, shared,
+    return mti_attn_allow_shared<attention_forward<T, D, DROP>>(ctx, shared) &&
+           MTI_LAUNCH(ctx, (attention_forward<T, D, DROP>), static_cast<unsigned>(blocks), MTI_ATTN_THREADS, shared,
                       mti_attn_grid(x, tiles, x.a));
 }
 

@@ -303,27 +303,26 @@ __global__ void __launch_bounds__(THREADS) attention_dq_general(const mti_attn_a
 
 /* ---- launching ---- */
 
-/* A kernel for n rows of every one of `heads` heads. */
-template <typename T, int W>
-bool launch(mti_ctx *ctx, const mti_attn_args &x, void (*attention_general)(const mti_attn_args),
-            int64_t n, int64_t heads)
+/* KERNEL for n rows of every one of `heads` heads. */
+template <typename T, int W, void (*KERNEL)(const mti_attn_args)>
+bool launch(mti_ctx *ctx, const mti_attn_args &x, int64_t n, int64_t heads)
 {
     int64_t parts = x.d > W ? (x.d + W - 1) / W : 1, blocks = (n + TILE - 1) / TILE * heads * parts;
     size_t shared = sizeof(room<mti_wide<T>, W>);
     return blocks == 0 ||
-           (mti_attn_allow_shared(attention_general, shared) &&
-            MTI_LAUNCH(ctx, attention_general, static_cast<unsigned>(blocks), THREADS, shared, x));
+           (mti_attn_allow_shared<KERNEL>(ctx, shared) &&
+            MTI_LAUNCH(ctx, KERNEL, static_cast<unsigned>(blocks), THREADS, shared, x));
 }
 
 template <typename T, int W> bool forward(mti_ctx *ctx, const mti_attn_args &x)
 {
-    return launch<T, W>(ctx, x, attention_forward_general<T, W>, x.s, x.b * x.a);
+    return launch<T, W, attention_forward_general<T, W>>(ctx, x, x.s, x.b * x.a);
 }
 
 template <typename T, int W> bool backward(mti_ctx *ctx, const mti_attn_args &x)
 {
-    return launch<T, W>(ctx, x, attention_dk_dv_general<T, W>, x.t, x.b * x.a_kv) &&
-           launch<T, W>(ctx, x, attention_dq_general<T, W>, x.s, x.b * x.a);
+    return launch<T, W, attention_dk_dv_general<T, W>>(ctx, x, x.t, x.b * x.a_kv) &&
+           launch<T, W, attention_dq_general<T, W>>(ctx, x, x.s, x.b * x.a);
 }
 
 } // namespace

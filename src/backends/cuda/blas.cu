@@ -47,7 +47,6 @@ struct plan {
 
 struct mti_cublas {
     pthread_mutex_t lock; /* two threads may multiply on one device */
-    void *library;
     lt_functions lt;
     lt_handle_t handle;
     struct plan *buckets[N_BUCKETS];
@@ -57,10 +56,15 @@ struct mti_cublas {
 /* ---- the library ---- */
 
 #ifdef MTI_CUDASIM
-static bool open_library(struct mti_cublas *) { return true; }
-static void *symbol_of(struct mti_cublas *, const char *name) { return cudasim_cublaslt(name); }
-static void close_library(struct mti_cublas *) {}
+static bool open_library(void) { return true; }
+static void *symbol_of(const char *name) { return cudasim_cublaslt(name); }
 #else
+
+/* Opened once and kept: it takes long, and other code of the process may use it at its end. */
+static struct {
+    pthread_mutex_t lock;
+    void *handle;
+} cublas_library = {PTHREAD_MUTEX_INITIALIZER, NULL};
 
 /* Folders that MEMTAPE_CUDA_LIBS names may be a Python's site-packages. */
 static void *open_from_folders(const char *folders, const char *name)
@@ -79,30 +83,32 @@ static void *open_from_folders(const char *folders, const char *name)
     return NULL;
 }
 
-static bool open_library(struct mti_cublas *blas)
+static void *find_library(void)
 {
     static const char *const names[] = {"libcublasLt.so.13", "libcublasLt.so.12"};
     const char *folders = getenv("MEMTAPE_CUDA_LIBS");
-    for (size_t i = 0; !blas->library && i < sizeof names / sizeof *names; i++) {
-        blas->library = open_from_folders(folders, names[i]);
-        if (!blas->library) blas->library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
-        if (!blas->library) blas->library = open_from_folders("/usr/local/cuda/lib64", names[i]);
+    void *library = NULL;
+    for (size_t i = 0; !library && i < sizeof names / sizeof *names; i++) {
+        library = open_from_folders(folders, names[i]);
+        if (!library) library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+        if (!library) library = open_from_folders("/usr/local/cuda/lib64", names[i]);
     }
-    return blas->library ||
+    return library;
+}
+
+static bool open_library(void)
+{
+    pthread_mutex_lock(&cublas_library.lock);
+    if (!cublas_library.handle) cublas_library.handle = find_library();
+    bool found = cublas_library.handle != NULL;
+    pthread_mutex_unlock(&cublas_library.lock);
+    return found ||
            mti_fail_bool(MT_ERR_UNSUPPORTED,
                          "cuda: no libcublasLt.so.13 or .12 (part of the CUDA toolkit, and of "
                          "pip's nvidia-cublas; MEMTAPE_CUDA_LIBS=FOLDER:... says where)");
 }
 
-static void *symbol_of(struct mti_cublas *blas, const char *name)
-{
-    return dlsym(blas->library, name);
-}
-
-static void close_library(struct mti_cublas *blas)
-{
-    if (blas->library) dlclose(blas->library);
-}
+static void *symbol_of(const char *name) { return dlsym(cublas_library.handle, name); }
 #endif
 
 static bool lt_ok(int status, const char *what)
@@ -114,10 +120,10 @@ static bool lt_ok(int status, const char *what)
 static bool load(struct mti_cublas *blas)
 {
     if (blas->handle) return true;
-    if (!open_library(blas)) return false;
+    if (!open_library()) return false;
 #define LOAD(member, name, parameters)                                                             \
     {                                                                                              \
-        void *found = symbol_of(blas, #name);                                                      \
+        void *found = symbol_of(#name);                                                      \
         if (!found) return mti_fail_bool(MT_ERR_UNSUPPORTED, "cuda: cuBLASLt without " #name);     \
         memcpy(&blas->lt.member, &found, sizeof found);                                            \
     }
@@ -162,7 +168,6 @@ void mti_cuda_blas_close(mti_ctx *ctx)
     if (!blas) return;
     forget_plans(blas);
     if (blas->handle) blas->lt.destroy(blas->handle);
-    close_library(blas);
     pthread_mutex_destroy(&blas->lock);
     mti_free(blas);
 }

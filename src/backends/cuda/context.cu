@@ -3,6 +3,7 @@
 #include <string.h>
 #include "backends/cuda/desk.h"
 #include "backends/cuda/kernels.h"
+#include "backends/cuda/walk.cuh"
 
 /* ":KiB:count" once or more, as cuBLAS reads it: the bytes of all buffers; 0 if it is not that. */
 static size_t workspace_bytes(const char *config)
@@ -18,6 +19,13 @@ static size_t workspace_bytes(const char *config)
         config = end;
     }
     return *config ? 0 : n_bytes;
+}
+
+/* cuBLAS's own default; 32 MiB from Hopper on, as NVIDIA recommends and PyTorch takes. */
+static const char *workspace_config(int capability)
+{
+    const char *config = getenv("CUBLAS_WORKSPACE_CONFIG");
+    return config ? config : capability >= 9 ? ":4096:8" : ":4096:2:16:8";
 }
 
 bool mti_cuda_ok(cudaError_t status, const char *what)
@@ -52,7 +60,7 @@ static bool find_device(int *n_devices)
 
 static bool open_streams(mti_ctx *ctx)
 {
-    int major = 0;
+    int &major = ctx->capability;
     return mti_cuda_ok(cudaSetDevice(ctx->device), "choosing the GPU") &&
            mti_cuda_ok(
                cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ctx->device),
@@ -79,13 +87,13 @@ mti_ctx *mti_cuda_open(void)
     if (!ctx) return nullptr;
     const char *tf32 = getenv("MEMTAPE_TF32");
     ctx->tf32 = tf32 && !strcmp(tf32, "1");
-    const char *config = getenv("CUBLAS_WORKSPACE_CONFIG");
-    ctx->n_workspace = workspace_bytes(config ? config : ":4096:2:16:8");
     ctx->threads = 1;
     pthread_mutex_init(&ctx->clearing_fault, nullptr);
     if (open_streams(ctx) && mti_cuda_desks_open(ctx) && mti_cuda_copies_open(ctx) &&
-        mti_cuda_blas_open(ctx))
+        mti_cuda_blas_open(ctx)) {
+        ctx->n_workspace = workspace_bytes(workspace_config(ctx->capability));
         return ctx;
+    }
     mti_cuda_close(ctx);
     return nullptr;
 }
@@ -163,8 +171,16 @@ size_t mti_cuda_room(mti_ctx *)
 
 /* From ordinary host memory, which is the caller's again once the call returns: the runtime has
  * copied it out by then. */
+/* A copy from pageable memory waits until the driver has read it: a number goes with the launch. */
+static __global__ void mti_upload_kernel(uint64_t *dst, uint64_t value) { *dst = value; }
+
 bool mti_cuda_upload(mti_ctx *ctx, void *dst, const void *host, size_t n_bytes)
 {
+    uint64_t value;
+    if (n_bytes == sizeof value && mti_is_aligned(dst, sizeof value)) {
+        memcpy(&value, host, sizeof value);
+        return MTI_LAUNCH(ctx, mti_upload_kernel, 1, 1, 0, static_cast<uint64_t *>(dst), value);
+    }
     return !n_bytes ||
            mti_cuda_ok(cudaMemcpyAsync(dst, host, n_bytes, cudaMemcpyHostToDevice, ctx->stream),
                        "upload");

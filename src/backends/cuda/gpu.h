@@ -49,6 +49,7 @@ extern "C" {
  * a lock, or is lent to one call at a time. */
 struct mti_ctx {
     int device;
+    int capability; /* the major number */
     int multiprocessors;
     std::atomic<int> threads; /* host threads: kept for the table's sake */
     cudaStream_t stream;      /* every kernel and product */
