@@ -103,19 +103,23 @@ template <int N, class T> __device__ __forceinline__ mti_vec<T, N> mti_load(cons
     return *reinterpret_cast<const mti_vec<T, N> *>(p);
 }
 
-/* By an intrinsic where it is long enough: the compiler takes a plain store apart, into one for each
- * element, and merges it with those of the remainder beside it. */
+template <class W, class T, int N>
+__device__ __forceinline__ void mti_store_as(T *p, const mti_vec<T, N> &x)
+{
+    W words[sizeof x / sizeof(W)];
+    memcpy(words, &x, sizeof x);
+    MTI_UNROLL
+    for (size_t i = 0; i < sizeof x / sizeof(W); i++) __stcg(reinterpret_cast<W *>(p) + i, words[i]);
+}
+
+/* By an intrinsic: the compiler takes a plain store of several elements apart, into one for each, and
+ * merges it with those of the remainder beside it. */
 template <class T, int N> __device__ __forceinline__ void mti_store(T *p, const mti_vec<T, N> &x)
 {
-    if constexpr (sizeof x % sizeof(uint4) == 0) {
-        uint4 bits[sizeof x / sizeof(uint4)];
-        memcpy(bits, &x, sizeof x);
-        MTI_UNROLL
-        for (size_t i = 0; i < sizeof x / sizeof(uint4); i++)
-            __stcg(reinterpret_cast<uint4 *>(p) + i, bits[i]);
-    } else {
-        *reinterpret_cast<mti_vec<T, N> *>(p) = x;
-    }
+    if constexpr (N > 1 && sizeof x % sizeof(uint4) == 0) mti_store_as<uint4>(p, x);
+    else if constexpr (N > 1 && sizeof x == sizeof(uint2)) mti_store_as<uint2>(p, x);
+    else if constexpr (N > 1 && sizeof x == sizeof(uint32_t)) mti_store_as<unsigned>(p, x);
+    else *reinterpret_cast<mti_vec<T, N> *>(p) = x;
 }
 
 template <class T> constexpr int mti_width_of() { return (int)(16 / sizeof(T)); }

@@ -1,0 +1,180 @@
+"""sass.py FOLDER...: what the compiler made of the CUDA kernels. Reads the machine code for sm_90 that
+nvcc left in these folders (*.sm_90.cubin), prints a table of the kernels whose inner loop decides,
+and fails where one of them spills, stores in pieces, lost its tensor cores, or grew.
+
+An issue slot is an instruction of a warp. `slots` are those of the inner loop for each element it
+stores, the loops for odd layouts inside it left out: at most so many, as branches may pass some
+over. From them and from the bytes that an element needs follows a prediction for an H200: the share
+of its bandwidth that the kernel reaches at least, if only instructions are in its way."""
+
+import argparse
+import glob
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+
+GPU = "H200"
+BANDWIDTH = 4.3e12  # bytes a second, as copies reach
+LANE_SLOTS = 132 * 4 * 32 * 1.755e9  # multiprocessors, schedulers, lanes, clock
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One whose code is looked at. slots: what it may take at most for an element."""
+    label: str
+    file: str
+    pattern: str  # of the demangled name
+    size: int  # bytes of an element that is stored
+    n_bytes: float = 0  # read and written for an element
+    slots: float = 0
+    tensor_cores: bool = False
+    stored: float = 1  # tensors stored for an element
+
+
+# ---- code --------------------------------------------------------------------------------------
+
+
+class Code:
+    """The instructions of one kernel: (name of the operation, its whole text)."""
+
+    def __init__(self, name):
+        self.name, self.lines, self.labels = name, [], {}
+
+    def loops(self):
+        """(first, last + 1) of each backward branch."""
+        for i, (_, text) in enumerate(self.lines):
+            target = re.search(r"BRA.*`\((\.L_\w+)\)", text)
+            if target and self.labels.get(target[1], i + 1) < i:
+                yield self.labels[target[1]], i + 1
+
+    def inner(self):
+        """The loop with the most vector accesses, without the loops inside it."""
+        loops = list(self.loops())
+        if not loops:
+            return self.lines
+        first, last = max(loops, key=lambda loop: (
+            sum(".128" in op for op, _ in self.lines[slice(*loop)]), loop[0] - loop[1]))
+        inside = {i for a, b in loops if first <= a and b <= last and (a, b) != (first, last)
+                  for i in range(a, b)}
+        return [line for i, line in enumerate(self.lines) if first <= i < last and i not in inside]
+
+    def count(self, pattern, lines=None):
+        return sum(bool(re.match(pattern, op)) for op, _ in lines or self.lines)
+
+    def registers(self):
+        return 1 + max((int(n) for _, text in self.lines for n in re.findall(r"\bR(\d+)", text)),
+                       default=0)
+
+
+def parse(text):
+    """{mangled name: Code} of what nvdisasm -c prints."""
+    kernels, code = {}, None
+    for line in text.splitlines():
+        if start := re.match(r"\.text\.(\S+):", line):
+            code = kernels[start[1]] = Code(start[1])
+        elif code is None:
+            continue
+        elif label := re.match(r"(\.L_\w+):", line):
+            code.labels[label[1]] = len(code.lines)
+        elif found := re.match(r"\s+/\*[0-9a-f]+\*/\s+(?:\{\s*)?(?:@\S+\s+)?(([A-Z0-9]+)[^;]*);", line):
+            code.lines.append((found[1].split()[0], found[1]))
+    return kernels
+
+
+def disassemble(nvdisasm, cubin):
+    text = subprocess.run([nvdisasm, "-c", cubin], capture_output=True, text=True, check=True).stdout
+    kernels = parse(text)
+    names = subprocess.run(["c++filt"], input="\n".join(kernels), capture_output=True, text=True,
+                           check=True).stdout.splitlines()
+    return dict(zip(names, kernels.values()))
+
+
+# ---- judging -----------------------------------------------------------------------------------
+
+
+def judge(kernel, code):
+    """(a row of the table, what is wrong with the kernel)"""
+    inner = code.inner()
+    wide = 16 * code.count(r"STG.*\.128", inner) + 8 * code.count(r"STG.*\.64", inner)
+    elements = wide / kernel.size / kernel.stored
+    slots = len(inner) / elements if elements and kernel.n_bytes else None
+    scalar = code.count(r"STG(?!.*\.(64|128))", inner) if kernel.n_bytes else 0
+    local = code.count("LDL|STL")
+    row = [kernel.label, str(len(code.lines)), str(code.registers()), str(local),
+           str(code.count(r"LDG.*\.128")), str(code.count(r"STG.*\.128")), str(scalar),
+           str(code.count("HMMA|HGMMA")), f"{slots:.1f}" if slots else "-",
+           f"{share(kernel, slots):.0%}" if slots else "-"]
+    wrong = []
+    if local:
+        wrong.append(f"{local} accesses to local memory: it spills")
+    if scalar:
+        wrong.append(f"{scalar} stores of less than 8 bytes in its loop")
+    if kernel.n_bytes and not elements:
+        wrong.append("its loop has no vector store")
+    if kernel.slots and slots and slots > kernel.slots:
+        wrong.append(f"{slots:.1f} issue slots an element, at most {kernel.slots} so far")
+    if kernel.tensor_cores and not code.count("HMMA|HGMMA"):
+        wrong.append("no product on tensor cores")
+    return row, wrong
+
+
+def share(kernel, slots):
+    """Of the bandwidth, if nothing but issuing instructions is in the way."""
+    return min(1.0, LANE_SLOTS / slots / (BANDWIDTH / kernel.n_bytes))
+
+
+HEAD = ["kernel", "code", "regs", "local", "ld128", "st128", "st<64", "HMMA", "slots", "bandwidth"]
+
+
+def look(kernels, codes):
+    """The table, and [what is wrong]; codes: {file: {demangled name: Code}}"""
+    rows, faults = [HEAD], []
+    for kernel in kernels:
+        found = [code for name, code in codes.get(kernel.file, {}).items()
+                 if re.search(kernel.pattern, name)]
+        if len(found) != 1:
+            faults.append(f"{kernel.label}: {len(found)} kernels of {kernel.file}.cu are "
+                          f"{kernel.pattern}, not 1")
+            continue
+        row, wrong = judge(kernel, found[0])
+        rows.append(row)
+        faults += [f"{kernel.label}: {fault}" for fault in wrong]
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    lines = ["  ".join([row[0].ljust(widths[0])] + [cell.rjust(width) for cell, width in
+                                                    zip(row[1:], widths[1:])]) for row in rows]
+    return "\n".join(lines), faults
+
+
+def find_nvdisasm():
+    """From a CUDA toolkit, or what pip put into .tools."""
+    tools = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", ".tools", "nvdisasm")
+    return shutil.which("nvdisasm") or next(
+        glob.iglob(os.path.join(tools, "nvidia", "*", "bin", "nvdisasm")), None)
+
+
+def main():
+    from sass_kernels import KERNELS  # which takes Kernel from here
+    p = argparse.ArgumentParser(description=__doc__)
+    p.add_argument("folders", nargs="+", metavar="FOLDER")
+    folders = p.parse_args().folders
+    nvdisasm = find_nvdisasm()
+    if not nvdisasm:
+        print("sass: skipped: no nvdisasm (pip: nvidia-cuda-nvdisasm)", file=sys.stderr)
+        sys.exit(77)
+    codes = {}
+    for folder in folders:
+        for cubin in glob.glob(os.path.join(folder, "*.sm_90.cubin")):
+            codes[os.path.basename(cubin).split(".")[0]] = disassemble(nvdisasm, cubin)
+    table, faults = look(KERNELS, codes)
+    print(f"Machine code for sm_90. `bandwidth`: predicted share on an {GPU}, nothing measured.\n")
+    print(table)
+    for fault in faults:
+        print(f"sass: {fault}", file=sys.stderr)
+    sys.exit(1 if faults else 0)
+
+
+if __name__ == "__main__":
+    main()

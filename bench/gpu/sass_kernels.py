@@ -1,0 +1,56 @@
+"""sass_kernels.py: the kernels whose machine code sass.py looks at, and the issue slots that each may
+take for an element: what it takes, and a little. Those that go over rows are not here: a loop of
+theirs holds several ways through a row, so what it takes for an element cannot be read off."""
+
+import os
+import re
+
+from sass import Kernel
+
+UNARY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "src", "backends", "unary.def")
+with open(UNARY, encoding="utf-8") as f:
+    NUMBER = {name: i for i, name in enumerate(re.findall(r"^UNARY\w*\((\w+),", f.read(), re.M))}
+
+
+def unary(name, slots, backward=False):
+    kind, n_bytes = ("unary_backward", 6) if backward else ("unary", 4)
+    return Kernel(f"{name}{' backward' * backward}, bf16", "elementwise",
+                  rf"mti_map_kernel<mti_{kind}_op<__nv_bfloat16, {NUMBER[name]}>, 8>", 2, n_bytes, slots)
+
+
+def mapped(label, file, functor, size, n_bytes, slots, stored=1):
+    width = 16 // size
+    return Kernel(label, file, rf"mti_map_kernel<mti_{functor}, {width}>", size, n_bytes, slots, False, stored)
+
+
+def step(name, dtype, n_bytes, slots, stored):
+    return Kernel(f"{name}, {'bf16' if 'bf' in dtype else 'f32'}", "optim",
+                  rf"mti_opt_kernel<mti_{name}_step<{dtype}> ?>", 2 if "bf" in dtype else 4, n_bytes, slots,
+                  False, stored)
+
+
+def attention(kind, d, drop):
+    file = "attention_forward" if kind == "forward" else "attention_backward"
+    return Kernel(f"attention {kind}, d={d}{', dropout' * drop}, bf16", file,
+                  rf"attention_{kind}<__nv_bfloat16, {d}, {str(drop).lower()}>", 2, tensor_cores=True)
+
+
+KERNELS = [
+    *(unary(name, slots) for name, slots in (
+        ("relu", 13), ("gelu", 38), ("gelu_tanh", 32), ("silu", 27), ("sigmoid", 26), ("tanh", 29))),
+    *(unary(name, slots, True) for name, slots in (
+        ("relu", 20), ("gelu", 45), ("gelu_tanh", 44), ("silu", 34))),
+    mapped("add, bf16", "elementwise", r"binary_op<__nv_bfloat16, 0>", 2, 6, 23),
+    mapped("add, f32", "elementwise", r"binary_op<float, 0>", 4, 12, 34),
+    mapped("swiglu, bf16", "gate", r"swiglu_op<__nv_bfloat16>", 2, 6, 32),
+    mapped("swiglu backward, bf16", "gate", r"swiglu_backward_op<__nv_bfloat16, true, true>", 2, 10, 43, 2),
+    mapped("copy, bf16", "copy", r"copy_op<__nv_bfloat16, __nv_bfloat16>", 2, 4, 16),
+    mapped("dropout, bf16", "random", r"dropout_op<__nv_bfloat16, false>", 2, 5, 38),
+    Kernel("rope, bf16", "rope", r"rope_pairs<__nv_bfloat16, 8>", 2, 4, 14),
+    step("adamw", "float", 28, 43, 3),
+    step("adamw", "__nv_bfloat16", 22, 27, 3),
+    step("sgd", "float", 20, 21, 2),
+    step("scale", "float", 8, 7, 1),
+    *(attention(kind, d, drop) for kind in ("forward", "dq", "dk_dv")
+      for d, drop in ((64, False), (64, True), (128, False))),
+]
