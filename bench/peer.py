@@ -158,6 +158,7 @@ WITH_PARAMETERS = {
     "affine": lambda scale, shift: lambda x: x * scale + shift,
     "leaky_relu": lambda slope: lambda x: F.leaky_relu(x, slope),
     "leaky_relu_inplace": lambda slope: lambda x: F.leaky_relu_(x * 2, slope),
+    "clamp": lambda low, high: lambda x: x.clamp(low, high),
     "pow": lambda exponent: lambda x: x.pow(exponent),
     "softmax": softmax,
     "layer_norm": lambda eps: lambda x, w, b: F.layer_norm(x, w.shape, w, b, eps),

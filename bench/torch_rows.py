@@ -9,7 +9,7 @@ PLAIN = {
     "relu": F.relu, "relu_inplace": lambda x: F.relu_(x * 2),
     "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "silu": F.silu,
     "tanh": torch.tanh, "sigmoid": torch.sigmoid, "exp": torch.exp, "log": torch.log,
-    "sqrt": torch.sqrt, "swiglu": lambda gate, up: F.silu(gate) * up,
+    "sqrt": torch.sqrt, "abs": torch.abs, "swiglu": lambda gate, up: F.silu(gate) * up,
     "where": lambda mask, a, b: torch.where(mask.bool(), a, b),
     "matmul": torch.matmul, "linear": F.linear,
     "log_softmax": lambda x: F.log_softmax(x, -1), "embedding": F.embedding, "mse": F.mse_loss,

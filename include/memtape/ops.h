@@ -35,6 +35,10 @@ MT_API mt_tensor *mt_sigmoid(mt_tensor *x);
 MT_API mt_tensor *mt_exp(mt_tensor *x);
 MT_API mt_tensor *mt_log(mt_tensor *x);
 MT_API mt_tensor *mt_sqrt(mt_tensor *x);
+MT_API mt_tensor *mt_abs(mt_tensor *x); /* its slope at 0 is 0   (torch.abs) */
+/* min(max(x, low), high), low <= high; an infinity leaves a side open, NaN stays. The gradient
+ * passes where low <= x <= high   (torch.clamp) */
+MT_API mt_tensor *mt_clamp(mt_tensor *x, double low, double high);
 MT_API mt_tensor *mt_pow(mt_tensor *x, double exponent); /* x^exponent   (torch.pow, scalar) */
 /* silu(gate) up, one shape; keeps gate and up, not silu(gate) (Shazeer 2020). The halves of one
  * packed projection [..,2f] come as mt_split's views. */

@@ -14,8 +14,8 @@ static bool backward(mti_call *c)
 {
     const mti_view *kept = c->op->keep[0] ? mti_saved(c, (unsigned)c->op->keep[0]) : NULL;
     const mti_view *dx = mti_din_reuse(c, 0);
-    return dx && c->k->unary_backward(c->ctx, c->op->code->unary, c->params->scalar.p0, kept,
-                                      mti_dout(c), dx);
+    return dx && c->k->unary_backward(c->ctx, c->op->code->unary, c->params->scalar.p0,
+                                      c->params->scalar.p1, kept, mti_dout(c), dx);
 }
 
 #define CODE(name, unary)                                                                          \
@@ -78,6 +78,18 @@ mt_tensor *mt_sqrt(mt_tensor *x) { return mti_op1(MTI_OP_sqrt, NULL, x); }
 mt_tensor *mt_pow(mt_tensor *x, double exponent)
 {
     return mti_op1(MTI_OP_pow, &(mti_params){.scalar = {exponent, 0}}, x);
+}
+
+/* abs: y = |x|;  dx = dy where x > 0, -dy where x < 0, 0 at 0 */
+mt_tensor *mt_abs(mt_tensor *x) { return mti_op1(MTI_OP_abs, NULL, x); }
+
+/* clamp: y = min(max(x, low), high);  dx = dy where low <= x <= high, else 0 */
+mt_tensor *mt_clamp(mt_tensor *x, double low, double high)
+{
+    if (!(low <= high))
+        return mti_fail_null(MT_ERR_ARGUMENT, "clamp: low %g, high %g; need low <= high", low,
+                             high);
+    return mti_op1(MTI_OP_clamp, &(mti_params){.scalar = {low, high}}, x);
 }
 
 /* affine: y = scale x + shift;  dx = scale dy: nothing of x is needed */

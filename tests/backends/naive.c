@@ -70,7 +70,7 @@ static double value_of(mti_unary op, double x, double p0, double p1)
     return values[op];
 }
 
-static double slope_of(mti_unary op, double k, double dy, double p0)
+static double slope_of(mti_unary op, double k, double dy, double p0, double p1)
 {
     const double slopes[] = {
 #define F(name)                  mti_##name##_f64
@@ -89,12 +89,12 @@ static bool naive_unary(mti_ctx *ctx, mti_unary op, double p0, double p1, const 
     return true;
 }
 
-static bool naive_unary_backward(mti_ctx *ctx, mti_unary op, double p0, const mti_view *kept,
-                                 const mti_view *dy, const mti_view *dx)
+static bool naive_unary_backward(mti_ctx *ctx, mti_unary op, double p0, double p1,
+                                 const mti_view *kept, const mti_view *dy, const mti_view *dx)
 {
     (void)ctx;
     for (int64_t i = 0; i < mti_view_count(dx); i++)
-        mtt_set(dx, i, slope_of(op, kept ? mtt_get(kept, i) : 0, mtt_get(dy, i), p0));
+        mtt_set(dx, i, slope_of(op, kept ? mtt_get(kept, i) : 0, mtt_get(dy, i), p0, p1));
     return true;
 }
 

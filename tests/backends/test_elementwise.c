@@ -34,6 +34,8 @@ static double exact(mti_unary op, double x)
     case MTI_UNARY_sqrt: return sqrt(x);
     case MTI_UNARY_pow: return pow(x, slope);
     case MTI_UNARY_affine: return slope * x + 3;
+    case MTI_UNARY_abs: return fabs(x);
+    case MTI_UNARY_clamp: return fmin(fmax(x, slope), 3);
     default: return by_formula(op, x);
     }
 }
@@ -59,12 +61,13 @@ static unsigned keeps(mti_unary op)
 
 static double lowest(mti_unary op) { return isnan(exact(op, -1)) ? 0.25 : -4.0; }
 
-/* Away from the kink of the relus, where a difference means nothing. */
+/* Away from the kinks, at 0 and at clamp's bounds, where a difference means nothing. */
 static void fill_input(const mti_view *x, mti_unary op)
 {
     mtt_fill(x, 7, lowest(op), 4.0);
     for (int64_t i = 0; i < mti_view_count(x); i++)
-        if (fabs(mtt_get(x, i)) < 0.01) mtt_set(x, i, 0.5);
+        for (int k = 0; k < 3; k++)
+            if (fabs(mtt_get(x, i) - (double[]){0, slope, 3}[k]) < 0.02) mtt_set(x, i, 0.5);
 }
 
 static void check_unary(const mti_backend *be, mti_ctx *ctx, mti_unary op, mt_dtype dtype,
@@ -86,13 +89,13 @@ static void check_unary(const mti_backend *be, mti_ctx *ctx, mti_unary op, mt_dt
         mtt_close(mtt_get(&y, i), exact(op, mtt_get(&x, i)), tolerance, what, i);
         mtt_set(&kept, i, keeps(op) == MTI_OUT0 ? exact(op, mtt_get(&x, i)) : mtt_get(&x, i));
     }
-    assert_true(be->unary_backward(ctx, op, slope, keeps(op) ? &kept : NULL, &dy, &dx));
+    assert_true(be->unary_backward(ctx, op, slope, 3, keeps(op) ? &kept : NULL, &dy, &dx));
     tolerance = dtype == MT_F64 ? 1e-9 : 8 * mtt_epsilon(dtype);
     for (int64_t i = 0; i < 6 * n; i++)
         mtt_close(mtt_get(&dx, i), mtt_get(&dy, i) * derivative(op, mtt_get(&x, i)), tolerance,
                   what, i);
     /* in place gives the same bits */
-    assert_true(be->unary_backward(ctx, op, slope, keeps(op) ? &kept : NULL, &dy, &dy));
+    assert_true(be->unary_backward(ctx, op, slope, 3, keeps(op) ? &kept : NULL, &dy, &dy));
     mtt_same(&dx, &dy, what);
     assert_true(be->unary(ctx, op, slope, 3, &x, &x));
     mtt_same(&x, &y, what);
@@ -191,11 +194,12 @@ static void nan_and_infinity_pass_through(void **state)
             for (int64_t i = 0; i < 40; i++) mtt_set(&x, i, (double)NAN), mtt_set(&one, i, 1);
             assert_true(be->unary(ctx, op, slope, 3, &x, &y));
             for (int64_t i = 0; i < 40; i++) assert_true(isnan(mtt_get(&y, i)));
-            /* as in PyTorch a gradient passes where relu's output is NaN */
-            assert_true(be->unary_backward(ctx, op, slope, &x, &one, &y));
+            /* as in PyTorch a gradient passes where relu's output is NaN, not where abs's is */
+            assert_true(be->unary_backward(ctx, op, slope, 3, &x, &one, &y));
             for (int64_t i = 0; i < 40; i++) {
                 double want = op == MTI_UNARY_relu                                   ? 1
                               : op == MTI_UNARY_leaky_relu || op == MTI_UNARY_affine ? slope
+                              : op == MTI_UNARY_abs || op == MTI_UNARY_clamp         ? 0
                                                                                      : (double)NAN;
                 mtt_close(mtt_get(&y, i), want, 0, "gradient at NaN", i);
             }
@@ -206,6 +210,11 @@ static void nan_and_infinity_pass_through(void **state)
         mtt_set(&x, i, i == 0 ? -(double)INFINITY : i == 1 ? (double)INFINITY : -0.0);
     assert_true(be->unary(ctx, MTI_UNARY_relu, 0, 0, &x, &y));
     assert_true(mtt_get(&y, 0) == 0 && isinf(mtt_get(&y, 1)) && !signbit(mtt_get(&y, 2)));
+    assert_true(be->unary(ctx, MTI_UNARY_abs, 0, 0, &x, &y));
+    assert_true(mtt_get(&y, 0) == (double)INFINITY && !signbit(mtt_get(&y, 2)));
+    double inf = (double)INFINITY; /* a side left open */
+    assert_true(be->unary(ctx, MTI_UNARY_clamp, -inf, 2, &x, &y));
+    assert_true(mtt_get(&y, 0) == -inf && mtt_get(&y, 1) == 2);
     mtt_drop(&x), mtt_drop(&y);
     be->close(ctx);
 }
@@ -248,7 +257,7 @@ static void views_without_elements_are_legal(void **state)
     mask.dtype = MT_BOOL;
     assert_true(be->fill(ctx, &v, 1) && be->copy(ctx, &v, &v));
     assert_true(be->unary(ctx, MTI_UNARY_gelu, 0, 0, &v, &v));
-    assert_true(be->unary_backward(ctx, MTI_UNARY_gelu, 0, &v, &v, &v));
+    assert_true(be->unary_backward(ctx, MTI_UNARY_gelu, 0, 0, &v, &v, &v));
     assert_true(be->binary(ctx, MTI_ADD, &v, &v, &v));
     assert_true(be->softmax(ctx, 1, false, &v, &v));
     assert_true(be->uniform(ctx, 0, 1, 1, 0, &v) && be->normal(ctx, 0, 1, 1, 0, &v));

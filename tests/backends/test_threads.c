@@ -19,7 +19,7 @@ static void element_wise(const mti_backend *be, mti_ctx *ctx, const inputs *in, 
     for (int k = 0; k < 9; k++) out[k] = like(dtype);
     assert_true(be->fill(ctx, &out[0], 3));
     assert_true(be->unary(ctx, MTI_UNARY_gelu, 0, 0, &in->x, &out[1]));
-    assert_true(be->unary_backward(ctx, MTI_UNARY_gelu, 0, &in->x, &in->dy, &out[2]));
+    assert_true(be->unary_backward(ctx, MTI_UNARY_gelu, 0, 0, &in->x, &in->dy, &out[2]));
     assert_true(be->binary(ctx, MTI_MUL, &in->x, &in->dy, &out[3]));
     assert_true(be->uniform(ctx, -1, 1, 5, 0, &out[4]));
     assert_true(be->normal(ctx, 0, 1, 5, 0, &out[5]));

@@ -21,11 +21,12 @@ static void check_unary(const mtt_pair *p, mti_unary op, mt_dtype dtype, const m
     mtt_twin dy = mtt_twin_make(p, dtype, shape->rank, shape->at, x_placing, skip, -2, 2);
     const mtt_twin *kept = &x;
     bool none = op == MTI_UNARY_affine;
-    mtt_ok(
-        p->cpu->unary_backward(p->cpu_ctx, op, 0.3, none ? NULL : &kept->host, &dy.host, &y.host),
-        "backward");
-    mtt_ok(p->dev->unary_backward(p->dev_ctx, op, 0.3, none ? NULL : &kept->dev, &dy.dev, &y.dev),
+    mtt_ok(p->cpu->unary_backward(p->cpu_ctx, op, 0.3, 0.7, none ? NULL : &kept->host, &dy.host,
+                                  &y.host),
            "backward");
+    mtt_ok(
+        p->dev->unary_backward(p->dev_ctx, op, 0.3, 0.7, none ? NULL : &kept->dev, &dy.dev, &y.dev),
+        "backward");
     mtt_twin_check(p, &y, 4 * tolerance_of(dtype), "unary backward");
     mtt_twin_drop(p, &x), mtt_twin_drop(p, &y), mtt_twin_drop(p, &dy);
 }

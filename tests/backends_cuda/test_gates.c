@@ -196,10 +196,10 @@ static void pow_matches_the_cpu_for_every_kind_of_exponent(void **state)
                                      i == 1 ? -1 : 0.25, 3);
             mtt_ok(p->cpu->unary(p->cpu_ctx, MTI_UNARY_pow, e, 0, &v[0].host, &v[2].host), "pow");
             mtt_ok(p->dev->unary(p->dev_ctx, MTI_UNARY_pow, e, 0, &v[0].dev, &v[2].dev), "pow");
-            mtt_ok(p->cpu->unary_backward(p->cpu_ctx, MTI_UNARY_pow, e, &v[0].host, &v[1].host,
+            mtt_ok(p->cpu->unary_backward(p->cpu_ctx, MTI_UNARY_pow, e, 0, &v[0].host, &v[1].host,
                                           &v[3].host),
                    "pow backward");
-            mtt_ok(p->dev->unary_backward(p->dev_ctx, MTI_UNARY_pow, e, &v[0].dev, &v[1].dev,
+            mtt_ok(p->dev->unary_backward(p->dev_ctx, MTI_UNARY_pow, e, 0, &v[0].dev, &v[1].dev,
                                           &v[3].dev),
                    "pow backward");
             mtt_twin_check(p, &v[2], tolerance, "pow");

@@ -27,8 +27,8 @@ static bool wasteful_forward(mti_call *c)
 static bool wasteful_backward(mti_call *c)
 {
     const mti_view *dx = mti_din(c, 0);
-    return dx &&
-           c->k->unary_backward(c->ctx, MTI_UNARY_tanh, 0, mti_saved(c, MTI_OUT0), mti_dout(c), dx);
+    return dx && c->k->unary_backward(c->ctx, MTI_UNARY_tanh, 0, 0, mti_saved(c, MTI_OUT0),
+                                      mti_dout(c), dx);
 }
 static const mti_op_code wasteful_code = {mti_shape_same, wasteful_forward, wasteful_backward,
                                           MTI_UNARY_COUNT};

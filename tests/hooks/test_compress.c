@@ -120,8 +120,8 @@ static bool gate_forward(mti_call *c)
 static bool gate_backward(mti_call *c)
 {
     const mti_view *dx = mti_din(c, 0);
-    return dx &&
-           c->k->unary_backward(c->ctx, MTI_UNARY_relu, 0, mti_saved(c, MTI_IN0), mti_dout(c), dx);
+    return dx && c->k->unary_backward(c->ctx, MTI_UNARY_relu, 0, 0, mti_saved(c, MTI_IN0),
+                                      mti_dout(c), dx);
 }
 static const mti_op_code gate_code = {mti_shape_same, gate_forward, gate_backward, MTI_UNARY_COUNT};
 static const mti_op gate_op = {.name = "a gate that no list knows",

@@ -1,5 +1,5 @@
-/* RMS norm, rotary positions, swiglu, pow, max, where and grouped heads: what they keep, what they
- * refuse, and the corners of their definitions. */
+/* RMS norm, rotary positions, swiglu, pow, abs, clamp, max, where and grouped heads: what they
+ * keep, what they refuse, and the corners of their definitions. */
 #include <math.h>
 #include <stdlib.h>
 #include "base/base.h"
@@ -25,6 +25,8 @@ static mt_tensor *rope(mt_tensor **in) { return mt_rope(in[0], 5, 10000); }
 static mt_tensor *swiglu(mt_tensor **in) { return mt_swiglu(in[0], in[1]); }
 static mt_tensor *rms_norm(mt_tensor **in) { return mt_rms_norm(in[0], NULL, 1e-5); }
 static mt_tensor *cube(mt_tensor **in) { return mt_pow(in[0], 3); }
+static mt_tensor *absolute(mt_tensor **in) { return mt_abs(in[0]); }
+static mt_tensor *clamped(mt_tensor **in) { return mt_clamp(in[0], -1, 1); }
 static mt_tensor *max_last(mt_tensor **in) { return mt_max(in[0], 1, (int[]){-1}, false); }
 static mt_tensor *max_all(mt_tensor **in) { return mt_max(in[0], 0, NULL, false); }
 static mt_tensor *where(mt_tensor **in)
@@ -53,6 +55,8 @@ static void each_op_keeps_what_its_backward_reads_and_no_more(void **state)
         {packed_swiglu, N * E}, /* two halves of one storage */
         {rms_norm, N * E + N / 8 * 4},
         {cube, N * E},
+        {absolute, N * E},
+        {clamped, N * E},
         {max_last, N / 8 * 8},
         {max_all, 8},
         {where, N},
@@ -226,6 +230,10 @@ static void wrong_shapes_and_numbers_are_told_with_what_was_needed(void **state)
     mtt_failed(MT_ERR_ARGUMENT, "swiglu", "gate is [3,5]", "up is [4]");
     assert_null(mt_swiglu(x, d));
     mtt_failed(MT_ERR_ARGUMENT, "swiglu", "one dtype");
+    assert_null(mt_clamp(x, 2, 1));
+    mtt_failed(MT_ERR_ARGUMENT, "clamp", "low 2", "high 1");
+    assert_null(mt_clamp(x, NAN, 1));
+    mtt_failed(MT_ERR_ARGUMENT, "clamp", "low <= high");
     assert_null(mt_where(x, x, x));
     mtt_failed(MT_ERR_ARGUMENT, "where", "mask is f32", "bool");
     assert_null(mt_where(mask, x, x));
@@ -248,7 +256,8 @@ static void no_elements_give_no_elements(void **state)
     MT_AUTO mt_tensor *x = mtt_made(mt_zeros(device, MT_F32, MT_SHAPE(2, 0, 3, 4)));
     mtt_ok(mt_set_requires_grad(x, true));
     mt_tensor *in[2] = {x, x};
-    mt_tensor *(*const all[])(mt_tensor **) = {rope, swiglu, rms_norm, cube, max_last, where};
+    mt_tensor *(*const all[])(mt_tensor **) = {rope,     swiglu,  rms_norm, cube,
+                                               absolute, clamped, max_last, where};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         MT_AUTO mt_tensor *y = mtt_made(all[i](in));
         assert_int_equal(mt_numel(y), 0);

@@ -12,8 +12,8 @@ class _Unary(Op):
     """Its parameters, if it has any, are those of its case in src/ops/cases.def: see read_table."""
     arguments = ()
 
-    def __init__(self, name, low=-math.inf, high=math.inf, kink=None, weight=2):
-        self.name, self.low, self.high, self.kink, self.weight = name, low, high, kink, weight
+    def __init__(self, name, low=-math.inf, high=math.inf, kinks=(), weight=2):
+        self.name, self.low, self.high, self.kinks, self.weight = name, low, high, kinks, weight
 
     def draw(self, g):
         return [g.value()], {}
@@ -25,10 +25,11 @@ class _Unary(Op):
     def suits(self, t, room):
         x = t[0]
         return (self.low <= x.min() and x.max() <= self.high
-                and (self.kink is None or away(x, self.kink, room(0))))
+                and all(away(x, kink, room(0)) for kink in self.kinks))
 
 
-for one in (_Unary("relu", kink=0, weight=4), _Unary("leaky_relu", kink=0),
+for one in (_Unary("relu", kinks=(0,), weight=4), _Unary("leaky_relu", kinks=(0,)),
+            _Unary("clamp", kinks=(-0.7531, 1.2518)),
             # Below -2.5 what is left of 1 + erf and 1 + tanh is rounding, more and more.
             _Unary("gelu", low=-2.5), _Unary("gelu_tanh", low=-2.5),
             _Unary("silu"), _Unary("tanh"), _Unary("sigmoid"), _Unary("exp", high=3, weight=4),
@@ -43,7 +44,7 @@ def read_table(m):
         row, first = case["op"], case["inputs"][0]
         if row not in OPS and len(case["inputs"]) == 1:
             OPS[row] = _Unary(row, low=0.25 if first["low"] > 0 else -math.inf,
-                              kink=0 if first["away"] else None)
+                              kinks=(0,) if first["away"] else ())
         if isinstance(OPS.get(row), _Unary) and not OPS[row].arguments:
             OPS[row].arguments = case["parameters"]
 

@@ -71,7 +71,7 @@ THEIRS = {
     **PLAIN,
     "affine": lambda x, scale, shift: x * scale + shift,
     "leaky_relu": F.leaky_relu, "leaky_relu_inplace": lambda x, slope: F.leaky_relu_(x * 2, slope),
-    "pow": torch.pow,
+    "pow": torch.pow, "clamp": torch.clamp,
     "softmax": lambda x, scale, causal: (masked(x, scale) if causal
                                          else torch.softmax(x * scale, -1)),
     "layer_norm": layer_norm, "rms_norm": rms_norm, "rope": their_rope,

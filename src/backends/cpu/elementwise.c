@@ -191,9 +191,9 @@ bool mti_cpu_unary(mti_ctx *ctx, mti_unary op, double p0, double p1, const mti_v
 /* ---- unary backward: k is what was kept, x or y ---- */
 
 #define EACH_SLOPE(T, name, formula)                                                               \
-    MTI_INLINE void name(T *dx, const T *dys, const T *ks, T p0, int64_t n)                        \
+    MTI_INLINE void name(T *dx, const T *dys, const T *ks, T p0, T p1, int64_t n)                  \
     {                                                                                              \
-        (void)p0;                                                                                  \
+        (void)p0, (void)p1;                                                                        \
         MTI_SIMD                                                                                   \
         for (int64_t i = 0; i < n; i++) {                                                          \
             T dy = dys[i], k = ks[i];                                                              \
@@ -214,13 +214,13 @@ static MTI_MULTIVERSION void unary_backward_f32(const void *op, void *const *p, 
     (void)first;
     const unary_job *job = op;
     const float *dy = p[1], *k = p[2];
-    float *dx = p[0], p0 = (float)job->p0;
+    float *dx = p[0], p0 = (float)job->p0, p1 = (float)job->p1;
     switch (job->op) {
 #define UNARY(name, ...)                                                                           \
     case MTI_UNARY_##name:                                                                         \
-        slope_##name##_f32(dx, dy, k, p0, n);                                                      \
+        slope_##name##_f32(dx, dy, k, p0, p1, n);                                                  \
         break;
-#define POW_SLOPE(constant) slope_pow_f32(dx, dy, k, constant, n)
+#define POW_SLOPE(constant) slope_pow_f32(dx, dy, k, constant, p1, n)
 #define UNARY_BY_P0(name, ...)                                                                     \
     case MTI_UNARY_##name:                                                                         \
         FOR_USUAL_P0(POW_SLOPE);                                                                   \
@@ -239,18 +239,18 @@ static void unary_backward_f64(const void *op, void *const *p, int64_t first, in
     switch (job->op) {
 #define UNARY(name, ...)                                                                           \
     case MTI_UNARY_##name:                                                                         \
-        slope_##name##_f64(dx, dy, k, job->p0, n);                                                 \
+        slope_##name##_f64(dx, dy, k, job->p0, job->p1, n);                                        \
         break;
 #include "backends/unary.def"
     case MTI_UNARY_COUNT: break;
     }
 }
 
-bool mti_cpu_unary_backward(mti_ctx *ctx, mti_unary op, double p0, const mti_view *kept,
+bool mti_cpu_unary_backward(mti_ctx *ctx, mti_unary op, double p0, double p1, const mti_view *kept,
                             const mti_view *dy, const mti_view *dx)
 {
     if (!kept) return mti_cpu_unary(ctx, op, p0, 0.0, dy, dx); /* linear: dx = p0 dy */
-    unary_job job = {op, p0, 0.0};
+    unary_job job = {op, p0, p1};
     int64_t count = mti_view_count(dx), cost = unary_cost(op, dx->dtype) + 1;
     if (count * cost < MTI_CPU_GRAIN && is_simple(kept, MT_F32) && is_simple(dy, MT_F32) &&
         is_simple(dx, MT_F32)) {

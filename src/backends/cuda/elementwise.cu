@@ -143,7 +143,7 @@ extern "C" bool mti_cuda_unary(mti_ctx *ctx, mti_unary op, double p0, double p1,
 /* ---- unary backward: k is what was kept, x or y ---- */
 
 template <int OP>
-__device__ __forceinline__ float mti_unary_backward_of(float k, float dy, float p0)
+__device__ __forceinline__ float mti_unary_backward_of(float k, float dy, float p0, float p1)
 {
     switch (OP) {
 #define F(name) mti_##name##_f32
@@ -155,7 +155,7 @@ __device__ __forceinline__ float mti_unary_backward_of(float k, float dy, float 
 }
 
 template <int OP>
-__device__ __forceinline__ double mti_unary_backward_of(double k, double dy, double p0)
+__device__ __forceinline__ double mti_unary_backward_of(double k, double dy, double p0, double p1)
 {
     switch (OP) {
 #define F(name) mti_##name##_f64
@@ -168,7 +168,7 @@ __device__ __forceinline__ double mti_unary_backward_of(double k, double dy, dou
 
 template <class T, int OP> struct mti_unary_backward_op {
     enum { operands = 3, width = mti_width_of<T>(), unroll = 2 };
-    mti_wide<T> p0;
+    mti_wide<T> p0, p1;
     template <int V> struct held {
         mti_vec<T, V> dy, k;
     };
@@ -184,13 +184,13 @@ template <class T, int OP> struct mti_unary_backward_op {
         MTI_UNROLL
         for (int j = 0; j < V; j++)
             h.dy.v[j] = mti_narrow<T>(
-                mti_unary_backward_of<OP>(mti_widen(h.k.v[j]), mti_widen(h.dy.v[j]), p0));
+                mti_unary_backward_of<OP>(mti_widen(h.k.v[j]), mti_widen(h.dy.v[j]), p0, p1));
         mti_store(static_cast<T *>(w.data[0]) + at[0], h.dy);
     }
 };
 
-extern "C" bool mti_cuda_unary_backward(mti_ctx *ctx, mti_unary op, double p0, const mti_view *kept,
-                                        const mti_view *dy, const mti_view *dx)
+extern "C" bool mti_cuda_unary_backward(mti_ctx *ctx, mti_unary op, double p0, double p1,
+                                        const mti_view *kept, const mti_view *dy, const mti_view *dx)
 {
     if (!kept) return mti_cuda_unary(ctx, op, p0, 0.0, dy, dx); /* linear: dx = p0 dy */
     const mti_view *views[] = {dx, dy, kept};
@@ -199,7 +199,7 @@ extern "C" bool mti_cuda_unary_backward(mti_ctx *ctx, mti_unary op, double p0, c
         typedef decltype(t) T;
         return for_unary(op, [&](auto number) {
             typedef mti_unary_backward_op<T, decltype(number)::value> F;
-            return mti_map(ctx, l, F{(mti_wide<T>)p0});
+            return mti_map(ctx, l, F{(mti_wide<T>)p0, (mti_wide<T>)p1});
         });
     });
 }
