@@ -4,6 +4,14 @@ benchmark's peer and the comparison of tests/parity take them from here."""
 import torch
 import torch.nn.functional as F
 
+COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+
+
+def counted(name):
+    """a + b + 1 where the comparison is true, as in src/ops/cases.def."""
+    return lambda a, b: a + b + getattr(torch, name)(a, b)
+
+
 PLAIN = {
     "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div,
     "relu": F.relu, "relu_inplace": lambda x: F.relu_(x * 2),
@@ -14,4 +22,5 @@ PLAIN = {
     "matmul": torch.matmul, "linear": F.linear,
     "log_softmax": lambda x: F.log_softmax(x, -1), "embedding": F.embedding, "mse": F.mse_loss,
     "contiguous": lambda x: x.t().contiguous(), "clone": torch.clone,
+    **{name: counted(name) for name in COMPARISONS},
 }

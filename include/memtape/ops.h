@@ -43,6 +43,22 @@ MT_API mt_tensor *mt_pow(mt_tensor *x, double exponent); /* x^exponent   (torch.
 /* silu(gate) up, one shape; keeps gate and up, not silu(gate) (Shazeer 2020). The halves of one
  * packed projection [..,2f] come as mt_split's views. */
 MT_API mt_tensor *mt_swiglu(mt_tensor *gate, mt_tensor *up);
+/* Bool, with no gradient; a and b have one dtype, whole numbers included. With a NaN ne is true and
+ * the others are false   (torch.eq, ne, lt, le, gt, ge) */
+MT_API mt_tensor *mt_eq(mt_tensor *a, mt_tensor *b); /* a == b */
+MT_API mt_tensor *mt_ne(mt_tensor *a, mt_tensor *b); /* a != b */
+MT_API mt_tensor *mt_lt(mt_tensor *a, mt_tensor *b); /* a < b */
+MT_API mt_tensor *mt_le(mt_tensor *a, mt_tensor *b); /* a <= b */
+MT_API mt_tensor *mt_gt(mt_tensor *a, mt_tensor *b); /* a > b */
+MT_API mt_tensor *mt_ge(mt_tensor *a, mt_tensor *b); /* a >= b */
+/* The same with one number, rounded to x's dtype where that is floating; for whole numbers it must
+ * be one of them. */
+MT_API mt_tensor *mt_eq_scalar(mt_tensor *x, double c);
+MT_API mt_tensor *mt_ne_scalar(mt_tensor *x, double c);
+MT_API mt_tensor *mt_lt_scalar(mt_tensor *x, double c);
+MT_API mt_tensor *mt_le_scalar(mt_tensor *x, double c);
+MT_API mt_tensor *mt_gt_scalar(mt_tensor *x, double c);
+MT_API mt_tensor *mt_ge_scalar(mt_tensor *x, double c);
 /* mask ? a : b, element by element; mask: bool; all three broadcast   (torch.where) */
 MT_API mt_tensor *mt_where(mt_tensor *mask, mt_tensor *a, mt_tensor *b);
 /* mask ? value : x, as one `where`   (torch.masked_fill) */

@@ -37,6 +37,14 @@ static void plan_record(mti_call *c)
     }
 }
 
+/* Whole numbers and masks have no gradient: then nothing is recorded, as in PyTorch. */
+static void drop_record_without_floats(mti_call *c)
+{
+    for (int i = 0; i < c->n_out; i++)
+        if (c->op->flags & MTI_VIEW || mt_dtype_is_float(c->out_spec[i].dtype)) return;
+    c->want = c->keep = 0;
+}
+
 static bool make_outputs(mti_call *c)
 {
     if (c->op->flags & MTI_VIEW) return true;
@@ -134,7 +142,9 @@ static bool run(mti_call *c)
     c->in_spec = in_spec;
     c->out_spec = out_spec;
     bool supplied;
-    if (!c->op->code->shape(c) || !mti_before_op(c, &supplied)) return false;
+    if (!c->op->code->shape(c)) return false;
+    drop_record_without_floats(c);
+    if (!mti_before_op(c, &supplied)) return false;
     if (!supplied && !make_outputs(c)) return false;
     draw(c, supplied);
     if (!supplied && !c->op->code->forward(c)) return false;

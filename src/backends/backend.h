@@ -39,6 +39,12 @@ typedef enum mti_unary {
 typedef enum mti_code { MTI_CODE_INT8, MTI_CODE_NF4 } mti_code;
 #define MTI_MEAN_LANES 256 /* of lane_mean */
 
+typedef enum mti_compare {
+#define COMPARE(name, sign) MTI_COMPARE_##name,
+#include "backends/compare.def"
+    MTI_COMPARE_COUNT
+} mti_compare;
+
 typedef enum mti_binary { MTI_ADD, MTI_SUB, MTI_MUL, MTI_DIV, MTI_BINARY_COUNT } mti_binary;
 
 /* One tensor of an optimizer step: contiguous, all of n elements. `p` and `g`

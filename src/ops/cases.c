@@ -28,6 +28,14 @@ static mt_tensor *chosen(mt_tensor **in)
     return mt_where(mask, in[1], in[2]);
 }
 
+static mt_tensor *counted(mt_tensor *(*compare)(mt_tensor *, mt_tensor *), mt_tensor **in)
+{
+    MT_AUTO mt_tensor *sum = mt_add(in[0], in[1]);
+    MT_AUTO mt_tensor *mask = compare(in[0], in[1]);
+    MT_AUTO mt_tensor *number = sum && mask ? mt_cast(mask, mt_dtype_of(sum)) : NULL;
+    return mt_add(sum, number);
+}
+
 static mt_tensor *turned(mt_tensor *x)
 {
     MT_AUTO mt_tensor *t = mt_transpose(x, 0, 1);

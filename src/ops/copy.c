@@ -31,13 +31,6 @@ mt_tensor *mt_cast(mt_tensor *x, mt_dtype dtype)
     if ((unsigned)dtype >= MT_DTYPE_COUNT)
         return mti_fail_null(MT_ERR_ARGUMENT, "cast: dtype %d is none of ours", (int)dtype);
     if (x->view.dtype == dtype) return mt_retain(x);
-    if (x->requires_grad && mt_grad_mode() && !mt_dtype_is_float(dtype)) {
-        /* Integers have no gradient: the cast is cut off, as in PyTorch. */
-        mt_tensor *loose = mt_detach(x);
-        mt_tensor *y = mti_op1(MTI_OP_cast, &(mti_params){.cast = {dtype}}, loose);
-        mt_release(loose);
-        return y;
-    }
     return mti_op1(MTI_OP_cast, &(mti_params){.cast = {dtype}}, x);
 }
 

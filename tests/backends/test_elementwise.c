@@ -157,6 +157,51 @@ static void every_binary_op_matches_in_every_pair_of_layouts(void **state)
     be->close(ctx);
 }
 
+static bool exact_compare(mti_compare op, double a, double b)
+{
+    return op == MTI_COMPARE_eq   ? a == b
+           : op == MTI_COMPARE_ne ? !(a == b)
+           : op == MTI_COMPARE_lt ? a < b
+           : op == MTI_COMPARE_le ? a < b || a == b
+           : op == MTI_COMPARE_gt ? b < a
+                                  : b < a || a == b;
+}
+
+/* Of few values, so that many are equal; some NaN where the dtype has it. */
+static void check_compare(const mti_backend *be, mti_ctx *ctx, mti_compare op, mt_dtype dtype,
+                          int64_t n, mtt_placing pa, mtt_placing py)
+{
+    const int64_t shape[3] = {3, 2, n};
+    mti_view a = mtt_view(dtype, 3, shape, pa), b = mtt_view(dtype, 3, shape, MTT_PLACED_PADDED);
+    mti_view y = mtt_view(MT_BOOL, 3, shape, py);
+    bool negative = mt_dtype_is_float(dtype) || dtype == MT_I64 || dtype == MT_I32;
+    int64_t values = dtype == MT_BOOL ? 2 : 5;
+    for (int64_t i = 0; i < 6 * n; i++) {
+        mtt_set(&a, i, (double)(i * 7 % 11 % values) - 2 * negative);
+        mtt_set(&b, i, (double)(i * 5 % 13 % values) - 2 * negative);
+        if (mt_dtype_is_float(dtype) && i % 9 == 4) mtt_set(i & 1 ? &a : &b, i, (double)NAN);
+    }
+    assert_true(be->compare(ctx, op, &a, &b, &y));
+    for (int64_t i = 0; i < 6 * n; i++)
+        mtt_close(mtt_get(&y, i), exact_compare(op, mtt_get(&a, i), mtt_get(&b, i)), 0, "compare",
+                  i);
+    mtt_drop(&a), mtt_drop(&b), mtt_drop(&y);
+}
+
+static void comparisons_match_in_every_dtype_and_layout(void **state)
+{
+    (void)state;
+    mti_ctx *ctx;
+    const mti_backend *be = mtt_backend(&ctx);
+    for (mti_compare op = 0; op < MTI_COMPARE_COUNT; op++)
+        for (mt_dtype dtype = 0; dtype < MT_DTYPE_COUNT; dtype++)
+            for (int s = 0; s < 9; s++)
+                for (mtt_placing p = 0; p < MTT_PLACING_COUNT; p++)
+                    check_compare(be, ctx, op, dtype, mtt_sizes[s], p,
+                                  s & 1 ? MTT_PLACED_DENSE : p);
+    be->close(ctx);
+}
+
 /* [r,c] with a column [r,1], a row [1,c] and a scalar, all expanded by stride 0. */
 static void columns_rows_and_scalars_broadcast(void **state)
 {
@@ -275,6 +320,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_unary_op_and_its_derivative_match_the_formula),
         cmocka_unit_test(every_binary_op_matches_in_every_pair_of_layouts),
+        cmocka_unit_test(comparisons_match_in_every_dtype_and_layout),
         cmocka_unit_test(columns_rows_and_scalars_broadcast),
         cmocka_unit_test(nan_and_infinity_pass_through),
         cmocka_unit_test(fill_writes_the_view_and_nothing_else),

@@ -115,6 +115,30 @@ static void check_binary(const mtt_pair *p, mti_binary op, mt_dtype dtype, const
     mtt_twin_drop(p, &a), mtt_twin_drop(p, &b), mtt_twin_drop(p, &y);
 }
 
+static void check_compare(const mtt_pair *p, mti_compare op, mt_dtype dtype, const mtt_shape *shape,
+                          mtt_placing placing, int64_t skip)
+{
+    mtt_twin a = mtt_twin_make(p, dtype, shape->rank, shape->at, placing, skip, 0, 2);
+    mtt_twin b = mtt_twin_make(p, dtype, shape->rank, shape->at, MTT_PLACED_BROADCAST, 0, 0, 2);
+    mtt_twin y = mtt_twin_make(p, MT_BOOL, shape->rank, shape->at, MTT_PLACED_DENSE, skip, 0, 1);
+    mtt_ok(p->cpu->compare(p->cpu_ctx, op, &a.host, &b.host, &y.host), "compare");
+    mtt_ok(p->dev->compare(p->dev_ctx, op, &a.dev, &b.dev, &y.dev), "compare");
+    mtt_twin_check(p, &y, 0, "compare");
+    mtt_ok(p->cpu->compare(p->cpu_ctx, op, &a.host, &a.host, &y.host), "compare with itself");
+    mtt_ok(p->dev->compare(p->dev_ctx, op, &a.dev, &a.dev, &y.dev), "compare with itself");
+    mtt_twin_check(p, &y, 0, "compare with itself");
+    mtt_twin_drop(p, &a), mtt_twin_drop(p, &b), mtt_twin_drop(p, &y);
+}
+
+static void comparisons_match_the_cpu(void **state)
+{
+    for (mti_compare op = 0; op < MTI_COMPARE_COUNT; op++)
+        for (mt_dtype dtype = 0; dtype < MT_DTYPE_COUNT; dtype++)
+            for (int s = 0; s < mtt_n_shapes; s++)
+                check_compare(*state, op, dtype, &mtt_shapes[s],
+                              (mtt_placing)(s % MTT_PLACING_COUNT), s % 2);
+}
+
 static void binary_ops_match_the_cpu_to_the_bit(void **state)
 {
     mtt_pair *p = *state;
@@ -180,6 +204,7 @@ int main(void)
         cmocka_unit_test(unary_works_in_place),
         cmocka_unit_test(extreme_values_come_out_as_on_the_cpu),
         cmocka_unit_test(binary_ops_match_the_cpu_to_the_bit),
+        cmocka_unit_test(comparisons_match_the_cpu),
         cmocka_unit_test(broadcast_operands_are_read_in_vectors),
         cmocka_unit_test(fill_writes_every_type_and_layout),
     };

@@ -4,6 +4,7 @@ import math
 
 import memtape
 from graph_op import OPS, Applied, Op, away, mt
+from theirs import COMPARISONS
 
 
 # ---- element-wise, one operand ----
@@ -140,6 +141,24 @@ class Div(_Binary):
 
     def suits(self, t, room):
         return away(t[1], 0, 0.25)
+
+
+class _Comparison(_Binary):
+    """With what its case in src/ops/cases.def has around it."""
+    weight = 1
+
+    def __init__(self, name):
+        self.name = name
+
+    def text(self, a, b):
+        return mt(self.name, a, b), f'THEIRS["{self.name}"]({a}, {b})'
+
+    def suits(self, t, room):
+        return away(t[0] - t[1], 0, room(0) + room(1))
+
+
+for name in COMPARISONS:
+    OPS[name] = _Comparison(name)
 
 
 class Mse(Op):

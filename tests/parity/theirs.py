@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from memtape import DTYPES
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))
-from torch_rows import PLAIN  # noqa: E402
+from torch_rows import COMPARISONS, PLAIN  # noqa: E402, F401
 
 
 def masked(x, scale):

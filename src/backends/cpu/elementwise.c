@@ -1,4 +1,4 @@
-/* elementwise.c: fill, unary ops and their backward, binary ops. The maths of
+/* elementwise.c: fill, unary ops and their backward, binary ops, comparisons. The maths of
  * each op is in backends/scalar.h. */
 #include "backends/cpu/cpu.h"
 
@@ -322,5 +322,48 @@ bool mti_cpu_binary(mti_ctx *ctx, mti_binary op, const mti_view *a, const mti_vi
                           : y->dtype == MT_I32 ? binary_i32
                                                : binary_f32;
     mti_cpu_map(ctx, 3, (const mti_view *[]){y, a, b}, 1, false, 1, run, &op);
+    return true;
+}
+
+/* ---- comparisons ---- */
+
+typedef struct compare_job {
+    mti_compare op;
+    mt_dtype dtype;
+} compare_job;
+
+#define COMPARE_EACH(T, sign)                                                                      \
+    do {                                                                                           \
+        const T *a = p[1], *b = p[2];                                                              \
+        EACH(y, a[i] sign b[i]);                                                                   \
+    } while (0)
+
+static MTI_MULTIVERSION void compare_run(const void *op, void *const *p, int64_t first, int64_t n)
+{
+    (void)first;
+    const compare_job *job = op;
+    uint8_t *y = p[0];
+    switch (job->op) {
+#define COMPARE(name, sign)                                                                        \
+    case MTI_COMPARE_##name:                                                                       \
+        switch (job->dtype) {                                                                      \
+        case MT_F64: COMPARE_EACH(double, sign); break;                                            \
+        case MT_I64: COMPARE_EACH(int64_t, sign); break;                                           \
+        case MT_I32: COMPARE_EACH(int32_t, sign); break;                                           \
+        case MT_U8:                                                                                \
+        case MT_BOOL: COMPARE_EACH(uint8_t, sign); break;                                          \
+        default: COMPARE_EACH(float, sign); break; /* the map makes f32 of 16 bits */              \
+        }                                                                                          \
+        break;
+#include "backends/compare.def"
+    case MTI_COMPARE_COUNT: break;
+    }
+}
+
+bool mti_cpu_compare(mti_ctx *ctx, mti_compare op, const mti_view *a, const mti_view *b,
+                     const mti_view *y)
+{
+    compare_job job = {op, a->dtype};
+    mti_cpu_map(ctx, 3, (const mti_view *[]){y, a, b}, 1, false, 1, compare_run, &job);
     return true;
 }

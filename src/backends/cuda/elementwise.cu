@@ -1,4 +1,4 @@
-/* elementwise.cu: fill, unary ops and their backward, binary ops. The maths of each op is in
+/* elementwise.cu: fill, unary ops and their backward, binary ops, comparisons. The maths of each op is in
  * backends/scalar.h, the way over memory in walk.cuh. */
 #include "backends/cuda/kernels.h"
 #include "backends/cuda/walk.cuh"
@@ -280,4 +280,59 @@ extern "C" bool mti_cuda_binary(mti_ctx *ctx, mti_binary op, const mti_view *a, 
         typedef decltype(t) T;
         return op == MTI_DIV ? binary_typed<T, MTI_DIV>(ctx, l) : binary_exact<T>(ctx, op, l);
     });
+}
+
+/* ---- comparisons ---- */
+
+__device__ __forceinline__ int64_t mti_widen(int64_t x) { return x; }
+__device__ __forceinline__ int32_t mti_widen(int32_t x) { return x; }
+__device__ __forceinline__ uint8_t mti_widen(uint8_t x) { return x; }
+
+template <class A> __device__ __forceinline__ bool mti_compared(mti_compare op, A a, A b)
+{
+    switch (op) {
+#define COMPARE(name, sign)                                                                        \
+    case MTI_COMPARE_##name: return a sign b;
+#include "backends/compare.def"
+    default: return false;
+    }
+}
+
+/* Memory is what it waits for: one kernel for all six. */
+template <class T> struct mti_compare_op : mti_binary_op<T, MTI_BINARY_COUNT> {
+    mti_compare op;
+    template <int V> using held = typename mti_binary_op<T, MTI_BINARY_COUNT>::template held<V>;
+
+    template <int V>
+    __device__ void store(const mti_walk<3> &w, const int64_t *at, uint64_t, held<V> &h) const
+    {
+        mti_vec<uint8_t, V> y;
+        MTI_UNROLL
+        for (int j = 0; j < V; j++)
+            y.v[j] = mti_compared(op, mti_widen(h.a.v[j]), mti_widen(h.b.v[j]));
+        mti_store(static_cast<uint8_t *>(w.data[0]) + at[0], y);
+    }
+};
+
+template <class T> static bool compare_typed(mti_ctx *ctx, mti_compare op, const mti_layout<3> &l)
+{
+    mti_compare_op<T> f;
+    f.op = op;
+    return mti_map(ctx, l, f, 6u);
+}
+
+extern "C" bool mti_cuda_compare(mti_ctx *ctx, mti_compare op, const mti_view *a,
+                                 const mti_view *b, const mti_view *y)
+{
+    const mti_view *views[] = {y, a, b};
+    mti_layout<3> l = mti_lay_out<3>(views, false);
+    switch (a->dtype) {
+    case MT_I64: return compare_typed<int64_t>(ctx, op, l);
+    case MT_I32: return compare_typed<int32_t>(ctx, op, l);
+    case MT_U8:
+    case MT_BOOL: return compare_typed<uint8_t>(ctx, op, l);
+    default:
+        return mti_for_float(
+            a->dtype, [&](auto t) { return compare_typed<decltype(t)>(ctx, op, l); });
+    }
 }

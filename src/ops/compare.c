@@ -1,0 +1,58 @@
+/* compare.c: y = a > b and its like, broadcasting as NumPy does; the six are in
+ * backends/compare.def.
+ *   a, b: one dtype, floating or not; y: bool
+ * A bool has no gradient: nothing is recorded, and nothing saved. */
+#include <math.h>
+#include "ops/ops.h"
+
+static bool compare_shape(mti_call *c)
+{
+    return mti_need_same_dtype(c, 0, 1) && mti_shape_broadcast(c, MT_BOOL);
+}
+
+static bool compare(mti_call *c, mti_compare op)
+{
+    const mti_view *y = mti_out(c, 0);
+    mti_view a = mti_broadcast_view(mti_in(c, 0), y->rank, y->shape);
+    mti_view b = mti_broadcast_view(mti_in(c, 1), y->rank, y->shape);
+    return c->k->compare(c->ctx, op, &a, &b, y);
+}
+
+#define COMPARE(name, sign)                                                                        \
+    static bool name(mti_call *c) { return compare(c, MTI_COMPARE_##name); }                       \
+    const mti_op_code mti_code_##name = {compare_shape, name, NULL};
+#include "backends/compare.def"
+
+mt_tensor *mt_eq(mt_tensor *a, mt_tensor *b) { return mti_op2(MTI_OP_eq, NULL, a, b); }
+mt_tensor *mt_ne(mt_tensor *a, mt_tensor *b) { return mti_op2(MTI_OP_ne, NULL, a, b); }
+mt_tensor *mt_lt(mt_tensor *a, mt_tensor *b) { return mti_op2(MTI_OP_lt, NULL, a, b); }
+mt_tensor *mt_le(mt_tensor *a, mt_tensor *b) { return mti_op2(MTI_OP_le, NULL, a, b); }
+mt_tensor *mt_gt(mt_tensor *a, mt_tensor *b) { return mti_op2(MTI_OP_gt, NULL, a, b); }
+mt_tensor *mt_ge(mt_tensor *a, mt_tensor *b) { return mti_op2(MTI_OP_ge, NULL, a, b); }
+
+/* A whole number that the dtype has. */
+static bool is_whole(mt_dtype dtype, double c)
+{
+    double limit = dtype == MT_I64 ? 0x1p63 : dtype == MT_I32 ? 0x1p31 : dtype == MT_U8 ? 256 : 2;
+    double lowest = dtype == MT_I64 || dtype == MT_I32 ? -limit : 0;
+    return c >= lowest && c < limit && c == floor(c);
+}
+
+static mt_tensor *with_scalar(enum mti_op_id id, mt_tensor *x, double c)
+{
+    const char *who = mti_ops[id].name;
+    if (!mti_given(x, who, "x")) return NULL;
+    mt_dtype dtype = x->view.dtype;
+    if (!mt_dtype_is_float(dtype) && !is_whole(dtype, c))
+        return mti_fail_null(MT_ERR_ARGUMENT, "%s: x is %s, and %g is no %s; cast x", who,
+                             mt_dtype_name(dtype), c, mt_dtype_name(dtype));
+    MT_AUTO mt_tensor *other = mt_full(mt_device_of(x), dtype, 0, NULL, c);
+    return other ? mti_op2(id, NULL, x, other) : NULL;
+}
+
+mt_tensor *mt_eq_scalar(mt_tensor *x, double c) { return with_scalar(MTI_OP_eq, x, c); }
+mt_tensor *mt_ne_scalar(mt_tensor *x, double c) { return with_scalar(MTI_OP_ne, x, c); }
+mt_tensor *mt_lt_scalar(mt_tensor *x, double c) { return with_scalar(MTI_OP_lt, x, c); }
+mt_tensor *mt_le_scalar(mt_tensor *x, double c) { return with_scalar(MTI_OP_le, x, c); }
+mt_tensor *mt_gt_scalar(mt_tensor *x, double c) { return with_scalar(MTI_OP_gt, x, c); }
+mt_tensor *mt_ge_scalar(mt_tensor *x, double c) { return with_scalar(MTI_OP_ge, x, c); }

@@ -1,0 +1,123 @@
+/* Ops that choose: comparisons. Their corners; what all ops share is in test_gates.c. */
+#include <math.h>
+#include <stdlib.h>
+#include "mtt_fixture.h"
+
+static mt_tensor *row(mt_dtype dtype, int64_t n, const double *values)
+{
+    return mtt_made(mtt_from_doubles(device, dtype, MT_SHAPE(n), values));
+}
+
+static void holds(mt_tensor *t, mt_dtype dtype, int64_t n, const double *want)
+{
+    assert_int_equal(mt_dtype_of(t), dtype);
+    assert_int_equal(mt_numel(t), n);
+    double *got = mtt_doubles(t);
+    for (int64_t i = 0; i < n; i++)
+        if (got[i] != want[i] && !(isnan(got[i]) && isnan(want[i])))
+            fail_msg("element %lld is %g; should be %g", (long long)i, got[i], want[i]);
+    free(got);
+}
+
+static const mt_dtype floats[] = {MT_F32, MT_F64, MT_BF16, MT_F16};
+
+/* ---- comparisons ---- */
+
+typedef mt_tensor *compare_fn(mt_tensor *, mt_tensor *);
+typedef mt_tensor *scalar_fn(mt_tensor *, double);
+static compare_fn *const with_tensor[] = {mt_eq, mt_ne, mt_lt, mt_le, mt_gt, mt_ge};
+static scalar_fn *const with_scalar[] = {mt_eq_scalar, mt_ne_scalar, mt_lt_scalar,
+                                         mt_le_scalar, mt_gt_scalar, mt_ge_scalar};
+
+static void nan_differs_from_all_and_zeros_are_equal(void **state)
+{
+    (void)state;
+    const double inf = (double)INFINITY, nan = (double)NAN;
+    const double left[] = {1, 2, -0.0, nan, nan, inf, -inf}, right[] = {2, 1, 0, nan, 1, inf, inf};
+    const double want[6][7] = {{0, 0, 1, 0, 0, 1, 0}, {1, 1, 0, 1, 1, 0, 1}, {1, 0, 0, 0, 0, 0, 1},
+                               {1, 0, 1, 0, 0, 1, 1}, {0, 1, 0, 0, 0, 0, 0}, {0, 1, 1, 0, 0, 1, 0}};
+    for (int t = 0; t < 4; t++) {
+        MT_AUTO mt_tensor *a = row(floats[t], 7, left), *b = row(floats[t], 7, right);
+        for (int k = 0; k < 6; k++) {
+            MT_AUTO mt_tensor *y = mtt_made(with_tensor[k](a, b));
+            holds(y, MT_BOOL, 7, want[k]);
+        }
+    }
+}
+
+static void whole_numbers_are_compared_as_such(void **state)
+{
+    (void)state;
+    const int64_t left[] = {INT64_MAX, INT64_MIN, -1}, right[] = {INT64_MAX - 1, 0, 1};
+    MT_AUTO mt_tensor *a = mtt_made(mt_from_data(device, MT_I64, MT_SHAPE(3), left, sizeof left));
+    MT_AUTO mt_tensor *b = mtt_made(mt_from_data(device, MT_I64, MT_SHAPE(3), right, sizeof right));
+    MT_AUTO mt_tensor *y = mtt_made(mt_gt(a, b));
+    holds(y, MT_BOOL, 3, (double[]){1, 0, 0});
+    MT_AUTO mt_tensor *low = row(MT_U8, 2, (double[]){200, 3});
+    MT_AUTO mt_tensor *of_bytes = mtt_made(mt_ge_scalar(low, 200));
+    holds(of_bytes, MT_BOOL, 2, (double[]){1, 0});
+    MT_AUTO mt_tensor *set = mtt_made(mt_eq_scalar(of_bytes, 1));
+    holds(set, MT_BOOL, 2, (double[]){1, 0});
+}
+
+static void a_scalar_is_what_the_dtype_has_of_it(void **state)
+{
+    (void)state;
+    const double tenth = 0.1;
+    const double want[6] = {1, 0, 0, 1, 0, 1};
+    for (int t = 0; t < 4; t++) {
+        MT_AUTO mt_tensor *x = row(floats[t], 1, &tenth);
+        for (int k = 0; k < 6; k++) {
+            MT_AUTO mt_tensor *y = mtt_made(with_scalar[k](x, tenth));
+            holds(y, MT_BOOL, 1, &want[k]);
+        }
+    }
+}
+
+static void a_mask_is_not_recorded_and_passes_no_gradient(void **state)
+{
+    (void)state;
+    MT_AUTO mt_tensor *x = row(MT_F32, 3, (double[]){-1, 2, 3});
+    mtt_ok(mt_set_requires_grad(x, true));
+    MT_AUTO mt_tensor *h = mtt_made(mt_exp(x));
+    mt_ledger *ledger = mt_ledger_new(device);
+    mtt_ok(mt_ledger_begin(ledger));
+    MT_AUTO mt_tensor *mask = mtt_made(mt_gt_scalar(h, 1));
+    assert_int_equal(mt_ledger_bytes(ledger), 0);
+    mtt_ok(mt_ledger_end(ledger));
+    mt_ledger_free(ledger);
+    assert_false(mt_requires_grad(mask));
+    MT_AUTO mt_tensor *y = mtt_made(mt_masked_fill(x, mask, 9));
+    MT_AUTO mt_tensor *sum = mtt_made(mt_sum_all(y));
+    mtt_ok(mt_backward(sum));
+    holds(mt_grad(x), MT_F32, 3, (double[]){1, 0, 0});
+}
+
+static void what_cannot_be_compared_is_told(void **state)
+{
+    (void)state;
+    MT_AUTO mt_tensor *x = row(MT_F32, 3, (double[]){1, 2, 3});
+    MT_AUTO mt_tensor *d = row(MT_F64, 3, (double[]){1, 2, 3});
+    MT_AUTO mt_tensor *two = row(MT_F32, 2, (double[]){1, 2});
+    MT_AUTO mt_tensor *u = row(MT_U8, 3, (double[]){1, 2, 3});
+    assert_null(mt_gt(x, d));
+    mtt_failed(MT_ERR_ARGUMENT, "gt: a is f32, b is f64", "cast");
+    assert_null(mt_eq(x, two));
+    mtt_failed(MT_ERR_ARGUMENT, "eq: a is [3], b is [2]");
+    assert_null(mt_lt_scalar(u, 256));
+    mtt_failed(MT_ERR_ARGUMENT, "lt: x is u8", "256 is no u8");
+    assert_null(mt_lt_scalar(u, 0.5));
+    mtt_failed(MT_ERR_ARGUMENT, "lt: x is u8", "0.5");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        mtt_test(nan_differs_from_all_and_zeros_are_equal),
+        mtt_test(whole_numbers_are_compared_as_such),
+        mtt_test(a_scalar_is_what_the_dtype_has_of_it),
+        mtt_test(a_mask_is_not_recorded_and_passes_no_gradient),
+        mtt_test(what_cannot_be_compared_is_told),
+    };
+    return cmocka_run_group_tests(tests, mtt_open_device, mtt_close_device);
+}
