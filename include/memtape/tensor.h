@@ -27,6 +27,10 @@ MT_API mt_tensor *mt_empty(mt_device *device, mt_dtype dtype, int rank, const in
 MT_API mt_tensor *mt_full(mt_device *device, mt_dtype dtype, int rank, const int64_t *shape,
                           double value);
 MT_API mt_tensor *mt_zeros(mt_device *device, mt_dtype dtype, int rank, const int64_t *shape);
+/* start + i step for i in [0, n), in i64 or floating: i64 exactly, start and step being whole
+ * numbers; else in f64 with one rounding, and then to dtype   (torch.arange) */
+MT_API mt_tensor *mt_arange(mt_device *device, mt_dtype dtype, double start, double step,
+                            int64_t n);
 /* Copies n_elements * size bytes from host memory; n_bytes restates the size and must agree. */
 MT_API mt_tensor *mt_from_data(mt_device *device, mt_dtype dtype, int rank, const int64_t *shape,
                                const void *data, size_t n_bytes);

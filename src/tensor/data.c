@@ -40,6 +40,31 @@ mt_tensor *mt_zeros(mt_device *d, mt_dtype dtype, int rank, const int64_t *shape
     return mt_full(d, dtype, rank, shape, 0);
 }
 
+static bool is_whole(double x) { return x >= -0x1p63 && x < 0x1p63 && x == floor(x); }
+
+/* Whether each of the numbers is an i64. */
+static bool stays_whole(double start, double step, int64_t n)
+{
+    int64_t way, last;
+    return is_whole(start) && is_whole(step) &&
+           (n < 1 || (!__builtin_mul_overflow(n - 1, (int64_t)step, &way) &&
+                      !__builtin_add_overflow((int64_t)start, way, &last)));
+}
+
+mt_tensor *mt_arange(mt_device *d, mt_dtype dtype, double start, double step, int64_t n)
+{
+    if (dtype != MT_I64 && !mt_dtype_is_float(dtype))
+        return mti_fail_null(MT_ERR_ARGUMENT, "arange: dtype %s; need i64, f32, f64, bf16 or f16",
+                             mt_dtype_name(dtype));
+    if (dtype == MT_I64 && !stays_whole(start, step, n))
+        return mti_fail_null(MT_ERR_ARGUMENT,
+                             "arange: start %g, step %g, %lld elements; i64 needs whole numbers "
+                             "that it holds",
+                             start, step, (long long)n);
+    mt_tensor *t = make("arange", d, dtype, 1, &n);
+    return t ? keep_if(t, d->backend->arange(d->ctx, start, step, &t->view)) : NULL;
+}
+
 mt_tensor *mt_from_data(mt_device *d, mt_dtype dtype, int rank, const int64_t *shape,
                         const void *data, size_t n_bytes)
 {

@@ -1,4 +1,5 @@
-/* Ops that choose: comparisons. Their corners; what all ops share is in test_gates.c. */
+/* Ops that choose: comparisons, and arange, which masks are made of. Their corners; what all ops
+ * share is in test_gates.c. */
 #include <math.h>
 #include <stdlib.h>
 #include "mtt_fixture.h"
@@ -110,6 +111,60 @@ static void what_cannot_be_compared_is_told(void **state)
     mtt_failed(MT_ERR_ARGUMENT, "lt: x is u8", "0.5");
 }
 
+/* ---- arange ---- */
+
+static void each_number_is_start_and_so_many_steps(void **state)
+{
+    (void)state;
+    enum { N = 300007 }; /* past what one launch takes on the simulator */
+    MT_AUTO mt_tensor *whole = mtt_made(mt_arange(device, MT_I64, -5, 3, N));
+    MT_AUTO mt_tensor *wide = mtt_made(mt_arange(device, MT_F64, 0.3, -0.1, N));
+    MT_AUTO mt_tensor *narrow = mtt_made(mt_arange(device, MT_F32, 0.3, -0.1, N));
+    double *i = mtt_doubles(whole), *x = mtt_doubles(wide), *y = mtt_doubles(narrow);
+    for (int k = 0; k < N; k++) {
+        assert_true(i[k] == -5 + 3.0 * k);
+        assert_true(x[k] == fma(k, -0.1, 0.3));
+        assert_true(y[k] == (double)(float)x[k]);
+    }
+    free(i), free(x), free(y);
+    MT_AUTO mt_tensor *coarse = mtt_made(mt_arange(device, MT_BF16, 255, 1, 4));
+    holds(coarse, MT_BF16, 4, (double[]){255, 256, 256, 258}); /* to even */
+    MT_AUTO mt_tensor *last = mtt_made(mt_arange(device, MT_I64, 0x1p62, 0x1p61, 2));
+    holds(last, MT_I64, 2, (double[]){0x1p62, 0x1p62 + 0x1p61});
+    MT_AUTO mt_tensor *none = mtt_made(mt_arange(device, MT_I64, 7, 1, 0));
+    assert_int_equal(mt_numel(none), 0);
+}
+
+static void what_is_no_progression_is_told(void **state)
+{
+    (void)state;
+    assert_null(mt_arange(device, MT_I32, 0, 1, 3));
+    mtt_failed(MT_ERR_ARGUMENT, "arange: dtype i32", "i64");
+    assert_null(mt_arange(device, MT_I64, 0, 0.5, 3));
+    mtt_failed(MT_ERR_ARGUMENT, "arange", "step 0.5", "whole");
+    assert_null(mt_arange(device, MT_I64, 0, 0x1p61, 5));
+    mtt_failed(MT_ERR_ARGUMENT, "arange", "5 elements");
+    assert_null(mt_arange(device, MT_F32, 0, 1, -1));
+    mtt_failed(MT_ERR_ARGUMENT, "arange", "-1");
+}
+
+/* A causal mask: query i of s, key j of t, as softmax has it. */
+static void a_causal_mask_is_a_comparison_of_aranges(void **state)
+{
+    (void)state;
+    MT_AUTO mt_tensor *keys = mtt_made(mt_arange(device, MT_I64, 0, 1, 5));
+    MT_AUTO mt_tensor *queries = mtt_made(mt_arange(device, MT_I64, 2, 1, 3));
+    mtt_ok(mt_set(&queries, mt_reshape(queries, MT_SHAPE(3, 1))));
+    MT_AUTO mt_tensor *hidden = mtt_made(mt_gt(keys, queries));
+    MT_AUTO mt_tensor *x = mtt_made(mtt_random(device, MT_F64, MT_SHAPE(2, 3, 5), 4, -2, 2));
+    MT_AUTO mt_tensor *seen = mtt_made(mt_masked_fill(x, hidden, -INFINITY));
+    MT_AUTO mt_tensor *mine = mtt_made(mt_softmax(seen, 1, false));
+    MT_AUTO mt_tensor *want = mtt_made(mt_softmax(x, 1, true));
+    double *a = mtt_doubles(mine), *b = mtt_doubles(want);
+    for (int i = 0; i < 30; i++) assert_true(fabs(a[i] - b[i]) < 1e-15);
+    free(a), free(b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -118,6 +173,9 @@ int main(void)
         mtt_test(a_scalar_is_what_the_dtype_has_of_it),
         mtt_test(a_mask_is_not_recorded_and_passes_no_gradient),
         mtt_test(what_cannot_be_compared_is_told),
+        mtt_test(each_number_is_start_and_so_many_steps),
+        mtt_test(what_is_no_progression_is_told),
+        mtt_test(a_causal_mask_is_a_comparison_of_aranges),
     };
     return cmocka_run_group_tests(tests, mtt_open_device, mtt_close_device);
 }

@@ -1,4 +1,4 @@
-/* elementwise.c: fill, unary ops and their backward, binary ops, comparisons. The maths of
+/* elementwise.c: fill, arange, unary ops and their backward, binary ops, comparisons. The maths of
  * each op is in backends/scalar.h. */
 #include "backends/cpu/cpu.h"
 
@@ -81,6 +81,34 @@ bool mti_cpu_fill(mti_ctx *ctx, const mti_view *y, double value)
     job.bits = fill_bits(y->dtype, value);
     job.size = mt_dtype_size(y->dtype);
     mti_cpu_parallel(ctx, job.walk.count, mti_cpu_chunk(job.walk.count, 1), fill_chunk, &job);
+    return true;
+}
+
+/* ---- arange: element i is what it is whoever writes it ---- */
+
+typedef struct arange_job {
+    mt_dtype dtype;
+    double start, step;
+} arange_job;
+
+static MTI_MULTIVERSION void arange_run(const void *op, void *const *p, int64_t first, int64_t n)
+{
+    const arange_job *job = op;
+    double *wide = p[0];
+    float *narrow = p[0];
+    int64_t *whole = p[0];
+    if (job->dtype == MT_I64)
+        EACH(whole, (int64_t)job->start + (first + i) * (int64_t)job->step);
+    else if (job->dtype == MT_F64)
+        EACH(wide, fma((double)(first + i), job->step, job->start));
+    else
+        EACH(narrow, (float)fma((double)(first + i), job->step, job->start));
+}
+
+bool mti_cpu_arange(mti_ctx *ctx, double start, double step, const mti_view *y)
+{
+    arange_job job = {y->dtype, start, step};
+    mti_cpu_map(ctx, 1, &y, 1, true, 1, arange_run, &job);
     return true;
 }
 

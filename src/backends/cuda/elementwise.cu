@@ -1,4 +1,4 @@
-/* elementwise.cu: fill, unary ops and their backward, binary ops, comparisons. The maths of each op is in
+/* elementwise.cu: fill, arange, unary ops and their backward, binary ops, comparisons. The maths of each op is in
  * backends/scalar.h, the way over memory in walk.cuh. */
 #include "backends/cuda/kernels.h"
 #include "backends/cuda/walk.cuh"
@@ -64,6 +64,44 @@ extern "C" bool mti_cuda_fill(mti_ctx *ctx, const mti_view *y, double value)
     case 4: return fill_typed<uint32_t>(ctx, y, bits);
     default: return fill_typed<uint64_t>(ctx, y, bits);
     }
+}
+
+/* ---- arange ---- */
+
+template <class T> __device__ __forceinline__ T mti_term(double start, double step, uint64_t i)
+{
+    return mti_narrow<T>(fma((double)i, step, start));
+}
+template <> __device__ __forceinline__ int64_t mti_term(double start, double step, uint64_t i)
+{
+    return (int64_t)start + (int64_t)i * (int64_t)step;
+}
+
+template <class T> struct mti_arange_op {
+    enum { operands = 1, width = mti_width_of<T>(), unroll = 4 };
+    double start, step;
+    template <int V> struct held {
+    };
+
+    template <int V> __device__ void load(const mti_walk<1> &, const int64_t *, held<V> &) const {}
+    template <int V>
+    __device__ void store(const mti_walk<1> &w, const int64_t *at, uint64_t i,
+                          const held<V> &) const
+    {
+        mti_vec<T, V> y;
+        MTI_UNROLL
+        for (int j = 0; j < V; j++) y.v[j] = mti_term<T>(start, step, i + (uint64_t)j);
+        mti_store(static_cast<T *>(w.data[0]) + at[0], y);
+    }
+};
+
+extern "C" bool mti_cuda_arange(mti_ctx *ctx, double start, double step, const mti_view *y)
+{
+    const mti_view *views[] = {y};
+    mti_layout<1> l = mti_lay_out<1>(views, true);
+    if (y->dtype == MT_I64) return mti_map(ctx, l, mti_arange_op<int64_t>{start, step});
+    return mti_for_float(
+        y->dtype, [&](auto t) { return mti_map(ctx, l, mti_arange_op<decltype(t)>{start, step}); });
 }
 
 /* ---- unary: OP is a constant of the kernel, so that each loop holds one formula ---- */
