@@ -171,6 +171,8 @@ WITH_PARAMETERS = {
         F.linear(x, w), t, ignore_index=ignore),
     "sum": lambda keep: torch.sum, "mean": lambda keep: torch.mean,
     "max": lambda keep, dim: lambda x: x.max(dim)[0],
+    "gather": lambda dim: lambda x, index: x.gather(dim, index),
+    "topk": lambda k: lambda x: x.topk(k)[0],
     "cast": lambda dtype: lambda x: x.to(DTYPES[dtype]),
     "permute": lambda *order: lambda x: x.permute(order),
     "slice": lambda dim, start, length: lambda x: x.narrow(dim, start, length),

@@ -63,6 +63,11 @@ MT_API mt_tensor *mt_ge_scalar(mt_tensor *x, double c);
 MT_API mt_tensor *mt_where(mt_tensor *mask, mt_tensor *a, mt_tensor *b);
 /* mask ? value : x, as one `where`   (torch.masked_fill) */
 MT_API mt_tensor *mt_masked_fill(mt_tensor *x, mt_tensor *mask, double value);
+/* y[.., i, ..] = x[.., index[.., i, ..], ..] along dim, which may be counted from the end. index:
+ * i64 of x's rank, in the other dimensions no longer than x; y has its shape and x's dtype, any. A
+ * number out of range is told as mt_embedding tells it. The gradient of what is named twice is the
+ * sum, always in the same order. Keeps the index and not x   (torch.gather) */
+MT_API mt_tensor *mt_gather(mt_tensor *x, int dim, mt_tensor *index);
 /* Another dtype; the same tensor again (retained) if it has it already. */
 MT_API mt_tensor *mt_cast(mt_tensor *x, mt_dtype dtype);
 
@@ -118,6 +123,11 @@ MT_API mt_tensor *mt_mean(mt_tensor *x, int n_dims, const int *dims, bool keep);
 /* The largest; NaN where there is one. The gradient goes to the first that is largest, in
  * row-major order over dims   (torch.max(dim); amax shares it among equals) */
 MT_API mt_tensor *mt_max(mt_tensor *x, int n_dims, const int *dims, bool keep);
+/* The k largest of each row, the last dimension of x [..,n], 0 <= k <= n: values [..,k], the
+ * largest first, and where they are, i64 [..,k]; both the caller's. NaN counts as largest; of
+ * equals the first comes first. The gradient of the values goes to these elements; keeps the index
+ * alone (torch.topk). CUDA: n below 2^32; time grows with k^2 past some thousands. */
+MT_API mt_status mt_topk(mt_tensor *x, int64_t k, mt_tensor **values, mt_tensor **index);
 MT_API mt_tensor *mt_sum_all(mt_tensor *x);
 MT_API mt_tensor *mt_mean_all(mt_tensor *x);
 
@@ -211,9 +221,9 @@ MT_API mt_tensor *mt_recv(mt_tensor *x, int64_t ranks);
 /* ---- the table, for programs that explain it ---- */
 typedef struct mt_op_info {
     const char *name;
-    int n_inputs;          /* -1: any number */
-    const char *inputs[4]; /* letters: "x", "w", "b"; NULL past the last */
-    const char *output;
+    int n_inputs;           /* -1: any number */
+    const char *inputs[4];  /* letters: "x", "w", "b"; NULL past the last */
+    const char *outputs[2]; /* of the first and the second; of others the first's */
     const char *auxiliaries[3];
     const char *formula;
     const char *why; /* what is kept, and why */

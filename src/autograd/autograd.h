@@ -19,6 +19,7 @@ enum mti_slot {
     MTI_IN1 = 1 << 1,
     MTI_IN2 = 1 << 2,
     MTI_OUT0 = 1 << 8,
+    MTI_OUT1 = 1 << 9,
     MTI_AUX0 = 1 << 12,
     MTI_AUX1 = 1 << 13,
     MTI_AUX2 = 1 << 14
@@ -56,10 +57,16 @@ typedef struct mti_op {
     int n_aux;
     uint64_t keep[MTI_MAX_KEEP]; /* slots that the gradient of input i needs, with their marks */
     unsigned flags;
-    const char *in[MTI_MAX_KEEP], *out, *aux[MTI_MAX_AUX]; /* letters: "x", "w"; "y"; "mean" */
+    const char *in[MTI_MAX_KEEP], *out[2], *aux[MTI_MAX_AUX]; /* letters: "x", "w"; "y"; "mean" */
     const char *formula, *why;
     const mti_op_code *code;
 } mti_op;
+
+/* Of outputs without a letter of their own, the first one's. */
+static inline const char *mti_out_letter(const mti_op *op, int i)
+{
+    return i < 2 && op->out[i] ? op->out[i] : op->out[0];
+}
 
 /* What an op is called with besides tensors; copied into the node. */
 typedef union mti_params {
@@ -108,6 +115,12 @@ typedef union mti_params {
     struct {
         int dim;
     } cat;
+    struct {
+        int dim;
+    } gather;
+    struct {
+        int64_t k;
+    } topk;
     struct {
         mt_dtype dtype;
     } cast;
@@ -216,6 +229,7 @@ bool mti_out_set(mti_call *c, int i, mt_dtype dtype, int rank, const int64_t *sh
 bool mti_out_like(mti_call *c, const mti_view *v); /* v's shape and dtype, row-major */
 bool mti_aux_set(mti_call *c, int i, mt_dtype dtype, int rank, const int64_t *shape);
 bool mti_need_float(mti_call *c, int i);
+bool mti_need_i64(mti_call *c, int i);
 bool mti_need_same_dtype(mti_call *c, int i, int j);
 
 /* ---- modes, per thread ---- */

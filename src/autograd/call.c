@@ -215,6 +215,13 @@ bool mti_need_float(mti_call *c, int i)
                          c->op->in[i], mt_dtype_name(dtype));
 }
 
+bool mti_need_i64(mti_call *c, int i)
+{
+    mt_dtype dtype = c->in_spec[i].dtype;
+    return dtype == MT_I64 || mti_fail_bool(MT_ERR_ARGUMENT, "%s: %s is %s; need i64", c->op->name,
+                                            c->op->in[i], mt_dtype_name(dtype));
+}
+
 bool mti_need_same_dtype(mti_call *c, int i, int j)
 {
     mt_dtype a = c->in_spec[i].dtype, b = c->in_spec[j].dtype;

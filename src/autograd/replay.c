@@ -139,7 +139,8 @@ static bool adopt_all(mti_call *c)
                              "%s: the hook before it supplied a result; x itself must change",
                              c->op->name);
     bool ok = true;
-    for (int i = 0; ok && i < c->n_out; i++) ok = adopt(c, &c->out[i], &c->out_spec[i], c->op->out);
+    for (int i = 0; ok && i < c->n_out; i++)
+        ok = adopt(c, &c->out[i], &c->out_spec[i], mti_out_letter(c->op, i));
     for (int i = 0; ok && i < c->op->n_aux; i++)
         if (c->aux[i] || makes_aux(c, i)) ok = adopt(c, &c->aux[i], &c->aux_spec[i], c->op->aux[i]);
     return ok;

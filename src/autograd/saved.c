@@ -24,7 +24,8 @@ mt_save_info mti_slot_info(const mti_saved_tensor *s)
     if (bit < 8)
         info.role = MT_SAVE_INPUT, info.index = bit, info.argument = op->in[bit];
     else if (bit < 12)
-        info.role = MT_SAVE_OUTPUT, info.index = bit - 8, info.argument = op->out;
+        info.role = MT_SAVE_OUTPUT, info.index = bit - 8,
+        info.argument = mti_out_letter(op, bit - 8);
     else
         info.role = MT_SAVE_AUX, info.index = bit - 12, info.argument = op->aux[bit - 12];
     uint64_t marks = marks_of(n, bit);

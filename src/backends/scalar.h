@@ -16,6 +16,17 @@
 #include <string.h>
 #include "backends/scalar_gpu.h"
 
+/* ---- order ---- */
+
+/* A float as a number in its order, NaN above all, 0 and -0 alike. Of its dtype: the bit of the
+ * sign, and the bits of infinity. */
+MTI_HD uint64_t mti_order_key(uint64_t bits, uint64_t sign, uint64_t infinity)
+{
+    uint64_t magnitude = bits & (sign - 1);
+    if (magnitude > infinity) return 2 * sign - 1;
+    return bits & sign ? sign - magnitude : sign + magnitude;
+}
+
 /* ---- f32 building blocks ---- */
 
 MTI_HD uint32_t mti_f32_bits(float x)

@@ -39,6 +39,8 @@ static const mti_cheaper ways[] = {
     {"linear_cross_entropy", "lse", MTI_CHEAPER_RECOMPUTE, "from x and w, one more product"},
     {"linear_cross_entropy", "target", MTI_CHEAPER_HALF, "i32 instead of i64"},
     {"max", "index", MTI_CHEAPER_HALF, "i32 instead of i64"},
+    {"gather", "index", MTI_CHEAPER_HALF, "i32 instead of i64"},
+    {"topk", "index", MTI_CHEAPER_HALF, "i32 instead of i64"},
     {"where", "mask", MTI_CHEAPER_BITS, "one bit an element instead of one byte"},
     {"embedding", "index", MTI_CHEAPER_HALF, "i32 instead of i64"},
     {"mse", "x", MTI_CHEAPER_HALF, "x - y, one tensor for the two"},

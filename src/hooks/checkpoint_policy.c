@@ -103,7 +103,7 @@ static mt_op_info row_of(const char *op)
 {
     for (int i = 0; i < mt_op_count(); i++)
         if (!strcmp(mt_op_get(i).name, op)) return mt_op_get(i);
-    return (mt_op_info){.output = "y", .auxiliaries = {"aux", "aux", "aux"}};
+    return (mt_op_info){.outputs = {"y", "y"}, .auxiliaries = {"aux", "aux", "aux"}};
 }
 
 static bool keep_each(mti_frame *f, mti_decision *d, const mt_op_call *call,
@@ -115,7 +115,7 @@ static bool keep_each(mti_frame *f, mti_decision *d, const mt_op_call *call,
         mt_tensor *t = aux < 0 ? result->outputs[i] : result->auxiliaries[aux];
         if (!t) continue;
         const mt_save_info info = {.op = call->op,
-                                   .argument = aux < 0 ? row.output : row.auxiliaries[aux],
+                                   .argument = aux < 0 ? row.outputs[i == 1] : row.auxiliaries[aux],
                                    .index = aux < 0 ? i : aux,
                                    .role = aux < 0 ? MT_SAVE_OUTPUT : MT_SAVE_AUX,
                                    .module = call->module,

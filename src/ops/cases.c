@@ -36,6 +36,14 @@ static mt_tensor *counted(mt_tensor *(*compare)(mt_tensor *, mt_tensor *), mt_te
     return mt_add(sum, number);
 }
 
+static mt_tensor *largest(mt_tensor *x, int64_t k)
+{
+    mt_tensor *values, *index;
+    if (mt_topk(x, k, &values, &index) != MT_OK) return NULL;
+    mt_release(index);
+    return values;
+}
+
 static mt_tensor *turned(mt_tensor *x)
 {
     MT_AUTO mt_tensor *t = mt_transpose(x, 0, 1);

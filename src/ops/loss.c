@@ -2,13 +2,6 @@
 #include <string.h>
 #include "ops/ops.h"
 
-static bool need_i64(mti_call *c, int i)
-{
-    mt_dtype dtype = c->in_spec[i].dtype;
-    return dtype == MT_I64 || mti_fail_bool(MT_ERR_ARGUMENT, "%s: %s is %s; need i64", c->op->name,
-                                            c->op->in[i], mt_dtype_name(dtype));
-}
-
 /* ---- embedding: y = w[index];  index [..] i64, w [rows,n] -> y [..,n]
  * dw[r] = sum of dy where index = r; keeps the indices */
 
@@ -16,7 +9,7 @@ static bool embedding_shape(mti_call *c)
 {
     const mti_view *index = mti_in(c, 0), *w = mti_in(c, 1);
     char text[MTI_SHAPE_TEXT];
-    if (!need_i64(c, 0) || !mti_need_float(c, 1)) return false;
+    if (!mti_need_i64(c, 0) || !mti_need_float(c, 1)) return false;
     if (w->rank != 2 || index->rank >= MT_MAX_RANK)
         return mti_fail_bool(MT_ERR_ARGUMENT,
                              "embedding: w is %s, index has rank %d; need w "
@@ -61,7 +54,7 @@ static bool cross_entropy_shape(mti_call *c)
 {
     const mti_view *x = mti_in(c, 0), *t = mti_in(c, 1);
     char tx[MTI_SHAPE_TEXT], tt[MTI_SHAPE_TEXT];
-    if (!mti_need_float(c, 0) || !need_i64(c, 1)) return false;
+    if (!mti_need_float(c, 0) || !mti_need_i64(c, 1)) return false;
     bool fits = x->rank >= 1 && x->rank == t->rank + 1;
     for (int d = 0; fits && d < t->rank; d++) fits = x->shape[d] == t->shape[d];
     if (!fits)

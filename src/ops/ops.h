@@ -39,6 +39,9 @@ mt_tensor *mti_reduce(enum mti_op_id id, mt_tensor *x, int n_dims, const int *di
 const mti_view *mti_open_din(mti_call *c, int i, mt_tensor **full);
 bool mti_close_din(mti_call *c, int i, mt_tensor *full);
 
+/* din 0 = dout 0 added up along dim by the index in this slot. */
+bool mti_scatter_to_din(mti_call *c, int dim, unsigned slot);
+
 /* The gradient of input i, made with its heads inside: so splitting them again is a view. */
 const mti_view *mti_din_heads_inside(mti_call *c, int i);
 

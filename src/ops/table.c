@@ -18,6 +18,8 @@
 #define IN1      MTI_IN1
 #define IN2      MTI_IN2
 #define OUT0     MTI_OUT0
+#define OUT1     MTI_OUT1
+#define OUT(...) __VA_ARGS__
 #define AUX0     MTI_AUX0
 #define AUX1     MTI_AUX1
 #define AUX2     MTI_AUX2
@@ -31,7 +33,7 @@
                         .keep = keep_,                                                             \
                         .flags = flags_,                                                           \
                         .in = in_,                                                                 \
-                        .out = out_,                                                               \
+                        .out = {out_},                                                             \
                         .aux = aux_,                                                               \
                         .formula = formula_,                                                       \
                         .why = why_,                                                               \
@@ -83,7 +85,6 @@ mt_op_info mt_op_get(int i)
     const mti_op *op = &mti_ops[i];
     info = (mt_op_info){.name = op->name,
                         .n_inputs = op->n_in,
-                        .output = op->out,
                         .formula = op->formula,
                         .why = op->why,
                         .autocast = op->flags & MTI_LOW    ? "low"
@@ -91,6 +92,7 @@ mt_op_info mt_op_get(int i)
                                                            : "widest"};
     for (int k = 0; k < MTI_MAX_KEEP; k++) info.keep[k] = (unsigned)op->keep[k] & MTI_SLOTS;
     memcpy(info.inputs, op->in, sizeof info.inputs);
+    for (int k = 0; k < 2; k++) info.outputs[k] = mti_out_letter(op, k);
     memcpy(info.auxiliaries, op->aux, sizeof info.auxiliaries);
     return info;
 }

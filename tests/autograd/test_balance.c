@@ -36,7 +36,7 @@ static const mti_op_code leaky_code = {leaky_shape, leaky_forward, leaky_backwar
 static const mti_op leaky_op = {.name = "leaky",
                                 .n_in = 1,
                                 .in = {"x"},
-                                .out = "y",
+                                .out = {"y"},
                                 .formula = "y = x",
                                 .why = "",
                                 .code = &leaky_code};

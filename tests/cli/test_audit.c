@@ -36,7 +36,7 @@ static const mti_op wasteful = {.name = "wasteful",
                                 .n_in = 1,
                                 .keep = {MTI_IN0 | MTI_OUT0},
                                 .in = {"x"},
-                                .out = "y",
+                                .out = {"y"},
                                 .code = &wasteful_code};
 
 static mt_tensor *call_wasteful(const mti_case *c, mt_tensor **in)

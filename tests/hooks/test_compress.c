@@ -128,7 +128,7 @@ static const mti_op gate_op = {.name = "a gate that no list knows",
                                .n_in = 1,
                                .keep = {MTI_SIGN(MTI_IN0)},
                                .in = {"x"},
-                               .out = "y",
+                               .out = {"y"},
                                .code = &gate_code};
 static mt_tensor *gate(mt_tensor *x)
 {

@@ -1,5 +1,5 @@
-/* Ops that choose: comparisons, and arange, which masks are made of. Their corners; what all ops
- * share is in test_gates.c. */
+/* Ops that choose: comparisons, and arange, which masks are made of; gather and topk. Their
+ * corners; what all ops share is in test_gates.c. */
 #include <math.h>
 #include <stdlib.h>
 #include "mtt_fixture.h"
@@ -165,6 +165,153 @@ static void a_causal_mask_is_a_comparison_of_aranges(void **state)
     free(a), free(b);
 }
 
+/* ---- topk, gather ---- */
+
+static void the_largest_come_first_and_of_equals_the_first(void **state)
+{
+    (void)state;
+    const double inf = (double)INFINITY, nan = (double)NAN;
+    const double values[] = {1, nan, 3, 3, inf, nan, -0.0, 0, -inf, -2};
+    const double want[] = {nan, nan, inf, 3, 3, 1, -0.0, 0, -2, -inf},
+                 where[] = {1, 5, 4, 2, 3, 0, 6, 7, 9, 8};
+    for (int t = 0; t < 4; t++)
+        for (int k = 0; k <= 10; k++) {
+            MT_AUTO mt_tensor *x = row(floats[t], 10, values);
+            mt_tensor *best, *index;
+            mtt_ok(mt_topk(x, k, &best, &index));
+            holds(best, floats[t], k, want);
+            holds(index, MT_I64, k, where);
+            mt_release(best), mt_release(index);
+        }
+}
+
+/* By sorting, where n is a vocabulary: what is listed is in order, and what is not is no larger. */
+static void a_vocabulary_is_chosen_from(void **state)
+{
+    (void)state;
+    enum { N = 50257, K = 300 };
+    MT_AUTO mt_tensor *x = mtt_made(mtt_random(device, MT_BF16, MT_SHAPE(2, N), 5, -2, 2));
+    mt_tensor *best, *index;
+    mtt_ok(mt_topk(x, K, &best, &index));
+    double *all = mtt_doubles(x), *v = mtt_doubles(best), *at = mtt_doubles(index);
+    for (int r = 0; r < 2; r++) {
+        int n_larger = 0, n_before = 0;
+        double last = v[r * K + K - 1];
+        for (int j = 0; j < K; j++) {
+            int i = r * K + j;
+            assert_true(v[i] == all[r * N + (int)at[i]]);
+            if (j) assert_true(v[i - 1] > v[i] || (v[i - 1] == v[i] && at[i - 1] < at[i]));
+        }
+        for (int i = 0; i < N; i++) {
+            n_larger += all[r * N + i] > last;
+            n_before += all[r * N + i] == last && i <= (int)at[r * K + K - 1];
+        }
+        assert_int_equal(n_larger + n_before, K);
+    }
+    free(all), free(v), free(at);
+    mt_release(best), mt_release(index);
+}
+
+static void the_gradient_goes_to_the_chosen_and_adds_up(void **state)
+{
+    (void)state;
+    for (int t = 0; t < 4; t++) {
+        MT_AUTO mt_tensor *x = row(floats[t], 5, (double[]){4, 1, 5, 4, 2});
+        MT_AUTO mt_tensor *numbers = row(MT_I64, 6, (double[]){3, 0, 3, 3, 4, 0});
+        mtt_ok(mt_set_requires_grad(x, true));
+        mt_tensor *best, *index;
+        mtt_ok(mt_topk(x, 2, &best, &index));
+        assert_false(mt_requires_grad(index));
+        MT_AUTO mt_tensor *sum = mtt_made(mt_sum_all(best));
+        mtt_ok(mt_backward(sum));
+        holds(mt_grad(x), floats[t], 5, (double[]){1, 0, 1, 0, 0});
+        mt_release(best), mt_release(index);
+        mtt_ok(mt_set_grad(x, NULL));
+        MT_AUTO mt_tensor *y = mtt_made(mt_gather(x, 0, numbers));
+        holds(y, floats[t], 6, (double[]){4, 4, 4, 4, 2, 4});
+        MT_AUTO mt_tensor *total = mtt_made(mt_sum_all(y));
+        mtt_ok(mt_backward(total));
+        holds(mt_grad(x), floats[t], 5, (double[]){2, 0, 0, 3, 1});
+    }
+}
+
+/* 256 ones in bf16, which adds them to no more than 256: the sum is made in f32. */
+static void sums_of_16_bits_are_rounded_once(void **state)
+{
+    (void)state;
+    MT_AUTO mt_tensor *x = row(MT_BF16, 1, (double[]){1});
+    MT_AUTO mt_tensor *zeros = mtt_made(mt_zeros(device, MT_I64, MT_SHAPE(1000)));
+    mtt_ok(mt_set_requires_grad(x, true));
+    MT_AUTO mt_tensor *y = mtt_made(mt_gather(x, 0, zeros));
+    MT_AUTO mt_tensor *sum = mtt_made(mt_sum_all(y));
+    mtt_ok(mt_backward(sum));
+    holds(mt_grad(x), MT_BF16, 1, (double[]){1000});
+}
+
+static void any_number_of_threads_gives_the_same_bits(void **state)
+{
+    (void)state;
+    MT_AUTO mt_tensor *x = mtt_made(mtt_random(device, MT_F32, MT_SHAPE(40, 5000), 6, -2, 2));
+    mtt_ok(mt_set_requires_grad(x, true));
+    mt_tensor *dx[2], *index[2];
+    for (int i = 0; i < 2; i++) {
+        mtt_ok(mt_device_set_threads(device, i ? 3 : 1));
+        mt_tensor *best;
+        mtt_ok(mt_topk(x, 400, &best, &index[i]));
+        MT_AUTO mt_tensor *some = mtt_made(mt_slice(index[0], 1, 100, 1));
+        mtt_ok(mt_set(&some, mt_expand(some, MT_SHAPE(40, 3000))));
+        MT_AUTO mt_tensor *y = mtt_made(mt_gather(x, -1, some));
+        MT_AUTO mt_tensor *scaled = mtt_made(mt_mul(y, y));
+        MT_AUTO mt_tensor *sum = mtt_made(mt_sum_all(scaled));
+        mtt_ok(mt_backward(sum));
+        dx[i] = mt_retain(mt_grad(x));
+        mtt_ok(mt_set_grad(x, NULL));
+        mt_release(best);
+    }
+    assert_true(mtt_same_bits(dx[0], dx[1]) && mtt_same_bits(index[0], index[1]));
+    for (int i = 0; i < 2; i++) mt_release(dx[i]), mt_release(index[i]);
+}
+
+static void whole_numbers_and_masks_can_be_gathered(void **state)
+{
+    (void)state;
+    MT_AUTO mt_tensor *index = row(MT_I64, 3, (double[]){2, 0, 2});
+    static const mt_dtype dtypes[] = {MT_I64, MT_I32, MT_U8, MT_BOOL};
+    for (int t = 0; t < 4; t++) {
+        MT_AUTO mt_tensor *x = row(dtypes[t], 3, (double[]){0, 1, 1});
+        MT_AUTO mt_tensor *y = mtt_made(mt_gather(x, 0, index));
+        holds(y, dtypes[t], 3, (double[]){1, 0, 1});
+    }
+}
+
+static void what_cannot_be_chosen_is_told(void **state)
+{
+    (void)state;
+    MT_AUTO mt_tensor *x = mtt_made(mt_zeros(device, MT_F32, MT_SHAPE(2, 3)));
+    MT_AUTO mt_tensor *scalar = mtt_made(mt_zeros(device, MT_F32, 0, NULL));
+    MT_AUTO mt_tensor *wide = mtt_made(mt_zeros(device, MT_I64, MT_SHAPE(3, 3)));
+    MT_AUTO mt_tensor *bad = row(MT_I64, 4, (double[]){0, 1, 3, -1});
+    mt_tensor *values = x, *index = x;
+    assert_int_equal(mt_topk(x, 4, &values, &index), MT_ERR_ARGUMENT);
+    mtt_failed(MT_ERR_ARGUMENT, "topk: x is [2,3], k is 4");
+    assert_true(!values && !index);
+    assert_int_equal(mt_topk(x, -1, &values, &index), MT_ERR_ARGUMENT);
+    mtt_failed(MT_ERR_ARGUMENT, "k is -1");
+    assert_int_equal(mt_topk(scalar, 0, &values, &index), MT_ERR_ARGUMENT);
+    mtt_failed(MT_ERR_ARGUMENT, "topk: x is []");
+    assert_null(mt_gather(x, 2, wide));
+    mtt_failed(MT_ERR_ARGUMENT, "gather: dimension 2");
+    assert_null(mt_gather(x, 1, wide));
+    mtt_failed(MT_ERR_ARGUMENT, "gather: x is [2,3], index is [3,3]", "dimension 1");
+    assert_null(mt_gather(x, 1, x));
+    mtt_failed(MT_ERR_ARGUMENT, "gather: index is f32; need i64");
+    mtt_ok(mt_set(&bad, mt_reshape(bad, MT_SHAPE(2, 2))));
+    MT_AUTO mt_tensor *y = mt_gather(x, 1, bad);
+    double unread[4]; /* where kernels run behind the host, reading tells */
+    assert_true(!y || mt_to_host(y, unread, 4 * sizeof(float)) != MT_OK);
+    mtt_failed(MT_ERR_ARGUMENT, "gather: index[2] is 3", "0 to 2 in dimension 1");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -176,6 +323,13 @@ int main(void)
         mtt_test(each_number_is_start_and_so_many_steps),
         mtt_test(what_is_no_progression_is_told),
         mtt_test(a_causal_mask_is_a_comparison_of_aranges),
+        mtt_test(the_largest_come_first_and_of_equals_the_first),
+        mtt_test(a_vocabulary_is_chosen_from),
+        mtt_test(the_gradient_goes_to_the_chosen_and_adds_up),
+        mtt_test(sums_of_16_bits_are_rounded_once),
+        mtt_test(any_number_of_threads_gives_the_same_bits),
+        mtt_test(whole_numbers_and_masks_can_be_gathered),
+        mtt_test(what_cannot_be_chosen_is_told),
     };
     return cmocka_run_group_tests(tests, mtt_open_device, mtt_close_device);
 }

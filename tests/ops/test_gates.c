@@ -29,6 +29,20 @@ static mt_tensor *absolute(mt_tensor **in) { return mt_abs(in[0]); }
 static mt_tensor *clamped(mt_tensor **in) { return mt_clamp(in[0], -1, 1); }
 static mt_tensor *max_last(mt_tensor **in) { return mt_max(in[0], 1, (int[]){-1}, false); }
 static mt_tensor *max_all(mt_tensor **in) { return mt_max(in[0], 0, NULL, false); }
+static mt_tensor *best(mt_tensor **in)
+{
+    mt_tensor *values, *index;
+    if (mt_topk(in[0], 3, &values, &index) != MT_OK) return NULL;
+    mt_release(index);
+    return values;
+}
+static mt_tensor *gathered(mt_tensor **in)
+{
+    MT_AUTO mt_tensor *index = mt_arange(device, MT_I64, 0, 1, 3);
+    mt_set(&index, mt_reshape(index, MT_SHAPE(1, 1, 1, 3)));
+    mt_set(&index, mt_expand(index, 4, (int64_t[]){mt_shape(in[0])[0], mt_shape(in[0])[1], 6, 3}));
+    return mt_gather(in[0], 3, index);
+}
 static mt_tensor *where(mt_tensor **in)
 {
     MT_AUTO mt_tensor *mask = mt_cast(in[1], MT_BOOL);
@@ -59,6 +73,8 @@ static void each_op_keeps_what_its_backward_reads_and_no_more(void **state)
         {clamped, N * E},
         {max_last, N / 8 * 8},
         {max_all, 8},
+        {best, N / 8 * 3 * 8},
+        {gathered, 3 * 8}, /* one row of an index for all */
         {where, N},
     };
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
@@ -256,8 +272,8 @@ static void no_elements_give_no_elements(void **state)
     MT_AUTO mt_tensor *x = mtt_made(mt_zeros(device, MT_F32, MT_SHAPE(2, 0, 3, 4)));
     mtt_ok(mt_set_requires_grad(x, true));
     mt_tensor *in[2] = {x, x};
-    mt_tensor *(*const all[])(mt_tensor **) = {rope,     swiglu,  rms_norm, cube,
-                                               absolute, clamped, max_last, where};
+    mt_tensor *(*const all[])(mt_tensor **) = {rope,    swiglu,   rms_norm, cube, absolute,
+                                               clamped, max_last, best,     where};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         MT_AUTO mt_tensor *y = mtt_made(all[i](in));
         assert_int_equal(mt_numel(y), 0);
@@ -305,8 +321,9 @@ static bool nth_fails(mt_tensor *(*fn)(mt_tensor **), uint64_t n)
 static void any_allocation_may_fail(void **state)
 {
     (void)state;
-    mt_tensor *(*const all[])(mt_tensor **) = {rope,     swiglu,  packed_swiglu, rms_norm, cube,
-                                               max_last, max_all, where,         grouped,  filled};
+    mt_tensor *(*const all[])(mt_tensor **) = {rope,    swiglu,   packed_swiglu, rms_norm,
+                                               cube,    max_last, max_all,       where,
+                                               grouped, filled,   best,          gathered};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         uint64_t n = 1;
         while (nth_fails(all[i], n)) n++;

@@ -18,6 +18,10 @@ class Difference:
 
 
 DIFFERENCES = {
+    "gather": Difference(
+        "gather from x in a storage of m", "-m e",
+        lambda e, m: -m * e,
+        "PyTorch keeps x, of whose gradient only the shape is read. memtape keeps the index."),
     "dropout mask": Difference(
         "dropout of n elements", "n (1 - e)",
         lambda e, n: n * (1 - e),

@@ -198,6 +198,21 @@ class Where(Op):
         return mt("where", mask, a, b), f"torch.where({mask}, {a}, {b})"
 
 
+class Gather(Op):
+    def draw(self, g):
+        x = g.value(rank=1)
+        dim = g.random.randrange(x.rank)
+        shape = list(x.shape)
+        shape[dim] = g.extent()
+        return [x, g.index(shape, x.shape[dim])], {"dim": dim}
+
+    def text(self, x, index, dim):
+        return mt("gather", x, index, dim), f"{x}.gather({dim}, {index})"
+
+    def differences(self, call):
+        return [Applied("gather", {"m": call.stored(0)}, drops=(0,))]
+
+
 class MaskedFill(Op):
     def draw(self, g):
         x = g.value()
@@ -383,6 +398,20 @@ class Sum(_Reduction):
 
 class Mean(_Reduction):
     pass
+
+
+class Topk(Op):
+    def draw(self, g):
+        x = g.value(rank=1)
+        return [x], {"k": g.random.randint(1, x.shape[-1])}
+
+    def text(self, x, k):
+        return mt("topk", x, k), f"{x}.topk({k})[0]"
+
+    def suits(self, t, room, k):
+        if t[0].shape[-1] < 2 or k > t[0].shape[-1]:
+            return k <= t[0].shape[-1]
+        return bool((-t[0].sort(-1, descending=True)[0].diff(dim=-1)).min() > 2 * room(0))
 
 
 class Max(_Reduction):

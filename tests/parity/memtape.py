@@ -38,7 +38,7 @@ SIGNATURES = {  # name: (result, arguments); tensors, modules and ledgers are po
 
 
 class OpInfo(ctypes.Structure):
-    _fields_ = [("name", TEXT), ("n_inputs", I), ("inputs", TEXT * 4), ("output", TEXT),
+    _fields_ = [("name", TEXT), ("n_inputs", I), ("inputs", TEXT * 4), ("outputs", TEXT * 2),
                 ("auxiliaries", TEXT * 3), ("formula", TEXT), ("why", TEXT),
                 ("autocast", TEXT)]
 

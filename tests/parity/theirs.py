@@ -80,6 +80,8 @@ THEIRS = {
     "sum": lambda x, keep, *dims: torch.sum(x, every(x, dims), bool(keep)),
     "mean": lambda x, keep, *dims: torch.mean(x, every(x, dims), bool(keep)),
     "max": lambda x, keep, *dims: their_max(x, every(x, dims), keep),
+    "gather": lambda x, index, dim: x.gather(dim, index),
+    "topk": lambda x, k: x.topk(k)[0],
     # Of one rank, where all of them are the identity.
     "all_gather": lambda x, dim, ranks: x.clone(), "reduce_scatter": lambda x, dim, ranks: x.clone(),
     "all_reduce": lambda x, ranks: x.clone(), "replicate": lambda x, ranks: x.clone(),

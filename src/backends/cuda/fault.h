@@ -10,13 +10,14 @@
 #include <inttypes.h>
 #include "backends/cuda/gpu.h"
 
-enum { MTI_FAULT_NONE, MTI_FAULT_INDEX, MTI_FAULT_TARGET };
+enum { MTI_FAULT_NONE, MTI_FAULT_INDEX, MTI_FAULT_TARGET, MTI_FAULT_GATHER };
 
 /* The first bad number since the last sync: the earliest call's, and in it the lowest position. */
 struct mti_fault {
     int64_t kind;            /* what was bad; 0: nothing */
     int64_t position, value; /* number `position` is `value` */
-    int64_t limit, ignore;   /* it had to be in [0, limit), or `ignore` for a target */
+    int64_t limit, ignore;   /* it had to be in [0, limit), or `ignore` for a target; gather: the
+                              * dimension */
 };
 
 /* Device: number `at` is bad. If it is the first of `numbers`, and nothing was bad before this
@@ -41,6 +42,11 @@ static inline bool mti_fault_report(const struct mti_fault *f)
                              "embedding: index[%" PRId64 "] is %" PRId64
                              "; the table has rows 0 to %" PRId64,
                              f->position, f->value, f->limit - 1);
+    if (f->kind == MTI_FAULT_GATHER)
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "gather: index[%" PRId64 "] is %" PRId64
+                             "; x has elements 0 to %" PRId64 " in dimension %" PRId64,
+                             f->position, f->value, f->limit - 1, f->ignore);
     return mti_fail_bool(MT_ERR_ARGUMENT,
                          "cross_entropy: target[%" PRId64 "] is %" PRId64 "; need 0 to %" PRId64
                          ", or %" PRId64 " to ignore the row",

@@ -1,57 +1,22 @@
 /* max.cu: the largest element over the trailing dimensions of x, and which one it is. Neighbouring
  * threads read neighbouring elements: of what is searched, a warp or a block to an element of y, or
  * of y's last dimension, a thread to each. */
+#include "backends/cuda/dims.cuh"
 #include "backends/cuda/kernels.h"
-#include "backends/cuda/walk.cuh"
 
 #define BLOCK 256
 #define WARP  32
 
-/* Dimensions of one kind, slowest first, merged where they lie one behind the other. */
-struct max_dims {
-    int rank;
-    int64_t count, shape[MT_MAX_RANK], stride[MT_MAX_RANK];
-};
-
-static max_dims dims_of(const mti_view *v, int from, int to)
-{
-    max_dims d = {};
-    d.count = 1;
-    for (int k = from; k < to; k++) {
-        d.count *= v->shape[k];
-        if (v->shape[k] == 1) continue;
-        int last = d.rank - 1;
-        if (d.rank > 0 && d.stride[last] == v->stride[k] * v->shape[k]) {
-            d.shape[last] *= v->shape[k];
-            d.stride[last] = v->stride[k];
-        } else {
-            d.shape[d.rank] = v->shape[k];
-            d.stride[d.rank++] = v->stride[k];
-        }
-    }
-    return d;
-}
-
-static int64_t step_of(const max_dims &d)
+static int64_t step_of(const mti_dims &d)
 {
     return d.rank ? mti_magnitude(d.stride[d.rank - 1]) : 0;
-}
-
-static __device__ __forceinline__ int64_t offset_of(const max_dims &d, int64_t i)
-{
-    int64_t offset = 0;
-    for (int k = d.rank - 1; k > 0; k--) {
-        offset += i % d.shape[k] * d.stride[k];
-        i /= d.shape[k];
-    }
-    return d.rank > 0 ? offset + i * d.stride[0] : 0;
 }
 
 struct max_job {
     const void *x;
     void *y;
     int64_t *index; /* null: nobody needs it */
-    max_dims kept, searched;
+    mti_dims kept, searched;
     int team; /* threads to an element of y */
 };
 
@@ -88,10 +53,10 @@ template <class T> __global__ void __launch_bounds__(BLOCK) max_of_rows(const ma
     int rank = (int)threadIdx.x % job.team;
     int64_t k = ((int64_t)blockIdx.x * BLOCK + threadIdx.x) / job.team;
     bool live = k < job.kept.count;
-    const T *x = static_cast<const T *>(job.x) + (live ? offset_of(job.kept, k) : 0);
+    const T *x = static_cast<const T *>(job.x) + (live ? mti_offset_of(job.kept, k) : 0);
     largest<A> best = {(A)0, -1};
     for (int64_t r = rank; live && r < job.searched.count; r += job.team) {
-        largest<A> one = {mti_widen(x[offset_of(job.searched, r)]), r};
+        largest<A> one = {mti_widen(x[mti_offset_of(job.searched, r)]), r};
         best = larger(best, one);
     }
     best = of_warp(best);
@@ -110,10 +75,10 @@ template <class T> __global__ void __launch_bounds__(BLOCK) max_of_columns(const
     typedef mti_wide<T> A;
     int64_t k = (int64_t)blockIdx.x * BLOCK + threadIdx.x;
     if (k >= job.kept.count) return; /* no barrier follows */
-    const T *x = static_cast<const T *>(job.x) + offset_of(job.kept, k);
+    const T *x = static_cast<const T *>(job.x) + mti_offset_of(job.kept, k);
     largest<A> best = {(A)0, -1};
     for (int64_t r = 0; r < job.searched.count; r++) {
-        largest<A> one = {mti_widen(x[offset_of(job.searched, r)]), r};
+        largest<A> one = {mti_widen(x[mti_offset_of(job.searched, r)]), r};
         best = larger(best, one);
     }
     static_cast<T *>(job.y)[k] = mti_narrow<T>(best.value);
@@ -127,8 +92,8 @@ extern "C" bool mti_cuda_max(mti_ctx *ctx, const mti_view *x, const mti_view *y,
     job.x = x->data;
     job.y = y->data;
     job.index = index ? static_cast<int64_t *>(index->data) : nullptr;
-    job.kept = dims_of(x, 0, y->rank);
-    job.searched = dims_of(x, y->rank, x->rank);
+    job.kept = mti_dims_of(x, 0, y->rank);
+    job.searched = mti_dims_of(x, y->rank, x->rank);
     if (job.kept.count == 0) return true;
     bool columns =
         job.searched.count == 1 || (job.kept.rank > 0 && step_of(job.kept) < step_of(job.searched));
@@ -147,15 +112,15 @@ struct max_scatter_job {
     const int64_t *index;
     const void *dy;
     void *dx;
-    max_dims from, kept, searched; /* dy's; dx's */
+    mti_dims from, kept, searched; /* dy's; dx's */
 };
 
 template <class T> __global__ void __launch_bounds__(BLOCK) max_scatter(const max_scatter_job job)
 {
     int64_t k = (int64_t)blockIdx.x * BLOCK + threadIdx.x;
     if (k >= job.kept.count) return; /* no barrier follows */
-    int64_t to = offset_of(job.kept, k) + offset_of(job.searched, job.index[k]);
-    static_cast<T *>(job.dx)[to] = static_cast<const T *>(job.dy)[offset_of(job.from, k)];
+    int64_t to = mti_offset_of(job.kept, k) + mti_offset_of(job.searched, job.index[k]);
+    static_cast<T *>(job.dx)[to] = static_cast<const T *>(job.dy)[mti_offset_of(job.from, k)];
 }
 
 extern "C" bool mti_cuda_max_backward(mti_ctx *ctx, const mti_view *index, const mti_view *dy,
@@ -165,9 +130,9 @@ extern "C" bool mti_cuda_max_backward(mti_ctx *ctx, const mti_view *index, const
     job.index = static_cast<const int64_t *>(index->data);
     job.dy = dy->data;
     job.dx = dx->data;
-    job.from = dims_of(dy, 0, dy->rank);
-    job.kept = dims_of(dx, 0, dy->rank);
-    job.searched = dims_of(dx, dy->rank, dx->rank);
+    job.from = mti_dims_of(dy, 0, dy->rank);
+    job.kept = mti_dims_of(dx, 0, dy->rank);
+    job.searched = mti_dims_of(dx, dy->rank, dx->rank);
     if (job.kept.count == 0) return true;
     unsigned blocks = (unsigned)((job.kept.count + BLOCK - 1) / BLOCK);
     return mti_cuda_fill(ctx, dx, 0) && mti_for_float(dx->dtype, [&](auto t) {

@@ -1,0 +1,159 @@
+/* topk.cu: the k largest of each row.
+ *
+ * A block finds the k-th largest of a row digit by digit, from the highest: it counts how many
+ * elements that agree so far have which next digit. Then it lists what is larger, and of what is
+ * equal the first, in the order of the row. Last, each of the list finds its place by counting what
+ * comes before it. */
+#include "backends/cuda/dims.cuh"
+#include "backends/cuda/kernels.h"
+
+#define WARP       32
+#define MOST       1024 /* threads of a block that chooses */
+#define DIGITS     256
+#define SORT_BLOCK 256
+
+struct topk_job {
+    const void *x;
+    void *values;
+    int64_t *index;
+    uint32_t *list; /* [rows,k]: the chosen, in the order of the row */
+    mti_dims rows;
+    int64_t step, n, k;
+};
+
+template <class T> struct bits_of;
+template <> struct bits_of<float> {
+    enum : uint64_t { infinity = 0x7f800000u };
+};
+template <> struct bits_of<double> {
+    enum : uint64_t { infinity = 0x7ff0000000000000u };
+};
+template <> struct bits_of<__nv_bfloat16> {
+    enum : uint64_t { infinity = 0x7f80u };
+};
+template <> struct bits_of<__half> {
+    enum : uint64_t { infinity = 0x7c00u };
+};
+
+template <class T> static __device__ __forceinline__ uint64_t key_at(const T *x, int64_t i)
+{
+    uint64_t bits = 0;
+    memcpy(&bits, x + i, sizeof(T));
+    return mti_order_key(bits, (uint64_t)1 << (8 * sizeof(T) - 1), bits_of<T>::infinity);
+}
+
+/* How many lanes of earlier warps, and earlier lanes of this one, have it set; *all: of the block. */
+static __device__ __forceinline__ unsigned count_before(bool set, unsigned *of_warp, unsigned *all)
+{
+    unsigned lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, before = 0;
+    unsigned mask = __ballot_sync(0xffffffffu, set);
+    __syncthreads(); /* of_warp has been read */
+    if (lane == 0) of_warp[warp] = (unsigned)__popc(mask);
+    __syncthreads();
+    *all = 0;
+    for (unsigned w = 0; w < blockDim.x / WARP; w++) {
+        if (w < warp) before += of_warp[w];
+        *all += of_warp[w];
+    }
+    return before + (unsigned)__popc(mask & ((1u << lane) - 1));
+}
+
+template <class T> __global__ void __launch_bounds__(MOST) choose_of_rows(const topk_job job)
+{
+    MTI_SHARED(unsigned, counts[DIGITS]);
+    MTI_SHARED(unsigned, of_warp[MOST / WARP]);
+    MTI_SHARED(uint64_t, found);
+    MTI_SHARED(uint64_t, wanted);
+    int64_t row = blockIdx.x;
+    const T *x = static_cast<const T *>(job.x) + mti_offset_of(job.rows, row);
+    uint64_t prefix = 0, left = (uint64_t)job.k;
+    for (int shift = 8 * (int)sizeof(T) - 8; shift >= 0; shift -= 8) {
+        for (unsigned d = threadIdx.x; d < DIGITS; d += blockDim.x) counts[d] = 0;
+        __syncthreads();
+        for (int64_t i = threadIdx.x; i < job.n; i += blockDim.x) {
+            uint64_t key = key_at(x, i * job.step) >> shift;
+            if (key >> 8 == prefix) atomicAdd(&counts[key % DIGITS], 1u);
+        }
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            unsigned d = DIGITS - 1;
+            for (; counts[d] < left; d--) left -= counts[d];
+            found = prefix << 8 | d;
+            wanted = left;
+        }
+        __syncthreads();
+        prefix = found;
+        left = wanted;
+    }
+    uint64_t equals = 0, listed = 0; /* so far */
+    uint32_t *list = job.list + row * job.k;
+    for (int64_t base = 0; base < job.n; base += blockDim.x) {
+        int64_t i = base + threadIdx.x;
+        uint64_t key = i < job.n ? key_at(x, i * job.step) : 0;
+        unsigned all_equal, all_taken;
+        bool equal = i < job.n && key == prefix;
+        uint64_t number = equals + count_before(equal, of_warp, &all_equal);
+        bool taken = i < job.n && (key > prefix || (equal && number < left));
+        uint64_t place = listed + count_before(taken, of_warp, &all_taken);
+        if (taken) list[place] = (uint32_t)i;
+        equals += all_equal;
+        listed += all_taken;
+    }
+}
+
+template <class T> __global__ void __launch_bounds__(SORT_BLOCK) sort_chosen(const topk_job job)
+{
+    MTI_SHARED(uint64_t, keys[SORT_BLOCK]);
+    int64_t row = blockIdx.x, mine = (int64_t)blockIdx.y * SORT_BLOCK + threadIdx.x, place = 0;
+    const T *x = static_cast<const T *>(job.x) + mti_offset_of(job.rows, row);
+    const uint32_t *list = job.list + row * job.k;
+    bool live = mine < job.k;
+    int64_t from = live ? list[mine] : 0;
+    uint64_t key = key_at(x, from * job.step);
+    for (int64_t base = 0; base < job.k; base += SORT_BLOCK) {
+        int64_t other = base + threadIdx.x;
+        if (other < job.k) keys[threadIdx.x] = key_at(x, list[other] * job.step);
+        __syncthreads();
+        int64_t n = job.k - base < SORT_BLOCK ? job.k - base : SORT_BLOCK;
+        for (int64_t j = 0; j < n; j++)
+            place += keys[j] > key || (keys[j] == key && base + j < mine);
+        __syncthreads();
+    }
+    if (!live) return;
+    job.index[row * job.k + place] = from;
+    static_cast<T *>(job.values)[row * job.k + place] = x[from * job.step];
+}
+
+extern "C" size_t mti_cuda_topk_scratch(mti_ctx *ctx, const mti_view *x, const mti_view *values)
+{
+    (void)ctx, (void)x;
+    mti_dims all = mti_dims_of(values, 0, values->rank);
+    return (size_t)all.count * sizeof(uint32_t);
+}
+
+extern "C" bool mti_cuda_topk(mti_ctx *ctx, const mti_view *x, const mti_view *values,
+                              const mti_view *index, void *scratch)
+{
+    topk_job job = {};
+    int last = x->rank - 1;
+    job.x = x->data;
+    job.values = values->data;
+    job.index = static_cast<int64_t *>(index->data);
+    job.list = static_cast<uint32_t *>(scratch);
+    job.rows = mti_dims_of(x, 0, last);
+    job.step = x->stride[last];
+    job.n = x->shape[last];
+    job.k = values->shape[last];
+    if (job.rows.count * job.k == 0) return true;
+    if (job.n > UINT32_MAX)
+        return mti_fail_bool(MT_ERR_UNSUPPORTED, "topk: rows of 2^32 elements and more");
+    unsigned threads = (unsigned)(job.n < MOST ? (job.n + WARP - 1) / WARP * WARP : MOST);
+    dim3 grid((unsigned)job.rows.count, (unsigned)((job.k + SORT_BLOCK - 1) / SORT_BLOCK));
+    return mti_for_float(x->dtype, [&](auto t) {
+        typedef decltype(t) T;
+        auto topk_choose = choose_of_rows<T>;
+        auto topk_sort = sort_chosen<T>;
+        return MTI_LAUNCH(ctx, topk_choose, (unsigned)job.rows.count, threads, 0, job) &&
+               MTI_LAUNCH(ctx, topk_sort, grid, SORT_BLOCK, 0, job);
+    });
+}
