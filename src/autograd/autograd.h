@@ -368,10 +368,22 @@ uint64_t mti_next_sequence(void);
 mti_node *mti_node_new(const mti_call *c, int n_saved);
 void mti_node_drop_saved(mti_node *n);
 mti_leaf *mti_leaf_of(mt_tensor *t); /* made on first use; borrowed */
+
+/* ---- hooks on gradients ---- */
+
 void mti_hook_list_free(mti_hook_list *list);
 /* Around a run through the list; the last to leave frees what was removed meanwhile. */
 void mti_hook_list_enter(mti_hook_list *list);
 void mti_hook_list_leave(mti_hook_list *list);
+/* Whether this walk calls it: hooks may remove hooks and add some that wait for the next walk. */
+bool mti_is_called(const mti_grad_hook *h);
+/* Those of one output, or of a leaf. Takes grad over; NULL on failure. */
+mt_tensor *mti_run_grad_hooks(mti_hook_list *list, int out_index, const mti_view *spec,
+                              mt_tensor *grad);
+/* Those of a leaf that has its gradient. They may let the leaf's last handle go. */
+bool mti_run_leaf_hooks(mti_leaf *leaf);
+
+/* ---- kept tensors ---- */
 
 /* Pass t through the hooks and fill *s; t is borrowed. */
 bool mti_slot_save(mti_saved_tensor *s, const mti_node *n, int bit, mt_tensor *t);
@@ -391,13 +403,6 @@ typedef struct mti_heap {
 bool mti_heap_push(mti_heap *h, mti_node *n); /* once: `queued` */
 mti_node *mti_heap_pop(mti_heap *h);          /* NULL when empty */
 void mti_heap_free(mti_heap *h);
-
-bool mti_fits(const mt_tensor *t, const mti_view *spec, const mt_device *device);
-/* Whether t, which the user or a function of the user's gave, has spec's dtype and shape and is on
- * `device`, as mti_fits tells without a word; fails otherwise: "NAME: WHAT is f32 [2] on meta; need
- * f32 [2] on cpu". */
-bool mti_is_like(mt_status status, const char *name, const char *what, const mt_tensor *t,
-                 const mti_view *spec, const mt_device *device);
 
 /* The balance check after an op (autograd.h); true when it is off. */
 bool mti_balance_after(mt_device *device, const char *op);

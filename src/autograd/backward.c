@@ -26,81 +26,6 @@ static mt_tensor *add_into(mt_tensor *a, mt_tensor *b)
     return sum;
 }
 
-/* ---- hooks on gradients ---- */
-
-/* User code within a backward: what it makes is its own, and nothing is recorded. */
-typedef struct outside {
-    mti_making making;
-    bool grad_mode;
-    uint64_t failures;
-} outside;
-
-static outside step_out(void)
-{
-    outside was = {*mti_making_now(), mt_set_grad_mode(false), mti_failures()};
-    *mti_making_now() = (mti_making){MT_INPUT, false};
-    return was;
-}
-
-static void step_in(outside was)
-{
-    mt_set_grad_mode(was.grad_mode);
-    *mti_making_now() = was.making;
-}
-
-/* Whether this walk calls it: hooks may remove hooks and add some that wait for the next walk. */
-static bool is_called(const mti_grad_hook *h)
-{
-    return !h->removed && h->walk < mti_modes_now()->walk;
-}
-
-/* Takes grad over; NULL on failure. */
-static mt_tensor *run_hook(const mti_grad_hook *h, const mti_view *spec, mt_tensor *grad)
-{
-    outside was = step_out();
-    mt_tensor *next = h->fn(h->user, grad);
-    step_in(was);
-    bool fits = next && mti_is_like(MT_ERR_STATE, "backward", "what a gradient hook returned", next,
-                                    spec, grad->storage->device);
-    mt_release(grad);
-    if (fits) return next;
-    if (!next) mti_fail_around(was.failures, MT_ERR_STATE, "backward: a gradient hook failed");
-    mt_release(next);
-    return NULL;
-}
-
-/* Takes grad over; NULL on failure. */
-static mt_tensor *run_hooks(mti_hook_list *list, int out_index, const mti_view *spec,
-                            mt_tensor *grad)
-{
-    mti_hook_list_enter(list);
-    for (const mti_grad_hook *h = list->first; h && grad; h = h->next)
-        if (h->fn && h->out_index == out_index && is_called(h)) grad = run_hook(h, spec, grad);
-    mti_hook_list_leave(list);
-    return grad;
-}
-
-/* The hooks of a leaf that has its gradient. They may let the leaf's last handle go. */
-static bool run_leaf_hooks(mti_leaf *leaf)
-{
-    bool ok = true;
-    mti_hook_list_enter(&leaf->hooks);
-    for (const mti_grad_hook *h = leaf->hooks.first; ok && h && leaf->owner; h = h->next) {
-        if (!h->leaf_fn || !is_called(h)) continue;
-        mt_tensor *owner = mt_retain(leaf->owner);
-        outside was = step_out();
-        mt_status status = h->leaf_fn(h->user, owner);
-        step_in(was);
-        ok = status == MT_OK;
-        if (!ok)
-            mti_fail_around(was.failures, status, "backward: a leaf hook failed (%s)",
-                            mt_status_name(status));
-        mt_release(owner);
-    }
-    mti_hook_list_leave(&leaf->hooks);
-    return ok;
-}
-
 /* ---- leaves ---- */
 
 /* A gradient that the leaf can own: the very tensor if nobody else has it, else a copy. */
@@ -125,7 +50,7 @@ static mt_tensor *own(mt_tensor *grad)
 /* Takes grad over. */
 static bool accumulate(mti_leaf *leaf, mt_tensor *grad)
 {
-    grad = run_hooks(&leaf->hooks, 0, &leaf->spec, grad);
+    grad = mti_run_grad_hooks(&leaf->hooks, 0, &leaf->spec, grad);
     if (!grad) return false;
     if (leaf->grad) {
         mt_device *d = grad->storage->device;
@@ -141,7 +66,7 @@ static bool accumulate(mti_leaf *leaf, mt_tensor *grad)
         mti_storage_settle(owned->storage, MT_GRADIENT);
         leaf->grad = owned;
     }
-    return run_leaf_hooks(leaf);
+    return mti_run_leaf_hooks(leaf);
 }
 
 /* ---- a walk ---- */
@@ -169,7 +94,7 @@ static bool push_node(node_stack *stack, mti_node *n, uint64_t number)
 static bool is_hooked(const mti_leaf *leaf)
 {
     const mti_grad_hook *h = leaf->hooks.first;
-    while (h && !is_called(h)) h = h->next;
+    while (h && !mti_is_called(h)) h = h->next;
     return h != NULL;
 }
 
@@ -278,7 +203,7 @@ static bool collect_douts(mti_node *n)
         if (n->grads[i]) {
             mt_tensor *grad = n->grads[i];
             n->grads[i] = NULL; /* it is the hooks' now */
-            n->grads[i] = run_hooks(&n->hooks, i, &n->out_spec[i], grad);
+            n->grads[i] = mti_run_grad_hooks(&n->hooks, i, &n->out_spec[i], grad);
         } else {
             mti_view spec = n->out_spec[i];
             size_t n_bytes;

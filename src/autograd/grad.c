@@ -1,6 +1,32 @@
-/* grad.c: leaves, their gradients, and hooks on gradients. */
-#include <string.h>
+/* grad.c: leaves, their gradients, and what hooks hang on them. */
 #include "autograd/autograd.h"
+
+/* ---- leaves ---- */
+
+static void leaf_destroy(mti_ref *ref)
+{
+    mti_leaf *leaf = (mti_leaf *)ref;
+    mt_release(leaf->grad);
+    mt_release(leaf->pending);
+    mti_hook_list_free(&leaf->hooks);
+    mti_free(leaf);
+}
+
+static void leaf_orphan(mti_ref *ref) { ((mti_leaf *)ref)->owner = NULL; }
+
+mti_leaf *mti_leaf_of(mt_tensor *t)
+{
+    if (t->leaf) return (mti_leaf *)t->leaf;
+    mti_leaf *leaf = mti_calloc(1, sizeof *leaf);
+    if (!leaf) return NULL;
+    atomic_init(&leaf->ref.refs, 1);
+    leaf->ref.destroy = leaf_destroy;
+    leaf->owner = t;
+    leaf->spec = t->view;
+    t->leaf = &leaf->ref;
+    t->orphan = leaf_orphan;
+    return leaf;
+}
 
 mt_status mt_set_requires_grad(mt_tensor *t, bool requires_grad)
 {
@@ -56,26 +82,6 @@ mt_status mt_set_grad(mt_tensor *t, mt_tensor *grad)
 mt_tensor *mt_detach(mt_tensor *t)
 {
     return mti_given(t, "detach", "the tensor") ? mti_tensor_alias(t) : NULL;
-}
-
-bool mti_fits(const mt_tensor *t, const mti_view *spec, const mt_device *device)
-{
-    return t->view.dtype == spec->dtype && mti_view_same_shape(&t->view, spec) &&
-           t->storage->device == device;
-}
-
-bool mti_is_like(mt_status status, const char *name, const char *what, const mt_tensor *t,
-                 const mti_view *spec, const mt_device *device)
-{
-    char got[MTI_SHAPE_TEXT], want[MTI_SHAPE_TEXT];
-    const mt_device *other = t->storage->device;
-    if (mti_fits(t, spec, device)) return true;
-    bool namesake = other != device && !strcmp(mt_device_kind(other), mt_device_kind(device));
-    return mti_fail_bool(
-        status, "%s: %s is %s %s on %s%s; need %s %s on %s", name, what,
-        mt_dtype_name(t->view.dtype), mti_shape_text(got, t->view.rank, t->view.shape),
-        namesake ? "another " : "", mt_device_kind(other), mt_dtype_name(spec->dtype),
-        mti_shape_text(want, spec->rank, spec->shape), mt_device_kind(device));
 }
 
 const char *mt_grad_fn_name(const mt_tensor *t)

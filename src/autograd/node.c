@@ -10,57 +10,6 @@ uint64_t mti_next_sequence(void)
     return atomic_fetch_add_explicit(&last_sequence, 1, memory_order_relaxed) + 1;
 }
 
-/* ---- leaves ---- */
-
-void mti_hook_list_free(mti_hook_list *list)
-{
-    for (mti_grad_hook *h = list->first, *next; h; h = next) {
-        next = h->next;
-        mti_free(h);
-    }
-    list->first = NULL;
-}
-
-void mti_hook_list_enter(mti_hook_list *list) { list->running++; }
-
-void mti_hook_list_leave(mti_hook_list *list)
-{
-    if (--list->running) return;
-    for (mti_grad_hook **at = &list->first, *h; (h = *at);) {
-        if (h->removed) {
-            *at = h->next;
-            mti_free(h);
-        } else {
-            at = &h->next;
-        }
-    }
-}
-
-static void leaf_destroy(mti_ref *ref)
-{
-    mti_leaf *leaf = (mti_leaf *)ref;
-    mt_release(leaf->grad);
-    mt_release(leaf->pending);
-    mti_hook_list_free(&leaf->hooks);
-    mti_free(leaf);
-}
-
-static void leaf_orphan(mti_ref *ref) { ((mti_leaf *)ref)->owner = NULL; }
-
-mti_leaf *mti_leaf_of(mt_tensor *t)
-{
-    if (t->leaf) return (mti_leaf *)t->leaf;
-    mti_leaf *leaf = mti_calloc(1, sizeof *leaf);
-    if (!leaf) return NULL;
-    atomic_init(&leaf->ref.refs, 1);
-    leaf->ref.destroy = leaf_destroy;
-    leaf->owner = t;
-    leaf->spec = t->view;
-    t->leaf = &leaf->ref;
-    t->orphan = leaf_orphan;
-    return leaf;
-}
-
 /* ---- nodes ---- */
 
 static void node_free(mti_node *n)

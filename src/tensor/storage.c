@@ -198,6 +198,26 @@ mt_status mt_set(mt_tensor **slot, mt_tensor *value)
 
 /* ---- asking ---- */
 
+bool mti_fits(const mt_tensor *t, const mti_view *spec, const mt_device *device)
+{
+    return t->view.dtype == spec->dtype && mti_view_same_shape(&t->view, spec) &&
+           t->storage->device == device;
+}
+
+bool mti_is_like(mt_status status, const char *name, const char *what, const mt_tensor *t,
+                 const mti_view *spec, const mt_device *device)
+{
+    char got[MTI_SHAPE_TEXT], want[MTI_SHAPE_TEXT];
+    const mt_device *other = t->storage->device;
+    if (mti_fits(t, spec, device)) return true;
+    bool namesake = other != device && !strcmp(mt_device_kind(other), mt_device_kind(device));
+    return mti_fail_bool(
+        status, "%s: %s is %s %s on %s%s; need %s %s on %s", name, what,
+        mt_dtype_name(t->view.dtype), mti_shape_text(got, t->view.rank, t->view.shape),
+        namesake ? "another " : "", mt_device_kind(other), mt_dtype_name(spec->dtype),
+        mti_shape_text(want, spec->rank, spec->shape), mt_device_kind(device));
+}
+
 int mt_rank(const mt_tensor *t) { return t ? t->view.rank : 0; }
 const int64_t *mt_shape(const mt_tensor *t) { return t ? t->view.shape : NULL; }
 const int64_t *mt_strides(const mt_tensor *t) { return t ? t->view.stride : NULL; }

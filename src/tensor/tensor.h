@@ -106,6 +106,13 @@ mt_tensor *mti_tensor_laid(mt_tensor *t, const mti_view *spec, mt_category categ
 /* Remember that copy holds the same values as source in another dtype, if both are whole. */
 void mti_note_copy(mt_tensor *copy, const mt_tensor *source);
 
+bool mti_fits(const mt_tensor *t, const mti_view *spec, const mt_device *device);
+/* Whether t, which the user or a function of the user's gave, has spec's dtype and shape and is on
+ * `device`, as mti_fits tells without a word; fails otherwise: "NAME: WHAT is f32 [2] on meta; need
+ * f32 [2] on cpu". */
+bool mti_is_like(mt_status status, const char *name, const char *what, const mt_tensor *t,
+                 const mti_view *spec, const mt_device *device);
+
 /* Can two elements of v be the same memory? True, too, of strides that interlock in a way which
  * mt_view_as alone can ask for. */
 bool mti_view_overlaps(const mti_view *v);
