@@ -33,6 +33,30 @@ typedef struct mt_backward_options {
  * each node's saved tensors as it passes. Nothing recurses, whatever the depth. */
 MT_API mt_status mt_backward(mt_tensor *loss);
 MT_API mt_status mt_backward_with(mt_tensor *loss, const mt_backward_options *options);
+/* The same from n roots in one walk: each node runs once, with the sum of what reaches it. A root
+ * may be there twice, lead to another, or be a leaf. gradients[n]: as `gradient` above, each for
+ * its root; NULL: for none.   (torch.autograd.backward) */
+MT_API mt_status mt_backward_from(int n, mt_tensor *const *roots, mt_tensor *const *gradients,
+                                  bool retain_graph);
+
+typedef struct mt_gradients_options {
+    int n_roots;
+    mt_tensor *const *roots;
+    mt_tensor *const *gradients; /* [n_roots], as for mt_backward_from */
+    int n_inputs;
+    mt_tensor *const *inputs; /* leaves, or what recorded ops made; all require grad */
+    bool retain_graph;
+} mt_gradients_options;
+
+/* out[i]: the gradient of the sum of the roots by inputs[i], the caller's, row-major in a storage
+ * of its own, category MT_GRADIENT; NULL, with MT_OK, where no root depends on inputs[i]. On
+ * failure all are NULL. No leaf's own gradient changes. Only nodes that lead to an input run, only
+ * for the gradients on the way there, and only what those keep is freed; the node that made an
+ * input runs if it leads to another. Hooks on gradients are called wherever a gradient comes by,
+ * and an input's before its gradient is out[i]; leaf hooks are not called. (torch.autograd.grad
+ * with allow_unused; which gives an inner input's gradient from before its hooks where the walk
+ * goes on behind it, and from after them where it does not) */
+MT_API mt_status mt_gradients(const mt_gradients_options *options, mt_tensor **out);
 
 /* Per thread; each returns the mode there was, to put back. On at the start of a thread. */
 MT_API bool mt_grad_mode(void);
@@ -43,8 +67,8 @@ MT_API mt_tensor *mt_detach(mt_tensor *t);
 /* Called with the gradient of t when it is known: for a leaf, before it is accumulated. Returns
  * the gradient to go on with (retained or new, the engine takes it over), or NULL on failure.
  * A hook may remove itself and others, which are then called no more, and add some, which are
- * called from the next backward on; it may let the tensor go; it may call backward, but not back
- * through the op whose gradient it was called with.
+ * called from the next backward on; it may let the tensor go; it may call backward, a walk of its
+ * own, but not back through the op whose gradient it was called with.
  * Returns a handle, 0 on failure; hooks of one tensor run in the order of adding. */
 typedef mt_tensor *mt_grad_hook_fn(void *user, mt_tensor *grad);
 MT_API int mt_add_grad_hook(mt_tensor *t, mt_grad_hook_fn *fn, void *user);

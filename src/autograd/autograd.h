@@ -340,10 +340,9 @@ struct mti_node {
     mti_draw draw;
     uint64_t want;
     int n_in, n_out, n_saved;
-    bool freed;     /* its saved tensors were given up */
-    bool queued;    /* in a walk's heap */
-    bool running;   /* its hooks and its backward: no walk may come by */
-    uint64_t visit; /* the last walk that counted uses here */
+    bool freed;    /* its saved tensors were given up */
+    bool running;  /* its hooks and its backward: no walk may come by */
+    uint64_t walk; /* number of the walk whose gradients wait in `grads`; 0: none */
     bool absent[8];
     mti_edge *in;                 /* [n_in] */
     mti_view *in_spec, *out_spec; /* [n_in], [n_out] */
@@ -359,13 +358,12 @@ struct mti_leaf {
     mt_tensor *grad;
     mti_view spec;
     mti_hook_list hooks;
-    /* During a backward, for a leaf with hooks: they see the sum of all its uses, once. */
-    mt_tensor *pending;
-    int uses, arrived;
 };
 
 uint64_t mti_next_sequence(void);
 mti_node *mti_node_new(const mti_call *c, int n_saved);
+bool mti_edge_to(mti_edge *e, mt_tensor *t); /* *e all zero; false when memory ran out */
+void mti_edge_release(mti_edge *e);
 void mti_node_drop_saved(mti_node *n);
 mti_leaf *mti_leaf_of(mt_tensor *t); /* made on first use; borrowed */
 
@@ -377,6 +375,7 @@ void mti_hook_list_enter(mti_hook_list *list);
 void mti_hook_list_leave(mti_hook_list *list);
 /* Whether this walk calls it: hooks may remove hooks and add some that wait for the next walk. */
 bool mti_is_called(const mti_grad_hook *h);
+bool mti_any_is_called(const mti_hook_list *list);
 /* Those of one output, or of a leaf. Takes grad over; NULL on failure. */
 mt_tensor *mti_run_grad_hooks(mti_hook_list *list, int out_index, const mti_view *spec,
                               mt_tensor *grad);
@@ -396,12 +395,12 @@ mt_save_info mti_slot_info(const mti_saved_tensor *s);
 void mti_slot_hold(mti_saved_tensor *s);
 void mti_slot_let_go(mti_saved_tensor *s);
 
-/* Nodes in decreasing order of creation. */
+/* Nodes in decreasing order of creation, each once however often it was pushed. */
 typedef struct mti_heap {
     MTI_VEC(mti_node *) v;
 } mti_heap;
-bool mti_heap_push(mti_heap *h, mti_node *n); /* once: `queued` */
-mti_node *mti_heap_pop(mti_heap *h);          /* NULL when empty */
+bool mti_heap_push(mti_heap *h, mti_node *n);
+mti_node *mti_heap_pop(mti_heap *h); /* NULL when empty */
 void mti_heap_free(mti_heap *h);
 
 /* The balance check after an op (autograd.h); true when it is off. */

@@ -1,9 +1,11 @@
-/* backward.c: walk the nodes from the loss, last made first, and accumulate into the leaves.
+/* backward.c: walk the nodes from the roots, last made first, and accumulate into the leaves, or
+ * keep the gradients of given inputs.
  *
  * A node is run when all nodes made after it that lead to it have run: a heap ordered by
  * sequence number gives just that, since an op's inputs are always made before it. */
+#include <stdio.h>
 #include <string.h>
-#include "autograd/autograd.h"
+#include "autograd/walk.h"
 
 /* a + b, in a's memory if nobody else looks at it. Takes a over, borrows b. */
 static mt_tensor *add_into(mt_tensor *a, mt_tensor *b)
@@ -28,13 +30,16 @@ static mt_tensor *add_into(mt_tensor *a, mt_tensor *b)
 
 /* ---- leaves ---- */
 
-/* A gradient that the leaf can own: the very tensor if nobody else has it, else a copy. */
+/* A gradient that the leaf or the caller can own, row-major in a storage of its size: the very
+ * tensor if nobody else has it, else a copy. Takes grad over; NULL on failure. */
 static mt_tensor *own(mt_tensor *grad)
 {
     if (mti_tensor_is_exclusive(grad) && mti_view_is_contiguous(&grad->view) &&
         grad->storage->bytes ==
-            (size_t)mti_view_count(&grad->view) * mt_dtype_size(grad->view.dtype))
-        return mt_retain(grad);
+            (size_t)mti_view_count(&grad->view) * mt_dtype_size(grad->view.dtype)) {
+        mti_storage_settle(grad->storage, MT_GRADIENT);
+        return grad;
+    }
     mt_device *d = grad->storage->device;
     mti_view spec = grad->view;
     size_t n_bytes;
@@ -42,8 +47,10 @@ static mt_tensor *own(mt_tensor *grad)
     mt_tensor *copy = mti_tensor_new(d, &spec, MT_GRADIENT, true);
     if (copy && !mti_copy_view(d, &grad->view, &copy->view)) {
         mt_release(copy);
-        return NULL;
+        copy = NULL;
     }
+    mt_release(grad);
+    if (copy) mti_storage_settle(copy->storage, MT_GRADIENT);
     return copy;
 }
 
@@ -60,123 +67,99 @@ static bool accumulate(mti_leaf *leaf, mt_tensor *grad)
         mt_release(grad);
         if (!ok) return false;
     } else {
-        mt_tensor *owned = own(grad);
-        mt_release(grad);
-        if (!owned) return false;
-        mti_storage_settle(owned->storage, MT_GRADIENT);
-        leaf->grad = owned;
+        leaf->grad = own(grad);
+        if (!leaf->grad) return false;
     }
     return mti_run_leaf_hooks(leaf);
 }
 
-/* ---- a walk ---- */
+/* ---- on the way ---- */
 
-typedef struct walk {
-    mti_heap heap;
-    mti_node *root;
-    uint64_t number;            /* later walks have greater ones */
-    bool counted;               /* uses of hooked leaves are known */
-    MTI_VEC(mti_leaf *) hooked; /* leaves that wait for more uses; retained */
-} walk;
-
-typedef struct node_stack {
-    mti_node **at;
-    size_t n, cap;
-} node_stack;
-
-static bool push_node(node_stack *stack, mti_node *n, uint64_t number)
+/* grad is known: whoever asked for it gets it. What waits has its class: a gradient on its way. */
+static void give(mti_walk *w, const void *node_or_leaf, int out_index, mt_tensor *grad)
 {
-    if (!n || n->visit == number) return true;
-    n->visit = number;
-    return MTI_PUSH(stack, n);
+    size_t probe = 0, i;
+    while ((i = mti_hashmap_next(&w->input_of, mti_walk_key(node_or_leaf), &probe)) != MTI_NO_PLACE)
+        if (w->inputs[i].at.out_index == out_index) w->inputs[i].grad = mt_retain(grad);
+    grad->storage->unclassified_in = NULL;
 }
 
-static bool is_hooked(const mti_leaf *leaf)
+/* All uses of the leaf have arrived. Takes grad over. */
+static bool finish_leaf(mti_walk *w, mti_leaf *leaf, mt_tensor *grad)
 {
-    const mti_grad_hook *h = leaf->hooks.first;
-    while (h && !mti_is_called(h)) h = h->next;
-    return h != NULL;
+    if (!w->n_inputs) return accumulate(leaf, grad);
+    grad = mti_run_grad_hooks(&leaf->hooks, 0, &leaf->spec, grad);
+    if (grad) give(w, leaf, 0, grad);
+    mt_release(grad);
+    return grad;
 }
 
-/* How often each leaf with hooks is used in the graph under the root. */
-static bool count_uses(walk *w)
+/* *slot += grad, which is taken over. */
+static bool add_to_waiting(mt_tensor **slot, mt_tensor *grad)
 {
-    node_stack stack = {0};
-    bool ok = push_node(&stack, w->root, w->number);
-    while (ok && stack.n) {
-        mti_node *n = stack.at[--stack.n];
-        for (int i = 0; ok && i < n->n_in; i++) {
-            mti_leaf *leaf = n->in[i].leaf;
-            if (leaf && is_hooked(leaf)) {
-                if (!leaf->uses++) {
-                    ok = MTI_PUSH(&w->hooked, leaf);
-                    if (ok) mti_ref_retain(&leaf->ref);
-                }
-            }
-            ok = ok && push_node(&stack, n->in[i].node, w->number);
-        }
-    }
-    mti_free(stack.at);
-    w->counted = true;
-    return ok;
+    *slot = *slot ? add_into(*slot, grad) : mt_retain(grad);
+    mt_release(grad);
+    if (*slot) (*slot)->storage->unclassified_in = NULL; /* accounted for */
+    return *slot;
 }
 
 /* Takes grad over. */
-static bool deliver_leaf(walk *w, mti_leaf *leaf, mt_tensor *grad)
+static bool deliver_leaf(mti_walk *w, mti_leaf *leaf, mt_tensor *grad)
 {
-    if (w->root && !w->counted && is_hooked(leaf) && !count_uses(w)) {
+    if (!w->surveyed && mti_any_is_called(&leaf->hooks) && !mti_walk_survey(w)) {
         mt_release(grad);
         return false;
     }
     /* Not by its hooks: it may have lost its last since its uses were counted. */
-    if (!leaf->uses) return accumulate(leaf, grad);
-    mt_tensor *sum = leaf->pending ? add_into(leaf->pending, grad) : mt_retain(grad);
-    mt_release(grad);
-    leaf->pending = sum;
-    if (!sum) return false;
-    sum->storage->unclassified_in = NULL; /* accounted for: a gradient on its way */
-    if (++leaf->arrived < leaf->uses) return true;
-    leaf->pending = NULL;
-    return accumulate(leaf, sum);
+    size_t i = mti_hashmap_find(&w->sum_of, mti_walk_key(leaf));
+    if (i == MTI_NO_PLACE) return accumulate(leaf, grad);
+    mti_leaf_sum *s = &w->sums.at[i];
+    if (!add_to_waiting(&s->grad, grad)) return false;
+    if (++s->arrived < s->uses) return true;
+    grad = s->grad;
+    s->grad = NULL;
+    return finish_leaf(w, leaf, grad);
+}
+
+/* From here on what waits at the node is this walk's. If it runs in a hook of another one, what
+ * waits for that is set aside until this one is over. */
+static bool claim(mti_walk *w, mti_node *n)
+{
+    if (n->walk == w->number) return true;
+    if (n->walk) {
+        size_t n_bytes = (size_t)n->n_out * sizeof *n->grads;
+        mt_tensor **grads = MTI_RESERVE(&w->aside) ? mti_malloc(n_bytes) : NULL;
+        if (!grads) return false;
+        memcpy(grads, n->grads, n_bytes);
+        memset(n->grads, 0, n_bytes);
+        w->aside.at[w->aside.n++] = (mti_set_aside){n, n->walk, grads};
+        n->walk = 0;
+    }
+    if (!mti_heap_push(&w->heap, n)) return false;
+    n->walk = w->number;
+    return true;
 }
 
 /* Takes grad over. */
-static bool deliver(walk *w, const mti_edge *e, mt_tensor *grad)
+static bool deliver(mti_walk *w, const mti_edge *e, mt_tensor *grad)
 {
+    mti_node *n = e->node;
     if (e->leaf) return deliver_leaf(w, e->leaf, grad);
-    if (e->node->running) {
+    if (n->running || !claim(w, n)) {
         mt_release(grad);
-        return mti_fail_bool(MT_ERR_STATE,
+        return n->running &&
+               mti_fail_bool(MT_ERR_STATE,
                              "backward: the one of %s is under way: a hook of it cannot walk back "
                              "through it",
-                             e->node->op->name);
+                             n->op->name);
     }
-    mt_tensor **slot = &e->node->grads[e->out_index];
-    *slot = *slot ? add_into(*slot, grad) : mt_retain(grad);
-    mt_release(grad);
-    if (!*slot) return false;
-    (*slot)->storage->unclassified_in = NULL;
-    return mti_heap_push(&w->heap, e->node);
+    return add_to_waiting(&n->grads[e->out_index], grad);
 }
 
 static void drop_grads(mti_node *n)
 {
     for (int i = 0; i < n->n_out; i++) mt_release(n->grads[i]), n->grads[i] = NULL;
-}
-
-/* After a failure gradients may still be on their way. */
-static void end_walk(walk *w)
-{
-    for (mti_node *n; (n = mti_heap_pop(&w->heap));) drop_grads(n);
-    mti_heap_free(&w->heap);
-    for (size_t i = 0; i < w->hooked.n; i++) {
-        mti_leaf *leaf = w->hooked.at[i];
-        mt_release(leaf->pending);
-        leaf->pending = NULL;
-        leaf->uses = leaf->arrived = 0;
-        mti_ref_release(&leaf->ref);
-    }
-    mti_free(w->hooked.at);
+    n->walk = 0;
 }
 
 /* ---- nodes ---- */
@@ -196,23 +179,32 @@ static bool unpack_saved(mti_call *c, const mti_node *n, mt_tensor *held[MTI_MAX
     return true;
 }
 
-/* Gradients of all outputs, hooked; outputs that no gradient reached get zeros. */
-static bool collect_douts(mti_node *n)
+/* Hooks see the gradients that reached the node's outputs; who asked for them gets what they leave.
+ */
+static bool hook_douts(mti_walk *w, mti_node *n)
 {
     for (int i = 0; i < n->n_out; i++) {
-        if (n->grads[i]) {
-            mt_tensor *grad = n->grads[i];
-            n->grads[i] = NULL; /* it is the hooks' now */
-            n->grads[i] = mti_run_grad_hooks(&n->hooks, i, &n->out_spec[i], grad);
-        } else {
-            mti_view spec = n->out_spec[i];
-            size_t n_bytes;
-            mti_view_pack(&spec, &n_bytes);
-            n->grads[i] = mti_tensor_new(n->device, &spec, MT_TEMPORARY, true);
-            if (n->grads[i] && !n->device->backend->fill(n->device->ctx, &n->grads[i]->view, 0))
-                return false;
-        }
+        mt_tensor *grad = n->grads[i];
+        if (!grad) continue;
+        n->grads[i] = NULL; /* it is the hooks' now */
+        n->grads[i] = mti_run_grad_hooks(&n->hooks, i, &n->out_spec[i], grad);
         if (!n->grads[i]) return false;
+        give(w, n, i, n->grads[i]);
+    }
+    return true;
+}
+
+/* Outputs that no gradient reached get zeros. */
+static bool fill_douts(mti_node *n)
+{
+    for (int i = 0; i < n->n_out; i++) {
+        if (n->grads[i]) continue;
+        mti_view spec = n->out_spec[i];
+        size_t n_bytes;
+        mti_view_pack(&spec, &n_bytes);
+        n->grads[i] = mti_tensor_new(n->device, &spec, MT_TEMPORARY, true);
+        if (!n->grads[i] || !n->device->backend->fill(n->device->ctx, &n->grads[i]->view, 0))
+            return false;
     }
     return true;
 }
@@ -225,13 +217,9 @@ static void end_call(mti_call *c, mt_tensor *held[MTI_MAX_SAVED], int n_held)
     for (int i = 0; i < n_held; i++) mt_release(held[i]);
 }
 
-static bool run_node(walk *w, mti_node *n, bool retain_graph)
+/* The node's backward: din[n_in] are the caller's, those it wanted and maybe others. */
+static bool call_backward(mti_walk *w, mti_node *n, mt_tensor **din)
 {
-    if (n->freed)
-        return mti_fail_bool(MT_ERR_STATE,
-                             "backward: %s%s%s has no saved tensors any more: an earlier backward "
-                             "freed them (run that one with retain_graph)",
-                             n->op->name, *n->module ? " in " : "", n->module);
     mti_call c = {.op = n->op,
                   .device = n->device,
                   .k = n->device->backend,
@@ -241,22 +229,36 @@ static bool run_node(walk *w, mti_node *n, bool retain_graph)
                   .n_out = n->n_out,
                   .in_spec = n->in_spec,
                   .out_spec = n->out_spec,
-                  .want = n->want,
                   .backward = true,
-                  .dout = n->grads};
+                  .dout = n->grads,
+                  .din = din};
     memcpy(c.absent, n->absent, sizeof c.absent);
-    mt_tensor *din[MTI_MAX_WANT], *held[MTI_MAX_SAVED] = {0};
-    memset(din, 0, (size_t)n->n_in * sizeof *din);
-    c.din = din;
-    n->running = true;
-    bool ok = collect_douts(n) && unpack_saved(&c, n, held) && n->op->code->backward(&c);
-    n->running = false;
+    for (int i = 0; i < n->n_in; i++)
+        if (mti_walk_follows(w, &n->in[i])) c.want |= (uint64_t)1 << i;
+    mt_tensor *held[MTI_MAX_SAVED] = {0};
+    bool ok = fill_douts(n) && unpack_saved(&c, n, held) && n->op->code->backward(&c);
     end_call(&c, held, n->n_saved);
+    return ok;
+}
+
+static bool run_node(mti_walk *w, mti_node *n)
+{
+    bool needed = mti_walk_needs(w, n);
+    if (needed && n->freed)
+        return mti_fail_bool(MT_ERR_STATE,
+                             "backward: %s%s%s has no saved tensors any more: an earlier backward "
+                             "freed them (run that one with retain_graph)",
+                             n->op->name, *n->module ? " in " : "", n->module);
+    mt_tensor *din[MTI_MAX_WANT];
+    memset(din, 0, (size_t)n->n_in * sizeof *din);
+    n->running = true;
+    bool ok = hook_douts(w, n) && (!needed || call_backward(w, n, din));
+    n->running = false;
     drop_grads(n);
-    if (ok && !retain_graph) mti_node_drop_saved(n);
+    if (ok && needed && !w->retain_graph) mti_node_drop_saved(n);
     for (int i = 0; i < n->n_in; i++) {
         if (!din[i]) continue;
-        if (ok && (n->want >> i & 1))
+        if (ok && mti_walk_follows(w, &n->in[i]))
             ok = deliver(w, &n->in[i], din[i]);
         else
             mt_release(din[i]);
@@ -264,88 +266,217 @@ static bool run_node(walk *w, mti_node *n, bool retain_graph)
     return ok;
 }
 
-static bool run_nodes(walk *w, bool retain_graph)
+static bool run_nodes(mti_walk *w)
 {
     mti_where *where = mti_where_now();
-    mti_making *making = mti_making_now(), made = *making;
     const char *op = where->op, *module = where->module;
-    making->category = MT_TEMPORARY, making->in_op = true;
-    mti_modes *modes = mti_modes_now();
-    modes->in_backward++;
     bool ok = true;
     for (mti_node *n; ok && (n = mti_heap_pop(&w->heap));) {
         where->op = n->op->name, where->module = n->module;
         mt_device *device = mt_device_retain(n->device);
         mti_ref_retain(&n->ref);
-        ok = run_node(w, n, retain_graph);
+        ok = run_node(w, n);
         if (!ok) drop_grads(n);
         ok = ok && mti_balance_after(device, n->op->name);
         mti_ref_release(&n->ref);
         mt_device_release(device);
     }
-    modes->in_backward--;
     where->op = op, where->module = module;
-    *making = made;
     return ok;
 }
 
-static mt_tensor *first_gradient(mt_tensor *loss, mt_tensor *given)
+/* ---- a walk ---- */
+
+/* What is found must outlive the walk: no view of something larger, nor of another's. */
+static bool own_found(mti_walk *w)
 {
-    char text[MTI_SHAPE_TEXT];
-    const mti_view *v = &loss->view;
-    mt_device *d = loss->storage->device;
+    for (int i = 0; i < w->n_inputs; i++) {
+        mti_walk_end *input = &w->inputs[i];
+        if (input->grad && !(input->grad = own(input->grad))) return false;
+    }
+    return true;
+}
+
+static bool walk_back(mti_walk *w)
+{
+    static atomic_uint_fast64_t last_walk;
+    w->number = atomic_fetch_add(&last_walk, 1) + 1;
+    mti_making *making = mti_making_now(), made = *making;
+    mti_modes *modes = mti_modes_now();
+    uint64_t outer = modes->walk;
+    const char **phase = &mti_where_now()->phase, *phase_was = *phase;
+    if (!*phase_was) *phase = "backward";
+    *making = (mti_making){MT_TEMPORARY, true};
+    modes->walk = w->number;
+    modes->in_backward++;
+    bool ok = !w->n_inputs || mti_walk_survey(w);
+    for (int i = 0; ok && i < w->n_roots; i++) {
+        mti_walk_end *root = &w->roots[i];
+        mt_tensor *grad = root->grad;
+        if (!mti_walk_follows(w, &root->at)) continue;
+        root->grad = NULL;
+        ok = deliver(w, &root->at, grad);
+    }
+    ok = ok && run_nodes(w) && own_found(w);
+    modes->in_backward--;
+    modes->walk = outer;
+    *making = made;
+    *phase = phase_was;
+    return ok;
+}
+
+static void free_ends(mti_walk_end *ends, int n)
+{
+    for (int i = 0; ends && i < n; i++) {
+        mt_release(ends[i].grad);
+        mti_edge_release(&ends[i].at);
+        mt_release(ends[i].tensor);
+    }
+    mti_free(ends);
+}
+
+/* After a failure gradients may still be on their way. */
+static void end_walk(mti_walk *w)
+{
+    for (mti_node *n; (n = mti_heap_pop(&w->heap));) drop_grads(n);
+    mti_heap_free(&w->heap);
+    while (w->aside.n) {
+        const mti_set_aside *a = &w->aside.at[--w->aside.n];
+        memcpy(a->node->grads, a->grads, (size_t)a->node->n_out * sizeof *a->grads);
+        a->node->walk = a->walk;
+        mti_free(a->grads);
+    }
+    mti_free(w->aside.at);
+    for (size_t i = 0; i < w->sums.n; i++) {
+        mt_release(w->sums.at[i].grad);
+        mti_ref_release(&w->sums.at[i].leaf->ref);
+    }
+    mti_free(w->sums.at);
+    mti_hashmap_free(&w->sum_of);
+    mti_hashmap_free(&w->input_of);
+    mti_hashmap_free(&w->needed);
+    free_ends(w->roots, w->n_roots);
+    free_ends(w->inputs, w->n_inputs);
+}
+
+/* ---- where walks begin and end ---- */
+
+/* How messages call them: "backward" has a loss, the others lists. */
+typedef struct caller {
+    const char *who, *loss;
+} caller;
+
+enum { NAME = 40 };
+static const char *name_of(char text[NAME], const caller *c, const char *list, int i)
+{
+    if (c->loss) return c->loss;
+    snprintf(text, NAME, "%s[%d]", list, i);
+    return text;
+}
+
+static mti_walk_end *make_ends(const char *who, const char *list, int n, const void *tensors)
+{
+    if (n < 1 || !tensors)
+        return mti_fail_null(MT_ERR_ARGUMENT, "%s: %d %s in %s; need 1 or more", who, n, list,
+                             tensors ? "a list" : "NULL");
+    return mti_calloc((size_t)n, sizeof(mti_walk_end));
+}
+
+static bool set_end(mti_walk_end *end, const char *who, const char *name, mt_tensor *t)
+{
+    if (!mti_given(t, who, name)) return false;
+    if (!t->requires_grad)
+        return mti_fail_bool(MT_ERR_STATE,
+                             "%s: %s does not require grad: no input of it did, or grad mode was "
+                             "off",
+                             who, name);
+    end->tensor = mt_retain(t);
+    return mti_edge_to(&end->at, t);
+}
+
+static mt_tensor *first_gradient(const caller *c, int i, mt_tensor *root, mt_tensor *given)
+{
+    char text[MTI_SHAPE_TEXT], name[NAME];
+    const mti_view *v = &root->view;
+    mt_device *d = root->storage->device;
     if (!given) {
         if (mti_view_count(v) != 1)
-            return mti_fail_null(MT_ERR_ARGUMENT,
-                                 "backward: the loss is %s; need one element, or a gradient "
-                                 "(mt_backward_with)",
-                                 mti_shape_text(text, v->rank, v->shape));
+            return mti_fail_null(MT_ERR_ARGUMENT, "%s: %s is %s; need one element, or a gradient%s",
+                                 c->who, name_of(name, c, "roots", i),
+                                 mti_shape_text(text, v->rank, v->shape),
+                                 c->loss ? " (mt_backward_with)" : "");
         mti_view spec = *v;
         size_t n_bytes;
         mti_view_pack(&spec, &n_bytes);
         mt_tensor *one = mti_tensor_new(d, &spec, MT_TEMPORARY, true);
+        if (one) one->storage->unclassified_in = NULL; /* it waits for its root's turn */
         if (one && d->backend->fill(d->ctx, &one->view, 1)) return one;
         mt_release(one);
         return NULL;
     }
-    return mti_is_like(MT_ERR_ARGUMENT, "backward", "the gradient", given, v, d)
-               ? mti_tensor_alias(given)
-               : NULL;
+    const char *what = c->loss ? "the gradient" : name_of(name, c, "gradients", i);
+    return mti_is_like(MT_ERR_ARGUMENT, c->who, what, given, v, d) ? mti_tensor_alias(given) : NULL;
 }
 
-mt_status mt_backward_with(mt_tensor *loss, const mt_backward_options *options)
+static bool set_roots(mti_walk *w, const caller *c, int n, mt_tensor *const *roots,
+                      mt_tensor *const *gradients)
 {
-    static const mt_backward_options none;
-    const mt_backward_options *o = options ? options : &none;
-    static atomic_uint_fast64_t last_walk;
-    if (!mti_given(loss, "backward", "the loss")) return mt_last_status();
-    if (!loss->requires_grad)
-        return mti_fail(MT_ERR_STATE, "backward: the loss does not require grad: no input of it "
-                                      "did, or grad mode was off");
-    mt_tensor *grad = first_gradient(loss, o->gradient);
-    if (!grad) return mt_last_status();
-    walk w = {.root = (mti_node *)loss->grad_fn, .number = atomic_fetch_add(&last_walk, 1) + 1};
-    mti_edge root = {.node = (mti_node *)loss->grad_fn, .out_index = loss->out_index};
-    bool ok = true;
-    if (!root.node) {
-        root.leaf = mti_leaf_of(loss);
-        ok = root.leaf != NULL;
+    char name[NAME];
+    w->roots = make_ends(c->who, "roots", n, roots);
+    bool ok = w->roots;
+    for (; ok && w->n_roots < n; w->n_roots++) {
+        int i = w->n_roots;
+        mti_walk_end *root = &w->roots[i];
+        ok = set_end(root, c->who, name_of(name, c, "roots", i), roots[i]) &&
+             (root->grad = first_gradient(c, i, roots[i], gradients ? gradients[i] : NULL));
     }
-    /* The graph stays alive even if a hook releases the last handle of the loss. */
-    mt_retain(loss);
-    const char *phase = mti_where_now()->phase;
-    if (!*phase) mti_where_now()->phase = "backward";
-    uint64_t outer = mti_modes_now()->walk;
-    mti_modes_now()->walk = w.number;
-    if (ok)
-        ok = deliver(&w, &root, grad) && run_nodes(&w, o->retain_graph);
-    else
-        mt_release(grad);
+    return ok;
+}
+
+static bool set_inputs(mti_walk *w, const caller *c, int n, mt_tensor *const *inputs)
+{
+    char name[NAME];
+    w->inputs = make_ends(c->who, "inputs", n, inputs);
+    bool ok = w->inputs;
+    for (; ok && w->n_inputs < n; w->n_inputs++) {
+        int i = w->n_inputs;
+        ok = set_end(&w->inputs[i], c->who, name_of(name, c, "inputs", i), inputs[i]);
+    }
+    return ok;
+}
+
+static mt_status backward(const caller *c, int n, mt_tensor *const *roots,
+                          mt_tensor *const *gradients, bool retain_graph)
+{
+    mti_walk w = {.retain_graph = retain_graph};
+    bool ok = set_roots(&w, c, n, roots, gradients) && walk_back(&w);
     end_walk(&w);
-    mti_modes_now()->walk = outer;
-    mti_where_now()->phase = phase;
-    mt_release(loss);
     return ok ? MT_OK : mt_last_status();
 }
 
+mt_status mt_backward_with(mt_tensor *loss, const mt_backward_options *o)
+{
+    return backward(&(caller){"backward", "the loss"}, 1, &loss, o ? &o->gradient : NULL,
+                    o && o->retain_graph);
+}
+
 mt_status mt_backward(mt_tensor *loss) { return mt_backward_with(loss, NULL); }
+
+mt_status mt_backward_from(int n, mt_tensor *const *roots, mt_tensor *const *gradients,
+                           bool retain_graph)
+{
+    return backward(&(caller){"backward_from", NULL}, n, roots, gradients, retain_graph);
+}
+
+mt_status mt_gradients(const mt_gradients_options *o, mt_tensor **out)
+{
+    static const caller c = {"gradients", NULL};
+    if (!o || !out)
+        return mti_fail(MT_ERR_ARGUMENT, "gradients: %s NULL", o ? "out is" : "the options are");
+    mti_walk w = {.retain_graph = o->retain_graph};
+    bool ok = set_roots(&w, &c, o->n_roots, o->roots, o->gradients) &&
+              set_inputs(&w, &c, o->n_inputs, o->inputs) && walk_back(&w);
+    for (int i = 0; i < o->n_inputs; i++) out[i] = ok ? mt_retain(w.inputs[i].grad) : NULL;
+    end_walk(&w);
+    return ok ? MT_OK : mt_last_status();
+}

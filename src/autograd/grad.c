@@ -7,7 +7,6 @@ static void leaf_destroy(mti_ref *ref)
 {
     mti_leaf *leaf = (mti_leaf *)ref;
     mt_release(leaf->grad);
-    mt_release(leaf->pending);
     mti_hook_list_free(&leaf->hooks);
     mti_free(leaf);
 }

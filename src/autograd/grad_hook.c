@@ -55,6 +55,13 @@ bool mti_is_called(const mti_grad_hook *h)
     return !h->removed && h->walk < mti_modes_now()->walk;
 }
 
+bool mti_any_is_called(const mti_hook_list *list)
+{
+    const mti_grad_hook *h = list->first;
+    while (h && !mti_is_called(h)) h = h->next;
+    return h != NULL;
+}
+
 /* Takes grad over; NULL on failure. */
 static mt_tensor *run_hook(const mti_grad_hook *h, const mti_view *spec, mt_tensor *grad)
 {

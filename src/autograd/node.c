@@ -15,10 +15,7 @@ uint64_t mti_next_sequence(void)
 static void node_free(mti_node *n)
 {
     mti_node_drop_saved(n);
-    for (int i = 0; i < n->n_in; i++) {
-        mti_ref_release((mti_ref *)n->in[i].node);
-        mti_ref_release((mti_ref *)n->in[i].leaf);
-    }
+    for (int i = 0; i < n->n_in; i++) mti_edge_release(&n->in[i]);
     for (int i = 0; i < n->n_out; i++) mt_release(n->grads[i]);
     mti_hook_list_free(&n->hooks);
     mt_device_release(n->device);
@@ -45,7 +42,7 @@ static void node_destroy(mti_ref *ref)
     burying = false;
 }
 
-static bool edge_to(mti_edge *e, mt_tensor *t)
+bool mti_edge_to(mti_edge *e, mt_tensor *t)
 {
     if (t->grad_fn) {
         mti_ref_retain(t->grad_fn);
@@ -57,6 +54,12 @@ static bool edge_to(mti_edge *e, mt_tensor *t)
     if (!e->leaf) return false;
     mti_ref_retain(&e->leaf->ref);
     return true;
+}
+
+void mti_edge_release(mti_edge *e)
+{
+    mti_ref_release((mti_ref *)e->node);
+    mti_ref_release((mti_ref *)e->leaf);
 }
 
 mti_node *mti_node_new(const mti_call *c, int n_saved)
@@ -90,7 +93,7 @@ mti_node *mti_node_new(const mti_call *c, int n_saved)
     n->n_in = c->n_in, n->n_out = c->n_out;
     n->sequence = mti_next_sequence();
     for (int i = 0; i < c->n_in; i++)
-        if ((c->want >> i & 1) && !edge_to(&n->in[i], c->in[i])) {
+        if ((c->want >> i & 1) && !mti_edge_to(&n->in[i], c->in[i])) {
             mti_ref_release(&n->ref);
             return NULL;
         }
@@ -108,9 +111,7 @@ void mti_node_drop_saved(mti_node *n)
 
 bool mti_heap_push(mti_heap *h, mti_node *n)
 {
-    if (n->queued) return true;
     if (!MTI_PUSH(&h->v, n)) return false;
-    n->queued = true;
     mti_node **at = h->v.at;
     size_t i = h->v.n - 1;
     for (; i && at[(i - 1) / 2]->sequence < n->sequence; i = (i - 1) / 2) at[i] = at[(i - 1) / 2];
@@ -118,10 +119,9 @@ bool mti_heap_push(mti_heap *h, mti_node *n)
     return true;
 }
 
-mti_node *mti_heap_pop(mti_heap *h)
+static void drop_top(mti_heap *h)
 {
-    if (!h->v.n) return NULL;
-    mti_node **at = h->v.at, *top = at[0], *last = at[--h->v.n];
+    mti_node **at = h->v.at, *last = at[--h->v.n];
     size_t i = 0, n = h->v.n;
     for (size_t child; (child = 2 * i + 1) < n; i = child) {
         if (child + 1 < n && at[child + 1]->sequence > at[child]->sequence) child++;
@@ -129,13 +129,18 @@ mti_node *mti_heap_pop(mti_heap *h)
         at[i] = at[child];
     }
     if (n) at[i] = last;
-    top->queued = false;
+}
+
+mti_node *mti_heap_pop(mti_heap *h)
+{
+    if (!h->v.n) return NULL;
+    mti_node *top = h->v.at[0];
+    while (h->v.n && h->v.at[0] == top) drop_top(h);
     return top;
 }
 
 void mti_heap_free(mti_heap *h)
 {
-    for (size_t i = 0; i < h->v.n; i++) h->v.at[i]->queued = false;
     mti_free(h->v.at);
     memset(h, 0, sizeof *h);
 }

@@ -75,6 +75,30 @@ static mt_tensor *make_input(const check *k, int i)
     return mtt_from_doubles(k->device, MT_I64, in->rank, in->shape, k->values[i]);
 }
 
+/* The gradient by one input alone: the op's backward runs for that one only, on what was kept for
+ * all, and must come to the same bits. */
+static bool alone(check *k, unsigned wanted, mt_tensor *out, mt_tensor *weights, mt_tensor **in,
+                  mt_tensor **found)
+{
+    mt_gradients_options options = {1, &out, &weights, 1, NULL, .retain_graph = true};
+    for (int i = 0; i < k->c->of.n_in; i++) {
+        options.inputs = &in[i];
+        if ((wanted >> i & 1) && mt_gradients(&options, &found[i]) != MT_OK)
+            return fault(k, "wanted %u: gradients by in%d: %s", wanted, i, mt_last_error());
+        if (mt_grad(in[i])) return fault(k, "gradients by in%d left one there", i);
+    }
+    return true;
+}
+
+static bool compare_alone(check *k, unsigned wanted, mt_tensor **in, mt_tensor **found)
+{
+    for (int i = 0; i < k->c->of.n_in; i++)
+        if ((wanted >> i & 1) && !mtt_same_bits(found[i], mt_grad(in[i])))
+            return fault(k, "wanted %u, %s: in%d asked alone has another gradient", wanted,
+                         mtt_layout_name(k->layout), i);
+    return true;
+}
+
 /* Fresh inputs through the case's function, the wanted ones requiring grad. */
 static mt_tensor *run(const check *k, unsigned wanted, mt_tensor **in)
 {
@@ -151,7 +175,7 @@ static bool compare(check *k, unsigned wanted, mt_tensor **in)
 
 static bool backward(check *k, unsigned wanted, mt_grad_hook_fn *doctor)
 {
-    mt_tensor *in[CASE_INPUTS] = {0};
+    mt_tensor *in[CASE_INPUTS] = {0}, *found[CASE_INPUTS] = {0};
     MT_AUTO mt_tensor *out = run(k, wanted, in);
     bool good = out != NULL;
     for (int i = 0; good && doctor && i < k->c->of.n_in; i++)
@@ -166,11 +190,13 @@ static bool backward(check *k, unsigned wanted, mt_grad_hook_fn *doctor)
         MT_AUTO mt_tensor *weights =
             mtt_from_doubles(k->device, mt_dtype_of(out), mt_rank(out), mt_shape(out), k->weights);
         mt_backward_options options = {.gradient = weights};
-        good = weights && mt_backward_with(out, &options) == MT_OK;
-        if (!good) fault(k, "wanted %u: backward failed: %s", wanted, mt_last_error());
+        good = weights && alone(k, wanted, out, weights, in, found);
+        if (good && mt_backward_with(out, &options) != MT_OK)
+            good = fault(k, "wanted %u: backward failed: %s", wanted, mt_last_error());
     }
-    good = good && compare(k, wanted, in);
+    good = good && compare(k, wanted, in) && compare_alone(k, wanted, in, found);
     release_inputs(k, in);
+    release_inputs(k, found);
     return good;
 }
 
