@@ -357,12 +357,21 @@ typedef struct asker {
     mt_tensor *root, *input, *found;
     bool retain;
     mt_status status;
+    mt_tensor *around; /* counts the nodes under it */
+    int n_nodes;
 } asker;
+
+static void count_node(void *n, const mt_node_info *node)
+{
+    (void)node;
+    ++*(int *)n;
+}
 
 static mt_tensor *ask(void *user, mt_tensor *grad)
 {
     asker *a = user;
     mt_gradients_options o = {1, &a->root, NULL, 1, &a->input, .retain_graph = true};
+    if (a->around) mtt_ok(mt_visit_tape(a->around, count_node, &a->n_nodes));
     a->status = a->input ? mt_gradients(&o, &a->found)
                          : mt_backward_with(a->root, &(mt_backward_options){NULL, a->retain});
     return mt_retain(grad);
@@ -379,11 +388,13 @@ static void a_walk_in_a_hook_and_the_one_around_it_do_not_mix(void **state)
             MT_AUTO mt_tensor *k = mtt_made(mt_mul_scalar(h, 3)), *of_k = mtt_made(mt_sum_all(k));
             MT_AUTO mt_tensor *y = mtt_made(mt_add(of_h, of_k));
             asker a = {.root = of_h, .input = inner == 0 ? x : inner == 1 ? h : NULL, .retain = 1};
+            a.around = y;
             int calls = 0;
             assert_true(mt_add_grad_hook(k, ask, &a) && mt_add_grad_hook(x, count, &calls));
             mt_tensor *out[1] = {0};
             mtt_ok(outer ? gradients(1, LIST(y), 1, LIST(x), out) : mt_backward(y));
             mtt_ok(a.status);
+            assert_int_equal(a.n_nodes, 5);
             bool added = inner == 2; /* 2x of the walk within, into x's own gradient */
             if (inner == 0) expect(a.found, 2, 4);
             if (inner == 1) expect(a.found, 1, 1);
