@@ -23,6 +23,10 @@ MT_API mt_tensor *mt_grad(const mt_tensor *t);
 /* grad is retained, and backward adds into it; NULL drops the gradient. Same shape, dtype and
  * device as t; in a storage other than t's, without a gradient of its own, and not expanded. */
 MT_API mt_status mt_set_grad(mt_tensor *t, mt_tensor *grad);
+/* Drops the gradients of n leaves, so that the next backward begins anew and their bytes are free
+ * until then; none is dropped where one of the n is NULL. mt_module_zero_grad is for a module's.
+ * (torch.optim.Optimizer.zero_grad, set_to_none) */
+MT_API mt_status mt_zero_grads(int n, mt_tensor *const *leaves);
 
 typedef struct mt_backward_options {
     mt_tensor *gradient; /* d(something)/d(loss), loss's shape; NULL: 1, and loss has 1 element */

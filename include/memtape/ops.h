@@ -130,6 +130,10 @@ MT_API mt_tensor *mt_max(mt_tensor *x, int n_dims, const int *dims, bool keep);
 MT_API mt_status mt_topk(mt_tensor *x, int64_t k, mt_tensor **values, mt_tensor **index);
 MT_API mt_tensor *mt_sum_all(mt_tensor *x);
 MT_API mt_tensor *mt_mean_all(mt_tensor *x);
+/* Over one dimension, which goes. */
+MT_API mt_tensor *mt_sum_dim(mt_tensor *x, int dim);
+MT_API mt_tensor *mt_mean_dim(mt_tensor *x, int dim);
+MT_API mt_tensor *mt_max_dim(mt_tensor *x, int dim);
 
 /* ---- views: share the storage, allocate nothing ---- */
 MT_API mt_tensor *mt_transpose(mt_tensor *x, int dim0, int dim1);

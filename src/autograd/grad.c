@@ -1,4 +1,5 @@
 /* grad.c: leaves, their gradients, and what hooks hang on them. */
+#include <stdio.h>
 #include "autograd/autograd.h"
 
 /* ---- leaves ---- */
@@ -75,6 +76,20 @@ mt_status mt_set_grad(mt_tensor *t, mt_tensor *grad)
     mt_release(leaf->grad);
     leaf->grad = mt_retain(grad);
     if (grad) mti_storage_settle(grad->storage, MT_GRADIENT);
+    return MT_OK;
+}
+
+mt_status mt_zero_grads(int n, mt_tensor *const *leaves)
+{
+    char name[40];
+    if (n < 0 || (n > 0 && !leaves))
+        return mti_fail(MT_ERR_ARGUMENT, "zero_grads: %d leaves in %s", n,
+                        leaves ? "a list" : "NULL");
+    for (int i = 0; i < n; i++) {
+        snprintf(name, sizeof name, "leaves[%d]", i);
+        if (!mti_given(leaves[i], "zero_grads", name)) return mt_last_status();
+    }
+    for (int i = 0; i < n; i++) mt_set_grad(leaves[i], NULL);
     return MT_OK;
 }
 

@@ -122,6 +122,26 @@ static void what_is_wrong_with_a_list_is_told_before_anything_runs(void **state)
     expect(mt_grad(x), 2, 4);
 }
 
+static void a_list_of_gradients_is_dropped_at_once(void **state)
+{
+    (void)state;
+    MT_AUTO mt_tensor *x = leaf(), *z = leaf(), *none = leaf();
+    size_t before = mtt_allocated(device);
+    MT_AUTO mt_tensor *y = mtt_made(mt_mul(x, z)), *one = ones();
+    mtt_ok(mt_backward_from(1, LIST(y), LIST(one), false));
+    mt_zero_grads(3, LIST(x, NULL, z));
+    mtt_failed(MT_ERR_ARGUMENT, "zero_grads: leaves[1] is NULL");
+    mt_zero_grads(1, NULL);
+    mtt_failed(MT_ERR_ARGUMENT, "zero_grads: 1 leaves in NULL");
+    mt_zero_grads(-1, LIST(x));
+    mtt_failed(MT_ERR_ARGUMENT, "zero_grads: -1 leaves");
+    assert_true(mt_grad(x) && mt_grad(z));
+    mtt_ok(mt_zero_grads(3, LIST(x, none, z)));
+    mtt_ok(mt_zero_grads(0, NULL));
+    assert_true(!mt_grad(x) && !mt_grad(z) && !mt_grad(none));
+    assert_int_equal(mtt_allocated(device), before + 2 * 512); /* y and one */
+}
+
 /* ---- gradients of inputs ---- */
 
 /* y = sum(3 (2 x)), with a hook on each tensor that tells its letter and multiplies by 10. */
@@ -449,6 +469,7 @@ int main(void)
         mtt_test(roots_that_share_nodes_run_them_once_with_the_sum),
         mtt_test(a_root_may_stand_there_twice_lead_to_another_or_be_a_leaf),
         mtt_test(what_is_wrong_with_a_list_is_told_before_anything_runs),
+        mtt_test(a_list_of_gradients_is_dropped_at_once),
         mtt_test(hooks_run_on_the_way_to_an_input_and_before_it_is_handed_out),
         mtt_test(no_leaf_is_touched_and_what_no_root_depends_on_is_null),
         mtt_test(a_root_may_be_an_input_or_lead_to_another_root),
