@@ -24,7 +24,7 @@ MT_API mt_tensor *mt_grad(const mt_tensor *t);
  * device as t; in a storage other than t's, without a gradient of its own, and not expanded. */
 MT_API mt_status mt_set_grad(mt_tensor *t, mt_tensor *grad);
 /* Drops the gradients of n leaves, so that the next backward begins anew and their bytes are free
- * until then; none is dropped where one of the n is NULL. mt_module_zero_grad is for a module's.
+ * until then. None is dropped where one of them is NULL. mt_module_zero_grad: those of a module.
  * (torch.optim.Optimizer.zero_grad, set_to_none) */
 MT_API mt_status mt_zero_grads(int n, mt_tensor *const *leaves);
 

@@ -6,6 +6,7 @@
 #ifndef MEMTAPE_TENSOR_H
 #define MEMTAPE_TENSOR_H
 
+#include <stdio.h>
 #include "memtape/device.h"
 
 #ifdef __cplusplus
@@ -85,6 +86,20 @@ MT_API mt_status mt_set_category(mt_tensor *t, mt_category category);
 MT_API mt_status mt_to_host(const mt_tensor *t, void *data, size_t n_bytes);
 /* The only element, as a double; t has exactly one. NaN and an error otherwise. */
 MT_API double mt_item(const mt_tensor *t);
+/* One of many: mt_item_at(t, MT_SHAPE(1, -1)), the last of row 1; negative counts from the end.
+ * rank is t's; i64 beyond 2^53 is rounded. NaN and an error out of range. One copy from the device
+ * each: mt_to_host is for whole tensors.   (torch: t[1, -1].item()) */
+MT_API double mt_item_at(const mt_tensor *t, int rank, const int64_t *index);
+/* To look at: a line with dtype, shape and device, whether it requires grad or which op made it,
+ * and the values in torch's format: one for the whole tensor, columns aligned, lines of 80. Of more
+ * than 1000 elements the first and last three of each dimension. Without data: the line alone.
+ * Flushes out; MT_ERR_IO where it does not take the text. Allocates nothing on the device.
+ *
+ *     f32 [2,2] on cpu, made by mul
+ *     [[1.0000, 0.5000],
+ *      [   nan, 2.0000]]
+ */
+MT_API mt_status mt_print(const mt_tensor *t, FILE *out);
 /* In place, not recorded, version bumped: t = value; t = src (same shape, any dtype; where both
  * view one storage, all of src is read before t is written). Leaves may be written (that is how
  * weights are set); the output of a recorded op may not. A tensor of which several elements share

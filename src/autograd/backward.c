@@ -376,9 +376,8 @@ static const char *name_of(char text[NAME], const caller *c, const char *list, i
 
 static mti_walk_end *make_ends(const char *who, const char *list, int n, const void *tensors)
 {
-    if (n < 1 || !tensors)
-        return mti_fail_null(MT_ERR_ARGUMENT, "%s: %d %s in %s; need 1 or more", who, n, list,
-                             tensors ? "a list" : "NULL");
+    if (!tensors) return mti_fail_null(MT_ERR_ARGUMENT, "%s: %s is NULL", who, list);
+    if (n < 1) return mti_fail_null(MT_ERR_ARGUMENT, "%s: %d %s; need 1 or more", who, n, list);
     return mti_calloc((size_t)n, sizeof(mti_walk_end));
 }
 

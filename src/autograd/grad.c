@@ -82,9 +82,8 @@ mt_status mt_set_grad(mt_tensor *t, mt_tensor *grad)
 mt_status mt_zero_grads(int n, mt_tensor *const *leaves)
 {
     char name[40];
-    if (n < 0 || (n > 0 && !leaves))
-        return mti_fail(MT_ERR_ARGUMENT, "zero_grads: %d leaves in %s", n,
-                        leaves ? "a list" : "NULL");
+    if (n < 0) return mti_fail(MT_ERR_ARGUMENT, "zero_grads: %d leaves; need 0 or more", n);
+    if (n && !leaves) return mti_fail(MT_ERR_ARGUMENT, "zero_grads: leaves is NULL");
     for (int i = 0; i < n; i++) {
         snprintf(name, sizeof name, "leaves[%d]", i);
         if (!mti_given(leaves[i], "zero_grads", name)) return mt_last_status();

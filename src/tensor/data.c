@@ -1,5 +1,4 @@
 /* data.c: making tensors and moving their elements; nothing here is recorded. */
-#include <math.h>
 #include <string.h>
 #include "tensor/tensor.h"
 
@@ -143,56 +142,6 @@ mt_status mt_to_host(const mt_tensor *t, void *data, size_t n_bytes)
               (!n_bytes || d->backend->download(d->ctx, data, packed->view.data, n_bytes));
     mt_release(packed);
     return ok ? MT_OK : mt_last_status();
-}
-
-/* Any f16 is exact in f64. */
-static double from_f16(uint16_t h)
-{
-    int exponent = h >> 10 & 31, fraction = h & 1023;
-    double value = exponent ? ldexp(fraction + 1024, exponent - 25) : ldexp(fraction, -24);
-    if (exponent == 31) value = fraction ? NAN : INFINITY;
-    return h >> 15 ? -value : value;
-}
-
-static double from_bf16(uint16_t h)
-{
-    uint32_t bits = (uint32_t)h << 16;
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return (double)value;
-}
-
-/* Read on the host: looking at a loss changes nothing in the device's books. */
-double mt_item(const mt_tensor *t)
-{
-    char text[MTI_SHAPE_TEXT];
-    if (!mti_given(t, "item", "the tensor")) return NAN;
-    if (mt_numel(t) != 1) {
-        mti_fail(MT_ERR_ARGUMENT, "item: %s has %lld elements; need 1",
-                 mti_shape_text(text, t->view.rank, t->view.shape), (long long)mt_numel(t));
-        return NAN;
-    }
-    union {
-        double f64;
-        float f32;
-        int64_t i64;
-        int32_t i32;
-        uint16_t u16;
-        uint8_t u8;
-    } v = {0};
-    mt_device *d = t->storage->device;
-    if (!d->backend->download(d->ctx, &v, t->view.data, mt_dtype_size(t->view.dtype))) return NAN;
-    switch (t->view.dtype) {
-    case MT_F64: return v.f64;
-    case MT_F32: return (double)v.f32;
-    case MT_BF16: return from_bf16(v.u16);
-    case MT_F16: return from_f16(v.u16);
-    case MT_I64: return (double)v.i64;
-    case MT_I32: return v.i32;
-    case MT_BOOL: return v.u8 != 0;
-    case MT_U8:
-    default: return v.u8;
-    }
 }
 
 /* ---- writing ---- */

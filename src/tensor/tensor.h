@@ -119,6 +119,13 @@ bool mti_view_overlaps(const mti_view *v);
 /* Fails where writing t would write an element more than once. */
 bool mti_check_writable(const char *who, const mt_tensor *t);
 
+/* The element `offset` elements behind the first, as its dtype has it. */
+typedef union mti_item {
+    double real;   /* floating dtypes */
+    int64_t whole; /* the others; bool: 0 or 1 */
+} mti_item;
+bool mti_read_item(const mt_tensor *t, int64_t offset, mti_item *out);
+
 /* Scalar kernels behind the public data functions, also used above. */
 bool mti_copy_view(mt_device *device, const mti_view *src, const mti_view *dst);
 

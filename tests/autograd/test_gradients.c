@@ -99,9 +99,9 @@ static void what_is_wrong_with_a_list_is_told_before_anything_runs(void **state)
     MT_AUTO mt_tensor *plain = ones(), *wide = mtt_made(mt_zeros(device, MT_F64, MT_SHAPE(2)));
     mt_tensor *out[2] = {x, x};
     mt_backward_from(0, LIST(y), NULL, false);
-    mtt_failed(MT_ERR_ARGUMENT, "backward_from: 0 roots in a list; need 1 or more");
+    mtt_failed(MT_ERR_ARGUMENT, "backward_from: 0 roots; need 1 or more");
     mt_backward_from(1, NULL, NULL, false);
-    mtt_failed(MT_ERR_ARGUMENT, "backward_from: 1 roots in NULL");
+    mtt_failed(MT_ERR_ARGUMENT, "backward_from: roots is NULL");
     mt_backward_from(2, LIST(y, NULL), NULL, false);
     mtt_failed(MT_ERR_ARGUMENT, "backward_from: roots[1] is NULL");
     mt_backward_from(2, LIST(y, h), NULL, false);
@@ -116,7 +116,7 @@ static void what_is_wrong_with_a_list_is_told_before_anything_runs(void **state)
     gradients(1, LIST(y), 2, LIST(NULL, x), out);
     mtt_failed(MT_ERR_ARGUMENT, "gradients: inputs[0] is NULL");
     gradients(1, LIST(y), 0, LIST(x), out);
-    mtt_failed(MT_ERR_ARGUMENT, "gradients: 0 inputs in a list; need 1 or more");
+    mtt_failed(MT_ERR_ARGUMENT, "gradients: 0 inputs; need 1 or more");
     assert_null(mt_grad(x));
     mtt_ok(mt_backward(y)); /* the graph is as it was */
     expect(mt_grad(x), 2, 4);
@@ -132,7 +132,7 @@ static void a_list_of_gradients_is_dropped_at_once(void **state)
     mt_zero_grads(3, LIST(x, NULL, z));
     mtt_failed(MT_ERR_ARGUMENT, "zero_grads: leaves[1] is NULL");
     mt_zero_grads(1, NULL);
-    mtt_failed(MT_ERR_ARGUMENT, "zero_grads: 1 leaves in NULL");
+    mtt_failed(MT_ERR_ARGUMENT, "zero_grads: leaves is NULL");
     mt_zero_grads(-1, LIST(x));
     mtt_failed(MT_ERR_ARGUMENT, "zero_grads: -1 leaves");
     assert_true(mt_grad(x) && mt_grad(z));

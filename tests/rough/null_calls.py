@@ -17,7 +17,7 @@ SCALARS = {'double': '0.5', 'bool': 'false', 'mt_dtype': 'MT_F32', 'int': '1', '
            'uint64_t': '1', 'size_t': '1'}
 POINTERS = {'const mt_model_config *': '&x.config', 'const char *': '"x"', 'const int64_t *': '(const int64_t[8]){1, 1}',
             'const int *': '(const int[8]){0}', 'mt_tensor *const *': '(mt_tensor *[8]){x.t}',
-            'const void *': '(const void *)&x', 'char *': '(char[8]){0}'}
+            'const void *': '(const void *)&x', 'FILE *': 'stderr', 'char *': '(char[8]){0}'}
 SPECIAL = {('mt_set', 'value'): 'mt_retain(x.t)', ('mt_module_add_param', 'param'): 'mt_retain(x.t)'}
 BORROWED = {'mt_grad', 'mt_module_param', 'mt_module_add_param'}
 # NULL stands for leaving it out; what is wrong then is something else.
