@@ -55,6 +55,28 @@ static inline void mt_release_at(mt_tensor **slot) { mt_release(*slot); }
 #define MT_AUTO __attribute__((cleanup(mt_release_at), unused))
 #endif
 
+/* ---- holding many: so that nested expressions do not leak ----
+ *
+ *     mt_arena *a = mt_arena_new();
+ *     mt_tensor *loss = mt_in(a, mt_sum_all(mt_in(a, mt_gelu(x))));
+ *     ...
+ *     mt_arena_clear(a);
+ *
+ * What it costs: all that was put in lives until the arena is cleared, as names in Python live to
+ * the end of their function. mt_set and MT_AUTO give bytes back the moment a tensor is used up; in
+ * an arena the same expression holds all its intermediate results at once, where the tape does not
+ * keep them anyway. */
+typedef struct mt_arena mt_arena;
+MT_API mt_arena *mt_arena_new(void); /* the caller's to free */
+/* Takes the caller's reference over: t again, valid until the arena is cleared. NULL stays NULL, so
+ * an inner call's failure becomes the outer ones'. Where the arena has no memory, or is NULL, t is
+ * released and the result NULL. One thread at a time may use an arena. */
+MT_API mt_tensor *mt_in(mt_arena *arena, mt_tensor *t);
+/* Releases what is in it, the last put in first; it may be filled again. NULL is allowed for both.
+ */
+MT_API void mt_arena_clear(mt_arena *arena);
+MT_API void mt_arena_free(mt_arena *arena); /* cleared first */
+
 /* ---- asking ---- */
 
 MT_API int mt_rank(const mt_tensor *t);

@@ -10,7 +10,7 @@ import sys
 OBJECTS = {
     'mt_tensor': 'x.t', 'mt_device': 'device', 'mt_module': 'x.module', 'mt_optimizer': 'x.optimizer',
     'mt_scaler': 'x.scaler', 'mt_ledger': 'x.ledger', 'mt_saved': 'x.saved', 'mt_offload': 'x.offload',
-    'mt_compress': 'x.compress', 'mt_host_copy': 'x.host_copy', 'mt_checkpoint_report': 'x.report',
+    'mt_compress': 'x.compress', 'mt_host_copy': 'x.host_copy', 'mt_arena': 'x.arena', 'mt_checkpoint_report': 'x.report',
     'mt_safetensors': 'NULL', 'mt_kv_cache': 'NULL', 'mt_budget': 'NULL', 'mt_budget_plan': 'NULL',
 }
 SCALARS = {'double': '0.5', 'bool': 'false', 'mt_dtype': 'MT_F32', 'int': '1', 'int64_t': '1',
@@ -18,8 +18,8 @@ SCALARS = {'double': '0.5', 'bool': 'false', 'mt_dtype': 'MT_F32', 'int': '1', '
 POINTERS = {'const mt_model_config *': '&x.config', 'const char *': '"x"', 'const int64_t *': '(const int64_t[8]){1, 1}',
             'const int *': '(const int[8]){0}', 'mt_tensor *const *': '(mt_tensor *[8]){x.t}',
             'const void *': '(const void *)&x', 'FILE *': 'stderr', 'char *': '(char[8]){0}'}
-SPECIAL = {('mt_set', 'value'): 'mt_retain(x.t)', ('mt_module_add_param', 'param'): 'mt_retain(x.t)'}
-BORROWED = {'mt_grad', 'mt_module_param', 'mt_module_add_param'}
+SPECIAL = {('mt_in', 't'): 'mt_retain(x.t)', ('mt_set', 'value'): 'mt_retain(x.t)', ('mt_module_add_param', 'param'): 'mt_retain(x.t)'}
+BORROWED = {'mt_in', 'mt_grad', 'mt_module_param', 'mt_module_add_param'}
 # NULL stands for leaving it out; what is wrong then is something else.
 OPTIONAL = {('mt_checkpoint_save', 'optimizer'), ('mt_layer_norm', 'w'), ('mt_layer_norm', 'b'),
             ('mt_next_logits', 'cache')}

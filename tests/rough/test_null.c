@@ -27,6 +27,7 @@ static struct {
     mt_offload *offload;
     mt_compress *compress;
     mt_host_copy *host_copy;
+    mt_arena *arena;
     mt_checkpoint_report *report;
     mt_model_config config;
     void *places[8];
@@ -52,16 +53,18 @@ static void set_up(void)
     x.offload = mt_offload_new(device, NULL);
     x.compress = mt_compress_new(device, NULL);
     x.host_copy = mt_host_copy_out(x.t);
+    x.arena = mt_arena_new();
     x.report = mt_checkpoint_report_new();
     mtt_ok(mt_model_preset("tiny", &x.config));
     assert_true(x.module && x.optimizer && x.scaler && x.ledger && x.saved && x.offload);
-    assert_true(x.compress && x.host_copy && x.report);
+    assert_true(x.compress && x.host_copy && x.report && x.arena);
 }
 
 static void tear_down(void)
 {
     mt_checkpoint_report_free(x.report);
     mt_host_copy_free(x.host_copy);
+    mt_arena_free(x.arena);
     mt_compress_free(x.compress);
     mt_offload_free(x.offload);
     mt_saved_free(x.saved);
