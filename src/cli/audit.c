@@ -168,12 +168,12 @@ static bool print_audits(const mti_op_audit *audits, size_t n, const mti_options
 {
     mti_style style = mti_style_of(stdout);
     if (style.width < 132 && !style.live) style.width = 132;
-    if (o->model && !o->quiet) {
+    if (o->workload.name && !o->quiet) {
         print_op(&audits[0], stdout, &style);
         fputs("\n", stdout);
     }
-    if (!print_table(audits, n, o->model != NULL, stdout, &style)) return false;
-    if (o->model && !o->quiet) print_ways(&audits[0], stdout, &style);
+    if (!print_table(audits, n, o->workload.name != NULL, stdout, &style)) return false;
+    if (o->workload.name && !o->quiet) print_ways(&audits[0], stdout, &style);
     if (!o->quiet && !print_taken(audits, n, stdout, &style)) return false;
     if (!o->quiet) print_findings(audits, n, stdout, &style);
     return true;
@@ -252,24 +252,24 @@ static bool write_json(const mti_op_audit *audits, size_t n, const char *path)
 /* Bad names are a usage error like any other. */
 static bool known(const mti_options *o)
 {
-    if (!o->model) return true;
+    if (!o->workload.name) return true;
     const char *names[MTI_OP_COUNT];
     for (int i = 0; i < MTI_OP_COUNT; i++) names[i] = mt_op_get(i).name;
-    if (mti_choose("OP", names, MTI_OP_COUNT, o->model) >= 0) return true;
+    if (mti_choose("OP", names, MTI_OP_COUNT, o->workload.name) >= 0) return true;
     fprintf(stderr, "memtape audit: %s\n", mt_last_error());
     return false;
 }
 
 static bool run_all(mti_op_audit *audits, size_t *n, const mti_options *o)
 {
-    mt_device *device = mti_open_device(o);
+    mt_device *device = mti_open_device(&o->workload);
     bool ok = device != NULL;
     mti_case c;
     for (int i = 0; ok && mti_audit_case(i, &c); i++) {
-        if (o->model && strcmp(c.op, o->model) != 0) continue;
+        if (o->workload.name && strcmp(c.op, o->workload.name) != 0) continue;
         mti_op_audit *a = &audits[(*n)++];
-        ok = mti_audit_run(a, &c, device, (uint64_t)o->seed) &&
-             mti_audit_take(a, device, (uint64_t)o->seed);
+        ok = mti_audit_run(a, &c, device, o->workload.seed) &&
+             mti_audit_take(a, device, o->workload.seed);
     }
     mt_device_release(device);
     return ok;

@@ -16,24 +16,17 @@
 #define EVAL_COST     0.4 /* of a step's time, for as many bytes without backward */
 
 /* Four layers of width 128 learn the most in a minute on two cores. */
-static const mti_plan demo_plan = {
-    .config = {.kind = MT_MODEL_GPT,
-               .hidden = 128,
-               .heads = 4,
-               .layers = 4,
-               .vocab = 256,
-               .context = 128,
-               .act = MT_ACT_GELU,
-               .causal = true,
-               .dtype = MT_F32},
-    .batch = 8,
-    .seq = 128,
-    .accumulate = 1,
-    .lr = 3e-3,
-    .min_lr = 1e-4,
-    .weight_decay = 0.1,
-    .clip = 1,
-};
+static const mt_model_config demo_config = {.kind = MT_MODEL_GPT,
+                                            .hidden = 128,
+                                            .heads = 4,
+                                            .layers = 4,
+                                            .vocab = 256,
+                                            .context = 128,
+                                            .act = MT_ACT_GELU,
+                                            .causal = true,
+                                            .dtype = MT_F32};
+static const mti_train_settings demo_settings = {
+    .accumulate = 1, .lr = 3e-3, .min_lr = 1e-4, .weight_decay = 0.1, .clip = 1};
 
 typedef struct demo {
     const mti_options *o;
@@ -42,9 +35,10 @@ typedef struct demo {
     mt_device *device;
     mti_corpus corpus;
     mti_baselines baselines;
-    mti_plan plan;
+    mti_workload workload;
+    mti_train_settings settings;
     mti_trainer trainer;
-    double bits;
+    double bits; /* per byte of held-out text */
 } demo;
 
 /* ---- text ---- */
@@ -92,11 +86,11 @@ static int by_value(const void *a, const void *b)
 /* Seconds that a step takes: the median of some, which are then forgotten. */
 static bool time_steps(demo *d, double *step_s)
 {
-    mti_plan plan = d->plan;
+    mti_train_settings settings = d->settings;
     double took[MAX_TIMED];
     int n = 0;
-    plan.steps = MAX_TIMED;
-    bool ok = mti_trainer_make(&d->trainer, d->device, &plan, &d->corpus) &&
+    settings.steps = MAX_TIMED;
+    bool ok = mti_trainer_make(&d->trainer, d->device, &d->workload, &settings, &d->corpus) &&
               mti_trainer_step(&d->trainer); /* warms caches up and is not counted */
     double began = mti_now(), enough = d->o->seconds * TIMING_SHARE;
     while (ok && n < MAX_TIMED && (n < 3 || mti_now() - began < enough)) {
@@ -116,8 +110,9 @@ static bool choose_steps(demo *d)
 {
     double step_s;
     if (!time_steps(d, &step_s)) return false;
-    double held_out = EVAL_COST * (double)d->corpus.n_held / (double)(d->plan.batch * d->plan.seq);
-    double sample = EVAL_COST * SAMPLE_BYTES / (double)d->plan.batch;
+    double held_out =
+        EVAL_COST * (double)d->corpus.n_held / (double)(d->workload.batch * d->workload.seq);
+    double sample = EVAL_COST * SAMPLE_BYTES / (double)d->workload.batch;
     double left = d->o->seconds - (mti_now() - d->began);
     double steps = left / step_s - held_out - sample - 12;
     if (steps < LEAST_STEPS) {
@@ -125,7 +120,7 @@ static bool choose_steps(demo *d)
                d->o->seconds);
         steps = LEAST_STEPS;
     }
-    d->plan.steps = (int64_t)steps;
+    d->settings.steps = (int64_t)steps;
     return true;
 }
 
@@ -134,17 +129,17 @@ static bool introduce(const demo *d)
     uint64_t n_params, n_bytes;
     char count[MTI_NUMBER];
     if (mt_module_size(d->trainer.model, &n_params, &n_bytes) != MT_OK) return false;
-    const mti_plan *p = &d->plan;
+    const mti_workload *w = &d->workload;
+    long long steps = d->settings.steps;
     int threads = mt_device_threads(d->device);
     printf("model  a gpt of %lld layers, d=%lld, %lld heads, s=%lld: %s parameters, f32, on %d "
            "thread%s\n",
-           (long long)p->config.layers, (long long)p->config.hidden, (long long)p->config.heads,
-           (long long)p->seq, mti_thousands(count, (int64_t)n_params), threads,
+           (long long)w->config.layers, (long long)w->config.hidden, (long long)w->config.heads,
+           (long long)w->seq, mti_thousands(count, (int64_t)n_params), threads,
            threads == 1 ? "" : "s");
     printf("run    %lld steps of %lld x %lld bytes with AdamW, seed %lld (--steps %lld repeats "
            "it)\n\n",
-           (long long)p->steps, (long long)p->batch, (long long)p->seq, (long long)p->seed,
-           (long long)p->steps);
+           steps, (long long)w->batch, (long long)w->seq, (long long)w->seed, steps);
     fflush(stdout);
     return true;
 }
@@ -154,7 +149,7 @@ static void show_progress(const demo *d, mti_progress *progress)
     char text[160], rate[MTI_NUMBER], now[MTI_NUMBER], peak[MTI_NUMBER];
     mt_mem_stats stats;
     mt_mem_get_stats(d->device, &stats);
-    double tokens = (double)(d->trainer.step * d->plan.batch * d->plan.seq);
+    double tokens = (double)(d->trainer.step * d->workload.batch * d->workload.seq);
     snprintf(text, sizeof text, "loss %.3f  %s tok/s  %s (peak %s)", d->trainer.loss,
              mti_scaled(rate, tokens / (mti_now() - progress->began)),
              mti_bytes_text(now, sizeof now, stats.allocated.current),
@@ -165,8 +160,8 @@ static void show_progress(const demo *d, mti_progress *progress)
 static bool train(demo *d)
 {
     mti_progress progress;
-    int64_t steps = d->plan.steps;
-    bool ok = mti_trainer_make(&d->trainer, d->device, &d->plan, &d->corpus) &&
+    int64_t steps = d->settings.steps;
+    bool ok = mti_trainer_make(&d->trainer, d->device, &d->workload, &d->settings, &d->corpus) &&
               (d->o->quiet || introduce(d));
     mti_progress_begin(&progress, stdout, 0, steps, steps / 10, d->o->quiet);
     while (ok && d->trainer.step < steps) {
@@ -217,9 +212,9 @@ static bool print_sample(const demo *d)
 {
     static const char prompt[] = "/* ";
     sink s = {.n = 0};
-    const mt_generate_options how = {.temperature = 0.7, .seed = d->plan.seed};
+    const mt_generate_options options = {.temperature = 0.7, .seed = d->workload.seed};
     mti_heading(stdout, &d->style, "It writes, after \"%s\"", prompt);
-    if (!mti_sample(d->trainer.model, prompt, SAMPLE_BYTES, &how, keep_byte, &s, NULL))
+    if (!mti_sample(d->trainer.model, prompt, SAMPLE_BYTES, &options, keep_byte, &s, NULL))
         return false;
     fputs(prompt, stdout);
     mti_print_bytes(stdout, s.text, s.n);
@@ -229,22 +224,11 @@ static bool print_sample(const demo *d)
 
 /* ---- where the memory goes ---- */
 
-static mti_workload workload_of(const demo *d)
-{
-    return (mti_workload){.name = "the model",
-                          .config = d->plan.config,
-                          .batch = d->plan.batch,
-                          .seq = d->plan.seq,
-                          .seed = d->plan.seed,
-                          .optimizer = MTI_OPT_ADAMW,
-                          .device = mti_device_options_of(d->o)};
-}
-
 /* One training step of the model with these choices, on a device of its own. */
 static bool memory_row(const demo *d, mti_table *t, mt_act act, mt_attention_form form)
 {
     mti_measurement m = {0};
-    mti_workload w = workload_of(d);
+    mti_workload w = d->workload;
     w.config.act = act;
     w.config.attention = form;
     mt_device *device = mti_device_make(&w.device);
@@ -322,12 +306,14 @@ static bool print_next(const demo *d)
 static bool run(demo *d)
 {
     const mti_options *o = d->o;
-    d->plan = demo_plan;
-    d->plan.seed = (uint64_t)o->seed;
-    d->plan.steps = o->steps; /* of --steps, or chosen below */
-    d->device = mti_open_device(o);
-    const mti_workload w = workload_of(d);
-    if (!d->device || !mti_check_room_for(d->device, &w, MTI_PROFILE_ON_META) ||
+    d->workload = o->workload;
+    d->workload.name = "the model", d->workload.config = demo_config;
+    d->workload.batch = 8, d->workload.seq = demo_config.context;
+    d->workload.optimizer = MTI_OPT_ADAMW;
+    d->settings = demo_settings;
+    d->settings.steps = o->train.steps; /* of --steps, or chosen below */
+    d->device = mti_open_device(&d->workload);
+    if (!d->device || !mti_check_room_for(d->device, &d->workload, MTI_PROFILE_ON_META) ||
         (o->save && !mti_run_can_save("save", o->save, true)) || !load_text(d))
         return false;
     if (o->save && mti_corpus_has(&d->corpus, o->save))
@@ -335,7 +321,7 @@ static bool run(demo *d)
                              "--save %s: is part of the text to learn from; give another file",
                              o->save);
     if (!o->given[MTI_O_STEPS] && !choose_steps(d)) return false;
-    d->plan.warmup = d->plan.steps / 20;
+    d->settings.warmup = d->settings.steps / 20;
     return train(d) && print_scores(d) && print_sample(d) && print_memory(d) && print_next(d);
 }
 

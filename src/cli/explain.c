@@ -85,12 +85,11 @@ static void print_reasons(const mti_tape *t, FILE *out, const mti_style *style)
     }
 }
 
-static bool print(const mti_tape *t, const mti_options *o, const mti_workload *w,
-                  const mt_device *device)
+static bool print(const mti_tape *t, const mti_options *o, const mt_device *device)
 {
     mti_style style = mti_style_of(stdout);
     if (o->quiet) return print_table(t, stdout, &style);
-    mti_print_model(w, device, stdout, &style);
+    mti_print_model(&o->workload, device, stdout, &style);
     fputs("the tape after forward, in the order in which ops were recorded\n\n", stdout);
     if (!print_table(t, stdout, &style)) return false;
     print_reasons(t, stdout, &style);
@@ -105,25 +104,13 @@ static bool rehearse(void *user, mt_device *meta)
     return ok;
 }
 
-static bool check_room(const mt_device *device, mti_workload *w)
-{
-    return mti_check_room(device, &(mti_rehearsal){.name = w->name,
-                                                   .config = &w->config,
-                                                   .batch = w->batch,
-                                                   .seq = w->seq,
-                                                   .options = &w->device,
-                                                   .run = rehearse,
-                                                   .user = w,
-                                                   .advice = MTI_ON_META});
-}
-
 int mti_explain(const mti_options *o)
 {
     mti_tape t = {0};
-    mti_workload w = mti_workload_of(o);
+    mti_workload w = o->workload;
     mt_device *device = mti_device_make(&w.device);
-    bool ok = device && check_room(device, &w) && mti_tape_record(&t, device, &w) &&
-              print(&t, o, &w, device);
+    bool ok = device && mti_check_room(device, &w, rehearse, &w, MTI_ON_META) &&
+              mti_tape_record(&t, device, &w) && print(&t, o, device);
     int status = ok ? MTI_EXIT_OK : mti_report_failure(o);
     mti_tape_free(&t);
     mt_device_release(device);

@@ -24,15 +24,9 @@ static bool rehearse(void *user, mt_device *meta)
 
 static bool check_room(const mti_options *o, const mt_device *device, mt_model_config *config)
 {
-    const mti_device_options options = mti_device_options_of(o);
-    return mti_check_room(device, &(mti_rehearsal){.name = o->model_file,
-                                                   .config = config,
-                                                   .batch = 1,
-                                                   .seq = config->context,
-                                                   .options = &options,
-                                                   .run = rehearse,
-                                                   .user = config,
-                                                   .advice = MTI_PROFILE_ON_META});
+    mti_workload w = o->workload;
+    w.name = o->model_file, w.config = *config, w.batch = 1, w.seq = config->context;
+    return mti_check_room(device, &w, rehearse, config, MTI_PROFILE_ON_META);
 }
 
 /* With the adapters that are in the file or in one of their own. */
@@ -73,11 +67,11 @@ static void tell_speed(const mti_options *o, const mt_generate_stats *stats)
 int mti_generate(const mti_options *o)
 {
     mt_generate_stats stats = {0};
-    mt_device *device = mti_open_device(o);
+    mt_device *device = mti_open_device(&o->workload);
     mt_module *model = device ? load_model(o, device) : NULL;
     const mt_generate_options how = {.temperature = o->temperature,
                                      .top_k = o->top_k,
-                                     .seed = (uint64_t)o->seed,
+                                     .seed = o->workload.seed,
                                      .no_cache = o->kv_cache == MTI_KV_NONE,
                                      .cache = o->kv_cache == MTI_KV_NONE ? MT_KV_PREALLOCATED
                                                                          : (mt_kv_form)o->kv_cache};

@@ -116,7 +116,7 @@ static int run_program(int argc, char **argv)
         fprintf(stderr, "%s: %s\n", name, o.error);
     } else {
         o.program = argv[0];
-        if (*o.notes && !o.quiet) fprintf(stderr, "%s:\n%s", o.model, o.notes);
+        if (*o.notes && !o.quiet) fprintf(stderr, "%s:\n%s", o.workload.name, o.notes);
         status = runs[verb](&o);
     }
     mti_options_free(&o);

@@ -8,7 +8,7 @@ bool mti_check_device(mti_options *o)
 {
     static const char *const needed[MTI_VERB_COUNT] = {
         [MTI_DEMO] = "learns", [MTI_GENERATE] = "writes text", [MTI_AUDIT] = "compares gradients"};
-    return !needed[o->verb] || strcmp(o->device, "meta") != 0 ||
+    return !needed[o->verb] || strcmp(o->workload.device.kind, "meta") != 0 ||
            mti_options_refuse(o,
                               "--device meta: %s %s, and tensors there have no values; give cpu or "
                               "cuda",
@@ -18,25 +18,26 @@ bool mti_check_device(mti_options *o)
 /* Choices that only make sense together. */
 bool mti_check_memory(mti_options *o)
 {
-    const mti_memory_options *s = &o->memory;
-    const char *dtype = mt_dtype_name(o->config.dtype);
+    const mti_memory_options *s = &o->workload.memory;
+    const char *dtype = mt_dtype_name(o->workload.config.dtype);
     mti_preset preset = {MTI_PRESET_NONE};
     bool grouped = s->checkpoint && mti_preset_parse(s->checkpoint, &preset) &&
                    preset.form == MTI_PRESET_GROUPS;
-    if (grouped && !mti_is_whole(o->config.kind))
+    if (grouped && !mti_is_whole(o->workload.config.kind))
         return mti_options_refuse(o,
                                   "--checkpoint %.20s: groups the layers of a gpt, bert or llama, "
                                   "and %s has none",
-                                  s->checkpoint, mt_model_kind_name(o->config.kind));
-    if (o->config.kind == MT_MODEL_MLP && s->checkpoint && !strcmp(s->checkpoint, "selective"))
+                                  s->checkpoint, mt_model_kind_name(o->workload.config.kind));
+    if (o->workload.config.kind == MT_MODEL_MLP && s->checkpoint &&
+        !strcmp(s->checkpoint, "selective"))
         return mti_options_refuse(
             o, "--checkpoint selective: an mlp has no attention to recompute; give none or full");
-    if (o->verb == MTI_TRAIN && s->lora_rank && !o->from && !o->resume)
+    if (o->verb == MTI_TRAIN && s->lora_rank && !o->train.from && !o->resume)
         return mti_options_refuse(
             o, "--lora-rank needs --from: adapters are trained beside weights that have learnt");
-    if (s->amp && o->config.dtype != MT_F32)
+    if (s->amp && o->workload.config.dtype != MT_F32)
         return mti_options_refuse(o, "--amp: the parameters are %s; it needs --dtype f32", dtype);
-    if (s->master && mt_dtype_size(o->config.dtype) != 2)
+    if (s->master && mt_dtype_size(o->workload.config.dtype) != 2)
         return mti_options_refuse(
             o, "--master-weights: the parameters are %s; they need --dtype bf16 or f16", dtype);
     return true;
@@ -54,10 +55,10 @@ bool mti_check_plan(mti_options *o)
         return mti_options_refuse(o, "--utilisation: 0 never ends; give a number above 0, up to 1");
     if (p->parameters != floor(p->parameters))
         return mti_options_refuse(o, "--params: %g is not a whole number", p->parameters);
-    if (o->given[MTI_O_KV] && p->kv > o->config.context - o->seq)
+    if (o->given[MTI_O_KV] && p->kv > o->workload.config.context - o->workload.seq)
         return mti_options_refuse(
             o, "--kv %lld: with --seq %lld that is longer than the model's context, %lld",
-            (long long)p->kv, (long long)o->seq, (long long)o->config.context);
+            (long long)p->kv, (long long)o->workload.seq, (long long)o->workload.config.context);
     return true;
 }
 
@@ -77,17 +78,17 @@ bool mti_is_rank(const mti_options *o)
 bool mti_check_rank(mti_options *o)
 {
     if (!mti_is_rank(o)) return true;
-    if (strcmp(o->device, "meta") != 0)
+    if (strcmp(o->workload.device.kind, "meta") != 0)
         return mti_options_refuse(o, "--tp, --sp, --pp, --dp and --zero show one rank of several; "
                                      "give --device meta, where the others need not exist");
-    const char *preset = o->memory.checkpoint;
+    const char *preset = o->workload.memory.checkpoint;
     if (preset && strcmp(preset, "full") != 0 && strcmp(preset, "selective") != 0)
         return mti_options_refuse(o, "--checkpoint: a rank takes one of none, full, selective");
     o->parallel.zero = (int)o->zero;
     int64_t t = o->parallel.tensor ? o->parallel.tensor : 1;
-    if (o->parallel.sequence && o->seq % t)
+    if (o->parallel.sequence && o->workload.seq % t)
         return mti_options_refuse(o, "--sp: --seq %lld is cut among --tp %lld; need a multiple",
-                                  (long long)o->seq, (long long)t);
-    if (mt_parallel_check(&o->parallel, &o->config) == MT_OK) return true;
+                                  (long long)o->workload.seq, (long long)t);
+    if (mt_parallel_check(&o->parallel, &o->workload.config) == MT_OK) return true;
     return mti_options_refuse_as(o, "");
 }

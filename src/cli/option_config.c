@@ -15,40 +15,35 @@ static const mt_model_config small_model = {.kind = MT_MODEL_GPT,
 
 void mti_option_defaults(mti_options *o, mti_verb verb)
 {
-    bool train = verb == MTI_TRAIN;
     *o = (mti_options){.verb = verb,
                        .program = "memtape",
-                       .batch = train              ? 16
-                                : verb == MTI_PLAN ? 1
-                                                   : 2,
-                       .seq = train ? 128 : 32,
-                       .device = verb == MTI_PLAN ? "meta" : "cpu",
-                       .optimizer = verb == MTI_PLAN ? MTI_OPT_ADAMW : MTI_OPT_NONE,
+                       .workload = {.batch = 2, .seq = 32, .seed = 1, .device.kind = "cpu"},
+                       .train = {.lr = 1e-3, .weight_decay = 0.1, .clip = 1, .accumulate = 1},
                        .plan = {.utilisation = 1, .devices = 1},
-                       .said = small_model,
-                       .seed = 1,
-                       .steps = train               ? 1000
-                                : verb == MTI_SWEEP ? 5
-                                                    : 0,
+                       .given_config = small_model,
                        .seconds = 60,
-                       .lr = 1e-3,
-                       .weight_decay = 0.1,
-                       .clip = 1,
-                       .accumulate = 1,
                        .val_fraction = 0.1,
                        .prompt = "\n",
                        .tokens = 256,
                        .temperature = 0.8};
-    if (train) mt_model_preset(TRAINED, &o->said);
-    if (verb == MTI_PLAN) o->said.dtype = MT_BF16;
+    if (verb == MTI_SWEEP) o->train.steps = 5;
+    if (verb == MTI_TRAIN) {
+        o->workload.batch = 16, o->workload.seq = 128, o->train.steps = 1000;
+        mt_model_preset(TRAINED, &o->given_config);
+    }
+    if (verb == MTI_PLAN) {
+        o->workload.batch = 1, o->workload.optimizer = MTI_OPT_ADAMW;
+        o->workload.device.kind = "meta";
+        o->given_config.dtype = MT_BF16;
+    }
 }
 
 /* What a plan assumes where nothing is said: 16 bits, and sequences as long as the model takes. */
 static void plan_defaults(mti_options *o, mt_model_config *base)
 {
     if (!o->given[MTI_O_DTYPE]) base->dtype = MT_BF16;
-    if (!o->given[MTI_O_SEQ] && base->context) o->seq = base->context;
-    if (o->plan.recompute && !o->given[MTI_O_CHECKPOINT]) o->memory.checkpoint = "full";
+    if (!o->given[MTI_O_SEQ] && base->context) o->workload.seq = base->context;
+    if (o->plan.recompute && !o->given[MTI_O_CHECKPOINT]) o->workload.memory.checkpoint = "full";
 }
 
 static int64_t default_heads(int64_t hidden)
@@ -59,18 +54,18 @@ static int64_t default_heads(int64_t hidden)
 /* Every tensor's bytes must be countable: the largest products, each checked. */
 static bool sizes_fit(mti_options *o)
 {
-    const mt_model_config *c = &o->config;
+    const mt_model_config *c = &o->workload.config;
     size_t e = mt_dtype_size(c->dtype), d = (size_t)c->hidden, tokens;
     size_t f = c->ffn ? (size_t)c->ffn : 4 * d, widest = f > 3 * d ? f : 3 * d;
     bool whole = mti_is_whole(c->kind), math = c->attention == MT_ATTENTION_MATH;
     const size_t heads = c->heads > 0 ? (size_t)c->heads : 1;
-    bool ok = mti_mul_size((size_t)o->batch, (size_t)o->seq, &tokens);
+    bool ok = mti_mul_size((size_t)o->workload.batch, (size_t)o->workload.seq, &tokens);
     const size_t products[][4] = {
         {tokens, widest, e, 2},
         {tokens, whole ? (size_t)c->vocab : 1, e, 2},
         {widest, d, e, whole && c->layers ? (size_t)c->layers : 1},
         {whole ? (size_t)c->vocab : 1, d, e, 2},
-        {tokens, math ? (size_t)o->seq : 1, math ? heads : 1, e},
+        {tokens, math ? (size_t)o->workload.seq : 1, math ? heads : 1, e},
     };
     for (size_t i = 0; ok && i < sizeof products / sizeof *products; i++) {
         size_t total = 1;
@@ -82,38 +77,38 @@ static bool sizes_fit(mti_options *o)
         o,
         "the sizes overflow: batch %lld x seq %lld x hidden %lld is more than this machine "
         "can count bytes of; lower --batch, --seq, --hidden%s",
-        (long long)o->batch, (long long)o->seq, (long long)c->hidden,
+        (long long)o->workload.batch, (long long)o->workload.seq, (long long)c->hidden,
         whole ? ", --layers or --vocab" : "");
 }
 
-/* What an option says of the model, if it does, goes to the same field of the config. */
-static void say(mt_model_config *c, const mti_options *o, const mti_option_row *r)
+/* Copies the option's value to the same field of *c, if it is of the model. */
+static void override_field(mt_model_config *c, const mti_options *o, const mti_option_row *r)
 {
     static const size_t sizes[] = {
         [MTI_FLAG] = sizeof(bool),   [MTI_INT] = sizeof(int64_t), [MTI_EXTENT] = sizeof(int64_t),
         [MTI_REAL] = sizeof(double), [MTI_CHOICE] = sizeof(int),  [MTI_OTHER] = sizeof(mt_dtype)};
-    const size_t said = offsetof(mti_options, said);
-    if (r->at < said || r->at >= said + sizeof o->said) return;
-    memcpy((char *)c + (r->at - said), (const char *)o + r->at, sizes[r->form]);
+    const size_t begin = offsetof(mti_options, given_config);
+    if (r->at < begin || r->at >= begin + sizeof o->given_config) return;
+    memcpy((char *)c + (r->at - begin), (const char *)o + r->at, sizes[r->form]);
 }
 
 bool mti_options_config(mti_options *o, const mt_model_config *base)
 {
     mt_model_config c = *base;
     const bool *given = o->given;
-    if (given[MTI_O_HIDDEN] && c.hidden != o->said.hidden)
-        c.heads = 0; /* they went with its width */
+    if (given[MTI_O_HIDDEN] && c.hidden != o->given_config.hidden)
+        c.heads = 0; /* chosen for the base's width */
     for (size_t i = 0; i < mti_n_option_rows; i++)
-        if (given[mti_option_rows[i].id]) say(&c, o, &mti_option_rows[i]);
+        if (given[mti_option_rows[i].id]) override_field(&c, o, &mti_option_rows[i]);
     bool attends = c.kind != MT_MODEL_MLP, whole = mti_is_whole(c.kind);
     if (attends && c.heads == 0) c.heads = default_heads(c.hidden);
     if (whole && c.kind != MT_MODEL_BERT) c.causal = true;
-    if (whole && c.context == 0) c.context = o->seq;
-    o->config = c;
+    if (whole && c.context == 0) c.context = o->workload.seq;
+    o->workload.config = c;
     if (!mti_check_used(o) || !sizes_fit(o)) return false;
-    if (whole && o->seq > c.context)
+    if (whole && o->workload.seq > c.context)
         return mti_options_refuse(o, "--seq %lld is longer than the model's context, %lld",
-                                  (long long)o->seq, (long long)c.context);
+                                  (long long)o->workload.seq, (long long)c.context);
     if (attends && c.hidden % c.heads)
         return mti_options_refuse(
             o, "--hidden %lld is not a multiple of --heads %lld; the heads share it evenly",
@@ -163,7 +158,7 @@ static bool base_model(mti_options *o, const char *name, mt_model_config *base)
     }
     mt_clear_error();
     if (mt_model_preset(name, base) == MT_OK) {
-        o->preset = name;
+        o->workload.preset = name;
         return true;
     }
     mt_clear_error();
@@ -179,19 +174,21 @@ bool mti_options_complete(mti_options *o)
             o, "--model is missing; give a file that `memtape train --save` wrote");
     if (o->verb == MTI_TRAIN && o->data.n == 0)
         return mti_options_refuse(o, "--data is missing; give a file to learn from");
-    if (mti_verb_builds(o->verb) && *mti_verb_get(o->verb)->args && !o->model)
+    if (mti_verb_builds(o->verb) && *mti_verb_get(o->verb)->args && !o->workload.name)
         return mti_options_refuse(
             o, "MODEL is missing; give mlp, attention, block, gpt, a preset or a path "
                "to a config.json");
-    if (o->verb == MTI_TRAIN && o->from && o->resume)
+    if (o->verb == MTI_TRAIN && o->train.from && o->resume)
         return mti_options_refuse(o, "--from and --resume: each says what model it is; give one of "
                                      "them");
-    if (o->verb == MTI_TRAIN && (o->resume || o->from)) /* the model is in the file */
+    if (o->verb == MTI_TRAIN && (o->resume || o->train.from)) /* the model is in the file */
         return mti_check_used_so_far(o);
     if (!mti_verb_builds(o->verb)) return mti_check_used(o);
     mt_model_config base;
-    if (o->verb != MTI_TRAIN) o->preset = NULL; /* left by an earlier model of a sweep */
-    const char *name = o->verb != MTI_TRAIN ? o->model : o->preset ? o->preset : TRAINED;
+    if (o->verb != MTI_TRAIN) o->workload.preset = NULL; /* left by an earlier model of a sweep */
+    const char *name = o->verb != MTI_TRAIN ? o->workload.name
+                       : o->workload.preset ? o->workload.preset
+                                            : TRAINED;
     if (!base_model(o, name, &base)) return false;
     if (o->verb == MTI_TRAIN) {
         if (base.kind == MT_MODEL_BERT)
@@ -201,8 +198,8 @@ bool mti_options_complete(mti_options *o)
                 "llama",
                 name);
         base.vocab = 256; /* bytes */
-        if (!o->given[MTI_O_SEQ]) o->seq = base.context;
-        base.context = o->seq;
+        if (!o->given[MTI_O_SEQ]) o->workload.seq = base.context;
+        base.context = o->workload.seq;
     }
     if (o->verb == MTI_PLAN) plan_defaults(o, &base);
     return mti_options_config(o, &base) && (o->verb != MTI_PLAN || mti_check_plan(o));

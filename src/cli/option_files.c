@@ -83,8 +83,9 @@ static bool add_option(places *all, const mti_options *o, mti_option id, bool ou
 
 static bool add_model(places *all, const mti_options *o)
 {
-    bool from_file = mti_verb_builds(o->verb) && o->model && mti_is_model_path(o->model);
-    return !from_file || add(all, "MODEL", o->model, false);
+    bool from_file =
+        mti_verb_builds(o->verb) && o->workload.name && mti_is_model_path(o->workload.name);
+    return !from_file || add(all, "MODEL", o->workload.name, false);
 }
 
 /* Of a sweep, each row's. */

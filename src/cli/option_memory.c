@@ -10,7 +10,7 @@ bool mti_read_checkpoint(mti_options *o, const mti_option_row *r, const char *ar
     static const char *const names[] = {"none", "full", "selective", "sqrt", "every=K"};
     mti_preset preset = {MTI_PRESET_NONE};
     bool known = mti_preset_parse(arg, &preset);
-    o->memory.checkpoint = known && preset.form == MTI_PRESET_NONE ? NULL : arg;
+    o->workload.memory.checkpoint = known && preset.form == MTI_PRESET_NONE ? NULL : arg;
     if (known) return true;
     if (!strncmp(arg, "every=", 6))
         return mti_options_refuse(o, "--%s: \"%.40s\": the K of every=K is a whole number from 1",
@@ -32,7 +32,7 @@ static const struct {
 /* "bits+seed" */
 bool mti_read_compress(mti_options *o, const mti_option_row *r, const char *arg)
 {
-    o->memory.compress = 0;
+    o->workload.memory.compress = 0;
     for (const char *at = arg; at;) {
         size_t n = strcspn(at, "+"), i = 0;
         while (i < N_COMPRESS &&
@@ -44,7 +44,7 @@ bool mti_read_compress(mti_options *o, const mti_option_row *r, const char *arg)
                 "--%s: unknown \"%.60s\"; choose none, or some of bf16, 8bit, "
                 "bits, seed, signs, joined by +",
                 r->name, arg);
-        o->memory.compress |= compress_names[i].rules;
+        o->workload.memory.compress |= compress_names[i].rules;
         at = at[n] ? at + n + 1 : NULL;
     }
     return true;
@@ -67,11 +67,11 @@ bool mti_read_loss_scale(mti_options *o, const mti_option_row *r, const char *ar
     double value = strtod(arg, &end);
     bool number = end != arg && !*end && strchr("0123456789.", *arg) && isfinite(value);
     if (!strcmp(arg, "none"))
-        o->memory.loss_scale = 0;
+        o->workload.memory.loss_scale = 0;
     else if (!strcmp(arg, "dynamic"))
-        o->memory.loss_scale = -1;
+        o->workload.memory.loss_scale = -1;
     else if (number && value >= 1 && value <= 0x1p40)
-        o->memory.loss_scale = value;
+        o->workload.memory.loss_scale = value;
     else
         return mti_options_refuse(
             o, "--%s: unknown \"%.40s\"; choose none, dynamic or a number from 1 to 2^40", r->name,

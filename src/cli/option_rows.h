@@ -9,7 +9,7 @@ typedef enum mti_form {
     MTI_FLAG,   /* bool; no value */
     MTI_INT,    /* int64_t; 10k is 10,000 */
     MTI_EXTENT, /* int64_t of a dimension; 4k is 4096 */
-    MTI_BYTES,  /* int64_t; "40GiB", "1.5GB" */
+    MTI_BYTES,  /* size_t; "40GiB", "1.5GB" */
     MTI_REAL,   /* double */
     MTI_SCALED, /* double; "300e9", "300B", "1.4T" */
     MTI_TEXT,   /* const char * */

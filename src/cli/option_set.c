@@ -28,7 +28,7 @@ bool mti_options_set(mti_options *o, const char *name, const char *value)
 {
     const mti_option_row *r = named(o->verb, name);
     if (!strcmp(name, "model") && value) {
-        o->model = value;
+        o->workload.name = value;
         return true;
     }
     if (!r || !may_vary(r))

@@ -96,7 +96,7 @@ static bool read_bytes(mti_options *o, const mti_option_row *r, const char *arg)
             "--%s: \"%s\" alone is %s bytes; give a unit, such as %sGiB, %sMiB, or %sB if it "
             "is bytes",
             r->name, arg, arg, arg, arg, arg);
-    *(int64_t *)field_of(o, r) = (int64_t)value;
+    *(size_t *)field_of(o, r) = value;
     return true;
 }
 
@@ -149,21 +149,21 @@ bool mti_read_dtype(mti_options *o, const mti_option_row *r, const char *arg)
 bool mti_read_scratch(mti_options *o, const mti_option_row *r, const char *arg)
 {
     int i = choose(o, r, r->choice, arg);
-    o->scratch_of_cpu = i == 1;
+    o->workload.device.scratch_of_cpu = i == 1;
     return i >= 0;
 }
 
 bool mti_read_device(mti_options *o, const mti_option_row *r, const char *arg)
 {
-    o->device = arg;
+    o->workload.device.kind = arg;
     return mti_backend_find(arg) || refuse_value(o, r);
 }
 
 bool mti_read_amp(mti_options *o, const mti_option_row *r, const char *arg)
 {
     int i = choose(o, r, r->choice, arg);
-    o->memory.amp = i > 0;
-    return i == 0 || (i > 0 && mt_dtype_parse(r->choice->names[i], &o->memory.amp_dtype));
+    o->workload.memory.amp = i > 0;
+    return i == 0 || (i > 0 && mt_dtype_parse(r->choice->names[i], &o->workload.memory.amp_dtype));
 }
 
 /* ---- any ---- */

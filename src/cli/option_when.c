@@ -9,30 +9,33 @@ static bool alone(const mti_options *o) { return !mti_is_rank(o); }
 static bool shared_layers(const mti_options *o) { return o->parallel.tensor > 1; }
 static bool staged(const mti_options *o) { return o->parallel.pipeline > 1; }
 static bool other_data(const mti_options *o) { return o->parallel.data > 1; }
-static bool no_budget(const mti_options *o) { return !o->budget; }
-static bool budget(const mti_options *o) { return o->verb != MTI_PLAN || o->budget; }
-static bool adapters(const mti_options *o) { return o->memory.lora_rank; }
+static bool no_budget(const mti_options *o) { return !o->workload.budget; }
+static bool budget(const mti_options *o) { return o->verb != MTI_PLAN || o->workload.budget; }
+static bool adapters(const mti_options *o) { return o->workload.memory.lora_rank; }
 static bool saves(const mti_options *o) { return o->save; }
 static bool held_out(const mti_options *o) { return o->val_fraction > 0; }
 static bool tokens(const mti_options *o) { return o->given[MTI_O_TRAIN_TOKENS]; }
 static bool rate(const mti_options *o) { return o->given[MTI_O_FLOPS_RATE]; }
 static bool no_steps(const mti_options *o) { return !o->given[MTI_O_STEPS]; }
-static bool no_file(const mti_options *o) { return !o->from && !o->resume; }
+static bool no_file(const mti_options *o) { return !o->train.from && !o->resume; }
 static bool warm(const mti_options *o) { return o->temperature > 0; }
 static bool choice(const mti_options *o) { return o->top_k != 1; }
-static bool draws(const mti_options *o) { return strcmp(o->device, "meta") != 0; }
+static bool draws(const mti_options *o) { return strcmp(o->workload.device.kind, "meta") != 0; }
 static bool compared(const mti_options *o) { return o->verb != MTI_SWEEP || draws(o); }
 static bool scaled(const mti_options *o) { return o->verb == MTI_PROFILE || draws(o); }
 static bool pretends(const mti_options *o) { return !draws(o); }
-static bool threads(const mti_options *o) { return draws(o) || o->scratch_of_cpu; }
+static bool threads(const mti_options *o) { return draws(o) || o->workload.device.scratch_of_cpu; }
 
 static bool steps(const mti_options *o)
 {
-    return o->verb == MTI_TRAIN || o->optimizer != MTI_OPT_NONE;
+    return o->verb == MTI_TRAIN || o->workload.optimizer != MTI_OPT_NONE;
 }
 
 /* A plan shows no peak; there it only matters for what fits. */
-static bool peak(const mti_options *o) { return o->verb != MTI_PLAN || o->capacity || o->budget; }
+static bool peak(const mti_options *o)
+{
+    return o->verb != MTI_PLAN || o->workload.device.capacity || o->workload.budget;
+}
 
 static const struct condition {
     bool (*holds)(const mti_options *o);
@@ -89,13 +92,13 @@ static const char *otherwise(const mti_options *o, const mti_option_row *r, unsi
 static bool check_model(mti_options *o, const mti_option_row *r)
 {
     char fit[64] = "";
-    if (r->models & 1u << o->config.kind) return true;
+    if (r->models & 1u << o->workload.config.kind) return true;
     for (int k = 0; k < MT_MODEL_KIND_COUNT; k++)
         if (r->models & 1u << k)
             snprintf(fit + strlen(fit), sizeof fit - strlen(fit), "%s%s", *fit ? ", " : "",
                      mt_model_kind_name((mt_model_kind)k));
     return mti_options_refuse(o, "--%s: means nothing for %s; it is for %s", r->name,
-                              mt_model_kind_name(o->config.kind), fit);
+                              mt_model_kind_name(o->workload.config.kind), fit);
 }
 
 /* Of what was given; the model is known, or nobody asks for it. */

@@ -57,13 +57,13 @@ static error_t parse_key(int key, char *arg, struct argp_state *state)
     mti_options *o = state->input;
     bool model = *mti_verb_get(o->verb)->args != 0;
     if (key == ARGP_KEY_ARG) {
-        if (model && !o->model) {
-            o->model = arg;
+        if (model && !o->workload.name) {
+            o->workload.name = arg;
             return 0;
         }
         if (model)
             mti_options_refuse(o, "\"%.80s\": one %s is enough, and it is \"%.80s\" already", arg,
-                               o->verb == MTI_AUDIT ? "OP" : "MODEL", o->model);
+                               o->verb == MTI_AUDIT ? "OP" : "MODEL", o->workload.name);
         else
             mti_options_refuse(o, "\"%.80s\": not an option, and nothing else is taken", arg);
         return EINVAL;
@@ -143,8 +143,8 @@ static void default_text(char *buf, size_t n, const mti_options *o, const mti_op
     const char *text = r->form == MTI_TEXT ? *(const char *const *)field : NULL;
     *buf = 0;
     if (r->form == MTI_OTHER) text = "none";
-    if (r->id == MTI_O_DTYPE) text = mt_dtype_name(o->said.dtype);
-    if (r->id == MTI_O_DEVICE) text = o->device;
+    if (r->id == MTI_O_DTYPE) text = mt_dtype_name(o->given_config.dtype);
+    if (r->id == MTI_O_DEVICE) text = o->workload.device.kind;
     if (r->form == MTI_CHOICE) text = r->choice->names[*(const int *)field];
     if (i) snprintf(buf, n, "%lld", (long long)i);
     if (x > 0) snprintf(buf, n, "%g", x);

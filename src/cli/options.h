@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include "base/base.h"
 #include "memtape/parallel.h"
+#include "cli/trainer.h"
 #include "measure/plan.h"
 
 typedef enum mti_verb {
@@ -134,30 +135,22 @@ typedef struct mti_options {
     const char *program; /* as it was called, for commands to suggest */
     bool given[MTI_OPTION_COUNT];
 
-    /* The model: kind and preset from the MODEL argument or --preset; `config` is complete and
-     * checked after a successful parse of a verb that builds one. */
-    const char *model, *preset; /* audit: `model` is the op */
-    char notes[MT_HF_NOTES];    /* of a config.json that the model comes from */
-    mt_model_config config;
-    int64_t batch, seq;
-    mti_optimizer_choice optimizer;
-    mti_memory_options memory;
-    mt_parallel parallel; /* given at all if mti_is_rank(o) */
+    /* What the verb runs; `name` is the MODEL argument (audit: the op). Its config is complete and
+     * checked after a successful parse of a verb that builds a model. */
+    mti_workload workload;
+    mt_model_config given_config; /* a field counts only if its option was given */
+    char notes[MT_HF_NOTES];      /* of a config.json that the model comes from */
+    mt_parallel parallel;         /* given at all if mti_is_rank(o) */
     int64_t zero;
 
-    mt_model_config said; /* what the options say of it; a field counts if its option was given */
-
-    const char *device, *json;
-    int64_t capacity, gemm_workspace, budget; /* 0: none */
-    bool scratch_of_cpu;
-    int64_t seed, threads; /* threads 0: the device's own choice */
+    const char *json;
     bool quiet, help;
 
     mti_words data; /* files and folders, in the order given */
-    int64_t steps, warmup, accumulate, eval_every, save_every;
-    double seconds, lr, min_lr, weight_decay, clip, val_fraction;
-    const char *save, *resume;
-    const char *from, *save_adapter; /* train: weights to begin with; where adapters go */
+    mti_train_settings train;
+    int64_t eval_every, save_every;
+    double seconds, val_fraction;
+    const char *save, *resume, *save_adapter;
 
     mti_words over, rows; /* sweep: "act=relu,gelu", "full: --checkpoint full" */
     const char *svg;

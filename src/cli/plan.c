@@ -28,10 +28,9 @@ static int disagreement(const mti_plan_result *p)
 int mti_planner(const mti_options *o)
 {
     mti_plan_result p;
-    mti_workload w = mti_workload_of(o);
     mti_plan_options asked = o->plan;
     if (!o->given[MTI_O_KV]) asked.kv = -1;
-    bool ok = mti_plan_make(&p, &w, &asked) && write_reports(&p, o);
+    bool ok = mti_plan_make(&p, &o->workload, &asked) && write_reports(&p, o);
     int status = ok ? disagreement(&p) : mti_report_failure(o);
     mti_plan_free(&p);
     return status;

@@ -8,9 +8,10 @@
 static bool write_pictures(const mti_profile_result *p, const mti_options *o)
 {
     char title[128];
-    snprintf(title, sizeof title, "%s on %s: b=%lld s=%lld d=%lld, %s", o->model,
-             mt_device_kind(p->device), (long long)o->batch, (long long)o->seq,
-             (long long)o->config.hidden, mt_dtype_name(o->config.dtype));
+    const mti_workload *w = &p->workload;
+    snprintf(title, sizeof title, "%s on %s: b=%lld s=%lld d=%lld, %s", w->name,
+             mt_device_kind(p->device), (long long)w->batch, (long long)w->seq,
+             (long long)w->config.hidden, mt_dtype_name(w->config.dtype));
     return (!o->svg || mti_timeline_draw(&p->measured.timeline, title, o->svg) == MT_OK) &&
            (!o->trace || mti_timeline_write_trace(&p->measured.timeline, o->trace) == MT_OK);
 }
@@ -54,11 +55,11 @@ static int conclude(const mti_profile_result *p, const mti_options *o)
         status = MTI_EXIT_FAILED;
     }
     size_t highest = mti_highest_phase(&p->measured, NULL)->peak;
-    if (o->budget && highest > (size_t)o->budget) {
+    if (o->workload.budget && highest > o->workload.budget) {
         fprintf(stderr,
                 "memtape profile: the peak, %zu bytes, is above the budget: kernels of %s "
                 "take scratch memory that was not foreseen\n",
-                highest, o->device);
+                highest, o->workload.device.kind);
         status = MTI_EXIT_FAILED;
     }
     return status;
@@ -68,8 +69,7 @@ int mti_profile(const mti_options *o)
 {
     if (mti_is_rank(o)) return mti_profile_rank(o);
     mti_profile_result p;
-    mti_workload w = mti_workload_of(o);
-    bool ok = mti_profile_make(&p, &w, MTI_ON_META) && write_reports(&p, o);
+    bool ok = mti_profile_make(&p, &o->workload, MTI_ON_META) && write_reports(&p, o);
     int status = ok ? conclude(&p, o) : report_failure(&p, o);
     mti_profile_free(&p);
     return status;

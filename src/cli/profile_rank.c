@@ -18,12 +18,12 @@ static int conclude(const mti_rank_result *r)
 }
 
 /* More than --capacity: the refusal, and what a device that is large enough shows. */
-static int report_refusal(const mti_options *o, const mti_workload *w)
+static int report_refusal(const mti_options *o)
 {
     int status = mti_report_failure(o);
     mt_clear_error(); /* it is told; what follows can fail on its own account */
     mti_rank_result r;
-    bool ok = mti_rank_make(&r, w, &o->parallel, false) && write_reports(o, &r, false);
+    bool ok = mti_rank_make(&r, &o->workload, &o->parallel, false) && write_reports(o, &r, false);
     if (!ok) status = mti_report_failure(o);
     mti_rank_free(&r);
     return status;
@@ -32,9 +32,8 @@ static int report_refusal(const mti_options *o, const mti_workload *w)
 int mti_profile_rank(const mti_options *o)
 {
     mti_rank_result r;
-    mti_workload w = mti_workload_of(o);
-    bool ok = mti_rank_make(&r, &w, &o->parallel, true) && write_reports(o, &r, true);
-    int status = r.refused ? report_refusal(o, &w) : ok ? conclude(&r) : mti_report_failure(o);
+    bool ok = mti_rank_make(&r, &o->workload, &o->parallel, true) && write_reports(o, &r, true);
+    int status = r.refused ? report_refusal(o) : ok ? conclude(&r) : mti_report_failure(o);
     mti_rank_free(&r);
     return status;
 }

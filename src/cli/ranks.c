@@ -39,7 +39,7 @@ static bool measure(const mti_options *o, const struct model *m, const mt_parall
                     const char *checkpoint, mt_rank_report *out)
 {
     mt_model_config c;
-    mt_device *device = mti_open_device(o);
+    mt_device *device = mti_open_device(&o->workload);
     bool ok = device && mt_model_preset(m->preset, &c) == MT_OK;
     if (ok) {
         c.dropout = 0.1, c.attention = MT_ATTENTION_MATH, c.dtype = MT_BF16;
@@ -134,7 +134,7 @@ static bool report(const mti_options *o, cell cells[N_TECHNIQUES][N_MODELS])
 int mti_ranks(const mti_options *options)
 {
     mti_options o = *options;
-    o.device = "meta";
+    o.workload.device.kind = "meta";
     cell cells[N_TECHNIQUES][N_MODELS];
     bool ok = fill(&o, cells) && report(&o, cells);
     return ok ? MTI_EXIT_OK : mti_report_failure(&o);

@@ -23,7 +23,7 @@ static void put_real(json_t *j, const char *key, double value)
 }
 
 /* The options that spare memory, as words: a run goes on bit for bit only with the same ones. */
-static json_t *spared_json(const mti_memory_options *how)
+static json_t *memory_json(const mti_memory_options *how)
 {
     char compress[MTI_COMPRESS_TEXT];
     json_t *j = json_object();
@@ -57,21 +57,22 @@ static json_t *scaler_json(const mt_scaler *scaler)
 
 static char *plan_text(const mti_trainer *t, double val_fraction)
 {
-    const mti_plan *p = &t->plan;
+    const mti_workload *w = &t->workload;
+    const mti_train_settings *s = &t->settings;
     char hash[32];
     json_t *j = json_object();
-    mti_json_put_int(j, "batch", (uint64_t)p->batch);
-    mti_json_put_int(j, "seq", (uint64_t)p->seq);
-    mti_json_put_int(j, "accumulate", (uint64_t)p->accumulate);
-    mti_json_put_int(j, "steps", (uint64_t)p->steps);
-    mti_json_put_int(j, "warmup", (uint64_t)p->warmup);
-    mti_json_put_int(j, "seed", p->seed);
-    put_real(j, "lr", p->lr);
-    put_real(j, "min_lr", p->min_lr);
-    put_real(j, "weight_decay", p->weight_decay);
-    put_real(j, "clip", p->clip);
+    mti_json_put_int(j, "batch", (uint64_t)w->batch);
+    mti_json_put_int(j, "seq", (uint64_t)w->seq);
+    mti_json_put_int(j, "accumulate", (uint64_t)s->accumulate);
+    mti_json_put_int(j, "steps", (uint64_t)s->steps);
+    mti_json_put_int(j, "warmup", (uint64_t)s->warmup);
+    mti_json_put_int(j, "seed", w->seed);
+    put_real(j, "lr", s->lr);
+    put_real(j, "min_lr", s->min_lr);
+    put_real(j, "weight_decay", s->weight_decay);
+    put_real(j, "clip", s->clip);
     put_real(j, "val_fraction", val_fraction);
-    mti_json_put(j, "spared", spared_json(&p->memory));
+    mti_json_put(j, "spared", memory_json(&w->memory));
     if (t->memory_hooks.scaler) mti_json_put(j, "scaler", scaler_json(t->memory_hooks.scaler));
     snprintf(hash, sizeof hash, "%016" PRIx64, t->corpus->fingerprint);
     mti_json_put_text(j, "text", hash);
@@ -90,7 +91,7 @@ bool mti_run_save(const mti_trainer *t, const char *path, double val_fraction, c
     if (n < 0 || (size_t)n >= size)
         return mti_fail_bool(MT_ERR_IO, "%s: the path is too long", path);
     char config[MT_MODEL_CONFIG_TEXT];
-    if (mt_model_config_to_json(&t->plan.config, config, sizeof config) != MT_OK) return false;
+    if (mt_model_config_to_json(&t->workload.config, config, sizeof config) != MT_OK) return false;
     char *plan = plan_text(t, val_fraction);
     if (!plan) return false;
     const mt_key_value metadata[] = {{CONFIG_KEY, config}, {RUN_KEY, plan}};
@@ -202,21 +203,21 @@ static bool read_fields(const json_t *j, mti_options *o, uint64_t *fingerprint)
     char *end = NULL;
     *fingerprint = hash ? strtoull(hash, &end, 16) : 0;
     if (!hash || end == hash || *end) return bad_plan("text");
-    return read_int(j, "batch", o, MTI_O_BATCH, &o->batch) &&
-           read_int(j, "seq", o, MTI_O_SEQ, &o->seq) &&
-           read_int(j, "accumulate", o, MTI_O_ACCUMULATE, &o->accumulate) &&
-           read_int(j, "steps", o, MTI_O_STEPS, &o->steps) &&
-           read_int(j, "warmup", o, MTI_O_WARMUP, &o->warmup) &&
-           read_int(j, "seed", o, MTI_O_SEED, &o->seed) &&
-           read_real(j, "lr", o, MTI_O_LR, &o->lr) &&
-           read_real(j, "min_lr", o, MTI_O_MIN_LR, &o->min_lr) &&
-           read_real(j, "weight_decay", o, MTI_O_WEIGHT_DECAY, &o->weight_decay) &&
-           read_real(j, "clip", o, MTI_O_CLIP, &o->clip) &&
+    return read_int(j, "batch", o, MTI_O_BATCH, &o->workload.batch) &&
+           read_int(j, "seq", o, MTI_O_SEQ, &o->workload.seq) &&
+           read_int(j, "accumulate", o, MTI_O_ACCUMULATE, &o->train.accumulate) &&
+           read_int(j, "steps", o, MTI_O_STEPS, &o->train.steps) &&
+           read_int(j, "warmup", o, MTI_O_WARMUP, &o->train.warmup) &&
+           read_int(j, "seed", o, MTI_O_SEED, (int64_t *)&o->workload.seed) &&
+           read_real(j, "lr", o, MTI_O_LR, &o->train.lr) &&
+           read_real(j, "min_lr", o, MTI_O_MIN_LR, &o->train.min_lr) &&
+           read_real(j, "weight_decay", o, MTI_O_WEIGHT_DECAY, &o->train.weight_decay) &&
+           read_real(j, "clip", o, MTI_O_CLIP, &o->train.clip) &&
            read_real(j, "val_fraction", o, MTI_O_VAL_FRACTION, &o->val_fraction);
 }
 
 /* What was not given again. Files from before these options have none. */
-static bool read_spared(const json_t *j, mti_options *o)
+static bool read_memory(const json_t *j, mti_options *o)
 {
     static const char *const names[] = {"checkpoint",     "offload",    "compress",  "amp",
                                         "master-weights", "loss-scale", "lora-rank", "qlora"};
@@ -239,7 +240,7 @@ bool mti_run_read_plan(const mt_safetensors *file, mti_options *o, uint64_t *fin
     json_t *j;
     if (!mti_run_read_config(file, &config) || !parse_run(file, &j)) return false;
     if (!j) return mti_fail_bool(MT_ERR_FORMAT, "the file holds a model but no run to go on with");
-    bool ok = read_fields(j, o, fingerprint) && read_spared(json_object_get(j, "spared"), o);
+    bool ok = read_fields(j, o, fingerprint) && read_memory(json_object_get(j, "spared"), o);
     json_decref(j);
     if (!ok) return false;
     return mti_options_config(o, &config) || mti_fail_bool(MT_ERR_ARGUMENT, "%s", o->error);
@@ -316,8 +317,9 @@ static mt_lora_options adapters_of(int64_t rank, bool qlora)
 
 bool mti_run_fits(mt_safetensors *file, const mti_options *o)
 {
-    const mt_lora_options adapters = adapters_of(o->memory.lora_rank, o->memory.qlora);
-    return weights_fit(file, &o->config, &adapters);
+    const mt_lora_options adapters =
+        adapters_of(o->workload.memory.lora_rank, o->workload.memory.qlora);
+    return weights_fit(file, &o->workload.config, &adapters);
 }
 
 /* The adapters in the file, as its plan tells of them; .rank 0: none. */

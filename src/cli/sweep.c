@@ -17,8 +17,8 @@ static bool run(mti_sweep_rows *rows, mti_sweep_entry *entries, mti_sweep_result
     bool live = mti_style_of(stderr).live && !quiet;
     for (size_t i = 0; i < rows->n; i++)
         entries[i] = (mti_sweep_entry){.label = rows->at[i].label,
-                                       .workload = mti_workload_of(&rows->at[i].options),
-                                       .steps = rows->at[i].options.steps};
+                                       .workload = rows->at[i].options.workload,
+                                       .steps = rows->at[i].options.train.steps};
     bool ok = mti_sweep_run(entries, rows->n, results,
                             &(mti_sweep_listener){live ? tell : NULL, rows}, MTI_ON_META);
     if (live) fputs("\r\x1b[K", stderr);
@@ -30,7 +30,7 @@ static bool report(const mti_sweep_result *results, size_t n, const mti_options 
     bool to_stdout = o->json && !strcmp(o->json, "-");
     return (to_stdout || mti_print_sweep(results, n, o->quiet, stdout)) &&
            (!o->json || mti_json_write(mti_sweep_json(results, n), o->json) == MT_OK) &&
-           (!o->svg || mti_draw_sweep(results, n, o->model, o->svg));
+           (!o->svg || mti_draw_sweep(results, n, o->workload.name, o->svg));
 }
 
 int mti_sweep(const mti_options *options)

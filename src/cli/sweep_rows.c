@@ -98,7 +98,9 @@ static bool make_row(mti_sweep_row *r, mti_options *o, size_t which)
         ok = set_over(&r->options, o->over.at[i], which / below, &words, label, sizeof label);
     }
     ok = ok && mti_options_complete(&r->options);
-    r->label = mti_strdup(*label ? label : r->options.model ? r->options.model : "");
+    r->label = mti_strdup(*label                     ? label
+                          : r->options.workload.name ? r->options.workload.name
+                                                     : "");
     if (!ok && *r->options.error)
         mti_options_refuse(o, "row \"%.80s\": %.900s", label, r->options.error);
     return ok && r->label;

@@ -64,25 +64,8 @@ typedef struct run {
 /* Options that depend on others, and must be as given in a resumed run. */
 static void fill_in(mti_options *o)
 {
-    if (!o->given[MTI_O_MIN_LR]) o->min_lr = o->lr / 10;
-    if (!o->given[MTI_O_WARMUP]) o->warmup = o->steps / 20;
-}
-
-static mti_plan plan_of(const mti_options *o)
-{
-    return (mti_plan){.config = o->config,
-                      .batch = o->batch,
-                      .seq = o->seq,
-                      .accumulate = o->accumulate,
-                      .steps = o->steps,
-                      .warmup = o->warmup,
-                      .lr = o->lr,
-                      .min_lr = o->min_lr,
-                      .weight_decay = o->weight_decay,
-                      .clip = o->clip,
-                      .memory = o->memory,
-                      .seed = (uint64_t)o->seed,
-                      .from = o->from};
+    if (!o->given[MTI_O_MIN_LR]) o->train.min_lr = o->train.lr / 10;
+    if (!o->given[MTI_O_WARMUP]) o->train.warmup = o->train.steps / 20;
 }
 
 /* Two steps on a device without data: the optimizer's state comes with the first. */
@@ -90,12 +73,12 @@ static mt_status rehearse(void *user, mt_device *device, const mt_budget_plan *b
 {
     const run *r = user;
     mti_trainer t = {0};
-    mti_plan plan = plan_of(&r->o);
-    plan.from = NULL; /* which weights is all the same */
-    plan.memory.budget = budget;
-    const mti_device_options options = mti_device_options_of(&r->o);
-    bool ok = mti_device_pretend(device, &options) &&
-              mti_trainer_make(&t, device, &plan, &r->corpus) && mti_trainer_step(&t) &&
+    mti_workload w = r->o.workload;
+    mti_train_settings settings = r->o.train;
+    settings.from = NULL; /* any weights will do */
+    w.memory.budget = budget;
+    bool ok = mti_device_pretend(device, &w.device) &&
+              mti_trainer_make(&t, device, &w, &settings, &r->corpus) && mti_trainer_step(&t) &&
               mti_trainer_step(&t);
     mti_trainer_free(&t);
     return ok ? MT_OK : mt_last_status();
@@ -104,40 +87,33 @@ static mt_status rehearse(void *user, mt_device *device, const mt_budget_plan *b
 static bool find_budget(run *r)
 {
     const mt_budget_plan *plan;
-    if (!r->o.budget) return true;
+    if (!r->o.workload.budget) return true;
     r->budget = mt_budget_new(rehearse, r);
-    if (!r->budget || mt_budget_solve(r->budget, (size_t)r->o.budget, &plan) != MT_OK) return false;
-    r->o.memory.budget = plan;
+    if (!r->budget || mt_budget_solve(r->budget, r->o.workload.budget, &plan) != MT_OK)
+        return false;
+    r->o.workload.memory.budget = plan;
     return true;
 }
 
 static bool rehearse_run(void *user, mt_device *meta)
 {
     const run *r = user;
-    return rehearse(user, meta, r->o.memory.budget) == MT_OK;
+    return rehearse(user, meta, r->o.workload.memory.budget) == MT_OK;
 }
 
 static bool check_room(run *r)
 {
-    const mti_options *o = &r->o;
-    const mti_device_options options = mti_device_options_of(o);
-    return mti_check_room(r->device, &(mti_rehearsal){.name = o->preset ? o->preset : "this model",
-                                                      .config = &o->config,
-                                                      .batch = o->batch,
-                                                      .seq = o->seq,
-                                                      .options = &options,
-                                                      .run = rehearse_run,
-                                                      .user = r,
-                                                      .advice = MTI_ON_META});
+    mti_workload w = r->o.workload;
+    w.name = w.preset ? w.preset : "this model";
+    return mti_check_room(r->device, &w, rehearse_run, r, MTI_ON_META);
 }
 
 static bool make_trainer(run *r)
 {
     if (!find_budget(r)) return false;
-    mti_plan plan = plan_of(&r->o);
-    r->device = mti_open_device(&r->o);
+    r->device = mti_open_device(&r->o.workload);
     return r->device && check_room(r) &&
-           mti_trainer_make(&r->trainer, r->device, &plan, &r->corpus);
+           mti_trainer_make(&r->trainer, r->device, &r->o.workload, &r->o.train, &r->corpus);
 }
 
 static bool load_text(run *r)
@@ -153,15 +129,15 @@ static bool resume(run *r)
               load_text(r) && make_trainer(r) && mti_run_restore(file, &r->trainer);
     mt_safetensors_free(file);
     if (!ok) return false;
-    if (r->trainer.step > r->o.steps)
+    if (r->trainer.step > r->o.train.steps)
         return mti_fail_bool(MT_ERR_ARGUMENT,
                              "--steps %lld: %s has made %lld steps already; give that many or more",
-                             (long long)r->o.steps, r->o.resume, (long long)r->trainer.step);
+                             (long long)r->o.train.steps, r->o.resume, (long long)r->trainer.step);
     if (fingerprint != r->corpus.fingerprint)
         fputs("memtape train: note: the text is not the one this run began with\n", stderr);
     if (!r->o.quiet)
         printf("resumed from %s at step %lld of %lld\n", r->o.resume, (long long)r->trainer.step,
-               (long long)r->o.steps);
+               (long long)r->o.train.steps);
     return true;
 }
 
@@ -169,11 +145,11 @@ static bool resume(run *r)
 static bool read_base_config(mti_options *o)
 {
     mt_model_config config;
-    mt_safetensors *file = mti_run_open(o->from);
+    mt_safetensors *file = mti_run_open(o->train.from);
     bool ok = file && mti_run_read_config(file, &config);
-    if (ok && !o->given[MTI_O_SEQ]) o->seq = config.context;
+    if (ok && !o->given[MTI_O_SEQ]) o->workload.seq = config.context;
     if (ok && !mti_options_config(o, &config)) ok = mti_fail_bool(MT_ERR_ARGUMENT, "%s", o->error);
-    ok = ok && mti_run_holds(file, &o->config);
+    ok = ok && mti_run_holds(file, &o->workload.config);
     mt_safetensors_free(file);
     return ok;
 }
@@ -181,7 +157,7 @@ static bool read_base_config(mti_options *o)
 static bool start(run *r)
 {
     fill_in(&r->o);
-    return (!r->o.from || read_base_config(&r->o)) && load_text(r) && make_trainer(r);
+    return (!r->o.train.from || read_base_config(&r->o)) && load_text(r) && make_trainer(r);
 }
 
 /* Elements and bytes that are trained. */
@@ -201,8 +177,10 @@ static void count_trained(mt_module *model, int64_t *n, size_t *n_bytes)
 static void introduce(const run *r)
 {
     char train[MTI_NUMBER], held[MTI_NUMBER], params[MTI_NUMBER], frozen[MTI_NUMBER];
-    const mt_model_config *c = &r->o.config;
-    const mti_memory_options *memory = &r->o.memory;
+    const mti_workload *w = &r->o.workload;
+    const mti_train_settings *s = &r->o.train;
+    const mt_model_config *c = &w->config;
+    const mti_memory_options *memory = &w->memory;
     uint64_t n_params = 0, n_bytes = 0;
     int64_t n_trained;
     size_t trained_bytes;
@@ -228,8 +206,8 @@ static void introduce(const run *r)
                100 * (double)f.flops.recompute / (double)(f.flops.forward + f.flops.backward));
     }
     printf("run    %lld steps of %lld x %lld bytes, lr %g to %g after %lld of warm-up, seed %lld\n",
-           (long long)r->o.steps, (long long)(r->o.batch * r->o.accumulate), (long long)r->o.seq,
-           r->o.lr, r->o.min_lr, (long long)r->o.warmup, (long long)r->o.seed);
+           (long long)s->steps, (long long)(w->batch * s->accumulate), (long long)w->seq, s->lr,
+           s->min_lr, (long long)s->warmup, (long long)w->seed);
     fflush(stdout);
 }
 
@@ -240,7 +218,7 @@ static void show_progress(run *r)
     char text[160], rate[MTI_NUMBER], now[MTI_NUMBER], peak[MTI_NUMBER];
     mt_mem_stats stats;
     mt_mem_get_stats(r->device, &stats);
-    double tokens = (double)(r->o.batch * r->o.accumulate * r->o.seq);
+    double tokens = (double)(r->o.workload.batch * r->o.train.accumulate * r->o.workload.seq);
     size_t n = 0;
     if (mt_device_has_data(r->device))
         n = (size_t)snprintf(text, sizeof text, "loss %.4f  %s tok/s  ", r->trainer.loss,
@@ -289,10 +267,10 @@ static bool wanted(const run *r) { return !interrupted && (saves(&r->o) || !ferr
 static bool train(run *r)
 {
     const mti_options *o = &r->o;
-    int64_t every = o->steps / 20;
-    mti_progress_begin(&r->progress, stdout, r->trainer.step, o->steps, every, o->quiet);
+    int64_t every = o->train.steps / 20;
+    mti_progress_begin(&r->progress, stdout, r->trainer.step, o->train.steps, every, o->quiet);
     bool ok = true;
-    while (ok && wanted(r) && r->trainer.step < o->steps) {
+    while (ok && wanted(r) && r->trainer.step < o->train.steps) {
         double began = mti_now();
         ok = mti_trainer_step(&r->trainer);
         double took = mti_now() - began;

@@ -1,4 +1,4 @@
-/* trainer.c: batches from text, optimizer steps, and the look at what was held out. */
+/* trainer.c: batches from text, optimizer steps, and the loss on held-out text. */
 #include <math.h>
 #include "base/philox.h"
 #include "cli/run_file.h"
@@ -7,27 +7,27 @@
 
 #define EVAL_BATCH 16 /* windows at a time */
 
-bool mti_trainer_make(mti_trainer *t, mt_device *device, const mti_plan *plan,
-                      const mti_corpus *corpus)
+bool mti_trainer_make(mti_trainer *t, mt_device *device, const mti_workload *w,
+                      const mti_train_settings *s, const mti_corpus *corpus)
 {
-    *t = (mti_trainer){.plan = *plan, .corpus = corpus, .device = device};
-    if (corpus->n_train < (size_t)plan->seq + 1)
+    *t = (mti_trainer){.workload = *w, .settings = *s, .corpus = corpus, .device = device};
+    if (corpus->n_train < (size_t)w->seq + 1)
         return mti_fail_bool(MT_ERR_ARGUMENT,
                              "the text is too short: %zu bytes to learn from, and a sequence takes "
                              "%lld",
-                             corpus->n_train, (long long)plan->seq + 1);
-    mt_seed(device, plan->seed);
-    t->model = plan->from ? mti_run_base_model(plan->from, device, &plan->config)
-                          : mt_model_new(device, &plan->config);
-    if (!t->model || !mti_adapt(t->model, &plan->memory) ||
-        !mti_memory_hooks_make(&t->memory_hooks, &t->plan.memory, device, t->model))
+                             corpus->n_train, (long long)w->seq + 1);
+    mt_seed(device, w->seed);
+    t->model = s->from ? mti_run_base_model(s->from, device, &w->config)
+                       : mt_model_new(device, &w->config);
+    if (!t->model || !mti_adapt(t->model, &w->memory) ||
+        !mti_memory_hooks_make(&t->memory_hooks, &t->workload.memory, device, t->model))
         return false;
     t->optimizer =
-        mt_adamw_new(t->model, &(mt_adamw_options){.lr = plan->lr,
+        mt_adamw_new(t->model, &(mt_adamw_options){.lr = s->lr,
                                                    .beta2 = 0.99, /* short runs, small batches */
-                                                   .weight_decay = plan->weight_decay,
+                                                   .weight_decay = s->weight_decay,
                                                    .decay_matrices_only = true,
-                                                   .master = plan->memory.master});
+                                                   .master = w->memory.master});
     return t->optimizer != NULL;
 }
 
@@ -63,7 +63,7 @@ static bool make_batch(mt_device *device, const unsigned char *text, int64_t n, 
     return false;
 }
 
-/* Mean cross-entropy of a batch; the caller's. */
+/* Mean cross-entropy of a batch; the caller releases it. */
 static mt_tensor *loss_of(const mti_trainer *t, const unsigned char *text, int64_t n, int64_t seq,
                           const size_t *starts)
 {
@@ -78,43 +78,43 @@ static mt_tensor *loss_of(const mti_trainer *t, const unsigned char *text, int64
 
 /* ---- training ---- */
 
-/* Forward with everything that spares memory around it; the loss, times its scale if it has one. */
-static mt_tensor *spared_loss(mti_trainer *t, const size_t *starts, double *sum)
+/* Forward inside the memory hooks; the loss, times its scale if it has one. Adds it to *sum. */
+static mt_tensor *scaled_loss(mti_trainer *t, const size_t *starts, double *sum)
 {
-    const mti_plan *p = &t->plan;
+    const mti_workload *w = &t->workload;
     if (!mti_memory_hooks_begin(&t->memory_hooks)) return NULL;
-    mt_tensor *loss = loss_of(t, t->corpus->train, p->batch, p->seq, starts);
+    mt_tensor *loss = loss_of(t, t->corpus->train, w->batch, w->seq, starts);
     if (!mti_memory_hooks_end(&t->memory_hooks)) mt_set(&loss, NULL);
     if (!loss) return NULL;
     if (mt_device_has_data(t->device)) *sum += mt_item(loss);
     if (t->memory_hooks.scaler) mt_set(&loss, mt_scaler_scale(t->memory_hooks.scaler, loss));
-    if (loss && p->accumulate > 1) mt_set(&loss, mt_mul_scalar(loss, 1.0 / (double)p->accumulate));
+    if (loss && t->settings.accumulate > 1)
+        mt_set(&loss, mt_mul_scalar(loss, 1.0 / (double)t->settings.accumulate));
     return loss;
 }
 
 /* Forward and backward of micro-batch `part` of the step; adds to *sum. */
 static bool run_part(mti_trainer *t, int64_t part, size_t *starts, double *sum)
 {
-    const mti_plan *p = &t->plan;
-    uint64_t counter =
-        ((uint64_t)t->step * (uint64_t)p->accumulate + (uint64_t)part) * (uint64_t)p->batch;
-    size_t places = t->corpus->n_train - (size_t)p->seq;
-    for (int64_t i = 0; i < p->batch; i++) {
-        mti_u32x4 r = mti_philox(p->seed, counter + (uint64_t)i);
+    const mti_workload *w = &t->workload;
+    uint64_t counter = ((uint64_t)t->step * (uint64_t)t->settings.accumulate + (uint64_t)part) *
+                       (uint64_t)w->batch;
+    size_t places = t->corpus->n_train - (size_t)w->seq;
+    for (int64_t i = 0; i < w->batch; i++) {
+        mti_u32x4 r = mti_philox(w->seed, counter + (uint64_t)i);
         starts[i] = (size_t)(((uint64_t)r.v[0] << 32 | r.v[1]) % places);
     }
     if (mt_set_phase("forward") != MT_OK) return false;
-    mt_tensor *loss = spared_loss(t, starts, sum);
+    mt_tensor *loss = scaled_loss(t, starts, sum);
     bool ok = loss && mt_set_phase("backward") == MT_OK && mt_backward(loss) == MT_OK;
     mt_release(loss);
     return ok;
 }
 
-/* Gradients clipped, optimizer stepped, gradients dropped. */
 static bool step_optimizer(mti_trainer *t)
 {
     mt_scaler *scaler = t->memory_hooks.scaler;
-    double clip = t->plan.clip;
+    double clip = t->settings.clip;
     bool ok;
     if (scaler)
         ok = (clip <= 0 || mt_scaler_clip(scaler, t->optimizer, clip, NULL) == MT_OK) &&
@@ -127,11 +127,13 @@ static bool step_optimizer(mti_trainer *t)
 
 bool mti_trainer_step(mti_trainer *t)
 {
-    const mti_plan *p = &t->plan;
-    double sum = 0, lr = mt_cosine_lr(t->step, p->warmup, p->steps, p->lr, p->min_lr);
-    size_t *starts = mti_calloc((size_t)p->batch, sizeof *starts);
+    const mti_workload *w = &t->workload;
+    double sum = 0, lr = mt_cosine_lr(t->step, t->settings.warmup, t->settings.steps,
+                                      t->settings.lr, t->settings.min_lr);
+    size_t *starts = mti_calloc((size_t)w->batch, sizeof *starts);
     bool ok = starts != NULL;
-    for (int64_t part = 0; ok && part < p->accumulate; part++) ok = run_part(t, part, starts, &sum);
+    for (int64_t part = 0; ok && part < t->settings.accumulate; part++)
+        ok = run_part(t, part, starts, &sum);
     mti_free(starts);
     ok = ok && mt_set_phase("step") == MT_OK;
     if (ok && !isfinite(sum))
@@ -143,7 +145,7 @@ bool mti_trainer_step(mti_trainer *t)
     mt_set_phase(NULL);
     if (!ok) return false;
     t->step++;
-    t->loss = mt_device_has_data(t->device) ? sum / (double)p->accumulate : NAN;
+    t->loss = mt_device_has_data(t->device) ? sum / (double)t->settings.accumulate : NAN;
     return true;
 }
 
@@ -163,7 +165,7 @@ static bool add_windows(const mti_trainer *t, int64_t n, int64_t seq, const size
 /* `left` bytes of held-out text to predict, window by window, the last one shorter. */
 static bool add_all(const mti_trainer *t, size_t left, double *nats)
 {
-    size_t starts[EVAL_BATCH], at = 0, seq = (size_t)t->plan.seq;
+    size_t starts[EVAL_BATCH], at = 0, seq = (size_t)t->workload.seq;
     while (left >= seq) {
         int64_t n = 0;
         for (; n < EVAL_BATCH && left >= seq; n++, at += seq, left -= seq) starts[n] = at;

@@ -24,15 +24,12 @@ typedef int mti_main_fn(int argc, char **argv);
 int mti_on_enough_stack(mti_main_fn *fn, int argc, char **argv);
 /* Says why the verb failed, from this thread's last error: MTI_EXIT_FAILED. */
 int mti_report_failure(const mti_options *o);
-/* What the options ask to be measured, and on what. */
-mti_workload mti_workload_of(const mti_options *o);
-mti_device_options mti_device_options_of(const mti_options *o);
-/* A device as the options ask for it, seeded. */
-mt_device *mti_open_device(const mti_options *o);
-/* Whether a report for people goes to standard output: not where JSON does, nor with --quiet. */
+/* The workload's device, seeded. */
+mt_device *mti_open_device(const mti_workload *w);
+/* Whether a report goes to standard output as text: not with --quiet, nor if JSON goes there. */
 bool mti_wants_text(const mti_options *o);
 
-/* What is advised where a device has no room: of a verb with --device meta, and of the others. */
+/* Advice where a device has no room: for a verb that takes --device meta, and for the others. */
 #define MTI_ON_META         "--device meta measures it without the memory"
 #define MTI_PROFILE_ON_META "profile --device meta measures a model without the memory"
 

@@ -2,11 +2,11 @@
 #include <math.h>
 #include "measure/room.h"
 
-/* Bytes that it will hardly need: each parameter eight times in f32, what the tape keeps four
- * times. INFINITY where no formula says. */
-static double rough_bound(const mti_rehearsal *r)
+/* More bytes than the run is likely to need: each parameter eight times in f32, what the tape keeps
+ * four times. INFINITY where there is no formula. */
+static double rough_bound(const mti_workload *w)
 {
-    const mt_plan_run run = {.config = r->config, .batch = r->batch, .seq = r->seq};
+    const mt_plan_run run = {.config = &w->config, .batch = w->batch, .seq = w->seq};
     mt_plan_formula parameters, kept;
     if (mt_plan_parameters(&run, &parameters) != MT_OK ||
         mt_plan_activations(&run, &kept) != MT_OK) {
@@ -35,19 +35,20 @@ bool mti_rehearse(const mti_device_options *options, mti_rehearsal_fn *fn, void 
     return ok;
 }
 
-bool mti_check_room(const mt_device *device, const mti_rehearsal *r)
+bool mti_check_room(const mt_device *device, const mti_workload *w, mti_rehearsal_fn *run,
+                    void *user, const char *advice)
 {
-    size_t room = mt_device_room(device), needed, capacity = r->options->capacity;
+    size_t room = mt_device_room(device), needed, capacity = w->device.capacity;
     char takes[MTI_NUMBER], scaled[MTI_NUMBER], has[MTI_NUMBER];
-    if (room == SIZE_MAX || rough_bound(r) <= (double)room) return true;
-    if (!mti_rehearse(r->options, r->run, r->user, &needed, NULL)) return false;
+    if (room == SIZE_MAX || rough_bound(w) <= (double)room) return true;
+    if (!mti_rehearse(&w->device, run, user, &needed, NULL)) return false;
     if (capacity && needed > capacity) needed = capacity;
     return needed <= room ||
            mti_fail_bool(MT_ERR_MEMORY,
-                         "%s takes %s bytes (%s) at its peak, and %s has room for %s; %s", r->name,
+                         "%s takes %s bytes (%s) at its peak, and %s has room for %s; %s", w->name,
                          mti_thousands(takes, (int64_t)needed),
                          mti_bytes_text(scaled, sizeof scaled, needed), mt_device_kind(device),
-                         mti_bytes_text(has, sizeof has, room), r->advice);
+                         mti_bytes_text(has, sizeof has, room), advice);
 }
 
 bool mti_run_two_steps(void *user, mt_device *meta)
@@ -61,12 +62,5 @@ bool mti_run_two_steps(void *user, mt_device *meta)
 bool mti_check_room_for(const mt_device *device, const mti_workload *w, const char *advice)
 {
     mti_workload copy = *w;
-    return mti_check_room(device, &(mti_rehearsal){.name = w->name,
-                                                   .config = &w->config,
-                                                   .batch = w->batch,
-                                                   .seq = w->seq,
-                                                   .options = &w->device,
-                                                   .run = mti_run_two_steps,
-                                                   .user = &copy,
-                                                   .advice = advice});
+    return mti_check_room(device, w, mti_run_two_steps, &copy, advice);
 }

@@ -9,7 +9,7 @@ const char *mti_optimizer_name(mti_optimizer_choice optimizer); /* "none", "sgd"
 
 typedef struct mti_device_options {
     const char *kind;      /* as mt_device_open takes it */
-    int threads;           /* 0: the device's own choice */
+    int64_t threads;       /* 0: the device's own choice */
     size_t capacity;       /* in bytes; 0: what there is */
     size_t gemm_workspace; /* in bytes; 0: none */
     bool scratch_of_cpu;   /* count the scratch memory that the CPU's kernels would take */

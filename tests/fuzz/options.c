@@ -13,15 +13,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
 /* What a verb that builds a model relies on. */
 static void check_model(const mti_options *o)
 {
-    const mt_model_config *c = &o->config;
-    if (o->batch < 1 || o->seq < 1 || c->hidden < 1 || c->heads < 0) abort();
+    const mt_model_config *c = &o->workload.config;
+    if (o->workload.batch < 1 || o->workload.seq < 1 || c->hidden < 1 || c->heads < 0) abort();
     if (c->heads && c->hidden % c->heads) abort();
     if (!(c->dropout >= 0 && c->dropout < 1)) abort();
     if (mt_model_config_check(c) != MT_OK) abort();
     size_t n;
-    if (!mti_mul_size((size_t)o->batch * (size_t)o->seq, (size_t)c->hidden, &n)) abort();
-    if (c->kind == MT_MODEL_GPT && o->seq > c->context) abort();
-    if (o->memory.qlora && !o->memory.lora_rank) abort();
+    if (!mti_mul_size((size_t)o->workload.batch * (size_t)o->workload.seq, (size_t)c->hidden, &n))
+        abort();
+    if (c->kind == MT_MODEL_GPT && o->workload.seq > c->context) abort();
+    if (o->workload.memory.qlora && !o->workload.memory.lora_rank) abort();
 }
 
 /* Rows that were found good once can be made again, and each is good by itself. */
@@ -42,7 +43,7 @@ static void check(const mti_options *o)
     if (o->help) return;
     if (o->verb == MTI_SWEEP) check_sweep(o);
     bool builds = o->verb == MTI_PROFILE || o->verb == MTI_EXPLAIN || o->verb == MTI_PLAN ||
-                  (o->verb == MTI_TRAIN && !o->resume && !o->from);
+                  (o->verb == MTI_TRAIN && !o->resume && !o->train.from);
     if (builds) check_model(o);
 }
 
