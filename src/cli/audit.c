@@ -91,9 +91,7 @@ static bool print_table(const mti_op_audit *audits, size_t n, bool all, FILE *ou
         for (int j = 0; j < audits[i].n_sets; j++)
             if (shown(&audits[i], j, all)) set_rows(t, &audits[i], &audits[i].sets[j], j == 0);
     }
-    mt_status status = mti_table_print(t, out, style);
-    mti_table_free(t);
-    return status == MT_OK;
+    return mti_table_finish(t, out, style);
 }
 
 /* One op in full: its formula, its reason, and every cheaper way. */
@@ -195,13 +193,9 @@ static json_t *kept_json(const mti_op_audit *a, const mti_audit_kept *k)
     mti_json_put_text(j, "altered", k->altered);
     mti_json_put(j, "difference", isfinite(k->difference) ? json_real(k->difference) : json_null());
     const mti_cheaper *way;
-    for (size_t n = 0; (way = mti_audit_cheaper(a->of.op, k, n)); n++) {
-        json_t *w = json_object();
-        mti_json_put_text(w, "kind", mti_cheaper_name(way->kind));
-        mti_json_put_text(w, "text", way->text);
-        mti_json_put_int(w, "bytes", mti_cheaper_bytes(way, k));
-        mti_json_push(ways, w);
-    }
+    for (size_t n = 0; (way = mti_audit_cheaper(a->of.op, k, n)); n++)
+        mti_json_push(ways, json_pack("{s:s,s:s,s:I}", "kind", mti_cheaper_name(way->kind), "text",
+                                      way->text, "bytes", (json_int_t)mti_cheaper_bytes(way, k)));
     mti_json_put(j, "cheaper", ways);
     return j;
 }
@@ -225,13 +219,10 @@ static json_t *audit_json(const mti_op_audit *a)
     json_t *taken = json_array();
     for (int i = 0; i < a->n_taken; i++) {
         const mti_audit_taken *way = &a->taken[i];
-        json_t *w = json_object();
-        mti_json_put(w, "name", way->argument ? json_string(way->argument) : json_null());
-        mti_json_put_text(w, "kind", mti_cheaper_name(way->kind));
-        mti_json_put_int(w, "before", way->before);
-        mti_json_put_int(w, "bytes", way->after);
-        mti_json_put(w, "difference", json_real(way->difference));
-        mti_json_push(taken, w);
+        mti_json_push(taken,
+                      json_pack("{s:s?,s:s,s:I,s:I,s:f}", "name", way->argument, "kind",
+                                mti_cheaper_name(way->kind), "before", (json_int_t)way->before,
+                                "bytes", (json_int_t)way->after, "difference", way->difference));
     }
     mti_json_put(j, "taken", taken);
     mti_json_put_int(j, "findings", (uint64_t)a->n_findings);

@@ -191,9 +191,7 @@ static bool print_scores(const demo *d)
     score_row(t, "bigram", d->baselines.bigram, "knows which byte follows which");
     mti_table_ink(t, d->bits < d->baselines.bigram ? MTI_GOOD : MTI_BAD);
     score_row(t, "memtape's gpt", d->bits, "sees up to 128 bytes");
-    mt_status status = mti_table_print(t, stdout, &d->style);
-    mti_table_free(t);
-    return status == MT_OK;
+    return mti_table_finish(t, stdout, &d->style);
 }
 
 typedef struct sink {

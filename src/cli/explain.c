@@ -58,9 +58,7 @@ static bool print_table(const mti_tape *t, FILE *out, const mti_style *style)
     mti_table *table = mti_table_new("reelllrrr", headings);
     size_t next = 0, total = 0;
     for (size_t n = 0; n < t->nodes.n; n++) node_rows(table, t, n, &next, &total);
-    mt_status status = mti_table_print(table, out, style);
-    mti_table_free(table);
-    return status == MT_OK;
+    return mti_table_finish(table, out, style);
 }
 
 /* ---- the reasons: one paragraph for each kind of op on this tape ---- */

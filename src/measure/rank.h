@@ -20,4 +20,19 @@ void mti_rank_free(mti_rank_result *r);
 /* What ought to be zero, or the books are wrong. */
 int64_t mti_rank_off_by(const mti_rank_result *r);
 
+/* ---- four models under six techniques ---- */
+
+#define MTI_RANKS_MODELS     4
+#define MTI_RANKS_TECHNIQUES 6
+extern const char
+    *const mti_ranks_techniques[MTI_RANKS_TECHNIQUES];        /* "none", "tp", "tp, sp", ... */
+extern const char *const mti_ranks_presets[MTI_RANKS_MODELS]; /* "megatron-22b", ... */
+
+typedef struct mti_ranks_result {
+    /* One layer of one microbatch, and the pipeline's first stage as it was trained. */
+    mt_rank_report layer[MTI_RANKS_TECHNIQUES][MTI_RANKS_MODELS];
+    mt_rank_report stage[MTI_RANKS_TECHNIQUES][MTI_RANKS_MODELS];
+} mti_ranks_result;
+bool mti_ranks_make(mti_ranks_result *r);
+
 #endif

@@ -5,7 +5,7 @@
 
 /* ---- text ---- */
 
-/* Of what forward and backward compute anyway. */
+/* Recomputed FLOPs, as a percentage of those of forward and backward. */
 static double percent_again(const mt_flops *f)
 {
     double once = (double)f->forward + (double)f->backward;
@@ -91,9 +91,7 @@ bool mti_print_budget_front(const mti_budget_found *b, FILE *out, const mti_styl
         figure_cells(t, &b->presets[i]);
     }
     mti_heading(out, style, "Peak against FLOPs again");
-    bool ok = mti_table_print(t, out, style) == MT_OK;
-    mti_table_free(t);
-    return ok;
+    return mti_table_finish(t, out, style);
 }
 
 /* ---- the picture ---- */
@@ -132,10 +130,8 @@ bool mti_draw_budget(const mti_budget_found *b, const char *path)
 
 static json_t *figures_json(const mt_budget_figures *f)
 {
-    json_t *j = json_object();
-    mti_json_put_int(j, "peak", f->peak);
-    mti_json_put_int(j, "recompute_flops", f->flops.recompute);
-    return j;
+    return json_pack("{s:I,s:I}", "peak", (json_int_t)f->peak, "recompute_flops",
+                     (json_int_t)f->flops.recompute);
 }
 
 static json_t *plan_json(const mt_budget_plan *plan)
@@ -147,13 +143,9 @@ static json_t *plan_json(const mt_budget_plan *plan)
         mt_budget_part part;
         char keeps[PART_TEXT];
         if (mt_budget_plan_get(plan, i, &part, keeps, sizeof keeps) != MT_OK) break;
-        json_t *p = json_object();
-        mti_json_put_int(p, "from", (uint64_t)part.from);
-        mti_json_put_int(p, "layers", (uint64_t)part.n);
-        mti_json_put_int(p, "group", (uint64_t)part.group);
-        mti_json_put(p, "core", json_boolean(part.core));
-        mti_json_put_text(p, "keeps", keeps);
-        mti_json_push(parts, p);
+        mti_json_push(parts, json_pack("{s:I,s:I,s:I,s:b,s:s}", "from", (json_int_t)part.from,
+                                       "layers", (json_int_t)part.n, "group",
+                                       (json_int_t)part.group, "core", part.core, "keeps", keeps));
     }
     mti_json_put(j, "parts", parts);
     return j;
@@ -161,14 +153,11 @@ static json_t *plan_json(const mt_budget_plan *plan)
 
 json_t *mti_budget_json(const mti_budget_found *b, size_t measured)
 {
-    json_t *j = plan_json(b->plan), *front = json_array(), *others = json_object();
+    json_t *j = plan_json(b->plan);
     mti_json_put_int(j, "budget", b->workload->budget);
     mti_json_put(j, "measured_peak", measured ? json_integer((json_int_t)measured) : json_null());
-    if (!b->n_front) {
-        json_decref(front);
-        json_decref(others);
-        return j;
-    }
+    if (!b->n_front) return j;
+    json_t *front = json_array(), *others = json_object();
     for (int i = 0; i < b->n_front; i++) mti_json_push(front, plan_json(b->front[i]));
     for (int i = 0; i < MTI_BUDGET_PRESETS; i++)
         mti_json_put(others, mti_budget_presets[i], figures_json(&b->presets[i]));

@@ -1,4 +1,4 @@
-/* budget.h: the checkpoints that fit a budget, and how they were found. */
+/* budget.h: the checkpoints that fit a budget, as text, as a picture and as JSON. */
 #ifndef MTI_REPORT_BUDGET_H
 #define MTI_REPORT_BUDGET_H
 
@@ -6,11 +6,11 @@
 #include "report/json.h"
 #include "report/report.h"
 
-/* measured: the real run's peak; 0: there was none. */
+/* measured: the peak of the real run; 0 if there was none. */
 bool mti_print_budget(const mti_budget_found *b, size_t measured, FILE *out,
                       const mti_style *style);
 json_t *mti_budget_json(const mti_budget_found *b, size_t measured);
-/* The front, once it is found. */
+/* Once the front has been found. */
 bool mti_print_budget_front(const mti_budget_found *b, FILE *out, const mti_style *style);
 bool mti_draw_budget(const mti_budget_found *b, const char *path);
 

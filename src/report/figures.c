@@ -1,4 +1,4 @@
-/* figures.c: what several reports show alike, as text and as JSON. */
+/* figures.c: what several reports show, as text and as JSON. */
 #include "nn/model.h"
 #include "report/figures.h"
 
@@ -64,9 +64,7 @@ bool mti_print_categories(const size_t bytes[MT_CATEGORY_COUNT], FILE *out, cons
     mti_table_cell(t, "allocated");
     mti_table_bytes(t, (int64_t)sum);
     mti_table_skip(t, 1);
-    mt_status status = mti_table_print(t, out, style);
-    mti_table_free(t);
-    return status == MT_OK;
+    return mti_table_finish(t, out, style);
 }
 
 /* ---- as JSON ---- */
@@ -105,6 +103,11 @@ json_t *mti_model_json(const mti_workload *w)
     return j;
 }
 
+json_t *mti_params_json(uint64_t n_params, size_t n_bytes)
+{
+    return json_pack("{s:I,s:I}", "count", (json_int_t)n_params, "bytes", (json_int_t)n_bytes);
+}
+
 json_t *mti_categories_json(const size_t bytes[MT_CATEGORY_COUNT])
 {
     json_t *j = json_object();
@@ -115,20 +118,14 @@ json_t *mti_categories_json(const size_t bytes[MT_CATEGORY_COUNT])
 
 json_t *mti_steady_json(size_t peak, size_t reserved, const size_t by_category[MT_CATEGORY_COUNT])
 {
-    json_t *j = json_object();
-    mti_json_put_int(j, "peak", peak);
-    mti_json_put_int(j, "reserved", reserved);
-    mti_json_put(j, "by_category", mti_categories_json(by_category));
-    return j;
+    return json_pack("{s:I,s:I,s:o}", "peak", (json_int_t)peak, "reserved", (json_int_t)reserved,
+                     "by_category", mti_categories_json(by_category));
 }
 
 json_t *mti_flops_json(const mt_flops *flops)
 {
-    json_t *j = json_object();
-    mti_json_put_int(j, "forward", flops->forward);
-    mti_json_put_int(j, "backward", flops->backward);
-    mti_json_put_int(j, "recompute", flops->recompute);
-    return j;
+    return json_pack("{s:I,s:I,s:I}", "forward", (json_int_t)flops->forward, "backward",
+                     (json_int_t)flops->backward, "recompute", (json_int_t)flops->recompute);
 }
 
 json_t *mti_formula_json(const mti_formula *f)
@@ -137,20 +134,13 @@ json_t *mti_formula_json(const mti_formula *f)
     json_t *j = json_object(), *terms = json_array(), *residual = json_array();
     mti_json_put(j, "bytes", json_integer(f->bytes));
     mti_json_put_text(j, "text", f->text);
-    for (int i = 0; i < f->n_terms; i++) {
-        json_t *term = json_object();
-        mti_json_put_text(term, "text", f->terms[i].text);
-        mti_json_put_text(term, "what", f->terms[i].what);
-        mti_json_put(term, "bytes", json_integer(f->terms[i].bytes));
-        mti_json_push(terms, term);
-    }
+    for (int i = 0; i < f->n_terms; i++)
+        mti_json_push(terms, json_pack("{s:s,s:s,s:I}", "text", f->terms[i].text, "what",
+                                       f->terms[i].what, "bytes", (json_int_t)f->terms[i].bytes));
     mti_json_put(j, "terms", terms);
-    for (int i = 0; i < f->n_residual; i++) {
-        json_t *term = json_object();
-        mti_json_put_text(term, "term", f->residual[i].text);
-        mti_json_put(term, "bytes", json_integer(f->residual[i].bytes));
-        mti_json_push(residual, term);
-    }
+    for (int i = 0; i < f->n_residual; i++)
+        mti_json_push(residual, json_pack("{s:s,s:I}", "term", f->residual[i].text, "bytes",
+                                          (json_int_t)f->residual[i].bytes));
     mti_json_put(j, "residual", residual);
     mti_json_put(j, "unexplained", json_integer(f->unexplained));
     return j;

@@ -1,4 +1,4 @@
-/* figures.h: what several reports show alike. */
+/* figures.h: what several reports show. */
 #ifndef MTI_FIGURES_H
 #define MTI_FIGURES_H
 
@@ -8,22 +8,24 @@
 
 /* ---- text ---- */
 
-/* "block  b=2 s=4096 d=1024 ...", and what it runs on, on a line of its own. */
+/* "block  b=2 s=4096 d=1024 ...", and a second line with the device. */
 void mti_print_model(const mti_workload *w, const mt_device *device, FILE *out,
                      const mti_style *style);
-/* Rows of an equation: sign, bytes, what they are; and what ought to be 0. */
+/* A row of an equation: sign, bytes, text; and its last row, which has to be 0, or `alarm` follows.
+ */
 void mti_equation_row(mti_table *t, const char *sign, int64_t bytes, const char *text);
 void mti_residual_row(mti_table *t, int64_t bytes, const char *text, const char *alarm);
 bool mti_print_categories(const size_t bytes[MT_CATEGORY_COUNT], FILE *out, const mti_style *style);
 
 /* ---- JSON ---- */
 
-/* The model's dimensions; null where the kind of model has no such thing. */
+/* The model's dimensions; null for those that its kind does not have. */
 json_t *mti_model_json(const mti_workload *w);
+json_t *mti_params_json(uint64_t n_params, size_t n_bytes);
 json_t *mti_categories_json(const size_t bytes[MT_CATEGORY_COUNT]);
 /* "steady": peak, reserved and by_category of a step in the steady state. */
 json_t *mti_steady_json(size_t peak, size_t reserved, const size_t by_category[MT_CATEGORY_COUNT]);
 json_t *mti_flops_json(const mt_flops *flops);
-json_t *mti_formula_json(const mti_formula *f); /* null where none is known */
+json_t *mti_formula_json(const mti_formula *f); /* null if there is none */
 
 #endif

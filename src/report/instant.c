@@ -1,16 +1,16 @@
-/* instant.c: who held memory when: at the peak, at a refusal, over both steps. */
+/* instant.c: who held memory at the peak, at a refusal, and over both steps. */
 #include <string.h>
 #include "report/figures.h"
 #include "report/profile.h"
 
-#define ROWS_AT_PEAK 8  /* of the table of the largest */
-#define ROWS_TO_SHOW 20 /* at a refusal, and with --timeline */
+#define ROWS_AT_PEAK 8  /* of largest holders */
+#define ROWS_TO_SHOW 20 /* the same at a refusal, and with --timeline */
 #define STRETCHES    28
-#define BAR          32 /* letters for the highest */
+#define BAR          32 /* letters in the longest bar */
 
-/* ---- who: at one instant ---- */
+/* ---- who held memory at one instant ---- */
 
-/* "x, input of gelu": how the tape keeps it. */
+/* How the tape keeps it: "x, input of gelu". */
 static const char *kept_text(const mti_holder *h, char *buf, size_t size)
 {
     const mt_saver *s = &h->saver;
@@ -49,9 +49,7 @@ static bool print_holders(const mti_holders *h, size_t n_rows, FILE *out, const 
         mti_table_cell(t, "%zu x", n_rest);
         mti_table_bytes(t, (int64_t)rest);
     }
-    mt_status status = mti_table_print(t, out, style);
-    mti_table_free(t);
-    return status == MT_OK;
+    return mti_table_finish(t, out, style);
 }
 
 static bool in_steady_step(const mti_measurement *m, size_t event)
@@ -59,7 +57,7 @@ static bool in_steady_step(const mti_measurement *m, size_t event)
     return m->timeline.steady && event >= m->timeline.steady;
 }
 
-/* Of storages of either step: each step has a ledger of its own. */
+/* Each step has a ledger of its own. */
 static bool holders_of(const mti_measurement *m, size_t event, mti_holders *out)
 {
     bool second = in_steady_step(m, event) && m->steady.ledger;
@@ -103,10 +101,10 @@ static bool print_peak(const mti_measurement *m, size_t n_rows, FILE *out, const
     return print_instant(m, peak, n_rows, out, style);
 }
 
-/* ---- when: both steps ---- */
+/* ---- the timeline of both steps ---- */
 
-/* Letters in proportion to the bytes of each category; those worth less than half of one get none.
- */
+/* A bar of letters in proportion to the bytes of each category; less than half a letter is left
+ * out. */
 static const char *bar_of(const size_t bytes[MT_CATEGORY_COUNT], size_t most, char bar[BAR + 1])
 {
     static const char letters[] = "pgoiayrkctw";
@@ -178,19 +176,17 @@ bool mti_print_refusal(const mti_profile_result *p, size_t event, FILE *out)
 
 static json_t *holder_json(const mti_holder *h)
 {
-    json_t *j = json_object(), *kept = h->kept ? json_object() : json_null();
+    json_t *j = json_object();
     mti_json_put_text(j, "category", mt_category_name(h->category));
     mti_json_put_text(j, "module", h->module);
     mti_json_put_text(j, "op", h->op);
     mti_json_put_text(j, "phase", h->phase);
     mti_json_put_int(j, "storages", h->n);
     mti_json_put_int(j, "allocated", h->bytes);
-    if (h->kept) {
-        mti_json_put_text(kept, "op", h->saver.op);
-        mti_json_put_text(kept, "role", mt_save_role_name(h->saver.role));
-        mti_json_put_text(kept, "name", h->saver.argument);
-    }
-    mti_json_put(j, "kept", kept);
+    mti_json_put(j, "kept",
+                 h->kept ? json_pack("{s:s,s:s,s:s}", "op", h->saver.op, "role",
+                                     mt_save_role_name(h->saver.role), "name", h->saver.argument)
+                         : json_null());
     return j;
 }
 

@@ -1,10 +1,10 @@
-/* json.c: JSON out. */
+/* json.c: building and writing JSON. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include "report/json.h"
 
-static _Thread_local bool incomplete;
+static _Thread_local bool incomplete; /* memory ran out since the last mti_json_complete */
 
 char *mti_json_complete(const json_t *root, size_t flags)
 {

@@ -1,5 +1,5 @@
-/* json.h: building and writing JSON. What a builder has no memory for is missed at the end, by
- * mti_json_complete: one check for a tree. */
+/* json.h: building and writing JSON. If memory runs out on the way, mti_json_complete fails at the
+ * end: one check for a tree. It also sees a NULL of json_pack that was put or pushed. */
 #ifndef MTI_JSON_H
 #define MTI_JSON_H
 
@@ -13,11 +13,11 @@ void mti_json_put_real(json_t *object, const char *key, double value);      /* n
 void mti_json_put_text(json_t *object, const char *key, const char *value); /* NULL: null */
 void mti_json_push(json_t *array, json_t *value);
 
-/* The tree as text, the caller's to mti_free; NULL if something that was put or pushed since the
- * last call is not in it. */
+/* The tree as text, to be freed with mti_free; NULL if a value that was put or pushed since the
+ * last call is missing in it. */
 char *mti_json_complete(const json_t *root, size_t flags);
-/* To the file, whole or not at all; "-": standard output, whose own error flag tells what did not
- * get there: files are written all the same. root is taken over. */
+/* Writes the file whole or not at all; "-" is standard output, whose errors the caller asks ferror
+ * for, so that files are written even if it is closed. root is taken over. */
 mt_status mti_json_write(json_t *root, const char *path);
 
 #endif

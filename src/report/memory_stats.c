@@ -2,11 +2,11 @@
 #include <math.h>
 #include "report/profile.h"
 
-/* ---- text: one line of figures each, then what there is to say ---- */
+/* ---- text ---- */
 
-static void line(mti_table *t, const char *what, int64_t bytes, const char *text)
+static void line(mti_table *t, const char *name, int64_t bytes, const char *text)
 {
-    mti_table_cell(t, "%s", what);
+    mti_table_cell(t, "%s", name);
     mti_table_bytes(t, bytes);
     mti_table_cell(t, "%s", text);
 }
@@ -18,7 +18,7 @@ static void checkpoint_lines(mti_table *t, const mti_measurement *m)
     snprintf(text, sizeof text, "inputs held between %zu segment%s", s->n_segments,
              s->n_segments == 1 ? "" : "s");
     line(t, "checkpoints", (int64_t)s->between, text);
-    snprintf(text, sizeof text, "the most that one segment makes again; in all %s FLOP",
+    snprintf(text, sizeof text, "the most that one segment recomputes; in all %s FLOP",
              mti_scaled(flops, (double)m->flops.recompute));
     line(t, "", (int64_t)s->inside, text);
 }
@@ -29,21 +29,21 @@ static void offload_lines(mti_table *t, const mt_offload_stats *s, bool timed)
     snprintf(text, sizeof text, "left the device in %zu transfers; %zu came back", s->n_out,
              s->n_in);
     line(t, "offload", (int64_t)s->bytes_out, text);
-    line(t, "", (int64_t)s->lowered, "by so much is the peak lower");
-    line(t, "", (int64_t)s->bytes_in_vain, "of those that left lowered nothing");
-    if (s->disk_peak) line(t, "", (int64_t)s->disk_peak, "on disk at most");
+    line(t, "", (int64_t)s->lowered, "by this much the peak is lower");
+    line(t, "", (int64_t)s->bytes_in_vain, "of the bytes that left did not lower the peak");
+    if (s->disk_peak) line(t, "", (int64_t)s->disk_peak, "on disk, at most");
     if (timed)
         snprintf(text, sizeof text,
-                 "of host memory at most; copying took %.2f ms, of which %.0f %% was hidden",
+                 "of host memory, at most; copying took %.2f ms, of which %.0f %% was hidden",
                  s->copy_s * 1e3, s->hidden * 100);
     else
-        snprintf(text, sizeof text, "of host memory at most");
+        snprintf(text, sizeof text, "of host memory, at most");
     line(t, "", (int64_t)s->host_peak, text);
 }
 
 static void compress_lines(mti_table *t, const mt_compress_stats *s)
 {
-    const char *what = "compression";
+    const char *name = "compression";
     for (int r = 0; r < MT_COMPRESS_RULE_COUNT; r++) {
         const mt_compress_count *c = &s->by_rule[r];
         char text[128], before[MTI_NUMBER];
@@ -51,14 +51,14 @@ static void compress_lines(mti_table *t, const mt_compress_stats *s)
         snprintf(text, sizeof text, "instead of %s: %zu storages as %s",
                  mti_thousands(before, (int64_t)c->bytes_before), c->n,
                  mt_compress_rule_name((mt_compress_rule)r));
-        line(t, what, (int64_t)c->bytes_after, text);
-        what = "";
+        line(t, name, (int64_t)c->bytes_after, text);
+        name = "";
     }
     if (s->in_vain.n)
-        line(t, what, (int64_t)s->in_vain.bytes_after,
-             "of them on top: somebody holds the original");
-    else if (*what)
-        line(t, what, 0, "nothing to compress");
+        line(t, name, (int64_t)s->in_vain.bytes_after,
+             "of them on top: the original is still held");
+    else if (*name)
+        line(t, name, 0, "nothing to compress");
 }
 
 static void cast_lines(mti_table *t, const mti_memory_stats *s, bool amp)
@@ -69,34 +69,33 @@ static void cast_lines(mti_table *t, const mti_memory_stats *s, bool amp)
         line(t, "autocast", (int64_t)s->cast_bytes, text);
     }
     if (s->duplicates) {
-        snprintf(text, sizeof text, "of %zu tensors that are there in a second dtype",
-                 s->duplicates);
+        snprintf(text, sizeof text, "of %zu tensors that exist in a second dtype", s->duplicates);
         line(t, amp ? "" : "duplicates", (int64_t)s->duplicate_bytes, text);
     }
 }
 
 bool mti_print_memory_stats(const mti_profile_result *p, FILE *out, const mti_style *style)
 {
-    const mti_memory_options *how = &p->workload.memory;
+    const mti_memory_options *memory = &p->workload.memory;
     const mti_memory_stats *s = &p->measured.memory_stats;
     bool has_data = mt_device_has_data(p->device);
-    if (!how->checkpoint && !how->offload && !how->compress && !how->amp && how->loss_scale == 0 &&
-        !s->duplicates)
+    if (!memory->checkpoint && !memory->offload && !memory->compress && !memory->amp &&
+        memory->loss_scale == 0 && !s->duplicates)
         return true;
-    mti_heading(out, style, "What was spared, and what it took");
+    mti_heading(out, style, "The memory options: what they saved, and at what cost");
     mti_table *t = mti_table_new("lrl", NULL);
     if (s->asked) line(t, "saved", (int64_t)s->asked, "what the ops asked the tape to keep");
-    if (how->checkpoint) checkpoint_lines(t, &p->measured);
-    if (how->offload) offload_lines(t, &s->offload, has_data);
-    if (how->compress) compress_lines(t, &s->compress);
-    cast_lines(t, s, how->amp);
+    if (memory->checkpoint) checkpoint_lines(t, &p->measured);
+    if (memory->offload) offload_lines(t, &s->offload, has_data);
+    if (memory->compress) compress_lines(t, &s->compress);
+    cast_lines(t, s, memory->amp);
     mt_status status = mti_table_print(t, out, style);
     mti_table_free(t);
-    if (how->loss_scale != 0) fprintf(out, "  loss scale %g", s->scaler.scale);
-    if (how->loss_scale != 0 && has_data)
+    if (memory->loss_scale != 0) fprintf(out, "  loss scale %g", s->scaler.scale);
+    if (memory->loss_scale != 0 && has_data)
         fprintf(out, " after %lld steps, %lld skipped", (long long)s->scaler.steps,
                 (long long)s->scaler.skipped);
-    if (how->loss_scale != 0) fputs("\n", out);
+    if (memory->loss_scale != 0) fputs("\n", out);
     if (s->n_warnings) {
         fputs("\n", out);
         mti_inked(out, style, MTI_BAD, "%s", s->warnings);
@@ -109,30 +108,23 @@ bool mti_print_memory_stats(const mti_profile_result *p, FILE *out, const mti_st
 
 static json_t *count_json(const mt_compress_count *c)
 {
-    json_t *j = json_object();
-    mti_json_put_int(j, "storages", c->n);
-    mti_json_put_int(j, "before", c->bytes_before);
-    mti_json_put_int(j, "after", c->bytes_after);
-    return j;
+    return json_pack("{s:I,s:I,s:I}", "storages", (json_int_t)c->n, "before",
+                     (json_int_t)c->bytes_before, "after", (json_int_t)c->bytes_after);
 }
 
-static json_t *checkpoint_json(const mti_memory_options *how, const mti_memory_stats *s)
+static json_t *checkpoint_json(const mti_memory_options *memory, const mti_memory_stats *s)
 {
-    if (!how->checkpoint) return json_null();
-    json_t *j = json_object();
-    mti_json_put_text(j, "preset", how->checkpoint);
-    mti_json_put_int(j, "segments", s->n_segments);
-    mti_json_put_int(j, "between", s->between);
-    mti_json_put_int(j, "inside", s->inside);
-    mti_json_put_text(j, "warnings", s->warnings);
-    return j;
+    if (!memory->checkpoint) return json_null();
+    return json_pack("{s:s,s:I,s:I,s:I,s:s}", "preset", memory->checkpoint, "segments",
+                     (json_int_t)s->n_segments, "between", (json_int_t)s->between, "inside",
+                     (json_int_t)s->inside, "warnings", s->warnings);
 }
 
-static json_t *offload_json(const mti_memory_options *how, const mt_offload_stats *s, bool timed)
+static json_t *offload_json(const mti_memory_options *memory, const mt_offload_stats *s, bool timed)
 {
-    if (!how->offload) return json_null();
+    if (!memory->offload) return json_null();
     json_t *j = json_object();
-    mti_json_put_text(j, "to", how->offload == MTI_OFFLOAD_DISK ? "disk" : "cpu");
+    mti_json_put_text(j, "to", memory->offload == MTI_OFFLOAD_DISK ? "disk" : "cpu");
     mti_json_put_int(j, "transfers_out", s->n_out);
     mti_json_put_int(j, "bytes_out", s->bytes_out);
     mti_json_put_int(j, "transfers_in", s->n_in);
@@ -147,12 +139,12 @@ static json_t *offload_json(const mti_memory_options *how, const mt_offload_stat
     return j;
 }
 
-static json_t *compress_json(const mti_memory_options *how, const mt_compress_stats *s)
+static json_t *compress_json(const mti_memory_options *memory, const mt_compress_stats *s)
 {
-    if (!how->compress) return json_null();
+    if (!memory->compress) return json_null();
     json_t *j = json_object(), *rules = json_array();
     for (int r = 0; r < MT_COMPRESS_RULE_COUNT; r++) {
-        if (!(how->compress >> r & 1)) continue;
+        if (!(memory->compress >> r & 1)) continue;
         json_t *rule = count_json(&s->by_rule[r]);
         mti_json_put_text(rule, "rule", mt_compress_rule_name((mt_compress_rule)r));
         mti_json_push(rules, rule);
@@ -162,10 +154,11 @@ static json_t *compress_json(const mti_memory_options *how, const mt_compress_st
     return j;
 }
 
-/* Without data no gradient can be seen to overflow. */
-static json_t *scaler_json(const mti_memory_options *how, const mt_scaler_state *s, bool has_data)
+/* Without data no overflow of a gradient can be seen. */
+static json_t *scaler_json(const mti_memory_options *memory, const mt_scaler_state *s,
+                           bool has_data)
 {
-    if (how->loss_scale == 0) return json_null();
+    if (memory->loss_scale == 0) return json_null();
     json_t *j = json_object();
     mti_json_put(j, "scale", json_real(s->scale));
     mti_json_put(j, "steps", has_data ? json_integer(s->steps) : json_null());
@@ -175,30 +168,27 @@ static json_t *scaler_json(const mti_memory_options *how, const mt_scaler_state 
 
 static json_t *cast_json(const mti_memory_stats *s)
 {
-    json_t *j = json_object();
-    mti_json_put_int(j, "copies", s->cast_copies);
-    mti_json_put_int(j, "bytes", s->cast_bytes);
-    mti_json_put_int(j, "duplicates", s->duplicates);
-    mti_json_put_int(j, "duplicate_bytes", s->duplicate_bytes);
-    return j;
+    return json_pack("{s:I,s:I,s:I,s:I}", "copies", (json_int_t)s->cast_copies, "bytes",
+                     (json_int_t)s->cast_bytes, "duplicates", (json_int_t)s->duplicates,
+                     "duplicate_bytes", (json_int_t)s->duplicate_bytes);
 }
 
 json_t *mti_memory_stats_json(const mti_profile_result *p)
 {
-    const mti_memory_options *how = &p->workload.memory;
+    const mti_memory_options *memory = &p->workload.memory;
     const mti_memory_stats *s = &p->measured.memory_stats;
     bool has_data = mt_device_has_data(p->device);
     size_t asked = s->asked ? s->asked : mt_ledger_bytes(p->measured.ledger);
     json_t *j = json_object();
     mti_json_put_int(j, "asked", asked);
-    mti_json_put(j, "checkpoint", checkpoint_json(how, s));
-    mti_json_put(j, "offload", offload_json(how, &s->offload, has_data));
-    mti_json_put(j, "compress", compress_json(how, &s->compress));
-    mti_json_put_text(j, "amp", how->amp ? mt_dtype_name(how->amp_dtype) : NULL);
+    mti_json_put(j, "checkpoint", checkpoint_json(memory, s));
+    mti_json_put(j, "offload", offload_json(memory, &s->offload, has_data));
+    mti_json_put(j, "compress", compress_json(memory, &s->compress));
+    mti_json_put_text(j, "amp", memory->amp ? mt_dtype_name(memory->amp_dtype) : NULL);
     mti_json_put(j, "casts", cast_json(s));
-    mti_json_put(j, "loss_scale", scaler_json(how, &s->scaler, has_data));
-    mti_json_put(j, "master_weights", json_boolean(how->master));
-    mti_json_put(j, "lora_rank", how->lora_rank ? json_integer(how->lora_rank) : json_null());
-    mti_json_put(j, "qlora", json_boolean(how->qlora));
+    mti_json_put(j, "loss_scale", scaler_json(memory, &s->scaler, has_data));
+    mti_json_put(j, "master_weights", json_boolean(memory->master));
+    mti_json_put(j, "lora_rank", memory->lora_rank ? json_integer(memory->lora_rank) : json_null());
+    mti_json_put(j, "qlora", json_boolean(memory->qlora));
     return j;
 }

@@ -1,4 +1,4 @@
-/* number.c: numbers that can be read at a glance. */
+/* number.c: numbers shortened for readers. */
 #include <math.h>
 #include <string.h>
 #include "report/report.h"

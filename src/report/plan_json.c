@@ -12,12 +12,9 @@ static json_t *comparison_json(const mti_comparison *c)
     mti_json_put_text(j, "text", f->text);
     mti_json_put_text(j, "source", f->source);
     mti_json_put(j, "value", json_integer(f->value));
-    for (int i = 0; i < f->n_rows; i++) {
-        json_t *row = json_object();
-        mti_json_put_text(row, "text", f->rows[i].text);
-        mti_json_put(row, "amount", json_integer(f->rows[i].amount));
-        mti_json_push(rows, row);
-    }
+    for (int i = 0; i < f->n_rows; i++)
+        mti_json_push(rows, json_pack("{s:s,s:I}", "text", f->rows[i].text, "amount",
+                                      (json_int_t)f->rows[i].amount));
     mti_json_put(j, "rows", rows);
     mti_json_put(j, "expected", json_integer(f->expected));
     mti_json_put(j, "measured", json_integer(c->measured));
@@ -30,17 +27,11 @@ static json_t *regimes_json(const mti_plan_result *p)
     json_t *array = json_array();
     const mt_plan_regime *r;
     double n = (double)mti_plan_find(p, "parameters")->measured;
-    for (size_t i = 0; (r = mt_plan_regime_at(i)); i++) {
-        json_t *j = json_object();
-        mti_json_put_text(j, "name", r->name);
-        mti_json_put_text(j, "options", r->options);
-        mti_json_put_text(j, "source", r->source);
-        mti_json_put(j, "parameter", json_real(r->parameter));
-        mti_json_put(j, "gradient", json_real(r->gradient));
-        mti_json_put(j, "optimizer", json_real(r->optimizer));
-        mti_json_put(j, "bytes", json_real((r->parameter + r->gradient + r->optimizer) * n));
-        mti_json_push(array, j);
-    }
+    for (size_t i = 0; (r = mt_plan_regime_at(i)); i++)
+        mti_json_push(array, json_pack("{s:s,s:s?,s:s,s:f,s:f,s:f,s:f}", "name", r->name, "options",
+                                       r->options, "source", r->source, "parameter", r->parameter,
+                                       "gradient", r->gradient, "optimizer", r->optimizer, "bytes",
+                                       (r->parameter + r->gradient + r->optimizer) * n));
     return array;
 }
 
@@ -49,24 +40,16 @@ static json_t *time_json(const mti_plan_result *p)
     const mti_plan_options *o = p->options;
     double formula_s, measured_s;
     if (!mti_plan_time(p, &formula_s, &measured_s)) return json_null();
-    json_t *j = json_object();
-    mti_json_put(j, "tokens", json_real(o->tokens));
-    mti_json_put(j, "devices", json_integer(o->devices));
-    mti_json_put(j, "flops_rate", json_real(o->flops_rate));
-    mti_json_put(j, "utilisation", json_real(o->utilisation));
-    mti_json_put(j, "formula_s", json_real(formula_s));
-    mti_json_put(j, "measured_s", json_real(measured_s));
-    return j;
+    return json_pack("{s:f,s:I,s:f,s:f,s:f,s:f}", "tokens", o->tokens, "devices",
+                     (json_int_t)o->devices, "flops_rate", o->flops_rate, "utilisation",
+                     o->utilisation, "formula_s", formula_s, "measured_s", measured_s);
 }
 
 static json_t *need_json(const mti_need *need)
 {
-    json_t *j = json_object();
-    mti_json_put_int(j, "peak", need->peak);
-    mti_json_put_int(j, "reserved", need->reserved);
-    mti_json_put_text(j, "phase", need->phase);
-    mti_json_put(j, "at_peak", mti_categories_json(need->at_peak));
-    return j;
+    return json_pack("{s:I,s:I,s:s,s:o}", "peak", (json_int_t)need->peak, "reserved",
+                     (json_int_t)need->reserved, "phase", need->phase, "at_peak",
+                     mti_categories_json(need->at_peak));
 }
 
 static json_t *fit_json(const mti_fit *fit)

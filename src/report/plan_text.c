@@ -1,4 +1,4 @@
-/* plan_text.c: the plan that people read. */
+/* plan_text.c: a plan as text. */
 #include <string.h>
 #include "report/budget.h"
 #include "report/figures.h"
@@ -28,9 +28,7 @@ static bool print_comparison(const mti_comparison *c, FILE *out, const mti_style
     mti_equation_row(t, " ", c->measured, "measured on meta");
     mti_residual_row(t, c->unexplained, "difference",
                      "   NOT EXPLAINED: formula and measurement disagree");
-    mt_status status = mti_table_print(t, out, style);
-    mti_table_free(t);
-    return status == MT_OK;
+    return mti_table_finish(t, out, style);
 }
 
 /* Activations as a multiple of the parameters' bytes. */
@@ -79,9 +77,7 @@ static bool print_regimes(const mti_plan_result *p, FILE *out, const mti_style *
         mti_table_ink(t, MTI_DIM);
         mti_table_note(t, 0, "  %s", r->source);
     }
-    mt_status status = mti_table_print(t, out, style);
-    mti_table_free(t);
-    return status == MT_OK;
+    return mti_table_finish(t, out, style);
 }
 
 /* ---- time ---- */
@@ -107,7 +103,7 @@ static void print_time(const mti_plan_result *p, FILE *out, const mti_style *sty
 static bool print_need(const mti_plan_result *p, FILE *out, const mti_style *style)
 {
     char bytes[MTI_NUMBER];
-    mti_heading(out, style, "A whole step at most (in %s), in bytes of 512-byte blocks",
+    mti_heading(out, style, "The peak of a whole step (in %s), in bytes of 512-byte blocks",
                 p->need.phase);
     if (!mti_print_categories(p->need.at_peak, out, style)) return false;
     fprintf(out, "reserved in segments: %s\n", mti_thousands(bytes, (int64_t)p->need.reserved));

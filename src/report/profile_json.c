@@ -14,21 +14,14 @@ static json_t *shape_json(int rank, const int64_t *shape)
 
 static json_t *saver_json(const mt_saver *s)
 {
-    json_t *j = json_object();
-    mti_json_put_text(j, "module", s->module);
-    mti_json_put_text(j, "op", s->op);
-    mti_json_put_text(j, "role", mt_save_role_name(s->role));
-    mti_json_put_text(j, "name", s->argument);
-    return j;
+    return json_pack("{s:s,s:s,s:s,s:s}", "module", s->module, "op", s->op, "role",
+                     mt_save_role_name(s->role), "name", s->argument);
 }
 
 static json_t *freed_json(const mt_ledger_entry *e)
 {
     if (!e->freed || !*e->freed_after_op) return json_null();
-    json_t *j = json_object();
-    mti_json_put_text(j, "module", e->freed_after_module);
-    mti_json_put_text(j, "op", e->freed_after_op);
-    return j;
+    return json_pack("{s:s,s:s}", "module", e->freed_after_module, "op", e->freed_after_op);
 }
 
 static json_t *entry_json(const mt_ledger *ledger, size_t i)
@@ -67,7 +60,7 @@ static json_t *saved_json(const mt_ledger *ledger)
     return j;
 }
 
-/* ---- the rest ---- */
+/* ---- the other sections ---- */
 
 static json_t *growth_json(const mti_growth *g)
 {
@@ -102,7 +95,7 @@ static json_t *phases_json(const mti_phases *phases)
     return j;
 }
 
-/* What was asked for. */
+/* What the options asked for. */
 static void put_head(json_t *j, const mti_profile_result *p)
 {
     const mti_workload *w = &p->workload;
@@ -118,12 +111,10 @@ static void put_head(json_t *j, const mti_profile_result *p)
 json_t *mti_profile_json(const mti_profile_result *p, bool whole)
 {
     const mti_measurement *m = &p->measured;
-    json_t *j = json_object(), *params = json_object(),
+    json_t *j = json_object(),
            *steady = mti_steady_json(m->steady.peak, m->steady.reserved, m->steady.by_category);
     put_head(j, p);
-    mti_json_put_int(params, "count", m->n_params);
-    mti_json_put_int(params, "bytes", m->param_bytes);
-    mti_json_put(j, "params", params);
+    mti_json_put(j, "params", mti_params_json(m->n_params, m->param_bytes));
     mti_json_put(j, "saved", saved_json(m->ledger));
     mti_json_put(j, "growth", growth_json(&m->growth));
     mti_json_put(j, "spared", mti_memory_stats_json(p));

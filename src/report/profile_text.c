@@ -1,4 +1,4 @@
-/* profile_text.c: the report that people read. */
+/* profile_text.c: a profile as text. */
 #include <string.h>
 #include "report/budget.h"
 #include "report/figures.h"
@@ -9,7 +9,7 @@ static bool print_growth(const mti_growth *g, FILE *out, const mti_style *style)
     mti_heading(out, style, "What the allocator's growth over forward is made of");
     mti_table *t = mti_table_new("lrl", NULL);
     mti_equation_row(t, " ", g->saved, "saved for backward");
-    mti_equation_row(t, "-", g->before, "of them in storages that were there before (the input)");
+    mti_equation_row(t, "-", g->before, "of them in storages older than forward (the input)");
     mti_equation_row(t, "+", g->rounding, "rounding of the new ones up to 512-byte blocks");
     mti_equation_row(t, "+", g->output,
                      g->output ? "the output, which nothing saved" : "the output: saved already");
@@ -21,9 +21,7 @@ static bool print_growth(const mti_growth *g, FILE *out, const mti_style *style)
     mti_equation_row(t, " ", g->measured, "measured: allocated after forward less before");
     mti_residual_row(t, g->residual, "difference",
                      "   THE BOOKS DO NOT BALANCE: please report this");
-    mt_status status = mti_table_print(t, out, style);
-    mti_table_free(t);
-    return status == MT_OK;
+    return mti_table_finish(t, out, style);
 }
 
 static bool print_formula(const mti_profile_result *p, FILE *out, const mti_style *style)
@@ -52,9 +50,7 @@ static bool print_formula(const mti_profile_result *p, FILE *out, const mti_styl
     mti_table_cell(t, "saved for backward");
     mti_residual_row(t, f->unexplained, "difference",
                      "   NOT EXPLAINED: formula and ledger disagree");
-    mt_status status = mti_table_print(t, out, style);
-    mti_table_free(t);
-    return status == MT_OK;
+    return mti_table_finish(t, out, style);
 }
 
 /* ---- phases: categories down, phases across ---- */
@@ -90,7 +86,6 @@ static double flops_of(const mt_flops *flops, const mti_phase *phase)
     return !strcmp(phase->name, "backward") ? (double)flops->backward : 0;
 }
 
-/* Without data nothing was computed, and no time means anything. */
 static void work_rows(mti_table *t, const mti_phases *phases, const mt_flops *done, bool timed)
 {
     char buf[MTI_NUMBER];
@@ -126,9 +121,7 @@ static bool print_phases(const mti_phases *phases, const mt_flops *flops, bool t
     phase_row(t, phases, "peak within", peak_of);
     phase_row(t, phases, "reserved", reserved_of);
     work_rows(t, phases, flops, timed);
-    mt_status status = mti_table_print(t, out, style);
-    mti_table_free(t);
-    return status == MT_OK;
+    return mti_table_finish(t, out, style);
 }
 
 static bool print_steps(const mti_profile_result *p, FILE *out, const mti_style *style)

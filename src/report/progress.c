@@ -2,7 +2,7 @@
 #include <stdarg.h>
 #include "report/report.h"
 
-#define REDRAW_S 0.1 /* a terminal needs no more */
+#define REDRAW_S 0.1 /* seconds between redraws */
 #define BAR      24
 
 void mti_progress_begin(mti_progress *p, FILE *out, int64_t first, int64_t total, int64_t every,
@@ -23,7 +23,7 @@ static void clear_bar(mti_progress *p)
     p->drawn_width = 0;
 }
 
-/* One line, cut to the width of the terminal: a wrapped line could not be redrawn. */
+/* Cut to the width of the terminal, since a wrapped line could not be redrawn. */
 static void draw_bar(mti_progress *p, int64_t done, const char *text, double eta)
 {
     static const char *const eighths[] = {" ",      "\u258f", "\u258e", "\u258d",

@@ -1,10 +1,10 @@
-/* saved.c: the table of what the tape keeps. */
+/* saved.c: a table of what the tape keeps. */
 #include <stdlib.h>
 #include <string.h>
 #include "report/figures.h"
 #include "report/profile.h"
 
-/* Entries that differ only in the number of their layer make one line. */
+/* Entries that differ only in their layer's number share a line. */
 typedef struct line {
     mt_ledger_entry entry; /* the first of them */
     size_t index;          /* its place in the ledger */
@@ -44,8 +44,8 @@ static size_t fold(const mt_ledger *ledger, line *lines)
     return n;
 }
 
-/* A path of the line's first entry, for all of them: "gpt.h.0-11.mlp.act". */
-static const char *for_all(char *buf, size_t size, const line *l, const char *path)
+/* A path of the first entry, made to name all of the line's: "gpt.h.0-11.mlp.act". */
+static const char *path_of_all(char *buf, size_t size, const line *l, const char *path)
 {
     return mti_name_all(buf, size, path, l->first, l->last);
 }
@@ -57,7 +57,7 @@ static size_t view_bytes(const mt_saver *s)
     return n;
 }
 
-/* The others that keep the same storage: "k, v, attn.proj linear x". */
+/* A note of who else keeps the same storage: "k, v, attn.proj linear x". */
 static void note_sharers(mti_table *table, const mt_ledger *ledger, const line *l)
 {
     char text[512] = "", path[256];
@@ -73,7 +73,7 @@ static void note_sharers(mti_table *table, const mt_ledger *ledger, const line *
             n += (size_t)snprintf(text + n, sizeof text - n, "%s%s %s", comma, s.op, s.argument);
         else
             n += (size_t)snprintf(text + n, sizeof text - n, "%s%s %s %s", comma,
-                                  for_all(path, sizeof path, l, s.module), s.op, s.argument);
+                                  path_of_all(path, sizeof path, l, s.module), s.op, s.argument);
         held = s;
         last = &held;
     }
@@ -115,7 +115,7 @@ bool mti_print_saved(const mt_ledger *ledger, FILE *out, const mti_style *style)
     char path[256], before[256] = "";
     const char *op = "";
     for (size_t i = 0; i < n; i++) {
-        for_all(path, sizeof path, &lines[i], lines[i].entry.saver.module);
+        path_of_all(path, sizeof path, &lines[i], lines[i].entry.saver.module);
         bool repeated = !strcmp(path, before) && !strcmp(op, lines[i].entry.saver.op);
         print_line(table, ledger, &lines[i], path, repeated, total);
         snprintf(before, sizeof before, "%s", path);

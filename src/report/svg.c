@@ -15,7 +15,7 @@
 #define PLOT      560
 #define AXIS      34 /* ticks and their labels */
 
-/* Told apart by colour-blind readers, and in print. */
+/* Distinct for colour-blind readers, and in print. */
 static const char *const colours[MTI_SVG_SERIES] = {"#1f6fb4", "#f2a03d", "#7a8793"};
 
 typedef struct page {

@@ -1,4 +1,4 @@
-/* svg_curve.c: a falling line of steps, and marks beside it. */
+/* svg_curve.c: a falling staircase, and single points beside it. */
 #include <math.h>
 #include <stdio.h>
 #include "report/svg_curve.h"
@@ -106,7 +106,7 @@ static void draw_front(const page *p)
     }
 }
 
-/* Whether point i is so near to one before it that their labels would lie on each other. */
+/* Whether the label of point i would overlap that of an earlier point. */
 static bool is_crowded(const page *p, const mti_svg_point *points, size_t i)
 {
     for (size_t k = 0; k < i; k++)

@@ -1,4 +1,4 @@
-/* svg_curve.h: what a cost falls to as bytes rise, as a picture that any browser shows. */
+/* svg_curve.h: how a cost falls as bytes rise, as a picture that any browser shows. */
 #ifndef MTI_SVG_CURVE_H
 #define MTI_SVG_CURVE_H
 
@@ -9,8 +9,8 @@ typedef struct mti_svg_point {
     const char *label;     /* UTF-8; NULL: none */
 } mti_svg_point;
 
-/* `front` rises in bytes: between two points the left one holds, so steps are drawn. `others` are
- * marked apart. The percent axis begins at 0; that of bytes, too. */
+/* `front` is sorted by bytes and drawn as a staircase: between two points the left one counts.
+ * `others` are single points. Both axes begin at 0. */
 typedef struct mti_svg_curve {
     const char *title, *subtitle;          /* subtitle may be NULL */
     const char *bytes_name, *percent_name; /* what the axes show */

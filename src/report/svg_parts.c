@@ -40,7 +40,7 @@ const char *mti_svg_tick(const mti_svg_scale *s, int i, char *buf, size_t size)
 
 /* ---- text ---- */
 
-/* Markup characters are spelt out; control characters are left out. */
+/* Escapes markup characters; leaves control characters out. */
 static void put_text(FILE *out, const char *text)
 {
     for (const char *c = text; *c; c++) {

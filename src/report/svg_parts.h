@@ -1,4 +1,4 @@
-/* svg_parts.h: what all pictures are made of. */
+/* svg_parts.h: scale, text and page, which all pictures share. */
 #ifndef MTI_SVG_PARTS_H
 #define MTI_SVG_PARTS_H
 
@@ -9,7 +9,8 @@
 #define MTI_SVG_CHARACTER 7.3
 #define MTI_SVG_MARGIN    24
 
-/* Of bytes, from 0 to a round number: all in `unit`, which is bytes of "KiB" or the like. */
+/* A scale of bytes from 0 to a round number. All fields are in units of `unit` bytes, 1024 for
+ * "KiB". */
 typedef struct mti_svg_scale {
     double end, step, unit;
     const char *unit_name;
@@ -19,11 +20,10 @@ int mti_svg_ticks(const mti_svg_scale *s); /* after the one at 0 */
 /* "1.5 GiB", "0" into buf. */
 const char *mti_svg_tick(const mti_svg_scale *s, int i, char *buf, size_t size);
 
-/* A page in the file of that path, with its title; subtitle may be NULL. Everything after it is
- * drawn on it. */
+/* Begins a page with its title in a new file; subtitle may be NULL. */
 FILE *mti_svg_begin(mti_file **file, const char *path, int width, int height, const char *title,
                     const char *subtitle);
-/* attributes: of the element, "" for none. Markup in the text is spelt out. */
+/* attributes: of the element, "" for none. Markup in the text is escaped. */
 void mti_svg_text(FILE *out, double x, double y, const char *attributes, const char *text);
 /* Closes `out`, which may be NULL, and the file: it holds the whole page or is not there. */
 mt_status mti_svg_end(FILE *out, mti_file *file);

@@ -22,7 +22,7 @@ static const char *gradient_text(char *buf, size_t size, const mti_sweep_result 
     return buf;
 }
 
-/* What some row has: on a device without data there are none of these. */
+/* Columns that some row needs; on a device without data there are none. */
 typedef struct columns {
     bool times, gradients, losses;
 } columns;
@@ -48,14 +48,14 @@ static void number_cell(mti_table *t, const char *format, double value)
 }
 
 static void result_cells(mti_table *t, const mti_sweep_result *r, const mti_sweep_result *first,
-                         columns with)
+                         columns shown)
 {
     char text[40];
     mti_table_cell(t, "%s", r->entry->label);
     if (r->refused) {
         mti_table_cell(t, "-");
         mti_table_cell(t, "out of memory");
-        for (int i = 0; i < 2 + with.times + with.gradients + with.losses; i++)
+        for (int i = 0; i < 2 + shown.times + shown.gradients + shown.losses; i++)
             mti_table_cell(t, "-");
         return;
     }
@@ -63,9 +63,9 @@ static void result_cells(mti_table *t, const mti_sweep_result *r, const mti_swee
     mti_table_cell(t, "%s", r->formula.known ? r->formula.text : "no formula");
     mti_table_bytes(t, (int64_t)r->steady.peak);
     mti_table_bytes(t, (int64_t)r->steady.reserved);
-    if (with.times) number_cell(t, "%.2f", r->step_s * 1e3);
-    if (with.gradients) mti_table_cell(t, "%s", gradient_text(text, sizeof text, r, r == first));
-    if (with.losses)
+    if (shown.times) number_cell(t, "%.2f", r->step_s * 1e3);
+    if (shown.gradients) mti_table_cell(t, "%s", gradient_text(text, sizeof text, r, r == first));
+    if (shown.losses)
         number_cell(t, r == first ? "%.6f" : "%+.2g", r == first ? r->loss : r->loss - first->loss);
 }
 
@@ -74,20 +74,18 @@ static bool print_table(const mti_sweep_result *results, size_t n, FILE *out,
 {
     const char *headings[8] = {"row", "saved bytes", "formula", "peak", "reserved"};
     char alignment[9] = "lrerr";
-    columns with = columns_of(results, n);
-    int at = 5;
-    if (with.times) headings[at++] = "ms a step";
-    if (with.gradients) headings[at++] = "gradients off by";
-    if (with.losses) headings[at++] = "loss";
-    for (int i = 5; i < at; i++) strcat(alignment, "r");
+    columns shown = columns_of(results, n);
+    int n_columns = 5;
+    if (shown.times) headings[n_columns++] = "ms a step";
+    if (shown.gradients) headings[n_columns++] = "gradients off by";
+    if (shown.losses) headings[n_columns++] = "loss";
+    for (int i = 5; i < n_columns; i++) strcat(alignment, "r");
     mti_table *t = mti_table_new(alignment, headings);
-    for (size_t i = 0; i < n; i++) result_cells(t, &results[i], &results[0], with);
-    mt_status status = mti_table_print(t, out, style);
-    mti_table_free(t);
-    return status == MT_OK;
+    for (size_t i = 0; i < n; i++) result_cells(t, &results[i], &results[0], shown);
+    return mti_table_finish(t, out, style);
 }
 
-/* saved = formula + what it leaves out, by name, row by row */
+/* For each row: saved = formula + each term that the formula leaves out. */
 static bool print_sums(const mti_sweep_result *results, size_t n, FILE *out, const mti_style *style)
 {
     mti_table *t =
@@ -109,29 +107,27 @@ static bool print_sums(const mti_sweep_result *results, size_t n, FILE *out, con
         }
     }
     mti_heading(out, style, "Saved bytes, formula and what it leaves out");
-    mt_status status = mti_table_print(t, out, style);
-    mti_table_free(t);
-    return status == MT_OK;
+    return mti_table_finish(t, out, style);
 }
 
 bool mti_print_sweep(const mti_sweep_result *results, size_t n, bool quiet, FILE *out)
 {
     mti_style style = mti_style_of(out);
-    if (style.width < 140 && !style.live) style.width = 140; /* a file: rows matter more */
+    if (style.width < 140 && !style.live) style.width = 140; /* a file may have long lines */
     if (!print_table(results, n, out, &style)) return false;
     if (quiet) return true;
     if (!print_sums(results, n, out, &style)) return false;
-    columns with = columns_of(results, n);
+    columns shown = columns_of(results, n);
     fputs("\n", out);
     mti_print_wrapped(out, 0, style.width,
                       "Bytes are measured: saved are those that the tape keeps on the device after "
                       "forward, peak and reserved the allocator's over the second step, which "
                       "begins with the optimizer's state there, as all later ones do.");
-    if (with.times)
+    if (shown.times)
         mti_print_wrapped(out, 0, style.width,
                           "The time is the median of a few such steps, in which the rows took "
                           "turns.");
-    if (with.gradients)
+    if (shown.gradients)
         mti_print_wrapped(out, 0, style.width,
                           "Gradients are compared with the first row's: bit by bit, and else as "
                           "|g' - g| / |g|.");

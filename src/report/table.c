@@ -6,7 +6,7 @@
 #define MAX_COLUMNS 16
 #define GAP         2 /* columns of space between cells */
 #define INDENT      2 /* before the first cell */
-#define NARROWEST   8 /* an elidable column is not made narrower */
+#define NARROWEST   8 /* least width of a column that is shortened */
 
 typedef enum row_kind { CELLS, RULE, NOTE } row_kind;
 
@@ -36,7 +36,7 @@ static char *formatted(const char *fmt, va_list args)
     return text;
 }
 
-/* The row to put the next cell in; NULL once memory ran out. */
+/* The row that takes the next cell; NULL once memory has run out. */
 static row *open_row(mti_table *table, row_kind kind)
 {
     if (table->failed) return NULL;
@@ -127,7 +127,8 @@ void mti_table_note(mti_table *table, int from, const char *fmt, ...)
     if (!r->cells[0]) table->failed = true;
 }
 
-/* Widths of the columns; the elidable ones give way until the page is wide enough. */
+/* Sets the widths of the columns, shortening those marked 'e' until the table fits; returns its
+ * width. */
 static int lay_out(const mti_table *table, const mti_style *style, int width[MAX_COLUMNS])
 {
     int total = INDENT + GAP * (table->n_columns - 1);
@@ -158,7 +159,8 @@ static void pad(FILE *out, int n)
     while (n-- > 0) fputc(' ', out);
 }
 
-/* text within `width` columns, an ellipsis standing for what does not fit. Returns its width. */
+/* Prints text in at most `width` columns, with an ellipsis for the rest; returns the columns used.
+ */
 static int put(FILE *out, const char *text, int width)
 {
     int needed = mti_text_width(text);
@@ -173,32 +175,31 @@ static int put(FILE *out, const char *text, int width)
 
 static void print_cells(const mti_table *table, const row *r, const int *width, FILE *out)
 {
-    int owed = INDENT; /* spaces not yet written: none are left at the end of a line */
+    int spaces = INDENT; /* not yet written, so that no line ends in spaces */
     for (int j = 0; j < table->n_columns; j++) {
         const char *text = r->cells[j] ? r->cells[j] : "";
         int w = mti_text_width(text);
         if (w > width[j]) w = width[j];
-        if (w && table->align[j] == 'r') owed += width[j] - w;
+        if (w && table->align[j] == 'r') spaces += width[j] - w;
         if (w) {
-            pad(out, owed);
+            pad(out, spaces);
             put(out, text, width[j]);
-            owed = table->align[j] == 'r' ? 0 : width[j] - w;
+            spaces = table->align[j] == 'r' ? 0 : width[j] - w;
         } else {
-            owed += width[j];
+            spaces += width[j];
         }
-        owed += GAP;
+        spaces += GAP;
     }
 }
 
 mt_status mti_table_print(const mti_table *table, FILE *out, const mti_style *style)
 {
     if (!table || table->failed) return mti_fail(MT_ERR_MEMORY, "table: no memory for its text");
-    static const char *const ink_on[] = {"", "\x1b[1m", "\x1b[2m", "\x1b[32m", "\x1b[1;31m"};
     int width[MAX_COLUMNS], total = lay_out(table, style, width);
     for (size_t i = 0; i < table->rows.n; i++) {
         const row *r = &table->rows.at[i];
         bool inked = style->colour && r->ink != MTI_PLAIN;
-        if (inked) fputs(ink_on[r->ink], out);
+        if (inked) fputs(mti_ink_codes[r->ink], out);
         if (r->kind == RULE) {
             pad(out, INDENT);
             for (int k = INDENT; k < total; k++) fputs("\u2500", out);
@@ -213,4 +214,11 @@ mt_status mti_table_print(const mti_table *table, FILE *out, const mti_style *st
         fputs(inked ? "\x1b[0m\n" : "\n", out);
     }
     return MT_OK;
+}
+
+bool mti_table_finish(mti_table *table, FILE *out, const mti_style *style)
+{
+    mt_status status = mti_table_print(table, out, style);
+    mti_table_free(table);
+    return status == MT_OK;
 }

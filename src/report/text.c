@@ -1,4 +1,4 @@
-/* text.c: inks, widths of UTF-8 text, and bytes of unknown origin made safe to print. */
+/* text.c: inks, widths of UTF-8 text, and safe printing of unknown bytes. */
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,7 +6,8 @@
 #include <unistd.h>
 #include "report/report.h"
 
-static const char *const inks[MTI_INK_COUNT] = {"", "\x1b[1m", "\x1b[2m", "\x1b[32m", "\x1b[1;31m"};
+const char *const mti_ink_codes[MTI_INK_COUNT] = {"", "\x1b[1m", "\x1b[2m", "\x1b[32m",
+                                                  "\x1b[1;31m"};
 
 mti_style mti_style_of(FILE *out)
 {
@@ -24,7 +25,7 @@ mti_style mti_style_of(FILE *out)
 static void inked(FILE *out, const mti_style *style, mti_ink ink, const char *fmt, va_list args)
 {
     bool on = style->colour && ink != MTI_PLAIN;
-    if (on) fputs(inks[ink], out);
+    if (on) fputs(mti_ink_codes[ink], out);
     vfprintf(out, fmt, args);
     if (on) fputs("\x1b[0m", out);
 }
@@ -60,7 +61,7 @@ static int char_width(uint32_t c)
     return 1;
 }
 
-/* How far into text one gets with `columns`; *used: the columns taken. */
+/* How many bytes of text fit in `columns`; *used: the columns they take. */
 static size_t measure(const char *text, int columns, int *used)
 {
     const unsigned char *start = (const unsigned char *)text, *s = start, *end = s + strlen(text);

@@ -11,7 +11,7 @@
 #define LEGEND  200
 #define COLUMNS 1200 /* more stretches than this would be narrower than a pixel */
 
-/* Neighbours in the stack differ in lightness too. */
+/* Neighbours in the stack differ in lightness, too. */
 static const char *const colours[MT_CATEGORY_COUNT] = {
     [MT_PARAMETER] = "#1f4e79", [MT_GRADIENT] = "#e07b39",   [MT_OPTIMIZER] = "#7fb2d9",
     [MT_INPUT] = "#6b7280",     [MT_ACTIVATION] = "#4c9f70", [MT_OUTPUT] = "#b9c95a",
@@ -33,7 +33,7 @@ static double y_of(const page *p, size_t bytes)
     return TOP + TALL * (1 - (double)bytes / p->scale.unit / p->scale.end);
 }
 
-/* Of the left edge of column i. */
+/* The left edge of column i. */
 static double x_of(const page *p, size_t i)
 {
     return LEFT + PLOT * (double)i / (double)(p->n ? p->n : 1);
@@ -61,7 +61,7 @@ static void draw_axis(const page *p)
                  "text-anchor=\"middle\" fill=\"#5a6570\"", events);
 }
 
-/* Bytes of categories up to and with c. */
+/* Bytes of categories 0 to c. */
 static size_t stacked(const mti_stretch *s, int c)
 {
     size_t sum = 0;
@@ -69,8 +69,8 @@ static size_t stacked(const mti_stretch *s, int c)
     return sum;
 }
 
-/* Along the top of a category to the right, and back along that of the one below; level stretches
- * in one go. */
+/* One path: along the top of the category to the right, and back along the top of the one below.
+ * Equal heights become one segment. */
 static void draw_category(const page *p, int c)
 {
     bool any = false;
@@ -91,7 +91,7 @@ static void draw_category(const page *p, int c)
     fputs("Z\"/>\n", p->out);
 }
 
-/* A line where a phase begins, its name beside it. */
+/* A line with its name where each phase begins. */
 static void draw_phases(const page *p)
 {
     const char *phase = "";
@@ -111,7 +111,6 @@ static void draw_phases(const page *p)
     }
 }
 
-/* Which step is which, above the names of their phases. */
 static void draw_steps(const page *p)
 {
     double x = x_of_event(p, p->t->steady);
@@ -138,7 +137,7 @@ static void draw_peak(const page *p)
                  label);
 }
 
-/* The categories there are, the topmost first, with their bytes at the peak. */
+/* The categories in use, topmost first, with their bytes at the peak. */
 static void draw_legend(const page *p)
 {
     size_t at_peak[MT_CATEGORY_COUNT];

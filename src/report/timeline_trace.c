@@ -13,20 +13,14 @@ static double microseconds(const mti_timeline *t, size_t i)
 
 static json_t *record(const char *kind, const char *name, int row, double at_us)
 {
-    json_t *j = json_object();
-    mti_json_put_text(j, "ph", kind);
-    mti_json_put_text(j, "name", name);
-    mti_json_put(j, "pid", json_integer(1));
-    mti_json_put(j, "tid", json_integer(row));
-    mti_json_put(j, "ts", json_real(at_us));
-    return j;
+    return json_pack("{s:s,s:s,s:i,s:i,s:f}", "ph", kind, "name", name, "pid", 1, "tid", row, "ts",
+                     at_us);
 }
 
-static void push_name(json_t *records, const char *what, int row, const char *name)
+static void push_name(json_t *records, const char *kind, int row, const char *name)
 {
-    json_t *j = record("M", what, row, 0), *args = json_object();
-    mti_json_put_text(args, "name", name);
-    mti_json_put(j, "args", args);
+    json_t *j = record("M", kind, row, 0);
+    mti_json_put(j, "args", json_pack("{s:s}", "name", name));
     mti_json_push(records, j);
 }
 
@@ -57,7 +51,7 @@ static bool same_op(const mt_mem_event *a, const mt_mem_event *b)
     return same_phase(a, b) && !strcmp(a->module, b->module) && !strcmp(a->op, b->op);
 }
 
-/* A slice for each run of events that belong together, from the first to the one after the last. */
+/* A slice for each run of events for which same() holds, up to the first event after it. */
 static void push_slices(json_t *records, const mti_timeline *t, int row,
                         bool (*same)(const mt_mem_event *a, const mt_mem_event *b))
 {
@@ -74,7 +68,6 @@ static void push_slices(json_t *records, const mti_timeline *t, int row,
     }
 }
 
-/* The step in the steady state, and what comes before it. */
 static void push_steps(json_t *records, const mti_timeline *t)
 {
     const struct {
@@ -91,9 +84,8 @@ static void push_steps(json_t *records, const mti_timeline *t)
 
 mt_status mti_timeline_write_trace(const mti_timeline *t, const char *path)
 {
-    json_t *root = json_object(), *records = json_array(), *about = json_object();
-    mti_json_put_text(about, "time",
-                      t->clocked ? "measured" : "not measured: a microsecond for each event");
+    json_t *root = json_object(), *records = json_array();
+    const char *time = t->clocked ? "measured" : "not measured: a microsecond for each event";
     push_name(records, "process_name", 0, "memtape");
     if (t->steady) push_name(records, "thread_name", STEPS, "step");
     push_name(records, "thread_name", PHASES, "phase");
@@ -104,6 +96,6 @@ mt_status mti_timeline_write_trace(const mti_timeline *t, const char *path)
     push_slices(records, t, OPS, same_op);
     mti_json_put(root, "traceEvents", records);
     mti_json_put_text(root, "displayTimeUnit", "ns");
-    mti_json_put(root, "otherData", about);
+    mti_json_put(root, "otherData", json_pack("{s:s}", "time", time));
     return mti_json_write(root, path);
 }
