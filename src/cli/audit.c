@@ -1,5 +1,5 @@
-/* audit.c: `memtape audit [OP]`: what each op keeps for each set of wanted gradients, what happens
- * without it, and what would be cheaper. */
+/* audit.c: `memtape audit [OP]`: what each op keeps for each set of wanted gradients, whether it is
+ * needed, and what would be cheaper. */
 #include <math.h>
 #include <string.h>
 #include "cli/audit.h"
@@ -8,8 +8,8 @@
 #include "report/json.h"
 #include "report/report.h"
 
-/* "dx dw" */
-static const char *wanted(char *buf, size_t size, const mti_op_audit *a, unsigned want)
+/* The wanted gradients: "dx dw". */
+static const char *wanted_text(char *buf, size_t size, const mti_op_audit *a, unsigned want)
 {
     size_t n = 0;
     *buf = 0;
@@ -17,7 +17,8 @@ static const char *wanted(char *buf, size_t size, const mti_op_audit *a, unsigne
     for (int i = 0; i < mt_op_count(); i++)
         if (!strcmp(mt_op_get(i).name, a->of.op)) info = mt_op_get(i);
     for (int i = 0; i < a->of.n_in && n < size; i++) {
-        const char *letter = info.inputs[i] ? info.inputs[i] : info.inputs[0]; /* cat: all alike */
+        const char *letter =
+            info.inputs[i] ? info.inputs[i] : info.inputs[0]; /* cat: all have one letter */
         if (want >> i & 1)
             n += (size_t)snprintf(buf + n, size - n, "%sd%s", n ? " " : "", letter ? letter : "in");
     }
@@ -55,7 +56,7 @@ static void kept_cells(mti_table *t, const mti_op_audit *a, const mti_audit_kept
 static void set_rows(mti_table *t, const mti_op_audit *a, const mti_audit_set *s, bool first)
 {
     char want[64];
-    wanted(want, sizeof want, a, s->want);
+    wanted_text(want, sizeof want, a, s->want);
     for (int i = 0; i < s->n_kept; i++) {
         if (!s->kept[i].needed) mti_table_ink(t, MTI_BAD);
         mti_table_cell(t, "%s", first && i == 0 ? a->of.op : "");
@@ -70,7 +71,7 @@ static void set_rows(mti_table *t, const mti_op_audit *a, const mti_audit_set *s
     mti_table_skip(t, 7);
 }
 
-/* Of many ops, each gradient by itself and all together; of one op, every set. */
+/* For one op all sets are shown; for many ops single gradients and all of them together. */
 static bool shown(const mti_op_audit *a, int set, bool all)
 {
     unsigned want = a->sets[set].want;
@@ -108,17 +109,17 @@ static void print_op(const mti_op_audit *a, FILE *out, const mti_style *style)
 
 static void print_ways(const mti_op_audit *a, FILE *out, const mti_style *style)
 {
-    const mti_audit_set *all = &a->sets[a->n_sets - 1]; /* every gradient that there can be */
+    const mti_audit_set *all = &a->sets[a->n_sets - 1]; /* every gradient */
     if (a->n_sets == 0 || all->n_kept == 0) return;
     mti_heading(out, style, "Cheaper ways");
     for (int i = 0; i < all->n_kept; i++) {
         const mti_audit_kept *k = &all->kept[i];
-        char is[MTI_NUMBER], would[MTI_NUMBER];
+        char before[MTI_NUMBER], after[MTI_NUMBER];
         const mti_cheaper *way;
         for (size_t n = 0; (way = mti_audit_cheaper(a->of.op, k, n)); n++)
             fprintf(out, "  %s  %s -> %s bytes  %s: %s\n", k->argument,
-                    mti_thousands(is, (int64_t)k->bytes),
-                    mti_thousands(would, (int64_t)mti_cheaper_bytes(way, k)),
+                    mti_thousands(before, (int64_t)k->bytes),
+                    mti_thousands(after, (int64_t)mti_cheaper_bytes(way, k)),
                     mti_cheaper_name(way->kind), way->text);
     }
 }
@@ -156,9 +157,10 @@ static void print_findings(const mti_op_audit *audits, size_t n, FILE *out, cons
         for (int j = 0; j < audits[i].n_sets; j++) n_kept += audits[i].sets[j].n_kept;
     }
     fputs("\n", out);
-    mti_print_wrapped(out, 0, style->width,
-                      "* |g' - g| / |g| over the wanted gradients, g' being what backward made of "
-                      "the kept tensor altered. Bytes are those of the example's shapes, in f32.");
+    mti_print_wrapped(
+        out, 0, style->width,
+        "* |g' - g| / |g| over the wanted gradients; g' is what backward computes from "
+        "the altered tensor. Bytes are those of the example's shapes, in f32.");
     fprintf(out, "%d kept tensors altered, %d of them without effect\n", n_kept, n_findings);
 }
 
@@ -209,7 +211,7 @@ static json_t *audit_json(const mti_op_audit *a)
         const mti_audit_set *s = &a->sets[i];
         char want[64];
         json_t *set = json_object(), *kept = json_array();
-        mti_json_put_text(set, "wants", wanted(want, sizeof want, a, s->want));
+        mti_json_put_text(set, "wants", wanted_text(want, sizeof want, a, s->want));
         mti_json_put_int(set, "bytes", s->bytes);
         for (int k = 0; k < s->n_kept; k++) mti_json_push(kept, kept_json(a, &s->kept[k]));
         mti_json_put(set, "keeps", kept);
@@ -240,7 +242,7 @@ static bool write_json(const mti_op_audit *audits, size_t n, const char *path)
 
 /* ---- the verb ---- */
 
-/* Bad names are a usage error like any other. */
+/* An unknown op is a usage error. */
 static bool known(const mti_options *o)
 {
     if (!o->workload.name) return true;

@@ -47,7 +47,6 @@ static const mti_cheaper ways[] = {
     {"mse", "y", MTI_CHEAPER_HALF, "x - y, one tensor for the two"},
     {"flash_attention", "lse", MTI_CHEAPER_RECOMPUTE, "from q and k, one more product"},
     {"flash_attention", "out", MTI_CHEAPER_RECOMPUTE, "the forward pass again"},
-    /* What was made by something that is still there can be made again. */
     {NULL, NULL, MTI_CHEAPER_RECOMPUTE, "the op that made it"},
 };
 

@@ -5,27 +5,27 @@
 #include "base/philox.h"
 #include "cli/audit.h"
 
-/* ---- a run: forward and backward, watched by a hook ---- */
+/* ---- forward and backward, with a hook that records and alters ---- */
 
-typedef enum alteration { AS_IT_WAS, REVERSED, ZEROED, NEXT, N_ALTERATIONS } alteration;
-static const char *const alteration_names[] = {"as it was", "reversed", "zeroed", "next value"};
+typedef enum alteration { UNCHANGED, REVERSED, ZEROED, NEXT, N_ALTERATIONS } alteration;
+static const char *const alteration_names[] = {"unchanged", "reversed", "zeroed", "next value"};
 
 typedef struct trial {
     const mti_case *c;
     mt_device *device;
     uint64_t seed;
     unsigned want;
-    mti_audit_set *note; /* where to write down what is kept; NULL: nowhere */
-    int target;          /* the kept tensor to alter, in order of saving */
-    alteration how;
+    mti_audit_set *set; /* receives what is kept; may be NULL */
+    int target;         /* the kept tensor to alter, in order of saving */
+    alteration kind;    /* how */
     int n_saved;
     uint64_t serials[MTI_AUDIT_KEPT]; /* of the storages kept so far */
 } trial;
 
-static void write_down(trial *t, const mt_save_info *info, const mt_tensor *tensor)
+static void record(trial *t, const mt_save_info *info, const mt_tensor *tensor)
 {
     mt_storage_info storage = mt_storage_of(tensor);
-    mti_audit_set *set = t->note;
+    mti_audit_set *set = t->set;
     mti_audit_kept *k = &set->kept[set->n_kept++];
     *k = (mti_audit_kept){.argument = info->argument,
                           .role = info->role,
@@ -41,7 +41,7 @@ static void write_down(trial *t, const mt_save_info *info, const mt_tensor *tens
     t->serials[t->n_saved] = storage.serial;
 }
 
-/* *state says which of the op's saved tensors it is. */
+/* *state tells on_unpack which of the op's saved tensors it is. */
 static mt_status on_pack(void *user, const mt_save_info *info, mt_tensor *tensor, mt_tensor **kept,
                          void **state)
 {
@@ -51,19 +51,19 @@ static mt_status on_pack(void *user, const mt_save_info *info, mt_tensor *tensor
     if (t->n_saved == MTI_AUDIT_KEPT)
         return mti_fail(MT_ERR_INTERNAL, "audit: %s keeps more than %d tensors", info->op,
                         MTI_AUDIT_KEPT);
-    if (t->note) write_down(t, info, tensor);
+    if (t->set) record(t, info, tensor);
     *state = &t->serials[t->n_saved++];
     return MT_OK;
 }
 
-static void alter(unsigned char *data, size_t n, size_t size, mt_dtype dtype, alteration how)
+static void alter(unsigned char *data, size_t n, size_t size, mt_dtype dtype, alteration kind)
 {
-    if (how == ZEROED) memset(data, 0, n * size);
-    for (size_t i = 0; how == REVERSED && i < n / 2; i++) {
+    if (kind == ZEROED) memset(data, 0, n * size);
+    for (size_t i = 0; kind == REVERSED && i < n / 2; i++) {
         unsigned char swap[8], *a = data + i * size, *b = data + (n - 1 - i) * size;
         memcpy(swap, a, size), memcpy(a, b, size), memcpy(b, swap, size);
     }
-    if (how == NEXT && dtype == MT_I64 && n == 1) { /* RNG state; an index might leave its range */
+    if (kind == NEXT && dtype == MT_I64 && n == 1) { /* RNG state; an index might leave its range */
         int64_t value;
         memcpy(&value, data, sizeof value);
         value++;
@@ -71,14 +71,14 @@ static void alter(unsigned char *data, size_t n, size_t size, mt_dtype dtype, al
     }
 }
 
-static mt_tensor *altered(const mt_tensor *tensor, alteration how)
+static mt_tensor *altered(const mt_tensor *tensor, alteration kind)
 {
     mt_dtype dtype = mt_dtype_of(tensor);
     size_t n = (size_t)mt_numel(tensor), size = mt_dtype_size(dtype);
     unsigned char *data = mti_malloc(n * size);
     mt_tensor *t = NULL;
     if (data && mt_to_host(tensor, data, n * size) == MT_OK) {
-        alter(data, n, size, dtype, how);
+        alter(data, n, size, dtype, kind);
         t = mt_from_data(mt_device_of(tensor), dtype, mt_rank(tensor), mt_shape(tensor), data,
                          n * size);
     }
@@ -90,8 +90,8 @@ static mt_status on_unpack(void *user, const mt_save_info *info, mt_tensor **ten
 {
     (void)info;
     trial *t = user;
-    if (t->how == AS_IT_WAS || state != &t->serials[t->target]) return MT_OK;
-    *tensor = altered(*tensor, t->how);
+    if (t->kind == UNCHANGED || state != &t->serials[t->target]) return MT_OK;
+    *tensor = altered(*tensor, t->kind);
     return *tensor ? MT_OK : mt_last_status();
 }
 
@@ -128,7 +128,7 @@ static bool make_inputs(const trial *t, mt_tensor *in[MTI_CASE_INPUTS])
     return true;
 }
 
-/* ---- gradients, one after another ---- */
+/* ---- all gradients in one array ---- */
 
 typedef struct gradients {
     float *at;
@@ -189,20 +189,20 @@ static bool run(trial *t, gradients *g)
     return ok;
 }
 
-/* ---- every kept tensor, until an alteration tells ---- */
+/* ---- every kept tensor, until an alteration changes a gradient ---- */
 
-static bool try_without(const trial *base, const gradients *right, int target, mti_audit_kept *k)
+static bool try_without(const trial *base, const gradients *exact, int target, mti_audit_kept *k)
 {
     k->altered = alteration_names[REVERSED];
-    for (int how = REVERSED; how < N_ALTERATIONS && !k->needed; how++) {
+    for (int kind = REVERSED; kind < N_ALTERATIONS && !k->needed; kind++) {
         trial t = *base;
         gradients g = {0};
-        t.note = NULL, t.n_saved = 0, t.target = target, t.how = (alteration)how;
+        t.set = NULL, t.n_saved = 0, t.target = target, t.kind = (alteration)kind;
         bool ok = run(&t, &g);
         if (ok) {
-            double off = difference(right, &g);
+            double off = difference(exact, &g);
             k->needed = off > 0;
-            if (k->needed) k->altered = alteration_names[how], k->difference = off;
+            if (k->needed) k->altered = alteration_names[kind], k->difference = off;
         }
         mti_free(g.at);
         if (!ok) return false;
@@ -212,13 +212,13 @@ static bool try_without(const trial *base, const gradients *right, int target, m
 
 static bool run_set(mti_op_audit *a, trial *t)
 {
-    gradients right = {0};
-    bool ok = run(t, &right);
-    for (int i = 0; ok && i < t->note->n_kept; i++) {
-        ok = try_without(t, &right, i, &t->note->kept[i]);
-        a->n_findings += ok && !t->note->kept[i].needed;
+    gradients exact = {0};
+    bool ok = run(t, &exact);
+    for (int i = 0; ok && i < t->set->n_kept; i++) {
+        ok = try_without(t, &exact, i, &t->set->kept[i]);
+        a->n_findings += ok && !t->set->kept[i].needed;
     }
-    mti_free(right.at);
+    mti_free(exact.at);
     return ok;
 }
 
@@ -235,7 +235,7 @@ bool mti_audit_run(mti_op_audit *a, const mti_case *c, mt_device *device, uint64
                                  c->op, MTI_AUDIT_SETS);
         mti_audit_set *set = &a->sets[a->n_sets++];
         set->want = want;
-        trial t = {.c = c, .device = device, .seed = seed, .want = want, .note = set};
+        trial t = {.c = c, .device = device, .seed = seed, .want = want, .set = set};
         if (!run_set(a, &t)) return false;
     }
     return true;

@@ -1,20 +1,20 @@
-/* audit_take.c: cheaper ways, taken: the op once as it is and once the other way, by public means,
- * with the bytes that a ledger saw and the gradients of both. */
+/* audit_take.c: cheaper ways, taken: an op runs as it is and the cheaper way, through the public
+ * API; the ledger's bytes and the gradients of both are compared. */
 #include <string.h>
 #include "base/base.h"
 #include "cli/audit.h"
 
 #define MAX_LEAVES (2 * MTI_CASE_INPUTS)
 
-/* The op, and products of two leaves each for its inputs: so that they have been made by
- * something, which can make them again. Parameters and indices are leaves themselves. */
-typedef struct made {
+/* One run of the op. Its inputs are products of two leaves, so that a checkpoint can recompute
+ * them; parameters and indices are leaves themselves. */
+typedef struct trial {
     const mti_case *c;
     int n_leaves;
     mt_tensor *leaf[MAX_LEAVES];
     mt_tensor *y;
-    size_t bytes; /* kept, leaves that go into products left out */
-} made;
+    size_t bytes; /* kept, without the leaves of products */
+} trial;
 
 static bool is_product(const mti_case_input *in) { return !in->below && !in->parameter; }
 
@@ -35,7 +35,7 @@ static mt_status call(void *user, int n_in, mt_tensor *const *leaf, int n_out, m
     return outputs[0] ? MT_OK : mt_last_status();
 }
 
-static bool make_leaves(made *m, mt_device *device, uint64_t seed, mt_ledger *ledger)
+static bool make_leaves(trial *m, mt_device *device, uint64_t seed, mt_ledger *ledger)
 {
     mt_seed(device, seed);
     for (int i = 0; i < m->c->n_in; i++) {
@@ -50,30 +50,31 @@ static bool make_leaves(made *m, mt_device *device, uint64_t seed, mt_ledger *le
     return true;
 }
 
-static void made_free(made *m)
+static void trial_free(trial *m)
 {
     mt_release(m->y);
     for (int i = 0; i < m->n_leaves; i++) mt_release(m->leaf[i]);
 }
 
-static bool forward(made *m, mt_compress *compress, bool again)
+static bool forward(trial *m, mt_compress *compress, bool checkpoint)
 {
     if (compress && mt_compress_begin(compress) != MT_OK) return false;
     mt_status (*const run)(void *, int, mt_tensor *const *, int, mt_tensor **) = call;
     void *user = (void *)m->c; /* which call only reads */
-    mt_status status = again ? mt_checkpoint(run, user, NULL, m->n_leaves, m->leaf, 1, &m->y, NULL)
-                             : run(user, m->n_leaves, m->leaf, 1, &m->y);
+    mt_status status = checkpoint
+                           ? mt_checkpoint(run, user, NULL, m->n_leaves, m->leaf, 1, &m->y, NULL)
+                           : run(user, m->n_leaves, m->leaf, 1, &m->y);
     bool ended = !compress || mt_compress_end(compress) == MT_OK;
     return status == MT_OK && ended;
 }
 
-/* Forward under a ledger, and backward. compress NULL, again false: as it is. */
-static bool run(made *m, mt_device *device, uint64_t seed, mt_compress *compress, bool again)
+/* Forward under a ledger, and backward. compress NULL, checkpoint false: the op as it is. */
+static bool run(trial *m, mt_device *device, uint64_t seed, mt_compress *compress, bool checkpoint)
 {
     mt_ledger *ledger = mt_ledger_new(device);
     bool ok = ledger && make_leaves(m, device, seed, ledger) && mt_ledger_begin(ledger) == MT_OK;
     if (ok) {
-        ok = forward(m, compress, again);
+        ok = forward(m, compress, checkpoint);
         ok = mt_ledger_end(ledger) == MT_OK && ok;
         m->bytes = mt_ledger_bytes(ledger);
         ok = ok && mti_audit_backward(m->y) == MT_OK;
@@ -83,7 +84,7 @@ static bool run(made *m, mt_device *device, uint64_t seed, mt_compress *compress
 }
 
 /* The largest of the gradients' relative errors; NaN on failure. */
-static double compare(const made *got, const made *exact)
+static double compare(const trial *got, const trial *exact)
 {
     double most = 0;
     for (int i = 0; i < exact->n_leaves; i++) {
@@ -95,7 +96,7 @@ static double compare(const made *got, const made *exact)
     return most;
 }
 
-/* Of a way that a hook has; 0: it has none. */
+/* The compress rule that takes this way; 0: none does. */
 static unsigned rule_of(const mti_cheaper *way, const mti_audit_kept *kept)
 {
     if (way->kind == MTI_CHEAPER_SEED) return 1u << MT_COMPRESS_MASK_SEED;
@@ -103,14 +104,14 @@ static unsigned rule_of(const mti_cheaper *way, const mti_audit_kept *kept)
     return 1u << (kept->dtype == MT_BOOL ? MT_COMPRESS_MASK_BITS : MT_COMPRESS_SIGNS);
 }
 
-/* rule 0: again, in a checkpoint with what made the inputs. */
+/* rule 0: a checkpoint around the op and the products that make its inputs. */
 static bool take(mti_audit_taken *taken, const mti_case *c, unsigned rule, mt_device *device,
                  uint64_t seed)
 {
-    made plain = {.c = c}, other = {.c = c};
+    trial plain = {.c = c}, other = {.c = c};
     const mt_compress_options options = {.rules = rule, .min_bytes = 1};
     mt_compress *compress = rule ? mt_compress_new(device, &options) : NULL;
-    uint64_t failures = mti_failures(); /* of ways to compare that are not asked one by one */
+    uint64_t failures = mti_failures(); /* compare() does not report them one by one */
     bool ok = (!rule || compress) && run(&plain, device, seed, NULL, false) &&
               run(&other, device, seed, compress, !rule);
     if (ok) {
@@ -118,29 +119,29 @@ static bool take(mti_audit_taken *taken, const mti_case *c, unsigned rule, mt_de
         taken->difference = compare(&other, &plain);
         ok = !mti_failed_since(failures);
     }
-    made_free(&plain);
-    made_free(&other);
+    trial_free(&plain);
+    trial_free(&other);
     mt_compress_free(compress);
     return ok;
 }
 
 bool mti_audit_take(mti_op_audit *a, mt_device *device, uint64_t seed)
 {
-    const mti_audit_set *all = &a->sets[a->n_sets - 1]; /* every gradient that there can be */
-    bool again = false;
+    const mti_audit_set *all = &a->sets[a->n_sets - 1]; /* every gradient */
+    bool recompute = false;
     for (int i = 0; i < all->n_kept; i++) {
         const mti_audit_kept *kept = &all->kept[i];
         const mti_cheaper *way;
         for (size_t n = 0; (way = mti_audit_cheaper(a->of.op, kept, n)); n++) {
             unsigned rule = rule_of(way, kept);
-            again = again || way->kind == MTI_CHEAPER_RECOMPUTE;
+            recompute = recompute || way->kind == MTI_CHEAPER_RECOMPUTE;
             if (!rule || a->n_taken == MTI_AUDIT_KEPT) continue;
             mti_audit_taken *taken = &a->taken[a->n_taken++];
             *taken = (mti_audit_taken){.argument = kept->argument, .kind = way->kind};
             if (!take(taken, &a->of, rule, device, seed)) return false;
         }
     }
-    if (!again || a->n_taken == MTI_AUDIT_KEPT) return true;
+    if (!recompute || a->n_taken == MTI_AUDIT_KEPT) return true;
     mti_audit_taken *taken = &a->taken[a->n_taken++];
     *taken = (mti_audit_taken){.kind = MTI_CHEAPER_RECOMPUTE};
     return take(taken, &a->of, 0, device, seed);

@@ -1,7 +1,7 @@
-/* baselines.c: models that only count bytes, to compare a trained one with.
+/* baselines.c: models that only count bytes, as a baseline for a trained one.
  *
  * Witten and Bell 1991: with N bytes seen after a context, T kinds among them, a kind seen n times
- * gets (n + T p) / (N + T), p being what the shorter context says. Nothing to tune. */
+ * gets (n + T p) / (N + T), p being what the shorter context says. It has no parameter to tune. */
 #include <math.h>
 #include "cli/corpus.h"
 

@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include "cli/corpus.h"
 
-#define MAX_FILE        ((size_t)1 << 32) /* of one file: larger ones need a reader that streams */
+#define MAX_FILE        ((size_t)1 << 32) /* larger ones would have to be streamed */
 #define MAX_DEPTH       32                /* of folders */
 #define MAX_FOLDER_FILE ((size_t)1 << 20) /* larger ones in folders are data, not text */
 
@@ -22,7 +22,7 @@ static bool append(unsigned char **to, size_t *n, const unsigned char *from, siz
     return true;
 }
 
-/* Which file it is, whatever path led to it. */
+/* Identifies a file whatever path leads to it. */
 typedef struct mti_file_id {
     dev_t device;
     ino_t number;
@@ -31,7 +31,7 @@ typedef struct mti_file_id {
 static bool note_file(mti_corpus *c, const char *path)
 {
     struct stat st;
-    if (stat(path, &st) != 0) return true; /* gone since it was read */
+    if (stat(path, &st) != 0) return true; /* deleted since it was read */
     return MTI_PUSH(&c->files, ((mti_file_id){st.st_dev, st.st_ino}));
 }
 
@@ -90,7 +90,7 @@ static char *joined(const char *folder, const char *name)
     return path;
 }
 
-/* Paths of what is in the folder, sorted. */
+/* The sorted paths of a folder's entries. */
 static bool list_folder(const char *folder, names *list)
 {
     DIR *dir = opendir(folder);
@@ -113,7 +113,7 @@ static bool add_folder(mti_corpus *c, const char *folder, double held_fraction, 
     bool ok = list_folder(folder, &list);
     for (size_t i = 0; ok && i < list.n; i++) {
         struct stat st;
-        if (lstat(list.at[i], &st) != 0) continue; /* gone since it was listed */
+        if (lstat(list.at[i], &st) != 0) continue; /* deleted since it was listed */
         if (S_ISDIR(st.st_mode) && depth < MAX_DEPTH)
             ok = add_folder(c, list.at[i], held_fraction, depth + 1);
         else if (S_ISREG(st.st_mode) && (size_t)st.st_size <= MAX_FOLDER_FILE)

@@ -1,4 +1,4 @@
-/* corpus.h: text as bytes, in a part to learn from and a part held out. */
+/* corpus.h: text as bytes, split into a training part and a held-out part. */
 #ifndef MTI_CLI_CORPUS_H
 #define MTI_CLI_CORPUS_H
 
@@ -14,13 +14,13 @@ typedef struct mti_corpus {
     } files; /* that the text came from */
 } mti_corpus;
 
-/* The last `held_fraction` of each file is held out. Files may hold any bytes. Folders (refused
- * unless `folders`) give the text files under them in order of name: no hidden ones, no links, no
- * build folders, nothing with a zero byte. */
+/* The last `held_fraction` of each file is held out. Files may hold any bytes. Of a folder (refused
+ * unless `folders`) all text files are read in order of name, without hidden files, links, build
+ * folders and files with a zero byte. */
 bool mti_corpus_load(mti_corpus *c, size_t n_paths, const char *const *paths, double held_fraction,
                      bool folders);
 void mti_corpus_free(mti_corpus *c);
-/* Whether it is one of those files. */
+/* Whether the text came from that file. */
 bool mti_corpus_has(const mti_corpus *c, const char *path);
 
 /* Bits per byte on the held-out part of models that only count, fitted on the training part. */

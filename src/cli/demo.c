@@ -1,4 +1,4 @@
-/* demo.c: `memtape demo`: a minute of training on real text, and where its memory went. */
+/* demo.c: `memtape demo`: a minute of training on real text, then where its memory went. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -9,11 +9,11 @@
 #include "report/report.h"
 
 #define HELD_FRACTION 0.1
-#define MAX_TIMED     64   /* steps that are timed to plan the run, at most */
-#define TIMING_SHARE  0.04 /* of the time, for that */
+#define MAX_TIMED     64   /* at most so many steps are timed to plan the run */
+#define TIMING_SHARE  0.04 /* share of the time for that */
 #define LEAST_STEPS   400  /* fewer hardly beat a bigram model */
 #define SAMPLE_BYTES  320
-#define EVAL_COST     0.4 /* of a step's time, for as many bytes without backward */
+#define EVAL_COST     0.4 /* time of a forward alone, in steps */
 
 /* Four layers of width 128 learn the most in a minute on two cores. */
 static const mt_model_config demo_config = {.kind = MT_MODEL_GPT,
@@ -49,15 +49,15 @@ static bool load_own_text(mti_corpus *corpus)
     static const char *const places[] = {MTI_SOURCE_DIR "/src",      MTI_SOURCE_DIR "/include",
                                          MTI_SOURCE_DIR "/docs",     MTI_SOURCE_DIR "/tests",
                                          MTI_SOURCE_DIR "/examples", MTI_SOURCE_DIR "/README.md"};
-    const char *there[sizeof places / sizeof *places];
+    const char *found[sizeof places / sizeof *places];
     size_t n = 0;
     for (size_t i = 0; i < sizeof places / sizeof *places; i++)
-        if (access(places[i], R_OK) == 0) there[n++] = places[i];
-    if (n == 0 && access(MTI_DATA_DIR "/demo", R_OK) == 0) there[n++] = MTI_DATA_DIR "/demo";
+        if (access(places[i], R_OK) == 0) found[n++] = places[i];
+    if (n == 0 && access(MTI_DATA_DIR "/demo", R_OK) == 0) found[n++] = MTI_DATA_DIR "/demo";
     if (n == 0)
         return mti_fail_bool(MT_ERR_IO, "memtape's own text is not on this machine; give some with "
                                         "--data");
-    return mti_corpus_load(corpus, n, there, HELD_FRACTION, true);
+    return mti_corpus_load(corpus, n, found, HELD_FRACTION, true);
 }
 
 static bool load_text(demo *d)
@@ -83,7 +83,7 @@ static int by_value(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Seconds that a step takes: the median of some, which are then forgotten. */
+/* Seconds of a step: the median of a few, whose training is thrown away. */
 static bool time_steps(demo *d, double *step_s)
 {
     mti_train_settings settings = d->settings;
@@ -91,7 +91,7 @@ static bool time_steps(demo *d, double *step_s)
     int n = 0;
     settings.steps = MAX_TIMED;
     bool ok = mti_trainer_make(&d->trainer, d->device, &d->workload, &settings, &d->corpus) &&
-              mti_trainer_step(&d->trainer); /* warms caches up and is not counted */
+              mti_trainer_step(&d->trainer); /* warm-up, not timed */
     double began = mti_now(), enough = d->o->seconds * TIMING_SHARE;
     while (ok && n < MAX_TIMED && (n < 3 || mti_now() - began < enough)) {
         double before = mti_now();
@@ -104,7 +104,7 @@ static bool time_steps(demo *d, double *step_s)
     return ok;
 }
 
-/* As many as fit into what is left of the time. What comes after training is counted in steps too:
+/* Chooses as many steps as fit the time left, less what comes after training, measured in steps:
  * the held-out text, the sample, and four measured steps with their models. */
 static bool choose_steps(demo *d)
 {
@@ -113,8 +113,8 @@ static bool choose_steps(demo *d)
     double held_out =
         EVAL_COST * (double)d->corpus.n_held / (double)(d->workload.batch * d->workload.seq);
     double sample = EVAL_COST * SAMPLE_BYTES / (double)d->workload.batch;
-    double left = d->o->seconds - (mti_now() - d->began);
-    double steps = left / step_s - held_out - sample - 12;
+    double remaining = d->o->seconds - (mti_now() - d->began);
+    double steps = remaining / step_s - held_out - sample - 12;
     if (steps < LEAST_STEPS) {
         printf("note   this machine is slow just now: it will take longer than %g seconds\n",
                d->o->seconds);
@@ -174,11 +174,11 @@ static bool train(demo *d)
 
 /* ---- results ---- */
 
-static void score_row(mti_table *t, const char *name, double bits, const char *what)
+static void score_row(mti_table *t, const char *name, double bits, const char *note)
 {
     mti_table_cell(t, "%s", name);
     mti_table_cell(t, "%.4f", bits);
-    mti_table_cell(t, "%s", what);
+    mti_table_cell(t, "%s", note);
 }
 
 static bool print_scores(const demo *d)
@@ -194,14 +194,14 @@ static bool print_scores(const demo *d)
     return mti_table_finish(t, stdout, &d->style);
 }
 
-typedef struct sink {
+typedef struct sample_text {
     unsigned char text[SAMPLE_BYTES];
     size_t n;
-} sink;
+} sample_text;
 
 static bool keep_byte(void *user, unsigned char byte)
 {
-    sink *s = user;
+    sample_text *s = user;
     s->text[s->n++] = byte;
     return s->n < SAMPLE_BYTES;
 }
@@ -209,7 +209,7 @@ static bool keep_byte(void *user, unsigned char byte)
 static bool print_sample(const demo *d)
 {
     static const char prompt[] = "/* ";
-    sink s = {.n = 0};
+    sample_text s = {.n = 0};
     const mt_generate_options options = {.temperature = 0.7, .seed = d->workload.seed};
     mti_heading(stdout, &d->style, "It writes, after \"%s\"", prompt);
     if (!mti_sample(d->trainer.model, prompt, SAMPLE_BYTES, &options, keep_byte, &s, NULL))
@@ -222,7 +222,7 @@ static bool print_sample(const demo *d)
 
 /* ---- where the memory goes ---- */
 
-/* One training step of the model with these choices, on a device of its own. */
+/* A row: one training step of the model with these choices. */
 static bool memory_row(const demo *d, mti_table *t, mt_act act, mt_attention_form form)
 {
     mti_measurement m = {0};
@@ -269,8 +269,7 @@ static bool print_memory(const demo *d)
     return ok;
 }
 
-/* A file for `memtape train`, with a name that needs no quotes in a shell; NULL if there is none.
- */
+/* A file for `memtape train` whose name needs no quotes in a shell; NULL if there is none. */
 static const char *text_to_train_on(const demo *d)
 {
     const char *path = d->o->data.n ? d->o->data.at[0] : MTI_SOURCE_DIR "/src/cli/demo.c";

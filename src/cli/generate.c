@@ -4,7 +4,7 @@
 #include "measure/room.h"
 #include "report/report.h"
 
-/* user: whether this is a terminal, which control characters must not reach. */
+/* user: whether stdout is a terminal, which gets no control characters. */
 static bool write_byte(void *user, unsigned char byte)
 {
     const bool *terminal = user;
@@ -13,7 +13,7 @@ static bool write_byte(void *user, unsigned char byte)
     return fflush(stdout) == 0;
 }
 
-/* The weights alone: the cache grows with the text. */
+/* The weights alone; the cache grows with the text. */
 static bool rehearse(void *user, mt_device *meta)
 {
     const mt_model_config *config = user;
@@ -29,7 +29,7 @@ static bool check_room(const mti_options *o, const mt_device *device, mt_model_c
     return mti_check_room(device, &w, rehearse, config, MTI_PROFILE_ON_META);
 }
 
-/* With the adapters that are in the file or in one of their own. */
+/* With adapters, if the model's file has them or --adapter names one. */
 static mt_module *load_model(const mti_options *o, mt_device *device)
 {
     mt_model_config config = {0};
@@ -47,8 +47,8 @@ static mt_module *load_model(const mti_options *o, mt_device *device)
     return NULL;
 }
 
-/* To stderr: stdout is the text alone. */
-static void tell_speed(const mti_options *o, const mt_generate_stats *stats)
+/* To stderr, as stdout is the text alone. */
+static void report_speed(const mti_options *o, const mt_generate_stats *stats)
 {
     char rate[MTI_NUMBER], bytes[MTI_NUMBER];
     double seconds = stats->first_s + stats->rest_s;
@@ -69,17 +69,18 @@ int mti_generate(const mti_options *o)
     mt_generate_stats stats = {0};
     mt_device *device = mti_open_device(&o->workload);
     mt_module *model = device ? load_model(o, device) : NULL;
-    const mt_generate_options how = {.temperature = o->temperature,
-                                     .top_k = o->top_k,
-                                     .seed = o->workload.seed,
-                                     .no_cache = o->kv_cache == MTI_KV_NONE,
-                                     .cache = o->kv_cache == MTI_KV_NONE ? MT_KV_PREALLOCATED
-                                                                         : (mt_kv_form)o->kv_cache};
+    const mt_generate_options options = {
+        .temperature = o->temperature,
+        .top_k = o->top_k,
+        .seed = o->workload.seed,
+        .no_cache = o->kv_cache == MTI_KV_NONE,
+        .cache = o->kv_cache == MTI_KV_NONE ? MT_KV_PREALLOCATED : (mt_kv_form)o->kv_cache};
     bool terminal = mti_style_of(stdout).live;
     if (model && !o->quiet) fputs(o->prompt, stdout);
-    bool ok = model && mti_sample(model, o->prompt, o->tokens, &how, write_byte, &terminal, &stats);
+    bool ok =
+        model && mti_sample(model, o->prompt, o->tokens, &options, write_byte, &terminal, &stats);
     if (ok) fputc('\n', stdout);
-    if (ok && !o->quiet) tell_speed(o, &stats);
+    if (ok && !o->quiet) report_speed(o, &stats);
     int status = ok ? MTI_EXIT_OK : mti_report_failure(o);
     mt_module_free(model);
     mt_device_release(device);

@@ -1,4 +1,4 @@
-/* main.c: the program: finds the verb, reads its options, runs it. */
+/* main.c: finds the verb, reads its options, runs it. */
 #include <errno.h>
 #include <jansson.h>
 #include <signal.h>
@@ -37,7 +37,7 @@ static void print_help(FILE *out)
           out);
 }
 
-static int no_verb(const char *word)
+static int refuse_verb(const char *word)
 {
     const char *names[MTI_VERB_COUNT];
     for (int v = 0; v < MTI_VERB_COUNT; v++) names[v] = mti_verb_get((mti_verb)v)->name;
@@ -46,7 +46,7 @@ static int no_verb(const char *word)
     return MTI_EXIT_USAGE;
 }
 
-/* "OpenBLAS 0.3.21": what follows in its own text is how it was built. */
+/* The library's version is cut after "OpenBLAS 0.3.21"; how it was built follows. */
 static void print_version(void)
 {
     mt_openblas blas = mt_openblas_get();
@@ -56,7 +56,7 @@ static void print_version(void)
            blas.version, blas.core, chosen ? ", " MTI_CORETYPE "=" : "", chosen ? chosen : "");
 }
 
-/* Output that did not arrive is a failure: a full disk must not look like success. */
+/* Output that was not written is a failure: a full disk must not look like success. */
 static int flushed(int status)
 {
     errno = 0;
@@ -67,18 +67,18 @@ static int flushed(int status)
 }
 
 /* `memtape help profile` */
-static int help_with(const char *word)
+static int print_verb_help(const char *word)
 {
     char name[64];
     mti_verb verb = mti_verb_find(word);
-    if (verb == MTI_VERB_COUNT) return no_verb(word);
+    if (verb == MTI_VERB_COUNT) return refuse_verb(word);
     snprintf(name, sizeof name, "memtape %s", word);
     mti_options_help(verb, name, stdout);
     return flushed(MTI_EXIT_OK);
 }
 
-/* A reader that is gone and a file at its limit are errors of the write that meets them: a run is
- * not lost to `| head`, and what else was asked for is written. */
+/* A closed pipe and a file at its size limit become errors of the write, not signals: `| head` does
+ * not kill a run, and its other files are still written. */
 static void report_write_errors(void)
 {
     signal(SIGPIPE, SIG_IGN);
@@ -93,13 +93,13 @@ static int run_program(int argc, char **argv)
         return MTI_EXIT_USAGE;
     }
     if (!strcmp(word, "--help") || !strcmp(word, "-h") || !strcmp(word, "help"))
-        return argc > 2 ? help_with(argv[2]) : (print_help(stdout), flushed(MTI_EXIT_OK));
+        return argc > 2 ? print_verb_help(argv[2]) : (print_help(stdout), flushed(MTI_EXIT_OK));
     if (!strcmp(word, "--version")) {
         print_version();
         return flushed(MTI_EXIT_OK);
     }
     mti_verb verb = mti_verb_find(word);
-    if (verb == MTI_VERB_COUNT) return no_verb(word);
+    if (verb == MTI_VERB_COUNT) return refuse_verb(word);
     json_set_alloc_funcs(mti_malloc, mti_free);
     char name[64];
     snprintf(name, sizeof name, "memtape %s", word);

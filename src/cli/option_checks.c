@@ -1,4 +1,4 @@
-/* option_checks.c: options that only make sense together. */
+/* option_checks.c: options that depend on each other. */
 #include <math.h>
 #include <string.h>
 #include "cli/option_rows.h"
@@ -15,7 +15,6 @@ bool mti_check_device(mti_options *o)
                               mti_verb_get(o->verb)->name, needed[o->verb]);
 }
 
-/* Choices that only make sense together. */
 bool mti_check_memory(mti_options *o)
 {
     const mti_memory_options *s = &o->workload.memory;
@@ -34,7 +33,7 @@ bool mti_check_memory(mti_options *o)
             o, "--checkpoint selective: an mlp has no attention to recompute; give none or full");
     if (o->verb == MTI_TRAIN && s->lora_rank && !o->train.from && !o->resume)
         return mti_options_refuse(
-            o, "--lora-rank needs --from: adapters are trained beside weights that have learnt");
+            o, "--lora-rank needs --from: adapters are trained beside trained weights");
     if (s->amp && o->workload.config.dtype != MT_F32)
         return mti_options_refuse(o, "--amp: the parameters are %s; it needs --dtype f32", dtype);
     if (s->master && mt_dtype_size(o->workload.config.dtype) != 2)
@@ -52,7 +51,7 @@ bool mti_check_plan(mti_options *o)
         return mti_options_refuse(
             o, "--recompute is --checkpoint full; give one of --recompute and --checkpoint");
     if (p->utilisation == 0)
-        return mti_options_refuse(o, "--utilisation: 0 never ends; give a number above 0, up to 1");
+        return mti_options_refuse(o, "--utilisation: 0 is not a number above 0, up to 1");
     if (p->parameters != floor(p->parameters))
         return mti_options_refuse(o, "--params: %g is not a whole number", p->parameters);
     if (o->given[MTI_O_KV] && p->kv > o->workload.config.context - o->workload.seq)
@@ -80,7 +79,7 @@ bool mti_check_rank(mti_options *o)
     if (!mti_is_rank(o)) return true;
     if (strcmp(o->workload.device.kind, "meta") != 0)
         return mti_options_refuse(o, "--tp, --sp, --pp, --dp and --zero show one rank of several; "
-                                     "give --device meta, where the others need not exist");
+                                     "give --device meta, which needs no other rank");
     const char *preset = o->workload.memory.checkpoint;
     if (preset && strcmp(preset, "full") != 0 && strcmp(preset, "selective") != 0)
         return mti_options_refuse(o, "--checkpoint: a rank takes one of none, full, selective");

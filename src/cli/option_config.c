@@ -5,7 +5,7 @@
 
 #define TRAINED "tiny" /* the preset that train takes */
 
-/* Defaults that let everything be seen at a glance. */
+/* The default model: small enough for a profile that can be read at a glance. */
 static const mt_model_config small_model = {.kind = MT_MODEL_GPT,
                                             .hidden = 64,
                                             .layers = 2,
@@ -38,7 +38,7 @@ void mti_option_defaults(mti_options *o, mti_verb verb)
     }
 }
 
-/* What a plan assumes where nothing is said: 16 bits, and sequences as long as the model takes. */
+/* Defaults of a plan: 16 bits, and sequences of the model's context. */
 static void plan_defaults(mti_options *o, mt_model_config *base)
 {
     if (!o->given[MTI_O_DTYPE]) base->dtype = MT_BF16;
@@ -51,7 +51,7 @@ static int64_t default_heads(int64_t hidden)
     return hidden % 4 == 0 ? 4 : hidden % 2 == 0 ? 2 : 1;
 }
 
-/* Every tensor's bytes must be countable: the largest products, each checked. */
+/* Whether the bytes of the largest tensors can be counted. */
 static bool sizes_fit(mti_options *o)
 {
     const mt_model_config *c = &o->workload.config;
@@ -138,9 +138,9 @@ static bool refuse_model(mti_options *o, const char *name)
     for (size_t i = 0; mt_model_preset_name(i) && n < 64; i++) names[n++] = mt_model_preset_name(i);
     mti_choose(o->verb == MTI_TRAIN ? "--preset" : "MODEL", names, n, name);
     mti_options_refuse_as(o, "");
-    size_t at = strlen(o->error);
+    size_t n_error = strlen(o->error);
     if (o->verb != MTI_TRAIN)
-        snprintf(o->error + at, sizeof o->error - at, ", or the path of a config.json");
+        snprintf(o->error + n_error, sizeof o->error - n_error, ", or the path of a config.json");
     return false;
 }
 
@@ -165,7 +165,6 @@ static bool base_model(mti_options *o, const char *name, mt_model_config *base)
     return refuse_model(o, name);
 }
 
-/* What is still missing once all options are read. */
 bool mti_options_complete(mti_options *o)
 {
     if (!mti_check_device(o)) return false;
@@ -179,13 +178,13 @@ bool mti_options_complete(mti_options *o)
             o, "MODEL is missing; give mlp, attention, block, gpt, a preset or a path "
                "to a config.json");
     if (o->verb == MTI_TRAIN && o->train.from && o->resume)
-        return mti_options_refuse(o, "--from and --resume: each says what model it is; give one of "
-                                     "them");
+        return mti_options_refuse(o, "--from and --resume: each names a model; give one of them");
     if (o->verb == MTI_TRAIN && (o->resume || o->train.from)) /* the model is in the file */
         return mti_check_used_so_far(o);
     if (!mti_verb_builds(o->verb)) return mti_check_used(o);
     mt_model_config base;
-    if (o->verb != MTI_TRAIN) o->workload.preset = NULL; /* left by an earlier model of a sweep */
+    if (o->verb != MTI_TRAIN)
+        o->workload.preset = NULL; /* an earlier row of a sweep may have set it */
     const char *name = o->verb != MTI_TRAIN ? o->workload.name
                        : o->workload.preset ? o->workload.preset
                                             : TRAINED;
@@ -194,8 +193,7 @@ bool mti_options_complete(mti_options *o)
         if (base.kind == MT_MODEL_BERT)
             return mti_options_refuse(
                 o,
-                "--preset: \"%.80s\" guesses what is masked, not what follows; give a gpt or a "
-                "llama",
+                "--preset: \"%.80s\" predicts masked tokens, not the next; give a gpt or a llama",
                 name);
         base.vocab = 256; /* bytes */
         if (!o->given[MTI_O_SEQ]) o->workload.seq = base.context;

@@ -1,5 +1,5 @@
-/* option_files.c: no output may be the file of an input, nor of another output: the last to be
- * written would be all that is left, and the status 0. */
+/* option_files.c: no output may be the same file as an input or another output, which it would
+ * overwrite without an error. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -7,14 +7,14 @@
 #include "cli/option_rows.h"
 #include "cli/sweep_rows.h"
 
-/* Where a path leads. A file that is not there yet is known by its folder and its name. */
+/* The file that a path leads to; one that does not exist is known by its folder and its name. */
 typedef struct place {
-    char option[40]; /* for messages */
+    char option[40]; /* "--save" */
     const char *path;
     bool output, exists, regular, folder;
     dev_t device;
     ino_t number;
-    char name[256]; /* in that folder; "": the path itself */
+    char name[256]; /* in its folder */
 } place;
 
 typedef MTI_VEC(place) places;
@@ -29,10 +29,10 @@ static const struct {
     {MTI_O_JSON, true},
 };
 
-/* ---- finding out ---- */
+/* ---- finding the files ---- */
 
-/* False where its folder is not there: then it is nobody else's file. */
-static bool look(place *p, const char *target)
+/* False if its folder does not exist: then no other path leads to the file. */
+static bool identify(place *p, const char *target)
 {
     struct stat st;
     char folder[4096];
@@ -57,8 +57,8 @@ static bool add(places *all, const char *option, const char *path, bool output)
     snprintf(p.option, sizeof p.option, "%s", option);
     char *target = mti_path_target(path);
     if (!target && mt_last_status() == MT_ERR_MEMORY) return false;
-    mt_clear_error(); /* a loop of links: whoever opens it tells */
-    bool known = target && look(&p, target);
+    mt_clear_error(); /* a loop of links: opening it fails later */
+    bool known = target && identify(&p, target);
     mti_free(target);
     return !known || MTI_PUSH(all, p);
 }
@@ -88,7 +88,7 @@ static bool add_model(places *all, const mti_options *o)
     return !from_file || add(all, "MODEL", o->workload.name, false);
 }
 
-/* Of a sweep, each row's. */
+/* Those of all rows, if it is a sweep. */
 static bool add_models(places *all, mti_options *o)
 {
     if (o->verb != MTI_SWEEP) return add_model(all, o);
@@ -99,7 +99,7 @@ static bool add_models(places *all, mti_options *o)
     return ok;
 }
 
-/* What the shell opened: a file to which a report goes by its name as well. */
+/* The shell may have redirected standard output to a file that an option names, too. */
 static bool add_stdout(places *all)
 {
     struct stat st;
@@ -123,29 +123,29 @@ static bool same(const place *a, const place *b)
     return a->exists ? a->regular : !strcmp(a->name, b->name);
 }
 
-/* Whether b is a file that saves in the folder a may write: "step-20.safetensors". */
-static bool among_saves(const place *a, const place *b)
+/* Whether a is a folder for saves and b a file that they may write: "step-20.safetensors". */
+static bool is_save_in(const place *a, const place *b)
 {
     struct stat st;
     static const char end[] = ".safetensors";
     size_t digits = strncmp(b->name, "step-", 5) ? 0 : strspn(b->name + 5, "0123456789");
     if (!a->folder || !digits || strcmp(b->name + 5 + digits, end) != 0) return false;
     if (!b->exists) return b->device == a->device && b->number == a->number;
-    char beside[4096];
-    snprintf(beside, sizeof beside, "%s/%s", a->path, b->name);
-    return stat(beside, &st) == 0 && st.st_dev == b->device && st.st_ino == b->number;
+    char save[4096];
+    snprintf(save, sizeof save, "%s/%s", a->path, b->name);
+    return stat(save, &st) == 0 && st.st_dev == b->device && st.st_ino == b->number;
 }
 
-/* A run may go on in the file that it is resumed from. */
-static bool goes_on(const place *a, const place *b)
+/* A resumed run may save to the file that it was resumed from. */
+static bool resumes_in_place(const place *a, const place *b)
 {
     return !strcmp(a->option, "--save") && !strcmp(b->option, "--resume");
 }
 
 static bool clash(mti_options *o, const place *a, const place *b)
 {
-    if (!a->output || goes_on(a, b) || !(same(a, b) || among_saves(a, b))) return false;
-    mti_options_refuse(o, "%s%s%.300s: is the file of %s%s%.300s, too; give another", a->option,
+    if (!a->output || resumes_in_place(a, b) || !(same(a, b) || is_save_in(a, b))) return false;
+    mti_options_refuse(o, "%s%s%.300s: is the same file as %s%s%.300s; give another", a->option,
                        *a->path ? " " : "", a->path, b->option, *b->path ? " " : "", b->path);
     return true;
 }

@@ -1,4 +1,4 @@
-/* option_memory.c: the values of options that save memory. */
+/* option_memory.c: parsing the values of memory options. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -20,28 +20,28 @@ static const mti_verb_info verbs[MTI_VERB_COUNT] = {
         {"profile", "MODEL", "two training steps under the ledger: every saved byte",
          "Runs two training steps of MODEL (mlp, attention, block, gpt, bert, llama, a preset or "
          "the path of a Hugging Face config.json) on "
-         "random data and says which tensors the tape keeps for backward, who keeps "
-         "them, and how that adds up to what the allocator holds."},
+         "random data and lists the tensors that the tape keeps for backward, who keeps "
+         "them, and how they add up to what the allocator holds."},
     [MTI_EXPLAIN] = {"explain", "MODEL", "the tape op by op: what is saved and why",
                      "Runs the forward pass of MODEL (mlp, attention, block, gpt or a preset) and "
                      "walks through its tape, op by op."},
     [MTI_AUDIT] = {"audit", "[OP]", "what every op keeps, and whether it has to",
-                   "Runs each op of the table (or one) with every set of wanted gradients, hands "
-                   "back every kept tensor altered, and compares the gradients: a part whose loss "
-                   "changes nothing need not be kept. Names cheaper ways."},
+                   "Runs each op of the table (or one) with every set of wanted gradients, changes "
+                   "every kept tensor in turn, and compares the gradients: if none changes, the "
+                   "tensor need not be kept. Names cheaper ways."},
     [MTI_SWEEP] = {"sweep", "MODEL",
                    "any option over any list: bytes, time, gradients side by side",
                    "Runs a training step of MODEL for each combination of the lists given with "
                    "--over, and compares what is kept, the peak, the time of a step, and the "
                    "gradients, which are measured against the first row's."},
     [MTI_RANKS] =
-        {"ranks", "", "one rank of a trillion parameters: what each technique leaves it",
+        {"ranks", "", "one rank of a trillion parameters, technique by technique",
          "Measures on the meta device what a rank keeps of four models of 22 billion to a "
          "trillion parameters under tensor, sequence and pipeline parallelism and "
          "recomputation (Korthikanti et al. 2022, table 2). For another model, or "
          "other numbers of ranks: memtape profile MODEL --tp N --sp --pp N --device meta."},
     [MTI_PLAN] =
-        {"plan", "MODEL", "what it will cost: formulas beside meta's measurement; what fits",
+        {"plan", "MODEL", "what training costs: formulas beside measurements on meta; what fits",
          "Works out parameters, training state, activations, operations, time and KV cache of "
          "MODEL by the closed formulas of the literature, measures each on the meta device, "
          "and explains the difference row by row. Unless told otherwise: bf16, AdamW, one "
@@ -67,7 +67,7 @@ mti_verb mti_verb_find(const char *name)
 #define BUILDS  (V(TRAIN) | LOOKS)
 #define RUNS    (V(DEMO) | V(TRAIN))
 #define EVERY   ((1u << MTI_VERB_COUNT) - 1)
-#define META    (V(PLAN) | V(RANKS)) /* they run there and nowhere else */
+#define META    (V(PLAN) | V(RANKS)) /* run on meta only */
 
 #define M(model) (1u << MT_MODEL_##model)
 #define WHOLE    (M(GPT) | M(BERT) | M(LLAMA))
@@ -80,7 +80,7 @@ mti_verb mti_verb_find(const char *name)
 #define W(condition) (1u << MTI_IF_##condition)
 
 #define AT(field) offsetof(mti_options, field)
-#define EXTENT    1, 1e12 /* of a dimension: products are checked apart */
+#define EXTENT    1, 1e12 /* of a dimension; products are checked separately */
 
 /* ---- choices ---- */
 
@@ -102,11 +102,11 @@ const mti_option_row mti_option_rows[] = {
     {MTI_O_TOKENS, 'n', "tokens", "N", MTI_INT, AT(tokens), V(GENERATE), ANY, 0, 1e9,
      "bytes to write"},
     {MTI_O_TEMPERATURE, 't', "temperature", "T", MTI_REAL, AT(temperature), V(GENERATE), ANY, 0,
-     100, "0 always takes the likeliest", W(CHOICE)},
+     100, "0 always takes the likeliest byte", W(CHOICE)},
     {MTI_O_TOP_K, 'k', "top-k", "K", MTI_INT, AT(top_k), V(GENERATE), ANY, 0, 256,
-     "choose among the K likeliest only; 0, the default, among all", W(WARM)},
+     "choose among the K likeliest bytes; 0, the default, among all", W(WARM)},
     {MTI_O_KV_CACHE, 0, "kv-cache", "FORM", MTI_CHOICE, AT(kv_cache), V(GENERATE), ANY, 0, 0,
-     "what is kept of the text so far", .choice = &kv_caches},
+     "form of the KV cache", .choice = &kv_caches},
     {MTI_O_ADAPTER, 0, "adapter", "FILE", MTI_TEXT, AT(adapter), V(GENERATE), ANY, 0, 0,
      "adapters to put beside the model's weights, a file of `memtape train --save-adapter`"},
     {MTI_O_MERGE, 0, "merge", NULL, MTI_FLAG, AT(merge), V(GENERATE), ANY, 0, 0,
@@ -132,21 +132,21 @@ const mti_option_row mti_option_rows[] = {
     {MTI_O_CLIP, 0, "clip", "R", MTI_REAL, AT(train.clip), V(TRAIN), ANY, 0, 1e9,
      "bound on the gradient's norm (0: none)", W(LEARNS)},
     {MTI_O_ACCUMULATE, 0, "accumulate", "N", MTI_INT, AT(train.accumulate), V(TRAIN), ANY, 1, 1e6,
-     "batches whose gradients one step adds up"},
+     "batches whose gradients a step sums"},
     {MTI_O_VAL_FRACTION, 0, "val-fraction", "R", MTI_REAL, AT(val_fraction), V(TRAIN), ANY, 0, 0.9,
      "share of each file held out, at its end"},
     {MTI_O_EVAL_EVERY, 0, "eval-every", "N", MTI_INT, AT(eval_every), V(TRAIN), ANY, 0, 1e12,
-     "steps between looks at the held-out text (0: only at the end)", W(LEARNS) | W(HELD_OUT)},
+     "steps between evaluations on held-out text (0: only at the end)", W(LEARNS) | W(HELD_OUT)},
     {MTI_O_SAVE, 0, "save", "PATH", MTI_TEXT, AT(save), RUNS, ANY, 0, 0,
      "a file, or an existing folder for one file per save", W(LEARNS)},
     {MTI_O_SAVE_EVERY, 0, "save-every", "N", MTI_INT, AT(save_every), V(TRAIN), ANY, 0, 1e12,
      "steps between saves (0: only at the end)", W(LEARNS) | W(SAVES)},
     {MTI_O_RESUME, 0, "resume", "FILE", MTI_TEXT, AT(resume), V(TRAIN), ANY, 0, 0,
-     "go on from a file that --save wrote; its options hold unless given again"},
+     "continue the run of a file that --save wrote; its options hold unless given again"},
     {MTI_O_FROM, 0, "from", "FILE", MTI_TEXT, AT(train.from), V(TRAIN), ANY, 0, 0,
      "begin with the weights of a file that --save wrote, instead of random ones"},
     {MTI_O_SAVE_ADAPTER, 0, "save-adapter", "FILE", MTI_TEXT, AT(save_adapter), V(TRAIN), ANY, 0, 0,
-     "write the adapters alone, too, whenever --save would write (needs --lora-rank)",
+     "also write the adapters alone, whenever --save would write (needs --lora-rank)",
      W(LEARNS) | W(ADAPTERS)},
 
     {MTI_O_BATCH, 'b', "batch", "N", MTI_EXTENT, AT(workload.batch), BUILDS, ANY, EXTENT,
@@ -160,7 +160,7 @@ const mti_option_row mti_option_rows[] = {
     {MTI_O_LAYERS, 'l', "layers", "N", MTI_INT, AT(given_config.layers), BUILDS, WHOLE, 1, 1e6,
      "blocks"},
     {MTI_O_VOCAB, 0, "vocab", "N", MTI_EXTENT, AT(given_config.vocab), LOOKS, WHOLE, EXTENT,
-     "tokens there are"},
+     "number of tokens"},
     {MTI_O_FFN, 0, "ffn", "N", MTI_EXTENT, AT(given_config.ffn), BUILDS, FEEDS, EXTENT,
      "width inside the MLP (default: four times --hidden)"},
     {MTI_O_ACT, 0, "act", "NAME", MTI_CHOICE, AT(given_config.act), BUILDS, ACTS, 0, 0,
@@ -177,29 +177,27 @@ const mti_option_row mti_option_rows[] = {
     {MTI_O_DROPOUT, 0, "dropout", "P", MTI_REAL, AT(given_config.dropout), BUILDS, ANY, 0, 1,
      "probability, below 1"},
     {MTI_O_ATTENTION, 0, "attention", "FORM", MTI_CHOICE, AT(given_config.attention), BUILDS,
-     ATTENDS, 0, 0, "by blocks, or with every intermediate visible",
-     .choice = &mti_attention_forms},
+     ATTENDS, 0, 0, "in blocks, or with every intermediate tensor", .choice = &mti_attention_forms},
     {MTI_O_CAUSAL, 0, "causal", NULL, MTI_FLAG, AT(given_config.causal), LOOKS,
      M(ATTENTION) | M(BLOCK), 0, 0,
      "no position sees a later one (a gpt or llama is always causal, a bert never)"},
     {MTI_O_DTYPE, 0, "dtype", "TYPE", MTI_OTHER, AT(given_config.dtype), BUILDS, ANY, 0, 0,
      "of the parameters", .choice = &dtypes, .read = mti_read_dtype},
     {MTI_O_OPTIMIZER, 0, "optimizer", "NAME", MTI_CHOICE, AT(workload.optimizer), PLANNED, ANY, 0,
-     0, "whose state and step belong to it", W(ALONE), .choice = &optimizers},
+     0, "the optimizer whose state and step are included", W(ALONE), .choice = &optimizers},
     {MTI_O_CHECKPOINT, 0, "checkpoint", "PRESET", MTI_OTHER, 0, PLANNED | V(TRAIN), ANY, 0, 0,
      "recompute in backward: none, full (each block), selective (the attention core), "
      "every=K blocks, sqrt",
      W(NO_BUDGET), .read = mti_read_checkpoint},
     {MTI_O_BUDGET, 0, "budget", "BYTES", MTI_BYTES, AT(workload.budget),
      V(TRAIN) | V(PROFILE) | V(PLAN), WHOLE, 1, 9e18,
-     "find the checkpoints whose peak is no more than this and that recompute least", W(ALONE)},
+     "find the checkpoints that recompute least with a peak of at most this", W(ALONE)},
     {MTI_O_OFFLOAD, 0, "offload", "WHERE", MTI_CHOICE, AT(workload.memory.offload),
      STEPS | V(TRAIN), ANY, 0, 0, "keep saved tensors in host memory or on disk (TMPDIR)",
      W(ALONE) | W(NO_BUDGET), .choice = &offloads},
     {MTI_O_COMPRESS, 0, "compress", "HOW", MTI_OTHER, 0, STEPS | V(TRAIN), ANY, 0, 0,
-     "keep saved tensors in fewer bits: none, or some of bf16, 8bit, bits, seed (masks "
-     "of "
-     "dropout), signs (of relu), joined by +",
+     "keep saved tensors in fewer bits: none, or some of bf16, 8bit, bits, seed (dropout masks), "
+     "signs (of relu), joined by +",
      W(ALONE) | W(NO_BUDGET), .read = mti_read_compress},
     {MTI_O_AMP, 0, "amp", "TYPE", MTI_OTHER, 0, BUILDS & ~V(PLAN), ANY, 0, 0,
      "run products in a 16-bit type over f32 parameters", W(ALONE), .choice = &amps,
@@ -221,42 +219,42 @@ const mti_option_row mti_option_rows[] = {
     {MTI_O_TP, 0, "tp", "N", MTI_INT, AT(parallel.tensor), V(PROFILE), SHARED, 1, 1e6,
      "one rank of N that share each layer (Megatron-LM); on meta"},
     {MTI_O_SP, 0, "sp", NULL, MTI_FLAG, AT(parallel.sequence), V(PROFILE), SHARED, 0, 0,
-     "these also cut the sequence between the products", W(SHARED_LAYERS)},
+     "the ranks of --tp also split the sequence between the products", W(SHARED_LAYERS)},
     {MTI_O_PP, 0, "pp", "N", MTI_INT, AT(parallel.pipeline), V(PROFILE), SHARED, 1, 1e6,
      "one stage of N of a 1F1B pipeline, its microbatches in flight included; on meta"},
     {MTI_O_INTERLEAVE, 0, "interleave", "M", MTI_INT, AT(parallel.interleave), V(PROFILE), SHARED,
-     1, 1e6, "parts of the model that each stage has (default 1)", W(STAGED)},
+     1, 1e6, "parts of the model in each stage (default 1)", W(STAGED)},
     {MTI_O_STAGE, 0, "stage", "I", MTI_INT, AT(parallel.stage), V(PROFILE), SHARED, 0, 1e6,
      "which stage (default 0, which keeps most)", W(STAGED)},
     {MTI_O_MICROBATCHES, 0, "microbatches", "N", MTI_INT, AT(parallel.microbatches), V(PROFILE),
      SHARED, 1, 1e6, "of --batch sequences each, in a step (default: as many as stages)"},
     {MTI_O_DP, 0, "dp", "N", MTI_INT, AT(parallel.data), V(PROFILE), SHARED, 1, 1e6,
-     "ranks with other data, which --zero cuts things among; on meta"},
+     "data-parallel ranks, among which --zero splits states; on meta"},
     {MTI_O_ZERO, 0, "zero", "STAGE", MTI_INT, AT(zero), V(PROFILE), SHARED, 0, 3,
-     "cut 1: optimizer state, 2: gradients, too, 3: parameters, too", W(OTHER_DATA)},
+     "split 1: optimizer state, 2: also gradients, 3: also parameters", W(OTHER_DATA)},
 
     {MTI_O_DEVICE, 0, "device", "KIND", MTI_OTHER, 0, EVERY & ~META, ANY, 0, 0,
-     "cpu, cuda, or meta: no data, but every byte of the books", .read = mti_read_device},
+     "cpu, cuda, or meta: no data, but every byte is counted", .read = mti_read_device},
     {MTI_O_CAPACITY, 0, "capacity", "BYTES", MTI_BYTES, AT(workload.device.capacity), LOOKS, ANY, 1,
-     9e18, "memory the device has, such as 80GiB (or 80G) or 80GB: beyond it, out of memory"},
+     9e18, "the device's memory, such as 80GiB (or 80G) or 80GB; more is out of memory"},
     {MTI_O_GEMM_WORKSPACE, 0, "gemm-workspace", "BYTES", MTI_BYTES,
      AT(workload.device.gemm_workspace), PLANNED, ANY, 1, 9e18,
-     "on meta: what a library of matrix products takes for each pass (cuBLAS: 8519680)",
+     "on meta: workspace of the matrix product library for each pass (cuBLAS: 8519680)",
      W(PRETENDS) | W(PEAK)},
     {MTI_O_SCRATCH, 0, "scratch", "KIND", MTI_OTHER, 0, PLANNED, ANY, 0, 0,
-     "on meta: whose kernels' scratch memory to count", W(PRETENDS) | W(PEAK), .choice = &scratches,
-     .read = mti_read_scratch},
+     "on meta: the device whose kernels' scratch memory is counted", W(PRETENDS) | W(PEAK),
+     .choice = &scratches, .read = mti_read_scratch},
     {MTI_O_SEED, 0, "seed", "N", MTI_INT, AT(workload.seed), EVERY & ~META & ~V(EXPLAIN), ANY, 0,
      9e18, "of weights, data order and sampling", W(DRAWS) | W(WARM) | W(CHOICE)},
     {MTI_O_THREADS, 0, "threads", "N", MTI_INT, AT(workload.device.threads), EVERY & ~META, ANY, 1,
      1024, "for the kernels (default: one per core)", W(THREADS)},
     {MTI_O_RECOMPUTE, 0, "recompute", NULL, MTI_FLAG, AT(plan.recompute), V(PLAN), ANY, 0, 0,
-     "make every layer's activations again in backward, as --checkpoint full"},
+     "recompute every layer's activations in backward, as --checkpoint full"},
     {MTI_O_PARAMS, 0, "params", "N", MTI_SCALED, AT(plan.parameters), V(PLAN), ANY, 1, 1e15,
      "parameters that the formulas for states and work take, as a paper rounds them: 65B (default: "
      "counted)"},
     {MTI_O_TRAIN_TOKENS, 0, "tokens", "N", MTI_SCALED, AT(plan.tokens), V(PLAN), WHOLE, 1, 1e18,
-     "to train on, such as 300B: how long will it take? Needs --flops-rate", W(RATE)},
+     "to train on, such as 300B, for the time that takes; needs --flops-rate", W(RATE)},
     {MTI_O_FLOPS_RATE, 0, "flops-rate", "R", MTI_SCALED, AT(plan.flops_rate), V(PLAN), WHOLE, 1,
      1e21, "of one device in FLOP/s, such as 312T", W(TOKENS)},
     {MTI_O_UTILISATION, 0, "utilisation", "U", MTI_REAL, AT(plan.utilisation), V(PLAN), WHOLE, 0, 1,
@@ -273,10 +271,11 @@ const mti_option_row mti_option_rows[] = {
     {MTI_O_TIMELINE, 0, "timeline", NULL, MTI_FLAG, AT(timeline), V(PROFILE), ANY, 0, 0,
      "show who held memory over the step; with --json, every event", W(ALONE)},
     {MTI_O_TRACE, 0, "trace", "FILE", MTI_TEXT, AT(trace), V(PROFILE), ANY, 0, 0,
-     "write the same for Perfetto or chrome://tracing", W(ALONE)},
+     "write the timeline for Perfetto or chrome://tracing", W(ALONE)},
     {MTI_O_SVG, 0, "svg", "FILE", MTI_TEXT, AT(svg), PLANNED, ANY, 0, 0,
-     "draw it: profile, memory over the step; sweep, saved bytes and peak of each row; plan, what "
-     "budgets cost",
+     "draw a picture: profile, memory over the step; sweep, saved bytes and peak of each row; "
+     "plan, "
+     "what budgets cost",
      W(ALONE) | W(BUDGETED)},
     {MTI_O_JSON, 0, "json", "FILE", MTI_TEXT, AT(json), PLANNED | V(AUDIT) | V(RANKS), ANY, 0, 0,
      "write the result as one JSON object; - is standard output, and then no text"},

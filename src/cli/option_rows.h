@@ -1,10 +1,10 @@
-/* option_rows.h: what the files that make up the options share. */
+/* option_rows.h: what the files that parse options share. */
 #ifndef MTI_CLI_OPTION_ROWS_H
 #define MTI_CLI_OPTION_ROWS_H
 
 #include "cli/sweep_rows.h"
 
-/* What a value looks like, and what is at `at`. */
+/* The form of a value, and the type of the field at `at`. */
 typedef enum mti_form {
     MTI_FLAG,   /* bool; no value */
     MTI_INT,    /* int64_t; 10k is 10,000 */
@@ -14,14 +14,14 @@ typedef enum mti_form {
     MTI_SCALED, /* double; "300e9", "300B", "1.4T" */
     MTI_TEXT,   /* const char * */
     MTI_CHOICE, /* an enum; one of `choice` */
-    MTI_OTHER,  /* what `read` makes of it */
+    MTI_OTHER,  /* parsed by `read` */
     MTI_LIST    /* mti_words; may be given several times */
 } mti_form;
 
 struct mti_option_row;
 typedef bool mti_read_fn(mti_options *o, const struct mti_option_row *r, const char *value);
 
-/* When an option does something (option_when.c). */
+/* Conditions under which an option has an effect (option_when.c). */
 typedef enum mti_condition {
     MTI_IF_ALONE,         /* not one rank of several */
     MTI_IF_SHARED_LAYERS, /* --tp 2 or more */
@@ -39,12 +39,12 @@ typedef enum mti_condition {
     MTI_IF_NO_FILE,  /* neither --from nor --resume */
     MTI_IF_WARM,     /* --temperature above 0 */
     MTI_IF_CHOICE,   /* --top-k other than 1 */
-    MTI_IF_DRAWS,    /* the device has data; in a sweep: that of one row */
+    MTI_IF_DRAWS,    /* the device has data; in a sweep: one row's */
     MTI_IF_LEARNS,   /* the device has data */
-    MTI_IF_SCALED,   /* but for profile, the device has data; in a sweep: that of one row */
-    MTI_IF_THREADS,  /* it has, or its scratch is counted; in a sweep: that of one row */
-    MTI_IF_COMPARED, /* of a sweep: one row's device has data */
-    MTI_IF_PRETENDS, /* it has none */
+    MTI_IF_SCALED,   /* as DRAWS, but always in a profile */
+    MTI_IF_THREADS,  /* as DRAWS, or the device's scratch is counted */
+    MTI_IF_COMPARED, /* as DRAWS, in a sweep only */
+    MTI_IF_PRETENDS, /* the device has no data */
     MTI_IF_PEAK,     /* of a plan: --capacity or --budget */
     MTI_CONDITION_COUNT
 } mti_condition;
@@ -55,22 +55,22 @@ typedef struct mti_option_row {
     const char *name, *arg;
     mti_form form;
     size_t at;       /* offset of the field in mti_options */
-    unsigned verbs;  /* those that take it */
-    unsigned models; /* those for which it means something */
+    unsigned verbs;  /* that take it */
+    unsigned models; /* on which it has an effect */
     double min, max; /* inclusive */
     const char *doc;
-    unsigned when; /* conditions, all of which must hold for it to do something */
+    unsigned when; /* mti_conditions; all must hold for it to have an effect */
     const mti_choice *choice;
     mti_read_fn *read;
 } mti_option_row;
 
-/* The option of the row has another name. */
+/* Another name of an option. */
 typedef struct mti_option_alias {
     mti_option id;
     const char *name;
 } mti_option_alias;
 
-/* Help lists the options from `first` to the next group's under a heading. */
+/* Help puts this heading before the option `first`. */
 typedef struct mti_option_group {
     mti_option first;
     const char *heading;
@@ -89,24 +89,23 @@ const mti_option_row *mti_option_row_of(mti_option id);
 /* Whether the verb builds a model from its options. */
 bool mti_verb_builds(mti_verb verb);
 
-/* ---- option_values.c and option_memory.c: from a word to a value ---- */
+/* ---- option_values.c and option_memory.c: parsing values ---- */
 
-/* Writes o->error; false. The second: with the library's last error, which is then forgotten unless
- * it is that memory ran out. */
+/* Writes o->error and returns false. The second takes the library's last error as text, and clears
+ * it unless memory ran out. */
 bool mti_options_refuse(mti_options *o, const char *fmt, ...) MT_PRINTF(2, 3);
 bool mti_options_refuse_as(mti_options *o, const char *what);
-/* The value into the row's field. */
+/* Parses the value into the row's field. */
 bool mti_option_read(mti_options *o, const mti_option_row *r, const char *value);
 mti_read_fn mti_read_dtype, mti_read_device, mti_read_scratch;
 mti_read_fn mti_read_checkpoint, mti_read_compress, mti_read_amp, mti_read_loss_scale;
 
-/* ---- option_when.c and option_checks.c: what goes together ---- */
+/* ---- option_when.c and option_checks.c: options that depend on each other ---- */
 
-/* Once all options are read, and for a verb that builds a model once o->config is complete. */
+/* Whether every option given has an effect: once all are read and the config, if any, is complete;
+ * before the model is known, because a file names it; for a sweep, whether some row uses it. */
 bool mti_check_used(mti_options *o);
-/* Before the model is known, as a file names it. */
 bool mti_check_used_so_far(mti_options *o);
-/* And what the rows of a sweep may leave to each other: that one of them uses an option. */
 bool mti_check_used_in_rows(mti_options *o, const mti_sweep_rows *rows);
 /* Whether the device has what the verb needs. */
 bool mti_check_device(mti_options *o);
@@ -118,7 +117,7 @@ bool mti_check_plan(mti_options *o);
 
 /* Whether MODEL is the path of a config.json. */
 bool mti_is_model_path(const char *name);
-/* Where nothing is said: of the options, and of a model that is no preset's or file's. */
+/* The defaults of the verb's options, and of a model that neither a preset nor a file defines. */
 void mti_option_defaults(mti_options *o, mti_verb verb);
 
 #endif

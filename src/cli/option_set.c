@@ -1,8 +1,8 @@
-/* option_set.c: one option by its name, after parsing. */
+/* option_set.c: setting one option by its name, after parsing. */
 #include <string.h>
 #include "cli/option_rows.h"
 
-/* Options that make one row of a sweep differ from another. */
+/* Whether rows of a sweep may differ in the option. */
 static bool may_vary(const mti_option_row *r)
 {
     static const mti_option fixed[] = {MTI_O_OVER, MTI_O_ROW,  MTI_O_SVG,
@@ -13,7 +13,7 @@ static bool may_vary(const mti_option_row *r)
 }
 
 /* The verb's option of that name; NULL if it has none. */
-static const mti_option_row *named(mti_verb verb, const char *name)
+static const mti_option_row *find(mti_verb verb, const char *name)
 {
     for (size_t i = 0; i < mti_n_option_aliases; i++)
         if (!strcmp(mti_option_aliases[i].name, name))
@@ -26,13 +26,13 @@ static const mti_option_row *named(mti_verb verb, const char *name)
 
 bool mti_options_set(mti_options *o, const char *name, const char *value)
 {
-    const mti_option_row *r = named(o->verb, name);
+    const mti_option_row *r = find(o->verb, name);
     if (!strcmp(name, "model") && value) {
         o->workload.name = value;
         return true;
     }
     if (!r || !may_vary(r))
-        return mti_options_refuse(o, "--%.40s: nothing that a row could differ in", name);
+        return mti_options_refuse(o, "--%.40s: is not an option that rows may differ in", name);
     if (r->form != MTI_FLAG) {
         if (value) return mti_option_read(o, r, value);
         return mti_options_refuse(o, "--%s: needs a value, %s", r->name, r->arg);

@@ -1,4 +1,4 @@
-/* option_values.c: from a word to a value. */
+/* option_values.c: parsing the values of options. */
 #include <errno.h>
 #include <math.h>
 #include <stdarg.h>
@@ -19,17 +19,16 @@ bool mti_options_refuse(mti_options *o, const char *fmt, ...)
 bool mti_options_refuse_as(mti_options *o, const char *what)
 {
     mti_options_refuse(o, "%s%s%.900s", what, *what ? ": " : "", mt_last_error());
-    if (mt_last_status() != MT_ERR_MEMORY) mt_clear_error(); /* that is no misuse: main asks */
+    if (mt_last_status() != MT_ERR_MEMORY) mt_clear_error(); /* main asks: that is no misuse */
     return false;
 }
 
-/* Where in the options the row's value goes. */
 static void *field_of(mti_options *o, const mti_option_row *r) { return (char *)o + r->at; }
 
 /* ---- numbers ---- */
 
-/* What a letter after a number multiplies it by; 0: nothing that is known. */
-static double times(const char *letters, const double *factors, const char *end)
+/* The factor of the letter after a number; 1 without a letter, 0 if it is unknown. */
+static double suffix_factor(const char *letters, const double *factors, const char *end)
 {
     const char *found = *end ? strchr(letters, *end) : NULL;
     if (!*end) return 1;
@@ -43,7 +42,7 @@ static bool read_int(mti_options *o, const mti_option_row *r, const char *arg)
     errno = 0;
     long long value = strtoll(arg, &end, 10), factor = 0;
     if (end != arg && strchr("-0123456789", *arg))
-        factor = (long long)times("kKM", r->form == MTI_EXTENT ? binary : decimal, end);
+        factor = (long long)suffix_factor("kKM", r->form == MTI_EXTENT ? binary : decimal, end);
     if (!factor || errno == ERANGE || __builtin_mul_overflow(value, factor, &value) ||
         (double)value < r->min || (double)value > r->max)
         return mti_options_refuse(o, "--%s: \"%.40s\" is not a whole number from %.0f to %.0f",
@@ -71,7 +70,7 @@ static bool read_scaled(mti_options *o, const mti_option_row *r, const char *arg
     char *end;
     double value = strtod(arg, &end);
     bool number = end != arg && strchr(".0123456789", *arg) && !strchr("xX", arg[1] ? arg[1] : ' ');
-    value *= number ? times("kMGBTP", factors, end) : 0;
+    value *= number ? suffix_factor("kMGBTP", factors, end) : 0;
     if (!(value >= r->min && value <= r->max))
         return mti_options_refuse(o,
                                   "--%s: \"%.40s\" is not a number from %g to %g, such as 300e9, "
@@ -81,7 +80,7 @@ static bool read_scaled(mti_options *o, const mti_option_row *r, const char *arg
     return true;
 }
 
-#define LEAST_WITHOUT_UNIT (1 << 20) /* who writes 80 means 80 of something */
+#define LEAST_WITHOUT_UNIT (1 << 20) /* smaller numbers lack a unit: 80 means 80 GiB */
 
 static bool read_bytes(mti_options *o, const mti_option_row *r, const char *arg)
 {
@@ -102,8 +101,8 @@ static bool read_bytes(mti_options *o, const mti_option_row *r, const char *arg)
 
 /* ---- names ---- */
 
-/* "fp16" is f16. */
-static const char *usual_name(const char *word)
+/* The name we use for a common synonym: "f16" for "fp16". */
+static const char *canonical_name(const char *word)
 {
     static const char *const pairs[][2] = {
         {"fp64", "f64"},   {"float64", "f64"}, {"fp32", "f32"},    {"float32", "f32"},
@@ -121,13 +120,13 @@ static bool refuse_value(mti_options *o, const mti_option_row *r)
     return mti_options_refuse_as(o, what);
 }
 
-/* The position of the word among the names, or -1 and why. */
+/* The index of the word among the names; -1 and o->error if it is none. */
 static int choose(mti_options *o, const mti_option_row *r, const mti_choice *c, const char *word)
 {
     char what[40];
     snprintf(what, sizeof what, "--%s", r->name);
     for (int k = 0; k < c->n; k++)
-        if (!strcmp(c->names[k], usual_name(word))) return k;
+        if (!strcmp(c->names[k], canonical_name(word))) return k;
     int i = mti_choose(what, c->names, c->n, word);
     if (i < 0) mti_options_refuse_as(o, "");
     return i;
@@ -166,7 +165,7 @@ bool mti_read_amp(mti_options *o, const mti_option_row *r, const char *arg)
     return i == 0 || (i > 0 && mt_dtype_parse(r->choice->names[i], &o->workload.memory.amp_dtype));
 }
 
-/* ---- any ---- */
+/* ---- any option ---- */
 
 static bool read_text(mti_options *o, const mti_option_row *r, const char *arg)
 {

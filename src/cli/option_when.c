@@ -1,5 +1,5 @@
-/* option_when.c: when an option does something. A row of the table names the models and the
- * conditions; where one of them does not hold the option would be ignored, and is refused. */
+/* option_when.c: when an option has an effect. Its row names models and conditions; if one does not
+ * hold the option would be ignored, so it is refused. */
 #include <string.h>
 #include "cli/option_rows.h"
 
@@ -31,7 +31,7 @@ static bool steps(const mti_options *o)
     return o->verb == MTI_TRAIN || o->workload.optimizer != MTI_OPT_NONE;
 }
 
-/* A plan shows no peak; there it only matters for what fits. */
+/* A plan shows no peak; there the option changes only what fits. */
 static bool peak(const mti_options *o)
 {
     return o->verb != MTI_PLAN || o->workload.device.capacity || o->workload.budget;
@@ -39,29 +39,29 @@ static bool peak(const mti_options *o)
 
 static const struct condition {
     bool (*holds)(const mti_options *o);
-    const char *otherwise; /* follows the option's name */
+    const char *refusal; /* follows the option's name */
 } conditions[MTI_CONDITION_COUNT] = {
     [MTI_IF_ALONE] = {alone, ": not for one rank of several (--tp, --pp, --dp)"},
-    [MTI_IF_SHARED_LAYERS] = {shared_layers, " needs --tp of 2 or more: ranks that share a layer"},
-    [MTI_IF_STAGED] = {staged, " needs --pp of 2 or more: there is one stage, which has it all"},
-    [MTI_IF_OTHER_DATA] = {other_data, " needs --dp of 2 or more: ranks to cut things among"},
-    [MTI_IF_NO_BUDGET] = {no_budget, ": --budget chooses what to compute again; it goes without "
+    [MTI_IF_SHARED_LAYERS] = {shared_layers, " needs --tp of 2 or more, ranks that share a layer"},
+    [MTI_IF_STAGED] = {staged,
+                       " needs --pp of 2 or more; with one stage there is nothing to choose"},
+    [MTI_IF_OTHER_DATA] = {other_data, " needs --dp of 2 or more, ranks to split states among"},
+    [MTI_IF_NO_BUDGET] = {no_budget, ": --budget chooses what to recompute; it excludes "
                                      "--checkpoint, --offload and --compress"},
     [MTI_IF_BUDGETED] = {budget, " needs --budget: it draws what budgets cost"},
     [MTI_IF_STEPS] = {steps, " needs --optimizer sgd or adamw"},
     [MTI_IF_ADAPTERS] = {adapters, " needs --lora-rank: without it there are no adapters"},
-    [MTI_IF_SAVES] = {saves, " needs --save: where to?"},
-    [MTI_IF_HELD_OUT] = {held_out, ": with --val-fraction 0 no text is held out to look at"},
+    [MTI_IF_SAVES] = {saves, " needs --save, which names the file"},
+    [MTI_IF_HELD_OUT] = {held_out, ": with --val-fraction 0 no text is held out"},
     [MTI_IF_TOKENS] = {tokens, " needs --tokens, for the time that training takes"},
     [MTI_IF_RATE] = {rate, " needs --flops-rate, for the time that training takes"},
-    [MTI_IF_NO_STEPS] = {no_steps, ": --steps says how long it takes; give one of the two"},
+    [MTI_IF_NO_STEPS] = {no_steps, ": --steps sets the length already; give one of the two"},
     [MTI_IF_NO_FILE] = {no_file,
-                        ": --from and --resume name a file that says what model it is; give one "
-                        "of them alone"},
+                        ": the file of --from or --resume defines the model already; give one of "
+                        "the three"},
     [MTI_IF_WARM] = {warm, ": with --temperature 0 the likeliest byte is always taken"},
     [MTI_IF_CHOICE] = {choice, ": with --top-k 1 the likeliest byte is always taken"},
-    [MTI_IF_DRAWS] =
-        {draws, ": nothing is drawn on meta, which has no data; it is for --device cpu or cuda"},
+    [MTI_IF_DRAWS] = {draws, ": no random number is drawn on meta; it is for --device cpu or cuda"},
     [MTI_IF_LEARNS] = {draws, ": nothing is learnt on --device meta, whose tensors have no values"},
     [MTI_IF_COMPARED] =
         {compared,
@@ -70,20 +70,20 @@ static const struct condition {
     [MTI_IF_THREADS] = {threads, ": nothing runs on meta; it is for --device cpu or cuda, or with "
                                  "--scratch cpu"},
     [MTI_IF_PRETENDS] = {pretends,
-                         ": kernels that run take memory of their own, which is counted; it is "
-                         "for --device meta"},
-    [MTI_IF_PEAK] = {peak, " needs --capacity or --budget: it matters for what fits"},
+                         ": kernels that run have their own scratch memory counted; it is for "
+                         "--device meta"},
+    [MTI_IF_PEAK] = {peak, " needs --capacity or --budget: it changes only what fits"},
 };
 
-/* Those that need not hold in every row of a sweep: each row is on a device of its own. */
+/* In a sweep these need not hold in every row: each row has a device of its own. */
 #define OF_A_DEVICE                                                                                \
     (1u << MTI_IF_DRAWS | 1u << MTI_IF_COMPARED | 1u << MTI_IF_SCALED | 1u << MTI_IF_THREADS)
 
 /* The first of `those` that the row names and that does not hold; NULL: none. */
-static const char *otherwise(const mti_options *o, const mti_option_row *r, unsigned those)
+static const char *refusal_of(const mti_options *o, const mti_option_row *r, unsigned mask)
 {
     for (int c = 0; c < MTI_CONDITION_COUNT; c++)
-        if (r->when & those & 1u << c && !conditions[c].holds(o)) return conditions[c].otherwise;
+        if (r->when & mask & 1u << c && !conditions[c].holds(o)) return conditions[c].refusal;
     return NULL;
 }
 
@@ -97,18 +97,18 @@ static bool check_model(mti_options *o, const mti_option_row *r)
         if (r->models & 1u << k)
             snprintf(fit + strlen(fit), sizeof fit - strlen(fit), "%s%s", *fit ? ", " : "",
                      mt_model_kind_name((mt_model_kind)k));
-    return mti_options_refuse(o, "--%s: means nothing for %s; it is for %s", r->name,
+    return mti_options_refuse(o, "--%s: does not apply to %s; it is for %s", r->name,
                               mt_model_kind_name(o->workload.config.kind), fit);
 }
 
-/* Of what was given; the model is known, or nobody asks for it. */
-static bool check(mti_options *o, unsigned those, bool with_model)
+/* Checks every option that was given; its models only if the model is known. */
+static bool check(mti_options *o, unsigned mask, bool with_model)
 {
     for (size_t i = 0; i < mti_n_option_rows; i++) {
         const mti_option_row *r = &mti_option_rows[i];
         if (!o->given[r->id]) continue;
         if (with_model && !check_model(o, r)) return false;
-        const char *reason = otherwise(o, r, those);
+        const char *reason = refusal_of(o, r, mask);
         if (reason) return mti_options_refuse(o, "--%s%s", r->name, reason);
     }
     return true;
@@ -119,14 +119,14 @@ bool mti_check_used(mti_options *o)
     return check(o, o->verb == MTI_SWEEP ? ~OF_A_DEVICE : ~0u, mti_verb_builds(o->verb));
 }
 
-/* Those that no file decides. */
+/* Conditions that do not depend on the model of a file. */
 #define OF_THE_COMMAND                                                                             \
     (1u << MTI_IF_LEARNS | 1u << MTI_IF_DRAWS | 1u << MTI_IF_THREADS | 1u << MTI_IF_SAVES |        \
      1u << MTI_IF_NO_FILE)
 
 bool mti_check_used_so_far(mti_options *o) { return check(o, OF_THE_COMMAND, false); }
 
-/* What --over gives in every row need not be given for all of them. */
+/* Refuses an option that --over sets in every row anyway. */
 static bool check_over(mti_options *o, const mti_option_row *r)
 {
     size_t n = strlen(r->name);
@@ -146,7 +146,7 @@ bool mti_check_used_in_rows(mti_options *o, const mti_sweep_rows *rows)
         if (!check_over(o, r)) return false;
         for (size_t k = 0; k < rows->n && !used; k++) {
             const mti_options *row = &rows->at[k].options;
-            const char *why = row->given[r->id] ? otherwise(row, r, OF_A_DEVICE) : NULL;
+            const char *why = row->given[r->id] ? refusal_of(row, r, OF_A_DEVICE) : NULL;
             used = row->given[r->id] && !why;
             if (why) reason = why;
         }

@@ -5,8 +5,7 @@
 #include "cli/option_rows.h"
 #include "cli/sweep_rows.h"
 
-/* Options, aliases, headings and an end. */
-#define MAX_ROWS 120
+#define MAX_ROWS 120 /* options, aliases, headings and the end */
 
 static int key_of(const mti_option_row *r) { return r->letter ? r->letter : 0x100 + (int)r->id; }
 
@@ -18,7 +17,7 @@ static const mti_option_row *row_of_key(mti_verb verb, int key)
     return NULL;
 }
 
-/* ---- the verb's rows, as argp wants them ---- */
+/* ---- the verb's rows for argp ---- */
 
 typedef struct rows {
     size_t n;
@@ -62,10 +61,10 @@ static error_t parse_key(int key, char *arg, struct argp_state *state)
             return 0;
         }
         if (model)
-            mti_options_refuse(o, "\"%.80s\": one %s is enough, and it is \"%.80s\" already", arg,
+            mti_options_refuse(o, "\"%.80s\": unexpected; %s is \"%.80s\" already", arg,
                                o->verb == MTI_AUDIT ? "OP" : "MODEL", o->workload.name);
         else
-            mti_options_refuse(o, "\"%.80s\": not an option, and nothing else is taken", arg);
+            mti_options_refuse(o, "\"%.80s\": unexpected; this verb takes options only", arg);
         return EINVAL;
     }
     const mti_option_row *r = row_of_key(o->verb, key);
@@ -73,7 +72,7 @@ static error_t parse_key(int key, char *arg, struct argp_state *state)
     return mti_option_read(o, r, arg) ? 0 : EINVAL;
 }
 
-/* argp has said that there is no such option; perhaps another one was meant. */
+/* argp has reported an unknown option: suggests the one with the nearest name. */
 static void suggest(mti_options *o, mti_verb verb, int argc, char **argv)
 {
     const char *names[MAX_ROWS];
@@ -94,10 +93,9 @@ static void suggest(mti_options *o, mti_verb verb, int argc, char **argv)
     }
 }
 
-/* argp says nothing of it. */
 static bool ran_out(mti_options *o)
 {
-    mti_fail(MT_ERR_MEMORY, "host memory: none to read the options with");
+    mti_fail(MT_ERR_MEMORY, "host memory: none left to read the options");
     return mti_options_refuse(o, "%s", mt_last_error());
 }
 
@@ -133,8 +131,7 @@ void mti_options_free(mti_options *o)
 
 #define LONGEST_DOC 400
 
-/* The value that is there where nothing is said, as one would give it; "" if there is none to
- * tell. */
+/* The option's default as one would type it; "" if there is none. */
 static void default_text(char *buf, size_t n, const mti_options *o, const mti_option_row *r)
 {
     const void *field = (const char *)o + r->at;
@@ -151,14 +148,12 @@ static void default_text(char *buf, size_t n, const mti_options *o, const mti_op
     if (text && *text > ' ') snprintf(buf, n, "%s", text);
 }
 
-/* What is too long is cut. */
 static void append(char doc[LONGEST_DOC], const char *before, const char *text, const char *after)
 {
     size_t n = strlen(doc);
     snprintf(doc + n, LONGEST_DOC - n, "%s%s%s", before, text, after);
 }
 
-/* What the row says, the names to choose from, and the default. */
 static void write_doc(char doc[LONGEST_DOC], const mti_options *o, const mti_option_row *r)
 {
     char value[64];

@@ -1,7 +1,7 @@
 /* options.h: one table of options for all verbs.
  *
- * A verb takes the options whose row names it, and a model those whose row names it; any other is
- * refused, never accepted and ignored. */
+ * A row names the verbs and the models that its option is for. Any other use is refused, never
+ * ignored. */
 #ifndef MTI_CLI_OPTIONS_H
 #define MTI_CLI_OPTIONS_H
 
@@ -24,7 +24,7 @@ typedef enum mti_verb {
     MTI_VERB_COUNT
 } mti_verb;
 
-/* The forms of mt_kv_form, in its order, and none. */
+/* mt_kv_form in its order, and none. */
 typedef enum mti_kv_choice {
     MTI_KV_PREALLOCATED,
     MTI_KV_GROWING,
@@ -124,7 +124,7 @@ typedef enum mti_option {
     MTI_OPTION_COUNT
 } mti_option;
 
-/* What an option that may be given several times was given. */
+/* The values of an option that may be given several times. */
 typedef struct mti_words {
     const char **at;
     size_t n, cap;
@@ -132,7 +132,7 @@ typedef struct mti_words {
 
 typedef struct mti_options {
     mti_verb verb;
-    const char *program; /* as it was called, for commands to suggest */
+    const char *program; /* argv[0], for the commands that demo suggests */
     bool given[MTI_OPTION_COUNT];
 
     /* What the verb runs; `name` is the MODEL argument (audit: the op). Its config is complete and
@@ -165,39 +165,38 @@ typedef struct mti_options {
     double temperature;
     mti_kv_choice kv_cache;
 
-    char error[1024]; /* why the parse failed; "" if argp has said it already */
+    char error[1024]; /* why the parse failed; "" if argp has printed it */
 } mti_options;
 
 typedef struct mti_verb_info {
     const char *name, *args, *summary, *doc;
 } mti_verb_info;
 const mti_verb_info *mti_verb_get(mti_verb verb);
-/* MTI_VERB_COUNT if there is none of that name. */
+/* MTI_VERB_COUNT if there is no such verb. */
 mti_verb mti_verb_find(const char *name);
 
-/* argv[0] is the name that messages begin with ("memtape profile"). Returns true if the options
- * are complete and make sense; false with o->error otherwise. With `silent` nothing is written.
- * Strings are borrowed from argv. Free with mti_options_free in any case. */
+/* argv[0] is the name that messages begin with ("memtape profile"). True if the options are
+ * complete and valid; false with o->error otherwise. `silent`: nothing is printed. Strings are
+ * borrowed from argv. Free with mti_options_free in any case. */
 bool mti_options_parse(mti_options *o, mti_verb verb, int argc, char **argv, bool silent);
 void mti_options_free(mti_options *o);
-/* One option as on a command line; value NULL or "yes" sets a flag, "no" clears it. Options that
- * say what to do with the results are refused. */
+/* Sets one option of a sweep's row; value NULL or "yes" sets a flag, "no" clears it. Options for
+ * the whole sweep, such as --json, are refused. */
 bool mti_options_set(mti_options *o, const char *name, const char *value);
-/* Whether one rank of several is asked for. */
+/* Whether any option asks for one rank of several. */
 bool mti_is_rank(const mti_options *o);
 /* "bits+seed", as --compress takes it. */
 #define MTI_COMPRESS_TEXT 40
 const char *mti_compress_text(char buf[MTI_COMPRESS_TEXT], unsigned rules);
-/* Puts the model together again from the options as they are now; o->error otherwise. */
+/* Completes and checks the model by the options as they are now; o->error on failure. */
 bool mti_options_complete(mti_options *o);
-/* Whether no file that is written is also read, or written twice; o->error otherwise. */
+/* Whether no output file is also an input or another output; o->error otherwise. */
 bool mti_files_apart(mti_options *o);
 void mti_options_help(mti_verb verb, const char *name, FILE *out);
 
-/* The config that `o` asks for on top of `base`: options given override it. For resumed runs, whose
- * base comes from a file. */
+/* Sets o->workload.config to `base`, overridden by the options that were given. */
 bool mti_options_config(mti_options *o, const mt_model_config *base);
-/* Whether a numeric option may have this value: for values that come from elsewhere. */
+/* Whether the value, such as one from a file, is in the option's range. */
 bool mti_option_in_range(mti_option id, double value);
 
 #endif

@@ -1,4 +1,4 @@
-/* plan.c: `memtape plan MODEL`: what it will cost, by formula and as measured on meta. */
+/* plan.c: `memtape plan MODEL`: what training costs, by formula and as measured on meta. */
 #include "cli/verbs.h"
 #include "report/budget.h"
 #include "report/plan.h"
@@ -10,8 +10,8 @@ static bool write_reports(const mti_plan_result *p, const mti_options *o)
            (!o->svg || mti_draw_budget(&p->budget, o->svg));
 }
 
-/* What ought to be zero. */
-static int disagreement(const mti_plan_result *p)
+/* Whether formulas and measurements agree. */
+static int conclude(const mti_plan_result *p)
 {
     int status = MTI_EXIT_OK;
     for (int i = 0; i < p->n_items; i++) {
@@ -31,7 +31,7 @@ int mti_planner(const mti_options *o)
     mti_plan_options asked = o->plan;
     if (!o->given[MTI_O_KV]) asked.kv = -1;
     bool ok = mti_plan_make(&p, &o->workload, &asked) && write_reports(&p, o);
-    int status = ok ? disagreement(&p) : mti_report_failure(o);
+    int status = ok ? conclude(&p) : mti_report_failure(o);
     mti_plan_free(&p);
     return status;
 }

@@ -4,7 +4,7 @@
 #include "report/profile.h"
 #include "report/timeline.h"
 
-/* Of a failed step too: up to the failure. */
+/* Also after a failed step, up to the failure. */
 static bool write_pictures(const mti_profile_result *p, const mti_options *o)
 {
     char title[128];
@@ -23,7 +23,7 @@ static bool write_reports(const mti_profile_result *p, const mti_options *o)
            write_pictures(p, o);
 }
 
-/* Says what failed and, if the device was full, who had filled it. */
+/* Reports the failure and, if memory ran out, what held it. */
 static int report_failure(const mti_profile_result *p, const mti_options *o)
 {
     size_t event;
@@ -33,7 +33,7 @@ static int report_failure(const mti_profile_result *p, const mti_options *o)
     if (!full) return status;
     char text[512];
     snprintf(text, sizeof text, "%s", mt_last_error());
-    mt_clear_error(); /* it is told; what follows can fail on its own account */
+    mt_clear_error(); /* reported; the reports may fail for other reasons */
     bool ok = (!mti_wants_text(o) || mti_print_refusal(p, event, stdout)) &&
               (!o->json ||
                mti_json_write(mti_profile_refused_json(p, event, o->timeline), o->json) == MT_OK) &&
@@ -43,7 +43,7 @@ static int report_failure(const mti_profile_result *p, const mti_options *o)
     return status;
 }
 
-/* What ought to be 0, and what ought to be within the budget. */
+/* Whether the books balance and the peak is within the budget. */
 static int conclude(const mti_profile_result *p, const mti_options *o)
 {
     int status = MTI_EXIT_OK;
@@ -58,7 +58,7 @@ static int conclude(const mti_profile_result *p, const mti_options *o)
     if (o->workload.budget && highest > o->workload.budget) {
         fprintf(stderr,
                 "memtape profile: the peak, %zu bytes, is above the budget: kernels of %s "
-                "take scratch memory that was not foreseen\n",
+                "take scratch memory that the search did not count\n",
                 highest, o->workload.device.kind);
         status = MTI_EXIT_FAILED;
     }

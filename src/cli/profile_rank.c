@@ -17,11 +17,11 @@ static int conclude(const mti_rank_result *r)
     return MTI_EXIT_FAILED;
 }
 
-/* More than --capacity: the refusal, and what a device that is large enough shows. */
+/* Does not fit --capacity: reports that, and what a large enough device needs. */
 static int report_refusal(const mti_options *o)
 {
     int status = mti_report_failure(o);
-    mt_clear_error(); /* it is told; what follows can fail on its own account */
+    mt_clear_error(); /* reported; the reports may fail for other reasons */
     mti_rank_result r;
     bool ok = mti_rank_make(&r, &o->workload, &o->parallel, false) && write_reports(o, &r, false);
     if (!ok) status = mti_report_failure(o);

@@ -1,5 +1,5 @@
-/* run_file.c: the plan of a run as metadata of its checkpoint. What is read is believed of nobody:
- * numbers must be such as the options would take. */
+/* run_file.c: a run's settings as metadata of its checkpoint. Files are not trusted: every number
+ * must be in the range of its option. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -10,11 +10,11 @@
 #include "report/json.h"
 
 #define CONFIG_KEY "config" /* the model's configuration, as model.h writes it */
-#define RUN_KEY    "run"    /* the plan */
+#define RUN_KEY    "run"    /* the settings */
 
 /* ---- writing ---- */
 
-/* Doubles as text that reads back to the same bits. */
+/* A double as text that parses to the same bits. */
 static void put_real(json_t *j, const char *key, double value)
 {
     char text[32];
@@ -22,25 +22,26 @@ static void put_real(json_t *j, const char *key, double value)
     mti_json_put_text(j, key, text);
 }
 
-/* The options that spare memory, as words: a run goes on bit for bit only with the same ones. */
-static json_t *memory_json(const mti_memory_options *how)
+/* The memory options as words: a run is resumed bit for bit only with the same ones. */
+static json_t *memory_json(const mti_memory_options *memory)
 {
     char compress[MTI_COMPRESS_TEXT];
     json_t *j = json_object();
-    if (how->checkpoint) mti_json_put_text(j, "checkpoint", how->checkpoint);
-    if (how->offload)
-        mti_json_put_text(j, "offload", how->offload == MTI_OFFLOAD_DISK ? "disk" : "cpu");
-    if (how->compress) mti_json_put_text(j, "compress", mti_compress_text(compress, how->compress));
-    if (how->amp) mti_json_put_text(j, "amp", mt_dtype_name(how->amp_dtype));
-    if (how->master) mti_json_put_text(j, "master-weights", "yes");
-    if (how->loss_scale < 0) mti_json_put_text(j, "loss-scale", "dynamic");
-    if (how->loss_scale > 0) put_real(j, "loss-scale", how->loss_scale);
-    if (how->lora_rank) {
+    if (memory->checkpoint) mti_json_put_text(j, "checkpoint", memory->checkpoint);
+    if (memory->offload)
+        mti_json_put_text(j, "offload", memory->offload == MTI_OFFLOAD_DISK ? "disk" : "cpu");
+    if (memory->compress)
+        mti_json_put_text(j, "compress", mti_compress_text(compress, memory->compress));
+    if (memory->amp) mti_json_put_text(j, "amp", mt_dtype_name(memory->amp_dtype));
+    if (memory->master) mti_json_put_text(j, "master-weights", "yes");
+    if (memory->loss_scale < 0) mti_json_put_text(j, "loss-scale", "dynamic");
+    if (memory->loss_scale > 0) put_real(j, "loss-scale", memory->loss_scale);
+    if (memory->lora_rank) {
         char rank[24];
-        snprintf(rank, sizeof rank, "%" PRId64, how->lora_rank);
+        snprintf(rank, sizeof rank, "%" PRId64, memory->lora_rank);
         mti_json_put_text(j, "lora-rank", rank);
     }
-    if (how->qlora) mti_json_put_text(j, "qlora", "yes");
+    if (memory->qlora) mti_json_put_text(j, "qlora", "yes");
     return j;
 }
 
@@ -55,7 +56,7 @@ static json_t *scaler_json(const mt_scaler *scaler)
     return j;
 }
 
-static char *plan_text(const mti_trainer *t, double val_fraction)
+static char *settings_text(const mti_trainer *t, double val_fraction)
 {
     const mti_workload *w = &t->workload;
     const mti_train_settings *s = &t->settings;
@@ -92,11 +93,11 @@ bool mti_run_save(const mti_trainer *t, const char *path, double val_fraction, c
         return mti_fail_bool(MT_ERR_IO, "%s: the path is too long", path);
     char config[MT_MODEL_CONFIG_TEXT];
     if (mt_model_config_to_json(&t->workload.config, config, sizeof config) != MT_OK) return false;
-    char *plan = plan_text(t, val_fraction);
-    if (!plan) return false;
-    const mt_key_value metadata[] = {{CONFIG_KEY, config}, {RUN_KEY, plan}};
+    char *settings = settings_text(t, val_fraction);
+    if (!settings) return false;
+    const mt_key_value metadata[] = {{CONFIG_KEY, config}, {RUN_KEY, settings}};
     mt_status status = mt_checkpoint_save(where, t->model, t->optimizer, t->step, 2, metadata);
-    mti_free(plan);
+    mti_free(settings);
     return status == MT_OK;
 }
 
@@ -121,10 +122,10 @@ bool mti_run_can_save(const char *option, const char *path, bool folders)
 
 /* ---- reading ---- */
 
-/* Where jansson 2.14 has no memory to read a string it cuts it short, and asserts if that cuts an
- * escape, of which the plan in the header has many. So it gets the memory all the same; that it was
- * refused at first is remembered as this thread's error. */
-static void *malloc_again(size_t n_bytes)
+/* If memory runs out while jansson 2.14 reads a string, it cuts the string short, and asserts if
+ * the cut is inside an escape, of which the header has many. So it gets memory from malloc then;
+ * the refusal stays this thread's error. */
+static void *malloc_anyway(size_t n_bytes)
 {
     void *p = mti_malloc(n_bytes);
     return p ? p : malloc(n_bytes);
@@ -132,7 +133,7 @@ static void *malloc_again(size_t n_bytes)
 
 mt_safetensors *mti_run_open(const char *path)
 {
-    json_set_alloc_funcs(malloc_again, mti_free);
+    json_set_alloc_funcs(malloc_anyway, mti_free);
     mt_safetensors *file = mt_safetensors_open(path);
     json_set_alloc_funcs(mti_malloc, mti_free);
     return file;
@@ -142,8 +143,8 @@ bool mti_run_read_config(const mt_safetensors *file, mt_model_config *config)
 {
     const char *text = mt_safetensors_metadata(file, CONFIG_KEY);
     if (!text)
-        return mti_fail_bool(MT_ERR_FORMAT, "the file says nothing of the model in it; give one "
-                                            "that `memtape train --save` wrote");
+        return mti_fail_bool(MT_ERR_FORMAT, "the file does not describe its model; give one that "
+                                            "`memtape train --save` wrote");
     uint64_t failures = mti_failures();
     if (mt_model_config_from_json(text, config) != MT_OK || mti_failed_since(failures))
         return false;
@@ -153,34 +154,34 @@ bool mti_run_read_config(const mt_safetensors *file, mt_model_config *config)
                          "the model in the file is not a gpt or llama over bytes");
 }
 
-static bool bad_plan(const char *key)
+static bool damaged(const char *key)
 {
     return mti_fail_bool(MT_ERR_FORMAT, "the file's record of its run is damaged at \"%s\"", key);
 }
 
-static bool let_go(json_t **j)
+static bool discard(json_t **j)
 {
     json_decref(*j);
     *j = NULL;
     return false;
 }
 
-/* Parses what the file says of its run; *j is NULL where it says nothing. */
+/* Parses the file's settings; *j is NULL if it has none. */
 static bool parse_run(const mt_safetensors *file, json_t **j)
 {
     const char *text = mt_safetensors_metadata(file, RUN_KEY);
     uint64_t failures = mti_failures();
     *j = text ? json_loads(text, JSON_REJECT_DUPLICATES, NULL) : NULL;
-    if (!mti_failed_since(failures)) /* or strings are cut short */
-        return !text || json_is_object(*j) || let_go(j) || bad_plan(RUN_KEY);
-    return let_go(j);
+    if (!mti_failed_since(failures)) /* else strings may be cut short */
+        return !text || json_is_object(*j) || discard(j) || damaged(RUN_KEY);
+    return discard(j);
 }
 
 static bool read_int(const json_t *j, const char *key, mti_options *o, mti_option id, int64_t *to)
 {
     const json_t *value = json_object_get(j, key);
     if (!json_is_integer(value) || !mti_option_in_range(id, (double)json_integer_value(value)))
-        return bad_plan(key);
+        return damaged(key);
     if (!o->given[id]) *to = json_integer_value(value);
     o->given[id] = true;
     return true;
@@ -191,7 +192,7 @@ static bool read_real(const json_t *j, const char *key, mti_options *o, mti_opti
     const char *text = json_string_value(json_object_get(j, key));
     char *end = NULL;
     double value = text ? strtod(text, &end) : 0;
-    if (!text || end == text || *end || !mti_option_in_range(id, value)) return bad_plan(key);
+    if (!text || end == text || *end || !mti_option_in_range(id, value)) return damaged(key);
     if (!o->given[id]) *to = value;
     o->given[id] = true;
     return true;
@@ -202,7 +203,7 @@ static bool read_fields(const json_t *j, mti_options *o, uint64_t *fingerprint)
     const char *hash = json_string_value(json_object_get(j, "text"));
     char *end = NULL;
     *fingerprint = hash ? strtoull(hash, &end, 16) : 0;
-    if (!hash || end == hash || *end) return bad_plan("text");
+    if (!hash || end == hash || *end) return damaged("text");
     return read_int(j, "batch", o, MTI_O_BATCH, &o->workload.batch) &&
            read_int(j, "seq", o, MTI_O_SEQ, &o->workload.seq) &&
            read_int(j, "accumulate", o, MTI_O_ACCUMULATE, &o->train.accumulate) &&
@@ -216,7 +217,7 @@ static bool read_fields(const json_t *j, mti_options *o, uint64_t *fingerprint)
            read_real(j, "val_fraction", o, MTI_O_VAL_FRACTION, &o->val_fraction);
 }
 
-/* What was not given again. Files from before these options have none. */
+/* Those that were not given again. Older files have none. */
 static bool read_memory(const json_t *j, mti_options *o)
 {
     static const char *const names[] = {"checkpoint",     "offload",    "compress",  "amp",
@@ -229,33 +230,33 @@ static bool read_memory(const json_t *j, mti_options *o)
         if (!value || o->given[ids[i]]) continue;
         const char *text = json_string_value(value), *kept = text ? mti_intern(text) : NULL;
         if (text && !kept) return false;
-        if (!text || !mti_options_set(o, names[i], kept)) return bad_plan(names[i]);
+        if (!text || !mti_options_set(o, names[i], kept)) return damaged(names[i]);
     }
     return true;
 }
 
-bool mti_run_read_plan(const mt_safetensors *file, mti_options *o, uint64_t *fingerprint)
+bool mti_run_read_settings(const mt_safetensors *file, mti_options *o, uint64_t *fingerprint)
 {
     mt_model_config config;
     json_t *j;
     if (!mti_run_read_config(file, &config) || !parse_run(file, &j)) return false;
-    if (!j) return mti_fail_bool(MT_ERR_FORMAT, "the file holds a model but no run to go on with");
+    if (!j) return mti_fail_bool(MT_ERR_FORMAT, "the file holds a model but no run to resume");
     bool ok = read_fields(j, o, fingerprint) && read_memory(json_object_get(j, "spared"), o);
     json_decref(j);
     if (!ok) return false;
     return mti_options_config(o, &config) || mti_fail_bool(MT_ERR_ARGUMENT, "%s", o->error);
 }
 
-/* ---- what goes into a model ---- */
+/* ---- state ---- */
 
 static bool read_count(const json_t *j, const char *key, int64_t *to)
 {
     const json_t *value = json_object_get(j, key);
     *to = json_integer_value(value);
-    return json_is_integer(value) || bad_plan(key);
+    return json_is_integer(value) || damaged(key);
 }
 
-/* Nothing, if the file has none: then it begins as in a new run. */
+/* If the file has no state of it, the scaler begins as in a new run. */
 static bool restore_scaler(const mt_safetensors *file, mt_scaler *scaler)
 {
     mt_scaler_state state = {0};
@@ -266,7 +267,7 @@ static bool restore_scaler(const mt_safetensors *file, mt_scaler *scaler)
     if (j) {
         scale = json_string_value(json_object_get(j, "scale"));
         state.scale = scale ? strtod(scale, (char **)&end) : 0;
-        ok = ((scale && end != scale && !*end) || bad_plan("scaler")) &&
+        ok = ((scale && end != scale && !*end) || damaged("scaler")) &&
              read_count(j, "good_steps", &state.good_steps) &&
              read_count(j, "steps", &state.steps) && read_count(j, "skipped", &state.skipped) &&
              mt_scaler_set(scaler, &state) == MT_OK;
@@ -283,7 +284,7 @@ bool mti_run_restore(mt_safetensors *file, mti_trainer *t)
 
 /* ---- weights ---- */
 
-/* A model with these adapters (.rank 0: none) on the device, without the file's weights yet. */
+/* A model with these adapters (.rank 0: none), before its weights are loaded. */
 static mt_module *new_model(mt_device *device, const mt_model_config *config,
                             const mt_lora_options *adapters)
 {
@@ -293,14 +294,14 @@ static mt_module *new_model(mt_device *device, const mt_model_config *config,
     return NULL;
 }
 
-/* What a file says of its model is compared with the tensors in it on a device without data, before
- * anything of the size that it claims is allocated. */
+/* Whether the file's tensors are those of the model it describes, checked on meta before anything
+ * of the claimed size is allocated. */
 static bool weights_fit(mt_safetensors *file, const mt_model_config *config,
                         const mt_lora_options *adapters)
 {
     if ((uint64_t)config->layers > mt_safetensors_count(file))
         return mti_fail_bool(MT_ERR_FORMAT,
-                             "the file says that its model has %lld layers, and holds %zu tensors",
+                             "the file describes a model of %lld layers, but holds %zu tensors",
                              (long long)config->layers, mt_safetensors_count(file));
     mt_device *meta = mt_device_open("meta");
     mt_module *model = meta ? new_model(meta, config, adapters) : NULL;
@@ -322,22 +323,22 @@ bool mti_run_fits(mt_safetensors *file, const mti_options *o)
     return weights_fit(file, &o->workload.config, &adapters);
 }
 
-/* The adapters in the file, as its plan tells of them; .rank 0: none. */
+/* The adapters in the file, by its settings; .rank 0: none. */
 static bool read_adapters(const mt_safetensors *file, mt_lora_options *adapters)
 {
     const char *rank, *end;
     json_t *run;
     *adapters = (mt_lora_options){0};
     if (!parse_run(file, &run)) return false;
-    const json_t *spared = json_object_get(run, "spared"), *value;
+    const json_t *memory = json_object_get(run, "spared"), *value;
     bool ok = true;
-    if ((value = json_object_get(spared, "lora-rank"))) {
+    if ((value = json_object_get(memory, "lora-rank"))) {
         rank = json_string_value(value);
         *adapters = adapters_of(rank ? strtoll(rank, (char **)&end, 10) : 0,
-                                json_object_get(spared, "qlora"));
+                                json_object_get(memory, "qlora"));
         ok = (rank && end != rank && !*end &&
               mti_option_in_range(MTI_O_LORA_RANK, (double)adapters->rank)) ||
-             bad_plan("lora-rank");
+             damaged("lora-rank");
     }
     json_decref(run);
     return ok;

@@ -1,10 +1,10 @@
-/* sample.c: text of any length from a model of limited context. */
+/* sample.c: text of any length from a model with a limited context. */
 #include <string.h>
 #include "cli/trainer.h"
 
 typedef struct sample {
     int64_t *window; /* [context]: the end of the text, as ids */
-    int64_t n;       /* of it are there */
+    int64_t n;       /* ids in it */
     mti_byte_fn *fn;
     void *user;
     bool stopped;
@@ -26,22 +26,22 @@ static void add(mt_generate_stats *sum, const mt_generate_stats *part)
     if (part->cache_bytes > sum->cache_bytes) sum->cache_bytes = part->cache_bytes;
 }
 
-/* Windows, one after the other, each begun with the last half of the one before. */
+/* One window after the other; each begins with the last half of the one before. */
 static bool run(sample *s, mt_module *model, int64_t context, int64_t n_bytes,
-                const mt_generate_options *how, mt_generate_stats *stats)
+                const mt_generate_options *options, mt_generate_stats *stats)
 {
-    mt_generate_options options = *how;
+    mt_generate_options part_options = *options;
     while (stats->tokens < n_bytes && !s->stopped) {
         int64_t keep = context / 2;
         if (s->n == context) {
             memmove(s->window, s->window + s->n - keep, (size_t)keep * sizeof *s->window);
             s->n = keep;
         }
-        int64_t left = n_bytes - stats->tokens, room = context - s->n;
+        int64_t remaining = n_bytes - stats->tokens, room = context - s->n;
         mt_generate_stats part;
-        options.first_draw = how->first_draw + (uint64_t)stats->tokens;
-        if (mt_generate(model, 1, s->n, s->window, left < room ? left : room, &options, take, s,
-                        &part) != MT_OK)
+        part_options.first_draw = options->first_draw + (uint64_t)stats->tokens;
+        if (mt_generate(model, 1, s->n, s->window, remaining < room ? remaining : room,
+                        &part_options, take, s, &part) != MT_OK)
             return false;
         add(stats, &part);
     }
@@ -49,7 +49,7 @@ static bool run(sample *s, mt_module *model, int64_t context, int64_t n_bytes,
 }
 
 bool mti_sample(mt_module *model, const char *prompt, int64_t n_bytes,
-                const mt_generate_options *how, mti_byte_fn *fn, void *user,
+                const mt_generate_options *options, mti_byte_fn *fn, void *user,
                 mt_generate_stats *stats)
 {
     mt_generate_stats sum = {0};
@@ -63,7 +63,7 @@ bool mti_sample(mt_module *model, const char *prompt, int64_t n_bytes,
     s.window = mti_calloc((size_t)c->context, sizeof *s.window);
     if (!s.window) return false;
     for (int64_t i = 0; i < s.n; i++) s.window[i] = (unsigned char)prompt[skip + i];
-    bool ok = run(&s, model, c->context, n_bytes, how, &sum);
+    bool ok = run(&s, model, c->context, n_bytes, options, &sum);
     mti_free(s.window);
     if (stats) *stats = sum;
     return ok;

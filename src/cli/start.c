@@ -1,19 +1,18 @@
-/* start.c: what must be settled before the libraries begin, since they read it when they begin:
- * before main, and before any constructor of theirs.
+/* start.c: what must be set before main and before any constructor of the libraries, which read it
+ * when they start.
  *
- * libgomp's threads wait for work in a loop that by default spins for milliseconds; where cores are
- * shared, each such wait takes the core from whoever has work. A short spin costs nothing on an
- * idle machine and made training four times as fast on a busy one. Whoever sets either variable is
- * obeyed.
+ * libgomp: idle threads spin for milliseconds by default. On shared cores that takes the core from
+ * threads with work; a short spin costs nothing on an idle machine and made training four times as
+ * fast on a busy one. If the user has set one of the variables, nothing is changed.
  *
- * OpenBLAS maps a buffer for each thread that it might use, and where the system refuses one, it
- * asks again for ever. So the program does not begin where they do not all fit.
+ * OpenBLAS maps a buffer for each thread, and if the system refuses one it retries for ever. So the
+ * program does not start if they do not all fit.
  *
- * OpenBLAS that does not know the CPU takes kernels for an old one. It says so only after it began,
- * so the program then starts again.
+ * OpenBLAS that does not know the CPU takes kernels for an old one, and says so only once it has
+ * started; then the program restarts.
  *
- * Stacks: kernels keep tiles of up to 36 KiB there, and OpenBLAS what it likes. Where the limit on
- * the main stack is less than enough, threads of the kernels and the program itself get their own.
+ * Stacks: kernels keep tiles of up to 36 KiB on the stack, and OpenBLAS more. If the limit on the
+ * main stack is too low, the kernels' threads and the program itself get larger ones.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -31,11 +30,11 @@
 #define STACKS       "OMP_STACKSIZE=2M"
 #define ENOUGH_STACK ((size_t)1 << 20)
 #define OWN_STACK    ((size_t)8 << 20)
-#define BUFFER_BYTES ((size_t)128 << 20) /* of OpenBLAS, at most */
-#define MAX_BUFFERS  128                 /* threads that it is built for */
-#define OTHERS       ((size_t)16 << 20)  /* what else the libraries take to begin with */
+#define BUFFER_BYTES ((size_t)128 << 20) /* of OpenBLAS, for each thread, at most */
+#define MAX_BUFFERS  128                 /* threads that OpenBLAS is built for */
+#define OTHERS       ((size_t)16 << 20)  /* what the other libraries map at start */
 
-/* Neither getenv nor stdio: libc has not begun either. */
+/* Not getenv, nor stdio below: libc is not initialised yet. */
 static const char *setting(char **environment, const char *name)
 {
     size_t n = strlen(name);
@@ -51,19 +50,20 @@ static bool has_enough_stack(void)
     return getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur >= ENOUGH_STACK;
 }
 
-/* Starts the program again with these settings; returns where that cannot be. */
-static void start_again(char **argv, char **environment, bool spin, bool stacks)
+/* Restarts the program with these settings; returns if that fails. */
+static void restart(char **argv, char **environment, bool spin, bool stacks)
 {
     size_t n = 0, n_bytes;
     while (environment[n]) n++;
     n_bytes = (n + 3) * sizeof *environment;
-    char **longer = mmap(NULL, n_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (longer == MAP_FAILED) return;
-    memcpy(longer, environment, n * sizeof *environment);
-    if (spin) longer[n++] = SPIN; /* and NULL after the last, as all of the mapping is */
-    if (stacks) longer[n++] = STACKS;
-    execve("/proc/self/exe", argv, longer);
-    munmap(longer, n_bytes);
+    char **extended =
+        mmap(NULL, n_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (extended == MAP_FAILED) return;
+    memcpy(extended, environment, n * sizeof *environment);
+    if (spin) extended[n++] = SPIN; /* the mapping is zero: NULL follows the last */
+    if (stacks) extended[n++] = STACKS;
+    execve("/proc/self/exe", argv, extended);
+    munmap(extended, n_bytes);
 }
 
 static size_t n_buffers(char **environment)
@@ -84,7 +84,7 @@ static void settle(int argc, char **argv, char **environment)
     (void)argc;
     bool spin = !setting(environment, "GOMP_SPINCOUNT") && !setting(environment, "OMP_WAIT_POLICY");
     bool stacks = !has_enough_stack() && !setting(environment, "OMP_STACKSIZE");
-    if (spin || stacks) start_again(argv, environment, spin, stacks);
+    if (spin || stacks) restart(argv, environment, spin, stacks);
     size_t n_bytes = n_buffers(environment) * BUFFER_BYTES + OTHERS;
     void *room = mmap(NULL, n_bytes, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -96,8 +96,8 @@ static void settle(int argc, char **argv, char **environment)
     munmap(room, n_bytes);
 }
 
-/* The loader calls what is in .preinit_array before it initialises any library. The run-time
- * libraries of sanitizers have to be first. */
+/* The loader calls .preinit_array before it initialises any library. With sanitizers, their
+ * run-time libraries have to come first. */
 #if defined(__has_feature)
 #define HAS_FEATURE(x) __has_feature(x)
 #else
@@ -112,9 +112,9 @@ static void settle(int argc, char **argv, char **environment)
 static void (*const before_all[])(int, char **, char **)
     __attribute__((section(BEFORE_ALL), used)) = {settle};
 
-/* ---- after the libraries have begun ---- */
+/* ---- after the libraries have started ---- */
 
-/* Whoever sets the variable is obeyed, a second time too: what it asks for may not be there. */
+/* Not if the variable is set: by the user, or by the restart, whose kernels may not exist. */
 void mti_start_with_fast_kernels(char **argv)
 {
     const char *better = mt_openblas_get().better;

@@ -4,7 +4,7 @@
 #include "cli/verbs.h"
 #include "report/sweep.h"
 
-static void tell(void *user, int64_t turn, int64_t n_turns, size_t row)
+static void show_turn(void *user, int64_t turn, int64_t n_turns, size_t row)
 {
     const mti_sweep_rows *rows = user;
     fprintf(stderr, "\r\x1b[Kturn %lld of %lld, row %zu of %zu: %s", (long long)turn + 1,
@@ -20,7 +20,7 @@ static bool run(mti_sweep_rows *rows, mti_sweep_entry *entries, mti_sweep_result
                                        .workload = rows->at[i].options.workload,
                                        .steps = rows->at[i].options.train.steps};
     bool ok = mti_sweep_run(entries, rows->n, results,
-                            &(mti_sweep_listener){live ? tell : NULL, rows}, MTI_ON_META);
+                            &(mti_sweep_listener){live ? show_turn : NULL, rows}, MTI_ON_META);
     if (live) fputs("\r\x1b[K", stderr);
     return ok;
 }

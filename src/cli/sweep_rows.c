@@ -1,4 +1,4 @@
-/* sweep_rows.c: from --row and --over to one set of options a row. */
+/* sweep_rows.c: a set of options for each row, from --row and --over. */
 #include <string.h>
 #include "cli/option_rows.h"
 #include "cli/sweep_rows.h"
@@ -20,7 +20,7 @@ static bool check_over(mti_options *o, const char *over)
         o, "--over: \"%.60s\" is not an option and a list, such as act=relu,gelu", over);
 }
 
-/* Value `which` of the list, cut out of *words, where the rest is written to. */
+/* Sets value `which` of the list; its strings are written to *words, which moves on. */
 static bool set_over(mti_options *o, const char *over, size_t which, char **words, char *label,
                      size_t label_size)
 {
@@ -46,8 +46,7 @@ static bool set_words(mti_options *o, char *text)
     while ((word = strtok_r(rest, " \t", &rest))) {
         if (strncmp(word, "--", 2) != 0)
             return mti_options_refuse(
-                o, "--row: \"%.40s\" is not an option; give them in full, such as --act relu",
-                word);
+                o, "--row: \"%.40s\" is not an option; write options as --act relu", word);
         char *equals = strchr(word, '='), *value = NULL;
         if (equals) *equals = 0, value = equals + 1;
         rest += strspn(rest, " \t");
@@ -65,7 +64,7 @@ static bool set_row(mti_options *o, const char *row, char **words, char *label, 
         text = colon + 2;
     } else {
         size_t n = strlen(row);
-        if (n && row[n - 1] == ':') { /* a row that differs in nothing */
+        if (n && row[n - 1] == ':') { /* a name alone: no options */
             snprintf(label, label_size, "%.*s", (int)(n - 1), row);
             return true;
         }
@@ -78,7 +77,6 @@ static bool set_row(mti_options *o, const char *row, char **words, char *label, 
 
 /* ---- the product ---- */
 
-/* Row number `which`, counted with the last list changing fastest. */
 static bool make_row(mti_sweep_row *r, mti_options *o, size_t which)
 {
     size_t n_words = 1;

@@ -8,7 +8,7 @@
 
 typedef struct mti_sweep_row {
     char *label; /* "full act=relu" */
-    char *words; /* what the values in `options` point into */
+    char *words; /* owns the strings in `options` */
     mti_options options;
 } mti_sweep_row;
 
@@ -18,7 +18,7 @@ typedef struct mti_sweep_rows {
 } mti_sweep_rows;
 
 /* Rows in the order of --row, and within each the last --over changes fastest; complete and
- * checked. False with o->error otherwise. Free in any case. */
+ * checked. False with o->error on failure. Free in any case. */
 bool mti_sweep_rows_make(mti_sweep_rows *rows, mti_options *o);
 void mti_sweep_rows_free(mti_sweep_rows *rows);
 /* Whether they can be made. */

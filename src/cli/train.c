@@ -1,5 +1,5 @@
-/* train.c: `memtape train`: a byte-level GPT on any file, resumable, and not lost to Ctrl-C, to a
- * terminal that goes away, or to a reader that does. */
+/* train.c: `memtape train`: a byte-level GPT on any file. A run is resumable, and survives Ctrl-C,
+ * a terminal that closes and a closed pipe. */
 #include <signal.h>
 #include <string.h>
 #include <time.h>
@@ -8,14 +8,13 @@
 #include "measure/room.h"
 #include "report/report.h"
 
-#define EVAL_BYTES 32768 /* of held-out text that a look on the way reads */
+#define EVAL_BYTES 32768 /* of held-out text, for evaluations during training */
 
-/* What a signal handler can leave behind. */
 static volatile sig_atomic_t interrupted;
 
 static struct timespec interrupted_at;
 
-/* A terminal that goes away sends SIGHUP itself, and its shell does so right after. */
+/* A terminal that closes sends SIGHUP, and its shell sends another right after. */
 static bool same_hangup(int number)
 {
     struct timespec now;
@@ -23,8 +22,7 @@ static bool same_hangup(int number)
     return number == SIGHUP && interrupted == SIGHUP && now.tv_sec - interrupted_at.tv_sec < 2;
 }
 
-/* The first signal asks to stop after this step; a second one, of whichever kind, ends the program
- * as if nobody had caught it. */
+/* The first signal stops training after this step; any second one has its default effect. */
 static void on_signal(int number)
 {
     if (!interrupted) {
@@ -37,14 +35,14 @@ static void on_signal(int number)
     raise(number);
 }
 
-/* Those that the caller of the program ignores stay ignored: nohup, jobs in the background. */
+/* Signals that are ignored already stay so: nohup, background jobs. */
 static void catch_signals(void)
 {
     static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART}, was;
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART}, previous;
     sigemptyset(&action.sa_mask);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        if (sigaction(numbers[i], NULL, &was) == 0 && was.sa_handler != SIG_IGN)
+        if (sigaction(numbers[i], NULL, &previous) == 0 && previous.sa_handler != SIG_IGN)
             sigaction(numbers[i], &action, NULL);
 }
 
@@ -55,20 +53,20 @@ typedef struct run {
     mt_device *device;
     mti_trainer trainer;
     mti_progress progress;
-    double step_s; /* of a step, smoothed */
+    double step_s; /* seconds of a step, smoothed */
     int64_t saved_at;
 } run;
 
-/* ---- making ---- */
+/* ---- setting up ---- */
 
-/* Options that depend on others, and must be as given in a resumed run. */
-static void fill_in(mti_options *o)
+/* Defaults that depend on other options; a resumed run keeps its own. */
+static void fill_defaults(mti_options *o)
 {
     if (!o->given[MTI_O_MIN_LR]) o->train.min_lr = o->train.lr / 10;
     if (!o->given[MTI_O_WARMUP]) o->train.warmup = o->train.steps / 20;
 }
 
-/* Two steps on a device without data: the optimizer's state comes with the first. */
+/* Two steps on meta: the first one makes the optimizer's state. */
 static mt_status rehearse(void *user, mt_device *device, const mt_budget_plan *budget)
 {
     const run *r = user;
@@ -125,14 +123,16 @@ static bool resume(run *r)
 {
     uint64_t fingerprint;
     mt_safetensors *file = mti_run_open(r->o.resume);
-    bool ok = file && mti_run_read_plan(file, &r->o, &fingerprint) && mti_run_fits(file, &r->o) &&
-              load_text(r) && make_trainer(r) && mti_run_restore(file, &r->trainer);
+    bool ok = file && mti_run_read_settings(file, &r->o, &fingerprint) &&
+              mti_run_fits(file, &r->o) && load_text(r) && make_trainer(r) &&
+              mti_run_restore(file, &r->trainer);
     mt_safetensors_free(file);
     if (!ok) return false;
     if (r->trainer.step > r->o.train.steps)
-        return mti_fail_bool(MT_ERR_ARGUMENT,
-                             "--steps %lld: %s has made %lld steps already; give that many or more",
-                             (long long)r->o.train.steps, r->o.resume, (long long)r->trainer.step);
+        return mti_fail_bool(
+            MT_ERR_ARGUMENT,
+            "--steps %lld: the run in %s has made %lld steps; give that many or more",
+            (long long)r->o.train.steps, r->o.resume, (long long)r->trainer.step);
     if (fingerprint != r->corpus.fingerprint)
         fputs("memtape train: note: the text is not the one this run began with\n", stderr);
     if (!r->o.quiet)
@@ -141,7 +141,7 @@ static bool resume(run *r)
     return true;
 }
 
-/* The model that --from names, with what was given over it. */
+/* The model of the file that --from names; options given override its config. */
 static bool read_base_config(mti_options *o)
 {
     mt_model_config config;
@@ -156,11 +156,11 @@ static bool read_base_config(mti_options *o)
 
 static bool start(run *r)
 {
-    fill_in(&r->o);
+    fill_defaults(&r->o);
     return (!r->o.train.from || read_base_config(&r->o)) && load_text(r) && make_trainer(r);
 }
 
-/* Elements and bytes that are trained. */
+/* Elements and bytes of the parameters that are trained. */
 static void count_trained(mt_module *model, int64_t *n, size_t *n_bytes)
 {
     const mt_named_tensor *params;
@@ -231,7 +231,6 @@ static void show_progress(run *r)
 
 static bool saves(const mti_options *o) { return o->save || o->save_adapter; }
 
-/* The run, its adapters, or both. */
 static bool save(run *r)
 {
     char where[4096];
@@ -250,7 +249,7 @@ static bool save(run *r)
     return true;
 }
 
-static bool look_at_held_out(run *r)
+static bool evaluate(run *r)
 {
     double bits;
     if (!mti_trainer_held_out(&r->trainer, EVAL_BYTES, &bits)) return false;
@@ -261,8 +260,11 @@ static bool look_at_held_out(run *r)
 
 static bool due(int64_t step, int64_t every) { return every > 0 && step % every == 0; }
 
-/* Whether there is somebody to train for: a file, or a reader. */
-static bool wanted(const run *r) { return !interrupted && (saves(&r->o) || !ferror(stdout)); }
+/* Training ends early after a signal, or if its output is neither saved nor read. */
+static bool should_continue(const run *r)
+{
+    return !interrupted && (saves(&r->o) || !ferror(stdout));
+}
 
 static bool train(run *r)
 {
@@ -270,14 +272,14 @@ static bool train(run *r)
     int64_t every = o->train.steps / 20;
     mti_progress_begin(&r->progress, stdout, r->trainer.step, o->train.steps, every, o->quiet);
     bool ok = true;
-    while (ok && wanted(r) && r->trainer.step < o->train.steps) {
+    while (ok && should_continue(r) && r->trainer.step < o->train.steps) {
         double began = mti_now();
         ok = mti_trainer_step(&r->trainer);
         double took = mti_now() - began;
         r->step_s = r->step_s > 0 ? 0.9 * r->step_s + 0.1 * took : took;
         if (!ok) break;
         show_progress(r);
-        if (due(r->trainer.step, o->eval_every)) ok = look_at_held_out(r);
+        if (due(r->trainer.step, o->eval_every)) ok = evaluate(r);
         if (ok && due(r->trainer.step, o->save_every)) ok = save(r);
     }
     mti_progress_end(&r->progress);
@@ -285,7 +287,7 @@ static bool train(run *r)
 }
 
 /* After a signal. */
-static int say_goodbye(const run *r)
+static int report_signal(const run *r)
 {
     fprintf(stderr, "memtape train: stopped by signal %d after step %lld; %s\n", (int)interrupted,
             (long long)r->trainer.step,
@@ -295,8 +297,8 @@ static int say_goodbye(const run *r)
     return MTI_EXIT_SIGNALLED + (int)interrupted;
 }
 
-/* On meta: what it takes is all there is to say. */
-static void tell_memory(const run *r)
+/* On meta. */
+static void report_memory(const run *r)
 {
     char peak[MTI_NUMBER], reserved[MTI_NUMBER];
     mt_mem_stats stats;
@@ -310,7 +312,7 @@ static bool conclude(run *r)
 {
     double bits;
     if (!mt_device_has_data(r->device)) {
-        tell_memory(r);
+        report_memory(r);
         return true;
     }
     if (r->trainer.memory_hooks.scaler && !r->o.quiet) {
@@ -318,7 +320,7 @@ static bool conclude(run *r)
         printf("loss scale %g at the end; %lld of %lld steps skipped\n", scaler.scale,
                (long long)scaler.skipped, (long long)(scaler.steps + scaler.skipped));
     }
-    if (r->corpus.n_held < 2) return true; /* asked for: --val-fraction 0 */
+    if (r->corpus.n_held < 2) return true; /* --val-fraction 0 */
     if (!mti_trainer_held_out(&r->trainer, 0, &bits)) return false;
     char n[MTI_NUMBER];
     printf("held-out bits per byte %.4f (%s bytes)\n", bits,
@@ -339,7 +341,7 @@ int mti_train(const mti_options *options)
     if (ok && !r.o.quiet) introduce(&r);
     catch_signals();
     ok = ok && train(&r) && (interrupted || conclude(&r));
-    int status = !ok ? mti_report_failure(&r.o) : interrupted ? say_goodbye(&r) : MTI_EXIT_OK;
+    int status = !ok ? mti_report_failure(&r.o) : interrupted ? report_signal(&r) : MTI_EXIT_OK;
     mti_trainer_free(&r.trainer);
     mt_budget_free(r.budget);
     mt_device_release(r.device);

@@ -1,4 +1,4 @@
-/* trainer.h: a byte-level GPT, its optimizer and its text: what `train` and `demo` share. */
+/* trainer.h: training a byte-level GPT, for `train` and `demo`. */
 #ifndef MTI_CLI_TRAINER_H
 #define MTI_CLI_TRAINER_H
 
@@ -24,7 +24,7 @@ typedef struct mti_trainer {
     mt_module *model;
     mt_optimizer *optimizer;
     mti_memory_hooks memory_hooks;
-    int64_t step; /* done */
+    int64_t step; /* steps done */
     double loss;  /* of the last step, in nats per byte */
 } mti_trainer;
 

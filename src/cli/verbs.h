@@ -1,4 +1,4 @@
-/* verbs.h: what the program can do; each verb in its own file, returning the exit status. */
+/* verbs.h: the verbs, each in its own file; they return the exit status. */
 #ifndef MTI_CLI_VERBS_H
 #define MTI_CLI_VERBS_H
 
@@ -13,16 +13,16 @@ int mti_audit(const mti_options *o);
 int mti_sweep(const mti_options *o);
 int mti_planner(const mti_options *o);
 int mti_ranks(const mti_options *o);
-/* `profile` where one rank of several is asked for. */
+/* `profile` of one rank of several. */
 int mti_profile_rank(const mti_options *o);
 
-/* Starts the program again where OpenBLAS has better kernels for this CPU than it chose. */
+/* Restarts the program if OpenBLAS has better kernels for this CPU than it chose. */
 #define MTI_CORETYPE "OPENBLAS_CORETYPE"
 void mti_start_with_fast_kernels(char **argv);
-/* fn(argc, argv), on a stack that is large enough whatever the limit on the main one is. */
+/* Calls fn(argc, argv) on a stack that is large enough, whatever the limit on the main stack is. */
 typedef int mti_main_fn(int argc, char **argv);
 int mti_on_enough_stack(mti_main_fn *fn, int argc, char **argv);
-/* Says why the verb failed, from this thread's last error: MTI_EXIT_FAILED. */
+/* Prints this thread's last error; returns MTI_EXIT_FAILED. */
 int mti_report_failure(const mti_options *o);
 /* The workload's device, seeded. */
 mt_device *mti_open_device(const mti_workload *w);

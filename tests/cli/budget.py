@@ -110,7 +110,7 @@ def training():
 def refusals():
     refused(["--budget", "--checkpoint"], "profile", "gpt", "--budget", "1GiB", "--checkpoint", "full")
     refused(["--budget", "--offload"], "profile", "gpt", "--budget", "1GiB", "--offload", "cpu")
-    refused(["means nothing for mlp"], "profile", "mlp", "--budget", "1GiB")
+    refused(["does not apply to mlp"], "profile", "mlp", "--budget", "1GiB")
     refused(["--budget", "40GiB"], "profile", "gpt", "--budget", "much")
     refused(["--svg needs --budget"], "plan", "gpt2", "--svg", "front.svg")
 

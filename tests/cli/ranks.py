@@ -110,7 +110,7 @@ refused(["cannot open"], "profile", "no/config.json")
 refused(["--device meta"], "profile", "gpt2", "--tp", 2)
 refused(["tensor is 7", "heads"], "profile", "gpt2", "--tp", 7, "--device", "meta")
 refused(["--sp", "multiple"], "profile", "gpt2", "--tp", 4, "--sp", "-s", 30, "--device", "meta")
-refused(["means nothing for bert"], "profile", "bert-base", "--tp", 2, "--device", "meta")
+refused(["does not apply to bert"], "profile", "bert-base", "--tp", 2, "--device", "meta")
 refused(["--offload", "one rank"], "profile", "gpt2", "--tp", 2, "--offload", "cpu", "--device",
         "meta")
 refused(["--checkpoint", "selective"], "profile", "gpt2", "--tp", 2, "--checkpoint", "sqrt",

@@ -305,7 +305,7 @@ def generation_is_deterministic():
     equal(text("--prompt", "ab", "--seed", "3"), first, "the same seed")
     check(text("--prompt", "ab", "--seed", "4") != first, "another seed")
     greedy = text("--prompt", "ab", "--temperature", "0")
-    equal(text("--prompt", "ab", "--temperature", "0"), greedy, "nothing is drawn at 0")
+    equal(text("--prompt", "ab", "--temperature", "0"), greedy, "no random number is drawn at 0")
     equal(text("--prompt", "ab", "--top-k", "1"), greedy, "top-k 1 is greedy")
     equal(len(text("--prompt", "x" * 1000, "-q")), 61, "a prompt longer than the context")
     equal(len(text("--prompt", "")), 61, "an empty prompt")
