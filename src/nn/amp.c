@@ -1,5 +1,5 @@
-/* amp.c: loss scaling. The arithmetic on gradients is the optimizer's; here is what surrounds it:
- * the scale, when it changes, and when a step does not happen. */
+/* amp.c: loss scaling: the scale, when it changes, and when a step is skipped. The optimizer does
+ * the arithmetic on gradients. */
 #include <float.h>
 #include <math.h>
 #include "memtape/amp.h"
@@ -7,15 +7,15 @@
 #include "nn/nn.h"
 
 struct mt_scaler {
-    mt_scaler_options options; /* filled in */
+    mt_scaler_options options; /* defaults filled in */
     mt_scaler_state state;
-    /* Of the step to come: */
+    /* For the next step: */
     bool checked, unscaled;
-    double squares; /* sum of squares of the gradients as they are; not finite: skip */
+    double squares; /* of the scaled gradients, summed; not finite: the step is skipped */
     double clip;    /* at most 1 */
 };
 
-static double or_default(double value, double otherwise) { return value != 0 ? value : otherwise; }
+static double or_default(double value, double fallback) { return value != 0 ? value : fallback; }
 
 mt_scaler *mt_scaler_new(const mt_scaler_options *options)
 {
@@ -41,9 +41,9 @@ mt_scaler *mt_scaler_new(const mt_scaler_options *options)
 
 void mt_scaler_free(mt_scaler *s) { mti_free(s); }
 
-static bool check_arguments(const char *who, const mt_scaler *s, const mt_optimizer *o)
+static bool check_arguments(const char *caller, const mt_scaler *s, const mt_optimizer *o)
 {
-    return mti_given(s, who, "the scaler") && mti_given(o, who, "the optimizer");
+    return mti_given(s, caller, "the scaler") && mti_given(o, caller, "the optimizer");
 }
 
 mt_tensor *mt_scaler_scale(mt_scaler *s, mt_tensor *loss)
@@ -55,7 +55,7 @@ mt_tensor *mt_scaler_scale(mt_scaler *s, mt_tensor *loss)
     return wide;
 }
 
-/* One pass over all gradients; what is not finite shows in the sum. */
+/* One pass over all gradients: one that is not finite makes the sum so. */
 static bool check(mt_scaler *s, mt_optimizer *o)
 {
     if (!s->checked) s->checked = mti_optimizer_squares(o, &s->squares);
@@ -66,7 +66,7 @@ mt_status mt_scaler_unscale(mt_scaler *s, mt_optimizer *o)
 {
     if (!check_arguments("scaler_unscale", s, o)) return mt_last_status();
     if (s->unscaled)
-        return mti_fail(MT_ERR_STATE, "scaler_unscale: done since the last step already");
+        return mti_fail(MT_ERR_STATE, "scaler_unscale: called twice since the last step");
     if (!check(s, o)) return mt_last_status();
     double factor = 1 / s->state.scale;
     if (isfinite(s->squares) && !mti_optimizer_scale_grads(o, factor)) return mt_last_status();

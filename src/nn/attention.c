@@ -1,14 +1,14 @@
 /* attention.c: [b,s,d] -> [b,s,d].
  *
  * Without rope one product makes queries, keys and values side by side, and the tape keeps its
- * output once for all three. With rope it would keep that output for the values' third alone,
- * beside the rotated queries and keys: there each has a product of its own. */
+ * output once for all three. With rope the tape keeps the rotated queries and keys, and would keep
+ * that output for its values alone; so each of the three has a product of its own. */
 #include "nn/kv_layer.h"
 #include "nn/model.h"
 #include "memtape/ops.h"
 
-/* ---- heads: a module of its own, so that the ledger tells its tensors from the projections' and
- * hooks can be put around it ---- */
+/* ---- heads: a separate module, so that the ledger names its tensors and a checkpoint can be put
+ * around it ---- */
 
 /* [b,s,n h] -> [b,n,s,h], a view */
 static mt_tensor *split_heads(mt_tensor *x, int64_t n)
@@ -20,7 +20,7 @@ static mt_tensor *split_heads(mt_tensor *x, int64_t n)
     return y;
 }
 
-/* [b,a,s,h] -> [b,s,a h]: a view of what flash made, a copy of what math made */
+/* [b,a,s,h] -> [b,s,a h]: a view of flash's output, a copy of math's */
 static mt_tensor *merge_heads(mt_tensor *x)
 {
     if (!x) return NULL;
@@ -31,33 +31,33 @@ static mt_tensor *merge_heads(mt_tensor *x)
     return y;
 }
 
-static bool rotate(const mti_heads *at, mt_tensor **x)
+static bool rotate(const mti_heads *heads, mt_tensor **x)
 {
-    if (at->rope_theta == 0) return true;
-    return mt_set(x, mt_rope(*x, at->kv ? *at->kv->length : 0, at->rope_theta)) == MT_OK;
+    if (heads->rope_theta == 0) return true;
+    return mt_set(x, mt_rope(*x, heads->kv ? *heads->kv->length : 0, heads->rope_theta)) == MT_OK;
 }
 
 /* part: q [b,s,a h], k, v [b,s,k h], all taken over -> [b,s,a h] */
 static mt_tensor *attend(const mt_module *self, mt_tensor *part[3])
 {
-    const mti_heads *at = mt_module_user(self);
+    const mti_heads *heads = mt_module_user(self);
     mt_tensor *y = NULL;
-    for (int i = 0; i < 3; i++) mt_set(&part[i], split_heads(part[i], i ? at->n_kv : at->n));
-    if (!part[0] || !part[1] || !part[2] || !rotate(at, &part[0]) || !rotate(at, &part[1]))
+    for (int i = 0; i < 3; i++) mt_set(&part[i], split_heads(part[i], i ? heads->n_kv : heads->n));
+    if (!part[0] || !part[1] || !part[2] || !rotate(heads, &part[0]) || !rotate(heads, &part[1]))
         goto out;
-    if (at->kv && !mti_kv_append(at->kv, &part[1], &part[2])) goto out;
-    double p = mt_module_training(self) ? at->dropout : 0;
-    y = at->form == MT_ATTENTION_FLASH
-            ? mt_flash_attention(part[0], part[1], part[2], 0, at->causal, p)
-            : mt_math_attention(part[0], part[1], part[2], 0, at->causal, p);
+    if (heads->kv && !mti_kv_append(heads->kv, &part[1], &part[2])) goto out;
+    double p = mt_module_training(self) ? heads->dropout : 0;
+    y = heads->form == MT_ATTENTION_FLASH
+            ? mt_flash_attention(part[0], part[1], part[2], 0, heads->causal, p)
+            : mt_math_attention(part[0], part[1], part[2], 0, heads->causal, p);
 out:
     for (int i = 0; i < 3; i++) mt_release(part[i]);
     mt_set(&y, merge_heads(y));
     return y;
 }
 
-/* The same of borrowed ones. */
-static mt_tensor *attend_again(mt_module *self, mt_tensor *const *in)
+/* attend() for borrowed inputs. */
+static mt_tensor *attend_borrowed(mt_module *self, mt_tensor *const *in)
 {
     return attend(self, (mt_tensor *[]){mt_retain(in[0]), mt_retain(in[1]), mt_retain(in[2])});
 }
@@ -65,8 +65,8 @@ static mt_tensor *attend_again(mt_module *self, mt_tensor *const *in)
 /* [b,s,(a + 2 k) h] -> [b,s,a h] */
 static mt_tensor *heads_forward(mt_module *self, mt_tensor *qkv)
 {
-    const mti_heads *at = mt_module_user(self);
-    int64_t q = at->n * at->dim, kv = at->n_kv * at->dim;
+    const mti_heads *heads = mt_module_user(self);
+    int64_t q = heads->n * heads->dim, kv = heads->n_kv * heads->dim;
     if (mt_rank(qkv) != 3 || mt_shape(qkv)[2] != q + 2 * kv) {
         char text[MTI_SHAPE_TEXT];
         return mti_fail_null(MT_ERR_ARGUMENT,
@@ -131,10 +131,10 @@ static mt_tensor *separate_forward(mt_module *self, mt_tensor *x)
     mt_module *heads = mt_module_child(self, "heads");
     mt_tensor *h;
     if (mti_module_checkpoint(heads, NULL)) {
-        h = mti_run_module(heads, attend_again, 3, part);
+        h = mti_run_module(heads, attend_borrowed, 3, part);
         for (int i = 0; i < 3; i++) mt_release(part[i]);
     } else {
-        h = attend(heads, part); /* gives each part up as soon as it can */
+        h = attend(heads, part); /* releases each part early */
     }
     mt_scope_pop();
     return project(self, h);
@@ -146,7 +146,7 @@ mt_module *mt_attention_new(mt_device *device, const mt_model_config *config)
     if (!mti_config_resolve(config, MT_MODEL_ATTENTION, &c)) return NULL;
     bool rope = c.rope_theta > 0;
     int64_t d = c.hidden, q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
-    mt_model_config in = c; /* of the products that go in */
+    mt_model_config in = c; /* for the q, k and v products */
     in.no_bias = c.no_bias && !c.qkv_bias;
     mt_module *m = mt_module_new("attention", rope ? separate_forward : fused_forward, NULL, NULL);
     bool ok = m != NULL;

@@ -5,7 +5,8 @@
 
 /* ---- embeddings: token + position + type ---- */
 
-/* tokens [b,s] or [2,b,s] -> *ids [b,s] and *types [b,s], NULL where all are 0; the caller's. */
+/* tokens [b,s] or [2,b,s] -> *ids [b,s] and *types [b,s], NULL if all types are 0; the caller
+ * releases both. */
 static bool take_input(mt_tensor *tokens, mt_tensor **ids, mt_tensor **types)
 {
     *ids = *types = NULL;
@@ -30,7 +31,7 @@ static bool take_input(mt_tensor *tokens, mt_tensor **ids, mt_tensor **types)
     return false;
 }
 
-/* Where all are of type 0 its row [1,d] serves for all, and no indices are kept. */
+/* If all types are 0, their row [1,d] is broadcast, and the tape keeps no indices. */
 static mt_tensor *type_rows(mt_module *self, mt_tensor *types)
 {
     if (types) return mt_forward_child(self, "tte", types);
@@ -108,7 +109,7 @@ mt_module *mt_bert_new(mt_device *device, const mt_model_config *config)
     return mti_bert_make(device, config, NULL);
 }
 
-/* ---- what is to be guessed ---- */
+/* ---- tokens to predict ---- */
 
 mt_status mt_mask_tokens(const mt_model_config *config, uint64_t seed, size_t n,
                          const int64_t *tokens, int64_t *input, int64_t *target)
@@ -121,11 +122,11 @@ mt_status mt_mask_tokens(const mt_model_config *config, uint64_t seed, size_t n,
         mti_u32x4 r = mti_philox(seed, i);
         int64_t token = tokens[i];
         bool chosen = mti_u32_to_unit(r.v[0]) < 0.15f;
-        double how = (double)mti_u32_to_unit(r.v[1]);
+        double draw = (double)mti_u32_to_unit(r.v[1]);
         target[i] = chosen ? token : MT_IGNORE;
-        input[i] = !chosen || how >= 0.9 ? token
-                   : how < 0.8           ? c.mask_token
-                               : (int64_t)(((uint64_t)r.v[2] << 32 | r.v[3]) % (uint64_t)c.vocab);
+        input[i] = !chosen || draw >= 0.9 ? token
+                   : draw < 0.8           ? c.mask_token
+                                : (int64_t)(((uint64_t)r.v[2] << 32 | r.v[3]) % (uint64_t)c.vocab);
     }
     return MT_OK;
 }

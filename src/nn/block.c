@@ -2,7 +2,7 @@
 #include "nn/model.h"
 #include "memtape/ops.h"
 
-/* x + f(norm(x)); x is taken over: nobody but the tape and the sum needs it any more */
+/* x + f(norm(x)); x is taken over, so that only the tape and the sum hold it */
 static mt_tensor *pre_norm(mt_module *self, const char *norm, const char *f, mt_tensor *x)
 {
     mt_tensor *h = mt_forward_child(self, norm, x);

@@ -12,10 +12,10 @@
 
 typedef struct writer {
     MTI_VEC(mt_named_tensor) tensors;
-    size_t n_weights; /* the rest is state, with names of our own */
+    size_t n_weights; /* the other tensors are state, with names allocated here */
     MTI_VEC(mt_key_value) pairs;
     char step[24], seed[24], offset[24];
-    char *steps; /* jansson's memory */
+    char *steps;
 } writer;
 
 /* "optimizer.m.h.0.mlp.fc.weight" */
@@ -29,7 +29,7 @@ static char *state_name(const char *state, const char *param)
 
 static bool add_weights(writer *w, const mt_named_tensor *list, size_t n)
 {
-    w->n_weights = n; /* the first n names are the module's, also when not all get in */
+    w->n_weights = n; /* also after a failure: these names are the module's */
     for (size_t i = 0; i < n; i++) {
         if (!strncmp(list[i].name, MTI_STATE_PREFIX, strlen(MTI_STATE_PREFIX)))
             return mti_fail_bool(MT_ERR_ARGUMENT,
@@ -55,14 +55,14 @@ static bool add_state(writer *w, const mt_optimizer *o)
         }
         ok = ok && json_object_set_new(steps, e.param, json_integer(e.step)) == 0;
     }
-    if (!ok) mti_fail_around(failures, MT_ERR_MEMORY, "checkpoint: memory ran out over the header");
+    if (!ok) mti_fail_around(failures, MT_ERR_MEMORY, "checkpoint: no memory for the header");
     ok = ok && (w->steps = mti_json_text(steps, JSON_COMPACT));
     json_decref(steps);
     return ok && MTI_PUSH(&w->pairs, ((mt_key_value){MTI_KEY_OPTIMIZER, mt_optimizer_kind(o)})) &&
            MTI_PUSH(&w->pairs, ((mt_key_value){MTI_KEY_STEPS, w->steps}));
 }
 
-static bool add_run(writer *w, const mt_device *device, int64_t step)
+static bool add_step_and_rng(writer *w, const mt_device *device, int64_t step)
 {
     uint64_t seed = 0, offset = 0;
     if (device) mt_rng_get(device, &seed, &offset);
@@ -74,7 +74,7 @@ static bool add_run(writer *w, const mt_device *device, int64_t step)
            MTI_PUSH(&w->pairs, ((mt_key_value){MTI_KEY_OFFSET, w->offset}));
 }
 
-static bool add_callers(writer *w, size_t n, const mt_key_value *pairs)
+static bool add_metadata(writer *w, size_t n, const mt_key_value *pairs)
 {
     for (size_t i = 0; i < n; i++) {
         if (pairs[i].key && !strncmp(pairs[i].key, MTI_KEY_PREFIX, strlen(MTI_KEY_PREFIX)))
@@ -100,8 +100,8 @@ mt_status mt_checkpoint_save(const char *path, mt_module *m, mt_optimizer *o, in
     if (status != MT_OK) return status;
     writer w = {.n_weights = 0};
     bool ok = add_weights(&w, list, n) &&
-              add_run(&w, n ? mt_device_of(list[0].tensor) : NULL, step) &&
-              (!o || add_state(&w, o)) && add_callers(&w, n_metadata, metadata);
+              add_step_and_rng(&w, n ? mt_device_of(list[0].tensor) : NULL, step) &&
+              (!o || add_state(&w, o)) && add_metadata(&w, n_metadata, metadata);
     if (ok)
         ok = mt_safetensors_save(path, w.tensors.n, w.tensors.at, w.pairs.n, w.pairs.at) == MT_OK;
     for (size_t i = w.n_weights; i < w.tensors.n; i++) mti_free((char *)w.tensors.at[i].name);
@@ -113,19 +113,19 @@ mt_status mt_checkpoint_save(const char *path, mt_module *m, mt_optimizer *o, in
 
 /* ---- loading ---- */
 
-static bool get_number(const mt_safetensors *f, const char *key, uint64_t most, uint64_t *out)
+static bool get_number(const mt_safetensors *f, const char *key, uint64_t max, uint64_t *out)
 {
     const char *text = mt_safetensors_metadata(f, key);
     char *end = NULL;
     errno = 0;
     if (text && *text >= '0' && *text <= '9') *out = strtoull(text, &end, 10);
-    if (end && !*end && !errno && *out <= most) return true;
+    if (end && !*end && !errno && *out <= max) return true;
     return mti_fail_bool(MT_ERR_FORMAT,
                          "%s: is not a checkpoint: the metadata has no %s that is a number",
                          f->path, key);
 }
 
-/* The optimizer has this parameter, and the file all of its state. */
+/* Whether the optimizer has this parameter and the file all of its state. */
 static bool check_state(const mt_safetensors *f, mt_optimizer *o, const char *param)
 {
     mt_tensor *p = mti_optimizer_param(o, param);
@@ -160,7 +160,7 @@ static size_t count_state(const mt_safetensors *f)
     return n;
 }
 
-/* The metadata's {"parameter": steps}, if optimizer and file agree; json_decref it. */
+/* The metadata's {"parameter": steps}, to be json_decref'ed; NULL if optimizer and file differ. */
 static json_t *check_optimizer(const mt_safetensors *f, mt_optimizer *o)
 {
     const char *kind = mt_safetensors_metadata(f, MTI_KEY_OPTIMIZER);
@@ -171,7 +171,8 @@ static json_t *check_optimizer(const mt_safetensors *f, mt_optimizer *o)
                              f->path, mti_shown(shown, kind ? kind : "none"), mt_optimizer_kind(o));
     uint64_t failures = mti_failures();
     json_t *steps = text ? json_loads(text, JSON_REJECT_DUPLICATES, NULL) : NULL;
-    bool ok = json_is_object(steps) && !mti_failed_since(failures); /* or names are cut short */
+    bool ok =
+        json_is_object(steps) && !mti_failed_since(failures); /* else names may be cut short */
     if (!ok)
         mti_fail_around(failures, MT_ERR_FORMAT, "%s: %s is not a JSON object", f->path,
                         MTI_KEY_STEPS);
@@ -218,11 +219,11 @@ mt_status mt_checkpoint_load(mt_safetensors *f, mt_module *m, mt_optimizer *o, i
 {
     const mt_named_tensor *list;
     size_t n;
-    uint64_t at, seed, offset;
+    uint64_t saved_step, seed, offset;
     if (!mti_given(f, "checkpoint_load", "the file")) return mt_last_status();
     mt_status status = mt_module_params(m, &list, &n);
     if (status != MT_OK) return status;
-    if (!get_number(f, MTI_KEY_STEP, INT64_MAX, &at) ||
+    if (!get_number(f, MTI_KEY_STEP, INT64_MAX, &saved_step) ||
         !get_number(f, MTI_KEY_SEED, UINT64_MAX, &seed) ||
         !get_number(f, MTI_KEY_OFFSET, UINT64_MAX, &offset) || !mti_weights_fit(f, list, n))
         return mt_last_status();
@@ -233,6 +234,6 @@ mt_status mt_checkpoint_load(mt_safetensors *f, mt_module *m, mt_optimizer *o, i
     json_decref(steps);
     if (!ok) return mt_last_status();
     if (device) mt_rng_set(device, seed, offset);
-    if (step) *step = (int64_t)at;
+    if (step) *step = (int64_t)saved_step;
     return MT_OK;
 }

@@ -1,4 +1,4 @@
-/* checkpoint.h: names in a checkpoint file, and the halves of loading a module. */
+/* checkpoint.h: names in a checkpoint file, and the two steps of loading a module. */
 #ifndef MTI_CHECKPOINT_H
 #define MTI_CHECKPOINT_H
 
@@ -12,9 +12,9 @@
 #define MTI_KEY_STEPS     "memtape.steps"     /* {"parameter": steps made, ...} */
 #define MTI_STATE_PREFIX  "optimizer."
 
-/* Whether names, dtypes and shapes agree; if not, the error says where. */
+/* Whether names, dtypes and shapes agree; the error names a difference. */
 bool mti_weights_fit(const mt_safetensors *f, const mt_named_tensor *list, size_t n);
-/* After they were found to fit. */
+/* After mti_weights_fit. */
 bool mti_weights_load(const mt_safetensors *f, const mt_named_tensor *list, size_t n);
 
 #endif

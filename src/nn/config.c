@@ -1,5 +1,4 @@
-/* config.c: what a model is, in plain data: the names of its choices, what is refused, and what
- * zero stands for. */
+/* config.c: a model's configuration: names of enums, checks, defaults, number of parameters. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -60,7 +59,7 @@ mt_status mt_model_kind_parse(const char *name, mt_model_kind *out)
 
 /* ---- checks ---- */
 
-/* Widths and counts stay far from where a product of three could overflow. */
+/* A limit for widths and counts, so that products of two cannot overflow. */
 #define MAX_EXTENT ((int64_t)1 << 31)
 
 static bool in_range(const char *field, int64_t value, int64_t least)
@@ -132,7 +131,7 @@ static bool check_numbers(const mt_model_config *c)
                          c->rope_theta);
 }
 
-/* What contradicts the kind. */
+/* Whether the fields agree with the kind. */
 static bool check_kind(const mt_model_config *c)
 {
     const char *name = mt_model_kind_name(c->kind);
@@ -169,15 +168,15 @@ mt_status mt_model_config_check(const mt_model_config *c)
     return good ? MT_OK : MT_ERR_ARGUMENT;
 }
 
-/* ---- what zero stands for ---- */
+/* ---- defaults ---- */
 
 bool mti_is_whole(mt_model_kind kind)
 {
     return kind == MT_MODEL_GPT || kind == MT_MODEL_BERT || kind == MT_MODEL_LLAMA;
 }
 
-/* What every model of the kind has. */
-static void impose(mt_model_config *c, mt_model_kind kind)
+/* Sets what every model of the kind has. */
+static void set_kind(mt_model_config *c, mt_model_kind kind)
 {
     if (kind == MT_MODEL_GPT) c->causal = true;
     if (kind == MT_MODEL_BERT) c->norm = MT_NORM_POST;
@@ -189,7 +188,7 @@ static void impose(mt_model_config *c, mt_model_kind kind)
     if (c->rope_theta == 0) c->rope_theta = 10000;
 }
 
-static double usual_eps(mt_model_kind kind)
+static double default_eps(mt_model_kind kind)
 {
     return kind == MT_MODEL_BERT ? 1e-12 : kind == MT_MODEL_LLAMA ? 1e-6 : 1e-5;
 }
@@ -202,14 +201,14 @@ bool mti_config_resolve(const mt_model_config *config, mt_model_kind kind, mt_mo
     if (mt_model_config_check(c) != MT_OK) return false;
     /* The parts of a bert or a llama are made from its config. */
     mt_model_kind family = mti_is_whole(kind) || config->kind == MT_MODEL_GPT ? kind : config->kind;
-    impose(c, family);
+    set_kind(c, family);
     if (!c->heads) c->heads = 1;
     if (!c->kv_heads) c->kv_heads = c->heads;
     if (!c->head_dim) c->head_dim = c->hidden / c->heads;
     if (!c->layers) c->layers = 1;
     if (!c->ffn)
         c->ffn = c->mlp == MT_MLP_SWIGLU ? (8 * c->hidden / 3 + 255) / 256 * 256 : 4 * c->hidden;
-    if (c->norm_eps == 0) c->norm_eps = usual_eps(family);
+    if (c->norm_eps == 0) c->norm_eps = default_eps(family);
     if (kind == MT_MODEL_BERT && !c->token_types) c->token_types = 2;
     if (kind == MT_MODEL_BERT && !c->mask_token) c->mask_token = c->vocab - 1;
     return true;
@@ -218,14 +217,14 @@ bool mti_config_resolve(const mt_model_config *config, mt_model_kind kind, mt_mo
 mt_status mt_model_config_resolve(const mt_model_config *config, mt_model_config *out)
 {
     mt_model_config c;
-    if (!out) return mti_fail(MT_ERR_ARGUMENT, "config: nowhere to put the result");
+    if (!out) return mti_fail(MT_ERR_ARGUMENT, "config: the result is NULL");
     if (!mti_config_resolve(config, config ? config->kind : MT_MODEL_GPT, &c))
         return mt_last_status();
     *out = c;
     return MT_OK;
 }
 
-/* ---- how large it would be ---- */
+/* ---- number of parameters ---- */
 
 static uint64_t linear_size(const mt_model_config *c, int64_t in, int64_t out)
 {
@@ -259,7 +258,7 @@ static uint64_t mlp_size(const mt_model_config *c)
 mt_status mt_model_config_params(const mt_model_config *config, uint64_t *n)
 {
     mt_model_config c;
-    if (!n) return mti_fail(MT_ERR_ARGUMENT, "config: nowhere to put the count");
+    if (!n) return mti_fail(MT_ERR_ARGUMENT, "config: the count is NULL");
     mt_status status = mt_model_config_resolve(config, &c);
     if (status != MT_OK) return status;
     uint64_t d = (uint64_t)c.hidden, v = (uint64_t)c.vocab, layers = (uint64_t)c.layers;

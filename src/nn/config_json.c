@@ -1,4 +1,4 @@
-/* config_json.c: configurations as JSON, both ways over one table of fields. */
+/* config_json.c: configurations to JSON and back, by one table of fields. */
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -49,10 +49,10 @@ static const char *choice_name(form f, const void *at)
     }
 }
 
-/* What of buf is left, and how much all of it takes. */
+/* The rest of the buffer, and the length of the whole text. */
 typedef struct writer {
     char *at;
-    size_t left, needed;
+    size_t n_left, needed;
 } writer;
 
 static void put(writer *t, const char *fmt, ...) MT_PRINTF(2, 3);
@@ -60,12 +60,12 @@ static void put(writer *t, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
-    size_t n = (size_t)vsnprintf(t->at, t->left, fmt, args);
+    size_t n = (size_t)vsnprintf(t->at, t->n_left, fmt, args);
     va_end(args);
     t->needed += n;
-    size_t used = n < t->left ? n : t->left;
+    size_t used = n < t->n_left ? n : t->n_left;
     t->at += used;
-    t->left -= used;
+    t->n_left -= used;
 }
 
 static void put_value(writer *t, const struct field *f, const void *at)
@@ -84,8 +84,8 @@ mt_status mt_model_config_to_json(const mt_model_config *c, char *buf, size_t n_
 {
     mt_status status = mt_model_config_check(c);
     if (status != MT_OK) return status;
-    if (!buf) return mti_fail(MT_ERR_ARGUMENT, "config: nowhere to put the JSON");
-    writer t = {.at = buf, .left = n_bytes};
+    if (!buf) return mti_fail(MT_ERR_ARGUMENT, "config: the buffer for the JSON is NULL");
+    writer t = {.at = buf, .n_left = n_bytes};
     for (size_t i = 0; i < N_FIELDS; i++) {
         put(&t, "%s\"%s\":", i ? "," : "{", fields[i].name);
         put_value(&t, &fields[i], (const char *)c + fields[i].at);
@@ -105,8 +105,8 @@ static bool wrong_type(const char *key, const char *need)
 
 static bool get_value(const struct field *f, const json_t *value, void *out)
 {
-    /* Where it is none the parsers name those there are. */
-    const char *word = json_is_string(value) ? json_string_value(value) : "(no text)";
+    /* For anything but a string the parsers below list the valid names. */
+    const char *word = json_is_string(value) ? json_string_value(value) : "(not a string)";
     switch (f->form) {
     case INT:
         if (!json_is_integer(value)) return wrong_type(f->name, "a whole number");
@@ -144,16 +144,16 @@ mt_status mt_model_config_from_json(const char *text, mt_model_config *out)
     if (!text || !out)
         return mti_fail(MT_ERR_ARGUMENT, "config: the %s is NULL", text ? "result" : "JSON");
     json_error_t error;
-    uint64_t failures = mti_failures(); /* memory may run out under the parser */
+    uint64_t failures = mti_failures(); /* the parser may run out of memory */
     json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, &error);
     if (!root)
         return mti_fail_around(failures, MT_ERR_FORMAT, "config: column %d: %s", error.column,
                                error.text);
     mt_model_config c = {0};
     bool ok = json_is_object(root) || mti_fail_bool(MT_ERR_FORMAT, "config: not a JSON object");
-    void *at = ok ? json_object_iter(root) : NULL;
-    for (; ok && at; at = json_object_iter_next(root, at))
-        ok = get_field(&c, json_object_iter_key(at), json_object_iter_value(at));
+    const char *key;
+    json_t *value;
+    json_object_foreach(root, key, value) ok = ok && get_field(&c, key, value);
     json_decref(root);
     if (!ok) return mt_last_status();
     mt_status status = mt_model_config_check(&c);

@@ -1,4 +1,4 @@
-/* frame.c: a checkpoint around a module, or around several layers of one. */
+/* frame.c: a checkpoint around a module, or around several of its layers. */
 #include "nn/frame.h"
 
 static mt_status run(void *user, int n_in, mt_tensor *const *in, int n_out, mt_tensor **out)

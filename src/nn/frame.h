@@ -1,4 +1,4 @@
-/* frame.h: a checkpoint around a module, or around several layers of one. */
+/* frame.h: a checkpoint around a module, or around several of its layers. */
 #ifndef MTI_FRAME_H
 #define MTI_FRAME_H
 
@@ -6,7 +6,7 @@
 
 typedef struct mti_frame {
     mt_module *m;
-    mti_run_fn *run; /* NULL: layers from .. to - 1 of m, which take their input over */
+    mti_run_fn *run; /* NULL: runs layers from .. to - 1 of m, which take x over */
     mt_tensor *(*layers)(mt_module *m, mt_tensor *x, int64_t from, int64_t to);
     int64_t from, to;
 } mti_frame;

@@ -1,4 +1,4 @@
-/* generate.c: scores, a choice among them, and the chosen token back in. */
+/* generate.c: generation: scores of the next token, a choice among them, repeat. */
 #include <math.h>
 #include <string.h>
 #include "base/philox.h"
@@ -26,7 +26,7 @@ static void sink(float *heap, int64_t k)
     }
 }
 
-/* The score that the k-th likeliest has; heap[k] is scratch: the k largest so far, least on top. */
+/* The k-th largest score; heap[k] is scratch: the k largest so far, the least on top. */
 static float threshold(const float *scores, int64_t v, int64_t k, float *heap)
 {
     for (int64_t i = 0; i < k; i++) heap[i] = -INFINITY;
@@ -38,25 +38,26 @@ static float threshold(const float *scores, int64_t v, int64_t k, float *heap)
     return heap[0];
 }
 
-/* unit: uniform in [0,1); heap[v]: scratch. The weights are computed twice, not stored. */
-static int64_t choose(const float *scores, int64_t v, const mt_generate_options *how, double unit,
-                      float *heap)
+/* unit: uniform in [0,1); heap[v]: scratch. Weights are computed twice instead of stored. */
+static int64_t choose(const float *scores, int64_t v, const mt_generate_options *options,
+                      double unit, float *heap)
 {
     int64_t best = likeliest(scores, v);
-    if (how->temperature <= 0) return best;
+    if (options->temperature <= 0) return best;
     double top = scores[best], sum = 0;
-    float least =
-        how->top_k > 0 && how->top_k < v ? threshold(scores, v, how->top_k, heap) : -INFINITY;
+    float least = options->top_k > 0 && options->top_k < v
+                      ? threshold(scores, v, options->top_k, heap)
+                      : -INFINITY;
     for (int64_t i = 0; i < v; i++)
-        if (scores[i] >= least) sum += exp(((double)scores[i] - top) / how->temperature);
-    double left = unit * sum;
+        if (scores[i] >= least) sum += exp(((double)scores[i] - top) / options->temperature);
+    double remaining = unit * sum;
     for (int64_t i = 0; i < v; i++) {
         if (scores[i] < least) continue;
-        double weight = exp(((double)scores[i] - top) / how->temperature);
-        left -= weight;
-        if (left < 0 && weight > 0) return i;
+        double weight = exp(((double)scores[i] - top) / options->temperature);
+        remaining -= weight;
+        if (remaining < 0 && weight > 0) return i;
     }
-    return best; /* rounding used the sum up */
+    return best; /* by rounding none was reached */
 }
 
 /* ---- a run ---- */
@@ -64,12 +65,12 @@ static int64_t choose(const float *scores, int64_t v, const mt_generate_options 
 typedef struct run {
     mt_module *model;
     mt_device *device;
-    const mt_generate_options *how;
+    const mt_generate_options *options;
     int64_t batch, length, n, vocab;
     mt_kv_cache *cache; /* NULL: none */
-    int64_t *text;      /* [b, length + n]; the first `done` of each row are there */
+    int64_t *text;      /* [b, length + n]; the first `done` of each row are known */
     int64_t done;
-    int64_t *part;  /* what a forward is given, [b, length + n] at most */
+    int64_t *part;  /* input of a forward, [b, length + n] at most */
     float *scores;  /* [b,v] */
     float *scratch; /* [v] */
     int64_t *chosen;
@@ -101,8 +102,8 @@ static void release(run *r)
     mti_free(r->scratch);
 }
 
-/* What the model has not seen yet: without a cache everything. */
-static mt_tensor *unseen(run *r)
+/* The tokens that are not in the cache. */
+static mt_tensor *new_tokens(run *r)
 {
     int64_t from = mt_kv_cache_length(r->cache), t = r->done - from, row = r->length + r->n;
     for (int64_t i = 0; i < r->batch; i++)
@@ -113,7 +114,7 @@ static mt_tensor *unseen(run *r)
 
 static bool next_scores(run *r)
 {
-    MT_AUTO mt_tensor *tokens = unseen(r);
+    MT_AUTO mt_tensor *tokens = new_tokens(r);
     MT_AUTO mt_tensor *y = tokens ? mt_next_logits(r->model, r->cache, tokens) : NULL;
     mt_set(&y, mt_cast(y, MT_F32));
     size_t n = (size_t)(r->batch * r->vocab);
@@ -128,9 +129,9 @@ static bool step(run *r, int64_t i)
 {
     if (!next_scores(r)) return false;
     for (int64_t j = 0; j < r->batch; j++) {
-        uint64_t draw = (uint64_t)j << 40 | (r->how->first_draw + (uint64_t)i);
-        double unit = (double)mti_u32_to_unit(mti_philox(r->how->seed, draw).v[0]);
-        r->chosen[j] = choose(r->scores + j * r->vocab, r->vocab, r->how, unit, r->scratch);
+        uint64_t draw = (uint64_t)j << 40 | (r->options->first_draw + (uint64_t)i);
+        double unit = (double)mti_u32_to_unit(mti_philox(r->options->seed, draw).v[0]);
+        r->chosen[j] = choose(r->scores + j * r->vocab, r->vocab, r->options, unit, r->scratch);
         r->text[j * (r->length + r->n) + r->done] = r->chosen[j];
     }
     r->done++;
@@ -140,11 +141,11 @@ static bool step(run *r, int64_t i)
 static bool steps(run *r, mt_tokens_fn *fn, void *user, mt_generate_stats *stats)
 {
     double began = mti_now(), first = began;
-    bool ok = true, go_on = true;
-    for (int64_t i = 0; ok && go_on && i < r->n; i++) {
+    bool ok = true, more = true;
+    for (int64_t i = 0; ok && more && i < r->n; i++) {
         ok = step(r, i);
         if (i == 0) first = mti_now();
-        go_on = ok && (!fn || fn(user, r->chosen));
+        more = ok && (!fn || fn(user, r->chosen));
     }
     *stats = (mt_generate_stats){.tokens = r->done - r->length,
                                  .first_s = first - began,
@@ -154,9 +155,10 @@ static bool steps(run *r, mt_tokens_fn *fn, void *user, mt_generate_stats *stats
 }
 
 static bool check(const mt_model_config *c, int64_t batch, int64_t length, const int64_t *prompt,
-                  int64_t n, const mt_generate_options *how)
+                  int64_t n, const mt_generate_options *options)
 {
-    if (!c) return mti_fail_bool(MT_ERR_ARGUMENT, "generate: need a gpt or a llama of memtape's");
+    if (!c)
+        return mti_fail_bool(MT_ERR_ARGUMENT, "generate: need a gpt or a llama made by memtape");
     if (!prompt || batch < 1 || length < 1 || n < 0)
         return mti_fail_bool(MT_ERR_ARGUMENT,
                              "generate: %lld prompts of %lld tokens, %lld to follow; need at least "
@@ -166,10 +168,10 @@ static bool check(const mt_model_config *c, int64_t batch, int64_t length, const
         return mti_fail_bool(MT_ERR_ARGUMENT,
                              "generate: %lld tokens after %lld are more than the context, %lld",
                              (long long)n, (long long)length, (long long)c->context);
-    if (!(how->temperature >= 0) || isinf(how->temperature) || how->top_k < 0)
+    if (!(options->temperature >= 0) || isinf(options->temperature) || options->top_k < 0)
         return mti_fail_bool(MT_ERR_ARGUMENT,
                              "generate: temperature %g, top_k %lld; neither may be negative",
-                             how->temperature, (long long)how->top_k);
+                             options->temperature, (long long)options->top_k);
     return true;
 }
 
@@ -181,11 +183,11 @@ mt_status mt_generate(mt_module *model, int64_t batch, int64_t length, const int
     mt_generate_stats ignored;
     if (!mti_given(model, "generate", "the model")) return mt_last_status();
     const mt_model_config *c = mt_model_config_of(model);
-    const mt_generate_options *how = options ? options : &plain;
-    if (!check(c, batch, length, prompt, n, how)) return mt_last_status();
+    if (!options) options = &plain;
+    if (!check(c, batch, length, prompt, n, options)) return mt_last_status();
     run r = {.model = model,
              .device = mt_device_of(mt_module_param(mt_module_child(model, "wte"), "weight")),
-             .how = how,
+             .options = options,
              .batch = batch,
              .length = length,
              .n = n,
@@ -193,8 +195,8 @@ mt_status mt_generate(mt_module *model, int64_t batch, int64_t length, const int
     bool training = mt_module_training(model);
     mt_module_set_training(model, false);
     bool ok = allocate(&r, prompt);
-    if (ok && !how->no_cache)
-        ok = (r.cache = mt_kv_cache_new(model, how->cache, batch, length + n)) != NULL;
+    if (ok && !options->no_cache)
+        ok = (r.cache = mt_kv_cache_new(model, options->cache, batch, length + n)) != NULL;
     ok = ok && steps(&r, fn, user, stats ? stats : &ignored);
     release(&r);
     mt_module_set_training(model, training);

@@ -1,5 +1,5 @@
-/* hf_config.c: Hugging Face's config.json as our configuration. Every key has a row here; one
- * without that could change shapes or values is refused by name, as a wrong model is worse than
+/* hf_config.c: from Hugging Face's config.json to mt_model_config. Every known key has a row here.
+ * An unknown key that could change shapes or values is refused, as a wrong model is worse than
  * none. */
 #include <stdarg.h>
 #include <stdio.h>
@@ -16,7 +16,7 @@ enum { GPT2 = 1, LLAMA = 2, MISTRAL = 4, QWEN2 = 8, BERT = 16 };
 static const struct family {
     const char *type; /* as "model_type" names it */
     unsigned bit;
-    mt_model_config config; /* what a file need not say */
+    mt_model_config config; /* defaults */
 } families[] = {
     {"gpt2", GPT2, {.kind = MT_MODEL_GPT, .act = MT_ACT_GELU_TANH, .dropout = 0.1}},
     {"llama", LLAMA, {.kind = MT_MODEL_LLAMA}},
@@ -31,19 +31,19 @@ static const struct family {
 typedef enum form {
     SIZE,    /* a whole number from 1 on */
     REAL,    /* a number above 0 */
-    DROPOUT, /* all those of a file must agree: there is one here */
+    DROPOUT, /* all dropouts of a file must be equal: we have one */
     ZERO,    /* a number that must be 0 */
     ACT,     /* of a plain MLP */
-    SILU,    /* of a gated one: there is no other here */
-    TIED,    /* whether the head is the token embedding, where that may be chosen */
+    SILU,    /* of a gated MLP, which has no other here */
+    TIED,    /* whether the head is the token embedding */
     DTYPE,
     NO, /* must be false, null or empty */
     YES,
     ABSOLUTE, /* learned positions, one row each */
-    HEADED,   /* a model with the head of a language model, or none */
-    ROPE,     /* an object: rope_theta, and angles that NOTED would be said of */
+    HEADED,   /* a model with the head of a language model, or without a head */
+    ROPE,     /* an object with rope_theta; `note` if its angles are not the default */
     NOTED,    /* changes no shape and no byte; `note` says what it does */
-    IDLE,     /* of no effect on a model that is trained */
+    IDLE,     /* no effect on training */
 } form;
 
 static const struct rule {
@@ -51,7 +51,7 @@ static const struct rule {
     unsigned families;
     form form;
     size_t at;
-    unsigned needed; /* by these families, whose defaults differ from ours */
+    unsigned needed; /* families in which it must be given: their defaults differ from ours */
     const char *note;
 } rules[] = {
 #define AT(field) offsetof(mt_model_config, field)
@@ -108,7 +108,7 @@ static const struct rule {
     {"use_sliding_window", QWEN2, NOTED, 0, 0, "see sliding_window"},
     {"max_window_layers", QWEN2, NOTED, 0, 0, "see sliding_window"},
     {"layer_types", ROTARY, NOTED, 0, 0, "see sliding_window"},
-    /* numbers and objects that change nothing; of the rest every key may be idle */
+    /* no effect; unknown strings and empty values are ignored, too */
     {"model_type", ANY, IDLE},
     {"n_ctx", GPT2, IDLE},
     {"initializer_range", ANY, IDLE},
@@ -131,7 +131,7 @@ static const struct rule {
 };
 #define N_RULES (sizeof rules / sizeof *rules)
 
-/* ---- what is told ---- */
+/* ---- notes and errors ---- */
 
 typedef struct reader {
     unsigned family;
@@ -139,7 +139,7 @@ typedef struct reader {
     mt_model_config c;
     const char *dropout_key; /* the first that was read */
     double dropout;
-    char *notes, *ignored; /* texts that may be cut */
+    char *notes, *ignored; /* cut to their buffers */
     size_t n_notes, n_ignored;
 } reader;
 
@@ -160,9 +160,9 @@ static void ignore(reader *r, const char *key)
     put(r->ignored, r->n_ignored, "%s%.60s", *r->ignored ? ", " : "", key);
 }
 
-#define ANY_FILE "config.json: " /* begins what is said where no file has been named */
+#define ANY_FILE "config.json: " /* begins messages if the file's name is unknown */
 
-/* "config.json: "n_embd" is 0; need ...", with the value as the file has it. */
+/* Fails with "config.json: "n_embd" is 0; need ...". */
 static bool refuse(const char *key, const json_t *value, const char *need)
 {
     char text[61];
@@ -272,7 +272,7 @@ static bool read_value(reader *r, const struct rule *rule, const json_t *value)
 {
     void *at = (char *)&r->c + rule->at;
     const char *key = rule->key;
-    /* null: as if it were not there */
+    /* null: as if it were missing */
     if (json_is_null(value) && rule->form != NOTED && !(rule->needed & r->family)) return true;
     switch (rule->form) {
     case SIZE: return read_size(key, value, at);
@@ -309,13 +309,11 @@ static bool read_value(reader *r, const struct rule *rule, const json_t *value)
     return true;
 }
 
-/* A key without a row: words and switches that are off cannot make another model of it. */
+/* A key without a row is ignored if it is a string, off or empty, which cannot change the model. */
 static bool read_unknown(reader *r, const char *key, const json_t *value)
 {
     if (key[0] != '_' && !is_empty(value) && !json_is_string(value))
-        return refuse(key, value,
-                      "a key that is known here; if it changes neither shapes nor values, take it "
-                      "out");
+        return refuse(key, value, "a known key; remove it if it changes neither shapes nor values");
     ignore(r, key);
     return true;
 }
@@ -345,7 +343,7 @@ static bool read_keys(reader *r, json_t *root)
 
 /* ---- the whole ---- */
 
-/* By model_type; without one, by the architecture that begins with a family's name. */
+/* By "model_type", or else by the name of the first architecture. */
 static const struct family *find_family(const json_t *root)
 {
     static const char *const starts[N_FAMILIES] = {"GPT2", "Llama", "Mistral", "Qwen2", "Bert"};
@@ -404,9 +402,9 @@ mt_status mt_model_config_from_hf(const char *json, mt_model_config *out, char *
         return mti_fail(MT_ERR_ARGUMENT, ANY_FILE "the %s is NULL",
                         !json  ? "text"
                         : !out ? "result"
-                               : "place for notes");
+                               : "buffer for notes");
     json_error_t error;
-    uint64_t failures = mti_failures(); /* memory may run out under the parser */
+    uint64_t failures = mti_failures(); /* the parser may run out of memory */
     json_t *root = json_loads(json, JSON_REJECT_DUPLICATES, &error);
     if (!root)
         return mti_fail_around(failures, MT_ERR_FORMAT, ANY_FILE "line %d, column %d: %s",
@@ -416,7 +414,7 @@ mt_status mt_model_config_from_hf(const char *json, mt_model_config *out, char *
     return status;
 }
 
-/* The file's own name in the place of "config.json". */
+/* Replaces "config.json" in the error by the file's path. */
 static mt_status name_the_file(const char *path, mt_status status)
 {
     char text[1024];
@@ -436,7 +434,7 @@ mt_status mt_model_config_from_hf_file(const char *path, mt_model_config *out, c
         return mti_fail(MT_ERR_ARGUMENT, ANY_FILE "the %s is NULL",
                         !path  ? "path"
                         : !out ? "result"
-                               : "place for notes");
+                               : "buffer for notes");
     char *text = mti_file_read(path, LARGEST_FILE, &n);
     if (!text) return mt_last_status();
     bool is_text = strlen(text) == n;

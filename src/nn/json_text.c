@@ -1,5 +1,5 @@
-/* json_text.c: not json_dumps, which leaves keys out without a word when its buffer cannot
- * grow: the size is asked first, and what is written must have that size. */
+/* json_text.c: instead of json_dumps, which silently leaves keys out if its buffer cannot grow:
+ * asks for the size first, and checks it after writing. */
 #include "nn/json_text.h"
 
 char *mti_json_text(const json_t *root, size_t flags)
@@ -12,6 +12,6 @@ char *mti_json_text(const json_t *root, size_t flags)
         return text;
     }
     mti_free(text);
-    mti_fail_around(failures, MT_ERR_MEMORY, "json: memory ran out over the text");
+    mti_fail_around(failures, MT_ERR_MEMORY, "json: no memory for the text");
     return NULL;
 }

@@ -26,15 +26,16 @@ mt_status mt_kv_form_parse(const char *name, mt_kv_form *out)
 static bool has_cache(const mt_model_config *c)
 {
     return c->kind == MT_MODEL_GPT || c->kind == MT_MODEL_LLAMA ||
-           mti_fail_bool(MT_ERR_ARGUMENT,
-                         "kv_cache: a %s does not go on from left to right; need a gpt or a llama",
-                         mt_model_kind_name(c->kind));
+           mti_fail_bool(
+               MT_ERR_ARGUMENT,
+               "kv_cache: a %s does not generate from left to right; need a gpt or a llama",
+               mt_model_kind_name(c->kind));
 }
 
 static bool check_form(mt_kv_form form)
 {
     return (unsigned)form < MT_KV_FORM_COUNT ||
-           mti_fail_bool(MT_ERR_ARGUMENT, "kv_cache: form %d is none of ours", (int)form);
+           mti_fail_bool(MT_ERR_ARGUMENT, "kv_cache: form %d is unknown", (int)form);
 }
 
 size_t mt_kv_bytes(const mt_model_config *config, mt_kv_form form, int64_t batch, int64_t positions)
@@ -49,7 +50,7 @@ size_t mt_kv_bytes(const mt_model_config *config, mt_kv_form form, int64_t batch
     for (int i = 0; fits && i < 5; i++)
         fits = factors[i] >= 0 && mti_mul_size(n, (size_t)factors[i], &n);
     if (fits) return n;
-    mti_fail(MT_ERR_ARGUMENT, "kv_cache: %lld x %lld positions are more bytes than can be counted",
+    mti_fail(MT_ERR_ARGUMENT, "kv_cache: the bytes of %lld x %lld positions overflow",
              (long long)batch, (long long)positions);
     return 0;
 }
@@ -67,7 +68,7 @@ static mt_tensor *make(const mt_kv_cache *cache, mt_device *device, mt_dtype dty
 static bool make_side(mti_kv_side *s, const mt_kv_cache *cache, mt_device *device)
 {
     const mt_model_config *c = &cache->config;
-    if (cache->form == MT_KV_GROWING) return true; /* with the first positions */
+    if (cache->form == MT_KV_GROWING) return true; /* made with the first positions */
     bool narrow = cache->form == MT_KV_8BIT;
     s->values = make(cache, device, narrow ? MT_U8 : c->dtype, c->head_dim);
     if (s->values && narrow) s->scales = make(cache, device, MT_F32, 1);
@@ -78,7 +79,8 @@ mt_kv_cache *mt_kv_cache_new(mt_module *model, mt_kv_form form, int64_t batch, i
 {
     if (!mti_given(model, "kv_cache", "the model")) return NULL;
     const mt_model_config *c = mt_model_config_of(model);
-    if (!c) return mti_fail_null(MT_ERR_ARGUMENT, "kv_cache: need a gpt or a llama of memtape's");
+    if (!c)
+        return mti_fail_null(MT_ERR_ARGUMENT, "kv_cache: need a gpt or a llama made by memtape");
     if (positions == 0) positions = c->context;
     if (!has_cache(c) || !check_form(form)) return NULL;
     if (batch < 1 || positions < 1 || positions > c->context)
@@ -119,7 +121,7 @@ void mt_kv_cache_free(mt_kv_cache *cache)
     mti_free(cache);
 }
 
-/* ---- asking ---- */
+/* ---- length and bytes ---- */
 
 int64_t mt_kv_cache_length(const mt_kv_cache *cache) { return cache ? cache->length : 0; }
 
@@ -137,7 +139,7 @@ size_t mt_kv_cache_bytes(const mt_kv_cache *cache, size_t *scales)
     return values + of_scales;
 }
 
-/* All but the first `length` positions of a growing tensor go back. */
+/* Cuts a growing tensor to its first `length` positions. */
 static bool shorten(mt_tensor **t, int64_t length)
 {
     if (!*t || mt_shape(*t)[2] == length) return true;
@@ -168,7 +170,7 @@ mt_status mt_kv_cache_rewind(mt_kv_cache *cache, int64_t length)
 
 /* ---- one forward ---- */
 
-/* Tell the model's attentions and positions of the cache, or (NULL) that there is none. */
+/* Connects the model's attentions and positions with the cache; NULL: with none. */
 static bool bind(mt_module *model, const mt_model_config *c, mt_kv_cache *cache)
 {
     int64_t *start = mti_positions_start(mt_module_child(model, "wpe"));
@@ -180,8 +182,7 @@ static bool bind(mt_module *model, const mt_model_config *c, mt_kv_cache *cache)
         if (heads)
             heads->kv = cache ? &cache->layers[i] : NULL;
         else if (cache)
-            return mti_fail_bool(MT_ERR_STATE,
-                                 "kv_cache: %s of the model is not what memtape put there", path);
+            return mti_fail_bool(MT_ERR_STATE, "kv_cache: %s of the model was replaced", path);
     }
     return true;
 }
@@ -191,7 +192,7 @@ static bool same_size(const mt_kv_cache *cache, const mt_model_config *c)
     const mt_model_config *of = &cache->config;
     return (of->kind == c->kind && of->layers == c->layers && of->kv_heads == c->kv_heads &&
             of->head_dim == c->head_dim) ||
-           mti_fail_bool(MT_ERR_ARGUMENT, "kv_cache: was made for another model than this %s",
+           mti_fail_bool(MT_ERR_ARGUMENT, "kv_cache: made for another model than this %s",
                          mt_model_kind_name(c->kind));
 }
 
@@ -199,12 +200,13 @@ static bool has_room(const mt_kv_cache *cache, const mt_tensor *tokens)
 {
     long long b = mt_shape(tokens)[0], t = mt_shape(tokens)[1];
     if (b != cache->batch)
-        return mti_fail_bool(MT_ERR_ARGUMENT, "kv_cache: %lld sequences; it was made for %lld", b,
+        return mti_fail_bool(MT_ERR_ARGUMENT, "kv_cache: %lld sequences; made for %lld", b,
                              (long long)cache->batch);
     return t <= cache->capacity - cache->length ||
-           mti_fail_bool(MT_ERR_ARGUMENT,
-                         "kv_cache: %lld positions are held and %lld come; there is room for %lld",
-                         (long long)cache->length, t, (long long)cache->capacity);
+           mti_fail_bool(
+               MT_ERR_ARGUMENT,
+               "kv_cache: %lld positions are held and %lld follow; there is room for %lld",
+               (long long)cache->length, t, (long long)cache->capacity);
 }
 
 mt_tensor *mt_next_logits(mt_module *model, mt_kv_cache *cache, mt_tensor *tokens)
@@ -214,7 +216,7 @@ mt_tensor *mt_next_logits(mt_module *model, mt_kv_cache *cache, mt_tensor *token
         return NULL;
     mti_model *m = mti_model_of(model);
     if (!m)
-        return mti_fail_null(MT_ERR_ARGUMENT, "next_logits: need a gpt or a llama of memtape's");
+        return mti_fail_null(MT_ERR_ARGUMENT, "next_logits: need a gpt or a llama made by memtape");
     if (!has_cache(&m->config) || !mti_check_tokens("next_logits", tokens)) return NULL;
     if (mt_numel(tokens) == 0)
         return mti_fail_null(MT_ERR_ARGUMENT, "next_logits: no tokens; need at least one");

@@ -1,8 +1,8 @@
-/* kv_layer.c: new keys and values put to those of one layer. */
+/* kv_layer.c: appending keys and values to those of one layer. */
 #include "memtape/ops.h"
 #include "nn/kv_layer.h"
 
-/* ---- appending: x [b,k,t,h] becomes all that is held, x included; taken over ---- */
+/* ---- appending: *x [b,k,t,h] is replaced by all positions, its own included ---- */
 
 static bool append_preallocated(mti_kv_side *s, int64_t start, mt_tensor **x)
 {
@@ -12,7 +12,7 @@ static bool append_preallocated(mti_kv_side *s, int64_t start, mt_tensor **x)
            mt_set(x, mt_slice(s->values, 2, 0, start + t)) == MT_OK;
 }
 
-/* What a forward that failed half-way has left behind `start` is cut off. */
+/* Positions from `start` on were left by a forward that failed; they are cut off. */
 static bool append_growing(mti_kv_side *s, mt_dtype dtype, int64_t start, mt_tensor **x)
 {
     if (mt_set(x, mt_cast(*x, dtype)) != MT_OK) return false;
@@ -37,9 +37,9 @@ static bool write_codes(mti_kv_side *s, int64_t start, mt_tensor *x)
     int64_t t = mt_shape(x)[2];
     MT_AUTO mt_tensor *wide = mt_cast(x, MT_F32);
     MT_AUTO mt_tensor *scale = wide ? magnitudes(wide) : NULL;
-    mt_set(&scale, mt_affine(scale, 1.0 / 127, 1e-30)); /* a vector of zeros is not divided by 0 */
+    mt_set(&scale, mt_affine(scale, 1.0 / 127, 1e-30)); /* never 0 */
     mt_set(&wide, mt_div(wide, scale));
-    mt_set(&wide, mt_affine(wide, 1, 128.5)); /* the cast to u8 cuts off: 1 to 255 */
+    mt_set(&wide, mt_affine(wide, 1, 128.5)); /* the cast to u8 truncates: 1 to 255 */
     MT_AUTO mt_tensor *codes_at = wide ? mt_slice(s->values, 2, start, t) : NULL;
     MT_AUTO mt_tensor *scales_at = codes_at ? mt_slice(s->scales, 2, start, t) : NULL;
     return scales_at && mt_copy(codes_at, wide) == MT_OK && mt_copy(scales_at, scale) == MT_OK;

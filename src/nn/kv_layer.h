@@ -2,9 +2,9 @@
  *
  * Keys and values alike, [b,k,t,h]:
  *   preallocated  the first `length` of t positions are filled in place; attention sees a view.
- *   growing       exactly `length` positions; a step makes a new tensor of all and lets the old go.
+ *   growing       exactly `length` positions; a step copies all of them into a new tensor.
  *   8bit          as preallocated, codes u8 [b,k,t,h] with a scale f32 [b,k,t,1] for each vector; a
- *                 step widens one layer's at a time. A code is the value / scale + 128, rounded. */
+ *                 step converts one layer at a time. A code is the value / scale + 128, rounded. */
 #ifndef MTI_KV_LAYER_H
 #define MTI_KV_LAYER_H
 
@@ -20,7 +20,7 @@ typedef struct mti_kv_side {
 typedef struct mti_kv_layer {
     mt_kv_form form;
     mt_dtype dtype;        /* of the model */
-    const int64_t *length; /* how many positions came before; the cache's */
+    const int64_t *length; /* positions held so far; points into the cache */
     mti_kv_side k, v;
 } mti_kv_layer;
 

@@ -11,12 +11,7 @@ static mt_tensor *llama_forward(mt_module *self, mt_tensor *tokens)
                              (long long)mt_shape(tokens)[1], (long long)model->config.context);
     mt_tensor *h = mt_forward_child(self, "wte", tokens);
     mt_set(&h, mt_forward_child(self, "drop", h));
-    h = mti_run_layers(self, h, 0, model->config.layers);
-    h = mti_wanted_rows(model, h);
-    mt_set(&h, mt_forward_child(self, "ln_f", h));
-    mt_set(&h, mt_module_child(self, "lm_head") ? mt_forward_child(self, "lm_head", h)
-                                                : mti_tied_head(self, "lm_head", h, NULL));
-    return h;
+    return mti_logits(self, mti_run_layers(self, h, 0, model->config.layers));
 }
 
 mt_module *mti_llama_make(mt_device *device, const mt_model_config *config,

@@ -1,4 +1,4 @@
-/* lora.c: adapters put beside linears, run, and merged into them (Hu et al. 2021). */
+/* lora.c: adding adapters to linears, running and merging them (Hu et al. 2021). */
 #include <fnmatch.h>
 #include <math.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 
 /* ---- the module "lora" ---- */
 
-/* y = base(x) + B ((alpha / r) A drop(x)): scaled where it is narrow, [..,r] */
+/* y = base(x) + B ((alpha / r) A drop(x)); the scaling is done on [..,r], the narrow one */
 static mt_tensor *lora_forward(mt_module *self, mt_tensor *x)
 {
     const mti_lora *l = mt_module_user(self);
@@ -44,7 +44,7 @@ mt_tensor *mti_lora_b(const mt_module *lora)
     return mt_module_param(mt_module_child(lora, MTI_LORA_B), "weight");
 }
 
-/* A linear of that kind, all zeros. */
+/* Adds a linear of zeros. */
 static bool add_part(mt_module *m, const char *name, const mt_tensor *like, int64_t in, int64_t out)
 {
     return mt_module_add_child(m, name,
@@ -62,7 +62,7 @@ static bool init(const mt_module *lora)
     return u && mt_copy(a, u) == MT_OK;
 }
 
-/* With a stand-in for its base; A is to be drawn. */
+/* With a placeholder as its base; A is not drawn yet. */
 static mt_module *lora_new(const mt_module *linear, const mt_lora_options *o)
 {
     mt_tensor *w = mt_module_param(linear, "weight");
@@ -122,7 +122,7 @@ void mti_places_free(mti_places *places)
     memset(places, 0, sizeof *places);
 }
 
-/* "*.fc" is to fit "fc", the child of the root, as well. */
+/* "*.fc" fits "fc", a child of the root, too. */
 static bool fits(const char *pattern, const char *path)
 {
     return !fnmatch(pattern, path, 0) ||
@@ -137,7 +137,7 @@ static bool is_wanted(const mt_lora_options *o, const char *path)
     return wanted;
 }
 
-/* Keep the places that a target fits. */
+/* Removes the places that no target fits. */
 static void keep_wanted(mti_places *places, const mt_lora_options *o)
 {
     size_t kept = 0;
@@ -181,10 +181,10 @@ static bool check_options(const mt_lora_options *o)
             "alpha, 0 <= dropout < 1",
             (long long)o->rank, o->alpha, o->dropout);
     return (unsigned)o->base < MT_LORA_BASE_COUNT ||
-           mti_fail_bool(MT_ERR_ARGUMENT, "lora_add: base %d is none", (int)o->base);
+           mti_fail_bool(MT_ERR_ARGUMENT, "lora_add: base %d is unknown", (int)o->base);
 }
 
-/* Everything that may fail: the lora, and over an NF4 base that, too, as its base for now. */
+/* Does all that may fail: makes the adapter and, if asked for, its NF4 base. */
 static bool make_wrapper(mti_place *p, const mt_lora_options *o)
 {
     p->wrapper = lora_new(p->module, o);
@@ -195,7 +195,7 @@ static bool make_wrapper(mti_place *p, const mt_lora_options *o)
     return l->spare != NULL;
 }
 
-/* The wrapper takes the place, and the linear goes below it or, in NF4, goes. */
+/* Puts the wrapper in the linear's place; the linear becomes its base or, with NF4, is freed. */
 static void wrap(mti_place *p)
 {
     mti_lora *l = mt_module_user(p->wrapper);
@@ -243,10 +243,9 @@ mt_status mt_lora_add(mt_module *m, const mt_lora_options *o, size_t *n_added)
     return ok ? MT_OK : mt_last_status();
 }
 
-/* ---- adding while the model is made ---- */
+/* ---- adding while a model is made ---- */
 
-/* Each wanted linear below m, whose path from the root is `path`, gives way to its adapter before
- * the next one is looked at. */
+/* Replaces each wanted linear below m, whose path from the root is `path`, one by one. */
 static bool adapt(mt_module *m, const char *path, const mt_lora_options *o)
 {
     mti_places places = {0};
@@ -267,7 +266,8 @@ static bool adapt_layer(void *user, mt_module *layer)
 
 static bool is_lora_or_linear(const mt_module *m) { return mti_is_lora(m) || is_linear(m); }
 
-/* Every wanted linear is an adapter. A is drawn last, so that the weights are mt_model_new's. */
+/* Once every wanted linear has its adapter. A is drawn last, so that the weights are those of
+ * mt_model_new. */
 static bool finish(mt_module *m, const mt_lora_options *o)
 {
     mti_places places;
@@ -289,7 +289,7 @@ mt_module *mt_lora_model_new(mt_device *device, const mt_model_config *config,
     return mti_module_complete(m, m && adapt(m, "", o) && finish(m, o));
 }
 
-/* ---- taking away ---- */
+/* ---- removing ---- */
 
 void mti_lora_unwrap(const mti_place *p)
 {
@@ -315,7 +315,7 @@ static mt_tensor *merged(const mt_module *lora, mt_tensor *w)
     return delta;
 }
 
-/* A linear again, of the values that the NF4 one stands for, with room for those merged. */
+/* A linear in the dtype that the NF4 one had, with the merged weight `sum`. */
 static mt_module *dense_linear(const mt_module *nf4, mt_tensor *sum)
 {
     const int64_t *shape = mt_shape(sum);
@@ -353,11 +353,11 @@ mt_status mt_lora_merge(mt_module *m)
 {
     if (!mti_given(m, "lora_merge", "the module")) return mt_last_status();
     mti_places loras;
-    bool was = mt_set_grad_mode(false);
+    bool grad = mt_set_grad_mode(false);
     bool ok = mti_places_find(&loras, m, mti_is_lora);
     if (ok && !loras.v.n) ok = mti_fail_bool(MT_ERR_STATE, "lora_merge: the model has no adapters");
     for (size_t i = 0; ok && i < loras.v.n; i++) ok = merge(&loras.v.at[i]);
     mti_places_free(&loras);
-    mt_set_grad_mode(was);
+    mt_set_grad_mode(grad);
     return ok ? MT_OK : mt_last_status();
 }

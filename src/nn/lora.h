@@ -1,4 +1,4 @@
-/* lora.h: adapters from inside: lora.c wraps and merges, lora_base.c is the NF4 linear,
+/* lora.h: what the files of adapters share: lora.c adds and merges, lora_base.c is the NF4 linear,
  * lora_file.c saves and loads. */
 #ifndef MTI_NN_LORA_H
 #define MTI_NN_LORA_H
@@ -10,28 +10,29 @@
 #define MTI_LORA_A    "lora_A"
 #define MTI_LORA_B    "lora_B"
 
-/* What a "lora" module knows. */
+/* User data of a "lora" module. */
 typedef struct mti_lora {
     int64_t rank;
     double alpha, dropout;
-    mt_module *spare; /* stands in for base_layer when that is taken out: no failure on the way */
+    mt_module
+        *spare; /* placeholder for base_layer when that is taken out, so that this cannot fail */
 } mti_lora;
 
 /* A module below another, with its path. */
 typedef struct mti_place {
     mt_module *parent, *module;
     char *path;
-    mt_module *wrapper; /* what will take its place; NULL if nothing will */
+    mt_module *wrapper; /* will take its place; NULL: none */
 } mti_place;
 
 typedef struct mti_places {
     MTI_VEC(mti_place) v;
 } mti_places;
 
-/* All modules below m that are such; an adapter's own parts are not looked at. */
+/* All modules below m for which is() holds; not those inside adapters. */
 typedef bool mti_is_fn(const mt_module *m);
 bool mti_places_find(mti_places *places, mt_module *m, mti_is_fn *is);
-void mti_places_free(mti_places *places); /* wrappers that are there still, too */
+void mti_places_free(mti_places *places); /* and unused wrappers */
 
 bool mti_is_lora(const mt_module *m);
 bool mti_is_linear_nf4(const mt_module *m);
@@ -42,14 +43,14 @@ bool mti_lora_add(mt_module *m, const mt_lora_options *options, mti_places *adde
 /* The adapter's weights, borrowed. */
 mt_tensor *mti_lora_a(const mt_module *lora);
 mt_tensor *mti_lora_b(const mt_module *lora);
-/* Put the base back; the adapter is freed. Cannot fail. */
+/* Puts the base back and frees the adapter. Cannot fail. */
 void mti_lora_unwrap(const mti_place *lora);
 
-/* y = x w^T + b with w in NF4, from a linear that stays as it is; NULL on failure. */
+/* y = x w^T + b with w in NF4, made from a linear, which does not change; NULL on failure. */
 mt_module *mti_linear_nf4_new(const mt_module *linear, bool double_scales);
-/* A new tensor in `dtype` of the weight that such a module holds. */
+/* The module's weight as a new tensor in `dtype`. */
 mt_tensor *mti_linear_nf4_weight(const mt_module *m, mt_dtype dtype);
-/* The dtype that the linear had. */
+/* The dtype of the linear it was made from. */
 mt_dtype mti_linear_nf4_dtype(const mt_module *m);
 
 #endif

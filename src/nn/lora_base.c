@@ -1,16 +1,15 @@
 /* lora_base.c: a linear whose frozen weight is kept in NF4 (Dettmers et al. 2023, QLoRA).
  *
- * It is a linear over a dequantised temporary, and a saved-tensor hook that keeps linear from
- * keeping it: pack leaves nothing, unpack dequantises again. An op of its own would do the same;
- * the hook needs nothing that a user of the library does not have, nests with checkpointing and
- * the ledger, and leaves linear's shape rule, products and gradient where they are. */
+ * A linear over a dequantised temporary, with a saved-tensor hook so that the tape does not keep
+ * it: pack keeps nothing, unpack dequantises again. A separate op could do the same, but the hook
+ * uses the public API alone, nests with checkpoints and the ledger, and reuses linear as it is. */
 #include "memtape/autocast.h"
 #include "memtape/ops.h"
 #include "nn/lora.h"
 
 typedef struct weight {
     mt_quant format;
-    mt_dtype dtype;   /* of the linear it was */
+    mt_dtype dtype;   /* of the original linear */
     int64_t shape[2]; /* [out,in] */
 } weight;
 
@@ -24,53 +23,53 @@ static mt_tensor *dequantize(const weight *w, mt_tensor *codes, mt_dtype dtype)
 
 /* ---- the hook around one call ---- */
 
-typedef struct again {
-    weight of;
+typedef struct saved_weight {
+    weight weight;
     mt_tensor *codes; /* retained */
     mt_dtype dtype;   /* what was packed; autocast may have cast */
-    uint64_t version; /* of the codes then */
-} again;
+    uint64_t version; /* of the codes when it was saved */
+} saved_weight;
 
 static mt_status pack(void *user, const mt_save_info *info, mt_tensor *tensor, mt_tensor **kept,
                       void **state)
 {
-    again *a = user;
+    saved_weight *s = user;
     (void)state;
     if (info->role != MT_SAVE_INPUT || info->index != 1) return MT_OK;
-    a->dtype = mt_dtype_of(tensor);
+    s->dtype = mt_dtype_of(tensor);
     *kept = NULL;
     return MT_OK;
 }
 
 static mt_status unpack(void *user, const mt_save_info *info, mt_tensor **tensor, void *state)
 {
-    again *a = user;
+    saved_weight *s = user;
     (void)state;
     if (info->role != MT_SAVE_INPUT || info->index != 1) return MT_OK;
-    if (mt_storage_of(a->codes).version != a->version)
+    if (mt_storage_of(s->codes).version != s->version)
         return mti_fail(MT_ERR_STATE,
                         "linear_nf4 backward in %s: the weight was changed in place "
                         "after it was used",
                         info->module);
-    *tensor = mt_dequantize(a->codes, &a->of.format, a->dtype, 2, a->of.shape);
+    *tensor = mt_dequantize(s->codes, &s->weight.format, s->dtype, 2, s->weight.shape);
     return *tensor ? MT_OK : mt_last_status();
 }
 
 static void destroy(void *user)
 {
-    again *a = user;
-    mt_release(a->codes);
-    mti_free(a);
+    saved_weight *s = user;
+    mt_release(s->codes);
+    mti_free(s);
 }
 
 static bool push_hook(const weight *w, mt_tensor *codes)
 {
-    again *a = mti_malloc(sizeof *a);
-    if (!a) return false;
-    *a = (again){*w, mt_retain(codes), w->dtype, mt_storage_of(codes).version};
-    if (mt_push_saved_hooks(&(mt_saved_hooks){pack, unpack, NULL, destroy}, a) == MT_OK)
+    saved_weight *s = mti_malloc(sizeof *s);
+    if (!s) return false;
+    *s = (saved_weight){*w, mt_retain(codes), w->dtype, mt_storage_of(codes).version};
+    if (mt_push_saved_hooks(&(mt_saved_hooks){pack, unpack, NULL, destroy}, s) == MT_OK)
         return true;
-    destroy(a);
+    destroy(s);
     return false;
 }
 
@@ -101,7 +100,7 @@ mt_module *mti_linear_nf4_new(const mt_module *linear, bool double_scales)
     bool wanted = mt_requires_grad(bias);
     bool complete = m && mt_module_add_param(m, "weight", mt_quantize(dense, &w->format)) &&
                     (!bias || mt_module_add_param(m, "bias", mt_retain(bias)));
-    if (bias) mt_set_requires_grad(bias, wanted); /* to add it is to want its gradient */
+    if (bias) mt_set_requires_grad(bias, wanted); /* add_param had set it */
     return mti_module_complete(m, complete);
 }
 

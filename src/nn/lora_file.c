@@ -31,7 +31,7 @@ static bool same_kind(const mti_places *loras)
         if (l->rank != first->rank || l->alpha != first->alpha || l->dropout != first->dropout)
             return mti_fail_bool(MT_ERR_UNSUPPORTED,
                                  "lora_save: %s has rank %lld, alpha %g, dropout %g; %s %lld, %g, "
-                                 "%g; a file tells of one kind",
+                                 "%g; a file has one of each",
                                  loras->v.at[0].path, (long long)first->rank, first->alpha,
                                  first->dropout, loras->v.at[i].path, (long long)l->rank, l->alpha,
                                  l->dropout);
@@ -42,14 +42,14 @@ static bool same_kind(const mti_places *loras)
     return true;
 }
 
-/* All paths, by commas. */
+/* All paths, separated by commas. */
 static char *join_paths(const mti_places *loras)
 {
     size_t n = 1;
     for (size_t i = 0; i < loras->v.n; i++) n += strlen(loras->v.at[i].path) + 1;
-    char *text = mti_malloc(n), *at = text;
+    char *text = mti_malloc(n), *end = text;
     for (size_t i = 0; text && i < loras->v.n; i++)
-        at += snprintf(at, n - (size_t)(at - text), "%s%s", i ? "," : "", loras->v.at[i].path);
+        end += snprintf(end, n - (size_t)(end - text), "%s%s", i ? "," : "", loras->v.at[i].path);
     return text;
 }
 
@@ -91,7 +91,7 @@ mt_status mt_lora_save(const char *path, mt_module *m)
 
 /* ---- loading ---- */
 
-/* The number under a key; false, without an error, if there is none or it is no number. */
+/* The number under a key; false, without an error, if there is no number. */
 static bool get_number(const mt_safetensors *f, const char *key, double *out)
 {
     const char *text = mt_safetensors_metadata(f, key);
@@ -100,7 +100,7 @@ static bool get_number(const mt_safetensors *f, const char *key, double *out)
     return end && !*end && isfinite(*out);
 }
 
-/* Whether the file's tensors have the rank of which its metadata tell: adapters are made by it. */
+/* Whether the tensors have the rank in the metadata, by which adapters are made. */
 static bool has_rank(const char *path, const mt_safetensors *f, double rank)
 {
     static const char ending[] = "." MTI_LORA_A ".weight";
@@ -112,11 +112,12 @@ static bool has_rank(const char *path, const mt_safetensors *f, double rank)
         if (e.rank == 2 && (double)e.shape[0] == rank) return true;
         break;
     }
-    return mti_fail_bool(
-        MT_ERR_FORMAT, "lora_load: %s says that its rank is %.0f; its tensors do not", path, rank);
+    return mti_fail_bool(MT_ERR_FORMAT,
+                         "lora_load: the metadata of %s has rank %.0f; its tensors have another",
+                         path, rank);
 }
 
-/* Adapters as the metadata describe them. */
+/* Adds adapters as the metadata describes them. */
 static bool add_described(const char *path, const mt_safetensors *f, mt_module *m,
                           mti_places *added)
 {
@@ -126,7 +127,7 @@ static bool add_described(const char *path, const mt_safetensors *f, mt_module *
         !get_number(f, KEY_DROPOUT, &dropout) || !(rank >= 1 && rank <= INT32_MAX))
         return mti_fail_bool(
             MT_ERR_FORMAT,
-            "lora_load: %s does not tell rank, alpha, dropout and targets, and the "
+            "lora_load: %s does not have rank, alpha, dropout and targets, and the "
             "model has no adapters (mt_lora_add)",
             path);
     if (!has_rank(path, f, rank)) return false;
@@ -168,7 +169,7 @@ static mt_tensor *read_weight(mt_safetensors *f, const char *path, const char *p
     return t;
 }
 
-/* All tensors first, then all weights: what fails changes nothing. */
+/* Reads all tensors before it changes a weight: a failure changes nothing. */
 static bool load_weights(mt_safetensors *f, const mti_places *loras)
 {
     size_t n = 2 * loras->v.n;
@@ -203,9 +204,9 @@ static bool load(const char *path, mt_safetensors *f, mt_module *m)
     }
     ok = ok && load_weights(f, &loras);
     double alpha;
-    bool told = get_number(f, KEY_ALPHA, &alpha);
+    bool has_alpha = get_number(f, KEY_ALPHA, &alpha);
     for (size_t i = 0; i < loras.v.n; i++) {
-        if (ok && told) ((mti_lora *)mt_module_user(loras.v.at[i].module))->alpha = alpha;
+        if (ok && has_alpha) ((mti_lora *)mt_module_user(loras.v.at[i].module))->alpha = alpha;
         if (!ok && wrapped) mti_lora_unwrap(&loras.v.at[i]);
     }
     mti_places_free(&loras);

@@ -1,4 +1,4 @@
-/* mlp.c: [..,d] -> [..,f] -> [..,d], with an activation between or a gate beside. */
+/* mlp.c: [..,d] -> [..,f] -> [..,d], with an activation or a gate. */
 #include "nn/model.h"
 #include "memtape/ops.h"
 

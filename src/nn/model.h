@@ -1,4 +1,4 @@
-/* model.h: what the files of the ready-made models share. Letters: b batch, s sequence, d hidden,
+/* model.h: what the files of the models share. Letters: b batch, s sequence, d hidden,
  * a heads, k heads of keys and values, h the width of a head, f ffn, v vocabulary. */
 #ifndef MTI_MODEL_H
 #define MTI_MODEL_H
@@ -9,9 +9,9 @@
 
 extern const mti_choice mti_acts, mti_norm_places, mti_norm_kinds, mti_attention_forms,
     mti_model_kinds;
-/* gpt, bert, llama: tokens in, logits out. */
+/* Whether it is a gpt, bert or llama: tokens in, logits out. */
 bool mti_is_whole(mt_model_kind kind);
-/* `config` as one of `kind`, with every "0: ..." filled in; checked. */
+/* *c: `config` as one of `kind`, checked, with every "0: ..." filled in. */
 bool mti_config_resolve(const mt_model_config *config, mt_model_kind kind, mt_model_config *c);
 
 /* ---- which parts of a model run as checkpoints, by name ---- */
@@ -26,10 +26,9 @@ typedef struct mti_preset {
     mti_preset_form form;
     int64_t every; /* GROUPS: "every=K"; 0: "sqrt" */
 } mti_preset;
-/* "none", "full", "selective", "every=K", "sqrt"; false, without an error, if it is none of these.
- */
+/* Parses "none", "full", "selective", "every=K" or "sqrt"; false, without an error, for others. */
 bool mti_preset_parse(const char *text, mti_preset *out);
-/* So many of `layers` layers are one checkpoint; 1 but for groups. */
+/* How many of `layers` layers are one checkpoint; 1 unless the preset groups them. */
 int64_t mti_preset_group(const mti_preset *preset, int64_t layers);
 
 /* ---- children, named; NULL on failure. c is resolved ---- */
@@ -41,32 +40,31 @@ mt_module *mti_add_norm(mt_module *m, const char *name, mt_device *device,
 mt_module *mti_add_embedding(mt_module *m, const char *name, mt_device *device,
                              const mt_model_config *c, int64_t rows);
 mt_module *mti_add_dropout(mt_module *m, const mt_model_config *c);
-/* For projections into the residual stream: 2 per layer add up there. */
+/* For projections into the residual stream, to which each layer adds two. */
 double mti_residual_std(const mt_model_config *c);
 
 /* ---- whole models ---- */
 
-/* User data of a gpt, bert or llama. `last` is set while only the scores after the last token are
- * wanted: what comes after the layers then sees [b,1,d]. */
+/* User data of a gpt, bert or llama. `last`: only the scores after the last token are wanted. */
 typedef struct mti_model {
     mt_model_config config;
     bool last;
 } mti_model;
 
-/* A module over a copy of c. */
+/* A module whose user data holds a copy of c. */
 mt_module *mti_model_new(const char *kind, mt_forward_fn *forward, const mt_model_config *c);
 /* NULL if m was not made by mti_model_new. */
 mti_model *mti_model_of(const mt_module *m);
-bool mti_check_tokens(const char *who, const mt_tensor *tokens);
-/* What is done to each layer as soon as it is made; false: the model cannot be made. */
+bool mti_check_tokens(const char *caller, const mt_tensor *tokens);
+/* Called with each layer as soon as it is made; false: making the model fails. */
 typedef struct mti_each_layer {
     bool (*fn)(void *user, mt_module *layer);
     void *user;
 } mti_each_layer;
-/* h.0 .. h.(layers - 1), blocks; each may be NULL. */
+/* Adds the blocks h.0 .. h.(layers - 1); each may be NULL. */
 bool mti_add_layers(mt_module *m, mt_device *device, const mt_model_config *c,
                     const mti_each_layer *each);
-/* mt_model_new, and each. */
+/* mt_model_new, with each->fn called for every layer. */
 mt_module *mti_model_make(mt_device *device, const mt_model_config *config,
                           const mti_each_layer *each);
 mt_module *mti_gpt_make(mt_device *device, const mt_model_config *config,
@@ -77,21 +75,23 @@ mt_module *mti_llama_make(mt_device *device, const mt_model_config *config,
                           const mti_each_layer *each);
 /* h.i */
 mt_module *mti_layer(const mt_module *m, int64_t i);
-/* Layers h.from .. h.(to - 1) one after the other; x is taken over. */
+/* Runs layers h.from .. h.(to - 1); x is taken over. */
 mt_tensor *mti_run_each(mt_module *m, mt_tensor *x, int64_t from, int64_t to);
-/* The same, in groups that are checkpoints where the model was told so. */
+/* The same, in groups if mt_model_checkpoint made groups of layers. */
 mt_tensor *mti_run_layers(mt_module *m, mt_tensor *x, int64_t from, int64_t to);
-/* The last position alone, if only that is wanted: [b,s,d] -> [b,1,d], a view; x is taken over. */
-mt_tensor *mti_wanted_rows(const mti_model *model, mt_tensor *x);
+/* From the layers' output h [b,s,d], taken over, to the logits of a gpt or llama: "ln_f", if there
+ * is one, and "lm_head" or the token embedding; of the last position alone if the model's `last` is
+ * set. */
+mt_tensor *mti_logits(mt_module *m, mt_tensor *h);
 /* x w^T (+ bias) with the token embedding `wte` as w, in the scope of `name`. */
 mt_tensor *mti_tied_head(mt_module *m, const char *name, mt_tensor *x, mt_tensor *bias);
 
 /* Learned positions, rows [start, start + s) of a table: tokens [..,s] -> [s,d], a view. */
 mt_module *mti_positions_new(mt_device *device, const mt_model_config *c);
-/* Its user data, which says where a sequence starts; NULL if m is not such a module. */
+/* Its user data, the position of the first token; NULL if m is not such a module. */
 int64_t *mti_positions_start(const mt_module *m);
 
-/* ---- attention over keys and values that were computed before ---- */
+/* ---- attention with a KV cache ---- */
 
 /* User data of the "heads" of an attention: the core, softmax(q k^T) v. */
 typedef struct mti_heads {

@@ -1,5 +1,5 @@
-/* module.c: the tree of modules. A module owns its children and holds its parameters; names from
- * the root down make the paths that records and files carry. */
+/* module.c: the tree of modules. A module owns its children and retains its parameters; the names
+ * from the root down make up the paths in ledgers and files. */
 #include <string.h>
 #include "base/base.h"
 #include "nn/frame.h"
@@ -19,12 +19,12 @@ struct mt_module {
     mt_module *parent;               /* NULL: a root */
     MTI_VEC(mt_named_tensor) params; /* own; names allocated here */
     MTI_VEC(child) children;
-    mti_name_index param_at, child_at; /* of those names: models have many thousand layers */
+    mti_name_index param_at, child_at; /* indices by name */
     MTI_VEC(mt_named_tensor) flat;     /* cache of mt_module_params; paths allocated here */
     bool flat_valid;
-    mti_around around;                 /* fn NULL: nothing */
-    mt_checkpoint_options *checkpoint; /* NULL: it runs plainly */
-    int64_t group;                     /* layers of one checkpoint; 0: m is one itself */
+    mti_around around;                 /* fn NULL: none */
+    mt_checkpoint_options *checkpoint; /* NULL: not a checkpoint */
+    int64_t group;                     /* m begins a checkpoint of so many layers; 0: it is one */
 };
 
 /* ---- making and freeing ---- */
@@ -89,15 +89,15 @@ void mt_module_free(mt_module *m)
     mti_free(m);
 }
 
-/* The lists of parameters that m appears in are out of date. */
-static void changed(mt_module *m)
+/* After a change of m: clears the cached lists of all modules that contain it. */
+static void clear_lists(mt_module *m)
 {
     for (; m; m = m->parent) clear_flat(m);
 }
 
-/* ---- putting together ---- */
+/* ---- parameters and children ---- */
 
-/* Of the name that is the first n bytes of `name`. */
+/* The child whose name is the first n bytes of `name`. */
 static child *find_child(const mt_module *m, const char *name, size_t n)
 {
     size_t i = mti_name_index_find(&m->child_at, name, n);
@@ -127,7 +127,7 @@ mt_tensor *mt_module_add_param(mt_module *m, const char *name, mt_tensor *param)
         goto fail;
     if (!mti_name_index_add(&m->param_at, copy, m->params.n)) goto fail;
     m->params.at[m->params.n++] = (mt_named_tensor){copy, param};
-    changed(m);
+    clear_lists(m);
     return param;
 fail:
     mti_free(copy);
@@ -135,8 +135,8 @@ fail:
     return NULL;
 }
 
-/* Whether child may be given to m; if not, it is freed unless somebody owns it already. */
-static bool take(mt_module *m, mt_module *new_child)
+/* Whether m can take new_child over; if not, it is freed unless it has a parent. */
+static bool can_adopt(mt_module *m, mt_module *new_child)
 {
     if (!new_child) return false;
     const mt_module *root = m;
@@ -153,7 +153,7 @@ static bool take(mt_module *m, mt_module *new_child)
 mt_module *mt_module_add_child(mt_module *m, const char *name, mt_module *new_child)
 {
     char *copy;
-    if (!take(m, new_child)) return NULL;
+    if (!can_adopt(m, new_child)) return NULL;
     copy = good_name(m, name) && MTI_RESERVE(&m->children) ? mti_strdup(name) : NULL;
     if (!copy || !mti_name_index_add(&m->child_at, copy, m->children.n)) {
         mti_free(copy);
@@ -163,13 +163,13 @@ mt_module *mt_module_add_child(mt_module *m, const char *name, mt_module *new_ch
     new_child->name = copy;
     new_child->parent = m;
     m->children.at[m->children.n++] = (child){copy, new_child};
-    changed(m);
+    clear_lists(m);
     return new_child;
 }
 
 mt_module *mt_module_swap_child(mt_module *m, const char *name, mt_module *new_child)
 {
-    if (!take(m, new_child)) return NULL;
+    if (!can_adopt(m, new_child)) return NULL;
     child *place = name ? find_child(m, name, strlen(name)) : NULL;
     if (!place) {
         if (name)
@@ -185,11 +185,11 @@ mt_module *mt_module_swap_child(mt_module *m, const char *name, mt_module *new_c
     new_child->parent = m;
     new_child->name = place->name;
     place->module = new_child;
-    changed(m);
+    clear_lists(m);
     return old;
 }
 
-/* ---- asking ---- */
+/* ---- properties ---- */
 
 const char *mt_module_kind(const mt_module *m) { return m ? m->kind : ""; }
 const char *mt_module_name(const mt_module *m) { return m ? m->name : ""; }
@@ -224,7 +224,7 @@ mt_module *mt_module_child_at(const mt_module *m, size_t i)
 mt_module *mt_module_find(mt_module *m, const char *path)
 {
     if (!m || !path || !*path) return path ? m : NULL;
-    /* A name may have dots itself ("h.3"): whatever ends at a dot may be one. */
+    /* Names may contain dots ("h.3"): tries every prefix that ends at one. */
     for (size_t n = strcspn(path, ".");; n += 1 + strcspn(path + n + 1, ".")) {
         const child *c = find_child(m, path, n);
         mt_module *found = c ? mt_module_find(c->module, path + n + (path[n] == '.')) : NULL;
@@ -288,9 +288,9 @@ mt_tensor *mti_module_lend_param(mt_module *m, const char *name, mt_tensor *othe
 {
     size_t i = mti_name_index_find(&m->param_at, name, strlen(name));
     if (i == MTI_NO_PLACE) return NULL;
-    mt_tensor *was = m->params.at[i].tensor;
+    mt_tensor *previous = m->params.at[i].tensor;
     m->params.at[i].tensor = other;
-    return was;
+    return previous;
 }
 
 /* ---- checkpoints ---- */
@@ -338,13 +338,14 @@ char *mti_join(const char *prefix, const char *name)
     return path;
 }
 
-/* met: the parameters met so far, by address. */
-static bool flatten(mt_module *root, const mt_module *m, const char *prefix, mti_hashmap *met)
+/* seen: the parameters so far, by address. */
+static bool flatten(mt_module *root, const mt_module *m, const char *prefix, mti_hashmap *seen)
 {
     for (size_t i = 0; i < m->params.n; i++) {
         uintptr_t address = (uintptr_t)m->params.at[i].tensor;
-        if (mti_hashmap_find(met, address) != MTI_NO_PLACE) continue;
-        if (!MTI_RESERVE(&root->flat) || !mti_hashmap_add(met, address, root->flat.n)) return false;
+        if (mti_hashmap_find(seen, address) != MTI_NO_PLACE) continue;
+        if (!MTI_RESERVE(&root->flat) || !mti_hashmap_add(seen, address, root->flat.n))
+            return false;
         char *path = mti_join(prefix, m->params.at[i].name);
         if (!path) return false;
         root->flat.at[root->flat.n++] = (mt_named_tensor){path, m->params.at[i].tensor};
@@ -352,7 +353,7 @@ static bool flatten(mt_module *root, const mt_module *m, const char *prefix, mti
     bool ok = true;
     for (size_t i = 0; ok && i < m->children.n; i++) {
         char *path = mti_join(prefix, m->children.at[i].name);
-        ok = path && flatten(root, m->children.at[i].module, path, met);
+        ok = path && flatten(root, m->children.at[i].module, path, seen);
         mti_free(path);
     }
     return ok;
@@ -360,9 +361,9 @@ static bool flatten(mt_module *root, const mt_module *m, const char *prefix, mti
 
 static bool flatten_all(mt_module *m)
 {
-    mti_hashmap met = {0};
-    bool ok = flatten(m, m, "", &met);
-    mti_hashmap_free(&met);
+    mti_hashmap seen = {0};
+    bool ok = flatten(m, m, "", &seen);
+    mti_hashmap_free(&seen);
     return ok;
 }
 

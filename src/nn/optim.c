@@ -1,4 +1,4 @@
-/* optim.c: SGD and AdamW: which parameters they have, and their state. */
+/* optim.c: SGD and AdamW: their parameters and their state. */
 #include <math.h>
 #include <string.h>
 #include "nn/optim.h"
@@ -23,14 +23,15 @@ static const mti_opt_rule adamw_rule = {"adamw", {"m", "v"}, adamw_step};
 static bool init_slot(mt_optimizer *o, mti_opt_slot *s, const mt_named_tensor *p)
 {
     if (!mt_is_contiguous(p->tensor))
-        return mti_fail_bool(MT_ERR_ARGUMENT, "%s: parameter %s is a strided view; need it dense",
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "%s: parameter %s is a strided view; need a contiguous one",
                              o->rule->name, p->name);
     if (o->device && o->device != mt_device_of(p->tensor))
         return mti_fail_bool(MT_ERR_ARGUMENT, "%s: parameter %s is on another device than the rest",
                              o->rule->name, p->name);
     o->device = mt_device_of(p->tensor);
     s->param = mt_retain(p->tensor);
-    return (s->where = mti_intern(p->name)) && (s->path = mti_strdup(p->name));
+    return (s->module = mti_intern(p->name)) && (s->path = mti_strdup(p->name));
 }
 
 static mt_optimizer *optimizer_new(mt_module *m, const mti_opt_rule *r, int n_state, bool master)
@@ -54,10 +55,10 @@ static mt_optimizer *optimizer_new(mt_module *m, const mti_opt_rule *r, int n_st
     return NULL;
 }
 
-static bool in_range(const char *who, const char *field, double value, double below)
+static bool in_range(const char *caller, const char *field, double value, double below)
 {
     return (value >= 0 && value < below) ||
-           mti_fail_bool(MT_ERR_ARGUMENT, "%s: %s is %g; need 0 <= %s < %g", who, field, value,
+           mti_fail_bool(MT_ERR_ARGUMENT, "%s: %s is %g; need 0 <= %s < %g", caller, field, value,
                          field, below);
 }
 
@@ -147,8 +148,8 @@ static bool has_master(const mt_optimizer *o, const mti_opt_slot *s)
     return o->master && mt_dtype_size(s->param->view.dtype) == 2;
 }
 
-/* How many state tensors this parameter has, and which is the k-th. */
-static int count_of(const mt_optimizer *o, const mti_opt_slot *s)
+/* The number of state tensors of a parameter, the k-th of them, and its name. */
+static int n_state_of(const mt_optimizer *o, const mti_opt_slot *s)
 {
     return o->n_state + has_master(o, s);
 }
@@ -175,7 +176,7 @@ static bool make_zeros(const mt_optimizer *o, mti_opt_slot *s, mt_tensor **state
     return *state && o->device->backend->fill(o->device->ctx, &(*state)->view, 0);
 }
 
-/* The master is the parameter, until the first step tells them apart. */
+/* Makes the master, or updates it if the parameter was written since the last step. */
 static bool make_master(const mt_optimizer *o, mti_opt_slot *s)
 {
     uint64_t version = atomic_load(&s->param->storage->version);
@@ -188,21 +189,21 @@ static bool make_master(const mt_optimizer *o, mti_opt_slot *s)
 
 bool mti_optimizer_make_state(const mt_optimizer *o, mti_opt_slot *s)
 {
-    mti_where *now = mti_where_now(), was = *now;
+    mti_where *now = mti_where_now(), previous = *now;
     now->op = o->rule->name;
-    now->module = s->where;
+    now->module = s->module;
     bool ok = true;
     for (int k = 0; ok && k < o->n_state; k++) ok = make_zeros(o, s, &s->state[k]);
     if (ok && has_master(o, s)) ok = make_master(o, s);
-    *now = was;
+    *now = previous;
     if (!ok && !s->step) drop_state(s);
     return ok;
 }
 
-/* Tensors of state that a caller may see. */
+/* State tensors that the public functions show. */
 static size_t n_visible(const mt_optimizer *o, const mti_opt_slot *s)
 {
-    return s->step > 0 ? (size_t)count_of(o, s) : 0;
+    return s->step > 0 ? (size_t)n_state_of(o, s) : 0;
 }
 
 size_t mt_optimizer_state_count(const mt_optimizer *o)
@@ -216,16 +217,16 @@ mt_status mt_optimizer_state(const mt_optimizer *o, size_t i, mt_optimizer_entry
 {
     if (!mti_given(o, "optimizer_state", "the optimizer")) return mt_last_status();
     if (!out) return mti_fail(MT_ERR_ARGUMENT, "optimizer_state: the result is NULL");
-    size_t at = i;
+    size_t index = i;
     for (size_t j = 0; j < o->n_slots; j++) {
         mti_opt_slot *s = &o->slots[j];
         size_t n = n_visible(o, s);
-        if (at < n) {
-            int k = (int)at;
+        if (index < n) {
+            int k = (int)index;
             *out = (mt_optimizer_entry){s->path, name_of(o, k), *state_at(o, s, k), s->step};
             return MT_OK;
         }
-        at -= n;
+        index -= n;
     }
     return mti_fail(MT_ERR_ARGUMENT, "optimizer: no state tensor %zu; there are %zu", i,
                     mt_optimizer_state_count(o));
@@ -241,7 +242,7 @@ static mti_opt_slot *find_slot(mt_optimizer *o, const char *path)
 const char *mti_optimizer_state_name(mt_optimizer *o, const char *path, int k)
 {
     const mti_opt_slot *s = find_slot(o, path);
-    return s && k < count_of(o, s) ? name_of(o, k) : NULL;
+    return s && k < n_state_of(o, s) ? name_of(o, k) : NULL;
 }
 
 mt_tensor *mti_optimizer_param(mt_optimizer *o, const char *path)
@@ -258,7 +259,7 @@ mt_status mt_optimizer_restore(mt_optimizer *o, const mt_optimizer_entry *entry)
     if (!mti_given(entry->tensor, "optimizer_restore", "the entry's tensor"))
         return mt_last_status();
     mti_opt_slot *s = find_slot(o, entry->param);
-    int k = 0, n = s ? count_of(o, s) : 0;
+    int k = 0, n = s ? n_state_of(o, s) : 0;
     while (k < n && strcmp(name_of(o, k), entry->name)) k++;
     if (k == n)
         return mti_fail(MT_ERR_ARGUMENT, "%s: has no state \"%s\" of a parameter \"%s\"",

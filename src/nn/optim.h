@@ -1,4 +1,5 @@
-/* optim.h: an optimizer from inside: optim.c makes it and keeps its state, optim_step.c steps. */
+/* optim.h: what the files of optimizers share: optim.c has parameters and state, optim_step.c the
+ * step. */
 #ifndef MTI_NN_OPTIM_H
 #define MTI_NN_OPTIM_H
 
@@ -16,18 +17,18 @@ typedef struct mti_opt_rule {
 
 typedef struct mti_opt_slot {
     char *path;
-    const char *where;               /* the path, interned: the state's module in the books */
+    const char *module;              /* the path, interned, for the ledger */
     mt_tensor *param;                /* retained */
     mt_tensor *state[MTI_MAX_STATE]; /* NULL before the first step */
     mt_tensor *master;               /* f32 copy of a 16-bit parameter; NULL if not wanted */
     uint64_t version;                /* of the parameter, when the master was last equal to it */
     int64_t step;                    /* steps made */
-    mt_tensor *grad; /* contiguous; held during a step by the slots that take part in it */
+    mt_tensor *grad;                 /* contiguous; set during a step if the parameter takes part */
 } mti_opt_slot;
 
 struct mt_optimizer {
     const mti_opt_rule *rule;
-    int n_state; /* tensors per parameter, but for the master */
+    int n_state; /* tensors per parameter, without the master */
     bool master;
     mti_opt_params params;
     double weight_decay;
@@ -38,7 +39,7 @@ struct mt_optimizer {
     mti_opt_item *items; /* [n_slots] */
 };
 
-/* All state of a parameter, or none of it; what there is already stays. */
+/* Makes all state that a parameter lacks; on failure at its first step it has none. */
 bool mti_optimizer_make_state(const mt_optimizer *o, mti_opt_slot *s);
 
 #endif

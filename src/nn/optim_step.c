@@ -1,15 +1,15 @@
-/* optim_step.c: a step. The arithmetic is the backend's, one call for all parameters; here is what
- * surrounds it: which parameters take part, and at which step each of them is. */
+/* optim_step.c: a step: which parameters take part, and at which step each of them is. The backend
+ * does the arithmetic, in one call for all parameters. */
 #include "nn/optim.h"
 #include "memtape/ops.h"
 
-/* The gradient that this parameter's step would take; NULL if it takes no part. */
+/* The gradient for this parameter's step; NULL if it takes no part. */
 static mt_tensor *grad_of(const mti_opt_slot *s)
 {
     return mt_requires_grad(s->param) ? mt_grad(s->param) : NULL;
 }
 
-/* Hold a dense gradient for every parameter that takes part. */
+/* Retains a contiguous gradient for every parameter that takes part. */
 static bool hold_grads(mt_optimizer *o)
 {
     bool ok = true;
@@ -31,8 +31,8 @@ static void release_grads(mt_optimizer *o)
     }
 }
 
-/* Gradients and state. Nothing has changed yet that a failure would have to undo: fresh state is
- * zero, as at a first step, and a fresh master is the parameter. */
+/* Gradients and state. A failure has nothing to undo: new state is zero, as before a first step,
+ * and a new master equals the parameter. */
 static bool prepare(mt_optimizer *o)
 {
     bool ok = hold_grads(o);
@@ -61,7 +61,7 @@ static int gather(mt_optimizer *o, int64_t step)
     return n;
 }
 
-/* The smallest next step above `above` that some parameter is at; 0 if none. */
+/* The smallest next step of any parameter that is above `above`; 0 if none. */
 static int64_t next_step(const mt_optimizer *o, int64_t above)
 {
     int64_t least = 0;
@@ -72,8 +72,8 @@ static int64_t next_step(const mt_optimizer *o, int64_t above)
     return least;
 }
 
-/* A parameter that was frozen or unused for a while is at an earlier step of its own than the
- * others: one call per distinct step, which is nearly always one. */
+/* One call per distinct step, nearly always one: a parameter that was frozen or unused for a while
+ * is behind the others. */
 static bool run(mt_optimizer *o)
 {
     for (int64_t step = 0; (step = next_step(o, step)) > 0;) {
@@ -134,7 +134,7 @@ bool mti_optimizer_squares(mt_optimizer *o, double *out)
     return ok;
 }
 
-/* Gradients that can be written: what is a strided view is replaced by a copy. */
+/* Makes gradients writable: strided views are replaced by copies. */
 static bool own_grads(mt_optimizer *o)
 {
     for (size_t i = 0; i < o->n_slots; i++) {
@@ -142,8 +142,8 @@ static bool own_grads(mt_optimizer *o)
         if (!s->grad) continue;
         if (mt_dtype_of(s->grad) == MT_F16)
             return mti_fail_bool(MT_ERR_ARGUMENT,
-                                 "scaler_unscale: the gradient of %s is f16, and would underflow; "
-                                 "need a wider one, or none: the step divides the scale out itself",
+                                 "scaler_unscale: the gradient of %s is f16 and would underflow; "
+                                 "mt_scaler_step divides the scale out itself",
                                  s->path);
         if (s->grad != grad_of(s) && mt_set_grad(s->param, s->grad) != MT_OK) return false;
     }

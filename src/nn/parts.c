@@ -1,9 +1,9 @@
-/* parts.c: the small modules models are made of: one op each, with its parameters. */
+/* parts.c: the modules that models are made of: one op each, with its parameters. */
 #include <math.h>
 #include "nn/model.h"
 #include "memtape/ops.h"
 
-/* user data of the parts that have some: copied onto the heap */
+/* A module whose user data is a number. */
 static mt_module *with_number(const char *kind, mt_forward_fn *forward, double value)
 {
     double *user = mti_malloc(sizeof *user);
@@ -124,13 +124,13 @@ static mt_tensor *activation_forward(mt_module *self, mt_tensor *x)
     case MT_ACT_SIGMOID: return mt_sigmoid(x);
     case MT_ACT_COUNT: break;
     }
-    return mti_fail_null(MT_ERR_INTERNAL, "activation: %d is none", (int)a->act);
+    return mti_fail_null(MT_ERR_INTERNAL, "activation: %d is unknown", (int)a->act);
 }
 
 mt_module *mt_activation_new(mt_act act, bool inplace)
 {
     if ((unsigned)act >= MT_ACT_COUNT)
-        return mti_fail_null(MT_ERR_ARGUMENT, "activation: %d is none", (int)act);
+        return mti_fail_null(MT_ERR_ARGUMENT, "activation: %d is unknown", (int)act);
     if (inplace && act != MT_ACT_RELU && act != MT_ACT_LEAKY_RELU)
         return mti_fail_null(MT_ERR_ARGUMENT,
                              "activation: %s cannot run in place; relu and leaky_relu can",

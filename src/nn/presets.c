@@ -1,4 +1,4 @@
-/* presets.c: models that have a name. */
+/* presets.c: models by name. */
 #include "nn/model.h"
 
 #define SIZES(l, a, d, v, s)                                                                       \

@@ -1,5 +1,5 @@
-/* safetensors.c: opening a file. Nothing in it is believed: every size is checked against the
- * file's own length before it is used, and the data must be covered exactly, without holes. */
+/* safetensors.c: opening a file. It is not trusted: every size is checked against the file's length
+ * before it is used, and tensors must cover the data exactly, without holes. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -31,12 +31,12 @@ const char *mti_shown(char buf[MTI_SHOWN], const char *name)
 /* ---- one tensor's entry ---- */
 
 typedef struct place {
-    const char *path, *tensor; /* tensor: fit to be printed */
+    const char *path, *tensor; /* tensor: printable */
 } place;
 
-static bool bad(const place *at, const char *what)
+static bool bad(const place *at, const char *fault)
 {
-    return mti_fail_bool(MT_ERR_FORMAT, "%s: tensor \"%s\": %s", at->path, at->tensor, what);
+    return mti_fail_bool(MT_ERR_FORMAT, "%s: tensor \"%s\": %s", at->path, at->tensor, fault);
 }
 
 static bool parse_dtype(const place *at, const json_t *value, mt_dtype *out)
@@ -137,7 +137,7 @@ static int by_position(const void *a, const void *b)
     return strcmp(x->info.name, y->info.name);
 }
 
-/* Sorted by position, each tensor must start where the one before it ends. Fills in the index. */
+/* Sorts by position; each tensor must begin where the one before it ends. Fills in the index. */
 static bool check_cover(mt_safetensors *f, uint64_t data_bytes)
 {
     if (f->entries.n) qsort(f->entries.at, f->entries.n, sizeof *f->entries.at, by_position);
@@ -171,13 +171,12 @@ static bool parse_header(mt_safetensors *f, const char *text, size_t n, uint64_t
     uint64_t failures = mti_failures();
     f->root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &error);
     if (!f->root) {
-        char shown[MTI_SHOWN]; /* the parser quotes the text it stumbled over */
+        char shown[MTI_SHOWN]; /* the parser quotes the text */
         mti_fail_around(failures, MT_ERR_FORMAT, "%s: the header is not JSON: %s (byte %d)",
                         f->path, mti_shown(shown, error.text), error.position);
         return false;
     }
-    /* Where it has no memory for a string jansson may cut it short; what it allocates through, if
-     * that is ours, remembers. */
+    /* If memory ran out jansson may have cut a string short; our allocator has recorded that. */
     if (mti_failed_since(failures)) return false;
     for (void *at = json_object_iter(f->root); at; at = json_object_iter_next(f->root, at)) {
         const char *name = json_object_iter_key(at);
@@ -231,7 +230,7 @@ mt_safetensors *mti_safetensors_parse(const char *path, const void *head, size_t
 
 /* ---- opening ---- */
 
-/* n bytes from the file's position into p; fewer mean that it shrank meanwhile. */
+/* Reads n bytes from the file's position; there are fewer if it was shortened meanwhile. */
 static bool read_exactly(int fd, const char *path, char *p, size_t n)
 {
     while (n) {
@@ -265,7 +264,7 @@ mt_safetensors *mt_safetensors_open(const char *path)
 {
     if (!path) return mti_fail_null(MT_ERR_ARGUMENT, "safetensors_open: the path is NULL");
     struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe without a writer: no wait */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* do not wait for a pipe's writer */
     if (fd < 0 || fstat(fd, &st) != 0) {
         mti_fail(MT_ERR_IO, "%s: cannot open: %s", path, strerror(errno));
         if (fd >= 0) close(fd);
@@ -294,7 +293,7 @@ void mt_safetensors_free(mt_safetensors *f)
     mti_free(f);
 }
 
-/* ---- asking ---- */
+/* ---- entries and metadata ---- */
 
 size_t mt_safetensors_count(const mt_safetensors *f) { return f ? f->entries.n : 0; }
 

@@ -1,4 +1,4 @@
-/* safetensors.h: inside an open file, for the readers of this room and for the fuzzer. */
+/* safetensors.h: an open file, for this room and for the fuzzer. */
 #ifndef MTI_SAFETENSORS_H
 #define MTI_SAFETENSORS_H
 
@@ -16,20 +16,20 @@ typedef struct mti_tensor_entry {
 
 struct mt_safetensors {
     char *path;
-    int fd;                            /* -1 if there is none to read data from */
+    int fd;                            /* -1: no data can be read */
     json_t *root;                      /* the header; holds all names */
     json_t *metadata;                  /* borrowed from root; NULL if there is none */
     uint64_t data_at;                  /* where the data starts in the file */
     MTI_VEC(mti_tensor_entry) entries; /* in order of their data */
-    mti_name_index entry_at;           /* of their names */
+    mti_name_index entry_at;           /* indices by name */
 };
 
-/* The file whose first n_head bytes are at `head` and which is file_bytes long. Everything is
- * checked; path is for messages. NULL and an error that names path and fault. */
+/* Parses the first n_head bytes of a file of file_bytes, and checks all of it; path is for
+ * messages. NULL, and an error that names path and fault. */
 mt_safetensors *mti_safetensors_parse(const char *path, const void *head, size_t n_head,
                                       uint64_t file_bytes);
 
-/* A name out of a file, fit to be printed: cut, and control characters as '?'. */
+/* A name from a file made printable: cut, with '?' for control characters. */
 #define MTI_SHOWN 96
 const char *mti_shown(char buf[MTI_SHOWN], const char *name);
 

@@ -1,4 +1,4 @@
-/* safetensors_load.c: data out of an open file, into tensors and modules. */
+/* safetensors_load.c: loading data from an open file into tensors and modules. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -29,7 +29,7 @@ static bool read_at(const mt_safetensors *f, uint64_t offset, char *p, size_t n)
         if (got < 0)
             return mti_fail_bool(MT_ERR_IO, "%s: cannot read: %s", f->path, strerror(errno));
         if (got == 0)
-            return mti_fail_bool(MT_ERR_IO, "%s: has become shorter since it was opened", f->path);
+            return mti_fail_bool(MT_ERR_IO, "%s: was shortened after it was opened", f->path);
         p += got, offset += (uint64_t)got, n -= (size_t)got;
     }
     return true;
@@ -52,7 +52,7 @@ static bool same_shape(const mt_safetensors_entry *e, const mt_tensor *t)
            (!e->rank || !memcmp(e->shape, mt_shape(t), sizeof(int64_t) * (size_t)e->rank));
 }
 
-/* Whether t may receive the entry; if not, the error says why. */
+/* Whether t has the entry's shape and dtype; the error names both. */
 static bool fits(const mt_safetensors *f, const mt_safetensors_entry *e, const mt_tensor *t)
 {
     if (e->dtype == mt_dtype_of(t) && same_shape(e, t)) return true;
@@ -65,7 +65,7 @@ static bool fits(const mt_safetensors *f, const mt_safetensors_entry *e, const m
 
 static bool load_entry(const mt_safetensors *f, const mti_tensor_entry *e, mt_tensor *t)
 {
-    char *data = mti_malloc(e->info.bytes); /* no more than the file holds */
+    char *data = mti_malloc(e->info.bytes); /* checked: no more than the file has */
     bool ok = data && read_at(f, f->data_at + e->begin, data, e->info.bytes) &&
               (e->info.dtype != MT_BOOL || check_bools(f, e, data)) &&
               mt_copy_from_host(t, data, e->info.bytes) == MT_OK;
@@ -101,7 +101,7 @@ mt_tensor *mt_safetensors_read(mt_safetensors *f, const char *name, mt_device *d
 
 /* ---- a module ---- */
 
-/* Names that are in one list and not in the other, as text: the first and how many. */
+/* Names that are in one list but not in the other: the first, and how many. */
 typedef struct difference {
     char first[MTI_SHOWN];
     size_t n;
@@ -112,15 +112,15 @@ static void note(difference *d, const char *name)
     if (!d->n++) mti_shown(d->first, name);
 }
 
-static const char *describe(char *buf, size_t n_bytes, const char *what, const difference *d)
+static const char *describe(char *buf, size_t n_bytes, const char *kind, const difference *d)
 {
     buf[0] = '\0';
-    if (d->n == 1) snprintf(buf, n_bytes, "; %s \"%s\"", what, d->first);
-    if (d->n > 1) snprintf(buf, n_bytes, "; %s \"%s\" and %zu more", what, d->first, d->n - 1);
+    if (d->n == 1) snprintf(buf, n_bytes, "; %s \"%s\"", kind, d->first);
+    if (d->n > 1) snprintf(buf, n_bytes, "; %s \"%s\" and %zu more", kind, d->first, d->n - 1);
     return buf;
 }
 
-/* Whether file and list have the same names; a checkpoint may have its optimizer's besides. */
+/* Whether file and list have the same names; a checkpoint may also have optimizer state. */
 static bool same_names(const mt_safetensors *f, const mt_named_tensor *list, size_t n, bool *wanted)
 {
     difference missing = {.n = 0}, superfluous = {.n = 0};

@@ -1,11 +1,11 @@
-/* safetensors_write.c: tensors into a file that is whole or not there. */
+/* safetensors_write.c: writing tensors to a file, whole or not at all. */
 #include <stdlib.h>
 #include <string.h>
 #include "nn/json_text.h"
 #include "nn/safetensors.h"
 
-/* Position of the writer's tensors: wide elements first, so that with a header padded to 8 bytes
- * every tensor starts at a multiple of its element size. Within a size the caller's order. */
+/* Tensors are written by element size, widest first, and in the caller's order within a size. With
+ * a header padded to 8 bytes each then begins at a multiple of its element size. */
 static const size_t widths[] = {8, 4, 2, 1};
 
 static size_t tensor_bytes(const mt_tensor *t)
@@ -15,32 +15,31 @@ static size_t tensor_bytes(const mt_tensor *t)
 
 static json_t *describe(const mt_tensor *t, uint64_t begin)
 {
-    json_t *entry = json_object(), *shape = json_array(), *offsets = json_array();
-    bool ok = true;
+    json_t *shape = json_array();
+    bool ok = shape != NULL;
     for (int d = 0; d < mt_rank(t); d++)
-        ok &= !json_array_append_new(shape, json_integer(mt_shape(t)[d]));
-    ok &= !json_array_append_new(offsets, json_integer((json_int_t)begin));
-    ok &= !json_array_append_new(offsets, json_integer((json_int_t)(begin + tensor_bytes(t))));
-    ok &= !json_object_set_new(entry, "dtype", json_string(mti_safetensors_dtypes[mt_dtype_of(t)]));
-    ok &= !json_object_set_new(entry, "shape", shape);
-    ok &= !json_object_set_new(entry, "data_offsets", offsets);
-    if (ok) return entry;
-    json_decref(entry);
-    return NULL;
+        ok = ok && !json_array_append_new(shape, json_integer(mt_shape(t)[d]));
+    if (!ok) {
+        json_decref(shape);
+        return NULL;
+    }
+    return json_pack("{s:s,s:o,s:[I,I]}", "dtype", mti_safetensors_dtypes[mt_dtype_of(t)], "shape",
+                     shape, "data_offsets", (json_int_t)begin,
+                     (json_int_t)(begin + tensor_bytes(t)));
 }
 
-/* Adds to `object` what must not be there yet; value is taken over. Where it is NULL memory ran out
- * since the mark, or it is not a string. */
-static bool add(const char *path, json_t *object, const char *what, const char *key, json_t *value,
+/* Adds a new key; value is taken over. It is NULL if memory ran out since `failures` was taken, or
+ * if it is not UTF-8. */
+static bool add(const char *path, json_t *object, const char *kind, const char *key, json_t *value,
                 uint64_t failures)
 {
     if (json_object_get(object, key)) {
         json_decref(value);
-        return mti_fail_bool(MT_ERR_ARGUMENT, "%s: %s \"%s\" is there twice", path, what, key);
+        return mti_fail_bool(MT_ERR_ARGUMENT, "%s: %s \"%s\" is given twice", path, kind, key);
     }
     if (json_object_set_new(object, key, value) == 0) return true;
     mti_fail_around(failures, MT_ERR_ARGUMENT, "%s: %s \"%s\": is not UTF-8 (or memory ran out)",
-                    path, what, key);
+                    path, kind, key);
     return false;
 }
 
@@ -61,8 +60,7 @@ static bool add_metadata(const char *path, json_t *root, size_t n, const mt_key_
     return add(path, root, "tensor", "__metadata__", object, failures);
 }
 
-/* The JSON header, its length a multiple of 8 (spaces may follow); the caller's to mti_free, or
- * NULL. */
+/* The JSON header, to be freed with mti_free; NULL on failure. */
 static char *make_header(const char *path, size_t n, const mt_named_tensor *list, size_t n_metadata,
                          const mt_key_value *metadata, size_t *n_bytes)
 {

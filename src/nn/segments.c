@@ -1,4 +1,4 @@
-/* segments.c: groups of layers that run as checkpoints, and presets of both. */
+/* segments.c: which modules and groups of layers run as checkpoints, and presets of them. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 #include "nn/frame.h"
 #include "nn/model.h"
 
-/* x is taken over, but lives until the layers have run: the checkpoint keeps it anyway. */
+/* x is taken over, and released once the layers have run: the checkpoint keeps it anyway. */
 static mt_tensor *run_group(mt_module *m, mt_tensor *x, int64_t from, int64_t to,
                             const mt_checkpoint_options *options)
 {
@@ -68,8 +68,6 @@ static void clear(mt_module *m)
     for (size_t i = 0; (child = mt_module_child_at(m, i)); i++) clear(child);
 }
 
-/* ---- presets ---- */
-
 bool mti_preset_parse(const char *text, mti_preset *out)
 {
     static const struct {
@@ -97,7 +95,7 @@ int64_t mti_preset_group(const mti_preset *preset, int64_t layers)
     return preset->every ? preset->every : llround(sqrt((double)layers));
 }
 
-/* Sets the outermost modules of that kind under m, m included; returns how many, -1 on failure. */
+/* Makes the outermost modules of that kind in m checkpoints; returns how many, -1 on failure. */
 static int set_kind(mt_module *m, const char *kind, const mt_checkpoint_options *options)
 {
     mt_module *child;
@@ -115,7 +113,7 @@ static bool set_full(mt_module *m, const mt_checkpoint_options *options)
 {
     int n = set_kind(m, "block", options);
     if (n) return n > 0;
-    return mt_module_set_checkpoint(m, options) == MT_OK; /* an attention or an mlp: all of it */
+    return mt_module_set_checkpoint(m, options) == MT_OK; /* an attention or an mlp */
 }
 
 static bool set_selective(mt_module *m, const mt_checkpoint_options *options)
@@ -151,7 +149,7 @@ mt_status mt_model_checkpoint_with(mt_module *m, const char *preset,
     mti_preset p;
     if (!mti_preset_parse(preset, &p))
         return mti_fail(MT_ERR_ARGUMENT,
-                        "checkpoint: \"%.60s\" is none; need none, full, selective, every=K (K "
+                        "checkpoint: unknown \"%.60s\"; choose none, full, selective, every=K (K "
                         "layers as one, K at least 1) or sqrt",
                         preset);
     clear(m);

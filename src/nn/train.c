@@ -4,7 +4,7 @@
 #include "memtape/ops.h"
 #include "nn/nn.h"
 
-/* The backend scales what is dense: a gradient that is a strided view is replaced by a copy. */
+/* The backend scales contiguous tensors: a strided gradient is replaced by a copy. */
 static bool dense_grad(mt_tensor *param)
 {
     mt_tensor *grad = mt_grad(param);
@@ -15,7 +15,7 @@ static bool dense_grad(mt_tensor *param)
     return ok;
 }
 
-/* items[0 .. *n_items) for the gradients there are; all on *device. */
+/* Fills items[0 .. *n_items) with all gradients, which must be on one *device. */
 static bool gather(const mt_named_tensor *list, size_t n, mti_opt_item *items, int *n_items,
                    mt_device **device)
 {
@@ -54,7 +54,7 @@ mt_status mt_clip_grad_norm(mt_module *m, double max_norm, double *norm)
     bool ok = gather(list, n, items, &n_items, &device);
     if (ok && n_items) ok = device->backend->sum_squares(device->ctx, n_items, items, &squares);
     double factor = max_norm / (sqrt(squares) + 1e-6);
-    /* A norm of NaN makes every gradient NaN, as in torch: better seen than hidden. */
+    /* A NaN norm makes every gradient NaN, as in PyTorch, so that it is noticed. */
     if (ok && n_items && !(factor >= 1)) {
         ok = device->backend->scale_all(device->ctx, factor, n_items, items);
         for (size_t i = 0; ok && i < n; i++)

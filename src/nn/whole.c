@@ -1,7 +1,7 @@
-/* whole.c: what whole models have in common: their layers, their ends, their positions.
+/* whole.c: what whole models share: layers, head, positions.
  *
- * What a forward keeps in a local is kept out of the allocator's reach, so each name is replaced
- * as soon as its tensor has been used (mt_set); what the tape needs, the tape holds. */
+ * A tensor held by a local variable cannot be freed. So a forward reuses one variable (mt_set) and
+ * releases each tensor once it has been used; the tape holds what it needs. */
 #include <stdio.h>
 #include "nn/model.h"
 #include "memtape/ops.h"
@@ -42,7 +42,7 @@ mt_tensor *mti_run_each(mt_module *m, mt_tensor *x, int64_t from, int64_t to)
 
 /* ---- whole models ---- */
 
-/* A function of its own: it tells a whole model from other modules. */
+/* mti_model_of tells whole models from other modules by this function. */
 static void free_model(void *user) { mti_free(user); }
 
 mt_module *mti_model_new(const char *kind, mt_forward_fn *forward, const mt_model_config *c)
@@ -64,19 +64,13 @@ const mt_model_config *mt_model_config_of(const mt_module *m)
     return model ? &model->config : NULL;
 }
 
-bool mti_check_tokens(const char *who, const mt_tensor *tokens)
+bool mti_check_tokens(const char *caller, const mt_tensor *tokens)
 {
     if (mt_rank(tokens) == 2 && mt_dtype_of(tokens) == MT_I64) return true;
     char text[MTI_SHAPE_TEXT];
-    return mti_fail_bool(MT_ERR_ARGUMENT, "%s: the tokens are %s %s; need i64 [b,s]", who,
+    return mti_fail_bool(MT_ERR_ARGUMENT, "%s: the tokens are %s %s; need i64 [b,s]", caller,
                          mt_dtype_name(mt_dtype_of(tokens)),
                          mti_shape_text(text, mt_rank(tokens), mt_shape(tokens)));
-}
-
-mt_tensor *mti_wanted_rows(const mti_model *model, mt_tensor *x)
-{
-    if (x && model->last) mt_set(&x, mt_slice(x, 1, mt_shape(x)[1] - 1, 1));
-    return x;
 }
 
 mt_tensor *mti_tied_head(mt_module *m, const char *name, mt_tensor *x, mt_tensor *bias)
@@ -87,9 +81,19 @@ mt_tensor *mti_tied_head(mt_module *m, const char *name, mt_tensor *x, mt_tensor
     return y;
 }
 
+mt_tensor *mti_logits(mt_module *m, mt_tensor *h)
+{
+    const mti_model *model = mt_module_user(m);
+    if (h && model->last) mt_set(&h, mt_slice(h, 1, mt_shape(h)[1] - 1, 1));
+    if (mt_module_child(m, "ln_f")) mt_set(&h, mt_forward_child(m, "ln_f", h));
+    mt_set(&h, mt_module_child(m, "lm_head") ? mt_forward_child(m, "lm_head", h)
+                                             : mti_tied_head(m, "lm_head", h, NULL));
+    return h;
+}
+
 /* ---- learned positions ---- */
 
-/* Its input is the token ids, of which only the length counts. */
+/* Only the length of the tokens counts. */
 static mt_tensor *positions_forward(mt_module *self, mt_tensor *tokens)
 {
     mt_tensor *table = mt_module_param(self, "weight");

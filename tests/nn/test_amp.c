@@ -371,7 +371,7 @@ static void a_scaler_refuses_what_makes_no_sense(void **state)
     set_grad(m, 1, 8);
     mtt_ok(mt_scaler_unscale(s, o));
     assert_int_equal(mt_scaler_unscale(s, o), MT_ERR_STATE);
-    mtt_failed(MT_ERR_STATE, "already");
+    mtt_failed(MT_ERR_STATE, "called twice");
     mtt_ok(mt_scaler_step(s, o, NULL));
     assert_true(mt_scaler_get(s).scale == 16);
     MT_AUTO mt_tensor *half = mtt_made(mt_full(device, MT_F16, 0, NULL, 2));

@@ -365,7 +365,7 @@ static void what_does_not_fit_is_refused_before_anything_happens(void **state)
     MT_AUTO mt_tensor *two = tokens_of(2, 1, ids);
     MT_AUTO mt_tensor *empty = tokens_of(1, 0, ids);
     assert_null(mt_next_logits(m, cache, nine));
-    mtt_failed(MT_ERR_ARGUMENT, "0 positions are held and 9 come", "room for 8");
+    mtt_failed(MT_ERR_ARGUMENT, "0 positions are held and 9 follow", "room for 8");
     assert_null(mt_next_logits(m, cache, two));
     mtt_failed(MT_ERR_ARGUMENT, "2 sequences", "made for 1");
     assert_null(mt_next_logits(m, cache, empty));

@@ -123,7 +123,7 @@ static const struct bad {
      {"\"attention_bias\" is true", "no such thing"},
      MT_ERR_FORMAT},
     {"{" LLAMA ",\"vocab_size\":9,\"num_attention_heads\":4,\"num_local_experts\":8}",
-     {"\"num_local_experts\" is 8", "known here"},
+     {"\"num_local_experts\" is 8", "known key"},
      MT_ERR_FORMAT},
     {"{" LLAMA ",\"vocab_size\":9,\"num_attention_heads\":4,\"quantization_config\":{\"bits\":4}}",
      {"\"quantization_config\" is {\"bits\":4}", "need false"},

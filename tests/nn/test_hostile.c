@@ -163,7 +163,7 @@ static void a_file_that_shrinks_after_it_was_opened_is_an_io_error(void **state)
     assert_int_equal(truncate(path, (off_t)(8 + strlen(X24) + 10)), 0);
     mt_device *device = mt_device_open("cpu");
     assert_null(mt_safetensors_read(f, "x", device));
-    mtt_failed(MT_ERR_IO, "shrinks.safetensors", "shorter");
+    mtt_failed(MT_ERR_IO, "shrinks.safetensors", "shortened");
     mt_mem_stats stats;
     mt_mem_get_stats(device, &stats);
     assert_int_equal(stats.allocated.current, 0);

@@ -139,7 +139,7 @@ static void what_cannot_be_written_leaves_the_old_file(void **state)
 
     mt_named_tensor twice[] = {{"t", t}, {"t", t}};
     assert_int_equal(mt_safetensors_save(path, 2, twice, 0, NULL), MT_ERR_ARGUMENT);
-    mtt_failed(MT_ERR_ARGUMENT, "old.safetensors", "\"t\" is there twice");
+    mtt_failed(MT_ERR_ARGUMENT, "old.safetensors", "\"t\" is given twice");
     mt_named_tensor reserved = {"__metadata__", t};
     mt_key_value pair = {"a", "b"}, broken = {"a", "\xff"};
     mt_safetensors_save(path, 1, &reserved, 1, &pair);
