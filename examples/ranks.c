@@ -62,13 +62,13 @@ static bool one_layer(const model *m, int technique, mt_rank_report *r)
 {
     const struct technique *k = &techniques[technique];
     mt_model_config c = config_of(m);
-    mt_parallel how = {.tensor = k->t,
-                       .sequence = k->sequence,
-                       .pipeline = m->layers,
-                       .stage = 1,
-                       .microbatches = 1};
+    mt_parallel parallel = {.tensor = k->t,
+                            .sequence = k->sequence,
+                            .pipeline = m->layers,
+                            .stage = 1,
+                            .microbatches = 1};
     mt_device *meta = mt_device_open("meta");
-    mt_status status = mt_rank_measure(meta, &c, &how, m->batch, S, k->checkpoint, r);
+    mt_status status = mt_rank_measure(meta, &c, &parallel, m->batch, S, k->checkpoint, r);
     mt_device_release(meta);
     return status == MT_OK;
 }
@@ -101,14 +101,14 @@ static bool first_stages(void)
     for (int i = 0; i < 4; i++) {
         const model *m = &models[i];
         mt_model_config c = config_of(m);
-        mt_parallel how = {.tensor = 8,
-                           .sequence = true,
-                           .pipeline = m->pipeline,
-                           .interleave = m->interleave,
-                           .microbatches = m->microbatches};
+        mt_parallel parallel = {.tensor = 8,
+                                .sequence = true,
+                                .pipeline = m->pipeline,
+                                .interleave = m->interleave,
+                                .microbatches = m->microbatches};
         mt_rank_report r;
         mt_device *meta = mt_device_open("meta");
-        mt_status status = mt_rank_measure(meta, &c, &how, m->batch, S, "selective", &r);
+        mt_status status = mt_rank_measure(meta, &c, &parallel, m->batch, S, "selective", &r);
         mt_device_release(meta);
         if (status != MT_OK) return false;
         int64_t p = m->pipeline, v = m->interleave;

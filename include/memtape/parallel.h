@@ -1,10 +1,10 @@
-/* parallel.h: one rank of a model that many share, measured without the others.
+/* parallel.h: one rank of a model that is split among many, measured without the others.
  *
  * Tensor parallelism (Shoeybi et al. 2019) cuts each layer's matrices, sequence parallelism
  * (Korthikanti et al. 2022) what lies between them, pipeline parallelism (Narayanan et al. 2021)
  * gives each rank some layers, ZeRO (Rajbhandari et al. 2020) cuts what the optimizer needs. What a
- * rank keeps depends on shapes alone, so it is measured on `meta` with the ranks' messages as ops
- * that move no data. */
+ * rank keeps depends on shapes alone, so it is measured on `meta`, where collectives are ops that
+ * move no data. */
 #ifndef MEMTAPE_PARALLEL_H
 #define MEMTAPE_PARALLEL_H
 
@@ -14,30 +14,32 @@
 extern "C" {
 #endif
 
-/* Which rank, among how many. Zero is the common choice everywhere: alone. */
+/* Which rank, among how many. Zero is the usual choice everywhere: one rank. */
 typedef struct mt_parallel {
     int64_t tensor;       /* t: ranks that share each layer; a divisor of heads, kv_heads and ffn */
-    bool sequence;        /* what lies between a layer's products is cut, too, along the sequence */
+    bool sequence;        /* also splits the sequence between a layer's products */
     int64_t pipeline;     /* p: stages */
     int64_t interleave;   /* parts of the model that each stage has; p times it divides layers */
     int64_t stage;        /* this rank's, from 0 on */
     int64_t microbatches; /* of a step; 0: p. With interleave a multiple of p */
     int64_t data;         /* d: ranks with the same share, for other microbatches */
-    int zero;             /* what these cut: 1 optimizer state, 2 and gradients, 3 and parameters */
+    int zero; /* ZeRO stage: splits 1 optimizer state, 2 also gradients, 3 also parameters */
 } mt_parallel;
 
 /* MT_OK, or an error that names the field, what it is and what it may be. gpt and llama only. */
-MT_API mt_status mt_parallel_check(const mt_parallel *how, const mt_model_config *config);
+MT_API mt_status mt_parallel_check(const mt_parallel *parallel, const mt_model_config *config);
 
 /* Part `part` (0 .. interleave - 1) of this rank's share of the model: named, shaped and kept as in
  * the whole model ("gpt.h.17.mlp.fc"), with fewer heads, a narrower MLP, its piece of the
- * vocabulary (which is padded to a multiple of t), and messages where Megatron-LM has them. Takes
- * token ids [b,s] if it is the first part, else what mt_rank_wire makes; gives logits [b,s,v/t] if
- * it is the last, else what mt_send gives. With more than one rank `device` has no data. ZeRO 3's
- * pieces are made as pieces: the whole of a parameter is there only while its module runs. */
+ * vocabulary (which is padded to a multiple of t), and collectives where Megatron-LM has them.
+ * Takes token ids [b,s] if it is the first part, else what mt_rank_wire makes; gives logits
+ * [b,s,v/t] if it is the last, else what mt_send gives. With more than one rank `device` has no
+ * data. ZeRO 3's pieces are made as pieces: the whole of a parameter is there only while its module
+ * runs. */
 MT_API mt_module *mt_rank_new(mt_device *device, const mt_model_config *config,
-                              const mt_parallel *how, int64_t part);
-/* Stands for the part before: [b,s,d], or [b,s/t,d] with sequence parallelism; requires grad. */
+                              const mt_parallel *parallel, int64_t part);
+/* Stands for the output of the part before: [b,s,d], or [b,s/t,d] with sequence parallelism;
+ * requires grad. */
 MT_API mt_tensor *mt_rank_wire(const mt_module *rank, mt_device *device, int64_t batch,
                                int64_t seq);
 
@@ -81,7 +83,7 @@ typedef struct mt_rank_report {
  * capacity is less than that takes. checkpoint: none, full or selective, as mt_model_checkpoint's;
  * NULL: none. Of many microbatches only so many run as the schedule takes to repeat itself. */
 MT_API mt_status mt_rank_measure(mt_device *device, const mt_model_config *config,
-                                 const mt_parallel *how, int64_t batch, int64_t seq,
+                                 const mt_parallel *parallel, int64_t batch, int64_t seq,
                                  const char *checkpoint, mt_rank_report *out);
 
 #ifdef __cplusplus

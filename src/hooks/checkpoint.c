@@ -1,16 +1,17 @@
-/* checkpoint.c: run a function, keep what it takes to run it again, and run it again.
+/* checkpoint.c: runs a function, keeps what is needed to run it again, and recomputes it in
+ * backward.
  *
- * A frame is a saved-tensor hook around the function: pack keeps nothing but the number of the
- * save. The first unpack runs the function again, apart from the backward that asks, under a hook
- * that collects: the i-th save then is what the i-th was. When the last one needed is there, the
- * collecting hook fails the op that saved it, the function unwinds as after any failure, and the
- * failure is forgotten. */
+ * A frame is a saved-tensor hook around the function: pack keeps only the number of the save. The
+ * first unpack runs the function again, outside of the backward that asks, under a hook that
+ * collects saves: the i-th save of both runs is the same. Once the last one needed is there, the
+ * collecting hook fails the op that saved it, the function returns as after any failure, and the
+ * error is cleared. */
 #include <stdio.h>
 #include <string.h>
 #include "hooks/checkpoint.h"
 #include "memtape/autocast.h"
 
-/* What the collecting hook returns to say that it has seen enough. No caller sees it. */
+/* Returned by the collecting hook once it has all it needs. No caller sees it. */
 #define ENOUGH ((mt_status)-1)
 
 static mti_trace_entry *entry_of(mti_frame *f, const void *state)
@@ -36,7 +37,6 @@ static void frame_free(void *user)
 
 /* ---- forward ---- */
 
-/* Keep nothing. */
 static mt_status on_pack(void *user, const mt_save_info *info, mt_tensor *t, mt_tensor **kept,
                          void **state)
 {
@@ -64,7 +64,7 @@ static void on_drop(void *user, const mt_save_info *info, void *state)
     if (!f->first) mti_policy_release(f, f->n_live);
 }
 
-/* ---- once more ---- */
+/* ---- recomputing ---- */
 
 static mt_status on_collect(void *user, const mt_save_info *info, mt_tensor *t, mt_tensor **kept,
                             void **state)
@@ -94,7 +94,7 @@ static void release_tensors(tensors *t)
     mti_free(t->in);
 }
 
-/* The inputs without history, and room for the outputs. */
+/* Makes the inputs, without history, and room for the outputs. */
 static mt_status get_inputs(mti_frame *f, tensors *t)
 {
     *t = (tensors){f->n_in, f->n_out, NULL, NULL};
@@ -112,7 +112,6 @@ static mt_status get_inputs(mti_frame *f, tensors *t)
     return MT_OK;
 }
 
-/* Apart: recording, no hooks but ours. */
 static mt_status run_apart(void *user)
 {
     static const mt_saved_hooks collecting = {.pack = on_collect};
@@ -139,8 +138,9 @@ static void forget_again(mti_frame *f)
     }
 }
 
-/* What the function returned, with a text if it failed without one since the mark. */
-static mt_status told(const mti_frame *f, const char *when, uint64_t failures, mt_status status)
+/* Returns `status`; if it is a failure without an error since `failures` was taken, records one. */
+static mt_status ensure_error(const mti_frame *f, const char *when, uint64_t failures,
+                              mt_status status)
 {
     if (status != MT_OK)
         mti_fail_around(failures, status, "checkpoint %s: its function failed%s (%s)",
@@ -159,18 +159,18 @@ static mt_status run_again(mti_frame *f)
         if (f->entries.at[i].alive && !f->entries.at[i].again) f->stop_at = i;
     mt_rng_get(f->device, &seed, &offset);
     if (!f->options.rng_as_it_is) mt_rng_set(f->device, f->seed, f->offset);
-    const mt_apart how = {.module = f->module, .recompute = true};
-    mt_status status = mt_run_apart(&how, run_apart, f);
+    const mt_apart options = {.module = f->module, .recompute = true};
+    mt_status status = mt_run_apart(&options, run_apart, f);
     mt_rng_set(f->device, seed, offset);
     f->again = false;
     if (f->stopped) {
-        mti_error_set(&before); /* it failed only because we stopped it */
+        mti_error_set(&before); /* stopped on purpose */
         return MT_OK;
     }
     if (status == MT_OK && f->at < f->entries.n && !mti_trace_compare(f, f->at, NULL))
         status = MT_ERR_STATE;
     if (status != MT_OK) forget_again(f);
-    return told(f, " when it was run again", before.count, status);
+    return ensure_error(f, " when it was run again", before.count, status);
 }
 
 static mt_status on_unpack(void *user, const mt_save_info *info, mt_tensor **tensor, void *state)
@@ -257,7 +257,8 @@ static mti_frame *frame_new(mti_frame init, mt_tensor *const *inputs,
 static mt_status call(mti_frame *f, mt_tensor *const *inputs, mt_tensor **outputs)
 {
     uint64_t failures = mti_failures();
-    mt_status status = told(f, "", failures, f->fn(f->user, f->n_in, inputs, f->n_out, outputs));
+    mt_status status =
+        ensure_error(f, "", failures, f->fn(f->user, f->n_in, inputs, f->n_out, outputs));
     for (int i = 0; status == MT_OK && i < f->n_out; i++)
         if (!outputs[i])
             status = mti_fail_around(failures, MT_ERR_ARGUMENT,
@@ -272,7 +273,7 @@ static mt_status call(mti_frame *f, mt_tensor *const *inputs, mt_tensor **output
     return status;
 }
 
-/* A checkpoint without a policy has a part in that of one around it. */
+/* A checkpoint without a policy takes part in that of an outer one. */
 static mt_status call_with_policy(mti_frame *f, mt_tensor *const *inputs, mt_tensor **outputs)
 {
     f->outer = mt_find_op_hooks(&mti_checkpoint_op_hooks);
@@ -281,7 +282,7 @@ static mt_status call_with_policy(mti_frame *f, mt_tensor *const *inputs, mt_ten
     if (status != MT_OK) return status;
     if (f->outer) f->outer->inner = f;
     status = call(f, inputs, outputs);
-    /* With what the function left pushed; nothing if it popped this, too. */
+    /* Pops what the function left pushed, too; nothing if it popped this one. */
     while (mt_find_op_hooks(&mti_checkpoint_op_hooks) == f) mt_pop_op_hooks();
     if (f->outer) f->outer->inner = NULL;
     f->outer = NULL;
@@ -300,18 +301,18 @@ static mt_status pop(const mti_frame *f, mt_status status)
 {
     mti_error before;
     mti_error_get(&before);
-    bool there = is_pushed(f);
-    while (there && mt_saved_hooks_user() != f) mt_pop_saved_hooks();
-    if (there) mt_pop_saved_hooks();
-    if (!there) mti_error_set(&before);
-    return there || status != MT_OK
+    bool pushed = is_pushed(f);
+    while (pushed && mt_saved_hooks_user() != f) mt_pop_saved_hooks();
+    if (pushed) mt_pop_saved_hooks();
+    if (!pushed) mti_error_set(&before);
+    return pushed || status != MT_OK
                ? status
                : mti_fail(MT_ERR_STATE,
                           "checkpoint %s: its function popped hooks that it did not push",
                           f->options.label);
 }
 
-/* f becomes the hook's: it goes with the last tensor that the function's ops saved. */
+/* The hook takes f over: it is freed with the last tensor that the function's ops saved. */
 static mt_status run_frame(mti_frame *f, mt_tensor *const *inputs, mt_tensor **outputs)
 {
     static const mt_saved_hooks hooks = {on_pack, on_unpack, on_drop, frame_free};

@@ -5,22 +5,22 @@
 #include "base/base.h"
 #include "memtape/checkpoint.h"
 
-/* One act of saving within the function, in order. */
+/* One save within the function, in order. */
 typedef struct mti_trace_entry {
     mt_saver saver;
     const mt_device *device; /* borrowed, to compare */
     uint64_t digest;         /* with options.check, on devices with data */
     bool parameter;          /* left on the tape */
     bool alive;              /* its node may still ask for it */
-    mt_saved *again;         /* made again and not handed over yet */
+    mt_saved *again;         /* recomputed, and not unpacked yet */
 } mti_trace_entry;
 
 /* One call of an op under a policy, in order. */
 typedef struct mti_decision {
     const char *op, *module;
     mt_policy own, merged;
-    size_t position;     /* entries there were: it is needed while a later one is alive */
-    mt_op_result result; /* its FLOPs and where its mask came from; no tensors */
+    size_t position;     /* entries before it: it is needed while a later one is alive */
+    mt_op_result result; /* its FLOPs and its mask's seed; no tensors */
     int n_outputs, n_kept;
     mt_saved **kept; /* [n_kept]: outputs, then auxiliaries (NULL: not made); NULL: not kept */
 } mti_decision;
@@ -31,7 +31,7 @@ typedef struct mti_kept_input {
 } mti_kept_input;
 
 typedef struct mti_frame {
-    int holders; /* the hook, and who runs its function for the first time */
+    int holders; /* the hook, and run_frame */
     mt_checkpoint_fn *fn;
     void *user;
     void (*destroy)(void *user);
@@ -44,16 +44,16 @@ typedef struct mti_frame {
     int n_in, n_out;
     mti_kept_input *in;
     MTI_VEC(mti_trace_entry) entries;
-    size_t n_live; /* entries behind the last that is alive are none */
-    bool first;    /* running for the first time */
-    /* while running again */
+    size_t n_live; /* no entry from here on is alive */
+    bool first;    /* running in forward */
+    /* while recomputing */
     bool again, stopped;
     size_t at, stop_at;
     /* policies */
     MTI_VEC(mti_decision) decisions;
-    size_t call;                     /* the next decision, while running again */
-    size_t n_kept;                   /* decisions behind hold nothing any more */
-    mt_policy answer;                /* of the policy to the call that is being decided ... */
+    size_t call;                     /* the next decision, while recomputing */
+    size_t n_kept;                   /* no decision from here on holds results */
+    mt_policy answer;                /* of the policy, for the current call ... */
     bool answered;                   /* ... if it was asked */
     struct mti_frame *outer, *inner; /* checkpoints around and inside, in forward */
     /* report */
@@ -63,15 +63,15 @@ typedef struct mti_frame {
 
 /* ---- checkpoint_trace.c ---- */
 
-/* *e: what is saved; t's digest if wanted. False when memory for the digest ran out. */
+/* *e describes the save, with t's digest if options.check. False if memory ran out. */
 bool mti_trace_note(const mti_frame *f, const mt_save_info *info, mt_tensor *t, mti_trace_entry *e);
-/* Whether `now` is what forward saved as number i; fails otherwise. now NULL: the end. */
+/* Whether `now` equals forward's save number i; fails otherwise. now NULL: no more saves. */
 bool mti_trace_compare(const mti_frame *f, size_t i, const mti_trace_entry *now);
 
 /* ---- checkpoint_policy.c ---- */
 
 extern const mt_op_hooks mti_checkpoint_op_hooks;
-/* Let go of results that no entry below n_live needs. */
+/* Frees results that no entry below n_live needs. */
 void mti_policy_release(mti_frame *f, size_t n_live);
 
 /* ---- checkpoint_report.c ---- */

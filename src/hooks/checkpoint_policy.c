@@ -1,6 +1,5 @@
-/* checkpoint_policy.c: results of ops that a checkpoint keeps, so that running its function again
- * need not make them: hooks on ops ask the policy after each call in forward, and supply what was
- * kept before the same call in backward. */
+/* checkpoint_policy.c: results of ops that a checkpoint keeps instead of recomputing them. Hooks on
+ * ops ask the policy after each call in forward, and supply what was kept in backward. */
 #include <string.h>
 #include "hooks/checkpoint.h"
 #include "memtape/ops.h"
@@ -13,7 +12,7 @@ const char *mt_policy_name(mt_policy policy)
     return (unsigned)policy < MT_POLICY_COUNT ? names[policy] : "no policy";
 }
 
-/* No opinion: a checkpoint without a policy inside one that has. */
+/* No answer: a checkpoint without a policy inside one with a policy. */
 #define NONE MT_POLICY_COUNT
 
 static bool is_must(mt_policy p) { return p >= MT_MUST_RECOMPUTE && p < MT_POLICY_COUNT; }
@@ -22,15 +21,15 @@ static bool keeps(mt_policy p)
     return p == MT_PREFER_SAVE || p == MT_MUST_SAVE || p == MT_OFFLOAD;
 }
 
-static bool where_failed(const mt_op_call *call, const mti_frame *f, const char *what,
-                         mt_policy before, mt_policy now)
+static bool refuse_policy(const mt_op_call *call, const mti_frame *f, const char *reason,
+                          mt_policy before, mt_policy now)
 {
     return mti_fail_bool(MT_ERR_STATE, "checkpoint %s: policy for %s%s%s: %s: %s, then %s",
                          f->options.label, call->op, *call->module ? " in " : "", call->module,
-                         what, mt_policy_name(before), mt_policy_name(now));
+                         reason, mt_policy_name(before), mt_policy_name(now));
 }
 
-/* Autocast makes a parameter's copy when first it needs one, in forward perhaps outside of us. */
+/* Not for autocast's copies of parameters: forward may make them outside of the checkpoint. */
 static bool is_asked(const mt_op_call *call)
 {
     return strcmp(call->op, "cast") != 0 || mt_storage_of(call->inputs[0]).category != MT_PARAMETER;
@@ -38,7 +37,7 @@ static bool is_asked(const mt_op_call *call)
 
 /* ---- what the policies say ---- */
 
-/* f's own answer, asked for once however many checkpoints want to know. */
+/* f's own answer; the policy is asked once per call, even for several checkpoints. */
 static bool ask(mti_frame *f, const mt_op_call *call, mt_policy *out)
 {
     *out = NONE;
@@ -56,14 +55,15 @@ static bool ask(mti_frame *f, const mt_op_call *call, mt_policy *out)
                          f->options.label, (int)*out, call->op, MT_POLICY_COUNT - 1);
 }
 
-/* The call is decided: the outermost is the last to be told of it, or something failed. */
+/* After the outermost checkpoint has handled the call, or after a failure. */
 static void forget_answers(mti_frame *f)
 {
     while (f->outer) f = f->outer;
     for (; f; f = f->inner) f->answered = false;
 }
 
-/* Of all checkpoints around the call: a must beats a prefer, the innermost prefer wins. */
+/* Merges the answers of all checkpoints around the call: a must beats a prefer, then the inner one.
+ */
 static bool merge(mti_frame *f, const mt_op_call *call, mt_policy *merged)
 {
     mti_frame *at = f;
@@ -72,13 +72,13 @@ static bool merge(mti_frame *f, const mt_op_call *call, mt_policy *merged)
         mt_policy p;
         if (!ask(at, call, &p)) return false;
         if (is_must(p) && is_must(*merged) && p != *merged)
-            return where_failed(call, at, "two musts disagree, outer and inner", *merged, p);
+            return refuse_policy(call, at, "two musts disagree, outer and inner", *merged, p);
         if (p != NONE && (is_must(p) || !is_must(*merged))) *merged = p;
     }
     if (*merged == NONE) *merged = MT_PREFER_RECOMPUTE;
     if (!call->in_place || !keeps(*merged)) return true;
     if (*merged != MT_PREFER_SAVE)
-        return where_failed(call, f, "an op in place cannot be kept", *merged, MT_MUST_RECOMPUTE);
+        return refuse_policy(call, f, "an op in place cannot be kept", *merged, MT_MUST_RECOMPUTE);
     *merged = MT_PREFER_RECOMPUTE;
     return true;
 }
@@ -94,7 +94,6 @@ static void drop_kept(mti_decision *d)
 
 void mti_policy_release(mti_frame *f, size_t n_live)
 {
-    /* A call at `position` made what entries from there on hold. */
     while (f->n_kept && f->decisions.at[f->n_kept - 1].position >= n_live)
         drop_kept(&f->decisions.at[--f->n_kept]);
 }
@@ -129,7 +128,7 @@ static bool keep_each(mti_frame *f, mti_decision *d, const mt_op_call *call,
     return true;
 }
 
-/* Through the hooks around f, and through none that its function pushed. */
+/* Saves through the hooks around f, not through those that its function pushed. */
 static bool keep_all(mti_frame *f, mti_decision *d, const mt_op_call *call,
                      const mt_op_result *result)
 {
@@ -169,7 +168,7 @@ static bool decide(mti_frame *f, const mt_op_call *call, const mt_op_result *res
 
 /* ---- supplying ---- */
 
-/* The policy is asked as it was in forward and must say the same. */
+/* Whether this is the call that forward decided on, and the policy gives the same answer. */
 static bool same_call(mti_frame *f, const mti_decision *d, const mt_op_call *call)
 {
     if (f->call >= f->decisions.n || strcmp(d->op, call->op) != 0 ||
@@ -184,7 +183,7 @@ static bool same_call(mti_frame *f, const mti_decision *d, const mt_op_call *cal
     then.flops = d->result.flops;
     mt_policy own = f->options.policy(f->options.policy_user, &then);
     return own == d->own ||
-           where_failed(call, f, "it answers otherwise in backward than in forward", d->own, own);
+           refuse_policy(call, f, "it answers otherwise in backward than in forward", d->own, own);
 }
 
 static mt_status on_before(void *user, const mt_op_call *call, mt_op_result *supply, bool *supplied)

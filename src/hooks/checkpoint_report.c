@@ -1,5 +1,4 @@
-/* checkpoint_report.c: what checkpoints keep beside what they give up, and whether that was a good
- * bargain. */
+/* checkpoint_report.c: what checkpoints keep and give up, and warnings where that saves nothing. */
 #include <stdio.h>
 #include <string.h>
 #include "hooks/checkpoint.h"
@@ -53,7 +52,7 @@ void mt_checkpoint_report_totals(const mt_checkpoint_report *r, size_t *between,
 
 /* ---- counting ---- */
 
-/* A checkpoint of a recomputation reported when it ran first. */
+/* NULL while recomputing: the checkpoint was reported in forward. */
 static mt_checkpoint_report *report_of(const mti_frame *f)
 {
     return mt_recomputing() ? NULL : f->options.report;
@@ -61,7 +60,7 @@ static mt_checkpoint_report *report_of(const mti_frame *f)
 
 static bool in(const uint64_t *at, size_t n, uint64_t serial)
 {
-    while (n--) /* what is saved twice is mostly saved twice in a row */
+    while (n--) /* from the end: a storage saved twice is mostly saved twice in a row */
         if (at[n] == serial) return true;
     return false;
 }
@@ -92,9 +91,9 @@ mt_status mti_report_leave(mti_frame *f, mt_tensor *const *inputs)
     for (size_t i = 0; i < f->entries.n; i++) s.n_inside += !f->entries.at[i].parameter;
     for (int i = 0; inputs && i < f->n_in; i++) {
         mt_storage_info info = mt_storage_of(inputs[i]);
-        bool again = info.category == MT_PARAMETER;
-        for (int k = 0; k < i; k++) again = again || mt_same_storage(inputs[i], inputs[k]);
-        if (again) continue;
+        bool skip = info.category == MT_PARAMETER;
+        for (int k = 0; k < i; k++) skip = skip || mt_same_storage(inputs[i], inputs[k]);
+        if (skip) continue;
         s.input_bytes += info.bytes;
         if (s.depth || in(r->inputs.at, r->inputs.n, info.serial)) continue;
         if (!MTI_PUSH(&r->inputs, info.serial)) return mt_last_status();
@@ -106,7 +105,7 @@ mt_status mti_report_leave(mti_frame *f, mt_tensor *const *inputs)
     return MT_OK;
 }
 
-/* ---- judging ---- */
+/* ---- warnings ---- */
 
 typedef struct text {
     char *buf;

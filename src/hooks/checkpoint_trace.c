@@ -1,5 +1,4 @@
-/* checkpoint_trace.c: what a function saved, act by act, so that running it again can be held
- * against it. */
+/* checkpoint_trace.c: the saves of a function, to compare its second run with the first. */
 #include <stdio.h>
 #include <string.h>
 #include "hooks/checkpoint.h"
@@ -46,7 +45,7 @@ bool mti_trace_note(const mti_frame *f, const mt_save_info *info, mt_tensor *t, 
 
 /* ---- comparing ---- */
 
-/* What differs, in a word; NULL if nothing does. */
+/* The name of what differs; NULL if nothing does. */
 static const char *difference(const mti_trace_entry *then, const mti_trace_entry *now)
 {
     const mt_saver *a = &then->saver, *b = &now->saver;
@@ -61,7 +60,7 @@ static const char *difference(const mti_trace_entry *then, const mti_trace_entry
     return then->digest == now->digest ? NULL : "value";
 }
 
-/* As many whole lines as an error text has room for. */
+/* An error text of whole lines. */
 typedef struct text {
     char buf[960];
     size_t n;
@@ -90,17 +89,16 @@ static const mti_trace_entry *then(const mti_frame *f, size_t i)
 
 bool mti_trace_compare(const mti_frame *f, size_t i, const mti_trace_entry *now)
 {
-    const mti_trace_entry *was = then(f, i);
-    const char *what = was && now ? difference(was, now) : "number of saves";
-    if (!what) return true;
-    const mt_saver *named = now ? &now->saver : &was->saver;
+    const mti_trace_entry *first = then(f, i);
+    const char *field = first && now ? difference(first, now) : "number of saves";
+    if (!field) return true;
+    const mt_saver *named = now ? &now->saver : &first->saver;
     text t = {.n = 0};
     t.n = (size_t)snprintf(t.buf, sizeof t.buf,
                            "checkpoint %.80s: running it again saved something else: %s of %s "
                            "%s%s%.80s (forward saved %zu)",
-                           f->options.label, what, named->op, named->argument,
+                           f->options.label, field, named->op, named->argument,
                            *named->module ? " in " : "", named->module, f->entries.n);
-    /* Up to here both are the same. */
     size_t from = i < 2 ? 0 : i - 2;
     for (size_t k = from; k <= i + 1 && (k <= i || then(f, k)); k++)
         add_line(&t, "then", k, then(f, k));

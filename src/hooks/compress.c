@@ -1,7 +1,7 @@
-/* compress.c: the hook that packs saved tensors, once per storage, and gives them back. */
+/* compress.c: the hook that packs saved tensors, once per storage, and unpacks them. */
 #include "hooks/compress.h"
 
-/* What a saved tensor leaves with its node. */
+/* The hook's state for one saved tensor. */
 typedef struct slot {
     mti_packed_storage *packed_storage;
     mt_layout layout; /* of the view that was saved */
@@ -15,7 +15,7 @@ static mti_packed_storage *at(size_t place)
     return place == MTI_NO_PLACE ? NULL : (mti_packed_storage *)place;
 }
 
-/* The next one of the storage; *probe is 0 at first. NULL: none. */
+/* The next packed form of the storage; *probe is 0 at first. NULL: no more. */
 static mti_packed_storage *next_of(mt_compress *c, uint64_t serial, size_t *probe)
 {
     return at(mti_hashmap_next(&c->packed_storages, serial, probe));
@@ -48,7 +48,7 @@ static bool add(mt_compress *c, mti_packed_storage *s)
 static void take_out(mt_compress *c, mti_packed_storage *s)
 {
     mti_hashmap_remove(&c->packed_storages, s->serial, place_of(s));
-    /* One that ends before the region does is counted now, the others at its end. */
+    /* Those freed before mt_compress_end are counted now, the others then. */
     if (c->begun && s->round == c->round && !s->gone) add_count(&c->stats.in_vain, &s->count);
 }
 
@@ -133,7 +133,7 @@ static mt_status on_pack(void *user, const mt_save_info *info, mt_tensor *t, mt_
     return MT_OK;
 }
 
-/* The whole storage: as it came back for another saved tensor, or now. */
+/* The whole storage, unpacked before for another saved tensor, or now. */
 static mt_tensor *whole_of(mt_compress *c, mti_packed_storage *s, mt_tensor *packed)
 {
     pthread_mutex_lock(&c->lock);
@@ -142,7 +142,7 @@ static mt_tensor *whole_of(mt_compress *c, mti_packed_storage *s, mt_tensor *pac
     pthread_mutex_unlock(&c->lock);
     if (whole) return whole;
     whole = mti_compress_unpack(c, s, packed);
-    /* It will outlive the node that asked: it has a class of its own. */
+    /* It outlives the node that asked. */
     if (whole && shared && mt_set_category(whole, MT_PACKED) != MT_OK) mt_set(&whole, NULL);
     return whole;
 }
@@ -188,7 +188,7 @@ static void on_drop(void *user, const mt_save_info *info, void *state)
 
 /* ---- from new to free ---- */
 
-static bool complete(mt_compress_options *o)
+static bool fill_defaults(mt_compress_options *o)
 {
     if (o->rules >> MT_COMPRESS_RULE_COUNT)
         return mti_fail_bool(MT_ERR_ARGUMENT, "compress_new: rules %#x; need bits below %#x",
@@ -205,7 +205,7 @@ mt_compress *mt_compress_new(mt_device *device, const mt_compress_options *optio
 {
     mt_compress_options filled = options ? *options : (mt_compress_options){0};
     if (!mti_given(device, "compress_new", "the device")) return NULL;
-    if (!complete(&filled)) return NULL;
+    if (!fill_defaults(&filled)) return NULL;
     mt_compress *c = mti_calloc(1, sizeof *c);
     if (!c) return NULL;
     atomic_init(&c->refs, 1);
@@ -242,7 +242,7 @@ mt_status mt_compress_begin(mt_compress *c)
     return MT_OK;
 }
 
-/* Adds those of this round whose storage is still there. */
+/* Adds those of this round whose storage is still alive. */
 static void count_in_vain(const mt_compress *c, mt_compress_count *sum)
 {
     const mti_packed_storage *s;
@@ -250,7 +250,7 @@ static void count_in_vain(const mt_compress *c, mt_compress_count *sum)
         if (s->round == c->round && !s->gone) add_count(sum, &s->count);
 }
 
-/* One packed tensor that was held for others to share, from *i on; NULL when there is none. */
+/* The next packed tensor that was held for sharing, from *i on; NULL: no more. */
 static mt_tensor *next_held(mt_compress *c, size_t *i)
 {
     mt_tensor *held = NULL;

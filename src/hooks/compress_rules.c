@@ -1,4 +1,4 @@
-/* compress_rules.c: what is packed, and how. */
+/* compress_rules.c: which tensors are packed, and how. */
 #include <math.h>
 #include "hooks/compress.h"
 
@@ -19,7 +19,7 @@ static bool is_left(mt_category category)
            category == MT_RNG_STATE || category == MT_CACHE;
 }
 
-/* Row-major, and all that its storage holds. */
+/* Whether t is contiguous and covers its storage. */
 static bool is_whole(mt_tensor *t)
 {
     return mt_is_contiguous(t) &&

@@ -1,9 +1,10 @@
-/* offload.c: the hook that sends saved tensors away and brings them back, and its report. */
+/* offload.c: the hook that copies saved tensors to host memory or disk and back, and its
+ * statistics. */
 #include "hooks/offload.h"
 
 /* ---- making ---- */
 
-static bool fill_in(mt_offload_options *o)
+static bool fill_defaults(mt_offload_options *o)
 {
     if (o->in_flight < 0 || o->prefetch < -1)
         return mti_fail_bool(MT_ERR_ARGUMENT,
@@ -29,7 +30,7 @@ mt_offload *mt_offload_new(mt_device *device, const mt_offload_options *options)
 {
     mt_offload_options filled = options ? *options : (mt_offload_options){0};
     if (!mti_given(device, "offload_new", "the device")) return NULL;
-    if (!fill_in(&filled)) return NULL;
+    if (!fill_defaults(&filled)) return NULL;
     mt_offload *o = mti_calloc(1, sizeof *o);
     if (!o) return NULL;
     atomic_init(&o->refs, 1);
@@ -37,13 +38,13 @@ mt_offload *mt_offload_new(mt_device *device, const mt_offload_options *options)
     mti_books_init(&o->books);
     o->device = mt_device_retain(device);
     o->options = filled;
-    o->options.directory = NULL; /* the caller's, and the disk has a copy */
+    o->options.directory = NULL; /* the caller's; the disk has a copy */
     if (open_parts(o, filled.directory)) return o;
     mt_offload_free(o);
     return NULL;
 }
 
-/* Every saved tensor holds the hook, so no item is left. */
+/* Every saved tensor holds the hook, so there is no item any more. */
 static void release(void *user)
 {
     mt_offload *o = user;
@@ -63,20 +64,20 @@ mti_disk *mti_offload_disk(mt_offload *o) { return o->disk; }
 
 /* ---- the hook ---- */
 
-/* What an op made, and of that what is worth a transfer. Everything else is held by others. */
+/* Whether an op made it and a transfer is worth it. Other tensors are held elsewhere anyway. */
 static bool is_wanted(const mt_offload *o, const mt_tensor *t, const mt_storage_info *s)
 {
     if (mt_device_of(t) != o->device || s->bytes < o->options.min_bytes) return false;
     switch (s->category) {
     case MT_ACTIVATION:
     case MT_PACKED:
-    case MT_TEMPORARY: return true; /* the last: made by a hook further in */
+    case MT_TEMPORARY: return true; /* TEMPORARY: made by an inner hook */
     case MT_INPUT: return o->options.inputs;
     default: return false;
     }
 }
 
-/* t stays where it is; else *item is what has its bytes by now, if there is one. */
+/* Whether t stays on the device; if not, *item has its bytes already, or is NULL. */
 static bool stays(mt_offload *o, const mt_tensor *t, mti_item **item)
 {
     mt_storage_info s = mt_storage_of(t);
@@ -201,7 +202,7 @@ mt_status mt_offload_end(mt_offload *o)
     if (mt_saved_hooks_user() != o)
         return mti_fail(MT_ERR_STATE, "offload_end: this offload is not the innermost hook");
     mt_status status = MT_OK;
-    mti_error first; /* all leave; what the first of them failed of is told */
+    mti_error first; /* all leave; the first failure is reported */
     pthread_mutex_lock(&o->lock);
     while (o->n_leaving)
         if (mti_item_depart(o) != MT_OK && status == MT_OK) {

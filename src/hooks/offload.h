@@ -1,4 +1,4 @@
-/* offload.h: what the files of the offload hook share: items, their books, the disk. */
+/* offload.h: what the files of the offload hook share: items, their accounts, the disk. */
 #ifndef MTI_OFFLOAD_H
 #define MTI_OFFLOAD_H
 
@@ -21,59 +21,60 @@ typedef struct mti_disk_job {
     int error; /* errno, 0 if all went well */
 } mti_disk_job;
 
-/* The calls it makes of the system, so that a test can refuse them. */
+/* The system calls it uses, so that a test can make them fail. */
 typedef struct mti_disk_io {
     ssize_t (*pwrite)(int file, const void *data, size_t n_bytes, off_t offset);
     ssize_t (*pread)(int file, void *data, size_t n_bytes, off_t offset);
     int (*fallocate)(int file, int mode, off_t offset, off_t n_bytes);
 } mti_disk_io;
 
-/* NULL and MT_ERR_IO where the directory takes no file. */
+/* NULL and MT_ERR_IO if no file can be created in the directory. */
 mti_disk *mti_disk_open(const char *directory);
 void mti_disk_close(mti_disk *disk); /* finishes what was submitted; NULL is allowed */
 void mti_disk_set_io(mti_disk *disk, const mti_disk_io *io);
-/* Makes sure of the file's first n_bytes; false and MT_ERR_IO, naming `op` and the bytes it asked
- * for, where the disk or a limit has no room. */
+/* Reserves the file's first n_bytes; false and MT_ERR_IO, naming `op` and the bytes it asked for,
+ * if the disk or a limit has no room. */
 bool mti_disk_reserve(mti_disk *disk, uint64_t n_bytes, const char *op, size_t asked);
-/* The job is the caller's and stays until it is finished. */
+/* The caller owns the job and keeps it until it is finished. */
 void mti_disk_submit(mti_disk *disk, mti_disk_job *job);
 /* Waits; true if it went well, or was never submitted. */
 bool mti_disk_finish(mti_disk *disk, mti_disk_job *job);
-/* Record the failure of a finished job, as `op`'s. */
+/* Records the failure of a finished job; `op` begins the message. */
 mt_status mti_disk_failed(const mti_disk *disk, const mti_disk_job *job, const char *op);
 /* Seconds the thread worked, and others waited for it, since it was opened. */
 mt_copy_times mti_disk_times(mti_disk *disk);
 
-/* ---- the books: what is on the device, told by its events ---- */
+/* ---- accounts: what is on the device, by its events ---- */
 
 typedef struct mti_item mti_item;
 
 typedef struct mti_offload_books {
-    pthread_mutex_t lock; /* taken under the device's: nobody who has it calls the device */
+    pthread_mutex_t
+        lock; /* taken under the device's lock: no call to the device while it is held */
     MTI_VEC(struct {
         uint64_t serial;
         mti_item *item;
     })
     known;               /* storages of items, by serial: what left and what came back */
-    size_t away;         /* bytes of items that no storage on the device has */
-    int64_t elsewhere;   /* allocated bytes of those, less those that are there twice */
-    size_t peak;         /* the device's allocated bytes at most ... */
-    size_t peak_without; /* ... and together with those elsewhere */
+    size_t away;         /* bytes of items that are not on the device */
+    int64_t elsewhere;   /* their allocated bytes, less those of items on the device twice */
+    size_t peak;         /* highest allocated bytes of the device ... */
+    size_t peak_without; /* ... and of device and `elsewhere` together */
 } mti_offload_books;
 
 void mti_books_init(mti_offload_books *books);
 void mti_books_free(mti_offload_books *books);
-/* The highest point is sought from here on. */
+/* Resets the peaks. */
 void mti_books_start(mti_offload_books *books, mt_device *device);
 /* Fills in bytes_away and the peaks. */
 void mti_books_read(mti_offload_books *books, mt_offload_stats *out);
 void mti_books_on_event(void *books, const mt_mem_event *event);
-/* Room for two more storages: what comes after cannot fail. */
+/* Makes room for two more storages, so that adding them cannot fail. */
 bool mti_books_reserve(mti_offload_books *books);
 void mti_books_add(mti_offload_books *books, uint64_t serial, mti_item *item);
 void mti_books_forget(mti_offload_books *books, mti_item *item);
 mti_item *mti_books_find(mti_offload_books *books, uint64_t serial);
-/* Whether its storage is still on the device, held by somebody. */
+/* Whether its storage is still on the device, because something holds it. */
 bool mti_books_still_held(mti_offload_books *books, const mti_item *item);
 void mti_books_coming_back(mti_offload_books *books, mti_item *item, bool coming);
 
@@ -88,23 +89,23 @@ struct mti_item {
     int refs;                  /* saved tensors */
     mt_tensor *source;         /* held until it has left */
     mt_tensor *back;           /* held until every saved tensor has read it */
-    mt_host_copy *copy;        /* in host memory: all the time; on disk: only on the way */
+    mt_host_copy *copy;        /* with a disk: only during transfers */
     mti_disk_job job;
     uint64_t times_back;
     int unread;             /* saved tensors that have not read it since it came back last */
     uint64_t read_by;       /* the node that read it last */
-    uint64_t spoilt_by;     /* it was changed while it left: to this version; 0: it was not */
-    uint64_t source_serial; /* the books', under their lock, from here on: 0 once freed */
+    uint64_t new_version;   /* if it was changed while it left; else 0 */
+    uint64_t source_serial; /* from here on under the accounts' lock; 0 once freed */
     uint64_t back_serial;
     bool coming; /* its storage is about to be allocated */
-    int counted; /* how many times its bytes are elsewhere: 1, 0, or -1 if they are here twice */
+    int counted; /* in `elsewhere`: 1 if away, 0 if on the device, -1 if there twice */
 };
 
-/* What a node keeps of a saved tensor. */
+/* The hook's state for one saved tensor. */
 typedef struct mti_offload_slot {
     mti_item *item;
     mt_layout layout;
-    uint64_t read; /* item->times_back when it was read last */
+    uint64_t read; /* item->times_back at its last read */
 } mti_offload_slot;
 
 struct mt_offload {
@@ -117,7 +118,7 @@ struct mt_offload {
     mti_item *first, *last;
     mti_item **leaving; /* [in_flight], oldest first */
     int n_leaving;
-    mt_offload_stats stats; /* of those counted as they happen */
+    mt_offload_stats stats; /* the fields counted as they happen */
     size_t held_bytes;      /* of all items */
     uint64_t round;         /* mt_offload_begin so far */
     mt_copy_times times_before, disk_times_before;
@@ -130,14 +131,13 @@ mti_disk *mti_offload_disk(mt_offload *o);
 /* All under the lock. */
 mti_item *mti_item_new(mt_offload *o, const mt_save_info *info, mt_tensor *t);
 void mti_item_free(mt_offload *o, mti_item *item);
-/* Waits until the oldest that is leaving has left. */
+/* Waits until the oldest item in `leaving` has left. */
 mt_status mti_item_depart(mt_offload *o);
-/* A tensor over the storage, borrowed until mti_item_read; compute may read it. NULL on failure. */
+/* A tensor over the item's bytes, borrowed until mti_item_read. NULL on failure. */
 mt_tensor *mti_item_bring(mt_offload *o, mti_item *item, const mt_save_info *info);
-/* One saved tensor fewer has yet to read what came back. */
+/* One more saved tensor has read what came back. */
 void mti_item_read(mti_item *item);
-/* Begin to bring back those that were packed before `item`, but for what `node` has read already.
- */
+/* Begins to bring back items packed before `item`, except those that `node` has read. */
 void mti_item_prefetch(mt_offload *o, mti_item *item, uint64_t node);
 
 #endif

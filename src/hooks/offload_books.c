@@ -1,5 +1,5 @@
-/* offload_books.c: what an offload really brought, from the device's own events: which of the
- * storages that left have gone, and how many bytes were away when the device held most. */
+/* offload_books.c: what an offload really saved, by the device's events: which storages are gone,
+ * and how many bytes were away when the device held most. */
 #include <string.h>
 #include "hooks/offload.h"
 
@@ -11,7 +11,7 @@ void mti_books_free(mti_offload_books *b)
     mti_free(b->known.at);
 }
 
-/* The first place whose serial is not less. */
+/* The first index whose serial is not smaller. */
 static size_t place_of(const mti_offload_books *b, uint64_t serial)
 {
     size_t low = 0, high = b->known.n;
@@ -34,14 +34,14 @@ static mti_item *find(const mti_offload_books *b, uint64_t serial)
 static void recount(mti_offload_books *b, mti_item *item)
 {
     int here = (item->source_serial != 0) + (item->back_serial != 0 || item->coming);
-    int was = item->counted;
+    int previous = item->counted;
     item->counted = 1 - here;
-    b->elsewhere += (item->counted - was) * (int64_t)item->allocated;
-    if (item->counted == 1 && was != 1) b->away += item->n_bytes;
-    if (item->counted != 1 && was == 1) b->away -= item->n_bytes;
+    b->elsewhere += (item->counted - previous) * (int64_t)item->allocated;
+    if (item->counted == 1 && previous != 1) b->away += item->n_bytes;
+    if (item->counted != 1 && previous == 1) b->away -= item->n_bytes;
 }
 
-/* One storage may have two items: it left, was changed, and left once more. */
+/* A storage has two items if it left, was changed and left again. */
 static void remove_serial(mti_offload_books *b, const mti_item *item, uint64_t *serial)
 {
     size_t i = place_of(b, *serial);
@@ -74,7 +74,7 @@ void mti_books_on_event(void *user, const mt_mem_event *e)
 void mti_books_start(mti_offload_books *b, mt_device *device)
 {
     mt_mem_stats stats;
-    mt_mem_get_stats(device, &stats); /* before our lock: the device's comes first */
+    mt_mem_get_stats(device, &stats); /* the device's lock comes before ours */
     pthread_mutex_lock(&b->lock);
     b->peak = b->peak_without = 0;
     raise_peaks(b, stats.allocated.current);
@@ -115,7 +115,7 @@ void mti_books_forget(mti_offload_books *b, mti_item *item)
     pthread_mutex_lock(&b->lock);
     if (item->source_serial) remove_serial(b, item, &item->source_serial);
     if (item->back_serial) remove_serial(b, item, &item->back_serial);
-    item->coming = true; /* so that it counts no longer as elsewhere */
+    item->coming = true; /* no longer counted as elsewhere */
     recount(b, item);
     pthread_mutex_unlock(&b->lock);
 }
@@ -136,7 +136,7 @@ bool mti_books_still_held(mti_offload_books *b, const mti_item *item)
     return held;
 }
 
-/* Before its new storage is allocated, so that the event finds it no longer away. */
+/* Called before its new storage is allocated, so that the event does not count it as away. */
 void mti_books_coming_back(mti_offload_books *b, mti_item *item, bool coming)
 {
     pthread_mutex_lock(&b->lock);

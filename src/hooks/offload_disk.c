@@ -1,5 +1,5 @@
-/* offload_disk.c: a file that has no name, and a thread that moves bytes between it and host copies
- * in the order in which it was asked. Nothing is left behind, whatever ends the process. */
+/* offload_disk.c: a file without a name, and a thread that copies between it and host memory, in
+ * order of submission. However the process ends, no file remains. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -13,7 +13,7 @@
 struct mti_disk {
     char *directory;
     int file;
-    uint64_t reserved; /* the file's first bytes are sure */
+    uint64_t reserved; /* bytes of the file that are allocated */
     mti_disk_io io;
     pthread_mutex_t lock;
     pthread_cond_t submitted, done;
@@ -30,7 +30,7 @@ static int open_nameless(const char *directory)
     char path[4096];
     int file = open(directory, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
     if (file >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL)) return file;
-    /* File systems that cannot: a name for as long as it takes to remove it. */
+    /* Without O_TMPFILE: a name that is removed at once. */
     int n = snprintf(path, sizeof path, "%s/memtape-XXXXXX", directory);
     if (n < 0 || (size_t)n >= sizeof path) return errno = ENAMETOOLONG, -1;
     file = mkostemp(path, O_CLOEXEC);
@@ -51,7 +51,7 @@ bool mti_disk_reserve(mti_disk *d, uint64_t n_bytes, const char *op, size_t aske
     struct rlimit limit;
     if (n_bytes <= d->reserved) return true;
     if (n_bytes > INT64_MAX) return refused(d, op, asked, n_bytes, EFBIG);
-    /* To ask for more than the limit would be answered with a signal. */
+    /* Exceeding the limit would raise a signal. */
     if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
         n_bytes > limit.rlim_cur)
         return refused(d, op, asked, n_bytes, EFBIG);
@@ -60,7 +60,7 @@ bool mti_disk_reserve(mti_disk *d, uint64_t n_bytes, const char *op, size_t aske
     do {
         error = d->io.fallocate(d->file, 0, from, (off_t)n_bytes - from) ? errno : 0;
     } while (error == EINTR);
-    /* Where a file system cannot promise, the write will tell. */
+    /* If the file system cannot reserve, the write may fail instead. */
     if (error && error != EOPNOTSUPP) return refused(d, op, asked, n_bytes, error);
     d->reserved = n_bytes;
     return true;
@@ -74,13 +74,13 @@ static int transfer(const mti_disk *d, const mti_disk_job *job)
     char *p = mt_host_copy_bytes(job->copy);
     if (!p) return mti_failed_since(failures) ? EIO : 0; /* 0: no data at all */
     uint64_t offset = job->offset;
-    for (size_t left = job->n_bytes; left;) {
-        ssize_t n = job->write ? d->io.pwrite(d->file, p, left, (off_t)offset)
-                               : d->io.pread(d->file, p, left, (off_t)offset);
+    for (size_t remaining = job->n_bytes; remaining;) {
+        ssize_t n = job->write ? d->io.pwrite(d->file, p, remaining, (off_t)offset)
+                               : d->io.pread(d->file, p, remaining, (off_t)offset);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) return errno;
         if (n == 0) return job->write ? ENOSPC : EIO;
-        p += n, offset += (uint64_t)n, left -= (size_t)n;
+        p += n, offset += (uint64_t)n, remaining -= (size_t)n;
     }
     return 0;
 }
@@ -109,7 +109,7 @@ static void *work(void *arg)
     return NULL;
 }
 
-/* Signals are for the program's own threads. */
+/* The thread blocks all signals, which are for the program's own threads. */
 static int start(mti_disk *d)
 {
     sigset_t all, before;

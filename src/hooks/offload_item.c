@@ -1,5 +1,5 @@
-/* offload_item.c: the ways of a storage: out, with its device bytes held until it has left; away;
- * and back, ahead of its turn. Each step is taken at a point that the program decides. */
+/* offload_item.c: a storage leaves, with its device bytes held until the copy is done, and comes
+ * back, ahead of its use. The program alone decides when each step happens. */
 #include <string.h>
 #include "hooks/offload.h"
 
@@ -22,7 +22,7 @@ static void free_host(mt_offload *o, mti_item *item)
     o->stats.host_bytes -= item->n_bytes;
 }
 
-/* ---- the list, in the order of packing; on disk, of the file too ---- */
+/* ---- the list, in the order of packing, which is also the order in the file ---- */
 
 static void append(mt_offload *o, mti_item *item)
 {
@@ -46,7 +46,7 @@ static void unlink_item(mt_offload *o, mti_item *item)
         o->last = item->earlier;
 }
 
-/* A backward drops last what was packed first, so the file is a stack. */
+/* Backward frees items in reverse order of packing, so the file grows and shrinks at its end. */
 static uint64_t end_of_file(const mt_offload *o)
 {
     return o->last ? o->last->job.offset + o->last->n_bytes : 0;
@@ -72,7 +72,7 @@ mti_item *mti_item_new(mt_offload *o, const mt_save_info *info, mt_tensor *t)
         if (mti_item_depart(o) != MT_OK) return NULL;
     mti_item *item = item_of(o, info, t);
     if (!item) return NULL;
-    /* A device without data leaves the disk alone. */
+    /* A device without data writes nothing. */
     bool fits =
         !o->disk || !mt_device_has_data(o->device) ||
         mti_disk_reserve(o->disk, item->job.offset + item->n_bytes, info->op, item->n_bytes);
@@ -99,19 +99,19 @@ mti_item *mti_item_new(mt_offload *o, const mt_save_info *info, mt_tensor *t)
     return item;
 }
 
-/* Takes it out of the queue of those that are leaving, and lets its device bytes go. */
+/* Removes it from `leaving` and releases its device bytes. */
 static mt_status leave(mt_offload *o, mti_item *item)
 {
     int i = 0;
     while (o->leaving[i] != item) i++;
     memmove(&o->leaving[i], &o->leaving[i + 1], (size_t)(--o->n_leaving - i) * sizeof *o->leaving);
     uint64_t version = mt_storage_of(item->source).version;
-    if (version != item->version) item->spoilt_by = version;
+    if (version != item->version) item->new_version = version;
     mt_status status = mt_host_copy_wait(item->copy);
     mt_release(item->source);
     item->source = NULL;
     if (!o->disk) return status;
-    /* Where the disk failed, the bytes are still here: nothing is lost but the saving. */
+    /* If the disk failed, the host copy stays: only the saving is lost. */
     if (!mti_disk_finish(o->disk, &item->job))
         return status != MT_OK ? status : mti_disk_failed(o->disk, &item->job, item->op);
     free_host(o, item);
@@ -161,17 +161,17 @@ static bool begin_back(mt_offload *o, mti_item *item, const char *op)
 mt_tensor *mti_item_bring(mt_offload *o, mti_item *item, const mt_save_info *info)
 {
     uint64_t version = item->source ? mt_storage_of(item->source).version : item->version;
-    if (item->spoilt_by || version != item->version)
+    if (item->new_version || version != item->version)
         return mti_fail_null(MT_ERR_STATE,
                              "%s backward%s%s: %s was changed in place after it was saved and "
                              "before it had left the device: it went from version %llu to %llu",
                              info->op, *info->module ? " in " : "", info->module, info->argument,
                              (unsigned long long)item->version,
-                             (unsigned long long)(item->spoilt_by ? item->spoilt_by : version));
+                             (unsigned long long)(item->new_version ? item->new_version : version));
     if (item->source) return item->source; /* it had not left yet */
     if (!item->back && !begin_back(o, item, info->op)) return NULL;
     if (item->copy && mt_host_copy_wait(item->copy) != MT_OK) return NULL;
-    /* Those on disk will do should it have to come back once more; if they got there. */
+    /* The disk copy stays valid for another read, once it has been written. */
     if (o->disk && !(item->job.write && item->job.error)) free_host(o, item);
     return item->back;
 }
@@ -185,25 +185,25 @@ void mti_item_read(mti_item *item)
 
 void mti_item_prefetch(mt_offload *o, mti_item *item, uint64_t node)
 {
-    /* An attempt: what cannot come now will be asked for again, and told then. */
+    /* A failed attempt is not reported: the bytes are requested again when they are needed. */
     mti_error before;
     mti_error_get(&before);
     bool ok = true;
     for (int i = 0; ok && i < o->options.prefetch && (item = item->earlier); i++)
-        if (!item->source && !item->back && !item->spoilt_by && item->read_by != node)
+        if (!item->source && !item->back && !item->new_version && item->read_by != node)
             ok = o->disk ? begin_read(o, item) : begin_back(o, item, item->op);
     if (!ok) mti_error_set(&before);
 }
 
 void mti_item_free(mt_offload *o, mti_item *item)
 {
-    /* Nobody will read it, so how it went does not matter. */
+    /* It will not be read again, so its errors do not matter. */
     mti_error before;
     mti_error_get(&before);
     if (item->source) leave(o, item);
     if (o->disk) mti_disk_finish(o->disk, &item->job);
     mti_books_forget(&o->books, item);
-    free_host(o, item); /* waits for what is coming back */
+    free_host(o, item); /* waits for a copy back */
     mt_release(item->back);
     unlink_item(o, item);
     o->held_bytes -= item->n_bytes;

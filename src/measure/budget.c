@@ -31,7 +31,7 @@ void mti_budget_found_free(mti_budget_found *b)
     *b = (mti_budget_found){0};
 }
 
-/* Of the two that a simulation makes. */
+/* A simulation makes two steps. */
 static mt_flops of_one_step(mt_flops f)
 {
     return (mt_flops){f.forward / 2, f.backward / 2, f.recompute / 2};

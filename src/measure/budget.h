@@ -11,8 +11,8 @@ extern const char *const mti_budget_presets[MTI_BUDGET_PRESETS]; /* "none", ... 
 typedef struct mti_budget_found {
     const mti_workload *workload; /* borrowed; its memory options without the plan */
     mt_budget *budget;
-    const mt_budget_plan *plan; /* NULL: there was no budget */
-    double seconds;             /* that finding it took */
+    const mt_budget_plan *plan; /* NULL: no budget was given */
+    double seconds;             /* of the search */
     int n_simulations;
     /* the front, if it was asked for */
     const mt_budget_plan *front[MTI_BUDGET_POINTS];
@@ -20,12 +20,12 @@ typedef struct mti_budget_found {
     mt_budget_figures presets[MTI_BUDGET_PRESETS];
 } mti_budget_found;
 
-/* For two steps, as everything that is measured. Free in any case. */
+/* Searches for the steps that mti_measure makes. Free in any case. */
 bool mti_budget_find(mti_budget_found *b, const mti_workload *w);
 void mti_budget_found_free(mti_budget_found *b);
-/* The front and what the presets would come to. */
+/* Finds the front, and simulates the presets. */
 bool mti_budget_find_front(mti_budget_found *b);
-/* Of one step; mt_budget_plan_figures counts the FLOPs of two. */
+/* Figures of one step; mt_budget_plan_figures counts the FLOPs of two. */
 mt_budget_figures mti_budget_figures_of(const mt_budget_plan *plan);
 
 #endif

@@ -4,18 +4,18 @@
 
 #include "measure/need.h"
 
-/* The largest that runs within the capacity, and the smallest that was refused memory: one more. */
+/* The largest that fits the capacity, and the smallest that does not: one more. */
 typedef struct mti_fit {
     int64_t largest; /* 0: not even 1 fits */
     int64_t refused; /* 0: none; the search ended at a power of two */
-    /* Batches only: what states and activations alone would leave room for, by the formulas and as
+    /* Batches only: the largest if there were only states and activations, by formula and as
      * measured. */
     int64_t by_formula, by_sum;
     mti_need need; /* of the largest */
     int runs;
 } mti_fit;
 
-/* Found by running the workload with other batches, or else with other lengths. */
+/* Runs the workload with other batches or, if !in_batches, other lengths. */
 bool mti_fit_search(mti_fit *fit, const mti_workload *w, bool in_batches);
 
 #endif

@@ -1,18 +1,18 @@
-/* gradients.c: all gradients of a step, kept to be compared with those of another. */
+/* gradients.c: all gradients of a step, to compare with those of another. */
 #include <math.h>
 #include <string.h>
 #include "measure/gradients.h"
 #include "memtape/ops.h"
 
-/* In f64, by way of a device of its own: the books of the one that is measured stay as they are. */
-static bool widen(double *to, const mt_tensor *from, mt_device *aside)
+/* Copies `from` to f64, through a separate device, so that the measured one allocates nothing. */
+static bool widen(double *to, const mt_tensor *from, mt_device *separate)
 {
     mt_dtype dtype = mt_dtype_of(from);
     size_t n = (size_t)mt_numel(from), n_bytes = n * mt_dtype_size(dtype);
     void *raw = mti_malloc(n_bytes);
     bool ok = raw && mt_to_host(from, raw, n_bytes) == MT_OK;
     mt_tensor *t =
-        ok ? mt_from_data(aside, dtype, mt_rank(from), mt_shape(from), raw, n_bytes) : NULL;
+        ok ? mt_from_data(separate, dtype, mt_rank(from), mt_shape(from), raw, n_bytes) : NULL;
     mti_free(raw);
     if (t) mt_set(&t, mt_cast(t, MT_F64));
     ok = t && mt_to_host(t, to, n * sizeof *to) == MT_OK;
@@ -20,7 +20,7 @@ static bool widen(double *to, const mt_tensor *from, mt_device *aside)
     return ok;
 }
 
-static bool take(mti_gradients *g, const char *name, const mt_tensor *of, mt_device *aside)
+static bool take(mti_gradients *g, const char *name, const mt_tensor *of, mt_device *separate)
 {
     const mt_tensor *grad = mt_grad(of);
     if (!grad) return true;
@@ -28,7 +28,7 @@ static bool take(mti_gradients *g, const char *name, const mt_tensor *of, mt_dev
     if (!slot) return false;
     size_t n = (size_t)mt_numel(grad);
     *slot = (mti_gradient){.name = mti_strdup(name), .n = n, .at = mti_malloc(n * sizeof(double))};
-    return slot->name && slot->at && widen(slot->at, grad, aside);
+    return slot->name && slot->at && widen(slot->at, grad, separate);
 }
 
 bool mti_gradients_take(mti_gradients *g, const mti_subject *s, double scale)
@@ -36,11 +36,11 @@ bool mti_gradients_take(mti_gradients *g, const mti_subject *s, double scale)
     const mt_named_tensor *params;
     size_t n;
     *g = (mti_gradients){0};
-    mt_device *aside = mt_device_open("cpu");
-    bool ok = aside && take(g, "input", s->input, aside) &&
+    mt_device *separate = mt_device_open("cpu");
+    bool ok = separate && take(g, "input", s->input, separate) &&
               mt_module_params(s->model, &params, &n) == MT_OK;
-    for (size_t i = 0; ok && i < n; i++) ok = take(g, params[i].name, params[i].tensor, aside);
-    mt_device_release(aside);
+    for (size_t i = 0; ok && i < n; i++) ok = take(g, params[i].name, params[i].tensor, separate);
+    mt_device_release(separate);
     for (size_t i = 0; ok && scale != 1 && i < g->n; i++)
         for (size_t k = 0; k < g->at[i].n; k++) g->at[i].at[k] /= scale;
     return ok;

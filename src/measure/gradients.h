@@ -1,4 +1,4 @@
-/* gradients.h: all gradients of a step, kept to be compared with those of another. */
+/* gradients.h: all gradients of a step, to compare with those of another. */
 #ifndef MTI_MEASURE_GRADIENTS_H
 #define MTI_MEASURE_GRADIENTS_H
 
@@ -15,7 +15,7 @@ typedef struct mti_gradients {
     mti_gradient *at;
 } mti_gradients;
 
-/* Of the parameters that have one, and of the input, divided by scale. Free in any case. */
+/* Takes the gradients of parameters and input, divided by scale. Free in any case. */
 bool mti_gradients_take(mti_gradients *g, const mti_subject *s, double scale);
 void mti_gradients_free(mti_gradients *g);
 

@@ -3,64 +3,65 @@
 #include <string.h>
 #include "measure/memory_hooks.h"
 
-static bool hooks_wanted(const mti_memory_options *how)
+static bool hooks_wanted(const mti_memory_options *options)
 {
-    return how && (how->offload || how->compress);
+    return options && (options->offload || options->compress);
 }
 
-bool mti_memory_is_plain(const mti_memory_options *how)
+bool mti_memory_is_plain(const mti_memory_options *options)
 {
-    return !how ||
-           (!how->checkpoint && !how->budget && !hooks_wanted(how) && !how->amp && !how->lora_rank);
+    return !options || (!options->checkpoint && !options->budget && !hooks_wanted(options) &&
+                        !options->amp && !options->lora_rank);
 }
 
-static bool asks_for_nothing(const mti_memory_options *how)
+static bool is_default(const mti_memory_options *options)
 {
-    return mti_memory_is_plain(how) && (!how || (!how->master && how->loss_scale == 0));
+    return mti_memory_is_plain(options) &&
+           (!options || (!options->master && options->loss_scale == 0));
 }
 
 /* ---- adapters ---- */
 
-static mt_lora_options adapters_of(const mti_memory_options *how)
+static mt_lora_options adapters_of(const mti_memory_options *options)
 {
-    return (mt_lora_options){.rank = how->lora_rank,
-                             .base = how->qlora ? MT_LORA_NF4 : MT_LORA_KEEP};
+    return (mt_lora_options){.rank = options->lora_rank,
+                             .base = options->qlora ? MT_LORA_NF4 : MT_LORA_KEEP};
 }
 
-bool mti_adapt(mt_module *model, const mti_memory_options *how)
+bool mti_adapt(mt_module *model, const mti_memory_options *options)
 {
-    if (!how || !how->lora_rank) return true;
-    const mt_lora_options options = adapters_of(how);
-    return mt_lora_add(model, &options, NULL) == MT_OK;
+    if (!options || !options->lora_rank) return true;
+    const mt_lora_options lora = adapters_of(options);
+    return mt_lora_add(model, &lora, NULL) == MT_OK;
 }
 
 mt_module *mti_adapted_new(mt_device *device, const mt_model_config *config,
-                           const mti_memory_options *how)
+                           const mti_memory_options *options)
 {
-    if (!how || !how->lora_rank) return mt_model_new(device, config);
-    const mt_lora_options options = adapters_of(how);
-    return mt_lora_model_new(device, config, &options);
+    if (!options || !options->lora_rank) return mt_model_new(device, config);
+    const mt_lora_options lora = adapters_of(options);
+    return mt_lora_model_new(device, config, &lora);
 }
 
 /* ---- making ---- */
 
 static bool make_checkpoints(mti_memory_hooks *p, mt_module *model)
 {
-    if (!p->how->checkpoint && !p->how->budget) return true;
+    if (!p->options->checkpoint && !p->options->budget) return true;
     p->report = mt_checkpoint_report_new();
     if (!p->report) return false;
     const mt_checkpoint_options options = {.report = p->report};
-    mt_status status = p->how->budget
-                           ? mt_budget_apply(p->how->budget, model, &options)
-                           : mt_model_checkpoint_with(model, p->how->checkpoint, &options);
+    mt_status status = p->options->budget
+                           ? mt_budget_apply(p->options->budget, model, &options)
+                           : mt_model_checkpoint_with(model, p->options->checkpoint, &options);
     return status == MT_OK;
 }
 
 static bool make_offload(mti_memory_hooks *p)
 {
-    if (!p->how->offload) return true;
+    if (!p->options->offload) return true;
     const char *folder = getenv("TMPDIR");
-    mt_offload_options options = {.directory = p->how->offload == MTI_OFFLOAD_DISK
+    mt_offload_options options = {.directory = p->options->offload == MTI_OFFLOAD_DISK
                                                    ? (folder && *folder ? folder : "/tmp")
                                                    : NULL};
     p->offload = mt_offload_new(p->device, &options);
@@ -69,26 +70,26 @@ static bool make_offload(mti_memory_hooks *p)
 
 static bool make_compress(mti_memory_hooks *p)
 {
-    if (!p->how->compress) return true;
-    p->compress = mt_compress_new(p->device, &(mt_compress_options){.rules = p->how->compress});
+    if (!p->options->compress) return true;
+    p->compress = mt_compress_new(p->device, &(mt_compress_options){.rules = p->options->compress});
     return p->compress != NULL;
 }
 
 static bool make_scaler(mti_memory_hooks *p)
 {
-    double scale = p->how->loss_scale;
+    double scale = p->options->loss_scale;
     if (scale == 0) return true;
     p->scaler =
         mt_scaler_new(&(mt_scaler_options){.scale = scale > 0 ? scale : 0, .fixed = scale > 0});
     return p->scaler != NULL;
 }
 
-bool mti_memory_hooks_make(mti_memory_hooks *p, const mti_memory_options *how, mt_device *device,
-                           mt_module *model)
+bool mti_memory_hooks_make(mti_memory_hooks *p, const mti_memory_options *options,
+                           mt_device *device, mt_module *model)
 {
-    *p = (mti_memory_hooks){.how = asks_for_nothing(how) ? NULL : how, .device = device};
-    if (!p->how) return true;
-    if (hooks_wanted(how)) {
+    *p = (mti_memory_hooks){.options = is_default(options) ? NULL : options, .device = device};
+    if (!p->options) return true;
+    if (hooks_wanted(options)) {
         p->asked = mt_ledger_new(device);
         if (!p->asked) return false;
     }
@@ -109,12 +110,12 @@ void mti_memory_hooks_free(mti_memory_hooks *p)
 
 static bool begin_cast(const mti_memory_hooks *p)
 {
-    return !p->how->amp || mt_autocast_begin(p->how->amp_dtype) == MT_OK;
+    return !p->options->amp || mt_autocast_begin(p->options->amp_dtype) == MT_OK;
 }
 
 static bool end_cast(mti_memory_hooks *p)
 {
-    if (!p->how->amp) return true;
+    if (!p->options->amp) return true;
     p->memory_stats.cast_copies = mt_autocast_cached(&p->memory_stats.cast_bytes);
     return mt_autocast_end() == MT_OK;
 }
@@ -131,7 +132,7 @@ static bool end_hooks(mti_memory_hooks *p, int n_begun)
 
 bool mti_memory_hooks_begin(mti_memory_hooks *p)
 {
-    if (!p->how) return true;
+    if (!p->options) return true;
     if (p->report) mt_checkpoint_report_clear(p->report);
     int n = 0;
     bool ok = !p->offload || mt_offload_begin(p->offload) == MT_OK;
@@ -151,7 +152,7 @@ static void count_duplicate(void *user, const mt_duplicate *pair)
 
 bool mti_memory_hooks_end(mti_memory_hooks *p)
 {
-    if (!p->how) return true;
+    if (!p->options) return true;
     bool ok = end_cast(p);
     ok = end_hooks(p, 3) && ok;
     if (p->memory_stats.forwards++) return ok;

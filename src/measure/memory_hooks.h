@@ -1,4 +1,4 @@
-/* memory_hooks.h: the ways to spend fewer bytes that options ask for, put around a model. */
+/* memory_hooks.h: memory options applied to a model's steps. */
 #ifndef MTI_MEASURE_MEMORY_HOOKS_H
 #define MTI_MEASURE_MEMORY_HOOKS_H
 
@@ -8,12 +8,12 @@
 #include "memtape/offload.h"
 #include "plan/plan.h"
 
-/* What they did, once forward and backward are over. */
+/* What they did; complete after mti_memory_hooks_report. */
 typedef struct mti_memory_stats {
     int64_t forwards;
-    size_t asked; /* bytes that the ops of the first forward handed over, before anything took them
-                   * away */
-    /* checkpointing: inputs held, the most that one segment makes again, and what is unwise */
+    size_t
+        asked; /* bytes that the ops of the first forward saved, before offload and compression */
+    /* checkpointing: inputs held, the most that one segment recomputes, warnings */
     size_t n_segments, between, inside;
     int n_warnings;
     char warnings[1024];
@@ -26,9 +26,9 @@ typedef struct mti_memory_stats {
 } mti_memory_stats;
 
 typedef struct mti_memory_hooks {
-    const mti_memory_options *how; /* borrowed; NULL: nothing */
-    mt_device *device;             /* borrowed */
-    mt_ledger *asked;              /* until the first forward is over */
+    const mti_memory_options *options; /* borrowed; NULL: none */
+    mt_device *device;                 /* borrowed */
+    mt_ledger *asked;                  /* until the first forward is over */
     mt_checkpoint_report *report;
     mt_offload *offload;
     mt_compress *compress;
@@ -36,15 +36,15 @@ typedef struct mti_memory_hooks {
     mti_memory_stats memory_stats;
 } mti_memory_hooks;
 
-/* The adapters that `how` (may be NULL) asks for, if any: put into a model, or into a new one layer
- * by layer, so that with --qlora it is never there as a whole. */
-bool mti_adapt(mt_module *model, const mti_memory_options *how);
+/* The adapters that `options` (may be NULL) asks for, if any: put into a model, or into a new one
+ * layer by layer, so that with --qlora it is never there as a whole. */
+bool mti_adapt(mt_module *model, const mti_memory_options *options);
 mt_module *mti_adapted_new(mt_device *device, const mt_model_config *config,
-                           const mti_memory_options *how);
+                           const mti_memory_options *options);
 
 /* All but adapters. Free in any case. */
-bool mti_memory_hooks_make(mti_memory_hooks *p, const mti_memory_options *how, mt_device *device,
-                           mt_module *model);
+bool mti_memory_hooks_make(mti_memory_hooks *p, const mti_memory_options *options,
+                           mt_device *device, mt_module *model);
 void mti_memory_hooks_free(mti_memory_hooks *p);
 /* Around each forward; end also after a failure, once begin went well. */
 bool mti_memory_hooks_begin(mti_memory_hooks *p);
@@ -52,7 +52,7 @@ bool mti_memory_hooks_end(mti_memory_hooks *p);
 /* After a backward: completes p->memory_stats. */
 bool mti_memory_hooks_report(mti_memory_hooks *p);
 
-/* Whether the tape keeps what it would keep anyway. */
-bool mti_memory_is_plain(const mti_memory_options *how);
+/* Whether the tape keeps what it keeps without options. */
+bool mti_memory_is_plain(const mti_memory_options *options);
 
 #endif

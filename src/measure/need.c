@@ -1,8 +1,8 @@
-/* need.c: two training steps, and the most that they took. */
+/* need.c: the highest memory use of two training steps. */
 #include <string.h>
 #include "measure/need.h"
 
-/* What the first step takes must be there, too. */
+/* The device must also have room for the first step. */
 static void take_peak(mti_need *need, const mti_measurement *m)
 {
     bool steady;

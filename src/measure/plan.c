@@ -1,4 +1,4 @@
-/* plan.c: what it will cost, by formula and as measured on meta. */
+/* plan.c: what training costs, by formula and as measured on meta. */
 #include <string.h>
 #include "measure/plan.h"
 #include "memtape/generate.h"
@@ -12,7 +12,7 @@ static int64_t rounding(int64_t bytes) { return (BLOCK - bytes % BLOCK) % BLOCK;
 typedef struct states {
     const mti_workload *workload;
     int64_t rounding;       /* of every tensor up to whole blocks */
-    int64_t input_gradient; /* which is a gradient, but no parameter's */
+    int64_t input_gradient; /* a gradient, but not of a parameter */
 } states;
 
 /* Of parameter, gradient and the optimizer's tensors, as docs/models.md has them. */
@@ -37,7 +37,7 @@ static bool look(void *user, const mti_subject *s, double loss, double scale)
     return true;
 }
 
-/* ---- formulas beside it ---- */
+/* ---- formulas and measurements ---- */
 
 static void add(mti_plan_result *p, int64_t measured)
 {
@@ -96,9 +96,9 @@ static bool compare_activations(mti_plan_result *p, const mt_plan_run *run,
     return true;
 }
 
-/* ---- keys and values, filled ---- */
+/* ---- a filled KV cache ---- */
 
-/* The next `n` tokens of each sequence go in. */
+/* Feeds the next `n` tokens of each sequence. */
 static bool feed(mt_module *model, mt_device *device, mt_kv_cache *cache, int64_t batch, int64_t n)
 {
     if (n == 0) return true;
@@ -140,7 +140,7 @@ static bool compare_cache(mti_plan_result *p, const mt_plan_run *run)
 static bool compare(mti_plan_result *p)
 {
     mti_workload w = *p->workload;
-    w.device.capacity = 0; /* what is asked is what it takes */
+    w.device.capacity = 0; /* measures the need, whatever the capacity */
     const mt_plan_run run = {.config = &w.config,
                              .batch = w.batch,
                              .seq = w.seq,

@@ -5,21 +5,21 @@
 #include "measure/budget.h"
 #include "measure/fit.h"
 
-/* What a plan is asked besides its workload. */
+/* What a plan takes besides its workload. */
 typedef struct mti_plan_options {
     bool recompute;     /* --checkpoint full */
     double parameters;  /* N as a paper rounds it; 0: counted */
-    double tokens;      /* to train on; 0: nobody asks for the time */
+    double tokens;      /* to train on; 0: no time is computed */
     double flops_rate;  /* of a device, FLOP/s */
     double utilisation; /* of it, in (0,1] */
     int64_t devices;
-    int64_t kv; /* tokens to write after the first seq; negative: nobody asks */
+    int64_t kv; /* tokens to generate after the first seq; negative: no KV cache */
 } mti_plan_options;
 
 typedef struct mti_comparison {
     mt_plan_formula formula;
     int64_t measured;
-    int64_t unexplained; /* measured - formula.expected: 0, or somebody is wrong */
+    int64_t unexplained; /* measured - formula.expected: 0, or one of them is wrong */
 } mti_comparison;
 
 #define MTI_MAX_COMPARISONS 6
@@ -27,7 +27,7 @@ typedef struct mti_comparison {
 typedef struct mti_plan_result {
     const mti_workload *workload;    /* borrowed */
     const mti_plan_options *options; /* borrowed */
-    mt_device *device;               /* says what it is, and is not used */
+    mt_device *device;               /* for its name only */
     int n_items;
     mti_comparison items[MTI_MAX_COMPARISONS];
     mt_flops flops; /* of one step */
@@ -41,8 +41,8 @@ bool mti_plan_make(mti_plan_result *p, const mti_workload *w, const mti_plan_opt
 void mti_plan_free(mti_plan_result *p);
 /* The comparison of that name; NULL if there is none. */
 const mti_comparison *mti_plan_find(const mti_plan_result *p, const char *name);
-/* Seconds to train on the tokens by the formula and by what the ops counted; false where the
- * options do not ask. */
+/* Seconds to train on the tokens, by the formula and by counted FLOPs; false without options for
+ * it. */
 bool mti_plan_time(const mti_plan_result *p, double *formula_s, double *measured_s);
 
 #endif

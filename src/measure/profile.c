@@ -1,4 +1,4 @@
-/* profile.c: a workload measured with everything about it. */
+/* profile.c: everything about the memory of a workload. */
 #include "measure/profile.h"
 #include "measure/room.h"
 

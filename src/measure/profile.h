@@ -1,4 +1,4 @@
-/* profile.h: two training steps of a workload, and all that is known of their memory. */
+/* profile.h: everything about the memory of two training steps of a workload. */
 #ifndef MTI_MEASURE_PROFILE_H
 #define MTI_MEASURE_PROFILE_H
 
@@ -13,9 +13,9 @@ typedef struct mti_profile_result {
     mti_formula formula;      /* of what the first forward saves */
 } mti_profile_result;
 
-/* Two steps on a device of their own, which must have room for them; `advice` ends the message if
- * it has not. `w` is borrowed. After a failure what was measured before it is there, the timeline
- * above all. Free in any case. */
+/* Measures two steps on a new device, which must have room for them; else the message ends in
+ * `advice`. After a failure the result holds what was measured until then, with the timeline. Free
+ * in any case. */
 bool mti_profile_make(mti_profile_result *p, const mti_workload *w, const char *advice);
 void mti_profile_free(mti_profile_result *p);
 

@@ -1,4 +1,4 @@
-/* rank.c: one rank of several on a device of its own. */
+/* rank.c: measuring one rank of several. */
 #include "measure/need.h"
 #include "measure/rank.h"
 

@@ -9,15 +9,15 @@ typedef struct mti_rank_result {
     const mti_workload *workload; /* borrowed */
     const mt_parallel *parallel;  /* borrowed */
     mt_device *device;
-    bool refused; /* the capacity is too little for it */
+    bool refused; /* it needs more than the capacity */
     mt_rank_report report;
 } mti_rank_result;
 
-/* bounded: within the workload's capacity. Free in any case. */
+/* bounded: with the workload's capacity. Free in any case. */
 bool mti_rank_make(mti_rank_result *r, const mti_workload *w, const mt_parallel *parallel,
                    bool bounded);
 void mti_rank_free(mti_rank_result *r);
-/* What ought to be zero, or the books are wrong. */
+/* Bytes that are not accounted for: 0, or there is a bug. */
 int64_t mti_rank_off_by(const mti_rank_result *r);
 
 /* ---- four models under six techniques ---- */

@@ -1,4 +1,4 @@
-/* room.c: what a run takes, by running it on meta, against what its device can still give. */
+/* room.c: compares what a run needs, measured on meta, with what its device has left. */
 #include <math.h>
 #include "measure/room.h"
 

@@ -7,7 +7,7 @@
 #include "memtape/ops.h"
 #include "nn/model.h"
 
-#define MOST_SKIPPED 64 /* a scale halves each time, and none is higher than 2^40 */
+#define MOST_SKIPPED 64 /* the scale, at most 2^40, halves each time */
 
 /* ---- the subject ---- */
 
@@ -132,7 +132,7 @@ typedef struct run {
     mt_optimizer *optimizer;
 } run;
 
-/* Every step sees the same random numbers, whatever was drawn before. */
+/* Every step draws the same random numbers. */
 static mt_tensor *forward(run *r)
 {
     mt_seed(r->subject.device, r->workload->seed + 1);
@@ -144,13 +144,13 @@ static mt_tensor *forward(run *r)
     return output;
 }
 
-/* Takes the output over: it is gone when backward has begun, as in a training loop. */
+/* Takes the output over and frees it when backward has begun, as a training loop does. */
 static bool backward(run *r, mt_tensor *output)
 {
     mt_device *device = r->subject.device;
     mt_backward_options options = {0};
     mt_seed(device, r->workload->seed + 2);
-    if (!r->subject.target) /* what the layers above would send down */
+    if (!r->subject.target) /* stands for the gradient from later layers */
         options.gradient =
             mt_normal(device, mt_dtype_of(output), mt_rank(output), mt_shape(output), 0, 1);
     bool ok = (r->subject.target || options.gradient) &&
@@ -183,7 +183,7 @@ static bool step(run *r)
 
 /* ---- a step, phase by phase ---- */
 
-/* The output, the caller's; under a ledger if there is one. */
+/* Returns the output, which the caller releases; under a ledger if there is one. */
 static mt_tensor *forward_phase(run *r, mti_phases *phases, mt_ledger *ledger)
 {
     mt_device *device = r->subject.device;
@@ -241,7 +241,7 @@ static bool init_phase(run *r, mt_device *device)
            mt_module_size(r->subject.model, &r->m->n_params, &r->m->param_bytes) == MT_OK;
 }
 
-/* With all that is only told of the first: what the tape keeps, the growth, operations, loss. */
+/* Also measures what is reported of the first step alone: saved tensors, growth, FLOPs, loss. */
 static bool first_step(run *r)
 {
     mti_measurement *m = r->m;
@@ -278,13 +278,13 @@ static bool next_step(run *r, mti_phases *phases, mt_ledger *ledger)
     return output && backward_phase(r, phases, output) && step_phase(r, phases);
 }
 
-/* A loss scaler skips steps whose gradients overflow, and an optimizer that has not made one has no
- * state: so the scale is brought down until one is made. One that is fixed stays as it is. */
-static bool settle(run *r)
+/* A loss scaler skips steps whose gradients overflow, and before its first step an optimizer has no
+ * state. So steps are made until one is not skipped, unless the scale is fixed. */
+static bool settle_scale(run *r)
 {
     mt_scaler *scaler = r->memory_hooks.scaler;
-    bool falls = scaler && r->workload->memory.loss_scale < 0, ok = true;
-    for (int i = 0; ok && falls && i < MOST_SKIPPED && mt_scaler_get(scaler).steps == 0; i++) {
+    bool dynamic = scaler && r->workload->memory.loss_scale < 0, ok = true;
+    for (int i = 0; ok && dynamic && i < MOST_SKIPPED && mt_scaler_get(scaler).steps == 0; i++) {
         mti_phases unseen = {0};
         ok = next_step(r, &unseen, NULL);
     }
@@ -333,7 +333,7 @@ bool mti_measure(mti_measurement *m, mt_device *device, const mti_workload *w,
     run r = {.workload = w, .watch = watch ? *watch : (mti_watch){0}, .m = m};
     uint64_t failures = mti_failures();
     bool ok = (!r.watch.timeline || mti_timeline_begin(&m->timeline, device)) &&
-              init_phase(&r, device) && first_step(&r) && settle(&r) && steady_step(&r) &&
+              init_phase(&r, device) && first_step(&r) && settle_scale(&r) && steady_step(&r) &&
               mti_memory_hooks_report(&r.memory_hooks);
     m->memory_stats = r.memory_hooks.memory_stats;
     ok = mti_timeline_end(&m->timeline) && ok;

@@ -1,5 +1,5 @@
-/* step.h: two training steps of a model with everything about their memory written down: the
- * first, and one in the steady state, where the optimizer's state is there from the beginning. */
+/* step.h: two training steps of a model with everything about their memory: the first, and one in
+ * the steady state, which begins with the optimizer's state. */
 #ifndef MTI_MEASURE_STEP_H
 #define MTI_MEASURE_STEP_H
 
@@ -7,7 +7,7 @@
 #include "measure/timeline.h"
 #include "measure/workload.h"
 
-/* What a step needs: the model, its input and what its output is compared with. */
+/* What a step needs: the model, its input and its target. */
 typedef struct mti_subject {
     mt_device *device; /* borrowed */
     mt_module *model;
@@ -15,7 +15,7 @@ typedef struct mti_subject {
     mt_tensor *target; /* i64 [b,s] for a gpt, whose output is then the loss; else NULL */
 } mti_subject;
 
-/* With the workload's adapters, if any; the numbers drawn for the rest are the same. */
+/* With the workload's adapters, if any; all other random numbers are the same. */
 bool mti_subject_make(mti_subject *s, mt_device *device, const mti_workload *w);
 void mti_subject_free(mti_subject *s);
 /* The output (a gpt: the loss); the caller's. */
@@ -25,9 +25,9 @@ mt_tensor *mti_subject_forward(const mti_subject *s);
 typedef struct mti_phase {
     const char *name;
     size_t allocated, reserved; /* at its end */
-    size_t peak, reserved_peak; /* the most within it */
+    size_t peak, reserved_peak; /* the highest within it */
     size_t by_category[MT_CATEGORY_COUNT], at_peak[MT_CATEGORY_COUNT];
-    double seconds; /* NaN on a device without data: nothing worth timing happened */
+    double seconds; /* NaN on a device without data */
 } mti_phase;
 
 #define MTI_MAX_PHASES 4 /* init, forward, backward, step */
@@ -38,7 +38,7 @@ typedef struct mti_phases {
 
 /* The second step: every later one needs the same. */
 typedef struct mti_steady {
-    size_t peak, reserved;                 /* the most within it */
+    size_t peak, reserved;                 /* the highest within it */
     size_t by_category[MT_CATEGORY_COUNT]; /* at the peak, which they sum to */
     mti_phases phases;                     /* forward, backward and, with an optimizer, step */
     mt_ledger *ledger;                     /* of its forward, with a timeline; else NULL */
@@ -51,18 +51,18 @@ typedef struct mti_steady {
 typedef struct mti_growth {
     int64_t measured;
     int64_t saved;     /* the ledger's bytes */
-    int64_t before;    /* those of them in storages that were there before forward (the input) */
+    int64_t before;    /* those of them in storages older than forward (the input) */
     int64_t rounding;  /* of the new ones, up to 512-byte blocks */
     int64_t output;    /* the output's block, if nothing saved it */
     int64_t workspace; /* of matrix products, kept for the next ones (--gemm-workspace) */
-    int64_t residual;  /* bytes that nobody accounts for: 0, or the books are wrong */
+    int64_t residual;  /* bytes not accounted for: 0, or there is a bug */
 } mti_growth;
 
-/* What is written down besides. */
+/* What else is recorded. */
 typedef struct mti_watch {
     bool timeline; /* every event of both steps */
     /* Called after the first backward. loss is NaN for what has none; gradients are `scale` times
-     * the true ones. NULL: nobody looks. */
+     * the true ones. May be NULL. */
     bool (*look)(void *user, const mti_subject *s, double loss, double scale);
     void *user;
 } mti_watch;
@@ -80,14 +80,14 @@ typedef struct mti_measurement {
     mti_timeline timeline;         /* of a failed step too: up to the failure */
 } mti_measurement;
 
-/* Builds the model on `device`, which may be another than the workload's, and makes two steps of
- * forward, backward and, with an optimizer, step. Everything but the record is gone again
- * afterwards. watch may be NULL: nothing besides. Free in any case. */
+/* Builds the model on `device`, which may differ from the workload's, and makes two steps of
+ * forward, backward and, with an optimizer, step. Afterwards only the measurement remains. watch
+ * may be NULL. Free in any case. */
 bool mti_measure(mti_measurement *m, mt_device *device, const mti_workload *w,
                  const mti_watch *watch);
 void mti_measurement_free(mti_measurement *m);
-/* Where most was allocated: in init, the first step or the second, *steady; of equals the second. A
- * device must have room for this, whatever its steady step takes. steady may be NULL. */
+/* The phase with the highest peak, in init, the first step or (*steady) the second; of equal ones
+ * the second. A device must have room for it. steady may be NULL. */
 const mti_phase *mti_highest_phase(const mti_measurement *m, bool *steady);
 
 #endif

@@ -33,7 +33,7 @@ static void summarise(mti_sweep_result *r, const mti_measurement *m)
     r->steady.ledger = NULL; /* the measurement's */
 }
 
-/* What ought to be zero, or the books are wrong. */
+/* Fails if bytes are not accounted for. */
 static bool balanced(const mti_sweep_result *r, const mti_growth *growth)
 {
     if (growth->residual == 0 && r->formula.unexplained == 0) return true;
@@ -44,7 +44,7 @@ static bool balanced(const mti_sweep_result *r, const mti_growth *growth)
                          (long long)r->formula.unexplained);
 }
 
-/* What the first turn tells: all but the time. */
+/* Takes all results but the time from the first turn. */
 static bool note(sweep *w, size_t i, const mti_measurement *m, bool has_data)
 {
     mti_sweep_result *r = &w->results[i];
@@ -63,7 +63,7 @@ static bool note(sweep *w, size_t i, const mti_measurement *m, bool has_data)
     return true;
 }
 
-/* A row that the device has no room for is a result, too, and the others go on. */
+/* Out of memory in a row is a result, too; the sweep continues. */
 static bool refused(sweep *w, size_t i, mt_device *device)
 {
     if (!w->entries[i].workload.device.capacity || !mti_was_refused(device)) return false;
@@ -101,13 +101,13 @@ static double median(double *x, size_t n)
     return (x[(n - 1) / 2] + x[n / 2]) / 2;
 }
 
-/* Where there is no data nobody asks for the time; nor where there was no room. */
+/* Only one turn without data or after out of memory, where no time is measured. */
 static int64_t turns_of(const sweep *w, size_t i)
 {
     return w->results[i].has_data ? w->entries[i].steps : 1;
 }
 
-/* The entries take turns, so that a machine that grows busy slows all of them. */
+/* The entries take turns, so that a busier machine slows all of them. */
 static bool run_all(sweep *w, const mti_sweep_listener *listener)
 {
     bool ok = true;
@@ -115,7 +115,7 @@ static bool run_all(sweep *w, const mti_sweep_listener *listener)
     for (int64_t turn = 0; ok && turn < w->turns; turn++)
         for (size_t i = 0; ok && i < w->n; i++) {
             if (turn > 0 && turn >= turns_of(w, i)) continue;
-            if (listener->tell) listener->tell(listener->user, turn, w->turns, i);
+            if (listener->on_turn) listener->on_turn(listener->user, turn, w->turns, i);
             ok = run_row(w, i, turn);
         }
     for (size_t i = 0; ok && i < w->n; i++)

@@ -13,7 +13,7 @@ typedef struct mti_sweep_entry {
 
 typedef struct mti_sweep_result {
     const mti_sweep_entry *entry;
-    size_t saved, asked; /* kept after forward; what the ops handed over */
+    size_t saved, asked; /* kept after forward; what the ops saved, as mti_memory_stats.asked */
     mti_steady steady;
     double step_s;               /* median of the steady steps; NaN on meta, and if refused */
     double loss;                 /* NaN: none */
@@ -25,14 +25,14 @@ typedef struct mti_sweep_result {
     mt_flops flops;
 } mti_sweep_result;
 
-/* Is told before each run which turn of how many it is, and of which entry. */
+/* Called before each run. */
 typedef struct mti_sweep_listener {
-    void (*tell)(void *user, int64_t turn, int64_t n_turns, size_t entry);
+    void (*on_turn)(void *user, int64_t turn, int64_t n_turns, size_t entry);
     void *user;
 } mti_sweep_listener;
 
-/* Into results[n]. An entry that a machine cannot hold ends the sweep before it begins; `advice`
- * ends the message. One that its capacity refuses is a result, too. */
+/* Fills in results[n]. If the machine has no room for an entry the sweep fails before it begins,
+ * and the message ends in `advice`; out of memory at a set capacity is a result. */
 bool mti_sweep_run(const mti_sweep_entry *entries, size_t n, mti_sweep_result *results,
                    const mti_sweep_listener *listener, const char *advice);
 

@@ -3,7 +3,7 @@
 #include <string.h>
 #include "measure/tape.h"
 
-/* A hook that looks and changes nothing. */
+/* A hook that records and changes nothing. */
 static mt_status note_save(void *user, const mt_save_info *info, mt_tensor *tensor,
                            mt_tensor **kept, void **state)
 {
@@ -48,7 +48,7 @@ static int by_storage(const void *a, const void *b)
     return x->place < y->place ? -1 : x->place > y->place;
 }
 
-/* Puts nodes and saves in order and finds each save's payer. */
+/* Sorts nodes and saves, and finds each save's payer. */
 static bool sort(mti_tape *t)
 {
     mti_tape_save **saves = mti_calloc(t->saves.n + 1, sizeof *saves);

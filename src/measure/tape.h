@@ -4,7 +4,7 @@
 
 #include "measure/step.h"
 
-/* One act of saving, noted as it happened. */
+/* One save, in the order in which they happen. */
 typedef struct mti_tape_save {
     mt_save_info info;
     size_t place;                      /* in the order of saving */

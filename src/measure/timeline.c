@@ -1,4 +1,4 @@
-/* timeline.c: writing events down, and working out from them who held what. */
+/* timeline.c: recording events, and deriving from them who held what. */
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 #include "memtape/device.h"
 #include "measure/timeline.h"
 
-/* ---- writing down ---- */
+/* ---- recording ---- */
 
 static void note(void *user, const mt_mem_event *event)
 {
@@ -142,11 +142,11 @@ size_t mti_timeline_stretches(const mti_timeline *t, size_t n, mti_stretch *out)
     return n;
 }
 
-/* ---- who held it ---- */
+/* ---- holders ---- */
 
-/* What is known of a storage: the event that made it, what it is for now, who keeps it. */
+/* A storage: the event that made it, its category now, its ledger entry. */
 typedef struct life {
-    const mt_mem_event *made; /* NULL: not there */
+    const mt_mem_event *made; /* NULL: not allocated */
     mt_category category;
     size_t entry; /* of the ledger, from 1 on; 0: none */
 } life;
@@ -167,7 +167,7 @@ int mti_compare_paths(const char *a, const char *b)
     return strcmp(x + strspn(x, "0123456789"), y + strspn(y, "0123456789"));
 }
 
-/* Alike where 0. What was made apart stays apart: sizes must agree, too. */
+/* 0 if a and b are alike, which includes the size of each storage. */
 static int compare_holders(const mti_holder *a, const mti_holder *b)
 {
     int order = mti_compare_paths(a->module, b->module);
@@ -187,7 +187,7 @@ static int most_first(const void *a, const void *b)
     return compare_holders(x, y);
 }
 
-/* By serial, `n` in all. */
+/* An array of *n lives, indexed by serial. */
 static life *lives_until(const mti_timeline *t, size_t event, size_t *n)
 {
     *n = (size_t)last_serial(t, event + 1) + 1;
@@ -212,7 +212,7 @@ static bool note_savers(life *lives, size_t n, const mt_ledger *ledger)
     return true;
 }
 
-/* A holder of one storage. */
+/* Makes a holder of one storage. */
 static bool holder_of(const life *l, const mt_ledger *ledger, mti_holder *out)
 {
     const mt_mem_event *e = l->made;
@@ -233,7 +233,7 @@ static bool holder_of(const life *l, const mt_ledger *ledger, mti_holder *out)
     return true;
 }
 
-/* The same for all that are alike: of what they share most of. */
+/* Equal for holders that are alike. */
 static uint64_t hash_of(const mti_holder *h)
 {
     const char *number = mti_number_in(h->module), *rest = number + strspn(number, "0123456789");
@@ -242,7 +242,7 @@ static uint64_t hash_of(const mti_holder *h)
     return mti_hash_bytes(hash, &h->each, sizeof h->each);
 }
 
-/* Adds to those alike, or to the end of the list. map: of hashes to indices of out. */
+/* Adds to the holder that is alike, or appends. map: from hashes to indices of out. */
 static bool add_holder(mti_holders *out, const mti_holder *h, mti_hashmap *map)
 {
     uint64_t hash = hash_of(h);

@@ -1,5 +1,4 @@
-/* timeline.h: everything that happened to a device's bytes, in order, and who held them at any
- * instant of it. */
+/* timeline.h: all memory events of a device in order, and who held its bytes at any instant. */
 #ifndef MTI_MEASURE_TIMELINE_H
 #define MTI_MEASURE_TIMELINE_H
 
@@ -7,9 +6,9 @@
 #include "memtape/module.h"
 
 typedef struct mti_timeline {
-    mt_device *device;                /* while it observes; then NULL */
+    mt_device *device;                /* while it is observed; then NULL */
     size_t before[MT_CATEGORY_COUNT]; /* held when it began */
-    bool clocked;                     /* the device takes time: seconds mean something */
+    bool clocked;                     /* the device computes: seconds are meaningful */
     struct {
         mt_mem_event *at;
         size_t n, cap;
@@ -23,16 +22,16 @@ typedef struct mti_timeline {
     bool lost; /* memory ran out: events are missing */
 } mti_timeline;
 
-/* Observes the device until it ends: false where memory ran out on the way. Free in any case. */
+/* Observes the device from begin to end; end is false if memory ran out. Free in any case. */
 bool mti_timeline_begin(mti_timeline *t, mt_device *device);
 bool mti_timeline_end(mti_timeline *t);
 void mti_timeline_free(mti_timeline *t);
 
-/* A step in the steady state begins here. */
+/* The step in the steady state begins here. */
 void mti_timeline_mark_steady(mti_timeline *t);
 
-/* Parameters are made outside of all modules: their paths become the `module` of the events that
- * made them. */
+/* Sets the `module` of the events that made parameters, which happen outside of all modules, to the
+ * parameters' paths. */
 bool mti_timeline_name(mti_timeline *t, const mt_named_tensor *params, size_t n);
 
 const char *mti_event_kind_name(mt_mem_event_kind kind); /* "alloc", ... */
@@ -40,11 +39,11 @@ const char *mti_event_kind_name(mt_mem_event_kind kind); /* "alloc", ... */
 /* The event of the steady state after which most was allocated, the first of equals; 0 if there is
  * none. */
 size_t mti_timeline_peak(const mti_timeline *t);
-/* Allocated bytes at most, over all events. */
+/* The highest allocated bytes, over all events. */
 size_t mti_timeline_highest(const mti_timeline *t);
 /* The last refusal; false if nothing was refused. */
 bool mti_timeline_refusal(const mti_timeline *t, size_t *event);
-/* Moves the bytes of each category, before the event, on past it. */
+/* Updates the bytes of each category from before the event to after it. */
 void mti_timeline_move(size_t by_category[MT_CATEGORY_COUNT], const mt_mem_event *event);
 void mti_timeline_categories(const mti_timeline *t, size_t event,
                              size_t by_category[MT_CATEGORY_COUNT]);
@@ -56,8 +55,8 @@ int mti_compare_paths(const char *a, const char *b);
 /* "gpt.h.0.mlp" for layers first to last: "gpt.h.0-11.mlp" into buf. */
 const char *mti_name_all(char *buf, size_t size, const char *path, long first, long last);
 
-/* Storages that lived after an event, made alike: in the same op of the same module, or of modules
- * that differ in one number ("gpt.h.3.mlp", "gpt.h.4.mlp"), and kept alike by the tape. */
+/* Storages that are alive after an event and alike: made by the same op of the same module, or of
+ * modules that differ in one number ("gpt.h.3.mlp", "gpt.h.4.mlp"), and kept alike by the tape. */
 typedef struct mti_holder {
     char module[160]; /* "gpt.h.0-11.mlp" for several */
     const char *op, *phase;
@@ -79,12 +78,12 @@ bool mti_timeline_holders(const mti_timeline *t, size_t event, const mt_ledger *
                           mti_holders *out);
 void mti_holders_free(mti_holders *h);
 
-/* Stretches of events of equal length, at most n of them, each told by its highest event. */
+/* The events in stretches of equal length, each represented by its highest event. */
 typedef struct mti_stretch {
     size_t event; /* the highest of them, the first of equals */
     size_t by_category[MT_CATEGORY_COUNT];
 } mti_stretch;
-/* Room for n; how many there are. */
+/* Fills in at most n of them; returns how many. */
 size_t mti_timeline_stretches(const mti_timeline *t, size_t n, mti_stretch *out);
 
 #endif

@@ -1,4 +1,4 @@
-/* workload.c: devices as a workload asks for them. */
+/* workload.c: the devices of workloads. */
 #include <string.h>
 #include "measure/workload.h"
 

@@ -17,13 +17,13 @@ typedef struct mti_device_options {
 
 /* A device with these options; NULL on failure. */
 mt_device *mti_device_make(const mti_device_options *options);
-/* Makes a meta device count what one with these options would. */
+/* Makes a meta device count what a device with these options would. */
 bool mti_device_pretend(mt_device *meta, const mti_device_options *options);
 
-/* Training steps of a model. All zero where nothing is said, but for config, batch, seq and the
- * device's kind. */
+/* Training steps of a model. Zero is a default for all but config, batch, seq and the device's
+ * kind. */
 typedef struct mti_workload {
-    const char *name;   /* what it is called in messages: "mlp", "gpt2", a path */
+    const char *name;   /* for messages: "mlp", "gpt2", a path */
     const char *preset; /* the name of `config`; NULL: none */
     mt_model_config config;
     int64_t batch, seq;

@@ -5,16 +5,16 @@
  *   with sequence parallelism                 sbh(34/t + 5as/(ht))
  *   selective recomputation                   the same without 5as/(ht)
  *   full recomputation                        2sbh
- * The 10 are the inputs of two norms and of two products, and two dropout masks: they lie between
- * the ranks' shared work. The 24 are q, k and v, the merged heads, and the MLP's input and output
- * of its activation. */
+ * The 10 are the inputs of two norms and of two products, and two dropout masks: not split by
+ * tensor parallelism. The 24 are q, k and v, the merged heads, and the MLP's input and output of
+ * its activation. */
 #include <stdio.h>
 #include <string.h>
 #include "parallel/parallel.h"
 
-typedef struct terms {       /* of one token of one layer, in bytes */
-    int64_t between, inside; /* what each rank has whole, unless the sequence is cut; what is cut */
-    int64_t core;            /* of the weights of one token's attention: cut */
+typedef struct terms {       /* bytes of one token of one layer */
+    int64_t between, inside; /* split by sequence parallelism alone; split among the ranks */
+    int64_t core;            /* one token's attention weights: split among the ranks */
 } terms;
 
 static bool keeps_its_output(const mt_model_config *c)
@@ -47,14 +47,14 @@ static bool is_the_papers(const mt_model_config *c)
 static void write_layer(char *text, size_t n, const mti_share *s, const mti_flight *f,
                         const terms *x)
 {
-    bool selective = !strcmp(f->checkpoint, "selective"), cut = s->how.sequence;
+    bool selective = !strcmp(f->checkpoint, "selective"), cut = s->parallel.sequence;
     if (!strcmp(f->checkpoint, "full") && mt_dtype_size(s->whole.dtype) == 2)
         snprintf(text, n, cut ? "2sbh/t" : "2sbh");
     else if (!is_the_papers(&s->whole))
         snprintf(text, n, "sb(%lld%s + %lld/t%s)", (long long)x->between, cut ? "/t" : "",
                  (long long)(x->inside + x->core),
                  x->core ? ", weights of attention included" : "");
-    else if (s->how.tensor == 1)
+    else if (s->parallel.tensor == 1)
         snprintf(text, n, selective ? "34sbh" : "sbh(34 + 5as/h)");
     else if (cut)
         snprintf(text, n, selective ? "34sbh/t" : "sbh(34 + 5as/h)/t");
@@ -65,7 +65,7 @@ static void write_layer(char *text, size_t n, const mti_share *s, const mti_flig
 static void write_text(mt_rank_report *out, const mti_share *s, const mti_flight *f, const terms *x)
 {
     char layer[96], *at = out->text;
-    const char *over = s->how.sequence ? "/t" : "";
+    const char *over = s->parallel.sequence ? "/t" : "";
     size_t n = sizeof out->text;
     write_layer(layer, sizeof layer, s, f, x);
     size_t used = (size_t)snprintf(at, n, "%lld x %s", (long long)f->layers, layer);
@@ -120,7 +120,7 @@ bool mti_rank_explain(const mti_share *s, const mti_flight *f, const mt_ledger *
                       mt_rank_report *out)
 {
     const mt_model_config *c = &s->whole;
-    int64_t tokens = f->batch * f->seq, t = s->how.tensor, w = s->how.sequence ? t : 1;
+    int64_t tokens = f->batch * f->seq, t = s->parallel.tensor, w = s->parallel.sequence ? t : 1;
     int64_t e = (int64_t)mt_dtype_size(c->dtype), drop = c->dropout > 0;
     terms x = terms_of(c, f);
     int64_t ends = c->hidden * e * (c->norm == MT_NORM_PRE ? 2 : 1); /* last norm, head */

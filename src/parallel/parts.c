@@ -1,10 +1,10 @@
-/* parts.c: what a layer has to do with other ranks: where a part of it begins that all
- * share, where their results are summed, and what is gathered only while it is used. */
+/* parts.c: how a layer communicates with other ranks: inputs are replicated or gathered, results
+ * are summed, and parameters of ZeRO 3 are gathered while they are used. */
 #include <string.h>
 #include "memtape/ops.h"
 #include "parallel/parallel.h"
 
-/* ---- kept as a piece, gathered again: a pair of hooks on saved tensors ---- */
+/* ---- hooks on saved tensors: keep a piece, gather the whole again ---- */
 
 struct mti_regather {
     uint64_t whole; /* serial of the storage */
@@ -31,7 +31,7 @@ static mt_status keep_piece(void *user, const mt_save_info *info, mt_tensor *ten
     return MT_OK;
 }
 
-/* Pieces side by side, of which the last may be padded. */
+/* Gathers pieces, of which the last may be padded. */
 static mt_tensor *gather(mt_tensor *piece, int dim, int64_t ranks, int rank, const int64_t *shape)
 {
     mt_tensor *y = mt_all_gather(piece, dim, ranks);
@@ -74,17 +74,18 @@ mti_regather *mti_regather_begin(mt_tensor *whole, mt_tensor *piece, int dim, in
 
 bool mti_regather_end(void) { return mt_pop_saved_hooks() == MT_OK; }
 
-/* ---- where the ranks' work begins ---- */
+/* ---- inputs of the ranks ---- */
 
-mt_tensor *mti_run_entered(mt_module *m, mt_forward_fn *run, const mt_parallel *how, mt_tensor *x)
+mt_tensor *mti_run_entered(mt_module *m, mt_forward_fn *run, const mt_parallel *parallel,
+                           mt_tensor *x)
 {
-    if (!x || how->tensor == 1) return run(m, x);
-    if (!how->sequence) {
-        MT_AUTO mt_tensor *same = mt_replicate(x, how->tensor);
+    if (!x || parallel->tensor == 1) return run(m, x);
+    if (!parallel->sequence) {
+        MT_AUTO mt_tensor *same = mt_replicate(x, parallel->tensor);
         return same ? run(m, same) : NULL;
     }
-    MT_AUTO mt_tensor *whole = mt_all_gather(x, 1, how->tensor); /* [b,s/t,d] -> [b,s,d] */
-    if (!whole || !mti_regather_begin(whole, x, 1, how->tensor)) return NULL;
+    MT_AUTO mt_tensor *whole = mt_all_gather(x, 1, parallel->tensor); /* [b,s/t,d] -> [b,s,d] */
+    if (!whole || !mti_regather_begin(whole, x, 1, parallel->tensor)) return NULL;
     mt_tensor *y = run(m, whole);
     if (!mti_regather_end()) mt_set(&y, NULL);
     return y;
@@ -95,28 +96,28 @@ static mt_tensor *entered(mt_module *m, void *user, mt_tensor *x)
     return mti_run_entered(m, mti_module_run_inner, user, x);
 }
 
-static mt_parallel *copy_of(const mt_parallel *how)
+static mt_parallel *copy_of(const mt_parallel *parallel)
 {
     mt_parallel *copy = mti_malloc(sizeof *copy);
-    if (copy) *copy = *how;
+    if (copy) *copy = *parallel;
     return copy;
 }
 
-bool mti_enter_ranks(mt_module *m, const mt_parallel *how)
+bool mti_enter_ranks(mt_module *m, const mt_parallel *parallel)
 {
-    if (!m || how->tensor == 1) return m != NULL;
-    mt_parallel *user = copy_of(how);
+    if (!m || parallel->tensor == 1) return m != NULL;
+    mt_parallel *user = copy_of(parallel);
     if (user) mti_module_set_around(m, (mti_around){entered, user, mti_free});
     return user != NULL;
 }
 
-/* ---- where it ends ---- */
+/* ---- sums over the ranks ---- */
 
-static mt_tensor *sum(const mt_parallel *how, mt_tensor *partial)
+static mt_tensor *sum(const mt_parallel *parallel, mt_tensor *partial)
 {
     if (!partial) return NULL;
-    return how->sequence ? mt_reduce_scatter(partial, 1, how->tensor)
-                         : mt_all_reduce(partial, how->tensor);
+    return parallel->sequence ? mt_reduce_scatter(partial, 1, parallel->tensor)
+                              : mt_all_reduce(partial, parallel->tensor);
 }
 
 static mt_tensor *row_forward(mt_module *self, mt_tensor *x)
@@ -134,14 +135,14 @@ static mt_tensor *embedding_forward(mt_module *self, mt_tensor *ids)
     return y;
 }
 
-/* A module with the child's parameters in its place. */
+/* Replaces the child by a module with its parameters. */
 static bool replace(mt_module *parent, const char *name, const char *kind, mt_forward_fn *forward,
-                    const mt_parallel *how)
+                    const mt_parallel *parallel)
 {
     static const char *const params[] = {"weight", "bias"};
     const mt_module *old = mt_module_child(parent, name);
-    if (how->tensor == 1) return true;
-    mt_parallel *user = copy_of(how);
+    if (parallel->tensor == 1) return true;
+    mt_parallel *user = copy_of(parallel);
     mt_module *m = user ? mt_module_new(kind, forward, user, mti_free) : NULL;
     bool ok = m != NULL;
     for (int i = 0; ok && i < 2; i++) {
@@ -149,19 +150,19 @@ static bool replace(mt_module *parent, const char *name, const char *kind, mt_fo
         ok = !param || mt_module_add_param(m, params[i], mt_retain(param));
     }
     m = mti_module_complete(m, ok);
-    mt_module *was = m ? mt_module_swap_child(parent, name, m) : NULL;
-    mt_module_free(was);
-    return was != NULL;
+    mt_module *previous = m ? mt_module_swap_child(parent, name, m) : NULL;
+    mt_module_free(previous);
+    return previous != NULL;
 }
 
-bool mti_sum_over_ranks(mt_module *parent, const char *name, const mt_parallel *how)
+bool mti_sum_over_ranks(mt_module *parent, const char *name, const mt_parallel *parallel)
 {
-    return replace(parent, name, "linear", row_forward, how);
+    return replace(parent, name, "linear", row_forward, parallel);
 }
 
-bool mti_share_embedding(mt_module *parent, const char *name, const mt_parallel *how)
+bool mti_share_embedding(mt_module *parent, const char *name, const mt_parallel *parallel)
 {
-    return replace(parent, name, "embedding", embedding_forward, how);
+    return replace(parent, name, "embedding", embedding_forward, parallel);
 }
 
 /* ---- ZeRO 3: parameters as pieces ---- */
@@ -180,7 +181,7 @@ typedef struct cut {
     cut_param params[MOST_PARAMS];
 } cut;
 
-/* Each parameter whole while m runs; what the tape saves of it is the piece. */
+/* Runs m with whole parameters; the tape keeps their pieces. */
 static mt_tensor *run_gathered(mt_module *m, void *user, mt_tensor *x)
 {
     const cut *c = user;

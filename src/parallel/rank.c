@@ -1,5 +1,4 @@
-/* rank.c: one part of one rank as a module: the plain model's blocks, made narrower, with
- * messages put where ranks meet. */
+/* rank.c: one part of one rank as a module: the model's blocks, made narrower, with collectives. */
 #include <stdio.h>
 #include "memtape/ops.h"
 #include "parallel/parallel.h"
@@ -13,11 +12,12 @@ static const mti_share *share_of(const mt_module *m)
 
 /* ---- forward ---- */
 
-/* Rows of the learned positions for the tokens that are here. */
+/* Rows of the learned positions for this rank's tokens. */
 static mt_tensor *positions(mt_module *self, const mti_share *s, mt_tensor *tokens)
 {
-    int64_t seq = mt_shape(tokens)[1], here = s->how.sequence ? seq / s->how.tensor : seq;
-    MT_AUTO mt_tensor *some = mt_slice(tokens, 1, 0, here);
+    int64_t seq = mt_shape(tokens)[1],
+            length = s->parallel.sequence ? seq / s->parallel.tensor : seq;
+    MT_AUTO mt_tensor *some = mt_slice(tokens, 1, 0, length);
     return mt_forward_child(self, "wpe", some);
 }
 
@@ -38,17 +38,17 @@ static mt_tensor *rank_forward(mt_module *self, mt_tensor *x)
 {
     const mti_share *s = mt_module_user(self);
     char name[32];
-    mt_tensor *h = s->first ? embed(self, s, x) : mt_recv(x, s->how.pipeline);
+    mt_tensor *h = s->first ? embed(self, s, x) : mt_recv(x, s->parallel.pipeline);
     for (int64_t i = s->from; h && i < s->to; i++) {
         snprintf(name, sizeof name, "h.%lld", (long long)i);
         mt_set(&h, mt_forward_child(self, name, h));
     }
     if (!s->last) {
-        mt_set(&h, mt_send(h, s->how.pipeline));
+        mt_set(&h, mt_send(h, s->parallel.pipeline));
         return h;
     }
     if (mt_module_child(self, "ln_f")) mt_set(&h, mt_forward_child(self, "ln_f", h));
-    mt_set(&h, mti_run_entered(mt_module_child(self, "lm_head"), mt_forward, &s->how, h));
+    mt_set(&h, mti_run_entered(mt_module_child(self, "lm_head"), mt_forward, &s->parallel, h));
     return h;
 }
 
@@ -62,10 +62,10 @@ mt_tensor *mt_rank_wire(const mt_module *rank, mt_device *device, int64_t batch,
         return mti_fail_null(MT_ERR_ARGUMENT, "rank_wire: %lld sequences; need at least 1",
                              (long long)batch);
     if (!mti_check_length("rank_wire", s, seq)) return NULL;
-    int64_t here = s->how.sequence ? seq / s->how.tensor : seq;
+    int64_t length = s->parallel.sequence ? seq / s->parallel.tensor : seq;
     mt_tensor *one = mt_zeros(device, s->local.dtype, MT_SHAPE(1, 1, 1));
     if (one && mt_set_requires_grad(one, true) != MT_OK) mt_set(&one, NULL);
-    mt_set(&one, mt_expand(one, MT_SHAPE(batch, here, s->local.hidden)));
+    mt_set(&one, mt_expand(one, MT_SHAPE(batch, length, s->local.hidden)));
     return one;
 }
 
@@ -77,22 +77,22 @@ static bool add_block(mt_module *m, mt_device *device, const mti_share *s, int64
     snprintf(name, sizeof name, "h.%lld", (long long)layer);
     mt_module *block = mt_module_add_child(m, name, mt_block_new(device, &s->local));
     mt_module *attn = mt_module_child(block, "attn"), *mlp = mt_module_child(block, "mlp");
-    return block && mti_enter_ranks(attn, &s->how) && mti_sum_over_ranks(attn, "proj", &s->how) &&
-           mti_enter_ranks(mlp, &s->how) &&
-           mti_sum_over_ranks(mlp, mt_module_child(mlp, "down") ? "down" : "proj", &s->how);
+    return block && mti_enter_ranks(attn, &s->parallel) &&
+           mti_sum_over_ranks(attn, "proj", &s->parallel) && mti_enter_ranks(mlp, &s->parallel) &&
+           mti_sum_over_ranks(mlp, mt_module_child(mlp, "down") ? "down" : "proj", &s->parallel);
 }
 
 static bool add_embeddings(mt_module *m, mt_device *device, const mti_share *s)
 {
     const mt_model_config *c = &s->local;
     return mti_add_embedding(m, "wte", device, c, c->vocab) &&
-           mti_share_embedding(m, "wte", &s->how) &&
+           mti_share_embedding(m, "wte", &s->parallel) &&
            (c->kind != MT_MODEL_GPT ||
             mt_module_add_child(m, "wpe", mti_positions_new(device, c))) &&
            mti_add_dropout(m, c);
 }
 
-/* Over the embedding's own weight where it is here and tied; *shared tells. */
+/* If tied to an embedding on this rank, the head uses its weight, *shared; else *shared is NULL. */
 static bool add_head(mt_module *m, mt_device *device, const mti_share *s, mt_tensor **shared)
 {
     const mt_model_config *c = &s->local;
@@ -113,26 +113,26 @@ static mt_module *make(mt_device *device, mti_share *s, mt_tensor **shared)
     return mti_module_complete(m, ok && (!s->last || add_head(m, device, s, shared)));
 }
 
-/* Whole, on a device of its own that nobody's books know of; then each parameter gives way to a
- * piece on the device that was asked for. */
+/* Makes the module whole on a separate device, so that it is not counted; then replaces each
+ * parameter by a piece on `device`. */
 static mt_module *make_in_pieces(mt_device *device, mti_share *s)
 {
-    mti_cutter cutter = {.device = device, .dp = s->how.data};
-    mt_device *drawing_board = mt_device_open("meta");
-    mt_module *m = drawing_board ? make(drawing_board, s, &cutter.shared) : NULL;
-    if (!drawing_board) mti_free(s);
+    mti_cutter cutter = {.device = device, .dp = s->parallel.data};
+    mt_device *separate = mt_device_open("meta");
+    mt_module *m = separate ? make(separate, s, &cutter.shared) : NULL;
+    if (!separate) mti_free(s);
     m = mti_module_complete(m, m && mti_cut_params(m, &cutter));
-    mt_device_release(drawing_board);
+    mt_device_release(separate);
     return m;
 }
 
-mt_module *mt_rank_new(mt_device *device, const mt_model_config *config, const mt_parallel *how,
-                       int64_t part)
+mt_module *mt_rank_new(mt_device *device, const mt_model_config *config,
+                       const mt_parallel *parallel, int64_t part)
 {
     mti_share made;
     if (!mti_given(device, "rank_new", "the device")) return NULL;
-    if (!mti_share_make(&made, config, how, part)) return NULL;
-    const mt_parallel *h = &made.how;
+    if (!mti_share_make(&made, config, parallel, part)) return NULL;
+    const mt_parallel *h = &made.parallel;
     if (mt_device_has_data(device) && (h->tensor > 1 || h->pipeline > 1 || h->data > 1))
         return mti_fail_null(MT_ERR_UNSUPPORTED,
                              "rank: %lld x %lld x %lld ranks on %s; need 1, or meta, where no data "

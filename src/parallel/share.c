@@ -1,4 +1,4 @@
-/* share.c: what one rank of many has of a model. */
+/* share.c: the share of a model that one rank has. */
 #include <inttypes.h>
 #include "parallel/parallel.h"
 
@@ -20,10 +20,10 @@ static bool divides(const char *field, int64_t parts, const char *what, int64_t 
                          parts, what, value);
 }
 
-/* "0: 1" everywhere. */
-static mt_parallel filled_in(const mt_parallel *how)
+/* With the defaults filled in. */
+static mt_parallel filled_in(const mt_parallel *parallel)
 {
-    mt_parallel h = *how;
+    mt_parallel h = *parallel;
     int64_t *const ones[] = {&h.tensor, &h.pipeline, &h.interleave, &h.data};
     for (size_t i = 0; i < sizeof ones / sizeof *ones; i++)
         if (!*ones[i]) *ones[i] = 1;
@@ -60,12 +60,12 @@ static bool check_model(const mt_parallel *h, const mt_model_config *c)
            divides("pipeline times interleave", h->pipeline * h->interleave, "layers", c->layers);
 }
 
-bool mti_share_make(mti_share *s, const mt_model_config *config, const mt_parallel *how,
+bool mti_share_make(mti_share *s, const mt_model_config *config, const mt_parallel *parallel,
                     int64_t part)
 {
     static const mt_parallel alone;
-    *s = (mti_share){.how = filled_in(how ? how : &alone)};
-    mt_parallel *h = &s->how;
+    *s = (mti_share){.parallel = filled_in(parallel ? parallel : &alone)};
+    mt_parallel *h = &s->parallel;
     if (mt_model_config_resolve(config, &s->whole) != MT_OK || !check_ranges(h) ||
         !check_model(h, &s->whole) || !in_range("part", part, 0, h->interleave - 1))
         return false;
@@ -84,7 +84,7 @@ bool mti_share_make(mti_share *s, const mt_model_config *config, const mt_parall
 
 bool mti_check_length(const char *who, const mti_share *s, int64_t seq)
 {
-    int64_t cut = s->how.sequence ? s->how.tensor : 1;
+    int64_t cut = s->parallel.sequence ? s->parallel.tensor : 1;
     if (seq < 1 || seq > s->whole.context)
         return mti_fail_bool(MT_ERR_ARGUMENT,
                              "%s: %" PRId64 " tokens in a row; need 1 to the context, %" PRId64,
@@ -95,8 +95,8 @@ bool mti_check_length(const char *who, const mti_share *s, int64_t seq)
                                            who, seq, cut);
 }
 
-mt_status mt_parallel_check(const mt_parallel *how, const mt_model_config *config)
+mt_status mt_parallel_check(const mt_parallel *parallel, const mt_model_config *config)
 {
     mti_share s;
-    return mti_share_make(&s, config, how, 0) ? MT_OK : mt_last_status();
+    return mti_share_make(&s, config, parallel, 0) ? MT_OK : mt_last_status();
 }

@@ -1,8 +1,8 @@
 /* step.c: the 1F1B schedule of one rank, run and measured.
  *
- * A stage of a pipeline runs some forwards ahead, then forward and backward by turns, then the
- * backwards that are left (Narayanan et al. 2021). With m parts a stage they are dealt out in
- * groups of p microbatches: part 0 of p of them, part 1 of the same, ... The first stage of p has
+ * A stage of a pipeline first runs some forwards, then forward and backward alternately, then the
+ * remaining backwards (Narayanan et al. 2021). With m parts a stage they run in groups of p
+ * microbatches: part 0 of all p, then part 1 of the same, ... The first stage of p has
  * min(p, microbatches) in flight, or p m + p - 1 parts: 1 + (p-1)/(p m) times as much. */
 #include <string.h>
 #include "memtape/ops.h"
@@ -27,7 +27,7 @@ typedef struct turn {
 
 static turn turn_at(const run *r, int64_t k, bool backward)
 {
-    int64_t p = r->shares->how.pipeline, m = r->n_parts;
+    int64_t p = r->shares->parallel.pipeline, m = r->n_parts;
     if (m == 1) return (turn){k, 0};
     int64_t part = k % (p * m) / p;
     return (turn){k / (p * m) * p + k % p, backward ? m - 1 - part : part};
@@ -42,7 +42,7 @@ static int64_t n_ahead(const mt_parallel *h)
     return (ahead < all ? ahead : all) + 1;
 }
 
-/* So many microbatches that forward and backward take turns a few times. */
+/* Enough microbatches for forward and backward to alternate a few times. */
 static int64_t n_enough(const mt_parallel *h)
 {
     int64_t unit = h->interleave > 1 ? h->pipeline : 1;
@@ -80,7 +80,7 @@ static bool backward(run *r, turn t)
 {
     mt_tensor **y = &r->out[t.micro * r->n_parts + t.part];
     MT_AUTO mt_tensor *gradient = NULL;
-    if (!r->shares[t.part].last) { /* what comes from the next stage: send makes it */
+    if (!r->shares[t.part].last) { /* stands for the gradient from the next stage */
         gradient = mt_zeros(r->device, mt_dtype_of(*y), 0, NULL);
         mt_set(&gradient, gradient ? mt_expand(gradient, mt_rank(*y), mt_shape(*y)) : NULL);
         if (!gradient) return false;
@@ -93,8 +93,8 @@ static bool backward(run *r, turn t)
 
 /* ---- the step ---- */
 
-/* When most is in flight. */
-static bool take_stock(run *r, const char *checkpoint, mt_rank_report *out)
+/* Measures what is kept while most parts are in flight. */
+static bool measure_saved(run *r, const char *checkpoint, mt_rank_report *out)
 {
     mti_flight f = {.batch = r->batch, .seq = r->seq, .checkpoint = checkpoint};
     for (int64_t k = 0; k < out->in_flight; k++) {
@@ -113,7 +113,7 @@ static bool run_schedule(run *r, const char *checkpoint, mt_rank_report *out)
     int64_t n = r->micro * r->n_parts, ahead = out->in_flight, back = 0;
     for (int64_t k = 0; k < n; k++) {
         if (!forward(r, turn_at(r, k, false))) return false;
-        if (k + 1 == ahead && !take_stock(r, checkpoint, out)) return false;
+        if (k + 1 == ahead && !measure_saved(r, checkpoint, out)) return false;
         if (k + 1 >= ahead && !backward(r, turn_at(r, back++, true))) return false;
     }
     while (back < n)
@@ -121,7 +121,7 @@ static bool run_schedule(run *r, const char *checkpoint, mt_rank_report *out)
     return true;
 }
 
-/* With nothing there but the parameters: optimizer state comes with the step. */
+/* Before there is optimizer state. */
 static bool first_step(run *r, const char *checkpoint, mt_rank_report *out)
 {
     mt_mem_stats stats;
@@ -147,10 +147,10 @@ static bool steady_step(run *r, const char *checkpoint, mt_rank_report *out)
 
 /* ---- making ---- */
 
-/* Before anything is cut, on a device of its own. */
+/* Counts the parameters before ZeRO cuts them, on a separate device. */
 static bool count_params(run *r, const mt_model_config *config, int64_t part, mt_rank_report *out)
 {
-    mt_parallel plain = r->shares[part].how;
+    mt_parallel plain = r->shares[part].parallel;
     plain.zero = 0;
     mt_device *apart = mt_device_open("meta");
     mt_module *m = apart ? mt_rank_new(apart, config, &plain, part) : NULL;
@@ -162,29 +162,30 @@ static bool count_params(run *r, const mt_model_config *config, int64_t part, mt
     return ok;
 }
 
-static bool prepare(run *r, const mt_model_config *config, const mt_parallel *how,
+static bool prepare(run *r, const mt_model_config *config, const mt_parallel *parallel,
                     const char *checkpoint, mt_rank_report *out)
 {
     mti_share first;
-    if (!mti_share_make(&first, config, how, 0) ||
+    if (!mti_share_make(&first, config, parallel, 0) ||
         !mti_check_length("rank_measure", &first, r->seq))
         return false;
-    r->n_parts = first.how.interleave;
-    r->micro = n_enough(&first.how);
+    r->n_parts = first.parallel.interleave;
+    r->micro = n_enough(&first.parallel);
     r->shares = mti_calloc((size_t)r->n_parts, sizeof *r->shares);
     r->parts = mti_calloc((size_t)r->n_parts, sizeof *r->parts);
     r->out = mti_calloc((size_t)(r->micro * r->n_parts), sizeof *r->out);
     r->ledger = mt_ledger_new(r->device);
     if (!r->shares || !r->parts || !r->out || !r->ledger) return false;
     for (int64_t i = 0; i < r->n_parts; i++) {
-        if (!mti_share_make(&r->shares[i], config, how, i) || !count_params(r, config, i, out) ||
-            !(r->parts[i] = mt_rank_new(r->device, config, how, i)) ||
+        if (!mti_share_make(&r->shares[i], config, parallel, i) ||
+            !count_params(r, config, i, out) ||
+            !(r->parts[i] = mt_rank_new(r->device, config, parallel, i)) ||
             mt_model_checkpoint(r->parts[i], checkpoint) != MT_OK)
             return false;
         out->layers += r->shares[i].to - r->shares[i].from;
     }
-    out->in_flight = n_ahead(&first.how);
-    r->zero = mti_zero_new(&first.how, r->parts, (size_t)r->n_parts);
+    out->in_flight = n_ahead(&first.parallel);
+    r->zero = mti_zero_new(&first.parallel, r->parts, (size_t)r->n_parts);
     return r->zero != NULL;
 }
 
@@ -212,8 +213,9 @@ static bool check(mt_device *device, int64_t batch, int64_t seq, const char *che
     return mti_choose("rank_measure: checkpoint", presets, 3, checkpoint) >= 0;
 }
 
-mt_status mt_rank_measure(mt_device *device, const mt_model_config *config, const mt_parallel *how,
-                          int64_t batch, int64_t seq, const char *checkpoint, mt_rank_report *out)
+mt_status mt_rank_measure(mt_device *device, const mt_model_config *config,
+                          const mt_parallel *parallel, int64_t batch, int64_t seq,
+                          const char *checkpoint, mt_rank_report *out)
 {
     if (!mti_given(device, "rank_measure", "the device")) return mt_last_status();
     if (!out) return mti_fail(MT_ERR_ARGUMENT, "rank_measure: the report is NULL");
@@ -221,7 +223,7 @@ mt_status mt_rank_measure(mt_device *device, const mt_model_config *config, cons
     if (!check(device, batch, seq, checkpoint)) return mt_last_status();
     mt_rank_report report = {0};
     run r = {.device = device, .batch = batch, .seq = seq};
-    bool ok = prepare(&r, config, how, checkpoint, &report) &&
+    bool ok = prepare(&r, config, parallel, checkpoint, &report) &&
               first_step(&r, checkpoint, &report) && steady_step(&r, checkpoint, &report);
     clean_up(&r);
     if (!ok) return mt_last_status();

@@ -1,12 +1,12 @@
-/* zero.c: what a rank has from step to step: parameters, gradients and optimizer state,
- * and the pieces of them that ZeRO leaves it with (Rajbhandari et al. 2020). */
+/* zero.c: a rank's parameters, gradients and optimizer state, and the pieces of them that ZeRO
+ * leaves it with (Rajbhandari et al. 2020). */
 #include <stdio.h>
 #include <string.h>
 #include "memtape/ops.h"
 #include "parallel/parallel.h"
 
 typedef struct piece {
-    mt_tensor *whole, *piece; /* borrowed of parts and of pieces */
+    mt_tensor *whole, *piece; /* borrowed from parts and pieces */
     int64_t dp;
     int hook; /* on whole; 0: none */
 } piece;
@@ -38,7 +38,7 @@ static mt_tensor *first_piece(mt_tensor *whole, int64_t dp)
     return v;
 }
 
-/* What stage 2 does as soon as a gradient is there: this rank's piece of the sum stays. */
+/* Stage 2: as soon as a gradient is complete, keeps only this rank's piece of the sum. */
 static mt_status scatter_grad(void *user, mt_tensor *leaf)
 {
     const piece *p = user;
@@ -85,7 +85,7 @@ static mt_tensor *no_forward(mt_module *self, mt_tensor *x)
     return mt_retain(x);
 }
 
-/* What the optimizers step: the pieces, or the parts. */
+/* The modules that the optimizers step: the pieces, or the parts. */
 static size_t n_stepped(const mti_zero *z) { return z->pieces ? 1 : z->n_parts; }
 static mt_module *stepped(const mti_zero *z, size_t i)
 {
@@ -101,16 +101,16 @@ static bool make_adamw(mti_zero *z)
     return ok;
 }
 
-mti_zero *mti_zero_new(const mt_parallel *how, mt_module *const *parts, size_t n_parts)
+mti_zero *mti_zero_new(const mt_parallel *parallel, mt_module *const *parts, size_t n_parts)
 {
     mti_zero *z = mti_calloc(1, sizeof *z);
     if (!z) return NULL;
-    z->stage = how->data > 1 ? how->zero : 0;
+    z->stage = parallel->data > 1 ? parallel->zero : 0;
     z->parts = parts;
     z->n_parts = n_parts;
     bool cut = z->stage == 1 || z->stage == 2;
     if (cut) z->pieces = mt_module_new("pieces", no_forward, NULL, NULL);
-    if ((!cut || (z->pieces && make_pieces(z, how->data))) && make_adamw(z)) return z;
+    if ((!cut || (z->pieces && make_pieces(z, parallel->data))) && make_adamw(z)) return z;
     mti_zero_free(z);
     return NULL;
 }
@@ -134,7 +134,7 @@ static size_t bytes_of(const mt_tensor *t)
     return t ? (size_t)mt_numel(t) * mt_dtype_size(mt_dtype_of(t)) : 0;
 }
 
-/* Stage 1 has whole gradients and steps with its pieces of them. */
+/* Stage 1 keeps whole gradients, and steps with its pieces of them. */
 static bool lend_grads(mti_zero *z)
 {
     for (size_t i = 0; i < z->all.n; i++) {

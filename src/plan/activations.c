@@ -1,28 +1,28 @@
-/* activations.c: what a forward pass keeps, from the model's dimensions alone. */
+/* activations.c: what a forward pass keeps, by a formula of the model's dimensions. */
 #include <stdio.h>
 #include <string.h>
 #include "memtape/ops.h"
 #include "nn/model.h"
 #include "plan/plan.h"
 
-/* The products of letters there are. */
+/* The products of dimensions in the formulas. */
 typedef enum letters { BSH, BSQ, BSK, BSF, ABSS, BSV, N_LETTERS } letters;
 
 typedef struct builder {
     mti_formula *f;
-    const mti_shape *s;
+    const mti_dims *s;
     const mt_model_config *c;
-    const mti_memory_options *how;
+    const mti_memory_options *memory;
     int64_t e;                /* bytes of an element */
     int64_t value[N_LETTERS]; /* of each product */
     double sum[N_LETTERS];    /* weights so far */
-    int64_t times;            /* what is added now is kept so often */
-    const char *letter;       /* that stands for `times` */
+    int64_t times;            /* how often each added term is kept */
+    const char *letter;       /* stands for `times` */
 } builder;
 
 static const char *const spelling[N_LETTERS] = {"bsh", "bsq", "bsk", "bsf", "abs^2", "bsv"};
 
-/* "12bsh", and "bsh" for 1 */
+/* Writes "12bsh", or "bsh" for weight 1. */
 static void write_term(char *to, size_t size, const char *before, double weight, const char *layers,
                        letters product)
 {
@@ -38,13 +38,13 @@ typedef enum nature { FLOATS, INPUT, STATISTICS, MASK, SIGNED } nature;
 
 #define SMALL 4096 /* bytes under which neither offload nor compression takes a storage */
 
-/* Bytes an element as the hooks leave it, times `elements`, into *bytes; the nominal weight back.
- */
+/* *bytes: what is kept of `elements` after offload and compression; returns the weight of an
+ * element. */
 static double kept_as(const builder *b, nature of, int64_t elements, int64_t *bytes)
 {
     int64_t size = of == MASK ? 1 : b->e;
-    unsigned rules = b->how ? b->how->compress : 0;
-    bool offload = b->how && b->how->offload;
+    unsigned rules = b->memory ? b->memory->compress : 0;
+    bool offload = b->memory && b->memory->offload;
     *bytes = elements * size;
     if (*bytes < SMALL) return (double)size;
     if (offload && of != INPUT) return *bytes = 0, 0;
@@ -70,9 +70,8 @@ static double kept_as(const builder *b, nature of, int64_t elements, int64_t *by
     return (double)size;
 }
 
-/* q, k and f are h or a multiple of it in the usual model, and then the formula does without them.
- */
-static letters spelt(const builder *b, letters product, double *weight)
+/* In the usual model q, k and f are multiples of h; then the formula is written in h. */
+static letters in_terms_of_h(const builder *b, letters product, double *weight)
 {
     int64_t times = b->value[BSH] ? b->value[product] / b->value[BSH] : 0;
     bool plain = (product == BSQ || product == BSK) && times == 1;
@@ -97,17 +96,17 @@ static void add(builder *b, letters product, nature of, const char *what)
     double weight = kept_as(b, of, b->value[product], &bytes);
     if (bytes == 0) return;
     mti_formula_term *term = add_term(b, bytes, what);
-    product = spelt(b, product, &weight);
+    product = in_terms_of_h(b, product, &weight);
     b->sum[product] += weight;
     write_term(term->text, sizeof term->text, "", weight, b->letter, product);
 }
 
-/* A small storage beside the formula; `held`: by the caller, so that no offload takes it. */
+/* Adds a small storage that the formula leaves out; `held` by the caller, so offload leaves it. */
 static void add_beside(builder *b, const char *text, int64_t bytes, bool held)
 {
     mti_formula *f = b->f;
     int i = 0;
-    if (b->how && b->how->offload && !held && bytes >= SMALL) return;
+    if (b->memory && b->memory->offload && !held && bytes >= SMALL) return;
     while (i < f->n_residual && strcmp(f->residual[i].text, text)) i++;
     if (i == f->n_residual) f->residual[f->n_residual++] = (mti_residual){.text = text};
     f->residual[i].bytes += bytes * b->times;
@@ -142,7 +141,7 @@ static void add_qkv(builder *b, const char *what)
     if (bytes == 0) return;
     mti_formula_term *term = add_term(b, bytes, what);
     double q = each, k = 2 * each;
-    letters of_q = spelt(b, BSQ, &q), of_k = spelt(b, BSK, &k);
+    letters of_q = in_terms_of_h(b, BSQ, &q), of_k = in_terms_of_h(b, BSK, &k);
     b->sum[of_q] += q;
     b->sum[of_k] += k;
     if (of_q == of_k)
@@ -156,7 +155,7 @@ static void add_qkv(builder *b, const char *what)
 
 static bool preset_is(const builder *b, const char *preset)
 {
-    return b->how && b->how->checkpoint && !strcmp(b->how->checkpoint, preset);
+    return b->memory && b->memory->checkpoint && !strcmp(b->memory->checkpoint, preset);
 }
 
 static void add_attention(builder *b, nature input)
@@ -179,18 +178,19 @@ static void add_attention(builder *b, nature input)
     if (drop) add(b, BSH, MASK, "mask of the dropout after the projection");
 }
 
-/* Those that can tell their slope from the output share it with the next product. */
+/* An activation whose slope follows from its output keeps that, which the next product keeps too.
+ */
 static bool keeps_output(mt_act act, bool inplace)
 {
     return act == MT_ACT_RELU || act == MT_ACT_TANH || act == MT_ACT_SIGMOID ||
            (act == MT_ACT_LEAKY_RELU && inplace);
 }
 
-/* The activation between two ops, of which the second keeps its output. */
+/* An activation before an op that keeps the activation's output. */
 static void add_activation(builder *b, letters product, bool inplace, const char *input,
                            const char *output)
 {
-    bool signs = b->how && b->how->compress & 1u << MT_COMPRESS_SIGNS;
+    bool signs = b->memory && b->memory->compress & 1u << MT_COMPRESS_SIGNS;
     bool kinked = b->c->act == MT_ACT_RELU || b->c->act == MT_ACT_LEAKY_RELU;
     if (!keeps_output(b->c->act, inplace))
         add(b, product, kinked ? SIGNED : FLOATS, input);
@@ -219,7 +219,7 @@ static void add_layer(builder *b)
 {
     mt_model_kind kind = b->c->kind;
     bool block = kind != MT_MODEL_ATTENTION && kind != MT_MODEL_MLP;
-    /* The first op of a part keeps what the caller gave. */
+    /* The first op of a part keeps the caller's input. */
     nature first = mti_is_whole(kind) ? FLOATS : INPUT;
     bool pre = b->c->norm == MT_NORM_PRE;
     if (block) add(b, BSH, pre ? first : FLOATS, "input of the first norm");
@@ -229,14 +229,14 @@ static void add_layer(builder *b)
     if (kind != MT_MODEL_ATTENTION) add_mlp(b, block ? FLOATS : first);
 }
 
-/* Layers, one by one or in groups of which each keeps its input alone. */
+/* All layers, or the inputs of their checkpoints. */
 static void add_layers(builder *b)
 {
-    int64_t layers = mti_shape_layers(b->s), group = mti_shape_group(b->s);
+    int64_t layers = mti_dims_layers(b->s), group = mti_dims_group(b->s);
     bool whole = mti_is_whole(b->c->kind);
     b->times = layers;
     b->letter = whole ? "L" : "";
-    if (!mti_shape_checkpoint(b->s) || preset_is(b, "selective")) {
+    if (!mti_dims_checkpoint(b->s) || preset_is(b, "selective")) {
         add_layer(b);
         return;
     }
@@ -249,7 +249,7 @@ static void add_layers(builder *b)
         group > 1 ? "input of each group of blocks" : "input of each checkpoint");
 }
 
-/* Around a whole model's blocks. */
+/* What a whole model keeps outside of its blocks. */
 static void add_ends(builder *b)
 {
     bool bert = b->c->kind == MT_MODEL_BERT;
@@ -271,7 +271,7 @@ static void add_ends(builder *b)
 
 /* ---- the formula as text ---- */
 
-/* Appends the sums, which start anew; within "L(...)" for `layers`. */
+/* Appends the sums, as "L(...)" if `layers` is "L", and resets them. */
 static void write_sums(builder *b, const char *layers)
 {
     char *text = b->f->text, sums[96] = "";
@@ -287,14 +287,14 @@ static void write_sums(builder *b, const char *layers)
              layers, sums);
 }
 
-void mti_formula_build(mti_formula *f, const mti_shape *s)
+void mti_formula_build(mti_formula *f, const mti_dims *s)
 {
     const mt_model_config *c = &s->config;
     *f = (mti_formula){.known = true};
     builder b = {.f = f,
                  .s = s,
                  .c = c,
-                 .how = s->how,
+                 .memory = s->memory,
                  .e = (int64_t)mt_dtype_size(c->dtype),
                  .value = {[BSH] = s->tokens * c->hidden,
                            [BSQ] = s->tokens * s->q,
@@ -314,22 +314,24 @@ void mti_formula_build(mti_formula *f, const mti_shape *s)
     if (!*f->text) strcpy(f->text, "0");
 }
 
-/* What the terms above know of. */
-static bool formula_exists(const mti_memory_options *how)
+/* Whether the terms above cover these options. */
+static bool formula_exists(const mti_memory_options *memory)
 {
-    if (!how) return true;
-    const unsigned rules = how->compress, floats = 1u << MT_COMPRESS_INT8 | 1u << MT_COMPRESS_BF16;
+    if (!memory) return true;
+    const unsigned rules = memory->compress,
+                   floats = 1u << MT_COMPRESS_INT8 | 1u << MT_COMPRESS_BF16;
     bool mixed = (rules & floats) && (rules & 1u << MT_COMPRESS_SIGNS);
-    return !how->amp && !how->budget && !how->lora_rank && !mixed && !(how->offload && rules);
+    return !memory->amp && !memory->budget && !memory->lora_rank && !mixed &&
+           !(memory->offload && rules);
 }
 
 bool mti_formula_make(mti_formula *f, const mt_model_config *config, int64_t batch, int64_t seq,
-                      const mti_memory_options *how, size_t measured)
+                      const mti_memory_options *memory, size_t measured)
 {
-    mti_shape s;
+    mti_dims s;
     *f = (mti_formula){0};
-    if (!formula_exists(how)) return true;
-    if (!mti_shape_make(&s, config, batch, seq, how)) return false;
+    if (!formula_exists(memory)) return true;
+    if (!mti_dims_make(&s, config, batch, seq, memory)) return false;
     mti_formula_build(f, &s);
     f->unexplained = (int64_t)measured - f->bytes;
     for (int i = 0; i < f->n_residual; i++) f->unexplained -= f->residual[i].bytes;
@@ -339,7 +341,7 @@ bool mti_formula_make(mti_formula *f, const mt_model_config *config, int64_t bat
 /* ---- from the textbook's formula ---- */
 
 /* Bytes that the layers keep, small buffers left out. */
-static int64_t layers_keep(const mti_shape *s)
+static int64_t layers_keep(const mti_dims *s)
 {
     mti_formula f;
     int64_t bytes = 0;
@@ -355,10 +357,10 @@ mt_status mt_plan_activations(const mt_plan_run *run, mt_plan_formula *out)
         [MT_MODEL_ATTENTION] = "11bsh + 5abs^2",
         [MT_MODEL_MLP] = "19bsh",
     };
-    mti_shape s;
+    mti_dims s;
     mti_formula f;
-    mti_memory_options how;
-    if (!mti_run_shape(&s, &how, run, out)) return mt_last_status();
+    mti_memory_options memory;
+    if (!mti_run_dims(&s, &memory, run, out)) return mt_last_status();
     bool whole = mti_is_whole(s.config.kind);
     *out = (mt_plan_formula){.name = "activations",
                              .unit = "bytes",
@@ -366,7 +368,7 @@ mt_status mt_plan_activations(const mt_plan_run *run, mt_plan_formula *out)
                                        "Recomputation in Large Transformer Models\", eq. 2"};
     snprintf(out->text, sizeof out->text, "%s",
              whole ? "L(34bsh + 5abs^2) + 2bsh" : texts[s.config.kind]);
-    if (!mti_walk(out, &s, layers_keep)) return mt_last_status();
+    if (!mti_derive_formula(out, &s, layers_keep)) return mt_last_status();
     mti_formula_build(&f, &s);
     int64_t embedded = whole ? 2 * s.tokens * s.config.hidden : 0;
     out->value += embedded;

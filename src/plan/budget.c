@@ -1,4 +1,4 @@
-/* budget.c: simulations, and the search that they have the last word in. */
+/* budget.c: plans for budgets: a search proposes them, a simulation decides. */
 #include <inttypes.h>
 #include <string.h>
 #include "plan/budget.h"
@@ -103,8 +103,8 @@ static mt_budget_plan *make_plan(mt_budget *b, const mti_budget_answer *a)
     return plan;
 }
 
-/* The answer as a plan that has been simulated. */
-static mt_budget_plan *simulated(mt_budget *b, const mti_budget_answer *a)
+/* The answer as a plan, simulated if it has not been yet. */
+static mt_budget_plan *simulate_answer(mt_budget *b, const mti_budget_answer *a)
 {
     mt_budget_plan *plan = NULL;
     for (size_t i = 0; !plan && i < b->plans.n; i++)
@@ -115,9 +115,9 @@ static mt_budget_plan *simulated(mt_budget *b, const mti_budget_answer *a)
     return mti_budget_simulate(b, plan, &watch, NULL) ? plan : NULL;
 }
 
-/* The cheapest plan that is expected to fit into `expected`, and its simulation into n_bytes, which
- * is at least that. *plan NULL: none. Which plans are tried below a budget does not depend on it:
- * that is why more of it is never worse. */
+/* The cheapest plan that is expected to fit `expected` bytes and, simulated, fits n_bytes, which
+ * are at least as many; *plan NULL: none. The order in which plans are tried does not depend on the
+ * budget, so a larger budget never gives a dearer plan. */
 static bool find(mt_budget *b, int64_t expected, int64_t n_bytes, mt_budget_plan **plan)
 {
     for (*plan = NULL; !*plan;) {
@@ -125,7 +125,7 @@ static bool find(mt_budget *b, int64_t expected, int64_t n_bytes, mt_budget_plan
         bool found;
         if (!mti_budget_search(&b->table, expected, &a, &found)) return false;
         if (!found) return true;
-        mt_budget_plan *next = simulated(b, &a);
+        mt_budget_plan *next = simulate_answer(b, &a);
         mti_free(a.path.at);
         if (!next) return false;
         if (next->figures.peak <= (size_t)n_bytes) *plan = next;
@@ -159,8 +159,7 @@ mt_status mt_budget_solve(mt_budget *b, size_t n_bytes, const mt_budget_plan **p
     if (!find_least(b)) return mt_last_status();
     char asked[32], least[32];
     return mti_fail(MT_ERR_MEMORY,
-                    "budget: %s are too few, whatever is computed again; need %s (%" PRId64
-                    " bytes)",
+                    "budget: %s are too few, whatever is recomputed; need %s (%" PRId64 " bytes)",
                     mti_bytes_text(asked, sizeof asked, n_bytes),
                     mti_bytes_text(least, sizeof least, (uint64_t)b->least), b->least);
 }

@@ -6,7 +6,7 @@
 #include "base/base.h"
 #include "memtape/budget.h"
 
-/* ---- what there is to choose ---- */
+/* ---- choices ---- */
 
 /* A matrix product of a layer, whose result a checkpoint may keep. */
 typedef struct mti_budget_product {
@@ -31,7 +31,7 @@ typedef struct mti_budget_segment {
     mti_budget_choice choice;
 } mti_budget_segment;
 
-/* What the policy of one segment is handed. */
+/* User data of a segment's policy. */
 typedef struct mti_budget_keeps {
     const mt_budget *budget;
     unsigned keeps;
@@ -46,7 +46,7 @@ struct mt_budget_plan {
     mt_budget_figures figures;
 };
 
-/* Without segments yet, which are added in order; room for so many. */
+/* A plan with room for so many segments, which are added in order. */
 mt_budget_plan *mti_budget_plan_new(const mt_budget *b, int64_t room);
 void mti_budget_plan_add(mt_budget_plan *plan, mti_budget_segment s);
 void mti_budget_plan_free(mt_budget_plan *plan);
@@ -59,9 +59,10 @@ int64_t mti_budget_layer(const char *module, const char **within);
 typedef struct mti_budget_option {
     int64_t n;
     mti_budget_choice choice;
-    int64_t kept;              /* by its forward, until its backward */
-    int64_t forward, backward; /* the most that is allocated then, if nothing is kept before it */
-    uint64_t flops, remade;    /* computed, and bytes made, again */
+    int64_t kept; /* by its forward, until its backward */
+    int64_t forward,
+        backward;           /* the highest allocation during them, if nothing is kept before it */
+    uint64_t flops, remade; /* recomputed FLOPs, and bytes of recomputed results */
 } mti_budget_option;
 
 typedef MTI_VEC(mti_budget_option) mti_budget_options;
@@ -69,8 +70,8 @@ typedef MTI_VEC(mti_budget_option) mti_budget_options;
 typedef struct mti_budget_table {
     int64_t layers;
     mti_budget_options *at; /* [layers] */
-    int64_t head;           /* the most between the layers' forward and backward, likewise */
-    int64_t rest;           /* the most before and after */
+    int64_t head;           /* the same between the layers' forward and backward */
+    int64_t rest;           /* the highest allocation before and after */
 } mti_budget_table;
 
 /* An option for each segment, in order; at is the caller's to mti_free. */
@@ -84,25 +85,25 @@ typedef struct mti_budget_answer {
  * with the lowest peak. *found false: there is none. False: memory ran out. */
 bool mti_budget_search(const mti_budget_table *t, int64_t n_bytes, mti_budget_answer *a,
                        bool *found);
-/* The lowest peak there is, at most `most`, of which it is known that it is reached. */
+/* *least: the lowest possible peak, at most `most`, which is known to be possible. */
 bool mti_budget_least(const mti_budget_table *t, int64_t most, int64_t *least);
 
-/* ---- one run, watched (budget_watch.c) ---- */
+/* ---- observing a run (budget_watch.c) ---- */
 
-/* By layer; index `layers` is what comes behind the last one. */
+/* Per layer; index `layers` is everything after the last one. */
 typedef struct mti_budget_record {
     int64_t before;      /* kept by the layers before it */
-    int64_t forward;     /* the most in its forward ... */
+    int64_t forward;     /* the highest allocation in its forward ... */
     int64_t backward;    /* ... and in its backward */
     int64_t at_backward; /* when its backward begins */
 } mti_budget_record;
 
 typedef struct mti_budget_watch {
     int64_t layers;
-    mti_budget_record *at; /* [layers + 1]; NULL: only peaks are looked at */
-    int64_t rest;          /* the most outside of layers and head */
+    mti_budget_record *at; /* [layers + 1]; NULL: only the peak is recorded */
+    int64_t rest;          /* the highest allocation outside of layers and head */
     int64_t peak, current, base;
-    int64_t place; /* -1: before the layers, `layers`: behind */
+    int64_t place; /* current layer; -1: before the layers, `layers`: after them */
     bool back;
 } mti_budget_watch;
 
@@ -126,10 +127,10 @@ typedef struct mti_budget_ops {
 extern const mt_op_hooks mti_budget_op_hooks; /* user: mti_budget_ops */
 
 bool mti_budget_op_is(const mti_budget_op *op, const mti_budget_product *p);
-/* The dearest products of the layers; returns how many, at most MTI_BUDGET_PRODUCTS. */
+/* The products with most FLOPs; returns how many, at most MTI_BUDGET_PRODUCTS; -1 on failure. */
 int mti_budget_find_products(const mti_budget_ops *ops, mti_budget_product *out);
 
-/* ---- all of it ---- */
+/* ---- the budget ---- */
 
 struct mt_budget {
     mt_budget_run_fn *run;
@@ -143,7 +144,7 @@ struct mt_budget {
     MTI_VEC(mt_budget_plan *) plans; /* found so far */
 };
 
-/* Runs the workload under a plan. watch->at may be NULL; ops NULL: not looked at. */
+/* Runs the workload under a plan. watch->at may be NULL; ops NULL: ops are not recorded. */
 bool mti_budget_simulate(mt_budget *b, mt_budget_plan *plan, mti_budget_watch *watch,
                          mti_budget_ops *ops);
 /* Fills in the table (budget_measure.c). */

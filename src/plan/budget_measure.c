@@ -1,12 +1,11 @@
 /* budget_measure.c: what each choice of each layer costs, measured in simulations of the whole
  * step.
  *
- * A simulation measures as many segments at once as fit side by side, each at its place: what its
- * forward keeps, the most in its forward and in its backward, above what the layers before it keep.
- * Layers that run the same ops and take the same bytes are of one class, and what is known of a
- * segment holds for every run of layers of the same classes. FLOPs are counted for single layers
- * and add up exactly: a checkpoint runs again what it does not keep, up to the last saved tensor.
- */
+ * A simulation measures as many segments as fit side by side: what each one's forward keeps, and
+ * the highest allocation in its forward and backward, above what the layers before it keep. Layers
+ * that run the same ops and take the same bytes form a class, and a segment's figures hold for
+ * every run of layers of the same classes. FLOPs are counted for single layers and add up exactly:
+ * a checkpoint recomputes what it does not keep, up to the last saved tensor. */
 #include <string.h>
 #include "plan/budget.h"
 
@@ -16,8 +15,9 @@ typedef struct layer {
     uint64_t flops, bytes, core_bytes; /* of its ops' results */
     uint64_t product_flops[MTI_BUDGET_PRODUCTS], product_bytes[MTI_BUDGET_PRODUCTS];
     int64_t like; /* the first layer of the same class */
-    /* of that first one: FLOPs again if nothing is kept, less if a product is, and of the core */
-    uint64_t again, spared[MTI_BUDGET_PRODUCTS], core_again;
+    /* of that first one: recomputed FLOPs if nothing is kept, FLOPs that keeping a product saves,
+     * and recomputed FLOPs of the core */
+    uint64_t recomputed, saved[MTI_BUDGET_PRODUCTS], core_recomputed;
 } layer;
 
 /* A segment to be measured. */
@@ -54,8 +54,8 @@ static void add_plain(mt_budget_plan *plan, int64_t from, int64_t to)
         mti_budget_plan_add(plan, (mti_budget_segment){.from = i, .n = 1});
 }
 
-/* The FLOPs that one layer's choice computes again. */
-static bool count_again(measuring *m, int64_t i, mti_budget_choice choice, uint64_t *flops)
+/* *flops: recomputed if layer i alone takes the choice. */
+static bool count_recomputed(measuring *m, int64_t i, mti_budget_choice choice, uint64_t *flops)
 {
     mt_budget_plan *plan = mti_budget_plan_new(m->b, m->n);
     if (!plan) return false;
@@ -69,7 +69,7 @@ static bool count_again(measuring *m, int64_t i, mti_budget_choice choice, uint6
     return ok;
 }
 
-/* ---- the layers as they are ---- */
+/* ---- the layers without checkpoints ---- */
 
 static void sum_ops(measuring *m, int64_t i)
 {
@@ -115,7 +115,7 @@ static void read_layers(measuring *m)
         l->kept = at[i + 1].before - at[i].before;
         l->forward = at[i].forward - at[i].before;
         l->backward = at[i].backward - at[i].before - m->after[i];
-        /* What the first layer leaves behind is not of one kind with the others'. */
+        /* The first layer's own difference is not comparable with the others'. */
         l->growth = i ? m->after[i - 1] - m->after[i] : m->n > 1 ? m->after[0] - m->after[1] : 0;
         sum_ops(m, i);
         l->like = 0;
@@ -127,19 +127,19 @@ static void read_layers(measuring *m)
     m->b->plain_peak = m->watch.peak;
 }
 
-static bool count_layers_again(measuring *m)
+static bool count_layers_recomputed(measuring *m)
 {
     for (int64_t i = 0; i < m->n; i++) {
         layer *l = &m->layers[i];
         if (l->like != i) continue;
         const mti_budget_choice all = {MTI_BUDGET_WHOLE, 0}, core = {MTI_BUDGET_CORE, 0};
-        if (!count_again(m, i, all, &l->again)) return false;
-        if (l->core_bytes && !count_again(m, i, core, &l->core_again)) return false;
+        if (!count_recomputed(m, i, all, &l->recomputed)) return false;
+        if (l->core_bytes && !count_recomputed(m, i, core, &l->core_recomputed)) return false;
         for (int p = 0; p < m->b->n_products; p++) {
             uint64_t flops;
             const mti_budget_choice but_one = {MTI_BUDGET_WHOLE, 1u << p};
-            if (!count_again(m, i, but_one, &flops)) return false;
-            l->spared[p] = l->again - flops;
+            if (!count_recomputed(m, i, but_one, &flops)) return false;
+            l->saved[p] = l->recomputed - flops;
         }
     }
     return true;
@@ -147,7 +147,7 @@ static bool count_layers_again(measuring *m)
 
 /* ---- segments ---- */
 
-/* Whether n layers from i on are of the classes of those from j on. */
+/* Whether n layers from i on have the classes of those from j on. */
 static bool same_run(const measuring *m, int64_t i, int64_t j, int64_t n)
 {
     for (int64_t k = 0; k < n; k++)
@@ -167,16 +167,16 @@ static void count_segment(const measuring *m, int64_t from, mti_budget_option *o
     for (int64_t i = from; o->choice.form != MTI_BUDGET_PLAIN && i < from + o->n; i++) {
         const layer *l = &m->layers[i], *class = &m->layers[l->like];
         if (o->choice.form == MTI_BUDGET_CORE) {
-            o->flops += class->core_again;
+            o->flops += class->core_recomputed;
             o->remade += l->core_bytes;
             continue;
         }
-        bool last = i == from + o->n - 1; /* only there it stops early */
-        o->flops += last ? class->again : l->flops;
+        bool last = i == from + o->n - 1; /* it alone stops early */
+        o->flops += last ? class->recomputed : l->flops;
         o->remade += l->bytes;
         for (int p = 0; p < m->b->n_products; p++) {
             if (!(o->choice.keeps >> p & 1)) continue;
-            o->flops -= last ? class->spared[p] : l->product_flops[p];
+            o->flops -= last ? class->saved[p] : l->product_flops[p];
             o->remade -= l->product_bytes[p];
         }
     }
@@ -201,7 +201,7 @@ static void read_job(measuring *m, job *j, int64_t at)
     j->done = true;
 }
 
-/* A job that can be measured at layer i and that nobody has taken; NULL if there is none. */
+/* A job that can be measured at layer i and is not taken yet; NULL if there is none. */
 static job *find_job(measuring *m, int64_t i, job *const *taken, int64_t n_taken)
 {
     for (size_t k = 0; k < m->jobs.n; k++) {
@@ -213,7 +213,7 @@ static job *find_job(measuring *m, int64_t i, job *const *taken, int64_t n_taken
     return NULL;
 }
 
-/* One simulation of as many jobs as find a place. */
+/* One simulation, with as many jobs as fit side by side. */
 static bool run_some_jobs(measuring *m, job **taken)
 {
     mt_budget_plan *plan = mti_budget_plan_new(m->b, m->n);
@@ -230,10 +230,10 @@ static bool run_some_jobs(measuring *m, job **taken)
     bool ok = mti_budget_simulate(m->b, plan, &m->watch, NULL);
     int64_t k = 0;
     for (size_t s = 0; ok && s < plan->n && k < n; s++) {
-        const mti_budget_segment *is = &plan->segments[s];
-        if (is->n == taken[k]->o.n && is->choice.form == taken[k]->o.choice.form &&
-            is->choice.keeps == taken[k]->o.choice.keeps)
-            read_job(m, taken[k++], is->from);
+        const mti_budget_segment *segment = &plan->segments[s];
+        if (segment->n == taken[k]->o.n && segment->choice.form == taken[k]->o.choice.form &&
+            segment->choice.keeps == taken[k]->o.choice.keeps)
+            read_job(m, taken[k++], segment->from);
     }
     mti_budget_plan_free(plan);
     return ok;
@@ -251,14 +251,14 @@ static bool run_jobs(measuring *m)
 
 /* ---- which segments ---- */
 
-/* No more of anything. */
+/* No larger in any figure. */
 static bool is_no_dearer(const mti_budget_option *a, const mti_budget_option *b)
 {
     bool cheap = a->flops < b->flops || (a->flops == b->flops && a->remade <= b->remade);
     return cheap && a->kept <= b->kept && a->forward <= b->forward && a->backward <= b->backward;
 }
 
-/* Of two that are equal in everything the first stays. */
+/* Another job for the same layers is no dearer; of equal ones the first stays. */
 static bool is_needless(const measuring *m, size_t k)
 {
     const job *j = &m->jobs.at[k];
@@ -284,7 +284,7 @@ static bool add_single_layers(measuring *m)
     return true;
 }
 
-/* Up to 8, and those that cut the layers into equal parts. */
+/* Lengths of groups: up to 8, and those that divide the layers into equal parts. */
 static bool is_length(const measuring *m, int64_t n)
 {
     if (n <= 8) return true;
@@ -292,7 +292,7 @@ static bool is_length(const measuring *m, int64_t n)
     return n == (m->n + parts - 1) / parts;
 }
 
-/* Groups keep what a single layer somewhere may have reason to keep. */
+/* Groups keep only sets of products that are useful for some single layer. */
 static bool add_groups(measuring *m)
 {
     size_t n_single = m->jobs.n;
@@ -336,7 +336,7 @@ static bool fill_table(measuring *m)
     return true;
 }
 
-/* ---- all ---- */
+/* ---- all steps ---- */
 
 static bool find_layers(measuring *m)
 {
@@ -372,7 +372,7 @@ static bool run_plainly(measuring *m)
 bool mti_budget_measure(mt_budget *b)
 {
     measuring m = {.b = b, .ops.last = INT64_MAX};
-    bool ok = find_layers(&m) && run_plainly(&m) && count_layers_again(&m) &&
+    bool ok = find_layers(&m) && run_plainly(&m) && count_layers_recomputed(&m) &&
               add_single_layers(&m) && run_jobs(&m) && add_groups(&m) && run_jobs(&m) &&
               fill_table(&m);
     mti_free(m.ops.list.at);

@@ -1,4 +1,4 @@
-/* budget_ops.c: the ops that layers are made of, and which of them are worth keeping. */
+/* budget_ops.c: the ops of the layers, and which of their results are worth keeping. */
 #include <string.h>
 #include "plan/budget.h"
 
@@ -54,7 +54,7 @@ static bool add_product(founds *all, const mti_budget_op *op)
     return true;
 }
 
-/* Whether op and module alone tell it from the others. */
+/* Whether op and module suffice to identify it. */
 static bool is_alone(const founds *all, const mti_budget_product *p)
 {
     int n = 0;

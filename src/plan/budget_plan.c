@@ -1,4 +1,4 @@
-/* budget_plan.c: what a plan tells a model. */
+/* budget_plan.c: applying a plan to a model, and describing it. */
 #include <stdio.h>
 #include <string.h>
 #include "plan/budget.h"
@@ -29,7 +29,7 @@ void mti_budget_plan_add(mt_budget_plan *plan, mti_budget_segment s)
     plan->segments[plan->n++] = s;
 }
 
-/* ---- to a model ---- */
+/* ---- applying ---- */
 
 static mt_policy keep_products(void *user, const mt_op_call *call)
 {
@@ -80,7 +80,7 @@ mt_status mt_budget_apply(const mt_budget_plan *plan, mt_module *m,
     return status;
 }
 
-/* ---- to a reader ---- */
+/* ---- describing ---- */
 
 mt_budget_figures mt_budget_plan_figures(const mt_budget_plan *plan)
 {
@@ -92,7 +92,7 @@ static bool same(const mti_budget_segment *a, const mti_budget_segment *b)
     return a->choice.form == b->choice.form && a->choice.keeps == b->choice.keeps && a->n == b->n;
 }
 
-/* The segment after the last that does the same as segment i. */
+/* The first segment after i that does not do the same. */
 static size_t end_of_part(const mt_budget_plan *plan, size_t i)
 {
     size_t end = i + 1;
@@ -124,7 +124,7 @@ mt_status mt_budget_plan_get(const mt_budget_plan *plan, size_t i, mt_budget_par
     size_t count = mt_budget_plan_count(plan), begin = 0;
     if (i >= count || !out)
         return mti_fail(MT_ERR_ARGUMENT, "budget_plan: part %zu of %zu%s", i, count,
-                        out ? "" : ", and nowhere to put it");
+                        out ? "" : "; the result is NULL");
     for (; i; i--) begin = end_of_part(plan, begin);
     size_t end = end_of_part(plan, begin);
     const mti_budget_segment *s = &plan->segments[begin];

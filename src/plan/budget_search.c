@@ -7,10 +7,9 @@
  * the answer is exact.
  *
  * A front may have many thousands of ways, most of which no answer takes. So each way is first
- * held against the least that the layers after it can still cost, which a relaxation tells: bytes
- * have a price each, and may be had beyond the budget for it (Everett 1963). Ways that would cost
- * more than a limit are not followed; the limit is raised until there is an answer below it, and
- * then that is the cheapest of all. */
+ * compared with a lower bound on what the layers after it cost, from a relaxation: bytes beyond the
+ * budget may be bought at a price each (Everett 1963). Ways above a limit are dropped; the limit is
+ * raised until an answer lies below it, which is then the cheapest of all. */
 #include <math.h>
 #include <stdlib.h>
 #include "plan/budget.h"
@@ -35,8 +34,7 @@ static bool is_cheaper(const way *a, const way *b)
     return a->flops != b->flops ? a->flops < b->flops : a->remade < b->remade;
 }
 
-/* Fewest bytes first, then the cheapest; the rest decides only which of equals stays, always the
- * same one. */
+/* Fewest bytes first, then the cheapest; the other keys only make the choice among equals fixed. */
 static int by_kept(const void *x, const void *y)
 {
     const way *a = x, *b = y;
@@ -56,7 +54,7 @@ static void prune(ways *w)
     w->n = w->n_pruned = n;
 }
 
-/* Whether the front has one that keeps no more and costs no more. */
+/* Whether a way of the front keeps no more and costs no more. */
 static bool is_beaten(const ways *w, const way *item)
 {
     size_t low = 0, high = w->n_pruned; /* those before `low` keep no more */
@@ -85,11 +83,11 @@ static int64_t most_of(const mti_budget_option *o) { return larger(o->forward, o
 typedef struct relaxation {
     const mti_budget_table *t;
     int64_t n_bytes, room; /* room: all that segments may keep together */
-    double weight;         /* of a FLOP in bytes made again: more than all there are */
-    double price;          /* of a byte kept */
-    double *tail;          /* [layers + 1]: cost and price of the cheapest way on from layer i */
-    int64_t *tail_kept;    /* [layers + 1]: what that way keeps */
-    int64_t *tail_least;   /* [layers + 1]: the least that any way on from there keeps */
+    double weight; /* of a FLOP, in bytes of recomputed results: more than all of them together */
+    double price;  /* of a byte kept */
+    double *tail;  /* [layers + 1]: cost and price of the cheapest way on from layer i */
+    int64_t *tail_kept;  /* [layers + 1]: what that way keeps */
+    int64_t *tail_least; /* [layers + 1]: the least that any way on from there keeps */
 } relaxation;
 
 #define NO_WAY ((int64_t)1 << 61)
@@ -99,7 +97,7 @@ static double cost_of(const relaxation *r, uint64_t flops, uint64_t remade)
     return (double)flops * r->weight + (double)remade;
 }
 
-/* Segments that do not fit at all are left out, the sum of the others counts at the end alone. */
+/* Drops segments that do not fit by themselves; the sum of the others counts at the end only. */
 static void relax(relaxation *r, double price)
 {
     r->price = price;
@@ -120,7 +118,7 @@ static void relax(relaxation *r, double price)
     }
 }
 
-/* A little below the true bound, as sums are rounded. */
+/* Slightly below the true bound, because sums are rounded. */
 static double bound(const relaxation *r, int64_t layer, int64_t kept, double cost)
 {
     double on = r->tail[layer] - r->price * (double)(r->room - kept);
@@ -147,7 +145,8 @@ static bool find_price(relaxation *r)
     return true;
 }
 
-/* The last segment's own needs leave less room than the head's, where they are larger. */
+/* What all segments may keep together: the budget less the head's or the last segment's own needs.
+ */
 static int64_t room_of(const mti_budget_table *t, int64_t n_bytes)
 {
     int64_t beyond = NO_WAY;
@@ -194,7 +193,7 @@ static bool relaxation_make(relaxation *r, const mti_budget_table *t, int64_t n_
     return false;
 }
 
-/* ---- all ways that may cost no more than a limit ---- */
+/* ---- all ways below a limit ---- */
 
 static bool is_hopeless(const relaxation *r, int64_t layer, const way *w, double limit)
 {
@@ -255,7 +254,7 @@ static bool follow(const mti_budget_table *t, const ways *ways_to, const way *la
     return true;
 }
 
-/* Whether any way fits: the one that keeps least so far has the best chance, whatever it costs. */
+/* Whether any way fits: only the way that keeps least matters. */
 static bool can_fit(const mti_budget_table *t, int64_t n_bytes, int64_t *kept)
 {
     kept[0] = 0;
@@ -269,7 +268,7 @@ static bool can_fit(const mti_budget_table *t, int64_t n_bytes, int64_t *kept)
     return t->rest <= n_bytes && kept[t->layers] + t->head <= n_bytes;
 }
 
-/* Looks below the limit alone. a->path is made anew. */
+/* Searches below the limit only. Makes a new a->path. */
 static bool search_below(const relaxation *r, double limit, mti_budget_answer *a, bool *found)
 {
     const mti_budget_table *t = r->t;
@@ -290,7 +289,7 @@ static bool search_below(const relaxation *r, double limit, mti_budget_answer *a
     return ok;
 }
 
-/* Raises the limit until there is an answer below it. limit >= 0: it looks below that one only. */
+/* Raises the limit until an answer lies below it; searches below `limit` only if that is >= 0. */
 static bool search_once(const mti_budget_table *t, int64_t n_bytes, double limit,
                         mti_budget_answer *a, bool *found)
 {

@@ -1,8 +1,7 @@
 /* budget_watch.c: what a run on the meta device allocates, layer by layer.
  *
- * Each event says in which module it happened. Forward climbs through the layers, then there is the
- * head; backward begins there and comes down again. A checkpoint that runs layers from .. to again
- * does so in backward, and the lowest of them is told of it. */
+ * Each event names its module. Forward goes up through the layers to the head, backward goes down
+ * again. A checkpoint recomputes its layers in backward; that counts for the lowest of them. */
 #include <stdlib.h>
 #include <string.h>
 #include "plan/budget.h"
@@ -28,7 +27,7 @@ static void raise(int64_t *most, int64_t value)
 /* The model's own scope, between two of its children. */
 static bool is_whole_model(const char *module) { return *module && !strchr(module, '.'); }
 
-/* What is allocated now belongs to what was; forward goes on to `place`. */
+/* Forward goes on to `place`; what is allocated now was kept by the layers before it. */
 static void climb(mti_budget_watch *w, int64_t place)
 {
     if (w->place < 0) w->base = w->current;

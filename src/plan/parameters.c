@@ -1,15 +1,15 @@
-/* parameters.c: how many there are. */
+/* parameters.c: the number of parameters. */
 #include <stdio.h>
 #include "nn/model.h"
 #include "plan/plan.h"
 
 /* ---- one block: attention [h -> q + 2k, q -> h], MLP [h -> f -> h], two norms ---- */
 
-static bool attends(const mti_shape *s) { return s->config.kind != MT_MODEL_MLP; }
-static bool feeds(const mti_shape *s) { return s->config.kind != MT_MODEL_ATTENTION; }
-static bool swiglu(const mti_shape *s) { return s->config.mlp == MT_MLP_SWIGLU; }
+static bool attends(const mti_dims *s) { return s->config.kind != MT_MODEL_MLP; }
+static bool feeds(const mti_dims *s) { return s->config.kind != MT_MODEL_ATTENTION; }
+static bool swiglu(const mti_dims *s) { return s->config.mlp == MT_MLP_SWIGLU; }
 
-int64_t mti_block_matrices(const mti_shape *s)
+int64_t mti_block_matrices(const mti_dims *s)
 {
     int64_t h = s->config.hidden, f = s->config.ffn;
     int64_t attention = h * (s->q + 2 * s->k) + s->q * h;
@@ -17,13 +17,13 @@ int64_t mti_block_matrices(const mti_shape *s)
     return (attends(s) ? attention : 0) + (feeds(s) ? mlp : 0);
 }
 
-static int64_t norm_parameters(const mti_shape *s)
+static int64_t norm_parameters(const mti_dims *s)
 {
     bool bias = s->config.norm_kind == MT_NORM_LAYER && !s->config.no_bias;
     return s->config.hidden * (bias ? 2 : 1);
 }
 
-static int64_t block_vectors(const mti_shape *s)
+static int64_t block_vectors(const mti_dims *s)
 {
     const mt_model_config *c = &s->config;
     int64_t h = c->hidden, in = s->q + 2 * s->k, f = (swiglu(s) ? 2 : 1) * c->ffn;
@@ -33,19 +33,16 @@ static int64_t block_vectors(const mti_shape *s)
     return (attends(s) ? attention : 0) + (feeds(s) ? mlp : 0) + norms;
 }
 
-int64_t mti_block_parameters(const mti_shape *s)
-{
-    return mti_block_matrices(s) + block_vectors(s);
-}
+int64_t mti_block_parameters(const mti_dims *s) { return mti_block_matrices(s) + block_vectors(s); }
 
-static int64_t layers_have(const mti_shape *s)
+static int64_t layers_have(const mti_dims *s)
 {
-    return mti_shape_layers(s) * mti_block_parameters(s);
+    return mti_dims_layers(s) * mti_block_parameters(s);
 }
 
 /* ---- around a whole model's blocks ---- */
 
-static bool add_ends(mt_plan_formula *out, const mti_shape *s)
+static bool add_ends(mt_plan_formula *out, const mti_dims *s)
 {
     const mt_model_config *c = &s->config;
     int64_t h = c->hidden, norm = norm_parameters(s);
@@ -63,16 +60,16 @@ static bool add_ends(mt_plan_formula *out, const mti_shape *s)
 }
 
 /* value, and the textbook's L(12h^2 + 13h) + Vh */
-static bool count(const mt_plan_run *run, mt_plan_formula *out, mti_shape *s)
+static bool count(const mt_plan_run *run, mt_plan_formula *out, mti_dims *s)
 {
     static const char *const texts[MT_MODEL_KIND_COUNT] = {
         [MT_MODEL_BLOCK] = "12h^2 + 13h",
         [MT_MODEL_ATTENTION] = "4h^2 + 4h",
         [MT_MODEL_MLP] = "8h^2 + 5h",
     };
-    mti_memory_options how;
-    if (!mti_run_shape(s, &how, run, out)) return false;
-    s->how = NULL;
+    mti_memory_options memory;
+    if (!mti_run_dims(s, &memory, run, out)) return false;
+    s->memory = NULL;
     bool whole = mti_is_whole(s->config.kind);
     *out = (mt_plan_formula){
         .name = "parameters",
@@ -81,7 +78,7 @@ static bool count(const mt_plan_run *run, mt_plan_formula *out, mti_shape *s)
                   "embedding, is the head's matrix, too (Radford et al. 2019)"};
     snprintf(out->text, sizeof out->text, "%s",
              whole ? "L(12h^2 + 13h) + Vh" : texts[s->config.kind]);
-    if (!mti_walk(out, s, layers_have)) return false;
+    if (!mti_derive_formula(out, s, layers_have)) return false;
     int64_t embedding = whole ? s->config.vocab * s->config.hidden : 0;
     out->value += embedding;
     out->expected += embedding;
@@ -90,17 +87,17 @@ static bool count(const mt_plan_run *run, mt_plan_formula *out, mti_shape *s)
 
 mt_status mt_plan_parameters(const mt_plan_run *run, mt_plan_formula *out)
 {
-    mti_shape s;
+    mti_dims s;
     return count(run, out, &s) ? MT_OK : mt_last_status();
 }
 
 mt_status mt_plan_parameters_in_brief(const mt_plan_run *run, mt_plan_formula *out)
 {
     mt_plan_formula full;
-    mti_shape s;
+    mti_dims s;
     if (!out) return mti_fail(MT_ERR_ARGUMENT, "plan: the result is NULL");
     if (!count(run, &full, &s)) return mt_last_status();
-    int64_t h = s.config.hidden, layers = mti_shape_layers(&s);
+    int64_t h = s.config.hidden, layers = mti_dims_layers(&s);
     bool whole = mti_is_whole(s.config.kind);
     if (!whole && s.config.kind != MT_MODEL_BLOCK)
         return mti_fail(MT_ERR_ARGUMENT, "plan: 12h^2 is a block's; %s is not one",

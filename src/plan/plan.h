@@ -10,7 +10,7 @@
 #include "memtape/compress.h"
 #include "memtape/plan.h"
 
-/* ---- ways to spend fewer bytes ---- */
+/* ---- memory options ---- */
 
 typedef enum mti_offload_choice {
     MTI_OFFLOAD_NONE,
@@ -20,7 +20,7 @@ typedef enum mti_offload_choice {
 
 typedef struct mti_memory_options {
     const char *checkpoint;       /* a preset of mt_model_checkpoint; NULL: none */
-    const mt_budget_plan *budget; /* instead of it; NULL: none */
+    const mt_budget_plan *budget; /* instead of `checkpoint`; NULL: none */
     mti_offload_choice offload;
     unsigned compress; /* bits of mt_compress_rule */
     bool amp;
@@ -31,60 +31,60 @@ typedef struct mti_memory_options {
     bool qlora;        /* the frozen weights in NF4 */
 } mti_memory_options;
 
-/* ---- a model's dimensions, and what else decides what it costs ---- */
+/* ---- a model's dimensions, and what else its costs depend on ---- */
 
-/* config is resolved; q, k and f may differ from what it says while a formula is taken to it step
- * by step. `how` may be NULL: nothing is spared. */
-typedef struct mti_shape {
+/* config is resolved; q, k and ffn differ from it while mti_derive_formula goes from the textbook
+ * to it. `memory` may be NULL: no options. */
+typedef struct mti_dims {
     mt_model_config config;
     int64_t batch, seq, tokens;
     int64_t q, k;
-    const mti_memory_options *how;
-} mti_shape;
+    const mti_memory_options *memory;
+} mti_dims;
 
-bool mti_shape_make(mti_shape *s, const mt_model_config *config, int64_t batch, int64_t seq,
-                    const mti_memory_options *how);
-/* The shape of a run; *how, which it borrows, gets what the run spares, and *out is emptied. Checks
- * all of `run`, and that there is an `out`. */
-bool mti_run_shape(mti_shape *s, mti_memory_options *how, const mt_plan_run *run,
-                   mt_plan_formula *out);
-/* "full" and the like; NULL: nothing is recomputed. */
-const char *mti_shape_checkpoint(const mti_shape *s);
-/* Layers that are checkpointed as one; 1 unless the preset groups them. */
-int64_t mti_shape_group(const mti_shape *s);
-/* Blocks there are: a whole model's layers, otherwise 1. */
-int64_t mti_shape_layers(const mti_shape *s);
+bool mti_dims_make(mti_dims *s, const mt_model_config *config, int64_t batch, int64_t seq,
+                   const mti_memory_options *memory);
+/* The dimensions of a run, which it checks; they borrow *memory, which is set from it. *out is
+ * cleared. */
+bool mti_run_dims(mti_dims *s, mti_memory_options *memory, const mt_plan_run *run,
+                  mt_plan_formula *out);
+/* The checkpoint preset; NULL: none. */
+const char *mti_dims_checkpoint(const mti_dims *s);
+/* Layers in one checkpoint; 1 unless the preset groups them. */
+int64_t mti_dims_group(const mti_dims *s);
+/* Blocks: a whole model's layers, otherwise 1. */
+int64_t mti_dims_layers(const mti_dims *s);
 
-/* Layer by layer, the difference between the textbook's transformer and this one. */
-typedef int64_t mti_cost_fn(const mti_shape *s);
-/* formula->value becomes the cost of the textbook's shape, and every choice in which `s` departs
- * from it a row with what it adds or takes; together they are cost(s). */
-bool mti_walk(mt_plan_formula *formula, const mti_shape *s, mti_cost_fn *cost);
-/* A row, unless it is 0. False where no more fit. */
+/* A cost as a function of the dimensions. */
+typedef int64_t mti_cost_fn(const mti_dims *s);
+/* Sets formula->value to the cost of the textbook's transformer, and adds a row for every choice in
+ * which `s` differs from it, with what that adds or takes; together they are cost(s). */
+bool mti_derive_formula(mt_plan_formula *formula, const mti_dims *s, mti_cost_fn *cost);
+/* Adds a row, unless it is 0. False if there is no room. */
 bool mti_add_row(mt_plan_formula *formula, int64_t amount, const char *fmt, ...) MT_PRINTF(3, 4);
 
 /* ---- parameters ---- */
 
 /* Elements of one block's (an attention's, an MLP's) parameters, and of its matrices alone. */
-int64_t mti_block_parameters(const mti_shape *s);
-int64_t mti_block_matrices(const mti_shape *s);
+int64_t mti_block_parameters(const mti_dims *s);
+int64_t mti_block_matrices(const mti_dims *s);
 
 /* ---- what a forward pass keeps, term by term ----
  *
  * For 2-byte floats with GELU, dropout and attention whose every intermediate is kept, a block
  * comes to the 34bsh + 5abs^2 of Korthikanti et al. 2022, "Reducing Activation Recomputation in
  * Large Transformer Models"; other choices take terms away, other element sizes change their
- * weight. Checkpoints leave their inputs, offload what it does not take, compression fewer bytes an
- * element. */
+ * weight. Checkpoints keep their inputs, offload keeps what it does not take, compression keeps
+ * fewer bytes an element. */
 
-/* One product of letters, for one thing that is kept. */
+/* One thing that is kept, as a product of dimensions. */
 typedef struct mti_formula_term {
     char text[32];    /* "12bsh"; in every layer of a gpt: "12Lbsh" */
     const char *what; /* "q, k and v" */
     int64_t bytes;
 } mti_formula_term;
 
-/* Something small that the formula leaves out. */
+/* A small buffer that the formula leaves out. */
 typedef struct mti_residual {
     const char *text;
     int64_t bytes;
@@ -94,7 +94,7 @@ typedef struct mti_residual {
 #define MTI_MAX_RESIDUALS 10
 
 typedef struct mti_formula {
-    bool known;       /* false: nobody has worked it out for these choices, and the rest is 0 */
+    bool known;       /* false: there is no formula for these choices, and the rest is 0 */
     int64_t n_groups; /* N, where layers are checkpointed in groups; else 0 */
     char text[160];   /* "34bsh + 5abs^2" */
     int64_t bytes;
@@ -107,8 +107,8 @@ typedef struct mti_formula {
 
 /* measured: the ledger's bytes after forward. */
 bool mti_formula_make(mti_formula *f, const mt_model_config *config, int64_t batch, int64_t seq,
-                      const mti_memory_options *how, size_t measured);
+                      const mti_memory_options *memory, size_t measured);
 /* The terms alone. */
-void mti_formula_build(mti_formula *f, const mti_shape *s);
+void mti_formula_build(mti_formula *f, const mti_dims *s);
 
 #endif

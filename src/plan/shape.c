@@ -1,4 +1,4 @@
-/* shape.c: a model's dimensions, and the way from the textbook's transformer to it. */
+/* shape.c: a model's dimensions, and the steps from the textbook's transformer to them. */
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -7,13 +7,13 @@
 #include "nn/model.h"
 #include "plan/plan.h"
 
-/* Products of dimensions stay countable: 34 L b s h and the like are below 2^63. */
+/* Products such as 34 L b s h must stay below 2^63. */
 #define MOST 9.0e18
 
-static bool countable(const mti_shape *s)
+static bool countable(const mti_dims *s)
 {
     const mt_model_config *c = &s->config;
-    double t = (double)s->batch * (double)s->seq, layers = (double)mti_shape_layers(s);
+    double t = (double)s->batch * (double)s->seq, layers = (double)mti_dims_layers(s);
     double h = (double)c->hidden, f = (double)c->ffn, q = (double)s->q, v = (double)c->vocab;
     double kept = 64 * layers * t * (h + f + q + (double)c->heads * (double)s->seq) + 32 * t * v;
     double matrices = layers * (3 * h * f + 4 * h * (q + h)) + 2 * v * h;
@@ -25,10 +25,10 @@ static bool countable(const mti_shape *s)
                          (long long)s->batch, (long long)s->seq);
 }
 
-bool mti_shape_make(mti_shape *s, const mt_model_config *config, int64_t batch, int64_t seq,
-                    const mti_memory_options *how)
+bool mti_dims_make(mti_dims *s, const mt_model_config *config, int64_t batch, int64_t seq,
+                   const mti_memory_options *memory)
 {
-    *s = (mti_shape){.batch = batch, .seq = seq, .how = how};
+    *s = (mti_dims){.batch = batch, .seq = seq, .memory = memory};
     if (mt_model_config_resolve(config, &s->config) != MT_OK) return false;
     if (batch < 1 || seq < 1)
         return mti_fail_bool(MT_ERR_ARGUMENT, "plan: batch %lld, seq %lld; need at least 1 of each",
@@ -40,23 +40,26 @@ bool mti_shape_make(mti_shape *s, const mt_model_config *config, int64_t batch, 
     return true;
 }
 
-const char *mti_shape_checkpoint(const mti_shape *s) { return s->how ? s->how->checkpoint : NULL; }
+const char *mti_dims_checkpoint(const mti_dims *s)
+{
+    return s->memory ? s->memory->checkpoint : NULL;
+}
 
-int64_t mti_shape_layers(const mti_shape *s)
+int64_t mti_dims_layers(const mti_dims *s)
 {
     return mti_is_whole(s->config.kind) ? s->config.layers : 1;
 }
 
-int64_t mti_shape_group(const mti_shape *s)
+int64_t mti_dims_group(const mti_dims *s)
 {
-    const char *text = mti_shape_checkpoint(s);
+    const char *text = mti_dims_checkpoint(s);
     mti_preset preset;
     if (!text || !mti_is_whole(s->config.kind) || !mti_preset_parse(text, &preset)) return 1;
     return mti_preset_group(&preset, s->config.layers);
 }
 
-bool mti_run_shape(mti_shape *s, mti_memory_options *how, const mt_plan_run *run,
-                   mt_plan_formula *out)
+bool mti_run_dims(mti_dims *s, mti_memory_options *memory, const mt_plan_run *run,
+                  mt_plan_formula *out)
 {
     if (!run || !out)
         return mti_fail_bool(MT_ERR_ARGUMENT, "plan: the %s is NULL", run ? "result" : "run");
@@ -70,19 +73,19 @@ bool mti_run_shape(mti_shape *s, mti_memory_options *how, const mt_plan_run *run
     if (run->parameters < 0 || run->parameters > 1000000000000000)
         return mti_fail_bool(MT_ERR_ARGUMENT, "plan: %lld parameters; need 0 to 10^15",
                              (long long)run->parameters);
-    *how =
+    *memory =
         (mti_memory_options){.checkpoint = preset.form == MTI_PRESET_NONE ? NULL : run->checkpoint};
-    return mti_shape_make(s, run->config, run->batch, run->seq, how);
+    return mti_dims_make(s, run->config, run->batch, run->seq, memory);
 }
 
-/* ---- from the textbook's shape to another, choice by choice ---- */
+/* ---- from the textbook's dimensions to others, choice by choice ---- */
 
 /* What Korthikanti et al. 2022 and 12h^2 + 13h assume. */
-static mti_shape textbook(const mti_shape *s)
+static mti_dims textbook(const mti_dims *s)
 {
-    mti_shape t = *s;
+    mti_dims t = *s;
     mt_model_config *c = &t.config;
-    t.how = NULL;
+    t.memory = NULL;
     t.q = t.k = c->hidden;
     c->ffn = 4 * c->hidden;
     c->mlp = MT_MLP_PLAIN;
@@ -99,46 +102,46 @@ static mti_shape textbook(const mti_shape *s)
 
 typedef struct choice {
     const char *text;
-    void (*take)(mti_shape *at, const mti_shape *to);
+    void (*take)(mti_dims *at, const mti_dims *to);
 } choice;
 
-static void take_q(mti_shape *at, const mti_shape *to)
+static void take_q(mti_dims *at, const mti_dims *to)
 {
     at->k += to->q - at->q;
     at->q = to->q;
 }
-static void take_k(mti_shape *at, const mti_shape *to) { at->k = to->k; }
-static void take_ffn(mti_shape *at, const mti_shape *to) { at->config.ffn = to->config.ffn; }
-static void take_mlp(mti_shape *at, const mti_shape *to) { at->config.mlp = to->config.mlp; }
-static void take_act(mti_shape *at, const mti_shape *to)
+static void take_k(mti_dims *at, const mti_dims *to) { at->k = to->k; }
+static void take_ffn(mti_dims *at, const mti_dims *to) { at->config.ffn = to->config.ffn; }
+static void take_mlp(mti_dims *at, const mti_dims *to) { at->config.mlp = to->config.mlp; }
+static void take_act(mti_dims *at, const mti_dims *to)
 {
     at->config.act = to->config.act;
     at->config.inplace = to->config.inplace;
 }
-static void take_norm_kind(mti_shape *at, const mti_shape *to)
+static void take_norm_kind(mti_dims *at, const mti_dims *to)
 {
     at->config.norm_kind = to->config.norm_kind;
 }
-static void take_bias(mti_shape *at, const mti_shape *to)
+static void take_bias(mti_dims *at, const mti_dims *to)
 {
     at->config.no_bias = to->config.no_bias;
     at->config.qkv_bias = to->config.qkv_bias;
 }
-static void take_norm(mti_shape *at, const mti_shape *to) { at->config.norm = to->config.norm; }
-static void take_rope(mti_shape *at, const mti_shape *to)
+static void take_norm(mti_dims *at, const mti_dims *to) { at->config.norm = to->config.norm; }
+static void take_rope(mti_dims *at, const mti_dims *to)
 {
     at->config.rope_theta = to->config.rope_theta;
 }
-static void take_attention(mti_shape *at, const mti_shape *to)
+static void take_attention(mti_dims *at, const mti_dims *to)
 {
     at->config.attention = to->config.attention;
 }
-static void take_dropout(mti_shape *at, const mti_shape *to)
+static void take_dropout(mti_dims *at, const mti_dims *to)
 {
     at->config.dropout = to->config.dropout;
 }
-static void take_dtype(mti_shape *at, const mti_shape *to) { at->config.dtype = to->config.dtype; }
-static void take_how(mti_shape *at, const mti_shape *to) { at->how = to->how; }
+static void take_dtype(mti_dims *at, const mti_dims *to) { at->config.dtype = to->config.dtype; }
+static void take_memory(mti_dims *at, const mti_dims *to) { at->memory = to->memory; }
 
 static const choice choices[] = {
     {"heads whose joint width is not h", take_q},
@@ -153,7 +156,7 @@ static const choice choices[] = {
     {"flash attention: no b a s s of weights, masks and dropped weights", take_attention},
     {"no dropout: no masks, and no weights that it changed", take_dropout},
     {"floats of another size than 2 bytes", take_dtype},
-    {"checkpoints: what they hold, less what they make again", take_how},
+    {"checkpoints: what they hold, less what they make again", take_memory},
 };
 
 bool mti_add_row(mt_plan_formula *formula, int64_t amount, const char *fmt, ...)
@@ -172,9 +175,9 @@ bool mti_add_row(mt_plan_formula *formula, int64_t amount, const char *fmt, ...)
     return true;
 }
 
-bool mti_walk(mt_plan_formula *formula, const mti_shape *s, mti_cost_fn *cost)
+bool mti_derive_formula(mt_plan_formula *formula, const mti_dims *s, mti_cost_fn *cost)
 {
-    mti_shape at = textbook(s);
+    mti_dims at = textbook(s);
     int64_t before = cost(&at);
     formula->value = formula->expected = before;
     for (size_t i = 0; i < sizeof choices / sizeof *choices; i++) {

@@ -1,5 +1,4 @@
-/* states.c: what is there at every instant of a run: parameters, gradients, optimizer state; keys
- * and values of the text so far. */
+/* states.c: formulas for parameters, gradients and optimizer state, and for a KV cache. */
 #include <stdio.h>
 #include <string.h>
 #include "nn/model.h"
@@ -65,16 +64,16 @@ mt_status mt_plan_states(const mt_plan_run *run, const char *optimizer, bool mas
 /* ---- keys and values ---- */
 
 /* Of seq positions. */
-static int64_t cached(const mti_shape *s)
+static int64_t cached(const mti_dims *s)
 {
-    return 2 * s->tokens * s->k * mti_shape_layers(s) * (int64_t)mt_dtype_size(s->config.dtype);
+    return 2 * s->tokens * s->k * mti_dims_layers(s) * (int64_t)mt_dtype_size(s->config.dtype);
 }
 
 mt_status mt_plan_kv_cache(const mt_plan_run *run, int64_t new_tokens, mt_plan_formula *out)
 {
-    mti_shape s;
-    mti_memory_options how;
-    if (!mti_run_shape(&s, &how, run, out)) return mt_last_status();
+    mti_dims s;
+    mti_memory_options memory;
+    if (!mti_run_dims(&s, &memory, run, out)) return mt_last_status();
     mt_model_kind kind = s.config.kind;
     if (kind != MT_MODEL_GPT && kind != MT_MODEL_LLAMA)
         return mti_fail(MT_ERR_ARGUMENT, "plan: a %s writes no text; need a gpt or a llama",
@@ -85,12 +84,12 @@ mt_status mt_plan_kv_cache(const mt_plan_run *run, int64_t new_tokens, mt_plan_f
                         (long long)new_tokens, (long long)s.seq, (long long)s.config.context);
     s.seq += new_tokens;
     s.tokens = s.batch * s.seq;
-    s.how = NULL;
+    s.memory = NULL;
     *out =
         (mt_plan_formula){.name = "kv cache",
                           .unit = "bytes",
                           .text = "4bLh(s + n)",
                           .source = "Sheng et al. 2023 (FlexGen): keys and values, 2 bytes each, "
                                     "of every position in every layer"};
-    return mti_walk(out, &s, cached) ? MT_OK : mt_last_status();
+    return mti_derive_formula(out, &s, cached) ? MT_OK : mt_last_status();
 }

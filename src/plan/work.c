@@ -1,58 +1,58 @@
-/* work.c: operations and time. */
+/* work.c: FLOPs and time. */
 #include <stdio.h>
 #include <string.h>
 #include "nn/model.h"
 #include "plan/plan.h"
 
 /* A matrix of n elements takes 2 n operations a token forward, and 4 n backward: a product for its
- * gradient, one for its input's. What whole layers make again costs another 2 n. */
+ * gradient, one for its input's. Recomputing whole layers takes another 2 n. */
 
 /* Parameters that are matrices of products. */
-static int64_t multiplied(const mti_shape *s)
+static int64_t multiplied(const mti_dims *s)
 {
     const mt_model_config *c = &s->config;
-    int64_t h = c->hidden, layers = mti_shape_layers(s) * mti_block_matrices(s);
+    int64_t h = c->hidden, layers = mti_dims_layers(s) * mti_block_matrices(s);
     int64_t head = mti_is_whole(c->kind) ? c->vocab * h : 0;
     return layers + head + (c->kind == MT_MODEL_BERT ? h * h : 0);
 }
 
 /* Attention's two products of [s,dim] and [dim,s] for each head and layer, b s s q multiply-adds
- * each; what a causal mask hides is computed and counted, too. */
-static int64_t attention_pair(const mti_shape *s)
+ * each; positions behind a causal mask are computed and counted, too. */
+static int64_t attention_pair(const mti_dims *s)
 {
     if (s->config.kind == MT_MODEL_MLP) return 0;
-    return mti_shape_layers(s) * 4 * s->tokens * s->seq * s->q;
+    return mti_dims_layers(s) * 4 * s->tokens * s->seq * s->q;
 }
 
-static bool add_rows(mt_plan_formula *out, const mti_shape *s, int64_t each, int64_t counted)
+static bool add_rows(mt_plan_formula *out, const mti_dims *s, int64_t each, int64_t counted)
 {
     const mt_model_config *c = &s->config;
-    bool whole = mti_is_whole(c->kind), again = each == 8;
-    const char *preset = mti_shape_checkpoint(s);
+    bool whole = mti_is_whole(c->kind), recomputed = each == 8;
+    const char *preset = mti_dims_checkpoint(s);
     bool selective = preset && !strcmp(preset, "selective");
     int64_t table = c->untied ? c->vocab * c->hidden : 0, pair = attention_pair(s);
     int64_t vectors = counted - table - multiplied(s);
-    int64_t head = multiplied(s) - mti_shape_layers(s) * mti_block_matrices(s);
+    int64_t head = multiplied(s) - mti_dims_layers(s) * mti_block_matrices(s);
     return mti_add_row(out, -each * s->tokens * vectors,
                        "biases, norms and positions: added or scaled, not multiplied") &&
            mti_add_row(out, -each * s->tokens * table,
                        "the embedding: looked up, not multiplied") &&
-           mti_add_row(out, again && whole ? -2 * s->tokens * head : 0,
+           mti_add_row(out, recomputed && whole ? -2 * s->tokens * head : 0,
                        "the head, which is not recomputed") &&
            mti_add_row(out, 3 * pair, "attention's scores and weighted sums, 12Lbqs^2") &&
            mti_add_row(out, c->attention == MT_ATTENTION_FLASH ? pair / 2 : 0,
                        "flash attention's scores, once more in backward, 2Lbqs^2") &&
-           mti_add_row(out, again || selective ? pair : 0, "recomputed attention, 4Lbqs^2");
+           mti_add_row(out, recomputed || selective ? pair : 0, "recomputed attention, 4Lbqs^2");
 }
 
 mt_status mt_plan_flops(const mt_plan_run *run, mt_plan_formula *out)
 {
-    mti_shape s;
-    mti_memory_options how;
+    mti_dims s;
+    mti_memory_options memory;
     mt_plan_formula count;
-    if (!mti_run_shape(&s, &how, run, out) || mt_plan_parameters(run, &count) != MT_OK)
+    if (!mti_run_dims(&s, &memory, run, out) || mt_plan_parameters(run, &count) != MT_OK)
         return mt_last_status();
-    const char *preset = mti_shape_checkpoint(&s);
+    const char *preset = mti_dims_checkpoint(&s);
     int64_t each = preset && strcmp(preset, "selective") != 0 ? 8 : 6;
     int64_t n = run->parameters ? run->parameters : count.expected;
     *out = (mt_plan_formula){
