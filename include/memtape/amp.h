@@ -1,15 +1,15 @@
 /* amp.h: loss scaling, for gradients too small for f16.
  *
  * f16 reaches down to 6e-8; smaller gradients become 0. Scaling the loss scales them all, and the
- * step divides the scale out again. bf16 has the exponents of f32 and does without.
+ * step divides the scale out again. bf16 has the exponents of f32 and needs no scaling.
  *
  *     mt_autocast_begin(MT_F16);                        (autocast.h; or a model in f16 throughout)
  *     loss = ...
  *     mt_autocast_end();
  *     mt_set(&loss, mt_scaler_scale(scaler, loss));
  *     mt_backward(loss);
- *     mt_scaler_clip(scaler, optimizer, 1.0, &norm);    if wanted; norm is that of the true
- * gradients mt_scaler_step(scaler, optimizer, &stepped);
+ *     mt_scaler_clip(scaler, optimizer, 1.0, &norm);    optional; norm of the unscaled gradients
+ *     mt_scaler_step(scaler, optimizer, &stepped);
  *
  * One pass over the gradients finds out whether all are finite, and their norm. The scale and the
  * clipping are divided out within the optimizer's own pass, in f32: f16 gradients lose nothing,
@@ -28,8 +28,8 @@ typedef struct mt_scaler mt_scaler;
 
 /* All zero is torch.amp.GradScaler's choice. */
 typedef struct mt_scaler_options {
-    double scale;     /* to begin with; 0: 65536 */
-    bool fixed;       /* the scale stays as it is; steps are skipped all the same */
+    double scale;     /* the first one; 0: 65536 */
+    bool fixed;       /* the scale never changes; steps are still skipped */
     double growth;    /* times this after `interval` good steps in a row; 0: 2 */
     double backoff;   /* times this after an overflow; 0: 0.5 */
     int64_t interval; /* 0: 2000 */

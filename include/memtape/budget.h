@@ -1,15 +1,15 @@
-/* budget.h: the checkpoints with which a training step fits into so many bytes, and of all that do,
- * those that compute least again.
+/* budget.h: finds the checkpoints with which a training step fits a number of bytes, and which
+ * recompute least.
  *
  *     mt_budget *b = mt_budget_new(run, user);
  *     const mt_budget_plan *plan;
  *     if (mt_budget_solve(b, 40ull << 30, &plan) == MT_OK) mt_budget_apply(plan, model, NULL);
  *
- * What a plan chooses from: each layer of a gpt, bert or llama runs plainly, or has the core of its
+ * Choices of a plan: each layer of a gpt, bert or llama runs plainly, or has the core of its
  * attention as a checkpoint (Korthikanti et al. 2022), or is a checkpoint that keeps the results of
- * any set of its matrix products and computes the rest again; and consecutive layers may be one
+ * any set of its matrix products and recomputes the rest; and consecutive layers may be one
  * checkpoint. Peaks are those of the caching allocator in a simulation of the whole step on the
- * meta device: the plan that is returned has been run there, and its peak was read off, not
+ * meta device: the plan that is returned has been run there, so its peak is measured, not
  * estimated. */
 #ifndef MEMTAPE_BUDGET_H
 #define MEMTAPE_BUDGET_H
@@ -20,10 +20,10 @@
 extern "C" {
 #endif
 
-typedef struct mt_budget mt_budget; /* what has been found out about one workload */
+typedef struct mt_budget mt_budget; /* what was measured of one workload */
 typedef struct mt_budget_plan mt_budget_plan;
 
-/* What is to fit: called for each simulation with a meta device of its own. Sets it up (scratch,
+/* The workload: called for each simulation with a new meta device. Sets it up (scratch,
  * workspace), makes the model, calls mt_budget_apply(plan, model, ...), runs a training step, or
  * several where an optimizer's state comes with the first, and frees everything. It says
  * mt_set_phase("backward") before each backward and another phase after it. Same calls each time;
@@ -35,12 +35,12 @@ typedef mt_status mt_budget_run_fn(void *user, mt_device *device, const mt_budge
 MT_API mt_budget *mt_budget_new(mt_budget_run_fn *run, void *user);
 MT_API void mt_budget_free(mt_budget *b);
 
-/* The plan with the fewest FLOPs computed again (of equal ones, the fewest bytes made again) whose
+/* The plan with the fewest recomputed FLOPs (of equal ones, the fewest recomputed bytes) whose
  * simulated peak of allocated bytes is at most n_bytes. More bytes never give more FLOPs.
- * MT_ERR_MEMORY where none fits, with the least that does. *plan is borrowed from b.
+ * MT_ERR_MEMORY if none fits; it names the least that does. *plan is borrowed from b.
  *
  * The search adds up measured bytes layer by layer, which is exact where nothing but the layers'
- * own choices decides what is alive when; the simulation has the last word, and where it disagrees
+ * own choices decides what is alive when; the simulation decides, and if it disagrees
  * the next plans in order of FLOPs are tried (mt_budget_figures.expected_peak). */
 MT_API mt_status mt_budget_solve(mt_budget *b, size_t n_bytes, const mt_budget_plan **plan);
 /* The answers to at most n budgets (n >= 2), evenly spaced from the least possible peak to that
@@ -55,10 +55,10 @@ MT_API mt_status mt_budget_apply(const mt_budget_plan *plan, mt_module *m,
 
 typedef struct mt_budget_figures {
     size_t peak, reserved; /* highest allocated and reserved bytes of the simulation */
-    size_t expected_peak;  /* as the search had added it up */
+    size_t expected_peak;  /* by the search */
     mt_flops flops;        /* counted in the simulation */
     uint64_t expected_recompute;
-    size_t remade_bytes; /* results of ops made again in a step */
+    size_t remade_bytes; /* of results recomputed in a step */
 } mt_budget_figures;
 MT_API mt_budget_figures mt_budget_plan_figures(const mt_budget_plan *plan);
 /* How many simulations b has run so far. */

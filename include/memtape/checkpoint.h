@@ -1,12 +1,12 @@
-/* checkpoint.h: activation checkpointing. A function runs in forward and keeps only its inputs; its
- * saved tensors are made again when backward asks for the first of them.
+/* checkpoint.h: activation checkpointing. A function keeps only its inputs in forward; its saved
+ * tensors are recomputed when backward asks for the first of them.
  *
  *     mt_checkpoint(block, user, NULL, 1, &x, 1, &y, NULL);
  *
  * Chen et al. 2016; torch.utils.checkpoint(use_reentrant=False). Built on hooks on saved tensors:
  * backward is not entered again, checkpoints nest, gradients have the bits they have without. What
- * is made again is given up as soon as its node has used it. Parameters that ops save stay saved:
- * they live anyway, and a change of one between forward and backward is still found. */
+ * is recomputed is freed as soon as its node has used it. Parameters that ops save stay saved:
+ * they exist anyway, and a change of one between forward and backward is still found. */
 #ifndef MEMTAPE_CHECKPOINT_H
 #define MEMTAPE_CHECKPOINT_H
 
@@ -19,12 +19,13 @@ extern "C" {
 /* inputs [n_in] are borrowed; outputs [n_out] become new references. It is called once in forward
  * and again in backward, then with inputs without history, and must call the same ops each time and
  * do nothing else that must not happen twice, such as adding hooks to leaves.
- * Once the last tensor that is needed is back its next op fails, without an error to be seen: it
- * must pass NULL on as any chain of ops does, and release what it made. */
+ * Once the last tensor that is needed has been recomputed its next op fails, without a visible
+ * error: it must pass NULL on as any chain of ops does, and release what it made. */
 typedef mt_status mt_checkpoint_fn(void *user, int n_in, mt_tensor *const *inputs, int n_out,
                                    mt_tensor **outputs);
 
-/* What becomes of the results of one call of an op. Kept results spare its kernel in backward. */
+/* What is done with the results of one call of an op. If they are kept its kernel is not run again.
+ */
 typedef enum mt_policy {
     MT_PREFER_RECOMPUTE,
     MT_PREFER_SAVE,
@@ -52,7 +53,7 @@ typedef struct mt_checkpoint_options {
      * graph; destroy is not called. */
     const mt_saved_hooks *away;
     void *away_user;
-    bool check;         /* compare a digest of each tensor made again with the original's */
+    bool check;         /* compare a digest of each recomputed tensor with the original's */
     bool no_early_stop; /* run the function to its end in backward */
     bool rng_as_it_is;  /* for tests: do not repeat the random numbers of forward */
     mt_checkpoint_report *report; /* gets a line for each forward; NULL: none. Must live until
@@ -72,7 +73,7 @@ MT_API mt_status mt_checkpoint(mt_checkpoint_fn *fn, void *user, void (*destroy)
                                int n_in, mt_tensor *const *inputs, int n_out, mt_tensor **outputs,
                                const mt_checkpoint_options *options);
 
-/* ---- what it bought: a line for each checkpoint that ran forward ---- */
+/* ---- a report: one segment for each checkpoint that ran in forward ---- */
 
 /* Bytes are those of distinct storages, whole, parameters left out. */
 typedef struct mt_checkpoint_segment {
@@ -80,8 +81,8 @@ typedef struct mt_checkpoint_segment {
     int depth;           /* 0: in no other that reports here */
     size_t input_bytes;  /* kept between checkpoints: its inputs */
     size_t policy_bytes; /* kept by its policy */
-    size_t inside_bytes; /* what its ops saved and gave up */
-    size_t n_inside;     /* in so many tensors */
+    size_t inside_bytes; /* saved by its ops and not kept */
+    size_t n_inside;     /* tensors saved by its ops */
 } mt_checkpoint_segment;
 
 MT_API mt_checkpoint_report *mt_checkpoint_report_new(void);
@@ -94,7 +95,7 @@ MT_API mt_status mt_checkpoint_report_get(const mt_checkpoint_report *report, si
  * after forward the first is held, and at the peak of backward the second is back too. */
 MT_API void mt_checkpoint_report_totals(const mt_checkpoint_report *report, size_t *between,
                                         size_t *inside);
-/* What is wrong with the granularity, a line each, as text into buf (cut at n_bytes); returns the
+/* Warnings about granularity, one per line, as text into buf (cut at n_bytes); returns the
  * number of lines: segments that keep as inputs no less than they give up, and more kept between
  * checkpoints than comes back inside one, so that larger segments would lower the peak. */
 MT_API int mt_checkpoint_lint(const mt_checkpoint_report *report, char *buf, size_t n_bytes);

@@ -1,11 +1,11 @@
-/* compress.h: saved tensors wait for their backward in fewer bytes.
+/* compress.h: keeps saved tensors in fewer bytes until backward needs them.
  *
  *     mt_compress *c = mt_compress_new(device, NULL);
  *     mt_compress_begin(c);
  *     loss = forward(model, batch);       what the ops save is packed, once per storage
  *     mt_compress_end(c);
  *     mt_backward(loss);                  and unpacked when its op asks for it
- *     mt_compress_get_stats(c, &stats);   what it brought
+ *     mt_compress_get_stats(c, &stats);   what it saved
  *     mt_compress_free(c);
  *
  * A hook on saved tensors (autograd.h) over the functions "in fewer bits" of ops.h, and nothing
@@ -22,14 +22,14 @@ extern "C" {
 
 typedef struct mt_compress mt_compress;
 
-/* Left as they are, whatever the rules: parameters, gradients, optimizer states, caches and states
+/* Never packed, whatever the rules: parameters, gradients, optimizer states, caches and states
  * of the generator; whole numbers; small storages; and but for masks the auxiliaries of an op,
  * which are statistics that its backward divides by or takes the exponential of. */
 typedef enum mt_compress_rule {
     MT_COMPRESS_BF16,      /* f32 as bf16: 2 bytes of 4 */
     MT_COMPRESS_INT8,      /* f32, bf16 and f16 as mt_quantize's int8, where BF16 applies too */
     MT_COMPRESS_MASK_BITS, /* bool as mt_pack_bits: n / 8 bytes of n; exact */
-    MT_COMPRESS_MASK_SEED, /* the mask of a dropout not at all: it is drawn again; exact */
+    MT_COMPRESS_MASK_SEED, /* the mask of a dropout is not kept but drawn again; exact */
     /* What relu, and leaky_relu in place or not, keep: the signs suffice. n / 8 bytes; exact. If
      * another op keeps the same storage as it is, this lowers nothing (stats.in_vain). A NaN in
      * leaky_relu's input counts as positive. */
@@ -53,10 +53,10 @@ typedef struct mt_compress_count {
 typedef struct mt_compress_stats {
     size_t saves;        /* tensors that the ops saved through the hook, and of these: */
     size_t saves_shared; /* views of a storage that was packed already by the same rule */
-    size_t saves_left;   /* of no interest to any rule */
+    size_t saves_left;   /* not packed by any rule */
     mt_compress_count by_rule[MT_COMPRESS_RULE_COUNT];
-    /* Of those, storages that at mt_compress_end (or now, before it) somebody held as they are: a
-     * caller, or an op for which they are not compressed. There the packed copy came on top. */
+    /* Of those, storages that were still held unpacked at mt_compress_end (or now, before it), by a
+     * caller or by an op for which they are not packed. Their packed copies cost extra bytes. */
     mt_compress_count in_vain;
 } mt_compress_stats;
 

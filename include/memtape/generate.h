@@ -1,6 +1,6 @@
-/* generate.h: text from a trained gpt or llama, one token after the other.
+/* generate.h: generates text with a gpt or llama, token by token.
  *
- * Nothing is recorded: no tape, no saved tensors. What grows instead is the KV cache, the keys and
+ * Nothing is recorded: no tape, no saved tensors. Only the KV cache grows: the keys and
  * values of every position so far, so that a new token costs one position's arithmetic. Letters: b
  * batch, t positions, k heads of keys and values, h the width of a head, L layers, e bytes of an
  * element, v vocabulary. */
@@ -46,7 +46,7 @@ MT_API mt_status mt_kv_cache_rewind(mt_kv_cache *cache, int64_t length);
 /* tokens: i64 [b,t], what follows the positions in the cache, which takes them in; NULL: no cache,
  * the whole text so far -> [b,v]: the scores of the token after the last. Not recorded. On failure
  * the cache holds what it held. One model runs in one thread at a time. More than the cache has
- * room for, or than the model's context, is an error: nothing slides. */
+ * room for, or than the model's context, is an error: there is no sliding window. */
 MT_API mt_tensor *mt_next_logits(mt_module *model, mt_kv_cache *cache, mt_tensor *tokens);
 
 /* ---- generating ---- */

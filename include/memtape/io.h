@@ -2,7 +2,7 @@
  *
  * A safetensors file is an 8-byte little-endian header length, a JSON header and the raw data,
  * without holes. Files are written beside their target and renamed, so a reader sees the old or
- * the new one. What is read is believed of nobody: sizes, offsets, names and types are checked
+ * the new one. Files are not trusted: sizes, offsets, names and types are checked
  * against the file before anything is allocated for them. */
 #ifndef MEMTAPE_IO_H
 #define MEMTAPE_IO_H

@@ -23,9 +23,9 @@
 extern "C" {
 #endif
 
-/* What becomes of a frozen weight. */
+/* How a frozen weight is kept. */
 typedef enum mt_lora_base {
-    MT_LORA_KEEP,       /* as it is, in the model's dtype */
+    MT_LORA_KEEP,       /* in the model's dtype */
     MT_LORA_NF4,        /* 4 bits and an f32 scale per 64 values: 0.5625 byte each (QLoRA) */
     MT_LORA_NF4_DOUBLE, /* the scales in 8 bits, too: about 0.516 byte each */
     MT_LORA_BASE_COUNT

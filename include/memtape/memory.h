@@ -1,4 +1,4 @@
-/* memory.h: the books. Categories, allocator statistics, regions, events.
+/* memory.h: memory accounting. Categories, allocator statistics, regions, events.
  *
  * Three numbers that are never mixed: *requested* is what was asked for,
  * *allocated* is that in 512-byte blocks, *reserved* is what the caching

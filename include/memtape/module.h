@@ -1,6 +1,6 @@
 /* module.h: modules, which are forward functions with named parameters and named children, and the
  * parts that models are made of. They are built on the public headers alone, so a module of your
- * own is the equal of ours. */
+ * own can do all that ours can. */
 #ifndef MEMTAPE_MODULE_H
 #define MEMTAPE_MODULE_H
 
@@ -16,8 +16,8 @@ typedef struct mt_module mt_module;
 typedef mt_tensor *mt_forward_fn(mt_module *self, mt_tensor *x);
 
 /* kind: "linear", "mlp", ...; it is also the module's name until a parent gives it another.
- * user is taken over, on failure too: destroy(user) is called with the module's end (may be
- * NULL). A new module is in training mode. */
+ * user is taken over, on failure too: destroy(user) is called when the module is freed (may
+ * be NULL). A new module is in training mode. */
 MT_API mt_module *mt_module_new(const char *kind, mt_forward_fn *forward, void *user,
                                 void (*destroy)(void *user));
 /* Children and the module's hold on its parameters go too; not for a child. NULL is allowed. */
@@ -29,8 +29,8 @@ MT_API mt_tensor *mt_module_add_param(mt_module *m, const char *name, mt_tensor 
 /* child is taken over, on failure too, and takes the name, which may have dots ("h.3"). Names of
  * parameters and children of one module differ. Returns it borrowed; NULL on failure. */
 MT_API mt_module *mt_module_add_child(mt_module *m, const char *name, mt_module *child);
-/* Put `child` (taken over, on failure too) in the place of the child of that name. Returns the old
- * one, now the caller's; NULL on failure. */
+/* Replaces the child of that name by `child`, which is taken over, on failure too. Returns the old
+ * one, which the caller then owns; NULL on failure. */
 MT_API mt_module *mt_module_swap_child(mt_module *m, const char *name, mt_module *child);
 
 MT_API const char *mt_module_kind(const mt_module *m);
@@ -54,9 +54,8 @@ MT_API mt_tensor *mt_forward_child(mt_module *m, const char *name, mt_tensor *x)
 MT_API void mt_module_set_training(mt_module *m, bool training);
 MT_API bool mt_module_training(const mt_module *m);
 
-/* mt_forward of m runs as a checkpoint (checkpoint.h): m's input is kept, what its ops save is made
- * again in backward, until when m must live. options are copied; zero ones are good, NULL ends it.
- */
+/* From now on mt_forward of m runs as a checkpoint (checkpoint.h), and m must live until backward.
+ * options are copied, and may be all zero; NULL: no checkpoint. */
 MT_API mt_status mt_module_set_checkpoint(mt_module *m, const mt_checkpoint_options *options);
 
 typedef struct mt_named_tensor {

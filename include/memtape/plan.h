@@ -1,9 +1,9 @@
-/* plan.h: what a model costs, by closed formulas, before anything is made.
+/* plan.h: what a model costs, by closed formulas, before it is made.
  *
  * Each answer is a formula from the literature with its value, and signed rows that lead from it to
  * what memtape's model does to the byte: where this model is not the textbook's, and what the
- * formula leaves out. So `expected` is what a measurement on the meta device has to give, and the
- * difference is 0 or somebody is wrong. `memtape plan` prints both.
+ * formula leaves out. So `expected` is what a measurement on the meta device has to give; if they
+ * differ, one of them is wrong. `memtape plan` prints both.
  *
  * Letters: b batch, s sequence, h hidden, a heads, L layers, V vocabulary, N parameters. */
 #ifndef MEMTAPE_PLAN_H
@@ -35,7 +35,7 @@ typedef struct mt_plan_formula {
     const char *name;   /* "activations" */
     const char *unit;   /* "bytes", "parameters", "FLOP" */
     char text[96];      /* "L(34bsh + 5abs^2) + 2bsh" */
-    const char *source; /* who says so */
+    const char *source; /* the paper */
     int64_t value;
     int n_rows;
     mt_plan_row rows[MT_PLAN_MAX_ROWS];
@@ -48,7 +48,7 @@ typedef struct mt_plan_formula {
 /* L(12h^2 + 13h) + Vh for a whole model, 12h^2 + 13h for a block, 4h^2 + 4h for an attention,
  * 8h^2 + 5h for an MLP; expected: the elements of all parameters. */
 MT_API mt_status mt_plan_parameters(const mt_plan_run *run, mt_plan_formula *out);
-/* The first thing to remember: 12Lh^2, and how far off it is. Whole models and blocks. */
+/* The rule of thumb 12Lh^2, and its error. Whole models and blocks. */
 MT_API mt_status mt_plan_parameters_in_brief(const mt_plan_run *run, mt_plan_formula *out);
 /* L(34bsh + 5abs^2) + 2bsh, in 2-byte floats; expected: the bytes of the ledger after forward. */
 MT_API mt_status mt_plan_activations(const mt_plan_run *run, mt_plan_formula *out);
