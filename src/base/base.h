@@ -36,7 +36,7 @@ bool mti_failed_since(uint64_t failures);
 mt_status mti_fail_around(uint64_t failures, mt_status status, const char *fmt, ...)
     MT_PRINTF(3, 4);
 
-/* For an attempt whose failure is nobody's business: get before it, set to forget it. */
+/* For an attempt whose failure is not reported: get the error before it, and set it again after. */
 typedef struct mti_error {
     mt_status status;
     uint64_t count;
@@ -140,8 +140,8 @@ const char *mti_choice_name(const mti_choice *c, int i); /* "unknown" past the e
 /* out: an enum. */
 mt_status mti_choice_parse(const mti_choice *c, const char *name, void *out);
 
-/* Where in a list a name stands: found in constant time. Names are borrowed, and stay with whoever
- * keeps the list. All zero: an empty index. */
+/* The index of a name in a list, found in constant time. Names are borrowed from the list. All
+ * zero: an empty index. */
 typedef struct mti_name_entry {
     const char *name;
     size_t place;

@@ -155,7 +155,7 @@ bool mti_file_commit(mti_file *f)
 {
     bool ok = !f->failed && flush(f);
     if (ok && f->temporary) ok = fsync(f->fd) == 0 || io_error(f->path, "write to the disk");
-    if (ok && f->temporary) { /* locked until it has its name: nobody takes it for a dead one */
+    if (ok && f->temporary) { /* still locked, so that no cleanup removes it */
         ok = rename(f->temporary, f->target) == 0 || io_error(f->path, "replace");
         if (ok) {
             sync_directory(f->temporary);

@@ -35,8 +35,8 @@ static uint32_t boot(void)
 
 /* ---- making ---- */
 
-/* False if somebody who cleans up took the file for a dead one before it was locked. Where locks do
- * not work nobody can clean up either. */
+/* Locks the file; false if a cleanup removed it before. Where locks do not work there is no cleanup
+ * either. */
 static bool keep(int fd)
 {
     struct stat st;

@@ -1,5 +1,5 @@
-/* temporary.h: the file beside a target that becomes it: made for file.c, and removed where whoever
- * made it is dead. */
+/* temporary.h: the temporary file beside a target, made for file.c; those of dead processes are
+ * removed. */
 #ifndef MTI_TEMPORARY_H
 #define MTI_TEMPORARY_H
 

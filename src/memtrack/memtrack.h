@@ -28,7 +28,7 @@ struct mti_block {
     size_t size;      /* rounded to 512 */
     uint64_t serial;  /* given by the pool: 1, 2, 3, ... never reused */
     mt_category category;
-    void *owner; /* whoever asked: the pool only keeps it, NULL at first */
+    void *owner; /* set by the caller, NULL at first; the pool does not use it */
     /* private to the allocator from here on: declared in fit.h */
 };
 

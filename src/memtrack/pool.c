@@ -219,7 +219,7 @@ static void split(mti_pool *pool, mti_cell *cell, size_t size)
     mti_fit_add(&pool->fit, rest);
 }
 
-/* A cell of at least `size` bytes that nobody has; NULL if the system has none. */
+/* A free cell of at least `size` bytes; NULL if the system has no memory. */
 static mti_cell *take(mti_pool *pool, size_t size)
 {
     bool large = size > SMALL_REQUEST;

@@ -1,4 +1,4 @@
-/* shadow.h: tells AddressSanitizer what nobody holds. To malloc a cached block is
+/* shadow.h: tells AddressSanitizer which cached bytes are free. To malloc a cached block is
  * in use; without this no sanitizer could see a tensor used after its release or
  * a kernel that runs past the end of one. Empty in ordinary builds. */
 #ifndef MTI_SHADOW_H
