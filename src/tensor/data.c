@@ -1,4 +1,5 @@
 /* data.c: making tensors and moving their elements; nothing here is recorded. */
+#include <math.h>
 #include <string.h>
 #include "tensor/tensor.h"
 
