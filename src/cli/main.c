@@ -125,7 +125,7 @@ static int run_program(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    mti_start_with_fast_kernels(argv);
+    if (!mti_start_with_fast_kernels(argv)) return MTI_EXIT_FAILED;
     report_write_errors();
     return mti_on_enough_stack(run_program, argc, argv);
 }

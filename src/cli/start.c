@@ -14,6 +14,7 @@
  * Stacks: kernels keep tiles of up to 36 KiB on the stack, and OpenBLAS more. If the limit on the
  * main stack is too low, the kernels' threads and the program itself get larger ones.
  */
+#include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdbool.h>
@@ -50,8 +51,8 @@ static bool has_enough_stack(void)
     return getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur >= ENOUGH_STACK;
 }
 
-/* Restarts the program with these settings; returns if that fails. */
-static void restart(char **argv, char **environment, bool spin, bool stacks)
+/* Restarts the program with these settings, NULL for none; returns if that fails. */
+static void restart(char **argv, char **environment, char *first, char *second)
 {
     size_t n = 0, n_bytes;
     while (environment[n]) n++;
@@ -60,8 +61,8 @@ static void restart(char **argv, char **environment, bool spin, bool stacks)
         mmap(NULL, n_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (extended == MAP_FAILED) return;
     memcpy(extended, environment, n * sizeof *environment);
-    if (spin) extended[n++] = SPIN; /* the mapping is zero: NULL follows the last */
-    if (stacks) extended[n++] = STACKS;
+    if (first) extended[n++] = first; /* the mapping is zero: NULL follows the last */
+    if (second) extended[n++] = second;
     execve("/proc/self/exe", argv, extended);
     munmap(extended, n_bytes);
 }
@@ -84,7 +85,7 @@ static void settle(int argc, char **argv, char **environment)
     (void)argc;
     bool spin = !setting(environment, "GOMP_SPINCOUNT") && !setting(environment, "OMP_WAIT_POLICY");
     bool stacks = !has_enough_stack() && !setting(environment, "OMP_STACKSIZE");
-    if (spin || stacks) restart(argv, environment, spin, stacks);
+    if (spin || stacks) restart(argv, environment, spin ? SPIN : NULL, stacks ? STACKS : NULL);
     size_t n_bytes = n_buffers(environment) * BUFFER_BYTES + OTHERS;
     void *room = mmap(NULL, n_bytes, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -115,11 +116,16 @@ static void (*const before_all[])(int, char **, char **)
 /* ---- after the libraries have started ---- */
 
 /* Not if the variable is set: by the user, or by the restart, whose kernels may not exist. */
-void mti_start_with_fast_kernels(char **argv)
+bool mti_start_with_fast_kernels(char **argv)
 {
+    char text[64];
     const char *better = mt_openblas_get().better;
-    if (better && !getenv(MTI_CORETYPE) && setenv(MTI_CORETYPE, better, 1) == 0)
-        execv("/proc/self/exe", argv);
+    if (!better || getenv(MTI_CORETYPE)) return true;
+    snprintf(text, sizeof text, MTI_CORETYPE "=%s", better);
+    restart(argv, environ, text, NULL);
+    int error = errno;
+    fprintf(stderr, "memtape: cannot restart with %s: %s\n", text, strerror(error));
+    return error != ENOMEM; /* elsewhere products are slow; without memory nothing is right */
 }
 
 typedef struct program {

@@ -16,9 +16,10 @@ int mti_ranks(const mti_options *o);
 /* `profile` of one rank of several. */
 int mti_profile_rank(const mti_options *o);
 
-/* Restarts the program if OpenBLAS has better kernels for this CPU than it chose. */
+/* Restarts the program if OpenBLAS has better kernels for this CPU than it chose. False, with a
+ * message, if there was no memory for it. */
 #define MTI_CORETYPE "OPENBLAS_CORETYPE"
-void mti_start_with_fast_kernels(char **argv);
+bool mti_start_with_fast_kernels(char **argv);
 /* Calls fn(argc, argv) on a stack that is large enough, whatever the limit on the main stack is. */
 typedef int mti_main_fn(int argc, char **argv);
 int mti_on_enough_stack(mti_main_fn *fn, int argc, char **argv);
