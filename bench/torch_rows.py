@@ -15,7 +15,7 @@ def counted(name):
 PLAIN = {
     "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div,
     "relu": F.relu, "relu_inplace": lambda x: F.relu_(x * 2),
-    "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "silu": F.silu,
+    "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "silu": F.silu, "softplus": F.softplus,
     "tanh": torch.tanh, "sigmoid": torch.sigmoid, "exp": torch.exp, "log": torch.log,
     "sqrt": torch.sqrt, "abs": torch.abs, "swiglu": lambda gate, up: F.silu(gate) * up,
     "where": lambda mask, a, b: torch.where(mask.bool(), a, b),

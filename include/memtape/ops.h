@@ -30,6 +30,7 @@ MT_API mt_status mt_leaky_relu_inplace(mt_tensor *x, double slope);
 MT_API mt_tensor *mt_gelu(mt_tensor *x);      /* x/2 (1 + erf(x/sqrt 2)) */
 MT_API mt_tensor *mt_gelu_tanh(mt_tensor *x); /* x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) */
 MT_API mt_tensor *mt_silu(mt_tensor *x);      /* x sigmoid(x) */
+MT_API mt_tensor *mt_softplus(mt_tensor *x);  /* log(1 + e^x)   (torch softplus, beta 1) */
 MT_API mt_tensor *mt_tanh(mt_tensor *x);
 MT_API mt_tensor *mt_sigmoid(mt_tensor *x);
 MT_API mt_tensor *mt_exp(mt_tensor *x);

@@ -239,6 +239,17 @@ MTI_HD float mti_silu_f32(float x)
 }
 MTI_HD double mti_silu_f64(double x) { return x / (1.0 + exp(-x)); }
 
+/* log(1 + e^x) = max(x, 0) + log(1 + e), e = e^-|x|. What rounding 1 + e loses is put back: log(u)
+ * / (u
+ * - 1) changes slowly (Goldberg 1991, theorem 4). */
+MTI_HD float mti_softplus_f32(float x)
+{
+    float e = mti_exp_f32(-fabsf(x)), u = 1.0f + e, rounded = u - 1.0f;
+    float log1p = rounded == 0.0f ? e : mti_log_f32(u) * (e / rounded);
+    return (x > 0.0f ? x : 0.0f) + log1p;
+}
+MTI_HD double mti_softplus_f64(double x) { return (x > 0 ? x : 0) + log1p(exp(-fabs(x))); }
+
 /* ---- and their backward: dx from x and dy ---- */
 
 /* Phi(x) + x phi(x) */

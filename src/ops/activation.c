@@ -59,6 +59,9 @@ mt_tensor *mt_gelu_tanh(mt_tensor *x) { return mti_op1(MTI_OP_gelu_tanh, NULL, x
 /* silu: y = x s, s = sigmoid(x);  dx = dy s (1 + x (1 - s)) */
 mt_tensor *mt_silu(mt_tensor *x) { return mti_op1(MTI_OP_silu, NULL, x); }
 
+/* softplus: y = log(1 + e^x);  dx = dy sigmoid(x) */
+mt_tensor *mt_softplus(mt_tensor *x) { return mti_op1(MTI_OP_softplus, NULL, x); }
+
 /* tanh: dx = dy (1 - y^2) */
 mt_tensor *mt_tanh(mt_tensor *x) { return mti_op1(MTI_OP_tanh, NULL, x); }
 
