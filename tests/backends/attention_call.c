@@ -13,8 +13,8 @@ static mti_view heads(mt_dtype dtype, int64_t b, int64_t a, int64_t s, int64_t d
 void attention_call_make(attention_call *c, const attention_sizes *z, mt_dtype dtype, mt_dtype lse)
 {
     *c = (attention_call){.z = *z, .scale = 1.0 / sqrt((double)z->d), .seed = 42, .offset = 1001};
-    c->seed_view = (mti_view){.data = &c->seed, .dtype = MT_I64};
-    c->offset_view = (mti_view){.data = &c->offset, .dtype = MT_I64};
+    c->seed_view = values_i64(c->seed);
+    c->offset_view = values_i64(c->offset);
     c->q = heads(dtype, z->b, z->a, z->s, z->d), c->o = heads(dtype, z->b, z->a, z->s, z->d);
     c->k = heads(dtype, z->b, z->a_kv, z->t, z->d), c->v = heads(dtype, z->b, z->a_kv, z->t, z->d);
     c->lse = values_new(lse, 3, (int64_t[]){z->b, z->a, z->s});

@@ -59,7 +59,7 @@ static void check_rms(const mti_backend *be, mti_ctx *ctx, mt_dtype dtype, int64
     c.w = mtt_dense(dtype, n), c.dw = mtt_dense(dtype, n), c.rstd = mtt_dense(wide, n_rows);
     mtt_fill(&c.x, 1, -1, 3), mtt_fill(&c.dy, 2, -1, 1), mtt_fill(&c.w, 3, 0.5, 2);
     const mti_view *w = has_w ? &c.w : NULL;
-    void *scratch = malloc(be->rms_norm_backward_scratch(ctx, &c.x));
+    void *scratch = mtt_memory(be->rms_norm_backward_scratch(ctx, &c.x));
     assert_true(scratch && be->rms_norm(ctx, 1e-5, &c.x, w, &c.y, &c.rstd));
     assert_true(be->rms_norm_backward(ctx, &c.dy, &c.x, w, &c.rstd, &c.dx, &c.dw, scratch));
     check_rms_values(&c);
@@ -71,7 +71,7 @@ static void check_rms(const mti_backend *be, mti_ctx *ctx, mt_dtype dtype, int64
     mtt_same(&y, &c.y, "y without rstd");
     mtt_same(&dx, &c.dx, "dx alone");
     mtt_same(&dw, &c.dw, "dw alone");
-    free(scratch);
+    mtt_memory_free(scratch);
     mti_view *all[] = {&c.x, &c.w, &c.y, &c.rstd, &c.dy, &c.dx, &c.dw, &y, &dx, &dw};
     for (size_t k = 0; k < sizeof all / sizeof *all; k++) mtt_drop(all[k]);
 }

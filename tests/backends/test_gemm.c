@@ -20,7 +20,7 @@ static const mt_dtype dtypes[] = {MT_F32, MT_F64, MT_BF16, MT_F16};
 static void gemm_after(int asked, int threads, double alpha, const mti_view *a, const mti_view *b,
                        double beta, const mti_view *c, const mti_view *bias)
 {
-    const mti_backend *be = values_backend();
+    const mti_backend *be = mtt_chosen();
     mti_ctx *ctx = values_open(asked);
     size_t n_bytes = be->gemm_scratch(ctx, a, b, c);
     assert_true(be->set_threads(ctx, threads));
@@ -90,7 +90,7 @@ static void try_layout(mt_dtype dtype, int64_t m, int64_t n, int64_t k, int layo
         /* elsewhere than on the CPU, a bias onto a column-major c that stays is rounded by itself
          */
         if (with == 3 && (layout & 4) && mt_dtype_size(dtype) == 2 &&
-            strcmp(values_backend()->kind, "cpu") != 0)
+            strcmp(mtt_chosen()->kind, "cpu") != 0)
             continue;
         const mti_view *added = with & 1 ? &bias : NULL;
         if (with & 2)
@@ -300,7 +300,7 @@ static void a_product_leaves_the_callers_openmp_setting_alone(void **state)
 static void half_precision_scratch_is_bounded(void **state)
 {
     (void)state;
-    if (strcmp(values_backend()->kind, "cpu") != 0) skip();
+    if (strcmp(mtt_chosen()->kind, "cpu") != 0) skip();
     mti_ctx ctx = {.threads = 2};
     mti_view v = {.dtype = MT_BF16, .rank = 2, .shape = {65536, 65536}, .stride = {65536, 1}};
     size_t n_bytes = mti_cpu_gemm_scratch(&ctx, &v, &v, &v);

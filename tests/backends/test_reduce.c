@@ -25,14 +25,14 @@ static void check_sum(const mti_backend *be, mti_ctx *ctx, mt_dtype dtype, mt_dt
         size[at] += fabs(mtt_get(&x, i));
     }
     size_t n_scratch = be->sum_scratch(ctx, &x, &y);
-    void *scratch = n_scratch ? malloc(n_scratch) : NULL;
+    void *scratch = n_scratch ? mtt_memory(n_scratch) : NULL;
     assert_true(be->sum(ctx, 0.5, &x, &y, scratch));
     /* rounding of the result, and a little for that of the sum */
     double sum_epsilon = dtype == MT_F64 ? 0x1p-50 : 0x1p-22;
     for (int64_t i = 0; i < n_out; i++)
         mtt_close(mtt_get(&y, i), 0.5 * want[i], mtt_epsilon(y_dtype) / 2 + sum_epsilon * size[i],
                   "sum", i);
-    free(scratch), free(want), free(size);
+    mtt_memory_free(scratch), free(want), free(size);
     mtt_drop(&x), mtt_drop(&y);
 }
 
@@ -75,10 +75,10 @@ static void sixteen_million_ones_are_not_lost_in_f32(void **state)
     const mti_backend *be = mtt_backend(&ctx);
     mti_view x = mtt_dense(MT_F32, (1 << 24) + 10), y = mtt_dense(MT_F64, 1);
     assert_true(be->fill(ctx, &x, 1));
-    void *scratch = malloc(be->sum_scratch(ctx, &x, &y));
+    void *scratch = mtt_memory(be->sum_scratch(ctx, &x, &y));
     assert_true(be->sum(ctx, 1, &x, &y, scratch));
     assert_true(mtt_get(&y, 0) == (1 << 24) + 10);
-    free(scratch);
+    mtt_memory_free(scratch);
     mtt_drop(&x), mtt_drop(&y);
     be->close(ctx);
 }

@@ -202,7 +202,7 @@ static void check_norm(const mti_backend *be, mti_ctx *ctx, mt_dtype dtype, int6
     assert_true(be->layer_norm(ctx, 1e-5, &c.x, w, c.has_b ? &c.b : NULL, &c.y, &c.mean, &c.rstd));
     double *mean = malloc((size_t)n_rows * sizeof *mean),
            *rstd = malloc((size_t)n_rows * sizeof *rstd);
-    void *scratch = malloc(be->layer_norm_backward_scratch(ctx, &c.x));
+    void *scratch = mtt_memory(be->layer_norm_backward_scratch(ctx, &c.x));
     assert_true(mean && rstd && scratch);
     check_norm_forward(&c, mean, rstd);
     assert_true(be->layer_norm_backward(ctx, &c.dy, &c.x, w, &c.mean, &c.rstd, &c.dx, &c.dw, &c.db,
@@ -216,7 +216,7 @@ static void check_norm(const mti_backend *be, mti_ctx *ctx, mt_dtype dtype, int6
         be->layer_norm_backward(ctx, &c.dy, &c.x, w, &c.mean, &c.rstd, NULL, NULL, &db, scratch));
     mtt_same(&dx, &c.dx, "dx alone");
     mtt_same(&db, &c.db, "db alone");
-    free(mean), free(rstd), free(scratch);
+    free(mean), free(rstd), mtt_memory_free(scratch);
     mti_view *all[] = {&c.x,  &c.y,  &c.dy,   &c.dx,   &c.w, &c.b,
                        &c.dw, &c.db, &c.mean, &c.rstd, &dx,  &db};
     for (size_t k = 0; k < sizeof all / sizeof *all; k++) mtt_drop(all[k]);

@@ -46,10 +46,10 @@ static void row_wise(const mti_backend *be, mti_ctx *ctx, const inputs *in, mti_
     mti_view mean = mtt_dense(wide, ROWS), rstd = mtt_dense(wide, ROWS);
     assert_true(be->layer_norm(ctx, 1e-5, &in->x, &in->w, &in->w, &out[4], &mean, &rstd));
     out[7] = mtt_dense(dtype, COLUMNS), out[8] = mtt_dense(dtype, COLUMNS);
-    void *scratch = malloc(be->layer_norm_backward_scratch(ctx, &in->x));
+    void *scratch = mtt_memory(be->layer_norm_backward_scratch(ctx, &in->x));
     assert_true(be->layer_norm_backward(ctx, &in->dy, &in->x, &in->w, &mean, &rstd, &out[5],
                                         &out[7], &out[8], scratch));
-    free(scratch);
+    mtt_memory_free(scratch);
     mtt_drop(&mean), mtt_drop(&rstd);
 }
 
@@ -59,14 +59,14 @@ static void sums_and_tokens(const mti_backend *be, mti_ctx *ctx, const inputs *i
     out[0] = mtt_dense(dtype, 1, COLUMNS), out[1] = mtt_dense(dtype, ROWS, 1),
     out[2] = mtt_dense(dtype, 1, 1);
     for (int k = 0; k < 3; k++) {
-        void *scratch = malloc(be->sum_scratch(ctx, &in->x, &out[k]) + 1);
+        void *scratch = mtt_memory(be->sum_scratch(ctx, &in->x, &out[k]) + 1);
         assert_true(be->sum(ctx, 1, &in->x, &out[k], scratch));
-        free(scratch);
+        mtt_memory_free(scratch);
     }
     out[3] = mtt_dense(dtype, CLASSES, COLUMNS);
-    void *scratch = malloc(be->embedding_backward_scratch(ctx, &in->index, &out[3]));
+    void *scratch = mtt_memory(be->embedding_backward_scratch(ctx, &in->index, &out[3]));
     assert_true(be->embedding_backward(ctx, &in->index, &in->dy, &out[3], scratch));
-    free(scratch);
+    mtt_memory_free(scratch);
     mti_view logp = like(dtype);
     out[4] = mtt_dense(dtype, 1), out[5] = like(dtype);
     assert_true(be->cross_entropy(ctx, -1, &in->x, &in->index, &logp, &out[4]));
@@ -92,11 +92,11 @@ static void gates_and_choices(const mti_backend *be, mti_ctx *ctx, const inputs 
     out[7] = mtt_dense(dtype, COLUMNS), out[8] = mtt_dense(dtype, ROWS),
     out[9] = mtt_dense(dtype, COLUMNS);
     mti_view rstd = mtt_dense(wide, ROWS);
-    void *scratch = malloc(be->rms_norm_backward_scratch(ctx, &in->x));
+    void *scratch = mtt_memory(be->rms_norm_backward_scratch(ctx, &in->x));
     assert_true(be->rms_norm(ctx, 1e-5, &in->x, &in->w, &out[0], &rstd));
     assert_true(
         be->rms_norm_backward(ctx, &in->dy, &in->x, &in->w, &rstd, &out[1], &out[7], scratch));
-    free(scratch);
+    mtt_memory_free(scratch);
     mtt_drop(&rstd);
     mti_view x = as_heads(&in->x), y = as_heads(&out[2]);
     assert_true(be->rope(ctx, 10000, 9, false, &x, &y));

@@ -25,14 +25,14 @@ static void check_embedding(const mti_backend *be, mti_ctx *ctx, mt_dtype dtype,
     for (int64_t i = 0; i < count * n; i++)
         assert_true(mtt_get(&y, i) == mtt_get(&w, at[i / n] * n + i % n));
     mtt_fill(&dw, 7, 5, 6); /* rubbish to be overwritten */
-    void *scratch = malloc(be->embedding_backward_scratch(ctx, &index, &dw));
+    void *scratch = mtt_memory(be->embedding_backward_scratch(ctx, &index, &dw));
     assert_true(be->embedding_backward(ctx, &index, &y, &dw, scratch));
     double *want = calloc((size_t)(table * n), sizeof *want);
     assert_true(want && scratch);
     for (int64_t i = 0; i < count * n; i++) want[at[i / n] * n + i % n] += mtt_get(&y, i);
     for (int64_t i = 0; i < table * n; i++)
         mtt_close(mtt_get(&dw, i), want[i], 4 * mtt_epsilon(dtype), "dw", i);
-    free(want), free(scratch);
+    free(want), mtt_memory_free(scratch);
     mtt_drop(&index), mtt_drop(&w), mtt_drop(&y), mtt_drop(&dw);
 }
 
@@ -62,9 +62,9 @@ static void a_number_outside_the_table_is_refused_by_name(void **state)
         assert_int_equal(mt_last_status(), MT_ERR_ARGUMENT);
         assert_non_null(strstr(mt_last_error(), bad < 0 ? "index[1] is -1" : "index[1] is 4"));
         mt_clear_error();
-        void *scratch = malloc(be->embedding_backward_scratch(ctx, &index, &dw) + 1);
+        void *scratch = mtt_memory(be->embedding_backward_scratch(ctx, &index, &dw) + 1);
         assert_false(be->embedding_backward(ctx, &index, &y, &dw, scratch) && be->sync(ctx));
-        free(scratch);
+        mtt_memory_free(scratch);
         mt_clear_error();
         assert_false(be->cross_entropy(ctx, IGNORE, &y, &index, &logp, &loss) && be->sync(ctx));
         assert_non_null(strstr(mt_last_error(), bad < 0 ? "target[1] is -1" : "target[1] is 4"));

@@ -18,20 +18,10 @@ static struct {
 } buffers[MOST];
 static int n_buffers;
 
-const mti_backend *values_backend(void)
-{
-    const char *kind = getenv("MTT_DEVICE");
-    const mti_backend *backend = mti_backend_find(kind ? kind : "cpu");
-    assert_non_null(backend);
-    return backend;
-}
-
 mti_ctx *values_open(int threads)
 {
-    const mti_backend *backend = values_backend();
-    mti_ctx *ctx = backend->open();
-    assert_non_null(ctx);
-    assert_true(backend->set_threads(ctx, threads));
+    mti_ctx *ctx;
+    assert_true(mtt_backend(&ctx)->set_threads(ctx, threads));
     return ctx;
 }
 
@@ -56,17 +46,34 @@ static size_t looked_at(size_t n_bytes)
 }
 
 /* Pages that nobody looks at are never touched. */
+static char *map_scratch(size_t n)
+{
+#ifndef __SANITIZE_ADDRESS__
+    if (mtt_is_heap()) {
+        char *scratch =
+            mmap(NULL, n ? n : 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        assert_true(scratch != MAP_FAILED);
+        return scratch;
+    }
+#endif
+    return mtt_memory(n);
+}
+
+static void unmap_scratch(char *scratch, size_t n)
+{
+#ifndef __SANITIZE_ADDRESS__
+    if (mtt_is_heap()) {
+        munmap(scratch, n ? n : 1);
+        return;
+    }
+#endif
+    (void)n;
+    mtt_memory_free(scratch);
+}
+
 char *values_scratch(size_t n_bytes)
 {
-    size_t n = n_bytes + guard(n_bytes);
-#ifdef __SANITIZE_ADDRESS__
-    char *scratch = malloc(n ? n : 1);
-    assert_non_null(scratch);
-#else
-    char *scratch =
-        mmap(NULL, n ? n : 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    assert_true(scratch != MAP_FAILED);
-#endif
+    char *scratch = map_scratch(n_bytes + guard(n_bytes));
     memset(scratch, 0x99, n_bytes < DIRTY ? n_bytes : DIRTY); /* what scratch holds is anything */
     memset(scratch + n_bytes, 0x77, looked_at(n_bytes));
     return scratch;
@@ -74,12 +81,7 @@ char *values_scratch(size_t n_bytes)
 void values_scratch_free(char *scratch, size_t n_bytes)
 {
     for (size_t i = 0; i < looked_at(n_bytes); i++) assert_int_equal(scratch[n_bytes + i], 0x77);
-#ifdef __SANITIZE_ADDRESS__
-    free(scratch);
-#else
-    size_t n = n_bytes + guard(n_bytes);
-    munmap(scratch, n ? n : 1);
-#endif
+    unmap_scratch(scratch, n_bytes + guard(n_bytes));
 }
 
 static void set_at(const mti_view *v, int64_t at, double value)
@@ -121,7 +123,8 @@ mti_view values_new_laid_out(mt_dtype dtype, int rank, const int64_t *shape, boo
         if (i == 0) n += pad;
     }
     size_t n_bytes = ((size_t)n + 1) * mt_dtype_size(dtype);
-    if (n_buffers == MOST || (v.data = malloc(n_bytes)) == NULL) abort();
+    if (n_buffers == MOST) abort();
+    v.data = mtt_memory(n_bytes);
     buffers[n_buffers].at = v.data;
     buffers[n_buffers++].n_bytes = n_bytes;
     for (int64_t i = 0; i <= n; i++) set_at(&v, i, FOREIGN);
@@ -133,9 +136,19 @@ mti_view values_new(mt_dtype dtype, int rank, const int64_t *shape)
     return values_new_laid_out(dtype, rank, shape, false, 0);
 }
 
+mti_view values_i64(int64_t value)
+{
+    mti_view v = {.data = mtt_memory(sizeof value), .dtype = MT_I64};
+    if (n_buffers == MOST) abort();
+    buffers[n_buffers].at = v.data;
+    buffers[n_buffers++].n_bytes = sizeof value;
+    memcpy(v.data, &value, sizeof value);
+    return v;
+}
+
 void values_free_all(void)
 {
-    while (n_buffers > 0) free(buffers[--n_buffers].at);
+    while (n_buffers > 0) mtt_memory_free(buffers[--n_buffers].at);
 }
 
 double values_get(const mti_view *v, int64_t i) { return get_at(v, place(v, i)); }

@@ -2,17 +2,16 @@
 #ifndef MTT_VALUES_H
 #define MTT_VALUES_H
 
-#include "backends/backend.h"
+#include "chosen.h"
 
-/* The backend under test: what MTT_DEVICE names, the CPU where it is not set. */
-const mti_backend *values_backend(void);
-mti_ctx *values_open(int threads); /* one of its contexts: close it */
+mti_ctx *values_open(int threads); /* a context of mtt_chosen(): close it */
 
 /* Views live until values_free_all. Elements outside a view's own are -77. */
 mti_view values_new(mt_dtype dtype, int rank, const int64_t *shape);
 /* The last two dimensions lie transposed; each row is followed by `pad` foreign elements. */
 mti_view values_new_laid_out(mt_dtype dtype, int rank, const int64_t *shape, bool transposed,
                              int64_t pad);
+mti_view values_i64(int64_t value); /* rank 0 */
 void values_free_all(void);
 
 /* Element i in row-major order. */

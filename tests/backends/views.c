@@ -4,30 +4,6 @@
 const mt_dtype mtt_floats[4] = {MT_F32, MT_F64, MT_BF16, MT_F16};
 const int64_t mtt_sizes[9] = {1, 2, 3, 7, 17, 63, 64, 65, 1000};
 
-/* The block starts one header before the data of a dense view. */
-mti_view mtt_view(mt_dtype dtype, int rank, const int64_t *shape, mtt_placing placing)
-{
-    mti_view v = {.dtype = dtype, .rank = rank};
-    int64_t step = 1;
-    for (int k = 0; k < rank; k++) {
-        int d = placing == MTT_PLACED_REVERSED ? k : rank - 1 - k;
-        v.shape[d] = shape[d];
-        if (d == rank - 1 && placing == MTT_PLACED_STEPPED) step *= 2;
-        v.stride[d] = d == 0 && placing == MTT_PLACED_BROADCAST ? 0 : step;
-        step *= shape[d];
-        if (d == rank - 1 && placing == MTT_PLACED_PADDED) step += 3;
-    }
-    v.data = calloc((size_t)step + 1, mt_dtype_size(dtype));
-    assert_non_null(v.data);
-    return v;
-}
-
-void mtt_drop(mti_view *v)
-{
-    free(v->data);
-    v->data = NULL;
-}
-
 static int64_t offset_of(const mti_view *v, int64_t i)
 {
     int64_t offset = 0;

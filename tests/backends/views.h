@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
-#include "backends/backend.h"
+#include "chosen.h"
 
 typedef enum mtt_placing {
     MTT_PLACED_DENSE,    /* row-major */
@@ -22,7 +22,7 @@ typedef enum mtt_placing {
     MTT_PLACED_BROADCAST /* stride 0 in the first dimension: inputs only */
 } mtt_placing;
 
-/* A view and the block it lies in; mtt_drop frees the block. */
+/* A view in mtt_memory; mtt_drop frees it. */
 mti_view mtt_view(mt_dtype dtype, int rank, const int64_t *shape, mtt_placing placing);
 void mtt_drop(mti_view *v);
 #define mtt_dense(dtype, ...)                                                                      \
@@ -45,7 +45,5 @@ void mtt_same(const mti_view *a, const mti_view *b, const char *what);
 
 extern const mt_dtype mtt_floats[4];
 extern const int64_t mtt_sizes[9];
-const mti_backend *mtt_backend(
-    mti_ctx **ctx); /* of MTT_DEVICE, "cpu" where it is not set; opens a context: close it */
 
 #endif
