@@ -10,28 +10,27 @@
 extern "C" {
 #endif
 
-/* kind: "cpu", "cuda", or "meta", whose tensors have shapes, storages and addresses but no data:
- * everything runs and is counted as on the others, and reading a value is an error. The result is
- * the caller's: mt_device_release it once. */
+/* kind: "cpu", "cuda", or "meta". Tensors on meta have shapes, storages and addresses but no data:
+ * all ops run and are counted as elsewhere, and reading a value is an error. The result is the
+ * caller's: mt_device_release it once. */
 MT_API mt_device *mt_device_open(const char *kind);
 MT_API mt_device *mt_device_retain(mt_device *device);
 MT_API void mt_device_release(mt_device *device);
 MT_API const char *mt_device_kind(const mt_device *device); /* "cpu" */
 MT_API bool mt_device_has_data(const mt_device *device);    /* false on meta */
 
-/* Kernels of a device without data need no scratch memory. These two make it count what others
- * would need; MT_ERR_UNSUPPORTED on devices with data, which count what their kernels take.
- * As the kernels of another kind ask for it ("cpu"), op by op; "none", the default: no more. */
+/* Kernels of a device without data need no scratch memory. These two functions make it count what
+ * other kernels need; MT_ERR_UNSUPPORTED on devices with data, which count their own.
+ * Counts the scratch memory of another kind's kernels ("cpu"), op by op; "none", the default: 0. */
 MT_API mt_status mt_device_count_scratch_of(mt_device *device, const char *kind);
-/* As cuBLAS under PyTorch: n_bytes for each pass, forward and backward, from its first matrix
- * product on, until set to 0. CUBLAS_WORKSPACE_CONFIG's default, :4096:2:16:8, is 8519680;
- * PyTorch's on Hopper, :4096:8, is 33554432. */
+/* Counts cuBLAS's workspace as PyTorch does: n_bytes for each pass, forward and backward, from its
+ * first matrix product on, until set to 0. CUBLAS_WORKSPACE_CONFIG's default, :4096:2:16:8, is
+ * 8519680; PyTorch's on Hopper, :4096:8, is 33554432. */
 MT_API mt_status mt_device_set_gemm_workspace(mt_device *device, size_t n_bytes);
 
-/* Bytes that the system can still give the device, as far as it tells. Of the host: memory and swap
- * that are available, within the limits of its control groups and of the process's addresses; of a
- * GPU: what the driver calls free. What the device's allocator has cached is not in it. SIZE_MAX:
- * nobody says, or there is no end (meta). */
+/* Bytes that the system can still give the device, without those its allocator has cached. Host:
+ * available memory and swap, within the limits of control groups and of the process's address
+ * space. GPU: what the driver reports as free. SIZE_MAX: unknown or unlimited (meta). */
 MT_API size_t mt_device_room(const mt_device *device);
 
 /* Threads that kernels of this device may use; n >= 1. */
@@ -39,17 +38,16 @@ MT_API mt_status mt_device_set_threads(mt_device *device, int n);
 MT_API int mt_device_threads(const mt_device *device);
 
 /* The default generator: Philox4x32-10 counters. Each random op takes the
- * seed and an offset and moves the offset on by what it used. */
+ * seed and an offset and advances the offset by the draws it used. */
 MT_API void mt_seed(mt_device *device, uint64_t seed); /* offset back to 0 */
 MT_API void mt_rng_get(const mt_device *device, uint64_t *seed, uint64_t *offset);
 MT_API void mt_rng_set(mt_device *device, uint64_t seed, uint64_t offset);
 
-/* Wait until everything queued is done; errors of queued work surface here, each once, in whichever
- * host thread waits first. */
+/* Waits until all queued work is done. An error of queued work is reported once, to the first host
+ * thread that waits. */
 MT_API mt_status mt_device_sync(mt_device *device);
 
-/* Floating-point operations counted by the ops as they ran (a multiply-add is
- * 2), in forward and in backward, since the last reset. */
+/* Floating-point operations of the ops since the last reset; a multiply-add is 2. */
 typedef struct mt_flops {
     uint64_t forward, backward, recompute;
 } mt_flops;

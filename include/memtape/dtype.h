@@ -27,7 +27,7 @@ typedef enum mt_dtype {
 MT_API size_t mt_dtype_size(mt_dtype dtype);      /* bytes per element */
 MT_API const char *mt_dtype_name(mt_dtype dtype); /* "f32", "bf16", ... */
 MT_API bool mt_dtype_is_float(mt_dtype dtype);
-/* Name to dtype; false and *out untouched if the name is none of ours. */
+/* Name to dtype; false, and *out unchanged, if no dtype has the name. */
 MT_API bool mt_dtype_parse(const char *name, mt_dtype *out);
 
 #ifdef __cplusplus

@@ -1,13 +1,13 @@
-/* status.h: what can go wrong and how it is told.
+/* status.h: errors and how they are reported.
  *
- * Functions that make something return NULL on failure; the others return an mt_status. Each
- * failing call leaves its status and a text, per thread, in the place of what an earlier call left;
- * calls that succeed leave it alone. Two rules make the text that of the cause:
- * - Where a call fails because one inside it failed (an op in a hook, a hook in mt_backward), the
+ * Functions that make something return NULL on failure; the others return an mt_status. A failing
+ * call sets this thread's status and text; a successful one leaves both as they are. Two rules make
+ * the text name the cause:
+ * - If a call fails because a call inside it failed (an op in a hook, a hook in mt_backward), the
  *   inner one's status and text stay.
- * - NULL in gives NULL out and touches no text: an object that is NULL is one that an earlier call
- *   failed to make. So a chain of calls is checked once, at its end, and names its start. Only
- *   where nothing has failed, or all was cleared, is the NULL itself the failure.
+ * - NULL in gives NULL out and keeps the text, because an earlier call failed to make the object.
+ *   So a chain of calls is checked once, at its end, and the text names its first failure. A NULL
+ *   is an error of its own only if nothing has failed since the last clear.
  * Nothing in the library prints, exits or jumps. */
 #ifndef MEMTAPE_STATUS_H
 #define MEMTAPE_STATUS_H
@@ -28,11 +28,11 @@ typedef enum mt_status {
     MT_OK = 0,
     MT_ERR_ARGUMENT,    /* a bad argument: shape, dtype, range, NULL */
     MT_ERR_MEMORY,      /* host or device memory ran out */
-    MT_ERR_STATE,       /* not now: freed graph, changed saved tensor, closed file */
+    MT_ERR_STATE,       /* a wrong state: freed graph, changed saved tensor, closed file */
     MT_ERR_IO,          /* the operating system refused a file */
-    MT_ERR_FORMAT,      /* a file or text that is damaged or not understood */
+    MT_ERR_FORMAT,      /* a file or text that is damaged or has an unknown form */
     MT_ERR_UNSUPPORTED, /* this device or build cannot do it */
-    MT_ERR_INTERNAL     /* the books do not balance: a bug in memtape */
+    MT_ERR_INTERNAL     /* the memory statistics do not add up: a bug in memtape */
 } mt_status;
 
 /* Status of this thread's last failure; MT_OK if there was none since the last clear. */
