@@ -1,4 +1,5 @@
-/* apply.c: run an op: check, make the outputs, compute, and record it if a gradient is wanted. */
+/* apply.c: runs an op: checks inputs, makes outputs, computes, and records a node if an input
+ * requires grad. */
 #include <assert.h>
 #include <string.h>
 #include "autograd/autograd.h"
@@ -19,13 +20,13 @@ static bool check_inputs(mti_call *c)
         }
         if (!c->device) c->device = c->in[i]->storage->device;
         if (c->in[i]->storage->device != c->device)
-            return mti_fail_bool(MT_ERR_ARGUMENT, "%s: %s lives on another device than %s",
-                                 op->name, letter, op->in[0]);
+            return mti_fail_bool(MT_ERR_ARGUMENT, "%s: %s is on another device than %s", op->name,
+                                 letter, op->in[0]);
     }
     return true;
 }
 
-/* Which inputs want a gradient, and the union of what their gradients need. */
+/* Sets which inputs want a gradient, and the union of the slots that these gradients need. */
 static void plan_record(mti_call *c)
 {
     const mti_modes *modes = mti_modes_now();
@@ -37,7 +38,7 @@ static void plan_record(mti_call *c)
     }
 }
 
-/* Whole numbers and masks have no gradient: then nothing is recorded, as in PyTorch. */
+/* An op with integer or bool outputs only has no gradient and is not recorded, as in PyTorch. */
 static void drop_record_without_floats(mti_call *c)
 {
     for (int i = 0; i < c->n_out; i++)
@@ -62,8 +63,8 @@ static bool make_outputs(mti_call *c)
     return true;
 }
 
-/* Results that a hook supplied were drawn elsewhere; the generator moves on all the same, so what
- * is drawn later does not depend on hooks. */
+/* The generator advances even if a hook supplied the results, so later draws do not depend on
+ * hooks. */
 static void draw(mti_call *c, bool supplied)
 {
     uint64_t seed, offset;
@@ -77,8 +78,7 @@ static mt_tensor *slot_tensor(mti_call *c, int bit)
     return bit < 8 ? c->in[bit] : bit < 12 ? c->out[bit - 8] : c->aux[bit - 12];
 }
 
-/* The node, with everything it keeps. Outputs and kept auxiliaries have their class from here on.
- */
+/* Makes the node and saves what it keeps. */
 static mti_node *record(mti_call *c)
 {
     unsigned keep = c->keep;
@@ -97,9 +97,10 @@ static mti_node *record(mti_call *c)
     return n;
 }
 
+/* Outputs and kept auxiliaries outlive the op: they get a category. */
 static void settle(mti_call *c)
 {
-    if (mti_making_now()->in_op) return; /* within a hook: the hook's caller decides */
+    if (mti_making_now()->in_op) return; /* in a hook: its caller does this */
     for (int i = 0; i < c->n_out; i++)
         if (c->out[i]->storage->unclassified_in)
             mti_storage_settle(c->out[i]->storage, MT_ACTIVATION);
@@ -148,7 +149,7 @@ static bool run(mti_call *c)
     if (!supplied && !make_outputs(c)) return false;
     draw(c, supplied);
     if (!supplied && !c->op->code->forward(c)) return false;
-    if (c->op->flags & MTI_VIEW) /* the views say what came out */
+    if (c->op->flags & MTI_VIEW) /* the views have their final specs */
         for (int i = 0; i < c->n_out; i++) out_spec[i] = c->out[i]->view;
     if (c->op->flags & MTI_INPLACE) atomic_fetch_add(&c->in[0]->storage->version, 1);
     if (!mti_after_op(c)) return false;
@@ -189,10 +190,10 @@ bool mti_apply(const mti_op *op, const mti_params *params, int n_in, mt_tensor *
 {
     mti_rewrite_fn *rewrite = mti_modes_now()->rewrite;
     if (!rewrite || n_in > MTI_MAX_WANT) return apply(op, params, n_in, in, n_out, out);
-    mt_tensor *other[MTI_MAX_WANT];
+    mt_tensor *rewritten[MTI_MAX_WANT];
     for (int i = 0; i < n_out; i++) out[i] = NULL;
-    if (!rewrite(op, n_in, in, other)) return false;
-    bool ok = apply(op, params, n_in, other, n_out, out);
-    for (int i = 0; i < n_in; i++) mt_release(other[i]);
+    if (!rewrite(op, n_in, in, rewritten)) return false;
+    bool ok = apply(op, params, n_in, rewritten, n_out, out);
+    for (int i = 0; i < n_in; i++) mt_release(rewritten[i]);
     return ok;
 }

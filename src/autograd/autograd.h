@@ -26,20 +26,20 @@ enum mti_slot {
 };
 #define MTI_SLOTS 0xFFFFu
 
-/* A slot of which a gradient does not read the values: only whether each is > 0 ... */
+/* Marks of a slot whose values a gradient does not read: only whether each is > 0 ... */
 #define MTI_SIGN_MARK  16
 #define MTI_SIGN(slot) ((slot) | (uint64_t)(slot) << MTI_SIGN_MARK)
-/* ... or a mask that the call drew and mt_dropout_mask draws again (mti_draw). */
+/* ... or none of them, as mt_dropout_mask can draw the mask again (mti_draw). */
 #define MTI_DRAWN_MARK  32
 #define MTI_DRAWN(slot) ((slot) | (uint64_t)(slot) << MTI_DRAWN_MARK)
 
 typedef struct mti_call mti_call;
 
 typedef struct mti_op_code {
-    bool (*shape)(mti_call *c); /* check the inputs, say what comes out */
+    bool (*shape)(mti_call *c); /* check the inputs, set the outputs' shapes and dtypes */
     bool (*forward)(mti_call *c);
     bool (*backward)(mti_call *c); /* gradients of the wanted inputs from mti_saved and mti_dout */
-    mti_unary unary;               /* of activation.c's ops: which row of unary.def */
+    mti_unary unary;               /* activation.c's ops: their row of unary.def */
 } mti_op_code;
 
 typedef enum mti_op_flags {
@@ -55,20 +55,20 @@ typedef struct mti_op {
     const char *name;
     int n_in; /* -1: any number */
     int n_aux;
-    uint64_t keep[MTI_MAX_KEEP]; /* slots that the gradient of input i needs, with their marks */
+    uint64_t keep[MTI_MAX_KEEP]; /* slots the gradient of input i needs, with marks */
     unsigned flags;
     const char *in[MTI_MAX_KEEP], *out[2], *aux[MTI_MAX_AUX]; /* letters: "x", "w"; "y"; "mean" */
     const char *formula, *why;
     const mti_op_code *code;
 } mti_op;
 
-/* Of outputs without a letter of their own, the first one's. */
+/* An output without a letter of its own has the first one's. */
 static inline const char *mti_out_letter(const mti_op *op, int i)
 {
     return i < 2 && op->out[i] ? op->out[i] : op->out[0];
 }
 
-/* What an op is called with besides tensors; copied into the node. */
+/* An op's arguments besides tensors; copied into the node. */
 typedef union mti_params {
     struct {
         double p0, p1;
@@ -134,8 +134,8 @@ typedef union mti_params {
     } attention;
 } mti_params;
 
-/* The place of the generator where a call's random numbers begin. p > 0: they made a mask with this
- * probability, the slot that the row marks as drawn. */
+/* The generator's state where a call's random numbers begin. p > 0: they made a mask with this
+ * probability, in the slot that the row marks as DRAWN. */
 typedef struct mti_draw {
     double p;
     uint64_t seed, offset;
@@ -160,15 +160,15 @@ struct mti_call {
     mt_tensor *const *in;
     mt_tensor **out;
     mti_view aux_spec[MTI_MAX_AUX];
-    bool aux_always[MTI_MAX_AUX]; /* make it even when nothing is recorded */
+    bool aux_always[MTI_MAX_AUX]; /* made even when nothing is recorded */
     uint64_t n_draws;             /* random numbers that forward takes; set by the shape rule */
-    mti_draw draw;                /* where they begin; its p is set by the shape rule */
+    mti_draw draw;                /* where they begin; the shape rule sets p */
     mt_tensor *aux[MTI_MAX_AUX];
     /* backward */
     const mti_view *saved[16]; /* by slot bit; NULL: not kept */
     mt_tensor **dout;          /* NULL entry: no gradient reached that output */
     mt_tensor **din;
-    /* both: given back when the call is over */
+    /* both: freed at the end of the call */
     mti_block *scratch[4];
     int n_scratch;
     mt_tensor *temps[8];
@@ -176,12 +176,12 @@ struct mti_call {
     uint64_t flops; /* counted so far */
 };
 
-/* Run an op: check, make the outputs, compute, record. in[i] may be NULL only where the row says
- * so; params NULL: all zero. out[n_out] receives new references. On failure everything is as
- * before. */
+/* Runs an op: checks, makes the outputs, computes, records. in[i] may be NULL if the row has it as
+ * OPTIONAL; params NULL: all zero. out[n_out] receives new references. A failure has no
+ * effect. */
 bool mti_apply(const mti_op *op, const mti_params *params, int n_in, mt_tensor *const *in,
                int n_out, mt_tensor **out);
-/* In place on x: x's history goes on with the new node. */
+/* In place on x: the new node becomes x's grad_fn. */
 mt_status mti_apply_inplace(const mti_op *op, const mti_params *params, mt_tensor *x);
 
 /* For op files. */
@@ -190,37 +190,37 @@ static inline const mti_view *mti_in(const mti_call *c, int i)
     return c->absent[i] ? NULL : &c->in[i]->view;
 }
 static inline const mti_view *mti_out(const mti_call *c, int i) { return &c->out[i]->view; }
-/* NULL: nobody will need it. */
+/* NULL: not needed. */
 static inline const mti_view *mti_aux(const mti_call *c, int i)
 {
     return c->aux[i] ? &c->aux[i]->view : NULL;
 }
-/* The only door from backward to forward values; asserts that the slot was declared. */
+/* Backward's only access to forward values; asserts that the op's row keeps the slot. */
 const mti_view *mti_saved(const mti_call *c, unsigned slot);
 static inline const mti_view *mti_dout(const mti_call *c) { return &c->dout[0]->view; }
 static inline bool mti_wants(const mti_call *c, int i) { return (c->want >> i) & 1; }
 /* The gradient of input i, made on first use: row-major, the input's shape and dtype. NULL on
  * failure. */
 const mti_view *mti_din(mti_call *c, int i);
-/* The same, in dout's own memory if nobody else looks at it (for element-wise backwards that may
- * run in place). */
+/* The same, in dout's memory if dout has no other reference: for element-wise backwards, which can
+ * run in place. */
 const mti_view *mti_din_reuse(mti_call *c, int i);
-/* Hand over a gradient made otherwise, such as a view of dout (taken over; NULL is a failure). */
+/* Sets the gradient of input i to t, a view of dout for example. Takes t over; NULL fails. */
 bool mti_give_din(mti_call *c, int i, mt_tensor *t);
-/* `grad`, summed to input i's shape where that was broadcast, becomes (or is added into) din i. */
+/* Sets din i to grad, summed over the dimensions along which input i was broadcast. */
 bool mti_reduce_to_din(mti_call *c, int i, mt_tensor *grad);
-/* A tensor that lives until the call is over. */
+/* A tensor that lives until the end of the call. */
 mt_tensor *mti_temp(mti_call *c, mt_dtype dtype, int rank, const int64_t *shape);
 /* v itself if its rows (last dimension) are dense, else a dense temporary copy; NULL on failure. */
 const mti_view *mti_dense_rows(mti_call *c, const mti_view *v);
 const mti_view *mti_dense(mti_call *c, const mti_view *v);
-/* Kernel scratch, workspace category, until the call is over; *p is NULL for 0 bytes. */
+/* Kernel scratch, category MT_WORKSPACE, until the end of the call; *p is NULL for 0 bytes. */
 bool mti_scratch(mti_call *c, size_t n_bytes, void **p);
-/* c = alpha a b (+ bias): makes strides fit, takes scratch, counts FLOPs. */
+/* out = alpha a b (+ bias): copies inputs BLAS cannot read, takes scratch, counts FLOPs. */
 bool mti_gemm(mti_call *c, double alpha, const mti_view *a, const mti_view *b, const mti_view *out,
               const mti_view *bias);
-/* One of many products of a call: out = a b + beta out, beta 0 or 1, on matrices as BLAS takes
- * them. Its scratch is given back at once. */
+/* One of many products of a call: out = a b + beta out, beta 0 or 1, on matrices that BLAS can
+ * read. Frees its scratch at once. */
 bool mti_gemm_part(mti_call *c, const mti_view *a, const mti_view *b, double beta,
                    const mti_view *out);
 void mti_count_flops(mti_call *c, uint64_t n);
@@ -234,9 +234,9 @@ bool mti_need_same_dtype(mti_call *c, int i, int j);
 
 /* ---- modes, per thread ---- */
 
-typedef struct mti_hooks { /* a pushed pair: shared by the stack and what it packed */
+typedef struct mti_hooks { /* a pushed pair: shared by the stack and the slots it packed */
     atomic_int refs;
-    int pins; /* more than 0: it may not be popped */
+    int pins; /* while more than 0 it may not be popped */
     mt_saved_hooks fn;
     void *user;
     struct mti_hooks *below;
@@ -244,8 +244,8 @@ typedef struct mti_hooks { /* a pushed pair: shared by the stack and what it pac
 void mti_hooks_release(mti_hooks *h);
 void mti_hooks_pop_all(void); /* of this thread, pinned or not */
 
-/* Other tensors in the place of an op's inputs: new references in out[n_in], NULL for NULL. False
- * fails the op. Off within hooks, unless they turn it on. (autocast) */
+/* Replaces an op's inputs, for autocast: new references in out[n_in], NULL for NULL. False fails
+ * the op. Off in hooks, unless they turn it on. */
 typedef bool mti_rewrite_fn(const mti_op *op, int n_in, mt_tensor *const *in, mt_tensor **out);
 
 typedef struct mti_op_hooks mti_op_hooks;
@@ -253,27 +253,28 @@ void mti_op_hooks_pop_all(void);
 
 typedef struct mti_modes {
     bool grad_off;
-    int in_hook; /* inside a pack or unpack: nothing is recorded */
+    int in_hook; /* in a pack or unpack: nothing is recorded */
     int in_backward;
     uint64_t walk;           /* number of the innermost backward; 0: none */
     mti_hooks *hooks;        /* the top of the stack */
-    mti_rewrite_fn *rewrite; /* of the inputs of every op; NULL: none */
+    mti_rewrite_fn *rewrite; /* called for every op's inputs; NULL: none */
     mti_op_hooks *op_hooks;  /* the top of that stack */
     int in_op_hook;
-    bool recompute;      /* apart, and the FLOPs are those of a recomputation */
-    bool op_in_progress; /* apart, while an op or a backward is half done */
+    bool recompute;      /* in mt_run_apart: count FLOPs as recomputation */
+    bool op_in_progress; /* in mt_run_apart, called within an op or a backward */
 } mti_modes;
 mti_modes *mti_modes_now(void);
-/* Within a hook or a backward others are in the middle of something: no time to balance. */
+/* In a hook or a backward, an outer op's tensors have no category yet: do not check the balance. */
 static inline bool mti_op_in_progress(void)
 {
     const mti_modes *m = mti_modes_now();
     return mti_making_now()->in_op || m->in_backward || m->in_op_hook || m->op_in_progress;
 }
 int mti_scope_depth(void);
-void mti_scope_restore(int depth); /* of a depth that was */
+void mti_scope_restore(int depth);
 
-/* Around forward: a hook before it may supply its results, and c->draw. False: a hook failed. */
+/* Run the op hooks around forward; one before it may supply the results and c->draw. False: a hook
+ * failed. */
 bool mti_before_op(mti_call *c, bool *supplied);
 bool mti_after_op(mti_call *c);
 
@@ -282,43 +283,43 @@ bool mti_after_op(mti_call *c);
 typedef struct mti_node mti_node;
 typedef struct mti_leaf mti_leaf;
 
-/* What one level of hooks made of a saved tensor. */
+/* What one pair of hooks keeps of a saved tensor. */
 typedef struct mti_packed {
     mti_hooks *hooks; /* retained */
     void *state;
-    mti_view spec;     /* what was packed: unpack must give this shape and dtype back ... */
+    mti_view spec;     /* pack's argument: unpack must return this shape and dtype ... */
     mt_device *device; /* ... on this device (retained) */
-    bool left_tensor;  /* unpack gets a tensor (else NULL) */
+    bool left_tensor;  /* pack left a tensor for unpack */
 } mti_packed;
 
 typedef struct mti_saved_tensor {
-    mt_tensor *kept;  /* what the outermost hook left; NULL if none */
+    mt_tensor *kept;  /* the outermost hook's result; may be NULL */
     uint64_t version; /* of the storage when it was saved */
-    bool original;    /* kept views the very storage that was saved: compare versions */
+    bool original;    /* kept views the saved storage itself: compare versions */
     int bit;          /* slot */
     int n_packed;
     mti_packed *packed;                    /* [n_packed], innermost first */
     const mti_node *node;                  /* NULL: an mt_saved */
-    struct mti_saved_tensor *next, **link; /* among the slots that hold kept's storage */
+    struct mti_saved_tensor *next, **link; /* in the list of slots that hold kept's storage */
     mti_view spec;
 } mti_saved_tensor;
 
-struct mt_saved { /* a slot of no node's (autograd.h) */
+struct mt_saved { /* a slot without a node */
     mti_saved_tensor slot;
     mt_save_info info;
 };
 
 typedef struct mti_edge {
-    mti_node *node; /* retained; the node that made the input, or ... */
-    mti_leaf *leaf; /* ... retained; the leaf it is; both NULL: no gradient wanted */
+    mti_node *node; /* the node that made the input, or ... */
+    mti_leaf *leaf; /* ... the leaf it is, both retained; NULL both: no gradient wanted */
     int out_index;
 } mti_edge;
 
 typedef struct mti_grad_hook { /* on an output of a node, or on a leaf */
     struct mti_grad_hook *next;
     int handle, out_index;
-    uint64_t walk; /* during which it was added: called from the next one on */
-    bool removed;  /* while hooks of its list run */
+    uint64_t walk; /* in which it was added: called in later walks only */
+    bool removed;  /* marked while its list runs; freed afterwards */
     mt_grad_hook_fn *fn;
     mt_leaf_hook_fn *leaf_fn; /* instead of fn: after accumulation */
     void *user;
@@ -327,7 +328,7 @@ typedef struct mti_grad_hook { /* on an output of a node, or on a leaf */
 typedef struct mti_hook_list {
     mti_grad_hook *first;
     int last_handle;
-    int running; /* walks in the midst of it: what is removed goes when they are through */
+    int running; /* walks running it; removed hooks are freed after them */
 } mti_hook_list;
 
 struct mti_node {
@@ -340,9 +341,9 @@ struct mti_node {
     mti_draw draw;
     uint64_t want;
     int n_in, n_out, n_saved;
-    bool freed;    /* its saved tensors were given up */
-    bool running;  /* its hooks and its backward: no walk may come by */
-    uint64_t walk; /* number of the walk whose gradients wait in `grads`; 0: none */
+    bool freed;    /* its saved tensors are freed */
+    bool running;  /* in its hooks or its backward: no walk may reach it */
+    uint64_t walk; /* number of the walk that `grads` belong to; 0: none */
     bool absent[8];
     mti_edge *in;                 /* [n_in] */
     mti_view *in_spec, *out_spec; /* [n_in], [n_out] */
@@ -362,7 +363,7 @@ struct mti_leaf {
 
 uint64_t mti_next_sequence(void);
 mti_node *mti_node_new(const mti_call *c, int n_saved);
-bool mti_edge_to(mti_edge *e, mt_tensor *t); /* *e all zero; false when memory ran out */
+bool mti_edge_to(mti_edge *e, mt_tensor *t); /* *e: all zero; false: out of memory */
 void mti_edge_release(mti_edge *e);
 void mti_node_drop_saved(mti_node *n);
 mti_leaf *mti_leaf_of(mt_tensor *t); /* made on first use; borrowed */
@@ -370,32 +371,32 @@ mti_leaf *mti_leaf_of(mt_tensor *t); /* made on first use; borrowed */
 /* ---- hooks on gradients ---- */
 
 void mti_hook_list_free(mti_hook_list *list);
-/* Around a run through the list; the last to leave frees what was removed meanwhile. */
+/* Call around a loop over the list: hooks removed meanwhile are freed by the last leave. */
 void mti_hook_list_enter(mti_hook_list *list);
 void mti_hook_list_leave(mti_hook_list *list);
-/* Whether this walk calls it: hooks may remove hooks and add some that wait for the next walk. */
+/* Whether this walk calls it: not if a hook removed it or added it during the walk. */
 bool mti_is_called(const mti_grad_hook *h);
 bool mti_any_is_called(const mti_hook_list *list);
-/* Those of one output, or of a leaf. Takes grad over; NULL on failure. */
+/* Runs the hooks of one output, or of a leaf. Takes grad over; NULL on failure. */
 mt_tensor *mti_run_grad_hooks(mti_hook_list *list, int out_index, const mti_view *spec,
                               mt_tensor *grad);
-/* Those of a leaf that has its gradient. They may let the leaf's last handle go. */
+/* Runs leaf hooks after accumulation. They may release the leaf's last handle. */
 bool mti_run_leaf_hooks(mti_leaf *leaf);
 
 /* ---- kept tensors ---- */
 
-/* Pass t through the hooks and fill *s; t is borrowed. */
+/* Passes t through the hooks and fills *s; t is borrowed. */
 bool mti_slot_save(mti_saved_tensor *s, const mti_node *n, int bit, mt_tensor *t);
 /* A new reference to what was saved; NULL on failure. */
 mt_tensor *mti_slot_load(const mti_saved_tensor *s);
 void mti_slot_drop(mti_saved_tensor *s);
 mt_save_info mti_slot_info(const mti_saved_tensor *s);
 
-/* Say that the slot holds s->kept's storage, from now until it is let go: an op in place asks. */
+/* Enter the slot into the list at s->kept's storage, and remove it: ops in place read the list. */
 void mti_slot_hold(mti_saved_tensor *s);
-void mti_slot_let_go(mti_saved_tensor *s);
+void mti_slot_unhold(mti_saved_tensor *s);
 
-/* Nodes in decreasing order of creation, each once however often it was pushed. */
+/* Pops nodes in reverse order of creation, each once, however often it was pushed. */
 typedef struct mti_heap {
     MTI_VEC(mti_node *) v;
 } mti_heap;

@@ -1,13 +1,13 @@
-/* backward.c: walk the nodes from the roots, last made first, and accumulate into the leaves, or
- * keep the gradients of given inputs.
+/* backward.c: walks the nodes from the roots in reverse order of creation, and accumulates into
+ * the leaves, or keeps the gradients of given inputs.
  *
- * A node is run when all nodes made after it that lead to it have run: a heap ordered by
- * sequence number gives just that, since an op's inputs are always made before it. */
+ * A node may run once all nodes that use its outputs have run. They were all made after it, so a
+ * heap ordered by sequence number gives this order. */
 #include <stdio.h>
 #include <string.h>
 #include "autograd/walk.h"
 
-/* a + b, in a's memory if nobody else looks at it. Takes a over, borrows b. */
+/* a + b, in a's memory if this is its only reference. Takes a over, borrows b. */
 static mt_tensor *add_into(mt_tensor *a, mt_tensor *b)
 {
     mt_device *d = a->storage->device;
@@ -30,8 +30,8 @@ static mt_tensor *add_into(mt_tensor *a, mt_tensor *b)
 
 /* ---- leaves ---- */
 
-/* A gradient that the leaf or the caller can own, row-major in a storage of its size: the very
- * tensor if nobody else has it, else a copy. Takes grad over; NULL on failure. */
+/* A gradient that the leaf or the caller can own, row-major in a storage of its size: grad itself
+ * if this is its only reference, else a copy. Takes grad over; NULL on failure. */
 static mt_tensor *own(mt_tensor *grad)
 {
     if (mti_tensor_is_exclusive(grad) && mti_view_is_contiguous(&grad->view) &&
@@ -73,33 +73,33 @@ static bool accumulate(mti_leaf *leaf, mt_tensor *grad)
     return mti_run_leaf_hooks(leaf);
 }
 
-/* ---- on the way ---- */
+/* ---- delivering gradients ---- */
 
-/* grad is known: whoever asked for it gets it. What waits has its class: a gradient on its way. */
-static void give(mti_walk *w, const void *node_or_leaf, int out_index, mt_tensor *grad)
+/* Stores grad, now complete, in the inputs of mt_gradients that asked for it. */
+static void store_for_inputs(mti_walk *w, const void *node_or_leaf, int out_index, mt_tensor *grad)
 {
     size_t probe = 0, i;
     while ((i = mti_hashmap_next(&w->input_of, mti_walk_key(node_or_leaf), &probe)) != MTI_NO_PLACE)
-        if (w->inputs[i].at.out_index == out_index) w->inputs[i].grad = mt_retain(grad);
+        if (w->inputs[i].edge.out_index == out_index) w->inputs[i].grad = mt_retain(grad);
     grad->storage->unclassified_in = NULL;
 }
 
-/* All uses of the leaf have arrived. Takes grad over. */
+/* grad: the sum over all uses of the leaf. Takes grad over. */
 static bool finish_leaf(mti_walk *w, mti_leaf *leaf, mt_tensor *grad)
 {
     if (!w->n_inputs) return accumulate(leaf, grad);
     grad = mti_run_grad_hooks(&leaf->hooks, 0, &leaf->spec, grad);
-    if (grad) give(w, leaf, 0, grad);
+    if (grad) store_for_inputs(w, leaf, 0, grad);
     mt_release(grad);
     return grad;
 }
 
-/* *slot += grad, which is taken over. */
+/* *slot += grad. Takes grad over. */
 static bool add_to_waiting(mt_tensor **slot, mt_tensor *grad)
 {
     *slot = *slot ? add_into(*slot, grad) : mt_retain(grad);
     mt_release(grad);
-    if (*slot) (*slot)->storage->unclassified_in = NULL; /* accounted for */
+    if (*slot) (*slot)->storage->unclassified_in = NULL; /* it outlives the op, as a gradient */
     return *slot;
 }
 
@@ -110,7 +110,7 @@ static bool deliver_leaf(mti_walk *w, mti_leaf *leaf, mt_tensor *grad)
         mt_release(grad);
         return false;
     }
-    /* Not by its hooks: it may have lost its last since its uses were counted. */
+    /* Do not look at the leaf's hooks here: a hook may have removed itself since the survey. */
     size_t i = mti_hashmap_find(&w->sum_of, mti_walk_key(leaf));
     if (i == MTI_NO_PLACE) return accumulate(leaf, grad);
     mti_leaf_sum *s = &w->sums.at[i];
@@ -121,8 +121,8 @@ static bool deliver_leaf(mti_walk *w, mti_leaf *leaf, mt_tensor *grad)
     return finish_leaf(w, leaf, grad);
 }
 
-/* From here on what waits at the node is this walk's. If it runs in a hook of another one, what
- * waits for that is set aside until this one is over. */
+/* Makes n->grads hold this walk's gradients. If an outer walk, from whose hook this one was
+ * started, has gradients there, they are set aside until this walk ends. */
 static bool claim(mti_walk *w, mti_node *n)
 {
     if (n->walk == w->number) return true;
@@ -148,10 +148,10 @@ static bool deliver(mti_walk *w, const mti_edge *e, mt_tensor *grad)
     if (n->running || !claim(w, n)) {
         mt_release(grad);
         return n->running &&
-               mti_fail_bool(MT_ERR_STATE,
-                             "backward: the one of %s is under way: a hook of it cannot walk back "
-                             "through it",
-                             n->op->name);
+               mti_fail_bool(
+                   MT_ERR_STATE,
+                   "backward: %s is running; a hook called from it cannot walk back through it",
+                   n->op->name);
     }
     return add_to_waiting(&n->grads[e->out_index], grad);
 }
@@ -164,32 +164,32 @@ static void drop_grads(mti_node *n)
 
 /* ---- nodes ---- */
 
-/* What an op made comes back as it lay, whatever a hook gave back: its backward counts on that. An
- * input, or what was changed in place, may lie in any way. */
+/* Outputs and auxiliaries get back the strides they were saved with, whatever a hook returned,
+ * because kernels rely on them. Inputs, and outputs of ops in place, may have any strides. */
 static bool unpack_saved(mti_call *c, const mti_node *n, mt_tensor *held[MTI_MAX_SAVED])
 {
     for (int i = 0; i < n->n_saved; i++) {
         const mti_saved_tensor *s = &n->saved[i];
         held[i] = mti_slot_load(s);
         if (s->bit >= 8 && !(n->op->flags & MTI_INPLACE))
-            held[i] = mti_tensor_laid(held[i], &s->spec, MT_TEMPORARY);
+            held[i] = mti_tensor_with_strides(held[i], &s->spec, MT_TEMPORARY);
         if (!held[i]) return false;
         c->saved[s->bit] = &held[i]->view;
     }
     return true;
 }
 
-/* Hooks see the gradients that reached the node's outputs; who asked for them gets what they leave.
- */
+/* Runs the hooks on the gradients of the node's outputs; their results go to the inputs of
+ * mt_gradients. */
 static bool hook_douts(mti_walk *w, mti_node *n)
 {
     for (int i = 0; i < n->n_out; i++) {
         mt_tensor *grad = n->grads[i];
         if (!grad) continue;
-        n->grads[i] = NULL; /* it is the hooks' now */
+        n->grads[i] = NULL; /* the hooks take it over */
         n->grads[i] = mti_run_grad_hooks(&n->hooks, i, &n->out_spec[i], grad);
         if (!n->grads[i]) return false;
-        give(w, n, i, n->grads[i]);
+        store_for_inputs(w, n, i, n->grads[i]);
     }
     return true;
 }
@@ -217,7 +217,7 @@ static void end_call(mti_call *c, mt_tensor *held[MTI_MAX_SAVED], int n_held)
     for (int i = 0; i < n_held; i++) mt_release(held[i]);
 }
 
-/* The node's backward: din[n_in] are the caller's, those it wanted and maybe others. */
+/* Fills din[n_in] with gradients, which are the caller's; it may make more than were wanted. */
 static bool call_backward(mti_walk *w, mti_node *n, mt_tensor **din)
 {
     mti_call c = {.op = n->op,
@@ -287,8 +287,8 @@ static bool run_nodes(mti_walk *w)
 
 /* ---- a walk ---- */
 
-/* What is found must outlive the walk: no view of something larger, nor of another's. */
-static bool own_found(mti_walk *w)
+/* The gradients of inputs outlive the walk, so each needs a storage of its own. */
+static bool own_input_grads(mti_walk *w)
 {
     for (int i = 0; i < w->n_inputs; i++) {
         mti_walk_end *input = &w->inputs[i];
@@ -301,11 +301,11 @@ static bool walk_back(mti_walk *w)
 {
     static atomic_uint_fast64_t last_walk;
     w->number = atomic_fetch_add(&last_walk, 1) + 1;
-    mti_making *making = mti_making_now(), made = *making;
+    mti_making *making = mti_making_now(), outer_making = *making;
     mti_modes *modes = mti_modes_now();
-    uint64_t outer = modes->walk;
-    const char **phase = &mti_where_now()->phase, *phase_was = *phase;
-    if (!*phase_was) *phase = "backward";
+    uint64_t outer_walk = modes->walk;
+    const char **phase = &mti_where_now()->phase, *outer_phase = *phase;
+    if (!*outer_phase) *phase = "backward";
     *making = (mti_making){MT_TEMPORARY, true};
     modes->walk = w->number;
     modes->in_backward++;
@@ -313,15 +313,15 @@ static bool walk_back(mti_walk *w)
     for (int i = 0; ok && i < w->n_roots; i++) {
         mti_walk_end *root = &w->roots[i];
         mt_tensor *grad = root->grad;
-        if (!mti_walk_follows(w, &root->at)) continue;
+        if (!mti_walk_follows(w, &root->edge)) continue;
         root->grad = NULL;
-        ok = deliver(w, &root->at, grad);
+        ok = deliver(w, &root->edge, grad);
     }
-    ok = ok && run_nodes(w) && own_found(w);
+    ok = ok && run_nodes(w) && own_input_grads(w);
     modes->in_backward--;
-    modes->walk = outer;
-    *making = made;
-    *phase = phase_was;
+    modes->walk = outer_walk;
+    *making = outer_making;
+    *phase = outer_phase;
     return ok;
 }
 
@@ -329,13 +329,13 @@ static void free_ends(mti_walk_end *ends, int n)
 {
     for (int i = 0; ends && i < n; i++) {
         mt_release(ends[i].grad);
-        mti_edge_release(&ends[i].at);
+        mti_edge_release(&ends[i].edge);
         mt_release(ends[i].tensor);
     }
     mti_free(ends);
 }
 
-/* After a failure gradients may still be on their way. */
+/* After a failure nodes may still hold gradients. */
 static void end_walk(mti_walk *w)
 {
     for (mti_node *n; (n = mti_heap_pop(&w->heap));) drop_grads(n);
@@ -359,41 +359,41 @@ static void end_walk(mti_walk *w)
     free_ends(w->inputs, w->n_inputs);
 }
 
-/* ---- where walks begin and end ---- */
+/* ---- roots and inputs ---- */
 
-/* How messages call them: "backward" has a loss, the others lists. */
-typedef struct caller {
-    const char *who, *loss;
-} caller;
+/* Names for messages. loss is NULL where roots are given as a list. */
+typedef struct entry_point {
+    const char *name, *loss;
+} entry_point;
 
 enum { NAME = 40 };
-static const char *name_of(char text[NAME], const caller *c, const char *list, int i)
+static const char *name_of(char text[NAME], const entry_point *c, const char *list, int i)
 {
     if (c->loss) return c->loss;
     snprintf(text, NAME, "%s[%d]", list, i);
     return text;
 }
 
-static mti_walk_end *make_ends(const char *who, const char *list, int n, const void *tensors)
+static mti_walk_end *make_ends(const char *caller, const char *list, int n, const void *tensors)
 {
-    if (!tensors) return mti_fail_null(MT_ERR_ARGUMENT, "%s: %s is NULL", who, list);
-    if (n < 1) return mti_fail_null(MT_ERR_ARGUMENT, "%s: %d %s; need 1 or more", who, n, list);
+    if (!tensors) return mti_fail_null(MT_ERR_ARGUMENT, "%s: %s is NULL", caller, list);
+    if (n < 1) return mti_fail_null(MT_ERR_ARGUMENT, "%s: %d %s; need 1 or more", caller, n, list);
     return mti_calloc((size_t)n, sizeof(mti_walk_end));
 }
 
-static bool set_end(mti_walk_end *end, const char *who, const char *name, mt_tensor *t)
+static bool set_end(mti_walk_end *end, const char *caller, const char *name, mt_tensor *t)
 {
-    if (!mti_given(t, who, name)) return false;
+    if (!mti_given(t, caller, name)) return false;
     if (!t->requires_grad)
         return mti_fail_bool(MT_ERR_STATE,
                              "%s: %s does not require grad: no input of it did, or grad mode was "
                              "off",
-                             who, name);
+                             caller, name);
     end->tensor = mt_retain(t);
-    return mti_edge_to(&end->at, t);
+    return mti_edge_to(&end->edge, t);
 }
 
-static mt_tensor *first_gradient(const caller *c, int i, mt_tensor *root, mt_tensor *given)
+static mt_tensor *root_gradient(const entry_point *c, int i, mt_tensor *root, mt_tensor *given)
 {
     char text[MTI_SHAPE_TEXT], name[NAME];
     const mti_view *v = &root->view;
@@ -401,50 +401,51 @@ static mt_tensor *first_gradient(const caller *c, int i, mt_tensor *root, mt_ten
     if (!given) {
         if (mti_view_count(v) != 1)
             return mti_fail_null(MT_ERR_ARGUMENT, "%s: %s is %s; need one element, or a gradient%s",
-                                 c->who, name_of(name, c, "roots", i),
+                                 c->name, name_of(name, c, "roots", i),
                                  mti_shape_text(text, v->rank, v->shape),
                                  c->loss ? " (mt_backward_with)" : "");
         mti_view spec = *v;
         size_t n_bytes;
         mti_view_pack(&spec, &n_bytes);
         mt_tensor *one = mti_tensor_new(d, &spec, MT_TEMPORARY, true);
-        if (one) one->storage->unclassified_in = NULL; /* it waits for its root's turn */
+        if (one) one->storage->unclassified_in = NULL; /* it lives until its root runs */
         if (one && d->backend->fill(d->ctx, &one->view, 1)) return one;
         mt_release(one);
         return NULL;
     }
-    const char *what = c->loss ? "the gradient" : name_of(name, c, "gradients", i);
-    return mti_is_like(MT_ERR_ARGUMENT, c->who, what, given, v, d) ? mti_tensor_alias(given) : NULL;
+    const char *label = c->loss ? "the gradient" : name_of(name, c, "gradients", i);
+    return mti_is_like(MT_ERR_ARGUMENT, c->name, label, given, v, d) ? mti_tensor_alias(given)
+                                                                     : NULL;
 }
 
-static bool set_roots(mti_walk *w, const caller *c, int n, mt_tensor *const *roots,
+static bool set_roots(mti_walk *w, const entry_point *c, int n, mt_tensor *const *roots,
                       mt_tensor *const *gradients)
 {
     char name[NAME];
-    w->roots = make_ends(c->who, "roots", n, roots);
+    w->roots = make_ends(c->name, "roots", n, roots);
     bool ok = w->roots;
     for (; ok && w->n_roots < n; w->n_roots++) {
         int i = w->n_roots;
         mti_walk_end *root = &w->roots[i];
-        ok = set_end(root, c->who, name_of(name, c, "roots", i), roots[i]) &&
-             (root->grad = first_gradient(c, i, roots[i], gradients ? gradients[i] : NULL));
+        ok = set_end(root, c->name, name_of(name, c, "roots", i), roots[i]) &&
+             (root->grad = root_gradient(c, i, roots[i], gradients ? gradients[i] : NULL));
     }
     return ok;
 }
 
-static bool set_inputs(mti_walk *w, const caller *c, int n, mt_tensor *const *inputs)
+static bool set_inputs(mti_walk *w, const entry_point *c, int n, mt_tensor *const *inputs)
 {
     char name[NAME];
-    w->inputs = make_ends(c->who, "inputs", n, inputs);
+    w->inputs = make_ends(c->name, "inputs", n, inputs);
     bool ok = w->inputs;
     for (; ok && w->n_inputs < n; w->n_inputs++) {
         int i = w->n_inputs;
-        ok = set_end(&w->inputs[i], c->who, name_of(name, c, "inputs", i), inputs[i]);
+        ok = set_end(&w->inputs[i], c->name, name_of(name, c, "inputs", i), inputs[i]);
     }
     return ok;
 }
 
-static mt_status backward(const caller *c, int n, mt_tensor *const *roots,
+static mt_status backward(const entry_point *c, int n, mt_tensor *const *roots,
                           mt_tensor *const *gradients, bool retain_graph)
 {
     mti_walk w = {.retain_graph = retain_graph};
@@ -455,7 +456,7 @@ static mt_status backward(const caller *c, int n, mt_tensor *const *roots,
 
 mt_status mt_backward_with(mt_tensor *loss, const mt_backward_options *o)
 {
-    return backward(&(caller){"backward", "the loss"}, 1, &loss, o ? &o->gradient : NULL,
+    return backward(&(entry_point){"backward", "the loss"}, 1, &loss, o ? &o->gradient : NULL,
                     o && o->retain_graph);
 }
 
@@ -464,12 +465,12 @@ mt_status mt_backward(mt_tensor *loss) { return mt_backward_with(loss, NULL); }
 mt_status mt_backward_from(int n, mt_tensor *const *roots, mt_tensor *const *gradients,
                            bool retain_graph)
 {
-    return backward(&(caller){"backward_from", NULL}, n, roots, gradients, retain_graph);
+    return backward(&(entry_point){"backward_from", NULL}, n, roots, gradients, retain_graph);
 }
 
 mt_status mt_gradients(const mt_gradients_options *o, mt_tensor **out)
 {
-    static const caller c = {"gradients", NULL};
+    static const entry_point c = {"gradients", NULL};
     if (!o || !out)
         return mti_fail(MT_ERR_ARGUMENT, "gradients: %s NULL", o ? "out is" : "the options are");
     mti_walk w = {.retain_graph = o->retain_graph};

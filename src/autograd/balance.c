@@ -1,5 +1,5 @@
-/* balance.c: nothing bypasses the books. Two sums that are kept apart must agree, and whatever an
- * op made must have a class or be gone when the op is. */
+/* balance.c: checks the memory statistics. The sums over all blocks must equal the counters, and
+ * each block an op made must have a category or be freed when the op ends. */
 #include <string.h>
 #include "autograd/autograd.h"
 
@@ -14,8 +14,8 @@ typedef struct count {
     size_t by_category[MT_CATEGORY_COUNT], total;
     const void *thread;
     const mt_device *device;
-    bool strayed; /* `stray` and what follows are of the first block that does not fit */
-    mti_block stray;
+    bool found; /* a block that outlives its op; the rest describes the first one */
+    mti_block block;
     const char *op, *module;
     int references, saved;
 } count;
@@ -26,11 +26,11 @@ static void add_block(void *user, const mti_block *b)
     c->by_category[b->category] += b->size;
     c->total += b->size;
     mti_storage *s = b->owner;
-    bool of_pass = b == c->device->workspace[0] || b == c->device->workspace[1];
-    bool stray = s ? s->unclassified_in == c->thread : b->category == MT_WORKSPACE && !of_pass;
-    if (!stray || c->strayed) return;
-    c->strayed = true;
-    c->stray = *b;
+    bool of_device = b == c->device->workspace[0] || b == c->device->workspace[1];
+    bool stray = s ? s->unclassified_in == c->thread : b->category == MT_WORKSPACE && !of_device;
+    if (!stray || c->found) return;
+    c->found = true;
+    c->block = *b;
     c->op = s ? s->op : "", c->module = s ? s->module : "";
     c->references = s ? atomic_load(&s->refs) : 0;
     c->saved = s ? atomic_load(&s->saved) : 0;
@@ -43,12 +43,12 @@ static bool balance(mt_device *device, const char *op)
     if (!mti_pool_check(device->pool)) return false;
     mti_pool_visit(device->pool, add_block, &c);
     mti_pool_get_stats(device->pool, &stats);
-    if (c.strayed)
+    if (c.found)
         return mti_fail_bool(MT_ERR_INTERNAL,
                              "balance after %s: %zu bytes (storage %llu, %s, made in %s%s%s, %d "
                              "reference%s) outlive their op without a class",
-                             op, c.stray.requested, (unsigned long long)c.stray.serial,
-                             mt_category_name(c.stray.category), *c.op ? c.op : "a kernel",
+                             op, c.block.requested, (unsigned long long)c.block.serial,
+                             mt_category_name(c.block.category), *c.op ? c.op : "a kernel",
                              *c.module ? " of " : "", c.module, c.references,
                              c.references == 1 ? "" : "s");
     for (int i = 0; i < MT_CATEGORY_COUNT; i++)

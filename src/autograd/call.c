@@ -1,4 +1,4 @@
-/* call.c: what op files ask of a call: gradients, temporaries, scratch, products, shape rules. */
+/* call.c: what op files use in a call: gradients, temporaries, scratch, products, shape rules. */
 #include <assert.h>
 #include <string.h>
 #include "autograd/autograd.h"
@@ -17,7 +17,7 @@ static mt_tensor *new_temporary(mti_call *c, const mti_view *spec)
     mti_view packed = *spec;
     size_t n_bytes;
     if (!mti_view_pack(&packed, &n_bytes))
-        return mti_fail_null(MT_ERR_ARGUMENT, "%s: a temporary does not fit into an address space",
+        return mti_fail_null(MT_ERR_ARGUMENT, "%s: a temporary is larger than the address space",
                              c->op->name);
     return mti_tensor_new(c->device, &packed, MT_TEMPORARY, true);
 }
@@ -51,7 +51,7 @@ bool mti_reduce_to_din(mti_call *c, int i, mt_tensor *grad)
     if (mti_view_same_shape(&grad->view, spec)) return mti_give_din(c, i, mt_retain(grad));
     const mti_view *din = mti_din(c, i);
     if (!din) return false;
-    /* The same memory, with the leading dimensions that broadcasting added back as 1. */
+    /* din with the leading dimensions that broadcasting added, as extents of 1. */
     mti_view y = *din;
     int lead = grad->view.rank - din->rank;
     y.rank = grad->view.rank;
@@ -114,7 +114,7 @@ void mti_count_flops(mti_call *c, uint64_t n)
 
 /* ---- products ---- */
 
-/* A matrix BLAS can read: one of the last two strides is 1, the other at least the extent. */
+/* Whether BLAS can read v: one of the last two strides is 1, the other at least the extent. */
 static bool is_matrix(const mti_view *v)
 {
     int64_t m = v->shape[v->rank - 2], n = v->shape[v->rank - 1];
@@ -122,7 +122,7 @@ static bool is_matrix(const mti_view *v)
     return (cs == 1 && rs >= n && rs > 0) || (rs == 1 && cs >= m && cs > 0);
 }
 
-/* Extents of 1 leave a stride free: choose one that BLAS accepts. */
+/* The stride of an extent of 1 is never used: set it to one that BLAS accepts. */
 static mti_view with_leading_strides(const mti_view *v)
 {
     mti_view r = *v;
@@ -188,7 +188,7 @@ static bool spec_set(mti_call *c, mti_view *spec, mt_dtype dtype, int rank, cons
     memmove(spec->shape, shape, (size_t)rank * sizeof *shape);
     char text[MTI_SHAPE_TEXT];
     return mti_view_pack(spec, &n_bytes) ||
-           mti_fail_bool(MT_ERR_ARGUMENT, "%s: its output %s %s does not fit into an address space",
+           mti_fail_bool(MT_ERR_ARGUMENT, "%s: its output %s %s is larger than the address space",
                          c->op->name, mt_dtype_name(dtype), mti_shape_text(text, rank, shape));
 }
 

@@ -1,4 +1,4 @@
-/* grad.c: leaves, their gradients, and what hooks hang on them. */
+/* grad.c: leaves, their gradients, and adding hooks on gradients. */
 #include <stdio.h>
 #include "autograd/autograd.h"
 
@@ -33,8 +33,7 @@ mt_status mt_set_requires_grad(mt_tensor *t, bool requires_grad)
     if (!mti_given(t, "set_requires_grad", "the tensor")) return mt_last_status();
     if (t->grad_fn)
         return mti_fail(MT_ERR_STATE,
-                        "set_requires_grad: only leaves can be told; this one was "
-                        "made by %s (mt_detach it)",
+                        "set_requires_grad: need a leaf; the tensor was made by %s (mt_detach it)",
                         mt_grad_fn_name(t));
     if (requires_grad && !mt_dtype_is_float(t->view.dtype))
         return mti_fail(MT_ERR_ARGUMENT,
@@ -50,8 +49,8 @@ bool mt_is_leaf(const mt_tensor *t) { return t && !t->grad_fn; }
 
 mt_tensor *mt_grad(const mt_tensor *t) { return t && t->leaf ? ((mti_leaf *)t->leaf)->grad : NULL; }
 
-/* Backward adds into a leaf's gradient, and the leaf holds it: it may not be the leaf's own memory,
- * nor keep alive a tape that leads back to the leaf. */
+/* Backward adds into the gradient, so it may not share the leaf's memory. The leaf owns it, so it
+ * may not have a history: that would be a cycle of references. */
 static bool check_gradient(const mt_tensor *t, const mt_tensor *grad)
 {
     if (grad->storage == t->storage)
@@ -116,16 +115,16 @@ static mti_hook_list *hook_list(mt_tensor *t)
     return leaf ? &leaf->hooks : NULL;
 }
 
-static int add_hook(const char *who, mt_tensor *t, mti_grad_hook proto)
+static int add_hook(const char *caller, mt_tensor *t, mti_grad_hook init)
 {
     if (!t->requires_grad) {
-        mti_fail(MT_ERR_STATE, "%s: the tensor does not require grad", who);
+        mti_fail(MT_ERR_STATE, "%s: the tensor does not require grad", caller);
         return 0;
     }
     mti_hook_list *list = hook_list(t);
     mti_grad_hook *h = list ? mti_malloc(sizeof *h) : NULL, **end;
     if (!h) return 0;
-    *h = proto;
+    *h = init;
     h->handle = ++list->last_handle;
     h->out_index = t->out_index;
     h->walk = mti_modes_now()->walk;

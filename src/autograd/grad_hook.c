@@ -1,5 +1,4 @@
-/* grad_hook.c: hooks on gradients: lists of them that may change while they run, and running them.
- */
+/* grad_hook.c: runs hooks on gradients, whose lists may change meanwhile. */
 #include "autograd/autograd.h"
 
 /* ---- lists ---- */
@@ -18,36 +17,37 @@ void mti_hook_list_enter(mti_hook_list *list) { list->running++; }
 void mti_hook_list_leave(mti_hook_list *list)
 {
     if (--list->running) return;
-    for (mti_grad_hook **at = &list->first, *h; (h = *at);) {
+    for (mti_grad_hook **link = &list->first, *h; (h = *link);) {
         if (h->removed) {
-            *at = h->next;
+            *link = h->next;
             mti_free(h);
         } else {
-            at = &h->next;
+            link = &h->next;
         }
     }
 }
 
 /* ---- running ---- */
 
-/* User code within a backward: what it makes is its own, and nothing is recorded. */
-typedef struct outside {
+/* The engine's state around user code in a backward: its tensors are the user's, and nothing is
+ * recorded. */
+typedef struct engine_state {
     mti_making making;
     bool grad_mode;
     uint64_t failures;
-} outside;
+} engine_state;
 
-static outside step_out(void)
+static engine_state enter_user_code(void)
 {
-    outside was = {*mti_making_now(), mt_set_grad_mode(false), mti_failures()};
+    engine_state outer = {*mti_making_now(), mt_set_grad_mode(false), mti_failures()};
     *mti_making_now() = (mti_making){MT_INPUT, false};
-    return was;
+    return outer;
 }
 
-static void step_in(outside was)
+static void leave_user_code(engine_state outer)
 {
-    mt_set_grad_mode(was.grad_mode);
-    *mti_making_now() = was.making;
+    mt_set_grad_mode(outer.grad_mode);
+    *mti_making_now() = outer.making;
 }
 
 bool mti_is_called(const mti_grad_hook *h)
@@ -65,14 +65,14 @@ bool mti_any_is_called(const mti_hook_list *list)
 /* Takes grad over; NULL on failure. */
 static mt_tensor *run_hook(const mti_grad_hook *h, const mti_view *spec, mt_tensor *grad)
 {
-    outside was = step_out();
+    engine_state outer = enter_user_code();
     mt_tensor *next = h->fn(h->user, grad);
-    step_in(was);
-    bool fits = next && mti_is_like(MT_ERR_STATE, "backward", "what a gradient hook returned", next,
+    leave_user_code(outer);
+    bool fits = next && mti_is_like(MT_ERR_STATE, "backward", "the result of a gradient hook", next,
                                     spec, grad->storage->device);
     mt_release(grad);
     if (fits) return next;
-    if (!next) mti_fail_around(was.failures, MT_ERR_STATE, "backward: a gradient hook failed");
+    if (!next) mti_fail_around(outer.failures, MT_ERR_STATE, "backward: a gradient hook failed");
     mt_release(next);
     return NULL;
 }
@@ -94,12 +94,12 @@ bool mti_run_leaf_hooks(mti_leaf *leaf)
     for (const mti_grad_hook *h = leaf->hooks.first; ok && h && leaf->owner; h = h->next) {
         if (!h->leaf_fn || !mti_is_called(h)) continue;
         mt_tensor *owner = mt_retain(leaf->owner);
-        outside was = step_out();
+        engine_state outer = enter_user_code();
         mt_status status = h->leaf_fn(h->user, owner);
-        step_in(was);
+        leave_user_code(outer);
         ok = status == MT_OK;
         if (!ok)
-            mti_fail_around(was.failures, status, "backward: a leaf hook failed (%s)",
+            mti_fail_around(outer.failures, status, "backward: a leaf hook failed (%s)",
                             mt_status_name(status));
         mt_release(owner);
     }

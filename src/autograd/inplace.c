@@ -1,12 +1,12 @@
-/* inplace.c: changes in place, and which of them the tape forbids.
+/* inplace.c: ops in place, and when the tape refuses them.
  *
- * A slot that keeps a tensor puts itself into a list at the tensor's storage, so that an op that
- * is about to overwrite it can say whose backward would be spoilt. */
+ * Each storage has a list of the saved slots that keep it, so that an op about to overwrite it can
+ * name the op whose backward still needs it. */
 #include <sched.h>
 #include <stdio.h>
 #include "autograd/autograd.h"
 
-/* Threads meet here only where they keep the same tensor, a weight say, at the same instant. */
+/* A spin lock: threads wait only if they save the same tensor, such as a weight, at once. */
 static void lock(mti_storage *s)
 {
     while (atomic_flag_test_and_set_explicit(&s->busy, memory_order_acquire)) sched_yield();
@@ -27,12 +27,12 @@ void mti_slot_hold(mti_saved_tensor *s)
     unlock(storage);
 }
 
-void mti_slot_let_go(mti_saved_tensor *s)
+void mti_slot_unhold(mti_saved_tensor *s)
 {
     if (!s->kept) return;
     mti_storage *storage = s->kept->storage;
     lock(storage);
-    if (s->link) { /* a neighbour in the list, another thread's perhaps, may have just set it */
+    if (s->link) { /* read under the lock: a neighbour in the list may change it */
         *s->link = s->next;
         if (s->next) s->next->link = s->link;
         s->link = NULL;
@@ -41,14 +41,14 @@ void mti_slot_let_go(mti_saved_tensor *s)
     unlock(storage);
 }
 
-/* Whether no backward waits for what the storage holds now. */
+/* Fails if a backward still needs the storage's values. */
 static bool check_holders(const mti_op *op, mti_storage *s)
 {
     mt_save_info info = {0};
     int n_others = -1;
     lock(s);
     for (const mti_saved_tensor *t = s->holders; t; t = t->next, n_others++)
-        if (!t->next) info = mti_slot_info(t); /* the first that kept it */
+        if (!t->next) info = mti_slot_info(t); /* the first that saved it */
     unlock(s);
     if (n_others < 0) return true;
     char more[48] = "";
@@ -62,7 +62,7 @@ static bool check_holders(const mti_op *op, mti_storage *s)
                          roles[info.role], info.argument, more);
 }
 
-/* A history can follow a change in place only where x is the one view of its storage. */
+/* A recorded change in place needs x to be the only view of its storage. */
 static bool check_inplace(const mti_op *op, const mt_tensor *x)
 {
     if (!mti_given(x, op->name, "x")) return false;

@@ -1,9 +1,8 @@
-/* ledger.c: the public ledger: a saved-tensor hook that notes what passes, over memtrack's book.
- * It uses nothing that a user's own hook could not use. */
+/* ledger.c: the public ledger: a saved-tensor hook that writes each save into memtrack's book. */
 #include "autograd/autograd.h"
 
 struct mt_ledger {
-    atomic_int refs; /* the owner, and each time it is begun: the hook holds it */
+    atomic_int refs; /* the owner, and one for each begin */
     mt_device *device;
     mti_book *book;
     pthread_mutex_t lock; /* frees may come from other threads */
@@ -11,7 +10,7 @@ struct mt_ledger {
     bool count_parameters;
 };
 
-/* Storages going back. The pool calls this under its lock, so the ledger's lock comes second. */
+/* Notes freed storages. The pool calls this under its lock: take the ledger's lock second. */
 static void on_event(void *user, const mt_mem_event *e)
 {
     mt_ledger *l = user;
@@ -56,7 +55,7 @@ void mt_ledger_free(mt_ledger *l)
 static mt_status on_pack(void *user, const mt_save_info *info, mt_tensor *t, mt_tensor **kept,
                          void **state)
 {
-    (void)kept, (void)state; /* it only looks */
+    (void)kept, (void)state; /* pass through */
     mt_ledger *l = user;
     mt_storage_info s = mt_storage_of(t);
     if (mt_device_of(t) != l->device) return MT_OK;
@@ -114,12 +113,12 @@ size_t mt_ledger_allocated(const mt_ledger *l) { return l ? mti_book_rounded_byt
 size_t mt_ledger_live_bytes(const mt_ledger *l) { return l ? mti_book_live_bytes(l->book) : 0; }
 size_t mt_ledger_count(const mt_ledger *l) { return l ? mti_book_count(l->book) : 0; }
 
-static const mti_record *record_at(const char *who, const mt_ledger *l, size_t i)
+static const mti_record *record_at(const char *caller, const mt_ledger *l, size_t i)
 {
-    if (!mti_given(l, who, "the ledger")) return NULL;
+    if (!mti_given(l, caller, "the ledger")) return NULL;
     size_t n = mti_book_count(l->book);
     if (i < n) return mti_book_get(l->book, i);
-    return mti_fail_null(MT_ERR_ARGUMENT, "%s: entry %zu; there are %zu", who, i, n);
+    return mti_fail_null(MT_ERR_ARGUMENT, "%s: entry %zu; there are %zu", caller, i, n);
 }
 
 mt_status mt_ledger_get(const mt_ledger *l, size_t i, mt_ledger_entry *out)

@@ -12,9 +12,9 @@ bool mt_grad_mode(void) { return !modes.grad_off; }
 
 bool mt_set_grad_mode(bool on)
 {
-    bool was = !modes.grad_off;
+    bool previous = !modes.grad_off;
     modes.grad_off = !on;
-    return was;
+    return previous;
 }
 
 /* ---- hooks ---- */
@@ -55,7 +55,7 @@ mt_status mt_pop_saved_hooks(void)
     if (!modes.hooks) return mti_fail(MT_ERR_STATE, "pop_saved_hooks: the stack is empty");
     if (modes.hooks->pins)
         return mti_fail(MT_ERR_STATE, "pop_saved_hooks: within a hook on saved tensors, or below "
-                                      "hooks, only what was pushed there can be popped");
+                                      "hooks, only hooks pushed there can be popped");
     pop_hooks();
     return MT_OK;
 }
@@ -66,7 +66,7 @@ void *mt_step_below_saved_hooks(const void *user)
 {
     mti_hooks *top = modes.hooks, *h = top;
     while (h && h->user != user) h = h->below;
-    if (!h) return mti_fail_null(MT_ERR_STATE, "step_below_saved_hooks: none has this user");
+    if (!h) return mti_fail_null(MT_ERR_STATE, "step_below_saved_hooks: no hooks have this user");
     modes.hooks = h->below;
     if (modes.hooks) modes.hooks->pins++;
     return top;
@@ -75,7 +75,7 @@ void *mt_step_below_saved_hooks(const void *user)
 void mt_step_back_to_saved_hooks(void *place)
 {
     if (!place) return;
-    /* What was pushed meanwhile and not popped goes: down to what both stacks have. */
+    /* Pop hooks pushed since the step below, down to the pinned one. */
     while (modes.hooks && !modes.hooks->pins) pop_hooks();
     if (modes.hooks) modes.hooks->pins--;
     modes.hooks = place;
@@ -100,7 +100,7 @@ mt_status mt_scope_push(const char *name)
         char text[MAX_PATH];
         size_t n = strlen(where->module), m = strlen(name);
         if (n + m + 2 > sizeof text)
-            return mti_fail(MT_ERR_ARGUMENT, "scope_push: the path to \"%.40s\" passes %d bytes",
+            return mti_fail(MT_ERR_ARGUMENT, "scope_push: the path to \"%.40s\" exceeds %d bytes",
                             name, MAX_PATH - 1);
         memcpy(text, where->module, n);
         if (n) text[n++] = '.';

@@ -1,4 +1,4 @@
-/* node.c: what a recorded op leaves on the tape, and how it goes away without recursion. */
+/* node.c: the nodes of the tape, and how they are freed without recursion. */
 #include <string.h>
 #include "autograd/autograd.h"
 
@@ -22,8 +22,8 @@ static void node_free(mti_node *n)
     mti_free(n);
 }
 
-/* Freeing a node lets its inputs' nodes go, and so on down a chain that may be very long: they
- * queue up here instead of on the stack. */
+/* Freeing a node releases its inputs' nodes, down a chain that may be very long. They queue up here
+ * instead of recursing. */
 static _Thread_local mti_node *dying;
 static _Thread_local bool burying;
 
@@ -69,11 +69,11 @@ mti_node *mti_node_new(const mti_call *c, int n_saved)
     size_t head = (sizeof(mti_node) + 15) & ~(size_t)15;
     size_t n_bytes = head + (n_in + n_out) * sizeof(mti_view) + k * sizeof(mti_saved_tensor) +
                      n_in * sizeof(mti_edge) + n_out * sizeof(mt_tensor *);
-    char *at = mti_malloc(n_bytes);
-    if (!at) return NULL;
-    mti_node *n = (mti_node *)at;
+    char *memory = mti_malloc(n_bytes);
+    if (!memory) return NULL;
+    mti_node *n = (mti_node *)memory;
     memset(n, 0, sizeof *n);
-    n->in_spec = (mti_view *)(at + head);
+    n->in_spec = (mti_view *)(memory + head);
     n->out_spec = n->in_spec + n_in;
     n->saved = (mti_saved_tensor *)(n->out_spec + n_out);
     n->in = (mti_edge *)(n->saved + k);

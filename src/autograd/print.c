@@ -1,28 +1,28 @@
-/* print.c: a tensor as text, for people who look at one. The values are laid out as torch does it
- * (torch/_tensor_str.py); in this room since the head tells which op made it. */
+/* print.c: prints a tensor, in torch's layout (torch/_tensor_str.py). In this room because the
+ * first line names the op that made it. */
 #include <errno.h>
 #include <math.h>
 #include <string.h>
 #include "autograd/autograd.h"
 
-enum { LINE = 80, MOST_WHOLE = 1000, EDGE = 3, NUMBER = 340, DIGITS = 4 };
+enum { LINE = 80, MAX_FULL = 1000, EDGE = 3, NUMBER = 340, DIGITS = 4 };
 
 typedef enum style { WHOLE, FIXED, SCIENTIFIC, INTEGER, LOGICAL } style;
 
 typedef struct printer {
     FILE *out;
     const mti_view *v;
-    bool summary; /* first and last EDGE of each dimension */
+    bool summary; /* print the first and last EDGE of each dimension */
     mti_item *items;
     size_t n, next; /* items in the order in which they are printed */
     style style;
-    int width; /* of the widest */
+    int width; /* of the widest item */
 } printer;
 
 static bool is_cut(const printer *p, int dim) { return p->summary && p->v->shape[dim] > 2 * EDGE; }
 
-/* The index after i of those that are shown. */
-static int64_t after(const printer *p, int dim, int64_t i)
+/* The next index to print after i. */
+static int64_t next_shown(const printer *p, int dim, int64_t i)
 {
     return i == EDGE - 1 && is_cut(p, dim) ? p->v->shape[dim] - EDGE : i + 1;
 }
@@ -34,11 +34,11 @@ static size_t count_shown(const printer *p)
     return n;
 }
 
-/* At most MT_MAX_RANK deep. */
+/* Recurses at most MT_MAX_RANK deep. */
 static bool read_items(printer *p, const mt_tensor *t, int dim, int64_t offset)
 {
     if (dim == p->v->rank) return mti_read_item(t, offset, &p->items[p->n++]);
-    for (int64_t i = 0; i < p->v->shape[dim]; i = after(p, dim, i))
+    for (int64_t i = 0; i < p->v->shape[dim]; i = next_shown(p, dim, i))
         if (!read_items(p, t, dim + 1, offset + i * p->v->stride[dim])) return false;
     return true;
 }
@@ -62,16 +62,16 @@ static int format(const printer *p, const mti_item *item, char text[NUMBER])
 
 static style float_style(const printer *p)
 {
-    double least = INFINITY, most = 0;
+    double min = INFINITY, max = 0;
     bool whole = true;
     for (size_t i = 0; i < p->n; i++) {
         double x = fabs(p->items[i].real);
         if (!isfinite(x) || x == 0) continue;
-        least = fmin(least, x), most = fmax(most, x);
+        min = fmin(min, x), max = fmax(max, x);
         whole = whole && x == floor(x);
     }
-    if (most == 0) return WHOLE;
-    if (most / least > 1000 || most > 1e8 || least < 1e-4) return SCIENTIFIC;
+    if (max == 0) return WHOLE;
+    if (max / min > 1000 || max > 1e8 || min < 1e-4) return SCIENTIFIC;
     return whole ? WHOLE : FIXED;
 }
 
@@ -103,13 +103,13 @@ static bool put_item(printer *p)
     return fprintf(p->out, "%*s", p->width, text) >= 0;
 }
 
-/* The last dimension: as many on a line as there is room for. */
+/* The last dimension: as many items on a line as fit. */
 static bool put_row(printer *p)
 {
     int dim = p->v->rank - 1, on_line = 0;
     int room = (LINE - dim) / (p->width + 2), per_line = room > 1 ? room : 1;
     bool ok = true;
-    for (int64_t i = 0; ok && i < p->v->shape[dim]; i = after(p, dim, i)) {
+    for (int64_t i = 0; ok && i < p->v->shape[dim]; i = next_shown(p, dim, i)) {
         bool gap = i == p->v->shape[dim] - EDGE && is_cut(p, dim);
         for (int part = !gap; ok && part < 2; part++) { /* " ...", and the item */
             if (i > 0 && on_line == per_line)
@@ -129,7 +129,7 @@ static bool put_block(printer *p, int dim)
     if (last < 0) return put_item(p);
     bool ok = fputc('[', p->out) != EOF;
     if (dim == last) ok = ok && put_row(p);
-    for (int64_t i = 0; ok && dim < last && i < p->v->shape[dim]; i = after(p, dim, i)) {
+    for (int64_t i = 0; ok && dim < last && i < p->v->shape[dim]; i = next_shown(p, dim, i)) {
         if (i == p->v->shape[dim] - EDGE && is_cut(p, dim))
             ok = fputc(',', p->out) != EOF && put_break(p, last - dim, dim + 1) &&
                  fputs("...", p->out) != EOF;
@@ -165,7 +165,7 @@ mt_status mt_print(const mt_tensor *t, FILE *out)
     if (!mti_given(t, "print", "the tensor")) return mt_last_status();
     if (!out) return mti_fail(MT_ERR_ARGUMENT, "print: out is NULL");
     int64_t n = mt_numel(t);
-    printer p = {.out = out, .v = &t->view, .summary = n > MOST_WHOLE};
+    printer p = {.out = out, .v = &t->view, .summary = n > MAX_FULL};
     if (n > 0 && mt_device_has_data(t->storage->device)) {
         size_t n_bytes;
         bool fits = mti_mul_size(count_shown(&p), sizeof *p.items, &n_bytes);

@@ -1,11 +1,11 @@
-/* replay.c: hooks on ops: results that are there already take the place of running the kernel. */
+/* replay.c: hooks on ops, which may supply results so that the kernel need not run. */
 #include <stdio.h>
 #include "autograd/autograd.h"
 
 struct mti_op_hooks {
     mt_op_hooks fn;
     void *user;
-    int pins; /* more than 0: one of the stack's is running */
+    int pins; /* more than 0: hooks from here on run, none may be popped */
     mti_op_hooks *below;
 };
 
@@ -38,7 +38,7 @@ mt_status mt_pop_op_hooks(void)
     mti_modes *modes = mti_modes_now();
     if (!modes->op_hooks) return mti_fail(MT_ERR_STATE, "pop_op_hooks: the stack is empty");
     if (modes->op_hooks->pins)
-        return mti_fail(MT_ERR_STATE, "pop_op_hooks: within a hook on ops only what was pushed "
+        return mti_fail(MT_ERR_STATE, "pop_op_hooks: within a hook on ops, only hooks pushed "
                                       "there can be popped");
     pop_op_hooks(modes);
     return MT_OK;
@@ -51,9 +51,9 @@ void *mt_find_op_hooks(const mt_op_hooks *fn)
     return NULL;
 }
 
-/* ---- a call, as hooks see it ---- */
+/* ---- calling hooks ---- */
 
-/* Views run no kernel; what hooks run themselves is their own affair. */
+/* Views run no kernel, and ops called by hooks are not hooked. */
 static bool is_hooked(const mti_call *c)
 {
     const mti_modes *modes = mti_modes_now();
@@ -87,47 +87,47 @@ static mt_op_call describe(const mti_call *c)
     return call;
 }
 
-/* Hooks' own ops are not recorded, but what they keep (mt_saved) passes the stack of hooks. */
-typedef struct inside {
+/* In a hook ops are not recorded; what it keeps with mt_saved still passes saved-tensor hooks. */
+typedef struct hook_scope {
     bool grad_mode;
     mti_op_hooks *top;
     uint64_t failures;
-} inside;
+} hook_scope;
 
-static inside enter(void)
+static hook_scope enter_hook(void)
 {
     mti_modes *modes = mti_modes_now();
     modes->in_op_hook++;
     modes->op_hooks->pins++;
-    return (inside){mt_set_grad_mode(false), modes->op_hooks, mti_failures()};
+    return (hook_scope){mt_set_grad_mode(false), modes->op_hooks, mti_failures()};
 }
 
 /* False if the hook failed. */
-static bool leave(inside was, mt_status status, const char *which, const mti_call *c)
+static bool leave_hook(hook_scope outer, mt_status status, const char *which, const mti_call *c)
 {
-    mt_set_grad_mode(was.grad_mode);
-    was.top->pins--;
+    mt_set_grad_mode(outer.grad_mode);
+    outer.top->pins--;
     mti_modes_now()->in_op_hook--;
     if (status != MT_OK)
-        mti_fail_around(was.failures, status, "%s: the hook %s it failed (%s)", c->op->name, which,
-                        mt_status_name(status));
+        mti_fail_around(outer.failures, status, "%s: the hook %s it failed (%s)", c->op->name,
+                        which, mt_status_name(status));
     return status == MT_OK;
 }
 
 /* ---- supplied results ---- */
 
-/* *t becomes a handle of its own, without history, if it is what the op would have made, and lies
- * as that would have. */
-static bool adopt(const mti_call *c, mt_tensor **t, const mti_view *spec, const char *what)
+/* Checks *t against the op's own result, and replaces it by a new handle without history, with
+ * spec's strides. */
+static bool adopt(const mti_call *c, mt_tensor **t, const mti_view *spec, const char *letter)
 {
     mt_tensor *given = *t;
     if (!given)
         return mti_fail_bool(MT_ERR_STATE, "%s: the hook before it supplied no %s", c->op->name,
-                             what);
+                             letter);
     char name[64];
-    snprintf(name, sizeof name, "what the hook before it supplied as %s", what);
+    snprintf(name, sizeof name, "what the hook before it supplied as %s", letter);
     if (!mti_is_like(MT_ERR_STATE, c->op->name, name, given, spec, c->device)) return false;
-    *t = mti_tensor_laid(mti_tensor_alias(given), spec, MT_ACTIVATION);
+    *t = mti_tensor_with_strides(mti_tensor_alias(given), spec, MT_ACTIVATION);
     mt_release(given);
     return *t;
 }
@@ -153,9 +153,9 @@ bool mti_before_op(mti_call *c, bool *supplied)
     mt_op_call call = describe(c);
     for (mti_op_hooks *h = mti_modes_now()->op_hooks; h && !*supplied; h = h->below) {
         mt_op_result result = {.outputs = c->out, .auxiliaries = c->aux};
-        inside was = enter();
+        hook_scope outer = enter_hook();
         mt_status status = h->fn.before ? h->fn.before(h->user, &call, &result, supplied) : MT_OK;
-        if (!leave(was, status, "before", c)) return false;
+        if (!leave_hook(outer, status, "before", c)) return false;
         if (!*supplied) continue;
         c->flops = result.flops;
         c->draw = (mti_draw){result.p, result.seed, result.offset};
@@ -169,9 +169,9 @@ bool mti_after_op(mti_call *c)
     mt_op_call call = describe(c);
     mt_op_result result = {c->out, c->aux, c->flops, c->draw.p, c->draw.seed, c->draw.offset};
     for (mti_op_hooks *h = mti_modes_now()->op_hooks; h; h = h->below) {
-        inside was = enter();
+        hook_scope outer = enter_hook();
         mt_status status = h->fn.after ? h->fn.after(h->user, &call, &result) : MT_OK;
-        if (!leave(was, status, "after", c)) return false;
+        if (!leave_hook(outer, status, "after", c)) return false;
     }
     return true;
 }

@@ -1,9 +1,9 @@
-/* saved.c: a tensor on its way onto the tape and back, through the stack of hooks. */
+/* saved.c: saving a tensor for backward and loading it again, through the stack of hooks. */
 #include <stdio.h>
 #include <string.h>
 #include "autograd/autograd.h"
 
-/* The marks that the slot has for every wanted gradient that needs it. */
+/* A mark counts only if every wanted gradient that needs the slot has it. */
 static uint64_t marks_of(const mti_node *n, int bit)
 {
     uint64_t marks = UINT64_MAX;
@@ -50,57 +50,58 @@ mt_saver mt_saver_of(const mt_save_info *info, const mt_tensor *t)
     return s;
 }
 
-/* Hooks run with recording off, and what they make is theirs to class. */
+/* Hooks run with recording off; the tensors they make are temporaries until the hook returns. */
 typedef struct hook_scope {
     mti_making making;
     mti_rewrite_fn *rewrite;
-    mti_hooks *top; /* pinned: the stack stays what it is under a hook that runs */
+    mti_hooks *top; /* pinned: a running hook may not pop what is below it */
     uint64_t failures;
 } hook_scope;
 
 static hook_scope enter_hook(void)
 {
     mti_modes *modes = mti_modes_now();
-    hook_scope was = {*mti_making_now(), modes->rewrite, modes->hooks, mti_failures()};
+    hook_scope outer = {*mti_making_now(), modes->rewrite, modes->hooks, mti_failures()};
     modes->rewrite = NULL;
     mti_making_now()->category = MT_TEMPORARY;
     mti_making_now()->in_op = true;
     modes->in_hook++;
-    if (was.top) was.top->pins++;
-    return was;
+    if (outer.top) outer.top->pins++;
+    return outer;
 }
 
 /* False if the hook failed. */
-static bool leave_hook(hook_scope was, mt_status status, const char *what, const mt_save_info *info)
+static bool leave_hook(hook_scope outer, mt_status status, const char *kind,
+                       const mt_save_info *info)
 {
-    if (was.top) was.top->pins--;
+    if (outer.top) outer.top->pins--;
     mti_modes_now()->in_hook--;
-    mti_modes_now()->rewrite = was.rewrite;
-    *mti_making_now() = was.making;
+    mti_modes_now()->rewrite = outer.rewrite;
+    *mti_making_now() = outer.making;
     if (status != MT_OK)
-        mti_fail_around(was.failures, status, "%s: the %s hook for %s failed (%s)", info->op, what,
-                        info->argument, mt_status_name(status));
+        mti_fail_around(outer.failures, status, "%s: the %s hook for %s failed (%s)", info->op,
+                        kind, info->argument, mt_status_name(status));
     return status == MT_OK;
 }
 
-static bool is_as_packed(const mti_packed *p, const mt_tensor *t, const mt_save_info *info)
+static bool check_unpacked(const mti_packed *p, const mt_tensor *t, const mt_save_info *info)
 {
-    char what[64];
+    char name[64];
     if (mti_fits(t, &p->spec, p->device)) return true;
-    snprintf(what, sizeof what, "what the unpack hook for %s gave back", info->argument);
-    return mti_is_like(MT_ERR_STATE, info->op, what, t, &p->spec, p->device);
+    snprintf(name, sizeof name, "the result of the unpack hook for %s", info->argument);
+    return mti_is_like(MT_ERR_STATE, info->op, name, t, &p->spec, p->device);
 }
 
-/* One level: s->kept goes in, what the hook left of it comes out in s->kept. */
+/* Runs one hook: replaces s->kept by what the hook keeps of it. */
 static bool pack_level(mti_saved_tensor *s, mti_hooks *h, const mt_save_info *info)
 {
     mti_packed *p = &s->packed[s->n_packed];
     mt_tensor *given = s->kept, *kept = given;
     p->state = NULL;
     p->spec = given->view;
-    hook_scope was = enter_hook();
+    hook_scope outer = enter_hook();
     mt_status status = h->fn.pack ? h->fn.pack(h->user, info, given, &kept, &p->state) : MT_OK;
-    if (!leave_hook(was, status, "pack", info)) return false;
+    if (!leave_hook(outer, status, "pack", info)) return false;
     atomic_fetch_add(&h->refs, 1);
     p->hooks = h;
     p->device = mt_device_retain(given->storage->device);
@@ -108,10 +109,10 @@ static bool pack_level(mti_saved_tensor *s, mti_hooks *h, const mt_save_info *in
     s->n_packed++;
     if (kept == given) return true;
     s->kept = kept;
-    /* Anything, on any device: what counts is what unpack makes of it. */
+    /* The hook may keep any tensor on any device; only unpack's result is checked. */
     if (kept && kept->storage != given->storage) {
         s->original = false;
-        /* What was there before the hook has its class already. */
+        /* A tensor that the hook did not make has its category already. */
         if (kept->storage->unclassified_in) mti_storage_settle(kept->storage, MT_PACKED);
     }
     mt_release(given);
@@ -150,14 +151,14 @@ static mt_tensor *unpack_level(const mti_packed *p, const mt_save_info *info, mt
 {
     mt_tensor *given = p->left_tensor ? current : NULL, *t = given;
     const mti_hooks *h = p->hooks;
-    hook_scope was = enter_hook();
+    hook_scope outer = enter_hook();
     mt_status status = h->fn.unpack ? h->fn.unpack(h->user, info, &t, p->state) : MT_OK;
-    bool ok = leave_hook(was, status, "unpack", info);
+    bool ok = leave_hook(outer, status, "unpack", info);
     if (t != given) mt_release(given);
     if (ok && !t)
-        ok = mti_fail_bool(MT_ERR_STATE, "%s: the unpack hook for %s gave nothing back", info->op,
+        ok = mti_fail_bool(MT_ERR_STATE, "%s: the unpack hook for %s returned no tensor", info->op,
                            info->argument);
-    if (ok && is_as_packed(p, t, info)) return t;
+    if (ok && check_unpacked(p, t, info)) return t;
     mt_release(t);
     return NULL;
 }
@@ -193,7 +194,7 @@ mt_tensor *mti_slot_load(const mti_saved_tensor *s)
 
 void mti_slot_drop(mti_saved_tensor *s)
 {
-    mti_slot_let_go(s);
+    mti_slot_unhold(s);
     mt_release(s->kept);
     s->kept = NULL;
     for (int i = s->n_packed - 1; i >= 0; i--) {
@@ -210,13 +211,13 @@ void mti_slot_drop(mti_saved_tensor *s)
     s->n_packed = 0;
 }
 
-/* ---- a saved tensor of no op's ---- */
+/* ---- tensors saved by other code than ops ---- */
 
 mt_saved *mt_saved_new(mt_tensor *t, const mt_save_info *info)
 {
     if (!mti_given(t, "saved_new", "the tensor")) return NULL;
     if (!info || !info->op || !info->argument)
-        return mti_fail_null(MT_ERR_ARGUMENT, "saved_new: needs an op and an argument to go by");
+        return mti_fail_null(MT_ERR_ARGUMENT, "saved_new: need info with an op and an argument");
     mt_saved *s = mti_malloc(sizeof *s);
     if (!s) return NULL;
     s->info = *info;
@@ -226,7 +227,7 @@ mt_saved *mt_saved_new(mt_tensor *t, const mt_save_info *info)
     s->info.node = mti_next_sequence();
     bool named = s->info.op && s->info.argument && s->info.module;
     if (named && mti_slot_save(&s->slot, NULL, 0, t)) {
-        /* Still inside an op that may not keep it otherwise: it has a class from here on. */
+        /* If the current op made t, the op may not keep it otherwise: give it a category. */
         if (t->storage->unclassified_in == mti_thread_token())
             mti_storage_settle(t->storage, MT_ACTIVATION);
         return s;

@@ -1,5 +1,5 @@
-/* survey.c: what a walk back will come by, before it does: which nodes it runs, and how often it
- * will reach each leaf. */
+/* survey.c: looks ahead before a backward walk: which nodes it needs, and how often it reaches each
+ * leaf. */
 #include "autograd/walk.h"
 
 static bool has(const mti_hashmap *m, const void *key)
@@ -34,21 +34,21 @@ static bool count_use(mti_walk *w, mti_leaf *leaf)
     return true;
 }
 
-/* No node made before this one leads to an input; 0 where one of them is a leaf. */
-static uint64_t first_of_interest(const mti_walk *w)
+/* Nodes with a lower sequence number lead to no input; 0 if an input is a leaf. */
+static uint64_t lowest_useful(const mti_walk *w)
 {
     uint64_t first = w->n_inputs ? UINT64_MAX : 0;
     for (int i = 0; i < w->n_inputs; i++) {
-        const mti_node *n = w->inputs[i].at.node;
+        const mti_node *n = w->inputs[i].edge.node;
         if (!n || n->sequence < first) first = n ? n->sequence : 0;
     }
     return first;
 }
 
-static bool look_at(mti_walk *w, mti_heap *ahead, uint64_t first, const mti_edge *e)
+static bool survey_edge(mti_walk *w, mti_heap *heap, uint64_t lowest, const mti_edge *e)
 {
     if (e->leaf) return count_use(w, e->leaf);
-    return !e->node || e->node->sequence < first || mti_heap_push(ahead, e->node);
+    return !e->node || e->node->sequence < lowest || mti_heap_push(heap, e->node);
 }
 
 static bool leads_to_an_input(const mti_walk *w, const mti_node *n)
@@ -60,27 +60,28 @@ static bool leads_to_an_input(const mti_walk *w, const mti_node *n)
 
 bool mti_walk_survey(mti_walk *w)
 {
-    mti_heap ahead = {0};
-    MTI_VEC(mti_node *) met = {0}; /* last made first */
-    uint64_t first = first_of_interest(w);
+    mti_heap heap = {0};
+    MTI_VEC(mti_node *) seen = {0}; /* in reverse order of creation */
+    uint64_t lowest = lowest_useful(w);
     bool ok = true;
     for (int i = 0; ok && i < w->n_inputs; i++) {
-        const mti_edge *e = &w->inputs[i].at;
-        const void *at = e->leaf ? (const void *)e->leaf : (const void *)e->node;
-        ok = mti_hashmap_add(&w->input_of, mti_walk_key(at), (size_t)i);
+        const mti_edge *e = &w->inputs[i].edge;
+        const void *end = e->leaf ? (const void *)e->leaf : (const void *)e->node;
+        ok = mti_hashmap_add(&w->input_of, mti_walk_key(end), (size_t)i);
     }
-    for (int i = 0; ok && i < w->n_roots; i++) ok = look_at(w, &ahead, first, &w->roots[i].at);
-    for (mti_node *n; ok && (n = mti_heap_pop(&ahead));) {
-        for (int i = 0; ok && i < n->n_in; i++) ok = look_at(w, &ahead, first, &n->in[i]);
-        ok = ok && (!w->n_inputs || MTI_PUSH(&met, n));
+    for (int i = 0; ok && i < w->n_roots; i++)
+        ok = survey_edge(w, &heap, lowest, &w->roots[i].edge);
+    for (mti_node *n; ok && (n = mti_heap_pop(&heap));) {
+        for (int i = 0; ok && i < n->n_in; i++) ok = survey_edge(w, &heap, lowest, &n->in[i]);
+        ok = ok && (!w->n_inputs || MTI_PUSH(&seen, n));
     }
-    /* First made first: whether a node's inputs lead on is known before it is asked itself. */
-    while (ok && met.n) {
-        const mti_node *n = met.at[--met.n];
+    /* In order of creation: a node's inputs are decided before the node. */
+    while (ok && seen.n) {
+        const mti_node *n = seen.at[--seen.n];
         ok = !leads_to_an_input(w, n) || mti_hashmap_add(&w->needed, mti_walk_key(n), 0);
     }
-    mti_heap_free(&ahead);
-    mti_free(met.at);
+    mti_heap_free(&heap);
+    mti_free(seen.at);
     w->surveyed = true;
     return ok;
 }

@@ -1,25 +1,25 @@
-/* walk.h: one walk back over the tape: where it begins, what it asks for, what waits on the way.
- * backward.c walks, survey.c looks ahead. */
+/* walk.h: the state of one backward walk over the tape. survey.c counts uses before the walk,
+ * backward.c runs it. */
 #ifndef MTI_WALK_H
 #define MTI_WALK_H
 
 #include "autograd/autograd.h"
 
-/* A root with the gradient to begin with, or an input of mt_gradients with the one that was found.
- * All retained: a hook may let the last handle go. */
+/* A root and its initial gradient, or an input of mt_gradients and its result. All retained: a hook
+ * may release the last handle. */
 typedef struct mti_walk_end {
     mt_tensor *tensor, *grad;
-    mti_edge at;
+    mti_edge edge;
 } mti_walk_end;
 
-/* A leaf whose uses are added up first: hooks and inputs of mt_gradients see the sum, once. */
+/* A leaf whose gradients are summed first: its hooks, or mt_gradients, need the sum. */
 typedef struct mti_leaf_sum {
     mti_leaf *leaf; /* retained */
     mt_tensor *grad;
-    size_t uses, arrived;
+    size_t uses, arrived; /* edges to it; those that have delivered */
 } mti_leaf_sum;
 
-/* What waited at a node for an outer walk, in a hook of which this one runs. */
+/* A node's gradients of an outer walk, while a walk started in one of its hooks uses the node. */
 typedef struct mti_set_aside {
     mti_node *node;
     uint64_t walk;
@@ -27,18 +27,18 @@ typedef struct mti_set_aside {
 } mti_set_aside;
 
 typedef struct mti_walk {
-    uint64_t number; /* later walks have greater ones */
+    uint64_t number; /* grows from walk to walk */
     bool retain_graph;
-    int n_roots, n_inputs; /* no inputs: all leaves, into their own gradients */
+    int n_roots, n_inputs; /* no inputs: accumulate into all leaves */
     mti_walk_end *roots, *inputs;
     mti_heap heap;
     MTI_VEC(mti_set_aside) aside;
-    /* What survey.c found; keys are addresses of nodes and leaves. */
+    /* Results of the survey; keys are addresses of nodes and leaves. */
     bool surveyed;
     MTI_VEC(mti_leaf_sum) sums;
-    mti_hashmap sum_of;   /* leaf -> place in sums */
-    mti_hashmap input_of; /* node or leaf -> places in inputs */
-    mti_hashmap needed;   /* nodes from which there is a way to an input */
+    mti_hashmap sum_of;   /* leaf -> index in sums */
+    mti_hashmap input_of; /* node or leaf -> indices in inputs */
+    mti_hashmap needed;   /* nodes that lead to an input */
 } mti_walk;
 
 static inline uint64_t mti_walk_key(const void *node_or_leaf)
@@ -46,11 +46,11 @@ static inline uint64_t mti_walk_key(const void *node_or_leaf)
     return (uint64_t)(uintptr_t)node_or_leaf;
 }
 
-/* Counts the uses of leaves and, where there are inputs, finds the nodes that lead to them. */
+/* Counts the uses of leaves and, for mt_gradients, finds the nodes that lead to an input. */
 bool mti_walk_survey(mti_walk *w);
-/* Whether the walk runs the node's backward ... */
+/* Whether the node's backward must run ... */
 bool mti_walk_needs(const mti_walk *w, const mti_node *n);
-/* ... and whether it goes this way at all. */
+/* ... and whether a gradient is delivered along this edge. */
 bool mti_walk_follows(const mti_walk *w, const mti_edge *e);
 
 #endif

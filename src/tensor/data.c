@@ -1,17 +1,17 @@
-/* data.c: making tensors and moving their elements; nothing here is recorded. */
+/* data.c: making, reading and writing tensors; nothing here is recorded. */
 #include <math.h>
 #include <string.h>
 #include "tensor/tensor.h"
 
 /* ---- making ---- */
 
-static mt_tensor *make(const char *who, mt_device *device, mt_dtype dtype, int rank,
+static mt_tensor *make(const char *caller, mt_device *device, mt_dtype dtype, int rank,
                        const int64_t *shape)
 {
     mti_view spec;
     size_t n_bytes;
-    if (!mti_given(device, who, "the device")) return NULL;
-    if (!mti_view_init(&spec, who, dtype, rank, shape, &n_bytes)) return NULL;
+    if (!mti_given(device, caller, "the device")) return NULL;
+    if (!mti_view_init(&spec, caller, dtype, rank, shape, &n_bytes)) return NULL;
     const mti_making *m = mti_making_now();
     return mti_tensor_new(device, &spec, m->category, m->in_op);
 }
@@ -42,13 +42,13 @@ mt_tensor *mt_zeros(mt_device *d, mt_dtype dtype, int rank, const int64_t *shape
 
 static bool is_whole(double x) { return x >= -0x1p63 && x < 0x1p63 && x == floor(x); }
 
-/* Whether each of the numbers is an i64. */
-static bool stays_whole(double start, double step, int64_t n)
+/* Whether all elements are whole numbers in i64's range. */
+static bool fits_i64(double start, double step, int64_t n)
 {
-    int64_t way, last;
+    int64_t span, last;
     return is_whole(start) && is_whole(step) &&
-           (n < 1 || (!__builtin_mul_overflow(n - 1, (int64_t)step, &way) &&
-                      !__builtin_add_overflow((int64_t)start, way, &last)));
+           (n < 1 || (!__builtin_mul_overflow(n - 1, (int64_t)step, &span) &&
+                      !__builtin_add_overflow((int64_t)start, span, &last)));
 }
 
 mt_tensor *mt_arange(mt_device *d, mt_dtype dtype, double start, double step, int64_t n)
@@ -56,10 +56,10 @@ mt_tensor *mt_arange(mt_device *d, mt_dtype dtype, double start, double step, in
     if (dtype != MT_I64 && !mt_dtype_is_float(dtype))
         return mti_fail_null(MT_ERR_ARGUMENT, "arange: dtype %s; need i64, f32, f64, bf16 or f16",
                              mt_dtype_name(dtype));
-    if (dtype == MT_I64 && !stays_whole(start, step, n))
+    if (dtype == MT_I64 && !fits_i64(start, step, n))
         return mti_fail_null(MT_ERR_ARGUMENT,
-                             "arange: start %g, step %g, %lld elements; i64 needs whole numbers "
-                             "that it holds",
+                             "arange: start %g, step %g, %lld elements; need whole numbers in "
+                             "i64's range",
                              start, step, (long long)n);
     mt_tensor *t = make("arange", d, dtype, 1, &n);
     return t ? keep_if(t, d->backend->arange(d->ctx, start, step, &t->view)) : NULL;
@@ -72,10 +72,10 @@ mt_tensor *mt_from_data(mt_device *d, mt_dtype dtype, int rank, const int64_t *s
     return t ? keep_if(t, mt_copy_from_host(t, data, n_bytes) == MT_OK) : NULL;
 }
 
-static bool check_random(const char *who, mt_dtype dtype)
+static bool check_random(const char *caller, mt_dtype dtype)
 {
     return mt_dtype_is_float(dtype) ||
-           mti_fail_bool(MT_ERR_ARGUMENT, "%s: dtype %s; need f32, f64, bf16 or f16", who,
+           mti_fail_bool(MT_ERR_ARGUMENT, "%s: dtype %s; need f32, f64, bf16 or f16", caller,
                          mt_dtype_name(dtype));
 }
 
@@ -101,31 +101,31 @@ mt_tensor *mt_normal(mt_device *d, mt_dtype dtype, int rank, const int64_t *shap
 
 /* ---- moving ---- */
 
-static bool check_bytes(const char *who, const mt_tensor *t, const void *data, size_t n_bytes)
+static bool check_bytes(const char *caller, const mt_tensor *t, const void *data, size_t n_bytes)
 {
     size_t need = (size_t)mt_numel(t) * mt_dtype_size(t->view.dtype);
     char text[MTI_SHAPE_TEXT];
     if (need != n_bytes)
-        return mti_fail_bool(MT_ERR_ARGUMENT, "%s: got %zu bytes; %s of %s has %zu", who, n_bytes,
-                             mti_shape_text(text, t->view.rank, t->view.shape),
+        return mti_fail_bool(MT_ERR_ARGUMENT, "%s: got %zu bytes; %s of %s has %zu", caller,
+                             n_bytes, mti_shape_text(text, t->view.rank, t->view.shape),
                              mt_dtype_name(t->view.dtype), need);
-    return data || !need || mti_fail_bool(MT_ERR_ARGUMENT, "%s: data is NULL", who);
+    return data || !need || mti_fail_bool(MT_ERR_ARGUMENT, "%s: data is NULL", caller);
 }
 
-/* t's shape and dtype, row-major, in a storage of its own; not filled. */
-static mt_tensor *fresh(const mt_tensor *t)
+/* An uninitialised tensor of t's shape and dtype, row-major. */
+static mt_tensor *empty_like(const mt_tensor *t)
 {
     mti_view spec = t->view;
     size_t n_bytes;
     if (!mti_view_pack(&spec, &n_bytes))
-        return mti_fail_null(MT_ERR_ARGUMENT, "a copy does not fit into an address space");
+        return mti_fail_null(MT_ERR_ARGUMENT, "a copy is larger than the address space");
     return mti_tensor_new(t->storage->device, &spec, MT_TEMPORARY, false);
 }
 
-/* A contiguous stand-in for t: t itself or a fresh one. */
-static mt_tensor *dense(mt_tensor *t)
+/* t itself if it is contiguous, else an uninitialised tensor like it. */
+static mt_tensor *dense_or_empty(mt_tensor *t)
 {
-    return mti_view_is_contiguous(&t->view) ? mt_retain(t) : fresh(t);
+    return mti_view_is_contiguous(&t->view) ? mt_retain(t) : empty_like(t);
 }
 
 bool mti_copy_view(mt_device *d, const mti_view *src, const mti_view *dst)
@@ -138,7 +138,7 @@ mt_status mt_to_host(const mt_tensor *t, void *data, size_t n_bytes)
     if (!mti_given(t, "to_host", "the tensor") || !check_bytes("to_host", t, data, n_bytes))
         return mt_last_status();
     mt_device *d = t->storage->device;
-    mt_tensor *packed = dense((mt_tensor *)t);
+    mt_tensor *packed = dense_or_empty((mt_tensor *)t);
     bool ok = packed && (packed == t || mti_copy_view(d, &t->view, &packed->view)) &&
               (!n_bytes || d->backend->download(d->ctx, data, packed->view.data, n_bytes));
     mt_release(packed);
@@ -147,8 +147,7 @@ mt_status mt_to_host(const mt_tensor *t, void *data, size_t n_bytes)
 
 /* ---- writing ---- */
 
-/* Dimension by dimension, the smallest stride first: each must step over all that the ones before
- * it reach. */
+/* Dimensions in order of stride: each stride must be larger than the span of the ones before. */
 bool mti_view_overlaps(const mti_view *v)
 {
     if (mti_view_count(v) == 0) return false;
@@ -166,7 +165,7 @@ bool mti_view_overlaps(const mti_view *v)
     return false;
 }
 
-bool mti_check_writable(const char *who, const mt_tensor *t)
+bool mti_check_writable(const char *caller, const mt_tensor *t)
 {
     char shape[MTI_SHAPE_TEXT], strides[MTI_SHAPE_TEXT];
     const mti_view *v = &t->view;
@@ -174,20 +173,20 @@ bool mti_check_writable(const char *who, const mt_tensor *t)
            mti_fail_bool(MT_ERR_ARGUMENT,
                          "%s: the tensor is %s with strides %s: several elements share one place "
                          "in memory; need each in its own (mt_contiguous)",
-                         who, mti_shape_text(shape, v->rank, v->shape),
+                         caller, mti_shape_text(shape, v->rank, v->shape),
                          mti_shape_text(strides, v->rank, v->stride));
 }
 
-/* Values of a tensor that a recorded op may have saved are changed: say so to the version counter,
- * and refuse where the tape could not follow. */
-static bool begin_write(const char *who, mt_tensor *t)
+/* Increments the version, so that backward finds a change of saved values; refuses outputs of
+ * recorded ops. */
+static bool begin_write(const char *caller, mt_tensor *t)
 {
-    if (!mti_given(t, who, "the tensor")) return false;
+    if (!mti_given(t, caller, "the tensor")) return false;
     if (t->grad_fn)
         return mti_fail_bool(MT_ERR_STATE,
                              "%s: the tensor was made by a recorded op; "
                              "write to mt_detach of it",
-                             who);
+                             caller);
     atomic_fetch_add(&t->storage->version, 1);
     return true;
 }
@@ -210,26 +209,26 @@ mt_status mt_copy(mt_tensor *t, const mt_tensor *src)
                         mti_shape_text(b, src->view.rank, src->view.shape));
     mt_device *d = t->storage->device;
     if (src->storage->device != d)
-        return mti_fail(MT_ERR_ARGUMENT, "copy: the tensors live on two devices");
+        return mti_fail(MT_ERR_ARGUMENT, "copy: the tensors are on two devices; need one");
     if (!mti_check_writable("copy", t)) return mt_last_status();
-    /* What is written there may be read later: all of it is read first. */
-    mt_tensor *apart = t->storage == src->storage ? fresh(src) : NULL;
-    if (t->storage == src->storage && !apart) return mt_last_status();
-    bool ok = (!apart || mti_copy_view(d, &src->view, &apart->view)) && begin_write("copy", t) &&
-              mti_copy_view(d, apart ? &apart->view : &src->view, &t->view);
-    mt_release(apart);
+    /* One storage: read all of src before writing t. */
+    mt_tensor *copy = t->storage == src->storage ? empty_like(src) : NULL;
+    if (t->storage == src->storage && !copy) return mt_last_status();
+    bool ok = (!copy || mti_copy_view(d, &src->view, &copy->view)) && begin_write("copy", t) &&
+              mti_copy_view(d, copy ? &copy->view : &src->view, &t->view);
+    mt_release(copy);
     return ok ? MT_OK : mt_last_status();
 }
 
 mt_status mt_copy_from_host(mt_tensor *t, const void *data, size_t n_bytes)
 {
-    const char *who = "copy_from_host";
-    if (!mti_given(t, who, "the tensor") || !check_bytes(who, t, data, n_bytes) ||
-        !mti_check_writable(who, t))
+    const char *caller = "copy_from_host";
+    if (!mti_given(t, caller, "the tensor") || !check_bytes(caller, t, data, n_bytes) ||
+        !mti_check_writable(caller, t))
         return mt_last_status();
     mt_device *d = t->storage->device;
-    mt_tensor *packed = dense(t);
-    bool ok = packed && begin_write(who, t) &&
+    mt_tensor *packed = dense_or_empty(t);
+    bool ok = packed && begin_write(caller, t) &&
               (!n_bytes || d->backend->upload(d->ctx, packed->view.data, data, n_bytes)) &&
               (packed == t || mti_copy_view(d, &packed->view, &t->view));
     mt_release(packed);

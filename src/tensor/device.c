@@ -1,4 +1,4 @@
-/* device.c: a device is a backend's context, a caching allocator and a generator. */
+/* device.c: a device: a backend's context, a caching allocator, a generator and counters. */
 #include <string.h>
 #include "tensor/tensor.h"
 
@@ -76,14 +76,14 @@ mt_status mt_device_sync(mt_device *d)
 
 /* ---- scratch memory of devices without data ---- */
 
-static bool check_no_data(const char *who, const mt_device *d)
+static bool check_no_data(const char *caller, const mt_device *d)
 {
-    if (!mti_given(d, who, "the device")) return false;
+    if (!mti_given(d, caller, "the device")) return false;
     return !mt_device_has_data(d) ||
            mti_fail_bool(MT_ERR_UNSUPPORTED,
-                         "%s: the kernels of %s take memory of their own, which is counted; only "
-                         "meta pretends",
-                         who, d->backend->kind);
+                         "%s: memory of %s kernels is counted anyway; need a device without data "
+                         "(meta)",
+                         caller, d->backend->kind);
 }
 
 mt_status mt_device_count_scratch_of(mt_device *d, const char *kind)
@@ -92,8 +92,9 @@ mt_status mt_device_count_scratch_of(mt_device *d, const char *kind)
     if (!kind) return mti_fail(MT_ERR_ARGUMENT, "count_scratch_of: the kind is NULL");
     if (!check_no_data("count_scratch_of", d)) return mt_last_status();
     bool none = !strcmp(kind, "none");
-    const mti_backend *like = none ? NULL : mti_backend_find(kind);
-    return (none || like) && mti_meta_count_scratch_of(d->ctx, like) ? MT_OK : mt_last_status();
+    const mti_backend *counted = none ? NULL : mti_backend_find(kind);
+    return (none || counted) && mti_meta_count_scratch_of(d->ctx, counted) ? MT_OK
+                                                                           : mt_last_status();
 }
 
 mt_status mt_device_set_gemm_workspace(mt_device *d, size_t n_bytes)
@@ -111,7 +112,7 @@ bool mti_device_take_workspace(mt_device *d, bool backward)
     if (!d->gemm_workspace) return true;
     pthread_mutex_lock(&d->lock);
     mti_block **block = &d->workspace[backward];
-    size_t n_bytes = d->gemm_workspace; /* 0 if another thread has just set that */
+    size_t n_bytes = d->gemm_workspace; /* 0 if another thread has just set it so */
     if (n_bytes && !*block) *block = mti_pool_alloc(d->pool, n_bytes, MT_WORKSPACE);
     bool ok = *block || !n_bytes;
     pthread_mutex_unlock(&d->lock);
@@ -170,7 +171,7 @@ void mt_flops_reset(mt_device *d)
     atomic_store(&d->flops_recompute, 0);
 }
 
-/* ---- the books: memory.h over the pool ---- */
+/* ---- memory.h: statistics and limits of the pool ---- */
 
 void mt_mem_get_stats(const mt_device *d, mt_mem_stats *out)
 {
@@ -233,12 +234,12 @@ void mt_mem_region_end(mt_mem_region *r)
     if (!mti_given(r->device, "mem_region_end", "the region's device")) return;
     mt_mem_stats now;
     mti_pool_get_stats(r->device->pool, &now);
-    const mt_mem_stats *was = &r->before;
-    r->delta.allocated = now.allocated.total_in - was->allocated.total_in;
-    r->delta.freed = now.allocated.total_out - was->allocated.total_out;
-    r->delta.current = (int64_t)now.allocated.current - (int64_t)was->allocated.current;
-    r->delta.peak = (int64_t)now.allocated.peak - (int64_t)was->allocated.current;
-    r->delta.requested = (int64_t)now.requested.current - (int64_t)was->requested.current;
-    r->delta.reserved = (int64_t)now.reserved.current - (int64_t)was->reserved.current;
-    mti_pool_restore_outer_peak(r->device->pool, was);
+    const mt_mem_stats *before = &r->before;
+    r->delta.allocated = now.allocated.total_in - before->allocated.total_in;
+    r->delta.freed = now.allocated.total_out - before->allocated.total_out;
+    r->delta.current = (int64_t)now.allocated.current - (int64_t)before->allocated.current;
+    r->delta.peak = (int64_t)now.allocated.peak - (int64_t)before->allocated.current;
+    r->delta.requested = (int64_t)now.requested.current - (int64_t)before->requested.current;
+    r->delta.reserved = (int64_t)now.reserved.current - (int64_t)before->reserved.current;
+    mti_pool_restore_outer_peak(r->device->pool, before);
 }

@@ -1,6 +1,4 @@
-/* item.c: single elements, read on the host: looking at a loss changes nothing in the device's
- * books.
- */
+/* item.c: reads single elements on the host, without allocating on the device. */
 #include <math.h>
 #include <string.h>
 #include "tensor/tensor.h"
@@ -35,9 +33,9 @@ bool mti_read_item(const mt_tensor *t, int64_t offset, mti_item *out)
     mt_device *d = t->storage->device;
     size_t size = mt_dtype_size(t->view.dtype);
     const char *first = t->view.data;
-    /* Without data there is no address either, and the download says so. */
-    const void *at = first ? first + (size_t)offset * size : NULL;
-    if (!d->backend->download(d->ctx, &v, at, size)) return false;
+    /* On meta the address is NULL, and the download fails with an error. */
+    const void *address = first ? first + (size_t)offset * size : NULL;
+    if (!d->backend->download(d->ctx, &v, address, size)) return false;
     switch (t->view.dtype) {
     case MT_F64: out->real = v.f64; break;
     case MT_F32: out->real = (double)v.f32; break;
@@ -71,7 +69,7 @@ double mt_item(const mt_tensor *t)
 
 double mt_item_at(const mt_tensor *t, int rank, const int64_t *index)
 {
-    char shape[MTI_SHAPE_TEXT], asked[MTI_SHAPE_TEXT];
+    char shape[MTI_SHAPE_TEXT], position[MTI_SHAPE_TEXT];
     if (!mti_given(t, "item_at", "the tensor")) return NAN;
     const mti_view *v = &t->view;
     mti_shape_text(shape, v->rank, v->shape);
@@ -86,7 +84,7 @@ double mt_item_at(const mt_tensor *t, int rank, const int64_t *index)
         if (i < 0 || i >= v->shape[d]) {
             mti_fail(MT_ERR_ARGUMENT,
                      "item_at: there is no element %s in %s: dimension %d has %lld",
-                     mti_shape_text(asked, rank, index), shape, d, (long long)v->shape[d]);
+                     mti_shape_text(position, rank, index), shape, d, (long long)v->shape[d]);
             return NAN;
         }
         offset += i * v->stride[d];

@@ -20,7 +20,7 @@ bool mti_view_pack(mti_view *v, size_t *n_bytes)
     bool fits = true;
     for (int d = v->rank - 1; d >= 0; d--) {
         v->stride[d] = (int64_t)gap;
-        /* Extents of 0 do not hide an overflow in the others: strides must exist. */
+        /* An extent of 0 counts as 1, so that it hides no overflow of the strides. */
         fits = fits && mti_mul_size(gap, v->shape[d] > 0 ? (size_t)v->shape[d] : 1, &gap);
         n *= (size_t)v->shape[d];
     }
@@ -30,26 +30,27 @@ bool mti_view_pack(mti_view *v, size_t *n_bytes)
     return fits;
 }
 
-bool mti_view_init(mti_view *v, const char *who, mt_dtype dtype, int rank, const int64_t *shape,
+bool mti_view_init(mti_view *v, const char *caller, mt_dtype dtype, int rank, const int64_t *shape,
                    size_t *n_bytes)
 {
     if ((unsigned)dtype >= MT_DTYPE_COUNT)
-        return mti_fail_bool(MT_ERR_ARGUMENT, "%s: dtype %d is none of ours", who, (int)dtype);
+        return mti_fail_bool(MT_ERR_ARGUMENT, "%s: dtype %d is unknown", caller, (int)dtype);
     if (rank < 0 || rank > MT_MAX_RANK)
-        return mti_fail_bool(MT_ERR_ARGUMENT, "%s: rank %d; need 0 to %d", who, rank, MT_MAX_RANK);
-    if (rank > 0 && !shape) return mti_fail_bool(MT_ERR_ARGUMENT, "%s: shape is NULL", who);
+        return mti_fail_bool(MT_ERR_ARGUMENT, "%s: rank %d; need 0 to %d", caller, rank,
+                             MT_MAX_RANK);
+    if (rank > 0 && !shape) return mti_fail_bool(MT_ERR_ARGUMENT, "%s: shape is NULL", caller);
     memset(v, 0, sizeof *v);
     v->dtype = dtype, v->rank = rank;
     char text[MTI_SHAPE_TEXT];
     for (int d = 0; d < rank; d++) {
         if (shape[d] < 0)
-            return mti_fail_bool(MT_ERR_ARGUMENT, "%s: shape %s; extents must be 0 or more", who,
+            return mti_fail_bool(MT_ERR_ARGUMENT, "%s: shape %s; extents must be 0 or more", caller,
                                  mti_shape_text(text, rank, shape));
         v->shape[d] = shape[d];
     }
     if (mti_view_pack(v, n_bytes)) return true;
-    return mti_fail_bool(MT_ERR_ARGUMENT, "%s: shape %s of %s does not fit into an address space",
-                         who, mti_shape_text(text, rank, shape), mt_dtype_name(dtype));
+    return mti_fail_bool(MT_ERR_ARGUMENT, "%s: shape %s of %s is larger than the address space",
+                         caller, mti_shape_text(text, rank, shape), mt_dtype_name(dtype));
 }
 
 /* ---- storage ---- */
@@ -131,7 +132,8 @@ mt_tensor *mti_tensor_view(mt_tensor *t, const mti_view *view)
     return v;
 }
 
-static bool lies_as(const mti_view *v, const mti_view *spec)
+/* Whether v's elements have the strides of spec. */
+static bool has_strides(const mti_view *v, const mti_view *spec)
 {
     if (mti_view_count(v) == 0) return true;
     for (int d = 0; d < v->rank; d++)
@@ -139,9 +141,9 @@ static bool lies_as(const mti_view *v, const mti_view *spec)
     return true;
 }
 
-mt_tensor *mti_tensor_laid(mt_tensor *t, const mti_view *spec, mt_category category)
+mt_tensor *mti_tensor_with_strides(mt_tensor *t, const mti_view *spec, mt_category category)
 {
-    if (!t || lies_as(&t->view, spec)) return t;
+    if (!t || has_strides(&t->view, spec)) return t;
     mt_device *d = t->storage->device;
     mt_tensor *copy = mti_tensor_new(d, spec, category, true);
     if (copy && !mti_copy_view(d, &t->view, &copy->view)) {
@@ -196,7 +198,7 @@ mt_status mt_set(mt_tensor **slot, mt_tensor *value)
     return mti_given(value, "set", "the new tensor") ? MT_OK : mt_last_status();
 }
 
-/* ---- asking ---- */
+/* ---- queries ---- */
 
 bool mti_fits(const mt_tensor *t, const mti_view *spec, const mt_device *device)
 {
@@ -204,17 +206,17 @@ bool mti_fits(const mt_tensor *t, const mti_view *spec, const mt_device *device)
            t->storage->device == device;
 }
 
-bool mti_is_like(mt_status status, const char *name, const char *what, const mt_tensor *t,
+bool mti_is_like(mt_status status, const char *caller, const char *name, const mt_tensor *t,
                  const mti_view *spec, const mt_device *device)
 {
     char got[MTI_SHAPE_TEXT], want[MTI_SHAPE_TEXT];
     const mt_device *other = t->storage->device;
     if (mti_fits(t, spec, device)) return true;
-    bool namesake = other != device && !strcmp(mt_device_kind(other), mt_device_kind(device));
+    bool same_kind = other != device && !strcmp(mt_device_kind(other), mt_device_kind(device));
     return mti_fail_bool(
-        status, "%s: %s is %s %s on %s%s; need %s %s on %s", name, what,
+        status, "%s: %s is %s %s on %s%s; need %s %s on %s", caller, name,
         mt_dtype_name(t->view.dtype), mti_shape_text(got, t->view.rank, t->view.shape),
-        namesake ? "another " : "", mt_device_kind(other), mt_dtype_name(spec->dtype),
+        same_kind ? "another " : "", mt_device_kind(other), mt_dtype_name(spec->dtype),
         mti_shape_text(want, spec->rank, spec->shape), mt_device_kind(device));
 }
 

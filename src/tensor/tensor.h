@@ -14,12 +14,12 @@ struct mt_device {
     const mti_backend *backend;
     mti_ctx *ctx;
     mti_pool *pool;
-    mti_backend host_memory; /* alloc and free of host memory for copies, so that ... */
-    mti_pool *host;          /* ... a pool can cache it (page-locking is slow); NULL without data */
+    mti_backend host_memory; /* alloc and free of host memory for copies: */
+    mti_pool *host;          /* cached, as page-locking is slow; NULL without data */
     pthread_mutex_t lock;    /* of the generator and the workspaces */
     uint64_t seed, offset;
-    atomic_size_t gemm_workspace; /* what a pass takes at its first matrix product; 0: nothing */
-    mti_block *workspace[2];      /* of forward and backward, once taken */
+    atomic_size_t gemm_workspace; /* bytes a pass takes at its first matrix product */
+    mti_block *workspace[2];      /* of forward and backward; NULL until taken */
     atomic_uint_fast64_t flops_forward, flops_backward, flops_recompute;
     atomic_bool balance_check;
 };
@@ -27,7 +27,7 @@ struct mt_device {
 /* Take n draws of the default generator: sets *seed and *offset (counters of four lanes). */
 void mti_rng_take(mt_device *device, uint64_t n_draws, uint64_t *seed, uint64_t *offset);
 
-/* Before a matrix product of the forward or backward pass: its workspace, where one counts. */
+/* Call before each matrix product: takes the pass's gemm workspace, if not yet taken. */
 bool mti_device_take_workspace(mt_device *device, bool backward);
 
 /* ---- storage ---- */
@@ -44,14 +44,14 @@ typedef struct mti_storage {
     atomic_uint_fast64_t version;
     atomic_uint_fast64_t copy_of; /* serial of the storage it holds in another dtype; 0: none */
     const char *op, *module;      /* where it was made; static or interned */
-    /* Made inside an op or a hook and not (yet) handed out: must be gone when the op is. NULL once
-     * it has a class; otherwise names the thread that is running the op. */
+    /* Set on storages made inside an op or a hook: the thread's token. NULL once it has its final
+     * category; otherwise it must be freed before the op ends. */
     const void *unclassified_in;
 } mti_storage;
 
 /* ---- tensor ---- */
 
-/* What the autograd room hangs on a tensor: reference-counted, known here by two functions. */
+/* Base of the autograd room's nodes and leaves, which this room only counts references of. */
 typedef struct mti_ref mti_ref;
 struct mti_ref {
     atomic_int refs;
@@ -71,11 +71,11 @@ struct mt_tensor {
     mti_view view;
     mti_ref *grad_fn;              /* the node that made it; NULL for a leaf */
     mti_ref *leaf;                 /* gradient and hooks of a leaf; NULL until needed */
-    void (*orphan)(mti_ref *leaf); /* tell `leaf` that this handle is going */
+    void (*orphan)(mti_ref *leaf); /* called when this handle is freed */
 };
 
-/* What tensors made now on this thread are for: MT_INPUT outside of ops, MT_TEMPORARY and
- * `in_op` within ops and hooks. */
+/* The category of tensors made now on this thread: MT_INPUT outside of ops; MT_TEMPORARY, with
+ * in_op, in ops and hooks. */
 typedef struct mti_making {
     mt_category category;
     bool in_op;
@@ -84,8 +84,8 @@ mti_making *mti_making_now(void);
 
 /* Row-major strides for v->shape; false if the byte size overflows. */
 bool mti_view_pack(mti_view *v, size_t *n_bytes);
-/* Check rank and extents of a shape given by a caller and fill *v (row-major). */
-bool mti_view_init(mti_view *v, const char *who, mt_dtype dtype, int rank, const int64_t *shape,
+/* Checks dtype, rank and extents from a caller and fills *v (row-major). */
+bool mti_view_init(mti_view *v, const char *caller, mt_dtype dtype, int rank, const int64_t *shape,
                    size_t *n_bytes);
 
 /* A tensor over a new storage. spec gives dtype, shape and strides: a dense permutation of
@@ -95,38 +95,37 @@ mt_tensor *mti_tensor_new(mt_device *device, const mti_view *spec, mt_category c
 /* Another view of t's storage: `view` with its data pointer set. Not recorded. */
 mt_tensor *mti_tensor_view(mt_tensor *t, const mti_view *view);
 mt_tensor *mti_tensor_alias(mt_tensor *t); /* the same view, no autograd */
-/* The only handle of the only view: its memory may be reused. */
+/* Whether t has one reference and its storage one view: its memory may be reused. */
 bool mti_tensor_is_exclusive(const mt_tensor *t);
-/* Give a storage made inside an op its class. */
+/* Gives a storage made inside an op its final category. */
 void mti_storage_settle(mti_storage *s, mt_category category);
 const void *mti_thread_token(void); /* distinct per thread */
-/* t, or if its strides are not spec's a copy with those, made inside an op. Takes t over; spec is
- * of t's shape and dtype, and as for mti_tensor_new. */
-mt_tensor *mti_tensor_laid(mt_tensor *t, const mti_view *spec, mt_category category);
-/* Remember that copy holds the same values as source in another dtype, if both are whole. */
+/* t if it has spec's strides, else a copy with them, made inside an op. Takes t over; spec has t's
+ * shape and dtype, and strides as for mti_tensor_new. */
+mt_tensor *mti_tensor_with_strides(mt_tensor *t, const mti_view *spec, mt_category category);
+/* Records that copy holds source's values in another dtype, if source views all of its storage. */
 void mti_note_copy(mt_tensor *copy, const mt_tensor *source);
 
+/* Whether t has spec's dtype and shape and is on `device`. */
 bool mti_fits(const mt_tensor *t, const mti_view *spec, const mt_device *device);
-/* Whether t, which the user or a function of the user's gave, has spec's dtype and shape and is on
- * `device`, as mti_fits tells without a word; fails otherwise: "NAME: WHAT is f32 [2] on meta; need
- * f32 [2] on cpu". */
-bool mti_is_like(mt_status status, const char *name, const char *what, const mt_tensor *t,
+/* mti_fits with an error: "CALLER: NAME is f32 [2] on meta; need f32 [2] on cpu". */
+bool mti_is_like(mt_status status, const char *caller, const char *name, const mt_tensor *t,
                  const mti_view *spec, const mt_device *device);
 
-/* Can two elements of v be the same memory? True, too, of strides that interlock in a way which
- * mt_view_as alone can ask for. */
+/* Whether two elements of v may share memory. Also true for some interleaved strides without
+ * sharing, which only mt_view_as can make. */
 bool mti_view_overlaps(const mti_view *v);
-/* Fails where writing t would write an element more than once. */
-bool mti_check_writable(const char *who, const mt_tensor *t);
+/* Fails if several elements of t share memory. */
+bool mti_check_writable(const char *caller, const mt_tensor *t);
 
-/* The element `offset` elements behind the first, as its dtype has it. */
+/* The element `offset` elements after the first. */
 typedef union mti_item {
     double real;   /* floating dtypes */
     int64_t whole; /* the others; bool: 0 or 1 */
 } mti_item;
 bool mti_read_item(const mt_tensor *t, int64_t offset, mti_item *out);
 
-/* Scalar kernels behind the public data functions, also used above. */
+/* Not recorded; dtypes may differ. */
 bool mti_copy_view(mt_device *device, const mti_view *src, const mti_view *dst);
 
 #endif

@@ -1,4 +1,4 @@
-/* transfer.c: a storage's bytes in host memory, and the views that are cut from them again. */
+/* transfer.c: layouts of tensors, and copies of storages in host memory. */
 #include <assert.h>
 #include <string.h>
 #include "tensor/tensor.h"
@@ -6,10 +6,10 @@
 struct mt_host_copy {
     mt_device *device; /* retained */
     size_t n_bytes;
-    mti_block *block;  /* in the device's pool of host memory; NULL where there is no data */
-    mt_tensor *moving; /* source or target of a copy that compute has not waited for; retained */
+    mti_block *block;  /* in the device's pool of host memory; NULL without data */
+    mt_tensor *moving; /* source or target of a copy not waited for; retained */
     uint64_t ticket;   /* of the last copy */
-    bool filled;       /* its bytes are there, or on their way */
+    bool filled;       /* its bytes are written, or being copied */
 };
 
 /* ---- views ---- */
@@ -27,8 +27,8 @@ mt_layout mt_layout_of(const mt_tensor *t)
     return l;
 }
 
-/* Bytes from the first element's first to the last one's last; false if that overflows or a
- * stride points backwards. */
+/* Bytes from the start of the first element to the end of the last; false if that overflows or a
+ * stride is negative. */
 static bool reach_of(const mti_view *v, size_t *out)
 {
     size_t last = 0, step;
@@ -83,7 +83,7 @@ void mt_host_copy_free(mt_host_copy *c)
 {
     if (!c) return;
     mt_device *d = c->device;
-    /* A wait that fails leaves nothing to wait for: the device itself is gone. */
+    /* If the wait fails the device is lost, and no copy is running. */
     if (c->moving) mt_host_copy_wait(c);
     if (c->ticket) d->backend->copy_finish(d->ctx, c->ticket);
     mti_pool_free(d->host, c->block, c->n_bytes);
@@ -138,7 +138,7 @@ mt_status mt_host_copy_wait(mt_host_copy *c)
     const mt_device *d = c->device;
     if (!c->moving) return MT_OK;
     bool ok = !c->ticket || d->backend->copy_wait(d->ctx, c->ticket);
-    /* From here on the device's own order keeps the memory safe. */
+    /* Later work is queued after the copy, so the memory may be reused. */
     mt_release(c->moving);
     c->moving = NULL;
     return ok ? MT_OK : mt_last_status();

@@ -270,9 +270,9 @@ static void what_a_hook_gives_back_has_shape_dtype_and_device_of_what_it_stands_
             mtt_failed(MT_ERR_STATE, "gradient hook", word, "need f32 [4] on ");
         }
         assert_int_equal(exp_under(&unpacks, &no_op, NULL, false, grad), MT_ERR_STATE);
-        mtt_failed(MT_ERR_STATE, "exp: what the unpack hook", word, "need f32 [4] on ");
+        mtt_failed(MT_ERR_STATE, "exp: the result of the unpack hook", word, "need f32 [4] on ");
         assert_int_equal(exp_under(&packs, &no_op, NULL, false, grad), MT_ERR_STATE);
-        mtt_failed(MT_ERR_STATE, "exp: what the unpack hook", word, "need f32 [4] on ");
+        mtt_failed(MT_ERR_STATE, "exp: the result of the unpack hook", word, "need f32 [4] on ");
         assert_int_equal(exp_under(&none, &supplies, NULL, false, grad), MT_ERR_STATE);
         mtt_failed(MT_ERR_STATE, "exp: what the hook before it", word, "need f32 [4] on ");
         /* What lies elsewhere in between is the hook's affair. */
