@@ -1,6 +1,6 @@
 /* activation.c: element-wise functions of one tensor, one row of backends/unary.def each. What each
- * keeps is the lesson: those whose slope can be told from their output keep the output, which the
- * next linear keeps anyway; the others keep their input, and that is one tensor more. */
+ * keeps matters: if the slope follows from the output, keeping the output is often free, because
+ * the next linear keeps it as its input. The others keep their input, one tensor more. */
 #include "ops/ops.h"
 
 static bool forward(mti_call *c)
@@ -9,7 +9,7 @@ static bool forward(mti_call *c)
                        mti_in(c, 0), mti_out(c, 0));
 }
 
-/* From what the op's row keeps, in dy's own memory where nobody else looks at it. */
+/* dx from the tensor that the op's row keeps, in dy's memory if dy has no other reference. */
 static bool backward(mti_call *c)
 {
     const mti_view *kept = c->op->keep[0] ? mti_saved(c, (unsigned)c->op->keep[0]) : NULL;
@@ -34,9 +34,10 @@ mt_status mt_relu_inplace(mt_tensor *x)
 
 /* leaky_relu: y = x > 0 ? x : slope x;  dx = dy or slope dy. With slope >= 0 the sign of y is the
  * sign of x, so the form in place keeps y. */
-static bool check_slope(const char *who, double slope)
+static bool check_slope(const char *caller, double slope)
 {
-    return slope >= 0 || mti_fail_bool(MT_ERR_ARGUMENT, "%s: slope %g; need 0 or more", who, slope);
+    return slope >= 0 ||
+           mti_fail_bool(MT_ERR_ARGUMENT, "%s: slope %g; need 0 or more", caller, slope);
 }
 mt_tensor *mt_leaky_relu(mt_tensor *x, double slope)
 {

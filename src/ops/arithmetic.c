@@ -4,13 +4,13 @@
  * gradient of the output summed over the dimensions it was repeated along. */
 #include "ops/ops.h"
 
-/* The extent of dimension d of `rank`, counted from the end. */
+/* v's extent in dimension d of a shape of `rank`, aligned at the end; 1 if v has fewer. */
 static int64_t extent(const mti_view *v, int rank, int d)
 {
     return d < rank - v->rank ? 1 : v->shape[d - (rank - v->rank)];
 }
 
-static bool need_fitting(mti_call *c, int i, int j)
+static bool need_broadcastable(mti_call *c, int i, int j)
 {
     const mti_view *a = &c->in_spec[i], *b = &c->in_spec[j];
     int rank = a->rank > b->rank ? a->rank : b->rank;
@@ -32,7 +32,7 @@ bool mti_shape_broadcast(mti_call *c, mt_dtype dtype)
     int rank = 0;
     for (int i = 0; i < c->n_in; i++) {
         for (int j = 0; j < i; j++)
-            if (!need_fitting(c, j, i)) return false;
+            if (!need_broadcastable(c, j, i)) return false;
         if (c->in_spec[i].rank > rank) rank = c->in_spec[i].rank;
     }
     int64_t shape[MT_MAX_RANK];
@@ -51,7 +51,7 @@ static bool broadcast_shape(mti_call *c)
            mti_shape_broadcast(c, c->in_spec[0].dtype);
 }
 
-/* y = a op b, both repeated to y's shape. */
+/* y = a op b, both broadcast to y's shape. */
 static bool apply(mti_call *c, mti_binary op, const mti_view *a, const mti_view *b,
                   const mti_view *y)
 {
@@ -79,8 +79,8 @@ bool mti_close_din(mti_call *c, int i, mt_tensor *full)
     return !full || mti_reduce_to_din(c, i, full);
 }
 
-/* din i = dy op other, summed where i was repeated */
-static bool send(mti_call *c, int i, mti_binary op, const mti_view *other)
+/* din i = dy op other, summed over the dimensions along which input i was broadcast */
+static bool binary_din(mti_call *c, int i, mti_binary op, const mti_view *other)
 {
     mt_tensor *full;
     const mti_view *d = mti_open_din(c, i, &full);
@@ -115,8 +115,8 @@ mt_tensor *mt_sub(mt_tensor *a, mt_tensor *b) { return mti_op2(MTI_OP_sub, NULL,
 static bool mul_forward(mti_call *c) { return forward(c, MTI_MUL); }
 static bool mul_backward(mti_call *c)
 {
-    return (!mti_wants(c, 0) || send(c, 0, MTI_MUL, mti_saved(c, MTI_IN1))) &&
-           (!mti_wants(c, 1) || send(c, 1, MTI_MUL, mti_saved(c, MTI_IN0)));
+    return (!mti_wants(c, 0) || binary_din(c, 0, MTI_MUL, mti_saved(c, MTI_IN1))) &&
+           (!mti_wants(c, 1) || binary_din(c, 1, MTI_MUL, mti_saved(c, MTI_IN0)));
 }
 const mti_op_code mti_code_mul = {broadcast_shape, mul_forward, mul_backward};
 mt_tensor *mt_mul(mt_tensor *a, mt_tensor *b) { return mti_op2(MTI_OP_mul, NULL, a, b); }
@@ -126,7 +126,7 @@ static bool div_forward(mti_call *c) { return forward(c, MTI_DIV); }
 static bool div_backward(mti_call *c)
 {
     const mti_view *b = mti_saved(c, MTI_IN1), *dy = mti_dout(c);
-    if (mti_wants(c, 0) && !send(c, 0, MTI_DIV, b)) return false;
+    if (mti_wants(c, 0) && !binary_din(c, 0, MTI_DIV, b)) return false;
     if (!mti_wants(c, 1)) return true;
     mt_tensor *full;
     const mti_view *d = mti_open_din(c, 1, &full);

@@ -1,4 +1,4 @@
-/* attention.c: softmax(scale q k^T) v, by blocks (flash) or from visible parts (math).
+/* attention.c: softmax(scale q k^T) v, by blocks (flash) or as a composition of ops (math).
  *
  * flash: q [b,a,s,d], k, v [b,a_kv,t,d] -> out [b,a,s,d], laid out as [b,s,a,d].
  *   Keeps q, k, v, out, log-sum-exp [b,a,s] in f32 (f64 for f64) and the RNG state, two i64; the
@@ -6,7 +6,7 @@
 #include <math.h>
 #include "ops/ops.h"
 
-static bool check_heads(const char *who, const mti_view *q, const mti_view *k, const mti_view *v)
+static bool check_heads(const char *caller, const mti_view *q, const mti_view *k, const mti_view *v)
 {
     char tq[MTI_SHAPE_TEXT], tk[MTI_SHAPE_TEXT], tv[MTI_SHAPE_TEXT];
     bool fits = q->rank == 4 && k->rank == 4 && mti_view_same_shape(k, v) &&
@@ -15,7 +15,7 @@ static bool check_heads(const char *who, const mti_view *q, const mti_view *k, c
     return fits || mti_fail_bool(MT_ERR_ARGUMENT,
                                  "%s: q is %s, k is %s, v is %s; need [b,a,s,d], [b,a_kv,t,d] "
                                  "twice, a a multiple of a_kv",
-                                 who, mti_shape_text(tq, q->rank, q->shape),
+                                 caller, mti_shape_text(tq, q->rank, q->shape),
                                  mti_shape_text(tk, k->rank, k->shape),
                                  mti_shape_text(tv, v->rank, v->shape));
 }
@@ -37,7 +37,7 @@ static bool flash_shape(mti_call *c)
     return true;
 }
 
-/* A view that kernels take: rows dense and not overlapping (a row that is alone has any stride). */
+/* v as kernels need it: rows dense and not overlapping. A copy only if v is not so. */
 static bool fit_rows(mti_call *c, const mti_view *v, mti_view *out)
 {
     if (!(v = mti_dense_rows(c, v))) return false;
@@ -51,23 +51,23 @@ typedef struct inputs {
     mti_view q, k, v;
 } inputs;
 
-static bool attention_of(mti_call *c, mti_attention *at, inputs *in, const mti_view *q,
+static bool attention_of(mti_call *c, mti_attention *a, inputs *in, const mti_view *q,
                          const mti_view *k, const mti_view *v)
 {
     const mti_params *p = c->params;
-    *at = (mti_attention){.q = &in->q,
-                          .k = &in->k,
-                          .v = &in->v,
-                          .scale = p->attention.scale,
-                          .p = p->attention.p,
-                          .causal = p->attention.causal};
+    *a = (mti_attention){.q = &in->q,
+                         .k = &in->k,
+                         .v = &in->v,
+                         .scale = p->attention.scale,
+                         .p = p->attention.p,
+                         .causal = p->attention.causal};
     return fit_rows(c, q, &in->q) && fit_rows(c, k, &in->k) && fit_rows(c, v, &in->v);
 }
 
-/* Products of the two halves, masked blocks included: 2 s t d each, per head and batch. */
-static void count(mti_call *c, const mti_attention *at, uint64_t products)
+/* Counts matrix products of 2 s t d FLOPs per head and batch, masked blocks included. */
+static void count_products(mti_call *c, const mti_attention *a, uint64_t products)
 {
-    uint64_t n = (uint64_t)mti_view_count(at->q) * (uint64_t)at->k->shape[2];
+    uint64_t n = (uint64_t)mti_view_count(a->q) * (uint64_t)a->k->shape[2];
     mti_count_flops(c, 2 * n * products);
 }
 
@@ -79,15 +79,15 @@ static bool put_i64(mti_call *c, const mti_view *v, uint64_t value)
 static bool flash_forward(mti_call *c)
 {
     inputs in;
-    mti_attention at;
-    if (!attention_of(c, &at, &in, mti_in(c, 0), mti_in(c, 1), mti_in(c, 2))) return false;
-    at.o = mti_out(c, 0), at.lse = mti_aux(c, 0);
-    at.seed = mti_aux(c, 1), at.offset = mti_aux(c, 2);
-    count(c, &at, 2);
+    mti_attention a;
+    if (!attention_of(c, &a, &in, mti_in(c, 0), mti_in(c, 1), mti_in(c, 2))) return false;
+    a.o = mti_out(c, 0), a.lse = mti_aux(c, 0);
+    a.seed = mti_aux(c, 1), a.offset = mti_aux(c, 2);
+    count_products(c, &a, 2);
     void *scratch;
-    size_t n_scratch = c->k->attention_scratch(c->ctx, &at);
-    return put_i64(c, at.seed, c->draw.seed) && put_i64(c, at.offset, c->draw.offset) &&
-           mti_scratch(c, n_scratch, &scratch) && c->k->attention(c->ctx, &at, scratch, n_scratch);
+    size_t n_scratch = c->k->attention_scratch(c->ctx, &a);
+    return put_i64(c, a.seed, c->draw.seed) && put_i64(c, a.offset, c->draw.offset) &&
+           mti_scratch(c, n_scratch, &scratch) && c->k->attention(c->ctx, &a, scratch, n_scratch);
 }
 
 const mti_view *mti_din_heads_inside(mti_call *c, int i)
@@ -100,29 +100,29 @@ const mti_view *mti_din_heads_inside(mti_call *c, int i)
 static bool flash_backward(mti_call *c)
 {
     inputs in;
-    mti_attention at;
-    if (!attention_of(c, &at, &in, mti_saved(c, MTI_IN0), mti_saved(c, MTI_IN1),
+    mti_attention a;
+    if (!attention_of(c, &a, &in, mti_saved(c, MTI_IN0), mti_saved(c, MTI_IN1),
                       mti_saved(c, MTI_IN2)))
         return false;
-    at.o = mti_saved(c, MTI_OUT0), at.lse = mti_saved(c, MTI_AUX0);
-    at.seed = mti_saved(c, MTI_AUX1), at.offset = mti_saved(c, MTI_AUX2);
+    a.o = mti_saved(c, MTI_OUT0), a.lse = mti_saved(c, MTI_AUX0);
+    a.seed = mti_saved(c, MTI_AUX1), a.offset = mti_saved(c, MTI_AUX2);
     mti_view dy;
     const mti_view *d[3];
     for (int i = 0; i < 3; i++)
         if (!(d[i] = mti_din_heads_inside(c, i))) return false;
-    count(c, &at, 5); /* the weights once more, dp, dq, dk, dv */
+    count_products(c, &a, 5); /* the weights again, dp, dq, dk, dv */
     void *scratch;
-    size_t n_scratch = c->k->attention_backward_scratch(c->ctx, &at);
+    size_t n_scratch = c->k->attention_backward_scratch(c->ctx, &a);
     return fit_rows(c, mti_dout(c), &dy) && mti_scratch(c, n_scratch, &scratch) &&
-           c->k->attention_backward(c->ctx, &at, &dy, d[0], d[1], d[2], scratch, n_scratch);
+           c->k->attention_backward(c->ctx, &a, &dy, d[0], d[1], d[2], scratch, n_scratch);
 }
 
 const mti_op_code mti_code_flash_attention = {flash_shape, flash_forward, flash_backward};
 
-static bool check_dropout(const char *who, double p)
+static bool check_dropout(const char *caller, double p)
 {
     return (p >= 0 && p < 1) ||
-           mti_fail_bool(MT_ERR_ARGUMENT, "%s: dropout is %g; need 0 <= p < 1", who, p);
+           mti_fail_bool(MT_ERR_ARGUMENT, "%s: dropout is %g; need 0 <= p < 1", caller, p);
 }
 
 static double scale_or_default(const mt_tensor *q, double scale)
@@ -140,7 +140,7 @@ mt_tensor *mt_flash_attention(mt_tensor *q, mt_tensor *k, mt_tensor *v, double s
     return mti_op3(MTI_OP_flash_attention, &p, q, k, v);
 }
 
-/* Every intermediate is released as soon as the next one is made; what the tape needs, it keeps. */
+/* Releases each intermediate once the next one is made; the tape retains those it needs. */
 static mt_tensor *attend(mt_tensor *q, mt_tensor *k, mt_tensor *v, double scale, bool causal,
                          double dropout)
 {
@@ -161,7 +161,7 @@ static mt_tensor *in_groups(mt_tensor *x, int64_t groups)
     return mt_reshape(x, MT_SHAPE(s[0], groups, s[1] / groups, s[2], s[3]));
 }
 
-/* Heads of q that share one of k and v: products repeat the shared ones, with stride 0. */
+/* For a > a_kv: each group of q's heads shares a head of k and v, broadcast with stride 0. */
 static mt_tensor *attend_in_groups(mt_tensor *q, mt_tensor *k, mt_tensor *v, double scale,
                                    bool causal, double dropout)
 {

@@ -4,7 +4,7 @@
 
 #define MAX_REGIONS 16
 
-/* ---- the cache: copies in the order in which they were made, found by the leaf's serial ---- */
+/* ---- the cache: copies in order of creation, found by the leaf's serial ---- */
 
 typedef struct copy {
     mt_tensor *leaf, *low; /* retained */
@@ -12,7 +12,7 @@ typedef struct copy {
 } copy;
 
 typedef struct copies {
-    mti_hashmap at; /* serial of the leaf's storage -> index */
+    mti_hashmap index; /* serial of the leaf's storage -> index in list */
     MTI_VEC(copy) list;
 } copies;
 static _Thread_local copies cache;
@@ -20,7 +20,8 @@ static _Thread_local copies cache;
 static copy *find(const mt_tensor *leaf, mt_dtype dtype)
 {
     uint64_t serial = leaf->storage->block->serial;
-    for (size_t probe = 0, i; (i = mti_hashmap_next(&cache.at, serial, &probe)) != MTI_NO_PLACE;) {
+    for (size_t probe = 0, i;
+         (i = mti_hashmap_next(&cache.index, serial, &probe)) != MTI_NO_PLACE;) {
         copy *c = &cache.list.at[i];
         if (c->leaf == leaf && c->low->view.dtype == dtype) return c;
     }
@@ -35,7 +36,7 @@ static bool remember(mt_tensor *leaf, mt_tensor *low, uint64_t version)
         return mt_set(&c->low, mt_retain(low)) == MT_OK;
     }
     if (!MTI_RESERVE(&cache.list) ||
-        !mti_hashmap_add(&cache.at, leaf->storage->block->serial, cache.list.n))
+        !mti_hashmap_add(&cache.index, leaf->storage->block->serial, cache.list.n))
         return false;
     cache.list.at[cache.list.n++] = (copy){mt_retain(leaf), mt_retain(low), version};
     return true;
@@ -50,10 +51,10 @@ static void clear_cache(void)
         mt_release(old.list.at[i].leaf);
     }
     mti_free(old.list.at);
-    mti_hashmap_free(&old.at);
+    mti_hashmap_free(&old.index);
 }
 
-/* As torch.autocast: an f32 leaf that requires grad, not a view of a part. */
+/* As in torch.autocast: an f32 leaf that requires grad and views its whole storage. */
 static bool is_cached(const mt_tensor *t)
 {
     return t->requires_grad && !t->grad_fn && t->view.dtype == MT_F32 &&
@@ -64,7 +65,7 @@ static mt_tensor *cached_cast(mt_tensor *leaf, mt_dtype dtype)
 {
     const copy *c = find(leaf, dtype);
     uint64_t version = atomic_load(&leaf->storage->version);
-    /* A copy made without recording has no gradient to pass on. */
+    /* A copy made without recording would pass no gradient to the leaf. */
     bool record = mt_grad_mode() && !mti_modes_now()->in_hook;
     if (c && c->version == version && c->low->requires_grad == record) return mt_retain(c->low);
     mt_tensor *low = mt_cast(leaf, dtype);
@@ -74,7 +75,7 @@ static mt_tensor *cached_cast(mt_tensor *leaf, mt_dtype dtype)
     return low;
 }
 
-/* ---- what an op runs in ---- */
+/* ---- the dtype of an op ---- */
 
 static _Thread_local struct {
     int depth;

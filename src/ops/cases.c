@@ -7,7 +7,8 @@
 
 /* ---- calls that take more than one line ---- */
 
-/* A leaf that requires grad may not change: affine, which keeps nothing, makes what may. */
+/* Ops in place refuse a leaf that requires grad, so they change the result of affine, which keeps
+ * nothing. */
 static mt_tensor *changed(mt_tensor *x, mt_status (*change)(mt_tensor *))
 {
     mt_tensor *h = mt_affine(x, 2, 0);
@@ -111,8 +112,7 @@ enum {
     EACH = AUDIT | BENCH | CHECKED
 };
 
-/* A size stands for itself as a number that no extent or parameter comes near, so that N - 4 does,
- * too. */
+/* A named size is a number far above any extent or parameter, so that N - 4 works, too. */
 #define NAMED(size) ((int64_t)(1 + (size)) << 40)
 #define M           NAMED(MTI_SIZE_M)
 #define N           NAMED(MTI_SIZE_N)
@@ -153,7 +153,7 @@ static const row *const rows[] = {
 #include "ops/cases.def"
 };
 
-/* Each row of ops.def has cases: row_NAME is undeclared where one has none. */
+/* Each row of ops.def has cases: otherwise row_NAME is undeclared. */
 #define OP(name, ...) +sizeof row_##name
 _Static_assert(0
 #include "ops/ops.def"
@@ -170,9 +170,9 @@ static int64_t number(int64_t n, const mti_case_sizes sizes)
     return n < half ? n : sizes[named - 1] + n - NAMED(named - 1);
 }
 
-static mti_case resolved(const row *r, const mti_case *of, const mti_case_sizes sizes)
+static mti_case resolved(const row *r, const mti_case *named, const mti_case_sizes sizes)
 {
-    mti_case c = *of;
+    mti_case c = *named;
     c.op = r->op, c.call = r->call;
     for (int i = 0; i < c.n_in; i++) {
         for (int d = 0; d < c.in[i].rank; d++) c.in[i].shape[d] = number(c.in[i].shape[d], sizes);
@@ -184,11 +184,11 @@ static mti_case resolved(const row *r, const mti_case *of, const mti_case_sizes 
     return c;
 }
 
-/* The nth of the user, of one row or (NULL) of all; NULL past the last. */
-static const mti_case *nth_case(const char *op, unsigned user, int nth, const row **of)
+/* The user's nth case, of one op or (NULL) of all; NULL past the last. */
+static const mti_case *nth_case(const char *op, unsigned user, int nth, const row **found)
 {
     for (size_t r = 0; r < COUNT(rows); r++) {
-        *of = rows[r];
+        *found = rows[r];
         if (op && strcmp(op, rows[r]->op) != 0) continue;
         for (int i = 0; i < rows[r]->n_cases; i++)
             if ((rows[r]->cases[i].users & user) && nth-- == 0) return &rows[r]->cases[i];

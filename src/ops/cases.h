@@ -1,6 +1,6 @@
-/* cases.h: how each op is called, and on what: cases.def as data. In a library of its own, for
- * `memtape audit`, the gradient checks, the scan of layouts, the benchmark and the comparison with
- * PyTorch; only the public API is called. */
+/* cases.h: cases.def as data: calls of each op with their inputs. A separate library over the
+ * public API, for `memtape audit`, the gradient checks, the scan of layouts, the benchmark and the
+ * comparison with PyTorch. */
 #ifndef MTI_OPS_CASES_H
 #define MTI_OPS_CASES_H
 
@@ -9,7 +9,7 @@
 #define MTI_CASE_INPUTS     6
 #define MTI_CASE_PARAMETERS 8
 
-/* Who takes a case. */
+/* The users of a case. */
 enum {
     MTI_CASE_AUDIT = 1,
     MTI_CASE_BENCH = 2,
@@ -37,11 +37,11 @@ typedef struct mti_case_input {
     int64_t shape[MT_MAX_RANK];
     int64_t below;    /* i64 values in [0, below); 0: floating ... */
     double low, high; /* ... values in [low, high), */
-    double away;      /* none nearer to 0 than this, where a kink is */
+    double away;      /* values keep this distance from 0, where the op has a kink */
     bool parameter;   /* a weight, which is there anyway */
 } mti_case_input;
 
-/* An input's initializer: where its values lie, and its extents (none: a scalar). */
+/* An input's initializer: its range of values, and its extents (none: a scalar). */
 #define MTI_CASE_INPUT(range, ...)                                                                 \
     {                                                                                              \
         .rank = (int)(sizeof((int64_t[]){0, __VA_ARGS__}) / sizeof(int64_t)) - 1,                  \
@@ -69,8 +69,8 @@ int mti_case_count(unsigned user);
 /* The first case of a row that the user takes; false if there is none. */
 bool mti_case_find(const char *op, unsigned user, const mti_case_sizes sizes, mti_case *out);
 
-/* The result is the caller's; NULL on failure. in: MTI_CASE_INPUTS of them, NULL past the last and
- * where an optional input is left out. */
+/* The result is the caller's; NULL on failure. in[MTI_CASE_INPUTS]: NULL past the last, and for an
+ * optional input that is left out. */
 mt_tensor *mti_case_call(const mti_case *c, mt_tensor **in);
 
 #endif

@@ -1,14 +1,13 @@
-/* collective.c: what ranks of a parallel model send each other, seen from one rank. n is the number
- * of ranks.
+/* collective.c: collectives between the ranks of a parallel model, seen from one rank. n is the
+ * number of ranks.
  *   all_gather      y = every rank's x side by side      dx = its part of the sum of all dy
  *   reduce_scatter  y = its part of the sum of all x     dx = every rank's dy side by side
  *   all_reduce      y = the sum of every rank's x        dx = dy        (Megatron-LM's g)
  *   replicate       y = x, which all ranks have          dx = the sum of every rank's dy  (its f)
  *   send            y stands for x, now elsewhere        dx = what comes back
  *   recv            y = what came; x stands for it       dx = dy, which is sent back
- * Nothing is kept. Only one rank exists here, so with n > 1 there is nobody to move data between:
- * that is for devices without data, where shapes and bytes are all there is. Shoeybi et al. 2019;
- * Korthikanti et al. 2022. */
+ * Nothing is kept. The process runs one rank only and moves no data, so n > 1 needs a device
+ * without data, for its shapes and bytes. Shoeybi et al. 2019; Korthikanti et al. 2022. */
 #include "ops/ops.h"
 
 static int64_t n_ranks(const mti_call *c) { return c->params->collective.ranks; }
@@ -17,24 +16,24 @@ static bool check(const mti_call *c)
 {
     return n_ranks(c) == 1 || !mt_device_has_data(c->device) ||
            mti_fail_bool(MT_ERR_UNSUPPORTED,
-                         "%s: %lld ranks on %s; need 1, or meta, where no data has to move",
+                         "%s: %lld ranks on %s; need 1, or a device without data (meta)",
                          c->op->name, (long long)n_ranks(c), mt_device_kind(c->device));
 }
 
 static bool same_shape(mti_call *c) { return check(c) && mti_shape_same(c); }
 
-/* y = x where there is one rank; otherwise it has come from others. */
-static bool take(mti_call *c, const mti_view *x, const mti_view *y)
+/* y = x for one rank; with more, y would come from the others and has no data here. */
+static bool receive(mti_call *c, const mti_view *x, const mti_view *y)
 {
     return n_ranks(c) > 1 || c->k->copy(c->ctx, x, y);
 }
 
-static bool take_forward(mti_call *c) { return take(c, mti_in(c, 0), mti_out(c, 0)); }
+static bool receive_forward(mti_call *c) { return receive(c, mti_in(c, 0), mti_out(c, 0)); }
 
-static bool take_backward(mti_call *c)
+static bool receive_backward(mti_call *c)
 {
     const mti_view *dx = mti_din(c, 0);
-    return dx && take(c, mti_dout(c), dx);
+    return dx && receive(c, mti_dout(c), dx);
 }
 
 static bool pass_backward(mti_call *c) { return mti_give_din(c, 0, mt_retain(c->dout[0])); }
@@ -66,12 +65,12 @@ static bool scatter_shape(mti_call *c)
     return mti_out_like(c, &y);
 }
 
-const mti_op_code mti_code_all_gather = {gather_shape, take_forward, take_backward};
-const mti_op_code mti_code_reduce_scatter = {scatter_shape, take_forward, take_backward};
+const mti_op_code mti_code_all_gather = {gather_shape, receive_forward, receive_backward};
+const mti_op_code mti_code_reduce_scatter = {scatter_shape, receive_forward, receive_backward};
 
 /* ---- all_reduce, replicate ---- */
 
-const mti_op_code mti_code_all_reduce = {same_shape, take_forward, pass_backward};
+const mti_op_code mti_code_all_reduce = {same_shape, receive_forward, pass_backward};
 
 static bool alias_forward(mti_call *c)
 {
@@ -79,7 +78,7 @@ static bool alias_forward(mti_call *c)
     return c->out[0] != NULL;
 }
 
-/* Summed where dy is, if nobody else looks at it. */
+/* With n > 1 the sum goes into dy's memory if dy has no other reference. */
 static bool replicate_backward(mti_call *c)
 {
     return n_ranks(c) == 1 ? pass_backward(c) : mti_din_reuse(c, 0) != NULL;
@@ -89,7 +88,7 @@ const mti_op_code mti_code_replicate = {same_shape, alias_forward, replicate_bac
 
 /* ---- send, recv: between stages of a pipeline ---- */
 
-/* What has been sent need not stay: y is one element repeated, a name for the tape to begin at. */
+/* x need not be kept after the send: y is one element, broadcast, for backward to start from. */
 static bool send_forward(mti_call *c)
 {
     if (n_ranks(c) == 1) return alias_forward(c);
@@ -111,7 +110,7 @@ static bool send_backward(mti_call *c)
 }
 
 const mti_op_code mti_code_send = {same_shape, send_forward, send_backward};
-const mti_op_code mti_code_recv = {same_shape, take_forward, pass_backward};
+const mti_op_code mti_code_recv = {same_shape, receive_forward, pass_backward};
 
 /* ---- calls ---- */
 

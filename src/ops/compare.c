@@ -1,5 +1,4 @@
-/* compare.c: y = a > b and its like, broadcasting as NumPy does; the six are in
- * backends/compare.def.
+/* compare.c: y = a > b and the other five of backends/compare.def, broadcasting as NumPy does.
  *   a, b: one dtype, floating or not; y: bool
  * A bool has no gradient: nothing is recorded, and nothing saved. */
 #include <math.h>
@@ -30,8 +29,8 @@ mt_tensor *mt_le(mt_tensor *a, mt_tensor *b) { return mti_op2(MTI_OP_le, NULL, a
 mt_tensor *mt_gt(mt_tensor *a, mt_tensor *b) { return mti_op2(MTI_OP_gt, NULL, a, b); }
 mt_tensor *mt_ge(mt_tensor *a, mt_tensor *b) { return mti_op2(MTI_OP_ge, NULL, a, b); }
 
-/* A whole number that the dtype has. */
-static bool is_whole(mt_dtype dtype, double c)
+/* Whether an integer dtype or bool holds c. */
+static bool dtype_holds(mt_dtype dtype, double c)
 {
     double limit = dtype == MT_I64 ? 0x1p63 : dtype == MT_I32 ? 0x1p31 : dtype == MT_U8 ? 256 : 2;
     double lowest = dtype == MT_I64 || dtype == MT_I32 ? -limit : 0;
@@ -40,12 +39,12 @@ static bool is_whole(mt_dtype dtype, double c)
 
 static mt_tensor *with_scalar(enum mti_op_id id, mt_tensor *x, double c)
 {
-    const char *who = mti_ops[id].name;
-    if (!mti_given(x, who, "x")) return NULL;
+    const char *caller = mti_ops[id].name;
+    if (!mti_given(x, caller, "x")) return NULL;
     mt_dtype dtype = x->view.dtype;
-    if (!mt_dtype_is_float(dtype) && !is_whole(dtype, c))
-        return mti_fail_null(MT_ERR_ARGUMENT, "%s: x is %s, and %g is no %s; cast x", who,
-                             mt_dtype_name(dtype), c, mt_dtype_name(dtype));
+    if (!mt_dtype_is_float(dtype) && !dtype_holds(dtype, c))
+        return mti_fail_null(MT_ERR_ARGUMENT, "%s: x is %s, which cannot hold %g; cast x", caller,
+                             mt_dtype_name(dtype), c);
     MT_AUTO mt_tensor *other = mt_full(mt_device_of(x), dtype, 0, NULL, c);
     return other ? mti_op2(id, NULL, x, other) : NULL;
 }

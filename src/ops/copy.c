@@ -29,7 +29,7 @@ mt_tensor *mt_cast(mt_tensor *x, mt_dtype dtype)
 {
     if (!mti_given(x, "cast", "x")) return NULL;
     if ((unsigned)dtype >= MT_DTYPE_COUNT)
-        return mti_fail_null(MT_ERR_ARGUMENT, "cast: dtype %d is none of ours", (int)dtype);
+        return mti_fail_null(MT_ERR_ARGUMENT, "cast: dtype %d is unknown", (int)dtype);
     if (x->view.dtype == dtype) return mt_retain(x);
     return mti_op1(MTI_OP_cast, &(mti_params){.cast = {dtype}}, x);
 }

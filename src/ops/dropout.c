@@ -1,6 +1,6 @@
 /* dropout.c: y = mask x / (1 - p), mask drawn from the device's generator.
  *   x, y: any shape, floating; mask: bool, one byte per element
- * dx = mask dy / (1 - p): the mask alone decides. */
+ * dx = mask dy / (1 - p): needs only the mask. */
 #include "ops/ops.h"
 
 static bool dropout_shape(mti_call *c)

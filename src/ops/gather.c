@@ -1,7 +1,7 @@
-/* gather.c: y = the elements of x that an index names along one dimension.
+/* gather.c: y = the elements of x at the given indices along one dimension.
  *   x: any dtype; index: i64, x's rank, in the other dimensions no longer than x; y: index's shape
  *   y[i,j] = x[i, index[i,j]] for the last of two dimensions
- * dx = the sum of dy by index, 0 where none points
+ * dx = each element of dy added at its index, 0 elsewhere
  * saved: the index, and not x. */
 #include "ops/ops.h"
 

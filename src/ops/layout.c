@@ -1,4 +1,4 @@
-/* layout.c: the same memory seen in another shape, for kernels. No data moves. */
+/* layout.c: views of the same memory in another shape, for kernels. */
 #include <string.h>
 #include "ops/ops.h"
 

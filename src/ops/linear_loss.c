@@ -1,4 +1,4 @@
-/* linear_loss.c: linear_cross_entropy: the output product and its loss, some rows at a time.
+/* linear_loss.c: linear_cross_entropy: the last matrix product and its loss, in chunks of rows.
  *
  *     logits = x w^T [n,v];  loss = mean over counted rows of lse - logits[target]
  *     dlogits = (exp(logits - lse) - onehot(target)) dloss / counted
@@ -30,12 +30,12 @@ static bool linear_cross_entropy_shape(mti_call *c)
             "linear_cross_entropy: x is %s, w is %s, target is %s; need [..,d], [v,d] and [..]",
             mti_shape_text(tx, x->rank, x->shape), mti_shape_text(tw, w->rank, w->shape),
             mti_shape_text(tt, t->rank, t->shape));
-    c->aux_always[0] = true; /* the loss is read off beside it */
+    c->aux_always[0] = true; /* forward computes the loss with it */
     mt_dtype stats = x->dtype == MT_F64 ? MT_F64 : MT_F32;
     return mti_out_set(c, 0, stats, 0, x->shape) && mti_aux_set(c, 0, stats, t->rank, t->shape);
 }
 
-/* What both passes work on; everything row-major. */
+/* The operands of forward and backward, all row-major. */
 typedef struct pieces {
     mti_view x, w, target; /* [n,d], [v,d], [n] */
     int64_t n, v, rows;    /* rows: of a chunk */
@@ -65,7 +65,7 @@ static bool pieces_of(mti_call *c, const mti_view *x, const mti_view *w, const m
     return logits != NULL;
 }
 
-/* Rows [begin, begin + m) of the logits, in the one place there is for them. */
+/* Computes rows [begin, begin + m) of the logits into p->logits. */
 static bool make_logits(mti_call *c, const pieces *p, int64_t begin, int64_t m, mti_view *logits)
 {
     mti_view x = mti_range(&p->x, 0, begin, m), wt = mti_transposed(&p->w);
@@ -102,10 +102,10 @@ static bool linear_cross_entropy_backward(mti_call *c)
     const mti_view *dx = NULL, *dw = NULL;
     if (mti_wants(c, 0) && !(dx = mti_din(c, 0))) return false;
     if (mti_wants(c, 1) && !(dw = mti_din(c, 1))) return false;
-    if (!p.n || !p.v || !p.x.shape[1]) /* sums of nothing */
+    if (!p.n || !p.v || !p.x.shape[1]) /* empty sums */
         return (!dx || c->k->fill(c->ctx, dx, 0)) && (!dw || c->k->fill(c->ctx, dw, 0));
     mt_tensor *scale = mti_temp(c, p.stats, 0, &p.n);
-    mti_view whole = dx ? mti_rows(dx) : p.x;
+    mti_view dx_all = dx ? mti_rows(dx) : p.x;
     mti_view lse = mti_flat(mti_saved(c, MTI_AUX0));
     if (!scale || !c->k->counted_mean(c->ctx, c->params->loss.ignore, p.v, &p.target, mti_dout(c),
                                       &scale->view))
@@ -119,9 +119,9 @@ static bool linear_cross_entropy_backward(mti_call *c)
             !c->k->entropy_rows_backward(c->ctx, c->params->loss.ignore, &logits, &t, &l,
                                          &scale->view, &logits))
             return false;
-        mti_view dx_rows = mti_range(&whole, 0, i, m), turned = mti_transposed(&logits);
+        mti_view dx_rows = mti_range(&dx_all, 0, i, m), logits_t = mti_transposed(&logits);
         if (dx && !mti_gemm_part(c, &logits, &p.w, 0, &dx_rows)) return false;
-        if (dw && !mti_gemm_part(c, &turned, &x, i > 0, dw)) return false;
+        if (dw && !mti_gemm_part(c, &logits_t, &x, i > 0, dw)) return false;
     }
     return true;
 }

@@ -1,4 +1,4 @@
-/* loss.c: embedding (the table at one end of a model) and the losses at the other. */
+/* loss.c: embedding, cross_entropy and mse. */
 #include <string.h>
 #include "ops/ops.h"
 
@@ -63,7 +63,7 @@ static bool cross_entropy_shape(mti_call *c)
                              "[..,v] and [..]",
                              mti_shape_text(tx, x->rank, x->shape),
                              mti_shape_text(tt, t->rank, t->shape));
-    c->aux_always[0] = true; /* the loss is read off the log-probabilities */
+    c->aux_always[0] = true; /* forward reads the loss from logp */
     return mti_out_set(c, 0, x->dtype, 0, x->shape) &&
            mti_aux_set(c, 0, x->dtype, x->rank, x->shape);
 }

@@ -1,26 +1,26 @@
 /* max.c: the largest element over chosen dimensions.
  *   x: any shape, floating; y and index: x without those dimensions (or with extent 1 there)
- * dx = dy at the first element that is largest, 0 elsewhere (as torch.max(dim); amax would share
+ * dx = dy at the first of the largest elements, 0 elsewhere (as torch.max(dim); amax would share
  * it among equals)
- * saved: where it was, an i64 per element of y, and not x. */
+ * saved: its index, an i64 per element of y, and not x. */
 #include "ops/ops.h"
 
-/* x with the dimensions that are searched behind the others. */
-static mti_view searched_last(const mti_call *c, const mti_view *x)
+/* x with the reduced dimensions last. */
+static mti_view reduced_last(const mti_call *c, const mti_view *x)
 {
     mti_view v = *x;
     int to = 0;
-    for (int searched = 0; searched <= 1; searched++)
+    for (unsigned reduced = 0; reduced <= 1; reduced++)
         for (int d = 0; d < x->rank; d++) {
-            if ((c->params->reduce.dims >> d & 1) != (unsigned)searched) continue;
+            if ((c->params->reduce.dims >> d & 1) != reduced) continue;
             v.shape[to] = x->shape[d];
             v.stride[to++] = x->stride[d];
         }
     return v;
 }
 
-/* y, dy or the index without the extents of 1 that `keep` leaves in it. */
-static mti_view without_kept(const mti_call *c, const mti_view *y)
+/* y, dy or the index without the extents of 1 that `keep` adds. */
+static mti_view without_ones(const mti_call *c, const mti_view *y)
 {
     mti_view v = *y;
     if (!c->params->reduce.keep) return v;
@@ -51,17 +51,17 @@ static bool max_shape(mti_call *c)
 static bool max_forward(mti_call *c)
 {
     const mti_view *index = mti_aux(c, 0);
-    mti_view x = searched_last(c, mti_in(c, 0)), y = without_kept(c, mti_out(c, 0)), at;
-    if (index) at = without_kept(c, index);
-    return c->k->max(c->ctx, &x, &y, index ? &at : NULL);
+    mti_view x = reduced_last(c, mti_in(c, 0)), y = without_ones(c, mti_out(c, 0)), index_view;
+    if (index) index_view = without_ones(c, index);
+    return c->k->max(c->ctx, &x, &y, index ? &index_view : NULL);
 }
 
 static bool max_backward(mti_call *c)
 {
     const mti_view *din = mti_din(c, 0);
     if (!din) return false;
-    mti_view dx = searched_last(c, din), dy = without_kept(c, mti_dout(c)),
-             index = without_kept(c, mti_saved(c, MTI_AUX0));
+    mti_view dx = reduced_last(c, din), dy = without_ones(c, mti_dout(c)),
+             index = without_ones(c, mti_saved(c, MTI_AUX0));
     return c->k->max_backward(c->ctx, &index, &dy, &dx);
 }
 

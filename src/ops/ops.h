@@ -1,4 +1,4 @@
-/* ops.h: the op table, seen from inside. */
+/* ops.h: the op table and what op files share. */
 #ifndef MTI_OPS_H
 #define MTI_OPS_H
 
@@ -25,27 +25,28 @@ mt_tensor *mti_op3(enum mti_op_id id, const mti_params *params, mt_tensor *a, mt
                    mt_tensor *c);
 
 /* Shape rules that several ops share. */
-bool mti_shape_same(mti_call *c); /* out 0 like a floating in0 */
-/* out 0 of that dtype: the larger extent of each dimension of the inputs, counted from the end */
+bool mti_shape_same(mti_call *c); /* out 0 has the shape and dtype of in0, which must be floating */
+/* out 0: all inputs' shapes broadcast together, in that dtype. */
 bool mti_shape_broadcast(mti_call *c, mt_dtype dtype);
-/* x without the dimensions of params.reduce (or with extent 1 there); returns the rank. */
+/* x's shape without the dimensions of params.reduce (extent 1 if kept); returns the rank. */
 int mti_reduced_shape(const mti_call *c, int64_t shape[MT_MAX_RANK]);
 
-/* Run an op over dimensions: dims into params.reduce, checked. */
+/* Checks dims, puts them into params.reduce and runs the op. */
 mt_tensor *mti_reduce(enum mti_op_id id, mt_tensor *x, int n_dims, const int *dims, bool keep);
 
-/* A place for the gradient of input i before summing: the gradient itself where nothing was
- * repeated, else a temporary of y's shape, *full; mti_close_din sums that. */
+/* Where to compute the gradient of input i: din i itself, or, if the input was broadcast, a
+ * temporary of y's shape, *full, which mti_close_din sums to din i. */
 const mti_view *mti_open_din(mti_call *c, int i, mt_tensor **full);
 bool mti_close_din(mti_call *c, int i, mt_tensor *full);
 
-/* din 0 = dout 0 added up along dim by the index in this slot. */
+/* Scatters: adds the elements of dout 0 to din 0 along dim, at the indices saved in this slot. */
 bool mti_scatter_to_din(mti_call *c, int dim, unsigned slot);
 
-/* The gradient of input i, made with its heads inside: so splitting them again is a view. */
+/* The gradient of input i [b,a,s,d] with the strides of [b,s,a,d]: splitting heads in forward was a
+ * view, and so is merging them here. */
 const mti_view *mti_din_heads_inside(mti_call *c, int i);
 
-/* ---- the same memory in another shape, for kernels (layout.c) ---- */
+/* ---- views of the same memory, for kernels (layout.c) ---- */
 
 mti_view mti_flat(const mti_view *v); /* [..] row-major as [n] */
 mti_view mti_rows(const mti_view *v); /* [..,n] row-major as [m,n] */
@@ -56,10 +57,10 @@ mti_view mti_transposed(const mti_view *v);                 /* the last two dime
 mti_view mti_last_two(const mti_view *v);                   /* [1,..,m,n] as [m,n] */
 /* v's dimensions broadcast to `shape` (stride 0 where extent 1 meets more). */
 mti_view mti_broadcast_view(const mti_view *v, int rank, const int64_t *shape);
-/* [b,a,s,d] whose memory runs as [b,s,a,d], so that merging heads is a view; without data. */
+/* [b,a,s,d] with the strides of a row-major [b,s,a,d], so that merging heads is a view; no data. */
 mti_view mti_heads_inside(const mti_view *v);
 
-/* dim counted from the end when negative; false with a text if there is no such dimension. */
-bool mti_dim(const char *who, int rank, int *dim);
+/* Makes a negative dim count from the end; fails if there is no such dimension. */
+bool mti_dim(const char *caller, int rank, int *dim);
 
 #endif

@@ -1,10 +1,10 @@
-/* product.c: matmul and linear, the two ways to BLAS. */
+/* product.c: matmul and linear. */
 #include <string.h>
 #include "ops/ops.h"
 
-/* Do all dimensions but the last lie evenly, so that they can be counted as one? *step: from one
- * row to the next, 0 where every row is the same memory. */
-static bool rows_lie_evenly(const mti_view *v, int64_t *step)
+/* Whether all dimensions but the last can be merged into one without a copy. *step: its stride, 0
+ * if all rows are the same memory. */
+static bool can_merge_rows(const mti_view *v, int64_t *step)
 {
     int inner = -1;
     *step = v->rank ? v->shape[v->rank - 1] : 1;
@@ -19,13 +19,13 @@ static bool rows_lie_evenly(const mti_view *v, int64_t *step)
     return true;
 }
 
-/* All dimensions but the last as one: [..,n] -> [m,n]; a dense copy where strides forbid it. */
+/* [..,n] as [m,n]: a view, or a dense copy if the strides do not allow one. */
 static bool as_matrix(mti_call *c, const mti_view *v, mti_view *out)
 {
     int64_t step;
-    if (!rows_lie_evenly(v, &step)) {
+    if (!can_merge_rows(v, &step)) {
         if (!(v = mti_dense(c, v))) return false;
-        rows_lie_evenly(v, &step);
+        can_merge_rows(v, &step);
     }
     int64_t n = v->rank ? v->shape[v->rank - 1] : 1, m = 1;
     for (int d = 0; d < v->rank - 1; d++) m *= v->shape[d];
@@ -37,7 +37,7 @@ static bool as_matrix(mti_call *c, const mti_view *v, mti_view *out)
     return true;
 }
 
-/* y += or = sum of a temporary over its rows, for biases: db = sum over rows of dy [m,n] */
+/* db [n] = sum over the rows of dy [m,n] */
 static bool sum_rows(mti_call *c, const mti_view *dy, const mti_view *db)
 {
     mti_view y = {.data = db->data,
@@ -87,7 +87,7 @@ static mti_view batched(const mti_view *v, const mti_view *out)
     return mti_broadcast_view(v, out->rank, shape);
 }
 
-/* b is one matrix for the whole batch: fold the batch into the rows of a. */
+/* Whether b is one matrix for the whole batch: then the batch is folded into the rows of a. */
 static bool one_matrix(const mti_view *b)
 {
     for (int d = 0; d < b->rank - 2; d++)
@@ -112,12 +112,12 @@ static bool matmul_forward(mti_call *c)
 {
     const mti_view *a = mti_in(c, 0), *b = mti_in(c, 1), *y = mti_out(c, 0);
     if (is_empty(y)) return true;
-    if (is_empty(a)) return c->k->fill(c->ctx, y, 0); /* a sum of no products */
+    if (is_empty(a)) return c->k->fill(c->ctx, y, 0); /* k is 0 */
     return product(c, a, b, y);
 }
 
-/* din i = l r, of the batch's shape, summed where i was broadcast */
-static bool matmul_send(mti_call *c, int i, const mti_view *l, const mti_view *r)
+/* din i = l r, summed over the dimensions along which input i was broadcast */
+static bool matmul_din(mti_call *c, int i, const mti_view *l, const mti_view *r)
 {
     const mti_view *dy = mti_dout(c), *spec = &c->in_spec[i];
     int64_t shape[MT_MAX_RANK];
@@ -143,7 +143,7 @@ static bool matmul_backward(mti_call *c)
     const mti_view *dy = mti_dout(c);
     if (mti_wants(c, 0)) {
         mti_view bt = mti_transposed(mti_saved(c, MTI_IN1));
-        if (!matmul_send(c, 0, dy, &bt)) return false;
+        if (!matmul_din(c, 0, dy, &bt)) return false;
     }
     if (!mti_wants(c, 1)) return true;
     const mti_view *a = mti_saved(c, MTI_IN0);
@@ -158,7 +158,7 @@ static bool matmul_backward(mti_call *c)
         }
     }
     mti_view at = mti_transposed(a);
-    return matmul_send(c, 1, &at, dy);
+    return matmul_din(c, 1, &at, dy);
 }
 
 const mti_op_code mti_code_matmul = {matmul_shape, matmul_forward, matmul_backward};

@@ -1,7 +1,7 @@
-/* quantize.c: tensors in fewer bits: masks at eight to a byte, numbers at one or two to a byte.
+/* quantize.c: tensors in fewer bits: eight mask bits, or one or two numbers, to a byte.
  *
- * Functions without a gradient: for what is kept, not for what is computed with. A quantised
- * tensor is one u8 tensor, so that its bytes are those of one storage:
+ * These functions have no gradient: they are for tensors that are kept. A quantised tensor is one
+ * u8 tensor in one storage:
  *
  *     plain:          scales f32 [m]                                     | codes
  *     double scales:  mean f32, scales of scales f32 [ceil(m / 256)], scales as int8 [m] | codes
@@ -9,11 +9,11 @@
  * with m = ceil(n / block), and codes of n bytes (int8) or (n + 1) / 2 (nf4). */
 #include "ops/ops.h"
 
-#define SCALES_BLOCK 256 /* of scales that share a scale */
+#define SCALES_BLOCK 256 /* number of scales that share a scale */
 
 /* ---- running a kernel outside of the op table ---- */
 
-/* A contiguous stand-in for t, for a kernel that reads it; NULL on failure. */
+/* t or a contiguous copy, for a kernel to read; NULL on failure. */
 static mt_tensor *dense(mt_tensor *t)
 {
     if (mti_view_is_contiguous(&t->view)) return mt_retain(t);
@@ -29,7 +29,7 @@ static mt_tensor *keep_if(mt_tensor *t, bool filled)
     return NULL;
 }
 
-/* Where records and events say it was made. */
+/* Sets the op's name for records and events. */
 static const char *enter(const char *op)
 {
     const char *outer = mti_where_now()->op;
@@ -101,19 +101,19 @@ mt_tensor *mt_dropout_mask(mt_device *device, int rank, const int64_t *shape, do
 
 /* The parts of a quantised tensor of n values, in bytes from its start. */
 typedef struct parts {
-    int64_t n, block, n_scales, n_groups;  /* groups: of scales, 0 where those are f32 */
+    int64_t n, block, n_scales, n_groups;  /* groups of scales; 0 if scales are f32 */
     size_t groups, scales, codes, n_bytes; /* the mean is at 0 */
 } parts;
 
-static bool parts_of(const char *who, const mt_quant *q, int64_t n, parts *p)
+static bool parts_of(const char *caller, const mt_quant *q, int64_t n, parts *p)
 {
-    if (!q) return mti_fail_bool(MT_ERR_ARGUMENT, "%s: the format is NULL", who);
+    if (!q) return mti_fail_bool(MT_ERR_ARGUMENT, "%s: the format is NULL", caller);
     bool nf4 = q->format == MT_QUANT_NF4;
     int block = q->block ? q->block : nf4 ? 64 : 128;
     if ((!nf4 && q->format != MT_QUANT_INT8) || (block != 64 && block != 128 && block != 256))
         return mti_fail_bool(
             MT_ERR_ARGUMENT,
-            "%s: format %d with blocks of %d; need int8 or nf4, and 64, 128 or 256", who,
+            "%s: format %d with blocks of %d; need int8 or nf4, and 64, 128 or 256", caller,
             (int)q->format, block);
     *p = (parts){.n = n, .block = block, .n_scales = (n + block - 1) / block};
     size_t m = (size_t)p->n_scales;
@@ -129,10 +129,10 @@ static bool parts_of(const char *who, const mt_quant *q, int64_t n, parts *p)
     return true;
 }
 
-/* n elements of `packed`, `at` bytes from its start. */
-static mti_view part(const mt_tensor *packed, size_t at, mt_dtype dtype, int64_t n)
+/* n elements of `packed`, from byte `offset` on. */
+static mti_view part(const mt_tensor *packed, size_t offset, mt_dtype dtype, int64_t n)
 {
-    return (mti_view){.data = packed->view.data ? (char *)packed->view.data + at : NULL,
+    return (mti_view){.data = packed->view.data ? (char *)packed->view.data + offset : NULL,
                       .dtype = dtype,
                       .rank = 1,
                       .shape = {n},
@@ -143,7 +143,9 @@ size_t mt_quantized_bytes(const mt_quant *q, int64_t n)
 {
     parts p = {0};
     if (n < 0)
-        return mti_fail(MT_ERR_ARGUMENT, "quantized_bytes: %lld values", (long long)n), (size_t)0;
+        return mti_fail(MT_ERR_ARGUMENT, "quantized_bytes: n is %lld; need 0 or more",
+                        (long long)n),
+               (size_t)0;
     return parts_of("quantized_bytes", q, n, &p) ? p.n_bytes : 0;
 }
 
@@ -152,7 +154,7 @@ static mti_code code_of(const mt_quant *q)
     return q->format == MT_QUANT_NF4 ? MTI_CODE_NF4 : MTI_CODE_INT8;
 }
 
-/* Scales in f32 for the time being; then their mean, and what differs from it in 8 bits. */
+/* Makes f32 scales first, then stores their mean and the differences from it in int8. */
 static bool quantize_doubly(const mt_quant *q, const parts *p, const mt_tensor *x, mt_tensor *out)
 {
     mt_device *d = x->storage->device;
@@ -222,7 +224,7 @@ static bool dequantize(const mt_quant *q, const parts *p, const mt_tensor *packe
     return ok;
 }
 
-/* Floats lie at multiples of four bytes; a slice of a file's tensor may not. */
+/* f32 scales need an address that is a multiple of 4, which a slice of a file's tensor may lack. */
 static mt_tensor *aligned(mt_tensor *packed)
 {
     if (mti_view_is_contiguous(&packed->view) && (uintptr_t)packed->view.data % sizeof(float) == 0)

@@ -1,9 +1,9 @@
-/* reduce.c: sum and mean over chosen dimensions. Nothing is kept: the gradient of every element
- * is the gradient of its sum, so dx is dy repeated, as a view with stride 0. */
+/* reduce.c: sum and mean over chosen dimensions. Nothing is kept: dx is dy repeated, as a view
+ * with stride 0 (for a mean, after scaling). */
 #include <string.h>
 #include "ops/ops.h"
 
-/* The output with reduced dimensions as extent 1, whether or not they are shown. */
+/* y with the reduced dimensions as extents of 1, whether or not `keep` is set. */
 static mti_view kept_dims(const mti_call *c, const mti_view *y)
 {
     const mti_view *x = &c->in_spec[0];
@@ -75,19 +75,19 @@ const mti_op_code mti_code_mean = {reduce_shape, reduce_forward, reduce_backward
 
 mt_tensor *mti_reduce(enum mti_op_id id, mt_tensor *x, int n_dims, const int *dims, bool keep)
 {
-    const char *who = mti_ops[id].name;
-    if (!mti_given(x, who, "x")) return NULL;
+    const char *caller = mti_ops[id].name;
+    if (!mti_given(x, caller, "x")) return NULL;
     if (n_dims < 0 || (n_dims > 0 && !dims))
         return mti_fail_null(MT_ERR_ARGUMENT,
-                             "%s: %d dimensions in %s; need 0 (all) or more, named", who, n_dims,
-                             dims ? "dims" : "NULL");
+                             "%s: n_dims is %d, dims is %s; need 0 (all) or more, and a list",
+                             caller, n_dims, dims ? "given" : "NULL");
     mti_params p = {.reduce = {.keep = keep, .scale = id == MTI_OP_sum}};
     if (n_dims == 0) p.reduce.dims = (1u << x->view.rank) - 1;
     for (int i = 0; i < n_dims; i++) {
         int d = dims[i];
-        if (!mti_dim(who, x->view.rank, &d)) return NULL;
+        if (!mti_dim(caller, x->view.rank, &d)) return NULL;
         if (p.reduce.dims >> d & 1)
-            return mti_fail_null(MT_ERR_ARGUMENT, "%s: dimension %d is named twice", who, d);
+            return mti_fail_null(MT_ERR_ARGUMENT, "%s: dimension %d is named twice", caller, d);
         p.reduce.dims |= 1u << d;
     }
     return mti_op1(id, &p, x);

@@ -1,8 +1,8 @@
 /* rope.c: rotary positions (Su et al. 2021), as in LLaMA and Hugging Face's models.
- *   x, y [b,a,s,d], d even; row p stands at position start + p
+ *   x, y [b,a,s,d], d even; row p is at position start + p
  *   y = (x1 cos - x2 sin, x2 cos + x1 sin), x1 and x2 being the halves of a row, the angle of pair
  *   i being (start + p) theta^(-2i/d)
- * dx: dy turned back. Nothing is kept: the angles are computed again from the position. */
+ * dx: dy rotated back. Nothing is kept: backward computes the angles again. */
 #include <float.h>
 #include "ops/ops.h"
 
@@ -19,12 +19,12 @@ static bool rope_shape(mti_call *c)
     int64_t start = c->params->rope.start;
     if (start < 0 || start > MAX_POSITION - x->shape[2])
         return mti_fail_bool(MT_ERR_ARGUMENT,
-                             "rope: %lld positions from %lld on; need them in [0, %lld)",
+                             "rope: %lld positions from %lld on; need all in [0, %lld)",
                              (long long)x->shape[2], (long long)start, (long long)MAX_POSITION);
     return mti_out_like(c, x);
 }
 
-static bool turn(mti_call *c, bool inverse, const mti_view *x, const mti_view *y)
+static bool rotate(mti_call *c, bool inverse, const mti_view *x, const mti_view *y)
 {
     return c->k->rope(c->ctx, c->params->rope.theta, c->params->rope.start, inverse, x, y);
 }
@@ -32,7 +32,7 @@ static bool turn(mti_call *c, bool inverse, const mti_view *x, const mti_view *y
 static bool rope_forward(mti_call *c)
 {
     const mti_view *x = mti_dense_rows(c, mti_in(c, 0));
-    return x && turn(c, false, x, mti_out(c, 0));
+    return x && rotate(c, false, x, mti_out(c, 0));
 }
 
 static bool is_dense(const mti_view *v)
@@ -44,8 +44,8 @@ static bool is_dense(const mti_view *v)
     return true;
 }
 
-/* In dy's own memory if nobody else looks at it; else laid out as x was, so that taking heads
- * apart was a view and putting them together is one. */
+/* In dy's memory if dy has no other reference; else with x's layout, so that merging heads in
+ * backward is a view if splitting them in forward was one. */
 static const mti_view *din_like_x(mti_call *c)
 {
     const mti_view *x = &c->in_spec[0];
@@ -60,7 +60,7 @@ static const mti_view *din_like_x(mti_call *c)
 static bool rope_backward(mti_call *c)
 {
     const mti_view *dy = mti_dense_rows(c, mti_dout(c)), *dx = din_like_x(c);
-    return dy && dx && turn(c, true, dy, dx);
+    return dy && dx && rotate(c, true, dy, dx);
 }
 
 const mti_op_code mti_code_rope = {rope_shape, rope_forward, rope_backward};

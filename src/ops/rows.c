@@ -11,7 +11,7 @@ static bool need_rows(mti_call *c, int min_rank)
                           mti_shape_text(text, x->rank, x->shape), min_rank));
 }
 
-/* ---- softmax: y = softmax(scale x), row by row; causal masks what comes later
+/* ---- softmax: y = softmax(scale x), row by row; causal masks later columns
  * x, y [..,s,t];  dx = scale y (dy - sum(dy y)) */
 
 static bool softmax_shape(mti_call *c)
@@ -66,8 +66,8 @@ mt_tensor *mt_log_softmax(mt_tensor *x) { return mti_op1(MTI_OP_log_softmax, NUL
  * With g = dy w, xhat = (x - mean) rstd:  dx = rstd (g - mean(g) - xhat mean(g xhat)),
  * dw = sum of dy xhat over rows, db = sum of dy over rows. */
 
-/* Input i, if given: one value for each column of x. */
-static bool need_column_each(mti_call *c, int i)
+/* Input i, if given, must be [n], one value per column of x [..,n]. */
+static bool need_one_per_column(mti_call *c, int i)
 {
     const mti_view *x = mti_in(c, 0), *v = mti_in(c, i);
     char tx[MTI_SHAPE_TEXT], tv[MTI_SHAPE_TEXT];
@@ -84,30 +84,30 @@ static mt_dtype stats_dtype(const mti_view *x) { return x->dtype == MT_F64 ? MT_
 static bool layer_norm_shape(mti_call *c)
 {
     const mti_view *x = mti_in(c, 0);
-    return need_rows(c, 1) && need_column_each(c, 1) && need_column_each(c, 2) &&
+    return need_rows(c, 1) && need_one_per_column(c, 1) && need_one_per_column(c, 2) &&
            mti_out_like(c, x) && mti_aux_set(c, 0, stats_dtype(x), x->rank - 1, x->shape) &&
            mti_aux_set(c, 1, stats_dtype(x), x->rank - 1, x->shape);
 }
 
-static bool dense_if_any(mti_call *c, const mti_view **v) { return !*v || (*v = mti_dense(c, *v)); }
+static bool dense_if_set(mti_call *c, const mti_view **v) { return !*v || (*v = mti_dense(c, *v)); }
 
 static bool layer_norm_forward(mti_call *c)
 {
     const mti_view *x = mti_dense_rows(c, mti_in(c, 0)), *w = mti_in(c, 1), *b = mti_in(c, 2);
-    return x && dense_if_any(c, &w) && dense_if_any(c, &b) &&
+    return x && dense_if_set(c, &w) && dense_if_set(c, &b) &&
            c->k->layer_norm(c->ctx, c->params->norm.eps, x, w, b, mti_out(c, 0), mti_aux(c, 0),
                             mti_aux(c, 1));
 }
 
 static bool layer_norm_backward(mti_call *c)
 {
-    /* The bias alone: a sum over rows, for which nothing was kept. */
+    /* db alone is a sum over rows and needs nothing kept. */
     if (!mti_wants(c, 0) && !mti_wants(c, 1)) return mti_reduce_to_din(c, 2, c->dout[0]);
     const mti_view *dy = mti_dense_rows(c, mti_dout(c)), *dx = NULL, *dw = NULL, *db = NULL,
                    *w = NULL;
     const mti_view *x = mti_dense_rows(c, mti_saved(c, MTI_IN0));
     if (mti_wants(c, 0) && !c->absent[1]) w = mti_saved(c, MTI_IN1);
-    if (!dy || !x || !dense_if_any(c, &w)) return false;
+    if (!dy || !x || !dense_if_set(c, &w)) return false;
     if (mti_wants(c, 0) && !(dx = mti_din(c, 0))) return false;
     if (mti_wants(c, 1) && !(dw = mti_din(c, 1))) return false;
     if (mti_wants(c, 2) && !(db = mti_din(c, 2))) return false;
@@ -132,14 +132,14 @@ mt_tensor *mt_layer_norm(mt_tensor *x, mt_tensor *w, mt_tensor *b, double eps)
 static bool rms_norm_shape(mti_call *c)
 {
     const mti_view *x = mti_in(c, 0);
-    return need_rows(c, 1) && need_column_each(c, 1) && mti_out_like(c, x) &&
+    return need_rows(c, 1) && need_one_per_column(c, 1) && mti_out_like(c, x) &&
            mti_aux_set(c, 0, stats_dtype(x), x->rank - 1, x->shape);
 }
 
 static bool rms_norm_forward(mti_call *c)
 {
     const mti_view *x = mti_dense_rows(c, mti_in(c, 0)), *w = mti_in(c, 1);
-    return x && dense_if_any(c, &w) &&
+    return x && dense_if_set(c, &w) &&
            c->k->rms_norm(c->ctx, c->params->norm.eps, x, w, mti_out(c, 0), mti_aux(c, 0));
 }
 
@@ -148,7 +148,7 @@ static bool rms_norm_backward(mti_call *c)
     const mti_view *dy = mti_dense_rows(c, mti_dout(c)), *dx = NULL, *dw = NULL, *w = NULL;
     const mti_view *x = mti_dense_rows(c, mti_saved(c, MTI_IN0));
     if (mti_wants(c, 0) && !c->absent[1]) w = mti_saved(c, MTI_IN1);
-    if (!dy || !x || !dense_if_any(c, &w)) return false;
+    if (!dy || !x || !dense_if_set(c, &w)) return false;
     if (mti_wants(c, 0) && !(dx = mti_din(c, 0))) return false;
     if (mti_wants(c, 1) && !(dw = mti_din(c, 1))) return false;
     void *scratch;

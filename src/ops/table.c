@@ -1,4 +1,4 @@
-/* table.c: ops.def as data. */
+/* table.c: ops.def as an array, calls by its rows, and the public mt_op_get. */
 #include <string.h>
 #include "ops/ops.h"
 
@@ -63,12 +63,12 @@ mt_tensor *mti_op3(enum mti_op_id id, const mti_params *params, mt_tensor *a, mt
 
 bool mti_shape_same(mti_call *c) { return mti_need_float(c, 0) && mti_out_like(c, mti_in(c, 0)); }
 
-bool mti_dim(const char *who, int rank, int *dim)
+bool mti_dim(const char *caller, int rank, int *dim)
 {
     int d = *dim < 0 ? *dim + rank : *dim;
     if (d < 0 || d >= rank)
-        return mti_fail_bool(MT_ERR_ARGUMENT, "%s: dimension %d of a tensor of rank %d", who, *dim,
-                             rank);
+        return mti_fail_bool(MT_ERR_ARGUMENT, "%s: dimension %d; the tensor has rank %d", caller,
+                             *dim, rank);
     *dim = d;
     return true;
 }

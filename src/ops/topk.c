@@ -1,4 +1,4 @@
-/* topk.c: the k largest of each row, the largest first, and where they are.
+/* topk.c: the k largest elements of each row, in decreasing order, and their indices.
  *   x: [..,n], floating; values, index: [..,k]
  * dx = dvalues at the chosen elements, 0 elsewhere
  * saved: the index, and neither x nor the values. */

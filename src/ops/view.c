@@ -1,11 +1,11 @@
-/* view.c: other ways to look at one storage. Nothing is computed, kept or allocated; the
- * gradient is looked at the other way round. */
+/* view.c: views of one storage. Forward computes, keeps and allocates nothing. */
 #include <string.h>
 #include "ops/ops.h"
 
-static bool no_rule(mti_call *c) { return (void)c, true; } /* forward says what comes out */
+/* Forward sets the outputs' shapes. */
+static bool no_rule(mti_call *c) { return (void)c, true; }
 
-static bool give(mti_call *c, const mti_view *v)
+static bool make_view(mti_call *c, const mti_view *v)
 {
     c->out[0] = mti_tensor_view(c->in[0], v);
     return c->out[0] != NULL;
@@ -16,7 +16,7 @@ static bool give(mti_call *c, const mti_view *v)
 static bool permute_forward(mti_call *c)
 {
     mti_view y = mti_permuted(mti_in(c, 0), c->params->permute.order);
-    return give(c, &y);
+    return make_view(c, &y);
 }
 
 static bool permute_backward(mti_call *c)
@@ -62,7 +62,7 @@ static bool slice_forward(mti_call *c)
 {
     const mti_params *p = c->params;
     mti_view y = mti_range(mti_in(c, 0), p->slice.dim, p->slice.start, p->slice.length);
-    return give(c, &y);
+    return make_view(c, &y);
 }
 
 static bool slice_backward(mti_call *c)
@@ -82,8 +82,8 @@ mt_tensor *mt_slice(mt_tensor *x, int dim, int64_t start, int64_t length)
     int64_t extent = x->view.shape[dim];
     if (start < 0 || length < 0 || start > extent || length > extent - start)
         return mti_fail_null(MT_ERR_ARGUMENT,
-                             "slice: [%lld, %lld + %lld) of dimension %d, which "
-                             "has %lld",
+                             "slice: [%lld, %lld + %lld) of dimension %d; its "
+                             "extent is %lld",
                              (long long)start, (long long)start, (long long)length, dim,
                              (long long)extent);
     return mti_op1(MTI_OP_slice, &(mti_params){.slice = {dim, start, length}}, x);
@@ -95,7 +95,7 @@ static bool expand_forward(mti_call *c)
 {
     const mti_params *p = c->params;
     mti_view y = mti_broadcast_view(mti_in(c, 0), p->shape.rank, p->shape.shape);
-    return give(c, &y);
+    return make_view(c, &y);
 }
 
 static bool expand_backward(mti_call *c) { return mti_reduce_to_din(c, 0, c->dout[0]); }
@@ -125,8 +125,8 @@ mt_tensor *mt_expand(mt_tensor *x, int rank, const int64_t *shape)
 
 /* ---- reshape: the same elements in the same order;  dx is dy in x's shape */
 
-/* x's elements as `shape`, if its strides allow that without a copy: each run of dimensions that
- * lie densely in each other may be cut anew. */
+/* *y = x viewed as `shape`; false if that needs a copy. Each run of dimensions that are contiguous
+ * with each other can be split differently. */
 static bool reshaped(const mti_view *x, int rank, const int64_t *shape, mti_view *y)
 {
     *y = (mti_view){.data = x->data, .dtype = x->dtype, .rank = rank};
@@ -136,8 +136,8 @@ static bool reshaped(const mti_view *x, int rank, const int64_t *shape, mti_view
         return mti_view_pack(y, &n_bytes);
     }
     int to = rank - 1;
-    int64_t run = 1, inner = 1; /* elements of x in this run, and of y placed into it */
-    int64_t step = x->rank ? x->stride[x->rank - 1] : 1; /* of the run's last element */
+    int64_t run = 1, inner = 1; /* elements of x's run, and of y assigned to it */
+    int64_t step = x->rank ? x->stride[x->rank - 1] : 1; /* stride of the run's last dimension */
     for (int d = x->rank - 1; d >= 0; d--) {
         run *= x->shape[d];
         bool ends = d == 0 || (x->shape[d - 1] != 1 && x->stride[d - 1] != run * step);
@@ -156,7 +156,7 @@ static bool reshape_forward(mti_call *c)
 {
     mti_view y;
     const mti_params *p = c->params;
-    return reshaped(mti_in(c, 0), p->shape.rank, p->shape.shape, &y) && give(c, &y);
+    return reshaped(mti_in(c, 0), p->shape.rank, p->shape.shape, &y) && make_view(c, &y);
 }
 
 static bool reshape_backward(mti_call *c)
@@ -175,7 +175,7 @@ static bool reshape_backward(mti_call *c)
 
 const mti_op_code mti_code_reshape = {no_rule, reshape_forward, reshape_backward};
 
-/* Whether it is a shape with at most one -1, whose dimension is set in *open (else -1). */
+/* Fails unless all extents are 0 or more, but for at most one -1: *open is its dimension, or -1. */
 static bool check_open_shape(int rank, const int64_t *shape, int *open)
 {
     char text[MTI_SHAPE_TEXT];
@@ -194,7 +194,7 @@ static bool check_open_shape(int rank, const int64_t *shape, int *open)
     return true;
 }
 
-/* Fill in the one -1, and check the count. */
+/* Sets p->shape, with the extent for -1; fails if the number of elements differs. */
 static bool resolve(const mti_view *x, int rank, const int64_t *shape, mti_params *p)
 {
     int64_t count = mti_view_count(x), known = 1;

@@ -1,6 +1,6 @@
 /* where.c: y = mask ? a : b, broadcasting as NumPy does.
  *   mask: bool; a, b, y: floating
- * da = dy where mask, db = dy where not, else 0, summed where a or b was repeated
+ * da = dy where mask is true, db = dy where it is false, else 0; summed where a or b was broadcast
  * saved: the mask, a byte per element, and neither a nor b. */
 #include "ops/ops.h"
 
@@ -21,8 +21,8 @@ static bool where_forward(mti_call *c)
     return c->k->where(c->ctx, &in[0], &in[1], &in[2], y);
 }
 
-/* The gradient of input i (1: a, 2: b): dy, or 0 where the other was taken. */
-static bool send(mti_call *c, int i)
+/* din i (1: a, 2: b): dy, or 0 where the other input was chosen. */
+static bool where_din(mti_call *c, int i)
 {
     const mti_view *dy = mti_dout(c), *saved = mti_saved(c, MTI_IN0);
     mti_view mask = mti_broadcast_view(saved, dy->rank, dy->shape);
@@ -34,7 +34,7 @@ static bool send(mti_call *c, int i)
 
 static bool where_backward(mti_call *c)
 {
-    return (!mti_wants(c, 1) || send(c, 1)) && (!mti_wants(c, 2) || send(c, 2));
+    return (!mti_wants(c, 1) || where_din(c, 1)) && (!mti_wants(c, 2) || where_din(c, 2));
 }
 
 const mti_op_code mti_code_where = {where_shape, where_forward, where_backward};
@@ -47,8 +47,8 @@ mt_tensor *mt_where(mt_tensor *mask, mt_tensor *a, mt_tensor *b)
 mt_tensor *mt_masked_fill(mt_tensor *x, mt_tensor *mask, double value)
 {
     if (!mti_given(x, "masked_fill", "x") || !mti_given(mask, "masked_fill", "mask")) return NULL;
-    mt_tensor *filling = mt_full(mt_device_of(x), mt_dtype_of(x), 0, NULL, value);
-    mt_tensor *y = filling ? mt_where(mask, filling, x) : NULL;
-    mt_release(filling);
+    mt_tensor *fill = mt_full(mt_device_of(x), mt_dtype_of(x), 0, NULL, value);
+    mt_tensor *y = fill ? mt_where(mask, fill, x) : NULL;
+    mt_release(fill);
     return y;
 }
