@@ -1,17 +1,15 @@
-/* backend.h: what a backend is: raw memory, copies, and the kernels of kernels.def. A backend is a
- * folder that fills the table in.
+/* backend.h: what a backend is: raw memory, copies, and the kernels of kernels.def. Each backend is
+ * a folder that defines one mti_backend table.
  *
- * A backend knows pointers, shapes and strides; it never sees tensors, the tape
- * or the books. Callers have checked shapes and dtypes: a kernel may assert
- * what is written here and need not report it. Kernels return false only when
- * the machine fails (with mti_fail), never for a well-formed call.
+ * A backend works on pointers, shapes and strides; it never sees tensors, the tape or the books.
+ * Callers check shapes and dtypes first: a kernel may assert the rules written here, and does not
+ * report violations. A kernel returns false only if the machine fails (with mti_fail).
  *
- * Unless a line says otherwise: all floating views of one call have one dtype
- * (f32, f64, bf16, f16); 16-bit floats are computed and accumulated in f32 and
- * rounded to nearest even once, at the store; outputs do not overlap inputs
- * except where "in place" is allowed; views may have any strides, 0 included for
- * inputs; reductions run in a fixed order that does not depend on the number
- * of threads. Views with zero elements are legal. */
+ * Unless a kernel's comment says otherwise: all floating views of one call have one dtype (f32,
+ * f64, bf16, f16); 16-bit floats are computed and accumulated in f32 and rounded to nearest even
+ * once, at the store; outputs do not overlap inputs, except where the comment says "in place";
+ * views may have any strides, inputs also stride 0; reductions run in a fixed order that does not
+ * depend on the number of threads. Views may have zero elements. */
 #ifndef MTI_BACKEND_H
 #define MTI_BACKEND_H
 
@@ -19,7 +17,7 @@
 
 /* What a kernel needs to know of a tensor. Strides count elements. */
 typedef struct mti_view {
-    void *data; /* the first element; NULL on meta and when there are none */
+    void *data; /* the first element; NULL on meta, and without elements */
     mt_dtype dtype;
     int rank;
     int64_t shape[MT_MAX_RANK], stride[MT_MAX_RANK];
@@ -35,9 +33,9 @@ typedef enum mti_unary {
     MTI_UNARY_COUNT
 } mti_unary;
 
-/* How a value of a block is stored (quantize). */
+/* The number format of quantized values. */
 typedef enum mti_code { MTI_CODE_INT8, MTI_CODE_NF4 } mti_code;
-#define MTI_MEAN_LANES 256 /* of lane_mean */
+#define MTI_MEAN_LANES 256 /* of the kernel lane_mean */
 
 typedef enum mti_compare {
 #define COMPARE(name, sign) MTI_COMPARE_##name,
@@ -55,14 +53,14 @@ typedef struct mti_opt_item {
     void *p;
     const void *g;
     void *m, *v;  /* NULL where the optimizer has none */
-    void *master; /* for 16-bit p: the step is taken on it, and p is it rounded; NULL: on p */
+    void *master; /* the f32 copy that is updated; p is its rounding; NULL: p is */
     double weight_decay;
 } mti_opt_item;
 
 typedef struct mti_opt_params {
     double lr, beta1, beta2, eps, momentum;
     int64_t step;      /* 1 at the first step: bias correction */
-    double grad_scale; /* g is multiplied by it first, in f32 (f64 for f64); 0: 1 */
+    double grad_scale; /* factor on g, applied first, in f32 (f64 for f64); 0 means 1 */
 } mti_opt_params;
 
 /* The heads of one attention call. q, o: [b,a,s,d]; k, v: [b,a_kv,t,d] with
@@ -84,22 +82,22 @@ typedef struct mti_ctx mti_ctx; /* a backend's own state: threads, streams */
 
 typedef enum mti_traits {
     MTI_HOST_MEMORY = 1, /* pointers are the process's own, so sanitizers can watch them */
-    MTI_NO_DATA = 2,     /* pointers are imaginary: nothing to read, kernels do nothing */
+    MTI_NO_DATA = 2,     /* addresses without memory behind them; kernels do nothing */
 } mti_traits;
 
 /* Copies that run beside compute. */
 typedef enum mti_direction { MTI_TO_HOST, MTI_TO_DEVICE } mti_direction;
 typedef struct mti_copy_times {
-    double copy_s; /* all copies together */
-    double wait_s; /* compute stood still in copy_wait */
+    double copy_s; /* the sum over all copies */
+    double wait_s; /* compute waiting in copy_wait */
 } mti_copy_times;
 
-/* (a, b) without its parentheses, for the rows of kernels.def. */
+/* Strips the parentheses of (a, b), for the rows of kernels.def. */
 #define MTI_UNWRAP(...) __VA_ARGS__
 
 typedef struct mti_backend {
     const char *kind; /* "cpu" */
-    unsigned traits;  /* of mti_traits */
+    unsigned traits;  /* mti_traits, or-ed */
 
     /* ---- state and raw memory ---- */
     mti_ctx *(*open)(void);
@@ -110,25 +108,25 @@ typedef struct mti_backend {
     void *(*alloc)(mti_ctx *ctx,
                    size_t n_bytes); /* NULL if refused, without mti_fail; >= 512-byte aligned */
     void (*free)(mti_ctx *ctx, void *p, size_t n_bytes);
-    size_t (*room)(mti_ctx *ctx); /* bytes that alloc can still give; SIZE_MAX: nobody says */
+    size_t (*room)(mti_ctx *ctx); /* bytes that alloc can still give; SIZE_MAX: unknown */
     bool (*upload)(mti_ctx *ctx, void *dst, const void *host, size_t n_bytes);
     bool (*download)(mti_ctx *ctx, void *host, const void *src, size_t n_bytes);
 
-    /* ---- copies beside compute: any thread may ask; all NULL where there is no data ---- */
-    /* As alloc and free, for host memory that copies run to and from: page-locked where that
-     * matters. */
+    /* ---- copies beside compute: any thread may call; all NULL for a backend without data ---- */
+    /* As alloc and free, for the host memory that these copies use; page-locked where that helps.
+     */
     void *(*host_alloc)(mti_ctx *ctx, size_t n_bytes);
     void (*host_free)(mti_ctx *ctx, void *p, size_t n_bytes);
-    /* Begins a copy between device memory and host_alloc's, behind all compute queued so far and
-     * behind every earlier copy; does not wait for it. *ticket numbers copies: 1, 2, 3, ... */
+    /* Queues a copy between device memory and memory of host_alloc, behind all compute and all
+     * copies queued so far; returns at once. *ticket numbers the copies: 1, 2, 3, ... */
     bool (*copy_begin)(mti_ctx *ctx, mti_direction direction, void *dst, const void *src,
                        size_t n_bytes, uint64_t *ticket);
-    /* Compute queued from here on comes after that copy; the host need not wait. Ticket 0 and
-     * those waited for before cost nothing. */
+    /* Compute queued after this call runs after that copy; the host does not wait. Ticket 0, and a
+     * ticket already waited for, cost nothing. */
     bool (*copy_wait)(mti_ctx *ctx, uint64_t ticket);
     /* The host waits for that copy. */
     bool (*copy_finish)(mti_ctx *ctx, uint64_t ticket);
-    /* Since open; waits for what was begun. */
+    /* Totals since open; waits for all copies that have begun. */
     bool (*copy_times)(mti_ctx *ctx, mti_copy_times *out);
 
     /* ---- kernels ---- */
@@ -137,12 +135,12 @@ typedef struct mti_backend {
 #include "backends/kernels.def"
 } mti_backend;
 
-/* The list of backends: adding one is its folder and its line in backends.c.
- * NULL and an error that lists what there is when `kind` is unknown. */
+/* Finds a backend in the list in backends.c, or loads its module. Unknown `kind`: NULL, and an
+ * error that lists the backends that exist. */
 const mti_backend *mti_backend_find(const char *kind);
 extern const mti_backend mti_cpu_backend;
 extern const mti_backend mti_meta_backend;
-/* On meta: scratch memory as `like` would ask for it; NULL: none. */
+/* On meta: scratch kernels answer as `like` would; NULL: they answer 0. */
 bool mti_meta_count_scratch_of(mti_ctx *ctx, const mti_backend *like);
 
 #endif

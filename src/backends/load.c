@@ -1,5 +1,5 @@
-/* load.c: finds and opens a backend's module. It stays open until the process ends: its code may
- * have threads and exit handlers of its own. */
+/* load.c: finds and loads a backend's module. It is never unloaded: its code may have threads and
+ * exit handlers. */
 #include <ctype.h>
 #include <dlfcn.h>
 #include <stdio.h>
@@ -24,7 +24,7 @@ static const mti_host host = {
     .alloc_should_fail = mti_alloc_should_fail,
 };
 
-/* Lower-case letters and digits, so that a kind can be part of a file's name and nothing else. */
+/* Lower-case letters and digits only, so that a kind cannot change the path it becomes part of. */
 static bool is_name(const char *kind)
 {
     size_t n = kind ? strspn(kind, "abcdefghijklmnopqrstuvwxyz0123456789") : 0;
@@ -38,8 +38,9 @@ static bool readable(const char *folder, size_t n_folder, const char *rest, cons
     return n > 0 && n < MAX_PATH && access(path, R_OK) == 0;
 }
 
-/* The file MEMTAPE_KIND_MODULE; else libmemtape-KIND.so beside the program or library that this
- * code is in, in the folder above or its lib/, or where the library was to be installed. */
+/* The path in MEMTAPE_KIND_MODULE, if set; else libmemtape-KIND.so beside the program or library
+ * that contains this code, in the folder above or its lib/, or in the folder of installed
+ * modules. */
 static bool find(const char *kind, char path[MAX_PATH])
 {
     char variable[MAX_KIND + 32];

@@ -1,9 +1,9 @@
-/* module.c: a module's side of module.h: what its kernels ask of base, handed on to the program
- * that loaded it. Every module is linked with this file. */
+/* module.c: a module's side of module.h: the functions of base that its kernels call, forwarded to
+ * the program that loaded it. Every module is linked with this file. */
 #include <stdio.h>
 #include "backends/module.h"
 
-/* Set before anything else runs; to the same once more where another host thread opens a device. */
+/* Set on loading. Host threads that open a device at the same time all store the same pointer. */
 static _Atomic(const mti_host *) host;
 
 const mti_backend *mti_module_entry(const mti_host *from)

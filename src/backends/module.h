@@ -1,8 +1,8 @@
-/* module.h: a backend in a file of its own, loaded when it is first asked for.
+/* module.h: a backend in a separate shared library, loaded on first use.
  *
- * Backend KIND is libmemtape-KIND.so, which exports one function. So the library and the program
- * are one binary for machines with and without the device, and need not link what it needs. The
- * module asks back through a table, since it cannot know which file has the engine in it. */
+ * Backend KIND is libmemtape-KIND.so, which exports one function. So one build of the library and
+ * the program serves machines with and without the device, and links none of its libraries. The
+ * module calls back through a table, since it cannot know which file contains the engine. */
 #ifndef MTI_MODULE_H
 #define MTI_MODULE_H
 
@@ -18,15 +18,15 @@ typedef struct mti_host {
     bool (*alloc_should_fail)(void);
 } mti_host;
 
-/* What the module has to define; module.c, which is linked into every module, hands it out. */
+/* Every module defines this table; module.c, linked into each module, returns it. */
 extern const mti_backend mti_module_backend;
 
-/* NULL if the module was built for other tables. */
+/* NULL if the table sizes differ: the module belongs to another version. */
 typedef const mti_backend *mti_module_entry_fn(const mti_host *host);
 #define MTI_MODULE_ENTRY "mti_module_entry"
 MT_API const mti_backend *mti_module_entry(const mti_host *host);
 
-/* NULL and an error that says where the module was sought. */
+/* On failure: NULL, and an error that lists where it looked for the module. */
 const mti_backend *mti_module_load(const char *kind);
 
 #endif

@@ -16,8 +16,8 @@
     }
 #define MTI_NF4_ZERO 7u
 
-/* The level next to v in [-1, 1]; of two equally near ones the lower. Each number is the largest
- * f32 that is not above the middle between two levels, so that v > it decides as v > middle. */
+/* The level nearest to v in [-1, 1]; the lower one in a tie. Each constant is the largest f32
+ * that is not above the midpoint of two levels, so v > constant decides exactly as v > midpoint. */
 MTI_HD uint32_t mti_nf4_encode(float v)
 {
     uint32_t code = v > -0.84809643f;
@@ -38,27 +38,27 @@ MTI_HD uint32_t mti_nf4_encode(float v)
     return code;
 }
 
-/* The nearest integer of q, a number between about -127 and 127, ties to even, as a byte. */
+/* q, between about -127 and 127, rounded to an integer, ties to even, as a byte. */
 MTI_HD uint8_t mti_int8_encode(float q)
 {
-    q = q > 127.0f ? 127.0f : q; /* rounding of the scale may carry the largest value past it */
+    q = q > 127.0f ? 127.0f : q; /* the scale is rounded, so q may exceed it */
     q = q < -127.0f ? -127.0f : q;
     return (uint8_t)(mti_f32_bits(q + MTI_ROUND_MAGIC) - mti_f32_bits(MTI_ROUND_MAGIC));
 }
 
-/* |x| as a number that grows with it, infinity and NaN being the largest. */
+/* |x| as an integer that orders as |x| does; infinity and NaN are the largest. */
 MTI_HD uint32_t mti_magnitude_bits(float x) { return mti_f32_bits(x) & 0x7fffffffu; }
 #define MTI_INFINITE_BITS 0x7f800000u
 
-/* What a block's scale is, `largest` being its largest mti_magnitude_bits: the value of code 1
- * (int8) or of level 1 (nf4). A block with an infinity or a NaN has the scale NaN. */
+/* A block's scale: the value of code 1 (int8) or level 1 (nf4). `largest`: the block's largest
+ * mti_magnitude_bits. A block that contains an infinity or a NaN has scale NaN. */
 MTI_HD float mti_block_scale(bool nf4, uint32_t largest)
 {
     float top = mti_f32_from_bits(largest < MTI_INFINITE_BITS ? largest : 0x7fc00000u);
     return nf4 ? top : top / 127.0f;
 }
 
-/* True if values can be divided by it; a block that cannot has the code of 0 throughout. */
+/* True if values can be divided by the scale; if not, the whole block has the code of 0. */
 MTI_HD bool mti_scale_divides(float scale) { return scale > 0.0f; }
 
 /* f32 of code * scale + shift: the product of two f32 is exact in f64. */
@@ -67,7 +67,7 @@ MTI_HD float mti_scaled(float code, float scale, float shift)
     return (float)((double)code * (double)scale + (double)shift);
 }
 
-/* A bit of a mask: true for what is above 0, and for NaN, which relu's backward lets pass. */
+/* A bit of a mask: true above 0, and for NaN, as relu's backward passes the gradient there. */
 MTI_HD bool mti_is_on_f32(float x) { return !(x <= 0.0f); }
 MTI_HD bool mti_is_on_f64(double x) { return !(x <= 0.0); }
 

@@ -1,8 +1,8 @@
-/* reference.c: the CPU's kernels, lent to other backends, and refusals in place of kernels. */
+/* reference.c: the CPU's kernels for use by other backends, and stubs that refuse. */
 #include "backends/reference.h"
 #include "backends/cpu/cpu.h"
 
-/* The CPU's state for one call of a kernel; the other backend's own is none of its business. */
+/* A CPU context for one call; the CPU's kernels must not see the other backend's ctx. */
 #define ON_ONE_THREAD (&(mti_ctx){.threads = 1})
 
 #pragma GCC diagnostic ignored "-Wunused-parameter"

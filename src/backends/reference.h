@@ -1,8 +1,9 @@
-/* reference.h: kernels to begin with, for a backend that has few of its own.
+/* reference.h: kernels for a new backend that has few of its own.
  *
- * mti_reference_NAME is the CPU's kernel on one thread: right and slow, for backends whose memory
- * the process can read (MTI_HOST_MEMORY). mti_missing_NAME, for all others, fails and says which
- * kernel is not there. A table takes them all and then names its own (C lets a later member win):
+ * mti_reference_NAME is the CPU's kernel on one thread: correct and slow, for backends whose memory
+ * the process can read (MTI_HOST_MEMORY). mti_missing_NAME, for all other backends, fails with the
+ * name of the kernel. A table lists them all, then overrides some (in C the later initialiser
+ * wins):
  *
  *     const mti_backend mti_module_backend = {
  *         .kind = "mine", .traits = MTI_HOST_MEMORY, .open = ...,
@@ -12,7 +13,7 @@
  *         .gemm = my_gemm,
  *     };
  *
- * A kernel and its NAME_scratch go together: whoever replaces one replaces both. */
+ * Override a kernel and its NAME_scratch together. */
 #ifndef MTI_REFERENCE_H
 #define MTI_REFERENCE_H
 

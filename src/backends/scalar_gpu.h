@@ -1,8 +1,7 @@
-/* scalar_gpu.h: exp, sigmoid and the normal distribution in f32, in the instructions of a GPU,
- * where the device's library takes two to four times as many. The hardware's 2^x and 1/x are within
- * 2 and 1 units in the last place (CUDA's guide, PTX ex2.approx and rcp.approx); on a CPU the C
- * library stands in for them, so that tests hold what is left of the error. scalar.h includes this.
- */
+/* scalar_gpu.h: exp, sigmoid and the normal distribution in f32 from GPU instructions, two to four
+ * times fewer than in the device's library. The hardware's 2^x and 1/x are within 2 and 1 units in
+ * the last place (CUDA's guide, PTX ex2.approx and rcp.approx). On a CPU the C library replaces
+ * them, so that tests can check the rest of the error. scalar.h includes this file. */
 #ifndef MTI_SCALAR_GPU_H
 #define MTI_SCALAR_GPU_H
 
@@ -35,17 +34,17 @@ MTI_HD float mti_hw_reciprocal(float x) { return 1.0f / x; }
 MTI_HD float mti_hw_at_least(float x, float least) { return x < least ? least : x; }
 #endif
 
-/* e^x = 2^t (1 + r): t is x log2(e) rounded, r times log2(e) what that lost. Finite x <= 0; results
- * under 2^-126 are 0. */
+/* e^x = 2^t (1 + r): t is x log2(e), rounded; r is its rounding error times ln(2). Finite x <= 0;
+ * results below 2^-126 are 0. */
 MTI_HD float mti_gpu_exp_nonpositive(float x)
 {
     float t = x * 1.44269504f;
-    float rest = fmaf(x, 1.92596299e-8f, fmaf(x, 1.44269504f, -t)); /* log2(e) has more bits */
+    float rest = fmaf(x, 1.92596299e-8f, fmaf(x, 1.44269504f, -t)); /* the low bits of log2(e) */
     float y = mti_hw_exp2(t);
     return fmaf(y, rest * 0.693147181f, y);
 }
 
-/* 1 / (1 + e^-x), from e^-|x| on both sides: no denominator leaves [1, 2]. */
+/* 1 / (1 + e^-x), from e^-|x| for either sign of x: the denominator stays in [1, 2]. */
 MTI_HD float mti_gpu_sigmoid(float x)
 {
     float e = mti_gpu_exp_nonpositive(mti_hw_at_least(-fabsf(x), -100.0f));
@@ -66,7 +65,8 @@ MTI_HD float mti_normal_tail(float w)
     return r * w + 0.5f;
 }
 
-/* As mti_normal_cdf_f32. NaN comes out as a number: whoever multiplies by x has it back. */
+/* As mti_normal_cdf_f32. A NaN x gives a number; callers multiply it by x, which restores the
+ * NaN. */
 MTI_HD float mti_gpu_normal_cdf(float x, float *bell)
 {
     float a = fminf(fabsf(x), 13.26f); /* where bell becomes 0 */

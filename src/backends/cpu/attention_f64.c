@@ -1,4 +1,4 @@
-/* attention_f64.c: flash attention in f64, the reference for gradient checks. */
+/* attention_f64.c: flash attention in f64, for gradient checks. */
 #include <string.h>
 #define REAL                      double
 #define REAL_DTYPE                MT_F64

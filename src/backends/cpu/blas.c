@@ -1,4 +1,4 @@
-/* blas.c: workers that share a list of items and call OpenBLAS serially. */
+/* blas.c: workers that share a list of items; each calls OpenBLAS serially. */
 #include <stdatomic.h>
 #include <omp.h>
 #include <pthread.h>
@@ -9,7 +9,7 @@
 
 /* ---- OpenBLAS's kernels ---- */
 
-/* Those of CPUs without AVX2. The list is of the past: it does not grow. */
+/* The kernels for CPUs without AVX2. New CPUs all have it, so the list is complete. */
 static const char *const old_cores[] = {
     "Katmai", "Coppermine",   "Northwood",   "Prescott",  "Banias",     "Atom",       "Core2",
     "Penryn", "Dunnington",   "Nehalem",     "Athlon",    "Opteron",    "Barcelona",  "Nano",
@@ -38,25 +38,25 @@ mt_openblas mt_openblas_get(void)
 
 /* ---- OpenBLAS's buffers ----
  *
- * Each call that has to rearrange its operands takes a buffer, as many as there are calls at once.
- * A buffer is mapped when it is first needed and kept until the process ends; where the system
- * refuses the mapping, OpenBLAS up to 0.3.29 asks again for ever. So all that workers will need are
- * mapped here, each after a mapping of that size was seen to succeed, and a refusal is an error. */
+ * A call that rearranges its operands needs a buffer; concurrent calls need one each. OpenBLAS maps
+ * a buffer when it is first needed and keeps it until the process ends. If the system refuses the
+ * mapping, OpenBLAS up to 0.3.29 retries for ever. So we map all buffers that the workers will need
+ * here, each after a trial mapping of that size, and report a refusal as an error. */
 
 #if defined(__powerpc64__)
 #define BUFFER_BYTES ((size_t)256 << 20)
 #else
-#define BUFFER_BYTES ((size_t)128 << 20) /* of x86-64 and arm64; of other machines less */
+#define BUFFER_BYTES ((size_t)128 << 20) /* x86-64 and arm64; other machines need less */
 #endif
 
-/* Not in its header, and a build of it may hide them: then the mapping is only tried. */
+/* Not in OpenBLAS's header; some builds hide them: then only the trial mapping is made. */
 extern void *blas_memory_alloc(int where) __attribute__((weak));
 extern void blas_memory_free(void *buffer) __attribute__((weak));
 
 static struct {
     pthread_mutex_t lock;
-    atomic_int callers; /* workers that may be in a product now */
-    atomic_int mapped;  /* buffers known to be there */
+    atomic_int callers; /* workers that may be inside OpenBLAS */
+    atomic_int mapped;  /* buffers known to be mapped */
 } buffers = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static bool can_map(void)
@@ -71,24 +71,24 @@ static bool can_map(void)
     return true;
 }
 
-/* Takes n buffers at once and gives them back; `there` of them need no mapping. */
-static bool take_buffers(int n, int there)
+/* Holds n buffers at once, then releases them; `mapped` of them exist already. */
+static bool take_buffers(int n, int mapped)
 {
     if (n == 0) return true;
-    if (there <= 0 && !can_map()) return false;
+    if (mapped <= 0 && !can_map()) return false;
     void *buffer = blas_memory_alloc ? blas_memory_alloc(0) : NULL;
-    bool ok = take_buffers(n - 1, there - 1);
+    bool ok = take_buffers(n - 1, mapped - 1);
     if (buffer) blas_memory_free(buffer);
     return ok;
 }
 
-/* OpenBLAS's own threads, which nobody here uses, give their buffers up first. */
+/* The first call frees the buffers of OpenBLAS's own threads, which are never used. */
 static bool map_buffers(int n, int busy)
 {
     pthread_mutex_lock(&buffers.lock);
-    int mapped = atomic_load(&buffers.mapped), was = omp_get_max_threads();
+    int mapped = atomic_load(&buffers.mapped), threads_before = omp_get_max_threads();
     if (mapped == 0) openblas_set_num_threads(1);
-    if (omp_get_max_threads() != was) omp_set_num_threads(was);
+    if (omp_get_max_threads() != threads_before) omp_set_num_threads(threads_before);
     bool ok = n <= mapped || take_buffers(n, mapped - busy);
     if (ok && n > mapped) atomic_store(&buffers.mapped, n);
     pthread_mutex_unlock(&buffers.lock);
@@ -97,7 +97,7 @@ static bool map_buffers(int n, int busy)
 
 static void leave(int n) { atomic_fetch_sub(&buffers.callers, n); }
 
-/* Lets n workers call OpenBLAS at once, until they leave. */
+/* Lets n more workers call OpenBLAS concurrently; leave() ends it. */
 static bool enter(int n)
 {
     int busy = atomic_fetch_add(&buffers.callers, n);
@@ -112,50 +112,50 @@ typedef struct work {
     mti_cpu_work_fn *fn;
     void *arg;
     int64_t n, grain;
-    atomic_llong *next; /* the first item nobody has taken yet */
+    atomic_llong *next; /* the first item that no worker has taken */
 } work;
 
-/* OpenBLAS on OpenMP asks omp_get_max_threads, a setting of the calling thread,
- * how many threads to use: no other thread is disturbed. The pthread build has
- * one number for the process instead. */
+/* With OpenMP, OpenBLAS reads its thread count from omp_get_max_threads, a setting of
+ * the calling thread, so other threads keep theirs. The pthread build has one setting
+ * for the process. */
 static int serial_begin(void)
 {
     if (openblas_get_parallel() == OPENBLAS_THREAD && openblas_get_num_threads() != 1)
         openblas_set_num_threads(1);
-    int was = omp_get_max_threads();
-    if (was != 1) omp_set_num_threads(1);
-    return was;
+    int threads_before = omp_get_max_threads();
+    if (threads_before != 1) omp_set_num_threads(1);
+    return threads_before;
 }
 
-static void serial_end(int was)
+static void serial_end(int threads_before)
 {
-    if (was != 1) omp_set_num_threads(was);
+    if (threads_before != 1) omp_set_num_threads(threads_before);
 }
 
 static void run_worker(const void *arg, int64_t worker, int64_t end)
 {
     const work *w = arg;
-    (void)end; /* one worker per chunk */
-    int was = serial_begin();
+    (void)end; /* each chunk is one worker */
+    int threads_before = serial_begin();
     for (;;) {
         int64_t begin = atomic_fetch_add_explicit(w->next, w->grain, memory_order_relaxed);
         if (begin >= w->n) break;
         w->fn(w->arg, (int)worker, begin, begin + w->grain < w->n ? begin + w->grain : w->n);
     }
-    serial_end(was);
+    serial_end(threads_before);
 }
 
 int mti_cpu_scratch_workers(int n_workers, size_t n_scratch, size_t per_worker)
 {
-    size_t room = per_worker ? n_scratch / per_worker : (size_t)n_workers;
-    return room < (size_t)n_workers ? (int)room : n_workers;
+    size_t fit = per_worker ? n_scratch / per_worker : (size_t)n_workers;
+    return fit < (size_t)n_workers ? (int)fit : n_workers;
 }
 
-void mti_cpu_alone(mti_cpu_work_fn *fn, void *arg, int64_t n)
+void mti_cpu_serially(mti_cpu_work_fn *fn, void *arg, int64_t n)
 {
-    int was = serial_begin();
+    int threads_before = serial_begin();
     fn(arg, 0, 0, n);
-    serial_end(was);
+    serial_end(threads_before);
 }
 
 bool mti_cpu_workers(mti_ctx *ctx, int n_workers, int64_t n, int64_t grain, mti_cpu_work_fn *fn,
@@ -165,7 +165,7 @@ bool mti_cpu_workers(mti_ctx *ctx, int n_workers, int64_t n, int64_t grain, mti_
     if (n_workers <= 1 || n <= grain) n_workers = 1;
     if (!enter(n_workers)) return false;
     if (n_workers == 1) {
-        mti_cpu_alone(fn, arg, n);
+        mti_cpu_serially(fn, arg, n);
     } else {
         atomic_llong next = 0;
         work w = {fn, arg, n, grain, &next};

@@ -1,40 +1,40 @@
 /* blas.h: OpenBLAS called from our own loops.
  *
- * We never use OpenBLAS's threads: how it cuts a product depends on how many
- * it has, and with the cut the order of the sums. Products are cut here, by
- * shape alone, and each piece is one serial call. */
+ * OpenBLAS's threads are not used: its partition of a product, and with it the
+ * order of the sums, depends on their number. Products are partitioned here, by
+ * shape alone, and each part is one serial call. */
 #ifndef MTI_CPU_BLAS_H
 #define MTI_CPU_BLAS_H
 
 #include <cblas.h>
 #include "backends/cpu/cpu.h"
 
-/* The kernels to ask OpenBLAS for on a CPU with these instructions, where it chose those for
- * `core`; NULL: none better. */
+/* OpenBLAS chose its kernels for `core`: the better choice on a CPU with these instructions, or
+ * NULL if there is none. */
 const char *mti_openblas_better_core(const char *core, bool has_avx2, bool has_avx512);
 
 /* ---- several workers over one list of items ---- */
 
-/* Items [begin, end) by worker `worker`, which owns the worker-th scratch slot. */
+/* Does items [begin, end); `worker` selects the worker's own scratch slot. */
 typedef void mti_cpu_work_fn(void *arg, int worker, int64_t begin, int64_t end);
 
-/* fn over [0, n) in runs of `grain` items; whoever is idle takes the next run, so an
- * item's result must not depend on who computes it. Inside, cblas_* are serial. False, and nothing
- * done, where there is no memory for what OpenBLAS needs. */
+/* Calls fn over [0, n) in runs of `grain` items. Each run goes to the next idle worker, so an
+ * item's result must not depend on the worker. Inside fn, cblas_* are serial. False, with no
+ * item done, if there is no memory for OpenBLAS's buffers. */
 bool mti_cpu_workers(mti_ctx *ctx, int n_workers, int64_t n, int64_t grain, mti_cpu_work_fn *fn,
                      void *arg);
-/* fn over [0, n) by the calling thread, products excepted: what else must find OpenMP serial. */
-void mti_cpu_alone(mti_cpu_work_fn *fn, void *arg, int64_t n);
+/* Calls fn once, for [0, n), with OpenMP serial; for libraries other than OpenBLAS. */
+void mti_cpu_serially(mti_cpu_work_fn *fn, void *arg, int64_t n);
 
-/* As many of n_workers as n_scratch bytes hold the scratch of. More may be wanted than were asked
- * for, where another host thread has set the device's threads since. */
+/* The number of workers, at most n_workers, whose scratch fits in n_scratch bytes. It may be fewer
+ * if another host thread has raised the thread count since the scratch was sized. */
 int mti_cpu_scratch_workers(int n_workers, size_t n_scratch, size_t per_worker);
 
 /* ---- one serial product in f32 or f64 ---- */
 
 /* A matrix in memory: element (i, j) at i * ld + j, or at j * ld + i if transposed. */
 typedef struct mti_mat {
-    const void *at;
+    const void *data;
     int64_t ld;
     bool trans;
 } mti_mat;
@@ -45,7 +45,7 @@ static inline void mti_sgemm(int64_t m, int64_t n, int64_t k, float alpha, mti_m
 {
     cblas_sgemm(CblasRowMajor, a.trans ? CblasTrans : CblasNoTrans,
                 b.trans ? CblasTrans : CblasNoTrans, (blasint)m, (blasint)n, (blasint)k, alpha,
-                a.at, (blasint)a.ld, b.at, (blasint)b.ld, beta, c, (blasint)ldc);
+                a.data, (blasint)a.ld, b.data, (blasint)b.ld, beta, c, (blasint)ldc);
 }
 
 static inline void mti_dgemm(int64_t m, int64_t n, int64_t k, double alpha, mti_mat a, mti_mat b,
@@ -53,10 +53,10 @@ static inline void mti_dgemm(int64_t m, int64_t n, int64_t k, double alpha, mti_
 {
     cblas_dgemm(CblasRowMajor, a.trans ? CblasTrans : CblasNoTrans,
                 b.trans ? CblasTrans : CblasNoTrans, (blasint)m, (blasint)n, (blasint)k, alpha,
-                a.at, (blasint)a.ld, b.at, (blasint)b.ld, beta, c, (blasint)ldc);
+                a.data, (blasint)a.ld, b.data, (blasint)b.ld, beta, c, (blasint)ldc);
 }
 
-/* to [cols,rows] = scale * from^T, from [rows,cols] in rows of ld. */
+/* to [cols,rows] = scale * from^T; from [rows,cols] has its rows ld apart. */
 static inline void mti_stranspose(int64_t rows, int64_t cols, float scale, const float *from,
                                   int64_t ld, float *to, int64_t ld_to)
 {

@@ -1,5 +1,5 @@
-/* cast.c: y = x between two types, through f32, f64 or i64, whichever holds the
- * source exactly. f64 reaches a 16-bit float through f32, as in PyTorch. */
+/* cast.c: y = x between two types. The values pass through f32, f64 or i64, whichever holds the
+ * source exactly. f64 is converted to a 16-bit float through f32, as in PyTorch. */
 #include "backends/cpu/cpu.h"
 
 typedef struct cast_job {
@@ -17,7 +17,7 @@ int64_t mti_cpu_f64_to_i64(double x)
 #define CONVERT(to_type, from_type)                                                                \
     for (int64_t i = 0; i < n; i++) ((to_type *)dst)[i] = (to_type)((const from_type *)src)[i]
 
-/* The map (walk.c) has made f32 of a 16-bit source and will make a 16-bit target of f32. */
+/* mti_cpu_map (walk.c) converts 16-bit sources to f32 before, and f32 to 16-bit targets after. */
 static MTI_MULTIVERSION void cast_floats(mt_dtype from, mt_dtype to, const void *src, void *dst,
                                          int64_t n)
 {
@@ -49,7 +49,7 @@ static void widen(mt_dtype from, bool to_bool, const void *src, int64_t *dst, in
     }
 }
 
-/* Narrower integers take the low bits; a bool is whether the value is not 0. */
+/* Narrower integers take the low bits; a bool is true if the value is not 0. */
 static void narrow(mt_dtype to, const int64_t *src, void *dst, int64_t n)
 {
     switch (to) {
@@ -64,7 +64,7 @@ static void narrow(mt_dtype to, const int64_t *src, void *dst, int64_t n)
     }
 }
 
-/* Bytes of an element as the map presents it. */
+/* Bytes of an element as mti_cpu_map passes it. */
 static int64_t presented_size(mt_dtype dtype)
 {
     return dtype == MT_BF16 || dtype == MT_F16 ? 4 : (int64_t)mt_dtype_size(dtype);

@@ -1,13 +1,13 @@
-/* copy.c: y = x in any layout. Between two types it is a cast (cast.c). */
+/* copy.c: y = x in any layout. Copies between two types are casts (cast.c). */
 #include "backends/cpu/cpu.h"
 
 typedef struct copy_job {
     mti_walk walk; /* operand 0: y, 1: x */
     size_t size;
-    int transposed; /* the dimension in which x is contiguous, if y's is another; else -1 */
+    int transposed; /* x's contiguous dimension, if it is not y's; else -1 */
 } copy_job;
 
-#define TILE 64 /* a line of the cache holds as many bytes; a tile of 8-byte elements is 32 KiB */
+#define TILE 64 /* bytes of a cache line; a tile of 8-byte elements has 32 KiB */
 
 #define COPY_STRIDED(T)                                                                            \
     for (int64_t i = 0; i < n; i++) ((T *)dst)[i * dst_step] = ((const T *)src)[i * src_step]
@@ -43,9 +43,9 @@ static void copy_rows(const void *arg, int64_t begin, int64_t end)
     }
 }
 
-/* dst[r * dst_row + c] = src[c * src_row + r], r < rows, c < cols, both at most TILE. The
- * tile is read row by row into a packed copy first: rows of x that are a power of two
- * apart would push each other out of the cache before all of a line is used. */
+/* dst[r * dst_row + c] = src[c * src_row + r], r < rows, c < cols, both at most TILE. The tile
+ * is first read row by row into a packed copy: rows of x that are a power of two apart would
+ * evict each other from the cache before a whole line is used. */
 #define COPY_TILE(T)                                                                               \
     T tile[TILE][TILE];                                                                            \
     for (int64_t c = 0; c < cols; c++)                                                             \
@@ -88,8 +88,8 @@ static tile_fn *tile_fn_of(size_t size)
                        : copy_tile_8;
 }
 
-/* Bands of TILE rows of y: the walk's last dimension and the transposed one are
- * covered tile by tile, the others are numbered by `band`. */
+/* Bands of TILE rows of y. `band` numbers all dimensions but the walk's last and the
+ * transposed one, which are covered tile by tile. */
 static void copy_bands(const void *arg, int64_t begin, int64_t end)
 {
     const copy_job *job = arg;

@@ -39,8 +39,8 @@ static bool sync_cpu(mti_ctx *ctx)
     return true;
 }
 
-/* Segments of 2 MiB and more get huge pages where the system has them: far
- * fewer faults on first touch, far fewer TLB misses later. */
+/* Segments of 2 MiB and more get huge pages if the system has them: far fewer page faults
+ * on first touch, and later far fewer TLB misses. */
 static void *alloc_raw(mti_ctx *ctx, size_t n_bytes)
 {
     (void)ctx;
@@ -82,8 +82,8 @@ int64_t mti_cpu_chunk(int64_t n, int64_t cost)
     return items < 1 ? 1 : items;
 }
 
-/* One call per chunk whoever runs it: a kernel may number its partial results
- * by begin / chunk. */
+/* One call of fn per chunk, so that a kernel may number its partial results by
+ * begin / chunk. */
 static void run_chunks(int64_t from, int64_t to, int64_t n, int64_t chunk, mti_cpu_range_fn *fn,
                        const void *arg)
 {
@@ -105,9 +105,9 @@ void mti_cpu_parallel(const mti_ctx *ctx, int64_t n, int64_t chunk, mti_cpu_rang
     }
 #pragma omp parallel num_threads(team)
     {
-        /* a team smaller than asked for must still cover every chunk */
-        int64_t me = omp_get_thread_num(), of = omp_get_num_threads();
-        run_chunks(chunks * me / of, chunks * (me + 1) / of, n, chunk, fn, arg);
+        /* OpenMP may start fewer threads than requested; they must still cover every chunk */
+        int64_t k = omp_get_thread_num(), n_team = omp_get_num_threads();
+        run_chunks(chunks * k / n_team, chunks * (k + 1) / n_team, n, chunk, fn, arg);
     }
 }
 

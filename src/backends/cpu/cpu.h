@@ -1,9 +1,9 @@
-/* cpu.h: what the files of the CPU backend share.
+/* cpu.h: shared by the files of the CPU backend.
  *
- * A kernel splits its work into chunks whose bounds depend on the shapes only,
- * hands the chunks to mti_cpu_parallel, and does the arithmetic in a static
- * MTI_MULTIVERSION function: so the result has the same bits at every number
- * of threads, and the loops exist for SSE2, AVX2 and AVX-512. */
+ * A kernel divides its work into chunks whose bounds depend on the shapes only,
+ * passes the chunks to mti_cpu_parallel, and computes in a static
+ * MTI_MULTIVERSION function. So the result has the same bits at every number
+ * of threads, and the loops are compiled for SSE2, AVX2 and AVX-512. */
 #ifndef MTI_CPU_H
 #define MTI_CPU_H
 
@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include "backends/backend.h"
 
-/* a * b + c may become one rounding, and comparisons may be evaluated early:
- * nobody reads the exception flags. Neither changes what NaN or infinity do. */
+/* a * b + c may be contracted to one rounding, and comparisons may be evaluated
+ * early: exception flags are not read. NaN and infinity behave as before. */
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC optimize("fp-contract=fast", "no-trapping-math")
 #endif
@@ -25,10 +25,10 @@ struct mti_ctx {
     mti_cpu_copies *copies;
 };
 
-/* Compile a function for x86-64, AVX2 + FMA and AVX-512; the loader chooses.
- * Needs GCC's target_clones with architecture levels and glibc's ifunc. What
- * is inlined into it is cloned too; an outlined OpenMP body would not be, which
- * is why the parallel loop lives in mti_cpu_parallel and nowhere else. */
+/* Compiles a function for x86-64, AVX2 + FMA and AVX-512; the loader chooses one.
+ * Needs GCC's target_clones with architecture levels and glibc's ifunc. Functions
+ * inlined into it are cloned too, but an outlined OpenMP body is not; so the
+ * parallel loop is in mti_cpu_parallel and nowhere else. */
 #if !defined(MTI_NO_MULTIVERSION) && defined(__x86_64__) && defined(__GLIBC__) &&                  \
     defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 12
 #define MTI_MULTIVERSION                                                                           \
@@ -37,8 +37,8 @@ struct mti_ctx {
 #define MTI_MULTIVERSION
 #endif
 
-/* For what a MTI_MULTIVERSION function calls and has loops: out of line it would be the
- * one version for any machine. */
+/* For functions with loops that an MTI_MULTIVERSION function calls: not inlined, they would
+ * be compiled once only, for the baseline machine. */
 #if defined(__GNUC__)
 #define MTI_INLINE static inline __attribute__((always_inline))
 #else
@@ -46,14 +46,14 @@ struct mti_ctx {
 #endif
 
 #define MTI_PRAGMA(text) _Pragma(#text)
-/* Before a loop whose iterations are independent. */
+/* Before a loop with independent iterations. */
 #if defined(__clang__)
 #define MTI_SIMD
 #define MTI_SIMD_SUM(...)
 #define MTI_SIMD_MAX(...)
 #else
 #define MTI_SIMD          MTI_PRAGMA(omp simd)
-/* Before a loop that may add to (take the maximum into) the named variables in any order. */
+/* Before a loop that may accumulate (sum or maximum) the named variables in any order. */
 #define MTI_SIMD_SUM(...) MTI_PRAGMA(omp simd reduction(+ : __VA_ARGS__))
 #define MTI_SIMD_MAX(...) MTI_PRAGMA(omp simd reduction(max : __VA_ARGS__))
 #endif
@@ -65,25 +65,25 @@ static inline int mti_cpu_threads(const mti_ctx *ctx)
     return atomic_load_explicit(&ctx->threads, memory_order_relaxed);
 }
 
-/* Below this many simple element operations a second thread costs more than it brings. */
+/* Below this many simple element operations a second thread does not pay. */
 #define MTI_CPU_GRAIN 65536
 
-/* The work on items [begin, end). `begin` is a multiple of the chunk size. */
+/* Does items [begin, end). `begin` is a multiple of the chunk size. */
 typedef void mti_cpu_range_fn(const void *arg, int64_t begin, int64_t end);
 
-/* fn over [0, n) in chunks of `chunk` items, each chunk one call. The chunks run
- * on ctx->threads threads if there are at least two, else right here. */
+/* Calls fn over [0, n) in chunks of `chunk` items, one call per chunk. The chunks run on
+ * ctx->threads threads if there are at least two chunks, else on the calling thread. */
 void mti_cpu_parallel(const mti_ctx *ctx, int64_t n, int64_t chunk, mti_cpu_range_fn *fn,
                       const void *arg);
 
-/* The chunk for n items of `cost` simple operations each: all n when together they
- * are too little for a second thread, else an eighth of MTI_CPU_GRAIN operations.
- * Depends on its arguments only. */
+/* The chunk size for n items of `cost` simple operations each: all n if that is too little
+ * work for a second thread, else an eighth of MTI_CPU_GRAIN operations. A function of its
+ * arguments only. */
 int64_t mti_cpu_chunk(int64_t n, int64_t cost);
 
-/* ---- 16-bit floats: runs of contiguous elements to and from f32 ---- */
+/* ---- 16-bit floats: contiguous elements to and from f32 ---- */
 
-/* Elements that kernels convert at a time, in buffers on the stack. */
+/* Elements that kernels convert at once, in buffers on the stack. */
 #define MTI_CPU_RUN 512
 
 /* dtype is f32, bf16 or f16. Stores round to nearest even; NaN stays NaN. */
@@ -94,8 +94,8 @@ void mti_cpu_store_f32(mt_dtype dtype, const float *src, void *dst, int64_t n);
 
 #define MTI_CPU_MAX_OPERANDS 5
 
-/* Views of one shape, dimensions of size 1 dropped, dimensions that lie one
- * behind the other in every view merged. */
+/* Views of one shape, without dimensions of size 1; dimensions that are contiguous with
+ * each other in every view are merged. */
 typedef struct mti_walk {
     int n_operands, rank;       /* rank >= 1 */
     int64_t count;              /* elements in all */
@@ -105,7 +105,7 @@ typedef struct mti_walk {
     mt_dtype dtype[MTI_CPU_MAX_OPERANDS];
 } mti_walk;
 
-/* row_major: keep the order of elements; else operand 0's largest stride first. */
+/* row_major: keep the order of elements; else sort dimensions by operand 0's strides. */
 void mti_walk_init(mti_walk *walk, int n_operands, const mti_view *const *views, bool row_major);
 /* The multi-index of element i in the walk's order. */
 void mti_walk_seek(const mti_walk *walk, int64_t i, int64_t index[MT_MAX_RANK]);
@@ -113,24 +113,24 @@ void mti_walk_seek(const mti_walk *walk, int64_t i, int64_t index[MT_MAX_RANK]);
 void mti_walk_advance(const mti_walk *walk, int64_t by, int64_t index[MT_MAX_RANK]);
 int64_t mti_walk_offset(const mti_walk *walk, int operand, const int64_t index[MT_MAX_RANK]);
 
-/* The arithmetic of an element-wise kernel on n contiguous elements: p[0] is
- * the output, 16-bit floats have become f32. `first` is the number of the first
- * element in the walk's order. p[0] may equal another pointer. */
+/* The arithmetic of an element-wise kernel on n contiguous elements. p[0] is the
+ * output; 16-bit floats are converted to and from f32 by the caller. `first` is the number of
+ * the first element in the walk's order. p[0] may equal another pointer. */
 typedef void mti_cpu_run_fn(const void *op, void *const *p, int64_t first, int64_t n);
 
-/* y[i] = run(inputs[i]) over views of one shape in any layout; views[0] is y,
- * and views[1] too when `outputs` is 2. `cost` as in mti_cpu_chunk. */
+/* y[i] = run(inputs[i]) over views of one shape in any layout; views[0] is y;
+ * if `outputs` is 2, views[1] is an output too. `cost` as in mti_cpu_chunk. */
 void mti_cpu_map(const mti_ctx *ctx, int n_operands, const mti_view *const *views, int outputs,
                  bool row_major, int64_t cost, mti_cpu_run_fn *run, const void *op);
 
-/* Rows of a view whose last dimension is contiguous: the start of row r, in
- * elements. A view that is contiguous as a whole costs one multiplication. */
+/* The offset of row r, in elements, in a view whose last dimension is contiguous. For a
+ * contiguous view it is one multiplication. */
 int64_t mti_cpu_row_offset(const mti_view *v, int64_t row);
 int64_t mti_cpu_row_count(const mti_view *v); /* product of all but the last dimension */
 
 /* ---- copies beside compute: transfer.c ---- */
 mti_cpu_copies *mti_cpu_copies_new(void);
-void mti_cpu_copies_free(mti_cpu_copies *copies); /* finishes what was begun */
+void mti_cpu_copies_free(mti_cpu_copies *copies); /* finishes all copies that have begun */
 bool mti_cpu_copy_begin(mti_ctx *ctx, mti_direction direction, void *dst, const void *src,
                         size_t n_bytes, uint64_t *ticket);
 bool mti_cpu_copy_wait(mti_ctx *ctx, uint64_t ticket);
@@ -146,7 +146,7 @@ bool mti_cpu_copy_times(mti_ctx *ctx, mti_copy_times *out);
 
 /* cast.c: mti_cpu_copy between two dtypes. */
 void mti_cpu_cast(const mti_ctx *ctx, const mti_view *x, const mti_view *y);
-/* Out of range gives the nearest end, NaN gives 0. */
+/* Values out of range give the nearest limit, NaN gives 0. */
 int64_t mti_cpu_f64_to_i64(double x);
 
 #endif

@@ -2,14 +2,14 @@
  * each op is in backends/scalar.h. */
 #include "backends/cpu/cpu.h"
 
-/* Loops over the f32 pointers x, y, ... of the function around. */
+/* Loops over the f32 pointers x, y, ... of the surrounding function. */
 #define EACH(out, value)                                                                           \
     do {                                                                                           \
         MTI_SIMD                                                                                   \
         for (int64_t i = 0; i < n; i++) out[i] = (value);                                          \
     } while (0)
 
-/* Tiny calls must not pay for a walk: contiguous, no conversion, one thread. */
+/* Tiny calls skip the walk: contiguous, no conversion, one thread. */
 static bool is_simple(const mti_view *v, mt_dtype dtype)
 {
     return v->dtype == dtype && mti_view_is_contiguous(v);
@@ -84,7 +84,7 @@ bool mti_cpu_fill(mti_ctx *ctx, const mti_view *y, double value)
     return true;
 }
 
-/* ---- arange: element i is what it is whoever writes it ---- */
+/* ---- arange ---- */
 
 typedef struct arange_job {
     mt_dtype dtype;
@@ -120,7 +120,7 @@ typedef struct unary_job {
 } unary_job;
 
 /* each_NAME_f32, each_NAME_f64: y = op(x) on n contiguous elements. Inlined, so that a constant p0
- * makes a loop of its own. */
+ * is compiled into a specialised loop. */
 #define EACH_UNARY(T, name, formula)                                                               \
     MTI_INLINE void name(T *y, const T *xs, T p0, T p1, int64_t n)                                 \
     {                                                                                              \
@@ -138,7 +138,7 @@ typedef struct unary_job {
 #define UNARY(name, cost, y_is, _) EACH_UNARY(double, each_##name##_f64, y_is)
 #include "backends/unary.def"
 
-/* With p0 a constant for the usual exponents, so that those loops vectorise. */
+/* Makes p0 a constant for the usual exponents, so that their loops vectorise. */
 #define FOR_USUAL_P0(call)                                                                         \
     do {                                                                                           \
         if (p0 == 2.0f)                                                                            \
@@ -192,7 +192,7 @@ static void unary_f64(const void *op, void *const *p, int64_t first, int64_t n)
     }
 }
 
-/* The C library's f64 functions take about ten times as long as ours in f32. */
+/* The C library's f64 functions take about ten times as long as our f32 ones. */
 static int64_t unary_cost(mti_unary op, mt_dtype dtype)
 {
     static const int64_t costs[] = {
@@ -216,7 +216,7 @@ bool mti_cpu_unary(mti_ctx *ctx, mti_unary op, double p0, double p1, const mti_v
     return true;
 }
 
-/* ---- unary backward: k is what was kept, x or y ---- */
+/* ---- unary backward: k is the kept tensor, x or y ---- */
 
 #define EACH_SLOPE(T, name, formula)                                                               \
     MTI_INLINE void name(T *dx, const T *dys, const T *ks, T p0, T p1, int64_t n)                  \
@@ -380,7 +380,7 @@ static MTI_MULTIVERSION void compare_run(const void *op, void *const *p, int64_t
         case MT_I32: COMPARE_EACH(int32_t, sign); break;                                           \
         case MT_U8:                                                                                \
         case MT_BOOL: COMPARE_EACH(uint8_t, sign); break;                                          \
-        default: COMPARE_EACH(float, sign); break; /* the map makes f32 of 16 bits */              \
+        default: COMPARE_EACH(float, sign); break; /* mti_cpu_map converts 16-bit floats to f32 */ \
         }                                                                                          \
         break;
 #include "backends/compare.def"

@@ -1,4 +1,4 @@
-/* embedding.c: rows of a table by number, and the sum of gradients into them. */
+/* embedding.c: rows of a table by index, and the sum of gradients into them. */
 #include <inttypes.h>
 #include "backends/cpu/rows.h"
 
@@ -39,9 +39,9 @@ bool mti_cpu_embedding(mti_ctx *ctx, const mti_view *index, const mti_view *w, c
 
 /* ---- backward ----
  *
- * The positions are sorted by index with a counting sort, which keeps their
- * order; then every row of dw is the sum of its own rows of dy, whoever
- * computes it. Tiles of columns share the work even when one index is frequent. */
+ * A counting sort orders the positions by index and keeps their order within an index; then every
+ * row of dw is the sum of its own rows of dy, by whichever thread. Tiles of columns divide the work
+ * even if one index is frequent. */
 
 #define TILE_COLUMNS 64
 #define TILE_ROWS    4096
@@ -70,8 +70,8 @@ size_t mti_cpu_embedding_backward_scratch(mti_ctx *ctx, const mti_view *index, c
     return ((size_t)dw->shape[0] + 1 + (size_t)mti_view_count(index)) * sizeof(int64_t);
 }
 
-/* start and position as in scatter_job. While positions are dealt out, start[r]
- * moves up to where row r + 1 begins; one shift at the end puts it right. */
+/* Fills scatter_job's start and position. Placing positions advances start[r] to where row
+ * r + 1 begins; a shift by one at the end corrects that. */
 static void sort_positions(const int64_t *index, int64_t count, int64_t rows, int64_t *start,
                            int64_t *position)
 {

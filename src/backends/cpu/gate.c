@@ -1,7 +1,7 @@
-/* gate.c: element-wise kernels of three tensors and more: where, swiglu and its backward. */
+/* gate.c: element-wise kernels with three or more tensors: where, swiglu and its backward. */
 #include "backends/cpu/cpu.h"
 
-/* ---- where: the part that is not given is 0 ---- */
+/* ---- where: an absent a or b is 0 ---- */
 
 typedef struct where_job {
     bool has_a, has_b;
@@ -73,8 +73,8 @@ bool mti_cpu_swiglu(mti_ctx *ctx, const mti_view *gate, const mti_view *up, cons
     return true;
 }
 
-/* p: what is written, then dy, gate, up. Written without a branch per element: the compiler drops
- * what nobody stores. */
+/* p: the outputs, then dy, gate, up. Both gradients are computed without a branch per element; the
+ * compiler removes one that is not stored. */
 #define SWIGLU_BOTH(T, backward)                                                                   \
     (void)op, (void)first;                                                                         \
     T *dgate = p[0], *dup = p[1];                                                                  \
@@ -141,7 +141,7 @@ bool mti_cpu_swiglu_backward(mti_ctx *ctx, const mti_view *gate, const mti_view 
     else if (dgate)
         mti_cpu_map(ctx, 4, (const mti_view *[]){dgate, dy, gate, up}, 1, false, cost,
                     wide ? swiglu_dgate_f64 : swiglu_dgate_f32, NULL);
-    else /* up's gradient does not look at up: gate stands in its place */
+    else /* dup does not depend on up, so gate is passed in its place */
         mti_cpu_map(ctx, 4, (const mti_view *[]){dup, dy, gate, gate}, 1, false, cost,
                     wide ? swiglu_dup_f64 : swiglu_dup_f32, NULL);
     return true;

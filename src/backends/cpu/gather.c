@@ -1,4 +1,4 @@
-/* gather.c: elements by their numbers along one dimension, and the sum of gradients into them. */
+/* gather.c: elements by index along one dimension, and the sum of gradients into them. */
 #include <inttypes.h>
 #include "backends/cpu/cpu.h"
 
@@ -16,9 +16,9 @@ static bool check_index(const mti_view *index, int64_t n, int dim)
 }
 
 typedef struct gather_job {
-    mti_walk walk; /* y, and x without a step along the dimension */
+    mti_walk walk; /* y, and x with stride 0 along the dimension */
     const int64_t *index;
-    int64_t step; /* of x along it */
+    int64_t step; /* x's stride along the dimension */
     size_t size;
 } gather_job;
 
@@ -50,14 +50,14 @@ bool mti_cpu_gather(mti_ctx *ctx, int dim, const mti_view *x, const mti_view *in
     return true;
 }
 
-/* ---- backward: a row of dx, along the dimension, adds up what its row of the index sends there.
- * Tiles of it share the work, and each looks at the whole row of the index. ---- */
+/* ---- backward: a row of dx lies along the dimension; the same row of the index says which of its
+ * elements each dy is added to. Threads share a row by tiles, and read its whole index. ---- */
 
 #define TILE 2048
 
 typedef struct scatter_job {
-    mti_view index, dy, dx; /* the dimension last; dx's others cut to the index's */
-    int64_t tiles;          /* of a row of dx */
+    mti_view index, dy, dx; /* the dimension last; dx's other extents cut to the index's */
+    int64_t tiles;          /* per row of dx */
 } scatter_job;
 
 static float get_f32(mt_dtype dtype, const char *from)
@@ -135,7 +135,7 @@ bool mti_cpu_gather_backward(mti_ctx *ctx, int dim, const mti_view *index, const
                        .dy = dimension_last(dy, dim),
                        .dx = dimension_last(dx, dim)};
     int last = dx->rank - 1;
-    bool whole = true; /* every row of dx has one of the index */
+    bool whole = true; /* the index has a row for every row of dx */
     for (int d = 0; d < last; d++) {
         whole = whole && job.dx.shape[d] == job.index.shape[d];
         job.dx.shape[d] = job.index.shape[d];

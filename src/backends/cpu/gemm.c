@@ -1,6 +1,6 @@
 /* gemm.c: c = alpha a b + beta c + bias, batched, through OpenBLAS.
  *
- * A product is cut into tiles of c; each is computed by one thread with serial
+ * A product is divided into tiles of c; one thread computes a tile with serial
  * calls. The tiles depend on shapes, layouts and dtype, never on the number of
  * threads, so the bits of c do not either. */
 #include <assert.h>
@@ -8,26 +8,26 @@
 #include <string.h>
 #include "backends/cpu/gemm.h"
 
-/* OpenBLAS's AVX-512 builds multiply up to this many multiply-adds in place;
- * above it they first copy both operands, which thin products do not repay. */
-#define IN_PLACE_MACS 1000000
-/* Tiles in place read both operands again for every 32 rows or columns of the other:
- * so much should stay in the cache, three times as much if there are few repetitions. */
-#define IN_PLACE_BYTES (4 << 20)
-/* Short dot products are OpenBLAS's slowest form (a b^T with few columns): turning a
- * tile of b round first gains a fifth once this many rows share it. */
-#define TURN_ROWS     24
-#define TURN_COLS     64
-#define TURN_K        128
-#define TURN_ELEMENTS (TURN_COLS * TURN_K)
-/* From here on a second thread pays; no thread fetches less work than the grain. */
+/* OpenBLAS's AVX-512 builds multiply up to this many multiply-adds without packing;
+ * above it they first copy both operands, which costs thin products more than it gains. */
+#define UNPACKED_MACS 1000000
+/* Unpacked tiles read each operand again for every 32 rows or columns of the other, so both
+ * should fit in this much cache; in three times as much if they are read few times. */
+#define UNPACKED_BYTES (4 << 20)
+/* Short dot products (a b^T with few columns) are OpenBLAS's slowest form. To transpose a
+ * tile of b first gains a fifth if at least this many rows use it. */
+#define TRANSPOSE_ROWS     24
+#define TRANSPOSE_COLS     64
+#define TRANSPOSE_K        128
+#define TRANSPOSE_ELEMENTS (TRANSPOSE_COLS * TRANSPOSE_K)
+/* From here on a second thread pays; a thread takes at least GRAIN_MACS at a time. */
 #define PARALLEL_MACS (1 << 20)
 #define GRAIN_MACS    (1 << 18)
-/* Large products: about this much work per tile, but no side cut below this length. */
+/* Large products: about this much work per tile, but no side shorter than STRIP_SIDE. */
 #define STRIP_MACS ((int64_t)1 << 26)
 #define STRIP_SIDE 256
 #define MAX_STRIPS 32
-/* No dimension of a tile is longer than OpenBLAS can count. */
+/* The longest dimension of a tile, so that OpenBLAS's int can hold it. */
 #define MAX_SIDE ((int64_t)1 << 30)
 
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -35,13 +35,13 @@ static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
 
 static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/* ---- what the views say ---- */
+/* ---- reading the views ---- */
 
-static mti_gemm_side side_of(const mti_view *v)
+static mti_gemm_operand operand_of(const mti_view *v)
 {
     int64_t rows = v->shape[v->rank - 2], cols = v->shape[v->rank - 1];
     int64_t row = v->stride[v->rank - 2], col = v->stride[v->rank - 1];
-    mti_gemm_side s = {.at = v->data};
+    mti_gemm_operand s = {.data = v->data};
     memcpy(s.batch_stride, v->stride, sizeof s.batch_stride);
     if ((cols == 1 || col == 1) && (rows == 1 || row >= cols)) {
         s.ld = rows == 1 ? cols : row;
@@ -53,10 +53,10 @@ static mti_gemm_side side_of(const mti_view *v)
     return s;
 }
 
-/* c^T = b^T a^T, where c is column-major. */
+/* If c is column-major, compute c^T = b^T a^T. */
 static void transpose(mti_gemm *g)
 {
-    mti_gemm_side a = g->a;
+    mti_gemm_operand a = g->a;
     int64_t m = g->m;
     g->a = g->b, g->b = a;
     g->m = g->n, g->n = m;
@@ -64,16 +64,17 @@ static void transpose(mti_gemm *g)
     g->bias_per_row = true;
 }
 
-/* A batch over a with one b is one taller a, if the rows lie evenly. */
+/* A batch that shares one b is one product with a taller a, if a's and c's rows are evenly
+ * spaced. */
 static void fold_batch_into_rows(mti_gemm *g)
 {
     while (g->batch_rank > 0) {
         int last = g->batch_rank - 1;
-        bool one = g->batch_shape[last] == 1;
-        bool even = !g->a.trans && !g->bias_per_row && g->b.batch_stride[last] == 0 &&
-                    g->a.batch_stride[last] == g->m * g->a.ld &&
-                    g->c.batch_stride[last] == g->m * g->c.ld;
-        if (!one && !even) return;
+        bool size_one = g->batch_shape[last] == 1;
+        bool evenly_spaced = !g->a.trans && !g->bias_per_row && g->b.batch_stride[last] == 0 &&
+                             g->a.batch_stride[last] == g->m * g->a.ld &&
+                             g->c.batch_stride[last] == g->m * g->c.ld;
+        if (!size_one && !evenly_spaced) return;
         g->m *= g->batch_shape[last];
         g->batch_rank = last;
     }
@@ -90,9 +91,9 @@ static void read_views(mti_gemm *g, const mti_view *a, const mti_view *b, const 
                     .n = c->shape[rank - 1],
                     .k = a->shape[rank - 1],
                     .batch_rank = rank - 2,
-                    .a = side_of(a),
-                    .b = side_of(b),
-                    .c = side_of(c)};
+                    .a = operand_of(a),
+                    .b = operand_of(b),
+                    .c = operand_of(c)};
     memcpy(g->batch_shape, c->shape, sizeof g->batch_shape);
     if (g->c.trans) transpose(g);
     fold_batch_into_rows(g);
@@ -100,28 +101,28 @@ static void read_views(mti_gemm *g, const mti_view *a, const mti_view *b, const 
     for (int i = 0; i < g->batch_rank; i++) g->n_batch *= g->batch_shape[i];
 }
 
-/* ---- how the product is cut ---- */
+/* ---- tiling ---- */
 
-/* Does this OpenBLAS multiply small matrices in place? */
-static bool has_in_place_kernels(void)
+/* Does this OpenBLAS multiply small matrices without packing them? */
+static bool has_unpacked_kernels(void)
 {
     const char *core = openblas_get_corename();
     return strcmp(core, "SkylakeX") == 0 || strcmp(core, "Cooperlake") == 0 ||
            strcmp(core, "SapphireRapids") == 0;
 }
 
-/* Is it worth turning tiles of b? */
-static bool turns_b(const mti_gemm *g)
+/* Does transposing tiles of b pay? */
+static bool transpose_pays(const mti_gemm *g)
 {
-    return g->dtype == MT_F32 && !g->a.trans && g->b.trans && g->m >= TURN_ROWS && g->n >= 16 &&
-           g->k <= TURN_K && has_in_place_kernels();
+    return g->dtype == MT_F32 && !g->a.trans && g->b.trans && g->m >= TRANSPOSE_ROWS &&
+           g->n >= 16 && g->k <= TRANSPOSE_K && has_unpacked_kernels();
 }
 
-/* Tiles of about a thousand elements that OpenBLAS multiplies in place. */
-static void cut_in_place(mti_gemm *g)
+/* Tiles of about a thousand elements, which OpenBLAS multiplies without packing. */
+static void plan_small_tiles(mti_gemm *g)
 {
-    if (g->turn_b) {
-        g->tile_m = min64(g->m, 100), g->tile_n = min64(g->n, TURN_COLS);
+    if (g->transpose_b) {
+        g->tile_m = min64(g->m, 100), g->tile_n = min64(g->n, TRANSPOSE_COLS);
     } else if (g->m <= 32) {
         g->tile_m = g->m;
         g->tile_n = min64(g->n, max64(32, min64(256, 1024 / g->m)));
@@ -133,12 +134,12 @@ static void cut_in_place(mti_gemm *g)
         g->tile_m = plain ? 16 : 32;
         g->tile_n = plain ? 64 : 32;
     }
-    int64_t most = IN_PLACE_MACS / (g->tile_m * g->tile_n), blocks = divide_up(g->k, most);
-    g->tile_k = blocks == 1 ? g->k : min64(most, divide_up(g->k, 16 * blocks) * 16);
+    int64_t max_k = UNPACKED_MACS / (g->tile_m * g->tile_n), blocks = divide_up(g->k, max_k);
+    g->tile_k = blocks == 1 ? g->k : min64(max_k, divide_up(g->k, 16 * blocks) * 16);
 }
 
-/* A few large tiles: the longer side is halved first. */
-static void cut_in_strips(mti_gemm *g)
+/* A few large tiles: halves the longer side repeatedly. */
+static void plan_large_tiles(mti_gemm *g)
 {
     int64_t wanted = min64(MAX_STRIPS, g->m * g->n / STRIP_SIDE * g->k / (STRIP_MACS / STRIP_SIDE));
     g->tile_m = g->m, g->tile_n = g->n;
@@ -151,45 +152,45 @@ static void cut_in_strips(mti_gemm *g)
     g->tile_k = min64(g->k, MAX_SIDE);
 }
 
-static void cut(mti_ctx *ctx, mti_gemm *g)
+static void plan_tiles(mti_ctx *ctx, mti_gemm *g)
 {
     int64_t operands = (g->m + g->n) * g->k * (int64_t)g->size;
     double macs = (double)g->m * (double)g->n * (double)g->k;
     int64_t shorter = min64(g->m, g->n);
-    g->turn_b = turns_b(g);
+    g->transpose_b = transpose_pays(g);
     if (g->size == 2) {
         bool native = mti_gemm_bf16_wanted(g);
         g->tile_m = min64(g->m, 256), g->tile_k = min64(g->k, 512);
         g->tile_n = min64(g->n, native ? max64(256, min64(2048, 16384 / g->tile_m)) : 256);
         if (native) mti_gemm_bf16_plan(g);
-    } else if (macs <= IN_PLACE_MACS && (!g->turn_b || g->n * g->k <= TURN_ELEMENTS)) {
+    } else if (macs <= UNPACKED_MACS && (!g->transpose_b || g->n * g->k <= TRANSPOSE_ELEMENTS)) {
         g->tile_m = g->m, g->tile_n = g->n, g->tile_k = g->k;
     } else if (shorter <= 32 ||
-               (operands <= (shorter <= 128 ? 3 : 1) * IN_PLACE_BYTES && has_in_place_kernels())) {
-        cut_in_place(g);
+               (operands <= (shorter <= 128 ? 3 : 1) * UNPACKED_BYTES && has_unpacked_kernels())) {
+        plan_small_tiles(g);
     } else {
-        cut_in_strips(g);
+        plan_large_tiles(g);
     }
-    g->turn_b = g->turn_b && g->tile_n * g->tile_k <= TURN_ELEMENTS;
+    g->transpose_b = g->transpose_b && g->tile_n * g->tile_k <= TRANSPOSE_ELEMENTS;
     g->tiles_m = divide_up(g->m, g->tile_m);
     g->tiles_n = divide_up(g->n, g->tile_n);
     g->n_items = g->n_batch * g->tiles_m * g->tiles_n;
     g->grain = max64(1, GRAIN_MACS / max64(1, g->tile_m * g->tile_n * g->k));
-    bool alone = macs * (double)g->n_batch < PARALLEL_MACS;
-    g->n_workers = alone ? 1 : (int)min64(mti_cpu_threads(ctx), divide_up(g->n_items, g->grain));
+    bool serial = macs * (double)g->n_batch < PARALLEL_MACS;
+    g->n_workers = serial ? 1 : (int)min64(mti_cpu_threads(ctx), divide_up(g->n_items, g->grain));
     g->scratch_per_worker = g->size == 2 ? mti_gemm_half_scratch(g) : 0;
 }
 
 /* ---- computing a tile ---- */
 
-static mti_mat block(const mti_gemm *g, const mti_gemm_side *s, const char *at, int64_t i,
+static mti_mat block(const mti_gemm *g, const mti_gemm_operand *s, const char *data, int64_t i,
                      int64_t j)
 {
     int64_t skip = s->trans ? j * s->ld + i : i * s->ld + j;
-    return (mti_mat){at + skip * (int64_t)g->size, s->ld, s->trans};
+    return (mti_mat){data + skip * (int64_t)g->size, s->ld, s->trans};
 }
 
-/* Rows of c start as bias (+ c), or as 0 when nothing else will write them. */
+/* Fills rows of c with the bias (plus c), or with 0 if k is 0 and nothing else writes them. */
 #define DEFINE_START_TILE(name, T)                                                                 \
     static MTI_MULTIVERSION void name(const mti_gemm *g, const mti_gemm_tile *t)                   \
     {                                                                                              \
@@ -197,27 +198,27 @@ static mti_mat block(const mti_gemm *g, const mti_gemm_side *s, const char *at, 
         const T *restrict columns = bias == NULL || g->bias_per_row ? NULL : bias + t->j;          \
         for (int64_t i = t->i, n = t->n; i < t->i + t->m; i++) {                                   \
             T *restrict row = (T *)(void *)t->c + i * g->c.ld + t->j;                              \
-            T all = bias != NULL && g->bias_per_row ? bias[i] : 0;                                 \
+            T start = bias != NULL && g->bias_per_row ? bias[i] : 0;                               \
             if (columns != NULL && g->accumulate)                                                  \
                 for (int64_t j = 0; j < n; j++) row[j] += columns[j];                              \
             else if (columns != NULL)                                                              \
                 for (int64_t j = 0; j < n; j++) row[j] = columns[j];                               \
             else if (g->accumulate)                                                                \
-                for (int64_t j = 0; j < n; j++) row[j] += all;                                     \
+                for (int64_t j = 0; j < n; j++) row[j] += start;                                   \
             else                                                                                   \
-                for (int64_t j = 0; j < n; j++) row[j] = all;                                      \
+                for (int64_t j = 0; j < n; j++) row[j] = start;                                    \
         }                                                                                          \
     }
 DEFINE_START_TILE(start_tile_f32, float)
 DEFINE_START_TILE(start_tile_f64, double)
 
-/* A tile with all of k, b turned so that its rows are contiguous. */
-static void turned_tile(const mti_gemm *g, const mti_gemm_tile *t, bool add)
+/* A tile with all of k; b is transposed first, so that its rows are contiguous. */
+static void transposed_tile(const mti_gemm *g, const mti_gemm_tile *t, bool add)
 {
-    float turned[TURN_ELEMENTS];
+    float transposed[TRANSPOSE_ELEMENTS];
     mti_mat a = block(g, &g->a, t->a, t->i, 0), b = block(g, &g->b, t->b, 0, t->j);
-    mti_stranspose(t->n, g->k, 1, b.at, b.ld, turned, t->n);
-    mti_sgemm(t->m, t->n, g->k, (float)g->alpha, a, (mti_mat){turned, t->n, false}, add,
+    mti_stranspose(t->n, g->k, 1, b.data, b.ld, transposed, t->n);
+    mti_sgemm(t->m, t->n, g->k, (float)g->alpha, a, (mti_mat){transposed, t->n, false}, add,
               (float *)(void *)t->c + t->i * g->c.ld + t->j, g->c.ld);
 }
 
@@ -225,8 +226,8 @@ static void full_tile(const mti_gemm *g, const mti_gemm_tile *t)
 {
     bool started = g->bias != NULL || g->k == 0;
     if (started) (g->dtype == MT_F64 ? start_tile_f64 : start_tile_f32)(g, t);
-    if (g->turn_b && g->k > 0) {
-        turned_tile(g, t, started || g->accumulate);
+    if (g->transpose_b && g->k > 0) {
+        transposed_tile(g, t, started || g->accumulate);
         return;
     }
     for (int64_t p = 0; p < g->k; p += g->tile_k) {
@@ -241,7 +242,7 @@ static void full_tile(const mti_gemm *g, const mti_gemm_tile *t)
     }
 }
 
-/* Items count the rows of tiles fastest: neighbours share a strip of b. */
+/* Consecutive items differ in the tile's rows, so that they share columns of b. */
 static void run_items(void *arg, int worker, int64_t begin, int64_t end)
 {
     const mti_gemm *g = arg;
@@ -260,9 +261,9 @@ static void run_items(void *arg, int worker, int64_t begin, int64_t end)
                            .j = j,
                            .m = min64(g->tile_m, g->m - i),
                            .n = min64(g->tile_n, g->n - j),
-                           .a = g->a.at + a * size,
-                           .b = g->b.at + b * size,
-                           .c = g->c.at + c * size};
+                           .a = g->a.data + a * size,
+                           .b = g->b.data + b * size,
+                           .c = g->c.data + c * size};
         if (g->size == 2)
             mti_gemm_half_tile(g, &t, g->scratch + (size_t)worker * g->scratch_per_worker);
         else
@@ -277,7 +278,7 @@ size_t mti_cpu_gemm_scratch(mti_ctx *ctx, const mti_view *a, const mti_view *b, 
     mti_gemm g;
     if (mt_dtype_size(c->dtype) != 2 || mti_view_count(c) == 0) return 0;
     read_views(&g, a, b, c);
-    cut(ctx, &g);
+    plan_tiles(ctx, &g);
     return (size_t)g.n_workers * g.scratch_per_worker;
 }
 
@@ -295,7 +296,7 @@ bool mti_cpu_gemm(mti_ctx *ctx, double alpha, const mti_view *a, const mti_view 
     g.alpha = alpha, g.accumulate = beta != 0;
     g.bias = bias == NULL ? NULL : bias->data;
     g.scratch = scratch;
-    cut(ctx, &g);
+    plan_tiles(ctx, &g);
     g.n_workers = mti_cpu_scratch_workers(g.n_workers, n_scratch, g.scratch_per_worker);
     return mti_cpu_workers(ctx, g.n_workers, g.n_items, g.grain, run_items, &g);
 }

@@ -1,16 +1,16 @@
-/* gemm.h: one batched product, cut into tiles. */
+/* gemm.h: one batched product, divided into tiles. */
 #ifndef MTI_CPU_GEMM_H
 #define MTI_CPU_GEMM_H
 
 #include "backends/cpu/blas.h"
 
-/* One operand: the first batch item's matrix and the way to the others. */
-typedef struct mti_gemm_side {
-    char *at;
+/* One operand: the first batch item's matrix and the strides to the others. */
+typedef struct mti_gemm_operand {
+    char *data;
     int64_t ld;
     bool trans; /* as in mti_mat; false for c */
     int64_t batch_stride[MT_MAX_RANK];
-} mti_gemm_side;
+} mti_gemm_operand;
 
 typedef struct mti_gemm {
     mt_dtype dtype;
@@ -20,15 +20,15 @@ typedef struct mti_gemm {
     int64_t m, n, k;
     int batch_rank;
     int64_t batch_shape[MT_MAX_RANK], n_batch;
-    mti_gemm_side a, b, c;
+    mti_gemm_operand a, b, c;
     const char *bias;
     bool bias_per_row; /* c was column-major, so the whole product is transposed */
 
-    bool turn_b;                    /* a tile of b is transposed on the stack first */
-    int64_t tile_m, tile_n, tile_k; /* functions of shapes and dtype alone */
+    bool transpose_b;               /* a tile of b is transposed on the stack first */
+    int64_t tile_m, tile_n, tile_k; /* depend on shapes and dtype alone */
     int64_t tiles_m, tiles_n, n_items, grain;
     int n_workers;
-    bool native; /* bf16 by oneDNN, which needs native_scratch bytes of its own */
+    bool native; /* bf16 by oneDNN, which needs native_scratch bytes */
     size_t native_scratch;
     char *scratch;
     size_t scratch_per_worker;
@@ -41,8 +41,8 @@ typedef struct mti_gemm_tile {
     char *c;
 } mti_gemm_tile;
 
-/* gemm_bf16.c: is oneDNN here, able and worth it? Then plan, once the tiles are cut: sets
- * native (false if it will not take these operands) and native_scratch. */
+/* gemm_bf16.c. wanted: is oneDNN available, capable and faster? plan, after tiling: sets native
+ * (false if oneDNN refuses these operands) and native_scratch. */
 bool mti_gemm_bf16_wanted(const mti_gemm *g);
 void mti_gemm_bf16_plan(mti_gemm *g);
 /* c [t->m,t->n] = a b, without alpha; false when oneDNN ran out of memory. */

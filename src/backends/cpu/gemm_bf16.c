@@ -1,11 +1,11 @@
-/* gemm_bf16.c: tiles of bf16 products by oneDNN, where the machine multiplies bf16
- * itself. A tile is one serial call, so it has the same bits on any thread. */
+/* gemm_bf16.c: tiles of bf16 products by oneDNN, if the CPU has bf16 instructions. A tile is one
+ * serial call, so any thread computes the same bits. */
 #include "backends/cpu/gemm.h"
 
 #ifdef MTI_HAVE_ONEDNN
 #include <oneapi/dnnl/dnnl.h>
 
-/* Making a primitive takes oneDNN a few microseconds once it has seen the shape. */
+/* oneDNN needs a few microseconds to make a primitive, even for a shape it has cached. */
 #define WORTH_MACS (1 << 21)
 
 bool mti_gemm_bf16_wanted(const mti_gemm *g)
@@ -22,19 +22,19 @@ typedef struct product {
     dnnl_primitive_desc_t desc;
 } product;
 
-static dnnl_status_t describe(const mti_gemm_side *s, int64_t rows, int64_t cols,
+static dnnl_status_t describe(const mti_gemm_operand *s, int64_t rows, int64_t cols,
                               dnnl_data_type_t type, dnnl_memory_desc_t *out)
 {
     dnnl_dims_t shape = {rows, cols}, stride = {s->trans ? 1 : s->ld, s->trans ? s->ld : 1};
     return dnnl_memory_desc_init_by_strides(out, 2, shape, type, stride);
 }
 
-/* c [m,n] in f32 = a b, scratchpad given by the caller. */
+/* c [m,n] in f32 = a b; the caller provides the scratchpad. */
 static bool product_open(const mti_gemm *g, int64_t m, int64_t n, product *p)
 {
     dnnl_matmul_desc_t desc;
     dnnl_primitive_attr_t attr = NULL;
-    mti_gemm_side c = {.ld = n};
+    mti_gemm_operand c = {.ld = n};
     *p = (product){.engine = NULL};
     bool made =
         describe(&g->a, m, g->k, dnnl_bf16, &p->a) == dnnl_success &&
@@ -60,7 +60,7 @@ static const dnnl_memory_desc_t *scratchpad_of(const product *p)
     return dnnl_primitive_desc_query_md(p->desc, dnnl_query_scratchpad_md, 0);
 }
 
-/* How much oneDNN wants depends on the threads it may use: asked as a worker. */
+/* oneDNN's scratch size depends on the thread count, so it is queried with OpenMP serial. */
 static void ask_scratch(void *arg, int worker, int64_t begin, int64_t end)
 {
     mti_gemm *g = arg;
@@ -80,7 +80,7 @@ static void ask_scratch(void *arg, int worker, int64_t begin, int64_t end)
 void mti_gemm_bf16_plan(mti_gemm *g)
 {
     g->native = true, g->native_scratch = 0;
-    mti_cpu_alone(ask_scratch, g, 1);
+    mti_cpu_serially(ask_scratch, g, 1);
 }
 
 bool mti_gemm_bf16_product(const mti_gemm *g, const mti_gemm_tile *t, float *c, void *scratch)

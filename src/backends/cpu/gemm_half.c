@@ -1,12 +1,12 @@
-/* gemm_half.c: products of bf16 and f16. The tile of c is summed in f32 in scratch and
- * rounded once; blocks of both operands are widened there too, unless oneDNN takes
- * them as they are. */
+/* gemm_half.c: products of bf16 and f16. The tile of c is summed in f32 in scratch and rounded
+ * once. Blocks of both operands are widened to f32 in scratch too, unless oneDNN takes them
+ * directly. */
 #include <stdint.h>
 #include "backends/cpu/gemm.h"
 
-/* Scratch of one worker, in floats; every part starts on a cache line. */
+/* A worker's scratch: offsets in floats; every part starts on a cache line. */
 typedef struct parts {
-    size_t c, bias, added; /* the tile; its part of bias; what is added to one row */
+    size_t c, bias, added; /* the tile; its part of bias; the addend of one row */
     size_t a, b, native;   /* widened blocks or oneDNN's scratchpad */
     size_t total;
 } parts;
@@ -28,18 +28,18 @@ static parts parts_of(const mti_gemm *g)
 
 size_t mti_gemm_half_scratch(const mti_gemm *g) { return parts_of(g).total * sizeof(float); }
 
-/* Widen rows x cols elements from (i, j) on, in the order in which they lie. */
-static mti_mat widen(const mti_gemm *g, const mti_gemm_side *s, const char *at, int64_t i,
-                     int64_t j, int64_t rows, int64_t cols, float *to)
+/* Widens rows x cols elements from (i, j) on to f32, in memory order. */
+static mti_mat widen(const mti_gemm *g, const mti_gemm_operand *s, const char *data, int64_t i,
+                     int64_t j, int64_t rows, int64_t cols, float *out)
 {
     int64_t outer = s->trans ? cols : rows, inner = s->trans ? rows : cols;
     int64_t first = s->trans ? j * s->ld + i : i * s->ld + j;
     for (int64_t r = 0; r < outer; r++)
-        mti_cpu_load_f32(g->dtype, at + (first + r * s->ld) * 2, to + r * inner, inner);
-    return (mti_mat){to, inner, s->trans};
+        mti_cpu_load_f32(g->dtype, data + (first + r * s->ld) * 2, out + r * inner, inner);
+    return (mti_mat){out, inner, s->trans};
 }
 
-/* What row i of the tile gets beside the product: bias, c, their sum or zeros. */
+/* The addend of row i of the tile: bias, c, their sum or zeros. */
 static void added_to_row(const mti_gemm *g, const mti_gemm_tile *t, int64_t i, const float *bias,
                          float *row)
 {
@@ -64,15 +64,15 @@ static void widened_product(const mti_gemm *g, const mti_gemm_tile *t, float *a,
 
 void mti_gemm_half_tile(const mti_gemm *g, const mti_gemm_tile *t, void *scratch)
 {
-    parts at = parts_of(g);
-    float *f = scratch, *c = f + at.c, *bias = f + at.bias, *added = f + at.added;
+    parts part = parts_of(g);
+    float *f = scratch, *c = f + part.c, *bias = f + part.bias, *added = f + part.added;
     int64_t first = g->bias_per_row ? t->i : t->j;
     if (g->bias != NULL)
         mti_cpu_load_f32(g->dtype, g->bias + first * 2, bias, g->bias_per_row ? t->m : t->n);
-    bool native = g->native && mti_gemm_bf16_product(g, t, c, f + at.native);
+    bool native = g->native && mti_gemm_bf16_product(g, t, c, f + part.native);
     if (!native) {
         for (int64_t i = 0; i < t->m; i++) added_to_row(g, t, i, bias, c + i * t->n);
-        widened_product(g, t, f + at.a, f + at.b, c);
+        widened_product(g, t, f + part.a, f + part.b, c);
     }
     for (int64_t i = 0; i < t->m; i++) {
         float *row = c + i * t->n, alpha = (float)g->alpha;

@@ -1,4 +1,4 @@
-/* half.c: runs of bf16 and f16 to f32 and back, in integer arithmetic that
+/* half.c: converts contiguous bf16 and f16 to f32 and back, in integer arithmetic that
  * vectorises on any machine. */
 #include "backends/cpu/cpu.h"
 
@@ -8,7 +8,7 @@ static inline uint16_t to_bf16(float x)
 {
     uint32_t u = mti_f32_bits(x);
     uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
-    uint32_t quiet = (u >> 16) | 0x40u; /* rounding could carry a NaN into infinity */
+    uint32_t quiet = (u >> 16) | 0x40u; /* rounding could turn a NaN into infinity */
     return (uint16_t)(x == x ? rounded : quiet);
 }
 

@@ -1,5 +1,5 @@
-/* loss.c: cross-entropy of rows of logits with class numbers: at once, and in pieces, for a loss
- * whose logits exist a chunk of rows at a time. Both have one gradient. */
+/* loss.c: cross-entropy of rows of logits with class indices, all rows at once or, for a loss whose
+ * logits exist a chunk of rows at a time, in chunks. Both share one gradient function. */
 #include <inttypes.h>
 #include "backends/cpu/rows.h"
 
@@ -33,7 +33,7 @@ typedef struct lse_job {
 #undef T
 #undef TYPED
 
-/* The rows that count, or -1 and an error if a target is not a class. */
+/* Counts the rows that are not ignored; -1 and an error if a target is not a class. */
 static int64_t count_targets(const int64_t *target, int64_t rows, int64_t classes, int64_t ignore)
 {
     int64_t count = 0;
@@ -82,7 +82,7 @@ bool mti_cpu_cross_entropy(mti_ctx *ctx, int64_t ignore, const mti_view *x, cons
     if (n > 0)
         mti_cpu_parallel(ctx, rows, chunk, wide ? entropy_chunk_f64 : entropy_chunk_f32, &job);
     for (int64_t i = 0; n > 0 && i * chunk < rows; i++) sum += partial[i];
-    store_scalar(loss, sum / (double)counted); /* none counts: 0 / 0, not a number */
+    store_scalar(loss, sum / (double)counted); /* all rows ignored: 0 / 0 is NaN */
     return true;
 }
 
@@ -127,7 +127,7 @@ bool mti_cpu_counted_mean(mti_ctx *ctx, int64_t ignore, int64_t classes, const m
     if (counted < 0) return false;
     double sum = 0;
     for (int64_t i = 0; i < n; i++) sum += element(a, i);
-    store_scalar(y, sum / (double)counted); /* none counts: 0 / 0, not a number */
+    store_scalar(y, sum / (double)counted); /* all rows ignored: 0 / 0 is NaN */
     return true;
 }
 

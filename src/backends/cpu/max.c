@@ -1,9 +1,9 @@
-/* max.c: the largest element over the trailing dimensions of x, and which one it is. Two ways
- * through memory, so that x is read along the dimension in which it is dense: element of y by
- * element, or a tile of y's last dimension at a time. */
+/* max.c: the largest element over the trailing dimensions of x, and its index. There are two loop
+ * orders, so that x is read along its contiguous dimension: one element of y at a time, or a tile
+ * of y's last dimension at a time. */
 #include "backends/cpu/rows.h"
 
-/* Dimensions of one kind, slowest first. */
+/* The kept or the reduced dimensions, slowest first. */
 typedef struct dims {
     int rank;
     int64_t count, shape[MT_MAX_RANK], stride[MT_MAX_RANK];
@@ -12,13 +12,13 @@ typedef struct dims {
 typedef struct max_job {
     const char *x;
     mt_dtype dtype;
-    int64_t x_size; /* bytes of an element */
+    int64_t x_size; /* bytes per element */
     dims kept, reduced;
     int64_t outer, inner, inner_step; /* reduced: rows, and the last dimension */
     int64_t columns, column_step;     /* kept: the last dimension */
     int64_t tiles;                    /* of columns */
     mti_view y;
-    int64_t *index; /* NULL: nobody needs it */
+    int64_t *index; /* NULL: not needed */
 } max_job;
 
 /* Dimensions [from, to) of v. */
@@ -33,7 +33,7 @@ static dims dims_of(const mti_view *v, int from, int to)
     return d;
 }
 
-/* Of element i in row-major order over the first `rank` dimensions. */
+/* The offset of element i in row-major order over the first `rank` dimensions. */
 static int64_t offset_of(const dims *d, int rank, int64_t i)
 {
     int64_t offset = 0;
@@ -47,7 +47,7 @@ static int64_t offset_of(const dims *d, int rank, int64_t i)
 #define GATHER(T)                                                                                  \
     for (int64_t i = 0; i < n; i++) to[i] = ((const T *)(const void *)p)[i * step]
 
-/* n elements from p on, `step` apart, as f32 or f64: where they lie or in buffer. */
+/* n elements from p on, `step` apart, as f32 or f64: p itself if no copy is needed, else buffer. */
 MTI_INLINE const float *take_f32(mt_dtype dtype, const char *p, int64_t step, int64_t n,
                                  float *buffer)
 {
@@ -72,7 +72,7 @@ MTI_INLINE const double *take_f64(mt_dtype dtype, const char *p, int64_t step, i
     return buffer;
 }
 
-/* Elements [i, i + n) of y: within one row of its last dimension. */
+/* Stores elements [i, i + n) of y, which are within one row of its last dimension. */
 static void put_f32(const max_job *job, int64_t i, int64_t n, const float *value, const int64_t *at)
 {
     if (job->dtype == MT_F32)
@@ -129,7 +129,7 @@ bool mti_cpu_max(mti_ctx *ctx, const mti_view *x, const mti_view *y, const mti_v
     return true;
 }
 
-/* ---- backward: dy goes to the one that was largest, 0 to the others ---- */
+/* ---- backward: dy goes to the largest element, 0 to the others ---- */
 
 typedef struct scatter_job {
     const int64_t *index;

@@ -1,5 +1,5 @@
-/* norm.c: layer norm over the last dimension, and its backward. RMS norm is layer norm about 0
- * instead of the mean: the same loops, with less to do. */
+/* norm.c: layer norm over the last dimension, and its backward. RMS norm uses the same loops with 0
+ * in place of the mean. */
 #include "backends/cpu/rows.h"
 
 typedef struct norm_job {
@@ -8,11 +8,11 @@ typedef struct norm_job {
     void *mean, *rstd; /* one per row, or NULL */
     int64_t n;
     double eps;
-    bool about_mean; /* else about 0 */
+    bool about_mean; /* false: RMS norm */
 } norm_job;
 
-/* The rows are cut into at most MAX_BLOCKS blocks, by their number alone; each
- * adds up its share of dw and db in the scratch. */
+/* The rows are divided into at most MAX_BLOCKS blocks, by their number alone; each
+ * block sums its share of dw and db in the scratch. */
 #define MAX_BLOCKS     64
 #define MIN_BLOCK_ROWS 16
 
@@ -22,7 +22,7 @@ typedef struct norm_backward_job {
     void *sum_w, *sum_b; /* [blocks, n] of f32 or f64, or NULL */
     int64_t n, rows, rows_per_block;
     bool has_dx;
-} norm_backward_job; /* mean is NULL about 0 */
+} norm_backward_job; /* mean is NULL for RMS norm */
 
 typedef struct norm_columns_job {
     const void *sums; /* [blocks, n] */
@@ -86,7 +86,7 @@ static size_t element_size(mt_dtype dtype)
     return dtype == MT_F64 ? sizeof(double) : sizeof(float);
 }
 
-/* [blocks, n] for the sums of dw; for db as much again */
+/* [blocks, n] for the sums of dw */
 size_t mti_cpu_rms_norm_backward_scratch(mti_ctx *ctx, const mti_view *x)
 {
     (void)ctx;

@@ -1,9 +1,9 @@
-/* optim.c: optimizer steps and what goes with them, all tensors in one go. The
- * tensors are laid end to end and cut into chunks, so that many small ones cost
- * one parallel region and large ones are shared among the threads. */
+/* optim.c: optimizer steps, gradient norms and scaling, all tensors in one call. The
+ * tensors are treated as one long array and divided into chunks, so that many small ones
+ * cost one parallel region and large ones are shared among the threads. */
 #include "backends/cpu/cpu.h"
 
-/* What is done to n elements from `at` of an item. */
+/* Updates n elements from `at` of one item. */
 typedef void span_fn(const void *op, const mti_opt_item *item, int64_t at, int64_t n);
 
 typedef struct items_job {
@@ -16,7 +16,7 @@ typedef struct items_job {
 static void items_chunk(const void *arg, int64_t begin, int64_t end)
 {
     const items_job *job = arg;
-    int64_t base = 0; /* the first element of item k in the row of all */
+    int64_t base = 0; /* the number of item k's first element */
     for (int k = 0; k < job->n_items && base < end; base += job->items[k++].n) {
         int64_t from = begin > base ? begin - base : 0;
         int64_t to = end - base < job->items[k].n ? end - base : job->items[k].n;
@@ -44,7 +44,7 @@ static void *element(const mti_opt_item *item, const void *base, int64_t at)
     return (char *)(uintptr_t)base + at * (int64_t)mt_dtype_size(item->dtype);
 }
 
-/* A 16-bit parameter in f32: its master itself, or a run of it in p32. */
+/* A 16-bit parameter in f32: its master copy, or p converted into p32. */
 static float *load_wide(const mti_opt_item *item, int64_t at, float *p32, int64_t run)
 {
     if (item->master) return (float *)item->master + at;
@@ -62,7 +62,7 @@ typedef struct adamw_step {
     double grad_scale;
 } adamw_step;
 
-/* 1 * g is g: no second loop for the common case. */
+/* 0 means 1: multiplying by 1 is exact, so one loop serves both. */
 static double grad_scale_of(const mti_opt_params *p)
 {
     return p->grad_scale > 0 ? p->grad_scale : 1;
@@ -140,7 +140,7 @@ bool mti_cpu_adamw(mti_ctx *ctx, const mti_opt_params *p, int n_items, const mti
     T lr = (T)o->lr, wd = (T)decay, mu = (T)(o->step == 1 ? 0.0 : o->momentum);                    \
     T scale = (T)grad_scale_of(o);                                                                 \
     if (m) {                                                                                       \
-        bool start = o->step == 1; /* what m holds then counts for nothing, NaN included */        \
+        bool start = o->step == 1; /* m's old contents are ignored, NaN included */                \
         MTI_SIMD                                                                                   \
         for (int64_t i = 0; i < n; i++) {                                                          \
             T gi = scale * g[i] + wd * p[i], old = start ? 0 : m[i];                               \
@@ -204,7 +204,7 @@ typedef struct squares_job {
     double *partial; /* one per chunk */
 } squares_job;
 
-/* Squares of f32 may overflow f32: they are taken in f64. */
+/* Squares of f32 may overflow f32, so they are computed in f64. */
 static MTI_MULTIVERSION double squares_f32(const float *g, int64_t n)
 {
     double sum = 0;

@@ -1,5 +1,5 @@
-/* quantize.c: bits and blocks: masks at eight to a byte, numbers at one or two to a byte with a
- * scale for each block of them. The scalar maths is in backends/quantize.h. */
+/* quantize.c: masks packed eight to a byte, and numbers quantized to one byte or half a byte with a
+ * scale per block. The scalar maths is in backends/quantize.h. */
 #include <assert.h>
 #include "backends/cpu/cpu.h"
 #include "backends/quantize.h"
@@ -12,7 +12,7 @@ typedef struct bits_job {
     int64_t n;
 } bits_job;
 
-/* n elements from `at` on, as 0 or 1. */
+/* flags[i] = 1 if element at + i is "on" (pack_bits), else 0, for n elements. */
 static void flags_of(const mti_view *x, int64_t at, uint8_t *flags, int64_t n)
 {
     if (x->dtype == MT_BOOL) {
@@ -30,8 +30,8 @@ static void flags_of(const mti_view *x, int64_t at, uint8_t *flags, int64_t n)
     for (int64_t i = 0; i < n; i++) flags[i] = mti_is_on_f32(values[i]);
 }
 
-/* Bytes [begin, end). Eight flags are one number, whose product with the constant has flag i in
- * bit 56 + i: the 64 partial products meet nowhere. */
+/* Bytes [begin, end). Eight flags are read as one number; multiplied by the constant, it has flag i
+ * in bit 56 + i, since no two of the 64 partial products overlap. */
 static void pack_chunk(const void *arg, int64_t begin, int64_t end)
 {
     const bits_job *job = arg;
@@ -59,8 +59,8 @@ bool mti_cpu_pack_bits(mti_ctx *ctx, const mti_view *x, const mti_view *bits)
 
 #define EACH_BYTE 0x0101010101010101u
 
-/* Byte j of a number is left with bit j alone, and 0x7f carries any bit to its top. Little-endian,
- * as is all that we store. */
+/* The masks leave bit j alone in byte j of a number; adding 0x7f carries it to the byte's top bit.
+ * Little-endian, as are all our formats. */
 static void unpack_chunk(const void *arg, int64_t begin, int64_t end)
 {
     const bits_job *job = arg;
@@ -130,7 +130,7 @@ static MTI_MULTIVERSION void encode_nf4(const float *v, float scale, uint8_t *co
     uint8_t level[MTI_CPU_RUN + 1];
     MTI_SIMD
     for (int64_t i = 0; i < n; i++) level[i] = (uint8_t)mti_nf4_encode(v[i] / scale);
-    level[n] = MTI_NF4_ZERO; /* beside an odd last value */
+    level[n] = MTI_NF4_ZERO; /* the pair of an odd last value */
     for (int64_t i = 0; i < (n + 1) / 2; i++)
         codes[i] = (uint8_t)(level[2 * i] << 4 | level[2 * i + 1]);
 }
@@ -235,7 +235,7 @@ bool mti_cpu_dequantize(mti_ctx *ctx, mti_code code, int64_t block, const mti_vi
     return true;
 }
 
-/* ---- the mean that double quantisation takes off ---- */
+/* ---- the mean that double quantisation subtracts ---- */
 
 bool mti_cpu_lane_mean(mti_ctx *ctx, const mti_view *x, const mti_view *y)
 {

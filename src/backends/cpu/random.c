@@ -1,16 +1,16 @@
 /* random.c: uniform and normal numbers and dropout. A draw is a function of
- * (seed, counter, lane) alone (base/philox.h), so any thread can make any part. */
+ * (seed, counter, lane) alone (base/philox.h), so any thread can compute any part. */
 #include "backends/cpu/cpu.h"
 
 #define DRAWS MTI_CPU_RUN
 
 typedef struct random_job {
-    double a, b; /* uniform: lo, the last below hi; normal: mean, deviation; dropout: p */
+    double a, b; /* uniform: lo, last_below(hi); normal: mean, deviation; dropout: p */
     uint64_t seed, offset;
     double span; /* uniform: hi - lo */
 } random_job;
 
-/* The draws of elements [first, first + m), m <= n being the result: *u points
+/* Draws numbers for elements [first, first + m) and returns m <= n; *u points
  * at the first one, inside `draws`. Four elements share a counter. */
 MTI_INLINE int64_t draw(const random_job *job, int64_t first, int64_t n, uint32_t draws[DRAWS],
                         const uint32_t **u)
@@ -32,7 +32,7 @@ MTI_INLINE int64_t draw(const random_job *job, int64_t first, int64_t n, uint32_
 
 /* ---- uniform ---- */
 
-/* Rounding could reach hi: b is the largest number below it, and all above become b. */
+/* Rounding could give hi, so results are limited to b, the largest number below hi. */
 #define UNIFORM_BODY(T)                                                                            \
     const random_job *job = op;                                                                    \
     T *y = p[0], lo = (T)job->a, span = (T)job->span, below = (T)job->b;                           \
@@ -57,13 +57,13 @@ static MTI_MULTIVERSION void uniform_f64(const void *op, void *const *p, int64_t
     UNIFORM_BODY(double)
 }
 
-/* The largest number of this type that is below hi (lo if there is none). */
+/* The largest number of this type below hi (lo if there is none). */
 static double last_below(mt_dtype dtype, double lo, double hi)
 {
     if (!(lo < hi)) return lo;
     if (dtype == MT_F64) return nextafter(hi, lo);
     if (dtype == MT_F32) return (float)hi < hi ? (float)hi : nextafterf((float)hi, (float)lo);
-    uint16_t bits; /* as sign and magnitude: one less, or more below zero, is the next one down */
+    uint16_t bits; /* sign and magnitude: the next lower is bits - 1, or + 1 below zero */
     float f = (float)hi;
     mti_cpu_store_f32(dtype, &f, &bits, 1);
     mti_cpu_load_f32(dtype, &bits, &f, 1);
@@ -83,7 +83,7 @@ bool mti_cpu_uniform(mti_ctx *ctx, double lo, double hi, uint64_t seed, uint64_t
 
 /* ---- normal ---- */
 
-/* An element is half of a pair; a run may begin or end inside one. */
+/* Elements are computed in pairs; a range may begin or end inside one. */
 static MTI_MULTIVERSION void normal_pairs(const uint32_t *u, float *z, int64_t pairs)
 {
     MTI_SIMD
@@ -125,7 +125,7 @@ bool mti_cpu_normal(mti_ctx *ctx, double mean, double std, uint64_t seed, uint64
 
 /* ---- dropout ---- */
 
-/* p[0]: y; then the mask, if it is wanted, and x. */
+/* p[0]: y; then the mask, if requested, and x. */
 #define DROPOUT_BODY(T, HAS_MASK)                                                                  \
     const random_job *job = op;                                                                    \
     uint32_t threshold = mti_drop_threshold(job->a), draws[DRAWS];                                 \

@@ -1,19 +1,19 @@
 /* reduce.c: y = scale * sum of x over some dimensions.
  *
- * The dimensions fall into kept and reduced ones. What is added into one element
- * of y is cut into blocks by shape alone; each block is summed in f32 (f64 for
- * f64) over short stretches, the stretches and then the blocks in f64. Two ways
- * through memory, so that x is always read along its contiguous dimension:
+ * Each dimension is kept or reduced. The elements of one sum are divided into
+ * blocks by shape alone; each block is summed in f32 (f64 for f64) over short
+ * stretches; the stretches, then the blocks, are added in f64. There are two loop
+ * orders, so that x is always read along its contiguous dimension:
  * - inner reduced: an item is one block of one element of y;
  * - inner kept: an item is one block of reduced rows for a tile of columns. */
 #include "backends/cpu/rows.h"
 
 #define BLOCK_ELEMENTS 16384 /* of one element's sum, inner reduced */
 #define BLOCK_ROWS     256   /* inner kept */
-#define STRETCH        32    /* rows added in f32 before they go into f64 */
+#define STRETCH        32    /* rows added in f32 before the sum goes into f64 */
 #define TILE           MTI_CPU_RUN
 
-/* Dimensions of one kind, slowest first, merged where they lie one behind the other. */
+/* The kept or the reduced dimensions, slowest first, merged where contiguous. */
 typedef struct dims {
     int rank;
     int64_t count, shape[MT_MAX_RANK], x_stride[MT_MAX_RANK], y_stride[MT_MAX_RANK];
@@ -23,7 +23,7 @@ typedef struct sum_job {
     const char *x;
     const mti_view *y;
     mt_dtype x_dtype;
-    int64_t x_size; /* bytes of an element */
+    int64_t x_size; /* bytes per element */
     dims kept, reduced;
     bool inner_kept;
     int64_t columns, column_step, tiles; /* inner kept: the innermost kept dimension */
@@ -47,7 +47,7 @@ static void push_dim(dims *d, int64_t size, int64_t x_stride, int64_t y_stride)
     d->y_stride[d->rank++] = y_stride;
 }
 
-/* Put the dimension with the smallest stride in x last: that way x is read. */
+/* Moves x's smallest stride to the last dimension, the order in which x is read. */
 static void fastest_last(dims *d)
 {
     int best = d->rank - 1;
@@ -134,7 +134,7 @@ static void store_element(const sum_job *job, int64_t offset, double sum)
 #undef T
 #undef TYPED
 
-/* Add up the blocks of elements [begin, end) of y, in the kept dimensions' order. */
+/* Adds up the blocks of elements [begin, end) of y, in the order of the kept dimensions. */
 static void combine_chunk(const void *arg, int64_t begin, int64_t end)
 {
     const sum_job *job = arg;

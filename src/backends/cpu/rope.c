@@ -1,16 +1,15 @@
-/* rope.c: rotary positions. The angles of a position are computed once for a group of heads. */
+/* rope.c: rotary positions. The angles of a position are computed once per group of heads. */
 #include "backends/cpu/rows.h"
 
-#define MAX_PAIRS   256   /* of a row at a time */
-#define TABLE_BYTES 16384 /* of cosines, and of sines: they stay in a cache */
-/* An item of work: memory is read in runs of so many rows, and the angles of so many positions are
- * computed for so many heads. */
+#define MAX_PAIRS   256   /* per row at a time */
+#define TABLE_BYTES 16384 /* of cosines, and again of sines: they fit in the L1 cache */
+/* A work item is this many positions of this many heads, which share the angles. */
 #define POSITIONS 64
 #define HEADS     32
 
 typedef struct rope_job {
     const mti_view *x, *y; /* [b,a,s,d] */
-    int64_t heads, groups; /* of all batches */
+    int64_t heads, groups; /* over all batches */
     int64_t half, start;   /* d / 2; the position of row 0 */
     double theta;
     bool inverse;

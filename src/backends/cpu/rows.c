@@ -4,7 +4,7 @@
 typedef struct rows_job {
     mti_rows x, dy, y;
     int64_t n;      /* elements of a row */
-    int64_t causal; /* rows of a square of scores; 0 if nothing is masked */
+    int64_t causal; /* s, the rows of one score matrix; 0: no mask */
     double scale;
 } rows_job;
 

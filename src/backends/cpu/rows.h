@@ -1,8 +1,7 @@
-/* rows.h: kernels that work row by row are written once, in files ending in
- * .inc, over a type T (float or double) and TYPED(name), which adds the type to
- * a function's name. A row of 16-bit floats passes through a buffer of T in
- * blocks; f32 and f64 rows are used where they lie, also in blocks, so that what
- * is added up in f32 is short: the blocks' sums are added in f64. */
+/* rows.h: row kernels are written once, in files ending in .inc, over a type T (float or double)
+ * and TYPED(name), which appends the type to a function's name. Rows of 16-bit floats are converted
+ * block by block in a buffer of T. f32 and f64 rows are used directly, also in blocks: only short
+ * sums are made in f32, and the blocks' sums are added in f64. */
 #ifndef MTI_CPU_ROWS_H
 #define MTI_CPU_ROWS_H
 
@@ -11,7 +10,7 @@
 typedef struct mti_rows {
     char *data;
     const mti_view *view;
-    int64_t row_bytes; /* from row to row, if contiguous */
+    int64_t row_bytes; /* distance of rows, if contiguous */
     bool contiguous;
     mt_dtype dtype;
 } mti_rows;
@@ -32,14 +31,14 @@ static inline void *mti_row(const mti_rows *rows, int64_t r)
 
 static inline bool mti_is_native(mt_dtype dtype) { return dtype == MT_F32 || dtype == MT_F64; }
 
-/* How many elements of a row of n to take at a time. */
+/* Elements per block for a row of n. */
 static inline int64_t mti_block_size(mt_dtype dtype, int64_t n)
 {
-    int64_t most = mti_is_native(dtype) ? 4 * MTI_CPU_RUN : MTI_CPU_RUN;
-    return n < most ? n : most;
+    int64_t block = mti_is_native(dtype) ? 4 * MTI_CPU_RUN : MTI_CPU_RUN;
+    return n < block ? n : block;
 }
 
-/* Elements [at, at + n) of a row to read, converted into buffer if need be. */
+/* Elements [at, at + n) of a row: the row itself, or converted into buffer. */
 static inline const float *mti_block_f32(mt_dtype dtype, const void *row, int64_t at, int64_t n,
                                          float *buffer)
 {
@@ -55,7 +54,7 @@ static inline const double *mti_block_f64(mt_dtype dtype, const void *row, int64
     return (const double *)row + at;
 }
 
-/* Where to write them; mti_block_done_... brings a buffer's contents to the row. */
+/* Where to write them; mti_block_done_... then copies the buffer to the row. */
 static inline float *mti_block_out_f32(mt_dtype dtype, void *row, int64_t at, float *buffer)
 {
     return dtype == MT_F32 ? (float *)row + at : buffer;

@@ -1,17 +1,17 @@
-/* topk.c: the k largest of each row. The row of the index is a heap of the best so far, the worst
- * of them at its root; taking that away again and again leaves them sorted. */
+/* topk.c: the k largest of each row. The row of the index serves as a heap of the best k so far,
+ * with the worst at its root; removing the root repeatedly leaves them sorted. */
 #include "backends/cpu/cpu.h"
 
 typedef struct topk_job {
     const mti_view *x, *values, *index;
 } topk_job;
 
-/* A row of x, element by element as numbers in the order that counts (mti_order_key). */
+/* A row of x, read as integers that order as its values do (mti_order_key). */
 typedef struct keys {
     const char *data;
     int64_t step; /* bytes */
     size_t size;
-    uint64_t sign, infinity; /* of the dtype's bits */
+    uint64_t sign, infinity; /* bit patterns of the dtype */
 } keys;
 
 static keys keys_of(const mti_view *x, int64_t row)
@@ -40,22 +40,22 @@ MTI_INLINE uint64_t key_at(const keys *k, int64_t i)
     return mti_order_key(bits, k->sign, k->infinity);
 }
 
-/* Whether element i comes behind element j. */
-static bool behind(const keys *k, int64_t i, int64_t j)
+/* Whether element i ranks after element j. */
+static bool ranks_after(const keys *k, int64_t i, int64_t j)
 {
     uint64_t a = key_at(k, i), b = key_at(k, j);
     return a != b ? a < b : i > j;
 }
 
-static void sift_down(const keys *k, int64_t *heap, int64_t at, int64_t n)
+static void sift_down(const keys *k, int64_t *heap, int64_t hole, int64_t n)
 {
-    int64_t moving = heap[at];
-    for (int64_t child; (child = 2 * at + 1) < n; at = child) {
-        if (child + 1 < n && behind(k, heap[child + 1], heap[child])) child++;
-        if (!behind(k, heap[child], moving)) break;
-        heap[at] = heap[child];
+    int64_t moving = heap[hole];
+    for (int64_t child; (child = 2 * hole + 1) < n; hole = child) {
+        if (child + 1 < n && ranks_after(k, heap[child + 1], heap[child])) child++;
+        if (!ranks_after(k, heap[child], moving)) break;
+        heap[hole] = heap[child];
     }
-    heap[at] = moving;
+    heap[hole] = moving;
 }
 
 static void choose(const keys *k, int64_t n, int64_t *heap, int64_t n_heap)
@@ -64,15 +64,15 @@ static void choose(const keys *k, int64_t n, int64_t *heap, int64_t n_heap)
     for (int64_t i = n_heap / 2; i-- > 0;) sift_down(k, heap, i, n_heap);
     uint64_t worst = key_at(k, heap[0]);
     for (int64_t i = n_heap; i < n; i++) {
-        if (key_at(k, i) <= worst) continue; /* of equals the first counts */
+        if (key_at(k, i) <= worst) continue; /* among equals the first wins */
         heap[0] = i;
         sift_down(k, heap, 0, n_heap);
         worst = key_at(k, heap[0]);
     }
-    for (int64_t left = n_heap - 1; left > 0; left--) {
+    for (int64_t size = n_heap - 1; size > 0; size--) {
         int64_t next = heap[0];
-        heap[0] = heap[left], heap[left] = next;
-        sift_down(k, heap, 0, left);
+        heap[0] = heap[size], heap[size] = next;
+        sift_down(k, heap, 0, size);
     }
 }
 

@@ -1,10 +1,10 @@
-/* transfer.c: copies beside compute: a thread of the device makes them in order. */
+/* transfer.c: copies beside compute: one thread of the device does them in order. */
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
 #include "backends/cpu/cpu.h"
 
-#define QUEUE 64 /* copies begun and not finished; the next one waits for a place */
+#define QUEUE 64 /* most unfinished copies; copy_begin waits for a free slot */
 
 typedef struct copy {
     void *dst;
@@ -14,10 +14,10 @@ typedef struct copy {
 
 struct mti_cpu_copies {
     pthread_mutex_t lock;
-    pthread_cond_t begun, finished; /* one more of each */
+    pthread_cond_t begun, finished; /* signalled for each copy */
     pthread_t thread;
     bool running, stop;
-    uint64_t n_begun, n_finished; /* the last tickets */
+    uint64_t n_begun, n_finished; /* the last ticket of each */
     copy queue[QUEUE];            /* ticket i at i % QUEUE */
     mti_copy_times times;
 };
@@ -54,7 +54,7 @@ static void *work(void *arg)
     pthread_mutex_lock(&c->lock);
     for (;;) {
         while (c->n_finished == c->n_begun && !c->stop) pthread_cond_wait(&c->begun, &c->lock);
-        if (c->n_finished == c->n_begun) break; /* what was begun is finished first */
+        if (c->n_finished == c->n_begun) break; /* all queued copies are finished first */
         copy next = c->queue[(c->n_finished + 1) % QUEUE];
         pthread_mutex_unlock(&c->lock);
         double start = mti_now();
@@ -69,7 +69,7 @@ static void *work(void *arg)
     return NULL;
 }
 
-/* At the first copy: most devices never make one. Signals are for the program's own threads. */
+/* Called at the first copy, as most devices make none. The thread blocks all signals. */
 static bool start(mti_cpu_copies *c)
 {
     if (c->running) return true;
@@ -80,13 +80,13 @@ static bool start(mti_cpu_copies *c)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     c->running = !error;
     return c->running ||
-           mti_fail_bool(MT_ERR_MEMORY, "cpu: no thread for copies: %s", strerror(error));
+           mti_fail_bool(MT_ERR_MEMORY, "cpu: cannot start the copy thread: %s", strerror(error));
 }
 
 bool mti_cpu_copy_begin(mti_ctx *ctx, mti_direction direction, void *dst, const void *src,
                         size_t n_bytes, uint64_t *ticket)
 {
-    (void)direction; /* it is all host memory */
+    (void)direction; /* both sides are host memory */
     mti_cpu_copies *c = ctx->copies;
     pthread_mutex_lock(&c->lock);
     bool ok = start(c);
@@ -109,7 +109,7 @@ bool mti_cpu_copy_finish(mti_ctx *ctx, uint64_t ticket)
     return true;
 }
 
-/* Compute is the thread that asks. */
+/* On the CPU, compute runs on the calling thread, so that thread waits. */
 bool mti_cpu_copy_wait(mti_ctx *ctx, uint64_t ticket)
 {
     double start = mti_now();

@@ -1,6 +1,6 @@
-/* walk.c: going over several strided views together, and the driver of all
- * element-wise kernels, which brings any layout and any float type before a
- * function that knows contiguous f32 and f64 only. */
+/* walk.c: iterates over several strided views together; and the driver of all
+ * element-wise kernels, which turns any layout and any float type into calls
+ * on contiguous f32 or f64. */
 #include "backends/cpu/cpu.h"
 
 static bool mergeable(const mti_walk *w, int d)
@@ -26,19 +26,19 @@ static void sort_by_first_operand(mti_walk *w)
 
 static void merge_dimensions(mti_walk *w)
 {
-    int out = 0;
+    int output = 0;
     for (int d = 1; d < w->rank; d++) {
-        /* out and d are neighbours in what is left: look at them as such */
-        w->shape[out + 1] = w->shape[d];
-        for (int k = 0; k < w->n_operands; k++) w->stride[k][out + 1] = w->stride[k][d];
-        if (!mergeable(w, out)) {
-            out++;
+        /* output and d are now neighbours: store d at output + 1, then test and merge them */
+        w->shape[output + 1] = w->shape[d];
+        for (int k = 0; k < w->n_operands; k++) w->stride[k][output + 1] = w->stride[k][d];
+        if (!mergeable(w, output)) {
+            output++;
             continue;
         }
-        w->shape[out] *= w->shape[out + 1];
-        for (int k = 0; k < w->n_operands; k++) w->stride[k][out] = w->stride[k][out + 1];
+        w->shape[output] *= w->shape[output + 1];
+        for (int k = 0; k < w->n_operands; k++) w->stride[k][output] = w->stride[k][output + 1];
     }
-    w->rank = out + 1;
+    w->rank = output + 1;
 }
 
 void mti_walk_init(mti_walk *w, int n_operands, const mti_view *const *views, bool row_major)
@@ -58,7 +58,7 @@ void mti_walk_init(mti_walk *w, int n_operands, const mti_view *const *views, bo
         for (int k = 0; k < n_operands; k++) w->stride[k][w->rank] = views[k]->stride[d];
         w->rank++;
     }
-    if (w->rank == 0) { /* a scalar: one row of one */
+    if (w->rank == 0) { /* a scalar: one row with one element */
         w->rank = 1;
         w->shape[0] = 1;
         for (int k = 0; k < n_operands; k++) w->stride[k][0] = 1;
@@ -112,7 +112,7 @@ int64_t mti_cpu_row_offset(const mti_view *v, int64_t row)
 
 /* ---- the element-wise driver ---- */
 
-/* Rows at least this long are worked on one by one, shorter ones are collected. */
+/* Rows of at least this length are processed one by one; shorter ones are gathered first. */
 #define LONG_ROW 64
 
 typedef struct map_job {
@@ -131,7 +131,7 @@ static bool is_half(mt_dtype dtype) { return dtype == MT_BF16 || dtype == MT_F16
     *(T *)(void *)(dst + i * dst_step * (int64_t)sizeof(T)) =                                      \
         *(const T *)(const void *)(src + i * src_step * (int64_t)sizeof(T))
 
-/* n elements of `size` bytes between strided places. */
+/* Moves n elements of `size` bytes between strided addresses. */
 static void move_strided(size_t size, const char *src, int64_t src_step, char *dst,
                          int64_t dst_step, int64_t n)
 {
@@ -147,7 +147,7 @@ static void move_strided(size_t size, const char *src, int64_t src_step, char *d
     }
 }
 
-/* n elements of operand k from the index on, between the view and a packed buffer. */
+/* Moves n elements of operand k, from the index on, between the view and a packed buffer. */
 static void move_packed(const mti_walk *w, int k, const int64_t *from, int64_t n, char *packed,
                         bool into_view)
 {
@@ -167,13 +167,13 @@ static void move_packed(const mti_walk *w, int k, const int64_t *from, int64_t n
     }
 }
 
-/* One run of at most MTI_CPU_RUN elements (any number if every operand can be
- * used where it lies). direct[k] is operand k's place, NULL if it must be packed. */
+/* One run of at most MTI_CPU_RUN elements (any number if every operand is used directly).
+ * direct[k] is operand k's address, or NULL if it must be packed. */
 static void map_run(const map_job *job, const int64_t *index, char *const *direct, int64_t first,
                     int64_t n)
 {
     const mti_walk *w = &job->walk;
-    /* not a power of two apart, or loads would wait for stores at the same place of a page */
+    /* padded: at a power of two apart, loads would wait for stores at equal page offsets */
     uint64_t buffer[MTI_CPU_MAX_OPERANDS][MTI_CPU_RUN + 40];
     uint16_t packed[MTI_CPU_RUN];
     void *p[MTI_CPU_MAX_OPERANDS];
@@ -216,7 +216,7 @@ static void map_chunk(const void *arg, int64_t begin, int64_t end)
     }
     const mti_walk *w = &job->walk;
     int64_t index[MT_MAX_RANK] = {0}, last = w->rank - 1, row = w->shape[last];
-    bool unit_rows = true; /* can long rows be used where they lie? */
+    bool unit_rows = true; /* can long rows be used without packing? */
     for (int k = 0; k < w->n_operands; k++) unit_rows = unit_rows && w->stride[k][last] == 1;
     mti_walk_seek(w, begin, index);
     for (int64_t i = begin, n; i < end; i += n) {

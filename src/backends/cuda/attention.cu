@@ -1,9 +1,8 @@
-/* attention.cu: the attention entries of the kernel table: which path a call takes, and delta.
+/* attention.cu: the attention kernels of the kernel table: chooses a path and computes delta.
  *
- * 16-bit floats with a head dimension of at most 128 go to the tensor cores
- * (attention_forward.cu, attention_backward.cu), all else to plain multiply-adds
- * (attention_general.cu). Neither needs scratch in forward; backward keeps delta, one number a
- * query. */
+ * 16-bit floats with a head dimension of at most 128 use the tensor cores
+ * (attention_forward.cu, attention_backward.cu); all other calls use plain multiply-adds
+ * (attention_general.cu). Forward needs no scratch; backward stores delta, one number per query. */
 #include <assert.h>
 #include "backends/cuda/attention.cuh"
 #include "backends/cuda/kernels.h"
@@ -16,22 +15,22 @@ mti_attn_rows rows_of(const mti_view *v)
     return {v->data, v->stride[0], v->stride[1], v->stride[2]};
 }
 
-mti_attn_args describe(const mti_attention *at)
+mti_attn_args describe(const mti_attention *call)
 {
-    const mti_view *q = at->q, *k = at->k;
-    assert(q->rank == 4 && k->rank == 4 && at->v->rank == 4);
+    const mti_view *q = call->q, *k = call->k;
+    assert(q->rank == 4 && k->rank == 4 && call->v->rank == 4);
     assert(k->shape[1] > 0 && q->shape[1] % k->shape[1] == 0);
     mti_attn_args x = {};
-    x.q = rows_of(q), x.k = rows_of(k), x.v = rows_of(at->v), x.o = rows_of(at->o);
-    x.lse = at->lse == NULL ? NULL : at->lse->data;
+    x.q = rows_of(q), x.k = rows_of(k), x.v = rows_of(call->v), x.o = rows_of(call->o);
+    x.lse = call->lse == NULL ? NULL : call->lse->data;
     x.b = q->shape[0], x.a = q->shape[1], x.s = q->shape[2], x.d = q->shape[3];
     x.a_kv = k->shape[1], x.t = k->shape[2];
-    x.scale = at->scale, x.causal = at->causal, x.keep_scale = 1;
-    if (at->p > 0) {
-        x.threshold = mti_drop_threshold(at->p);
-        x.keep_scale = at->p < 1 ? 1 / (1 - at->p) : 0;
-        x.seed = static_cast<const int64_t *>(at->seed->data);
-        x.offset = static_cast<const int64_t *>(at->offset->data);
+    x.scale = call->scale, x.causal = call->causal, x.keep_scale = 1;
+    if (call->p > 0) {
+        x.threshold = mti_drop_threshold(call->p);
+        x.keep_scale = call->p < 1 ? 1 / (1 - call->p) : 0;
+        x.seed = static_cast<const int64_t *>(call->seed->data);
+        x.offset = static_cast<const int64_t *>(call->offset->data);
     }
     return x;
 }
@@ -41,8 +40,8 @@ bool rows_are_aligned(const mti_attn_rows &v)
     return mti_is_aligned(v.data, 16) && v.batch % 8 == 0 && v.head % 8 == 0 && v.row % 8 == 0;
 }
 
-/* 16-bit floats whose rows can be copied 16 bytes at a time. With a scale that is not positive
- * the largest product would not give the largest score. */
+/* 16-bit floats whose rows can be copied 16 bytes at a time. The scale must be positive, so that
+ * the largest product gives the largest score. */
 bool fits_tensor_cores(const mti_attn_args &x, mt_dtype dtype, bool backward)
 {
     if (dtype != MT_BF16 && dtype != MT_F16) return false;
@@ -53,7 +52,7 @@ bool fits_tensor_cores(const mti_attn_args &x, mt_dtype dtype, bool backward)
                                      rows_are_aligned(x.dk) && rows_are_aligned(x.dv)));
 }
 
-/* delta[b,a,i] = sum over d of do * o, a warp for every query; bytes: do and o once. */
+/* delta[b,a,i] = sum over d of do * o, one warp per query; reads do and o once. */
 constexpr int DELTA_WARPS = 8;
 
 template <typename T>
@@ -61,7 +60,7 @@ __global__ void __launch_bounds__(32 * DELTA_WARPS) attention_delta(const mti_at
 {
     int lane = static_cast<int>(threadIdx.x) % 32;
     int64_t query = static_cast<int64_t>(blockIdx.x) * DELTA_WARPS + threadIdx.x / 32;
-    if (query >= x.b * x.a * x.s) return; /* whole warps, and no barrier follows */
+    if (query >= x.b * x.a * x.s) return; /* whole warps leave; no barrier follows */
     int64_t head = query / x.s, i = query % x.s, b = head / x.a, h = head % x.a;
     const T *o = mti_attn_row<T>(x.o, b, h, i), *d_o = mti_attn_row<T>(x.d_o, b, h, i);
     mti_wide<T> sum = 0;
@@ -84,27 +83,27 @@ bool fill_delta(mti_ctx *ctx, const mti_attn_args &x, mt_dtype dtype)
 
 size_t mti_cuda_attention_scratch(mti_ctx *, const mti_attention *) { return 0; }
 
-bool mti_cuda_attention(mti_ctx *ctx, const mti_attention *at, void *, size_t)
+bool mti_cuda_attention(mti_ctx *ctx, const mti_attention *call, void *, size_t)
 {
-    mti_attn_args x = describe(at);
-    mt_dtype dtype = at->q->dtype;
+    mti_attn_args x = describe(call);
+    mt_dtype dtype = call->q->dtype;
     if (x.b * x.a * x.s == 0) return true;
     return fits_tensor_cores(x, dtype, false) ? mti_attn_forward_tensor(ctx, x, dtype)
                                               : mti_attn_forward_general(ctx, x, dtype);
 }
 
-size_t mti_cuda_attention_backward_scratch(mti_ctx *, const mti_attention *at)
+size_t mti_cuda_attention_backward_scratch(mti_ctx *, const mti_attention *call)
 {
-    size_t queries = static_cast<size_t>(at->q->shape[0] * at->q->shape[1] * at->q->shape[2]);
-    return queries * (at->q->dtype == MT_F64 ? sizeof(double) : sizeof(float));
+    size_t queries = static_cast<size_t>(call->q->shape[0] * call->q->shape[1] * call->q->shape[2]);
+    return queries * (call->q->dtype == MT_F64 ? sizeof(double) : sizeof(float));
 }
 
-bool mti_cuda_attention_backward(mti_ctx *ctx, const mti_attention *at, const mti_view *d_o,
+bool mti_cuda_attention_backward(mti_ctx *ctx, const mti_attention *call, const mti_view *d_o,
                                  const mti_view *dq, const mti_view *dk, const mti_view *dv,
                                  void *scratch, size_t)
 {
-    mti_attn_args x = describe(at);
-    mt_dtype dtype = at->q->dtype;
+    mti_attn_args x = describe(call);
+    mt_dtype dtype = call->q->dtype;
     x.d_o = rows_of(d_o), x.dq = rows_of(dq), x.dk = rows_of(dk), x.dv = rows_of(dv);
     x.delta = scratch;
     if (!fill_delta(ctx, x, dtype)) return false;

@@ -1,21 +1,21 @@
 /* meta.c: a backend without data. Tensors have shapes, dtypes, storages and addresses, so the
- * engine, the allocator and the books run as they would on a GPU; the kernels have nothing to do.
+ * engine, the allocator and the books run as they would on a GPU; the kernels do nothing.
  *
- * Addresses are imaginary and never followed: segments of the address space in the order in
- * which they were asked for, none used twice. */
+ * Addresses have no memory behind them and are never dereferenced. Segments get consecutive
+ * addresses, and none is used twice. */
 #include <stdatomic.h>
 #include "backends/backend.h"
 
-/* A kernel here is its signature. */
+/* The kernels below use none of their parameters. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
-#define FIRST_ADDRESS ((uintptr_t)1 << 40) /* whoever follows one anyway is told at once */
+#define FIRST_ADDRESS ((uintptr_t)1 << 40) /* unmapped, so a stray access faults */
 #define SEGMENT_UNIT  ((size_t)2 << 20)
 
 struct mti_ctx {
     uintptr_t next; /* where the next segment goes */
     atomic_int threads;
-    const mti_backend *like; /* whose scratch memory counts; NULL: nobody's */
+    const mti_backend *like; /* the backend whose scratch sizes it reports; NULL: 0 */
     mti_ctx *like_ctx;
 };
 
@@ -58,7 +58,7 @@ static bool set_threads(mti_ctx *ctx, int n)
 static int threads(const mti_ctx *ctx) { return ctx->threads; }
 static bool sync_meta(mti_ctx *ctx) { return true; }
 
-/* As much as there are addresses: a limit is the allocator's affair (mt_mem_set_capacity). */
+/* Limited by the address space only: a memory limit is set with mt_mem_set_capacity. */
 static void *alloc_raw(mti_ctx *ctx, size_t n_bytes)
 {
     size_t padded;
@@ -79,16 +79,16 @@ static bool upload(mti_ctx *ctx, void *dst, const void *host, size_t n_bytes) { 
 static bool download(mti_ctx *ctx, void *host, const void *src, size_t n_bytes)
 {
     return mti_fail_bool(MT_ERR_UNSUPPORTED,
-                         "meta: a tensor's values were asked for (%zu bytes); tensors of this "
+                         "meta: cannot read a tensor's values (%zu bytes); tensors of this "
                          "device have shapes and no data",
                          n_bytes);
 }
 
-/* ---- kernels: nothing to do; scratch memory as the device that this one stands for ---- */
+/* ---- kernels: they do nothing; scratch sizes are those of the backend `like` ---- */
 
 #define KERNEL(name, parameters, arguments)                                                        \
     static bool name(mti_ctx *ctx, MTI_UNWRAP parameters) { return true; }
-#define KERNEL_TO_HOST(name, parameters, arguments) /* below */
+#define KERNEL_TO_HOST(name, parameters, arguments) /* defined below */
 #define SCRATCH(name, parameters, arguments)                                                       \
     static size_t name(mti_ctx *ctx, MTI_UNWRAP parameters)                                        \
     {                                                                                              \
@@ -96,7 +96,7 @@ static bool download(mti_ctx *ctx, void *host, const void *src, size_t n_bytes)
     }
 #include "backends/kernels.def"
 
-/* The norm of gradients without values is 0: clipping leaves them alone. */
+/* Gradients without values have norm 0, so clipping leaves them unchanged. */
 static bool sum_squares(mti_ctx *ctx, int n_items, const mti_opt_item *items, double *out)
 {
     *out = 0;
