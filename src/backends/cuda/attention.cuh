@@ -1,5 +1,5 @@
-/* attention.cuh: what the attention kernels share: the arguments of a call, the warp-wide
- * instructions of the tensor cores, copies of tiles into shared memory, the dropout mask.
+/* attention.cuh: shared by the attention kernels: the arguments of a call, copies of tiles into
+ * shared memory, the dropout mask.
  *
  * Letters: i counts queries, j keys. A tile is a block of rows of one head, d wide. */
 #ifndef MTI_CUDA_ATTENTION_CUH
@@ -19,16 +19,16 @@ struct mti_attn_rows {
 
 struct mti_attn_args {
     mti_attn_rows q, k, v, o, d_o, dq, dk, dv; /* the last four in backward only */
-    void *lse;                                 /* [b,a,s] f32 or f64; NULL: not wanted */
+    void *lse;                                 /* [b,a,s] f32 or f64; NULL: not needed */
     void *delta;                               /* [b,a,s], the dtype of lse: rowsum(do * o) */
     int64_t b, a, a_kv, s, t, d;
     double scale;
     bool causal;
-    /* dropout: a draw is kept from `threshold` (in units of 2^-24) on */
+    /* dropout: a draw of at least `threshold` (in units of 2^-24) is kept */
     uint32_t threshold;
     double keep_scale;            /* 1 / (1 - p); 0 for p = 1; 1 without dropout */
     const int64_t *seed, *offset; /* device memory; NULL without dropout */
-    /* of one launch: tiles of a head, heads of a batch item, and of queries to one of keys */
+    /* of one launch: tiles per head, heads per batch item, query heads per key head */
     mti_divider tiles, heads, group;
 };
 
@@ -39,8 +39,7 @@ __device__ __forceinline__ T *mti_attn_row(const mti_attn_rows &v, int64_t b, in
     return static_cast<T *>(v.data) + (b * v.batch + h * v.head + i * v.row);
 }
 
-/* x for a launch over `tiles` tiles of every one of `heads` heads; a head is the slower of the two.
- */
+/* x for a launch over `tiles` tiles of each of `heads` heads; the tile varies fastest. */
 static inline mti_attn_args mti_attn_grid(const mti_attn_args &x, int64_t tiles, int64_t heads)
 {
     mti_attn_args y = x;
@@ -50,8 +49,8 @@ static inline mti_attn_args mti_attn_grid(const mti_attn_args &x, int64_t tiles,
     return y;
 }
 
-/* What a block works on. Divisions by multiplying, so that all this stays out of the threads'
- * registers: it is the same for all of them. */
+/* The work of one block. Computed with multiplications, not divisions, so that the compiler
+ * keeps it in uniform registers: it is the same for all threads. */
 struct mti_attn_place {
     int tile, head; /* of the head; b * heads + h */
     int b, h;
@@ -64,25 +63,25 @@ __device__ __forceinline__ mti_attn_place mti_attn_place_of(const mti_attn_args 
             static_cast<int>(b), static_cast<int>(head - b * x.heads.by)};
 }
 
-/* Keys that query i sees: [0, this). */
+/* Query i sees keys [0, result). */
 __device__ __forceinline__ int64_t mti_attn_seen(const mti_attn_args &x, int64_t i)
 {
     int64_t n = x.causal ? i + (x.t - x.s) + 1 : x.t;
     return n < 0 ? 0 : n > x.t ? x.t : n;
 }
 
-/* ---- the two paths; in backward delta is there ---- */
+/* ---- the two paths; backward expects delta to be computed ---- */
 
 /* 16-bit floats, 0 < d <= 128 and a multiple of 8, rows at multiples of 16 bytes, scale > 0. */
 bool mti_attn_forward_tensor(mti_ctx *ctx, const mti_attn_args &x, mt_dtype dtype);
 bool mti_attn_backward_tensor(mti_ctx *ctx, const mti_attn_args &x, mt_dtype dtype);
-/* Anything. */
+/* All other calls. */
 bool mti_attn_forward_general(mti_ctx *ctx, const mti_attn_args &x, mt_dtype dtype);
 bool mti_attn_backward_general(mti_ctx *ctx, const mti_attn_args &x, mt_dtype dtype);
 
 /* ---- dropout ---- */
 
-/* The mask's generator, read once a thread. */
+/* The mask's generator, read once per thread. */
 struct mti_attn_drop {
     uint64_t seed, offset;
     uint32_t threshold;
@@ -116,18 +115,18 @@ __device__ __forceinline__ bool mti_attn_keep(const mti_attn_drop &r, int64_t at
 
 /* ---- shared memory ---- */
 
-/* Blocks that want more than 48 KiB have to say so first: once for a kernel on each GPU. */
+/* A kernel must request more than 48 KiB of shared memory per block, once on each GPU. */
 template <void (*KERNEL)(const mti_attn_args)>
 bool mti_attn_allow_shared(const mti_ctx *ctx, size_t n_bytes)
 {
-    static std::atomic<uint64_t> said; /* a bit for each of the first 64 GPUs */
+    static std::atomic<uint64_t> requested; /* a bit for each of the first 64 GPUs */
     uint64_t bit = ctx->device < 64 ? (uint64_t)1 << ctx->device : 0;
-    if (said.load() & bit) return true;
+    if (requested.load() & bit) return true;
     if (!mti_cuda_ok(cudaFuncSetAttribute(KERNEL, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                           static_cast<int>(n_bytes)),
                      "attention: shared memory of a block"))
         return false;
-    said.fetch_or(bit);
+    requested.fetch_or(bit);
     return true;
 }
 

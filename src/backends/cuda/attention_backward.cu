@@ -1,25 +1,25 @@
 /* attention_backward.cu: flash attention backward on tensor cores, for bf16 and f16.
  *
- * P = exp(scale q k^T - lse), kept or dropped by the factors F; delta = rowsum(do * o) is there:
+ * P = exp(scale q k^T - lse), times the dropout factors F; delta = rowsum(do * o) is given:
  *   dv = (F P)^T do      dS = P (F (do v^T) - delta)      dq = scale dS k      dk = scale dS^T q
- * Two kernels, so that every sum has one owner and one order, with no atomics and no scratch
- * beyond delta. The first owns keys: it walks over the queries of all heads that share them,
- * with P^T and dS^T in registers, made as k q^T and v do^T, so that they feed the next products
- * as they are. The second owns queries and walks over keys for dq. P and dS are rounded to the
- * 16-bit dtype for the products they enter; sums are f32, rounded once.
+ * There are two kernels, so that one block computes each sum in a fixed order, without atomics and
+ * without scratch beyond delta. The first assigns keys to blocks: a block loops over the queries of
+ * all heads that share its keys, with P^T and dS^T in registers, computed as k q^T and v do^T, so
+ * that they are operands of the next products as they are. The second assigns queries to blocks and
+ * loops over keys for dq. P and dS are rounded to the 16-bit dtype for the products; sums are f32,
+ * rounded once.
  *
- * Work: 14 b a s t d FLOP (half of it causal), where one kernel that adds to dq with atomics would
- * need 10; its price would be s t / (64 or 128) d f32 additions to memory, in no fixed order. The
- * limit is the tensor cores, as in forward; each fragment from shared memory feeds 16 or 32 rows:
- * at 128 bytes a cycle that caps the first kernel at d = 128 near 400 TFLOP/s. Expected: 180 to
- * 240 TFLOP/s, counted as the usual 10 b a s t d; not measured yet. */
+ * Work: 14 b a s t d FLOP (half of it causal). One kernel that adds to dq with atomics would need
+ * 10, but also s t / (64 or 128) d f32 additions to memory, in no fixed order. The limit is the
+ * tensor cores, as in forward; each fragment from shared memory serves 16 or 32 rows: at 128 bytes
+ * a cycle that limits the first kernel at d = 128 to about 400 TFLOP/s. Expected: 180 to 240
+ * TFLOP/s, counted as the usual 10 b a s t d; not measured yet. */
 #include "backends/cuda/attention_mma.cuh"
 
 namespace
 {
 
-/* 16-row tiles a warp owns, and rows of the other side that a step takes: what 255 registers
- * hold. */
+/* 16-row tiles per warp, and rows of the other operand per step, as many as 255 registers allow. */
 template <int D, bool DROP> struct key_owner {
     static constexpr int M = D <= (DROP ? 32 : 64) ? 2 : 1, STEP = M == 2 ? 32 : 64;
     static constexpr int WARP_ROWS = 16 * M, ROWS = WARP_ROWS * MTI_ATTN_WARPS;
@@ -34,8 +34,8 @@ template <int D> struct query_owner {
 
 /* ---- dk and dv ---- */
 
-/* Scores k q^T of keys j.. and queries i.. in; F P out in `p`; do v^T in, dS out in `ds`. lse
- * (times log2(e), inf for queries that do not exist) and delta are those of the step. */
+/* p: scores k q^T of keys j.. and queries i.. in, F P out; ds: do v^T in, dS out. lse (times
+ * log2(e), inf for queries that do not exist) and delta belong to the step's queries. */
 template <int M, int N, bool DROP>
 __device__ __forceinline__ void weights_of_keys(const mti_attn_args &x, const mti_attn_drop &drop,
                                                 int head, int i, int j, bool mask,
@@ -70,8 +70,8 @@ __device__ __forceinline__ void weights_of_keys(const mti_attn_args &x, const mt
     }
 }
 
-/* lse (times log2(e)) or delta of one query of the step at i, for the threads that fetch one:
- * thread q fetches lse of query i + q, thread STEP + q its delta. */
+/* For the step at query i: thread q loads lse (times log2(e)) of query i + q, thread STEP + q its
+ * delta. */
 template <int STEP>
 __device__ __forceinline__ float read_sum(const mti_attn_args &x, int head, int i)
 {
@@ -85,7 +85,7 @@ __device__ __forceinline__ float read_sum(const mti_attn_args &x, int head, int 
     return exists ? static_cast<const float *>(x.delta)[x.s * head + query] : 0.0f;
 }
 
-/* First query that sees key j, rounded down to a multiple of STEP; may lie behind the last. */
+/* First query that sees key j, rounded down to a multiple of STEP; may be beyond the last query. */
 template <int STEP> __device__ __forceinline__ int first_query(const mti_attn_args &x, int j)
 {
     int64_t first = x.causal ? j - (x.t - x.s) : 0;
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_dk_dv(const mti
     int s = static_cast<int>(x.s), t = static_cast<int>(x.t), d = static_cast<int>(x.d);
     int thread = static_cast<int>(threadIdx.x), warp = thread / 32;
     mti_attn_place at = mti_attn_place_of(x);
-    int block_j = at.tile * own::ROWS; /* the first keys, which most queries see, first */
+    int block_j = at.tile * own::ROWS; /* starts with the keys that most queries see */
     int group = static_cast<int>(x.group.by), a = static_cast<int>(x.a);
     int j = block_j + warp * own::WARP_ROWS;
     mti_attn_drop drop = mti_attn_read_drop(x);
@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_dk_dv(const mti
     mti_attn_fetch<T, own::ROWS, D>(values, mti_attn_row<T>(x.v, at.b, at.h, block_j), x.v.row,
                                     t - block_j, d);
     int first = first_query<STEP>(x, block_j), i = first;
-    int h = at.h * group, end = first < s ? h + group : h; /* heads that share these keys */
+    int h = at.h * group, end = first < s ? h + group : h; /* heads that share the keys */
     if (h < end) {
         mti_attn_fetch<T, STEP, D>(queries, mti_attn_row<T>(x.q, at.b, h, i), x.q.row, s - i, d);
         mti_attn_fetch<T, STEP, D>(d_out, mti_attn_row<T>(x.d_o, at.b, h, i), x.d_o.row, s - i, d);
@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_dk_dv(const mti
         int next_i = i + STEP < s ? i + STEP : first, next_h = i + STEP < s ? h : h + 1;
         float p[M][N][4] = {}, ds[M][N][4] = {}, sum = 0.0f;
         mti_cp_async_wait<0>();
-        __syncthreads(); /* this step's rows are there, the last step's queries not needed */
+        __syncthreads(); /* this step's rows have arrived, the last queries are free */
         if (next_h < end) {
             mti_attn_fetch<T, STEP, D>(queries + (side ^ 1) * TILE,
                                        mti_attn_row<T>(x.q, at.b, next_h, next_i), x.q.row,
@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_dk_dv(const mti
         weights_of_keys<M, N, DROP>(x, drop, at.b * a + h, i, j, mask, sums[side][0], sums[side][1],
                                     p, ds);
         mti_attn_weigh<T, M, N, D>(dv, p, d_out);
-        __syncthreads(); /* d_out is not needed any more */
+        __syncthreads(); /* the buffer of d_out is free */
         if (next_h < end) {
             mti_attn_fetch<T, STEP, D>(d_out, mti_attn_row<T>(x.d_o, at.b, next_h, next_i),
                                        x.d_o.row, s - next_i, d);
@@ -155,7 +155,7 @@ __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_dk_dv(const mti
         i = next_i, h = next_h;
     }
     mti_cp_async_wait<0>();
-    __syncthreads(); /* nobody copies into the tiles of keys and values any more */
+    __syncthreads(); /* all copies into the key and value tiles are done */
     mti_attn_put<T, M, D>(dk, static_cast<float>(x.scale), keys + warp * own::WARP_ROWS * P,
                           mti_attn_row<T>(x.dk, at.b, at.h, j), x.dk.row, t - j, d);
     mti_attn_put<T, M, D>(dv, static_cast<float>(x.keep_scale), values + warp * own::WARP_ROWS * P,
@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_dk_dv(const mti
 
 /* ---- dq ---- */
 
-/* What a lane knows of its queries. */
+/* The statistics of a lane's queries. */
 template <int M> struct query_sums {
     float lse[M][2]; /* times log2(e); inf for queries that do not exist */
     float delta[M][2];
@@ -188,7 +188,7 @@ __device__ __forceinline__ void read_sums(const mti_attn_args &x, int head, int 
         }
 }
 
-/* Scores q k^T of queries i.. and keys j.. and do v^T in; dS out in `ds`. */
+/* ds: dS of queries i.. and keys j.., from the scores q k^T and do v^T. */
 template <int M, int N, bool DROP>
 __device__ __forceinline__ void weights_of_queries(const mti_attn_args &x,
                                                    const mti_attn_drop &drop, int head, int i,
@@ -233,7 +233,7 @@ __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_dq(const mti_at
     int s = static_cast<int>(x.s), d = static_cast<int>(x.d);
     int warp = static_cast<int>(threadIdx.x) / 32;
     mti_attn_place at = mti_attn_place_of(x);
-    /* the last queries of a head, which see most keys, first */
+    /* starts with the last queries of a head, which see most keys */
     int block_i = (static_cast<int>(x.tiles.by) - 1 - at.tile) * own::ROWS;
     int h_kv = static_cast<int>(mti_quotient(static_cast<uint32_t>(at.h), x.group));
     int i = block_i + warp * own::WARP_ROWS;
@@ -261,7 +261,7 @@ __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_dq(const mti_at
         bool busy = j < seen_by_warp; /* this warp's queries see some of these keys */
         float score[M][N][4] = {}, ds[M][N][4] = {};
         mti_cp_async_wait<0>();
-        __syncthreads(); /* this step's rows are there, the last step's keys not needed */
+        __syncthreads(); /* this step's rows have arrived, the last keys are free */
         if (next < seen_by_block)
             mti_attn_fetch<T, STEP, D>(keys + (side ^ 1) * TILE, k + next * x.k.row, x.k.row,
                                        seen_by_block - next, d);
@@ -271,7 +271,7 @@ __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_dq(const mti_at
                                      keys + side * TILE);
             mti_attn_dot<T, M, N, D>(ds, d_out + warp * own::WARP_ROWS * P, values);
         }
-        __syncthreads(); /* the values are not needed any more */
+        __syncthreads(); /* the buffer of the values is free */
         if (next < seen_by_block)
             mti_attn_fetch<T, STEP, D>(values, v + next * x.v.row, x.v.row, seen_by_block - next,
                                        d);
@@ -283,14 +283,14 @@ __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_dq(const mti_at
         }
     }
     mti_cp_async_wait<0>();
-    __syncthreads(); /* nobody copies into the tile of queries any more */
+    __syncthreads(); /* all copies into the query tile are done */
     mti_attn_put<T, M, D>(dq, static_cast<float>(x.scale), queries + warp * own::WARP_ROWS * P,
                           mti_attn_row<T>(x.dq, at.b, at.h, i), x.dq.row, s - i, d);
 }
 
 /* ---- launching ---- */
 
-/* One launch of KERNEL over tiles of `rows` of n rows of each of b * heads heads. */
+/* Launches KERNEL over tiles of `rows` of the n rows of each of b * heads heads. */
 template <typename T, void (*KERNEL)(const mti_attn_args)>
 bool launch(mti_ctx *ctx, const mti_attn_args &x, int64_t n, int rows, int64_t heads, int elements)
 {

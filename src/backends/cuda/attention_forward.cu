@@ -1,18 +1,18 @@
 /* attention_forward.cu: flash attention forward on tensor cores, for bf16 and f16.
  *
- * Dao 2023, "FlashAttention-2": a block owns 128 queries of one head, a warp 32 of them, and
- * walks over the keys 64 at a time (or 32) with an online softmax in registers:
+ * Dao 2023, "FlashAttention-2": a block computes 128 queries of one head, a warp 32 of them, and
+ * loops over the keys 64 (or 32) at a time with an online softmax in registers:
  *   S = scale q k^T     m' = max(m, rowmax S)     P = exp(S - m')
  *   l = l exp(m - m') + rowsum P     o = o exp(m - m') + P v     at the end o / l
  * Exponentials are powers of 2, with log2(e) folded into the scale. P is rounded to the 16-bit
  * dtype for the second product (after the sum l, which is f32); all else is f32, o is rounded
- * once. Keys arrive while the previous values are weighed, values while scores are made. Causal
- * blocks end at the diagonal, and only blocks that cross it mask.
+ * once. The next keys are copied during the product with the values, the values during the
+ * scores. Causal blocks stop at the diagonal, and only blocks on the diagonal apply a mask.
  *
- * Work: 4 b a s t d FLOP (half of it causal); bytes: q, k, v and o once, k and v again from L2 for
- * every 128 queries. At d = 64, s = t = 1024 that is 512 FLOP a byte of device memory: the limit
- * is the tensor cores. On an H200 m16n8k16 reaches about two thirds of wgmma's 990 TFLOP/s;
- * beside that the exponentials, one for 4 d FLOP at 16 a cycle and multiprocessor, take 1.4 times
+ * Work: 4 b a s t d FLOP (half of it causal); bytes: q, k, v and o once, k and v again from L2
+ * for every 128 queries. At d = 64, s = t = 1024 that is 512 FLOP per byte of device memory, so
+ * the limit is the tensor cores. On an H200 m16n8k16 reaches about two thirds of wgmma's 990
+ * TFLOP/s. The exponentials, one per 4 d FLOP at 16 a cycle and multiprocessor, take 1.4 times
  * the products' time at d = 32, 0.7 at 64 and 0.35 at 128, in part hidden: 250 to 350 TFLOP/s
  * expected for d of 64 to 128, not measured yet. */
 #include "backends/cuda/attention_mma.cuh"
@@ -22,19 +22,19 @@ namespace
 
 constexpr int M = 2, WARP_QUERIES = 16 * M, QUERIES = WARP_QUERIES * MTI_ATTN_WARPS;
 
-/* Keys of a step: what 255 registers hold. */
+/* Keys per step, as many as 255 registers allow. */
 template <int D, bool DROP> struct step {
     static constexpr int KEYS = D > 96 && DROP ? 32 : 64;
     static constexpr int TILES = mti_attn_tile<QUERIES, D>() + 2 * mti_attn_tile<KEYS, D>();
 };
 
-/* What a lane carries from one block of keys to the next, for its 2 M queries. */
+/* The running state of a lane's 2 M queries over the blocks of keys. */
 struct running {
     float max[M][2]; /* of the unscaled scores */
     float sum[M][2]; /* of exp(scale (score - max)), over this lane's columns only */
 };
 
-/* Keys from `seen` of each query on become -inf; j is the first key of the block. */
+/* Masks keys from `seen` of each query on with -inf; j is the first key of the block. */
 template <int N>
 __device__ __forceinline__ void mask_scores(const mti_attn_args &x, int i, int j,
                                             float (&score)[M][N][4])
@@ -51,7 +51,7 @@ __device__ __forceinline__ void mask_scores(const mti_attn_args &x, int i, int j
         }
 }
 
-/* Scores become weights under the new maximum; sums and outputs so far shrink to it. */
+/* Turns scores into weights under the new maximum, and rescales the sums and outputs so far. */
 template <int D, int N>
 __device__ __forceinline__ void online_softmax(float scale, running &st, float (&score)[M][N][4],
                                                float (&out)[M][D / 8][4])
@@ -66,9 +66,9 @@ __device__ __forceinline__ void online_softmax(float scale, running &st, float (
                 best = fmaxf(best, fmaxf(score[m][n][2 * r], score[m][n][2 * r + 1]));
             best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 1));
             best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 2));
-            /* no key seen yet: measure from 0, so that weights are exp(-inf) and not NaN */
+            /* no key seen so far: subtract 0, so that weights are exp(-inf) and not NaN */
             float base = best > -INFINITY ? best : 0.0f, from = base * scale;
-            float shrink = mti_exp2_fast((st.max[m][r] - base) * scale); /* 1 if nothing moved */
+            float shrink = mti_exp2_fast((st.max[m][r] - base) * scale); /* 1 if unchanged */
             float sum = 0.0f;
 #pragma unroll
             for (int n = 0; n < N; n++)
@@ -103,7 +103,7 @@ __device__ __forceinline__ void drop_weights(const mti_attn_drop &drop, int64_t 
         }
 }
 
-/* Divides by the sums; writes lse of queries i.. < s where it is wanted, `lse` being query 0's. */
+/* Divides by the sums; writes lse of queries i.. < s if not NULL; `lse` points to query 0. */
 template <int D>
 __device__ __forceinline__ void finish(const mti_attn_args &x, int i, const running &st, float *lse,
                                        float (&out)[M][D / 8][4])
@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_forward(const m
     int s = static_cast<int>(x.s), d = static_cast<int>(x.d);
     int warp = static_cast<int>(threadIdx.x) / 32;
     mti_attn_place at = mti_attn_place_of(x);
-    /* the last queries of a head, which see most keys, first */
+    /* starts with the last queries of a head, which see most keys */
     int block_i = (static_cast<int>(x.tiles.by) - 1 - at.tile) * QUERIES;
     int h_kv = static_cast<int>(mti_quotient(static_cast<uint32_t>(at.h), x.group));
     int i = block_i + warp * WARP_QUERIES, n_queries = min(QUERIES, s - block_i);
@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_forward(const m
         bool busy = j < seen_by_warp; /* this warp's queries see some of these keys */
         float score[M][N][4] = {};
         mti_cp_async_wait<0>();
-        __syncthreads(); /* the keys are there, the last values no longer needed */
+        __syncthreads(); /* the keys have arrived, the buffer of the values is free */
         mti_attn_fetch<T, KEYS, D>(values, v + j * x.v.row, x.v.row, seen_by_block - j, d);
         mti_cp_async_commit();
         if (busy) {
@@ -174,7 +174,7 @@ __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_forward(const m
             if (DROP) drop_weights(drop, x.t, (x.s * at.head + i) * x.t + j, score);
         }
         mti_cp_async_wait<0>();
-        __syncthreads(); /* the values are there, the keys no longer needed */
+        __syncthreads(); /* the values have arrived, the buffer of the keys is free */
         if (j + KEYS < seen_by_block)
             mti_attn_fetch<T, KEYS, D>(keys, k + (j + KEYS) * x.k.row, x.k.row,
                                        seen_by_block - j - KEYS, d);
@@ -183,7 +183,7 @@ __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_forward(const m
     }
     finish<D>(x, i, st, x.lse == NULL ? NULL : static_cast<float *>(x.lse) + x.s * at.head, out);
     mti_cp_async_wait<0>();
-    __syncthreads(); /* nobody copies into the tile of queries any more */
+    __syncthreads(); /* all copies into the query tile are done */
     mti_attn_put<T, M, D>(out, 1.0f, queries + warp * WARP_QUERIES * mti_attn_pitch<D>(),
                           mti_attn_row<T>(x.o, at.b, at.h, i), x.o.row, s - i, d);
 }

@@ -1,14 +1,14 @@
 /* attention_general.cu: flash attention with plain multiply-adds: f32, f64, and 16-bit floats of
- * a shape that the tensor cores do not take (computed in f32, nothing rounded on the way).
+ * shapes that the tensor-core path does not take (computed in f32, without rounding in between).
  *
- * The same three kernels as on tensor cores, on one pair of building blocks: `dot` makes a
- * 64 x 64 tile A B^T of scores, 16 columns of d at a time, and `weigh` adds a tile of weights
- * times 16 rows at a time to the outputs. A block of 256 threads is a 16 x 16 square; thread
- * (y, x) holds rows 4 y + r and columns x + 16 c of a tile. A block makes at most 128 columns of
- * its output; a wider head takes more blocks, each of which makes the scores again.
+ * The same three kernels as on tensor cores, from two building blocks: `dot` computes a 64 x 64
+ * tile A B^T of scores, 16 columns of d at a time, and `weigh` adds a tile of weights times
+ * values to the outputs, 16 rows at a time. A block of 256 threads is a 16 x 16 square; thread
+ * (y, x) holds rows 4 y + r and columns x + 16 c of a tile. A block computes at most 128 columns
+ * of its output; a wider head takes more blocks, each of which recomputes the scores.
  *
  * Work: as on tensor cores, at d <= 128; the limit is the multiply-adds (f32: 67 TFLOP/s on an
- * H200), of which two loads from shared memory for every eight leave perhaps a third. */
+ * H200). Two loads from shared memory per eight multiply-adds leave perhaps a third of that. */
 #include "backends/cuda/attention.cuh"
 
 namespace
@@ -24,14 +24,14 @@ __device__ __forceinline__ double log_of(double x) { return log(x); }
 
 /* Shared memory of a block; W is the width of its outputs. */
 template <typename R, int W> struct room {
-    R a[TILE * PITCH], b[TILE * PITCH]; /* of dot: DEPTH columns of both sides */
-    R rows[DEPTH * W];                  /* of weigh */
+    R a[TILE * PITCH], b[TILE * PITCH]; /* for dot: DEPTH columns of both operands */
+    R rows[DEPTH * W];                  /* for weigh */
     R weight[2][TILE * WEIGHT_PITCH];
 };
 
-/* Some rows of one head: n of them, `row` apart. */
+/* n consecutive rows of one head, `row` elements apart. */
 template <typename T> struct span {
-    const T *at;
+    const T *data;
     int64_t row;
     int n;
 };
@@ -40,8 +40,8 @@ template <typename T>
 __device__ __forceinline__ span<T> span_of(const mti_attn_rows &v, int64_t b, int64_t h, int64_t i,
                                            int64_t n)
 {
-    int64_t left = n - i;
-    return {mti_attn_row<T>(v, b, h, i), v.row, static_cast<int>(left < TILE ? left : TILE)};
+    int64_t n_left = n - i;
+    return {mti_attn_row<T>(v, b, h, i), v.row, static_cast<int>(n_left < TILE ? n_left : TILE)};
 }
 
 /* acc = A B^T over all d columns. */
@@ -54,11 +54,11 @@ __device__ void dot(room<R, W> &m, const span<T> &a, const span<T> &b, int64_t d
         for (int c = 0; c < ROWS; c++) acc[r][c] = 0;
     for (int64_t k = 0; k < d; k += DEPTH) {
         bool inside = k + x < d;
-        __syncthreads(); /* the columns before these are done with */
+        __syncthreads(); /* the previous columns are used up */
 #pragma unroll
         for (int r = y; r < TILE; r += SIDE) {
-            m.a[r * PITCH + x] = inside && r < a.n ? R(mti_widen(a.at[r * a.row + k + x])) : R(0);
-            m.b[r * PITCH + x] = inside && r < b.n ? R(mti_widen(b.at[r * b.row + k + x])) : R(0);
+            m.a[r * PITCH + x] = inside && r < a.n ? R(mti_widen(a.data[r * a.row + k + x])) : R(0);
+            m.b[r * PITCH + x] = inside && r < b.n ? R(mti_widen(b.data[r * b.row + k + x])) : R(0);
         }
         __syncthreads();
 #pragma unroll
@@ -77,19 +77,20 @@ __device__ void dot(room<R, W> &m, const span<T> &a, const span<T> &b, int64_t d
     }
 }
 
-/* acc += weights times columns [from, from + W) of `rows`, d columns wide. The weights, a tile in
- * shared memory, are there after the first barrier; they are done with after the next dot's. */
+/* acc += weights times columns [from, from + W) of `rows`, d columns wide. The weights are a
+ * tile in shared memory, complete after the first barrier; they are used until the next dot's
+ * first. */
 template <typename T, typename R, int W>
 __device__ void weigh(room<R, W> &m, const R *weight, const span<T> &rows, int64_t from, int64_t d,
                       R (&acc)[ROWS][W / SIDE])
 {
     int thread = static_cast<int>(threadIdx.x), y = thread / SIDE, x = thread % SIDE;
     for (int k = 0; k < rows.n; k += DEPTH) {
-        __syncthreads(); /* the rows before these are done with */
+        __syncthreads(); /* the previous rows are used up */
 #pragma unroll
         for (int c = x; c < W; c += SIDE)
             m.rows[y * W + c] = k + y < rows.n && from + c < d
-                                    ? R(mti_widen(rows.at[(k + y) * rows.row + from + c]))
+                                    ? R(mti_widen(rows.data[(k + y) * rows.row + from + c]))
                                     : R(0);
         __syncthreads();
 #pragma unroll
@@ -107,7 +108,7 @@ __device__ void weigh(room<R, W> &m, const R *weight, const span<T> &rows, int64
     }
 }
 
-/* The first n rows of acc, times factor, into columns [from, from + W) of rows of `to`. */
+/* Stores the first n rows of acc, times factor, in columns [from, from + W) of rows of `to`. */
 template <typename T, typename R, int W>
 __device__ void put(const R (&acc)[ROWS][W / SIDE], R factor, T *to, int64_t row, int64_t n,
                     int64_t from, int64_t d)
@@ -121,7 +122,7 @@ __device__ void put(const R (&acc)[ROWS][W / SIDE], R factor, T *to, int64_t row
         }
 }
 
-/* Over the 16 threads that share rows. */
+/* The maximum over the 16 threads that share rows. */
 template <typename R> __device__ __forceinline__ R row_max(R value)
 {
     for (int bit = SIDE / 2; bit > 0; bit /= 2) {
@@ -137,7 +138,7 @@ template <typename R> __device__ __forceinline__ R row_sum(R value)
     return value;
 }
 
-/* Which tile, head and columns of the output a block makes. */
+/* The tile, head and columns of the output that a block computes. */
 struct piece {
     int64_t first, head, from; /* row; b * heads + h; column */
 };
@@ -165,8 +166,8 @@ __global__ void __launch_bounds__(THREADS) attention_forward_general(const mti_a
     int64_t n = mti_attn_seen(x, last);
     span<T> q = span_of<T>(x.q, b, h, p.first, x.s);
     mti_attn_drop drop = mti_attn_read_drop(x);
-    R out[ROWS][W / SIDE] = {}, most[ROWS], sum[ROWS] = {}, scale = R(x.scale);
-    for (int r = 0; r < ROWS; r++) most[r] = -R(INFINITY);
+    R out[ROWS][W / SIDE] = {}, max[ROWS], sum[ROWS] = {}, scale = R(x.scale);
+    for (int r = 0; r < ROWS; r++) max[r] = -R(INFINITY);
     for (int64_t j = 0; j < n; j += TILE) {
         R score[ROWS][ROWS];
         dot(m, q, span_of<T>(x.k, b, h_kv, j, n), x.d, score);
@@ -174,25 +175,25 @@ __global__ void __launch_bounds__(THREADS) attention_forward_general(const mti_a
         for (int r = 0; r < ROWS; r++) {
             int64_t i = p.first + y * ROWS + r, seen = mti_attn_seen(x, i),
                     first = (p.head * x.s + i) * x.t;
-            R best = most[r], total = 0;
+            R new_max = max[r], total = 0;
 #pragma unroll
             for (int c = 0; c < ROWS; c++) {
                 score[r][c] = j + col + c * SIDE < seen ? score[r][c] * scale : -R(INFINITY);
-                best = score[r][c] > best ? score[r][c] : best;
+                new_max = score[r][c] > new_max ? score[r][c] : new_max;
             }
-            best = row_max(best);
-            /* no key seen yet: measure from 0, so that weights are exp(-inf) and not NaN */
-            R from = best > -R(INFINITY) ? best : R(0), shrink = exp_of(most[r] - from);
+            new_max = row_max(new_max);
+            /* no key seen so far: subtract 0, so that weights are exp(-inf) and not NaN */
+            R base = new_max > -R(INFINITY) ? new_max : R(0), shrink = exp_of(max[r] - base);
 #pragma unroll
             for (int c = 0; c < ROWS; c++) {
                 int64_t key = j + col + c * SIDE;
-                R weight = exp_of(score[r][c] - from);
+                R weight = exp_of(score[r][c] - base);
                 total += weight;
                 if (x.seed != NULL && i < x.s && key < seen && !mti_attn_keep(drop, first + key))
                     weight = 0;
                 m.weight[0][(y * ROWS + r) * WEIGHT_PITCH + col + c * SIDE] = weight;
             }
-            most[r] = best;
+            max[r] = new_max;
             sum[r] = sum[r] * shrink + row_sum(total);
 #pragma unroll
             for (int c = 0; c < W / SIDE; c++) out[r][c] *= shrink;
@@ -206,7 +207,7 @@ __global__ void __launch_bounds__(THREADS) attention_forward_general(const mti_a
         for (int c = 0; c < W / SIDE; c++) out[r][c] *= factor;
         if (x.lse != NULL && p.from == 0 && col == 0 && i < x.s)
             static_cast<R *>(x.lse)[p.head * x.s + i] =
-                sum[r] == 0 ? -R(INFINITY) : most[r] + log_of(sum[r]);
+                sum[r] == 0 ? -R(INFINITY) : max[r] + log_of(sum[r]);
     }
     put<T, R, W>(out, R(1), mti_attn_row<T>(x.o, b, h, p.first), x.o.row, x.s - p.first, p.from,
                  x.d);
@@ -303,7 +304,7 @@ __global__ void __launch_bounds__(THREADS) attention_dq_general(const mti_attn_a
 
 /* ---- launching ---- */
 
-/* KERNEL for n rows of every one of `heads` heads. */
+/* Launches KERNEL for n rows of each of `heads` heads. */
 template <typename T, int W, void (*KERNEL)(const mti_attn_args)>
 bool launch(mti_ctx *ctx, const mti_attn_args &x, int64_t n, int64_t heads)
 {

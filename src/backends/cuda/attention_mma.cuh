@@ -5,11 +5,11 @@
  *   accumulator  rows g, g + 8; columns 2c, 2c + 1      float[4]: (g: 2c, 2c+1), (g+8: 2c, 2c+1)
  *   A            rows g, g + 8; columns 2c.. and 8 + 2c..      4 registers of two numbers
  *   B            rows 2c.. and 8 + 2c.. of column g            2 registers
- * so two accumulators side by side are, once rounded, the A of the next product: scores never
- * leave registers.
+ * so two neighbouring accumulators, rounded, are the A of the next product: scores stay in
+ * registers.
  *
  * In shared memory a row of a tile has D + 8 numbers: an odd number of 16-byte pieces, so the
- * eight rows that ldmatrix reads at once lie in different banks. */
+ * eight rows that ldmatrix reads at once are in different banks. */
 #ifndef MTI_CUDA_ATTENTION_MMA_CUH
 #define MTI_CUDA_ATTENTION_MMA_CUH
 
@@ -24,8 +24,8 @@ __device__ __forceinline__ uint32_t mti_shared_address(const void *p)
     return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
-/* Lane l names the 16-byte row l % 8 of 8 x 8 matrix l / 8; r[m] is this lane's pair of matrix m:
- * row l / 4, columns 2 (l % 4) and the next; _trans: of the transposed matrix. */
+/* Lane l gives the address of row l % 8 (16 bytes) of 8 x 8 matrix l / 8. r[m] is this lane's pair
+ * of matrix m: row l / 4, columns 2 (l % 4) and the next; _trans: of the transposed matrix. */
 __device__ __forceinline__ void mti_ldmatrix_x4(uint32_t *r, const void *row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -57,8 +57,8 @@ __device__ __forceinline__ void mti_mma_f16(float *c, const uint32_t *a, const u
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-/* 16 bytes from device memory to shared memory, zeros where !valid, there after the wait that
- * covers them. Both addresses are multiples of 16. */
+/* Copies 16 bytes from device to shared memory, zeros if !valid; complete after the wait that
+ * covers it. Both addresses are multiples of 16. */
 __device__ __forceinline__ void mti_cp_async_16(void *shared, const void *global, bool valid)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(mti_shared_address(shared)),
@@ -69,7 +69,7 @@ __device__ __forceinline__ void mti_cp_async_commit()
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
-/* Until at most n_left of the committed groups are under way. */
+/* Waits until at most n_left of the committed groups are unfinished. */
 template <int n_left> __device__ __forceinline__ void mti_cp_async_wait()
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(n_left) : "memory");
@@ -133,9 +133,9 @@ template <int ROWS, int D> __host__ __device__ constexpr int mti_attn_tile()
     return ROWS * mti_attn_pitch<D>();
 }
 
-/* Starts to copy ROWS rows, of which n exist, from `from`, `row` apart; zeros in the place of
- * rows that do not exist and of columns from d on. A thread keeps to one 16-byte column, so that
- * it has one address to carry. */
+/* Starts to copy ROWS rows, `row` apart, from `from`; n of them exist. Rows beyond those and
+ * columns from d on become zeros. A thread copies one 16-byte column, so that it needs one
+ * address. */
 template <typename T, int ROWS, int D>
 __device__ __forceinline__ void mti_attn_fetch(T *tile, const T *from, int64_t row, int n, int d)
 {
@@ -180,8 +180,8 @@ __device__ __forceinline__ void mti_attn_dot(float (&acc)[M][N][4], const T *a, 
     }
 }
 
-/* acc[m][n] += W B: W is the warp's [16 M, 8 K] of weights, held as accumulators are; B has 8 K
- * rows at `b`. */
+/* acc[m][n] += W B: W is the warp's [16 M, 8 K] of weights, in the layout of accumulators; B has
+ * 8 K rows at `b`. */
 template <typename T, int M, int K, int D>
 __device__ __forceinline__ void mti_attn_weigh(float (&acc)[M][D / 8][4],
                                                const float (&weight)[M][K][4], const T *b)
@@ -213,8 +213,8 @@ __device__ __forceinline__ void mti_attn_weigh(float (&acc)[M][D / 8][4],
 
 /* ---- dropout: bit r of the result says whether accumulator r is kept ----
  *
- * Where t is a multiple of 4, four draws side by side in j share a counter, and the lanes that
- * hold them share the work: each makes one counter's draws and they exchange the bits. */
+ * If t is a multiple of 4, four consecutive draws in j share a counter. The lanes that hold them
+ * divide the work: each computes the draws of one counter, and they exchange the bits. */
 
 /* Rows are queries: accumulators 0 to 3 are draws at, at + 1, at + 8 t, at + 8 t + 1. */
 __device__ __forceinline__ uint32_t mti_attn_keep_tile(const mti_attn_drop &drop, int64_t t,
@@ -225,9 +225,9 @@ __device__ __forceinline__ uint32_t mti_attn_keep_tile(const mti_attn_drop &drop
                (mti_attn_keep(drop, at + 8 * t) ? 4u : 0u) |
                (mti_attn_keep(drop, at + 8 * t + 1) ? 8u : 0u);
     bool odd = threadIdx.x % 2 != 0; /* this lane's columns are the upper half of their four */
-    uint32_t mine = mti_attn_keep4(drop, (odd ? at + 8 * t : at) / 4);
-    uint32_t other = __shfl_xor_sync(0xffffffffu, mine, 1);
-    uint32_t upper = odd ? other : mine, lower = odd ? mine : other;
+    uint32_t own_bits = mti_attn_keep4(drop, (odd ? at + 8 * t : at) / 4);
+    uint32_t other = __shfl_xor_sync(0xffffffffu, own_bits, 1);
+    uint32_t upper = odd ? other : own_bits, lower = odd ? own_bits : other;
     int shift = odd ? 2 : 0;
     return (upper >> shift & 3u) | (lower >> shift & 3u) << 2;
 }
@@ -240,19 +240,19 @@ __device__ __forceinline__ uint32_t mti_attn_keep_tile_t(const mti_attn_drop &dr
         return (mti_attn_keep(drop, at) ? 1u : 0u) | (mti_attn_keep(drop, at + t) ? 2u : 0u) |
                (mti_attn_keep(drop, at + 8) ? 4u : 0u) |
                (mti_attn_keep(drop, at + 8 + t) ? 8u : 0u);
-    uint32_t r = threadIdx.x / 4 % 4; /* this lane's place among the four */
-    uint32_t mine = mti_attn_keep4(drop, (at + (r & 1u ? t : 0) + (r & 2u ? 8 : 0)) / 4);
-    uint32_t keep = (mine >> r & 1u) << r;
+    uint32_t r = threadIdx.x / 4 % 4; /* this lane's number among the four */
+    uint32_t own_bits = mti_attn_keep4(drop, (at + (r & 1u ? t : 0) + (r & 2u ? 8 : 0)) / 4);
+    uint32_t keep = (own_bits >> r & 1u) << r;
 #pragma unroll
     for (uint32_t other = 1; other < 4; other++) {
-        uint32_t bits = __shfl_xor_sync(0xffffffffu, mine, static_cast<int>(4 * other));
+        uint32_t bits = __shfl_xor_sync(0xffffffffu, own_bits, static_cast<int>(4 * other));
         keep |= (bits >> r & 1u) << (r ^ other);
     }
     return keep;
 }
 
-/* The warp's 16 M rows of accumulators, of which n exist, times `factor` to `to`; by way of its
- * own rows of a tile at `stage`, so that whole rows are written. */
+/* Stores the warp's 16 M rows of accumulators, of which n exist, times `factor`, in `to`. They pass
+ * through the warp's own rows of a tile at `stage`, so that whole rows are written. */
 template <typename T, int M, int D>
 __device__ __forceinline__ void mti_attn_put(const float (&acc)[M][D / 8][4], float factor,
                                              T *stage, T *to, int64_t row, int n, int d)

@@ -1,7 +1,7 @@
 /* blas.cu: c = alpha a b + beta c + bias, batched, through cuBLASLt.
  *
- * cuBLASLt thinks in columns: our row-major c [m,n] is its column-major [n,m], so what it gets is
- * c^T = b^T a^T, and its first matrix is our b. How it computes a shape is asked once and kept. */
+ * cuBLASLt is column-major: our row-major c [m,n] is its column-major [n,m]. So we ask it for
+ * c^T = b^T a^T: its first matrix is our b. The algorithm for a shape is chosen once and cached. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -15,8 +15,8 @@
 #define MAX_ALIGN 256
 
 /* A matrix as cuBLASLt sees it: [rows,cols] column-major. */
-struct side {
-    const void *at;
+struct matrix {
+    const void *data;
     bool trans;
     int64_t rows, cols, ld;
     int64_t batch_stride[MT_MAX_RANK];
@@ -24,13 +24,13 @@ struct side {
 
 struct product {
     mt_dtype dtype;
-    int64_t m, n, k; /* of cuBLASLt's product: c is [m,n] column-major */
-    struct side a, b, c;
+    int64_t m, n, k; /* sizes of cuBLASLt's product: c is [m,n] column-major */
+    struct matrix a, b, c;
     int batch_rank;
     int64_t batch_shape[MT_MAX_RANK];
 };
 
-/* What decides how a product is computed. Written field by field over zeros, compared as bytes. */
+/* All that the choice of algorithm depends on. Keys are compared as bytes, so padding is 0. */
 struct plan_key {
     int64_t m, n, k, lda, ldb, ldc, n_batch, stride_a, stride_b, stride_c;
     int dtype, trans_a, trans_b, bias;
@@ -46,7 +46,7 @@ struct plan {
 };
 
 struct mti_cublas {
-    pthread_mutex_t lock; /* two threads may multiply on one device */
+    pthread_mutex_t lock; /* several host threads may multiply on one device */
     lt_functions lt;
     lt_handle_t handle;
     struct plan *buckets[N_BUCKETS];
@@ -60,13 +60,13 @@ static bool open_library(void) { return true; }
 static void *symbol_of(const char *name) { return cudasim_cublaslt(name); }
 #else
 
-/* Opened once and kept: it takes long, and other code of the process may use it at its end. */
+/* Never closed: opening is slow, and other code of the process may still use the library. */
 static struct {
     pthread_mutex_t lock;
     void *handle;
 } cublas_library = {PTHREAD_MUTEX_INITIALIZER, NULL};
 
-/* Folders that MEMTAPE_CUDA_LIBS names may be a Python's site-packages. */
+/* The folders in MEMTAPE_CUDA_LIBS may be a Python's site-packages. */
 static void *open_from_folders(const char *folders, const char *name)
 {
     static const char *const below[] = {"", "/nvidia/cu13/lib", "/nvidia/cublas/lib"};
@@ -180,8 +180,8 @@ static int lt_type(mt_dtype dtype)
                               : LT_F32;
 }
 
-static bool make_layout(const lt_functions *lt, lt_layout_t *layout, int type, const struct side *s,
-                        int64_t n_batch, int64_t stride)
+static bool make_layout(const lt_functions *lt, lt_layout_t *layout, int type,
+                        const struct matrix *s, int64_t n_batch, int64_t stride)
 {
     int32_t count = (int32_t)n_batch;
     return lt_ok(lt->layout_create(layout, type, (uint64_t)s->rows, (uint64_t)s->cols, s->ld),
@@ -213,7 +213,7 @@ static bool choose_algorithm(mti_ctx *ctx, struct plan *p)
     const lt_functions *lt = &ctx->blas->lt;
     lt_pref_t pref = NULL;
     uint64_t n_workspace = ctx->n_workspace;
-    /* A sum that is split over k comes together before it is rounded. */
+    /* Partial sums of a product that is split over k are added before they are rounded. */
     uint32_t reductions = LT_REDUCE_IN_COMPUTE_TYPE;
     uint32_t align[4] = {(uint32_t)p->key.align_a, (uint32_t)p->key.align_b,
                          (uint32_t)p->key.align_c, (uint32_t)p->key.align_c};
@@ -232,7 +232,7 @@ static bool choose_algorithm(mti_ctx *ctx, struct plan *p)
                      "choosing how to multiply");
     if (pref) lt->pref_destroy(pref);
     if (ok && !n_found)
-        return mti_fail_bool(MT_ERR_UNSUPPORTED, "cuda: cuBLASLt knows no way to multiply this");
+        return mti_fail_bool(MT_ERR_UNSUPPORTED, "cuda: cuBLASLt has no way to multiply this");
     if (ok) p->algo = found.algo;
     return ok;
 }
@@ -271,15 +271,15 @@ static struct plan *plan_for(mti_ctx *ctx, const struct product *g, const struct
     return p;
 }
 
-/* ---- what the views say ---- */
+/* ---- reading the views ---- */
 
 /* v [rows,cols] as a column-major matrix: row-major memory is its transpose. */
-static struct side side_of(const mti_view *v)
+static struct matrix matrix_of(const mti_view *v)
 {
     int64_t rows = v->shape[v->rank - 2], cols = v->shape[v->rank - 1];
     int64_t row = v->stride[v->rank - 2], col = v->stride[v->rank - 1];
-    struct side s = {};
-    s.at = v->data;
+    struct matrix s = {};
+    s.data = v->data;
     memcpy(s.batch_stride, v->stride, sizeof s.batch_stride);
     if ((cols == 1 || col == 1) && (rows == 1 || row >= cols)) {
         s.rows = cols, s.cols = rows, s.ld = rows == 1 ? cols : row;
@@ -290,25 +290,25 @@ static struct side side_of(const mti_view *v)
     return s;
 }
 
-/* Neighbouring batch dimensions that lie evenly in all three matrices become one. */
+/* Merges neighbouring batch dimensions that are evenly spaced in all three matrices. */
 static void join_batches(struct product *g)
 {
     int kept = 0;
     for (int i = 0; i < g->batch_rank; i++) {
         int64_t n = g->batch_shape[i];
         if (n == 1) continue;
-        struct side *sides[] = {&g->a, &g->b, &g->c};
-        bool even = kept > 0;
-        for (struct side *s : sides)
-            even = even && s->batch_stride[kept - 1] == n * s->batch_stride[i];
-        int at = even ? kept - 1 : kept++;
-        g->batch_shape[at] = even ? g->batch_shape[at] * n : n;
-        for (struct side *s : sides) s->batch_stride[at] = s->batch_stride[i];
+        struct matrix *matrices[] = {&g->a, &g->b, &g->c};
+        bool evenly_spaced = kept > 0;
+        for (struct matrix *s : matrices)
+            evenly_spaced = evenly_spaced && s->batch_stride[kept - 1] == n * s->batch_stride[i];
+        int d = evenly_spaced ? kept - 1 : kept++;
+        g->batch_shape[d] = evenly_spaced ? g->batch_shape[d] * n : n;
+        for (struct matrix *s : matrices) s->batch_stride[d] = s->batch_stride[i];
     }
     g->batch_rank = kept;
 }
 
-/* Many matrices times one weight (here the first matrix) are one tall matrix times it. */
+/* Many matrices times one weight (here the first matrix) are one tall matrix times the weight. */
 static void fold_batch(struct product *g)
 {
     while (g->batch_rank) {
@@ -322,17 +322,17 @@ static void fold_batch(struct product *g)
     }
 }
 
-/* True if the bias, one number per column of our c, is one per row of cuBLASLt's. */
+/* True if c is row-major: its bias per column is a bias per row for cuBLASLt. */
 static bool read_views(struct product *g, const mti_view *a, const mti_view *b, const mti_view *c)
 {
     int rank = c->rank;
     memset(g, 0, sizeof *g);
     g->dtype = c->dtype;
     g->m = c->shape[rank - 1], g->n = c->shape[rank - 2], g->k = a->shape[rank - 1];
-    g->a = side_of(b), g->b = side_of(a), g->c = side_of(c);
-    bool upright = !g->c.trans;
-    if (!upright) { /* a column-major c: then the product as it is written */
-        struct side first = g->b;
+    g->a = matrix_of(b), g->b = matrix_of(a), g->c = matrix_of(c);
+    bool row_major = !g->c.trans;
+    if (!row_major) { /* c is column-major: compute c = a b directly */
+        struct matrix first = g->b;
         int64_t m = g->n;
         g->b = g->a, g->a = first;
         g->n = g->m, g->m = m;
@@ -342,7 +342,7 @@ static bool read_views(struct product *g, const mti_view *a, const mti_view *b, 
     memcpy(g->batch_shape, c->shape, sizeof g->batch_shape);
     join_batches(g);
     fold_batch(g);
-    return upright;
+    return row_major;
 }
 
 /* ---- the entries ---- */
@@ -363,19 +363,20 @@ static const void *offset(const void *p, int64_t elements, mt_dtype dtype)
     return static_cast<const char *>(p) + elements * (int64_t)mt_dtype_size(dtype);
 }
 
-/* The products of one batch; i: where its outer dimensions stand. */
+/* The products over the innermost batch dimension; i: the indices of the outer ones. */
 static bool multiply(mti_ctx *ctx, const struct product *g, const int64_t *i, double alpha,
                      double beta, const void *bias, void *scratch)
 {
-    int64_t at_a = 0, at_b = 0, at_c = 0;
+    int64_t offset_a = 0, offset_b = 0, offset_c = 0;
     int inner = g->batch_rank - 1;
     for (int d = 0; d < inner; d++) {
-        at_a += i[d] * g->a.batch_stride[d];
-        at_b += i[d] * g->b.batch_stride[d];
-        at_c += i[d] * g->c.batch_stride[d];
+        offset_a += i[d] * g->a.batch_stride[d];
+        offset_b += i[d] * g->b.batch_stride[d];
+        offset_c += i[d] * g->c.batch_stride[d];
     }
-    const void *a = offset(g->a.at, at_a, g->dtype), *b = offset(g->b.at, at_b, g->dtype);
-    void *c = const_cast<void *>(offset(g->c.at, at_c, g->dtype));
+    const void *a = offset(g->a.data, offset_a, g->dtype);
+    const void *b = offset(g->b.data, offset_b, g->dtype);
+    void *c = const_cast<void *>(offset(g->c.data, offset_c, g->dtype));
     struct plan_key key;
     memset(&key, 0, sizeof key);
     key.m = g->m, key.n = g->n, key.k = g->k;
@@ -418,7 +419,7 @@ static bool multiply_all(mti_ctx *ctx, const struct product *g, double alpha, do
     return ok;
 }
 
-/* The bias on every row of c, as a view of c's shape. */
+/* The bias, repeated for every row, as a view of c's shape. */
 static mti_view rows_of_bias(const mti_view *bias, const mti_view *c)
 {
     mti_view rows = *c;
@@ -433,10 +434,10 @@ bool mti_cuda_gemm(mti_ctx *ctx, double alpha, const mti_view *a, const mti_view
 {
     if (!mti_view_count(c)) return true;
     struct product g;
-    bool upright = read_views(&g, a, b, c);
-    /* cuBLASLt adds a bias along its rows only, and none in f64: elsewhere c starts as the bias,
-     * so that it is still rounded once (twice for 16 bits where c is to be kept as well). */
-    bool fused = bias && upright && g.dtype != MT_F64 && g.k;
+    bool row_major = read_views(&g, a, b, c);
+    /* cuBLASLt adds a bias along its rows only, and none in f64. Otherwise c is first set to the
+     * bias, so that it is still rounded once (twice for 16 bits with beta = 1). */
+    bool fused = bias && row_major && g.dtype != MT_F64 && g.k;
     if (bias && !fused) {
         mti_view rows = rows_of_bias(bias, c);
         if (beta == 0 ? !mti_cuda_copy(ctx, &rows, c) : !mti_cuda_binary(ctx, MTI_ADD, c, &rows, c))

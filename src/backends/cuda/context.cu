@@ -5,7 +5,7 @@
 #include "backends/cuda/kernels.h"
 #include "backends/cuda/walk.cuh"
 
-/* ":KiB:count" once or more, as cuBLAS reads it: the bytes of all buffers; 0 if it is not that. */
+/* Parses cuBLAS's ":KiB:count", once or more: the bytes of all buffers; 0 if malformed. */
 static size_t workspace_bytes(const char *config)
 {
     size_t n_bytes = 0;
@@ -31,7 +31,7 @@ static const char *workspace_config(int capability)
 bool mti_cuda_ok(cudaError_t status, const char *what)
 {
     if (status == cudaSuccess) return true;
-    cudaGetLastError(); /* or the next launch would report it once more */
+    cudaGetLastError(); /* clears it, or the next launch would report it again */
     return mti_fail_bool(status == cudaErrorMemoryAllocation ? MT_ERR_MEMORY : MT_ERR_UNSUPPORTED,
                          "cuda: %s: %s (%s)", what, cudaGetErrorString(status),
                          cudaGetErrorName(status));
@@ -135,13 +135,13 @@ static bool clear_fault(mti_ctx *ctx)
                        "clearing faults");
 }
 
-/* Waits for the stream, then for what its kernels had to say. A fault is for one host thread to
- * report, whoever else has seen it: that is who reads it while nobody else may clear it. */
+/* Waits for the stream, then reports a fault that its kernels noted. Only one host thread reports a
+ * fault: the one that still finds it under the lock, and clears it. */
 bool mti_cuda_sync(mti_ctx *ctx)
 {
-    mti_borrowed_desk own(ctx);
-    if (!own.place || !read_fault(ctx, own.place->note)) return false;
-    mti_fault *note = own.place->note;
+    mti_borrowed_desk desk(ctx);
+    if (!desk.place || !read_fault(ctx, desk.place->note)) return false;
+    mti_fault *note = desk.place->note;
     if (note->kind == MTI_FAULT_NONE) return true;
     pthread_mutex_lock(&ctx->clearing_fault);
     bool ok = read_fault(ctx, note) && (note->kind == MTI_FAULT_NONE || clear_fault(ctx));
@@ -169,9 +169,8 @@ size_t mti_cuda_room(mti_ctx *)
     return SIZE_MAX;
 }
 
-/* From ordinary host memory, which is the caller's again once the call returns: the runtime has
- * copied it out by then. */
-/* A copy from pageable memory waits until the driver has read it: a number goes with the launch. */
+/* A copy from pageable memory waits until the driver has read it, so a small value is passed as a
+ * kernel argument instead. Either way the caller may reuse `host` when the call returns. */
 static __global__ void mti_upload_kernel(uint64_t *dst, uint64_t value) { *dst = value; }
 
 bool mti_cuda_upload(mti_ctx *ctx, void *dst, const void *host, size_t n_bytes)
@@ -202,8 +201,8 @@ bool mti_cuda_download(mti_ctx *ctx, void *host, const void *src, size_t n_bytes
 #define TRAITS 0
 #endif
 
-/* In the order of mti_backend, as C++17 has no names for members here; the kernels come from the
- * same list as the members. */
+/* In the order of mti_backend, since C++17 has no designated initialisers; the kernels come from
+ * the same list as the members. */
 extern "C" {
 extern const mti_backend mti_module_backend;
 const mti_backend mti_module_backend = {

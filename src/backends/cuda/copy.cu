@@ -1,12 +1,12 @@
-/* copy.cu: y = x in any layout and between any two types. Between the same type bits are moved;
- * where x is contiguous in another dimension than y, tiles go through shared memory, so that both
- * sides are read and written in whole lines. */
+/* copy.cu: y = x in any layout and between any two types. Copies within one type move bits. If x is
+ * contiguous in another dimension than y, tiles pass through shared memory, so that whole cache
+ * lines are read and written. */
 #include "backends/cuda/kernels.h"
 #include "backends/cuda/walk.cuh"
 
 /* ---- the same order on both sides: Y and X are the types ---- */
 
-/* Floats through what the source is computed in; f64 reaches a 16-bit float through f32. */
+/* Floats are converted through the type x is computed in; f64 to a 16-bit float through f32. */
 template <class Y, class X> struct mti_cast {
     static __device__ __forceinline__ Y of(X x) { return mti_narrow<Y>(mti_widen(x)); }
 };
@@ -58,15 +58,15 @@ template <int size> struct mti_tile {
 struct mti_transpose {
     const void *x;
     void *y;
-    int64_t rows, columns;   /* rows: contiguous in x; columns: contiguous in y */
-    int64_t x_column, y_row; /* strides of the other */
+    int64_t rows, columns;   /* extents: of x's contiguous dimension; of y's */
+    int64_t x_column, y_row; /* stride of x's columns, of y's rows */
     int64_t row_tiles, column_tiles, tiles;
-    int rank; /* of the rest */
+    int rank; /* of the other dimensions */
     int64_t shape[MT_MAX_RANK], x_stride[MT_MAX_RANK], y_stride[MT_MAX_RANK];
 };
 
-/* W: elements per access, the tile's width where everything is aligned, else 1. In shared memory
- * tile[c][r] is x's order; the pad keeps the columns of a warp in different banks. */
+/* W: elements per access, the tile's width if everything is aligned, else 1. In shared memory
+ * tile[c][r] has x's order; the padding puts the columns of a warp in different banks. */
 template <class T, int W>
 __global__ void __launch_bounds__(MTI_BLOCK_THREADS) mti_transpose_kernel(const mti_transpose p)
 {
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(MTI_BLOCK_THREADS) mti_transpose_kernel(const 
     }
 }
 
-/* The dimension in which x is contiguous, if it is another than y's; else -1. */
+/* x's contiguous dimension, if it is not y's; else -1. */
 static int find_transposed(const mti_layout<2> &l)
 {
     int last = l.rank - 1;
@@ -166,7 +166,7 @@ template <class T> static bool copy_bits(mti_ctx *ctx, const mti_layout<2> &l)
     return t < 0 ? mti_map(ctx, l, mti_copy_op<T, T>(), 2u) : transpose<T>(ctx, l, t);
 }
 
-/* ---- integers and bools: rarely large, so the types are looked at element by element ---- */
+/* ---- integers and bools: rarely large, so the types are tested per element ---- */
 
 __device__ __forceinline__ int64_t to_i64(double x)
 {
@@ -179,7 +179,7 @@ struct mti_convert_op {
     enum { operands = 2, width = 1, unroll = 4 };
     mt_dtype from, to;
     template <int V> struct held {
-        double real; /* a float source; it holds every float exactly */
+        double real; /* for float sources, which f64 holds exactly */
         int64_t integer;
     };
 
@@ -199,8 +199,8 @@ struct mti_convert_op {
         default: h.integer = static_cast<const uint8_t *>(x)[i]; break;
         }
     }
-    /* Narrower integers take the low bits; a bool is whether the value is not 0. A float comes
-     * from an integer here: two floats have a kernel of their own. */
+    /* Narrower integers take the low bits; a bool is true if the value is not 0. A float target
+     * has an integer source here: float to float has a kernel of its own. */
     template <int V>
     __device__ void store(const mti_walk<2> &w, const int64_t *at, uint64_t, const held<V> &h) const
     {

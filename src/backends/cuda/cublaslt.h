@@ -1,5 +1,5 @@
-/* cublaslt.h: what we use of cuBLASLt, in our own words: it is loaded when the first product is
- * asked for, so nothing of it need be there to build. The numbers are those of its interface. */
+/* cublaslt.h: the parts of cuBLASLt's interface that we use, declared here: the library is
+ * loaded at the first product, so neither it nor its headers are needed to build. */
 #ifndef MTI_CUBLASLT_H
 #define MTI_CUBLASLT_H
 

@@ -1,4 +1,4 @@
-/* desk.cu: desks, lent to one call at a time. */
+/* desk.cu: hands out desks (desk.h), each to one call at a time. */
 #include <pthread.h>
 #include "backends/cuda/desk.h"
 #include "backends/cuda/kernels.h"
@@ -35,7 +35,7 @@ bool mti_cuda_desks_open(mti_ctx *ctx)
     return ctx->desks->idle != nullptr;
 }
 
-/* Nobody has one. */
+/* No desk is borrowed any more. */
 void mti_cuda_desks_close(mti_ctx *ctx)
 {
     if (!ctx->desks) return;
@@ -48,7 +48,7 @@ void mti_cuda_desks_close(mti_ctx *ctx)
     mti_free(ctx->desks);
 }
 
-mti_borrowed_desk::mti_borrowed_desk(mti_ctx *of) : ctx(of)
+mti_borrowed_desk::mti_borrowed_desk(mti_ctx *context) : ctx(context)
 {
     pthread_mutex_lock(&ctx->desks->lock);
     place = ctx->desks->idle;

@@ -1,10 +1,10 @@
-/* dims.cuh: some dimensions of a view, for kernels that number their elements. */
+/* dims.cuh: some dimensions of a view, for kernels that compute offsets from element numbers. */
 #ifndef MTI_DIMS_CUH
 #define MTI_DIMS_CUH
 
 #include "backends/cuda/walk.cuh"
 
-/* Slowest first, merged where they lie one behind the other. */
+/* Slowest first, merged where contiguous. */
 struct mti_dims {
     int rank;
     int64_t count, shape[MT_MAX_RANK], stride[MT_MAX_RANK];

@@ -1,9 +1,9 @@
-/* elementwise.cu: fill, arange, unary ops and their backward, binary ops, comparisons. The maths of each op is in
- * backends/scalar.h, the way over memory in walk.cuh. */
+/* elementwise.cu: fill, arange, unary ops and their backward, binary ops, comparisons. The maths of
+ * each op is in backends/scalar.h, the loops over memory in walk.cuh. */
 #include "backends/cuda/kernels.h"
 #include "backends/cuda/walk.cuh"
 
-/* ---- fill: the bits of the value, in an unsigned integer of the element's size ---- */
+/* ---- fill: copies the bits of the value, as an unsigned integer of the element's size ---- */
 
 template <class T> struct mti_fill_op {
     enum { operands = 1, width = mti_width_of<T>(), unroll = 4 };
@@ -22,7 +22,7 @@ template <class T> struct mti_fill_op {
     }
 };
 
-/* NaN gives 0; what is out of range the nearest end of it. */
+/* NaN gives 0; values out of range give the nearest limit. */
 static int64_t saturated(double x)
 {
     if (x != x) return 0;
@@ -104,7 +104,7 @@ extern "C" bool mti_cuda_arange(mti_ctx *ctx, double start, double step, const m
         y->dtype, [&](auto t) { return mti_map(ctx, l, mti_arange_op<decltype(t)>{start, step}); });
 }
 
-/* ---- unary: OP is a constant of the kernel, so that each loop holds one formula ---- */
+/* ---- unary: OP is a template parameter, so that each kernel contains one formula ---- */
 
 template <int OP> __device__ __forceinline__ float mti_unary_of(float x, float p0, float p1)
 {
@@ -149,7 +149,7 @@ template <class T, int OP> struct mti_unary_op {
     }
 };
 
-/* each(integral constant) for the op's number */
+/* Calls each with the op's number as a compile-time constant. */
 template <int OP> struct mti_op_number {
     static constexpr int value = OP;
 };
@@ -178,7 +178,7 @@ extern "C" bool mti_cuda_unary(mti_ctx *ctx, mti_unary op, double p0, double p1,
     });
 }
 
-/* ---- unary backward: k is what was kept, x or y ---- */
+/* ---- unary backward: k is the kept tensor, x or y ---- */
 
 template <int OP>
 __device__ __forceinline__ float mti_unary_backward_of(float k, float dy, float p0, float p1)
@@ -254,7 +254,7 @@ template <int OP, class A> __device__ __forceinline__ A mti_binary_of(A a, A b)
     }
 }
 
-/* Integers are taken as unsigned: they wrap around. */
+/* Integers are computed as unsigned, so that they wrap around. */
 __device__ __forceinline__ uint32_t mti_widen(uint32_t x) { return x; }
 __device__ __forceinline__ uint64_t mti_widen(uint64_t x) { return x; }
 template <class T> __device__ __forceinline__ T mti_narrow(uint32_t x) { return x; }
@@ -266,7 +266,7 @@ template <class T, int OP> struct mti_binary_op {
         mti_vec<T, V> a, b;
     };
 
-    /* An operand with one value for the whole vector is read once. */
+    /* An operand whose value is the same for the whole vector is read once. */
     template <int V>
     static __device__ __forceinline__ mti_vec<T, V> take(const mti_walk<3> &w, int k, int64_t at)
     {
@@ -336,7 +336,7 @@ template <class A> __device__ __forceinline__ bool mti_compared(mti_compare op, 
     }
 }
 
-/* Memory is what it waits for: one kernel for all six. */
+/* The kernel is limited by memory bandwidth, so one kernel serves all six. */
 template <class T> struct mti_compare_op : mti_binary_op<T, MTI_BINARY_COUNT> {
     mti_compare op;
     template <int V> using held = typename mti_binary_op<T, MTI_BINARY_COUNT>::template held<V>;

@@ -1,4 +1,4 @@
-/* embedding.cu: rows of a table by number, and the sum of gradients into them. */
+/* embedding.cu: rows of a table by index, and the sum of gradients into them. */
 #include "backends/cuda/fault.h"
 #include "backends/cuda/kernels.h"
 #include "backends/cuda/reduce.cuh"
@@ -6,7 +6,7 @@
 /* ---- forward ---- */
 
 #define GATHER_BLOCK  256
-#define GATHER_CHUNKS 4 /* that a thread asks for before it writes */
+#define GATHER_CHUNKS 4 /* that a thread loads before it stores */
 
 struct gather_job {
     const int64_t *index;
@@ -15,7 +15,7 @@ struct gather_job {
     int team_size;
 };
 
-/* T is only as wide as an element. A bad index is noted, and its row is zeros. */
+/* T is an integer of the element's size. A bad index is noted, and its row becomes zeros. */
 template <class T> __global__ void __launch_bounds__(GATHER_BLOCK) gather_rows(gather_job job)
 {
     constexpr int N = mti_chunk_width<T>;
@@ -39,10 +39,10 @@ template <class T> __global__ void __launch_bounds__(GATHER_BLOCK) gather_rows(g
     }
 }
 
-/* Threads of a block of `block` that share a row of n elements. */
+/* Threads, in a block of `block`, that share a row of n elements. */
 static int share_row(int64_t n, size_t element_size, int block)
 {
-    int64_t chunks = n * (int64_t)element_size / 16 + 2; /* wherever the row begins */
+    int64_t chunks = n * (int64_t)element_size / 16 + 2; /* for any alignment of the row */
     int size = 1;
     while (size < block && size * 2 <= chunks) size *= 2;
     return size;
@@ -71,24 +71,24 @@ extern "C" bool mti_cuda_embedding(mti_ctx *ctx, const mti_view *index, const mt
 
 /* ---- backward ----
  *
- * The positions are sorted by index, which keeps their order among equals (least significant digit
- * first, 8 bits at a time); then every row of dw is the sum of its own rows of dy. A bad index
- * becomes the number after the last row: it is sorted to the end and no row asks for it. */
+ * A stable radix sort orders the positions by index (least significant digit first, 8 bits at a
+ * time); then every row of dw is the sum of its own rows of dy. A bad index is replaced by the
+ * number after the last row: it is sorted to the end, and no row uses it. */
 
 #define DIGITS     256
 #define SORT_BLOCK 256 /* threads; one for each digit */
 #define SORT_WARPS (SORT_BLOCK / 32)
-#define TILE       2048 /* positions of a block */
+#define TILE       2048 /* positions per block */
 #define SCAN_BLOCK 1024
 #define SUM_BLOCK  256
 #define SUM_WARPS  (SUM_BLOCK / 32)
-#define LONG_RUN   64 /* a run of more positions is shared by the warps of a block */
+#define LONG_RUN   64 /* the warps of a block share a longer run */
 
 struct sort_job {
-    const int64_t *index;     /* of the first pass, else NULL */
-    const uint32_t *key, *at; /* [count] in the order of the passes before */
+    const int64_t *index;     /* in the first pass; later NULL */
+    const uint32_t *key, *at; /* [count] in the order of the previous pass */
     uint32_t *key_out, *at_out;
-    uint32_t *offset; /* [DIGITS, tiles]: how many; then where the first of them goes */
+    uint32_t *offset; /* [DIGITS, tiles]: first counts; then the position of the first */
     int64_t count, rows, tiles;
     int shift; /* of the digit */
     mti_fault *fault;
@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(SORT_BLOCK) count_digits(sort_job job)
     job.offset[(int64_t)threadIdx.x * job.tiles + blockIdx.x] = counts[threadIdx.x];
 }
 
-/* offset[i] = the sum of those before it; one block, each thread a run of n / SCAN_BLOCK. */
+/* Exclusive prefix sums of offset, in place; one block, each thread has a run of n / SCAN_BLOCK. */
 __global__ void __launch_bounds__(SCAN_BLOCK) scan_offsets(uint32_t *offset, int64_t n)
 {
     MTI_SHARED(uint32_t, sums[2][SCAN_BLOCK]);
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(SCAN_BLOCK) scan_offsets(uint32_t *offset, int
     }
 }
 
-/* The lanes of the warp whose `digit` is the caller's; `live` lanes only. */
+/* The lanes of the warp with the caller's `digit`, among the lanes that are `live`. */
 static __device__ __forceinline__ unsigned peers_of(int digit, bool live)
 {
     unsigned peers = __ballot_sync(0xffffffffu, live);
@@ -157,7 +157,7 @@ static __device__ __forceinline__ unsigned peers_of(int digit, bool live)
     return peers;
 }
 
-/* The tile's positions to where they belong, SORT_BLOCK at a time: a key goes behind those of its
+/* Moves the tile's positions to their places, SORT_BLOCK at a time: a key follows those of its
  * digit in earlier rounds, earlier warps and earlier lanes. */
 __global__ void __launch_bounds__(SORT_BLOCK) move_digits(sort_job job)
 {
@@ -193,7 +193,7 @@ __global__ void __launch_bounds__(SORT_BLOCK) move_digits(sort_job job)
     }
 }
 
-/* start[r] = how many of the sorted keys are less than r, for r in [0, rows]. */
+/* start[r] = the number of sorted keys less than r, for r in [0, rows]. */
 __global__ void __launch_bounds__(SUM_BLOCK)
     find_runs(const uint32_t *key, int64_t count, int64_t rows, uint32_t *start)
 {
@@ -238,8 +238,8 @@ static __device__ __forceinline__ void add_run(const sum_job &job, int64_t begin
     }
 }
 
-/* Block (b, p) has piece p, 32 chunks wide, of SUM_WARPS rows of dw: one warp for each. A long run
- * is cut in SUM_WARPS parts for all warps, whose sums are added in their order. */
+/* Block (b, p) adds piece p, 32 chunks wide, of SUM_WARPS rows of dw, one row per warp. A long run
+ * is divided into SUM_WARPS parts, one per warp; their sums are added in order. */
 template <class T> __global__ void __launch_bounds__(SUM_BLOCK) add_rows(sum_job job)
 {
     typedef mti_wide<T> A;
@@ -258,7 +258,7 @@ template <class T> __global__ void __launch_bounds__(SUM_BLOCK) add_rows(sum_job
     }
     for (int64_t r = first; r < first + SUM_WARPS && r < job.dw.rows; r++) {
         int64_t begin = job.start[r], end = job.start[r + 1];
-        if (end - begin <= LONG_RUN) continue; /* so for the whole block */
+        if (end - begin <= LONG_RUN) continue; /* the same for the whole block */
         int64_t part = (end - begin + SUM_WARPS - 1) / SUM_WARPS, from = begin + warp * part;
         add_run<T>(job, from, from + part < end ? from + part : end, j, sum);
         for (int k = 0; k < N; k++) parts[warp][k][lane] = sum[k];
@@ -272,7 +272,7 @@ template <class T> __global__ void __launch_bounds__(SUM_BLOCK) add_rows(sum_job
     }
 }
 
-/* Where things are in the scratch, in numbers of 32 bits. */
+/* Offsets in the scratch, in units of 32 bits. */
 struct scratch_plan {
     int64_t key[2], at[2], offset, start, total;
 };
@@ -299,7 +299,7 @@ extern "C" size_t mti_cuda_embedding_backward_scratch(mti_ctx *ctx, const mti_vi
     return (size_t)plan_scratch(all.rows * all.n, dw->shape[0]).total * sizeof(uint32_t);
 }
 
-/* Sorts; the scratch's half that holds the result. */
+/* Sorts; returns the number of the scratch buffer that holds the result. */
 static bool sort_positions(mti_ctx *ctx, const int64_t *index, int64_t count, int64_t rows,
                            uint32_t *scratch, const scratch_plan *plan, int *half)
 {

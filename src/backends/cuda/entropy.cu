@@ -1,4 +1,4 @@
-/* entropy.cu: cross-entropy in pieces, for a loss whose logits exist a chunk of rows at a time. */
+/* entropy.cu: chunked cross-entropy, for a loss whose logits exist a chunk of rows at a time. */
 #include "backends/cuda/kernels.h"
 #include "backends/cuda/softmax.cuh"
 
@@ -12,7 +12,7 @@ struct entropy_rows_job {
     int team_size;
 };
 
-/* A team has a row. */
+/* One row per team. */
 template <class T, mti_fit FIT> MTI_ROW_KERNEL(FIT) lse_of_rows(entropy_rows_job job)
 {
     typedef mti_wide<T> A;
@@ -71,7 +71,7 @@ extern "C" bool mti_cuda_entropy_rows(mti_ctx *ctx, int64_t ignore, const mti_vi
 /* ---- their gradient ---- */
 
 #define MAP_BLOCK  256
-#define MAP_CHUNKS 4 /* that a thread takes of one row */
+#define MAP_CHUNKS 4 /* per thread and row */
 
 struct entropy_gradient_job {
     mti_rowset x, dx;
@@ -81,8 +81,8 @@ struct entropy_gradient_job {
     int team_size;
 };
 
-/* dx = (exp(x - lse) - onehot(target)) scale. Block (b, p) has piece p of the rows of its teams:
- * MAP_CHUNKS chunks for every thread, all read before any is written, so dx may be x. */
+/* dx = (exp(x - lse) - onehot(target)) scale. Block (b, p) does piece p of its teams' rows:
+ * MAP_CHUNKS chunks per thread, all loaded before the first store, so dx may be x. */
 template <class T>
 __global__ void __launch_bounds__(MAP_BLOCK) gradient_of_rows(entropy_gradient_job job)
 {
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(MAP_BLOCK) gradient_of_rows(entropy_gradient_j
 template <class T> static bool rows_backward(mti_ctx *ctx, entropy_gradient_job *job)
 {
     constexpr int N = mti_chunk_width<T>;
-    int64_t chunks = (job->x.n + 2 * N - 2) / N; /* wherever a row begins */
+    int64_t chunks = (job->x.n + 2 * N - 2) / N; /* for any alignment of a row */
     job->team_size = 1;
     while (job->team_size < MAP_BLOCK && job->team_size < chunks) job->team_size *= 2;
     int64_t teams = MAP_BLOCK / job->team_size, piece = (int64_t)MAP_CHUNKS * job->team_size;
@@ -145,11 +145,11 @@ extern "C" bool mti_cuda_entropy_rows_backward(mti_ctx *ctx, int64_t ignore, con
     return mti_for_float(x->dtype, [&](auto t) { return rows_backward<decltype(t)>(ctx, &job); });
 }
 
-/* ---- the mean over the rows that count ---- */
+/* ---- the mean over the rows that are not ignored ---- */
 
 #define MEAN_BLOCK 1024
 
-/* y = sum of a / targets that are not ignored; notes the first bad target. */
+/* y = sum of a / number of targets that are not ignored; notes the first bad target. */
 template <class T, class U>
 __global__ void __launch_bounds__(MEAN_BLOCK)
     mean_over_counted(const int64_t *target, int64_t rows, int64_t classes, int64_t ignore,

@@ -1,9 +1,8 @@
 /* fault.h: ctx->fault, the one note in device memory that all kernels share.
  *
- * A kernel that meets a bad number cannot say so to the call that launched it, which has
- * returned. It leaves a note, and the next sync or download finds it, whichever host thread asks:
- * it clears the note and fails with mti_fault_report. Kernels run one after the other on the one
- * stream, so no two write at once. */
+ * A kernel that finds a bad index cannot fail the call that launched it, which has returned. It
+ * writes a note; the next sync or download, by any host thread, finds and clears the note and fails
+ * with mti_fault_report. All kernels run in order on one stream, so no two write at once. */
 #ifndef MTI_CUDA_FAULT_H
 #define MTI_CUDA_FAULT_H
 
@@ -12,16 +11,16 @@
 
 enum { MTI_FAULT_NONE, MTI_FAULT_INDEX, MTI_FAULT_TARGET, MTI_FAULT_GATHER };
 
-/* The first bad number since the last sync: the earliest call's, and in it the lowest position. */
+/* The first bad index since the last sync: of the earliest call, the lowest position. */
 struct mti_fault {
-    int64_t kind;            /* what was bad; 0: nothing */
-    int64_t position, value; /* number `position` is `value` */
-    int64_t limit, ignore;   /* it had to be in [0, limit), or `ignore` for a target; gather: the
+    int64_t kind;            /* the kind of index; 0: no fault */
+    int64_t position, value; /* numbers[position] is value */
+    int64_t limit, ignore;   /* must be in [0, limit); ignore: a target's exception, or gather's
                               * dimension */
 };
 
-/* Device: number `at` is bad. If it is the first of `numbers`, and nothing was bad before this
- * launch, it is noted: so exactly one thread of a launch writes, whichever comes first. */
+/* Device: numbers[at] is bad. Notes it if all earlier `numbers` are good and no earlier launch
+ * noted a fault: so exactly one thread of a launch writes. */
 static __device__ inline void mti_note_bad(mti_fault *fault, int64_t kind, const int64_t *numbers,
                                            int64_t at, int64_t limit, int64_t ignore)
 {
@@ -34,7 +33,7 @@ static __device__ inline void mti_note_bad(mti_fault *fault, int64_t kind, const
     *fault = {kind, at, numbers[at], limit, ignore};
 }
 
-/* Host: the error that a note stands for; false. */
+/* Host: fails with the error that a note describes; false. */
 static inline bool mti_fault_report(const struct mti_fault *f)
 {
     if (f->kind == MTI_FAULT_INDEX)

@@ -1,8 +1,8 @@
-/* gate.cu: element-wise kernels of three tensors and more: where, swiglu and its backward. */
+/* gate.cu: element-wise kernels with three or more tensors: where, swiglu and its backward. */
 #include "backends/cuda/kernels.h"
 #include "backends/cuda/walk.cuh"
 
-/* Operand k's vector; an operand with one value for the whole vector is read once. */
+/* Operand k's vector; an operand whose value is the same for the whole vector is read once. */
 template <class T, int V, int N>
 static __device__ __forceinline__ mti_vec<T, V> take(const mti_walk<N> &w, int k, int64_t at)
 {
@@ -15,7 +15,7 @@ static __device__ __forceinline__ mti_vec<T, V> take(const mti_walk<N> &w, int k
     return x;
 }
 
-/* ---- where: y, mask, then what is given of a and b; the other is 0 ---- */
+/* ---- where: operands y, mask, then a and b, if given; an absent one is 0 ---- */
 
 template <class T, bool HAS_A, bool HAS_B> struct mti_where_op {
     enum { operands = 2 + HAS_A + HAS_B, width = mti_width_of<T>(), unroll = 2 };
@@ -110,7 +110,7 @@ extern "C" bool mti_cuda_swiglu(mti_ctx *ctx, const mti_view *gate, const mti_vi
                          [&](auto t) { return mti_map(ctx, l, mti_swiglu_op<decltype(t)>()); });
 }
 
-/* Operands: what is written, dgate before dup, then dy, gate and, for dgate, up. */
+/* Operands: the outputs, dgate before dup; then dy, gate and, for dgate, up. */
 template <class T, bool DGATE, bool DUP> struct mti_swiglu_backward_op {
     enum { out = DGATE + DUP, operands = out + 2 + DGATE, width = mti_width_of<T>(), unroll = 1 };
     typedef mti_walk<operands> walk;
@@ -123,7 +123,7 @@ template <class T, bool DGATE, bool DUP> struct mti_swiglu_backward_op {
         h.dy = mti_load<V>(static_cast<const T *>(w.data[out]) + at[out]);
         h.gate = mti_load<V>(static_cast<const T *>(w.data[out + 1]) + at[out + 1]);
         h.up = DGATE ? mti_load<V>(static_cast<const T *>(w.data[operands - 1]) + at[operands - 1])
-                     : h.gate; /* dup does not look at it */
+                     : h.gate; /* dup does not depend on it */
     }
     template <int V>
     __device__ void store(const walk &w, const int64_t *at, uint64_t, held<V> &h) const

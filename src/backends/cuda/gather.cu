@@ -1,4 +1,4 @@
-/* gather.cu: elements by their numbers along one dimension, and the sum of gradients into them. */
+/* gather.cu: elements by index along one dimension, and the sum of gradients into them. */
 #include "backends/cuda/dims.cuh"
 #include "backends/cuda/fault.h"
 #include "backends/cuda/kernels.h"
@@ -9,13 +9,13 @@ struct gather_job {
     const int64_t *index;
     const void *x;
     void *y;
-    mti_dims from;    /* x, shaped as the index, without a step along the dimension */
-    int64_t step, n;  /* of x along it */
+    mti_dims from;    /* x with the index's shape, stride 0 along the dimension */
+    int64_t step, n;  /* x's stride and extent along the dimension */
     int dim;
     mti_fault *fault;
 };
 
-/* T is only as wide as an element. A bad index is noted, and gives 0. */
+/* T is an integer of the element's size. A bad index is noted, and gives 0. */
 template <class T> __global__ void __launch_bounds__(BLOCK) gather_elements(const gather_job job)
 {
     int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x;
@@ -60,17 +60,17 @@ extern "C" bool mti_cuda_gather(mti_ctx *ctx, int dim, const mti_view *x, const 
 
 /* ---- backward ----
  *
- * A block has a tile of a row of dx, a row lying along the dimension. It reads the whole row of the
- * index, BLOCK numbers at a time; a thread adds up what goes to its own columns, in order. */
+ * A block computes a tile of a row of dx, a row lying along the dimension. It reads the whole
+ * row of the index, BLOCK numbers at a time; each thread adds up its own columns, in order. */
 
-#define COLUMNS 8 /* of a thread */
+#define COLUMNS 8 /* per thread */
 
 struct scatter_job {
     const int64_t *index;
     const void *dy;
     void *dx;
     mti_dims index_rows, dy_rows, dx_rows;
-    int64_t index_step, dy_step, dx_step, k, n; /* along the dimension: of the index, of dx */
+    int64_t index_step, dy_step, dx_step, k, n; /* along the dimension; extents of index, dx */
 };
 
 template <class T> __global__ void __launch_bounds__(BLOCK) scatter_rows(const scatter_job job)
@@ -86,7 +86,7 @@ template <class T> __global__ void __launch_bounds__(BLOCK) scatter_rows(const s
     T *dx = static_cast<T *>(job.dx) + mti_offset_of(job.dx_rows, row);
     for (int c = t; c < COLUMNS * BLOCK; c += BLOCK) sum[c] = 0;
     for (int64_t base = 0; base < job.k; base += BLOCK) {
-        int64_t left = job.k - base, n = left < BLOCK ? left : BLOCK;
+        int64_t n_left = job.k - base, n = n_left < BLOCK ? n_left : BLOCK;
         if (t < n) {
             at[t] = index[(base + t) * job.index_step] - first;
             value[t] = mti_widen(dy[(base + t) * job.dy_step]);
@@ -101,7 +101,7 @@ template <class T> __global__ void __launch_bounds__(BLOCK) scatter_rows(const s
         dx[(first + c) * job.dx_step] = mti_narrow<T>(sum[c]);
 }
 
-/* The dimensions but for one, which are shaped as `like`. */
+/* All dimensions but `dim`, with the extents of `like`. */
 static mti_dims rows_of(const mti_view *v, int dim, const mti_view *like)
 {
     mti_view rows = *v;
@@ -125,7 +125,7 @@ extern "C" bool mti_cuda_gather_backward(mti_ctx *ctx, int dim, const mti_view *
     job.dx_step = dx->stride[dim];
     job.k = index->shape[dim];
     job.n = dx->shape[dim];
-    bool whole = true; /* every row of dx has one of the index */
+    bool whole = true; /* the index has a row for every row of dx */
     for (int d = 0; d < dx->rank; d++) whole = whole && (d == dim || dx->shape[d] == index->shape[d]);
     if (!whole && !mti_cuda_fill(ctx, dx, 0)) return false;
     if (job.dx_rows.count == 0 || job.n == 0) return true;

@@ -1,12 +1,11 @@
-/* gpu.h: what every .cu file of this folder is written against.
+/* gpu.h: the vocabulary of every .cu file of this folder.
  *
- * The same files are compiled twice: by nvcc for a GPU, and by the host's C++ compiler against
- * tests/cudasim, a test double that runs a grid on the CPU. So they use this vocabulary and no
- * other:
+ * The files are compiled twice: by nvcc for a GPU, and by the host's C++ compiler against
+ * tests/cudasim, a test double that runs a grid on the CPU. So they use only these names:
  *   __global__ __device__ __host__ __forceinline__ __launch_bounds__ __restrict__
  *   threadIdx blockIdx blockDim gridDim (x, y, z), dim3
  *   MTI_SHARED(type, name[n]);           static shared memory of a block
- *   MTI_DYNAMIC_SHARED(type, name);      what MTI_LAUNCH's `shared` bytes gave
+ *   MTI_DYNAMIC_SHARED(type, name);      of MTI_LAUNCH's shared_bytes
  *   __syncthreads() __syncwarp()
  *   __shfl_sync __shfl_xor_sync __shfl_down_sync (full mask, 32-bit and 64-bit scalars)
  *   __ballot_sync __any_sync __all_sync, atomicAdd (int, unsigned; never on floats: order)
@@ -14,8 +13,8 @@
  *   float4 and its like; __ldg; fmaf exp2f and <math.h>
  *   mti_mma_bf16 mti_mma_f16 (16x8x16, f32 accumulators), mti_ldmatrix_x4[_trans]
  *   mti_cp_async_16 mti_cp_async_commit mti_cp_async_wait<n>
- *   MTI_LAUNCH(ctx, kernel, grid, block, shared_bytes, arguments...), which is true if all went
- *   well; a template's arguments with commas go in brackets: (kernel<float, 4>)
+ *   MTI_LAUNCH(ctx, kernel, grid, block, shared_bytes, arguments...), which is true on success; a
+ *   template's arguments with commas go in parentheses: (kernel<float, 4>)
  * Kernels never end a thread early before a barrier: guard the work, not the thread. */
 #ifndef MTI_GPU_H
 #define MTI_GPU_H
@@ -45,25 +44,25 @@ extern "C" {
      mti_cuda_ok(cudaGetLastError(), #kernel))
 #endif
 
-/* The state of one open device. Several host threads may call at once: what changes after open has
- * a lock, or is lent to one call at a time. */
+/* The state of one open device. Several host threads may call at once: whatever changes after open
+ * has a lock, or is lent to one call at a time. */
 struct mti_ctx {
     int device;
     int capability; /* the major number */
     int multiprocessors;
-    std::atomic<int> threads; /* host threads: kept for the table's sake */
+    std::atomic<int> threads; /* host threads; stored only, the GPU does not use it */
     cudaStream_t stream;      /* every kernel and product */
     cudaStream_t copy;        /* copies beside compute: transfer.cu */
     struct mti_copies *copies;
     struct mti_cublas *blas; /* loaded at the first product */
     size_t n_workspace;      /* bytes for each product: CUBLAS_WORKSPACE_CONFIG */
-    struct mti_fault *fault; /* in device memory: a kernel's complaint (fault.h) */
+    struct mti_fault *fault; /* in device memory (fault.h) */
     pthread_mutex_t clearing_fault;
-    struct mti_desks *desks; /* what a call's kernels leave for each other (desk.h) */
+    struct mti_desks *desks; /* buffers between a call's kernels (desk.h) */
     bool tf32;               /* f32 products may round their inputs (MEMTAPE_TF32=1) */
 };
 
-/* true if status is success; else mti_fail with what and the runtime's text. */
+/* True on success; else mti_fail with `what` and the runtime's text. */
 bool mti_cuda_ok(cudaError_t status, const char *what);
 
 /* A view by value, as kernels take it: 32-bit dtype, up to MT_MAX_RANK strides. */

@@ -1,5 +1,5 @@
-/* kernels.h: the entries of this backend's table, which backends/backend.h and kernels.def
- * describe. Each is in the file that its kind of work names. */
+/* kernels.h: this backend's functions in mti_backend; backend.h and kernels.def describe them. They
+ * are in the files named after their kind of work. */
 #ifndef MTI_CUDA_KERNELS_H
 #define MTI_CUDA_KERNELS_H
 
@@ -30,15 +30,15 @@ bool mti_cuda_copy_times(mti_ctx *ctx, mti_copy_times *out);
 #include "backends/kernels.def"
 }
 
-/* desk.cu: closed once no call is under way. */
+/* desk.cu: close when no call is running. */
 bool mti_cuda_desks_open(mti_ctx *ctx);
 void mti_cuda_desks_close(mti_ctx *ctx);
 
-/* blas.cu: what the products of a device hold. */
+/* blas.cu: the device's handle and cached plans for matrix products. */
 bool mti_cuda_blas_open(mti_ctx *ctx);
 void mti_cuda_blas_close(mti_ctx *ctx);
 
-/* transfer.cu: the copies of a device; closed once its streams are idle. */
+/* transfer.cu: the copies of a device; close when its streams are idle. */
 bool mti_cuda_copies_open(mti_ctx *ctx);
 void mti_cuda_copies_close(mti_ctx *ctx);
 

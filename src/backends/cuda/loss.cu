@@ -1,14 +1,14 @@
-/* loss.cu: cross-entropy of rows of logits with class numbers.
+/* loss.cu: cross-entropy of rows of logits with class indices.
  *
- * Forward is the log-softmax kernel with targets: it reads the logits once where a row fits in
- * registers, and each block leaves its rows' loss and how many of them count on the desk. */
+ * Forward is the log-softmax kernel with targets: it reads the logits once if a row fits in
+ * registers. Each block writes its rows' loss and how many rows count to the desk (desk.h). */
 #include "backends/cuda/desk.h"
 #include "backends/cuda/kernels.h"
 #include "backends/cuda/softmax.cuh"
 
 #define SUM_BLOCK 256
 
-/* x added up over a block of SUM_BLOCK threads in a fixed order; thread 0 has the sum. */
+/* The sum of x over a block of SUM_BLOCK threads in a fixed order; thread 0 has the result. */
 template <class A> static __device__ __forceinline__ A block_sum(A x)
 {
     MTI_SHARED(A, space[64]);
@@ -16,7 +16,7 @@ template <class A> static __device__ __forceinline__ A block_sum(A x)
     return team.sum(x);
 }
 
-/* loss = sum of what the blocks left / how many rows count; not a number if none does. */
+/* loss = sum of the blocks' losses / number of rows that count; NaN if no row counts. */
 template <class T> __global__ void entropy_mean(const mti_desk *desk, int slots, T *loss)
 {
     double sum = 0;

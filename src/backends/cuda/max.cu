@@ -1,6 +1,6 @@
-/* max.cu: the largest element over the trailing dimensions of x, and which one it is. Neighbouring
- * threads read neighbouring elements: of what is searched, a warp or a block to an element of y, or
- * of y's last dimension, a thread to each. */
+/* max.cu: the largest element over the trailing dimensions of x, and its index. Neighbouring
+ * threads read neighbouring elements: if the searched dimensions are contiguous, a warp or a
+ * block per element of y; if y's last dimension is, a thread per element. */
 #include "backends/cuda/dims.cuh"
 #include "backends/cuda/kernels.h"
 
@@ -15,17 +15,17 @@ static int64_t step_of(const mti_dims &d)
 struct max_job {
     const void *x;
     void *y;
-    int64_t *index; /* null: nobody needs it */
+    int64_t *index; /* null: not needed */
     mti_dims kept, searched;
-    int team; /* threads to an element of y */
+    int team; /* threads per element of y */
 };
 
 template <class A> struct largest {
     A value;
-    int64_t at; /* -1: nothing seen */
+    int64_t at; /* -1: no element yet */
 };
 
-/* NaN is larger than all; of equals the first counts. */
+/* NaN counts as largest; among equals the first wins. */
 template <class A>
 static __device__ __forceinline__ largest<A> larger(const largest<A> &a, const largest<A> &b)
 {
@@ -106,7 +106,7 @@ extern "C" bool mti_cuda_max(mti_ctx *ctx, const mti_view *x, const mti_view *y,
     });
 }
 
-/* ---- backward: dy goes to the one that was largest, 0 to the others ---- */
+/* ---- backward: dy goes to the largest element, 0 to the others ---- */
 
 struct max_scatter_job {
     const int64_t *index;

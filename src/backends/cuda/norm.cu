@@ -1,5 +1,5 @@
-/* norm.cu: layer norm over the last dimension, and its backward. RMS norm is layer norm about 0
- * instead of the mean: the same kernels, with less to do. */
+/* norm.cu: layer norm over the last dimension, and its backward. RMS norm uses the same kernels
+ * with 0 in place of the mean. */
 #include "backends/cuda/kernels.h"
 #include "backends/cuda/reduce.cuh"
 
@@ -11,7 +11,7 @@ struct norm_job {
     void *mean, *rstd; /* one per row, or NULL */
     double eps;
     int team_size;
-    bool about_mean; /* else about 0 */
+    bool about_mean; /* false: RMS norm */
 };
 
 template <class T, mti_fit FIT> MTI_ROW_KERNEL(FIT) norm_rows(norm_job job)
@@ -23,7 +23,7 @@ template <class T, mti_fit FIT> MTI_ROW_KERNEL(FIT) norm_rows(norm_job job)
     int64_t r = (int64_t)blockIdx.x * (blockDim.x / (unsigned)team.size) + team.number;
     bool live = r < job.x.rows;
     int64_t n = live ? job.x.n : 0;
-    if (!live) r = 0; /* its team has an empty row, and the reductions to take part in */
+    if (!live) r = 0; /* its team still takes part in the reductions */
     const T *start = mti_row_at<const T>(job.x, r);
     int skew = mti_skew(start);
     mti_row<const T> x(start, n, skew);
@@ -43,7 +43,7 @@ template <class T, mti_fit FIT> MTI_ROW_KERNEL(FIT) norm_rows(norm_job job)
         if (FIT != MTI_FIT_LONG) break;
     }
     A mean = job.about_mean ? team.sum(sum) / (A)job.x.n : (A)0;
-    /* apart, because E[x^2] - mean^2 cancels */
+    /* a second pass, because E[x^2] - mean^2 cancels */
     for (int64_t base = 0; base < chunks; base += step) {
         if (FIT == MTI_FIT_LONG) mti_take(x, base, skew, team, v);
         MTI_UNROLL
@@ -127,24 +127,23 @@ extern "C" bool mti_cuda_rms_norm(mti_ctx *ctx, double eps, const mti_view *x, c
 /* ---- backward ----
  *
  * With h = (x - mean) rstd and g = dy w: dx = rstd (g - sum(g)/n - h sum(g h)/n),
- * dw = sum over rows of dy h, db = sum over rows of dy; about 0 (mean is null) without sum(g)/n. A
- * block has a run of rows; its threads keep their columns of dw and db in registers over all of
- * them (in the scratch if the row is long) and leave them in the scratch; a second kernel adds the
- * blocks up in their order, in f64. */
+ * dw = sum over rows of dy h, db = sum over rows of dy; RMS norm (mean is null) drops sum(g)/n. A
+ * block does a run of rows; its threads sum their columns of dw and db in registers (long rows: in
+ * scratch) and write them to scratch. A second kernel adds the blocks' sums in order, in f64. */
 
-/* Blocks on a multiprocessor: lanes carry so many sums that no more fit. */
+/* Blocks per multiprocessor: the sums need so many registers that no more fit. */
 #define LANES_BLOCKS 3
 #define ROW_BLOCKS   4
-/* Blocks at most are those of an H200, on any device, so that the sums are the same on all. */
+/* At most as many blocks as fill an H200, on any device, so that all devices give the same sums. */
 #define MULTIPROCESSORS 132
 
-#define COLUMNS      32 /* of a block of the second kernel */
+#define COLUMNS      32 /* per block of the second kernel */
 #define COLUMN_PARTS 16
 
 struct norm_backward_job {
     mti_rowset dy, x, dx;
     const void *w, *mean, *rstd;
-    void *sum_w, *sum_b; /* [slots, n], NULL if not wanted */
+    void *sum_w, *sum_b; /* [slots, n], NULL if not needed */
     int64_t rows_per_block;
     int team_size;
     bool has_dx;
@@ -203,7 +202,7 @@ static __device__ __forceinline__ void give_dx(const mti_vec<T, mti_chunk_width<
     }
 }
 
-/* The chunks at `base` of dw and db grow by this row's share. */
+/* Adds this row's share to the chunks at `base` of dw and db. */
 template <class T, int ROOM, class A>
 static __device__ __forceinline__ void add_columns(const mti_vec<T, mti_chunk_width<T>> (&x)[ROOM],
                                                    const mti_vec<T, mti_chunk_width<T>> (&dy)[ROOM],
@@ -220,7 +219,7 @@ static __device__ __forceinline__ void add_columns(const mti_vec<T, mti_chunk_wi
     }
 }
 
-/* slot[columns at base] = sums, or += where there is something already. */
+/* slot[columns at base] = sums, or += if the slot has a value already. */
 template <int ROOM, int N, class A, mti_fit FIT>
 static __device__ __forceinline__ void leave_columns(A *slot, int64_t n, int64_t base,
                                                      const mti_team<A, FIT> &team, bool add,
@@ -295,7 +294,7 @@ __global__ void __launch_bounds__(FIT == MTI_FIT_LANES ? MTI_LANES_BLOCK : MTI_R
         }
     }
     if constexpr (FIT != MTI_FIT_LONG)
-        for (int t = 0; t < teams; t++) { /* in turn: a fixed order */
+        for (int t = 0; t < teams; t++) { /* one after the other: a fixed order */
             if (team.number == t) {
                 leave_columns(slot_w, n, 0, team, t > 0, dw);
                 leave_columns(slot_b, n, 0, team, t > 0, db);
@@ -346,7 +345,7 @@ static size_t slots_size(const mti_rowset *x, mt_dtype dtype, int64_t slots)
     return (size_t)slots * (size_t)x->n * (dtype == MT_F64 ? sizeof(double) : sizeof(float));
 }
 
-/* The sums of dw; those of db as much again. */
+/* Bytes for the sums of dw; the sums of db need as many. */
 extern "C" size_t mti_cuda_rms_norm_backward_scratch(mti_ctx *ctx, const mti_view *x)
 {
     (void)ctx;

@@ -1,22 +1,22 @@
-/* optim.cu: optimizer steps and what goes with them, many tensors in one launch. The tensors are
- * cut into chunks, one per block; a block finds its tensor in a table that travels with the
- * launch. What does not fit into one table goes into the next launch. */
+/* optim.cu: optimizer steps, gradient norms and scaling, many tensors per launch. The tensors
+ * are divided into chunks, one per block; a block finds its tensor in a table that is a kernel
+ * argument. Tensors that do not fit into the table go into the next launch. */
 #include "backends/cuda/desk.h"
 #include "backends/cuda/kernels.h"
 #include "backends/cuda/reduce.cuh"
 
-#define TABLE_ITEMS 56   /* a launch takes at most 4096 bytes along */
+#define TABLE_ITEMS 56   /* kernel arguments have at most 4096 bytes */
 #define CHUNK       8192 /* elements */
 
 template <class T> struct mti_opt_entry {
     T *p;
     const T *g;
     mti_wide<T> *m, *v;  /* NULL where the optimizer has none */
-    mti_wide<T> *master; /* what the step is taken on in the place of p, or NULL */
+    mti_wide<T> *master; /* the f32 copy that is updated, or NULL */
     int64_t n;
     mti_wide<T> weight_decay;
     uint32_t first; /* number of its first chunk */
-    bool aligned;   /* for vectors */
+    bool aligned;   /* for vector loads */
 };
 
 template <class T> struct mti_opt_table {
@@ -27,8 +27,8 @@ template <class T> struct mti_opt_table {
 static_assert(sizeof(mti_opt_table<float>) + 128 <= 4096, "a table and a step pass with a launch");
 static_assert(sizeof(mti_opt_table<double>) + 128 <= 4096, "a table and a step pass with a launch");
 
-/* The tensor that holds this chunk: the last whose first is not beyond it. Empty ones are left
- * out of the table, so firsts are all different. */
+/* The tensor of this chunk: the last one with first <= chunk. Empty tensors are not in the
+ * table, so all firsts differ. */
 template <class T>
 __device__ __forceinline__ int entry_of(const mti_opt_table<T> &table, uint32_t chunk)
 {
@@ -43,7 +43,7 @@ __device__ __forceinline__ int entry_of(const mti_opt_table<T> &table, uint32_t 
     return low;
 }
 
-/* Vectors of V elements, elements [begin, end) of e; all loads of a round before its stores. */
+/* Elements [begin, end) of e in vectors of V; all loads of a round precede its stores. */
 template <int V, class Step>
 __device__ __forceinline__ void opt_span(const mti_opt_entry<typename Step::type> &e,
                                          const Step &step, int64_t begin, int64_t end)
@@ -63,7 +63,7 @@ __device__ __forceinline__ void opt_span(const mti_opt_entry<typename Step::type
     }
 }
 
-/* A chunk: whole vectors first, then the elements that are left. */
+/* A chunk: whole vectors first, then the remaining elements. */
 template <class Step>
 __device__ __forceinline__ void opt_chunk(const mti_opt_table<typename Step::type> &table,
                                           const Step &step, uint32_t chunk)
@@ -83,8 +83,8 @@ __global__ void __launch_bounds__(MTI_BLOCK_THREADS)
     opt_chunk(table, step, blockIdx.x);
 }
 
-/* launch(table) for as many tables as the items of type T fill. Step::width says what alignment
- * means. */
+/* Calls launch(table) until all items of type T are done. Step::width is the vector width that
+ * decides `aligned`. */
 template <class T, class Launch>
 static bool for_tables(mt_dtype dtype, int width, int n_items, const mti_opt_item *items,
                        const Launch &launch)
@@ -126,14 +126,14 @@ static bool step_all(mti_ctx *ctx, mt_dtype dtype, int n_items, const mti_opt_it
     });
 }
 
-/* each(T()) for the four types: items of different types go into launches of their own. */
+/* Calls each(T()) for the four types: each type has launches of its own. */
 template <class Each> static bool for_types(const Each &each)
 {
     return each(float(), MT_F32) && each(double(), MT_F64) && each(__nv_bfloat16(), MT_BF16) &&
            each(__half(), MT_F16);
 }
 
-/* V elements of the parameter, wide: the master's, or p's own. */
+/* V elements of the parameter in the wide type: the master's, or p's own. */
 template <int V, class T>
 __device__ __forceinline__ mti_vec<mti_wide<T>, V> load_param(const mti_opt_entry<T> &e, int64_t i)
 {
@@ -230,7 +230,7 @@ template <class T> struct mti_sgd_step {
     typedef mti_wide<T> A;
     enum { width = (int)(16 / sizeof(A)), unroll = 2 };
     A lr, momentum, grad_scale;
-    bool start; /* step 1: what m holds counts for nothing, NaN included */
+    bool start; /* step 1: m's old contents are ignored, NaN included */
     template <int V> struct held {
         mti_vec<T, V> g;
         mti_vec<A, V> p, m;
@@ -303,8 +303,8 @@ extern "C" bool mti_cuda_scale_all(mti_ctx *ctx, double factor, int n_items,
     });
 }
 
-/* The "step" of a sum: the loaded elements go into the thread's own sum. Squares of f32 may
- * overflow f32: they are taken in f64. */
+/* The "step" of a sum: adds the loaded elements to the thread's own sum. Squares of f32 may
+ * overflow f32, so they are computed in f64. */
 template <class T> struct mti_squares_step {
     typedef T type;
     enum { width = mti_width_of<T>(), unroll = 4 };
@@ -327,8 +327,8 @@ template <class T> struct mti_squares_step {
     }
 };
 
-/* Slot s of the desk takes chunks s, s + MTI_DESK_SLOTS, ... of every launch: an order that no
- * machine changes. The first launch finds zeros. */
+/* Slot s of the desk sums chunks s, s + MTI_DESK_SLOTS, ... of every launch: the same order on
+ * every device. The slots are 0 before the first launch. */
 template <class T>
 __global__ void __launch_bounds__(MTI_BLOCK_THREADS)
     mti_squares_kernel(const mti_opt_table<T> table, mti_desk *desk)

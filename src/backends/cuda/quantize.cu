@@ -1,5 +1,5 @@
-/* quantize.cu: bits and blocks; the bits that backends/cpu/quantize.c gives. Everything is
- * contiguous. The scalar maths is in backends/quantize.h. */
+/* quantize.cu: bits and blocks, bit for bit as backends/cpu/quantize.c. Everything is contiguous.
+ * The scalar maths is in backends/quantize.h. */
 #include "backends/cuda/kernels.h"
 #include "backends/cuda/walk.cuh"
 #include "backends/quantize.h"
@@ -7,13 +7,13 @@
 #define THREADS MTI_BLOCK_THREADS
 #define WARPS   (THREADS / 32)
 
-/* Blocks for n items, `each` of them a block's. */
+/* Grid size for n items, `each` per block. */
 static unsigned grid_for(const mti_ctx *ctx, int64_t n, int64_t each)
 {
     return mti_grid(ctx, (n + each - 1) / each);
 }
 
-/* n(T()) for bool, as bytes, and the floating dtypes. */
+/* Calls n(T()) for bool, as bytes, and the floating dtypes. */
 template <class Each> static bool for_bool_or_float(mt_dtype dtype, const Each &each)
 {
     return dtype == MT_BOOL ? each(uint8_t()) : mti_for_float(dtype, each);
@@ -27,7 +27,7 @@ static __device__ __forceinline__ bool is_on(float x) { return mti_is_on_f32(x);
 static __device__ __forceinline__ bool is_on(__nv_bfloat16 x) { return is_on(mti_widen(x)); }
 static __device__ __forceinline__ bool is_on(__half x) { return is_on(mti_widen(x)); }
 
-/* A warp has 32 elements, four bytes, at a time; its first four lanes store them. */
+/* A warp packs 32 elements, four bytes, at a time; its first four lanes store them. */
 template <class T>
 __global__ void __launch_bounds__(THREADS) pack_elements(const T *x, uint8_t *bits, int64_t n)
 {
@@ -81,9 +81,9 @@ extern "C" bool mti_cuda_unpack_bits(mti_ctx *ctx, const mti_view *bits, const m
 
 /* ---- blocks ---- */
 
-#define PAIRS 8 /* that a lane holds of a block: 512 values at most, two by two over 32 lanes */
+#define PAIRS 8 /* per lane: a block has at most 512 values, in pairs over 32 lanes */
 
-/* A warp has a block of values; lane l has pairs l, l + 32, ... */
+/* One block of values per warp; lane l has pairs l, l + 32, ... */
 template <class T, bool nf4>
 __global__ void __launch_bounds__(THREADS)
     quantize_blocks(const T *x, const float *shift, uint8_t *codes, float *scales, int64_t n,
@@ -150,7 +150,7 @@ extern "C" bool mti_cuda_quantize(mti_ctx *ctx, mti_code code, int64_t block, co
     });
 }
 
-/* A thread has two values at a time: a byte of nf4. */
+/* A thread converts two values at a time: one byte of nf4. */
 template <class T, bool nf4>
 __global__ void __launch_bounds__(THREADS)
     dequantize_pairs(const uint8_t *codes, const float *scales, const float *shift, T *y, int64_t n,
@@ -197,9 +197,9 @@ extern "C" bool mti_cuda_dequantize(mti_ctx *ctx, mti_code code, int64_t block,
     });
 }
 
-/* ---- the mean that double quantisation takes off ---- */
+/* ---- the mean that double quantisation subtracts ---- */
 
-/* Thread l is lane l. */
+/* Thread l computes lane l. */
 __global__ void __launch_bounds__(MTI_MEAN_LANES)
     mean_of_lanes(const float *x, int64_t n, float *mean)
 {

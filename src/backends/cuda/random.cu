@@ -1,6 +1,6 @@
-/* random.cu: uniform and normal numbers and dropout. A draw is a function of (seed, counter, lane)
- * alone (base/philox.h), so any thread can make any part and the CPU makes the same. A thread
- * works on whole counters, 4 elements each, wherever the layout allows. */
+/* random.cu: uniform and normal numbers and dropout. A draw is a function of (seed, counter,
+ * lane) alone (base/philox.h), so any thread can compute any part, and the CPU computes the
+ * same. A thread uses whole counters, 4 elements each, where the layout allows. */
 #include "backends/cuda/kernels.h"
 #include "backends/cuda/walk.cuh"
 
@@ -8,14 +8,14 @@ struct mti_draws {
     uint64_t seed, offset;
 };
 
-/* A run-time index would put the lanes into memory. */
+/* Written as selects: a run-time index would move the lanes into local memory. */
 __device__ __forceinline__ uint32_t lane_of(const mti_u32x4 &r, uint32_t lane)
 {
     uint32_t low = lane & 1u ? r.v[1] : r.v[0], high = lane & 1u ? r.v[3] : r.v[2];
     return lane & 2u ? high : low;
 }
 
-/* The draws of elements i to i + V - 1; V is 1, or both it and i divide by 4. */
+/* The draws of elements i to i + V - 1; V is 1, or V and i are multiples of 4. */
 template <int V>
 __device__ __forceinline__ void draw(const mti_draws &d, uint64_t i, uint32_t (&u)[V])
 {
@@ -31,7 +31,7 @@ __device__ __forceinline__ void draw(const mti_draws &d, uint64_t i, uint32_t (&
     }
 }
 
-/* Elements at once: whole counters. */
+/* Elements per vector: whole counters. */
 template <class T> constexpr int draw_width() { return sizeof(T) == 2 ? 8 : 4; }
 
 /* ---- uniform ---- */
@@ -59,7 +59,7 @@ template <class T> struct mti_uniform_op {
     }
 };
 
-/* The largest number of type T that is below hi (lo if there is none): rounding could reach hi. */
+/* The largest number of type T below hi (lo if there is none), since rounding could give hi. */
 template <class T> static double last_below(double lo, double hi)
 {
     if (!(lo < hi)) return lo;
@@ -68,7 +68,7 @@ template <class T> static double last_below(double lo, double hi)
     if (value < hi) return value;
     uint64_t bits = 0, sign = (uint64_t)1 << (8 * sizeof(T) - 1);
     memcpy(&bits, &t, sizeof t);
-    /* as sign and magnitude: one less, or more below zero, is the next one down */
+    /* sign and magnitude: the next lower is bits - 1, or bits + 1 below zero */
     bits = value > 0 ? bits - 1 : value < 0 ? bits + 1 : sign + 1;
     memcpy(static_cast<void *>(&t), &bits, sizeof t);
     return (double)mti_widen(t);
@@ -134,7 +134,7 @@ extern "C" bool mti_cuda_normal(mti_ctx *ctx, double mean, double std, uint64_t 
 
 /* ---- dropout ---- */
 
-/* Operands: y, x and, if it is wanted, the mask. */
+/* Operands: y, x and, if requested, the mask. */
 template <class T, bool has_mask> struct mti_dropout_op {
     enum { operands = has_mask ? 3 : 2, width = draw_width<T>(), unroll = 2 };
     mti_draws draws;

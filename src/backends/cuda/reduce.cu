@@ -1,26 +1,25 @@
 /* reduce.cu: y = scale * sum of x over some dimensions.
  *
- * The dimensions fall into kept and reduced ones. What is added into one element of y is cut into
- * blocks by shape alone, so the order never depends on the machine: vectors are added in f32 (f64
- * for f64), all else in f64. Two ways through memory, so that x is read along its contiguous
- * dimension:
- * - rows, inner dimension reduced: a group of lanes, or a block of threads, adds up one block of
- *   one element of y;
- * - columns, inner dimension kept: a block of threads adds up one block of rows for a tile of
- *   columns, each warp reading along a row; where rows are few, a thread has a column.
- * Where there are several blocks, their sums go to scratch and the same kernels add those up. */
+ * Each dimension is kept or reduced. The elements of one sum are divided into blocks by shape
+ * alone, so the order never depends on the device: vectors are added in f32 (f64 for f64), all
+ * else in f64. There are two loop orders, so that x is read along its contiguous dimension:
+ * - rows, inner dimension reduced: a group of lanes, or a block of threads, sums one block of one
+ *   element of y;
+ * - columns, inner dimension kept: a block of threads sums one block of rows for a tile of columns,
+ *   each warp reading along a row; if there are few rows, each thread sums whole columns.
+ * If there are several blocks, their sums go to scratch, and the same kernels add those up. */
 #include "backends/cuda/kernels.h"
 #include "backends/cuda/reduce.cuh"
 
-#define ITEMS_WANTED    4096 /* blocks in all: a full machine and a short last wave */
-#define LEAST_ELEMENTS  4096 /* of a block, rows */
-#define LEAST_ROWS      64   /* of a block, columns; more where these are few */
-#define GROUP_VECTORS   512  /* rows up to this long are added by a group of lanes */
-#define FEW_ROWS        64   /* a thread adds so many by itself; at most LEAST_ROWS */
+#define ITEMS_WANTED    4096 /* total blocks: fills the device, with a short last wave */
+#define LEAST_ELEMENTS  4096 /* per block, rows */
+#define LEAST_ROWS      64   /* per block, columns; more if these are few */
+#define GROUP_VECTORS   512  /* longest rows that a group of lanes sums */
+#define FEW_ROWS        64   /* one thread sums up to this many; at most LEAST_ROWS */
 #define LOADS           4    /* in flight per thread */
-#define NOMINAL_COLUMNS 128  /* of a tile */
+#define NOMINAL_COLUMNS 128  /* per tile */
 
-/* Element i of some dimensions: where it is. */
+/* Computes the offset of element i of some dimensions. */
 struct mti_steps {
     int rank;
     bool narrow; /* 32 bits hold every index */
@@ -98,12 +97,12 @@ __device__ __forceinline__ double row_share(const T *x, const mti_steps &reduced
         for (int u = 0; u < LOADS; u++)
             if (i + u * lanes < whole) sum += vector_sum(v[u]);
     }
-    /* what no vector holds: only where the reduced dimensions are one, contiguous */
+    /* elements after the last whole vector: only if all reduced dimensions are one, contiguous */
     for (int64_t i = whole * V + lane; i < end; i += lanes) sum += (double)mti_widen(x[i]);
     return sum;
 }
 
-/* A group of job.lanes lanes per element of y. */
+/* A group of job.lanes lanes sums one element of y. */
 template <class T, int V>
 __global__ void __launch_bounds__(MTI_BLOCK_THREADS) mti_sum_group_kernel(const mti_sum_job job)
 {
@@ -120,7 +119,7 @@ __global__ void __launch_bounds__(MTI_BLOCK_THREADS) mti_sum_group_kernel(const 
     }
 }
 
-/* A block of threads per block of an element of y. */
+/* A block of threads sums one block of an element of y. */
 template <class T, int V>
 __global__ void __launch_bounds__(MTI_BLOCK_THREADS) mti_sum_rows_kernel(const mti_sum_job job)
 {
@@ -164,7 +163,7 @@ __device__ __forceinline__ void column_share(const T *x, const mti_steps &reduce
     }
 }
 
-/* Few rows: a thread for V elements of y. */
+/* Few rows: a thread sums V elements of y. */
 template <class T, int V>
 __global__ void __launch_bounds__(MTI_BLOCK_THREADS) mti_sum_few_rows_kernel(const mti_sum_job job)
 {
@@ -180,7 +179,7 @@ __global__ void __launch_bounds__(MTI_BLOCK_THREADS) mti_sum_few_rows_kernel(con
     }
 }
 
-/* job.lanes threads, V columns each, share a row; the others of the block have the next rows. */
+/* job.lanes threads, V columns each, share a row; the block's other threads have the next rows. */
 template <class T, int V>
 __global__ void __launch_bounds__(MTI_BLOCK_THREADS) mti_sum_columns_kernel(const mti_sum_job job)
 {
@@ -241,7 +240,7 @@ static mti_view choose(const mti_view *v, const mti_view *x, const mti_view *y, 
 
 static int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
-/* By shapes and strides alone: scratch is asked for before there is memory. */
+/* A function of shapes and strides alone: scratch is sized before memory is allocated. */
 static sum_plan plan_sum(const mti_view *x, const mti_view *y)
 {
     mti_view kept_x = choose(x, x, y, true), kept_y = choose(y, x, y, true);
@@ -256,7 +255,7 @@ static sum_plan plan_sum(const mti_view *x, const mti_view *y)
     p.columns = p.is_columns ? p.kept.shape[p.kept.rank - 1] : 1;
     if (p.kept.count == 0 || p.reduced.count == 0) return p;
     p.outer = p.kept.count / p.columns;
-    /* groups of blocks of y that run side by side; more blocks where these are few */
+    /* groups of elements of y that run concurrently; few groups are divided into more blocks */
     int64_t side_by_side = p.outer * ((p.columns + NOMINAL_COLUMNS - 1) / NOMINAL_COLUMNS);
     int64_t least =
         p.is_columns ? round_up(LEAST_ELEMENTS / p.columns, LEAST_ROWS) : LEAST_ELEMENTS;
@@ -274,7 +273,7 @@ extern "C" size_t mti_cuda_sum_scratch(mti_ctx *ctx, const mti_view *x, const mt
     return p.blocks > 1 ? (size_t)(p.kept.count * p.blocks) * sizeof(double) : 0;
 }
 
-/* Operand k of the first `rank` dimensions of l; the last one in vectors of `width`. */
+/* Steps of operand k over the first `rank` dimensions of l; the last in vectors of `width`. */
 template <int N> static mti_steps make_steps(const mti_layout<N> &l, int k, int rank, int width)
 {
     mti_steps s = {};
@@ -291,7 +290,7 @@ template <int N> static mti_steps make_steps(const mti_layout<N> &l, int k, int 
     return s;
 }
 
-/* Row n of a matrix whose rows are `stride` apart. */
+/* The steps of a matrix whose rows are `stride` apart. */
 static mti_steps row_steps(int64_t stride)
 {
     mti_steps s = {};
@@ -300,7 +299,7 @@ static mti_steps row_steps(int64_t stride)
     return s;
 }
 
-/* ---- launching: x, its type T and all steps are set; those of `reduced` for V ---- */
+/* ---- launching: expects x, its type T and all steps; those of `reduced` in vectors of V ---- */
 
 template <class T, int V> static bool launch_columns(mti_ctx *ctx, mti_sum_job *job)
 {
@@ -320,7 +319,7 @@ template <class T, int V> static bool launch_rows(mti_ctx *ctx, mti_sum_job *job
         return MTI_LAUNCH(ctx, sum_of_rows, mti_grid(ctx, job->outer * job->blocks),
                           MTI_BLOCK_THREADS, 0, *job);
     }
-    /* as few lanes as keep LOADS loads in flight and read 64 bytes in one piece */
+    /* the fewest lanes that keep LOADS loads in flight and read 64 contiguous bytes */
     int64_t lanes = 1, piece = 64 / (int64_t)(V * sizeof(T));
     while (lanes < 32 && lanes < vectors && (lanes * LOADS < vectors || lanes < piece)) lanes *= 2;
     job->lanes = (int)lanes;
@@ -345,7 +344,7 @@ static bool is_vectorisable(const sum_plan &p, int width)
            (p.reduced.rank == 1 || p.reduced.shape[reduced_last] % width == 0);
 }
 
-/* Steps over all kept dimensions: an element of y that counts is a vector of it. */
+/* Sets the steps over all kept dimensions, in vectors of y, and launches. */
 template <class T, int V>
 static bool launch_few_rows(mti_ctx *ctx, const sum_plan &p, mti_sum_job *job)
 {

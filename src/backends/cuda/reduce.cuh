@@ -1,10 +1,11 @@
 /* reduce.cuh: rows, and the threads that share one.
  *
- * A row is cut into chunks that begin at 16-byte boundaries of memory: the first and the last may
- * hang over its ends. A chunk is one vector access; where a second row lies differently in its 16
- * bytes, or at an end, it is taken element by element. The threads that share a row are a team:
- * 1 to 32 neighbouring lanes of a warp, or a whole block. Thread `rank` has the chunks rank,
- * rank + size, ...; so the order of every sum follows from the row's length and place alone. */
+ * A row is divided into chunks that begin at 16-byte boundaries of memory, so the first and the
+ * last may extend beyond the row. A chunk is one vector access; at the ends, and in a second row
+ * with another alignment, it is read element by element. The threads that share a row are a
+ * team: 1 to 32 neighbouring lanes of a warp, or a whole block. Thread `rank` has the chunks
+ * rank, rank + size, ...; so the order of every sum follows from the row's length and alignment
+ * alone. */
 #ifndef MTI_REDUCE_CUH
 #define MTI_REDUCE_CUH
 
@@ -26,31 +27,30 @@ static __device__ __forceinline__ double mti_log_of(double x) { return log(x); }
 
 /* ---- chunks of a row ---- */
 
-/* Elements of a chunk. */
+/* Elements per chunk. */
 template <class T> constexpr int mti_chunk_width = 16 / (int)sizeof(T);
 
-/* Elements between the 16-byte boundary at or before p and p. */
+/* Elements from the 16-byte boundary at or before p to p. */
 template <class T> static __device__ __forceinline__ int mti_skew(const T *p)
 {
     return (int)(reinterpret_cast<uintptr_t>(p) % 16 / sizeof(T));
 }
 
-/* Chunks of n elements that begin `skew` elements after a boundary. */
+/* Number of chunks of n elements that begin `skew` elements after a boundary. */
 template <class T> static __device__ __forceinline__ int64_t mti_chunks(int64_t n, int skew)
 {
     constexpr int N = mti_chunk_width<T>;
     return n > 0 ? (skew + n + N - 1) / N : 0;
 }
 
-/* n elements at p, taken in chunks of N elements [j, j + N), j = chunk * N - skew. T may be const.
- */
+/* n elements at p, in chunks [j, j + N) of N elements, j = chunk * N - skew. T may be const. */
 template <class T> struct mti_row {
     typedef std::remove_const_t<T> element;
     typedef mti_wide<element> A;
     static constexpr int N = mti_chunk_width<T>;
     T *p;
     int64_t n;
-    bool wide; /* p itself has that skew: chunks lie on boundaries */
+    bool wide; /* p has this skew, so chunks are aligned */
 
     __device__ __forceinline__ mti_row(T *at, int64_t length, int skew)
         : p(at), n(length), wide(mti_skew(at) == skew)
@@ -58,7 +58,7 @@ template <class T> struct mti_row {
     }
     __device__ __forceinline__ bool has(int64_t j) const { return j >= 0 && j < n; }
 
-    /* as it is stored; 0 where the chunk hangs over */
+    /* in the stored type; 0 beyond the row's ends */
     __device__ __forceinline__ mti_vec<element, N> fetch(int64_t j) const
     {
         if (wide && j >= 0 && j + N <= n) return mti_load<N>(p + j);
@@ -77,7 +77,7 @@ template <class T> struct mti_row {
                 if (has(j + k)) p[j + k] = chunk.v[k];
         }
     }
-    /* `beyond` where the chunk hangs over */
+    /* in the wide type; `beyond` beyond the row's ends */
     __device__ __forceinline__ void load(int64_t j, A (&v)[N], A beyond) const
     {
         if (wide && j >= 0 && j + N <= n) {
@@ -108,7 +108,7 @@ template <class T> struct mti_row {
 
 struct mti_rowset {
     void *data;
-    int rank; /* of what is left after merging; at least 1 */
+    int rank; /* after merging; at least 1 */
     int64_t rows, n;
     int64_t shape[MT_MAX_RANK], stride[MT_MAX_RANK]; /* slowest first */
 };
@@ -155,18 +155,18 @@ template <class T> static __device__ __forceinline__ T *mti_row_at(const mti_row
 
 /* ---- teams ---- */
 
-/* How a row fits: in the registers of some lanes, of a block, or not at all. */
+/* How a row fits: in the registers of some lanes, in those of a block, or not at all. */
 enum mti_fit { MTI_FIT_LANES, MTI_FIT_BLOCK, MTI_FIT_LONG };
 
-#define MTI_LANES_BLOCK 128 /* threads of a block whose teams are lanes */
-#define MTI_ROW_BLOCK   512 /* most threads of a block that is one team */
+#define MTI_LANES_BLOCK 128 /* threads per block if teams are lanes */
+#define MTI_ROW_BLOCK   512 /* most threads per block that is one team */
 
-/* Long rows need two blocks on a multiprocessor: one reads while the other waits. */
+/* Long rows need two blocks per multiprocessor: one loads while the other waits. */
 #define MTI_ROW_KERNEL(FIT)                                                                        \
     __global__ void __launch_bounds__((FIT) == MTI_FIT_LANES ? MTI_LANES_BLOCK : MTI_ROW_BLOCK,    \
                                       (FIT) == MTI_FIT_LONG ? 2 : 1)
 
-/* Chunks a thread has in its registers at a time: HELD of a row that fits. */
+/* Chunks in a thread's registers at a time: HELD of a row that fits. */
 template <class T, mti_fit FIT, int HELD>
 constexpr int mti_room = FIT != MTI_FIT_LONG       ? HELD
                          : mti_chunk_width<T> == 8 ? 2
@@ -174,12 +174,12 @@ constexpr int mti_room = FIT != MTI_FIT_LONG       ? HELD
 
 struct mti_row_plan {
     mti_fit fit;
-    int size;    /* threads of a team */
-    int teams;   /* of a block */
-    int threads; /* of a block */
+    int size;    /* threads per team */
+    int teams;   /* teams per block */
+    int threads; /* threads per block */
 };
 
-/* For rows of n elements of which a thread can hold `held` chunks. */
+/* For rows of n elements if a thread can hold `held` chunks. */
 static inline mti_row_plan mti_plan_rows(int64_t n, size_t element_size, bool aligned, int held)
 {
     int64_t per_chunk = 16 / (int64_t)element_size;
@@ -200,7 +200,7 @@ static inline mti_row_plan mti_plan_rows(int64_t n, size_t element_size, bool al
     return plan;
 }
 
-/* x combined over `size` neighbouring lanes, a power of two; all get the same bits. */
+/* The sum of x over `size` neighbouring lanes, a power of two; all lanes get the same bits. */
 template <class A> static __device__ __forceinline__ A mti_lanes_sum(A x, int size)
 {
     for (int away = size / 2; away > 0; away /= 2) x += __shfl_xor_sync(0xffffffffu, x, away);
@@ -214,11 +214,11 @@ template <class A> static __device__ __forceinline__ A mti_lanes_max(A x, int si
 }
 
 /* The calling thread's place in its team. Every thread of the block takes part in every sum and
- * maximum. A block's warps leave their results in one half of `space`, by turns: the barrier of
- * the next reduction is what lets the half be used again. */
+ * maximum. The warps write their results to the two halves of `space` alternately: the barrier of
+ * the next reduction makes the half reusable. */
 template <class A, mti_fit FIT> struct mti_team {
     int rank, size, number; /* number: which team of the block */
-    A *space;               /* 64 in shared memory; unused by lanes */
+    A *space;               /* 64 elements in shared memory; unused if teams are lanes */
     int turn;
 
     __device__ __forceinline__ mti_team(int team_size, A *shared) : space(shared), turn(0)
@@ -239,7 +239,7 @@ template <class A, mti_fit FIT> struct mti_team {
     }
 
   private:
-    /* Lane i gets what warp i brought, or `none`. */
+    /* Lane i gets warp i's result, or `none`. */
     __device__ __forceinline__ A gather(A of_warp, A none)
     {
         int lane = (int)threadIdx.x % 32;
@@ -253,7 +253,7 @@ template <class A, mti_fit FIT> struct mti_team {
 
 /* ---- a thread's share of a row: chunks base + rank, base + rank + size, ... ---- */
 
-/* Where chunk i of those at base begins. */
+/* The first element of chunk i of those at base. */
 template <int N, class A, mti_fit FIT>
 static __device__ __forceinline__ int64_t mti_place(int64_t base, int i, int skew,
                                                     const mti_team<A, FIT> &team)
@@ -261,7 +261,7 @@ static __device__ __forceinline__ int64_t mti_place(int64_t base, int i, int ske
     return (base + team.rank + i * team.size) * N - skew;
 }
 
-/* As they are stored, 0 beyond the row's ends: 16-bit floats take half the registers so. */
+/* In the stored type, 0 beyond the row's ends: 16-bit floats then need half the registers. */
 template <class T, class A, mti_fit FIT, int ROOM, class E, int N>
 static __device__ __forceinline__ void mti_take(const mti_row<T> &row, int64_t base, int skew,
                                                 const mti_team<A, FIT> &team,

@@ -1,18 +1,18 @@
 /* rope.cu: rotary positions. A thread has a vector of pairs; it computes their frequencies once,
- * the angles once per position, and turns those pairs in a group of heads. */
+ * the angles once per position, and rotates those pairs in a group of heads. */
 #include "backends/cuda/kernels.h"
 #include "backends/cuda/walk.cuh"
 
 #define BLOCK     256
-#define POSITIONS 4 /* of a thread */
-#define HEADS     8 /* of a block */
+#define POSITIONS 4 /* per thread */
+#define HEADS     8 /* per block */
 #define MOST_Y    65535
 
 struct rope_job {
     const void *x;
     void *y;
     int64_t x_stride[3], y_stride[3]; /* of b, a, s */
-    int64_t heads, a, s, half;        /* heads: of all batches */
+    int64_t heads, a, s, half;        /* heads: over all batches */
     int64_t start;
     double theta;
     int lanes; /* threads that share a row */

@@ -1,7 +1,7 @@
 /* rows.cu: softmax and log-softmax over the last dimension, and their backward.
  *
- * A row is read once and held in registers where it fits (up to 32 KiB); a longer one is read
- * twice, the first time for its maximum and its sum together. */
+ * A row that fits in registers (up to 32 KiB) is read once; a longer one is read twice, the first
+ * time for its maximum and its sum together. */
 #include "backends/cuda/kernels.h"
 #include "backends/cuda/softmax.cuh"
 
@@ -61,7 +61,7 @@ template <class T, mti_fit FIT, bool LOG> MTI_ROW_KERNEL(FIT) backward_rows(back
     int64_t r = (int64_t)blockIdx.x * (blockDim.x / (unsigned)team.size) + team.number;
     bool live = r < job.y.rows;
     int64_t n = live ? job.y.n : 0;
-    if (!live) r = 0; /* its team has an empty row, and the reductions to take part in */
+    if (!live) r = 0; /* its team still takes part in the reductions */
     const T *start = mti_row_at<const T>(job.y, r);
     int skew = mti_skew(start);
     mti_row<const T> y(start, n, skew), dy(mti_row_at<const T>(job.dy, r), n, skew);

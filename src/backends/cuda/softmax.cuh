@@ -1,24 +1,24 @@
-/* softmax.cuh: the kernel under softmax, log-softmax and cross-entropy: one pass over rows that
- * leaves y = softmax(scale x) or y = x - log(sum(exp(x))) and, where there are targets, each
- * block's share of the loss. */
+/* softmax.cuh: the kernel of softmax, log-softmax and cross-entropy: for each row it writes
+ * y = softmax(scale x) or y = x - log(sum(exp(x))) and, if there are targets, each block's share of
+ * the loss. */
 #ifndef MTI_SOFTMAX_CUH
 #define MTI_SOFTMAX_CUH
 
 #include "backends/cuda/desk.h"
 #include "backends/cuda/reduce.cuh"
 
-#define MTI_SOFTMAX_HELD 4 /* chunks in the registers of a thread */
+#define MTI_SOFTMAX_HELD 4 /* chunks in a thread's registers */
 
 struct mti_softmax_job {
     mti_rowset x, y;
-    int64_t causal; /* rows of a square of scores; 0 if nothing is masked */
+    int64_t causal; /* s, the rows of one score matrix; 0: no mask */
     double scale;
     /* cross-entropy only */
     const int64_t *target; /* [rows] or NULL */
     int64_t ignore;
-    mti_desk *desk;   /* block b leaves count[b] and sum[b] */
+    mti_desk *desk;   /* block b writes count[b] and sum[b] */
     mti_fault *fault; /* the note of bad targets */
-    /* set at the launch */
+    /* set by the launch */
     int team_size;
     int64_t rows_per_block;
 };
@@ -35,8 +35,8 @@ static __device__ __forceinline__ int64_t mti_softmax_seen(const mti_softmax_job
     return seen < 0 ? 0 : seen < job.x.n ? seen : job.x.n;
 }
 
-/* Chunks base + rank, base + rank + size, ... of the row into registers, scaled; -infinity where
- * there is nothing. */
+/* Loads chunks base + rank, base + rank + size, ... of the row into registers, scaled; -infinity
+ * beyond the row's ends. */
 template <class T, mti_fit FIT, int ROOM>
 static __device__ __forceinline__ void mti_softmax_take(const mti_row<const T> &x,
                                                         mti_wide<T> scale, int64_t base, int skew,
@@ -59,7 +59,7 @@ static __device__ __forceinline__ void mti_softmax_take(const mti_row<const T> &
     }
 }
 
-/* Of a row that is in registers; without LOG v becomes exp(v - top). */
+/* For a row in registers; without LOG v becomes exp(v - top). */
 template <class T, mti_fit FIT, bool LOG, int ROOM>
 static __device__ __forceinline__ mti_softmax_stats<mti_wide<T>> mti_softmax_held_stats(
     mti_team<mti_wide<T>, FIT> &team, int64_t chunks, mti_wide<T> (&v)[ROOM][mti_chunk_width<T>])
@@ -84,7 +84,7 @@ static __device__ __forceinline__ mti_softmax_stats<mti_wide<T>> mti_softmax_hel
     return {top, team.sum(sum)};
 }
 
-/* Of a row read for this alone: the sum so far shrinks whenever a larger element comes. */
+/* For a row that is read again later: a larger element rescales the sum so far. */
 template <class T, mti_fit FIT>
 static __device__ __forceinline__ mti_softmax_stats<mti_wide<T>> mti_softmax_long_stats(
     const mti_row<const T> &x, mti_wide<T> scale, int64_t chunks, int skew,
@@ -99,7 +99,7 @@ static __device__ __forceinline__ mti_softmax_stats<mti_wide<T>> mti_softmax_lon
         MTI_UNROLL
         for (int i = 0; i < ROOM; i++) MTI_UNROLL
         for (int k = 0; k < N; k++) next = max(next, v[i][k]);
-        A zero = next == -(A)INFINITY ? (A)0 : next; /* -inf - -inf is no number */
+        A zero = next == -(A)INFINITY ? (A)0 : next; /* -inf - -inf is NaN */
         sum *= mti_exp_below(top - zero);
         MTI_UNROLL
         for (int i = 0; i < ROOM; i++) MTI_UNROLL
@@ -110,7 +110,7 @@ static __device__ __forceinline__ mti_softmax_stats<mti_wide<T>> mti_softmax_lon
     return {all, team.sum(sum * mti_exp_below(top - zero))};
 }
 
-/* y of the chunks at base from v: scale x, or exp(scale x - top) where EXP is done; zeros from
+/* Stores y of the chunks at base from v: scale x, or exp(scale x - top) if EXP is done; zeros from
  * column `seen` on. */
 template <class T, mti_fit FIT, bool LOG, bool EXP, int ROOM>
 static __device__ __forceinline__ void mti_softmax_give(const mti_row<T> &y, int64_t seen,
@@ -142,8 +142,8 @@ static __device__ __forceinline__ void mti_softmax_give(const mti_row<T> &y, int
     }
 }
 
-/* Row r by the calling team; where it is not `live` there is no such row, and it takes part in
- * the reductions with an empty one. */
+/* Row r, by the calling team. A team without a row (not `live`) takes part in the reductions
+ * with an empty one. */
 template <class T, mti_fit FIT, bool LOG>
 static __device__ __forceinline__ mti_softmax_stats<mti_wide<T>> mti_softmax_row(
     const mti_softmax_job &job, int64_t r, bool live, mti_team<mti_wide<T>, FIT> &team)
@@ -172,7 +172,7 @@ static __device__ __forceinline__ mti_softmax_stats<mti_wide<T>> mti_softmax_row
     }
 }
 
-/* The teams' losses, each in the hands of its rank 0, added up in their order: sum[b], count[b]. */
+/* Adds the teams' losses, which each team's rank 0 holds, in order: sum[b], count[b]. */
 template <class A, mti_fit FIT>
 static __device__ __forceinline__ void mti_softmax_leave_loss(const mti_softmax_job &job,
                                                               const mti_team<A, FIT> &team,
@@ -189,7 +189,7 @@ static __device__ __forceinline__ void mti_softmax_leave_loss(const mti_softmax_
     }
 }
 
-/* Block b has rows [b, b + 1) * rows_per_block, its teams one each at a time. */
+/* Block b does rows [b, b + 1) * rows_per_block, one per team at a time. */
 template <class T, mti_fit FIT, bool LOG> MTI_ROW_KERNEL(FIT) mti_softmax_rows(mti_softmax_job job)
 {
     typedef mti_wide<T> A;
@@ -218,7 +218,7 @@ template <class T, mti_fit FIT, bool LOG> MTI_ROW_KERNEL(FIT) mti_softmax_rows(m
     if (LOG && job.target) mti_softmax_leave_loss<A, FIT>(job, team, loss, count);
 }
 
-/* In at most max_blocks blocks; there is at least one row. Returns how many in *n_blocks. */
+/* Launches at most max_blocks blocks; needs at least one row. *n_blocks: the number launched. */
 template <class T, bool LOG>
 static bool mti_softmax_launch(mti_ctx *ctx, mti_softmax_job *job, int64_t max_blocks,
                                int *n_blocks = nullptr)

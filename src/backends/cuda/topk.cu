@@ -1,14 +1,14 @@
 /* topk.cu: the k largest of each row.
  *
- * A block finds the k-th largest of a row digit by digit, from the highest: it counts how many
- * elements that agree so far have which next digit. Then it lists what is larger, and of what is
- * equal the first, in the order of the row. Last, each of the list finds its place by counting what
- * comes before it. */
+ * A block finds the k-th largest of a row digit by digit, from the highest: among the elements that
+ * match the digits so far, it counts those with each next digit. Then it lists all larger elements
+ * and the first of the equal ones, in row order. Last, each listed element finds its rank by
+ * counting the elements that precede it. */
 #include "backends/cuda/dims.cuh"
 #include "backends/cuda/kernels.h"
 
 #define WARP       32
-#define MOST       1024 /* threads of a block that chooses */
+#define MOST       1024 /* most threads of a block */
 #define DIGITS     256
 #define SORT_BLOCK 256
 
@@ -16,7 +16,7 @@ struct topk_job {
     const void *x;
     void *values;
     int64_t *index;
-    uint32_t *list; /* [rows,k]: the chosen, in the order of the row */
+    uint32_t *list; /* [rows,k]: the selected elements, in row order */
     mti_dims rows;
     int64_t step, n, k;
 };
@@ -42,12 +42,12 @@ template <class T> static __device__ __forceinline__ uint64_t key_at(const T *x,
     return mti_order_key(bits, (uint64_t)1 << (8 * sizeof(T) - 1), bits_of<T>::infinity);
 }
 
-/* How many lanes of earlier warps, and earlier lanes of this one, have it set; *all: of the block. */
+/* The number of earlier threads of the block that have `set`; *all: of all its threads. */
 static __device__ __forceinline__ unsigned count_before(bool set, unsigned *of_warp, unsigned *all)
 {
     unsigned lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, before = 0;
     unsigned mask = __ballot_sync(0xffffffffu, set);
-    __syncthreads(); /* of_warp has been read */
+    __syncthreads(); /* of_warp is free to be overwritten */
     if (lane == 0) of_warp[warp] = (unsigned)__popc(mask);
     __syncthreads();
     *all = 0;

@@ -1,10 +1,10 @@
-/* transfer.cu: copies beside compute, on the copy stream, and what they cost by the GPU's clock. */
+/* transfer.cu: copies beside compute, on the copy stream, timed by the GPU's clock. */
 #include <pthread.h>
 #include <initializer_list>
 #include "backends/cuda/kernels.h"
 
-/* Copies whose events are kept. The copy before that has finished when its place is used again, so
- * a ticket needs no release. */
+/* Copies with events of their own. A slot is reused only when its previous copy has finished, so
+ * tickets need no release. */
 #define RING 64
 
 struct copy_slot {
@@ -28,7 +28,7 @@ bool mti_cuda_copies_open(mti_ctx *ctx)
     return ctx->copies != nullptr;
 }
 
-/* The streams are idle. */
+/* Expects idle streams. */
 void mti_cuda_copies_close(mti_ctx *ctx)
 {
     if (!ctx->copies) return;
@@ -72,7 +72,7 @@ static bool add_time(cudaEvent_t from, cudaEvent_t to, double *total_s)
     return true;
 }
 
-/* Adds what a slot's events tell to the totals, once; waits for them. */
+/* Adds the times of a slot's events to the totals, once; waits for the events. */
 static bool count(mti_copies *c, copy_slot *s)
 {
     if (s->to_count && !add_time(s->begin, s->end, &c->times.copy_s)) return false;
@@ -110,7 +110,7 @@ bool mti_cuda_copy_begin(mti_ctx *ctx, mti_direction direction, void *dst, const
     return ok;
 }
 
-/* NULL if that copy has made place for another, and so has finished. Under the lock. */
+/* The copy's slot; NULL if another copy has reused it, so this one has finished. Needs the lock. */
 static copy_slot *slot_of(mti_copies *c, uint64_t ticket)
 {
     return ticket && ticket + RING > c->n_begun ? &c->ring[ticket % RING] : nullptr;
@@ -132,7 +132,7 @@ bool mti_cuda_copy_wait(mti_ctx *ctx, uint64_t ticket)
     return ok;
 }
 
-/* Without the lock while it waits: should the slot be used again meanwhile, it waits longer. */
+/* Waits without the lock; if another copy reuses the slot meanwhile, it only waits longer. */
 bool mti_cuda_copy_finish(mti_ctx *ctx, uint64_t ticket)
 {
     mti_copies *c = ctx->copies;

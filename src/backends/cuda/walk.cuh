@@ -1,20 +1,19 @@
-/* walk.cuh: how element-wise kernels go over memory.
+/* walk.cuh: the loops of element-wise kernels over memory.
  *
- * A call's views are first laid out together (mti_layout): the dimensions are sorted so that the
- * first operand is written in its own order, and merged where all operands allow. What is left is
- * nearly always one dimension. Then one kernel (mti_map) serves every element-wise op: a thread
- * takes `unroll` vectors of `width` elements, asks for all of them, and only then computes and
- * stores. An op is a functor:
+ * First the host lays out a call's views together (mti_layout): it sorts the dimensions so that the
+ * first operand is written in memory order, and merges dimensions where all operands allow; mostly
+ * one remains. Then one kernel (mti_map) serves every element-wise op: a thread issues the loads of
+ * `unroll` vectors of `width` elements, and only then computes and stores. An op is a functor:
  *
  *   struct F {
  *       enum { operands, width, unroll };      operand 0 is written
- *       template <int V> struct held {...};    what is in registers between load and store
- *       template <int V> load(walk, at, held)  at[k]: where the vector begins in operand k
+ *       template <int V> struct held {...};    the values in registers between load and store
+ *       template <int V> load(walk, at, held)  at[k]: offset of the vector in operand k
  *       template <int V> store(walk, at, i, held)   i: number of the vector's first element
  *   };
  *
- * with V = width where the last dimension is contiguous and aligned everywhere, else 1. Indices
- * are 32 bits: what is larger is cut in halves and launched piece by piece (mti_cut). */
+ * with V = width if the last dimension is contiguous and aligned everywhere, else 1. Indices have
+ * 32 bits: larger calls are cut into halves and launched piece by piece (mti_cut). */
 #ifndef MTI_WALK_CUH
 #define MTI_WALK_CUH
 
@@ -28,11 +27,11 @@
 #endif
 
 #define MTI_BLOCK_THREADS             256
-#define MTI_BLOCKS_PER_MULTIPROCESSOR 32 /* four times what runs at once: a short last wave */
+#define MTI_BLOCKS_PER_MULTIPROCESSOR 32 /* four times the resident blocks: a short last wave */
 
 /* ---- types ---- */
 
-/* What T is computed in: f32, or f64 for f64. */
+/* The type that T is computed in: f32, or f64 for f64. */
 template <class T> struct mti_wide_of {
     typedef float type;
 };
@@ -66,7 +65,7 @@ template <> __host__ __device__ __forceinline__ __half mti_narrow(float x)
     return __float2half_rn(x);
 }
 
-/* n(T()) for the type of a floating dtype; n is a generic lambda. */
+/* Calls n(T()) for the type of a floating dtype; n is a generic lambda. */
 template <class Each> bool mti_for_float(mt_dtype dtype, const Each &each)
 {
     switch (dtype) {
@@ -77,7 +76,7 @@ template <class Each> bool mti_for_float(mt_dtype dtype, const Each &each)
     }
 }
 
-/* Bytes of an element, known without a call into the main library. */
+/* Bytes of an element; inline, since the module cannot call the main library. */
 static inline size_t mti_element_size(mt_dtype dtype)
 {
     switch (dtype) {
@@ -112,8 +111,8 @@ __device__ __forceinline__ void mti_store_as(T *p, const mti_vec<T, N> &x)
     for (size_t i = 0; i < sizeof x / sizeof(W); i++) __stcg(reinterpret_cast<W *>(p) + i, words[i]);
 }
 
-/* By an intrinsic: the compiler takes a plain store of several elements apart, into one for each, and
- * merges it with those of the remainder beside it. */
+/* Uses an intrinsic: the compiler would split a plain store into one per element, and merge it with
+ * the remainder's stores. */
 template <class T, int N> __device__ __forceinline__ void mti_store(T *p, const mti_vec<T, N> &x)
 {
     if constexpr (N > 1 && sizeof x % sizeof(uint4) == 0) mti_store_as<uint4>(p, x);
@@ -153,10 +152,10 @@ __host__ __device__ __forceinline__ uint32_t mti_quotient(uint32_t n, const mti_
 
 template <int N> struct mti_layout {
     void *data[N];
-    size_t size[N]; /* bytes of an element */
+    size_t size[N]; /* bytes per element */
     int rank;       /* at least 1 */
     int64_t count, shape[MT_MAX_RANK], stride[N][MT_MAX_RANK];
-    uint64_t first; /* number of the first element, where this is a part of something larger */
+    uint64_t first; /* number of the first element, if this is a part of a call */
 };
 
 static inline int64_t mti_magnitude(int64_t x) { return x < 0 ? -x : x; }
@@ -171,7 +170,7 @@ template <int N> void mti_swap_dimensions(mti_layout<N> *l, int a, int b)
     }
 }
 
-/* True if in every operand row d + 1 follows row d's end: the two are one dimension. */
+/* True if in every operand dimensions d and next are contiguous with each other. */
 template <int N> bool mti_mergeable(const mti_layout<N> &l, int d, int next)
 {
     for (int k = 0; k < N; k++)
@@ -179,7 +178,7 @@ template <int N> bool mti_mergeable(const mti_layout<N> &l, int d, int next)
     return true;
 }
 
-/* row_major: elements are numbered, so their order must stay. */
+/* row_major: keep the order, because elements are numbered. */
 template <int N> mti_layout<N> mti_lay_out(const mti_view *const (&views)[N], bool row_major)
 {
     mti_layout<N> l = {};
@@ -199,14 +198,14 @@ template <int N> mti_layout<N> mti_lay_out(const mti_view *const (&views)[N], bo
         for (int d = i; d > 0 && mti_magnitude(l.stride[0][d - 1]) < mti_magnitude(l.stride[0][d]);
              d--)
             mti_swap_dimensions(&l, d - 1, d);
-    int last = 0; /* of the merged ones */
+    int last = 0; /* the last merged dimension */
     for (int d = 1; d < l.rank; d++) {
         bool merge = mti_mergeable(l, last, d);
         if (!merge) last++;
         l.shape[last] = merge ? l.shape[last] * l.shape[d] : l.shape[d];
         for (int k = 0; k < N; k++) l.stride[k][last] = l.stride[k][d];
     }
-    if (l.rank == 0) { /* a scalar: one row of one */
+    if (l.rank == 0) { /* a scalar: one row with one element */
         l.shape[0] = 1;
         for (int k = 0; k < N; k++) l.stride[k][0] = 1;
     }
@@ -214,7 +213,7 @@ template <int N> mti_layout<N> mti_lay_out(const mti_view *const (&views)[N], bo
     return l;
 }
 
-/* Rows [begin, begin + n) of dimension d. */
+/* Indices [begin, begin + n) of dimension d. */
 template <int N> mti_layout<N> mti_part(const mti_layout<N> &l, int d, int64_t begin, int64_t n)
 {
     mti_layout<N> part = l;
@@ -226,15 +225,14 @@ template <int N> mti_layout<N> mti_part(const mti_layout<N> &l, int d, int64_t b
     return part;
 }
 
-/* Elements of a launch; strides are below 2^31 too. Tests see the cuts at a size they can afford.
- */
+/* Most elements per launch; strides are below 2^31 too. The simulator cuts at a testable size. */
 #ifdef MTI_CUDASIM
 #define MTI_MOST_ELEMENTS ((int64_t)1 << 18)
 #else
 #define MTI_MOST_ELEMENTS ((int64_t)1 << 30)
 #endif
 
-/* each(part) for parts small enough for 32-bit indices, slowest dimension cut first. */
+/* Calls each(part) for parts small enough for 32-bit indices; cuts the slowest dimension first. */
 template <int N, class Each> bool mti_cut(const mti_layout<N> &l, const Each &each)
 {
     if (l.count == 0) return true;
@@ -250,20 +248,20 @@ template <int N, class Each> bool mti_cut(const mti_layout<N> &l, const Each &ea
            mti_cut(mti_part(l, cut, half, l.shape[cut] - half), each);
 }
 
-/* ---- walk: a layout as a kernel takes it ---- */
+/* ---- walk: a layout as a kernel argument ---- */
 
 template <int N> struct mti_walk {
     void *data[N];
     uint32_t count;  /* vectors */
-    uint32_t tail;   /* elements after the last whole vector; 0 unless rank is 1 */
-    uint32_t repeat; /* bit k: operand k has one value for all of a vector */
+    uint32_t tail;   /* elements after the last vector; 0 unless rank is 1 */
+    uint32_t repeat; /* bit k: operand k has the same value for a whole vector */
     int rank;
-    mti_divider shape[MT_MAX_RANK]; /* the last one in vectors */
+    mti_divider shape[MT_MAX_RANK]; /* the last in vectors */
     int32_t stride[N][MT_MAX_RANK]; /* elements */
     uint64_t first;
 };
 
-/* Where vector i begins in each operand. */
+/* The offset of vector i in each operand. */
 template <int N>
 __device__ __forceinline__ void mti_seek(const mti_walk<N> &w, uint32_t i, int64_t (&at)[N])
 {
@@ -280,7 +278,7 @@ __device__ __forceinline__ void mti_seek(const mti_walk<N> &w, uint32_t i, int64
     for (int k = 0; k < N; k++) at[k] += (int64_t)(int32_t)i * w.stride[k][0];
 }
 
-/* True if vectors of `width` elements can be used; bit k of may_repeat allows operand k stride 0
+/* True if vectors of `width` elements can be used; bit k of may_repeat: operand k may have stride 0
  * in the last dimension. */
 template <int N> bool mti_can_take(const mti_layout<N> &l, int width, uint32_t may_repeat)
 {
