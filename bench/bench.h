@@ -1,9 +1,8 @@
-/* bench.h: what the benchmark's worker is made of.
+/* bench.h: shared by the files of the benchmark's worker.
  *
- * The worker measures memtape and knows no peer. It does what lines on standard
- * input say, so that its rounds can be interleaved with a peer's, and answers in
- * lines on standard output. bench/bench.py runs it beside bench/peer.py, which
- * takes the same words. */
+ * The worker measures memtape only. It reads commands from standard input, so that its
+ * rounds can alternate with PyTorch's, and answers on standard output. bench/bench.py
+ * runs it beside bench/peer.py, which takes the same commands. */
 #ifndef BENCH_H
 #define BENCH_H
 
@@ -14,11 +13,11 @@
  * which other programs on a busy machine do not disturb (use one thread then). */
 int64_t bench_now_ns(void);
 
-/* A figure of /proc/self/status in KiB, -1 if there is none. getrusage's ru_maxrss would not do: it
- * starts from what the parent had when it forked. */
+/* A figure of /proc/self/status in KiB, -1 if missing. Not getrusage's ru_maxrss: it starts from
+ * the parent's size at the fork. */
 long bench_status_kib(const char *name);
 
-/* Tells the library's last error on standard error; 1. */
+/* Prints the library's last error on standard error; returns 1. */
 int bench_failed(const char *what);
 
 /* The verbs: arguments after the verb's name; the process's exit status. */
@@ -26,7 +25,7 @@ int bench_gpt(int argc, char **argv);
 int bench_ops(int argc, char **argv);
 int bench_machine(int argc, char **argv);
 
-/* ---- ops.c asks functions.c ---- */
+/* ---- functions.c, for ops.c ---- */
 
 #define BENCH_INPUTS MTI_CASE_INPUTS
 

@@ -24,7 +24,7 @@ typedef struct step_times {
     double loss;
 } step_times;
 
-/* Token ids that look like nothing, the same in peer.py. */
+/* Pseudo-random token ids, the same in peer.py. */
 static mt_tensor *make_tokens(mt_device *device, int64_t batch, int64_t seq, int64_t vocab,
                               int64_t shift)
 {
@@ -77,7 +77,7 @@ static bool step(bench_model *b, step_times *t)
     return isfinite(t->loss);
 }
 
-/* The same with every save written down. */
+/* The same with the ledger on. */
 static bool step_with_ledger(bench_model *b, step_times *t)
 {
     int64_t start = bench_now_ns();

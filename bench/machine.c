@@ -1,5 +1,5 @@
-/* machine.c: what this machine can do at best, and what it is: the limits that
- * the other figures are shares of.
+/* machine.c: this machine's hardware limits, of which the other figures are shares, and its
+ * software.
  *
  *     gemm N SIDE -> "gflops X": OpenBLAS on square matrices, best of N
  *     copy N      -> "gbs X": bytes read plus bytes written per ns, best of N, by memcpy
@@ -45,8 +45,8 @@ static double gemm_rate(int n, long times)
     return best;
 }
 
-/* Plain stores: what a kernel does. memcpy writes past the caches when there is much to write,
- * which is faster on some machines and slower on others. */
+/* Plain stores, as in a kernel. For large copies memcpy uses non-temporal stores, which is
+ * faster on some machines and slower on others. */
 static void copy_loop(float *restrict y, const float *restrict x, int64_t n)
 {
 #pragma omp simd
@@ -93,7 +93,7 @@ typedef float lanes8 __attribute__((vector_size(32)));
     {                                                                                              \
         lanes sum[FMA_CHAINS], x = {0}, y = {0};                                                   \
         x += 0.5f, y += 0.25f;                                                                     \
-        for (int k = 0; k < FMA_CHAINS; k++) sum[k] = x * (float)k; /* no two chains are one */    \
+        for (int k = 0; k < FMA_CHAINS; k++) sum[k] = x * (float)k; /* all chains differ */        \
         for (int64_t i = 0; i < n; i++)                                                            \
             _Pragma("GCC unroll 12") for (int k = 0; k < FMA_CHAINS; k++) sum[k] = sum[k] * x + y; \
         for (int k = 1; k < FMA_CHAINS; k++) sum[0] += sum[k];                                     \

@@ -32,7 +32,7 @@ static void unload(op_case *c)
     c->dy = NULL;
 }
 
-/* ---- inputs: numbers that look like nothing, the same in peer.py ---- */
+/* ---- inputs: pseudo-random numbers, the same in peer.py ---- */
 
 /* Element i of input k, in [-1, 1): a whole number of 1/512, so exact in every float. */
 static double element(int64_t i, int k)
@@ -100,8 +100,8 @@ static bool drop_gradients(op_case *c)
     return true;
 }
 
-/* A tensor as two numbers: sum of x_i cos(i), so that no two elements count the same, and the
- * 2-norm, by which a difference of sums is judged. */
+/* A tensor as two numbers: the sum of x_i cos(i), in which every element has another weight, and
+ * the 2-norm, the scale for comparing two sums. */
 typedef struct probed {
     double sum, norm;
 } probed;
@@ -141,9 +141,9 @@ static bool run_once(op_case *c, mt_dtype dtype, probed probes[1 + BENCH_INPUTS]
     return drop_gradients(c);
 }
 
-/* ---- the words ---- */
+/* ---- the commands ---- */
 
-/* f32 against f64: a formula both have wrong is the gradient check's business, not ours. */
+/* f32 against f64: a formula wrong in both is for the gradient check to find. */
 static bool check(op_case *c, const char *name)
 {
     probed wide[1 + BENCH_INPUTS], narrow[1 + BENCH_INPUTS];

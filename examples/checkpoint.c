@@ -1,5 +1,5 @@
-/* Three ways to pay for a layer's activations: keep them all, keep all but the core of attention,
- * keep the input alone. What is not kept is computed again in backward, to the same bits. */
+/* Three ways to store a layer's activations: keep all, keep all but the core of attention, keep the
+ * input alone. The rest is recomputed in backward, to the same bits. */
 #include <stdio.h>
 #include <string.h>
 #include <memtape/all.h>
@@ -8,7 +8,7 @@ enum { B = 2, S = 64, H = 64, A = 4, LAYERS = 4 };
 
 typedef struct cost {
     size_t saved, peak;  /* after forward; at most during backward, beyond what was there before */
-    uint64_t recomputed; /* FLOPs of backward that forward had done already */
+    uint64_t recomputed; /* FLOPs of forward that backward repeats */
     float gradient[B * S * H];
 } cost;
 

@@ -3,8 +3,9 @@
  * An MLP with ReLU and dropout keeps its input (for the gradient of fc), the sign of ReLU's output
  * as a whole tensor, dropout's mask in bytes, and dropout's output (for the gradient of proj). A
  * mask needs a bit, or only the seed it was drawn from; a sign needs a bit: both are exact. The
- * rest can be rounded to 16 or 8 bits, and then the gradient is a little off: most where int8
- * rounds what ReLU let pass to 0, so signs beside it take fewer bytes and err less. */
+ * rest can be rounded to 16 or 8 bits, which makes the gradient inexact, most where int8 rounds
+ * small positive outputs of ReLU to 0: so with signs stored as bits, fewer bytes give less
+ * error. */
 #include <stdio.h>
 #include <memtape/memtape.h>
 
@@ -36,7 +37,7 @@ static size_t step(const net *n, unsigned rules, mt_tensor **gradient)
     if (rules) mt_compress_begin(c);
     mt_tensor *loss = forward(n);
     if (rules) mt_compress_end(c);
-    mt_ledger_end(ledger); /* outside of the compressor, it sees what was packed */
+    mt_ledger_end(ledger); /* opened outside the compressor, it counts packed tensors */
     mt_backward(loss);
     *gradient = mt_retain(mt_grad(n->fc));
     mt_set_grad(n->fc, NULL);
@@ -52,7 +53,7 @@ static mt_tensor *weight(mt_device *device, int64_t out, int64_t in)
 {
     mt_tensor *w = mt_normal(device, MT_F32, MT_SHAPE(out, in), 0, 0.1);
     mt_set_requires_grad(w, true);
-    mt_set_category(w, MT_PARAMETER); /* never packed: it lives anyway */
+    mt_set_category(w, MT_PARAMETER); /* never packed: it stays in memory anyway */
     return w;
 }
 

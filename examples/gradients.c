@@ -1,4 +1,4 @@
-/* The gradient by an input, with the weights left alone: the way to step along to make a network
+/* The gradient of an input, with fixed weights: the direction in which a small step makes a network
  * err (Goodfellow et al. 2015, "Explaining and harnessing adversarial examples"). */
 #include <stdio.h>
 #include <memtape/all.h>
@@ -32,7 +32,7 @@ int main(void)
     printf("the input's:\n");
     mt_print(mt_in(a, gradients[0]), stdout);
 
-    /* A small step along it, and the loss is what the gradient promised, to first order. */
+    /* After a small step along the gradient the loss grows as it predicts, to first order. */
     double before = mt_item(loss), step = 1e-3;
     mt_tensor *moved = mt_in(a, mt_add(x, mt_in(a, mt_mul_scalar(gradients[0], step))));
     double after = mt_item(loss_of(a, w, moved, label, &hidden));

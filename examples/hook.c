@@ -1,7 +1,7 @@
 /* A hook of your own between the ops and the tape: keep activations as bf16, half the bytes.
  *
- * pack is handed every tensor that an op saves and leaves a smaller copy in its place; unpack
- * widens it again when backward asks. The gradient is a little off, the tape half as big. */
+ * pack receives every tensor that an op saves and returns a smaller copy to keep instead; unpack
+ * widens it when backward needs it. The gradient is slightly inexact, the tape half as big. */
 #include <math.h>
 #include <stdio.h>
 #include <memtape/all.h>
@@ -35,7 +35,7 @@ static size_t run(mt_device *device, mt_module *mlp, mt_tensor *x, bool packed, 
     const mt_saved_hooks hooks = {.pack = pack, .unpack = unpack};
     mt_module_zero_grad(mlp);
     mt_ledger *ledger = mt_ledger_new(device);
-    mt_ledger_begin(ledger); /* the ledger is outside: it sees what pack left */
+    mt_ledger_begin(ledger); /* opened outside the hook, it counts packed tensors */
     if (packed) mt_push_saved_hooks(&hooks, NULL);
     mt_tensor *h = mt_forward(mlp, x);
     mt_set(&h, mt_mean_all(h));

@@ -1,9 +1,9 @@
-/* What does it cost to remember what was read?
+/* What does a key-value cache cost?
  *
- * A new token attends to the keys and values of all tokens before it. Kept, they are 2 b t k h L e
- * bytes for b sequences of t tokens, k heads of width h in each of L layers, e bytes an element;
- * not kept, each token costs the arithmetic of the whole text again. Fewer heads of keys and values
- * (grouped-query, multi-query) and fewer bits make the cache smaller. */
+ * A new token attends to the keys and values of all tokens before it. A cache of them takes
+ * 2 b t k h L e bytes for b sequences of t tokens, k heads of width h in each of L layers, e bytes
+ * per element; without a cache, each token costs the arithmetic of the whole text. Fewer key and
+ * value heads (grouped-query, multi-query) and fewer bits make the cache smaller. */
 #include <stdio.h>
 #include <memtape/all.h>
 
@@ -29,7 +29,7 @@ static bool row(mt_device *device, int64_t kv_heads, bool cached, mt_kv_form for
     mt_mem_region_end(&region);
     mt_module_free(llama);
 
-    /* A growing cache holds no keys for the last token, which nothing follows. */
+    /* A growing cache has no keys of the last token, since no token follows it. */
     const size_t positions = PROMPT + NEW - (form == MT_KV_GROWING);
     const size_t vector = form == MT_KV_8BIT ? WIDTH + sizeof(float) : WIDTH * sizeof(float);
     const size_t formula = cached ? 2 * positions * (size_t)kv_heads * vector * LAYERS : 0;
@@ -53,7 +53,7 @@ int main(void)
         fprintf(stderr, "%s\n", mt_last_error());
         return 1;
     }
-    mt_device_set_threads(device, 1); /* so small a model has nothing to share out */
+    mt_device_set_threads(device, 1); /* the model is too small for more threads */
     printf("%d tokens after %d: t = %d; a llama of %d layers and %d heads of width %d, f32\n\n",
            NEW, PROMPT, PROMPT + NEW, LAYERS, HEADS, WIDTH);
     printf("kv heads  cache              bytes  formula                      peak   tokens/s\n");

@@ -2,9 +2,9 @@
  *
  * A transformer block in bf16 under AdamW, in full and with adapters of rank r. Gradients and
  * optimizer state shrink to the adapters'; NF4 shrinks the frozen weights. Activations shrink only
- * where a linear has no adapter: a frozen one keeps no input. With an adapter A keeps that very
- * input, and x A^T [T,r] comes on top: adapters on all linears keep MORE than full fine-tuning.
- * With dropout, A's input is a tensor of its own, and a mask: more again. */
+ * where a linear has no adapter: a frozen linear keeps no input. With an adapter, A keeps the same
+ * input, and x A^T [T,r] is kept too: adapters on all linears keep MORE than full fine-tuning.
+ * With dropout, A's input is a separate tensor, with a mask: more still. */
 #include <stdio.h>
 #include <string.h>
 #include <memtape/all.h>

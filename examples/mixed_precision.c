@@ -1,8 +1,8 @@
 /* What does one parameter cost, in bytes, while it trains?
  *
- * Its value, its gradient and the optimizer's state of it; under autocast a 16-bit copy besides.
- * Rounding everything to 16 bits is cheap until updates are too small to be seen in them: then an
- * f32 master is kept, and the saving over f32 is gone but for activations. */
+ * Its value, its gradient, the optimizer's state; under autocast also a 16-bit copy. Rounding
+ * everything to 16 bits is cheap until updates become too small for them. Then an f32 master copy
+ * is kept, and compared with f32 only activations still save memory. */
 #include <stdio.h>
 #include <memtape/all.h>
 

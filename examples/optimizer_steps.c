@@ -1,7 +1,7 @@
 /* Where does the memory of four training steps go?
  *
  * One linear layer, 256 -> 250, f32, a batch of 100, stepped with SGD and with Adam. At each event
- * the bytes of each kind are worked out by hand, in blocks of 512, and compared with the
+ * the bytes of each kind are computed by hand, in blocks of 512, and compared with the
  * allocator's: they are equal, on a device with data and on one without. */
 #include <stdio.h>
 #include <string.h>
@@ -15,7 +15,7 @@ static size_t blocks(size_t n_floats) { return (n_floats * FLOAT + 511) / 512 * 
 static const mt_category kinds[] = {MT_PARAMETER, MT_INPUT, MT_OUTPUT, MT_GRADIENT, MT_OPTIMIZER};
 enum { PARAMETER, INPUT, OUTPUT, GRADIENT, OPTIMIZER, KINDS };
 
-/* What the arithmetic says is there, event by event. */
+/* The predicted bytes, event by event. */
 typedef struct books {
     mt_device *device;
     size_t expected[KINDS];
@@ -46,10 +46,10 @@ static void train_step(books *b, mt_module *model, mt_optimizer *optimizer, mt_t
 {
     const size_t weights = blocks(OUT * IN) + blocks(OUT);
     mt_module_zero_grad(model);
-    b->expected[GRADIENT] = 0; /* they go, they are not filled with zeros */
+    b->expected[GRADIENT] = 0; /* freed, not filled with zeros */
     event(b, "zero_grad", step);
 
-    mt_tensor *y = mt_forward(model, x); /* linear keeps x, which is there anyway */
+    mt_tensor *y = mt_forward(model, x); /* linear keeps x, which exists anyway */
     mt_set_category(y, MT_OUTPUT);
     b->expected[OUTPUT] = blocks(BATCH * OUT);
     event(b, "forward", step);

@@ -1,7 +1,7 @@
 /* A module of your own, trained, saved and loaded.
  *
- * y = x + proj(tanh(fc(x))), then a read-out: it learns to tell inside from outside of a circle.
- * Nothing here is private to the library. */
+ * y = x + proj(tanh(fc(x))), then a read-out: it learns to classify points as inside or outside
+ * of a circle. It uses the public interface only. */
 #include <stdio.h>
 #include <memtape/all.h>
 

@@ -1,4 +1,4 @@
-/* figures.c: the memory figures that the design promises, read off a device.
+/* figures.c: the memory figures that the design promises, measured on a device.
  *
  * saved:  "saved N": bytes that a model's forward pass keeps; then, after a backward pass,
  *         "peak ALLOCATED RESERVED" and "left N": what is still kept of those bytes beside x

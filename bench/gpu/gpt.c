@@ -62,7 +62,7 @@ static bool step(trained *t, mt_tensor **loss)
 
 /* ---- gpt ---- */
 
-/* Token ids that look like nothing, the same as bench/peer.py's. */
+/* Pseudo-random token ids, the same as bench/peer.py's. */
 static mt_tensor *make_tokens(mt_device *device, int64_t batch, int64_t seq, int64_t vocab,
                               int64_t shift)
 {
@@ -89,7 +89,7 @@ static bool timed_steps(trained *t, long n)
     return isfinite(value);
 }
 
-/* FNV-1a, 64 bits at a time: where two runs have the same hash, they had the same bits. */
+/* FNV-1a, 64 bits at a time: equal hashes mean equal bits in two runs. */
 static uint64_t hash_of(uint64_t hash, const unsigned char *bytes, size_t n)
 {
     for (size_t i = 0; i < n; i += 8) {
@@ -211,7 +211,7 @@ static unsigned char *read_text(const char *path, int64_t *n)
     return text;
 }
 
-/* Row r of step i begins at a place of the text that depends on both alone. */
+/* The text position of row r of step i depends on r and i alone. */
 static bool next_batch(trained *t, const unsigned char *text, int64_t n_text, int64_t i,
                        int64_t batch, int64_t seq)
 {

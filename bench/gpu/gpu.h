@@ -1,8 +1,7 @@
-/* gpu.h: what the program of `./run gpu` is made of.
+/* gpu.h: shared by the files of `./run gpu`'s program.
  *
- * It measures memtape on a device that its first argument names ("cuda", "cudasim", "cpu") and
- * knows no peer; it answers in lines on standard output. bench/gpu/gpu.py runs it beside PyTorch.
- */
+ * It measures memtape on the device that its first argument names ("cuda", "cudasim", "cpu") and
+ * answers on standard output. bench/gpu/gpu.py runs it beside PyTorch. */
 #ifndef BENCH_GPU_H
 #define BENCH_GPU_H
 

@@ -1,5 +1,5 @@
-/* inputs.c: large tensors of made-up values, made on the device from a table, since a host would
- * take longer over them than the measurement does. */
+/* inputs.c: large tensors of made-up values, computed on the device from a table, since the host
+ * would need longer for them than the measurement takes. */
 #include <stdlib.h>
 #include <string.h>
 #include "gpu.h"

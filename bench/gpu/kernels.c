@@ -17,7 +17,7 @@ typedef struct kernel_case {
     mt_device *device;
     bool loaded;
     bench_function function;
-    int64_t count; /* of adamw's parameters */
+    int64_t count; /* parameters for adamw */
     int n_inputs;
     mt_tensor *in[BENCH_INPUTS];
     mt_tensor *y, *dy; /* recorded once, for backward */
@@ -25,7 +25,7 @@ typedef struct kernel_case {
     mt_optimizer *adamw;
 } kernel_case;
 
-/* ---- functions that bench/functions.c has not ---- */
+/* ---- functions that bench/functions.c lacks ---- */
 
 static mt_tensor *through(mt_tensor *x, mt_quant_format format)
 {
@@ -110,7 +110,7 @@ static bool sample(mt_tensor *t)
     return true;
 }
 
-/* Runs the op and its backward, if it has one, once, and shows what they gave. */
+/* Runs the op and its backward, if it has one, once, and prints samples of the results. */
 static bool try_op(kernel_case *c)
 {
     mt_seed(c->device, 1);

@@ -24,7 +24,7 @@ void gpu_numbers(char **argv, int n, int64_t *const *out)
     for (int i = 0; i < n; i++) *out[i] = strtoll(argv[i], NULL, 10);
 }
 
-/* A product of ones, which needs the device's BLAS. */
+/* A product of ones, to test the device's BLAS. */
 static bool multiplies(mt_device *device, mt_dtype dtype)
 {
     MT_AUTO mt_tensor *a = mt_full(device, dtype, MT_SHAPE(16, 32), 1);
@@ -34,7 +34,7 @@ static bool multiplies(mt_device *device, mt_dtype dtype)
     return sum && mt_item(sum) == 16 * 8 * 16;
 }
 
-/* Does the device open, and does work come back from it? */
+/* Checks that the device opens and computes. */
 int gpu_probe(int argc, char **argv)
 {
     if (argc != 1) return 2;

@@ -1,11 +1,11 @@
-/* alloc.c: the one door for host memory, and the counter that can shut it. */
+/* alloc.c: all host memory is requested here; a counter can make a request fail. */
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include "base/base.h"
 
-/* Counting starts with the first mti_fail_nth_alloc: a program that never calls
- * it pays one load per request and shares no cache line between threads. */
+/* Counting starts with the first mti_fail_nth_alloc: other programs pay one load per request
+ * and share no cache line between threads. */
 static atomic_bool counting;
 static atomic_uint_fast64_t seen, fail_at;
 

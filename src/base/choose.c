@@ -3,7 +3,7 @@
 #include <string.h>
 #include "base/base.h"
 
-#define LONGEST 40 /* of the words that are compared */
+#define LONGEST 40 /* longest word that is compared */
 
 static size_t least(size_t a, size_t b) { return a < b ? a : b; }
 
@@ -30,7 +30,7 @@ static size_t distance(const char *a, const char *b)
 const char *mti_nearest(const char *const *names, size_t n, const char *word)
 {
     const char *nearest = NULL;
-    size_t best = least(3, (strlen(word) + 1) / 2); /* further away it is another word */
+    size_t best = least(3, (strlen(word) + 1) / 2); /* more edits make it another word */
     for (size_t i = 0; i < n; i++) {
         size_t d = distance(names[i], word);
         if (d < best) best = d, nearest = names[i];

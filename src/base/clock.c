@@ -1,4 +1,4 @@
-/* clock.c: time for measuring, in a file of its own because backend modules are linked with it. */
+/* clock.c: time for measuring; a separate file because backend modules are linked with it. */
 #include <time.h>
 #include "base/base.h"
 

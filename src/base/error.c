@@ -1,5 +1,5 @@
-/* error.c: the last failure of each thread, and the names of what can go wrong. Texts quote files,
- * whose bytes a terminal must not obey. */
+/* error.c: the last failure of each thread, and the names of the statuses. Texts may quote
+ * files, so control characters are replaced. */
 #include <stdio.h>
 #include <string.h>
 #include "base/base.h"
@@ -8,7 +8,7 @@ static _Thread_local mti_error last;
 
 static void record(mt_status status, const char *fmt, va_list args)
 {
-    char text[sizeof last.text]; /* the arguments may point into the present text */
+    char text[sizeof last.text]; /* the arguments may point into last.text */
     vsnprintf(text, sizeof text, fmt, args);
     mti_make_printable(text);
     memcpy(last.text, text, strlen(text) + 1);

@@ -1,6 +1,6 @@
-/* file.c: files that are whole or not there. A file is written beside its target
- * and renamed over it when all of it is on the disk; until then, and after any
- * failure, the target is what it was. */
+/* file.c: files that are complete or absent. A file is written beside its target
+ * and renamed over it once it is on disk; until then, and after any failure, the
+ * target is unchanged. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -16,8 +16,8 @@
 struct mti_file {
     int fd;
     bool failed;
-    char *path;      /* as it was given, for messages */
-    char *target;    /* what is replaced: path without symbolic links */
+    char *path;      /* as given, for messages */
+    char *target;    /* the file to replace: path with links resolved */
     char *temporary; /* NULL: a pipe or a device, written in place */
     size_t n;        /* bytes waiting in the buffer */
     char buffer[BUFFER_BYTES];
@@ -28,7 +28,7 @@ static bool io_error(const char *path, const char *what)
     return mti_fail_bool(MT_ERR_IO, "%s: cannot %s: %s", path, what, strerror(errno));
 }
 
-/* Where the link at `path`, which leads to `to`, leads from here. */
+/* The path that the link at `path` points to, seen from the working directory. */
 static char *step(const char *path, const char *to)
 {
     const char *slash = *to == '/' ? NULL : strrchr(path, '/');
@@ -45,7 +45,7 @@ char *mti_path_target(const char *path)
     char *at = mti_strdup(path), to[4096];
     for (int links = 0; at && links < MAX_LINKS; links++) {
         ssize_t n = readlink(at, to, sizeof to - 1);
-        if (n < 0) return at; /* no link; if there is something else wrong, opening tells */
+        if (n < 0) return at; /* not a link; opening reports any other problem */
         to[n] = '\0';
         char *next = step(at, to);
         mti_free(at);
@@ -76,7 +76,7 @@ static bool open_target(mti_file *f)
     if (stat(f->path, &st) != 0)
         return *f->path ? open_temporary(f, 0666) : io_error("\"\"", "create");
     if (S_ISREG(st.st_mode)) {
-        /* A file kept from other readers stays kept from them. */
+        /* A private file stays private. */
         if (!open_temporary(f, 0600)) return false;
         return fchmod(f->fd, st.st_mode & 07777) == 0 || io_error(f->path, "keep its permissions");
     }
@@ -138,9 +138,9 @@ FILE *mti_file_stream(mti_file *f)
     return out ? out : mti_fail_null(MT_ERR_MEMORY, "%s: no memory to write it with", f->path);
 }
 
-/* The rename itself reaches the disk with the directory. Best effort: by now the
- * target is whole, whichever of the two a crash would leave. Cuts `sibling`, a
- * path in that directory, down to the directory. */
+/* Syncs the directory, so that the rename survives a crash. Best effort: either way
+ * the target is complete. Cuts `sibling`, a path in that directory, down to the
+ * directory. */
 static void sync_directory(char *sibling)
 {
     char *slash = strrchr(sibling, '/');
@@ -189,8 +189,8 @@ static void *too_long(const char *path, size_t limit)
                          limit);
 }
 
-/* Reads to the end whatever the size was said to be: pipes say nothing, and a
- * file may grow or shrink meanwhile. A zero byte follows, for readers of text. */
+/* Reads to the end, whatever the expected size: pipes have none, and a file may
+ * grow or shrink meanwhile. A zero byte follows, for readers of text. */
 static void *read_all(int fd, const char *path, size_t expected, size_t limit, size_t *n_bytes)
 {
     size_t room = expected + 1, n = 0;

@@ -1,19 +1,19 @@
-/* hashmap.c: from 64-bit keys to places, by open addressing. */
+/* hashmap.c: a map from 64-bit keys to places, by open addressing. */
 #include "base/base.h"
 
 #define FREE 0
 #define GONE SIZE_MAX
 
-/* held: 1 + the place; FREE, or GONE where one was taken out: a search goes on past it. */
+/* held: 1 + the place; FREE; or GONE after a removal: a search continues past it. */
 struct mti_hashmap_entry {
     uint64_t key;
     size_t held;
 };
 
-/* The entry where a search for the key looks as number `probe`. */
+/* The entry number `probe` in the search for the key. */
 static struct mti_hashmap_entry *look(const mti_hashmap *m, uint64_t key, size_t probe)
 {
-    /* Keys come in runs (serials, addresses): multiplied by the golden ratio they scatter. */
+    /* Keys are often consecutive (serials, addresses): the golden ratio scatters them. */
     size_t home = (size_t)(key * 0x9E3779B97F4A7C15u >> 32);
     return &m->at[(home + probe) & (m->n_entries - 1)];
 }
@@ -26,7 +26,7 @@ static void put(mti_hashmap *m, uint64_t key, size_t place)
     m->n++, m->n_used++;
 }
 
-/* Room for one more with a quarter left free; what was taken out is forgotten on the way. */
+/* Makes room for one more with a quarter left free; growing drops the GONE entries. */
 static bool reserve(mti_hashmap *m)
 {
     if (4 * (m->n_used + 1) <= 3 * m->n_entries) return true;

@@ -1,5 +1,4 @@
-/* names.c: which place in a list has this name, without walking the list; and the process's names.
- */
+/* names.c: finds a name's place without searching a list; and the process's interned names. */
 #include <pthread.h>
 #include <string.h>
 #include "base/base.h"

@@ -1,7 +1,7 @@
 /* philox.h: Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as
  * easy as 1, 2, 3"), usable from C and from CUDA. A draw is a pure function of
- * (seed, counter), so the same mask comes out on every device and at every
- * thread count. */
+ * (seed, counter), so the same mask results on every device and with any number
+ * of threads. */
 #ifndef MTI_PHILOX_H
 #define MTI_PHILOX_H
 

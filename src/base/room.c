@@ -1,4 +1,4 @@
-/* room.c: how much memory this process can still get, as far as Linux tells. */
+/* room.c: how much memory this process can still get, according to Linux. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 
 #define CGROUPS "/sys/fs/cgroup"
 
-/* At most size - 1 characters of the file; "" if it is not there. */
+/* At most size - 1 characters of the file; "" if it does not exist. */
 static const char *read_text(const char *path, char *buf, size_t size)
 {
     ssize_t n = 0, got = 0;
@@ -22,7 +22,7 @@ static const char *read_text(const char *path, char *buf, size_t size)
     return buf;
 }
 
-/* "MemAvailable:   16384 kB" in bytes; `missing` where there is no such line. */
+/* "MemAvailable:   16384 kB" in bytes; `missing` if there is no such line. */
 static size_t kilobytes(const char *text, const char *name, size_t missing)
 {
     const char *at = strstr(text, name);
@@ -34,8 +34,8 @@ static void lower(size_t *room, size_t to)
     if (to < *room) *room = to;
 }
 
-/* The limit in `file` of the group at `path` and of those around it. "max", and what is not there,
- * limits nothing. */
+/* Applies the limit in `file` of the group at `path` and of its parents. "max" and missing files
+ * are no limit. */
 static void lower_to_group(size_t *room, size_t swap, const char *root, const char *path,
                            const char *file)
 {
@@ -53,7 +53,7 @@ static void lower_to_group(size_t *room, size_t swap, const char *root, const ch
     }
 }
 
-/* Of control groups, version 2 ("0::/a/b") and 1 ("5:memory:/a/b"). */
+/* Applies the limits of control groups, version 2 ("0::/a/b") and 1 ("5:memory:/a/b"). */
 static void lower_to_groups(size_t *room, size_t swap)
 {
     char text[4096], *rest = text, *line;
@@ -69,7 +69,7 @@ static void lower_to_groups(size_t *room, size_t swap)
     }
 }
 
-/* Of addresses (ulimit -v). */
+/* Applies the limit of the address space (ulimit -v). */
 static void lower_to_addresses(size_t *room)
 {
     char text[128];

@@ -1,10 +1,9 @@
-/* temporary.c: a file that is not yet whole, and those that never will be.
+/* temporary.c: temporary files while they are written, and the removal of abandoned ones.
  *
- * Whoever writes one holds a lock on it, which ends with the process, however that ends. So a file
- * that can be locked is dead: also where another container of this machine made it, whose process
- * numbers mean nothing here. Between machines a lock may not be seen (NFS without locking), so of a
- * file from another boot of a kernel it is asked besides that nobody has written to it for a day.
- */
+ * The writer holds a lock on its file; the lock ends with the process, however that ends. So a file
+ * that can be locked is abandoned, even if another container of this machine made it, whose process
+ * numbers mean nothing here. Other machines may not see the lock (NFS without locking), so a file
+ * of another boot must also be unmodified for a day. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -22,7 +21,7 @@
 #define TRIES   1000
 #define BOOT_ID "/proc/sys/kernel/random/boot_id"
 
-/* Which run of which kernel this is; 0 where nothing tells. */
+/* Identifies this boot of this kernel; 0 if unknown. */
 static uint32_t boot(void)
 {
     char text[64];
@@ -35,7 +34,7 @@ static uint32_t boot(void)
 
 /* ---- making ---- */
 
-/* Locks the file; false if a cleanup removed it before. Where locks do not work there is no cleanup
+/* Locks the file; false if a cleanup removed it before. If locks do not work, there is no cleanup
  * either. */
 static bool keep(int fd)
 {
@@ -62,7 +61,7 @@ int mti_temporary_open(const char *target, mode_t mode, char **name)
 
 /* ---- cleaning up ---- */
 
-/* Whether a file is called as those above; *from: the boot it is of. */
+/* Whether a file has the name of a temporary file; *from: its boot. */
 static bool is_temporary(const char *name, uint32_t *from)
 {
     const char *at = NULL;
@@ -87,7 +86,7 @@ static void remove_if_dead(int folder, const char *name, uint32_t from)
     struct stat opened, named;
     int fd = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0) return;
-    /* Its writer may have renamed it meanwhile: then the name is gone, or another file's. */
+    /* Its writer may have renamed it meanwhile: the name is gone, or belongs to another file. */
     if (fstat(fd, &opened) == 0 && is_dead(fd, &opened, from) &&
         fstatat(folder, name, &named, AT_SYMLINK_NOFOLLOW) == 0 && named.st_dev == opened.st_dev &&
         named.st_ino == opened.st_ino)

@@ -1,5 +1,5 @@
-/* temporary.h: the temporary file beside a target, made for file.c; those of dead processes are
- * removed. */
+/* temporary.h: makes the temporary file beside a target, for file.c; removes those of dead
+ * processes. */
 #ifndef MTI_TEMPORARY_H
 #define MTI_TEMPORARY_H
 
@@ -7,10 +7,10 @@
 #include "base/base.h"
 
 /* Opens a new file "<target>.tmp-<boot>-<pid>-<i>" for writing and locks it until it is closed.
- * *name: the caller's to mti_free. -1 otherwise: errno, or an error of its own and *name NULL where
- * memory ran out. */
+ * The caller mti_frees *name. On failure -1 and errno; if out of memory, *name is NULL and an error
+ * is recorded. */
 int mti_temporary_open(const char *target, mode_t mode, char **name);
-/* Removes the files of dead processes in the target's folder; what cannot be looked at stays. */
+/* Removes the files of dead processes in the target's folder; skips unreadable ones. */
 void mti_temporary_clean(const char *target);
 
 #endif

@@ -1,4 +1,4 @@
-/* text.c: shapes and byte counts as people read and write them. */
+/* text.c: shapes and byte counts as text. */
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
@@ -100,7 +100,7 @@ const char *mti_bytes_text(char *buf, size_t n, uint64_t bytes)
 {
     size_t u = 0;
     double value = (double)bytes;
-    /* 1023.995 would print as 1024.00: it is 1 of the next unit. */
+    /* 1023.995 would print as 1024.00, so it is printed as 1 of the next unit. */
     while (value >= (u ? 1023.995 : 1024) && u + 1 < N_BINARY_UNITS) value /= 1024, u++;
     char digits[32];
     int len = snprintf(digits, sizeof digits, "%.2f", value);
@@ -126,7 +126,7 @@ const char *mti_thousands(char buf[MTI_NUMBER], int64_t value)
     return memmove(buf, at, (size_t)(buf + MTI_NUMBER - at));
 }
 
-/* Decimal digits from *s on; moves *s past them. False on none or on overflow. */
+/* Reads decimal digits at *s and advances *s. False if there are none, or on overflow. */
 static bool parse_digits(const char **s, uint64_t *out)
 {
     const char *p = *s;
@@ -141,7 +141,7 @@ static bool parse_digits(const char **s, uint64_t *out)
     return any;
 }
 
-/* The digits after the point as num / den, to nine places; the rest only has to be digits. */
+/* The digits after the point as num / den, to nine places; further digits are ignored. */
 static bool parse_fraction(const char **s, uint64_t *num, uint64_t *den)
 {
     const char *p = *s;
@@ -177,7 +177,7 @@ bool mti_bytes_parse(const char *s, uint64_t *out)
         unit = find_unit(s);
         if (!unit) return false;
     }
-    if (fraction && unit == 1) return false; /* there is no half byte */
+    if (fraction && unit == 1) return false; /* bytes are whole */
     /* floor(unit * num / den) without overflow: num < den <= 10^9. */
     uint64_t part = unit / den * num + unit % den * num / den;
     if (__builtin_mul_overflow(whole, unit, &total) || __builtin_add_overflow(total, part, &total))

@@ -17,7 +17,7 @@ const char *mt_category_name(mt_category category)
 
 /* ---- statistics ---- */
 
-/* Reading the books changes nothing but the lock. */
+/* Takes the lock; const, since readers change nothing else. */
 static void lock(const mti_pool *pool) { pthread_mutex_lock((pthread_mutex_t *)&pool->lock); }
 static void unlock(const mti_pool *pool) { pthread_mutex_unlock((pthread_mutex_t *)&pool->lock); }
 
@@ -29,7 +29,7 @@ void mti_pool_get_stats(const mti_pool *pool, mt_mem_stats *out)
     unlock(pool);
 }
 
-/* The figures of mt_mem_stats that have a history. */
+/* The figures of mt_mem_stats that record a peak and totals. */
 static const struct {
     const char *name;
     size_t offset;

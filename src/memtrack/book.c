@@ -1,4 +1,4 @@
-/* book.c: which storages were saved, by whom, and when their bytes went back.
+/* book.c: which storages were saved, by which ops, and when they were freed.
  *
  * A map gives the number of a storage's record, in order of first saving. Records lie in chunks
  * that never move: growing copies nothing, and a closed book's chunks serve the next one. */
@@ -40,12 +40,12 @@ static bool reserve_record(mti_book *book)
 
 bool mti_book_ignore(mti_book *book, uint64_t serial)
 {
-    /* Ignored already, or saved before: what is written stays. */
+    /* Ignored already, or saved before: the entry stays. */
     return mti_hashmap_find(&book->at, serial) != MTI_NO_PLACE ||
            mti_hashmap_add(&book->at, serial, IGNORED);
 }
 
-/* The list has room for the next power of two of its length. */
+/* The list's capacity is the power of two at or above its length. */
 static bool add_sharer(mti_record *record, const mt_saver *saver)
 {
     size_t n = record->n_also;

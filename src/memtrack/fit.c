@@ -101,7 +101,7 @@ static void add_large(mti_fit *fit, mti_cell *cell)
     mti_cell **at = &fit->root;
     while (*at && (*at)->fit.tree.priority >= cell->fit.tree.priority)
         at = before(cell, *at) ? &(*at)->fit.tree.less : &(*at)->fit.tree.more;
-    /* Take the place of what was here and deal it out to the two sides. */
+    /* The new cell replaces this subtree, whose nodes are divided between its two sides. */
     mti_cell *rest = *at, **less = &cell->fit.tree.less, **more = &cell->fit.tree.more;
     *at = cell;
     while (rest) {

@@ -1,10 +1,10 @@
 /* fit.h: the free blocks, ordered so that the best fit is found at once: the
  * smallest that is large enough and, among equals, the one at the lowest place.
  *
- * Places are addresses as they would be if each new segment lay above all earlier ones, as
- * cudaMalloc tends to lay them. The system's own addresses would let the host's malloc decide which
- * of two equal blocks is taken, and with it what is reserved: so the books are the same on every
- * device.
+ * Places are the addresses that cells would have if each new segment were above all earlier ones,
+ * as cudaMalloc tends to place them. With real addresses the host's malloc would decide which of
+ * two equal blocks is taken, and with it how much is reserved; with places the books are the same
+ * on every device.
  *
  * Small pool: sizes are multiples of 512 up to 2 MiB, so there is a bin for each;
  * a bitmap finds the first bin that is not empty, and within a bin a pairing heap
@@ -19,7 +19,7 @@
 #define MTI_FIT_BINS      (MTI_SMALL_SEGMENT / MTI_BLOCK_UNIT)
 #define MTI_FIT_WORDS     (MTI_FIT_BINS / 64)
 
-/* A stretch of a segment, live or free. What callers see is its first member. */
+/* A part of a segment, live or free. Its first member is the block that callers see. */
 typedef struct mti_cell mti_cell;
 struct mti_cell {
     mti_block block;
@@ -27,9 +27,9 @@ struct mti_cell {
     size_t span; /* bytes from here to the next cell: block.size, or more where no rest was split */
     bool live, large;
     mti_cell *left, *right; /* neighbours in the segment; NULL at its ends */
-    union {                 /* of free cells: the place among the free ones */
+    union {                 /* links of free cells in their bin or the treap */
         struct {
-            mti_cell *child, *next, *prev; /* prev: the left sibling, of the first the parent */
+            mti_cell *child, *next, *prev; /* prev: left sibling; of the first: parent */
         } heap;
         struct {
             mti_cell *less, *more;
@@ -51,7 +51,7 @@ typedef struct mti_fit {
 mti_cell *mti_fit_best(const mti_fit *fit, size_t size, bool large);
 void mti_fit_add(mti_fit *fit, mti_cell *cell);
 void mti_fit_remove(mti_fit *fit, mti_cell *cell);
-/* Is this free cell where mti_fit_best would meet it? */
+/* Whether mti_fit_best would find this free cell where it is. */
 bool mti_fit_holds(const mti_fit *fit, const mti_cell *cell);
 
 #endif

@@ -1,7 +1,7 @@
 /* memtrack.h: the caching allocator and the ledger's book of saved tensors.
  *
- * This room knows storages, bytes, categories and names, never tensors: the
- * layers above hand it plain records. */
+ * This layer handles storages, bytes, categories and names, never tensors: the
+ * layers above pass it plain records. */
 #ifndef MTI_MEMTRACK_H
 #define MTI_MEMTRACK_H
 
@@ -23,8 +23,8 @@ typedef struct mti_pool mti_pool;
 typedef struct mti_block mti_block;
 
 struct mti_block {
-    void *ptr;        /* imaginary on backends without memory */
-    size_t requested; /* restated at free */
+    void *ptr;        /* not dereferenceable on backends without data */
+    size_t requested; /* repeated at free */
     size_t size;      /* rounded to 512 */
     uint64_t serial;  /* given by the pool: 1, 2, 3, ... never reused */
     mt_category category;
@@ -33,12 +33,12 @@ struct mti_block {
 };
 
 mti_pool *mti_pool_new(const mti_backend *backend, mti_ctx *ctx);
-void mti_pool_free_all(mti_pool *pool); /* at the end: every segment goes back */
+void mti_pool_free_all(mti_pool *pool); /* at the end: frees every segment */
 
 /* NULL and an MT_ERR_MEMORY that names the size, what is allocated and what is
  * reserved. A request of 0 bytes gives a block with ptr NULL and size 0. */
 mti_block *mti_pool_alloc(mti_pool *pool, size_t n_bytes, mt_category category);
-/* n_bytes restates the request: the two must agree (asserted). NULL is allowed. */
+/* n_bytes repeats the request: the two must agree (asserted). NULL is allowed. */
 void mti_pool_free(mti_pool *pool, mti_block *block, size_t n_bytes);
 void mti_pool_recategorise(mti_pool *pool, mti_block *block, mt_category category);
 void mti_pool_empty_cache(mti_pool *pool);
@@ -61,13 +61,13 @@ void mti_pool_visit_all(mti_pool *pool,
                         void (*fn)(void *user, const mti_segment_info *segment, const void *ptr,
                                    size_t size, size_t requested, bool live),
                         void *user);
-/* Recount everything from the blocks and compare with the running totals; false
- * and MT_ERR_INTERNAL, naming the first figure that differs. */
+/* Recounts everything from the blocks and compares with the running totals; false and
+ * MT_ERR_INTERNAL, naming the first figure that differs. */
 bool mti_pool_check(mti_pool *pool);
 
 /* ---- the book of saved tensors ---- */
 
-/* One act of saving, as told by the hook. Strings are interned or static. */
+/* One act of saving, as reported by the hook. Strings are interned or static. */
 typedef struct mti_save {
     uint64_t serial; /* of the storage, never 0 */
     size_t bytes;    /* of the whole storage */
@@ -75,12 +75,12 @@ typedef struct mti_save {
     mt_saver saver;
 } mti_save;
 
-/* A distinct storage: the first saver pays, the later ones share it at 0 bytes. */
+/* A distinct storage. Its bytes count for the first saver; later ones share it at 0 bytes. */
 typedef struct mti_record {
     mti_save first;
     size_t n_also;
     const mt_saver *also;
-    bool freed;                 /* its bytes went back */
+    bool freed;                 /* its bytes were freed */
     const char *freed_after_op; /* the backward node that ran then; "" if outside backward */
     const char *freed_after_module;
 } mti_record;
@@ -88,11 +88,11 @@ typedef struct mti_record {
 typedef struct mti_book mti_book;
 mti_book *mti_book_new(void);
 void mti_book_free(mti_book *book);
-/* Storages not to count (parameters). One that was saved before stays in the book. */
+/* Storages not to count (parameters). A storage that was saved before stays in the book. */
 bool mti_book_ignore(mti_book *book, uint64_t serial);
 bool mti_book_save(mti_book *book, const mti_save *save);
-/* The storage's bytes went back while the backward node at `where` ran; NULL: outside
- * backward. Unknown serials are ignored. */
+/* The storage was freed while the backward node at `where` ran; NULL: outside backward.
+ * Unknown serials are ignored. */
 void mti_book_freed(mti_book *book, uint64_t serial, const mti_where *where);
 size_t mti_book_count(const mti_book *book); /* distinct storages ever saved */
 size_t mti_book_bytes(const mti_book *book); /* their bytes, freed or not */

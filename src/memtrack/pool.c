@@ -1,8 +1,7 @@
-/* pool.c: the caching allocator: take, split, hand out, take back, coalesce.
+/* pool.c: the caching allocator: find, split, allocate, free, coalesce.
  *
- * On the path of every small op, so nothing here asks the system for anything in
- * the steady state: cells are recycled, and what may fail is made ready before
- * anything is changed. */
+ * Every small op calls it, so in the steady state it makes no system calls: cells are
+ * recycled, and whatever may fail is allocated before anything is changed. */
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
@@ -49,8 +48,8 @@ static void stat_move(mt_stat *s, size_t from, size_t to)
     to > from ? stat_add(s, to - from) : stat_sub(s, from - to);
 }
 
-/* While the allocated bytes climb, every step is a new peak; the picture of who
- * holds them is taken once, just before they fall or change hands. */
+/* While the allocated bytes grow, every step is a new peak. So the breakdown of the peak is
+ * recorded once, just before the bytes fall or change category. */
 static void settle_peak(mti_pool *pool)
 {
     if (!pool->at_peak) return;
@@ -67,7 +66,7 @@ static void count_alloc(mti_pool *pool, const mti_cell *cell)
     stat_add(&s->active, cell->span);
     stat_add(&s->blocks, 1);
     s->by_category[cell->block.category] += cell->block.size;
-    if (s->allocated.peak > peak) pool->at_peak = true; /* of equals the first is remembered */
+    if (s->allocated.peak > peak) pool->at_peak = true; /* among equal peaks the first stays */
 }
 
 static void count_free(mti_pool *pool, const mti_cell *cell)
@@ -114,8 +113,8 @@ static mti_cell *get_spare(mti_pool *pool)
     return cell;
 }
 
-/* One request needs at most two cells, for a segment and for its rest, and one
- * place in the list of segments. */
+/* One request needs at most two cells, for a segment and for its remainder, and one
+ * entry in the list of segments. */
 static bool make_ready(mti_pool *pool)
 {
     if (!pool->spare || !pool->spare->right) {
@@ -174,7 +173,7 @@ static void *ask_for(mti_pool *pool, size_t n_bytes)
     return pool->backend->alloc(pool->ctx, n_bytes);
 }
 
-/* A new segment as one cell that is not among the free ones; NULL if refused twice. */
+/* A new segment as one cell that is not free; NULL if refused twice. */
 static mti_cell *new_segment(mti_pool *pool, size_t size, bool large)
 {
     size_t n_bytes = segment_size(size);
@@ -201,7 +200,7 @@ static mti_cell *new_segment(mti_pool *pool, size_t size, bool large)
 
 /* ---- take and give ---- */
 
-/* Cuts the cell to `size` where the rest is worth keeping; the rest becomes free. */
+/* Cuts the cell to `size` if the remainder is large enough to keep; the remainder becomes free. */
 static void split(mti_pool *pool, mti_cell *cell, size_t size)
 {
     size_t rest_size = cell->span - size;
@@ -223,7 +222,7 @@ static void split(mti_pool *pool, mti_cell *cell, size_t size)
 static mti_cell *take(mti_pool *pool, size_t size)
 {
     bool large = size > SMALL_REQUEST;
-    size_t inactive = 0; /* free bytes beside live ones, in this segment: before and after */
+    size_t inactive = 0; /* free bytes in a segment with live ones: before and after */
     mti_cell *cell = mti_fit_best(&pool->fit, size, large);
     if (cell) {
         mti_fit_remove(&pool->fit, cell);
@@ -237,7 +236,7 @@ static mti_cell *take(mti_pool *pool, size_t size)
     return cell;
 }
 
-/* Appends the right neighbour, whose cell is no longer needed. */
+/* Appends the right neighbour and recycles its cell. */
 static void absorb_right(mti_pool *pool, mti_cell *cell)
 {
     mti_cell *gone = cell->right;
@@ -247,7 +246,7 @@ static void absorb_right(mti_pool *pool, mti_cell *cell)
     put_spare(pool, gone);
 }
 
-/* Puts a cell among the free ones, as one with its free neighbours. */
+/* Adds a cell to the free ones, merged with its free neighbours. */
 static void release(mti_pool *pool, mti_cell *cell)
 {
     size_t inactive = 0;
