@@ -2,7 +2,7 @@
  * needed, and what would be cheaper. */
 #include <math.h>
 #include <string.h>
-#include "cli/audit.h"
+#include "measure/audit.h"
 #include "cli/verbs.h"
 #include "ops/ops.h"
 #include "report/json.h"

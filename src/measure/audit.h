@@ -1,9 +1,9 @@
 /* audit.h: what an op keeps for each set of wanted gradients, and whether it has to: each kept
  * tensor is altered in turn, and the gradients are compared. */
-#ifndef MTI_CLI_AUDIT_H
-#define MTI_CLI_AUDIT_H
+#ifndef MTI_MEASURE_AUDIT_H
+#define MTI_MEASURE_AUDIT_H
 
-#include "memtape/all.h"
+#include "memtape/memtape.h"
 #include "ops/cases.h"
 
 #define MTI_AUDIT_KEPT 8

@@ -3,7 +3,7 @@
 #include <string.h>
 #include "base/base.h"
 #include "base/philox.h"
-#include "cli/audit.h"
+#include "measure/audit.h"
 
 /* ---- forward and backward, with a hook that records and alters ---- */
 

@@ -5,7 +5,7 @@
 #include "mtt.h"
 #include "memtape/compress.h"
 #include "autograd/autograd.h"
-#include "cli/audit.h"
+#include "measure/audit.h"
 #include "ops/ops.h"
 
 static mt_device *device;
