@@ -8,7 +8,7 @@ from lib import check, done, equal, run
 
 LESSONS = Path(__file__).parent.parent.parent / "docs" / "lessons"
 # Without training and without times.
-QUOTED = ["parallel.md", "planning.md"]
+QUOTED = ["parallel.md", "planning.md", "slips.md"]
 
 
 def plain(line):
