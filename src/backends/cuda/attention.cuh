@@ -81,6 +81,17 @@ bool mti_attn_backward_general(mti_ctx *ctx, const mti_attn_args &x, mt_dtype dt
 
 /* ---- dropout ---- */
 
+/* A template parameter of the kernels. With MTI_DROP_QUADS each row begins at a multiple of four
+ * draws, so four columns share a counter. Both ways in one kernel took five times the code. */
+enum mti_drop_kind { MTI_DROP_NONE, MTI_DROP_ANY, MTI_DROP_QUADS };
+
+__host__ __device__ constexpr bool mti_drops(mti_drop_kind kind) { return kind != MTI_DROP_NONE; }
+
+static inline mti_drop_kind mti_attn_drop_kind(const mti_attn_args &x)
+{
+    return x.seed == NULL ? MTI_DROP_NONE : x.t % 4 == 0 ? MTI_DROP_QUADS : MTI_DROP_ANY;
+}
+
 /* The mask's generator, read once per thread. */
 struct mti_attn_drop {
     uint64_t seed, offset;

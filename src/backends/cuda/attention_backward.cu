@@ -20,8 +20,8 @@ namespace
 {
 
 /* 16-row tiles per warp, and rows of the other operand per step, as many as 255 registers allow. */
-template <int D, bool DROP> struct key_owner {
-    static constexpr int M = D <= (DROP ? 32 : 64) ? 2 : 1, STEP = M == 2 ? 32 : 64;
+template <int D, mti_drop_kind DROP> struct key_owner {
+    static constexpr int M = D <= (mti_drops(DROP) ? 32 : 64) ? 2 : 1, STEP = M == 2 ? 32 : 64;
     static constexpr int WARP_ROWS = 16 * M, ROWS = WARP_ROWS * MTI_ATTN_WARPS;
     static constexpr int TILES = 2 * mti_attn_tile<ROWS, D>() + 3 * mti_attn_tile<STEP, D>();
 };
@@ -36,7 +36,7 @@ template <int D> struct query_owner {
 
 /* p: scores k q^T of keys j.. and queries i.. in, F P out; ds: do v^T in, dS out. lse (times
  * log2(e), inf for queries that do not exist) and delta belong to the step's queries. */
-template <int M, int N, bool DROP>
+template <int M, int N, mti_drop_kind DROP>
 __device__ __forceinline__ void weights_of_keys(const mti_attn_args &x, const mti_attn_drop &drop,
                                                 int head, int i, int j, bool mask,
                                                 const float2 *lse, const float2 *delta,
@@ -56,13 +56,17 @@ __device__ __forceinline__ void weights_of_keys(const mti_attn_args &x, const mt
         for (int m = 0; m < M; m++) {
             int key = j + m * 16 + g;
             uint32_t keep =
-                DROP ? mti_attn_keep_tile_t(drop, x.t, (x.s * head + query) * x.t + key) : 15u;
+                mti_drops(DROP)
+                    ? mti_attn_keep_tile_t<DROP>(drop, x.t, (x.s * head + query) * x.t + key)
+                    : 15u;
 #pragma unroll
             for (int r = 0; r < 4; r++) {
                 float weight = mti_exp2_fast(fmaf(p[m][n][r], scale, -(r % 2 == 0 ? l.x : l.y)));
                 if (mask && key + r / 2 * 8 >= seen[r % 2]) weight = 0.0f;
-                bool kept = !DROP || (keep >> r & 1u) != 0;
-                float dp = !DROP ? ds[m][n][r] : kept ? ds[m][n][r] * keep_scale : 0.0f;
+                bool kept = !mti_drops(DROP) || (keep >> r & 1u) != 0;
+                float dp = !mti_drops(DROP) ? ds[m][n][r]
+                           : kept           ? ds[m][n][r] * keep_scale
+                                            : 0.0f;
                 ds[m][n][r] = weight * (dp - (r % 2 == 0 ? de.x : de.y));
                 p[m][n][r] = kept ? weight : 0.0f;
             }
@@ -92,7 +96,7 @@ template <int STEP> __device__ __forceinline__ int first_query(const mti_attn_ar
     return static_cast<int>(first < 0 ? 0 : first > x.s ? x.s : first) / STEP * STEP;
 }
 
-template <typename T, int D, bool DROP>
+template <typename T, int D, mti_drop_kind DROP>
 __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_dk_dv(const mti_attn_args x)
 {
     typedef key_owner<D, DROP> own;
@@ -189,7 +193,7 @@ __device__ __forceinline__ void read_sums(const mti_attn_args &x, int head, int 
 }
 
 /* ds: dS of queries i.. and keys j.., from the scores q k^T and do v^T. */
-template <int M, int N, bool DROP>
+template <int M, int N, mti_drop_kind DROP>
 __device__ __forceinline__ void weights_of_queries(const mti_attn_args &x,
                                                    const mti_attn_drop &drop, int head, int i,
                                                    int j, bool mask, const query_sums<M> &sums,
@@ -208,20 +212,22 @@ __device__ __forceinline__ void weights_of_queries(const mti_attn_args &x,
         for (int n = 0; n < N; n++) {
             int key = j + n * 8 + c * 2;
             uint32_t keep =
-                DROP ? mti_attn_keep_tile(drop, x.t, (x.s * head + query) * x.t + key) : 15u;
+                mti_drops(DROP)
+                    ? mti_attn_keep_tile<DROP>(drop, x.t, (x.s * head + query) * x.t + key)
+                    : 15u;
 #pragma unroll
             for (int r = 0; r < 4; r++) {
                 float weight = mti_exp2_fast(fmaf(score[m][n][r], scale, -sums.lse[m][r / 2]));
                 if (mask && key + r % 2 >= seen[r / 2]) weight = 0.0f;
                 float dp = ds[m][n][r];
-                if (DROP) dp = keep >> r & 1u ? dp * keep_scale : 0.0f;
+                if (mti_drops(DROP)) dp = keep >> r & 1u ? dp * keep_scale : 0.0f;
                 ds[m][n][r] = weight * (dp - sums.delta[m][r / 2]);
             }
         }
     }
 }
 
-template <typename T, int D, bool DROP>
+template <typename T, int D, mti_drop_kind DROP>
 __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_dq(const mti_attn_args x)
 {
     typedef query_owner<D> own;
@@ -301,7 +307,7 @@ bool launch(mti_ctx *ctx, const mti_attn_args &x, int64_t n, int rows, int64_t h
                                       MTI_ATTN_THREADS, shared, mti_attn_grid(x, tiles, heads)));
 }
 
-template <typename T, int D, bool DROP> bool both(mti_ctx *ctx, const mti_attn_args &x)
+template <typename T, int D, mti_drop_kind DROP> bool both(mti_ctx *ctx, const mti_attn_args &x)
 {
     typedef key_owner<D, DROP> keys;
     typedef query_owner<D> queries;
@@ -311,7 +317,11 @@ template <typename T, int D, bool DROP> bool both(mti_ctx *ctx, const mti_attn_a
 
 template <typename T, int D> bool by_drop(mti_ctx *ctx, const mti_attn_args &x)
 {
-    return x.seed != NULL ? both<T, D, true>(ctx, x) : both<T, D, false>(ctx, x);
+    switch (mti_attn_drop_kind(x)) {
+    case MTI_DROP_NONE: return both<T, D, MTI_DROP_NONE>(ctx, x);
+    case MTI_DROP_ANY: return both<T, D, MTI_DROP_ANY>(ctx, x);
+    default: return both<T, D, MTI_DROP_QUADS>(ctx, x);
+    }
 }
 
 template <typename T> bool by_width(mti_ctx *ctx, const mti_attn_args &x)

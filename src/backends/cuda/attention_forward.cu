@@ -23,8 +23,8 @@ namespace
 constexpr int M = 2, WARP_QUERIES = 16 * M, QUERIES = WARP_QUERIES * MTI_ATTN_WARPS;
 
 /* Keys per step, as many as 255 registers allow. */
-template <int D, bool DROP> struct step {
-    static constexpr int KEYS = D > 96 && DROP ? 32 : 64;
+template <int D, mti_drop_kind DROP> struct step {
+    static constexpr int KEYS = D > 96 && mti_drops(DROP) ? 32 : 64;
     static constexpr int TILES = mti_attn_tile<QUERIES, D>() + 2 * mti_attn_tile<KEYS, D>();
 };
 
@@ -87,7 +87,7 @@ __device__ __forceinline__ void online_softmax(float scale, running &st, float (
         }
 }
 
-template <int N>
+template <int N, mti_drop_kind DROP>
 __device__ __forceinline__ void drop_weights(const mti_attn_drop &drop, int64_t t, int64_t first,
                                              float (&weight)[M][N][4])
 {
@@ -96,7 +96,8 @@ __device__ __forceinline__ void drop_weights(const mti_attn_drop &drop, int64_t 
     for (int m = 0; m < M; m++)
 #pragma unroll
         for (int n = 0; n < N; n++) {
-            uint32_t keep = mti_attn_keep_tile(drop, t, first + (m * 16 + g) * t + n * 8 + c * 2);
+            uint32_t keep =
+                mti_attn_keep_tile<DROP>(drop, t, first + (m * 16 + g) * t + n * 8 + c * 2);
 #pragma unroll
             for (int r = 0; r < 4; r++)
                 if (!(keep >> r & 1u)) weight[m][n][r] = 0.0f;
@@ -130,7 +131,7 @@ __device__ __forceinline__ void finish(const mti_attn_args &x, int i, const runn
         }
 }
 
-template <typename T, int D, bool DROP>
+template <typename T, int D, mti_drop_kind DROP>
 __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_forward(const mti_attn_args x)
 {
     constexpr int KEYS = step<D, DROP>::KEYS, N = KEYS / 8;
@@ -171,7 +172,8 @@ __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_forward(const m
                                      keys);
             if (j + KEYS > seen_by_first) mask_scores(x, i, j, score);
             online_softmax<D, N>(scale, st, score, out);
-            if (DROP) drop_weights(drop, x.t, (x.s * at.head + i) * x.t + j, score);
+            if (mti_drops(DROP))
+                drop_weights<N, DROP>(drop, x.t, (x.s * at.head + i) * x.t + j, score);
         }
         mti_cp_async_wait<0>();
         __syncthreads(); /* the values have arrived, the buffer of the keys is free */
@@ -188,18 +190,22 @@ __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_forward(const m
                           mti_attn_row<T>(x.o, at.b, at.h, i), x.o.row, s - i, d);
 }
 
-template <typename T, int D, bool DROP> bool launch(mti_ctx *ctx, const mti_attn_args &x)
+template <typename T, int D, mti_drop_kind DROP> bool launch(mti_ctx *ctx, const mti_attn_args &x)
 {
     size_t shared = sizeof(T) * step<D, DROP>::TILES;
     int64_t tiles = (x.s + QUERIES - 1) / QUERIES, blocks = tiles * x.b * x.a;
     return mti_attn_allow_shared<attention_forward<T, D, DROP>>(ctx, shared) &&
-           MTI_LAUNCH(ctx, (attention_forward<T, D, DROP>), static_cast<unsigned>(blocks), MTI_ATTN_THREADS, shared,
-                      mti_attn_grid(x, tiles, x.a));
+           MTI_LAUNCH(ctx, (attention_forward<T, D, DROP>), static_cast<unsigned>(blocks),
+                      MTI_ATTN_THREADS, shared, mti_attn_grid(x, tiles, x.a));
 }
 
 template <typename T, int D> bool by_drop(mti_ctx *ctx, const mti_attn_args &x)
 {
-    return x.seed != NULL ? launch<T, D, true>(ctx, x) : launch<T, D, false>(ctx, x);
+    switch (mti_attn_drop_kind(x)) {
+    case MTI_DROP_NONE: return launch<T, D, MTI_DROP_NONE>(ctx, x);
+    case MTI_DROP_ANY: return launch<T, D, MTI_DROP_ANY>(ctx, x);
+    default: return launch<T, D, MTI_DROP_QUADS>(ctx, x);
+    }
 }
 
 template <typename T> bool by_width(mti_ctx *ctx, const mti_attn_args &x)

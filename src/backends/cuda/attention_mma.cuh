@@ -213,14 +213,15 @@ __device__ __forceinline__ void mti_attn_weigh(float (&acc)[M][D / 8][4],
 
 /* ---- dropout: bit r of the result says whether accumulator r is kept ----
  *
- * If t is a multiple of 4, four consecutive draws in j share a counter. The lanes that hold them
+ * With MTI_DROP_QUADS four consecutive draws in j share a counter. The lanes that hold them
  * divide the work: each computes the draws of one counter, and they exchange the bits. */
 
 /* Rows are queries: accumulators 0 to 3 are draws at, at + 1, at + 8 t, at + 8 t + 1. */
+template <mti_drop_kind DROP>
 __device__ __forceinline__ uint32_t mti_attn_keep_tile(const mti_attn_drop &drop, int64_t t,
                                                        int64_t at)
 {
-    if (t % 4 != 0)
+    if (DROP == MTI_DROP_ANY)
         return (mti_attn_keep(drop, at) ? 1u : 0u) | (mti_attn_keep(drop, at + 1) ? 2u : 0u) |
                (mti_attn_keep(drop, at + 8 * t) ? 4u : 0u) |
                (mti_attn_keep(drop, at + 8 * t + 1) ? 8u : 0u);
@@ -233,10 +234,11 @@ __device__ __forceinline__ uint32_t mti_attn_keep_tile(const mti_attn_drop &drop
 }
 
 /* Rows are keys: accumulators 0 to 3 are draws at, at + t, at + 8, at + 8 + t. */
+template <mti_drop_kind DROP>
 __device__ __forceinline__ uint32_t mti_attn_keep_tile_t(const mti_attn_drop &drop, int64_t t,
                                                          int64_t at)
 {
-    if (t % 4 != 0)
+    if (DROP == MTI_DROP_ANY)
         return (mti_attn_keep(drop, at) ? 1u : 0u) | (mti_attn_keep(drop, at + t) ? 2u : 0u) |
                (mti_attn_keep(drop, at + 8) ? 4u : 0u) |
                (mti_attn_keep(drop, at + 8 + t) ? 8u : 0u);
