@@ -79,7 +79,8 @@ static bool accumulate(mti_leaf *leaf, mt_tensor *grad)
 static void store_for_inputs(mti_walk *w, const void *node_or_leaf, int out_index, mt_tensor *grad)
 {
     size_t probe = 0, i;
-    while ((i = mti_hashmap_next(&w->input_of, mti_walk_key(node_or_leaf), &probe)) != MTI_NO_PLACE)
+    while (w->n_inputs &&
+           (i = mti_hashmap_next(&w->input_of, mti_walk_key(node_or_leaf), &probe)) != MTI_NO_PLACE)
         if (w->inputs[i].edge.out_index == out_index) w->inputs[i].grad = mt_retain(grad);
     grad->storage->unclassified_in = NULL;
 }
@@ -89,9 +90,10 @@ static bool finish_leaf(mti_walk *w, mti_leaf *leaf, mt_tensor *grad)
 {
     if (!w->n_inputs) return accumulate(leaf, grad);
     grad = mti_run_grad_hooks(&leaf->hooks, 0, &leaf->spec, grad);
-    if (grad) store_for_inputs(w, leaf, 0, grad);
+    if (!grad) return false;
+    store_for_inputs(w, leaf, 0, grad);
     mt_release(grad);
-    return grad;
+    return true;
 }
 
 /* *slot += grad. Takes grad over. */
@@ -325,14 +327,13 @@ static bool walk_back(mti_walk *w)
     return ok;
 }
 
-static void free_ends(mti_walk_end *ends, int n)
+static void drop_ends(mti_walk_end *ends, int n)
 {
     for (int i = 0; ends && i < n; i++) {
         mt_release(ends[i].grad);
         mti_edge_release(&ends[i].edge);
         mt_release(ends[i].tensor);
     }
-    mti_free(ends);
 }
 
 /* After a failure nodes may still hold gradients. */
@@ -355,8 +356,10 @@ static void end_walk(mti_walk *w)
     mti_hashmap_free(&w->sum_of);
     mti_hashmap_free(&w->input_of);
     mti_hashmap_free(&w->needed);
-    free_ends(w->roots, w->n_roots);
-    free_ends(w->inputs, w->n_inputs);
+    drop_ends(w->roots, w->n_roots);
+    drop_ends(w->inputs, w->n_inputs);
+    if (w->roots != &w->single) mti_free(w->roots);
+    mti_free(w->inputs);
 }
 
 /* ---- roots and inputs ---- */
@@ -374,11 +377,12 @@ static const char *name_of(char text[NAME], const entry_point *c, const char *li
     return text;
 }
 
-static mti_walk_end *make_ends(const char *caller, const char *list, int n, const void *tensors)
+static mti_walk_end *make_ends(const char *caller, const char *list, int n, const void *tensors,
+                               mti_walk_end *single)
 {
     if (!tensors) return mti_fail_null(MT_ERR_ARGUMENT, "%s: %s is NULL", caller, list);
     if (n < 1) return mti_fail_null(MT_ERR_ARGUMENT, "%s: %d %s; need 1 or more", caller, n, list);
-    return mti_calloc((size_t)n, sizeof(mti_walk_end));
+    return n == 1 && single ? single : mti_calloc((size_t)n, sizeof(mti_walk_end));
 }
 
 static bool set_end(mti_walk_end *end, const char *caller, const char *name, mt_tensor *t)
@@ -422,7 +426,7 @@ static bool set_roots(mti_walk *w, const entry_point *c, int n, mt_tensor *const
                       mt_tensor *const *gradients)
 {
     char name[NAME];
-    w->roots = make_ends(c->name, "roots", n, roots);
+    w->roots = make_ends(c->name, "roots", n, roots, &w->single);
     bool ok = w->roots;
     for (; ok && w->n_roots < n; w->n_roots++) {
         int i = w->n_roots;
@@ -436,7 +440,7 @@ static bool set_roots(mti_walk *w, const entry_point *c, int n, mt_tensor *const
 static bool set_inputs(mti_walk *w, const entry_point *c, int n, mt_tensor *const *inputs)
 {
     char name[NAME];
-    w->inputs = make_ends(c->name, "inputs", n, inputs);
+    w->inputs = make_ends(c->name, "inputs", n, inputs, NULL);
     bool ok = w->inputs;
     for (; ok && w->n_inputs < n; w->n_inputs++) {
         int i = w->n_inputs;

@@ -80,6 +80,7 @@ static mt_tensor *run_hook(const mti_grad_hook *h, const mti_view *spec, mt_tens
 mt_tensor *mti_run_grad_hooks(mti_hook_list *list, int out_index, const mti_view *spec,
                               mt_tensor *grad)
 {
+    if (!list->first) return grad;
     mti_hook_list_enter(list);
     for (const mti_grad_hook *h = list->first; h && grad; h = h->next)
         if (h->fn && h->out_index == out_index && mti_is_called(h)) grad = run_hook(h, spec, grad);

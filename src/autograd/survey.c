@@ -7,14 +7,8 @@ static bool has(const mti_hashmap *m, const void *key)
     return mti_hashmap_find(m, mti_walk_key(key)) != MTI_NO_PLACE;
 }
 
-bool mti_walk_needs(const mti_walk *w, const mti_node *n)
+bool mti_walk_leads_to_input(const mti_walk *w, const mti_edge *e)
 {
-    return !w->n_inputs || has(&w->needed, n);
-}
-
-bool mti_walk_follows(const mti_walk *w, const mti_edge *e)
-{
-    if (!w->n_inputs) return e->leaf || e->node;
     return e->leaf ? has(&w->input_of, e->leaf)
                    : e->node && (has(&w->needed, e->node) || has(&w->input_of, e->node));
 }

@@ -31,6 +31,7 @@ typedef struct mti_walk {
     bool retain_graph;
     int n_roots, n_inputs; /* no inputs: accumulate into all leaves */
     mti_walk_end *roots, *inputs;
+    mti_walk_end single; /* roots, if there is one: no allocation for it */
     mti_heap heap;
     MTI_VEC(mti_set_aside) aside;
     /* Results of the survey; keys are addresses of nodes and leaves. */
@@ -48,9 +49,18 @@ static inline uint64_t mti_walk_key(const void *node_or_leaf)
 
 /* Counts the uses of leaves and, for mt_gradients, finds the nodes that lead to an input. */
 bool mti_walk_survey(mti_walk *w);
+/* Whether the edge's node or leaf leads to an input of mt_gradients. */
+bool mti_walk_leads_to_input(const mti_walk *w, const mti_edge *e);
+
 /* Whether the node's backward must run ... */
-bool mti_walk_needs(const mti_walk *w, const mti_node *n);
+static inline bool mti_walk_needs(const mti_walk *w, const mti_node *n)
+{
+    return !w->n_inputs || mti_hashmap_find(&w->needed, mti_walk_key(n)) != MTI_NO_PLACE;
+}
 /* ... and whether a gradient is delivered along this edge. */
-bool mti_walk_follows(const mti_walk *w, const mti_edge *e);
+static inline bool mti_walk_follows(const mti_walk *w, const mti_edge *e)
+{
+    return w->n_inputs ? mti_walk_leads_to_input(w, e) : e->leaf || e->node;
+}
 
 #endif
