@@ -136,13 +136,33 @@ AUTOCAST = (
     "for this:",
     "",
     "- PyTorch has lists of its own for the CPU, by which softmax, log_softmax, layer_norm, rms_norm, "
-    "exp, log, pow and sum run in the dtype they get. memtape has one list for all devices.",
+    "exp, log, pow, softplus and sum run in the dtype they get. memtape has one list for all devices.",
     "- `mt_math_attention` is a composition: its softmax runs in f32, its products in 16 bits. "
     "PyTorch casts once for the whole of scaled_dot_product_attention.",
     "- A parameter that is written within a region is cast anew. PyTorch's cache gives the old "
     "copy.",
     "- Loss scaling: PyTorch divides gradients by the scale in a pass of its own, and refuses f16 "
     "ones. memtape divides within the optimizer's pass, in f32, whatever the gradients' type.",
+)
+
+
+OTHERWISE = (
+    "## Otherwise than PyTorch",
+    "",
+    "No bytes, but answers (`tests/ops/test_choose.c`, `tests/autograd/test_gradients.c`, "
+    "`tests/parity/gradients.py`, `tests/parity/printing.py`):",
+    "",
+    "- `mt_clamp` refuses a low bound above the high one, and NaN bounds; PyTorch answers with the "
+    "high one, or with NaN. In 16 bits it compares in f32; PyTorch rounds the bounds first, so an "
+    "element that equals a rounded bound may get the other gradient.",
+    "- A comparison of whole numbers with a number that their dtype does not have is refused; PyTorch "
+    "compares them as floats.",
+    "- `mt_gather` and `mt_topk` refuse tensors of rank 0.",
+    "- `mt_gradients`: an inner input's gradient is always the one after its hooks. PyTorch gives the "
+    "one before them where the walk goes on past the input. Hooks of a lone root on which no input "
+    "depends are not called; PyTorch calls them.",
+    "- `mt_print` has PyTorch's numbers, aligns columns with NaN, inf and -0, and writes true and "
+    "false in small letters.",
 )
 
 
@@ -173,6 +193,8 @@ def document():
         "integers beside PyTorch's 5056 bytes, is in host memory and not counted.",
         "",
         *AUTOCAST,
+        "",
+        *OTHERWISE,
         "",
     ]
     return "\n".join(lines)
