@@ -1,6 +1,10 @@
 /* Preloaded into a whole program: the REFUSE_AT-th request for memory after main began fails. What
  * the loader and the libraries' own set-up ask for before main is not counted. With
- * REFUSE_COUNT=FILE the number of requests is written there when the program exits. */
+ * REFUSE_COUNT=FILE the number of requests is written there when the program exits.
+ *
+ * What OpenBLAS takes from malloc is counted, but never refused: its AVX-512 kernels for small
+ * products (sgemm_small_kernel_nn_skylakex.c and dgemm's) write to such a buffer without looking,
+ * and no caller can prevent that. */
 /* mmap and mmap64 by their own names. */
 #undef _FILE_OFFSET_BITS
 #include <dlfcn.h>
@@ -8,6 +12,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -21,23 +26,36 @@ static atomic_bool counting;
 static atomic_ulong seen;
 static unsigned long refuse_at;
 
-static int refused(void)
+static int is_the_one(void)
 {
     if (!atomic_load(&counting)) return 0;
-    if (atomic_fetch_add(&seen, 1) + 1 != refuse_at) return 0;
+    return atomic_fetch_add(&seen, 1) + 1 == refuse_at;
+}
+
+static int is_from_openblas(const void *caller)
+{
+    Dl_info library;
+    return dladdr(caller, &library) && library.dli_fname &&
+           strstr(library.dli_fname, "/libopenblas") != NULL;
+}
+
+static int refused(const void *caller)
+{
+    if (!is_the_one() || is_from_openblas(caller)) return 0;
     errno = ENOMEM;
     return 1;
 }
+#define REFUSED refused(__builtin_return_address(0))
 
 /* The loader is to find these before the C library's. */
 #pragma GCC visibility push(default)
 
-void *malloc(size_t n) { return refused() ? NULL : __libc_malloc(n); }
-void *calloc(size_t count, size_t size) { return refused() ? NULL : __libc_calloc(count, size); }
-void *realloc(void *p, size_t n) { return refused() ? NULL : __libc_realloc(p, n); }
+void *malloc(size_t n) { return REFUSED ? NULL : __libc_malloc(n); }
+void *calloc(size_t count, size_t size) { return REFUSED ? NULL : __libc_calloc(count, size); }
+void *realloc(void *p, size_t n) { return REFUSED ? NULL : __libc_realloc(p, n); }
 void *memalign(size_t alignment, size_t n)
 {
-    return refused() ? NULL : __libc_memalign(alignment, n);
+    return REFUSED ? NULL : __libc_memalign(alignment, n);
 }
 void *aligned_alloc(size_t alignment, size_t n) { return memalign(alignment, n); }
 int posix_memalign(void **p, size_t alignment, size_t n)
@@ -49,7 +67,10 @@ int posix_memalign(void **p, size_t alignment, size_t n)
 }
 void *mmap(void *at, size_t n, int protection, int flags, int file, off_t offset)
 {
-    if (refused()) return MAP_FAILED;
+    if (is_the_one()) {
+        errno = ENOMEM;
+        return MAP_FAILED;
+    }
     return (void *)syscall(SYS_mmap, at, n, protection, flags, file, offset);
 }
 
