@@ -41,7 +41,7 @@ static void plan_record(mti_call *c)
 /* An op with integer or bool outputs only has no gradient and is not recorded, as in PyTorch. */
 static void drop_record_without_floats(mti_call *c)
 {
-    for (int i = 0; i < c->n_out; i++)
+    for (int i = 0; c->want && i < c->n_out; i++)
         if (c->op->flags & MTI_VIEW || mt_dtype_is_float(c->out_spec[i].dtype)) return;
     c->want = c->keep = 0;
 }

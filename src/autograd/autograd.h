@@ -301,7 +301,6 @@ typedef struct mti_saved_tensor {
     mti_packed *packed;                    /* [n_packed], innermost first */
     const mti_node *node;                  /* NULL: an mt_saved */
     struct mti_saved_tensor *next, **link; /* in the list of slots that hold kept's storage */
-    mti_view spec;
 } mti_saved_tensor;
 
 struct mt_saved { /* a slot without a node */

@@ -108,12 +108,13 @@ static bool add_to_waiting(mt_tensor **slot, mt_tensor *grad)
 /* Takes grad over. */
 static bool deliver_leaf(mti_walk *w, mti_leaf *leaf, mt_tensor *grad)
 {
-    if (!w->surveyed && mti_any_is_called(&leaf->hooks) && !mti_walk_survey(w)) {
+    if (!w->surveyed && leaf->hooks.first && mti_any_is_called(&leaf->hooks) &&
+        !mti_walk_survey(w)) {
         mt_release(grad);
         return false;
     }
     /* Do not look at the leaf's hooks here: a hook may have removed itself since the survey. */
-    size_t i = mti_hashmap_find(&w->sum_of, mti_walk_key(leaf));
+    size_t i = w->sums.n ? mti_hashmap_find(&w->sum_of, mti_walk_key(leaf)) : MTI_NO_PLACE;
     if (i == MTI_NO_PLACE) return accumulate(leaf, grad);
     mti_leaf_sum *s = &w->sums.at[i];
     if (!add_to_waiting(&s->grad, grad)) return false;
@@ -166,15 +167,15 @@ static void drop_grads(mti_node *n)
 
 /* ---- nodes ---- */
 
-/* Outputs and auxiliaries get back the strides they were saved with, whatever a hook returned,
+/* Outputs and auxiliaries get back the strides that the first hook saw, whatever unpack returned,
  * because kernels rely on them. Inputs, and outputs of ops in place, may have any strides. */
 static bool unpack_saved(mti_call *c, const mti_node *n, mt_tensor *held[MTI_MAX_SAVED])
 {
     for (int i = 0; i < n->n_saved; i++) {
         const mti_saved_tensor *s = &n->saved[i];
         held[i] = mti_slot_load(s);
-        if (s->bit >= 8 && !(n->op->flags & MTI_INPLACE))
-            held[i] = mti_tensor_with_strides(held[i], &s->spec, MT_TEMPORARY);
+        if (s->n_packed && s->bit >= 8 && !(n->op->flags & MTI_INPLACE))
+            held[i] = mti_tensor_with_strides(held[i], &s->packed[0].spec, MT_TEMPORARY);
         if (!held[i]) return false;
         c->saved[s->bit] = &held[i]->view;
     }

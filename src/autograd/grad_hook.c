@@ -90,6 +90,7 @@ mt_tensor *mti_run_grad_hooks(mti_hook_list *list, int out_index, const mti_view
 
 bool mti_run_leaf_hooks(mti_leaf *leaf)
 {
+    if (!leaf->hooks.first) return true;
     bool ok = true;
     mti_hook_list_enter(&leaf->hooks);
     for (const mti_grad_hook *h = leaf->hooks.first; ok && h && leaf->owner; h = h->next) {

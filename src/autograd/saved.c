@@ -121,7 +121,7 @@ static bool pack_level(mti_saved_tensor *s, mti_hooks *h, const mt_save_info *in
 
 bool mti_slot_save(mti_saved_tensor *s, const mti_node *n, int bit, mt_tensor *t)
 {
-    memset(s, 0, offsetof(mti_saved_tensor, spec));
+    memset(s, 0, sizeof *s);
     s->node = n;
     /* A handle without history: a saved output must not keep its own node alive. */
     s->kept = mti_tensor_alias(t);
@@ -129,7 +129,6 @@ bool mti_slot_save(mti_saved_tensor *s, const mti_node *n, int bit, mt_tensor *t
     s->bit = bit;
     s->original = true;
     s->version = atomic_load(&t->storage->version);
-    s->spec = t->view;
     mti_hooks *top = mti_modes_now()->hooks;
     if (top && !mti_modes_now()->in_hook) {
         mt_save_info info = mti_slot_info(s);
@@ -169,14 +168,15 @@ static bool check_version(const mti_saved_tensor *s)
     uint64_t version = atomic_load(&s->kept->storage->version);
     if (version == s->version) return true;
     mt_save_info info = mti_slot_info(s);
+    const mti_view *spec = s->n_packed ? &s->packed[0].spec : &s->kept->view;
     char text[MTI_SHAPE_TEXT];
     return mti_fail_bool(
         MT_ERR_STATE,
         "%s backward%s%s: %s (%s %s) was changed in place after it was saved: it is at "
         "version %llu, saved at version %llu",
-        info.op, *info.module ? " in " : "", info.module, info.argument,
-        mt_dtype_name(s->spec.dtype), mti_shape_text(text, s->spec.rank, s->spec.shape),
-        (unsigned long long)version, (unsigned long long)s->version);
+        info.op, *info.module ? " in " : "", info.module, info.argument, mt_dtype_name(spec->dtype),
+        mti_shape_text(text, spec->rank, spec->shape), (unsigned long long)version,
+        (unsigned long long)s->version);
 }
 
 mt_tensor *mti_slot_load(const mti_saved_tensor *s)
@@ -197,6 +197,7 @@ void mti_slot_drop(mti_saved_tensor *s)
     mti_slot_unhold(s);
     mt_release(s->kept);
     s->kept = NULL;
+    if (!s->packed) return;
     for (int i = s->n_packed - 1; i >= 0; i--) {
         mti_packed *p = &s->packed[i];
         if (p->hooks->fn.drop) {
