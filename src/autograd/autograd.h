@@ -391,9 +391,11 @@ mt_tensor *mti_slot_load(const mti_saved_tensor *s);
 void mti_slot_drop(mti_saved_tensor *s);
 mt_save_info mti_slot_info(const mti_saved_tensor *s);
 
-/* Enter the slot into the list at s->kept's storage, and remove it: ops in place read the list. */
+/* Enter the slot into the list at s->kept's storage, and remove it. */
 void mti_slot_hold(mti_saved_tensor *s);
 void mti_slot_unhold(mti_saved_tensor *s);
+/* Fails if a slot holds the storage, because op would change what a backward still needs. */
+bool mti_check_holders(const mti_op *op, mti_storage *s);
 
 /* Pops nodes in reverse order of creation, each once, however often it was pushed. */
 typedef struct mti_heap {

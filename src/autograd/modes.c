@@ -17,6 +17,14 @@ bool mt_set_grad_mode(bool on)
     return previous;
 }
 
+/* Sequence numbers order all nodes of the process: creation order is a topological order. */
+static atomic_uint_fast64_t last_sequence;
+
+uint64_t mti_next_sequence(void)
+{
+    return atomic_fetch_add_explicit(&last_sequence, 1, memory_order_relaxed) + 1;
+}
+
 /* ---- hooks ---- */
 
 void mti_hooks_release(mti_hooks *h)

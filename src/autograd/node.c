@@ -2,14 +2,6 @@
 #include <string.h>
 #include "autograd/autograd.h"
 
-/* Sequence numbers order all nodes of the process: creation order is a topological order. */
-static atomic_uint_fast64_t last_sequence;
-
-uint64_t mti_next_sequence(void)
-{
-    return atomic_fetch_add_explicit(&last_sequence, 1, memory_order_relaxed) + 1;
-}
-
 /* ---- nodes ---- */
 
 static void node_free(mti_node *n)

@@ -3,38 +3,6 @@
 #include <string.h>
 #include "autograd/autograd.h"
 
-/* A mark counts only if every wanted gradient that needs the slot has it. */
-static uint64_t marks_of(const mti_node *n, int bit)
-{
-    uint64_t marks = UINT64_MAX;
-    for (int i = 0; i < MTI_MAX_KEEP && n->want >> i; i++) {
-        uint64_t keep = n->op->keep[i] >> bit;
-        if ((n->want >> i & 1) && (keep & 1)) marks &= keep;
-    }
-    return marks;
-}
-
-mt_save_info mti_slot_info(const mti_saved_tensor *s)
-{
-    const mti_node *n = s->node;
-    if (!n) return ((const mt_saved *)s)->info;
-    const mti_op *op = n->op;
-    int bit = s->bit;
-    mt_save_info info = {.op = op->name, .module = n->module, .node = n->sequence, .argument = ""};
-    if (bit < 8)
-        info.role = MT_SAVE_INPUT, info.index = bit, info.argument = op->in[bit];
-    else if (bit < 12)
-        info.role = MT_SAVE_OUTPUT, info.index = bit - 8,
-        info.argument = mti_out_letter(op, bit - 8);
-    else
-        info.role = MT_SAVE_AUX, info.index = bit - 12, info.argument = op->aux[bit - 12];
-    uint64_t marks = marks_of(n, bit);
-    if (marks >> MTI_SIGN_MARK & 1) info.read = MT_READ_SIGN;
-    if (marks >> MTI_DRAWN_MARK & 1)
-        info.p = n->draw.p, info.seed = n->draw.seed, info.offset = n->draw.offset;
-    return info;
-}
-
 mt_saver mt_saver_of(const mt_save_info *info, const mt_tensor *t)
 {
     if (!info) mti_fail(MT_ERR_ARGUMENT, "saver_of: the info is NULL");

@@ -132,28 +132,6 @@ mt_tensor *mti_tensor_view(mt_tensor *t, const mti_view *view)
     return v;
 }
 
-/* Whether v's elements have the strides of spec. */
-static bool has_strides(const mti_view *v, const mti_view *spec)
-{
-    if (mti_view_count(v) == 0) return true;
-    for (int d = 0; d < v->rank; d++)
-        if (v->shape[d] != 1 && v->stride[d] != spec->stride[d]) return false;
-    return true;
-}
-
-mt_tensor *mti_tensor_with_strides(mt_tensor *t, const mti_view *spec, mt_category category)
-{
-    if (!t || has_strides(&t->view, spec)) return t;
-    mt_device *d = t->storage->device;
-    mt_tensor *copy = mti_tensor_new(d, spec, category, true);
-    if (copy && !mti_copy_view(d, &t->view, &copy->view)) {
-        mt_release(copy);
-        copy = NULL;
-    }
-    mt_release(t);
-    return copy;
-}
-
 void mti_note_copy(mt_tensor *copy, const mt_tensor *source)
 {
     const mti_storage *s = source->storage;
