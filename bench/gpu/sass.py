@@ -14,24 +14,12 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+
+from sass_kernels import KERNELS
 
 GPU = "H200"
 BANDWIDTH = 4.3e12  # bytes a second, as copies reach
 LANE_SLOTS = 132 * 4 * 32 * 1.755e9  # multiprocessors, schedulers, lanes, clock
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """One whose code is looked at. slots: what it may take at most for an element."""
-    label: str
-    file: str
-    pattern: str  # of the demangled name
-    size: int  # bytes of an element that is stored
-    n_bytes: float = 0  # read and written for an element
-    slots: float = 0
-    tensor_cores: bool = False
-    stored: float = 1  # tensors stored for an element
 
 
 # ---- code --------------------------------------------------------------------------------------
@@ -156,7 +144,6 @@ def find_nvdisasm():
 
 
 def main():
-    from sass_kernels import KERNELS  # which takes Kernel from here
     p = argparse.ArgumentParser(description=__doc__)
     p.add_argument("folders", nargs="+", metavar="FOLDER")
     folders = p.parse_args().folders

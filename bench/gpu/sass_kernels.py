@@ -5,8 +5,21 @@ attention with dropout over a number of keys that is no multiple of four: rare, 
 
 import os
 import re
+from dataclasses import dataclass
 
-from sass import Kernel
+
+@dataclass(frozen=True)
+class Kernel:
+    """One whose code is looked at. slots: what it may take at most for an element."""
+    label: str
+    file: str
+    pattern: str  # of the demangled name
+    size: int  # bytes of an element that is stored
+    n_bytes: float = 0  # read and written for an element
+    slots: float = 0
+    tensor_cores: bool = False
+    stored: float = 1  # tensors stored for an element
+
 
 UNARY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "src", "backends", "unary.def")
 with open(UNARY, encoding="utf-8") as f:

@@ -6,13 +6,14 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "bench", "gpu"))
 import sass  # noqa: E402
+from sass_kernels import Kernel  # noqa: E402
 
 # A loop that stores 8 elements of 2 bytes with 16 instructions, 2 of them of a loop inside it.
 GOOD = ["LDC R1, c[0x0][0x28]", ".L_top", "LDG.E.128 R4, desc[UR4][R2.64]", "FMUL R4, R4, R5",
         ".L_odd", "IADD3 R9, R9, 0x1, RZ", "@P1 BRA `(.L_odd)", *["FFMA R4, R4, R5, R6"] * 10,
         "@!P0 STG.E.128 desc[UR4][R2.64], R4", "@P0 BRA `(.L_top)", "EXIT", ".L_end", "BRA `(.L_end)"]
-ELEMENTWISE = sass.Kernel("good", "file", "^good$", 2, n_bytes=4, slots=2)
-TENSOR = sass.Kernel("products", "file", "^good$", 2, tensor_cores=True)
+ELEMENTWISE = Kernel("good", "file", "^good$", 2, n_bytes=4, slots=2)
+TENSOR = Kernel("products", "file", "^good$", 2, tensor_cores=True)
 
 
 def listing(lines):
@@ -49,7 +50,7 @@ for name, got, words in (
         ("more instructions", faults(swapped("FMUL R4, R4, R5", *["FMUL R4, R4, R5"] * 4)),
          "2.1 issue slots an element, at most 2"),
         ("no tensor cores", faults(GOOD, TENSOR), "no product on tensor cores"),
-        ("another name", faults(GOOD, sass.Kernel("good", "file", "^better$", 2)), "0 kernels of file.cu")):
+        ("another name", faults(GOOD, Kernel("good", "file", "^better$", 2)), "0 kernels of file.cu")):
     assert any(words in fault for fault in got), (name, got)
     print(f"planted: {name}: found: {got[0]}")
 assert not faults(swapped("FMUL R4, R4, R5", "HMMA.16816.F32.BF16 R4, R8, R12, R4"), TENSOR)
