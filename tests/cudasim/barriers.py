@@ -15,7 +15,7 @@ LIMIT = 60  # seconds: without a barrier a kernel may run for ever, which is not
 
 def barriers_of(path):
     with open(path, encoding="utf-8") as lines:
-        return [i for i, line in enumerate(lines, 1) if re.match(r"\s*__syncthreads\(\);", line)]
+        return [i for i, line in enumerate(lines, 1) if re.match(r"\s*__sync(threads|warp)\(\);", line)]
 
 
 def passes(program, module, schedule, place):

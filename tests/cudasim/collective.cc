@@ -73,6 +73,13 @@ static void release(meeting *m)
         sim.threads[first + (unsigned)__builtin_ctz(lanes)].at = state::ready;
 }
 
+void sync_warp(unsigned mask, place here)
+{
+    if (is_taken_away(here)) return;
+    remember_barrier(here);
+    exchange(collective::syncwarp, mask, here, slot{});
+}
+
 const slot *exchange(collective what, unsigned mask, place here, const slot &mine)
 {
     meeting *m = arrive(what, mask, here, mine);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <vector>
+#include "cudasim/memory.h"
 #include "cudasim/cudasim.h"
 #include "backends/cuda/cublaslt.h"
 
@@ -178,10 +179,41 @@ static void multiply_f32(const lt_desc *d, float alpha, const void *a, const lt_
         }
 }
 
+/* One product, with the values that it was called with. */
+struct product {
+    lt_desc d;
+    lt_layout a, b, c;
+    double alpha, beta;
+    const void *at_a, *at_b;
+    void *at_c, *workspace;
+    size_t n_workspace;
+    int m, n, k;
+};
+
+static cudaError_t multiply(const product &p)
+{
+    cudasim::access open;
+    memset(p.workspace, 0xff,
+           p.n_workspace < 4096 ? p.n_workspace : 4096); /* it is the product's to use */
+    for (int64_t batch = 0; batch < p.c.n_batch; batch++) {
+        if (p.c.type == LT_F64)
+            cblas_dgemm(CblasColMajor, p.d.trans_a ? CblasTrans : CblasNoTrans,
+                        p.d.trans_b ? CblasTrans : CblasNoTrans, p.m, p.n, p.k, p.alpha,
+                        (const double *)p.at_a + batch * p.a.stride, (int)p.a.ld,
+                        (const double *)p.at_b + batch * p.b.stride, (int)p.b.ld, p.beta,
+                        (double *)p.at_c + batch * p.c.stride, (int)p.c.ld);
+        else
+            multiply_f32(&p.d, (float)p.alpha, p.at_a, &p.a, p.at_b, &p.b, (float)p.beta, p.at_c,
+                         &p.c, batch, p.m, p.n, p.k);
+    }
+    return cudaSuccess;
+}
+
 static int cublasLtMatmul(lt_handle_t, lt_desc_t d, const void *alpha, const void *a,
                           lt_layout_t la, const void *b, lt_layout_t lb, const void *beta,
                           const void *c, lt_layout_t lc, void *out, lt_layout_t,
-                          const lt_algo *algo, void *workspace, size_t n_workspace, cudaStream_t)
+                          const lt_algo *algo, void *workspace, size_t n_workspace,
+                          cudaStream_t stream)
 {
     int m, n, k;
     if (!shape_of(d, la, lb, lc, &m, &n, &k) || c != out) return INVALID;
@@ -192,20 +224,23 @@ static int cublasLtMatmul(lt_handle_t, lt_desc_t d, const void *alpha, const voi
     if (algo->data[5] != (uint64_t)m || algo->data[6] != (uint64_t)n ||
         algo->data[7] != (uint64_t)k)
         return INVALID;
-    memset(workspace, 0xff,
-           n_workspace < 4096 ? n_workspace : 4096); /* it is the product's to use */
-    for (int64_t batch = 0; batch < lc->n_batch; batch++) {
-        if (lc->type == LT_F64)
-            cblas_dgemm(CblasColMajor, d->trans_a ? CblasTrans : CblasNoTrans,
-                        d->trans_b ? CblasTrans : CblasNoTrans, m, n, k, *(const double *)alpha,
-                        (const double *)a + batch * la->stride, (int)la->ld,
-                        (const double *)b + batch * lb->stride, (int)lb->ld, *(const double *)beta,
-                        (double *)out + batch * lc->stride, (int)lc->ld);
-        else
-            multiply_f32(d, *(const float *)alpha, a, la, b, lb, *(const float *)beta, out, lc,
-                         batch, m, n, k);
-    }
-    return LT_OK;
+    bool f64 = lc->type == LT_F64;
+    product p = {*d,
+                 *la,
+                 *lb,
+                 *lc,
+                 f64 ? *(const double *)alpha : *(const float *)alpha,
+                 f64 ? *(const double *)beta : *(const float *)beta,
+                 a,
+                 b,
+                 out,
+                 workspace,
+                 n_workspace,
+                 m,
+                 n,
+                 k};
+    cudaError_t status = cudasim::submit(stream, [p] { return multiply(p); });
+    return status == cudaSuccess ? (int)LT_OK : (int)INVALID;
 }
 
 void *cudasim_cublaslt(const char *name)

@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <mutex>
 #include <thread>
+#include "cudasim/memory.h"
 #include "cudasim/simulator.h"
 
 uint3 threadIdx, blockIdx;
@@ -109,6 +110,7 @@ cudaError_t run(const char *name, const void *kernel, dim3 grid, dim3 block, siz
     sim.n_launches++;
     sim.n_all_threads += n_threads * grid.x * grid.y * grid.z;
     sim.n_dynamic = n_shared;
+    access open;
     bool ok = run_grid(grid);
     free(dynamic);
     if (ok) return cudaSuccess;

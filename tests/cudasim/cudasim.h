@@ -8,6 +8,9 @@
  *   - allocations have their exact size, so AddressSanitizer sees what lies beyond; the bytes
  *     after a shared array are guarded without it;
  *   - an asynchronous copy to shared memory arrives when it is waited for, no sooner;
+ *   - copies between host and device happen as late as they may, or, with CUDASIM_LATE=kernels in
+ *     the environment, kernels do (stream.cc);
+ *   - with CUDASIM_GUARD=keys or pages the host cannot touch device memory (memory.cc);
  *   - the order in which threads and blocks run is a choice (cudasim_set_schedule, environment
  *     CUDASIM_SCHEDULE=forward|reverse|SEED): results that depend on it betray a race. A warp
  *     runs as far as it can, to a barrier or its end, before the next one moves, so one reads
@@ -22,6 +25,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <functional>
 #include <tuple>
 #include <type_traits>
 #include "cudasim/runtime.h"
@@ -58,8 +62,9 @@ struct slot {
     unsigned char bytes[64];
 };
 
-/* The calling thread waits for the others of its block. */
+/* The calling thread waits for the others of its block, or of its warp in mask. */
 void barrier(place here);
+void sync_warp(unsigned mask, place here);
 /* The calling lane waits for all lanes of mask. The last one calls finish(slots of the warp,
  * mask) once all have arrived; each then finds its own slots[lane] in *mine. */
 void meet(collective what, unsigned mask, place here, slot *mine,
@@ -78,8 +83,9 @@ void copy_async(void *shared, const void *global, size_t n_bytes, size_t n_read,
 void copy_commit();
 void copy_wait(int n_left);
 
-/* The stream's copies are made: what runs in it now comes after. */
-void settle(cudaStream_t stream);
+/* Runs work in the stream: at once, after what the stream has to do first, or later (stream.cc). An
+ * error that comes late is the result of a later wait. */
+cudaError_t submit(cudaStream_t stream, std::function<cudaError_t()> work);
 /* Under CUDASIM_TURNS: lets another host thread go first. */
 void take_turns();
 
@@ -90,18 +96,19 @@ template <class... P, class... A>
 cudaError_t launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block, size_t n_shared,
                    cudaStream_t stream, A &&...arguments)
 {
-    settle(stream);
     struct bound {
         void (*kernel)(P...);
         std::tuple<std::decay_t<P>...> values;
     } call = {kernel, std::tuple<std::decay_t<P>...>(static_cast<std::decay_t<P>>(arguments)...)};
-    cudaError_t status = run(
-        name, reinterpret_cast<const void *>(kernel), grid, block, n_shared,
-        [](const void *p) {
-            const bound *b = static_cast<const bound *>(p);
-            std::apply(b->kernel, b->values);
-        },
-        &call);
+    cudaError_t status = submit(stream, [=] {
+        return run(
+            name, reinterpret_cast<const void *>(kernel), grid, block, n_shared,
+            [](const void *p) {
+                const bound *b = static_cast<const bound *>(p);
+                std::apply(b->kernel, b->values);
+            },
+            &call);
+    });
     take_turns();
     return status;
 }
@@ -165,7 +172,7 @@ template <class T> static inline T shuffle(unsigned mask, T value, int source, p
 static inline void __syncthreads(CUDASIM_HERE) { cudasim::barrier(here); }
 static inline void __syncwarp(unsigned mask = 0xffffffffu, CUDASIM_HERE)
 {
-    cudasim::exchange(cudasim::collective::syncwarp, mask, here, cudasim::slot{});
+    cudasim::sync_warp(mask, here);
 }
 static inline void __threadfence() {}
 static inline void __threadfence_block() {}
@@ -284,9 +291,9 @@ const char *cudasim_take_fault(void);
  * false when a launch failed, which also counts as a difference. */
 bool cudasim_same_under_all_schedules(bool (*work)(void *state), void *state, const void *result,
                                       size_t n_bytes, const char **differs);
-/* Launches do without the __syncthreads at this line of the file of this name, until another is
- * named (file NULL: none); also environment CUDASIM_WITHOUT_BARRIER=FILE:LINE. For tests of tests:
- * a barrier that is needed must be missed. */
+/* Launches do without the __syncthreads or __syncwarp at this line of the file of this name, until
+ * another is named (file NULL: none); also environment CUDASIM_WITHOUT_BARRIER=FILE:LINE. For tests
+ * of tests: a barrier that is needed must be missed. */
 void cudasim_without_barrier(const char *file, int line);
 /* Barriers met since the program began: how many, and the places of the first n. */
 size_t cudasim_barriers(const char **files, int *lines, size_t n);

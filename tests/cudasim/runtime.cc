@@ -1,8 +1,5 @@
-/* runtime.cc: CUDA's runtime interface on host memory, but for streams and copies (stream.cc).
- * Allocations have their exact size, for AddressSanitizer, and hold 0xff, so that what nobody wrote
- * reads as NaN. */
-#include <stdlib.h>
-#include <string.h>
+/* runtime.cc: CUDA's runtime interface on host memory, but for streams and copies (stream.cc). */
+#include "cudasim/memory.h"
 #include "cudasim/cudasim.h"
 
 static thread_local cudaError_t last_error;
@@ -55,9 +52,8 @@ cudaError_t cudaMalloc(void **p, size_t n_bytes)
 {
     *p = nullptr;
     if (!n_bytes) return cudaSuccess;
-    if (posix_memalign(p, 512, n_bytes)) return keep(cudaErrorMemoryAllocation);
-    memset(*p, 0xff, n_bytes);
-    return cudaSuccess;
+    *p = cudasim::device_alloc(n_bytes);
+    return *p ? cudaSuccess : keep(cudaErrorMemoryAllocation);
 }
 
 cudaError_t cudaGetLastError()

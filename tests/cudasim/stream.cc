@@ -1,32 +1,43 @@
-/* stream.cc: streams, events and copies. Kernels run when they are launched, but a copy from or to
- * page-locked memory only when something waits for it: at the latest moment the device may take. So
- * whoever forgets to wait reads what was there before, and whoever gives memory back too early
- * copies what came after. */
+/* stream.cc: streams, events and copies, in two orders that the device may choose, too.
+ *
+ * Unless told otherwise, kernels run when they are launched, but a copy from or to page-locked
+ * memory only when something waits for it: at the latest moment. So whoever forgets to wait reads
+ * what was there before, and whoever gives memory back too early copies what came after. With
+ * CUDASIM_LATE=kernels in the environment it is the other way round: kernels run only when
+ * something waits for them, and copies as early as their stream allows. So a copy in another stream
+ * that does not wait for the kernel whose result it copies gets what was there before. */
 #include <stdlib.h>
 #include <string.h>
 #include <deque>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <set>
+#include "cudasim/memory.h"
 #include "cudasim/cudasim.h"
 
-struct pending {
-    void *to;
-    const void *from;
-    size_t n_bytes;
-};
+typedef std::function<cudaError_t()> task;
+
 struct cudasim_stream {
-    std::deque<pending> copies;
-    uint64_t n_done; /* copies made, ever */
+    std::deque<task> tasks;
+    uint64_t n_done; /* tasks done, ever */
 };
 struct cudasim_event {
     cudaStream_t stream; /* NULL: none, or all there was is done */
-    uint64_t n_before;   /* copies of that stream when it was recorded */
+    uint64_t n_before;   /* tasks of that stream when it was recorded */
 };
 
-static std::mutex turn;
+static std::recursive_mutex turn; /* a task may wait for another stream's */
+typedef std::lock_guard<std::recursive_mutex> my_turn;
 static std::set<cudaStream_t> streams;
 static std::map<const char *, size_t> page_locked;
+static cudaError_t late_fault; /* of a kernel, since somebody waited last */
+
+static bool kernels_are_late()
+{
+    static const char *const text = getenv("CUDASIM_LATE");
+    return text && !strcmp(text, "kernels");
+}
 
 static bool is_page_locked(const void *p)
 {
@@ -36,13 +47,14 @@ static bool is_page_locked(const void *p)
     return (size_t)((const char *)p - block->first) < block->second;
 }
 
-/* The copies of a stream until n are done in all. */
+/* The tasks of a stream until n are done in all. */
 static void advance(cudaStream_t stream, uint64_t n)
 {
-    while (stream->n_done < n && !stream->copies.empty()) {
-        pending p = stream->copies.front();
-        memmove(p.to, p.from, p.n_bytes);
-        stream->copies.pop_front();
+    while (stream->n_done < n && !stream->tasks.empty()) {
+        task next = std::move(stream->tasks.front());
+        stream->tasks.pop_front();
+        cudaError_t status = next();
+        if (status != cudaSuccess) late_fault = status;
         stream->n_done++;
     }
 }
@@ -54,44 +66,72 @@ static void finish_all()
 {
     for (cudaStream_t stream : streams) finish(stream);
 }
-static void reach(cudaEvent_t event)
+static cudaError_t after_waiting()
 {
-    if (event->stream && streams.count(event->stream)) advance(event->stream, event->n_before);
+    cudaError_t status = late_fault;
+    late_fault = cudaSuccess;
+    return status;
+}
+static bool is_reached(cudaEvent_t event)
+{
+    cudaStream_t stream = event->stream;
+    return !stream || !streams.count(stream) || stream->n_done >= event->n_before;
+}
+static void reach(cudaStream_t stream, uint64_t n_before)
+{
+    if (stream && streams.count(stream)) advance(stream, n_before);
 }
 
-void cudasim::settle(cudaStream_t stream)
+static cudaError_t copy(void *to, const void *from, size_t n_bytes)
 {
-    std::lock_guard<std::mutex> mine(turn);
-    finish(stream);
+    cudasim::access open;
+    if (n_bytes) memmove(to, from, n_bytes);
+    return cudaSuccess;
+}
+
+cudaError_t cudasim::submit(cudaStream_t stream, task work)
+{
+    {
+        my_turn mine(turn);
+        if (stream && kernels_are_late()) {
+            stream->tasks.push_back(std::move(work));
+            return cudaSuccess;
+        }
+        finish(stream);
+    }
+    return work();
 }
 
 cudaError_t cudaDeviceSynchronize()
 {
-    std::lock_guard<std::mutex> mine(turn);
+    my_turn mine(turn);
     finish_all();
-    return cudaSuccess;
+    return after_waiting();
 }
 
 /* ---- memory: giving it back waits for the device ---- */
 
 cudaError_t cudaFree(void *p)
 {
-    std::lock_guard<std::mutex> mine(turn);
+    my_turn mine(turn);
     finish_all();
-    free(p);
+    cudasim::device_free(p);
     return cudaSuccess;
 }
 cudaError_t cudaMallocHost(void **p, size_t n_bytes) { return cudaHostAlloc(p, n_bytes, 0); }
 cudaError_t cudaHostAlloc(void **p, size_t n_bytes, unsigned)
 {
-    cudaError_t status = cudaMalloc(p, n_bytes);
-    std::lock_guard<std::mutex> mine(turn);
-    if (*p) page_locked[(const char *)*p] = n_bytes;
-    return status;
+    *p = nullptr;
+    if (!n_bytes) return cudaSuccess;
+    if (posix_memalign(p, 512, n_bytes)) return cudaErrorMemoryAllocation;
+    memset(*p, 0xff, n_bytes);
+    my_turn mine(turn);
+    page_locked[(const char *)*p] = n_bytes;
+    return cudaSuccess;
 }
 cudaError_t cudaFreeHost(void *p)
 {
-    std::lock_guard<std::mutex> mine(turn);
+    my_turn mine(turn);
     finish_all();
     page_locked.erase((const char *)p);
     free(p);
@@ -102,32 +142,35 @@ cudaError_t cudaFreeHost(void *p)
 
 cudaError_t cudaMemcpy(void *to, const void *from, size_t n_bytes, cudaMemcpyKind)
 {
-    std::lock_guard<std::mutex> mine(turn);
+    my_turn mine(turn);
     finish_all();
-    if (n_bytes) memmove(to, from, n_bytes);
-    return cudaSuccess;
+    copy(to, from, n_bytes);
+    return after_waiting();
 }
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n_bytes, cudaMemcpyKind,
+/* Within the device copies are as kernels are; those of pageable memory are done on return. */
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n_bytes, cudaMemcpyKind kind,
                             cudaStream_t stream)
 {
-    std::lock_guard<std::mutex> mine(turn);
-    if (stream && n_bytes && (is_page_locked(to) || is_page_locked(from))) {
-        stream->copies.push_back({to, from, n_bytes});
+    task work = [=] { return copy(to, from, n_bytes); };
+    if (kind == cudaMemcpyDeviceToDevice) return cudasim::submit(stream, work);
+    my_turn mine(turn);
+    bool locked = is_page_locked(to) || is_page_locked(from);
+    if (stream && locked && (!kernels_are_late() || !stream->tasks.empty())) {
+        stream->tasks.push_back(work);
         return cudaSuccess;
     }
     finish(stream);
-    if (n_bytes) memmove(to, from, n_bytes);
-    return cudaSuccess;
+    return work();
 }
 cudaError_t cudaMemset(void *p, int value, size_t n_bytes)
 {
+    cudasim::access open;
     if (n_bytes) memset(p, value, n_bytes);
     return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void *p, int value, size_t n_bytes, cudaStream_t stream)
 {
-    cudasim::settle(stream);
-    return cudaMemset(p, value, n_bytes);
+    return cudasim::submit(stream, [=] { return cudaMemset(p, value, n_bytes); });
 }
 
 /* ---- streams and events ---- */
@@ -136,13 +179,13 @@ cudaError_t cudaStreamCreate(cudaStream_t *stream) { return cudaStreamCreateWith
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned)
 {
     *stream = new cudasim_stream();
-    std::lock_guard<std::mutex> mine(turn);
+    my_turn mine(turn);
     streams.insert(*stream);
     return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
-    std::lock_guard<std::mutex> mine(turn);
+    my_turn mine(turn);
     finish(stream);
     streams.erase(stream);
     delete stream;
@@ -150,15 +193,28 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
-    cudasim::settle(stream);
+    cudaError_t status;
+    {
+        my_turn mine(turn);
+        finish(stream);
+        status = after_waiting();
+    }
     cudasim::take_turns();
-    return cudaSuccess;
+    return status;
 }
-/* The stream's kernels do not wait for their turn, so what it waits for happens now. */
-cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t event, unsigned)
+/* Where the stream's kernels run at once, what it waits for happens now. */
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned)
 {
-    std::lock_guard<std::mutex> mine(turn);
-    reach(event);
+    my_turn mine(turn);
+    cudaStream_t other = event->stream;
+    uint64_t n_before = event->n_before;
+    if (!stream || !kernels_are_late())
+        reach(other, n_before);
+    else if (!is_reached(event))
+        stream->tasks.push_back([=] {
+            reach(other, n_before);
+            return cudaSuccess;
+        });
     return cudaSuccess;
 }
 cudaError_t cudaEventCreate(cudaEvent_t *event) { return cudaEventCreateWithFlags(event, 0); }
@@ -174,23 +230,21 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
-    std::lock_guard<std::mutex> mine(turn);
+    my_turn mine(turn);
     event->stream = stream;
-    event->n_before = stream ? stream->n_done + stream->copies.size() : 0;
+    event->n_before = stream ? stream->n_done + stream->tasks.size() : 0;
     return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
-    std::lock_guard<std::mutex> mine(turn);
-    reach(event);
-    return cudaSuccess;
+    my_turn mine(turn);
+    reach(event->stream, event->n_before);
+    return after_waiting();
 }
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
-    std::lock_guard<std::mutex> mine(turn);
-    cudaStream_t stream = event->stream;
-    bool done = !stream || !streams.count(stream) || stream->n_done >= event->n_before;
-    return done ? cudaSuccess : cudaErrorNotReady;
+    my_turn mine(turn);
+    return is_reached(event) ? cudaSuccess : cudaErrorNotReady;
 }
 /* Time is not simulated. */
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t, cudaEvent_t)

@@ -6,6 +6,8 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #include <initializer_list>
 #include "cudasim/cudasim.h"
 extern "C" {
@@ -454,15 +456,109 @@ static void a_grid_that_no_device_takes_is_refused(void **)
     cudaFree(y);
 }
 
-/* For AddressSanitizer: meson runs this program with the argument and expects it to die. */
+/* ---- what the environment chooses: this program again, with an argument ---- */
+
+/* For AddressSanitizer: meson expects it to die. */
 __global__ void overrun_global(float *y) { y[threadIdx.x + 1] = 1; }
 
-int main(int argc, char **)
+static int overrun()
 {
-    if (argc > 1) {
-        float *y = device<float>(32);
-        return MTI_LAUNCH(&none, overrun_global, 1, 32, 0, y) ? 0 : 2;
-    }
+    float *y = device<float>(32);
+    return MTI_LAUNCH(&none, overrun_global, 1, 32, 0, y) ? 0 : 2;
+}
+
+/* CUDASIM_GUARD=pages: kernels and copies reach device memory, the host does not. */
+static int touch()
+{
+    float *x = device<float>(32), *y = device<float>(32), back[32];
+    for (int i = 0; i < 32; i++) back[i] = (float)i;
+    cudaMemcpy(x, back, sizeof back, cudaMemcpyHostToDevice);
+    if (!MTI_LAUNCH(&none, twice, 1, 32, 0, x, y)) return 2;
+    cudaMemcpy(back, y, sizeof back, cudaMemcpyDeviceToHost);
+    if (back[5] != 10) return 3;
+    fprintf(stderr, "reached\n");
+    return static_cast<volatile float *>(y)[5] == 10 ? 4 : 5;
+}
+
+__global__ void leave_unmet(float *y)
+{
+    if (threadIdx.x < 16) __syncthreads();
+    y[threadIdx.x] = 0;
+}
+
+/* CUDASIM_LATE=kernels: what page-locked memory has got once the copy is waited for. */
+static float copied(bool wait_for_the_kernel)
+{
+    arrival a = begin_arrival();
+    stream_holder compute = {a.compute};
+    cudaDeviceSynchronize();
+    MTI_LAUNCH(&compute, twice, 1, 32, 0, a.x, a.y);
+    cudaEventRecord(a.arrived, a.compute);
+    if (wait_for_the_kernel) cudaStreamWaitEvent(a.copy, a.arrived);
+    cudaMemcpyAsync(a.host, a.y, 32 * sizeof(float), cudaMemcpyDeviceToHost, a.copy);
+    cudaStreamSynchronize(a.copy);
+    float got = static_cast<float *>(a.host)[5];
+    end_arrival(&a);
+    return got;
+}
+
+static int late()
+{
+    float too_early = copied(false);
+    if (too_early == too_early) return 2;
+    if (copied(true) != 10) return 3;
+    float *y = device<float>(32);
+    stream_holder compute = {nullptr};
+    cudaStreamCreate(&compute.stream);
+    if (!MTI_LAUNCH(&compute, leave_unmet, 1, 32, 0, y)) return 4;
+    if (cudaStreamSynchronize(compute.stream) != cudaErrorLaunchFailure) return 5;
+    if (cudaStreamSynchronize(compute.stream) != cudaSuccess) return 6;
+    cudaStreamDestroy(compute.stream);
+    return 0;
+}
+
+/* How this program ends, as waitpid has it; what it said goes to text. */
+static int status_of(const char *setting, const char *argument, char *text, size_t n)
+{
+    char command[256], self[128];
+    ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+    assert_true(length > 0 && length < (ssize_t)sizeof self - 1);
+    self[length] = 0;
+    snprintf(command, sizeof command, "exec env %s '%s' %s 2>&1", setting, self, argument);
+    FILE *out = popen(command, "r");
+    assert_non_null(out);
+    size_t n_read = fread(text, 1, n - 1, out);
+    text[n_read] = 0;
+    return pclose(out);
+}
+
+static void device_memory_can_be_kept_from_the_host(void **)
+{
+    char text[4096];
+    int status = status_of("CUDASIM_GUARD=pages", "touch", text, sizeof text);
+    assert_false(WIFEXITED(status) && WEXITSTATUS(status) < 6);
+    assert_non_null(strstr(text, "reached\ncudasim: the host touches device memory\n"));
+    status = status_of("CUDASIM_GUARD=", "touch", text, sizeof text);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 4);
+}
+
+static void kernels_can_be_later_than_copies_that_do_not_wait_for_them(void **)
+{
+    char text[4096];
+    int status = status_of("CUDASIM_LATE=kernels", "late", text, sizeof text);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+    status = status_of("CUDASIM_LATE=copies", "late", text, sizeof text);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 2);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1 && !strcmp(argv[1], "overrun")) return overrun();
+    if (argc > 1 && !strcmp(argv[1], "touch")) return touch();
+    if (argc > 1 && !strcmp(argv[1], "late")) return late();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(blocks_sum_through_shuffles_and_shared_memory),
         cmocka_unit_test(ballots_shuffles_and_atomics_follow_the_manual),
@@ -481,6 +577,8 @@ int main(int argc, char **)
         cmocka_unit_test(memory_written_before_its_copy_was_waited_for_is_copied_as_it_is_then),
         cmocka_unit_test(copies_of_one_stream_keep_their_order_and_an_event_takes_those_before_it),
         cmocka_unit_test(a_grid_that_no_device_takes_is_refused),
+        cmocka_unit_test(device_memory_can_be_kept_from_the_host),
+        cmocka_unit_test(kernels_can_be_later_than_copies_that_do_not_wait_for_them),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

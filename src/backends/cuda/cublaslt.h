@@ -63,6 +63,42 @@ typedef struct lt_functions {
 } lt_functions;
 #undef LT_MEMBER
 
+/* Where the real header is installed, it holds the figures above. */
+#if !defined(MTI_CUDASIM) && __has_include(<cublasLt.h>)
+#include <cublasLt.h>
+#define LT_IS(ours, theirs) static_assert((int)(ours) == (int)(theirs), #ours " is not " #theirs)
+LT_IS(LT_OK, CUBLAS_STATUS_SUCCESS);
+LT_IS(LT_F32, CUDA_R_32F);
+LT_IS(LT_F64, CUDA_R_64F);
+LT_IS(LT_F16, CUDA_R_16F);
+LT_IS(LT_BF16, CUDA_R_16BF);
+LT_IS(LT_COMPUTE_F32, CUBLAS_COMPUTE_32F);
+LT_IS(LT_COMPUTE_F64, CUBLAS_COMPUTE_64F);
+LT_IS(LT_COMPUTE_TF32, CUBLAS_COMPUTE_32F_FAST_TF32);
+LT_IS(LT_OP_N, CUBLAS_OP_N);
+LT_IS(LT_OP_T, CUBLAS_OP_T);
+LT_IS(LT_DESC_TRANSA, CUBLASLT_MATMUL_DESC_TRANSA);
+LT_IS(LT_DESC_TRANSB, CUBLASLT_MATMUL_DESC_TRANSB);
+LT_IS(LT_DESC_EPILOGUE, CUBLASLT_MATMUL_DESC_EPILOGUE);
+LT_IS(LT_DESC_BIAS, CUBLASLT_MATMUL_DESC_BIAS_POINTER);
+LT_IS(LT_DESC_BIAS_TYPE, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE);
+LT_IS(LT_EPILOGUE_NONE, CUBLASLT_EPILOGUE_DEFAULT);
+LT_IS(LT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_BIAS);
+LT_IS(LT_LAYOUT_BATCH, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT);
+LT_IS(LT_LAYOUT_BATCH_STRIDE, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET);
+LT_IS(LT_PREF_WORKSPACE, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES);
+LT_IS(LT_PREF_REDUCTIONS, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK);
+LT_IS(LT_PREF_ALIGN_A, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES);
+LT_IS(LT_PREF_ALIGN_A + 3, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES);
+LT_IS(LT_REDUCE_IN_COMPUTE_TYPE, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
+LT_IS(sizeof(lt_algo), sizeof(cublasLtMatmulAlgo_t));
+LT_IS(sizeof(lt_heuristic), sizeof(cublasLtMatmulHeuristicResult_t));
+LT_IS(offsetof(lt_heuristic, n_workspace),
+      offsetof(cublasLtMatmulHeuristicResult_t, workspaceSize));
+LT_IS(offsetof(lt_heuristic, status), offsetof(cublasLtMatmulHeuristicResult_t, state));
+#undef LT_IS
+#endif
+
 #ifdef MTI_CUDASIM
 /* tests/cudasim/cublaslt.cc: the function of this name, or NULL */
 void *cudasim_cublaslt(const char *name);
