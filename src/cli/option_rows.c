@@ -87,7 +87,6 @@ mti_verb mti_verb_find(const char *name)
 static const mti_choice kv_caches = {"kv-cache",
                                      MTI_NAMES("preallocated", "growing", "8bit", "none")};
 static const mti_choice dtypes = {"dtype", MTI_NAMES("f32", "bf16", "f16", "f64")};
-static const mti_choice optimizers = {"optimizer", MTI_NAMES("none", "sgd", "adamw")};
 static const mti_choice offloads = {"offload", MTI_NAMES("none", "cpu", "disk")};
 static const mti_choice amps = {"amp", MTI_NAMES("none", "bf16", "f16")};
 static const mti_choice scratches = {"scratch", MTI_NAMES("none", "cpu")};
@@ -184,7 +183,7 @@ const mti_option_row mti_option_rows[] = {
     {MTI_O_DTYPE, 0, "dtype", "TYPE", MTI_OTHER, AT(given_config.dtype), BUILDS, ANY, 0, 0,
      "of the parameters", .choice = &dtypes, .read = mti_read_dtype},
     {MTI_O_OPTIMIZER, 0, "optimizer", "NAME", MTI_CHOICE, AT(workload.optimizer), PLANNED, ANY, 0,
-     0, "the optimizer whose state and step are included", W(ALONE), .choice = &optimizers},
+     0, "the optimizer whose state and step are included", W(ALONE), .choice = &mti_optimizers},
     {MTI_O_CHECKPOINT, 0, "checkpoint", "PRESET", MTI_OTHER, 0, PLANNED | V(TRAIN), ANY, 0, 0,
      "recompute in backward: none, full (each block), selective (the attention core), "
      "every=K blocks, sqrt",

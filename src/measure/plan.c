@@ -20,7 +20,7 @@ static int64_t rounding_of(const mti_workload *w, const mt_tensor *param)
 {
     int64_t n = mt_numel(param), e = (int64_t)mt_dtype_size(mt_dtype_of(param));
     int64_t wide = e == 8 ? 8 : 4;
-    int moments = w->optimizer == MTI_OPT_ADAMW ? 2 : w->optimizer == MTI_OPT_SGD ? 1 : 0;
+    int moments = w->optimizer == MTI_OPT_ADAMW ? 2 : w->optimizer == MTI_OPT_SGD_MOMENTUM ? 1 : 0;
     return 2 * rounding(n * e) + (moments + w->memory.master) * rounding(n * wide);
 }
 

@@ -2,10 +2,11 @@
 #include <string.h>
 #include "measure/workload.h"
 
+const mti_choice mti_optimizers = {"optimizer", MTI_NAMES("none", "sgd", "sgd-momentum", "adamw")};
+
 const char *mti_optimizer_name(mti_optimizer_choice optimizer)
 {
-    static const char *const names[] = {"none", "sgd", "adamw"};
-    return names[optimizer];
+    return mti_choice_name(&mti_optimizers, (int)optimizer);
 }
 
 static bool set_up(mt_device *device, const mti_device_options *o, bool scratch_of_cpu)

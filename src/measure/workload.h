@@ -4,8 +4,14 @@
 
 #include "plan/plan.h"
 
-typedef enum mti_optimizer_choice { MTI_OPT_NONE, MTI_OPT_SGD, MTI_OPT_ADAMW } mti_optimizer_choice;
-const char *mti_optimizer_name(mti_optimizer_choice optimizer); /* "none", "sgd", "adamw" */
+typedef enum mti_optimizer_choice {
+    MTI_OPT_NONE,
+    MTI_OPT_SGD, /* plain: keeps nothing */
+    MTI_OPT_SGD_MOMENTUM,
+    MTI_OPT_ADAMW
+} mti_optimizer_choice;
+extern const mti_choice mti_optimizers; /* "none", "sgd", "sgd-momentum", "adamw" */
+const char *mti_optimizer_name(mti_optimizer_choice optimizer);
 
 typedef struct mti_device_options {
     const char *kind;      /* as mt_device_open takes it */

@@ -15,7 +15,9 @@ static const mt_plan_regime regimes[] = {
     {"16 bits, AdamW with f32 state", "--dtype bf16 --optimizer adamw", 2, 2, 8,
      "no master weights: small updates are rounded away"},
     {"16 bits throughout", NULL, 2, 2, 4, "m and v in 16 bits, too"},
-    {"f32, SGD with momentum", "--dtype f32 --optimizer sgd", 4, 4, 4, "Sutskever et al. 2013"},
+    {"f32, SGD with momentum", "--dtype f32 --optimizer sgd-momentum", 4, 4, 4,
+     "Sutskever et al. 2013"},
+    {"f32, SGD", "--dtype f32 --optimizer sgd", 4, 4, 0, "parameters and gradients alone"},
     {"LoRA over 16 bits, adapters not counted", NULL, 2, 0, 0, "Hu et al. 2021"},
     {"QLoRA, adapters and scales not counted", NULL, 0.5, 0, 0, "Dettmers et al. 2023: NF4"},
     {"inference in 16 bits", NULL, 2, 0, 0, "the parameters alone"},
@@ -26,6 +28,14 @@ const mt_plan_regime *mt_plan_regime_at(size_t i)
     return i < sizeof regimes / sizeof *regimes ? &regimes[i] : NULL;
 }
 
+/* How many numbers an optimizer keeps for each parameter; -1 if it is unknown. */
+static int moments_of(const char *optimizer)
+{
+    if (!strcmp(optimizer, "adamw")) return 2;
+    if (!strcmp(optimizer, "sgd-momentum")) return 1;
+    return !strcmp(optimizer, "sgd") || !strcmp(optimizer, "none") ? 0 : -1;
+}
+
 mt_status mt_plan_states(const mt_plan_run *run, const char *optimizer, bool master,
                          mt_plan_formula *out)
 {
@@ -34,18 +44,13 @@ mt_status mt_plan_states(const mt_plan_run *run, const char *optimizer, bool mas
     if (mt_plan_parameters(run, out ? &count : NULL) != MT_OK ||
         mt_model_config_resolve(run->config, &c) != MT_OK)
         return mt_last_status();
-    bool adamw = optimizer && !strcmp(optimizer, "adamw"),
-         sgd = optimizer && !strcmp(optimizer, "sgd");
-    if (optimizer && !adamw && !sgd && strcmp(optimizer, "none") != 0)
+    int moments = optimizer ? moments_of(optimizer) : 0;
+    if (moments < 0)
         return mti_fail(MT_ERR_ARGUMENT,
-                        "plan: optimizer: unknown \"%.40s\"; choose none, sgd, adamw", optimizer);
+                        "plan: optimizer: unknown \"%.40s\"; choose none, sgd, sgd-momentum, adamw",
+                        optimizer);
     int64_t e = (int64_t)mt_dtype_size(c.dtype), wide = e == 8 ? 8 : 4;
-    int64_t state = (adamw ? 2
-                     : sgd ? 1
-                           : 0) *
-                        wide +
-                    (master && e == 2 ? 4 : 0),
-            each = 2 * e + state;
+    int64_t state = moments * wide + (master && e == 2 ? 4 : 0), each = 2 * e + state;
     int64_t n = run->parameters ? run->parameters : count.expected;
     *out =
         (mt_plan_formula){.name = "states",

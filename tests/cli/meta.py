@@ -56,7 +56,7 @@ def draw_model(draw):
 
 def draw_spending(draw, kind):
     dtype = draw.choice(["f32", "f32", "bf16", "f16", "f64"])
-    optimizer = draw.choice(["none", "sgd", "adamw"])
+    optimizer = draw.choice(["none", "sgd", "sgd-momentum", "adamw"])
     args = ["--dtype", dtype, "--optimizer", optimizer]
     presets = ["full"] + ["selective"] * (kind != "mlp") + ["every=2", "sqrt"] * (kind in WHOLE)
     if draw.random() < 0.4:
@@ -367,7 +367,7 @@ if sys.argv[1] == "books":
     met = same_books(20261120, int(os.environ.get("MEMTAPE_CONFIGURATIONS", 300)))
     for word in ["mlp", "attention", "block", *WHOLE, "flash", "math", "--inplace", "--offload", "disk",
                  "--compress", "--amp", "--lora-rank", "--qlora", "--master-weights", "--loss-scale",
-                 "adamw", "sgd", "full", "selective", "sqrt", "every=2", "rmsnorm", "post"]:
+                 "adamw", "sgd", "sgd-momentum", "full", "selective", "sqrt", "every=2", "rmsnorm", "post"]:
         check(word in met, f"{word} was among what is compared")
 else:
     options()

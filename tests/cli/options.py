@@ -35,7 +35,7 @@ VALUES = {
     "params": "1B", "flops-rate": "1T", "utilisation": 0.5, "devices": 4, "kv": 3,
     "over": "dtype=f32,bf16", "row": "a: --batch 5", "timeline": None, "trace": "x.trace",
     "svg": "x.svg", "json": "x.json", "quiet": None, "help": None}
-VALUE_OF = {("plan", "tokens"): "1B", ("plan", "optimizer"): "sgd", ("train", "steps"): 3,
+VALUE_OF = {("plan", "tokens"): "1B", ("plan", "optimizer"): "sgd-momentum", ("train", "steps"): 3,
             ("train", "preset"): "llama-tiny", ("train", "layers"): 3}
 # Where the command has the value above already.
 OTHERWISE = {"device": "cpu", "budget": "2GB", "from": "other.safetensors", "resume": "half2.safetensors"}

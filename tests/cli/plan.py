@@ -141,7 +141,7 @@ def any_model(seed, n):
         args = [kind, "-b", draw.randint(1, 3), "-s", draw.choice([1, 2, 17, 70]),
                 "-d", 8 * draw.randint(1, 9), "--dropout", draw.choice([0, 0.1]),
                 "--dtype", draw.choice(["f32", "bf16", "f16", "f64"]),
-                "--optimizer", draw.choice(["none", "sgd", "adamw"])]
+                "--optimizer", draw.choice(["none", "sgd", "sgd-momentum", "adamw"])]
         whole = kind in ("gpt", "bert", "llama")
         presets = ["none", "full"] + ["selective"] * (kind != "mlp") + ["sqrt", "every=2"] * whole
         args += ["--checkpoint", draw.choice(presets)]

@@ -86,7 +86,7 @@ def any_choice(seed, n):
         args = [kind, "-b", draw.randint(1, 4), "-s", draw.choice([1, 2, 5, 16, 31, 130]),
                 "-d", a * draw.choice([1, 2, 5, 8, 33]), "--dropout", draw.choice([0, 0.1, 0.9]),
                 "--dtype", draw.choice(["f32", "bf16", "f16", "f64"]),
-                "--optimizer", draw.choice(["none", "sgd", "adamw"])]
+                "--optimizer", draw.choice(["none", "sgd", "sgd-momentum", "adamw"])]
         if kind != "mlp":
             args += ["-a", a, "--attention", draw.choice(["flash", "math"])]
             args += draw.choice([[], ["--causal"]]) if kind != "gpt" else []
@@ -160,6 +160,14 @@ def steady_state():
         equal((row["peak"], row["reserved"]), (steady["peak"], steady["reserved"]), f"its peak {preset}")
 
 
+def optimizers():
+    """Plain SGD keeps nothing, momentum one number for each parameter, AdamW two."""
+    for name, each in [("sgd", 0), ("sgd-momentum", 1), ("adamw", 2)]:
+        p = profile("mlp", "-d", 64, "--optimizer", name, "--device", "meta")
+        equal((p["model"]["optimizer"], p["steady"]["phases"][-1]["by_category"]["optimizer"]),
+              (name, each * p["phases"][0]["by_category"]["parameter"]), f"what {name} keeps")
+
+
 def keys_are_those_documented():
     documented = {key for key in documented_keys("profile-json.md") if not key.startswith("rows")}
     refusal = run("profile", "gpt", "--capacity", "2MiB", "-b", 8, "--json", "-")
@@ -196,6 +204,6 @@ def outputs():
         equal(p.returncode, 1, "status when standard output is full")
 
 
-{"published": published, "quick": lambda: (sizes_of_a_paper(), any_choice(1, 60), whatever_is_spared(2, 60), steady_state(),
+{"published": published, "quick": lambda: (sizes_of_a_paper(), any_choice(1, 60), whatever_is_spared(2, 60), steady_state(), optimizers(),
                                            keys_are_those_documented(), outputs())}[sys.argv[1]]()
 done()

@@ -40,7 +40,7 @@ refused(["2.93 KiB", "out of memory"], "profile", "mlp", "--capacity", "3000B", 
 for option, names in {"--act": ["relu", "leaky_relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid"],
                       "--norm": ["pre", "post"], "--attention": ["flash", "math"],
                       "--dtype": ["f32", "bf16", "f16", "f64"],
-                      "--optimizer": ["none", "sgd", "adamw"], "--device": ["cpu", "meta"],
+                      "--optimizer": ["none", "sgd", "sgd-momentum", "adamw"], "--device": ["cpu", "meta"],
                       "--norm-kind": ["layernorm", "rmsnorm"],
                       "--checkpoint": ["none", "full", "selective", "every=K", "sqrt"],
                       "--offload": ["none", "cpu", "disk"],
@@ -105,7 +105,7 @@ refused(["--inplace", "gelu", "relu"], "profile", "mlp", "--inplace")
 refused(["--seq", "1025", "1024"], "profile", "gpt2", "-s", "1025")
 refused(["--qlora", "--lora-rank"], "profile", "gpt", "--qlora")
 refused(["--amp", "f32"], "profile", "gpt", "--amp", "bf16", "--dtype", "bf16")
-refused(["--master-weights", "--optimizer"], "profile", "gpt", "--master-weights", "--dtype", "bf16")
+refused(["--master-weights", "--optimizer", "sgd-momentum"], "profile", "gpt", "--master-weights", "--dtype", "bf16")
 refused(["--master-weights", "f32"], "profile", "gpt", "--master-weights", "--optimizer", "sgd")
 refused(["--loss-scale", "block", "gpt"], "profile", "block", "--loss-scale", "8")
 refused(["--checkpoint selective", "mlp"], "profile", "mlp", "--checkpoint", "selective")

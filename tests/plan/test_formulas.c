@@ -152,8 +152,13 @@ static void states_take_the_published_bytes_a_parameter(void **state)
     run.parameters = 0;
     mtt_ok(mt_plan_states(&run, "adamw", false, &f));
     assert_int_equal(f.value, 16 * (int64_t)8030261248);
-    mtt_ok(mt_plan_states(&run, "sgd", false, &f));
+    mtt_ok(mt_plan_states(&run, "sgd-momentum", false, &f));
     assert_string_equal(f.text, "(4 + 4 + 4) N");
+    mtt_ok(mt_plan_states(&run, "sgd", false, &f));
+    assert_string_equal(f.text, "(4 + 4 + 0) N");
+    c.dtype = MT_BF16;
+    mtt_ok(mt_plan_states(&run, "sgd", true, &f));
+    assert_string_equal(f.text, "(2 + 2 + 4) N");
 }
 
 static void every_regime_has_a_source_and_a_sum(void **state)
@@ -166,7 +171,7 @@ static void every_regime_has_a_source_and_a_sum(void **state)
         assert_true(*r->name && *r->source);
         sums[n] = r->parameter + r->gradient + r->optimizer;
     }
-    static const double published[] = {16, 16, 20, 12, 8, 12, 2, 0.5, 2};
+    static const double published[] = {16, 16, 20, 12, 8, 12, 8, 2, 0.5, 2};
     assert_int_equal(n, sizeof published / sizeof *published);
     for (size_t i = 0; i < n; i++) assert_true(sums[i] == published[i]);
 }
@@ -194,7 +199,7 @@ static void what_makes_no_sense_is_refused(void **state)
     mt_plan_flops(&good, NULL), mtt_failed(MT_ERR_ARGUMENT, "result is NULL");
     mt_plan_states(&good, "adamw", false, NULL), mtt_failed(MT_ERR_ARGUMENT, "result is NULL");
     mt_plan_parameters_in_brief(&good, NULL), mtt_failed(MT_ERR_ARGUMENT, "result is NULL");
-    mt_plan_states(&good, "lion", false, &f), mtt_failed(MT_ERR_ARGUMENT, "lion", "adamw");
+    mt_plan_states(&good, "lion", false, &f), mtt_failed(MT_ERR_ARGUMENT, "lion", "sgd-momentum");
     bad.batch = 0;
     mt_plan_activations(&bad, &f), mtt_failed(MT_ERR_ARGUMENT, "batch 0");
     bad = good, bad.checkpoint = "some";
@@ -336,7 +341,18 @@ static mt_tensor *forward(mt_device *device, const mt_plan_run *run, mt_module *
     return y;
 }
 
-static step measure(mt_device *device, const mt_plan_run *run, bool adamw, bool master)
+static const char *const optimizers[] = {"sgd", "sgd-momentum", "adamw"};
+
+static mt_optimizer *make_optimizer(mt_module *model, const char *name, bool master)
+{
+    mt_sgd_options sgd = {
+        .lr = 1, .momentum = strcmp(name, "sgd-momentum") ? 0 : 0.9, .master = master};
+    return strcmp(name, "adamw")
+               ? mt_sgd_new(model, &sgd)
+               : mt_adamw_new(model, &(mt_adamw_options){.lr = 1, .master = master});
+}
+
+static step measure(mt_device *device, const mt_plan_run *run, const char *name, bool master)
 {
     step out = {0};
     mt_module *model = mt_model_new(device, run->config);
@@ -348,9 +364,7 @@ static step measure(mt_device *device, const mt_plan_run *run, bool adamw, bool 
     mt_flops flops = mt_flops_get(device);
     out.flops = (int64_t)(flops.forward + flops.backward + flops.recompute);
     int64_t gradients = gradients_of(model);
-    mt_optimizer *optimizer =
-        adamw ? mt_adamw_new(model, &(mt_adamw_options){.lr = 1, .master = master})
-              : mt_sgd_new(model, &(mt_sgd_options){.lr = 1, .momentum = 0.9, .master = master});
+    mt_optimizer *optimizer = make_optimizer(model, name, master);
     mtt_ok(mt_optimizer_step(optimizer));
     out.states = states_of(model, optimizer, gradients);
     uint64_t elements, bytes;
@@ -403,8 +417,9 @@ static void formulas_and_rows_come_to_what_any_model_measures(void **state)
         mt_model_config c = draw_model(&seed);
         mt_plan_run run = {.config = &c, .batch = pick(&seed, 1, 4), .seq = pick(&seed, 1, 33)};
         run.checkpoint = draw_checkpoint(&seed, &c);
-        bool adamw = toss(&seed), master = mt_dtype_size(c.dtype) == 2 && toss(&seed);
-        step measured = measure(device, &run, adamw, master);
+        const char *optimizer = optimizers[pick(&seed, 0, 2)];
+        bool master = mt_dtype_size(c.dtype) == 2 && toss(&seed);
+        step measured = measure(device, &run, optimizer, master);
         mt_plan_formula f;
         mtt_ok(mt_plan_parameters(&run, &f));
         agree(&f, measured.parameters, &run, i);
@@ -412,7 +427,7 @@ static void formulas_and_rows_come_to_what_any_model_measures(void **state)
         agree(&f, measured.kept, &run, i);
         mtt_ok(mt_plan_flops(&run, &f));
         agree(&f, measured.flops, &run, i);
-        mtt_ok(mt_plan_states(&run, adamw ? "adamw" : "sgd", master, &f));
+        mtt_ok(mt_plan_states(&run, optimizer, master, &f));
         agree(&f, measured.states, &run, i);
         if (c.kind == MT_MODEL_GPT || c.kind == MT_MODEL_LLAMA) agree_on_cache(device, &run, i);
         mt_device_release(device);
