@@ -21,6 +21,7 @@ typedef enum mt_model_kind {
     MT_MODEL_MLP,
     MT_MODEL_BERT,
     MT_MODEL_LLAMA,
+    MT_MODEL_LINEAR, /* one product: d -> ffn */
     MT_MODEL_KIND_COUNT
 } mt_model_kind;
 typedef enum mt_norm_kind { MT_NORM_LAYER, MT_NORM_RMS, MT_NORM_KIND_COUNT } mt_norm_kind;
@@ -58,11 +59,12 @@ typedef struct mt_model_config {
     int64_t layers;   /* of whole models; 0: 1 */
     int64_t vocab;    /* v; whole models need it */
     int64_t context;  /* longest sequence; whole models need it */
-    int64_t ffn;      /* width of the MLP; 0: 4 hidden; swiglu: 8/3 hidden rounded up to a multiple
-                         of 256, as LLaMA's */
+    int64_t ffn;      /* width of the MLP, or of a linear's output; 0: 4 hidden; swiglu: 8/3 hidden
+                         rounded up to a multiple of 256, as LLaMA's */
     mt_mlp_kind mlp;
     mt_act act;   /* of a plain MLP */
     bool inplace; /* the activation; relu and leaky_relu only */
+    int out_act;  /* mlp: an activation of its output, as 1 + the mt_act; 0: none */
     mt_norm_place norm;
     mt_norm_kind norm_kind;
     double norm_eps;   /* 0: 1e-5; bert 1e-12, llama 1e-6 */
@@ -128,7 +130,7 @@ MT_API mt_status mt_model_checkpoint_layers(mt_module *model, int64_t from, int6
 /* What the model was made from, resolved; borrowed. NULL if m is not a gpt, bert or llama of ours.
  */
 MT_API const mt_model_config *mt_model_config_of(const mt_module *m);
-/* [..,d] -> [..,d]: fc, act, proj, drop; swiglu: gate, up, down, drop */
+/* [..,d] -> [..,d]: fc, act, proj, drop; swiglu: gate, up, down, drop; with out_act: and out */
 MT_API mt_module *mt_mlp_new(mt_device *device, const mt_model_config *config);
 /* [b,s,d] -> [b,s,d]: qkv (one product: queries, keys and values side by side), heads, proj, drop;
  * with rope: q, k, v, heads, proj, drop */

@@ -27,10 +27,11 @@ bool mti_check_memory(mti_options *o)
                                   "--checkpoint %.20s: groups the layers of a gpt, bert or llama, "
                                   "and %s has none",
                                   s->checkpoint, mt_model_kind_name(o->workload.config.kind));
-    if (o->workload.config.kind == MT_MODEL_MLP && s->checkpoint &&
+    if (!mti_attends(o->workload.config.kind) && s->checkpoint &&
         !strcmp(s->checkpoint, "selective"))
         return mti_options_refuse(
-            o, "--checkpoint selective: an mlp has no attention to recompute; give none or full");
+            o, "--checkpoint selective: %s has no attention to recompute; give none or full",
+            mt_model_kind_name(o->workload.config.kind));
     if (o->verb == MTI_TRAIN && s->lora_rank && !o->train.from && !o->resume)
         return mti_options_refuse(
             o, "--lora-rank needs --from: adapters are trained beside trained weights");

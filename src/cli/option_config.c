@@ -100,7 +100,7 @@ bool mti_options_config(mti_options *o, const mt_model_config *base)
         c.heads = 0; /* chosen for the base's width */
     for (size_t i = 0; i < mti_n_option_rows; i++)
         if (given[mti_option_rows[i].id]) override_field(&c, o, &mti_option_rows[i]);
-    bool attends = c.kind != MT_MODEL_MLP, whole = mti_is_whole(c.kind);
+    bool attends = mti_attends(c.kind), whole = mti_is_whole(c.kind);
     if (attends && c.heads == 0) c.heads = default_heads(c.hidden);
     if (whole && c.kind != MT_MODEL_BERT) c.causal = true;
     if (whole && c.context == 0) c.context = o->workload.seq;
@@ -128,6 +128,10 @@ bool mti_is_model_path(const char *name)
     size_t n = strlen(name);
     return strchr(name, '/') || (n > 5 && !strcmp(name + n - 5, ".json"));
 }
+
+/* A linear takes rows, one for each of the batch. */
+#define SEQ 32
+static int64_t default_seq(mt_model_kind kind) { return kind == MT_MODEL_LINEAR ? 1 : SEQ; }
 
 static bool refuse_model(mti_options *o, const char *name)
 {
@@ -175,8 +179,8 @@ bool mti_options_complete(mti_options *o)
         return mti_options_refuse(o, "--data is missing; give a file to learn from");
     if (mti_verb_builds(o->verb) && *mti_verb_get(o->verb)->args && !o->workload.name)
         return mti_options_refuse(
-            o, "MODEL is missing; give mlp, attention, block, gpt, a preset or a path "
-               "to a config.json");
+            o, "MODEL is missing; give linear, mlp, attention, block, gpt, a preset or a "
+               "path to a config.json");
     if (o->verb == MTI_TRAIN && o->train.from && o->resume)
         return mti_options_refuse(o, "--from and --resume: each names a model; give one of them");
     if (o->verb == MTI_TRAIN && (o->resume || o->train.from)) /* the model is in the file */
@@ -189,6 +193,7 @@ bool mti_options_complete(mti_options *o)
                        : o->workload.preset ? o->workload.preset
                                             : TRAINED;
     if (!base_model(o, name, &base)) return false;
+    if (!o->given[MTI_O_SEQ]) o->workload.seq = default_seq(base.kind);
     if (o->verb == MTI_TRAIN) {
         if (base.kind == MT_MODEL_BERT)
             return mti_options_refuse(

@@ -18,13 +18,14 @@ static const mti_verb_info verbs[MTI_VERB_COUNT] = {
                       "Continues a prompt with a model that `memtape train --save` wrote."},
     [MTI_PROFILE] =
         {"profile", "MODEL", "two training steps under the ledger: every saved byte",
-         "Runs two training steps of MODEL (mlp, attention, block, gpt, bert, llama, a preset or "
-         "the path of a Hugging Face config.json) on "
-         "random data and lists the tensors that the tape keeps for backward, who keeps "
-         "them, and how they add up to what the allocator holds."},
-    [MTI_EXPLAIN] = {"explain", "MODEL", "the tape op by op: what is saved and why",
-                     "Runs the forward pass of MODEL (mlp, attention, block, gpt or a preset) and "
-                     "walks through its tape, op by op."},
+         "Runs two training steps of MODEL (linear, mlp, attention, block, gpt, bert, llama, a "
+         "preset or the path of a Hugging Face config.json) on random data and lists the tensors "
+         "that the tape keeps for backward, who keeps them, and how they add up to what the "
+         "allocator holds."},
+    [MTI_EXPLAIN] =
+        {"explain", "MODEL", "the tape op by op: what is saved and why",
+         "Runs the forward pass of MODEL (linear, mlp, attention, block, gpt or a preset) and "
+         "walks through its tape, op by op."},
     [MTI_AUDIT] = {"audit", "[OP]", "what every op keeps, and whether it has to",
                    "Runs each op of the table (or one) with every set of wanted gradients, changes "
                    "every kept tensor in turn, and compares the gradients: if none changes, the "
@@ -71,7 +72,8 @@ mti_verb mti_verb_find(const char *name)
 
 #define M(model) (1u << MT_MODEL_##model)
 #define WHOLE    (M(GPT) | M(BERT) | M(LLAMA))
-#define ANY      (WHOLE | M(BLOCK) | M(ATTENTION) | M(MLP))
+#define LAYERED  (WHOLE | M(BLOCK) | M(ATTENTION) | M(MLP))
+#define ANY      (LAYERED | M(LINEAR))
 #define ATTENDS  (WHOLE | M(BLOCK) | M(ATTENTION))
 #define FEEDS    (WHOLE | M(BLOCK) | M(MLP))
 #define SHARED   (M(GPT) | M(LLAMA))
@@ -151,7 +153,7 @@ const mti_option_row mti_option_rows[] = {
     {MTI_O_BATCH, 'b', "batch", "N", MTI_EXTENT, AT(workload.batch), BUILDS, ANY, EXTENT,
      "sequences"},
     {MTI_O_SEQ, 's', "seq", "N", MTI_EXTENT, AT(workload.seq), BUILDS, ANY, EXTENT,
-     "length of a sequence; 4k is 4096"},
+     "length of a sequence; 4k is 4096 (a linear: 1)"},
     {MTI_O_HIDDEN, 'd', "hidden", "N", MTI_EXTENT, AT(given_config.hidden), BUILDS, ANY, EXTENT,
      "width of the model"},
     {MTI_O_HEADS, 'a', "heads", "N", MTI_EXTENT, AT(given_config.heads), BUILDS, ATTENDS, EXTENT,
@@ -160,12 +162,14 @@ const mti_option_row mti_option_rows[] = {
      "blocks"},
     {MTI_O_VOCAB, 0, "vocab", "N", MTI_EXTENT, AT(given_config.vocab), LOOKS, WHOLE, EXTENT,
      "number of tokens"},
-    {MTI_O_FFN, 0, "ffn", "N", MTI_EXTENT, AT(given_config.ffn), BUILDS, FEEDS, EXTENT,
-     "width inside the MLP (default: four times --hidden)"},
+    {MTI_O_FFN, 0, "ffn", "N", MTI_EXTENT, AT(given_config.ffn), BUILDS, FEEDS | M(LINEAR), EXTENT,
+     "width inside the MLP, or of a linear's output (default: four times --hidden)"},
     {MTI_O_ACT, 0, "act", "NAME", MTI_CHOICE, AT(given_config.act), BUILDS, ACTS, 0, 0,
      "activation of the MLP", .choice = &mti_acts},
     {MTI_O_INPLACE, 0, "inplace", NULL, MTI_FLAG, AT(given_config.inplace), BUILDS, ACTS, 0, 0,
      "let relu or leaky_relu overwrite their input"},
+    {MTI_O_OUT_ACT, 0, "out-act", "NAME", MTI_CHOICE, AT(given_config.out_act), LOOKS, M(MLP), 0, 0,
+     "activation of an mlp's output", .choice = &mti_out_acts},
     {MTI_O_NORM, 0, "norm", "PLACE", MTI_CHOICE, AT(given_config.norm), BUILDS, M(GPT) | M(BLOCK),
      0, 0, "before or after attention and MLP", .choice = &mti_norm_places},
     {MTI_O_NORM_KIND, 0, "norm-kind", "KIND", MTI_CHOICE, AT(given_config.norm_kind), BUILDS,
@@ -173,7 +177,7 @@ const mti_option_row mti_option_rows[] = {
      .choice = &mti_norm_kinds},
     {MTI_O_KV_HEADS, 0, "kv-heads", "N", MTI_EXTENT, AT(given_config.kv_heads), BUILDS, ATTENDS,
      EXTENT, "heads of keys and values; they divide --heads (default: as many)"},
-    {MTI_O_DROPOUT, 0, "dropout", "P", MTI_REAL, AT(given_config.dropout), BUILDS, ANY, 0, 1,
+    {MTI_O_DROPOUT, 0, "dropout", "P", MTI_REAL, AT(given_config.dropout), BUILDS, LAYERED, 0, 1,
      "probability, below 1"},
     {MTI_O_ATTENTION, 0, "attention", "FORM", MTI_CHOICE, AT(given_config.attention), BUILDS,
      ATTENDS, 0, 0, "in blocks, or with every intermediate tensor", .choice = &mti_attention_forms},
@@ -209,11 +213,11 @@ const mti_option_row mti_option_rows[] = {
      "step 16-bit parameters in f32 copies (profile and sweep: needs --optimizer)",
      W(ALONE) | W(STEPS)},
     {MTI_O_LORA_RANK, 0, "lora-rank", "R", MTI_INT, AT(workload.memory.lora_rank),
-     BUILDS & ~V(PLAN), ANY, 1, 1e6,
+     BUILDS & ~V(PLAN), LAYERED, 1, 1e6,
      "freeze the model and train adapters of rank R beside every linear (train: of --from)",
      W(ALONE)},
-    {MTI_O_QLORA, 0, "qlora", NULL, MTI_FLAG, AT(workload.memory.qlora), BUILDS & ~V(PLAN), ANY, 0,
-     0, "keep the frozen weights in 4 bits (needs --lora-rank)", W(ALONE) | W(ADAPTERS)},
+    {MTI_O_QLORA, 0, "qlora", NULL, MTI_FLAG, AT(workload.memory.qlora), BUILDS & ~V(PLAN), LAYERED,
+     0, 0, "keep the frozen weights in 4 bits (needs --lora-rank)", W(ALONE) | W(ADAPTERS)},
 
     {MTI_O_TP, 0, "tp", "N", MTI_INT, AT(parallel.tensor), V(PROFILE), SHARED, 1, 1e6,
      "one rank of N that share each layer (Megatron-LM); on meta"},

@@ -75,6 +75,7 @@ typedef enum mti_option {
     MTI_O_FFN,
     MTI_O_ACT,
     MTI_O_INPLACE,
+    MTI_O_OUT_ACT,
     MTI_O_NORM,
     MTI_O_NORM_KIND,
     MTI_O_KV_HEADS,

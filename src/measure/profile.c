@@ -2,6 +2,22 @@
 #include "measure/profile.h"
 #include "measure/room.h"
 
+static size_t allocated_on(const mt_device *device)
+{
+    mt_mem_stats stats;
+    mt_mem_get_stats(device, &stats);
+    return stats.allocated.current;
+}
+
+/* Of a device on which nothing will run any more. */
+static bool note_left(mti_left *left, mt_device *device, const mti_workload *w)
+{
+    left->freed = allocated_on(device);
+    if (w->device.gemm_workspace && mt_device_set_gemm_workspace(device, 0) != MT_OK) return false;
+    left->given_back = allocated_on(device);
+    return true;
+}
+
 bool mti_profile_make(mti_profile_result *p, const mti_workload *w, const char *advice)
 {
     *p = (mti_profile_result){.workload = *w, .device = mti_device_make(&w->device)};
@@ -10,6 +26,7 @@ bool mti_profile_make(mti_profile_result *p, const mti_workload *w, const char *
     with->memory.budget = p->budget.plan;
     return mti_check_room_for(p->device, with, advice) &&
            mti_measure(&p->measured, p->device, with, &(mti_watch){.timeline = true}) &&
+           note_left(&p->left, p->device, with) &&
            mti_formula_make(&p->formula, &with->config, with->batch, with->seq, &with->memory,
                             mt_ledger_bytes(p->measured.ledger));
 }

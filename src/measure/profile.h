@@ -5,11 +5,18 @@
 #include "measure/budget.h"
 #include "measure/step.h"
 
+/* Allocated bytes once everything that the steps made is freed. */
+typedef struct mti_left {
+    size_t freed;      /* left then: the workspaces of matrix products (--gemm-workspace) */
+    size_t given_back; /* left once these are given back, too: 0 */
+} mti_left;
+
 typedef struct mti_profile_result {
     mti_workload workload; /* with the checkpoints that its budget allows */
     mt_device *device;
     mti_budget_found budget;  /* with a budget */
     mti_measurement measured; /* with its timeline */
+    mti_left left;            /* after both steps */
     mti_formula formula;      /* of what the first forward saves */
 } mti_profile_result;
 

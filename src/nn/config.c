@@ -7,13 +7,14 @@
 
 /* ---- names of the enums ---- */
 
-const mti_choice mti_acts = {
-    "act", MTI_NAMES("relu", "leaky_relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid")};
+#define ACTS "relu", "leaky_relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid"
+const mti_choice mti_acts = {"act", MTI_NAMES(ACTS)};
+const mti_choice mti_out_acts = {"out_act", MTI_NAMES("none", ACTS)};
 const mti_choice mti_norm_places = {"norm", MTI_NAMES("pre", "post")};
 const mti_choice mti_norm_kinds = {"norm_kind", MTI_NAMES("layernorm", "rmsnorm")};
 const mti_choice mti_attention_forms = {"attention", MTI_NAMES("flash", "math")};
-const mti_choice mti_model_kinds = {"model",
-                                    MTI_NAMES("gpt", "block", "attention", "mlp", "bert", "llama")};
+const mti_choice mti_model_kinds = {
+    "model", MTI_NAMES("gpt", "block", "attention", "mlp", "bert", "llama", "linear")};
 static const mti_choice mlp_kinds = {"mlp", MTI_NAMES("plain", "swiglu")};
 
 const char *mt_act_name(mt_act a) { return mti_choice_name(&mti_acts, (int)a); }
@@ -79,6 +80,7 @@ static bool known(const char *field, int value, const mti_choice *c)
 static bool check_enums(const mt_model_config *c)
 {
     if (!known("kind", (int)c->kind, &mti_model_kinds) || !known("act", (int)c->act, &mti_acts) ||
+        !known("out_act", c->out_act, &mti_out_acts) ||
         !known("norm", (int)c->norm, &mti_norm_places) ||
         !known("norm_kind", (int)c->norm_kind, &mti_norm_kinds) ||
         !known("mlp", (int)c->mlp, &mlp_kinds) ||
@@ -143,6 +145,10 @@ static bool check_kind(const mt_model_config *c)
         return mti_fail_bool(MT_ERR_ARGUMENT,
                              "config: inplace is set with act %s; need act relu or leaky_relu",
                              mt_act_name(c->act));
+    if (c->out_act && c->kind != MT_MODEL_MLP)
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "config: out_act is %s; need none for a %s: only an mlp has one",
+                             mti_choice_name(&mti_out_acts, c->out_act), name);
     if (c->rope_theta > 0 && (c->kind == MT_MODEL_GPT || c->kind == MT_MODEL_BERT))
         return mti_fail_bool(MT_ERR_ARGUMENT,
                              "config: rope_theta is %g; need 0: a %s has learned positions",
@@ -164,7 +170,7 @@ mt_status mt_model_config_check(const mt_model_config *c)
 {
     if (!c) return mti_fail(MT_ERR_ARGUMENT, "config: is NULL");
     bool good = check_enums(c) && check_extents(c) && check_numbers(c) && check_kind(c) &&
-                (c->kind == MT_MODEL_MLP || check_heads(c));
+                (!mti_attends(c->kind) || check_heads(c));
     return good ? MT_OK : MT_ERR_ARGUMENT;
 }
 
@@ -173,6 +179,16 @@ mt_status mt_model_config_check(const mt_model_config *c)
 bool mti_is_whole(mt_model_kind kind)
 {
     return kind == MT_MODEL_GPT || kind == MT_MODEL_BERT || kind == MT_MODEL_LLAMA;
+}
+
+bool mti_attends(mt_model_kind kind)
+{
+    return mti_is_whole(kind) || kind == MT_MODEL_BLOCK || kind == MT_MODEL_ATTENTION;
+}
+
+bool mti_feeds(mt_model_kind kind)
+{
+    return mti_is_whole(kind) || kind == MT_MODEL_BLOCK || kind == MT_MODEL_MLP;
 }
 
 /* Sets what every model of the kind has. */
@@ -265,6 +281,7 @@ mt_status mt_model_config_params(const mt_model_config *config, uint64_t *n)
     uint64_t block = attention_size(&c) + mlp_size(&c) + 2 * norm_size(&c);
     uint64_t positions = (uint64_t)c.context * d;
     switch (c.kind) {
+    case MT_MODEL_LINEAR: *n = linear_size(&c, c.hidden, c.ffn); break;
     case MT_MODEL_MLP: *n = mlp_size(&c); break;
     case MT_MODEL_ATTENTION: *n = attention_size(&c); break;
     case MT_MODEL_BLOCK: *n = block; break;

@@ -6,7 +6,19 @@
 #include <jansson.h>
 #include "nn/model.h"
 
-typedef enum form { INT, REAL, FLAG, KIND, NORM, NORM_KIND, MLP, ACT, ATTENTION, DTYPE } form;
+typedef enum form {
+    INT,
+    REAL,
+    FLAG,
+    KIND,
+    NORM,
+    NORM_KIND,
+    MLP,
+    ACT,
+    OUT_ACT,
+    ATTENTION,
+    DTYPE
+} form;
 
 static const struct field {
     const char *name;
@@ -17,19 +29,20 @@ static const struct field {
     {                                                                                              \
 #name, form, offsetof(mt_model_config, name)                                               \
     }
-    FIELD(KIND, kind),      FIELD(INT, hidden),
-    FIELD(INT, heads),      FIELD(INT, kv_heads),
-    FIELD(INT, head_dim),   FIELD(INT, layers),
-    FIELD(INT, vocab),      FIELD(INT, context),
-    FIELD(INT, ffn),        FIELD(MLP, mlp),
-    FIELD(ACT, act),        FIELD(FLAG, inplace),
-    FIELD(NORM, norm),      FIELD(NORM_KIND, norm_kind),
-    FIELD(REAL, norm_eps),  FIELD(REAL, rope_theta),
-    FIELD(REAL, dropout),   FIELD(ATTENTION, attention),
-    FIELD(FLAG, causal),    FIELD(FLAG, untied),
-    FIELD(FLAG, tied),      FIELD(FLAG, no_bias),
-    FIELD(FLAG, qkv_bias),  FIELD(INT, token_types),
-    FIELD(INT, mask_token), FIELD(DTYPE, dtype),
+    FIELD(KIND, kind),       FIELD(INT, hidden),
+    FIELD(INT, heads),       FIELD(INT, kv_heads),
+    FIELD(INT, head_dim),    FIELD(INT, layers),
+    FIELD(INT, vocab),       FIELD(INT, context),
+    FIELD(INT, ffn),         FIELD(MLP, mlp),
+    FIELD(ACT, act),         FIELD(FLAG, inplace),
+    FIELD(NORM, norm),       FIELD(NORM_KIND, norm_kind),
+    FIELD(REAL, norm_eps),   FIELD(REAL, rope_theta),
+    FIELD(REAL, dropout),    FIELD(ATTENTION, attention),
+    FIELD(FLAG, causal),     FIELD(FLAG, untied),
+    FIELD(FLAG, tied),       FIELD(FLAG, no_bias),
+    FIELD(FLAG, qkv_bias),   FIELD(INT, token_types),
+    FIELD(INT, mask_token),  FIELD(DTYPE, dtype),
+    FIELD(OUT_ACT, out_act),
 #undef FIELD
 };
 #define N_FIELDS (sizeof fields / sizeof fields[0])
@@ -44,6 +57,7 @@ static const char *choice_name(form f, const void *at)
     case NORM_KIND: return mt_norm_kind_name(*(const mt_norm_kind *)at);
     case MLP: return mt_mlp_kind_name(*(const mt_mlp_kind *)at);
     case ACT: return mt_act_name(*(const mt_act *)at);
+    case OUT_ACT: return mti_choice_name(&mti_out_acts, *(const int *)at);
     case ATTENTION: return mt_attention_form_name(*(const mt_attention_form *)at);
     default: return mt_dtype_name(*(const mt_dtype *)at);
     }
@@ -87,6 +101,7 @@ mt_status mt_model_config_to_json(const mt_model_config *c, char *buf, size_t n_
     if (!buf) return mti_fail(MT_ERR_ARGUMENT, "config: the buffer for the JSON is NULL");
     writer t = {.at = buf, .n_left = n_bytes};
     for (size_t i = 0; i < N_FIELDS; i++) {
+        if (fields[i].form == OUT_ACT && !c->out_act) continue; /* few files have one */
         put(&t, "%s\"%s\":", i ? "," : "{", fields[i].name);
         put_value(&t, &fields[i], (const char *)c + fields[i].at);
     }
@@ -125,6 +140,7 @@ static bool get_value(const struct field *f, const json_t *value, void *out)
     case NORM_KIND: return mt_norm_kind_parse(word, out) == MT_OK;
     case MLP: return mt_mlp_kind_parse(word, out) == MT_OK;
     case ACT: return mt_act_parse(word, out) == MT_OK;
+    case OUT_ACT: return mti_choice_parse(&mti_out_acts, word, out) == MT_OK;
     case ATTENTION: return mt_attention_form_parse(word, out) == MT_OK;
     case DTYPE: break;
     }

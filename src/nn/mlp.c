@@ -2,13 +2,27 @@
 #include "nn/model.h"
 #include "memtape/ops.h"
 
+/* What follows the last product; h is taken over. */
+static mt_tensor *finish(mt_module *self, mt_tensor *h)
+{
+    mt_set(&h, mt_forward_child(self, "drop", h));
+    if (mt_module_child(self, "out")) mt_set(&h, mt_forward_child(self, "out", h));
+    return h;
+}
+
+static bool add_end(mt_module *m, const mt_model_config *c)
+{
+    return mti_add_dropout(m, c) &&
+           (!c->out_act ||
+            mt_module_add_child(m, "out", mt_activation_new((mt_act)(c->out_act - 1), false)));
+}
+
 static mt_tensor *plain_forward(mt_module *self, mt_tensor *x)
 {
     mt_tensor *h = mt_forward_child(self, "fc", x);
     mt_set(&h, mt_forward_child(self, "act", h));
     mt_set(&h, mt_forward_child(self, "proj", h));
-    mt_set(&h, mt_forward_child(self, "drop", h));
-    return h;
+    return finish(self, h);
 }
 
 static mt_tensor *swiglu_forward(mt_module *self, mt_tensor *x)
@@ -18,8 +32,7 @@ static mt_tensor *swiglu_forward(mt_module *self, mt_tensor *x)
     mt_set(&h, mt_swiglu(gate, h));
     mt_release(gate);
     mt_set(&h, mt_forward_child(self, "down", h));
-    mt_set(&h, mt_forward_child(self, "drop", h));
-    return h;
+    return finish(self, h);
 }
 
 static mt_module *swiglu_new(mt_device *device, const mt_model_config *c)
@@ -29,7 +42,7 @@ static mt_module *swiglu_new(mt_device *device, const mt_model_config *c)
         m, m && mti_add_linear(m, "gate", device, c, c->hidden, c->ffn, MTI_INIT_STD) &&
                mti_add_linear(m, "up", device, c, c->hidden, c->ffn, MTI_INIT_STD) &&
                mti_add_linear(m, "down", device, c, c->ffn, c->hidden, mti_residual_std(c)) &&
-               mti_add_dropout(m, c));
+               add_end(m, c));
 }
 
 mt_module *mt_mlp_new(mt_device *device, const mt_model_config *config)
@@ -42,5 +55,5 @@ mt_module *mt_mlp_new(mt_device *device, const mt_model_config *config)
         m, m && mti_add_linear(m, "fc", device, &c, c.hidden, c.ffn, MTI_INIT_STD) &&
                mt_module_add_child(m, "act", mt_activation_new(c.act, c.inplace)) &&
                mti_add_linear(m, "proj", device, &c, c.ffn, c.hidden, mti_residual_std(&c)) &&
-               mti_add_dropout(m, &c));
+               add_end(m, &c));
 }

@@ -9,8 +9,12 @@
 
 extern const mti_choice mti_acts, mti_norm_places, mti_norm_kinds, mti_attention_forms,
     mti_model_kinds;
+extern const mti_choice mti_out_acts; /* "none", and those of mti_acts */
 /* Whether it is a gpt, bert or llama: tokens in, logits out. */
 bool mti_is_whole(mt_model_kind kind);
+/* Whether it has an attention; an MLP. */
+bool mti_attends(mt_model_kind kind);
+bool mti_feeds(mt_model_kind kind);
 /* *c: `config` as one of `kind`, checked, with every "0: ..." filled in. */
 bool mti_config_resolve(const mt_model_config *config, mt_model_kind kind, mt_model_config *c);
 

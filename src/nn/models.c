@@ -1,6 +1,14 @@
 /* models.c: a model of any kind. */
 #include "nn/model.h"
 
+static mt_module *linear_new(mt_device *device, const mt_model_config *config)
+{
+    mt_model_config c;
+    return mti_config_resolve(config, MT_MODEL_LINEAR, &c)
+               ? mt_linear_new(device, c.dtype, c.hidden, c.ffn, !c.no_bias, MTI_INIT_STD)
+               : NULL;
+}
+
 mt_module *mti_model_make(mt_device *device, const mt_model_config *config,
                           const mti_each_layer *each)
 {
@@ -12,6 +20,7 @@ mt_module *mti_model_make(mt_device *device, const mt_model_config *config,
     case MT_MODEL_MLP: return mt_mlp_new(device, config);
     case MT_MODEL_BERT: return mti_bert_make(device, config, each);
     case MT_MODEL_LLAMA: return mti_llama_make(device, config, each);
+    case MT_MODEL_LINEAR: return linear_new(device, config);
     case MT_MODEL_KIND_COUNT: break;
     }
     return NULL;

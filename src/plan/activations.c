@@ -186,17 +186,29 @@ static bool keeps_output(mt_act act, bool inplace)
            (act == MT_ACT_LEAKY_RELU && inplace);
 }
 
+/* Whether its slope is told by signs alone. */
+static bool is_kinked(mt_act act) { return act == MT_ACT_RELU || act == MT_ACT_LEAKY_RELU; }
+
 /* An activation before an op that keeps the activation's output. */
 static void add_activation(builder *b, letters product, bool inplace, const char *input,
                            const char *output)
 {
     bool signs = b->memory && b->memory->compress & 1u << MT_COMPRESS_SIGNS;
-    bool kinked = b->c->act == MT_ACT_RELU || b->c->act == MT_ACT_LEAKY_RELU;
+    bool kinked = is_kinked(b->c->act);
     if (!keeps_output(b->c->act, inplace))
         add(b, product, kinked ? SIGNED : FLOATS, input);
     else if (signs && kinked && b->value[product] * b->e >= SMALL)
         add(b, product, SIGNED, "signs of an activation's output, for nothing");
     add(b, product, FLOATS, output);
+}
+
+/* The output's: no product keeps its result besides. */
+static void add_last_activation(builder *b)
+{
+    mt_act act = (mt_act)(b->c->out_act - 1);
+    add(b, BSH, is_kinked(act) ? SIGNED : FLOATS,
+        keeps_output(act, false) ? "output of the last activation"
+                                 : "input of the last activation");
 }
 
 static void add_mlp(builder *b, nature input)
@@ -213,20 +225,22 @@ static void add_mlp(builder *b, nature input)
                               : "input of the MLP's second product");
     }
     if (b->c->dropout > 0) add(b, BSH, MASK, "mask of the dropout after the MLP");
+    if (b->c->out_act) add_last_activation(b);
 }
 
 static void add_layer(builder *b)
 {
     mt_model_kind kind = b->c->kind;
-    bool block = kind != MT_MODEL_ATTENTION && kind != MT_MODEL_MLP;
+    bool block = mti_attends(kind) && mti_feeds(kind);
     /* The first op of a part keeps the caller's input. */
     nature first = mti_is_whole(kind) ? FLOATS : INPUT;
     bool pre = b->c->norm == MT_NORM_PRE;
     if (block) add(b, BSH, pre ? first : FLOATS, "input of the first norm");
     if (block) add(b, BSH, FLOATS, "input of the second norm");
     if (block) add_norm_statistics(b), add_norm_statistics(b);
-    if (kind != MT_MODEL_MLP) add_attention(b, block && pre ? FLOATS : first);
-    if (kind != MT_MODEL_ATTENTION) add_mlp(b, block ? FLOATS : first);
+    if (kind == MT_MODEL_LINEAR) add(b, BSH, first, "input of the product");
+    if (mti_attends(kind)) add_attention(b, block && pre ? FLOATS : first);
+    if (mti_feeds(kind)) add_mlp(b, block ? FLOATS : first);
 }
 
 /* All layers, or the inputs of their checkpoints. */
@@ -356,6 +370,7 @@ mt_status mt_plan_activations(const mt_plan_run *run, mt_plan_formula *out)
         [MT_MODEL_BLOCK] = "34bsh + 5abs^2",
         [MT_MODEL_ATTENTION] = "11bsh + 5abs^2",
         [MT_MODEL_MLP] = "19bsh",
+        [MT_MODEL_LINEAR] = "2bsh",
     };
     mti_dims s;
     mti_formula f;

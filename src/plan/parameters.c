@@ -5,8 +5,9 @@
 
 /* ---- one block: attention [h -> q + 2k, q -> h], MLP [h -> f -> h], two norms ---- */
 
-static bool attends(const mti_dims *s) { return s->config.kind != MT_MODEL_MLP; }
-static bool feeds(const mti_dims *s) { return s->config.kind != MT_MODEL_ATTENTION; }
+static bool attends(const mti_dims *s) { return mti_attends(s->config.kind); }
+static bool feeds(const mti_dims *s) { return mti_feeds(s->config.kind); }
+static bool is_linear(const mti_dims *s) { return s->config.kind == MT_MODEL_LINEAR; }
 static bool swiglu(const mti_dims *s) { return s->config.mlp == MT_MLP_SWIGLU; }
 
 int64_t mti_block_matrices(const mti_dims *s)
@@ -14,6 +15,7 @@ int64_t mti_block_matrices(const mti_dims *s)
     int64_t h = s->config.hidden, f = s->config.ffn;
     int64_t attention = h * (s->q + 2 * s->k) + s->q * h;
     int64_t mlp = (swiglu(s) ? 3 : 2) * h * f;
+    if (is_linear(s)) return h * f;
     return (attends(s) ? attention : 0) + (feeds(s) ? mlp : 0);
 }
 
@@ -29,6 +31,7 @@ static int64_t block_vectors(const mti_dims *s)
     int64_t h = c->hidden, in = s->q + 2 * s->k, f = (swiglu(s) ? 2 : 1) * c->ffn;
     int64_t attention = (c->no_bias && !c->qkv_bias ? 0 : in) + (c->no_bias ? 0 : h);
     int64_t mlp = c->no_bias ? 0 : f + h;
+    if (is_linear(s)) return c->no_bias ? 0 : c->ffn;
     int64_t norms = attends(s) && feeds(s) ? 2 * norm_parameters(s) : 0;
     return (attends(s) ? attention : 0) + (feeds(s) ? mlp : 0) + norms;
 }
@@ -66,6 +69,7 @@ static bool count(const mt_plan_run *run, mt_plan_formula *out, mti_dims *s)
         [MT_MODEL_BLOCK] = "12h^2 + 13h",
         [MT_MODEL_ATTENTION] = "4h^2 + 4h",
         [MT_MODEL_MLP] = "8h^2 + 5h",
+        [MT_MODEL_LINEAR] = "hf + f",
     };
     mti_memory_options memory;
     if (!mti_run_dims(s, &memory, run, out)) return false;

@@ -87,10 +87,11 @@ static mti_dims textbook(const mti_dims *s)
     mt_model_config *c = &t.config;
     t.memory = NULL;
     t.q = t.k = c->hidden;
-    c->ffn = 4 * c->hidden;
+    if (c->kind != MT_MODEL_LINEAR) c->ffn = 4 * c->hidden;
     c->mlp = MT_MLP_PLAIN;
     c->act = MT_ACT_GELU;
     c->inplace = c->no_bias = c->qkv_bias = false;
+    c->out_act = 0;
     c->norm = MT_NORM_PRE;
     c->norm_kind = MT_NORM_LAYER;
     c->rope_theta = 0;
@@ -117,6 +118,10 @@ static void take_act(mti_dims *at, const mti_dims *to)
 {
     at->config.act = to->config.act;
     at->config.inplace = to->config.inplace;
+}
+static void take_out_act(mti_dims *at, const mti_dims *to)
+{
+    at->config.out_act = to->config.out_act;
 }
 static void take_norm_kind(mti_dims *at, const mti_dims *to)
 {
@@ -149,6 +154,7 @@ static const choice choices[] = {
     {"an MLP that is not 4h wide", take_ffn},
     {"swiglu: a gate beside the MLP's first product", take_mlp},
     {"an activation other than GELU: one that knows its slope by its output shares it", take_act},
+    {"an activation of the MLP's output", take_out_act},
     {"RMS norms: neither bias nor mean", take_norm_kind},
     {"no biases, or only those of q, k and v", take_bias},
     {"norms after the sums", take_norm},

@@ -20,7 +20,7 @@ static int64_t multiplied(const mti_dims *s)
  * each; positions behind a causal mask are computed and counted, too. */
 static int64_t attention_pair(const mti_dims *s)
 {
-    if (s->config.kind == MT_MODEL_MLP) return 0;
+    if (!mti_attends(s->config.kind)) return 0;
     return mti_dims_layers(s) * 4 * s->tokens * s->seq * s->q;
 }
 

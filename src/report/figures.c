@@ -9,18 +9,19 @@ void mti_print_model(const mti_workload *w, const mt_device *device, FILE *out,
     mt_model_config_resolve(&w->config, &resolved); /* checked when the options were read */
     const mt_model_config *c = &resolved;
     bool swiglu = c->mlp == MT_MLP_SWIGLU;
-    bool whole = mti_is_whole(c->kind), attends = c->kind != MT_MODEL_MLP;
-    bool feeds = c->kind != MT_MODEL_ATTENTION, norms = whole || c->kind == MT_MODEL_BLOCK;
+    bool whole = mti_is_whole(c->kind), attends = mti_attends(c->kind);
+    bool feeds = mti_feeds(c->kind), norms = whole || c->kind == MT_MODEL_BLOCK;
     mti_inked(out, style, MTI_BOLD, "%s", w->preset ? w->preset : mt_model_kind_name(c->kind));
     fprintf(out, "  b=%lld s=%lld d=%lld", (long long)w->batch, (long long)w->seq,
             (long long)c->hidden);
     if (attends) fprintf(out, " a=%lld", (long long)c->heads);
     if (attends && c->kv_heads != c->heads) fprintf(out, " k=%lld", (long long)c->kv_heads);
     if (whole) fprintf(out, " l=%lld v=%lld", (long long)c->layers, (long long)c->vocab);
-    if (feeds) fprintf(out, " f=%lld", (long long)c->ffn);
+    if (c->kind != MT_MODEL_ATTENTION) fprintf(out, " f=%lld", (long long)c->ffn);
     if (feeds)
         fprintf(out, ", %s%s", swiglu ? mt_mlp_kind_name(c->mlp) : mt_act_name(c->act),
                 c->inplace ? " in place" : "");
+    if (c->out_act) fprintf(out, ", %s of the output", mti_choice_name(&mti_out_acts, c->out_act));
     if (attends)
         fprintf(out, ", %s%s attention", c->causal ? "causal " : "",
                 mt_attention_form_name(c->attention));
@@ -74,9 +75,9 @@ json_t *mti_model_json(const mti_workload *w)
     mt_model_config resolved = w->config;
     mt_model_config_resolve(&w->config, &resolved); /* checked when the options were read */
     const mt_model_config *c = &resolved;
-    bool acts = c->kind != MT_MODEL_ATTENTION && c->mlp == MT_MLP_PLAIN;
-    bool whole = mti_is_whole(c->kind), attends = c->kind != MT_MODEL_MLP;
-    bool feeds = c->kind != MT_MODEL_ATTENTION, norms = whole || c->kind == MT_MODEL_BLOCK;
+    bool acts = mti_feeds(c->kind) && c->mlp == MT_MLP_PLAIN;
+    bool whole = mti_is_whole(c->kind), attends = mti_attends(c->kind);
+    bool feeds = mti_feeds(c->kind), norms = whole || c->kind == MT_MODEL_BLOCK;
     json_t *j = json_object();
     mti_json_put_text(j, "kind", mt_model_kind_name(c->kind));
     mti_json_put_text(j, "preset", w->preset);
@@ -88,9 +89,10 @@ json_t *mti_model_json(const mti_workload *w)
     mti_json_put(j, "layers", whole ? json_integer(c->layers) : json_null());
     mti_json_put(j, "vocab", whole ? json_integer(c->vocab) : json_null());
     mti_json_put(j, "context", whole ? json_integer(c->context) : json_null());
-    mti_json_put(j, "ffn", feeds ? json_integer(c->ffn) : json_null());
+    mti_json_put(j, "ffn", c->kind != MT_MODEL_ATTENTION ? json_integer(c->ffn) : json_null());
     mti_json_put_text(j, "mlp", feeds ? mt_mlp_kind_name(c->mlp) : NULL);
     mti_json_put_text(j, "act", acts ? mt_act_name(c->act) : NULL);
+    mti_json_put_text(j, "out_act", c->out_act ? mti_choice_name(&mti_out_acts, c->out_act) : NULL);
     mti_json_put(j, "inplace", acts ? json_boolean(c->inplace) : json_null());
     mti_json_put_text(j, "norm", norms ? mt_norm_place_name(c->norm) : NULL);
     mti_json_put_text(j, "norm_kind", norms ? mt_norm_kind_name(c->norm_kind) : NULL);

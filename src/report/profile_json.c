@@ -95,6 +95,12 @@ static json_t *phases_json(const mti_phases *phases)
     return j;
 }
 
+static json_t *left_json(const mti_left *left)
+{
+    return json_pack("{s:I,s:I}", "freed", (json_int_t)left->freed, "given_back",
+                     (json_int_t)left->given_back);
+}
+
 /* What the options asked for. */
 static void put_head(json_t *j, const mti_profile_result *p)
 {
@@ -125,6 +131,7 @@ json_t *mti_profile_json(const mti_profile_result *p, bool whole)
     mti_json_put(steady, "phases", phases_json(&m->steady.phases));
     mti_json_put_int(steady, "event", m->timeline.steady);
     mti_json_put(j, "steady", steady);
+    mti_json_put(j, "left", left_json(&p->left));
     mti_json_put(j, "peak", mti_peak_json(m));
     mti_json_put(j, "timeline", whole ? mti_timeline_json(&p->measured.timeline) : json_null());
     mti_json_put(j, "formula", mti_formula_json(&p->formula));

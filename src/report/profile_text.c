@@ -139,6 +139,13 @@ static bool print_steps(const mti_profile_result *p, FILE *out, const mti_style 
     if (!print_phases(&s->phases, &s->flops, timed, out, style)) return false;
     fprintf(out, "  at most %s bytes allocated, %s reserved\n",
             mti_thousands(peak, (int64_t)s->peak), mti_thousands(reserved, (int64_t)s->reserved));
+    if (p->left.freed)
+        fprintf(out,
+                "  Once model, input, gradients and optimizer are freed, %s bytes stay: the "
+                "workspaces of matrix\n  products, one for each pass; once these are given back, "
+                "%s.\n",
+                mti_thousands(peak, (int64_t)p->left.freed),
+                mti_thousands(reserved, (int64_t)p->left.given_back));
     const mti_phase *highest = mti_highest_phase(m, &steady);
     if (!steady)
         fprintf(out, "  The start takes more: %s bytes in %s.\n",

@@ -32,11 +32,16 @@ def books(text):
 
 
 def draw_model(draw):
-    kind = draw.choice(["mlp", "attention", "block", *WHOLE])
+    kind = draw.choice(["linear", "mlp", "attention", "block", *WHOLE])
     heads = draw.choice([1, 2, 4])
     args = [kind, "-b", draw.randint(1, 3), "-s", draw.choice([1, 2, 7, 32, 65]),
-            "-d", heads * draw.choice([2, 8, 10, 32]), "--dropout", draw.choice([0, 0, 0.1])]
-    if kind != "mlp":
+            "-d", heads * draw.choice([2, 8, 10, 32])]
+    if kind == "linear":
+        return args + ["--ffn", draw.randint(1, 90)]
+    args += ["--dropout", draw.choice([0, 0, 0.1])]
+    if kind == "mlp":
+        args += draw.choice([[], ["--out-act", draw.choice(["relu", "leaky_relu", "gelu", "sigmoid"])]])
+    else:
         args += ["-a", heads, "--attention", draw.choice(["flash", "math"]),
                  "--kv-heads", draw.choice([k for k in (1, 2, 4) if heads % k == 0])]
     if kind in ("attention", "block"):
@@ -58,7 +63,7 @@ def draw_spending(draw, kind):
     dtype = draw.choice(["f32", "f32", "bf16", "f16", "f64"])
     optimizer = draw.choice(["none", "sgd", "sgd-momentum", "adamw"])
     args = ["--dtype", dtype, "--optimizer", optimizer]
-    presets = ["full"] + ["selective"] * (kind != "mlp") + ["every=2", "sqrt"] * (kind in WHOLE)
+    presets = ["full"] + ["selective"] * (kind not in ("linear", "mlp")) + ["every=2", "sqrt"] * (kind in WHOLE)
     if draw.random() < 0.4:
         args += ["--checkpoint", draw.choice(presets)]
     if draw.random() < 0.25:
@@ -68,7 +73,7 @@ def draw_spending(draw, kind):
         args += ["--compress", "+".join(draw.sample(rules, draw.randint(1, 2)))]
     if dtype == "f32" and draw.random() < 0.3:
         args += ["--amp", draw.choice(["bf16", "f16"])]
-    if draw.random() < 0.25:
+    if kind != "linear" and draw.random() < 0.25:
         args += ["--lora-rank", draw.choice([1, 3])] + draw.choice([[], ["--qlora"]])
     if dtype in ("bf16", "f16") and optimizer != "none" and draw.random() < 0.5:
         args += ["--master-weights"]
@@ -365,7 +370,7 @@ def gpt3_on_a_laptop():
 
 if sys.argv[1] == "books":
     met = same_books(20261120, int(os.environ.get("MEMTAPE_CONFIGURATIONS", 300)))
-    for word in ["mlp", "attention", "block", *WHOLE, "flash", "math", "--inplace", "--offload", "disk",
+    for word in ["linear", "mlp", "--out-act", "attention", "block", *WHOLE, "flash", "math", "--inplace", "--offload", "disk",
                  "--compress", "--amp", "--lora-rank", "--qlora", "--master-weights", "--loss-scale",
                  "adamw", "sgd", "sgd-momentum", "full", "selective", "sqrt", "every=2", "rmsnorm", "post"]:
         check(word in met, f"{word} was among what is compared")

@@ -25,7 +25,7 @@ VALUES = {
     "weight-decay": 9, "clip": 0.01, "accumulate": 2, "val-fraction": 0.3, "eval-every": 1,
     "save": "saved.safetensors", "save-every": 1, "resume": "half.safetensors",
     "from": "model.safetensors", "save-adapter": "ad.safetensors", "batch": 3, "seq": 8,
-    "hidden": 24, "heads": 2, "layers": 6, "vocab": 19, "ffn": 20, "act": "relu", "inplace": None,
+    "hidden": 24, "heads": 2, "layers": 6, "vocab": 19, "ffn": 20, "act": "relu", "inplace": None, "out-act": "sigmoid",
     "norm": "post", "norm-kind": "rmsnorm", "kv-heads": 2, "dropout": 0.5, "attention": "math",
     "causal": None, "dtype": "f16", "optimizer": "adamw", "checkpoint": "full", "budget": "1GB",
     "offload": "cpu", "compress": "bf16", "amp": "f16", "loss-scale": 4096, "master-weights": None,
@@ -55,6 +55,7 @@ COMPANY_OF = {("plan", "svg"): ["--budget", "1GB"], ("plan", "master-weights"): 
 # Of no use one without the other.
 TOGETHER = {("plan", "tokens"): ["--flops-rate", "1T"], ("plan", "flops-rate"): ["--tokens", "1B"]}
 SMALL = ["-b", 2, "-s", 16, "-d", 16, "-a", 4]
+MLP = ["mlp", "-b", 2, "-s", 16, "-d", 16]
 GPT = ["gpt", *SMALL, "-l", 4]
 TEXT = ["--data", "text.txt", "--steps", 4, "--save", "out.safetensors"]
 TRAIN = [*TEXT, *SMALL, "-l", 1]
@@ -66,11 +67,12 @@ BASE = {"demo": ["--data", "text.txt"], "train": TRAIN, "generate": ["--model", 
 BASE_OF = {("train", "preset"): [*TEXT, "-b", 2, "-s", 16], ("plan", "kv"): ["gpt2", "-s", 16],
            ("audit", "threads"): [], ("demo", "seconds"): ["--data", "text.txt", "--seconds", 1],
            ("sweep", "optimizer"): [*GPT, "-b", 1, "-s", 1],
+           **{(verb, "out-act"): MLP for verb in ("profile", "explain", "sweep", "plan")},
            **{(verb, "causal"): ["block", *SMALL] for verb in ("profile", "explain", "sweep", "plan")},
            **{("profile", option): RANK for option in
               ("tp", "sp", "pp", "interleave", "stage", "microbatches", "dp", "zero")}}
 # Rows of a sweep are compared with its first.
-FIRST_ROW = {"act", "attention", "causal", "dropout", "dtype", "inplace", "loss-scale", "norm", "norm-kind"}
+FIRST_ROW = {"act", "attention", "causal", "dropout", "dtype", "inplace", "loss-scale", "out-act", "norm", "norm-kind"}
 
 # ---- modes of the verbs: every option again ----
 MODES = [
@@ -84,7 +86,7 @@ MODES = [
     ("sweep", "cpu and meta", [*GPT, "--over", "device=cpu,meta"]),
     ("plan", "capacity", [*GPT, "--capacity", "10MB"]),
     ("plan", "budget", [*GPT, "--budget", "1GB"]),
-    ("plan", "an mlp", ["mlp", "-b", 2, "-s", 16, "-d", 16]),
+    ("plan", "an mlp", MLP), ("profile", "a linear", ["linear", "-b", 2, "-d", 16]),
     ("train", "from", [*TEXT, "-b", 2, "--from", "model.safetensors"]),
     ("train", "resume", [*TEXT, "--resume", "half.safetensors"]),
     ("train", "meta", [*TEXT[:-2], *ON_META]),

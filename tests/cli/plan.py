@@ -28,7 +28,7 @@ def plan(*args):
         if f["name"] in ("parameters", "parameters in brief", "activations"):
             m = j["model"]
             equal(worth(f["text"], b=m["batch"], s=m["seq"], h=m["hidden"], a=m["heads"], L=m["layers"],
-                        V=m["vocab"]), f["value"], f"the words of {f['name']} of {args}")
+                        V=m["vocab"], f=m["ffn"]), f["value"], f"the words of {f['name']} of {args}")
     equal(j["step"]["peak"], sum(j["step"]["at_peak"].values()), f"peak of {args}")
     check(j["step"]["peak"] <= j["step"]["reserved"], f"reserved of {args}")
     flops = next(f for f in j["formulas"] if f["name"] == "flops")
@@ -137,18 +137,22 @@ def cache():
 def any_model(seed, n):
     draw = random.Random(seed)
     for _ in range(n):
-        kind = draw.choice(["mlp", "attention", "block", "gpt", "bert", "llama"])
+        kind = draw.choice(["linear", "mlp", "attention", "block", "gpt", "bert", "llama"])
         args = [kind, "-b", draw.randint(1, 3), "-s", draw.choice([1, 2, 17, 70]),
-                "-d", 8 * draw.randint(1, 9), "--dropout", draw.choice([0, 0.1]),
+                "-d", 8 * draw.randint(1, 9), *([] if kind == "linear" else ["--dropout", draw.choice([0, 0.1])]),
                 "--dtype", draw.choice(["f32", "bf16", "f16", "f64"]),
                 "--optimizer", draw.choice(["none", "sgd", "sgd-momentum", "adamw"])]
         whole = kind in ("gpt", "bert", "llama")
-        presets = ["none", "full"] + ["selective"] * (kind != "mlp") + ["sqrt", "every=2"] * whole
+        presets = ["none", "full"] + ["selective"] * (kind not in ("linear", "mlp")) + ["sqrt", "every=2"] * whole
         args += ["--checkpoint", draw.choice(presets)]
-        if kind != "mlp":
+        if kind not in ("linear", "mlp"):
             args += ["-a", 4, "--attention", draw.choice(["flash", "math"])]
             args += draw.choice([[], ["--kv-heads", 2], ["--kv-heads", 1]])
-        if kind not in ("attention", "llama"):
+        if kind == "linear":
+            args += draw.choice([[], ["--ffn", draw.randint(1, 99)]])
+        if kind == "mlp":
+            args += draw.choice([[], ["--out-act", draw.choice(["relu", "gelu", "sigmoid"])]])
+        if kind not in ("linear", "attention", "llama"):
             args += ["--act", draw.choice(["relu", "gelu", "silu", "tanh"])]
         if kind in ("gpt", "block"):
             args += ["--norm", draw.choice(["pre", "post"]),

@@ -81,16 +81,20 @@ def any_choice(seed, n):
     """Any combination of options balances to the byte."""
     draw = random.Random(seed)
     for _ in range(n):
-        kind = draw.choice(["mlp", "attention", "block", "gpt"])
+        kind = draw.choice(["linear", "mlp", "attention", "block", "gpt"])
         a = draw.choice([1, 1, 2, 3])
         args = [kind, "-b", draw.randint(1, 4), "-s", draw.choice([1, 2, 5, 16, 31, 130]),
-                "-d", a * draw.choice([1, 2, 5, 8, 33]), "--dropout", draw.choice([0, 0.1, 0.9]),
+                "-d", a * draw.choice([1, 2, 5, 8, 33]),
                 "--dtype", draw.choice(["f32", "bf16", "f16", "f64"]),
                 "--optimizer", draw.choice(["none", "sgd", "sgd-momentum", "adamw"])]
-        if kind != "mlp":
+        if kind != "linear":
+            args += ["--dropout", draw.choice([0, 0.1, 0.9])]
+        if kind == "linear":
+            args += draw.choice([[], ["--ffn", draw.randint(1, 70)]])
+        elif kind != "mlp":
             args += ["-a", a, "--attention", draw.choice(["flash", "math"])]
             args += draw.choice([[], ["--causal"]]) if kind != "gpt" else []
-        if kind != "attention":
+        if kind not in ("linear", "attention"):
             act = draw.choice(["relu", "leaky_relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid"])
             args += ["--act", act] + draw.choice([[], ["--ffn", draw.randint(1, 70)]])
             if act in ("relu", "leaky_relu"):
@@ -108,19 +112,22 @@ def whatever_is_spared(seed, n):
     """The same with checkpoints, offload and compression; bytes are never made up."""
     draw = random.Random(seed)
     for _ in range(n):
-        kind = draw.choice(["attention", "block", "gpt", "bert", "llama"])
-        args = [kind, "-b", draw.randint(1, 3), "-s", draw.choice([1, 5, 16, 31, 70]), "-a", 4,
+        kind = draw.choice(["mlp", "attention", "block", "gpt", "bert", "llama"])
+        args = [kind, "-b", draw.randint(1, 3), "-s", draw.choice([1, 5, 16, 31, 70]),
                 "-d", draw.choice([8, 40, 64]), "--dropout", draw.choice([0, 0.1]),
                 "--dtype", draw.choice(["f32", "bf16", "f16"]),
-                "--attention", draw.choice(["flash", "math"]),
-                "--checkpoint", draw.choice(["none", "full", "selective"] + ["every=2", "sqrt"] * (kind in ("gpt", "bert", "llama")))]
+                "--checkpoint", draw.choice(["none", "full"] + ["selective"] * (kind != "mlp") + ["every=2", "sqrt"] * (kind in ("gpt", "bert", "llama")))]
         if kind != "llama" and kind != "attention":
             args += ["--act", draw.choice(["relu", "leaky_relu", "gelu", "tanh"])]
         if kind in ("gpt", "bert", "llama"):
             args += ["-l", draw.randint(1, 4), "--vocab", draw.choice([7, 256])]
         if kind in ("block", "gpt"):
             args += ["--norm-kind", draw.choice(["layernorm", "rmsnorm"])]
-        args += draw.choice([[], [], ["--kv-heads", 2], ["--kv-heads", 1]])
+        if kind == "mlp":
+            args += ["--out-act", draw.choice(["relu", "leaky_relu", "gelu", "sigmoid"])]
+        else:
+            args += ["-a", 4, "--attention", draw.choice(["flash", "math"])]
+            args += draw.choice([[], [], ["--kv-heads", 2], ["--kv-heads", 1]])
         args += draw.choice([[], ["--offload", "cpu"], ["--offload", "disk"], ["--compress", "8bit"],
                              ["--compress", "bf16"], ["--compress", "seed"], ["--compress", "signs"],
                              ["--compress", "bits+8bit"], ["--amp", "bf16"], ["--lora-rank", 2]])
@@ -158,6 +165,31 @@ def steady_state():
         equal(row["steady"], {key: steady[key] for key in ("peak", "reserved", "by_category")},
               f"the swept row {preset}")
         equal((row["peak"], row["reserved"]), (steady["peak"], steady["reserved"]), f"its peak {preset}")
+
+
+CUBLAS = ["--device", "meta", "--gemm-workspace", 8519680]
+
+
+def small_networks():
+    """One linear layer, and a network of two, as PyTorch's allocator counts them on a GPU."""
+    p = profile("linear", "-b", 1, "-d", 256, "--ffn", 250, *CUBLAS)
+    equal([phase["allocated"] for phase in p["phases"]], [258048, 8778752, 17555456], "a linear layer")
+    equal(p["phases"][0]["by_category"]["parameter"], 257024, "its parameters")
+    equal([phase["by_category"]["workspace"] for phase in p["phases"]], [0, 8519680, 17039360], "a pass each")
+    equal(p["left"], {"freed": 17039360, "given_back": 0}, "what is left")
+    equal((p["params"], p["model"]["seq"], p["formula"]["text"]), ({"count": 64250, "bytes": 257000}, 1, "4bsh"),
+          "a linear layer of 256 x 250, and its biases")
+    p = profile("mlp", "-b", 5, "-s", 1, "-d", 200, "--ffn", 100, "--act", "relu", "--out-act", "sigmoid", *CUBLAS)
+    equal([phase["allocated"] for phase in p["phases"]], [166400, 8692224, 17372160], "a network of two layers")
+    equal([(t["op"], t["name"], t["bytes"]) for t in p["saved"]["tensors"]],
+          [("linear", "x", 4000), ("relu", "y", 2000), ("sigmoid", "y", 4000)], "what it keeps")
+    equal(profile("linear")["left"], {"freed": 0, "given_back": 0}, "without a workspace nothing is left")
+    text = run("profile", "linear", *CUBLAS).stdout
+    check("17,039,360 bytes stay" in text and "given back, 0." in text, "the text says what is left")
+    for act, kept in [("relu", "output"), ("tanh", "output"), ("gelu", "input"), ("leaky_relu", "input")]:
+        p = profile("mlp", "--out-act", act, "--device", "meta")
+        equal(p["formula"]["terms"][-1]["what"], f"{kept} of the last activation", f"{act} at the end")
+        balanced(p, act)
 
 
 def optimizers():
@@ -204,6 +236,6 @@ def outputs():
         equal(p.returncode, 1, "status when standard output is full")
 
 
-{"published": published, "quick": lambda: (sizes_of_a_paper(), any_choice(1, 60), whatever_is_spared(2, 60), steady_state(), optimizers(),
+{"published": published, "quick": lambda: (sizes_of_a_paper(), any_choice(1, 60), whatever_is_spared(2, 60), steady_state(), small_networks(), optimizers(),
                                            keys_are_those_documented(), outputs())}[sys.argv[1]]()
 done()

@@ -38,7 +38,7 @@ refused(["2.93 KiB", "out of memory"], "profile", "mlp", "--capacity", "3000B", 
 
 # ---- names: the good ones are listed ----
 for option, names in {"--act": ["relu", "leaky_relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid"],
-                      "--norm": ["pre", "post"], "--attention": ["flash", "math"],
+                      "--out-act": ["none", "relu", "sigmoid"], "--norm": ["pre", "post"], "--attention": ["flash", "math"],
                       "--dtype": ["f32", "bf16", "f16", "f64"],
                       "--optimizer": ["none", "sgd", "sgd-momentum", "adamw"], "--device": ["cpu", "meta"],
                       "--norm-kind": ["layernorm", "rmsnorm"],
@@ -54,7 +54,7 @@ for bad in ["", "bits+", "+bits", "bits,seed", "8BIT"]:
     refused(["--compress", "8bit"], "profile", "block", "--compress", bad)
 for bad in ["0", "0.5", "nan", "inf", "-2", "many", ""]:
     refused(["--loss-scale", "dynamic"], "profile", "gpt", "--optimizer", "sgd", "--loss-scale", bad)
-refused(["MODEL", "resnet", "mlp", "attention", "block", "gpt", "bert", "llama", "gpt2"], "profile",
+refused(["MODEL", "resnet", "linear", "mlp", "attention", "block", "gpt", "bert", "llama", "gpt2"], "profile",
         "resnet")
 refused(["--preset", "nonsense", "tiny", "small"], "train", "--data", __file__, "--preset", "nonsense")
 
@@ -87,7 +87,7 @@ for heading in ["Model", "Memory:", "One rank of several:", "Device:", "Output:"
     check(f"\n {heading}" in text, f"help has no {heading}")
 defaults = [f"--{name}={value}" for name, value in
             re.findall(r"--([a-z-]+)=[A-Z]+ [^-]*\(default ([\w.]+)\)", " ".join(text.split()))
-            if name not in ("device", "seed", "loss-scale", "interleave", "scratch")]  # these need others
+            if name not in ("device", "seed", "loss-scale", "interleave", "scratch", "out-act")]  # these need others
 check(len(defaults) > 10, f"defaults in the help: {defaults}")
 equal(run(*ON_META, *defaults).stdout, run(*ON_META).stdout, "the defaults of the help")
 
@@ -98,6 +98,12 @@ refused(["--model is missing"], "generate")
 refused(["MODEL is \"mlp\" already"], "profile", "mlp", "gpt")
 refused(["takes options only"], "train", "--data", __file__, "extra")
 refused(["--heads", "mlp"], "profile", "mlp", "--heads", "2")
+refused(["--heads", "linear"], "profile", "linear", "--heads", "2")
+refused(["--dropout", "linear", "mlp"], "profile", "linear", "--dropout", "0.1")
+refused(["--act", "linear", "mlp"], "profile", "linear", "--act", "relu")
+refused(["--lora-rank", "linear", "mlp"], "profile", "linear", "--lora-rank", "2")
+refused(["--checkpoint selective", "linear"], "profile", "linear", "--checkpoint", "selective")
+refused(["--out-act", "block", "mlp"], "profile", "block", "--out-act", "sigmoid")
 refused(["--layers", "block", "gpt"], "profile", "block", "--layers", "2")
 refused(["--ffn", "attention"], "explain", "attention", "--ffn", "7")
 refused(["--hidden 10", "--heads 3"], "profile", "block", "-d", "10", "-a", "3")

@@ -33,9 +33,11 @@ static void a_bad_field_is_named_with_what_it_is_and_may_be(void **state)
         {{GPT, .dtype = MT_I64}, "dtype", "is i64", "f32, f64, bf16 or f16"},
         {{GPT, .dtype = (mt_dtype)99}, "dtype", "unknown", "f32, f64, bf16 or f16"},
         {{GPT, .act = (mt_act)99}, "act", "is 99", "relu"},
+        {{GPT, .out_act = 1}, "out_act", "is relu", "only an mlp"},
+        {{.kind = MT_MODEL_MLP, .hidden = 8, .out_act = -1}, "out_act", "is -1", "sigmoid"},
         {{GPT, .norm = (mt_norm_place)-1}, "norm", "is -1", "pre"},
         {{GPT, .attention = (mt_attention_form)2}, "attention", "is 2", "flash"},
-        {{GPT, .kind = (mt_model_kind)6}, "kind", "is 6", "gpt"},
+        {{GPT, .kind = (mt_model_kind)7}, "kind", "is 7", "linear"},
         {{GPT, .heads = 4, .kv_heads = 3}, "kv_heads", "is 3", "divisor of heads, 4"},
         {{GPT, .kv_heads = -1}, "kv_heads", "is -1", "need 0 to"},
         {{GPT, .head_dim = -1}, "head_dim", "is -1", "need 0 to"},
@@ -110,7 +112,7 @@ static void names_parse_back_and_unknown_ones_list_the_good_ones(void **state)
     mt_attention_form_parse(NULL, &form);
     mtt_failed(MT_ERR_ARGUMENT, "the name is NULL", "flash, math");
     mt_model_kind_parse("", &(mt_model_kind){MT_MODEL_GPT});
-    mtt_failed(MT_ERR_ARGUMENT, "gpt, block, attention, mlp, bert, llama");
+    mtt_failed(MT_ERR_ARGUMENT, "gpt, block, attention, mlp, bert, llama, linear");
     mt_norm_kind norm = MT_NORM_LAYER;
     mtt_ok(mt_norm_kind_parse("rmsnorm", &norm));
     assert_int_equal(norm, MT_NORM_RMS);
@@ -166,14 +168,18 @@ static void json_holds_every_field(void **state)
                            .untied = true,
                            .no_bias = true,
                            .dtype = MT_BF16};
-    mt_model_config configs[] = {all, {GPT}, {GPT, .mlp = MT_MLP_SWIGLU}};
-    for (int i = 0; i < 3; i++) {
+    mt_model_config mlp = {
+        .kind = MT_MODEL_MLP, .hidden = 8, .act = MT_ACT_GELU, .out_act = 1 + MT_ACT_SIGMOID};
+    mt_model_config configs[] = {all, {GPT}, {GPT, .mlp = MT_MLP_SWIGLU}, mlp};
+    for (int i = 0; i < 4; i++) {
         char text[MT_MODEL_CONFIG_TEXT], again[MT_MODEL_CONFIG_TEXT];
         mt_model_config back = {0};
         mtt_ok(mt_model_config_to_json(&configs[i], text, sizeof text));
         mtt_ok(mt_model_config_from_json(text, &back));
         mtt_ok(mt_model_config_to_json(&back, again, sizeof again));
         assert_string_equal(text, again);
+        assert_int_equal(strstr(text, "\"out_act\":\"sigmoid\"") != NULL, i == 3);
+        assert_int_equal(strstr(text, "out_act") != NULL, i == 3); /* older readers know it not */
         assert_memory_equal(&back, &configs[i], offsetof(mt_model_config, mlp));
         assert_int_equal(back.mlp, configs[i].mlp);
         assert_int_equal(back.norm_kind, configs[i].norm_kind);

@@ -192,6 +192,61 @@ static void parameter_counts_follow_the_formula(void **state)
     assert_int_equal(count(&c), 2 * 5 * 7 + 5 + 7);
 }
 
+/* Of a model with the same weights each time. */
+static mt_tensor *output_of(const mt_model_config *c, mt_tensor *x)
+{
+    mt_seed(device, 7);
+    mt_module *m = mt_model_new(device, c);
+    assert_non_null(m);
+    mt_tensor *y = mtt_made(mt_forward(m, x));
+    mt_module_free(m);
+    return y;
+}
+
+static void a_linear_is_one_product_with_its_bias(void **state)
+{
+    (void)state;
+    for (int bias = 0; bias < 2; bias++) {
+        mt_model_config c = {
+            .kind = MT_MODEL_LINEAR, .hidden = 6, .ffn = 5, .no_bias = !bias, .dtype = MT_F32};
+        mt_module *m = mt_model_new(device, &c);
+        assert_non_null(m);
+        mt_tensor *w = mt_module_param(m, "weight"), *b = mt_module_param(m, "bias");
+        assert_int_equal(mt_shape(w)[0], 5);
+        assert_int_equal(mt_shape(w)[1], 6);
+        assert_true((b != NULL) == (bias == 1));
+        MT_AUTO mt_tensor *x = mtt_made(mt_normal(device, MT_F32, MT_SHAPE(2, 3, 6), 0, 1));
+        MT_AUTO mt_tensor *y = mtt_made(mt_forward(m, x));
+        MT_AUTO mt_tensor *same = mtt_made(mt_linear(x, w, b));
+        assert_true(mtt_same_bits(y, same));
+        uint64_t n, counted, bytes;
+        mtt_ok(mt_model_config_params(&c, &n));
+        mtt_ok(mt_module_size(m, &counted, &bytes));
+        assert_int_equal(n, bias ? 35 : 30);
+        assert_int_equal(counted, n);
+        mt_module_free(m);
+    }
+    mt_model_config four = {.kind = MT_MODEL_LINEAR, .hidden = 6}, c;
+    mtt_ok(mt_model_config_resolve(&four, &c));
+    assert_int_equal(c.ffn, 24);
+}
+
+static void an_mlps_output_may_have_an_activation_of_its_own(void **state)
+{
+    (void)state;
+    for (int mlp = 0; mlp < MT_MLP_KIND_COUNT; mlp++) {
+        mt_model_config c = {
+            .kind = MT_MODEL_MLP, .hidden = 6, .ffn = 8, .mlp = (mt_mlp_kind)mlp, .dtype = MT_F32};
+        MT_AUTO mt_tensor *x = mtt_made(mt_normal(device, MT_F32, MT_SHAPE(2, 3, 6), 0, 9));
+        MT_AUTO mt_tensor *plain = output_of(&c, x);
+        c.out_act = 1 + MT_ACT_SIGMOID;
+        MT_AUTO mt_tensor *y = output_of(&c, x);
+        MT_AUTO mt_tensor *same = mtt_made(mt_sigmoid(plain));
+        assert_true(mtt_same_bits(y, same));
+        assert_false(mtt_same_bits(y, plain));
+    }
+}
+
 static void a_gpt_has_gpt2s_parameter_names(void **state)
 {
     (void)state;
@@ -312,6 +367,8 @@ int main(void)
         mtt_test(a_block_with_math_attention_and_dropout_keeps_34bsh_and_5aabs),
         mtt_test(the_ledger_shows_module_paths),
         mtt_test(parameter_counts_follow_the_formula),
+        mtt_test(a_linear_is_one_product_with_its_bias),
+        mtt_test(an_mlps_output_may_have_an_activation_of_its_own),
         mtt_test(a_gpt_has_gpt2s_parameter_names),
         mtt_test(weights_start_as_gpt2s),
         mtt_test(a_gpt_is_causal_whatever_comes_after),

@@ -264,6 +264,7 @@ static mt_model_config draw_model(uint64_t *seed)
     if (c.kind != MT_MODEL_BERT && toss(seed)) c.mlp = MT_MLP_SWIGLU;
     bool kinked = c.act == MT_ACT_RELU || c.act == MT_ACT_LEAKY_RELU;
     c.inplace = kinked && !llama && c.mlp == MT_MLP_PLAIN && toss(seed);
+    if (c.kind == MT_MODEL_MLP) c.out_act = (int)pick(seed, 0, MT_ACT_COUNT);
     if (!llama && toss(seed)) c.norm = MT_NORM_POST;
     if (toss(seed)) c.norm_kind = MT_NORM_RMS;
     if (part && toss(seed)) c.rope_theta = 1000;
@@ -282,7 +283,7 @@ static const char *draw_checkpoint(uint64_t *seed, const mt_model_config *c)
 {
     static const char *const presets[] = {NULL,        NULL,   "none",    "full",
                                           "selective", "sqrt", "every=2", "every=3"};
-    int64_t n = whole(c) ? 7 : c->kind == MT_MODEL_MLP ? 3 : 4;
+    int64_t n = whole(c) ? 7 : c->kind == MT_MODEL_MLP || c->kind == MT_MODEL_LINEAR ? 3 : 4;
     return presets[pick(seed, 0, n)];
 }
 
