@@ -271,6 +271,8 @@ const mti_option_row mti_option_rows[] = {
      "option here"},
     {MTI_O_ROW, 0, "row", "NAME: OPTIONS", MTI_LIST, AT(rows), V(SWEEP), ANY, 0, 0,
      "a row by name with options of its own: \"small: --hidden 32 --act relu\""},
+    {MTI_O_INFERENCE, 0, "inference", NULL, MTI_FLAG, AT(inference), V(PROFILE), ANY, 0, 0,
+     "show the memory of a forward pass without a tape beside training's", W(ALONE)},
     {MTI_O_TIMELINE, 0, "timeline", NULL, MTI_FLAG, AT(timeline), V(PROFILE), ANY, 0, 0,
      "show who held memory over the step; with --json, every event", W(ALONE)},
     {MTI_O_TRACE, 0, "trace", "FILE", MTI_TEXT, AT(trace), V(PROFILE), ANY, 0, 0,
@@ -301,7 +303,7 @@ const mti_option_group mti_option_groups[] = {{MTI_O_MODEL_FILE, "Writing:"},
                                               {MTI_O_DEVICE, "Device:"},
                                               {MTI_O_RECOMPUTE, "Plan:"},
                                               {MTI_O_OVER, "Rows:"},
-                                              {MTI_O_TIMELINE, "Output:"}};
+                                              {MTI_O_INFERENCE, "Output:"}};
 const size_t mti_n_option_groups = sizeof mti_option_groups / sizeof *mti_option_groups;
 
 bool mti_verb_builds(mti_verb verb) { return BUILDS >> verb & 1; }

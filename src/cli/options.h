@@ -116,6 +116,7 @@ typedef enum mti_option {
     MTI_O_KV,
     MTI_O_OVER,
     MTI_O_ROW,
+    MTI_O_INFERENCE,
     MTI_O_TIMELINE,
     MTI_O_TRACE,
     MTI_O_SVG,
@@ -155,7 +156,7 @@ typedef struct mti_options {
 
     mti_words over, rows; /* sweep: "act=relu,gelu", "full: --checkpoint full" */
     const char *svg;
-    bool timeline; /* profile */
+    bool timeline, inference; /* profile */
     const char *trace;
 
     mti_plan_options plan;

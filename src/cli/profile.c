@@ -69,7 +69,7 @@ int mti_profile(const mti_options *o)
 {
     if (mti_is_rank(o)) return mti_profile_rank(o);
     mti_profile_result p;
-    bool ok = mti_profile_make(&p, &o->workload, MTI_ON_META) && write_reports(&p, o);
+    bool ok = mti_profile_make(&p, &o->workload, MTI_ON_META, o->inference) && write_reports(&p, o);
     int status = ok ? conclude(&p, o) : report_failure(&p, o);
     mti_profile_free(&p);
     return status;

@@ -18,13 +18,26 @@ static bool note_left(mti_left *left, mt_device *device, const mti_workload *w)
     return true;
 }
 
-bool mti_profile_make(mti_profile_result *p, const mti_workload *w, const char *advice)
+/* On a device of its own, which is gone before the steps begin. */
+static bool infer(mti_profile_result *p)
 {
-    *p = (mti_profile_result){.workload = *w, .device = mti_device_make(&w->device)};
+    const mti_workload *w = &p->workload;
+    mt_device *device = mti_device_make(&w->device);
+    bool ok = device && mti_measure_inference(&p->inference, device, w) &&
+              note_left(&p->left_by_inference, device, w);
+    mt_device_release(device);
+    return ok;
+}
+
+bool mti_profile_make(mti_profile_result *p, const mti_workload *w, const char *advice,
+                      bool inference)
+{
+    *p = (mti_profile_result){
+        .workload = *w, .device = mti_device_make(&w->device), .infers = inference};
     if (!p->device || (w->budget && !mti_budget_find(&p->budget, w))) return false;
     mti_workload *with = &p->workload;
     with->memory.budget = p->budget.plan;
-    return mti_check_room_for(p->device, with, advice) &&
+    return mti_check_room_for(p->device, with, advice) && (!inference || infer(p)) &&
            mti_measure(&p->measured, p->device, with, &(mti_watch){.timeline = true}) &&
            note_left(&p->left, p->device, with) &&
            mti_formula_make(&p->formula, &with->config, with->batch, with->seq, &with->memory,
@@ -34,6 +47,7 @@ bool mti_profile_make(mti_profile_result *p, const mti_workload *w, const char *
 void mti_profile_free(mti_profile_result *p)
 {
     mti_measurement_free(&p->measured);
+    mti_measurement_free(&p->inference);
     mti_budget_found_free(&p->budget);
     mt_device_release(p->device);
     *p = (mti_profile_result){0};

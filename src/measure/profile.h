@@ -14,16 +14,20 @@ typedef struct mti_left {
 typedef struct mti_profile_result {
     mti_workload workload; /* with the checkpoints that its budget allows */
     mt_device *device;
-    mti_budget_found budget;  /* with a budget */
-    mti_measurement measured; /* with its timeline */
-    mti_left left;            /* after both steps */
-    mti_formula formula;      /* of what the first forward saves */
+    mti_budget_found budget;   /* with a budget */
+    mti_measurement measured;  /* with its timeline */
+    mti_left left;             /* after both steps */
+    bool infers;               /* whether inference was asked for; */
+    mti_measurement inference; /* it ran before the steps, on a device of its own */
+    mti_left left_by_inference;
+    mti_formula formula; /* of what the first forward saves */
 } mti_profile_result;
 
 /* Measures two steps on a new device, which must have room for them; else the message ends in
- * `advice`. After a failure the result holds what was measured until then, with the timeline. Free
- * in any case. */
-bool mti_profile_make(mti_profile_result *p, const mti_workload *w, const char *advice);
+ * `advice`. `inference`: also a forward pass without a tape. After a failure the result holds what
+ * was measured until then, with the timeline. Free in any case. */
+bool mti_profile_make(mti_profile_result *p, const mti_workload *w, const char *advice,
+                      bool inference);
 void mti_profile_free(mti_profile_result *p);
 
 #endif

@@ -28,7 +28,7 @@ static mt_tensor *random_ids(mt_device *device, const mti_workload *w, uint64_t 
     return t;
 }
 
-bool mti_subject_make(mti_subject *s, mt_device *device, const mti_workload *w)
+bool mti_subject_make(mti_subject *s, mt_device *device, const mti_workload *w, bool target)
 {
     const mt_model_config *config = &w->config;
     *s = (mti_subject){.device = device};
@@ -38,8 +38,8 @@ bool mti_subject_make(mti_subject *s, mt_device *device, const mti_workload *w)
     if (!s->model) return false;
     if (mti_is_whole(config->kind)) {
         s->input = random_ids(device, w, 1);
-        s->target = random_ids(device, w, 2);
-        return s->input && s->target;
+        s->target = target ? random_ids(device, w, 2) : NULL;
+        return s->input && (s->target || !target);
     }
     s->input = mt_normal(device, config->dtype, MT_SHAPE(w->batch, w->seq, config->hidden), 0, 1);
     return s->input && mt_set_requires_grad(s->input, true) == MT_OK &&
@@ -130,6 +130,7 @@ typedef struct run {
     mti_subject subject;
     mti_memory_hooks memory_hooks;
     mt_optimizer *optimizer;
+    bool inference; /* no target, and so no loss */
 } run;
 
 /* Every step draws the same random numbers. */
@@ -234,7 +235,7 @@ static bool init_phase(run *r, mt_device *device)
     if (!observer) return false;
     double began = begin_phase("init", device);
     bool ok =
-        mti_subject_make(&r->subject, device, r->workload) &&
+        mti_subject_make(&r->subject, device, r->workload, !r->inference) &&
         mti_memory_hooks_make(&r->memory_hooks, &r->workload->memory, device, r->subject.model);
     end_phase(&r->m->phases, "init", device, began);
     mt_mem_remove_observer(device, observer);
@@ -343,6 +344,41 @@ bool mti_measure(mti_measurement *m, mt_device *device, const mti_workload *w,
     mti_memory_hooks_free(&r.memory_hooks);
     mti_subject_free(&r.subject);
     return ok;
+}
+
+/* ---- inference ---- */
+
+static bool infer(run *r, mt_device *device)
+{
+    mti_measurement *m = r->m;
+    m->ledger = mt_ledger_new(device);
+    if (!m->ledger || !init_phase(r, device)) return false;
+    mt_module_set_training(r->subject.model, false);
+    mt_flops_reset(device);
+    mt_tensor *output = forward_phase(r, &m->phases, m->ledger);
+    m->flops = mt_flops_get(device);
+    bool ok = output != NULL;
+    mt_release(output);
+    return ok;
+}
+
+bool mti_measure_inference(mti_measurement *m, mt_device *device, const mti_workload *w)
+{
+    mti_workload plain = *w;
+    plain.memory = (mti_memory_options){.amp = w->memory.amp,
+                                        .amp_dtype = w->memory.amp_dtype,
+                                        .lora_rank = w->memory.lora_rank,
+                                        .qlora = w->memory.qlora};
+    plain.budget = 0;
+    *m = (mti_measurement){0};
+    run r = {.workload = &plain, .m = m, .inference = true};
+    uint64_t failures = mti_failures();
+    bool mode = mt_set_grad_mode(false);
+    bool ok = infer(&r, device);
+    mt_set_grad_mode(mode);
+    mti_memory_hooks_free(&r.memory_hooks);
+    mti_subject_free(&r.subject);
+    return ok && !mti_failed_since(failures); /* or a phase could not be named */
 }
 
 void mti_measurement_free(mti_measurement *m)

@@ -12,11 +12,12 @@ typedef struct mti_subject {
     mt_device *device; /* borrowed */
     mt_module *model;
     mt_tensor *input;  /* [b,s,d] requiring grad, or i64 token ids [b,s] */
-    mt_tensor *target; /* i64 [b,s] for a gpt, whose output is then the loss; else NULL */
+    mt_tensor *target; /* i64 [b,s] for a whole model, whose output is then the loss; else NULL */
 } mti_subject;
 
-/* With the workload's adapters, if any; all other random numbers are the same. */
-bool mti_subject_make(mti_subject *s, mt_device *device, const mti_workload *w);
+/* With the workload's adapters, if any; all other random numbers are the same. `target`: a whole
+ * model gets one. */
+bool mti_subject_make(mti_subject *s, mt_device *device, const mti_workload *w, bool target);
 void mti_subject_free(mti_subject *s);
 /* The output (a gpt: the loss); the caller's. */
 mt_tensor *mti_subject_forward(const mti_subject *s);
@@ -85,6 +86,10 @@ typedef struct mti_measurement {
  * may be NULL. Free in any case. */
 bool mti_measure(mti_measurement *m, mt_device *device, const mti_workload *w,
                  const mti_watch *watch);
+/* One forward pass without a tape, dropout off, and without the options for what a tape keeps; a
+ * whole model's ends with the logits. Of *m the phases init and forward, n_params, param_bytes, the
+ * ledger (which finds nothing) and flops are set. Free in any case. */
+bool mti_measure_inference(mti_measurement *m, mt_device *device, const mti_workload *w);
 void mti_measurement_free(mti_measurement *m);
 /* The phase with the highest peak, in init, the first step or (*steady) the second; of equal ones
  * the second. A device must have room for it. steady may be NULL. */

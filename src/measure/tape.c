@@ -72,7 +72,7 @@ bool mti_tape_record(mti_tape *t, mt_device *device, const mti_workload *w)
     mti_memory_hooks memory_hooks = {0};
     mt_tensor *output = NULL;
     *t = (mti_tape){0};
-    bool ok = mti_subject_make(&subject, device, w) &&
+    bool ok = mti_subject_make(&subject, device, w, true) &&
               mti_memory_hooks_make(&memory_hooks, &w->memory, device, subject.model) &&
               mt_push_saved_hooks(&hooks, t) == MT_OK;
     if (ok) {

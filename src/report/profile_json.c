@@ -101,6 +101,18 @@ static json_t *left_json(const mti_left *left)
                      (json_int_t)left->given_back);
 }
 
+static json_t *inference_json(const mti_profile_result *p)
+{
+    const mti_measurement *m = &p->inference;
+    if (!p->infers) return json_null();
+    json_t *j = json_object();
+    mti_json_put(j, "phases", phases_json(&m->phases));
+    mti_json_put_int(j, "saved", mt_ledger_bytes(m->ledger));
+    mti_json_put_int(j, "flops", m->flops.forward);
+    mti_json_put(j, "left", left_json(&p->left_by_inference));
+    return j;
+}
+
 /* What the options asked for. */
 static void put_head(json_t *j, const mti_profile_result *p)
 {
@@ -132,6 +144,7 @@ json_t *mti_profile_json(const mti_profile_result *p, bool whole)
     mti_json_put_int(steady, "event", m->timeline.steady);
     mti_json_put(j, "steady", steady);
     mti_json_put(j, "left", left_json(&p->left));
+    mti_json_put(j, "inference", inference_json(p));
     mti_json_put(j, "peak", mti_peak_json(m));
     mti_json_put(j, "timeline", whole ? mti_timeline_json(&p->measured.timeline) : json_null());
     mti_json_put(j, "formula", mti_formula_json(&p->formula));

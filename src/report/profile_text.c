@@ -1,5 +1,6 @@
 /* profile_text.c: a profile as text. */
 #include <string.h>
+#include "nn/model.h"
 #include "report/budget.h"
 #include "report/figures.h"
 #include "report/profile.h"
@@ -154,6 +155,47 @@ static bool print_steps(const mti_profile_result *p, FILE *out, const mti_style 
     return true;
 }
 
+/* ---- inference beside training ---- */
+
+static void pair_row(mti_table *t, const char *name, size_t inference, size_t training)
+{
+    mti_table_cell(t, "%s", name);
+    mti_table_bytes(t, (int64_t)inference);
+    mti_table_bytes(t, (int64_t)training);
+}
+
+/* The highest peak of its phases. */
+static size_t peak_of_all(const mti_phases *phases)
+{
+    size_t peak = 0;
+    for (int i = 0; i < phases->n; i++)
+        if (phases->at[i].peak > peak) peak = phases->at[i].peak;
+    return peak;
+}
+
+static bool print_inference(const mti_profile_result *p, FILE *out, const mti_style *style)
+{
+    static const char *const headings[] = {"at the end of forward", "inference", "training"};
+    const mti_measurement *m = &p->measured, *without = &p->inference;
+    if (!p->infers) return true;
+    const mti_phases forward = {.n = 2, .at = {without->phases.at[1], m->phases.at[1]}};
+    mti_heading(out, style, "Inference, a forward pass without a tape, beside training");
+    if (mti_is_whole(p->workload.config.kind))
+        fputs("  inference ends with the logits, training's forward with the loss\n", out);
+    mti_table *t = mti_table_new("lrr", headings);
+    category_rows(t, &forward);
+    mti_table_rule(t);
+    mti_table_ink(t, MTI_BOLD);
+    phase_row(t, &forward, "allocated", allocated_of);
+    phase_row(t, &forward, "peak within", peak_of);
+    phase_row(t, &forward, "reserved", reserved_of);
+    pair_row(t, "saved for backward", mt_ledger_bytes(without->ledger), mt_ledger_bytes(m->ledger));
+    pair_row(t, "peak of it all", peak_of_all(&without->phases), mti_highest_phase(m, NULL)->peak);
+    if (p->left.freed)
+        pair_row(t, "left once all is freed", p->left_by_inference.freed, p->left.freed);
+    return mti_table_finish(t, out, style);
+}
+
 bool mti_print_profile(const mti_profile_result *p, bool whole, FILE *out)
 {
     mti_style style = mti_style_of(out);
@@ -170,5 +212,6 @@ bool mti_print_profile(const mti_profile_result *p, bool whole, FILE *out)
                 mti_bytes_text(scaled, sizeof scaled, mt_ledger_bytes(m->ledger)));
     return mti_print_saved(m->ledger, out, &style) && mti_print_memory_stats(p, out, &style) &&
            print_growth(&m->growth, out, &style) && print_formula(p, out, &style) &&
-           print_steps(p, out, &style) && mti_print_memory(m, whole, out, &style);
+           print_steps(p, out, &style) && print_inference(p, out, &style) &&
+           mti_print_memory(m, whole, out, &style);
 }

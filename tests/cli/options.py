@@ -33,7 +33,7 @@ VALUES = {
     "microbatches": 4, "dp": 4, "zero": 3, "device": "meta", "capacity": "1MB",
     "gemm-workspace": "2MiB", "scratch": "cpu", "seed": 9, "threads": 3, "recompute": None,
     "params": "1B", "flops-rate": "1T", "utilisation": 0.5, "devices": 4, "kv": 3,
-    "over": "dtype=f32,bf16", "row": "a: --batch 5", "timeline": None, "trace": "x.trace",
+    "over": "dtype=f32,bf16", "row": "a: --batch 5", "inference": None, "timeline": None, "trace": "x.trace",
     "svg": "x.svg", "json": "x.json", "quiet": None, "help": None}
 VALUE_OF = {("plan", "tokens"): "1B", ("plan", "optimizer"): "sgd-momentum", ("train", "steps"): 3,
             ("train", "preset"): "llama-tiny", ("train", "layers"): 3}

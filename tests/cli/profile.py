@@ -192,6 +192,46 @@ def small_networks():
         balanced(p, act)
 
 
+def inference():
+    """A forward pass without a tape, beside training's; for every MODEL."""
+    p = profile("mlp", "-b", 5, "-s", 1, "-d", 200, "--ffn", 100, "--act", "relu", "--out-act", "sigmoid",
+                "--inference", *CUBLAS)
+    of = p["inference"]
+    equal([phase["allocated"] for phase in of["phases"]], [166400, 8690176], "a network of two layers")
+    equal((of["saved"], of["left"]), (0, {"freed": 8519680, "given_back": 0}), "and what it leaves")
+    equal(p["phases"][1]["allocated"] - of["phases"][1]["allocated"], 2048, "relu's output")
+    p = profile("linear", "-b", 1, "-d", 256, "--ffn", 250, "--inference", *CUBLAS)
+    equal(([phase["allocated"] for phase in p["inference"]["phases"]], p["inference"]["left"]["freed"]),
+          ([258048, 8778752], 8519680), "a linear layer")
+    for model in ["linear", "mlp", "attention", "block", "gpt", "bert", "llama"]:
+        dropout = [] if model == "linear" else ["--dropout", 0.1]
+        for device in ["cpu", "meta"]:
+            args = [model, *dropout, "--inference", "--device", device]
+            p = profile(*args)
+            alone = profile(*args[:-3], "--device", device)
+            of = p.pop("inference")
+            equal(alone.pop("inference"), None, f"null where nobody asks: {args}")
+            if device == "meta":
+                equal(p, alone, f"the rest is as without the option: {args}")
+            init, forward = of["phases"]
+            equal((of["saved"], of["left"]), (0, {"freed": 0, "given_back": 0}), f"keeps nothing: {args}")
+            equal(forward["allocated"], init["allocated"] + forward["by_category"]["output"],
+                  f"only the output is new: {args}")
+            equal(forward["by_category"]["activation"], 0, f"no activation: {args}")
+            training = p["phases"][1]["peak"]  # a linear keeps its input alone, which is there anyway
+            check(forward["peak"] == training if model == "linear" else forward["peak"] < training,
+                  f"less than training: {args}")
+            equal(of["flops"], p["flops"]["forward"], f"the same work: {args}")
+    spared = profile("gpt", "--inference", "--checkpoint", "full", "--offload", "cpu", "--compress", "bits",
+                     "--lora-rank", 2, "--device", "meta")["inference"]
+    plain = profile("gpt", "--inference", "--lora-rank", 2, "--device", "meta")["inference"]
+    equal(spared, plain, "there is nothing to spare")
+    text = run("profile", "mlp", "--inference").stdout
+    check(re.search(r"at the end of forward +inference +training\n", text), "two columns")
+    check(re.search(r"saved for backward +0 +[\d,]+\n", text), "a line for what is saved")
+    check("ends with the logits" in run("profile", "gpt", "--inference").stdout, "no loss")
+
+
 def optimizers():
     """Plain SGD keeps nothing, momentum one number for each parameter, AdamW two."""
     for name, each in [("sgd", 0), ("sgd-momentum", 1), ("adamw", 2)]:
@@ -206,7 +246,7 @@ def keys_are_those_documented():
     equal(refusal.returncode, 1, "status where memory ran out")
     seen = set(paths(json.loads(refusal.stdout)))
     for args in [["gpt", "--dropout", 0.1, "--optimizer", "adamw", "--timeline"], ["mlp"],
-                 ["block", "--attention", "math"], ["gpt", "--lora-rank", 2],
+                 ["block", "--attention", "math"], ["gpt", "--lora-rank", 2, "--inference"],
                  ["gpt", "--budget", "1GB"],
                  ["gpt", "--checkpoint", "full", "--offload", "cpu", "--compress", "bits",
                   "--optimizer", "sgd", "--loss-scale", "dynamic"]]:
@@ -236,6 +276,6 @@ def outputs():
         equal(p.returncode, 1, "status when standard output is full")
 
 
-{"published": published, "quick": lambda: (sizes_of_a_paper(), any_choice(1, 60), whatever_is_spared(2, 60), steady_state(), small_networks(), optimizers(),
+{"published": published, "quick": lambda: (sizes_of_a_paper(), any_choice(1, 60), whatever_is_spared(2, 60), steady_state(), small_networks(), inference(), optimizers(),
                                            keys_are_those_documented(), outputs())}[sys.argv[1]]()
 done()

@@ -119,7 +119,8 @@ static void profile_reports_every_refusal(void **state)
     refuse_each(MTI_PROFILE, mti_profile,
                 WORDS("block", SMALL, "--optimizer", "adamw", "--timeline", "--json", json_file),
                 json_file);
-    refuse_each(MTI_PROFILE, mti_profile, WORDS("mlp", SMALL_MLP, "--trace", json_file), NULL);
+    refuse_each(MTI_PROFILE, mti_profile,
+                WORDS("mlp", SMALL_MLP, "--inference", "--trace", json_file), NULL);
     unlink(json_file);
     refuse_each(MTI_PROFILE, mti_profile, WORDS("mlp", SMALL_MLP, "--svg", svg_file), NULL);
     unlink(svg_file);

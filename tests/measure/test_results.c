@@ -51,7 +51,7 @@ static void a_profile_holds_what_its_json_says(void **state)
     for (int kind = 0; kind < 2; kind++) {
         mti_workload w = workload(kind ? MT_MODEL_GPT : MT_MODEL_MLP, "meta");
         mti_profile_result p;
-        assert_true(mti_profile_make(&p, &w, advice));
+        assert_true(mti_profile_make(&p, &w, advice, false));
         const mti_growth *g = &p.measured.growth;
         const mti_steady *steady = &p.measured.steady;
         size_t saved = mt_ledger_bytes(p.measured.ledger);
@@ -84,7 +84,7 @@ static void a_refused_profile_keeps_what_happened_before_it(void **state)
     mti_workload w = workload(MT_MODEL_GPT, "meta");
     w.device.capacity = 2 << 20;
     size_t event;
-    assert_false(mti_profile_make(&p, &w, advice));
+    assert_false(mti_profile_make(&p, &w, advice, false));
     mtt_failed(MT_ERR_MEMORY, "capacity");
     assert_true(mti_timeline_refusal(&p.measured.timeline, &event));
     size_t held[MT_CATEGORY_COUNT];
@@ -177,7 +177,7 @@ static void a_tape_pays_once_for_each_storage_that_the_ledger_has(void **state)
     mti_tape t;
     mti_profile_result p;
     mti_workload w = workload(MT_MODEL_BLOCK, "meta");
-    assert_true(mti_profile_make(&p, &w, advice));
+    assert_true(mti_profile_make(&p, &w, advice, false));
     mt_device *device = mti_device_make(&w.device);
     assert_true(mti_tape_record(&t, device, &w));
     size_t bytes = 0;
