@@ -43,6 +43,27 @@ bool mti_check_memory(mti_options *o)
     return true;
 }
 
+/* ---- an expression ---- */
+
+bool mti_check_expression(mti_options *o)
+{
+    static const mti_option taken[] = {MTI_O_EXPR,     MTI_O_SHAPES,  MTI_O_NO_GRAD,
+                                       MTI_O_WEIGHTS,  MTI_O_DTYPE,   MTI_O_DEVICE,
+                                       MTI_O_CAPACITY, MTI_O_THREADS, MTI_O_QUIET};
+    if (o->workload.name)
+        return mti_options_refuse(o, "--expr: MODEL is \"%.80s\" already; give one of them",
+                                  o->workload.name);
+    for (int id = 0; id < MTI_OPTION_COUNT; id++) {
+        bool fits = !o->given[id];
+        for (size_t i = 0; i < sizeof taken / sizeof *taken; i++)
+            fits = fits || taken[i] == (mti_option)id;
+        if (!fits)
+            return mti_options_refuse(o, "--%s: is for a MODEL, and --expr has none",
+                                      mti_option_row_of((mti_option)id)->name);
+    }
+    return true;
+}
+
 /* ---- a plan ---- */
 
 bool mti_check_plan(mti_options *o)

@@ -177,10 +177,14 @@ bool mti_options_complete(mti_options *o)
             o, "--model is missing; give a file that `memtape train --save` wrote");
     if (o->verb == MTI_TRAIN && o->data.n == 0)
         return mti_options_refuse(o, "--data is missing; give a file to learn from");
+    if (o->verb == MTI_EXPLAIN && o->expression.text)
+        return mti_check_expression(o) && mti_check_used_so_far(o);
     if (mti_verb_builds(o->verb) && *mti_verb_get(o->verb)->args && !o->workload.name)
         return mti_options_refuse(
-            o, "MODEL is missing; give linear, mlp, attention, block, gpt, a preset or a "
-               "path to a config.json");
+            o,
+            "MODEL is missing; give linear, mlp, attention, block, gpt, a preset or a "
+            "path to a config.json%s",
+            o->verb == MTI_EXPLAIN ? "; or --expr" : "");
     if (o->verb == MTI_TRAIN && o->train.from && o->resume)
         return mti_options_refuse(o, "--from and --resume: each names a model; give one of them");
     if (o->verb == MTI_TRAIN && (o->resume || o->train.from)) /* the model is in the file */

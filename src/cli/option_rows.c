@@ -23,9 +23,9 @@ static const mti_verb_info verbs[MTI_VERB_COUNT] = {
          "that the tape keeps for backward, who keeps them, and how they add up to what the "
          "allocator holds."},
     [MTI_EXPLAIN] =
-        {"explain", "MODEL", "the tape op by op: what is saved and why",
-         "Runs the forward pass of MODEL (linear, mlp, attention, block, gpt or a preset) and "
-         "walks through its tape, op by op."},
+        {"explain", "[MODEL]", "the tape op by op: what is saved and why",
+         "Runs the forward pass of MODEL (linear, mlp, attention, block, gpt or a preset), or an "
+         "expression, and walks through its tape, op by op."},
     [MTI_AUDIT] = {"audit", "[OP]", "what every op keeps, and whether it has to",
                    "Runs each op of the table (or one) with every set of wanted gradients, changes "
                    "every kept tensor in turn, and compares the gradients: if none changes, the "
@@ -149,6 +149,17 @@ const mti_option_row mti_option_rows[] = {
     {MTI_O_SAVE_ADAPTER, 0, "save-adapter", "FILE", MTI_TEXT, AT(save_adapter), V(TRAIN), ANY, 0, 0,
      "also write the adapters alone, whenever --save would write (needs --lora-rank)",
      W(LEARNS) | W(ADAPTERS)},
+
+    {MTI_O_EXPR, 0, "expr", "TEXT", MTI_TEXT, AT(expression.text), V(EXPLAIN), ANY, 0, 0,
+     "an expression of names, numbers, + - * / @ and ops by their names: \"relu(x*2)@w\""},
+    {MTI_O_SHAPES, 0, "shapes", "SHAPES", MTI_TEXT, AT(expression.shapes), V(EXPLAIN), ANY, 0, 0,
+     "of the names: x=10x100,w=100x10", W(EXPR)},
+    {MTI_O_NO_GRAD, 0, "no-grad", "NAMES", MTI_TEXT, AT(expression.no_grad), V(EXPLAIN), ANY, 0, 0,
+     "that want no gradient, joined by commas (default: all want one)", W(EXPR)},
+    {MTI_O_WEIGHTS, 0, "weights", "NAMES", MTI_TEXT, AT(expression.weights), V(EXPLAIN), ANY, 0, 0,
+     "that are parameters, there anyway and not counted; or none (default: those that begin with "
+     "w)",
+     W(EXPR)},
 
     {MTI_O_BATCH, 'b', "batch", "N", MTI_EXTENT, AT(workload.batch), BUILDS, ANY, EXTENT,
      "sequences"},
@@ -297,6 +308,7 @@ const size_t mti_n_option_aliases = sizeof mti_option_aliases / sizeof *mti_opti
 
 const mti_option_group mti_option_groups[] = {{MTI_O_MODEL_FILE, "Writing:"},
                                               {MTI_O_DATA, "Training:"},
+                                              {MTI_O_EXPR, "Expression (instead of a MODEL):"},
                                               {MTI_O_BATCH, "Model (a preset brings its own):"},
                                               {MTI_O_OPTIMIZER, "Memory:"},
                                               {MTI_O_TP, "One rank of several:"},

@@ -45,6 +45,7 @@ typedef enum mti_condition {
     MTI_IF_THREADS,  /* as DRAWS, or the device's scratch is counted */
     MTI_IF_COMPARED, /* as DRAWS, in a sweep only */
     MTI_IF_PRETENDS, /* the device has no data */
+    MTI_IF_EXPR,     /* --expr */
     MTI_IF_PEAK,     /* of a plan: --capacity or --budget */
     MTI_CONDITION_COUNT
 } mti_condition;
@@ -112,6 +113,8 @@ bool mti_check_device(mti_options *o);
 bool mti_check_memory(mti_options *o);
 bool mti_check_rank(mti_options *o);
 bool mti_check_plan(mti_options *o);
+/* Of explain with --expr: whether nothing is given that is for a MODEL. */
+bool mti_check_expression(mti_options *o);
 
 /* ---- option_config.c ---- */
 

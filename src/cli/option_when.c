@@ -16,6 +16,7 @@ static bool saves(const mti_options *o) { return o->save; }
 static bool held_out(const mti_options *o) { return o->val_fraction > 0; }
 static bool tokens(const mti_options *o) { return o->given[MTI_O_TRAIN_TOKENS]; }
 static bool rate(const mti_options *o) { return o->given[MTI_O_FLOPS_RATE]; }
+static bool expr(const mti_options *o) { return o->expression.text; }
 static bool no_steps(const mti_options *o) { return !o->given[MTI_O_STEPS]; }
 static bool no_file(const mti_options *o) { return !o->train.from && !o->resume; }
 static bool warm(const mti_options *o) { return o->temperature > 0; }
@@ -72,6 +73,7 @@ static const struct condition {
     [MTI_IF_PRETENDS] = {pretends,
                          ": kernels that run have their own scratch memory counted; it is for "
                          "--device meta"},
+    [MTI_IF_EXPR] = {expr, " needs --expr, an expression that names tensors"},
     [MTI_IF_PEAK] = {peak, " needs --capacity or --budget: it changes only what fits"},
 };
 

@@ -9,6 +9,7 @@
 #include "base/base.h"
 #include "memtape/parallel.h"
 #include "cli/trainer.h"
+#include "measure/expression.h"
 #include "measure/plan.h"
 
 typedef enum mti_verb {
@@ -66,6 +67,10 @@ typedef enum mti_option {
     MTI_O_RESUME,
     MTI_O_FROM,
     MTI_O_SAVE_ADAPTER,
+    MTI_O_EXPR,
+    MTI_O_SHAPES,
+    MTI_O_NO_GRAD,
+    MTI_O_WEIGHTS,
     MTI_O_BATCH,
     MTI_O_SEQ,
     MTI_O_HIDDEN,
@@ -160,6 +165,7 @@ typedef struct mti_options {
     const char *trace;
 
     mti_plan_options plan;
+    mti_expression_options expression; /* explain; its text NULL: a MODEL is given */
 
     const char *model_file, *prompt, *adapter;
     bool merge; /* generate: add the adapters to the weights first */

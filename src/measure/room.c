@@ -35,20 +35,26 @@ bool mti_rehearse(const mti_device_options *options, mti_rehearsal_fn *fn, void 
     return ok;
 }
 
+bool mti_check_fits(const mt_device *device, const char *name, size_t needed, const char *advice)
+{
+    size_t room = mt_device_room(device);
+    char takes[MTI_NUMBER], scaled[MTI_NUMBER], has[MTI_NUMBER];
+    return needed <= room ||
+           mti_fail_bool(MT_ERR_MEMORY,
+                         "%s takes %s bytes (%s) at its peak, and %s has room for %s; %s", name,
+                         mti_thousands(takes, (int64_t)needed),
+                         mti_bytes_text(scaled, sizeof scaled, needed), mt_device_kind(device),
+                         mti_bytes_text(has, sizeof has, room), advice);
+}
+
 bool mti_check_room(const mt_device *device, const mti_workload *w, mti_rehearsal_fn *run,
                     void *user, const char *advice)
 {
     size_t room = mt_device_room(device), needed, capacity = w->device.capacity;
-    char takes[MTI_NUMBER], scaled[MTI_NUMBER], has[MTI_NUMBER];
     if (room == SIZE_MAX || rough_bound(w) <= (double)room) return true;
     if (!mti_rehearse(&w->device, run, user, &needed, NULL)) return false;
     if (capacity && needed > capacity) needed = capacity;
-    return needed <= room ||
-           mti_fail_bool(MT_ERR_MEMORY,
-                         "%s takes %s bytes (%s) at its peak, and %s has room for %s; %s", w->name,
-                         mti_thousands(takes, (int64_t)needed),
-                         mti_bytes_text(scaled, sizeof scaled, needed), mt_device_kind(device),
-                         mti_bytes_text(has, sizeof has, room), advice);
+    return mti_check_fits(device, w->name, needed, advice);
 }
 
 bool mti_run_two_steps(void *user, mt_device *meta)

@@ -19,6 +19,8 @@ bool mti_run_two_steps(void *user, mt_device *meta);
  * small is not rehearsed; on meta there is always room. */
 bool mti_check_room(const mt_device *device, const mti_workload *w, mti_rehearsal_fn *run,
                     void *user, const char *advice);
+/* Whether `needed` bytes, the peak of `name`, are there; the same error. */
+bool mti_check_fits(const mt_device *device, const char *name, size_t needed, const char *advice);
 /* The same for two steps of the workload. */
 bool mti_check_room_for(const mt_device *device, const mti_workload *w, const char *advice);
 

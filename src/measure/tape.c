@@ -65,27 +65,41 @@ static bool sort(mti_tape *t)
     return true;
 }
 
-bool mti_tape_record(mti_tape *t, mt_device *device, const mti_workload *w)
+bool mti_tape_of(mti_tape *t, mti_forward_fn *forward, void *user)
 {
     const mt_saved_hooks hooks = {.pack = note_save};
-    mti_subject subject = {0};
-    mti_memory_hooks memory_hooks = {0};
-    mt_tensor *output = NULL;
     *t = (mti_tape){0};
-    bool ok = mti_subject_make(&subject, device, w, true) &&
-              mti_memory_hooks_make(&memory_hooks, &w->memory, device, subject.model) &&
-              mt_push_saved_hooks(&hooks, t) == MT_OK;
-    if (ok) {
-        ok = mti_memory_hooks_begin(&memory_hooks);
-        if (ok) output = mti_subject_forward(&subject);
-        ok = ok && mti_memory_hooks_end(&memory_hooks);
-        ok = mt_pop_saved_hooks() == MT_OK && ok && output &&
-             mt_visit_tape(output, note_node, t) == MT_OK && !t->failed;
-    }
-    ok = ok && sort(t);
+    if (mt_push_saved_hooks(&hooks, t) != MT_OK) return false;
+    mt_tensor *output = forward(user);
+    bool ok = mt_pop_saved_hooks() == MT_OK && output &&
+              mt_visit_tape(output, note_node, t) == MT_OK && !t->failed && sort(t);
     mt_release(output);
-    mti_memory_hooks_free(&memory_hooks);
-    mti_subject_free(&subject);
+    return ok;
+}
+
+typedef struct subject {
+    mti_subject of;
+    mti_memory_hooks hooks;
+} subject;
+
+static mt_tensor *forward_of(void *user)
+{
+    subject *s = user;
+    if (!mti_memory_hooks_begin(&s->hooks)) return NULL;
+    mt_tensor *output = mti_subject_forward(&s->of);
+    if (!mti_memory_hooks_end(&s->hooks)) mt_set(&output, NULL);
+    return output;
+}
+
+bool mti_tape_record(mti_tape *t, mt_device *device, const mti_workload *w)
+{
+    subject s = {0};
+    *t = (mti_tape){0};
+    bool ok = mti_subject_make(&s.of, device, w, true) &&
+              mti_memory_hooks_make(&s.hooks, &w->memory, device, s.of.model) &&
+              mti_tape_of(t, forward_of, &s);
+    mti_memory_hooks_free(&s.hooks);
+    mti_subject_free(&s.of);
     return ok;
 }
 

@@ -23,6 +23,9 @@ typedef struct mti_tape {
     bool failed;
 } mti_tape;
 
+/* What forward(user), which returns its output, puts on the tape. Free in any case. */
+typedef mt_tensor *mti_forward_fn(void *user);
+bool mti_tape_of(mti_tape *t, mti_forward_fn *forward, void *user);
 /* The workload's forward pass with every save and every node noted. Free in any case. */
 bool mti_tape_record(mti_tape *t, mt_device *device, const mti_workload *w);
 void mti_tape_free(mti_tape *t);

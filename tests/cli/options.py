@@ -33,7 +33,8 @@ VALUES = {
     "microbatches": 4, "dp": 4, "zero": 3, "device": "meta", "capacity": "1MB",
     "gemm-workspace": "2MiB", "scratch": "cpu", "seed": 9, "threads": 3, "recompute": None,
     "params": "1B", "flops-rate": "1T", "utilisation": 0.5, "devices": 4, "kv": 3,
-    "over": "dtype=f32,bf16", "row": "a: --batch 5", "inference": None, "timeline": None, "trace": "x.trace",
+    "over": "dtype=f32,bf16", "row": "a: --batch 5", "expr": "x@w+1", "shapes": "x=5x4,w=4x6",
+    "no-grad": "x", "weights": "x,w", "inference": None, "timeline": None, "trace": "x.trace",
     "svg": "x.svg", "json": "x.json", "quiet": None, "help": None}
 VALUE_OF = {("plan", "tokens"): "1B", ("plan", "optimizer"): "sgd-momentum", ("train", "steps"): 3,
             ("train", "preset"): "llama-tiny", ("train", "layers"): 3}
@@ -55,6 +56,7 @@ COMPANY_OF = {("plan", "svg"): ["--budget", "1GB"], ("plan", "master-weights"): 
 # Of no use one without the other.
 TOGETHER = {("plan", "tokens"): ["--flops-rate", "1T"], ("plan", "flops-rate"): ["--tokens", "1B"]}
 SMALL = ["-b", 2, "-s", 16, "-d", 16, "-a", 4]
+EXPRESSION = ["--expr", "(x*2)@w", "--shapes", "x=3x4,w=4x5"]
 MLP = ["mlp", "-b", 2, "-s", 16, "-d", 16]
 GPT = ["gpt", *SMALL, "-l", 4]
 TEXT = ["--data", "text.txt", "--steps", 4, "--save", "out.safetensors"]
@@ -67,6 +69,7 @@ BASE = {"demo": ["--data", "text.txt"], "train": TRAIN, "generate": ["--model", 
 BASE_OF = {("train", "preset"): [*TEXT, "-b", 2, "-s", 16], ("plan", "kv"): ["gpt2", "-s", 16],
            ("audit", "threads"): [], ("demo", "seconds"): ["--data", "text.txt", "--seconds", 1],
            ("sweep", "optimizer"): [*GPT, "-b", 1, "-s", 1],
+           **{("explain", option): EXPRESSION for option in ("expr", "shapes", "no-grad", "weights")},
            **{(verb, "out-act"): MLP for verb in ("profile", "explain", "sweep", "plan")},
            **{(verb, "causal"): ["block", *SMALL] for verb in ("profile", "explain", "sweep", "plan")},
            **{("profile", option): RANK for option in
@@ -82,6 +85,7 @@ MODES = [
     ("profile", "budget", [*GPT, "--budget", "1GB"]),
     ("profile", "a block", ["block", *SMALL]),
     ("explain", "meta", [*GPT, *ON_META]),
+    ("explain", "an expression", EXPRESSION),
     ("sweep", "meta", [*GPT, *ON_META]),
     ("sweep", "cpu and meta", [*GPT, "--over", "device=cpu,meta"]),
     ("plan", "capacity", [*GPT, "--capacity", "10MB"]),

@@ -130,6 +130,10 @@ static void explain_reports_every_refusal(void **state)
 {
     (void)state;
     refuse_each(MTI_EXPLAIN, mti_explain, WORDS("gpt", SMALL, "-l", "1"), NULL);
+    refuse_each(MTI_EXPLAIN, mti_explain,
+                WORDS("--expr", "mse(gelu(((x+2)@w1)+3)*w2, y)", "--shapes",
+                      "x=2x3,w1=3x4,w2=4,y=2x4", "--no-grad", "x,y", "--weights", "w1"),
+                NULL);
 }
 
 static void spared_profile_reports_every_refusal(void **state)
