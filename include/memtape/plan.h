@@ -55,6 +55,20 @@ MT_API mt_status mt_plan_activations(const mt_plan_run *run, mt_plan_formula *ou
 /* 6 N b s, with recomputation of whole layers 8 N b s; expected: the operations that the ops of one
  * step count as they run, a multiply-add being 2. */
 MT_API mt_status mt_plan_flops(const mt_plan_run *run, mt_plan_formula *out);
+/* One kind of product. */
+typedef struct mt_plan_component {
+    const char *name; /* "q, k and v" */
+    char text[32];    /* "6bsh^2" */
+    int64_t times;    /* how many there are: L in the layers */
+    int64_t each;     /* FLOP of one, forward */
+} mt_plan_component;
+
+#define MT_PLAN_MAX_COMPONENTS 6
+
+/* Of a forward pass: L(24bsh^2 + 4bs^2h) + 2bshV; expected: the operations that the ops of one
+ * count. components[MT_PLAN_MAX_COMPONENTS] (may be NULL, with *n) sum to it. */
+MT_API mt_status mt_plan_forward_flops(const mt_plan_run *run, mt_plan_formula *out,
+                                       mt_plan_component *components, int *n);
 /* 4 b L h (s + n) in 2-byte floats: keys and values of every position; expected: bytes of an
  * mt_kv_cache of MT_KV_PREALLOCATED. gpt and llama. */
 MT_API mt_status mt_plan_kv_cache(const mt_plan_run *run, int64_t new_tokens, mt_plan_formula *out);

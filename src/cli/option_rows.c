@@ -268,7 +268,7 @@ const mti_option_row mti_option_rows[] = {
      "parameters that the formulas for states and work take, as a paper rounds them: 65B (default: "
      "counted)"},
     {MTI_O_TRAIN_TOKENS, 0, "tokens", "N", MTI_SCALED, AT(plan.tokens), V(PLAN), WHOLE, 1, 1e18,
-     "to train on, such as 300B, for the time that takes; needs --flops-rate", W(RATE)},
+     "to train on, such as 300B: the FLOP of all of it, and with --flops-rate the time"},
     {MTI_O_FLOPS_RATE, 0, "flops-rate", "R", MTI_SCALED, AT(plan.flops_rate), V(PLAN), WHOLE, 1,
      1e21, "of one device in FLOP/s, such as 312T", W(TOKENS)},
     {MTI_O_UTILISATION, 0, "utilisation", "U", MTI_REAL, AT(plan.utilisation), V(PLAN), WHOLE, 0, 1,

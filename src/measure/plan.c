@@ -88,6 +88,13 @@ static bool compare_flops(mti_plan_result *p, const mt_plan_run *run, const mti_
     return true;
 }
 
+static bool compare_forward(mti_plan_result *p, const mt_plan_run *run, const mti_measurement *m)
+{
+    if (mt_plan_forward_flops(run, next(p), p->components, &p->n_components) != MT_OK) return false;
+    add(p, (int64_t)m->flops.forward);
+    return true;
+}
+
 static bool compare_activations(mti_plan_result *p, const mt_plan_run *run,
                                 const mti_measurement *m)
 {
@@ -152,7 +159,8 @@ static bool compare(mti_plan_result *p)
     bool ok =
         mti_need_measure(&p->need, &m, &w, &(mti_watch){.look = look, .user = &st}, &refused) &&
         compare_parameters(p, &run, &m) && compare_states(p, &run, &m, &st) &&
-        compare_activations(p, &run, &m) && compare_flops(p, &run, &m) && compare_cache(p, &run);
+        compare_activations(p, &run, &m) && compare_forward(p, &run, &m) &&
+        compare_flops(p, &run, &m) && compare_cache(p, &run);
     mti_measurement_free(&m);
     return ok;
 }
@@ -186,16 +194,34 @@ const mti_comparison *mti_plan_find(const mti_plan_result *p, const char *name)
     return NULL;
 }
 
-bool mti_plan_time(const mti_plan_result *p, double *formula_s, double *measured_s)
+bool mti_plan_training(const mti_plan_result *p, double *formula, double *counted)
 {
     const mti_plan_options *o = p->options;
     const mti_comparison *flops = mti_plan_find(p, "flops");
-    if (!flops || o->tokens == 0 || o->flops_rate == 0) return false;
+    if (!flops || o->tokens == 0) return false;
     double steps = o->tokens / ((double)p->workload->batch * (double)p->workload->seq);
-    *formula_s = mt_plan_seconds((double)flops->formula.value * steps, o->devices, o->flops_rate,
-                                 o->utilisation);
-    *measured_s =
-        mt_plan_seconds((double)flops->measured * steps, o->devices, o->flops_rate, o->utilisation);
+    *formula = (double)flops->formula.value * steps;
+    *counted = (double)flops->measured * steps;
+    return true;
+}
+
+bool mti_plan_cache_share(const mti_plan_result *p, double *share)
+{
+    const mti_comparison *cache = mti_plan_find(p, "kv cache");
+    const mti_comparison *count = mti_plan_find(p, "parameters");
+    if (!cache) return false;
+    double bytes = (double)count->measured * (double)mt_dtype_size(p->workload->config.dtype);
+    *share = (double)cache->measured / bytes;
+    return true;
+}
+
+bool mti_plan_time(const mti_plan_result *p, double *formula_s, double *measured_s)
+{
+    const mti_plan_options *o = p->options;
+    double formula, counted;
+    if (o->flops_rate == 0 || !mti_plan_training(p, &formula, &counted)) return false;
+    *formula_s = mt_plan_seconds(formula, o->devices, o->flops_rate, o->utilisation);
+    *measured_s = mt_plan_seconds(counted, o->devices, o->flops_rate, o->utilisation);
     return true;
 }
 

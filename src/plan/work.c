@@ -45,6 +45,97 @@ static bool add_rows(mt_plan_formula *out, const mti_dims *s, int64_t each, int6
            mti_add_row(out, recomputed || selective ? pair : 0, "recomputed attention, 4Lbqs^2");
 }
 
+/* ---- forward, component by component ---- */
+
+typedef struct components {
+    mt_plan_component at[MT_PLAN_MAX_COMPONENTS];
+    int n;
+} components;
+
+/* `text` in h where the textbook's dimensions hold, otherwise `own`. */
+static void add_component(components *c, const char *name, bool textbook, const char *text,
+                          const char *own, int64_t times, int64_t each)
+{
+    mt_plan_component *it = &c->at[c->n++];
+    *it = (mt_plan_component){.name = name, .times = times, .each = each};
+    snprintf(it->text, sizeof it->text, "%s", textbook ? text : own);
+}
+
+static components components_of(const mti_dims *s)
+{
+    const mt_model_config *m = &s->config;
+    int64_t h = m->hidden, f = m->ffn, v = m->vocab, t = s->tokens, layers = mti_dims_layers(s);
+    bool gated = m->mlp == MT_MLP_SWIGLU, usual = s->q == h, plain = usual && s->k == h;
+    components c = {.n = 0};
+    if (mti_attends(m->kind)) {
+        add_component(&c, "q, k and v", plain, "6bsh^2", "2bsh(q + 2k)", layers,
+                      2 * t * h * (s->q + 2 * s->k));
+        add_component(&c, "attention's scores and weighted sums", usual, "4bs^2h", "4bs^2q", layers,
+                      4 * t * s->seq * s->q);
+        add_component(&c, "attention's projection", usual, "2bsh^2", "2bsqh", layers,
+                      2 * t * s->q * h);
+    }
+    if (mti_feeds(m->kind))
+        add_component(&c, "the MLP", f == 4 * h && !gated, "16bsh^2", gated ? "6bshf" : "4bshf",
+                      layers, (gated ? 6 : 4) * t * h * f);
+    if (m->kind == MT_MODEL_LINEAR)
+        add_component(&c, "the product", true, "2bshf", "", 1, 2 * t * h * f);
+    if (m->kind == MT_MODEL_BERT)
+        add_component(&c, "the head's dense layer", true, "2bsh^2", "", 1, 2 * t * h * h);
+    if (mti_is_whole(m->kind)) add_component(&c, "the head", true, "2bshV", "", 1, 2 * t * h * v);
+    return c;
+}
+
+static int64_t sum_of(const components *c)
+{
+    int64_t sum = 0;
+    for (int i = 0; i < c->n; i++) sum += c->at[i].times * c->at[i].each;
+    return sum;
+}
+
+static int64_t dense_of(const mti_dims *s)
+{
+    return s->config.kind == MT_MODEL_BERT ? 2 * s->tokens * s->config.hidden * s->config.hidden
+                                           : 0;
+}
+
+/* The textbook's head is one product. */
+static int64_t forward_flops(const mti_dims *s)
+{
+    components c = components_of(s);
+    return sum_of(&c) - dense_of(s);
+}
+
+mt_status mt_plan_forward_flops(const mt_plan_run *run, mt_plan_formula *out,
+                                mt_plan_component *parts, int *n)
+{
+    static const char *const texts[MT_MODEL_KIND_COUNT] = {
+        [MT_MODEL_BLOCK] = "24bsh^2 + 4bs^2h",
+        [MT_MODEL_ATTENTION] = "8bsh^2 + 4bs^2h",
+        [MT_MODEL_MLP] = "16bsh^2",
+        [MT_MODEL_LINEAR] = "2bshf",
+    };
+    mti_dims s;
+    mti_memory_options memory;
+    if (!mti_run_dims(&s, &memory, run, out)) return mt_last_status();
+    s.memory = NULL; /* it changes nothing forward */
+    *out = (mt_plan_formula){.name = "flops forward",
+                             .unit = "FLOP",
+                             .source = "Narayanan et al. 2021, appendix: 2 for each element of a "
+                                       "matrix and token, 4bs^2h for attention's scores"};
+    bool whole = mti_is_whole(s.config.kind);
+    snprintf(out->text, sizeof out->text, "%s",
+             whole ? "L(24bsh^2 + 4bs^2h) + 2bshV" : texts[s.config.kind]);
+    components c = components_of(&s);
+    for (int i = 0; parts && i < c.n; i++) parts[i] = c.at[i];
+    if (parts) *n = c.n;
+    bool ok = mti_derive_formula(out, &s, forward_flops) &&
+              mti_add_row(out, dense_of(&s), "the head's dense layer, 2bsh^2");
+    return ok ? MT_OK : mt_last_status();
+}
+
+/* ---- a whole step ---- */
+
 mt_status mt_plan_flops(const mt_plan_run *run, mt_plan_formula *out)
 {
     mti_dims s;

@@ -16,6 +16,14 @@ const char *mti_scaled(char buf[MTI_NUMBER], double value)
     return buf;
 }
 
+const char *mti_power_of_ten(char buf[MTI_NUMBER], double value)
+{
+    snprintf(buf, MTI_NUMBER, "%.2e", value);
+    char *sign = strchr(buf, '+');
+    if (sign) memmove(sign, sign + 1, strlen(sign));
+    return buf;
+}
+
 const char *mti_duration(char buf[MTI_NUMBER], double seconds)
 {
     if (!(seconds >= 0) || seconds > 1e9) {

@@ -28,11 +28,32 @@ static json_t *regimes_json(const mti_plan_result *p)
     const mt_plan_regime *r;
     double n = (double)mti_plan_find(p, "parameters")->measured;
     for (size_t i = 0; (r = mt_plan_regime_at(i)); i++)
-        mti_json_push(array, json_pack("{s:s,s:s?,s:s,s:f,s:f,s:f,s:f}", "name", r->name, "options",
-                                       r->options, "source", r->source, "parameter", r->parameter,
-                                       "gradient", r->gradient, "optimizer", r->optimizer, "bytes",
+        mti_json_push(array, json_pack("{s:s,s:s?,s:b,s:s,s:f,s:f,s:f,s:f}", "name", r->name,
+                                       "options", r->options, "formula_only", !r->options, "source",
+                                       r->source, "parameter", r->parameter, "gradient",
+                                       r->gradient, "optimizer", r->optimizer, "bytes",
                                        (r->parameter + r->gradient + r->optimizer) * n));
     return array;
+}
+
+static json_t *components_json(const mti_plan_result *p)
+{
+    json_t *array = json_array();
+    for (int i = 0; i < p->n_components; i++) {
+        const mt_plan_component *c = &p->components[i];
+        mti_json_push(array, json_pack("{s:s,s:s,s:I,s:I,s:I}", "name", c->name, "text", c->text,
+                                       "times", (json_int_t)c->times, "each", (json_int_t)c->each,
+                                       "flops", (json_int_t)(c->times * c->each)));
+    }
+    return array;
+}
+
+static json_t *training_json(const mti_plan_result *p)
+{
+    double formula, counted;
+    if (!mti_plan_training(p, &formula, &counted)) return json_null();
+    return json_pack("{s:f,s:f,s:f}", "tokens", p->options->tokens, "formula_flops", formula,
+                     "measured_flops", counted);
 }
 
 static json_t *time_json(const mti_plan_result *p)
@@ -72,7 +93,11 @@ json_t *mti_plan_json(const mti_plan_result *p)
     mti_json_put(j, "formulas", formulas);
     mti_json_put(j, "regimes", regimes_json(p));
     mti_json_put(j, "flops", mti_flops_json(&p->flops));
+    mti_json_put(j, "components", components_json(p));
+    mti_json_put(j, "training", training_json(p));
     mti_json_put(j, "time", time_json(p));
+    double share;
+    mti_json_put(j, "kv_share", mti_plan_cache_share(p, &share) ? json_real(share) : json_null());
     mti_json_put(j, "step", need_json(&p->need));
     if (p->workload->device.capacity) {
         fits = json_object();

@@ -46,6 +46,40 @@ static void print_proportion(const mti_plan_result *p, FILE *out)
             (double)kept->measured / params);
 }
 
+/* What a forward pass multiplies. */
+static bool print_components(const mti_plan_result *p, FILE *out, const mti_style *style)
+{
+    static const char *const headings[] = {"component", "formula", "FLOP of one", "", "FLOP"};
+    mti_table *t = mti_table_new("llrrr", headings);
+    for (int i = 0; i < p->n_components; i++) {
+        const mt_plan_component *c = &p->components[i];
+        mti_table_cell(t, "%s", c->name);
+        mti_table_cell(t, "%s", c->text);
+        mti_table_bytes(t, c->each);
+        mti_table_cell(t, "x %lld", (long long)c->times);
+        mti_table_bytes(t, c->times * c->each);
+    }
+    fputs("\n", out);
+    return mti_table_finish(t, out, style);
+}
+
+static void print_training(const mti_plan_result *p, FILE *out)
+{
+    double formula, counted;
+    char tokens[MTI_NUMBER], by_formula[MTI_NUMBER], as_counted[MTI_NUMBER];
+    if (!mti_plan_training(p, &formula, &counted)) return;
+    fprintf(out, "Training on %s tokens takes %s FLOP by the formula, %s as counted.\n",
+            mti_scaled(tokens, p->options->tokens), mti_power_of_ten(by_formula, formula),
+            mti_power_of_ten(as_counted, counted));
+}
+
+static void print_cache_share(const mti_plan_result *p, FILE *out)
+{
+    double share;
+    if (mti_plan_cache_share(p, &share))
+        fprintf(out, "The cache takes %.2f times the bytes of the parameters.\n", share);
+}
+
 static void print_parts(const mti_plan_result *p, FILE *out)
 {
     const mt_flops *f = &p->flops;
@@ -68,7 +102,7 @@ static bool print_regimes(const mti_plan_result *p, FILE *out, const mti_style *
     mti_table *t = mti_table_new("lrrrrr", headings);
     for (size_t i = 0; (r = mt_plan_regime_at(i)); i++) {
         double each = r->parameter + r->gradient + r->optimizer;
-        mti_table_cell(t, "%s", r->name);
+        mti_table_cell(t, "%s%s", r->name, r->options ? "" : " *");
         mti_table_cell(t, "%g", r->parameter);
         mti_table_cell(t, "%g", r->gradient);
         mti_table_cell(t, "%g", r->optimizer);
@@ -77,7 +111,11 @@ static bool print_regimes(const mti_plan_result *p, FILE *out, const mti_style *
         mti_table_ink(t, MTI_DIM);
         mti_table_note(t, 0, "  %s", r->source);
     }
-    return mti_table_finish(t, out, style);
+    if (!mti_table_finish(t, out, style)) return false;
+    fputs("  * by formula only: no option of plan runs it (profile --lora-rank, --qlora and "
+          "--inference\n    measure the last three)\n",
+          out);
+    return true;
 }
 
 /* ---- time ---- */
@@ -154,7 +192,10 @@ bool mti_print_plan(const mti_plan_result *p, FILE *out)
     for (int i = 0; i < p->n_items; i++) {
         if (!print_comparison(&p->items[i], out, &style)) return false;
         if (!strcmp(p->items[i].formula.name, "activations")) print_proportion(p, out);
-        if (!strcmp(p->items[i].formula.name, "flops")) print_parts(p, out);
+        if (!strcmp(p->items[i].formula.name, "flops")) print_parts(p, out), print_training(p, out);
+        if (!strcmp(p->items[i].formula.name, "kv cache")) print_cache_share(p, out);
+        if (!strcmp(p->items[i].formula.name, "flops forward") && !print_components(p, out, &style))
+            return false;
         if (!strcmp(p->items[i].formula.name, "states") && !print_regimes(p, out, &style))
             return false;
     }

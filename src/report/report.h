@@ -40,7 +40,9 @@ void mti_print_wrapped(FILE *out, int indent, int width, const char *text);
 
 /* ---- numbers; buf of MTI_NUMBER bytes, returned; mti_thousands is in base.h ---- */
 
-const char *mti_scaled(char buf[MTI_NUMBER], double value);     /* "137.4 G", "4.10 k", "12" */
+const char *mti_scaled(char buf[MTI_NUMBER], double value); /* "137.4 G", "4.10 k", "12" */
+/* "3.14e23", for what no unit reaches. */
+const char *mti_power_of_ten(char buf[MTI_NUMBER], double value);
 const char *mti_duration(char buf[MTI_NUMBER], double seconds); /* "1:02:03", "2:03", "45 s" */
 
 /* ---- tables ---- */

@@ -54,7 +54,7 @@ COMPANY_OF = {("plan", "svg"): ["--budget", "1GB"], ("plan", "master-weights"): 
               ("train", "qlora"): ADAPTED, ("train", "lora-rank"): ADAPTED[:2],
               ("train", "save-adapter"): ADAPTED, ("train", "save-every"): ["--save", "folder"]}
 # Of no use one without the other.
-TOGETHER = {("plan", "tokens"): ["--flops-rate", "1T"], ("plan", "flops-rate"): ["--tokens", "1B"]}
+TOGETHER = {("plan", "flops-rate"): ["--tokens", "1B"]}
 SMALL = ["-b", 2, "-s", 16, "-d", 16, "-a", 4]
 EXPRESSION = ["--expr", "(x*2)@w", "--shapes", "x=3x4,w=4x5"]
 MLP = ["mlp", "-b", 2, "-s", 16, "-d", 16]

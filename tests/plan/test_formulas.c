@@ -138,6 +138,32 @@ static void model_flops_are_those_of_the_longer_formula(void **state)
                      96 * b * l * s * h * h + 16 * b * l * s * s * h + 6 * b * s * h * v);
 }
 
+static void a_forward_pass_takes_what_each_component_takes(void **state)
+{
+    (void)state;
+    mt_model_config c = textbook("gpt3-175b");
+    mt_plan_run run = {.config = &c, .batch = 2, .seq = 2048};
+    mt_plan_formula f;
+    mt_plan_component at[MT_PLAN_MAX_COMPONENTS];
+    int n = 0;
+    mtt_ok(mt_plan_forward_flops(&run, &f, at, &n));
+    int64_t b = 2, s = 2048, h = c.hidden, l = c.layers, v = c.vocab;
+    assert_string_equal(f.text, "L(24bsh^2 + 4bs^2h) + 2bshV");
+    assert_int_equal(f.value, l * (24 * b * s * h * h + 4 * b * s * s * h) + 2 * b * s * h * v);
+    assert_int_equal(f.expected, f.value);
+    const int64_t each[] = {6 * b * s * h * h, 4 * b * s * s * h, 2 * b * s * h * h,
+                            16 * b * s * h * h, 2 * b * s * h * v};
+    static const char *const texts[] = {"6bsh^2", "4bs^2h", "2bsh^2", "16bsh^2", "2bshV"};
+    assert_int_equal(n, 5);
+    for (int i = 0; i < n; i++) {
+        assert_int_equal(at[i].each, each[i]);
+        assert_int_equal(at[i].times, i < 4 ? l : 1);
+        assert_string_equal(at[i].text, texts[i]);
+    }
+    mtt_ok(mt_plan_forward_flops(&run, &f, NULL, NULL));
+    assert_int_equal(f.expected, f.value);
+}
+
 static void states_take_the_published_bytes_a_parameter(void **state)
 {
     (void)state;
@@ -197,6 +223,7 @@ static void what_makes_no_sense_is_refused(void **state)
     mt_plan_run bad = good;
     mt_plan_parameters(NULL, &f), mtt_failed(MT_ERR_ARGUMENT, "run is NULL");
     mt_plan_flops(&good, NULL), mtt_failed(MT_ERR_ARGUMENT, "result is NULL");
+    mt_plan_forward_flops(&good, NULL, NULL, NULL), mtt_failed(MT_ERR_ARGUMENT, "result is NULL");
     mt_plan_states(&good, "adamw", false, NULL), mtt_failed(MT_ERR_ARGUMENT, "result is NULL");
     mt_plan_parameters_in_brief(&good, NULL), mtt_failed(MT_ERR_ARGUMENT, "result is NULL");
     mt_plan_states(&good, "lion", false, &f), mtt_failed(MT_ERR_ARGUMENT, "lion", "sgd-momentum");
@@ -289,7 +316,7 @@ static const char *draw_checkpoint(uint64_t *seed, const mt_model_config *c)
 
 /* What a step came to. */
 typedef struct step {
-    int64_t parameters, kept, flops, states;
+    int64_t parameters, kept, forward, flops, states;
 } step;
 
 static int64_t requested(mt_tensor *t) { return (int64_t)mt_storage_of(t).bytes; }
@@ -363,6 +390,7 @@ static step measure(mt_device *device, const mt_plan_run *run, const char *name,
     mt_tensor *dy = mtt_made(mt_normal(device, mt_dtype_of(y), mt_rank(y), mt_shape(y), 0, 1));
     mtt_ok(mt_backward_with(y, &(mt_backward_options){.gradient = dy}));
     mt_flops flops = mt_flops_get(device);
+    out.forward = (int64_t)flops.forward;
     out.flops = (int64_t)(flops.forward + flops.backward + flops.recompute);
     int64_t gradients = gradients_of(model);
     mt_optimizer *optimizer = make_optimizer(model, name, master);
@@ -406,6 +434,17 @@ static void agree_on_cache(mt_device *device, const mt_plan_run *run, int which)
     mt_module_free(model);
 }
 
+static void agree_on_forward(const mt_plan_run *run, int64_t measured, int which)
+{
+    mt_plan_formula f;
+    mt_plan_component components[MT_PLAN_MAX_COMPONENTS];
+    int n = 0;
+    mtt_ok(mt_plan_forward_flops(run, &f, components, &n));
+    agree(&f, measured, run, which);
+    for (int i = 0; i < n; i++) measured -= components[i].times * components[i].each;
+    assert_int_equal(measured, 0);
+}
+
 #define MODELS 400
 #define SEED   20260101
 
@@ -428,6 +467,7 @@ static void formulas_and_rows_come_to_what_any_model_measures(void **state)
         agree(&f, measured.kept, &run, i);
         mtt_ok(mt_plan_flops(&run, &f));
         agree(&f, measured.flops, &run, i);
+        agree_on_forward(&run, measured.forward, i);
         mtt_ok(mt_plan_states(&run, optimizer, master, &f));
         agree(&f, measured.states, &run, i);
         if (c.kind == MT_MODEL_GPT || c.kind == MT_MODEL_LLAMA) agree_on_cache(device, &run, i);
@@ -443,6 +483,7 @@ int main(void)
         cmocka_unit_test(parameters_follow_12lh2_and_the_longer_formula),
         cmocka_unit_test(training_times_are_those_that_were_published),
         cmocka_unit_test(model_flops_are_those_of_the_longer_formula),
+        cmocka_unit_test(a_forward_pass_takes_what_each_component_takes),
         cmocka_unit_test(states_take_the_published_bytes_a_parameter),
         cmocka_unit_test(every_regime_has_a_source_and_a_sum),
         cmocka_unit_test(the_cache_of_gpt3_takes_the_published_bytes),
