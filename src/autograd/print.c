@@ -78,7 +78,7 @@ static style float_style(const printer *p)
 static void choose_format(printer *p)
 {
     char text[NUMBER];
-    p->style = mt_dtype_is_float(p->v->dtype) ? float_style(p)
+    p->style = mti_dtype_is_real(p->v->dtype) ? float_style(p)
                : p->v->dtype == MT_BOOL       ? LOGICAL
                                               : INTEGER;
     for (size_t i = 0; i < p->n; i++) {

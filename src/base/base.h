@@ -160,6 +160,9 @@ typedef struct mti_where {
 } mti_where;
 mti_where *mti_where_now(void);
 
+/* Whether the dtype stores floats: those of mt_dtype_is_float, and the 8-bit ones. */
+bool mti_dtype_is_real(mt_dtype dtype);
+
 /* ---- shapes as text: "[2,3]" into buf ---- */
 #define MTI_SHAPE_TEXT 192
 const char *mti_shape_text(char buf[MTI_SHAPE_TEXT], int rank, const int64_t *shape);

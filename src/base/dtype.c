@@ -1,15 +1,16 @@
-/* dtype.c: one row per element type, in the order of the enum. */
+/* dtype.c: what is known of each element type (dtypes.def). */
 #include <string.h>
 #include "base/base.h"
 
 static const struct {
     const char *name;
     size_t size;
-    bool is_float;
+    mt_bits bits;
 } rows[MT_DTYPE_COUNT] = {
-    [MT_F32] = {"f32", 4, true}, [MT_F64] = {"f64", 8, true},    [MT_BF16] = {"bf16", 2, true},
-    [MT_F16] = {"f16", 2, true}, [MT_I64] = {"i64", 8, false},   [MT_I32] = {"i32", 4, false},
-    [MT_U8] = {"u8", 1, false},  [MT_BOOL] = {"bool", 1, false},
+#define DTYPE(NAME, name, bytes, sign, exponent, mantissa, file)                                   \
+    [MT_##NAME] = {name, bytes, {sign, exponent, mantissa}},
+#include "base/dtypes.def"
+#undef DTYPE
 };
 
 static bool known(mt_dtype dtype) { return (unsigned)dtype < MT_DTYPE_COUNT; }
@@ -18,7 +19,13 @@ size_t mt_dtype_size(mt_dtype dtype) { return known(dtype) ? rows[dtype].size : 
 
 const char *mt_dtype_name(mt_dtype dtype) { return known(dtype) ? rows[dtype].name : "unknown"; }
 
-bool mt_dtype_is_float(mt_dtype dtype) { return known(dtype) && rows[dtype].is_float; }
+mt_bits mt_dtype_bits(mt_dtype dtype) { return known(dtype) ? rows[dtype].bits : (mt_bits){0}; }
+
+mt_bits mt_tf32_bits(void) { return (mt_bits){1, 8, 10}; }
+
+bool mti_dtype_is_real(mt_dtype dtype) { return mt_dtype_bits(dtype).exponent > 0; }
+
+bool mt_dtype_is_float(mt_dtype dtype) { return mti_dtype_is_real(dtype) && rows[dtype].size > 1; }
 
 bool mt_dtype_parse(const char *name, mt_dtype *out)
 {

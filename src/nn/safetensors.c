@@ -12,8 +12,9 @@
 #define MAX_HEADER ((uint64_t)100 * 1000 * 1000) /* the format's own limit */
 
 const char *const mti_safetensors_dtypes[MT_DTYPE_COUNT] = {
-    [MT_F32] = "F32", [MT_F64] = "F64", [MT_BF16] = "BF16", [MT_F16] = "F16",
-    [MT_I64] = "I64", [MT_I32] = "I32", [MT_U8] = "U8",     [MT_BOOL] = "BOOL",
+#define DTYPE(NAME, name, bytes, sign, exponent, mantissa, file) [MT_##NAME] = file,
+#include "base/dtypes.def"
+#undef DTYPE
 };
 
 const char *mti_shown(char buf[MTI_SHOWN], const char *name)
@@ -39,6 +40,13 @@ static bool bad(const place *at, const char *fault)
     return mti_fail_bool(MT_ERR_FORMAT, "%s: tensor \"%s\": %s", at->path, at->tensor, fault);
 }
 
+/* The names above, each after a comma. */
+static const char dtype_list[] =
+#define DTYPE(NAME, name, bytes, sign, exponent, mantissa, file) ", " file
+#include "base/dtypes.def"
+#undef DTYPE
+    ;
+
 static bool parse_dtype(const place *at, const json_t *value, mt_dtype *out)
 {
     const char *name = json_string_value(value);
@@ -49,10 +57,8 @@ static bool parse_dtype(const place *at, const json_t *value, mt_dtype *out)
             return true;
         }
     char shown[MTI_SHOWN];
-    return mti_fail_bool(MT_ERR_FORMAT,
-                         "%s: tensor \"%s\": dtype \"%s\"; need one of F32, F64, BF16, F16, I64, "
-                         "I32, U8, BOOL",
-                         at->path, at->tensor, mti_shown(shown, name));
+    return mti_fail_bool(MT_ERR_FORMAT, "%s: tensor \"%s\": dtype \"%s\"; need one of %s", at->path,
+                         at->tensor, mti_shown(shown, name), &dtype_list[2]);
 }
 
 /* Fills in shape and bytes. The extents must not overflow even where one of them is 0. */

@@ -32,8 +32,8 @@ mt_tensor *mt_ge(mt_tensor *a, mt_tensor *b) { return mti_op2(MTI_OP_ge, NULL, a
 /* Whether an integer dtype or bool holds c. */
 static bool dtype_holds(mt_dtype dtype, double c)
 {
-    double limit = dtype == MT_I64 ? 0x1p63 : dtype == MT_I32 ? 0x1p31 : dtype == MT_U8 ? 256 : 2;
-    double lowest = dtype == MT_I64 || dtype == MT_I32 ? -limit : 0;
+    mt_bits bits = mt_dtype_bits(dtype);
+    double limit = ldexp(1, bits.mantissa), lowest = bits.sign ? -limit : 0;
     return c >= lowest && c < limit && c == floor(c);
 }
 
@@ -42,7 +42,7 @@ static mt_tensor *with_scalar(enum mti_op_id id, mt_tensor *x, double c)
     const char *caller = mti_ops[id].name;
     if (!mti_given(x, caller, "x")) return NULL;
     mt_dtype dtype = x->view.dtype;
-    if (!mt_dtype_is_float(dtype) && !dtype_holds(dtype, c))
+    if (!mti_dtype_is_real(dtype) && !dtype_holds(dtype, c))
         return mti_fail_null(MT_ERR_ARGUMENT, "%s: x is %s, which cannot hold %g; cast x", caller,
                              mt_dtype_name(dtype), c);
     MT_AUTO mt_tensor *other = mt_full(mt_device_of(x), dtype, 0, NULL, c);

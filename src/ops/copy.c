@@ -12,10 +12,17 @@ static bool copy_backward(mti_call *c)
     return dx && c->k->copy(c->ctx, mti_dout(c), dx);
 }
 
-/* cast: y = x in another dtype */
+/* cast: y = x in another dtype. To integers and bool nothing is recorded, as in PyTorch. An 8-bit
+ * float would be the gradient's dtype in PyTorch; here it has none, and what a user may take for a
+ * value that learns does not stop learning in silence. */
 static bool cast_shape(mti_call *c)
 {
     const mti_view *x = mti_in(c, 0);
+    mt_dtype to = c->params->cast.dtype;
+    if (c->want && mti_dtype_is_real(to) && !mt_dtype_is_float(to))
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "cast: x wants a gradient, and %s has none; cast mt_detach of x",
+                             mt_dtype_name(to));
     return mti_out_set(c, 0, c->params->cast.dtype, x->rank, x->shape);
 }
 static bool cast_forward(mti_call *c)

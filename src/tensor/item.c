@@ -1,6 +1,7 @@
 /* item.c: reads single elements on the host, without allocating on the device. */
 #include <math.h>
 #include <string.h>
+#include "backends/float8.h"
 #include "tensor/tensor.h"
 
 /* Any f16 is exact in f64. */
@@ -27,7 +28,9 @@ bool mti_read_item(const mt_tensor *t, int64_t offset, mti_item *out)
         float f32;
         int64_t i64;
         int32_t i32;
+        int16_t i16;
         uint16_t u16;
+        int8_t i8;
         uint8_t u8;
     } v = {0};
     mt_device *d = t->storage->device;
@@ -41,8 +44,13 @@ bool mti_read_item(const mt_tensor *t, int64_t offset, mti_item *out)
     case MT_F32: out->real = (double)v.f32; break;
     case MT_BF16: out->real = from_bf16(v.u16); break;
     case MT_F16: out->real = from_f16(v.u16); break;
+    case MT_F8_E4M3: out->real = (double)mti_f32_from_e4m3(v.u8); break;
+    case MT_F8_E5M2: out->real = (double)mti_f32_from_e5m2(v.u8); break;
     case MT_I64: out->whole = v.i64; break;
     case MT_I32: out->whole = v.i32; break;
+    case MT_I16: out->whole = v.i16; break;
+    case MT_U16: out->whole = v.u16; break;
+    case MT_I8: out->whole = v.i8; break;
     case MT_BOOL: out->whole = v.u8 != 0; break;
     case MT_U8:
     default: out->whole = v.u8;
@@ -54,7 +62,7 @@ static double item_at(const mt_tensor *t, int64_t offset)
 {
     mti_item item;
     if (!mti_read_item(t, offset, &item)) return NAN;
-    return mt_dtype_is_float(t->view.dtype) ? item.real : (double)item.whole;
+    return mti_dtype_is_real(t->view.dtype) ? item.real : (double)item.whole;
 }
 
 double mt_item(const mt_tensor *t)

@@ -141,12 +141,12 @@ static void an_element_is_found_from_either_end_of_each_dimension(void **state)
     (void)state;
     for (mt_dtype dtype = 0; dtype < MT_DTYPE_COUNT; dtype++) {
         if (dtype == MT_BOOL) continue;
-        MT_AUTO mt_tensor *x = counting(dtype, MT_SHAPE(3, 4));
+        MT_AUTO mt_tensor *x = counting(dtype, MT_SHAPE(2, 4)); /* up to 7: two bits of mantissa */
         MT_AUTO mt_tensor *turned = mtt_made(mt_transpose(x, 0, 1));
         size_t before = mtt_allocated(device);
-        for (int64_t i = -3; i < 3; i++)
+        for (int64_t i = -2; i < 2; i++)
             for (int64_t j = -4; j < 4; j++) {
-                double want = (double)(4 * (i < 0 ? i + 3 : i) + (j < 0 ? j + 4 : j));
+                double want = (double)(4 * (i < 0 ? i + 2 : i) + (j < 0 ? j + 4 : j));
                 assert_true(mt_item_at(x, MT_SHAPE(i, j)) == want);
                 assert_true(mt_item_at(turned, MT_SHAPE(j, i)) == want);
             }

@@ -48,7 +48,8 @@ static void casts_between_all_pairs_of_types_round_once(void **state)
                 for (mtt_placing placing = 0; placing < MTT_PLACING_COUNT; placing++) {
                     const int64_t shape[2] = {3, mtt_sizes[s]};
                     mti_view x = mtt_view(from, 2, shape, placing), y = mtt_view(to, 2, shape, 0);
-                    bool positive = from == MT_U8 || to == MT_U8 || from == MT_BOOL;
+                    bool positive =
+                        !mt_dtype_bits(from).sign || (to != MT_BOOL && !mt_dtype_bits(to).sign);
                     mtt_fill(&x, 6, positive ? 0 : -100, from == MT_BOOL ? 2 : 100);
                     assert_true(be->copy(ctx, &x, &y));
                     for (int64_t i = 0; i < mti_view_count(&x); i++)
@@ -72,6 +73,27 @@ static void floats_out_of_range_become_the_nearest_integer(void **state)
     for (int64_t i = 0; i < 4; i++) assert_true(mtt_get(&b, i) == 1);
     mtt_drop(&x), mtt_drop(&y), mtt_drop(&b);
     be->close(ctx);
+}
+
+static void every_8_bit_float_widens_exactly_and_comes_back(void **state)
+{
+    (void)state;
+    static const mt_dtype dtypes[] = {MT_F8_E4M3, MT_F8_E5M2};
+    for (int t = 0; t < 2; t++) {
+        mti_view v = mtt_dense(dtypes[t], 256);
+        uint8_t *bits = v.data, back[256];
+        float wide[256];
+        for (int i = 0; i < 256; i++) bits[i] = (uint8_t)i;
+        mti_cpu_load_f32(v.dtype, bits, wide, 256);
+        mti_cpu_store_f32(v.dtype, wide, back, 256);
+        for (int i = 0; i < 256; i++) {
+            mtt_close((double)wide[i], mtt_get(&v, i), 0, "widened", i);
+            assert_int_equal(!!signbit(wide[i]), i >> 7);
+            if (!isnan(wide[i])) assert_int_equal(back[i], i);
+            if (isnan(wide[i])) assert_int_equal(back[i] & 0x7f, 0x7f);
+        }
+        mtt_drop(&v);
+    }
 }
 
 static void every_16_bit_float_widens_exactly_and_comes_back(void **state)
@@ -98,16 +120,18 @@ static void every_16_bit_float_widens_exactly_and_comes_back(void **state)
     mtt_drop(&v);
 }
 
-static void f32_narrows_to_the_nearest_16_bit_float_ties_to_even(void **state)
+static void f32_narrows_to_the_nearest_narrow_float_ties_to_even(void **state)
 {
     (void)state;
-    for (int t = 2; t < 4; t++) {
-        mti_view want = mtt_dense(mtt_floats[t], 1);
-        uint16_t got;
+    static const mt_dtype dtypes[] = {MT_BF16, MT_F16, MT_F8_E4M3, MT_F8_E5M2};
+    for (int t = 0; t < 4; t++) {
+        mti_view want = mtt_dense(dtypes[t], 1);
+        int bits = 8 * (int)mt_dtype_size(dtypes[t]),
+            dropped = 23 - mt_dtype_bits(dtypes[t]).mantissa;
+        uint16_t got = 0;
         for (uint64_t u = 0; u <= UINT32_MAX; u += 1021) {
             /* half of them land exactly between two neighbours */
-            uint32_t pattern =
-                u & 1 ? (uint32_t)u : (uint32_t)u & (t == 2 ? 0xffff8000u : 0xfffff000u);
+            uint32_t pattern = (uint32_t)u & (u & 1 ? ~0u : ~0u << (dropped - 1));
             float x;
             memcpy(&x, &pattern, sizeof x);
             mti_cpu_store_f32(want.dtype, &x, &got, 1);
@@ -115,7 +139,7 @@ static void f32_narrows_to_the_nearest_16_bit_float_ties_to_even(void **state)
             mti_view one = {.data = &got, .dtype = want.dtype};
             mtt_close(mtt_get(&one, 0), mtt_get(&want, 0), 0, mt_dtype_name(want.dtype),
                       (int64_t)u);
-            assert_true(got >> 15 == !!signbit(x));
+            assert_true(got >> (bits - 1) == !!signbit(x));
         }
         mtt_drop(&want);
     }
@@ -127,8 +151,9 @@ int main(void)
         cmocka_unit_test(a_copy_moves_every_element_between_any_two_layouts),
         cmocka_unit_test(casts_between_all_pairs_of_types_round_once),
         cmocka_unit_test(floats_out_of_range_become_the_nearest_integer),
+        cmocka_unit_test(every_8_bit_float_widens_exactly_and_comes_back),
         cmocka_unit_test(every_16_bit_float_widens_exactly_and_comes_back),
-        cmocka_unit_test(f32_narrows_to_the_nearest_16_bit_float_ties_to_even),
+        cmocka_unit_test(f32_narrows_to_the_nearest_narrow_float_ties_to_even),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -174,12 +174,12 @@ static void check_compare(const mti_backend *be, mti_ctx *ctx, mti_compare op, m
     const int64_t shape[3] = {3, 2, n};
     mti_view a = mtt_view(dtype, 3, shape, pa), b = mtt_view(dtype, 3, shape, MTT_PLACED_PADDED);
     mti_view y = mtt_view(MT_BOOL, 3, shape, py);
-    bool negative = mt_dtype_is_float(dtype) || dtype == MT_I64 || dtype == MT_I32;
+    bool negative = mt_dtype_bits(dtype).sign, real = mt_dtype_bits(dtype).exponent > 0;
     int64_t values = dtype == MT_BOOL ? 2 : 5;
     for (int64_t i = 0; i < 6 * n; i++) {
         mtt_set(&a, i, (double)(i * 7 % 11 % values) - 2 * negative);
         mtt_set(&b, i, (double)(i * 5 % 13 % values) - 2 * negative);
-        if (mt_dtype_is_float(dtype) && i % 9 == 4) mtt_set(i & 1 ? &a : &b, i, (double)NAN);
+        if (real && i % 9 == 4) mtt_set(i & 1 ? &a : &b, i, (double)NAN);
     }
     assert_true(be->compare(ctx, op, &a, &b, &y));
     for (int64_t i = 0; i < 6 * n; i++)
@@ -275,12 +275,12 @@ static void fill_writes_the_view_and_nothing_else(void **state)
             part.shape[1] = mtt_sizes[s];
             part.stride[1] = 2;
             const double values[] = {1, 0, 2.5, -1};
-            for (int k = 0; k < (dtype == MT_U8 || dtype == MT_BOOL ? 3 : 4); k++) {
+            for (int k = 0; k < (mt_dtype_bits(dtype).sign ? 4 : 3); k++) {
                 mtt_fill(&all, 3, 1, 2);
                 assert_true(be->fill(ctx, &part, values[k]));
-                double want = dtype == MT_BOOL           ? values[k] != 0
-                              : mt_dtype_is_float(dtype) ? values[k]
-                                                         : trunc(values[k]);
+                double want = dtype == MT_BOOL                     ? values[k] != 0
+                              : mt_dtype_bits(dtype).exponent != 0 ? values[k]
+                                                                   : trunc(values[k]);
                 for (int64_t i = 0; i < mti_view_count(&all); i++)
                     if (i % 2 == 0)
                         assert_true(mtt_get(&all, i) == want);

@@ -4,9 +4,9 @@
 static void check_copy(const mtt_pair *p, mt_dtype from, mt_dtype to, const mtt_shape *shape,
                        mtt_placing x_placing, mtt_placing y_placing, int64_t skip)
 {
-    double lo = from == MT_U8 || from == MT_BOOL ? 0 : -100;
+    bool positive = !mt_dtype_bits(from).sign || (to != MT_BOOL && !mt_dtype_bits(to).sign);
+    double lo = positive ? 0 : -100; /* what a cast of negative numbers gives is another test */
     double hi = from == MT_BOOL ? 2 : to == MT_U8 ? 50 : 120;
-    if (to == MT_U8 && lo < 0) lo = 0; /* what a cast of negative numbers gives is another test */
     mtt_twin x = mtt_twin_make(p, from, shape->rank, shape->at, x_placing, skip, lo, hi);
     mtt_twin y = mtt_twin_make(p, to, shape->rank, shape->at, y_placing, 0, 0, 2);
     mtt_ok(p->cpu->copy(p->cpu_ctx, &x.host, &y.host), "copy");

@@ -159,8 +159,10 @@ static void dtypes_are_found_by_the_names_they_have(void **state)
         size_t size;
         bool is_float;
     } want[MT_DTYPE_COUNT] = {
-        {"f32", 4, true},  {"f64", 8, true},  {"bf16", 2, true}, {"f16", 2, true},
-        {"i64", 8, false}, {"i32", 4, false}, {"u8", 1, false},  {"bool", 1, false},
+        {"f32", 4, true},      {"f64", 8, true},  {"bf16", 2, true}, {"f16", 2, true},
+        {"i64", 8, false},     {"i32", 4, false}, {"u8", 1, false},  {"bool", 1, false},
+        {"i8", 1, false},      {"i16", 2, false}, {"u16", 2, false}, {"f8_e4m3", 1, false},
+        {"f8_e5m2", 1, false},
     };
     for (int d = 0; d < MT_DTYPE_COUNT; d++) {
         mt_dtype found = MT_DTYPE_COUNT;
@@ -176,6 +178,18 @@ static void dtypes_are_found_by_the_names_they_have(void **state)
         assert_false(mt_dtype_parse(none_of_ours[i], &untouched));
         assert_int_equal(untouched, MT_I64);
     }
+    for (int d = 0; d < MT_DTYPE_COUNT; d++) {
+        mt_bits b = mt_dtype_bits((mt_dtype)d);
+        int used =
+            d == MT_BOOL ? 1 : 8 * (int)want[d].size; /* a bool leaves 7 of its bits unused */
+        assert_int_equal(b.sign + b.exponent + b.mantissa, used);
+        assert_true(b.exponent > 0 || !want[d].is_float);
+    }
+    mt_bits half = mt_dtype_bits(MT_BF16), e4m3 = mt_dtype_bits(MT_F8_E4M3), tf32 = mt_tf32_bits();
+    assert_true(half.sign == 1 && half.exponent == 8 && half.mantissa == 7);
+    assert_true(e4m3.sign == 1 && e4m3.exponent == 4 && e4m3.mantissa == 3);
+    assert_true(tf32.sign == 1 && tf32.exponent == 8 && tf32.mantissa == 10);
+    assert_int_equal(mt_dtype_bits(MT_DTYPE_COUNT).mantissa, 0);
     assert_int_equal(mt_dtype_size(MT_DTYPE_COUNT), 0);
     assert_string_equal(mt_dtype_name(MT_DTYPE_COUNT), "unknown");
 }

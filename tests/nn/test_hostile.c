@@ -29,7 +29,7 @@ static const struct {
     {"{\"x\":4}", 0, "\"x\": is not an object"},
     {"{\"x\":{\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "\"x\": has no dtype"},
     {"{\"x\":{\"dtype\":7,\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "\"x\": has no dtype"},
-    {"{\"x\":{\"dtype\":\"F8_E4M3\",\"shape\":[4],\"data_offsets\":[0,4]}}", 4, "\"F8_E4M3\""},
+    {"{\"x\":{\"dtype\":\"F6_E2M3\",\"shape\":[4],\"data_offsets\":[0,4]}}", 4, "\"F6_E2M3\""},
     {"{\"x\":{\"dtype\":\"f32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "need one of F32"},
     {"{\"x\":{\"dtype\":\"F32\",\"data_offsets\":[0,4]}}", 4, "\"x\": has no shape"},
     {"{\"x\":{\"dtype\":\"F32\",\"shape\":1,\"data_offsets\":[0,4]}}", 4, "\"x\": has no shape"},

@@ -36,8 +36,8 @@ static void every_dtype_and_shape_comes_back_bit_for_bit(void **state)
     (void)state;
     const char *path = planted_path("all.safetensors");
     mt_named_tensor list[MT_DTYPE_COUNT + 2];
-    static const char *const names[] = {"a", "b.weight",          "c", "d",      "e",
-                                        "f", "\xc3\xa9t\xc3\xa9", "h", "scalar", "empty"};
+    static const char *const names[MT_DTYPE_COUNT] = {
+        "a", "b.weight", "c", "d", "e", "f", "\xc3\xa9t\xc3\xa9", "h", "i", "j", "k", "l", "m"};
     for (int d = 0; d < MT_DTYPE_COUNT; d++)
         list[d] = (mt_named_tensor){names[d], counting((mt_dtype)d, MT_SHAPE(3, 1, 5))};
     list[MT_DTYPE_COUNT] = (mt_named_tensor){"scalar", counting(MT_F32, 0, NULL)};

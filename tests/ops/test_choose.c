@@ -276,8 +276,9 @@ static void whole_numbers_and_masks_can_be_gathered(void **state)
 {
     (void)state;
     MT_AUTO mt_tensor *index = row(MT_I64, 3, (double[]){2, 0, 2});
-    static const mt_dtype dtypes[] = {MT_I64, MT_I32, MT_U8, MT_BOOL};
-    for (int t = 0; t < 4; t++) {
+    static const mt_dtype dtypes[] = {MT_I64, MT_I32,  MT_I16,     MT_U16,    MT_I8,
+                                      MT_U8,  MT_BOOL, MT_F8_E4M3, MT_F8_E5M2};
+    for (size_t t = 0; t < sizeof dtypes / sizeof *dtypes; t++) {
         MT_AUTO mt_tensor *x = row(dtypes[t], 3, (double[]){0, 1, 1});
         MT_AUTO mt_tensor *y = mtt_made(mt_gather(x, 0, index));
         holds(y, dtypes[t], 3, (double[]){1, 0, 1});

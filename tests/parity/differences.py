@@ -158,6 +158,7 @@ OTHERWISE = (
     "- A comparison of whole numbers with a number that their dtype does not have is refused; PyTorch "
     "compares them as floats.",
     "- `mt_gather` and `mt_topk` refuse tensors of rank 0.",
+    "- `mt_cast` to an 8-bit float refuses a tensor that wants a gradient; PyTorch passes a gradient of 8 bits.",
     "- `mt_gradients`: an inner input's gradient is always the one after its hooks. PyTorch gives the "
     "one before them where the walk goes on past the input. Hooks of a lone root on which no input "
     "depends are not called; PyTorch calls them.",

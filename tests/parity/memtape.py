@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16,
-          torch.int64, torch.int32, torch.uint8, torch.bool]  # in the order of mt_dtype
+          torch.int64, torch.int32, torch.uint8, torch.bool, torch.int8, torch.int16, torch.uint16,
+          torch.float8_e4m3fn, torch.float8_e5m2]  # in the order of mt_dtype
 PARAMETER = 0  # mt_category
 
 P, I, I64, U64 = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_uint64

@@ -1,5 +1,5 @@
 /* cast.c: y = x between two types. The values pass through f32, f64 or i64, whichever holds the
- * source exactly. f64 is converted to a 16-bit float through f32, as in PyTorch. */
+ * source exactly. f64 is converted to a narrower float through f32, as in PyTorch. */
 #include "backends/cpu/cpu.h"
 
 typedef struct cast_job {
@@ -17,7 +17,7 @@ int64_t mti_cpu_f64_to_i64(double x)
 #define CONVERT(to_type, from_type)                                                                \
     for (int64_t i = 0; i < n; i++) ((to_type *)dst)[i] = (to_type)((const from_type *)src)[i]
 
-/* mti_cpu_map (walk.c) converts 16-bit sources to f32 before, and f32 to 16-bit targets after. */
+/* mti_cpu_map (walk.c) converts narrow sources to f32 before, and f32 to narrow targets after. */
 static MTI_MULTIVERSION void cast_floats(mt_dtype from, mt_dtype to, const void *src, void *dst,
                                          int64_t n)
 {
@@ -38,6 +38,9 @@ static void widen(mt_dtype from, bool to_bool, const void *src, int64_t *dst, in
     switch (from) {
     case MT_I64: CONVERT(int64_t, int64_t); break;
     case MT_I32: CONVERT(int64_t, int32_t); break;
+    case MT_I16: CONVERT(int64_t, int16_t); break;
+    case MT_U16: CONVERT(int64_t, uint16_t); break;
+    case MT_I8: CONVERT(int64_t, int8_t); break;
     case MT_U8:
     case MT_BOOL: CONVERT(int64_t, uint8_t); break;
     case MT_F64:
@@ -55,6 +58,9 @@ static void narrow(mt_dtype to, const int64_t *src, void *dst, int64_t n)
     switch (to) {
     case MT_I64: CONVERT(int64_t, int64_t); break;
     case MT_I32: CONVERT(int32_t, int64_t); break;
+    case MT_I16: CONVERT(int16_t, int64_t); break;
+    case MT_U16: CONVERT(uint16_t, int64_t); break;
+    case MT_I8: CONVERT(int8_t, int64_t); break;
     case MT_U8: CONVERT(uint8_t, int64_t); break;
     case MT_BOOL:
         for (int64_t i = 0; i < n; i++) ((uint8_t *)dst)[i] = src[i] != 0;
@@ -67,14 +73,14 @@ static void narrow(mt_dtype to, const int64_t *src, void *dst, int64_t n)
 /* Bytes of an element as mti_cpu_map passes it. */
 static int64_t presented_size(mt_dtype dtype)
 {
-    return dtype == MT_BF16 || dtype == MT_F16 ? 4 : (int64_t)mt_dtype_size(dtype);
+    return mti_cpu_is_narrow(dtype) ? 4 : (int64_t)mt_dtype_size(dtype);
 }
 
 static void cast_run(const void *op, void *const *p, int64_t first, int64_t n)
 {
     (void)first;
     const cast_job *job = op;
-    if (mt_dtype_is_float(job->from) && mt_dtype_is_float(job->to)) {
+    if (mti_dtype_is_real(job->from) && mti_dtype_is_real(job->to)) {
         cast_floats(job->from, job->to, p[1], p[0], n);
         return;
     }

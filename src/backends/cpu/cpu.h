@@ -81,12 +81,18 @@ void mti_cpu_parallel(const mti_ctx *ctx, int64_t n, int64_t chunk, mti_cpu_rang
  * arguments only. */
 int64_t mti_cpu_chunk(int64_t n, int64_t cost);
 
-/* ---- 16-bit floats: contiguous elements to and from f32 ---- */
+/* ---- 16-bit and 8-bit floats: contiguous elements to and from f32 ---- */
+
+/* Whether kernels see the dtype's elements as f32. */
+static inline bool mti_cpu_is_narrow(mt_dtype dtype)
+{
+    return dtype == MT_BF16 || dtype == MT_F16 || dtype == MT_F8_E4M3 || dtype == MT_F8_E5M2;
+}
 
 /* Elements that kernels convert at once, in buffers on the stack. */
 #define MTI_CPU_RUN 512
 
-/* dtype is f32, bf16 or f16. Stores round to nearest even; NaN stays NaN. */
+/* dtype is f32 or narrow. Stores round to nearest even; NaN stays NaN. */
 void mti_cpu_load_f32(mt_dtype dtype, const void *src, float *dst, int64_t n);
 void mti_cpu_store_f32(mt_dtype dtype, const float *src, void *dst, int64_t n);
 
@@ -114,7 +120,7 @@ void mti_walk_advance(const mti_walk *walk, int64_t by, int64_t index[MT_MAX_RAN
 int64_t mti_walk_offset(const mti_walk *walk, int operand, const int64_t index[MT_MAX_RANK]);
 
 /* The arithmetic of an element-wise kernel on n contiguous elements. p[0] is the
- * output; 16-bit floats are converted to and from f32 by the caller. `first` is the number of
+ * output; narrow floats are converted to and from f32 by the caller. `first` is the number of
  * the first element in the walk's order. p[0] may equal another pointer. */
 typedef void mti_cpu_run_fn(const void *op, void *const *p, int64_t first, int64_t n);
 

@@ -29,14 +29,19 @@ static uint64_t fill_bits(mt_dtype dtype, double value)
     float f = (float)value;
     int64_t i = dtype == MT_BOOL ? value != 0.0 : mti_cpu_f64_to_i64(value);
     int32_t i32 = (int32_t)i;
+    uint16_t u16 = (uint16_t)i;
     uint8_t u8 = (uint8_t)i;
     switch (dtype) {
-    case MT_F32: memcpy(&bits, &f, sizeof f); break;
     case MT_F64: memcpy(&bits, &value, sizeof value); break;
+    case MT_F32:
     case MT_BF16:
-    case MT_F16: mti_cpu_store_f32(dtype, &f, &bits, 1); break;
+    case MT_F16:
+    case MT_F8_E4M3:
+    case MT_F8_E5M2: mti_cpu_store_f32(dtype, &f, &bits, 1); break;
     case MT_I64: memcpy(&bits, &i, sizeof i); break;
     case MT_I32: memcpy(&bits, &i32, sizeof i32); break;
+    case MT_I16:
+    case MT_U16: memcpy(&bits, &u16, sizeof u16); break;
     default: memcpy(&bits, &u8, sizeof u8); break;
     }
     return bits;
@@ -378,9 +383,12 @@ static MTI_MULTIVERSION void compare_run(const void *op, void *const *p, int64_t
         case MT_F64: COMPARE_EACH(double, sign); break;                                            \
         case MT_I64: COMPARE_EACH(int64_t, sign); break;                                           \
         case MT_I32: COMPARE_EACH(int32_t, sign); break;                                           \
+        case MT_I16: COMPARE_EACH(int16_t, sign); break;                                           \
+        case MT_U16: COMPARE_EACH(uint16_t, sign); break;                                          \
+        case MT_I8: COMPARE_EACH(int8_t, sign); break;                                             \
         case MT_U8:                                                                                \
         case MT_BOOL: COMPARE_EACH(uint8_t, sign); break;                                          \
-        default: COMPARE_EACH(float, sign); break; /* mti_cpu_map converts 16-bit floats to f32 */ \
+        default: COMPARE_EACH(float, sign); break; /* mti_cpu_map converts narrow floats to f32 */ \
         }                                                                                          \
         break;
 #include "backends/compare.def"

@@ -1,6 +1,7 @@
-/* half.c: converts contiguous bf16 and f16 to f32 and back, in integer arithmetic that
+/* half.c: converts contiguous 16-bit and 8-bit floats to f32 and back, in integer arithmetic that
  * vectorises on any machine. */
 #include "backends/cpu/cpu.h"
+#include "backends/float8.h"
 
 static inline float from_bf16(uint16_t h) { return mti_f32_from_bits((uint32_t)h << 16); }
 
@@ -36,46 +37,39 @@ static inline uint16_t to_f16(float x)
     return (uint16_t)(h | sign);
 }
 
-static MTI_MULTIVERSION void load_bf16(const uint16_t *src, float *dst, int64_t n)
-{
-    MTI_SIMD
-    for (int64_t i = 0; i < n; i++) dst[i] = from_bf16(src[i]);
-}
-
-static MTI_MULTIVERSION void load_f16(const uint16_t *src, float *dst, int64_t n)
-{
-    MTI_SIMD
-    for (int64_t i = 0; i < n; i++) dst[i] = from_f16(src[i]);
-}
-
-static MTI_MULTIVERSION void store_bf16(const float *src, uint16_t *dst, int64_t n)
-{
-    MTI_SIMD
-    for (int64_t i = 0; i < n; i++) dst[i] = to_bf16(src[i]);
-}
-
-static MTI_MULTIVERSION void store_f16(const float *src, uint16_t *dst, int64_t n)
-{
-    MTI_SIMD
-    for (int64_t i = 0; i < n; i++) dst[i] = to_f16(src[i]);
-}
+#define CONVERT_EACH(name, to, from, convert)                                                      \
+    static MTI_MULTIVERSION void name(const from *src, to *dst, int64_t n)                         \
+    {                                                                                              \
+        MTI_SIMD                                                                                   \
+        for (int64_t i = 0; i < n; i++) dst[i] = convert(src[i]);                                  \
+    }
+CONVERT_EACH(load_bf16, float, uint16_t, from_bf16)
+CONVERT_EACH(load_f16, float, uint16_t, from_f16)
+CONVERT_EACH(load_e4m3, float, uint8_t, mti_f32_from_e4m3)
+CONVERT_EACH(load_e5m2, float, uint8_t, mti_f32_from_e5m2)
+CONVERT_EACH(store_bf16, uint16_t, float, to_bf16)
+CONVERT_EACH(store_f16, uint16_t, float, to_f16)
+CONVERT_EACH(store_e4m3, uint8_t, float, mti_e4m3_from_f32)
+CONVERT_EACH(store_e5m2, uint8_t, float, mti_e5m2_from_f32)
 
 void mti_cpu_load_f32(mt_dtype dtype, const void *src, float *dst, int64_t n)
 {
-    if (dtype == MT_BF16)
-        load_bf16(src, dst, n);
-    else if (dtype == MT_F16)
-        load_f16(src, dst, n);
-    else
-        memcpy(dst, src, (size_t)n * sizeof *dst);
+    switch (dtype) {
+    case MT_BF16: load_bf16(src, dst, n); break;
+    case MT_F16: load_f16(src, dst, n); break;
+    case MT_F8_E4M3: load_e4m3(src, dst, n); break;
+    case MT_F8_E5M2: load_e5m2(src, dst, n); break;
+    default: memcpy(dst, src, (size_t)n * sizeof *dst);
+    }
 }
 
 void mti_cpu_store_f32(mt_dtype dtype, const float *src, void *dst, int64_t n)
 {
-    if (dtype == MT_BF16)
-        store_bf16(src, dst, n);
-    else if (dtype == MT_F16)
-        store_f16(src, dst, n);
-    else
-        memcpy(dst, src, (size_t)n * sizeof *src);
+    switch (dtype) {
+    case MT_BF16: store_bf16(src, dst, n); break;
+    case MT_F16: store_f16(src, dst, n); break;
+    case MT_F8_E4M3: store_e4m3(src, dst, n); break;
+    case MT_F8_E5M2: store_e5m2(src, dst, n); break;
+    default: memcpy(dst, src, (size_t)n * sizeof *src);
+    }
 }

@@ -121,10 +121,8 @@ typedef struct map_job {
     const void *op;
     int outputs;
     bool flat;   /* every operand contiguous */
-    bool native; /* no operand is a 16-bit float */
+    bool native; /* no operand is a narrow float */
 } map_job;
-
-static bool is_half(mt_dtype dtype) { return dtype == MT_BF16 || dtype == MT_F16; }
 
 #define MOVE_ELEMENTS(T)                                                                           \
     for (int64_t i = 0; i < n; i++)                                                                \
@@ -178,19 +176,19 @@ static void map_run(const map_job *job, const int64_t *index, char *const *direc
     uint16_t packed[MTI_CPU_RUN];
     void *p[MTI_CPU_MAX_OPERANDS];
     for (int k = 0; k < w->n_operands; k++) {
-        bool half = is_half(w->dtype[k]);
-        p[k] = direct[k] && !half ? (void *)direct[k] : (void *)buffer[k];
+        bool narrow = mti_cpu_is_narrow(w->dtype[k]);
+        p[k] = direct[k] && !narrow ? (void *)direct[k] : (void *)buffer[k];
         if (k < job->outputs || p[k] == direct[k]) continue;
-        char *raw = half ? (char *)packed : (char *)buffer[k];
+        char *raw = narrow ? (char *)packed : (char *)buffer[k];
         if (!direct[k]) move_packed(w, k, index, n, raw, false);
-        if (half) mti_cpu_load_f32(w->dtype[k], direct[k] ? direct[k] : raw, p[k], n);
+        if (narrow) mti_cpu_load_f32(w->dtype[k], direct[k] ? direct[k] : raw, p[k], n);
     }
     job->run(job->op, p, first, n);
     for (int k = 0; k < job->outputs; k++) {
         if (p[k] == direct[k]) continue;
-        bool half = is_half(w->dtype[k]);
-        char *raw = half ? (char *)packed : (char *)buffer[k];
-        if (half) mti_cpu_store_f32(w->dtype[k], p[k], direct[k] ? direct[k] : raw, n);
+        bool narrow = mti_cpu_is_narrow(w->dtype[k]);
+        char *raw = narrow ? (char *)packed : (char *)buffer[k];
+        if (narrow) mti_cpu_store_f32(w->dtype[k], p[k], direct[k] ? direct[k] : raw, n);
         if (!direct[k]) move_packed(w, k, index, n, raw, true);
     }
 }
@@ -250,7 +248,7 @@ void mti_cpu_map(const mti_ctx *ctx, int n_operands, const mti_view *const *view
     job.native = true;
     for (int k = 0; k < n_operands; k++) {
         job.flat = job.flat && job.walk.stride[k][0] == 1;
-        job.native = job.native && !is_half(job.walk.dtype[k]);
+        job.native = job.native && !mti_cpu_is_narrow(job.walk.dtype[k]);
     }
     mti_cpu_parallel(ctx, job.walk.count, mti_cpu_chunk(job.walk.count, cost), map_chunk, &job);
 }

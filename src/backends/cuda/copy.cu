@@ -6,7 +6,7 @@
 
 /* ---- the same order on both sides: Y and X are the types ---- */
 
-/* Floats are converted through the type x is computed in; f64 to a 16-bit float through f32. */
+/* Floats are converted through the type x is computed in; f64 to a narrower float through f32. */
 template <class Y, class X> struct mti_cast {
     static __device__ __forceinline__ Y of(X x) { return mti_narrow<Y>(mti_widen(x)); }
 };
@@ -178,6 +178,7 @@ __device__ __forceinline__ int64_t to_i64(double x)
 struct mti_convert_op {
     enum { operands = 2, width = 1, unroll = 4 };
     mt_dtype from, to;
+    bool is_real; /* from */
     template <int V> struct held {
         double real; /* for float sources, which f64 holds exactly */
         int64_t integer;
@@ -194,8 +195,13 @@ struct mti_convert_op {
         case MT_F64: h.real = static_cast<const double *>(x)[i]; break;
         case MT_BF16: h.real = mti_widen(static_cast<const __nv_bfloat16 *>(x)[i]); break;
         case MT_F16: h.real = mti_widen(static_cast<const __half *>(x)[i]); break;
+        case MT_F8_E4M3: h.real = mti_widen(static_cast<const mti_e4m3 *>(x)[i]); break;
+        case MT_F8_E5M2: h.real = mti_widen(static_cast<const mti_e5m2 *>(x)[i]); break;
         case MT_I64: h.integer = static_cast<const int64_t *>(x)[i]; break;
         case MT_I32: h.integer = static_cast<const int32_t *>(x)[i]; break;
+        case MT_I16: h.integer = static_cast<const int16_t *>(x)[i]; break;
+        case MT_U16: h.integer = static_cast<const uint16_t *>(x)[i]; break;
+        case MT_I8: h.integer = static_cast<const int8_t *>(x)[i]; break;
         default: h.integer = static_cast<const uint8_t *>(x)[i]; break;
         }
     }
@@ -206,7 +212,6 @@ struct mti_convert_op {
     {
         void *y = w.data[0];
         int64_t i = at[0], value = h.integer;
-        bool is_real = from <= MT_F16;
         if (is_real) value = to == MT_BOOL ? h.real != 0 : to_i64(h.real);
         switch (to) {
         case MT_F32: static_cast<float *>(y)[i] = (float)value; break;
@@ -217,16 +222,20 @@ struct mti_convert_op {
         case MT_F16: static_cast<__half *>(y)[i] = mti_narrow<__half>((float)value); break;
         case MT_I64: static_cast<int64_t *>(y)[i] = value; break;
         case MT_I32: static_cast<int32_t *>(y)[i] = (int32_t)value; break;
+        case MT_F8_E4M3:
+            static_cast<mti_e4m3 *>(y)[i] = mti_narrow<mti_e4m3>((float)value);
+            break;
+        case MT_F8_E5M2:
+            static_cast<mti_e5m2 *>(y)[i] = mti_narrow<mti_e5m2>((float)value);
+            break;
+        case MT_I16: static_cast<int16_t *>(y)[i] = (int16_t)value; break;
+        case MT_U16: static_cast<uint16_t *>(y)[i] = (uint16_t)value; break;
+        case MT_I8: static_cast<int8_t *>(y)[i] = (int8_t)value; break;
         case MT_U8: static_cast<uint8_t *>(y)[i] = (uint8_t)value; break;
         default: static_cast<uint8_t *>(y)[i] = value != 0; break;
         }
     }
 };
-
-static bool is_float(mt_dtype dtype)
-{
-    return dtype == MT_F32 || dtype == MT_F64 || dtype == MT_BF16 || dtype == MT_F16;
-}
 
 extern "C" bool mti_cuda_copy(mti_ctx *ctx, const mti_view *x, const mti_view *y)
 {
@@ -240,10 +249,11 @@ extern "C" bool mti_cuda_copy(mti_ctx *ctx, const mti_view *x, const mti_view *y
         default: return copy_bits<uint64_t>(ctx, l);
         }
     }
-    if (!is_float(x->dtype) || !is_float(y->dtype))
-        return mti_map(ctx, l, mti_convert_op{x->dtype, y->dtype});
-    return mti_for_float(y->dtype, [&](auto to) {
-        return mti_for_float(x->dtype, [&](auto from) {
+    bool is_real = mt_dtype_bits(x->dtype).exponent > 0;
+    if (!is_real || mt_dtype_bits(y->dtype).exponent == 0)
+        return mti_map(ctx, l, mti_convert_op{x->dtype, y->dtype, is_real});
+    return mti_for_real(y->dtype, [&](auto to) {
+        return mti_for_real(x->dtype, [&](auto from) {
             return mti_map(ctx, l, mti_copy_op<decltype(to), decltype(from)>(), 2u);
         });
     });

@@ -44,6 +44,8 @@ static uint64_t fill_bits(mt_dtype dtype, double value)
     case MT_F64: return bits_of(value);
     case MT_BF16: return bits_of(mti_narrow<__nv_bfloat16>(value));
     case MT_F16: return bits_of(mti_narrow<__half>(value));
+    case MT_F8_E4M3: return bits_of(mti_narrow<mti_e4m3>(value));
+    case MT_F8_E5M2: return bits_of(mti_narrow<mti_e5m2>(value));
     case MT_BOOL: return value != 0.0;
     default: return (uint64_t)saturated(value);
     }
@@ -58,7 +60,7 @@ template <class T> static bool fill_typed(mti_ctx *ctx, const mti_view *y, uint6
 extern "C" bool mti_cuda_fill(mti_ctx *ctx, const mti_view *y, double value)
 {
     uint64_t bits = fill_bits(y->dtype, value);
-    switch (mti_element_size(y->dtype)) {
+    switch (mt_dtype_size(y->dtype)) {
     case 1: return fill_typed<uint8_t>(ctx, y, bits);
     case 2: return fill_typed<uint16_t>(ctx, y, bits);
     case 4: return fill_typed<uint32_t>(ctx, y, bits);
@@ -324,6 +326,9 @@ extern "C" bool mti_cuda_binary(mti_ctx *ctx, mti_binary op, const mti_view *a, 
 
 __device__ __forceinline__ int64_t mti_widen(int64_t x) { return x; }
 __device__ __forceinline__ int32_t mti_widen(int32_t x) { return x; }
+__device__ __forceinline__ int16_t mti_widen(int16_t x) { return x; }
+__device__ __forceinline__ uint16_t mti_widen(uint16_t x) { return x; }
+__device__ __forceinline__ int8_t mti_widen(int8_t x) { return x; }
 __device__ __forceinline__ uint8_t mti_widen(uint8_t x) { return x; }
 
 template <class A> __device__ __forceinline__ bool mti_compared(mti_compare op, A a, A b)
@@ -367,10 +372,13 @@ extern "C" bool mti_cuda_compare(mti_ctx *ctx, mti_compare op, const mti_view *a
     switch (a->dtype) {
     case MT_I64: return compare_typed<int64_t>(ctx, op, l);
     case MT_I32: return compare_typed<int32_t>(ctx, op, l);
+    case MT_I16: return compare_typed<int16_t>(ctx, op, l);
+    case MT_U16: return compare_typed<uint16_t>(ctx, op, l);
+    case MT_I8: return compare_typed<int8_t>(ctx, op, l);
     case MT_U8:
     case MT_BOOL: return compare_typed<uint8_t>(ctx, op, l);
     default:
-        return mti_for_float(
+        return mti_for_real(
             a->dtype, [&](auto t) { return compare_typed<decltype(t)>(ctx, op, l); });
     }
 }

@@ -50,7 +50,7 @@ extern "C" bool mti_cuda_gather(mti_ctx *ctx, int dim, const mti_view *x, const 
     job.dim = dim;
     job.fault = ctx->fault;
     if (job.from.count == 0) return true;
-    switch (mti_element_size(x->dtype)) {
+    switch (mt_dtype_size(x->dtype)) {
     case 1: return gather<uint8_t>(ctx, job);
     case 2: return gather<uint16_t>(ctx, job);
     case 4: return gather<uint32_t>(ctx, job);

@@ -350,7 +350,7 @@ extern "C" size_t mti_cuda_rms_norm_backward_scratch(mti_ctx *ctx, const mti_vie
 {
     (void)ctx;
     mti_rowset rows = mti_rowset_of(x);
-    int64_t slots = plan_slots(&rows, mti_element_size(x->dtype)).slots;
+    int64_t slots = plan_slots(&rows, mt_dtype_size(x->dtype)).slots;
     return slots_size(&rows, x->dtype, slots);
 }
 
@@ -400,7 +400,7 @@ extern "C" bool mti_cuda_layer_norm_backward(mti_ctx *ctx, const mti_view *dy, c
     job.mean = mean ? mean->data : nullptr;
     job.rstd = rstd->data;
     job.has_dx = dx != nullptr;
-    int64_t slots = plan_slots(&job.x, mti_element_size(x->dtype)).slots;
+    int64_t slots = plan_slots(&job.x, mt_dtype_size(x->dtype)).slots;
     if (dw) job.sum_w = scratch;
     if (db) job.sum_b = static_cast<char *>(scratch) + slots_size(&job.x, x->dtype, slots);
     if (job.x.n == 0) return true;

@@ -18,7 +18,7 @@
 #define MTI_WALK_CUH
 
 #include "backends/cuda/gpu.h"
-#include "backends/scalar.h"
+#include "backends/float8.h"
 
 #ifdef __CUDACC__
 #define MTI_UNROLL _Pragma("unroll")
@@ -45,7 +45,17 @@ __host__ __device__ __forceinline__ double mti_widen(double x) { return x; }
 __host__ __device__ __forceinline__ float mti_widen(__nv_bfloat16 x) { return __bfloat162float(x); }
 __host__ __device__ __forceinline__ float mti_widen(__half x) { return __half2float(x); }
 
-/* Rounds to nearest even; f64 reaches a 16-bit float through f32, as on the CPU. */
+/* 8-bit floats are stored only: copied, cast and compared. */
+struct mti_e4m3 {
+    uint8_t bits;
+};
+struct mti_e5m2 {
+    uint8_t bits;
+};
+__host__ __device__ __forceinline__ float mti_widen(mti_e4m3 x) { return mti_f32_from_e4m3(x.bits); }
+__host__ __device__ __forceinline__ float mti_widen(mti_e5m2 x) { return mti_f32_from_e5m2(x.bits); }
+
+/* Rounds to nearest even; f64 reaches a narrower float through f32, as on the CPU. */
 template <class T> __host__ __device__ __forceinline__ T mti_narrow(double x) { return (T)x; }
 template <> __host__ __device__ __forceinline__ __nv_bfloat16 mti_narrow(double x)
 {
@@ -65,6 +75,23 @@ template <> __host__ __device__ __forceinline__ __half mti_narrow(float x)
     return __float2half_rn(x);
 }
 
+template <> __host__ __device__ __forceinline__ mti_e4m3 mti_narrow(float x)
+{
+    return {mti_e4m3_from_f32(x)};
+}
+template <> __host__ __device__ __forceinline__ mti_e4m3 mti_narrow(double x)
+{
+    return {mti_e4m3_from_f32((float)x)};
+}
+template <> __host__ __device__ __forceinline__ mti_e5m2 mti_narrow(float x)
+{
+    return {mti_e5m2_from_f32(x)};
+}
+template <> __host__ __device__ __forceinline__ mti_e5m2 mti_narrow(double x)
+{
+    return {mti_e5m2_from_f32((float)x)};
+}
+
 /* Calls n(T()) for the type of a floating dtype; n is a generic lambda. */
 template <class Each> bool mti_for_float(mt_dtype dtype, const Each &each)
 {
@@ -76,18 +103,12 @@ template <class Each> bool mti_for_float(mt_dtype dtype, const Each &each)
     }
 }
 
-/* Bytes of an element; inline, since the module cannot call the main library. */
-static inline size_t mti_element_size(mt_dtype dtype)
+/* The same, with the 8-bit floats. */
+template <class Each> bool mti_for_real(mt_dtype dtype, const Each &each)
 {
-    switch (dtype) {
-    case MT_F64:
-    case MT_I64: return 8;
-    case MT_BF16:
-    case MT_F16: return 2;
-    case MT_U8:
-    case MT_BOOL: return 1;
-    default: return 4;
-    }
+    return dtype == MT_F8_E4M3   ? each(mti_e4m3())
+           : dtype == MT_F8_E5M2 ? each(mti_e5m2())
+                                 : mti_for_float(dtype, each);
 }
 
 /* ---- vectors ---- */
@@ -185,7 +206,7 @@ template <int N> mti_layout<N> mti_lay_out(const mti_view *const (&views)[N], bo
     l.count = 1;
     for (int k = 0; k < N; k++) {
         l.data[k] = views[k]->data;
-        l.size[k] = mti_element_size(views[k]->dtype);
+        l.size[k] = mt_dtype_size(views[k]->dtype);
     }
     for (int d = 0; d < views[0]->rank; d++) {
         l.count *= views[0]->shape[d];
