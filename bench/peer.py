@@ -162,6 +162,7 @@ WITH_PARAMETERS = {
     "pow": lambda exponent: lambda x: x.pow(exponent),
     "softmax": softmax,
     "layer_norm": lambda eps: lambda x, w, b: F.layer_norm(x, w.shape, w, b, eps),
+    "batch_norm": lambda training, eps: lambda x, w, b: F.batch_norm(x, None, None, w, b, bool(training), 0, eps),
     "rms_norm": lambda eps: lambda x, w: F.rms_norm(x, w.shape, w, eps),
     "rope": rope,
     "dropout": lambda p: lambda x: F.dropout(x, p),

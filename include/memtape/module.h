@@ -95,6 +95,13 @@ MT_API mt_module *mt_linear_new(mt_device *device, mt_dtype dtype, int64_t in, i
 /* Over the last dimension, n wide; weight ones, bias zero. eps 0: 1e-5. */
 MT_API mt_module *mt_layer_norm_new(mt_device *device, mt_dtype dtype, int64_t n, bool bias,
                                     double eps);
+/* Over dimension 1, n channels, of x [b,n] or [b,n,..] (mt_batch_norm): weight ones, bias zero. Its
+ * running_mean (zeros) and running_var (ones), [n] in f32 (f64 for f64), are tensors of the module
+ * that want no gradient: saved with it, not trained. In training mode the batch's statistics are
+ * used and the running ones moved, else the running ones. momentum 0: 0.1, as in PyTorch; eps 0:
+ * 1e-5. */
+MT_API mt_module *mt_batch_norm_new(mt_device *device, mt_dtype dtype, int64_t n, double momentum,
+                                    double eps);
 /* x / sqrt(mean(x^2) + eps) over the last dimension, n wide; weight ones. eps 0: 1e-6. */
 MT_API mt_module *mt_rms_norm_new(mt_device *device, mt_dtype dtype, int64_t n, double eps);
 /* i64 [..] -> [..,n]. Weight [rows,n] is normal(0, std), std 0: 1. */

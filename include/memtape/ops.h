@@ -84,6 +84,16 @@ MT_API mt_tensor *mt_log_softmax(mt_tensor *x);
 /* (x - mean) rstd w + b, biased variance; w, b: [n] or both NULL   (torch layer_norm) */
 MT_API mt_tensor *mt_layer_norm(mt_tensor *x, mt_tensor *w, mt_tensor *b, double eps);
 
+/* (x - mean) rstd w + b channel by channel (torch batch_norm): x [b,c] or [b,c,..], channels in
+ * dimension 1; w, b: [c] or NULL. training: mean and biased variance of this batch, of which each
+ * channel needs 2 values or more; running_mean and running_var, where given, become (1 - momentum)
+ * running + momentum batch with the batch's unbiased variance, in place, without a record on the
+ * tape; not again where a checkpoint recomputes. Else: the running ones, which must be given. They
+ * are [c], contiguous, f32 (f64 for f64 x); both or neither. Keeps x, w, and a mean and rstd per
+ * channel in f32, in both modes. */
+MT_API mt_tensor *mt_batch_norm(mt_tensor *x, mt_tensor *w, mt_tensor *b, mt_tensor *running_mean,
+                                mt_tensor *running_var, bool training, double momentum, double eps);
+
 /* x rstd w, rstd = 1 / sqrt(mean(x^2) + eps); w: [n] or NULL (Zhang & Sennrich 2019; torch
  * rms_norm). Keeps x and f32 rstd. */
 MT_API mt_tensor *mt_rms_norm(mt_tensor *x, mt_tensor *w, double eps);

@@ -80,6 +80,11 @@ typedef union mti_params {
     struct {
         double eps;
     } norm;
+    struct mti_batch_norm {
+        double eps, momentum;
+        mt_tensor *running_mean, *running_var; /* borrowed, forward only */
+        bool training;
+    } batch_norm;
     struct {
         int64_t start;
         double theta;

@@ -60,6 +60,48 @@ mt_module *mt_layer_norm_new(mt_device *device, mt_dtype dtype, int64_t n, bool 
                (!bias || mt_module_add_param(m, "bias", mt_zeros(device, dtype, MT_SHAPE(n)))));
 }
 
+/* ---- batch norm ---- */
+
+typedef struct batch_norm {
+    double momentum, eps;
+} batch_norm;
+
+static mt_tensor *batch_norm_forward(mt_module *self, mt_tensor *x)
+{
+    const batch_norm *user = mt_module_user(self);
+    return mt_batch_norm(x, mt_module_param(self, "weight"), mt_module_param(self, "bias"),
+                         mt_module_param(self, "running_mean"),
+                         mt_module_param(self, "running_var"), mt_module_training(self),
+                         user->momentum, user->eps);
+}
+
+/* A tensor of the module that is no parameter to train. */
+static bool add_statistic(mt_module *m, const char *name, mt_tensor *value)
+{
+    mt_tensor *t = mt_module_add_param(m, name, value);
+    return t && mt_set_requires_grad(t, false) == MT_OK;
+}
+
+mt_module *mt_batch_norm_new(mt_device *device, mt_dtype dtype, int64_t n, double momentum,
+                             double eps)
+{
+    if (n < 1 || !(eps >= 0) || !(momentum >= 0 && momentum <= 1))
+        return mti_fail_null(MT_ERR_ARGUMENT,
+                             "batch_norm: n %lld, momentum %g, eps %g; n must be at least 1, "
+                             "momentum from 0 to 1, eps not negative",
+                             (long long)n, momentum, eps);
+    batch_norm *user = mti_malloc(sizeof *user);
+    if (!user) return NULL;
+    *user = (batch_norm){momentum > 0 ? momentum : 0.1, eps > 0 ? eps : 1e-5};
+    mt_dtype stats = dtype == MT_F64 ? MT_F64 : MT_F32;
+    mt_module *m = mt_module_new("batch_norm", batch_norm_forward, user, mti_free);
+    return mti_module_complete(
+        m, m && mt_module_add_param(m, "weight", mt_full(device, dtype, MT_SHAPE(n), 1)) &&
+               mt_module_add_param(m, "bias", mt_zeros(device, dtype, MT_SHAPE(n))) &&
+               add_statistic(m, "running_mean", mt_zeros(device, stats, MT_SHAPE(n))) &&
+               add_statistic(m, "running_var", mt_full(device, stats, MT_SHAPE(n), 1)));
+}
+
 /* ---- rms norm ---- */
 
 static mt_tensor *rms_norm_forward(mt_module *self, mt_tensor *x)

@@ -23,6 +23,20 @@ static mt_tensor *changed_by(mt_tensor *x, mt_status (*change)(mt_tensor *, doub
     return h;
 }
 
+/* In training without running statistics; else with 0.25 and 1.5, which 16 bits hold. */
+static mt_tensor *batch_normed(mt_tensor **in, const double *p)
+{
+    bool training = p[0] != 0;
+    if (!in[0] || training)
+        return mt_batch_norm(in[0], in[1], in[2], NULL, NULL, training, 0, p[1]);
+    mt_dtype stats = mt_dtype_of(in[0]) == MT_F64 ? MT_F64 : MT_F32;
+    mt_device *device = mt_device_of(in[0]);
+    int64_t channels = mt_rank(in[0]) > 1 ? mt_shape(in[0])[1] : 0;
+    MT_AUTO mt_tensor *mean = mt_full(device, stats, 1, &channels, 0.25);
+    MT_AUTO mt_tensor *var = mean ? mt_full(device, stats, 1, &channels, 1.5) : NULL;
+    return var ? mt_batch_norm(in[0], in[1], in[2], mean, var, false, 0, p[1]) : NULL;
+}
+
 static mt_tensor *chosen(mt_tensor **in)
 {
     MT_AUTO mt_tensor *mask = mt_cast(in[0], MT_BOOL);

@@ -159,6 +159,64 @@ static void a_nan_stays_in_its_row_and_reaches_every_sum(void **state)
     }
 }
 
+/* Batch norm in both forms of its blocks: channels side by side, and one with a long s. */
+static void check_batch_norm(const mtt_pair *p, mt_dtype dtype, const int64_t shape[3],
+                             bool training, bool has_w)
+{
+    mt_dtype wide = dtype == MT_F64 ? MT_F64 : MT_F32;
+    mtt_twin t[6], stats[4], *x = &t[0], *dy = &t[1], *y = &t[2], *dx = &t[3];
+    mtt_twin w = mtt_twin_make(p, dtype, 1, &shape[1], MTT_PLACED_DENSE, 1, 0.5, 2),
+             b = mtt_twin_make(p, dtype, 1, &shape[1], MTT_PLACED_DENSE, 0, -1, 1);
+    for (int i = 0; i < 4; i++)
+        t[i] = mtt_twin_make(p, dtype, 3, shape, MTT_PLACED_DENSE, i, -2, 3);
+    for (int i = 4; i < 6; i++)
+        t[i] = mtt_twin_make(p, dtype, 1, &shape[1], MTT_PLACED_DENSE, 0, 0, 1);
+    for (int i = 0; i < 4; i++)
+        stats[i] = mtt_twin_make(p, wide, 1, &shape[1], MTT_PLACED_DENSE, 0, 0.5, 1.5);
+    for (int d = 0; d < 2; d++) {
+        const mti_backend *be = d ? p->dev : p->cpu;
+        mti_ctx *ctx = d ? p->dev_ctx : p->cpu_ctx;
+#define AT(twin) (d ? &(twin).dev : &(twin).host)
+        mtt_ok(be->batch_norm(ctx, training, 1e-5, 0.25, AT(*x), has_w ? AT(w) : NULL,
+                              has_w ? AT(b) : NULL, AT(stats[0]), AT(stats[1]), AT(*y),
+                              AT(stats[2]), AT(stats[3])),
+               "batch_norm");
+    }
+    double tolerance = 4 * tolerance_of(dtype), of_stats = 32 * mtt_epsilon(wide);
+    mtt_twin_check(p, y, tolerance, "y");
+    for (int i = 0; i < 4; i++) mtt_twin_check(p, &stats[i], of_stats, "statistics");
+    for (int wanted = 1; wanted < 8; wanted++) {
+        for (int d = 0; d < 2; d++) {
+            const mti_backend *be = d ? p->dev : p->cpu;
+            mti_ctx *ctx = d ? p->dev_ctx : p->cpu_ctx;
+            bool reads_x = wanted & 3;
+            mtt_ok(
+                be->batch_norm_backward(ctx, training, AT(*dy), reads_x ? AT(*x) : NULL,
+                                        has_w ? AT(w) : NULL, reads_x ? AT(stats[2]) : NULL,
+                                        reads_x ? AT(stats[3]) : NULL, wanted & 1 ? AT(*dx) : NULL,
+                                        wanted & 2 ? AT(t[4]) : NULL, wanted & 4 ? AT(t[5]) : NULL),
+                "batch_norm_backward");
+        }
+#undef AT
+        mtt_twin_check(p, dx, tolerance, "dx");
+        double of_sums = tolerance * (double)(shape[0] * shape[2]);
+        mtt_twin_check(p, &t[4], of_sums, "dw"), mtt_twin_check(p, &t[5], of_sums, "db");
+    }
+    for (int i = 0; i < 6; i++) mtt_twin_drop(p, &t[i]);
+    for (int i = 0; i < 4; i++) mtt_twin_drop(p, &stats[i]);
+    mtt_twin_drop(p, &w), mtt_twin_drop(p, &b);
+}
+
+static void batch_norm_matches_the_cpu(void **state)
+{
+    const int64_t shapes[][3] = {{5, 3, 1},  {9, 33, 1},  {40, 70, 3},  {2, 2, 63},
+                                 {2, 3, 64}, {3, 2, 257}, {1, 1, 1000}, {17, 0, 4}};
+    for (int t = 0; t < 4; t++)
+        for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+            for (int form = 0; form < 4; form++)
+                check_batch_norm(*state, mtt_floats[t], shapes[s], form & 1, form & 2);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -168,6 +226,7 @@ int main(void)
         cmocka_unit_test(what_is_not_wanted_is_not_touched),
         cmocka_unit_test(no_rows_leave_gradients_of_zero),
         cmocka_unit_test(a_nan_stays_in_its_row_and_reaches_every_sum),
+        cmocka_unit_test(batch_norm_matches_the_cpu),
     };
     return cmocka_run_group_tests(tests, mtt_open, mtt_close_pair);
 }

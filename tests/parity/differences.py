@@ -28,7 +28,7 @@ DIFFERENCES = {
         "PyTorch on the CPU keeps the mask in the tensor's own type, already divided by 1 - p. "
         "memtape keeps one byte per element, as PyTorch does on CUDA."),
     "norm statistics": Difference(
-        "layer norm of r rows, 2-byte floats", "2 r (4 - e)",
+        "layer norm of r rows, or batch norm of r channels, 2-byte floats", "2 r (4 - e)",
         lambda e, r: 2 * r * (4 - e) if e == 2 else 0,
         "PyTorch on the CPU keeps mean and rstd in the input's type. memtape keeps them in f32, as "
         "PyTorch does on CUDA: 2 bytes are too few to divide by."),
@@ -38,12 +38,12 @@ DIFFERENCES = {
         "PyTorch keeps the bias, which no gradient reads. memtape keeps what gradients read. "
         "Nothing to see in a model: parameters are not counted."),
     "norm, x not wanted": Difference(
-        "layer norm of r rows of n whose input wants no gradient", "-n e",
+        "layer norm of r rows of n, or batch norm of n channels, whose input wants no gradient", "-n e",
         lambda e, n: -n * e,
         "The weight matters for dx only. PyTorch keeps everything whatever is wanted."),
     "norm, only the bias wanted": Difference(
-        "layer norm of r rows, in a storage of m, whose bias alone wants a gradient; n: elements "
-        "of the weight", "-(n e + m e + 2 r e)",
+        "layer norm of r rows, or batch norm of r channels, in a storage of m, whose bias alone wants a "
+        "gradient; n: elements of the weight", "-(n e + m e + 2 r e)",
         lambda e, r, m, n: -(n * e + m * e + 2 * r * e),
         "The bias's gradient is the sum of dy: nothing needs to be kept."),
     "rms norm, normalised": Difference(
@@ -137,6 +137,7 @@ AUTOCAST = (
     "",
     "- PyTorch has lists of its own for the CPU, by which softmax, log_softmax, layer_norm, rms_norm, "
     "exp, log, pow, softplus and sum run in the dtype they get. memtape has one list for all devices.",
+    "- `batch_norm` runs in the widest dtype of its inputs. PyTorch's takes 16-bit x beside f32 weights as it is.",
     "- `mt_math_attention` is a composition: its softmax runs in f32, its products in 16 bits. "
     "PyTorch casts once for the whole of scaled_dot_product_attention.",
     "- A parameter that is written within a region is cast anew. PyTorch's cache gives the old "
@@ -159,6 +160,8 @@ OTHERWISE = (
     "compares them as floats.",
     "- `mt_gather` and `mt_topk` refuse tensors of rank 0.",
     "- `mt_cast` to an 8-bit float refuses a tensor that wants a gradient; PyTorch passes a gradient of 8 bits.",
+    "- `mt_batch_norm` moves its running statistics once where a checkpoint recomputes it; PyTorch moves them "
+    "again.",
     "- `mt_gradients`: an inner input's gradient is always the one after its hooks. PyTorch gives the "
     "one before them where the walk goes on past the input. Hooks of a lone root on which no input "
     "depends are not called; PyTorch calls them.",

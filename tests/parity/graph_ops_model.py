@@ -1,5 +1,6 @@
 """Ops of random graphs that models are made of: products, rows, tables, losses, attention."""
 
+import math
 from itertools import permutations
 
 import torch
@@ -112,6 +113,32 @@ class LayerNorm(Op):
                                   {**rows, "m": call.stored(0), "n": call.stored(1)}, drops=(0, 1))]
         weight = Applied("norm, x not wanted", {"n": call.stored(1)}, drops=(1,))
         return [Applied("norm statistics", rows), bias] + [weight] * (not call.wanted[0])
+
+
+class BatchNorm(Op):
+    def draw(self, g):
+        x = g.value(rank=2)
+        if math.prod(x.shape) < 2 * x.shape[1]:
+            return None
+        shape = x.shape[1:2]
+        return [x] + [g.operand(shape, x.dtype), g.operand(shape, x.dtype)] * g.chance(0.7), {}
+
+    def text(self, x, w=None, b=None):
+        return (mt("batch_norm", x, w, b, 1, 1e-5),
+                f"F.batch_norm({x}, None, None, {w}, {b}, True, 0, 1e-5)")
+
+    def suits(self, t, room):
+        return t[0].transpose(0, 1).flatten(1).std(-1, correction=0).min() > 0.2
+
+    def differences(self, call):
+        channels = {"r": call.operands[0].shape[1]}
+        if len(call.operands) == 1:
+            return [Applied("norm statistics", channels)]
+        if call.wanted == [False, False, True]:
+            return [Applied("norm, only the bias wanted",
+                            {**channels, "m": call.stored(0), "n": call.stored(1)}, drops=(0, 1))]
+        weight = Applied("norm, x not wanted", {"n": call.stored(1)}, drops=(1,))
+        return [Applied("norm statistics", channels)] + [weight] * (not call.wanted[0])
 
 
 class RmsNorm(Op):

@@ -48,6 +48,14 @@ def rms_norm(x, *more):
     return F.rms_norm(x, x.shape[-1:], *(weights or (None,)), eps)
 
 
+def batch_norm(x, *more):
+    """x, or x, w, b; and whether training, eps. In evaluation with the statistics of src/ops/cases.c."""
+    *weights, training, eps = more
+    running = (None, None) if training else tuple(
+        torch.full(x.shape[1:2], value, dtype=x.dtype) for value in (0.25, 1.5))
+    return F.batch_norm(x, *running, *(weights or (None, None)), bool(training), 0, eps)
+
+
 def cross_entropy(x, target, ignore):
     return F.cross_entropy(x.reshape(-1, x.shape[-1]), target.reshape(-1), ignore_index=ignore)
 
@@ -74,7 +82,7 @@ THEIRS = {
     "pow": torch.pow, "clamp": torch.clamp,
     "softmax": lambda x, scale, causal: (masked(x, scale) if causal
                                          else torch.softmax(x * scale, -1)),
-    "layer_norm": layer_norm, "rms_norm": rms_norm, "rope": their_rope,
+    "layer_norm": layer_norm, "rms_norm": rms_norm, "batch_norm": batch_norm, "rope": their_rope,
     "dropout": F.dropout, "cross_entropy": cross_entropy,
     "linear_cross_entropy": linear_cross_entropy,
     "sum": lambda x, keep, *dims: torch.sum(x, every(x, dims), bool(keep)),

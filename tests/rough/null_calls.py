@@ -22,6 +22,7 @@ SPECIAL = {('mt_in', 't'): 'mt_retain(x.t)', ('mt_set', 'value'): 'mt_retain(x.t
 BORROWED = {'mt_in', 'mt_grad', 'mt_module_param', 'mt_module_add_param'}
 # NULL stands for leaving it out; what is wrong then is something else.
 OPTIONAL = {('mt_checkpoint_save', 'optimizer'), ('mt_layer_norm', 'w'), ('mt_layer_norm', 'b'),
+            ('mt_batch_norm', 'w'), ('mt_batch_norm', 'b'),
             ('mt_next_logits', 'cache')}
 # NULL is as good as any other, or what is NULL is taken over.
 LEFT_OUT = {'mt_module_add_child', 'mt_module_swap_child', 'mt_retain', 'mt_device_retain',
