@@ -20,10 +20,16 @@ typedef enum mt_kv_form {
     MT_KV_GROWING,      /* the same for the t positions it holds; each step copies all of them */
     MT_KV_8BIT,         /* preallocated; a code of one byte per value, and an f32 scale per head's
                            vector, its largest magnitude / 127: 2 b t k (h + 4) L */
+    MT_KV_PAGED,        /* blocks of MT_KV_BLOCK positions, made when the first of them comes, and a
+                           table of them for each sequence: the bytes above for t rounded up to whole
+                           blocks. Attention has no kernel over blocks: each layer's are copied side
+                           by side for a step, keys and values, 2 b t k h e, and let go after it. */
     MT_KV_FORM_COUNT
 } mt_kv_form;
 
-/* "preallocated", "growing", "8bit"; parsing fails with a text that lists them. */
+#define MT_KV_BLOCK 16 /* positions of a block */
+
+/* "preallocated", "growing", "8bit", "paged"; parsing fails with a text that lists them. */
 MT_API const char *mt_kv_form_name(mt_kv_form form);
 MT_API mt_status mt_kv_form_parse(const char *name, mt_kv_form *out);
 /* The bytes above: of `batch` sequences of `positions`. 0 and an error for a model without. */
@@ -40,7 +46,12 @@ MT_API void mt_kv_cache_free(mt_kv_cache *cache);            /* NULL is allowed 
 MT_API int64_t mt_kv_cache_length(const mt_kv_cache *cache); /* positions held */
 /* What its storages hold now, as requested; scales (may be NULL): what of it is scales. */
 MT_API size_t mt_kv_cache_bytes(const mt_kv_cache *cache, size_t *scales);
-/* Forget all but the first `length` positions. */
+/* What the positions that it holds take, by the formula of its form without its rounding to blocks:
+ * the bytes above less these are waste. Sequences of unequal lengths have a cache each: a
+ * preallocated one wastes what its sequence does not reach, a growing one nothing, a paged one
+ * MT_KV_BLOCK - 1 positions at most. */
+MT_API size_t mt_kv_cache_used(const mt_kv_cache *cache);
+/* Forget all but the first `length` positions; blocks of none of them go back. */
 MT_API mt_status mt_kv_cache_rewind(mt_kv_cache *cache, int64_t length);
 
 /* tokens: i64 [b,t], what follows the positions in the cache, which takes them in; NULL: no cache,

@@ -87,7 +87,7 @@ mti_verb mti_verb_find(const char *name)
 /* ---- choices ---- */
 
 static const mti_choice kv_caches = {"kv-cache",
-                                     MTI_NAMES("preallocated", "growing", "8bit", "none")};
+                                     MTI_NAMES("preallocated", "growing", "8bit", "paged", "none")};
 static const mti_choice dtypes = {"dtype", MTI_NAMES("f32", "bf16", "f16", "f64")};
 static const mti_choice offloads = {"offload", MTI_NAMES("none", "cpu", "disk")};
 static const mti_choice amps = {"amp", MTI_NAMES("none", "bf16", "f16")};

@@ -30,6 +30,7 @@ typedef enum mti_kv_choice {
     MTI_KV_PREALLOCATED,
     MTI_KV_GROWING,
     MTI_KV_8BIT,
+    MTI_KV_PAGED,
     MTI_KV_NONE
 } mti_kv_choice;
 

@@ -14,7 +14,7 @@ struct mt_kv_cache {
 
 /* ---- names and sizes ---- */
 
-static const mti_choice forms = {"kv_cache", MTI_NAMES("preallocated", "growing", "8bit")};
+static const mti_choice forms = {"kv_cache", MTI_NAMES("preallocated", "growing", "8bit", "paged")};
 
 const char *mt_kv_form_name(mt_kv_form form) { return mti_choice_name(&forms, (int)form); }
 
@@ -38,6 +38,12 @@ static bool check_form(mt_kv_form form)
            mti_fail_bool(MT_ERR_ARGUMENT, "kv_cache: form %d is unknown", (int)form);
 }
 
+/* Blocks for so many positions. */
+static int64_t blocks_of(int64_t positions)
+{
+    return positions / MT_KV_BLOCK + (positions % MT_KV_BLOCK != 0);
+}
+
 size_t mt_kv_bytes(const mt_model_config *config, mt_kv_form form, int64_t batch, int64_t positions)
 {
     mt_model_config c;
@@ -45,6 +51,7 @@ size_t mt_kv_bytes(const mt_model_config *config, mt_kv_form form, int64_t batch
         return 0;
     size_t e = mt_dtype_size(c.dtype), h = (size_t)c.head_dim, n = 2;
     const size_t vector = form == MT_KV_8BIT ? h + sizeof(float) : h * e;
+    if (form == MT_KV_PAGED) positions = blocks_of(positions) * MT_KV_BLOCK;
     const int64_t factors[] = {batch, positions, c.kv_heads, c.layers, (int64_t)vector};
     bool fits = true;
     for (int i = 0; fits && i < 5; i++)
@@ -69,6 +76,15 @@ static bool make_side(mti_kv_side *s, const mt_kv_cache *cache, mt_device *devic
 {
     const mt_model_config *c = &cache->config;
     if (cache->form == MT_KV_GROWING) return true; /* made with the first positions */
+    if (cache->form == MT_KV_PAGED) {
+        size_t n;
+        bool fits = mti_mul_size((size_t)cache->batch, (size_t)blocks_of(cache->capacity), &n);
+        s->blocks = fits ? mti_calloc(n, sizeof(mt_tensor *)) : NULL;
+        return s->blocks ||
+               (!fits &&
+                mti_fail_bool(MT_ERR_ARGUMENT, "kv_cache: %lld tables of %lld blocks overflow",
+                              (long long)cache->batch, (long long)blocks_of(cache->capacity)));
+    }
     bool narrow = cache->form == MT_KV_8BIT;
     s->values = make(cache, device, narrow ? MT_U8 : c->dtype, c->head_dim);
     if (s->values && narrow) s->scales = make(cache, device, MT_F32, 1);
@@ -97,6 +113,7 @@ mt_kv_cache *mt_kv_cache_new(mt_module *model, mt_kv_form form, int64_t batch, i
     for (int64_t i = 0; ok && i < c->layers; i++) {
         mti_kv_layer *layer = &cache->layers[i];
         layer->form = form, layer->dtype = c->dtype, layer->length = &cache->length;
+        layer->batch = batch, layer->most = blocks_of(positions);
         ok = make_side(&layer->k, cache, device) && make_side(&layer->v, cache, device);
     }
     if (ok) return cache;
@@ -108,12 +125,14 @@ static void drop(mti_kv_side *s)
 {
     mt_release(s->values);
     mt_release(s->scales);
+    mti_free(s->blocks);
 }
 
 void mt_kv_cache_free(mt_kv_cache *cache)
 {
     if (!cache) return;
     for (int64_t i = 0; cache->layers && i < cache->config.layers; i++) {
+        mti_kv_trim(&cache->layers[i], 0);
         drop(&cache->layers[i].k);
         drop(&cache->layers[i].v);
     }
@@ -133,10 +152,25 @@ size_t mt_kv_cache_bytes(const mt_kv_cache *cache, size_t *scales)
         for (int j = 0; j < 2; j++) {
             if (sides[j]->values) values += mt_storage_of(sides[j]->values).bytes;
             if (sides[j]->scales) of_scales += mt_storage_of(sides[j]->scales).bytes;
+            int64_t places = cache->layers[i].batch * cache->layers[i].most;
+            for (int64_t p = 0; sides[j]->blocks && p < places; p++)
+                if (sides[j]->blocks[p]) values += mt_storage_of(sides[j]->blocks[p]).bytes;
         }
     }
     if (scales) *scales = of_scales;
     return values + of_scales;
+}
+
+size_t mt_kv_cache_used(const mt_kv_cache *cache)
+{
+    if (!cache || cache->length == 0) return 0;
+    mt_kv_form form = cache->form == MT_KV_PAGED ? MT_KV_PREALLOCATED : cache->form;
+    return mt_kv_bytes(&cache->config, form, cache->batch, cache->length);
+}
+
+static void trim(const mt_kv_cache *cache, int64_t length)
+{
+    for (int64_t i = 0; i < cache->config.layers; i++) mti_kv_trim(&cache->layers[i], length);
 }
 
 /* Cuts a growing tensor to its first `length` positions. */
@@ -164,6 +198,7 @@ mt_status mt_kv_cache_rewind(mt_kv_cache *cache, int64_t length)
              shorten(&cache->layers[i].v.values, length);
     mt_set_grad_mode(grad);
     if (!ok) return mt_last_status();
+    trim(cache, length);
     cache->length = length;
     return MT_OK;
 }
@@ -228,6 +263,7 @@ mt_tensor *mt_next_logits(mt_module *model, mt_kv_cache *cache, mt_tensor *token
     m->last = false;
     if (y) mt_set(&y, mt_reshape(y, MT_SHAPE(mt_shape(y)[0], mt_shape(y)[2])));
     if (y && cache) cache->length += mt_shape(tokens)[1];
+    if (!y && cache) trim(cache, cache->length);
     mt_set_grad_mode(grad);
     return y;
 }

@@ -57,10 +57,60 @@ static bool append_8bit(mti_kv_side *s, mt_dtype dtype, int64_t start, mt_tensor
     return mt_set(x, mt_cast(*x, dtype)) == MT_OK;
 }
 
+/* ---- paged ---- */
+
+/* Copies all [b,k,n,h], whose first position is `first`, into the blocks, which are made as needed;
+ * or out of them. */
+static bool move_blocks(const mti_kv_layer *layer, mti_kv_side *s, mt_tensor *all, int64_t first,
+                        bool into)
+{
+    const int64_t *shape = mt_shape(all);
+    for (int64_t i = 0; i < shape[0]; i++)
+        for (int64_t at = 0, n; at < shape[2]; at += n) {
+            int64_t from = (first + at) % MT_KV_BLOCK, left = shape[2] - at;
+            n = MT_KV_BLOCK - from < left ? MT_KV_BLOCK - from : left;
+            mt_tensor **block = &s->blocks[i * layer->most + (first + at) / MT_KV_BLOCK];
+            if (!*block) {
+                *block = mt_empty(mt_device_of(all), layer->dtype,
+                                  MT_SHAPE(1, shape[1], MT_KV_BLOCK, shape[3]));
+                if (!*block || mt_set_category(*block, MT_CACHE) != MT_OK) return false;
+            }
+            MT_AUTO mt_tensor *row = mt_slice(all, 0, i, 1);
+            MT_AUTO mt_tensor *run = row ? mt_slice(row, 2, at, n) : NULL;
+            MT_AUTO mt_tensor *place = run ? mt_slice(*block, 2, from, n) : NULL;
+            if (!place || mt_copy(into ? place : run, into ? run : place) != MT_OK) return false;
+        }
+    return true;
+}
+
+static bool append_paged(const mti_kv_layer *layer, mti_kv_side *s, mt_tensor **x)
+{
+    const int64_t *shape = mt_shape(*x);
+    int64_t start = *layer->length;
+    if (!move_blocks(layer, s, *x, start, true)) return false;
+    mt_tensor *all = mt_empty(mt_device_of(*x), layer->dtype,
+                              MT_SHAPE(shape[0], shape[1], start + shape[2], shape[3]));
+    if (all && move_blocks(layer, s, all, 0, false)) return mt_set(x, all) == MT_OK;
+    mt_release(all);
+    return false;
+}
+
+void mti_kv_trim(const mti_kv_layer *layer, int64_t length)
+{
+    mt_tensor **const tables[] = {layer->k.blocks, layer->v.blocks};
+    for (int j = 0; j < 2; j++)
+        for (int64_t i = 0; tables[j] && i < layer->batch * layer->most; i++) {
+            if (i % layer->most * MT_KV_BLOCK < length) continue;
+            mt_release(tables[j][i]);
+            tables[j][i] = NULL;
+        }
+}
+
 static bool append(const mti_kv_layer *layer, mti_kv_side *s, mt_tensor **x)
 {
     switch (layer->form) {
     case MT_KV_GROWING: return append_growing(s, layer->dtype, *layer->length, x);
+    case MT_KV_PAGED: return append_paged(layer, s, x);
     case MT_KV_8BIT: return append_8bit(s, layer->dtype, *layer->length, x);
     default: return append_preallocated(s, *layer->length, x);
     }

@@ -309,7 +309,7 @@ def generation_is_deterministic():
     equal(text("--prompt", "ab", "--top-k", "1"), greedy, "top-k 1 is greedy")
     equal(len(text("--prompt", "x" * 1000, "-q")), 61, "a prompt longer than the context")
     equal(len(text("--prompt", "")), 61, "an empty prompt")
-    for form in ["none", "preallocated", "growing"]:  # 60 bytes are more than the context: 16
+    for form in ["none", "preallocated", "growing", "paged"]:  # 60 bytes are more than the context: 16
         equal(text("--prompt", "ab", "--seed", "3", "--kv-cache", form), first, f"KV cache {form}")
 
 
@@ -324,9 +324,10 @@ def generation_tells_speed_and_cache():
     check("KV cache preallocated, 2,048 bytes" in told(), "the default")
     check("KV cache growing, 1,792 bytes" in told("--kv-cache", "growing"), "growing")
     check("KV cache 8bit, 768 bytes" in told("--kv-cache", "8bit"), "8 bits")
+    check("KV cache paged, 4,096 bytes" in told("--kv-cache", "paged"), "one block of 16 positions")
     check("no KV cache" in told("--kv-cache", "none"), "none")
     equal(told("-q"), "", "quiet")
-    refused(["--kv-cache", "4bit", "preallocated, growing, 8bit, none"], "generate", "--model", "x",
+    refused(["--kv-cache", "4bit", "preallocated, growing, 8bit, paged, none"], "generate", "--model", "x",
             "--kv-cache", "4bit")
 
 

@@ -23,6 +23,10 @@ static const mt_model_config models[] = {
 };
 #define N_MODELS (sizeof models / sizeof models[0])
 
+/* The forms that keep every bit of keys and values. */
+static const mt_kv_form exact_forms[] = {MT_KV_PREALLOCATED, MT_KV_GROWING, MT_KV_PAGED};
+enum { N_EXACT = sizeof exact_forms / sizeof *exact_forms };
+
 static mt_module *model_of(const mt_model_config *c, uint64_t seed)
 {
     mt_seed(device, seed);
@@ -87,8 +91,8 @@ static void the_cache_changes_no_token_greedy_or_drawn(void **state)
                 if (drawn) how.temperature = 0.9, how.top_k = prompt % 2 ? 0 : 20;
                 text plain = generate(m, 1, length, ids, 24, how);
                 how.no_cache = false;
-                for (int form = 0; form < 2; form++) {
-                    how.cache = form ? MT_KV_GROWING : MT_KV_PREALLOCATED;
+                for (size_t form = 0; form < N_EXACT; form++) {
+                    how.cache = exact_forms[form];
                     text cached = generate(m, 1, length, ids, 24, how);
                     assert_memory_equal(cached.at, plain.at, 24 * sizeof *plain.at);
                 }
@@ -105,8 +109,9 @@ static void rows_of_a_batch_are_the_texts_of_each_prompt_alone(void **state)
         enlarge(m);
         int64_t ids[3 * 5];
         draw_prompt(ids, 15, 61, 9);
-        for (int cached = 0; cached < 2; cached++) {
-            const mt_generate_options how = {.no_cache = !cached};
+        for (int cached = 0; cached < 3; cached++) {
+            mt_generate_options how = {.no_cache = !cached};
+            if (cached == 2) how.cache = MT_KV_PAGED;
             text all = generate(m, 3, 5, ids, 12, how);
             for (int64_t row = 0; row < 3; row++) {
                 text one = generate(m, 1, 5, ids + 5 * row, 12, how);
@@ -168,8 +173,8 @@ static void any_parts_give_the_scores_of_the_whole(void **state)
         for (size_t p = slow() ? 3 : 0; p < sizeof parts / sizeof parts[0]; p++) {
             mt_model_config wide = models[i];
             wide.dtype = MT_F64;
-            for (int form = 0; form < 2; form++) {
-                mt_kv_form f = form ? MT_KV_GROWING : MT_KV_PREALLOCATED;
+            for (size_t form = 0; form < N_EXACT; form++) {
+                mt_kv_form f = exact_forms[form];
                 assert_true(error_of(&wide, f, parts[p]) <= (p ? 1e-13 : 0));
                 assert_true(error_of(&models[i], f, parts[p]) <= (p ? 1e-5 : 0));
             }
@@ -195,7 +200,9 @@ static void the_cache_has_the_bytes_of_the_formula(void **state)
                 mtt_ok(mt_model_config_resolve(&c, &r));
                 int64_t b = cases[j].b, s = cases[j].s, n = cases[j].n;
                 size_t e = mt_dtype_size(c.dtype), scales;
-                size_t vectors = (size_t)(2 * b * (s + n) * r.kv_heads * r.layers);
+                int64_t blocks = (s + n + MT_KV_BLOCK - 1) / MT_KV_BLOCK;
+                int64_t t = form == MT_KV_PAGED ? blocks * MT_KV_BLOCK : s + n;
+                size_t vectors = (size_t)(2 * b * t * r.kv_heads * r.layers);
                 mt_module *m = model_of(&c, 1);
                 mt_kv_cache *cache = mt_kv_cache_new(m, (mt_kv_form)form, b, s + n);
                 int64_t ids[40] = {0};
@@ -217,12 +224,85 @@ static void the_cache_has_the_bytes_of_the_formula(void **state)
                 mt_mem_get_stats(device, &stats);
                 assert_true(stats.by_category[MT_CACHE] >= bytes);
                 size_t storages = (size_t)r.layers * (form == MT_KV_8BIT ? 4 : 2);
+                if (form == MT_KV_PAGED) storages *= (size_t)(b * blocks);
                 assert_true(stats.by_category[MT_CACHE] < bytes + storages * 512);
                 mt_kv_cache_free(cache);
                 mt_mem_get_stats(device, &stats);
                 assert_int_equal(stats.by_category[MT_CACHE], 0);
                 mt_module_free(m);
             }
+}
+
+/* Three sequences of unequal lengths, each in a cache with room for the longest. */
+static void each_form_wastes_what_its_formula_says(void **state)
+{
+    (void)state;
+    const int64_t lengths[] = {5, 17, 40};
+    const size_t position = 2 * 4 * 6 * 2 * sizeof(float); /* 2 k h L e of models[0] */
+    mt_device *meta = mt_device_open("meta");
+    mt_device *const devices[] = {device, meta};
+    for (int d = 0; d < 2; d++) {
+        mt_module *m = mt_model_new(devices[d], &models[0]);
+        for (int form = 0; form < MT_KV_FORM_COUNT; form++) {
+            if (form == MT_KV_8BIT) continue;
+            size_t used = 0, reserved = 0, allocated = mtt_allocated_as(devices[d], MT_CACHE);
+            mt_kv_cache *caches[3];
+            for (int i = 0; i < 3; i++) {
+                int64_t ids[40] = {0};
+                caches[i] = mt_kv_cache_new(m, (mt_kv_form)form, 1, 40);
+                assert_non_null(caches[i]);
+                assert_int_equal(mt_kv_cache_used(caches[i]), 0);
+                MT_AUTO mt_tensor *prompt =
+                    mtt_made(mt_from_data(devices[d], MT_I64, MT_SHAPE(1, lengths[i]), ids,
+                                          (size_t)lengths[i] * sizeof *ids));
+                MT_AUTO mt_tensor *y = mtt_made(mt_next_logits(m, caches[i], prompt));
+                used += mt_kv_cache_used(caches[i]);
+                reserved += mt_kv_cache_bytes(caches[i], NULL);
+            }
+            const size_t want[] = {3 * 40, 62, 0, 16 + 32 + 48}; /* positions */
+            assert_int_equal(used, 62 * position);
+            assert_int_equal(reserved, want[form] * position);
+            assert_true(mtt_allocated_as(devices[d], MT_CACHE) - allocated >= reserved);
+            if (form == MT_KV_PAGED) { /* at a block's end, and one position past it */
+                mtt_ok(mt_kv_cache_rewind(caches[2], 33));
+                assert_int_equal(mt_kv_cache_bytes(caches[2], NULL), 48 * position);
+                mtt_ok(mt_kv_cache_rewind(caches[2], 32));
+                assert_int_equal(mt_kv_cache_bytes(caches[2], NULL), 32 * position);
+            }
+            for (int i = 0; i < 3; i++) mt_kv_cache_free(caches[i]);
+        }
+        mt_module_free(m);
+    }
+    mt_device_release(meta);
+}
+
+/* A step that fails after some layers took new blocks gives them back. */
+static void a_failed_step_leaves_no_block(void **state)
+{
+    (void)state;
+    mt_module *m = model_of(&models[0], 3);
+    mt_kv_cache *cache = mt_kv_cache_new(m, MT_KV_PAGED, 1, 40);
+    int64_t ids[16] = {0};
+    MT_AUTO mt_tensor *prompt = tokens_of(1, 16, ids);
+    MT_AUTO mt_tensor *one = tokens_of(1, 1, ids);
+    MT_AUTO mt_tensor *y = mtt_made(mt_next_logits(m, cache, prompt));
+    size_t before = mt_kv_cache_bytes(cache, NULL);
+    bool failed = true;
+    int failures = 0;
+    for (uint64_t nth = 1; failed; nth++) {
+        mti_fail_nth_alloc(nth);
+        MT_AUTO mt_tensor *next = mt_next_logits(m, cache, one);
+        mti_fail_nth_alloc(0);
+        if (!(failed = !next)) break;
+        failures++;
+        mtt_failed(MT_ERR_MEMORY, "");
+        assert_int_equal(mt_kv_cache_length(cache), 16);
+        assert_int_equal(mt_kv_cache_bytes(cache, NULL), before);
+    }
+    assert_true(failures > 10);
+    assert_int_equal(mt_kv_cache_bytes(cache, NULL), 2 * before);
+    mt_kv_cache_free(cache);
+    mt_module_free(m);
 }
 
 /* Extents that make every tensor of the cache a whole number of 512-byte blocks, and large beside
@@ -355,8 +435,8 @@ static void what_does_not_fit_is_refused_before_anything_happens(void **state)
     assert_int_equal(none.n, 0);
     assert_null(mt_kv_cache_new(m, MT_KV_GROWING, 1, 41));
     mtt_failed(MT_ERR_ARGUMENT, "41 positions", "context of 40");
-    assert_null(mt_kv_cache_new(m, (mt_kv_form)3, 1, 4));
-    mtt_failed(MT_ERR_ARGUMENT, "form 3");
+    assert_null(mt_kv_cache_new(m, MT_KV_FORM_COUNT, 1, 4));
+    mtt_failed(MT_ERR_ARGUMENT, "form 4");
     assert_null(mt_kv_cache_new(mt_module_child(m, "wte"), MT_KV_GROWING, 1, 4));
     mtt_failed(MT_ERR_ARGUMENT, "gpt or a llama");
 
@@ -383,7 +463,7 @@ static void what_does_not_fit_is_refused_before_anything_happens(void **state)
     mtt_failed(MT_ERR_ARGUMENT, "bert");
     mt_kv_form form = MT_KV_8BIT;
     mt_kv_form_parse("4bit", &form);
-    mtt_failed(MT_ERR_ARGUMENT, "\"4bit\"", "preallocated, growing, 8bit");
+    mtt_failed(MT_ERR_ARGUMENT, "\"4bit\"", "preallocated, growing, 8bit, paged");
     mt_module_free(bert);
     mt_module_free(llama);
     mt_module_free(m);
@@ -445,6 +525,8 @@ int main(void)
         mtt_test(rows_of_a_batch_are_the_texts_of_each_prompt_alone),
         mtt_test(any_parts_give_the_scores_of_the_whole),
         mtt_test(the_cache_has_the_bytes_of_the_formula),
+        mtt_test(each_form_wastes_what_its_formula_says),
+        mtt_test(a_failed_step_leaves_no_block),
         mtt_test(a_growing_step_has_one_tensor_twice_and_8bit_three_wide_ones),
         mtt_test(nothing_is_recorded_and_modes_come_back),
         mtt_test(a_callback_may_stop_and_parts_continue_the_draws),
