@@ -1,0 +1,60 @@
+/* svg.h: the few shapes of which the lessons' pictures are made. Without a path nothing is drawn.
+ */
+#ifndef SVG_H
+#define SVG_H
+
+#include <stdio.h>
+
+typedef struct svg {
+    FILE *out; /* NULL: draw nothing */
+} svg;
+
+static inline svg svg_begin(const char *path, int width, int height, const char *title)
+{
+    svg s = {path ? fopen(path, "w") : NULL};
+    if (path && !s.out) perror(path);
+    if (s.out)
+        fprintf(s.out,
+                "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" "
+                "font-family=\"system-ui, 'DejaVu Sans', sans-serif\" font-size=\"12\" "
+                "fill=\"#1c2329\">\n<title>%s</title>\n"
+                "<rect width=\"100%%\" height=\"100%%\" fill=\"#ffffff\"/>\n",
+                width, height, title);
+    return s;
+}
+
+static inline void svg_rect(svg s, double x, double y, double width, double height,
+                            const char *colour)
+{
+    if (s.out)
+        fprintf(s.out, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" fill=\"%s\"/>\n",
+                x, y, width, height, colour);
+}
+
+static inline void svg_line(svg s, double x1, double y1, double x2, double y2, const char *colour)
+{
+    if (s.out)
+        fprintf(s.out, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"%s\"/>\n",
+                x1, y1, x2, y2, colour);
+}
+
+/* anchor: "start", "middle" or "end"; degrees: turned clockwise around (x, y). */
+static inline void svg_text(svg s, double x, double y, const char *anchor, int degrees,
+                            const char *text)
+{
+    if (s.out)
+        fprintf(s.out,
+                "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\" "
+                "transform=\"rotate(%d %.1f %.1f)\">%s</text>\n",
+                x, y, anchor, degrees, x, y, text);
+}
+
+/* Whether the picture was drawn, if one was wanted. */
+static inline int svg_end(svg s, const char *path)
+{
+    if (!s.out) return !path;
+    fprintf(s.out, "</svg>\n");
+    return !ferror(s.out) & !fclose(s.out);
+}
+
+#endif
