@@ -23,9 +23,12 @@ mt_bits mt_dtype_bits(mt_dtype dtype) { return known(dtype) ? rows[dtype].bits :
 
 mt_bits mt_tf32_bits(void) { return (mt_bits){1, 8, 10}; }
 
-bool mti_dtype_is_real(mt_dtype dtype) { return mt_dtype_bits(dtype).exponent > 0; }
+bool mti_dtype_is_real(mt_dtype dtype) { return known(dtype) && rows[dtype].bits.exponent > 0; }
 
-bool mt_dtype_is_float(mt_dtype dtype) { return mti_dtype_is_real(dtype) && rows[dtype].size > 1; }
+bool mt_dtype_is_float(mt_dtype dtype)
+{
+    return known(dtype) && rows[dtype].bits.exponent > 0 && rows[dtype].size > 1;
+}
 
 bool mt_dtype_parse(const char *name, mt_dtype *out)
 {
