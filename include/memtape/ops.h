@@ -88,7 +88,8 @@ MT_API mt_tensor *mt_layer_norm(mt_tensor *x, mt_tensor *w, mt_tensor *b, double
  * dimension 1; w, b: [c] or NULL. training: mean and biased variance of this batch, of which each
  * channel needs 2 values or more; running_mean and running_var, where given, become (1 - momentum)
  * running + momentum batch with the batch's unbiased variance, in place, without a record on the
- * tape; not again where a checkpoint recomputes. Else: the running ones, which must be given. They
+ * tape; not again where a checkpoint recomputes; but also by a call that then finds no memory for
+ * its own record. Else: the running ones, which must be given. They
  * are [c], contiguous, f32 (f64 for f64 x); both or neither. Keeps x, w, and a mean and rstd per
  * channel in f32, in both modes. */
 MT_API mt_tensor *mt_batch_norm(mt_tensor *x, mt_tensor *w, mt_tensor *b, mt_tensor *running_mean,
