@@ -1,4 +1,5 @@
-"""--budget: a plan is run as it was predicted, more of it never costs more, and what is refused."""
+"""--budget: the measured peak is the predicted one, a larger budget never costs more arithmetic, and bad
+input is refused."""
 import json
 import os
 import re
@@ -10,12 +11,13 @@ SMALL = ["gpt", "--layers", 6, "-b", 4, "-s", 64, "--dropout", 0.1]
 
 
 def measured_peak(j):
-    """Of all that was run: a budget holds for the first step, too."""
+    """The highest peak of both steps: a budget holds for the first step, too."""
     return max(p["peak"] for p in [*j["phases"], j["steady"]])
 
 
 def ladder():
-    """From too little to more than enough, on the CPU: predicted, measured, monotone."""
+    """Budgets from too small to more than enough, on the CPU: the peak is as predicted, and a larger budget
+    never recomputes more."""
     plain = profile(*SMALL)
     top = measured_peak(plain)
     refused(["too few", "need"], "profile", *SMALL, "--budget", "1000B", status=1)
@@ -33,14 +35,14 @@ def ladder():
         b, again = j["budget"], j["flops"]["recompute"]
         equal(b["peak"], measured_peak(j), f"peak of {budget}")
         equal(b["measured_peak"], b["peak"], f"measured peak of {budget}")
-        equal(b["recompute_flops"], again, f"operations again of {budget}")
+        equal(b["recompute_flops"], again, f"recomputed operations of {budget}")
         check(b["peak"] <= budget, f"peak {b['peak']} within {budget}")
         check(last is None or again <= last, f"{budget} bytes cost {again}, fewer cost {last}")
         equal(sum(part["layers"] for part in b["parts"]), 6, f"layers of {budget}")
         last = again
-    equal(last, 0, "operations again with room for everything")
+    equal(last, 0, "recomputed operations with room for everything")
     exact = profile(*SMALL, "--budget", least)
-    equal(measured_peak(exact), least, "peak with the least budget there is")
+    equal(measured_peak(exact), least, "peak with the smallest budget that is accepted")
 
 
 def with_other_options():
@@ -63,17 +65,19 @@ def front():
         if not check(p.returncode == 0, f"plan: {p.stderr.strip()}"):
             return
         root = xml.parse(svg).getroot()
-        check(root.tag.endswith("svg") and len(root) > 40, "a picture with something in it")
+        check(root.tag.endswith("svg") and len(root) > 40, "the picture is an SVG with more than 40 elements")
     b = json.loads(p.stdout)["budget"]
     equal((b["peak"], b["recompute_flops"]), (6432594944, 2972117368832), "GPT-2 medium in 6 GiB")
     points = [(f["peak"], f["recompute_flops"]) for f in b["front"]]
-    equal(points, sorted(points), "the front in order")
-    check(all(a[1] >= z[1] for a, z in zip(points, points[1:])), "the front falls")
+    equal(points, sorted(points), "the front, sorted by peak")
+    check(all(a[1] >= z[1] for a, z in zip(points, points[1:])),
+          "along the front, a higher peak never costs more operations")
     check(len(points) >= 8 and points[-1][1] == 0, f"the front: {points}")
-    equal(b["presets"]["none"], {"peak": points[-1][0], "recompute_flops": 0}, "its end")
+    equal(b["presets"]["none"], {"peak": points[-1][0], "recompute_flops": 0},
+          "the end of the front is the preset none")
     for name, preset in b["presets"].items():
         within = [again for peak, again in points if peak <= preset["peak"]]
-        check(min(within) <= preset["recompute_flops"], f"{name} lies below the front")
+        check(min(within) <= preset["recompute_flops"], f"the preset {name} is not better than the front")
     text = run("plan", "gpt2", "--budget", "8GiB", "-b", 2)
     check("Peak against FLOPs again" in text.stdout and "--checkpoint full" in text.stdout,
           "the front as text")
@@ -87,7 +91,7 @@ def weights(path):
 
 
 def training():
-    """The same weights within less memory, whose peak was foreseen."""
+    """Training under a budget gives the same weights and peaks as predicted."""
     with tempfile.TemporaryDirectory() as folder:
         plain, planned = (os.path.join(folder, name) for name in ("plain", "planned"))
         common = ["train", "--data", os.path.abspath(__file__), "--preset", "tiny", "--steps", 4,
@@ -101,8 +105,8 @@ def training():
                 continue
             said = re.search(r"memory ([0-9,]+) bytes in a training step", q.stdout)
             lowered = max(float(x) for x in re.findall(r"peak ([0-9.]+) MiB", q.stdout + q.stderr))
-            foreseen = int(said[1].replace(",", "")) / 2**20 if said else 0
-            check(abs(foreseen - lowered) < 0.006, f"peak {lowered}, foreseen {foreseen}")
+            predicted = int(said[1].replace(",", "")) / 2**20 if said else 0
+            check(abs(predicted - lowered) < 0.006, f"peak {lowered}, predicted {predicted}")
             check(lowered <= peak * 0.75, f"peak {lowered} within a budget of {peak * 0.75}")
             check(weights(plain) == weights(planned), f"weights after training with {more}")
 

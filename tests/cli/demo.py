@@ -1,4 +1,4 @@
-"""`memtape demo`: trains, compares itself with what it must beat, and measures where memory goes."""
+"""`memtape demo` trains, compares the model with the baselines, and measures where memory goes."""
 import hashlib
 import os
 import re
@@ -13,24 +13,24 @@ SAVE = os.path.join(folder.name, "demo.safetensors")
 LONG = os.environ.get("MTT_LONG") == "1"
 WORDS = ["relation", "notation", "alienate", "tonality", "national", "litation"]
 
-# Which letter follows depends on more than the one before: a bigram model is at a loss.
+# The next letter depends on more than the letter before it, so a bigram model predicts badly.
 with open(TEXT, "w") as f:
     draws = hashlib.shake_256(b"words").digest(6000)
     f.write(" ".join(WORDS[d % len(WORDS)] for d in draws))
 
-# ---- too few steps: it says that it failed, and all the rest ----
+# ---- with too few steps it reports that it failed, and prints the rest as usual ----
 p = run("demo", "--data", TEXT, "--steps", 2, "--save", SAVE)
 equal(p.returncode, 1, "status when the bigram model is better")
-check("do not beat the bigram" in p.stderr, "and it says so")
+check("do not beat the bigram" in p.stderr, "the failure is reported")
 
-# ---- enough of them, in the long form: most of a minute on a processor that OpenBLAS does not know ----
+# ---- with enough steps, in the long form: almost a minute on a processor that OpenBLAS does not know ----
 if LONG:
     p = run("demo", "--data", TEXT, "--steps", 120, "--save", SAVE)
     equal(p.returncode, 0, f"status: {p.stderr}")
 score = {k: float(v) for k, v in re.findall(r"^  (uniform|unigram|bigram|memtape's gpt) +([\d.]+)  ",
                                             p.stdout, re.M)}
 equal(len(score), 4, "four scores")
-equal(score.get("uniform"), 8.0, "the uniform model's")
+equal(score.get("uniform"), 8.0, "score of the uniform model")
 check(score["bigram"] < score["unigram"] < 8, f"the order of the baselines: {score}")
 equal(score["memtape's gpt"] < score["bigram"], LONG, f"whether the bigram is beaten: {score}")
 rows = re.findall(r"^  (relu|gelu) +(flash|math) +([\d,]+) +([\d,]+) +([\d,]+) +yes", p.stdout, re.M)
@@ -38,10 +38,10 @@ equal([r[:2] for r in rows], [("relu", "flash"), ("gelu", "flash"), ("relu", "ma
                               ("gelu", "math")], "four measurements")
 saved = [int(r[2].replace(",", "")) for r in rows]
 b, s, d, a, layers = 8, 128, 128, 4, 4
-equal(saved[1] - saved[0], layers * 4 * b * s * 4 * d, "GELU keeps its input besides: 4bsf a layer")
-equal(saved[3] - saved[2], saved[1] - saved[0], "whatever the attention")
+equal(saved[1] - saved[0], layers * 4 * b * s * 4 * d, "GELU keeps its input as well: 4bsf per layer")
+equal(saved[3] - saved[2], saved[1] - saved[0], "the same difference with the other attention")
 equal(saved[2] - saved[0], layers * (4 * a * b * s * s - 4 * a * b * s - 16),
-      "math keeps the weights; flash one f32 a row and its RNG state")
+      "math keeps the weights; flash keeps one f32 per row and its RNG state")
 check("It writes" in p.stdout, "a sample")
 
 # ---- every command that it suggests works ----
@@ -49,7 +49,7 @@ commands = re.findall(rf"^  ({re.escape(MEMTAPE)} .*)$", p.stdout, re.M)
 check(len(commands) >= 4, f"suggestions: {commands}")
 for command in commands:
     if "4096" in command:
-        continue  # a second or more, and a test of its own
+        continue  # takes a second or more, and has a test of its own
     q = subprocess.run(shlex.split(command), capture_output=True, cwd=folder.name)
     equal(q.returncode, 0, f"status of the suggested {command}: {q.stderr[-300:]}")
 

@@ -1,4 +1,4 @@
-"""`memtape explain`: every op of the tape, and a running total that ends at the profile's figure."""
+"""`memtape explain` lists every op of the tape with a running total, which ends at the profile's figure."""
 import re
 from lib import check, done, equal, profile, refused, run
 
@@ -17,15 +17,15 @@ for args in [["mlp"], ["mlp", "--act", "relu"], ["mlp", "--act", "leaky_relu", "
     equal(totals, sorted(totals), f"the total never falls, {args}")
 
 text = run("explain", "mlp", "--act", "relu").stdout
-check(re.search(r"as #2 y", text), "the product's input is kept by the relu already")
-check("parameter" in text, "weights are named, and not counted")
+check(re.search(r"as #2 y", text), "the product's input is already kept by relu")
+check("parameter" in text, "weights are listed as parameters")
 check(re.search(r"\n  relu  .*max", text), "why: the formula")
 check(re.search(r"add +nothing", run("explain", "block").stdout), "ops that keep nothing are shown")
-# By searching for each op and each storage from the start this would take minutes.
+# If each op and each storage were searched for from the start, this would take minutes.
 p = run("explain", "gpt", "-l", 12000, "--device", "meta", "-q", timeout=100)
 equal(p.returncode, 0, f"status with 12,000 layers: {p.stderr}")
 check(" gpt.h.11999" in p.stdout, "a row for the last layer")
-check("Why" not in run("explain", "mlp", "--quiet").stdout, "quiet: the table alone")
+check("Why" not in run("explain", "mlp", "--quiet").stdout, "--quiet prints the table alone")
 
 
 # ---- an expression ----

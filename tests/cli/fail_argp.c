@@ -1,4 +1,4 @@
-/* Preloaded: within argp_parse the FAIL_AT-th request for memory fails. */
+/* Preloaded: the FAIL_AT-th request for memory within argp_parse fails. */
 #include <argp.h>
 #include <dlfcn.h>
 #include <errno.h>

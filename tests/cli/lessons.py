@@ -45,13 +45,13 @@ def quotations(text):
             open_one = True
         elif line.startswith("    ") and open_one:
             found[-1][1].extend([plain(line)] if line.strip() not in ("", "...") else [])
-        elif line.strip():  # prose: what is indented after it is no output
+        elif line.strip():  # prose: indented lines after it are not output
             open_one = False
     return found
 
 
 def figures():
-    """(command, formula, measured) of the table; "the same, `-b 16`" is the row before with that."""
+    """(command, formula, measured) for each row; "the same, `-b 16`" adds -b 16 to the row before."""
     command, rows = "", []
     for line in (LESSONS / "planning.md").read_text().splitlines():
         cells = [cell.strip() for cell in line.split("|")[1:-1]]

@@ -1,4 +1,4 @@
-"""What the tests of the program share: running it, and counting what went wrong."""
+"""Shared by the tests of the program: running it, and counting failures."""
 import json
 import os
 import re
@@ -6,11 +6,11 @@ import signal
 import subprocess
 import sys
 
-# Tests share the machine: threads that wait must not take the cores from those that work.
+# Tests share the machine: waiting threads must not take the cores from working ones.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 MEMTAPE = os.environ.get("MEMTAPE", "memtape")
-# Signals as a terminal leaves them: nohup, or a shell that begins us in the background, ignores some,
-# and the program would go on ignoring them.
+# Restore the default signal handlers: nohup, or a shell that starts us in the background, makes us ignore
+# some signals, and the program would inherit that.
 for _number in (signal.SIGHUP, signal.SIGTERM):
     signal.signal(_number, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -18,7 +18,7 @@ _failures = []
 
 
 def run(*args, **more):
-    """The finished process; output as text."""
+    """Runs the program; returns the finished process, with its output as text."""
     return subprocess.run([MEMTAPE, *map(str, args)], stdout=more.pop("stdout", subprocess.PIPE),
                           stderr=subprocess.PIPE, text=True, errors="replace",
                           timeout=more.pop("timeout", 600), **more)
@@ -62,13 +62,13 @@ def paths(value, path=""):
 
 
 def worth(formula, **letters):
-    """What a formula such as "L(34bsh + 5abs^2) + 2bsh" comes to, its letters having these values."""
+    """The value of a formula such as "L(34bsh + 5abs^2) + 2bsh" for these values of its letters."""
     products = re.sub(r"(?<=[0-9A-Za-z)])(?=[A-Za-z(])", "*", formula)
     return eval(products.replace("^", "**"), {"__builtins__": {}}, letters)
 
 
 def refused(wanted_words, *args, status=2, **more):
-    """The program says no, with this status, on stderr, in these words, and prints nothing else."""
+    """The program refuses: this status, these words on stderr, nothing on stdout."""
     p = run(*args, **more)
     line = " ".join(map(str, args))
     equal(p.returncode, status, f"status of: {line}")

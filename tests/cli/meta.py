@@ -1,5 +1,5 @@
-"""The meta device: the same books as the CPU's, whatever is asked for; memory that runs out; the
-timeline in its four forms."""
+"""The meta device: its books equal the CPU's for any options; memory that runs out; the timeline in its
+four forms."""
 import json
 import os
 import random
@@ -14,13 +14,13 @@ WHOLE = ("gpt", "bert", "llama")
 
 
 def books(text):
-    """Everything in a report but the device's name, its times, the seed and how many steps its scaler skipped:
-    the report, and whether it skipped any. What is left out is null on meta, and only there."""
+    """The report without the device's name, its times, the seed and the scaler's count of skipped steps; and
+    whether any step was skipped. The times and the count are null on meta, and only there."""
     report = dict(json.loads(text), scratch=None)
     del report["model"]["seed"]
     timed = report.pop("device") != "meta"
     for phase in report["phases"] + report["steady"]["phases"]:
-        equal(phase.pop("seconds") is not None, timed, "seconds where something was timed")
+        equal(phase.pop("seconds") is not None, timed, "seconds where the device was timed")
     for time in ("copy_seconds", "wait_seconds", "hidden"):
         if report["spared"]["offload"]:
             equal(report["spared"]["offload"].pop(time) is not None, timed, time)
@@ -59,7 +59,7 @@ def draw_model(draw):
     return args
 
 
-def draw_spending(draw, kind):
+def draw_memory_options(draw, kind):
     dtype = draw.choice(["f32", "f32", "bf16", "f16", "f64"])
     optimizer = draw.choice(["none", "sgd", "sgd-momentum", "adamw"])
     args = ["--dtype", dtype, "--optimizer", optimizer]
@@ -83,23 +83,23 @@ def draw_spending(draw, kind):
 
 
 def same_books(seed, n):
-    """The ledger in order, every figure of every phase, every event of the step."""
+    """The ledger in order, every figure of every phase and every event of the step agree."""
     draw = random.Random(seed)
-    met, not_taken, skipped = set(), 0, 0
+    met, n_refused, skipped = set(), 0, 0
     for _ in range(n):
         args = draw_model(draw)
-        args += draw_spending(draw, args[0]) + ["--timeline"]
+        args += draw_memory_options(draw, args[0]) + ["--timeline"]
         outcome = [run("profile", *args, "--json", "-", *on) for on in
                    (["--device", "cpu", "--threads", 2, "--seed", draw.randint(0, 99)],
                     ["--device", "meta", "--threads", 2, "--scratch", "cpu"])]
         equal(outcome[1].returncode, outcome[0].returncode, f"status of {args}")
-        if outcome[0].returncode:  # a combination that the program refuses, on both alike
+        if outcome[0].returncode:  # a combination of options that the program refuses on both devices
             equal(outcome[1].stderr, outcome[0].stderr, f"refusal of {args}")
             check("wanted" not in outcome[0].stderr, outcome[0].stderr)
-            not_taken += 1
+            n_refused += 1
             continue
         (cpu, overflowed), (meta, _) = (books(o.stdout) for o in outcome)
-        if overflowed:  # the first step was not made, and others before the steady one: meta has no values
+        if overflowed:  # the CPU skipped steps of the optimizer, its first one among them; meta has no values
             skipped += 1
             for report in (cpu, meta):
                 del report["phases"][3:], report["timeline"], report["spared"]
@@ -107,14 +107,14 @@ def same_books(seed, n):
         met |= {a for a in args if isinstance(a, str)}
         for key in cpu:
             if not equal(meta[key] == cpu[key], True, f"{key} on meta as on cpu: {args}"):
-                tell_difference(cpu[key], meta[key])
-    print(f"{n} configurations from seed {seed}: {n - not_taken} compared, {not_taken} "
+                print_difference(cpu[key], meta[key])
+    print(f"{n} configurations from seed {seed}: {n - n_refused} compared, {n_refused} "
           f"refused on both, {skipped} without the optimizer's first step, which overflowed")
-    check(n - not_taken - skipped > 0.9 * n, "most configurations are compared")
+    check(n - n_refused - skipped > 0.9 * n, "most configurations are compared")
     return met
 
 
-def tell_difference(cpu, meta, path=""):
+def print_difference(cpu, meta, path=""):
     if isinstance(cpu, list) and isinstance(meta, list):
         pairs = list(enumerate(zip(cpu, meta)))
         if len(cpu) != len(meta):
@@ -126,7 +126,7 @@ def tell_difference(cpu, meta, path=""):
         return
     for key, (a, b) in pairs:
         if a != b:
-            tell_difference(a, b, f"{path}.{key}")
+            print_difference(a, b, f"{path}.{key}")
             return
 
 
@@ -140,12 +140,12 @@ def options():
                     ("4gb", 4 * 10**9), ("2097152B", 2 << 20)]:
         equal(profile("mlp", "--capacity", text)["capacity"], n, f"--capacity {text}")
     p = profile("mlp", "--device", "meta", "--gemm-workspace", 8519680)
-    equal(p["growth"]["workspace"], 8519680, "one workspace after forward")
+    equal(p["growth"]["workspace"], 8519680, "one GEMM workspace after forward")
     equal([phase["by_category"]["workspace"] for phase in p["phases"]], [0, 8519680, 2 * 8519680],
-          "one for each pass, from its first product on")
+          "each pass has its own workspace, from its first product on")
     equal([phase["by_category"]["workspace"] for phase in p["steady"]["phases"]], 2 * [2 * 8519680],
-          "both from the beginning of the second step on")
-    equal(p["growth"]["residual"], 0, "a balance with a workspace")
+          "both workspaces exist from the beginning of the second step on")
+    equal(p["growth"]["residual"], 0, "residual with a workspace")
 
 
 def out_of_memory():
@@ -155,43 +155,44 @@ def out_of_memory():
     most = whole["steady"]["reserved"]
     for device in ["meta", "cpu"]:
         fits = run("profile", *args, "--device", device, "--capacity", most * (1 if device == "meta" else 2))
-        equal(fits.returncode, 0, f"a capacity of what it reserves is enough on {device}")
+        equal(fits.returncode, 0, f"status with a capacity of what the step reserves, on {device}")
         p = run("profile", *args, "--device", device, "--capacity", most // 2)
-        equal(p.returncode, 1, f"status without memory on {device}")
+        equal(p.returncode, 1, f"status when memory runs out on {device}")
         for words in ["Out of memory", "Who held what", "kept as", "input of", "parameter"]:
             check(words in p.stdout, f"{words!r} in the report on {device}: {p.stdout}")
         check("capacity of" in p.stderr, p.stderr)
         quiet = run("profile", *args, "--device", device, "--capacity", most // 2, "--quiet")
-        equal((quiet.returncode, quiet.stdout), (1, ""), "quiet without memory")
+        equal((quiet.returncode, quiet.stdout), (1, ""), "--quiet when memory runs out")
     less = run("profile", *args, "--device", "meta", "--capacity", most - 1)
-    equal(less.returncode, 1, "one byte less is too little")
+    equal(less.returncode, 1, "status with one byte less than the step reserves")
     j = json.loads(run("profile", *args, "--device", "meta", "--capacity", most // 2, "--json", "-",
                        "--timeline").stdout)
     oom = j["out_of_memory"]
     equal(sum(oom["by_category"].values()), oom["allocated"], "categories at the refusal")
     equal(j["timeline"][oom["event"]]["kind"], "oom", "the refused event")
-    equal(j["timeline"][oom["event"]]["bytes"], oom["requested"], "what it asked for")
+    equal(j["timeline"][oom["event"]]["bytes"], oom["requested"], "bytes of the refused request")
     check(oom["op"] and oom["module"].startswith("gpt.h."), f"who asked: {oom['module']}")
     equal(oom["step"], 2 if oom["event"] >= whole["steady"]["event"] else 1, "the step that was refused")
-    check(oom["allocated"] <= most // 2 < oom["allocated"] + max(oom["requested"], 20 << 20), "a tight fit")
+    check(oom["allocated"] <= most // 2 < oom["allocated"] + max(oom["requested"], 20 << 20),
+          "the refused request would have exceeded the capacity")
     kept = [h["kept"] for h in oom["largest"] if h["kept"]]
     check(kept and all(k["role"] in ("input", "output", "aux") for k in kept), "roles of what is kept")
 
 
-# Times, rates, and what takes a tensor's values.
-INVENTED = (r"(?i)\bms\b|millisecond|FLOP/s|tok/s|bytes, .* a second|\bloss [-0-9]|\bnan\b|\binf\b|"
-            r"gradients (off|the same|are)|held-out|skipped|hidden")
+# Times, rates, and figures computed from values: meta can measure none of them.
+NEEDS_DATA = (r"(?i)\bms\b|millisecond|FLOP/s|tok/s|bytes, .* a second|\bloss [-0-9]|\bnan\b|\binf\b|"
+              r"gradients (off|the same|are)|held-out|skipped|hidden")
 VALUES = {"seconds", "step_seconds", "copy_seconds", "wait_seconds", "hidden", "loss", "same_bits",
           "relative", "steps", "skipped"}
 
 
 def values_in(at, path=""):
-    """The paths of keys that hold a measured value, wherever they are in an object."""
+    """The paths of all keys of VALUES that are not null, at any depth of an object."""
     if isinstance(at, dict):
         for key, inner in at.items():
             if key in VALUES and inner is not None:
                 yield f"{path}.{key}"
-            if key != "model":  # whose `hidden` is a width
+            if key != "model":  # its `hidden` is a width
                 yield from values_in(inner, f"{path}.{key}")
     elif isinstance(at, list):
         for inner in at:
@@ -199,57 +200,58 @@ def values_in(at, path=""):
 
 
 def nothing_is_invented():
-    """No verb tells what it did not measure: a device without data has no times and no values."""
-    scaled = ["--loss-scale", "dynamic"]  # which only profile shows the bytes of
-    spared = ["--optimizer", "adamw", "--offload", "cpu", "--amp", "bf16", "--checkpoint", "full",
-              "--compress", "bits", "--dropout", 0.1]
+    """No verb reports what it did not measure: a device without data has no times and no values."""
+    scaled = ["--loss-scale", "dynamic"]  # only profile shows its bytes
+    memory_options = ["--optimizer", "adamw", "--offload", "cpu", "--amp", "bf16", "--checkpoint", "full",
+                      "--compress", "bits", "--dropout", 0.1]
     text = ["--data", os.path.abspath(__file__)]
     verbs = {
-        "profile": [["gpt"], ["block", "--timeline"], ["gpt", *spared, *scaled], ["gpt", "--budget", "1GB"],
-                    ["gpt", "--tp", 2]],
+        "profile": [["gpt"], ["block", "--timeline"], ["gpt", *memory_options, *scaled],
+                    ["gpt", "--budget", "1GB"], ["gpt", "--tp", 2]],
         "sweep": [["gpt", "--over", "act=relu,gelu"], ["block", "--over", "checkpoint=none,full"],
-                  ["gpt", "--row", "plain:", "--row", "spared: " + " ".join(map(str, spared))]],
+                  ["gpt", "--row", "plain:", "--row", "smaller: " + " ".join(map(str, memory_options))]],
         "explain": [["gpt"], ["mlp", *["-s", 4]]],
         "train": [[*text, "--steps", 3], [*text, "--steps", 3, "--amp", "f16"]],
         "plan": [["gpt"], ["gpt", "--budget", "1GB"], ["gpt", "--capacity", "1GB"]],
         "ranks": [[]],
         "demo": [["--steps", 3]], "audit": [[], ["relu"]], "generate": [["--model", "x.safetensors"]]}
     listed = set(re.findall(r"^  (\w+) ", run("help").stdout.split("Verbs")[1].split("For a start")[0], re.M))
-    equal(set(verbs), listed, "every verb")
+    equal(set(verbs), listed, "the verbs of this test are those of the help")
     with tempfile.TemporaryDirectory() as folder:
         for verb, all_args in verbs.items():
             for args in all_args:
                 on = [] if verb in ("plan", "ranks") else ["--device", "meta"]
                 p = run(verb, *args, *on)
-                if verb in ("demo", "audit", "generate"):  # all they tell is in values
+                if verb in ("demo", "audit", "generate"):  # all that they report comes from values
                     equal((p.returncode, p.stdout), (2, ""), f"{verb} {args}: refused")
                     check("--device meta" in p.stderr and "cpu" in p.stderr, f"{verb} {args}: {p.stderr}")
                     continue
                 equal(p.returncode, 0, f"status of {verb} {args}: {p.stderr}")
-                told = [line for line in (p.stdout + p.stderr).splitlines() if re.search(INVENTED, line)]
-                equal(told, [], f"{verb} {args} tells")
+                reported = [line for line in (p.stdout + p.stderr).splitlines() if re.search(NEEDS_DATA, line)]
+                equal(reported, [], f"{verb} {args}: printed")
                 if verb in ("explain", "train"):
-                    continue  # these write no object
+                    continue  # these verbs write no JSON
                 picture, file = (os.path.join(folder, name) for name in ("picture.svg", "object.json"))
                 drawn = ["--svg", picture] if verb == "sweep" else []
                 run(verb, *args, *drawn, *on, "--json", file, "-q")
                 with open(file) as f:
-                    equal(list(values_in(json.load(f))), [], f"{verb} {args} writes")
+                    equal(list(values_in(json.load(f))), [], f"{verb} {args}: written as JSON")
                 if drawn:
                     with open(picture) as f:
-                        equal(re.findall(INVENTED, f.read()), [], f"{verb} {args} draws")
+                        equal(re.findall(NEEDS_DATA, f.read()), [], f"{verb} {args}: drawn")
         out = os.path.join(folder, "out")
         for option in (["--save", out], ["--eval-every", 1], ["--save-adapter", out, "--lora-rank", 1, "--from", out]):
             refused([option[0], "meta"], "train", *text, "--steps", 1, "--device", "meta", *option)
         equal(sorted(os.listdir(folder)), ["object.json", "picture.svg"], "nothing was saved")
     timed = run("sweep", "gpt", "--over", "device=cpu,meta", "--steps", 1).stdout
-    check(re.search(r"device=cpu .* \d+\.\d\d ", timed) and "ms a step" in timed, f"a time where there is one: {timed}")
+    check(re.search(r"device=cpu .* \d+\.\d\d ", timed) and "ms a step" in timed,
+          f"the CPU's row has a time: {timed}")
     for words in ["milliseconds", "FLOP/s"]:
         check(words in run("profile", "mlp").stdout, f"{words} on the CPU")
 
 
 def replay(events):
-    """Bytes by category and live storages after each event, counted again from nothing."""
+    """Each event with the bytes by category and the live storages after it, counted from the events."""
     live, totals = {}, {}
     for e in events:
         key, n = e["storage"], e["allocated"]
@@ -258,7 +260,7 @@ def replay(events):
             live[key] = e
             totals[e["category"]] = totals.get(e["category"], 0) + n
         else:
-            check(live[key]["allocated"] == n, f"storage {key} has one size")
+            check(live[key]["allocated"] == n, f"storage {key} keeps its size")
             was = e["was"] or e["category"]
             totals[was] -= n
             if e["kind"] == "free":
@@ -279,13 +281,14 @@ def timeline():
         if i == peak["event"]:
             equal({c: n for c, n in peak["by_category"].items() if n},
                   {c: n for c, n in totals.items() if n}, "categories at the peak")
-            equal(len(live) >= sum(h["storages"] for h in peak["largest"]), True, "storages")
+            equal(len(live) >= sum(h["storages"] for h in peak["largest"]), True,
+                  "at least as many live storages as the peak lists")
             of_fc = [s["allocated"] for s in live.values() if s["category"] == "activation" and
                      re.fullmatch(r"gpt\.h\.\d\.mlp\.fc", s["module"])]
-            told = [(h["storages"], h["allocated"], h["kept"]) for h in peak["largest"] if
+            reported = [(h["storages"], h["allocated"], h["kept"]) for h in peak["largest"] if
                     h["category"] == "activation" and h["module"] == "gpt.h.0-2.mlp.fc"]
-            equal(told, [(3, sum(of_fc), {"op": "gelu", "role": "input", "name": "x"})],
-                  "activations of three layers on one line, and who keeps them in the second step")
+            equal(reported, [(3, sum(of_fc), {"op": "gelu", "role": "input", "name": "x"})],
+                  "activations of three layers on one line, with the op that keeps them in the second step")
     for events, phases in [(p["timeline"][:second], p["phases"]), (p["timeline"][second:], p["steady"]["phases"])]:
         equal(max(e["current"] for e in events), max(phase["peak"] for phase in phases), "peaks of phases")
     for is_second, phases in [(False, p["phases"]), (True, p["steady"]["phases"])]:
@@ -318,18 +321,18 @@ def pictures():
             equal([sum(r["args"].values()) for r in counters], [e["current"] for e in events],
                   "the counters of the trace")
             times = [r["ts"] for r in counters]
-            equal(times, sorted(times), "time goes on")
+            equal(times, sorted(times), "times in the trace, in order")
             slices = {row: [r["name"] for r in records if r["ph"] == "X" and r["tid"] == row] for row in (1, 2)}
             equal(slices, {1: ["first step", "second step"],
                            2: ["init"] + 2 * ["forward", "backward", "step"]}, "steps and phases of the trace")
         bad = run("profile", "mlp", "--svg", os.path.join(folder, "no", "t.svg"))
-        equal(bad.returncode, 1, "a picture that cannot be written")
+        equal(bad.returncode, 1, "status when the picture cannot be written")
         bad = run("profile", "mlp", "--trace", os.path.join(folder, "no", "t.json"))
-        equal(bad.returncode, 1, "a trace that cannot be written")
+        equal(bad.returncode, 1, "status when the trace cannot be written")
 
 
 def instructions(layers):
-    """That a whole run executes, on one thread; independent of what else the machine does."""
+    """The number of instructions that a whole run executes on one thread; other programs do not change it."""
     p = subprocess.run(["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", MEMTAPE,
                         "profile", "gpt", "-l", str(layers), "--device", "meta", "--optimizer", "adamw"],
                        capture_output=True, text=True, env=dict(os.environ, OMP_NUM_THREADS="1"))
@@ -339,7 +342,7 @@ def instructions(layers):
 
 
 def linear():
-    """Twice the layers, twice the events and (all but) twice the work."""
+    """Twice the layers: twice the events and (almost exactly) twice the work."""
     n = [len(profile("gpt", "-l", l, "--optimizer", "adamw", "--device", "meta", "--timeline")["timeline"])
          for l in (24, 48, 96)]
     equal(n[2] - n[1], 2 * (n[1] - n[0]), f"events of 24, 48 and 96 layers: {n}")
@@ -365,7 +368,7 @@ def gpt3_on_a_laptop():
         count = report["params"]["count"]
         equal(count, 12288 * (50257 + 2048) + 96 * (12 * 12288**2 + 13 * 12288) + 2 * 12288,
               "parameters: embeddings, layers, last norm")
-        equal(report["phases"][3]["by_category"]["optimizer"], 8 * count, "two f32 a parameter")
+        equal(report["phases"][3]["by_category"]["optimizer"], 8 * count, "two f32 per parameter")
 
 
 if sys.argv[1] == "books":
@@ -373,7 +376,7 @@ if sys.argv[1] == "books":
     for word in ["linear", "mlp", "--out-act", "attention", "block", *WHOLE, "flash", "math", "--inplace", "--offload", "disk",
                  "--compress", "--amp", "--lora-rank", "--qlora", "--master-weights", "--loss-scale",
                  "adamw", "sgd", "sgd-momentum", "full", "selective", "sqrt", "every=2", "rmsnorm", "post"]:
-        check(word in met, f"{word} was among what is compared")
+        check(word in met, f"no compared configuration has {word}")
 else:
     options()
     out_of_memory()

@@ -1,4 +1,4 @@
-/* Preloaded: an OpenBLAS that does not know this CPU, and takes other kernels only when told to. */
+/* Preloaded: an OpenBLAS that does not know this CPU and changes its kernels only when told to. */
 #include <stdlib.h>
 
 char *openblas_get_corename(void)

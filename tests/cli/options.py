@@ -1,6 +1,6 @@
-"""Every option with every verb, and in every mode of a verb: it changes what comes out, or it is
-refused with status 2 and its name. The options are those that the verbs' own help lists, so a new one
-fails here until it has a value, and one that does nothing fails until it is refused."""
+"""Every option with every verb, and in every mode of a verb: it changes the output, or it is refused with
+status 2 and its name. The options are read from the verbs' own help: a new option fails here until it has
+a value in VALUES, and an option without effect fails until it is refused."""
 import hashlib
 import json
 import os
@@ -17,7 +17,7 @@ FOLDER = tempfile.mkdtemp()
 os.environ.setdefault("OMP_NUM_THREADS", "2")
 VERBS = ["demo", "train", "generate", "profile", "explain", "audit", "sweep", "plan", "ranks"]
 
-# ---- a value for each option, unlike its default; and what it needs beside it to be of use ----
+# ---- a value for each option, unlike its default; and other options without which it has no effect ----
 VALUES = {
     "model": "other.safetensors", "prompt": "abc", "tokens": 7, "temperature": 2, "top-k": 2,
     "kv-cache": "none", "adapter": "adapter.safetensors", "merge": None, "data": "more.txt",
@@ -38,22 +38,22 @@ VALUES = {
     "svg": "x.svg", "json": "x.json", "quiet": None, "help": None}
 VALUE_OF = {("plan", "tokens"): "1B", ("plan", "optimizer"): "sgd-momentum", ("train", "steps"): 3,
             ("train", "preset"): "llama-tiny", ("train", "layers"): 3}
-# Where the command has the value above already.
-OTHERWISE = {"device": "cpu", "budget": "2GB", "from": "other.safetensors", "resume": "half2.safetensors"}
+# Used where the command already has the value above.
+SECOND_VALUES = {"device": "cpu", "budget": "2GB", "from": "other.safetensors", "resume": "half2.safetensors"}
 ON_META = ["--device", "meta"]
 ADAPTED = ["--from", "model.safetensors", "--lora-rank", 3]
-COMPANY = {"inplace": ["--act", "leaky_relu"], "loss-scale": ["--dtype", "f16", "--optimizer", "adamw"],
+NEEDED = {"inplace": ["--act", "leaky_relu"], "loss-scale": ["--dtype", "f16", "--optimizer", "adamw"],
            "master-weights": ["--dtype", "bf16", "--optimizer", "adamw"], "qlora": ["--lora-rank", 3],
            "gemm-workspace": ON_META, "scratch": ON_META + ["--dtype", "bf16"],
            "utilisation": ["--tokens", "1B", "--flops-rate", "1T"],
            "devices": ["--tokens", "1B", "--flops-rate", "1T"]}
-COMPANY_OF = {("plan", "svg"): ["--budget", "1GB"], ("plan", "master-weights"): [],
+NEEDED_BY = {("plan", "svg"): ["--budget", "1GB"], ("plan", "master-weights"): [],
               ("plan", "gemm-workspace"): ["--capacity", "10MB"],
               ("plan", "scratch"): ["--capacity", "10MB"],
               ("train", "loss-scale"): ["--amp", "f16"], ("train", "master-weights"): ["--dtype", "bf16"],
               ("train", "qlora"): ADAPTED, ("train", "lora-rank"): ADAPTED[:2],
               ("train", "save-adapter"): ADAPTED, ("train", "save-every"): ["--save", "folder"]}
-# Of no use one without the other.
+# These two have an effect only together.
 TOGETHER = {("plan", "flops-rate"): ["--tokens", "1B"]}
 SMALL = ["-b", 2, "-s", 16, "-d", 16, "-a", 4]
 EXPRESSION = ["--expr", "(x*2)@w", "--shapes", "x=3x4,w=4x5"]
@@ -65,7 +65,7 @@ RANK = ["gpt", "-b", 2, "-s", 16, "-d", 32, "-a", 8, "-l", 8, "--dtype", "bf16",
         "--pp", 2, "--dp", 2, "--zero", 1, "--dropout", 0.1]
 BASE = {"demo": ["--data", "text.txt"], "train": TRAIN, "generate": ["--model", "model.safetensors",
         "-n", 20], "profile": GPT, "explain": GPT, "audit": ["relu"], "sweep": GPT, "plan": GPT, "ranks": []}
-# Where another command shows what the option does.
+# Another command than BASE's, where that shows what the option does.
 BASE_OF = {("train", "preset"): [*TEXT, "-b", 2, "-s", 16], ("plan", "kv"): ["gpt2", "-s", 16],
            ("audit", "threads"): [], ("demo", "seconds"): ["--data", "text.txt", "--seconds", 1],
            ("sweep", "optimizer"): [*GPT, "-b", 1, "-s", 1],
@@ -74,10 +74,10 @@ BASE_OF = {("train", "preset"): [*TEXT, "-b", 2, "-s", 16], ("plan", "kv"): ["gp
            **{(verb, "causal"): ["block", *SMALL] for verb in ("profile", "explain", "sweep", "plan")},
            **{("profile", option): RANK for option in
               ("tp", "sp", "pp", "interleave", "stage", "microbatches", "dp", "zero")}}
-# Rows of a sweep are compared with its first.
+# These need a first row without the option, because a sweep compares its rows with the first.
 FIRST_ROW = {"act", "attention", "causal", "dropout", "dtype", "inplace", "loss-scale", "out-act", "norm", "norm-kind"}
 
-# ---- modes of the verbs: every option again ----
+# ---- modes of the verbs: every option is tried in each ----
 MODES = [
     ("profile", "one rank of several", RANK),
     ("profile", "one rank alone", [*GPT, "--dtype", "bf16", *ON_META, "--tp", 1]),
@@ -116,7 +116,7 @@ def prepare():
     equal(p.returncode, 0, f"making adapters: {p.stderr}")
 
 
-# ---- what came out: a status, the errors, and something to compare ----
+# ---- ways to look at a run: each returns its status, its errors, and a result to compare ----
 TIMES = re.compile(r"[\d.]+ (?:[kMGTP] )?(?:tok/s|a second|FLOP/s|m?s\b)|ETA .*|"
                    r"(?m:^ +(?:milliseconds|FLOP/s) .*$)")
 
@@ -129,15 +129,15 @@ def without_times(j):
 
 
 def content(path):
-    """Of what matters in a file: of a model's the values, not what the header says of the run."""
+    """What is compared of a file: the values of a model's file, not its header, which describes the run."""
     data = path.read_bytes()
     if path.suffix == ".safetensors":
         return hashlib.sha1(data[8 + int.from_bytes(data[:8], "little"):]).hexdigest()
     return path.suffix if path.suffix in (".svg", ".trace", ".json") else len(data)
 
 
-def desk():
-    """A folder of one's own, with what prepare() made."""
+def own_folder():
+    """A new folder for one run, with links to the files that prepare() made."""
     folder = Path(tempfile.mkdtemp(dir=FOLDER))
     os.mkdir(folder / "folder")
     for path in Path(FOLDER).iterdir():
@@ -147,8 +147,8 @@ def desk():
 
 
 def everything(verb, args, has_json):
-    """All that is printed and written, but times. The report of a sweep is its JSON."""
-    folder = desk()
+    """Everything that is printed and written, without times. A sweep's JSON replaces its printed table."""
+    folder = own_folder()
     report = folder / "result.json"
     p = run(verb, *args, *(["--json", report.name] if has_json and "--json" not in args else []), cwd=folder)
     files = {str(path.relative_to(folder)): content(path) for path in folder.rglob("*")
@@ -159,11 +159,11 @@ def everything(verb, args, has_json):
     return p.returncode, p.stderr, (p.returncode, text, j, files)
 
 
-def turns(verb, args):
-    """Of a sweep: what is told of its progress, to a terminal alone."""
+def progress(verb, args):
+    """The progress of a sweep, which it prints only to a terminal."""
     terminal, other_end = pty.openpty()
     p = subprocess.Popen([MEMTAPE, verb, *map(str, args)], stdout=subprocess.DEVNULL, stderr=other_end,
-                         cwd=desk(), env=dict(os.environ, TERM="xterm"))
+                         cwd=own_folder(), env=dict(os.environ, TERM="xterm"))
     os.close(other_end)
     text = b""
     try:
@@ -176,73 +176,74 @@ def turns(verb, args):
 
 
 def threads(verb, args):
-    """Those that computed, as the OpenMP library tells it."""
-    p = run(verb, *args, cwd=desk(), env=dict(os.environ, OMP_DISPLAY_AFFINITY="TRUE",
-                                              OMP_AFFINITY_FORMAT="thread %n of %N"))
+    """The threads that computed, as the OpenMP library reports them."""
+    p = run(verb, *args, cwd=own_folder(), env=dict(os.environ, OMP_DISPLAY_AFFINITY="TRUE",
+                                                    OMP_AFFINITY_FORMAT="thread %n of %N"))
     return p.returncode, p.stderr, sorted(set(re.findall(r"thread \d+ of \d+", p.stderr)))
 
 
 def beginning(verb, args):
-    """Of a demo: what it says before its first step, whether there is time enough and for how many."""
-    p = subprocess.Popen([MEMTAPE, verb, *map(str, args)], stdout=subprocess.PIPE, cwd=desk(),
+    """What a demo prints before its first step: whether the time is enough, and for how many steps."""
+    p = subprocess.Popen([MEMTAPE, verb, *map(str, args)], stdout=subprocess.PIPE, cwd=own_folder(),
                          stderr=subprocess.PIPE, text=True)
-    said = []
+    lines = []
     for line in p.stdout:
-        said.append(line)
+        lines.append(line)
         if line.startswith("run "):
             p.kill()
             break
-    said_of_errors = p.communicate()[1]
-    return max(p.returncode, 0), said_of_errors, said
+    errors = p.communicate()[1]
+    return max(p.returncode, 0), errors, lines
 
 
-LOOK = {("demo", "seconds"): beginning, ("sweep", "quiet"): turns, ("sweep", "steps"): turns,
+LOOK = {("demo", "seconds"): beginning, ("sweep", "quiet"): progress, ("sweep", "steps"): progress,
         **{(verb, "threads"): threads for verb in VERBS}}
 
 
 # ---- one option of one command ----
 def base_of(verb, mode, base, option):
-    """The same command without the option, and with what the option needs."""
+    """The command without the option, and the options that the option needs."""
     base = BASE_OF.get((verb, option), base) if not mode else base
-    company = COMPANY_OF.get((verb, option), COMPANY.get(option, []))
-    if company[:1] == ["--from"] and ("--from" in base or "--resume" in base):
-        company = company[2:]
+    needed = NEEDED_BY.get((verb, option), NEEDED.get(option, []))
+    if needed[:1] == ["--from"] and ("--from" in base or "--resume" in base):
+        needed = needed[2:]
     if (verb == "demo" and option != "seconds") or (verb, option) == ("sweep", "steps"):
         base = [*base, "--steps", 1]
     if option == "threads" and verb in ("profile", "explain", "sweep"):
         base = [*base, "-d", 128, "-s", 64]
     if verb == "sweep" and option in FIRST_ROW:
-        return [*base, "--row", "a:"], company
-    return base, company
+        return [*base, "--row", "a:"], needed
+    return base, needed
 
 
 def words_of(verb, base, option):
     name, value = f"--{option}", VALUE_OF.get((verb, option), VALUES[option])
     if (name, value) in zip(base, base[1:]):
-        value = OTHERWISE[option]
+        value = SECOND_VALUES[option]
     words = [name] + ([] if value is None else [value])
     return words + TOGETHER.get((verb, option), [])
 
 
-def in_a_row(company, words):
-    return ["--row", "b: " + " ".join(map(str, company + words))]
+def in_a_row(needed, words):
+    return ["--row", "b: " + " ".join(map(str, needed + words))]
 
 
 def look_at(verb, mode, base, option, has_json, seen):
-    """What became of the option: "used", "refused", "failed" (with it and without), or what is wrong."""
+    """The effect of the option: "used", "refused", "failed" (with it and without it), or a text that says what
+    is wrong."""
     look = LOOK.get((verb, option), lambda v, a: everything(v, a, has_json))
-    base, company = base_of(verb, mode, base, option)
+    base, needed = base_of(verb, mode, base, option)
     words = words_of(verb, base, option)
     rows = base[-2:] == ["--row", "a:"]
-    status, errors, result = look(verb, [*base, *(in_a_row(company, words) if rows else company + words)])
-    if status == 2 and company and f"--{option}" not in errors:  # what it needs was refused; and itself?
+    status, errors, result = look(verb, [*base, *(in_a_row(needed, words) if rows else needed + words)])
+    if status == 2 and needed and f"--{option}" not in errors:  # a needed option was refused
         status, errors, result = look(verb, base + words)
     if status == 2:
         given = {str(word) for word in base + words if str(word).startswith("--")}
         return "refused" if any(name in errors for name in given) else f"status 2: {errors}"
     if status not in (0, 1):
         return f"status {status}: {errors}"
-    without = [*base, *(in_a_row(company, []) if rows else company)]
+    without = [*base, *(in_a_row(needed, []) if rows else needed)]
     key = look, verb, str(without)
     if look not in LOOK.values():
         key = verb, str(without)
@@ -250,7 +251,7 @@ def look_at(verb, mode, base, option, has_json, seen):
         seen[key] = look(verb, without)
     if seen[key][0] == 2:
         return f"the command {verb} {without} has status 2: {seen[key][1]}"
-    if seen[key][0] == 1 and status == 1 and verb != "demo":  # which fails if it has learnt too little
+    if seen[key][0] == 1 and status == 1 and verb != "demo":  # a demo fails if it has learnt too little
         return "failed" if mode else f"the command {verb} {without} fails: {seen[key][1]}"
     return "used" if result != seen[key][2] else f"ignored: {verb} {' '.join(map(str, without))}"
 
@@ -264,8 +265,8 @@ def main():
     prepare()
     options = {verb: listed(verb) for verb in VERBS}
     every = sorted(set().union(*options.values()))
-    equal(sorted(set(every) - set(VALUES)), [], "options that this test has no value for")
-    equal(sorted(set(VALUES) - set(every)), [], "values for options that are gone")
+    equal(sorted(set(every) - set(VALUES)), [], "options without a value in VALUES")
+    equal(sorted(set(VALUES) - set(every)), [], "values for options that no longer exist")
     seen = {}
 
     def do(job):
@@ -292,7 +293,7 @@ def main():
         if check(result in ("used", "refused", "failed", "unknown", "abbreviated"), f"{name}: {result}"):
             count[result] = count.get(result, 0) + 1
         if not mode and option in options[verb] and option != "device":
-            check(result != "refused", f"{name}: the help lists it, and it is refused")
+            check(result != "refused", f"{name}: the help lists it, but it is refused")
     print(", ".join(f"{n} {what}" for what, n in sorted(count.items())))
     shutil.rmtree(FOLDER)
 

@@ -1,5 +1,5 @@
-"""`memtape plan`: the reference cases, one command each; random models; what fits, tried; the keys
-of its object; what it refuses."""
+"""`memtape plan`: the reference cases, one command each; random models; the largest batch and length that
+fit, tried; the keys of the JSON; refusals."""
 import json
 import os
 import random
@@ -13,7 +13,7 @@ DAY = 86400
 
 
 def plan(*args):
-    """The object of `memtape plan ARGS --json -`, its equations checked."""
+    """The JSON object of `memtape plan ARGS --json -`, after checking its equations."""
     p = run("plan", *args, "--json", "-")
     if not check(p.returncode == 0, f"plan {args}: status {p.returncode}: {p.stderr.strip()}"):
         return None
@@ -28,7 +28,7 @@ def plan(*args):
         if f["name"] in ("parameters", "parameters in brief", "activations", "flops forward"):
             m = j["model"]
             equal(worth(f["text"], b=m["batch"], s=m["seq"], h=m["hidden"], a=m["heads"], L=m["layers"],
-                        V=m["vocab"], f=m["ffn"]), f["value"], f"the words of {f['name']} of {args}")
+                        V=m["vocab"], f=m["ffn"]), f["value"], f"value of the formula's text, {f['name']} of {args}")
     equal(j["step"]["peak"], sum(j["step"]["at_peak"].values()), f"peak of {args}")
     check(j["step"]["peak"] <= j["step"]["reserved"], f"reserved of {args}")
     flops = next(f for f in j["formulas"] if f["name"] == "flops")
@@ -49,15 +49,16 @@ def measured(j, name):
     return j["formulas"][name]["measured"]
 
 
-def left_out(j, name, words):
-    check(any(words in r["text"] for r in j["formulas"][name]["rows"]), f"{name} leaves out {words}")
+def lists_difference(j, name, words):
+    check(any(words in r["text"] for r in j["formulas"][name]["rows"]),
+          f"{name} has no row that mentions {words}")
 
 
 # ---- the reference cases ----
 
 def activations():
     for preset, batch, formula, kept in [
-            # published as 250 M, a slip: 12 x 29.1 M + 0.79 M is 350 M; and as 5.58 G
+            # published as 250 M (a slip: 12 x 29.1 M + 0.79 M is 350 M) and as 5.58 G
             ("bert-base", 1, 349962240, 384870400), ("bert-base", 16, 5599395840, 6157926400),
             ("llama-65b", 1, 153041764352, 153392291840),
             ("llama-65b", 16, 2448668229632, None),
@@ -70,9 +71,9 @@ def activations():
         equal(value(j, "activations"), formula, f"activations of {preset}, b={batch}")
         if kept:
             equal(measured(j, "activations"), kept, f"measured activations of {preset}, b={batch}")
-        left_out(j, "activations", "log-probabilities")
+        lists_difference(j, "activations", "log-probabilities")
         if preset == "llama-65b":
-            left_out(j, "activations", "swiglu")
+            lists_difference(j, "activations", "swiglu")
     j = plan("gpt3-175b", "--optimizer", "none")
     equal(measured(j, "parameters") * 2, 349208518656, "GPT-3's parameters in 16 bits, 350 GB")
     text = run("plan", "gpt3-175b", "-b", 64, *TEXTBOOK).stdout
@@ -87,21 +88,21 @@ def parameters():
         j = plan(preset, "-s", 1)
         equal(value(j, "parameters in brief"), brief, f"12Lh^2 of {preset}")
         equal(measured(j, "parameters"), exact, f"parameters of {preset}")
-        left_out(j, "parameters in brief", "swiglu")
+        lists_difference(j, "parameters in brief", "swiglu")
     j = plan("llama-3.1-8b", "-s", 1, "--params", "8B", "--master-weights")
     equal(value(j, "states"), 128 * 10**9, "LLaMA-3.1-8B in mixed precision")
     equal(measured(j, "states"), 16 * 8030261248, "the same, measured")
-    left_out(j, "states", "rounded N")
+    lists_difference(j, "states", "rounded N")
     equal(value(plan("llama-65b", "-s", 1, "--dtype", "f32", "--params", "65B"), "states"),
           1040 * 10**9, "LLaMA-65B's static memory")
     equal(value(plan("bert-base", "-s", 1, "--dtype", "f32", "--params", "110M"), "states"),
           1760 * 10**6, "BERT-base's static memory")
     mixed = next(r for r in j["regimes"] if r["name"] == "16 bits, AdamW, f32 master weights")
-    equal(mixed["bytes"], 16 * 8030261248, "the same among the regimes")
+    equal(mixed["bytes"], 16 * 8030261248, "mixed precision in the table of regimes")
 
 
 def regimes():
-    """Each way to train that has options is measured with them."""
+    """Each regime that has options gives the same bytes when planned with them."""
     table = plan("gpt2", "-s", 8)["regimes"]
     check(sum(r["options"] is not None for r in table) >= 4, "regimes to measure")
     equal([r["formula_only"] for r in table], [r["options"] is None for r in table], "which are run")
@@ -125,8 +126,8 @@ def times():
     j = plan("llama-65b", "--recompute", "--params", "65B", "--tokens", "1.4T", "--devices", 2048,
              "--flops-rate", "624T", "--utilisation", 0.3)
     equal(round(j["time"]["formula_s"] / DAY, 2), 21.98, "days for LLaMA-65B, published as 21")
-    left_out(j, "flops", "attention's scores")
-    left_out(j, "flops", "looked up")
+    lists_difference(j, "flops", "attention's scores")
+    lists_difference(j, "flops", "looked up")
     j = plan("gpt3-175b", "--tokens", "300B")
     equal((j["training"]["formula_flops"], j["time"]), (6 * 174604259328 * 300e9, None), "GPT-3's training")
     equal(f"{j['training']['formula_flops']:.2e}", "3.14e+23", "as published")
@@ -135,7 +136,7 @@ def times():
     check(f"Training on 300 G tokens takes 3.14e23 FLOP by the formula, {counted} as counted." in
           run("plan", "gpt3-175b", "--tokens", "300B").stdout, "the same as text")
     equal(plan("gpt2")["training"], None, "no training where nobody asks")
-    equal(plan("gpt2")["time"], None, "no time where nobody asks")
+    equal(plan("gpt2")["time"], None, "no time without --tokens")
 
 
 def cache():
@@ -150,8 +151,8 @@ def cache():
     equal(measured(j, "kv cache"), 64 * 2**30, "KV cache of LLaMA 7B in f32")
     j = plan("llama-3.1-8b", "-s", 100, "--kv", 0)
     equal(measured(j, "kv cache"), 2 * 100 * 8 * 128 * 32 * 2, "grouped heads")
-    left_out(j, "kv cache", "grouped-query")
-    check("kv cache" not in plan("gpt2")["formulas"], "no cache where nobody asks")
+    lists_difference(j, "kv cache", "grouped-query")
+    check("kv cache" not in plan("gpt2")["formulas"], "no cache without --kv")
 
 
 # ---- any model ----
@@ -185,7 +186,7 @@ def any_model(seed, n):
 
 
 def published_models():
-    """Hugging Face's config.json of many a family: biases of q, k and v alone, tied heads, ..."""
+    """config.json files from Hugging Face: biases for q, k and v only, tied heads, ..."""
     folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "nn", "configs")
     files = sorted(f for f in os.listdir(folder) if f.endswith(".json"))
     check(len(files) >= 8, "configs to plan")
@@ -194,10 +195,10 @@ def published_models():
         plan(os.path.join(folder, file), "-s", 256, "-b", 3, "--checkpoint", "selective", *TEXTBOOK)
 
 
-# ---- what fits ----
+# ---- the largest batch and length that fit ----
 
 def steps(capacity, *args):
-    """0 if there is room for two steps, 1 if not: sweep times one more than it measures."""
+    """0 if there is room for two steps, 1 if not: sweep times one step after the one that it measures."""
     p = run("sweep", *args, "--device", "meta", "--capacity", capacity, "--optimizer", "adamw",
             "--dtype", "bf16", "--json", "-")
     check(p.returncode == 0, p.stderr)
@@ -207,29 +208,30 @@ def steps(capacity, *args):
 def fits():
     model = ["gpt", "-l", 3, "-d", 64, "-a", 4, "--vocab", 500]
     for capacity in [12000000, 41943040]:
-        for spared in [[], ["--checkpoint", "full"]]:
-            j = plan(*model, "-s", 48, "-b", 2, "--capacity", capacity, *spared)
+        for memory_options in [[], ["--checkpoint", "full"]]:
+            j = plan(*model, "-s", 48, "-b", 2, "--capacity", capacity, *memory_options)
             batch, seq = j["fits"]["batch"]["largest"], j["fits"]["seq"]["largest"]
-            check(batch > 0 and seq > 0, f"something fits {capacity}")
+            check(batch > 0 and seq > 0, f"some batch and some length fit in {capacity}")
             for fit in (j["fits"]["batch"], j["fits"]["seq"]):
-                equal(fit["refused"], fit["largest"] + 1, f"the first that is refused {capacity}")
-                check(0 < fit["peak"] <= fit["reserved"] <= capacity, f"the largest fits {capacity}")
+                equal(fit["refused"], fit["largest"] + 1, f"the first size that is refused, {capacity}")
+                check(0 < fit["peak"] <= fit["reserved"] <= capacity, f"the largest size fits in {capacity}")
             for more, status in [(0, 0), (1, 1)]:
-                equal(steps(capacity, *model, *spared, "-s", 48, "-b", batch + more), status,
-                      f"batch {batch} + {more} in {capacity} {spared}")
-                equal(steps(capacity, *model, *spared, "-s", seq + more, "-b", 2), status,
-                      f"length {seq} + {more} in {capacity} {spared}")
+                equal(steps(capacity, *model, *memory_options, "-s", 48, "-b", batch + more), status,
+                      f"batch {batch} + {more} in {capacity} {memory_options}")
+                equal(steps(capacity, *model, *memory_options, "-s", seq + more, "-b", 2), status,
+                      f"length {seq} + {more} in {capacity} {memory_options}")
     small = plan("mlp", "--capacity", "1kB")["fits"]
-    equal((small["batch"]["largest"], small["batch"]["runs"]), (0, 1), "nothing fits a kilobyte")
-    check("not even 1 fits" in run("plan", "mlp", "--capacity", "1kB").stdout, "and it says so")
+    equal((small["batch"]["largest"], small["batch"]["runs"]), (0, 1), "nothing fits in a kilobyte")
+    check("not even 1 fits" in run("plan", "mlp", "--capacity", "1kB").stdout,
+          "the text says that nothing fits")
     endless = plan("mlp", "-d", 4, "--capacity", "8EB")["fits"]["batch"]
-    equal((endless["largest"], endless["refused"]), (2**30, None), "a search that nothing ends")
-    equal(plan("gpt2")["fits"], None, "no search where nobody asks")
+    equal((endless["largest"], endless["refused"]), (2**30, None), "a search that no refusal ends")
+    equal(plan("gpt2")["fits"], None, "no search without --capacity")
     more = [plan("gpt2", "--capacity", f"{n}GB")["fits"]["batch"]["largest"] for n in (5, 10, 20)]
     check(more == sorted(more) and more[0] < more[2], "more memory, larger batches")
 
 
-# ---- the object, the text, the options ----
+# ---- the JSON, the text, the options ----
 
 def keys_are_those_documented():
     seen, documented = set(), documented_keys("plan-json.md")
@@ -244,12 +246,12 @@ def keys_are_those_documented():
 def outputs():
     text = run("plan", "bert-base", "-b", 2, *TEXTBOOK).stdout
     equal(text.count("0  difference"), 6, "formulas that end in 0")
-    check(max(map(len, text.splitlines())) <= 120, "lines of readable width")
-    check("\x1b" not in text, "no colour where there is no terminal")
+    check(max(map(len, text.splitlines())) <= 120, "width of the longest line")
+    check("\x1b" not in text, "output to a file has no colour")
     with tempfile.TemporaryDirectory() as folder:
         file = os.path.join(folder, "plan.json")
-        check("Parameters" in run("plan", "mlp", "--json", file).stdout, "text beside a file")
-        equal(os.listdir(folder), ["plan.json"], "nothing but the file is left")
+        check("Parameters" in run("plan", "mlp", "--json", file).stdout, "text is printed when the JSON goes to a file")
+        equal(os.listdir(folder), ["plan.json"], "no other file is left")
         equal(run("plan", "mlp", "--json", file, "--quiet").stdout, "", "quiet")
     with open("/dev/full", "w") as full:
         p = subprocess.run([MEMTAPE, "plan", "mlp"], stdout=full, stderr=subprocess.PIPE)
@@ -270,7 +272,7 @@ def refusals():
     refused(["--tokens", "mlp"], "plan", "mlp", "--tokens", "1B", "--flops-rate", "1T")
     for option in (["--device", "cpu"], ["--amp", "bf16"], ["--lora-rank", 2], ["--offload", "cpu"]):
         p = run("plan", "gpt2", *option)
-        check(p.returncode == 2 and option[0] in p.stderr, f"{option} is none of a plan's options")
+        check(p.returncode == 2 and option[0] in p.stderr, f"plan refuses {option}")
     refused(["--recompute", "--checkpoint"], "plan", "gpt2", "--recompute", "--checkpoint", "sqrt")
 
 

@@ -1,5 +1,5 @@
-"""The program among its surroundings: signals, readers that go away, limits on memory, files and
-stack, and files that are asked for twice."""
+"""The program and the system: signals, readers that go away, limits on memory, files and stack, and files
+that are named twice."""
 import json
 import os
 import re
@@ -33,7 +33,7 @@ def step_of(name):
 # ---- signals ----
 
 def long_run(*args, ignored=(), **more):
-    """A run that has begun to train: it says so with its first step."""
+    """Starts a run and waits until it prints that training has begun."""
     def ignore():
         for number in ignored:
             signal.signal(number, signal.SIG_IGN)
@@ -47,18 +47,18 @@ def long_run(*args, ignored=(), **more):
     return p
 
 
-def first_signal_saves_and_tells_which():
+def first_signal_saves_the_run_and_sets_the_status():
     for number in [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]:
         name = f"signal-{number}"
         p = long_run("--save", name)
         p.send_signal(number)
         _, err = p.communicate(timeout=60)
         equal(p.returncode, 128 + number, f"status after signal {number}: {err}")
-        check("the run is saved" in err, f"it says so: {err}")
-        check(step_of(name) > 0, "the steps are in the file")
+        check("the run is saved" in err, f"the save is reported: {err}")
+        check(step_of(name) > 0, "the file holds the number of steps")
 
 
-def ended_terminal_signals_twice_and_the_run_is_saved():
+def closed_terminal_signals_twice_and_the_run_is_saved():
     p = long_run("--save", "hangup")
     p.send_signal(signal.SIGHUP)
     p.send_signal(signal.SIGHUP)
@@ -68,7 +68,7 @@ def ended_terminal_signals_twice_and_the_run_is_saved():
 
 
 def second_signal_ends_the_program():
-    # Large steps: the first signal is not yet obeyed when the second one comes.
+    # The steps are long, so the second signal comes before the program acts on the first.
     slow = ["-d", 512, "-l", 4, "-s", 256, "-b", 32]
     for first, second in [(signal.SIGINT, signal.SIGINT), (signal.SIGTERM, signal.SIGINT),
                           (signal.SIGHUP, signal.SIGTERM), (signal.SIGINT, signal.SIGTERM)]:
@@ -81,22 +81,22 @@ def second_signal_ends_the_program():
     check(not os.path.exists("never"), "nothing was saved")
 
 
-def inherited_ignoring_is_respected():
+def ignored_signals_stay_ignored():
     p = long_run("--save", "ignored", ignored=[signal.SIGHUP, signal.SIGINT])
     for number in [signal.SIGHUP, signal.SIGINT, signal.SIGHUP]:
         p.send_signal(number)
     time.sleep(0.3)
-    equal(p.poll(), None, "nohup: it goes on")
+    equal(p.poll(), None, "the run goes on, as under nohup")
     p.send_signal(signal.SIGTERM)
     p.communicate(timeout=60)
-    equal(p.returncode, 143, "until it is terminated")
+    equal(p.returncode, 143, "status after SIGTERM")
     check(step_of("ignored") > 0, "saved")
 
 
 # ---- readers that go away, full disks ----
 
 def with_lost_reader(*args, **more):
-    """Standard output is a pipe that nobody reads any more."""
+    """Runs the program with a standard output whose reader has gone."""
     read, write = os.pipe()
     os.close(read)
     try:
@@ -106,7 +106,7 @@ def with_lost_reader(*args, **more):
         os.close(write)
 
 
-def what_was_asked_for_is_written_whoever_reads():
+def files_are_written_even_if_standard_output_fails():
     budget = ["--budget", "100MB"]
     for args, files in [
             (["train", *TINY, "--steps", 30, "--save", "o1"], ["o1"]),
@@ -129,12 +129,12 @@ def what_was_asked_for_is_written_whoever_reads():
             p = lost(*args)
             equal(p.returncode, 1, f"status of {args} without a reader: {p.stderr}")
             check("standard output: " in p.stderr and "Success" not in p.stderr,
-                  f"it says why: {p.stderr}")
+                  f"the reason is reported: {p.stderr}")
             for name in files:
                 check(os.path.exists(name) and os.path.getsize(name) > 0, f"{args}: {name} is written")
                 os.remove(name)
     p = with_lost_reader("train", *TINY, "--steps", 10**7)
-    equal(p.returncode, 1, "a run for nobody ends")
+    equal(p.returncode, 1, "status of a long run whose reader has gone")
 
 
 def file_size_limit_is_an_error():
@@ -143,9 +143,9 @@ def file_size_limit_is_an_error():
     p = run("train", *TINY, "--steps", 2, "--save", "limited",
             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (10000, 10000)))
     equal(p.returncode, 1, f"status: {p.stderr}")
-    check("limited" in p.stderr and "too large" in p.stderr, f"it says why: {p.stderr}")
-    equal(contents("limited"), before, "the old file stays")
-    equal([n for n in os.listdir(".") if ".tmp-" in n], [], "and no part of a new one")
+    check("limited" in p.stderr and "too large" in p.stderr, f"the reason is reported: {p.stderr}")
+    equal(contents("limited"), before, "the old file is unchanged")
+    equal([n for n in os.listdir(".") if ".tmp-" in n], [], "no part of a new file is left")
 
 
 def part_of_a_killed_save_is_cleaned_up():
@@ -163,7 +163,7 @@ def part_of_a_killed_save_is_cleaned_up():
         p.kill()
         p.wait()
         left += any(".tmp-" in n for n in os.listdir("killed"))
-    check(left > 0, "a kill in the middle of a save leaves something")
+    check(left > 0, "no kill came in the middle of a save")
     p = run(*big, "--steps", 1, "--save", "killed/run")
     equal((p.returncode, os.listdir("killed")), (0, ["run"]), f"the next save: {p.stderr}")
 
@@ -171,7 +171,7 @@ def part_of_a_killed_save_is_cleaned_up():
 # ---- short of address space ----
 
 def every_limit_on_address_space_ends_in_success_or_an_error():
-    """OpenBLAS asks for ever for a buffer that the system refuses: so nobody lets it ask."""
+    """OpenBLAS repeats a refused request for its buffer for ever, so memtape must refuse first."""
     for threads in [None, "1", "2"]:
         environment = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
         if threads:
@@ -187,11 +187,11 @@ def every_limit_on_address_space_ends_in_success_or_an_error():
                       f"{mib} MiB, {threads} threads: status {p.returncode}, {p.stderr!r}")
             elif seen[-5:] == [0] * 5:
                 break
-        equal(seen[-1], 0, f"enough is enough, {threads} threads")
-        check(1 in seen, "and too little is too little")
+        equal(seen[-1], 0, f"status with enough address space, {threads} threads")
+        check(1 in seen, "no limit was too small")
 
 
-def memory_that_runs_out_among_the_options_is_reported():
+def memory_that_runs_out_while_options_are_read_is_reported():
     reached = 0
     while True:
         reached += 1
@@ -200,11 +200,11 @@ def memory_that_runs_out_among_the_options_is_reported():
         if p.returncode == 0:
             break
         equal((p.returncode, p.stdout), (1, ""), f"request {reached} for memory fails: {p.stderr!r}")
-        check("memory" in p.stderr, f"request {reached}: it says why: {p.stderr!r}")
-    check(reached > 2, f"{reached - 1} requests were made to fail")
+        check("memory" in p.stderr, f"request {reached}: the reason is reported: {p.stderr!r}")
+    check(reached > 2, f"only {reached - 1} requests were made to fail")
 
 
-def openblas_that_does_not_know_the_cpu_is_told():
+def openblas_that_does_not_know_the_cpu_is_told_which_kernels_to_use():
     if not (os.path.exists("/proc/cpuinfo") and " avx2 " in open("/proc/cpuinfo").read()):
         print("skipped: a CPU without AVX2 has the kernels it needs")
         return
@@ -233,7 +233,7 @@ def small_stack_is_enough():
             equal(p.returncode, 0, f"status of {args} on a stack of {kib} KiB: {p.stderr}")
 
 
-# ---- what files hold does not steer the terminal ----
+# ---- control characters in a file do not reach the terminal ----
 
 def text_of_a_file_is_shown_without_its_control_characters():
     for text in ['{"\x1b[2J": 1', '{"model_type": "\\u001b]0;x\\u0007\\u009b2J"}',
@@ -245,11 +245,11 @@ def text_of_a_file_is_shown_without_its_control_characters():
             f.write(text)
         p = run("profile", "./hostile.json", "--device", "meta")
         check(p.returncode in (0, 2) and p.stderr, f"{text!r}: status {p.returncode}")
-        steering = [c for c in p.stderr + p.stdout if c != "\n" and (c < " " or "\x7f" <= c < "\xa0")]
-        equal(steering, [], f"control characters for {text!r}: {p.stderr!r}")
+        control = [c for c in p.stderr + p.stdout if c != "\n" and (c < " " or "\x7f" <= c < "\xa0")]
+        equal(control, [], f"control characters for {text!r}: {p.stderr!r}")
 
 
-# ---- files that are asked for twice ----
+# ---- files that are named twice ----
 
 def output_is_never_the_file_of_an_input_or_of_another_output():
     run("train", *TINY, "--steps", 2, "--save", "base")
@@ -311,7 +311,7 @@ def output_is_never_the_file_of_an_input_or_of_another_output():
         if os.path.exists("out"):
             os.remove("out")
     for name, data in inputs.items():
-        equal(contents(name), data, f"{name} is as it was")
+        equal(contents(name), data, f"{name} is unchanged")
     refused(["text to learn from"], "demo", "--data", ".", "--save", "text", "-q", "--steps", 1, status=1)
     refused(["folder"], "train", *lora, "--save-adapter", "sub", status=1)
 
@@ -323,25 +323,25 @@ def output_is_never_the_file_of_an_input_or_of_another_output():
                  ["audit", "relu", "--json", "relu"], ["audit", "relu", "--json", "relu"]]:
         p = run(*good)
         equal(p.returncode, 0, f"status of {good}: {p.stderr}")
-    equal(contents("text"), inputs["text"], "the text is as it was")
+    equal(contents("text"), inputs["text"], "the text is unchanged")
 
 
 def every_option_that_names_a_file_is_compared():
-    """From the help of every verb: a new option that takes a FILE must be known to the comparison."""
+    """The help of every verb is read: a new option that takes a FILE must be added to the comparison."""
     for verb in ["demo", "train", "generate", "profile", "explain", "audit", "sweep", "plan", "ranks"]:
         text = run(verb, "--help").stdout
         names = set(re.findall(r"--([a-z-]+)=(?:FILE|PATH)", text))
         known = {"model", "adapter", "data", "resume", "from", "save", "save-adapter", "trace", "svg", "json"}
-        equal(names - known, set(), f"options of {verb} that take a file and are not compared")
+        equal(names - known, set(), f"options of {verb} that take a file but are not compared")
 
 
-for test in [first_signal_saves_and_tells_which, ended_terminal_signals_twice_and_the_run_is_saved,
-             second_signal_ends_the_program, inherited_ignoring_is_respected,
-             what_was_asked_for_is_written_whoever_reads, file_size_limit_is_an_error,
+for test in [first_signal_saves_the_run_and_sets_the_status, closed_terminal_signals_twice_and_the_run_is_saved,
+             second_signal_ends_the_program, ignored_signals_stay_ignored,
+             files_are_written_even_if_standard_output_fails, file_size_limit_is_an_error,
              part_of_a_killed_save_is_cleaned_up,
              every_limit_on_address_space_ends_in_success_or_an_error,
-             memory_that_runs_out_among_the_options_is_reported,
-             openblas_that_does_not_know_the_cpu_is_told, small_stack_is_enough,
+             memory_that_runs_out_while_options_are_read_is_reported,
+             openblas_that_does_not_know_the_cpu_is_told_which_kernels_to_use, small_stack_is_enough,
              text_of_a_file_is_shown_without_its_control_characters,
              output_is_never_the_file_of_an_input_or_of_another_output,
              every_option_that_names_a_file_is_compared]:

@@ -1,4 +1,4 @@
-"""`memtape profile`: the published figures, exact, on real data; and the equations, for many sizes."""
+"""`memtape profile`: the published figures, exact; and the equations, for many sizes."""
 import itertools
 import json
 import os
@@ -15,7 +15,7 @@ BLOCK = ["block", "-b", 2, "-s", 4096, "-d", 1024, "-a", 2, "--causal", "--atten
 
 
 def published():
-    """On real data in the long form; otherwise on meta, of which meta.py shows that it measures the same."""
+    """On real data in the long form; otherwise on meta, which measures the same, as meta.py shows."""
     device = [] if os.environ.get("MTT_LONG") == "1" else ["--device", "meta"]
     for args, wanted in [(MLP + ["--act", "relu"], 83886080), (MLP + ["--act", "gelu"], 150994944),
                          (BLOCK + ["--act", "relu"], 201523216),
@@ -25,7 +25,7 @@ def published():
 
 
 def balanced(p, args):
-    """Every equation that the object promises."""
+    """Every equation that docs/profile-json.md promises."""
     g, f, saved = p["growth"], p["formula"], p["saved"]
     equal(g["residual"], 0, f"growth residual of {args}")
     equal(f["unexplained"], 0, f"unexplained bytes of {args}")
@@ -45,10 +45,10 @@ def balanced(p, args):
               f"order of figures {args}")
     state = p["phases"][-1]["by_category"]["optimizer"]
     for first, second in zip(p["phases"][1:], steady["phases"], strict=True):
-        more = state if second["name"] != "step" else 0  # where it is made
+        more = state if second["name"] != "step" else 0  # the first step makes the state in its "step"
         equal((second["name"], second["allocated"], second["peak"]),
               (first["name"], first["allocated"] + more, first["peak"] + more),
-              f"the second step is the first with the optimizer's state there: {args}")
+              f"the second step is the first plus the optimizer's state: {args}")
     equal(steady["peak"], max(phase["peak"] for phase in steady["phases"]), f"steady peak {args}")
     equal(steady["peak"], sum(steady["by_category"].values()), f"its categories {args}")
     equal((p["peak"]["allocated"], p["peak"]["by_category"], p["peak"]["step"]),
@@ -58,7 +58,7 @@ def balanced(p, args):
 
 
 def sizes_of_a_paper():
-    """34bsh + 5abs^2, in the paper's own words, and its variations."""
+    """34bsh + 5abs^2, in the paper's own terms, and its variations."""
     for dtype, norm in itertools.product(["bf16", "f16"], ["pre", "post"]):
         for b, s, a, h in [(1, 1, 1, 1), (2, 3, 1, 5), (3, 7, 3, 9), (1, 17, 4, 20), (2, 32, 4, 64)]:
             args = ["block", "-b", b, "-s", s, "-a", a, "-d", h, "--attention", "math",
@@ -69,7 +69,7 @@ def sizes_of_a_paper():
             equal(p["formula"]["text"], "34bsh + 5abs^2", f"formula of {args}")
             equal(p["formula"]["bytes"], 34 * b * s * h + 5 * a * b * s * s, f"value {args}")
             norms = sum(t["bytes"] for t in p["formula"]["residual"])
-            equal(norms, 16 * b * s, f"two layer norms' statistics, 16 B a token: {args}")
+            equal(norms, 16 * b * s, f"statistics of two layer norms, 16 bytes per token: {args}")
             balanced(p, args)
     for kind, act, text in [("mlp", "gelu", "18bsh"), ("mlp", "relu", "10bsh"),
                             ("block", "gelu", "32bsh"), ("block", "relu", "24bsh")]:
@@ -78,7 +78,7 @@ def sizes_of_a_paper():
 
 
 def any_choice(seed, n):
-    """Any combination of options balances to the byte."""
+    """Random combinations of options: every equation holds to the byte."""
     draw = random.Random(seed)
     for _ in range(n):
         kind = draw.choice(["linear", "mlp", "attention", "block", "gpt"])
@@ -108,8 +108,8 @@ def any_choice(seed, n):
             balanced(p, args)
 
 
-def whatever_is_spared(seed, n):
-    """The same with checkpoints, offload and compression; bytes are never made up."""
+def any_memory_options(seed, n):
+    """The same with checkpoints, offload and compression; where there is no formula, none is reported."""
     draw = random.Random(seed)
     for _ in range(n):
         kind = draw.choice(["mlp", "attention", "block", "gpt", "bert", "llama"])
@@ -138,16 +138,17 @@ def whatever_is_spared(seed, n):
             balanced(p, args)
         elif p:
             equal(p["growth"]["residual"], 0, f"growth residual of {args}")
-            check("--amp" in args or "--lora-rank" in args, f"a formula for {args}")
+            check("--amp" in args or "--lora-rank" in args, f"no formula for {args}")
 
 
 def steady_state():
-    """A capacity, a sweep and a plan go by the second step, whose optimizer has its state."""
+    """--capacity, sweep and plan use the second step, in which the optimizer has its state."""
     model = ["llama-3.1-8b", "-b", 1, "-s", 8192, "--dtype", "bf16", "--optimizer", "adamw",
              "--device", "meta"]
     p = profile(*model)
     equal(max(phase["peak"] for phase in p["phases"]), 96363266048, "the first step's peak")
-    equal((p["steady"]["peak"], p["steady"]["reserved"]), (121182594048, 121443975168), "the second's")
+    equal((p["steady"]["peak"], p["steady"]["reserved"]), (121182594048, 121443975168),
+          "the second step's peak and what it reserves")
     balanced(p, model)
     step = json.loads(run("plan", *model[:5], "--json", "-").stdout)["step"]
     equal((step["peak"], step["reserved"], step["at_peak"], step["phase"]),
@@ -156,15 +157,17 @@ def steady_state():
     for capacity, status in [("98GB", 1), (p["steady"]["peak"] - 1, 1), (p["steady"]["reserved"], 0)]:
         outcome = run("profile", *model, "--capacity", capacity)
         equal(outcome.returncode, status, f"status with {capacity}: {outcome.stderr}")
-        equal("second step" in outcome.stdout.split("Who held")[0], True, f"what is told of {capacity}")
+        equal("second step" in outcome.stdout.split("Who held")[0], True,
+              f"the text for {capacity} names the second step")
     swept = json.loads(run("sweep", *model, "--over", "checkpoint=none,full,selective", "--json",
                            "-").stdout)["rows"]
-    equal(len({row["peak"] for row in swept}), 3, "three peaks of three ways to checkpoint")
+    equal(len({row["peak"] for row in swept}), 3, "three checkpoint presets have three peaks")
     for row, preset in zip(swept, ["none", "full", "selective"], strict=True):
         steady = profile(*model, "--checkpoint", preset)["steady"]
         equal(row["steady"], {key: steady[key] for key in ("peak", "reserved", "by_category")},
               f"the swept row {preset}")
-        equal((row["peak"], row["reserved"]), (steady["peak"], steady["reserved"]), f"its peak {preset}")
+        equal((row["peak"], row["reserved"]), (steady["peak"], steady["reserved"]),
+              f"peak of the swept row {preset}")
 
 
 CUBLAS = ["--device", "meta", "--gemm-workspace", 8519680]
@@ -263,12 +266,12 @@ def outputs():
         file = os.path.join(folder, "out.json")
         p = run("profile", "mlp", "--json", file)
         equal(p.returncode, 0, "status with a file")
-        check("Saved for backward" in p.stdout, "text beside a file")
-        equal(os.listdir(folder), ["out.json"], "nothing but the file is left")
+        check("Saved for backward" in p.stdout, "text is printed when the JSON goes to a file")
+        equal(os.listdir(folder), ["out.json"], "no other file is left")
         equal(run("profile", "mlp", "--json", file, "--quiet").stdout, "", "quiet")
     text = run("profile", "gpt", "-l", 3, "--attention", "math", "--dropout", 0.1).stdout
-    check("\x1b" not in text, "no colour where there is no terminal")
-    check(max(map(len, text.splitlines())) <= 120, "lines of readable width")
+    check("\x1b" not in text, "output to a file has no colour")
+    check(max(map(len, text.splitlines())) <= 120, "width of the longest line")
     check("gpt.h.0-2.mlp.act" in text, "equal layers are folded")
     equal(text.count("0  difference"), 2, "equations that end in 0")
     with open("/dev/full", "w") as full:
@@ -276,6 +279,6 @@ def outputs():
         equal(p.returncode, 1, "status when standard output is full")
 
 
-{"published": published, "quick": lambda: (sizes_of_a_paper(), any_choice(1, 60), whatever_is_spared(2, 60), steady_state(), small_networks(), inference(), optimizers(),
+{"published": published, "quick": lambda: (sizes_of_a_paper(), any_choice(1, 60), any_memory_options(2, 60), steady_state(), small_networks(), inference(), optimizers(),
                                            keys_are_those_documented(), outputs())}[sys.argv[1]]()
 done()

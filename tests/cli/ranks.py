@@ -1,5 +1,5 @@
-"""One rank of several: `profile --tp ...` and `ranks` against the published figures, and a model
-from a Hugging Face config.json; what is refused."""
+"""One rank of several: `profile --tp ...` and `ranks` against the published figures; a model from a
+Hugging Face config.json; refusals."""
 import json
 import os
 import tempfile
@@ -37,9 +37,9 @@ equal(r["saved"]["bytes"],
 equal((r["in_flight"], r["layers"]), (64, 2), "in flight, layers")
 equal(r["optimizer"]["bytes"], 12 * r["params"]["count"], "AdamW's state")
 zero = profile("megatron-1t", *PAPER, "--tp", 8, "--pp", 64, "--dp", 4, "--zero", 1)
-equal(zero["optimizer"]["bytes"], 3 * zero["params"]["count"], "AdamW's state, cut by 4")
+equal(zero["optimizer"]["bytes"], 3 * zero["params"]["count"], "AdamW's state, divided among 4 ranks")
 
-# ---- what a rank needs: a steady step, optimizer state included, held against --capacity ----
+# ---- a rank needs the peak of a steady step, with optimizer state; --capacity is compared with that ----
 gpt3 = ["gpt3-175b", "-b", 1, "-s", 2048, "--dtype", "bf16", "--dp", 64, "--zero", 3,
         "--checkpoint", "full", "--device", "meta"]
 r = profile(*gpt3, "--capacity", "80GiB")
@@ -49,7 +49,7 @@ equal(sum(steady["by_category"].values()), steady["peak"], "the steady peak of G
 equal(steady["peak"], 47068134912, "the steady peak of GPT-3")
 check(steady["reserved"] < 50 * 10**9, f"GPT-3 reserves {steady['reserved']}")
 check(r["reserved"] < 17 * 10**9, f"GPT-3 reserves {r['reserved']} in the first step")
-equal(profile(*gpt3)["fits"], None, "whether it fits no capacity")
+equal(profile(*gpt3)["fits"], None, "fits is null without --capacity")
 
 llama = ["llama-3.1-8b", "-b", 1, "-s", 8192, "--dtype", "bf16", "--pp", 4, "--microbatches", 8,
          "--device", "meta"]
@@ -70,9 +70,9 @@ equal(p.returncode, 1, "status of a stage in 44 GiB, as JSON")
 equal((json.loads(p.stdout)["fits"], json.loads(p.stdout)["steady"]), (False, r["steady"]),
       "a stage in 44 GiB, as JSON")
 equal(run("profile", *llama, "--capacity", r["steady"]["reserved"]).returncode, 0,
-      "status of a stage in what it needs")
+      "status of a stage whose capacity is what it needs")
 
-# ---- and without the memory of one: as wait4 tells it of the program alone ----
+# ---- measuring a rank takes little memory and time, as wait4 reports for the program ----
 args = ["profile", "megatron-1t", *PAPER, "--tp", 8, "--sp", "--pp", 64, "--microbatches", 512, "-q"]
 _, status, usage = os.wait4(os.spawnv(os.P_NOWAIT, MEMTAPE, [MEMTAPE, *map(str, args)]), 0)
 equal(status, 0, "status of 1T")

@@ -1,6 +1,6 @@
-"""What no machine can hold is refused before it is begun: how much it takes, how much there is, and
-`--device meta`, in little time and memory. The room is that of the process's addresses (ulimit -v), so
-nothing here depends on the machine."""
+"""A model that the machine cannot hold is refused before it is made, in little time and memory. The refusal
+says how much it takes, how much there is, and names `--device meta`. Here the limit is the process's
+address space (ulimit -v), so nothing depends on the machine."""
 import json
 import os
 import re
@@ -11,12 +11,12 @@ import tempfile
 from lib import MEMTAPE, check, done, equal, profile, run
 
 GIB = 2**30
-MOST = 200 * 1024  # KiB: what is refused takes terabytes
+MOST = 200 * 1024  # KiB resident; the refused models take terabytes
 HERE = os.path.abspath(__file__)
 
 
 def within(addresses, *args):
-    """Status, output, errors and resident KiB of a run that may use so many bytes of addresses."""
+    """Status, output, errors and resident KiB of a run with this many bytes of address space."""
     limit = (lambda: resource.setrlimit(resource.RLIMIT_AS, (addresses, addresses))) if addresses else None
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         p = subprocess.Popen([MEMTAPE, *map(str, args)], stdout=out, stderr=err, preexec_fn=limit)
@@ -27,19 +27,19 @@ def within(addresses, *args):
 
 
 def too_large(needed, addresses, *args):
-    """Refused, with the bytes that it takes (None: whatever they are)."""
+    """The run is refused, and the message gives `needed` bytes (None: any number)."""
     status, out, err, resident = within(addresses, *args)
     equal((status, out), (1, ""), f"status and output of {args}: {err}")
-    told = re.search(r"takes ([\d,]+) bytes \([\d.]+ .*\) at its peak, and cpu has room for [\d.]+ .*; .*--device meta",
-                     err)
-    check(told, f"{args} says how much it takes: {err!r}")
-    if told and needed is not None:
-        equal(int(told[1].replace(",", "")), needed, f"bytes of {args}")
+    message = re.search(r"takes ([\d,]+) bytes \([\d.]+ .*\) at its peak, and cpu has room for [\d.]+ .*; .*--device meta",
+                        err)
+    check(message, f"{args} says how much it takes: {err!r}")
+    if message and needed is not None:
+        equal(int(message[1].replace(",", "")), needed, f"bytes of {args}")
     check(resident < MOST, f"{args}: {resident} KiB resident")
 
 
 def highest(*args):
-    """Of all that a profile runs, measured without the memory, with the CPU's scratch."""
+    """The highest peak of both steps of a profile, measured on meta with the CPU's scratch."""
     p = profile(*args, "--device", "meta", "--scratch", "cpu")
     return max(at["peak"] for at in [*p["phases"], p["steady"]])
 
@@ -64,15 +64,15 @@ def room_is_what_the_process_may_use():
     model = ["gpt2-medium", "-s", 64, "-b", 1, "--threads", 1]
     too_large(highest(*model), 2 * GIB, "profile", *model)
     equal(within(2 * GIB, "profile", *model[:-2], "--device", "meta")[0], 0, "the same on meta")
-    equal(within(2 * GIB, "profile", "gpt")[0], 0, "what there is room for")
+    equal(within(2 * GIB, "profile", "gpt")[0], 0, "status of a model for which there is room")
     status, out, err, _ = within(2 * GIB, "profile", *model, "--capacity", "100MB")
-    equal(status, 1, f"status with a capacity that there is room for: {err}")
-    check("capacity of" in err and "Who held what" in out, f"a capacity is told by who filled it: {err}")
+    equal(status, 1, f"status when --capacity, which the machine has, is too small: {err}")
+    check("capacity of" in err and "Who held what" in out, f"the report lists who filled the capacity: {err}")
     too_large(3 * GIB, 2 * GIB, "profile", *model, "--batch", 64, "--capacity", "3GiB")
 
 
-def a_file_that_claims_much():
-    """Whoever looks first, its size or its shapes, memory is not filled with it."""
+def a_file_that_claims_a_large_model():
+    """Whichever check comes first, of the file's size or of its shapes, no memory is taken for the claim."""
     with tempfile.TemporaryDirectory() as folder:
         name = os.path.join(folder, "model.safetensors")
         p = run("train", "--data", HERE, "-d", 32, "-l", 1, "--steps", 1, "--save", name)
@@ -89,11 +89,11 @@ def a_file_that_claims_much():
         with open(name, "wb") as f:
             f.write(struct.pack("<Q", len(text)) + text + data[8 + size :])
         status, out, err, resident = within(None, "generate", "--model", name)
-        equal((status, out), (1, ""), f"a file that claims much: {err}")
+        equal((status, out), (1, ""), f"a file that claims a large model: {err}")
         check(resident < MOST, f"{resident} KiB resident: {err}")
 
 
 every_verb()
 room_is_what_the_process_may_use()
-a_file_that_claims_much()
+a_file_that_claims_a_large_model()
 done()

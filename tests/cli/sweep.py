@@ -1,5 +1,5 @@
-"""`memtape sweep`: rows and lists, bytes that equal the formulas, gradients that are or are not the
-same, the picture, and what is refused."""
+"""`memtape sweep`: rows and lists, bytes that equal the formulas, gradients that are the same or not, the
+picture, and refusals."""
 import json
 import os
 import re
@@ -18,7 +18,7 @@ B, S, D, A = 2, 64, 64, 4
 BSD, ABSS = B * S * D, A * B * S * S
 SIZE = ["-b", B, "-s", S, "-d", D, "-a", A]
 NORMS = 2 * 2 * 4 * B * S  # mean and rstd of two norms, f32
-INT8 = 1 + 4 / 128  # bytes an element: a code each, a scale for 128
+INT8 = 1 + 4 / 128  # bytes per element: one code, and one scale per 128 elements
 
 # ---- the table of docs/lessons/spending-less.md, small: bytes with == ----
 rows = sweep("block", *SIZE, "--dtype", "bf16", "--attention", "math", "--dropout", "0.1",
@@ -31,7 +31,7 @@ rows = sweep("block", *SIZE, "--dtype", "bf16", "--attention", "math", "--dropou
 wanted = {"none": 34 * BSD + 5 * ABSS + NORMS,
           "selective": 34 * BSD + NORMS,
           "full": 2 * BSD,
-          "offload": 2 * BSD + NORMS,  # the caller's input, and what is too small to move
+          "offload": 2 * BSD + NORMS,  # the caller's input, and tensors too small to move
           "disk": 2 * BSD + NORMS,
           "8-bit": 16 * INT8 * BSD + 2 * BSD + (2 * INT8 + 1) * ABSS + NORMS,
           "mask bits": (32 + 2 / 8) * BSD + (4 + 1 / 8) * ABSS + NORMS,
@@ -43,29 +43,30 @@ equal({k: r["saved"] for k, r in rows.items()}, {k: int(v) for k, v in wanted.it
 for name, r in rows.items():
     f = r["formula"]
     equal(r["saved"], f["bytes"] + sum(t["bytes"] for t in f["residual"]), f"{name}: formula")
-    equal(worth(f["text"], b=B, s=S, h=D, a=A), f["bytes"], f"{name}: the words of the formula")
-    equal([t["bytes"] for t in f["residual"]], [NORMS] if name != "full" else [], f"{name}: small ones")
+    equal(worth(f["text"], b=B, s=S, h=D, a=A), f["bytes"], f"{name}: value of the formula's text")
+    equal([t["bytes"] for t in f["residual"]], [NORMS] if name != "full" else [],
+          f"{name}: the norms' statistics")
     check(0 < r["saved"] <= r["asked"] < r["peak"] <= r["reserved"], f"{name}: order of figures")
     check(r["step_seconds"] > 0, f"{name}: time")
     g = r["gradients"]
     equal((g["alone"], g["compared"]), (0, rows["none"]["gradients"]["compared"]), f"{name}: gradients")
 exact = ["none", "selective", "full", "offload", "disk", "mask bits", "mask seed"]
 equal([k for k, r in rows.items() if r["gradients"]["same_bits"]], exact, "rows with the same bits")
-equal([rows[k]["gradients"]["relative"] for k in exact], [0.0] * len(exact), "and a difference of 0")
-check(0 < rows["8-bit"]["gradients"]["relative"] < 0.05, "8-bit is near")
-check(rows["ReLU"]["gradients"]["relative"] > 0.05, "another activation is not")
+equal([rows[k]["gradients"]["relative"] for k in exact], [0.0] * len(exact), "their relative difference")
+check(0 < rows["8-bit"]["gradients"]["relative"] < 0.05, "8-bit gradients are near")
+check(rows["ReLU"]["gradients"]["relative"] > 0.05, "another activation's gradients are not near")
 equal(rows["none"]["recompute_flops"], 0, "nothing recomputed")
 check(rows["full"]["recompute_flops"] > rows["selective"]["recompute_flops"] > 0, "recomputed")
 check(rows["offload"]["peak"] < rows["none"]["peak"], "offload lowers the peak")
 
-# ---- a row without room for it says so, and the others stand ----
+# ---- a row that runs out of memory is reported, and the other rows are measured ----
 rows = sweep("block", *SIZE[2:], "--capacity", "3MiB", "--over", "batch=1,64")
 equal([r["out_of_memory"] for r in rows.values()], [False, True], "rows out of memory")
-check("saved" not in rows["batch=64"] and rows["batch=1"]["saved"] > 0, "figures where there are any")
+check("saved" not in rows["batch=64"] and rows["batch=1"]["saved"] > 0, "only the row that ran has figures")
 p = run("sweep", "block", *SIZE[2:], "--capacity", "3MiB", "--over", "batch=64,1")
 check(p.returncode == 0 and "out of memory" in p.stdout, f"the first row out of memory: {p.stderr}")
 
-# ---- the step that is compared is the second; on meta nothing is timed ----
+# ---- the second step is compared; on meta nothing is timed ----
 ROW = ["gpt", "--optimizer", "adamw", "-l", 3, "-b", 4]
 seen = set()
 for device in ["cpu", "meta"]:
@@ -78,14 +79,14 @@ for device in ["cpu", "meta"]:
               f"{device}, {preset}: the second step")
         equal((r["peak"], r["reserved"]), (steady["peak"], steady["reserved"]), f"{device}, {preset}: peak")
         equal(sum(r["steady"]["by_category"].values()), r["peak"], f"{device}, {preset}: categories")
-        equal(r["step_seconds"] is None, device == "meta", f"{device}: a time where one was measured")
-        equal(r["loss"] is None, device == "meta", f"{device}: a loss where there is one")
+        equal(r["step_seconds"] is None, device == "meta", f"{device}: only meta has no time")
+        equal(r["loss"] is None, device == "meta", f"{device}: only meta has no loss")
         seen |= {"rows[]." + path for path in paths(r)}
 seen |= {"rows[]." + path for path in paths(sweep("gpt", "--row", "--lora-rank 2", "--steps", 1)["--lora-rank 2"])}
 documented = {key for key in documented_keys("profile-json.md") if key.startswith("rows")}
 equal(sorted(seen ^ documented), [], "keys written or documented, but not both")
 
-# ---- lists multiply, the last changes fastest; a row is what profile finds ----
+# ---- lists multiply, and the last list changes fastest; a row is what profile measures ----
 rows = sweep("mlp", "--over", "act=relu,gelu", "--over", "hidden=8,16", "--steps", 1)
 equal(list(rows), ["act=relu hidden=8", "act=relu hidden=16", "act=gelu hidden=8",
                    "act=gelu hidden=16"], "order of the rows")
@@ -93,22 +94,22 @@ for act in ["relu", "gelu"]:
     for d in [8, 16]:
         r = rows[f"act={act} hidden={d}"]
         equal(r["saved"], profile("mlp", "--act", act, "-d", d)["saved"]["bytes"], f"{act} {d}")
-equal(rows["act=relu hidden=16"]["gradients"]["compared"], 0, "other shapes are not compared")
+equal(rows["act=relu hidden=16"]["gradients"]["compared"], 0, "gradients of other shapes are not compared")
 rows = sweep("block", "--row", "a: --act=relu", "--row", "b:", "--over", "inplace=no", "--steps", 1)
 equal(list(rows), ["a inplace=no", "b inplace=no"], "named rows times lists")
 rows = sweep("mlp", "--over", "model=mlp,block,tiny", "--over", "checkpoint=none,full", "--steps", 1)
 equal([rows[f"model={m} checkpoint=full"]["gradients"]["same_bits"] for m in ["mlp"]], [True], "models")
 rows = sweep("gpt", "--over", "checkpoint=none,full,sqrt", "--dropout", "0.1", "-l", 4, "--steps", 1,
              "--optimizer", "adamw")
-equal(len({r["loss"] for r in rows.values()}), 1, "checkpoints leave the loss as it is")
-check(all(r["gradients"]["same_bits"] for r in rows.values()), "and the gradients")
+equal(len({r["loss"] for r in rows.values()}), 1, "checkpoints do not change the loss")
+check(all(r["gradients"]["same_bits"] for r in rows.values()), "checkpoints do not change the gradients")
 rows = sweep("gpt", "--over", "device=cpu,meta", "--steps", 1)
 equal(rows["device=meta"]["gradients"], None, "no data, no gradients")
-equal(rows["device=meta"]["saved"], rows["device=cpu"]["saved"], "the same bytes without data")
+equal(rows["device=meta"]["saved"], rows["device=cpu"]["saved"], "saved bytes on meta and on cpu")
 rows = sweep("gpt", "--over", "amp=none,bf16", "--row", "full:", "--row", "LoRA: --lora-rank 2",
              "--steps", 1)
-check(rows["LoRA amp=none"]["formula"] is None, "no formula rather than a wrong one")
-check(rows["LoRA amp=none"]["gradients"]["alone"] > 0, "what only one of them has is counted")
+check(rows["LoRA amp=none"]["formula"] is None, "there is no formula for LoRA")
+check(rows["LoRA amp=none"]["gradients"]["alone"] > 0, "gradients that only one row has are counted")
 
 rows = sweep("block", "--over", "act=relu,leaky_relu", "--over", "inplace=no,yes", "--dtype", "bf16",
              "--steps", 1)
@@ -123,14 +124,14 @@ with tempfile.TemporaryDirectory() as folder:
     p = run("sweep", "block", "--over", "checkpoint=none,full", "--row", "a<b>&\"c\":", "--svg", picture,
             "--steps", 1)
     equal(p.returncode, 0, f"status: {p.stderr}")
-    check("34bsh" not in p.stdout and "64bsh" in p.stdout, "formulas of this element size")
+    check("34bsh" not in p.stdout and "64bsh" in p.stdout, "formulas use this element size")
     check("0 (same bits)" in p.stdout and "\x1b" not in p.stdout, "the table")
     root = xml.parse(picture).getroot()
     texts = [t.text for t in root.iter("{http://www.w3.org/2000/svg}text")]
     check('a<b>&"c" checkpoint=full' in texts, "labels are spelt out")
-    check(any("KiB" in t for t in texts), "a scale with units")
+    check(any("KiB" in t for t in texts), "the scale has units")
     bars = [r for r in root.iter("{http://www.w3.org/2000/svg}rect") if "y" in r.attrib]
-    check(len(bars) == 2 + 4, "two bars a row, and the legend's")
+    check(len(bars) == 2 + 4, "two bars per row, and four in the legend")
     for bar in bars:
         right = float(bar.get("x")) + float(bar.get("width"))
         check(right < float(root.get("width")), "bars end within the picture")

@@ -1,6 +1,6 @@
-/* test_failing_memory.c: each verb with its n-th request for memory refused, for every n (for some
- * in the short form): it says that memory ran out, gives everything back (the sanitizers look) and
- * leaves no half-written file. */
+/* test_failing_memory.c: each verb runs with its n-th request for memory refused, for every n (for
+ * some n in the short form). It reports that memory ran out, frees everything (the sanitizers
+ * check) and leaves no half-written file. */
 #include <fcntl.h>
 #include <jansson.h>
 #include <stdlib.h>
@@ -17,13 +17,13 @@ static char folder[32];
 static char text_file[64], json_file[64], save_file[64], svg_file[64];
 static char base_file[64], adapter_file[64];
 
-static bool there(const char *path)
+static bool exists(const char *path)
 {
     struct stat st;
     return stat(path, &st) == 0;
 }
 
-/* What the verb prints, thousands of times, is not for the reader of the tests. */
+/* Hides what the verb prints: it runs thousands of times. */
 static int run_silently(verb_fn *verb, const mti_options *o)
 {
     int out = dup(1), err = dup(2), null = open("/dev/null", O_WRONLY);
@@ -39,10 +39,10 @@ static int run_silently(verb_fn *verb, const mti_options *o)
     return status;
 }
 
-/* A checkpoint that is there holds everything, whatever was refused later. */
+/* If there is a checkpoint it is complete, whatever request was refused after it. */
 static void assert_whole_or_absent(const char *path)
 {
-    if (!there(path)) return;
+    if (!exists(path)) return;
     mt_clear_error();
     mt_safetensors *file = mt_safetensors_open(path);
     assert_non_null(file);
@@ -53,10 +53,10 @@ static void assert_whole_or_absent(const char *path)
     unlink(path);
 }
 
-/* A profile that was refused memory writes who held it, and nothing else. */
+/* A profile whose memory was refused writes who held memory, and nothing else. */
 static void assert_refusal_or_absent(const char *path)
 {
-    if (!there(path)) return;
+    if (!exists(path)) return;
     json_t *report = json_load_file(path, 0, NULL);
     assert_true(json_is_object(json_object_get(report, "out_of_memory")));
     assert_null(json_object_get(report, "saved"));
@@ -64,16 +64,16 @@ static void assert_refusal_or_absent(const char *path)
     unlink(path);
 }
 
-/* One run with request `nth` refused; whether it went through, there being no such request. */
+/* Runs once with request `nth` refused; true if the run made fewer requests. */
 static bool run_once(verb_fn *verb, const mti_options *o, const char *product, uint64_t nth)
 {
     mti_fail_nth_alloc(nth);
     int status = run_silently(verb, o);
     bool reached = mti_alloc_count() >= nth;
     mti_fail_nth_alloc(0);
-    if (status == MTI_EXIT_OK) { /* a refused segment was asked for again, and given */
+    if (status == MTI_EXIT_OK) { /* the pool asked for a refused segment again, and got it */
         assert_int_equal(mt_last_status(), MT_OK);
-        assert_true(!product || there(product));
+        assert_true(!product || exists(product));
         if (product && reached) unlink(product);
         return !reached;
     }
@@ -81,16 +81,16 @@ static bool run_once(verb_fn *verb, const mti_options *o, const char *product, u
     assert_int_equal(mt_last_status(), MT_ERR_MEMORY);
     assert_true(*mt_last_error() != 0);
     if (product == save_file)
-        assert_whole_or_absent(product); /* what failed may have come after the save */
+        assert_whole_or_absent(product); /* the request may have been refused after the save */
     else if (verb == mti_profile && product)
         assert_refusal_or_absent(product);
     else
-        assert_false(product && there(product));
+        assert_false(product && exists(product));
     mt_clear_error();
     return false;
 }
 
-/* The words as on a command line; product: the file that the verb makes, or NULL. */
+/* words: a command line; product: the file that the verb writes, or NULL. */
 static void refuse_each(mti_verb id, verb_fn *verb, char **words, const char *product)
 {
     mti_options o;
@@ -100,7 +100,7 @@ static void refuse_each(mti_verb id, verb_fn *verb, char **words, const char *pr
     bool whole = false;
     uint64_t nth = 1;
     for (; !whole; nth = mtt_next_refusal(nth)) whole = run_once(verb, &o, product, nth);
-    assert_true(nth > 50); /* the requests were really refused */
+    assert_true(nth > 50); /* many requests were refused */
     if (product) unlink(product);
     mti_options_free(&o);
 }
@@ -136,7 +136,7 @@ static void explain_reports_every_refusal(void **state)
                 NULL);
 }
 
-static void spared_profile_reports_every_refusal(void **state)
+static void profile_with_memory_options_reports_every_refusal(void **state)
 {
     (void)state;
     refuse_each(MTI_PROFILE, mti_profile,
@@ -246,7 +246,7 @@ static void adapters_report_every_refusal(void **state)
 static int set_up(void **state)
 {
     (void)state;
-    /* Thousands of files are synced: in memory where there is such a folder. */
+    /* Thousands of files are synced: use a folder in memory where there is one. */
     snprintf(folder, sizeof folder, "%s/memtape-cli-XXXXXX",
              access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
     if (!mkdtemp(folder)) return -1;
@@ -275,7 +275,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(profile_reports_every_refusal),
         cmocka_unit_test(explain_reports_every_refusal),
-        cmocka_unit_test(spared_profile_reports_every_refusal),
+        cmocka_unit_test(profile_with_memory_options_reports_every_refusal),
         cmocka_unit_test(sweep_reports_every_refusal),
         cmocka_unit_test(plan_reports_every_refusal),
         cmocka_unit_test(rank_reports_every_refusal),

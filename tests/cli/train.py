@@ -1,5 +1,5 @@
-"""`memtape train` and `generate`: resumed runs go on bit for bit, nothing is lost to Ctrl-C, and
-what is damaged, missing or too small is refused."""
+"""`memtape train` and `generate`: a resumed run continues bit for bit, Ctrl-C loses nothing, and damaged,
+missing or too small files are refused."""
 import hashlib
 import json
 import os
@@ -34,7 +34,7 @@ def make_text():
 
 
 def contents(name):
-    """Tensors and metadata of a safetensors file, read without memtape's help."""
+    """Tensors and metadata of a safetensors file, read without memtape."""
     with open(path(name), "rb") as f:
         data = f.read()
     size = struct.unpack("<Q", data[:8])[0]
@@ -52,7 +52,7 @@ def losses(output):
     return dict(re.findall(r"^step (\d+)/20  loss ([\d.]+)", output, re.M))
 
 
-def resumed_run_goes_on_bit_for_bit():
+def resumed_run_continues_bit_for_bit():
     os.mkdir(path("saves"))
     whole = run("train", *SMALL, "--save", path("saves"), "--save-every", 10)
     equal(whole.returncode, 0, f"status of the whole run: {whole.stderr}")
@@ -78,19 +78,19 @@ def resumed_run_goes_on_bit_for_bit():
     check("step 22/22" in longer.stdout, "a finished run can be made longer")
     refused(["--steps 5", "10 steps", "more"], "train", "--data", TEXT, "--resume",
             path("saves/step-10.safetensors"), "--steps", 5, "--save", path("shorter"), status=1)
-    check(not os.path.exists(path("shorter")), "and not shorter: nothing is saved")
+    check(not os.path.exists(path("shorter")), "a run that cannot be made shorter saves nothing")
 
 
-def what_spares_memory_and_is_exact_changes_no_loss():
+def exact_memory_options_change_no_loss():
     plain = losses(run("train", *SMALL).stdout)
     equal(len(plain), 20, "a line for each step")
-    for spared in [["--checkpoint", "full"], ["--checkpoint", "sqrt"], ["--offload", "cpu"],
-                   ["--compress", "seed+signs"], ["--checkpoint", "selective", "--offload", "disk"]]:
-        p = run("train", *SMALL, *spared)
-        equal(losses(p.stdout), plain, f"losses with {spared}: {p.stderr}")
+    for exact in [["--checkpoint", "full"], ["--checkpoint", "sqrt"], ["--offload", "cpu"],
+                  ["--compress", "seed+signs"], ["--checkpoint", "selective", "--offload", "disk"]]:
+        p = run("train", *SMALL, *exact)
+        equal(losses(p.stdout), plain, f"losses with {exact}: {p.stderr}")
     for inexact in [["--compress", "8bit"], ["--amp", "bf16"],
                     ["--dtype", "bf16", "--master-weights"]]:
-        name = path("spared.safetensors")
+        name = path("inexact.safetensors")
         whole = losses(run("train", *SMALL, *inexact).stdout)
         check(len(whole) == 20 and whole != plain, f"losses with {inexact} differ")
         half = run("train", *SMALL, *inexact, "--steps", 10, "--warmup", 1, "--save", name)
@@ -98,20 +98,22 @@ def what_spares_memory_and_is_exact_changes_no_loss():
         first = run("train", "--data", TEXT, "--resume", name, "--steps", 20)
         again = run("train", "--data", TEXT, "--resume", name, "--steps", 20, *inexact)
         other = run("train", "--data", TEXT, "--resume", name, "--steps", 20, "--checkpoint", "full")
-        equal(losses(first.stdout), losses(again.stdout), f"{inexact} hold unless given again")
-        equal(losses(first.stdout), losses(other.stdout), f"{inexact} with a checkpoint given later")
+        equal(losses(first.stdout), losses(again.stdout),
+              f"losses with {inexact} from the file and given again")
+        equal(losses(first.stdout), losses(other.stdout), f"losses with {inexact} and --checkpoint given later")
 
 
-def loss_scale_goes_on_where_it_was():
+def loss_scale_is_resumed():
     name = path("scaled.safetensors")
     scaled = [*SMALL, "--dtype", "f16", "--master-weights", "--loss-scale"]
     p = run("train", *scaled, "dynamic", "--save", name)
     equal(p.returncode, 0, f"status: {p.stderr}")
-    told = re.search(r"loss scale (\d+) at the end; (\d+) of 20 steps skipped", p.stdout)
-    check(told and int(told[1]) == 65536 >> int(told[2]), f"each skipped step halves it: {p.stdout}")
+    summary = re.search(r"loss scale (\d+) at the end; (\d+) of 20 steps skipped", p.stdout)
+    check(summary and int(summary[1]) == 65536 >> int(summary[2]),
+          f"each skipped step halves the scale: {p.stdout}")
     state = json.loads(contents(name)[1]["run"])["scaler"]
     equal((float(state["scale"]), state["skipped"], state["steps"] + state["skipped"]),
-          (float(told[1]), int(told[2]), 20), "the state in the file")
+          (float(summary[1]), int(summary[2]), 20), "the scaler's state in the file")
     half = path("scaled-half.safetensors")
     run("train", *scaled, "dynamic", "--steps", 10, "--warmup", 1, "--min-lr", 0.0123456789, "--save", half)
     whole = run("train", *scaled, "dynamic", "--warmup", 1, "--min-lr", 0.0123456789)
@@ -120,7 +122,7 @@ def loss_scale_goes_on_where_it_was():
           "losses after resuming")
     equal(second.stdout.splitlines()[-2:], whole.stdout.splitlines()[-2:], "scale, and bits per byte")
     p = run("train", *scaled, "1024")
-    check("loss scale 1024 at the end; 0 of 20" in p.stdout, f"a fixed scale stays: {p.stdout}")
+    check("loss scale 1024 at the end; 0 of 20" in p.stdout, f"a fixed scale does not change: {p.stdout}")
     for bad in [{"scale": "0", "good_steps": 0, "steps": 0, "skipped": 0}, {"scale": "x"}, 3]:
         tensors, metadata = contents(name)
         plan = json.loads(metadata["run"])
@@ -148,17 +150,17 @@ def adapters_are_trained_saved_resumed_and_used():
         p = run("train", *common, "--steps", 20, "--save", path("tuned.safetensors"),
                 "--save-adapter", adapter)
         equal(p.returncode, 0, f"status of adapting {more}: {p.stderr}")
-        # rank 3 beside qkv, proj, fc and proj of two layers, and the head, which is 16 to 256
+        # rank 3 for qkv, proj, fc and proj of two layers, and for the head, which maps 16 to 256
         n = 3 * (2 * ((16 + 48) + (16 + 16) + (16 + 64) + (64 + 16)) + (16 + 256) * ("head.weight" in weights))
         check(f"{n:,} parameters to train" in p.stdout, f"{n} parameters: {p.stdout}")
         tensors, metadata = contents("adapter.safetensors")
-        equal(sum(map(len, tensors.values())), 4 * n, "the adapter's file holds them alone")
-        equal(metadata["lora.rank"], "3", "and tells the rank")
+        equal(sum(map(len, tensors.values())), 4 * n, "bytes of the adapter's file: those parameters alone")
+        equal(metadata["lora.rank"], "3", "the rank in the adapter's file")
         tuned = contents("tuned.safetensors")[0]
         kept = [k for k in weights if not k.startswith("optimizer.") and k in tuned]
-        equal([k for k in kept if tuned[k] != weights[k]], [], "frozen weights are as they were")
+        equal([k for k in kept if tuned[k] != weights[k]], [], "frozen weights that changed")
         states = {k.split(".")[-2] for k in tuned if k.startswith("optimizer.")}
-        equal(states, {"lora_A", "lora_B"}, "state of the adapters alone")
+        equal(states, {"lora_A", "lora_B"}, "parameters with optimizer state")
         first = losses(p.stdout)
         check(float(first["20"]) < float(first["1"]) - 0.05, f"the loss falls: {first}")
         run("train", *common, "--steps", 10, "--save", path("tuned-half.safetensors"))
@@ -166,7 +168,7 @@ def adapters_are_trained_saved_resumed_and_used():
                    "--save", path("tuned-again.safetensors"))
         equal(losses(half.stdout), {k: v for k, v in first.items() if int(k) > 10},
               "losses after resuming")
-        equal(contents("tuned-again.safetensors")[0], tuned, "and every tensor")
+        equal(contents("tuned-again.safetensors")[0], tuned, "every tensor after resuming")
 
         def text(*args):
             p = subprocess.run([MEMTAPE, "generate", "--tokens", "40", "-q", "--temperature", "1",
@@ -175,16 +177,17 @@ def adapters_are_trained_saved_resumed_and_used():
             return p.stdout
 
         whole = text("--model", path("tuned.safetensors"))
-        check(whole != text("--model", base), "adapters change what is written")
-        equal(text("--model", path("tuned.safetensors"), "--merge"), whole, "merged, the same text")
-        if not more:  # over the very weights they were trained beside
-            equal(text("--model", base, "--adapter", adapter), whole, "base and adapter, the same text")
-            equal(text("--model", base, "--adapter", adapter, "--merge"), whole, "and merged")
+        check(whole != text("--model", base), "adapters change the generated text")
+        equal(text("--model", path("tuned.safetensors"), "--merge"), whole, "text with merged adapters")
+        if not more:  # qlora trained the adapters beside quantised weights, which differ from the base's
+            equal(text("--model", base, "--adapter", adapter), whole, "text from the base and the adapter")
+            equal(text("--model", base, "--adapter", adapter, "--merge"), whole,
+                  "text from the base and the merged adapter")
     p = run("train", "--data", other, "--from", path("tuned.safetensors"), "--steps", 1, "-s", 16,
             "--save", path("on.safetensors"))
-    equal(p.returncode, 0, f"status of going on from adapted weights: {p.stderr}")
+    equal(p.returncode, 0, f"status of training from adapted weights: {p.stderr}")
     equal(sorted(k for k in contents("on.safetensors")[0] if not k.startswith("optimizer.")),
-          sorted(k for k in weights if not k.startswith("optimizer.")), "merged, a model as it was")
+          sorted(k for k in weights if not k.startswith("optimizer.")), "the merged model has the base's parameters")
     refused(["--lora-rank", "--from"], "train", "--data", TEXT, "--lora-rank", 4)
     refused(["--save-adapter", "--lora-rank"], "train", "--data", TEXT, "--save-adapter", path("x"))
     refused(["--qlora", "--lora-rank"], "train", "--data", TEXT, "--qlora")
@@ -197,7 +200,7 @@ def adapters_are_trained_saved_resumed_and_used():
 def learns_something():
     p = run("train", "--data", TEXT, "--steps", 150, "--lr", "3e-3", "--eval-every", 50)
     bits = [float(x) for x in re.findall(r"held-out bits per byte ([\d.]+)", p.stdout)]
-    equal(len(bits), 4, "three looks on the way and one at the end")
+    equal(len(bits), 4, "evaluations: three during the run and one at its end")
     check(bits and bits[-1] < bits[0] < 8, f"held-out bits fall: {bits}")
 
 
@@ -210,12 +213,12 @@ def interrupted_run_is_saved(number):
     p.send_signal(number)
     out, err = p.communicate(timeout=60)
     equal(p.returncode, 128 + number, f"status after signal {number}: {err}")
-    check("saved" in err and "--resume" in err, f"it says what to do: {err}")
+    check("saved" in err and "--resume" in err, f"the message says how to resume: {err}")
     step = int(contents(name)[1]["memtape.step"])
     check(step > 0, "some steps were made")
     p = run("train", "--data", TEXT, "--resume", path(name), "--steps", step + 1)
-    equal(p.returncode, 0, f"status of going on: {p.stderr}")
-    check(f"at step {step}" in p.stdout, "it goes on where it was")
+    equal(p.returncode, 0, f"status of the resumed run: {p.stderr}")
+    check(f"at step {step}" in p.stdout, "the run resumes at the saved step")
 
 
 def bad_texts_are_refused():
@@ -228,12 +231,12 @@ def bad_texts_are_refused():
         os.chmod(path("secret.txt"), 0)
         refused(["secret.txt", "denied"], "train", "--data", path("secret.txt"), status=1)
     p = run("train", "--data", write("bytes.bin", bytes(range(256)) * 40), "--steps", 2)
-    equal(p.returncode, 0, f"any bytes are text: {p.stderr}")
+    equal(p.returncode, 0, f"status with any bytes as the text: {p.stderr}")
     p = run("train", "--data", TEXT, "--steps", 2, "--val-fraction", 0)
-    equal(p.returncode, 0, f"nothing held out: {p.stderr}")
+    equal(p.returncode, 0, f"status with nothing held out: {p.stderr}")
     p = run("train", "--data", TEXT, "--steps", 2, "--save", "/nonexistent/x")
     equal(p.returncode, 1, "status when saving fails")
-    check("/nonexistent/x" in p.stderr, "and the text names the file")
+    check("/nonexistent/x" in p.stderr, "the message names the file")
 
 
 def damaged_files_are_refused():
@@ -264,13 +267,13 @@ def damaged_files_are_refused():
         p = run("train", "--data", TEXT, "--resume", file, "--save", path("never.safetensors"))
         equal(p.returncode, 1, f"status of resuming from a bad file, {name}")
         if name in ("empty", "half", "cut", "longer", "huge"):
-            check(file in p.stderr, f"{name}: the text names the file: {p.stderr}")
-        check(len(p.stderr) > 20, f"{name}: a text")
+            check(file in p.stderr, f"{name}: the message names the file: {p.stderr}")
+        check(len(p.stderr) > 20, f"{name}: there is a message")
         if name not in ("nosteps", "hugebatch", "real", "type", "seq", "text", "spared", "spared2"):
             refused([], "generate", "--model", file, "-q", status=1)
     check(not os.path.exists(path("never.safetensors")), "nothing was written")
 
-    # What a file says of its model is not believed: half a gigabyte is more than its tensors need.
+    # A file's claim about its model is checked first: half a gigabyte is more than its tensors need.
     def claiming(**claims):
         j = json.loads(header)
         config = {**json.loads(j["__metadata__"]["config"]), **claims}
@@ -309,24 +312,24 @@ def generation_is_deterministic():
     equal(text("--prompt", "ab", "--top-k", "1"), greedy, "top-k 1 is greedy")
     equal(len(text("--prompt", "x" * 1000, "-q")), 61, "a prompt longer than the context")
     equal(len(text("--prompt", "")), 61, "an empty prompt")
-    for form in ["none", "preallocated", "growing", "paged"]:  # 60 bytes are more than the context: 16
-        equal(text("--prompt", "ab", "--seed", "3", "--kv-cache", form), first, f"KV cache {form}")
+    for form in ["none", "preallocated", "growing", "paged"]:  # 60 bytes exceed the context of 16
+        equal(text("--prompt", "ab", "--seed", "3", "--kv-cache", form), first, f"text with KV cache {form}")
 
 
-def generation_tells_speed_and_cache():
-    def told(*args):
+def generation_reports_speed_and_cache():
+    def report(*args):
         p = run("generate", "--model", path("resumed.safetensors"), "--prompt", "ab", "-n", 6, *args)
         equal(p.returncode, 0, f"status of generate {args}: {p.stderr}")
         return p.stderr
 
-    # 2 b t k h L e with b = 1, t = 2 + 6, k h = 16, L = 2, e = 4; growing: what follows the last
-    # byte needs no keys of it; 8bit: a byte a value, and 4 for each of 2 heads
-    check("KV cache preallocated, 2,048 bytes" in told(), "the default")
-    check("KV cache growing, 1,792 bytes" in told("--kv-cache", "growing"), "growing")
-    check("KV cache 8bit, 768 bytes" in told("--kv-cache", "8bit"), "8 bits")
-    check("KV cache paged, 4,096 bytes" in told("--kv-cache", "paged"), "one block of 16 positions")
-    check("no KV cache" in told("--kv-cache", "none"), "none")
-    equal(told("-q"), "", "quiet")
+    # 2 b t k h L e with b = 1, t = 2 + 6, k h = 16, L = 2, e = 4; growing: the last byte's keys and values
+    # are never needed; 8bit: one byte per value, and 4 bytes for each of 2 heads
+    check("KV cache preallocated, 2,048 bytes" in report(), "the default")
+    check("KV cache growing, 1,792 bytes" in report("--kv-cache", "growing"), "growing")
+    check("KV cache 8bit, 768 bytes" in report("--kv-cache", "8bit"), "8 bits")
+    check("KV cache paged, 4,096 bytes" in report("--kv-cache", "paged"), "one block of 16 positions")
+    check("no KV cache" in report("--kv-cache", "none"), "none")
+    equal(report("-q"), "", "quiet")
     refused(["--kv-cache", "4bit", "preallocated, growing, 8bit, paged, none"], "generate", "--model", "x",
             "--kv-cache", "4bit")
 
@@ -336,14 +339,14 @@ def llama_learns_and_writes():
             path("llama.safetensors"))
     equal(p.returncode, 0, f"status of training a llama: {p.stderr}")
     p = run("generate", "--model", path("llama.safetensors"), "-n", 40, "-q")
-    equal((p.returncode, p.stderr), (0, ""), "status of its writing")
+    equal((p.returncode, p.stderr), (0, ""), "status and errors of generating with it")
     refused(["bert-tiny", "masked"], "train", "--data", TEXT, "--preset", "bert-tiny")
 
 
 make_text()
-resumed_run_goes_on_bit_for_bit()
-what_spares_memory_and_is_exact_changes_no_loss()
-loss_scale_goes_on_where_it_was()
+resumed_run_continues_bit_for_bit()
+exact_memory_options_change_no_loss()
+loss_scale_is_resumed()
 adapters_are_trained_saved_resumed_and_used()
 learns_something()
 interrupted_run_is_saved(signal.SIGINT)
@@ -351,6 +354,6 @@ interrupted_run_is_saved(signal.SIGTERM)
 bad_texts_are_refused()
 damaged_files_are_refused()
 generation_is_deterministic()
-generation_tells_speed_and_cache()
+generation_reports_speed_and_cache()
 llama_learns_and_writes()
 done()

@@ -1,4 +1,4 @@
-"""Options: what is good is taken, anything else is refused with status 2 and a text that helps."""
+"""Options: good values are accepted; anything else is refused with status 2 and a helpful message."""
 import re
 from lib import check, done, equal, refused, run
 
@@ -27,7 +27,7 @@ for bad in ["-0.1", "1", "1.5", "nan", "inf", "", "x", "0.5x"]:
 refused(["--threads"], "profile", "mlp", "--threads", "0")
 refused(["--temperature"], "generate", "--model", "x", "--temperature", "-1")
 
-# ---- bytes: a number alone is refused where it can only be a slip ----
+# ---- bytes: a number without a unit is refused where it can only be a mistake ----
 for option, args in {"--capacity": ["profile", "mlp"], "--budget": ["plan", "gpt"],
                      "--gemm-workspace": ["sweep", "mlp", "--device", "meta"]}.items():
     for small in ["80", "1", "1048575"]:
@@ -36,7 +36,7 @@ for option, args in {"--capacity": ["profile", "mlp"], "--budget": ["plan", "gpt
 equal(run("profile", "mlp", "--capacity", "4194304", "-q").returncode, 0, "4 MiB as a number")
 refused(["2.93 KiB", "out of memory"], "profile", "mlp", "--capacity", "3000B", "-q", status=1)
 
-# ---- names: the good ones are listed ----
+# ---- names: a refusal lists the accepted ones ----
 for option, names in {"--act": ["relu", "leaky_relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid"],
                       "--out-act": ["none", "relu", "sigmoid"], "--norm": ["pre", "post"], "--attention": ["flash", "math"],
                       "--dtype": ["f32", "bf16", "f16", "f64"],
@@ -58,7 +58,7 @@ refused(["MODEL", "resnet", "linear", "mlp", "attention", "block", "gpt", "bert"
         "resnet")
 refused(["--preset", "nonsense", "tiny", "small"], "train", "--data", __file__, "--preset", "nonsense")
 
-# ---- what people type: it is what they mean, or the likeliest is named ----
+# ---- common spellings are accepted; for others, the likeliest name is suggested ----
 ON_META = ["profile", "gpt", "--device", "meta"]
 for typed, meant in {("--dtype", "fp16"): ("--dtype", "f16"), ("--dtype", "bfloat16"): ("--dtype", "bf16"),
                      ("--amp", "float16"): ("--amp", "f16"),
@@ -72,26 +72,26 @@ equal(run("plan", "gpt", "--tokens", "1T", "--flops-rate", "312T", "--utilizatio
       run("plan", "gpt", "--tokens", "1T", "--flops-rate", "312T", "--utilisation", "0.5").stdout, "utilization")
 for bad in ["2kk", "k", "2 k", "2g", "9223372036854775807k"]:
     refused(["--seq", "whole number"], "profile", "gpt", "--seq", bad)
-refused(["--act", '"half"'], "profile", "mlp", "--act", "half")  # a name, but of no activation
+refused(["--act", '"half"'], "profile", "mlp", "--act", "half")  # the name of a dtype
 refused(["did you mean gelu?"], "profile", "mlp", "--act", "geul")
 refused(["did you mean mlp?"], "profile", "mpl")
 refused(["did you mean --batch?"], "profile", "mlp", "--bacth", "2")
 refused(["did you mean --batch?"], "profile", "mlp", "--bacth=2")
 refused(["did you mean profile?"], "profiel", "mlp")
 for word in ["--act", "--nonsense"]:
-    check("did you mean" not in run("profile", "mlp", word, "zzz").stderr, f"{word} zzz is like nothing")
+    check("did you mean" not in run("profile", "mlp", word, "zzz").stderr, f"a suggestion for {word} zzz")
 
-# ---- help: in groups, with the defaults that hold ----
+# ---- help: in groups, with the true defaults ----
 text = run("profile", "--help").stdout
 for heading in ["Model", "Memory:", "One rank of several:", "Device:", "Output:"]:
     check(f"\n {heading}" in text, f"help has no {heading}")
 defaults = [f"--{name}={value}" for name, value in
             re.findall(r"--([a-z-]+)=[A-Z]+ [^-]*\(default ([\w.]+)\)", " ".join(text.split()))
-            if name not in ("device", "seed", "loss-scale", "interleave", "scratch", "out-act")]  # these need others
+            if name not in ("device", "seed", "loss-scale", "interleave", "scratch", "out-act")]  # these need other options
 check(len(defaults) > 10, f"defaults in the help: {defaults}")
-equal(run(*ON_META, *defaults).stdout, run(*ON_META).stdout, "the defaults of the help")
+equal(run(*ON_META, *defaults).stdout, run(*ON_META).stdout, "output with the help's defaults given")
 
-# ---- what is missing, superfluous or contradictory ----
+# ---- missing, superfluous or contradictory arguments ----
 refused(["MODEL is missing"], "profile")
 refused(["--data is missing"], "train")
 refused(["--model is missing"], "generate")
@@ -122,7 +122,7 @@ refused(["--kv-heads", "mlp"], "profile", "mlp", "--kv-heads", "2")
 refused(["kv_heads", "heads"], "profile", "block", "-a", "4", "--kv-heads", "3")
 refused(["--save-every", "--save"], "train", "--data", __file__, "--save-every", "3")
 
-# ---- options of other verbs, and of things that do not exist, are unknown ----
+# ---- options of other verbs, and options that do not exist, are refused ----
 for option in ["--html=x", "--snapshot=x",
                "--over=act=relu", "--nonsense", "-Z"]:
     refused(["option"], "profile", "block", option)
@@ -141,7 +141,7 @@ for big in [["-b", 10**12, "-s", 10**12], ["-b", 10**9, "-s", 10**9, "-d", 64],
     refused(["overflow", "lower"], "profile", "block", *big)
 refused(["overflow"], "profile", "gpt", "--vocab", 10**12, "-d", 10**9)
 
-# ---- a failure while running is 1, and says why ----
+# ---- a failure while running has status 1 and a reason ----
 refused(["memory"], "profile", "mlp", "-b", 10**6, "-s", 10**6, "-d", 64, "-q", status=1)
 refused(["/nonexistent/x.json"], "profile", "mlp", "-q", "--json", "/nonexistent/x.json", status=1)
 
