@@ -1,5 +1,5 @@
-/* test_audit.c: `memtape audit` covers the table, believes what it measures, and finds what is kept
- * for nothing. */
+/* test_audit.c: `memtape audit` covers every row of the table, its measurements agree with the
+ * rows, and it finds tensors that no gradient needs. */
 #include <math.h>
 #include <string.h>
 #include "mtt.h"
@@ -19,7 +19,7 @@ static const mti_audit_kept *kept(const mti_op_audit *a, const char *argument)
     return NULL;
 }
 
-/* tanh again, in a row that keeps the input as well. */
+/* A second tanh, whose row also keeps the input. */
 static bool wasteful_forward(mti_call *c)
 {
     return c->k->unary(c->ctx, MTI_UNARY_tanh, 0, 0, mti_in(c, 0), mti_out(c, 0));
@@ -46,7 +46,7 @@ static mt_tensor *call_wasteful(const mti_case *c, mt_tensor **in)
     return mti_apply(&wasteful, NULL, 1, in, 1, &y) ? y : NULL;
 }
 
-static void what_is_kept_for_nothing_is_found(void **state)
+static void tensors_that_no_gradient_needs_are_found(void **state)
 {
     (void)state;
     const mti_case c = {.op = "wasteful",
@@ -84,8 +84,8 @@ static mt_op_info row_of(const char *op)
     return mt_op_get(i);
 }
 
-/* What was measured is what the row declares, for every set of wanted gradients. */
-static void what_is_kept_is_what_the_row_declares(void **state)
+/* For every set of wanted gradients, the op keeps what its row declares. */
+static void each_op_keeps_what_its_row_declares(void **state)
 {
     (void)state;
     mti_case c;
@@ -100,7 +100,8 @@ static void what_is_kept_is_what_the_row_declares(void **state)
                 if (a.sets[i].want >> j & 1) declared |= row.keep[j];
             for (int j = 0; j < a.sets[i].n_kept; j++) {
                 const mti_audit_kept *part = &a.sets[i].kept[j];
-                static const int first[] = {0, 8, 12}; /* bits of inputs, outputs, auxiliaries */
+                static const int first[] = {0, 8,
+                                            12}; /* first bit of inputs, outputs, auxiliaries */
                 measured |= 1u << (first[part->role] + part->index);
             }
             if (declared != measured)
@@ -109,8 +110,8 @@ static void what_is_kept_is_what_the_row_declares(void **state)
     }
 }
 
-/* Every op's parts are all needed, but for those of flash attention that its backward, which makes
- * all gradients at once, asks for on behalf of the others. */
+/* Every op needs all that it keeps, except flash attention: its backward makes all gradients at
+ * once, so it also reads what only the other gradients need. */
 static void only_flash_attention_keeps_more_than_a_gradient_needs(void **state)
 {
     (void)state;
@@ -127,11 +128,13 @@ static void only_flash_attention_keeps_more_than_a_gradient_needs(void **state)
         assert_true(kept(&a, "q")->needed && kept(&a, "out")->needed && kept(&a, "lse")->needed);
         assert_int_equal(kept(&a, "seed")->needed, drops);
         assert_int_equal(kept(&a, "offset")->needed, drops);
-        assert_int_equal(a.n_findings, drops ? 2 : 2 + 2 * 7); /* v and out for dv alone */
+        assert_int_equal(a.n_findings,
+                         drops ? 2 : 2 + 2 * 7); /* for dv alone, v and out are not needed */
     }
 }
 
-/* Gradients of the case's inputs after a backward; with `c` what the rows mark is packed. */
+/* Gradients of the case's inputs after a backward; with `c`, tensors that the rows mark are
+ * packed. */
 static void run_case(const mti_case *of, mt_compress *c, mt_tensor **grad)
 {
     mt_tensor *in[MTI_CASE_INPUTS] = {NULL};
@@ -150,8 +153,8 @@ static void run_case(const mti_case *of, mt_compress *c, mt_tensor **grad)
     }
 }
 
-/* A mark too many would change a gradient, one too few leaves an op out of the count. */
-static void what_a_row_marks_as_a_sign_or_as_drawn_is_all_that_backward_reads(void **state)
+/* A wrong mark would change a gradient; a missing mark would change the count. */
+static void backward_reads_only_the_signs_or_the_seed_that_the_row_marks(void **state)
 {
     (void)state;
     const unsigned rules = 1u << MT_COMPRESS_SIGNS | 1u << MT_COMPRESS_MASK_SEED;
@@ -166,7 +169,7 @@ static void what_a_row_marks_as_a_sign_or_as_drawn_is_all_that_backward_reads(vo
         run_case(&of, c, got);
         for (int i = 0; i < of.n_in; i++) {
             if (!exact[i] != !got[i] || (got[i] && !mtt_same_bits(exact[i], got[i])))
-                fail_msg("%s: another gradient of input %d", of.op, i);
+                fail_msg("%s: the gradient of input %d differs", of.op, i);
             mt_release(exact[i]), mt_release(got[i]);
         }
         mtt_ok(mt_compress_get_stats(c, &stats));
@@ -197,7 +200,7 @@ static void cheaper_ways_are_cheaper(void **state)
     }
 }
 
-static void a_mask_of_dropout_could_be_bits_or_a_seed(void **state)
+static void a_dropout_mask_could_be_kept_as_bits_or_as_a_seed(void **state)
 {
     (void)state;
     mti_case c;
@@ -213,8 +216,8 @@ static void a_mask_of_dropout_could_be_bits_or_a_seed(void **state)
     assert_null(mti_audit_cheaper("dropout", mask, 2));
 }
 
-/* Bits, seeds and recomputing are exact, and hold the bytes that were worked out for them. */
-static void cheaper_ways_taken_are_exact_and_as_cheap_as_told(void **state)
+/* Bits, seeds and recomputing are exact, and take the bytes that the audit predicted. */
+static void cheaper_ways_are_exact_and_take_the_predicted_bytes(void **state)
 {
     (void)state;
     int n_by_kind[MTI_CHEAPER_COUNT] = {0};
@@ -234,9 +237,9 @@ static void cheaper_ways_taken_are_exact_and_as_cheap_as_told(void **state)
                 const mti_audit_kept *part = kept(&a, t->argument);
                 size_t n = part->bytes / mt_dtype_size(part->dtype);
                 assert_int_equal(t->before - t->after, part->bytes - (n + 7) / 8);
-            } else if (t->kind == MTI_CHEAPER_SEED) { /* seed and offset are no storage */
+            } else if (t->kind == MTI_CHEAPER_SEED) { /* seed and offset have no storage */
                 assert_int_equal(t->before - t->after, kept(&a, t->argument)->bytes);
-            } else { /* what is an argument of the op and no product stays */
+            } else { /* an argument of the op that is not a product stays kept */
                 size_t left = 0;
                 for (int j = 0; j < a.of.n_in; j++)
                     for (int p = 0; p < all->n_kept; p++)
@@ -247,7 +250,7 @@ static void cheaper_ways_taken_are_exact_and_as_cheap_as_told(void **state)
             }
         }
     }
-    assert_true(n_by_kind[MTI_CHEAPER_BITS] >= 5); /* four of relu's family, and dropout */
+    assert_true(n_by_kind[MTI_CHEAPER_BITS] >= 5); /* four ops of relu's family, and dropout */
     assert_int_equal(n_by_kind[MTI_CHEAPER_SEED], 1);
     assert_true(n_by_kind[MTI_CHEAPER_RECOMPUTE] >= 15);
 }
@@ -269,14 +272,14 @@ static int tear_down(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_kept_for_nothing_is_found),
+        cmocka_unit_test(tensors_that_no_gradient_needs_are_found),
         cmocka_unit_test(every_row_of_the_table_has_a_case),
-        cmocka_unit_test(what_is_kept_is_what_the_row_declares),
+        cmocka_unit_test(each_op_keeps_what_its_row_declares),
         cmocka_unit_test(only_flash_attention_keeps_more_than_a_gradient_needs),
-        cmocka_unit_test(what_a_row_marks_as_a_sign_or_as_drawn_is_all_that_backward_reads),
+        cmocka_unit_test(backward_reads_only_the_signs_or_the_seed_that_the_row_marks),
         cmocka_unit_test(cheaper_ways_are_cheaper),
-        cmocka_unit_test(a_mask_of_dropout_could_be_bits_or_a_seed),
-        cmocka_unit_test(cheaper_ways_taken_are_exact_and_as_cheap_as_told),
+        cmocka_unit_test(a_dropout_mask_could_be_kept_as_bits_or_as_a_seed),
+        cmocka_unit_test(cheaper_ways_are_exact_and_take_the_predicted_bytes),
     };
     return cmocka_run_group_tests_name("audit", tests, set_up, tear_down);
 }

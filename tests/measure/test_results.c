@@ -1,5 +1,4 @@
-/* results.c: what is measured, read from structs: equations that hold, and refusals that are
- * results. */
+/* results.c: measurements as structs: their equations hold, and a refusal is a result, too. */
 #include <math.h>
 #include <string.h>
 #include "measure/fit.h"
@@ -45,7 +44,7 @@ static int64_t integer_at(const json_t *object, const char *outer, const char *i
     return json_integer_value(json_object_get(json_object_get(object, outer), inner));
 }
 
-static void a_profile_holds_what_its_json_says(void **state)
+static void a_profile_agrees_with_its_json(void **state)
 {
     (void)state;
     for (int kind = 0; kind < 2; kind++) {
@@ -65,7 +64,7 @@ static void a_profile_holds_what_its_json_says(void **state)
         assert_int_equal(
             p.measured.timeline.events.at[mti_timeline_peak(&p.measured.timeline)].current,
             steady->peak);
-        assert_true(isnan(steady->seconds)); /* nothing worth timing happened */
+        assert_true(isnan(steady->seconds)); /* meta has no times */
         json_t *json = mti_profile_json(&p, false);
         assert_int_equal(integer_at(json, "saved", "bytes"), saved);
         assert_int_equal(integer_at(json, "growth", "measured"), g->measured);
@@ -77,7 +76,7 @@ static void a_profile_holds_what_its_json_says(void **state)
     }
 }
 
-static void a_refused_profile_keeps_what_happened_before_it(void **state)
+static void a_refused_profile_keeps_what_was_measured_before(void **state)
 {
     (void)state;
     mti_profile_result p;
@@ -129,7 +128,7 @@ static void count(void *user, int64_t turn, int64_t n_turns, size_t entry)
     n_told++;
 }
 
-static void a_sweep_compares_gradients_and_goes_on_after_a_refusal(void **state)
+static void a_sweep_compares_gradients_and_continues_after_a_refusal(void **state)
 {
     (void)state;
     mti_sweep_entry entries[4];
@@ -146,7 +145,7 @@ static void a_sweep_compares_gradients_and_goes_on_after_a_refusal(void **state)
         assert_int_equal(results[i].refused, i == 2);
         assert_int_equal(isnan(results[i].step_s), i == 2);
     }
-    assert_true(results[1].off.same_bits); /* what is made again is what was there */
+    assert_true(results[1].off.same_bits); /* recomputed values have the same bits */
     assert_true(results[1].saved < results[0].saved);
     assert_true(results[1].loss == results[0].loss);
     assert_false(results[3].off.same_bits);
@@ -171,7 +170,7 @@ static void a_rank_is_refused_by_its_capacity_alone(void **state)
     mti_rank_free(&unbounded);
 }
 
-static void a_tape_pays_once_for_each_storage_that_the_ledger_has(void **state)
+static void the_tape_and_the_ledger_count_each_storage_once(void **state)
 {
     (void)state;
     mti_tape t;
@@ -192,7 +191,7 @@ static void a_tape_pays_once_for_each_storage_that_the_ledger_has(void **state)
     mt_device_release(device);
 }
 
-static void what_a_device_cannot_hold_is_said_before_it_is_tried(void **state)
+static void a_model_too_large_for_the_device_is_refused_before_it_is_made(void **state)
 {
     (void)state;
     mti_workload w = workload(MT_MODEL_GPT, "cpu");
@@ -208,13 +207,13 @@ static void what_a_device_cannot_hold_is_said_before_it_is_tried(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_profile_holds_what_its_json_says),
-        cmocka_unit_test(a_refused_profile_keeps_what_happened_before_it),
+        cmocka_unit_test(a_profile_agrees_with_its_json),
+        cmocka_unit_test(a_refused_profile_keeps_what_was_measured_before),
         cmocka_unit_test(the_largest_batch_fits_and_one_more_does_not),
-        cmocka_unit_test(a_sweep_compares_gradients_and_goes_on_after_a_refusal),
+        cmocka_unit_test(a_sweep_compares_gradients_and_continues_after_a_refusal),
         cmocka_unit_test(a_rank_is_refused_by_its_capacity_alone),
-        cmocka_unit_test(a_tape_pays_once_for_each_storage_that_the_ledger_has),
-        cmocka_unit_test(what_a_device_cannot_hold_is_said_before_it_is_tried),
+        cmocka_unit_test(the_tape_and_the_ledger_count_each_storage_once),
+        cmocka_unit_test(a_model_too_large_for_the_device_is_refused_before_it_is_made),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,9 +1,9 @@
-/* The timeline: who held what, when, from events alone. */
+/* The timeline: who held which memory at each time, computed from events alone. */
 #include <string.h>
 #include "mtt.h"
 #include "report/timeline.h"
 
-/* A tensor of `kib` KiB, made in this module. */
+/* A tensor of `kib` KiB, made in `module`. */
 static mt_tensor *made_in(mt_device *device, const char *module, int64_t kib)
 {
     if (*module) mtt_ok(mt_scope_push(module));
@@ -12,7 +12,7 @@ static mt_tensor *made_in(mt_device *device, const char *module, int64_t kib)
     return t;
 }
 
-static void storages_of_numbered_modules_are_one_holder_where_they_are_alike(void **state)
+static void equal_storages_of_numbered_modules_are_one_holder(void **state)
 {
     (void)state;
     mt_device *device = mt_device_open("meta");
@@ -73,12 +73,12 @@ static void a_holder_says_how_the_tape_keeps_it(void **state)
     mt_device_release(device);
 }
 
-/* However coarse the picture, the peak is in it, with its categories. */
+/* However few stretches the picture has, one shows the peak, with its categories. */
 static void every_division_into_stretches_shows_the_peak(void **state)
 {
     (void)state;
     mt_device *device = mt_device_open("meta");
-    mt_tensor *before = made_in(device, "", 1); /* counted, though nobody saw it made */
+    mt_tensor *before = made_in(device, "", 1); /* made before the recording, and counted */
     mti_timeline t;
     assert_true(mti_timeline_begin(&t, device));
     mt_tensor *held[20] = {NULL};
@@ -113,7 +113,7 @@ static void every_division_into_stretches_shows_the_peak(void **state)
     mt_device_release(device);
 }
 
-/* What the first step took is drawn, and is not the peak. */
+/* The first step is drawn, but the peak is that of the second. */
 static void the_peak_is_that_of_the_steady_state(void **state)
 {
     (void)state;
@@ -123,20 +123,20 @@ static void the_peak_is_that_of_the_steady_state(void **state)
     mt_release(made_in(device, "", 5000));
     assert_int_equal(mti_timeline_peak(&t), 0);
     mti_timeline_mark_steady(&t);
-    assert_int_equal(mti_timeline_peak(&t), 0); /* nothing has happened in it yet */
+    assert_int_equal(mti_timeline_peak(&t), 0); /* the second step has no events yet */
     mt_release(made_in(device, "", 1000));
     mt_release(made_in(device, "", 3000));
     mt_release(made_in(device, "", 3000));
     assert_true(mti_timeline_end(&t));
     assert_int_equal(t.steady, 2);
-    assert_int_equal(mti_timeline_peak(&t), 4); /* the first of equals */
+    assert_int_equal(mti_timeline_peak(&t), 4); /* the first of several equal ones */
     assert_int_equal(mti_timeline_highest(&t), t.events.at[0].current);
     assert_true(t.events.at[4].current < t.events.at[0].current);
     mti_timeline_free(&t);
     mt_device_release(device);
 }
 
-static void a_refusal_is_found_and_nothing_is_when_nothing_was_refused(void **state)
+static void the_event_of_a_refusal_is_found_if_there_is_one(void **state)
 {
     (void)state;
     mt_device *device = mt_device_open("meta");
@@ -158,7 +158,7 @@ static void a_refusal_is_found_and_nothing_is_when_nothing_was_refused(void **st
     mt_device_release(device);
 }
 
-/* It never looks complete when it is not. */
+/* An incomplete timeline never looks complete. */
 static void a_timeline_that_ran_out_of_memory_says_so(void **state)
 {
     (void)state;
@@ -167,7 +167,7 @@ static void a_timeline_that_ran_out_of_memory_says_so(void **state)
     assert_true(mti_timeline_begin(&t, device));
     mt_tensor *x = made_in(device, "", 1);
     for (uint64_t n = 1; n < 20 && !t.lost; n++) {
-        /* The next event needs room; one of the requests of making a tensor is for that. */
+        /* Fill the list, so that the next event requests memory. */
         while (t.events.n < t.events.cap)
             mtt_ok(mt_set_category(x, mt_storage_of(x).category == MT_INPUT ? MT_CACHE : MT_INPUT));
         mti_fail_nth_alloc(n);
@@ -186,11 +186,11 @@ static void a_timeline_that_ran_out_of_memory_says_so(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(storages_of_numbered_modules_are_one_holder_where_they_are_alike),
+        cmocka_unit_test(equal_storages_of_numbered_modules_are_one_holder),
         cmocka_unit_test(a_holder_says_how_the_tape_keeps_it),
         cmocka_unit_test(every_division_into_stretches_shows_the_peak),
         cmocka_unit_test(the_peak_is_that_of_the_steady_state),
-        cmocka_unit_test(a_refusal_is_found_and_nothing_is_when_nothing_was_refused),
+        cmocka_unit_test(the_event_of_a_refusal_is_found_if_there_is_one),
         cmocka_unit_test(a_timeline_that_ran_out_of_memory_says_so),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
