@@ -1,4 +1,4 @@
-/* Budgets: plans that fit, cost least, and run as they were predicted to. */
+/* Budgets: plans fit, cost least, and run as predicted. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,8 +19,8 @@ static mt_budget_figures solve(mt_budget *b, size_t n_bytes)
     return mt_budget_plan_figures(plan);
 }
 
-/* Budget k of n, from the least possible peak to that without checkpoints. */
-static size_t rung(mt_budget *b, int k, int n)
+/* Budget k of n equal steps, from the least possible peak to the peak without checkpoints. */
+static size_t budget_at(mt_budget *b, int k, int n)
 {
     const mt_budget_plan *ends[2];
     int n_ends;
@@ -41,7 +41,7 @@ static int64_t draw(uint64_t *seed, int64_t below)
     return (int64_t)mtt_draw(seed, 0, (double)below);
 }
 
-/* Layers that all differ, with groups; few values, so that there are ties. */
+/* Layers that all differ, and groups of layers. Half of the tables have few values, for ties. */
 static void draw_table(table *x, uint64_t *seed)
 {
     memset(x, 0, sizeof *x);
@@ -130,7 +130,7 @@ static void the_search_finds_what_trying_all_ways_finds(void **state)
     }
 }
 
-/* ---- every plan of small models, simulated ---- */
+/* ---- every plan of small models is simulated ---- */
 
 typedef struct tried {
     size_t peak;
@@ -161,7 +161,7 @@ static void simulate_with(trial *x, int64_t at, int64_t n, mti_budget_form form,
     x->plan->n = count;
 }
 
-/* Each layer in each form, each group of layers with each set of products. */
+/* Tries each layer in each form, and each group of layers with each set of kept products. */
 static void simulate_from(trial *x, int64_t at)
 {
     int64_t layers = x->b->table.layers;
@@ -183,14 +183,14 @@ static void compare_with_all(workload *w)
     assert_non_null(x.plan);
     simulate_from(&x, 0);
     for (int k = 0; k <= 40; k++) {
-        size_t n_bytes = rung(x.b, k, 40);
+        size_t n_bytes = budget_at(x.b, k, 40);
         uint64_t least = UINT64_MAX;
         for (size_t i = 0; i < x.all.n; i++)
             if (x.all.at[i].peak <= n_bytes && x.all.at[i].flops < least) least = x.all.at[i].flops;
         assert_int_equal(solve(x.b, n_bytes).flops.recompute, least);
     }
     const mt_budget_plan *none;
-    size_t below = rung(x.b, 0, 1) - 1;
+    size_t below = budget_at(x.b, 0, 1) - 1;
     for (size_t i = 0; i < x.all.n; i++) assert_true(x.all.at[i].peak > below);
     assert_int_equal(mt_budget_solve(x.b, below, &none), MT_ERR_MEMORY);
     mtt_failed(MT_ERR_MEMORY, "too few", "need");
@@ -215,7 +215,7 @@ static void no_plan_of_a_few_layers_is_better(void **state)
     post.config.norm = MT_NORM_POST;
     post.n_steps = 2;
     compare_with_all(&post);
-    if (!mtt_long()) return; /* three have fifty times as many plans as two */
+    if (!mtt_long()) return; /* three layers have fifty times as many plans as two */
     workload three = workload_gpt(3);
     compare_with_all(&three);
 }
@@ -240,7 +240,7 @@ static workload drawn_workload(uint64_t *seed)
     return w;
 }
 
-static void what_the_search_adds_up_is_what_the_simulation_takes(void **state)
+static void the_sums_of_the_search_are_what_the_simulation_measures(void **state)
 {
     (void)state;
     uint64_t seed = 20;
@@ -261,7 +261,7 @@ static void what_the_search_adds_up_is_what_the_simulation_takes(void **state)
     print_message("%d plans of %d models, seed 20\n", n_plans, n_models);
 }
 
-static void more_bytes_never_mean_more_arithmetic_nor_a_peak_above_them(void **state)
+static void a_larger_budget_never_costs_more_arithmetic_and_is_never_exceeded(void **state)
 {
     (void)state;
     for (int64_t layers = 1; layers <= 12; layers += 11) {
@@ -269,7 +269,7 @@ static void more_bytes_never_mean_more_arithmetic_nor_a_peak_above_them(void **s
         mt_budget *b = budget_of(&w);
         uint64_t flops = UINT64_MAX;
         for (int k = 0; k <= 200; k++) {
-            size_t n_bytes = rung(b, k, 190);
+            size_t n_bytes = budget_at(b, k, 190);
             mt_budget_figures f = solve(b, n_bytes);
             assert_true(f.peak <= n_bytes && f.flops.recompute <= flops);
             flops = f.flops.recompute;
@@ -279,8 +279,9 @@ static void more_bytes_never_mean_more_arithmetic_nor_a_peak_above_them(void **s
     }
 }
 
-/* A workload whose peak no sum over layers foresees: the more checkpoints, the more it takes. */
-static mt_status run_with_surprise(void *user, mt_device *device, const mt_budget_plan *plan)
+/* A workload with an extra tensor whose size depends on the number of checkpoints: no sum over
+ * layers predicts its peak. */
+static mt_status run_with_extra(void *user, mt_device *device, const mt_budget_plan *plan)
 {
     int64_t n = 0;
     for (size_t i = 0; i < plan->n; i++) n += plan->segments[i].choice.form != MTI_BUDGET_PLAIN;
@@ -290,16 +291,16 @@ static mt_status run_with_surprise(void *user, mt_device *device, const mt_budge
     return status;
 }
 
-static void a_plan_that_does_not_fit_after_all_is_not_taken(void **state)
+static void a_plan_that_exceeds_the_budget_when_simulated_is_not_returned(void **state)
 {
     (void)state;
     workload w = workload_gpt(6);
-    mt_budget *b = mt_budget_new(run_with_surprise, &w);
+    mt_budget *b = mt_budget_new(run_with_extra, &w);
     assert_non_null(b);
     uint64_t flops = UINT64_MAX;
     int n_wrong = 0;
     for (int k = 0; k <= 100; k++) {
-        size_t n_bytes = rung(b, k, 95);
+        size_t n_bytes = budget_at(b, k, 95);
         mt_budget_figures f = solve(b, n_bytes);
         assert_true(f.peak <= n_bytes && f.flops.recompute <= flops);
         n_wrong += f.peak != f.expected_peak;
@@ -329,7 +330,7 @@ static void no_preset_beats_a_plan(void **state)
     }
 }
 
-/* ---- where there are data ---- */
+/* ---- on the CPU ---- */
 
 static void run_front(workload *w)
 {
@@ -391,7 +392,7 @@ static void a_plan_can_be_read(void **state)
     mt_budget *b = budget_of(&w);
     for (int k = 0; k <= 5; k++) {
         const mt_budget_plan *plan;
-        mtt_ok(mt_budget_solve(b, rung(b, k, 5), &plan));
+        mtt_ok(mt_budget_solve(b, budget_at(b, k, 5), &plan));
         int64_t at = 0;
         for (size_t i = 0; i < mt_budget_plan_count(plan); i++) {
             mt_budget_part part;
@@ -444,7 +445,7 @@ static void every_failing_allocation_is_reported_and_cleaned_up(void **state)
     mti_fail_nth_alloc(0);
     mt_budget *b = budget_of(&w);
     const mt_budget_plan *plan;
-    size_t n_bytes = rung(b, 1, 2);
+    size_t n_bytes = budget_at(b, 1, 2);
     mtt_ok(mt_budget_solve(b, n_bytes, &plan));
     uint64_t n_allocs = mti_alloc_count();
     mt_budget_free(b);
@@ -464,9 +465,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_search_finds_what_trying_all_ways_finds),
         cmocka_unit_test(no_plan_of_a_few_layers_is_better),
-        cmocka_unit_test(what_the_search_adds_up_is_what_the_simulation_takes),
-        cmocka_unit_test(more_bytes_never_mean_more_arithmetic_nor_a_peak_above_them),
-        cmocka_unit_test(a_plan_that_does_not_fit_after_all_is_not_taken),
+        cmocka_unit_test(the_sums_of_the_search_are_what_the_simulation_measures),
+        cmocka_unit_test(a_larger_budget_never_costs_more_arithmetic_and_is_never_exceeded),
+        cmocka_unit_test(a_plan_that_exceeds_the_budget_when_simulated_is_not_returned),
         cmocka_unit_test(no_preset_beats_a_plan),
         cmocka_unit_test(a_run_on_the_cpu_peaks_as_predicted_and_has_the_same_gradients),
         cmocka_unit_test(three_steps_of_adamw_peak_as_predicted_and_end_with_the_same_weights),

@@ -1,5 +1,5 @@
-/* formulas.c: the published figures, and the closed formulas beside what the meta device measures
- * for models drawn at random. */
+/* formulas.c: the published figures; and, for random models, each closed formula against what the
+ * meta device measures. */
 #include <stdio.h>
 #include <string.h>
 #include "mtt.h"
@@ -12,7 +12,7 @@ static mt_model_config preset(const char *name)
     return c;
 }
 
-/* The model as the formula has it: every intermediate of attention, and dropout. */
+/* The model of the published formula: every intermediate of attention is kept, with dropout. */
 static mt_model_config textbook(const char *name)
 {
     mt_model_config c = preset(name);
@@ -30,7 +30,7 @@ static void activations_of_bert_llama_and_gpt3_are_those_of_the_formula(void **s
         const char *preset;
         int64_t batch, seq, value;
     } cases[] = {
-        /* published as 250 M, which is a slip of the sum: 12 * 29.1 M + 0.79 M is 350 M */
+        /* published as 250 M, a slip: 12 * 29.1 M + 0.79 M is 350 M */
         {"bert-base", 1, 512, 349962240},
         {"bert-base", 16, 512, 5599395840}, /* published as 5.58 G, from rounded terms */
         {"llama-65b", 1, 2048, 153041764352},
@@ -107,7 +107,7 @@ static void parameters_follow_12lh2_and_the_longer_formula(void **state)
 
 #define DAY 86400.0
 
-static void training_times_are_those_that_were_published(void **state)
+static void training_times_are_the_published_ones(void **state)
 {
     (void)state;
     mt_plan_formula f;
@@ -213,7 +213,7 @@ static void the_cache_of_gpt3_takes_the_published_bytes(void **state)
     assert_int_equal(f.n_rows, 0);
 }
 
-static void what_makes_no_sense_is_refused(void **state)
+static void invalid_input_is_refused(void **state)
 {
     (void)state;
     mt_plan_formula f;
@@ -256,7 +256,7 @@ static int64_t pick(uint64_t *seed, int64_t lo, int64_t hi)
 }
 static bool toss(uint64_t *seed) { return pick(seed, 0, 1) == 1; }
 
-static bool whole(const mt_model_config *c)
+static bool is_whole_model(const mt_model_config *c)
 {
     return c->kind == MT_MODEL_GPT || c->kind == MT_MODEL_BERT || c->kind == MT_MODEL_LLAMA;
 }
@@ -273,7 +273,7 @@ static void draw_dimensions(uint64_t *seed, mt_model_config *c)
         c->hidden = c->heads * 2 * pick(seed, 1, 20);
     }
     if (toss(seed)) c->ffn = pick(seed, 1, 99);
-    if (!whole(c)) return;
+    if (!is_whole_model(c)) return;
     c->layers = pick(seed, 1, 5);
     c->vocab = pick(seed, 3, 80);
     c->context = 40;
@@ -310,11 +310,13 @@ static const char *draw_checkpoint(uint64_t *seed, const mt_model_config *c)
 {
     static const char *const presets[] = {NULL,        NULL,   "none",    "full",
                                           "selective", "sqrt", "every=2", "every=3"};
-    int64_t n = whole(c) ? 7 : c->kind == MT_MODEL_MLP || c->kind == MT_MODEL_LINEAR ? 3 : 4;
+    int64_t n = is_whole_model(c)                                       ? 7
+                : c->kind == MT_MODEL_MLP || c->kind == MT_MODEL_LINEAR ? 3
+                                                                        : 4;
     return presets[pick(seed, 0, n)];
 }
 
-/* What a step came to. */
+/* What one step measured. */
 typedef struct step {
     int64_t parameters, kept, forward, flops, states;
 } step;
@@ -344,12 +346,12 @@ static int64_t gradients_of(mt_module *model)
     return sum;
 }
 
-/* The loss of a whole model, the output of a part; the ledger looks on. */
+/* Returns the loss of a whole model or the output of a part; the ledger counts what is kept. */
 static mt_tensor *forward(mt_device *device, const mt_plan_run *run, mt_module *model, step *out)
 {
     const mt_model_config *c = run->config;
     mt_tensor *x, *y, *target = NULL;
-    if (whole(c)) {
+    if (is_whole_model(c)) {
         x = mtt_made(mt_zeros(device, MT_I64, MT_SHAPE(run->batch, run->seq)));
         target = mtt_made(mt_zeros(device, MT_I64, MT_SHAPE(run->batch, run->seq)));
     } else {
@@ -406,7 +408,8 @@ static step measure(mt_device *device, const mt_plan_run *run, const char *name,
     return out;
 }
 
-static void agree(const mt_plan_formula *f, int64_t measured, const mt_plan_run *run, int which)
+static void assert_agrees(const mt_plan_formula *f, int64_t measured, const mt_plan_run *run,
+                          int which)
 {
     int64_t sum = f->value;
     for (int i = 0; i < f->n_rows; i++) {
@@ -423,13 +426,13 @@ static void agree(const mt_plan_formula *f, int64_t measured, const mt_plan_run 
              (long long)run->seq, run->checkpoint ? run->checkpoint : "-", config);
 }
 
-static void agree_on_cache(mt_device *device, const mt_plan_run *run, int which)
+static void assert_cache_agrees(mt_device *device, const mt_plan_run *run, int which)
 {
     mt_plan_formula f;
     mt_module *model = mt_model_new(device, run->config);
     mt_kv_cache *cache = mt_kv_cache_new(model, MT_KV_PREALLOCATED, run->batch, run->seq + 7);
     mtt_ok(mt_plan_kv_cache(run, 7, &f));
-    agree(&f, (int64_t)mt_kv_cache_bytes(cache, NULL), run, which);
+    assert_agrees(&f, (int64_t)mt_kv_cache_bytes(cache, NULL), run, which);
     mt_kv_cache_free(cache);
     mt_module_free(model);
 }
@@ -440,7 +443,7 @@ static void agree_on_forward(const mt_plan_run *run, int64_t measured, int which
     mt_plan_component components[MT_PLAN_MAX_COMPONENTS];
     int n = 0;
     mtt_ok(mt_plan_forward_flops(run, &f, components, &n));
-    agree(&f, measured, run, which);
+    assert_agrees(&f, measured, run, which);
     for (int i = 0; i < n; i++) measured -= components[i].times * components[i].each;
     assert_int_equal(measured, 0);
 }
@@ -448,7 +451,7 @@ static void agree_on_forward(const mt_plan_run *run, int64_t measured, int which
 #define MODELS 400
 #define SEED   20260101
 
-static void formulas_and_rows_come_to_what_any_model_measures(void **state)
+static void formulas_plus_their_rows_equal_what_any_model_measures(void **state)
 {
     (void)state;
     uint64_t seed = SEED;
@@ -462,15 +465,16 @@ static void formulas_and_rows_come_to_what_any_model_measures(void **state)
         step measured = measure(device, &run, optimizer, master);
         mt_plan_formula f;
         mtt_ok(mt_plan_parameters(&run, &f));
-        agree(&f, measured.parameters, &run, i);
+        assert_agrees(&f, measured.parameters, &run, i);
         mtt_ok(mt_plan_activations(&run, &f));
-        agree(&f, measured.kept, &run, i);
+        assert_agrees(&f, measured.kept, &run, i);
         mtt_ok(mt_plan_flops(&run, &f));
-        agree(&f, measured.flops, &run, i);
+        assert_agrees(&f, measured.flops, &run, i);
         agree_on_forward(&run, measured.forward, i);
         mtt_ok(mt_plan_states(&run, optimizer, master, &f));
-        agree(&f, measured.states, &run, i);
-        if (c.kind == MT_MODEL_GPT || c.kind == MT_MODEL_LLAMA) agree_on_cache(device, &run, i);
+        assert_agrees(&f, measured.states, &run, i);
+        if (c.kind == MT_MODEL_GPT || c.kind == MT_MODEL_LLAMA)
+            assert_cache_agrees(device, &run, i);
         mt_device_release(device);
     }
 }
@@ -481,14 +485,14 @@ int main(void)
         cmocka_unit_test(activations_of_bert_llama_and_gpt3_are_those_of_the_formula),
         cmocka_unit_test(a_layer_of_gpt3_follows_table_2_of_the_paper),
         cmocka_unit_test(parameters_follow_12lh2_and_the_longer_formula),
-        cmocka_unit_test(training_times_are_those_that_were_published),
+        cmocka_unit_test(training_times_are_the_published_ones),
         cmocka_unit_test(model_flops_are_those_of_the_longer_formula),
         cmocka_unit_test(a_forward_pass_takes_what_each_component_takes),
         cmocka_unit_test(states_take_the_published_bytes_a_parameter),
         cmocka_unit_test(every_regime_has_a_source_and_a_sum),
         cmocka_unit_test(the_cache_of_gpt3_takes_the_published_bytes),
-        cmocka_unit_test(what_makes_no_sense_is_refused),
-        cmocka_unit_test(formulas_and_rows_come_to_what_any_model_measures),
+        cmocka_unit_test(invalid_input_is_refused),
+        cmocka_unit_test(formulas_plus_their_rows_equal_what_any_model_measures),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* workload.c: one way to train, told apart by nothing but the device and the plan. */
+/* workload.c: one training run; only the device and the plan differ between its runs. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
