@@ -1,4 +1,4 @@
-/* Arenas: nested expressions that do not leak, and what they cost. */
+/* Arenas: nested expressions do not leak; what an arena costs in memory. */
 #include "base/base.h"
 #include "mtt_fixture.h"
 
@@ -41,7 +41,7 @@ static size_t peak(mt_tensor *(*chain)(mt_arena *, mt_tensor *), bool arena)
     return (size_t)region.delta.peak;
 }
 
-/* What the tape does not keep: a sum's inputs. */
+/* The tape does not keep the inputs of a sum. */
 static mt_tensor *five_sums(mt_arena *a, mt_tensor *x)
 {
     mt_tensor *h = mt_add(x, x);
@@ -53,7 +53,7 @@ static mt_tensor *five_sums(mt_arena *a, mt_tensor *x)
     return a ? mt_in(a, h) : h;
 }
 
-/* What it keeps in any case: a gelu's inputs. */
+/* The tape keeps the inputs of gelu. */
 static mt_tensor *five_gelus(mt_arena *a, mt_tensor *x)
 {
     mt_tensor *h = mt_gelu(x);
@@ -65,7 +65,7 @@ static mt_tensor *five_gelus(mt_arena *a, mt_tensor *x)
     return a ? mt_in(a, h) : h;
 }
 
-static void what_is_in_an_arena_is_held_where_the_tape_does_not_hold_it_anyway(void **state)
+static void an_arena_raises_the_peak_only_where_the_tape_keeps_nothing(void **state)
 {
     (void)state;
     assert_int_equal(peak(five_sums, false), 2 * BYTES);
@@ -74,7 +74,7 @@ static void what_is_in_an_arena_is_held_where_the_tape_does_not_hold_it_anyway(v
     assert_int_equal(peak(five_gelus, true), 5 * BYTES);
 }
 
-static void an_inner_failure_is_the_one_that_is_told(void **state)
+static void the_innermost_failure_is_reported(void **state)
 {
     (void)state;
     mt_arena *a = mt_arena_new();
@@ -88,7 +88,7 @@ static void an_inner_failure_is_the_one_that_is_told(void **state)
     mt_arena_free(a);
 }
 
-static void without_memory_for_its_place_a_tensor_is_released(void **state)
+static void a_tensor_is_released_if_the_arena_has_no_memory_to_list_it(void **state)
 {
     (void)state;
     mt_arena *a = mt_arena_new();
@@ -99,7 +99,7 @@ static void without_memory_for_its_place_a_tensor_is_released(void **state)
     mti_fail_nth_alloc(0);
     mtt_failed(MT_ERR_MEMORY, "");
     assert_int_equal(mtt_allocated(device), BYTES);
-    assert_ptr_equal(mt_in(a, mt_retain(x)), x); /* as good as before */
+    assert_ptr_equal(mt_in(a, mt_retain(x)), x); /* the arena still works */
     mti_fail_nth_alloc(1);
     assert_null(mt_arena_new());
     mti_fail_nth_alloc(0);
@@ -111,9 +111,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         mtt_test(a_nested_expression_leaves_nothing_once_its_arena_is_cleared),
-        mtt_test(what_is_in_an_arena_is_held_where_the_tape_does_not_hold_it_anyway),
-        mtt_test(an_inner_failure_is_the_one_that_is_told),
-        mtt_test(without_memory_for_its_place_a_tensor_is_released),
+        mtt_test(an_arena_raises_the_peak_only_where_the_tape_keeps_nothing),
+        mtt_test(the_innermost_failure_is_reported),
+        mtt_test(a_tensor_is_released_if_the_arena_has_no_memory_to_list_it),
     };
     return cmocka_run_group_tests(tests, mtt_open_device, mtt_close_device);
 }

@@ -1,4 +1,4 @@
-/* The meta device: the books of a device, without its data. */
+/* The meta device: it counts memory as other devices do, but has no data. */
 #include <math.h>
 #include <stdint.h>
 #include <sys/resource.h>
@@ -12,7 +12,7 @@ static mt_device *open_meta(void)
     return device;
 }
 
-/* But the copies beside compute, of which there is nothing to copy. */
+/* Except those that copy during compute: there is nothing to copy. */
 static void every_kernel_of_the_table_is_there(void **state)
 {
     (void)state;
@@ -56,7 +56,7 @@ static void a_linear_layer_with_gemm_workspace_takes_what_it_takes_under_pytorch
     mt_device_release(device);
 }
 
-static void reading_a_value_is_an_error_that_says_there_is_none(void **state)
+static void reading_a_value_is_an_error_because_there_are_no_values(void **state)
 {
     (void)state;
     mt_device *device = open_meta();
@@ -113,8 +113,8 @@ static void a_device_with_data_counts_its_own_scratch_memory_only(void **state)
     mt_device_release(device);
 }
 
-/* Else the books of a step would depend on whether somebody looks at its loss. */
-static void reading_a_value_takes_no_memory_on_the_device_and_knows_every_16_bits(void **state)
+/* Otherwise a step's memory would depend on whether the program reads its loss. */
+static void reading_a_value_takes_no_device_memory_and_is_right_for_every_16_bit_value(void **state)
 {
     (void)state;
     mt_device *device = mt_device_open("cpu");
@@ -136,7 +136,7 @@ static void reading_a_value_takes_no_memory_on_the_device_and_knows_every_16_bit
     mt_device_release(device);
 }
 
-static void a_device_tells_what_room_the_system_leaves_it(void **state)
+static void a_device_reports_how_much_memory_the_system_leaves(void **state)
 {
     (void)state;
     mt_device *meta = open_meta(), *cpu = mt_device_open("cpu");
@@ -148,7 +148,7 @@ static void a_device_tells_what_room_the_system_leaves_it(void **state)
     struct rlimit was, limit;
     assert_int_equal(getrlimit(RLIMIT_AS, &was), 0);
     limit = (struct rlimit){.rlim_cur = 1 << 20, .rlim_max = was.rlim_max};
-    assert_int_equal(setrlimit(RLIMIT_AS, &limit), 0); /* this process has more than that already */
+    assert_int_equal(setrlimit(RLIMIT_AS, &limit), 0); /* this process already has more */
     size_t within = mt_device_room(cpu);
     assert_int_equal(setrlimit(RLIMIT_AS, &was), 0);
     assert_int_equal(within, 0);
@@ -161,11 +161,12 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_kernel_of_the_table_is_there),
         cmocka_unit_test(a_linear_layer_with_gemm_workspace_takes_what_it_takes_under_pytorch),
-        cmocka_unit_test(reading_a_value_is_an_error_that_says_there_is_none),
+        cmocka_unit_test(reading_a_value_is_an_error_because_there_are_no_values),
         cmocka_unit_test(a_capacity_refuses_what_does_not_fit_and_says_who_asked),
         cmocka_unit_test(a_device_with_data_counts_its_own_scratch_memory_only),
-        cmocka_unit_test(a_device_tells_what_room_the_system_leaves_it),
-        cmocka_unit_test(reading_a_value_takes_no_memory_on_the_device_and_knows_every_16_bits),
+        cmocka_unit_test(a_device_reports_how_much_memory_the_system_leaves),
+        cmocka_unit_test(
+            reading_a_value_takes_no_device_memory_and_is_right_for_every_16_bit_value),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

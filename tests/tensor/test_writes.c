@@ -1,4 +1,4 @@
-/* Writing into a tensor: what comes out where both sides share memory, and where it is refused. */
+/* Writing into a tensor: the result where source and destination share memory; refusals. */
 #include <string.h>
 #include "mtt_fixture.h"
 
@@ -24,8 +24,9 @@ static void tensor_copied_onto_its_transpose_is_transposed(void **state)
     assert_true(mtt_same_bits(x, wanted));
 }
 
-/* Every 2x3 and 3x2 view of one storage onto every other one, as a copy by way of a third. */
-static void views_of_one_storage_are_copied_as_if_they_were_apart(void **state)
+/* Copies every 2x3 and 3x2 view of one storage onto every other one; the result is that of a copy
+ * through separate memory. */
+static void views_of_one_storage_are_copied_as_if_they_were_separate(void **state)
 {
     (void)state;
     mt_layout views[64];
@@ -54,7 +55,7 @@ static void views_of_one_storage_are_copied_as_if_they_were_apart(void **state)
 static void a_copy_that_finds_no_memory_changes_nothing(void **state)
 {
     (void)state;
-    enum { LARGE = 1700 }; /* more than is free beside it */
+    enum { LARGE = 1700 }; /* more than is free next to the tensor */
     static float values[LARGE * LARGE];
     MT_AUTO mt_tensor *x = mtt_made(mt_full(device, MT_F32, MT_SHAPE(LARGE, LARGE), 3));
     MT_AUTO mt_tensor *turned = mtt_made(mt_transpose(x, 0, 1));
@@ -71,9 +72,9 @@ static void a_copy_that_finds_no_memory_changes_nothing(void **state)
     for (int i = 0; i < LARGE * LARGE; i++) assert_true(values[i] == 3);
 }
 
-/* ---- several elements at one place ---- */
+/* ---- several elements that share one place in memory ---- */
 
-static void an_expanded_tensor_is_filled_but_nothing_else_is_written_to_it(void **state)
+static void an_expanded_tensor_can_only_be_filled(void **state)
 {
     (void)state;
     const float ones[N] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
@@ -93,7 +94,7 @@ static void an_expanded_tensor_is_filled_but_nothing_else_is_written_to_it(void 
         MT_AUTO mt_tensor *element = mtt_made(mt_slice(column, 0, i, 1));
         assert_true(mt_item(element) == -2);
     }
-    /* As a source it is as good as any, and with one element to a dimension nothing is shared. */
+    /* It may be a source, and nothing is shared where the dimension has one element. */
     MT_AUTO mt_tensor *y = numbers(), *same = mtt_made(mt_expand(column, MT_SHAPE(SIDE, 1)));
     mtt_ok(mt_copy(y, x));
     assert_true(mtt_same_bits(y, x));
@@ -101,7 +102,7 @@ static void an_expanded_tensor_is_filled_but_nothing_else_is_written_to_it(void 
     mtt_ok(mt_copy_from_host(same, ones, SIDE * sizeof *ones));
 }
 
-/* Places of a view's elements, one by one. */
+/* Whether two elements of the view share a place; tries them one by one. */
 static bool shares(const mt_layout *l)
 {
     int uses[64] = {0};
@@ -112,8 +113,8 @@ static bool shares(const mt_layout *l)
     return false;
 }
 
-/* All shapes up to 3 by 3 by 2 and all strides up to 4: every one that shares is refused, and of
- * the others only those whose dimensions interlock. */
+/* All shapes up to 3 by 3 by 2, all strides up to 4: each layout that shares memory is refused;
+ * of the others, only those whose dimensions interleave. */
 static void every_layout_in_which_elements_share_memory_is_refused(void **state)
 {
     (void)state;
@@ -174,9 +175,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         mtt_test(tensor_copied_onto_its_transpose_is_transposed),
-        mtt_test(views_of_one_storage_are_copied_as_if_they_were_apart),
+        mtt_test(views_of_one_storage_are_copied_as_if_they_were_separate),
         mtt_test(a_copy_that_finds_no_memory_changes_nothing),
-        mtt_test(an_expanded_tensor_is_filled_but_nothing_else_is_written_to_it),
+        mtt_test(an_expanded_tensor_can_only_be_filled),
         mtt_test(every_layout_in_which_elements_share_memory_is_refused),
         mtt_test(a_gradient_has_memory_of_its_own_and_no_history),
     };
