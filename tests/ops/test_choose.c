@@ -1,5 +1,5 @@
-/* Ops that choose: comparisons, and arange, which masks are made of; gather and topk. Their
- * corners; what all ops share is in test_gates.c. */
+/* Special cases of comparisons and arange, which make masks, and of gather and topk. What each op
+ * keeps, and refused allocations, are in test_gates.c. */
 #include <math.h>
 #include <stdlib.h>
 #include "mtt_fixture.h"
@@ -9,7 +9,7 @@ static mt_tensor *row(mt_dtype dtype, int64_t n, const double *values)
     return mtt_made(mtt_from_doubles(device, dtype, MT_SHAPE(n), values));
 }
 
-static void holds(mt_tensor *t, mt_dtype dtype, int64_t n, const double *want)
+static void assert_holds(mt_tensor *t, mt_dtype dtype, int64_t n, const double *want)
 {
     assert_int_equal(mt_dtype_of(t), dtype);
     assert_int_equal(mt_numel(t), n);
@@ -41,27 +41,27 @@ static void nan_differs_from_all_and_zeros_are_equal(void **state)
         MT_AUTO mt_tensor *a = row(floats[t], 7, left), *b = row(floats[t], 7, right);
         for (int k = 0; k < 6; k++) {
             MT_AUTO mt_tensor *y = mtt_made(with_tensor[k](a, b));
-            holds(y, MT_BOOL, 7, want[k]);
+            assert_holds(y, MT_BOOL, 7, want[k]);
         }
     }
 }
 
-static void whole_numbers_are_compared_as_such(void **state)
+static void whole_numbers_are_compared_exactly(void **state)
 {
     (void)state;
     const int64_t left[] = {INT64_MAX, INT64_MIN, -1}, right[] = {INT64_MAX - 1, 0, 1};
     MT_AUTO mt_tensor *a = mtt_made(mt_from_data(device, MT_I64, MT_SHAPE(3), left, sizeof left));
     MT_AUTO mt_tensor *b = mtt_made(mt_from_data(device, MT_I64, MT_SHAPE(3), right, sizeof right));
     MT_AUTO mt_tensor *y = mtt_made(mt_gt(a, b));
-    holds(y, MT_BOOL, 3, (double[]){1, 0, 0});
+    assert_holds(y, MT_BOOL, 3, (double[]){1, 0, 0});
     MT_AUTO mt_tensor *low = row(MT_U8, 2, (double[]){200, 3});
     MT_AUTO mt_tensor *of_bytes = mtt_made(mt_ge_scalar(low, 200));
-    holds(of_bytes, MT_BOOL, 2, (double[]){1, 0});
+    assert_holds(of_bytes, MT_BOOL, 2, (double[]){1, 0});
     MT_AUTO mt_tensor *set = mtt_made(mt_eq_scalar(of_bytes, 1));
-    holds(set, MT_BOOL, 2, (double[]){1, 0});
+    assert_holds(set, MT_BOOL, 2, (double[]){1, 0});
 }
 
-static void a_scalar_is_what_the_dtype_has_of_it(void **state)
+static void a_scalar_is_rounded_to_the_dtype(void **state)
 {
     (void)state;
     const double tenth = 0.1;
@@ -70,7 +70,7 @@ static void a_scalar_is_what_the_dtype_has_of_it(void **state)
         MT_AUTO mt_tensor *x = row(floats[t], 1, &tenth);
         for (int k = 0; k < 6; k++) {
             MT_AUTO mt_tensor *y = mtt_made(with_scalar[k](x, tenth));
-            holds(y, MT_BOOL, 1, &want[k]);
+            assert_holds(y, MT_BOOL, 1, &want[k]);
         }
     }
 }
@@ -91,10 +91,10 @@ static void a_mask_is_not_recorded_and_passes_no_gradient(void **state)
     MT_AUTO mt_tensor *y = mtt_made(mt_masked_fill(x, mask, 9));
     MT_AUTO mt_tensor *sum = mtt_made(mt_sum_all(y));
     mtt_ok(mt_backward(sum));
-    holds(mt_grad(x), MT_F32, 3, (double[]){1, 0, 0});
+    assert_holds(mt_grad(x), MT_F32, 3, (double[]){1, 0, 0});
 }
 
-static void what_cannot_be_compared_is_told(void **state)
+static void invalid_comparisons_are_refused(void **state)
 {
     (void)state;
     MT_AUTO mt_tensor *x = row(MT_F32, 3, (double[]){1, 2, 3});
@@ -113,10 +113,10 @@ static void what_cannot_be_compared_is_told(void **state)
 
 /* ---- arange ---- */
 
-static void each_number_is_start_and_so_many_steps(void **state)
+static void each_element_is_start_plus_its_index_times_step(void **state)
 {
     (void)state;
-    enum { N = 300007 }; /* past what one launch takes on the simulator */
+    enum { N = 300007 }; /* more than one launch covers on the simulator */
     MT_AUTO mt_tensor *whole = mtt_made(mt_arange(device, MT_I64, -5, 3, N));
     MT_AUTO mt_tensor *wide = mtt_made(mt_arange(device, MT_F64, 0.3, -0.1, N));
     MT_AUTO mt_tensor *narrow = mtt_made(mt_arange(device, MT_F32, 0.3, -0.1, N));
@@ -128,14 +128,14 @@ static void each_number_is_start_and_so_many_steps(void **state)
     }
     free(i), free(x), free(y);
     MT_AUTO mt_tensor *coarse = mtt_made(mt_arange(device, MT_BF16, 255, 1, 4));
-    holds(coarse, MT_BF16, 4, (double[]){255, 256, 256, 258}); /* to even */
+    assert_holds(coarse, MT_BF16, 4, (double[]){255, 256, 256, 258}); /* ties go to even */
     MT_AUTO mt_tensor *last = mtt_made(mt_arange(device, MT_I64, 0x1p62, 0x1p61, 2));
-    holds(last, MT_I64, 2, (double[]){0x1p62, 0x1p62 + 0x1p61});
+    assert_holds(last, MT_I64, 2, (double[]){0x1p62, 0x1p62 + 0x1p61});
     MT_AUTO mt_tensor *none = mtt_made(mt_arange(device, MT_I64, 7, 1, 0));
     assert_int_equal(mt_numel(none), 0);
 }
 
-static void what_is_no_progression_is_told(void **state)
+static void invalid_progressions_are_refused(void **state)
 {
     (void)state;
     assert_null(mt_arange(device, MT_I32, 0, 1, 3));
@@ -148,8 +148,8 @@ static void what_is_no_progression_is_told(void **state)
     mtt_failed(MT_ERR_ARGUMENT, "arange", "-1");
 }
 
-/* A causal mask: query i of s, key j of t, as softmax has it. */
-static void a_causal_mask_is_a_comparison_of_aranges(void **state)
+/* The mask of mt_softmax: query i of s attends to key j of t. */
+static void comparing_two_aranges_gives_the_causal_mask(void **state)
 {
     (void)state;
     MT_AUTO mt_tensor *keys = mtt_made(mt_arange(device, MT_I64, 0, 1, 5));
@@ -167,7 +167,7 @@ static void a_causal_mask_is_a_comparison_of_aranges(void **state)
 
 /* ---- topk, gather ---- */
 
-static void the_largest_come_first_and_of_equals_the_first(void **state)
+static void topk_gives_the_largest_first_and_of_equal_values_the_first(void **state)
 {
     (void)state;
     const double inf = (double)INFINITY, nan = (double)NAN;
@@ -179,14 +179,14 @@ static void the_largest_come_first_and_of_equals_the_first(void **state)
             MT_AUTO mt_tensor *x = row(floats[t], 10, values);
             mt_tensor *best, *index;
             mtt_ok(mt_topk(x, k, &best, &index));
-            holds(best, floats[t], k, want);
-            holds(index, MT_I64, k, where);
+            assert_holds(best, floats[t], k, want);
+            assert_holds(index, MT_I64, k, where);
             mt_release(best), mt_release(index);
         }
 }
 
-/* By sorting, where n is a vocabulary: what is listed is in order, and what is not is no larger. */
-static void a_vocabulary_is_chosen_from(void **state)
+/* Rows as long as a vocabulary: the result is in order, and no other element is larger. */
+static void topk_works_on_rows_as_long_as_a_vocabulary(void **state)
 {
     (void)state;
     enum { N = 50257, K = 300 };
@@ -212,7 +212,7 @@ static void a_vocabulary_is_chosen_from(void **state)
     mt_release(best), mt_release(index);
 }
 
-static void the_gradient_goes_to_the_chosen_and_adds_up(void **state)
+static void gradients_go_to_the_chosen_elements_and_add_up(void **state)
 {
     (void)state;
     for (int t = 0; t < 4; t++) {
@@ -224,19 +224,19 @@ static void the_gradient_goes_to_the_chosen_and_adds_up(void **state)
         assert_false(mt_requires_grad(index));
         MT_AUTO mt_tensor *sum = mtt_made(mt_sum_all(best));
         mtt_ok(mt_backward(sum));
-        holds(mt_grad(x), floats[t], 5, (double[]){1, 0, 1, 0, 0});
+        assert_holds(mt_grad(x), floats[t], 5, (double[]){1, 0, 1, 0, 0});
         mt_release(best), mt_release(index);
         mtt_ok(mt_set_grad(x, NULL));
         MT_AUTO mt_tensor *y = mtt_made(mt_gather(x, 0, numbers));
-        holds(y, floats[t], 6, (double[]){4, 4, 4, 4, 2, 4});
+        assert_holds(y, floats[t], 6, (double[]){4, 4, 4, 4, 2, 4});
         MT_AUTO mt_tensor *total = mtt_made(mt_sum_all(y));
         mtt_ok(mt_backward(total));
-        holds(mt_grad(x), floats[t], 5, (double[]){2, 0, 0, 3, 1});
+        assert_holds(mt_grad(x), floats[t], 5, (double[]){2, 0, 0, 3, 1});
     }
 }
 
-/* 256 ones in bf16, which adds them to no more than 256: the sum is made in f32. */
-static void sums_of_16_bits_are_rounded_once(void **state)
+/* A sum of ones in bf16 cannot exceed 256, so the sum must be made in f32. */
+static void sums_of_16_bit_values_are_rounded_once(void **state)
 {
     (void)state;
     MT_AUTO mt_tensor *x = row(MT_BF16, 1, (double[]){1});
@@ -245,7 +245,7 @@ static void sums_of_16_bits_are_rounded_once(void **state)
     MT_AUTO mt_tensor *y = mtt_made(mt_gather(x, 0, zeros));
     MT_AUTO mt_tensor *sum = mtt_made(mt_sum_all(y));
     mtt_ok(mt_backward(sum));
-    holds(mt_grad(x), MT_BF16, 1, (double[]){1000});
+    assert_holds(mt_grad(x), MT_BF16, 1, (double[]){1000});
 }
 
 static void any_number_of_threads_gives_the_same_bits(void **state)
@@ -281,11 +281,11 @@ static void whole_numbers_and_masks_can_be_gathered(void **state)
     for (size_t t = 0; t < sizeof dtypes / sizeof *dtypes; t++) {
         MT_AUTO mt_tensor *x = row(dtypes[t], 3, (double[]){0, 1, 1});
         MT_AUTO mt_tensor *y = mtt_made(mt_gather(x, 0, index));
-        holds(y, dtypes[t], 3, (double[]){1, 0, 1});
+        assert_holds(y, dtypes[t], 3, (double[]){1, 0, 1});
     }
 }
 
-static void what_cannot_be_chosen_is_told(void **state)
+static void invalid_choices_are_refused(void **state)
 {
     (void)state;
     MT_AUTO mt_tensor *x = mtt_made(mt_zeros(device, MT_F32, MT_SHAPE(2, 3)));
@@ -308,7 +308,7 @@ static void what_cannot_be_chosen_is_told(void **state)
     mtt_failed(MT_ERR_ARGUMENT, "gather: index is f32; need i64");
     mtt_ok(mt_set(&bad, mt_reshape(bad, MT_SHAPE(2, 2))));
     MT_AUTO mt_tensor *y = mt_gather(x, 1, bad);
-    double unread[4]; /* where kernels run behind the host, reading tells */
+    double unread[4]; /* on an asynchronous device, reading reports the error */
     assert_true(!y || mt_to_host(y, unread, 4 * sizeof(float)) != MT_OK);
     mtt_failed(MT_ERR_ARGUMENT, "gather: index[2] is 3", "0 to 2 in dimension 1");
 }
@@ -317,20 +317,20 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         mtt_test(nan_differs_from_all_and_zeros_are_equal),
-        mtt_test(whole_numbers_are_compared_as_such),
-        mtt_test(a_scalar_is_what_the_dtype_has_of_it),
+        mtt_test(whole_numbers_are_compared_exactly),
+        mtt_test(a_scalar_is_rounded_to_the_dtype),
         mtt_test(a_mask_is_not_recorded_and_passes_no_gradient),
-        mtt_test(what_cannot_be_compared_is_told),
-        mtt_test(each_number_is_start_and_so_many_steps),
-        mtt_test(what_is_no_progression_is_told),
-        mtt_test(a_causal_mask_is_a_comparison_of_aranges),
-        mtt_test(the_largest_come_first_and_of_equals_the_first),
-        mtt_test(a_vocabulary_is_chosen_from),
-        mtt_test(the_gradient_goes_to_the_chosen_and_adds_up),
-        mtt_test(sums_of_16_bits_are_rounded_once),
+        mtt_test(invalid_comparisons_are_refused),
+        mtt_test(each_element_is_start_plus_its_index_times_step),
+        mtt_test(invalid_progressions_are_refused),
+        mtt_test(comparing_two_aranges_gives_the_causal_mask),
+        mtt_test(topk_gives_the_largest_first_and_of_equal_values_the_first),
+        mtt_test(topk_works_on_rows_as_long_as_a_vocabulary),
+        mtt_test(gradients_go_to_the_chosen_elements_and_add_up),
+        mtt_test(sums_of_16_bit_values_are_rounded_once),
         mtt_test(any_number_of_threads_gives_the_same_bits),
         mtt_test(whole_numbers_and_masks_can_be_gathered),
-        mtt_test(what_cannot_be_chosen_is_told),
+        mtt_test(invalid_choices_are_refused),
     };
     return cmocka_run_group_tests(tests, mtt_open_device, mtt_close_device);
 }

@@ -1,4 +1,4 @@
-/* Messages among ranks: their shapes, their gradients, and what is refused. */
+/* Messages among ranks: their shapes, their gradients, and refusals. */
 #include "base/base.h"
 #include "memtape/ops.h"
 #include "mtt.h"
@@ -9,7 +9,7 @@ static mt_tensor *scatter(mt_tensor *x, int64_t n) { return mt_reduce_scatter(x,
 static const struct {
     const char *name;
     mt_tensor *(*call)(mt_tensor *x, int64_t ranks);
-    int64_t wide; /* of 8, among 4 */
+    int64_t width; /* width of the result, from 8 columns and 4 ranks */
     bool allocates;
 } messages[] = {{"all_gather", gather, 32, true},
                 {"reduce_scatter", scatter, 2, true},
@@ -30,7 +30,7 @@ static void messages_have_shapes_and_gradients_and_keep_nothing(void **state)
         mtt_ok(mt_ledger_begin(ledger));
         mt_tensor *y = mtt_made(messages[i].call(x, 4));
         mtt_ok(mt_ledger_end(ledger));
-        assert_int_equal(mt_shape(y)[1], messages[i].wide);
+        assert_int_equal(mt_shape(y)[1], messages[i].width);
         assert_int_equal(mt_storage_of(y).serial != mt_storage_of(x).serial, messages[i].allocates);
         assert_int_equal(mt_ledger_bytes(ledger), 0);
         mt_tensor *dy = mt_zeros(meta, MT_F32, mt_rank(y), mt_shape(y));
@@ -44,7 +44,7 @@ static void messages_have_shapes_and_gradients_and_keep_nothing(void **state)
     }
 }
 
-static void what_was_sent_need_not_stay(void **state)
+static void a_sent_tensor_may_be_released(void **state)
 {
     (void)state;
     mt_device *meta = mt_device_open("meta");
@@ -56,7 +56,7 @@ static void what_was_sent_need_not_stay(void **state)
     mt_device_release(meta);
 }
 
-static void messages_among_several_need_a_device_without_data(void **state)
+static void messages_among_several_ranks_need_a_device_without_data(void **state)
 {
     (void)state;
     mt_device *cpu = mt_device_open("cpu");
@@ -90,8 +90,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(messages_have_shapes_and_gradients_and_keep_nothing),
-        cmocka_unit_test(what_was_sent_need_not_stay),
-        cmocka_unit_test(messages_among_several_need_a_device_without_data),
+        cmocka_unit_test(a_sent_tensor_may_be_released),
+        cmocka_unit_test(messages_among_several_ranks_need_a_device_without_data),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* RMS norm, rotary positions, swiglu, pow, abs, clamp, max, where and grouped heads: what they
- * keep, what they refuse, and the corners of their definitions. */
+ * keep, what they refuse, and their special cases. */
 #include <math.h>
 #include <stdlib.h>
 #include "base/base.h"
@@ -17,7 +17,7 @@ static mt_tensor *mask_of(int64_t n, const uint8_t *bits)
     return mtt_made(mt_from_data(device, MT_BOOL, MT_SHAPE(n), bits, (size_t)n));
 }
 
-/* ---- what is kept, in bytes of bf16 [2,4,6,8] ---- */
+/* ---- bytes kept, for bf16 [2,4,6,8] ---- */
 
 enum { N = 2 * 4 * 6 * 8, E = 2 };
 
@@ -74,7 +74,7 @@ static void each_op_keeps_what_its_backward_reads_and_no_more(void **state)
         {max_last, N / 8 * 8},
         {max_all, 8},
         {best, N / 8 * 3 * 8},
-        {gathered, 3 * 8}, /* one row of an index for all */
+        {gathered, 3 * 8}, /* one row of indices for all rows */
         {where, N},
     };
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
@@ -92,7 +92,7 @@ static void each_op_keeps_what_its_backward_reads_and_no_more(void **state)
 
 /* ---- rotary positions ---- */
 
-static void a_row_turns_by_its_position_wherever_the_call_begins(void **state)
+static void rope_rotates_a_row_by_its_position_wherever_the_call_begins(void **state)
 {
     (void)state;
     static const mt_dtype dtypes[] = {MT_F32, MT_F64, MT_BF16};
@@ -109,7 +109,7 @@ static void a_row_turns_by_its_position_wherever_the_call_begins(void **state)
     }
 }
 
-static void position_0_turns_nothing(void **state)
+static void rope_does_not_rotate_position_0(void **state)
 {
     (void)state;
     MT_AUTO mt_tensor *x = mtt_made(mtt_random(device, MT_F32, MT_SHAPE(2, 3, 1, 8), 3, -2, 2));
@@ -119,7 +119,7 @@ static void position_0_turns_nothing(void **state)
 
 /* ---- max ---- */
 
-static void of_equals_the_first_gets_the_gradient(void **state)
+static void of_equal_maxima_the_first_gets_the_gradient(void **state)
 {
     (void)state;
     const double values[] = {1, 3, 3, 2, 3, 0, 5, 5};
@@ -137,7 +137,7 @@ static void of_equals_the_first_gets_the_gradient(void **state)
 static void max_of_rows_and_columns_counts_in_row_major_order(void **state)
 {
     (void)state;
-    const double values[] = {0, 7, 1, 1, 2, 2, 7, 3}; /* [2,2,2]: of each column [.,c,.] */
+    const double values[] = {0, 7, 1, 1, 2, 2, 7, 3}; /* [2,2,2]; max over dimensions 0 and 2 */
     MT_AUTO mt_tensor *x = mtt_made(mtt_from_doubles(device, MT_F64, MT_SHAPE(2, 2, 2), values));
     mtt_ok(mt_set_requires_grad(x, true));
     MT_AUTO mt_tensor *y = mtt_made(mt_max(x, 2, (int[]){2, 0}, true));
@@ -154,7 +154,7 @@ static void max_of_rows_and_columns_counts_in_row_major_order(void **state)
 
 /* ---- where, pow ---- */
 
-static void what_is_masked_away_may_be_infinite(void **state)
+static void masked_elements_may_be_infinite(void **state)
 {
     (void)state;
     const double values[] = {1, 2, 3};
@@ -170,7 +170,7 @@ static void what_is_masked_away_may_be_infinite(void **state)
     free(filled), free(dx);
 }
 
-static void the_power_0_is_1_and_flat_even_at_0(void **state)
+static void the_power_0_is_1_with_gradient_0_even_at_0(void **state)
 {
     (void)state;
     const double values[] = {0, -1, 2};
@@ -215,9 +215,9 @@ static void grouped_heads_from_parts_agree_with_the_fused_kernel(void **state)
     }
 }
 
-/* ---- what is refused ---- */
+/* ---- refusals ---- */
 
-static void wrong_shapes_and_numbers_are_told_with_what_was_needed(void **state)
+static void wrong_shapes_and_numbers_are_refused_with_what_is_needed(void **state)
 {
     (void)state;
     MT_AUTO mt_tensor *x = leaf(MT_F32, MT_SHAPE(3, 5), 1);
@@ -295,8 +295,8 @@ static mt_tensor *filled(mt_tensor **in)
     return mt_masked_fill(in[0], mask, 3);
 }
 
-/* Forward and backward with the n-th allocation failing; false when there were fewer. */
-static bool nth_fails(mt_tensor *(*fn)(mt_tensor **), uint64_t n)
+/* Forward and backward with the n-th allocation failing; false if there were fewer. */
+static bool fail_nth(mt_tensor *(*fn)(mt_tensor **), uint64_t n)
 {
     mt_tensor *in[2] = {leaf(MT_F32, MT_SHAPE(2, 4, 6, 8), 1),
                         leaf(MT_F32, MT_SHAPE(2, 4, 6, 8), 2)};
@@ -326,7 +326,7 @@ static void any_allocation_may_fail(void **state)
                                                grouped, filled,   best,          gathered};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         uint64_t n = 1;
-        while (nth_fails(all[i], n)) n++;
+        while (fail_nth(all[i], n)) n++;
         assert_true(n > 5);
     }
 }
@@ -335,14 +335,14 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         mtt_test(each_op_keeps_what_its_backward_reads_and_no_more),
-        mtt_test(a_row_turns_by_its_position_wherever_the_call_begins),
-        mtt_test(position_0_turns_nothing),
-        mtt_test(of_equals_the_first_gets_the_gradient),
+        mtt_test(rope_rotates_a_row_by_its_position_wherever_the_call_begins),
+        mtt_test(rope_does_not_rotate_position_0),
+        mtt_test(of_equal_maxima_the_first_gets_the_gradient),
         mtt_test(max_of_rows_and_columns_counts_in_row_major_order),
-        mtt_test(what_is_masked_away_may_be_infinite),
-        mtt_test(the_power_0_is_1_and_flat_even_at_0),
+        mtt_test(masked_elements_may_be_infinite),
+        mtt_test(the_power_0_is_1_with_gradient_0_even_at_0),
         mtt_test(grouped_heads_from_parts_agree_with_the_fused_kernel),
-        mtt_test(wrong_shapes_and_numbers_are_told_with_what_was_needed),
+        mtt_test(wrong_shapes_and_numbers_are_refused_with_what_is_needed),
         mtt_test(no_elements_give_no_elements),
         mtt_test(any_allocation_may_fail),
     };

@@ -1,4 +1,5 @@
-/* The output product and its loss, some rows at a time: beside the plain form. */
+/* linear_cross_entropy, which computes logits and loss in chunks of rows, against the plain form.
+ */
 #include <math.h>
 #include <stdlib.h>
 #include "base/base.h"
@@ -40,7 +41,7 @@ static mt_tensor *fused(const problem *p, int64_t chunk)
     return mt_linear_cross_entropy(p->x, p->w, p->target, MT_IGNORE, chunk);
 }
 
-static void near(mt_tensor *got, mt_tensor *want, double tolerance, const char *what)
+static void assert_near(mt_tensor *got, mt_tensor *want, double tolerance, const char *what)
 {
     double *a = mtt_doubles(got), *b = mtt_doubles(want), top = 0, off = 0;
     assert_true(a && b && mt_numel(got) == mt_numel(want));
@@ -55,7 +56,7 @@ static void near(mt_tensor *got, mt_tensor *want, double tolerance, const char *
 
 static void compare(mt_dtype dtype, problem p, int64_t chunk)
 {
-    /* a gradient of 16-bit logits is rounded on its way to the sums, in both forms */
+    /* both forms round the gradient of 16-bit logits before they sum it */
     double tolerance = dtype == MT_F64 ? 1e-13 : dtype == MT_F32 ? 2e-6 : 3e-2;
     MT_AUTO mt_tensor *loss = mtt_made(plain(&p));
     mtt_ok(mt_backward(loss));
@@ -66,9 +67,9 @@ static void compare(mt_dtype dtype, problem p, int64_t chunk)
     MT_AUTO mt_tensor *other = mtt_made(fused(&p, chunk));
     assert_int_equal(mt_dtype_of(other), dtype == MT_F64 ? MT_F64 : MT_F32);
     mtt_ok(mt_backward(other));
-    near(other, loss, tolerance, "loss");
-    near(mt_grad(p.x), dx, tolerance, "dx");
-    near(mt_grad(p.w), dw, tolerance, "dw");
+    assert_near(other, loss, tolerance, "loss");
+    assert_near(mt_grad(p.x), dx, tolerance, "dx");
+    assert_near(mt_grad(p.w), dw, tolerance, "dw");
     drop(&p);
 }
 
@@ -101,7 +102,7 @@ static void rows_may_lie_in_any_layout(void **state)
 static void a_loss_of_no_rows_is_not_a_number_and_has_no_gradient(void **state)
 {
     (void)state;
-    problem p = make(MT_F32, 4, 3, 5, 1); /* all ignored */
+    problem p = make(MT_F32, 4, 3, 5, 1); /* all rows are ignored */
     MT_AUTO mt_tensor *loss = mtt_made(fused(&p, 2));
     assert_true(isnan(mt_item(loss)));
     problem none = make(MT_F32, 0, 3, 5, 0);
@@ -129,9 +130,9 @@ static void a_retained_graph_gives_the_same_bits_again(void **state)
     drop(&p);
 }
 
-static size_t up(size_t bytes) { return (bytes + 511) / 512 * 512; }
+static size_t round_up(size_t bytes) { return (bytes + 511) / 512 * 512; }
 
-static void what_it_keeps_is_the_inputs_and_a_float_a_row(void **state)
+static void it_keeps_its_inputs_and_one_float_per_row(void **state)
 {
     (void)state;
     problem p = make(MT_BF16, 64, 16, 300, 0);
@@ -144,7 +145,7 @@ static void what_it_keeps_is_the_inputs_and_a_float_a_row(void **state)
     drop(&p);
 }
 
-/* Bytes at the instant of the peak, the workspace of products apart. */
+/* Bytes at the time of the peak, without the workspace of products. */
 static size_t at_peak(void)
 {
     mt_mem_stats stats;
@@ -157,11 +158,11 @@ static size_t at_peak(void)
 
 /* Forward holds one chunk of logits, a loss and a log-sum-exp per row and the result; backward one
  * chunk, dx, dw and two scalars. */
-static void at_its_peak_there_is_one_chunk_of_logits(void **state)
+static void the_peak_holds_one_chunk_of_logits(void **state)
 {
     (void)state;
     problem p = make(MT_F32, 512, 16, 4000, 0);
-    size_t chunk = up(4 * 64 * 4000), row = up(4 * 512);
+    size_t chunk = round_up(4 * 64 * 4000), row = round_up(4 * 512);
     mt_mem_stats stats;
     mt_mem_get_stats(device, &stats);
     size_t before = stats.allocated.current;
@@ -172,12 +173,12 @@ static void at_its_peak_there_is_one_chunk_of_logits(void **state)
     before = stats.allocated.current;
     mt_mem_reset_peak(device);
     mtt_ok(mt_backward(loss));
-    size_t gradients = up(4 * 512 * 16) + up(4 * 4000 * 16);
+    size_t gradients = round_up(4 * 512 * 16) + round_up(4 * 4000 * 16);
     assert_int_equal(at_peak() - before, chunk + gradients + 2 * 512);
     drop(&p);
 }
 
-static void by_default_chunks_are_of_equal_size_and_32_mib_at_most(void **state)
+static void default_chunks_have_equal_size_and_at_most_32_mib(void **state)
 {
     (void)state;
     mt_device *meta = mt_device_open("meta");
@@ -191,13 +192,13 @@ static void by_default_chunks_are_of_equal_size_and_32_mib_at_most(void **state)
     mt_mem_region_begin(&r, meta);
     MT_AUTO mt_tensor *loss = mtt_made(mt_linear_cross_entropy(x, w, t, MT_IGNORE, 0));
     mt_mem_region_end(&r);
-    assert_int_equal(r.delta.peak, up(4 * 164 * 50257) + 2 * up(4 * 10000) + 512);
+    assert_int_equal(r.delta.peak, round_up(4 * 164 * 50257) + 2 * round_up(4 * 10000) + 512);
     mt_set(&loss, NULL);
     mt_clear_error();
     mt_device_release(meta);
 }
 
-static void what_does_not_fit_is_refused_by_name(void **state)
+static void arguments_that_do_not_fit_are_refused_by_name(void **state)
 {
     (void)state;
     problem p = make(MT_F32, 4, 3, 5, 0);
@@ -219,14 +220,14 @@ static void what_does_not_fit_is_refused_by_name(void **state)
     drop(&p);
 }
 
-static void a_target_that_is_no_class_is_named_wherever_it_is(void **state)
+static void a_target_outside_the_classes_is_named_in_any_row(void **state)
 {
     (void)state;
     problem p = make(MT_F32, 4, 3, 5, 0);
     const int64_t bad[] = {1, 2, 3, 5};
     mtt_ok(mt_copy_from_host(p.target, bad, sizeof bad));
     mt_tensor *loss = fused(&p, 2);
-    /* a device that works on its own says so when it is waited for */
+    /* an asynchronous device reports the error when it is synchronised */
     if (loss) assert_int_not_equal(mt_device_sync(device), MT_OK);
     mt_release(loss);
     mtt_failed(MT_ERR_ARGUMENT, "target[3] is 5", "0 to 4");
@@ -268,11 +269,11 @@ int main(void)
         mtt_test(rows_may_lie_in_any_layout),
         mtt_test(a_loss_of_no_rows_is_not_a_number_and_has_no_gradient),
         mtt_test(a_retained_graph_gives_the_same_bits_again),
-        mtt_test(what_it_keeps_is_the_inputs_and_a_float_a_row),
-        mtt_test(at_its_peak_there_is_one_chunk_of_logits),
-        mtt_test(by_default_chunks_are_of_equal_size_and_32_mib_at_most),
-        mtt_test(what_does_not_fit_is_refused_by_name),
-        mtt_test(a_target_that_is_no_class_is_named_wherever_it_is),
+        mtt_test(it_keeps_its_inputs_and_one_float_per_row),
+        mtt_test(the_peak_holds_one_chunk_of_logits),
+        mtt_test(default_chunks_have_equal_size_and_at_most_32_mib),
+        mtt_test(arguments_that_do_not_fit_are_refused_by_name),
+        mtt_test(a_target_outside_the_classes_is_named_in_any_row),
         mtt_test(any_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, mtt_open_device, mtt_close_device);

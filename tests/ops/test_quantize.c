@@ -1,4 +1,4 @@
-/* Tensors in fewer bits: what comes back, how far off it is, and how many bytes it takes. */
+/* Tensors in fewer bits: the restored values, their errors, and the bytes taken. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,32 +53,32 @@ static void nan_counts_as_positive_and_zero_of_either_sign_does_not(void **state
     assert_int_equal(byte, 0xa9);
 }
 
-/* ---- a dropout's mask once more ---- */
+/* ---- a dropout mask is drawn again ---- */
 
-typedef struct seen {
+typedef struct record {
     mt_save_info info;
     mt_tensor *mask;
-} seen;
+} record;
 
-static mt_status look(void *user, const mt_save_info *info, mt_tensor *t, mt_tensor **kept,
-                      void **state)
+static mt_status record_saved(void *user, const mt_save_info *info, mt_tensor *t, mt_tensor **kept,
+                              void **state)
 {
-    seen *s = user;
+    record *s = user;
     (void)kept, (void)state;
     s->info = *info;
     s->mask = mt_retain(t);
     return MT_OK;
 }
 
-static void the_mask_of_a_dropout_is_drawn_again_from_what_hooks_are_told(void **state)
+static void a_dropout_mask_is_drawn_again_from_p_seed_and_offset(void **state)
 {
     (void)state;
     for (int k = 1; k < N_SIZES; k++) {
-        seen s = {.mask = NULL};
+        record s = {.mask = NULL};
         MT_AUTO mt_tensor *x = mtt_made(mt_full(device, MT_F32, 1, &sizes[k], 1));
         mtt_ok(mt_set_requires_grad(x, true));
-        MT_AUTO mt_tensor *earlier = mtt_made(mt_dropout(x, 0.2)); /* moves the generator on */
-        mtt_ok(mt_push_saved_hooks(&(mt_saved_hooks){.pack = look}, &s));
+        MT_AUTO mt_tensor *earlier = mtt_made(mt_dropout(x, 0.2)); /* advances the generator */
+        mtt_ok(mt_push_saved_hooks(&(mt_saved_hooks){.pack = record_saved}, &s));
         MT_AUTO mt_tensor *y = mtt_made(mt_dropout(x, 0.3));
         mtt_ok(mt_pop_saved_hooks());
         assert_true(s.info.p == 0.3);
@@ -89,13 +89,13 @@ static void the_mask_of_a_dropout_is_drawn_again_from_what_hooks_are_told(void *
     }
 }
 
-static void ops_that_draw_nothing_tell_hooks_a_p_of_zero(void **state)
+static void ops_that_draw_nothing_report_p_0_to_hooks(void **state)
 {
     (void)state;
-    seen s = {.info.p = 9};
+    record s = {.info.p = 9};
     MT_AUTO mt_tensor *x = mtt_made(mt_full(device, MT_F32, MT_SHAPE(3), 1));
     mtt_ok(mt_set_requires_grad(x, true));
-    mtt_ok(mt_push_saved_hooks(&(mt_saved_hooks){.pack = look}, &s));
+    mtt_ok(mt_push_saved_hooks(&(mt_saved_hooks){.pack = record_saved}, &s));
     MT_AUTO mt_tensor *y = mtt_made(mt_gelu(x));
     mtt_ok(mt_pop_saved_hooks());
     assert_true(s.info.p == 0 && s.info.seed == 0 && s.info.offset == 0);
@@ -149,7 +149,7 @@ static void nf4_levels_are_quantiles_of_the_normal_distribution(void **state)
 {
     (void)state;
     double d = (1.0 / 32 + 1.0 / 30) / 2, top = -normal_quantile(d);
-    double values[64] = {1}; /* the largest: the scale is 1 */
+    double values[64] = {1}; /* the largest value is 1, so the scale is 1 */
     for (int i = 0; i < 16; i++) {
         double p = i < 8 ? d + (0.5 - d) * (i / 7.0) : 0.5 + (0.5 - d) * ((i - 7) / 8.0);
         values[i + 1] = normal_quantile(p) / top;
@@ -168,7 +168,8 @@ static void nf4_levels_are_quantiles_of_the_normal_distribution(void **state)
 /* Half the largest gap between two of nf4's levels. */
 #define NF4_HALF_GAP 0.1519036
 
-static double scale_error(const mt_quant *q, double largest) /* of a scale, of scales below this */
+/* The largest error of a scale, where no scale exceeds `largest`. */
+static double scale_error(const mt_quant *q, double largest)
 {
     return q->double_scales ? largest / 254 : 0;
 }
@@ -200,7 +201,7 @@ static void check_round_trip(const mt_quant *q, mt_dtype dtype, int64_t n)
     free(out);
 }
 
-static void what_comes_back_is_within_half_a_step_of_what_went_in(void **state)
+static void restored_values_are_within_half_a_step_of_the_input(void **state)
 {
     (void)state;
     for (int f = 0; f < N_FORMATS; f++)
@@ -208,7 +209,7 @@ static void what_comes_back_is_within_half_a_step_of_what_went_in(void **state)
             for (int k = 0; k < N_SIZES; k++) check_round_trip(&formats[f], floats[t], sizes[k]);
 }
 
-static void quantising_what_came_back_changes_nothing(void **state)
+static void quantising_restored_values_changes_nothing(void **state)
 {
     (void)state;
     int64_t n = 1000;
@@ -229,7 +230,7 @@ static void quantising_what_came_back_changes_nothing(void **state)
 static void int8_ties_go_to_even_and_nf4_ties_to_the_lower_level(void **state)
 {
     (void)state;
-    /* a scale of 1: halves are exact */
+    /* the scale is 1, so halves are exact */
     double values[64] = {127, 0.5, 1.5, 2.5, -0.5, -1.5, -2.5, 126.5};
     const double want[] = {127, 0, 2, 2, 0, -2, -2, 126};
     MT_AUTO mt_tensor *x = mtt_made(mtt_from_doubles(device, MT_F32, MT_SHAPE(64), values));
@@ -238,7 +239,7 @@ static void int8_ties_go_to_even_and_nf4_ties_to_the_lower_level(void **state)
     double *out = mtt_doubles(y);
     for (int i = 0; i < 8; i++) assert_true(out[i] == want[i]);
     free(out);
-    /* middles that are f32 numbers themselves, and the next numbers on either side */
+    /* midpoints that are f32 numbers, and the next f32 numbers on either side */
     memset(values, 0, sizeof values);
     values[0] = 1;
     for (int i = 0; i < 15; i++) {
@@ -294,7 +295,7 @@ static void zeros_and_the_smallest_numbers_survive(void **state)
             MT_AUTO mt_tensor *q = mtt_made(mt_quantize(x, &formats[f]));
             MT_AUTO mt_tensor *y = mtt_made(mt_dequantize(q, &formats[f], MT_F32, MT_SHAPE(100)));
             double *out = mtt_doubles(y);
-            /* a subnormal step is coarse: 127 of them at most */
+            /* a subnormal scale is coarse: the error is at most 127 of its smallest steps */
             double allowed = fmax(tops[k], 127 * 1.5e-45);
             for (int i = 0; i < 100; i++) {
                 assert_true(isfinite(out[i]));
@@ -315,7 +316,7 @@ static void any_strides_give_the_bits_of_a_dense_copy(void **state)
         MT_AUTO mt_tensor *a = mtt_made(mt_quantize(sliced, &formats[f]));
         MT_AUTO mt_tensor *b = mtt_made(mt_quantize(dense, &formats[f]));
         assert_true(mtt_same_bits(a, b));
-        /* the packed bytes may lie anywhere, too */
+        /* the packed bytes may be strided, too */
         int64_t n = mt_numel(a);
         MT_AUTO mt_tensor *wide = mtt_made(mt_zeros(device, MT_U8, MT_SHAPE(n + 1)));
         MT_AUTO mt_tensor *odd = mtt_made(mt_slice(wide, 0, 1, n));
@@ -348,7 +349,7 @@ static void the_bits_do_not_depend_on_the_number_of_threads(void **state)
 
 /* ---- errors ---- */
 
-static void what_cannot_be_packed_is_refused_by_name(void **state)
+static void invalid_input_is_refused_by_name(void **state)
 {
     (void)state;
     MT_AUTO mt_tensor *whole = mtt_made(mt_zeros(device, MT_I64, MT_SHAPE(64)));
@@ -418,17 +419,17 @@ int main(void)
         mtt_test(packed_bits_come_back_and_take_an_eighth),
         mtt_test(bits_of_a_view_are_those_of_its_elements_in_order),
         mtt_test(nan_counts_as_positive_and_zero_of_either_sign_does_not),
-        mtt_test(the_mask_of_a_dropout_is_drawn_again_from_what_hooks_are_told),
-        mtt_test(ops_that_draw_nothing_tell_hooks_a_p_of_zero),
+        mtt_test(a_dropout_mask_is_drawn_again_from_p_seed_and_offset),
+        mtt_test(ops_that_draw_nothing_report_p_0_to_hooks),
         mtt_test(nf4_levels_are_quantiles_of_the_normal_distribution),
-        mtt_test(what_comes_back_is_within_half_a_step_of_what_went_in),
-        mtt_test(quantising_what_came_back_changes_nothing),
+        mtt_test(restored_values_are_within_half_a_step_of_the_input),
+        mtt_test(quantising_restored_values_changes_nothing),
         mtt_test(int8_ties_go_to_even_and_nf4_ties_to_the_lower_level),
         mtt_test(a_block_that_is_not_finite_comes_back_as_nan_and_its_neighbours_do_not),
         mtt_test(zeros_and_the_smallest_numbers_survive),
         mtt_test(any_strides_give_the_bits_of_a_dense_copy),
         mtt_test(the_bits_do_not_depend_on_the_number_of_threads),
-        mtt_test(what_cannot_be_packed_is_refused_by_name),
+        mtt_test(invalid_input_is_refused_by_name),
         mtt_test(any_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, mtt_open_device, mtt_close_device);

@@ -1,7 +1,7 @@
-/* Reductions over one dimension: the short form and the one with a list. */
+/* Reductions over one dimension: the short form gives what the form with a list gives. */
 #include "mtt_fixture.h"
 
-static void over_one_dimension_it_goes_and_negative_counts_from_the_end(void **state)
+static void short_forms_agree_and_negative_dimensions_count_from_the_end(void **state)
 {
     (void)state;
     mt_tensor *(*const one[])(mt_tensor *, int) = {mt_sum_dim, mt_mean_dim, mt_max_dim};
@@ -25,7 +25,7 @@ static void over_one_dimension_it_goes_and_negative_counts_from_the_end(void **s
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        mtt_test(over_one_dimension_it_goes_and_negative_counts_from_the_end),
+        mtt_test(short_forms_agree_and_negative_dimensions_count_from_the_end),
     };
     return cmocka_run_group_tests(tests, mtt_open_device, mtt_close_device);
 }
