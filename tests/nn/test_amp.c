@@ -1,4 +1,4 @@
-/* Tensors in two dtypes, master weights, loss scaling, and a step with all of it. */
+/* Tensors in two dtypes, master weights, loss scaling, and a step with all of them. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,13 +25,14 @@ static void count_pair(void *user, const mt_duplicate *pair)
     p->last = *pair;
 }
 
-static void tensors_in_two_dtypes_are_pointed_out_while_both_live(void **state)
+static void tensors_in_two_dtypes_are_reported_while_both_live(void **state)
 {
     (void)state;
     MT_AUTO mt_tensor *w = draw(MT_F32, MT_SHAPE(16, 16), 2);
     MT_AUTO mt_tensor *row = mtt_made(mt_slice(w, 0, 0, 1));
     mt_tensor *low = mtt_made(mt_cast(w, MT_BF16));
-    MT_AUTO mt_tensor *part = mtt_made(mt_cast(row, MT_BF16)); /* not the whole: no duplicate */
+    MT_AUTO mt_tensor *part =
+        mtt_made(mt_cast(row, MT_BF16)); /* part of the tensor, so not a duplicate */
     pairs p = {0};
     mtt_ok(mt_visit_duplicates(device, count_pair, &p));
     assert_int_equal(p.n, 1);
@@ -83,7 +84,7 @@ static mt_optimizer *optimizer(mt_module *m, kind k, bool master)
     return o;
 }
 
-/* The same bf16 values as the gradient in the parameter's dtype, times scale. */
+/* Sets the gradient to bf16 values times `scale`, in the parameter's dtype. */
 static void set_grad(mt_module *m, uint64_t seed, double scale)
 {
     mt_tensor *w = mt_module_param(m, "w");
@@ -115,7 +116,7 @@ static void a_master_takes_the_steps_of_an_f32_parameter_bit_for_bit(void **stat
             mtt_ok(mt_optimizer_step(o32));
             mtt_ok(mt_optimizer_step(o16));
         }
-        assert_null(master_of(o32)); /* an f32 parameter is its own */
+        assert_null(master_of(o32)); /* an f32 parameter needs no master */
         mt_tensor *master = mtt_made(master_of(o16));
         assert_int_equal(mt_storage_of(master).category, MT_OPTIMIZER);
         assert_true(mtt_same_bits(master, mt_module_param(wide, "w")));
@@ -140,7 +141,7 @@ static void steps_too_small_for_bf16_add_up_in_the_master_only(void **state)
         mt_tensor *w = mt_module_param(m, "w");
         mtt_ok(mt_fill(w, 1));
         mt_optimizer *o = mt_sgd_new(m, &(mt_sgd_options){.lr = 1e-4, .master = master});
-        for (int step = 0; step < 100; step++) { /* 1e-4 is a 78th of the gap below 1 */
+        for (int step = 0; step < 100; step++) { /* of 1/39 of a bf16 step below 1 */
             MT_AUTO mt_tensor *one = mt_full(device, MT_BF16, MT_SHAPE(N / 7, 7), 1);
             mtt_ok(mt_set_grad(w, one));
             mtt_ok(mt_optimizer_step(o));
@@ -155,7 +156,7 @@ static void steps_too_small_for_bf16_add_up_in_the_master_only(void **state)
     assert_true(fabs(moved[1] - 0.01) <= 0x1p-9);
 }
 
-static void a_parameter_that_others_have_written_makes_its_master_anew(void **state)
+static void a_parameter_written_by_others_gets_a_new_master(void **state)
 {
     (void)state;
     mt_module *m = one_param(MT_F16);
@@ -200,7 +201,7 @@ static void masters_are_saved_and_restored_bit_for_bit(void **state)
     assert_true(mtt_same_bits(master_of(o[0]), master_of(o[1])));
     assert_true(mtt_same_bits(mt_module_param(m[0], "w"), mt_module_param(m[1], "w")));
 
-    /* An optimizer without masters does not take a file that has them. */
+    /* An optimizer without masters refuses a file that has them. */
     mt_optimizer *plain = optimizer(m[1], SGD, false);
     file = mt_safetensors_open(path);
     assert_int_equal(mt_checkpoint_load(file, m[1], plain, &step), MT_ERR_ARGUMENT);
@@ -213,7 +214,7 @@ static void masters_are_saved_and_restored_bit_for_bit(void **state)
 
 /* ---- loss scaling ---- */
 
-static void poison(mt_module *m, double value)
+static void overflow(mt_module *m, double value)
 {
     mt_tensor *g = mt_grad(mt_module_param(m, "w"));
     MT_AUTO mt_tensor *last = mtt_made(mt_slice(g, 0, N / 7 - 1, 1));
@@ -236,7 +237,7 @@ static void the_scale_grows_after_good_steps_and_backs_off_from_overflows(void *
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
         MT_AUTO mt_tensor *before = mtt_made(mt_clone(mt_module_param(m, "w")));
         set_grad(m, i, mt_scaler_get(s).scale);
-        if (steps[i].bad != 0) poison(m, steps[i].bad);
+        if (steps[i].bad != 0) overflow(m, steps[i].bad);
         bool stepped;
         mtt_ok(mt_scaler_step(s, o, &stepped));
         assert_int_equal(stepped, steps[i].bad == 0);
@@ -251,7 +252,7 @@ static void the_scale_grows_after_good_steps_and_backs_off_from_overflows(void *
     mt_module_free(m);
 }
 
-static void a_fixed_scale_stays_and_steps_are_skipped_all_the_same(void **state)
+static void a_fixed_scale_stays_and_overflowing_steps_are_still_skipped(void **state)
 {
     (void)state;
     mt_module *m = one_param(MT_F32);
@@ -259,7 +260,7 @@ static void a_fixed_scale_stays_and_steps_are_skipped_all_the_same(void **state)
     mt_scaler *s = mt_scaler_new(&(mt_scaler_options){.scale = 1024, .fixed = true, .interval = 1});
     for (int i = 0; i < 4; i++) {
         set_grad(m, 1, 1024);
-        if (i == 2) poison(m, NAN);
+        if (i == 2) overflow(m, NAN);
         bool stepped;
         mtt_ok(mt_scaler_step(s, o, &stepped));
         assert_int_equal(stepped, i != 2);
@@ -267,14 +268,14 @@ static void a_fixed_scale_stays_and_steps_are_skipped_all_the_same(void **state)
     }
     mt_optimizer_entry e;
     mtt_ok(mt_optimizer_state(o, 0, &e));
-    assert_int_equal(e.step, 3); /* a skipped step is none */
+    assert_int_equal(e.step, 3); /* a skipped step is not counted */
     mt_scaler_free(s);
     mt_optimizer_free(o);
     mt_module_free(m);
 }
 
-/* Scales are powers of 2, so that f32 forgets them without a trace. */
-static void a_scaled_step_is_the_plain_one_bit_for_bit_in_each_way(void **state)
+/* Scales are powers of 2, so dividing by them in f32 is exact. */
+static void a_scaled_step_has_the_bits_of_the_plain_one_in_each_form(void **state)
 {
     (void)state;
     for (kind k = ADAMW; k < N_KINDS; k++)
@@ -306,7 +307,7 @@ static void a_scaled_step_is_the_plain_one_bit_for_bit_in_each_way(void **state)
         }
 }
 
-static void clipping_is_of_the_true_gradients(void **state)
+static void clipping_uses_the_unscaled_gradients(void **state)
 {
     (void)state;
     mt_module *m[2] = {one_param(MT_F32), one_param(MT_F32)};
@@ -328,7 +329,7 @@ static void clipping_is_of_the_true_gradients(void **state)
     for (int i = 0; i < 2; i++) mt_optimizer_free(o[i]), mt_module_free(m[i]);
 }
 
-static void f16_gradients_are_unscaled_in_the_step_and_nowhere_else(void **state)
+static void f16_gradients_are_unscaled_only_in_the_step(void **state)
 {
     (void)state;
     mt_module *m = one_param(MT_F16);
@@ -337,7 +338,7 @@ static void f16_gradients_are_unscaled_in_the_step_and_nowhere_else(void **state
     mt_scaler *s = mt_scaler_new(NULL);
     mtt_ok(mt_fill(w, 0));
     MT_AUTO mt_tensor *g = mtt_made(mt_full(device, MT_F16, MT_SHAPE(N / 7, 7), 0x1p-10));
-    mtt_ok(mt_set_grad(w, g)); /* truly 2^-26: 0 in f16 */
+    mtt_ok(mt_set_grad(w, g)); /* unscaled it is 2^-26, which is 0 in f16 */
     assert_int_equal(mt_scaler_unscale(s, o), MT_ERR_ARGUMENT);
     mtt_failed(MT_ERR_ARGUMENT, "f16", "w");
     mtt_ok(mt_scaler_step(s, o, NULL));
@@ -349,7 +350,7 @@ static void f16_gradients_are_unscaled_in_the_step_and_nowhere_else(void **state
     mt_module_free(m);
 }
 
-static void a_scaler_refuses_what_makes_no_sense(void **state)
+static void a_scaler_refuses_invalid_input(void **state)
 {
     (void)state;
     const mt_scaler_options bad[] = {
@@ -383,7 +384,7 @@ static void a_scaler_refuses_what_makes_no_sense(void **state)
     mt_module_free(m);
 }
 
-/* ---- all of it, with allocations that fail ---- */
+/* ---- a step with all of them, with allocations that fail ---- */
 
 static mt_status step(mt_module *mlp, mt_tensor *x, mt_optimizer *o, mt_scaler *s)
 {
@@ -445,17 +446,17 @@ static void any_allocation_of_a_scaled_autocast_step_may_fail(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        mtt_test(tensors_in_two_dtypes_are_pointed_out_while_both_live),
+        mtt_test(tensors_in_two_dtypes_are_reported_while_both_live),
         mtt_test(a_master_takes_the_steps_of_an_f32_parameter_bit_for_bit),
         mtt_test(steps_too_small_for_bf16_add_up_in_the_master_only),
-        mtt_test(a_parameter_that_others_have_written_makes_its_master_anew),
+        mtt_test(a_parameter_written_by_others_gets_a_new_master),
         mtt_test(masters_are_saved_and_restored_bit_for_bit),
         mtt_test(the_scale_grows_after_good_steps_and_backs_off_from_overflows),
-        mtt_test(a_fixed_scale_stays_and_steps_are_skipped_all_the_same),
-        mtt_test(a_scaled_step_is_the_plain_one_bit_for_bit_in_each_way),
-        mtt_test(clipping_is_of_the_true_gradients),
-        mtt_test(f16_gradients_are_unscaled_in_the_step_and_nowhere_else),
-        mtt_test(a_scaler_refuses_what_makes_no_sense),
+        mtt_test(a_fixed_scale_stays_and_overflowing_steps_are_still_skipped),
+        mtt_test(a_scaled_step_has_the_bits_of_the_plain_one_in_each_form),
+        mtt_test(clipping_uses_the_unscaled_gradients),
+        mtt_test(f16_gradients_are_unscaled_only_in_the_step),
+        mtt_test(a_scaler_refuses_invalid_input),
         mtt_test(any_allocation_of_a_scaled_autocast_step_may_fail),
     };
     return cmocka_run_group_tests(tests, mtt_open_device, mtt_close_device);

@@ -1,4 +1,4 @@
-/* Autocast: the dtype of each op, the regions, and the cache of what was cast. */
+/* Autocast: the dtype of each op, the regions, and the cache of cast tensors. */
 #include <math.h>
 #include <string.h>
 #include "mtt_fixture.h"
@@ -8,7 +8,7 @@ static mt_tensor *draw(mt_dtype dtype, int rank, const int64_t *shape, uint64_t 
     return mtt_made(mtt_random(device, dtype, rank, shape, seed, 0.5, 1.5));
 }
 
-/* ---- what an op runs in ---- */
+/* ---- the dtype that an op runs in ---- */
 
 typedef mt_tensor *op_fn(mt_tensor *x, mt_tensor *y);
 
@@ -46,7 +46,7 @@ static void each_op_runs_in_the_dtype_of_its_class(void **state)
     const struct {
         const char *name;
         op_fn *fn;
-        mt_dtype f32_f32, bf16_bf16, bf16_f32, f64_f64; /* what comes out of such inputs */
+        mt_dtype f32_f32, bf16_bf16, bf16_f32, f64_f64; /* dtype of the result for such inputs */
     } cases[] = {
         {"linear", linear, MT_BF16, MT_BF16, MT_BF16, MT_F64},
         {"matmul", mt_matmul, MT_BF16, MT_BF16, MT_BF16, MT_F64},
@@ -93,9 +93,9 @@ static void each_op_runs_in_the_dtype_of_its_class(void **state)
     mtt_failed(MT_ERR_ARGUMENT, "add", "cast");
 }
 
-/* The table of torch 2.13's autocast for CUDA, for the ops that both have
+/* The classes of torch 2.13's autocast for CUDA, for the ops that both have
  * (aten/src/ATen/autocast_mode.h: AT_FORALL_LOWER_PRECISION_FP, AT_FORALL_FP32 and
- * AT_FORALL_FP32_SET_OPT_DTYPE); cross_entropy is its log_softmax and nll_loss. */
+ * AT_FORALL_FP32_SET_OPT_DTYPE); cross_entropy stands for its log_softmax and nll_loss. */
 static void the_classes_are_those_of_torch_autocast(void **state)
 {
     (void)state;
@@ -114,7 +114,7 @@ static void the_classes_are_those_of_torch_autocast(void **state)
     }
 }
 
-static void regions_nest_and_can_turn_it_off_within(void **state)
+static void regions_nest_and_an_inner_one_can_disable_autocast(void **state)
 {
     (void)state;
     MT_AUTO mt_tensor *x = draw(MT_F32, MT_SHAPE(4, 4), 1);
@@ -157,7 +157,7 @@ static mt_status sum_in_pack(void *user, const mt_save_info *info, mt_tensor *t,
     return y ? MT_OK : mt_last_status();
 }
 
-static void hooks_run_outside_of_the_region(void **state)
+static void hooks_run_outside_the_region(void **state)
 {
     (void)state;
     MT_AUTO mt_tensor *x = draw(MT_F32, MT_SHAPE(4, 4), 1);
@@ -193,7 +193,7 @@ static void a_parameter_is_cast_once_in_a_region(void **state)
     assert_int_equal(mt_autocast_cached(&n_bytes), 0);
     assert_int_equal(n_bytes, 0);
     assert_int_equal(mtt_allocated_as(device, MT_CACHE),
-                     copy); /* the tape needs it for dx of the later two */
+                     copy); /* the tape keeps it for dx of the later two */
     mt_release(h);
     assert_int_equal(mtt_allocated_as(device, MT_CACHE), 0);
 
@@ -202,7 +202,8 @@ static void a_parameter_is_cast_once_in_a_region(void **state)
     h = mtt_made(mt_linear(x, w, NULL));
     assert_int_equal(mt_autocast_cached(NULL), 1);
     mt_set_grad_mode(was);
-    mtt_ok(mt_set(&h, mt_linear(x, w, NULL))); /* a copy without history is no use here */
+    mtt_ok(
+        mt_set(&h, mt_linear(x, w, NULL))); /* a cached copy without history cannot be used here */
     assert_true(mt_requires_grad(h));
     mtt_ok(mt_autocast_end());
     mt_release(h);
@@ -227,7 +228,7 @@ static void many_parameters_fit_into_the_cache(void **state)
     for (int i = 0; i < MANY; i++) mt_release(w[i]);
 }
 
-static void a_parameter_written_within_the_region_is_cast_anew(void **state)
+static void a_parameter_written_within_the_region_is_cast_again(void **state)
 {
     (void)state;
     MT_AUTO mt_tensor *x = mtt_made(mt_full(device, MT_F32, MT_SHAPE(1, 2), 1));
@@ -243,7 +244,7 @@ static void a_parameter_written_within_the_region_is_cast_anew(void **state)
     assert_true(mt_item(after) == 6);
 }
 
-static void gradients_are_those_of_casts_written_by_hand(void **state)
+static void gradients_are_those_of_explicit_casts(void **state)
 {
     (void)state;
     MT_AUTO mt_tensor *x = draw(MT_F32, MT_SHAPE(5, 8), 1);
@@ -282,9 +283,9 @@ static void gradients_are_those_of_casts_written_by_hand(void **state)
     }
 }
 
-/* A block keeps 16 tensors as wide as d, per token: 64 bytes d in f32, 32 d in bf16. Under autocast
- * the two norms keep theirs in f32, 36 d, and the tape keeps the four weights' copies for dx, 24
- * d^2 in all: with few tokens more than f32 keeps. */
+/* A block keeps 16 d values per token: 64 d bytes in f32, 32 d in bf16. Under autocast the two
+ * norms keep their inputs in f32, which makes 36 d; and the tape keeps copies of the four weights
+ * for dx, 24 d^2 bytes. With few tokens that is more than f32 keeps. */
 static void autocast_keeps_half_the_activations_and_a_copy_of_the_weights(void **state)
 {
     (void)state;
@@ -298,7 +299,7 @@ static void autocast_keeps_half_the_activations_and_a_copy_of_the_weights(void *
                             .hidden = D, .heads = HEADS, .act = MT_ACT_GELU, .dtype = dtype});
             MT_AUTO mt_tensor *x = draw(dtype, MT_SHAPE(2, s, D), 1), *h = NULL;
             mtt_ok(mt_set_requires_grad(x, true));
-            mtt_ok(mt_set(&h, mt_mul_scalar(x, 1))); /* an inner layer's: no leaf */
+            mtt_ok(mt_set(&h, mt_mul_scalar(x, 1))); /* as in an inner layer: not a leaf */
             mt_ledger *ledger = mt_ledger_new(device);
             mtt_ok(mt_ledger_begin(ledger));
             mtt_ok(mt_autocast_begin(way == LOW ? MT_BF16 : MT_F32));
@@ -322,12 +323,12 @@ int main(void)
     const struct CMUnitTest tests[] = {
         mtt_test(each_op_runs_in_the_dtype_of_its_class),
         mtt_test(the_classes_are_those_of_torch_autocast),
-        mtt_test(regions_nest_and_can_turn_it_off_within),
-        mtt_test(hooks_run_outside_of_the_region),
+        mtt_test(regions_nest_and_an_inner_one_can_disable_autocast),
+        mtt_test(hooks_run_outside_the_region),
         mtt_test(a_parameter_is_cast_once_in_a_region),
         mtt_test(many_parameters_fit_into_the_cache),
-        mtt_test(a_parameter_written_within_the_region_is_cast_anew),
-        mtt_test(gradients_are_those_of_casts_written_by_hand),
+        mtt_test(a_parameter_written_within_the_region_is_cast_again),
+        mtt_test(gradients_are_those_of_explicit_casts),
         mtt_test(autocast_keeps_half_the_activations_and_a_copy_of_the_weights),
     };
     return cmocka_run_group_tests(tests, mtt_open_device, mtt_close_device);

@@ -1,5 +1,6 @@
 /* A transformer block with separate softmax and dropout keeps 34bsh + 5as²b bytes of 2-byte
- * floats, and 16bs of layer norm statistics. Nothing is left over, forward or backward. */
+ * floats, and 16bs of layer norm statistics. Every byte is accounted for, and backward frees all.
+ */
 #include "mtt.h"
 
 typedef struct size {
@@ -41,7 +42,7 @@ static void check_block(mt_device *device, size z, mt_norm_place norm, mt_dtype 
 
     MT_AUTO mt_tensor *loss = mtt_made(mt_sum_all(y));
     mtt_ok(mt_backward(loss));
-    /* What the tape kept is gone, but for x, which is ours. */
+    /* All that the tape kept is freed, except x, which the test holds. */
     assert_int_equal(mt_ledger_live_bytes(ledger), mt_storage_of(x).bytes);
     mtt_ok(mt_check_balance(device));
     mt_ledger_free(ledger);

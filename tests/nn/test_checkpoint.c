@@ -1,4 +1,4 @@
-/* A run that is saved, stopped and resumed ends with the bits of one that never stopped. */
+/* A run that is saved, stopped and resumed ends with the bits of an uninterrupted run. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -105,7 +105,7 @@ static void a_resumed_run_continues_bit_for_bit(void **state)
             train(&first, 0, 3);
             mt_key_value extra = {"data.position", "42"};
             mtt_ok(mt_checkpoint_save(path, first.model, first.optimizer, 3, 1, &extra));
-            train(&first, 3, 4); /* saving disturbs nothing, and the file is not of this step */
+            train(&first, 3, 4); /* saving changes nothing, and the file is of an earlier step */
             stop(&first);
 
             run second = start((kind)k, dtypes[d], 999);
@@ -141,7 +141,7 @@ static void a_saved_run_without_the_generator_would_not_continue(void **state)
     mt_safetensors *f = mt_safetensors_open(path);
     mtt_ok(mt_checkpoint_load(f, other.model, other.optimizer, NULL));
     mt_safetensors_free(f);
-    mt_seed(other.device, 7); /* planted: dropout draws other masks */
+    mt_seed(other.device, 7); /* a planted fault: dropout draws other masks */
     train(&whole, 2, 3);
     train(&other, 2, 3);
     assert_false(same_weights(&whole, &other));
@@ -185,7 +185,7 @@ static void weights_load_from_a_checkpoint_as_from_any_file(void **state)
     unlink(path);
 }
 
-static void what_does_not_fit_changes_nothing(void **state)
+static void a_file_that_does_not_fit_changes_nothing(void **state)
 {
     (void)state;
     const char *path = planted_path("run.safetensors");
@@ -203,7 +203,7 @@ static void what_does_not_fit_changes_nothing(void **state)
     mtt_failed(MT_ERR_ARGUMENT, "superfluous");
     mt_safetensors_free(f);
 
-    /* a plain weights file is no checkpoint */
+    /* a file of weights alone is not a checkpoint */
     mtt_ok(mt_safetensors_save_module(path, adamw.model, 0, NULL));
     f = mt_safetensors_open(path);
     mt_checkpoint_load(f, sgd.model, sgd.optimizer, &step);
@@ -220,7 +220,7 @@ static void what_does_not_fit_changes_nothing(void **state)
     unlink(path);
 }
 
-static void keys_of_ours_are_not_the_callers(void **state)
+static void the_caller_cannot_use_the_librarys_keys(void **state)
 {
     (void)state;
     const char *path = planted_path("run.safetensors");
@@ -232,7 +232,7 @@ static void keys_of_ours_are_not_the_callers(void **state)
     stop(&r);
 }
 
-/* A checkpoint file with one text in its metadata or header replaced by another as long. */
+/* Replaces a text in the file's metadata or header by another of the same length. */
 static void damage(const char *path, const char *from, const char *to)
 {
     size_t n;
@@ -343,8 +343,8 @@ int main(void)
         cmocka_unit_test(a_saved_run_without_the_generator_would_not_continue),
         cmocka_unit_test(loading_forgets_state_that_the_file_does_not_have),
         cmocka_unit_test(weights_load_from_a_checkpoint_as_from_any_file),
-        cmocka_unit_test(what_does_not_fit_changes_nothing),
-        cmocka_unit_test(keys_of_ours_are_not_the_callers),
+        cmocka_unit_test(a_file_that_does_not_fit_changes_nothing),
+        cmocka_unit_test(the_caller_cannot_use_the_librarys_keys),
         cmocka_unit_test(a_damaged_checkpoint_is_refused),
         cmocka_unit_test(any_allocation_may_fail_while_saving_and_loading),
     };

@@ -1,4 +1,4 @@
-/* Model configurations: what is refused and how it is told; presets; JSON. */
+/* Model configurations: refusals and their messages; presets; JSON. */
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
@@ -7,7 +7,7 @@
 
 #define GPT .hidden = 8, .vocab = 5, .context = 4
 
-static void a_bad_field_is_named_with_what_it_is_and_may_be(void **state)
+static void a_bad_field_is_named_with_its_value_and_the_accepted_ones(void **state)
 {
     (void)state;
     const struct {
@@ -72,7 +72,7 @@ static void a_bad_field_is_named_with_what_it_is_and_may_be(void **state)
     mtt_failed(MT_ERR_ARGUMENT, "NULL");
 }
 
-static void what_a_kind_does_not_need_may_be_left_out(void **state)
+static void fields_that_a_kind_does_not_need_may_be_left_out(void **state)
 {
     (void)state;
     mtt_ok(mt_model_config_check(&(mt_model_config){GPT}));
@@ -82,7 +82,7 @@ static void what_a_kind_does_not_need_may_be_left_out(void **state)
         mt_model_config_check(&(mt_model_config){.kind = MT_MODEL_MLP, .hidden = 8, .heads = 3}));
 }
 
-static void names_parse_back_and_unknown_ones_list_the_good_ones(void **state)
+static void names_parse_back_and_refusals_list_the_accepted_ones(void **state)
 {
     (void)state;
     for (int i = 0; i < MT_ACT_COUNT; i++) {
@@ -125,7 +125,7 @@ static void names_parse_back_and_unknown_ones_list_the_good_ones(void **state)
     mtt_failed(MT_ERR_ARGUMENT, "\"moe\"", "plain, swiglu");
 }
 
-static void every_preset_is_a_good_model(void **state)
+static void every_preset_is_accepted(void **state)
 {
     (void)state;
     size_t n = 0;
@@ -214,7 +214,7 @@ static void json_holds_every_field(void **state)
     mtt_failed(MT_ERR_ARGUMENT, "100 bytes");
 }
 
-static void json_that_is_no_configuration_is_refused(void **state)
+static void json_that_is_not_a_configuration_is_refused(void **state)
 {
     (void)state;
     const struct {
@@ -246,12 +246,12 @@ static void json_that_is_no_configuration_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_bad_field_is_named_with_what_it_is_and_may_be),
-        cmocka_unit_test(what_a_kind_does_not_need_may_be_left_out),
-        cmocka_unit_test(names_parse_back_and_unknown_ones_list_the_good_ones),
-        cmocka_unit_test(every_preset_is_a_good_model),
+        cmocka_unit_test(a_bad_field_is_named_with_its_value_and_the_accepted_ones),
+        cmocka_unit_test(fields_that_a_kind_does_not_need_may_be_left_out),
+        cmocka_unit_test(names_parse_back_and_refusals_list_the_accepted_ones),
+        cmocka_unit_test(every_preset_is_accepted),
         cmocka_unit_test(json_holds_every_field),
-        cmocka_unit_test(json_that_is_no_configuration_is_refused),
+        cmocka_unit_test(json_that_is_not_a_configuration_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

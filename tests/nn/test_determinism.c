@@ -1,4 +1,5 @@
-/* The same seed gives the same bits: again, on any number of threads, and beside another run. */
+/* The same seed gives the same bits: in a second run, on any number of threads, and while another
+ * thread trains. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,7 +7,7 @@
 
 enum { N_STEPS = 4 };
 
-/* Large enough that kernels spread over threads. */
+/* Large enough that kernels use several threads. */
 static mt_model_config wide(mt_attention_form attention, mt_dtype dtype)
 {
     return (mt_model_config){.kind = MT_MODEL_GPT,
@@ -87,7 +88,7 @@ static void another_seed_gives_other_bits(void **state)
     free(b.weights);
 }
 
-static void two_threads_on_two_devices_train_as_if_alone(void **state)
+static void two_threads_training_on_two_devices_do_not_affect_each_other(void **state)
 {
     (void)state;
     run alone[2], together[2];
@@ -114,7 +115,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_two_and_three_threads_give_the_same_bits),
         cmocka_unit_test(another_seed_gives_other_bits),
-        cmocka_unit_test(two_threads_on_two_devices_train_as_if_alone),
+        cmocka_unit_test(two_threads_training_on_two_devices_do_not_affect_each_other),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

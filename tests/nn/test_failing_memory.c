@@ -1,10 +1,10 @@
-/* Every allocation of one training step fails in turn; in the short form, some of them. */
+/* Every allocation of one training step fails in turn; in the short form, some of them do. */
 #include <stdlib.h>
 #include <string.h>
 #include "base/base.h"
 #include "trainer.h"
 
-/* What a run that nothing disturbs gives. */
+/* The result of a run in which nothing fails. */
 typedef struct outcome {
     double loss[2];
     unsigned char *weights;
@@ -38,8 +38,8 @@ static void two_steps(trainer *t, outcome *o, int first)
     o->weights = trainer_weights(t, &o->n_bytes);
 }
 
-/* Returns false when the step needed fewer than n allocations. */
-static bool nth_fails(uint64_t n, const outcome *expected, bool *refused)
+/* Returns false if the step made fewer than n allocations. */
+static bool fail_nth(uint64_t n, const outcome *expected, bool *refused)
 {
     trainer t;
     assert_true(trainer_open(&t, NULL, 5));
@@ -56,7 +56,7 @@ static bool nth_fails(uint64_t n, const outcome *expected, bool *refused)
 
     *refused = status != MT_OK;
     if (!*refused) {
-        /* The allocator gives its cache back and asks the system once more: then all is well. */
+        /* The allocator freed its cache and asked the system again, with success. */
         if (reached) assert_true(retries(t.device) > retries_before);
     } else {
         assert_true(reached);
@@ -85,7 +85,7 @@ static bool nth_fails(uint64_t n, const outcome *expected, bool *refused)
     return reached;
 }
 
-static void any_allocation_may_fail_and_the_next_step_is_as_if_nothing_had_been(void **state)
+static void any_allocation_may_fail_and_the_next_step_is_unaffected(void **state)
 {
     (void)state;
     trainer t;
@@ -97,7 +97,7 @@ static void any_allocation_may_fail_and_the_next_step_is_as_if_nothing_had_been(
 
     uint64_t n = 1, n_failed = 0, n_refused = 0;
     bool refused;
-    for (; nth_fails(n, &expected, &refused); n = mtt_next_refusal(n)) {
+    for (; fail_nth(n, &expected, &refused); n = mtt_next_refusal(n)) {
         n_failed++;
         n_refused += refused;
     }
@@ -136,7 +136,7 @@ static void any_allocation_may_fail_while_a_model_is_made(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(any_allocation_may_fail_and_the_next_step_is_as_if_nothing_had_been),
+        cmocka_unit_test(any_allocation_may_fail_and_the_next_step_is_unaffected),
         cmocka_unit_test(any_allocation_may_fail_while_a_model_is_made),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

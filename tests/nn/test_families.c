@@ -1,4 +1,4 @@
-/* gpt, bert and llama: their sizes as published, their names, and that each learns from text. */
+/* gpt, bert and llama: published sizes, parameter names, and each learns from text. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,9 +31,9 @@ static void presets_have_the_published_numbers_of_parameters(void **state)
     }
 }
 
-/* BertModel of Hugging Face: 109,482,240 with its pooler, which has the size of our head's dense
- * layer; without, 108,891,648. */
-static void bert_base_is_bert_model_but_for_pooler_and_head(void **state)
+/* BertModel of Hugging Face has 109,482,240 parameters with its pooler, which has the size of our
+ * head's dense layer, and 108,891,648 without it. */
+static void bert_base_has_the_parameters_of_bert_model_without_pooler_and_head(void **state)
 {
     (void)state;
     mt_model_config c;
@@ -84,7 +84,7 @@ static const mt_model_config variants[] = {
 };
 #define N_VARIANTS (sizeof variants / sizeof variants[0])
 
-static void a_model_has_the_parameters_its_config_says(void **state)
+static void the_config_gives_the_number_of_parameters(void **state)
 {
     (void)state;
     for (size_t i = 0; i < N_VARIANTS; i++) {
@@ -157,7 +157,7 @@ static void parameters_have_the_names_that_the_documents_map(void **state)
                  bert);
 }
 
-static void a_model_tells_what_it_was_made_from(void **state)
+static void a_model_returns_its_config(void **state)
 {
     (void)state;
     mt_module *m = mt_model_new(device, &variants[7]);
@@ -178,7 +178,7 @@ static mt_tensor *ids_of(int64_t batch, int64_t seq, const int64_t *ids)
                                  (size_t)(batch * seq) * sizeof *ids));
 }
 
-static void a_bert_sees_what_comes_after(void **state)
+static void bert_attends_to_later_tokens(void **state)
 {
     (void)state;
     mt_module *m = mt_model_new(device, &variants[4]);
@@ -195,7 +195,7 @@ static void a_bert_sees_what_comes_after(void **state)
     mt_module_free(m);
 }
 
-static void types_that_are_all_0_are_as_none_given(void **state)
+static void token_types_of_0_are_the_default(void **state)
 {
     (void)state;
     mt_module *m = mt_model_new(device, &variants[4]);
@@ -220,7 +220,7 @@ static void types_that_are_all_0_are_as_none_given(void **state)
     mt_module_free(m);
 }
 
-static void fifteen_of_a_hundred_tokens_are_to_be_guessed(void **state)
+static void fifteen_percent_of_the_tokens_are_masked_or_replaced(void **state)
 {
     (void)state;
     enum { N = 100000, MASK = 30 };
@@ -241,7 +241,8 @@ static void fifteen_of_a_hundred_tokens_are_to_be_guessed(void **state)
     }
     assert_true(fabs(chosen / N - 0.15) < 0.005);
     assert_true(fabs(masked / chosen - (0.8 + 0.1 / 31)) < 0.01);
-    assert_true(fabs(other / chosen - 0.1 * 29 / 31) < 0.01); /* some draw the token itself */
+    assert_true(fabs(other / chosen - 0.1 * 29 / 31) <
+                0.01); /* a drawn token may be the original one */
     int64_t first[8], again[8], ignored[8];
     mtt_ok(mt_mask_tokens(&variants[4], 7, 8, tokens, first, ignored));
     assert_memory_equal(first, input, sizeof first);
@@ -255,7 +256,7 @@ static void fifteen_of_a_hundred_tokens_are_to_be_guessed(void **state)
 
 /* ---- attention of fewer key and value heads ---- */
 
-/* Keys and values of 2 heads are those of 4 of which each pair is alike. */
+/* 2 key and value heads give what 4 give whose pairs are equal. */
 static void grouped_queries_are_heads_whose_keys_and_values_repeat(void **state)
 {
     (void)state;
@@ -297,7 +298,7 @@ static void grouped_queries_are_heads_whose_keys_and_values_repeat(void **state)
 
 /* ---- failing memory ---- */
 
-/* Make the model, run it there and back; MT_OK, or what failed. */
+/* Makes the model and runs it forward and backward; returns the first failure. */
 static mt_status once(const mt_model_config *c)
 {
     mt_module *m = mt_model_new(device, c);
@@ -313,7 +314,7 @@ static mt_status once(const mt_model_config *c)
     return mt_last_status();
 }
 
-/* Fail the n-th request for every n: reported, and everything given back. */
+/* The n-th request fails, for every n: it is reported, and everything is freed. */
 static void failing_memory_is_reported_and_leaves_nothing(void **state)
 {
     (void)state;
@@ -345,10 +346,10 @@ static void failing_memory_is_reported_and_leaves_nothing(void **state)
 typedef struct corpus {
     unsigned char *at;
     size_t n;
-    double entropy; /* of a byte by itself, in nats: what a model of frequencies alone reaches */
+    double entropy; /* nats per byte that a model of byte frequencies reaches */
 } corpus;
 
-/* The text of this test, which is real enough: C and English. */
+/* The source of this test, as text to learn. */
 static corpus read_text(void)
 {
     corpus c = {0};
@@ -386,7 +387,7 @@ static mt_tensor *loss_of(mt_module *m, const mt_model_config *c, const corpus *
     return mtt_made(mt_cross_entropy(logits, y, MT_IGNORE));
 }
 
-/* Mean loss of the last steps. */
+/* Trains; returns the mean loss of the last steps. */
 static double train(const mt_model_config *c, const corpus *text, int steps)
 {
     mt_seed(device, 1);
@@ -407,16 +408,16 @@ static double train(const mt_model_config *c, const corpus *text, int steps)
     return sum / LAST;
 }
 
-/* Better than any model that knows frequencies alone: it uses what is around. */
-static void each_family_learns_more_of_text_than_its_frequencies(void **state)
+/* Better than any model of byte frequencies, so it uses the context. */
+static void each_family_predicts_text_better_than_byte_frequencies(void **state)
 {
     (void)state;
     if (strcmp(mt_device_kind(device), "cpu") != 0) skip(); /* thousands of steps */
     mt_set_balance_check(device, false);
-    mtt_ok(mt_device_set_threads(device, 1)); /* so small a model has nothing to share out */
+    mtt_ok(mt_device_set_threads(device, 1)); /* the model is too small for several threads */
     corpus text = read_text();
     static const char *const presets[] = {"tiny", "bert-tiny", "llama-tiny"};
-    static const int steps[] = {STEPS, 7 * STEPS, STEPS}; /* a bert learns from 15 of 100 tokens */
+    static const int steps[] = {STEPS, 7 * STEPS, STEPS}; /* bert learns from 15% of the tokens */
     for (int i = 0; i < 3; i++) {
         mt_model_config c;
         mtt_ok(mt_model_preset(presets[i], &c));
@@ -434,17 +435,17 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         mtt_test(presets_have_the_published_numbers_of_parameters),
-        mtt_test(bert_base_is_bert_model_but_for_pooler_and_head),
+        mtt_test(bert_base_has_the_parameters_of_bert_model_without_pooler_and_head),
         mtt_test(llamas_follow_their_layer_formula),
-        mtt_test(a_model_has_the_parameters_its_config_says),
+        mtt_test(the_config_gives_the_number_of_parameters),
         mtt_test(parameters_have_the_names_that_the_documents_map),
-        mtt_test(a_model_tells_what_it_was_made_from),
-        mtt_test(a_bert_sees_what_comes_after),
-        mtt_test(types_that_are_all_0_are_as_none_given),
-        mtt_test(fifteen_of_a_hundred_tokens_are_to_be_guessed),
+        mtt_test(a_model_returns_its_config),
+        mtt_test(bert_attends_to_later_tokens),
+        mtt_test(token_types_of_0_are_the_default),
+        mtt_test(fifteen_percent_of_the_tokens_are_masked_or_replaced),
         mtt_test(grouped_queries_are_heads_whose_keys_and_values_repeat),
         mtt_test(failing_memory_is_reported_and_leaves_nothing),
-        mtt_test(each_family_learns_more_of_text_than_its_frequencies),
+        mtt_test(each_family_predicts_text_better_than_byte_frequencies),
     };
     return cmocka_run_group_tests(tests, mtt_open_device, mtt_close_device);
 }

@@ -1,4 +1,4 @@
-/* Generation: the KV cache to the byte, the same tokens with it and without. */
+/* Generation: the KV cache's bytes; the same tokens with and without it. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,12 +7,13 @@
 #include "memtape/ops.h"
 #include "mtt_fixture.h"
 
-/* The simulated GPU computes the same, thousands of times slower. */
+/* The simulated GPU computes the same results, but thousands of times slower. */
 static bool slow(void) { return strcmp(mt_device_kind(device), "cpu") != 0; }
 
 #define SMALL .hidden = 24, .heads = 4, .layers = 2, .vocab = 61, .context = 40
 
-/* gpt and llama; a key and value head for each head, for two, for all; both attentions */
+/* gpt and llama; one key and value head per head, per two heads, for all; both forms of attention
+ */
 static const mt_model_config models[] = {
     {SMALL, .act = MT_ACT_GELU},
     {SMALL, .kv_heads = 2, .attention = MT_ATTENTION_MATH},
@@ -35,7 +36,7 @@ static mt_module *model_of(const mt_model_config *c, uint64_t seed)
     return m;
 }
 
-/* Weights as small as a new model's make all scores alike; these tell the tokens apart. */
+/* Makes the weights larger: those of a new model are so small that all scores are nearly equal. */
 static void enlarge(mt_module *m)
 {
     const mt_named_tensor *list;
@@ -101,7 +102,7 @@ static void the_cache_changes_no_token_greedy_or_drawn(void **state)
     }
 }
 
-static void rows_of_a_batch_are_the_texts_of_each_prompt_alone(void **state)
+static void a_batch_gives_each_prompt_the_text_that_it_gets_alone(void **state)
 {
     (void)state;
     for (size_t i = 0; i < N_MODELS; i += slow() ? 4 : 1) {
@@ -141,7 +142,8 @@ static double difference(mt_tensor *a, mt_tensor *b)
     return most / scale;
 }
 
-/* Scores after 12 tokens fed in parts of these sizes, and without a cache. */
+/* Feeds 12 tokens in parts of these sizes; returns how far the scores are from those without a
+ * cache. */
 static double error_of(const mt_model_config *c, mt_kv_form form, const int64_t *parts)
 {
     mt_module *m = model_of(c, 5);
@@ -164,7 +166,7 @@ static double error_of(const mt_model_config *c, mt_kv_form form, const int64_t 
     return error;
 }
 
-static void any_parts_give_the_scores_of_the_whole(void **state)
+static void feeding_tokens_in_any_parts_gives_the_scores_of_all_at_once(void **state)
 {
     (void)state;
     static const int64_t parts[][13] = {
@@ -305,8 +307,8 @@ static void a_failed_step_leaves_no_block(void **state)
     mt_module_free(m);
 }
 
-/* Extents that make every tensor of the cache a whole number of 512-byte blocks, and large beside
- * what else a step makes. */
+/* The sizes make every tensor of the cache a whole number of 512-byte blocks, and larger than
+ * everything else that a step makes. */
 static int64_t peak_over_a_step(mt_kv_form form, int64_t *cache_bytes)
 {
     const mt_model_config c = {
@@ -327,28 +329,28 @@ static int64_t peak_over_a_step(mt_kv_form form, int64_t *cache_bytes)
     return r.delta.peak;
 }
 
-static void a_growing_step_has_one_tensor_twice_and_8bit_three_wide_ones(void **state)
+static void a_growing_cache_holds_one_tensor_twice_and_8bit_unpacks_two(void **state)
 {
     (void)state;
-    if (slow()) skip(); /* another workspace */
+    if (slow()) skip(); /* the simulated device has another workspace */
     mt_set_balance_check(device, false);
     int64_t bytes, plain = peak_over_a_step(MT_KV_PREALLOCATED, &bytes);
     const int64_t tensor = 511 * 64 * 4; /* keys or values of one layer */
     assert_int_equal(bytes, 3 * 2 * 512 * 64 * 4);
-    assert_true(plain < tensor); /* attention's workspace, whatever the length */
+    assert_true(plain < tensor); /* attention's workspace does not depend on the length */
 
     int64_t growing = peak_over_a_step(MT_KV_GROWING, &bytes);
     assert_true(growing >= tensor && growing < tensor + tensor / 4);
     int64_t narrow = peak_over_a_step(MT_KV_8BIT, &bytes);
     assert_int_equal(bytes, 3 * 2 * 512 * (64 + 4));
-    /* keys, values and the last step on the way to them */
+    /* keys, values and one intermediate result */
     assert_true(narrow >= 3 * tensor && narrow < 3 * tensor + tensor / 4);
     mt_set_balance_check(device, true);
 }
 
 /* ---- behaviour ---- */
 
-static void nothing_is_recorded_and_modes_come_back(void **state)
+static void nothing_is_recorded_and_modes_are_restored(void **state)
 {
     (void)state;
     mt_model_config c = models[0];
@@ -364,7 +366,7 @@ static void nothing_is_recorded_and_modes_come_back(void **state)
     assert_true(mt_grad_mode() && mt_module_training(m));
     text b = generate(m, 1, 3, ids, 6, (mt_generate_options){.temperature = 1});
     assert_memory_equal(a.at, b.at, 6 * sizeof *a.at); /* dropout was off */
-    /* the cache let go of the model: a plain forward starts at position 0 and learns */
+    /* the cache is detached from the model: a plain forward starts at position 0 and records */
     MT_AUTO mt_tensor *x = tokens_of(1, 3, ids);
     MT_AUTO mt_tensor *y = mtt_made(mt_forward(m, x));
     assert_true(mt_requires_grad(y));
@@ -372,7 +374,7 @@ static void nothing_is_recorded_and_modes_come_back(void **state)
     mt_module_free(m);
 }
 
-static void a_callback_may_stop_and_parts_continue_the_draws(void **state)
+static void a_callback_may_stop_and_the_next_call_continues_the_draws(void **state)
 {
     (void)state;
     mt_module *m = model_of(&models[3], 2);
@@ -391,7 +393,7 @@ static void a_callback_may_stop_and_parts_continue_the_draws(void **state)
     mt_module_free(m);
 }
 
-static void a_rewound_cache_goes_on_from_there(void **state)
+static void a_rewound_cache_continues_from_that_position(void **state)
 {
     (void)state;
     for (int form = 0; form < MT_KV_FORM_COUNT; form++) {
@@ -418,7 +420,7 @@ static void a_rewound_cache_goes_on_from_there(void **state)
     }
 }
 
-static void what_does_not_fit_is_refused_before_anything_happens(void **state)
+static void arguments_that_do_not_fit_are_refused_first(void **state)
 {
     (void)state;
     mt_module *m = model_of(&models[0], 2), *llama = model_of(&models[3], 2);
@@ -469,7 +471,7 @@ static void what_does_not_fit_is_refused_before_anything_happens(void **state)
     mt_module_free(m);
 }
 
-static void scores_that_are_no_numbers_stop_the_text(void **state)
+static void scores_that_are_nan_stop_generation(void **state)
 {
     (void)state;
     mt_module *m = model_of(&models[0], 2);
@@ -480,7 +482,8 @@ static void scores_that_are_no_numbers_stop_the_text(void **state)
     mt_module_free(m);
 }
 
-/* Fail the n-th request for every n: reported, everything given back, and the model as before. */
+/* The n-th request fails, for every n: it is reported, everything is freed, and the model is
+ * unchanged. */
 static void failing_memory_is_reported_and_leaves_nothing(void **state)
 {
     (void)state;
@@ -501,7 +504,7 @@ static void failing_memory_is_reported_and_leaves_nothing(void **state)
             mt_status status = mt_generate(m, 1, 3, ids, 4, &how, collect, &t, NULL);
             reached = mti_alloc_count() >= n;
             mti_fail_nth_alloc(0);
-            if (status == MT_OK) { /* a refused segment was asked for again */
+            if (status == MT_OK) { /* the pool asked again for a refused segment */
                 assert_memory_equal(t.at, good.at, 4 * sizeof *t.at);
                 assert_int_equal(mt_last_status(), MT_OK);
             } else {
@@ -522,17 +525,17 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         mtt_test(the_cache_changes_no_token_greedy_or_drawn),
-        mtt_test(rows_of_a_batch_are_the_texts_of_each_prompt_alone),
-        mtt_test(any_parts_give_the_scores_of_the_whole),
+        mtt_test(a_batch_gives_each_prompt_the_text_that_it_gets_alone),
+        mtt_test(feeding_tokens_in_any_parts_gives_the_scores_of_all_at_once),
         mtt_test(the_cache_has_the_bytes_of_the_formula),
         mtt_test(each_form_wastes_what_its_formula_says),
         mtt_test(a_failed_step_leaves_no_block),
-        mtt_test(a_growing_step_has_one_tensor_twice_and_8bit_three_wide_ones),
-        mtt_test(nothing_is_recorded_and_modes_come_back),
-        mtt_test(a_callback_may_stop_and_parts_continue_the_draws),
-        mtt_test(a_rewound_cache_goes_on_from_there),
-        mtt_test(what_does_not_fit_is_refused_before_anything_happens),
-        mtt_test(scores_that_are_no_numbers_stop_the_text),
+        mtt_test(a_growing_cache_holds_one_tensor_twice_and_8bit_unpacks_two),
+        mtt_test(nothing_is_recorded_and_modes_are_restored),
+        mtt_test(a_callback_may_stop_and_the_next_call_continues_the_draws),
+        mtt_test(a_rewound_cache_continues_from_that_position),
+        mtt_test(arguments_that_do_not_fit_are_refused_first),
+        mtt_test(scores_that_are_nan_stop_generation),
         mtt_test(failing_memory_is_reported_and_leaves_nothing),
     };
     return cmocka_run_group_tests(tests, mtt_open_device, mtt_close_device);

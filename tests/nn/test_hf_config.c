@@ -1,5 +1,5 @@
-/* Hugging Face's config.json: published files make models of the published sizes; others are
- * refused with a word on what is wrong. */
+/* Hugging Face's config.json: published files make models of the published sizes; bad files are
+ * refused with the reason. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,8 +17,8 @@ static mt_model_config read_file(const char *name)
     return c;
 }
 
-/* BertModel's pooler has the size of our head's dense layer; the head's norm, 2d, and its bias, v,
- * are not in the published count. */
+/* The published count lacks our head's norm, 2d, and bias, v; BertModel's pooler has the size of
+ * our head's dense layer. */
 static uint64_t not_published(const mt_model_config *c)
 {
     return c->kind == MT_MODEL_BERT ? (uint64_t)(2 * c->hidden + c->vocab) : 0;
@@ -51,7 +51,7 @@ static void published_files_have_the_published_numbers_of_parameters(void **stat
     }
 }
 
-static void what_a_file_says_is_in_the_configuration(void **state)
+static void the_files_values_are_in_the_configuration(void **state)
 {
     (void)state;
     mt_model_config c = read_file("llama-3.1-8b");
@@ -69,7 +69,7 @@ static void what_a_file_says_is_in_the_configuration(void **state)
     assert_true(c.kind == MT_MODEL_BERT && c.act == MT_ACT_GELU && c.norm_eps == 1e-12);
 }
 
-static void what_is_ignored_and_what_is_not_modelled_is_listed(void **state)
+static void ignored_keys_and_features_not_modelled_are_listed(void **state)
 {
     (void)state;
     read_file("llama-3.1-8b");
@@ -89,7 +89,7 @@ static void what_is_ignored_and_what_is_not_modelled_is_listed(void **state)
     mtt_ok(mt_model_config_from_hf_file(path, &c, NULL, 0));
 }
 
-/* ---- files that are no good ---- */
+/* ---- bad files ---- */
 
 #define LLAMA                                                                                      \
     "\"model_type\":\"llama\",\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":"  \
@@ -159,7 +159,7 @@ static const struct bad {
     {"", {"line 1", ""}, MT_ERR_FORMAT},
 };
 
-static void files_that_are_no_good_are_refused_with_the_reason(void **state)
+static void bad_files_are_refused_with_the_reason(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -181,7 +181,7 @@ static void an_architecture_is_recognised_by_its_class_alone(void **state)
     assert_int_equal(c.kind, MT_MODEL_GPT);
 }
 
-static void rotary_positions_are_read_from_their_object_too(void **state)
+static void rotary_positions_are_also_read_from_their_own_object(void **state)
 {
     (void)state;
     mt_model_config c;
@@ -213,7 +213,7 @@ static void json_that_is_too_deep_is_an_error(void **state)
     free(text);
 }
 
-static void every_cut_of_a_file_is_an_error(void **state)
+static void every_truncation_of_a_file_is_an_error(void **state)
 {
     (void)state;
     char path[512];
@@ -247,13 +247,13 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(published_files_have_the_published_numbers_of_parameters),
-        cmocka_unit_test(what_a_file_says_is_in_the_configuration),
-        cmocka_unit_test(what_is_ignored_and_what_is_not_modelled_is_listed),
-        cmocka_unit_test(files_that_are_no_good_are_refused_with_the_reason),
+        cmocka_unit_test(the_files_values_are_in_the_configuration),
+        cmocka_unit_test(ignored_keys_and_features_not_modelled_are_listed),
+        cmocka_unit_test(bad_files_are_refused_with_the_reason),
         cmocka_unit_test(an_architecture_is_recognised_by_its_class_alone),
-        cmocka_unit_test(rotary_positions_are_read_from_their_object_too),
+        cmocka_unit_test(rotary_positions_are_also_read_from_their_own_object),
         cmocka_unit_test(json_that_is_too_deep_is_an_error),
-        cmocka_unit_test(every_cut_of_a_file_is_an_error),
+        cmocka_unit_test(every_truncation_of_a_file_is_an_error),
         cmocka_unit_test(files_that_cannot_be_read_are_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

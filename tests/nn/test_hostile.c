@@ -1,4 +1,4 @@
-/* Damaged and hostile safetensors files: each is refused with a text that names file and fault. */
+/* Damaged and hostile safetensors files: each is refused, and the message names file and fault. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 static const struct {
     const char *header;
     size_t n_data;
-    const char *fault; /* what the error's text must hold */
+    const char *fault; /* part of the message */
 } faults[] = {
     {"", 0, "does not start"},
     {" {}", 0, "does not start"},
@@ -42,7 +42,7 @@ static const struct {
      "not a whole number"},
     {"{\"x\":{\"dtype\":\"F32\",\"shape\":[99999999999999999999],\"data_offsets\":[0,4]}}", 4,
      "not JSON"},
-    /* 2^62 + 1 floats are 4 bytes in 64 bits */
+    /* 2^62 + 1 floats: their bytes overflow 64 bits to 4 */
     {"{\"x\":{\"dtype\":\"F32\",\"shape\":[4611686018427387905],\"data_offsets\":[0,4]}}", 4,
      "overflows"},
     {"{\"x\":{\"dtype\":\"F32\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,0]}}", 0,
@@ -78,7 +78,7 @@ static const struct {
      7, "1 bytes before tensor \"y\""},
     {"{\"__metadata__\":[]}", 0, "__metadata__ is not an object"},
     {"{\"__metadata__\":{\"a\":1}}", 0, "\"a\" is not a string"},
-    /* a name must not steer the terminal that shows it */
+    /* control characters in a name must not reach the terminal */
     {"{\"\\u001b[2J\":{\"dtype\":\"F32\"}}", 0, "\"?[2J\""},
 };
 
@@ -95,7 +95,7 @@ static void every_planted_fault_is_refused_by_name(void **state)
     unlink(path);
 }
 
-static void a_length_that_lies_is_refused_before_anything_is_allocated_for_it(void **state)
+static void a_false_length_is_refused_before_anything_is_allocated(void **state)
 {
     (void)state;
     const char *path = planted_path("lying.safetensors");
@@ -109,7 +109,7 @@ static void a_length_that_lies_is_refused_before_anything_is_allocated_for_it(vo
         assert_int_equal(mti_alloc_count(), 0);
         mtt_failed(MT_ERR_FORMAT, "lying.safetensors", "header of");
     }
-    /* Too short rather than too long: the JSON ends early, or data is left over. */
+    /* Too short a length: the JSON ends early, or data is left over. */
     planted_file(path, strlen(X24) - 1, X24, 24);
     assert_null(mt_safetensors_open(path));
     mtt_failed(MT_ERR_FORMAT, "lying.safetensors");
@@ -135,7 +135,7 @@ static void every_prefix_of_a_good_file_is_refused(void **state)
     unlink(path);
 }
 
-static void what_is_no_readable_file_is_an_io_error(void **state)
+static void unreadable_files_are_io_errors(void **state)
 {
     (void)state;
     const char *path = planted_path("none.safetensors");
@@ -145,7 +145,7 @@ static void what_is_no_readable_file_is_an_io_error(void **state)
     assert_null(mt_safetensors_open(path));
     mtt_failed(MT_ERR_IO, "none.safetensors", "not a regular file");
     rmdir(path);
-    assert_int_equal(mkfifo(path, 0600), 0); /* nobody writes: opening it must not wait */
+    assert_int_equal(mkfifo(path, 0600), 0); /* it has no writer: opening it must not wait */
     assert_null(mt_safetensors_open(path));
     mtt_failed(MT_ERR_IO, "none.safetensors", "not a regular file");
     unlink(path);
@@ -192,9 +192,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_planted_fault_is_refused_by_name),
-        cmocka_unit_test(a_length_that_lies_is_refused_before_anything_is_allocated_for_it),
+        cmocka_unit_test(a_false_length_is_refused_before_anything_is_allocated),
         cmocka_unit_test(every_prefix_of_a_good_file_is_refused),
-        cmocka_unit_test(what_is_no_readable_file_is_an_io_error),
+        cmocka_unit_test(unreadable_files_are_io_errors),
         cmocka_unit_test(a_file_that_shrinks_after_it_was_opened_is_an_io_error),
         cmocka_unit_test(a_bool_that_is_neither_0_nor_1_is_refused),
     };

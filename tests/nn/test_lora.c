@@ -1,10 +1,10 @@
-/* Adapters: what trains, what is kept, NF4 bases. */
+/* Adapters: what is trained, what is kept, NF4 bases. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include "adapters.h"
 
-/* ---- what trains ---- */
+/* ---- what is trained ---- */
 
 static void only_adapters_get_gradients_state_and_steps(void **state)
 {
@@ -21,7 +21,8 @@ static void only_adapters_get_gradients_state_and_steps(void **state)
         mt_tensor *before[8];
         for (size_t i = 0; i < n; i++) before[i] = mtt_made(mt_detach(list[i].tensor));
         for (size_t i = 0; i < n; i++) mt_set(&before[i], mt_clone(before[i]));
-        for (int s = 0; s < 2; s++) mtt_ok(step(m, x, o)); /* A moves once B has */
+        for (int s = 0; s < 2; s++)
+            mtt_ok(step(m, x, o)); /* A changes from the second step on, when B is not 0 */
         for (size_t i = 0; i < n; i++) {
             bool adapter = strstr(list[i].name, "lora_") != NULL;
             assert_int_equal(mt_requires_grad(list[i].tensor), adapter);
@@ -68,7 +69,7 @@ static double loss_of(mt_module *m, mt_tensor *x)
 }
 
 /* Central differences in f64, over an NF4 base as well. */
-static void gradients_are_those_of_differences(void **state)
+static void gradients_agree_with_central_differences(void **state)
 {
     (void)state;
     const char *paths[] = {"fc.lora_A", "fc.lora_B", "proj.lora_A", "proj.lora_B"};
@@ -101,7 +102,7 @@ static void gradients_are_those_of_differences(void **state)
     }
 }
 
-static void targets_choose_by_path(void **state)
+static void targets_select_linears_by_path(void **state)
 {
     (void)state;
     mt_model_config c = {
@@ -122,7 +123,7 @@ static void targets_choose_by_path(void **state)
                                               .targets = cases[i].patterns},
                            &n));
         assert_int_equal(n, cases[i].want);
-        if (!i) { /* others later: those that train go on, and nothing is wrapped twice */
+        if (!i) { /* add more later: trained ones stay, and none is wrapped twice */
             add(m, MT_LORA_KEEP, 9);
             assert_true(mt_requires_grad(weight(m, "h.0.attn.qkv.lora_A")));
             assert_int_equal(mt_lora_add(m, &(mt_lora_options){.rank = 1}, NULL), MT_ERR_ARGUMENT);
@@ -149,8 +150,8 @@ static void targets_choose_by_path(void **state)
 
 /* ---- what is kept ---- */
 
-/* Bytes the tape keeps after a forward of a bf16 mlp, the input wanting its gradient or not. */
-static size_t kept(bool input_wants, const char *target, double dropout)
+/* Bytes that the tape keeps after a forward of a bf16 mlp. */
+static size_t kept(bool input_needs_grad, const char *target, double dropout)
 {
     mt_module *m = mlp(MT_BF16);
     if (target)
@@ -162,7 +163,7 @@ static size_t kept(bool input_wants, const char *target, double dropout)
                                               .base = MT_LORA_NF4},
                            NULL));
     MT_AUTO mt_tensor *x = tokens(MT_BF16);
-    mtt_ok(mt_set_requires_grad(x, input_wants));
+    mtt_ok(mt_set_requires_grad(x, input_needs_grad));
     mt_ledger *ledger = mt_ledger_new(device);
     mtt_ok(mt_ledger_begin(ledger));
     MT_AUTO mt_tensor *y = mtt_made(mt_forward(m, x));
@@ -182,15 +183,15 @@ static void linears_keep_what_their_adapters_need(void **state)
     assert_int_equal(kept(true, NULL, 0), x + h + g);
     assert_int_equal(kept(true, "*.fc", 0), x + h + u);
     assert_int_equal(kept(true, "*.proj", 0), h + g + u);
-    assert_int_equal(kept(false, "*.proj", 0), g + u); /* nothing below proj wants a gradient */
+    assert_int_equal(kept(false, "*.proj", 0), g + u); /* nothing below proj needs a gradient */
     assert_int_equal(kept(true, "*", 0), x + h + g + 2 * u); /* more than without adapters */
-    /* Dropout: A keeps what is left of x, of x's size, and a mask of a byte per value. */
+    /* Dropout: A keeps its input, which has x's size, and a mask of one byte per value. */
     assert_int_equal(kept(true, "*.fc", 0.1), x + h + u + TOKENS * D);
 }
 
 /* ---- NF4 ---- */
 
-static void an_nf4_linear_is_a_linear_of_dequantized_weights(void **state)
+static void an_nf4_linear_equals_a_linear_of_dequantized_weights(void **state)
 {
     (void)state;
     const mt_quant formats[] = {{.format = MT_QUANT_NF4},
@@ -220,7 +221,7 @@ static void an_nf4_linear_is_a_linear_of_dequantized_weights(void **state)
         size_t before = mtt_allocated(device);
         MT_AUTO mt_tensor *y = mtt_made(mt_forward(nf4, x)), *y2 = NULL;
         assert_int_equal(mtt_allocated(device) - before,
-                         TOKENS * F * 2); /* the output, and no weight */
+                         TOKENS * F * 2); /* the output, but no weight */
         mt_set(&y2, mt_forward(linear, x2));
         assert_true(mtt_same_bits(y, y2));
         mt_set(&y, mt_sum_all(y)), mt_set(&y2, mt_sum_all(y2));
@@ -231,7 +232,7 @@ static void an_nf4_linear_is_a_linear_of_dequantized_weights(void **state)
     }
 }
 
-static void codes_changed_before_backward_are_noticed(void **state)
+static void codes_changed_before_backward_are_an_error(void **state)
 {
     (void)state;
     mt_module *m = mlp(MT_F32);
@@ -272,9 +273,9 @@ static void autocast_dequantizes_into_its_dtype(void **state)
     mt_module_free(m);
 }
 
-/* ---- with what else saves memory ---- */
+/* ---- with other ways to save memory ---- */
 
-/* Gradients of all adapters of a GPT over NF4, end to end, and what the tape kept. */
+/* Gradients of all adapters of a GPT over NF4; returns the bytes that the tape kept. */
 static size_t train_gpt(const char *preset, bool autocast, mt_tensor *grads[32], size_t *n_grads)
 {
     mt_model_config c = {.kind = MT_MODEL_GPT,
@@ -312,7 +313,7 @@ static size_t train_gpt(const char *preset, bool autocast, mt_tensor *grads[32],
     return kept_bytes;
 }
 
-static void checkpoints_autocast_and_nf4_go_together_bit_for_bit(void **state)
+static void checkpoints_change_no_bit_with_autocast_and_nf4(void **state)
 {
     (void)state;
     const char *presets[] = {"full", "selective"};
@@ -337,13 +338,13 @@ int main(void)
     const struct CMUnitTest tests[] = {
         mtt_test(only_adapters_get_gradients_state_and_steps),
         mtt_test(a_fresh_adapter_changes_nothing),
-        mtt_test(gradients_are_those_of_differences),
-        mtt_test(targets_choose_by_path),
+        mtt_test(gradients_agree_with_central_differences),
+        mtt_test(targets_select_linears_by_path),
         mtt_test(linears_keep_what_their_adapters_need),
-        mtt_test(an_nf4_linear_is_a_linear_of_dequantized_weights),
-        mtt_test(codes_changed_before_backward_are_noticed),
+        mtt_test(an_nf4_linear_equals_a_linear_of_dequantized_weights),
+        mtt_test(codes_changed_before_backward_are_an_error),
         mtt_test(autocast_dequantizes_into_its_dtype),
-        mtt_test(checkpoints_autocast_and_nf4_go_together_bit_for_bit),
+        mtt_test(checkpoints_change_no_bit_with_autocast_and_nf4),
     };
     return cmocka_run_group_tests(tests, mtt_open_device, mtt_close_device);
 }

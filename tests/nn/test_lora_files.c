@@ -1,4 +1,4 @@
-/* Adapters that are merged, saved and loaded, and allocations that fail in their life. */
+/* Adapters that are merged, saved and loaded, also with allocations that fail. */
 #include <math.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -20,7 +20,7 @@ static void a_merged_model_computes_what_the_adapters_did(void **state)
     (void)state;
     const struct {
         mt_dtype dtype;
-        double bound; /* of outputs below 1, over sums of 64 and 128 products */
+        double bound; /* for outputs below 1, sums of 64 and 128 products */
     } cases[] = {{MT_F64, 16 * 0x1p-53}, {MT_F32, 16 * 0x1p-24}, {MT_BF16, 4 * 0x1p-8}};
     for (mt_lora_base base = 0; base < MT_LORA_BASE_COUNT; base++)
         for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -44,8 +44,8 @@ static void a_merged_model_computes_what_the_adapters_did(void **state)
         }
 }
 
-/* The sum is made in f32 and rounded once: within half a bf16 ulp of the exact one, and of the few
- * f32 roundings on the way. */
+/* The sum is made in f32 and rounded once: the error is at most half a bf16 ulp plus a few f32
+ * roundings. */
 static void a_bf16_weight_is_merged_with_one_rounding(void **state)
 {
     (void)state;
@@ -69,7 +69,7 @@ static void a_bf16_weight_is_merged_with_one_rounding(void **state)
 
 /* ---- files ---- */
 
-static void adapters_go_to_a_file_and_back(void **state)
+static void adapters_are_saved_and_loaded(void **state)
 {
     (void)state;
     char path[MTT_PATH];
@@ -92,10 +92,10 @@ static void adapters_go_to_a_file_and_back(void **state)
     assert_string_equal(mt_safetensors_metadata(file, "lora.targets"), "proj");
     mt_safetensors_free(file);
 
-    mtt_ok(mt_lora_load(path, fresh)); /* adds them */
+    mtt_ok(mt_lora_load(path, fresh)); /* adds the adapters */
     const mt_lora_options other_alpha = {.rank = R, .alpha = 1, .n_targets = 1, .targets = &target};
     mtt_ok(mt_lora_add(ready, &other_alpha, NULL));
-    mtt_ok(mt_lora_load(path, ready)); /* into those there are */
+    mtt_ok(mt_lora_load(path, ready)); /* fills existing adapters */
     mtt_ok(mt_lora_load(path, low));
     assert_int_equal(mt_dtype_of(weight(low, "proj.lora_B")), MT_BF16);
     MT_AUTO mt_tensor *y = mtt_made(mt_forward(m, x)), *y1 = NULL, *y2 = NULL;
@@ -105,7 +105,7 @@ static void adapters_go_to_a_file_and_back(void **state)
     assert_true(mtt_same_bits(y, y2));
     mt_module_free(fresh), mt_module_free(ready), mt_module_free(low);
 
-    /* What does not fit changes nothing. */
+    /* A file that does not fit changes nothing. */
     mt_module *all = mlp(MT_F32), *wide = mlp(MT_F32),
               *narrow = mt_mlp_new(device, &(mt_model_config){.hidden = 32, .ffn = F});
     add(all, MT_LORA_KEEP, 2);
@@ -130,7 +130,7 @@ static void adapters_go_to_a_file_and_back(void **state)
     unlink(path);
 }
 
-/* A rank that only the metadata know, and adapters that would take 137 GB. */
+/* Only the metadata have this rank, and its adapters would take 137 GB. */
 static void a_rank_that_no_tensor_has_is_refused_before_adapters_are_made(void **state)
 {
     (void)state;
@@ -143,7 +143,7 @@ static void a_rank_that_no_tensor_has_is_refused_before_adapters_are_made(void *
                                   {"lora.alpha", "1"},
                                   {"lora.dropout", "0"},
                                   {"lora.targets", "fc"}};
-    for (size_t n = 0; n < 2; n++) { /* without any adapter's tensor, with one of another rank */
+    for (size_t n = 0; n < 2; n++) { /* without an adapter's tensor; with one of another rank */
         mtt_ok(mt_safetensors_save(path, n, list, 4, pairs));
         size_t before = mtt_allocated(device);
         assert_int_equal(mt_lora_load(path, m), MT_ERR_FORMAT);
@@ -157,7 +157,7 @@ static void a_rank_that_no_tensor_has_is_refused_before_adapters_are_made(void *
 
 /* ---- allocations that fail ---- */
 
-/* Add, train, save, load into another, merge. */
+/* Adds, trains, saves, loads into another model, merges. */
 static mt_status whole_life(const char *path, mt_lora_base base)
 {
     mt_status status = MT_ERR_MEMORY;
@@ -238,7 +238,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         mtt_test(a_merged_model_computes_what_the_adapters_did),
         mtt_test(a_bf16_weight_is_merged_with_one_rounding),
-        mtt_test(adapters_go_to_a_file_and_back),
+        mtt_test(adapters_are_saved_and_loaded),
         mtt_test(a_rank_that_no_tensor_has_is_refused_before_adapters_are_made),
         mtt_test(any_allocation_may_fail),
         mtt_test(adding_is_all_or_nothing),

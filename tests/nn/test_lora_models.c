@@ -1,5 +1,5 @@
-/* Models made with adapters: the same model as one that got them later, and never there as a whole
- * in the dtype that NF4 takes it out of. */
+/* A model made with adapters equals one that gets them later, and is never in memory as a whole in
+ * the dtype from which it is quantised to NF4. */
 #include "adapters.h"
 #include "base/base.h"
 
@@ -52,7 +52,7 @@ static void assert_same(mt_module *a, mt_module *b)
     }
 }
 
-static void a_model_made_with_adapters_is_one_that_got_them(void **state)
+static void a_model_made_with_adapters_equals_one_that_gets_them_later(void **state)
 {
     (void)state;
     static const char *const patterns[][2] = {{NULL}, {"*.proj", "*proj"}, {"h.1.*", "*.qkv"}};
@@ -75,7 +75,7 @@ static void a_model_made_with_adapters_is_one_that_got_them(void **state)
                 mt_rng_get(device, &seed[1], &offset[1]);
                 assert_same(later, at_once);
                 assert_int_equal(seed[0], seed[1]);
-                assert_int_equal(offset[0], offset[1]); /* what is drawn next is the same, too */
+                assert_int_equal(offset[0], offset[1]); /* the next draws are the same, too */
                 mt_module_free(later);
                 mt_module_free(at_once);
                 n++;
@@ -83,8 +83,9 @@ static void a_model_made_with_adapters_is_one_that_got_them(void **state)
     assert_int_equal(n, 3 * (3 * 3 + 3));
 }
 
-/* On meta: the most that was allocated while the model was made, beyond what stays. */
-static size_t more_than_stays(const mt_model_config *c, const mt_lora_options *o, bool at_once)
+/* On meta: the peak while the model is made, minus the model's own bytes. */
+static size_t bytes_above_the_model(const mt_model_config *c, const mt_lora_options *o,
+                                    bool at_once)
 {
     mt_device *cpu = device;
     mt_mem_stats stats;
@@ -97,23 +98,23 @@ static size_t more_than_stays(const mt_model_config *c, const mt_lora_options *o
     return stats.allocated.peak - stats.allocated.current;
 }
 
-/* LLaMA 3.1 8B: 16 GB in bf16, 5.4 in NF4. The largest that is there in bf16 alone is the head,
- * once everything else is NF4; its codes and its adapters are there already. */
-static void eight_billion_are_quantised_with_1_gb_to_spare(void **state)
+/* LLaMA 3.1 8B: 16 GB in bf16, 5.4 in NF4. The peak is at the head, the largest weight: everything
+ * else is NF4 by then, and the head's codes and adapters exist beside its bf16 values. */
+static void eight_billion_parameters_are_quantised_with_1_gb_more_than_the_model(void **state)
 {
     (void)state;
     mt_model_config c;
     mtt_ok(mt_model_preset("llama-3.1-8b", &c));
     c.dtype = MT_BF16;
     const mt_lora_options o = {.rank = 16, .base = MT_LORA_NF4};
-    assert_int_equal(more_than_stays(&c, &o, true), 2ll * c.vocab * c.hidden);
-    assert_true(more_than_stays(&c, &o, false) > 13ll << 30);
+    assert_int_equal(bytes_above_the_model(&c, &o, true), 2ll * c.vocab * c.hidden);
+    assert_true(bytes_above_the_model(&c, &o, false) > 13ll << 30);
 }
 
 static void every_refused_allocation_leaves_nothing(void **state)
 {
     (void)state;
-    mtt_ok(mt_device_set_threads(device, 1)); /* so small a model has nothing to share out */
+    mtt_ok(mt_device_set_threads(device, 1)); /* the model is too small for several threads */
     for (mt_lora_base base = 0; base < MT_LORA_BASE_COUNT; base++) {
         const char *target = "*.fc";
         const mt_lora_options o = {.rank = 2, .base = base, .n_targets = 1, .targets = &target};
@@ -167,8 +168,8 @@ static void what_lora_add_refuses_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        mtt_test(a_model_made_with_adapters_is_one_that_got_them),
-        mtt_test(eight_billion_are_quantised_with_1_gb_to_spare),
+        mtt_test(a_model_made_with_adapters_equals_one_that_gets_them_later),
+        mtt_test(eight_billion_parameters_are_quantised_with_1_gb_more_than_the_model),
         mtt_test(every_refused_allocation_leaves_nothing),
         mtt_test(what_lora_add_refuses_is_refused),
     };

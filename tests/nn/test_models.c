@@ -1,4 +1,4 @@
-/* The ready-made models: their parameters, and to the byte what they keep for backward. */
+/* The ready-made models: their parameters, and the bytes that they keep for backward. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +21,7 @@ static const sizes many[] = {
     {1, 1, 2, 1}, {2, 8, 16, 2}, {3, 5, 12, 3}, {1, 7, 6, 2}, {2, 17, 40, 5}};
 #define N_MANY (sizeof many / sizeof many[0])
 
-/* The ledger after one forward whose input requires grad; the caller frees it. */
+/* Runs a forward whose input requires grad; returns its ledger, which the caller frees. */
 static mt_ledger *forward(const mt_model_config *c, sizes z)
 {
     mt_module *m = mt_model_new(device, c);
@@ -47,7 +47,7 @@ static int64_t kept(const mt_model_config *c, sizes z)
     return bytes;
 }
 
-static void an_mlp_keeps_its_input_and_the_activation_and_gelu_one_more(void **state)
+static void an_mlp_keeps_its_input_and_the_activation_and_gelu_one_tensor_more(void **state)
 {
     (void)state;
     const struct {
@@ -73,7 +73,7 @@ static void an_mlp_keeps_its_input_and_the_activation_and_gelu_one_more(void **s
         }
 }
 
-/* Layer norms' mean and rstd: 16 bytes a token; log-sum-exp: 4 bytes a token and head; seed and
+/* Layer norms' mean and rstd: 16 bytes per token; log-sum-exp: 4 bytes per token and head; seed and
  * offset: 16 bytes. */
 static void a_block_with_flash_keeps_12_or_16_times_bsd(void **state)
 {
@@ -96,7 +96,7 @@ static void a_block_with_flash_keeps_12_or_16_times_bsd(void **state)
 }
 
 /* Korthikanti et al. 2022: 34 bsh + 5 a s^2 b, and the layer norms' statistics. */
-static void a_block_with_math_attention_and_dropout_keeps_34bsh_and_5aabs(void **state)
+static void a_block_with_math_attention_and_dropout_keeps_34bsh_and_5as2b(void **state)
 {
     (void)state;
     for (int norm = 0; norm < MT_NORM_PLACE_COUNT; norm++)
@@ -186,7 +186,7 @@ static void parameter_counts_follow_the_formula(void **state)
     c.untied = false;
     c.no_bias = true;
     assert_int_equal(count(&c), 11 * d + 7 * d + 2 * (12 * d * d + 2 * d) + d);
-    c.norm = MT_NORM_POST; /* no last norm */
+    c.norm = MT_NORM_POST; /* post-norm has no last norm */
     assert_int_equal(count(&c), 11 * d + 7 * d + 2 * (12 * d * d + 2 * d));
     c = (mt_model_config){.kind = MT_MODEL_MLP, .hidden = 5, .ffn = 7};
     assert_int_equal(count(&c), 2 * 5 * 7 + 5 + 7);
@@ -275,7 +275,7 @@ static double std_of(mt_module *m, const char *module, const char *param)
     return sqrt(sum / (double)mt_numel(t));
 }
 
-static void weights_start_as_gpt2s(void **state)
+static void initial_weights_are_distributed_as_in_gpt2(void **state)
 {
     (void)state;
     mt_model_config c = {.hidden = 64, .heads = 4, .layers = 8, .vocab = 256, .context = 64};
@@ -292,7 +292,7 @@ static void weights_start_as_gpt2s(void **state)
 
 /* ---- behaviour ---- */
 
-static void a_gpt_is_causal_whatever_comes_after(void **state)
+static void later_tokens_do_not_change_a_gpts_scores(void **state)
 {
     (void)state;
     for (int form = 0; form < MT_ATTENTION_FORM_COUNT; form++) {
@@ -329,14 +329,15 @@ static void a_tied_head_sends_its_gradient_to_the_embedding(void **state)
     mtt_ok(mt_set(&h, mt_cross_entropy(h, x, MT_IGNORE)));
     mtt_ok(mt_backward(h));
     double *grad = mtt_doubles(mt_grad(mt_module_param(mt_module_child(gpt, "wte"), "weight")));
-    bool unused_token_moves = false; /* token 4 is in no input: only the head reaches it */
+    bool unused_token_moves =
+        false; /* no input has token 4: its gradient comes from the head alone */
     for (int i = 4 * 8; i < 5 * 8; i++) unused_token_moves |= grad[i] != 0;
     assert_true(unused_token_moves);
     free(grad);
     mt_module_free(gpt);
 }
 
-static void a_gpt_refuses_tokens_that_are_none(void **state)
+static void a_gpt_refuses_tokens_outside_the_vocabulary(void **state)
 {
     (void)state;
     mt_model_config c = {.hidden = 8, .vocab = 5, .context = 4};
@@ -351,7 +352,7 @@ static void a_gpt_refuses_tokens_that_are_none(void **state)
     assert_null(mt_forward(gpt, longer));
     mtt_failed(MT_ERR_ARGUMENT, "5 tokens", "context is 4");
     MT_AUTO mt_tensor *outside = mt_full(device, MT_I64, MT_SHAPE(1, 2), 5);
-    /* a device that works on its own says so when it is waited for */
+    /* an asynchronous device reports the error when it is synchronised */
     MT_AUTO mt_tensor *queued = mt_forward(gpt, outside);
     assert_true(!queued || mt_device_sync(device) != MT_OK);
     mtt_failed(MT_ERR_ARGUMENT, "5");
@@ -362,18 +363,18 @@ static void a_gpt_refuses_tokens_that_are_none(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        mtt_test(an_mlp_keeps_its_input_and_the_activation_and_gelu_one_more),
+        mtt_test(an_mlp_keeps_its_input_and_the_activation_and_gelu_one_tensor_more),
         mtt_test(a_block_with_flash_keeps_12_or_16_times_bsd),
-        mtt_test(a_block_with_math_attention_and_dropout_keeps_34bsh_and_5aabs),
+        mtt_test(a_block_with_math_attention_and_dropout_keeps_34bsh_and_5as2b),
         mtt_test(the_ledger_shows_module_paths),
         mtt_test(parameter_counts_follow_the_formula),
         mtt_test(a_linear_is_one_product_with_its_bias),
         mtt_test(an_mlps_output_may_have_an_activation_of_its_own),
         mtt_test(a_gpt_has_gpt2s_parameter_names),
-        mtt_test(weights_start_as_gpt2s),
-        mtt_test(a_gpt_is_causal_whatever_comes_after),
+        mtt_test(initial_weights_are_distributed_as_in_gpt2),
+        mtt_test(later_tokens_do_not_change_a_gpts_scores),
         mtt_test(a_tied_head_sends_its_gradient_to_the_embedding),
-        mtt_test(a_gpt_refuses_tokens_that_are_none),
+        mtt_test(a_gpt_refuses_tokens_outside_the_vocabulary),
     };
     return cmocka_run_group_tests(tests, open_seeded, mtt_close_device);
 }

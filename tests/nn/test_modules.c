@@ -1,4 +1,4 @@
-/* The tree of modules, as somebody outside builds one. */
+/* The tree of modules, built through the public functions. */
 #include <stdio.h>
 #include <string.h>
 #include "base/base.h"
@@ -38,7 +38,7 @@ static void assert_params(mt_module *m, const char *const *names)
     assert_int_equal(n, i);
 }
 
-static void parameters_are_listed_with_their_paths_the_parents_first(void **state)
+static void parameters_are_listed_with_their_paths_and_parents_first(void **state)
 {
     (void)state;
     mt_module *root = sample();
@@ -51,7 +51,7 @@ static void parameters_are_listed_with_their_paths_the_parents_first(void **stat
     mt_module_free(root);
 }
 
-static void what_is_added_later_and_deeper_appears_in_the_list(void **state)
+static void parameters_added_later_appear_in_the_list(void **state)
 {
     (void)state;
     mt_module *root = sample();
@@ -72,7 +72,7 @@ static void a_tensor_held_twice_is_listed_once(void **state)
     mt_module_free(root);
 }
 
-static void a_parameter_requires_grad_and_is_booked_as_one(void **state)
+static void a_parameter_requires_grad_and_is_counted_as_parameter(void **state)
 {
     (void)state;
     mt_module *root = mt_module_new("root", pass, NULL, NULL);
@@ -85,7 +85,7 @@ static void a_parameter_requires_grad_and_is_booked_as_one(void **state)
     mt_module_free(root);
 }
 
-static void bad_and_taken_names_are_refused_and_what_was_given_is_freed(void **state)
+static void bad_and_duplicate_names_are_refused_and_the_argument_is_freed(void **state)
 {
     (void)state;
     mt_module *root = sample();
@@ -118,7 +118,7 @@ static void a_module_has_one_parent(void **state)
     mt_module_free(root);
 }
 
-static void a_swapped_child_takes_the_place_and_the_name(void **state)
+static void a_replacement_takes_the_childs_place_and_name(void **state)
 {
     (void)state;
     mt_module *root = sample();
@@ -128,7 +128,7 @@ static void a_swapped_child_takes_the_place_and_the_name(void **state)
     assert_string_equal(mt_module_name(old), "block");
     assert_string_equal(mt_module_name(other), "h.3");
     assert_params(root, (const char *const[]){"a", "h.3.f", "z.e", NULL});
-    /* the old one may go on below the new one, as an adapter has it */
+    /* the old child may become a child of the new one, as adapters do */
     assert_non_null(mt_module_add_child(other, "base", old));
     assert_params(root,
                   (const char *const[]){"a", "h.3.f", "h.3.base.b.c", "h.3.base.b.d", "z.e", NULL});
@@ -137,7 +137,7 @@ static void a_swapped_child_takes_the_place_and_the_name(void **state)
     mt_module_free(root);
 }
 
-static void modules_are_found_by_path_whatever_dots_their_names_have(void **state)
+static void modules_are_found_by_path_even_if_names_have_dots(void **state)
 {
     (void)state;
     mt_module *root = sample();
@@ -147,14 +147,14 @@ static void modules_are_found_by_path_whatever_dots_their_names_have(void **stat
                      mt_module_child(mt_module_child(root, "h.3"), "b"));
     assert_null(mt_module_find(root, "h"));
     assert_null(mt_module_find(root, "h.33"));
-    assert_null(mt_module_find(root, "h.3.b.c")); /* a parameter */
+    assert_null(mt_module_find(root, "h.3.b.c")); /* a parameter, not a module */
     assert_ptr_equal(mt_module_child_at(root, 1), mt_module_child(root, "z"));
     assert_null(mt_module_child_at(root, 2));
     mt_module_free(root);
 }
 
-/* Notes the scope it runs in, and runs its children in turn. */
-static mt_tensor *note_scope(mt_module *self, mt_tensor *x)
+/* Records the scope that it runs in, then runs its children. */
+static mt_tensor *record_scope(mt_module *self, mt_tensor *x)
 {
     char *seen = mt_module_user(self);
     strcpy(seen, mt_scope_path());
@@ -168,8 +168,8 @@ static void forward_runs_in_the_scope_of_the_modules_names(void **state)
 {
     (void)state;
     char outer[64], inner[64];
-    mt_module *root = mt_module_new("net", note_scope, outer, NULL);
-    mt_module_add_child(root, "h.0", mt_module_new("part", note_scope, inner, NULL));
+    mt_module *root = mt_module_new("net", record_scope, outer, NULL);
+    mt_module_add_child(root, "h.0", mt_module_new("part", record_scope, inner, NULL));
     MT_AUTO mt_tensor *x = ones(1);
     MT_AUTO mt_tensor *y = mtt_made(mt_forward(root, x));
     assert_ptr_equal(y, x);
@@ -201,7 +201,7 @@ static void a_failing_forward_leaves_the_scope_and_null_passes_through(void **st
 
 static void count_end(void *user) { ++*(int *)user; }
 
-static void user_data_ends_with_the_module_and_when_it_cannot_be_made(void **state)
+static void user_data_is_freed_with_the_module_or_if_making_it_fails(void **state)
 {
     (void)state;
     int ended = 0;
@@ -218,7 +218,7 @@ static void user_data_ends_with_the_module_and_when_it_cannot_be_made(void **sta
     mt_module_free(NULL);
 }
 
-static void freezing_stops_gradients_and_drops_those_there_are(void **state)
+static void freezing_stops_gradients_and_frees_existing_ones(void **state)
 {
     (void)state;
     mt_module *fc = mt_linear_new(device, MT_F32, 3, 2, true, 0);
@@ -258,7 +258,7 @@ static void dropout_acts_in_training_only(void **state)
     mt_module_free(root);
 }
 
-/* By walking the names each time this would take an hour, and the test's time would run out. */
+/* With a linear search for each name this would take an hour, and the test would time out. */
 static void a_module_with_very_many_children_is_made_and_searched_in_linear_time(void **state)
 {
     (void)state;
@@ -281,7 +281,7 @@ static void a_module_with_very_many_children_is_made_and_searched_in_linear_time
     mt_module_free(root);
 }
 
-static void parts_refuse_what_makes_no_sense(void **state)
+static void layers_refuse_invalid_arguments(void **state)
 {
     (void)state;
     assert_null(mt_linear_new(device, MT_F32, 0, 2, true, 0));
@@ -303,21 +303,21 @@ static void parts_refuse_what_makes_no_sense(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        mtt_test(parameters_are_listed_with_their_paths_the_parents_first),
-        mtt_test(what_is_added_later_and_deeper_appears_in_the_list),
+        mtt_test(parameters_are_listed_with_their_paths_and_parents_first),
+        mtt_test(parameters_added_later_appear_in_the_list),
         mtt_test(a_tensor_held_twice_is_listed_once),
-        mtt_test(a_parameter_requires_grad_and_is_booked_as_one),
-        mtt_test(bad_and_taken_names_are_refused_and_what_was_given_is_freed),
+        mtt_test(a_parameter_requires_grad_and_is_counted_as_parameter),
+        mtt_test(bad_and_duplicate_names_are_refused_and_the_argument_is_freed),
         mtt_test(a_module_has_one_parent),
-        mtt_test(a_swapped_child_takes_the_place_and_the_name),
-        mtt_test(modules_are_found_by_path_whatever_dots_their_names_have),
+        mtt_test(a_replacement_takes_the_childs_place_and_name),
+        mtt_test(modules_are_found_by_path_even_if_names_have_dots),
         mtt_test(forward_runs_in_the_scope_of_the_modules_names),
         mtt_test(a_failing_forward_leaves_the_scope_and_null_passes_through),
-        mtt_test(user_data_ends_with_the_module_and_when_it_cannot_be_made),
-        mtt_test(freezing_stops_gradients_and_drops_those_there_are),
+        mtt_test(user_data_is_freed_with_the_module_or_if_making_it_fails),
+        mtt_test(freezing_stops_gradients_and_frees_existing_ones),
         mtt_test(dropout_acts_in_training_only),
         mtt_test(a_module_with_very_many_children_is_made_and_searched_in_linear_time),
-        mtt_test(parts_refuse_what_makes_no_sense),
+        mtt_test(layers_refuse_invalid_arguments),
     };
     return cmocka_run_group_tests(tests, mtt_open_device, mtt_close_device);
 }

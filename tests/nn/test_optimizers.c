@@ -1,4 +1,4 @@
-/* Optimizers against references written here in f64, clipping, the schedule, accumulation. */
+/* Optimizers against references in f64; clipping; the schedule; accumulation. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,7 @@ static mt_tensor *pass(mt_module *self, mt_tensor *x)
     return mt_retain(x);
 }
 
-/* matrix [2,3] and vector [6] with values that `seed` gives */
+/* A module with a matrix [2,3] and a vector [6]. */
 static mt_module *two_params(mt_dtype dtype, uint64_t seed)
 {
     mt_module *m = mt_module_new("m", pass, NULL, NULL);
@@ -122,7 +122,7 @@ static void sgd_follows_the_reference(void **state)
             }
             assert_near(param, p, 1e-14);
         }
-        /* Only the parameter with a gradient took part. */
+        /* Only the parameter with a gradient has state. */
         assert_int_equal(mt_optimizer_state_count(o), momenta[k] > 0);
         free(p);
         mt_optimizer_free(o);
@@ -130,7 +130,7 @@ static void sgd_follows_the_reference(void **state)
     }
 }
 
-static void state_is_booked_in_f32_at_the_first_step(void **state)
+static void state_is_made_in_f32_at_the_first_step(void **state)
 {
     (void)state;
     const double g[N] = {1, 2, 3, 4, 5, 6};
@@ -193,7 +193,7 @@ static void a_late_parameter_starts_at_its_own_first_step(void **state)
     mt_module_free(m);
 }
 
-static void a_frozen_parameter_stays(void **state)
+static void a_frozen_parameter_does_not_change(void **state)
 {
     (void)state;
     const double g[N] = {1, 1, 1, 1, 1, 1};
@@ -209,7 +209,7 @@ static void a_frozen_parameter_stays(void **state)
     mt_module_free(m);
 }
 
-static void a_strided_gradient_counts_element_by_element(void **state)
+static void a_strided_gradient_is_read_in_its_layout(void **state)
 {
     (void)state;
     double g[N], turned[N];
@@ -236,7 +236,7 @@ static void a_strided_gradient_counts_element_by_element(void **state)
     }
 }
 
-static void a_step_bumps_versions_so_that_a_stale_graph_is_caught(void **state)
+static void a_step_changes_versions_so_that_a_stale_graph_is_an_error(void **state)
 {
     (void)state;
     mt_module *fc = mt_linear_new(device, MT_F32, 3, 2, false, 0);
@@ -253,7 +253,7 @@ static void a_step_bumps_versions_so_that_a_stale_graph_is_caught(void **state)
     mt_module_free(fc);
 }
 
-static void restored_state_continues_as_if_never_left(void **state)
+static void restored_state_continues_bit_for_bit(void **state)
 {
     (void)state;
     double g[N];
@@ -331,7 +331,7 @@ static void clipping_scales_all_gradients_by_their_joint_norm(void **state)
         set_grad(param[j], g[j]);
         for (int i = 0; i < N; i++) squares += g[j][i] * g[j][i];
     }
-    /* Below the limit: not a bit changes. */
+    /* Below the limit, no bit changes. */
     mtt_ok(mt_clip_grad_norm(m, 100, &norm));
     assert_float_equal(norm, sqrt(squares), 1e-14);
     for (int j = 0; j < 2; j++) assert_near(mt_grad(param[j]), g[j], 0);
@@ -356,7 +356,7 @@ static void clipping_scales_all_gradients_by_their_joint_norm(void **state)
     mt_module_free(m);
 }
 
-static void the_schedule_warms_up_falls_and_stays(void **state)
+static void the_schedule_warms_up_decays_and_stays(void **state)
 {
     (void)state;
     assert_float_equal(mt_cosine_lr(0, 4, 14, 1, 0.1), 0.25, 1e-15);
@@ -415,15 +415,15 @@ int main(void)
     const struct CMUnitTest tests[] = {
         mtt_test(adamw_follows_the_reference),
         mtt_test(sgd_follows_the_reference),
-        mtt_test(state_is_booked_in_f32_at_the_first_step),
+        mtt_test(state_is_made_in_f32_at_the_first_step),
         mtt_test(a_late_parameter_starts_at_its_own_first_step),
-        mtt_test(a_frozen_parameter_stays),
-        mtt_test(a_strided_gradient_counts_element_by_element),
-        mtt_test(a_step_bumps_versions_so_that_a_stale_graph_is_caught),
-        mtt_test(restored_state_continues_as_if_never_left),
+        mtt_test(a_frozen_parameter_does_not_change),
+        mtt_test(a_strided_gradient_is_read_in_its_layout),
+        mtt_test(a_step_changes_versions_so_that_a_stale_graph_is_an_error),
+        mtt_test(restored_state_continues_bit_for_bit),
         mtt_test(bad_options_are_refused_by_name),
         mtt_test(clipping_scales_all_gradients_by_their_joint_norm),
-        mtt_test(the_schedule_warms_up_falls_and_stays),
+        mtt_test(the_schedule_warms_up_decays_and_stays),
         mtt_test(micro_batches_add_up_to_the_big_batch),
     };
     return cmocka_run_group_tests(tests, mtt_open_device, mtt_close_device);

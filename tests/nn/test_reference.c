@@ -1,4 +1,4 @@
-/* The reference figures at their full size, with real data: 8192 tokens of 1024 bf16. */
+/* The reference figures at their full size, with data: 8192 tokens of 1024 bf16 values. */
 #include "mtt.h"
 
 static void keeps(mt_model_config config, size_t bytes)
@@ -49,7 +49,7 @@ static void the_reference_block_keeps_268632080_bytes_or_201523216(void **state)
     mt_model_config block = {
         .kind = MT_MODEL_BLOCK, .heads = 2, .causal = true, .act = MT_ACT_GELU};
     keeps(block, 268632080);
-    if (!mtt_long()) return; /* the multilayer perceptrons have shown what the activation changes */
+    if (!mtt_long()) return; /* the two MLPs above already show what the activation changes */
     block.act = MT_ACT_RELU;
     keeps(block, 201523216);
 }

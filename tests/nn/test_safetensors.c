@@ -1,4 +1,4 @@
-/* What is written is what is read, and what does not fit is told. */
+/* Tensors are read back as they were written; a file that does not fit is refused. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -128,7 +128,7 @@ static void tensors_may_stand_in_any_order_in_the_header(void **state)
     unlink(path);
 }
 
-static void what_cannot_be_written_leaves_the_old_file(void **state)
+static void a_failed_save_leaves_the_old_file(void **state)
 {
     (void)state;
     const char *path = planted_path("old.safetensors");
@@ -199,7 +199,7 @@ static void a_module_loads_what_it_saved_and_refuses_what_does_not_fit(void **st
     mt_safetensors_free(f);
     mt_module_free(two);
 
-    /* missing, superfluous, other shape, other dtype: nothing is changed */
+    /* a missing or superfluous tensor, another shape or dtype: nothing changes */
     two = small_module(2);
     mt_module_add_param(two, "c", mt_full(device, MT_F32, MT_SHAPE(1), 2));
     f = mt_safetensors_open(path);
@@ -234,8 +234,8 @@ static void a_module_loads_what_it_saved_and_refuses_what_does_not_fit(void **st
     unlink(path);
 }
 
-/* Shapes that no machine has the memory for, compared with a file of 40 bytes of data. */
-static void a_file_is_compared_with_a_model_that_has_no_data(void **state)
+/* The model is too large for any machine; the file has 40 bytes of data. */
+static void a_file_is_checked_against_a_model_on_meta(void **state)
 {
     (void)state;
     const char *path = planted_path("meta.safetensors");
@@ -271,9 +271,9 @@ int main(void)
         cmocka_unit_test(data_is_aligned_to_its_elements),
         cmocka_unit_test(a_strided_view_is_written_in_row_major_order),
         cmocka_unit_test(tensors_may_stand_in_any_order_in_the_header),
-        cmocka_unit_test(what_cannot_be_written_leaves_the_old_file),
+        cmocka_unit_test(a_failed_save_leaves_the_old_file),
         cmocka_unit_test(a_module_loads_what_it_saved_and_refuses_what_does_not_fit),
-        cmocka_unit_test(a_file_is_compared_with_a_model_that_has_no_data),
+        cmocka_unit_test(a_file_is_checked_against_a_model_on_meta),
     };
     return cmocka_run_group_tests(tests, open_device, close_device);
 }
