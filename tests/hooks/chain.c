@@ -1,4 +1,4 @@
-/* chain.c: linears behind one another. */
+/* chain.c: a chain of linears. */
 #include <stdlib.h>
 #include "base/base.h"
 #include "chain.h"

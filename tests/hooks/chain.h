@@ -1,4 +1,4 @@
-/* chain.h: linears behind one another, for tests that must know every byte. */
+/* chain.h: a chain of linears, for tests that must know every byte. */
 #ifndef CHAIN_H
 #define CHAIN_H
 
@@ -14,38 +14,40 @@ typedef struct chain {
     mt_tensor *x, *w[LAYERS];
 } chain;
 
-/* mtt_open_device where products take no workspace, so that peaks are those of tensors alone. */
+/* Opens the device as mtt_open_device does, but products take no workspace, so that peaks are those
+ * of tensors alone. */
 int open_without_workspace(void **state);
 
 chain open_chain(mt_device *on);
 void close_chain(chain *c);
-/* The sum of h_n, h_i = h_{i-1} w_i^T. Each linear saves its input: h_0 is the caller's, and so
- * LAYERS - 1 activations of S bytes are the tape's alone. NULL on failure. */
+/* The sum of h_n, h_i = h_{i-1} w_i^T. Each linear saves its input. h_0 is the caller's, so the
+ * tape alone holds LAYERS - 1 activations of S bytes. NULL on failure. */
 mt_tensor *chain_loss(const chain *c);
 void chain_zero(chain *c);                  /* no gradients */
 unsigned char *chain_grads(const chain *c); /* LAYERS * D bytes; the caller frees them */
 
 typedef struct step {
-    size_t peak, forward_peak, after_forward; /* above what there was before */
+    size_t peak, forward_peak, after_forward; /* beyond the bytes before the step */
     mt_offload_stats stats;
     unsigned char *grads;
 } step;
-/* Forward and backward, under an offload if there is one. Every gradient is there already, so that
- * backward only adds to it. */
+/* Forward and backward, under `o` unless it is NULL. Every gradient exists before, so that backward
+ * only adds to it. */
 step chain_step(chain *c, mt_offload *o);
 
-/* A step that may fail; `o` can be used again after it. */
+/* A step that may fail; `o` may be used again. */
 mt_status chain_try(const chain *c, mt_offload *o);
-/* The gradients are these, LAYERS * D bytes; drops them. */
+/* Asserts that the gradients are these, LAYERS * D bytes, and drops them. */
 void chain_check(chain *c, const unsigned char *expected);
-/* A step under a new offload with these options, once for every allocation in it, which fails: an
- * error says so and leaves nothing, or the gradients are those of a plain step; and so they are in
- * the next step, which every `again`-th is followed by. How many steps failed. */
+/* Runs a step under a new offload with these options once for every allocation in it, which is made
+ * to fail. Either there is an error and nothing is left, or the gradients are those of a plain
+ * step. After every `again`-th of these, one more step has the right gradients. Returns how many
+ * steps failed. */
 uint64_t chain_fail_each(const mt_offload_options *options, uint64_t again);
 
-/* Fails the running test with the engine's words unless it is there. */
+/* Fails the running test with the engine's message if `o` is NULL. */
 mt_offload *made_offload(mt_offload *o);
-/* The report, which must be sound in itself. */
+/* The report, whose figures must agree with each other. */
 mt_offload_stats stats_of(mt_offload *o);
 
 #endif

@@ -61,7 +61,7 @@ outcome run(net *n, net_fn *fn, act_fn *act, mt_compress *c)
     return o;
 }
 
-void forget(outcome *o)
+void free_outcome(outcome *o)
 {
     for (int i = 0; i < 3; i++) mt_release(o->grad[i]);
 }

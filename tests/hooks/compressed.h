@@ -1,13 +1,13 @@
 /* compressed.h: a small function, run with and without compression of what it saves. */
-#ifndef SQUEEZED_H
-#define SQUEEZED_H
+#ifndef COMPRESSED_H
+#define COMPRESSED_H
 
 #include "memtape/compress.h"
 #include "mtt_fixture.h"
 
 #define RULE(name) (1u << MT_COMPRESS_##name)
-mt_compress *compressor(unsigned rules); /* with these rules, however small a storage is */
-/* Drawn from `seed`; wants its gradient. */
+mt_compress *compressor(unsigned rules); /* with these rules, for storages of any size */
+/* Values drawn from `seed`; requires grad. */
 mt_tensor *leaf(mt_dtype dtype, int rank, const int64_t *shape, uint64_t seed);
 
 enum { ROWS = 48, WIDTH = 32, WIDE = 96 };
@@ -23,19 +23,19 @@ void close_net(net *n);
 
 typedef mt_tensor *act_fn(mt_tensor *x);
 typedef mt_tensor *net_fn(net *n, act_fn *act); /* a scalar, or NULL on failure */
-/* mean(dropout(act(x w1^T)) w2^T): dropout, so that the activation's output is not kept whole by
- * the second product. */
+/* mean(dropout(act(x w1^T)) w2^T). Because of the dropout, the second product does not keep the
+ * activation's output. */
 mt_tensor *mlp(net *n, act_fn *act);
 
-/* Gradients of x, w1, w2; the ledger's bytes, what the compressor packed. */
+/* Gradients of x, w1, w2; the ledger's bytes; the compressor's report. */
 typedef struct outcome {
     mt_tensor *grad[3];
     size_t saved;
     mt_compress_stats stats;
 } outcome;
 outcome run(net *n, net_fn *fn, act_fn *act, mt_compress *c); /* c may be NULL */
-void forget(outcome *o);
+void free_outcome(outcome *o);
 double worst_error(outcome *got, outcome *exact);
-size_t int8_bytes(size_t n); /* of n elements in blocks of 128, a scale for each */
+size_t int8_bytes(size_t n); /* of n elements in blocks of 128 with one scale each */
 
 #endif

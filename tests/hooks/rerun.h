@@ -1,4 +1,4 @@
-/* rerun.h: a function to checkpoint, with faults to order. */
+/* rerun.h: a function to checkpoint that can be told to fail or to differ when it runs again. */
 #ifndef RERUN_H
 #define RERUN_H
 
@@ -10,8 +10,8 @@ typedef struct fn_data {
     mt_tensor *w; /* [N,N] */
     double p;
     int calls, destroys;
-    int fail_at;  /* fail in this call (1 is forward) */
-    int twist_at; /* behave otherwise in this call, as `twist` says */
+    int fail_at;  /* fails in this call (1 is forward) */
+    int twist_at; /* differs in this call, in the way that `twist` says */
     enum { NO_TWIST, OTHER_OP, OTHER_SHAPE, FEWER, MORE, OTHER_VALUE } twist;
 } fn_data;
 
@@ -28,7 +28,7 @@ typedef struct setup {
 
 setup set_up(double p);
 void tear_down(setup *s);
-/* Forward, and a loss of all outputs; checkpointed with these options unless `plain`. */
+/* Runs forward and makes a loss of all outputs; checkpointed with these options unless `plain`. */
 mt_status forward(setup *s, bool plain, int n_in, int n_out, const mt_checkpoint_options *options);
 void assert_same_grads(setup *a, setup *b, int n_in);
 
@@ -37,7 +37,7 @@ typedef struct nest {
     int depth, calls;
 } nest;
 
-/* y = fn(...) inside `depth` checkpoints, each with an op of its own after it; user a nest */
+/* y = fn(...) inside `depth` checkpoints, with one more op after each; user: a nest */
 mt_status nested(void *user, int n_in, mt_tensor *const *in, int n_out, mt_tensor **out);
 
 #endif

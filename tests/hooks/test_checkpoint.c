@@ -1,4 +1,4 @@
-/* Checkpointed functions: the same bits, and the memory that is spared. */
+/* Checkpointed functions: the same gradient bits with less memory. */
 #include "rerun.h"
 
 static void gradients_have_the_same_bits(void **state)
@@ -49,14 +49,14 @@ static void only_the_inputs_are_kept_and_a_ledger_sees_them(void **state)
         assert_string_equal(e.saver.op, "checkpoint");
         assert_string_equal(e.saver.argument, i ? "x1" : "x0");
     }
-    /* The inputs were there; the scalar loss is new. */
+    /* The inputs existed before; only the scalar loss is new. */
     assert_int_equal(mtt_allocated(device) - before, mt_storage_of(s.loss).allocated);
     mtt_ok(mt_backward(s.loss));
     mt_ledger_free(ledger);
     tear_down(&s);
 }
 
-static void what_is_made_again_is_given_up_with_its_node(void **state)
+static void recomputed_tensors_are_freed_with_their_node(void **state)
 {
     (void)state;
     setup s = set_up(0.3);
@@ -73,7 +73,7 @@ static void what_is_made_again_is_given_up_with_its_node(void **state)
     tear_down(&s);
 }
 
-static void without_recording_it_is_a_plain_call(void **state)
+static void without_recording_a_checkpoint_is_a_plain_call(void **state)
 {
     (void)state;
     setup s = set_up(0.3);
@@ -85,7 +85,7 @@ static void without_recording_it_is_a_plain_call(void **state)
     tear_down(&s);
 }
 
-static void a_result_that_nobody_uses_takes_the_frame_with_it(void **state)
+static void releasing_an_unused_result_frees_the_functions_data(void **state)
 {
     (void)state;
     setup s = set_up(0.3);
@@ -112,7 +112,7 @@ static void a_second_backward_runs_the_function_again(void **state)
     size_t before = mtt_allocated(device);
     mtt_ok(mt_backward_with(b.loss, &retain));
     assert_int_equal(b.d.calls, 2);
-    /* Nothing that was made again stays for the next time. */
+    /* No recomputed tensor is left. */
     size_t grads = 0;
     for (int i = 0; i < 3; i++) grads += mt_storage_of(mt_grad(i < 2 ? b.x[i] : b.d.w)).allocated;
     assert_int_equal(mtt_allocated(device) - before, grads);
@@ -126,8 +126,9 @@ static void a_second_backward_runs_the_function_again(void **state)
     tear_down(&b);
 }
 
-/* One backward for each of two outputs: what the first does not need waits for the second. */
-static void two_outputs_may_be_gone_through_one_after_the_other(void **state)
+/* One backward for each of two outputs: recomputed tensors that the first does not need are kept
+ * for the second. */
+static void two_outputs_may_each_have_a_backward(void **state)
 {
     (void)state;
     setup a = set_up(0), b = set_up(0);
@@ -159,7 +160,7 @@ static void checkpoints_nest(void **state)
         setup *s = &results[depth];
         *s = set_up(0.3);
         nest n = {s, depth, 0};
-        /* the same ops at each depth */
+        /* the plain run has the same ops */
         mtt_ok(nested(&n, 2, s->x, 1, s->out));
         for (int k = depth; k < 3; k++) mtt_ok(mt_set(&s->out[0], mt_gelu(s->out[0])));
         s->loss = mtt_made(mt_sum_all(s->out[0]));
@@ -167,17 +168,17 @@ static void checkpoints_nest(void **state)
         s->out[0] = NULL;
         mtt_ok(mt_backward(s->loss));
         assert_int_equal(mt_last_status(), MT_OK);
-        /* Once in forward, and once for each checkpoint around it. */
+        /* Once in forward, and once for each checkpoint around the function. */
         assert_int_equal(s->d.calls % 1000, depth + 1);
         if (depth) assert_same_grads(&results[0], s, 2);
     }
     for (int depth = 0; depth < 4; depth++) tear_down(&results[depth]);
 }
 
-/* ---- hooks below and above ---- */
+/* ---- hooks outside the checkpoint ---- */
 
-static mt_status halve(void *user, const mt_save_info *info, mt_tensor *t, mt_tensor **kept,
-                       void **state)
+static mt_status pack_as_f64(void *user, const mt_save_info *info, mt_tensor *t, mt_tensor **kept,
+                             void **state)
 {
     (void)info, (void)state;
     if (mt_storage_of(t).category == MT_PARAMETER) return MT_OK;
@@ -188,7 +189,7 @@ static mt_status halve(void *user, const mt_save_info *info, mt_tensor *t, mt_te
     return MT_OK;
 }
 
-static mt_status back(void *user, const mt_save_info *info, mt_tensor **t, void *state)
+static mt_status unpack_as_f32(void *user, const mt_save_info *info, mt_tensor **t, void *state)
 {
     (void)user, (void)info, (void)state;
     if (mt_dtype_of(*t) != MT_F64) return MT_OK;
@@ -203,14 +204,14 @@ static void inputs_pass_the_hooks_around_the_checkpoint(void **state)
     (void)state;
     setup a = set_up(0.3), b;
     int n = 0;
-    const mt_saved_hooks hooks = {.pack = halve, .unpack = back};
+    const mt_saved_hooks hooks = {.pack = pack_as_f64, .unpack = unpack_as_f32};
     mtt_ok(forward(&a, true, 2, 1, NULL));
     mtt_ok(mt_backward(a.loss));
     b = set_up(0.3);
     mtt_ok(mt_push_saved_hooks(&hooks, &n));
     mtt_ok(mt_checkpoint(fn, &b.d, NULL, 2, b.x, 1, b.out, NULL));
     mtt_ok(mt_pop_saved_hooks());
-    assert_int_equal(n, 2); /* the two inputs, and nothing of what the ops saved */
+    assert_int_equal(n, 2); /* the two inputs, but nothing that the ops saved */
     b.loss = mtt_made(mt_sum_all(b.out[0]));
     mt_set_balance_check(device, true);
     mtt_ok(mt_backward(b.loss));
@@ -222,7 +223,7 @@ static void inputs_pass_the_hooks_around_the_checkpoint(void **state)
 
 /* ---- flops and phases ---- */
 
-static void flops_of_running_again_are_counted_apart(void **state)
+static void flops_of_recomputation_are_counted_separately(void **state)
 {
     (void)state;
     setup s = set_up(0.3);
@@ -244,14 +245,14 @@ int main(void)
     const struct CMUnitTest tests[] = {
         mtt_test(gradients_have_the_same_bits),
         mtt_test(only_the_inputs_are_kept_and_a_ledger_sees_them),
-        mtt_test(what_is_made_again_is_given_up_with_its_node),
-        mtt_test(without_recording_it_is_a_plain_call),
-        mtt_test(a_result_that_nobody_uses_takes_the_frame_with_it),
+        mtt_test(recomputed_tensors_are_freed_with_their_node),
+        mtt_test(without_recording_a_checkpoint_is_a_plain_call),
+        mtt_test(releasing_an_unused_result_frees_the_functions_data),
         mtt_test(a_second_backward_runs_the_function_again),
-        mtt_test(two_outputs_may_be_gone_through_one_after_the_other),
+        mtt_test(two_outputs_may_each_have_a_backward),
         mtt_test(checkpoints_nest),
         mtt_test(inputs_pass_the_hooks_around_the_checkpoint),
-        mtt_test(flops_of_running_again_are_counted_apart),
+        mtt_test(flops_of_recomputation_are_counted_separately),
     };
     return cmocka_run_group_tests(tests, mtt_open_device, mtt_close_device);
 }

@@ -1,10 +1,10 @@
-/* Checkpointed functions that fail, or do otherwise when they are run again. */
+/* Checkpointed functions that fail, or that differ when they run again. */
 #include "base/base.h"
 #include "rerun.h"
 
 /* ---- differences ---- */
 
-static void a_function_that_does_otherwise_is_found_out(void **state)
+static void a_function_that_differs_when_run_again_is_an_error(void **state)
 {
     (void)state;
     static const struct {
@@ -36,7 +36,7 @@ static void a_function_that_does_otherwise_is_found_out(void **state)
     }
 }
 
-static void without_the_check_another_value_passes(void **state)
+static void without_the_check_a_different_value_is_not_noticed(void **state)
 {
     (void)state;
     setup s = set_up(0);
@@ -46,18 +46,19 @@ static void without_the_check_another_value_passes(void **state)
     tear_down(&s);
 }
 
-static void a_function_that_ends_early_is_found_out(void **state)
+static void a_function_that_ends_early_is_an_error(void **state)
 {
     (void)state;
     setup s = set_up(0);
-    s.d.twist_at = 2, s.d.twist = FEWER; /* without dropout the gelu's save is missed at the end */
+    s.d.twist_at = 2,
+    s.d.twist = FEWER; /* p is 0, so gelu's tensor is the last one that is missed */
     mtt_ok(forward(&s, false, 1, 1, NULL));
     assert_int_equal(mt_backward(s.loss), MT_ERR_STATE);
     mtt_failed(MT_ERR_STATE, "running it again saved something else", "forward saved");
     tear_down(&s);
 }
 
-static void random_numbers_that_are_not_repeated_are_found_out(void **state)
+static void random_numbers_that_differ_are_an_error(void **state)
 {
     (void)state;
     setup s = set_up(0.5);
@@ -68,7 +69,7 @@ static void random_numbers_that_are_not_repeated_are_found_out(void **state)
     tear_down(&s);
 }
 
-static void a_parameter_changed_before_backward_is_found_out(void **state)
+static void a_parameter_changed_before_backward_is_an_error(void **state)
 {
     (void)state;
     setup s = set_up(0);
@@ -79,7 +80,7 @@ static void a_parameter_changed_before_backward_is_found_out(void **state)
     tear_down(&s);
 }
 
-static void an_input_changed_before_backward_is_found_out(void **state)
+static void an_input_changed_before_backward_is_an_error(void **state)
 {
     (void)state;
     setup s = set_up(0);
@@ -106,7 +107,7 @@ static void a_function_that_fails_in_forward_leaves_nothing(void **state)
     tear_down(&s);
 }
 
-static void a_function_that_fails_in_backward_only_may_be_tried_again(void **state)
+static void a_function_that_fails_only_in_backward_may_be_tried_again(void **state)
 {
     (void)state;
     setup a = set_up(0.3), b;
@@ -216,14 +217,14 @@ static void any_allocation_may_fail(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        mtt_test(a_function_that_does_otherwise_is_found_out),
-        mtt_test(without_the_check_another_value_passes),
-        mtt_test(a_function_that_ends_early_is_found_out),
-        mtt_test(random_numbers_that_are_not_repeated_are_found_out),
-        mtt_test(a_parameter_changed_before_backward_is_found_out),
-        mtt_test(an_input_changed_before_backward_is_found_out),
+        mtt_test(a_function_that_differs_when_run_again_is_an_error),
+        mtt_test(without_the_check_a_different_value_is_not_noticed),
+        mtt_test(a_function_that_ends_early_is_an_error),
+        mtt_test(random_numbers_that_differ_are_an_error),
+        mtt_test(a_parameter_changed_before_backward_is_an_error),
+        mtt_test(an_input_changed_before_backward_is_an_error),
         mtt_test(a_function_that_fails_in_forward_leaves_nothing),
-        mtt_test(a_function_that_fails_in_backward_only_may_be_tried_again),
+        mtt_test(a_function_that_fails_only_in_backward_may_be_tried_again),
         mtt_test(wrong_arguments_are_refused),
         mtt_test(any_allocation_may_fail),
     };

@@ -1,5 +1,5 @@
-/* Checkpointed models: presets, the bytes each keeps, the peak of backward, and training that
- * cannot be told from plain training. */
+/* Checkpointed models: presets, the bytes that each keeps, the peak of backward; training gives the
+ * same bits as without checkpoints. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -104,7 +104,7 @@ static void every_model_trains_the_same_under_every_preset(void **state)
     }
 }
 
-static void random_numbers_that_are_not_repeated_are_found_out(void **state)
+static void random_numbers_that_differ_are_an_error(void **state)
 {
     (void)state;
     mt_model_config config = four_layers(MT_MODEL_GPT, MT_ATTENTION_MATH);
@@ -121,8 +121,8 @@ static void random_numbers_that_are_not_repeated_are_found_out(void **state)
     }
 }
 
-/* Returns false when the step needed fewer than n allocations. */
-static bool nth_fails(uint64_t n, const char *preset)
+/* Returns false if the step made fewer than n allocations. */
+static bool fail_nth(uint64_t n, const char *preset)
 {
     trainer t;
     double loss;
@@ -156,7 +156,7 @@ static void any_allocation_of_a_step_may_fail(void **state)
     static const char *const some[] = {"full", "selective", "every=2"};
     for (int i = 0; i < 3; i++) {
         uint64_t n = 1;
-        while (nth_fails(n, some[i])) n++;
+        while (fail_nth(n, some[i])) n++;
         print_message("%s: %llu allocations failed in turn\n", some[i], (unsigned long long)n - 1);
         assert_true(n > 500);
     }
@@ -168,18 +168,19 @@ typedef struct sizes {
     int64_t b, s, h, a;
 } sizes;
 
-typedef struct stack {
+typedef struct block_stack {
     mt_device *device;
     mt_module *block[8];
     int n;
     mt_tensor *x;
     sizes z;
-} stack;
+} block_stack;
 
-/* n blocks behind one another, of 2-byte floats */
-static stack stack_open(int n, sizes z, const char *preset, const mt_checkpoint_options *options)
+/* A chain of n blocks of 2-byte floats. */
+static block_stack stack_open(int n, sizes z, const char *preset,
+                              const mt_checkpoint_options *options)
 {
-    stack t = {.device = mtt_device(), .n = n, .z = z};
+    block_stack t = {.device = mtt_device(), .n = n, .z = z};
     mt_seed(t.device, 3);
     const mt_model_config config = {.kind = MT_MODEL_BLOCK,
                                     .hidden = z.h,
@@ -199,7 +200,7 @@ static stack stack_open(int n, sizes z, const char *preset, const mt_checkpoint_
     return t;
 }
 
-static void stack_close(stack *t)
+static void stack_close(block_stack *t)
 {
     mt_release(t->x);
     for (int i = 0; i < t->n; i++) mt_module_free(t->block[i]);
@@ -209,14 +210,14 @@ static void stack_close(stack *t)
     mt_device_release(t->device);
 }
 
-static mt_tensor *stack_forward(stack *t)
+static mt_tensor *stack_forward(block_stack *t)
 {
     mt_tensor *h = mt_retain(t->x);
     for (int i = 0; i < t->n; i++) mt_set(&h, mt_forward(t->block[i], h));
     return mtt_made(h);
 }
 
-static size_t saved_by(stack *t)
+static size_t saved_by(block_stack *t)
 {
     mt_ledger *ledger = mt_ledger_new(t->device);
     mtt_ok(mt_ledger_begin(ledger));
@@ -235,7 +236,7 @@ static void full_keeps_2bsh_a_layer(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
         sizes z = odd[i];
-        stack t = stack_open(3, z, "full", NULL);
+        block_stack t = stack_open(3, z, "full", NULL);
         assert_int_equal(saved_by(&t), 3 * 2 * z.b * z.s * z.h);
         stack_close(&t);
     }
@@ -246,7 +247,7 @@ static void selective_keeps_34bsh_and_the_statistics_a_layer(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
         sizes z = odd[i];
-        stack t = stack_open(3, z, "selective", NULL);
+        block_stack t = stack_open(3, z, "selective", NULL);
         int64_t statistics = 2 * z.b * z.s * (4 + 4);
         assert_int_equal(saved_by(&t), 3 * (34 * z.b * z.s * z.h + statistics));
         stack_close(&t);
@@ -257,13 +258,13 @@ static void selective_keeps_34bsh_and_the_statistics_a_layer(void **state)
 
 typedef struct peak {
     size_t before;   /* parameters, their gradients, x and its gradient */
-    size_t backward; /* at most, while backward runs */
+    size_t backward; /* peak while backward runs */
 } peak;
 
-/* The second step: gradients are there already. */
+/* Figures of the second step, in which gradients exist already. */
 static peak peak_of(int n, sizes z, const char *preset)
 {
-    stack t = stack_open(n, z, preset, NULL);
+    block_stack t = stack_open(n, z, preset, NULL);
     peak p = {0};
     for (int step = 0; step < 2; step++) {
         p.before = mtt_allocated(t.device);
@@ -282,13 +283,13 @@ static peak peak_of(int n, sizes z, const char *preset)
 static void the_peak_of_backward_is_l_inputs_and_one_layer(void **state)
 {
     (void)state;
-    const sizes z = {2, 32, 64, 4}; /* every tensor a multiple of 512 bytes */
+    const sizes z = {2, 32, 64, 4}; /* every tensor is a multiple of 512 bytes */
     size_t input = (size_t)(2 * z.b * z.s * z.h);
     peak plain = peak_of(1, z, "none");
     size_t one_layer = plain.backward - plain.before;
     for (int l = 1; l <= 6; l++) {
         peak p = peak_of(l, z, "full");
-        /* The first layer's input was there before. */
+        /* The first layer's input is the caller's. */
         assert_int_equal(p.backward - p.before, (size_t)(l - 1) * input + one_layer);
     }
     print_message("peak of backward = (l - 1) * %zu + %zu for l = 1 .. 6\n", input, one_layer);
@@ -320,11 +321,11 @@ static void an_unknown_preset_is_refused_with_the_list(void **state)
     mt_device_release(device);
 }
 
-static void a_preset_takes_the_place_of_the_one_before(void **state)
+static void a_preset_replaces_the_previous_one(void **state)
 {
     (void)state;
     const sizes z = {2, 8, 16, 2};
-    stack t = stack_open(1, z, "none", NULL);
+    block_stack t = stack_open(1, z, "none", NULL);
     size_t plain = saved_by(&t);
     for (int i = 0; i < 2; i++) mtt_ok(mt_model_checkpoint(t.block[0], presets[i]));
     mtt_ok(mt_model_checkpoint(t.block[0], "none"));
@@ -334,7 +335,7 @@ static void a_preset_takes_the_place_of_the_one_before(void **state)
 
 /* ---- lint ---- */
 
-static void the_report_adds_up_and_the_lint_sees_what_is_too_fine(void **state)
+static void the_report_adds_up_and_the_lint_finds_segments_that_are_too_small(void **state)
 {
     (void)state;
     const sizes z = {2, 16, 32, 2};
@@ -342,11 +343,11 @@ static void the_report_adds_up_and_the_lint_sees_what_is_too_fine(void **state)
     size_t between, inside, input = (size_t)(2 * z.b * z.s * z.h);
     mt_checkpoint_report *report = mt_checkpoint_report_new();
     const mt_checkpoint_options options = {.report = report};
-    stack plain = stack_open(1, z, "none", NULL);
+    block_stack plain = stack_open(1, z, "none", NULL);
     size_t one = saved_by(&plain);
     stack_close(&plain);
 
-    stack t = stack_open(3, z, "full", &options);
+    block_stack t = stack_open(3, z, "full", &options);
     MT_AUTO mt_tensor *y = stack_forward(&t);
     MT_AUTO mt_tensor *loss = mtt_made(mt_sum_all(y));
     mtt_ok(mt_backward(loss));
@@ -363,7 +364,7 @@ static void the_report_adds_up_and_the_lint_sees_what_is_too_fine(void **state)
     assert_int_equal(mt_checkpoint_lint(report, text, sizeof text), 0);
     assert_string_equal(text, "");
 
-    /* Each part of the block on its own: the drop at the end keeps more than it gives up. */
+    /* Checkpoint each part of the block: the dropout at the end then keeps more than it saves. */
     mt_checkpoint_report_clear(report);
     mtt_ok(mt_model_checkpoint(t.block[0], "none"));
     mtt_ok(mt_module_set_checkpoint(mt_module_find(t.block[0], "mlp.act"), &options));
@@ -373,7 +374,7 @@ static void the_report_adds_up_and_the_lint_sees_what_is_too_fine(void **state)
     assert_non_null(strstr(text, "checkpoint block.mlp.act keeps"));
     assert_non_null(strstr(text, "checkpoint block.mlp.drop keeps"));
     assert_non_null(strstr(text, "larger segments would lower the peak"));
-    /* As much as fits. */
+    /* A short buffer gets the beginning. */
     char few[8];
     assert_int_equal(mt_checkpoint_lint(report, few, sizeof few), 3);
     assert_string_equal(few, "checkpo");
@@ -392,9 +393,9 @@ int main(void)
         cmocka_unit_test(selective_keeps_34bsh_and_the_statistics_a_layer),
         cmocka_unit_test(the_peak_of_backward_is_l_inputs_and_one_layer),
         cmocka_unit_test(an_unknown_preset_is_refused_with_the_list),
-        cmocka_unit_test(a_preset_takes_the_place_of_the_one_before),
-        cmocka_unit_test(the_report_adds_up_and_the_lint_sees_what_is_too_fine),
-        cmocka_unit_test(random_numbers_that_are_not_repeated_are_found_out),
+        cmocka_unit_test(a_preset_replaces_the_previous_one),
+        cmocka_unit_test(the_report_adds_up_and_the_lint_finds_segments_that_are_too_small),
+        cmocka_unit_test(random_numbers_that_differ_are_an_error),
         cmocka_unit_test(every_model_trains_the_same_under_every_preset),
         cmocka_unit_test(fifty_steps_of_a_gpt_with_dropout_have_the_same_bits),
     };

@@ -1,16 +1,16 @@
-/* Policies: which results a checkpoint keeps, what that costs and spares, and what policies may not
+/* Policies: which results a checkpoint keeps, what that costs and saves, and what policies may not
  * do. */
 #include <stdlib.h>
 #include <string.h>
 #include "base/base.h"
 #include "mtt_fixture.h"
 
-/* Says `yes` for ops of that name ("*": every op), `no` for others. */
+/* Answers `yes` for ops of this name ("*": every op), `no` for others. */
 typedef struct policy {
     const char *op;
     mt_policy yes, no;
-    int asked, change_at; /* the answer to that question is the other one */
-    uint64_t flops;       /* of the calls it said yes to */
+    int asked, change_at; /* this question gets the opposite answer */
+    uint64_t flops;       /* of the calls with the answer `yes` */
 } policy;
 
 static mt_policy answer(void *user, const mt_op_call *call)
@@ -64,7 +64,7 @@ static outcome run_block(mt_attention_form form, const mt_checkpoint_options *op
     mt_release(y);
     mtt_ok(mt_backward(loss));
     o.flops = mt_flops_get(device);
-    /* Of all that was kept only x is left. */
+    /* Only x is left of all that was kept. */
     assert_int_equal(mt_ledger_live_bytes(ledger), mt_storage_of(x).bytes);
     mt_ledger_free(ledger);
     const mt_named_tensor *list;
@@ -83,7 +83,7 @@ static void assert_same(const outcome *a, const outcome *b)
     for (int i = 0; i < a->n; i++) assert_true(mtt_same_bits(a->grad[i], b->grad[i]));
 }
 
-static void whatever_is_kept_the_gradients_have_the_same_bits(void **state)
+static void no_policy_changes_a_bit_of_the_gradients(void **state)
 {
     (void)state;
     static const char *const ops[] = {
@@ -105,17 +105,17 @@ static void whatever_is_kept_the_gradients_have_the_same_bits(void **state)
     }
 }
 
-static void products_that_are_kept_are_not_computed_again(void **state)
+static void kept_products_are_not_recomputed(void **state)
 {
     (void)state;
     policy p = {.op = "linear", .yes = MT_PREFER_SAVE};
     mt_checkpoint_report *report = mt_checkpoint_report_new();
     const mt_checkpoint_options options = {.policy = answer, .policy_user = &p, .report = report};
     outcome o = run_block(MT_ATTENTION_FLASH, &options);
-    /* x, and what four products made: 3h, h, 4h and h for each of b s tokens, in f32 */
+    /* x and the results of four products: 3h, h, 4h and h f32 values for each of b s tokens */
     size_t token = (size_t)B * S * H * 4;
     assert_int_equal(o.saved, token * (1 + 3 + 1 + 4 + 1));
-    /* attention alone ran again, and in forward the policy was told what each product took */
+    /* only attention is recomputed; the policy saw each product's FLOPs in forward */
     assert_int_equal(o.flops.recompute, 2 * 2 * B * S * S * H);
     assert_true(p.flops > 0);
     mt_checkpoint_segment s;
@@ -126,7 +126,7 @@ static void products_that_are_kept_are_not_computed_again(void **state)
     free_outcome(&o);
 }
 
-static void everything_kept_means_nothing_computed_again(void **state)
+static void if_everything_is_kept_nothing_is_recomputed(void **state)
 {
     (void)state;
     policy p = {.op = "*", .yes = MT_MUST_SAVE};
@@ -142,22 +142,22 @@ typedef struct store {
     int packs, drops;
 } store;
 
-typedef struct parcel {
+typedef struct host_tensor {
     mt_device *device;
     mt_dtype dtype;
     int rank;
     int64_t shape[MT_MAX_RANK];
     size_t n_bytes;
     unsigned char data[];
-} parcel;
+} host_tensor;
 
-static mt_status send(void *user, const mt_save_info *info, mt_tensor *t, mt_tensor **kept,
-                      void **state)
+static mt_status copy_to_host(void *user, const mt_save_info *info, mt_tensor *t, mt_tensor **kept,
+                              void **state)
 {
     (void)info;
     size_t n_bytes = (size_t)mt_numel(t) * mt_dtype_size(mt_dtype_of(t));
-    parcel *p = malloc(sizeof *p + n_bytes);
-    *p = (parcel){mt_device_of(t), mt_dtype_of(t), mt_rank(t), {0}, n_bytes};
+    host_tensor *p = malloc(sizeof *p + n_bytes);
+    *p = (host_tensor){mt_device_of(t), mt_dtype_of(t), mt_rank(t), {0}, n_bytes};
     memcpy(p->shape, mt_shape(t), sizeof p->shape);
     ((store *)user)->packs++;
     *state = p;
@@ -165,10 +165,10 @@ static mt_status send(void *user, const mt_save_info *info, mt_tensor *t, mt_ten
     return mt_to_host(t, p->data, n_bytes);
 }
 
-static mt_status fetch(void *user, const mt_save_info *info, mt_tensor **t, void *state)
+static mt_status copy_back(void *user, const mt_save_info *info, mt_tensor **t, void *state)
 {
     (void)user, (void)info;
-    const parcel *p = state;
+    const host_tensor *p = state;
     *t = mt_from_data(p->device, p->dtype, p->rank, p->shape, p->data, p->n_bytes);
     return *t ? MT_OK : mt_last_status();
 }
@@ -180,10 +180,10 @@ static void discard(void *user, const mt_save_info *info, void *state)
     free(state);
 }
 
-static void what_is_to_be_offloaded_goes_through_the_hooks_for_that(void **state)
+static void offloaded_results_pass_the_hooks_of_the_options(void **state)
 {
     (void)state;
-    const mt_saved_hooks away = {.pack = send, .unpack = fetch, .drop = discard};
+    const mt_saved_hooks away = {.pack = copy_to_host, .unpack = copy_back, .drop = discard};
     store st = {0};
     policy p = {.op = "linear", .yes = MT_OFFLOAD};
     const mt_checkpoint_options options = {
@@ -221,7 +221,7 @@ static mt_tensor *input(void)
     return x;
 }
 
-static void an_answer_that_changes_is_found_out(void **state)
+static void an_answer_that_changes_is_an_error(void **state)
 {
     (void)state;
     policy p = {.op = "exp", .yes = MT_MUST_SAVE, .change_at = 3};
@@ -236,7 +236,7 @@ static void an_answer_that_changes_is_found_out(void **state)
                "prefer recompute, then must save");
 }
 
-static void an_answer_that_is_none_is_refused(void **state)
+static void an_unknown_answer_is_refused(void **state)
 {
     (void)state;
     policy p = {.op = "gelu", .yes = (mt_policy)17};
@@ -255,7 +255,7 @@ static void an_op_in_place_cannot_be_kept(void **state)
     const mt_checkpoint_options options = {.policy = answer, .policy_user = &p, .check = true};
     assert_int_equal(mt_checkpoint(in_place, NULL, NULL, 1, &x, 1, &y, &options), MT_ERR_STATE);
     mtt_failed(MT_ERR_STATE, "relu_inplace", "in place cannot be kept");
-    p.yes = MT_PREFER_SAVE; /* a wish that cannot be met */
+    p.yes = MT_PREFER_SAVE; /* a preference may be ignored */
     mtt_ok(mt_checkpoint(in_place, NULL, NULL, 1, &x, 1, &y, &options));
     MT_AUTO mt_tensor *loss = mtt_made(mt_sum_all(y));
     mt_set(&y, mt_retain(loss));
@@ -264,25 +264,25 @@ static void an_op_in_place_cannot_be_kept(void **state)
 
 /* ---- nested policies ---- */
 
-typedef struct around {
+typedef struct outer_data {
     const mt_checkpoint_options *inner;
-} around;
+} outer_data;
 
 static mt_status with_inner(void *user, int n_in, mt_tensor *const *in, int n_out, mt_tensor **out)
 {
-    const around *a = user;
+    const outer_data *a = user;
     mt_status status = mt_checkpoint(two_ops, NULL, NULL, n_in, in, n_out, out, a->inner);
     return status == MT_OK ? mt_set(&out[0], mt_tanh(out[0])) : status;
 }
 
-/* Bytes kept for gelu's result when the two policies say so; -1 where they may not. */
+/* Bytes kept for gelu's result under these two policies; -1 if they contradict each other. */
 static int64_t kept_by(mt_policy outer, mt_policy inner, bool no_inner)
 {
     policy po = {.op = "gelu", .yes = outer}, pi = {.op = "gelu", .yes = inner};
     const mt_checkpoint_options oi = {
         .policy = no_inner ? NULL : answer, .policy_user = &pi, .check = true};
     const mt_checkpoint_options oo = {.policy = answer, .policy_user = &po, .check = true};
-    around a = {&oi};
+    outer_data a = {&oi};
     MT_AUTO mt_tensor *x = input(), *y = NULL, *z = NULL;
     mt_ledger *ledger = mt_ledger_new(device);
     mtt_ok(mt_ledger_begin(ledger));
@@ -297,7 +297,7 @@ static int64_t kept_by(mt_policy outer, mt_policy inner, bool no_inner)
     }
     MT_AUTO mt_tensor *loss = mtt_made(mt_sum_all(y));
     mtt_ok(mt_backward(loss));
-    /* beside a plain run */
+    /* compare with a plain run */
     MT_AUTO mt_tensor *other = input();
     mtt_ok(two_ops(NULL, 1, &other, 1, &z));
     mt_set(&z, mt_tanh(z));
@@ -322,7 +322,7 @@ static void must_beats_prefer_and_the_innermost_prefer_wins(void **state)
                  {MT_OFFLOAD, ms, -1}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         assert_int_equal(kept_by(cases[i].outer, cases[i].inner, false), cases[i].kept);
-    /* A checkpoint without a policy goes along. */
+    /* An inner checkpoint without a policy follows the outer one. */
     assert_int_equal(kept_by(ms, pr, true), bytes);
     assert_int_equal(kept_by(mr, pr, true), 0);
 }
@@ -334,7 +334,7 @@ static bool nested_with_failure(uint64_t n)
     policy po = {.op = "gelu", .yes = MT_MUST_SAVE}, pi = {.op = "exp", .yes = MT_MUST_SAVE};
     const mt_checkpoint_options oi = {.policy = answer, .policy_user = &pi, .check = true};
     const mt_checkpoint_options oo = {.policy = answer, .policy_user = &po, .check = true};
-    around a = {&oi};
+    outer_data a = {&oi};
     MT_AUTO mt_tensor *x = input(), *y = NULL, *loss = NULL;
     size_t before = mtt_allocated(device);
     mti_fail_nth_alloc(n);
@@ -365,12 +365,12 @@ static void any_allocation_may_fail(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        mtt_test(whatever_is_kept_the_gradients_have_the_same_bits),
-        mtt_test(products_that_are_kept_are_not_computed_again),
-        mtt_test(everything_kept_means_nothing_computed_again),
-        mtt_test(what_is_to_be_offloaded_goes_through_the_hooks_for_that),
-        mtt_test(an_answer_that_changes_is_found_out),
-        mtt_test(an_answer_that_is_none_is_refused),
+        mtt_test(no_policy_changes_a_bit_of_the_gradients),
+        mtt_test(kept_products_are_not_recomputed),
+        mtt_test(if_everything_is_kept_nothing_is_recomputed),
+        mtt_test(offloaded_results_pass_the_hooks_of_the_options),
+        mtt_test(an_answer_that_changes_is_an_error),
+        mtt_test(an_unknown_answer_is_refused),
         mtt_test(an_op_in_place_cannot_be_kept),
         mtt_test(must_beats_prefer_and_the_innermost_prefer_wins),
         mtt_test(any_allocation_may_fail),

@@ -1,5 +1,5 @@
-/* Checkpoints together with what else there is: an offload, autocast, checkpoints around them, a
- * device without data. */
+/* Checkpoints together with other features: an offload, autocast, outer checkpoints, a device
+ * without data. */
 #include <stdlib.h>
 #include <string.h>
 #include "memtape/offload.h"
@@ -54,7 +54,7 @@ static mt_tensor *forward(tower *t)
     return mtt_made(h);
 }
 
-static void set(tower *t, const char *preset, const mt_checkpoint_options *options)
+static void set_checkpoint(tower *t, const char *preset, const mt_checkpoint_options *options)
 {
     for (int i = 0; i < LAYERS; i++) mtt_ok(mt_model_checkpoint_with(t->block[i], preset, options));
 }
@@ -82,11 +82,11 @@ static tower plain_run(void)
 
 static const mt_checkpoint_options checked = {.check = true};
 
-static void an_offload_takes_the_inputs_of_checkpoints_away(void **state)
+static void an_offload_moves_the_inputs_of_checkpoints(void **state)
 {
     (void)state;
     tower a = plain_run(), b = tower_open(NULL);
-    set(&b, "full", &checked);
+    set_checkpoint(&b, "full", &checked);
     mt_offload *offload = mt_offload_new(b.device, NULL);
     assert_non_null(offload);
     mtt_ok(mt_offload_begin(offload));
@@ -94,7 +94,7 @@ static void an_offload_takes_the_inputs_of_checkpoints_away(void **state)
     mtt_ok(mt_offload_end(offload));
     mt_offload_stats stats;
     mtt_ok(mt_offload_get_stats(offload, &stats));
-    /* x is the caller's and stays; the inputs of the other layers go. */
+    /* x is the caller's and stays; the inputs of the other layers are moved. */
     assert_int_equal(stats.bytes_out, (LAYERS - 1) * B * S * H * 4);
     mtt_ok(mt_backward(loss));
     mt_release(loss);
@@ -106,7 +106,7 @@ static void an_offload_takes_the_inputs_of_checkpoints_away(void **state)
     tower_close(&b);
 }
 
-static mt_policy products_away(void *user, const mt_op_call *call)
+static mt_policy offload_products(void *user, const mt_op_call *call)
 {
     (void)user;
     return call->flops && strcmp(call->op, "linear") == 0 ? MT_OFFLOAD : MT_PREFER_RECOMPUTE;
@@ -118,9 +118,11 @@ static void a_policy_sends_what_it_keeps_to_an_offload(void **state)
     tower a = plain_run(), b = tower_open(NULL);
     mt_offload *offload = mt_offload_new(b.device, &(mt_offload_options){.min_bytes = 1});
     assert_non_null(offload);
-    const mt_checkpoint_options options = {
-        .policy = products_away, .check = true, .away = mt_offload_hooks(), .away_user = offload};
-    set(&b, "full", &options);
+    const mt_checkpoint_options options = {.policy = offload_products,
+                                           .check = true,
+                                           .away = mt_offload_hooks(),
+                                           .away_user = offload};
+    set_checkpoint(&b, "full", &options);
     mt_tensor *loss = forward(&b);
     mt_offload_stats stats;
     mtt_ok(mt_offload_get_stats(offload, &stats));
@@ -128,7 +130,7 @@ static void a_policy_sends_what_it_keeps_to_an_offload(void **state)
     mt_flops_reset(b.device);
     mtt_ok(mt_backward(loss));
     mt_release(loss);
-    /* The two products of each attention alone are computed again. */
+    /* Only the two products of each attention are recomputed. */
     assert_int_equal(mt_flops_get(b.device).recompute, LAYERS * 2 * 2 * B * S * S * H);
     assert_same_grads(&a, &b);
     mt_offload_free(offload);
@@ -136,11 +138,11 @@ static void a_policy_sends_what_it_keeps_to_an_offload(void **state)
     tower_close(&b);
 }
 
-static void checkpoints_in_checkpoints_keep_what_the_outer_ones_keep(void **state)
+static void nested_checkpoints_keep_what_the_outer_ones_keep(void **state)
 {
     (void)state;
     tower a = plain_run(), b = tower_open(NULL);
-    set(&b, "full", &checked);
+    set_checkpoint(&b, "full", &checked);
     for (int i = 0; i < LAYERS; i++)
         mtt_ok(mt_module_set_checkpoint(mt_module_find(b.block[i], "attn.heads"), &checked));
     mt_ledger *ledger = mt_ledger_new(b.device);
@@ -162,7 +164,7 @@ static void a_checkpoint_runs_again_under_the_autocast_of_its_forward(void **sta
     tower t[3];
     for (int i = 0; i < 3; i++) {
         t[i] = tower_open(NULL);
-        if (i) set(&t[i], i == 1 ? "full" : "selective", &checked);
+        if (i) set_checkpoint(&t[i], i == 1 ? "full" : "selective", &checked);
         mtt_ok(mt_autocast_begin(MT_BF16));
         MT_AUTO mt_tensor *loss = forward(&t[i]);
         mtt_ok(mt_autocast_end());
@@ -173,14 +175,14 @@ static void a_checkpoint_runs_again_under_the_autocast_of_its_forward(void **sta
     for (int i = 0; i < 3; i++) tower_close(&t[i]);
 }
 
-static void without_data_bytes_and_shapes_are_the_same(void **state)
+static void on_meta_bytes_and_shapes_are_the_same(void **state)
 {
     (void)state;
     size_t bytes[2];
     mt_flops flops[2];
     for (int i = 0; i < 2; i++) {
         tower t = tower_open(i ? "meta" : NULL);
-        set(&t, "full", &checked);
+        set_checkpoint(&t, "full", &checked);
         mt_ledger *ledger = mt_ledger_new(t.device);
         mt_flops_reset(t.device);
         mtt_ok(mt_ledger_begin(ledger));
@@ -201,11 +203,11 @@ static void without_data_bytes_and_shapes_are_the_same(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_offload_takes_the_inputs_of_checkpoints_away),
+        cmocka_unit_test(an_offload_moves_the_inputs_of_checkpoints),
         cmocka_unit_test(a_policy_sends_what_it_keeps_to_an_offload),
-        cmocka_unit_test(checkpoints_in_checkpoints_keep_what_the_outer_ones_keep),
+        cmocka_unit_test(nested_checkpoints_keep_what_the_outer_ones_keep),
         cmocka_unit_test(a_checkpoint_runs_again_under_the_autocast_of_its_forward),
-        cmocka_unit_test(without_data_bytes_and_shapes_are_the_same),
+        cmocka_unit_test(on_meta_bytes_and_shapes_are_the_same),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

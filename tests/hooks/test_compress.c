@@ -1,4 +1,4 @@
-/* Saved tensors in fewer bytes: which, how many, and what that does to gradients. */
+/* Saved tensors in fewer bytes: which ones, how many bytes, and the effect on gradients. */
 #include <math.h>
 #include <string.h>
 #include "autograd/autograd.h"
@@ -43,14 +43,14 @@ static void check_exact(net_fn *fn, act_fn *act, unsigned rules, size_t lowered_
                                                 : 0;
         assert_int_equal(o.saved, exact.saved - signs - mask);
         assert_int_equal(o.stats.in_vain.n, 0);
-        forget(&o);
-        forget(&exact);
+        free_outcome(&o);
+        free_outcome(&exact);
         mt_compress_free(c);
         close_net(&n);
     }
 }
 
-static void a_mask_as_bits_or_as_its_seed_gives_the_same_gradient_bits(void **state)
+static void masks_packed_as_bits_or_seeds_give_the_same_gradient_bits(void **state)
 {
     (void)state;
     check_exact(mlp, mt_gelu, RULE(MASK_BITS), 0);
@@ -58,7 +58,7 @@ static void a_mask_as_bits_or_as_its_seed_gives_the_same_gradient_bits(void **st
     check_exact(mlp, mt_gelu, RULE(MASK_SEED) | RULE(MASK_BITS), 0);
 }
 
-static void signs_give_the_same_gradient_bits_as_what_they_stand_for(void **state)
+static void signs_give_the_same_gradient_bits_as_the_whole_tensor(void **state)
 {
     (void)state;
     check_exact(mlp, mt_relu, RULE(SIGNS), 1);
@@ -68,9 +68,9 @@ static void signs_give_the_same_gradient_bits_as_what_they_stand_for(void **stat
     check_exact(mlp, mt_relu, RULE(SIGNS) | RULE(MASK_SEED), 1);
 }
 
-/* ---- what a row says is all that there is to say ---- */
+/* ---- the op's row alone decides ---- */
 
-/* y = exp(relu(x w^T)): exp is made again from what the policy kept of relu. */
+/* y = exp(relu(x w^T)): exp is recomputed from relu's output, which the policy keeps. */
 static mt_status one_layer(void *user, int n_in, mt_tensor *const *in, int n_out, mt_tensor **out)
 {
     (void)user, (void)n_in, (void)n_out;
@@ -96,9 +96,9 @@ static mt_tensor *relu_kept_by_a_policy(net *n, act_fn *act)
     return h;
 }
 
-/* A checkpoint keeps an output in order to supply its values: relu's row says what relu's backward
- * reads, not what whoever else keeps it reads. */
-static void what_a_checkpoint_keeps_of_relu_is_not_for_its_sign(void **state)
+/* A checkpoint keeps relu's output for its values: relu's row says what relu's backward reads, not
+ * what a checkpoint reads. */
+static void an_output_of_relu_that_a_checkpoint_keeps_is_not_packed_as_signs(void **state)
 {
     (void)state;
     net n = open_net(MT_F32);
@@ -107,8 +107,8 @@ static void what_a_checkpoint_keeps_of_relu_is_not_for_its_sign(void **state)
     outcome o = run(&n, relu_kept_by_a_policy, NULL, c);
     for (int i = 0; i < 3; i++) assert_true(mtt_same_bits(o.grad[i], exact.grad[i]));
     assert_int_equal(o.stats.by_rule[MT_COMPRESS_SIGNS].n, 0);
-    forget(&o);
-    forget(&exact);
+    free_outcome(&o);
+    free_outcome(&exact);
     mt_compress_free(c);
     close_net(&n);
 }
@@ -136,7 +136,7 @@ static mt_tensor *gate(mt_tensor *x)
     return mti_apply(&gate_op, NULL, 1, &x, 1, &y) ? y : NULL;
 }
 
-static void an_op_whose_row_says_that_a_sign_will_do_is_packed_as_one(void **state)
+static void an_op_whose_row_says_that_signs_suffice_is_packed_as_signs(void **state)
 {
     (void)state;
     net n = open_net(MT_F32);
@@ -146,13 +146,13 @@ static void an_op_whose_row_says_that_a_sign_will_do_is_packed_as_one(void **sta
     for (int i = 0; i < 3; i++) assert_true(mtt_same_bits(o.grad[i], exact.grad[i]));
     assert_int_equal(o.stats.by_rule[MT_COMPRESS_SIGNS].n, 1);
     assert_int_equal(o.saved, exact.saved - hidden * sizeof(float) + hidden / 8);
-    forget(&o);
-    forget(&exact);
+    free_outcome(&o);
+    free_outcome(&exact);
     mt_compress_free(c);
     close_net(&n);
 }
 
-static void by_default_the_exact_rules_are_on_and_small_storages_stay(void **state)
+static void by_default_the_exact_rules_are_on_and_small_storages_are_not_packed(void **state)
 {
     (void)state;
     net n = open_net(MT_F32);
@@ -161,18 +161,18 @@ static void by_default_the_exact_rules_are_on_and_small_storages_stay(void **sta
     outcome o = run(&n, mlp, mt_relu, c);
     assert_int_equal(o.saved, exact.saved - hidden - (4 * hidden - hidden / 8));
     assert_true(worst_error(&o, &exact) == 0);
-    forget(&o);
+    free_outcome(&o);
     mt_compress_free(c);
     c = mt_compress_new(device, &(mt_compress_options){.min_bytes = hidden + 1});
     o = run(&n, mlp, mt_relu, c);
     assert_int_equal(o.saved, exact.saved - (4 * hidden - hidden / 8));
-    forget(&o);
-    forget(&exact);
+    free_outcome(&o);
+    free_outcome(&exact);
     mt_compress_free(c);
     close_net(&n);
 }
 
-static void signs_beside_the_whole_tensor_lower_nothing_and_the_report_says_so(void **state)
+static void the_report_says_where_packing_saves_nothing(void **state)
 {
     (void)state;
     net n = open_net(MT_F32);
@@ -185,15 +185,15 @@ static void signs_beside_the_whole_tensor_lower_nothing_and_the_report_says_so(v
     assert_int_equal(o.stats.in_vain.bytes_before, 4 * hidden);
     assert_int_equal(o.stats.in_vain.bytes_after, hidden / 8);
     assert_true(worst_error(&o, &exact) == 0);
-    forget(&o);
-    forget(&exact);
+    free_outcome(&o);
+    free_outcome(&exact);
     mt_compress_free(c);
     close_net(&n);
 }
 
 /* ---- rules that round ---- */
 
-static void bf16_and_int8_take_the_bytes_of_their_formulas_and_err_little(void **state)
+static void bf16_and_int8_take_the_bytes_of_their_formulas_with_small_errors(void **state)
 {
     (void)state;
     net n = open_net(MT_F32);
@@ -209,20 +209,20 @@ static void bf16_and_int8_take_the_bytes_of_their_formulas_and_err_little(void *
     assert_int_equal(o.stats.in_vain.n, 1); /* x is held by this test */
     double error = worst_error(&o, &exact);
     assert_true(error > 0 && error < 0x1p-8);
-    forget(&o);
+    free_outcome(&o);
     mt_compress_free(c);
     c = compressor(RULE(INT8) | RULE(BF16) | RULE(MASK_BITS));
     o = run(&n, mlp, mt_gelu, c);
     assert_int_equal(o.saved, int8_bytes(input) + 2 * int8_bytes(hidden) + hidden / 8);
     error = worst_error(&o, &exact);
     assert_true(error > 0 && error < 0.01);
-    forget(&o);
-    forget(&exact);
+    free_outcome(&o);
+    free_outcome(&exact);
     mt_compress_free(c);
     close_net(&n);
 }
 
-static void sixteen_bit_floats_become_int8_and_f64_stays(void **state)
+static void sixteen_bit_floats_become_int8_and_f64_is_not_packed(void **state)
 {
     (void)state;
     static const mt_dtype floats[] = {MT_BF16, MT_F16, MT_F64};
@@ -236,15 +236,15 @@ static void sixteen_bit_floats_become_int8_and_f64_stays(void **state)
         else
             assert_int_equal(o.saved, int8_bytes(input) + 2 * int8_bytes(hidden) + hidden);
         assert_true(worst_error(&o, &exact) < 0.02);
-        forget(&o);
-        forget(&exact);
+        free_outcome(&o);
+        free_outcome(&exact);
         mt_compress_free(c);
         close_net(&n);
     }
 }
 
 /* Layer norm keeps x, its weight, mean and rstd; attention its log-sum-exp and generator state. */
-static void statistics_parameters_and_whole_numbers_are_left_alone(void **state)
+static void statistics_parameters_and_integers_are_not_packed(void **state)
 {
     (void)state;
     MT_AUTO mt_tensor *x = leaf(MT_F32, MT_SHAPE(2, 2, 16, 8), 1);
@@ -284,15 +284,15 @@ static void the_relative_error_is_that_of_the_norms(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        mtt_test(a_mask_as_bits_or_as_its_seed_gives_the_same_gradient_bits),
-        mtt_test(signs_give_the_same_gradient_bits_as_what_they_stand_for),
-        mtt_test(what_a_checkpoint_keeps_of_relu_is_not_for_its_sign),
-        mtt_test(an_op_whose_row_says_that_a_sign_will_do_is_packed_as_one),
-        mtt_test(by_default_the_exact_rules_are_on_and_small_storages_stay),
-        mtt_test(signs_beside_the_whole_tensor_lower_nothing_and_the_report_says_so),
-        mtt_test(bf16_and_int8_take_the_bytes_of_their_formulas_and_err_little),
-        mtt_test(sixteen_bit_floats_become_int8_and_f64_stays),
-        mtt_test(statistics_parameters_and_whole_numbers_are_left_alone),
+        mtt_test(masks_packed_as_bits_or_seeds_give_the_same_gradient_bits),
+        mtt_test(signs_give_the_same_gradient_bits_as_the_whole_tensor),
+        mtt_test(an_output_of_relu_that_a_checkpoint_keeps_is_not_packed_as_signs),
+        mtt_test(an_op_whose_row_says_that_signs_suffice_is_packed_as_signs),
+        mtt_test(by_default_the_exact_rules_are_on_and_small_storages_are_not_packed),
+        mtt_test(the_report_says_where_packing_saves_nothing),
+        mtt_test(bf16_and_int8_take_the_bytes_of_their_formulas_with_small_errors),
+        mtt_test(sixteen_bit_floats_become_int8_and_f64_is_not_packed),
+        mtt_test(statistics_parameters_and_integers_are_not_packed),
         mtt_test(the_relative_error_is_that_of_the_norms),
     };
     return cmocka_run_group_tests(tests, mtt_open_device, mtt_close_device);

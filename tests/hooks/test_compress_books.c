@@ -1,12 +1,12 @@
-/* Saved tensors in fewer bytes, beside the rest of the engine: shared storages, whole models, the
- * books, refusals and allocations that fail. */
+/* Compressed saved tensors and the rest of the engine: shared storages, whole models, the ledger,
+ * refusals and allocations that fail. */
 #include <stdlib.h>
 #include "base/base.h"
 #include "compressed.h"
 
 /* ---- sharing ---- */
 
-static void views_of_one_storage_are_packed_once_and_come_back_once(void **state)
+static void views_of_one_storage_are_packed_and_unpacked_once(void **state)
 {
     (void)state;
     MT_AUTO mt_tensor *x = leaf(MT_F32, MT_SHAPE(16, 96), 4);
@@ -26,7 +26,7 @@ static void views_of_one_storage_are_packed_once_and_come_back_once(void **state
             mt_compress_stats s;
             mtt_ok(mt_compress_end(c));
             mtt_ok(mt_compress_get_stats(c, &s));
-            /* the storage of h once for three views, and a, which this test holds */
+            /* h's storage once for three views, and a, which this test holds */
             assert_int_equal(s.saves, 4);
             assert_int_equal(s.saves_shared, 2);
             assert_int_equal(s.by_rule[MT_COMPRESS_BF16].n, 2);
@@ -85,14 +85,14 @@ static void a_compressor_may_be_used_again_and_freed_before_its_graph(void **sta
     mtt_ok(mt_compress_end(c));
     mt_compress_free(c);
     mtt_ok(mt_backward(loss));
-    forget(&a);
-    forget(&b);
+    free_outcome(&a);
+    free_outcome(&b);
     mt_set(&loss, NULL);
     mt_clear_error();
     close_net(&n);
 }
 
-/* One step of a GPT with dropout, on attention's weights too; its loss. */
+/* One step of a GPT with dropout, also on attention's weights; returns the loss. */
 static mt_tensor *gpt_step(mt_module *gpt, mt_tensor *tokens, mt_compress *c, size_t *saved)
 {
     mt_ledger *ledger = mt_ledger_new(device);
@@ -110,7 +110,7 @@ static mt_tensor *gpt_step(mt_module *gpt, mt_tensor *tokens, mt_compress *c, si
     return mtt_made(mt_clone(loss));
 }
 
-static void a_gpt_with_dropout_learns_the_same_from_seeds(void **state)
+static void a_gpt_with_dropout_trains_the_same_with_seeds(void **state)
 {
     (void)state;
     enum { B = 2, S = 16, D = 32, A = 2, LAYERS = 2 };
@@ -144,16 +144,16 @@ static void a_gpt_with_dropout_learns_the_same_from_seeds(void **state)
         mt_release(exact[i]);
     }
     free(exact);
-    /* masks: of the weights and of two projections a layer, and of the embeddings */
+    /* masks: of the attention weights and two projections in each layer, and of the embeddings */
     assert_int_equal(packed_bytes,
                      exact_bytes - LAYERS * (A * S * S * B + 2 * B * S * D) - B * S * D);
     mt_compress_free(c);
     mt_module_free(gpt);
 }
 
-/* ---- the books ---- */
+/* ---- the ledger ---- */
 
-static void a_ledger_inside_sees_what_was_saved_and_one_outside_what_was_packed(void **state)
+static void an_inner_ledger_sees_what_was_saved_and_an_outer_one_what_was_packed(void **state)
 {
     (void)state;
     net n = open_net(MT_F32);
@@ -181,13 +181,13 @@ static void a_ledger_inside_sees_what_was_saved_and_one_outside_what_was_packed(
     mt_ledger_free(inside);
     mt_ledger_free(outside);
     mt_compress_free(c);
-    forget(&exact);
+    free_outcome(&exact);
     mt_set(&loss, NULL);
     mt_clear_error();
     close_net(&n);
 }
 
-static void what_is_packed_on_meta_is_what_is_packed_here(void **state)
+static void meta_packs_what_this_device_packs(void **state)
 {
     (void)state;
     mt_device *real = device;
@@ -283,12 +283,12 @@ static void any_allocation_may_fail(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        mtt_test(views_of_one_storage_are_packed_once_and_come_back_once),
+        mtt_test(views_of_one_storage_are_packed_and_unpacked_once),
         mtt_test(a_storage_changed_in_place_is_packed_again),
         mtt_test(a_compressor_may_be_used_again_and_freed_before_its_graph),
-        mtt_test(a_gpt_with_dropout_learns_the_same_from_seeds),
-        mtt_test(a_ledger_inside_sees_what_was_saved_and_one_outside_what_was_packed),
-        mtt_test(what_is_packed_on_meta_is_what_is_packed_here),
+        mtt_test(a_gpt_with_dropout_trains_the_same_with_seeds),
+        mtt_test(an_inner_ledger_sees_what_was_saved_and_an_outer_one_what_was_packed),
+        mtt_test(meta_packs_what_this_device_packs),
         mtt_test(bad_options_and_a_wrong_order_are_refused),
         mtt_test(any_allocation_may_fail),
     };

@@ -1,27 +1,27 @@
-/* Host copies of storages, and the views that are cut from them when they are back. */
+/* Host copies of storages, and the views that are made when they are copied back. */
 #include <stdlib.h>
 #include <string.h>
 #include "mtt_fixture.h"
 
-static mt_tensor *drawn(int64_t n)
+static mt_tensor *random_vector(int64_t n)
 {
     return mtt_made(mtt_random(device, MT_F32, MT_SHAPE(n), 7, -1, 1));
 }
 
-static mt_host_copy *begun(mt_tensor *t)
+static mt_host_copy *begin_copy(mt_tensor *t)
 {
     mt_host_copy *c = mt_host_copy_out(t);
     if (!c) fail_msg("%s", mt_last_error());
     return c;
 }
 
-static void a_storage_comes_back_as_it_left_and_its_views_with_it(void **state)
+static void a_storage_and_its_views_come_back_unchanged(void **state)
 {
     (void)state;
     MT_AUTO mt_tensor *x = mtt_made(mtt_random(device, MT_F32, MT_SHAPE(3, 4, 5), 1, -1, 1));
     MT_AUTO mt_tensor *turned = mtt_made(mt_transpose(x, 0, 2));
     MT_AUTO mt_tensor *part = mtt_made(mt_slice(turned, 1, 1, 2));
-    mt_host_copy *c = begun(part);
+    mt_host_copy *c = begin_copy(part);
     mtt_ok(mt_host_copy_wait(c));
     MT_AUTO mt_tensor *raw = mtt_made(mt_host_copy_back(c));
     mtt_ok(mt_host_copy_wait(c));
@@ -39,20 +39,20 @@ static void a_storage_comes_back_as_it_left_and_its_views_with_it(void **state)
     mt_host_copy_free(c);
 }
 
-static void the_device_has_its_bytes_back_once_the_copy_was_waited_for(void **state)
+static void the_devices_memory_is_free_after_the_wait_for_the_copy(void **state)
 {
     (void)state;
-    mt_tensor *x = drawn(1000);
+    mt_tensor *x = random_vector(1000);
     assert_int_equal(mtt_allocated(device), 4096);
-    mt_host_copy *c = begun(x);
+    mt_host_copy *c = begin_copy(x);
     mt_release(x);
-    assert_int_equal(mtt_allocated(device), 4096); /* being read */
+    assert_int_equal(mtt_allocated(device), 4096); /* the copy still reads it */
     mtt_ok(mt_host_copy_wait(c));
     assert_int_equal(mtt_allocated(device), 0);
     mt_tensor *raw = mtt_made(mt_host_copy_back(c));
     assert_int_equal(mtt_allocated(device), 4096);
     mt_release(raw);
-    assert_int_equal(mtt_allocated(device), 4096); /* being written */
+    assert_int_equal(mtt_allocated(device), 4096); /* the copy still writes it */
     mtt_ok(mt_host_copy_wait(c));
     assert_int_equal(mtt_allocated(device), 0);
     mt_host_copy_free(c);
@@ -61,9 +61,9 @@ static void the_device_has_its_bytes_back_once_the_copy_was_waited_for(void **st
 static void a_copy_may_come_back_more_than_once(void **state)
 {
     (void)state;
-    MT_AUTO mt_tensor *x = drawn(77);
+    MT_AUTO mt_tensor *x = random_vector(77);
     mt_layout layout = mt_layout_of(x);
-    mt_host_copy *c = begun(x);
+    mt_host_copy *c = begin_copy(x);
     for (int i = 0; i < 2; i++) {
         MT_AUTO mt_tensor *raw = mtt_made(mt_host_copy_back(c));
         mtt_ok(mt_host_copy_wait(c));
@@ -73,31 +73,31 @@ static void a_copy_may_come_back_more_than_once(void **state)
     mt_host_copy_free(c);
 }
 
-static void a_copy_may_be_freed_on_its_way(void **state)
+static void a_copy_may_be_freed_before_it_has_finished(void **state)
 {
     (void)state;
-    mt_tensor *x = drawn(100000);
-    mt_host_copy *c = begun(x);
+    mt_tensor *x = random_vector(100000);
+    mt_host_copy *c = begin_copy(x);
     mt_release(x);
     mt_host_copy_free(c);
     assert_int_equal(mtt_allocated(device), 0);
-    x = drawn(100000);
-    c = begun(x);
+    x = random_vector(100000);
+    c = begin_copy(x);
     mt_release(mtt_made(mt_host_copy_back(c)));
     mt_release(x);
     mt_host_copy_free(c);
     mt_host_copy_free(NULL);
 }
 
-/* More than a device keeps count of at a time. */
-static void a_hundred_copies_may_be_on_their_way_at_once(void **state)
+/* More than a device tracks at a time. */
+static void a_hundred_copies_may_be_in_progress(void **state)
 {
     (void)state;
     enum { N = 100 };
     mt_host_copy *c[N];
     for (int i = 0; i < N; i++) {
         MT_AUTO mt_tensor *x = mtt_made(mt_full(device, MT_F32, MT_SHAPE(50), i));
-        c[i] = begun(x);
+        c[i] = begin_copy(x);
     }
     for (int i = 0; i < N; i++) mtt_ok(mt_host_copy_wait(c[i]));
     assert_int_equal(mtt_allocated(device), 0);
@@ -108,12 +108,12 @@ static void a_hundred_copies_may_be_on_their_way_at_once(void **state)
     }
 }
 
-static void its_bytes_can_be_read_and_written_by_the_host(void **state)
+static void the_host_can_read_and_write_the_bytes(void **state)
 {
     (void)state;
     MT_AUTO mt_tensor *x =
         mtt_made(mt_from_data(device, MT_I32, MT_SHAPE(3), (int[]){1, 2, 3}, 12));
-    mt_host_copy *out = begun(x);
+    mt_host_copy *out = begin_copy(x);
     assert_memory_equal(mt_host_copy_bytes(out), ((int[]){1, 2, 3}), 12);
     mt_host_copy *in = mt_host_copy_new(device, 12);
     assert_null(mt_host_copy_back(in));
@@ -133,7 +133,7 @@ static void empty_storages_have_empty_copies(void **state)
     (void)state;
     MT_AUTO mt_tensor *x = mtt_made(mt_zeros(device, MT_F32, MT_SHAPE(0, 3)));
     mt_layout layout = mt_layout_of(x);
-    mt_host_copy *c = begun(x);
+    mt_host_copy *c = begin_copy(x);
     MT_AUTO mt_tensor *raw = mtt_made(mt_host_copy_back(c));
     mtt_ok(mt_host_copy_wait(c));
     MT_AUTO mt_tensor *again = mtt_made(mt_view_as(raw, &layout));
@@ -144,7 +144,7 @@ static void empty_storages_have_empty_copies(void **state)
 static void a_view_must_lie_inside_the_storage(void **state)
 {
     (void)state;
-    MT_AUTO mt_tensor *x = drawn(10);
+    MT_AUTO mt_tensor *x = random_vector(10);
     mt_layout l = {.dtype = MT_F32, .rank = 1, .shape = {10}, .strides = {1}};
     mt_release(mtt_made(mt_view_as(x, &l)));
     l.offset = 4;
@@ -193,8 +193,8 @@ static void the_seconds_of_copies_are_counted(void **state)
     (void)state;
     mt_copy_times before, after;
     mtt_ok(mt_copy_times_get(device, &before));
-    MT_AUTO mt_tensor *x = drawn(4 << 20);
-    mt_host_copy *c = begun(x);
+    MT_AUTO mt_tensor *x = random_vector(4 << 20);
+    mt_host_copy *c = begin_copy(x);
     mtt_ok(mt_host_copy_wait(c));
     mtt_ok(mt_copy_times_get(device, &after));
     /* Time is not simulated. */
@@ -205,15 +205,16 @@ static void the_seconds_of_copies_are_counted(void **state)
 
 /* The simulator makes a copy as late as a device may, so a wait that is left out shows; unless it
  * was told to be late with kernels. */
-static void a_missing_wait_reads_what_was_there_before(void **state)
+static void a_missing_wait_reads_the_old_bytes(void **state)
 {
     (void)state;
     if (strcmp(mt_device_kind(device), "cudasim") || getenv("CUDASIM_LATE")) skip();
-    MT_AUTO mt_tensor *x = drawn(8);
+    MT_AUTO mt_tensor *x = random_vector(8);
     mt_layout layout = mt_layout_of(x);
-    mt_host_copy *c = begun(x);
+    mt_host_copy *c = begin_copy(x);
     mtt_ok(mt_host_copy_wait(c));
-    mt_mem_empty_cache(device); /* the next storage is fresh: the simulator filled it with NaN */
+    mt_mem_empty_cache(
+        device); /* so that the next storage is new: the simulator fills it with NaN */
     MT_AUTO mt_tensor *other = mtt_made(mt_empty(device, MT_F32, MT_SHAPE(1 << 19)));
     MT_AUTO mt_tensor *raw = mtt_made(mt_host_copy_back(c));
     MT_AUTO mt_tensor *early = mtt_made(mt_view_as(raw, &layout));
@@ -226,17 +227,17 @@ static void a_missing_wait_reads_what_was_there_before(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        mtt_test(a_storage_comes_back_as_it_left_and_its_views_with_it),
-        mtt_test(the_device_has_its_bytes_back_once_the_copy_was_waited_for),
+        mtt_test(a_storage_and_its_views_come_back_unchanged),
+        mtt_test(the_devices_memory_is_free_after_the_wait_for_the_copy),
         mtt_test(a_copy_may_come_back_more_than_once),
-        mtt_test(a_copy_may_be_freed_on_its_way),
-        mtt_test(a_hundred_copies_may_be_on_their_way_at_once),
-        mtt_test(its_bytes_can_be_read_and_written_by_the_host),
+        mtt_test(a_copy_may_be_freed_before_it_has_finished),
+        mtt_test(a_hundred_copies_may_be_in_progress),
+        mtt_test(the_host_can_read_and_write_the_bytes),
         mtt_test(empty_storages_have_empty_copies),
         mtt_test(a_view_must_lie_inside_the_storage),
         mtt_test(null_in_gives_null_out),
         mtt_test(the_seconds_of_copies_are_counted),
-        mtt_test(a_missing_wait_reads_what_was_there_before),
+        mtt_test(a_missing_wait_reads_the_old_bytes),
     };
     return cmocka_run_group_tests(tests, mtt_open_device, mtt_close_device);
 }

@@ -1,15 +1,15 @@
-/* Offload to host memory: the same gradients, a lower peak, and a report that is true. */
+/* Offload to host memory: the same gradients, a lower peak, a correct report. */
 #include <pthread.h>
 #include <stdlib.h>
 #include "chain.h"
 #include "trainer.h"
 
-static void the_peak_of_a_chain_falls_by_the_bytes_that_are_away(void **state)
+static void the_peak_of_a_chain_falls_by_the_offloaded_bytes(void **state)
 {
     (void)state;
     chain c = open_chain(device);
     step plain = chain_step(&c, NULL);
-    assert_int_equal(plain.after_forward, (LAYERS - 1) * S + 512); /* and the loss */
+    assert_int_equal(plain.after_forward, (LAYERS - 1) * S + 512); /* 512: the loss */
     for (int prefetch = -1; prefetch <= 3; prefetch += prefetch < 0 ? 2 : 1)
         for (int in_flight = 1; in_flight <= 3; in_flight++) {
             mt_offload *o = made_offload(mt_offload_new(
@@ -17,20 +17,21 @@ static void the_peak_of_a_chain_falls_by_the_bytes_that_are_away(void **state)
             step s = chain_step(&c, o);
             assert_memory_equal(s.grads, plain.grads, LAYERS * D);
             assert_int_equal(s.after_forward, 512);
-            /* A linear's input and output, and those that are still leaving. */
+            /* A linear's input and output, and copies in flight. */
             assert_int_equal(s.forward_peak, (size_t)(in_flight + 2) * S);
             assert_int_equal(s.stats.bytes_out, (LAYERS - 1) * S);
             assert_int_equal(s.stats.bytes_in, (LAYERS - 1) * S);
             assert_int_equal(s.stats.n_out, LAYERS - 1);
             assert_int_equal(s.stats.n_in, LAYERS - 1);
-            assert_int_equal(s.stats.saves, 2 * LAYERS - 1); /* x wants no gradient from w_1 */
-            assert_int_equal(s.stats.saves_left, LAYERS);    /* x and the weights */
+            assert_int_equal(s.stats.saves,
+                             2 * LAYERS - 1); /* x needs no gradient, so w_1 is not saved */
+            assert_int_equal(s.stats.saves_left, LAYERS); /* x and the weights */
             assert_int_equal(s.stats.bytes_still_held, 0);
             assert_int_equal(s.stats.bytes_away, 0);
             assert_int_equal(s.stats.host_bytes, 0);
             assert_int_equal(s.stats.host_peak, (LAYERS - 1) * S);
-            /* At the peak of the backward there are dy, dx, a gradient of D, the two scalars, the
-             * linear's input, and those prefetched; or the forward's is higher. */
+            /* Backward's peak: dy, dx, a gradient of D bytes, two scalars, the linear's input, and
+             * prefetched storages; unless forward's peak is higher. */
             size_t back = (size_t)(3 + (prefetch < 0 ? 0 : prefetch)) * S + D + 1024;
             size_t expected = back > s.forward_peak ? back : s.forward_peak;
             assert_int_equal(s.peak, expected);
@@ -43,7 +44,7 @@ static void the_peak_of_a_chain_falls_by_the_bytes_that_are_away(void **state)
     close_chain(&c);
 }
 
-static void a_device_without_data_tells_the_same_peak(void **state)
+static void a_device_without_data_reports_the_same_peak(void **state)
 {
     (void)state;
     mt_device *real = device;
@@ -126,15 +127,15 @@ static void training_with_dropout_has_the_same_bits(void **state)
     free(plain);
 }
 
-/* ---- beside other hooks, other graphs and other threads ---- */
+/* ---- with other hooks, graphs and threads ---- */
 
-static void a_ledger_outside_sees_what_stayed_and_one_inside_sees_everything(void **state)
+static void an_outer_ledger_sees_what_stayed_and_an_inner_one_everything(void **state)
 {
     (void)state;
     chain c = open_chain(device);
     mt_ledger *ledger[3];
     mt_offload *o = made_offload(mt_offload_new(device, NULL));
-    for (int i = 0; i < 3; i++) { /* alone, outside, inside */
+    for (int i = 0; i < 3; i++) { /* a ledger alone, outside, inside */
         ledger[i] = mt_ledger_new(device);
         if (i == 2) mtt_ok(mt_offload_begin(o));
         mtt_ok(mt_ledger_begin(ledger[i]));
@@ -171,7 +172,7 @@ static void only_the_innermost_hook_may_end(void **state)
     mt_offload_free(o);
 }
 
-static void a_retained_graph_comes_back_twice_and_leaves_in_between(void **state)
+static void a_retained_graph_is_copied_back_twice_and_offloaded_in_between(void **state)
 {
     (void)state;
     chain c = open_chain(device);
@@ -202,7 +203,7 @@ static void a_retained_graph_comes_back_twice_and_leaves_in_between(void **state
     close_chain(&c);
 }
 
-static void a_graph_outlives_the_handle_and_may_never_run_backward(void **state)
+static void a_graph_may_outlive_the_handle_and_never_run_backward(void **state)
 {
     (void)state;
     chain c = open_chain(device);
@@ -225,7 +226,8 @@ static void a_graph_outlives_the_handle_and_may_never_run_backward(void **state)
     close_chain(&c);
 }
 
-/* h [ROWS,WIDTH] = x w^T; the sum of left half times right half: mul saves two views of h. */
+/* h [ROWS,WIDTH] = x w^T; returns the sum of left half times right half: mul saves two views of
+ * h. */
 static mt_tensor *halves(const chain *c)
 {
     MT_AUTO mt_tensor *h = mtt_made(mt_linear(c->x, c->w[0], NULL));
@@ -284,7 +286,8 @@ static void *work(void *arg)
 static void two_threads_may_offload_on_one_device_and_through_one_offload(void **state)
 {
     (void)state;
-    mtt_ok(mt_set_balance_check(device, false)); /* it looks at what both are in the middle of */
+    mtt_ok(
+        mt_set_balance_check(device, false)); /* it would read what the other thread is changing */
     mt_offload *shared = made_offload(mt_offload_new(device, NULL));
     for (int own = 0; own < 2; own++) {
         worker w[2] = {{.c = open_chain(device)}, {.c = open_chain(device)}};
@@ -309,9 +312,9 @@ static void two_threads_may_offload_on_one_device_and_through_one_offload(void *
     mtt_ok(mt_set_balance_check(device, true));
 }
 
-/* ---- what the report tells ---- */
+/* ---- the report ---- */
 
-static void what_somebody_else_holds_was_moved_in_vain(void **state)
+static void the_report_counts_bytes_moved_in_vain_because_others_hold_them(void **state)
 {
     (void)state;
     chain c = open_chain(device);
@@ -329,7 +332,7 @@ static void what_somebody_else_holds_was_moved_in_vain(void **state)
     close_chain(&c);
 }
 
-static void capacity_and_small_ones_stay_on_the_device(void **state)
+static void small_storages_and_those_beyond_the_capacity_stay_on_the_device(void **state)
 {
     (void)state;
     chain c = open_chain(device);
@@ -355,17 +358,17 @@ static void capacity_and_small_ones_stay_on_the_device(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        mtt_test(the_peak_of_a_chain_falls_by_the_bytes_that_are_away),
-        mtt_test(a_device_without_data_tells_the_same_peak),
+        mtt_test(the_peak_of_a_chain_falls_by_the_offloaded_bytes),
+        mtt_test(a_device_without_data_reports_the_same_peak),
         mtt_test(training_with_dropout_has_the_same_bits),
-        mtt_test(a_ledger_outside_sees_what_stayed_and_one_inside_sees_everything),
+        mtt_test(an_outer_ledger_sees_what_stayed_and_an_inner_one_everything),
         mtt_test(only_the_innermost_hook_may_end),
-        mtt_test(a_retained_graph_comes_back_twice_and_leaves_in_between),
-        mtt_test(a_graph_outlives_the_handle_and_may_never_run_backward),
+        mtt_test(a_retained_graph_is_copied_back_twice_and_offloaded_in_between),
+        mtt_test(a_graph_may_outlive_the_handle_and_never_run_backward),
         mtt_test(views_of_one_storage_share_one_copy),
         mtt_test(two_threads_may_offload_on_one_device_and_through_one_offload),
-        mtt_test(what_somebody_else_holds_was_moved_in_vain),
-        mtt_test(capacity_and_small_ones_stay_on_the_device),
+        mtt_test(the_report_counts_bytes_moved_in_vain_because_others_hold_them),
+        mtt_test(small_storages_and_those_beyond_the_capacity_stay_on_the_device),
     };
     return cmocka_run_group_tests(tests, open_without_workspace, mtt_close_device);
 }

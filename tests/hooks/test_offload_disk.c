@@ -1,4 +1,4 @@
-/* Offload to disk: through a file that nobody sees, and what a disk may refuse. */
+/* Offload to disk, through an unlinked file; errors of the disk. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -35,8 +35,7 @@ static int count_files(void)
     return n;
 }
 
-/* Forward and backward; the status of what failed first. */
-static void gradients_peak_and_bytes_are_those_of_host_memory_but_for_where_they_wait(void **state)
+static void gradients_peak_and_bytes_are_those_of_an_offload_to_host_memory(void **state)
 {
     (void)state;
     chain c = open_chain(device);
@@ -46,7 +45,8 @@ static void gradients_peak_and_bytes_are_those_of_host_memory_but_for_where_they
         step s = chain_step(&c, o);
         assert_memory_equal(s.grads, plain.grads, LAYERS * D);
         assert_int_equal(s.after_forward, 512);
-        assert_int_equal(s.peak, 4 * S); /* forward's: reading ahead is into host memory only */
+        assert_int_equal(s.peak,
+                         4 * S); /* forward's peak: prefetching reads into host memory only */
         assert_int_equal(plain.peak - s.peak, s.stats.lowered);
         assert_int_equal(s.stats.bytes_out, (LAYERS - 1) * S);
         assert_int_equal(s.stats.bytes_in, (LAYERS - 1) * S);
@@ -90,7 +90,7 @@ static void the_file_does_not_grow_from_step_to_step(void **state)
     struct rlimit before, limit;
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
     limit = before;
-    limit.rlim_cur = (LAYERS - 1) * S; /* one step's and not a byte more */
+    limit.rlim_cur = (LAYERS - 1) * S; /* the bytes of one step, and no more */
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
     mt_offload *o = on_disk();
     for (int i = 0; i < 3; i++) mtt_ok(chain_try(&c, o));
@@ -99,7 +99,7 @@ static void the_file_does_not_grow_from_step_to_step(void **state)
     close_chain(&c);
 }
 
-static void a_device_without_data_leaves_the_disk_alone(void **state)
+static void a_device_without_data_does_not_use_the_disk(void **state)
 {
     (void)state;
     mt_device *meta = mt_device_open("meta");
@@ -120,16 +120,16 @@ static void a_device_without_data_leaves_the_disk_alone(void **state)
     mt_device_release(meta);
 }
 
-static void a_directory_that_is_not_there_is_refused(void **state)
+static void a_missing_directory_is_refused(void **state)
 {
     (void)state;
     assert_null(mt_offload_new(device, &(mt_offload_options){.directory = "no/such/place"}));
     mtt_failed(MT_ERR_IO, "no/such/place", "No such file");
 }
 
-/* ---- a disk that refuses ---- */
+/* ---- errors of the disk ---- */
 
-static void a_file_that_may_not_grow_fails_the_op_that_asked(void **state)
+static void a_file_that_may_not_grow_fails_the_op(void **state)
 {
     (void)state;
     chain c = open_chain(device);
@@ -155,69 +155,73 @@ static void a_file_that_may_not_grow_fails_the_op_that_asked(void **state)
     close_chain(&c);
 }
 
-/* What the system is made to say: the calls so far, and at which one to fail, how. */
+/* Simulated results of system calls: the calls so far, which call fails, and how. */
 static struct {
     int n_write, n_read, n_reserve;
     int bad_write, bad_read, bad_reserve; /* counted from 1; 0: none */
     int error;                            /* 0: end of file, or nothing written */
     bool in_pieces;
-} say;
+} plan;
 
-static size_t piece(size_t n) { return say.in_pieces && n > 1000 ? 1000 : n; }
+static size_t piece_size(size_t n) { return plan.in_pieces && n > 1000 ? 1000 : n; }
 
-static ssize_t bad(int error)
+static ssize_t fail_with(int error)
 {
     errno = error;
     return error ? -1 : 0;
 }
 
-static ssize_t say_write(int file, const void *data, size_t n, off_t at)
+static ssize_t planned_write(int file, const void *data, size_t n, off_t at)
 {
-    return ++say.n_write == say.bad_write ? bad(say.error) : pwrite(file, data, piece(n), at);
+    return ++plan.n_write == plan.bad_write ? fail_with(plan.error)
+                                            : pwrite(file, data, piece_size(n), at);
 }
 
-static ssize_t say_read(int file, void *data, size_t n, off_t at)
+static ssize_t planned_read(int file, void *data, size_t n, off_t at)
 {
-    return ++say.n_read == say.bad_read ? bad(say.error) : pread(file, data, piece(n), at);
+    return ++plan.n_read == plan.bad_read ? fail_with(plan.error)
+                                          : pread(file, data, piece_size(n), at);
 }
 
-static int say_reserve(int file, int mode, off_t at, off_t n)
+static int planned_reserve(int file, int mode, off_t at, off_t n)
 {
-    return ++say.n_reserve == say.bad_reserve ? (int)bad(say.error) : fallocate(file, mode, at, n);
+    return ++plan.n_reserve == plan.bad_reserve ? (int)fail_with(plan.error)
+                                                : fallocate(file, mode, at, n);
 }
 
 static mt_offload *on_planned_disk(void)
 {
     mt_offload *o = on_disk();
-    mti_disk_set_io(mti_offload_disk(o), &(mti_disk_io){say_write, say_read, say_reserve});
-    memset(&say, 0, sizeof say);
+    mti_disk_set_io(mti_offload_disk(o),
+                    &(mti_disk_io){planned_write, planned_read, planned_reserve});
+    memset(&plan, 0, sizeof plan);
     return o;
 }
 
-static void short_and_interrupted_transfers_go_on(void **state)
+static void short_and_interrupted_transfers_are_continued(void **state)
 {
     (void)state;
     chain c = open_chain(device);
     step plain = chain_step(&c, NULL);
     mt_offload *o = on_planned_disk();
-    say.in_pieces = true, say.error = EINTR;
-    say.bad_write = 10, say.bad_read = 20, say.bad_reserve = 2;
+    plan.in_pieces = true, plan.error = EINTR;
+    plan.bad_write = 10, plan.bad_read = 20, plan.bad_reserve = 2;
     mtt_ok(chain_try(&c, o));
-    assert_true(say.n_write > 400 && say.n_read > 400 && say.n_reserve > 7);
+    assert_true(plan.n_write > 400 && plan.n_read > 400 && plan.n_reserve > 7);
     chain_check(&c, plain.grads);
     mt_offload_free(o);
     free(plain.grads);
     close_chain(&c);
 }
 
-static void a_full_disk_fails_the_op_that_asked(void **state)
+static void a_full_disk_fails_the_op(void **state)
 {
     (void)state;
     chain c = open_chain(device);
     step plain = chain_step(&c, NULL);
     for (int n = 1; n < LAYERS; n++) {
         mt_offload *o = on_planned_disk();
-        say.bad_reserve = n, say.error = ENOSPC;
+        plan.bad_reserve = n, plan.error = ENOSPC;
         assert_int_equal(chain_try(&c, o), MT_ERR_IO);
         mtt_failed(MT_ERR_IO, "linear", directory, "65536 bytes", "No space left");
         assert_int_equal(stats_of(o).n_out, n - 1);
@@ -229,13 +233,13 @@ static void a_full_disk_fails_the_op_that_asked(void **state)
     close_chain(&c);
 }
 
-static void a_file_system_that_cannot_promise_room_is_used_all_the_same(void **state)
+static void a_file_system_that_cannot_reserve_space_is_used_anyway(void **state)
 {
     (void)state;
     chain c = open_chain(device);
     step plain = chain_step(&c, NULL);
     mt_offload *o = on_planned_disk();
-    say.bad_reserve = 1, say.error = EOPNOTSUPP;
+    plan.bad_reserve = 1, plan.error = EOPNOTSUPP;
     mtt_ok(chain_try(&c, o));
     chain_check(&c, plain.grads);
     mt_offload_free(o);
@@ -243,9 +247,9 @@ static void a_file_system_that_cannot_promise_room_is_used_all_the_same(void **s
     close_chain(&c);
 }
 
-/* The failure comes to light when the storage has to have left: in a later op, or at the end. Its
- * bytes are in host memory still, so the tape is whole. */
-static void a_failed_write_is_told_and_loses_nothing(void **state)
+/* The failure is reported when the write must be complete: in a later op, or at the end. The bytes
+ * are still in host memory, so the tape is complete. */
+static void a_failed_write_is_reported_and_loses_nothing(void **state)
 {
     (void)state;
     chain c = open_chain(device);
@@ -253,10 +257,10 @@ static void a_failed_write_is_told_and_loses_nothing(void **state)
     for (int n = 1; n < LAYERS; n++)
         for (int full = 0; full < 2; full++) {
             mt_offload *o = on_planned_disk();
-            say.bad_write = n, say.error = full ? 0 : EIO;
+            plan.bad_write = n, plan.error = full ? 0 : EIO;
             mtt_ok(mt_offload_begin(o));
             MT_AUTO mt_tensor *loss = chain_loss(&c);
-            if (!loss) { /* the op is as if it had not been: the next attempt goes through */
+            if (!loss) { /* the op left no trace, so the next attempt succeeds */
                 mtt_failed(MT_ERR_IO, "linear", directory, "65536 bytes", "written");
                 loss = mtt_made(chain_loss(&c));
                 mtt_ok(mt_offload_end(o));
@@ -273,7 +277,7 @@ static void a_failed_write_is_told_and_loses_nothing(void **state)
     close_chain(&c);
 }
 
-static void a_failed_read_fails_the_backward_which_may_be_tried_again(void **state)
+static void a_failed_read_fails_the_backward_and_a_second_try_succeeds(void **state)
 {
     (void)state;
     chain c = open_chain(device);
@@ -281,7 +285,7 @@ static void a_failed_read_fails_the_backward_which_may_be_tried_again(void **sta
     for (int n = 1; n < LAYERS; n++)
         for (int short_file = 0; short_file < 2; short_file++) {
             mt_offload *o = on_planned_disk();
-            say.bad_read = n, say.error = short_file ? 0 : EIO;
+            plan.bad_read = n, plan.error = short_file ? 0 : EIO;
             mtt_ok(mt_offload_begin(o));
             MT_AUTO mt_tensor *loss = mtt_made(chain_loss(&c));
             mtt_ok(mt_offload_end(o));
@@ -307,17 +311,17 @@ static void any_allocation_may_fail(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        mtt_test(gradients_peak_and_bytes_are_those_of_host_memory_but_for_where_they_wait),
+        mtt_test(gradients_peak_and_bytes_are_those_of_an_offload_to_host_memory),
         mtt_test(a_retained_graph_is_read_twice),
         mtt_test(the_file_does_not_grow_from_step_to_step),
-        mtt_test(a_device_without_data_leaves_the_disk_alone),
-        mtt_test(a_directory_that_is_not_there_is_refused),
-        mtt_test(a_file_that_may_not_grow_fails_the_op_that_asked),
-        mtt_test(short_and_interrupted_transfers_go_on),
-        mtt_test(a_full_disk_fails_the_op_that_asked),
-        mtt_test(a_file_system_that_cannot_promise_room_is_used_all_the_same),
-        mtt_test(a_failed_write_is_told_and_loses_nothing),
-        mtt_test(a_failed_read_fails_the_backward_which_may_be_tried_again),
+        mtt_test(a_device_without_data_does_not_use_the_disk),
+        mtt_test(a_missing_directory_is_refused),
+        mtt_test(a_file_that_may_not_grow_fails_the_op),
+        mtt_test(short_and_interrupted_transfers_are_continued),
+        mtt_test(a_full_disk_fails_the_op),
+        mtt_test(a_file_system_that_cannot_reserve_space_is_used_anyway),
+        mtt_test(a_failed_write_is_reported_and_loses_nothing),
+        mtt_test(a_failed_read_fails_the_backward_and_a_second_try_succeeds),
         mtt_test(any_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -1,7 +1,7 @@
-/* Offload when something goes wrong. */
+/* Failures of an offload. */
 #include "chain.h"
 
-static void a_change_in_place_before_it_has_left_is_an_error_and_later_it_is_none(void **state)
+static void a_change_in_place_is_an_error_until_the_copy_has_finished(void **state)
 {
     (void)state;
     chain c = open_chain(device);
@@ -46,7 +46,7 @@ static void options_out_of_range_and_null_are_refused(void **state)
     mt_offload_free(NULL);
 }
 
-static void any_allocation_may_fail_and_the_next_step_is_as_if_nothing_had_been(void **state)
+static void any_allocation_may_fail_and_the_next_step_is_unaffected(void **state)
 {
     (void)state;
     assert_true(chain_fail_each(NULL, 1) > 100);
@@ -55,9 +55,9 @@ static void any_allocation_may_fail_and_the_next_step_is_as_if_nothing_had_been(
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        mtt_test(a_change_in_place_before_it_has_left_is_an_error_and_later_it_is_none),
+        mtt_test(a_change_in_place_is_an_error_until_the_copy_has_finished),
         mtt_test(options_out_of_range_and_null_are_refused),
-        mtt_test(any_allocation_may_fail_and_the_next_step_is_as_if_nothing_had_been),
+        mtt_test(any_allocation_may_fail_and_the_next_step_is_unaffected),
     };
     return cmocka_run_group_tests(tests, open_without_workspace, mtt_close_device);
 }

@@ -1,15 +1,16 @@
-/* Random results that an op hook supplies: whose mask it is, and where the generator goes on. */
+/* Random results that an op hook supplies: how their masks are packed, and the generator's offset
+ * afterwards. */
 #include <string.h>
 #include "memtape/checkpoint.h"
 #include "compressed.h"
 
-/* Results for the next dropout, or flash attention, of this thread. */
+/* Results for the next op named `op`. */
 typedef struct supply {
     const char *op;
     mt_tensor *out, *aux[3];
     double p;
     uint64_t seed, offset;
-    bool keep; /* what the op makes instead of supplying it */
+    bool keep; /* keep the op's results instead of supplying them */
     int n_supplied;
 } supply;
 
@@ -43,13 +44,14 @@ static void release(supply *s)
     for (int i = 0; i < 3; i++) mt_release(s->aux[i]);
 }
 
-/* Not what mlp's own dropout would draw. */
-static supply another_mask(bool told)
+/* A mask other than mlp's own dropout would draw; without known_origin the hook does not say where
+ * it was drawn. */
+static supply another_mask(bool known_origin)
 {
     supply s = {.op = "dropout", .p = .25, .seed = 123, .offset = 45};
     s.out = mtt_made(mtt_random(device, MT_F32, MT_SHAPE(ROWS, WIDE), 9, -1, 1));
     s.aux[0] = mtt_made(mt_dropout_mask(device, MT_SHAPE(ROWS, WIDE), s.p, s.seed, s.offset));
-    if (!told) s.p = 0;
+    if (!known_origin) s.p = 0;
     return s;
 }
 
@@ -63,25 +65,25 @@ static outcome run_with(supply *s, mt_compress *c)
     return o;
 }
 
-/* Compressing gives the gradients that there are without; `by_seed` masks are given up for it. */
+/* Compression changes no gradient; `by_seed` masks are replaced by their seeds. */
 static void check_compressed(supply *s, size_t by_seed)
 {
-    mtt_ok(mt_set_balance_check(device, false)); /* the hook keeps auxiliaries unbooked */
+    mtt_ok(mt_set_balance_check(device, false)); /* the hook keeps auxiliaries that no ledger has */
     outcome exact = run_with(s, NULL);
     mt_compress *c = compressor(RULE(MASK_SEED));
     outcome o = run_with(s, c);
     assert_int_equal(s->n_supplied, 2);
     assert_int_equal(o.stats.by_rule[MT_COMPRESS_MASK_SEED].n, by_seed);
     for (int i = 0; i < 3; i++) assert_true(mtt_same_bits(o.grad[i], exact.grad[i]));
-    forget(&o);
-    forget(&exact);
+    free_outcome(&o);
+    free_outcome(&exact);
     mt_compress_free(c);
     release(s);
     mtt_ok(mt_set_balance_check(device, true));
 }
 
-/* The same values, the last two dimensions swapped in memory. */
-static void turn(mt_tensor **t)
+/* Keeps the values, but swaps the last two dimensions in memory. */
+static void transpose_in_memory(mt_tensor **t)
 {
     int rank = mt_rank(*t);
     if (rank < 2) return;
@@ -97,14 +99,14 @@ static void a_supplied_mask_of_unknown_origin_is_kept(void **state)
     check_compressed(&s, 0);
 }
 
-static void a_supplied_mask_is_drawn_again_where_the_hook_says_from(void **state)
+static void a_supplied_mask_is_drawn_again_from_the_origin_the_hook_gives(void **state)
 {
     (void)state;
     supply s = another_mask(true);
     check_compressed(&s, 1);
 }
 
-static void a_mask_that_is_a_part_of_its_storage_is_put_in_order(void **state)
+static void a_mask_that_is_part_of_its_storage_is_put_in_order(void **state)
 {
     (void)state;
     supply s = another_mask(true);
@@ -116,11 +118,11 @@ static void a_mask_that_is_a_part_of_its_storage_is_put_in_order(void **state)
     check_compressed(&s, 1);
 }
 
-static void a_mask_that_lies_turned_is_put_in_order(void **state)
+static void a_transposed_mask_is_put_in_order(void **state)
 {
     (void)state;
     supply s = another_mask(true);
-    turn(&s.aux[0]);
+    transpose_in_memory(&s.aux[0]);
     check_compressed(&s, 1);
 }
 
@@ -133,7 +135,7 @@ static mt_tensor *drop(mt_tensor *q) { return mtt_made(mt_dropout(q, .5)); }
 
 static mt_tensor *softmax(mt_tensor *q) { return mtt_made(mt_softmax(q, 1, false)); }
 
-/* op(x) kept, then supplied to a second leaf, from another place of the generator. */
+/* Keeps op(x), then supplies it for a second leaf, with the generator at another offset. */
 static void check_generator(const char *op, mt_tensor *(*fn)(mt_tensor *))
 {
     supply s = {.op = op, .keep = true};
@@ -161,15 +163,15 @@ static void check_generator(const char *op, mt_tensor *(*fn)(mt_tensor *))
     mtt_ok(mt_set_balance_check(device, true));
 }
 
-static void the_generator_moves_on_as_if_the_op_had_drawn(void **state)
+static void the_generator_advances_as_if_the_op_had_drawn(void **state)
 {
     (void)state;
     check_generator("dropout", drop);
     check_generator("flash_attention", attend);
 }
 
-/* What a hook supplies may lie in any way: its gradients are those of the same values in order. */
-static void supplied_results_may_lie_turned(void **state)
+/* A supplied result may have any layout: the gradients are those of a dense one. */
+static void supplied_results_may_be_transposed(void **state)
 {
     (void)state;
     static mt_tensor *(*const fns[])(mt_tensor *) = {drop, attend, softmax};
@@ -184,7 +186,7 @@ static void supplied_results_may_lie_turned(void **state)
             MT_AUTO mt_tensor *y = fns[f](x[i]), *square = mtt_made(mt_mul(y, y));
             MT_AUTO mt_tensor *loss = mtt_made(mt_sum_all(square));
             mtt_ok(mt_backward(loss));
-            if (i == 0) turn(&s.out), turn(&s.aux[0]);
+            if (i == 0) transpose_in_memory(&s.out), transpose_in_memory(&s.aux[0]);
             s.keep = false;
         }
         mtt_ok(mt_pop_op_hooks());
@@ -196,8 +198,8 @@ static void supplied_results_may_lie_turned(void **state)
     mtt_ok(mt_set_balance_check(device, true));
 }
 
-/* A mask kept by hand is drawn again only where it is all that its storage holds. */
-static void a_part_of_a_mask_kept_by_hand_is_kept(void **state)
+/* A mask that the caller keeps is drawn again only if it fills its storage. */
+static void part_of_a_mask_that_the_caller_keeps_is_kept(void **state)
 {
     (void)state;
     const mt_save_info info = {"mine", "mask", 0, MT_SAVE_AUX, .p = .5, .seed = 3, .offset = 4};
@@ -222,7 +224,7 @@ static void a_part_of_a_mask_kept_by_hand_is_kept(void **state)
     mt_compress_free(c);
 }
 
-/* ---- a checkpoint whose policy keeps the first dropout, so that running it again supplies that */
+/* ---- a checkpoint whose policy keeps the first dropout and supplies it when it runs again */
 
 static mt_status two_dropouts(void *user, int n_in, mt_tensor *const *in, int n_out,
                               mt_tensor **out)
@@ -264,7 +266,7 @@ static mt_tensor *plain(net *n, act_fn *act)
     return y;
 }
 
-static void what_a_policy_keeps_of_a_dropout_may_be_compressed(void **state)
+static void a_dropout_that_a_policy_keeps_may_be_compressed(void **state)
 {
     (void)state;
     net n = open_net(MT_F32);
@@ -277,9 +279,9 @@ static void what_a_policy_keeps_of_a_dropout_may_be_compressed(void **state)
         assert_true(mtt_same_bits(uncompressed.grad[i], exact.grad[i]));
         assert_true(mtt_same_bits(o.grad[i], exact.grad[i]));
     }
-    forget(&o);
-    forget(&uncompressed);
-    forget(&exact);
+    free_outcome(&o);
+    free_outcome(&uncompressed);
+    free_outcome(&exact);
     mt_compress_free(c);
     close_net(&n);
 }
@@ -288,13 +290,13 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         mtt_test(a_supplied_mask_of_unknown_origin_is_kept),
-        mtt_test(a_supplied_mask_is_drawn_again_where_the_hook_says_from),
-        mtt_test(a_mask_that_is_a_part_of_its_storage_is_put_in_order),
-        mtt_test(a_mask_that_lies_turned_is_put_in_order),
-        mtt_test(the_generator_moves_on_as_if_the_op_had_drawn),
-        mtt_test(supplied_results_may_lie_turned),
-        mtt_test(a_part_of_a_mask_kept_by_hand_is_kept),
-        mtt_test(what_a_policy_keeps_of_a_dropout_may_be_compressed),
+        mtt_test(a_supplied_mask_is_drawn_again_from_the_origin_the_hook_gives),
+        mtt_test(a_mask_that_is_part_of_its_storage_is_put_in_order),
+        mtt_test(a_transposed_mask_is_put_in_order),
+        mtt_test(the_generator_advances_as_if_the_op_had_drawn),
+        mtt_test(supplied_results_may_be_transposed),
+        mtt_test(part_of_a_mask_that_the_caller_keeps_is_kept),
+        mtt_test(a_dropout_that_a_policy_keeps_may_be_compressed),
     };
     return cmocka_run_group_tests(tests, mtt_open_device, mtt_close_device);
 }
