@@ -1,4 +1,4 @@
-/* Functions run apart, tensors kept on one's own account, and hooks on ops. */
+/* mt_run_apart, tensors that the caller saves, and hooks on ops. */
 #include <string.h>
 #include "mtt_fixture.h"
 
@@ -9,30 +9,30 @@ static mt_tensor *leaf(uint64_t seed)
     return x;
 }
 
-/* ---- apart ---- */
+/* ---- mt_run_apart ---- */
 
-typedef struct seen {
+typedef struct record {
     mt_tensor *x;
     int packs;
     bool grad_mode, recorded, recomputing;
     const char *scope;
     mt_status returns;
-} seen;
+} record;
 
 static mt_status count_pack(void *user, const mt_save_info *info, mt_tensor *t, mt_tensor **kept,
                             void **state)
 {
     (void)info, (void)t, (void)kept, (void)state;
-    ((seen *)user)->packs++;
+    ((record *)user)->packs++;
     return MT_OK;
 }
 
 static const mt_saved_hooks counting = {.pack = count_pack};
 
-/* Looks around, and leaves everything in disorder. */
-static mt_status look(void *user)
+/* Records the state that it runs in, then changes all of it. */
+static mt_status record_and_disorder(void *user)
 {
-    seen *s = user;
+    record *s = user;
     MT_AUTO mt_tensor *y = mt_gelu(s->x);
     s->grad_mode = mt_grad_mode();
     s->recorded = mt_requires_grad(y);
@@ -45,17 +45,17 @@ static mt_status look(void *user)
     return s->returns;
 }
 
-static void a_function_apart_sees_no_hooks_and_leaves_the_modes_as_they_were(void **state)
+static void run_apart_hides_hooks_and_restores_the_modes(void **state)
 {
     (void)state;
     for (int i = 0; i < 2; i++) {
         MT_AUTO mt_tensor *x = leaf(1);
-        seen s = {.x = x, .returns = i ? MT_ERR_IO : MT_OK};
-        const mt_apart how = {.module = "far.away", .recompute = i};
+        record s = {.x = x, .returns = i ? MT_ERR_IO : MT_OK};
+        const mt_apart options = {.module = "far.away", .recompute = i};
         mtt_ok(mt_push_saved_hooks(&counting, &s));
         mtt_ok(mt_scope_push("here"));
         mt_set_grad_mode(false);
-        assert_int_equal(mt_run_apart(&how, look, &s), s.returns);
+        assert_int_equal(mt_run_apart(&options, record_and_disorder, &s), s.returns);
         assert_false(mt_set_grad_mode(true));
         assert_string_equal(mt_scope_path(), "here");
         mt_scope_pop();
@@ -77,14 +77,14 @@ static mt_status pack_apart(void *user, const mt_save_info *info, mt_tensor *t, 
                             void **state)
 {
     (void)info, (void)t, (void)kept, (void)state;
-    return mt_run_apart(NULL, look, user);
+    return mt_run_apart(NULL, record_and_disorder, user);
 }
 
-static void a_hook_may_run_a_function_apart(void **state)
+static void a_hook_may_use_run_apart(void **state)
 {
     (void)state;
     MT_AUTO mt_tensor *x = leaf(1), *other = leaf(2);
-    seen s = {.x = other};
+    record s = {.x = other};
     const mt_saved_hooks hooks = {.pack = pack_apart};
     mtt_ok(mt_push_saved_hooks(&hooks, &s));
     MT_AUTO mt_tensor *y = mtt_made(mt_exp(x));
@@ -94,9 +94,9 @@ static void a_hook_may_run_a_function_apart(void **state)
     mtt_failed(MT_ERR_ARGUMENT, "run_apart", "NULL");
 }
 
-/* ---- saved ---- */
+/* ---- tensors that the caller saves ---- */
 
-static void what_is_kept_on_ones_own_account_is_in_the_ledger(void **state)
+static void a_tensor_that_the_caller_saves_is_in_the_ledger(void **state)
 {
     (void)state;
     MT_AUTO mt_tensor *x = leaf(1), *y = mtt_made(mt_gelu(x));
@@ -124,7 +124,7 @@ static void what_is_kept_on_ones_own_account_is_in_the_ledger(void **state)
     mt_ledger_free(ledger);
 }
 
-static void what_changed_since_it_was_kept_is_not_given_back(void **state)
+static void a_saved_tensor_that_changed_since_is_refused(void **state)
 {
     (void)state;
     MT_AUTO mt_tensor *x = leaf(1);
@@ -141,7 +141,7 @@ static void what_changed_since_it_was_kept_is_not_given_back(void **state)
     mtt_failed(MT_ERR_ARGUMENT, "saved_get");
 }
 
-static void an_op_in_place_does_not_touch_what_is_kept(void **state)
+static void an_op_in_place_does_not_change_a_saved_tensor(void **state)
 {
     (void)state;
     MT_AUTO mt_tensor *x = leaf(1), *y = mtt_made(mt_affine(x, 1, 1));
@@ -152,11 +152,11 @@ static void an_op_in_place_does_not_touch_what_is_kept(void **state)
     mtt_ok(mt_relu_inplace(y));
 }
 
-static void below_ones_own_hooks_they_see_nothing(void **state)
+static void hooks_see_nothing_of_what_runs_below_them(void **state)
 {
     (void)state;
     MT_AUTO mt_tensor *x = leaf(1);
-    seen outer = {0}, inner = {0}, stranger = {0};
+    record outer = {0}, inner = {0}, stranger = {0};
     mtt_ok(mt_push_saved_hooks(&counting, &outer));
     mtt_ok(mt_push_saved_hooks(&counting, &inner));
     assert_null(mt_step_below_saved_hooks(&stranger));
@@ -177,7 +177,7 @@ static void below_ones_own_hooks_they_see_nothing(void **state)
 enum { MAX_CALLS = 16 };
 
 /* Keeps every result the first time and supplies it the second time. */
-typedef struct tape {
+typedef struct recorder {
     char log[256];
     mt_tensor *kept[MAX_CALLS][3];
     int n, at, destroys;
@@ -185,11 +185,11 @@ typedef struct tape {
     mt_status before_fails, after_fails;
     size_t bytes;
     uint64_t flops;
-} tape;
+} recorder;
 
 static mt_status supply(void *user, const mt_op_call *call, mt_op_result *result, bool *supplied)
 {
-    tape *t = user;
+    recorder *t = user;
     if (t->before_fails) return t->before_fails;
     if (!t->replay) return MT_OK;
     mt_tensor **kept = t->kept[t->at++];
@@ -203,7 +203,7 @@ static mt_status supply(void *user, const mt_op_call *call, mt_op_result *result
 
 static mt_status keep(void *user, const mt_op_call *call, const mt_op_result *result)
 {
-    tape *t = user;
+    recorder *t = user;
     if (t->after_fails) return t->after_fails;
     strcat(strcat(t->log, call->op), " ");
     t->flops += result->flops;
@@ -217,17 +217,17 @@ static mt_status keep(void *user, const mt_op_call *call, const mt_op_result *re
     return MT_OK;
 }
 
-static void count_destroy(void *user) { ((tape *)user)->destroys++; }
+static void count_destroy(void *user) { ((recorder *)user)->destroys++; }
 
 static const mt_op_hooks hooks = {supply, keep, count_destroy};
 
-static void free_tape(tape *t)
+static void free_recorder(recorder *t)
 {
     for (int i = 0; i < t->n; i++)
         for (int k = 0; k < 3; k++) mt_release(t->kept[i][k]);
 }
 
-/* dropout(gelu(x^T w)), of which the transpose is a view */
+/* sum(dropout(gelu(x^T w))); the transpose is a view */
 static mt_tensor *forward(mt_tensor *x, mt_tensor *w)
 {
     mt_tensor *h = mt_transpose(x, 0, 1);
@@ -238,13 +238,13 @@ static mt_tensor *forward(mt_tensor *x, mt_tensor *w)
     return h;
 }
 
-static void supplied_results_take_the_place_of_kernels(void **state)
+static void supplied_results_replace_kernels(void **state)
 {
     (void)state;
-    tape t = {{0}};
+    recorder t = {{0}};
     MT_AUTO mt_tensor *x = leaf(1), *w = leaf(2), *x2 = leaf(1), *w2 = leaf(2);
     mt_seed(device, 5);
-    mtt_ok(mt_set_balance_check(device, false)); /* the tape keeps auxiliaries unbooked */
+    mtt_ok(mt_set_balance_check(device, false)); /* `t` keeps auxiliaries that no ledger has */
     mtt_ok(mt_push_op_hooks(&hooks, &t));
     assert_ptr_equal(mt_find_op_hooks(&hooks), &t);
     MT_AUTO mt_tensor *a = mtt_made(forward(x, w));
@@ -253,7 +253,7 @@ static void supplied_results_take_the_place_of_kernels(void **state)
     assert_int_equal(t.flops, 2 * 4 * 3 * 4);
     mt_flops_reset(device);
     t.replay = true, t.log[0] = '\0';
-    MT_AUTO mt_tensor *b = mtt_made(forward(x2, w2)); /* at another place of the generator */
+    MT_AUTO mt_tensor *b = mtt_made(forward(x2, w2)); /* with the generator at another offset */
     mtt_ok(mt_pop_op_hooks());
     assert_int_equal(t.destroys, 1);
     assert_null(mt_find_op_hooks(&hooks));
@@ -265,7 +265,7 @@ static void supplied_results_take_the_place_of_kernels(void **state)
     mtt_ok(mt_backward(b));
     assert_true(mtt_same_bits(mt_grad(x), mt_grad(x2)));
     assert_true(mtt_same_bits(mt_grad(w), mt_grad(w2)));
-    free_tape(&t);
+    free_recorder(&t);
     mtt_ok(mt_set_balance_check(device, true));
 }
 
@@ -273,7 +273,7 @@ static void a_result_that_does_not_fit_is_refused(void **state)
 {
     (void)state;
     MT_AUTO mt_tensor *x = leaf(1);
-    tape t = {.replay = true, .wrong_shape = true};
+    recorder t = {.replay = true, .wrong_shape = true};
     mtt_ok(mt_push_op_hooks(&hooks, &t));
     assert_null(mt_gelu(x));
     mtt_failed(MT_ERR_STATE, "gelu", "supplied as y is f32 [] on cpu", "need f32 [3,4] on cpu");
@@ -293,11 +293,11 @@ static void a_hook_that_fails_fails_the_op(void **state)
 {
     (void)state;
     MT_AUTO mt_tensor *x = leaf(1);
-    tape t = {.before_fails = MT_ERR_IO};
+    recorder t = {.before_fails = MT_ERR_IO};
     mtt_ok(mt_push_op_hooks(&hooks, &t));
     assert_null(mt_gelu(x));
     mtt_failed(MT_ERR_IO, "gelu", "the hook before it failed");
-    t = (tape){.after_fails = MT_ERR_IO};
+    t = (recorder){.after_fails = MT_ERR_IO};
     assert_null(mt_gelu(x));
     mtt_failed(MT_ERR_IO, "gelu", "the hook after it failed");
     mtt_ok(mt_pop_op_hooks());
@@ -306,11 +306,11 @@ static void a_hook_that_fails_fails_the_op(void **state)
     mtt_failed(MT_ERR_ARGUMENT, "push_op_hooks");
 }
 
-static void the_last_pushed_goes_first_and_the_first_that_supplies_is_the_last_asked(void **state)
+static void the_last_hook_is_asked_first_and_the_first_to_supply_ends_the_search(void **state)
 {
     (void)state;
     MT_AUTO mt_tensor *x = leaf(1);
-    tape inner = {{0}}, outer = {{0}};
+    recorder inner = {{0}}, outer = {{0}};
     mtt_ok(mt_push_op_hooks(&hooks, &outer));
     mtt_ok(mt_push_op_hooks(&hooks, &inner));
     assert_ptr_equal(mt_find_op_hooks(&hooks), &inner);
@@ -322,23 +322,23 @@ static void the_last_pushed_goes_first_and_the_first_that_supplies_is_the_last_a
     assert_string_equal(outer.log, "gelu gelu ");
     mtt_ok(mt_pop_op_hooks());
     mtt_ok(mt_pop_op_hooks());
-    free_tape(&inner);
-    free_tape(&outer);
+    free_recorder(&inner);
+    free_recorder(&outer);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        mtt_test(a_function_apart_sees_no_hooks_and_leaves_the_modes_as_they_were),
-        mtt_test(a_hook_may_run_a_function_apart),
-        mtt_test(what_is_kept_on_ones_own_account_is_in_the_ledger),
-        mtt_test(what_changed_since_it_was_kept_is_not_given_back),
-        mtt_test(an_op_in_place_does_not_touch_what_is_kept),
-        mtt_test(below_ones_own_hooks_they_see_nothing),
-        mtt_test(supplied_results_take_the_place_of_kernels),
+        mtt_test(run_apart_hides_hooks_and_restores_the_modes),
+        mtt_test(a_hook_may_use_run_apart),
+        mtt_test(a_tensor_that_the_caller_saves_is_in_the_ledger),
+        mtt_test(a_saved_tensor_that_changed_since_is_refused),
+        mtt_test(an_op_in_place_does_not_change_a_saved_tensor),
+        mtt_test(hooks_see_nothing_of_what_runs_below_them),
+        mtt_test(supplied_results_replace_kernels),
         mtt_test(a_result_that_does_not_fit_is_refused),
         mtt_test(a_hook_that_fails_fails_the_op),
-        mtt_test(the_last_pushed_goes_first_and_the_first_that_supplies_is_the_last_asked),
+        mtt_test(the_last_hook_is_asked_first_and_the_first_to_supply_ends_the_search),
     };
     return cmocka_run_group_tests(tests, mtt_open_device, mtt_close_device);
 }

@@ -1,9 +1,9 @@
-/* Backward: leaves, modes, hooks on gradients, and everything that is refused. */
+/* Backward: leaves, modes, hooks on gradients, and refusals. */
 #include <stdio.h>
 #include <stdlib.h>
 #include "mtt_fixture.h"
 
-/* 1 2 3 4 */
+/* A leaf with the values 1 2 3 4. */
 static mt_tensor *leaf(void)
 {
     mt_tensor *x = mtt_made(mt_from_data(device, MT_F32, MT_SHAPE(4), (float[]){1, 2, 3, 4}, 16));
@@ -76,7 +76,7 @@ static void a_loss_of_several_elements_needs_a_gradient(void **state)
     assert_grad(x, 2, 0, -6, 16);
 }
 
-static void backward_from_what_no_tape_knows_is_an_error(void **state)
+static void backward_from_a_tensor_without_history_is_an_error(void **state)
 {
     (void)state;
     MT_AUTO mt_tensor *x = mtt_made(mt_full(device, MT_F32, 0, NULL, 1));
@@ -120,7 +120,7 @@ static void a_view_shares_the_version_of_its_storage(void **state)
     mtt_failed(MT_ERR_STATE, "mul");
 }
 
-static void changing_what_is_not_saved_does_no_harm(void **state)
+static void changing_an_unsaved_tensor_is_allowed(void **state)
 {
     (void)state;
     MT_AUTO mt_tensor *x = leaf();
@@ -139,7 +139,7 @@ static void an_op_in_place_refuses_a_leaf_that_requires_grad_but_fill_sets_it(vo
     assert_int_not_equal(mt_relu_inplace(x), MT_OK);
     assert_int_not_equal(mt_last_status(), MT_OK);
     mt_clear_error();
-    mtt_ok(mt_fill(x, 5)); /* not recorded: that is how weights are set */
+    mtt_ok(mt_fill(x, 5)); /* not recorded, so weights can be set */
     assert_values(x, (double[]){5, 5, 5, 5});
 }
 
@@ -159,7 +159,7 @@ static void without_grad_nothing_is_recorded(void **state)
     assert_true(mt_grad_fn_sequence(y) == 0);
 }
 
-static void detach_cuts_the_tape_and_shares_the_storage(void **state)
+static void detach_ends_the_history_and_shares_the_storage(void **state)
 {
     (void)state;
     MT_AUTO mt_tensor *x = leaf();
@@ -170,10 +170,10 @@ static void detach_cuts_the_tape_and_shares_the_storage(void **state)
     MT_AUTO mt_tensor *product = mtt_made(mt_mul(h, d));
     MT_AUTO mt_tensor *loss = mtt_made(mt_sum_all(product));
     mtt_ok(mt_backward(loss));
-    assert_grad(x, 9, 18, 27, 36); /* not twice that */
+    assert_grad(x, 9, 18, 27, 36); /* from one path only */
 }
 
-static void a_node_names_its_op_and_grows_its_number(void **state)
+static void a_node_has_its_ops_name_and_increasing_numbers(void **state)
 {
     (void)state;
     MT_AUTO mt_tensor *x = leaf();
@@ -198,7 +198,7 @@ static void only_floating_leaves_can_require_grad(void **state)
     mt_clear_error();
 }
 
-static void a_gradient_that_is_put_in_must_fit(void **state)
+static void a_given_gradient_must_fit(void **state)
 {
     (void)state;
     MT_AUTO mt_tensor *x = leaf();
@@ -278,7 +278,7 @@ static void a_removed_hook_is_not_called(void **state)
     assert_grad(x, 2, 4, 6, 8);
 }
 
-static void a_hook_that_gives_nothing_fails_the_backward(void **state)
+static void a_hook_that_returns_null_fails_the_backward(void **state)
 {
     (void)state;
     MT_AUTO mt_tensor *x = leaf();
@@ -290,8 +290,8 @@ static void a_hook_that_gives_nothing_fails_the_backward(void **state)
     assert_null(mt_grad(x));
 }
 
-/* An optimizer in a leaf hook: the gradient is gone before the next one comes. */
-static mt_status spend(void *total, mt_tensor *x)
+/* An optimizer in a leaf hook: it frees the gradient before the next one is made. */
+static mt_status step_and_free(void *total, mt_tensor *x)
 {
     double *values = mtt_doubles(mt_grad(x));
     if (!values) return MT_ERR_INTERNAL;
@@ -305,7 +305,7 @@ static void a_leaf_hook_runs_after_accumulation(void **state)
     (void)state;
     double total = 0;
     MT_AUTO mt_tensor *x = leaf();
-    assert_true(mt_add_leaf_hook(x, spend, &total) > 0);
+    assert_true(mt_add_leaf_hook(x, step_and_free, &total) > 0);
     for (int i = 0; i < 2; i++) {
         MT_AUTO mt_tensor *loss = sum_of_squares(x);
         mtt_ok(mt_backward(loss));
@@ -314,7 +314,7 @@ static void a_leaf_hook_runs_after_accumulation(void **state)
     assert_true(total == 16);
 }
 
-/* ---- what lives how long ---- */
+/* ---- lifetimes ---- */
 
 static void a_saved_output_does_not_keep_its_own_node_alive(void **state)
 {
@@ -325,7 +325,7 @@ static void a_saved_output_does_not_keep_its_own_node_alive(void **state)
     assert_int_equal(mtt_allocated(device), before);
 }
 
-static void saved_tensors_go_as_backward_passes_though_the_loss_is_held(void **state)
+static void backward_frees_saved_tensors_even_if_the_loss_is_held(void **state)
 {
     (void)state;
     MT_AUTO mt_tensor *x = leaf();
@@ -340,7 +340,7 @@ static void saved_tensors_go_as_backward_passes_though_the_loss_is_held(void **s
     mt_release(h);
 }
 
-static void a_leaf_released_before_backward_takes_its_gradient_along(void **state)
+static void releasing_a_leaf_frees_its_gradient(void **state)
 {
     (void)state;
     mt_tensor *x = leaf();
@@ -349,7 +349,7 @@ static void a_leaf_released_before_backward_takes_its_gradient_along(void **stat
     mtt_ok(mt_backward(loss));
 }
 
-static void null_goes_through_every_op_to_the_end_of_the_chain(void **state)
+static void null_passes_through_every_op_to_the_end_of_the_chain(void **state)
 {
     (void)state;
     MT_AUTO mt_tensor *a = mtt_made(mt_zeros(device, MT_F32, MT_SHAPE(2, 3)));
@@ -386,25 +386,25 @@ int main(void)
         mtt_test(gradients_accumulate_until_they_are_dropped),
         mtt_test(a_retained_graph_runs_again_and_a_freed_one_does_not),
         mtt_test(a_loss_of_several_elements_needs_a_gradient),
-        mtt_test(backward_from_what_no_tape_knows_is_an_error),
+        mtt_test(backward_from_a_tensor_without_history_is_an_error),
         mtt_test(changing_a_saved_tensor_names_op_argument_and_versions),
         mtt_test(a_view_shares_the_version_of_its_storage),
-        mtt_test(changing_what_is_not_saved_does_no_harm),
+        mtt_test(changing_an_unsaved_tensor_is_allowed),
         mtt_test(an_op_in_place_refuses_a_leaf_that_requires_grad_but_fill_sets_it),
         mtt_test(without_grad_nothing_is_recorded),
-        mtt_test(detach_cuts_the_tape_and_shares_the_storage),
-        mtt_test(a_node_names_its_op_and_grows_its_number),
+        mtt_test(detach_ends_the_history_and_shares_the_storage),
+        mtt_test(a_node_has_its_ops_name_and_increasing_numbers),
         mtt_test(only_floating_leaves_can_require_grad),
-        mtt_test(a_gradient_that_is_put_in_must_fit),
+        mtt_test(a_given_gradient_must_fit),
         mtt_test(gradient_hooks_run_in_the_order_of_adding),
         mtt_test(a_hook_on_an_inner_tensor_sees_its_whole_gradient),
         mtt_test(a_removed_hook_is_not_called),
-        mtt_test(a_hook_that_gives_nothing_fails_the_backward),
+        mtt_test(a_hook_that_returns_null_fails_the_backward),
         mtt_test(a_leaf_hook_runs_after_accumulation),
         mtt_test(a_saved_output_does_not_keep_its_own_node_alive),
-        mtt_test(saved_tensors_go_as_backward_passes_though_the_loss_is_held),
-        mtt_test(a_leaf_released_before_backward_takes_its_gradient_along),
-        mtt_test(null_goes_through_every_op_to_the_end_of_the_chain),
+        mtt_test(backward_frees_saved_tensors_even_if_the_loss_is_held),
+        mtt_test(releasing_a_leaf_frees_its_gradient),
+        mtt_test(null_passes_through_every_op_to_the_end_of_the_chain),
         mtt_test(tensors_without_elements_go_through_forward_and_backward),
     };
     return cmocka_run_group_tests(tests, mtt_open_device, mtt_close_device);

@@ -1,4 +1,4 @@
-/* The balance check finds what goes past the books. */
+/* The balance check finds bytes that the counts miss. */
 #include "autograd/autograd.h"
 #include "mtt_fixture.h"
 
@@ -9,27 +9,29 @@ static mt_tensor *leaf(void)
     return x;
 }
 
-/* ---- an op that keeps a tensor nobody was told of ---- */
+/* ---- an op that keeps a tensor secretly ---- */
 
-static mt_tensor *stolen;
+static mt_tensor *secret;
 static bool leak_forward_on, leak_backward_on;
 
-static bool steal(mti_call *c)
+static bool keep_secretly_in_op(mti_call *c)
 {
     mt_tensor *temp = mti_temp(c, MT_F32, MT_SHAPE(16));
-    stolen = mt_retain(temp);
+    secret = mt_retain(temp);
     return temp != NULL;
 }
 
 static bool leaky_shape(mti_call *c) { return mti_out_like(c, &c->in_spec[0]); }
 static bool leaky_forward(mti_call *c)
 {
-    return (!leak_forward_on || steal(c)) && c->k->copy(c->ctx, mti_in(c, 0), mti_out(c, 0));
+    return (!leak_forward_on || keep_secretly_in_op(c)) &&
+           c->k->copy(c->ctx, mti_in(c, 0), mti_out(c, 0));
 }
 static bool leaky_backward(mti_call *c)
 {
     const mti_view *dx = mti_din(c, 0);
-    return (!leak_backward_on || steal(c)) && dx && c->k->copy(c->ctx, mti_dout(c), dx);
+    return (!leak_backward_on || keep_secretly_in_op(c)) && dx &&
+           c->k->copy(c->ctx, mti_dout(c), dx);
 }
 
 static const mti_op_code leaky_code = {leaky_shape, leaky_forward, leaky_backward};
@@ -47,10 +49,10 @@ static mt_tensor *apply_leaky(mt_tensor *x)
     return mti_apply(&leaky_op, NULL, 1, &x, 1, &out) ? out : NULL;
 }
 
-static void give_back(void)
+static void release_kept(void)
 {
-    mt_release(stolen);
-    stolen = NULL;
+    mt_release(secret);
+    secret = NULL;
     leak_forward_on = leak_backward_on = false;
 }
 
@@ -71,7 +73,7 @@ static void a_tensor_kept_by_a_forward_is_found(void **state)
     leak_forward_on = true;
     assert_null(apply_leaky(x));
     mtt_failed(MT_ERR_INTERNAL, "leaky");
-    give_back();
+    release_kept();
     MT_AUTO mt_tensor *y = mtt_made(apply_leaky(x));
 }
 
@@ -84,7 +86,7 @@ static void a_tensor_kept_by_a_backward_is_found(void **state)
     leak_backward_on = true;
     assert_int_equal(mt_backward(loss), MT_ERR_INTERNAL);
     mtt_failed(MT_ERR_INTERNAL, "leaky");
-    give_back();
+    release_kept();
 }
 
 static void without_the_check_the_same_op_goes_unnoticed(void **state)
@@ -94,32 +96,32 @@ static void without_the_check_the_same_op_goes_unnoticed(void **state)
     mtt_ok(mt_set_balance_check(device, false));
     leak_forward_on = true;
     MT_AUTO mt_tensor *y = mtt_made(apply_leaky(x));
-    give_back();
+    release_kept();
     mtt_ok(mt_set_balance_check(device, true));
 }
 
-/* ---- a hook that keeps a copy without handing it over ---- */
+/* ---- a hook that keeps a copy secretly ---- */
 
-static mt_status keep_in_secret(void *user, const mt_save_info *info, mt_tensor *tensor,
-                                mt_tensor **kept, void **state)
+static mt_status keep_secretly(void *user, const mt_save_info *info, mt_tensor *tensor,
+                               mt_tensor **kept, void **state)
 {
     (void)user, (void)info, (void)kept, (void)state;
-    stolen = mt_clone(tensor);
-    return stolen ? MT_OK : mt_last_status();
+    secret = mt_clone(tensor);
+    return secret ? MT_OK : mt_last_status();
 }
 
 static void a_copy_hidden_by_a_hook_is_found(void **state)
 {
     (void)state;
     MT_AUTO mt_tensor *x = leaf();
-    mtt_ok(mt_push_saved_hooks(&(mt_saved_hooks){.pack = keep_in_secret}, NULL));
+    mtt_ok(mt_push_saved_hooks(&(mt_saved_hooks){.pack = keep_secretly}, NULL));
     assert_null(mt_gelu(x));
     mtt_failed(MT_ERR_INTERNAL, "gelu");
-    give_back();
+    release_kept();
     mtt_ok(mt_pop_saved_hooks());
 }
 
-/* ---- the books themselves ---- */
+/* ---- wrong counts ---- */
 
 static void a_block_in_a_wrong_category_is_found(void **state)
 {

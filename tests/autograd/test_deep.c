@@ -9,22 +9,19 @@ enum { N_NODES = 100000, STACK = 256 * 1024 };
 typedef struct deep {
     mt_device *device;
     int n;
-    bool walk;  /* run the backward; otherwise only release */
-    bool given; /* ... as gradients of x and of a tensor in the middle */
+    bool backward;  /* run the backward; otherwise only release */
+    bool by_inputs; /* with mt_gradients, for x and a tensor in the middle */
     mt_tensor *(*grow)(mt_tensor *x, int n);
     double gradient;
     double seconds; /* of backward and release */
     bool good;
 } deep;
 
-/* Ends reuse x so that no node dies before the whole chain does. */
+/* A chain of n nodes; every tenth saves a tensor. */
 static mt_tensor *chain(mt_tensor *x, int n)
 {
     mt_tensor *h = mt_add_scalar(x, 0);
-    for (int i = 1; i < n && h; i++) {
-        /* every tenth node keeps a tensor */
-        mt_set(&h, i % 10 == 0 ? mt_relu(h) : mt_add_scalar(h, 0));
-    }
+    for (int i = 1; i < n && h; i++) mt_set(&h, i % 10 == 0 ? mt_relu(h) : mt_add_scalar(h, 0));
     return h;
 }
 
@@ -42,7 +39,7 @@ static mt_tensor *ladder(mt_tensor *x, int n)
     return b;
 }
 
-/* h = (x + x + x + ...) / n: one leaf used by every node. */
+/* h = (x + x + x + ...) / n: every node uses the same leaf. */
 static mt_tensor *fan(mt_tensor *x, int n)
 {
     mt_tensor *h = mt_retain(x);
@@ -51,8 +48,8 @@ static mt_tensor *fan(mt_tensor *x, int n)
     return h;
 }
 
-/* As a chain of n / 2 nodes behind another one; the gradient is that of x by way of the middle. */
-static bool ask(deep *d, mt_tensor *x, mt_tensor *middle, mt_tensor *h)
+/* Asks for the gradients of x and of a tensor in the middle of two chains. */
+static bool ask_gradients(deep *d, mt_tensor *x, mt_tensor *middle, mt_tensor *h)
 {
     mt_tensor *inputs[] = {middle, x}, *out[2];
     mt_gradients_options o = {1, &h, NULL, 2, inputs};
@@ -63,7 +60,7 @@ static bool ask(deep *d, mt_tensor *x, mt_tensor *middle, mt_tensor *h)
     return true;
 }
 
-/* On the processor: what else the machine does is not to be measured. */
+/* CPU time of this thread: other programs do not change it. */
 static double thread_seconds(void)
 {
     struct timespec t;
@@ -76,14 +73,15 @@ static void *work(void *argument)
     deep *d = argument;
     mt_tensor *x = mt_full(d->device, MT_F64, 0, NULL, 1);
     d->good = mt_set_requires_grad(x, true) == MT_OK;
-    mt_tensor *middle = d->given ? d->grow(x, d->n / 2) : NULL;
+    mt_tensor *middle = d->by_inputs ? d->grow(x, d->n / 2) : NULL;
     mt_tensor *h = d->grow(middle ? middle : x, middle ? d->n - d->n / 2 : d->n);
     double begin = thread_seconds();
-    d->good = d->good && h && (middle ? ask(d, x, middle, h) : !d->walk || mt_backward(h) == MT_OK);
+    d->good = d->good && h &&
+              (middle ? ask_gradients(d, x, middle, h) : !d->backward || mt_backward(h) == MT_OK);
     mt_release(middle);
     mt_release(h);
     d->seconds = thread_seconds() - begin;
-    if (d->walk && d->good) d->gradient = mt_item(mt_grad(x));
+    if (d->backward && d->good) d->gradient = mt_item(mt_grad(x));
     mt_release(x);
     return NULL;
 }
@@ -109,7 +107,7 @@ static void run_on_small_stack(deep *d)
 static void backward_through_a_long_chain_does_not_recurse(void **state)
 {
     (void)state;
-    deep d = {.n = N_NODES, .walk = true, .grow = chain};
+    deep d = {.n = N_NODES, .backward = true, .grow = chain};
     run_on_small_stack(&d);
     assert_true(d.gradient == 1);
 }
@@ -120,19 +118,19 @@ static void releasing_a_long_chain_does_not_recurse(void **state)
     run_on_small_stack(&(deep){.n = N_NODES, .grow = chain});
 }
 
-static void a_ladder_is_walked_node_by_node_not_path_by_path(void **state)
+static void backward_visits_each_node_once_not_each_path(void **state)
 {
     (void)state;
-    deep d = {.n = N_NODES, .walk = true, .grow = ladder};
+    deep d = {.n = N_NODES, .backward = true, .grow = ladder};
     run_on_small_stack(&d);
     assert_true(d.gradient > 1 - 1e-9 && d.gradient < 1 + 1e-9);
     run_on_small_stack(&(deep){.n = N_NODES, .grow = ladder});
 }
 
-static void a_leaf_used_by_every_node_gathers_every_gradient(void **state)
+static void a_leaf_used_by_every_node_sums_all_gradients(void **state)
 {
     (void)state;
-    deep d = {.n = N_NODES, .walk = true, .grow = fan};
+    deep d = {.n = N_NODES, .backward = true, .grow = fan};
     run_on_small_stack(&d);
     assert_true(d.gradient > 1 - 1e-9 && d.gradient < 1 + 1e-9);
 }
@@ -142,41 +140,42 @@ static void gradients_of_given_inputs_do_not_recurse_either(void **state)
     (void)state;
     mt_tensor *(*const shapes[])(mt_tensor *, int) = {chain, ladder, fan};
     for (int i = 0; i < 3; i++) {
-        deep d = {.n = N_NODES, .given = true, .grow = shapes[i]};
+        deep d = {.n = N_NODES, .by_inputs = true, .grow = shapes[i]};
         run_on_small_stack(&d);
         assert_true(d.gradient > 1 - 1e-9 && d.gradient < 1 + 1e-9);
     }
 }
 
-/* The best of a few tries: noise only ever adds. */
-static double best_seconds(int n, bool walk, mt_tensor *(*grow)(mt_tensor *, int))
+/* The shortest of a few runs: noise only adds time. */
+static double best_seconds(int n, bool backward, mt_tensor *(*grow)(mt_tensor *, int))
 {
     double best = 1e9;
     for (int i = 0; i < 3; i++) {
-        deep d = {.n = n, .walk = walk, .grow = grow};
+        deep d = {.n = n, .backward = backward, .grow = grow};
         run_on_small_stack(&d);
         if (d.seconds < best) best = d.seconds;
     }
     return best;
 }
 
-/* Eight times the nodes: linear work takes 8 times as long, quadratic work 64 times. The bound
- * stands between, far from both. */
-static void time_grows_with_the_nodes_not_with_their_square(void **state)
+/* With eight times the nodes, linear work takes 8 times as long and quadratic work 64 times. The
+ * bound is far from both. */
+static void time_grows_linearly_with_the_number_of_nodes(void **state)
 {
     (void)state;
     mt_device *device = mtt_device();
-    bool timed = !strcmp(mt_device_kind(device), "cpu"); /* the walk is the host's everywhere */
+    bool timed =
+        !strcmp(mt_device_kind(device), "cpu"); /* on every device the host traverses the graph */
     mt_device_release(device);
     if (!timed) skip();
     mt_tensor *(*const shapes[])(mt_tensor *, int) = {chain, ladder, fan};
     static const char *const names[] = {"chain", "ladder", "fan"};
     for (int i = 0; i < 3; i++) {
-        for (int walk = 0; walk < 2; walk++) {
-            double few = best_seconds(N_NODES / 4, walk, shapes[i]);
-            double many = best_seconds(N_NODES * 2, walk, shapes[i]);
+        for (int backward = 0; backward < 2; backward++) {
+            double few = best_seconds(N_NODES / 4, backward, shapes[i]);
+            double many = best_seconds(N_NODES * 2, backward, shapes[i]);
             print_message("%s, %s: %d nodes %.1f ms, %d nodes %.1f ms, ratio %.1f (linear: 8)\n",
-                          names[i], walk ? "backward" : "release", N_NODES / 4, few * 1e3,
+                          names[i], backward ? "backward" : "release", N_NODES / 4, few * 1e3,
                           N_NODES * 2, many * 1e3, many / few);
             assert_true(many < 24 * few + 0.02);
         }
@@ -188,10 +187,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(backward_through_a_long_chain_does_not_recurse),
         cmocka_unit_test(releasing_a_long_chain_does_not_recurse),
-        cmocka_unit_test(a_ladder_is_walked_node_by_node_not_path_by_path),
-        cmocka_unit_test(a_leaf_used_by_every_node_gathers_every_gradient),
+        cmocka_unit_test(backward_visits_each_node_once_not_each_path),
+        cmocka_unit_test(a_leaf_used_by_every_node_sums_all_gradients),
         cmocka_unit_test(gradients_of_given_inputs_do_not_recurse_either),
-        cmocka_unit_test(time_grows_with_the_nodes_not_with_their_square),
+        cmocka_unit_test(time_grows_linearly_with_the_number_of_nodes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

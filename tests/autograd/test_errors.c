@@ -1,4 +1,4 @@
-/* What a caller learns who does not clear errors, and what hooks may give back. */
+/* Errors that the caller does not clear, and what hooks may return. */
 #include <string.h>
 #include "base/base.h"
 #include "memtape/checkpoint.h"
@@ -11,7 +11,7 @@ static mt_tensor *leaf(void)
     return x;
 }
 
-/* ---- one failure after another ---- */
+/* ---- failures that follow each other ---- */
 
 static mt_tensor *x, *ints;
 
@@ -39,7 +39,8 @@ static mt_status no_memory(void)
     return t ? MT_OK : mt_last_status();
 }
 
-static mt_status unwilling(void *user, int n_in, mt_tensor *const *in, int n_out, mt_tensor **out)
+static mt_status failing_function(void *user, int n_in, mt_tensor *const *in, int n_out,
+                                  mt_tensor **out)
 {
     (void)user, (void)n_in, (void)in, (void)n_out, (void)out;
     return MT_ERR_IO;
@@ -47,7 +48,7 @@ static mt_status unwilling(void *user, int n_in, mt_tensor *const *in, int n_out
 static mt_status bad_checkpoint(void)
 {
     mt_tensor *out;
-    return mt_checkpoint(unwilling, NULL, NULL, 1, &x, 1, &out, NULL);
+    return mt_checkpoint(failing_function, NULL, NULL, 1, &x, 1, &out, NULL);
 }
 
 static const struct {
@@ -66,7 +67,7 @@ static const struct {
 };
 enum { FAILURES = sizeof failures / sizeof *failures };
 
-static void every_failure_after_every_other_tells_its_own_cause(void **state)
+static void every_failure_reports_its_own_cause_after_any_other(void **state)
 {
     (void)state;
     x = leaf();
@@ -83,7 +84,7 @@ static void every_failure_after_every_other_tells_its_own_cause(void **state)
     mt_release(ints);
 }
 
-static void calls_that_succeed_leave_the_failure_and_null_passes_it_on(void **state)
+static void successful_calls_keep_the_error_and_null_passes_it_on(void **state)
 {
     (void)state;
     x = leaf();
@@ -100,50 +101,50 @@ static void calls_that_succeed_leave_the_failure_and_null_passes_it_on(void **st
 
 enum { SAY_NOTHING, OP_FAILS, CLEARS };
 
-static mt_status fail_as(int how, mt_tensor *t)
+static mt_status fail_in_this_way(int failure, mt_tensor *t)
 {
-    if (how != SAY_NOTHING) mt_release(mt_reshape(t, MT_SHAPE(77)));
-    if (how == CLEARS) mt_clear_error();
+    if (failure != SAY_NOTHING) mt_release(mt_reshape(t, MT_SHAPE(77)));
+    if (failure == CLEARS) mt_clear_error();
     return MT_ERR_IO;
 }
 
-static int how, where;
+static int failure, where;
 enum { PACK, UNPACK, GRAD, LEAF, BEFORE, AFTER, FUNCTION, PLACES };
 
 static mt_status on_pack(void *user, const mt_save_info *i, mt_tensor *t, mt_tensor **k, void **s)
 {
     (void)user, (void)i, (void)k, (void)s;
-    return where == PACK ? fail_as(how, t) : MT_OK;
+    return where == PACK ? fail_in_this_way(failure, t) : MT_OK;
 }
 static mt_status on_unpack(void *user, const mt_save_info *i, mt_tensor **t, void *s)
 {
     (void)user, (void)i, (void)s;
-    return where == UNPACK ? fail_as(how, *t) : MT_OK;
+    return where == UNPACK ? fail_in_this_way(failure, *t) : MT_OK;
 }
 static mt_tensor *on_grad(void *user, mt_tensor *grad)
 {
     (void)user;
-    return where == GRAD ? (fail_as(how, grad), NULL) : mt_retain(grad);
+    return where == GRAD ? (fail_in_this_way(failure, grad), NULL) : mt_retain(grad);
 }
 static mt_status on_leaf(void *user, mt_tensor *t)
 {
     (void)user;
-    return where == LEAF ? fail_as(how, t) : MT_OK;
+    return where == LEAF ? fail_in_this_way(failure, t) : MT_OK;
 }
 static mt_status before(void *user, const mt_op_call *c, mt_op_result *r, bool *supplied)
 {
     (void)user, (void)r, (void)supplied;
-    return where == BEFORE ? fail_as(how, c->inputs[0]) : MT_OK;
+    return where == BEFORE ? fail_in_this_way(failure, c->inputs[0]) : MT_OK;
 }
 static mt_status after(void *user, const mt_op_call *c, const mt_op_result *r)
 {
     (void)user, (void)r;
-    return where == AFTER ? fail_as(how, c->inputs[0]) : MT_OK;
+    return where == AFTER ? fail_in_this_way(failure, c->inputs[0]) : MT_OK;
 }
 static mt_status function(void *user, int n_in, mt_tensor *const *in, int n_out, mt_tensor **out)
 {
     (void)user, (void)n_in, (void)n_out;
-    if (where == FUNCTION) return fail_as(how, in[0]);
+    if (where == FUNCTION) return fail_in_this_way(failure, in[0]);
     out[0] = mt_exp(in[0]);
     return out[0] ? MT_OK : mt_last_status();
 }
@@ -163,26 +164,26 @@ static mt_status run_hooked(void)
     return status;
 }
 
-static void a_failure_within_a_hook_is_the_one_that_is_told(void **state)
+static void a_failure_within_a_hook_is_the_reported_one(void **state)
 {
     (void)state;
     where = PLACES;
     mtt_ok(run_hooked());
     for (where = 0; where < PLACES; where++)
-        for (how = SAY_NOTHING; how <= CLEARS; how++)
+        for (failure = SAY_NOTHING; failure <= CLEARS; failure++)
             for (int stale = 0; stale < 2; stale++) {
                 if (stale) mti_fail(MT_ERR_FORMAT, "long ago");
                 mt_status status = run_hooked();
                 assert_int_not_equal(status, MT_OK);
                 assert_int_not_equal(status, MT_ERR_FORMAT);
-                if (how == OP_FAILS)
+                if (failure == OP_FAILS)
                     mtt_failed(MT_ERR_ARGUMENT, "reshape: [4] has 4 elements, which [77]");
                 else
                     mtt_failed(where == GRAD ? MT_ERR_STATE : MT_ERR_IO, "failed");
             }
 }
 
-/* ---- what hooks give back ---- */
+/* ---- what hooks return ---- */
 
 enum { OTHER_DEVICE, TWIN_DEVICE, OTHER_DTYPE, OTHER_SHAPE, KINDS };
 static int kind;
@@ -232,7 +233,7 @@ static mt_status wrong_function(void *user, int n, mt_tensor *const *in, int m, 
     return (out[0] = wrong()) ? MT_OK : mt_last_status();
 }
 
-/* exp with these hooks, forward and back: the gradient in *grad, or a failure. */
+/* exp with these hooks, forward and backward; the gradient in *grad. */
 static mt_status exp_under(const mt_saved_hooks *saved, const mt_op_hooks *op, mt_grad_hook_fn *fn,
                            bool on_node, float grad[4])
 {
@@ -251,7 +252,7 @@ static mt_status exp_under(const mt_saved_hooks *saved, const mt_op_hooks *op, m
     return status;
 }
 
-static void what_a_hook_gives_back_has_shape_dtype_and_device_of_what_it_stands_for(void **state)
+static void a_hooks_result_must_have_the_shape_dtype_and_device_of_the_original(void **state)
 {
     (void)state;
     static const char *const words[KINDS] = {"on meta", "on another cpu", "f64", "[2,2]"};
@@ -275,7 +276,7 @@ static void what_a_hook_gives_back_has_shape_dtype_and_device_of_what_it_stands_
         mtt_failed(MT_ERR_STATE, "exp: the result of the unpack hook", word, "need f32 [4] on ");
         assert_int_equal(exp_under(&none, &supplies, NULL, false, grad), MT_ERR_STATE);
         mtt_failed(MT_ERR_STATE, "exp: what the hook before it", word, "need f32 [4] on ");
-        /* What lies elsewhere in between is the hook's affair. */
+        /* Between pack and unpack, a hook may keep the tensor on another device. */
         mtt_ok(exp_under(&offloads, &no_op, NULL, false, grad));
         for (int i = 0; i < 4; i++) assert_true(grad[i] == 3);
         if (kind > TWIN_DEVICE) continue;
@@ -291,12 +292,12 @@ static void what_a_hook_gives_back_has_shape_dtype_and_device_of_what_it_stands_
     mt_device_release(twin);
 }
 
-/* ---- a function that disorders the stacks of hooks under its checkpoint ---- */
+/* ---- a checkpointed function that changes the stacks of hooks ---- */
 
 enum { POPS, POPS_OPS, LEAVES, DISORDERS };
 static int disorder;
 
-static mt_status disorderly(void *user, int n, mt_tensor *const *in, int m, mt_tensor **out)
+static mt_status change_the_stacks(void *user, int n, mt_tensor *const *in, int m, mt_tensor **out)
 {
     (void)user, (void)n, (void)m;
     if (disorder == POPS) mt_pop_saved_hooks();
@@ -315,14 +316,14 @@ static mt_policy keep_none(void *user, const mt_op_call *call)
     return MT_PREFER_RECOMPUTE;
 }
 
-static void a_checkpoint_survives_what_its_function_does_to_the_hooks(void **state)
+static void a_checkpoint_survives_a_function_that_changes_the_stacks_of_hooks(void **state)
 {
     (void)state;
     const mt_checkpoint_options options = {.policy = keep_none};
     for (disorder = 0; disorder < DISORDERS; disorder++) {
         MT_AUTO mt_tensor *t = leaf();
         mt_tensor *out = NULL;
-        mt_status status = mt_checkpoint(disorderly, NULL, NULL, 1, &t, 1, &out, &options);
+        mt_status status = mt_checkpoint(change_the_stacks, NULL, NULL, 1, &t, 1, &out, &options);
         if (disorder == POPS) {
             assert_int_equal(status, MT_ERR_STATE);
             mtt_failed(MT_ERR_STATE, "checkpoint", "popped hooks");
@@ -331,7 +332,7 @@ static void a_checkpoint_survives_what_its_function_does_to_the_hooks(void **sta
             mtt_ok(status);
         }
         mt_release(out);
-        while (mt_pop_op_hooks() == MT_OK) continue; /* LEAVES: below a popped one */
+        while (mt_pop_op_hooks() == MT_OK) continue; /* LEAVES: it lies below a popped one */
         mt_clear_error();
     }
 }
@@ -350,7 +351,7 @@ static void a_view_without_elements_is_contiguous(void **state)
             MT_AUTO mt_tensor *p = mtt_made(mt_permute(none, orders[i]));
             assert_true(mt_is_contiguous(p));
             MT_AUTO mt_tensor *same = mtt_made(mt_contiguous(p));
-            assert_true(mt_same_storage(same, p)); /* PyTorch: no copy either */
+            assert_true(mt_same_storage(same, p)); /* as in PyTorch, there is no copy */
             MT_AUTO mt_tensor *flat = mtt_made(mt_reshape(p, MT_SHAPE(0, 7)));
             assert_int_equal(mt_numel(flat), 0);
         }
@@ -390,11 +391,11 @@ static void reshape_says_what_it_was_given(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        mtt_test(every_failure_after_every_other_tells_its_own_cause),
-        mtt_test(calls_that_succeed_leave_the_failure_and_null_passes_it_on),
-        mtt_test(a_failure_within_a_hook_is_the_one_that_is_told),
-        mtt_test(what_a_hook_gives_back_has_shape_dtype_and_device_of_what_it_stands_for),
-        mtt_test(a_checkpoint_survives_what_its_function_does_to_the_hooks),
+        mtt_test(every_failure_reports_its_own_cause_after_any_other),
+        mtt_test(successful_calls_keep_the_error_and_null_passes_it_on),
+        mtt_test(a_failure_within_a_hook_is_the_reported_one),
+        mtt_test(a_hooks_result_must_have_the_shape_dtype_and_device_of_the_original),
+        mtt_test(a_checkpoint_survives_a_function_that_changes_the_stacks_of_hooks),
         mtt_test(a_view_without_elements_is_contiguous),
         mtt_test(reshape_says_what_it_was_given),
     };

@@ -1,4 +1,4 @@
-/* Several roots in one backward, and gradients of given inputs that leave the leaves alone. */
+/* Several roots in one backward, and gradients of given inputs, which do not change the leaves. */
 #include <stdlib.h>
 #include <string.h>
 #include "mtt_fixture.h"
@@ -6,7 +6,7 @@
 #define LIST(...)                                                                                  \
     (mt_tensor *const[]) { __VA_ARGS__ }
 
-/* 1 2 */
+/* A leaf with the values 1 2. */
 static mt_tensor *leaf(void)
 {
     mt_tensor *x = mtt_made(mt_from_data(device, MT_F32, MT_SHAPE(2), (float[]){1, 2}, 8));
@@ -16,15 +16,15 @@ static mt_tensor *leaf(void)
 
 static mt_tensor *ones(void) { return mtt_made(mt_full(device, MT_F32, MT_SHAPE(2), 1)); }
 
-static void expect(mt_tensor *t, double a, double b)
+static void expect(mt_tensor *t, double first, double last)
 {
     double *values = mtt_doubles(mtt_made(t));
     assert_non_null(values);
-    assert_true(values[0] == a && values[mt_numel(t) - 1] == b);
+    assert_true(values[0] == first && values[mt_numel(t) - 1] == last);
     free(values);
 }
 
-/* mt_gradients of roots of one element, or with ones for the others. */
+/* mt_gradients, where a root of several elements gets a gradient of ones. */
 static mt_status gradients(int n_roots, mt_tensor *const *roots, int n_inputs,
                            mt_tensor *const *inputs, mt_tensor **out)
 {
@@ -66,7 +66,7 @@ static void roots_that_share_nodes_run_them_once_with_the_sum(void **state)
     mtt_failed(MT_ERR_STATE, "no saved tensors any more");
 }
 
-static void a_root_may_stand_there_twice_lead_to_another_or_be_a_leaf(void **state)
+static void a_root_may_be_listed_twice_depend_on_another_or_be_a_leaf(void **state)
 {
     (void)state;
     int calls = 0;
@@ -82,7 +82,7 @@ static void a_root_may_stand_there_twice_lead_to_another_or_be_a_leaf(void **sta
     mtt_ok(mt_set_grad(x, NULL));
     mtt_ok(mt_backward_from(3, LIST(x, y, x), LIST(one, NULL, one), true));
     expect(mt_grad(x), 4, 6); /* 2x + 1 + 1 */
-    /* Its hooks see the sum of all that, once. */
+    /* Its hooks run once, with the sum. */
     assert_true(mt_add_grad_hook(x, count, &calls));
     mtt_ok(mt_backward_from(3, LIST(x, y, x), LIST(one, NULL, one), false));
     assert_int_equal(calls, 1);
@@ -90,7 +90,7 @@ static void a_root_may_stand_there_twice_lead_to_another_or_be_a_leaf(void **sta
     expect(one, 1, 1);
 }
 
-static void what_is_wrong_with_a_list_is_told_before_anything_runs(void **state)
+static void invalid_lists_are_refused_before_anything_runs(void **state)
 {
     (void)state;
     MT_AUTO mt_tensor *x = leaf();
@@ -118,11 +118,11 @@ static void what_is_wrong_with_a_list_is_told_before_anything_runs(void **state)
     gradients(1, LIST(y), 0, LIST(x), out);
     mtt_failed(MT_ERR_ARGUMENT, "gradients: 0 inputs; need 1 or more");
     assert_null(mt_grad(x));
-    mtt_ok(mt_backward(y)); /* the graph is as it was */
+    mtt_ok(mt_backward(y)); /* the graph is unchanged */
     expect(mt_grad(x), 2, 4);
 }
 
-static void a_list_of_gradients_is_dropped_at_once(void **state)
+static void a_list_of_gradients_is_freed_in_one_call(void **state)
 {
     (void)state;
     MT_AUTO mt_tensor *x = leaf(), *z = leaf(), *none = leaf();
@@ -139,12 +139,12 @@ static void a_list_of_gradients_is_dropped_at_once(void **state)
     mtt_ok(mt_zero_grads(3, LIST(x, none, z)));
     mtt_ok(mt_zero_grads(0, NULL));
     assert_true(!mt_grad(x) && !mt_grad(z) && !mt_grad(none));
-    assert_int_equal(mtt_allocated(device), before + 2 * 512); /* y and one */
+    assert_int_equal(mtt_allocated(device), before + 2 * 512); /* y and `one` */
 }
 
 /* ---- gradients of inputs ---- */
 
-/* y = sum(3 (2 x)), with a hook on each tensor that tells its letter and multiplies by 10. */
+/* y = sum(3 (2 x)), with a hook on each tensor that logs its letter and multiplies by 10. */
 typedef struct chain {
     mt_tensor *x, *h, *k, *y;
     char log[16];
@@ -179,11 +179,11 @@ static void build(chain *c)
     assert_true(mt_add_leaf_hook(c->x, log_leaf, c));
 }
 
-static void let_go(chain *c) { release(4, (mt_tensor *[]){c->x, c->h, c->k, c->y}); }
+static void release_chain(chain *c) { release(4, (mt_tensor *[]){c->x, c->h, c->k, c->y}); }
 
-/* The figures and the order are those of torch.autograd.grad on the same chain, but for what torch
- * gives for h and k where the walk goes on behind them: their gradients before their own hooks. */
-static void hooks_run_on_the_way_to_an_input_and_before_it_is_handed_out(void **state)
+/* Values and order are those of torch.autograd.grad on the same chain, except for h and k if
+ * backward continues beyond them: torch returns their gradients from before their own hooks. */
+static void hooks_run_on_the_way_to_an_input_and_before_its_gradient_is_returned(void **state)
 {
     (void)state;
     chain c;
@@ -195,7 +195,7 @@ static void hooks_run_on_the_way_to_an_input_and_before_it_is_handed_out(void **
     release(1, out);
     c.log[0] = 0;
     mtt_ok(gradients(1, LIST(c.y), 4, LIST(c.x, c.y, c.h, c.k), out));
-    assert_string_equal(c.log, "ykhx"); /* no leaf hook */
+    assert_string_equal(c.log, "ykhx"); /* leaf hooks do not run */
     expect(out[0], 60000, 60000);
     expect(out[1], 10, 10);
     expect(out[2], 3000, 3000);
@@ -210,10 +210,10 @@ static void hooks_run_on_the_way_to_an_input_and_before_it_is_handed_out(void **
     c.log[0] = 0;
     mtt_ok(mt_backward(c.y));
     assert_string_equal(c.log, "ykhx!");
-    let_go(&c);
+    release_chain(&c);
 }
 
-static void no_leaf_is_touched_and_what_no_root_depends_on_is_null(void **state)
+static void no_leaf_changes_and_an_input_that_no_root_depends_on_gives_null(void **state)
 {
     (void)state;
     MT_AUTO mt_tensor *x = leaf(), *z = leaf(), *before = ones();
@@ -234,7 +234,7 @@ static void no_leaf_is_touched_and_what_no_root_depends_on_is_null(void **state)
     assert_null(out[0]);
 }
 
-static void a_root_may_be_an_input_or_lead_to_another_root(void **state)
+static void a_root_may_be_an_input_or_depend_on_another_root(void **state)
 {
     (void)state;
     MT_AUTO mt_tensor *x = leaf();
@@ -251,9 +251,9 @@ static void a_root_may_be_an_input_or_lead_to_another_root(void **state)
     release(1, out);
 }
 
-/* What a gradient is when it arrives (a view with stride 0, the caller's own, one for two) is not
- * what is handed out. */
-static void each_result_lies_row_major_in_a_storage_of_its_own(void **state)
+/* Also if the gradient arrives as a view with stride 0, as the caller's tensor, or as one for two
+ * inputs. */
+static void each_result_is_row_major_with_a_storage_of_its_own(void **state)
 {
     (void)state;
     MT_AUTO mt_tensor *x = leaf();
@@ -287,7 +287,7 @@ static int kept_under(mt_tensor *root)
 }
 
 /* torch.autograd.grad does the same. */
-static void only_nodes_on_a_way_to_an_input_run_and_give_up_what_they_keep(void **state)
+static void only_nodes_on_a_way_to_an_input_run_and_free_what_they_keep(void **state)
 {
     (void)state;
     MT_AUTO mt_tensor *a = leaf(), *b = leaf();
@@ -296,7 +296,7 @@ static void only_nodes_on_a_way_to_an_input_run_and_give_up_what_they_keep(void 
     assert_int_equal(kept_under(y), 6);
     mt_tensor *out[1];
     mt_gradients_options by_p = {1, &y, NULL, 1, &p}, by_a = {1, &y, NULL, 1, &a};
-    mtt_ok(mt_gradients(&by_p, out)); /* the node of p itself does not run */
+    mtt_ok(mt_gradients(&by_p, out)); /* p's own node does not run */
     expect(out[0], 1, 4);
     release(1, out);
     assert_int_equal(kept_under(p), 2);
@@ -311,8 +311,8 @@ static void only_nodes_on_a_way_to_an_input_run_and_give_up_what_they_keep(void 
     expect(mt_grad(b), 2, 4);
 }
 
-/* A split's parts are one node: hooks of both see what comes by (as in torch); who asked for one
- * part gets that one's. */
+/* The parts of a split have one node. As in torch, hooks of both parts run; the result is the
+ * gradient of the given part. */
 static void an_input_may_be_one_of_several_outputs_of_a_node(void **state)
 {
     (void)state;
@@ -342,7 +342,7 @@ static mt_tensor *refuse(void *user, mt_tensor *grad)
     return *(bool *)user ? NULL : mt_retain(grad);
 }
 
-static void a_failure_on_the_way_leaves_gradients_and_bytes_as_they_were(void **state)
+static void a_failure_on_the_way_changes_no_gradient_and_leaks_nothing(void **state)
 {
     (void)state;
     bool refused = true;
@@ -354,7 +354,7 @@ static void a_failure_on_the_way_leaves_gradients_and_bytes_as_they_were(void **
     assert_true(mt_add_grad_hook(h, refuse, &refused));
     size_t bytes = mtt_allocated(device);
     mt_tensor *out[3];
-    /* l's part has arrived at x, and k's is known, when h's hook fails. */
+    /* When h's hook fails, l's part has arrived at x and k's gradient is known. */
     assert_int_not_equal(gradients(2, LIST(y, l), 3, LIST(k, x, h), out), MT_OK);
     mtt_failed(MT_ERR_STATE, "a gradient hook failed");
     assert_true(!out[0] && !out[1] && !out[2]);
@@ -369,17 +369,17 @@ static void a_failure_on_the_way_leaves_gradients_and_bytes_as_they_were(void **
     release(3, out);
 }
 
-/* ---- walks within walks ---- */
+/* ---- a backward within a backward ---- */
 
-/* A hook that asks for gradients of its own, or walks back, through nodes that the walk around it
- * has begun to fill. */
-typedef struct asker {
+/* A hook that runs mt_gradients or mt_backward through nodes for which the outer backward already
+ * holds parts of gradients. */
+typedef struct inner_backward {
     mt_tensor *root, *input, *found;
     bool retain;
     mt_status status;
     mt_tensor *around; /* counts the nodes under it */
     int n_nodes;
-} asker;
+} inner_backward;
 
 static void count_node(void *n, const mt_node_info *node)
 {
@@ -387,9 +387,9 @@ static void count_node(void *n, const mt_node_info *node)
     ++*(int *)n;
 }
 
-static mt_tensor *ask(void *user, mt_tensor *grad)
+static mt_tensor *run_inner(void *user, mt_tensor *grad)
 {
-    asker *a = user;
+    inner_backward *a = user;
     mt_gradients_options o = {1, &a->root, NULL, 1, &a->input, .retain_graph = true};
     if (a->around) mtt_ok(mt_visit_tape(a->around, count_node, &a->n_nodes));
     a->status = a->input ? mt_gradients(&o, &a->found)
@@ -397,8 +397,8 @@ static mt_tensor *ask(void *user, mt_tensor *grad)
     return mt_retain(grad);
 }
 
-/* y = sum(k) + sum(h): when k's hook runs, h's node holds a part of its gradient already. */
-static void a_walk_in_a_hook_and_the_one_around_it_do_not_mix(void **state)
+/* y = sum(k) + sum(h): when k's hook runs, h's node already holds a part of its gradient. */
+static void a_backward_in_a_hook_and_the_outer_one_do_not_mix(void **state)
 {
     (void)state;
     for (int inner = 0; inner < 3; inner++)
@@ -407,45 +407,49 @@ static void a_walk_in_a_hook_and_the_one_around_it_do_not_mix(void **state)
             MT_AUTO mt_tensor *h = mtt_made(mt_mul(x, x)), *of_h = mtt_made(mt_sum_all(h));
             MT_AUTO mt_tensor *k = mtt_made(mt_mul_scalar(h, 3)), *of_k = mtt_made(mt_sum_all(k));
             MT_AUTO mt_tensor *y = mtt_made(mt_add(of_h, of_k));
-            asker a = {.root = of_h, .input = inner == 0 ? x : inner == 1 ? h : NULL, .retain = 1};
+            inner_backward a = {.root = of_h,
+                                .input = inner == 0   ? x
+                                         : inner == 1 ? h
+                                                      : NULL,
+                                .retain = 1};
             a.around = y;
             int calls = 0;
-            assert_true(mt_add_grad_hook(k, ask, &a) && mt_add_grad_hook(x, count, &calls));
+            assert_true(mt_add_grad_hook(k, run_inner, &a) && mt_add_grad_hook(x, count, &calls));
             mt_tensor *out[1] = {0};
             mtt_ok(outer ? gradients(1, LIST(y), 1, LIST(x), out) : mt_backward(y));
             mtt_ok(a.status);
             assert_int_equal(a.n_nodes, 5);
-            bool added = inner == 2; /* 2x of the walk within, into x's own gradient */
+            bool added = inner == 2; /* the inner backward adds 2x to x's gradient */
             if (inner == 0) expect(a.found, 2, 4);
             if (inner == 1) expect(a.found, 1, 1);
             if (outer) expect(out[0], 8, 16);
             if (!outer) expect(mt_grad(x), added ? 10 : 8, added ? 20 : 16);
             if (outer && added) expect(mt_grad(x), 2, 4);
             if (outer && !added) assert_null(mt_grad(x));
-            assert_int_equal(calls, inner == 1 ? 1 : 2); /* each walk's sum, once */
+            assert_int_equal(calls, inner == 1 ? 1 : 2); /* once for each backward that reaches x */
             mt_release(a.found);
             mt_release(out[0]);
         }
 }
 
-static void a_walk_in_a_hook_frees_what_it_does_not_retain(void **state)
+static void a_backward_in_a_hook_frees_what_it_does_not_retain(void **state)
 {
     (void)state;
     MT_AUTO mt_tensor *x = leaf();
     MT_AUTO mt_tensor *h = mtt_made(mt_mul(x, x)), *of_h = mtt_made(mt_sum_all(h));
     MT_AUTO mt_tensor *k = mtt_made(mt_mul_scalar(h, 3)), *of_k = mtt_made(mt_sum_all(k));
     MT_AUTO mt_tensor *y = mtt_made(mt_add(of_h, of_k));
-    asker a = {.root = of_h};
-    assert_true(mt_add_grad_hook(k, ask, &a));
+    inner_backward a = {.root = of_h};
+    assert_true(mt_add_grad_hook(k, run_inner, &a));
     assert_int_equal(mt_backward(y), MT_ERR_STATE);
     mtt_failed(MT_ERR_STATE, "mul has no saved tensors any more");
     mtt_ok(a.status);
     expect(mt_grad(x), 2, 4);
 }
 
-/* ---- without data ---- */
+/* ---- on meta ---- */
 
-static void on_the_meta_device_the_same_walk_gives_shapes_and_bytes(void **state)
+static void on_meta_gradients_have_the_same_shapes_and_bytes(void **state)
 {
     (void)state;
     mt_device *meta = mt_device_open("meta");
@@ -467,19 +471,19 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         mtt_test(roots_that_share_nodes_run_them_once_with_the_sum),
-        mtt_test(a_root_may_stand_there_twice_lead_to_another_or_be_a_leaf),
-        mtt_test(what_is_wrong_with_a_list_is_told_before_anything_runs),
-        mtt_test(a_list_of_gradients_is_dropped_at_once),
-        mtt_test(hooks_run_on_the_way_to_an_input_and_before_it_is_handed_out),
-        mtt_test(no_leaf_is_touched_and_what_no_root_depends_on_is_null),
-        mtt_test(a_root_may_be_an_input_or_lead_to_another_root),
-        mtt_test(each_result_lies_row_major_in_a_storage_of_its_own),
-        mtt_test(only_nodes_on_a_way_to_an_input_run_and_give_up_what_they_keep),
+        mtt_test(a_root_may_be_listed_twice_depend_on_another_or_be_a_leaf),
+        mtt_test(invalid_lists_are_refused_before_anything_runs),
+        mtt_test(a_list_of_gradients_is_freed_in_one_call),
+        mtt_test(hooks_run_on_the_way_to_an_input_and_before_its_gradient_is_returned),
+        mtt_test(no_leaf_changes_and_an_input_that_no_root_depends_on_gives_null),
+        mtt_test(a_root_may_be_an_input_or_depend_on_another_root),
+        mtt_test(each_result_is_row_major_with_a_storage_of_its_own),
+        mtt_test(only_nodes_on_a_way_to_an_input_run_and_free_what_they_keep),
         mtt_test(an_input_may_be_one_of_several_outputs_of_a_node),
-        mtt_test(a_failure_on_the_way_leaves_gradients_and_bytes_as_they_were),
-        mtt_test(a_walk_in_a_hook_and_the_one_around_it_do_not_mix),
-        mtt_test(a_walk_in_a_hook_frees_what_it_does_not_retain),
-        mtt_test(on_the_meta_device_the_same_walk_gives_shapes_and_bytes),
+        mtt_test(a_failure_on_the_way_changes_no_gradient_and_leaks_nothing),
+        mtt_test(a_backward_in_a_hook_and_the_outer_one_do_not_mix),
+        mtt_test(a_backward_in_a_hook_frees_what_it_does_not_retain),
+        mtt_test(on_meta_gradients_have_the_same_shapes_and_bytes),
     };
     return cmocka_run_group_tests(tests, mtt_open_device, mtt_close_device);
 }

@@ -1,5 +1,5 @@
-/* Gradients of given inputs over random graphs, over a model under checkpoints and an offload, and
- * with each allocation refused in turn. */
+/* Gradients of given inputs: on random graphs, on a model with checkpoints and an offload, and with
+ * each allocation refused in turn. */
 #include <stdlib.h>
 #include <string.h>
 #include "base/base.h"
@@ -8,8 +8,8 @@
 
 enum { LEAVES = 3, TENSORS = 18, WIDTH = 4, MOST = 5 };
 
-/* Every tensor has a hook that notes its gradient. Values are whole numbers, and few products are
- * taken, so that every sum is exact. */
+/* A random graph. Every tensor has a hook that records its gradient. Values are whole numbers and
+ * products are few, so that every sum is exact. */
 typedef struct graph {
     mt_tensor *t[TENSORS], *seen[TENSORS];
     struct note {
@@ -23,14 +23,14 @@ typedef struct graph {
 
 static int draw(uint64_t *state, int n) { return (int)mtt_draw(state, 0, n); }
 
-static mt_tensor *note_grad(void *user, mt_tensor *grad)
+static mt_tensor *record_grad(void *user, mt_tensor *grad)
 {
     const struct note *note = user;
     if (note->g->noting) mt_set(&note->g->seen[note->i], mt_clone(grad));
     return mt_retain(grad);
 }
 
-/* The halves of a, the other way round: a node of two outputs. */
+/* Swaps the halves of a, with a node of two outputs. */
 static mt_tensor *swap(mt_tensor *a)
 {
     mt_tensor *half[2];
@@ -69,7 +69,7 @@ static void build(graph *g, uint64_t seed)
                              : mtt_from_doubles(device, MT_F64, MT_SHAPE(WIDTH), values));
         if (!a) mtt_ok(mt_set_requires_grad(g->t[i], true));
         g->notes[i] = (struct note){g, i};
-        assert_true(mt_add_grad_hook(g->t[i], note_grad, &g->notes[i]));
+        assert_true(mt_add_grad_hook(g->t[i], record_grad, &g->notes[i]));
     }
     g->n_roots = 1 + draw(&state, 3);
     for (int i = 0; i < g->n_roots; i++) {
@@ -78,7 +78,7 @@ static void build(graph *g, uint64_t seed)
     }
 }
 
-static void let_go(graph *g)
+static void release_graph(graph *g)
 {
     for (int i = 0; i < TENSORS; i++) mt_release(g->t[i]), mt_release(g->seen[i]);
     for (int i = 0; i < g->n_roots; i++) mt_release(g->ones[i]);
@@ -89,7 +89,7 @@ static void drop_gradients(graph *g)
     for (int i = 0; i < LEAVES; i++) mtt_ok(mt_set_grad(g->t[i], NULL));
 }
 
-static mt_status ask(graph *g, int n, mt_tensor *const *inputs, mt_tensor **out)
+static mt_status ask_gradients(graph *g, int n, mt_tensor *const *inputs, mt_tensor **out)
 {
     return mt_gradients(&(mt_gradients_options){g->n_roots, g->roots, g->ones, n, inputs, true},
                         out);
@@ -113,7 +113,7 @@ static void given_inputs_have_the_bits_that_hooks_see_in_a_whole_backward(void *
             int n = 1 + draw(&choice, MOST), which[MOST];
             mt_tensor *inputs[MOST], *out[MOST];
             for (int i = 0; i < n; i++) inputs[i] = g.t[which[i] = draw(&choice, TENSORS)];
-            mtt_ok(ask(&g, n, inputs, out));
+            mtt_ok(ask_gradients(&g, n, inputs, out));
             for (int i = 0; i < n; i++) {
                 const mt_tensor *seen = g.seen[which[i]];
                 assert_true(seen ? mtt_same_bits(out[i], g.seen[which[i]]) : !out[i]);
@@ -122,12 +122,12 @@ static void given_inputs_have_the_bits_that_hooks_see_in_a_whole_backward(void *
             }
             for (int i = 0; i < LEAVES; i++) assert_null(mt_grad(g.t[i]));
         }
-        let_go(&g);
+        release_graph(&g);
     }
     assert_true(n_found > 500 && n_missing > 100);
 }
 
-static void one_walk_from_several_roots_is_the_sum_of_walks_from_each(void **state)
+static void one_backward_from_several_roots_is_the_sum_of_one_from_each(void **state)
 {
     (void)state;
     for (uint64_t seed = 1000; seed < 1200; seed++) {
@@ -147,7 +147,7 @@ static void one_walk_from_several_roots_is_the_sum_of_walks_from_each(void **sta
             free(b);
             mt_release(together[i]);
         }
-        let_go(&g);
+        release_graph(&g);
     }
 }
 
@@ -156,10 +156,10 @@ static void one_walk_from_several_roots_is_the_sum_of_walks_from_each(void **sta
 static mt_status refused(graph *g, bool backward, mt_tensor **out)
 {
     return backward ? mt_backward_from(g->n_roots, g->roots, g->ones, true)
-                    : ask(g, 4, (mt_tensor *[]){g->t[0], g->t[9], g->t[1], g->t[0]}, out);
+                    : ask_gradients(g, 4, (mt_tensor *[]){g->t[0], g->t[9], g->t[1], g->t[0]}, out);
 }
 
-static void any_allocation_may_fail_and_the_next_walk_is_as_if_nothing_had_been(void **state)
+static void any_allocation_may_fail_and_the_next_backward_is_unaffected(void **state)
 {
     (void)state;
     int n_refused = 0;
@@ -190,7 +190,7 @@ static void any_allocation_may_fail_and_the_next_walk_is_as_if_nothing_had_been(
                     mt_release(out[i]);
                     mt_release(again[i]);
                 }
-                let_go(&g);
+                release_graph(&g);
             }
         }
     assert_true(n_refused > 200);
@@ -198,7 +198,7 @@ static void any_allocation_may_fail_and_the_next_walk_is_as_if_nothing_had_been(
 
 /* ---- a model under hooks ---- */
 
-/* One forward of the trainer's model, and the parameter whose gradient is asked for alone. */
+/* The loss after one forward of the trainer's model. */
 static mt_tensor *loss_of(trainer *t, mt_offload *offload)
 {
     mt_seed(t->device, 3);
@@ -231,7 +231,7 @@ static void check_parameters(trainer *t, mt_tensor *loss)
     mt_release(alone);
 }
 
-static void checkpoints_and_offloads_serve_both_ways_of_asking(void **state)
+static void checkpoints_and_offloads_work_with_gradients_of_given_inputs(void **state)
 {
     (void)state;
     static const char *const presets[] = {"none", "full", "selective"};
@@ -245,7 +245,7 @@ static void checkpoints_and_offloads_serve_both_ways_of_asking(void **state)
         mt_tensor *loss = loss_of(&t, offload);
         check_parameters(&t, loss);
         mt_release(loss);
-        /* A graph of which a part was asked for, and freed on the way, and the rest never. */
+        /* A graph of which only a part ran, and was freed. */
         mtt_ok(mt_module_zero_grad(t.gpt));
         loss = loss_of(&t, offload);
         mt_tensor *input = mt_module_param(mt_module_child(t.gpt, "ln_f"), "weight"), *out;
@@ -265,9 +265,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         mtt_test(given_inputs_have_the_bits_that_hooks_see_in_a_whole_backward),
-        mtt_test(one_walk_from_several_roots_is_the_sum_of_walks_from_each),
-        mtt_test(any_allocation_may_fail_and_the_next_walk_is_as_if_nothing_had_been),
-        mtt_test(checkpoints_and_offloads_serve_both_ways_of_asking),
+        mtt_test(one_backward_from_several_roots_is_the_sum_of_one_from_each),
+        mtt_test(any_allocation_may_fail_and_the_next_backward_is_unaffected),
+        mtt_test(checkpoints_and_offloads_work_with_gradients_of_given_inputs),
     };
     return cmocka_run_group_tests(tests, mtt_open_device, mtt_close_device);
 }

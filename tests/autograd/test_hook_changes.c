@@ -1,5 +1,5 @@
-/* Hooks that take hooks away, add some, let tensors go or walk back, while they run. What they do
- * to themselves and to their neighbours shows under AddressSanitizer. */
+/* Hooks that remove or add hooks, release tensors or run a backward while they run.
+ * AddressSanitizer shows if a hook is used after it was freed. */
 #include <stdlib.h>
 #include <string.h>
 #include "mtt_fixture.h"
@@ -26,14 +26,14 @@ static void expect_grad(const mt_tensor *x, double value)
 
 /* ---- hooks on gradients ---- */
 
-/* A hook of `t`. On its `act_at`-th call it removes the hooks of t named in `remove` and adds one
- * of `add`; it lets `release` go. */
+/* A hook of `t`. On its `act_at`-th call it removes the hooks in `remove`, adds `add` and releases
+ * *release. */
 typedef struct probe {
     mt_tensor *t;
     int calls, handle, act_at;
     struct probe *remove[4], *add;
     mt_tensor **release;
-    mt_tensor *again; /* walk back from here, too */
+    mt_tensor *again; /* also runs a backward from here */
     mt_status again_status;
     bool leaf_hook;
 } probe;
@@ -48,7 +48,7 @@ static void add(probe *p)
     assert_int_not_equal(p->handle, 0);
 }
 
-static void act(probe *p)
+static void change_hooks(probe *p)
 {
     if (++p->calls != (p->act_at ? p->act_at : 1)) return;
     for (int i = 0; i < 4 && p->remove[i]; i++)
@@ -63,14 +63,14 @@ static void act(probe *p)
 
 static mt_tensor *on_grad(void *user, mt_tensor *grad)
 {
-    act(user);
+    change_hooks(user);
     return mt_mul_scalar(grad, 2);
 }
 
 static mt_status on_leaf(void *user, mt_tensor *t)
 {
-    act(user);
-    return mt_numel(t) == 4 ? MT_OK : MT_ERR_INTERNAL; /* it is still there */
+    change_hooks(user);
+    return mt_numel(t) == 4 ? MT_OK : MT_ERR_INTERNAL; /* the tensor is still alive */
 }
 
 enum { ON_LEAF, ON_NODE, AFTER_LEAF, PLACES };
@@ -88,14 +88,14 @@ static graph build(void)
     return g;
 }
 
-static void let_go(graph *g)
+static void release_graph(graph *g)
 {
     mt_release(g->x);
     mt_release(g->h);
     mt_release(g->y);
 }
 
-static probe at(const graph *g, int place)
+static probe hook_at(const graph *g, int place)
 {
     return (probe){.t = place == ON_NODE ? g->h : g->x, .leaf_hook = place == AFTER_LEAF};
 }
@@ -107,7 +107,7 @@ static void a_hook_may_remove_itself(void **state)
         for (int n = 1; n <= 3; n++) /* alone, first, in the middle and last */
             for (int which = 0; which < n; which++) {
                 graph g = build();
-                probe p[3] = {at(&g, place), at(&g, place), at(&g, place)};
+                probe p[3] = {hook_at(&g, place), hook_at(&g, place), hook_at(&g, place)};
                 for (int i = 0; i < n; i++) add(&p[i]);
                 p[which].remove[0] = &p[which];
                 mtt_ok(backward(g.y, true));
@@ -115,7 +115,7 @@ static void a_hook_may_remove_itself(void **state)
                 for (int i = 0; i < n; i++) assert_int_equal(p[i].calls, i == which ? 1 : 2);
                 assert_int_equal(mt_remove_hook(p[which].t, p[which].handle), MT_ERR_ARGUMENT);
                 mtt_failed(MT_ERR_ARGUMENT, "remove_hook");
-                let_go(&g);
+                release_graph(&g);
             }
 }
 
@@ -125,7 +125,7 @@ static void a_hook_may_remove_the_others(void **state)
     for (int place = 0; place < PLACES; place++)
         for (int remover = 0; remover < 3; remover++) {
             graph g = build();
-            probe p[3] = {at(&g, place), at(&g, place), at(&g, place)};
+            probe p[3] = {hook_at(&g, place), hook_at(&g, place), hook_at(&g, place)};
             for (int i = 0; i < 3; i++) add(&p[i]);
             for (int i = 0, k = 0; i < 3; i++)
                 if (i != remover) p[remover].remove[k++] = &p[i];
@@ -133,7 +133,7 @@ static void a_hook_may_remove_the_others(void **state)
             mtt_ok(backward(g.y, false));
             for (int i = 0; i < 3; i++)
                 assert_int_equal(p[i].calls, i == remover ? 2 : i < remover ? 1 : 0);
-            let_go(&g);
+            release_graph(&g);
         }
 }
 
@@ -143,7 +143,7 @@ static void a_hook_that_is_added_while_one_runs_is_called_from_the_next_backward
     for (int from = 0; from < PLACES; from++)
         for (int to = 0; to < PLACES; to++) {
             graph g = build();
-            probe p = at(&g, from), q = at(&g, to);
+            probe p = hook_at(&g, from), q = hook_at(&g, to);
             p.add = &q;
             add(&p);
             mtt_ok(backward(g.y, true));
@@ -151,7 +151,7 @@ static void a_hook_that_is_added_while_one_runs_is_called_from_the_next_backward
             mtt_ok(backward(g.y, false));
             assert_int_equal(p.calls, 2);
             assert_int_equal(q.calls, 1);
-            let_go(&g);
+            release_graph(&g);
         }
 }
 
@@ -160,7 +160,7 @@ static void a_hook_may_replace_itself_each_time(void **state)
     (void)state;
     for (int place = 0; place < PLACES; place++) {
         graph g = build();
-        probe p = at(&g, place), q = at(&g, place), r = at(&g, place);
+        probe p = hook_at(&g, place), q = hook_at(&g, place), r = hook_at(&g, place);
         p.remove[0] = &p, p.add = &q;
         q.remove[0] = &q, q.add = &r;
         add(&p);
@@ -172,12 +172,12 @@ static void a_hook_may_replace_itself_each_time(void **state)
         assert_int_not_equal(p.handle, q.handle);
         assert_int_not_equal(q.handle, r.handle);
         assert_int_not_equal(p.handle, r.handle);
-        let_go(&g);
+        release_graph(&g);
     }
 }
 
-/* The sum that hooks see is that of all uses, whichever of them remove or add hooks meanwhile. */
-static void no_use_of_a_leaf_is_lost_when_its_hooks_go_during_the_walk(void **state)
+/* Hooks see the sum over all uses of the leaf, even if hooks are removed or added meanwhile. */
+static void no_use_of_a_leaf_is_lost_when_its_hooks_change_during_backward(void **state)
 {
     (void)state;
     for (int added = 0; added < 2; added++) {
@@ -192,17 +192,17 @@ static void no_use_of_a_leaf_is_lost_when_its_hooks_go_during_the_walk(void **st
         add(&on_h);
         mtt_ok(backward(y, false));
         assert_int_equal(on_x.calls, 0);
-        expect_grad(x, 3); /* 2 through h, whose hook doubles, and 1 */
+        expect_grad(x, 3); /* 2 through h, whose hook doubles it, and 1 */
     }
 }
 
-static void a_hook_may_release_what_it_hangs_on(void **state)
+static void a_hook_may_release_its_tensor(void **state)
 {
     (void)state;
     for (int place = 0; place < PLACES; place++)
         for (int all = 0; all < 2; all++) {
             graph g = build();
-            probe p = at(&g, place), q = at(&g, place), second = at(&g, place);
+            probe p = hook_at(&g, place), q = hook_at(&g, place), second = hook_at(&g, place);
             add(&p);
             add(&q);
             add(&second);
@@ -212,17 +212,17 @@ static void a_hook_may_release_what_it_hangs_on(void **state)
             mtt_ok(backward(y, false));
             assert_int_equal(p.calls, 1);
             assert_int_equal(q.calls,
-                             place == AFTER_LEAF ? 0 : 1); /* hooks of a leaf that is gone */
+                             place == AFTER_LEAF ? 0 : 1); /* hooks of a freed leaf do not run */
             assert_int_equal(second.calls, place == AFTER_LEAF ? 0 : 1);
-            let_go(&g);
+            release_graph(&g);
         }
 }
 
-static void a_hook_may_walk_back_from_elsewhere_and_not_through_the_op_it_is_in(void **state)
+static void a_hook_may_run_another_backward_but_not_through_its_own_op(void **state)
 {
     (void)state;
     graph g = build();
-    probe p = at(&g, ON_NODE);
+    probe p = hook_at(&g, ON_NODE);
     MT_AUTO mt_tensor *z = mtt_made(mt_mul_scalar(g.x, 5));
     p.again = z;
     add(&p);
@@ -234,22 +234,22 @@ static void a_hook_may_walk_back_from_elsewhere_and_not_through_the_op_it_is_in(
     assert_int_equal(p.again_status, MT_ERR_STATE);
     mtt_failed(MT_ERR_STATE, "affine", "hook");
     mtt_ok(backward(g.y, false));
-    let_go(&g);
+    release_graph(&g);
 }
 
 /* ---- hooks on saved tensors and on ops ---- */
 
 typedef enum when { PACK, UNPACK, BEFORE, AFTER, WHENS } when;
-typedef enum deed { POP, POP_TWICE, PUSH, PUSH_POP, BELOW, DEEDS } deed;
-typedef struct meddler {
+typedef enum change { POP, POP_TWICE, PUSH, PUSH_POP, BELOW, CHANGES } change;
+typedef struct probed_hook {
     when when;
-    deed deed;
+    change change;
     bool ops;
     int done, destroyed;
     mt_status status;
-} meddler;
+} probed_hook;
 
-static void destroy(void *user) { ((meddler *)user)->destroyed++; }
+static void destroy(void *user) { ((probed_hook *)user)->destroyed++; }
 
 static mt_status push_one(bool ops, void *user)
 {
@@ -259,11 +259,11 @@ static mt_status push_one(bool ops, void *user)
 
 static mt_status pop_one(bool ops) { return ops ? mt_pop_op_hooks() : mt_pop_saved_hooks(); }
 
-static mt_status meddle(meddler *m, when now)
+static mt_status change_stack(probed_hook *m, when now)
 {
     if (now != m->when) return MT_OK;
     m->done++;
-    switch (m->deed) {
+    switch (m->change) {
     case POP: return m->status = pop_one(m->ops);
     case POP_TWICE: m->status = pop_one(m->ops); return pop_one(m->ops);
     case PUSH: return m->status = push_one(m->ops, m);
@@ -284,25 +284,25 @@ static mt_status pack(void *user, const mt_save_info *info, mt_tensor *t, mt_ten
                       void **s)
 {
     (void)info, (void)t, (void)kept, (void)s;
-    return meddle(user, PACK);
+    return change_stack(user, PACK);
 }
 
 static mt_status unpack(void *user, const mt_save_info *info, mt_tensor **t, void *s)
 {
     (void)info, (void)t, (void)s;
-    return meddle(user, UNPACK);
+    return change_stack(user, UNPACK);
 }
 
 static mt_status before(void *user, const mt_op_call *call, mt_op_result *supply, bool *supplied)
 {
     (void)call, (void)supply, (void)supplied;
-    return meddle(user, BEFORE);
+    return change_stack(user, BEFORE);
 }
 
 static mt_status after(void *user, const mt_op_call *call, const mt_op_result *result)
 {
     (void)call, (void)result;
-    return meddle(user, AFTER);
+    return change_stack(user, AFTER);
 }
 
 static void pop_all(bool ops)
@@ -311,16 +311,16 @@ static void pop_all(bool ops)
     mtt_failed(MT_ERR_STATE, "the stack is empty");
 }
 
-/* Each hook at each moment tries each thing on each stack, alone and among others. */
-static void a_stack_of_hooks_holds_while_its_hooks_run(void **state)
+/* At each moment, a hook tries each change of each stack, alone and with other hooks. */
+static void a_stack_of_hooks_stays_intact_while_its_hooks_run(void **state)
 {
     (void)state;
-    for (int i = 0; i < WHENS * DEEDS * 2 * 3; i++) {
-        meddler m = {.when = (when)(i % WHENS),
-                     .deed = (deed)(i / WHENS % DEEDS),
-                     .ops = i / WHENS / DEEDS % 2};
-        int around = i / WHENS / DEEDS / 2; /* 0: alone; 1: below another; 2: above another */
-        meddler other = {.when = WHENS};
+    for (int i = 0; i < WHENS * CHANGES * 2 * 3; i++) {
+        probed_hook m = {.when = (when)(i % WHENS),
+                         .change = (change)(i / WHENS % CHANGES),
+                         .ops = i / WHENS / CHANGES % 2};
+        int around = i / WHENS / CHANGES / 2; /* 0: alone; 1: below another; 2: above another */
+        probed_hook other = {.when = WHENS};
         MT_AUTO mt_tensor *x = leaf();
         if (around == 2) mtt_ok(push_one(false, &other)), mtt_ok(push_one(true, &other));
         mtt_ok(mt_push_saved_hooks(&(mt_saved_hooks){pack, unpack, NULL, destroy}, &m));
@@ -329,14 +329,14 @@ static void a_stack_of_hooks_holds_while_its_hooks_run(void **state)
         MT_AUTO mt_tensor *y = mt_exp(x);
         mt_status status = y ? backward(y, false) : mt_last_status();
         assert_int_equal(m.done > 0, true);
-        /* Within a hook on saved tensors the stack of those is fixed; the same for ops. */
+        /* A hook on saved tensors cannot change the stack of such hooks; the same for ops. */
         bool own = m.ops == (m.when == BEFORE || m.when == AFTER);
-        bool pops = m.deed == POP || m.deed == POP_TWICE || m.deed == BELOW;
+        bool pops = m.change == POP || m.change == POP_TWICE || m.change == BELOW;
         if (own && pops) {
             assert_int_equal(m.status, MT_ERR_STATE);
             assert_int_equal(status, MT_ERR_STATE);
             assert_int_equal(m.destroyed + other.destroyed, 0);
-            mtt_failed(MT_ERR_STATE, m.deed == BELOW ? "pop" : "within a hook");
+            mtt_failed(MT_ERR_STATE, m.change == BELOW ? "pop" : "within a hook");
         }
         mt_clear_error();
         pop_all(false);
@@ -358,10 +358,10 @@ int main(void)
         mtt_test(a_hook_may_remove_the_others),
         mtt_test(a_hook_that_is_added_while_one_runs_is_called_from_the_next_backward_on),
         mtt_test(a_hook_may_replace_itself_each_time),
-        mtt_test(no_use_of_a_leaf_is_lost_when_its_hooks_go_during_the_walk),
-        mtt_test(a_hook_may_release_what_it_hangs_on),
-        mtt_test(a_hook_may_walk_back_from_elsewhere_and_not_through_the_op_it_is_in),
-        mtt_test(a_stack_of_hooks_holds_while_its_hooks_run),
+        mtt_test(no_use_of_a_leaf_is_lost_when_its_hooks_change_during_backward),
+        mtt_test(a_hook_may_release_its_tensor),
+        mtt_test(a_hook_may_run_another_backward_but_not_through_its_own_op),
+        mtt_test(a_stack_of_hooks_stays_intact_while_its_hooks_run),
     };
     return cmocka_run_group_tests(tests, mtt_open_device, mtt_close_device);
 }

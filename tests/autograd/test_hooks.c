@@ -1,11 +1,12 @@
-/* Hooks on saved tensors: order, nesting, what they may keep, and what happens when they fail. */
+/* Hooks on saved tensors: order, nesting, what they may keep, failures. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "mtt_fixture.h"
 
-/* A hook that writes down its calls ("pA " for pack of A), and fails or swaps when told to. */
+/* A hook that logs its calls ("pA " for pack of A), and fails or returns another tensor if told
+ * to. */
 typedef enum swap { LEAVE, COPY, HOST, WRONG_SHAPE, WRONG_DTYPE, NOTHING } swap;
 typedef struct probe {
     char name;
@@ -13,12 +14,12 @@ typedef struct probe {
     swap swap;
     bool pack_fails, unpack_fails;
     int packs, unpacks, drops, destroys;
-    double saw; /* first element of what pack was given */
+    double first_seen; /* first element of the tensor that pack got */
     mt_save_info info;
     float host[64];
 } probe;
 
-static void note(probe *p, char what)
+static void log_call(probe *p, char what)
 {
     if (p->log) sprintf(p->log + strlen(p->log), "%c%c ", what, p->name);
 }
@@ -35,11 +36,11 @@ static mt_status pack(void *user, const mt_save_info *info, mt_tensor *tensor, m
                       void **state)
 {
     probe *p = user;
-    note(p, 'p');
+    log_call(p, 'p');
     if (p->pack_fails) return MT_ERR_IO;
     p->packs++;
     p->info = *info;
-    p->saw = first(*kept);
+    p->first_seen = first(*kept);
     (void)tensor;
     if (p->swap == COPY) {
         mt_tensor *copy = mt_mul_scalar(*kept, 2);
@@ -59,7 +60,7 @@ static mt_status unpack(void *user, const mt_save_info *info, mt_tensor **tensor
 {
     probe *p = user;
     (void)info;
-    note(p, 'u');
+    log_call(p, 'u');
     if (p->unpack_fails) return MT_ERR_IO;
     if (state != p) return MT_ERR_INTERNAL;
     p->unpacks++;
@@ -74,7 +75,7 @@ static void drop(void *user, const mt_save_info *info, void *state)
 {
     probe *p = user;
     (void)info;
-    note(p, 'd');
+    log_call(p, 'd');
     p->drops += state == p;
 }
 
@@ -85,7 +86,7 @@ static void push(probe *p)
     mtt_ok(mt_push_saved_hooks(&(mt_saved_hooks){pack, unpack, drop, destroy}, p));
 }
 
-/* x [4] = 1 2 3 4 and y = relu(x), which saves y alone. */
+/* x [4] = 1 2 3 4; relu(x) saves only its result. */
 static mt_tensor *leaf(void)
 {
     mt_tensor *x = mtt_made(mt_from_data(device, MT_F32, MT_SHAPE(4), (float[]){1, 2, 3, 4}, 16));
@@ -117,7 +118,7 @@ static void the_innermost_hook_packs_first_and_unpacks_last(void **state)
     assert_int_equal(b.drops, 1);
 }
 
-static void a_hook_is_told_op_argument_role_and_module(void **state)
+static void a_hook_gets_op_argument_role_and_module(void **state)
 {
     (void)state;
     probe a = {.name = 'A'};
@@ -141,7 +142,7 @@ static void a_hook_is_told_op_argument_role_and_module(void **state)
     mtt_ok(mt_pop_saved_hooks());
 }
 
-static void an_outer_hook_sees_what_the_inner_one_left(void **state)
+static void an_outer_hook_gets_what_the_inner_one_returned(void **state)
 {
     (void)state;
     probe outer = {.name = 'A'}, inner = {.name = 'B', .swap = COPY};
@@ -151,7 +152,7 @@ static void an_outer_hook_sees_what_the_inner_one_left(void **state)
     MT_AUTO mt_tensor *y = mtt_made(mt_gelu(x));
     mtt_ok(mt_pop_saved_hooks());
     mtt_ok(mt_pop_saved_hooks());
-    assert_true(inner.saw == 1 && outer.saw == 2);
+    assert_true(inner.first_seen == 1 && outer.first_seen == 2);
     MT_AUTO mt_tensor *plain = leaf();
     MT_AUTO mt_tensor *z = mtt_made(mt_gelu(plain));
     mtt_ok(backward_of_ones(y, false));
@@ -159,7 +160,7 @@ static void an_outer_hook_sees_what_the_inner_one_left(void **state)
     assert_true(mtt_same_bits(mt_grad(x), mt_grad(plain)));
 }
 
-static void a_hook_may_keep_bytes_of_its_own_and_then_no_outer_hook_is_asked(void **state)
+static void a_hook_may_keep_its_own_bytes_and_then_no_outer_hook_runs(void **state)
 {
     (void)state;
     probe outer = {.name = 'A'}, inner = {.name = 'B', .swap = HOST};
@@ -179,7 +180,7 @@ static void a_hook_may_keep_bytes_of_its_own_and_then_no_outer_hook_is_asked(voi
     assert_int_equal(outer.drops, 0);
 }
 
-static void what_a_hook_offloads_leaves_the_device(void **state)
+static void a_tensor_that_a_hook_offloads_leaves_the_device(void **state)
 {
     (void)state;
     probe p = {.name = 'A', .swap = HOST};
@@ -219,7 +220,7 @@ static void a_retained_graph_unpacks_again_and_drops_once(void **state)
     assert_int_equal(p.destroys, 1);
 }
 
-static void a_graph_that_never_runs_backward_drops_too(void **state)
+static void a_graph_that_never_runs_backward_also_drops(void **state)
 {
     (void)state;
     probe p = {.name = 'A', .swap = COPY};
@@ -293,7 +294,7 @@ static void unpacking_another_shape_or_dtype_or_nothing_is_an_error(void **state
     wrong_unpack(NOTHING, "x");
 }
 
-static void what_a_hook_computes_is_not_recorded_and_not_hooked(void **state)
+static void ops_in_a_hook_are_not_recorded_and_run_no_hooks(void **state)
 {
     (void)state;
     probe p = {.name = 'A', .swap = COPY};
@@ -301,11 +302,11 @@ static void what_a_hook_computes_is_not_recorded_and_not_hooked(void **state)
     push(&p);
     MT_AUTO mt_tensor *y = mtt_made(mt_exp(x));
     mtt_ok(mt_pop_saved_hooks());
-    assert_int_equal(p.packs, 1); /* its own mul_scalar passed no hook */
+    assert_int_equal(p.packs, 1); /* no hook ran for its own mul_scalar */
     assert_true(mt_requires_grad(y));
 }
 
-static void nothing_is_saved_and_no_hook_asked_without_grad(void **state)
+static void without_grad_nothing_is_saved_and_no_hook_runs(void **state)
 {
     (void)state;
     probe p = {.name = 'A'};
@@ -346,17 +347,17 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         mtt_test(the_innermost_hook_packs_first_and_unpacks_last),
-        mtt_test(a_hook_is_told_op_argument_role_and_module),
-        mtt_test(an_outer_hook_sees_what_the_inner_one_left),
-        mtt_test(a_hook_may_keep_bytes_of_its_own_and_then_no_outer_hook_is_asked),
-        mtt_test(what_a_hook_offloads_leaves_the_device),
+        mtt_test(a_hook_gets_op_argument_role_and_module),
+        mtt_test(an_outer_hook_gets_what_the_inner_one_returned),
+        mtt_test(a_hook_may_keep_its_own_bytes_and_then_no_outer_hook_runs),
+        mtt_test(a_tensor_that_a_hook_offloads_leaves_the_device),
         mtt_test(a_retained_graph_unpacks_again_and_drops_once),
-        mtt_test(a_graph_that_never_runs_backward_drops_too),
+        mtt_test(a_graph_that_never_runs_backward_also_drops),
         mtt_test(a_failing_pack_fails_the_op_and_drops_what_was_packed),
         mtt_test(a_failing_unpack_fails_the_backward_which_may_be_tried_again),
         mtt_test(unpacking_another_shape_or_dtype_or_nothing_is_an_error),
-        mtt_test(what_a_hook_computes_is_not_recorded_and_not_hooked),
-        mtt_test(nothing_is_saved_and_no_hook_asked_without_grad),
+        mtt_test(ops_in_a_hook_are_not_recorded_and_run_no_hooks),
+        mtt_test(without_grad_nothing_is_saved_and_no_hook_runs),
         mtt_test(popping_an_empty_stack_is_an_error),
         mtt_test(hooks_belong_to_the_thread_that_pushed_them),
     };

@@ -1,4 +1,4 @@
-/* test_inplace.c: what an op in place saves, and where it is refused. */
+/* test_inplace.c: what an op in place saves, and when it is refused. */
 #include "mtt_fixture.h"
 
 static mt_tensor *leaf(void)
@@ -16,7 +16,7 @@ static void assert_grad(const mt_tensor *x, const float *wanted)
     for (int i = 0; i < 4; i++) assert_float_equal(got[i], wanted[i], 1e-6);
 }
 
-static void what_another_backward_needs_is_not_overwritten(void **state)
+static void a_tensor_that_another_backward_needs_is_not_overwritten(void **state)
 {
     (void)state;
     MT_AUTO mt_tensor *x = leaf();
@@ -33,7 +33,7 @@ static void what_another_backward_needs_is_not_overwritten(void **state)
     assert_grad(x, (float[]){-12, 0, 8, 20}); /* 2 * 2 (2x + 1) */
 }
 
-static void the_op_that_made_it_may_need_it_too(void **state)
+static void a_tensor_that_its_own_op_needs_is_not_overwritten(void **state)
 {
     (void)state;
     MT_AUTO mt_tensor *x = leaf();
@@ -42,7 +42,7 @@ static void the_op_that_made_it_may_need_it_too(void **state)
     mtt_failed(MT_ERR_STATE, "leaky_relu_inplace", "tanh", "output y");
 }
 
-static void a_tensor_without_gradient_can_be_needed_as_well(void **state)
+static void a_tensor_without_gradient_may_also_be_needed(void **state)
 {
     (void)state;
     MT_AUTO mt_tensor *x = leaf();
@@ -52,7 +52,7 @@ static void a_tensor_without_gradient_can_be_needed_as_well(void **state)
     mtt_failed(MT_ERR_STATE, "mul", "input b");
 }
 
-static void only_savers_that_still_wait_are_named(void **state)
+static void only_ops_that_still_need_the_tensor_are_named(void **state)
 {
     (void)state;
     MT_AUTO mt_tensor *x = leaf();
@@ -62,7 +62,7 @@ static void only_savers_that_still_wait_are_named(void **state)
     mtt_ok(mt_backward(first));
     assert_int_equal(mt_relu_inplace(h), MT_ERR_STATE);
     mtt_failed(MT_ERR_STATE, "silu");
-    mt_release(second); /* a branch given up without a backward */
+    mt_release(second); /* a branch that is released without a backward */
     mtt_ok(mt_relu_inplace(h));
     mt_release(first);
 }
@@ -76,7 +76,7 @@ static mt_status keep_a_copy(void *user, const mt_save_info *info, mt_tensor *te
     return *kept ? MT_OK : mt_last_status();
 }
 
-static void what_a_hook_copied_may_be_overwritten(void **state)
+static void a_tensor_that_a_hook_copied_may_be_overwritten(void **state)
 {
     (void)state;
     MT_AUTO mt_tensor *x = leaf();
@@ -90,7 +90,7 @@ static void what_a_hook_copied_may_be_overwritten(void **state)
     assert_grad(x, (float[]){-12, 0, 8, 20});
 }
 
-/* Saved bytes of linear, activation, linear on [8,16] with 64 in the middle, f32. */
+/* Saved bytes of linear, activation, linear: f32, [8,16], width 64 in the middle. */
 static size_t mlp_bytes(mt_act act, bool inplace)
 {
     const mt_model_config config = {
@@ -118,7 +118,7 @@ static void leaky_relu_in_place_saves_one_tensor_and_relu_none(void **state)
     assert_true(mlp_bytes(MT_ACT_RELU, true) == in + middle);
 }
 
-/* Bytes alive after an activation of [1024], its input's name given up. */
+/* Bytes alive after an activation of [1024] whose input was released. */
 static size_t alive_after(bool inplace)
 {
     MT_AUTO mt_tensor *x = mtt_made(mt_full(device, MT_F32, MT_SHAPE(1024), 1));
@@ -145,11 +145,11 @@ static void relu_in_place_lowers_the_peak_by_its_input(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        mtt_test(what_another_backward_needs_is_not_overwritten),
-        mtt_test(the_op_that_made_it_may_need_it_too),
-        mtt_test(a_tensor_without_gradient_can_be_needed_as_well),
-        mtt_test(only_savers_that_still_wait_are_named),
-        mtt_test(what_a_hook_copied_may_be_overwritten),
+        mtt_test(a_tensor_that_another_backward_needs_is_not_overwritten),
+        mtt_test(a_tensor_that_its_own_op_needs_is_not_overwritten),
+        mtt_test(a_tensor_without_gradient_may_also_be_needed),
+        mtt_test(only_ops_that_still_need_the_tensor_are_named),
+        mtt_test(a_tensor_that_a_hook_copied_may_be_overwritten),
         mtt_test(leaky_relu_in_place_saves_one_tensor_and_relu_none),
         mtt_test(relu_in_place_lowers_the_peak_by_its_input),
     };

@@ -1,4 +1,4 @@
-/* The ledger: which storages the tape keeps, for how many bytes, and since and until when. */
+/* The ledger: which storages the tape keeps, their bytes, and when they are freed. */
 #include "mtt_fixture.h"
 
 static mt_ledger *ledger;
@@ -31,7 +31,7 @@ static mt_ledger_entry entry(size_t i)
     return e;
 }
 
-/* ---- what each op keeps: (what is wanted, bytes) for bf16 x [6,10] ---- */
+/* ---- what each op keeps, in bytes, for bf16 x [6,10] ---- */
 
 static mt_tensor *exp2_of(mt_tensor *x) { return mt_exp(x); }
 static mt_tensor *affine(mt_tensor *x) { return mt_affine(x, 2, 1); }
@@ -39,8 +39,8 @@ static mt_tensor *leaky(mt_tensor *x) { return mt_leaky_relu(x, 0.1); }
 static mt_tensor *softmax(mt_tensor *x) { return mt_softmax(x, 0.5, false); }
 static mt_tensor *plain_norm(mt_tensor *x) { return mt_layer_norm(x, NULL, NULL, 1e-5); }
 static mt_tensor *dropout(mt_tensor *x) { return mt_dropout(x, 0.5); }
-static mt_tensor *wider(mt_tensor *x) { return mt_cast(x, MT_F32); }
-static mt_tensor *turned(mt_tensor *x) { return mt_transpose(x, 0, 1); }
+static mt_tensor *widened(mt_tensor *x) { return mt_cast(x, MT_F32); }
+static mt_tensor *transposed(mt_tensor *x) { return mt_transpose(x, 0, 1); }
 static mt_tensor *half(mt_tensor *x) { return mt_slice(x, 0, 0, 3); }
 static mt_tensor *flat(mt_tensor *x) { return mt_reshape(x, MT_SHAPE(60)); }
 static mt_tensor *squared(mt_tensor *x) { return mt_mul(x, x); }
@@ -58,7 +58,7 @@ static void each_op_keeps_what_its_backward_reads_and_no_more(void **state)
     } table[] = {
         {"add", doubled, 0, 0},
         {"affine", affine, 0, 0},
-        {"mul", squared, X, MT_SAVE_INPUT}, /* the same storage twice: once */
+        {"mul", squared, X, MT_SAVE_INPUT}, /* one storage, saved twice, counts once */
         {"relu", mt_relu, X, MT_SAVE_OUTPUT},
         {"tanh", mt_tanh, X, MT_SAVE_OUTPUT},
         {"sigmoid", mt_sigmoid, X, MT_SAVE_OUTPUT},
@@ -70,11 +70,11 @@ static void each_op_keeps_what_its_backward_reads_and_no_more(void **state)
         {"silu", mt_silu, X, MT_SAVE_INPUT},
         {"leaky_relu", leaky, X, MT_SAVE_INPUT},
         {"layer_norm", plain_norm, X + 6 * (4 + 4), MT_SAVE_INPUT}, /* f32 mean and rstd */
-        {"dropout", dropout, N, MT_SAVE_AUX},                       /* a byte each */
+        {"dropout", dropout, N, MT_SAVE_AUX},                       /* one byte per element */
         {"sum", mt_sum_all, 0, 0},
         {"mean", mt_mean_all, 0, 0},
-        {"cast", wider, 0, 0},
-        {"transpose", turned, 0, 0},
+        {"cast", widened, 0, 0},
+        {"transpose", transposed, 0, 0},
         {"slice", half, 0, 0},
         {"reshape", flat, 0, 0},
         {"clone", mt_clone, 0, 0},
@@ -101,7 +101,7 @@ static void each_op_keeps_what_its_backward_reads_and_no_more(void **state)
     }
 }
 
-/* x [8,10] w [6,10] b [6]: the bytes kept for each subset that wants a gradient. */
+/* x [8,10], w [6,10], b [6]: the bytes kept for each subset of them that requires grad. */
 static void linear_keeps_what_the_wanted_gradients_need(void **state)
 {
     (void)state;
@@ -121,7 +121,7 @@ static void linear_keeps_what_the_wanted_gradients_need(void **state)
     }
 }
 
-static void frozen_weight_means_linear_input_is_not_kept(void **state)
+static void with_a_frozen_weight_linear_does_not_keep_its_input(void **state)
 {
     (void)state;
     MT_AUTO mt_tensor *x = made(MT_F32, MT_SHAPE(8, 10), true);
@@ -132,7 +132,7 @@ static void frozen_weight_means_linear_input_is_not_kept(void **state)
     assert_int_equal(mt_ledger_bytes(ledger), 0);
 }
 
-static void parameters_count_only_when_asked_for(void **state)
+static void parameters_count_only_if_the_ledger_includes_them(void **state)
 {
     (void)state;
     MT_AUTO mt_tensor *x = made(MT_F32, MT_SHAPE(8, 10), true);
@@ -145,7 +145,7 @@ static void parameters_count_only_when_asked_for(void **state)
     assert_int_equal(mt_ledger_bytes(ledger), (8 + 6) * 10 * 4);
 }
 
-static void an_ignored_storage_is_left_out(void **state)
+static void an_ignored_storage_is_not_counted(void **state)
 {
     (void)state;
     MT_AUTO mt_tensor *x = made(MT_F32, MT_SHAPE(10), true);
@@ -156,7 +156,7 @@ static void an_ignored_storage_is_left_out(void **state)
     assert_string_equal(entry(0).saver.op, "relu");
 }
 
-/* ---- one storage, one payer ---- */
+/* ---- each storage counts once ---- */
 
 static void a_storage_saved_three_times_is_counted_once_and_names_all_savers(void **state)
 {
@@ -189,7 +189,7 @@ static void a_storage_saved_three_times_is_counted_once_and_names_all_savers(voi
     mtt_ok(mt_ledger_get_saver(ledger, 0, 2, &s));
     assert_string_equal(s.module, "");
     assert_int_equal(s.rank, 2);
-    assert_int_equal(s.shape[0], 2); /* the view it keeps, though the whole storage stays */
+    assert_int_equal(s.shape[0], 2); /* the shape of the view; its whole storage is kept */
     assert_int_not_equal(mt_ledger_get_saver(ledger, 0, 3, &s), MT_OK);
     mt_clear_error();
     assert_int_not_equal(mt_ledger_get(ledger, 1, &e), MT_OK);
@@ -212,7 +212,7 @@ static void a_freed_address_used_again_is_another_storage(void **state)
     uint64_t serial[2];
     for (int i = 0; i < 2; i++) {
         MT_AUTO mt_tensor *x = made(MT_F32, MT_SHAPE(300), true);
-        MT_AUTO mt_tensor *y = mtt_made(mt_gelu(x)); /* the same blocks both times */
+        MT_AUTO mt_tensor *y = mtt_made(mt_gelu(x)); /* both times in the same blocks */
         serial[i] = mt_storage_of(x).serial;
     }
     assert_true(serial[0] != serial[1]);
@@ -235,9 +235,9 @@ static void equal_values_in_two_storages_count_twice(void **state)
     assert_int_equal(mt_ledger_bytes(ledger), 2 * 40);
 }
 
-/* ---- when it went back ---- */
+/* ---- when storages are freed ---- */
 
-static void an_entry_tells_after_which_backward_node_it_was_freed(void **state)
+static void an_entry_names_the_backward_node_after_which_it_was_freed(void **state)
 {
     (void)state;
     MT_AUTO mt_tensor *x = made(MT_F32, MT_SHAPE(10), true);
@@ -253,7 +253,7 @@ static void an_entry_tells_after_which_backward_node_it_was_freed(void **state)
     mtt_ok(mt_backward(h));
     mt_release(h);
     assert_int_equal(mt_ledger_live_bytes(ledger), 0);
-    assert_int_equal(mt_ledger_bytes(ledger), 80); /* what was saved was saved */
+    assert_int_equal(mt_ledger_bytes(ledger), 80); /* freed storages still count as saved */
     assert_true(entry(0).freed && entry(1).freed);
     assert_string_equal(entry(0).freed_after_op, "gelu");
     assert_string_equal(entry(0).freed_after_module, "net");
@@ -336,7 +336,7 @@ static void flash_keeps_q_k_v_out_log_sum_exp_and_the_generator(void **state)
     }
 }
 
-/* ---- whole models, small: the formulas that the large reference figures follow ---- */
+/* ---- small whole models, with the formulas of the large reference figures ---- */
 
 static size_t saved_by(const mt_model_config *config, int64_t b, int64_t s)
 {
@@ -350,8 +350,8 @@ static size_t saved_by(const mt_model_config *config, int64_t b, int64_t s)
     MT_AUTO mt_tensor *y = mtt_made(mt_forward(m, x));
     mtt_ok(mt_ledger_end(own));
     size_t bytes = mt_ledger_bytes(own);
-    /* Growth = what the tape keeps, rounded, but for x which was there, and the output, which
-     * nothing saved. */
+    /* Growth = what the tape keeps, rounded to blocks, without x, which existed before, plus the
+     * output, which no op saved. */
     assert_int_equal(mtt_allocated(device) - before, mt_ledger_allocated(own) -
                                                          mt_storage_of(x).allocated +
                                                          mt_storage_of(y).allocated);
@@ -404,14 +404,14 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(each_op_keeps_what_its_backward_reads_and_no_more),
         TEST(linear_keeps_what_the_wanted_gradients_need),
-        TEST(frozen_weight_means_linear_input_is_not_kept),
-        TEST(parameters_count_only_when_asked_for),
-        TEST(an_ignored_storage_is_left_out),
+        TEST(with_a_frozen_weight_linear_does_not_keep_its_input),
+        TEST(parameters_count_only_if_the_ledger_includes_them),
+        TEST(an_ignored_storage_is_not_counted),
         TEST(a_storage_saved_three_times_is_counted_once_and_names_all_savers),
         TEST(a_saved_view_costs_its_whole_storage),
         TEST(a_freed_address_used_again_is_another_storage),
         TEST(equal_values_in_two_storages_count_twice),
-        TEST(an_entry_tells_after_which_backward_node_it_was_freed),
+        TEST(an_entry_names_the_backward_node_after_which_it_was_freed),
         TEST(a_storage_freed_outside_backward_names_no_node),
         TEST(linear_256_to_250_takes_the_reference_bytes),
         TEST(a_thousand_and_24_floats_take_a_block_of_a_segment),

@@ -1,5 +1,5 @@
-/* A tensor as text, and single elements of one. The layout of values beside PyTorch's is in
- * tests/parity/printing.py; here are what stands above them, and what goes wrong. */
+/* A tensor as text, and single elements of a tensor. tests/parity/printing.py compares the layout
+ * of values with PyTorch's; here are the head line and the errors. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +16,7 @@ static void expect(mt_tensor *t, const char *text)
     rewind(out);
     got[fread(got, 1, sizeof got - 1, out)] = 0;
     fclose(out);
-    /* The device is called what it is called. */
+    /* $ stands for the device's name. */
     char *want = malloc(strlen(text) + 64), *at = want;
     assert_non_null(want);
     for (; *text; text++)
@@ -37,7 +37,7 @@ static mt_tensor *counting(mt_dtype dtype, int rank, const int64_t *shape)
     return mtt_made(mtt_from_doubles(device, dtype, rank, shape, values));
 }
 
-static void the_head_tells_dtype_shape_device_and_where_it_comes_from(void **state)
+static void the_head_names_dtype_shape_device_and_op(void **state)
 {
     (void)state;
     MT_AUTO mt_tensor *x = counting(MT_F32, MT_SHAPE(2, 3));
@@ -63,7 +63,7 @@ static void views_show_their_own_elements(void **state)
            "i64 [2,2,3] on $\n[[[3, 4, 5],\n  [3, 4, 5]],\n\n [[3, 4, 5],\n  [3, 4, 5]]]\n");
 }
 
-static void numbers_that_are_none_line_up_with_the_others(void **state)
+static void nan_and_inf_are_aligned_with_the_numbers(void **state)
 {
     (void)state;
     const double values[] = {1, NAN, INFINITY, -INFINITY, 2, 3};
@@ -81,7 +81,7 @@ static void numbers_that_are_none_line_up_with_the_others(void **state)
     expect(mask, "bool [3] on $\n[ true, false,  true]\n");
 }
 
-static void long_dimensions_show_their_ends_and_empty_ones_nothing(void **state)
+static void long_dimensions_show_their_ends_and_empty_ones_show_nothing(void **state)
 {
     (void)state;
     MT_AUTO mt_tensor *x = mtt_made(mt_full(device, MT_U8, MT_SHAPE(300, 2, 7), 7));
@@ -99,7 +99,7 @@ static void long_dimensions_show_their_ends_and_empty_ones_nothing(void **state)
     expect(deep, "i32 [1,1,1,1,1,1,1,1] on $\n[[[[[[[[0]]]]]]]]\n");
 }
 
-static void without_data_the_head_is_all(void **state)
+static void without_data_only_the_head_is_printed(void **state)
 {
     (void)state;
     mt_device *meta = mt_device_open("meta");
@@ -111,7 +111,7 @@ static void without_data_the_head_is_all(void **state)
     mt_device_release(meta);
 }
 
-static void what_cannot_be_written_is_an_error(void **state)
+static void a_failed_write_is_an_error(void **state)
 {
     (void)state;
     MT_AUTO mt_tensor *x = counting(MT_F32, MT_SHAPE(2, 3));
@@ -136,7 +136,7 @@ static void what_cannot_be_written_is_an_error(void **state)
 
 /* ---- single elements ---- */
 
-static void an_element_is_found_from_either_end_of_each_dimension(void **state)
+static void indices_count_from_either_end_of_a_dimension(void **state)
 {
     (void)state;
     for (mt_dtype dtype = 0; dtype < MT_DTYPE_COUNT; dtype++) {
@@ -159,7 +159,7 @@ static void an_element_is_found_from_either_end_of_each_dimension(void **state)
     assert_true(mt_item_at(scalar, 0, NULL) == 5);
 }
 
-static void an_element_that_is_not_there_is_an_error(void **state)
+static void a_missing_element_is_an_error(void **state)
 {
     (void)state;
     MT_AUTO mt_tensor *x = counting(MT_F32, MT_SHAPE(3, 4));
@@ -180,14 +180,14 @@ static void an_element_that_is_not_there_is_an_error(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        mtt_test(the_head_tells_dtype_shape_device_and_where_it_comes_from),
+        mtt_test(the_head_names_dtype_shape_device_and_op),
         mtt_test(views_show_their_own_elements),
-        mtt_test(numbers_that_are_none_line_up_with_the_others),
-        mtt_test(long_dimensions_show_their_ends_and_empty_ones_nothing),
-        mtt_test(without_data_the_head_is_all),
-        mtt_test(what_cannot_be_written_is_an_error),
-        mtt_test(an_element_is_found_from_either_end_of_each_dimension),
-        mtt_test(an_element_that_is_not_there_is_an_error),
+        mtt_test(nan_and_inf_are_aligned_with_the_numbers),
+        mtt_test(long_dimensions_show_their_ends_and_empty_ones_show_nothing),
+        mtt_test(without_data_only_the_head_is_printed),
+        mtt_test(a_failed_write_is_an_error),
+        mtt_test(indices_count_from_either_end_of_a_dimension),
+        mtt_test(a_missing_element_is_an_error),
     };
     return cmocka_run_group_tests(tests, mtt_open_device, mtt_close_device);
 }
