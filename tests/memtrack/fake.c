@@ -1,4 +1,4 @@
-/* fake.c: imaginary addresses, and a failed test for whoever gives back what he never got. */
+/* fake.c: imaginary addresses; freeing one that was never handed out fails the test. */
 #include "fake.h"
 
 #define MIDDLE ((uintptr_t)1 << 46)

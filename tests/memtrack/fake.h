@@ -1,5 +1,5 @@
-/* fake.h: a backend without memory: it hands out imaginary addresses, up from the
- * middle of the address space and down from it in turn, and keeps a list of them. */
+/* fake.h: a backend without memory. It hands out imaginary addresses, alternately above and below
+ * the middle of the address space, and keeps a list of them. */
 #ifndef MTT_FAKE_H
 #define MTT_FAKE_H
 
@@ -15,8 +15,8 @@
 #define MIB ((size_t)1 << 20)
 
 struct mti_ctx {
-    size_t capacity; /* refuses what goes beyond */
-    size_t held, n;  /* bytes and segments out at present */
+    size_t capacity; /* requests beyond it are refused */
+    size_t held, n;  /* bytes and segments handed out now */
     size_t n_asked, n_given;
     uintptr_t up, down;
     struct {

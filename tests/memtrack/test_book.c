@@ -1,4 +1,4 @@
-/* The book of saved tensors: each storage once, every saver named. */
+/* The book of saved tensors lists each storage once, and names every saver. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -70,7 +70,7 @@ static void a_storage_counts_once_and_later_savers_share_it(void **state)
     mti_book_free(book);
 }
 
-static void ignored_storages_are_not_written_down(void **state)
+static void ignored_storages_are_not_recorded(void **state)
 {
     (void)state;
     mti_book *book = mti_book_new();
@@ -80,20 +80,21 @@ static void ignored_storages_are_not_written_down(void **state)
     assert_int_equal(mti_book_count(book), 0);
     mti_book_freed(book, 5, NULL);
     assert_true(put(book, 6, 100, "relu"));
-    assert_true(mti_book_ignore(book, 6)); /* too late: what is written stays */
+    assert_true(mti_book_ignore(book, 6)); /* too late: recorded storages stay */
     assert_true(put(book, 6, 100, "add"));
     assert_int_equal(mti_book_bytes(book), 100);
     assert_int_equal(mti_book_get(book, 0)->n_also, 1);
     mti_book_free(book);
 }
 
-static void a_record_tells_when_its_bytes_went_back(void **state)
+static void a_record_says_when_its_bytes_were_freed(void **state)
 {
     (void)state;
     mti_book *book = mti_book_new();
     assert_true(put(book, 1, 1000, "gelu") && put(book, 2, 500, "relu") && put(book, 3, 7, "exp"));
     mti_book_freed(book, 1, &(mti_where){"gelu", "gpt.h.0.mlp.act", "backward"});
-    mti_book_freed(book, 1, &(mti_where){"later", "elsewhere", "backward"}); /* the first stands */
+    mti_book_freed(book, 1,
+                   &(mti_where){"later", "elsewhere", "backward"}); /* only the first counts */
     mti_book_freed(book, 2, NULL);
     mti_book_freed(book, 99, NULL);
     const mti_record *r = mti_book_get(book, 0);
@@ -110,7 +111,7 @@ static void a_record_tells_when_its_bytes_went_back(void **state)
     mti_book_free(book);
 }
 
-static void many_records_keep_their_order_and_their_place(void **state)
+static void many_records_keep_their_order_and_are_found(void **state)
 {
     (void)state;
     enum { N = 20000 };
@@ -136,7 +137,7 @@ static void many_records_keep_their_order_and_their_place(void **state)
     mti_book_free(book);
 }
 
-/* A write that fails must leave no trace, so that it can be made again. */
+/* A write that fails changes nothing, so that it can be repeated. */
 static void each_refusal_in_turn_leaves_the_book_as_it_was(void **state)
 {
     (void)state;
@@ -151,7 +152,7 @@ static void each_refusal_in_turn_leaves_the_book_as_it_was(void **state)
             bool ok = i % 10 ? put(book, i, 100, "a") && put(book, i, 100, "b")
                              : mti_book_ignore(book, i);
             if (ok) continue;
-            assert_false(failed); /* one refusal, one failure */
+            assert_false(failed); /* only the refused request failed */
             failed = true;
             assert_int_equal(mt_last_status(), MT_ERR_MEMORY);
             if (mti_book_count(book) > count) { /* the second of the two writes failed */
@@ -159,7 +160,7 @@ static void each_refusal_in_turn_leaves_the_book_as_it_was(void **state)
                 assert_true(put(book, i, 100, "b"));
             } else {
                 assert_int_equal(mti_book_bytes(book), bytes);
-                i--; /* again, all of it */
+                i--; /* repeat both writes */
             }
         }
         bool over = mti_alloc_count() < fail_at;
@@ -183,9 +184,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(an_empty_book_holds_nothing, clear),
         cmocka_unit_test_teardown(a_storage_counts_once_and_later_savers_share_it, clear),
-        cmocka_unit_test_teardown(ignored_storages_are_not_written_down, clear),
-        cmocka_unit_test_teardown(a_record_tells_when_its_bytes_went_back, clear),
-        cmocka_unit_test_teardown(many_records_keep_their_order_and_their_place, clear),
+        cmocka_unit_test_teardown(ignored_storages_are_not_recorded, clear),
+        cmocka_unit_test_teardown(a_record_says_when_its_bytes_were_freed, clear),
+        cmocka_unit_test_teardown(many_records_keep_their_order_and_are_found, clear),
         cmocka_unit_test_teardown(each_refusal_in_turn_leaves_the_book_as_it_was, clear),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* What the caching allocator gives and takes back. */
+/* The caching allocator: what it allocates and frees. */
 #include <pthread.h>
 #include "pooled.h"
 
@@ -41,7 +41,7 @@ static void three_tensors_with_two_freed_give_the_figures_of_the_reference(void 
     mtt_put(t1);
 }
 
-static void a_linear_layer_takes_what_it_takes_in_pytorch(void **state)
+static void a_linear_layer_takes_the_bytes_of_pytorch(void **state)
 {
     (void)state;
     mti_block *w = mti_pool_alloc(mtt_pool, 256 * 250 * 4, MT_PARAMETER);
@@ -76,8 +76,8 @@ static void segments_come_in_the_sizes_of_pytorch(void **state)
         {10 * MIB - 511, 10 * MIB, 10 * MIB},
         {10 * MIB, 10 * MIB, 10 * MIB},
         {10 * MIB + 1, 12 * MIB, 10 * MIB + 512},
-        {11 * MIB, 12 * MIB, 12 * MIB},             /* a rest of 1 MiB stays with its block ... */
-        {11 * MIB - 512, 12 * MIB, 11 * MIB - 512}, /* ... more than that does not */
+        {11 * MIB, 12 * MIB, 12 * MIB}, /* a remainder of 1 MiB stays with its block ... */
+        {11 * MIB - 512, 12 * MIB, 11 * MIB - 512}, /* ... a larger one becomes a hole */
         {63 * MIB + 1, 64 * MIB, 64 * MIB},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -94,7 +94,7 @@ static void segments_come_in_the_sizes_of_pytorch(void **state)
     }
 }
 
-static void the_smallest_hole_that_fits_is_taken_and_of_equals_the_lowest(void **state)
+static void the_smallest_fitting_hole_is_taken_and_of_equal_ones_the_lowest(void **state)
 {
     (void)state;
     /* holes of 3, 2, 2, 1 KiB, in this order, each between two live blocks */
@@ -108,23 +108,24 @@ static void the_smallest_hole_that_fits_is_taken_and_of_equals_the_lowest(void *
               *d = mtt_get(1 * KIB);
     assert_ptr_equal(a->ptr, at[1]);
     assert_ptr_equal(b->ptr, at[2]);
-    assert_ptr_equal(c->ptr, at[0]);                   /* splits the hole of 3 */
-    assert_ptr_equal(d->ptr, (char *)at[0] + 2 * KIB); /* the rest lies lower than hole 3 */
+    assert_ptr_equal(c->ptr, at[0]); /* splits the hole of 3 KiB */
+    assert_ptr_equal(d->ptr,
+                     (char *)at[0] + 2 * KIB); /* its remainder lies lower than the hole of 1 KiB */
     mtt_put(a), mtt_put(b), mtt_put(c), mtt_put(d);
     for (int i = 0; i < 4; i++) mtt_put(wall[i]);
 }
 
-static void large_holes_too_are_taken_by_size_then_address(void **state)
+static void large_holes_are_also_taken_by_size_then_address(void **state)
 {
     (void)state;
     mti_block *a = mtt_get(4 * MIB), *b = mtt_get(2 * MIB), *c = mtt_get(4 * MIB),
               *d = mtt_get(2 * MIB);
     void *first = a->ptr, *second = c->ptr, *small = b->ptr;
-    mtt_put(c), mtt_put(a); /* holes of 4, 4 and a rest of 8 MiB */
+    mtt_put(c), mtt_put(a); /* holes of 4, 4 and the remaining 8 MiB */
     mti_block *x = mtt_get(3 * MIB + 1), *y = mtt_get(4 * MIB);
     assert_ptr_equal(x->ptr, first);
     assert_ptr_equal(y->ptr, second);
-    mtt_put(b); /* 2 MiB between x (no rest: under 1 MiB) and y */
+    mtt_put(b); /* 2 MiB between x (a remainder under 1 MiB is not split off) and y */
     mti_block *z = mtt_get(2 * MIB);
     assert_ptr_equal(z->ptr, small);
     mtt_put(x), mtt_put(y), mtt_put(z), mtt_put(d);
@@ -140,7 +141,7 @@ static void small_requests_never_come_from_large_segments(void **state)
     mtt_put(large), mtt_put(small);
 }
 
-static void freed_neighbours_become_one_whatever_the_order(void **state)
+static void freed_neighbours_merge_in_any_order(void **state)
 {
     (void)state;
     static const int orders[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2},
@@ -157,7 +158,7 @@ static void freed_neighbours_become_one_whatever_the_order(void **state)
     }
 }
 
-static void free_bytes_beside_live_ones_are_inactive_split(void **state)
+static void free_bytes_next_to_live_ones_are_inactive_split(void **state)
 {
     (void)state;
     mti_block *a = mtt_get(512 * KIB), *b = mtt_get(512 * KIB);
@@ -199,7 +200,7 @@ static void zero_bytes_need_no_memory_and_cannot_run_out(void **state)
     mti_pool_free(mtt_pool, NULL, 0);
 }
 
-static void a_block_starts_without_owner_and_with_a_number_never_given_before(void **state)
+static void a_new_block_has_no_owner_and_a_new_serial_number(void **state)
 {
     (void)state;
     uint64_t last = 0;
@@ -221,7 +222,7 @@ static void many_holes_of_one_size_are_filled_from_the_oldest_segment_up(void **
     static mti_block *block[N];
     static const void *at[N]; /* from the bottom of each segment, the oldest first */
     for (int i = 0; i < N; i++) block[i] = mtt_get(512), at[i] = block[i]->ptr;
-    /* A third of them, in an order that jumps about; neighbours stay. */
+    /* Free a third of them in a scattered order, but no two neighbours. */
     for (int i = 0, j = 0; i < N; i++, j = (j + 17389) % N)
         if (j % 3 == 1) mtt_put(block[j]), block[j] = NULL;
     assert_true(mti_pool_check(mtt_pool));
@@ -278,16 +279,16 @@ int main(void)
         WITH_POOL(a_thousand_and_24_floats_take_4096_bytes_of_a_2_mib_segment),
         WITH_POOL(eight_hundred_floats_take_3584_bytes),
         WITH_POOL(three_tensors_with_two_freed_give_the_figures_of_the_reference),
-        WITH_POOL(a_linear_layer_takes_what_it_takes_in_pytorch),
+        WITH_POOL(a_linear_layer_takes_the_bytes_of_pytorch),
         WITH_POOL(segments_come_in_the_sizes_of_pytorch),
-        WITH_POOL(the_smallest_hole_that_fits_is_taken_and_of_equals_the_lowest),
-        WITH_POOL(large_holes_too_are_taken_by_size_then_address),
+        WITH_POOL(the_smallest_fitting_hole_is_taken_and_of_equal_ones_the_lowest),
+        WITH_POOL(large_holes_are_also_taken_by_size_then_address),
         WITH_POOL(small_requests_never_come_from_large_segments),
-        WITH_POOL(freed_neighbours_become_one_whatever_the_order),
-        WITH_POOL(free_bytes_beside_live_ones_are_inactive_split),
+        WITH_POOL(freed_neighbours_merge_in_any_order),
+        WITH_POOL(free_bytes_next_to_live_ones_are_inactive_split),
         WITH_POOL(empty_cache_keeps_segments_that_are_in_use),
         WITH_POOL(zero_bytes_need_no_memory_and_cannot_run_out),
-        WITH_POOL(a_block_starts_without_owner_and_with_a_number_never_given_before),
+        WITH_POOL(a_new_block_has_no_owner_and_a_new_serial_number),
         WITH_POOL(many_holes_of_one_size_are_filled_from_the_oldest_segment_up),
         WITH_POOL(threads_share_a_pool_without_losing_a_byte),
     };

@@ -1,4 +1,4 @@
-/* The allocator when memory runs out, its own or the device's. */
+/* The allocator when the host's or the device's memory runs out. */
 #include <stdlib.h>
 #include "fake.h"
 #include "memtrack/shadow.h"
@@ -13,7 +13,7 @@ static int clear(void **state)
     return 0;
 }
 
-static void out_of_memory_names_the_figures_and_harms_nothing(void **state)
+static void out_of_memory_reports_the_figures_and_changes_nothing(void **state)
 {
     (void)state;
     mtt_fake_init(&fake, 32 * MIB);
@@ -39,7 +39,7 @@ static void out_of_memory_names_the_figures_and_harms_nothing(void **state)
     mti_pool_free_all(pool);
 }
 
-static void cached_segments_go_back_before_a_request_is_refused(void **state)
+static void cached_segments_are_freed_before_a_request_is_refused(void **state)
 {
     (void)state;
     mtt_fake_init(&fake, 40 * MIB);
@@ -61,7 +61,7 @@ static void cached_segments_go_back_before_a_request_is_refused(void **state)
     mti_pool_free_all(pool);
 }
 
-static void absurd_sizes_are_out_of_memory_not_overflow(void **state)
+static void huge_sizes_are_out_of_memory_and_do_not_overflow(void **state)
 {
     (void)state;
     mtt_fake_init(&fake, SIZE_MAX);
@@ -78,8 +78,8 @@ static void absurd_sizes_are_out_of_memory_not_overflow(void **state)
 
 static void ignore_event(void *user, const mt_mem_event *event) { (void)user, (void)event; }
 
-/* Uses every request the pool knows, more cells than one slab has and more segments
- * than its list first has room for. False at the first failure, all given back. */
+/* Makes every kind of request, more blocks than one slab holds and more segments than the list
+ * first has room for. Returns false at the first failure, with everything freed. */
 static bool scenario(mti_pool *pool)
 {
     enum { N = 200 };
@@ -104,11 +104,11 @@ static void each_refusal_in_turn_is_an_error_and_the_next_try_works(void **state
         mti_fail_nth_alloc(i);
         mti_pool *pool = mti_pool_new(&mtt_fake_backend, &fake);
         bool ok = pool && scenario(pool);
-        if (i == 1) n_requests = 1000; /* until the scenario is seen to ask for less */
-        if (mti_alloc_count() < i) {   /* none was left to fail */
+        if (i == 1) n_requests = 1000; /* an upper limit, until the scenario makes fewer requests */
+        if (mti_alloc_count() < i) {   /* fewer than i requests: none failed */
             assert_true(ok);
             n_requests = i;
-        } else if (ok) { /* the device refused, and gave at the second asking */
+        } else if (ok) { /* the device refused, and granted the second try */
             n_survived++;
         } else {
             n_reported++;
@@ -127,11 +127,11 @@ static void each_refusal_in_turn_is_an_error_and_the_next_try_works(void **state
         assert_int_equal(fake.n, 0);
     }
     assert_int_equal(mt_last_status(), MT_OK);
-    assert_in_range(n_reported, 200, 900); /* 200 blocks and what the pool needs for itself */
+    assert_in_range(n_reported, 200, 900); /* 200 blocks and the pool's own requests */
     assert_in_range(n_survived, 10, 100);
 }
 
-static void a_cached_block_can_be_refused_too(void **state)
+static void a_request_that_the_cache_serves_can_fail_too(void **state)
 {
     (void)state;
     mtt_fake_init(&fake, (size_t)1 << 40);
@@ -160,11 +160,11 @@ static void *host_alloc(mti_ctx *ctx, size_t n_bytes)
 static void host_free(mti_ctx *ctx, void *p, size_t n_bytes)
 {
     (void)ctx;
-    memset(p, 0, n_bytes); /* all of it may be touched again */
+    memset(p, 0, n_bytes); /* all of it must be writable again */
     free(p);
 }
 
-static void the_sanitizer_sees_what_nobody_holds(void **state)
+static void the_sanitizer_reports_access_to_free_blocks(void **state)
 {
     (void)state;
     static const mti_backend host = {
@@ -184,10 +184,10 @@ static void the_sanitizer_sees_what_nobody_holds(void **state)
     mti_pool_free(pool, b, 512);
     mti_pool_empty_cache(pool);
     a = mti_pool_alloc(pool, 3 * MIB, MT_INPUT);
-    mti_pool_free_all(pool); /* a is still live: its segment goes back with it */
+    mti_pool_free_all(pool); /* a is still live: its segment is freed with it */
 }
 #else
-static void the_sanitizer_sees_what_nobody_holds(void **state)
+static void the_sanitizer_reports_access_to_free_blocks(void **state)
 {
     (void)state;
     skip();
@@ -197,12 +197,12 @@ static void the_sanitizer_sees_what_nobody_holds(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(out_of_memory_names_the_figures_and_harms_nothing, clear),
-        cmocka_unit_test_teardown(cached_segments_go_back_before_a_request_is_refused, clear),
-        cmocka_unit_test_teardown(absurd_sizes_are_out_of_memory_not_overflow, clear),
+        cmocka_unit_test_teardown(out_of_memory_reports_the_figures_and_changes_nothing, clear),
+        cmocka_unit_test_teardown(cached_segments_are_freed_before_a_request_is_refused, clear),
+        cmocka_unit_test_teardown(huge_sizes_are_out_of_memory_and_do_not_overflow, clear),
         cmocka_unit_test_teardown(each_refusal_in_turn_is_an_error_and_the_next_try_works, clear),
-        cmocka_unit_test_teardown(a_cached_block_can_be_refused_too, clear),
-        cmocka_unit_test(the_sanitizer_sees_what_nobody_holds),
+        cmocka_unit_test_teardown(a_request_that_the_cache_serves_can_fail_too, clear),
+        cmocka_unit_test(the_sanitizer_reports_access_to_free_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
-/* The allocator against a slow model of PyTorch's rules: one array of blocks in
- * address order, searched from end to end. Same addresses, same figures, always.
- * Among equal blocks the lowest address wins, segments in the order in which they were made. */
+/* The allocator against a slow model of PyTorch's rules: one array of blocks in address order,
+ * searched from end to end. Addresses and figures must always be equal. Among equal blocks the
+ * lowest address is taken, with segments in the order in which they were made. */
 #include "fake.h"
 
 #define MAX_BLOCKS 4096
@@ -15,7 +15,7 @@ typedef struct block {
 
 typedef struct model {
     mti_ctx *fake;
-    block b[MAX_BLOCKS]; /* by address */
+    block b[MAX_BLOCKS]; /* sorted by address */
     size_t n, n_segments;
 } model;
 
@@ -69,7 +69,7 @@ static long model_segment(model *m, size_t size)
     return (long)i;
 }
 
-/* The address; 0 when there is no memory. */
+/* Returns the address, or 0 if there is no memory. */
 static uintptr_t model_alloc(model *m, size_t n_bytes)
 {
     size_t size = (n_bytes + 511) / 512 * 512;
@@ -145,7 +145,7 @@ static uint64_t draw(uint64_t *x)
     return *x >> 32;
 }
 
-/* 1 byte to 64 MiB, each power of two as likely as the next; `shift` favours the small. */
+/* 1 byte to 2^max_log2 bytes; every power of two is equally likely. */
 static size_t draw_size(uint64_t *x, int max_log2)
 {
     size_t top = (size_t)1 << draw(x) % (uint64_t)(max_log2 + 1);
@@ -153,7 +153,7 @@ static size_t draw_size(uint64_t *x, int max_log2)
     return draw(x) % 4 == 0 ? top : n > 64 * MIB ? 64 * MIB : n;
 }
 
-static void agree(int n_steps, uint64_t seed, int max_log2, size_t capacity)
+static void assert_agree(int n_steps, uint64_t seed, int max_log2, size_t capacity)
 {
     static mti_ctx fake, fake_of_model;
     static model m;
@@ -166,7 +166,7 @@ static void agree(int n_steps, uint64_t seed, int max_log2, size_t capacity)
     mti_pool *pool = mti_pool_new(&mtt_fake_backend, &fake);
     for (int step = 0; step < n_steps; step++) {
         uint64_t what = draw(&seed) % 4096;
-        /* The number of live blocks drifts between few and many. */
+        /* The number of live blocks alternates between few and many. */
         size_t goal = (size_t)(step / 1000 % 2 ? 40 : MAX_LIVE);
         if (what == 0) {
             mti_pool_empty_cache(pool);
@@ -190,37 +190,37 @@ static void agree(int n_steps, uint64_t seed, int max_log2, size_t capacity)
     mti_pool_get_stats(pool, &s);
     assert_int_equal(s.ooms, n_refused);
     assert_int_equal(fake.n_asked, fake_of_model.n_asked);
-    if (capacity < 1024 * MIB) assert_true(n_refused > 100); /* the case was really met */
+    if (capacity < 1024 * MIB) assert_true(n_refused > 100); /* memory really ran out */
     print_message("%d steps: %zu segments asked for, %zu requests refused, peak %zu MiB\n", n_steps,
                   fake.n_asked, n_refused, s.reserved.peak / MIB);
     mti_pool_free_all(pool);
     assert_int_equal(fake.n, 0);
 }
 
-static void sizes_from_1_byte_to_64_mib_land_where_pytorch_puts_them(void **state)
+static void sizes_from_1_byte_to_64_mib_get_the_addresses_of_pytorch(void **state)
 {
     (void)state;
-    agree(200000, 1, 26, (size_t)1 << 40);
+    assert_agree(200000, 1, 26, (size_t)1 << 40);
 }
 
-static void small_sizes_land_where_pytorch_puts_them(void **state)
+static void small_sizes_get_the_addresses_of_pytorch(void **state)
 {
     (void)state;
-    agree(100000, 2, 20, (size_t)1 << 40);
+    assert_agree(100000, 2, 20, (size_t)1 << 40);
 }
 
-static void when_memory_is_short_cached_segments_go_back_as_in_pytorch(void **state)
+static void if_memory_is_short_cached_segments_are_freed_as_in_pytorch(void **state)
 {
     (void)state;
-    agree(100000, 3, 26, 600 * MIB);
+    assert_agree(100000, 3, 26, 600 * MIB);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sizes_from_1_byte_to_64_mib_land_where_pytorch_puts_them),
-        cmocka_unit_test(small_sizes_land_where_pytorch_puts_them),
-        cmocka_unit_test(when_memory_is_short_cached_segments_go_back_as_in_pytorch),
+        cmocka_unit_test(sizes_from_1_byte_to_64_mib_get_the_addresses_of_pytorch),
+        cmocka_unit_test(small_sizes_get_the_addresses_of_pytorch),
+        cmocka_unit_test(if_memory_is_short_cached_segments_are_freed_as_in_pytorch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

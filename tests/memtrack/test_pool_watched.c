@@ -1,10 +1,10 @@
-/* What the caching allocator counts and tells. */
+/* The caching allocator: what it counts, and what it reports to observers. */
 #include <stdlib.h>
 #include "pooled.h"
 
 /* ---- categories and peaks ---- */
 
-static void the_peak_remembers_who_held_it(void **state)
+static void the_peak_keeps_its_bytes_by_category(void **state)
 {
     (void)state;
     mti_block *w = mti_pool_alloc(mtt_pool, 1000, MT_PARAMETER);
@@ -22,13 +22,14 @@ static void the_peak_remembers_who_held_it(void **state)
     s = mtt_pool_stats();
     assert_int_equal(s.allocated.peak, 3072);
     assert_int_equal(s.at_peak[MT_GRADIENT], 0);
-    mti_block *h = mti_pool_alloc(mtt_pool, 1500, MT_GRADIENT); /* a new one */
+    mti_block *h = mti_pool_alloc(mtt_pool, 1500, MT_GRADIENT); /* a new peak */
     s = mtt_pool_stats();
     assert_int_equal(s.allocated.peak, 1024 + 2 * 1536);
     assert_int_equal(s.at_peak[MT_GRADIENT], 2 * 1536);
     assert_int_equal(s.at_peak[MT_ACTIVATION], 0);
     mtt_put(h);
-    mti_block *o = mti_pool_alloc(mtt_pool, 1500, MT_OUTPUT); /* as high: the first is remembered */
+    mti_block *o =
+        mti_pool_alloc(mtt_pool, 1500, MT_OUTPUT); /* equally high: the first peak is kept */
     s = mtt_pool_stats();
     assert_int_equal(s.allocated.current, s.allocated.peak);
     assert_int_equal(s.at_peak[MT_GRADIENT], 2 * 1536);
@@ -36,7 +37,7 @@ static void the_peak_remembers_who_held_it(void **state)
     mtt_put(w), mtt_put(g), mtt_put(o);
 }
 
-static void peaks_start_again_from_what_is_there(void **state)
+static void a_reset_peak_starts_at_the_current_bytes(void **state)
 {
     (void)state;
     mti_block *w = mti_pool_alloc(mtt_pool, 1000, MT_PARAMETER), *x = mtt_get(30 * MIB);
@@ -52,7 +53,7 @@ static void peaks_start_again_from_what_is_there(void **state)
     expect(at_peak[MT_PARAMETER], 1024);
 }
 
-static void an_outer_peak_comes_back_after_a_nested_region(void **state)
+static void an_outer_peak_is_restored_after_a_nested_region(void **state)
 {
     (void)state;
     mti_block *a = mti_pool_alloc(mtt_pool, 4096, MT_INPUT);
@@ -73,7 +74,7 @@ static void an_outer_peak_comes_back_after_a_nested_region(void **state)
     mti_pool_restore_outer_peak(mtt_pool, &outer);
     expect(allocated.peak, 8192);
     expect(at_peak[MT_ACTIVATION], 8192);
-    /* Of two equal peaks the outer one came first. */
+    /* Of two equal peaks, the outer one is kept, because it came first. */
     outer = mtt_pool_stats();
     mtt_put(c);
     mti_pool_reset_peak(mtt_pool);
@@ -103,20 +104,20 @@ typedef struct seen {
     mt_mem_event event[8];
 } seen;
 
-static void note(void *user, const mt_mem_event *event)
+static void record(void *user, const mt_mem_event *event)
 {
     seen *s = user;
     assert_in_range(s->n, 0, 7);
     s->event[s->n++] = *event;
 }
 
-static void observers_hear_of_every_change_and_where_it_was(void **state)
+static void observers_get_every_change_and_where_it_happened(void **state)
 {
     (void)state;
     seen a = {0}, b = {0};
     mti_where *where = mti_where_now(), was = *where;
-    int id_a = mti_pool_add_observer(mtt_pool, note, &a),
-        id_b = mti_pool_add_observer(mtt_pool, note, &b);
+    int id_a = mti_pool_add_observer(mtt_pool, record, &a),
+        id_b = mti_pool_add_observer(mtt_pool, record, &b);
     assert_true(id_a > 0 && id_b > 0 && id_a != id_b);
     *where = (mti_where){"gelu", "gpt.h.3.mlp.act", "forward"};
     mti_block *x = mti_pool_alloc(mtt_pool, 1000, MT_TEMPORARY);
@@ -158,7 +159,7 @@ static void in_address_order(void *user, const mti_block *block)
 }
 
 typedef struct tally {
-    const char *end; /* of the stretch before */
+    const char *end; /* of the previous stretch */
     const void *base;
     size_t live, idle, reserved, n_large;
 } tally;
@@ -180,8 +181,8 @@ static void add_up(void *user, const mti_segment_info *segment, const void *ptr,
     *(live ? &t->live : &t->idle) += size;
 }
 
-/* Each segment below the one before it, as mmap lays them. Kept in order by moving all others up,
- * they would take minutes, and the test's time would run out. */
+/* Each segment lies below the one before it, as with mmap. If the list moved all others up for
+ * each, this would take minutes, and the test would time out. */
 static void *lower_alloc(mti_ctx *ctx, size_t n_bytes) { return (void *)(ctx->down -= n_bytes); }
 
 static void lower_free(mti_ctx *ctx, void *p, size_t n_bytes) { (void)ctx, (void)p, (void)n_bytes; }
@@ -202,7 +203,7 @@ static void very_many_segments_at_falling_addresses_take_linear_time(void **stat
     mti_pool_free_all(many);
 }
 
-static void visits_meet_everything_in_address_order(void **state)
+static void visits_go_through_everything_in_address_order(void **state)
 {
     (void)state;
     mti_block *b[40];
@@ -224,7 +225,7 @@ static void visits_meet_everything_in_address_order(void **state)
 
 /* ---- the check ---- */
 
-static void a_planted_miscount_is_found_and_named(void **state)
+static void a_planted_miscount_is_found_and_reported(void **state)
 {
     (void)state;
     mti_block *a = mtt_get(1000), *b = mtt_get(3 * MIB);
@@ -285,14 +286,14 @@ static void a_damaged_segment_is_found(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        WITH_POOL(the_peak_remembers_who_held_it),
-        WITH_POOL(peaks_start_again_from_what_is_there),
-        WITH_POOL(an_outer_peak_comes_back_after_a_nested_region),
+        WITH_POOL(the_peak_keeps_its_bytes_by_category),
+        WITH_POOL(a_reset_peak_starts_at_the_current_bytes),
+        WITH_POOL(an_outer_peak_is_restored_after_a_nested_region),
         WITH_POOL(every_category_has_a_name),
-        WITH_POOL(observers_hear_of_every_change_and_where_it_was),
-        WITH_POOL(visits_meet_everything_in_address_order),
+        WITH_POOL(observers_get_every_change_and_where_it_happened),
+        WITH_POOL(visits_go_through_everything_in_address_order),
         cmocka_unit_test(very_many_segments_at_falling_addresses_take_linear_time),
-        WITH_POOL(a_planted_miscount_is_found_and_named),
+        WITH_POOL(a_planted_miscount_is_found_and_reported),
         WITH_POOL(a_damaged_segment_is_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,4 @@
-/* A curve of cost against bytes: where its marks lie, what it says, and that it is whole or absent.
- */
+/* A curve of cost against bytes: its marks, its texts, and failed writes. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,32 +34,33 @@ static char *picture(const mti_svg_curve *c)
     return text;
 }
 
-static void has(const char *text, const char *part)
+static void assert_contains(const char *text, const char *part)
 {
     if (!strstr(text, part)) fail_msg("the picture lacks %s", part);
 }
 
-static void marks_lie_where_the_scales_say(void **state)
+static void marks_lie_at_the_places_of_their_values(void **state)
 {
     (void)state;
     char *text = picture(&curve);
-    has(text, "<circle cx=\"259.0\" cy=\"96.0\"");  /* 84 + 700/4, the top: 20 % */
-    has(text, "<circle cx=\"784.0\" cy=\"476.0\""); /* 84 + 700, the bottom: 0 % */
-    has(text, "d=\"M259.0 96.0H609.0V381.0H784.0V476.0H784\"");
-    has(text, "<rect x=\"430.0\" y=\"92.0\" width=\"8\"");
-    has(text, ">4 MiB</text>");
-    has(text, ">20 %</text>");
+    assert_contains(text, "<circle cx=\"259.0\" cy=\"96.0\"");  /* 84 + 700/4, the top: 20 % */
+    assert_contains(text, "<circle cx=\"784.0\" cy=\"476.0\""); /* 84 + 700, the bottom: 0 % */
+    assert_contains(text, "d=\"M259.0 96.0H609.0V381.0H784.0V476.0H784\"");
+    assert_contains(text, "<rect x=\"430.0\" y=\"92.0\" width=\"8\"");
+    assert_contains(text, ">4 MiB</text>");
+    assert_contains(text, ">20 %</text>");
     mti_free(text);
 }
 
-static void labels_of_near_marks_lie_apart_and_markup_is_spelt_out(void **state)
+static void labels_of_near_marks_do_not_overlap_and_markup_is_escaped(void **state)
 {
     (void)state;
     char *text = picture(&curve);
-    has(text, "y=\"89.0\" font-size=\"12\" fill=\"#d0711c\">full &lt;a&gt;<");
-    has(text, "y=\"113.0\" font-size=\"12\" fill=\"#d0711c\" text-anchor=\"end\">sqrt<");
-    has(text, "text-anchor=\"end\">selective<"); /* at the right edge */
-    has(text, ">a &amp; b<");
+    assert_contains(text, "y=\"89.0\" font-size=\"12\" fill=\"#d0711c\">full &lt;a&gt;<");
+    assert_contains(text,
+                    "y=\"113.0\" font-size=\"12\" fill=\"#d0711c\" text-anchor=\"end\">sqrt<");
+    assert_contains(text, "text-anchor=\"end\">selective<"); /* at the right edge */
+    assert_contains(text, ">a &amp; b<");
     mti_free(text);
 }
 
@@ -70,7 +70,7 @@ static void a_front_alone_has_no_second_legend(void **state)
     mti_svg_curve alone = curve;
     alone.n_others = 0;
     char *text = picture(&alone);
-    has(text, ">least<");
+    assert_contains(text, ">least<");
     assert_null(strstr(text, "presets"));
     mti_free(text);
 }
@@ -85,8 +85,8 @@ static void a_picture_that_cannot_be_written_is_an_error(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(marks_lie_where_the_scales_say),
-        cmocka_unit_test(labels_of_near_marks_lie_apart_and_markup_is_spelt_out),
+        cmocka_unit_test(marks_lie_at_the_places_of_their_values),
+        cmocka_unit_test(labels_of_near_marks_do_not_overlap_and_markup_is_escaped),
         cmocka_unit_test(a_front_alone_has_no_second_legend),
         cmocka_unit_test(a_picture_that_cannot_be_written_is_an_error),
     };

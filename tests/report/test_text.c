@@ -53,7 +53,7 @@ static void scaled_numbers_keep_three_digits(void **state)
     assert_string_equal(mti_scaled(buf, 1e30), "1000000000000 E");
 }
 
-static void durations_are_read_at_a_glance(void **state)
+static void durations_have_readable_units(void **state)
 {
     (void)state;
     char buf[MTI_NUMBER];
@@ -101,7 +101,7 @@ static void columns_are_aligned(void **state)
                     "        16,389\n");
 }
 
-static void elidable_columns_give_way_on_a_narrow_page(void **state)
+static void elidable_columns_shrink_on_a_narrow_page(void **state)
 {
     (void)state;
     page p;
@@ -132,12 +132,12 @@ static void a_table_reports_that_memory_ran_out(void **state)
         if (!whole) mtt_failed(MT_ERR_MEMORY, "");
         mti_table_free(t);
         fclose(p.out);
-        assert_true(whole == (p.n > 0)); /* all of it or nothing */
+        assert_true(whole == (p.n > 0)); /* either everything is written or nothing */
         free(p.text);
     }
 }
 
-static void bytes_of_unknown_origin_cannot_drive_a_terminal(void **state)
+static void control_characters_do_not_reach_a_terminal(void **state)
 {
     (void)state;
     page p;
@@ -156,7 +156,7 @@ static void paragraphs_break_at_spaces(void **state)
     assert_page(&p, "  one two\n  three four\n");
 }
 
-static void away_from_a_terminal_progress_is_a_line_per_interval(void **state)
+static void without_a_terminal_progress_is_one_line_per_interval(void **state)
 {
     (void)state;
     page p;
@@ -189,7 +189,8 @@ static void on_a_terminal_the_bar_is_redrawn_within_its_width(void **state)
     assert_non_null(strstr(p.text, "\u2588\u2588"));
     assert_non_null(strstr(p.text, "\r\x1b[Ka line\n"));
     for (char *line = strtok(p.text, "\r\n"); line; line = strtok(NULL, "\r\n"))
-        assert_true(mti_text_width(line) <= 40 + 3); /* the sequence that clears shows as 3 */
+        assert_true(mti_text_width(line) <=
+                    40 + 3); /* the sequence that clears the line counts as 3 */
     free(p.text);
 }
 
@@ -199,7 +200,7 @@ static void json_is_written_whole_or_not_at_all(void **state)
     json_t *root = json_object();
     mti_json_put_int(root, "bytes", 83886080);
     mti_json_put_text(root, "preset", NULL);
-    mti_json_put(root, "broken", NULL); /* as when memory ran out */
+    mti_json_put(root, "broken", NULL); /* as if memory had run out */
     assert_int_equal(mti_json_write(root, "never-written.json"), MT_ERR_MEMORY);
     mtt_failed(MT_ERR_MEMORY, "json");
     assert_null(fopen("never-written.json", "r"));
@@ -218,7 +219,7 @@ static char *picture_of(const mti_svg_bars *bars)
     return text;
 }
 
-static void bars_are_to_scale_and_labels_are_spelt_out(void **state)
+static void bars_are_to_scale_and_labels_are_escaped(void **state)
 {
     (void)state;
     const mti_svg_row rows[] = {{"a < b & c", "note", {1024 * 1024, 512 * 1024}},
@@ -276,17 +277,17 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(thousands_are_separated),
         cmocka_unit_test(scaled_numbers_keep_three_digits),
-        cmocka_unit_test(durations_are_read_at_a_glance),
+        cmocka_unit_test(durations_have_readable_units),
         cmocka_unit_test(widths_count_columns_not_bytes),
         cmocka_unit_test(columns_are_aligned),
-        cmocka_unit_test(elidable_columns_give_way_on_a_narrow_page),
+        cmocka_unit_test(elidable_columns_shrink_on_a_narrow_page),
         cmocka_unit_test(a_table_reports_that_memory_ran_out),
-        cmocka_unit_test(bytes_of_unknown_origin_cannot_drive_a_terminal),
+        cmocka_unit_test(control_characters_do_not_reach_a_terminal),
         cmocka_unit_test(paragraphs_break_at_spaces),
-        cmocka_unit_test(away_from_a_terminal_progress_is_a_line_per_interval),
+        cmocka_unit_test(without_a_terminal_progress_is_one_line_per_interval),
         cmocka_unit_test(on_a_terminal_the_bar_is_redrawn_within_its_width),
         cmocka_unit_test(json_is_written_whole_or_not_at_all),
-        cmocka_unit_test(bars_are_to_scale_and_labels_are_spelt_out),
+        cmocka_unit_test(bars_are_to_scale_and_labels_are_escaped),
         cmocka_unit_test(a_scale_ends_at_a_round_number_past_the_longest_bar),
         cmocka_unit_test(a_picture_that_cannot_be_written_is_an_error),
     };
