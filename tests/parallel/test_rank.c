@@ -1,5 +1,5 @@
-/* One rank of many: what it keeps is what Korthikanti et al. 2022 say, alone it is the plain model,
- * and pipelines and ZeRO leave it the shares that their papers give it. */
+/* One rank of several keeps the bytes of Korthikanti et al. 2022 and has the shares that the papers
+ * on pipelines and ZeRO give; a single rank is the plain model. */
 #include <stdio.h>
 #include <string.h>
 #include "base/base.h"
@@ -14,15 +14,16 @@ static mt_model_config paper(const char *preset)
     return c;
 }
 
-/* On a device of its own, on which nothing is left. */
-static mt_rank_report measure(const mt_model_config *c, mt_parallel how, int64_t b, int64_t s,
+/* Measures on a device of its own and checks that nothing is left on it. */
+static mt_rank_report measure(const mt_model_config *c, mt_parallel split, int64_t b, int64_t s,
                               const char *checkpoint)
 {
     mt_rank_report r;
     mt_mem_stats stats;
     mt_device *meta = mt_device_open("meta");
-    mtt_ok(mt_set_balance_check(meta, c->layers <= 4)); /* of large models it takes seconds */
-    mtt_ok(mt_rank_measure(meta, c, &how, b, s, checkpoint, &r));
+    mtt_ok(
+        mt_set_balance_check(meta, c->layers <= 4)); /* for large models the check takes seconds */
+    mtt_ok(mt_rank_measure(meta, c, &split, b, s, checkpoint, &r));
     mt_mem_get_stats(meta, &stats);
     assert_int_equal(stats.allocated.current, 0);
     mt_device_release(meta);
@@ -63,9 +64,8 @@ static void a_layer_of_175b_keeps_the_published_bytes(void **state)
     }
 }
 
-/* Written out once more, for every model; the measurement is that and the statistics of two norms.
- */
-static void every_technique_keeps_its_formula_and_named_rows(void **state)
+/* The formulas again, for every model, plus the statistics of two norms. */
+static void every_technique_keeps_its_formula_plus_named_rows(void **state)
 {
     (void)state;
     static const struct {
@@ -93,7 +93,7 @@ static void every_technique_keeps_its_formula_and_named_rows(void **state)
     }
 }
 
-/* ---- alone ---- */
+/* ---- a single rank ---- */
 
 static const mt_model_config small_models[] = {
     {.hidden = 32,
@@ -144,7 +144,7 @@ static mt_tensor *loss_of(mt_device *device, mt_module *m)
     return mtt_made(y);
 }
 
-static void a_rank_that_is_alone_is_the_plain_model(void **state)
+static void a_single_rank_is_the_plain_model(void **state)
 {
     (void)state;
     for (int i = 0; i < N_SMALL; i++) {
@@ -188,7 +188,7 @@ static void a_rank_that_is_alone_is_the_plain_model(void **state)
 
 /* ---- parameters ---- */
 
-static void the_stages_of_a_pipeline_have_the_whole_model(void **state)
+static void the_stages_of_a_pipeline_together_have_the_whole_model(void **state)
 {
     (void)state;
     for (int i = 0; i < N_SMALL; i++) {
@@ -204,8 +204,8 @@ static void the_stages_of_a_pipeline_have_the_whole_model(void **state)
     }
 }
 
-/* Matrices are cut, and biases of columns; norms, biases of rows and positions are not. */
-static void tensor_parallel_ranks_share_the_matrices(void **state)
+/* Matrices and column biases are divided; norms, row biases and positions are not. */
+static void tensor_parallel_ranks_divide_the_matrices(void **state)
 {
     (void)state;
     mt_model_config c = paper("megatron-175b");
@@ -215,7 +215,7 @@ static void tensor_parallel_ranks_share_the_matrices(void **state)
                      l * (12 * h * h / t + 7 * h / t + 6 * h) + v * h / t + s * h + 2 * h);
 }
 
-static void a_vocabulary_that_does_not_divide_is_padded(void **state)
+static void an_indivisible_vocabulary_is_padded(void **state)
 {
     (void)state;
     mt_model_config c = small_models[1];
@@ -231,23 +231,23 @@ static void a_vocabulary_that_does_not_divide_is_padded(void **state)
 
 /* ---- pipelines ---- */
 
-static void a_stage_has_as_many_in_flight_as_stages_follow(void **state)
+static void a_stage_holds_one_microbatch_for_itself_and_each_later_stage(void **state)
 {
     (void)state;
     const mt_model_config *c = &small_models[0];
     for (int64_t stage = 0; stage < 4; stage++)
         for (int64_t m = 1; m <= 6; m++) {
-            mt_parallel how = {.pipeline = 4, .stage = stage, .microbatches = m};
-            mt_rank_report r = measure(c, how, 2, 16, NULL);
+            mt_parallel split = {.pipeline = 4, .stage = stage, .microbatches = m};
+            mt_rank_report r = measure(c, split, 2, 16, NULL);
             assert_int_equal(r.in_flight, 4 - stage < m ? 4 - stage : m);
-            how.microbatches = 1;
-            assert_int_equal(r.saved, (size_t)r.in_flight * measure(c, how, 2, 16, NULL).saved);
+            split.microbatches = 1;
+            assert_int_equal(r.saved, (size_t)r.in_flight * measure(c, split, 2, 16, NULL).saved);
             assert_int_equal(r.unexplained, 0);
         }
 }
 
-/* p m + p - 1 parts instead of p m: the factor 1 + (p-1)/(p m) of the paper. */
-static void interleaving_keeps_its_factor_more(void **state)
+/* p m + p - 1 parts instead of p m, which is the paper's factor 1 + (p-1)/(p m). */
+static void interleaving_keeps_more_by_the_papers_factor(void **state)
 {
     (void)state;
     mt_model_config c = paper("megatron-175b");
@@ -266,11 +266,11 @@ static void interleaving_keeps_its_factor_more(void **state)
         int64_t sbh = 2048 * 12288, layer = sequence ? 34 * sbh / 8 : 13 * sbh;
         int64_t mask = sequence ? sbh / 8 : sbh; /* of the embedding's dropout */
         assert_int_equal(a.formula, 8 * 12 * layer + 8 * mask);
-        assert_int_equal(b.formula, 31 * 4 * layer + 15 * mask); /* 8, and 7 ahead, of part 0 */
+        assert_int_equal(b.formula, 31 * 4 * layer + 15 * mask); /* part 0: 8, and 7 in advance */
     }
 }
 
-static void more_microbatches_than_the_schedule_repeats_change_nothing(void **state)
+static void microbatches_beyond_the_first_period_change_nothing(void **state)
 {
     (void)state;
     for (int i = 0; i < N_SMALL; i++)
@@ -285,15 +285,15 @@ static void more_microbatches_than_the_schedule_repeats_change_nothing(void **st
 
 /* ---- ZeRO ---- */
 
-static void zero_divides_what_its_stage_says(void **state)
+static void zero_divides_what_its_stage_divides(void **state)
 {
     (void)state;
     for (int i = 0; i < N_SMALL; i++) {
         mt_model_config c = small_models[i];
         c.dtype = MT_BF16;
         for (int zero = 0; zero <= 3; zero++) {
-            mt_parallel how = {.tensor = 2, .sequence = i & 1, .data = 4, .zero = zero};
-            mt_rank_report r = measure(&c, how, 2, 16, "none");
+            mt_parallel split = {.tensor = 2, .sequence = i & 1, .data = 4, .zero = zero};
+            mt_rank_report r = measure(&c, split, 2, 16, "none");
             size_t n = r.n_params; /* every parameter has a multiple of 4 elements */
             assert_int_equal(r.param_bytes, 2 * n / (zero > 2 ? 4 : 1));
             assert_int_equal(r.grad_bytes, 2 * n / (zero > 1 ? 4 : 1));
@@ -304,7 +304,7 @@ static void zero_divides_what_its_stage_says(void **state)
 }
 
 /* Rajbhandari et al. 2020, figure 1: 120, 31.4, 16.6 and 1.9 GB for 7.5 billion parameters on 64
- * ranks. Of a GPT of about that size, scaled to it, in tenths of a GB. */
+ * ranks. Here a GPT of about that size, scaled to 7.5 billion, in tenths of a GB. */
 static void a_model_of_7_5_billion_needs_what_the_zero_paper_says(void **state)
 {
     (void)state;
@@ -323,15 +323,15 @@ static void a_model_of_7_5_billion_needs_what_the_zero_paper_says(void **state)
     }
 }
 
-static void zero_changes_nothing_that_is_kept_for_backward(void **state)
+static void zero_does_not_change_what_is_kept_for_backward(void **state)
 {
     (void)state;
     mt_model_config c = small_models[0];
     c.dtype = MT_BF16;
-    mt_parallel how = {.tensor = 2, .data = 3}; /* pieces are padded */
-    size_t saved = measure(&c, how, 2, 16, "none").saved;
-    for (how.zero = 1; how.zero <= 3; how.zero++)
-        assert_int_equal(measure(&c, how, 2, 16, "none").saved, saved);
+    mt_parallel split = {.tensor = 2, .data = 3}; /* pieces are padded */
+    size_t saved = measure(&c, split, 2, 16, "none").saved;
+    for (split.zero = 1; split.zero <= 3; split.zero++)
+        assert_int_equal(measure(&c, split, 2, 16, "none").saved, saved);
 }
 
 /* ---- what a rank needs ---- */
@@ -346,15 +346,16 @@ static size_t blocks_of(mt_module *m)
     return sum;
 }
 
-/* Neither ZeRO's pieces nor a tied head's weight were ever there as a whole. */
-static void a_rank_is_made_of_nothing_but_what_it_has(void **state)
+/* Neither the parameters that ZeRO divides nor a tied head's weight are ever in memory as a whole.
+ */
+static void making_a_rank_allocates_only_what_it_has(void **state)
 {
     (void)state;
     for (int i = 0; i < N_SMALL; i++)
         for (int zero = 0; zero <= 3; zero++) {
             mt_device *meta = mt_device_open("meta");
-            mt_parallel how = {.tensor = 2, .data = 8, .zero = zero};
-            mt_module *m = mt_rank_new(meta, &small_models[i], &how, 0);
+            mt_parallel split = {.tensor = 2, .data = 8, .zero = zero};
+            mt_module *m = mt_rank_new(meta, &small_models[i], &split, 0);
             mt_mem_stats stats;
             mt_mem_get_stats(meta, &stats);
             assert_int_equal(stats.allocated.current, blocks_of(m));
@@ -364,7 +365,7 @@ static void a_rank_is_made_of_nothing_but_what_it_has(void **state)
         }
 }
 
-/* A parameter of 175 billion on 64 ranks is 2/64 bytes, and its pieces fill their segments. */
+/* 175 billion parameters on 64 ranks take 2/64 bytes each, and the pieces fill their segments. */
 static void gpt3_on_64_ranks_is_made_in_5_5_gb(void **state)
 {
     (void)state;
@@ -382,13 +383,14 @@ static void gpt3_on_64_ranks_is_made_in_5_5_gb(void **state)
     mt_device_release(meta);
 }
 
-/* What is there at the peak is all of the peak, and parameters and AdamW's state are all there. */
-static void check_steady(const mt_model_config *c, const mt_parallel *how, const mt_rank_report *r)
+/* The categories at the peak add up to the peak, with all parameters and AdamW's state. */
+static void check_steady(const mt_model_config *c, const mt_parallel *split,
+                         const mt_rank_report *r)
 {
     size_t sum = 0, parameters = 0;
     mt_device *meta = mt_device_open("meta");
-    for (int64_t part = 0; part < (how->interleave ? how->interleave : 1); part++) {
-        mt_module *m = mt_rank_new(meta, c, how, part);
+    for (int64_t part = 0; part < (split->interleave ? split->interleave : 1); part++) {
+        mt_module *m = mt_rank_new(meta, c, split, part);
         if (!m) fail_msg("%s", mt_last_error());
         parameters += blocks_of(m);
         mt_module_free(m);
@@ -403,14 +405,13 @@ static void check_steady(const mt_model_config *c, const mt_parallel *how, const
     assert_true(r->steady_peak > r->peak && r->steady_reserved >= r->steady_peak);
 }
 
-static mt_status measure_within(size_t capacity, const mt_model_config *c, const mt_parallel *how,
-                                int64_t b)
+static mt_status measure_within(size_t capacity, const mt_model_config *c, const mt_parallel *split)
 {
     mt_rank_report r;
     mt_mem_stats stats;
     mt_device *meta = mt_device_open("meta");
     mt_mem_set_capacity(meta, capacity);
-    mt_status status = mt_rank_measure(meta, c, how, b, 16, NULL, &r);
+    mt_status status = mt_rank_measure(meta, c, split, 4, 16, NULL, &r);
     mt_clear_error();
     mt_mem_get_stats(meta, &stats);
     assert_int_equal(stats.allocated.current, 0);
@@ -418,11 +419,11 @@ static mt_status measure_within(size_t capacity, const mt_model_config *c, const
     return status;
 }
 
-/* Each with every size that matters; the state of its optimizer decides in all but ZeRO's. */
-static void a_rank_runs_in_what_it_needs_and_not_in_less(void **state)
+/* Different shares; the optimizer's state decides in all but ZeRO's. */
+static void a_rank_runs_in_what_it_needs_but_not_in_less(void **state)
 {
     (void)state;
-    static const mt_parallel hows[] = {
+    static const mt_parallel splits[] = {
         {0},
         {.tensor = 2, .sequence = true},
         {.pipeline = 4, .microbatches = 8},
@@ -432,24 +433,24 @@ static void a_rank_runs_in_what_it_needs_and_not_in_less(void **state)
         {.data = 4, .zero = 3},
         {.tensor = 2, .pipeline = 2, .data = 3, .zero = 3}};
     for (int i = 0; i < N_SMALL; i++)
-        for (size_t k = 0; k < sizeof hows / sizeof *hows; k++) {
+        for (size_t k = 0; k < sizeof splits / sizeof *splits; k++) {
             mt_model_config c = small_models[i];
             c.dtype = MT_BF16, c.hidden = 256, c.ffn = 1024, c.vocab = 4096;
-            mt_rank_report r = measure(&c, hows[k], 4, 16, NULL);
-            check_steady(&c, &hows[k], &r);
-            assert_int_equal(measure_within(r.steady_reserved, &c, &hows[k], 4), MT_OK);
-            assert_int_equal(measure_within(r.steady_peak - 1, &c, &hows[k], 4), MT_ERR_MEMORY);
-            /* enough for the first step's forwards and backwards, and no more */
+            mt_rank_report r = measure(&c, splits[k], 4, 16, NULL);
+            check_steady(&c, &splits[k], &r);
+            assert_int_equal(measure_within(r.steady_reserved, &c, &splits[k]), MT_OK);
+            assert_int_equal(measure_within(r.steady_peak - 1, &c, &splits[k]), MT_ERR_MEMORY);
+            /* enough only for the first step's forward and backward */
             if (r.reserved < r.steady_peak)
-                assert_int_equal(measure_within(r.reserved, &c, &hows[k], 4), MT_ERR_MEMORY);
+                assert_int_equal(measure_within(r.reserved, &c, &splits[k]), MT_ERR_MEMORY);
         }
 }
 
-/* ---- anything ---- */
+/* ---- random ranks ---- */
 
 static int64_t pick(uint64_t *seed, int64_t n) { return (int64_t)mtt_draw(seed, 0, (double)n); }
 
-static void whatever_is_shared_every_byte_has_a_name(void **state)
+static void every_byte_of_a_random_rank_is_explained(void **state)
 {
     (void)state;
     static const char *const checkpoints[] = {"none", "full", "selective"};
@@ -462,29 +463,29 @@ static void whatever_is_shared_every_byte_has_a_name(void **state)
         c.dropout = pick(&seed, 2) ? 0.1 : 0;
         c.attention = pick(&seed, 2) ? MT_ATTENTION_MATH : MT_ATTENTION_FLASH;
         if (c.kind == MT_MODEL_GPT) c.act = (mt_act)pick(&seed, MT_ACT_COUNT);
-        mt_parallel how = {.tensor = 1 << pick(&seed, 3),
-                           .sequence = pick(&seed, 2),
-                           .pipeline = 1 << pick(&seed, 2),
-                           .data = 1 + pick(&seed, 3),
-                           .zero = (int)pick(&seed, 4)};
-        how.interleave = how.pipeline > 1 ? 1 + pick(&seed, 2) : 1;
-        how.stage = pick(&seed, how.pipeline);
-        how.microbatches = how.pipeline * (1 + pick(&seed, 3));
-        mt_rank_report r = measure(&c, how, 1 + pick(&seed, 2), 16, checkpoints[pick(&seed, 3)]);
+        mt_parallel split = {.tensor = 1 << pick(&seed, 3),
+                             .sequence = pick(&seed, 2),
+                             .pipeline = 1 << pick(&seed, 2),
+                             .data = 1 + pick(&seed, 3),
+                             .zero = (int)pick(&seed, 4)};
+        split.interleave = split.pipeline > 1 ? 1 + pick(&seed, 2) : 1;
+        split.stage = pick(&seed, split.pipeline);
+        split.microbatches = split.pipeline * (1 + pick(&seed, 3));
+        mt_rank_report r = measure(&c, split, 1 + pick(&seed, 2), 16, checkpoints[pick(&seed, 3)]);
         if (r.unexplained) fail_msg("case %d: %lld bytes", i, (long long)r.unexplained);
         assert_int_equal(r.saved > 0, true);
-        check_steady(&c, &how, &r);
+        check_steady(&c, &split, &r);
     }
     print_message("%d random ranks from seed 20221\n", N);
 }
 
-/* ---- what is refused ---- */
+/* ---- refusals ---- */
 
-static void shares_that_do_not_divide_are_refused_by_name(void **state)
+static void indivisible_shares_are_refused_by_name(void **state)
 {
     (void)state;
     static const struct {
-        mt_parallel how;
+        mt_parallel split;
         int model;
         const char *words[2];
     } bad[] = {
@@ -501,7 +502,7 @@ static void shares_that_do_not_divide_are_refused_by_name(void **state)
         {{.microbatches = -2}, 0, {"microbatches is -2", "need 1"}},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        if (mt_parallel_check(&bad[i].how, &small_models[bad[i].model]) == MT_OK)
+        if (mt_parallel_check(&bad[i].split, &small_models[bad[i].model]) == MT_OK)
             fail_msg("taken: case %zu", i);
         mtt_failed(MT_ERR_ARGUMENT, bad[i].words[0], bad[i].words[1]);
     }
@@ -547,21 +548,21 @@ static void ranks_among_several_need_a_device_without_data(void **state)
 static void every_refused_request_for_memory_is_reported(void **state)
 {
     (void)state;
-    static const mt_parallel hows[] = {
+    static const mt_parallel splits[] = {
         {.tensor = 2, .sequence = true, .pipeline = 2, .interleave = 2, .microbatches = 2},
         {.tensor = 2, .data = 3, .zero = 2},
         {.tensor = 2, .sequence = true, .data = 3, .zero = 3}};
     mt_model_config c = small_models[0];
     c.layers = 4, c.dtype = MT_BF16;
-    for (size_t i = 0; i < sizeof hows / sizeof *hows; i++) {
+    for (size_t i = 0; i < sizeof splits / sizeof *splits; i++) {
         bool done = false;
         for (uint64_t n = 1; !done; n += n < 400 ? 1 : 37) {
             mt_device *meta = mt_device_open("meta");
             mt_rank_report r;
             mt_mem_stats stats;
             mti_fail_nth_alloc(n);
-            /* a segment is asked for again once the cache is empty: then nothing has failed */
-            bool ok = mt_rank_measure(meta, &c, &hows[i], 1, 16, "selective", &r) == MT_OK;
+            /* if the second request for a segment succeeds, nothing has failed */
+            bool ok = mt_rank_measure(meta, &c, &splits[i], 1, 16, "selective", &r) == MT_OK;
             done = ok && mti_alloc_count() < n;
             mti_fail_nth_alloc(0);
             mt_mem_get_stats(meta, &stats);
@@ -577,22 +578,22 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_layer_of_175b_keeps_the_published_bytes),
-        cmocka_unit_test(every_technique_keeps_its_formula_and_named_rows),
-        cmocka_unit_test(a_rank_that_is_alone_is_the_plain_model),
-        cmocka_unit_test(the_stages_of_a_pipeline_have_the_whole_model),
-        cmocka_unit_test(tensor_parallel_ranks_share_the_matrices),
-        cmocka_unit_test(a_vocabulary_that_does_not_divide_is_padded),
-        cmocka_unit_test(a_stage_has_as_many_in_flight_as_stages_follow),
-        cmocka_unit_test(interleaving_keeps_its_factor_more),
-        cmocka_unit_test(more_microbatches_than_the_schedule_repeats_change_nothing),
-        cmocka_unit_test(zero_divides_what_its_stage_says),
+        cmocka_unit_test(every_technique_keeps_its_formula_plus_named_rows),
+        cmocka_unit_test(a_single_rank_is_the_plain_model),
+        cmocka_unit_test(the_stages_of_a_pipeline_together_have_the_whole_model),
+        cmocka_unit_test(tensor_parallel_ranks_divide_the_matrices),
+        cmocka_unit_test(an_indivisible_vocabulary_is_padded),
+        cmocka_unit_test(a_stage_holds_one_microbatch_for_itself_and_each_later_stage),
+        cmocka_unit_test(interleaving_keeps_more_by_the_papers_factor),
+        cmocka_unit_test(microbatches_beyond_the_first_period_change_nothing),
+        cmocka_unit_test(zero_divides_what_its_stage_divides),
         cmocka_unit_test(a_model_of_7_5_billion_needs_what_the_zero_paper_says),
-        cmocka_unit_test(zero_changes_nothing_that_is_kept_for_backward),
-        cmocka_unit_test(a_rank_is_made_of_nothing_but_what_it_has),
+        cmocka_unit_test(zero_does_not_change_what_is_kept_for_backward),
+        cmocka_unit_test(making_a_rank_allocates_only_what_it_has),
         cmocka_unit_test(gpt3_on_64_ranks_is_made_in_5_5_gb),
-        cmocka_unit_test(a_rank_runs_in_what_it_needs_and_not_in_less),
-        cmocka_unit_test(whatever_is_shared_every_byte_has_a_name),
-        cmocka_unit_test(shares_that_do_not_divide_are_refused_by_name),
+        cmocka_unit_test(a_rank_runs_in_what_it_needs_but_not_in_less),
+        cmocka_unit_test(every_byte_of_a_random_rank_is_explained),
+        cmocka_unit_test(indivisible_shares_are_refused_by_name),
         cmocka_unit_test(ranks_among_several_need_a_device_without_data),
         cmocka_unit_test(every_refused_request_for_memory_is_reported),
     };
