@@ -1,7 +1,7 @@
 #include <math.h>
 #include "attention_call.h"
 
-/* [b,a,s,d] in memory [b,s,a,d], as heads lie in a projection. */
+/* A view [b,a,s,d] of memory [b,s,a,d], the layout of heads after a projection. */
 static mti_view heads(mt_dtype dtype, int64_t b, int64_t a, int64_t s, int64_t d)
 {
     mti_view v = values_new(dtype, 4, (int64_t[]){b, s, a, d});
@@ -10,7 +10,8 @@ static mti_view heads(mt_dtype dtype, int64_t b, int64_t a, int64_t s, int64_t d
     return v;
 }
 
-void attention_call_make(attention_call *c, const attention_sizes *z, mt_dtype dtype, mt_dtype lse)
+void attention_call_make_with(attention_call *c, const attention_sizes *z, mt_dtype dtype,
+                              mt_dtype lse)
 {
     *c = (attention_call){.z = *z, .scale = 1.0 / sqrt((double)z->d), .seed = 42, .offset = 1001};
     c->seed_view = values_i64(c->seed);
@@ -24,8 +25,14 @@ void attention_call_make(attention_call *c, const attention_sizes *z, mt_dtype d
     c->dv = values_new(dtype, 4, (int64_t[]){z->b, z->a_kv, z->t, z->d});
     values_random(&c->q, 1), values_random(&c->k, 2), values_random(&c->v, 3);
     values_random(&c->d_o, 4);
-    for (int64_t i = 0; i < mti_view_count(&c->q); i++) /* peaked enough to move the maximum */
+    for (int64_t i = 0; i < mti_view_count(&c->q);
+         i++) /* large enough that the running maximum changes */
         values_set(&c->q, i, 4 * values_get(&c->q, i));
+}
+
+void attention_call_make(attention_call *c, const attention_sizes *z, mt_dtype dtype)
+{
+    attention_call_make_with(c, z, dtype, dtype == MT_F64 ? MT_F64 : MT_F32);
 }
 
 mti_attention attention_of(attention_call *c, bool with_lse)

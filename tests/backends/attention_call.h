@@ -1,4 +1,4 @@
-/* attention_call.h: the arguments of one call of attention, over made-up numbers. */
+/* attention_call.h: the arguments of one call of attention, with random numbers. */
 #ifndef MTT_ATTENTION_CALL_H
 #define MTT_ATTENTION_CALL_H
 
@@ -18,8 +18,11 @@ typedef struct attention_call {
     mti_view q, k, v, o, lse, d_o, dq, dk, dv;
 } attention_call;
 
-/* lse: the dtype of the log-sum-exp. The views live until values_free_all. */
-void attention_call_make(attention_call *c, const attention_sizes *z, mt_dtype dtype, mt_dtype lse);
+/* The log-sum-exp is f64 if `dtype` is, else f32. The views live until values_free_all. */
+void attention_call_make(attention_call *c, const attention_sizes *z, mt_dtype dtype);
+/* lse: the dtype of the log-sum-exp. */
+void attention_call_make_with(attention_call *c, const attention_sizes *z, mt_dtype dtype,
+                              mt_dtype lse);
 mti_attention attention_of(attention_call *c, bool with_lse);
 
 #endif

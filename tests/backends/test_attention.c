@@ -11,8 +11,8 @@
 #include "mtt.h"
 #include "attention_call.h"
 
-/* Odd ones, one block and several, more keys than queries and fewer, grouped heads; and every width
- * that the tensor cores have a kernel for. */
+/* Odd sizes, one block and several, more keys than queries and fewer, grouped heads; and every
+ * width for which the tensor cores have a kernel. */
 static const attention_sizes cases[] = {
     {1, 1, 1, 1, 1, 1, false, 0},       {2, 3, 3, 5, 7, 3, false, 0},
     {1, 2, 2, 8, 8, 16, true, 0},       {2, 2, 1, 33, 33, 17, true, 0},
@@ -25,13 +25,16 @@ static const attention_sizes cases[] = {
     {1, 2, 2, 40, 44, 64, false, 0.25}, {1, 4, 2, 70, 65, 80, true, 0},
     {2, 2, 1, 36, 68, 80, false, 0.3},  {1, 1, 1, 20, 130, 96, false, 0},
     {1, 3, 3, 66, 36, 96, true, 0.5},   {1, 2, 1, 67, 67, 128, true, 0},
-    {1, 1, 1, 67, 131, 128, true, 0.1},
+    {1, 1, 1, 67, 131, 128, true, 0.1}, {1, 1, 1, 130, 195, 33, true, 0},
+    {1, 2, 1, 140, 9, 40, true, 0},     {1, 2, 1, 37, 41, 33, true, 0.2},
+    {1, 1, 1, 12, 20, 200, true, 0.1},  {1, 1, 1, 65, 66, 112, true, 0},
 };
 enum { CASES = sizeof cases / sizeof *cases };
+static const mt_dtype each_dtype[] = {MT_F32, MT_F64, MT_BF16, MT_F16};
 
-/* ---- one call, and the definition's answers in f64 ---- */
+/* ---- one call, and the answers of the definition, in f64 ---- */
 
-/* Computed with `threads`, the scratch asked for with `asked`. */
+/* Computes with `threads`; the size of the scratch was asked for with `asked` threads. */
 static void forward_after(attention_call *c, int asked, int threads, bool with_lse)
 {
     const mti_backend *be = mtt_chosen();
@@ -91,7 +94,7 @@ static double dot(const mti_view *x, int64_t i, const mti_view *y, int64_t j, in
     return sum;
 }
 
-/* Row `row` of queries (b, h, i counted together) and everything that it adds to. */
+/* Computes row `row` of the queries (b, h, i counted together) and adds its part to dk and dv. */
 static void answer_row(const attention_call *c, const answers *w, int64_t row)
 {
     const attention_sizes *z = &c->z;
@@ -140,9 +143,10 @@ static void answers_free(answers *w)
     free(w->o), free(w->lse), free(w->dq), free(w->dk), free(w->dv);
 }
 
-/* Within `bound` of the largest magnitude in `want`, or of 1. */
-static void check(const char *what, int which, const mti_view *got, const double *want,
-                  double bound)
+/* Each element is within `bound` of the largest magnitude in `want`, or of 1; nothing else was
+ * written. */
+static void check(const char *what, const attention_call *c, const mti_view *got,
+                  const double *want, double bound)
 {
     double size = 1;
     for (int64_t i = 0; i < mti_view_count(got); i++)
@@ -150,58 +154,83 @@ static void check(const char *what, int which, const mti_view *got, const double
     for (int64_t i = 0; i < mti_view_count(got); i++) {
         double x = values_get(got, i);
         if (x == want[i] || fabs(x - want[i]) <= bound * size) continue;
-        fail_msg("case %d, %s, %s[%lld]: %.9g, want %.9g", which, mt_dtype_name(got->dtype), what,
-                 (long long)i, x, want[i]);
+        fail_msg("s %d, t %d, d %d, p %g, %s, %s[%lld]: %.9g, want %.9g", (int)c->z.s, (int)c->z.t,
+                 (int)c->z.d, c->z.p, mt_dtype_name(got->dtype), what, (long long)i, x, want[i]);
     }
+    assert_true(values_surroundings_untouched(got));
 }
 
 /* ---- tests ---- */
 
-static void check_case(int which, mt_dtype dtype, mt_dtype lse, double bound)
+static void check_call(attention_call *c, double bound)
 {
-    attention_call c;
-    attention_call_make(&c, &cases[which], dtype, lse);
-    answers w = answers_make(&c);
-    forward(&c, 2, true);
-    check("o", which, &c.o, w.o, bound);
-    check("lse", which, &c.lse, w.lse, lse == MT_F64 ? 1e-12 : 1e-5);
-    backward(&c, 2);
-    check("dq", which, &c.dq, w.dq, 4 * bound);
-    check("dk", which, &c.dk, w.dk, 4 * bound);
-    check("dv", which, &c.dv, w.dv, 4 * bound);
+    answers w = answers_make(c);
+    forward(c, 2, true);
+    check("o", c, &c->o, w.o, bound);
+    check("lse", c, &c->lse, w.lse, c->lse.dtype == MT_F64 ? 1e-12 : 1e-5);
+    backward(c, 2);
+    check("dq", c, &c->dq, w.dq, 4 * bound);
+    check("dk", c, &c->dk, w.dk, 4 * bound);
+    check("dv", c, &c->dv, w.dv, 4 * bound);
     answers_free(&w);
     values_free_all();
+}
+
+static void check_cases(mt_dtype dtype, mt_dtype lse, double bound)
+{
+    for (int i = 0; i < CASES; i++) {
+        attention_call c;
+        attention_call_make_with(&c, &cases[i], dtype, lse);
+        check_call(&c, bound);
+    }
 }
 
 static void f64_agrees_with_the_definition(void **state)
 {
     (void)state;
-    for (int i = 0; i < CASES; i++) check_case(i, MT_F64, MT_F64, 1e-12);
+    check_cases(MT_F64, MT_F64, 1e-12);
 }
 
 static void f64_with_lse_in_f32_agrees_to_its_precision(void **state)
 {
     (void)state;
-    if (strcmp(mtt_chosen()->kind, "cpu") != 0) skip(); /* the CPU's own offer */
-    for (int i = 0; i < CASES; i++) check_case(i, MT_F64, MT_F32, 1e-6);
+    if (strcmp(mtt_chosen()->kind, "cpu") != 0) skip(); /* only the CPU allows it */
+    check_cases(MT_F64, MT_F32, 1e-6);
 }
 
 static void f32_agrees_with_the_definition(void **state)
 {
     (void)state;
-    for (int i = 0; i < CASES; i++) check_case(i, MT_F32, MT_F32, 4e-6);
+    check_cases(MT_F32, MT_F32, 4e-6);
 }
 
 static void sixteen_bit_floats_agree_with_the_definition(void **state)
 {
     (void)state;
-    for (int i = 0; i < CASES; i++) {
-        check_case(i, MT_BF16, MT_F32, 2 * values_rounding(MT_BF16));
-        check_case(i, MT_F16, MT_F32, 2 * values_rounding(MT_F16));
+    check_cases(MT_BF16, MT_F32, 2 * values_rounding(MT_BF16));
+    check_cases(MT_F16, MT_F32, 2 * values_rounding(MT_F16));
+}
+
+/* Rows whose distance is not a multiple of 16 bytes, and a scale that is not positive: a GPU's
+ * tensor cores take neither. */
+static void other_strides_and_a_negative_scale_agree_with_the_definition(void **state)
+{
+    (void)state;
+    static const attention_sizes z = {1, 2, 1, 35, 41, 32, true, 0.2};
+    for (int odd = 0; odd < 2; odd++) {
+        attention_call c;
+        attention_call_make(&c, &z, MT_BF16);
+        if (odd) {
+            c.d_o = values_new_laid_out(MT_BF16, 4, (int64_t[]){z.b, z.a, z.s, z.d}, false, 3);
+            c.k = values_new_laid_out(MT_BF16, 4, (int64_t[]){z.b, z.a_kv, z.t, z.d}, false, 1);
+            values_random(&c.d_o, 4), values_random(&c.k, 2);
+        } else
+            c.scale = -0.3;
+        check_call(&c, 2 * values_rounding(MT_BF16));
     }
 }
 
-/* The loss sum(o * w), w being d_o. */
+/* The loss sum(o * d_o). */
 static double loss(attention_call *c)
 {
     double sum = 0;
@@ -218,7 +247,7 @@ static void backward_agrees_with_finite_differences(void **state)
                                           {1, 4, 2, 7, 5, 4, true, 0}};
     for (size_t n = 0; n < sizeof few / sizeof *few; n++) {
         attention_call c;
-        attention_call_make(&c, &few[n], MT_F64, MT_F64);
+        attention_call_make(&c, &few[n], MT_F64);
         forward(&c, 1, true);
         backward(&c, 1);
         const mti_view *x[] = {&c.q, &c.k, &c.v}, *dx[] = {&c.dq, &c.dk, &c.dv};
@@ -244,15 +273,14 @@ static void bits_do_not_depend_on_the_number_of_threads(void **state)
         for (size_t t = 0; t < 3; t++) {
             if (!mtt_long() && ((size_t)i + t) % 3 != 0) continue;
             attention_call one, more;
-            attention_call_make(&one, &cases[i], dtypes[t], dtypes[t] == MT_F64 ? MT_F64 : MT_F32);
+            attention_call_make(&one, &cases[i], dtypes[t]);
             forward(&one, 1, true), backward(&one, 1);
-            /* the scratch asked for while there were as many; then before another host thread set
-             * more, or fewer */
+            /* the size of the scratch was asked for with as many threads; then before another host
+             * thread set more, or fewer */
             static const int asked_and_set[][2] = {{2, 2}, {3, 3}, {1, 4}, {4, 1}};
             for (int k = 0; k < 4; k++) {
                 int asked = asked_and_set[k][0], threads = asked_and_set[k][1];
-                attention_call_make(&more, &cases[i], dtypes[t],
-                                    dtypes[t] == MT_F64 ? MT_F64 : MT_F32);
+                attention_call_make(&more, &cases[i], dtypes[t]);
                 forward_after(&more, asked, threads, true), backward_after(&more, asked, threads);
                 assert_true(values_same_bits(&one.o, &more.o));
                 assert_true(values_same_bits(&one.lse, &more.lse));
@@ -269,8 +297,8 @@ static void lse_may_be_left_out_of_forward(void **state)
     (void)state;
     for (int i = 0; i < CASES; i++) {
         attention_call with, without;
-        attention_call_make(&with, &cases[i], MT_F32, MT_F32),
-            attention_call_make(&without, &cases[i], MT_F32, MT_F32);
+        attention_call_make(&with, &cases[i], each_dtype[i % 4]);
+        attention_call_make(&without, &cases[i], each_dtype[i % 4]);
         forward(&with, 1, true), forward(&without, 1, false);
         assert_true(values_same_bits(&with.o, &without.o));
         assert_true(values_surroundings_untouched(&without.lse));
@@ -281,56 +309,81 @@ static void lse_may_be_left_out_of_forward(void **state)
 static void queries_that_see_no_key_give_zeros(void **state)
 {
     (void)state;
-    static const attention_sizes z = {1, 2, 1, 80, 30, 16, true, 0};
-    attention_call c;
-    attention_call_make(&c, &z, MT_F32, MT_F32);
-    forward(&c, 2, true), backward(&c, 2);
-    for (int64_t h = 0; h < z.a; h++)
-        for (int64_t i = 0; i < z.s - z.t; i++) {
-            assert_true(values_get(&c.lse, h * z.s + i) == -(double)INFINITY);
-            for (int64_t e = 0; e < z.d; e++) {
-                assert_true(values_get(&c.o, (h * z.s + i) * z.d + e) == 0);
-                assert_true(values_get(&c.dq, (h * z.s + i) * z.d + e) == 0);
+    static const attention_sizes z = {1, 2, 1, 200, 30, 16, true, 0};
+    for (int t = 0; t < 4; t++) {
+        attention_call c;
+        attention_call_make(&c, &z, each_dtype[t]);
+        forward(&c, 2, true), backward(&c, 2);
+        for (int64_t h = 0; h < z.a; h++)
+            for (int64_t i = 0; i < z.s - z.t; i++) {
+                assert_true(values_get(&c.lse, h * z.s + i) == -(double)INFINITY);
+                for (int64_t e = 0; e < z.d; e++) {
+                    assert_true(values_get(&c.o, (h * z.s + i) * z.d + e) == 0);
+                    assert_true(values_get(&c.dq, (h * z.s + i) * z.d + e) == 0);
+                }
             }
-        }
-    for (int64_t i = 0; i < mti_view_count(&c.dk); i++)
-        assert_true(isfinite(values_get(&c.dk, i)) && isfinite(values_get(&c.dv, i)));
-    values_free_all();
+        for (int64_t i = 0; i < mti_view_count(&c.dk); i++)
+            assert_true(isfinite(values_get(&c.dk, i)) && isfinite(values_get(&c.dv, i)));
+        values_free_all();
+    }
 }
 
-static void without_keys_everything_is_zero(void **state)
+static void without_keys_or_queries_everything_is_zero(void **state)
 {
     (void)state;
-    static const attention_sizes z = {1, 2, 2, 3, 0, 4, false, 0};
+    static const attention_sizes none[] = {{1, 2, 2, 3, 0, 32, false, 0},
+                                           {1, 2, 2, 0, 5, 32, true, 0}};
+    for (int n = 0; n < 2; n++)
+        for (int t = 0; t < 4; t++) {
+            attention_call c;
+            attention_call_make(&c, &none[n], each_dtype[t]);
+            forward(&c, 1, true), backward(&c, 1);
+            for (int64_t i = 0; i < mti_view_count(&c.o); i++)
+                assert_true(values_get(&c.o, i) == 0 && values_get(&c.dq, i) == 0);
+            for (int64_t i = 0; i < mti_view_count(&c.dk); i++)
+                assert_true(values_get(&c.dk, i) == 0 && values_get(&c.dv, i) == 0);
+            values_free_all();
+        }
+}
+
+/* With v the identity, o is the dropped probabilities themselves; with d_o the identity of the
+ * queries, dv is their transpose. */
+static void check_mask(const attention_sizes *z, mt_dtype dtype)
+{
     attention_call c;
-    attention_call_make(&c, &z, MT_F32, MT_F32);
+    attention_call_make(&c, z, dtype);
+    for (int64_t i = 0; i < mti_view_count(&c.v); i++)
+        values_set(&c.v, i, i / z->d % z->t == i % z->d ? 1 : 0);
+    for (int64_t i = 0; i < mti_view_count(&c.d_o); i++)
+        values_set(&c.d_o, i, i / z->d % z->s == i % z->d ? 1 : 0);
     forward(&c, 1, true), backward(&c, 1);
-    for (int64_t i = 0; i < mti_view_count(&c.o); i++)
-        assert_true(values_get(&c.o, i) == 0 && values_get(&c.dq, i) == 0);
+    int64_t rows = z->b * z->a * z->s, draws = rows * z->t, kept = 0;
+    mti_view ones = values_new(MT_F32, 1, &draws), dropped = values_new(MT_F32, 1, &draws);
+    values_fill(&ones, 1);
+    mti_ctx *ctx = mti_cpu_backend.open();
+    assert_true(mti_cpu_backend.dropout(ctx, z->p, (uint64_t)c.seed, (uint64_t)c.offset, &ones,
+                                        &dropped, NULL));
+    mti_cpu_backend.close(ctx);
+    for (int64_t draw = 0; draw < draws; draw++) {
+        int64_t row = draw / z->t, j = draw % z->t, head = row / z->s;
+        bool keep = values_get(&dropped, draw) != 0;
+        kept += keep;
+        assert_int_equal(keep, values_get(&c.o, row * z->d + j) != 0);
+        assert_int_equal(keep, values_get(&c.dv, (head * z->t + j) * z->d + row % z->s) != 0);
+    }
+    assert_in_range(kept, draws / 2, draws * 9 / 10);
     values_free_all();
 }
 
-/* With v the identity, o is the dropped probabilities themselves. */
 static void the_mask_is_that_of_dropout_on_the_cpu(void **state)
 {
     (void)state;
-    static const attention_sizes z = {2, 3, 3, 37, 41, 41, false, 0.3};
-    const mti_backend *cpu = &mti_cpu_backend;
-    mti_ctx *ctx = cpu->open();
-    attention_call c;
-    attention_call_make(&c, &z, MT_F32, MT_F32);
-    for (int64_t i = 0; i < mti_view_count(&c.v); i++)
-        values_set(&c.v, i, i / z.d % z.t == i % z.d ? 1 : 0);
-    forward(&c, 1, true);
-    mti_view ones = values_new(MT_F32, 4, (int64_t[]){z.b, z.a, z.s, z.t});
-    mti_view dropped = values_new(MT_F32, 4, (int64_t[]){z.b, z.a, z.s, z.t});
-    values_fill(&ones, 1);
-    assert_true(
-        cpu->dropout(ctx, z.p, (uint64_t)c.seed, (uint64_t)c.offset, &ones, &dropped, NULL));
-    cpu->close(ctx);
-    for (int64_t i = 0; i < mti_view_count(&ones); i++)
-        assert_int_equal(values_get(&dropped, i) != 0, values_get(&c.o, i) != 0);
-    values_free_all();
+    static const int64_t keys[] = {41, 44}; /* a counter's four draws in two rows, or in one */
+    for (int n = 0; n < 2; n++)
+        for (int t = 0; t < 4; t++) {
+            const attention_sizes z = {2, 3, 3, 48, keys[n], 48, false, 0.3};
+            check_mask(&z, each_dtype[t]);
+        }
 }
 
 static mti_attention only_shapes(mti_view v[5], int64_t s)
@@ -354,7 +407,7 @@ static void scratch_does_not_grow_with_s_times_t(void **state)
                      mti_cpu_attention_scratch(&ctx, &large));
     size_t few = mti_cpu_attention_backward_scratch(&ctx, &small);
     size_t many = mti_cpu_attention_backward_scratch(&ctx, &large);
-    /* two floats per query of the head in hand: lse and delta */
+    /* two floats per query of the current head: lse and delta */
     assert_int_equal(many - few, 2 * (65536 - 4096) * 2 * sizeof(float));
     assert_true(few < (size_t)1 << 20);
 }
@@ -366,11 +419,12 @@ int main(void)
         cmocka_unit_test(f64_with_lse_in_f32_agrees_to_its_precision),
         cmocka_unit_test(f32_agrees_with_the_definition),
         cmocka_unit_test(sixteen_bit_floats_agree_with_the_definition),
+        cmocka_unit_test(other_strides_and_a_negative_scale_agree_with_the_definition),
         cmocka_unit_test(backward_agrees_with_finite_differences),
         cmocka_unit_test(bits_do_not_depend_on_the_number_of_threads),
         cmocka_unit_test(lse_may_be_left_out_of_forward),
         cmocka_unit_test(queries_that_see_no_key_give_zeros),
-        cmocka_unit_test(without_keys_everything_is_zero),
+        cmocka_unit_test(without_keys_or_queries_everything_is_zero),
         cmocka_unit_test(the_mask_is_that_of_dropout_on_the_cpu),
         cmocka_unit_test(scratch_does_not_grow_with_s_times_t),
     };
