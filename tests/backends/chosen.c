@@ -7,11 +7,11 @@
 #include <string.h>
 #include "chosen.h"
 
-#define HEADER 64 /* holds the size, keeps the alignment */
+#define HEADER 64 /* holds the size and keeps the alignment */
 
 static const mti_backend *real;
 static mti_backend waiting;
-static mti_ctx *memory; /* a context for page-locked memory; NULL: the heap will do */
+static mti_ctx *memory; /* a context for page-locked memory; NULL: memory comes from the heap */
 
 #define KERNEL(name, parameters, arguments)                                                        \
     static bool waiting_##name(mti_ctx *ctx, MTI_UNWRAP parameters)                                \

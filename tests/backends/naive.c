@@ -1,7 +1,7 @@
 /* naive.c: how small a backend can be. Device "naive" computes a dozen kernels element by element
  * in f64, as their contracts in backends/kernels.def say, and takes the rest from
- * backends/reference.h. The gradient checks run on it: so the contracts suffice to write a backend
- * from, and whatever a backend leaves out is there. */
+ * backends/reference.h. The gradient checks run on it, which shows that a backend can be written
+ * from the contracts alone, and that every kernel it leaves out has a default. */
 #include <math.h>
 #include "backends/module.h"
 #include "backends/reference.h"
@@ -40,7 +40,7 @@ static void free_raw(mti_ctx *ctx, void *p, size_t n_bytes)
 static size_t room(mti_ctx *ctx)
 {
     (void)ctx;
-    return SIZE_MAX; /* nobody says */
+    return SIZE_MAX; /* unknown */
 }
 
 static bool copy_bytes(mti_ctx *ctx, void *dst, const void *src, size_t n_bytes)
@@ -59,7 +59,7 @@ static bool naive_fill(mti_ctx *ctx, const mti_view *y, double value)
     return true;
 }
 
-/* Every op's formula is computed, and one taken: a few unlucky ones meet the log of a negative. */
+/* Computes every op's formula and returns one of them; some take the log of a negative number. */
 static double value_of(mti_unary op, double x, double p0, double p1)
 {
     const double values[] = {
@@ -140,7 +140,7 @@ static size_t naive_sum_scratch(mti_ctx *ctx, const mti_view *x, const mti_view 
     return 0;
 }
 
-/* y's element for element i of x: the same place, but 0 where y has extent 1. */
+/* The index in y of element i of x: the same indices, but 0 where y has extent 1. */
 static int64_t place_in(const mti_view *y, const mti_view *x, int64_t i)
 {
     int64_t place = 0, step = 1;
@@ -223,7 +223,7 @@ static bool naive_softmax_backward(mti_ctx *ctx, double scale, const mti_view *y
     return true;
 }
 
-/* A kernel of our own follows the reference's of the same name. */
+/* In the table, our kernels override the reference's kernels of the same name. */
 #if defined(__clang__)
 #pragma clang diagnostic ignored "-Winitializer-overrides"
 #else

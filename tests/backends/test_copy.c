@@ -24,7 +24,7 @@ static void a_copy_moves_every_element_between_any_two_layouts(void **state)
     be->close(ctx);
 }
 
-/* What a cast gives; doubles hold all the values used here exactly. */
+/* The result of a cast; doubles hold all values of this test exactly. */
 static double cast(double x, mt_dtype to)
 {
     mti_view v = mtt_dense(to, 1);
@@ -96,7 +96,7 @@ static void every_8_bit_float_widens_exactly_and_comes_back(void **state)
     }
 }
 
-static void every_16_bit_float_widens_exactly_and_comes_back(void **state)
+static void every_16_bit_float_widens_exactly_and_narrows_back(void **state)
 {
     (void)state;
     mti_view v = mtt_dense(MT_F16, 1 << 16);
@@ -130,7 +130,7 @@ static void f32_narrows_to_the_nearest_narrow_float_ties_to_even(void **state)
             dropped = 23 - mt_dtype_bits(dtypes[t]).mantissa;
         uint16_t got = 0;
         for (uint64_t u = 0; u <= UINT32_MAX; u += 1021) {
-            /* half of them land exactly between two neighbours */
+            /* half of them lie exactly between two neighbours */
             uint32_t pattern = (uint32_t)u & (u & 1 ? ~0u : ~0u << (dropped - 1));
             float x;
             memcpy(&x, &pattern, sizeof x);
@@ -152,7 +152,7 @@ int main(void)
         cmocka_unit_test(casts_between_all_pairs_of_types_round_once),
         cmocka_unit_test(floats_out_of_range_become_the_nearest_integer),
         cmocka_unit_test(every_8_bit_float_widens_exactly_and_comes_back),
-        cmocka_unit_test(every_16_bit_float_widens_exactly_and_comes_back),
+        cmocka_unit_test(every_16_bit_float_widens_exactly_and_narrows_back),
         cmocka_unit_test(f32_narrows_to_the_nearest_narrow_float_ties_to_even),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -6,7 +6,7 @@
 
 static const double slope = 0.125; /* also affine's scale and pow's exponent */
 
-/* What unary.def says, in f64. */
+/* The formula of unary.def, in f64. */
 static double by_formula(mti_unary op, double x)
 {
     const double p0 = slope, p1 = 3;
@@ -17,7 +17,7 @@ static double by_formula(mti_unary op, double x)
     return NAN;
 }
 
-/* The textbook, in other words than unary.def's where there are any. */
+/* The textbook's formula, written differently from unary.def where possible. */
 static double exact(mti_unary op, double x)
 {
     switch (op) {
@@ -40,7 +40,7 @@ static double exact(mti_unary op, double x)
     }
 }
 
-/* Its derivative, by a difference of fourth order. */
+/* Its derivative, by a fourth-order difference. */
 static double derivative(mti_unary op, double x)
 {
     double h = 1e-3;
@@ -49,7 +49,7 @@ static double derivative(mti_unary op, double x)
            (12 * h);
 }
 
-/* What the op of this name keeps: MTI_IN0, MTI_OUT0 or nothing. */
+/* What the op keeps: MTI_IN0, MTI_OUT0 or 0. */
 static unsigned keeps(mti_unary op)
 {
 #define UNARY(name, cost, y, dx) [MTI_UNARY_##name] = MTI_OP_##name,
@@ -61,7 +61,7 @@ static unsigned keeps(mti_unary op)
 
 static double lowest(mti_unary op) { return isnan(exact(op, -1)) ? 0.25 : -4.0; }
 
-/* Away from the kinks, at 0 and at clamp's bounds, where a difference means nothing. */
+/* Values away from 0 and from clamp's bounds, where the derivative is not defined. */
 static void fill_input(const mti_view *x, mti_unary op)
 {
     mtt_fill(x, 7, lowest(op), 4.0);
@@ -167,7 +167,7 @@ static bool exact_compare(mti_compare op, double a, double b)
                                   : b < a || a == b;
 }
 
-/* Of few values, so that many are equal; some NaN where the dtype has it. */
+/* Inputs with few different values, so that many are equal; some NaN where the dtype has it. */
 static void check_compare(const mti_backend *be, mti_ctx *ctx, mti_compare op, mt_dtype dtype,
                           int64_t n, mtt_placing pa, mtt_placing py)
 {
@@ -202,7 +202,7 @@ static void comparisons_match_in_every_dtype_and_layout(void **state)
     be->close(ctx);
 }
 
-/* [r,c] with a column [r,1], a row [1,c] and a scalar, all expanded by stride 0. */
+/* [r,c] with a column [r,1], a row [1,c] and a scalar, which are expanded with stride 0. */
 static void columns_rows_and_scalars_broadcast(void **state)
 {
     (void)state;
@@ -239,7 +239,8 @@ static void nan_and_infinity_pass_through(void **state)
             for (int64_t i = 0; i < 40; i++) mtt_set(&x, i, (double)NAN), mtt_set(&one, i, 1);
             assert_true(be->unary(ctx, op, slope, 3, &x, &y));
             for (int64_t i = 0; i < 40; i++) assert_true(isnan(mtt_get(&y, i)));
-            /* as in PyTorch a gradient passes where relu's output is NaN, not where abs's is */
+            /* as in PyTorch, a gradient passes where relu's output is NaN, but not where abs's is
+             */
             assert_true(be->unary_backward(ctx, op, slope, 3, &x, &one, &y));
             for (int64_t i = 0; i < 40; i++) {
                 double want = op == MTI_UNARY_relu                                   ? 1
@@ -257,7 +258,7 @@ static void nan_and_infinity_pass_through(void **state)
     assert_true(mtt_get(&y, 0) == 0 && isinf(mtt_get(&y, 1)) && !signbit(mtt_get(&y, 2)));
     assert_true(be->unary(ctx, MTI_UNARY_abs, 0, 0, &x, &y));
     assert_true(mtt_get(&y, 0) == (double)INFINITY && !signbit(mtt_get(&y, 2)));
-    double inf = (double)INFINITY; /* a side left open */
+    double inf = (double)INFINITY; /* an open side */
     assert_true(be->unary(ctx, MTI_UNARY_clamp, -inf, 2, &x, &y));
     assert_true(mtt_get(&y, 0) == -inf && mtt_get(&y, 1) == 2);
     mtt_drop(&x), mtt_drop(&y);

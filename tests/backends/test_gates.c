@@ -93,7 +93,7 @@ static void rms_norm_matches_its_definition_and_its_gradients(void **state)
 
 /* ---- rotary positions ---- */
 
-/* In f64 the angle is a product of radians, whose rounding grows with it. */
+/* In f64 the angle is a product in radians, so its rounding error grows with the position. */
 static double rope_tolerance(mt_dtype dtype, int64_t last_position)
 {
     return dtype == MT_F32   ? 1e-6
@@ -120,7 +120,7 @@ static void check_rope(const mti_backend *be, mti_ctx *ctx, mt_dtype dtype, cons
             mtt_close(mtt_get(&y, r * d + i), low * c - high * sine, tolerance, "rope", i);
             mtt_close(mtt_get(&y, r * d + i + half), high * c + low * sine, tolerance, "rope", i);
         }
-    /* back to where it was, in place and not */
+    /* the inverse restores x, in place and not */
     mti_view back = mtt_view(dtype, 4, shape, placing);
     assert_true(be->rope(ctx, theta, start, true, &y, &back));
     assert_true(be->rope(ctx, theta, start, true, &y, &y));
@@ -130,7 +130,7 @@ static void check_rope(const mti_backend *be, mti_ctx *ctx, mt_dtype dtype, cons
     mtt_drop(&x), mtt_drop(&y), mtt_drop(&back);
 }
 
-static void rope_turns_every_pair_by_its_angle_and_back(void **state)
+static void rope_rotates_every_pair_by_its_angle_and_back(void **state)
 {
     (void)state;
     static const int64_t shapes[][4] = {{2, 3, 5, 6},   {1, 1, 1, 2},   {1, 2, 70, 64},
@@ -209,7 +209,7 @@ static void check_where(const mti_backend *be, mti_ctx *ctx, mt_dtype dtype, mtt
     mtt_drop(&mask), mtt_drop(&a), mtt_drop(&b), mtt_drop(&y);
 }
 
-static void where_takes_each_element_from_the_side_the_mask_says(void **state)
+static void where_takes_each_element_from_the_side_that_the_mask_gives(void **state)
 {
     (void)state;
     mti_ctx *ctx;
@@ -248,7 +248,8 @@ static void pow_matches_the_c_library_for_every_kind_of_exponent(void **state)
 
 /* ---- max ---- */
 
-/* x's elements i of y and j of what is searched, in row-major order */
+/* Element i of y is the maximum over the elements j of the searched dimensions, both in row-major
+ * order. */
 static void check_max(const mti_backend *be, mti_ctx *ctx, mt_dtype dtype, const mti_view *x,
                       int rank, bool odd)
 {
@@ -280,7 +281,7 @@ static void check_max(const mti_backend *be, mti_ctx *ctx, mt_dtype dtype, const
     mtt_drop(&y), mtt_drop(&index), mtt_drop(&dy), mtt_drop(&dx), mtt_drop(&again);
 }
 
-static void max_finds_the_first_that_is_largest(void **state)
+static void max_finds_the_first_of_the_largest_elements(void **state)
 {
     (void)state;
     static const struct shape {
@@ -296,14 +297,15 @@ static void max_finds_the_first_that_is_largest(void **state)
             for (mtt_placing placing = 0; placing < MTT_PLACING_COUNT; placing++)
                 for (int variant = 0; variant < 3; variant++) {
                     mti_view x = mtt_view(mtt_floats[t], shapes[k].rank, shapes[k].at, placing);
-                    mtt_fill(&x, 1, -2, variant == 1 ? -1.96875 : 2); /* 1: many are equal */
+                    mtt_fill(&x, 1, -2,
+                             variant == 1 ? -1.96875 : 2); /* variant 1: many equal values */
                     check_max(be, ctx, mtt_floats[t], &x, shapes[k].kept, variant == 2);
                     mtt_drop(&x);
                 }
     be->close(ctx);
 }
 
-static void max_of_nothing_but_minus_infinity_is_the_first(void **state)
+static void max_of_minus_infinities_is_the_first(void **state)
 {
     (void)state;
     mti_ctx *ctx;
@@ -322,12 +324,12 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rms_norm_matches_its_definition_and_its_gradients),
-        cmocka_unit_test(rope_turns_every_pair_by_its_angle_and_back),
+        cmocka_unit_test(rope_rotates_every_pair_by_its_angle_and_back),
         cmocka_unit_test(swiglu_matches_its_definition_and_its_gradients),
-        cmocka_unit_test(where_takes_each_element_from_the_side_the_mask_says),
+        cmocka_unit_test(where_takes_each_element_from_the_side_that_the_mask_gives),
         cmocka_unit_test(pow_matches_the_c_library_for_every_kind_of_exponent),
-        cmocka_unit_test(max_finds_the_first_that_is_largest),
-        cmocka_unit_test(max_of_nothing_but_minus_infinity_is_the_first),
+        cmocka_unit_test(max_finds_the_first_of_the_largest_elements),
+        cmocka_unit_test(max_of_minus_infinities_is_the_first),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

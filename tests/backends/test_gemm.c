@@ -16,7 +16,7 @@
 
 static const mt_dtype dtypes[] = {MT_F32, MT_F64, MT_BF16, MT_F16};
 
-/* Computed with `threads`, the scratch asked for with `asked`. */
+/* Computes with `threads`; the size of the scratch was asked for with `asked` threads. */
 static void gemm_after(int asked, int threads, double alpha, const mti_view *a, const mti_view *b,
                        double beta, const mti_view *c, const mti_view *bias)
 {
@@ -39,7 +39,8 @@ static void gemm(int threads, double alpha, const mti_view *a, const mti_view *b
 static int64_t rows(const mti_view *v) { return v->shape[v->rank - 2]; }
 static int64_t cols(const mti_view *v) { return v->shape[v->rank - 1]; }
 
-/* Element (i, j) of batch item n against the definition. `before`: c as it was, or NULL. */
+/* Compares element (i, j) of batch item n with the definition. `before`: c before the product, or
+ * NULL. */
 static void check_element(double alpha, const mti_view *a, const mti_view *b,
                           const mti_view *before, const mti_view *c, const mti_view *bias,
                           int64_t n, int64_t i, int64_t j)
@@ -87,8 +88,8 @@ static void try_layout(mt_dtype dtype, int64_t m, int64_t n, int64_t k, int layo
     mti_view bias = values_new(dtype, 1, (int64_t[]){n});
     values_random(&a, 1), values_random(&b, 2), values_random(&before, 3), values_random(&bias, 4);
     for (int with = 0; with < 4; with++) {
-        /* elsewhere than on the CPU, a bias onto a column-major c that stays is rounded by itself
-         */
+        /* other devices than the CPU round separately when they add a bias to a column-major c that
+         * is kept */
         if (with == 3 && (layout & 4) && mt_dtype_size(dtype) == 2 &&
             strcmp(mtt_chosen()->kind, "cpu") != 0)
             continue;
@@ -116,13 +117,13 @@ static void every_dtype_layout_and_odd_size_agrees_with_a_plain_loop(void **stat
                     try_layout(dtypes[t], sizes[s][0], sizes[s][1], sizes[s][2], layout, pad);
 }
 
-/* Products that are cut: thin ones, ones in place, strips (of more than 4 MiB of operands),
- * several blocks of k. The short form tries each size with each dtype, in two layouts of eight. */
+/* Products that are divided: thin ones, ones in place, strips (of more than 4 MiB of operands),
+ * several blocks of k. The short form tries each size with each dtype, in two of eight layouts. */
 static const int64_t cut_sizes[][3] = {{3, 1500, 700}, {1300, 5, 400},  {129, 140, 150},
                                        {70, 65, 2100}, {600, 530, 710}, {1030, 1100, 515},
                                        {301, 203, 100}};
 
-static void products_that_are_cut_into_tiles_agree_with_a_plain_loop(void **state)
+static void products_divided_into_tiles_agree_with_a_plain_loop(void **state)
 {
     (void)state;
     for (size_t t = 0; t < 4; t++)
@@ -139,7 +140,7 @@ static void products_that_are_cut_into_tiles_agree_with_a_plain_loop(void **stat
                 const mti_view *added = layout % 3 == 0 ? &bias : NULL;
                 gemm(2, 1, &a, &b, 0, &c, added);
                 for (int64_t e = 0; e < m * n; e++) assert_false(isnan(values_get(&c, e)));
-                for (int64_t e = 0; e < m * n; e += 997) /* meets every tile, every edge */
+                for (int64_t e = 0; e < m * n; e += 997) /* reaches every tile and every edge */
                     check_element(1, &a, &b, NULL, &c, added, 0, e / n, e % n);
                 check_element(1, &a, &b, NULL, &c, added, 0, m - 1, n - 1);
                 assert_true(values_surroundings_untouched(&c));
@@ -228,7 +229,7 @@ static void bits_do_not_depend_on_the_number_of_threads(void **state)
         }
 }
 
-/* Another host thread may set them at any time. */
+/* Another host thread may set the number of threads at any time. */
 static void threads_set_after_the_scratch_was_asked_for_stay_within_it(void **state)
 {
     (void)state;
@@ -309,7 +310,7 @@ static void half_precision_scratch_is_bounded(void **state)
     assert_int_equal(mti_cpu_gemm_scratch(&ctx, &v, &v, &v), 0);
 }
 
-static void openblas_is_told_of_a_newer_cpu(void **state)
+static void openblas_gets_better_kernels_if_it_does_not_know_the_cpu(void **state)
 {
     (void)state;
     assert_null(mti_openblas_better_core("Prescott", false, false));
@@ -328,7 +329,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_dtype_layout_and_odd_size_agrees_with_a_plain_loop),
-        cmocka_unit_test(products_that_are_cut_into_tiles_agree_with_a_plain_loop),
+        cmocka_unit_test(products_divided_into_tiles_agree_with_a_plain_loop),
         cmocka_unit_test(batches_may_be_broadcast),
         cmocka_unit_test(an_empty_sum_gives_beta_c_plus_bias),
         cmocka_unit_test(a_product_without_elements_does_nothing),
@@ -336,7 +337,7 @@ int main(void)
         cmocka_unit_test(threads_set_after_the_scratch_was_asked_for_stay_within_it),
         cmocka_unit_test(callers_on_several_threads_get_the_same_bits),
         cmocka_unit_test(a_product_leaves_the_callers_openmp_setting_alone),
-        cmocka_unit_test(openblas_is_told_of_a_newer_cpu),
+        cmocka_unit_test(openblas_gets_better_kernels_if_it_does_not_know_the_cpu),
         cmocka_unit_test(half_precision_scratch_is_bounded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

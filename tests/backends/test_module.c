@@ -1,4 +1,4 @@
-/* Backends in files of their own: what is said when there is none, or none of ours. */
+/* Backends in modules: the errors for a missing module and for a file that is not one. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,7 +16,7 @@ static void refused(const char *kind, const char *word)
     mt_clear_error();
 }
 
-static void an_unknown_kind_is_refused_with_what_there_is(void **state)
+static void an_unknown_kind_is_refused_with_the_known_ones(void **state)
 {
     (void)state;
     refused("abacus", "libmemtape-abacus.so");
@@ -37,7 +37,7 @@ static void a_kind_is_never_a_path(void **state)
     refused("anoverlongnamethatnobodywouldgivetoadevice", "libmemtape-KIND.so");
 }
 
-static void a_file_that_is_no_module_is_refused(void **state)
+static void a_file_that_is_not_a_module_is_refused(void **state)
 {
     (void)state;
     setenv("MEMTAPE_ABSENT_MODULE", "/nonexistent/file.so", 1);
@@ -68,9 +68,9 @@ static void cuda_opens_or_says_what_is_missing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_unknown_kind_is_refused_with_what_there_is),
+        cmocka_unit_test(an_unknown_kind_is_refused_with_the_known_ones),
         cmocka_unit_test(a_kind_is_never_a_path),
-        cmocka_unit_test(a_file_that_is_no_module_is_refused),
+        cmocka_unit_test(a_file_that_is_not_a_module_is_refused),
         cmocka_unit_test(cuda_opens_or_says_what_is_missing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

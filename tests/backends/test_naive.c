@@ -1,4 +1,4 @@
-/* What stands in a table for the kernels that a backend does not have. */
+/* The table's defaults for kernels that a backend does not have. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,7 +17,7 @@ static void a_missing_kernel_is_refused_by_name(void **state)
     mt_clear_error();
 }
 
-static void a_lent_kernel_computes_what_the_cpu_does(void **state)
+static void a_default_kernel_computes_what_the_cpu_does(void **state)
 {
     (void)state;
     float x[5] = {-2, -1, 0, 1, 2}, y[5], want[5];
@@ -32,7 +32,7 @@ static void a_lent_kernel_computes_what_the_cpu_does(void **state)
     mti_cpu_backend.close(cpu);
 }
 
-/* In naive.c's table: its own dozen, the rest lent. */
+/* naive.c's table: its own dozen kernels, and defaults for the rest. */
 static void a_backend_of_a_dozen_kernels_has_the_whole_table(void **state)
 {
     (void)state;
@@ -49,7 +49,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_missing_kernel_is_refused_by_name),
-        cmocka_unit_test(a_lent_kernel_computes_what_the_cpu_does),
+        cmocka_unit_test(a_default_kernel_computes_what_the_cpu_does),
         cmocka_unit_test(a_backend_of_a_dozen_kernels_has_the_whole_table),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -65,9 +65,9 @@ static void adamw_takes_the_step_of_its_paper(void **state)
     be->close(ctx);
 }
 
-/* The step is taken on the master as on an f32 parameter, gradients scaled first; p is it rounded.
- */
-static void a_master_is_stepped_in_the_place_of_its_parameter(void **state)
+/* The step changes the master as it would an f32 parameter, with gradients scaled first; p is the
+ * rounded master. */
+static void a_master_is_stepped_instead_of_its_parameter(void **state)
 {
     (void)state;
     mti_ctx *ctx;
@@ -77,7 +77,7 @@ static void a_master_is_stepped_in_the_place_of_its_parameter(void **state)
         tensors wide, narrow;
         make(&wide, MT_F32), make(&narrow, dtype);
         mti_view master[N_ITEMS];
-        for (int k = 0; k < N_ITEMS; k++) { /* the same values, the gradients times 4 */
+        for (int k = 0; k < N_ITEMS; k++) { /* the same values, but gradients times 4 */
             master[k] = mtt_dense(MT_F32, item_sizes[k]);
             for (int64_t i = 0; i < item_sizes[k]; i++) {
                 mtt_set(&master[k], i, mtt_get(&wide.p[k], i));
@@ -170,7 +170,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(adamw_takes_the_step_of_its_paper),
-        cmocka_unit_test(a_master_is_stepped_in_the_place_of_its_parameter),
+        cmocka_unit_test(a_master_is_stepped_instead_of_its_parameter),
         cmocka_unit_test(sgd_takes_plain_and_momentum_steps),
         cmocka_unit_test(clipping_measures_and_scales_all_gradients),
     };

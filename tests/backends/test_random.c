@@ -1,9 +1,9 @@
-/* Random kernels: every element is the draw that the contract names. */
+/* Random kernels: every element uses the draw that the contract names. */
 #include "views.h"
 #include "base/philox.h"
 
 #define SEED   0x0123456789abcdefu
-#define OFFSET 0xfffffffeu /* the counter crosses 32 bits */
+#define OFFSET 0xfffffffeu /* the counter exceeds 32 bits */
 
 static uint32_t draw(int64_t i) { return mti_philox(SEED, OFFSET + (uint64_t)(i / 4)).v[i % 4]; }
 

@@ -1,7 +1,7 @@
 /* Sums over any set of dimensions. */
 #include "views.h"
 
-/* y of the shape of x with the dimensions in `mask` made 1; reference by brute force. */
+/* y has x's shape, with extent 1 in the dimensions of `mask`; compares with plain loops. */
 static void check_sum(const mti_backend *be, mti_ctx *ctx, mt_dtype dtype, mt_dtype y_dtype,
                       int rank, const int64_t *shape, unsigned mask, mtt_placing placing)
 {
@@ -27,7 +27,7 @@ static void check_sum(const mti_backend *be, mti_ctx *ctx, mt_dtype dtype, mt_dt
     size_t n_scratch = be->sum_scratch(ctx, &x, &y);
     void *scratch = n_scratch ? mtt_memory(n_scratch) : NULL;
     assert_true(be->sum(ctx, 0.5, &x, &y, scratch));
-    /* rounding of the result, and a little for that of the sum */
+    /* rounding of the result, and a little for rounding of the sum */
     double sum_epsilon = dtype == MT_F64 ? 0x1p-50 : 0x1p-22;
     for (int64_t i = 0; i < n_out; i++)
         mtt_close(mtt_get(&y, i), 0.5 * want[i], mtt_epsilon(y_dtype) / 2 + sum_epsilon * size[i],

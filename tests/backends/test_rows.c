@@ -6,14 +6,14 @@
 static const int64_t lengths[] = {1, 2, 3, 7, 17, 63, 64, 65, 511, 512, 513, 1000, LONGEST};
 #define N_LENGTHS (int)(sizeof lengths / sizeof *lengths)
 
-/* Rows may lie apart, but each is contiguous. */
+/* There may be gaps between rows, but each row is contiguous. */
 static mti_view rows(mt_dtype dtype, int64_t a, int64_t b, int64_t n, bool padded)
 {
     return mtt_view(dtype, 3, (const int64_t[]){a, b, n},
                     padded ? MTT_PLACED_PADDED : MTT_PLACED_DENSE);
 }
 
-/* The reference itself rounds in f64; sums of a block in f32 do as well. */
+/* The reference itself rounds in f64, and so do sums of a block in f32. */
 static double tolerance(mt_dtype dtype)
 {
     return (dtype == MT_F64 ? 32 : dtype == MT_F32 ? 4 : 1) * mtt_epsilon(dtype);
@@ -208,7 +208,7 @@ static void check_norm(const mti_backend *be, mti_ctx *ctx, mt_dtype dtype, int6
     assert_true(be->layer_norm_backward(ctx, &c.dy, &c.x, w, &c.mean, &c.rstd, &c.dx, &c.dw, &c.db,
                                         scratch));
     if (n > 1) check_norm_backward(&c, mean, rstd);
-    /* each result alone is the same */
+    /* each result is the same if it is computed alone */
     mti_view dx = rows(dtype, n_rows, 1, n, variant & 1), db = mtt_dense(dtype, n);
     assert_true(
         be->layer_norm_backward(ctx, &c.dy, &c.x, w, &c.mean, &c.rstd, &dx, NULL, NULL, scratch));

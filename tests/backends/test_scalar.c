@@ -1,10 +1,10 @@
-/* The f32 building blocks against the C library in f64: the largest errors that
- * scalar.h states, and what happens at the ends. */
+/* The f32 functions of scalar.h against the C library in f64: the largest errors that scalar.h
+ * states, and the results for extreme inputs. */
 #include "views.h"
 #include <stdio.h>
 #include "backends/scalar.h"
 
-/* |got - want| in units of the last place of want as f32 (subnormal spacing at least). */
+/* |got - want| in units of the last place of want as f32, at least the spacing of subnormals. */
 static double ulps(float got, double want)
 {
     float rounded = (float)want;
@@ -15,7 +15,7 @@ static double ulps(float got, double want)
     return fabs((double)got - want) / unit;
 }
 
-/* Every 509th f32 there is, both signs, infinities and NaN included. */
+/* The largest error over every 509th f32, with both signs, infinities and NaN. */
 static double worst(float (*f)(float), double (*exact)(double), double smallest)
 {
     double most = 0;
@@ -40,7 +40,7 @@ static void exp_is_as_exact_as_stated(void **state)
 static float falling_exp_f32(float x) { return mti_exp_nonpositive_f32(x > 0 ? -x : x); }
 static double falling_exp_f64(double x) { return exp(x > 0 ? -x : x); }
 
-static void exp_of_what_is_not_positive_is_as_exact_and_ends_in_zero(void **state)
+static void exp_of_nonpositive_numbers_is_as_exact_and_ends_in_zero(void **state)
 {
     (void)state;
     WORST_IS_UNDER(1.1, falling_exp_f32, falling_exp_f64, 0x1p-126);
@@ -92,8 +92,8 @@ static float gpu_cdf(float x)
     return mti_gpu_normal_cdf(x, &bell);
 }
 
-/* To these errors the GPU's 2^x and 1/x add 2 and 1 units in the last place. */
-static void the_functions_of_a_gpu_are_as_exact_as_its_instructions(void **state)
+/* The GPU's 2^x and 1/x add 2 and 1 units in the last place to these errors. */
+static void the_gpus_functions_are_as_exact_as_its_instructions(void **state)
 {
     (void)state;
     double most = 0;
@@ -114,7 +114,7 @@ static void the_functions_of_a_gpu_are_as_exact_as_its_instructions(void **state
     assert_true(gpu_cdf(0.0f) == 0.5f && gpu_cdf(INFINITY) == 1.0f && gpu_cdf(-INFINITY) == 0.0f);
 }
 
-static void the_ends_are_exact(void **state)
+static void results_for_extreme_inputs_are_exact(void **state)
 {
     (void)state;
     assert_true(mti_exp_f32(-INFINITY) == 0.0f);
@@ -145,7 +145,7 @@ static void box_muller_gives_the_textbook_pair(void **state)
 }
 
 /* The largest error of cosine and sine at `n` positions up to `last`. */
-static double worst_turn(int64_t last, int64_t n)
+static double worst_angle(int64_t last, int64_t n)
 {
     const double theta = 10000;
     const int64_t d = 128;
@@ -165,9 +165,9 @@ static double worst_turn(int64_t last, int64_t n)
 static void rotary_angles_are_as_exact_as_stated(void **state)
 {
     (void)state;
-    assert_true(worst_turn(4095, 4095) < 2e-7);
-    assert_true(worst_turn((int64_t)1 << 24, 5000) < 2e-7);
-    assert_true(worst_turn(INT32_MAX, 5000) < 1e-6);
+    assert_true(worst_angle(4095, 4095) < 2e-7);
+    assert_true(worst_angle((int64_t)1 << 24, 5000) < 2e-7);
+    assert_true(worst_angle(INT32_MAX, 5000) < 1e-6);
     float c, s;
     mti_rope_turn_f32(0, mti_rope_frequency_f32(10000, 0, 2), &c, &s);
     assert_true(c == 1 && s == 0);
@@ -188,13 +188,13 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(exp_is_as_exact_as_stated),
-        cmocka_unit_test(exp_of_what_is_not_positive_is_as_exact_and_ends_in_zero),
+        cmocka_unit_test(exp_of_nonpositive_numbers_is_as_exact_and_ends_in_zero),
         cmocka_unit_test(log_is_as_exact_as_stated),
         cmocka_unit_test(the_normal_distribution_is_as_exact_as_stated),
         cmocka_unit_test(tanh_is_as_exact_as_stated),
         cmocka_unit_test(sigmoid_is_as_exact_as_stated),
-        cmocka_unit_test(the_functions_of_a_gpu_are_as_exact_as_its_instructions),
-        cmocka_unit_test(the_ends_are_exact),
+        cmocka_unit_test(the_gpus_functions_are_as_exact_as_its_instructions),
+        cmocka_unit_test(results_for_extreme_inputs_are_exact),
         cmocka_unit_test(box_muller_gives_the_textbook_pair),
         cmocka_unit_test(rotary_angles_are_as_exact_as_stated),
         cmocka_unit_test(the_drop_threshold_counts_the_draws_below_p),

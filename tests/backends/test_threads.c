@@ -1,7 +1,7 @@
-/* Every kernel gives the same bits with one, two and three threads; raw memory. */
+/* Every kernel gives the same bits with one, two and three threads. Raw memory. */
 #include "views.h"
 
-/* Big enough that every kernel has work for three. */
+/* Large enough that every kernel has work for three threads. */
 enum { ROWS = 1500, COLUMNS = 300, CLASSES = 50 };
 
 /* One result of every kernel, from the same inputs. */
@@ -74,7 +74,7 @@ static void sums_and_tokens(const mti_backend *be, mti_ctx *ctx, const inputs *i
     mtt_drop(&logp);
 }
 
-/* x as [2,2,ROWS / 2,COLUMNS / 2], whatever it holds. */
+/* x's memory as [2,2,ROWS / 2,COLUMNS / 2]. */
 static mti_view as_heads(const mti_view *x)
 {
     mti_view v = *x;
@@ -193,7 +193,7 @@ static void raw_memory_is_aligned_and_may_be_refused(void **state)
     assert_null(be->alloc(ctx, 512));
     assert_null(be->alloc(ctx, SIZE_MAX - 5));
     mti_fail_nth_alloc(0);
-    assert_int_equal(mt_last_status(), MT_OK); /* the allocator above tells it in its own words */
+    assert_int_equal(mt_last_status(), MT_OK); /* the caller, the allocator, sets the error */
     mti_fail_nth_alloc(1);
     assert_null(be->open());
     mti_fail_nth_alloc(0);

@@ -1,4 +1,4 @@
-/* What works on class and token numbers: embedding and cross-entropy. */
+/* Kernels that read class and token numbers: embedding and cross-entropy. */
 #include "views.h"
 
 #define IGNORE (-100)
@@ -24,7 +24,7 @@ static void check_embedding(const mti_backend *be, mti_ctx *ctx, mt_dtype dtype,
     assert_true(be->embedding(ctx, &index, &w, &y));
     for (int64_t i = 0; i < count * n; i++)
         assert_true(mtt_get(&y, i) == mtt_get(&w, at[i / n] * n + i % n));
-    mtt_fill(&dw, 7, 5, 6); /* rubbish to be overwritten */
+    mtt_fill(&dw, 7, 5, 6); /* values that must be overwritten */
     void *scratch = mtt_memory(be->embedding_backward_scratch(ctx, &index, &dw));
     assert_true(be->embedding_backward(ctx, &index, &y, &dw, scratch));
     double *want = calloc((size_t)(table * n), sizeof *want);
@@ -57,7 +57,7 @@ static void a_number_outside_the_table_is_refused_by_name(void **state)
     int64_t *at = index.data;
     for (int64_t bad = -1; bad <= 4; bad += 5) {
         at[1] = bad;
-        /* a device that works on its own says so when it is waited for */
+        /* an asynchronous device reports the error when it is synchronised */
         assert_false(be->embedding(ctx, &index, &w, &y) && be->sync(ctx));
         assert_int_equal(mt_last_status(), MT_ERR_ARGUMENT);
         assert_non_null(strstr(mt_last_error(), bad < 0 ? "index[1] is -1" : "index[1] is 4"));

@@ -25,11 +25,11 @@ mti_ctx *values_open(int threads)
     return ctx;
 }
 
-/* Behind the scratch there is room for three more workers, so that one too many does no harm before
- * it is found. Where the first of them would begin is looked at; a simulated device asks for
- * megabytes each time. */
-#define GUARD_LOOKED_AT ((size_t)4096)
-#define DIRTY           ((size_t)64 << 10)
+/* A guard after the scratch has room for three more workers, so that a write beyond the end does no
+ * harm before it is found. Only the guard's beginning is checked, because a simulated device asks
+ * for megabytes each time. */
+#define GUARD_CHECKED ((size_t)4096)
+#define DIRTY         ((size_t)64 << 10)
 
 static size_t guard(size_t n_bytes)
 {
@@ -40,12 +40,12 @@ static size_t guard(size_t n_bytes)
 #endif
 }
 
-static size_t looked_at(size_t n_bytes)
+static size_t checked_bytes(size_t n_bytes)
 {
-    return guard(n_bytes) < GUARD_LOOKED_AT ? guard(n_bytes) : GUARD_LOOKED_AT;
+    return guard(n_bytes) < GUARD_CHECKED ? guard(n_bytes) : GUARD_CHECKED;
 }
 
-/* Pages that nobody looks at are never touched. */
+/* Pages that are not checked are never touched. */
 static char *map_scratch(size_t n)
 {
 #ifndef __SANITIZE_ADDRESS__
@@ -74,13 +74,14 @@ static void unmap_scratch(char *scratch, size_t n)
 char *values_scratch(size_t n_bytes)
 {
     char *scratch = map_scratch(n_bytes + guard(n_bytes));
-    memset(scratch, 0x99, n_bytes < DIRTY ? n_bytes : DIRTY); /* what scratch holds is anything */
-    memset(scratch + n_bytes, 0x77, looked_at(n_bytes));
+    memset(scratch, 0x99, n_bytes < DIRTY ? n_bytes : DIRTY); /* scratch may hold any bytes */
+    memset(scratch + n_bytes, 0x77, checked_bytes(n_bytes));
     return scratch;
 }
 void values_scratch_free(char *scratch, size_t n_bytes)
 {
-    for (size_t i = 0; i < looked_at(n_bytes); i++) assert_int_equal(scratch[n_bytes + i], 0x77);
+    for (size_t i = 0; i < checked_bytes(n_bytes); i++)
+        assert_int_equal(scratch[n_bytes + i], 0x77);
     unmap_scratch(scratch, n_bytes + guard(n_bytes));
 }
 
@@ -115,7 +116,9 @@ mti_view values_new_laid_out(mt_dtype dtype, int rank, const int64_t *shape, boo
     mti_view v = {.dtype = dtype, .rank = rank};
     int64_t n = 1;
     for (int i = 0; i < rank; i++) {
-        int d = rank - 1 - i; /* from the innermost outwards, the last two swapped if asked */
+        int d =
+            rank - 1 -
+            i; /* from the innermost dimension outwards; the last two are swapped if transposed */
         if (transposed && i < 2) d = rank - 2 + i;
         v.shape[d] = shape[d];
         v.stride[d] = n;

@@ -14,7 +14,7 @@ static int64_t offset_of(const mti_view *v, int64_t i)
     return offset;
 }
 
-/* Significand and exponent bits apart, by ldexp. */
+/* Takes significand and exponent apart and joins them with ldexp. */
 static double from_bits(uint16_t h, int exponent_bits, int fraction_bits)
 {
     int bias = (1 << (exponent_bits - 1)) - 1,
@@ -34,7 +34,7 @@ static uint16_t to_bits(double x, int exponent_bits, int fraction_bits)
     if (isnan(x)) return (uint16_t)(sign | top << fraction_bits | 1 << (fraction_bits - 1));
     frexp(x, &e);
     e = x == 0 || e - 1 < 1 - bias ? 1 - bias : e - 1;
-    /* in units of the last place; carries run into the exponent by themselves */
+    /* in units of the last place; a carry increments the exponent */
     double units = isinf(x) ? INFINITY : nearbyint(ldexp(x, fraction_bits - e));
     double all = units + (double)(e - 1 + bias) * (1 << fraction_bits);
     double most = (double)(top << fraction_bits);

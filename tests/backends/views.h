@@ -1,5 +1,5 @@
-/* views.h: views in many layouts, read and written as doubles, for tests of
- * the kernels. Test data is a function of its place, so nothing is stored twice. */
+/* views.h: views in many layouts, read and written as doubles, for tests of the kernels. Test data
+ * are a function of their index, so no copy is needed for comparison. */
 #ifndef MTT_VIEWS_H
 #define MTT_VIEWS_H
 
@@ -32,15 +32,15 @@ void mtt_drop(mti_view *v);
 /* Element i in row-major order. */
 double mtt_get(const mti_view *v, int64_t i);
 void mtt_set(const mti_view *v, int64_t i, double value);
-/* Fill with numbers in [lo, hi) that depend on seed and place. */
+/* Fills with numbers in [lo, hi) that depend on the seed and the index. */
 void mtt_fill(const mti_view *v, uint64_t seed, double lo, double hi);
 
-/* One unit in the last place of the dtype at 1: 2^-23 for f32. */
+/* One unit in the last place at 1: 2^-23 for f32. */
 double mtt_epsilon(mt_dtype dtype);
-/* Fails unless |got - want| <= tolerance * max(1, |want|), or both are NaN, or equal. */
+/* Fails unless |got - want| <= tolerance * max(1, |want|), or both are NaN, or both are equal. */
 void mtt_close(double got, double want, double tolerance, const char *what, int64_t i);
 
-/* The same number of elements with the same bits. */
+/* Fails unless both have the same number of elements with the same bits. */
 void mtt_same(const mti_view *a, const mti_view *b, const char *what);
 
 extern const mt_dtype mtt_floats[4];
