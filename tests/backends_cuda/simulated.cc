@@ -1,5 +1,5 @@
-/* simulated.cc: what attention's files ask of the rest of the backend, for a test that links them
- * alone with the simulator. Device memory is the host's here. */
+/* simulated.cc: the functions of the backend that attention's files call, for a test that links only
+ * those files with the simulator. Device memory is host memory here. */
 #include "backends/cuda/gpu.h"
 #include "simulated.h"
 

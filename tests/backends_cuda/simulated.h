@@ -1,4 +1,4 @@
-/* simulated.h: the CUDA attention kernels under the simulator, as a C test sees them. */
+/* simulated.h: the CUDA attention kernels under the simulator, declared for C. */
 #ifndef MTT_SIMULATED_H
 #define MTT_SIMULATED_H
 

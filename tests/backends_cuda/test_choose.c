@@ -1,10 +1,10 @@
-/* gather and its sums, and topk, on the device, beside the CPU. */
+/* gather and its sums, and topk, on the device, against the CPU. */
 #include "twins.h"
 
 static void check_gather(const mtt_pair *p, mt_dtype dtype, const mtt_shape *of, int dim, int64_t n,
                          mtt_placing placing)
 {
-    mtt_shape cut = *of; /* of the index: shorter than x elsewhere */
+    mtt_shape cut = *of; /* the index's shape: shorter than x in the other dimensions */
     for (int d = 0; d < of->rank; d++) cut.at[d] = d == dim ? n : (of->at[d] + 1) / 2;
     mtt_twin x = mtt_twin_make(p, dtype, of->rank, of->at, placing, 1, -2, 2),
              index = mtt_twin_make(p, MT_I64, of->rank, cut.at, MTT_PLACED_DENSE, 0, 0, 1),
@@ -19,7 +19,7 @@ static void check_gather(const mtt_pair *p, mt_dtype dtype, const mtt_shape *of,
     mtt_twin_check(p, &y, 0, "gather");
     mtt_ok(p->cpu->gather_backward(p->cpu_ctx, dim, &index.host, &dy.host, &dx.host), "backward");
     mtt_ok(p->dev->gather_backward(p->dev_ctx, dim, &index.dev, &dy.dev, &dx.dev), "backward");
-    mtt_twin_check(p, &dx, 0, "gather backward"); /* the same order of sums */
+    mtt_twin_check(p, &dx, 0, "gather backward"); /* both sum in the same order */
     mtt_twin_drop(p, &x), mtt_twin_drop(p, &index), mtt_twin_drop(p, &y);
     mtt_twin_drop(p, &dy), mtt_twin_drop(p, &dx);
 }
@@ -43,10 +43,11 @@ static void check_topk(const mtt_pair *p, mt_dtype dtype, const mtt_shape *s, in
     mtt_twin x = mtt_twin_make(p, dtype, s->rank, s->at, placing, 1, -2, 2),
              values = mtt_twin_make(p, dtype, s->rank, best.at, MTT_PLACED_DENSE, 0, 0, 1),
              index = mtt_twin_make(p, MT_I64, s->rank, best.at, MTT_PLACED_DENSE, 0, 0, 1);
-    for (int64_t i = 0; i < mti_view_count(&x.host); i += 3) /* many equal, some NaN */
+    for (int64_t i = 0; i < mti_view_count(&x.host); i += 3) /* many equal values, some NaN */
         mtt_set(&x.host, i, i % 42 ? (double)(i % 5) - 2 : (double)NAN);
     mtt_twin_push(p, &x);
-    size_t n_scratch = p->dev->topk_scratch(p->dev_ctx, &x.dev, &values.dev); /* the CPU has none */
+    size_t n_scratch =
+        p->dev->topk_scratch(p->dev_ctx, &x.dev, &values.dev); /* the CPU needs none */
     void *scratch = n_scratch ? p->dev->alloc(p->dev_ctx, n_scratch) : NULL;
     mtt_ok(scratch || !n_scratch, "scratch");
     mtt_ok(p->cpu->topk(p->cpu_ctx, &x.host, &values.host, &index.host, NULL), "topk");

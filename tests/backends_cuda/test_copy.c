@@ -1,11 +1,11 @@
-/* Copies and casts on the device, beside the CPU: the same bits in every layout. */
+/* Copies and casts on the device, against the CPU: the same bits in every layout. */
 #include "twins.h"
 
 static void check_copy(const mtt_pair *p, mt_dtype from, mt_dtype to, const mtt_shape *shape,
                        mtt_placing x_placing, mtt_placing y_placing, int64_t skip)
 {
     bool positive = !mt_dtype_bits(from).sign || (to != MT_BOOL && !mt_dtype_bits(to).sign);
-    double lo = positive ? 0 : -100; /* what a cast of negative numbers gives is another test */
+    double lo = positive ? 0 : -100; /* negative numbers are in another test */
     double hi = from == MT_BOOL ? 2 : to == MT_U8 ? 50 : 120;
     mtt_twin x = mtt_twin_make(p, from, shape->rank, shape->at, x_placing, skip, lo, hi);
     mtt_twin y = mtt_twin_make(p, to, shape->rank, shape->at, y_placing, 0, 0, 2);
@@ -39,7 +39,7 @@ static void casts_between_all_types_match_the_cpu(void **state)
         }
 }
 
-/* Every vector width and every tile: whole, cut at one side, cut at both; batches around. */
+/* Every vector width and every kind of tile: whole, cut on one side, cut on both; with batches. */
 static void transposes_of_all_sizes_keep_every_bit(void **state)
 {
     mtt_pair *p = *state;
@@ -59,7 +59,7 @@ static void transposes_of_all_sizes_keep_every_bit(void **state)
             }
 }
 
-/* A block's next tile comes when the last one is read. */
+/* A block takes its next tile when it has read the last one. */
 static void more_tiles_than_blocks_keep_every_bit(void **state)
 {
     const mt_dtype dtypes[] = {MT_U8, MT_F16, MT_I32, MT_F64};
@@ -68,7 +68,7 @@ static void more_tiles_than_blocks_keep_every_bit(void **state)
         check_copy(*state, dtypes[t], dtypes[t], &many, MTT_PLACED_REVERSED, MTT_PLACED_DENSE, 0);
 }
 
-/* Heads out of the rows and back: [b,s,a,d] read as [b,a,s,d]. */
+/* Heads moved out of the rows and back: [b,s,a,d] read as [b,a,s,d]. */
 static void heads_are_moved_in_vectors(void **state)
 {
     mtt_pair *p = *state;

@@ -1,7 +1,7 @@
-/* fill, unary, unary backward and binary on the device, beside the CPU. */
+/* fill, unary, unary backward, binary and compare on the device, against the CPU. */
 #include "twins.h"
 
-/* Room for two libraries' exp, tanh and so on, then the rounding to 16 bits. */
+/* The difference of two libraries' exp, tanh and so on, plus rounding to 16 bits. */
 static double tolerance_of(mt_dtype dtype)
 {
     return dtype == MT_F32 ? 16 * 0x1p-23 : dtype == MT_F64 ? 16 * 0x1p-52 : mtt_epsilon(dtype);
@@ -43,7 +43,7 @@ static void every_unary_op_and_its_backward_match_the_cpu(void **state)
         }
 }
 
-static void every_layout_is_walked_as_on_the_cpu(void **state)
+static void every_layout_gives_what_the_cpu_gives(void **state)
 {
     mtt_pair *p = *state;
     for (int s = 0; s < mtt_n_shapes; s++)
@@ -56,8 +56,8 @@ static void every_layout_is_walked_as_on_the_cpu(void **state)
                 }
 }
 
-/* More than the machine takes at once: every block goes round its loop. */
-static void long_tensors_are_walked_to_their_end(void **state)
+/* More elements than all threads take at once, so every block repeats its loop. */
+static void long_tensors_are_processed_to_their_end(void **state)
 {
     mtt_pair *p = *state;
     const mtt_shape narrow = {1, {300007}}, wide = {2, {1201, 2000}};
@@ -81,7 +81,7 @@ static void unary_works_in_place(void **state)
         }
 }
 
-static void extreme_values_come_out_as_on_the_cpu(void **state)
+static void extreme_values_give_what_the_cpu_gives(void **state)
 {
     mtt_pair *p = *state;
     const double extremes[] = {
@@ -153,7 +153,7 @@ static void binary_ops_match_the_cpu_to_the_bit(void **state)
             }
 }
 
-/* b repeated along each row, along the columns, and as one number. */
+/* b repeated along the rows, along the columns, and as one number. */
 static void broadcast_operands_are_read_in_vectors(void **state)
 {
     mtt_pair *p = *state;
@@ -199,10 +199,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_unary_op_and_its_backward_match_the_cpu),
-        cmocka_unit_test(every_layout_is_walked_as_on_the_cpu),
-        cmocka_unit_test(long_tensors_are_walked_to_their_end),
+        cmocka_unit_test(every_layout_gives_what_the_cpu_gives),
+        cmocka_unit_test(long_tensors_are_processed_to_their_end),
         cmocka_unit_test(unary_works_in_place),
-        cmocka_unit_test(extreme_values_come_out_as_on_the_cpu),
+        cmocka_unit_test(extreme_values_give_what_the_cpu_gives),
         cmocka_unit_test(binary_ops_match_the_cpu_to_the_bit),
         cmocka_unit_test(comparisons_match_the_cpu),
         cmocka_unit_test(broadcast_operands_are_read_in_vectors),

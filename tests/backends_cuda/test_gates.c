@@ -1,9 +1,9 @@
-/* RMS norm, rotary positions, swiglu, where, pow and max on the device, beside the CPU: rows and
- * vectors of every length, out of alignment too. */
+/* RMS norm, rotary positions, swiglu, where, pow and max on the device, against the CPU: rows and
+ * vectors of many lengths, also unaligned ones. */
 #include <float.h>
 #include "twins.h"
 
-/* In registers of lanes, of a block, and not at all. */
+/* Rows that fit into a warp's registers, into a block's, and into neither. */
 static const int64_t lengths[] = {1, 2, 7, 8, 31, 64, 127, 256, 513, 1000, 1031, 4104, 9001};
 #define N_LENGTHS (int)(sizeof lengths / sizeof *lengths)
 
@@ -225,7 +225,7 @@ static void check_max(const mtt_pair *p, mt_dtype dtype, const mtt_shape *s, int
     }
     mtt_ok(p->cpu->max(p->cpu_ctx, &x.host, &y.host, &index.host), "max");
     mtt_ok(p->dev->max(p->dev_ctx, &x.dev, &y.dev, &index.dev), "max");
-    mtt_twin_check(p, &y, odd ? DBL_MIN : 0, "max"); /* any NaN will do */
+    mtt_twin_check(p, &y, odd ? DBL_MIN : 0, "max"); /* any NaN is accepted */
     mtt_twin_check(p, &index, 0, "index");
     mtt_ok(p->cpu->max_backward(p->cpu_ctx, &index.host, &dy.host, &dx.host), "max backward");
     mtt_ok(p->dev->max_backward(p->dev_ctx, &index.dev, &dy.dev, &dx.dev), "max backward");

@@ -1,4 +1,4 @@
-/* Embedding, cross-entropy and their backward on the device, beside the CPU. */
+/* Embedding, cross-entropy and their backward on the device, against the CPU. */
 #include "twins.h"
 #include "memtape/status.h"
 
@@ -20,7 +20,7 @@ static mtt_twin numbers(const mtt_pair *p, int64_t count, double below)
 
 /* ---- embedding ---- */
 
-static void add_up_both(const mtt_pair *p, const mtt_twin *index, const mtt_twin *dy,
+static void sum_on_both(const mtt_pair *p, const mtt_twin *index, const mtt_twin *dy,
                         const mtt_twin *dw)
 {
     size_t n_cpu = p->cpu->embedding_backward_scratch(p->cpu_ctx, &index->host, &dw->host);
@@ -34,7 +34,7 @@ static void add_up_both(const mtt_pair *p, const mtt_twin *index, const mtt_twin
     p->dev->free(p->dev_ctx, dev, n_dev);
 }
 
-/* `favourite`: every second index is this one, if not negative. */
+/* favourite: if not negative, every second index has this value. */
 static void check_embedding(const mtt_pair *p, mt_dtype dtype, int64_t count, int64_t rows,
                             int64_t n, mtt_placing placing, int64_t favourite)
 {
@@ -50,15 +50,15 @@ static void check_embedding(const mtt_pair *p, mt_dtype dtype, int64_t count, in
     mtt_ok(p->cpu->embedding(p->cpu_ctx, &index.host, &w.host, &y.host), "embedding");
     mtt_ok(p->dev->embedding(p->dev_ctx, &index.dev, &w.dev, &y.dev), "embedding");
     mtt_twin_check(p, &y, 0, "embedding");
-    add_up_both(p, &index, &dy, &dw);
-    /* an index that comes often is added up in parts: thousands of numbers in another order */
+    sum_on_both(p, &index, &dy, &dw);
+    /* gradients of a frequent index are summed in parts: thousands of numbers in another order */
     double often = (dtype == MT_F32 || dtype == MT_F64 ? 1024 : 1) * mtt_epsilon(dtype);
     mtt_twin_check(p, &dw, favourite < 0 ? 0 : often, "embedding backward");
     mtt_twin_drop(p, &index), mtt_twin_drop(p, &w), mtt_twin_drop(p, &y);
     mtt_twin_drop(p, &dy), mtt_twin_drop(p, &dw);
 }
 
-static void embedding_gathers_rows_and_adds_gradients_up_in_index_order(void **state)
+static void embedding_gathers_rows_and_sums_gradients_in_index_order(void **state)
 {
     mtt_pair *p = *state;
     for (int t = 0; t < 4; t++)
@@ -77,7 +77,7 @@ static void indices_of_several_digits_are_sorted_in_tiles(void **state)
     check_embedding(p, MT_F32, 100, 70000, 2, MTT_PLACED_DENSE, 69999);
 }
 
-static void an_index_that_fills_half_the_batch_is_added_up_whole(void **state)
+static void an_index_that_fills_half_the_batch_is_summed_completely(void **state)
 {
     mtt_pair *p = *state;
     for (int t = 0; t < 4; t++) check_embedding(p, mtt_floats[t], 3001, 11, 300, 0, 3);
@@ -91,7 +91,7 @@ static void no_indices_give_a_gradient_of_zero(void **state)
 
 /* ---- bad numbers ---- */
 
-/* The complaint comes with the next sync, once. */
+/* The error is reported by the next sync, once. */
 static void expect_fault(const mtt_pair *p, const char *text)
 {
     assert_false(p->dev->sync(p->dev_ctx));
@@ -190,7 +190,7 @@ static void rows_as_long_as_a_vocabulary_match_the_cpu(void **state)
         check_entropy(p, mtt_floats[t], 3, VOCABULARY, MTT_PLACED_DENSE, 0, 2);
 }
 
-static void more_rows_than_slots_are_added_up(void **state)
+static void more_rows_than_slots_are_summed(void **state)
 {
     mtt_pair *p = *state;
     check_entropy(p, MT_F32, 70000, 2, MTT_PLACED_DENSE, 0, 7);
@@ -201,7 +201,7 @@ static void more_rows_than_slots_are_added_up(void **state)
 static void the_loss_of_no_rows_is_not_a_number(void **state)
 {
     mtt_pair *p = *state;
-    check_entropy(p, MT_F32, 4, 6, MTT_PLACED_DENSE, 0, 1); /* all ignored: dx is 0 */
+    check_entropy(p, MT_F32, 4, 6, MTT_PLACED_DENSE, 0, 1); /* all rows ignored: dx is 0 */
     check_entropy(p, MT_BF16, 0, 6, MTT_PLACED_DENSE, 0, 1);
     const int64_t one[] = {1};
     mtt_twin loss = mtt_twin_make(p, MT_F32, 1, one, MTT_PLACED_DENSE, 0, 0, 1), got = loss;
@@ -219,14 +219,14 @@ static void the_loss_of_no_rows_is_not_a_number(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(embedding_gathers_rows_and_adds_gradients_up_in_index_order),
+        cmocka_unit_test(embedding_gathers_rows_and_sums_gradients_in_index_order),
         cmocka_unit_test(indices_of_several_digits_are_sorted_in_tiles),
-        cmocka_unit_test(an_index_that_fills_half_the_batch_is_added_up_whole),
+        cmocka_unit_test(an_index_that_fills_half_the_batch_is_summed_completely),
         cmocka_unit_test(no_indices_give_a_gradient_of_zero),
         cmocka_unit_test(the_first_number_outside_the_table_is_named_at_the_next_sync),
         cmocka_unit_test(cross_entropy_of_rows_of_any_length_matches_the_cpu),
         cmocka_unit_test(rows_as_long_as_a_vocabulary_match_the_cpu),
-        cmocka_unit_test(more_rows_than_slots_are_added_up),
+        cmocka_unit_test(more_rows_than_slots_are_summed),
         cmocka_unit_test(the_loss_of_no_rows_is_not_a_number),
     };
     return cmocka_run_group_tests(tests, mtt_open, mtt_close_pair);

@@ -1,7 +1,7 @@
-/* Layer norm and its backward on the device, beside the CPU. */
+/* Layer norm and its backward on the device, against the CPU. */
 #include "twins.h"
 
-/* In registers of lanes, of a block, and not at all, forward and backward. */
+/* Rows that fit into a warp's registers, into a block's, and into neither; forward and backward. */
 static const int64_t lengths[] = {1,   2,   3,   7,    8,    9,    31,   64,   65,   127,  255, 256,
                                   257, 512, 513, 1000, 1024, 1031, 2048, 4103, 4104, 8200, 9001};
 #define N_LENGTHS (int)(sizeof lengths / sizeof *lengths)
@@ -73,8 +73,8 @@ static void backward(const mtt_pair *p, norm_case *c, bool has_w, int wanted)
     if (dev) p->dev->free(p->dev_ctx, dev, n_dev);
 }
 
-/* The sums over rows grow with their number, and so do the errors that mtt_close compares with 1.
- */
+/* Sums over rows grow with the number of rows, and so do their errors, which mtt_close compares
+ * with 1. */
 static void check(const mtt_pair *p, mt_dtype dtype, int64_t rows, int64_t n, mtt_placing placing,
                   int64_t skip, bool has_w, bool has_b, int wanted)
 {
@@ -96,13 +96,13 @@ static void rows_of_any_length_match_the_cpu(void **state)
     mtt_pair *p = *state;
     for (int t = 0; t < 4; t++)
         for (int k = 0; k < N_LENGTHS; k++) {
-            if (lengths[k] == 1) continue; /* rstd is 1/sqrt(eps): see below */
+            if (lengths[k] == 1) continue; /* rstd is 1/sqrt(eps): see the next test */
             check(p, mtt_floats[t], 3, lengths[k], MTT_PLACED_DENSE, 0, true, true, 7);
             check(p, mtt_floats[t], 2, lengths[k], MTT_PLACED_PADDED, 1, true, true, 7);
         }
 }
 
-static void rows_of_one_element_come_out_as_the_bias(void **state)
+static void rows_of_one_element_give_the_bias(void **state)
 {
     mtt_pair *p = *state;
     for (int t = 0; t < 4; t++) {
@@ -114,7 +114,7 @@ static void rows_of_one_element_come_out_as_the_bias(void **state)
     }
 }
 
-static void more_rows_than_blocks_are_added_up_in_parts(void **state)
+static void more_rows_than_blocks_are_summed_in_parts(void **state)
 {
     mtt_pair *p = *state;
     check(p, MT_F32, 700, 24, MTT_PLACED_DENSE, 0, true, true, 7);
@@ -123,7 +123,7 @@ static void more_rows_than_blocks_are_added_up_in_parts(void **state)
     check(p, MT_F32, 300, 1032, MTT_PLACED_DENSE, 0, true, true, 7);
 }
 
-static void what_is_not_wanted_is_not_touched(void **state)
+static void results_that_are_not_wanted_are_not_written(void **state)
 {
     mtt_pair *p = *state;
     for (int wanted = 0; wanted < 8; wanted++) {
@@ -137,7 +137,7 @@ static void what_is_not_wanted_is_not_touched(void **state)
     drop(p, &c);
 }
 
-static void no_rows_leave_gradients_of_zero(void **state)
+static void no_rows_give_gradients_of_zero(void **state)
 {
     check(*state, MT_F32, 0, 40, MTT_PLACED_DENSE, 0, true, true, 7);
 }
@@ -221,10 +221,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_of_any_length_match_the_cpu),
-        cmocka_unit_test(rows_of_one_element_come_out_as_the_bias),
-        cmocka_unit_test(more_rows_than_blocks_are_added_up_in_parts),
-        cmocka_unit_test(what_is_not_wanted_is_not_touched),
-        cmocka_unit_test(no_rows_leave_gradients_of_zero),
+        cmocka_unit_test(rows_of_one_element_give_the_bias),
+        cmocka_unit_test(more_rows_than_blocks_are_summed_in_parts),
+        cmocka_unit_test(results_that_are_not_wanted_are_not_written),
+        cmocka_unit_test(no_rows_give_gradients_of_zero),
         cmocka_unit_test(a_nan_stays_in_its_row_and_reaches_every_sum),
         cmocka_unit_test(batch_norm_matches_the_cpu),
     };

@@ -1,15 +1,14 @@
-/* Optimizer steps over many tensors on the device, beside the CPU's. */
+/* Optimizer steps over many tensors on the device, against the CPU. */
 #include "twins.h"
 
-#define N_ITEMS 150 /* more than one launch takes */
+#define N_ITEMS 150 /* more than one launch covers */
 
 typedef struct tensors {
     mtt_twin p[N_ITEMS], g[N_ITEMS], m[N_ITEMS], v[N_ITEMS], master[N_ITEMS];
     mti_opt_item host[N_ITEMS], dev[N_ITEMS];
 } tensors;
 
-/* Short and long ones, empty ones, ones out of alignment; dtype MT_DTYPE_COUNT: all four in turn.
- */
+/* Short, long, empty and unaligned tensors; dtype MT_DTYPE_COUNT: all four dtypes in turn. */
 static tensors *make(const mtt_pair *pair, mt_dtype dtype, bool momentum)
 {
     const int64_t sizes[] = {1, 0, 1000, 17, 8192, 3, 20011, 64};
@@ -47,8 +46,8 @@ static void check_and_drop(const mtt_pair *pair, tensors *t)
         double wide = t->host[k].dtype == MT_F64 ? 8 * 0x1p-52 : 8 * 0x1p-23;
         mtt_twin_check(pair, &t->p[k], wide + mtt_epsilon(t->host[k].dtype), "p");
         mtt_twin_check(pair, &t->g[k], 0, "g");
-        /* SGD adds decay p to the gradient, and a p between two 16-bit numbers may have gone the
-         * other way in the step before. */
+        /* SGD adds decay * p to the gradient, and the step before may have rounded a p between two
+         * 16-bit numbers the other way. */
         double decayed = t->host[k].weight_decay * mtt_epsilon(t->host[k].dtype);
         mtt_twin_check(pair, &t->m[k], wide + decayed, "m");
         mtt_twin_check(pair, &t->v[k], wide, "v");
@@ -81,8 +80,7 @@ static void sgd_steps_match_the_cpu_with_and_without_momentum(void **state)
     for (int d = 0; d <= 4; d++)
         for (int momentum = 0; momentum < 2; momentum++) {
             tensors *t = make(p, d < 4 ? mtt_floats[d] : MT_DTYPE_COUNT, momentum);
-            for (int k = 0; k < N_ITEMS && momentum;
-                 k++) { /* before step 1 it counts for nothing */
+            for (int k = 0; k < N_ITEMS && momentum; k++) { /* before step 1 momentum is not read */
                 if (t->host[k].n) mtt_set(&t->m[k].host, 0, (double)NAN);
                 mtt_twin_push(p, &t->m[k]);
             }
@@ -96,7 +94,7 @@ static void sgd_steps_match_the_cpu_with_and_without_momentum(void **state)
         }
 }
 
-static void clipping_measures_and_scales_like_the_cpu(void **state)
+static void clipping_measures_and_scales_as_the_cpu_does(void **state)
 {
     mtt_pair *p = *state;
     for (int d = 0; d <= 4; d++) {
@@ -116,7 +114,7 @@ static void clipping_measures_and_scales_like_the_cpu(void **state)
     assert_true(none == 0);
 }
 
-/* More chunks than there are places for partial sums. */
+/* More chunks than there is room for partial sums. */
 static void squares_of_a_large_tensor_are_all_counted(void **state)
 {
     mtt_pair *p = *state;
@@ -135,7 +133,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(adamw_steps_match_the_cpu),
         cmocka_unit_test(sgd_steps_match_the_cpu_with_and_without_momentum),
-        cmocka_unit_test(clipping_measures_and_scales_like_the_cpu),
+        cmocka_unit_test(clipping_measures_and_scales_as_the_cpu_does),
         cmocka_unit_test(squares_of_a_large_tensor_are_all_counted),
     };
     return cmocka_run_group_tests(tests, mtt_open, mtt_close_pair);

@@ -1,4 +1,4 @@
-/* Bits, blocks and cross-entropy in pieces on the device, beside the CPU: what is packed has the
+/* Bits, blocks and cross-entropy in pieces on the device, against the CPU: packed tensors have the
  * same bits on both. */
 #include "twins.h"
 #include "memtape/status.h"
@@ -59,7 +59,7 @@ static void check_blocks(const mtt_pair *p, mti_code code, mt_dtype dtype, int64
     mtt_twin x = line(p, dtype, n, -size, size), y = line(p, dtype, n, 0, 1);
     mtt_twin codes = line(p, MT_U8, code == MTI_CODE_NF4 ? (n + 1) / 2 : n, 0, 1);
     mtt_twin scales = line(p, MT_F32, blocks, 0, 1), shift = line(p, MT_F32, 1, 0.1, 0.2);
-    if (n > 3 * block) { /* values a block cannot hold, and a block of zeros */
+    if (n > 3 * block) { /* a block with values that are not finite, and a block of zeros */
         mtt_set(&x.host, block + 1, NAN), mtt_set(&x.host, 2 * block, INFINITY);
         for (int64_t i = 0; i < block; i++) mtt_set(&x.host, i, 0);
         mtt_twin_push(p, &x);
@@ -72,13 +72,13 @@ static void check_blocks(const mtt_pair *p, mti_code code, mt_dtype dtype, int64
     mtt_ok(p->cpu->dequantize(p->cpu_ctx, code, block, &codes.host, &scales.host, host, &y.host),
            "");
     mtt_ok(p->dev->dequantize(p->dev_ctx, code, block, &codes.dev, &scales.dev, dev, &y.dev), "");
-    /* equal, or NaN both: a NaN's own bits are the machine's affair */
+    /* equal, or both NaN: the bits of a NaN may differ between machines */
     mtt_twin_check(p, &y, n > 3 * block ? 1e-300 : 0, "dequantize");
     mtt_twin_drop(p, &x), mtt_twin_drop(p, &y), mtt_twin_drop(p, &codes);
     mtt_twin_drop(p, &scales), mtt_twin_drop(p, &shift);
 }
 
-static void codes_scales_and_what_comes_back_are_the_same(void **state)
+static void codes_scales_and_restored_values_are_the_same(void **state)
 {
     for (int code = 0; code < 2; code++)
         for (int t = 0; t < 4; t++)
@@ -167,7 +167,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bits_of_any_number_of_elements_are_the_same),
         cmocka_unit_test(the_mask_of_a_dropout_is_the_same),
-        cmocka_unit_test(codes_scales_and_what_comes_back_are_the_same),
+        cmocka_unit_test(codes_scales_and_restored_values_are_the_same),
         cmocka_unit_test(the_mean_of_scales_is_the_same),
         cmocka_unit_test(cross_entropy_in_pieces_matches_the_cpu),
     };

@@ -1,8 +1,8 @@
-/* Random numbers on the device: the CPU's, and the CPU's masks to the bit. */
+/* Random numbers on the device are those of the CPU; masks have the same bits. */
 #include "twins.h"
 
 #define SEED   0x123456789abcdefu
-#define OFFSET 0xfffffffeu /* a counter that leaves 32 bits on its way */
+#define OFFSET 0xfffffffeu /* the counter exceeds 32 bits */
 
 static double tolerance_of(mt_dtype dtype)
 {
@@ -32,7 +32,7 @@ static void numbers_match_the_cpu_in_every_layout(void **state)
                     check_numbers(p, mtt_floats[t], &mtt_shapes[s], placing, skip);
 }
 
-/* Rounding to 16 bits would reach the end if nothing held it back. */
+/* Rounding to 16 bits could reach the end of the interval, which the kernel must prevent. */
 static void uniform_numbers_stay_below_the_end(void **state)
 {
     mtt_pair *p = *state;
@@ -85,8 +85,8 @@ static void dropout_makes_the_masks_of_the_cpu(void **state)
                                   probabilities[s % 4]);
 }
 
-/* Long tensors are worked on in several launches, whose elements are numbered on. */
-static void numbers_go_on_from_launch_to_launch(void **state)
+/* A long tensor takes several launches; the index of elements continues from launch to launch. */
+static void random_numbers_continue_from_launch_to_launch(void **state)
 {
     mtt_pair *p = *state;
     const mtt_shape line = {1, {600003}}, rows = {2, {1201, 257}};
@@ -102,7 +102,7 @@ int main(void)
         cmocka_unit_test(numbers_match_the_cpu_in_every_layout),
         cmocka_unit_test(uniform_numbers_stay_below_the_end),
         cmocka_unit_test(dropout_makes_the_masks_of_the_cpu),
-        cmocka_unit_test(numbers_go_on_from_launch_to_launch),
+        cmocka_unit_test(random_numbers_continue_from_launch_to_launch),
     };
     return cmocka_run_group_tests(tests, mtt_open, mtt_close_pair);
 }

@@ -1,7 +1,7 @@
-/* Sums on the device, beside the CPU's. */
+/* Sums on the device, against the CPU. */
 #include "twins.h"
 
-/* y of x's shape with the dimensions in `mask` made 1. */
+/* y has x's shape, with extent 1 in the dimensions of `mask`. */
 static void check_sum(const mtt_pair *p, mt_dtype x_dtype, mt_dtype y_dtype, const mtt_shape *shape,
                       unsigned mask, mtt_placing placing, int64_t skip)
 {
@@ -20,7 +20,7 @@ static void check_sum(const mtt_pair *p, mt_dtype x_dtype, mt_dtype y_dtype, con
     void *dev = n_dev ? p->dev->alloc(p->dev_ctx, n_dev) : NULL;
     mtt_ok(p->cpu->sum(p->cpu_ctx, 0.5, &x.host, &y.host, host), "sum");
     mtt_ok(p->dev->sum(p->dev_ctx, 0.5, &x.dev, &y.dev, dev), "sum");
-    /* rounding of the result, and a little for that of the sum of numbers about 1/2 large */
+    /* rounding of the result, and a little for rounding of the sum, of numbers of about 1/2 */
     double sum_epsilon = (x_dtype == MT_F64 ? 0x1p-50 : 0x1p-22) * (double)added / 2;
     mtt_twin_check(p, &y, mtt_epsilon(y_dtype) + sum_epsilon, "sum");
     free(host);

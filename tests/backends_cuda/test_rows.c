@@ -1,4 +1,4 @@
-/* Softmax, log-softmax and their backward on the device, beside the CPU. */
+/* Softmax, log-softmax and their backward on the device, against the CPU. */
 #include "twins.h"
 
 /* Rows shorter, equal to and longer than vectors, warps, blocks and what registers hold. */
@@ -7,7 +7,8 @@ static const int64_t lengths[] = {1,   2,   3,   7,   8,    9,    17,   31,   64
 #define N_LENGTHS  (int)(sizeof lengths / sizeof *lengths)
 #define VOCABULARY 50257
 
-/* Two libraries' exp and log, and sums in another order; or one rounding to 16 bits. */
+/* The difference of two libraries' exp and log and of the order of sums, or one rounding to 16
+ * bits. */
 static double tolerance_of(mt_dtype dtype)
 {
     return (dtype == MT_F32 || dtype == MT_F64 ? 16 : 1) * mtt_epsilon(dtype);
@@ -100,7 +101,7 @@ static void a_mask_may_hide_whole_rows_and_more_queries_than_keys(void **state)
     check_softmax(p, MT_F16, 33, 72, true, MTT_PLACED_PADDED, 0);
 }
 
-/* Row after row of what is hard: what spreads and what does not is as on the CPU. */
+/* Rows with infinities, NaN and large numbers: they must spread as on the CPU. */
 static void check_odd_values(const mtt_pair *p, mt_dtype dtype, int64_t n)
 {
     const double inf = (double)INFINITY, nan = (double)NAN;
@@ -135,7 +136,7 @@ static void infinities_and_nan_spread_as_on_the_cpu(void **state)
     }
 }
 
-static void no_rows_and_empty_rows_are_nothing_to_do(void **state)
+static void no_rows_and_empty_rows_do_nothing(void **state)
 {
     mtt_pair *p = *state;
     check_softmax(p, MT_F32, 0, 5, false, MTT_PLACED_DENSE, 0);
@@ -151,7 +152,7 @@ int main(void)
         cmocka_unit_test(rows_as_long_as_a_vocabulary_match_the_cpu),
         cmocka_unit_test(a_mask_may_hide_whole_rows_and_more_queries_than_keys),
         cmocka_unit_test(infinities_and_nan_spread_as_on_the_cpu),
-        cmocka_unit_test(no_rows_and_empty_rows_are_nothing_to_do),
+        cmocka_unit_test(no_rows_and_empty_rows_do_nothing),
     };
     return cmocka_run_group_tests(tests, mtt_open, mtt_close_pair);
 }

@@ -71,7 +71,7 @@ void mtt_twin_push(const mtt_pair *p, const mtt_twin *t)
     mtt_ok(p->dev->upload(p->dev_ctx, t->dev.data, t->host.data, t->n_block - t->n_skip), "upload");
 }
 
-/* Where element i lies, in elements from the view's data. */
+/* The offset of element i from the view's data, in elements. */
 static int64_t place_of(const mti_view *v, int64_t i)
 {
     int64_t at = 0;
@@ -97,7 +97,7 @@ void mtt_twin_check(const mtt_pair *p, const mtt_twin *t, double tolerance, cons
         if (tolerance > 0)
             mtt_close(mtt_get(&got_view, i), mtt_get(&t->host, i), tolerance, what, i);
         size_t at = (size_t)place_of(&t->host, i) * size;
-        memcpy(got + at, want + at, size); /* what remains different lies between elements */
+        memcpy(got + at, want + at, size); /* after this, only bytes between elements may differ */
     }
     if (memcmp(got, want, n_bytes)) fail_msg("%s: wrote between the elements of the view", what);
     free(got), free(want);

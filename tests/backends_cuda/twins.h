@@ -1,11 +1,11 @@
-/* twins.h: the same views on the CPU and on the device under test (cudasim, or a real one), to
- * compare what the two backends make of them. */
+/* twins.h: equal views on the CPU and on the device under test (the simulator or a GPU), to compare
+ * the results of the two backends. */
 #ifndef MTT_TWINS_H
 #define MTT_TWINS_H
 
 #include "views.h"
 
-/* Both devices, open: the state of a group of tests. */
+/* Both open devices: the state of a group of tests. */
 typedef struct mtt_pair {
     const mti_backend *cpu, *dev;
     mti_ctx *cpu_ctx, *dev_ctx;
@@ -15,21 +15,21 @@ typedef struct mtt_pair {
 int mtt_open(void **state);
 int mtt_close_pair(void **state);
 
-/* A view on the host and its copy on the device. The device's block has exactly the bytes that
- * the view spans, after `skip` elements that put it out of alignment. */
+/* A view on the host and its copy on the device. The device's block has exactly the bytes that the
+ * view spans, after `skip` elements that make it unaligned. */
 typedef struct mtt_twin {
     mti_view host, dev;
     void *block;
     size_t n_block, n_skip; /* bytes */
 } mtt_twin;
 
-/* Filled with numbers in [lo, hi) on both sides. */
+/* Fills both with numbers in [lo, hi). */
 mtt_twin mtt_twin_make(const mtt_pair *p, mt_dtype dtype, int rank, const int64_t *shape,
                        mtt_placing placing, int64_t skip, double lo, double hi);
-/* What the host holds goes to the device. */
+/* Copies the host's values to the device. */
 void mtt_twin_push(const mtt_pair *p, const mtt_twin *t);
-/* Fails unless the device holds what the host does, to the tolerance (mtt_close), in every element
- * of the view, and the very same bytes everywhere else. A tolerance of 0: the same bits. */
+/* Fails unless every element of the view is the same on both within the tolerance (mtt_close), and
+ * all other bytes are equal. A tolerance of 0 means the same bits. */
 void mtt_twin_check(const mtt_pair *p, const mtt_twin *t, double tolerance, const char *what);
 void mtt_twin_drop(const mtt_pair *p, mtt_twin *t);
 
