@@ -1,6 +1,6 @@
-"""barriers.py SOURCES MODULE FILE=PROGRAM...: takes each barrier of the CUDA kernels away in turn, and
-fails where the program that tests FILE's kernels does not notice under any order of the threads.
-A barrier in a file that is not named is a fault too: `FILE=` says that another test looks after it."""
+"""barriers.py SOURCES MODULE FILE=PROGRAM...: removes each barrier of the CUDA kernels in turn, and fails if
+PROGRAM, which tests FILE's kernels, still passes under every order of the threads. A barrier in a file that
+is not listed is a fault, too; `FILE=` says that another test removes FILE's barriers."""
 
 import os
 import re
@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 SCHEDULES = ("forward", "reverse", "1", "2")
 NOWHERE = "none:0"
-LIMIT = 60  # seconds: without a barrier a kernel may run for ever, which is noticing too
+LIMIT = 60  # seconds; without a barrier a kernel may run for ever, which counts as a failure
 
 
 def barriers_of(path):
@@ -21,7 +21,7 @@ def barriers_of(path):
 def passes(program, module, schedule, place):
     environment = os.environ | {"MTT_DEVICE": "cudasim", "MEMTAPE_CUDASIM_MODULE": module,
                                 "CUDASIM_SCHEDULE": schedule, "CUDASIM_WITHOUT_BARRIER": place,
-                                "CMOCKA_TEST_ABORT": "1"}  # the first failure is enough
+                                "CMOCKA_TEST_ABORT": "1"}  # stop at the first failure
     try:
         return subprocess.run([program], env=environment, check=False, timeout=LIMIT,
                               stdout=subprocess.DEVNULL,
@@ -30,8 +30,9 @@ def passes(program, module, schedule, place):
         return False
 
 
-def order_that_notices(program, module, place):
-    """With nothing taken away the program passes: in order, by the tests around this one."""
+def failing_order(program, module, place):
+    """The first order of threads in which the program fails without this barrier, or None. With all barriers
+    it passes, as other tests show."""
     for schedule in SCHEDULES:
         if not passes(program, module, schedule, place) and (
                 schedule == "forward" or passes(program, module, schedule, NOWHERE)):
@@ -50,10 +51,10 @@ def main():
         elif program_of.get(file):
             work += [(program_of[file], module, f"{file}:{line}") for line in lines]
     with ThreadPoolExecutor(2) as pool:
-        for (_, _, place), order in zip(work, pool.map(lambda w: order_that_notices(*w), work)):
-            print(f"{place} is missed ({order})" if order else f"{place} is not missed")
+        for (_, _, place), order in zip(work, pool.map(lambda w: failing_order(*w), work)):
+            print(f"{place} is needed ({order})" if order else f"{place} is not needed")
             if not order:
-                faults.append(f"{place} can be taken away unnoticed")
+                faults.append(f"{place} can be removed and no test fails")
     print(f"{len(work)} barriers, {len(faults)} faults")
     sys.exit("\n".join(faults) if faults or not work else 0)
 

@@ -1,4 +1,4 @@
-/* block.cc: a block's threads, each a fiber, and their turns. */
+/* block.cc: a block's threads, each one a fiber, and the order in which they run. */
 #include <stdarg.h>
 #include <stdlib.h>
 #include "cudasim/simulator.h"
@@ -23,7 +23,7 @@ static void set_indices(unsigned t)
 
 static void fiber_main();
 
-/* What a thread that has not begun runs on. */
+/* The fiber for a thread that has not started. */
 static fiber *take_fiber()
 {
     if (sim.idle.empty()) {
@@ -47,9 +47,9 @@ void switch_to(fiber *to)
     fiber_switch(self, to);
 }
 
-/* The place in turns, from `at` to the warp's end, of the next thread that can go on; else the end.
- */
-static size_t next_that_can(size_t at)
+/* The index in thread_turns of the next thread from `at` on that can continue, within the warp; or
+ * the warp's end. */
+static size_t next_runnable(size_t at)
 {
     while (at < sim.end) {
         state is = sim.threads[sim.thread_turns[at]].at;
@@ -59,7 +59,7 @@ static size_t next_that_can(size_t at)
     return at;
 }
 
-/* Lets the thread at the cursor go on. */
+/* Continues the thread at the cursor. */
 static void resume()
 {
     unsigned index = sim.thread_turns[sim.cursor];
@@ -70,18 +70,18 @@ static void resume()
     switch_to(f);
 }
 
-/* The running thread can go no further: the next of its warp does, or else the host. */
-static void pass_on()
+/* The running thread must wait: continues the next one of its warp, or the host if there is none. */
+static void run_next()
 {
-    sim.cursor = next_that_can(sim.cursor + 1);
+    sim.cursor = next_runnable(sim.cursor + 1);
     if (sim.cursor < sim.end)
         resume();
     else
         switch_to(&sim.host);
 }
 
-/* What every fiber runs: threads from their beginning. One that met no collective leaves the stack
- * to the next, so that kernels without any run as a plain loop. */
+/* What every fiber runs: threads from their start. A thread that has met no collective leaves its
+ * stack to the next one, so a kernel without collectives runs as a plain loop. */
 static void fiber_main()
 {
     fiber_started();
@@ -96,7 +96,7 @@ static void fiber_main()
             continue;
         }
         sim.idle.push_back(sim.running);
-        pass_on();
+        run_next();
     }
 }
 
@@ -107,7 +107,7 @@ void wait_here(collective what, place here)
     t->waits_for = what;
     t->where = here;
     t->on = sim.running;
-    pass_on();
+    run_next();
 }
 
 void fault(place here, const char *format, ...)
@@ -120,7 +120,7 @@ void fault(place here, const char *format, ...)
     snprintf(sim.text, sizeof sim.text, "kernel %s, block (%u,%u,%u), thread %u: %s at %s:%d",
              sim.name, blockIdx.x, blockIdx.y, blockIdx.z, sim.current, why, here.file, here.line);
     sim.failed = true;
-    switch_to(&sim.host); /* and never back: the launch has ended */
+    switch_to(&sim.host); /* it never returns: the launch has ended */
     abort();
 }
 
@@ -155,16 +155,16 @@ static void report_deadlock()
                  sim.threads[other].where.line);
 }
 
-/* Runs a warp as far as it goes without the others: to a barrier or to its end. A random order
- * does so in half of the blocks; in the others a warp may be interrupted wherever its lanes meet.
- * false if it could not move. */
+/* Runs a warp as far as it can go without the others: to a barrier or to its end. A random order
+ * does so in half of the blocks; in the other half a warp may be interrupted wherever its lanes
+ * meet. Returns false if the warp could not continue. */
 static bool run_warp(unsigned w)
 {
     bool moved = false;
     size_t first = w * 32;
     for (;;) {
         sim.end = end_of_warp(w);
-        sim.cursor = next_that_can(first);
+        sim.cursor = next_runnable(first);
         if (sim.cursor == sim.end) return moved;
         moved = true;
         resume();

@@ -1,4 +1,4 @@
-/* collective.cc: where threads meet: a block's barrier, and what a warp does together. */
+/* collective.cc: a block's barrier and the collectives of a warp. */
 #include "cudasim/simulator.h"
 
 namespace cudasim
@@ -11,7 +11,7 @@ static const char *name_of(const char *path)
     return slash ? slash + 1 : path;
 }
 
-static bool is_taken_away(place here)
+static bool is_removed(place here)
 {
     return here.line == sim.without_line && sim.without_file == name_of(here.file);
 }
@@ -25,7 +25,7 @@ static void remember_barrier(place here)
 
 void barrier(place here)
 {
-    if (is_taken_away(here)) return;
+    if (is_removed(here)) return;
     for (unsigned i = 0; sim.n_done && i < sim.n_threads; i++)
         if (sim.threads[i].at == state::done) fault(here, "thread %u ended before the barrier", i);
     if (!sim.n_at_barrier) {
@@ -63,7 +63,7 @@ static meeting *arrive(collective what, unsigned mask, place here, const slot &m
     return m;
 }
 
-/* All have arrived: they may go on, and the next meeting takes the other slots. */
+/* All lanes have arrived: they may continue, and the next meeting uses the other slots. */
 static void release(meeting *m)
 {
     unsigned first = sim.current / 32 * 32;
@@ -75,7 +75,7 @@ static void release(meeting *m)
 
 void sync_warp(unsigned mask, place here)
 {
-    if (is_taken_away(here)) return;
+    if (is_removed(here)) return;
     remember_barrier(here);
     exchange(collective::syncwarp, mask, here, slot{});
 }

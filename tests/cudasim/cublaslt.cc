@@ -1,6 +1,6 @@
-/* cublaslt.cc: cuBLASLt's matrix product on OpenBLAS. Layouts, batch strides, beta and the bias are
- * honoured; what the real one refuses (a leading dimension too short, a workspace other than
- * promised, operands less aligned than was said) is refused. */
+/* cublaslt.cc: cuBLASLt's matrix product on OpenBLAS, with layouts, batch strides, beta and bias. It
+ * refuses what the real library refuses: a leading dimension that is too short, a workspace other
+ * than promised, operands less aligned than promised. */
 #include <cblas.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -103,7 +103,7 @@ static int cublasLtMatmulPreferenceSetAttribute(lt_pref_t p, int which, const vo
     }
 }
 
-/* m, n, k of a call whose parts fit together; false where they do not. */
+/* Sets m, n and k; false if the matrices do not fit together. */
 static bool shape_of(const lt_desc *d, const lt_layout *a, const lt_layout *b, const lt_layout *c,
                      int *m, int *n, int *k)
 {
@@ -118,7 +118,7 @@ static bool shape_of(const lt_desc *d, const lt_layout *a, const lt_layout *b, c
             (d->epilogue == LT_EPILOGUE_BIAS && !f64 && d->bias_type == c->type));
 }
 
-/* What was asked for travels in the algorithm, so that the product can hold its caller to it. */
+/* Stores the promises in the algorithm, so that the product can check them. */
 static int cublasLtMatmulAlgoGetHeuristic(lt_handle_t, lt_desc_t d, lt_layout_t a, lt_layout_t b,
                                           lt_layout_t c, lt_layout_t, lt_pref_t pref, int n_wanted,
                                           lt_heuristic *results, int *n_found)
@@ -194,7 +194,7 @@ static cudaError_t multiply(const product &p)
 {
     cudasim::access open;
     memset(p.workspace, 0xff,
-           p.n_workspace < 4096 ? p.n_workspace : 4096); /* it is the product's to use */
+           p.n_workspace < 4096 ? p.n_workspace : 4096); /* the product may use it */
     for (int64_t batch = 0; batch < p.c.n_batch; batch++) {
         if (p.c.type == LT_F64)
             cblas_dgemm(CblasColMajor, p.d.trans_a ? CblasTrans : CblasNoTrans,

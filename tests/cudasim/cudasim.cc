@@ -1,4 +1,4 @@
-/* cudasim.cc: runs grids, one block after the other. */
+/* cudasim.cc: runs grids, one block after another. */
 #include <stdlib.h>
 #include <chrono>
 #include <condition_variable>
@@ -53,8 +53,8 @@ static bool read_environment()
     return !place || colon;
 }
 
-/* In milliseconds; 0: nobody waits for others. */
-static int patience()
+/* How long a host thread waits for others, in milliseconds; 0: not at all. */
+static int turn_timeout()
 {
     const char *turns = getenv("CUDASIM_TURNS");
     return turns ? atoi(turns) : 0;
@@ -62,11 +62,11 @@ static int patience()
 
 void take_turns()
 {
-    static const std::chrono::milliseconds at_most(patience());
+    static const std::chrono::milliseconds at_most(turn_timeout());
     static std::mutex lock;
     static std::condition_variable moved_on;
     static std::thread::id last;
-    static bool alone; /* nobody came in time; so nobody is waited for until somebody does */
+    static bool alone; /* no other thread came in time; do not wait until one comes */
     if (at_most.count() == 0) return;
     std::unique_lock<std::mutex> mine(lock);
     std::thread::id self = std::this_thread::get_id();
@@ -76,7 +76,7 @@ void take_turns()
     if (!alone) alone = !moved_on.wait_for(mine, at_most, [self] { return last != self; });
 }
 
-/* One grid at a time, whichever host thread asks. */
+/* Only one grid runs at a time, for all host threads. */
 static std::mutex one_grid;
 
 cudaError_t run(const char *name, const void *kernel, dim3 grid, dim3 block, size_t n_shared,
@@ -91,9 +91,9 @@ cudaError_t run(const char *name, const void *kernel, dim3 grid, dim3 block, siz
         return refuse(name, "more blocks than a grid may have");
     auto limit = sim.dynamic_limits.find(kernel);
     if (n_shared > (limit == sim.dynamic_limits.end() ? default_dynamic_bytes : limit->second))
-        return refuse(name, "more dynamic shared memory than was asked for");
+        return refuse(name, "more dynamic shared memory than cudaFuncSetAttribute allowed");
     if (!sim.environment_read && !read_environment())
-        return refuse(name, "CUDASIM_SCHEDULE or CUDASIM_WITHOUT_BARRIER is none");
+        return refuse(name, "CUDASIM_SCHEDULE or CUDASIM_WITHOUT_BARRIER is invalid");
     if (!sim.warps) sim.warps = (warp *)calloc(max_threads / 32, sizeof *sim.warps);
     void *dynamic = nullptr;
     if (!sim.warps || posix_memalign(&dynamic, 128, n_shared ? n_shared : 1))

@@ -1,11 +1,11 @@
 /* cudasim.h: a test double of the CUDA runtime that runs a grid on the CPU.
  *
- * Blocks run in turn; the threads of a block are fibers that run until they meet a barrier or a
- * warp collective. What a kernel does wrong is made visible:
+ * Blocks run one after another; the threads of a block are fibers, each of which runs until it
+ * reaches a barrier or a warp collective. Faults of a kernel become visible:
  *   - a barrier, shuffle, ballot, ldmatrix or mma that not all of its threads reach, or that they
  *     reach at different places, ends the launch with an error that names the places;
  *   - shared memory and fresh device memory hold 0xff bytes (NaN in every floating type);
- *   - allocations have their exact size, so AddressSanitizer sees what lies beyond; the bytes
+ *   - allocations have their exact size, so AddressSanitizer finds accesses beyond them; the bytes
  *     after a shared array are guarded without it;
  *   - an asynchronous copy to shared memory arrives when it is waited for, no sooner;
  *   - copies between host and device happen as late as they may, or, with CUDASIM_LATE=kernels in
@@ -48,7 +48,7 @@ static constexpr int warpSize = 32;
 namespace cudasim
 {
 
-/* Where in the source a collective was met. */
+/* The place of a collective in the source. */
 struct place {
     const char *file;
     int line;
@@ -57,7 +57,7 @@ struct place {
 
 enum struct collective { barrier, syncwarp, shuffle, ballot, ldmatrix, mma };
 
-/* What a lane brings to a collective, and what it takes from it. */
+/* The data that a lane gives to a collective, and that it gets from it. */
 struct slot {
     unsigned char bytes[64];
 };
@@ -65,16 +65,16 @@ struct slot {
 /* The calling thread waits for the others of its block, or of its warp in mask. */
 void barrier(place here);
 void sync_warp(unsigned mask, place here);
-/* The calling lane waits for all lanes of mask. The last one calls finish(slots of the warp,
- * mask) once all have arrived; each then finds its own slots[lane] in *mine. */
+/* The calling lane waits for all lanes of mask. When all have arrived, the last one calls
+ * finish(slots of the warp, mask); each lane then gets its slots[lane] in *mine. */
 void meet(collective what, unsigned mask, place here, slot *mine,
           void (*finish)(slot *slots, unsigned mask));
 /* Lane of the calling thread. */
 int lane();
-/* The kernel did what it must not: ends the launch. */
+/* Reports a fault of the kernel and ends the launch. */
 [[noreturn]] void fault(place here, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Static shared memory: poisons it where the block meets it first. */
+/* Static shared memory: poisons it when the block first reaches it. */
 void enter_shared(void *p, size_t n_bytes, size_t n_guard, const char *name, uint64_t *epoch);
 unsigned char *dynamic_shared();
 
@@ -86,7 +86,7 @@ void copy_wait(int n_left);
 /* Runs work in the stream: at once, after what the stream has to do first, or later (stream.cc). An
  * error that comes late is the result of a later wait. */
 cudaError_t submit(cudaStream_t stream, std::function<cudaError_t()> work);
-/* Under CUDASIM_TURNS: lets another host thread go first. */
+/* With CUDASIM_TURNS, lets another host thread run first. */
 void take_turns();
 
 cudaError_t run(const char *name, const void *kernel, dim3 grid, dim3 block, size_t n_shared,
@@ -115,7 +115,7 @@ cudaError_t launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block
 
 template <class T> static inline slot pack(T value)
 {
-    static_assert(sizeof(T) <= sizeof(slot), "a lane brings 64 bytes at most");
+    static_assert(sizeof(T) <= sizeof(slot), "a lane gives 64 bytes at most");
     slot s;
     memcpy(s.bytes, &value, sizeof value);
     return s;
@@ -127,14 +127,14 @@ template <class T> static inline T unpack(const slot &s)
     return value;
 }
 
-/* All slots of the warp as they are once all lanes of mask have arrived. */
+/* All slots of the warp, once all lanes of mask have arrived. */
 const slot *exchange(collective what, unsigned mask, place here, const slot &mine);
 
 template <class T> static inline T shuffle(unsigned mask, T value, int source, place here)
 {
     static_assert(sizeof(T) == 4 || sizeof(T) == 8, "shuffles move 32 or 64 bits");
     if (!(mask >> source & 1u))
-        fault(here, "shuffle reads from lane %d, which takes no part", source);
+        fault(here, "shuffle reads from lane %d, which is not in the mask", source);
     return unpack<T>(exchange(collective::shuffle, mask, here, pack(value))[source]);
 }
 
@@ -142,8 +142,8 @@ template <class T> static inline T shuffle(unsigned mask, T value, int source, p
 
 /* ---- launching ---- */
 
-/* The type around a shared array gives its size whatever its dimensions; the bytes after it are
- * a guard. */
+/* The type around a shared array gives its size, for any dimensions; the bytes after it are a
+ * guard. */
 #define CUDASIM_JOIN_(a, b) a##b
 #define CUDASIM_JOIN(a, b)  CUDASIM_JOIN_(a, b)
 #define CUDASIM_GUARD       64
@@ -223,7 +223,7 @@ static inline int __all_sync(unsigned mask, int predicate, CUDASIM_HERE)
     return __ballot_sync(mask, predicate, here) == mask;
 }
 
-/* ---- atomics: threads take turns, so the plain operation is one ---- */
+/* ---- atomics: only one thread runs at a time, so plain operations are atomic ---- */
 
 #define CUDASIM_ATOMICS(T)                                                                         \
     static inline T atomicAdd(T *p, T value)                                                       \
@@ -261,7 +261,7 @@ CUDASIM_ATOMICS(unsigned)
 CUDASIM_ATOMICS(unsigned long long)
 #undef CUDASIM_ATOMICS
 
-/* ---- tensor cores and asynchronous copies: what gpu.h makes of PTX, in words ---- */
+/* ---- tensor cores and asynchronous copies: the functions of gpu.h that are PTX on a GPU ---- */
 
 /* d[16,8] += a[16,16] b[16,8], spread over the lanes as PTX's mma.m16n8k16.row.col says. */
 void mti_mma_bf16(float *d, const uint32_t *a, const uint32_t *b, CUDASIM_HERE);
@@ -269,14 +269,15 @@ void mti_mma_f16(float *d, const uint32_t *a, const uint32_t *b, CUDASIM_HERE);
 /* Four 8x8 matrices of 16-bit values; lane 8 i + r points at row r of matrix i, 16-byte aligned. */
 void mti_ldmatrix_x4(uint32_t *r, const void *row, CUDASIM_HERE);
 void mti_ldmatrix_x4_trans(uint32_t *r, const void *row, CUDASIM_HERE);
-/* 16 bytes to shared memory, zeros where !valid; they are there after the wait that covers them. */
+/* Copies 16 bytes to shared memory, or zeros if !valid; they arrive with the wait that covers them.
+ */
 static inline void mti_cp_async_16(void *shared, const void *global, bool valid = true,
                                    CUDASIM_HERE)
 {
     cudasim::copy_async(shared, global, 16, valid ? 16 : 0, here);
 }
 static inline void mti_cp_async_commit() { cudasim::copy_commit(); }
-/* Until at most n_left of the committed groups are under way. */
+/* Waits until at most n_left of the committed groups are pending. */
 template <int n_left> static inline void mti_cp_async_wait() { cudasim::copy_wait(n_left); }
 
 /* ---- the simulator's own controls ---- */
@@ -284,20 +285,20 @@ template <int n_left> static inline void mti_cp_async_wait() { cudasim::copy_wai
 extern "C" {
 /* "forward", "reverse", or the decimal seed of a random order; false if it is none of these. */
 bool cudasim_set_schedule(const char *text);
-/* Why the last launch failed; "" if none has since the last call of this. */
+/* Why the last launch failed; "" if none has failed since the last call of this function. */
 const char *cudasim_take_fault(void);
-/* Runs work(state) under several schedules. 0 if the n_bytes at `result` came out the same under
- * all of them, else the name of the first that differs from "forward" (in *differs). work returns
- * false when a launch failed, which also counts as a difference. */
+/* Runs work(state) under several schedules. True if the n_bytes at `result` are the same under all
+ * of them; otherwise *differs is the name of the first that differs from "forward". work returns
+ * false if a launch failed, which counts as a difference. */
 bool cudasim_same_under_all_schedules(bool (*work)(void *state), void *state, const void *result,
                                       size_t n_bytes, const char **differs);
 /* Launches do without the __syncthreads or __syncwarp at this line of the file of this name, until
  * another is named (file NULL: none); also environment CUDASIM_WITHOUT_BARRIER=FILE:LINE. For tests
  * of tests: a barrier that is needed must be missed. */
 void cudasim_without_barrier(const char *file, int line);
-/* Barriers met since the program began: how many, and the places of the first n. */
+/* Returns how many barriers the program has met so far, and the places of the first n. */
 size_t cudasim_barriers(const char **files, int *lines, size_t n);
-/* Launches and threads since the program began. */
+/* Launches and threads so far. */
 void cudasim_counts(uint64_t *n_launches, uint64_t *n_threads);
 }
 

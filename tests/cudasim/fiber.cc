@@ -1,5 +1,5 @@
-/* fiber.cc: see fiber.h. The switch is by hand on x86-64, where swapcontext would make a system
- * call each time; other machines use ucontext. */
+/* fiber.cc: see fiber.h. On x86-64 the switch is written in assembly, because swapcontext makes a
+ * system call each time; other machines use ucontext. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -20,7 +20,7 @@
 namespace cudasim
 {
 
-/* Only what is touched costs memory. */
+/* Only the used pages of a stack take memory. */
 static constexpr size_t stack_bytes = 256 << 10;
 
 static void before_switch(fiber *from, const fiber *to)
@@ -32,17 +32,17 @@ static void before_switch(fiber *from, const fiber *to)
 #endif
 }
 
-/* Who ran before. */
+/* The fiber that ran before. */
 static fiber *left;
 
-/* `self` runs again, or for the first time if it is null. */
+/* Called when `self` runs again, or with null when a fiber runs for the first time. */
 static void after_switch(fiber *self)
 {
 #ifdef WITH_ASAN
     const void *bottom;
     size_t size;
     __sanitizer_finish_switch_fiber(self ? self->fake_stack : nullptr, &bottom, &size);
-    /* A host thread's stack is not ours to know: it is learnt when the thread is left. */
+    /* A host thread's stack is only known when the thread is left. */
     if (left->is_host) left->stack = (char *)const_cast<void *>(bottom), left->n_stack = size;
 #else
     (void)self;
@@ -77,7 +77,7 @@ cudasim_switch:
 
 static void prepare(fiber *f, void (*entry)())
 {
-    /* Six registers, the address to return to, and what the entry takes for its caller's. */
+    /* Six registers, the return address, and a return address for the entry's caller. */
     void **top = (void **)(f->stack + f->n_stack - 64);
     for (int i = 0; i < 8; i++) top[i] = nullptr;
     top[6] = (void *)entry;
@@ -89,7 +89,7 @@ static bool prepare_first(fiber *f, void (*entry)())
     return true;
 }
 static void leave(fiber *from, fiber *to) { cudasim_switch(&from->context, to->context); }
-static void forget(fiber *) {}
+static void free_context(fiber *) {}
 
 #else
 
@@ -117,7 +117,7 @@ static void leave(fiber *from, fiber *to)
     if (!from->context) abort();
     swapcontext((ucontext_t *)from->context, (ucontext_t *)to->context);
 }
-static void forget(fiber *f) { free(f->context); }
+static void free_context(fiber *f) { free(f->context); }
 
 #endif
 
@@ -128,7 +128,7 @@ bool fiber_create(fiber *f, size_t index, void (*entry)())
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) return false;
     f->stack = (char *)p;
-    /* Tops at different distances from a page, or all would want the same lines of the cache. */
+    /* The tops have different distances from a page: otherwise all would use the same cache lines. */
     f->n_stack = stack_bytes - index % 61 * 192;
     return prepare_first(f, entry);
 }
@@ -136,7 +136,7 @@ bool fiber_create(fiber *f, size_t index, void (*entry)())
 void fiber_destroy(fiber *f)
 {
     munmap(f->stack, stack_bytes);
-    forget(f);
+    free_context(f);
 }
 
 void fiber_started() { after_switch(nullptr); }

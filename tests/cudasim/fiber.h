@@ -1,4 +1,4 @@
-/* fiber.h: stacks of their own, and the switch from one to another. */
+/* fiber.h: threads of execution with their own stacks, and the switch between them. */
 #ifndef CUDASIM_FIBER_H
 #define CUDASIM_FIBER_H
 
@@ -10,19 +10,19 @@ namespace cudasim
 struct fiber {
     void *context;    /* saved stack pointer, or a ucontext_t */
     void *fake_stack; /* AddressSanitizer's */
-    bool is_host;     /* the stack of a host thread itself, not one of ours */
+    bool is_host;     /* it is a host thread's own stack */
     char *stack;
     size_t n_stack;
 };
 
-/* A fiber that will run entry(), which never returns; false where memory ran out. */
+/* Makes a fiber that will run entry(), which never returns; false if there is no memory. */
 bool fiber_create(fiber *f, size_t index, void (*entry)());
 void fiber_destroy(fiber *f);
-/* To be called first thing in entry. */
+/* entry must call it first. */
 void fiber_started();
-/* Until some fiber switches back to `from`. */
+/* Returns when some fiber switches back to `from`. */
 void fiber_switch(fiber *from, fiber *to);
-/* Makes a fiber that was abandoned in the middle start anew. */
+/* Makes an abandoned fiber start again. */
 void fiber_restart(fiber *f, void (*entry)());
 
 } // namespace cudasim

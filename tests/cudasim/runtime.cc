@@ -24,7 +24,7 @@ cudaError_t cudaSetDevice(int device)
 {
     return keep(device == 0 ? cudaSuccess : cudaErrorInvalidDevice);
 }
-/* A small device, so that grids that follow its size stay small. */
+/* The device is small, so that grids that depend on its size stay small. */
 cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int)
 {
     switch (attribute) {

@@ -1,5 +1,4 @@
-/* runtime.h: the part of CUDA's runtime interface that src/backends/cuda calls, on host memory.
- * Every stream is in order and already done. */
+/* runtime.h: the part of CUDA's runtime interface that src/backends/cuda calls, on host memory. */
 #ifndef CUDASIM_RUNTIME_H
 #define CUDASIM_RUNTIME_H
 
@@ -86,7 +85,7 @@ cudaError_t cudaPeekAtLastError();
 const char *cudaGetErrorName(cudaError_t status);
 const char *cudaGetErrorString(cudaError_t status);
 
-/* More than 48 KiB of dynamic shared memory must be asked for, as on the device. */
+/* As on a GPU, a kernel must request more than 48 KiB of dynamic shared memory. */
 cudaError_t cudasim_set_attribute(const void *kernel, cudaFuncAttribute attribute, int value);
 template <class T>
 static inline cudaError_t cudaFuncSetAttribute(T *kernel, cudaFuncAttribute attribute, int value)

@@ -1,4 +1,4 @@
-/* simulator.h: the grid that runs, as the files of the simulator share it. */
+/* simulator.h: the state of the running grid, shared by the files of the simulator. */
 #ifndef CUDASIM_SIMULATOR_H
 #define CUDASIM_SIMULATOR_H
 
@@ -23,15 +23,16 @@ struct async_copy {
 
 struct thread {
     state at;
-    fiber *on; /* the stack it is halfway on */
+    fiber *on; /* its stack, once it has started */
     collective waits_for;
     place where;
     std::vector<async_copy> copies;
     int n_groups; /* committed so far */
 };
 
-/* Lanes that have arrived, by the lowest lane of their mask: disjoint groups meet apart. Meetings
- * take the two sets of slots in turns: a third begins only when all have left the first. */
+/* Lanes that have arrived, listed by the lowest lane of their mask: disjoint groups meet
+ * separately. Meetings use the two sets of slots alternately: a third begins only when all lanes
+ * have left the first. */
 struct meeting {
     unsigned mask, arrived;
     collective what;
@@ -56,24 +57,24 @@ static constexpr unsigned max_threads = 1024;
 enum struct order { forward, reverse, random };
 
 struct simulator {
-    /* the grid that runs */
+    /* the running grid */
     const char *name;
     void (*call)(const void *);
     const void *arguments;
     bool failed;
-    uint64_t epoch; /* one per block ever run */
-    /* the block that runs */
+    uint64_t epoch; /* increases with every block */
+    /* the running block */
     unsigned n_threads, n_done, n_at_barrier;
-    place barrier;    /* where they wait */
-    unsigned current; /* the thread that runs */
+    place barrier;    /* where the threads wait */
+    unsigned current; /* the running thread */
     thread threads[max_threads];
     warp *warps;
-    std::vector<unsigned> warp_turns;   /* orders */
-    std::vector<unsigned> thread_turns; /* one warp's threads after the other's */
-    size_t cursor, end;                 /* in thread_turns: the thread that runs; its warp's end */
-    bool breaks;                        /* warps may be interrupted before they reach a barrier */
+    std::vector<unsigned> warp_turns;   /* the order of warps */
+    std::vector<unsigned> thread_turns; /* the order of threads, warp by warp */
+    size_t cursor, end; /* in thread_turns: the running thread, and its warp's end */
+    bool breaks;        /* warps may be interrupted before they reach a barrier */
     std::vector<shared_array> shared;
-    unsigned char *dynamic; /* exactly as long as was asked for */
+    unsigned char *dynamic; /* exactly as long as requested */
     size_t n_dynamic;
     /* stacks */
     fiber host;
@@ -88,18 +89,18 @@ struct simulator {
     char text[512];
     uint64_t n_launches, n_all_threads;
     std::vector<place> barriers; /* met so far, each once */
-    std::string without_file;    /* the barrier that is taken away, if any */
+    std::string without_file;    /* the barrier that is skipped, if any */
     int without_line;
     std::map<const void *, size_t> dynamic_limits;
 };
 extern simulator sim;
 
-/* The threads of warp w have places 32 w and on. */
+/* Warp w has the threads from 32 w on. */
 static inline size_t end_of_warp(unsigned w) { return std::min(sim.n_threads, (w + 1) * 32); }
 
 const char *collective_name(collective c);
 
-/* ---- order.cc: who goes first ---- */
+/* ---- order.cc: the order of threads ---- */
 
 uint64_t draw();
 void shuffle_turns(unsigned *turns, size_t n);
@@ -109,15 +110,15 @@ void set_thread_turns(); /* of a block: a warp's threads stay together */
 /* ---- block.cc: threads ---- */
 
 bool run_block(); /* the block blockIdx */
-/* The running thread waits until its state is ready again; the others go on. */
+/* The running thread waits until its state is ready again; the others continue. */
 void wait_here(collective what, place here);
 void switch_to(fiber *to);
-/* Stacks that a failed launch left in the middle of something. */
+/* Takes back the stacks of threads that a failed launch abandoned. */
 void reclaim_fibers();
 
 /* ---- shared.cc ---- */
 
-bool guards_hold(); /* else sim.text says which shared array was overrun */
+bool guards_hold(); /* if not, sim.text says which shared array was overrun */
 
 } // namespace cudasim
 

@@ -23,7 +23,7 @@ struct cudasim_stream {
     uint64_t n_done; /* tasks done, ever */
 };
 struct cudasim_event {
-    cudaStream_t stream; /* NULL: none, or all there was is done */
+    cudaStream_t stream; /* NULL: never recorded, or all its copies are done */
     uint64_t n_before;   /* tasks of that stream when it was recorded */
 };
 
@@ -109,7 +109,7 @@ cudaError_t cudaDeviceSynchronize()
     return after_waiting();
 }
 
-/* ---- memory: giving it back waits for the device ---- */
+/* ---- memory: freeing it waits for the device ---- */
 
 cudaError_t cudaFree(void *p)
 {

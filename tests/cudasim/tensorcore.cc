@@ -1,4 +1,4 @@
-/* tensorcore.cc: ldmatrix and mma, from the tables of fragments in the PTX manual. */
+/* tensorcore.cc: ldmatrix and mma, after the tables of fragments in the PTX manual. */
 #include "cudasim/cudasim.h"
 
 using cudasim::collective;

@@ -1,5 +1,4 @@
-/* The simulator against planted faults: what a kernel does wrong must be seen, and what it does
- * right must come out. */
+/* The simulator: it finds planted faults of kernels, and correct kernels give correct results. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -31,7 +30,7 @@ template <class T> static T *device(size_t n)
     return static_cast<T *>(p);
 }
 
-/* The last launch failed, and its text names all of these. */
+/* Asserts that the last launch failed and that the message has both texts. */
 static void failed_with(bool ok, const char *a, const char *b)
 {
     const char *fault = cudasim_take_fault();
@@ -40,7 +39,7 @@ static void failed_with(bool ok, const char *a, const char *b)
         fail_msg("\"%s\" lacks \"%s\" or \"%s\"", fault, a, b);
 }
 
-/* ---- kernels in order ---- */
+/* ---- correct kernels ---- */
 
 template <class T, int n> __global__ void sum_block(const T *x, T *y)
 {
@@ -77,7 +76,7 @@ __global__ void collect(unsigned *votes, int *up, int *sum)
     atomicAdd(sum, lane);
 }
 
-static void divergent_call_sites_of_one_collective_are_told_apart(void **)
+static void divergent_call_sites_of_one_collective_are_distinguished(void **)
 {
     unsigned *votes = device<unsigned>(2);
     int *up = device<int>(32), *sum = device<int>(1);
@@ -109,7 +108,7 @@ static void ballots_shuffles_and_atomics_follow_the_manual(void **)
     cudaFree(votes), cudaFree(moved), cudaFree(sum);
 }
 
-/* d = a b with a in shared memory, read by ldmatrix; b's pairs are read one by one. */
+/* d = a b: a is in shared memory and read by ldmatrix; b's pairs are read one by one. */
 __global__ void multiply_tile(const __nv_bfloat16 *a, const __nv_bfloat16 *b, float *d,
                               int transposed)
 {
@@ -138,7 +137,7 @@ __global__ void multiply_tile(const __nv_bfloat16 *a, const __nv_bfloat16 *b, fl
     for (int i = 0; i < 4; i++) d[(g + i / 2 * 8) * 8 + 2 * t + i % 2] = sum[i];
 }
 
-static void tensor_core_tiles_multiply_as_matrices_do(void **)
+static void tensor_core_tiles_give_the_matrix_product(void **)
 {
     __nv_bfloat16 *a = device<__nv_bfloat16>(256), *b = device<__nv_bfloat16>(128);
     float *d = device<float>(128);
@@ -245,12 +244,12 @@ static void a_shuffle_that_lanes_disagree_on_is_found(void **)
         assert_true(cudasim_set_schedule(schedule));
         failed_with(MTI_LAUNCH(&none, shuffle_in_a_branch, 1, 32, 0, y), "a shuffle", "ended");
         failed_with(MTI_LAUNCH(&none, shuffle_with_other_masks, 1, 32, 0, y), "a shuffle", "mask");
-        failed_with(MTI_LAUNCH(&none, shuffle_from_outside, 1, 32, 0, y), "lane 20", "no part");
+        failed_with(MTI_LAUNCH(&none, shuffle_from_outside, 1, 32, 0, y), "lane 20", "not in the mask");
         failed_with(MTI_LAUNCH(&none, shuffle_against_barrier, 1, 32, 0, y), "__syncwarp",
                     "for ever");
     }
     cudasim_set_schedule("forward");
-    /* a warp that the block has only half of */
+    /* the block has only half a warp */
     failed_with(MTI_LAUNCH(&none, shuffle_in_a_branch, 1, 16, 0, y), "a shuffle", "for ever");
     cudaFree(y);
 }
@@ -263,7 +262,7 @@ template <bool guarded> __global__ void neighbours(const float *x, float *y)
     __syncthreads();
     float next = row[(i + 1) % n_block];
     if (guarded) __syncthreads();
-    row[i] = next * 2; /* a neighbour may not have read it yet */
+    row[i] = next * 2; /* a planted race: the neighbour may not have read it yet */
     __syncthreads();
     y[i] = row[i];
 }
@@ -278,7 +277,7 @@ template <bool guarded> static bool run_neighbours(void *state)
     return MTI_LAUNCH(&none, neighbours<guarded>, 1, n_block, 0, r->x, r->y);
 }
 
-static void a_race_on_shared_memory_shows_under_permuted_schedules(void **)
+static void permuted_schedules_reveal_a_race_on_shared_memory(void **)
 {
     race r = {device<float>(n_block), device<float>(n_block)};
     for (int i = 0; i < n_block; i++) r.x[i] = (float)i;
@@ -293,7 +292,7 @@ static void a_race_on_shared_memory_shows_under_permuted_schedules(void **)
 
 __global__ void order_of_blocks(float *y)
 {
-    if (threadIdx.x == 0) y[0] = (float)blockIdx.x; /* the last block to run wins */
+    if (threadIdx.x == 0) y[0] = (float)blockIdx.x; /* the block that runs last decides */
 }
 
 static bool run_order(void *state)
@@ -301,7 +300,7 @@ static bool run_order(void *state)
     return MTI_LAUNCH(&none, order_of_blocks, 5, 32, 0, static_cast<float *>(state));
 }
 
-static void blocks_that_write_to_one_place_show_under_permuted_schedules(void **)
+static void permuted_schedules_reveal_blocks_that_write_to_one_place(void **)
 {
     float *y = device<float>(1);
     const char *differs = NULL;
@@ -315,10 +314,10 @@ __global__ void read_unwritten(float *y)
     MTI_DYNAMIC_SHARED(float, dynamic);
     y[threadIdx.x] = fixed[threadIdx.x];
     y[n_block + threadIdx.x] = dynamic[threadIdx.x];
-    fixed[threadIdx.x] = dynamic[threadIdx.x] = 1; /* the next block must not see it */
+    fixed[threadIdx.x] = dynamic[threadIdx.x] = 1; /* the next block must not read it */
 }
 
-static void what_nobody_wrote_reads_as_nan(void **)
+static void unwritten_memory_reads_as_nan(void **)
 {
     float *fresh = device<float>(8), *y = device<float>(2 * n_block);
     for (int i = 0; i < 8; i++) assert_true(fresh[i] != fresh[i]);
@@ -366,21 +365,21 @@ static void an_asynchronous_copy_arrives_when_it_is_waited_for(void **)
     cudaFree(x), cudaFree(y);
 }
 
-/* ---- copies beside compute ---- */
+/* ---- asynchronous copies ---- */
 
 __global__ void twice(const float *x, float *y) { y[threadIdx.x] = 2 * x[threadIdx.x]; }
 
-/* Page-locked 1, 2, ... on its way to x in a stream of its own. */
-struct arrival {
+/* A copy of 1, 2, ... from page-locked memory to x, in a stream of its own. */
+struct pending_copy {
     cudaStream_t compute, copy;
     cudaEvent_t arrived;
     void *host;
     float *x, *y;
 };
 
-static arrival begin_arrival()
+static pending_copy begin_copy()
 {
-    arrival a = {};
+    pending_copy a = {};
     cudaStreamCreate(&a.compute), cudaStreamCreate(&a.copy), cudaEventCreate(&a.arrived);
     assert_int_equal(cudaMallocHost(&a.host, 32 * sizeof(float)), cudaSuccess);
     for (int i = 0; i < 32; i++) static_cast<float *>(a.host)[i] = (float)i;
@@ -390,61 +389,61 @@ static arrival begin_arrival()
     return a;
 }
 
-static void end_arrival(arrival *a)
+static void end_copy(pending_copy *a)
 {
     cudaStreamDestroy(a->compute), cudaStreamDestroy(a->copy), cudaEventDestroy(a->arrived);
     cudaFreeHost(a->host), cudaFree(a->x), cudaFree(a->y);
 }
 
-static void a_kernel_that_waits_for_a_copy_on_another_stream_sees_it(void **)
+static void a_kernel_that_waits_for_a_copy_on_another_stream_reads_it(void **)
 {
-    arrival a = begin_arrival();
+    pending_copy a = begin_copy();
     stream_holder compute = {a.compute};
     assert_int_equal(cudaEventQuery(a.arrived), cudaErrorNotReady);
     cudaStreamWaitEvent(a.compute, a.arrived);
     assert_int_equal(cudaEventQuery(a.arrived), cudaSuccess);
     assert_true(MTI_LAUNCH(&compute, twice, 1, 32, 0, a.x, a.y));
     for (int i = 0; i < 32; i++) assert_true(a.y[i] == 2 * i);
-    end_arrival(&a);
+    end_copy(&a);
 }
 
 static void a_kernel_that_does_not_wait_for_a_copy_reads_nan(void **)
 {
-    arrival a = begin_arrival();
+    pending_copy a = begin_copy();
     stream_holder compute = {a.compute};
     assert_true(MTI_LAUNCH(&compute, twice, 1, 32, 0, a.x, a.y));
     for (int i = 0; i < 32; i++) assert_true(a.y[i] != a.y[i]);
-    end_arrival(&a);
+    end_copy(&a);
 }
 
-static void memory_written_before_its_copy_was_waited_for_is_copied_as_it_is_then(void **)
+static void memory_written_before_the_wait_for_its_copy_is_copied_as_written(void **)
 {
-    arrival a = begin_arrival();
+    pending_copy a = begin_copy();
     memset(a.host, 0, 32 * sizeof(float));
     cudaStreamSynchronize(a.copy);
     for (int i = 0; i < 32; i++) assert_true(a.x[i] == 0);
-    end_arrival(&a);
+    end_copy(&a);
 }
 
 static void copies_of_one_stream_keep_their_order_and_an_event_takes_those_before_it(void **)
 {
-    arrival a = begin_arrival();
+    pending_copy a = begin_copy();
     cudaMemcpyAsync(a.y, a.host, 32 * sizeof(float), cudaMemcpyHostToDevice, a.copy);
     cudaEventSynchronize(a.arrived);
     assert_true(a.x[5] == 5 && a.y[5] != a.y[5]);
     stream_holder copy = {a.copy};
-    assert_true(MTI_LAUNCH(&copy, twice, 1, 32, 0, a.y, a.x)); /* in the stream: after both */
+    assert_true(MTI_LAUNCH(&copy, twice, 1, 32, 0, a.y, a.x)); /* in the same stream, so after both copies */
     assert_true(a.x[5] == 10);
-    end_arrival(&a);
+    end_copy(&a);
 }
 
-static void a_grid_that_no_device_takes_is_refused(void **)
+static void an_invalid_grid_is_refused(void **)
 {
     float *y = device<float>(1);
     failed_with(MTI_LAUNCH(&none, order_of_blocks, 0, 32, 0, y), "order_of_blocks", "empty");
     failed_with(MTI_LAUNCH(&none, order_of_blocks, 1, 1025, 0, y), "threads", "block");
     failed_with(MTI_LAUNCH(&none, order_of_blocks, dim3(1, 65536), 32, 0, y), "blocks", "grid");
-    failed_with(MTI_LAUNCH(&none, order_of_blocks, 1, 32, 49153, y), "shared", "asked");
+    failed_with(MTI_LAUNCH(&none, order_of_blocks, 1, 32, 49153, y), "shared", "allowed");
     assert_int_equal(
         cudaFuncSetAttribute(order_of_blocks, cudaFuncAttributeMaxDynamicSharedMemorySize, 65536),
         cudaSuccess);
@@ -489,7 +488,7 @@ __global__ void leave_unmet(float *y)
 /* CUDASIM_LATE=kernels: what page-locked memory has got once the copy is waited for. */
 static float copied(bool wait_for_the_kernel)
 {
-    arrival a = begin_arrival();
+    pending_copy a = begin_copy();
     stream_holder compute = {a.compute};
     cudaDeviceSynchronize();
     MTI_LAUNCH(&compute, twice, 1, 32, 0, a.x, a.y);
@@ -498,7 +497,7 @@ static float copied(bool wait_for_the_kernel)
     cudaMemcpyAsync(a.host, a.y, 32 * sizeof(float), cudaMemcpyDeviceToHost, a.copy);
     cudaStreamSynchronize(a.copy);
     float got = static_cast<float *>(a.host)[5];
-    end_arrival(&a);
+    end_copy(&a);
     return got;
 }
 
@@ -562,21 +561,21 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(blocks_sum_through_shuffles_and_shared_memory),
         cmocka_unit_test(ballots_shuffles_and_atomics_follow_the_manual),
-        cmocka_unit_test(divergent_call_sites_of_one_collective_are_told_apart),
-        cmocka_unit_test(tensor_core_tiles_multiply_as_matrices_do),
+        cmocka_unit_test(divergent_call_sites_of_one_collective_are_distinguished),
+        cmocka_unit_test(tensor_core_tiles_give_the_matrix_product),
         cmocka_unit_test(sixteen_bit_floats_round_to_nearest_even),
         cmocka_unit_test(a_barrier_that_not_all_threads_reach_is_found),
         cmocka_unit_test(a_shuffle_that_lanes_disagree_on_is_found),
-        cmocka_unit_test(a_race_on_shared_memory_shows_under_permuted_schedules),
-        cmocka_unit_test(blocks_that_write_to_one_place_show_under_permuted_schedules),
-        cmocka_unit_test(what_nobody_wrote_reads_as_nan),
+        cmocka_unit_test(permuted_schedules_reveal_a_race_on_shared_memory),
+        cmocka_unit_test(permuted_schedules_reveal_blocks_that_write_to_one_place),
+        cmocka_unit_test(unwritten_memory_reads_as_nan),
         cmocka_unit_test(a_write_past_a_shared_array_is_found),
         cmocka_unit_test(an_asynchronous_copy_arrives_when_it_is_waited_for),
-        cmocka_unit_test(a_kernel_that_waits_for_a_copy_on_another_stream_sees_it),
+        cmocka_unit_test(a_kernel_that_waits_for_a_copy_on_another_stream_reads_it),
         cmocka_unit_test(a_kernel_that_does_not_wait_for_a_copy_reads_nan),
-        cmocka_unit_test(memory_written_before_its_copy_was_waited_for_is_copied_as_it_is_then),
+        cmocka_unit_test(memory_written_before_the_wait_for_its_copy_is_copied_as_written),
         cmocka_unit_test(copies_of_one_stream_keep_their_order_and_an_event_takes_those_before_it),
-        cmocka_unit_test(a_grid_that_no_device_takes_is_refused),
+        cmocka_unit_test(an_invalid_grid_is_refused),
         cmocka_unit_test(device_memory_can_be_kept_from_the_host),
         cmocka_unit_test(kernels_can_be_later_than_copies_that_do_not_wait_for_them),
     };

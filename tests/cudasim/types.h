@@ -1,6 +1,5 @@
-/* types.h: CUDA's vector types, 16-bit floats and intrinsics, for a host's C++ compiler. Names
- * and meaning are those of cuda_runtime.h, cuda_bf16.h and cuda_fp16.h, as far as src/backends/cuda
- * asks for them. */
+/* types.h: CUDA's vector types, 16-bit floats and intrinsics for the host's C++ compiler: the part
+ * of cuda_runtime.h, cuda_bf16.h and cuda_fp16.h that src/backends/cuda uses. */
 #ifndef CUDASIM_TYPES_H
 #define CUDASIM_TYPES_H
 
@@ -40,7 +39,7 @@ struct dim3 {
 
 template <class To, class From> static inline To cudasim_bits(From from)
 {
-    static_assert(sizeof(To) == sizeof(From), "one pattern of bits");
+    static_assert(sizeof(To) == sizeof(From), "both types have the same size");
     To to;
     memcpy(&to, &from, sizeof to);
     return to;
@@ -66,7 +65,7 @@ static inline unsigned __umulhi(unsigned a, unsigned b)
 static inline uint16_t cudasim_bf16_bits(float x)
 {
     uint32_t u = cudasim_bits<uint32_t>(x);
-    if (x != x) return 0x7fff; /* what the device makes of any NaN */
+    if (x != x) return 0x7fff; /* a GPU turns every NaN into this */
     return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
 }
 static inline float cudasim_bf16_value(uint16_t bits)
@@ -80,7 +79,8 @@ static inline uint16_t cudasim_half_bits(float x)
     uint16_t sign = (uint16_t)((u >> 16) & 0x8000u);
     if (magnitude > 0x7f800000u) return 0x7fff;
     if (magnitude >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u); /* 65520 and above */
-    if (magnitude < 0x38800000u) { /* under 2^-14: multiples of 2^-24, exactly what the sum keeps */
+    if (magnitude <
+        0x38800000u) { /* below 2^-14: the sum rounds to multiples of 2^-24, as f16 does */
         float shifted = cudasim_bits<float>(magnitude) + 0.5f;
         return (uint16_t)(sign | (cudasim_bits<uint32_t>(shifted) - 0x3f000000u));
     }
@@ -160,7 +160,7 @@ static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 static inline double rsqrt(double x) { return 1.0 / sqrt(x); }
 static inline float normcdff(float x) { return 0.5f * erfcf(-x * 0.70710678f); }
 static inline double normcdf(double x) { return 0.5 * erfc(-x * 0.70710678118654752440); }
-/* Names that the C library has declared for itself. */
+/* The C library declares these names. */
 #define __expf  expf
 #define __logf  logf
 #define __log2f log2f
@@ -172,7 +172,7 @@ static inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c);
 static inline double __fma_rn(double a, double b, double c) { return fma(a, b, c); }
 static inline float __saturatef(float x) { return fminf(fmaxf(x, 0.0f), 1.0f); }
 static inline float __int2float_rn(int x) { return (float)x; }
-/* The plain operators could be fused with a neighbour; these are not. */
+/* The compiler may fuse plain operators with their neighbours, but not these. */
 static inline float __fadd_rn(float a, float b)
 {
     volatile float sum = a + b;
@@ -195,7 +195,7 @@ static inline double __dmul_rn(double a, double b)
     return product;
 }
 
-/* Loads and stores with a hint for the caches, which there is none to take. */
+/* Loads and stores with hints for the caches, which are ignored here. */
 template <class T> static inline T __ldg(const T *p) { return *p; }
 template <class T> static inline T __ldcs(const T *p) { return *p; }
 template <class T> static inline T __ldcg(const T *p) { return *p; }
