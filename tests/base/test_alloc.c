@@ -1,4 +1,4 @@
-/* The one door for host memory, and the growable array behind it. */
+/* Allocation of host memory, and the growable array. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

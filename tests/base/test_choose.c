@@ -1,4 +1,4 @@
-/* A name out of a list, and what is said of a word that is none of it. */
+/* Choosing a name from a list, and the refusal of unknown names. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -29,7 +29,7 @@ static void expect(const char *word, const char *text)
     mt_clear_error();
 }
 
-static void a_word_that_is_none_gets_the_list_and_the_likeliest(void **state)
+static void an_unknown_name_is_refused_with_the_list_and_the_likeliest_name(void **state)
 {
     (void)state;
     expect("gleu", "act: unknown \"gleu\", did you mean gelu? choose relu, gelu, gelu_tanh, silu");
@@ -41,7 +41,7 @@ static void a_word_that_is_none_gets_the_list_and_the_likeliest(void **state)
     mt_clear_error();
 }
 
-static void words_are_like_each_other_by_the_letters_to_change(void **state)
+static void names_are_similar_if_few_letters_differ(void **state)
 {
     (void)state;
     static const struct {
@@ -67,8 +67,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_name_gives_its_position),
-        cmocka_unit_test(a_word_that_is_none_gets_the_list_and_the_likeliest),
-        cmocka_unit_test(words_are_like_each_other_by_the_letters_to_change),
+        cmocka_unit_test(an_unknown_name_is_refused_with_the_list_and_the_likeliest_name),
+        cmocka_unit_test(names_are_similar_if_few_letters_differ),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* What a caller learns of a failure. */
+/* The error that a caller gets. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -30,7 +30,7 @@ static void the_last_failure_is_kept_until_it_is_cleared(void **state)
     expect(MT_OK, "");
 }
 
-static void what_an_earlier_call_did_not_make_is_no_failure_of_its_own(void **state)
+static void null_from_an_earlier_failure_is_not_a_new_failure(void **state)
 {
     (void)state;
     mt_clear_error();
@@ -44,20 +44,20 @@ static void what_an_earlier_call_did_not_make_is_no_failure_of_its_own(void **st
     mt_clear_error();
 }
 
-static void a_failure_around_another_leaves_that_ones_text(void **state)
+static void an_outer_failure_keeps_the_inner_ones_text(void **state)
 {
     (void)state;
     mti_fail(MT_ERR_MEMORY, "long ago");
     uint64_t mark = mti_failures();
     assert_false(mti_failed_since(mark));
     assert_int_equal(mti_fail_around(mark, MT_ERR_STATE, "a hook %s", "failed"), MT_ERR_STATE);
-    expect(MT_ERR_STATE, "a hook failed"); /* what is older is no cause of it */
+    expect(MT_ERR_STATE, "a hook failed"); /* an older failure is not its cause */
     mark = mti_failures();
     mti_fail(MT_ERR_IO, "within");
     assert_true(mti_failed_since(mark));
     assert_int_equal(mti_fail_around(mark, MT_ERR_STATE, "around"), MT_ERR_IO);
     expect(MT_ERR_IO, "within");
-    mt_clear_error(); /* dealt with: what fails now has another reason */
+    mt_clear_error(); /* cleared: the next failure has another cause */
     assert_false(mti_failed_since(mark));
     assert_int_equal(mti_fail_around(mark, MT_ERR_STATE, "around"), MT_ERR_STATE);
     expect(MT_ERR_STATE, "around");
@@ -78,8 +78,8 @@ static void an_attempt_that_fails_can_be_forgotten(void **state)
     mt_clear_error();
 }
 
-/* Texts quote files, and reach terminals. */
-static void a_text_holds_nothing_that_steers_a_terminal(void **state)
+/* Messages may quote files, and are printed to terminals. */
+static void a_message_has_no_control_characters(void **state)
 {
     (void)state;
     static const struct {
@@ -92,7 +92,7 @@ static void a_text_holds_nothing_that_steers_a_terminal(void **state)
          "?2J ?"}, /* control characters of two bytes */
         {"\x9b"
          "2J \xff\xfe \xe2\x82",
-         "?2J ?? ??"}, /* no UTF-8 */
+         "?2J ?? ??"}, /* not UTF-8 */
         {"gr\xc3\xbc\xc3\x9f \xe2\x82\xac \xf0\x9f\x98\x80",
          "gr\xc3\xbc\xc3\x9f \xe2\x82\xac \xf0\x9f\x98\x80"},
     };
@@ -106,7 +106,7 @@ static void a_text_holds_nothing_that_steers_a_terminal(void **state)
     mt_clear_error();
 }
 
-static void a_text_that_is_too_long_is_cut(void **state)
+static void a_message_that_is_too_long_is_cut(void **state)
 {
     (void)state;
     char longer[5000];
@@ -151,7 +151,7 @@ static void every_status_has_a_name_of_its_own(void **state)
     assert_string_equal(mt_status_name((mt_status)99), "unknown status");
 }
 
-static void dtypes_are_found_by_the_names_they_have(void **state)
+static void dtypes_are_found_by_their_names(void **state)
 {
     (void)state;
     static const struct {
@@ -198,14 +198,14 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_last_failure_is_kept_until_it_is_cleared),
-        cmocka_unit_test(what_an_earlier_call_did_not_make_is_no_failure_of_its_own),
-        cmocka_unit_test(a_failure_around_another_leaves_that_ones_text),
+        cmocka_unit_test(null_from_an_earlier_failure_is_not_a_new_failure),
+        cmocka_unit_test(an_outer_failure_keeps_the_inner_ones_text),
         cmocka_unit_test(an_attempt_that_fails_can_be_forgotten),
-        cmocka_unit_test(a_text_holds_nothing_that_steers_a_terminal),
-        cmocka_unit_test(a_text_that_is_too_long_is_cut),
+        cmocka_unit_test(a_message_has_no_control_characters),
+        cmocka_unit_test(a_message_that_is_too_long_is_cut),
         cmocka_unit_test(threads_have_their_own_errors),
         cmocka_unit_test(every_status_has_a_name_of_its_own),
-        cmocka_unit_test(dtypes_are_found_by_the_names_they_have),
+        cmocka_unit_test(dtypes_are_found_by_their_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* Files are whole or not there, whatever goes wrong while they are written. */
+/* A file is complete or absent, even if writing fails. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -34,7 +34,7 @@ static int remove_directory(void **state)
     mti_fail_nth_alloc(0);
     mt_clear_error();
     unlink(target);
-    return rmdir(dir); /* fails, and so the test, where something was left behind */
+    return rmdir(dir); /* fails the test if something is left */
 }
 
 static void put(const char *text)
@@ -55,8 +55,8 @@ static void expect_target(const char *text)
     mti_free(data);
 }
 
-/* Names in the directory besides the target. */
-static int strangers(void)
+/* Number of other files in the target's directory. */
+static int other_files(void)
 {
     int n = 0;
     DIR *d = opendir(dir);
@@ -67,10 +67,10 @@ static int strangers(void)
     return n;
 }
 
-static void what_was_written_is_read_back(void **state)
+static void written_bytes_are_read_back(void **state)
 {
     (void)state;
-    size_t n = 1000003, got = 0; /* more than any buffer, and odd */
+    size_t n = 1000003, got = 0; /* an odd number, larger than any buffer */
     unsigned char *data = mti_malloc(n);
     for (size_t i = 0; i < n; i++) data[i] = (unsigned char)(i * 2654435761u >> 13);
     mti_file *f = mti_file_create(target);
@@ -85,7 +85,7 @@ static void what_was_written_is_read_back(void **state)
     assert_non_null(back);
     assert_int_equal(got, n);
     assert_memory_equal(back, data, n);
-    assert_int_equal(strangers(), 0);
+    assert_int_equal(other_files(), 0);
     mti_free(back);
     mti_free(data);
 }
@@ -114,14 +114,14 @@ static void an_abandoned_file_leaves_no_trace(void **state)
     put("old");
     mti_file *f = mti_file_create(target);
     assert_true(mti_file_write(f, "new", 3));
-    assert_int_equal(strangers(), 1);
+    assert_int_equal(other_files(), 1);
     mti_file_abandon(f);
     mti_file_abandon(NULL);
-    assert_int_equal(strangers(), 0);
+    assert_int_equal(other_files(), 0);
     expect_target("old");
 }
 
-static void two_savers_of_one_target_do_not_meet(void **state)
+static void two_writers_of_one_target_do_not_disturb_each_other(void **state)
 {
     (void)state;
     mti_file *a = mti_file_create(target), *b = mti_file_create(target);
@@ -131,7 +131,7 @@ static void two_savers_of_one_target_do_not_meet(void **state)
     expect_target("from a");
     assert_true(mti_file_commit(b));
     expect_target("b");
-    assert_int_equal(strangers(), 0);
+    assert_int_equal(other_files(), 0);
 }
 
 static void a_full_disk_is_an_error_and_the_old_target_stays(void **state)
@@ -145,7 +145,7 @@ static void a_full_disk_is_an_error_and_the_old_target_stays(void **state)
     signal(SIGXFSZ, SIG_IGN);
     static char block[30000];
     for (int early = 0; early < 2; early++) {
-        /* Found out by a write, or only when the last buffer goes out. */
+        /* The error comes from a write, or only from the commit. */
         mti_file *f = mti_file_create(target);
         bool written = true;
         assert_int_equal(setrlimit(RLIMIT_FSIZE, &tiny), 0);
@@ -158,7 +158,7 @@ static void a_full_disk_is_an_error_and_the_old_target_stays(void **state)
         assert_int_equal(mt_last_status(), MT_ERR_IO);
         assert_non_null(strstr(mt_last_error(), target));
         mt_clear_error();
-        assert_int_equal(strangers(), 0);
+        assert_int_equal(other_files(), 0);
         expect_target("old");
     }
     signal(SIGXFSZ, SIG_DFL);
@@ -193,7 +193,7 @@ static void the_target_keeps_its_permissions(void **state)
     assert_int_equal(st.st_mode & 0777, 0640);
 }
 
-static void places_that_cannot_be_written_are_named(void **state)
+static void a_path_that_cannot_be_written_is_named(void **state)
 {
     (void)state;
     assert_null(mti_file_create("no-such-directory/file"));
@@ -207,7 +207,7 @@ static void places_that_cannot_be_written_are_named(void **state)
     assert_int_equal(mt_last_status(), MT_ERR_IO);
 }
 
-static void what_cannot_be_read_is_named(void **state)
+static void a_path_that_cannot_be_read_is_named(void **state)
 {
     (void)state;
     size_t n = 77;
@@ -231,7 +231,7 @@ static void a_file_longer_than_the_limit_is_refused(void **state)
     assert_null(mti_file_read(target, 4, &n));
     assert_int_equal(mt_last_status(), MT_ERR_FORMAT);
     mt_clear_error();
-    assert_null(mti_file_read("/dev/zero", 100000, &n)); /* no end, no size */
+    assert_null(mti_file_read("/dev/zero", 100000, &n)); /* it has no end and no size */
     assert_int_equal(mt_last_status(), MT_ERR_FORMAT);
 }
 
@@ -261,10 +261,10 @@ static void put_at(const char *path, const char *text)
     assert_true(mti_file_commit(f));
 }
 
-static void behind_a_link_what_it_points_to_is_replaced(void **state)
+static void writing_to_a_link_replaces_the_file_it_points_to(void **state)
 {
     (void)state;
-    /* over two links, one of them relative from within another folder, to a file or to none yet */
+    /* through two links, one of them relative in another folder, to a file that exists or not */
     char absolute[256];
     assert_int_equal(mkdir(in_dir("sub"), 0700), 0);
     assert_int_equal(symlink("../target", in_dir("sub/relative")), 0);
@@ -282,7 +282,7 @@ static void behind_a_link_what_it_points_to_is_replaced(void **state)
     assert_int_equal(lstat(target, &st), 0);
     assert_true(S_ISREG(st.st_mode));
     assert_int_equal(st.st_mode & 0777, 0640);
-    assert_int_equal(strangers(), 2); /* the link and the folder, and nothing temporary */
+    assert_int_equal(other_files(), 2); /* the link and the folder, but no temporary file */
     unlink(in_dir("absolute")), unlink(in_dir("sub/relative")), rmdir(in_dir("sub"));
 }
 
@@ -297,14 +297,14 @@ static void a_link_that_leads_nowhere_is_an_error(void **state)
     assert_int_equal(symlink("no-such-folder/x", in_dir("dangling")), 0);
     assert_null(mti_file_create(in_dir("dangling")));
     assert_int_equal(mt_last_status(), MT_ERR_IO);
-    assert_int_equal(strangers(), 2);
+    assert_int_equal(other_files(), 2);
     unlink(in_dir("loop")), unlink(in_dir("dangling"));
 }
 
-/* ---- what the dead left ---- */
+/* ---- files of killed processes ---- */
 
-/* A process in the middle of a file. */
-static pid_t writer(const char *path)
+/* Starts a process that has written a part of a file. */
+static pid_t start_writer(const char *path)
 {
     int ready[2];
     char byte;
@@ -324,55 +324,56 @@ static pid_t writer(const char *path)
     return pid;
 }
 
-static void end(pid_t pid)
+static void kill_writer(pid_t pid)
 {
     kill(pid, SIGKILL);
     assert_int_equal(waitpid(pid, NULL, 0), pid);
 }
 
-static void what_dead_processes_left_is_removed_by_the_next_save(void **state)
+static void files_of_killed_processes_are_removed_by_the_next_save(void **state)
 {
     (void)state;
     put("old");
-    pid_t first = writer(target), second = writer(target),
-          third = writer(in_dir("other")); /* another target in this folder */
-    end(first), end(second), end(third);
-    assert_int_equal(strangers(), 3);
+    pid_t first = start_writer(target), second = start_writer(target),
+          third = start_writer(in_dir("other")); /* a file of another target in this folder */
+    kill_writer(first), kill_writer(second), kill_writer(third);
+    assert_int_equal(other_files(), 3);
     put("new");
     expect_target("new");
-    assert_int_equal(strangers(), 0);
-    end(writer(target));
-    assert_int_equal(strangers(), 1);
+    assert_int_equal(other_files(), 0);
+    kill_writer(start_writer(target));
+    assert_int_equal(other_files(), 1);
     put("newer");
-    assert_int_equal(strangers(), 0);
+    assert_int_equal(other_files(), 0);
 }
 
-static void what_a_living_process_writes_is_left_alone(void **state)
+static void files_of_running_processes_are_not_removed(void **state)
 {
     (void)state;
-    pid_t alive = writer(target);
-    assert_int_equal(strangers(), 1);
+    pid_t alive = start_writer(target);
+    assert_int_equal(other_files(), 1);
     put("new");
-    assert_int_equal(strangers(), 1);
-    mti_file *mine = mti_file_create(target); /* as is what this process writes itself */
+    assert_int_equal(other_files(), 1);
+    mti_file *mine = mti_file_create(target); /* a file of this process */
     assert_true(mti_file_write(mine, "mine", 4));
     put("new");
-    assert_int_equal(strangers(), 2);
+    assert_int_equal(other_files(), 2);
     assert_true(mti_file_commit(mine));
     expect_target("mine");
-    end(alive);
+    kill_writer(alive);
     put("last");
-    assert_int_equal(strangers(), 0);
+    assert_int_equal(other_files(), 0);
 }
 
-static void only_files_that_are_surely_ours_and_dead_are_removed(void **state)
+static void only_temporary_files_of_ended_processes_are_removed(void **state)
 {
     (void)state;
     static const struct {
         const char *name;
-        bool old, goes; /* old: not written to for more than a day */
+        bool old, goes; /* old: last written more than a day ago */
     } files[] = {
-        {"target.tmp-0badb007-123-1", false, false}, /* of another machine, perhaps still written */
+        {"target.tmp-0badb007-123-1", false,
+         false}, /* of another machine, where it may still be written */
         {"target.tmp-0badb007-124-1", true, true},
         {"another.tmp-0badb007-1-1", true, true},
         {"target.tmp-123", true, false},
@@ -395,7 +396,7 @@ static void only_files_that_are_surely_ours_and_dead_are_removed(void **state)
         assert_int_equal(futimens(fd, times), 0);
         close(fd);
     }
-    /* neither a link nor a folder of such a name is ours */
+    /* links and folders with such names are not ours */
     assert_int_equal(symlink("target", in_dir("target.tmp-0badb007-9-9")), 0);
     assert_int_equal(mkdir(in_dir("target.tmp-0badb007-8-8"), 0700), 0);
     put("new");
@@ -424,7 +425,7 @@ static bool write_and_read_back(void)
     return data;
 }
 
-static void without_memory_nothing_is_left_behind(void **state)
+static void without_memory_no_file_is_left(void **state)
 {
     (void)state;
     put("old");
@@ -437,7 +438,7 @@ static void without_memory_nothing_is_left_behind(void **state)
         assert_false(write_and_read_back());
         assert_int_equal(mt_last_status(), MT_ERR_MEMORY);
         mt_clear_error();
-        assert_int_equal(strangers(), 0);
+        assert_int_equal(other_files(), 0);
         mti_fail_nth_alloc(0);
         assert_true(write_and_read_back());
     }
@@ -448,23 +449,23 @@ static void without_memory_nothing_is_left_behind(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        IN_DIRECTORY(what_was_written_is_read_back),
+        IN_DIRECTORY(written_bytes_are_read_back),
         IN_DIRECTORY(an_empty_file_can_be_written_and_read),
         IN_DIRECTORY(until_commit_the_old_target_is_there),
         IN_DIRECTORY(an_abandoned_file_leaves_no_trace),
-        IN_DIRECTORY(two_savers_of_one_target_do_not_meet),
+        IN_DIRECTORY(two_writers_of_one_target_do_not_disturb_each_other),
         IN_DIRECTORY(a_full_disk_is_an_error_and_the_old_target_stays),
         IN_DIRECTORY(a_device_is_written_in_place_and_reports_that_it_is_full),
         IN_DIRECTORY(the_target_keeps_its_permissions),
-        IN_DIRECTORY(places_that_cannot_be_written_are_named),
-        IN_DIRECTORY(what_cannot_be_read_is_named),
+        IN_DIRECTORY(a_path_that_cannot_be_written_is_named),
+        IN_DIRECTORY(a_path_that_cannot_be_read_is_named),
         IN_DIRECTORY(a_file_longer_than_the_limit_is_refused),
-        IN_DIRECTORY(behind_a_link_what_it_points_to_is_replaced),
+        IN_DIRECTORY(writing_to_a_link_replaces_the_file_it_points_to),
         IN_DIRECTORY(a_link_that_leads_nowhere_is_an_error),
-        IN_DIRECTORY(what_dead_processes_left_is_removed_by_the_next_save),
-        IN_DIRECTORY(what_a_living_process_writes_is_left_alone),
-        IN_DIRECTORY(only_files_that_are_surely_ours_and_dead_are_removed),
-        IN_DIRECTORY(without_memory_nothing_is_left_behind),
+        IN_DIRECTORY(files_of_killed_processes_are_removed_by_the_next_save),
+        IN_DIRECTORY(files_of_running_processes_are_not_removed),
+        IN_DIRECTORY(only_temporary_files_of_ended_processes_are_removed),
+        IN_DIRECTORY(without_memory_no_file_is_left),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

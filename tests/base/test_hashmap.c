@@ -1,4 +1,4 @@
-/* The hash map, held against plain lists. */
+/* The hash map against plain lists. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,7 +9,7 @@
 
 #define FIND(m, key, place) assert_int_equal(mti_hashmap_find(m, key), place)
 
-static void what_was_added_is_found_and_nothing_else(void **state)
+static void only_added_entries_are_found(void **state)
 {
     (void)state;
     mti_hashmap m = {0};
@@ -25,8 +25,8 @@ static void what_was_added_is_found_and_nothing_else(void **state)
     FIND(&m, 0, MTI_NO_PLACE);
 }
 
-/* Three keys that differ only where the table does not look at first, and the extremes. */
-static void keys_may_be_any_number_and_places_zero_or_large(void **state)
+/* Three keys that differ only in bits that the first lookup ignores, and extreme keys. */
+static void keys_may_be_any_numbers_and_places_zero_or_large(void **state)
 {
     (void)state;
     static const uint64_t keys[] = {0, 1, (uint64_t)1 << 63, UINT64_MAX, UINT64_MAX - 1};
@@ -56,7 +56,7 @@ static void a_key_has_as_many_places_as_were_added(void **state)
         assert_int_equal(places_of(&m, k), 0xFFFFFu & 0x49249249u << k);
     assert_true(mti_hashmap_remove(&m, 1, 4));
     assert_false(mti_hashmap_remove(&m, 1, 4));
-    assert_false(mti_hashmap_remove(&m, 1, 3)); /* that is key 0's */
+    assert_false(mti_hashmap_remove(&m, 1, 3)); /* place 3 belongs to key 0 */
     assert_int_equal(places_of(&m, 1), 0xFFFFFu & 0x49249249u << 1 & ~(1u << 4));
     mti_hashmap_free(&m);
 }
@@ -65,8 +65,8 @@ enum { KEYS = 64, PLACES = 32 };
 
 static uint32_t draw(uint32_t *seed) { return *seed = *seed * 1664525u + 1013904223u, *seed >> 8; }
 
-/* Entries that were taken out do not add up: the table stays as large as what it holds needs. */
-static void removing_and_adding_for_long_keeps_it_right_and_small(void **state)
+/* Removed entries free their room: the table stays as large as its entries need. */
+static void after_many_changes_the_map_is_right_and_small(void **state)
 {
     (void)state;
     static bool there[KEYS][PLACES];
@@ -93,7 +93,7 @@ static void removing_and_adding_for_long_keeps_it_right_and_small(void **state)
     mti_hashmap_free(&m);
 }
 
-static void each_place_is_met_once_while_others_are_removed(void **state)
+static void each_place_is_visited_once_while_others_are_removed(void **state)
 {
     (void)state;
     static int met[300];
@@ -102,7 +102,7 @@ static void each_place_is_met_once_while_others_are_removed(void **state)
     for (size_t at = 0, i; (i = mti_hashmap_each(&m, &at)) != MTI_NO_PLACE;) {
         met[i]++;
         assert_true(mti_hashmap_remove(&m, i, i));
-        if (i + 150 < 300) mti_hashmap_remove(&m, i + 150, i + 150); /* met before, or never */
+        if (i + 150 < 300) mti_hashmap_remove(&m, i + 150, i + 150); /* visited before, or never */
     }
     assert_int_equal(m.n, 0);
     for (int i = 0; i < 150; i++) assert_int_equal(met[i], 1);
@@ -133,11 +133,11 @@ static void a_map_without_memory_stays_as_it_was(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_was_added_is_found_and_nothing_else),
-        cmocka_unit_test(keys_may_be_any_number_and_places_zero_or_large),
+        cmocka_unit_test(only_added_entries_are_found),
+        cmocka_unit_test(keys_may_be_any_numbers_and_places_zero_or_large),
         cmocka_unit_test(a_key_has_as_many_places_as_were_added),
-        cmocka_unit_test(removing_and_adding_for_long_keeps_it_right_and_small),
-        cmocka_unit_test(each_place_is_met_once_while_others_are_removed),
+        cmocka_unit_test(after_many_changes_the_map_is_right_and_small),
+        cmocka_unit_test(each_place_is_visited_once_while_others_are_removed),
         cmocka_unit_test(a_map_without_memory_stays_as_it_was),
     };
     return cmocka_run_group_tests_name("hashmap", tests, NULL, NULL);

@@ -16,7 +16,7 @@ static void a_zero_key_and_counter_give_the_published_answer(void **state)
     assert_int_equal(r.v[3], 0x9b00dbd8);
 }
 
-/* Ten rounds written as the paper draws them: words in an array, keys bumped between rounds. */
+/* Ten rounds as in the paper: words in an array, keys increased between rounds. */
 static void plain_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4])
 {
     uint32_t c[4], k[2] = {key[0], key[1]};
@@ -34,7 +34,7 @@ static void plain_philox(const uint32_t counter[4], const uint32_t key[2], uint3
 static void seed_and_counter_fill_the_low_words_first(void **state)
 {
     (void)state;
-    /* The plain form is itself right: the authors' second known answer, all bits set. */
+    /* The plain form gives the authors' second known answer, for all bits set. */
     uint32_t ones[4] = {~0u, ~0u, ~0u, ~0u}, out[4];
     plain_philox(ones, ones, out);
     assert_int_equal(out[0], 0x408f276d);

@@ -33,7 +33,7 @@ static void *intern_many(void *out)
     return NULL;
 }
 
-static void many_names_from_many_threads_stay_apart(void **state)
+static void many_names_from_many_threads_are_kept_separate(void **state)
 {
     (void)state;
     static const char *found[4][N_NAMES];
@@ -51,7 +51,7 @@ static void many_names_from_many_threads_stay_apart(void **state)
     }
 }
 
-static void a_name_that_finds_no_memory_is_an_error_and_can_be_tried_again(void **state)
+static void without_memory_a_name_is_an_error_and_can_be_tried_again(void **state)
 {
     (void)state;
     mti_fail_nth_alloc(1);
@@ -63,7 +63,7 @@ static void a_name_that_finds_no_memory_is_an_error_and_can_be_tried_again(void 
                         "a name nobody has used before");
 }
 
-static void nowhere_is_three_empty_texts(void **state)
+static void the_empty_place_has_three_empty_texts(void **state)
 {
     (void)state;
     mti_where *where = mti_where_now();
@@ -87,7 +87,7 @@ static void shapes_read_as_lists(void **state)
     assert_int_equal(strlen(mti_shape_text(buf, 8, extreme)), 8 * 20 + 7 + 2);
 }
 
-static void bytes_read_as_people_write_them(void **state)
+static void byte_counts_are_written_with_units(void **state)
 {
     (void)state;
     static const struct {
@@ -110,10 +110,10 @@ static void bytes_read_as_people_write_them(void **state)
     char buf[32];
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         assert_string_equal(mti_bytes_text(buf, sizeof buf, cases[i].bytes), cases[i].text);
-    assert_string_equal(mti_bytes_text(buf, 4, 1536), "1.5"); /* a short buffer is not overrun */
+    assert_string_equal(mti_bytes_text(buf, 4, 1536), "1.5"); /* a short buffer is not exceeded */
 }
 
-static void byte_counts_are_understood(void **state)
+static void byte_counts_are_parsed(void **state)
 {
     (void)state;
     static const struct {
@@ -128,7 +128,7 @@ static void byte_counts_are_understood(void **state)
         {"40GiB", 40ull << 30},
         {"40 GiB", 40ull << 30},
         {"40GB", 40000000000ull},
-        {"40G", 40ull << 30}, /* as dd, ls and Slurm take it */
+        {"40G", 40ull << 30}, /* as dd, ls and Slurm read it */
         {"40g", 40ull << 30},
         {"40gib", 40ull << 30},
         {"40gb", 40000000000ull},
@@ -159,7 +159,7 @@ static void byte_counts_are_understood(void **state)
     }
 }
 
-static void what_is_no_byte_count_is_refused(void **state)
+static void invalid_byte_counts_are_refused(void **state)
 {
     (void)state;
     static const char *const cases[] = {
@@ -209,7 +209,7 @@ static void what_is_no_byte_count_is_refused(void **state)
     }
 }
 
-static void time_does_not_run_backwards(void **state)
+static void time_does_not_go_backwards(void **state)
 {
     (void)state;
     double last = mti_now();
@@ -231,7 +231,7 @@ static void an_index_finds_the_place_of_each_name(void **state)
         assert_int_equal(mti_name_index_find(&x, name[i], strlen(name[i])), MTI_NO_PLACE);
         assert_true(mti_name_index_add(&x, name[i], i));
     }
-    assert_true(mti_name_index_add(&x, "h.7", 9999)); /* the first stays */
+    assert_true(mti_name_index_add(&x, "h.7", 9999)); /* the first one is kept */
     for (size_t i = 0; i < 5000; i++)
         assert_int_equal(mti_name_index_find(&x, name[i], strlen(name[i])), i);
     assert_int_equal(mti_name_index_find(&x, "h.123.mlp", 5), 123);
@@ -257,7 +257,7 @@ static void an_index_without_memory_stays_as_it_was(void **state)
         assert_true(added || mti_name_index_add(&x, names[i], i));
         for (size_t j = 0; j <= i; j++) assert_int_equal(mti_name_index_find(&x, names[j], 1), j);
     }
-    assert_int_equal(refused, 2); /* the first table, and the one twice as long */
+    assert_int_equal(refused, 2); /* for the first table, and for one twice as long */
     mti_name_index_free(&x);
 }
 
@@ -266,15 +266,15 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_index_finds_the_place_of_each_name),
         cmocka_unit_test(an_index_without_memory_stays_as_it_was),
-        cmocka_unit_test(a_name_that_finds_no_memory_is_an_error_and_can_be_tried_again),
+        cmocka_unit_test(without_memory_a_name_is_an_error_and_can_be_tried_again),
         cmocka_unit_test(equal_names_are_one_string),
-        cmocka_unit_test(many_names_from_many_threads_stay_apart),
-        cmocka_unit_test(nowhere_is_three_empty_texts),
+        cmocka_unit_test(many_names_from_many_threads_are_kept_separate),
+        cmocka_unit_test(the_empty_place_has_three_empty_texts),
         cmocka_unit_test(shapes_read_as_lists),
-        cmocka_unit_test(bytes_read_as_people_write_them),
-        cmocka_unit_test(byte_counts_are_understood),
-        cmocka_unit_test(what_is_no_byte_count_is_refused),
-        cmocka_unit_test(time_does_not_run_backwards),
+        cmocka_unit_test(byte_counts_are_written_with_units),
+        cmocka_unit_test(byte_counts_are_parsed),
+        cmocka_unit_test(invalid_byte_counts_are_refused),
+        cmocka_unit_test(time_does_not_go_backwards),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* mtt.h: helpers that tests share. None of them checks anything of its own accord. */
+/* mtt.h: helpers that tests share. */
 #ifndef MTT_H
 #define MTT_H
 
@@ -10,19 +10,19 @@
 #include <cmocka.h>
 #include "memtape/all.h"
 
-/* The device under test: what MTT_DEVICE names, "cpu" where it is not set. */
+/* The device under test: the one that MTT_DEVICE names, "cpu" if it is not set. */
 mt_device *mtt_device(void);
-/* Bytes in use on it: all, and those of one category. */
+/* Bytes allocated on the device: all, and those of one category. */
 size_t mtt_allocated(const mt_device *device);
 size_t mtt_allocated_as(const mt_device *device, mt_category category);
 
-/* Whether tests take their long form, as in `./run test --all`: MTT_LONG=1 in the environment. */
+/* Whether tests run in their long form, as in `./run test --all`: MTT_LONG=1 in the environment. */
 bool mtt_long(void);
-/* A search refuses request after request for memory: the one to refuse after the nth. In the long
- * form none is left out; in the short one the first 32 are tried and then every 23rd. */
+/* For tests that refuse one request for memory after another: the request to refuse after the nth.
+ * The long form tries all; the short form tries the first 32 and then every 7th. */
 uint64_t mtt_next_refusal(uint64_t nth);
 
-/* A number in [lo, hi), the same for the same state on every machine. */
+/* A random number in [lo, hi); the same state gives the same number on every machine. */
 double mtt_draw(uint64_t *state, double lo, double hi);
 
 /* Values drawn from `seed`, as a tensor of any floating dtype. */
@@ -31,34 +31,33 @@ mt_tensor *mtt_random(mt_device *device, mt_dtype dtype, int rank, const int64_t
 mt_tensor *mtt_from_doubles(mt_device *device, mt_dtype dtype, int rank, const int64_t *shape,
                             const double *values);
 
-/* How a tensor of a given shape lies in its storage. */
+/* The layout of a tensor in its storage. */
 typedef enum mtt_layout {
     MTT_DENSE,    /* row-major */
     MTT_REVERSED, /* dimensions stored in the opposite order, as after a transpose */
-    MTT_SLICED,   /* the middle of something two longer in its last dimension */
+    MTT_SLICED,   /* the middle of a tensor whose last dimension is 2 longer */
     MTT_LAYOUT_COUNT
 } mtt_layout;
 const char *mtt_layout_name(mtt_layout layout);
-/* A leaf of that layout with these values. */
+/* A leaf with this layout and these values. */
 mt_tensor *mtt_laid_out(mt_device *device, mt_dtype dtype, int rank, const int64_t *shape,
                         const double *values, mtt_layout layout);
 
-/* Elements in row-major order as doubles, whatever the dtype; the caller frees them. */
+/* The elements in row-major order as doubles, for any dtype; the caller frees them. */
 double *mtt_doubles(mt_tensor *t);
 /* Equal shape, dtype and bits. */
 bool mtt_same_bits(mt_tensor *a, mt_tensor *b);
 
-/* The path of a new empty file, in TMPDIR or the system's place for such files; the test unlinks
- * it. */
+/* The path of a new empty file in TMPDIR or the system's temporary folder; the test unlinks it. */
 enum { MTT_PATH = 256 };
 void mtt_temporary_file(char path[MTT_PATH]);
 
-/* Fails the running test with the engine's own words unless `t` is there. */
+/* Fails the running test with the engine's message if `t` is NULL; returns `t`. */
 #define mtt_made(t) mtt_made_at((t), #t, __FILE__, __LINE__)
 mt_tensor *mtt_made_at(mt_tensor *t, const char *what, const char *file, int line);
 #define mtt_ok(status) mtt_ok_at((status), #status, __FILE__, __LINE__)
 void mtt_ok_at(mt_status status, const char *what, const char *file, int line);
-/* The last error has this status and its text holds each of the words; clears it. */
+/* Asserts that the last error has this status and a text with each of the words; clears it. */
 #define mtt_failed(status, ...)                                                                    \
     mtt_failed_at((status), (const char *const[]){__VA_ARGS__, NULL}, __FILE__, __LINE__)
 void mtt_failed_at(mt_status status, const char *const *words, const char *file, int line);

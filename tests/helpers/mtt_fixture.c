@@ -30,7 +30,7 @@ int mtt_nothing_left(void **state)
         return -1;
     }
     bool hooks = mt_pop_saved_hooks() == MT_OK, op_hooks = mt_pop_op_hooks() == MT_OK;
-    mt_clear_error(); /* of stacks that were empty, as they should be */
+    mt_clear_error(); /* popping the empty stacks has set it */
     if (hooks || op_hooks) print_error("the test left a hook\n");
     return hooks || op_hooks ? -1 : 0;
 }

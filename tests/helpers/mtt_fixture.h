@@ -1,20 +1,20 @@
-/* mtt_fixture.h: one device for all tests of a program, with nothing left on it after each. */
+/* mtt_fixture.h: one device for all tests of a program; each test must leave nothing on it. */
 #ifndef MTT_FIXTURE_H
 #define MTT_FIXTURE_H
 
 #include "mtt.h"
 
-/* What mtt_open_device opened. A test may put another here, and must put the first one back. */
+/* The device that mtt_open_device opened. A test may replace it, but must restore it. */
 extern mt_device *device;
 
-/* For a group of tests: opens mtt_device() with the balance check on; lets it go again. Closing
- * fails as mtt_nothing_left() does, for groups whose tests share what a set-up of theirs made. */
+/* For a group of tests: opens mtt_device() with the balance check on; closes it. Closing fails
+ * where mtt_nothing_left() fails, for groups whose tests share tensors from a set-up function. */
 int mtt_open_device(void **state);
 int mtt_close_device(void **state);
-/* After a test: fails where bytes are still allocated, an error was not cleared, or this thread is
- * still within a scope, under a hook or without gradients. */
+/* After a test: fails if bytes are still allocated, an error was not cleared, or this thread still
+ * has a scope, a hook or the grad mode off. */
 int mtt_nothing_left(void **state);
-/* A test that must leave nothing, as an entry of the group's table. */
+/* An entry of the group's table for a test that must leave nothing. */
 #define mtt_test(name) cmocka_unit_test_teardown(name, mtt_nothing_left)
 
 #endif

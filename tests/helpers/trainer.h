@@ -1,4 +1,4 @@
-/* trainer.h: a tiny GPT with its optimizer and one batch, for tests that need a whole step. */
+/* trainer.h: a tiny GPT with its optimizer and one batch, for tests of whole steps. */
 #ifndef TRAINER_H
 #define TRAINER_H
 
@@ -11,13 +11,13 @@ typedef struct trainer {
     mt_tensor *tokens, *targets; /* i64 [b,s] */
 } trainer;
 
-/* Two layers, hidden 12, 3 heads, 11 words, dropout 0.1, sequences of 7: nothing is a multiple of
- * anything. `config` NULL takes these; the device is opened anew and seeded. */
+/* Opens and seeds a device. config NULL: two layers, hidden 12, 3 heads, 11 words, dropout 0.1,
+ * sequences of 7: odd sizes, which no kernel's tiles divide. */
 bool trainer_open(trainer *t, const mt_model_config *config, uint64_t seed);
 void trainer_close(trainer *t); /* everything but the device */
-/* Zero gradients, forward, loss, backward, clipping, AdamW; *loss is filled in when all is well. */
+/* Zeroes gradients, then forward, loss, backward, clipping, AdamW; sets *loss on success. */
 mt_status trainer_step(trainer *t, double *loss);
-/* Every parameter's bytes behind one another; the caller frees them. */
+/* The bytes of all parameters, one after another; the caller frees them. */
 unsigned char *trainer_weights(trainer *t, size_t *n_bytes);
 
 #endif
