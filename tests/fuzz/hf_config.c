@@ -1,5 +1,5 @@
-/* hf_config.c: whatever the text, reading it as a config.json ends in a configuration that is good,
- * or in an error with a text. */
+/* hf_config.c: reading any text as a config.json gives a valid configuration, or an error with a
+ * message. */
 #include <stdlib.h>
 #include <string.h>
 #include "memtape/model.h"

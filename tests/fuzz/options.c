@@ -1,6 +1,5 @@
-/* options.c: whatever the words, parsing ends in options that can be run or in an error with a
- * text. Nothing is run. The first byte picks the verb; the rest is split into words at zero bytes.
- */
+/* options.c: parsing any words gives options that can be run, or an error with a message. Nothing
+ * is run. The first byte chooses the verb; zero bytes separate the words in the rest. */
 #include <stdlib.h>
 #include <string.h>
 #include "cli/options.h"
@@ -10,7 +9,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
 
-/* What a verb that builds a model relies on. */
+/* What a verb that builds a model assumes. */
 static void check_model(const mti_options *o)
 {
     const mt_model_config *c = &o->workload.config;
@@ -25,7 +24,7 @@ static void check_model(const mti_options *o)
     if (o->workload.memory.qlora && !o->workload.memory.lora_rank) abort();
 }
 
-/* Rows that were found good once can be made again, and each is good by itself. */
+/* Rows that were accepted can be made again, and each is valid by itself. */
 static void check_sweep(const mti_options *o)
 {
     mti_options copy = *o;

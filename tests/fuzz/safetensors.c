@@ -1,5 +1,5 @@
-/* safetensors.c: whatever the bytes, parsing a header ends in a file whose entries lie within the
- * data and cover it, or in an error with a text. */
+/* safetensors.c: parsing any bytes as a header gives a file whose entries lie within the data and
+ * cover it, or an error with a message. */
 #include <stdlib.h>
 #include <string.h>
 #include "nn/safetensors.h"
@@ -34,8 +34,8 @@ static void check(const uint8_t *head, size_t n_head, uint64_t file_bytes)
     mt_safetensors_free(f);
 }
 
-/* The input as a whole file; and, to get past the length, as two bytes that say how much data
- * there is and a header whose length is right. */
+/* Reads the input as a whole file; and, so that the length is right, as two bytes with the size of
+ * the data followed by a header. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
 {
     check(data, n_bytes, n_bytes);

@@ -1,15 +1,15 @@
-/* What the cases of the op table (ops/cases.def) leave to the checks: compositions, ops called in
- * other ways, views of views. */
+/* Checks in addition to the cases of the op table (ops/cases.def): compositions, other ways to call
+ * an op, views of views. */
 #include <string.h>
 #include "gradcheck.h"
 
-/* ---- one op, called in another way ---- */
+/* ---- other ways to call one op ---- */
 
 static mt_tensor *square(mt_tensor **in) { return mt_mul(in[0], in[0]); }
 static mt_tensor *add_scalar(mt_tensor **in) { return mt_add_scalar(in[0], 3); }
 static mt_tensor *mul_scalar(mt_tensor **in) { return mt_mul_scalar(in[0], -3); }
 
-/* Gate and up as the halves of one projection. */
+/* Gate and up are the halves of one projection. */
 static mt_tensor *swiglu_packed(mt_tensor **in)
 {
     mt_tensor *half[2];
@@ -27,19 +27,19 @@ static mt_tensor *masked_fill(mt_tensor **in)
 
 static mt_tensor *relu_inplace_then_more(mt_tensor **in)
 {
-    MT_AUTO mt_tensor *h = mt_mul_scalar(in[0], 2); /* a leaf may not change */
+    MT_AUTO mt_tensor *h = mt_mul_scalar(in[0], 2); /* a leaf cannot change in place */
     if (mt_relu_inplace(h) != MT_OK) return NULL;
     return mt_mul(h, h);
 }
 
-/* To f32 and back: exact for the grid of the inputs with a step of 1/1024. */
+/* To f32 and back: exact, because the inputs are multiples of 1/1024. */
 static mt_tensor *cast(mt_tensor **in)
 {
     MT_AUTO mt_tensor *narrow = mt_cast(in[0], MT_F32);
     return mt_cast(narrow, MT_F64);
 }
 
-/* The gradient comes back through the transpose: not row-major. */
+/* The gradient that comes through the transpose is not row-major. */
 static mt_tensor *rope_of_heads(mt_tensor **in)
 {
     MT_AUTO mt_tensor *heads = mt_transpose(in[0], 1, 2);
@@ -48,7 +48,7 @@ static mt_tensor *rope_of_heads(mt_tensor **in)
     return mt_reshape(back, MT_SHAPE(2, 3, -1));
 }
 
-/* Unequal parts put back in another order, one of them twice. */
+/* Unequal parts joined in another order, one of them twice. */
 static mt_tensor *split(mt_tensor **in)
 {
     mt_tensor *part[3];
@@ -69,14 +69,15 @@ static mt_tensor *views_of_views(mt_tensor **in)
     return mt_matmul(c, d);
 }
 
-/* Inputs whose rows or columns are one and the same memory: a stride of 0. */
+/* Inputs whose rows or columns share memory: their stride is 0. */
 static mt_tensor *linear_expanded(mt_tensor **in)
 {
     MT_AUTO mt_tensor *x = mt_expand(in[0], MT_SHAPE(3, 5));
     return mt_linear(x, in[1], NULL);
 }
 
-/* Each row of x comes three times: the middle dimension has stride 0, the outer one not. */
+/* Each row of x is repeated three times: the middle dimension has stride 0, the outer one does not.
+ */
 static mt_tensor *linear_expanded_middle(mt_tensor **in)
 {
     MT_AUTO mt_tensor *x = mt_expand(in[0], MT_SHAPE(2, 3, 4));
@@ -89,7 +90,7 @@ static mt_tensor *matmul_expanded_middle(mt_tensor **in)
     return mt_matmul(a, in[1]);
 }
 
-/* The same of the incoming gradient: a sum's is repeated along what was summed. */
+/* The same for the incoming gradient: that of a sum is repeated along the summed dimension. */
 static mt_tensor *linear_summed_middle(mt_tensor **in)
 {
     MT_AUTO mt_tensor *y = mt_linear(in[0], in[1], in[2]);
@@ -143,7 +144,7 @@ static mt_tensor *math_dropout(mt_tensor **in)
 
 /* ---- models ---- */
 
-/* x twice on different paths, and a value that only forward needs. */
+/* Uses x twice on different paths, and a value that only forward needs. */
 static mt_tensor *diamond(mt_tensor **in)
 {
     MT_AUTO mt_tensor *a = mt_tanh(in[0]);
@@ -173,7 +174,7 @@ static mt_tensor *mlp(mt_tensor **in)
            .n_in = sizeof((mti_case_input[]){__VA_ARGS__}) / sizeof(mti_case_input),               \
            .in = {__VA_ARGS__}},                                                                   \
     .composed = function
-/* The row is what made the result; or somewhere inside. */
+/* MADE_BY: the row's op made the result. INSIDE: the op is inside the composition. */
 #define MADE_BY(row, note, function, ...) COMPOSED(row, note, 0, function, __VA_ARGS__)
 #define INSIDE(row, note, function, ...)  COMPOSED(row, note, MTI_CASE_INNER, function, __VA_ARGS__)
 
@@ -202,14 +203,14 @@ static const grad_case compositions[] = {
     {MADE_BY("matmul", "each row thrice", matmul_expanded_middle, X(2, 1, 4), X(4, 5))},
     {INSIDE("sum", "middle, after a linear", linear_summed_middle, X(2, 3, 4), X(5, 4), X(5))},
     {INSIDE("mean", "middle, after a matmul", matmul_averaged_middle, X(2, 3, 4), X(4, 5))},
-    /* Where all of a row is one number, only eps keeps the norm from dividing by 0. */
+    /* If all numbers of a row are equal, only eps prevents a division by 0. */
     {INSIDE("add", "rows of stride 0", rows_expanded, X(1, 5), X(1), X(3, 1)), .gain = 4},
     {INSIDE("matmul", "views of views", views_of_views, X(2, 3, 4))},
     {INSIDE("add", "two paths from x", diamond, X(3, 5))},
     {INSIDE("add", "an MLP with its norm", mlp, X(3, 4), X(4), X(4), X(5, 4), X(4, 5))},
 };
 
-/* What the op table's cases have for extents. */
+/* The extents of the op table's cases. */
 static const mti_case_sizes sizes = {[MTI_SIZE_M] = 3, [MTI_SIZE_N] = 5, [MTI_SIZE_K] = 2};
 
 int grad_cases(const grad_case **list)
@@ -223,7 +224,7 @@ int grad_cases(const grad_case **list)
         assert_true(n + 1 < MOST - COMPOSITIONS);
     memcpy(&all[n], compositions, sizeof compositions);
     n += COMPOSITIONS;
-    for (int i = 0; i < n; i++) /* the log-sum-exp is kept in f32: right to f32 */
+    for (int i = 0; i < n; i++) /* the log-sum-exp is kept in f32, so its precision is f32's */
         if (strcmp(all[i].of.op, "flash_attention") == 0) all[i].tolerance = 1e-5;
     return n;
 }

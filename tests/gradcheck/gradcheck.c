@@ -4,7 +4,7 @@
 #include <string.h>
 #include "gradcheck.h"
 
-/* One check in progress: the inputs' values, and what the differences say. */
+/* One check in progress: the inputs' values and the numeric gradients. */
 typedef struct check {
     mt_device *device;
     const grad_case *c;
@@ -12,7 +12,7 @@ typedef struct check {
     int64_t n[CASE_INPUTS];
     double *values[CASE_INPUTS];
     double *numeric[CASE_INPUTS]; /* d(loss)/d(value) */
-    double *weights;              /* the loss is the sum of the results by these weights */
+    double *weights;              /* the loss is the weighted sum of the result's elements */
     int64_t n_out;
     grad_result *result;
 } check;
@@ -63,7 +63,7 @@ static bool draw_inputs(check *k)
         k->numeric[i] = malloc((size_t)(k->n[i] + 1) * sizeof(double));
         if (!k->values[i] || !k->numeric[i]) return fault(k, "no memory for the inputs");
     }
-    case_draw(k->c, 1024, k->values); /* so that casts to f32 are exact where a case wants that */
+    case_draw(k->c, 1024, k->values); /* so that casts to f32 are exact */
     return true;
 }
 
@@ -75,10 +75,10 @@ static mt_tensor *make_input(const check *k, int i)
     return mtt_from_doubles(k->device, MT_I64, in->rank, in->shape, k->values[i]);
 }
 
-/* The gradient by one input alone: the op's backward runs for that one only, on what was kept for
- * all, and must come to the same bits. */
-static bool alone(check *k, unsigned wanted, mt_tensor *out, mt_tensor *weights, mt_tensor **in,
-                  mt_tensor **found)
+/* Asks for the gradient of one input at a time: the op's backward runs for that input only, with
+ * what was kept for all. */
+static bool ask_alone(check *k, unsigned wanted, mt_tensor *out, mt_tensor *weights, mt_tensor **in,
+                      mt_tensor **found)
 {
     mt_gradients_options options = {1, &out, &weights, 1, NULL, .retain_graph = true};
     for (int i = 0; i < k->c->of.n_in; i++) {
@@ -99,7 +99,7 @@ static bool compare_alone(check *k, unsigned wanted, mt_tensor **in, mt_tensor *
     return true;
 }
 
-/* Fresh inputs through the case's function, the wanted ones requiring grad. */
+/* Calls the case's function with new inputs; the wanted ones require grad. */
 static mt_tensor *run(const check *k, unsigned wanted, mt_tensor **in)
 {
     for (int i = 0; i < k->c->of.n_in; i++) {
@@ -115,7 +115,7 @@ static void release_inputs(const check *k, mt_tensor **in)
     for (int i = 0; i < k->c->of.n_in; i++) mt_release(in[i]);
 }
 
-/* The weighted sum of the results at the present values. */
+/* The weighted sum of the result for the current values. */
 static bool loss_now(check *k, double *loss)
 {
     mt_tensor *in[CASE_INPUTS] = {0};
@@ -154,7 +154,7 @@ static bool compare(check *k, unsigned wanted, mt_tensor **in)
     double tolerance = c->tolerance > 0 ? c->tolerance : 1e-7;
     for (int i = 0; i < c->of.n_in; i++) {
         if (!(wanted >> i & 1)) {
-            if (mt_grad(in[i])) return fault(k, "in%d has a gradient that nobody wanted", i);
+            if (mt_grad(in[i])) return fault(k, "in%d has a gradient, but did not require grad", i);
             continue;
         }
         double *analytic = mtt_doubles(mt_grad(in[i]));
@@ -173,13 +173,13 @@ static bool compare(check *k, unsigned wanted, mt_tensor **in)
     return true;
 }
 
-static bool backward(check *k, unsigned wanted, mt_grad_hook_fn *doctor)
+static bool backward(check *k, unsigned wanted, mt_grad_hook_fn *planted)
 {
     mt_tensor *in[CASE_INPUTS] = {0}, *found[CASE_INPUTS] = {0};
     MT_AUTO mt_tensor *out = run(k, wanted, in);
     bool good = out != NULL;
-    for (int i = 0; good && doctor && i < k->c->of.n_in; i++)
-        good = !(wanted >> i & 1) || mt_add_grad_hook(in[i], doctor, NULL) != 0;
+    for (int i = 0; good && planted && i < k->c->of.n_in; i++)
+        good = !(wanted >> i & 1) || mt_add_grad_hook(in[i], planted, NULL) != 0;
     if (!good) fault(k, "wanted %u: forward failed: %s", wanted, mt_last_error());
     if (good && !mt_requires_grad(out))
         good = fault(k, "wanted %u: the result does not require grad", wanted);
@@ -190,7 +190,7 @@ static bool backward(check *k, unsigned wanted, mt_grad_hook_fn *doctor)
         MT_AUTO mt_tensor *weights =
             mtt_from_doubles(k->device, mt_dtype_of(out), mt_rank(out), mt_shape(out), k->weights);
         mt_backward_options options = {.gradient = weights};
-        good = weights && alone(k, wanted, out, weights, in, found);
+        good = weights && ask_alone(k, wanted, out, weights, in, found);
         if (good && mt_backward_with(out, &options) != MT_OK)
             good = fault(k, "wanted %u: backward failed: %s", wanted, mt_last_error());
     }
@@ -200,14 +200,14 @@ static bool backward(check *k, unsigned wanted, mt_grad_hook_fn *doctor)
     return good;
 }
 
-/* The loss: fixed weights, none of them 0, so that every element of the result counts. */
+/* Weights of the loss: fixed and not 0, so that every element of the result counts. */
 static bool choose_weights(check *k)
 {
     mt_tensor *in[CASE_INPUTS] = {0};
     MT_AUTO mt_tensor *out = run(k, 0, in);
     release_inputs(k, in);
     if (!out) return fault(k, "forward failed: %s", mt_last_error());
-    if (mt_requires_grad(out)) return fault(k, "requires grad though no input does");
+    if (mt_requires_grad(out)) return fault(k, "the result requires grad, but no input does");
     k->n_out = mt_numel(out);
     k->weights = malloc((size_t)(k->n_out + 1) * sizeof *k->weights);
     if (!k->weights) return fault(k, "no memory for the weights");
@@ -217,22 +217,22 @@ static bool choose_weights(check *k)
     return true;
 }
 
-static bool check_layout(check *k, mt_grad_hook_fn *doctor)
+static bool check_layout(check *k, mt_grad_hook_fn *planted)
 {
     unsigned floating = 0;
     for (int i = 0; i < k->c->of.n_in; i++) floating |= (unsigned)is_float(&k->c->of.in[i]) << i;
     if (!draw_inputs(k) || !choose_weights(k) || !differences(k)) return false;
     for (unsigned wanted = 1; wanted < 1u << k->c->of.n_in; wanted++)
-        if ((wanted & ~floating) == 0 && !backward(k, wanted, doctor)) return false;
+        if ((wanted & ~floating) == 0 && !backward(k, wanted, planted)) return false;
     return true;
 }
 
-grad_result grad_check(mt_device *device, const grad_case *c, mt_grad_hook_fn *doctor)
+grad_result grad_check(mt_device *device, const grad_case *c, mt_grad_hook_fn *planted)
 {
     grad_result result = {0};
     for (mtt_layout layout = 0; layout < MTT_LAYOUT_COUNT && !result.fault[0]; layout++) {
         check k = {.device = device, .c = c, .layout = layout, .result = &result};
-        check_layout(&k, doctor);
+        check_layout(&k, planted);
         for (int i = 0; i < CASE_INPUTS; i++) {
             free(k.values[i]);
             free(k.numeric[i]);

@@ -1,4 +1,4 @@
-/* gradcheck.h: a gradient against central differences in f64. */
+/* gradcheck.h: gradients against central differences in f64. */
 #ifndef GRADCHECK_H
 #define GRADCHECK_H
 
@@ -7,31 +7,33 @@
 
 #define CASE_INPUTS MTI_CASE_INPUTS
 
-/* A case of the op table, or what `composed` makes of several ops. */
+/* A case of the op table, or of `composed`, which calls several ops. */
 typedef struct grad_case {
     mti_case of;
     mt_tensor *(*composed)(mt_tensor **in);
-    double step;      /* of the differences; 0: 1e-5 */
+    double step;      /* step of the differences; 0: 1e-5 */
     double tolerance; /* |analytic - numeric| <= tolerance * (1 + |numeric|); 0: 1e-7 */
-    double gain;      /* how much it magnifies what rounding did, in the scan of layouts; 0: 1 */
+    double gain; /* factor for the tolerance in the scan of layouts, where rounding is amplified; 0:
+                    1 */
 } grad_case;
 
-/* All cases: those of the op table that are for checks, then compositions. Returns how many. */
+/* All cases: the op table's cases for checks, then compositions. Returns their number. */
 int grad_cases(const grad_case **list);
 
 mt_tensor *case_call(const grad_case *c, mt_tensor **in);
 int64_t case_count(const mti_case_input *in); /* elements */
-/* The inputs' values, row-major: whole multiples of 1 / grid, and indices. values[i] has room for
- * case_count of input i. */
+/* Draws the inputs' values, row-major: multiples of 1 / grid, and indices. values[i] has room for
+ * case_count() values of input i. */
 void case_draw(const grad_case *c, double grid, double *const values[CASE_INPUTS]);
 
-/* Checks every layout and every subset of wanted gradients. Returns how many gradients were
- * compared; a failure is told in *fault (static text, "" if none) and ends the check. */
+/* The number of compared gradients, and the fault that ended the check (static text, "" if none).
+ */
 typedef struct grad_result {
     long n_gradients;
     char fault[400];
 } grad_result;
-/* `doctor`, if not NULL, is added as a gradient hook to each wanted input: a planted fault. */
-grad_result grad_check(mt_device *device, const grad_case *c, mt_grad_hook_fn *doctor);
+/* Checks every layout and every subset of wanted gradients. `planted`, if not NULL, is added as a
+ * gradient hook to each wanted input: a planted fault. */
+grad_result grad_check(mt_device *device, const grad_case *c, mt_grad_hook_fn *planted);
 
 #endif

@@ -31,7 +31,7 @@ const char *layout_text(const tensor_layout *l, int rank, char text[128])
     return text;
 }
 
-/* ---- which there are ---- */
+/* ---- the list of layouts ---- */
 
 typedef struct layout_list {
     tensor_layout *at;
@@ -45,7 +45,7 @@ static void add(layout_list *list, tensor_layout l)
     list->at[list->n++] = l;
 }
 
-/* The next order in the sequence of all permutations; false after the last. */
+/* The next permutation; false after the last. */
 static bool next_order(int rank, int *order)
 {
     int i = rank - 2, j = rank - 1;
@@ -61,7 +61,7 @@ static bool next_order(int rank, int *order)
     return true;
 }
 
-/* As l, then with each dimension sliced, then with all of them. */
+/* Adds l, then l with each dimension sliced, then with all dimensions sliced. */
 static void add_sliced(layout_list *list, tensor_layout l, int rank)
 {
     add(list, l);
@@ -100,7 +100,7 @@ int layouts_with(int rank, unsigned expanded, bool every_order, tensor_layout **
     return list.n;
 }
 
-/* ---- tensors that lie so ---- */
+/* ---- tensors with a layout ---- */
 
 static int64_t count(int rank, const int64_t *shape)
 {
@@ -109,7 +109,7 @@ static int64_t count(int rank, const int64_t *shape)
     return n;
 }
 
-/* Where element i, row-major, lies by these strides. */
+/* The offset of element i (row-major) with these strides. */
 static int64_t place_of(int rank, const int64_t *shape, const int64_t *strides, int64_t i)
 {
     int64_t at = 0;

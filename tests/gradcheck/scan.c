@@ -4,14 +4,14 @@
 #include <string.h>
 #include "scan.h"
 
-/* What a run gives: the result and the gradients of the inputs that want one, row-major. */
+/* The outcome of a run: the result and the gradients of the inputs that require grad, row-major. */
 typedef struct outcome {
     int rank;
     int64_t shape[MT_MAX_RANK], n;
     double *values, *grad[CASE_INPUTS];
 } outcome;
 
-/* A case under way. Operand n_inputs is the incoming gradient. */
+/* A case in progress. Operand n_inputs is the incoming gradient. */
 typedef struct scan {
     mt_device *device, *cpu;
     const grad_case *c;
@@ -22,11 +22,11 @@ typedef struct scan {
     int64_t shape[CASE_INPUTS + 1][MT_MAX_RANK], n[CASE_INPUTS + 1];
     double *values[CASE_INPUTS + 1];
     tensor_layout layout[CASE_INPUTS + 1];
-    const char *saved_lie; /* how what is saved comes back; NULL: no hook */
-    unsigned floating;     /* inputs that can want a gradient */
+    const char *saved_layout; /* layout in which saved tensors come back; NULL: no hook */
+    unsigned floating;        /* inputs that can require grad */
 } scan;
 
-static void forget(outcome *o)
+static void free_outcome(outcome *o)
 {
     free(o->values);
     for (int i = 0; i < CASE_INPUTS; i++) free(o->grad[i]);
@@ -47,8 +47,8 @@ static bool make_inputs(const scan *s, mt_device *device, mt_dtype dtype, unsign
     return ok;
 }
 
-/* The incoming gradient is made of the outcome's shape where the scan does not know one yet. */
-static bool go_back(const scan *s, mt_device *device, mt_tensor *out)
+/* If the scan does not know the result's shape yet, makes the incoming gradient for it. */
+static bool run_backward(const scan *s, mt_device *device, mt_tensor *out)
 {
     int g = s->c->of.n_in;
     mt_backward_options options = {.gradient =
@@ -59,8 +59,8 @@ static bool go_back(const scan *s, mt_device *device, mt_tensor *out)
     return ok;
 }
 
-static bool forward_and_back(const scan *s, mt_device *device, mt_dtype dtype, unsigned wanted,
-                             outcome *o)
+static bool forward_and_backward(const scan *s, mt_device *device, mt_dtype dtype, unsigned wanted,
+                                 outcome *o)
 {
     mt_tensor *in[CASE_INPUTS] = {0}, *out = NULL;
     bool ok = make_inputs(s, device, dtype, wanted, in);
@@ -71,7 +71,7 @@ static bool forward_and_back(const scan *s, mt_device *device, mt_dtype dtype, u
         memcpy(o->shape, mt_shape(out), sizeof o->shape);
         ok = (o->values = mtt_doubles(out)) != NULL;
     }
-    if (wanted) ok = ok && go_back(s, device, out);
+    if (wanted) ok = ok && run_backward(s, device, out);
     for (int i = 0; ok && i < s->c->of.n_in; i++)
         if (wanted >> i & 1) ok = (o->grad[i] = mtt_doubles(mt_grad(in[i]))) != NULL;
     mt_release(out);
@@ -81,8 +81,7 @@ static bool forward_and_back(const scan *s, mt_device *device, mt_dtype dtype, u
 
 /* ---- comparing ---- */
 
-/* Of the largest element: rounding a few times over. Other elements than the right ones are off by
- * far more. */
+/* Relative to the largest element: a few roundings. Reading a wrong element is off by far more. */
 static double tolerance_of(const grad_case *c, mt_dtype dtype)
 {
     double rounding = dtype == MT_F64   ? 1e-10
@@ -92,7 +91,7 @@ static double tolerance_of(const grad_case *c, mt_dtype dtype)
     return c->gain > 0 ? c->gain * rounding : rounding;
 }
 
-/* The number of the first element that is off by more than rounding; -1 if none is. */
+/* The index of the first element that differs by more than rounding; -1 if none does. */
 static int64_t first_difference(const double *got, const double *exact, int64_t n, double tolerance)
 {
     double largest = 1;
@@ -105,7 +104,8 @@ static int64_t first_difference(const double *got, const double *exact, int64_t 
     return -1;
 }
 
-static void MT_PRINTF(4, 5) wrong(scan *s, mt_dtype dtype, unsigned wanted, const char *fmt, ...)
+static void MT_PRINTF(4, 5)
+    report_wrong(scan *s, mt_dtype dtype, unsigned wanted, const char *fmt, ...)
 {
     char *at = s->result->fault, *end = at + sizeof s->result->fault, text[128];
     if (s->result->n_wrong++) return;
@@ -120,8 +120,8 @@ static void MT_PRINTF(4, 5) wrong(scan *s, mt_dtype dtype, unsigned wanted, cons
                            layout_text(&s->layout[i], s->rank[i], text));
     }
     if (at < end) at += snprintf(at, (size_t)(end - at), ": ");
-    if (s->saved_lie && at < end)
-        at += snprintf(at, (size_t)(end - at), "saved tensors come back %s: ", s->saved_lie);
+    if (s->saved_layout && at < end)
+        at += snprintf(at, (size_t)(end - at), "saved tensors come back %s: ", s->saved_layout);
     va_list args;
     va_start(args, fmt);
     if (at < end) vsnprintf(at, (size_t)(end - at), fmt, args);
@@ -134,26 +134,26 @@ static void compare(scan *s, mt_dtype dtype, unsigned wanted, const outcome *exa
     double tolerance = tolerance_of(s->c, dtype);
     int64_t j;
     s->result->n_runs++;
-    if (!forward_and_back(s, s->device, dtype, wanted, &got)) {
-        wrong(s, dtype, wanted, "%s", mt_last_error());
+    if (!forward_and_backward(s, s->device, dtype, wanted, &got)) {
+        report_wrong(s, dtype, wanted, "%s", mt_last_error());
         mt_clear_error();
     } else if (got.rank != exact->rank ||
                memcmp(got.shape, exact->shape, (size_t)got.rank * sizeof *got.shape) != 0) {
-        wrong(s, dtype, wanted, "another shape");
+        report_wrong(s, dtype, wanted, "another shape");
     } else if ((j = first_difference(got.values, exact->values, got.n, tolerance)) >= 0) {
-        wrong(s, dtype, wanted, "element %lld is %g; should be %g", (long long)j, got.values[j],
-              exact->values[j]);
+        report_wrong(s, dtype, wanted, "element %lld is %g; should be %g", (long long)j,
+                     got.values[j], exact->values[j]);
     } else {
         for (int i = 0; i < s->c->of.n_in; i++) {
             if (!(wanted >> i & 1)) continue;
             j = first_difference(got.grad[i], exact->grad[i], s->n[i], tolerance);
             if (j < 0) continue;
-            wrong(s, dtype, wanted, "d/din%d[%lld] is %g; should be %g", i, (long long)j,
-                  got.grad[i][j], exact->grad[i][j]);
+            report_wrong(s, dtype, wanted, "d/din%d[%lld] is %g; should be %g", i, (long long)j,
+                         got.grad[i][j], exact->grad[i][j]);
             break;
         }
     }
-    forget(&got);
+    free_outcome(&got);
 }
 
 static void in_every_dtype(scan *s, const outcome *exact)
@@ -171,7 +171,7 @@ static void in_every_dtype(scan *s, const outcome *exact)
 
 /* ---- layouts ---- */
 
-/* One operand in all layouts that expand just these dimensions. */
+/* One operand in all layouts that expand exactly these dimensions. */
 static void scan_operand(scan *s, int operand, unsigned expanded)
 {
     double *values = s->values[operand];
@@ -181,8 +181,8 @@ static void scan_operand(scan *s, int operand, unsigned expanded)
     memcpy(before, values, n_bytes);
     layout_repeat(s->rank[operand], s->shape[operand], expanded, values);
     outcome exact = {0};
-    if (!forward_and_back(s, s->cpu, MT_F64, s->floating, &exact))
-        wrong(s, MT_F64, s->floating, "contiguous on the CPU: %s", mt_last_error());
+    if (!forward_and_backward(s, s->cpu, MT_F64, s->floating, &exact))
+        report_wrong(s, MT_F64, s->floating, "contiguous on the CPU: %s", mt_last_error());
     else {
         tensor_layout *list;
         bool every_order = s->breadth == SCAN_WIDE && s->own_shapes && !expanded;
@@ -195,16 +195,16 @@ static void scan_operand(scan *s, int operand, unsigned expanded)
         free(list);
         s->layout[operand] = layout_dense(s->rank[operand]);
     }
-    forget(&exact);
+    free_outcome(&exact);
     memcpy(values, before, n_bytes);
     free(before);
 }
 
-/* All operands alike: backwards in memory, or sliced, or both. */
+/* All operands in the same layout: dimensions reversed in memory, or sliced, or both. */
 static void scan_together(scan *s)
 {
     outcome exact = {0};
-    if (!forward_and_back(s, s->cpu, MT_F64, s->floating, &exact)) return;
+    if (!forward_and_backward(s, s->cpu, MT_F64, s->floating, &exact)) return;
     for (int kind = 1; kind < 4; kind++) {
         for (int i = 0; i <= s->c->of.n_in; i++) {
             int rank = s->rank[i];
@@ -214,13 +214,14 @@ static void scan_together(scan *s)
         in_every_dtype(s, &exact);
     }
     for (int i = 0; i <= s->c->of.n_in; i++) s->layout[i] = layout_dense(s->rank[i]);
-    forget(&exact);
+    free_outcome(&exact);
 }
 
-/* ---- what ops keep, and what hooks supply ---- */
+/* ---- saved tensors in other layouts ---- */
 
-/* The same elements in another layout: bit 0 of *kind: backwards in memory, bit 1: sliced. */
-static mt_tensor *laid_otherwise(mt_tensor *t, int kind)
+/* The same elements in another layout. Bit 0 of kind: dimensions reversed in memory; bit 1: sliced.
+ */
+static mt_tensor *in_another_layout(mt_tensor *t, int kind)
 {
     int rank = mt_rank(t);
     int64_t stored;
@@ -234,28 +235,29 @@ static mt_tensor *laid_otherwise(mt_tensor *t, int kind)
     return other;
 }
 
-static mt_status unpack_otherwise(void *user, const mt_save_info *info, mt_tensor **t, void *state)
+static mt_status unpack_in_another_layout(void *user, const mt_save_info *info, mt_tensor **t,
+                                          void *state)
 {
     (void)info, (void)state;
-    *t = laid_otherwise(*t, *(int *)user);
+    *t = in_another_layout(*t, *(int *)user);
     return *t ? MT_OK : mt_last_status();
 }
 
-/* Saved tensors come back in another layout than they were saved in. */
+/* A hook returns saved tensors in another layout. */
 static void scan_saved(scan *s)
 {
-    static const mt_saved_hooks hooks = {.unpack = unpack_otherwise};
+    static const mt_saved_hooks hooks = {.unpack = unpack_in_another_layout};
     static const char *const names[] = {"row-major", "backwards", "sliced", "backwards and sliced"};
     outcome exact = {0};
-    if (!forward_and_back(s, s->cpu, MT_F64, s->floating, &exact)) return;
+    if (!forward_and_backward(s, s->cpu, MT_F64, s->floating, &exact)) return;
     for (int kind = 0; kind < 4; kind++) {
         mtt_ok(mt_push_saved_hooks(&hooks, &kind));
-        s->saved_lie = names[kind];
+        s->saved_layout = names[kind];
         in_every_dtype(s, &exact);
-        s->saved_lie = NULL;
+        s->saved_layout = NULL;
         mtt_ok(mt_pop_saved_hooks());
     }
-    forget(&exact);
+    free_outcome(&exact);
 }
 
 /* ---- shapes ---- */
@@ -280,20 +282,20 @@ static bool is_finite(const scan *s, const outcome *o)
     return finite;
 }
 
-/* The reference itself, where nothing else has looked at these shapes: two runs for each element.
- */
+/* Checks the reference itself with central differences for shapes that no other test checks: two
+ * runs for each element. */
 static void check_reference(scan *s)
 {
     outcome o = {0};
     int64_t n = 0;
     for (int i = 0; i < s->c->of.n_in; i++) n += s->n[i];
-    if (!forward_and_back(s, s->cpu, MT_F64, s->floating, &o))
-        wrong(s, MT_F64, s->floating, "contiguous on the CPU: %s", mt_last_error());
+    if (!forward_and_backward(s, s->cpu, MT_F64, s->floating, &o))
+        report_wrong(s, MT_F64, s->floating, "contiguous on the CPU: %s", mt_last_error());
     else if (!s->own_shapes && n <= 128 && is_finite(s, &o)) {
         grad_result r = grad_check(s->cpu, s->c, NULL);
-        if (r.fault[0]) wrong(s, MT_F64, s->floating, "contiguous on the CPU: %s", r.fault);
+        if (r.fault[0]) report_wrong(s, MT_F64, s->floating, "contiguous on the CPU: %s", r.fault);
     }
-    forget(&o);
+    free_outcome(&o);
 }
 
 static bool one_or_all(unsigned expanded, int rank)
@@ -303,7 +305,7 @@ static bool one_or_all(unsigned expanded, int rank)
 
 static void scan_each_operand(scan *s)
 {
-    bool few = s->breadth == SCAN_NARROW; /* or runs that take long */
+    bool few = s->breadth == SCAN_NARROW; /* or a large operand */
     for (int i = 0; i <= s->c->of.n_in; i++) few = few || s->n[i] > 256;
     for (int i = 0; i <= s->c->of.n_in; i++)
         for (unsigned expanded = 0; expanded < 1u << s->rank[i]; expanded++)
@@ -324,10 +326,10 @@ static void scan_shapes(mt_device *device, mt_device *cpu, const grad_case *c, b
         take_operand(&s, i, c->of.in[i].rank, c->of.in[i].shape);
         s.floating |= (unsigned)(c->of.in[i].below == 0) << i;
     }
-    case_draw(c, 64, s.values); /* so that bf16 has them exactly */
+    case_draw(c, 64, s.values); /* so that they are exact in bf16 */
     outcome first = {0};
     result->n_shapes++;
-    if (forward_and_back(&s, cpu, MT_F64, 0, &first)) {
+    if (forward_and_backward(&s, cpu, MT_F64, 0, &first)) {
         take_operand(&s, g, first.rank, first.shape);
         uint64_t state = 3;
         for (int64_t j = 0; j < s.n[g]; j++)
@@ -340,19 +342,18 @@ static void scan_shapes(mt_device *device, mt_device *cpu, const grad_case *c, b
         result->n_refused++;
         mt_clear_error();
     }
-    forget(&first);
+    free_outcome(&first);
     for (int i = 0; i <= g; i++) free(s.values[i]);
 }
 
-#define MOST_ELEMENTS 4096 /* of an input: with more, thousands of runs take too long */
+#define MOST_ELEMENTS 4096 /* of an input; with more, thousands of runs take too long */
 
-/* *to has `extent` wherever *c has `was`, and indices that fit; false if none would, or if an input
- * were too large. */
+/* Sets *to to the case with every extent `was` replaced by `extent`, and with valid indices; false
+ * if there are none, or if an input would be too large. */
 static bool replace(const grad_case *c, int64_t was, int64_t extent, grad_case *to)
 {
     *to = *c;
-    to->of.users |=
-        MTI_CASE_INNER; /* where nothing is broadcast any more, another op may be the last */
+    to->of.users |= MTI_CASE_INNER; /* without broadcasting, another op may make the result */
     for (int i = 0; i < c->of.n_in; i++) {
         mti_case_input *in = &to->of.in[i];
         for (int d = 0; d < in->rank; d++)

@@ -1,4 +1,4 @@
-/* Every row of the op table against central differences, and the checker against planted faults. */
+/* Every row of the op table against central differences; the checker finds planted faults. */
 #include <stdlib.h>
 #include <string.h>
 #include "gradcheck.h"
@@ -63,7 +63,7 @@ static void each_case_leaves_no_memory_behind(void **state)
     assert_int_equal(stats.allocated.current, 0);
 }
 
-/* ---- planted faults: what the checker is for ---- */
+/* ---- planted faults ---- */
 
 static mt_tensor *a_thousandth_too_large(void *user, mt_tensor *grad)
 {
@@ -111,7 +111,7 @@ static void one_wrong_element_is_found(void **state)
     assert_non_null(strstr(r.fault, "by backward"));
 }
 
-/* The result is x^2, the tape knows one of the two x. */
+/* The result is x^2, but the tape records only one of the two x. */
 static mt_tensor *half_detached(mt_tensor **in)
 {
     MT_AUTO mt_tensor *still = mt_detach(in[0]);

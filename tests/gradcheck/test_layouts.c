@@ -1,4 +1,4 @@
-/* Every row of the op table in every layout, and the scan against planted faults. */
+/* Every row of the op table in every layout; the scan finds planted faults. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "scan.h"
 
 static scan_breadth breadth;
-static mt_device *cpu; /* of the references */
+static mt_device *cpu; /* computes the references */
 
 static int open_devices(void **state)
 {
@@ -21,7 +21,7 @@ static int close_devices(void **state)
     return mtt_close_device(state);
 }
 
-/* What goes to the standard output from here on is counted instead of shown. */
+/* Counts what is written to standard output, and hides it. */
 typedef struct silence {
     FILE *file;
     int output;
@@ -51,8 +51,8 @@ static void every_row_is_right_in_every_layout(void **state)
     (void)state;
     scan_result all = {0};
     int n_without = 0;
-    silence quiet = begin_silence();             /* of OpenBLAS, above all, where an extent is 0 */
-    mtt_ok(mt_set_balance_check(device, false)); /* gradcheck has it on */
+    silence quiet = begin_silence();             /* OpenBLAS complains where an extent is 0 */
+    mtt_ok(mt_set_balance_check(device, false)); /* gradcheck runs with it */
     const grad_case *list;
     int n_cases = grad_cases(&list);
     for (int i = 0; i < n_cases; i++) {
@@ -73,9 +73,9 @@ static void every_row_is_right_in_every_layout(void **state)
     mtt_ok(mt_set_balance_check(device, true));
 }
 
-/* ---- planted faults: what the scan is for ---- */
+/* ---- planted faults ---- */
 
-/* The elements where they would lie if no dimension were expanded, sliced or turned. */
+/* The elements at the places that they would have in a dense tensor. */
 static mt_tensor *as_if_dense(mt_tensor *t)
 {
     mt_layout l = mt_layout_of(t);
@@ -86,11 +86,11 @@ static mt_tensor *as_if_dense(mt_tensor *t)
     }
     mt_tensor *dense = mt_view_as(t, &l);
     if (dense) return dense;
-    mt_clear_error(); /* past the end of the storage */
+    mt_clear_error(); /* it may lie beyond the end of the storage */
     return mt_zeros(mt_device_of(t), l.dtype, l.rank, l.shape);
 }
 
-/* in[0] holds whole numbers, which want no gradient. */
+/* in[0] holds integers, which cannot require grad. */
 static mt_tensor *times(mt_tensor *whole, mt_tensor *x)
 {
     MT_AUTO mt_tensor *cast = whole ? mt_cast(whole, mt_dtype_of(x)) : NULL;
@@ -116,7 +116,7 @@ static mt_tensor *reads_its_gradient_as_if_dense(mt_tensor **in)
     return y;
 }
 
-/* What as_matrix did: an outer dimension beside one with stride 0 lies as if it had stride 0. */
+/* A fault that as_matrix once had: it gives an outer dimension stride 0, as its neighbour has. */
 static mt_tensor *loses_the_dimension_outside_an_expanded_one(mt_tensor **in)
 {
     mt_layout l = mt_layout_of(in[0]);
@@ -125,7 +125,7 @@ static mt_tensor *loses_the_dimension_outside_an_expanded_one(mt_tensor **in)
     return times(other, in[1]);
 }
 
-static void layouts_that_a_function_takes_for_others_are_found(void **state)
+static void functions_that_ignore_the_layout_are_found(void **state)
 {
     (void)state;
 #define WHOLE MTI_CASE_INPUT(.below = 9, 2, 3, 4)
@@ -146,10 +146,10 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         mtt_test(every_row_is_right_in_every_layout),
-        mtt_test(layouts_that_a_function_takes_for_others_are_found),
+        mtt_test(functions_that_ignore_the_layout_are_found),
     };
-    /* On a simulated device, where a run takes a hundred times as long, all operands change at
-     * once, unless more is asked for by hand: test_layouts 1. */
+    /* On a simulated device a run takes a hundred times as long, so all operands change at once;
+     * `test_layouts 1` runs more. */
     const char *kind = getenv("MTT_DEVICE");
     bool simulated = kind && strcmp(kind, "cpu") != 0;
     breadth = simulated ? SCAN_NARROW : getenv("MTT_LONG") ? SCAN_WIDE : SCAN_USUAL;
