@@ -1,8 +1,8 @@
 """kill -9 at random moments of `memtape train --save`: killed_saves.py [SECONDS [SEED]].
 
-A run that saves at every step is killed at a moment that the seed decides, until SECONDS
-are spent. The file that survives is, byte for byte, one that an undisturbed run wrote, and going
-on from it leads, bit for bit, where that run ended."""
+A run that saves at every step is killed at a moment that the seed decides; this is repeated for SECONDS. The
+file that is left has the bytes of one that an undisturbed run wrote, and a run resumed from it ends with the
+bits of the undisturbed run."""
 import os
 import random
 import subprocess
@@ -20,7 +20,7 @@ SAVE = os.path.join(path("killed"), "run.safetensors")
 
 
 def undisturbed():
-    """The bytes after each step, and how long it all takes."""
+    """The bytes of the file after each step, and the duration of the run."""
     os.mkdir(path("whole"))
     start = time.monotonic()
     p = memtape(*TRAIN, "--save", path("whole"))
@@ -30,7 +30,7 @@ def undisturbed():
 
 
 def kill_after(seconds):
-    """The bytes of the file that is left, none if there is none; None if the run had ended."""
+    """The bytes of the file that is left (b"" without a file); None if the run had ended before."""
     p = subprocess.Popen([MEMTAPE, *map(str, TRAIN), "--save", SAVE], env=ENVIRONMENT,
                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     time.sleep(seconds)
@@ -40,12 +40,12 @@ def kill_after(seconds):
     return read(SAVE) if os.path.exists(SAVE) else b""
 
 
-def go_on(wanted, step, what):
+def resume(wanted, step, what):
     on = path("on.safetensors")
     args = ["train", "--data", TEXT, "-q", "--resume", SAVE, "--save", on]
     p = memtape(*args)
-    if check(p.returncode == 0, f"{what}: going on from step {step}: {p.stderr}: {line(args)}"):
-        check(contents(on) == wanted, f"{what}: another end after going on from step {step}")
+    if check(p.returncode == 0, f"{what}: resuming from step {step}: {p.stderr}: {line(args)}"):
+        check(contents(on) == wanted, f"{what}: another end after resuming from step {step}")
 
 
 os.mkdir(path("killed"))
@@ -54,7 +54,7 @@ states, took = undisturbed()
 with open(path("end.safetensors"), "wb") as f:
     f.write(states[STEPS])
 end, draw = contents(path("end.safetensors")), random.Random(SEED)
-kills, at, until, gone_on = 0, {}, time.monotonic() + SECONDS, set()
+kills, at, until, resumed = 0, {}, time.monotonic() + SECONDS, set()
 while time.monotonic() < until or kills < 5:
     for name in os.listdir(path("killed")):
         os.unlink(os.path.join(path("killed"), name))
@@ -67,10 +67,10 @@ while time.monotonic() < until or kills < 5:
     at[step] = at.get(step, 0) + 1
     what = f"killed after {seconds:.4f} s"
     if check(step is not None, f"{what}: {len(left)} bytes that no undisturbed run wrote"):
-        if 0 < step < STEPS and step not in gone_on:
-            gone_on.add(step)
-            go_on(end, step, what)
+        if 0 < step < STEPS and step not in resumed:
+            resumed.add(step)
+            resume(end, step, what)
 check(any(at), "no kill left a file")
 print(f"{kills} kills; files of {len([s for s in at if s])} steps survived, {at.get(0, 0)} times none; "
-      f"went on from {len(gone_on)}")
+      f"resumed from {len(resumed)}")
 done()

@@ -2,11 +2,11 @@
 """Writes a C table of calls: every public function, with each of its pointers NULL in turn.
 
 usage: null_calls.py HEADER... > null_calls.inc
-What stands for the other arguments is told by their types, so a new function needs no line here."""
+The types of the other arguments decide their values, so a new function needs no line here."""
 import re
 import sys
 
-# What test_null.c has ready. An object that is NULL is one that an earlier call failed to make.
+# Objects that test_null.c has made. A NULL object stands for one that an earlier call failed to make.
 OBJECTS = {
     'mt_tensor': 'x.t', 'mt_device': 'device', 'mt_module': 'x.module', 'mt_optimizer': 'x.optimizer',
     'mt_scaler': 'x.scaler', 'mt_ledger': 'x.ledger', 'mt_saved': 'x.saved', 'mt_offload': 'x.offload',
@@ -20,11 +20,11 @@ POINTERS = {'const mt_model_config *': '&x.config', 'const char *': '"x"', 'cons
             'const void *': '(const void *)&x', 'FILE *': 'stderr', 'char *': '(char[8]){0}'}
 SPECIAL = {('mt_in', 't'): 'mt_retain(x.t)', ('mt_set', 'value'): 'mt_retain(x.t)', ('mt_module_add_param', 'param'): 'mt_retain(x.t)'}
 BORROWED = {'mt_in', 'mt_grad', 'mt_module_param', 'mt_module_add_param'}
-# NULL stands for leaving it out; what is wrong then is something else.
+# These may be NULL: it means that the argument is left out.
 OPTIONAL = {('mt_checkpoint_save', 'optimizer'), ('mt_layer_norm', 'w'), ('mt_layer_norm', 'b'),
             ('mt_batch_norm', 'w'), ('mt_batch_norm', 'b'),
             ('mt_next_logits', 'cache')}
-# NULL is as good as any other, or what is NULL is taken over.
+# Not called: these accept NULL, or take ownership of the argument.
 LEFT_OUT = {'mt_module_add_child', 'mt_module_swap_child', 'mt_retain', 'mt_device_retain',
             'mt_device_release', 'mt_release', 'mt_step_back_to_saved_hooks', 'mt_module_new'}
 
@@ -37,7 +37,7 @@ def prototypes(path):
 
 
 def split(arguments):
-    """[(type, name)], in which a function's type is 'function'."""
+    """[(type, name)]; the type of a function pointer is 'function'."""
     parts, depth, start = [], 0, 0
     for i, c in enumerate(arguments + ','):
         depth += (c == '(') - (c == ')')
@@ -108,7 +108,7 @@ for header in sys.argv[1:]:
             arguments = values[:i] + ['NULL'] + values[i + 1:]
             function = 'null_%d' % len(rows)
             print('static void %s(void)\n{\n    %s\n}\n' % (function, call(result, name, arguments)))
-            # Where an object is NULL in all calls, only the start of the chain can be told.
+            # If an object is NULL, the error may only name the call that should have made it.
             chain = is_object(kind) or any(
                 OBJECTS.get(base(k)) == 'NULL' and is_object(k) for k, _ in parameters)
             rows.append('    {"%s", "%s", %s, %s, %s},' % (

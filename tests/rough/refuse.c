@@ -1,5 +1,5 @@
-/* Preloaded into a whole program: the REFUSE_AT-th request for memory after main began fails. What
- * the loader and the libraries' own set-up ask for before main is not counted. With
+/* Preloaded into a whole program: the REFUSE_AT-th request for memory after the start of main
+ * fails. Requests of the loader and of the libraries' set-up before main are not counted. With
  * REFUSE_COUNT=FILE the number of requests is written there when the program exits.
  *
  * What OpenBLAS takes from malloc is counted, but never refused: its AVX-512 kernels for small
@@ -47,7 +47,7 @@ static int refused(const void *caller)
 }
 #define REFUSED refused(__builtin_return_address(0))
 
-/* The loader is to find these before the C library's. */
+/* The loader must find these before the C library's functions. */
 #pragma GCC visibility push(default)
 
 void *malloc(size_t n) { return REFUSED ? NULL : __libc_malloc(n); }

@@ -1,9 +1,9 @@
-"""Whole programs of which one request for memory fails: refused_memory.py REFUSE_SO [SECONDS [SEED]].
+"""Whole programs in which one request for memory fails: refused_memory.py REFUSE_SO [SECONDS [SEED]].
 
-Each verb is run once to count its requests, then again and again with another one of them refused
-(refuse.c), in an order that the seed decides, until its share of SECONDS is spent; 0
-takes every one. Whatever is refused, the program ends by itself, with status 0, 1 or 2; says
-something if not 0, prints what it always prints if 0; and leaves its output whole or not at all."""
+Each verb runs once to count its requests, then repeatedly with another request refused (refuse.c), in an
+order that the seed decides, for its share of SECONDS; with 0, every request is tried. The program must end
+by itself, with status 0, 1 or 2. With 0 it prints what it always prints, otherwise a reason; and it leaves its
+output complete or absent."""
 import itertools
 import json
 import os
@@ -17,7 +17,7 @@ from rough import SMALL, check, done, line, make_text, memtape, path, read, \
 LIBRARY = os.path.abspath(sys.argv[1])
 SECONDS = seconds_given(sys.argv[2:], short=6, long=100)
 SEED = seed_given(sys.argv[3:])
-ENDS = 20  # so many of the program's first requests, and of its last, are all refused
+ENDS = 20  # number of first and of last requests that are always tried
 
 TEXT = make_text()
 BASE = path("base.safetensors")
@@ -52,7 +52,8 @@ def run(args, **environment):
 
 
 def is_whole(args, output, wanted, status):
-    """Of a step that failed there may be a report and a picture; of a model there may not."""
+    """Whether the output is complete. A failed step may leave a report and a picture, but a failed run leaves
+    no model."""
     if output is None:
         return status != 0 or wanted is None
     try:
@@ -68,17 +69,17 @@ def is_whole(args, output, wanted, status):
 
 
 def is_right(args, wanted, stdout, n):
-    """wanted, stdout: of the run that was refused nothing; no stdout where it differs each time."""
+    """wanted, stdout: from a run without a refusal; stdout is None if it differs from run to run."""
     p, output = run(args, LD_PRELOAD=LIBRARY, REFUSE_AT=str(n))
     again = f"REFUSE_AT={n} LD_PRELOAD={LIBRARY} OMP_NUM_THREADS=1 {line(args)}"
     ok = check(p.returncode in (0, 1, 2), f"status {p.returncode}: {again}: {p.stderr[-300:]}")
     if p.returncode == 0:
         other = [new for old, new in itertools.zip_longest((stdout or p.stdout).splitlines(),
                                                            p.stdout.splitlines()) if new != old]
-        ok &= check(not other, f"printed something else, {other[:2]}: {again}")
+        ok &= check(not other, f"another output, {other[:2]}: {again}")
     else:
-        ok &= check(p.stderr.strip() != "", f"status {p.returncode} without a word: {again}")
-    ok &= check(is_whole(args, output, wanted, p.returncode), f"half an output: {again}")
+        ok &= check(p.stderr.strip() != "", f"status {p.returncode} without a message: {again}")
+    ok &= check(is_whole(args, output, wanted, p.returncode), f"an incomplete output: {again}")
     left = sorted(set(os.listdir(path("out"))) - {"file"})
     ok &= check(not left, f"left {left}: {again}")
     for name in left:
@@ -95,8 +96,8 @@ def try_verb(name, args, seconds):
         return
     n = int(read(count))
     stdout = None if name in TIMED else first.stdout
-    check(stdout is None or stdout == second.stdout, f"prints something else each time: {line(args)}")
-    check("--json" in args or output == output2, f"another output each time: {line(args)}")
+    check(stdout is None or stdout == second.stdout, f"two runs print different text: {line(args)}")
+    check("--json" in args or output == output2, f"two runs write different files: {line(args)}")
     at = sorted(range(1, n + 1), key=lambda i: min(i, n + 1 - i))
     ends, rest = at[:2 * ENDS], at[2 * ENDS:]
     random.Random(f"{SEED} {name}").shuffle(rest)

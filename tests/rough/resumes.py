@@ -1,10 +1,10 @@
-"""Runs that are cut and resumed under other circumstances: resumes.py [SECONDS [SEED]].
+"""Runs that are cut and resumed with other options: resumes.py [SECONDS [SEED]].
 
-What changes no bit may change where a run is cut: threads, checkpoints, offload, exact compression.
-Each of these runs (plain, with amp, 16-bit parameters, adapters, lossy compression) is made whole once,
-saved at each step. Then it is cut at a step and goes on with some of that changed, perhaps to be cut and
-changed again; it ends with the bits of the whole run. Until SECONDS are spent; the seed
-decides which. First every change at one cut of every run. What does change bits must be seen to."""
+Options that change no bit may change when a run is resumed: threads, checkpoints, offload, exact compression.
+Each run (plain, with amp, 16-bit parameters, adapters, lossy compression) is made once without a cut and saved
+at each step. Then it is cut at a step and resumed with some options changed, perhaps several times; it must
+end with the bits of the run without a cut. First every single change is tried at one cut of every run, then
+random ones for SECONDS; the seed decides which. Options that do change bits must give other bits."""
 import os
 import random
 import sys
@@ -17,7 +17,7 @@ SEED = seed_given(sys.argv[2:])
 STEPS = 6
 TEXT = make_text()
 BASE = path("base.safetensors")
-# Each step an update, so that a scale that adapts and a schedule show where a run goes on wrongly.
+# Every step updates the loss scale and the schedule, so a run that is resumed wrongly ends with other bits.
 COMMON = ["--data", TEXT, "--steps", STEPS, "--lr", 0.0123, "--warmup", 2, "--accumulate", 2,
           "--dropout", 0.1]
 BATCH = ["-b", 4, "-s", 16, "--seed", 7, "-q"]
@@ -30,7 +30,7 @@ CHECKPOINTS = [["--checkpoint", c] for c in ("none", "full", "selective", "every
 OFFLOADS = [["--offload", o] for o in ("none", "cpu", "disk")]
 EXACT = [["--compress", c] for c in ("none", "seed", "signs", "seed+signs")]
 ALL = [THREADS, CHECKPOINTS, OFFLOADS, EXACT]
-# What keeps fewer bits sees other tensors under a checkpoint: that changes the numbers, by design.
+# Lossy compression packs other tensors under a checkpoint, which changes the numbers by design.
 LOSSY = [THREADS, OFFLOADS]
 RUNS = {
     "plain": (MODEL, ALL),
@@ -47,7 +47,7 @@ RUNS = {
 
 
 def whole(name):
-    """Tensors and metadata of its end; its saves are in a folder of its own."""
+    """Tensors and metadata at the end of the run without a cut; its saves are in a folder of its own."""
     args, _ = RUNS[name]
     os.mkdir(path(name))
     p = memtape("train", *args, "--save-every", 1, "--save", path(name), timeout=120)
@@ -61,12 +61,12 @@ def saved(name, step):
 
 
 def state_of(metadata):
-    """What decides how a run goes on, but for the circumstances that may change."""
+    """The metadata that decide how a run continues, without the options that may change."""
     return {k: v for k, v in metadata.items() if k != "run"}
 
 
 def end_after(name, cuts):
-    """cuts: (step, changed options), in order. The run is cut there and goes on so; None: it failed."""
+    """The end of a run with these cuts, a list of (step, changed options); None if a run failed."""
     at = saved(name, cuts[0][0])
     for i, (step, changed) in enumerate(cuts):
         until = cuts[i + 1][0] if i + 1 < len(cuts) else STEPS
@@ -89,8 +89,8 @@ def try_cuts(name, end, cuts):
 
 
 def resume_to(name, args, until, on):
-    """Steps hold as they were planned, or the schedule would be another: so the end is made too, and
-    the save on the way is taken, from a folder."""
+    """A run's schedule depends on its planned end, so the run goes to its end, and the save at step `until`
+    is taken from a folder."""
     if until == STEPS:
         p = memtape(*args, timeout=120)
         return check(p.returncode == 0, f"{name}: {p.stderr}: {line(args)}")
@@ -123,7 +123,7 @@ ends = {name: whole(name) for name in RUNS}
 names = [name for name in RUNS if ends[name]]
 for changed in (["--compress", "8bit"], ["--lr", 0.0124], ["--amp", "bf16"]):
     other = end_after("plain", [(3, changed)])
-    check(other and not is_same(other, ends["plain"]), f"{changed} must change bits: is anything compared?")
+    check(other and not is_same(other, ends["plain"]), f"{changed} changed no bit")
 tried = wrong = 0
 plain = [(name, [(draw.randrange(1, STEPS), change)])
          for name in names for of in RUNS[name][1] for change in of]
@@ -136,5 +136,5 @@ while (time.monotonic() < until or tried < 20) and wrong < 10:
         cuts = any_cuts(draw, RUNS[name][1])
     wrong += not try_cuts(name, ends[name], cuts)
     tried += len(cuts)
-print(f"{tried} cuts of {len(names)} runs, {wrong} with other bits; {len(plain)} single changes left untried")
+print(f"{tried} cuts of {len(names)} runs, {wrong} with other bits; {len(plain)} single changes not tried")
 done()

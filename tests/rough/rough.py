@@ -1,5 +1,5 @@
-"""What the rough tests share: a text, small runs, files read without memtape's help, and what to
-print for one who wants to see a failure again."""
+"""Shared by the rough tests: a text, small runs, reading files without memtape, and printing the command that
+repeats a failure."""
 import hashlib
 import json
 import os
@@ -12,14 +12,14 @@ import tempfile
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cli"))
 from lib import MEMTAPE, check, done, equal  # noqa: E402, F401
 
-# Few threads, and the same requests in the same order each time.
+# One thread, so that requests for memory have the same order in each run.
 ENVIRONMENT = {**os.environ, "OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": "1"}
 folder = tempfile.TemporaryDirectory()
 SMALL = ["-b", 2, "-s", 8, "-d", 12, "-a", 3, "-l", 2, "--seed", 7, "-q"]
 
 
 def seconds_given(words, short, long):
-    """How long to go on: as given, or in the form that this is run in (tests/meson.build)."""
+    """The number of seconds: from the command line, or of the short or long form (tests/meson.build)."""
     return float(words[0]) if words else long if os.environ.get("MTT_LONG") == "1" else short
 
 
@@ -54,7 +54,7 @@ def contents(name):
 
 
 def memtape(*args, timeout=60, **environment):
-    """The finished process; None in place of a status: it did not end."""
+    """The finished process; its status is None if it did not end in time."""
     command = [MEMTAPE, *map(str, args)]
     try:
         return subprocess.run(command, capture_output=True, timeout=timeout, text=True,

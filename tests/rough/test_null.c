@@ -1,5 +1,6 @@
-/* Every public function, with each of its pointers NULL in turn (null_calls.py writes the calls):
- * nothing crashes, what fails says so, and a NULL that an earlier call gave names that one. */
+/* Calls every public function with each of its pointers NULL in turn (null_calls.py writes the
+ * calls): nothing crashes, failures are reported, and a NULL from an earlier failure keeps that
+ * failure's error. */
 #include <stdio.h>
 #include <string.h>
 #include "base/base.h"
@@ -13,8 +14,8 @@
 typedef struct row {
     const char *function, *argument;
     void (*call)(void);
-    bool object; /* the argument is what other calls make */
-    bool status; /* the function returns one */
+    bool object; /* the argument is an object that other calls make */
+    bool status; /* the function returns a status */
 } row;
 
 static struct {
@@ -31,11 +32,11 @@ static struct {
     mt_checkpoint_report *report;
     mt_model_config config;
     void *places[8];
-    /* of the call */
+    /* results of the call */
     mt_status status;
     mt_tensor *made;
     const void *other;
-    bool makes; /* a failure gives NULL */
+    bool makes; /* the function returns NULL on failure */
 } x;
 
 #include "null_calls.inc"
@@ -77,7 +78,7 @@ static void tear_down(void)
 }
 
 static int complaints;
-static const row *current; /* the call under way: named if it crashes */
+static const row *current; /* the current call, which is named if it crashes */
 
 static void complain(const row *r, const char *what)
 {
@@ -95,12 +96,12 @@ static void call(const row *r)
     mt_release(x.made);
     tear_down();
     bool failed = x.makes ? !x.made && !x.other : x.status != MT_OK;
-    if (failed && mt_last_status() == MT_OK) complain(r, "failed without a word");
+    if (failed && mt_last_status() == MT_OK) complain(r, "failed without an error");
     if (r->status && failed && x.status != mt_last_status()) complain(r, "returned another status");
     if (strstr(mt_last_error(), "(null)")) complain(r, "prints (null)");
 }
 
-static void null_is_refused_in_words_and_a_chain_of_calls_names_its_start(void **state)
+static void null_is_refused_with_a_message_and_a_chain_of_calls_keeps_its_first_error(void **state)
 {
     (void)state;
     int failed = 0;
@@ -114,15 +115,15 @@ static void null_is_refused_in_words_and_a_chain_of_calls_names_its_start(void *
         if (status == MT_OK) continue; /* NULL is allowed */
         failed++;
         if (status != MT_ERR_ARGUMENT && status != MT_ERR_UNSUPPORTED)
-            complain(r, "is no bad argument");
-        /* After a failure that nobody cleared: NULL in leaves it, what else is wrong replaces it.
-         */
+            complain(r, "sets another status than MT_ERR_ARGUMENT");
+        /* With an uncleared failure: a NULL object keeps it, and any other bad argument replaces
+         * it. */
         mti_fail(MT_ERR_MEMORY, "earlier");
         call(r);
         if (r->object && strcmp(mt_last_error(), "earlier"))
-            complain(r, "hides the start of a chain");
+            complain(r, "replaces the first error of a chain");
         if (!r->object && strcmp(mt_last_error(), alone))
-            complain(r, "does not tell its own failure");
+            complain(r, "does not report its own failure");
     }
     mt_clear_error();
     print_message("%d of %zu calls refused\n", failed, sizeof rows / sizeof *rows);
@@ -139,8 +140,9 @@ static int nothing_left(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(null_is_refused_in_words_and_a_chain_of_calls_names_its_start,
-                                  nothing_left),
+        cmocka_unit_test_teardown(
+            null_is_refused_with_a_message_and_a_chain_of_calls_keeps_its_first_error,
+            nothing_left),
     };
     return cmocka_run_group_tests(tests, mtt_open_device, mtt_close_device);
 }

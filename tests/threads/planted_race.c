@@ -1,6 +1,6 @@
-/* What the run under ThreadSanitizer must report, and what it must not: planted_race WHICH.
+/* Races that ThreadSanitizer must report, and code that it must not report: planted_race WHICH.
  *   plain    two host threads add to a number
- *   openmp   the threads of a parallel region do
+ *   openmp   the threads of a parallel region add to a number
  *   none     the same sums with a mutex, with a reduction, and after a region's barrier */
 #include <pthread.h>
 #include <stdio.h>
@@ -41,7 +41,7 @@ static void by_a_team(void)
     for (int i = 0; i < 1000; i++) total++;
 }
 
-/* Regions one after the other, on the same threads: each sees what the one before wrote. */
+/* Consecutive regions on the same threads: each reads what the previous one wrote. */
 static void by_teams_that_wait(void)
 {
     long sum = 0, part[1000];

@@ -1,6 +1,6 @@
-/* Two host threads on one device get the bits that each gets alone: every row of the op table,
- * forward and backward, then whole steps. Under cudasim their launches alternate (CUDASIM_TURNS),
- * so what one call's kernels leave for each other must be that call's own. */
+/* Two host threads on one device get the bits that each gets alone: for every row of the op table,
+ * forward and backward, and for whole steps. Under cudasim their launches alternate
+ * (CUDASIM_TURNS), which finds state that the kernels of two calls share. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,8 +9,9 @@
 
 enum { HOSTS = 2, STEPS = 3 };
 
-/* Cmocka's checks belong to the main thread: what the others run reports, and is judged there. */
-static void together(void *(*work)(void *), void *first, void *second)
+/* Runs `work` on two threads. Only the main thread may use cmocka's checks, so `work` returns its
+ * result. */
+static void run_together(void *(*work)(void *), void *first, void *second)
 {
     void *of[HOSTS] = {first, second};
     pthread_t thread[HOSTS];
@@ -24,7 +25,7 @@ static void together(void *(*work)(void *), void *first, void *second)
 typedef struct op_run {
     const grad_case *c;
     mt_dtype dtype;
-    uint64_t seed; /* of the values */
+    uint64_t seed; /* seed of the values */
     bool good;
     double *results[1 + CASE_INPUTS]; /* the output, then the gradients */
     int64_t n[1 + CASE_INPUTS];
@@ -90,13 +91,13 @@ static void free_results(op_run *r)
     for (int i = 0; i <= CASE_INPUTS; i++) free(r->results[i]);
 }
 
-/* The device's one generator gives two threads its numbers in the order in which they ask. */
-static bool draws(const grad_case *c)
+/* Whether the case draws random numbers: two threads share the device's generator, in any order. */
+static bool draws_random_numbers(const grad_case *c)
 {
     return strstr(c->of.note, "dropout") || !strcmp(c->of.op, "dropout");
 }
 
-static void each_row_of_the_table_gives_the_bits_it_gives_alone(void **state)
+static void each_row_of_the_table_gives_the_same_bits_as_alone(void **state)
 {
     (void)state;
     static const mt_dtype dtypes[] = {MT_F32, MT_F64, MT_BF16};
@@ -105,7 +106,7 @@ static void each_row_of_the_table_gives_the_bits_it_gives_alone(void **state)
     int n_cases = grad_cases(&list);
     for (int i = 0; i < n_cases; i++)
         for (int d = 0; d < 3; d++) {
-            if (draws(&list[i])) {
+            if (draws_random_numbers(&list[i])) {
                 n_skipped++;
                 continue;
             }
@@ -115,19 +116,20 @@ static void each_row_of_the_table_gives_the_bits_it_gives_alone(void **state)
                 beside[h] = alone[h];
                 run_op(&alone[h]);
             }
-            together(run_op, &beside[0], &beside[1]);
+            run_together(run_op, &beside[0], &beside[1]);
             for (int h = 0; h < HOSTS; h++) {
-                /* what a row refuses in this dtype, it refuses beside others too */
+                /* a dtype that the row refuses alone is refused here, too */
                 bool same = alone[h].good ? same_results(&alone[h], &beside[h]) : !beside[h].good;
                 if (!same)
-                    print_error("%s, %s, %s: other bits beside another thread: %s\n", list[i].of.op,
-                                list[i].of.note, mt_dtype_name(dtypes[d]), beside[h].error);
+                    print_error("%s, %s, %s: other bits while another thread runs: %s\n",
+                                list[i].of.op, list[i].of.note, mt_dtype_name(dtypes[d]),
+                                beside[h].error);
                 n_wrong += !same;
                 n_compared += alone[h].good;
                 free_results(&alone[h]), free_results(&beside[h]);
             }
         }
-    print_message("one device: %d runs beside another compared, %d wrong, %d draw numbers\n",
+    print_message("one device: %d pairs of runs compared, %d wrong, %d draw random numbers\n",
                   n_compared, n_wrong, n_skipped);
     assert_int_equal(n_wrong, 0);
     assert_true(n_compared > 4 * n_cases);
@@ -208,20 +210,20 @@ static void train_two(mt_device *const *on)
         beside[h] = training_new(on[h], 3 + (uint64_t)h);
         train(&alone[h]);
     }
-    together(train, &beside[0], &beside[1]);
+    run_together(train, &beside[0], &beside[1]);
     for (int h = 0; h < HOSTS; h++) {
         assert_same_training(&alone[h], &beside[h]);
         training_free(&alone[h]), training_free(&beside[h]);
     }
 }
 
-static void two_threads_train_on_one_device_as_if_alone(void **state)
+static void two_threads_training_on_one_device_do_not_affect_each_other(void **state)
 {
     (void)state;
     for (int again = 0; again < 3; again++) train_two((mt_device *[]){device, device});
 }
 
-static void two_threads_train_on_two_devices_as_if_alone(void **state)
+static void two_threads_training_on_two_devices_do_not_affect_each_other(void **state)
 {
     (void)state;
     mt_device *other = mtt_device();
@@ -229,35 +231,35 @@ static void two_threads_train_on_two_devices_as_if_alone(void **state)
     mt_device_release(other);
 }
 
-/* ---- what a kernel found ---- */
+/* ---- an error that a kernel finds ---- */
 
-static void *wait_for_it(void *argument)
+static void *sync_device(void *argument)
 {
     *(mt_status *)argument = mt_device_sync(device);
     mt_clear_error();
     return NULL;
 }
 
-/* Kernels run behind the host, so a bad index is found by who waits next; by one, not by both. */
-static void a_bad_index_is_told_to_one_of_two_who_wait(void **state)
+/* Kernels run asynchronously, so the next thread that waits gets the error; only one of two does.
+ */
+static void a_bad_index_is_reported_to_one_of_two_waiting_threads(void **state)
 {
     (void)state;
-    if (!strcmp(mt_device_kind(device), "cpu")) skip(); /* told by the call itself */
+    if (!strcmp(mt_device_kind(device), "cpu")) skip(); /* the call itself reports it */
     MT_AUTO mt_tensor *table = mtt_made(mtt_random(device, MT_F32, MT_SHAPE(4, 3), 1, -1, 1));
     for (int64_t bad = 4; bad < 14; bad++) {
         MT_AUTO mt_tensor *index =
             mtt_made(mt_from_data(device, MT_I64, MT_SHAPE(2), (int64_t[]){bad, 1}, 16));
         MT_AUTO mt_tensor *rows = mtt_made(mt_embedding(index, table));
         mt_status status[HOSTS];
-        together(wait_for_it, &status[0], &status[1]);
+        run_together(sync_device, &status[0], &status[1]);
         assert_int_equal((status[0] != MT_OK) + (status[1] != MT_OK), 1);
         assert_int_equal(status[0] + status[1], MT_ERR_ARGUMENT);
         mtt_ok(mt_device_sync(device));
     }
 }
 
-/* The balance check looks at the whole device: here another thread is always in the middle of
- * something. */
+/* Without the balance check: it reads the whole device, which another thread is changing here. */
 static int open_device(void **state)
 {
     int failed = mtt_open_device(state);
@@ -267,10 +269,10 @@ static int open_device(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        mtt_test(each_row_of_the_table_gives_the_bits_it_gives_alone),
-        mtt_test(two_threads_train_on_one_device_as_if_alone),
-        mtt_test(two_threads_train_on_two_devices_as_if_alone),
-        mtt_test(a_bad_index_is_told_to_one_of_two_who_wait),
+        mtt_test(each_row_of_the_table_gives_the_same_bits_as_alone),
+        mtt_test(two_threads_training_on_one_device_do_not_affect_each_other),
+        mtt_test(two_threads_training_on_two_devices_do_not_affect_each_other),
+        mtt_test(a_bad_index_is_reported_to_one_of_two_waiting_threads),
     };
     return cmocka_run_group_tests(tests, open_device, mtt_close_device);
 }

@@ -1,6 +1,6 @@
-/* Threads that share a model, a device's settings and its books, each doing what it may. What they
- * compute has the bits of a thread alone; that nothing is read while another writes it is for
- * ThreadSanitizer to say (`./run test --all`). */
+/* Threads that share a model, a device's settings and its counts, as they are allowed to. The
+ * results have the bits of a thread alone; ThreadSanitizer checks that there is no race (`./run
+ * test --all`). */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -12,8 +12,8 @@ enum { HOSTS = 4, ROUNDS = 20 };
 typedef struct worker {
     pthread_t thread;
     mt_module *model;
-    mt_tensor *x, *w; /* x: tokens of a model, or what w multiplies */
-    double *values;   /* what came out last */
+    mt_tensor *x, *w; /* x: a model's tokens, or the first factor of x w */
+    double *values;   /* the last result */
     int64_t n;
     bool good, same; /* no call failed; each round gave the same bits */
     atomic_bool *done;
@@ -41,7 +41,7 @@ static void finish(worker *w)
     assert_true(w->good && w->same);
 }
 
-/* ---- one model, forwards by four ---- */
+/* ---- four threads, one model ---- */
 
 static void *run_forwards(void *argument)
 {
@@ -49,12 +49,12 @@ static void *run_forwards(void *argument)
     w->good = w->same = true;
     for (int i = 0; i < ROUNDS && w->good; i++) {
         MT_AUTO mt_tensor *y = mt_forward(w->model, w->x);
-        w->good = keep_values(w, y) && mt_requires_grad(y); /* a tape that keeps the weights */
+        w->good = keep_values(w, y) && mt_requires_grad(y); /* its tape keeps the weights */
     }
     return NULL;
 }
 
-static void four_threads_run_forwards_of_one_model(void **state)
+static void four_threads_run_the_forward_of_one_model(void **state)
 {
     (void)state;
     mt_model_config tiny = {.kind = MT_MODEL_GPT,
@@ -90,9 +90,9 @@ static void four_threads_run_forwards_of_one_model(void **state)
     mt_module_free(model);
 }
 
-/* ---- settings and books, while others compute ---- */
+/* ---- settings and counts, while others compute ---- */
 
-/* Products whose scratch memory depends on how many threads there are. */
+/* Products whose scratch memory depends on the number of threads. */
 static void *multiply(void *argument)
 {
     worker *w = argument;
@@ -109,7 +109,7 @@ static void *multiply(void *argument)
     return NULL;
 }
 
-static void *set_and_look(void *argument)
+static void *change_settings(void *argument)
 {
     worker *w = argument;
     w->good = w->same = true;
@@ -140,7 +140,7 @@ static void settings_may_change_while_another_thread_computes(void **state)
     computes.w = mtt_made(mtt_random(device, MT_BF16, MT_SHAPE(128, 128), 2, -1, 1));
     mtt_ok(mt_set_requires_grad(computes.w, true));
     start(&computes, multiply);
-    start(&sets, set_and_look);
+    start(&sets, change_settings);
     finish(&computes);
     finish(&sets);
     free(computes.values);
@@ -149,7 +149,7 @@ static void settings_may_change_while_another_thread_computes(void **state)
     mtt_ok(mt_device_set_threads(device, threads));
 }
 
-/* ---- devices come and go ---- */
+/* ---- opening and closing devices ---- */
 
 static void *open_and_close(void *argument)
 {
@@ -186,7 +186,7 @@ static int open_device(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        mtt_test(four_threads_run_forwards_of_one_model),
+        mtt_test(four_threads_run_the_forward_of_one_model),
         mtt_test(settings_may_change_while_another_thread_computes),
         mtt_test(threads_open_and_close_devices_at_once),
     };

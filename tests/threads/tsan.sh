@@ -1,8 +1,8 @@
 #!/bin/sh
-# The programs in which threads meet, under ThreadSanitizer: tsan.sh [FOLDER, default build-tsan].
-# clang, because libomp comes with Archer, which tells ThreadSanitizer what OpenMP's threads wait
-# for; with gcc's libgomp every parallel region is reported. First it must find planted races, and
-# none where there is none. Exit status 77: something that this needs is not here.
+# The programs with several threads, under ThreadSanitizer: tsan.sh [FOLDER, default build-tsan].
+# Needs clang, because libomp comes with Archer, which tells ThreadSanitizer where OpenMP's threads wait;
+# with gcc's libgomp every parallel region is reported. First it must find planted races, and report none in
+# correct code. Exit status 77: a tool or library is missing.
 set -eu
 cd "$(dirname "$0")/../.."
 folder=${1:-build-tsan}
@@ -21,7 +21,7 @@ archer=$(dirname "$(readlink -f "$(command -v clang)")")/../lib/libarcher.so
 [ -e "$folder/build.ninja" ] || CC="${CC:-clang}" CXX="${CXX:-clang++}" meson setup "$folder" \
     --buildtype=debugoptimized -Db_sanitize=thread -Db_lundef=false -Dbench=false -Dcuda=disabled >&2
 
-# base: interned names, errors. gemm: callers on several threads. offload: copies by a thread.
+# base: interned names, errors. gemm: callers on several threads. offload: a thread that copies.
 programs='threads/test_threads_one_device threads/test_threads_shared nn/test_nn_determinism
     autograd/test_autograd_hooks hooks/test_hooks_offload hooks/test_hooks_offload_disk base/test_base_text
     base/test_base_error memtrack/test_memtrack_pool'
