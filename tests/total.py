@@ -1,11 +1,14 @@
-"""Add up what test runs report: total.py LOG... prints one line, `N passed, N failed, N skipped`.
+"""Adds up the results of test runs: total.py LOG... prints one line, `N passed, N failed, N skipped`.
 
-Each LOG is a meson testlog (one JSON object per line), `ran:NAME:STATUS:FILE` for a command with its
-exit status (77: skipped) and what it printed, `covers:LIST:LOG` for a comparison, counted as one test:
-every test that `meson test --list` gave in LIST was run in LOG, or `skipped:NAME` for a run that could
-not be made. A test counts as what its own output says: the cases of a cmocka program, or a line
-`N passed, N failed, N skipped`; otherwise as one. Exit status 1 if anything failed, or if nothing
-passed, for then nothing was tested."""
+Each LOG is one of these:
+  a meson testlog            one JSON object per line
+  ran:NAME:STATUS:FILE       a command with its exit status (77: skipped) and its output
+  covers:LIST:LOG            a comparison, counted as one test: LOG has every test of LIST, which
+                             `meson test --list` printed
+  skipped:NAME               a run that could not be made
+A test's own output gives its counts: the cases of a cmocka program, or a line `N passed, N failed, N skipped`;
+otherwise it counts as one. Exit status 1 if anything failed, or if nothing passed, because then nothing was
+tested."""
 
 import json
 import re
@@ -29,7 +32,7 @@ def counts(test):
     for own in OWN_LINE.findall(text):
         passed, failed, skipped = passed + int(own[0]), failed + int(own[1]), skipped + int(own[2])
     if test["result"] in ("OK", "EXPECTEDFAIL"):
-        # A program that says it failed and exits 0 is believed in what it says.
+        # The output counts even if a program reports failures and exits with 0.
         return (passed, failed, skipped) if passed + failed + skipped else (1, 0, 0)
     return passed, max(failed, 1), skipped  # also a crash, a time-out, a leak after the last case
 
@@ -42,7 +45,8 @@ def command(name, status, path):
 
 
 def coverage(path, log):
-    """As a test: it fails with the names in the list that the log has not."""
+    """The comparison as a test: it prints the names of the list that the log lacks, and fails if there are
+    any."""
     with open(path, encoding="utf-8") as names:
         wanted = {line.rpartition(" / ")[2].strip() for line in names if line[:6] != "ninja:"}
     lacking = wanted - {test["name"].rpartition(" / ")[2] for test in read(log)}

@@ -1,6 +1,5 @@
-"""smoke.py WORKER PROGRAM: `./run bench --smoke` reaches every section, and a section that fails is
-named in what it keeps, keeps no other from its turn and fails the run. With MTT_LONG=1 beside PyTorch,
-too, if it can be imported."""
+"""smoke.py WORKER PROGRAM: `./run bench --smoke` runs every section. A section that fails is named in the
+result and fails the run, but the others still run. With MTT_LONG=1 also with PyTorch, if it can be imported."""
 
 import json
 import os
@@ -11,7 +10,7 @@ import tempfile
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 SECTIONS = ["gpt", "tiny", "memory", "parts", "meta"]
 
-# Passes everything on to the worker, except one fault: a row that nobody knows, or an early death.
+# Passes everything on to the worker, except for one fault: an unknown row, or an early end.
 STAND_IN = '''#!{python}
 import os, subprocess, sys
 fault, real = "{fault}", "{real}"
@@ -35,7 +34,7 @@ worker.stdin.close()
 
 
 def bench(folder, worker, program, *options):
-    """(status, result, text, what was said on standard error) with the build folder `folder`"""
+    """(status, result, text, standard error) of a run with the build folder `folder`"""
     for name, target in (("bench/memtape_bench", worker), ("src/cli/memtape", program)):
         os.makedirs(os.path.dirname(f"{folder}/{name}"))
         os.symlink(target, f"{folder}/{name}")

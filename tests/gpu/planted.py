@@ -1,6 +1,6 @@
-"""planted.py: `./run gpu` finds what is wrong. Faults of each kind are planted in a stand-in for its
-program: a wrong figure, a diverging curve, a worker that dies, one that hangs, a test that fails, an
-offload that changes gradients or saves nothing."""
+"""planted.py: `./run gpu` finds faults. Each kind is planted in a stand-in for its program: a wrong figure, a
+diverging curve, a worker that dies or hangs, a test that fails, an offload that changes gradients or saves
+nothing."""
 
 import json
 import os
@@ -88,7 +88,7 @@ def make_pack(folder, fault):
 
 
 def run(fault, *steps):
-    """(status, faults found) of the steps with a fault planted"""
+    """(status, faults found) of the steps with this planted fault"""
     folder = tempfile.mkdtemp()
     make_pack(folder, fault)
     only = [word for step in steps for word in ("--only", step)]
@@ -104,7 +104,7 @@ def run(fault, *steps):
 
 
 def hanging_step():
-    """A step over its limit is ended, and keeps the rows it had."""
+    """A step that exceeds its limit is ended, and keeps its rows."""
     with tempfile.TemporaryDirectory() as folder:
         make_pack(folder, "hang")
         about = {"torch": None, "torch_gpu": False, "libs": folder, "cuda_libs": "",
@@ -119,7 +119,7 @@ def main():
         83886080, 150994944, 201523216, 268632080]
     assert gpu.LOOK + sum(gpu.LIMITS.values()) <= gpu.WHOLE < 480
     order = list(gpu.LIMITS)
-    assert order.index("offload") < order.index("gpt")  # whose result can be had in parts
+    assert order.index("offload") < order.index("gpt")  # gpt can give a part of its result
     os.environ["LD_LIBRARY_PATH"] = "/driver"
     assert steps.environment("/lacking", "/cuda") == {"LD_LIBRARY_PATH": "/lacking:/driver",
                                                       "MEMTAPE_CUDA_LIBS": "/cuda"}
@@ -138,7 +138,7 @@ def main():
         status, faults = run(fault, step)
         assert status == 1 and any(words in found for found in faults), (fault, status, faults)
         print(f"planted: {fault}: found: {faults[0]}")
-    # One dead worker costs one row.
+    # A worker that dies loses one row only.
     assert len(run("worker", "memory")[1]) == 1
     found = hanging_step()
     assert found["failed"] == "cut off after 5 s" and len(found["rows"]) == 2, found

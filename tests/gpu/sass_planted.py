@@ -1,5 +1,5 @@
-"""sass_planted.py: the look at the machine code finds what is wrong: each fault is planted in a listing
-such as nvdisasm prints."""
+"""sass_planted.py: the check of the machine code finds faults: each is planted in a listing of the kind that
+nvdisasm prints."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import sass  # noqa: E402
 from sass_kernels import Kernel  # noqa: E402
 
-# A loop that stores 8 elements of 2 bytes with 16 instructions, 2 of them of a loop inside it.
+# A loop that stores 8 elements of 2 bytes with 16 instructions, 2 of which are in an inner loop.
 GOOD = ["LDC R1, c[0x0][0x28]", ".L_top", "LDG.E.128 R4, desc[UR4][R2.64]", "FMUL R4, R4, R5",
         ".L_odd", "IADD3 R9, R9, 0x1, RZ", "@P1 BRA `(.L_odd)", *["FFMA R4, R4, R5, R6"] * 10,
         "@!P0 STG.E.128 desc[UR4][R2.64], R4", "@P0 BRA `(.L_top)", "EXIT", ".L_end", "BRA `(.L_end)"]

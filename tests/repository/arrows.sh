@@ -1,10 +1,10 @@
 #!/bin/sh
-# Rooms look at lower rooms and at themselves, never up: arrows.sh [TREE] reads every #include.
-# The room hooks sees of the others what a user sees, and base/base.h.
+# A room includes headers of itself and of lower rooms only: arrows.sh [TREE] reads every #include.
+# The room hooks includes only the public headers of other rooms, and base/base.h.
 set -eu
 cd "${1:-$(dirname "$0")/../..}"
 
-# The order, lowest first, and the room to which each public header belongs.
+# The order of the rooms, lowest first, and the room of each public header.
 find include/memtape src -name '*.[ch]' | sort | xargs awk '
 BEGIN {
     n_rooms = split("base backends memtrack tensor autograd ops hooks nn parallel plan measure report cli", order, " ")
@@ -15,7 +15,7 @@ BEGIN {
 }
 function complain(text) { print FILENAME ":" FNR ": " text; bad = 1 }
 
-# The room of a path below src/ or include/; "" if it is none we know.
+# The room of a path below src/ or include/; "" if there is none.
 function room_of(path, part) {
     split(path, part, "/")
     if (part[1] == "memtape") { sub(/\.h$/, "", part[2]); return home[part[2]] }

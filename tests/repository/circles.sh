@@ -1,5 +1,5 @@
 #!/bin/sh
-# No two files of a room call each other, straight or through others: circles.sh LIBRARY...
+# No two files of a room call each other, directly or through others: circles.sh LIBRARY...
 # Reads the symbols of each room's objects. ops is not given: each op's public function looks up its
 # row in the table, and the table points to the op's code.
 set -eu

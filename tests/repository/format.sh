@@ -1,6 +1,6 @@
 #!/bin/sh
-# The tree is laid out as clang-format 14 with .clang-format lays it out: format.sh [TREE]
-# Other versions differ in small things: without version 14 the check is skipped (77).
+# The C files are formatted by clang-format 14 with .clang-format: format.sh [TREE]
+# Other versions give slightly different results: without version 14 the check is skipped (77).
 set -eu
 cd "${1:-$(dirname "$0")/../..}"
 for name in clang-format-14 clang-format; do

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Each public header stands alone, as strict C11 and as C++: headers.sh [TREE]
-# 77 when there is no C++ compiler (the C half has run by then).
+# Each public header compiles alone, as strict C11 and as C++: headers.sh [TREE]
+# 77 if there is no C++ compiler (the check as C has passed then).
 set -eu
 cd "${1:-$(dirname "$0")/../..}"
 failed=0

@@ -1,5 +1,5 @@
 #!/bin/sh
-# A file is one idea: none in src/ or include/ is longer than 600 lines. length.sh [TREE]
+# No file in src/ or include/ is longer than 600 lines: length.sh [TREE]
 set -eu
 cd "${1:-$(dirname "$0")/../..}"
 find src include -name '*.[ch]' -o -name '*.def' | sort | xargs awk '

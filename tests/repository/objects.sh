@@ -1,8 +1,8 @@
 #!/bin/sh
-# What the compiled library shows: objects.sh LIBMEMTAPE_A [ALLOWED]
-#  - no writable global or static but those in globals.allow, with the reason (per-thread
-#    variables and tables that are constant once loaded are not counted);
-#  - everything that other programs can see is called mt_... or mti_....
+# Checks the symbols of the compiled library: objects.sh LIBMEMTAPE_A [ALLOWED]
+#  - it has no writable global or static variables except those in globals.allow, where each has a reason
+#    (per-thread variables and tables that are constant after loading are not counted);
+#  - the names of all visible symbols begin with mt_ or mti_.
 set -eu
 archive=$1
 allowed=${2:-$(dirname "$0")/globals.allow}

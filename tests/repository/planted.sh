@@ -1,11 +1,11 @@
 #!/bin/sh
-# The checks of this folder are themselves checked: each must find the fault planted for it.
+# Tests the checks of this folder: each must find its planted fault.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT
 
-fresh() { # a tree with nothing wrong in it
+fresh() { # makes a tree without faults
     rm -rf "$tree"
     mkdir -p "$tree/include/memtape" "$tree/src/base" "$tree/src/ops" "$tree/src/nn"
     cp "$here/../../.clang-format" "$tree"
@@ -22,11 +22,11 @@ wrong() {
     echo "planted.sh: $*"
     failed=1
 }
-# accepts CHECK: the check is content with the tree.
+# accepts CHECK: the check must pass.
 accepts() {
     "$here/$1.sh" "$tree" >"$tree.out" 2>&1 || wrong "$1 refuses a clean tree: $(cat "$tree.out")"
 }
-# finds CHECK TEXT: the check fails, and says TEXT.
+# finds CHECK TEXT: the check must fail and print TEXT.
 finds() {
     if "$here/$1.sh" "$tree" >"$tree.out" 2>&1; then
         wrong "$1 did not find: $2"
@@ -82,7 +82,7 @@ if [ $status -ne 77 ]; then
     finds format 'clang-format'
 fi
 
-with_run() { # a tree with ./run and a folder of tests
+with_run() { # makes a tree with ./run and a folder of tests
     fresh
     mkdir -p "$tree/tests/base"
     cp "$here/../../run" "$tree"
@@ -99,13 +99,13 @@ sed -i 's/^fast_parts="/&lint /' "$tree/run"
 finds run 'not in --all: lint'
 with_run
 sed -i 's/misused "test: /say "test: /' "$tree/run"
-sed -i 's/^    need_build_tools$/    exit 0/' "$tree/run" # do no more than say it
+sed -i 's/^    need_build_tools$/    exit 0/' "$tree/run" # stop after the message
 finds run 'run test --al: status 0, not 2'
 with_run
 mkdir "$tree/tests/lonely" && : >"$tree/tests/lonely/meson.build"
 finds run 'lacks the folder lonely'
 
-# objects.sh looks at an archive, not at a tree.
+# objects.sh reads an archive, not a tree.
 objects() { # SOURCE ALLOWED
     printf '%s\n' "$1" >"$tree/planted.c"
     printf '%s\n' "$2" >"$tree/allowed"
@@ -125,7 +125,7 @@ objects 'void f(void) {} int mt_one(void) { return 1; }' '# none' &&
     wrong 'objects did not find a name without prefix'
 objects 'int mt_one(void) { return 1; }' 'gone because' && wrong 'objects kept a stale permission'
 
-# circles.sh, too: of two files, the second with a call of the first or without.
+# circles.sh, too: here with two files, of which the second calls the first or not.
 circles() { # SOURCE
     printf 'int mti_two(int i); int mti_one(int i) { return i ? mti_two(i - 1) : 0; }\n' >"$tree/one.c"
     printf '%s\n' "$1" >"$tree/two.c"

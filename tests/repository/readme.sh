@@ -1,6 +1,6 @@
 #!/bin/sh
-# The C examples of a page compile without a warning and run: readme.sh LIBMEMTAPE_SO PAGE.
-# 77 while there is no such page.
+# The C examples of a page compile without warnings and run: readme.sh LIBMEMTAPE_SO PAGE.
+# 77 if there is no such page.
 set -eu
 library=$1
 page=$2

@@ -1,6 +1,6 @@
 #!/bin/sh
-# ./run refuses with status 2 what it does not know, and its help names every part of its tests; each
-# folder of tests is in the list of tests/meson.build: run.sh [TREE]
+# ./run refuses unknown arguments with status 2, and its help names every part of its tests; tests/meson.build
+# lists each folder of tests: run.sh [TREE]
 set -u
 cd "${1:-$(dirname "$0")/../..}"
 failed=0
@@ -9,7 +9,7 @@ wrong() {
     failed=1
 }
 
-# refuses WORD ARGUMENT...: the last line names an argument that was not understood.
+# refuses WORD ARGUMENT...: `./run ARGUMENT...` has status 2 and its message names WORD.
 refuses() {
     word=$1
     shift
@@ -34,7 +34,7 @@ refuses '"nothing"' nothing
 fast=$(sed -n 's/^fast_parts="\(.*\)"$/\1/p' run)
 all=$(sed -n 's/^all_parts="\(.*\)"$/\1/p' run)
 [ -n "$fast" ] && [ -n "$all" ] || wrong 'run has no lists of parts'
-# Of `release`, total.py sees that `long` covers it.
+# total.py checks that `long` covers `release`.
 for part in $fast; do
     case " release $all " in
     *" $part "*) ;;
