@@ -1,20 +1,20 @@
 /* bench.h: shared by the files of the benchmark's worker.
  *
- * The worker measures memtape only. It reads commands from standard input, so that its
- * rounds can alternate with PyTorch's, and answers on standard output. bench/bench.py
- * runs it beside bench/peer.py, which takes the same commands. */
+ * The worker measures memtape only. It reads commands from standard input, so that its rounds can
+ * alternate with PyTorch's, and answers on standard output. bench/bench.py runs it and
+ * bench/peer.py, which accepts the same commands. */
 #ifndef BENCH_H
 #define BENCH_H
 
 #include "memtape/all.h"
 #include "ops/cases.h"
 
-/* Wall clock; with BENCH_CLOCK=cpu in the environment the processor time of the whole process,
- * which other programs on a busy machine do not disturb (use one thread then). */
+/* Wall-clock time. With BENCH_CLOCK=cpu in the environment, CPU time of the whole process, which
+ * other programs on a busy machine do not change (use one thread then). */
 int64_t bench_now_ns(void);
 
-/* A figure of /proc/self/status in KiB, -1 if missing. Not getrusage's ru_maxrss: it starts from
- * the parent's size at the fork. */
+/* A figure of /proc/self/status in KiB, -1 if missing. getrusage's ru_maxrss cannot be used,
+ * because it starts at the parent's size at the fork. */
 long bench_status_kib(const char *name);
 
 /* Prints the library's last error on standard error; returns 1. */
@@ -29,19 +29,19 @@ int bench_machine(int argc, char **argv);
 
 #define BENCH_INPUTS MTI_CASE_INPUTS
 
-/* A row of the op table as ops/cases.def calls it, or several ops. */
+/* A row of the op table as ops/cases.def calls it, or a composition of ops. */
 typedef struct bench_function {
     mti_case of; /* its parameters, those of `composed` too */
     mt_tensor *(*composed)(mt_tensor **in, const double *p);
 } bench_function;
 
-/* By the name of a row or of a composition, and the parameters if not the case's: "affine",
+/* Finds a row or a composition by name; parameters may follow to replace the case's: "affine",
  * "affine/1.5,0.5", "heads/4". False if there is none. */
 bool bench_find_function(const char *name, bench_function *f);
-/* in: BENCH_INPUTS of them, NULL past the last. The result is the caller's. */
+/* in: BENCH_INPUTS pointers, NULL after the last input. The caller releases the result. */
 mt_tensor *bench_call(const bench_function *f, mt_tensor **in);
 
-/* The nth case to time on tiny tensors; false past the last. */
+/* The nth case to time on tiny tensors; false after the last. */
 bool bench_tiny_case(int nth, mti_case *out);
 
 #endif

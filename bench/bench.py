@@ -1,4 +1,4 @@
-"""bench.py: memtape's speed and memory, beside PyTorch's in the same run. See docs/speed.md."""
+"""bench.py: memtape's speed and memory, and PyTorch's in the same run. See docs/speed.md."""
 
 import argparse
 import json
@@ -94,7 +94,7 @@ def start(s):
 
 
 class Report:
-    """Text as it comes, kept for the file."""
+    """Prints text, and keeps it for the file."""
 
     def __init__(self):
         self.parts = []
@@ -104,7 +104,7 @@ class Report:
         print(text + "\n", flush=True)
 
 
-# ---- the sections: each takes its figures into `result` and says them ----
+# ---- the sections: each adds its figures to `result` and prints them ----
 
 
 def gpt_section(sides, s, result, limits):
@@ -142,7 +142,7 @@ SECTIONS = {"gpt": gpt_section, "tiny": tiny_section, "memory": memory_section,
 
 
 def run(s):
-    """Every section that is wanted; one that fails keeps none of the others from their turn."""
+    """Runs every wanted section; if one fails, the others still run."""
     began, report = time.monotonic(), Report()
     sides, machine = start(s)
     limits = machine["limits"]
@@ -152,7 +152,7 @@ def run(s):
         try:
             for text in SECTIONS[name](sides, s, result, limits):
                 report.say(text)
-        except Exception as failure:  # whatever it is: it is this section's
+        except Exception as failure:  # any failure counts for this section only
             if not isinstance(failure, Failed):
                 traceback.print_exc()
             result["failed"][name] = str(failure) or type(failure).__name__

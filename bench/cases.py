@@ -1,22 +1,23 @@
-"""cases.py: what is measured besides every row of the op table on tiny tensors, which src/ops/cases.def
-has: shapes, and what each shape costs. Inputs are written as ops.c reads them: f:4x8 is a float tensor that wants a gradient, p: a positive one, i10:4 indices below 10."""
+"""cases.py: the shapes that are measured, and what each costs, except the tiny tensors, which src/ops/cases.def has.
+Inputs are written as ops.c reads them: f:4x8 is a float tensor that requires grad, p: a positive one, i10:4
+indices below 10."""
 
 from dataclasses import dataclass
 
-RANDOM = {"dropout"}  # whose result no two engines share
+RANDOM = {"dropout"}  # their results differ between engines
 
-# ---- kernels that wait for memory ----
+# ---- kernels bound by memory ----
 
-MEMORY_ROWS = 16384  # of 1024: 64 MiB, so neither a tensor nor a result stays in a cache
+MEMORY_ROWS = 16384  # of 1024 elements: 64 MiB, so no tensor fits in a cache
 SMOKE_ROWS = 32  # with --smoke
 
 
 def memory(rows):
-    """(op, inputs, elements moved forward, forward and backward together), the elements in units of
-    [rows,1024] and counted once each, read or written."""
+    """(op, inputs, elements moved by forward, by forward and backward), in units of [rows,1024]; each element
+    counts once for each read and each write."""
     wide = f"f:{rows}x1024"
     return [
-        ("clone", wide, 2, None),  # its backward passes a pointer on
+        ("clone", wide, 2, None),  # its backward only passes a pointer on
         ("add", f"{wide} {wide}", 3, None),
         ("affine", wide, 2, 4),
         ("relu", wide, 2, 5),
@@ -71,7 +72,7 @@ class Gpt:
             ("linear d to 4d", layers, f"linear {x} f:{4 * d}x{d} f:{4 * d}", token * d * 4 * d),
             ("linear 4d to d", layers, f"linear {wide} f:{d}x{4 * d} f:{d}", token * d * 4 * d),
             ("linear d to v", 1, f"linear {x} f:{v}x{d}", token * d * v),
-            # Two products forward, five backward, and causal: half of each.
+            # Two products forward and five backward, half of each because of the causal mask.
             ("attention", layers, f"heads/{self.heads} f:{b}x{s}x{3 * d}", 7 * b * s * s * d),
             ("layer norm", 2 * layers + 1, f"layer_norm {x} f:{d} f:{d}", 0),
             (self.act, layers, f"{self.act} {wide}", 0),

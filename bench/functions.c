@@ -3,7 +3,7 @@
 #include <string.h>
 #include "bench.h"
 
-/* Tensors so small that the op's overhead dominates. */
+/* Tensors are so small that the op's overhead dominates. */
 static const mti_case_sizes sizes = {
     [MTI_SIZE_M] = 4, [MTI_SIZE_N] = 8, [MTI_SIZE_K] = 8, [MTI_SIZE_V] = 16,
     [MTI_SIZE_B] = 1, [MTI_SIZE_A] = 2, [MTI_SIZE_S] = 8, [MTI_SIZE_D] = 4,
@@ -14,7 +14,7 @@ bool bench_tiny_case(int nth, mti_case *out)
     return mti_case_get(MTI_CASE_BENCH, nth, sizes, out);
 }
 
-/* [b,s,3d] -> [b,s,d]: between a block's two projections, with p[0] heads */
+/* [b,s,3d] -> [b,s,d]: attention between a block's two projections, with p[0] heads. */
 static mt_tensor *heads(mt_tensor **in, const double *p)
 {
     int64_t n = (int64_t)p[0];
@@ -40,7 +40,7 @@ static mt_tensor *embed(mt_tensor **in, const double *p)
     return (void)p, mt_add(h, in[2]);
 }
 
-/* "1.5,0.5"; false if it is not a list of numbers. */
+/* Parses "1.5,0.5"; false if it is not a list of numbers. */
 static bool parse_parameters(const char *text, mti_case *c)
 {
     char *end;

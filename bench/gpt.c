@@ -77,7 +77,7 @@ static bool step(bench_model *b, step_times *t)
     return isfinite(t->loss);
 }
 
-/* The same with the ledger on. */
+/* A step with the ledger on. */
 static bool step_with_ledger(bench_model *b, step_times *t)
 {
     int64_t start = bench_now_ns();

@@ -1,10 +1,9 @@
-/* machine.c: this machine's hardware limits, of which the other figures are shares, and its
- * software.
+/* machine.c: this machine's hardware limits, to which other figures are compared, and its software.
  *
  *     gemm N SIDE -> "gflops X": OpenBLAS on square matrices, best of N
- *     copy N      -> "gbs X": bytes read plus bytes written per ns, best of N, by memcpy
- *                    and by a plain loop in turns, in huge pages as memtape's tensors
- *     fma N       -> "gflops X": fused multiply-adds on registers, all threads */
+ *     copy N      -> "gbs X": bytes read plus bytes written per ns, best of N, alternately by
+ * memcpy and by a plain loop, in huge pages as memtape's tensors fma N       -> "gflops X": fused
+ * multiply-adds on registers, all threads */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +14,7 @@
 #endif
 #include "bench.h"
 
-/* Not in every distribution's cblas.h. */
+/* Some distributions' cblas.h lacks these. */
 extern char *openblas_get_config(void);
 extern char *openblas_get_corename(void);
 
@@ -45,7 +44,7 @@ static double gemm_rate(int n, long times)
     return best;
 }
 
-/* Plain stores, as in a kernel. For large copies memcpy uses non-temporal stores, which is
+/* Uses plain stores, as kernels do. For large copies memcpy uses non-temporal stores, which are
  * faster on some machines and slower on others. */
 static void copy_loop(float *restrict y, const float *restrict x, int64_t n)
 {

@@ -1,5 +1,5 @@
-"""measure.py: the measurements. The two sides take turns, so that a busy moment of the machine
-meets both; of every figure the least and the median are kept."""
+"""measure.py: the measurements. The two sides alternate, so that a busy moment of the machine affects both; the
+least and the median of every figure are kept."""
 
 import math
 import time
@@ -13,8 +13,8 @@ MS = 1e6  # ns
 
 
 def machine_limits(sides, settings, best):
-    """Raises the ceilings in `best` (products by OpenBLAS, multiply-adds on registers, copies) to
-    what is reached now. Returns what the worker says of its software."""
+    """Raises the limits in `best` (products by OpenBLAS, multiply-adds on registers, copies) to the rates
+    reached now. Returns the worker's description of its software."""
     worker = sides[0].start("machine", settings.threads)
     questions = [("gemm", 4, "gemm_gflops", (side,)) for side in settings.gemm_sides]
     questions += [("fma", 8, "fma_gflops", ()), ("copy", 8, "copy_gbs", ())]
@@ -29,7 +29,7 @@ def machine_limits(sides, settings, best):
 
 
 def check_against_peer(name, mine, theirs):
-    """The two sides' results and gradients: the same but for rounding."""
+    """The results and gradients of the two sides must be the same, except for rounding."""
     row = name.partition("/")[0]
     if row in RANDOM:
         return
@@ -71,7 +71,7 @@ def time_op(workers, spec, seconds, rounds, words=("forward", "both")):
 
 @contextmanager
 def started(sides, *arguments):
-    """Workers of each side, which end with the block, however it ends."""
+    """Workers of each side, which are stopped at the end of the block, even if it fails."""
     workers = []
     try:
         for side in sides:
@@ -89,7 +89,7 @@ def tiny_cases(worker):
 
 
 def check_rows(workers, cases):
-    """Each row of memtape's op table has a case, and a function on every side."""
+    """Each row of memtape's op table must have a case, and a function on every side."""
     rows = {words[1] for words in workers[0].ask("rows")}
     lacking = {"src/ops/cases.def": rows - set(cases)}
     for worker in workers[1:]:
@@ -100,7 +100,7 @@ def check_rows(workers, cases):
 
 
 def with_parameters(spec, cases):
-    """"affine f:4x8" with the parameters of the row's case, which the peer is told, too."""
+    """"affine f:4x8" with the parameters of the row's case, for both sides."""
     name, _, inputs = spec.partition(" ")
     return f"{cases[name][0] if name in cases else name} {inputs}"
 
@@ -161,7 +161,7 @@ def check_losses(name, losses):
 
 
 def gpt_steps(sides, gpt, settings):
-    """Rounds of plain steps on each side and of pairs with and without the ledger on ours."""
+    """Rounds of plain steps on each side, and of pairs of memtape's steps with and without the ledger."""
     with started(sides, "gpt", *gpt.arguments, settings.threads) as workers:
         return steps_of_workers(workers, [side.name for side in sides], gpt, settings)
 

@@ -1,5 +1,5 @@
-"""meta.py: the program on the meta device: what a step of a large model costs to measure. Each
-figure is a whole run of `memtape profile`, from start to exit, report included."""
+"""meta.py: the program on the meta device: the cost of measuring a step of a large model. Each figure is a whole
+run of `memtape profile`, from start to exit, with its report."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ ROWS = (
 
 
 def run_once(program, words):
-    """Milliseconds by the clock and on the processor, and the most KiB resident."""
+    """Milliseconds of wall-clock and CPU time, and the peak resident KiB."""
     began = time.perf_counter()
     child = subprocess.Popen([program, *STEP, *words], stdout=subprocess.DEVNULL,
                              env=dict(os.environ, GOMP_SPINCOUNT="2000"))

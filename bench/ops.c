@@ -1,4 +1,4 @@
-/* ops.c: one op at a time, checked and then timed.
+/* ops.c: checks and then times one op at a time.
  *
  *     rows                  -> "row NAME" for each row of the op table
  *     cases                 -> "case NAME INPUT..." for each tiny case of ops/cases.def
@@ -6,9 +6,9 @@
  *                              each as two numbers, after a check against f64
  *     forward N             -> "ns T": N times the op, recorded
  *     both N                -> "ns T": N times the op and its backward
- * An answer ends with "done". INPUT is f (wants a gradient), p (the same, positive)
- * or iN (i64 below N), then ":" and its shape: f:4x8, i10:4, f: (a scalar). NAME may end with
- * parameters: affine/1.5,0.5. */
+ * An answer ends with "done". INPUT is f (requires grad), p (the same, positive) or iN (i64 below
+ * N), then ":" and its shape: f:4x8, i10:4, f: (a scalar). NAME may end with parameters:
+ * affine/1.5,0.5. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +20,7 @@ typedef struct op_case {
     bench_function function;
     int n_inputs;
     char spec[BENCH_INPUTS][64];
-    mt_tensor *in[BENCH_INPUTS]; /* NULL past the last */
+    mt_tensor *in[BENCH_INPUTS]; /* NULL after the last */
     mt_tensor *dy;
 } op_case;
 
@@ -34,7 +34,7 @@ static void unload(op_case *c)
 
 /* ---- inputs: pseudo-random numbers, the same in peer.py ---- */
 
-/* Element i of input k, in [-1, 1): a whole number of 1/512, so exact in every float. */
+/* Element i of input k, in [-1, 1): a multiple of 1/512, so exact in every float type. */
 static double element(int64_t i, int k)
 {
     return (double)((i * 7919 + k * 104729) % 1024) / 512 - 1;
@@ -84,7 +84,7 @@ static mt_tensor *make_input(mt_device *device, mt_dtype dtype, const char *spec
     return t;
 }
 
-/* ---- one run, and what it gave as numbers ---- */
+/* ---- one run, and its result as numbers ---- */
 
 static bool backward(op_case *c, mt_tensor *y)
 {
@@ -100,8 +100,8 @@ static bool drop_gradients(op_case *c)
     return true;
 }
 
-/* A tensor as two numbers: the sum of x_i cos(i), in which every element has another weight, and
- * the 2-norm, the scale for comparing two sums. */
+/* A tensor as two numbers: the sum of x_i cos(i), in which every element has a different weight,
+ * and the 2-norm, which is the scale for comparing two sums. */
 typedef struct probed {
     double sum, norm;
 } probed;
@@ -123,7 +123,7 @@ static bool probe(mt_tensor *x, probed *out)
     return ok;
 }
 
-/* probes[0] is the result's, probes[1 + k] of the gradient of input k (norm -1: none). */
+/* probes[0] is for the result, probes[1 + k] for the gradient of input k (norm -1: none). */
 static bool run_once(op_case *c, mt_dtype dtype, probed probes[1 + BENCH_INPUTS])
 {
     unload(c);
@@ -143,7 +143,7 @@ static bool run_once(op_case *c, mt_dtype dtype, probed probes[1 + BENCH_INPUTS]
 
 /* ---- the commands ---- */
 
-/* f32 against f64: a formula wrong in both is for the gradient check to find. */
+/* Compares f32 with f64; the gradient checks find formulas that are wrong in both. */
 static bool check(op_case *c, const char *name)
 {
     probed wide[1 + BENCH_INPUTS], narrow[1 + BENCH_INPUTS];

@@ -1,7 +1,7 @@
-"""peer.py: the benchmark's other side, PyTorch: the same work, told in the same words.
+"""peer.py: the benchmark's other side, PyTorch: the same work, with the same commands.
 
-It is given every advantage eager PyTorch has: fused attention, fused AdamW,
-gradients set to None, as many threads as memtape.
+It uses all advantages of eager PyTorch: fused attention, fused AdamW, gradients set to
+None, as many threads as memtape.
 """
 
 import os
@@ -119,7 +119,7 @@ def softmax(scale, causal):
 
 
 def causal_softmax(x):
-    """PyTorch has no causal softmax: its users add a mask they made once."""
+    """PyTorch has no causal softmax: its users add a mask, which they make once."""
     key = tuple(x.shape[-2:])
     if key not in causal_softmax.masks:
         causal_softmax.masks[key] = torch.full(key, float("-inf")).triu(1 + key[1] - key[0])
@@ -153,7 +153,7 @@ FUNCTIONS = {
     "embed": lambda index, w, positions: F.embedding(index, w) + positions,
 }
 
-# By the parameters of the case in src/ops/cases.def, in their order there.
+# Functions of the parameters of the case in src/ops/cases.def, in their order there.
 WITH_PARAMETERS = {
     "affine": lambda scale, shift: lambda x: x * scale + shift,
     "leaky_relu": lambda slope: lambda x: F.leaky_relu(x, slope),
@@ -183,7 +183,7 @@ WITH_PARAMETERS = {
     "cat": lambda dim: lambda x, y: torch.cat((x, y), dim),
     "flash_attention": lambda scale, causal, p: lambda q, k, v: F.scaled_dot_product_attention(
         q, k, v, dropout_p=p, is_causal=bool(causal), scale=scale or None),
-    # With one rank a collective is a copy, or where memtape gives a view, a view.
+    # With one rank a collective is a copy, or a view where memtape gives a view.
     "all_gather": lambda dim, ranks: torch.clone, "reduce_scatter": lambda dim, ranks: torch.clone,
     "all_reduce": lambda ranks: torch.clone, "recv": lambda ranks: torch.clone,
     "replicate": lambda ranks: lambda x: x.view_as(x), "send": lambda ranks: lambda x: x.view_as(x),
@@ -193,7 +193,7 @@ DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]  # in the
 
 
 def function(name):
-    """Of "gelu" or "affine/-1.75,0.5"."""
+    """The function for "gelu" or "affine/-1.75,0.5"."""
     row, _, text = name.partition("/")
     if row in FUNCTIONS:
         return FUNCTIONS[row]

@@ -2,7 +2,7 @@
 
 
 def table(heads, rows, left=1):
-    """Columns as wide as they need; the first `left` to the left, the rest to the right."""
+    """A table whose first `left` columns are aligned to the left, the others to the right."""
     widths = [max(len(str(row[i])) for row in [heads, *rows]) for i in range(len(heads))]
 
     def line(row):
@@ -29,7 +29,7 @@ def mib(kib):
 
 
 def pick(times, key="min"):
-    """memtape's and the peer's figure, the latter None without a peer"""
+    """memtape's figure and the peer's, which is None without a peer"""
     return times[0][key], times[1][key] if len(times) > 1 else None
 
 

@@ -1,5 +1,5 @@
-"""torch_rows.py: PyTorch's functions for the rows of the op table whose call has no parameters: the
-benchmark's peer and the comparison of tests/parity take them from here."""
+"""torch_rows.py: PyTorch's functions for the rows of the op table whose call has no parameters, for the
+benchmark's peer and for tests/parity."""
 
 import torch
 import torch.nn.functional as F

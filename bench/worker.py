@@ -1,4 +1,4 @@
-"""worker.py: the processes that measure, and how they are talked to."""
+"""worker.py: the processes that measure, and the exchange of lines with them."""
 
 import os
 import subprocess
@@ -6,7 +6,7 @@ import sys
 
 
 class Failed(Exception):
-    """A worker said no, or died."""
+    """A worker reported a failure, or ended."""
 
 
 class Worker:
@@ -37,25 +37,24 @@ class Worker:
         return self._until("done")
 
     def end(self):
-        """What it says at its end, by first word."""
+        """Ends the worker; returns its last lines by their first word."""
         out, _ = self.process.communicate("end\n")
         if self.process.returncode:
             raise Failed(f"{self.name} ended with status {self.process.returncode}")
         return {words[0]: words[1:] for words in (line.split() for line in out.splitlines()) if words}
 
     def stop(self):
-        """Ends it, in whatever state it is."""
+        """Stops the worker in any state."""
         for pipe in (self.process.stdin, self.process.stdout):
             try:
                 pipe.close()
             except BrokenPipeError:
-                pass  # it has died with a line unread
+                pass  # it ended with an unread line
         self.process.wait()
 
 
 class Side:
-    """memtape's or the peer's: starts workers of one kind; those that train GPTs are told gpt_words,
-    too."""
+    """memtape's side or the peer's: starts workers of one kind; those that train GPTs also get gpt_words."""
 
     def __init__(self, name, command, settings, gpt_words=()):
         self.name, self.command, self.settings = name, command, settings

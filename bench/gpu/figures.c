@@ -1,8 +1,8 @@
-/* figures.c: the memory figures that the design promises, measured on a device.
+/* figures.c: the memory figures of the design, measured on a device.
  *
  * saved:  "saved N": bytes that a model's forward pass keeps; then, after a backward pass,
- *         "peak ALLOCATED RESERVED" and "left N": what is still kept of those bytes beside x
- * linear: allocated bytes on the way through a linear 256 -> 250, f32 */
+ *         "peak ALLOCATED RESERVED" and "left N": the kept bytes that are still allocated, except
+ * x's linear: allocated bytes at each stage of a linear 256 -> 250, f32 */
 #include <stdio.h>
 #include <string.h>
 #include "gpu.h"

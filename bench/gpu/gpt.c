@@ -1,10 +1,10 @@
 /* gpt.c: training steps of a GPT on a device.
  *
- * gpt: one fixed batch, as fast as it goes; with IN_FLIGHT and PREFETCH (offload.h) what is saved
- * waits in host memory. After "ready" it obeys lines on standard input:
+ * gpt: one fixed batch, at full speed; with IN_FLIGHT and PREFETCH (offload.h) saved tensors are
+ * offloaded to host memory. After "ready" it obeys lines on standard input:
  *     steps N   -> "ns T" and "loss L": N steps from a device at rest to a device at rest
  *     gradients -> "digest N H": a hash of the N bytes of a backward's gradients
- *     rest      -> what the allocator keeps in store goes back to the device
+ *     rest      -> frees the memory that the allocator caches
  *     end       -> "memory REQUESTED ALLOCATED ACTIVE RESERVED" (peaks, bytes), "flops N" of a
  * step, "parameters N"; of that step's offload "out N", "in N", "lowered N", "in_vain N",
  *                  "host_peak N", "peak_in_step WITH WITHOUT" (bytes), "copying S WAITING HIDDEN"
@@ -20,7 +20,7 @@ typedef struct trained {
     mt_module *gpt;
     mt_optimizer *adamw;
     mt_tensor *tokens, *targets; /* i64 [b,s] */
-    mt_offload *offload;         /* of what is saved; NULL: it stays */
+    mt_offload *offload;         /* for saved tensors; NULL: no offload */
 } trained;
 
 static bool open_gpt(trained *t, const char *kind, const mt_model_config *config, double lr)
@@ -43,7 +43,7 @@ static void close_gpt(trained *t)
     mt_device_release(t->device);
 }
 
-/* Gradients, and the loss, which stays on the device: the caller's. */
+/* Computes gradients; returns the loss, which is on the device and which the caller releases. */
 static mt_tensor *forward_and_backward(trained *t)
 {
     if (mt_module_zero_grad(t->gpt) != MT_OK) return NULL;
@@ -96,7 +96,7 @@ static uint64_t hash_of(uint64_t hash, const unsigned char *bytes, size_t n)
         uint64_t word = 0;
         memcpy(&word, bytes + i, n - i < 8 ? n - i : 8);
         hash = (hash ^ word) * 0x100000001b3;
-        hash ^= hash >> 32; /* or high bits would never reach low ones */
+        hash ^= hash >> 32; /* otherwise high bits would never affect low ones */
     }
     return hash;
 }
@@ -152,7 +152,7 @@ static bool tell_offload(trained *t)
     return true;
 }
 
-/* Of one more step; the peaks are those of all steps. */
+/* Reports one more step; the peaks are those of all steps. */
 static bool tell(trained *t)
 {
     MT_AUTO mt_tensor *loss = NULL;

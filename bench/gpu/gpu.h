@@ -1,7 +1,7 @@
-/* gpu.h: shared by the files of `./run gpu`'s program.
+/* gpu.h: shared by the files of the program of `./run gpu`.
  *
  * It measures memtape on the device that its first argument names ("cuda", "cudasim", "cpu") and
- * answers on standard output. bench/gpu/gpu.py runs it beside PyTorch. */
+ * answers on standard output. bench/gpu/gpu.py runs it and PyTorch. */
 #ifndef BENCH_GPU_H
 #define BENCH_GPU_H
 
@@ -18,11 +18,11 @@ int gpu_linear(int argc, char **argv);
 /* Whole numbers from arguments, in order. */
 void gpu_numbers(char **argv, int n, int64_t *const *out);
 
-/* ---- kernels.c asks inputs.c ---- */
+/* ---- inputs.c, for kernels.c ---- */
 
-/* A leaf of made-up values, the same in torch_side.py. `spec` is f (wants a gradient), p (the same,
- * positive), iN (i64 below N) or b (bool), then ":" and its shape: f:4x8, i10:4. Input k of a case.
- */
+/* Input k of a case: a leaf with the same pseudo-random values as in torch_side.py. `spec` is f
+ * (requires grad), p (the same, positive), iN (i64 below N) or b (bool), then ":" and the shape:
+ * f:4x8, i10:4. */
 mt_tensor *gpu_input(mt_device *device, mt_dtype dtype, const char *spec, int k);
 mt_tensor *gpu_values(mt_device *device, mt_dtype dtype, int rank, const int64_t *shape, int k,
                       bool positive);

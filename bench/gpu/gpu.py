@@ -1,8 +1,8 @@
-"""gpu.py: memtape on the GPU: correct first, then how fast and how large, beside PyTorch. Each step
-runs in a process of its own under a time limit, so that one that fails does not lose the others.
+"""gpu.py: memtape on the GPU: first correctness, then speed and memory compared with PyTorch. Each step runs in
+its own process with a time limit, so that a failing one does not lose the others.
 
-Without a GPU the same steps run on `cudasim`, a test double that executes the kernels on the CPU, at
-toy sizes: that shows that the steps work, and its times say nothing about any GPU."""
+Without a GPU the same steps run on `cudasim`, a simulator that executes the kernels on the CPU, with small
+sizes. This shows that the steps work; the times say nothing about a GPU."""
 
 import argparse
 import importlib.util
@@ -21,13 +21,13 @@ import tables
 HERE = os.path.dirname(os.path.abspath(__file__))
 STEPS = os.path.join(HERE, "steps.py")
 STARTED = time.monotonic()
-# Seconds for everything, from here on, and for looking at the machine; then for each step. In a dry
-# run, on a machine that may be slow, far more.
+# Seconds for everything, and for examining the machine; then for each step. A dry run, on a machine that may be
+# slow, gets far more.
 WHOLE, LOOK = 470, 30
 LIMITS = {"suite": 90, "saved": 25, "curve": 25, "limits": 20, "gemm": 40, "attention": 45,
           "memory": 55, "offload": 50, "gpt": 90}
-WARM = LIMITS["suite"] + LIMITS["saved"] + LIMITS["curve"]  # beside these
-SHARES = {"gemm", "attention", "memory", "gpt"}  # told as shares of what "limits" finds
+WARM = LIMITS["suite"] + LIMITS["saved"] + LIMITS["curve"]  # it runs while these run
+SHARES = {"gemm", "attention", "memory", "gpt"}  # reported as shares of the rates that "limits" measures
 DRY_FACTOR = 6
 
 
@@ -49,7 +49,7 @@ def parse():
     return s
 
 
-# ---- what there is -----------------------------------------------------------------------------
+# ---- the machine -------------------------------------------------------------------------------
 
 
 def output(*command, environment=None):
@@ -63,7 +63,7 @@ def output(*command, environment=None):
 
 
 def lacking_libraries(pack):
-    """A folder of those packed libraries that this machine has not: its own come first."""
+    """A folder with the packed libraries that this machine lacks; its own libraries are preferred."""
     have = output("ldconfig", "-p")[1] or output("/sbin/ldconfig", "-p")[1]
     have = {line.split()[0] for line in have.splitlines() if "=>" in line}
     folder = os.path.join(pack, "lacking")
@@ -83,7 +83,7 @@ if torch.cuda.is_available():
 
 
 def look(s):
-    """The machine as it is found, and what memtape's own probe says of it."""
+    """The machine's properties, and the result of memtape's probe."""
     about = {"libs": lacking_libraries(s.pack), "cuda_libs": "", "torch": None, "torch_gpu": False}
     status, text, why = (1, "", "not wanted") if s.no_peer else output(sys.executable, "-c", TORCH)
     if status == 0:
@@ -94,7 +94,7 @@ def look(s):
     else:
         about["no_torch"] = why
     torch = importlib.util.find_spec("torch")
-    if torch:  # also where it is not to be the peer: cuBLASLt may lie beside it
+    if torch:  # even if it is not the peer: cuBLASLt may be installed with it
         about["cuda_libs"] = os.path.dirname(os.path.dirname(torch.origin))
     status, text, why = output("nvidia-smi", "--format=csv,noheader",
                                "--query-gpu=name,driver_version,memory.total,clocks.sm,"
@@ -132,7 +132,7 @@ def cpu_name():
 
 
 class Step:
-    """A step under way: its rows in a file, its complaints in another."""
+    """A running step, with one file for its rows and one for its errors."""
 
     def __init__(self, name, limit, s, about, result):
         self.name, self.limit, self.start = name, limit, time.monotonic()
@@ -162,7 +162,7 @@ class Step:
         except subprocess.TimeoutExpired:
             status = None
             out["failed"] = f"cut off after {self.limit:.0f} s"
-        try:  # it and all that it started: nothing may disturb the next step
+        try:  # end the step and all its processes, so that they cannot disturb the next step
             os.killpg(self.process.pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
@@ -186,7 +186,7 @@ class Step:
 
 
 def keep(result, text, s):
-    """After every step: what comes later may be cut off."""
+    """Writes the result after every step, because a later step may be cut off."""
     folders = [s.results] + ([os.environ["OUT"]] if os.environ.get("OUT") else [])
     for folder in folders:
         with open(os.path.join(folder, "gpu.json"), "w", encoding="utf-8") as f:
@@ -219,7 +219,7 @@ def run_steps(s, about, result):
         print("\n" + parts[-1], flush=True)
         keep(result, "\n\n".join(parts) + "\n", s)
 
-    # PyTorch compiles its steps while ours are checked; nothing is timed meanwhile.
+    # PyTorch compiles its steps while ours are checked; nothing is timed during that.
     warm = start("warm", WARM) if "gpt" in names and about["torch"] else None
     for name in names:
         if name not in ("suite", "saved", "curve") and warm:

@@ -1,10 +1,10 @@
-/* inputs.c: large tensors of made-up values, computed on the device from a table, since the host
- * would need longer for them than the measurement takes. */
+/* inputs.c: large tensors of pseudo-random values. The device computes them from a table, because
+ * the host would need longer than the measurement. */
 #include <stdlib.h>
 #include <string.h>
 #include "gpu.h"
 
-#define TABLE 1000003 /* prime: no shape's rows repeat with it */
+#define TABLE 1000003 /* a prime, so that the rows of no shape repeat */
 
 static int64_t count(int rank, const int64_t *shape)
 {
@@ -13,7 +13,7 @@ static int64_t count(int rank, const int64_t *shape)
     return n;
 }
 
-/* In [-1, 1), a whole number of 1/128, so exact in every float. */
+/* In [-1, 1), a multiple of 1/128, so exact in every float type. */
 static double element(int64_t i, int k)
 {
     uint32_t h = (uint32_t)(i + 1) * 2654435761u + (uint32_t)k * 40503u * 65537u;

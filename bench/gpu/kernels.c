@@ -1,11 +1,11 @@
-/* kernels.c: one op at a time on a device, through the public interface.
+/* kernels.c: times one op at a time on a device, through the public interface.
  *
  *     load NAME DTYPE INPUT...  -> "sample V V V ..." for the result and for each gradient
  *     forward N                 -> "ns T": N times the op, recorded
  *     backward N                -> "ns T": N times the backward of one recorded op
- *     rest                      -> everything is given back to the device
- * An answer ends with "done". NAME may carry a figure: "adamw/148" steps 148 parameters of the
- * first input's shape. T is wall time from a device at rest to a device at rest. */
+ *     rest                      -> frees all memory of the device
+ * An answer ends with "done". NAME may have a number: "adamw/148" steps 148 parameters of the first
+ * input's shape. T is wall time from an idle device to an idle device. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,7 +46,7 @@ static mt_tensor *through_nf4(mt_tensor **in, const double *p)
 
 static bool find(const char *name, bench_function *f)
 {
-    /* Cases of ops/cases.def with other parameters than the benchmark's own. */
+    /* Cases of ops/cases.def, with other parameters than in the benchmark. */
     static const char *const rows[][2] = {
         {"whole_softmax", "softmax/1,0"},
         {"flash_dropout", "flash_attention/0,1,0.1"},
@@ -89,7 +89,7 @@ static bool backward(kernel_case *c)
                c->y, &(mt_backward_options){.gradient = c->dy, .retain_graph = true}) == MT_OK;
 }
 
-/* Prints a column a third of the way in and the last one, of the elements laid out in rows. */
+/* Arranges the elements in rows; prints the column at a third of their length, and the last one. */
 static bool sample(mt_tensor *t)
 {
     double values[SAMPLE_ROWS];
@@ -110,7 +110,7 @@ static bool sample(mt_tensor *t)
     return true;
 }
 
-/* Runs the op and its backward, if it has one, once, and prints samples of the results. */
+/* Runs the op, and its backward if it has one, once; prints samples of the results. */
 static bool try_op(kernel_case *c)
 {
     mt_seed(c->device, 1);

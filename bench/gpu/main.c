@@ -1,4 +1,4 @@
-/* main.c: the verbs of `./run gpu`'s program, and what they share. */
+/* main.c: the verbs of the program of `./run gpu`, and what they share. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

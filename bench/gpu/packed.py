@@ -1,6 +1,6 @@
-"""packed.py OBJECTS PACK: from `meson introspect --tests` on standard input, the tests that take
-their device from MTT_DEVICE, each once: the simulator's other orders mean nothing to a GPU. Names
-their programs, seen from OBJECTS, and writes PACK/pack.json."""
+"""packed.py OBJECTS PACK: reads `meson introspect --tests` from standard input and selects the tests that take
+their device from MTT_DEVICE, each once: the simulator's other orders do not apply to a GPU. Prints their
+programs, relative to OBJECTS, and writes PACK/pack.json."""
 
 import json
 import os

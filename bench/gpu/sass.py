@@ -1,11 +1,11 @@
-"""sass.py FOLDER...: what the compiler made of the CUDA kernels. Reads the machine code for sm_90 that
-nvcc left in these folders (*.sm_90.cubin), prints a table of the kernels whose inner loop decides,
-and fails where one of them spills, stores in pieces, lost its tensor cores, or grew.
+"""sass.py FOLDER...: checks the machine code of the CUDA kernels. Reads the code for sm_90 that nvcc left in
+these folders (*.sm_90.cubin), prints a table of the kernels whose inner loop decides their speed, and fails if
+one of them spills, stores in pieces, no longer uses tensor cores, or has grown.
 
-An issue slot is an instruction of a warp. `slots` are those of the inner loop for each element it
-stores, the loops for odd layouts inside it left out: at most so many, as branches may pass some
-over. From them and from the bytes that an element needs follows a prediction for an H200: the share
-of its bandwidth that the kernel reaches at least, if only instructions are in its way."""
+An issue slot is one instruction of a warp. `slots` counts those of the inner loop per stored element, without
+inner loops for odd layouts; it is an upper bound, because branches may skip some. With the bytes per element it
+gives a prediction for an H200: the share of the bandwidth that the kernel reaches at least, if only issuing
+instructions limits it."""
 
 import argparse
 import glob
@@ -18,7 +18,7 @@ import sys
 from sass_kernels import KERNELS
 
 GPU = "H200"
-BANDWIDTH = 4.3e12  # bytes a second, as copies reach
+BANDWIDTH = 4.3e12  # bytes per second that copies reach
 LANE_SLOTS = 132 * 4 * 32 * 1.755e9  # multiprocessors, schedulers, lanes, clock
 
 
@@ -58,7 +58,7 @@ class Code:
 
 
 def parse(text):
-    """{mangled name: Code} of what nvdisasm -c prints."""
+    """{mangled name: Code} from the output of nvdisasm -c."""
     kernels, code = {}, None
     for line in text.splitlines():
         if start := re.match(r"\.text\.(\S+):", line):
@@ -110,7 +110,7 @@ def judge(kernel, code):
 
 
 def share(kernel, slots):
-    """Of the bandwidth, if nothing but issuing instructions is in the way."""
+    """The share of the bandwidth, if only issuing instructions limits the kernel."""
     return min(1.0, LANE_SLOTS / slots / (BANDWIDTH / kernel.n_bytes))
 
 
@@ -137,7 +137,7 @@ def look(kernels, codes):
 
 
 def find_nvdisasm():
-    """From a CUDA toolkit, or what pip put into .tools."""
+    """nvdisasm of a CUDA toolkit, or the one that pip put into .tools."""
     tools = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", ".tools", "nvdisasm")
     return shutil.which("nvdisasm") or next(
         glob.iglob(os.path.join(tools, "nvidia", "*", "bin", "nvdisasm")), None)

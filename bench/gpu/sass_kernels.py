@@ -1,7 +1,7 @@
-"""sass_kernels.py: the kernels whose machine code sass.py looks at, and the issue slots that each may
-take for an element: what it takes, and a little. Those that go over rows are not here: a loop of
-theirs holds several ways through a row, so what it takes for an element cannot be read off. Nor is
-attention with dropout over a number of keys that is no multiple of four: rare, and it spills a little."""
+"""sass_kernels.py: the kernels whose machine code sass.py checks, and the issue slots that each may take per
+element: a little more than it takes now. Kernels over rows are not listed: their loops have several paths
+through a row, so the slots per element cannot be counted. Attention with dropout over a number of keys that is
+not a multiple of four is not listed either: it is rare, and it spills a little."""
 
 import os
 import re
@@ -10,15 +10,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Kernel:
-    """One whose code is looked at. slots: what it may take at most for an element."""
+    """A kernel whose code is checked. slots: the most that it may take per element."""
     label: str
     file: str
-    pattern: str  # of the demangled name
-    size: int  # bytes of an element that is stored
-    n_bytes: float = 0  # read and written for an element
+    pattern: str  # matches the demangled name
+    size: int  # bytes of a stored element
+    n_bytes: float = 0  # bytes read and written per element
     slots: float = 0
     tensor_cores: bool = False
-    stored: float = 1  # tensors stored for an element
+    stored: float = 1  # tensors stored per element
 
 
 UNARY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "src", "backends", "unary.def")

@@ -1,16 +1,16 @@
-"""shapes.py: what `./run gpu` measures. Inputs are written as inputs.c reads them: f:4x8 is a float
-tensor that wants a gradient, i10:4 indices below 10, b:4 a mask. Every list comes in two sizes: for a
-GPU, and toys for a dry run, which measures nothing and only shows that the way there works."""
+"""shapes.py: what `./run gpu` measures. Inputs are written as inputs.c reads them: f:4x8 is a float tensor that
+requires grad, i10:4 indices below 10, b:4 a mask. Every list has two sizes: one for a GPU, and a small one for
+a dry run, which measures nothing and only shows that the steps work."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """One op. Bytes and flop are the least that forward and backward must move and do; 0: the word
-    is not measured."""
-    name: str  # in the table
-    function: str  # as kernels.c and torch_side.py know it
+    """One op. Bytes and flop: the least that forward and backward must move and compute; 0: that direction is
+    not measured."""
+    name: str  # its label in the table
+    function: str  # its name in kernels.c and torch_side.py
     dtype: str
     inputs: str
     forward_bytes: float = 0
@@ -24,8 +24,8 @@ SIZE = {"bf16": 2, "f16": 2, "f32": 4}
 
 
 def memory_kernels(rows, n, vocab, tokens, rotary):
-    """Ops that wait for memory, on [rows,n]; rotary: as many elements as [b,a,s,d]. Bytes count each
-    tensor once where it is read or written: 2 is an input and an output, 3 is (kept, dy) -> dx."""
+    """Ops bound by memory, on [rows,n]; rotary: as many elements as [b,a,s,d]. Each read and each write of a
+    tensor counts once: 2 is an input and an output, 3 is (kept, dy) -> dx."""
     out = []
     x, wide = f"f:{rows}x{n}", rows * n
 
@@ -43,10 +43,10 @@ def memory_kernels(rows, n, vocab, tokens, rotary):
     add("gelu", "gelu", "f32", x, 2, 3, 1e-4)
     add("x^3", "pow", "bf16", x, 2, 3)
     add("swiglu", "swiglu", "bf16", f"{x} {x}", 3, 5)
-    add("where", "where", "bf16", f"b:{rows}x{n} {x} {x}", 3.5, 3.5)  # mask: half an element
-    add("to f32", "to_f32", "bf16", x, 3, 3)  # 2 bytes in, 4 out
+    add("where", "where", "bf16", f"b:{rows}x{n} {x} {x}", 3.5, 3.5)  # the mask is half an element
+    add("to f32", "to_f32", "bf16", x, 3, 3)  # 2 bytes read, 4 written
     add("transposed copy", "contiguous", "bf16", x, 2, 0)
-    add("dropout", "dropout", "bf16", x, 2.5, 2.5, None)  # a byte of mask is half an element
+    add("dropout", "dropout", "bf16", x, 2.5, 2.5, None)  # one byte of mask is half an element
     add("softmax", "whole_softmax", "bf16", x, 2, 3)
     add("log_softmax", "log_softmax", "bf16", x, 2, 3, 5e-2)
     add("layer_norm", "layer_norm", "bf16", f"{x} f:{n} f:{n}", 2, 3)
@@ -54,7 +54,7 @@ def memory_kernels(rows, n, vocab, tokens, rotary):
     add("rms_norm", "rms_norm", "bf16", f"{x} f:{n}", 2, 3)
     add("rope", "rope", "bf16", "f:" + "x".join(map(str, rotary)), 2, 2)
     add("max", "max", "bf16", x, 1, 1)
-    # codes and scales written and read: a byte and 4/128 a value; half a byte and 4/64
+    # codes and scales are written and read: 1 + 4/128 bytes per value; 1/2 + 4/64
     add("int8 and back", "through_int8", "bf16", x, 2 + 33 / 32, 0)
     add("nf4 and back", "through_nf4", "bf16", x, 2 + 9 / 16, 0)
     add("sum", "sum", "bf16", x, 1, 0)
@@ -67,14 +67,14 @@ def memory_kernels(rows, n, vocab, tokens, rotary):
     out.append(Kernel("embedding bf16", "embedding", "bf16", f"i{vocab}:{tokens} f:{vocab}x{n}",
                       2 * rows_read, rows_read + vocab * n * 2))
     parameters, high = 148, max(1, rows // 256)
-    each, count = f"f:{high}x{n}", parameters * high * n  # read p, g, m, v; write p, m, v
+    each, count = f"f:{high}x{n}", parameters * high * n  # reads p, g, m, v; writes p, m, v
     out.append(Kernel("AdamW bf16", f"adamw/{parameters}", "bf16", each, 22 * count))
     out.append(Kernel("AdamW f32", f"adamw/{parameters}", "f32", each, 28 * count, tolerance=1e-4))
     return out
 
 
 def products(shapes):
-    """y = x w^T + b: one product forward, two backward."""
+    """y = x w^T + b: one product in forward, two in backward."""
     return [Kernel(f"{name} {dtype}", "linear", dtype, f"f:{m}x{k} f:{n}x{k} f:{n}",
                    forward_flop=2 * m * n * k, backward_flop=4 * m * n * k,
                    tolerance=1e-3 if dtype == "f32" else 2e-2)
@@ -82,8 +82,8 @@ def products(shapes):
 
 
 def fused_losses(shapes):
-    """cross_entropy(x w^T, target), beside linear and cross_entropy: products as of a linear, the
-    logits made again not counted."""
+    """cross_entropy(x w^T, target), compared with linear and cross_entropy: counts the products of a linear,
+    without the recomputed logits."""
     return [Kernel(f"loss of {d} to {vocab}, {tokens} tokens bf16", "linear_cross_entropy", "bf16",
                    f"f:{tokens}x{d} f:{vocab}x{d} i{vocab}:{tokens}",
                    forward_flop=2 * tokens * vocab * d, backward_flop=4 * tokens * vocab * d,
@@ -91,7 +91,7 @@ def fused_losses(shapes):
 
 
 def attentions(shapes):
-    """Causal: half of two products forward, half of five backward."""
+    """Causal: half of two products in forward, half of five in backward."""
     return [Kernel(f"b={b} a={a} s={s} d={d}{' dropout' if dropout else ''} {dtype}",
                    "flash_dropout" if dropout else "flash_attention", dtype,
                    " ".join([f"f:{b}x{a}x{s}x{d}"] * 3), forward_flop=2 * b * a * s * s * d,
@@ -116,7 +116,7 @@ class Gpt:
 
 @dataclass(frozen=True)
 class Saved:
-    """A figure of the design: what one model's forward pass keeps, in bytes."""
+    """A figure of the design: the bytes that one model's forward keeps."""
     model: str
     act: str
     b: int
@@ -129,7 +129,7 @@ class Saved:
         unit = self.b * self.s * self.d * 2
         if self.model == "mlp":
             return unit * {"relu": 5, "gelu": 9}[self.act]
-        # Per token two layer norms' mean and rstd and each head's log-sum-exp, f32; seed, offset.
+        # Per token: mean and rstd of two layer norms and each head's log-sum-exp, in f32; plus seed and offset.
         per_token = 2 * 8 + 4 * self.heads
         return unit * {"relu": 12, "gelu": 16}[self.act] + self.b * self.s * per_token + 16
 
@@ -159,7 +159,7 @@ class Plan:
     attention: list
     gpt: list
     offload: Gpt
-    in_flight: list  # (storages on their way out at once, back ahead of their turn), see offload.h
+    in_flight: list  # (storages copied out at the same time, storages copied back in advance), see offload.h
     seconds: float  # for each side of each figure
     gpt_seconds: float
 

@@ -1,8 +1,8 @@
-"""steps.py: one step of `./run gpu`, in a process of its own: what it finds goes to standard output
-as it is found, one JSON object a line, so that a step that is cut off keeps what it had.
+"""steps.py: one step of `./run gpu`, in its own process. It prints each result at once, one JSON object per
+line, so that a step that is cut off keeps its earlier results.
 
-An object with "wrong" is a check that failed, one with "failed" is something that could not be
-measured; the step goes on after both."""
+An object with "wrong" is a failed check, one with "failed" could not be measured; the step continues after
+both."""
 
 import argparse
 import json
@@ -30,14 +30,14 @@ def say(**row):
 
 
 def environment(libs, cuda_libs):
-    """What memtape's programs get beside the inherited variables, which may say where the driver is."""
+    """The variables for memtape's programs, besides the inherited ones, which may name the driver's folder."""
     paths = [libs, os.environ.get("LD_LIBRARY_PATH", "")]
     found = {"LD_LIBRARY_PATH": ":".join(filter(None, paths))}
     return found | ({"MEMTAPE_CUDA_LIBS": cuda_libs} if cuda_libs else {})
 
 
 class Setting:
-    """What gpu.py passes on."""
+    """The options that gpu.py passes on."""
 
     def __init__(self):
         p = argparse.ArgumentParser()
@@ -100,8 +100,8 @@ def run_test(s, test):
 
 
 def suite(s):
-    """The programs whose tests take a device, on this one: gradients by differences in f64, kernels
-    against the CPU's, the engine, the ledger."""
+    """Runs the test programs that take a device on this one: gradients by differences in f64, kernels against
+    the CPU's, the engine, the ledger."""
     with open(os.path.join(s.pack, "pack.json"), encoding="utf-8") as f:
         tests = json.load(f)["tests"]
     with ThreadPoolExecutor(2 if s.toy else 6) as pool:
@@ -159,7 +159,7 @@ def saved(s):
 
 # ---- the same loss curve -----------------------------------------------------------------------
 
-CURVE_LIMIT = 0.02  # of losses between 5.6 and 2: AdamW amplifies the last bits of early gradients
+CURVE_LIMIT = 0.02  # for losses between 5.6 and 2: AdamW amplifies the last bits of early gradients
 
 
 def curve(s):
@@ -176,7 +176,7 @@ def curve(s):
     say(**row)
 
 
-# ---- kernels beside PyTorch's ------------------------------------------------------------------
+# ---- kernels compared with PyTorch's -----------------------------------------------------------
 
 
 def limits(s):
@@ -201,7 +201,7 @@ def limits(s):
 
 
 class Pair:
-    """memtape's worker and PyTorch's, which take turns."""
+    """memtape's worker and PyTorch's, which alternate."""
 
     def __init__(self, s):
         self.s, self.workers = s, {}
@@ -219,8 +219,8 @@ class Pair:
         self.workers = {}
 
     def load(self, kernel):
-        """Returns how far memtape's results and gradients, the worst of them, are from PyTorch's in
-        a wider dtype; None without PyTorch."""
+        """Returns the largest distance of memtape's results and gradients from PyTorch's in a wider dtype; None
+        without PyTorch."""
         self.start()
         shown = {side: [list(map(float, words[1:])) for words in worker.ask(
             "load", self.name_for(side, kernel), kernel.dtype, kernel.inputs)]
@@ -259,7 +259,7 @@ class Pair:
 
 
 def distance(mine, theirs):
-    """||a - b|| / ||b||; infinite where either is not a number."""
+    """||a - b|| / ||b||; infinite if either has a NaN."""
     difference = math.sqrt(sum((a - b) ** 2 for a, b in zip(mine, theirs)))
     norm = math.sqrt(sum(b * b for b in theirs))
     ratio = difference / norm if norm else difference
@@ -313,7 +313,7 @@ def attention(s):
 
 
 def warm(s):
-    """Compiles PyTorch's step of each size, so that gpt finds it in the cache. Two at a time."""
+    """Compiles PyTorch's step of each size, two at a time, so that the step gpt finds it in the cache."""
     def one(gpt):
         got = subprocess.run([sys.executable, TORCH_SIDE, "warm", s.torch, "bf16",
                               *map(str, gpt.arguments)], stdout=subprocess.PIPE, text=True,
@@ -332,7 +332,7 @@ def gpt_worker(s, side, gpt, *how):
 
 
 class GptRun:
-    """One side's steps of one size. Sides that take turns give their memory back in between."""
+    """One side's steps of one size. Sides that alternate free their memory in between."""
 
     def __init__(self, s, side, gpt, *how, alone=False):
         self.side, self.tokens, self.alone = side, gpt.b * gpt.s, alone
@@ -354,7 +354,7 @@ class GptRun:
 
     def round(self):
         if not self.alone:
-            self.run(1)  # takes its memory back
+            self.run(1)  # allocates its memory again
         self.ns.append(self.run(self.n) / self.n)
         self.rest()
 
@@ -405,7 +405,7 @@ def gpt(s):
 
 
 def offload_row(s, label, side, *how):
-    """Training steps of one size, with nothing else on the device meanwhile."""
+    """Training steps of one size, with nothing else on the device."""
     run = GptRun(s, side, s.plan.offload, *how, alone=True)
     for _ in range(3):
         run.round()
@@ -423,7 +423,7 @@ def offload_row(s, label, side, *how):
 
 
 def check_offload(row, without):
-    """The same gradients bit for bit, and a lower peak: of what is allocated at once in a step, and
+    """The gradients must have the same bits, and the peak must be lower: of the bytes allocated in a step, and
     so of the device's memory."""
     if without.get("gradient_hash") != row["gradient_hash"]:
         row["wrong"] = "the gradients are not those of the steps without offload, bit for bit"

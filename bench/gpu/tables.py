@@ -1,4 +1,4 @@
-"""tables.py: what the steps found, as text."""
+"""tables.py: the results of the steps as text."""
 
 import os
 import sys
@@ -14,7 +14,7 @@ def percent(part, whole):
 
 
 def hide(rows, result, columns):
-    """In a dry run times and rates are not shown: they would mean nothing."""
+    """Hides times and rates in a dry run, where they mean nothing."""
     if result["measurement"]:
         return rows
     return [[cell if i not in columns or not cell else "-" for i, cell in enumerate(row)]
@@ -85,7 +85,7 @@ def limit(result, key):
 
 
 def kernel_rows(rows, result, rate, of):
-    """One line for each word. rate(figures, ns); of(name, rates): the last columns."""
+    """One line per direction. rate(figures, ns); of(name, rates): the last columns."""
     out = []
     for r in rows:
         if "failed" in r:
@@ -135,7 +135,7 @@ def warm(rows, _):
 
 
 def gpt(rows, result):
-    """tokens/s that the flop of a step allow at the rate of a large product: the limit"""
+    """The limit is the tokens/s that a step's flop allow at the rate of a large product."""
     peak, sizes, out = limit(result, "gemm_tflops"), {}, []
     for r in rows:
         sizes.setdefault(r["name"], {})[r.get("side", "")] = r
@@ -163,7 +163,7 @@ def gpt(rows, result):
 
 
 def offload(rows, result):
-    """The first memtape row and the first of PyTorch's are the steps without."""
+    """The first row of memtape and the first of PyTorch are the steps without offload."""
     plain, out = {}, []
 
     def size(n_bytes):
@@ -218,7 +218,7 @@ def step(name, found, result):
     return "\n".join(lines)
 
 
-# ---- what went wrong ---------------------------------------------------------------------------
+# ---- faults ------------------------------------------------------------------------------------
 
 
 def faults(result):

@@ -1,4 +1,4 @@
-"""torch_side.py: PyTorch on the device, told in the same words as memtape_gpu.
+"""torch_side.py: PyTorch on the device, with the same commands as memtape_gpu.
 
     torch_side.py kernels DEVICE                       see kernels.c
     torch_side.py gpt DEVICE DTYPE L D A V B S HOW     see gpt.c; HOW: eager, compile, or offload:
@@ -38,7 +38,7 @@ class Device:
             torch.cuda.empty_cache()
 
     def timed(self, n, call):
-        """ns from a device at rest to a device at rest"""
+        """ns from an idle device to an idle device"""
         self.sync()
         start = time.perf_counter_ns()
         for _ in range(n):
@@ -78,7 +78,7 @@ def make_input(spec, k, dtype, device):
 
 
 def sample(x):
-    """The elements that kernels.c shows of a tensor."""
+    """The elements of a tensor that kernels.c prints."""
     x = x.detach().contiguous()
     rows = 256
     while x.numel() % rows:
@@ -117,7 +117,7 @@ def rope(x):
 
 
 def through_int8(x):
-    """In PyTorch's own operations, as none of them does it."""
+    """Composed of PyTorch's operations, as none of them does it alone."""
     blocks = x.detach().view(-1, 128).float()
     scale = blocks.abs().amax(-1, keepdim=True) / 127
     codes = (blocks / scale).round().to(torch.int8)
@@ -172,8 +172,8 @@ class Recorded:
         return torch.autograd.grad(self.y, self.leaves, self.dy, retain_graph=True)
 
     def show(self):
-        """What memtape's results are held against: the same op and the same inputs in a wider
-        dtype, f64 for f32 and f32 for the others."""
+        """The reference for memtape's results: the same op and inputs in a wider dtype, f64 for f32 and f32 for
+        the others."""
         wide = torch.float64 if self.leaves[0].dtype == torch.float32 else torch.float32
         inputs = [x.detach().to(wide).requires_grad_() if x.requires_grad else x
                   for x in self.inputs]
@@ -187,8 +187,7 @@ class Recorded:
 
 
 class Products(Recorded):
-    """What cuBLAS reaches alone: the products of a linear and nothing else, into memory that is
-    there."""
+    """What cuBLAS reaches alone: the products of a linear and nothing else, into existing memory."""
 
     def __init__(self, inputs):
         super().__init__(F.linear, inputs)
@@ -308,7 +307,7 @@ class Trained:
             self.tell_moved()
 
     def tell_moved(self):
-        """Bytes of the tensors that save_on_cpu is given, and asked for."""
+        """Bytes of the tensors that save_on_cpu packs, and that it unpacks."""
         n_bytes = {"out": 0, "in": 0}
 
         def count(way):
@@ -338,7 +337,7 @@ def warm(name, dtype, *rest):
 
 
 def limits(name, n_bytes, side):
-    """Medians of seven looks, each long enough to be told from a launch."""
+    """Medians of seven measurements, each much longer than a launch."""
     device = Device(name)
     x = values([int(n_bytes) // 2], 0, torch.bfloat16, name)
     y = torch.empty_like(x)
