@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""autocast.py LIBMEMTAPE_CASES: autocast beside torch.autocast.
+"""autocast.py LIBMEMTAPE_CASES: autocast against torch.autocast.
 
-Each op's class against the lists in PyTorch's own header for CUDA; then values, gradients and
-saved bytes of a small network under both, on the CPU. Exit status 77 without PyTorch."""
+Compares each op's class with the lists in PyTorch's header for CUDA; then values, gradients and saved bytes of a
+small network under both, on the CPU. Exit status 77 without PyTorch."""
 
 import re
 import sys
@@ -18,14 +18,14 @@ except ImportError as error:
 import memtape
 from harness import SavedTensors, far
 
-# Ours where the names differ; a loss of two torch ops counts as its last but for linear's part.
+# Ops with another name in PyTorch. A loss that is two ops in PyTorch has the class of the last one.
 TORCH_NAME = {"flash_attention": "scaled_dot_product_attention", "mse": "mse_loss",
               "cross_entropy": "nll_loss", "linear_cross_entropy": "linear"}
 LISTS = {"LOWER_PRECISION_FP": "low", "FP32": "f32", "FP32_SET_OPT_DTYPE": "f32"}
 
 
 def torch_classes():
-    """{torch op: "low" or "f32"}; None where the header did not come with PyTorch."""
+    """{torch op: "low" or "f32"}; None if PyTorch was installed without the header."""
     header = Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"
     if not header.exists():
         return None
@@ -40,7 +40,7 @@ def torch_classes():
 def check_classes(library):
     classes = torch_classes()
     if classes is None:
-        print("skipped: PyTorch came without ATen/autocast_mode.h")
+        print("skipped: PyTorch was installed without ATen/autocast_mode.h")
         return []
     assert classes["linear"] == "low" and classes["softmax"] == classes["exp"] == "f32"
     infos = [library.dll.mt_op_get(i) for i in range(library.mt_op_count())]
@@ -50,7 +50,7 @@ def check_classes(library):
         theirs = classes.get(TORCH_NAME.get(name, name), "widest")
         if ours != theirs:
             differ.append(f"{name} runs in {ours}; in PyTorch in {theirs}")
-    print(f"{len(infos)} ops in the class they have in PyTorch but for {len(differ)}")
+    print(f"{len(infos)} ops, {len(differ)} of them in another class than in PyTorch")
     return differ
 
 

@@ -1,4 +1,4 @@
-"""The cases of the op table (src/ops/cases.def) beside PyTorch's operations, and compositions."""
+"""The cases of the op table (src/ops/cases.def) with PyTorch's operations, and compositions."""
 
 import sys
 
@@ -17,12 +17,12 @@ BOOLEAN = 7  # mt_dtype
 
 
 def of_mask(p):
-    """The values of a dropout, whose mask is told from our result: no input is 0."""
+    """Dropout's values: the mask is read from our result, because no input is 0."""
     return lambda x, ours: x * ((ours != 0).to(torch.float64) / (1 - p)).to(x.dtype)
 
 
 def special(row, parameters):
-    """What cases of some rows have besides, for Case."""
+    """Further arguments of Case for some rows."""
     if row == "softmax":
         return {"parameters": {"causal": bool(parameters[1])}}
     if row in ("layer_norm", "rms_norm"):
@@ -33,7 +33,7 @@ def special(row, parameters):
         return {"layouts": HEADS}
     if row == "dropout":
         return {"values": of_mask(*parameters)}
-    if row == "cast":  # to the dtype that it has is no op
+    if row == "cast":  # a cast to the input's own dtype is no op
         return {"dtypes": [t for t in DTYPES[:4] if t != DTYPES[parameters[0]]]}
     return {}
 
@@ -95,7 +95,7 @@ def attention():
         yield Case("matmul", f"math attention{', causal' * causal}", [Input((2, 3, 5, 4))] * 3,
                    ours, lambda q, k, v, causal=causal: their_math(q, k, v, 0.7, causal),
                    layouts=HEADS, inner=True, differences=math_differences(causal))
-        # k and v are repeated for the 3 heads that share them.
+        # 3 heads share k and v, which are repeated for them.
         copied = {"n": 2 * 2 * 5 * 4, "m": 3, "s": 2 * 2 * 5 * 4}
         yield Case("reshape", f"math attention, grouped heads{', causal' * causal}",
                    [Input((2, 6, 5, 4)), Input((2, 2, 5, 4)), Input((2, 2, 5, 4))], ours,

@@ -1,5 +1,5 @@
-/* cases_module.c: the cases of the op table for Python: what they are, as JSON, and how to call a
- * row. The library itself is reached through this one. */
+/* cases_module.c: the cases of the op table for Python: a description as JSON, and a function to
+ * call a row. Python loads libmemtape through this library. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -20,7 +20,7 @@ static void MT_PRINTF(2, 3) put(writer *w, const char *fmt, ...)
     w->at = n < w->end - w->at ? w->at + n : w->end;
 }
 
-/* The nth case as an object, cut off where `size` is too small; false past the last. */
+/* The nth case as a JSON object, which is cut off if `size` is too small; false after the last. */
 MT_API bool mtt_case(int nth, char *text, size_t size);
 bool mtt_case(int nth, char *text, size_t size)
 {
@@ -42,7 +42,8 @@ bool mtt_case(int nth, char *text, size_t size)
     return true;
 }
 
-/* A row of the op table with these inputs (NULL: left out) and parameters, as in ops/cases.def. */
+/* Calls a row of the op table with these inputs (NULL: left out) and parameters, as in
+ * ops/cases.def. */
 MT_API mt_tensor *mtt_call(const char *row, int n_in, mt_tensor **in, int n_p, const double *p);
 mt_tensor *mtt_call(const char *row, int n_in, mt_tensor **in, int n_p, const double *p)
 {

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""checkpoint.py LIBMEMTAPE_CASES: checkpointed blocks beside torch.utils.checkpoint (use_reentrant=False).
+"""checkpoint.py LIBMEMTAPE_CASES: checkpointed blocks against torch.utils.checkpoint (use_reentrant=False).
 
-The same block, checkpointed in the same places, keeps the same bytes after forward: checkpoint's
-inputs and what is saved outside of it, as PyTorch's hooks see them, and what a selective policy
-caches. Values and gradients are compared too. Exit status 77 where PyTorch is not installed."""
+The same block with checkpoints in the same places keeps the same bytes after forward: the checkpoint's inputs
+and tensors saved outside of it, which PyTorch's hooks see, and what a selective policy caches. Values and
+gradients are compared, too. Exit status 77 if PyTorch is not installed."""
 
 import ctypes
 import sys
@@ -29,7 +29,7 @@ aten = torch.ops.aten
 PRODUCTS = (aten.mm.default, aten.addmm.default, aten.bmm.default)
 FLASH = (aten._scaled_dot_product_flash_attention_for_cpu.default,)
 
-# (note, preset, ops that a policy keeps here, ops that it keeps there)
+# (note, preset, ops that memtape's policy keeps, ops that PyTorch's keeps)
 WAYS = [
     ("full", "full", (), ()),
     ("attention alone", "selective", (), ()),
@@ -40,7 +40,7 @@ WAYS = [
 ]
 
 
-# ---- there ----
+# ---- PyTorch ----
 
 class Theirs:
     def __init__(self, parameters, form, preset, kept):
@@ -96,10 +96,10 @@ class Theirs:
         return y.detach(), sum(held.values())
 
 
-# ---- here ----
+# ---- memtape ----
 
 class OpCall(ctypes.Structure):
-    _fields_ = [("op", ctypes.c_char_p)]  # and more, which no policy here asks for
+    _fields_ = [("op", ctypes.c_char_p)]  # the other fields are not needed here
 
 
 PolicyFn = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(OpCall))
@@ -128,10 +128,10 @@ def our_run(library, model, preset, kept, x):
     return value, ledger.bytes
 
 
-# ---- beside each other ----
+# ---- the comparison ----
 
 def applied_differences(form, preset, kept, e):
-    """What is kept, of what the two keep differently."""
+    """The rows of differences.py that apply to this block."""
     norms = [("norm statistics", {"r": B * S})] * 2 if preset == "selective" else []
     flash = [("flash generator", {})] if "flash_attention" in kept else []
     return norms + (flash if form == "flash" else [])
@@ -152,7 +152,7 @@ def faults(library, form, dtype, preset, ours_kept, theirs_kept):
     if n_ours != expected:
         yield f"kept bytes: {n_ours}, not {expected} (PyTorch {n_theirs})"
     if dtype.itemsize == 2:
-        return  # values in 16 bits are the models' affair
+        return  # models.py compares values in 16 bits
     pairs = [("values", ours, theirs), ("gradient of x", our_x.grad.torch(), x.grad)]
     pairs += [(f"gradient of {n}", model.parameters[n].grad.torch(), p.grad)
               for n, p in parameters.items()]
@@ -183,7 +183,7 @@ def check_planted_faults(library, tally):
     if inner.failed and not inner.passed and all("kept bytes" in line for line in told):
         tally.passed += 1
     else:
-        print("FAILED: results that one side keeps alone were planted and not found")
+        print("FAILED: a planted result that only one side keeps was not found")
         tally.failed += 1
 
 

@@ -1,4 +1,4 @@
-"""Where memtape keeps other bytes than PyTorch on the CPU, on purpose: the one table.
+"""The table of deliberate differences: where memtape keeps other bytes than PyTorch on the CPU.
 
 A case names the entries that apply to it; then `memtape = PyTorch + sum of the entries` must hold
 exactly. docs/parity.md is written from here (parity.py --write-doc) and compared with it."""

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""gradients.py LIBMEMTAPE_CASES: mt_gradients and mt_backward_from beside torch.autograd.grad and backward on
-random graphs: which inputs have a gradient, its values, and in what order hooks are called. Values are whole
-numbers, so all of it must be equal. Exit status 77 without PyTorch."""
+"""gradients.py LIBMEMTAPE_CASES: mt_gradients and mt_backward_from against torch.autograd.grad and backward on
+random graphs: which inputs have a gradient, its values, and the order in which hooks are called. Values are
+whole numbers, so everything must be equal. Exit status 77 without PyTorch."""
 
 import ctypes
 import random
@@ -26,7 +26,7 @@ class GradientsOptions(ctypes.Structure):
 
 
 class Pair:
-    """A tensor of each library; a hook on both writes its number into their logs."""
+    """A tensor of each library; a hook on both logs its number."""
 
     def __init__(self, ours, theirs):
         self.ours, self.theirs = ours, theirs
@@ -44,7 +44,7 @@ class Pair:
 
 
 def grow(library, draw, pairs, products):
-    """products: as many as may still be taken, so that the numbers stay exact."""
+    """products: how many more products are allowed, so that the numbers stay exact."""
     a, b = draw.choice(pairs), draw.choice(pairs)
     kind = draw.choice(["add", "sub", "mul", "relu", "affine"])
     if kind == "mul" and not products:
@@ -76,12 +76,12 @@ def pointers(tensors):
 
 
 def same(ours, theirs):
-    """Of tensors or None."""
+    """Whether two tensors, or two Nones, are the same."""
     return (ours is None) == (theirs is None) and (ours is None or torch.equal(ours.torch(), theirs))
 
 
 def compare(library, draw):
-    """What differs, as text; "" if nothing does."""
+    """Describes the first difference; "" if there is none."""
     logs = [], []
     pairs = build(library, draw, logs)
     roots, inputs = draw.choices(pairs[LEAVES:], k=draw.randint(1, 3)), draw.choices(pairs, k=draw.randint(1, 4))
@@ -98,8 +98,8 @@ def compare(library, draw):
     if not all(map(same, found, wanted)):
         return "gradients of inputs"
     if any(p.ours.grad for p in pairs[:LEAVES]):
-        return "a leaf was touched"
-    # torch calls a lone root's hooks, and those of no other, where no input depends on it.
+        return "a leaf has a gradient"
+    # If no input depends on the roots, torch calls the hooks of a single root, but not those of several roots.
     if logs[0] != logs[1] and (len(roots) > 1 or any(found)):
         return f"hooks on the way to inputs: {logs[0]}, torch {logs[1]}"
     logs[0].clear(), logs[1].clear()
@@ -118,7 +118,7 @@ def main():
         if fault:
             faults += 1
             print(f"graph {seed}: {fault}")
-    print(f"{N_GRAPHS} graphs, {faults} otherwise than in PyTorch")
+    print(f"{N_GRAPHS} graphs, {faults} different from PyTorch")
     sys.exit(faults > 0)
 
 

@@ -1,4 +1,4 @@
-"""A traced graph in memtape, beside PyTorch: values, gradients, saved bytes, refusals."""
+"""Compares a traced graph in memtape and in PyTorch: values, gradients, saved bytes, refusals."""
 
 from dataclasses import dataclass
 
@@ -23,14 +23,14 @@ class Fault:
 # ---- saved bytes ----
 
 class ExpectedSaves:
-    """PyTorch's saved storages and the rows of differences.py, added up as memtape counts: each
-    storage once, however many calls keep it."""
+    """PyTorch's saved storages plus the rows of differences.py. Each storage counts once, even if several calls
+    keep it."""
 
     def __init__(self, parameters):
         self.storages = {}  # address: bytes
-        self.results = {}   # address: (bytes to add, storages) where something keeps this storage
-        self.of_calls = 0   # memtape's less PyTorch's bytes in storages of one call alone
-        self.rows = set()   # that were applied
+        self.results = {}   # address: (bytes to add, storages) if something keeps this storage
+        self.of_calls = 0   # memtape's minus PyTorch's bytes in storages that belong to one call
+        self.rows = set()   # the rows that applied
         self.parameters = {address(t) for t in parameters}
 
     def row(self, applied, call):
@@ -52,14 +52,14 @@ class ExpectedSaves:
         self.storages.update(saved)
 
     def add_result(self, result, applied, call):
-        """A row about a result: it counts where something keeps the result."""
+        """A row about a result counts only if something keeps the result."""
         n_bytes, adds, _ = self.row(applied, call)
         self.results[address(result)] = n_bytes, adds
 
     def counted(self):
-        """({address: bytes}, the bytes besides)"""
+        """({address: bytes}, further bytes)"""
         storages, n_bytes = dict(self.storages), self.of_calls
-        for kept, (more, adds) in reversed(self.results.items()):  # what is added may be a result
+        for kept, (more, adds) in reversed(self.results.items()):  # an added storage may be a result
             if kept in storages:
                 n_bytes += more
                 storages.update(adds)
@@ -72,11 +72,10 @@ class ExpectedSaves:
 
 
 class TheirRun:
-    """PyTorch's forward in the dtypes of the graph, under hooks that see what is saved.
+    """PyTorch's forward in the dtypes of the graph, with hooks that see the saved tensors.
 
-    memtape's layouts decide which `contiguous` and `reshape` must copy. `layouts` has, for each
-    value, an empty tensor with memtape's strides: those memtape gave the results that it computed,
-    and from there on what PyTorch makes of them."""
+    memtape's layouts decide which `contiguous` and `reshape` must copy. `layouts` has an empty tensor with
+    memtape's strides for each value: the strides of memtape's results, and what PyTorch's views make of them."""
 
     def __init__(self, trace, m, strides):
         self.graph, self.lines, self.m, self.strides = trace.graph, trace.lines, m, strides
@@ -110,7 +109,7 @@ class TheirRun:
                 self.expected.add(node, call)
 
     def as_laid_out(self, result, copied, call):
-        """A copy where memtape copies; where it does not, a row instead of PyTorch's copy."""
+        """A copy if memtape copies; otherwise a row of differences.py instead of PyTorch's copy."""
         theirs_is_copied = address(result) != call.storage(0)[0]
         if copied and not theirs_is_copied:
             self.expected.rows.add("copied result")
@@ -124,7 +123,7 @@ class TheirRun:
 # ---- memtape ----
 
 class Refused(Exception):
-    """memtape does not let node `index` work in place."""
+    """memtape refuses to run node `index` in place."""
 
     def __init__(self, index, text):
         super().__init__(text)
@@ -132,7 +131,7 @@ class Refused(Exception):
 
 
 class Ours:
-    """memtape's run: values as they were when they were made, gradients, saved bytes."""
+    """memtape's run: the values right after each call, gradients, saved bytes."""
 
     def __init__(self, trace, m):
         self.trace, self.m = trace, m
@@ -147,7 +146,7 @@ class Ours:
             if leaf.parameter:
                 m.check(m.mt_set_category(t.pointer, memtape.PARAMETER))
         with memtape.Ledger(m) as ledger:
-            dying = graph.dying()
+            last_uses = graph.last_uses()
             for i, (node, (ours, _)) in enumerate(zip(graph.nodes, self.trace.lines)):
                 try:
                     made = evaluate(ours, m, alive)
@@ -158,7 +157,7 @@ class Ours:
                     self.values[name] = alive[name].torch()
                     self.strides[name] = alive[name].strides
                 del made
-                for name in dying[i]:
+                for name in last_uses[i]:
                     del alive[name]
         self.saved_bytes = ledger.bytes
 
@@ -172,11 +171,11 @@ class Ours:
                 self.gradients[leaf.name] = g and g.torch()
 
 
-# ---- what may not change in place ----
+# ---- refusals of ops in place ----
 
 def is_kept(trace, ours, index, m):
-    """Whether some backward needs what node `index` is about to change: in memtape, which is in
-    PyTorch but for the rows of differences.py."""
+    """Whether some backward in memtape needs the tensor that node `index` changes. It is the same as in
+    PyTorch, except for the rows of differences.py."""
     theirs = TheirRun(trace, m, ours.strides)
     theirs.forward(index)
     x = theirs.values[trace.graph.nodes[index].inputs[0]]
@@ -184,11 +183,11 @@ def is_kept(trace, ours, index, m):
 
 
 def shares_storage(trace, index):
-    """Whether another tensor that is still in use looks at the storage of node `index`'s operand:
-    there memtape refuses to work in place and PyTorch finds a way."""
+    """Whether another tensor that is still used shares the storage of node `index`'s operand: memtape then
+    refuses to work in place, and PyTorch does not."""
     graph = trace.graph
     x = trace.exact.values[graph.nodes[index].inputs[0]]
-    gone = {name for names in graph.dying()[:index] for name in names}
+    gone = {name for names in graph.last_uses()[:index] for name in names}
     made = [name for node in graph.nodes[:index] for name in node.outputs]
     names = [n for n in (*made, *(leaf.name for leaf in graph.leaves)) if n not in gone]
     return sum(address(trace.exact.values[n]) == address(x) for n in names) > 1
@@ -212,7 +211,7 @@ def far(ours, exact, room):
     if tuple(ours.shape) != tuple(exact.shape):
         return f"{list(ours.shape)}, not {list(exact.shape)}"
     error = (ours.double() - exact).abs().max().item()
-    return "" if error <= room else f"off by {error:.3g}, rounding explains {room:.3g}"
+    return "" if error <= room else f"off by {error:.3g}, rounding allows {room:.3g}"
 
 
 def wrong_values(trace, ours, theirs):
@@ -244,8 +243,8 @@ def wrong_gradients(trace, ours):
 @dataclass
 class Outcome:
     faults: list
-    refused: bool = False  # an op must not work in place here: nothing else is compared
-    rows: frozenset = frozenset()  # of differences.py, that applied
+    refused: bool = False  # an op was refused in place: nothing else is compared
+    rows: frozenset = frozenset()  # the rows of differences.py that applied
 
 
 def compare_run(trace, ours, m):
@@ -272,12 +271,12 @@ def compare_run(trace, ours, m):
 
 
 def compare(trace, m):
-    """A traced graph in memtape and in PyTorch. NotImplementedError where PyTorch lacks an op."""
+    """Compares a traced graph in memtape and in PyTorch. NotImplementedError if PyTorch lacks an op."""
     before = m.requested_bytes()
     ours = Ours(trace, m)
     outcome = compare_run(trace, ours, m)
     ours.alive = {}
     after = m.requested_bytes()
     if after != before:
-        outcome.faults.append(Fault("leak", f"{after - before} bytes are still there"))
+        outcome.faults.append(Fault("leak", f"{after - before} bytes are still allocated"))
     return outcome

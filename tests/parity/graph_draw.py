@@ -1,5 +1,5 @@
-"""Draws random graphs. Each node is run as soon as it is drawn, so that what follows can be chosen
-by values: what is at a kink, or too large, is thrown away and drawn again."""
+"""Draws random graphs. Each node runs as soon as it is drawn: if its values are too large or at a kink, it is
+discarded and drawn again."""
 
 import random
 
@@ -14,14 +14,14 @@ EXTENTS = (1, 1, 2, 2, 3, 3, 4, 5, 6, 8, 17)
 
 
 class Drawing:
-    """A graph on the way, and the choices that its ops ask for."""
+    """A graph that is being drawn, and the random choices that its ops make."""
 
     def __init__(self, seed, m):
         self.random = random.Random(seed)
         self.torch = torch.Generator().manual_seed(self.random.randrange(2 ** 31))
         self.graph = Graph()
         self.trace = Trace(self.graph, m, n_noisy=0)
-        self.usable = []  # Values an op may take
+        self.usable = []  # Values that an op may use
         self.n_names = 0
         self.dtypes = self.random.choices(DTYPES[:4], (4, 3, 1, 1), k=self.choice((1, 1, 2)))
 
@@ -87,7 +87,7 @@ class Drawing:
         return self.add_leaf(torch.rand(tuple(shape), generator=self.torch) < 0.5)
 
     def value(self, rank=0):
-        """Of at least that rank; of those made lately, rather."""
+        """A value of at least this rank; recent ones are more likely."""
         fitting = [x for x in self.usable if x.rank >= rank]
         if not fitting or self.chance(0.08):
             shape = [self.extent() for _ in range(self.random.randint(max(rank, 1), 4))]
@@ -95,9 +95,8 @@ class Drawing:
         return fitting[-1] if self.chance(0.4) else self.choice(fitting)
 
     def made(self):
-        """A value to work on in place, as a rule the last one, which nothing has read. None where
-        a result need not have the same order of dimensions in PyTorch: there the two need not
-        agree on what shares a storage."""
+        """A value for an op in place, usually the last one, which nothing has read. None if a result may have
+        another order of dimensions in PyTorch, because then the two may disagree on shared storages."""
         for node in self.graph.nodes:
             results = [self.trace.exact.values[name] for name in node.outputs]
             if not node.op.row_major or not node.op.view and not results[0].is_contiguous():
@@ -107,7 +106,7 @@ class Drawing:
         return made and (made[-1] if self.chance(0.7) else self.choice(made))
 
     def operand(self, shape, dtype, frozen=None):
-        """Of this shape and dtype: one that is there, or a leaf looked at in some layout."""
+        """An operand of this shape and dtype: an existing value, or a view of a new leaf in some layout."""
         shape = tuple(shape)
         there = [x for x in self.usable if x.shape == shape and x.dtype == dtype]
         if there and frozen is None and self.chance(0.5):
@@ -155,7 +154,7 @@ class Drawing:
     # ---- nodes ----
 
     def call(self, name, operands, parameters):
-        """The first result of one more node."""
+        """Adds a node; returns its first result."""
         op = OPS[name]
         outputs = tuple(self.name() for _ in range(op.outputs(**parameters)))
         node = Node(op, tuple(x.name for x in operands), parameters, outputs)
@@ -167,7 +166,7 @@ class Drawing:
         return self.usable[-len(outputs)]
 
     def attempt(self, name):
-        """One more call of an op, or nothing, where it does not suit."""
+        """Adds a call of an op, unless it is unsuitable."""
         graph, usable = self.graph, list(self.usable)
         n_leaves, n_nodes = len(graph.leaves), len(graph.nodes)
         try:
@@ -181,7 +180,7 @@ class Drawing:
         del graph.leaves[n_leaves:], graph.nodes[n_nodes:], self.trace.lines[n_nodes:]
 
     def sinks(self):
-        """What no node reads and some gradient flows to."""
+        """The values that no node reads and that require grad."""
         read = {name for node in self.graph.nodes for name in node.inputs}
         leaves = {leaf.name for leaf in self.graph.leaves}
         return [x for x in self.trace.shown.values() if x.name not in read | leaves
@@ -189,7 +188,7 @@ class Drawing:
                 and any(x.name in node.outputs for node in self.graph.nodes)]
 
     def join(self):
-        """All sinks into one, by sums: some of them weighted before, of several shapes after."""
+        """Reduces each sink to a scalar by sums and means, some of them with weights, and adds the scalars."""
         total = None
         for x in self.sinks():
             if x.rank and self.chance(0.4):

@@ -1,4 +1,4 @@
-"""What an op of random graphs is: how to draw a call, and its text for memtape and for PyTorch."""
+"""An op of random graphs: how to draw a call, and its text for memtape and for PyTorch."""
 
 import re
 from dataclasses import dataclass
@@ -8,9 +8,9 @@ OPS = {}  # by name
 
 @dataclass(frozen=True)
 class Applied:
-    """A row of differences.py in one call. memtape keeps the operands `adds`, which PyTorch does
-    not keep here, and not the operands `drops`, which PyTorch keeps; what else the row is about
-    are bytes that this call alone has: a mask, statistics, a copy."""
+    """A row of differences.py that applies to a call. memtape keeps the operands `adds`, which PyTorch does not,
+    and does not keep the operands `drops`, which PyTorch does; the row's other bytes belong to this call alone: a
+    mask, statistics, a copy."""
     row: str
     letters: dict
     adds: tuple = ()
@@ -18,11 +18,11 @@ class Applied:
 
 
 class Op:
-    weight = 2       # how often it is drawn
-    view = False     # looks at its operand's storage: nothing is rounded
+    weight = 2       # its relative frequency
+    view = False     # the result shares its operand's storage: nothing is rounded
     inplace = False
-    copies = False   # gives its operand or a copy of it, as the strides are
-    row_major = True # its result is, in memtape
+    copies = False   # gives its operand or a copy of it, depending on the strides
+    row_major = True # whether its result is row-major in memtape
 
     def __init_subclass__(cls):
         if not cls.__name__.startswith("_"):
@@ -30,17 +30,17 @@ class Op:
             OPS[cls.name] = cls()
 
     def draw(self, g):
-        """(operands, parameters) of a random call; None where there is nothing to call it with.
-        g, a graph_draw.Drawing, has operands: g.value(), any; g.operand(shape), one made to fit."""
+        """(operands, parameters) of a random call; None if there are no suitable operands. g, a
+        graph_draw.Drawing, gives operands: g.value() any value, g.operand(shape) one of this shape."""
         raise NotImplementedError
 
     def text(self, *operands, **parameters):
-        """The call for memtape, and for PyTorch. Operands are graph_program.Values."""
+        """The text of the call for memtape and for PyTorch. Operands are graph_program.Values."""
         raise NotImplementedError
 
     def suits(self, t, room, **parameters):
-        """Whether no operand is so near a kink, a tie or a pole that rounding decides. t: the
-        operands in f64; room(i): how far rounding may have moved operand i."""
+        """False if an operand is so near a kink, a tie or a pole that rounding decides the result. t: the
+        operands in f64; room(i): the largest rounding error of operand i."""
         return True
 
     def dtype(self, operands, **parameters):
@@ -54,7 +54,7 @@ class Op:
         return []
 
     def difference_of_result(self, call):
-        """An Applied for the storage of the result, which counts where something keeps it."""
+        """An Applied for the storage of the result, which counts only if something keeps it."""
         return None
 
 

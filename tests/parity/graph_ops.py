@@ -1,4 +1,4 @@
-"""All ops of random graphs, and the names that their text uses."""
+"""All ops of random graphs, and the names that their texts use."""
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +21,7 @@ def dropout(m, x, p, seed):
 
 
 def dropout_mask(m, x, p, seed):
-    """memtape's mask as PyTorch's dropout draws its own: in x's dtype, divided by 1 - p."""
+    """memtape's mask in the form of PyTorch's: in x's dtype, divided by 1 - p."""
     mask = m.call("dropout_mask", m.device, x.dim(), ints(x.shape), p, seed, 0).torch()
     return mask.to(x.dtype) / (1 - p)
 

@@ -1,4 +1,4 @@
-"""Ops of random graphs that models are made of: products, rows, tables, losses, attention."""
+"""Ops of random graphs that models use: products, rows, tables, losses, attention."""
 
 import math
 from itertools import permutations
@@ -13,12 +13,12 @@ from harness import address
 # ---- products ----
 
 def copies(call):
-    """Where PyTorch had to copy an operand that it keeps, to fold or repeat its batches."""
+    """The operands that PyTorch keeps and had to copy, to fold or repeat their batches."""
     kept = [i for i in (0, 1) if call.wanted[1 - i]]
     own = {address(call.operands[i]) for i in kept}
     copied = [t for t in call.saved if address(t) not in own]
     lacking = [i for i in kept if address(call.operands[i]) not in map(address, call.saved)]
-    # Two operands in one storage, one of them copied: either may be lacking.
+    # If two operands share a storage and one is copied, either may be missing.
     for order in permutations(lacking or kept, len(copied)):
         sizes = [(t.numel(), call.operands[i].numel()) for t, i in zip(copied, order)]
         if not any(whole % n for whole, n in sizes):
@@ -211,8 +211,8 @@ class CrossEntropy(Op):
 
 
 def uncertain(logits, target):
-    """Whether no row is almost sure of its target: its loss would be the difference of two almost
-    equal numbers. Of one class it is 0, without rounding."""
+    """False if a row is almost certain of its target, because its loss is then the difference of two almost
+    equal numbers. With one class the loss is 0, without rounding."""
     surest = torch.softmax(logits, -1).gather(-1, target.unsqueeze(-1)).max()
     return logits.shape[-1] == 1 or surest < 0.9
 
@@ -233,7 +233,7 @@ class LinearCrossEntropy(Op):
 
     def suits(self, t, room, chunk):
         logits = F.linear(t[0], t[1])
-        # memtape keeps log-sum-exp, PyTorch log-probabilities; large logits round the first more.
+        # memtape keeps the log-sum-exp, whose rounding grows with the logits; PyTorch keeps log-probabilities.
         return logits.abs().max() < 8 and uncertain(logits, t[2])
 
     def differences(self, call):
@@ -266,7 +266,7 @@ class FlashAttention(Op):
                 f"enable_gqa={q.shape[1] != k.shape[1]})")
 
     def suits(self, t, room, causal):
-        return all(x.stride(-1) == 1 for x in t)  # PyTorch has no fused kernel for others
+        return all(x.stride(-1) == 1 for x in t)  # PyTorch has no fused kernel for other strides
 
     def differences(self, call):
         return [Applied("flash generator", {})]

@@ -10,7 +10,7 @@ from theirs import COMPARISONS
 # ---- element-wise, one operand ----
 
 class _Unary(Op):
-    """Its parameters, if it has any, are those of its case in src/ops/cases.def: see read_table."""
+    """Parameters, if any, are those of the case in src/ops/cases.def: see read_table."""
     arguments = ()
 
     def __init__(self, name, low=-math.inf, high=math.inf, kinks=(), weight=2):
@@ -31,7 +31,7 @@ class _Unary(Op):
 
 for one in (_Unary("relu", kinks=(0,), weight=4), _Unary("leaky_relu", kinks=(0,)),
             _Unary("clamp", kinks=(-0.7531, 1.2518)),
-            # Below -2.5 what is left of 1 + erf and 1 + tanh is rounding, more and more.
+            # Below -2.5 the values of 1 + erf and 1 + tanh are mostly rounding.
             _Unary("gelu", low=-2.5), _Unary("gelu_tanh", low=-2.5),
             _Unary("silu"), _Unary("tanh"), _Unary("sigmoid"), _Unary("exp", high=3, weight=4),
             _Unary("log", low=0.25), _Unary("sqrt", low=0.25), _Unary("affine"), _Unary("clone"),
@@ -40,7 +40,7 @@ for one in (_Unary("relu", kinks=(0,), weight=4), _Unary("leaky_relu", kinks=(0,
 
 
 def read_table(m):
-    """Parameters of the ops above, and an op for each row of one input that has no class here."""
+    """Reads the parameters of the ops above, and makes an op for each row of one input without a class."""
     for case in m.cases():
         row, first = case["op"], case["inputs"][0]
         if row not in OPS and len(case["inputs"]) == 1:
@@ -144,7 +144,7 @@ class Div(_Binary):
 
 
 class _Comparison(_Binary):
-    """With what its case in src/ops/cases.def has around it."""
+    """A comparison inside the same expression as in src/ops/cases.def."""
     weight = 1
 
     def __init__(self, name):
@@ -249,7 +249,7 @@ class Permute(Op):
 
 
 class Slice(Op):
-    """Without `before` elements at the beginning of a dimension and `after` at its end."""
+    """Cuts `before` elements off the beginning of a dimension and `after` off its end."""
     view, weight = True, 6
 
     def draw(self, g):
@@ -283,7 +283,7 @@ class Split(Op):
 
 
 class Expand(Op):
-    """To `lead` and the operand's shape, in which extents of 1 become those of `to`."""
+    """Expands to `lead` followed by the operand's shape, with extents of 1 replaced by those of `to`."""
     view, weight = True, 6
 
     def draw(self, g):
@@ -297,8 +297,8 @@ class Expand(Op):
 
 
 class Reshape(Op):
-    """how: merge or swap dimensions dim and dim + 1, cut dim in two, add or take away an extent of
-    1. Said like this, a reshape still fits when an extent shrinks."""
+    """how: merge or swap dimensions dim and dim + 1, divide dim in two, add or remove an extent of 1. In this
+    form a reshape is still valid when an extent shrinks."""
     view, copies, weight = True, True, 8
 
     def draw(self, g):
@@ -357,7 +357,7 @@ class Cat(Op):
 
 
 class _Ranks(Op):
-    """Of one rank, where every collective is a copy."""
+    """A collective with one rank, which is a copy."""
     weight = 1
 
     def draw(self, g):

@@ -1,7 +1,6 @@
-"""A random graph as data: leaves, calls of ops, roots; and the program it is printed as.
+"""A random graph as data: leaves, calls of ops, roots; and the program that it is printed as.
 
-A call is text, once for memtape and once for PyTorch, and the text that is printed is the text
-that was run."""
+A call is a text for memtape and one for PyTorch; the printed text is the text that was run."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,8 +11,8 @@ import torch
 @dataclass(frozen=True)
 class Leaf:
     name: str
-    data: torch.Tensor       # dense, in its own dtype: the numbers that both sides start from
-    trainable: bool = False  # wants a gradient
+    data: torch.Tensor       # dense, in the leaf's dtype: the values on both sides
+    trainable: bool = False  # requires grad
     parameter: bool = False  # its storage is not counted among the saved bytes
 
 
@@ -36,7 +35,7 @@ class Graph:
     roots: list = field(default_factory=list)  # (name, name of the gradient it starts from)
 
     def needed(self):
-        """Without what no root is made from."""
+        """The graph without nodes and leaves that no root depends on."""
         wanted = {name for root in self.roots for name in root}
         nodes = []
         for node in reversed(self.nodes):
@@ -45,8 +44,8 @@ class Graph:
                 nodes.append(node)
         return Graph([leaf for leaf in self.leaves if leaf.name in wanted], nodes[::-1], self.roots)
 
-    def dying(self):
-        """For each node the names that nothing reads after it."""
+    def last_uses(self):
+        """For each node, the names that nothing reads after it."""
         last = {name: i for i, node in enumerate(self.nodes)
                 for name in (*node.outputs, *node.inputs)}
         for leaf in self.leaves:
@@ -59,7 +58,7 @@ class Graph:
 
 @dataclass(frozen=True)
 class Value:
-    """What the text of a call may know of an operand."""
+    """The properties of an operand that the text of a call may use."""
     name: str
     shape: tuple
     dtype: torch.dtype
@@ -100,7 +99,7 @@ def program(graph, lines):
     text += [f"{name}.requires_grad_()" for name in trained]
     text += [f"m.mt_set_category({name}.pointer, memtape.PARAMETER)" for name in parameters]
     text.append("with memtape.Ledger(m) as ledger:" + " pass" * (not graph.nodes))
-    for node, (ours, _), dead in zip(graph.nodes, lines, graph.dying()):
+    for node, (ours, _), dead in zip(graph.nodes, lines, graph.last_uses()):
         text.append(assignment(node, ours))
         if dead:
             text.append(f"    del {', '.join(dead)}")

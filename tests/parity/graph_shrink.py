@@ -1,5 +1,5 @@
-"""Makes a failing graph small: tries smaller ones, goes on from each that fails in the same way,
-and stops where none does."""
+"""Makes a failing graph small: tries smaller ones, continues with each that fails in the same way, and stops if
+none does."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from graph_trace import Unsuitable, trace
 MOST_TRIALS = 2000
 
 
-# ---- smaller graphs. Each takes a graph and the trace of it ----
+# ---- smaller graphs; each function takes a graph and its trace ----
 
 def fewer_roots(graph, traced):
     for root in graph.roots if len(graph.roots) > 1 else ():
@@ -22,7 +22,7 @@ def fewer_roots(graph, traced):
 
 
 def gradient_of(name, traced):
-    """A dense leaf for a gradient to start from at `name`, no two elements alike."""
+    """A dense leaf with different elements, as the gradient of the root `name`."""
     shown = traced.shown[name]
     n = max(1, int(torch.Size(shown.shape).numel()))
     data = torch.arange(1, n + 1, dtype=torch.float64).reshape(shown.shape)
@@ -30,7 +30,7 @@ def gradient_of(name, traced):
 
 
 def roots_earlier(graph, traced):
-    """What a root is made from, in its place."""
+    """Replaces a root by an operand of its node."""
     for i, (root, _) in enumerate(graph.roots):
         for node in graph.nodes:
             if root not in node.outputs:
@@ -55,7 +55,7 @@ def dense_gradients(graph, traced):
 
 
 def without_a_node(graph, traced):
-    """An operand of the same shape and dtype instead of the result, or a leaf with its values."""
+    """Replaces a result by an operand of the same shape and dtype, or by a leaf with its values."""
     for node in reversed(graph.nodes):
         for output in node.outputs:
             shown = traced.shown[output]
@@ -94,7 +94,7 @@ def simpler_leaves(graph, traced):
 
 
 def one_dtype(graph, traced):
-    """f32 throughout, without casts; or f64."""
+    """Uses f32 everywhere, without casts; or f64."""
     dtypes = {leaf.data.dtype for leaf in graph.leaves if leaf.data.is_floating_point()}
     for dtype in (torch.float32, torch.float64):
         if dtypes == {dtype}:
@@ -109,12 +109,12 @@ def one_dtype(graph, traced):
 
 
 def smaller_extents(graph, traced):
-    """Every extent n a smaller one, in all leaves and parameters at once."""
+    """Replaces every extent n by a smaller one, in all leaves and parameters at once."""
     extents = {n for value in traced.shown.values() for n in value.shape if n > 1}
     for n in sorted(extents, reverse=True):
         for less in sorted({1, 2, n // 2, n - 1} - {n, 0}):
             yield resized(graph, n, less)
-    for i, leaf in enumerate(graph.leaves):  # and of one leaf only
+    for i, leaf in enumerate(graph.leaves):  # and in one leaf only
         for dim, n in enumerate(leaf.data.shape):
             if n > 1:
                 data = leaf.data.narrow(dim, 0, 1).contiguous()
@@ -154,7 +154,7 @@ WAYS = (fewer_roots, roots_earlier, without_a_node, smaller_extents, one_dtype, 
 
 
 def shrink(graph, kind, m):
-    """The smallest graph found that has a fault of this kind."""
+    """The smallest graph that was found with a fault of this kind."""
     n_trials = 0
 
     def fails(candidate):

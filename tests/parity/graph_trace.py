@@ -1,11 +1,10 @@
-"""A graph's values and gradients in f64, as PyTorch computes them, and how far rounding may move
-them.
+"""A graph's values and gradients in f64, computed by PyTorch, and their largest rounding errors.
 
-Beside the exact run go noisy ones. In these every operand of an op, every tensor that is saved for
-backward and every gradient on its way is moved at random, by about one rounding in its own dtype:
-each element by itself, and all of them together, as an error in a row's sum moves them. How far the
-noisy runs end from the exact one says how the roundings of this graph add up and amplify each other
-(Monte Carlo arithmetic). An honest result is within FACTOR times that."""
+In addition to the exact run there are noisy ones. These change every operand of an op, every tensor saved for
+backward and every gradient at random, by about one rounding in its dtype: each element separately, and all
+together, as an error in a row's sum would. The distance of the noisy runs from the exact one shows how the
+roundings of this graph add up and amplify each other (Monte Carlo arithmetic). A correct result is within
+FACTOR times that distance."""
 
 import functools
 import math
@@ -19,14 +18,14 @@ import graph_ops
 from graph_program import Value
 
 N_NOISY = 3
-FACTOR = 24           # times the root mean square of what the noise did
-DRAWN_ROOM = 64       # roundings, while a graph is drawn and nothing better is known
-LARGEST = 1e3         # value or gradient; f16 ends at 6e4
+FACTOR = 24           # times the root mean square of the noise's effect
+DRAWN_ROOM = 64       # roundings, used while a graph is drawn and there are no noisy runs
+LARGEST = 1e3         # largest value or gradient; f16 ends at 6e4
 MOST_ELEMENTS = 4000  # of a value
 
 
 class Unsuitable(Exception):
-    """The graph, or one more node of it, is not one to compare: why."""
+    """The graph, or its next node, cannot be compared; the text says why."""
 
 
 @functools.lru_cache(maxsize=100_000)
@@ -39,7 +38,7 @@ def in_f64(text):
 
 
 def evaluate(text, m, values):
-    """What a node's text gives: a list of its results."""
+    """Runs a node's text; returns the list of its results."""
     result = eval(compiled(text), vars(graph_ops), {**values, "m": m})
     return result if isinstance(result, (list, tuple)) else [result]
 
@@ -55,7 +54,7 @@ def step(t, dtype):
 
 
 class Run:
-    """One run in f64: the exact one, or with a seed a noisy one."""
+    """One run in f64: the exact one, or a noisy one if there is a seed."""
 
     def __init__(self, m, seed=None):
         self.m, self.values = m, {}
@@ -70,7 +69,7 @@ class Run:
         return t + each + self.random.uniform(-most, most)
 
     def moved_both_ways(self, t, dtype):
-        """t with noise, and noise for the gradient that comes back through it."""
+        """t with noise, and with noise for the gradient that flows through it."""
         t = self.moved(t, dtype)
         if t.requires_grad:
             t.register_hook(lambda gradient: self.moved(gradient, dtype))
@@ -85,7 +84,7 @@ class Run:
             _, text = node.op.text(*operands, **node.parameters)
             results = evaluate(in_f64(text), self.m, self.values)
         else:
-            # Of an operand that is read twice each use has its own gradient, and its own noise.
+            # Each use of an operand has its own gradient and its own noise.
             apart = [replace(x, name=f"{x.name}_{i}") for i, x in enumerate(operands)]
             noisy = {a.name: self.moved_both_ways(self.values[x.name], x.dtype)
                      for a, x in zip(apart, operands)}
@@ -97,12 +96,12 @@ class Run:
 
 
 class Trace:
-    """A graph as it is run. add_leaf and add_node raise Unsuitable and leave all as it was."""
+    """A graph that is being run. If add_leaf or add_node raises Unsuitable, nothing has changed."""
 
     def __init__(self, graph, m, n_noisy=N_NOISY):
         self.graph = graph
         self.shown = {}         # name: Value
-        self.before = {}        # name: (value, room), from before a change in place
+        self.before = {}        # name: (value, room) before a change in place
         self.lines = []         # (memtape's text, PyTorch's) of each node
         self.most_elements = 1  # of any value
         self.exact = Run(m)
@@ -149,12 +148,12 @@ class Trace:
                 self.before[name] = self.exact.values[name].detach().clone(), self.room(name)
 
     def expected(self, name):
-        """(the value as it was made, how far rounding may have moved it)"""
+        """(the value right after its call, its largest rounding error)"""
         return self.before.get(name) or (self.exact.values[name].detach(), self.room(name))
 
-    def walk_back(self):
-        """PyTorch's backward. Then leaves have gradients, or self.refusal says which change in
-        place forbids it."""
+    def run_backward(self):
+        """Runs PyTorch's backward. Then leaves have gradients, or self.refusal names the change in place that
+        prevents it."""
         self.refusal = ""
         roots, gradients = zip(*self.graph.roots)
         for run in self.runs:
@@ -175,9 +174,9 @@ class Trace:
                 raise Unsuitable(f"gradient of {leaf.name}: too large")
 
     def spread(self, name, of):
-        """How far rounding may move a value or a gradient: as the noise did, but no less than two
-        roundings; and half a rounding for every term of a sum, for the terms may all be equal and
-        then round the same way. 16-bit sums are made in f32."""
+        """The largest rounding error of a value or a gradient: the noise's effect, but at least two roundings;
+        plus half a rounding for every term of a sum, because equal terms round in the same direction. 16-bit
+        sums are made in f32."""
         exact, dtype = of(self.exact.values[name]), self.shown[name].dtype
         if not exact.is_floating_point():
             return 0.0
@@ -196,11 +195,11 @@ class Trace:
 
 
 def trace(graph, m):
-    """The whole graph, there and back; raises Unsuitable."""
+    """Runs the whole graph forward and backward; raises Unsuitable."""
     t = Trace(graph, m)
     for leaf in graph.leaves:
         t.add_leaf(leaf)
     for node in graph.nodes:
         t.add_node(node)
-    t.walk_back()
+    t.run_backward()
     return t

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """graphs.py LIBMEMTAPE_CASES [--seed N] [--graphs N] [--only I]: random graphs in memtape and PyTorch.
 
-Compares the values of every call, the gradients of every leaf and the saved bytes; where an op
-works in place, also whether the two agree that it may. A graph that fails is made small and printed
-as a program. Exit status 77 where PyTorch is not installed."""
+Compares the values of every call, the gradients of every leaf and the saved bytes; and for ops in place, whether
+both allow them. A failing graph is made small and printed as a program. Exit status 77 if PyTorch is not
+installed."""
 
 import argparse
 import sys
@@ -34,14 +34,14 @@ SEED, GRAPHS = 9, 300  # of a run without arguments
 
 
 def draw(seed, i, m):
-    """Graph i of a seed, traced: of what is drawn the first that suits."""
+    """Graph i of a seed, traced: the first drawn graph that is suitable."""
     for attempt in range(100):
         try:
             graph = draw_graph(f"{seed}/{i}/{attempt}", m)
             return graph, trace(graph, m)
         except Unsuitable:
             continue
-    raise RuntimeError(f"seed {seed}, graph {i}: nothing suits in 100 attempts")
+    raise RuntimeError(f"seed {seed}, graph {i}: no suitable graph in 100 attempts")
 
 
 def report(graph, kind, m):
@@ -52,8 +52,7 @@ def report(graph, kind, m):
 
 
 def search(seed, indices, m, tally, verbose=False):
-    """Compare these graphs. Returns how often each op was called, and how many graphs were
-    refused."""
+    """Compares these graphs. Returns the number of calls of each op, and the number of refused graphs."""
     calls, n_refused = Counter(), 0
     for i in indices:
         if verbose:
@@ -76,7 +75,7 @@ def search(seed, indices, m, tally, verbose=False):
     return calls, n_refused
 
 
-# ---- what is planted must be found, and made small ----
+# ---- planted faults must be found, and their graphs made small ----
 
 KEPT = []
 
@@ -88,7 +87,7 @@ def keep(y):
 
 def save_more(m, x):
     y = m.call("gelu", x)
-    y.also = m.call("exp", m.call("affine", x, 1, 0))  # keeps its output, which nobody asked for
+    y.also = m.call("exp", m.call("affine", x, 1, 0))  # an extra op, which keeps its output
     return y
 
 
@@ -103,7 +102,7 @@ PLANTED = (  # what, the op, its texts for memtape and PyTorch, the kind of faul
 
 
 def first_with(kind, op, m):
-    """The first graph in which that op has a fault of that kind."""
+    """The first graph in which this op has a fault of this kind."""
     for i in range(500):
         graph, traced = draw(SEED, i, m)
         if any(node.op.name == op for node in graph.nodes):
@@ -121,11 +120,11 @@ def check_planted(m, tally):
             graph = first_with(kind, op, m)
             small = graph and shrink(graph, kind, m)
         KEPT.clear()
-        if small and len(small.nodes) <= 4:  # what is kept is made, kept, viewed and changed
+        if small and len(small.nodes) <= 4:  # a tensor is made, kept, viewed and changed
             tally.passed += 1
         else:
-            print(f"FAILED: {what} was planted and "
-                  f"{f'made no smaller than {len(small.nodes)} calls' if small else 'not found'}")
+            print(f"FAILED: {what} was planted, but "
+                  f"{f'its graph still has {len(small.nodes)} calls' if small else 'not found'}")
             tally.failed += 1
 
 
@@ -133,7 +132,7 @@ def check_ops(m, calls, tally):
     """Every row of the op table must have been drawn."""
     lacking = [row for row in m.op_names() if not calls[row]]
     if lacking:
-        print(f"FAILED: in no graph: {', '.join(lacking)}")
+        print(f"FAILED: no graph has {', '.join(lacking)}")
     tally.failed += bool(lacking)
     tally.passed += not lacking
 
@@ -145,7 +144,7 @@ def main():
     parser.add_argument("--graphs", type=int, default=GRAPHS, metavar="N")
     parser.add_argument("--only", type=int, metavar="I", help="this graph of the seed")
     parser.add_argument("--verbose", action="store_true",
-                        help="each graph's number, so that the last is the one that crashed")
+                        help="print each graph's number, so that the last one is the one that crashed")
     options = parser.parse_args()
     torch.set_num_threads(1)
     m = memtape.Library(options.library)

@@ -1,5 +1,5 @@
-"""Runs one computation in memtape and in PyTorch on the same numbers, and compares values,
-gradients and saved bytes."""
+"""Runs one computation in memtape and in PyTorch on the same numbers, and compares values, gradients and saved
+bytes."""
 
 from dataclasses import dataclass, field
 from typing import Callable
@@ -9,29 +9,28 @@ import torch
 import memtape
 from differences import total
 
-# Errors are taken relative to the largest magnitude of the expected tensor, since both sides
-# round sums in an order of their own. An op rounds a few times per element: a few units in the
-# last place of its dtype (2**-53, 2**-24, 2**-11, 2**-8), and a sum of the at most some hundred
-# terms used here a few more. A model passes through some forty ops, whose roundings add up like
-# a random walk, and amplify each other where a norm divides by a small deviation.
-# In 16 bits PyTorch's own error may be larger than that, where it rounds what memtape keeps in
-# f32 (the statistics of a norm, scaled scores). What is further from PyTorch than this must then
-# be nearer than PyTorch to the same computation in f64.
+# Errors are relative to the largest magnitude of the expected tensor, because the two sides sum in different
+# orders. An op rounds a few times per element, which gives a few units in the last place of its dtype (2**-53,
+# 2**-24, 2**-11, 2**-8); a sum, here of at most about a hundred terms, gives a few more. A model has about forty
+# ops, whose roundings add up like a random walk and amplify each other where a norm divides by a small deviation.
+# In 16 bits PyTorch's own error may be larger, where it rounds what memtape keeps in f32 (the statistics of a
+# norm, scaled scores). A result that differs more from PyTorch's must then be nearer than PyTorch's to the same
+# computation in f64.
 OP_TOLERANCE = {torch.float64: 1e-14, torch.float32: 4e-6, torch.float16: 2e-3,
                 torch.bfloat16: 1.6e-2}
 MODEL_TOLERANCE = {torch.float64: 1e-12, torch.float32: 3e-5, torch.bfloat16: 5e-2}
 
 
 def address(t):
-    """Of t's storage."""
+    """The address of t's storage."""
     return t.untyped_storage().data_ptr()
 
 
 class SavedTensors(torch.autograd.graph.saved_tensors_hooks):
     """with SavedTensors(ignore) as saved: ...; saved.bytes
 
-    Every distinct storage that autograd saves, once and whole. The tensors are kept alive, so that
-    no address can be used again and taken for the same storage."""
+    The bytes of every distinct storage that autograd saves, each counted once and whole. The tensors are kept
+    alive, so that no address is used for two storages."""
 
     def __init__(self, ignore=()):
         self.ignored = {address(t) for t in ignore}
@@ -57,7 +56,7 @@ def storage(t):
 
 
 class SavesInOrder(SavedTensors):
-    """Also lists what one node saves, as often as it saves it."""
+    """Also lists all saves of a node, with repetitions."""
 
     def _pack(self, t):
         self.of_node.append(t)
@@ -66,11 +65,11 @@ class SavesInOrder(SavedTensors):
 
 @dataclass
 class Call:
-    """One call as PyTorch ran it: what the `differences` of an op look at."""
+    """One call as PyTorch ran it, for the `differences` of an op."""
     operands: list
-    wanted: list      # which of them wants a gradient
+    wanted: list      # which of them require grad
     parameters: dict
-    saved: list       # the tensors PyTorch saved
+    saved: list       # the tensors that PyTorch saved
 
     def storage(self, i):
         """(address, bytes)"""
@@ -91,7 +90,7 @@ class Input:
     low: float = -2
     high: float = 2
     below: int = 0  # i64 indices below this, instead of floating values
-    away: float = 0  # no value is nearer to 0
+    away: float = 0  # the smallest magnitude of a value
 
     def draw(self, generator, dtype):
         if self.below:
@@ -107,11 +106,11 @@ class Case:
     note: str
     inputs: list
     ours: Callable    # (library, *tensors) -> tensor
-    theirs: Callable  # (*tensors) -> tensor: PyTorch's way, whose saves are counted
-    # (*tensors, our result) -> tensor: the values to expect where PyTorch's way draws at random
+    theirs: Callable  # (*tensors) -> tensor: PyTorch's computation, whose saved bytes are counted
+    # (*tensors, our result) -> tensor: the expected values, if PyTorch's computation draws at random
     values: Callable = None
-    differences: Callable = lambda call: []  # of a Call: a list of graph_op.Applied
-    parameters: dict = field(default_factory=dict)  # that `differences` reads
+    differences: Callable = lambda call: []  # Call -> a list of graph_op.Applied
+    parameters: dict = field(default_factory=dict)  # for `differences`
     layouts: tuple = ("dense", "reversed", "sliced")
     dtypes: tuple = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
     f64_tolerance: float = OP_TOLERANCE[torch.float64]
@@ -138,7 +137,7 @@ def relative_error(a, b):
 
 
 def far(ours, theirs, tolerance, exact=None):
-    """"" if the two are near, else how far apart they are. `exact` is the f64 result, given where
+    """"" if the two are near, otherwise a text with their distance. `exact` is the f64 result, which is given if
     `theirs` has 16 bits."""
     if ours is None or theirs is None:
         return "" if ours is theirs else "one of the two is missing"
@@ -152,10 +151,10 @@ def far(ours, theirs, tolerance, exact=None):
     return f"relative error {error:.3g} > {tolerance:.3g}"
 
 
-# ---- layouts: a leaf that holds the numbers, and the view of it that goes in ----
+# ---- layouts: a leaf with the numbers, and the view of it that is the input ----
 
 def store(values, layout):
-    """The leaf whose view in this layout has these values."""
+    """A leaf whose view in this layout has these values."""
     if layout == "reversed":
         return values.permute(*reversed(range(values.dim()))).contiguous()
     if layout == "sliced":
@@ -225,7 +224,7 @@ def run_theirs(case, layout, values, wanted, our_result=None):
 
 
 def weights_like(result):
-    """The gradient to start from: no two elements alike, both signs."""
+    """The gradient of the result: its elements are all different, with both signs."""
     weights = torch.linspace(-1, 1, max(result.numel(), 1), dtype=torch.float64)
     return (weights.reshape(result.shape) + 0.25).to(result.dtype)
 

@@ -1,5 +1,5 @@
-"""libmemtape through ctypes: as much of it as comparing it with another library takes. Ops are
-called as src/ops/cases.def does, by cases_module.c."""
+"""The part of libmemtape that the comparison needs, through ctypes. cases_module.c calls ops as
+src/ops/cases.def does."""
 
 import ctypes
 import json
@@ -27,7 +27,7 @@ SIGNATURES = {  # name: (result, arguments); tensors, modules and ledgers are po
     "set_grad_mode": (BOOL, BOOL), "backward_with": (I, P, P), "grad_fn_name": (TEXT, P),
     "ledger_new": (P, P), "ledger_free": (None, P), "ledger_begin": (I, P), "ledger_end": (I, P),
     "ledger_bytes": (SIZE, P), "op_count": (I,), "mem_get_stats": (None, P, P),
-    # No rows of the op table, or wanted here without what the table's call does besides.
+    # Not rows of the op table, or needed without the rest of the table's call.
     "relu_inplace": (I, P), "leaky_relu_inplace": (I, P, REAL), "contiguous": (P, P),
     "split": (I, P, I, I, P, P), "masked_fill": (P, P, P, REAL),
     "dropout_mask": (P, P, I, P, REAL, U64, U64),
@@ -61,7 +61,7 @@ def ints(values, kind=I64):
 
 
 class Tensor:
-    """A handle. Released with the Python object."""
+    """A handle, which is released with the Python object."""
 
     def __init__(self, library, pointer, owned=True):
         if not pointer:
@@ -115,8 +115,8 @@ class Tensor:
 
 
 class Library:
-    """path: of cases_module.c, compiled. Methods are the functions of the C library without mt_; those that give a tensor give a
-    Tensor, those that give a status raise MemtapeError."""
+    """path: the compiled cases_module.c. Methods are the functions of the C library without mt_. Functions that
+    return a tensor give a Tensor; functions that return a status raise MemtapeError."""
 
     def __init__(self, path):
         self.dll = ctypes.CDLL(path)
@@ -140,8 +140,8 @@ class Library:
             raise self.error()
 
     def requested_bytes(self):
-        """Of all storages that are alive."""
-        stats = (SIZE * 512)()  # an mt_mem_stats and room to spare; it begins with this figure
+        """The bytes requested for all live storages."""
+        stats = (SIZE * 512)()  # larger than an mt_mem_stats, which begins with this figure
         self.mt_mem_get_stats(self.device, stats)
         return stats[0]
 
@@ -158,15 +158,15 @@ class Library:
                                               data.ctypes.data, data.nbytes))
 
     def cases(self):
-        """Those of src/ops/cases.def, as dicts."""
+        """The cases of src/ops/cases.def, as dicts."""
         text, n = ctypes.create_string_buffer(2000), 0
         while self.dll.mtt_case(n, text, len(text)):
             yield json.loads(text.value)
             n += 1
 
     def call(self, name, *arguments):
-        """mt_NAME of tensors (or None) and numbers, giving a tensor. Parameters of rows of the op table
-        are those of src/ops/cases.def, in their order there."""
+        """Calls mt_NAME with tensors (or None) and numbers; returns a tensor. A row of the op table takes its
+        parameters in the order of src/ops/cases.def."""
         plain = [a.pointer if isinstance(a, Tensor) else a for a in arguments]
         if name not in self.rows:
             return Tensor(self, getattr(self, "mt_" + name)(*plain))
@@ -205,7 +205,7 @@ class Model:
 
     def __init__(self, library, **config):
         self.library = library
-        buffer = ctypes.create_string_buffer(1024)  # an mt_model_config and room to spare
+        buffer = ctypes.create_string_buffer(1024)  # larger than an mt_model_config
         library.check(library.mt_model_config_from_json(json.dumps(config).encode(), buffer))
         self.pointer = library.mt_model_new(library.device, buffer)
         if not self.pointer:

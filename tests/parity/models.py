@@ -1,4 +1,4 @@
-"""Whole models beside the same models written in PyTorch: same weights, then values, every
+"""Compares whole models with the same models written in PyTorch, with the same weights: values, every
 parameter's gradient and the saved bytes."""
 
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ def model_cases():
            "act": "gelu", "attention": "flash"}
     yield ModelCase("gpt of 4 layers, flash", gpt, 2, 9)
     yield ModelCase("gpt of 4 layers, math", gpt | {"attention": "math"}, 3, 7)
-    # Not in 16 bits: a value that rounding moves across 0 switches a whole gradient on or off.
+    # Not in 16 bits: if rounding moves a value across 0, relu switches a whole gradient on or off.
     yield ModelCase("gpt of 4 layers, math, relu", gpt | {"attention": "math", "act": "relu"}, 3, 7,
                     (torch.float64, torch.float32))
     yield ModelCase("gpt of 4 layers, untied, gelu_tanh, no bias",
@@ -68,7 +68,7 @@ def model_cases():
                     bert | {"attention": "math", "token_types": 3}, 3, 7, types=True)
 
 
-# ---- the models in PyTorch: p is the dict of parameters ----
+# ---- the models in PyTorch; p is the dict of parameters ----
 
 def linear(p, path, x):
     return F.linear(x, p[path + ".weight"], p.get(path + ".bias"))
@@ -89,7 +89,7 @@ def mlp(c, p, at, x):
 
 
 @dataclass
-class Around:
+class Shared:
     """What all layers share: the causal mask and the tables of rotary positions."""
 
     mask: torch.Tensor = None
@@ -97,8 +97,8 @@ class Around:
     sine: torch.Tensor = None
 
 
-def around(c, x, dtype):
-    s, result = x.shape[-1 if c["kind"] in WHOLE else 1], Around()
+def shared(c, x, dtype):
+    s, result = x.shape[-1 if c["kind"] in WHOLE else 1], Shared()
     if c["causal"]:
         result.mask = torch.ones(s, s, dtype=torch.bool).triu(1)
     if c["rope_theta"]:
@@ -186,14 +186,14 @@ WHOLE = {"gpt": gpt, "llama": llama, "bert": bert}
 
 
 def their_forward(c, p, x):
-    a = around(c, x, next(iter(p.values())).dtype)
+    a = shared(c, x, next(iter(p.values())).dtype)
     if c["kind"] in WHOLE:
         return WHOLE[c["kind"]](c, p, x, a)
     return mlp(c, p, "", x) if c["kind"] == "mlp" else block(c, p, "", x, a)
 
 
 def resolved(config):
-    """The config with what zero stands for and what its kind always has (model.h)."""
+    """The config with zeros replaced by their defaults, and with what its kind always has (model.h)."""
     kind = config["kind"]
     always = {"gpt": {"causal": True}, "bert": {"norm": "post"},
               "llama": {"causal": True, "norm_kind": "rmsnorm", "mlp": "swiglu", "no_bias": True}}
@@ -205,7 +205,7 @@ def resolved(config):
     return {"kv_heads": c["heads"], "head_dim": c["hidden"] // c["heads"]} | c
 
 
-# ---- what PyTorch keeps otherwise ----
+# ---- differences in the saved bytes ----
 
 def norm_differences(case, c, n_norms):
     rows, n = case.b * case.s, c["hidden"]
@@ -246,7 +246,7 @@ def differences(case, c):
 # ---- one model ----
 
 def give_weights(library, model, dtype):
-    """Weights of a size that lets every part of the model matter; returned for PyTorch."""
+    """Sets weights that are large enough for every part of the model to matter; returns them for PyTorch."""
     generator = torch.Generator().manual_seed(29)
     theirs = {}
     library.mt_set_grad_mode(False)
@@ -290,7 +290,7 @@ def our_run(library, model, x, target):
 
 
 def draw_inputs(case, dtype):
-    """(x, target), the target for whole models only: bert's loss is over some of the tokens."""
+    """(x, target); only whole models have a target. bert's loss is over some of the tokens."""
     c = case.config
     generator = torch.Generator().manual_seed(31)
     if c["kind"] in WHOLE:

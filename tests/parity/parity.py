@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""parity.py LIBMEMTAPE_CASES [--write-doc]: memtape beside PyTorch on the CPU.
+"""parity.py LIBMEMTAPE_CASES [--write-doc]: compares memtape with PyTorch on the CPU.
 
-Prints what differs, then how many cases passed, failed and were skipped. A case is one operation
-or model with one shape, dtype and layout of its inputs: its values, all its gradients and its
-saved bytes for every subset of wanted gradients. Exit status 77 where PyTorch is not installed."""
+Prints differences, then how many cases passed, failed and were skipped. A case is one operation or model with one
+shape, dtype and layout of its inputs: it compares values, all gradients and the saved bytes for every subset of
+wanted gradients. Exit status 77 if PyTorch is not installed."""
 
 import sys
 from pathlib import Path
@@ -27,7 +27,7 @@ DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "parity.md"
 
 
 class SlightlyWrongGelu(torch.autograd.Function):
-    """The right value with a derivative that is off by a thousandth."""
+    """The right value, with a derivative that is wrong by a thousandth."""
 
     @staticmethod
     def forward(context, x):
@@ -44,12 +44,12 @@ class SlightlyWrongGelu(torch.autograd.Function):
 
 def gelu_with_extra_save(m, x):
     y = m.call("gelu", x)
-    y.also = m.call("exp", m.call("affine", x, 1, 0))  # keeps its output, which nobody asked for
+    y.also = m.call("exp", m.call("affine", x, 1, 0))  # an extra op, which keeps its output
     return y
 
 
 def planted_faults():
-    """(what is planted, the case, what must be said of it)"""
+    """(what is planted, the case, a part of the message that must appear)"""
     gelu = lambda m, x: m.call("gelu", x)
     f32 = {"dtypes": (torch.float32,), "layouts": ("dense",)}
     yield "a wrong derivative", Case("gelu", "planted", [X], gelu, SlightlyWrongGelu.apply,
@@ -72,7 +72,7 @@ def check_planted_faults(library, tally):
         if inner.failed and any(expected in line for line in told):
             tally.passed += 1
         else:
-            print(f"FAILED: {what} was planted and not found")
+            print(f"FAILED: {what} was planted, but not found")
             tally.failed += 1
     told, inner = [], Tally()
     wrong = ModelCase("planted", {"kind": "mlp", "hidden": 12, "act": "gelu"}, 2, 7,
@@ -84,7 +84,7 @@ def check_planted_faults(library, tally):
     if inner.failed and all("gradient" in line for line in told):
         tally.passed += 1
     else:
-        print("FAILED: a wrong derivative was planted in a model and not found")
+        print("FAILED: a wrong derivative was planted in a model, but not found")
         tally.failed += 1
 
 
@@ -101,7 +101,7 @@ def check_document(tally):
     if DOCUMENT.read_text(encoding="utf-8") == differences.document():
         tally.passed += 1
     else:
-        print("FAILED: docs/parity.md is not what the table says; parity.py --write-doc")
+        print("FAILED: docs/parity.md differs from the table; run parity.py --write-doc")
         tally.failed += 1
 
 

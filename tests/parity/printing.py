@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""printing.py LIBMEMTAPE_CASES: what mt_print writes below its head beside what PyTorch prints, character by
-character. torch leaves infinities, NaN and -0 out where it looks for the widest number, and its columns then
-do not line up: there blanks do not count. Exit status 77 without PyTorch."""
+"""printing.py LIBMEMTAPE_CASES: compares what mt_print writes below its head with what PyTorch prints, character by
+character. PyTorch ignores infinities, NaN and -0 when it looks for the widest number, so its columns are not
+aligned with them; blanks are not compared there. Exit status 77 without PyTorch."""
 
 import ctypes
 import re
@@ -20,7 +20,7 @@ INDENT = len("tensor(")
 
 
 def theirs(t):
-    """What torch would print with nothing before the values: lines of 80 from there."""
+    """What torch would print with nothing before the values, in lines of 80 characters."""
     torch.set_printoptions(linewidth=80 + INDENT)
     text = str(t)[INDENT:].replace("\n" + " " * INDENT, "\n")
     end = text.rindex("]") + 1 if t.dim() else re.search(r"[,)]", text).start()
@@ -43,7 +43,7 @@ def ours(library, t):
 
 
 def tensors():
-    """Name and tensor: each dtype, rank and style, on both sides of the limits between them."""
+    """(name, tensor) for each dtype, rank and style, on both sides of the limits between styles."""
     generator = torch.Generator().manual_seed(3)
     for dtype in memtape.DTYPES:
         for shape in [(), (1,), (7,), (1000,), (1001,), (3, 4), (2, 3, 4), (40, 50), (5, 5, 5, 5, 5), (7, 1, 8, 20),
@@ -74,7 +74,7 @@ def main():
             continue
         faults += 1
         print(f"{name}: memtape prints\n{head}\n{body}\nPyTorch\n{want}")
-    print(f"{n} tensors printed, {faults} otherwise than by PyTorch")
+    print(f"{n} tensors printed, {faults} different from PyTorch")
     sys.exit(faults > 0)
 
 

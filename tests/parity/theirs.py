@@ -1,4 +1,4 @@
-"""PyTorch's way to each row of the op table, by the parameters that the row's call has in
+"""PyTorch's computation for each row of the op table. Parameters are those of the row's call in
 src/ops/cases.def, in their order."""
 
 import sys
@@ -30,7 +30,7 @@ def their_rope(x, start, theta):
 
 
 def their_max(x, dims, keep):
-    """torch.max over several dimensions at once: of all their elements in one row."""
+    """torch.max over several dimensions at once: their elements are arranged in one row."""
     dims = [d % x.dim() for d in dims]
     others = [d for d in range(x.dim()) if d not in dims]
     y = x.permute((*others, *dims)).flatten(len(others)).max(-1)[0]
@@ -38,7 +38,7 @@ def their_max(x, dims, keep):
 
 
 def layer_norm(x, *more):
-    """x, or x, w, b; and eps"""
+    """Takes x and eps, or x, w, b and eps."""
     *weights, eps = more
     return F.layer_norm(x, x.shape[-1:], *(weights or (None, None)), eps)
 
@@ -61,7 +61,7 @@ def cross_entropy(x, target, ignore):
 
 
 def linear_cross_entropy(x, w, target, ignore, chunk):
-    """With f32 logits where they have 16 bits, since memtape's loss is f32."""
+    """With f32 logits instead of 16-bit ones, because memtape's loss is f32."""
     logits = F.linear(x, w)
     return cross_entropy(logits.to(torch.promote_types(x.dtype, torch.float32)), target, ignore)
 
@@ -90,7 +90,7 @@ THEIRS = {
     "max": lambda x, keep, *dims: their_max(x, every(x, dims), keep),
     "gather": lambda x, index, dim: x.gather(dim, index),
     "topk": lambda x, k: x.topk(k)[0],
-    # Of one rank, where all of them are the identity.
+    # With one rank, where all collectives are the identity.
     "all_gather": lambda x, dim, ranks: x.clone(), "reduce_scatter": lambda x, dim, ranks: x.clone(),
     "all_reduce": lambda x, ranks: x.clone(), "replicate": lambda x, ranks: x.clone(),
     "send": lambda x, ranks: x.clone(), "recv": lambda x, ranks: x.clone(),
