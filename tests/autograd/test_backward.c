@@ -3,13 +3,7 @@
 #include <stdlib.h>
 #include "mtt_fixture.h"
 
-/* A leaf with the values 1 2 3 4. */
-static mt_tensor *leaf(void)
-{
-    mt_tensor *x = mtt_made(mt_from_data(device, MT_F32, MT_SHAPE(4), (float[]){1, 2, 3, 4}, 16));
-    mtt_ok(mt_set_requires_grad(x, true));
-    return x;
-}
+static mt_tensor *leaf(void) { return mtt_leaf(4, (float[]){1, 2, 3, 4}); }
 
 static mt_tensor *sum_of_squares(mt_tensor *x)
 {

@@ -6,13 +6,7 @@
 #define LIST(...)                                                                                  \
     (mt_tensor *const[]) { __VA_ARGS__ }
 
-/* A leaf with the values 1 2. */
-static mt_tensor *leaf(void)
-{
-    mt_tensor *x = mtt_made(mt_from_data(device, MT_F32, MT_SHAPE(2), (float[]){1, 2}, 8));
-    mtt_ok(mt_set_requires_grad(x, true));
-    return x;
-}
+static mt_tensor *leaf(void) { return mtt_leaf(2, (float[]){1, 2}); }
 
 static mt_tensor *ones(void) { return mtt_made(mt_full(device, MT_F32, MT_SHAPE(2), 1)); }
 

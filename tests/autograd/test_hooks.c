@@ -87,12 +87,7 @@ static void push(probe *p)
 }
 
 /* x [4] = 1 2 3 4; relu(x) saves only its result. */
-static mt_tensor *leaf(void)
-{
-    mt_tensor *x = mtt_made(mt_from_data(device, MT_F32, MT_SHAPE(4), (float[]){1, 2, 3, 4}, 16));
-    mtt_ok(mt_set_requires_grad(x, true));
-    return x;
-}
+static mt_tensor *leaf(void) { return mtt_leaf(4, (float[]){1, 2, 3, 4}); }
 
 static mt_status backward_of_ones(mt_tensor *y, bool retain)
 {

@@ -1,13 +1,7 @@
 /* test_inplace.c: what an op in place saves, and when it is refused. */
 #include "mtt_fixture.h"
 
-static mt_tensor *leaf(void)
-{
-    mt_tensor *x = mtt_made(mt_from_data(device, MT_F32, MT_SHAPE(4), (float[]){-2, -0.5f, 0.5f, 2},
-                                         4 * sizeof(float)));
-    mtt_ok(mt_set_requires_grad(x, true));
-    return x;
-}
+static mt_tensor *leaf(void) { return mtt_leaf(4, (float[]){-2, -0.5f, 0.5f, 2}); }
 
 static void assert_grad(const mt_tensor *x, const float *wanted)
 {

@@ -48,6 +48,9 @@ double *mtt_doubles(mt_tensor *t);
 /* Equal shape, dtype and bits. */
 bool mtt_same_bits(mt_tensor *a, mt_tensor *b);
 
+/* A module's forward that returns its input. */
+mt_tensor *mtt_pass(mt_module *self, mt_tensor *x);
+
 /* The path of a new empty file in TMPDIR or the system's temporary folder; the test unlinks it. */
 enum { MTT_PATH = 256 };
 void mtt_temporary_file(char path[MTT_PATH]);

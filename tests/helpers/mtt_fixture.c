@@ -17,6 +17,14 @@ int mtt_close_device(void **state)
     return left;
 }
 
+mt_tensor *mtt_leaf(int64_t n, const float *values)
+{
+    mt_tensor *x =
+        mtt_made(mt_from_data(device, MT_F32, MT_SHAPE(n), values, (size_t)n * sizeof *values));
+    mtt_ok(mt_set_requires_grad(x, true));
+    return x;
+}
+
 int mtt_nothing_left(void **state)
 {
     (void)state;

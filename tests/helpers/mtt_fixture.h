@@ -6,6 +6,8 @@
 
 /* The device that mtt_open_device opened. A test may replace it, but must restore it. */
 extern mt_device *device;
+/* A leaf [n] on `device` with these values, which requires grad. */
+mt_tensor *mtt_leaf(int64_t n, const float *values);
 
 /* For a group of tests: opens mtt_device() with the balance check on; closes it. Closing fails
  * where mtt_nothing_left() fails, for groups whose tests share tensors from a set-up function. */

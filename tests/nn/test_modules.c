@@ -6,19 +6,14 @@
 
 static mt_tensor *ones(int64_t n) { return mt_full(device, MT_F32, MT_SHAPE(n), 1); }
 
-static mt_tensor *pass(mt_module *self, mt_tensor *x)
-{
-    (void)self;
-    return mt_retain(x);
-}
-
 /* root.a, root.h.3.b.c, root.h.3.b.d, root.z.e */
 static mt_module *sample(void)
 {
-    mt_module *root = mt_module_new("root", pass, NULL, NULL);
-    mt_module *third = mt_module_add_child(root, "h.3", mt_module_new("block", pass, NULL, NULL));
-    mt_module *b = mt_module_add_child(third, "b", mt_module_new("part", pass, NULL, NULL));
-    mt_module *z = mt_module_add_child(root, "z", mt_module_new("part", pass, NULL, NULL));
+    mt_module *root = mt_module_new("root", mtt_pass, NULL, NULL);
+    mt_module *third =
+        mt_module_add_child(root, "h.3", mt_module_new("block", mtt_pass, NULL, NULL));
+    mt_module *b = mt_module_add_child(third, "b", mt_module_new("part", mtt_pass, NULL, NULL));
+    mt_module *z = mt_module_add_child(root, "z", mt_module_new("part", mtt_pass, NULL, NULL));
     mtt_made(mt_module_add_param(b, "c", ones(3)));
     mtt_made(mt_module_add_param(b, "d", ones(4)));
     mtt_made(mt_module_add_param(z, "e", ones(5)));
@@ -75,7 +70,7 @@ static void a_tensor_held_twice_is_listed_once(void **state)
 static void a_parameter_requires_grad_and_is_counted_as_parameter(void **state)
 {
     (void)state;
-    mt_module *root = mt_module_new("root", pass, NULL, NULL);
+    mt_module *root = mt_module_new("root", mtt_pass, NULL, NULL);
     mt_tensor *w = mtt_made(mt_module_add_param(root, "w", ones(7)));
     assert_true(mt_requires_grad(w));
     assert_int_equal(mt_storage_of(w).category, MT_PARAMETER);
@@ -95,7 +90,7 @@ static void bad_and_duplicate_names_are_refused_and_the_argument_is_freed(void *
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         assert_null(mt_module_add_param(root, names[i], ones(9)));
         mtt_failed(MT_ERR_ARGUMENT, "root", names[i] ? names[i] : "the name is NULL");
-        mt_module *child = mt_module_new("part", pass, NULL, NULL);
+        mt_module *child = mt_module_new("part", mtt_pass, NULL, NULL);
         mtt_made(mt_module_add_param(child, "w", ones(9)));
         assert_null(mt_module_add_child(root, names[i], child));
         mtt_failed(MT_ERR_ARGUMENT, "root", names[i] ? names[i] : "the name is NULL");
@@ -122,7 +117,7 @@ static void a_replacement_takes_the_childs_place_and_name(void **state)
 {
     (void)state;
     mt_module *root = sample();
-    mt_module *other = mt_module_new("other", pass, NULL, NULL);
+    mt_module *other = mt_module_new("other", mtt_pass, NULL, NULL);
     mtt_made(mt_module_add_param(other, "f", ones(1)));
     mt_module *old = mt_module_swap_child(root, "h.3", other);
     assert_string_equal(mt_module_name(old), "block");
@@ -132,7 +127,7 @@ static void a_replacement_takes_the_childs_place_and_name(void **state)
     assert_non_null(mt_module_add_child(other, "base", old));
     assert_params(root,
                   (const char *const[]){"a", "h.3.f", "h.3.base.b.c", "h.3.base.b.d", "z.e", NULL});
-    assert_null(mt_module_swap_child(root, "nobody", mt_module_new("part", pass, NULL, NULL)));
+    assert_null(mt_module_swap_child(root, "nobody", mt_module_new("part", mtt_pass, NULL, NULL)));
     mtt_failed(MT_ERR_ARGUMENT, "nobody");
     mt_module_free(root);
 }
@@ -205,13 +200,13 @@ static void user_data_is_freed_with_the_module_or_if_making_it_fails(void **stat
 {
     (void)state;
     int ended = 0;
-    mt_module_free(mt_module_new("m", pass, &ended, count_end));
+    mt_module_free(mt_module_new("m", mtt_pass, &ended, count_end));
     assert_int_equal(ended, 1);
-    assert_null(mt_module_new("", pass, &ended, count_end));
+    assert_null(mt_module_new("", mtt_pass, &ended, count_end));
     assert_int_equal(ended, 2);
     mt_clear_error();
     mti_fail_nth_alloc(1);
-    assert_null(mt_module_new("m", pass, &ended, count_end));
+    assert_null(mt_module_new("m", mtt_pass, &ended, count_end));
     mti_fail_nth_alloc(0);
     assert_int_equal(ended, 3);
     mtt_failed(MT_ERR_MEMORY, "");
@@ -246,7 +241,7 @@ static void freezing_stops_gradients_and_frees_existing_ones(void **state)
 static void dropout_acts_in_training_only(void **state)
 {
     (void)state;
-    mt_module *root = mt_module_new("net", pass, NULL, NULL);
+    mt_module *root = mt_module_new("net", mtt_pass, NULL, NULL);
     mt_module *drop = mt_module_add_child(root, "drop", mt_dropout_new(0.5));
     MT_AUTO mt_tensor *x = ones(64);
     MT_AUTO mt_tensor *y = mt_forward(drop, x);
@@ -264,10 +259,10 @@ static void a_module_with_very_many_children_is_made_and_searched_in_linear_time
     (void)state;
     const int n = 300000;
     char name[32];
-    mt_module *root = mt_module_new("root", pass, NULL, NULL);
+    mt_module *root = mt_module_new("root", mtt_pass, NULL, NULL);
     for (int i = 0; i < n; i++) {
         snprintf(name, sizeof name, "h.%d", i);
-        mt_module *child = mt_module_new("part", pass, NULL, NULL);
+        mt_module *child = mt_module_new("part", mtt_pass, NULL, NULL);
         assert_ptr_equal(mt_module_add_child(root, name, child), child);
     }
     for (int i = n - 1; i >= 0; i--) {
@@ -276,7 +271,7 @@ static void a_module_with_very_many_children_is_made_and_searched_in_linear_time
         assert_ptr_equal(mt_module_find(root, name), mt_module_child_at(root, (size_t)i));
     }
     assert_null(mt_module_child(root, "h.300000"));
-    assert_null(mt_module_add_child(root, "h.77", mt_module_new("part", pass, NULL, NULL)));
+    assert_null(mt_module_add_child(root, "h.77", mt_module_new("part", mtt_pass, NULL, NULL)));
     mtt_failed(MT_ERR_ARGUMENT, "\"h.77\" is taken");
     mt_module_free(root);
 }

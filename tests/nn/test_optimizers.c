@@ -6,16 +6,10 @@
 
 #define N 6 /* elements of the matrix [2,3] and of the vector [6] */
 
-static mt_tensor *pass(mt_module *self, mt_tensor *x)
-{
-    (void)self;
-    return mt_retain(x);
-}
-
 /* A module with a matrix [2,3] and a vector [6]. */
 static mt_module *two_params(mt_dtype dtype, uint64_t seed)
 {
-    mt_module *m = mt_module_new("m", pass, NULL, NULL);
+    mt_module *m = mt_module_new("m", mtt_pass, NULL, NULL);
     mtt_made(
         mt_module_add_param(m, "matrix", mtt_random(device, dtype, MT_SHAPE(2, 3), seed, -1, 1)));
     mtt_made(

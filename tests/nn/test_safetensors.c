@@ -161,15 +161,9 @@ static void a_failed_save_leaves_the_old_file(void **state)
     unlink(planted_path("old.safetensors"));
 }
 
-static mt_tensor *pass(mt_module *self, mt_tensor *x)
-{
-    (void)self;
-    return mt_retain(x);
-}
-
 static mt_module *small_module(double value)
 {
-    mt_module *m = mt_module_new("small", pass, NULL, NULL);
+    mt_module *m = mt_module_new("small", mtt_pass, NULL, NULL);
     mt_module_add_param(m, "a", mt_full(device, MT_F32, MT_SHAPE(2, 3), value));
     mt_module_add_param(m, "b", mt_full(device, MT_F32, MT_SHAPE(4), value));
     return m;
@@ -245,7 +239,7 @@ static void a_file_is_checked_against_a_model_on_meta(void **state)
     mtt_ok(mt_safetensors_check_module(f, one));
     mt_device *meta = mt_device_open("meta");
     for (int64_t rows = 2; rows < (int64_t)1 << 40; rows *= 1024) {
-        mt_module *m = mt_module_new("small", pass, NULL, NULL);
+        mt_module *m = mt_module_new("small", mtt_pass, NULL, NULL);
         mt_module_add_param(m, "a", mt_zeros(meta, MT_F32, MT_SHAPE(rows, 3)));
         mt_module_add_param(m, "b", mt_zeros(meta, MT_F32, MT_SHAPE(4)));
         if (rows == 2) {
