@@ -43,9 +43,9 @@ for device in ["cpu", "meta"]:
     equal(kept("(x*2)@w", "x=10x100,w=100x10", *on), [0, 4000, 4000], "the scaled x")
     equal(kept("(((x+2)@w1)+3)*w2", "x=10x100,w1=100x50,w2=10x50", *on), [0, 4000, 4000, 4000, 6000, 6000],
           "4000 for w1's gradient, 2000 for w2's")
-equal(kept("x@w", "x=10x100,w=100x10", "--weights", "none")[-1], 8000, "w is an input, too, and counted")
-equal(kept("x@y", "x=10x100,y=100x10", "--no-grad", "x")[-1], 4000, "y wants x alone")
-equal(kept("x@w", "x=10x100,w=100x10", "--no-grad", "w"), [0], "x wants w alone, which is there anyway")
+equal(kept("x@w", "x=10x100,w=100x10", "--weights", "none")[-1], 8000, "with --weights none, w is an input and counts")
+equal(kept("x@y", "x=10x100,y=100x10", "--no-grad", "x")[-1], 4000, "y's gradient needs x alone")
+equal(kept("x@w", "x=10x100,w=100x10", "--no-grad", "w"), [0], "x's gradient needs w alone, which is a weight and does not count")
 equal(kept("x@w", "x=10x100,w=100x10", "--dtype", "bf16")[-1], 2000, "in 2 bytes each")
 text = run("explain", "--expr", "(x*2)@w", "--shapes", "x=10x100,w=100x10").stdout
 for line in [r"\(x\*2\)@w  on cpu\n", r"\n +x +\[10,100\] +f32 +an input, wants a gradient\n",
@@ -67,6 +67,6 @@ refused(["--batch", "is for a MODEL"], "explain", "--expr", "x", "--shapes", "x=
 refused(["--shapes needs --expr"], "explain", "mlp", "--shapes", "x=3")
 refused(["MODEL is missing", "or --expr"], "explain")
 refused(["room for", "--device meta"], "explain", "--expr", "x*x", "--shapes", "x=100000000x100000", status=1)
-equal(kept("x*x", "x=100000000x100000", "--device", "meta")[-1], 4 * 10**13, "which needs no memory")
+equal(kept("x*x", "x=100000000x100000", "--device", "meta")[-1], 4 * 10**13, "on meta it needs no memory")
 refused(["capacity"], "explain", "--expr", "x*x", "--shapes", "x=1000", "--capacity", "3000B", "--device", "meta", status=1)
 done()

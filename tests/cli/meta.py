@@ -299,7 +299,7 @@ def timeline():
     check("h.2.mlp.fc.weight" in names, "parameters have their names")
     text = run("profile", "gpt", "-l", 3, "--device", "meta", "--timeline").stdout
     check("Over two steps" in text and "What made the peak" in text, "the timeline as text")
-    check(max(map(len, text.splitlines())) <= 120, "lines of readable width")
+    check(max(map(len, text.splitlines())) <= 120, "width of the longest line")
 
 
 def pictures():

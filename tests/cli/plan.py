@@ -105,12 +105,12 @@ def regimes():
     """Each regime that has options gives the same bytes when planned with them."""
     table = plan("gpt2", "-s", 8)["regimes"]
     check(sum(r["options"] is not None for r in table) >= 4, "regimes to measure")
-    equal([r["formula_only"] for r in table], [r["options"] is None for r in table], "which are run")
+    equal([r["formula_only"] for r in table], [r["options"] is None for r in table], "regimes with options are not formulas only")
     text = run("plan", "gpt2", "-s", 8).stdout
     for r in table:
         name = re.escape(r["name"] + " *" * r["formula_only"])
         check(re.search(rf"\n  {name} +[\d.]+ ", text), f"{r['name']}: marked if it is a formula only")
-    check("* by formula only" in text, "what the mark says")
+    check("* by formula only" in text, "the mark is explained")
     for r in table:
         if r["options"]:
             j = plan("gpt2", "-s", 8, *r["options"].split())
@@ -135,7 +135,7 @@ def times():
     counted = f"{j['training']['measured_flops']:.2e}".replace("+", "")
     check(f"Training on 300 G tokens takes 3.14e23 FLOP by the formula, {counted} as counted." in
           run("plan", "gpt3-175b", "--tokens", "300B").stdout, "the same as text")
-    equal(plan("gpt2")["training"], None, "no training where nobody asks")
+    equal(plan("gpt2")["training"], None, "no training without --tokens")
     equal(plan("gpt2")["time"], None, "no time without --tokens")
 
 

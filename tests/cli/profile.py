@@ -196,12 +196,12 @@ def small_networks():
 
 
 def inference():
-    """A forward pass without a tape, beside training's; for every MODEL."""
+    """--inference: a forward without a tape, compared with training's forward, for every MODEL."""
     p = profile("mlp", "-b", 5, "-s", 1, "-d", 200, "--ffn", 100, "--act", "relu", "--out-act", "sigmoid",
                 "--inference", *CUBLAS)
     of = p["inference"]
     equal([phase["allocated"] for phase in of["phases"]], [166400, 8690176], "a network of two layers")
-    equal((of["saved"], of["left"]), (0, {"freed": 8519680, "given_back": 0}), "and what it leaves")
+    equal((of["saved"], of["left"]), (0, {"freed": 8519680, "given_back": 0}), "bytes saved and left by the network")
     equal(p["phases"][1]["allocated"] - of["phases"][1]["allocated"], 2048, "relu's output")
     p = profile("linear", "-b", 1, "-d", 256, "--ffn", 250, "--inference", *CUBLAS)
     equal(([phase["allocated"] for phase in p["inference"]["phases"]], p["inference"]["left"]["freed"]),
@@ -213,9 +213,9 @@ def inference():
             p = profile(*args)
             alone = profile(*args[:-3], "--device", device)
             of = p.pop("inference")
-            equal(alone.pop("inference"), None, f"null where nobody asks: {args}")
+            equal(alone.pop("inference"), None, f"null without --inference: {args}")
             if device == "meta":
-                equal(p, alone, f"the rest is as without the option: {args}")
+                equal(p, alone, f"the rest is the same as without the option: {args}")
             init, forward = of["phases"]
             equal((of["saved"], of["left"]), (0, {"freed": 0, "given_back": 0}), f"keeps nothing: {args}")
             equal(forward["allocated"], init["allocated"] + forward["by_category"]["output"],
@@ -225,10 +225,10 @@ def inference():
             check(forward["peak"] == training if model == "linear" else forward["peak"] < training,
                   f"less than training: {args}")
             equal(of["flops"], p["flops"]["forward"], f"the same work: {args}")
-    spared = profile("gpt", "--inference", "--checkpoint", "full", "--offload", "cpu", "--compress", "bits",
-                     "--lora-rank", 2, "--device", "meta")["inference"]
+    with_options = profile("gpt", "--inference", "--checkpoint", "full", "--offload", "cpu", "--compress",
+                           "bits", "--lora-rank", 2, "--device", "meta")["inference"]
     plain = profile("gpt", "--inference", "--lora-rank", 2, "--device", "meta")["inference"]
-    equal(spared, plain, "there is nothing to spare")
+    equal(with_options, plain, "without a tape memory options change nothing")
     text = run("profile", "mlp", "--inference").stdout
     check(re.search(r"at the end of forward +inference +training\n", text), "two columns")
     check(re.search(r"saved for backward +0 +[\d,]+\n", text), "a line for what is saved")

@@ -7,18 +7,18 @@
  *   - shared memory and fresh device memory hold 0xff bytes (NaN in every floating type);
  *   - allocations have their exact size, so AddressSanitizer finds accesses beyond them; the bytes
  *     after a shared array are guarded without it;
- *   - an asynchronous copy to shared memory arrives when it is waited for, no sooner;
+ *   - an asynchronous copy to shared memory arrives only when it is waited for;
  *   - copies between host and device happen as late as they may, or, with CUDASIM_LATE=kernels in
  *     the environment, kernels do (stream.cc);
  *   - with CUDASIM_GUARD=keys or pages the host cannot touch device memory (memory.cc);
- *   - the order in which threads and blocks run is a choice (cudasim_set_schedule, environment
- *     CUDASIM_SCHEDULE=forward|reverse|SEED): results that depend on it betray a race. A warp
- *     runs as far as it can, to a barrier or its end, before the next one moves, so one reads
- *     before and one after whatever another warp writes without a barrier between.
- * One grid runs at a time, in the order in which the host threads ask. With CUDASIM_TURNS=MS in the
- * environment they take turns: who has launched a kernel or waited for a stream goes on once
- * another host thread has done so too, or after MS milliseconds, where there is one. So what two of
- * them share between two launches shows. No figure measured here says anything about a GPU. */
+ *   - the order in which threads and blocks run can be chosen (cudasim_set_schedule, environment
+ *     CUDASIM_SCHEDULE=forward|reverse|SEED): results that depend on it reveal a race. A warp runs
+ *     as far as it can, to a barrier or its end, before the next one continues. So without a
+ *     barrier one of two warps reads before the other writes, and one reads after.
+ * One grid runs at a time, in the order in which host threads launch. With CUDASIM_TURNS=MS in the
+ * environment host threads alternate: a thread that has launched a kernel or waited for a stream
+ * continues when another one has done so, too, or after MS milliseconds. This reveals state that
+ * two threads share between two launches. No figure measured here says anything about a GPU. */
 #ifndef CUDASIM_H
 #define CUDASIM_H
 

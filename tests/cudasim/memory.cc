@@ -1,8 +1,8 @@
-/* memory.cc: device memory. It holds 0xff, so that what nobody wrote reads as NaN.
+/* memory.cc: device memory. It is filled with 0xff, so that unwritten memory reads as NaN.
  *
  * With CUDASIM_GUARD=pages in the environment the host cannot read or write it: its pages are open
- * only while a kernel, a product or a copy runs. With CUDASIM_GUARD=keys that is so where the CPU
- * has protection keys, which cost nothing. Otherwise allocations have their exact size, for
+ * only while a kernel, a product or a copy runs. CUDASIM_GUARD=keys does the same if the CPU has
+ * protection keys, which cost nothing. Otherwise allocations have their exact size, for
  * AddressSanitizer. */
 #include <signal.h>
 #include <stdlib.h>
@@ -20,10 +20,10 @@ static constexpr size_t address_space = (size_t)64 << 30, page = 4096;
 
 static struct {
     std::mutex lock;
-    char *begin, *end; /* all of it, and how far it was ever used */
+    char *begin, *end; /* all of it, and the end of the part used so far */
     std::map<void *, size_t> blocks;
-    std::multimap<size_t, void *> free; /* by size */
-    int n_open;                         /* without a key */
+    std::multimap<size_t, void *> free; /* free allocations by size */
+    int n_open;                         /* number of accesses, without a key */
 } memory;
 
 enum struct guard { none, pages, keys };
@@ -52,11 +52,11 @@ static void on_fault(int number, siginfo_t *info, void *)
         ssize_t written = write(STDERR_FILENO, text, sizeof text - 1);
         (void)written;
     }
-    signal(number, SIG_DFL); /* the access is repeated, and ends the program */
+    signal(number, SIG_DFL); /* the access is repeated and ends the program */
 }
 
-/* With a protection key each thread that calls the device has rights of its own, and to change them
- * takes no system call. OpenBLAS's threads, which never call it, keep theirs. */
+/* With a protection key each thread that calls the device has its own rights, and changing them
+ * takes no system call. OpenBLAS's threads never call it and keep their rights. */
 static thread_local int n_open_here;
 
 static void protect(bool open)

@@ -7,11 +7,12 @@
 namespace cudasim
 {
 
-/* NULL: none left. */
+/* NULL if there is no memory. */
 void *device_alloc(size_t n_bytes);
 void device_free(void *p);
 
-/* While one of these exists, the process may read and write device memory: the device works. */
+/* While an object of this type exists, the process may read and write device memory, as a running
+ * device does. */
 struct access {
     access();
     ~access();

@@ -1,11 +1,11 @@
 /* stream.cc: streams, events and copies, in two orders that the device may choose, too.
  *
- * Unless told otherwise, kernels run when they are launched, but a copy from or to page-locked
- * memory only when something waits for it: at the latest moment. So whoever forgets to wait reads
- * what was there before, and whoever gives memory back too early copies what came after. With
- * CUDASIM_LATE=kernels in the environment it is the other way round: kernels run only when
- * something waits for them, and copies as early as their stream allows. So a copy in another stream
- * that does not wait for the kernel whose result it copies gets what was there before. */
+ * By default kernels run when they are launched, but a copy from or to page-locked memory is made
+ * only when something waits for it, as late as a device may make it. So code that does not wait reads
+ * the old bytes, and code that frees memory too early copies whatever was written there later. With
+ * CUDASIM_LATE=kernels in the environment, kernels run only when something waits for them, and copies
+ * are made as early as their stream allows. So a copy in another stream that does not wait for the
+ * kernel whose result it copies gets the old bytes. */
 #include <stdlib.h>
 #include <string.h>
 #include <deque>
@@ -20,18 +20,18 @@ typedef std::function<cudaError_t()> task;
 
 struct cudasim_stream {
     std::deque<task> tasks;
-    uint64_t n_done; /* tasks done, ever */
+    uint64_t n_done; /* tasks done so far */
 };
 struct cudasim_event {
     cudaStream_t stream; /* NULL: never recorded, or all its copies are done */
-    uint64_t n_before;   /* tasks of that stream when it was recorded */
+    uint64_t n_before;   /* the stream's tasks when the event was recorded */
 };
 
-static std::recursive_mutex turn; /* a task may wait for another stream's */
+static std::recursive_mutex turn; /* recursive: a task may wait for one of another stream */
 typedef std::lock_guard<std::recursive_mutex> my_turn;
 static std::set<cudaStream_t> streams;
 static std::map<const char *, size_t> page_locked;
-static cudaError_t late_fault; /* of a kernel, since somebody waited last */
+static cudaError_t late_fault; /* the fault of a kernel since the last wait */
 
 static bool kernels_are_late()
 {
@@ -47,7 +47,7 @@ static bool is_page_locked(const void *p)
     return (size_t)((const char *)p - block->first) < block->second;
 }
 
-/* The tasks of a stream until n are done in all. */
+/* Runs tasks of a stream until n are done. */
 static void advance(cudaStream_t stream, uint64_t n)
 {
     while (stream->n_done < n && !stream->tasks.empty()) {
@@ -147,7 +147,7 @@ cudaError_t cudaMemcpy(void *to, const void *from, size_t n_bytes, cudaMemcpyKin
     copy(to, from, n_bytes);
     return after_waiting();
 }
-/* Within the device copies are as kernels are; those of pageable memory are done on return. */
+/* Copies within the device run when kernels do; copies of pageable memory are done on return. */
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n_bytes, cudaMemcpyKind kind,
                             cudaStream_t stream)
 {
@@ -202,7 +202,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
     cudasim::take_turns();
     return status;
 }
-/* Where the stream's kernels run at once, what it waits for happens now. */
+/* If the stream's kernels run at once, the tasks that the event waits for run now. */
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned)
 {
     my_turn mine(turn);

@@ -203,8 +203,8 @@ static void the_seconds_of_copies_are_counted(void **state)
     mt_host_copy_free(c);
 }
 
-/* The simulator makes a copy as late as a device may, so a wait that is left out shows; unless it
- * was told to be late with kernels. */
+/* The simulator makes a copy as late as a device may, so a missing wait has a visible effect;
+ * unless CUDASIM_LATE delays kernels instead. */
 static void a_missing_wait_reads_the_old_bytes(void **state)
 {
     (void)state;
@@ -213,8 +213,7 @@ static void a_missing_wait_reads_the_old_bytes(void **state)
     mt_layout layout = mt_layout_of(x);
     mt_host_copy *c = begin_copy(x);
     mtt_ok(mt_host_copy_wait(c));
-    mt_mem_empty_cache(
-        device); /* so that the next storage is new: the simulator fills it with NaN */
+    mt_mem_empty_cache(device); /* the simulator fills the next, new storage with NaN */
     MT_AUTO mt_tensor *other = mtt_made(mt_empty(device, MT_F32, MT_SHAPE(1 << 19)));
     MT_AUTO mt_tensor *raw = mtt_made(mt_host_copy_back(c));
     MT_AUTO mt_tensor *early = mtt_made(mt_view_as(raw, &layout));

@@ -1,11 +1,11 @@
-/* Expressions: what they keep, what they come to, and where an error points. */
+/* Expressions: what they keep, their values, and the places that errors point to. */
 #include <string.h>
 #include "measure/expression.h"
 #include "mtt.h"
 
 /* ---- what is kept ---- */
 
-/* Bytes of the distinct storages kept, weights left out. */
+/* Bytes of the distinct storages that are kept, without weights. */
 static size_t kept_by(const char *text, const char *shapes)
 {
     mti_expression e;
@@ -24,7 +24,7 @@ static size_t kept_by(const char *text, const char *shapes)
     return bytes;
 }
 
-static void the_documents_expressions_keep_what_they_say(void **state)
+static void the_expressions_of_the_documents_keep_the_stated_bytes(void **state)
 {
     (void)state;
     assert_int_equal(kept_by("x@w", "x=10x100,w=100x10"), 4000);
@@ -36,7 +36,7 @@ static void the_documents_expressions_keep_what_they_say(void **state)
 
 /* ---- values ---- */
 
-/* Of the expression with A = 7, B = 3, C = 2, each [1,1], in f64. */
+/* The value of the expression with A = 7, B = 3, C = 2, each [1,1], in f64. */
 static double value_of(const char *text)
 {
     static const double values[] = {7, 3, 2};
@@ -95,7 +95,7 @@ static void signs_bind_as_in_python(void **state)
 
 /* ---- every op ---- */
 
-/* "op(a,b, 1,2)" with "a=2x3,b=3" of the op's case. */
+/* Writes "op(a,b, 1,2)" and the shapes "a=2x3,b=3" of the op's case. */
 static void write_call(const mti_case *c, char *text, size_t n_text, char *shapes, size_t n_shapes)
 {
     bool inplace = strstr(c->op, "_inplace") != NULL, turned = !strcmp(c->op, "contiguous");
@@ -149,7 +149,7 @@ static void every_op_of_the_table_can_be_called(void **state)
 
 static const struct {
     const char *text, *shapes, *no_grad, *weights, *words;
-    int place; /* of the caret */
+    int place; /* column of the caret */
 } refusals[] = {
     {"", "x=3", .words = "the end is not expected here; need a number, a name", .place = 0},
     {"x+", "x=3", .words = "the end is not expected here", .place = 2},
@@ -277,14 +277,14 @@ static void a_long_expression_is_shown_around_the_place(void **state)
     mt_device_release(device);
 }
 
-/* ---- anything ---- */
+/* ---- random texts ---- */
 
 #define STRINGS 20000
 
 #define PICK(list, seed) (list)[(size_t)mtt_draw(seed, 0, sizeof(list) / sizeof *(list))]
 
-/* A short text that is an expression as often as not: an operand where one may stand, a sign where
- * one may, brackets closed; but one piece of 20 is any other. */
+/* A short text that is an expression about half of the time: operands and signs stand where they
+ * may and brackets are closed, but one piece in 20 is a random one. */
 static void draw_text(uint64_t *seed, char text[256])
 {
     static const char *const operands[] = {"x",     "w",        "y",        "x",      "2",
@@ -308,7 +308,7 @@ static void draw_text(uint64_t *seed, char text[256])
     for (; open > 0; open--) strcat(text, ")");
 }
 
-/* Read, and run if it is an expression. */
+/* Each text is read, and run if it is an expression. */
 static void any_text_is_read_or_refused(void **state)
 {
     (void)state;
@@ -349,7 +349,7 @@ static void memory_may_run_out_anywhere(void **state)
         refused = mti_alloc_count() >= nth;
         mti_fail_nth_alloc(0);
         assert_true(ok || refused);
-        if (!ok) mtt_failed(MT_ERR_MEMORY, ""); /* a refused segment is asked for again */
+        if (!ok) mtt_failed(MT_ERR_MEMORY, ""); /* the pool asks again for a refused segment */
         assert_int_equal(mtt_allocated(device), 0);
         mt_mem_empty_cache(device);
     }
@@ -360,7 +360,7 @@ static void memory_may_run_out_anywhere(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_documents_expressions_keep_what_they_say),
+        cmocka_unit_test(the_expressions_of_the_documents_keep_the_stated_bytes),
         cmocka_unit_test(signs_bind_as_in_python),
         cmocka_unit_test(every_op_of_the_table_can_be_called),
         cmocka_unit_test(an_error_points_to_its_place),

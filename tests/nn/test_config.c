@@ -179,7 +179,8 @@ static void json_holds_every_field(void **state)
         mtt_ok(mt_model_config_to_json(&back, again, sizeof again));
         assert_string_equal(text, again);
         assert_int_equal(strstr(text, "\"out_act\":\"sigmoid\"") != NULL, i == 3);
-        assert_int_equal(strstr(text, "out_act") != NULL, i == 3); /* older readers know it not */
+        assert_int_equal(strstr(text, "out_act") != NULL,
+                         i == 3); /* older readers do not know it */
         assert_memory_equal(&back, &configs[i], offsetof(mt_model_config, mlp));
         assert_int_equal(back.mlp, configs[i].mlp);
         assert_int_equal(back.norm_kind, configs[i].norm_kind);

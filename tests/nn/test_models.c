@@ -192,7 +192,7 @@ static void parameter_counts_follow_the_formula(void **state)
     assert_int_equal(count(&c), 2 * 5 * 7 + 5 + 7);
 }
 
-/* Of a model with the same weights each time. */
+/* A model with the same weights each time. */
 static mt_tensor *output_of(const mt_model_config *c, mt_tensor *x)
 {
     mt_seed(device, 7);

@@ -437,7 +437,7 @@ static void assert_cache_agrees(mt_device *device, const mt_plan_run *run, int w
     mt_module_free(model);
 }
 
-static void agree_on_forward(const mt_plan_run *run, int64_t measured, int which)
+static void assert_forward_agrees(const mt_plan_run *run, int64_t measured, int which)
 {
     mt_plan_formula f;
     mt_plan_component components[MT_PLAN_MAX_COMPONENTS];
@@ -470,7 +470,7 @@ static void formulas_plus_their_rows_equal_what_any_model_measures(void **state)
         assert_agrees(&f, measured.kept, &run, i);
         mtt_ok(mt_plan_flops(&run, &f));
         assert_agrees(&f, measured.flops, &run, i);
-        agree_on_forward(&run, measured.forward, i);
+        assert_forward_agrees(&run, measured.forward, i);
         mtt_ok(mt_plan_states(&run, optimizer, master, &f));
         assert_agrees(&f, measured.states, &run, i);
         if (c.kind == MT_MODEL_GPT || c.kind == MT_MODEL_LLAMA)
