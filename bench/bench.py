@@ -159,7 +159,7 @@ def run(s):
             report.say(f"FAILED: section {name}: {result['failed'][name]}")
     machine["load_at_end"] = f"{os.getloadavg()[0]:.1f}"
     result["seconds"] = round(time.monotonic() - began, 1)
-    report.say(show.show_limits(limits, "Limits, the best of all looks at them"))
+    report.say(show.show_limits(limits, "Limits, the best of all measurements"))
     report.say(f"{result['seconds']:.0f} s in all. Ratios are torch's time (or bytes) divided by "
                "memtape's: above 1, memtape is ahead.")
     if result["failed"]:
