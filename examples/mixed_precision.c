@@ -10,8 +10,8 @@ enum { HIDDEN = 64, WIDE = 4 * HIDDEN, TOKENS = 64, N = 2 * HIDDEN * WIDE };
 
 typedef struct regime {
     const char *name;
-    mt_dtype dtype, autocast; /* autocast MT_F32: none */
-    enum { SGD, MOMENTUM, ADAMW } optimizer;
+    mt_dtype dtype, autocast;                        /* autocast MT_F32: none */
+    enum { SGD, MOMENTUM, ADAMW, NARROW } optimizer; /* NARROW: AdamW, m and v in 16 bits */
     bool master, scaled;
     size_t parameter, gradient, state, cache; /* bytes per parameter, as they should be */
 } regime;
@@ -25,6 +25,8 @@ static const regime regimes[] = {
     {"bf16, SGD with momentum", MT_BF16, MT_F32, MOMENTUM, false, false, 2, 2, 4, 0},
     {"bf16, SGD, f32 master", MT_BF16, MT_F32, SGD, true, false, 2, 2, 4, 0},
     {"bf16, AdamW", MT_BF16, MT_F32, ADAMW, false, false, 2, 2, 8, 0},
+    {"bf16, AdamW in bf16", MT_BF16, MT_F32, NARROW, false, false, 2, 2, 4, 0},
+    {"bf16, AdamW in bf16, f32 master", MT_BF16, MT_F32, NARROW, true, false, 2, 2, 8, 0},
     {"bf16, AdamW, f32 master", MT_BF16, MT_F32, ADAMW, true, false, 2, 2, 12, 0},
     {"f16, AdamW, f32 master, scaled", MT_F16, MT_F32, ADAMW, true, true, 2, 2, 12, 0},
 };
@@ -56,10 +58,11 @@ static bool train(const regime *r, mt_device *device)
     mt_model_config c = {
         .kind = MT_MODEL_MLP, .hidden = HIDDEN, .ffn = WIDE, .no_bias = true, .dtype = r->dtype};
     mt_module *mlp = mt_model_new(device, &c);
-    mt_adamw_options adamw = {.lr = 1e-3, .master = r->master};
+    mt_adamw_options adamw = {
+        .lr = 1e-3, .master = r->master, .narrow_state = r->optimizer == NARROW};
     mt_sgd_options sgd = {
         .lr = 1e-3, .momentum = r->optimizer == SGD ? 0 : 0.9, .master = r->master};
-    mt_optimizer *o = r->optimizer == ADAMW ? mt_adamw_new(mlp, &adamw) : mt_sgd_new(mlp, &sgd);
+    mt_optimizer *o = r->optimizer >= ADAMW ? mt_adamw_new(mlp, &adamw) : mt_sgd_new(mlp, &sgd);
     mt_scaler *scaler = mt_scaler_new(&(mt_scaler_options){.scale = r->scaled ? 1024 : 1});
     mt_tensor *x = mt_normal(device, r->dtype, MT_SHAPE(TOKENS, HIDDEN), 0, 1);
     bool right = true;

@@ -25,6 +25,10 @@ typedef struct mt_adamw_options {
     double weight_decay;
     bool decay_matrices_only; /* not biases, norms and other parameters of rank < 2 */
     bool master;              /* as for sgd */
+    /* m and v of a 16-bit parameter have its dtype, and are rounded to nearest after each step, as
+     * torch.optim.AdamW keeps them; arithmetic stays in f32. In bf16 v cannot shrink: 0.999 v
+     * rounds to v. */
+    bool narrow_state;
 } mt_adamw_options;
 
 /* Over the parameters the module has now, which are retained. The figures are torch.optim's. */
@@ -34,9 +38,9 @@ MT_API void mt_optimizer_free(mt_optimizer *optimizer);
 /* "sgd", "adamw" */
 MT_API const char *mt_optimizer_kind(const mt_optimizer *optimizer);
 /* One step for every parameter that requires grad and has one. State is made at a parameter's
- * first step: tensors of its shape, f32 (f64 for f64), category MT_OPTIMIZER. On failure no
- * parameter has changed. The master of a parameter that somebody else has written since the last
- * step is made from it anew (Micikevicius et al. 2018, "Mixed precision training"). */
+ * first step: tensors of its shape, f32 (f64 for f64; see narrow_state), category MT_OPTIMIZER. On
+ * failure no parameter has changed. The master of a parameter that somebody else has written since
+ * the last step is made from it anew (Micikevicius et al. 2018, "Mixed precision training"). */
 MT_API mt_status mt_optimizer_step(mt_optimizer *optimizer);
 MT_API double mt_optimizer_lr(const mt_optimizer *optimizer);
 MT_API mt_status mt_optimizer_set_lr(mt_optimizer *optimizer, double lr);

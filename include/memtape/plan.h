@@ -84,9 +84,10 @@ typedef struct mt_plan_regime {
 
 /* NULL past the last. */
 MT_API const mt_plan_regime *mt_plan_regime_at(size_t i);
-/* optimizer: "none", "sgd" (plain: keeps nothing), "sgd-momentum" or "adamw"; NULL: "none". master:
- * f32 copies of 16-bit parameters. expected: requested bytes of parameters, gradients and optimizer
- * state after a step. */
+/* optimizer: "none", "sgd" (plain: keeps nothing), "sgd-momentum", "adamw" or
+ * "adamw-16bit" (m and v of 16-bit parameters in 16 bits); NULL: "none". master: f32 copies of
+ * 16-bit parameters. expected: requested bytes of parameters, gradients and optimizer state after a
+ * step. */
 MT_API mt_status mt_plan_states(const mt_plan_run *run, const char *optimizer, bool master,
                                 mt_plan_formula *out);
 

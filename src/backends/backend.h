@@ -53,6 +53,7 @@ typedef struct mti_opt_item {
     void *p;
     const void *g;
     void *m, *v;  /* NULL where the optimizer has none */
+    bool narrow;  /* adamw: m and v are of dtype, which has 16 bits */
     void *master; /* the f32 copy that is updated; p is its rounding; NULL: p is */
     double weight_decay;
 } mti_opt_item;

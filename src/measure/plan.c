@@ -19,9 +19,10 @@ typedef struct states {
 static int64_t rounding_of(const mti_workload *w, const mt_tensor *param)
 {
     int64_t n = mt_numel(param), e = (int64_t)mt_dtype_size(mt_dtype_of(param));
-    int64_t wide = e == 8 ? 8 : 4;
-    int moments = w->optimizer == MTI_OPT_ADAMW ? 2 : w->optimizer == MTI_OPT_SGD_MOMENTUM ? 1 : 0;
-    return 2 * rounding(n * e) + (moments + w->memory.master) * rounding(n * wide);
+    int64_t wide = e == 8 ? 8 : 4, moment = w->optimizer == MTI_OPT_ADAMW_16BIT ? e : wide;
+    int moments = w->optimizer >= MTI_OPT_ADAMW ? 2 : w->optimizer == MTI_OPT_SGD_MOMENTUM ? 1 : 0;
+    return 2 * rounding(n * e) + moments * rounding(n * moment) +
+           w->memory.master * rounding(n * wide);
 }
 
 static bool look(void *user, const mti_subject *s, double loss, double scale)

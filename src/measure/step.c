@@ -166,8 +166,11 @@ static mt_optimizer *make_optimizer(const run *r)
     bool master = r->workload->memory.master;
     bool momentum = r->workload->optimizer == MTI_OPT_SGD_MOMENTUM;
     const mt_sgd_options sgd = {.lr = 1e-3, .momentum = momentum ? 0.9 : 0, .master = master};
-    const mt_adamw_options adamw = {.lr = 1e-3, .weight_decay = 0.1, .master = master};
-    return r->workload->optimizer == MTI_OPT_ADAMW ? mt_adamw_new(r->subject.model, &adamw)
+    const mt_adamw_options adamw = {.lr = 1e-3,
+                                    .weight_decay = 0.1,
+                                    .master = master,
+                                    .narrow_state = r->workload->optimizer == MTI_OPT_ADAMW_16BIT};
+    return r->workload->optimizer >= MTI_OPT_ADAMW ? mt_adamw_new(r->subject.model, &adamw)
                                                    : mt_sgd_new(r->subject.model, &sgd);
 }
 

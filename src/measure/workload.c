@@ -2,7 +2,8 @@
 #include <string.h>
 #include "measure/workload.h"
 
-const mti_choice mti_optimizers = {"optimizer", MTI_NAMES("none", "sgd", "sgd-momentum", "adamw")};
+const mti_choice mti_optimizers = {
+    "optimizer", MTI_NAMES("none", "sgd", "sgd-momentum", "adamw", "adamw-16bit")};
 
 const char *mti_optimizer_name(mti_optimizer_choice optimizer)
 {

@@ -8,9 +8,10 @@ typedef enum mti_optimizer_choice {
     MTI_OPT_NONE,
     MTI_OPT_SGD, /* plain: keeps nothing */
     MTI_OPT_SGD_MOMENTUM,
-    MTI_OPT_ADAMW
+    MTI_OPT_ADAMW,
+    MTI_OPT_ADAMW_16BIT /* m and v of 16-bit parameters in 16 bits */
 } mti_optimizer_choice;
-extern const mti_choice mti_optimizers; /* "none", "sgd", "sgd-momentum", "adamw" */
+extern const mti_choice mti_optimizers; /* "none", "sgd", "sgd-momentum", "adamw", "adamw-16bit" */
 const char *mti_optimizer_name(mti_optimizer_choice optimizer);
 
 typedef struct mti_device_options {

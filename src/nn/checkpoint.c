@@ -140,7 +140,7 @@ static bool check_state(const mt_safetensors *f, mt_optimizer *o, const char *pa
         char *name = state_name(state, param);
         if (!name) return false;
         bool ok = mt_safetensors_find(f, name, &e) && e.rank == mt_rank(p) &&
-                  e.dtype == mti_optimizer_state_dtype(p);
+                  e.dtype == mti_optimizer_state_dtype(o, param, k);
         for (int d = 0; ok && d < e.rank; d++) ok = e.shape[d] == mt_shape(p)[d];
         mti_free(name);
         if (!ok)

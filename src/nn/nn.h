@@ -49,6 +49,7 @@ mt_tensor *mti_run_module(mt_module *m, mti_run_fn *run, int n_in, mt_tensor *co
 
 /* The name of the parameter's state tensor k; NULL past the last. */
 const char *mti_optimizer_state_name(mt_optimizer *optimizer, const char *path, int k);
+mt_dtype mti_optimizer_state_dtype(mt_optimizer *optimizer, const char *path, int k);
 /* Borrowed; NULL if the optimizer has no such parameter. */
 mt_tensor *mti_optimizer_param(mt_optimizer *optimizer, const char *path);
 /* *out = sum of squares of the gradients that the next step would take, in f64. */
@@ -58,7 +59,5 @@ bool mti_optimizer_scale_grads(mt_optimizer *optimizer, double factor);
 /* mt_optimizer_step as if every gradient were multiplied by factor (> 0); no gradient is written.
  */
 bool mti_optimizer_step_scaled(mt_optimizer *optimizer, double factor);
-/* The dtype of a parameter's state: f32, or f64 for f64. */
-mt_dtype mti_optimizer_state_dtype(const mt_tensor *param);
 
 #endif

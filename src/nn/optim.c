@@ -93,6 +93,7 @@ mt_optimizer *mt_adamw_new(mt_module *m, const mt_adamw_options *options)
                                  .eps = options->eps > 0 ? options->eps : 1e-8};
     o->weight_decay = options->weight_decay;
     o->decay_matrices_only = options->decay_matrices_only;
+    o->narrow = options->narrow_state;
     return o;
 }
 
@@ -138,14 +139,23 @@ mt_status mt_optimizer_set_lr(mt_optimizer *o, double lr)
 
 /* ---- state ---- */
 
-mt_dtype mti_optimizer_state_dtype(const mt_tensor *param)
-{
-    return mt_dtype_of(param) == MT_F64 ? MT_F64 : MT_F32;
-}
+static bool is_16_bit(const mti_opt_slot *s) { return mt_dtype_size(s->param->view.dtype) == 2; }
 
 static bool has_master(const mt_optimizer *o, const mti_opt_slot *s)
 {
-    return o->master && mt_dtype_size(s->param->view.dtype) == 2;
+    return o->master && is_16_bit(s);
+}
+
+bool mti_optimizer_is_narrow(const mt_optimizer *o, const mti_opt_slot *s)
+{
+    return o->narrow && is_16_bit(s);
+}
+
+/* Of the k-th state tensor. */
+static mt_dtype dtype_of(const mt_optimizer *o, const mti_opt_slot *s, int k)
+{
+    mt_dtype dtype = s->param->view.dtype;
+    return dtype == MT_F64 || (k < o->n_state && mti_optimizer_is_narrow(o, s)) ? dtype : MT_F32;
 }
 
 /* The number of state tensors of a parameter, the k-th of them, and its name. */
@@ -162,17 +172,18 @@ static const char *name_of(const mt_optimizer *o, int k)
     return k < o->n_state ? o->rule->state[k] : "master";
 }
 
-static mt_tensor *new_state(const mt_optimizer *o, const mti_opt_slot *s)
+static mt_tensor *new_state(const mt_optimizer *o, const mti_opt_slot *s, int k)
 {
     mti_view spec = s->param->view;
-    spec.dtype = mti_optimizer_state_dtype(s->param);
+    spec.dtype = dtype_of(o, s, k);
     return mti_tensor_new(o->device, &spec, MT_OPTIMIZER, false);
 }
 
-static bool make_zeros(const mt_optimizer *o, mti_opt_slot *s, mt_tensor **state)
+static bool make_zeros(const mt_optimizer *o, mti_opt_slot *s, int k)
 {
+    mt_tensor **state = &s->state[k];
     if (*state) return true;
-    *state = new_state(o, s);
+    *state = new_state(o, s, k);
     return *state && o->device->backend->fill(o->device->ctx, &(*state)->view, 0);
 }
 
@@ -181,7 +192,7 @@ static bool make_master(const mt_optimizer *o, mti_opt_slot *s)
 {
     uint64_t version = atomic_load(&s->param->storage->version);
     if (s->master && s->version == version) return true;
-    if (!s->master && !(s->master = new_state(o, s))) return false;
+    if (!s->master && !(s->master = new_state(o, s, o->n_state))) return false;
     mti_note_copy(s->master, s->param);
     s->version = version;
     return mti_copy_view(o->device, &s->param->view, &s->master->view);
@@ -193,7 +204,7 @@ bool mti_optimizer_make_state(const mt_optimizer *o, mti_opt_slot *s)
     now->op = o->rule->name;
     now->module = s->module;
     bool ok = true;
-    for (int k = 0; ok && k < o->n_state; k++) ok = make_zeros(o, s, &s->state[k]);
+    for (int k = 0; ok && k < o->n_state; k++) ok = make_zeros(o, s, k);
     if (ok && has_master(o, s)) ok = make_master(o, s);
     *now = previous;
     if (!ok && !s->step) drop_state(s);
@@ -243,6 +254,12 @@ const char *mti_optimizer_state_name(mt_optimizer *o, const char *path, int k)
 {
     const mti_opt_slot *s = find_slot(o, path);
     return s && k < n_state_of(o, s) ? name_of(o, k) : NULL;
+}
+
+mt_dtype mti_optimizer_state_dtype(mt_optimizer *o, const char *path, int k)
+{
+    const mti_opt_slot *s = find_slot(o, path);
+    return s ? dtype_of(o, s, k) : MT_DTYPE_COUNT;
 }
 
 mt_tensor *mti_optimizer_param(mt_optimizer *o, const char *path)

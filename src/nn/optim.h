@@ -28,8 +28,8 @@ typedef struct mti_opt_slot {
 
 struct mt_optimizer {
     const mti_opt_rule *rule;
-    int n_state; /* tensors per parameter, without the master */
-    bool master;
+    int n_state;         /* tensors per parameter, without the master */
+    bool master, narrow; /* narrow: m and v of a 16-bit parameter have its dtype */
     mti_opt_params params;
     double weight_decay;
     bool decay_matrices_only;
@@ -41,5 +41,7 @@ struct mt_optimizer {
 
 /* Makes all state that a parameter lacks; on failure at its first step it has none. */
 bool mti_optimizer_make_state(const mt_optimizer *o, mti_opt_slot *s);
+/* Whether m and v of this parameter have 16 bits. */
+bool mti_optimizer_is_narrow(const mt_optimizer *o, const mti_opt_slot *s);
 
 #endif

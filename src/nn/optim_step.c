@@ -55,6 +55,7 @@ static int gather(mt_optimizer *o, int64_t step)
                                        .g = s->grad->view.data,
                                        .m = s->state[0] ? s->state[0]->view.data : NULL,
                                        .v = s->state[1] ? s->state[1]->view.data : NULL,
+                                       .narrow = mti_optimizer_is_narrow(o, s),
                                        .master = s->master ? s->master->view.data : NULL,
                                        .weight_decay = decays ? o->weight_decay : 0};
     }

@@ -14,7 +14,8 @@ static const mt_plan_regime regimes[] = {
      "Smith et al. 2022 (Megatron-Turing NLG): 20 bytes"},
     {"16 bits, AdamW with f32 state", "--dtype bf16 --optimizer adamw", 2, 2, 8,
      "no master weights: small updates are rounded away"},
-    {"16 bits throughout", NULL, 2, 2, 4, "m and v in 16 bits, too"},
+    {"16 bits throughout", "--dtype bf16 --optimizer adamw-16bit", 2, 2, 4,
+     "m and v in 16 bits, too"},
     {"f32, SGD with momentum", "--dtype f32 --optimizer sgd-momentum", 4, 4, 4,
      "Sutskever et al. 2013"},
     {"f32, SGD", "--dtype f32 --optimizer sgd", 4, 4, 0, "parameters and gradients alone"},
@@ -31,7 +32,7 @@ const mt_plan_regime *mt_plan_regime_at(size_t i)
 /* How many numbers an optimizer keeps for each parameter; -1 if it is unknown. */
 static int moments_of(const char *optimizer)
 {
-    if (!strcmp(optimizer, "adamw")) return 2;
+    if (!strcmp(optimizer, "adamw") || !strcmp(optimizer, "adamw-16bit")) return 2;
     if (!strcmp(optimizer, "sgd-momentum")) return 1;
     return !strcmp(optimizer, "sgd") || !strcmp(optimizer, "none") ? 0 : -1;
 }
@@ -46,11 +47,14 @@ mt_status mt_plan_states(const mt_plan_run *run, const char *optimizer, bool mas
         return mt_last_status();
     int moments = optimizer ? moments_of(optimizer) : 0;
     if (moments < 0)
-        return mti_fail(MT_ERR_ARGUMENT,
-                        "plan: optimizer: unknown \"%.40s\"; choose none, sgd, sgd-momentum, adamw",
-                        optimizer);
+        return mti_fail(
+            MT_ERR_ARGUMENT,
+            "plan: optimizer: unknown \"%.40s\"; choose none, sgd, sgd-momentum, adamw, "
+            "adamw-16bit",
+            optimizer);
     int64_t e = (int64_t)mt_dtype_size(c.dtype), wide = e == 8 ? 8 : 4;
-    int64_t state = moments * wide + (master && e == 2 ? 4 : 0), each = 2 * e + state;
+    int64_t moment = moments && !strcmp(optimizer, "adamw-16bit") ? e : wide;
+    int64_t state = moments * moment + (master && e == 2 ? 4 : 0), each = 2 * e + state;
     int64_t n = run->parameters ? run->parameters : count.expected;
     *out =
         (mt_plan_formula){.name = "states",

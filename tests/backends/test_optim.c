@@ -106,6 +106,52 @@ static void a_master_is_stepped_instead_of_its_parameter(void **state)
     be->close(ctx);
 }
 
+/* The step is that of moments in f32, which are rounded after it. */
+static void narrow_moments_are_rounded_after_the_step(void **state)
+{
+    (void)state;
+    mti_ctx *ctx;
+    const mti_backend *be = mtt_backend(&ctx);
+    mti_opt_params o = {.lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .step = 3};
+    for (int way = 0; way < 4; way++) { /* one launch has wide and narrow moments side by side */
+        mt_dtype dtype = way % 2 ? MT_BF16 : MT_F16;
+        tensors wide, narrow;
+        make(&wide, dtype), make(&narrow, dtype);
+        mti_view m[N_ITEMS], v[N_ITEMS], master[2][N_ITEMS];
+        for (int k = 0; k < N_ITEMS; k++) {
+            bool is_narrow = way < 2 || k % 2;
+            m[k] = mtt_dense(is_narrow ? dtype : MT_F32, item_sizes[k]);
+            v[k] = mtt_dense(is_narrow ? dtype : MT_F32, item_sizes[k]);
+            assert_true(be->copy(ctx, &wide.m[k], &m[k]) && be->copy(ctx, &wide.v[k], &v[k]));
+            assert_true(be->copy(ctx, &m[k], &wide.m[k]) && be->copy(ctx, &v[k], &wide.v[k]));
+            narrow.items[k].m = m[k].data, narrow.items[k].v = v[k].data;
+            narrow.items[k].narrow = is_narrow;
+            for (int i = 0; i < 2; i++) {
+                master[i][k] = mtt_dense(MT_F32, item_sizes[k]);
+                assert_true(be->copy(ctx, &wide.p[k], &master[i][k]));
+            }
+            if (k % 3 == 0)
+                wide.items[k].master = master[0][k].data,
+                narrow.items[k].master = master[1][k].data;
+        }
+        assert_true(be->adamw(ctx, &o, N_ITEMS, wide.items));
+        assert_true(be->adamw(ctx, &o, N_ITEMS, narrow.items));
+        for (int k = 0; k < N_ITEMS; k++) {
+            mti_view rounded = mtt_dense(m[k].dtype, item_sizes[k]);
+            mtt_same(&narrow.p[k], &wide.p[k], "p");
+            mtt_same(&master[1][k], &master[0][k], "master");
+            assert_true(be->copy(ctx, &wide.m[k], &rounded));
+            mtt_same(&m[k], &rounded, "m");
+            assert_true(be->copy(ctx, &wide.v[k], &rounded));
+            mtt_same(&v[k], &rounded, "v");
+            mtt_drop(&rounded), mtt_drop(&m[k]), mtt_drop(&v[k]);
+            mtt_drop(&master[0][k]), mtt_drop(&master[1][k]);
+        }
+        drop(&wide), drop(&narrow);
+    }
+    be->close(ctx);
+}
+
 static void check_sgd(const mti_backend *be, mti_ctx *ctx, mt_dtype dtype, double momentum,
                       int64_t step)
 {
@@ -170,6 +216,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(adamw_takes_the_step_of_its_paper),
+        cmocka_unit_test(narrow_moments_are_rounded_after_the_step),
         cmocka_unit_test(a_master_is_stepped_instead_of_its_parameter),
         cmocka_unit_test(sgd_takes_plain_and_momentum_steps),
         cmocka_unit_test(clipping_measures_and_scales_all_gradients),

@@ -8,8 +8,9 @@ typedef struct tensors {
     mti_opt_item host[N_ITEMS], dev[N_ITEMS];
 } tensors;
 
-/* Short, long, empty and unaligned tensors; dtype MT_DTYPE_COUNT: all four dtypes in turn. */
-static tensors *make(const mtt_pair *pair, mt_dtype dtype, bool momentum)
+/* Short, long, empty and unaligned tensors; dtype MT_DTYPE_COUNT: all four dtypes in turn.
+ * narrow_moments: those of every second 16-bit tensor have its dtype. */
+static tensors *make(const mtt_pair *pair, mt_dtype dtype, bool momentum, bool narrow_moments)
 {
     const int64_t sizes[] = {1, 0, 1000, 17, 8192, 3, 20011, 64};
     tensors *t = calloc(1, sizeof *t);
@@ -20,8 +21,10 @@ static tensors *make(const mtt_pair *pair, mt_dtype dtype, bool momentum)
         int64_t n = sizes[k % 8], skip = k % 5 == 0, *shape = &n;
         t->p[k] = mtt_twin_make(pair, narrow, 1, shape, MTT_PLACED_DENSE, skip, -1, 1);
         t->g[k] = mtt_twin_make(pair, narrow, 1, shape, MTT_PLACED_DENSE, 0, -2, 1);
-        t->m[k] = mtt_twin_make(pair, wide, 1, shape, MTT_PLACED_DENSE, 0, -1, 2);
-        t->v[k] = mtt_twin_make(pair, wide, 1, shape, MTT_PLACED_DENSE, skip, 0.01, 1);
+        bool few_bits = narrow_moments && mt_dtype_size(narrow) == 2 && k % 2;
+        mt_dtype moment = few_bits ? narrow : wide;
+        t->m[k] = mtt_twin_make(pair, moment, 1, shape, MTT_PLACED_DENSE, 0, -1, 2);
+        t->v[k] = mtt_twin_make(pair, moment, 1, shape, MTT_PLACED_DENSE, skip, 0.01, 1);
         t->master[k] = mtt_twin_make(pair, wide, 1, shape, MTT_PLACED_DENSE, k % 7 == 0, -1, 1);
         bool master = mt_dtype_size(narrow) == 2 && k % 3 == 0;
         t->host[k] = (mti_opt_item){.n = n,
@@ -30,6 +33,7 @@ static tensors *make(const mtt_pair *pair, mt_dtype dtype, bool momentum)
                                     .g = t->g[k].host.data,
                                     .m = momentum ? t->m[k].host.data : NULL,
                                     .v = t->v[k].host.data,
+                                    .narrow = few_bits,
                                     .master = master ? t->master[k].host.data : NULL,
                                     .weight_decay = 0.01 * k};
         t->dev[k] = t->host[k];
@@ -49,8 +53,9 @@ static void check_and_drop(const mtt_pair *pair, tensors *t)
         /* SGD adds decay * p to the gradient, and the step before may have rounded a p between two
          * 16-bit numbers the other way. */
         double decayed = t->host[k].weight_decay * mtt_epsilon(t->host[k].dtype);
-        mtt_twin_check(pair, &t->m[k], wide + decayed, "m");
-        mtt_twin_check(pair, &t->v[k], wide, "v");
+        double moment = t->host[k].narrow ? wide + mtt_epsilon(t->host[k].dtype) : wide;
+        mtt_twin_check(pair, &t->m[k], moment + decayed, "m");
+        mtt_twin_check(pair, &t->v[k], moment, "v");
         mtt_twin_check(pair, &t->master[k], wide, "master");
         mtt_twin_drop(pair, &t->p[k]), mtt_twin_drop(pair, &t->g[k]);
         mtt_twin_drop(pair, &t->m[k]), mtt_twin_drop(pair, &t->v[k]);
@@ -63,7 +68,7 @@ static void adamw_steps_match_the_cpu(void **state)
 {
     mtt_pair *p = *state;
     for (int d = 0; d <= 4; d++) {
-        tensors *t = make(p, d < 4 ? mtt_floats[d] : MT_DTYPE_COUNT, true);
+        tensors *t = make(p, d < 4 ? mtt_floats[d] : MT_DTYPE_COUNT, true, d > 1);
         for (int64_t step = 1; step <= 2; step++) {
             mti_opt_params o = {.lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .step = step};
             if (d % 2) o.grad_scale = 0.25;
@@ -79,7 +84,7 @@ static void sgd_steps_match_the_cpu_with_and_without_momentum(void **state)
     mtt_pair *p = *state;
     for (int d = 0; d <= 4; d++)
         for (int momentum = 0; momentum < 2; momentum++) {
-            tensors *t = make(p, d < 4 ? mtt_floats[d] : MT_DTYPE_COUNT, momentum);
+            tensors *t = make(p, d < 4 ? mtt_floats[d] : MT_DTYPE_COUNT, momentum, false);
             for (int k = 0; k < N_ITEMS && momentum; k++) { /* before step 1 momentum is not read */
                 if (t->host[k].n) mtt_set(&t->m[k].host, 0, (double)NAN);
                 mtt_twin_push(p, &t->m[k]);
@@ -98,7 +103,7 @@ static void clipping_measures_and_scales_as_the_cpu_does(void **state)
 {
     mtt_pair *p = *state;
     for (int d = 0; d <= 4; d++) {
-        tensors *t = make(p, d < 4 ? mtt_floats[d] : MT_DTYPE_COUNT, true);
+        tensors *t = make(p, d < 4 ? mtt_floats[d] : MT_DTYPE_COUNT, true, false);
         double want, got, again;
         mtt_ok(p->cpu->sum_squares(p->cpu_ctx, N_ITEMS, t->host, &want), "sum_squares");
         mtt_ok(p->dev->sum_squares(p->dev_ctx, N_ITEMS, t->dev, &got), "sum_squares");

@@ -61,7 +61,7 @@ def draw_model(draw):
 
 def draw_memory_options(draw, kind):
     dtype = draw.choice(["f32", "f32", "bf16", "f16", "f64"])
-    optimizer = draw.choice(["none", "sgd", "sgd-momentum", "adamw"])
+    optimizer = draw.choice(["none", "sgd", "sgd-momentum", "adamw", "adamw-16bit"])
     args = ["--dtype", dtype, "--optimizer", optimizer]
     presets = ["full"] + ["selective"] * (kind not in ("linear", "mlp")) + ["every=2", "sqrt"] * (kind in WHOLE)
     if draw.random() < 0.4:

@@ -11,7 +11,7 @@ typedef struct run {
     mt_optimizer *optimizer;
 } run;
 
-typedef enum kind { ADAMW, SGD, SGD_MOMENTUM, N_KINDS } kind;
+typedef enum kind { ADAMW, ADAMW_NARROW, SGD, SGD_MOMENTUM, N_KINDS } kind;
 
 static run start(kind k, mt_dtype dtype, uint64_t seed)
 {
@@ -28,8 +28,9 @@ static run start(kind k, mt_dtype dtype, uint64_t seed)
     r.model = mt_gpt_new(r.device, &c);
     assert_non_null(r.model);
     r.optimizer =
-        k == ADAMW
-            ? mt_adamw_new(r.model, &(mt_adamw_options){.lr = 1e-2})
+        k <= ADAMW_NARROW
+            ? mt_adamw_new(r.model,
+                           &(mt_adamw_options){.lr = 1e-2, .narrow_state = k == ADAMW_NARROW})
             : mt_sgd_new(r.model, &(mt_sgd_options){.lr = 1e-1, .momentum = k == SGD ? 0 : 0.9});
     assert_non_null(r.optimizer);
     return r;
@@ -220,6 +221,27 @@ static void a_file_that_does_not_fit_changes_nothing(void **state)
     unlink(path);
 }
 
+static void state_of_16_bits_does_not_become_state_of_32(void **state)
+{
+    (void)state;
+    for (int narrow = 0; narrow < 2; narrow++) {
+        const char *path = planted_path("run.safetensors");
+        run saved = start(narrow ? ADAMW_NARROW : ADAMW, MT_BF16, 1);
+        run other = start(narrow ? ADAMW : ADAMW_NARROW, MT_BF16, 2);
+        int64_t step = 77;
+        train(&saved, 0, 1);
+        mtt_ok(mt_checkpoint_save(path, saved.model, saved.optimizer, 1, 0, NULL));
+        mt_safetensors *f = mt_safetensors_open(path);
+        mt_checkpoint_load(f, other.model, other.optimizer, &step);
+        mtt_failed(MT_ERR_ARGUMENT, "the optimizer state \"m\"", "another shape or dtype");
+        mt_safetensors_free(f);
+        assert_int_equal(step, 77);
+        assert_int_equal(mt_optimizer_state_count(other.optimizer), 0);
+        stop(&saved), stop(&other);
+        unlink(path);
+    }
+}
+
 static void the_caller_cannot_use_the_librarys_keys(void **state)
 {
     (void)state;
@@ -344,6 +366,7 @@ int main(void)
         cmocka_unit_test(loading_forgets_state_that_the_file_does_not_have),
         cmocka_unit_test(weights_load_from_a_checkpoint_as_from_any_file),
         cmocka_unit_test(a_file_that_does_not_fit_changes_nothing),
+        cmocka_unit_test(state_of_16_bits_does_not_become_state_of_32),
         cmocka_unit_test(the_caller_cannot_use_the_librarys_keys),
         cmocka_unit_test(a_damaged_checkpoint_is_refused),
         cmocka_unit_test(any_allocation_may_fail_while_saving_and_loading),

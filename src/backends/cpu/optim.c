@@ -52,6 +52,15 @@ static float *load_wide(const mti_opt_item *item, int64_t at, float *p32, int64_
     return p32;
 }
 
+/* m or v in f32: what the item has, or its 16 bits converted into `buffer`. */
+static float *load_moment(const mti_opt_item *item, void *moment, int64_t at, float *buffer,
+                          int64_t run)
+{
+    if (!item->narrow) return (float *)moment + at;
+    mti_cpu_load_f32(item->dtype, element(item, moment, at), buffer, run);
+    return buffer;
+}
+
 /* ---- AdamW ---- */
 
 typedef struct adamw_step {
@@ -104,18 +113,22 @@ static void adamw_span(const void *op, const mti_opt_item *item, int64_t at, int
         adamw_f64(s, decay, p, g, (double *)item->m + at, (double *)item->v + at, n);
         return;
     }
-    float *m = (float *)item->m + at, *v = (float *)item->v + at;
     if (item->dtype == MT_F32) {
-        adamw_f32(s, decay, p, g, m, v, n);
+        adamw_f32(s, decay, p, g, (float *)item->m + at, (float *)item->v + at, n);
         return;
     }
-    float p32[MTI_CPU_RUN], g32[MTI_CPU_RUN];
+    float p32[MTI_CPU_RUN], g32[MTI_CPU_RUN], m32[MTI_CPU_RUN], v32[MTI_CPU_RUN];
     for (int64_t i = 0, run; i < n; i += run) {
         run = n - i < MTI_CPU_RUN ? n - i : MTI_CPU_RUN;
         float *wide = load_wide(item, at + i, p32, run);
+        float *m = load_moment(item, item->m, at + i, m32, run);
+        float *v = load_moment(item, item->v, at + i, v32, run);
         mti_cpu_load_f32(item->dtype, (const uint16_t *)g + i, g32, run);
-        adamw_f32(s, decay, wide, g32, m + i, v + i, run);
+        adamw_f32(s, decay, wide, g32, m, v, run);
         mti_cpu_store_f32(item->dtype, wide, (uint16_t *)p + i, run);
+        if (!item->narrow) continue;
+        mti_cpu_store_f32(item->dtype, m, element(item, item->m, at + i), run);
+        mti_cpu_store_f32(item->dtype, v, element(item, item->v, at + i), run);
     }
 }
 

@@ -11,7 +11,7 @@
 template <class T> struct mti_opt_entry {
     T *p;
     const T *g;
-    mti_wide<T> *m, *v;  /* NULL where the optimizer has none */
+    mti_wide<T> *m, *v;  /* NULL where the optimizer has none; T where they are narrow */
     mti_wide<T> *master; /* the f32 copy that is updated, or NULL */
     int64_t n;
     mti_wide<T> weight_decay;
@@ -83,16 +83,16 @@ __global__ void __launch_bounds__(MTI_BLOCK_THREADS)
     opt_chunk(table, step, blockIdx.x);
 }
 
-/* Calls launch(table) until all items of type T are done. Step::width is the vector width that
- * decides `aligned`. */
+/* Calls launch(table) until all items of type T with or without narrow moments are done.
+ * Step::width is the vector width that decides `aligned`. */
 template <class T, class Launch>
-static bool for_tables(mt_dtype dtype, int width, int n_items, const mti_opt_item *items,
-                       const Launch &launch)
+static bool for_tables(mt_dtype dtype, bool narrow_moments, int width, int n_items,
+                       const mti_opt_item *items, const Launch &launch)
 {
     mti_opt_table<T> table = {};
     for (int i = 0; i < n_items; i++) {
         const mti_opt_item *item = &items[i];
-        if (item->dtype != dtype || item->n == 0) continue;
+        if (item->dtype != dtype || item->narrow != narrow_moments || item->n == 0) continue;
         if (table.n == TABLE_ITEMS) {
             if (!launch(table)) return false;
             table = {};
@@ -120,10 +120,11 @@ static bool step_all(mti_ctx *ctx, mt_dtype dtype, int n_items, const mti_opt_it
                      const Step &step)
 {
     typedef typename Step::type T;
-    return for_tables<T>(dtype, Step::width, n_items, items, [&](const mti_opt_table<T> &table) {
+    auto launch = [&](const mti_opt_table<T> &table) {
         auto optimizer_step = mti_opt_kernel<Step>;
         return MTI_LAUNCH(ctx, optimizer_step, table.chunks, MTI_BLOCK_THREADS, 0, table, step);
-    });
+    };
+    return for_tables<T>(dtype, Step::narrow_moments, Step::width, n_items, items, launch);
 }
 
 /* Calls each(T()) for the four types: each type has launches of its own. */
@@ -166,25 +167,27 @@ static double grad_scale_of(const mti_opt_params *p)
 __device__ __forceinline__ float root(float x) { return sqrtf(x); }
 __device__ __forceinline__ double root(double x) { return sqrt(x); }
 
-template <class T> struct mti_adamw_step {
+/* M: the type of the stored moments. */
+template <class T, class M = mti_wide<T>> struct mti_adamw_step {
     typedef T type;
     typedef mti_wide<T> A;
-    enum { width = (int)(16 / sizeof(A)), unroll = 2 };
+    enum { width = (int)(16 / sizeof(A)), unroll = 2, narrow_moments = sizeof(M) < sizeof(A) };
     A lr, b1, a1, b2, a2; /* a = 1 - b */
     A rate;               /* lr / (1 - beta1^t) */
     A root_scale;         /* 1 / sqrt(1 - beta2^t) */
     A eps, grad_scale;
     template <int V> struct held {
         mti_vec<T, V> g;
-        mti_vec<A, V> p, m, v;
+        mti_vec<A, V> p;
+        mti_vec<M, V> m, v;
     };
 
     template <int V> __device__ void load(const mti_opt_entry<T> &e, int64_t i, held<V> &h) const
     {
         h.p = load_param<V>(e, i);
         h.g = mti_load<V>(e.g + i);
-        h.m = mti_load<V>(e.m + i);
-        h.v = mti_load<V>(e.v + i);
+        h.m = mti_load<V>(reinterpret_cast<const M *>(e.m) + i);
+        h.v = mti_load<V>(reinterpret_cast<const M *>(e.v) + i);
     }
     template <int V> __device__ void store(const mti_opt_entry<T> &e, int64_t i, held<V> &h) const
     {
@@ -192,34 +195,42 @@ template <class T> struct mti_adamw_step {
         MTI_UNROLL
         for (int j = 0; j < V; j++) {
             A g = grad_scale * mti_widen(h.g.v[j]);
-            A m = b1 * h.m.v[j] + a1 * g;
-            A v = b2 * h.v.v[j] + a2 * g * g;
-            h.m.v[j] = m;
-            h.v.v[j] = v;
+            A m = b1 * mti_widen(h.m.v[j]) + a1 * g;
+            A v = b2 * mti_widen(h.v.v[j]) + a2 * g * g;
+            h.m.v[j] = mti_narrow<M>(m);
+            h.v.v[j] = mti_narrow<M>(v);
             h.p.v[j] = keep * h.p.v[j] - rate * m / (root(v) * root_scale + eps);
         }
-        mti_store(e.m + i, h.m);
-        mti_store(e.v + i, h.v);
+        mti_store(reinterpret_cast<M *>(e.m) + i, h.m);
+        mti_store(reinterpret_cast<M *>(e.v) + i, h.v);
         store_param(e, i, h.p);
     }
 };
 
+template <class T, class M>
+static bool adamw(mti_ctx *ctx, const mti_opt_params *p, mt_dtype dtype, int n_items,
+                  const mti_opt_item *items)
+{
+    typedef mti_wide<T> A;
+    double t = (double)p->step;
+    mti_adamw_step<T, M> step;
+    step.lr = (A)p->lr;
+    step.b1 = (A)p->beta1, step.a1 = (A)(1.0 - p->beta1);
+    step.b2 = (A)p->beta2, step.a2 = (A)(1.0 - p->beta2);
+    step.rate = (A)(p->lr / (1.0 - pow(p->beta1, t)));
+    step.root_scale = (A)(1.0 / sqrt(1.0 - pow(p->beta2, t)));
+    step.eps = (A)p->eps;
+    step.grad_scale = (A)grad_scale_of(p);
+    return step_all(ctx, dtype, n_items, items, step);
+}
+
 extern "C" bool mti_cuda_adamw(mti_ctx *ctx, const mti_opt_params *p, int n_items,
                                const mti_opt_item *items)
 {
-    double t = (double)p->step;
     return for_types([&](auto type, mt_dtype dtype) {
         typedef decltype(type) T;
-        typedef mti_wide<T> A;
-        mti_adamw_step<T> step;
-        step.lr = (A)p->lr;
-        step.b1 = (A)p->beta1, step.a1 = (A)(1.0 - p->beta1);
-        step.b2 = (A)p->beta2, step.a2 = (A)(1.0 - p->beta2);
-        step.rate = (A)(p->lr / (1.0 - pow(p->beta1, t)));
-        step.root_scale = (A)(1.0 / sqrt(1.0 - pow(p->beta2, t)));
-        step.eps = (A)p->eps;
-        step.grad_scale = (A)grad_scale_of(p);
-        return step_all(ctx, dtype, n_items, items, step);
+        if (!adamw<T, mti_wide<T>>(ctx, p, dtype, n_items, items)) return false;
+        return sizeof(T) != 2 || adamw<T, T>(ctx, p, dtype, n_items, items);
     });
 }
 
@@ -228,7 +239,7 @@ extern "C" bool mti_cuda_adamw(mti_ctx *ctx, const mti_opt_params *p, int n_item
 template <class T> struct mti_sgd_step {
     typedef T type;
     typedef mti_wide<T> A;
-    enum { width = (int)(16 / sizeof(A)), unroll = 2 };
+    enum { width = (int)(16 / sizeof(A)), unroll = 2, narrow_moments = false };
     A lr, momentum, grad_scale;
     bool start; /* step 1: m's old contents are ignored, NaN included */
     template <int V> struct held {
@@ -276,7 +287,7 @@ extern "C" bool mti_cuda_sgd(mti_ctx *ctx, const mti_opt_params *p, int n_items,
 
 template <class T> struct mti_scale_step {
     typedef T type;
-    enum { width = mti_width_of<T>(), unroll = 4 };
+    enum { width = mti_width_of<T>(), unroll = 4, narrow_moments = false };
     mti_wide<T> factor;
     template <int V> struct held {
         mti_vec<T, V> p;
@@ -354,7 +365,8 @@ extern "C" bool mti_cuda_sum_squares(mti_ctx *ctx, int n_items, const mti_opt_it
         for_types([&](auto type, mt_dtype dtype) {
             typedef decltype(type) T;
             return for_tables<T>(
-                dtype, mti_width_of<T>(), n_items, items, [&](const mti_opt_table<T> &table) {
+                dtype, false, mti_width_of<T>(), n_items, items,
+                [&](const mti_opt_table<T> &table) {
                     unsigned grid = table.chunks < MTI_DESK_SLOTS ? table.chunks : MTI_DESK_SLOTS;
                     auto sum_of_squares = mti_squares_kernel<T>;
                     return MTI_LAUNCH(ctx, sum_of_squares, grid, MTI_BLOCK_THREADS, 0, table, desk);
