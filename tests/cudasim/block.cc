@@ -70,7 +70,8 @@ static void resume()
     switch_to(f);
 }
 
-/* The running thread must wait: continues the next one of its warp, or the host if there is none. */
+/* The running thread must wait: continues the next one of its warp, or the host if there is none.
+ */
 static void run_next()
 {
     sim.cursor = next_runnable(sim.cursor + 1);

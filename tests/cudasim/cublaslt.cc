@@ -1,6 +1,6 @@
-/* cublaslt.cc: cuBLASLt's matrix product on OpenBLAS, with layouts, batch strides, beta and bias. It
- * refuses what the real library refuses: a leading dimension that is too short, a workspace other
- * than promised, operands less aligned than promised. */
+/* cublaslt.cc: cuBLASLt's matrix product on OpenBLAS, with layouts, batch strides, beta and bias.
+ * It refuses what the real library refuses: a leading dimension that is too short, a workspace
+ * other than promised, operands less aligned than promised. */
 #include <cblas.h>
 #include <stdint.h>
 #include <stdlib.h>

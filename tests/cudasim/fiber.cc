@@ -128,7 +128,8 @@ bool fiber_create(fiber *f, size_t index, void (*entry)())
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) return false;
     f->stack = (char *)p;
-    /* The tops have different distances from a page: otherwise all would use the same cache lines. */
+    /* The tops have different distances from a page: otherwise all would use the same cache lines.
+     */
     f->n_stack = stack_bytes - index % 61 * 192;
     return prepare_first(f, entry);
 }

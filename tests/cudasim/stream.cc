@@ -1,11 +1,11 @@
 /* stream.cc: streams, events and copies, in two orders that the device may choose, too.
  *
  * By default kernels run when they are launched, but a copy from or to page-locked memory is made
- * only when something waits for it, as late as a device may make it. So code that does not wait reads
- * the old bytes, and code that frees memory too early copies whatever was written there later. With
- * CUDASIM_LATE=kernels in the environment, kernels run only when something waits for them, and copies
- * are made as early as their stream allows. So a copy in another stream that does not wait for the
- * kernel whose result it copies gets the old bytes. */
+ * only when something waits for it, as late as a device may make it. So code that does not wait
+ * reads the old bytes, and code that frees memory too early copies whatever was written there
+ * later. With CUDASIM_LATE=kernels in the environment, kernels run only when something waits for
+ * them, and copies are made as early as their stream allows. So a copy in another stream that does
+ * not wait for the kernel whose result it copies gets the old bytes. */
 #include <stdlib.h>
 #include <string.h>
 #include <deque>

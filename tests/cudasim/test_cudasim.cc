@@ -244,7 +244,8 @@ static void a_shuffle_that_lanes_disagree_on_is_found(void **)
         assert_true(cudasim_set_schedule(schedule));
         failed_with(MTI_LAUNCH(&none, shuffle_in_a_branch, 1, 32, 0, y), "a shuffle", "ended");
         failed_with(MTI_LAUNCH(&none, shuffle_with_other_masks, 1, 32, 0, y), "a shuffle", "mask");
-        failed_with(MTI_LAUNCH(&none, shuffle_from_outside, 1, 32, 0, y), "lane 20", "not in the mask");
+        failed_with(MTI_LAUNCH(&none, shuffle_from_outside, 1, 32, 0, y), "lane 20",
+                    "not in the mask");
         failed_with(MTI_LAUNCH(&none, shuffle_against_barrier, 1, 32, 0, y), "__syncwarp",
                     "for ever");
     }
@@ -432,7 +433,8 @@ static void copies_of_one_stream_keep_their_order_and_an_event_takes_those_befor
     cudaEventSynchronize(a.arrived);
     assert_true(a.x[5] == 5 && a.y[5] != a.y[5]);
     stream_holder copy = {a.copy};
-    assert_true(MTI_LAUNCH(&copy, twice, 1, 32, 0, a.y, a.x)); /* in the same stream, so after both copies */
+    assert_true(MTI_LAUNCH(&copy, twice, 1, 32, 0, a.y,
+                           a.x)); /* in the same stream, so after both copies */
     assert_true(a.x[5] == 10);
     end_copy(&a);
 }
@@ -476,7 +478,9 @@ static int touch()
     cudaMemcpy(back, y, sizeof back, cudaMemcpyDeviceToHost);
     if (back[5] != 10) return 3;
     fprintf(stderr, "reached\n");
-    return static_cast<volatile float *>(y)[5] == 10 ? 4 : 5;
+    float seen = static_cast<volatile float *>(y)[5];
+    cudaFree(x), cudaFree(y);
+    return seen == 10 ? 4 : 5;
 }
 
 __global__ void leave_unmet(float *y)
@@ -512,7 +516,7 @@ static int late()
     if (!MTI_LAUNCH(&compute, leave_unmet, 1, 32, 0, y)) return 4;
     if (cudaStreamSynchronize(compute.stream) != cudaErrorLaunchFailure) return 5;
     if (cudaStreamSynchronize(compute.stream) != cudaSuccess) return 6;
-    cudaStreamDestroy(compute.stream);
+    cudaStreamDestroy(compute.stream), cudaFree(y);
     return 0;
 }
 
