@@ -54,7 +54,8 @@ static inline int svg_end(svg s, const char *path)
 {
     if (!s.out) return !path;
     fprintf(s.out, "</svg>\n");
-    return !ferror(s.out) & !fclose(s.out);
+    int failed = ferror(s.out);
+    return !fclose(s.out) && !failed;
 }
 
 #endif
