@@ -37,10 +37,11 @@ def mapped(label, file, functor, size, n_bytes, slots, stored=1):
     return Kernel(label, file, rf"mti_map_kernel<mti_{functor}, {width}>", size, n_bytes, slots, False, stored)
 
 
-def step(name, dtype, n_bytes, slots, stored, moments=""):
-    label = name + (" in bf16" if "bf" in moments else "")
+def step(name, dtype, n_bytes, slots, stored, types=""):
+    """types: of what is stored beside the parameter, as the template names them."""
+    label = name + (" in bf16" if types.startswith(", __nv") else "")
     return Kernel(f"{label}, {'bf16' if 'bf' in dtype else 'f32'}", "optim",
-                  rf"mti_opt_kernel<mti_{name}_step<{dtype}{moments}> ?>", 2 if "bf" in dtype else 4, n_bytes, slots,
+                  rf"mti_opt_kernel<mti_{name}_step<{dtype}{types}> ?>", 2 if "bf" in dtype else 4, n_bytes, slots,
                   False, stored)
 
 
@@ -63,10 +64,10 @@ KERNELS = [
     mapped("copy, bf16", "copy", r"copy_op<__nv_bfloat16, __nv_bfloat16>", 2, 4, 16),
     mapped("dropout, bf16", "random", r"dropout_op<__nv_bfloat16, false>", 2, 5, 38),
     Kernel("rope, bf16", "rope", r"rope_pairs<__nv_bfloat16, 8>", 2, 4, 14),
-    step("adamw", "float", 28, 43, 3, ", float"),
-    step("adamw", "__nv_bfloat16", 22, 27, 3, ", float"),
-    step("adamw", "__nv_bfloat16", 14, 39, 3, ", __nv_bfloat16"),
-    step("sgd", "float", 20, 21, 2),
+    step("adamw", "float", 28, 43, 3, ", float, float"),
+    step("adamw", "__nv_bfloat16", 22, 27, 3, ", float, __nv_bfloat16"),
+    step("adamw", "__nv_bfloat16", 14, 39, 3, ", __nv_bfloat16, __nv_bfloat16"),
+    step("sgd", "float", 20, 21, 2, ", float"),
     step("scale", "float", 8, 7, 1),
     *(attention(kind, d, drop) for kind in ("forward", "dq", "dk_dv")
       for d, drop in ((64, 0), (64, 2), (128, 0))),

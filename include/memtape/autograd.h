@@ -20,9 +20,15 @@ MT_API bool mt_requires_grad(const mt_tensor *t); /* set, or made from a tensor 
 MT_API bool mt_is_leaf(const mt_tensor *t);
 /* The accumulated gradient of a leaf, borrowed; NULL if none. */
 MT_API mt_tensor *mt_grad(const mt_tensor *t);
-/* grad is retained, and backward adds into it; NULL drops the gradient. grad has t's shape, dtype
- * and device, its own storage, does not require grad, and is not expanded. */
+/* grad is retained, and backward adds into it; NULL drops the gradient. grad has t's shape and
+ * device, t's gradient dtype, its own storage, does not require grad, and is not expanded. */
 MT_API mt_status mt_set_grad(mt_tensor *t, mt_tensor *grad);
+/* The dtype in which a leaf's gradient is summed, the leaf's own unless set: f32 for 16-bit
+ * parameters loses nothing over many backwards. Each gradient that arrives is cast; so hooks on
+ * gradients get this dtype, and mt_gradients returns it. Only floating dtypes, on leaves that have
+ * no gradient of another dtype.   (torch.Tensor.grad_dtype) */
+MT_API mt_status mt_set_grad_dtype(mt_tensor *leaf, mt_dtype dtype);
+MT_API mt_dtype mt_grad_dtype(const mt_tensor *leaf);
 /* Drops the gradients of n leaves: their bytes are freed until the next backward. Fails and drops
  * none if a leaf is NULL. For a module: mt_module_zero_grad.
  * (torch.optim.Optimizer.zero_grad, set_to_none) */

@@ -70,6 +70,9 @@ MT_API mt_status mt_module_params(mt_module *m, const mt_named_tensor **list, si
 /* Elements and bytes of all of them. */
 MT_API mt_status mt_module_size(mt_module *m, uint64_t *n_elements, uint64_t *n_bytes);
 MT_API mt_status mt_module_zero_grad(mt_module *m); /* drops the gradients */
+/* mt_set_grad_dtype for each parameter of a floating dtype; f32 for 16-bit parameters is what the
+ * optimizers take beside the parameter's own. */
+MT_API mt_status mt_module_set_grad_dtype(mt_module *m, mt_dtype dtype);
 /* frozen: parameters of m and under it do not require grad, and lose the gradient they had. */
 MT_API mt_status mt_module_freeze(mt_module *m, bool frozen);
 

@@ -17,6 +17,22 @@ typedef struct mt_sgd_options {
     bool master; /* 16-bit parameters are stepped in an f32 copy and rounded from it */
 } mt_sgd_options;
 
+/* How AdamW stores m and v. Its arithmetic is in f32 (f64 for f64) in any case. */
+typedef enum mt_moments {
+    MT_MOMENTS_WIDE, /* f32 (f64 for f64) */
+    /* Of 16-bit parameters in their dtype, rounded to nearest after each step, as torch.optim.AdamW
+     * keeps them. In bf16 v cannot shrink: 0.999 v rounds to v. */
+    MT_MOMENTS_NARROW,
+    /* Of parameters of at least MT_MOMENTS_8BIT_LEAST elements, but f64, a byte each, and an f32
+     * scale for each 256 (Dettmers et al. 2022, "8-bit optimizers via block-wise quantization"; the
+     * codes of bitsandbytes' AdamW8bit). The state is a u8 tensor of one dimension: n codes, padded
+     * to a multiple of 4, then the scales. */
+    MT_MOMENTS_8BIT
+} mt_moments;
+#define MT_MOMENTS_8BIT_LEAST 4096
+/* Bytes of m, and of v, for a parameter of that dtype with n elements. */
+MT_API int64_t mt_moment_bytes(mt_moments moments, mt_dtype dtype, int64_t n);
+
 typedef struct mt_adamw_options {
     double lr;
     double beta1; /* 0: 0.9 */
@@ -25,10 +41,7 @@ typedef struct mt_adamw_options {
     double weight_decay;
     bool decay_matrices_only; /* not biases, norms and other parameters of rank < 2 */
     bool master;              /* as for sgd */
-    /* m and v of a 16-bit parameter have its dtype, and are rounded to nearest after each step, as
-     * torch.optim.AdamW keeps them; arithmetic stays in f32. In bf16 v cannot shrink: 0.999 v
-     * rounds to v. */
-    bool narrow_state;
+    mt_moments moments;
 } mt_adamw_options;
 
 /* Over the parameters the module has now, which are retained. The figures are torch.optim's. */
@@ -38,9 +51,10 @@ MT_API void mt_optimizer_free(mt_optimizer *optimizer);
 /* "sgd", "adamw" */
 MT_API const char *mt_optimizer_kind(const mt_optimizer *optimizer);
 /* One step for every parameter that requires grad and has one. State is made at a parameter's
- * first step: tensors of its shape, f32 (f64 for f64; see narrow_state), category MT_OPTIMIZER. On
- * failure no parameter has changed. The master of a parameter that somebody else has written since
- * the last step is made from it anew (Micikevicius et al. 2018, "Mixed precision training"). */
+ * first step: tensors of its shape, f32 (f64 for f64; but see mt_moments), category MT_OPTIMIZER.
+ * On failure no parameter has changed. The master of a parameter that somebody else has written
+ * since the last step is made from it anew (Micikevicius et al. 2018, "Mixed precision training").
+ */
 MT_API mt_status mt_optimizer_step(mt_optimizer *optimizer);
 MT_API double mt_optimizer_lr(const mt_optimizer *optimizer);
 MT_API mt_status mt_optimizer_set_lr(mt_optimizer *optimizer, double lr);

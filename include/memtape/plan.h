@@ -84,11 +84,18 @@ typedef struct mt_plan_regime {
 
 /* NULL past the last. */
 MT_API const mt_plan_regime *mt_plan_regime_at(size_t i);
-/* optimizer: "none", "sgd" (plain: keeps nothing), "sgd-momentum", "adamw" or
- * "adamw-16bit" (m and v of 16-bit parameters in 16 bits); NULL: "none". master: f32 copies of
- * 16-bit parameters. expected: requested bytes of parameters, gradients and optimizer state after a
- * step. */
-MT_API mt_status mt_plan_states(const mt_plan_run *run, const char *optimizer, bool master,
+/* What is kept for 16-bit parameters depends on the two flags. */
+typedef struct mt_plan_training {
+    /* "none", "sgd" (plain: keeps nothing), "sgd-momentum", "adamw", "adamw-16bit" (m and v of
+     * 16-bit parameters in 16 bits) or "adamw-8bit" (a byte each; their scales, and what small
+     * parameters keep instead, come on top: mt_moment_bytes); NULL: "none" */
+    const char *optimizer;
+    bool master;        /* f32 copies of them */
+    bool f32_gradients; /* gradients in f32 */
+} mt_plan_training;
+/* expected: requested bytes of parameters, gradients and optimizer state after a step. training:
+ * NULL for all zero. */
+MT_API mt_status mt_plan_states(const mt_plan_run *run, const mt_plan_training *training,
                                 mt_plan_formula *out);
 
 /* ---- time ---- */

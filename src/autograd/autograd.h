@@ -361,7 +361,7 @@ struct mti_leaf {
     mti_ref ref;
     mt_tensor *owner; /* borrowed; NULL once the handle is gone */
     mt_tensor *grad;
-    mti_view spec;
+    mti_view spec; /* of its gradient */
     mti_hook_list hooks;
 };
 

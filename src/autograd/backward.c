@@ -30,6 +30,23 @@ static mt_tensor *add_into(mt_tensor *a, mt_tensor *b)
 
 /* ---- leaves ---- */
 
+/* Takes grad over; NULL on failure. */
+static mt_tensor *copy_as(mt_dtype dtype, mt_category category, mt_tensor *grad)
+{
+    mt_device *d = grad->storage->device;
+    mti_view spec = grad->view;
+    size_t n_bytes;
+    spec.dtype = dtype;
+    mti_view_pack(&spec, &n_bytes);
+    mt_tensor *copy = mti_tensor_new(d, &spec, category, true);
+    if (copy && !mti_copy_view(d, &grad->view, &copy->view)) {
+        mt_release(copy);
+        copy = NULL;
+    }
+    mt_release(grad);
+    return copy;
+}
+
 /* A gradient that the leaf or the caller can own, row-major in a storage of its size: grad itself
  * if this is its only reference, else a copy. Takes grad over; NULL on failure. */
 static mt_tensor *own(mt_tensor *grad)
@@ -40,16 +57,7 @@ static mt_tensor *own(mt_tensor *grad)
         mti_storage_settle(grad->storage, MT_GRADIENT);
         return grad;
     }
-    mt_device *d = grad->storage->device;
-    mti_view spec = grad->view;
-    size_t n_bytes;
-    mti_view_pack(&spec, &n_bytes);
-    mt_tensor *copy = mti_tensor_new(d, &spec, MT_GRADIENT, true);
-    if (copy && !mti_copy_view(d, &grad->view, &copy->view)) {
-        mt_release(copy);
-        copy = NULL;
-    }
-    mt_release(grad);
+    mt_tensor *copy = copy_as(grad->view.dtype, MT_GRADIENT, grad);
     if (copy) mti_storage_settle(copy->storage, MT_GRADIENT);
     return copy;
 }
@@ -108,6 +116,8 @@ static bool add_to_waiting(mt_tensor **slot, mt_tensor *grad)
 /* Takes grad over. */
 static bool deliver_leaf(mti_walk *w, mti_leaf *leaf, mt_tensor *grad)
 {
+    if (grad->view.dtype != leaf->spec.dtype) grad = copy_as(leaf->spec.dtype, MT_TEMPORARY, grad);
+    if (!grad) return false;
     if (!w->surveyed && leaf->hooks.first && mti_any_is_called(&leaf->hooks) &&
         !mti_walk_survey(w)) {
         mt_release(grad);

@@ -66,16 +66,42 @@ mt_status mt_set_grad(mt_tensor *t, mt_tensor *grad)
 {
     if (!mti_given(t, "set_grad", "the tensor")) return mt_last_status();
     if (!grad && !t->leaf) return MT_OK;
-    if (grad && (!mti_is_like(MT_ERR_ARGUMENT, "set_grad", "the gradient", grad, &t->view,
-                              t->storage->device) ||
-                 !check_gradient(t, grad)))
-        return mt_last_status();
     mti_leaf *leaf = mti_leaf_of(t);
-    if (!leaf) return mt_last_status();
+    if (!leaf || (grad && (!mti_is_like(MT_ERR_ARGUMENT, "set_grad", "the gradient", grad,
+                                        &leaf->spec, t->storage->device) ||
+                           !check_gradient(t, grad))))
+        return mt_last_status();
     mt_release(leaf->grad);
     leaf->grad = mt_retain(grad);
     if (grad) mti_storage_settle(grad->storage, MT_GRADIENT);
     return MT_OK;
+}
+
+mt_status mt_set_grad_dtype(mt_tensor *t, mt_dtype dtype)
+{
+    if (!mti_given(t, "set_grad_dtype", "the tensor")) return mt_last_status();
+    if (t->grad_fn)
+        return mti_fail(MT_ERR_STATE,
+                        "set_grad_dtype: need a leaf; the tensor was made by %s (mt_detach it)",
+                        mt_grad_fn_name(t));
+    if (!mt_dtype_is_float(dtype) || !mt_dtype_is_float(t->view.dtype))
+        return mti_fail(MT_ERR_ARGUMENT,
+                        "set_grad_dtype: dtype %s for a tensor of %s; need f32, f64, bf16 or f16 "
+                        "for both",
+                        mt_dtype_name(dtype), mt_dtype_name(t->view.dtype));
+    mti_leaf *leaf = mti_leaf_of(t);
+    if (!leaf) return mt_last_status();
+    if (leaf->grad && leaf->grad->view.dtype != dtype)
+        return mti_fail(MT_ERR_STATE,
+                        "set_grad_dtype: the tensor has a gradient of %s; need none, or one of %s",
+                        mt_dtype_name(leaf->grad->view.dtype), mt_dtype_name(dtype));
+    leaf->spec.dtype = dtype;
+    return MT_OK;
+}
+
+mt_dtype mt_grad_dtype(const mt_tensor *t)
+{
+    return t && t->leaf ? ((mti_leaf *)t->leaf)->spec.dtype : mt_dtype_of(t);
 }
 
 mt_status mt_zero_grads(int n, mt_tensor *const *leaves)

@@ -45,16 +45,23 @@ typedef enum mti_compare {
 
 typedef enum mti_binary { MTI_ADD, MTI_SUB, MTI_MUL, MTI_DIV, MTI_BINARY_COUNT } mti_binary;
 
+typedef enum mti_moments {
+    MTI_MOMENTS_WIDE,   /* f32 (f64 for f64) */
+    MTI_MOMENTS_NARROW, /* dtype's 16 bits */
+    MTI_MOMENTS_8BIT    /* mti_moment_bytes(n): codes and scales (moments.h); not for f64 */
+} mti_moments;
+
 /* One tensor of an optimizer step: contiguous, all of n elements. `p` and `g`
- * may be f32/bf16/f16/f64; m, v (and master when there is one) are f32 (f64 for f64). */
+ * may be f32/bf16/f16/f64; m (of sgd) and master are f32 (f64 for f64). */
 typedef struct mti_opt_item {
     int64_t n;
     mt_dtype dtype; /* of p and g */
     void *p;
     const void *g;
-    void *m, *v;  /* NULL where the optimizer has none */
-    bool narrow;  /* adamw: m and v are of dtype, which has 16 bits */
-    void *master; /* the f32 copy that is updated; p is its rounding; NULL: p is */
+    bool wide_grad;      /* adamw, sgd: g is f32 beside p of 16 bits */
+    void *m, *v;         /* NULL where the optimizer has none */
+    mti_moments moments; /* adamw: how m and v are stored */
+    void *master;        /* the f32 copy that is updated; p is its rounding; NULL: p is */
     double weight_decay;
 } mti_opt_item;
 

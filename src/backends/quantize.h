@@ -4,6 +4,7 @@
 #ifndef MTI_QUANTIZE_H
 #define MTI_QUANTIZE_H
 
+#include <stdbool.h>
 #include "backends/scalar.h"
 
 /* NormalFloat 4 (Dettmers et al. 2023, "QLoRA", appendix E): quantiles of the normal distribution,

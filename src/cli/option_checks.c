@@ -40,6 +40,9 @@ bool mti_check_memory(mti_options *o)
     if (s->master && mt_dtype_size(o->workload.config.dtype) != 2)
         return mti_options_refuse(
             o, "--master-weights: the parameters are %s; they need --dtype bf16 or f16", dtype);
+    if (s->f32_gradients && mt_dtype_size(o->workload.config.dtype) != 2)
+        return mti_options_refuse(
+            o, "--f32-gradients: the parameters are %s; they need --dtype bf16 or f16", dtype);
     return true;
 }
 

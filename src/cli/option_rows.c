@@ -223,6 +223,8 @@ const mti_option_row mti_option_rows[] = {
      PLANNED | V(TRAIN), ANY, 0, 0,
      "step 16-bit parameters in f32 copies (profile and sweep: needs --optimizer)",
      W(ALONE) | W(STEPS)},
+    {MTI_O_F32_GRADIENTS, 0, "f32-gradients", NULL, MTI_FLAG, AT(workload.memory.f32_gradients),
+     PLANNED | V(TRAIN), ANY, 0, 0, "sum the gradients of 16-bit parameters in f32", W(ALONE)},
     {MTI_O_LORA_RANK, 0, "lora-rank", "R", MTI_INT, AT(workload.memory.lora_rank),
      BUILDS & ~V(PLAN), LAYERED, 1, 1e6,
      "freeze the model and train adapters of rank R beside every linear (train: of --from)",

@@ -50,7 +50,8 @@ static const struct condition {
     [MTI_IF_NO_BUDGET] = {no_budget, ": --budget chooses what to recompute; it excludes "
                                      "--checkpoint, --offload and --compress"},
     [MTI_IF_BUDGETED] = {budget, " needs --budget: it draws what budgets cost"},
-    [MTI_IF_STEPS] = {steps, " needs --optimizer sgd, sgd-momentum, adamw or adamw-16bit"},
+    [MTI_IF_STEPS] = {steps,
+                      " needs --optimizer sgd, sgd-momentum, adamw, adamw-16bit or adamw-8bit"},
     [MTI_IF_ADAPTERS] = {adapters, " needs --lora-rank: without it there are no adapters"},
     [MTI_IF_SAVES] = {saves, " needs --save, which names the file"},
     [MTI_IF_HELD_OUT] = {held_out, ": with --val-fraction 0 no text is held out"},

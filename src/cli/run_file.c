@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "cli/option_rows.h"
 #include "cli/run_file.h"
 #include "report/json.h"
 
@@ -34,6 +35,7 @@ static json_t *memory_json(const mti_memory_options *memory)
         mti_json_put_text(j, "compress", mti_compress_text(compress, memory->compress));
     if (memory->amp) mti_json_put_text(j, "amp", mt_dtype_name(memory->amp_dtype));
     if (memory->master) mti_json_put_text(j, "master-weights", "yes");
+    if (memory->f32_gradients) mti_json_put_text(j, "f32-gradients", "yes");
     if (memory->loss_scale < 0) mti_json_put_text(j, "loss-scale", "dynamic");
     if (memory->loss_scale > 0) put_real(j, "loss-scale", memory->loss_scale);
     if (memory->lora_rank) {
@@ -220,17 +222,16 @@ static bool read_fields(const json_t *j, mti_options *o, uint64_t *fingerprint)
 /* Those that were not given again. Older files have none. */
 static bool read_memory(const json_t *j, mti_options *o)
 {
-    static const char *const names[] = {"checkpoint",     "offload",    "compress",  "amp",
-                                        "master-weights", "loss-scale", "lora-rank", "qlora"};
-    static const mti_option ids[] = {MTI_O_CHECKPOINT, MTI_O_OFFLOAD, MTI_O_COMPRESS,
-                                     MTI_O_AMP,        MTI_O_MASTER,  MTI_O_LOSS_SCALE,
-                                     MTI_O_LORA_RANK,  MTI_O_QLORA};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const json_t *value = json_object_get(j, names[i]);
+    static const mti_option ids[] = {MTI_O_CHECKPOINT, MTI_O_OFFLOAD,       MTI_O_COMPRESS,
+                                     MTI_O_AMP,        MTI_O_MASTER,        MTI_O_LOSS_SCALE,
+                                     MTI_O_LORA_RANK,  MTI_O_F32_GRADIENTS, MTI_O_QLORA};
+    for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
+        const char *name = mti_option_row_of(ids[i])->name;
+        const json_t *value = json_object_get(j, name);
         if (!value || o->given[ids[i]]) continue;
         const char *text = json_string_value(value), *kept = text ? mti_intern(text) : NULL;
         if (text && !kept) return false;
-        if (!text || !mti_options_set(o, names[i], kept)) return damaged(names[i]);
+        if (!text || !mti_options_set(o, name, kept)) return damaged(name);
     }
     return true;
 }

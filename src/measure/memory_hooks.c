@@ -17,7 +17,7 @@ bool mti_memory_is_plain(const mti_memory_options *options)
 static bool is_default(const mti_memory_options *options)
 {
     return mti_memory_is_plain(options) &&
-           (!options || (!options->master && options->loss_scale == 0));
+           (!options || (!options->master && !options->f32_gradients && options->loss_scale == 0));
 }
 
 /* ---- adapters ---- */
@@ -44,6 +44,11 @@ mt_module *mti_adapted_new(mt_device *device, const mt_model_config *config,
 }
 
 /* ---- making ---- */
+
+static bool widen_gradients(const mti_memory_hooks *p, mt_module *model)
+{
+    return !p->options->f32_gradients || mt_module_set_grad_dtype(model, MT_F32) == MT_OK;
+}
 
 static bool make_checkpoints(mti_memory_hooks *p, mt_module *model)
 {
@@ -93,7 +98,8 @@ bool mti_memory_hooks_make(mti_memory_hooks *p, const mti_memory_options *option
         p->asked = mt_ledger_new(device);
         if (!p->asked) return false;
     }
-    return make_checkpoints(p, model) && make_offload(p) && make_compress(p) && make_scaler(p);
+    return widen_gradients(p, model) && make_checkpoints(p, model) && make_offload(p) &&
+           make_compress(p) && make_scaler(p);
 }
 
 void mti_memory_hooks_free(mti_memory_hooks *p)

@@ -12,6 +12,7 @@ static int64_t rounding(int64_t bytes) { return (BLOCK - bytes % BLOCK) % BLOCK;
 typedef struct states {
     const mti_workload *workload;
     int64_t rounding;       /* of every tensor up to whole blocks */
+    int64_t besides_codes;  /* of 8-bit moments: scales, and what small parameters have instead */
     int64_t input_gradient; /* a gradient, but not of a parameter */
 } states;
 
@@ -19,10 +20,20 @@ typedef struct states {
 static int64_t rounding_of(const mti_workload *w, const mt_tensor *param)
 {
     int64_t n = mt_numel(param), e = (int64_t)mt_dtype_size(mt_dtype_of(param));
-    int64_t wide = e == 8 ? 8 : 4, moment = w->optimizer == MTI_OPT_ADAMW_16BIT ? e : wide;
+    int64_t wide = e == 8 ? 8 : 4,
+            moment = mt_moment_bytes(mti_moments_of(w->optimizer), mt_dtype_of(param), n);
     int moments = w->optimizer >= MTI_OPT_ADAMW ? 2 : w->optimizer == MTI_OPT_SGD_MOMENTUM ? 1 : 0;
-    return 2 * rounding(n * e) + moments * rounding(n * moment) +
+    int64_t gradient = w->memory.f32_gradients ? wide : e;
+    return rounding(n * e) + rounding(n * gradient) + moments * rounding(moment) +
            w->memory.master * rounding(n * wide);
+}
+
+static int64_t besides_codes_of(const mti_workload *w, const mt_tensor *param)
+{
+    int64_t n = mt_numel(param);
+    mt_dtype dtype = mt_dtype_of(param);
+    bool codes = w->optimizer == MTI_OPT_ADAMW_8BIT && dtype != MT_F64;
+    return codes ? 2 * (mt_moment_bytes(MT_MOMENTS_8BIT, dtype, n) - n) : 0;
 }
 
 static bool look(void *user, const mti_subject *s, double loss, double scale)
@@ -32,7 +43,10 @@ static bool look(void *user, const mti_subject *s, double loss, double scale)
     size_t n;
     (void)loss, (void)scale;
     if (mt_module_params(s->model, &params, &n) != MT_OK) return false;
-    for (size_t i = 0; i < n; i++) st->rounding += rounding_of(st->workload, params[i].tensor);
+    for (size_t i = 0; i < n; i++) {
+        st->rounding += rounding_of(st->workload, params[i].tensor);
+        st->besides_codes += besides_codes_of(st->workload, params[i].tensor);
+    }
     mt_tensor *g = mt_grad(s->input);
     if (g) st->input_gradient = (int64_t)mt_storage_of(g).allocated;
     return true;
@@ -72,7 +86,13 @@ static bool compare_states(mti_plan_result *p, const mt_plan_run *run, const mti
                            const states *st)
 {
     const mti_workload *w = p->workload;
-    if (mt_plan_states(run, mti_optimizer_name(w->optimizer), w->memory.master, next(p)) != MT_OK ||
+    const mt_plan_training training = {.optimizer = mti_optimizer_name(w->optimizer),
+                                       .master = w->memory.master,
+                                       .f32_gradients = w->memory.f32_gradients};
+    if (mt_plan_states(run, &training, next(p)) != MT_OK ||
+        !mti_add_row(next(p), st->besides_codes,
+                     "a scale for each 256 codes; f32 for parameters below %d elements",
+                     MT_MOMENTS_8BIT_LEAST) ||
         !mti_add_row(next(p), st->rounding, "every tensor up to whole blocks of 512 bytes"))
         return false;
     add(p, category_after(m, "backward", MT_PARAMETER) +

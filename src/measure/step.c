@@ -169,7 +169,7 @@ static mt_optimizer *make_optimizer(const run *r)
     const mt_adamw_options adamw = {.lr = 1e-3,
                                     .weight_decay = 0.1,
                                     .master = master,
-                                    .narrow_state = r->workload->optimizer == MTI_OPT_ADAMW_16BIT};
+                                    .moments = mti_moments_of(r->workload->optimizer)};
     return r->workload->optimizer >= MTI_OPT_ADAMW ? mt_adamw_new(r->subject.model, &adamw)
                                                    : mt_sgd_new(r->subject.model, &sgd);
 }

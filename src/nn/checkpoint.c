@@ -6,7 +6,7 @@
 #include <string.h>
 #include "nn/checkpoint.h"
 #include "nn/json_text.h"
-#include "nn/nn.h"
+#include "nn/optim.h"
 
 /* ---- saving ---- */
 
@@ -128,9 +128,8 @@ static bool get_number(const mt_safetensors *f, const char *key, uint64_t max, u
 /* Whether the optimizer has this parameter and the file all of its state. */
 static bool check_state(const mt_safetensors *f, mt_optimizer *o, const char *param)
 {
-    mt_tensor *p = mti_optimizer_param(o, param);
     char shown[MTI_SHOWN];
-    if (!p)
+    if (!mti_optimizer_has(o, param))
         return mti_fail_bool(MT_ERR_ARGUMENT,
                              "%s: has optimizer state of \"%s\"; no such parameter", f->path,
                              mti_shown(shown, param));
@@ -139,9 +138,9 @@ static bool check_state(const mt_safetensors *f, mt_optimizer *o, const char *pa
         mt_safetensors_entry e;
         char *name = state_name(state, param);
         if (!name) return false;
-        bool ok = mt_safetensors_find(f, name, &e) && e.rank == mt_rank(p) &&
-                  e.dtype == mti_optimizer_state_dtype(o, param, k);
-        for (int d = 0; ok && d < e.rank; d++) ok = e.shape[d] == mt_shape(p)[d];
+        const mti_view need = mti_optimizer_state_spec(o, param, k);
+        bool ok = mt_safetensors_find(f, name, &e) && e.rank == need.rank && e.dtype == need.dtype;
+        for (int d = 0; ok && d < e.rank; d++) ok = e.shape[d] == need.shape[d];
         mti_free(name);
         if (!ok)
             return mti_fail_bool(MT_ERR_ARGUMENT,

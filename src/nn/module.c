@@ -410,6 +410,17 @@ mt_status mt_module_zero_grad(mt_module *m)
     return status;
 }
 
+mt_status mt_module_set_grad_dtype(mt_module *m, mt_dtype dtype)
+{
+    const mt_named_tensor *list;
+    size_t n;
+    mt_status status = mt_module_params(m, &list, &n);
+    for (size_t i = 0; status == MT_OK && i < n; i++)
+        if (mt_dtype_is_float(mt_dtype_of(list[i].tensor)))
+            status = mt_set_grad_dtype(list[i].tensor, dtype);
+    return status;
+}
+
 mt_status mt_module_freeze(mt_module *m, bool frozen)
 {
     const mt_named_tensor *list;

@@ -47,11 +47,6 @@ typedef mt_tensor *mti_run_fn(mt_module *m, mt_tensor *const *in);
 /* run(m, in), as a checkpoint if m is one. */
 mt_tensor *mti_run_module(mt_module *m, mti_run_fn *run, int n_in, mt_tensor *const *in);
 
-/* The name of the parameter's state tensor k; NULL past the last. */
-const char *mti_optimizer_state_name(mt_optimizer *optimizer, const char *path, int k);
-mt_dtype mti_optimizer_state_dtype(mt_optimizer *optimizer, const char *path, int k);
-/* Borrowed; NULL if the optimizer has no such parameter. */
-mt_tensor *mti_optimizer_param(mt_optimizer *optimizer, const char *path);
 /* *out = sum of squares of the gradients that the next step would take, in f64. */
 bool mti_optimizer_squares(mt_optimizer *optimizer, double *out);
 /* Multiplies those gradients by factor in place; refused for f16. */

@@ -1,6 +1,7 @@
 /* optim.c: SGD and AdamW: their parameters and their state. */
 #include <math.h>
 #include <string.h>
+#include "backends/moments.h"
 #include "nn/optim.h"
 
 static bool sgd_step(const mti_backend *be, mti_ctx *ctx, const mti_opt_params *p, int n,
@@ -85,6 +86,9 @@ mt_optimizer *mt_adamw_new(mt_module *m, const mt_adamw_options *options)
         !in_range("adamw", "eps", options->eps, INFINITY) ||
         !in_range("adamw", "weight_decay", options->weight_decay, INFINITY))
         return NULL;
+    if (options->moments > MT_MOMENTS_8BIT)
+        return mti_fail_null(MT_ERR_ARGUMENT, "adamw: moments is %d; need an mt_moments",
+                             (int)options->moments);
     mt_optimizer *o = optimizer_new(m, &adamw_rule, 2, options->master);
     if (!o) return NULL;
     o->params = (mti_opt_params){.lr = options->lr,
@@ -93,7 +97,7 @@ mt_optimizer *mt_adamw_new(mt_module *m, const mt_adamw_options *options)
                                  .eps = options->eps > 0 ? options->eps : 1e-8};
     o->weight_decay = options->weight_decay;
     o->decay_matrices_only = options->decay_matrices_only;
-    o->narrow = options->narrow_state;
+    o->moments = options->moments;
     return o;
 }
 
@@ -146,16 +150,40 @@ static bool has_master(const mt_optimizer *o, const mti_opt_slot *s)
     return o->master && is_16_bit(s);
 }
 
-bool mti_optimizer_is_narrow(const mt_optimizer *o, const mti_opt_slot *s)
+/* How the moments of a parameter of n elements are stored if `asked` is asked for. */
+static mti_moments stored_as(mt_moments asked, mt_dtype dtype, int64_t n)
 {
-    return o->narrow && is_16_bit(s);
+    bool large = n >= MT_MOMENTS_8BIT_LEAST && dtype != MT_F64;
+    if (asked == MT_MOMENTS_NARROW && mt_dtype_size(dtype) == 2) return MTI_MOMENTS_NARROW;
+    return asked == MT_MOMENTS_8BIT && large ? MTI_MOMENTS_8BIT : MTI_MOMENTS_WIDE;
 }
 
-/* Of the k-th state tensor. */
-static mt_dtype dtype_of(const mt_optimizer *o, const mti_opt_slot *s, int k)
+mti_moments mti_optimizer_moments(const mt_optimizer *o, const mti_opt_slot *s)
 {
-    mt_dtype dtype = s->param->view.dtype;
-    return dtype == MT_F64 || (k < o->n_state && mti_optimizer_is_narrow(o, s)) ? dtype : MT_F32;
+    return stored_as(o->moments, s->param->view.dtype, mti_view_count(&s->param->view));
+}
+
+int64_t mt_moment_bytes(mt_moments moments, mt_dtype dtype, int64_t n)
+{
+    switch (stored_as(moments, dtype, n)) {
+    case MTI_MOMENTS_8BIT: return mti_moment_bytes(n);
+    case MTI_MOMENTS_NARROW: return 2 * n;
+    default: return (dtype == MT_F64 ? 8 : 4) * n;
+    }
+}
+
+/* Shape, strides and dtype of the k-th state tensor. */
+static mti_view spec_of(const mt_optimizer *o, const mti_opt_slot *s, int k)
+{
+    mti_view spec = s->param->view;
+    mti_moments moments = k < o->n_state ? mti_optimizer_moments(o, s) : MTI_MOMENTS_WIDE;
+    if (moments == MTI_MOMENTS_8BIT) {
+        int64_t n_bytes = mti_moment_bytes(mti_view_count(&spec));
+        spec = (mti_view){.dtype = MT_U8, .rank = 1, .shape = {n_bytes}, .stride = {1}};
+    } else if (moments == MTI_MOMENTS_WIDE && spec.dtype != MT_F64) {
+        spec.dtype = MT_F32;
+    }
+    return spec;
 }
 
 /* The number of state tensors of a parameter, the k-th of them, and its name. */
@@ -174,8 +202,7 @@ static const char *name_of(const mt_optimizer *o, int k)
 
 static mt_tensor *new_state(const mt_optimizer *o, const mti_opt_slot *s, int k)
 {
-    mti_view spec = s->param->view;
-    spec.dtype = dtype_of(o, s, k);
+    mti_view spec = spec_of(o, s, k);
     return mti_tensor_new(o->device, &spec, MT_OPTIMIZER, false);
 }
 
@@ -256,17 +283,12 @@ const char *mti_optimizer_state_name(mt_optimizer *o, const char *path, int k)
     return s && k < n_state_of(o, s) ? name_of(o, k) : NULL;
 }
 
-mt_dtype mti_optimizer_state_dtype(mt_optimizer *o, const char *path, int k)
+mti_view mti_optimizer_state_spec(mt_optimizer *o, const char *path, int k)
 {
-    const mti_opt_slot *s = find_slot(o, path);
-    return s ? dtype_of(o, s, k) : MT_DTYPE_COUNT;
+    return spec_of(o, find_slot(o, path), k);
 }
 
-mt_tensor *mti_optimizer_param(mt_optimizer *o, const char *path)
-{
-    const mti_opt_slot *s = find_slot(o, path);
-    return s ? s->param : NULL;
-}
+bool mti_optimizer_has(mt_optimizer *o, const char *path) { return find_slot(o, path) != NULL; }
 
 mt_status mt_optimizer_restore(mt_optimizer *o, const mt_optimizer_entry *entry)
 {
@@ -284,12 +306,13 @@ mt_status mt_optimizer_restore(mt_optimizer *o, const mt_optimizer_entry *entry)
     if (entry->step < 1)
         return mti_fail(MT_ERR_ARGUMENT, "%s: state of %s at step %lld; need at least 1",
                         o->rule->name, s->path, (long long)entry->step);
-    if (!mti_view_same_shape(&entry->tensor->view, &s->param->view)) {
+    mti_view spec = spec_of(o, s, k);
+    if (!mti_view_same_shape(&entry->tensor->view, &spec)) {
         char has[MTI_SHAPE_TEXT], need[MTI_SHAPE_TEXT];
         return mti_fail(MT_ERR_ARGUMENT, "%s: state %s of %s is %s; need %s", o->rule->name,
                         entry->name, s->path,
                         mti_shape_text(has, mt_rank(entry->tensor), mt_shape(entry->tensor)),
-                        mti_shape_text(need, mt_rank(s->param), mt_shape(s->param)));
+                        mti_shape_text(need, spec.rank, spec.shape));
     }
     if (!mti_optimizer_make_state(o, s)) return mt_last_status();
     s->step = entry->step;

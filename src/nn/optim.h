@@ -28,8 +28,9 @@ typedef struct mti_opt_slot {
 
 struct mt_optimizer {
     const mti_opt_rule *rule;
-    int n_state;         /* tensors per parameter, without the master */
-    bool master, narrow; /* narrow: m and v of a 16-bit parameter have its dtype */
+    int n_state; /* tensors per parameter, without the master */
+    bool master;
+    mt_moments moments;
     mti_opt_params params;
     double weight_decay;
     bool decay_matrices_only;
@@ -41,7 +42,14 @@ struct mt_optimizer {
 
 /* Makes all state that a parameter lacks; on failure at its first step it has none. */
 bool mti_optimizer_make_state(const mt_optimizer *o, mti_opt_slot *s);
-/* Whether m and v of this parameter have 16 bits. */
-bool mti_optimizer_is_narrow(const mt_optimizer *o, const mti_opt_slot *s);
+/* How m and v of this parameter are stored. */
+mti_moments mti_optimizer_moments(const mt_optimizer *o, const mti_opt_slot *s);
+
+/* The name of the parameter's state tensor k; NULL past the last. */
+const char *mti_optimizer_state_name(mt_optimizer *optimizer, const char *path, int k);
+/* Its shape, strides and dtype. */
+mti_view mti_optimizer_state_spec(mt_optimizer *optimizer, const char *path, int k);
+/* Whether it has a parameter of this name. */
+bool mti_optimizer_has(mt_optimizer *optimizer, const char *path);
 
 #endif

@@ -9,6 +9,19 @@ static mt_tensor *grad_of(const mti_opt_slot *s)
     return mt_requires_grad(s->param) ? mt_grad(s->param) : NULL;
 }
 
+/* Whether the gradient's dtype differs from the parameter's. */
+static bool is_wide(const mti_opt_slot *s) { return mt_dtype_of(s->grad) != mt_dtype_of(s->param); }
+
+static bool can_step(const mt_optimizer *o, const mti_opt_slot *s, const mt_tensor *grad)
+{
+    mt_dtype given = mt_dtype_of(grad), own = mt_dtype_of(s->param);
+    bool narrow = mt_dtype_size(own) == 2;
+    return given == own || (given == MT_F32 && narrow) ||
+           mti_fail_bool(MT_ERR_ARGUMENT, "%s: the gradient of %s is %s; need %s%s", o->rule->name,
+                         s->path, mt_dtype_name(given), mt_dtype_name(own),
+                         narrow ? " or f32" : "");
+}
+
 /* Retains a contiguous gradient for every parameter that takes part. */
 static bool hold_grads(mt_optimizer *o)
 {
@@ -17,6 +30,7 @@ static bool hold_grads(mt_optimizer *o)
         mti_opt_slot *s = &o->slots[i];
         mt_tensor *grad = grad_of(s);
         if (!grad) continue;
+        if (!can_step(o, s, grad)) return false;
         s->grad = mt_is_contiguous(grad) ? mt_retain(grad) : mt_contiguous(grad);
         ok = s->grad != NULL;
     }
@@ -53,9 +67,10 @@ static int gather(mt_optimizer *o, int64_t step)
                                        .dtype = s->param->view.dtype,
                                        .p = s->param->view.data,
                                        .g = s->grad->view.data,
+                                       .wide_grad = is_wide(s),
                                        .m = s->state[0] ? s->state[0]->view.data : NULL,
                                        .v = s->state[1] ? s->state[1]->view.data : NULL,
-                                       .narrow = mti_optimizer_is_narrow(o, s),
+                                       .moments = mti_optimizer_moments(o, s),
                                        .master = s->master ? s->master->view.data : NULL,
                                        .weight_decay = decays ? o->weight_decay : 0};
     }

@@ -60,7 +60,8 @@ static bool add_piece(mti_zero *z, const mt_named_tensor *param, size_t part, in
     char name[256];
     snprintf(name, sizeof name, "%zu.%.200s", part, param->name);
     mt_tensor *v = mt_module_add_param(z->pieces, name, first_piece(param->tensor, dp));
-    return v && MTI_PUSH(&z->all, ((piece){param->tensor, v, dp, 0}));
+    return v && mt_set_grad_dtype(v, mt_grad_dtype(param->tensor)) == MT_OK &&
+           MTI_PUSH(&z->all, ((piece){param->tensor, v, dp, 0}));
 }
 
 static bool make_pieces(mti_zero *z, int64_t dp)

@@ -25,10 +25,11 @@ typedef struct mti_memory_options {
     unsigned compress; /* bits of mt_compress_rule */
     bool amp;
     mt_dtype amp_dtype;
-    double loss_scale; /* 0: none; negative: dynamic */
-    bool master;       /* f32 copies of 16-bit parameters, in the optimizer */
-    int64_t lora_rank; /* 0: none */
-    bool qlora;        /* the frozen weights in NF4 */
+    double loss_scale;  /* 0: none; negative: dynamic */
+    bool master;        /* f32 copies of 16-bit parameters, in the optimizer */
+    bool f32_gradients; /* of 16-bit parameters */
+    int64_t lora_rank;  /* 0: none */
+    bool qlora;         /* the frozen weights in NF4 */
 } mti_memory_options;
 
 /* ---- a model's dimensions, and what else its costs depend on ---- */

@@ -10,12 +10,17 @@ static const mt_plan_regime regimes[] = {
     {"f32, AdamW", "--dtype f32 --optimizer adamw", 4, 4, 8, "Kingma and Ba 2014: m and v"},
     {"16 bits, AdamW, f32 master weights", "--dtype bf16 --optimizer adamw --master-weights", 2, 2,
      12, "Rajbhandari et al. 2020 (ZeRO), 3.1: 2 + 2 + K = 12"},
-    {"the same with f32 gradients besides", NULL, 2, 6, 12,
+    {"the same, gradients in f32",
+     "--dtype bf16 --optimizer adamw --master-weights --f32-gradients", 2, 4, 12,
+     "sums of many microbatches, as Megatron-LM takes them"},
+    {"the same, gradients in both", NULL, 2, 6, 12,
      "Smith et al. 2022 (Megatron-Turing NLG): 20 bytes"},
     {"16 bits, AdamW with f32 state", "--dtype bf16 --optimizer adamw", 2, 2, 8,
      "no master weights: small updates are rounded away"},
     {"16 bits throughout", "--dtype bf16 --optimizer adamw-16bit", 2, 2, 4,
      "m and v in 16 bits, too"},
+    {"16 bits, AdamW in 8 bits, scales not counted", "--dtype bf16 --optimizer adamw-8bit", 2, 2, 2,
+     "Dettmers et al. 2022: a scale for each 256 codes, small parameters as before"},
     {"f32, SGD with momentum", "--dtype f32 --optimizer sgd-momentum", 4, 4, 4,
      "Sutskever et al. 2013"},
     {"f32, SGD", "--dtype f32 --optimizer sgd", 4, 4, 0, "parameters and gradients alone"},
@@ -32,29 +37,36 @@ const mt_plan_regime *mt_plan_regime_at(size_t i)
 /* How many numbers an optimizer keeps for each parameter; -1 if it is unknown. */
 static int moments_of(const char *optimizer)
 {
-    if (!strcmp(optimizer, "adamw") || !strcmp(optimizer, "adamw-16bit")) return 2;
+    if (!strcmp(optimizer, "adamw") || !strcmp(optimizer, "adamw-16bit") ||
+        !strcmp(optimizer, "adamw-8bit"))
+        return 2;
     if (!strcmp(optimizer, "sgd-momentum")) return 1;
     return !strcmp(optimizer, "sgd") || !strcmp(optimizer, "none") ? 0 : -1;
 }
 
-mt_status mt_plan_states(const mt_plan_run *run, const char *optimizer, bool master,
+mt_status mt_plan_states(const mt_plan_run *run, const mt_plan_training *training,
                          mt_plan_formula *out)
 {
+    const mt_plan_training t = training ? *training : (mt_plan_training){0};
+    const char *optimizer = t.optimizer ? t.optimizer : "none";
     mt_plan_formula count;
     mt_model_config c;
     if (mt_plan_parameters(run, out ? &count : NULL) != MT_OK ||
         mt_model_config_resolve(run->config, &c) != MT_OK)
         return mt_last_status();
-    int moments = optimizer ? moments_of(optimizer) : 0;
+    int moments = moments_of(optimizer);
     if (moments < 0)
         return mti_fail(
             MT_ERR_ARGUMENT,
             "plan: optimizer: unknown \"%.40s\"; choose none, sgd, sgd-momentum, adamw, "
-            "adamw-16bit",
+            "adamw-16bit, adamw-8bit",
             optimizer);
     int64_t e = (int64_t)mt_dtype_size(c.dtype), wide = e == 8 ? 8 : 4;
-    int64_t moment = moments && !strcmp(optimizer, "adamw-16bit") ? e : wide;
-    int64_t state = moments * moment + (master && e == 2 ? 4 : 0), each = 2 * e + state;
+    int64_t moment = !strcmp(optimizer, "adamw-16bit")               ? e
+                     : !strcmp(optimizer, "adamw-8bit") && wide == 4 ? 1
+                                                                     : wide;
+    int64_t gradient = t.f32_gradients && e == 2 ? 4 : e;
+    int64_t state = moments * moment + (t.master && e == 2 ? 4 : 0), each = e + gradient + state;
     int64_t n = run->parameters ? run->parameters : count.expected;
     *out =
         (mt_plan_formula){.name = "states",
@@ -63,8 +75,8 @@ mt_status mt_plan_states(const mt_plan_run *run, const char *optimizer, bool mas
                                     "optimizer state",
                           .value = n * each,
                           .expected = n * each};
-    snprintf(out->text, sizeof out->text, "(%lld + %lld + %lld) N", (long long)e, (long long)e,
-             (long long)state);
+    snprintf(out->text, sizeof out->text, "(%lld + %lld + %lld) N", (long long)e,
+             (long long)gradient, (long long)state);
     return mti_add_row(out, (count.expected - n) * each, "parameters that the rounded N leaves out")
                ? MT_OK
                : mt_last_status();

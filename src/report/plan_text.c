@@ -113,7 +113,7 @@ static bool print_regimes(const mti_plan_result *p, FILE *out, const mti_style *
     }
     if (!mti_table_finish(t, out, style)) return false;
     fputs("  * by formula only: no option of plan runs it (profile --lora-rank, --qlora and "
-          "--inference\n    measure the last three)\n",
+          "--inference\n    measure the last three, examples/mixed_precision the other)\n",
           out);
     return true;
 }

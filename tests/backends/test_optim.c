@@ -1,4 +1,5 @@
 /* Optimizer kernels, several tensors at once, against the formulas in f64. */
+#include "base/philox.h"
 #include "views.h"
 
 #define N_ITEMS 6
@@ -125,7 +126,7 @@ static void narrow_moments_are_rounded_after_the_step(void **state)
             assert_true(be->copy(ctx, &wide.m[k], &m[k]) && be->copy(ctx, &wide.v[k], &v[k]));
             assert_true(be->copy(ctx, &m[k], &wide.m[k]) && be->copy(ctx, &v[k], &wide.v[k]));
             narrow.items[k].m = m[k].data, narrow.items[k].v = v[k].data;
-            narrow.items[k].narrow = is_narrow;
+            narrow.items[k].moments = is_narrow ? MTI_MOMENTS_NARROW : MTI_MOMENTS_WIDE;
             for (int i = 0; i < 2; i++) {
                 master[i][k] = mtt_dense(MT_F32, item_sizes[k]);
                 assert_true(be->copy(ctx, &wide.p[k], &master[i][k]));
@@ -148,6 +149,158 @@ static void narrow_moments_are_rounded_after_the_step(void **state)
             mtt_drop(&master[0][k]), mtt_drop(&master[1][k]);
         }
         drop(&wide), drop(&narrow);
+    }
+    be->close(ctx);
+}
+
+/* ---- moments in 8 bits ---- */
+
+/* What the codes stand for, in order (Dettmers et al. 2022): 0, then the middles of 2^i cells (of v
+ * 2^(i + 1)) of the i-th of seven decades below 1, then 1. Returns how many. */
+static int shares_of(bool positive, float share[256])
+{
+    int n = 0;
+    share[n++] = 0;
+    for (int i = 0; i < 7; i++)
+        for (int cells = (positive ? 2 : 1) << i, c = 0; c < cells; c++)
+            share[n++] = (float)(pow(10, i - 6) * (0.1 + 0.9 * (2 * c + 1) / (2.0 * cells)));
+    share[n++] = 1;
+    return n;
+}
+
+static float value_of(bool positive, const float *share, uint8_t code)
+{
+    if (positive || code <= 128) return share[code];
+    return -share[code - 128];
+}
+
+/* Whether no code's value is nearer to x than this one's, by more than the midpoint of two, rounded
+ * to f32, decides. */
+static bool is_nearest(bool positive, const float *share, uint8_t code, float x)
+{
+    double least = INFINITY, off = fabs((double)value_of(positive, share, code) - (double)x);
+    for (int other = 0; other < 256; other++)
+        least = fmin(least, fabs((double)value_of(positive, share, (uint8_t)other) - (double)x));
+    return off <= least + fabs((double)x) * 0x1p-23;
+}
+
+/* Codes and scales [n]: as the kernels lay them out. */
+static float *scales_of(const mti_view *codes, int64_t n)
+{
+    return (float *)(void *)((uint8_t *)codes->data + (n + 3) / 4 * 4);
+}
+
+static mti_view draw_codes(uint64_t seed, int64_t n)
+{
+    int64_t blocks = (n + 255) / 256;
+    mti_view v = mtt_dense(MT_U8, (n + 3) / 4 * 4 + 4 * blocks);
+    for (int64_t i = 0; i < n; i++)
+        ((uint8_t *)v.data)[i] = (uint8_t)mti_philox(seed, (uint64_t)i).v[0];
+    for (int64_t b = 0; b < blocks; b++) scales_of(&v, n)[b] = b % 5 ? (float)(b + 1) / 8 : 0;
+    return v;
+}
+
+/* Checks that `codes` are the nearest ones to the values in `wide`, each block by its largest. */
+static void check_codes(bool positive, const mti_view *codes, const mti_view *wide, int64_t n)
+{
+    float share[256];
+    assert_int_equal(shares_of(positive, share), positive ? 256 : 129);
+    for (int64_t first = 0; first < n; first += 256) {
+        float top = 0, scale = scales_of(codes, n)[first / 256];
+        const float *x = (const float *)wide->data + first;
+        int here = (int)(n - first < 256 ? n - first : 256);
+        for (int i = 0; i < here; i++) top = fmaxf(top, fabsf(x[i]));
+        assert_true(scale == top);
+        for (int i = 0; i < here; i++)
+            assert_true(is_nearest(positive, share, ((const uint8_t *)codes->data)[first + i],
+                                   top > 0 ? x[i] / top : 0));
+    }
+}
+
+/* Makes an item's parameter and gradient begin at their second element. */
+static void skip_one(mti_opt_item *item)
+{
+    item->n--;
+    item->p = (char *)item->p + mt_dtype_size(item->dtype);
+    item->g = (const char *)item->g + mt_dtype_size(item->dtype);
+}
+
+/* The step is that of the values that the codes stand for; it leaves the nearest codes. */
+static void moments_in_8_bits_are_the_nearest_codes(void **state)
+{
+    (void)state;
+    mti_ctx *ctx;
+    const mti_backend *be = mtt_backend(&ctx);
+    float share[2][256];
+    mti_opt_params o = {
+        .lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .step = 3, .grad_scale = 0.5};
+    for (int v = 0; v < 2; v++) shares_of(v, share[v]);
+    for (int d = 0; d < 4; d++) { /* f64 keeps its wide moments beside the others */
+        mt_dtype dtype = mtt_floats[d];
+        tensors wide, coded;
+        make(&wide, dtype), make(&coded, dtype);
+        mti_view codes[N_ITEMS][2];
+        for (int k = 0; k < N_ITEMS; k++) {
+            if (k == 2) skip_one(&wide.items[k]), skip_one(&coded.items[k]);
+            int64_t n = wide.items[k].n;
+            float *moment[2] = {wide.m[k].data, wide.v[k].data};
+            for (int v = 0; v < 2; v++) {
+                codes[k][v] = draw_codes(50 + (uint64_t)(2 * k + v), n);
+                const uint8_t *code = codes[k][v].data;
+                for (int64_t i = 0; i < n && dtype != MT_F64; i++)
+                    moment[v][i] =
+                        value_of(v, share[v], code[i]) * scales_of(&codes[k][v], n)[i / 256];
+            }
+            if (dtype == MT_F64) continue;
+            coded.items[k].moments = MTI_MOMENTS_8BIT;
+            coded.items[k].m = codes[k][0].data, coded.items[k].v = codes[k][1].data;
+        }
+        assert_true(be->adamw(ctx, &o, N_ITEMS, wide.items));
+        assert_true(be->adamw(ctx, &o, N_ITEMS, coded.items));
+        for (int k = 0; k < N_ITEMS; k++) {
+            mtt_same(&coded.p[k], &wide.p[k], "p");
+            for (int v = 0; v < 2; v++) {
+                if (dtype != MT_F64)
+                    check_codes(v, &codes[k][v], v ? &wide.v[k] : &wide.m[k], wide.items[k].n);
+                mtt_drop(&codes[k][v]);
+            }
+        }
+        drop(&wide), drop(&coded);
+    }
+    be->close(ctx);
+}
+
+/* A gradient in f32 gives the step of the same values in 16 bits, beside any other. */
+static void a_gradient_may_be_f32_beside_16_bits(void **state)
+{
+    (void)state;
+    mti_ctx *ctx;
+    const mti_backend *be = mtt_backend(&ctx);
+    for (int way = 0; way < 4; way++) {
+        mt_dtype dtype = way % 2 ? MT_BF16 : MT_F16;
+        tensors own, wide;
+        make(&own, dtype), make(&wide, dtype);
+        mti_view g[N_ITEMS];
+        for (int k = 0; k < N_ITEMS; k++) {
+            g[k] = mtt_dense(MT_F32, item_sizes[k]);
+            assert_true(be->copy(ctx, &own.g[k], &g[k]));
+            if (k == 4) continue;
+            wide.items[k].g = g[k].data;
+            wide.items[k].wide_grad = true;
+        }
+        mti_opt_params o = {
+            .lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .momentum = 0.9, .step = 3};
+        bool (*step)(mti_ctx *, const mti_opt_params *, int, const mti_opt_item *) =
+            way < 2 ? be->adamw : be->sgd;
+        assert_true(step(ctx, &o, N_ITEMS, own.items));
+        assert_true(step(ctx, &o, N_ITEMS, wide.items));
+        for (int k = 0; k < N_ITEMS; k++) {
+            mtt_same(&wide.p[k], &own.p[k], "p");
+            mtt_same(&wide.m[k], &own.m[k], "m");
+            mtt_same(&wide.v[k], &own.v[k], "v");
+            mtt_drop(&g[k]);
+        }
+        drop(&own), drop(&wide);
     }
     be->close(ctx);
 }
@@ -217,6 +370,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(adamw_takes_the_step_of_its_paper),
         cmocka_unit_test(narrow_moments_are_rounded_after_the_step),
+        cmocka_unit_test(moments_in_8_bits_are_the_nearest_codes),
+        cmocka_unit_test(a_gradient_may_be_f32_beside_16_bits),
         cmocka_unit_test(a_master_is_stepped_instead_of_its_parameter),
         cmocka_unit_test(sgd_takes_plain_and_momentum_steps),
         cmocka_unit_test(clipping_measures_and_scales_all_gradients),

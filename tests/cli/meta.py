@@ -61,7 +61,7 @@ def draw_model(draw):
 
 def draw_memory_options(draw, kind):
     dtype = draw.choice(["f32", "f32", "bf16", "f16", "f64"])
-    optimizer = draw.choice(["none", "sgd", "sgd-momentum", "adamw", "adamw-16bit"])
+    optimizer = draw.choice(["none", "sgd", "sgd-momentum", "adamw", "adamw-16bit", "adamw-8bit"])
     args = ["--dtype", dtype, "--optimizer", optimizer]
     presets = ["full"] + ["selective"] * (kind not in ("linear", "mlp")) + ["every=2", "sqrt"] * (kind in WHOLE)
     if draw.random() < 0.4:
@@ -77,6 +77,8 @@ def draw_memory_options(draw, kind):
         args += ["--lora-rank", draw.choice([1, 3])] + draw.choice([[], ["--qlora"]])
     if dtype in ("bf16", "f16") and optimizer != "none" and draw.random() < 0.5:
         args += ["--master-weights"]
+    if dtype in ("bf16", "f16") and draw.random() < 0.4:
+        args += ["--f32-gradients"]
     if kind in WHOLE and optimizer != "none" and draw.random() < 0.2:
         args += ["--loss-scale", draw.choice(["8", "dynamic"])]
     return args
@@ -374,8 +376,8 @@ def gpt3_on_a_laptop():
 if sys.argv[1] == "books":
     met = same_books(20261120, int(os.environ.get("MEMTAPE_CONFIGURATIONS", 300)))
     for word in ["linear", "mlp", "--out-act", "attention", "block", *WHOLE, "flash", "math", "--inplace", "--offload", "disk",
-                 "--compress", "--amp", "--lora-rank", "--qlora", "--master-weights", "--loss-scale",
-                 "adamw", "sgd", "sgd-momentum", "full", "selective", "sqrt", "every=2", "rmsnorm", "post"]:
+                 "--compress", "--amp", "--lora-rank", "--qlora", "--master-weights", "--f32-gradients",
+                 "--loss-scale", "adamw", "sgd", "sgd-momentum", "full", "selective", "sqrt", "every=2", "rmsnorm", "post"]:
         check(word in met, f"no compared configuration has {word}")
 else:
     options()

@@ -29,7 +29,7 @@ VALUES = {
     "norm": "post", "norm-kind": "rmsnorm", "kv-heads": 2, "dropout": 0.5, "attention": "math",
     "causal": None, "dtype": "f16", "optimizer": "adamw", "checkpoint": "full", "budget": "1GB",
     "offload": "cpu", "compress": "bf16", "amp": "f16", "loss-scale": 4096, "master-weights": None,
-    "lora-rank": 3, "qlora": None, "tp": 4, "sp": None, "pp": 4, "interleave": 2, "stage": 1,
+    "f32-gradients": None, "lora-rank": 3, "qlora": None, "tp": 4, "sp": None, "pp": 4, "interleave": 2, "stage": 1,
     "microbatches": 4, "dp": 4, "zero": 3, "device": "meta", "capacity": "1MB",
     "gemm-workspace": "2MiB", "scratch": "cpu", "seed": 9, "threads": 3, "recompute": None,
     "params": "1B", "flops-rate": "1T", "utilisation": 0.5, "devices": 4, "kv": 3,
@@ -43,7 +43,8 @@ SECOND_VALUES = {"device": "cpu", "budget": "2GB", "from": "other.safetensors", 
 ON_META = ["--device", "meta"]
 ADAPTED = ["--from", "model.safetensors", "--lora-rank", 3]
 NEEDED = {"inplace": ["--act", "leaky_relu"], "loss-scale": ["--dtype", "f16", "--optimizer", "adamw"],
-           "master-weights": ["--dtype", "bf16", "--optimizer", "adamw"], "qlora": ["--lora-rank", 3],
+           "master-weights": ["--dtype", "bf16", "--optimizer", "adamw"],
+           "f32-gradients": ["--dtype", "bf16"], "qlora": ["--lora-rank", 3],
            "gemm-workspace": ON_META, "scratch": ON_META + ["--dtype", "bf16"],
            "utilisation": ["--tokens", "1B", "--flops-rate", "1T"],
            "devices": ["--tokens", "1B", "--flops-rate", "1T"]}
@@ -68,7 +69,7 @@ BASE = {"demo": ["--data", "text.txt"], "train": TRAIN, "generate": ["--model", 
 # Another command than BASE's, where that shows what the option does.
 BASE_OF = {("train", "preset"): [*TEXT, "-b", 2, "-s", 16], ("plan", "kv"): ["gpt2", "-s", 16],
            ("audit", "threads"): [], ("demo", "seconds"): ["--data", "text.txt", "--seconds", 1],
-           ("sweep", "optimizer"): [*GPT, "-b", 1, "-s", 1],
+           **{("sweep", option): [*GPT, "-b", 1, "-s", 1] for option in ("optimizer", "f32-gradients")},
            **{("explain", option): EXPRESSION for option in ("expr", "shapes", "no-grad", "weights")},
            **{(verb, "out-act"): MLP for verb in ("profile", "explain", "sweep", "plan")},
            **{(verb, "causal"): ["block", *SMALL] for verb in ("profile", "explain", "sweep", "plan")},
@@ -258,7 +259,7 @@ def look_at(verb, mode, base, option, has_json, seen):
 
 # ---- all of them ----
 def listed(verb):
-    return re.findall(r"(?m)^ +(?:-\w, )?--([a-z-]+)(?:=|\s|$)", run(verb, "--help").stdout)
+    return re.findall(r"(?m)^ +(?:-\w, )?--([a-z0-9-]+)(?:=|\s|$)", run(verb, "--help").stdout)
 
 
 def main():

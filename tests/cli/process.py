@@ -330,7 +330,7 @@ def every_option_that_names_a_file_is_compared():
     """The help of every verb is read: a new option that takes a FILE must be added to the comparison."""
     for verb in ["demo", "train", "generate", "profile", "explain", "audit", "sweep", "plan", "ranks"]:
         text = run(verb, "--help").stdout
-        names = set(re.findall(r"--([a-z-]+)=(?:FILE|PATH)", text))
+        names = set(re.findall(r"--([a-z0-9-]+)=(?:FILE|PATH)", text))
         known = {"model", "adapter", "data", "resume", "from", "save", "save-adapter", "trace", "svg", "json"}
         equal(names - known, set(), f"options of {verb} that take a file but are not compared")
 

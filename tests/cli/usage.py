@@ -40,7 +40,7 @@ refused(["2.93 KiB", "out of memory"], "profile", "mlp", "--capacity", "3000B", 
 for option, names in {"--act": ["relu", "leaky_relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid"],
                       "--out-act": ["none", "relu", "sigmoid"], "--norm": ["pre", "post"], "--attention": ["flash", "math"],
                       "--dtype": ["f32", "bf16", "f16", "f64"],
-                      "--optimizer": ["none", "sgd", "sgd-momentum", "adamw", "adamw-16bit"], "--device": ["cpu", "meta"],
+                      "--optimizer": ["none", "sgd", "sgd-momentum", "adamw", "adamw-16bit", "adamw-8bit"], "--device": ["cpu", "meta"],
                       "--norm-kind": ["layernorm", "rmsnorm"],
                       "--checkpoint": ["none", "full", "selective", "every=K", "sqrt"],
                       "--offload": ["none", "cpu", "disk"],
@@ -86,7 +86,7 @@ text = run("profile", "--help").stdout
 for heading in ["Model", "Memory:", "One rank of several:", "Device:", "Output:"]:
     check(f"\n {heading}" in text, f"help has no {heading}")
 defaults = [f"--{name}={value}" for name, value in
-            re.findall(r"--([a-z-]+)=[A-Z]+ [^-]*\(default ([\w.]+)\)", " ".join(text.split()))
+            re.findall(r"--([a-z0-9-]+)=[A-Z]+ [^-]*\(default ([\w.]+)\)", " ".join(text.split()))
             if name not in ("device", "seed", "loss-scale", "interleave", "scratch", "out-act")]  # these need other options
 check(len(defaults) > 10, f"defaults in the help: {defaults}")
 equal(run(*ON_META, *defaults).stdout, run(*ON_META).stdout, "output with the help's defaults given")
@@ -113,6 +113,7 @@ refused(["--inference", "--tp"], "profile", "gpt", "--inference", "--tp", "2", "
 refused(["--qlora", "--lora-rank"], "profile", "gpt", "--qlora")
 refused(["--amp", "f32"], "profile", "gpt", "--amp", "bf16", "--dtype", "bf16")
 refused(["--master-weights", "--optimizer", "sgd-momentum"], "profile", "gpt", "--master-weights", "--dtype", "bf16")
+refused(["--f32-gradients", "f32", "need --dtype bf16"], "profile", "gpt", "--f32-gradients")
 refused(["--master-weights", "f32"], "profile", "gpt", "--master-weights", "--optimizer", "sgd")
 refused(["--loss-scale", "block", "gpt"], "profile", "block", "--loss-scale", "8")
 refused(["--checkpoint selective", "mlp"], "profile", "mlp", "--checkpoint", "selective")

@@ -171,7 +171,7 @@ static void narrow_state_has_the_dtype_of_16_bit_parameters(void **state)
         for (int master = 0; master < 2; master++) {
             mt_module *m = two_params(dtypes[d], 3);
             mt_optimizer *o = mt_adamw_new(
-                m, &(mt_adamw_options){.lr = 1e-3, .master = master, .narrow_state = true});
+                m, &(mt_adamw_options){.lr = 1e-3, .master = master, .moments = MT_MOMENTS_NARROW});
             set_grad(mt_module_param(m, "matrix"), g);
             set_grad(mt_module_param(m, "vector"), g);
             mtt_ok(mt_optimizer_step(o));
@@ -188,6 +188,38 @@ static void narrow_state_has_the_dtype_of_16_bit_parameters(void **state)
         }
 }
 
+/* A byte and a 256th of a float for each element, but f32 below 4096 elements and f64 for f64. */
+static void moments_in_8_bits_take_a_byte_each(void **state)
+{
+    (void)state;
+    static const int64_t sizes[] = {4095, 4096, 4097, 10000};
+    for (int d = 0; d < 4; d++)
+        for (size_t k = 0; k < 4; k++) {
+            const mt_dtype dtypes[] = {MT_BF16, MT_F16, MT_F32, MT_F64};
+            int64_t n = sizes[k], scales = (n + 255) / 256;
+            bool coded = d < 3 && n >= 4096, master = d < 2;
+            mt_module *m = mt_module_new("m", mtt_pass, NULL, NULL);
+            mt_tensor *p = mt_module_add_param(
+                m, "p", mtt_made(mt_normal(device, dtypes[d], MT_SHAPE(n), 0, 1)));
+            MT_AUTO mt_tensor *g = mtt_made(mt_normal(device, dtypes[d], MT_SHAPE(n), 0, 1));
+            mtt_ok(mt_set_grad(p, g));
+            mt_optimizer *o = mt_adamw_new(
+                m, &(mt_adamw_options){.lr = 1e-3, .master = true, .moments = MT_MOMENTS_8BIT});
+            mtt_ok(mt_optimizer_step(o));
+            assert_int_equal(mt_optimizer_state_count(o), 2 + master);
+            for (size_t i = 0; i < 2; i++) {
+                mt_optimizer_entry e;
+                mtt_ok(mt_optimizer_state(o, i, &e));
+                int64_t want = coded ? (n + 3) / 4 * 4 + 4 * scales : n * (d == 3 ? 8 : 4);
+                assert_int_equal(mt_storage_of(e.tensor).bytes, want);
+                assert_int_equal(mt_moment_bytes(MT_MOMENTS_8BIT, dtypes[d], n), want);
+                assert_int_equal(mt_dtype_of(e.tensor), coded ? MT_U8 : d == 3 ? MT_F64 : MT_F32);
+            }
+            mt_optimizer_free(o);
+            mt_module_free(m);
+        }
+}
+
 /* Beside zero gradients v is multiplied by 0.999, which half a unit in bf16's last place hides. */
 static void v_cannot_shrink_in_bf16(void **state)
 {
@@ -195,7 +227,9 @@ static void v_cannot_shrink_in_bf16(void **state)
     const double g[N] = {1, 2, 3, 4, 5, 6}, zero[N] = {0};
     for (int narrow = 0; narrow < 2; narrow++) {
         mt_module *m = two_params(MT_BF16, 3);
-        mt_optimizer *o = mt_adamw_new(m, &(mt_adamw_options){.lr = 1e-3, .narrow_state = narrow});
+        mt_optimizer *o = mt_adamw_new(
+            m, &(mt_adamw_options){.lr = 1e-3,
+                                   .moments = narrow ? MT_MOMENTS_NARROW : MT_MOMENTS_WIDE});
         mt_optimizer_entry v;
         double first = 0, last = 0;
         for (int step = 0; step < 100; step++) {
@@ -213,6 +247,43 @@ static void v_cannot_shrink_in_bf16(void **state)
         mt_optimizer_free(o);
         mt_module_free(m);
     }
+}
+
+/* 16-bit parameters step with f32 gradients as with gradients of their own; others are refused. */
+static void gradients_may_be_f32_beside_16_bits(void **state)
+{
+    (void)state;
+    const double g[N] = {1, 2, 3, 4, 5, 6}; /* exact in 16 bits */
+    double *after[2];
+    for (int wide = 0; wide < 2; wide++) {
+        mt_module *m = two_params(MT_BF16, 3);
+        mt_tensor *p = mt_module_param(m, "matrix");
+        if (wide) mtt_ok(mt_module_set_grad_dtype(m, MT_F32));
+        mt_optimizer *o = mt_adamw_new(m, &(mt_adamw_options){.lr = 1e-2, .master = true});
+        MT_AUTO mt_tensor *grad =
+            mtt_from_doubles(device, wide ? MT_F32 : MT_BF16, mt_rank(p), mt_shape(p), g);
+        mtt_ok(mt_set_grad(p, grad));
+        double norm;
+        mtt_ok(mt_clip_grad_norm(m, 100, &norm));
+        assert_true(fabs(norm - sqrt(91)) < 1e-5);
+        mtt_ok(mt_optimizer_step(o));
+        after[wide] = mtt_doubles(p);
+        mt_optimizer_free(o);
+        mt_module_free(m);
+    }
+    assert_memory_equal(after[0], after[1], N * sizeof *g);
+    free(after[0]), free(after[1]);
+
+    mt_module *m = two_params(MT_F32, 3);
+    mtt_ok(mt_module_set_grad_dtype(m, MT_BF16));
+    mt_optimizer *o = mt_sgd_new(m, &(mt_sgd_options){.lr = 1e-2});
+    mt_tensor *p = mt_module_param(m, "vector");
+    MT_AUTO mt_tensor *grad = mtt_from_doubles(device, MT_BF16, mt_rank(p), mt_shape(p), g);
+    mtt_ok(mt_set_grad(p, grad));
+    assert_int_equal(mt_optimizer_step(o), MT_ERR_ARGUMENT);
+    mtt_failed(MT_ERR_ARGUMENT, "sgd: the gradient of vector is bf16; need f32", "");
+    mt_optimizer_free(o);
+    mt_module_free(m);
 }
 
 static void a_late_parameter_starts_at_its_own_first_step(void **state)
@@ -463,6 +534,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         mtt_test(adamw_follows_the_reference),
         mtt_test(narrow_state_has_the_dtype_of_16_bit_parameters),
+        mtt_test(gradients_may_be_f32_beside_16_bits),
+        mtt_test(moments_in_8_bits_take_a_byte_each),
         mtt_test(v_cannot_shrink_in_bf16),
         mtt_test(sgd_follows_the_reference),
         mtt_test(state_is_made_in_f32_at_the_first_step),

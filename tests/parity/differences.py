@@ -144,7 +144,7 @@ AUTOCAST = (
     "copy.",
     "- Loss scaling: PyTorch divides gradients by the scale in a pass of its own, and refuses f16 "
     "ones. memtape divides within the optimizer's pass, in f32, whatever the gradients' type.",
-    "- AdamW with `narrow_state` keeps m and v in a parameter's 16 bits, as PyTorch does, so bytes are equal. It "
+    "- AdamW with `MT_MOMENTS_NARROW` keeps m and v in a parameter's 16 bits, as PyTorch does, so bytes are equal. It "
     "computes in f32 and rounds once, after the step; PyTorch rounds after every operation, so values differ.",
 )
 

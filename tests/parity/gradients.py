@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """gradients.py LIBMEMTAPE_CASES: mt_gradients and mt_backward_from against torch.autograd.grad and backward on
-random graphs: which inputs have a gradient, its values, and the order in which hooks are called. Values are
-whole numbers, so everything must be equal. Exit status 77 without PyTorch."""
+random graphs: which inputs have a gradient, its values and dtype, which leaves may choose, and the order in which
+hooks are called. Values are whole numbers, so everything must be equal. Exit status 77 without PyTorch."""
 
 import ctypes
 import random
@@ -30,6 +30,12 @@ class Pair:
 
     def __init__(self, ours, theirs):
         self.ours, self.theirs = ours, theirs
+
+    def sum_in(self, dtype):
+        """For a leaf: the dtype of its gradient."""
+        library = self.ours.library
+        library.check(library.mt_set_grad_dtype(self.ours.pointer, memtape.DTYPES.index(dtype)))
+        self.theirs.grad_dtype = dtype
 
     def watch(self, number, logs):
         library, (our_log, their_log) = self.ours.library, logs
@@ -64,6 +70,7 @@ def build(library, draw, logs):
         if number < LEAVES:
             values = torch.tensor([draw.randint(-3, 3) for _ in range(WIDTH)], dtype=torch.float64)
             pair = Pair(library.tensor(values).requires_grad_(), values.requires_grad_())
+            pair.sum_in(draw.choice([torch.float64, torch.float32]))
         else:
             pair = grow(library, draw, pairs, products)
         pair.watch(number, logs)
@@ -77,7 +84,9 @@ def pointers(tensors):
 
 def same(ours, theirs):
     """Whether two tensors, or two Nones, are the same."""
-    return (ours is None) == (theirs is None) and (ours is None or torch.equal(ours.torch(), theirs))
+    if ours is None or theirs is None:
+        return ours is theirs
+    return ours.dtype == theirs.dtype and torch.equal(ours.torch(), theirs)
 
 
 def compare(library, draw):

@@ -24,6 +24,7 @@ SIGNATURES = {  # name: (result, arguments); tensors, modules and ledgers are po
     "numel": (I64, P), "dtype_of": (I, P),
     "to_host": (I, P, P, SIZE), "copy_from_host": (I, P, P, SIZE), "set_category": (I, P, I),
     "set_requires_grad": (I, P, BOOL), "requires_grad": (BOOL, P), "grad": (P, P),
+    "set_grad_dtype": (I, P, I),
     "set_grad_mode": (BOOL, BOOL), "backward_with": (I, P, P), "grad_fn_name": (TEXT, P),
     "ledger_new": (P, P), "ledger_free": (None, P), "ledger_begin": (I, P), "ledger_end": (I, P),
     "ledger_bytes": (SIZE, P), "op_count": (I,), "mem_get_stats": (None, P, P),

@@ -170,21 +170,26 @@ static void states_take_the_published_bytes_a_parameter(void **state)
     mt_plan_formula f;
     mt_model_config c = preset("llama-3.1-8b");
     mt_plan_run run = {.config = &c, .batch = 1, .seq = 1, .parameters = 8000000000};
-    mtt_ok(mt_plan_states(&run, "adamw", true, &f));
+    mtt_ok(mt_plan_states(&run, &(mt_plan_training){"adamw", true}, &f));
     assert_string_equal(f.text, "(2 + 2 + 12) N");
     assert_int_equal(f.value, 128000000000);
     assert_int_equal(f.expected, 16 * (int64_t)8030261248);
     c.dtype = MT_F32;
     run.parameters = 0;
-    mtt_ok(mt_plan_states(&run, "adamw", false, &f));
+    mtt_ok(mt_plan_states(&run, &(mt_plan_training){"adamw"}, &f));
     assert_int_equal(f.value, 16 * (int64_t)8030261248);
-    mtt_ok(mt_plan_states(&run, "sgd-momentum", false, &f));
+    mtt_ok(mt_plan_states(&run, &(mt_plan_training){"sgd-momentum"}, &f));
     assert_string_equal(f.text, "(4 + 4 + 4) N");
-    mtt_ok(mt_plan_states(&run, "sgd", false, &f));
+    mtt_ok(mt_plan_states(&run, &(mt_plan_training){"sgd"}, &f));
     assert_string_equal(f.text, "(4 + 4 + 0) N");
     c.dtype = MT_BF16;
-    mtt_ok(mt_plan_states(&run, "sgd", true, &f));
+    mtt_ok(mt_plan_states(&run, &(mt_plan_training){"sgd", true}, &f));
     assert_string_equal(f.text, "(2 + 2 + 4) N");
+    mtt_ok(mt_plan_states(&run, &(mt_plan_training){"adamw", .master = true, .f32_gradients = true},
+                          &f));
+    assert_string_equal(f.text, "(2 + 4 + 12) N");
+    mtt_ok(mt_plan_states(&run, NULL, &f));
+    assert_string_equal(f.text, "(2 + 2 + 0) N");
 }
 
 static void every_regime_has_a_source_and_a_sum(void **state)
@@ -197,7 +202,7 @@ static void every_regime_has_a_source_and_a_sum(void **state)
         assert_true(*r->name && *r->source);
         sums[n] = r->parameter + r->gradient + r->optimizer;
     }
-    static const double published[] = {16, 16, 20, 12, 8, 12, 8, 2, 0.5, 2};
+    static const double published[] = {16, 16, 18, 20, 12, 8, 6, 12, 8, 2, 0.5, 2};
     assert_int_equal(n, sizeof published / sizeof *published);
     for (size_t i = 0; i < n; i++) assert_true(sums[i] == published[i]);
 }
@@ -224,9 +229,11 @@ static void invalid_input_is_refused(void **state)
     mt_plan_parameters(NULL, &f), mtt_failed(MT_ERR_ARGUMENT, "run is NULL");
     mt_plan_flops(&good, NULL), mtt_failed(MT_ERR_ARGUMENT, "result is NULL");
     mt_plan_forward_flops(&good, NULL, NULL, NULL), mtt_failed(MT_ERR_ARGUMENT, "result is NULL");
-    mt_plan_states(&good, "adamw", false, NULL), mtt_failed(MT_ERR_ARGUMENT, "result is NULL");
+    mt_plan_states(&good, &(mt_plan_training){"adamw"}, NULL),
+        mtt_failed(MT_ERR_ARGUMENT, "result is NULL");
     mt_plan_parameters_in_brief(&good, NULL), mtt_failed(MT_ERR_ARGUMENT, "result is NULL");
-    mt_plan_states(&good, "lion", false, &f), mtt_failed(MT_ERR_ARGUMENT, "lion", "sgd-momentum");
+    mt_plan_states(&good, &(mt_plan_training){"lion"}, &f),
+        mtt_failed(MT_ERR_ARGUMENT, "lion", "sgd-momentum");
     bad.batch = 0;
     mt_plan_activations(&bad, &f), mtt_failed(MT_ERR_ARGUMENT, "batch 0");
     bad = good, bad.checkpoint = "some";
@@ -236,7 +243,7 @@ static void invalid_input_is_refused(void **state)
     bad = good, bad.parameters = -1;
     mt_plan_flops(&bad, &f), mtt_failed(MT_ERR_ARGUMENT, "-1 parameters");
     bad = good, bad.parameters = INT64_MAX;
-    mt_plan_states(&bad, "adamw", false, &f), mtt_failed(MT_ERR_ARGUMENT, "10^15");
+    mt_plan_states(&bad, &(mt_plan_training){"adamw"}, &f), mtt_failed(MT_ERR_ARGUMENT, "10^15");
     bad = good, bad.parameters = 1000000000000000, bad.batch = 1000;
     mt_plan_flops(&bad, &f), mtt_failed(MT_ERR_ARGUMENT, "63 bits");
     bad = good, bad.config = &none;
@@ -373,20 +380,21 @@ static mt_tensor *forward(mt_device *device, const mt_plan_run *run, mt_module *
 
 static const char *const optimizers[] = {"sgd", "sgd-momentum", "adamw"};
 
-static mt_optimizer *make_optimizer(mt_module *model, const char *name, bool master)
+static mt_optimizer *make_optimizer(mt_module *model, const mt_plan_training *t)
 {
     mt_sgd_options sgd = {
-        .lr = 1, .momentum = strcmp(name, "sgd-momentum") ? 0 : 0.9, .master = master};
-    return strcmp(name, "adamw")
+        .lr = 1, .momentum = strcmp(t->optimizer, "sgd-momentum") ? 0 : 0.9, .master = t->master};
+    return strcmp(t->optimizer, "adamw")
                ? mt_sgd_new(model, &sgd)
-               : mt_adamw_new(model, &(mt_adamw_options){.lr = 1, .master = master});
+               : mt_adamw_new(model, &(mt_adamw_options){.lr = 1, .master = t->master});
 }
 
-static step measure(mt_device *device, const mt_plan_run *run, const char *name, bool master)
+static step measure(mt_device *device, const mt_plan_run *run, const mt_plan_training *training)
 {
     step out = {0};
     mt_module *model = mt_model_new(device, run->config);
     assert_non_null(model);
+    if (training->f32_gradients) mtt_ok(mt_module_set_grad_dtype(model, MT_F32));
     if (run->checkpoint) mtt_ok(mt_model_checkpoint(model, run->checkpoint));
     mt_tensor *y = forward(device, run, model, &out);
     mt_tensor *dy = mtt_made(mt_normal(device, mt_dtype_of(y), mt_rank(y), mt_shape(y), 0, 1));
@@ -395,7 +403,7 @@ static step measure(mt_device *device, const mt_plan_run *run, const char *name,
     out.forward = (int64_t)flops.forward;
     out.flops = (int64_t)(flops.forward + flops.backward + flops.recompute);
     int64_t gradients = gradients_of(model);
-    mt_optimizer *optimizer = make_optimizer(model, name, master);
+    mt_optimizer *optimizer = make_optimizer(model, training);
     mtt_ok(mt_optimizer_step(optimizer));
     out.states = states_of(model, optimizer, gradients);
     uint64_t elements, bytes;
@@ -460,9 +468,10 @@ static void formulas_plus_their_rows_equal_what_any_model_measures(void **state)
         mt_model_config c = draw_model(&seed);
         mt_plan_run run = {.config = &c, .batch = pick(&seed, 1, 4), .seq = pick(&seed, 1, 33)};
         run.checkpoint = draw_checkpoint(&seed, &c);
-        const char *optimizer = optimizers[pick(&seed, 0, 2)];
-        bool master = mt_dtype_size(c.dtype) == 2 && toss(&seed);
-        step measured = measure(device, &run, optimizer, master);
+        mt_plan_training training = {.optimizer = optimizers[pick(&seed, 0, 2)]};
+        training.master = mt_dtype_size(c.dtype) == 2 && toss(&seed);
+        training.f32_gradients = mt_dtype_size(c.dtype) == 2 && toss(&seed);
+        step measured = measure(device, &run, &training);
         mt_plan_formula f;
         mtt_ok(mt_plan_parameters(&run, &f));
         assert_agrees(&f, measured.parameters, &run, i);
@@ -471,7 +480,7 @@ static void formulas_plus_their_rows_equal_what_any_model_measures(void **state)
         mtt_ok(mt_plan_flops(&run, &f));
         assert_agrees(&f, measured.flops, &run, i);
         assert_forward_agrees(&run, measured.forward, i);
-        mtt_ok(mt_plan_states(&run, optimizer, master, &f));
+        mtt_ok(mt_plan_states(&run, &training, &f));
         assert_agrees(&f, measured.states, &run, i);
         if (c.kind == MT_MODEL_GPT || c.kind == MT_MODEL_LLAMA)
             assert_cache_agrees(device, &run, i);

@@ -2,6 +2,7 @@
  * tensors are treated as one long array and divided into chunks, so that many small ones
  * cost one parallel region and large ones are shared among the threads. */
 #include "backends/cpu/cpu.h"
+#include "backends/moments.h"
 
 /* Updates n elements from `at` of one item. */
 typedef void span_fn(const void *op, const mti_opt_item *item, int64_t at, int64_t n);
@@ -56,8 +57,16 @@ static float *load_wide(const mti_opt_item *item, int64_t at, float *p32, int64_
 static float *load_moment(const mti_opt_item *item, void *moment, int64_t at, float *buffer,
                           int64_t run)
 {
-    if (!item->narrow) return (float *)moment + at;
+    if (item->moments == MTI_MOMENTS_WIDE) return (float *)moment + at;
     mti_cpu_load_f32(item->dtype, element(item, moment, at), buffer, run);
+    return buffer;
+}
+
+/* g in f32: what the item has, or its 16 bits converted into `buffer`. */
+static const float *load_grad(const mti_opt_item *item, int64_t at, float *buffer, int64_t run)
+{
+    if (item->wide_grad) return (const float *)item->g + at;
+    mti_cpu_load_f32(item->dtype, element(item, item->g, at), buffer, run);
     return buffer;
 }
 
@@ -106,6 +115,7 @@ static MTI_MULTIVERSION void adamw_f64(const adamw_step *s, double decay, double
 static void adamw_span(const void *op, const mti_opt_item *item, int64_t at, int64_t n)
 {
     const adamw_step *s = op;
+    if (item->moments == MTI_MOMENTS_8BIT) return;
     double decay = item->weight_decay;
     void *p = element(item, item->p, at);
     const void *g = element(item, item->g, at);
@@ -123,12 +133,86 @@ static void adamw_span(const void *op, const mti_opt_item *item, int64_t at, int
         float *wide = load_wide(item, at + i, p32, run);
         float *m = load_moment(item, item->m, at + i, m32, run);
         float *v = load_moment(item, item->v, at + i, v32, run);
-        mti_cpu_load_f32(item->dtype, (const uint16_t *)g + i, g32, run);
-        adamw_f32(s, decay, wide, g32, m, v, run);
+        adamw_f32(s, decay, wide, load_grad(item, at + i, g32, run), m, v, run);
         mti_cpu_store_f32(item->dtype, wide, (uint16_t *)p + i, run);
-        if (!item->narrow) continue;
+        if (item->moments == MTI_MOMENTS_WIDE) continue;
         mti_cpu_store_f32(item->dtype, m, element(item, item->m, at + i), run);
         mti_cpu_store_f32(item->dtype, v, element(item, item->v, at + i), run);
+    }
+}
+
+/* ---- AdamW with moments in 8 bits: block by block ---- */
+
+typedef struct adamw_8bit {
+    adamw_step step;
+    float share[2][MTI_MOMENT_CODES]; /* of codes of m and v */
+} adamw_8bit;
+
+static MTI_MULTIVERSION void decode(const float *share, const uint8_t *codes, float scale, float *x,
+                                    int n)
+{
+    MTI_SIMD
+    for (int i = 0; i < n; i++) x[i] = share[codes[i]] * scale;
+}
+
+static MTI_MULTIVERSION float encode(bool positive, const float *x, uint8_t *codes, int n)
+{
+    uint32_t largest = 0;
+    MTI_SIMD_MAX(largest)
+    for (int i = 0; i < n; i++) {
+        uint32_t u = mti_magnitude_bits(x[i]);
+        largest = u > largest ? u : largest;
+    }
+    float scale = mti_block_scale(true, largest), inverse = mti_moment_inverse(scale);
+    MTI_SIMD
+    for (int i = 0; i < n; i++) codes[i] = mti_moment_encode(positive, x[i] * inverse);
+    return scale;
+}
+
+static void step_block(const adamw_8bit *a, const mti_opt_item *item, int64_t block)
+{
+    int64_t at = block * MTI_MOMENT_BLOCK;
+    int n = (int)(item->n - at < MTI_MOMENT_BLOCK ? item->n - at : MTI_MOMENT_BLOCK);
+    float p32[MTI_MOMENT_BLOCK], g32[MTI_MOMENT_BLOCK], moment[2][MTI_MOMENT_BLOCK];
+    uint8_t *codes[2] = {item->m, item->v};
+    float *scale[2];
+    for (int k = 0; k < 2; k++) {
+        scale[k] = (float *)(void *)(codes[k] + mti_moment_scales_at(item->n)) + block;
+        decode(a->share[k], codes[k] + at, *scale[k], moment[k], n);
+    }
+    bool wide = item->dtype == MT_F32;
+    float *p = wide ? (float *)item->p + at : load_wide(item, at, p32, n);
+    const float *g = wide ? (const float *)item->g + at : load_grad(item, at, g32, n);
+    adamw_f32(&a->step, item->weight_decay, p, g, moment[0], moment[1], n);
+    if (!wide) mti_cpu_store_f32(item->dtype, p, element(item, item->p, at), n);
+    for (int k = 0; k < 2; k++) *scale[k] = encode(k, moment[k], codes[k] + at, n);
+}
+
+typedef struct blocks_job {
+    const adamw_8bit *a;
+    const mti_opt_item *item;
+} blocks_job;
+
+static void some_blocks(const void *arg, int64_t begin, int64_t end)
+{
+    const blocks_job *job = arg;
+    for (int64_t block = begin; block < end; block++) step_block(job->a, job->item, block);
+}
+
+static void adamw_8bit_items(const mti_ctx *ctx, const adamw_step *s, int n_items,
+                             const mti_opt_item *items)
+{
+    adamw_8bit a = {.step = *s};
+    bool ready = false;
+    for (int k = 0; k < n_items; k++) {
+        if (items[k].moments != MTI_MOMENTS_8BIT) continue;
+        for (int code = 0; !ready && code < MTI_MOMENT_CODES; code++)
+            for (int v = 0; v < 2; v++) a.share[v][code] = mti_moment_share(v, code);
+        ready = true;
+        int64_t blocks = (items[k].n + MTI_MOMENT_BLOCK - 1) / MTI_MOMENT_BLOCK;
+        blocks_job job = {&a, &items[k]};
+        mti_cpu_parallel(ctx, blocks, mti_cpu_chunk(blocks, 8 * MTI_MOMENT_BLOCK), some_blocks,
+                         &job);
     }
 }
 
@@ -143,6 +227,7 @@ bool mti_cpu_adamw(mti_ctx *ctx, const mti_opt_params *p, int n_items, const mti
                     .eps = p->eps,
                     .grad_scale = grad_scale_of(p)};
     for_items(ctx, n_items, items, 4, adamw_span, &s);
+    adamw_8bit_items(ctx, &s, n_items, items);
     return true;
 }
 
@@ -195,8 +280,8 @@ static void sgd_span(const void *op, const mti_opt_item *item, int64_t at, int64
     for (int64_t i = 0, run; i < n; i += run) {
         run = n - i < MTI_CPU_RUN ? n - i : MTI_CPU_RUN;
         float *wide = load_wide(item, at + i, p32, run);
-        mti_cpu_load_f32(item->dtype, (const uint16_t *)g + i, g32, run);
-        sgd_f32(o, item->weight_decay, wide, g32, m ? m + i : NULL, run);
+        const float *grad = load_grad(item, at + i, g32, run);
+        sgd_f32(o, item->weight_decay, wide, grad, m ? m + i : NULL, run);
         mti_cpu_store_f32(item->dtype, wide, (uint16_t *)p + i, run);
     }
 }
