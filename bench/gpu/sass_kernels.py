@@ -69,6 +69,6 @@ KERNELS = [
     step("adamw", "__nv_bfloat16", 14, 39, 3, ", __nv_bfloat16, __nv_bfloat16"),
     step("sgd", "float", 20, 21, 2, ", float"),
     step("scale", "float", 8, 7, 1),
-    *(attention(kind, d, drop) for kind in ("forward", "dq", "dk_dv")
+    *(attention(kind, d, drop) for kind in ("forward", "backward")
       for d, drop in ((64, 0), (64, 2), (128, 0))),
 ]

@@ -2,7 +2,8 @@
  *
  * 16-bit floats with a head dimension of at most 128 use the tensor cores
  * (attention_forward.cu, attention_backward.cu); all other calls use plain multiply-adds
- * (attention_general.cu). Forward needs no scratch; backward stores delta, one number per query. */
+ * (attention_general.cu). Forward needs no scratch; backward stores delta, one number per query, and
+ * on tensor cores sums of dq in f32. */
 #include <assert.h>
 #include "backends/cuda/attention.cuh"
 #include "backends/cuda/kernels.h"
@@ -69,6 +70,14 @@ __global__ void __launch_bounds__(32 * DELTA_WARPS) attention_delta(const mti_at
     if (lane == 0) static_cast<mti_wide<T> *>(x.delta)[query] = sum;
 }
 
+/* A multiple of 16. */
+size_t delta_bytes(const mti_attn_args &x, mt_dtype dtype)
+{
+    size_t n_bytes = static_cast<size_t>(x.b * x.a * x.s) *
+                     (dtype == MT_F64 ? sizeof(double) : sizeof(float));
+    return (n_bytes + 15) / 16 * 16;
+}
+
 bool fill_delta(mti_ctx *ctx, const mti_attn_args &x, mt_dtype dtype)
 {
     int64_t queries = x.b * x.a * x.s, blocks = (queries + DELTA_WARPS - 1) / DELTA_WARPS;
@@ -94,8 +103,12 @@ bool mti_cuda_attention(mti_ctx *ctx, const mti_attention *call, void *, size_t)
 
 size_t mti_cuda_attention_backward_scratch(mti_ctx *, const mti_attention *call)
 {
-    size_t queries = static_cast<size_t>(call->q->shape[0] * call->q->shape[1] * call->q->shape[2]);
-    return queries * (call->q->dtype == MT_F64 ? sizeof(double) : sizeof(float));
+    mti_attn_args x = describe(call);
+    mt_dtype dtype = call->q->dtype;
+    /* the gradients, which are not known here, may still need the other path */
+    return delta_bytes(x, dtype) + (fits_tensor_cores(x, dtype, false)
+                                        ? mti_attn_backward_tensor_scratch(x, dtype)
+                                        : 0);
 }
 
 bool mti_cuda_attention_backward(mti_ctx *ctx, const mti_attention *call, const mti_view *d_o,
@@ -107,6 +120,7 @@ bool mti_cuda_attention_backward(mti_ctx *ctx, const mti_attention *call, const 
     x.d_o = rows_of(d_o), x.dq = rows_of(dq), x.dk = rows_of(dk), x.dv = rows_of(dv);
     x.delta = scratch;
     if (!fill_delta(ctx, x, dtype)) return false;
-    return fits_tensor_cores(x, dtype, true) ? mti_attn_backward_tensor(ctx, x, dtype)
-                                             : mti_attn_backward_general(ctx, x, dtype);
+    if (!fits_tensor_cores(x, dtype, true)) return mti_attn_backward_general(ctx, x, dtype);
+    return mti_attn_backward_tensor(ctx, x, dtype,
+                                    static_cast<char *>(scratch) + delta_bytes(x, dtype));
 }

@@ -21,6 +21,8 @@ struct mti_attn_args {
     mti_attn_rows q, k, v, o, d_o, dq, dk, dv; /* the last four in backward only */
     void *lse;                                 /* [b,a,s] f32 or f64; NULL: not needed */
     void *delta;                               /* [b,a,s], the dtype of lse: rowsum(do * o) */
+    float *dq_sums;                            /* attention_backward.cu */
+    unsigned *turns;
     int64_t b, a, a_kv, s, t, d;
     double scale;
     bool causal;
@@ -49,17 +51,17 @@ static inline mti_attn_args mti_attn_grid(const mti_attn_args &x, int64_t tiles,
     return y;
 }
 
-/* The work of one block. Computed with multiplications, not divisions, so that the compiler
+/* The work of the block with this number. Computed with multiplications, not divisions, so that the compiler
  * keeps it in uniform registers: it is the same for all threads. */
 struct mti_attn_place {
     int tile, head; /* of the head; b * heads + h */
     int b, h;
 };
 
-__device__ __forceinline__ mti_attn_place mti_attn_place_of(const mti_attn_args &x)
+__device__ __forceinline__ mti_attn_place mti_attn_place_of(const mti_attn_args &x, uint32_t block)
 {
-    uint32_t head = mti_quotient(blockIdx.x, x.tiles), b = mti_quotient(head, x.heads);
-    return {static_cast<int>(blockIdx.x - head * x.tiles.by), static_cast<int>(head),
+    uint32_t head = mti_quotient(block, x.tiles), b = mti_quotient(head, x.heads);
+    return {static_cast<int>(block - head * x.tiles.by), static_cast<int>(head),
             static_cast<int>(b), static_cast<int>(head - b * x.heads.by)};
 }
 
@@ -74,7 +76,9 @@ __device__ __forceinline__ int64_t mti_attn_seen(const mti_attn_args &x, int64_t
 
 /* 16-bit floats, 0 < d <= 128 and a multiple of 8, rows at multiples of 16 bytes, scale > 0. */
 bool mti_attn_forward_tensor(mti_ctx *ctx, const mti_attn_args &x, mt_dtype dtype);
-bool mti_attn_backward_tensor(mti_ctx *ctx, const mti_attn_args &x, mt_dtype dtype);
+bool mti_attn_backward_tensor(mti_ctx *ctx, const mti_attn_args &x, mt_dtype dtype, void *scratch);
+/* Bytes of its scratch, which begins at a multiple of 16. */
+size_t mti_attn_backward_tensor_scratch(const mti_attn_args &x, mt_dtype dtype);
 /* All other calls. */
 bool mti_attn_forward_general(mti_ctx *ctx, const mti_attn_args &x, mt_dtype dtype);
 bool mti_attn_backward_general(mti_ctx *ctx, const mti_attn_args &x, mt_dtype dtype);

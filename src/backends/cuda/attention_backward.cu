@@ -1,35 +1,41 @@
 /* attention_backward.cu: flash attention backward on tensor cores, for bf16 and f16.
  *
- * P = exp(scale q k^T - lse), times the dropout factors F; delta = rowsum(do * o) is given:
+ * Dao 2023, "FlashAttention-2". P = exp(scale q k^T - lse), times the dropout factors F;
+ * delta = rowsum(do * o) is given:
  *   dv = (F P)^T do      dS = P (F (do v^T) - delta)      dq = scale dS k      dk = scale dS^T q
- * There are two kernels, so that one block computes each sum in a fixed order, without atomics and
- * without scratch beyond delta. The first assigns keys to blocks: a block loops over the queries of
- * all heads that share its keys, with P^T and dS^T in registers, computed as k q^T and v do^T, so
- * that they are operands of the next products as they are. The second assigns queries to blocks and
- * loops over keys for dq. P and dS are rounded to the 16-bit dtype for the products; sums are f32,
- * rounded once.
+ * A block has keys, a warp 16 or 32 of them, and loops over the queries of all heads that share the
+ * keys. P^T and dS^T are computed as k q^T and v do^T, so that they are operands of the products
+ * for dk and dv as they are. For dq, dS^T passes through shared memory. P and dS are rounded to the
+ * 16-bit dtype for the products; sums are f32, rounded once.
  *
- * Work: 14 b a s t d FLOP (half of it causal). One kernel that adds to dq with atomics would need
- * 10, but also s t / (64 or 128) d f32 additions to memory, in no fixed order. The limit is the
- * tensor cores, as in forward; each fragment from shared memory serves 16 or 32 rows: at 128 bytes
- * a cycle that limits the first kernel at d = 128 to about 400 TFLOP/s. Expected: 180 to 240
- * TFLOP/s, counted as the usual 10 b a s t d; not measured yet. */
+ * dq is a sum over blocks. They add to it in f32, in scratch, and take turns: a counter per tile of
+ * queries says how many have added, so the order is fixed, and with it the bits. The block with
+ * the last keys goes first; under a causal mask it also starts at the last queries, so a block
+ * finds its turn come when it arrives. The last block, which has the first keys, adds what is there
+ * to its own and stores dq. Blocks are numbered by a ticket in the order in which they start: one
+ * waits only for blocks with lower numbers, which run already.
+ *
+ * Work: 10 b a s t d FLOP (half of it causal). The limit is the tensor cores, as in forward; a
+ * fragment from shared memory serves 16 or 32 rows. In cycles of shared memory (128 bytes) a
+ * product takes 1.9 per m16n8k16 at d = 64 and 2.2 at d = 128, where mma.sync itself takes about
+ * 1.6. dq's sums are added to in L2, once for every block of keys. Expected: 240 to 300 TFLOP/s; not
+ * measured yet. */
 #include "backends/cuda/attention_mma.cuh"
 
 namespace
 {
 
-/* 16-row tiles per warp, and rows of the other operand per step, as many as 255 registers allow. */
-template <int D, mti_drop_kind DROP> struct key_owner {
-    static constexpr int M = D <= (mti_drops(DROP) ? 32 : 64) ? 2 : 1, STEP = M == 2 ? 32 : 64;
-    static constexpr int WARP_ROWS = 16 * M, ROWS = WARP_ROWS * MTI_ATTN_WARPS;
-    static constexpr int TILES = 2 * mti_attn_tile<ROWS, D>() + 3 * mti_attn_tile<STEP, D>();
-};
-
-template <int D> struct query_owner {
-    static constexpr int M = 2, STEP = D <= 32 ? 64 : 32;
-    static constexpr int WARP_ROWS = 16 * M, ROWS = WARP_ROWS * MTI_ATTN_WARPS;
-    static constexpr int TILES = 2 * mti_attn_tile<ROWS, D>() + 3 * mti_attn_tile<STEP, D>();
+/* The shape of a block's tiles, as large as 255 registers allow. */
+template <int D, mti_drop_kind DROP> struct tiles {
+    static constexpr int M = D <= (mti_drops(DROP) ? 32 : 64) ? 2 : 1; /* 16 keys each, per warp */
+    static constexpr int WARP_KEYS = 16 * M, KEYS = WARP_KEYS * MTI_ATTN_WARPS;
+    static constexpr int STEP = M == 2 ? 32 : 64; /* queries */
+    static constexpr int DS_PITCH = STEP + 8;     /* of dS^T in shared memory */
+    static constexpr int ELEMENTS = 2 * mti_attn_tile<KEYS, D>() + 3 * mti_attn_tile<STEP, D>() +
+                                    KEYS * DS_PITCH; /* of shared memory */
+    /* dq: this many warps share the queries, the others the columns; a warp's 16 x 8 pieces */
+    static constexpr int Q_WARPS = D % 32 == 0 ? 2 : 4;
+    static constexpr int Q_M = STEP / 16 / Q_WARPS, Q_N = D / 8 * Q_WARPS / MTI_ATTN_WARPS;
 };
 
 /* ---- dk and dv ---- */
@@ -96,27 +102,153 @@ template <int STEP> __device__ __forceinline__ int first_query(const mti_attn_ar
     return static_cast<int>(first < 0 ? 0 : first > x.s ? x.s : first) / STEP * STEP;
 }
 
-template <typename T, int D, mti_drop_kind DROP>
-__global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_dk_dv(const mti_attn_args x)
+/* ---- dq, by turns ---- */
+
+/* A tile of queries, and this block's place among those that add to its dq. */
+struct turn {
+    int tile; /* of all heads together */
+    int rank; /* 0: first */
+    bool last;
+};
+
+/* For the tile at query i; n: the number of this block's keys. The first in turn has the last keys
+ * that a query of the tile sees. */
+template <int KEYS, int STEP>
+__device__ __forceinline__ turn turn_at(const mti_attn_args &x, int head, int i, int n)
 {
-    typedef key_owner<D, DROP> own;
+    int seen = static_cast<int>(mti_attn_seen(x, i + STEP - 1));
+    int tiles = (static_cast<int>(x.s) + STEP - 1) / STEP;
+    return {head * tiles + i / STEP, (seen - 1) / KEYS - n, n == 0};
+}
+
+/* acc[m][n] += dS K, for the warp's queries and columns: `ds` is dS^T from the warp's first query on,
+ * `keys` begins at its first column. */
+template <typename T, typename S, int D>
+__device__ __forceinline__ void query_product(float (&acc)[S::Q_M][S::Q_N][4], const T *ds,
+                                              const T *keys)
+{
+    constexpr int P = mti_attn_pitch<D>();
+    int lane = static_cast<int>(threadIdx.x % 32);
+    const T *my_ds = ds + (lane / 16 * 8 + lane % 8) * S::DS_PITCH + lane / 8 % 2 * 8;
+    const T *my_keys = keys + lane % 16 * P + lane / 16 * 8;
+#pragma unroll
+    for (int k = 0; k < S::KEYS; k += 16) {
+        uint32_t fa[S::Q_M][4];
+#pragma unroll
+        for (int m = 0; m < S::Q_M; m++)
+            mti_ldmatrix_x4_trans(fa[m], my_ds + k * S::DS_PITCH + m * 16);
+#pragma unroll
+        for (int n = 0; n < S::Q_N; n += 2) {
+            uint32_t fb[4];
+            mti_ldmatrix_x4_trans(fb, my_keys + k * P + n * 8);
+#pragma unroll
+            for (int m = 0; m < S::Q_M; m++) {
+                mti_attn_half<T>::mma(acc[m][n], fa[m], fb);
+                mti_attn_half<T>::mma(acc[m][n + 1], fa[m], fb + 2);
+            }
+        }
+    }
+}
+
+/* Stores dS^T, in the layout of accumulators, at `to`: the warp's first row. */
+template <typename T, int M, int N, int PITCH>
+__device__ __forceinline__ void put_ds(const float (&ds)[M][N][4], T *to)
+{
+    int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, c = lane % 4;
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int r = 0; r < 2; r++)
+                *reinterpret_cast<uint32_t *>(to + (m * 16 + r * 8 + g) * PITCH + n * 8 + c * 2) =
+                    mti_attn_half<T>::pack(ds[m][n][2 * r], ds[m][n][2 * r + 1]);
+}
+
+/* Adds the warp's part of a tile to dq's sums, or, the last in turn, to what is there, and stores dq
+ * of queries i.. and columns from `column` on. In the sums the tile is laid out as the lanes have it. */
+template <typename T, typename S>
+__device__ __forceinline__ void add_dq(const mti_attn_args &x, const turn &now,
+                                       float (&acc)[S::Q_M][S::Q_N][4], int b, int h, int i,
+                                       int column)
+{
+    int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, c = lane % 4;
+    float4 *sums = reinterpret_cast<float4 *>(x.dq_sums) +
+                   (static_cast<int64_t>(now.tile) * MTI_ATTN_WARPS + threadIdx.x / 32) *
+                       (S::Q_M * S::Q_N * 32) + lane;
+    float scale = static_cast<float>(x.scale);
+#pragma unroll
+    for (int m = 0; m < S::Q_M; m++)
+#pragma unroll
+        for (int n = 0; n < S::Q_N; n++) {
+            float *mine = acc[m][n];
+            float4 *sum = sums + (m * S::Q_N + n) * 32;
+            if (!now.last) {
+                float4 part = make_float4(mine[0], mine[1], mine[2], mine[3]);
+                if (now.rank == 0)
+                    *sum = part;
+                else
+                    mti_add_in_turn(sum, part);
+                continue;
+            }
+            if (now.rank != 0) {
+                float4 others = __ldcg(sum);
+                mine[0] += others.x, mine[1] += others.y;
+                mine[2] += others.z, mine[3] += others.w;
+            }
+            int col = column + n * 8 + c * 2;
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                int query = i + m * 16 + r * 8 + g;
+                if (query < x.s && col < x.d)
+                    *reinterpret_cast<uint32_t *>(mti_attn_row<T>(x.dq, b, h, query) + col) =
+                        mti_attn_half<T>::pack(mine[2 * r] * scale, mine[2 * r + 1] * scale);
+            }
+        }
+}
+
+/* dq of queries [0, n) of the heads that share the keys: they see no key. */
+template <typename T>
+__device__ __forceinline__ void zero_dq(const mti_attn_args &x, const mti_attn_place &at, int n)
+{
+    int pieces = static_cast<int>(x.d) / 8, group = static_cast<int>(x.group.by);
+    for (int h = at.h * group; h < (at.h + 1) * group; h++)
+        for (int e = static_cast<int>(threadIdx.x); e < n * pieces; e += MTI_ATTN_THREADS)
+            *reinterpret_cast<uint4 *>(mti_attn_row<T>(x.dq, at.b, h, e / pieces) +
+                                       e % pieces * 8) = make_uint4(0, 0, 0, 0);
+}
+
+/* ---- the kernel ---- */
+
+template <typename T, int D, mti_drop_kind DROP>
+__global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_backward(const mti_attn_args x)
+{
+    typedef tiles<D, DROP> own;
     constexpr int M = own::M, STEP = own::STEP, N = STEP / 8, P = mti_attn_pitch<D>();
     constexpr int TILE = mti_attn_tile<STEP, D>();
     MTI_DYNAMIC_SHARED(unsigned char, shared);
     MTI_SHARED(float2, sums[2][2][STEP / 2]); /* of this step and the next: lse, delta */
-    T *keys = reinterpret_cast<T *>(shared), *values = keys + mti_attn_tile<own::ROWS, D>();
-    T *queries = values + mti_attn_tile<own::ROWS, D>(), *d_out = queries + 2 * TILE;
+    MTI_SHARED(unsigned, ticket[1]);
+    T *keys = reinterpret_cast<T *>(shared), *values = keys + mti_attn_tile<own::KEYS, D>();
+    T *queries = values + mti_attn_tile<own::KEYS, D>(), *d_out = queries + 2 * TILE;
+    T *all_ds = d_out + TILE;
     int s = static_cast<int>(x.s), t = static_cast<int>(x.t), d = static_cast<int>(x.d);
     int thread = static_cast<int>(threadIdx.x), warp = thread / 32;
-    mti_attn_place at = mti_attn_place_of(x);
-    int block_j = at.tile * own::ROWS; /* starts with the keys that most queries see */
+    if (thread == 0) ticket[0] = atomicAdd(x.turns, 1u);
+    __syncthreads();
+    /* within the grid, even where a test takes the barrier away */
+    mti_attn_place at = mti_attn_place_of(x, min(ticket[0], gridDim.x - 1));
+    int number = static_cast<int>(x.tiles.by) - 1 - at.tile; /* starts with the last keys */
+    int block_j = number * own::KEYS;
     int group = static_cast<int>(x.group.by), a = static_cast<int>(x.a);
-    int j = block_j + warp * own::WARP_ROWS;
+    int j = block_j + warp * own::WARP_KEYS;
+    int q_row = warp % own::Q_WARPS * own::Q_M * 16, q_column = warp / own::Q_WARPS * own::Q_N * 8;
+    int taken = -1; /* the tile whose turn this block passes on */
     mti_attn_drop drop = mti_attn_read_drop(x);
 
-    mti_attn_fetch<T, own::ROWS, D>(keys, mti_attn_row<T>(x.k, at.b, at.h, block_j), x.k.row,
+    mti_attn_fetch<T, own::KEYS, D>(keys, mti_attn_row<T>(x.k, at.b, at.h, block_j), x.k.row,
                                     t - block_j, d);
-    mti_attn_fetch<T, own::ROWS, D>(values, mti_attn_row<T>(x.v, at.b, at.h, block_j), x.v.row,
+    mti_attn_fetch<T, own::KEYS, D>(values, mti_attn_row<T>(x.v, at.b, at.h, block_j), x.v.row,
                                     t - block_j, d);
     int first = first_query<STEP>(x, block_j), i = first;
     int h = at.h * group, end = first < s ? h + group : h; /* heads that share the keys */
@@ -128,12 +260,14 @@ __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_dk_dv(const mti
                 read_sum<STEP>(x, at.b * a + h, i);
     }
     mti_cp_async_commit();
+    if (number == 0) zero_dq<T>(x, at, first);
     float dk[M][D / 8][4] = {}, dv[M][D / 8][4] = {};
     for (int side = 0; h < end; side ^= 1) {
         int next_i = i + STEP < s ? i + STEP : first, next_h = i + STEP < s ? h : h + 1;
         float p[M][N][4] = {}, ds[M][N][4] = {}, sum = 0.0f;
         mti_cp_async_wait<0>();
-        __syncthreads(); /* this step's rows have arrived, the last queries are free */
+        __syncthreads(); /* this step's rows have arrived, the last queries and dS are free */
+        if (taken >= 0 && thread == 0) mti_pass_turn(x.turns + 1 + taken);
         if (next_h < end) {
             mti_attn_fetch<T, STEP, D>(queries + (side ^ 1) * TILE,
                                        mti_attn_row<T>(x.q, at.b, next_h, next_i), x.q.row,
@@ -141,13 +275,17 @@ __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_dk_dv(const mti
             sum = read_sum<STEP>(x, at.b * a + next_h, next_i);
         }
         mti_cp_async_commit();
-        mti_attn_dot<T, M, N, D>(p, keys + warp * own::WARP_ROWS * P, queries + side * TILE);
-        mti_attn_dot<T, M, N, D>(ds, values + warp * own::WARP_ROWS * P, d_out);
-        bool mask = block_j + own::ROWS > mti_attn_seen(x, i);
+        mti_attn_dot<T, M, N, D>(p, keys + warp * own::WARP_KEYS * P, queries + side * TILE);
+        mti_attn_dot<T, M, N, D>(ds, values + warp * own::WARP_KEYS * P, d_out);
+        bool mask = block_j + own::KEYS > mti_attn_seen(x, i);
         weights_of_keys<M, N, DROP>(x, drop, at.b * a + h, i, j, mask, sums[side][0], sums[side][1],
                                     p, ds);
+        put_ds<T, M, N, own::DS_PITCH>(ds, all_ds + warp * own::WARP_KEYS * own::DS_PITCH);
         mti_attn_weigh<T, M, N, D>(dv, p, d_out);
-        __syncthreads(); /* the buffer of d_out is free */
+        mti_attn_weigh<T, M, N, D>(dk, ds, queries + side * TILE);
+        turn now = turn_at<own::KEYS, STEP>(x, at.b * a + h, i, number);
+        if (now.rank != 0 && thread == 0) mti_await_turn(x.turns + 1 + now.tile, now.rank);
+        __syncthreads(); /* the buffer of d_out is free, dS is there, and it is our turn */
         if (next_h < end) {
             mti_attn_fetch<T, STEP, D>(d_out, mti_attn_row<T>(x.d_o, at.b, next_h, next_i),
                                        x.d_o.row, s - next_i, d);
@@ -155,187 +293,99 @@ __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_dk_dv(const mti
                 reinterpret_cast<float *>(sums[side ^ 1][thread / STEP])[thread % STEP] = sum;
         }
         mti_cp_async_commit();
-        mti_attn_weigh<T, M, N, D>(dk, ds, queries + side * TILE);
+        float dq[own::Q_M][own::Q_N][4] = {};
+        query_product<T, own, D>(dq, all_ds + q_row, keys + q_column);
+        add_dq<T, own>(x, now, dq, at.b, h, i + q_row, q_column);
+        taken = now.last ? -1 : now.tile;
         i = next_i, h = next_h;
     }
     mti_cp_async_wait<0>();
-    __syncthreads(); /* all copies into the key and value tiles are done */
-    mti_attn_put<T, M, D>(dk, static_cast<float>(x.scale), keys + warp * own::WARP_ROWS * P,
+    __syncthreads(); /* all copies into the key and value tiles are done, the keys are free */
+    if (taken >= 0 && thread == 0) mti_pass_turn(x.turns + 1 + taken);
+    mti_attn_put<T, M, D>(dk, static_cast<float>(x.scale), keys + warp * own::WARP_KEYS * P,
                           mti_attn_row<T>(x.dk, at.b, at.h, j), x.dk.row, t - j, d);
-    mti_attn_put<T, M, D>(dv, static_cast<float>(x.keep_scale), values + warp * own::WARP_ROWS * P,
+    mti_attn_put<T, M, D>(dv, static_cast<float>(x.keep_scale), values + warp * own::WARP_KEYS * P,
                           mti_attn_row<T>(x.dv, at.b, at.h, j), x.dv.row, t - j, d);
-}
-
-/* ---- dq ---- */
-
-/* The statistics of a lane's queries. */
-template <int M> struct query_sums {
-    float lse[M][2]; /* times log2(e); inf for queries that do not exist */
-    float delta[M][2];
-};
-
-template <int M>
-__device__ __forceinline__ void read_sums(const mti_attn_args &x, int head, int i,
-                                          query_sums<M> &sums)
-{
-    int g = static_cast<int>(threadIdx.x % 32) / 4;
-    const float *lse = static_cast<const float *>(x.lse) + x.s * head;
-    const float *delta = static_cast<const float *>(x.delta) + x.s * head;
-#pragma unroll
-    for (int m = 0; m < M; m++)
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            int query = i + m * 16 + r * 8 + g;
-            bool exists = query < x.s;
-            sums.lse[m][r] = exists ? lse[query] * static_cast<float>(MTI_ATTN_LOG2E) : INFINITY;
-            sums.delta[m][r] = exists ? delta[query] : 0.0f;
-        }
-}
-
-/* ds: dS of queries i.. and keys j.., from the scores q k^T and do v^T. */
-template <int M, int N, mti_drop_kind DROP>
-__device__ __forceinline__ void weights_of_queries(const mti_attn_args &x,
-                                                   const mti_attn_drop &drop, int head, int i,
-                                                   int j, bool mask, const query_sums<M> &sums,
-                                                   const float (&score)[M][N][4],
-                                                   float (&ds)[M][N][4])
-{
-    int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, c = lane % 4;
-    float scale = static_cast<float>(x.scale * MTI_ATTN_LOG2E);
-    float keep_scale = static_cast<float>(x.keep_scale);
-#pragma unroll
-    for (int m = 0; m < M; m++) {
-        int query = i + m * 16 + g, seen[2] = {0, 0};
-        if (mask)
-            for (int r = 0; r < 2; r++) seen[r] = static_cast<int>(mti_attn_seen(x, query + 8 * r));
-#pragma unroll
-        for (int n = 0; n < N; n++) {
-            int key = j + n * 8 + c * 2;
-            uint32_t keep =
-                mti_drops(DROP)
-                    ? mti_attn_keep_tile<DROP>(drop, x.t, (x.s * head + query) * x.t + key)
-                    : 15u;
-#pragma unroll
-            for (int r = 0; r < 4; r++) {
-                float weight = mti_exp2_fast(fmaf(score[m][n][r], scale, -sums.lse[m][r / 2]));
-                if (mask && key + r % 2 >= seen[r / 2]) weight = 0.0f;
-                float dp = ds[m][n][r];
-                if (mti_drops(DROP)) dp = keep >> r & 1u ? dp * keep_scale : 0.0f;
-                ds[m][n][r] = weight * (dp - sums.delta[m][r / 2]);
-            }
-        }
-    }
-}
-
-template <typename T, int D, mti_drop_kind DROP>
-__global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_dq(const mti_attn_args x)
-{
-    typedef query_owner<D> own;
-    constexpr int M = own::M, STEP = own::STEP, N = STEP / 8, P = mti_attn_pitch<D>();
-    constexpr int TILE = mti_attn_tile<STEP, D>();
-    MTI_DYNAMIC_SHARED(unsigned char, shared);
-    T *queries = reinterpret_cast<T *>(shared), *d_out = queries + mti_attn_tile<own::ROWS, D>();
-    T *keys = d_out + mti_attn_tile<own::ROWS, D>(), *values = keys + 2 * TILE;
-    int s = static_cast<int>(x.s), d = static_cast<int>(x.d);
-    int warp = static_cast<int>(threadIdx.x) / 32;
-    mti_attn_place at = mti_attn_place_of(x);
-    /* starts with the last queries of a head, which see most keys */
-    int block_i = (static_cast<int>(x.tiles.by) - 1 - at.tile) * own::ROWS;
-    int h_kv = static_cast<int>(mti_quotient(static_cast<uint32_t>(at.h), x.group));
-    int i = block_i + warp * own::WARP_ROWS;
-    int n_queries = min(own::ROWS, s - block_i);
-    int seen_by_block = static_cast<int>(mti_attn_seen(x, block_i + n_queries - 1));
-    int seen_by_first = static_cast<int>(mti_attn_seen(x, block_i));
-    int seen_by_warp = static_cast<int>(mti_attn_seen(x, i + own::WARP_ROWS - 1));
-    const T *k = mti_attn_row<T>(x.k, at.b, h_kv, 0), *v = mti_attn_row<T>(x.v, at.b, h_kv, 0);
-    mti_attn_drop drop = mti_attn_read_drop(x);
-    query_sums<M> sums;
-    read_sums<M>(x, at.head, i, sums);
-
-    mti_attn_fetch<T, own::ROWS, D>(queries, mti_attn_row<T>(x.q, at.b, at.h, block_i), x.q.row,
-                                    n_queries, d);
-    mti_attn_fetch<T, own::ROWS, D>(d_out, mti_attn_row<T>(x.d_o, at.b, at.h, block_i), x.d_o.row,
-                                    n_queries, d);
-    if (seen_by_block > 0) {
-        mti_attn_fetch<T, STEP, D>(keys, k, x.k.row, seen_by_block, d);
-        mti_attn_fetch<T, STEP, D>(values, v, x.v.row, seen_by_block, d);
-    }
-    mti_cp_async_commit();
-    float dq[M][D / 8][4] = {};
-    for (int j = 0, side = 0; j < seen_by_block; j += STEP, side ^= 1) {
-        int next = j + STEP;
-        bool busy = j < seen_by_warp; /* this warp's queries see some of these keys */
-        float score[M][N][4] = {}, ds[M][N][4] = {};
-        mti_cp_async_wait<0>();
-        __syncthreads(); /* this step's rows have arrived, the last keys are free */
-        if (next < seen_by_block)
-            mti_attn_fetch<T, STEP, D>(keys + (side ^ 1) * TILE, k + next * x.k.row, x.k.row,
-                                       seen_by_block - next, d);
-        mti_cp_async_commit();
-        if (busy) {
-            mti_attn_dot<T, M, N, D>(score, queries + warp * own::WARP_ROWS * P,
-                                     keys + side * TILE);
-            mti_attn_dot<T, M, N, D>(ds, d_out + warp * own::WARP_ROWS * P, values);
-        }
-        __syncthreads(); /* the buffer of the values is free */
-        if (next < seen_by_block)
-            mti_attn_fetch<T, STEP, D>(values, v + next * x.v.row, x.v.row, seen_by_block - next,
-                                       d);
-        mti_cp_async_commit();
-        if (busy) {
-            weights_of_queries<M, N, DROP>(x, drop, at.head, i, j, next > seen_by_first, sums,
-                                           score, ds);
-            mti_attn_weigh<T, M, N, D>(dq, ds, keys + side * TILE);
-        }
-    }
-    mti_cp_async_wait<0>();
-    __syncthreads(); /* all copies into the query tile are done */
-    mti_attn_put<T, M, D>(dq, static_cast<float>(x.scale), queries + warp * own::WARP_ROWS * P,
-                          mti_attn_row<T>(x.dq, at.b, at.h, i), x.dq.row, s - i, d);
 }
 
 /* ---- launching ---- */
 
-/* Launches KERNEL over tiles of `rows` of the n rows of each of b * heads heads. */
-template <typename T, void (*KERNEL)(const mti_attn_args)>
-bool launch(mti_ctx *ctx, const mti_attn_args &x, int64_t n, int rows, int64_t heads, int elements)
+/* What scratch holds besides delta: dq's sums, then the ticket and the turns. */
+struct beside_delta {
+    int64_t blocks; /* of keys, per head; without keys one, which sets dq to 0 */
+    size_t sums, turns;
+};
+
+template <typename S, int D> beside_delta parts_of(const mti_attn_args &x)
 {
-    size_t shared = sizeof(T) * static_cast<size_t>(elements);
-    int64_t tiles = (n + rows - 1) / rows, blocks = tiles * x.b * heads;
-    return blocks == 0 || (mti_attn_allow_shared<KERNEL>(ctx, shared) &&
-                           MTI_LAUNCH(ctx, KERNEL, static_cast<unsigned>(blocks),
-                                      MTI_ATTN_THREADS, shared, mti_attn_grid(x, tiles, heads)));
+    int64_t tiles = x.b * x.a * ((x.s + S::STEP - 1) / S::STEP);
+    beside_delta r = {x.t <= S::KEYS ? 1 : (x.t + S::KEYS - 1) / S::KEYS, 0, 0};
+    /* one block has nothing to add to */
+    if (r.blocks > 1) r.sums = sizeof(float) * static_cast<size_t>(tiles * S::STEP * D);
+    r.turns = sizeof(unsigned) * static_cast<size_t>(tiles + 1);
+    return r;
 }
 
-template <typename T, int D, mti_drop_kind DROP> bool both(mti_ctx *ctx, const mti_attn_args &x)
-{
-    typedef key_owner<D, DROP> keys;
-    typedef query_owner<D> queries;
-    return launch<T, attention_dk_dv<T, D, DROP>>(ctx, x, x.t, keys::ROWS, x.a_kv, keys::TILES) &&
-           launch<T, attention_dq<T, D, DROP>>(ctx, x, x.s, queries::ROWS, x.a, queries::TILES);
-}
+template <typename T, int D, mti_drop_kind DROP> struct call_of {
+    typedef tiles<D, DROP> own;
 
-template <typename T, int D> bool by_drop(mti_ctx *ctx, const mti_attn_args &x)
+    size_t scratch(const mti_attn_args &x) const
+    {
+        beside_delta part = parts_of<own, D>(x);
+        return part.sums + part.turns;
+    }
+
+    bool run(mti_ctx *ctx, const mti_attn_args &call, unsigned char *scratch) const
+    {
+        beside_delta part = parts_of<own, D>(call);
+        mti_attn_args x = mti_attn_grid(call, part.blocks, call.a_kv);
+        x.dq_sums = reinterpret_cast<float *>(scratch);
+        x.turns = reinterpret_cast<unsigned *>(scratch + part.sums);
+        size_t shared = sizeof(T) * own::ELEMENTS;
+        int64_t blocks = part.blocks * x.b * x.a_kv;
+        return blocks == 0 ||
+               (mti_cuda_ok(cudaMemsetAsync(x.turns, 0, part.turns, ctx->stream),
+                            "attention: turns") &&
+                mti_attn_allow_shared<attention_backward<T, D, DROP>>(ctx, shared) &&
+                MTI_LAUNCH(ctx, (attention_backward<T, D, DROP>), static_cast<unsigned>(blocks),
+                           MTI_ATTN_THREADS, shared, x));
+    }
+};
+
+/* Calls use(kernel's template arguments) for x. */
+template <typename T, int D, typename F> auto by_drop(const mti_attn_args &x, F use)
 {
     switch (mti_attn_drop_kind(x)) {
-    case MTI_DROP_NONE: return both<T, D, MTI_DROP_NONE>(ctx, x);
-    case MTI_DROP_ANY: return both<T, D, MTI_DROP_ANY>(ctx, x);
-    default: return both<T, D, MTI_DROP_QUADS>(ctx, x);
+    case MTI_DROP_NONE: return use(call_of<T, D, MTI_DROP_NONE>());
+    case MTI_DROP_ANY: return use(call_of<T, D, MTI_DROP_ANY>());
+    default: return use(call_of<T, D, MTI_DROP_QUADS>());
     }
 }
 
-template <typename T> bool by_width(mti_ctx *ctx, const mti_attn_args &x)
+template <typename T, typename F> auto by_width(const mti_attn_args &x, F use)
 {
-    if (x.d <= 32) return by_drop<T, 32>(ctx, x);
-    if (x.d <= 64) return by_drop<T, 64>(ctx, x);
-    if (x.d <= 80) return by_drop<T, 80>(ctx, x);
-    if (x.d <= 96) return by_drop<T, 96>(ctx, x);
-    return by_drop<T, 128>(ctx, x);
+    if (x.d <= 32) return by_drop<T, 32>(x, use);
+    if (x.d <= 64) return by_drop<T, 64>(x, use);
+    if (x.d <= 80) return by_drop<T, 80>(x, use);
+    if (x.d <= 96) return by_drop<T, 96>(x, use);
+    return by_drop<T, 128>(x, use);
+}
+
+template <typename F> auto by_type(const mti_attn_args &x, mt_dtype dtype, F use)
+{
+    return dtype == MT_BF16 ? by_width<__nv_bfloat16>(x, use) : by_width<__half>(x, use);
 }
 
 } // namespace
 
-bool mti_attn_backward_tensor(mti_ctx *ctx, const mti_attn_args &x, mt_dtype dtype)
+size_t mti_attn_backward_tensor_scratch(const mti_attn_args &x, mt_dtype dtype)
 {
-    return dtype == MT_BF16 ? by_width<__nv_bfloat16>(ctx, x) : by_width<__half>(ctx, x);
+    return by_type(x, dtype, [&](auto call) { return call.scratch(x); });
+}
+
+bool mti_attn_backward_tensor(mti_ctx *ctx, const mti_attn_args &x, mt_dtype dtype, void *scratch)
+{
+    return by_type(x, dtype, [&](auto call) {
+        return call.run(ctx, x, static_cast<unsigned char *>(scratch));
+    });
 }

@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_forward(const m
     T *values = keys + mti_attn_tile<KEYS, D>();
     int s = static_cast<int>(x.s), d = static_cast<int>(x.d);
     int warp = static_cast<int>(threadIdx.x) / 32;
-    mti_attn_place at = mti_attn_place_of(x);
+    mti_attn_place at = mti_attn_place_of(x, blockIdx.x);
     /* starts with the last queries of a head, which see most keys */
     int block_i = (static_cast<int>(x.tiles.by) - 1 - at.tile) * QUERIES;
     int h_kv = static_cast<int>(mti_quotient(static_cast<uint32_t>(at.h), x.group));

@@ -75,6 +75,38 @@ template <int n_left> __device__ __forceinline__ void mti_cp_async_wait()
     asm volatile("cp.async.wait_group %0;" ::"n"(n_left) : "memory");
 }
 
+/* Blocks take turns: turns counts up to n, which the block that waits has been given. What earlier
+ * blocks stored before they passed the turn is there after the wait (and a barrier, for the other
+ * threads). */
+__device__ __forceinline__ void mti_await_turn(const unsigned *turns, int n)
+{
+    unsigned now;
+    do
+        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];"
+                     : "=r"(now)
+                     : "l"(__cvta_generic_to_global(turns))
+                     : "memory");
+    while (now != static_cast<unsigned>(n));
+}
+__device__ __forceinline__ void mti_pass_turn(unsigned *turns)
+{
+    asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(__cvta_generic_to_global(turns))
+                 : "memory");
+}
+/* *sum += x in L2, without waiting for it. Only in turn, so that the order of additions is fixed. */
+__device__ __forceinline__ void mti_add_in_turn(float4 *sum, float4 x)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(
+                     __cvta_generic_to_global(sum)),
+                 "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w)
+                 : "memory");
+#else
+    float *one = reinterpret_cast<float *>(sum);
+    atomicAdd(one, x.x), atomicAdd(one + 1, x.y), atomicAdd(one + 2, x.z), atomicAdd(one + 3, x.w);
+#endif
+}
+
 /* 2^x; results under 2^-126 are 0. */
 __device__ __forceinline__ float mti_exp2_fast(float x)
 {
@@ -86,6 +118,18 @@ __device__ __forceinline__ float mti_exp2_fast(float x)
 #else
 
 static inline float mti_exp2_fast(float x) { return exp2f(x); }
+
+/* Blocks run one after the other: a turn that has not come never will. */
+static inline void mti_await_turn(const unsigned *turns, int n, CUDASIM_HERE)
+{
+    if (*turns != static_cast<unsigned>(n))
+        cudasim::fault(here, "waits for turn %d, it is turn %u", n, *turns);
+}
+static inline void mti_pass_turn(unsigned *turns) { ++*turns; }
+static inline void mti_add_in_turn(float4 *sum, float4 x)
+{
+    sum->x += x.x, sum->y += x.y, sum->z += x.z, sum->w += x.w;
+}
 
 #endif
 

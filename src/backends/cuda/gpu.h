@@ -8,9 +8,9 @@
  *   MTI_DYNAMIC_SHARED(type, name);      of MTI_LAUNCH's shared_bytes
  *   __syncthreads() __syncwarp()
  *   __shfl_sync __shfl_xor_sync __shfl_down_sync (full mask, 32-bit and 64-bit scalars)
- *   __ballot_sync __any_sync __all_sync, atomicAdd (int, unsigned; never on floats: order)
+ *   __ballot_sync __any_sync __all_sync, atomicAdd (int, unsigned; on floats only in turn: order)
  *   __nv_bfloat16 __half and their conversions to and from float
- *   float4 and its like; __ldg; fmaf exp2f and <math.h>
+ *   float4 and its like; __ldg __ldcg; fmaf exp2f and <math.h>
  *   mti_mma_bf16 mti_mma_f16 (16x8x16, f32 accumulators), mti_ldmatrix_x4[_trans]
  *   mti_cp_async_16 mti_cp_async_commit mti_cp_async_wait<n>
  *   MTI_LAUNCH(ctx, kernel, grid, block, shared_bytes, arguments...), which is true on success; a
