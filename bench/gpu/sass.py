@@ -3,7 +3,7 @@ these folders (*.sm_90.cubin), prints a table of the kernels whose inner loop de
 one of them spills, stores in pieces, no longer uses tensor cores, or has grown.
 
 An issue slot is one instruction of a warp. `slots` counts those of the inner loop per stored element, without
-inner loops for odd layouts; it is an upper bound, because branches may skip some. With the bytes per element it
+inner loops for odd layouts; (for a kernel that only reads: per loaded element); it is an upper bound, because branches may skip some. With the bytes per element it
 gives a prediction for an H200: the share of the bandwidth that the kernel reaches at least, if only issuing
 instructions limits it."""
 
@@ -86,7 +86,8 @@ def disassemble(nvdisasm, cubin):
 def judge(kernel, code):
     """(a row of the table, what is wrong with the kernel)"""
     inner = code.inner()
-    wide = 16 * code.count(r"STG.*\.128", inner) + 8 * code.count(r"STG.*\.64", inner)
+    access = "LDG" if kernel.loads else "STG"
+    wide = 16 * code.count(access + r".*\.128", inner) + 8 * code.count(access + r".*\.64", inner)
     elements = wide / kernel.size / kernel.stored
     slots = len(inner) / elements if elements and kernel.n_bytes else None
     scalar = code.count(r"STG(?!.*\.(64|128))", inner) if kernel.n_bytes else 0
@@ -101,7 +102,9 @@ def judge(kernel, code):
     if scalar:
         wrong.append(f"{scalar} stores of less than 8 bytes in its loop")
     if kernel.n_bytes and not elements:
-        wrong.append("its loop has no vector store")
+        wrong.append(f"its loop has no vector {'load' if kernel.loads else 'store'}")
+    if kernel.rows and not (code.count(r"LDG.*\.128") and code.count(r"STG.*\.128")):
+        wrong.append("no vector loads and stores")
     if kernel.slots and slots and slots > kernel.slots:
         wrong.append(f"{slots:.1f} issue slots an element, at most {kernel.slots} so far")
     if kernel.tensor_cores and not code.count("HMMA|HGMMA"):

@@ -1,6 +1,6 @@
 """sass_kernels.py: the kernels whose machine code sass.py checks, and the issue slots that each may take per
-element: a little more than it takes now. Kernels over rows are not listed: their loops have several paths
-through a row, so the slots per element cannot be counted. Attention with dropout over a number of keys that is
+element: a little more than it takes now. Of kernels over rows the slots are counted only where a loop goes
+through a long row, with the code for its ends; of the others, that they do not spill and use vectors. Attention with dropout over a number of keys that is
 not a multiple of four is not listed either: it is rare, and it spills a little."""
 
 import os
@@ -19,6 +19,8 @@ class Kernel:
     slots: float = 0
     tensor_cores: bool = False
     stored: float = 1  # tensors stored per element
+    loads: bool = False  # its loop loads the element, and stores nothing
+    rows: bool = False  # over rows that a few lanes or a block hold: no loop to count
 
 
 UNARY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "src", "backends", "unary.def")
@@ -52,6 +54,20 @@ def attention(kind, d, drop):  # drop: a mti_drop_kind
                   tensor_cores=True)
 
 
+FITS = ("lanes", "block", "long")  # mti_fit
+
+
+def rows(label, file, name, fit, more=""):
+    """A kernel over rows of bf16."""
+    return Kernel(f"{label}, {FITS[fit]}, bf16", file, rf"{name}<__nv_bfloat16, (\(mti_fit\))?{fit}{more}>", 2,
+                  rows=True)
+
+
+def long_rows(label, name, n_bytes, slots, more=""):
+    return Kernel(f"{label}, long, bf16", "entropy", rf"{name}<__nv_bfloat16, (\(mti_fit\))?2{more}>", 2, n_bytes,
+                  slots, loads=True)
+
+
 KERNELS = [
     *(unary(name, slots) for name, slots in (
         ("relu", 13), ("gelu", 38), ("gelu_tanh", 32), ("silu", 27), ("sigmoid", 26), ("tanh", 29))),
@@ -69,6 +85,13 @@ KERNELS = [
     step("adamw", "__nv_bfloat16", 14, 39, 3, ", __nv_bfloat16, __nv_bfloat16"),
     step("sgd", "float", 20, 21, 2, ", float"),
     step("scale", "float", 8, 7, 1),
+    *(rows("norm", "norm", "norm_rows", fit) for fit in (0, 1, 2)),
+    *(rows("norm backward", "norm", "norm_backward_rows", fit) for fit in (0, 1)),
+    *(rows("softmax", "rows", "mti_softmax_rows", fit, ", false") for fit in (0, 1, 2)),
+    *(rows("log-softmax and loss", "loss", "mti_softmax_rows", fit, ", true") for fit in (0, 1, 2)),
+    *(rows("softmax backward", "rows", "backward_rows", fit, ", false") for fit in (0, 1, 2)),
+    long_rows("log-sum-exp", "lse_of_rows", 2, 17),
+    Kernel("cross-entropy backward, bf16", "entropy", r"gradient_of_rows<__nv_bfloat16>", 2, rows=True),
     *(attention(kind, d, drop) for kind in ("forward", "backward")
       for d, drop in ((64, 0), (64, 2), (128, 0))),
 ]

@@ -144,6 +144,32 @@ static void no_rows_and_empty_rows_do_nothing(void **state)
     check_log_softmax(p, MT_BF16, 0, 5, MTT_PLACED_DENSE, 0);
 }
 
+/* By its layout alone: nothing is at its address. */
+static mti_view row_of(mt_dtype dtype, int64_t n)
+{
+    static char nothing[16];
+    mti_view v = {.data = nothing, .dtype = dtype, .rank = 2, .shape = {1, n}, .stride = {n, 1}};
+    return v;
+}
+
+static void rows_whose_chunks_32_bits_cannot_number_are_refused(void **state)
+{
+    mtt_pair *p = *state;
+    for (int t = 0; t < 4; t++) {
+        int64_t n = ((int64_t)1 << 35) / (int64_t)mt_dtype_size(mtt_floats[t]);
+        mti_view x = row_of(mtt_floats[t], n), y = x, one = row_of(MT_F32, 1);
+        bool done[] = {p->dev->softmax(p->dev_ctx, 1, false, &x, &y),
+                       p->dev->log_softmax(p->dev_ctx, &x, &y),
+                       p->dev->softmax_backward(p->dev_ctx, 1, &x, &x, &y),
+                       p->dev->layer_norm(p->dev_ctx, 1e-5, &x, NULL, NULL, &y, NULL, NULL),
+                       p->dev->rms_norm_backward(p->dev_ctx, &x, &x, NULL, &one, &y, NULL, NULL),
+                       p->dev->entropy_rows(p->dev_ctx, -100, &x, &one, &one, &one)};
+        for (size_t i = 0; i < sizeof done / sizeof *done; i++) assert_false(done[i]);
+        assert_non_null(strstr(mt_last_error(), "need less than 32 GiB"));
+        mt_clear_error();
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -153,6 +179,7 @@ int main(void)
         cmocka_unit_test(a_mask_may_hide_whole_rows_and_more_queries_than_keys),
         cmocka_unit_test(infinities_and_nan_spread_as_on_the_cpu),
         cmocka_unit_test(no_rows_and_empty_rows_do_nothing),
+        cmocka_unit_test(rows_whose_chunks_32_bits_cannot_number_are_refused),
     };
     return cmocka_run_group_tests(tests, mtt_open, mtt_close_pair);
 }

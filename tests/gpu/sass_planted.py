@@ -13,6 +13,8 @@ GOOD = ["LDC R1, c[0x0][0x28]", ".L_top", "LDG.E.128 R4, desc[UR4][R2.64]", "FMU
         ".L_odd", "IADD3 R9, R9, 0x1, RZ", "@P1 BRA `(.L_odd)", *["FFMA R4, R4, R5, R6"] * 10,
         "@!P0 STG.E.128 desc[UR4][R2.64], R4", "@P0 BRA `(.L_top)", "EXIT", ".L_end", "BRA `(.L_end)"]
 ELEMENTWISE = Kernel("good", "file", "^good$", 2, n_bytes=4, slots=2)
+ROWS = Kernel("rows", "file", "^good$", 2, rows=True)
+READER = Kernel("reader", "file", "^good$", 2, n_bytes=2, slots=2, loads=True)
 TENSOR = Kernel("products", "file", "^good$", 2, tensor_cores=True)
 
 
@@ -50,7 +52,12 @@ for name, got, words in (
         ("more instructions", faults(swapped("FMUL R4, R4, R5", *["FMUL R4, R4, R5"] * 4)),
          "2.1 issue slots an element, at most 2"),
         ("no tensor cores", faults(GOOD, TENSOR), "no product on tensor cores"),
+        ("rows in pieces", faults(swapped(STORE, "STG.E.U16 desc[UR4][R2.64], R4"), ROWS),
+         "no vector loads and stores"),
+        ("loads in pieces", faults(swapped("LDG.E.128 R4, desc[UR4][R2.64]", "LDG.E R4, desc[UR4][R2.64]"), READER),
+         "no vector load"),
         ("another name", faults(GOOD, Kernel("good", "file", "^better$", 2)), "0 kernels of file.cu")):
     assert any(words in fault for fault in got), (name, got)
     print(f"planted: {name}: found: {got[0]}")
+assert not faults(GOOD, ROWS) and not faults(GOOD, READER)
 assert not faults(swapped("FMUL R4, R4, R5", "HMMA.16816.F32.BF16 R4, R8, R12, R4"), TENSOR)

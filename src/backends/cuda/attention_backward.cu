@@ -49,7 +49,7 @@ __device__ __forceinline__ void weights_of_keys(const mti_attn_args &x, const mt
                                                 float (&p)[M][N][4], float (&ds)[M][N][4])
 {
     int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, c = lane % 4;
-    float scale = static_cast<float>(x.scale * MTI_ATTN_LOG2E);
+    float scale = static_cast<float>(x.scale * MTI_LOG2E);
     float keep_scale = static_cast<float>(x.keep_scale);
 #pragma unroll
     for (int n = 0; n < N; n++) {
@@ -90,7 +90,7 @@ __device__ __forceinline__ float read_sum(const mti_attn_args &x, int head, int 
     bool exists = which < 2 && query < x.s;
     if (which == 0)
         return exists ? static_cast<const float *>(x.lse)[x.s * head + query] *
-                            static_cast<float>(MTI_ATTN_LOG2E)
+                            static_cast<float>(MTI_LOG2E)
                       : INFINITY;
     return exists ? static_cast<const float *>(x.delta)[x.s * head + query] : 0.0f;
 }

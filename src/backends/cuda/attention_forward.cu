@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(MTI_ATTN_THREADS, 2) attention_forward(const m
     int seen_by_warp = static_cast<int>(mti_attn_seen(x, i + WARP_QUERIES - 1));
     const T *k = mti_attn_row<T>(x.k, at.b, h_kv, 0), *v = mti_attn_row<T>(x.v, at.b, h_kv, 0);
     mti_attn_drop drop = mti_attn_read_drop(x);
-    float scale = static_cast<float>(x.scale * MTI_ATTN_LOG2E);
+    float scale = static_cast<float>(x.scale * MTI_LOG2E);
 
     float out[M][D / 8][4] = {};
     running st;

@@ -107,17 +107,7 @@ __device__ __forceinline__ void mti_add_in_turn(float4 *sum, float4 x)
 #endif
 }
 
-/* 2^x; results under 2^-126 are 0. */
-__device__ __forceinline__ float mti_exp2_fast(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
 #else
-
-static inline float mti_exp2_fast(float x) { return exp2f(x); }
 
 /* Blocks run one after the other: a turn that has not come never will. */
 static inline void mti_await_turn(const unsigned *turns, int n, CUDASIM_HERE)
@@ -167,7 +157,6 @@ template <> struct mti_attn_half<__half> {
 
 /* ---- tiles in shared memory: T[ROWS][D + 8] ---- */
 
-#define MTI_ATTN_LOG2E   1.44269504088896340736
 #define MTI_ATTN_WARPS   4
 #define MTI_ATTN_THREADS (32 * MTI_ATTN_WARPS)
 

@@ -29,13 +29,13 @@ template <class T> __global__ void __launch_bounds__(GATHER_BLOCK) gather_rows(g
     int skew = mti_skew(to);
     mti_row<T> y(to, n, skew);
     mti_row<const T> w(mti_row_at<const T>(job.w, good ? at : 0), good ? n : 0, skew);
-    int64_t chunks = mti_chunks<T>(n, skew), step = (int64_t)GATHER_CHUNKS * job.team_size;
-    for (int64_t c = rank; c < chunks; c += step) {
+    int chunks = mti_chunks<T>(n, skew), step = GATHER_CHUNKS * job.team_size;
+    for (int c = rank; c < chunks; c += step) {
         mti_vec<T, N> v[GATHER_CHUNKS];
         MTI_UNROLL
-        for (int i = 0; i < GATHER_CHUNKS; i++) v[i] = w.fetch((c + i * job.team_size) * N - skew);
+        for (int i = 0; i < GATHER_CHUNKS; i++) v[i] = w.fetch(c + i * job.team_size);
         MTI_UNROLL
-        for (int i = 0; i < GATHER_CHUNKS; i++) y.put((c + i * job.team_size) * N - skew, v[i]);
+        for (int i = 0; i < GATHER_CHUNKS; i++) y.put(c + i * job.team_size, v[i]);
     }
 }
 
@@ -50,6 +50,7 @@ static int share_row(int64_t n, size_t element_size, int block)
 
 template <class T> static bool gather(mti_ctx *ctx, gather_job *job)
 {
+    if (!mti_rows_are_short("embedding", &job->y, sizeof(T))) return false;
     job->team_size = share_row(job->y.n, sizeof(T), GATHER_BLOCK);
     int64_t teams = GATHER_BLOCK / job->team_size;
     void (*embedding)(gather_job) = gather_rows<T>;
@@ -215,21 +216,21 @@ struct sum_job {
     const uint32_t *start, *at; /* row r has positions at[start[r]], ..., at[start[r + 1] - 1] */
 };
 
-/* The sum over positions at[begin], ..., at[end - 1] of N columns of dy from column j. */
+/* The sum over positions at[begin], ..., at[end - 1] of chunk c of dy. */
 template <class T, class A, int N>
 static __device__ __forceinline__ void add_run(const sum_job &job, int64_t begin, int64_t end,
-                                               int64_t j, A (&sum)[N])
+                                               int c, A (&sum)[N])
 {
     constexpr int AHEAD = 4;
     for (int k = 0; k < N; k++) sum[k] = 0;
-    if (j >= job.dy.n) return;
+    if ((int64_t)c * N >= job.dy.n) return;
     for (int64_t i = begin; i < end; i += AHEAD) {
         mti_vec<T, N> dy[AHEAD];
         MTI_UNROLL
         for (int u = 0; u < AHEAD; u++) {
             int64_t from = job.at[i + u < end ? i + u : begin];
             mti_row<const T> row(mti_row_at<const T>(job.dy, from), job.dy.n, 0);
-            dy[u] = row.fetch(j);
+            dy[u] = row.fetch(c);
         }
         MTI_UNROLL
         for (int u = 0; u < AHEAD; u++) MTI_UNROLL
@@ -247,26 +248,26 @@ template <class T> __global__ void __launch_bounds__(SUM_BLOCK) add_rows(sum_job
     MTI_SHARED(A, parts[SUM_WARPS][N][32]);
     int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     int64_t first = (int64_t)blockIdx.x * SUM_WARPS, mine = first + warp;
-    int64_t j = ((int64_t)blockIdx.y * 32 + lane) * N;
+    int c = (int)blockIdx.y * 32 + lane;
     A sum[N];
     if (mine < job.dw.rows) {
         int64_t begin = job.start[mine], end = job.start[mine + 1];
         if (end - begin <= LONG_RUN) {
-            add_run<T>(job, begin, end, j, sum);
-            mti_row<T>(mti_row_at<T>(job.dw, mine), job.dw.n, 0).store(j, sum);
+            add_run<T>(job, begin, end, c, sum);
+            mti_row<T>(mti_row_at<T>(job.dw, mine), job.dw.n, 0).store(c, sum);
         }
     }
     for (int64_t r = first; r < first + SUM_WARPS && r < job.dw.rows; r++) {
         int64_t begin = job.start[r], end = job.start[r + 1];
         if (end - begin <= LONG_RUN) continue; /* the same for the whole block */
         int64_t part = (end - begin + SUM_WARPS - 1) / SUM_WARPS, from = begin + warp * part;
-        add_run<T>(job, from, from + part < end ? from + part : end, j, sum);
+        add_run<T>(job, from, from + part < end ? from + part : end, c, sum);
         for (int k = 0; k < N; k++) parts[warp][k][lane] = sum[k];
         __syncthreads();
         if (warp == 0) {
             for (int w = 1; w < SUM_WARPS; w++)
                 for (int k = 0; k < N; k++) sum[k] += parts[w][k][lane];
-            mti_row<T>(mti_row_at<T>(job.dw, r), job.dw.n, 0).store(j, sum);
+            mti_row<T>(mti_row_at<T>(job.dw, r), job.dw.n, 0).store(c, sum);
         }
         __syncthreads();
     }

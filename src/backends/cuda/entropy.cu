@@ -23,14 +23,15 @@ template <class T, mti_fit FIT> MTI_ROW_KERNEL(FIT) lse_of_rows(entropy_rows_job
     bool live = r < job.x.rows;
     const T *start = mti_row_at<const T>(job.x, live ? r : 0);
     int skew = mti_skew(start);
-    int64_t n = live ? job.x.n : 0, chunks = mti_chunks<T>(n, skew);
+    int64_t n = live ? job.x.n : 0;
+    int chunks = mti_chunks<T>(n, skew);
     mti_row<const T> x(start, n, skew);
     mti_softmax_stats<A> stats;
     if constexpr (FIT == MTI_FIT_LONG) {
-        stats = mti_softmax_long_stats<T, FIT>(x, (A)1, chunks, skew, team);
+        stats = mti_softmax_long_stats<T, FIT>(x, (A)1, chunks, team);
     } else {
         A v[ROOM][mti_chunk_width<T>];
-        mti_softmax_take(x, (A)1, 0, skew, team, v);
+        mti_softmax_take(x, (A)1, 0, team, v);
         stats = mti_softmax_held_stats<T, FIT, true>(team, chunks, v);
     }
     if (!live || team.rank != 0) return; /* no barriers below */
@@ -43,6 +44,7 @@ template <class T, mti_fit FIT> MTI_ROW_KERNEL(FIT) lse_of_rows(entropy_rows_job
 
 template <class T> static bool rows_forward(mti_ctx *ctx, entropy_rows_job *job)
 {
+    if (!mti_rows_are_short("cross_entropy", &job->x, sizeof(T))) return false;
     bool aligned = mti_rowset_aligned(&job->x, sizeof(T));
     mti_row_plan plan = mti_plan_rows(job->x.n, sizeof(T), aligned, MTI_SOFTMAX_HELD);
     job->team_size = plan.size;
@@ -98,28 +100,30 @@ __global__ void __launch_bounds__(MAP_BLOCK) gradient_of_rows(entropy_gradient_j
     bool counts = t != job.ignore;
     A lse = job.lse ? static_cast<const A *>(job.lse)[r] : (A)0;
     A scale = *static_cast<const A *>(job.scale);
-    int64_t first = (int64_t)blockIdx.y * MAP_CHUNKS * job.team_size;
-    first += threadIdx.x % (unsigned)job.team_size;
-    mti_vec<T, N> v[MAP_CHUNKS];
+    int first = (int)blockIdx.y * MAP_CHUNKS * job.team_size + (int)threadIdx.x % job.team_size;
+    mti_packed<T, N> v[MAP_CHUNKS];
     MTI_UNROLL
     for (int i = 0; i < MAP_CHUNKS; i++)
-        if (counts) v[i] = x.fetch((first + i * job.team_size) * N - skew);
+        if (counts) v[i] = x.fetch_packed(first + i * job.team_size);
     MTI_UNROLL
     for (int i = 0; i < MAP_CHUNKS; i++) {
-        int64_t j = (first + i * job.team_size) * N - skew;
+        int c = first + i * job.team_size;
+        int64_t off = t - x.first(c); /* the target's place in the chunk */
         A out[N];
+        auto xs = v[i].open();
         MTI_UNROLL
         for (int k = 0; k < N; k++) {
-            A p = counts ? mti_exp_below((A)mti_widen(v[i].v[k]) - lse) : (A)0;
-            out[k] = counts ? (j + k == t ? p - 1 : p) * scale : (A)0;
+            A p = counts ? mti_exp_of<T>(mti_widen(xs.v[k]) - lse) : (A)0;
+            out[k] = counts ? (k == off ? p - 1 : p) * scale : (A)0;
         }
-        dx.store(j, out);
+        dx.store(c, out);
     }
 }
 
 template <class T> static bool rows_backward(mti_ctx *ctx, entropy_gradient_job *job)
 {
     constexpr int N = mti_chunk_width<T>;
+    if (!mti_rows_are_short("cross_entropy", &job->x, sizeof(T))) return false;
     int64_t chunks = (job->x.n + 2 * N - 2) / N; /* for any alignment of a row */
     job->team_size = 1;
     while (job->team_size < MAP_BLOCK && job->team_size < chunks) job->team_size *= 2;

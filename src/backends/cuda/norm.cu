@@ -30,30 +30,34 @@ template <class T, mti_fit FIT> MTI_ROW_KERNEL(FIT) norm_rows(norm_job job)
     mti_row<const T> w((const T *)job.w, job.w ? n : 0, skew);
     mti_row<const T> b((const T *)job.b, job.b ? n : 0, skew);
     mti_row<T> y(mti_row_at<T>(job.y, r), n, skew);
-    int64_t chunks = mti_chunks<T>(n, skew), step = (int64_t)ROOM * team.size;
-    mti_vec<T, N> v[ROOM];
+    int chunks = mti_chunks<T>(n, skew), step = ROOM * team.size;
+    mti_packed<T, N> v[ROOM];
 
     A sum = 0, squares = 0;
-    if (FIT != MTI_FIT_LONG) mti_take(x, 0, skew, team, v);
-    for (int64_t base = 0; job.about_mean && base < chunks; base += step) {
-        if (FIT == MTI_FIT_LONG) mti_take(x, base, skew, team, v);
+    if (FIT != MTI_FIT_LONG) mti_take(x, 0, team, v);
+    for (int base = 0; job.about_mean && base < chunks; base += step) {
+        if (FIT == MTI_FIT_LONG) mti_take(x, base, team, v);
         MTI_UNROLL
-        for (int i = 0; i < ROOM; i++) MTI_UNROLL
-        for (int k = 0; k < N; k++) sum += mti_widen(v[i].v[k]);
+        for (int i = 0; i < ROOM; i++) {
+            auto vs = v[i].open();
+            MTI_UNROLL
+            for (int k = 0; k < N; k++) sum += mti_widen(vs.v[k]);
+        }
         if (FIT != MTI_FIT_LONG) break;
     }
     A mean = job.about_mean ? team.sum(sum) / (A)job.x.n : (A)0;
     /* a second pass, because E[x^2] - mean^2 cancels */
-    for (int64_t base = 0; base < chunks; base += step) {
-        if (FIT == MTI_FIT_LONG) mti_take(x, base, skew, team, v);
+    for (int base = 0; base < chunks; base += step) {
+        if (FIT == MTI_FIT_LONG) mti_take(x, base, team, v);
         MTI_UNROLL
         for (int i = 0; i < ROOM; i++) {
-            int64_t j = mti_place<N>(base, i, skew, team);
-            bool whole = j >= 0 && j + N <= n;
+            int c = mti_place(base, i, team);
+            auto in = x.inside(c);
+            auto vs = v[i].open();
             MTI_UNROLL
             for (int k = 0; k < N; k++) {
-                A d = mti_widen(v[i].v[k]) - mean;
-                if (whole || x.has(j + k)) squares += d * d;
+                A d = mti_widen(vs.v[k]) - mean;
+                if (x.is_whole(c) || in.has(k)) squares += d * d;
             }
         }
         if (FIT != MTI_FIT_LONG) break;
@@ -63,18 +67,19 @@ template <class T, mti_fit FIT> MTI_ROW_KERNEL(FIT) norm_rows(norm_job job)
         if (job.mean) static_cast<A *>(job.mean)[r] = mean;
         if (job.rstd) static_cast<A *>(job.rstd)[r] = rstd;
     }
-    for (int64_t base = 0; base < chunks; base += step) {
-        if (FIT == MTI_FIT_LONG) mti_take(x, base, skew, team, v);
+    for (int base = 0; base < chunks; base += step) {
+        if (FIT == MTI_FIT_LONG) mti_take(x, base, team, v);
         MTI_UNROLL
         for (int i = 0; i < ROOM; i++) {
-            int64_t j = mti_place<N>(base, i, skew, team);
+            int c = mti_place(base, i, team);
             A out[N], factor[N], shift[N];
-            w.load(j, factor, (A)1);
-            b.load(j, shift, (A)0);
+            auto vs = v[i].open();
+            w.load(c, factor, (A)1);
+            b.load(c, shift, (A)0);
             MTI_UNROLL
             for (int k = 0; k < N; k++)
-                out[k] = (mti_widen(v[i].v[k]) - mean) * rstd * factor[k] + shift[k];
-            y.store(j, out);
+                out[k] = (mti_widen(vs.v[k]) - mean) * rstd * factor[k] + shift[k];
+            y.store(c, out);
         }
         if (FIT != MTI_FIT_LONG) break;
     }
@@ -108,6 +113,7 @@ static bool run_norm(mti_ctx *ctx, double eps, bool about_mean, const mti_view *
     job.rstd = rstd ? rstd->data : nullptr;
     job.eps = eps;
     if (job.x.rows == 0) return true;
+    if (!mti_rows_are_short("norm", &job.x, mt_dtype_size(x->dtype))) return false;
     return mti_for_float(x->dtype, [&](auto t) { return forward<decltype(t)>(ctx, &job); });
 }
 
@@ -154,6 +160,8 @@ constexpr int backward_room = FIT == MTI_FIT_LANES   ? 4
                               : FIT == MTI_FIT_BLOCK ? 2
                                                      : 1;
 
+template <class T> using held = mti_packed<T, mti_chunk_width<T>>;
+
 /* The sums of a row that its dx needs. */
 template <class A> struct row_sums {
     A g, gh; /* sum(dy w), sum(dy w (x - mean)) */
@@ -161,74 +169,79 @@ template <class A> struct row_sums {
 
 template <class T, mti_fit FIT, int ROOM, class A>
 static __device__ __forceinline__ row_sums<A> add_row(
-    const mti_vec<T, mti_chunk_width<T>> (&x)[ROOM],
-    const mti_vec<T, mti_chunk_width<T>> (&dy)[ROOM], const mti_row<const T> &w, int64_t base,
+    const held<T> (&x)[ROOM],
+    const held<T> (&dy)[ROOM], const mti_row<const T> &w, int base,
     A mean, const mti_team<A, FIT> &team, row_sums<A> sums)
 {
     constexpr int N = mti_chunk_width<T>;
     MTI_UNROLL
     for (int i = 0; i < ROOM; i++) {
         A factor[N];
-        w.load(mti_place<N>(base, i, 0, team), factor, (A)1);
+        w.load(mti_place(base, i, team), factor, (A)1);
+        auto xs = x[i].open(), dys = dy[i].open();
         MTI_UNROLL
         for (int k = 0; k < N; k++) {
-            A g = mti_widen(dy[i].v[k]) * factor[k]; /* 0 beyond the row */
+            A g = mti_widen(dys.v[k]) * factor[k]; /* 0 beyond the row */
             sums.g += g;
-            sums.gh += g * (mti_widen(x[i].v[k]) - mean);
+            sums.gh += g * (mti_widen(xs.v[k]) - mean);
         }
     }
     return sums;
 }
 
 template <class T, mti_fit FIT, int ROOM, class A>
-static __device__ __forceinline__ void give_dx(const mti_vec<T, mti_chunk_width<T>> (&x)[ROOM],
-                                               const mti_vec<T, mti_chunk_width<T>> (&dy)[ROOM],
+static __device__ __forceinline__ void give_dx(const held<T> (&x)[ROOM],
+                                               const held<T> (&dy)[ROOM],
                                                const mti_row<const T> &w, const mti_row<T> &dx,
-                                               int64_t base, A mean, A rstd, row_sums<A> sums,
+                                               int base, A mean, A rstd, row_sums<A> sums,
                                                const mti_team<A, FIT> &team)
 {
     constexpr int N = mti_chunk_width<T>;
     A shift = sums.g / (A)dx.n, slope = sums.gh / (A)dx.n * rstd * rstd;
     MTI_UNROLL
     for (int i = 0; i < ROOM; i++) {
-        int64_t j = mti_place<N>(base, i, 0, team);
+        int c = mti_place(base, i, team);
         A factor[N], out[N];
-        w.load(j, factor, (A)1);
+        w.load(c, factor, (A)1);
+        auto xs = x[i].open(), dys = dy[i].open();
         MTI_UNROLL
         for (int k = 0; k < N; k++)
-            out[k] = rstd * (mti_widen(dy[i].v[k]) * factor[k] - shift -
-                             (mti_widen(x[i].v[k]) - mean) * slope);
-        dx.store(j, out);
+            out[k] = rstd * (mti_widen(dys.v[k]) * factor[k] - shift -
+                             (mti_widen(xs.v[k]) - mean) * slope);
+        dx.store(c, out);
     }
 }
 
 /* Adds this row's share to the chunks at `base` of dw and db. */
 template <class T, int ROOM, class A>
-static __device__ __forceinline__ void add_columns(const mti_vec<T, mti_chunk_width<T>> (&x)[ROOM],
-                                                   const mti_vec<T, mti_chunk_width<T>> (&dy)[ROOM],
+static __device__ __forceinline__ void add_columns(const held<T> (&x)[ROOM],
+                                                   const held<T> (&dy)[ROOM],
                                                    A mean, A rstd,
                                                    A (&dw)[ROOM][mti_chunk_width<T>],
                                                    A (&db)[ROOM][mti_chunk_width<T>])
 {
     MTI_UNROLL
-    for (int i = 0; i < ROOM; i++) MTI_UNROLL
-    for (int k = 0; k < mti_chunk_width<T>; k++) {
-        A d = mti_widen(dy[i].v[k]);
-        dw[i][k] += d * (mti_widen(x[i].v[k]) - mean) * rstd;
-        db[i][k] += d;
+    for (int i = 0; i < ROOM; i++) {
+        auto xs = x[i].open(), dys = dy[i].open();
+        MTI_UNROLL
+        for (int k = 0; k < mti_chunk_width<T>; k++) {
+            A d = mti_widen(dys.v[k]);
+            dw[i][k] += d * (mti_widen(xs.v[k]) - mean) * rstd;
+            db[i][k] += d;
+        }
     }
 }
 
 /* slot[columns at base] = sums, or += if the slot has a value already. */
 template <int ROOM, int N, class A, mti_fit FIT>
-static __device__ __forceinline__ void leave_columns(A *slot, int64_t n, int64_t base,
+static __device__ __forceinline__ void leave_columns(A *slot, int64_t n, int base,
                                                      const mti_team<A, FIT> &team, bool add,
                                                      const A (&sums)[ROOM][N])
 {
     if (!slot) return;
     MTI_UNROLL
     for (int i = 0; i < ROOM; i++) {
-        int64_t j = mti_place<N>(base, i, 0, team);
+        int64_t j = (int64_t)mti_place(base, i, team) * N;
         MTI_UNROLL
         for (int k = 0; k < N; k++)
             if (j + k < n) slot[j + k] = add ? slot[j + k] + sums[i][k] : sums[i][k];
@@ -249,11 +262,12 @@ __global__ void __launch_bounds__(FIT == MTI_FIT_LANES ? MTI_LANES_BLOCK : MTI_R
     int teams = (int)blockDim.x / team.size;
     int64_t first = (int64_t)blockIdx.x * job.rows_per_block, last = first + job.rows_per_block;
     last = last < job.x.rows ? last : job.x.rows;
-    int64_t n = job.x.n, step = (int64_t)ROOM * team.size, chunks = mti_chunks<T>(n, 0);
+    int64_t n = job.x.n;
+    int step = ROOM * team.size, chunks = mti_chunks<T>(n, 0);
     A *slot_w = job.sum_w ? static_cast<A *>(job.sum_w) + blockIdx.x * n : nullptr;
     A *slot_b = job.sum_b ? static_cast<A *>(job.sum_b) + blockIdx.x * n : nullptr;
     A dw[ROOM][N] = {}, db[ROOM][N] = {};
-    mti_vec<T, N> x[ROOM], dy[ROOM];
+    held<T> x[ROOM], dy[ROOM];
 
     for (int64_t at = first; at < last; at += teams) {
         bool live = at + team.number < last;
@@ -266,9 +280,9 @@ __global__ void __launch_bounds__(FIT == MTI_FIT_LANES ? MTI_LANES_BLOCK : MTI_R
         A mean = job.mean ? static_cast<const A *>(job.mean)[r] : (A)0;
         A rstd = static_cast<const A *>(job.rstd)[r];
         row_sums<A> sums = {0, 0};
-        for (int64_t base = 0; base < chunks; base += step) {
-            mti_take(x_row, base, 0, team, x);
-            mti_take(dy_row, base, 0, team, dy);
+        for (int base = 0; base < chunks; base += step) {
+            mti_take(x_row, base, team, x);
+            mti_take(dy_row, base, team, dy);
             sums = add_row(x, dy, w, base, mean, team, sums);
             if constexpr (FIT == MTI_FIT_LONG) {
                 MTI_UNROLL
@@ -284,10 +298,10 @@ __global__ void __launch_bounds__(FIT == MTI_FIT_LANES ? MTI_LANES_BLOCK : MTI_R
         if (!job.has_dx) continue;
         sums.g = job.mean ? team.sum(sums.g) : (A)0;
         sums.gh = team.sum(sums.gh);
-        for (int64_t base = 0; base < chunks; base += step) {
+        for (int base = 0; base < chunks; base += step) {
             if (FIT == MTI_FIT_LONG) {
-                mti_take(x_row, base, 0, team, x);
-                mti_take(dy_row, base, 0, team, dy);
+                mti_take(x_row, base, team, x);
+                mti_take(dy_row, base, team, dy);
             }
             give_dx(x, dy, w, dx_row, base, mean, rstd, sums, team);
             if (FIT != MTI_FIT_LONG) break;
@@ -404,6 +418,7 @@ extern "C" bool mti_cuda_layer_norm_backward(mti_ctx *ctx, const mti_view *dy, c
     if (dw) job.sum_w = scratch;
     if (db) job.sum_b = static_cast<char *>(scratch) + slots_size(&job.x, x->dtype, slots);
     if (job.x.n == 0) return true;
+    if (!mti_rows_are_short("norm", &job.x, mt_dtype_size(x->dtype))) return false;
     return mti_for_float(x->dtype,
                          [&](auto t) { return backward<decltype(t)>(ctx, &job, dw, db); });
 }

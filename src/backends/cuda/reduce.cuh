@@ -25,6 +25,15 @@ static __device__ __forceinline__ double mti_exp_below(double x)
 static __device__ __forceinline__ float mti_log_of(float x) { return mti_log_f32(x); }
 static __device__ __forceinline__ double mti_log_of(double x) { return log(x); }
 
+/* exp(x), x <= 0, of differences of numbers that were stored as T: for 16 bits the hardware's 2^x is
+ * exact enough. (Not as one multiply-add, x log2(e) - base log2(e): rounding the last product shows
+ * where base is large.) */
+template <class T> static __device__ __forceinline__ mti_wide<T> mti_exp_of(mti_wide<T> x)
+{
+    if constexpr (sizeof(T) == 2) return mti_exp2_fast(x * (float)MTI_LOG2E);
+    else return mti_exp_below(x);
+}
+
 /* ---- chunks of a row ---- */
 
 /* Elements per chunk. */
@@ -36,71 +45,105 @@ template <class T> static __device__ __forceinline__ int mti_skew(const T *p)
     return (int)(reinterpret_cast<uintptr_t>(p) % 16 / sizeof(T));
 }
 
-/* Number of chunks of n elements that begin `skew` elements after a boundary. */
-template <class T> static __device__ __forceinline__ int64_t mti_chunks(int64_t n, int skew)
+/* Number of chunks of n elements that begin `skew` elements after a boundary. Chunk numbers have 32
+ * bits, as 64 would cost the kernels registers: a row has less than 32 GiB (mti_rows_are_short). */
+template <class T> static __device__ __forceinline__ int mti_chunks(int64_t n, int skew)
 {
     constexpr int N = mti_chunk_width<T>;
-    return n > 0 ? (skew + n + N - 1) / N : 0;
+    return n > 0 ? (int)((uint64_t)(skew + n + N - 1) / N) : 0;
 }
 
-/* n elements at p, in chunks [j, j + N) of N elements, j = chunk * N - skew. T may be const. */
+/* The n elements from p on, in chunks of N; chunk 0 begins `skew` elements before p. T may be const.
+ */
 template <class T> struct mti_row {
     typedef std::remove_const_t<T> element;
     typedef mti_wide<element> A;
     static constexpr int N = mti_chunk_width<T>;
     T *p;
     int64_t n;
-    bool wide; /* p has this skew, so chunks are aligned */
+    int skew, from; /* [from, from + whole): chunks that are inside the row, and aligned */
+    unsigned whole;
 
-    __device__ __forceinline__ mti_row(T *at, int64_t length, int skew)
-        : p(at), n(length), wide(mti_skew(at) == skew)
+    __device__ __forceinline__ mti_row(T *at, int64_t length, int of_chunks)
+        : p(at), n(length), skew(of_chunks), from(of_chunks > 0)
     {
+        int end = (int)((uint64_t)(skew + n) / N);
+        whole = mti_skew(at) == skew && end > from ? (unsigned)(end - from) : 0u;
     }
-    __device__ __forceinline__ bool has(int64_t j) const { return j >= 0 && j < n; }
+    __device__ __forceinline__ bool is_whole(int c) const { return (unsigned)(c - from) < whole; }
+    /* the first element of chunk c */
+    __device__ __forceinline__ int64_t first(int c) const { return (int64_t)c * N - skew; }
 
-    /* in the stored type; 0 beyond the row's ends */
-    __device__ __forceinline__ mti_vec<element, N> fetch(int64_t j) const
+    /* The elements of chunk c that the row has: [begin, end). */
+    struct part {
+        int begin, end;
+        __device__ __forceinline__ bool has(int k) const { return k >= begin && k < end; }
+    };
+    __device__ __forceinline__ part inside(int c) const
     {
-        if (wide && j >= 0 && j + N <= n) return mti_load<N>(p + j);
+        int64_t j = first(c);
+        return {j < 0 ? (int)-j : 0, n - j < N ? (int)(n - j) : N};
+    }
+
+    __device__ __forceinline__ mti_vec<element, N> fetch_part(int c) const
+    {
+        T *at = p + first(c);
+        part in = inside(c);
         mti_vec<element, N> chunk;
         MTI_UNROLL
-        for (int k = 0; k < N; k++) chunk.v[k] = has(j + k) ? p[j + k] : mti_narrow<element>(0.0f);
+        for (int k = 0; k < N; k++) chunk.v[k] = in.has(k) ? at[k] : mti_narrow<element>(0.0f);
         return chunk;
     }
-    __device__ __forceinline__ void put(int64_t j, const mti_vec<element, N> &chunk) const
+
+    /* in the stored type; 0 beyond the row's ends */
+    __device__ __forceinline__ mti_vec<element, N> fetch(int c) const
     {
-        if (wide && j >= 0 && j + N <= n) {
-            mti_store(p + j, chunk);
+        return is_whole(c) ? mti_load<N>(p + first(c)) : fetch_part(c);
+    }
+    __device__ __forceinline__ mti_packed<element, N> fetch_packed(int c) const
+    {
+        mti_packed<element, N> chunk;
+        if (is_whole(c))
+            {
+            auto w = mti_load<(int)(16 / sizeof(uint32_t))>(reinterpret_cast<const uint32_t *>(p + first(c)));
+            memcpy(chunk.words, &w, sizeof w);
+        }
+        else
+            chunk = fetch_part(c);
+        return chunk;
+    }
+    __device__ __forceinline__ void put(int c, const mti_vec<element, N> &chunk) const
+    {
+        T *at = p + first(c);
+        if (is_whole(c)) {
+            mti_store(at, chunk);
         } else {
+            part in = inside(c);
             MTI_UNROLL
             for (int k = 0; k < N; k++)
-                if (has(j + k)) p[j + k] = chunk.v[k];
+                if (in.has(k)) at[k] = chunk.v[k];
         }
     }
     /* in the wide type; `beyond` beyond the row's ends */
-    __device__ __forceinline__ void load(int64_t j, A (&v)[N], A beyond) const
+    __device__ __forceinline__ void load(int c, A (&v)[N], A beyond) const
     {
-        if (wide && j >= 0 && j + N <= n) {
-            mti_vec<element, N> pack = mti_load<N>(p + j);
+        T *at = p + first(c);
+        if (is_whole(c)) {
+            mti_vec<element, N> pack = mti_load<N>(at);
             MTI_UNROLL
             for (int k = 0; k < N; k++) v[k] = mti_widen(pack.v[k]);
         } else {
+            part in = inside(c);
             MTI_UNROLL
-            for (int k = 0; k < N; k++) v[k] = has(j + k) ? mti_widen(p[j + k]) : beyond;
+            for (int k = 0; k < N; k++) v[k] = in.has(k) ? mti_widen(at[k]) : beyond;
         }
     }
-    __device__ __forceinline__ void store(int64_t j, const A (&v)[N]) const
+    __device__ __forceinline__ void store(int c, const A (&v)[N]) const
     {
-        if (wide && j >= 0 && j + N <= n) {
-            mti_vec<element, N> pack;
-            MTI_UNROLL
-            for (int k = 0; k < N; k++) pack.v[k] = mti_narrow<element>(v[k]);
-            mti_store(p + j, pack);
-        } else {
-            MTI_UNROLL
-            for (int k = 0; k < N; k++)
-                if (has(j + k)) p[j + k] = mti_narrow<element>(v[k]);
-        }
+        mti_vec<element, N> pack;
+        MTI_UNROLL
+        for (int k = 0; k < N; k++) pack.v[k] = mti_narrow<element>(v[k]);
+        put(c, pack);
     }
 };
 
@@ -143,9 +186,18 @@ static inline bool mti_rowset_aligned(const mti_rowset *s, size_t element_size)
     return places % 16 == 0;
 }
 
+/* False, with an error, if a row is too long for the numbers of its chunks. */
+static inline bool mti_rows_are_short(const char *kernel, const mti_rowset *s, size_t element_size)
+{
+    return s->n < (int64_t)(((uint64_t)1 << 35) / element_size) ||
+           mti_fail_bool(MT_ERR_UNSUPPORTED, "%s: a row of %lld elements; need less than 32 GiB",
+                         kernel, (long long)s->n);
+}
+
 template <class T> static __device__ __forceinline__ T *mti_row_at(const mti_rowset &s, int64_t r)
 {
     int64_t offset = 0;
+#pragma unroll 1 /* rare: mostly rank is 1 */
     for (int d = s.rank - 1; d > 0; d--) {
         offset += r % s.shape[d] * s.stride[d];
         r /= s.shape[d];
@@ -253,22 +305,28 @@ template <class A, mti_fit FIT> struct mti_team {
 
 /* ---- a thread's share of a row: chunks base + rank, base + rank + size, ... ---- */
 
-/* The first element of chunk i of those at base. */
-template <int N, class A, mti_fit FIT>
-static __device__ __forceinline__ int64_t mti_place(int64_t base, int i, int skew,
-                                                    const mti_team<A, FIT> &team)
+template <class A, mti_fit FIT>
+static __device__ __forceinline__ int mti_place(int base, int i, const mti_team<A, FIT> &team)
 {
-    return (base + team.rank + i * team.size) * N - skew;
+    return base + team.rank + i * team.size;
 }
 
 /* In the stored type, 0 beyond the row's ends: 16-bit floats then need half the registers. */
 template <class T, class A, mti_fit FIT, int ROOM, class E, int N>
-static __device__ __forceinline__ void mti_take(const mti_row<T> &row, int64_t base, int skew,
+static __device__ __forceinline__ void mti_take(const mti_row<T> &row, int base,
                                                 const mti_team<A, FIT> &team,
                                                 mti_vec<E, N> (&v)[ROOM])
 {
     MTI_UNROLL
-    for (int i = 0; i < ROOM; i++) v[i] = row.fetch(mti_place<N>(base, i, skew, team));
+    for (int i = 0; i < ROOM; i++) v[i] = row.fetch(mti_place(base, i, team));
+}
+template <class T, class A, mti_fit FIT, int ROOM, class E, int N>
+static __device__ __forceinline__ void mti_take(const mti_row<T> &row, int base,
+                                                const mti_team<A, FIT> &team,
+                                                mti_packed<E, N> (&v)[ROOM])
+{
+    MTI_UNROLL
+    for (int i = 0; i < ROOM; i++) v[i] = row.fetch_packed(mti_place(base, i, team));
 }
 
 #endif

@@ -66,30 +66,34 @@ template <class T, mti_fit FIT, bool LOG> MTI_ROW_KERNEL(FIT) backward_rows(back
     int skew = mti_skew(start);
     mti_row<const T> y(start, n, skew), dy(mti_row_at<const T>(job.dy, r), n, skew);
     mti_row<T> dx(mti_row_at<T>(job.dx, r), n, skew);
-    int64_t chunks = mti_chunks<T>(n, skew), step = (int64_t)ROOM * team.size;
-    mti_vec<T, N> a[ROOM], b[ROOM];
+    int chunks = mti_chunks<T>(n, skew), step = ROOM * team.size;
+    mti_packed<T, N> a[ROOM], b[ROOM];
     A sum = 0, out[N];
-    for (int64_t base = 0; base < chunks; base += step) {
-        mti_take(y, base, skew, team, a);
-        mti_take(dy, base, skew, team, b);
+    for (int base = 0; base < chunks; base += step) {
+        mti_take(y, base, team, a);
+        mti_take(dy, base, team, b);
         MTI_UNROLL
-        for (int i = 0; i < ROOM; i++) MTI_UNROLL
-        for (int k = 0; k < N; k++)
-            sum += part_of_total<LOG>(mti_widen(a[i].v[k]), mti_widen(b[i].v[k]));
+        for (int i = 0; i < ROOM; i++) {
+            auto ys = a[i].open(), dys = b[i].open();
+            MTI_UNROLL
+            for (int k = 0; k < N; k++)
+                sum += part_of_total<LOG>(mti_widen(ys.v[k]), mti_widen(dys.v[k]));
+        }
         if (FIT != MTI_FIT_LONG) break;
     }
     sum = team.sum(sum);
-    for (int64_t base = 0; base < chunks; base += step) {
+    for (int base = 0; base < chunks; base += step) {
         if (FIT == MTI_FIT_LONG) {
-            mti_take(y, base, skew, team, a);
-            mti_take(dy, base, skew, team, b);
+            mti_take(y, base, team, a);
+            mti_take(dy, base, team, b);
         }
         MTI_UNROLL
         for (int i = 0; i < ROOM; i++) {
+            auto ys = a[i].open(), dys = b[i].open();
             MTI_UNROLL
             for (int k = 0; k < N; k++)
-                out[k] = dx_of<LOG>((A)job.scale, sum, mti_widen(a[i].v[k]), mti_widen(b[i].v[k]));
-            dx.store(mti_place<N>(base, i, skew, team), out);
+                out[k] = dx_of<LOG>((A)job.scale, sum, mti_widen(ys.v[k]), mti_widen(dys.v[k]));
+            dx.store(mti_place(base, i, team), out);
         }
         if (FIT != MTI_FIT_LONG) break;
     }
@@ -101,6 +105,7 @@ static bool backward(mti_ctx *ctx, double scale, const mti_view *y, const mti_vi
 {
     backward_job job = {};
     job.y = mti_rowset_of(y);
+    if (!mti_rows_are_short("softmax", &job.y, sizeof(T))) return false;
     job.dy = mti_rowset_of(dy);
     job.dx = mti_rowset_of(dx);
     job.scale = scale;

@@ -39,22 +39,24 @@ static __device__ __forceinline__ int64_t mti_softmax_seen(const mti_softmax_job
  * beyond the row's ends. */
 template <class T, mti_fit FIT, int ROOM>
 static __device__ __forceinline__ void mti_softmax_take(const mti_row<const T> &x,
-                                                        mti_wide<T> scale, int64_t base, int skew,
+                                                        mti_wide<T> scale, int base,
                                                         const mti_team<mti_wide<T>, FIT> &team,
                                                         mti_wide<T> (&v)[ROOM][mti_chunk_width<T>])
 {
     constexpr int N = mti_chunk_width<T>;
     MTI_UNROLL
     for (int i = 0; i < ROOM; i++) {
-        int64_t j = mti_place<N>(base, i, skew, team);
-        if (j >= 0 && j + N <= x.n) {
-            x.load(j, v[i], 0);
+        int c = mti_place(base, i, team);
+        if (x.is_whole(c)) {
+            x.load(c, v[i], 0);
             MTI_UNROLL
             for (int k = 0; k < N; k++) v[i][k] *= scale;
         } else {
+            auto in = x.inside(c);
+            const T *at = x.p + x.first(c);
             MTI_UNROLL
             for (int k = 0; k < N; k++)
-                v[i][k] = x.has(j + k) ? mti_widen(x.p[j + k]) * scale : -(mti_wide<T>)INFINITY;
+                v[i][k] = in.has(k) ? mti_widen(at[k]) * scale : -(mti_wide<T>)INFINITY;
         }
     }
 }
@@ -62,7 +64,7 @@ static __device__ __forceinline__ void mti_softmax_take(const mti_row<const T> &
 /* For a row in registers; without LOG v becomes exp(v - top). */
 template <class T, mti_fit FIT, bool LOG, int ROOM>
 static __device__ __forceinline__ mti_softmax_stats<mti_wide<T>> mti_softmax_held_stats(
-    mti_team<mti_wide<T>, FIT> &team, int64_t chunks, mti_wide<T> (&v)[ROOM][mti_chunk_width<T>])
+    mti_team<mti_wide<T>, FIT> &team, int chunks, mti_wide<T> (&v)[ROOM][mti_chunk_width<T>])
 {
     typedef mti_wide<T> A;
     constexpr int N = mti_chunk_width<T>;
@@ -76,7 +78,7 @@ static __device__ __forceinline__ mti_softmax_stats<mti_wide<T>> mti_softmax_hel
         if (team.rank + i * team.size >= chunks) continue;
         MTI_UNROLL
         for (int k = 0; k < N; k++) {
-            A e = mti_exp_below(v[i][k] - top);
+            A e = mti_exp_of<T>(v[i][k] - top);
             if (!LOG) v[i][k] = e;
             sum += e;
         }
@@ -87,34 +89,34 @@ static __device__ __forceinline__ mti_softmax_stats<mti_wide<T>> mti_softmax_hel
 /* For a row that is read again later: a larger element rescales the sum so far. */
 template <class T, mti_fit FIT>
 static __device__ __forceinline__ mti_softmax_stats<mti_wide<T>> mti_softmax_long_stats(
-    const mti_row<const T> &x, mti_wide<T> scale, int64_t chunks, int skew,
+    const mti_row<const T> &x, mti_wide<T> scale, int chunks,
     mti_team<mti_wide<T>, FIT> &team)
 {
     typedef mti_wide<T> A;
     constexpr int N = mti_chunk_width<T>, ROOM = mti_room<T, FIT, MTI_SOFTMAX_HELD>;
     A v[ROOM][N], top = -(A)INFINITY, sum = 0;
-    for (int64_t base = 0; base < chunks; base += (int64_t)ROOM * team.size) {
-        mti_softmax_take(x, scale, base, skew, team, v);
+    for (int base = 0; base < chunks; base += ROOM * team.size) {
+        mti_softmax_take(x, scale, base, team, v);
         A next = top;
         MTI_UNROLL
         for (int i = 0; i < ROOM; i++) MTI_UNROLL
         for (int k = 0; k < N; k++) next = max(next, v[i][k]);
         A zero = next == -(A)INFINITY ? (A)0 : next; /* -inf - -inf is NaN */
-        sum *= mti_exp_below(top - zero);
+        sum *= mti_exp_of<T>(top - zero);
         MTI_UNROLL
         for (int i = 0; i < ROOM; i++) MTI_UNROLL
-        for (int k = 0; k < N; k++) sum += mti_exp_below(v[i][k] - zero);
+        for (int k = 0; k < N; k++) sum += mti_exp_of<T>(v[i][k] - zero);
         top = next;
     }
     A all = team.largest(top), zero = all == -(A)INFINITY ? (A)0 : all;
-    return {all, team.sum(sum * mti_exp_below(top - zero))};
+    return {all, team.sum(sum * mti_exp_of<T>(top - zero))};
 }
 
 /* Stores y of the chunks at base from v: scale x, or exp(scale x - top) if EXP is done; zeros from
  * column `seen` on. */
 template <class T, mti_fit FIT, bool LOG, bool EXP, int ROOM>
 static __device__ __forceinline__ void mti_softmax_give(const mti_row<T> &y, int64_t seen,
-                                                        int64_t base, int skew,
+                                                        int base,
                                                         const mti_team<mti_wide<T>, FIT> &team,
                                                         mti_softmax_stats<mti_wide<T>> stats,
                                                         mti_wide<T> (&v)[ROOM][mti_chunk_width<T>])
@@ -124,21 +126,22 @@ static __device__ __forceinline__ void mti_softmax_give(const mti_row<T> &y, int
     A finish = LOG ? mti_log_of(stats.sum) : 1 / stats.sum;
     MTI_UNROLL
     for (int i = 0; i < ROOM; i++) {
-        int64_t j = mti_place<N>(base, i, skew, team);
+        int c = mti_place(base, i, team);
+        int64_t j = y.first(c);
         if (j >= y.n) continue;
         MTI_UNROLL
         for (int k = 0; k < N; k++) {
             if (LOG)
                 v[i][k] = (v[i][k] - stats.top) - finish;
             else
-                v[i][k] = (EXP ? v[i][k] : mti_exp_below(v[i][k] - stats.top)) * finish;
+                v[i][k] = (EXP ? v[i][k] : mti_exp_of<T>(v[i][k] - stats.top)) * finish;
         }
         if (j + N > seen) {
             MTI_UNROLL
             for (int k = 0; k < N; k++)
                 if (j + k >= seen) v[i][k] = 0;
         }
-        y.store(j, v[i]);
+        y.store(c, v[i]);
     }
 }
 
@@ -155,19 +158,19 @@ static __device__ __forceinline__ mti_softmax_stats<mti_wide<T>> mti_softmax_row
     int64_t n = live ? job.x.n : 0, seen = live ? mti_softmax_seen(job, r) : 0;
     mti_row<const T> x(start, seen, skew);
     mti_row<T> y(mti_row_at<T>(job.y, live ? r : 0), n, skew);
-    int64_t full = mti_chunks<T>(seen, skew), chunks = mti_chunks<T>(n, skew);
+    int full = mti_chunks<T>(seen, skew), chunks = mti_chunks<T>(n, skew);
     A v[ROOM][mti_chunk_width<T>], scale = LOG ? (A)1 : (A)job.scale;
     if constexpr (FIT == MTI_FIT_LONG) {
-        auto stats = mti_softmax_long_stats<T, FIT>(x, scale, full, skew, team);
-        for (int64_t base = 0; base < chunks; base += (int64_t)ROOM * team.size) {
-            mti_softmax_take(x, scale, base, skew, team, v);
-            mti_softmax_give<T, FIT, LOG, false>(y, seen, base, skew, team, stats, v);
+        auto stats = mti_softmax_long_stats<T, FIT>(x, scale, full, team);
+        for (int base = 0; base < chunks; base += ROOM * team.size) {
+            mti_softmax_take(x, scale, base, team, v);
+            mti_softmax_give<T, FIT, LOG, false>(y, seen, base, team, stats, v);
         }
         return stats;
     } else {
-        mti_softmax_take(x, scale, 0, skew, team, v);
+        mti_softmax_take(x, scale, 0, team, v);
         auto stats = mti_softmax_held_stats<T, FIT, LOG>(team, full, v);
-        mti_softmax_give<T, FIT, LOG, true>(y, seen, 0, skew, team, stats, v);
+        mti_softmax_give<T, FIT, LOG, true>(y, seen, 0, team, stats, v);
         return stats;
     }
 }
@@ -223,6 +226,7 @@ template <class T, bool LOG>
 static bool mti_softmax_launch(mti_ctx *ctx, mti_softmax_job *job, int64_t max_blocks,
                                int *n_blocks = nullptr)
 {
+    if (!mti_rows_are_short("softmax", &job->x, sizeof(T))) return false;
     bool aligned = mti_rowset_aligned(&job->x, sizeof(T));
     mti_row_plan plan = mti_plan_rows(job->x.n, sizeof(T), aligned, MTI_SOFTMAX_HELD);
     int64_t rounds =

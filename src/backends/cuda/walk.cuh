@@ -111,6 +111,22 @@ template <class Each> bool mti_for_real(mt_dtype dtype, const Each &each)
                                  : mti_for_float(dtype, each);
 }
 
+/* ---- exponentials ---- */
+
+#define MTI_LOG2E 1.44269504088896340736
+
+/* 2^x; results under 2^-126 are 0. */
+__device__ __forceinline__ float mti_exp2_fast(float x)
+{
+#ifdef __CUDA_ARCH__
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#else
+    return exp2f(x);
+#endif
+}
+
 /* ---- vectors ---- */
 
 /* N elements that are loaded and stored together, 16 bytes at a time. */
@@ -141,6 +157,32 @@ template <class T, int N> __device__ __forceinline__ void mti_store(T *p, const 
     else if constexpr (N > 1 && sizeof x == sizeof(uint32_t)) mti_store_as<unsigned>(p, x);
     else *reinterpret_cast<mti_vec<T, N> *>(p) = x;
 }
+
+/* A vector that is kept for long: in whole registers, as in memory. Of a mti_vec the compiler keeps
+ * each 16-bit element in a register of its own, or the f32 that it was widened to. */
+template <class T, int N> struct mti_packed {
+    uint32_t words[sizeof(mti_vec<T, N>) / sizeof(uint32_t)];
+
+    __device__ __forceinline__ void operator=(const mti_vec<T, N> &x)
+    {
+        memcpy(words, &x, sizeof words);
+    }
+    /* To be used at once. */
+    __device__ __forceinline__ mti_vec<T, N> open() const
+    {
+        mti_vec<T, N> x;
+        uint32_t now[sizeof words / sizeof *words];
+        MTI_UNROLL
+        for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+            now[i] = words[i];
+#ifdef __CUDA_ARCH__
+            asm volatile("" : "+r"(now[i])); /* not what an earlier call returned */
+#endif
+        }
+        memcpy(&x, now, sizeof x);
+        return x;
+    }
+};
 
 template <class T> constexpr int mti_width_of() { return (int)(16 / sizeof(T)); }
 
