@@ -10,6 +10,7 @@
  *   - an asynchronous copy to shared memory arrives only when it is waited for;
  *   - copies between host and device happen as late as they may, or, with CUDASIM_LATE=kernels in
  *     the environment, kernels do (stream.cc);
+ *   - a vector access that is not aligned ends the launch with an error;
  *   - with CUDASIM_GUARD=keys or pages the host cannot touch device memory (memory.cc);
  *   - the order in which threads and blocks run can be chosen (cudasim_set_schedule, environment
  *     CUDASIM_SCHEDULE=forward|reverse|SEED): results that depend on it reveal a race. A warp runs
@@ -139,6 +140,14 @@ template <class T> static inline T shuffle(unsigned mask, T value, int source, p
 }
 
 } // namespace cudasim
+
+/* p as a V *, which a GPU accesses only at multiples of its size. */
+template <class V, class T> static inline V *mti_at(T *p, CUDASIM_HERE)
+{
+    if (reinterpret_cast<uintptr_t>(p) % alignof(V))
+        cudasim::fault(here, "an access of %zu bytes is not aligned", sizeof(V));
+    return reinterpret_cast<V *>(p);
+}
 
 /* ---- launching ---- */
 

@@ -210,6 +210,16 @@ static void a_barrier_that_not_all_threads_reach_is_found(void **)
     cudaFree(y);
 }
 
+__global__ void store_a_vector(float *y) { *mti_at<float4>(y) = {1, 2, 3, 4}; }
+
+static void a_vector_access_that_is_not_aligned_is_found(void **)
+{
+    float *y = device<float>(8);
+    assert_true(MTI_LAUNCH(&none, store_a_vector, 1, 1, 0, y + 4));
+    failed_with(MTI_LAUNCH(&none, store_a_vector, 1, 1, 0, y + 1), "16 bytes", "not aligned");
+    cudaFree(y);
+}
+
 __global__ void shuffle_in_a_branch(float *y)
 {
     float value = (float)threadIdx.x;
@@ -569,6 +579,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(tensor_core_tiles_give_the_matrix_product),
         cmocka_unit_test(sixteen_bit_floats_round_to_nearest_even),
         cmocka_unit_test(a_barrier_that_not_all_threads_reach_is_found),
+        cmocka_unit_test(a_vector_access_that_is_not_aligned_is_found),
         cmocka_unit_test(a_shuffle_that_lanes_disagree_on_is_found),
         cmocka_unit_test(permuted_schedules_reveal_a_race_on_shared_memory),
         cmocka_unit_test(permuted_schedules_reveal_blocks_that_write_to_one_place),

@@ -161,7 +161,7 @@ __device__ __forceinline__ void put_ds(const float (&ds)[M][N][4], T *to)
         for (int n = 0; n < N; n++)
 #pragma unroll
             for (int r = 0; r < 2; r++)
-                *reinterpret_cast<uint32_t *>(to + (m * 16 + r * 8 + g) * PITCH + n * 8 + c * 2) =
+                *mti_at<uint32_t>(to + (m * 16 + r * 8 + g) * PITCH + n * 8 + c * 2) =
                     mti_attn_half<T>::pack(ds[m][n][2 * r], ds[m][n][2 * r + 1]);
 }
 
@@ -173,7 +173,7 @@ __device__ __forceinline__ void add_dq(const mti_attn_args &x, const turn &now,
                                        int column)
 {
     int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, c = lane % 4;
-    float4 *sums = reinterpret_cast<float4 *>(x.dq_sums) +
+    float4 *sums = mti_at<float4>(x.dq_sums) +
                    (static_cast<int64_t>(now.tile) * MTI_ATTN_WARPS + threadIdx.x / 32) *
                        (S::Q_M * S::Q_N * 32) + lane;
     float scale = static_cast<float>(x.scale);
@@ -201,7 +201,7 @@ __device__ __forceinline__ void add_dq(const mti_attn_args &x, const turn &now,
             for (int r = 0; r < 2; r++) {
                 int query = i + m * 16 + r * 8 + g;
                 if (query < x.s && col < x.d)
-                    *reinterpret_cast<uint32_t *>(mti_attn_row<T>(x.dq, b, h, query) + col) =
+                    *mti_at<uint32_t>(mti_attn_row<T>(x.dq, b, h, query) + col) =
                         mti_attn_half<T>::pack(mine[2 * r] * scale, mine[2 * r + 1] * scale);
             }
         }
@@ -214,7 +214,7 @@ __device__ __forceinline__ void zero_dq(const mti_attn_args &x, const mti_attn_p
     int pieces = static_cast<int>(x.d) / 8, group = static_cast<int>(x.group.by);
     for (int h = at.h * group; h < (at.h + 1) * group; h++)
         for (int e = static_cast<int>(threadIdx.x); e < n * pieces; e += MTI_ATTN_THREADS)
-            *reinterpret_cast<uint4 *>(mti_attn_row<T>(x.dq, at.b, h, e / pieces) +
+            *mti_at<uint4>(mti_attn_row<T>(x.dq, at.b, h, e / pieces) +
                                        e % pieces * 8) = make_uint4(0, 0, 0, 0);
 }
 

@@ -302,15 +302,15 @@ __device__ __forceinline__ void mti_attn_put(const float (&acc)[M][D / 8][4], fl
             for (int k = 0; k < D / 8; k++) {
                 uint32_t two = mti_attn_half<T>::pack(acc[m][k][2 * r] * factor,
                                                       acc[m][k][2 * r + 1] * factor);
-                *reinterpret_cast<uint32_t *>(stage + (m * 16 + r * 8 + g) * P + k * 8 + c * 2) =
+                *mti_at<uint32_t>(stage + (m * 16 + r * 8 + g) * P + k * 8 + c * 2) =
                     two;
             }
     __syncwarp();
     for (int piece = lane; piece < 16 * M * (D / 8); piece += 32) {
         int r = piece / (D / 8), column = piece % (D / 8) * 8;
         if (r < n && column < d)
-            *reinterpret_cast<uint4 *>(to + r * row + column) =
-                *reinterpret_cast<const uint4 *>(stage + r * P + column);
+            *mti_at<uint4>(to + r * row + column) =
+                *mti_at<const uint4>(stage + r * P + column);
     }
 }
 

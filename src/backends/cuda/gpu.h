@@ -10,6 +10,7 @@
  *   __shfl_sync __shfl_xor_sync __shfl_down_sync (full mask, 32-bit and 64-bit scalars)
  *   __ballot_sync __any_sync __all_sync, atomicAdd (int, unsigned; on floats only in turn: order)
  *   __nv_bfloat16 __half and their conversions to and from float
+ *   mti_at<V>(p): p as a V *, for one vector access; the simulator checks its alignment
  *   float4 and its like; __ldg __ldcg; fmaf exp2f and <math.h>
  *   mti_mma_bf16 mti_mma_f16 (16x8x16, f32 accumulators), mti_ldmatrix_x4[_trans]
  *   mti_cp_async_16 mti_cp_async_commit mti_cp_async_wait<n>
@@ -34,6 +35,11 @@ extern "C" {
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
+
+template <class V, class T> __device__ __forceinline__ V *mti_at(T *p)
+{
+    return reinterpret_cast<V *>(p);
+}
 
 #define MTI_SHARED(type, name) __shared__ type name
 #define MTI_DYNAMIC_SHARED(type, name)                                                             \

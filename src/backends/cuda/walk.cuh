@@ -136,7 +136,7 @@ template <class T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16
 
 template <int N, class T> __device__ __forceinline__ mti_vec<T, N> mti_load(const T *p)
 {
-    return *reinterpret_cast<const mti_vec<T, N> *>(p);
+    return *mti_at<const mti_vec<T, N>>(p);
 }
 
 template <class W, class T, int N>
@@ -145,7 +145,7 @@ __device__ __forceinline__ void mti_store_as(T *p, const mti_vec<T, N> &x)
     W words[sizeof x / sizeof(W)];
     memcpy(words, &x, sizeof x);
     MTI_UNROLL
-    for (size_t i = 0; i < sizeof x / sizeof(W); i++) __stcg(reinterpret_cast<W *>(p) + i, words[i]);
+    for (size_t i = 0; i < sizeof x / sizeof(W); i++) __stcg(mti_at<W>(p) + i, words[i]);
 }
 
 /* Uses an intrinsic: the compiler would split a plain store into one per element, and merge it with
@@ -155,7 +155,7 @@ template <class T, int N> __device__ __forceinline__ void mti_store(T *p, const 
     if constexpr (N > 1 && sizeof x % sizeof(uint4) == 0) mti_store_as<uint4>(p, x);
     else if constexpr (N > 1 && sizeof x == sizeof(uint2)) mti_store_as<uint2>(p, x);
     else if constexpr (N > 1 && sizeof x == sizeof(uint32_t)) mti_store_as<unsigned>(p, x);
-    else *reinterpret_cast<mti_vec<T, N> *>(p) = x;
+    else *mti_at<mti_vec<T, N>>(p) = x;
 }
 
 /* A vector that is kept for long: in whole registers, as in memory. Of a mti_vec the compiler keeps
