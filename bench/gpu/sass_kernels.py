@@ -85,6 +85,10 @@ KERNELS = [
     step("adamw", "__nv_bfloat16", 14, 39, 3, ", __nv_bfloat16, __nv_bfloat16"),
     step("sgd", "float", 20, 21, 2, ", float"),
     step("scale", "float", 8, 7, 1),
+    *(Kernel(f"dequantize {code}, bf16", "quantize",
+             rf"dequantize_groups<__nv_bfloat16, ({nf4}|\(bool\){int(nf4 == 'true')}), 8>", 2, n_bytes, slots)
+      for code, nf4, n_bytes, slots in (("nf4", "true", 2.5, 11), ("int8", "false", 3, 9))),
+    Kernel("embedding backward, bf16", "embedding", r"add_rows<__nv_bfloat16>", 2, rows=True),
     *(rows("norm", "norm", "norm_rows", fit) for fit in (0, 1, 2)),
     *(rows("norm backward", "norm", "norm_backward_rows", fit) for fit in (0, 1)),
     *(rows("softmax", "rows", "mti_softmax_rows", fit, ", false") for fit in (0, 1, 2)),

@@ -56,7 +56,9 @@ static void check_blocks(const mtt_pair *p, mti_code code, mt_dtype dtype, int64
                          bool shifted, double size)
 {
     int64_t blocks = (n + block - 1) / block;
-    mtt_twin x = line(p, dtype, n, -size, size), y = line(p, dtype, n, 0, 1);
+    mtt_twin x = line(p, dtype, n, -size, size);
+    /* half of the lengths begin where no vector may */
+    mtt_twin y = mtt_twin_make(p, dtype, 1, &n, MTT_PLACED_DENSE, shifted && n % 2, 0, 1);
     mtt_twin codes = line(p, MT_U8, code == MTI_CODE_NF4 ? (n + 1) / 2 : n, 0, 1);
     mtt_twin scales = line(p, MT_F32, blocks, 0, 1), shift = line(p, MT_F32, 1, 0.1, 0.2);
     if (n > 3 * block) { /* a block with values that are not finite, and a block of zeros */

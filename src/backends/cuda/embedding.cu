@@ -221,21 +221,24 @@ template <class T, class A, int N>
 static __device__ __forceinline__ void add_run(const sum_job &job, int64_t begin, int64_t end,
                                                int c, A (&sum)[N])
 {
-    constexpr int AHEAD = 4;
+    constexpr int AHEAD = 8;
     for (int k = 0; k < N; k++) sum[k] = 0;
     if ((int64_t)c * N >= job.dy.n) return;
     for (int64_t i = begin; i < end; i += AHEAD) {
-        mti_vec<T, N> dy[AHEAD];
+        mti_packed<T, N> dy[AHEAD];
         MTI_UNROLL
         for (int u = 0; u < AHEAD; u++) {
             int64_t from = job.at[i + u < end ? i + u : begin];
             mti_row<const T> row(mti_row_at<const T>(job.dy, from), job.dy.n, 0);
-            dy[u] = row.fetch(c);
+            dy[u] = row.fetch_packed(c);
         }
         MTI_UNROLL
-        for (int u = 0; u < AHEAD; u++) MTI_UNROLL
-        for (int k = 0; k < N; k++)
-            if (i + u < end) sum[k] += mti_widen(dy[u].v[k]);
+        for (int u = 0; u < AHEAD; u++) {
+            auto from = dy[u].open();
+            MTI_UNROLL
+            for (int k = 0; k < N; k++)
+                if (i + u < end) sum[k] += mti_widen(from.v[k]);
+        }
     }
 }
 

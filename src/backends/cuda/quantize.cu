@@ -150,31 +150,64 @@ extern "C" bool mti_cuda_quantize(mti_ctx *ctx, mti_code code, int64_t block, co
     });
 }
 
-/* A thread converts two values at a time: one byte of nf4. */
-template <class T, bool nf4>
+/* The codes of N values as they lie in memory, and value k of them. */
+template <bool nf4, int N> struct code_group {
+    static constexpr int BYTES = nf4 ? N / 2 : N;
+    mti_vec<uint8_t, BYTES> codes;
+
+    __device__ __forceinline__ float value(int k, const float *levels) const
+    {
+        if (!nf4) return (float)(int8_t)codes.v[k];
+        return levels[k % 2 == 0 ? codes.v[k / 2] >> 4 : codes.v[k / 2] & 15u];
+    }
+};
+
+/* A thread converts N values of one block at a time, with vector accesses if N > 2; thread 0 of the grid also the rest, fewer. */
+template <class T, bool nf4, int N>
 __global__ void __launch_bounds__(THREADS)
-    dequantize_pairs(const uint8_t *codes, const float *scales, const float *shift, T *y, int64_t n,
-                     int log2_block)
+    dequantize_groups(const uint8_t *codes, const float *scales, const float *shift, T *y,
+                      int64_t n, int log2_block)
 {
+    typedef code_group<nf4, N> group;
     const float all[16] = MTI_NF4_LEVELS;
     MTI_SHARED(float, levels[16]);
     if (threadIdx.x < 16) levels[threadIdx.x] = all[threadIdx.x];
     __syncthreads();
     float off = shift ? *shift : 0.0f;
-    int64_t step = (int64_t)gridDim.x * THREADS;
-    for (int64_t p = (int64_t)blockIdx.x * THREADS + threadIdx.x; 2 * p < n; p += step) {
-        int64_t i = 2 * p;
-        float scale = scales[i >> log2_block], a, b = 0.0f;
-        if (nf4) {
-            uint32_t code = codes[p];
-            a = levels[code >> 4], b = levels[code & 15u];
-        } else {
-            a = (float)(int8_t)codes[i];
-            if (i + 1 < n) b = (float)(int8_t)codes[i + 1];
-        }
-        y[i] = mti_narrow<T>(mti_scaled(a, scale, off));
-        if (i + 1 < n) y[i + 1] = mti_narrow<T>(mti_scaled(b, scale, off));
+    int64_t at = (int64_t)blockIdx.x * THREADS + threadIdx.x, step = (int64_t)gridDim.x * THREADS;
+    for (int64_t g = at; g < n / N; g += step) {
+        group from;
+        if (N > 2) from.codes = mti_load<group::BYTES>(codes + g * group::BYTES);
+        else for (int k = 0; k < group::BYTES; k++) from.codes.v[k] = codes[g * group::BYTES + k];
+        float scale = scales[g * N >> log2_block];
+        mti_vec<T, N> to;
+        MTI_UNROLL
+        for (int k = 0; k < N; k++)
+            to.v[k] = mti_narrow<T>(mti_scaled(from.value(k, levels), scale, off));
+        if (N > 2) mti_store(y + g * N, to);
+        else for (int k = 0; k < N; k++) y[g * N + k] = to.v[k];
     }
+    for (int64_t i = n / N * N; at == 0 && i < n; i++) {
+        code_group<nf4, 2> from = {};
+        from.codes.v[0] = codes[nf4 ? i / 2 : i];
+        float value = from.value(nf4 ? (int)(i % 2) : 0, levels);
+        y[i] = mti_narrow<T>(mti_scaled(value, scales[i >> log2_block], off));
+    }
+}
+
+/* Eight values at a time if they are aligned and in one block; else two, a byte of nf4. */
+template <class T, bool nf4>
+static bool dequantize(mti_ctx *ctx, int64_t block, const uint8_t *codes, const float *scales,
+                       const float *shift, T *y, int64_t n)
+{
+    int log2_block = 0;
+    while ((int64_t)1 << log2_block < block) log2_block++;
+    bool eights = block % 8 == 0 && mti_is_aligned(codes, 8) && mti_is_aligned(y, 16);
+    void (*dequantize)(const uint8_t *, const float *, const float *, T *, int64_t, int) =
+        eights ? dequantize_groups<T, nf4, 8> : dequantize_groups<T, nf4, 2>;
+    int64_t groups = eights ? (n + 7) / 8 : (n + 1) / 2;
+    return MTI_LAUNCH(ctx, dequantize, grid_for(ctx, groups, THREADS), THREADS, 0, codes, scales,
+                      shift, y, n, log2_block);
 }
 
 extern "C" bool mti_cuda_dequantize(mti_ctx *ctx, mti_code code, int64_t block,
@@ -183,17 +216,14 @@ extern "C" bool mti_cuda_dequantize(mti_ctx *ctx, mti_code code, int64_t block,
 {
     int64_t n = mti_view_count(y);
     if (n == 0) return true;
-    int log2_block = 0;
-    while ((int64_t)1 << log2_block < block) log2_block++;
+    const uint8_t *from = static_cast<const uint8_t *>(codes->data);
+    const float *scale = static_cast<const float *>(scales->data);
+    const float *off = static_cast<const float *>(shift ? shift->data : nullptr);
     return mti_for_float(y->dtype, [&](auto t) {
-        typedef decltype(t) T;
-        void (*dequantize)(const uint8_t *, const float *, const float *, T *, int64_t, int) =
-            code == MTI_CODE_NF4 ? dequantize_pairs<T, true> : dequantize_pairs<T, false>;
-        return MTI_LAUNCH(ctx, dequantize, grid_for(ctx, (n + 1) / 2, THREADS), THREADS, 0,
-                          static_cast<const uint8_t *>(codes->data),
-                          static_cast<const float *>(scales->data),
-                          static_cast<const float *>(shift ? shift->data : nullptr),
-                          static_cast<T *>(y->data), n, log2_block);
+        auto *to = static_cast<decltype(t) *>(y->data);
+        return code == MTI_CODE_NF4
+                   ? dequantize<decltype(t), true>(ctx, block, from, scale, off, to, n)
+                   : dequantize<decltype(t), false>(ctx, block, from, scale, off, to, n);
     });
 }
 
