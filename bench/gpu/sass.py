@@ -5,7 +5,9 @@ one of them spills, stores in pieces, no longer uses tensor cores, or has grown.
 An issue slot is one instruction of a warp. `slots` counts those of the inner loop per stored element, without
 inner loops for odd layouts; (for a kernel that only reads: per loaded element); it is an upper bound, because branches may skip some. With the bytes per element it
 gives a prediction for an H200: the share of the bandwidth that the kernel reaches at least, if only issuing
-instructions limits it."""
+instructions limits it. For a kernel on tensor cores `products` is the share of 790 TFLOP/s (what cuBLASLt reaches
+in bf16) that its loop allows: it is limited by issuing, by shared memory (ldmatrix), by exponentials or by
+mma.sync, whichever takes longest. Its loop counts as if all branches were taken."""
 
 import argparse
 import glob
@@ -19,6 +21,9 @@ from sass_kernels import KERNELS
 
 GPU = "H200"
 BANDWIDTH = 4.3e12  # bytes per second that copies reach
+PRODUCTS = 790e12  # FLOP per second, bf16, of large products
+MMA_SYNC = 660e12  # the same, what mma.sync can reach at most
+CYCLES = 132 * 1.755e9  # multiprocessors, clock
 LANE_SLOTS = 132 * 4 * 32 * 1.755e9  # multiprocessors, schedulers, lanes, clock
 
 
@@ -38,13 +43,13 @@ class Code:
             if target and self.labels.get(target[1], i + 1) < i:
                 yield self.labels[target[1]], i + 1
 
-    def inner(self):
-        """The loop with the most vector accesses, without the loops inside it."""
+    def inner(self, wanted=r".*\.128"):
+        """The loop with the most vector accesses (or others), without the loops inside it."""
         loops = list(self.loops())
         if not loops:
             return self.lines
         first, last = max(loops, key=lambda loop: (
-            sum(".128" in op for op, _ in self.lines[slice(*loop)]), loop[0] - loop[1]))
+            self.count(wanted, self.lines[slice(*loop)]), loop[0] - loop[1]))
         inside = {i for a, b in loops if first <= a and b <= last and (a, b) != (first, last)
                   for i in range(a, b)}
         return [line for i, line in enumerate(self.lines) if first <= i < last and i not in inside]
@@ -95,7 +100,8 @@ def judge(kernel, code):
     row = [kernel.label, str(len(code.lines)), str(code.registers()), str(local),
            str(code.count(r"LDG.*\.128")), str(code.count(r"STG.*\.128")), str(scalar),
            str(code.count("HMMA|HGMMA")), f"{slots:.1f}" if slots else "-",
-           f"{share(kernel, slots):.0%}" if slots else "-"]
+           f"{share(kernel, slots):.0%}" if slots else "-",
+           f"{products(code):.0%}" if kernel.tensor_cores and code.count("HMMA") else "-"]
     wrong = []
     if local:
         wrong.append(f"{local} accesses to local memory: it spills")
@@ -117,7 +123,16 @@ def share(kernel, slots):
     return min(1.0, LANE_SLOTS / slots / (BANDWIDTH / kernel.n_bytes))
 
 
-HEAD = ["kernel", "code", "regs", "local", "ld128", "st128", "st<64", "HMMA", "slots", "bandwidth"]
+def products(code):
+    """The share of PRODUCTS that the loop with the products allows."""
+    loop = code.inner("HMMA")
+    flop = 2 * 16 * 8 * 16 * code.count("HMMA", loop)
+    cycles = max(len(loop) / 4, 4 * code.count("LDSM", loop), 2 * code.count("MUFU", loop),
+                 flop / MMA_SYNC * CYCLES)
+    return flop / cycles * CYCLES / PRODUCTS
+
+
+HEAD = ["kernel", "code", "regs", "local", "ld128", "st128", "st<64", "HMMA", "slots", "bandwidth", "products"]
 
 
 def look(kernels, codes):

@@ -42,7 +42,7 @@ def swapped(old, *new):
 STORE = "@!P0 STG.E.128 desc[UR4][R2.64], R4"
 table, found = sass.look([ELEMENTWISE], {"file": sass.parse(listing(GOOD))})
 assert not found, found
-assert table.splitlines()[1].split() == ["good", "19", "10", "0", "1", "1", "0", "0", "1.8", "100%"], table
+assert table.splitlines()[1].split() == ["good", "19", "10", "0", "1", "1", "0", "0", "1.8", "100%", "-"], table
 for name, got, words in (
         ("a scalar store", faults(swapped(STORE, STORE, "@!P0 STG.E.U16 desc[UR4][R2.64], R4")),
          "1 stores of less than 8 bytes"),
@@ -61,3 +61,12 @@ for name, got, words in (
     print(f"planted: {name}: found: {got[0]}")
 assert not faults(GOOD, ROWS) and not faults(GOOD, READER)
 assert not faults(swapped("FMUL R4, R4, R5", "HMMA.16816.F32.BF16 R4, R8, R12, R4"), TENSOR)
+
+
+def products(*more):
+    return sass.products(sass.parse(listing(swapped("FMUL R4, R4, R5", "HMMA.16816.F32.BF16 R4, R8, R12, R4", *more)))
+                         ["good"])
+
+
+assert round(products(), 3) == 0.343, products()  # 14 instructions in 3.5 cycles
+assert round(products(*["LDSM.16.M88.4 R8, [R2]"] * 2), 3) == 0.150  # 8 cycles of shared memory
