@@ -99,9 +99,10 @@ MT_API mt_status mt_model_config_to_json(const mt_model_config *config, char *bu
 MT_API mt_status mt_model_config_from_json(const char *json, mt_model_config *out);
 /* The model that a Hugging Face config.json describes: gpt2, llama, mistral, qwen2 and bert (as
  * BertForMaskedLM). MT_ERR_UNSUPPORTED for other architectures, by name; MT_ERR_FORMAT for text
- * that is not such a file, and for keys that may change shapes or values and are not understood.
- * notes (may be NULL with n_bytes 0) tells line by line what is not modelled and which keys were
- * ignored; MT_HF_NOTES bytes suffice, fewer cut it. */
+ * that is not such a file, and for keys that may change shapes or values and are not understood,
+ * all in one text. path: a file, or a folder with a config.json. notes (may be NULL with n_bytes 0)
+ * tells line by line what is not modelled and which keys were ignored; MT_HF_NOTES bytes suffice,
+ * fewer cut it. */
 #define MT_HF_NOTES 2048
 MT_API mt_status mt_model_config_from_hf(const char *json, mt_model_config *out, char *notes,
                                          size_t n_bytes);

@@ -206,6 +206,7 @@ void mti_file_abandon(mti_file *f);
 /* The path with symbolic links resolved, whether the file exists or not; the caller mti_frees
  * it. */
 char *mti_path_target(const char *path);
+bool mti_is_folder(const char *path); /* links followed */
 /* Reads a whole file; sets *n_bytes. The caller mti_frees it. Refuses more than limit bytes.
  * A zero byte, not counted, follows the last. */
 void *mti_file_read(const char *path, size_t limit, size_t *n_bytes);

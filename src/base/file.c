@@ -222,6 +222,12 @@ static void *read_all(int fd, const char *path, size_t expected, size_t limit, s
     return NULL;
 }
 
+bool mti_is_folder(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
 void *mti_file_read(const char *path, size_t limit, size_t *n_bytes)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);

@@ -126,7 +126,12 @@ bool mti_options_config(mti_options *o, const mt_model_config *base)
 bool mti_is_model_path(const char *name)
 {
     size_t n = strlen(name);
-    return strchr(name, '/') || (n > 5 && !strcmp(name + n - 5, ".json"));
+    if (strchr(name, '/') || (n > 5 && !strcmp(name + n - 5, ".json"))) return true;
+    mt_model_config named;
+    bool known =
+        mt_model_kind_parse(name, &named.kind) == MT_OK || mt_model_preset(name, &named) == MT_OK;
+    mt_clear_error();
+    return !known && mti_is_folder(name);
 }
 
 /* A linear takes rows, one for each of the batch. */
@@ -144,11 +149,12 @@ static bool refuse_model(mti_options *o, const char *name)
     mti_options_refuse_as(o, "");
     size_t n_error = strlen(o->error);
     if (o->verb != MTI_TRAIN)
-        snprintf(o->error + n_error, sizeof o->error - n_error, ", or the path of a config.json");
+        snprintf(o->error + n_error, sizeof o->error - n_error,
+                 ", or the path of a config.json or of its folder");
     return false;
 }
 
-/* MODEL is a kind, a preset or the path of a config.json. */
+/* MODEL is a kind, a preset or the path of a config.json or of its folder. */
 static bool base_model(mti_options *o, const char *name, mt_model_config *base)
 {
     *base = small_model;
@@ -183,7 +189,7 @@ bool mti_options_complete(mti_options *o)
         return mti_options_refuse(
             o,
             "MODEL is missing; give linear, mlp, attention, block, gpt, a preset or a "
-            "path to a config.json%s",
+            "path to a config.json or its folder%s",
             o->verb == MTI_EXPLAIN ? "; or --expr" : "");
     if (o->verb == MTI_TRAIN && o->train.from && o->resume)
         return mti_options_refuse(o, "--from and --resume: each names a model; give one of them");

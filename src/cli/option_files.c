@@ -6,6 +6,7 @@
 #include <unistd.h>
 #include "cli/option_rows.h"
 #include "cli/sweep_rows.h"
+#include "nn/model.h"
 
 /* The file that a path leads to; one that does not exist is known by its folder and its name. */
 typedef struct place {
@@ -85,7 +86,13 @@ static bool add_model(places *all, const mti_options *o)
 {
     bool from_file =
         mti_verb_builds(o->verb) && o->workload.name && mti_is_model_path(o->workload.name);
-    return !from_file || add(all, "MODEL", o->workload.name, false);
+    if (!from_file) return true;
+    char *file = mti_config_path(o->workload.name);
+    const size_t n = all->n;
+    bool ok = file && add(all, "MODEL", file, false);
+    if (all->n > n) all->at[n].path = o->workload.name; /* as given; and `file` goes */
+    mti_free(file);
+    return ok;
 }
 
 /* Those of all rows, if it is a sweep. */

@@ -19,7 +19,8 @@ static const mti_verb_info verbs[MTI_VERB_COUNT] = {
     [MTI_PROFILE] =
         {"profile", "MODEL", "two training steps under the ledger: every saved byte",
          "Runs two training steps of MODEL (linear, mlp, attention, block, gpt, bert, llama, a "
-         "preset or the path of a Hugging Face config.json) on random data and lists the tensors "
+         "preset or the path of a Hugging Face config.json or its folder) on random data and lists "
+         "the tensors "
          "that the tape keeps for backward, who keeps them, and how they add up to what the "
          "allocator holds."},
     [MTI_EXPLAIN] =

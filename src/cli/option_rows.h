@@ -118,7 +118,7 @@ bool mti_check_expression(mti_options *o);
 
 /* ---- option_config.c ---- */
 
-/* Whether MODEL is the path of a config.json. */
+/* Whether MODEL is the path of a config.json or of its folder, and neither a kind nor a preset. */
 bool mti_is_model_path(const char *name);
 /* The defaults of the verb's options, and of a model that neither a preset nor a file defines. */
 void mti_option_defaults(mti_options *o, mti_verb verb);

@@ -1,135 +1,11 @@
-/* hf_config.c: from Hugging Face's config.json to mt_model_config. Every known key has a row here.
- * An unknown key that could change shapes or values is refused, as a wrong model is worse than
- * none. */
+/* hf_config.c: from Hugging Face's config.json to mt_model_config, by the table in hf_keys.c. An
+ * unknown key that could change shapes or values is refused, as a wrong model is worse than none.
+ */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <jansson.h>
-#include "nn/model.h"
-
-/* ---- the families ---- */
-
-enum { GPT2 = 1, LLAMA = 2, MISTRAL = 4, QWEN2 = 8, BERT = 16 };
-#define ROTARY (LLAMA | MISTRAL | QWEN2)
-#define ANY    (GPT2 | ROTARY | BERT)
-
-static const struct family {
-    const char *type; /* as "model_type" names it */
-    unsigned bit;
-    mt_model_config config; /* defaults */
-} families[] = {
-    {"gpt2", GPT2, {.kind = MT_MODEL_GPT, .act = MT_ACT_GELU_TANH, .dropout = 0.1}},
-    {"llama", LLAMA, {.kind = MT_MODEL_LLAMA}},
-    {"mistral", MISTRAL, {.kind = MT_MODEL_LLAMA}},
-    {"qwen2", QWEN2, {.kind = MT_MODEL_LLAMA, .qkv_bias = true}},
-    {"bert", BERT, {.kind = MT_MODEL_BERT, .act = MT_ACT_GELU, .dropout = 0.1}},
-};
-#define N_FAMILIES (sizeof families / sizeof *families)
-
-/* ---- the keys ---- */
-
-typedef enum form {
-    SIZE,    /* a whole number from 1 on */
-    REAL,    /* a number above 0 */
-    DROPOUT, /* all dropouts of a file must be equal: we have one */
-    ZERO,    /* a number that must be 0 */
-    ACT,     /* of a plain MLP */
-    SILU,    /* of a gated MLP, which has no other here */
-    TIED,    /* whether the head is the token embedding */
-    DTYPE,
-    NO, /* must be false, null or empty */
-    YES,
-    ABSOLUTE, /* learned positions, one row each */
-    HEADED,   /* a model with the head of a language model, or without a head */
-    ROPE,     /* an object with rope_theta; `note` if its angles are not the default */
-    NOTED,    /* changes no shape and no byte; `note` says what it does */
-    IDLE,     /* no effect on training */
-} form;
-
-static const struct rule {
-    const char *key;
-    unsigned families;
-    form form;
-    size_t at;
-    unsigned needed; /* families in which it must be given: their defaults differ from ours */
-    const char *note;
-} rules[] = {
-#define AT(field) offsetof(mt_model_config, field)
-    {"vocab_size", ANY, SIZE, AT(vocab), ANY},
-    {"n_embd", GPT2, SIZE, AT(hidden), GPT2},
-    {"n_layer", GPT2, SIZE, AT(layers), GPT2},
-    {"n_head", GPT2, SIZE, AT(heads), GPT2},
-    {"n_positions", GPT2, SIZE, AT(context), GPT2},
-    {"n_inner", GPT2, SIZE, AT(ffn)},
-    {"hidden_size", ROTARY | BERT, SIZE, AT(hidden), ANY},
-    {"num_hidden_layers", ROTARY | BERT, SIZE, AT(layers), ANY},
-    {"num_attention_heads", ROTARY | BERT, SIZE, AT(heads), ANY},
-    {"num_key_value_heads", ROTARY, SIZE, AT(kv_heads), MISTRAL | QWEN2},
-    {"head_dim", ROTARY, SIZE, AT(head_dim)},
-    {"intermediate_size", ROTARY | BERT, SIZE, AT(ffn), ANY},
-    {"max_position_embeddings", ROTARY | BERT, SIZE, AT(context), ANY},
-    {"type_vocab_size", BERT, SIZE, AT(token_types)},
-    {"layer_norm_epsilon", GPT2, REAL, AT(norm_eps)},
-    {"layer_norm_eps", BERT, REAL, AT(norm_eps)},
-    {"rms_norm_eps", ROTARY, REAL, AT(norm_eps)},
-    {"rope_theta", ROTARY, REAL, AT(rope_theta)},
-    {"attn_pdrop", GPT2, DROPOUT},
-    {"embd_pdrop", GPT2, DROPOUT},
-    {"resid_pdrop", GPT2, DROPOUT},
-    {"hidden_dropout_prob", BERT, DROPOUT},
-    {"attention_probs_dropout_prob", BERT, DROPOUT},
-    {"attention_dropout", ROTARY, ZERO},
-    {"activation_function", GPT2, ACT},
-    {"hidden_act", BERT, ACT},
-    {"hidden_act", ROTARY, SILU},
-    {"tie_word_embeddings", ROTARY, TIED},
-    {"tie_word_embeddings", GPT2 | BERT, YES},
-    {"torch_dtype", ANY, DTYPE},
-    {"dtype", ANY, DTYPE},
-    /* other architectures under the same name */
-    {"add_cross_attention", ANY, NO},
-    {"is_encoder_decoder", ANY, NO},
-    {"is_decoder", BERT, NO},
-    {"chunk_size_feed_forward", ANY, ZERO},
-    {"pruned_heads", ANY, NO},
-    {"quantization_config", ANY, NO},
-    {"architectures", ANY, HEADED},
-    {"scale_attn_weights", GPT2, YES},
-    {"scale_attn_by_inverse_layer_idx", GPT2, NO},
-    {"reorder_and_upcast_attn", GPT2, NO},
-    {"position_embedding_type", BERT, ABSOLUTE},
-    {"attention_bias", ROTARY, NO},
-    {"mlp_bias", ROTARY, NO},
-    {"rope_scaling", ROTARY, NOTED, 0, 0, "other angles, which are not modelled; the same bytes"},
-    {"rope_parameters", ROTARY, ROPE, AT(rope_theta), 0,
-     "other angles, which are not modelled; the same bytes"},
-    {"sliding_window", MISTRAL | QWEN2, NOTED, 0, 0,
-     "attention sees all positions here; flash attention keeps the same bytes either way"},
-    {"use_sliding_window", QWEN2, NOTED, 0, 0, "see sliding_window"},
-    {"max_window_layers", QWEN2, NOTED, 0, 0, "see sliding_window"},
-    {"layer_types", ROTARY, NOTED, 0, 0, "see sliding_window"},
-    /* no effect; unknown strings and empty values are ignored, too */
-    {"model_type", ANY, IDLE},
-    {"n_ctx", GPT2, IDLE},
-    {"initializer_range", ANY, IDLE},
-    {"bos_token_id", ANY, IDLE},
-    {"eos_token_id", ANY, IDLE},
-    {"pad_token_id", ANY, IDLE},
-    {"unk_token_id", ANY, IDLE},
-    {"use_cache", ANY, IDLE},
-    {"pretraining_tp", ANY, IDLE},
-    {"gradient_checkpointing", ANY, IDLE},
-    {"task_specific_params", ANY, IDLE},
-    {"id2label", ANY, IDLE},
-    {"label2id", ANY, IDLE},
-    {"classifier_dropout", ANY, IDLE},
-    {"summary_first_dropout", GPT2, IDLE},
-    {"summary_proj_to_labels", GPT2, IDLE},
-    {"summary_use_proj", GPT2, IDLE},
-    {"return_dict", ANY, IDLE},
-#undef AT
-};
-#define N_RULES (sizeof rules / sizeof *rules)
+#include "nn/hf_keys.h"
 
 /* ---- notes and errors ---- */
 
@@ -141,6 +17,8 @@ typedef struct reader {
     double dropout;
     char *notes, *ignored; /* cut to their buffers */
     size_t n_notes, n_ignored;
+    char unknown[640]; /* keys that no row explains, with their values */
+    int n_unknown, n_listed;
 } reader;
 
 static void put(char *text, size_t n_bytes, const char *fmt, ...) MT_PRINTF(3, 4);
@@ -162,15 +40,27 @@ static void ignore(reader *r, const char *key)
 
 #define ANY_FILE "config.json: " /* begins messages if the file's name is unknown */
 
+#define VALUE_TEXT 64
+/* The value as JSON, cut to its first 60 bytes. */
+static const char *value_text(char text[VALUE_TEXT], const json_t *value)
+{
+    size_t n = json_dumpb(value, text, 60, JSON_ENCODE_ANY | JSON_COMPACT);
+    strcpy(text + (n < 60 ? n : 60), n > 60 ? "..." : "");
+    return text;
+}
+
+static bool refuse_as(mt_status status, const char *key, const json_t *value, const char *why)
+{
+    char text[VALUE_TEXT];
+    return mti_fail_bool(status, ANY_FILE "\"%.60s\" is %s%s", key, value_text(text, value), why);
+}
+
 /* Fails with "config.json: "n_embd" is 0; need ...". */
 static bool refuse(const char *key, const json_t *value, const char *need)
 {
-    char text[61];
-    size_t n = json_dumpb(value, text, sizeof text - 1, JSON_ENCODE_ANY | JSON_COMPACT);
-    text[n < sizeof text ? n : sizeof text - 1] = 0;
-    mti_fail(MT_ERR_FORMAT, ANY_FILE "\"%.60s\" is %s%s; need %s", key, text,
-             n < sizeof text ? "" : "...", need);
-    return false;
+    char why[160];
+    snprintf(why, sizeof why, "; need %s", need);
+    return refuse_as(MT_ERR_FORMAT, key, value, why);
 }
 
 /* ---- values ---- */
@@ -256,7 +146,7 @@ static bool read_head(const char *key, const json_t *value)
     return refuse(key, value, "a language model, such as ...ForCausalLM or ...ForMaskedLM");
 }
 
-static bool read_rope(reader *r, const struct rule *rule, const json_t *value)
+static bool read_rope(reader *r, const mti_hf_rule *rule, const json_t *value)
 {
     const json_t *theta = json_object_get(value, "rope_theta");
     const json_t *type = json_object_get(value, "rope_type");
@@ -268,97 +158,136 @@ static bool read_rope(reader *r, const struct rule *rule, const json_t *value)
     return true;
 }
 
-static bool read_value(reader *r, const struct rule *rule, const json_t *value)
+static bool read_value(reader *r, const mti_hf_rule *rule, const json_t *value)
 {
     void *at = (char *)&r->c + rule->at;
     const char *key = rule->key;
     /* null: as if it were missing */
-    if (json_is_null(value) && rule->form != NOTED && !(rule->needed & r->family)) return true;
+    if (json_is_null(value) && rule->form != MTI_HF_NOTED && !(rule->needed & r->family))
+        return true;
     switch (rule->form) {
-    case SIZE: return read_size(key, value, at);
-    case REAL:
+    case MTI_HF_SIZE: return read_size(key, value, at);
+    case MTI_HF_REAL:
         if (!json_is_number(value) || !(json_number_value(value) > 0))
             return refuse(key, value, "a number above 0");
         *(double *)at = json_number_value(value);
         return true;
-    case DROPOUT: return read_dropout(r, key, value);
-    case ZERO:
+    case MTI_HF_DROPOUT: return read_dropout(r, key, value);
+    case MTI_HF_ZERO:
         return (json_is_number(value) && json_number_value(value) == 0) ||
                refuse(key, value, "0: the model here has no such thing");
-    case ACT: return read_act(key, value, &r->c.act);
-    case SILU:
+    case MTI_HF_ACT: return read_act(key, value, &r->c.act);
+    case MTI_HF_SILU:
         return is_word(value, "silu") || is_word(value, "swish") ||
                refuse(key, value, "silu, the activation of a gated MLP here");
-    case TIED:
+    case MTI_HF_TIED:
         if (!json_is_boolean(value)) return refuse(key, value, "true or false");
         r->c.tied = json_is_true(value);
         return true;
-    case DTYPE: return read_dtype(key, value, &r->c.dtype);
-    case NO:
+    case MTI_HF_DTYPE: return read_dtype(key, value, &r->c.dtype);
+    case MTI_HF_NO:
         return is_empty(value) || refuse(key, value, "false: the model here has no such thing");
-    case YES:
+    case MTI_HF_YES:
         return json_is_true(value) || refuse(key, value, "true: the model here has it always");
-    case ABSOLUTE: return is_word(value, "absolute") || refuse(key, value, "absolute");
-    case ROPE: return read_rope(r, rule, value);
-    case HEADED: return read_head(key, value);
-    case NOTED:
+    case MTI_HF_ABSOLUTE: return is_word(value, "absolute") || refuse(key, value, "absolute");
+    case MTI_HF_ROPE: return read_rope(r, rule, value);
+    case MTI_HF_HEADED: return read_head(key, value);
+    case MTI_HF_NOTED:
         if (!is_empty(value)) put(r->notes, r->n_notes, "%s: %s\n", key, rule->note);
         return true;
-    case IDLE: ignore(r, key); break;
+    case MTI_HF_IDLE: break;
     }
     return true;
 }
 
-/* A key without a row is ignored if it is a string, off or empty, which cannot change the model. */
-static bool read_unknown(reader *r, const char *key, const json_t *value)
+/* A key without a row is ignored if it is a string, off or empty, which cannot change the model.
+ * The others are told together, after the last key. */
+static void read_unknown(reader *r, const char *key, const json_t *value)
 {
-    if (key[0] != '_' && !is_empty(value) && !json_is_string(value))
-        return refuse(key, value, "a known key; remove it if it changes neither shapes nor values");
-    ignore(r, key);
-    return true;
+    char text[VALUE_TEXT];
+    if (is_empty(value) || json_is_string(value)) {
+        ignore(r, key);
+        return;
+    }
+    r->n_unknown++;
+    if (strlen(r->unknown) > sizeof r->unknown - VALUE_TEXT - 80) return;
+    put(r->unknown, sizeof r->unknown, "%s\"%.60s\" is %s", r->n_listed++ ? ", " : "", key,
+        value_text(text, value));
 }
 
-static const struct rule *find_rule(unsigned family, const char *key)
+static bool check_unknown(const reader *r)
 {
-    for (size_t i = 0; i < N_RULES; i++)
-        if (rules[i].families & family && !strcmp(rules[i].key, key)) return &rules[i];
-    return NULL;
+    char more[32] = "";
+    if (!r->n_unknown) return true;
+    if (r->n_unknown > r->n_listed)
+        snprintf(more, sizeof more, " and %d more", r->n_unknown - r->n_listed);
+    return mti_fail_bool(MT_ERR_FORMAT, ANY_FILE "%s%s; need %s if %s neither shapes nor values",
+                         r->unknown, more,
+                         r->n_unknown == 1 ? "a known key; remove it" : "known keys; remove them",
+                         r->n_unknown == 1 ? "it changes" : "they change");
 }
 
 static bool read_keys(reader *r, json_t *root)
 {
     const char *key;
     json_t *value;
+    const mti_hf_rule *rule;
     json_object_foreach(root, key, value)
     {
-        const struct rule *rule = find_rule(r->family, key);
-        if (!(rule ? read_value(r, rule, value) : read_unknown(r, key, value))) return false;
+        rule = mti_hf_rule_of(r->family, key);
+        if (!rule)
+            read_unknown(r, key, value);
+        else if (rule->form == MTI_HF_IDLE)
+            ignore(r, key);
+        else if (!read_value(r, rule, value))
+            return false;
     }
-    for (size_t i = 0; i < N_RULES; i++)
-        if (rules[i].families & rules[i].needed & r->family && !json_object_get(root, rules[i].key))
+    for (size_t i = 0; (rule = mti_hf_rule_at(i)); i++)
+        if (rule->families & rule->needed & r->family && !json_object_get(root, rule->key))
             return mti_fail_bool(MT_ERR_FORMAT, ANY_FILE "\"%s\" is missing; a %s needs it",
-                                 rules[i].key, r->type);
-    return true;
+                                 rule->key, r->type);
+    return check_unknown(r);
 }
 
 /* ---- the whole ---- */
 
-/* By "model_type", or else by the name of the first architecture. */
-static const struct family *find_family(const json_t *root)
+/* Refuses, by name, what is no dense language model of text alone. */
+static bool check_sort(const json_t *root)
 {
-    static const char *const starts[N_FAMILIES] = {"GPT2", "Llama", "Mistral", "Qwen2", "Bert"};
+    const char *key;
+    const json_t *value, *text = json_object_get(root, "text_config");
+    for (void *at = json_object_iter((json_t *)root); at;
+         at = json_object_iter_next((json_t *)root, at)) {
+        key = json_object_iter_key(at), value = json_object_iter_value(at);
+        if (mti_hf_counts_experts(key) && json_number_value(value) > 0)
+            return refuse_as(MT_ERR_UNSUPPORTED, key, value,
+                             ": a mixture of experts, which is not modelled; need a dense model");
+    }
+    return !json_is_object(text) ||
+           mti_fail_bool(MT_ERR_UNSUPPORTED,
+                         ANY_FILE "has a \"text_config\": a model of more than text, which is "
+                                  "not modelled; its text model alone needs a file of its own");
+}
+
+/* Whether the class is "GPT2LMHeadModel", "LlamaForCausalLM", "BertModel", ... of the family. */
+static bool is_class_of(const char *class, const mti_hf_family *f)
+{
+    size_t n = strlen(f->class);
+    return !strncmp(class, f->class, n) &&
+           (class[n] == 'F' || class[n] == 'L' || !strcmp(class + n, "Model"));
+}
+
+/* By "model_type", or else by the name of the first architecture. */
+static const mti_hf_family *find_family(const json_t *root)
+{
     const char *type = json_string_value(json_object_get(root, "model_type"));
     const char *made = json_string_value(json_array_get(json_object_get(root, "architectures"), 0));
-    for (size_t i = 0; i < N_FAMILIES; i++) {
-        size_t n = strlen(starts[i]);
-        bool is = type ? !strcmp(type, families[i].type)
-                       : made && !strncmp(made, starts[i], n) &&
-                             (made[n] == 'F' || made[n] == 'L' || !strcmp(made + n, "Model"));
-        if (is) return &families[i];
+    const mti_hf_family *f;
+    char list[160] = "";
+    for (size_t i = 0; (f = mti_hf_family_at(i)); i++) {
+        if (type ? !strcmp(type, f->type) : made && is_class_of(made, f)) return f;
+        put(list, sizeof list, "%s%s", i ? ", " : "", f->type);
     }
-    char list[64] = "";
-    for (size_t i = 0; i < N_FAMILIES; i++)
-        put(list, sizeof list, "%s%s", i ? ", " : "", families[i].type);
     const char *name = type ? type : made;
     if (name)
         mti_fail(MT_ERR_UNSUPPORTED,
@@ -376,7 +305,7 @@ static const struct family *find_family(const json_t *root)
 static mt_status from_root(json_t *root, mt_model_config *out, char *notes, size_t n_bytes)
 {
     if (!json_is_object(root)) return mti_fail(MT_ERR_FORMAT, ANY_FILE "is not a JSON object");
-    const struct family *family = find_family(root);
+    const mti_hf_family *family = check_sort(root) ? find_family(root) : NULL;
     if (!family) return mt_last_status();
     char ignored[1024] = "";
     if (n_bytes) notes[0] = 0;
@@ -424,6 +353,16 @@ static mt_status name_the_file(const char *path, mt_status status)
     return mti_fail(status, "%.200s: %s", path, strncmp(text, ANY_FILE, n) ? text : text + n);
 }
 
+char *mti_config_path(const char *path)
+{
+    size_t n = strlen(path);
+    while (n > 1 && path[n - 1] == '/') n--;
+    if (!mti_is_folder(path)) return mti_strdup(path);
+    char *file = mti_malloc(n + sizeof "/config.json");
+    if (file) snprintf(file, n + sizeof "/config.json", "%.*s/config.json", (int)n, path);
+    return file;
+}
+
 #define LARGEST_FILE ((size_t)16 << 20)
 
 mt_status mt_model_config_from_hf_file(const char *path, mt_model_config *out, char *notes,
@@ -435,7 +374,9 @@ mt_status mt_model_config_from_hf_file(const char *path, mt_model_config *out, c
                         !path  ? "path"
                         : !out ? "result"
                                : "buffer for notes");
-    char *text = mti_file_read(path, LARGEST_FILE, &n);
+    char *file = mti_config_path(path);
+    char *text = file ? mti_file_read(file, LARGEST_FILE, &n) : NULL;
+    mti_free(file);
     if (!text) return mt_last_status();
     bool is_text = strlen(text) == n;
     mt_status status = is_text ? mt_model_config_from_hf(text, out, notes, n_bytes)

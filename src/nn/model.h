@@ -18,6 +18,9 @@ bool mti_feeds(mt_model_kind kind);
 /* *c: `config` as one of `kind`, checked, with every "0: ..." filled in. */
 bool mti_config_resolve(const mt_model_config *config, mt_model_kind kind, mt_model_config *c);
 
+/* The file to read for a path that may be a folder, which has a config.json; to be mti_freed. */
+char *mti_config_path(const char *path);
+
 /* ---- which parts of a model run as checkpoints, by name ---- */
 
 typedef enum mti_preset_form {

@@ -98,6 +98,14 @@ with tempfile.TemporaryDirectory() as folder:
     refused(["mixtral", "gpt2, llama, mistral, qwen2, bert"], "profile", bad)
     Path(bad).write_text('{"model_type":"gpt2","n_embd":')
     refused(["line 1"], "profile", bad)
+    llama_2 = (CONFIGS / "llama-2-7b.json").read_text()
+    Path(folder, "config.json").write_text(llama_2)
+    r = profile(folder, "-s", 64, "--device", "meta")
+    equal(r["params"]["count"], 6738415616, "parameters of a folder's model")
+    refused(["same file"], "profile", folder, "-s", 64, "--device", "meta", "--json",
+            os.path.join(folder, "config.json"))
+    Path(folder, "config.json").write_text(llama_2.replace("{", '{"depth": 3, "ratio": 0.5,', 1))
+    refused([f'MODEL: {folder}: "depth" is 3, "ratio" is 0.5; need known keys'], "profile", folder)
     for text in ['{"model_type":"mixtral"}', '{"model_type":"gpt2","n_embd":', '[]', '{}', '{"model_type":"gpt2"}',
                  '{"model_type":"gpt2","n_embd":0}', '{"model_type":"gpt2","n_embd":10,"n_head":3,"n_layer":1}',
                  '{"model_type":"gpt2","attn_pdrop":0.1,"resid_pdrop":0.2}']:

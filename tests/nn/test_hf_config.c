@@ -123,7 +123,13 @@ static const struct bad {
      {"\"attention_bias\" is true", "no such thing"},
      MT_ERR_FORMAT},
     {"{" LLAMA ",\"vocab_size\":9,\"num_attention_heads\":4,\"num_local_experts\":8}",
-     {"\"num_local_experts\" is 8", "known key"},
+     {"\"num_local_experts\" is 8", "a mixture of experts"},
+     MT_ERR_UNSUPPORTED},
+    {"{\"model_type\":\"gemma3\",\"text_config\":{\"vocab_size\":9}}",
+     {"\"text_config\"", "more than text"},
+     MT_ERR_UNSUPPORTED},
+    {"{" LLAMA ",\"vocab_size\":9,\"num_attention_heads\":4,\"rope_interleaved\":true}",
+     {"\"rope_interleaved\" is true", "no such thing"},
      MT_ERR_FORMAT},
     {"{" LLAMA ",\"vocab_size\":9,\"num_attention_heads\":4,\"quantization_config\":{\"bits\":4}}",
      {"\"quantization_config\" is {\"bits\":4}", "need false"},
@@ -169,6 +175,76 @@ static void bad_files_are_refused_with_the_reason(void **state)
         assert_int_equal(c.hidden, 7);
         mtt_failed(bad[i].status, bad[i].words[0], bad[i].words[1]);
     }
+}
+
+#define LLAMA_OF_9 LLAMA ",\"vocab_size\":9,\"num_attention_heads\":4"
+
+static void unknown_keys_are_told_together(void **state)
+{
+    (void)state;
+    mt_model_config c;
+    assert_int_not_equal(mt_model_config_from_hf("{" LLAMA_OF_9
+                                                 ",\"heads_that_look\":3,\"depth\":{\"a\":[1]},"
+                                                 "\"name\":\"x\",\"off\":false,\"ratio\":0.5}",
+                                                 &c, notes, sizeof notes),
+                         MT_OK);
+    mtt_failed(MT_ERR_FORMAT,
+               "\"heads_that_look\" is 3, \"depth\" is {\"a\":[1]}, \"ratio\" is 0.5",
+               "need known keys");
+    assert_int_not_equal(mt_model_config_from_hf("{" LLAMA_OF_9 ",\"depth\":1}", &c, NULL, 0),
+                         MT_OK);
+    mtt_failed(MT_ERR_FORMAT, "\"depth\" is 1; need a known key; remove it if");
+    char text[8000] = "{" LLAMA_OF_9, *at = text + strlen(text);
+    for (int i = 0; i < 200; i++) at += sprintf(at, ",\"a_key_of_some_length_%d\":1", i);
+    strcpy(at, "}");
+    assert_int_not_equal(mt_model_config_from_hf(text, &c, NULL, 0), MT_OK);
+    mtt_failed(MT_ERR_FORMAT, "\"a_key_of_some_length_0\" is 1, ", " more; need known keys");
+}
+
+static void keys_of_tools_and_of_other_tasks_are_passed_over(void **state)
+{
+    (void)state;
+    mt_model_config c;
+    static const char *const keys[] = {"\"transformers.js_config\":{\"dtype\":\"q4\"}",
+                                       "\"is_llama_config\":true",
+                                       "\"rope_interleaved\":false",
+                                       "\"unsloth_fixed\":true",
+                                       "\"unsloth_version\":\"2024.9\"",
+                                       "\"_name_or_path\":\"./x\"",
+                                       "\"_attn_implementation_autoset\":true",
+                                       "\"transformers_version\":\"4.51.0\"",
+                                       "\"auto_map\":{\"AutoConfig\":\"a.B\"}",
+                                       "\"num_beams\":4",
+                                       "\"use_bfloat16\":true"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        char text[512], key[64];
+        snprintf(text, sizeof text, "{" LLAMA_OF_9 ",%s}", keys[i]);
+        mtt_ok(mt_model_config_from_hf(text, &c, notes, sizeof notes));
+        snprintf(key, sizeof key, "%.*s", (int)strcspn(keys[i] + 1, "\""), keys[i] + 1);
+        if (i != 2 && !strstr(strstr(notes, "ignored: "), key)) fail_msg("%s: %s", key, notes);
+    }
+}
+
+static void a_folder_is_read_by_its_config(void **state)
+{
+    (void)state;
+    mt_model_config c;
+    char folder[] = "/tmp/memtape-folder-XXXXXX", file[64];
+    assert_non_null(mkdtemp(folder));
+    snprintf(file, sizeof file, "%s/config.json", folder);
+    assert_int_not_equal(mt_model_config_from_hf_file(folder, &c, NULL, 0), MT_OK);
+    mtt_failed(MT_ERR_IO, file, "cannot open");
+    FILE *f = fopen(file, "w");
+    assert_non_null(f);
+    fputs("{" LLAMA_OF_9 "}", f);
+    fclose(f);
+    mtt_ok(mt_model_config_from_hf_file(folder, &c, notes, sizeof notes));
+    assert_int_equal(c.vocab, 9);
+    char slash[64];
+    snprintf(slash, sizeof slash, "%s//", folder);
+    mtt_ok(mt_model_config_from_hf_file(slash, &c, notes, sizeof notes));
+    assert_int_equal(remove(file), 0);
+    assert_int_equal(remove(folder), 0);
 }
 
 static void an_architecture_is_recognised_by_its_class_alone(void **state)
@@ -250,6 +326,9 @@ int main(void)
         cmocka_unit_test(the_files_values_are_in_the_configuration),
         cmocka_unit_test(ignored_keys_and_features_not_modelled_are_listed),
         cmocka_unit_test(bad_files_are_refused_with_the_reason),
+        cmocka_unit_test(unknown_keys_are_told_together),
+        cmocka_unit_test(keys_of_tools_and_of_other_tasks_are_passed_over),
+        cmocka_unit_test(a_folder_is_read_by_its_config),
         cmocka_unit_test(an_architecture_is_recognised_by_its_class_alone),
         cmocka_unit_test(rotary_positions_are_also_read_from_their_own_object),
         cmocka_unit_test(json_that_is_too_deep_is_an_error),
