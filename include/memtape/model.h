@@ -8,7 +8,20 @@
 extern "C" {
 #endif
 
-typedef enum mt_norm_place { MT_NORM_PRE, MT_NORM_POST, MT_NORM_PLACE_COUNT } mt_norm_place;
+typedef enum mt_norm_place {
+    MT_NORM_PRE,    /* x + f(norm(x)) */
+    MT_NORM_POST,   /* norm(x + f(x)) */
+    MT_NORM_AFTER,  /* x + norm(f(x)); OLMo 2 */
+    MT_NORM_AROUND, /* x + norm(f(norm(x))); Gemma 2 */
+    MT_NORM_PLACE_COUNT
+} mt_norm_place;
+/* Norms of queries and keys, before they are turned (Henry et al. 2020). */
+typedef enum mt_qk_norm {
+    MT_QK_NORM_NONE,
+    MT_QK_NORM_HEAD,  /* of each head, with one weight of head_dim for all; Qwen3 */
+    MT_QK_NORM_WIDTH, /* over all heads together; OLMo 2 */
+    MT_QK_NORM_COUNT
+} mt_qk_norm;
 typedef enum mt_attention_form {
     MT_ATTENTION_FLASH,
     MT_ATTENTION_MATH,
@@ -38,16 +51,18 @@ MT_API const char *mt_attention_form_name(mt_attention_form form);
 MT_API const char *mt_model_kind_name(mt_model_kind kind);
 MT_API const char *mt_norm_kind_name(mt_norm_kind kind);
 MT_API const char *mt_mlp_kind_name(mt_mlp_kind kind);
+MT_API const char *mt_qk_norm_name(mt_qk_norm norm);
 MT_API mt_status mt_norm_place_parse(const char *name, mt_norm_place *out);
 MT_API mt_status mt_attention_form_parse(const char *name, mt_attention_form *out);
 MT_API mt_status mt_model_kind_parse(const char *name, mt_model_kind *out);
 MT_API mt_status mt_norm_kind_parse(const char *name, mt_norm_kind *out);
 MT_API mt_status mt_mlp_kind_parse(const char *name, mt_mlp_kind *out);
+MT_API mt_status mt_qk_norm_parse(const char *name, mt_qk_norm *out);
 
 /* Zero is the common choice everywhere: {.hidden = 64, .vocab = 256, .context = 128} is a GPT of
  * one layer and one head. What a kind always has need not be said: a gpt is causal; a bert is
- * post-norm and sees both sides; a llama is causal and pre-norm, with rmsnorm, swiglu and rope, a
- * head of its own and no bias anywhere. */
+ * post-norm and sees both sides; a llama is causal and not post-norm, with rmsnorm, swiglu and
+ * rope, a head of its own and no bias anywhere. */
 typedef struct mt_model_config {
     mt_model_kind kind;
     int64_t hidden; /* d */
@@ -70,9 +85,14 @@ typedef struct mt_model_config {
     double norm_eps;   /* 0: 1e-5; bert 1e-12, llama 1e-6 */
     double rope_theta; /* rotary positions (Su et al. 2021) on q and k; llama: 0 is 10000; block and
                           attention: 0 is none; gpt and bert have learned positions instead */
-    double dropout;    /* on attention weights, after each projection, on embeddings; in [0,1) */
+    mt_qk_norm qk_norm; /* only with rotary positions */
+    double dropout;     /* on attention weights, after each projection, on embeddings; in [0,1) */
     mt_attention_form attention;
-    bool causal;         /* block and attention */
+    bool causal; /* block and attention */
+    /* llama: in some layers at least a position sees so many, itself included; 0: all. Attention
+     * here sees all, which takes the same bytes and gives other values: so longer sequences run on
+     * a device without data only. */
+    int64_t window;
     bool untied;         /* gpt: a head of its own instead of the token embedding */
     bool tied;           /* llama: the token embedding instead of a head of its own */
     bool no_bias;        /* in linears and layer norms */
@@ -134,12 +154,14 @@ MT_API const mt_model_config *mt_model_config_of(const mt_module *m);
 /* [..,d] -> [..,d]: fc, act, proj, drop; swiglu: gate, up, down, drop; with out_act: and out */
 MT_API mt_module *mt_mlp_new(mt_device *device, const mt_model_config *config);
 /* [b,s,d] -> [b,s,d]: qkv (one product: queries, keys and values side by side), heads, proj, drop;
- * with rope: q, k, v, heads, proj, drop */
+ * with rope: q, k, v, (q_norm, k_norm,) heads, proj, drop */
 MT_API mt_module *mt_attention_new(mt_device *device, const mt_model_config *config);
 /* [b,s,d] -> [b,s,d]. pre: h = x + attn(ln_1(x)), y = h + mlp(ln_2(h));
- * post: h = ln_1(x + attn(x)), y = ln_2(h + mlp(h)) */
+ * post: h = ln_1(x + attn(x)), y = ln_2(h + mlp(h));
+ * after: h = x + ln_1(attn(x)), y = h + ln_2(mlp(h));
+ * around: h = x + ln_1_out(attn(ln_1(x))), y = h + ln_2_out(mlp(ln_2(h))) */
 MT_API mt_module *mt_block_new(mt_device *device, const mt_model_config *config);
-/* i64 tokens [b,s] -> logits [b,s,v]: wte, wpe, drop, h.0 .. h.N, ln_f (pre only), lm_head (a
+/* i64 tokens [b,s] -> logits [b,s,v]: wte, wpe, drop, h.0 .. h.N, ln_f (not if post), lm_head (a
  * module only if untied)   (Radford et al. 2019) */
 MT_API mt_module *mt_gpt_new(mt_device *device, const mt_model_config *config);
 /* i64 tokens [b,s], all of type 0, or [2,b,s], tokens and types -> logits [b,s,v]: wte, wpe, tte,

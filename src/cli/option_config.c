@@ -109,7 +109,7 @@ bool mti_options_config(mti_options *o, const mt_model_config *base)
     if (whole && o->workload.seq > c.context)
         return mti_options_refuse(o, "--seq %lld is longer than the model's context, %lld",
                                   (long long)o->workload.seq, (long long)c.context);
-    if (attends && c.hidden % c.heads)
+    if (attends && !c.head_dim && c.hidden % c.heads)
         return mti_options_refuse(
             o, "--hidden %lld is not a multiple of --heads %lld; the heads share it evenly",
             (long long)c.hidden, (long long)c.heads);

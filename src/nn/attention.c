@@ -2,7 +2,8 @@
  *
  * Without rope one product makes queries, keys and values side by side, and the tape keeps its
  * output once for all three. With rope the tape keeps the rotated queries and keys, and would keep
- * that output for its values alone; so each of the three has a product of its own. */
+ * that output for its values alone; so each of the three has a product of its own. Norms of queries
+ * and keys stand between, as modules: the tape keeps their inputs, too. */
 #include "nn/kv_layer.h"
 #include "nn/model.h"
 #include "memtape/ops.h"
@@ -114,6 +115,18 @@ static mt_tensor *fused_forward(mt_module *self, mt_tensor *x)
     return project(self, h);
 }
 
+/* *x = its norm, if there is one: over the whole width, or over each head's. */
+static bool normalise(mt_module *self, const char *norm, mt_tensor **x)
+{
+    const int64_t *head = mt_module_user(self), *shape = mt_shape(*x);
+    int64_t b = shape[0], s = shape[1], width = shape[2];
+    if (!mt_module_child(self, norm)) return true;
+    if (head) mt_set(x, mt_reshape(*x, MT_SHAPE(b, s, width / *head, *head)));
+    mt_set(x, mt_forward_child(self, norm, *x));
+    if (head && *x) mt_set(x, mt_reshape(*x, MT_SHAPE(b, s, width)));
+    return *x != NULL;
+}
+
 static mt_tensor *separate_forward(mt_module *self, mt_tensor *x)
 {
     const char *const names[3] = {"q", "k", "v"};
@@ -123,7 +136,8 @@ static mt_tensor *separate_forward(mt_module *self, mt_tensor *x)
                              mt_rank(x));
     bool ok = true;
     for (int i = 0; ok && i < 3; i++) ok = (part[i] = mt_forward_child(self, names[i], x)) != NULL;
-    ok = ok && mt_scope_push("heads") == MT_OK;
+    ok = ok && normalise(self, "q_norm", &part[0]) && normalise(self, "k_norm", &part[1]) &&
+         mt_scope_push("heads") == MT_OK;
     if (!ok) {
         for (int i = 0; i < 3; i++) mt_release(part[i]);
         return NULL;
@@ -140,6 +154,24 @@ static mt_tensor *separate_forward(mt_module *self, mt_tensor *x)
     return project(self, h);
 }
 
+static bool add_qk_norms(mt_module *m, mt_device *device, const mt_model_config *c)
+{
+    bool by_head = c->qk_norm == MT_QK_NORM_HEAD;
+    return !c->qk_norm ||
+           (mti_add_norm_of(m, "q_norm", device, c, (by_head ? 1 : c->heads) * c->head_dim) &&
+            mti_add_norm_of(m, "k_norm", device, c, (by_head ? 1 : c->kv_heads) * c->head_dim));
+}
+
+/* The module's user data is the width of a head, if its queries and keys have norms by head. */
+static mt_module *attention_new(mt_forward_fn *forward, const mt_model_config *c)
+{
+    if (c->qk_norm != MT_QK_NORM_HEAD) return mt_module_new("attention", forward, NULL, NULL);
+    int64_t *head = mti_malloc(sizeof *head);
+    if (!head) return NULL;
+    *head = c->head_dim;
+    return mt_module_new("attention", forward, head, mti_free);
+}
+
 mt_module *mt_attention_new(mt_device *device, const mt_model_config *config)
 {
     mt_model_config c;
@@ -148,12 +180,13 @@ mt_module *mt_attention_new(mt_device *device, const mt_model_config *config)
     int64_t d = c.hidden, q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
     mt_model_config in = c; /* for the q, k and v products */
     in.no_bias = c.no_bias && !c.qkv_bias;
-    mt_module *m = mt_module_new("attention", rope ? separate_forward : fused_forward, NULL, NULL);
+    mt_module *m = attention_new(rope ? separate_forward : fused_forward, &c);
     bool ok = m != NULL;
     if (rope)
         ok = ok && mti_add_linear(m, "q", device, &in, d, q, MTI_INIT_STD) &&
              mti_add_linear(m, "k", device, &in, d, kv, MTI_INIT_STD) &&
-             mti_add_linear(m, "v", device, &in, d, kv, MTI_INIT_STD);
+             mti_add_linear(m, "v", device, &in, d, kv, MTI_INIT_STD) &&
+             add_qk_norms(m, device, &c);
     else
         ok = ok && mti_add_linear(m, "qkv", device, &in, d, q + 2 * kv, MTI_INIT_STD);
     return mti_module_complete(

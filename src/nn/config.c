@@ -10,12 +10,13 @@
 #define ACTS "relu", "leaky_relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid"
 const mti_choice mti_acts = {"act", MTI_NAMES(ACTS)};
 const mti_choice mti_out_acts = {"out_act", MTI_NAMES("none", ACTS)};
-const mti_choice mti_norm_places = {"norm", MTI_NAMES("pre", "post")};
+const mti_choice mti_norm_places = {"norm", MTI_NAMES("pre", "post", "after", "around")};
 const mti_choice mti_norm_kinds = {"norm_kind", MTI_NAMES("layernorm", "rmsnorm")};
 const mti_choice mti_attention_forms = {"attention", MTI_NAMES("flash", "math")};
 const mti_choice mti_model_kinds = {
     "model", MTI_NAMES("gpt", "block", "attention", "mlp", "bert", "llama", "linear")};
 static const mti_choice mlp_kinds = {"mlp", MTI_NAMES("plain", "swiglu")};
+static const mti_choice qk_norms = {"qk_norm", MTI_NAMES("none", "head", "width")};
 
 const char *mt_act_name(mt_act a) { return mti_choice_name(&mti_acts, (int)a); }
 const char *mt_norm_place_name(mt_norm_place p)
@@ -24,6 +25,7 @@ const char *mt_norm_place_name(mt_norm_place p)
 }
 const char *mt_norm_kind_name(mt_norm_kind k) { return mti_choice_name(&mti_norm_kinds, (int)k); }
 const char *mt_mlp_kind_name(mt_mlp_kind k) { return mti_choice_name(&mlp_kinds, (int)k); }
+const char *mt_qk_norm_name(mt_qk_norm n) { return mti_choice_name(&qk_norms, (int)n); }
 const char *mt_attention_form_name(mt_attention_form f)
 {
     return mti_choice_name(&mti_attention_forms, (int)f);
@@ -48,6 +50,10 @@ mt_status mt_norm_kind_parse(const char *name, mt_norm_kind *out)
 mt_status mt_mlp_kind_parse(const char *name, mt_mlp_kind *out)
 {
     return mti_choice_parse(&mlp_kinds, name, out);
+}
+mt_status mt_qk_norm_parse(const char *name, mt_qk_norm *out)
+{
+    return mti_choice_parse(&qk_norms, name, out);
 }
 mt_status mt_attention_form_parse(const char *name, mt_attention_form *out)
 {
@@ -83,7 +89,7 @@ static bool check_enums(const mt_model_config *c)
         !known("out_act", c->out_act, &mti_out_acts) ||
         !known("norm", (int)c->norm, &mti_norm_places) ||
         !known("norm_kind", (int)c->norm_kind, &mti_norm_kinds) ||
-        !known("mlp", (int)c->mlp, &mlp_kinds) ||
+        !known("mlp", (int)c->mlp, &mlp_kinds) || !known("qk_norm", (int)c->qk_norm, &qk_norms) ||
         !known("attention", (int)c->attention, &mti_attention_forms))
         return false;
     return mt_dtype_is_float(c->dtype) ||
@@ -98,7 +104,8 @@ static bool check_extents(const mt_model_config *c)
            in_range("kv_heads", c->kv_heads, 0) && in_range("head_dim", c->head_dim, 0) &&
            in_range("layers", c->layers, 0) && in_range("ffn", c->ffn, 0) &&
            in_range("vocab", c->vocab, whole) && in_range("context", c->context, whole) &&
-           in_range("token_types", c->token_types, 0) && in_range("mask_token", c->mask_token, 0);
+           in_range("window", c->window, 0) && in_range("token_types", c->token_types, 0) &&
+           in_range("mask_token", c->mask_token, 0);
 }
 
 static bool check_heads(const mt_model_config *c)
@@ -114,6 +121,10 @@ static bool check_heads(const mt_model_config *c)
                              c->kv_heads, heads);
     if (!in_range("heads times head_dim", heads * dim, 1)) return false;
     bool rope = c->rope_theta > 0 || c->kind == MT_MODEL_LLAMA;
+    if (c->qk_norm && !rope)
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "config: qk_norm is %s; need none without rotary positions",
+                             mt_qk_norm_name(c->qk_norm));
     return !rope || dim % 2 == 0 ||
            mti_fail_bool(MT_ERR_ARGUMENT,
                          "config: rope_theta needs heads of even width; they are %" PRId64 " wide",
@@ -156,7 +167,12 @@ static bool check_kind(const mt_model_config *c)
     if (c->kind == MT_MODEL_BERT && c->causal)
         return mti_fail_bool(MT_ERR_ARGUMENT, "config: causal is set; a bert sees both sides");
     if (c->kind == MT_MODEL_LLAMA && c->norm == MT_NORM_POST)
-        return mti_fail_bool(MT_ERR_ARGUMENT, "config: norm is post; a llama is pre-norm");
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "config: norm is post; a llama's is pre, after or around");
+    if (c->window && (c->kind == MT_MODEL_GPT || c->kind == MT_MODEL_BERT))
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "config: window is %" PRId64 "; need 0: a %s has none", c->window,
+                             name);
     if (c->tied && c->untied)
         return mti_fail_bool(MT_ERR_ARGUMENT, "config: tied and untied are both set; need one");
     if (c->kind == MT_MODEL_BERT && c->mask_token >= c->vocab)
@@ -254,15 +270,21 @@ static uint64_t qkv_size(const mt_model_config *c)
     return d * out + (c->no_bias && !c->qkv_bias ? 0 : out);
 }
 
-static uint64_t norm_size(const mt_model_config *c)
+static uint64_t norm_size(const mt_model_config *c, int64_t n)
 {
     bool bias = c->norm_kind == MT_NORM_LAYER && !c->no_bias;
-    return (uint64_t)c->hidden * (bias ? 2 : 1);
+    return (uint64_t)n * (bias ? 2 : 1);
+}
+
+static uint64_t qk_norm_size(const mt_model_config *c)
+{
+    int64_t heads = c->qk_norm == MT_QK_NORM_WIDTH ? c->heads + c->kv_heads : 2;
+    return c->qk_norm ? norm_size(c, heads * c->head_dim) : 0;
 }
 
 static uint64_t attention_size(const mt_model_config *c)
 {
-    return qkv_size(c) + linear_size(c, c->heads * c->head_dim, c->hidden);
+    return qkv_size(c) + qk_norm_size(c) + linear_size(c, c->heads * c->head_dim, c->hidden);
 }
 
 static uint64_t mlp_size(const mt_model_config *c)
@@ -278,7 +300,8 @@ mt_status mt_model_config_params(const mt_model_config *config, uint64_t *n)
     mt_status status = mt_model_config_resolve(config, &c);
     if (status != MT_OK) return status;
     uint64_t d = (uint64_t)c.hidden, v = (uint64_t)c.vocab, layers = (uint64_t)c.layers;
-    uint64_t block = attention_size(&c) + mlp_size(&c) + 2 * norm_size(&c);
+    uint64_t norm = norm_size(&c, c.hidden), norms = c.norm == MT_NORM_AROUND ? 4 : 2;
+    uint64_t block = attention_size(&c) + mlp_size(&c) + norms * norm;
     uint64_t positions = (uint64_t)c.context * d;
     switch (c.kind) {
     case MT_MODEL_LINEAR: *n = linear_size(&c, c.hidden, c.ffn); break;
@@ -287,13 +310,13 @@ mt_status mt_model_config_params(const mt_model_config *config, uint64_t *n)
     case MT_MODEL_BLOCK: *n = block; break;
     case MT_MODEL_GPT:
         *n = v * d * (c.untied ? 2 : 1) + positions + layers * block +
-             (c.norm == MT_NORM_PRE ? norm_size(&c) : 0);
+             (c.norm != MT_NORM_POST ? norm : 0);
         break;
     case MT_MODEL_BERT: /* embeddings and their norm; layers; the head's dense, norm and bias */
-        *n = v * d + positions + (uint64_t)c.token_types * d + norm_size(&c) + layers * block +
-             linear_size(&c, c.hidden, c.hidden) + norm_size(&c) + v;
+        *n = v * d + positions + (uint64_t)c.token_types * d + norm + layers * block +
+             linear_size(&c, c.hidden, c.hidden) + norm + v;
         break;
-    case MT_MODEL_LLAMA: *n = (c.tied ? 1 : 2) * v * d + layers * block + norm_size(&c); break;
+    case MT_MODEL_LLAMA: *n = (c.tied ? 1 : 2) * v * d + layers * block + norm; break;
     case MT_MODEL_KIND_COUNT: break;
     }
     return MT_OK;

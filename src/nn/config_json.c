@@ -14,6 +14,7 @@ typedef enum form {
     NORM,
     NORM_KIND,
     MLP,
+    QK_NORM,
     ACT,
     OUT_ACT,
     ATTENTION,
@@ -24,25 +25,32 @@ static const struct field {
     const char *name;
     form form;
     size_t at;
+    bool rare; /* not written where it is 0: few models have it */
 } fields[] = {
 #define FIELD(form, name)                                                                          \
     {                                                                                              \
-#name, form, offsetof(mt_model_config, name)                                               \
+#name, form, offsetof(mt_model_config, name), false                                        \
     }
-    FIELD(KIND, kind),       FIELD(INT, hidden),
-    FIELD(INT, heads),       FIELD(INT, kv_heads),
-    FIELD(INT, head_dim),    FIELD(INT, layers),
-    FIELD(INT, vocab),       FIELD(INT, context),
-    FIELD(INT, ffn),         FIELD(MLP, mlp),
-    FIELD(ACT, act),         FIELD(FLAG, inplace),
-    FIELD(NORM, norm),       FIELD(NORM_KIND, norm_kind),
-    FIELD(REAL, norm_eps),   FIELD(REAL, rope_theta),
-    FIELD(REAL, dropout),    FIELD(ATTENTION, attention),
-    FIELD(FLAG, causal),     FIELD(FLAG, untied),
-    FIELD(FLAG, tied),       FIELD(FLAG, no_bias),
-    FIELD(FLAG, qkv_bias),   FIELD(INT, token_types),
-    FIELD(INT, mask_token),  FIELD(DTYPE, dtype),
-    FIELD(OUT_ACT, out_act),
+#define RARE(form, name)                                                                           \
+    {                                                                                              \
+#name, form, offsetof(mt_model_config, name), true                                         \
+    }
+    FIELD(KIND, kind),      FIELD(INT, hidden),
+    FIELD(INT, heads),      FIELD(INT, kv_heads),
+    FIELD(INT, head_dim),   FIELD(INT, layers),
+    FIELD(INT, vocab),      FIELD(INT, context),
+    FIELD(INT, ffn),        FIELD(MLP, mlp),
+    FIELD(ACT, act),        FIELD(FLAG, inplace),
+    FIELD(NORM, norm),      FIELD(NORM_KIND, norm_kind),
+    FIELD(REAL, norm_eps),  FIELD(REAL, rope_theta),
+    FIELD(REAL, dropout),   FIELD(ATTENTION, attention),
+    FIELD(FLAG, causal),    FIELD(FLAG, untied),
+    FIELD(FLAG, tied),      FIELD(FLAG, no_bias),
+    FIELD(FLAG, qkv_bias),  FIELD(INT, token_types),
+    FIELD(INT, mask_token), FIELD(DTYPE, dtype),
+    RARE(OUT_ACT, out_act), RARE(QK_NORM, qk_norm),
+    RARE(INT, window),
+#undef RARE
 #undef FIELD
 };
 #define N_FIELDS (sizeof fields / sizeof fields[0])
@@ -57,6 +65,7 @@ static const char *choice_name(form f, const void *at)
     case NORM_KIND: return mt_norm_kind_name(*(const mt_norm_kind *)at);
     case MLP: return mt_mlp_kind_name(*(const mt_mlp_kind *)at);
     case ACT: return mt_act_name(*(const mt_act *)at);
+    case QK_NORM: return mt_qk_norm_name(*(const mt_qk_norm *)at);
     case OUT_ACT: return mti_choice_name(&mti_out_acts, *(const int *)at);
     case ATTENTION: return mt_attention_form_name(*(const mt_attention_form *)at);
     default: return mt_dtype_name(*(const mt_dtype *)at);
@@ -94,6 +103,16 @@ static void put_value(writer *t, const struct field *f, const void *at)
         put(t, "\"%s\"", choice_name(f->form, at));
 }
 
+static bool is_zero(const struct field *f, const void *at)
+{
+    switch (f->form) {
+    case INT: return *(const int64_t *)at == 0;
+    case REAL: return *(const double *)at == 0;
+    case FLAG: return !*(const bool *)at;
+    default: return *(const int *)at == 0;
+    }
+}
+
 mt_status mt_model_config_to_json(const mt_model_config *c, char *buf, size_t n_bytes)
 {
     mt_status status = mt_model_config_check(c);
@@ -101,7 +120,7 @@ mt_status mt_model_config_to_json(const mt_model_config *c, char *buf, size_t n_
     if (!buf) return mti_fail(MT_ERR_ARGUMENT, "config: the buffer for the JSON is NULL");
     writer t = {.at = buf, .n_left = n_bytes};
     for (size_t i = 0; i < N_FIELDS; i++) {
-        if (fields[i].form == OUT_ACT && !c->out_act) continue; /* few files have one */
+        if (fields[i].rare && is_zero(&fields[i], (const char *)c + fields[i].at)) continue;
         put(&t, "%s\"%s\":", i ? "," : "{", fields[i].name);
         put_value(&t, &fields[i], (const char *)c + fields[i].at);
     }
@@ -140,6 +159,7 @@ static bool get_value(const struct field *f, const json_t *value, void *out)
     case NORM_KIND: return mt_norm_kind_parse(word, out) == MT_OK;
     case MLP: return mt_mlp_kind_parse(word, out) == MT_OK;
     case ACT: return mt_act_parse(word, out) == MT_OK;
+    case QK_NORM: return mt_qk_norm_parse(word, out) == MT_OK;
     case OUT_ACT: return mti_choice_parse(&mti_out_acts, word, out) == MT_OK;
     case ATTENTION: return mt_attention_form_parse(word, out) == MT_OK;
     case DTYPE: break;

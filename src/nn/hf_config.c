@@ -158,6 +158,15 @@ static bool read_rope(reader *r, const mti_hf_rule *rule, const json_t *value)
     return true;
 }
 
+static bool read_layers(const char *key, const json_t *value)
+{
+    for (size_t i = 0; i < json_array_size(value); i++)
+        if (!is_word(json_array_get(value, i), "full_attention") &&
+            !is_word(json_array_get(value, i), "sliding_attention"))
+            return refuse(key, value, "full_attention or sliding_attention for each layer");
+    return true;
+}
+
 static bool read_value(reader *r, const mti_hf_rule *rule, const json_t *value)
 {
     void *at = (char *)&r->c + rule->at;
@@ -191,6 +200,8 @@ static bool read_value(reader *r, const mti_hf_rule *rule, const json_t *value)
         return json_is_true(value) || refuse(key, value, "true: the model here has it always");
     case MTI_HF_ABSOLUTE: return is_word(value, "absolute") || refuse(key, value, "absolute");
     case MTI_HF_ROPE: return read_rope(r, rule, value);
+    case MTI_HF_WINDOW: return is_empty(value) || read_size(key, value, at);
+    case MTI_HF_LAYERS: return read_layers(key, value);
     case MTI_HF_HEADED: return read_head(key, value);
     case MTI_HF_NOTED:
         if (!is_empty(value)) put(r->notes, r->n_notes, "%s: %s\n", key, rule->note);
@@ -302,6 +313,29 @@ static const mti_hf_family *find_family(const json_t *root)
     return NULL;
 }
 
+/* Whether the window that the file names holds in some layer. */
+static bool window_holds(const reader *r, const json_t *root)
+{
+    const json_t *types = json_object_get(root, "layer_types");
+    const json_t *first = json_object_get(root, "max_window_layers");
+    bool holds = !json_is_array(types);
+    for (size_t i = 0; !holds && i < json_array_size(types); i++)
+        holds = is_word(json_array_get(types, i), "sliding_attention");
+    if (mti_hf_rule_of(r->family, "use_sliding_window")) /* then it has to be switched on */
+        holds = holds && json_is_true(json_object_get(root, "use_sliding_window")) &&
+                !(json_is_integer(first) && json_integer_value(first) >= r->c.layers);
+    return holds && r->c.window < r->c.context;
+}
+
+static void finish_window(reader *r, const json_t *root)
+{
+    const mti_hf_rule *rule = mti_hf_rule_of(r->family, "sliding_window");
+    if (r->c.window && window_holds(r, root))
+        put(r->notes, r->n_notes, "%s: %s\n", rule->key, rule->note);
+    else
+        r->c.window = 0;
+}
+
 static mt_status from_root(json_t *root, mt_model_config *out, char *notes, size_t n_bytes)
 {
     if (!json_is_object(root)) return mti_fail(MT_ERR_FORMAT, ANY_FILE "is not a JSON object");
@@ -317,6 +351,7 @@ static mt_status from_root(json_t *root, mt_model_config *out, char *notes, size
                 .ignored = ignored,
                 .n_ignored = sizeof ignored};
     if (!read_keys(&r, root)) return mt_last_status();
+    finish_window(&r, root);
     mt_status status = mt_model_config_check(&r.c);
     if (status != MT_OK) return status;
     if (*ignored) put(notes, n_bytes, "ignored: %s\n", ignored);

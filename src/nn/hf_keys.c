@@ -4,8 +4,8 @@
 
 /* ---- the families ---- */
 
-enum { GPT2 = 1, LLAMA = 2, MISTRAL = 4, QWEN2 = 8, BERT = 16 };
-#define ROTARY (LLAMA | MISTRAL | QWEN2)
+enum { GPT2 = 1, LLAMA = 2, MISTRAL = 4, QWEN2 = 8, BERT = 16, QWEN3 = 32, OLMO2 = 64 };
+#define ROTARY (LLAMA | MISTRAL | QWEN2 | QWEN3 | OLMO2)
 #define ANY    (GPT2 | ROTARY | BERT)
 
 static const mti_hf_family families[] = {
@@ -13,6 +13,11 @@ static const mti_hf_family families[] = {
     {"llama", "Llama", LLAMA, {.kind = MT_MODEL_LLAMA}},
     {"mistral", "Mistral", MISTRAL, {.kind = MT_MODEL_LLAMA}},
     {"qwen2", "Qwen2", QWEN2, {.kind = MT_MODEL_LLAMA, .qkv_bias = true}},
+    {"qwen3", "Qwen3", QWEN3, {.kind = MT_MODEL_LLAMA, .qk_norm = MT_QK_NORM_HEAD}},
+    {"olmo2",
+     "Olmo2",
+     OLMO2,
+     {.kind = MT_MODEL_LLAMA, .norm = MT_NORM_AFTER, .qk_norm = MT_QK_NORM_WIDTH}},
     {"bert", "Bert", BERT, {.kind = MT_MODEL_BERT, .act = MT_ACT_GELU, .dropout = 0.1}},
 };
 
@@ -31,8 +36,8 @@ static const mti_hf_rule rules[] = {
     {"hidden_size", ROTARY | BERT, MTI_HF_SIZE, AT(hidden), ANY},
     {"num_hidden_layers", ROTARY | BERT, MTI_HF_SIZE, AT(layers), ANY},
     {"num_attention_heads", ROTARY | BERT, MTI_HF_SIZE, AT(heads), ANY},
-    {"num_key_value_heads", ROTARY, MTI_HF_SIZE, AT(kv_heads), MISTRAL | QWEN2},
-    {"head_dim", ROTARY, MTI_HF_SIZE, AT(head_dim)},
+    {"num_key_value_heads", ROTARY, MTI_HF_SIZE, AT(kv_heads), MISTRAL | QWEN2 | QWEN3},
+    {"head_dim", ROTARY, MTI_HF_SIZE, AT(head_dim), QWEN3},
     {"intermediate_size", ROTARY | BERT, MTI_HF_SIZE, AT(ffn), ANY},
     {"max_position_embeddings", ROTARY | BERT, MTI_HF_SIZE, AT(context), ANY},
     {"type_vocab_size", BERT, MTI_HF_SIZE, AT(token_types)},
@@ -70,11 +75,12 @@ static const mti_hf_rule rules[] = {
     {"rope_interleaved", ROTARY, MTI_HF_NO},
     {"rope_scaling", ROTARY, MTI_HF_NOTED, 0, 0, OTHER_ANGLES},
     {"rope_parameters", ROTARY, MTI_HF_ROPE, AT(rope_theta), 0, OTHER_ANGLES},
-    {"sliding_window", MISTRAL | QWEN2, MTI_HF_NOTED, 0, 0,
-     "attention sees all positions here; flash attention keeps the same bytes either way"},
-    {"use_sliding_window", QWEN2, MTI_HF_NOTED, 0, 0, "see sliding_window"},
-    {"max_window_layers", QWEN2, MTI_HF_NOTED, 0, 0, "see sliding_window"},
-    {"layer_types", ROTARY, MTI_HF_NOTED, 0, 0, "see sliding_window"},
+    {"sliding_window", MISTRAL | QWEN2 | QWEN3, MTI_HF_WINDOW, AT(window), 0,
+     "attention sees all positions here, which keeps the same bytes; so longer sequences run on "
+     "meta only"},
+    {"use_sliding_window", QWEN2 | QWEN3, MTI_HF_IDLE},
+    {"max_window_layers", QWEN2 | QWEN3, MTI_HF_IDLE},
+    {"layer_types", ROTARY, MTI_HF_LAYERS},
 #undef AT
 };
 

@@ -25,6 +25,8 @@ typedef enum mti_hf_form {
     MTI_HF_ABSOLUTE, /* learned positions, one row each */
     MTI_HF_HEADED,   /* a model with the head of a language model, or without a head */
     MTI_HF_ROPE,     /* an object with rope_theta; `note` if its angles are not the default */
+    MTI_HF_WINDOW,   /* of attention, in positions; `note` if it is shorter than the context */
+    MTI_HF_LAYERS,   /* which layers see all positions, and which a window */
     MTI_HF_NOTED,    /* changes no shape and no byte; `note` says what it does */
     MTI_HF_IDLE,     /* no effect on training */
 } mti_hf_form;

@@ -44,6 +44,9 @@ mt_module *mti_add_linear(mt_module *m, const char *name, mt_device *device,
                           const mt_model_config *c, int64_t in, int64_t out, double std);
 mt_module *mti_add_norm(mt_module *m, const char *name, mt_device *device,
                         const mt_model_config *c);
+/* The same over n instead of d. */
+mt_module *mti_add_norm_of(mt_module *m, const char *name, mt_device *device,
+                           const mt_model_config *c, int64_t n);
 mt_module *mti_add_embedding(mt_module *m, const char *name, mt_device *device,
                              const mt_model_config *c, int64_t rows);
 mt_module *mti_add_dropout(mt_module *m, const mt_model_config *c);
@@ -97,6 +100,10 @@ mt_tensor *mti_tied_head(mt_module *m, const char *name, mt_tensor *x, mt_tensor
 mt_module *mti_positions_new(mt_device *device, const mt_model_config *c);
 /* Its user data, the position of the first token; NULL if m is not such a module. */
 int64_t *mti_positions_start(const mt_module *m);
+
+/* Whether attention gives the right values for s tokens in a row, or there are none. */
+bool mti_check_window(const char *caller, const mt_model_config *c, int64_t s,
+                      const mt_device *device);
 
 /* ---- attention with a KV cache ---- */
 

@@ -205,13 +205,19 @@ mt_module *mti_add_linear(mt_module *m, const char *name, mt_device *device,
     return mt_module_add_child(m, name, mt_linear_new(device, c->dtype, in, out, !c->no_bias, std));
 }
 
-mt_module *mti_add_norm(mt_module *m, const char *name, mt_device *device, const mt_model_config *c)
+mt_module *mti_add_norm_of(mt_module *m, const char *name, mt_device *device,
+                           const mt_model_config *c, int64_t n)
 {
     return mt_module_add_child(
         m, name,
         c->norm_kind == MT_NORM_RMS
-            ? mt_rms_norm_new(device, c->dtype, c->hidden, c->norm_eps)
-            : mt_layer_norm_new(device, c->dtype, c->hidden, !c->no_bias, c->norm_eps));
+            ? mt_rms_norm_new(device, c->dtype, n, c->norm_eps)
+            : mt_layer_norm_new(device, c->dtype, n, !c->no_bias, c->norm_eps));
+}
+
+mt_module *mti_add_norm(mt_module *m, const char *name, mt_device *device, const mt_model_config *c)
+{
+    return mti_add_norm_of(m, name, device, c, c->hidden);
 }
 
 mt_module *mti_add_embedding(mt_module *m, const char *name, mt_device *device,

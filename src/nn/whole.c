@@ -73,6 +73,17 @@ bool mti_check_tokens(const char *caller, const mt_tensor *tokens)
                          mti_shape_text(text, mt_rank(tokens), mt_shape(tokens)));
 }
 
+bool mti_check_window(const char *caller, const mt_model_config *c, int64_t s,
+                      const mt_device *device)
+{
+    return !c->window || s <= c->window || !mt_device_has_data(device) ||
+           mti_fail_bool(MT_ERR_UNSUPPORTED,
+                         "%s: %lld tokens in a row; the model's sliding window is %lld, and "
+                         "attention here sees all positions: the bytes would be right and the "
+                         "values wrong, so longer sequences run on meta only",
+                         caller, (long long)s, (long long)c->window);
+}
+
 mt_tensor *mti_tied_head(mt_module *m, const char *name, mt_tensor *x, mt_tensor *bias)
 {
     if (!x || mt_scope_push(name) != MT_OK) return NULL;

@@ -30,8 +30,9 @@ static terms terms_of(const mt_model_config *c, const mti_flight *f)
     int64_t wide = c->mlp == MT_MLP_SWIGLU ? 3 : keeps_its_output(c) ? 1 : 2;
     bool core = c->attention == MT_ATTENTION_MATH && strcmp(f->checkpoint, "selective") != 0;
     if (!strcmp(f->checkpoint, "full")) return (terms){.between = c->hidden * e};
-    return (terms){.between = c->hidden * (4 * e + 2 * drop),
-                   .inside = (2 * q + 2 * k + wide * c->ffn) * e,
+    int64_t normed = c->qk_norm ? q + k : 0, whole = c->norm == MT_NORM_AROUND ? 6 : 4;
+    return (terms){.between = c->hidden * (whole * e + 2 * drop),
+                   .inside = (2 * q + 2 * k + normed + wide * c->ffn) * e,
                    .core = core ? c->heads * f->seq * (e + drop * (1 + e)) : 0};
 }
 
@@ -41,7 +42,8 @@ static bool is_the_papers(const mt_model_config *c)
 {
     return mt_dtype_size(c->dtype) == 2 && c->dropout > 0 && c->attention == MT_ATTENTION_MATH &&
            c->kv_heads * c->head_dim == c->hidden && c->heads * c->head_dim == c->hidden &&
-           c->mlp == MT_MLP_PLAIN && c->ffn == 4 * c->hidden && !keeps_its_output(c);
+           c->norm != MT_NORM_AROUND && c->mlp == MT_MLP_PLAIN && c->ffn == 4 * c->hidden &&
+           !keeps_its_output(c);
 }
 
 static void write_layer(char *text, size_t n, const mti_share *s, const mti_flight *f,
@@ -73,7 +75,8 @@ static void write_text(mt_rank_report *out, const mti_share *s, const mti_flight
         used += (size_t)snprintf(at + used, n - used, " + %lld x sbh%s", (long long)f->first, over);
     if (f->last)
         snprintf(at + used, n - used, " + %lld x (%dsbh%s + 4sbv/t)", (long long)f->last,
-                 (int)mt_dtype_size(s->whole.dtype) * (s->whole.norm == MT_NORM_PRE ? 2 : 1), over);
+                 (int)mt_dtype_size(s->whole.dtype) * (s->whole.norm != MT_NORM_POST ? 2 : 1),
+                 over);
 }
 
 /* ---- what the formula leaves out ---- */
@@ -123,7 +126,7 @@ bool mti_rank_explain(const mti_share *s, const mti_flight *f, const mt_ledger *
     int64_t tokens = f->batch * f->seq, t = s->parallel.tensor, w = s->parallel.sequence ? t : 1;
     int64_t e = (int64_t)mt_dtype_size(c->dtype), drop = c->dropout > 0;
     terms x = terms_of(c, f);
-    int64_t ends = c->hidden * e * (c->norm == MT_NORM_PRE ? 2 : 1); /* last norm, head */
+    int64_t ends = c->hidden * e * (c->norm != MT_NORM_POST ? 2 : 1); /* last norm, head */
     out->formula = f->layers * (tokens * x.between / w + tokens * (x.inside + x.core) / t) +
                    f->first * drop * tokens * c->hidden / w +
                    f->last * (tokens * ends / w + tokens * c->vocab / t * (int64_t)sizeof(float));

@@ -98,7 +98,7 @@ static bool add_head(mt_module *m, mt_device *device, const mti_share *s, mt_ten
     const mt_model_config *c = &s->local;
     bool tied = c->kind == MT_MODEL_LLAMA ? c->tied : !c->untied;
     *shared = tied ? mt_module_param(mt_module_child(m, "wte"), "weight") : NULL;
-    return (c->norm != MT_NORM_PRE || mti_add_norm(m, "ln_f", device, c)) &&
+    return (c->norm == MT_NORM_POST || mti_add_norm(m, "ln_f", device, c)) &&
            mt_module_add_child(
                m, "lm_head",
                *shared ? mti_linear_of(mt_retain(*shared))

@@ -47,6 +47,11 @@ static bool check_model(const mt_parallel *h, const mt_model_config *c)
         return mti_fail_bool(MT_ERR_ARGUMENT,
                              "parallel: the model is a %s; ranks are made of gpt and llama",
                              mt_model_kind_name(c->kind));
+    if (h->tensor > 1 && c->qk_norm == MT_QK_NORM_WIDTH)
+        return mti_fail_bool(MT_ERR_UNSUPPORTED,
+                             "parallel: tensor is %" PRId64 "; the model's norms of q and k need "
+                             "all heads on one rank",
+                             h->tensor);
     if (h->interleave > 1 && h->pipeline == 1)
         return mti_fail_bool(MT_ERR_ARGUMENT,
                              "parallel: interleave is %" PRId64 " in a pipeline "

@@ -115,9 +115,10 @@ static void add_beside(builder *b, const char *text, int64_t bytes, bool held)
 /* Statistics are in f32, those of f64 in f64. */
 static int64_t statistic_size(const builder *b) { return b->c->dtype == MT_F64 ? 8 : 4; }
 
-static void add_norm_statistics(builder *b)
+/* Of one norm. */
+static void add_statistics_of(builder *b, int64_t rows)
 {
-    int64_t bytes = b->s->tokens * statistic_size(b);
+    int64_t bytes = rows * statistic_size(b);
     if (b->c->norm_kind == MT_NORM_RMS) {
         add_beside(b, "RMS norms: rstd of each row", bytes, false);
     } else {
@@ -125,6 +126,8 @@ static void add_norm_statistics(builder *b)
         add_beside(b, "layer norms: mean and rstd of each row", bytes, false);
     }
 }
+
+static void add_norm_statistics(builder *b) { add_statistics_of(b, b->s->tokens); }
 
 static void add_flash_statistics(builder *b)
 {
@@ -158,12 +161,23 @@ static bool preset_is(const builder *b, const char *preset)
     return b->memory && b->memory->checkpoint && !strcmp(b->memory->checkpoint, preset);
 }
 
+static void add_qk_norms(builder *b)
+{
+    const mt_model_config *c = b->c;
+    bool by_head = c->qk_norm == MT_QK_NORM_HEAD;
+    add(b, BSQ, FLOATS, "q: input of its norm");
+    add_statistics_of(b, b->s->tokens * (by_head ? c->heads : 1));
+    add(b, BSK, FLOATS, "k: input of its norm");
+    add_statistics_of(b, b->s->tokens * (by_head ? c->kv_heads : 1));
+}
+
 static void add_attention(builder *b, nature input)
 {
     bool drop = b->c->dropout > 0, math = b->c->attention == MT_ATTENTION_MATH;
     bool core = !preset_is(b, "selective"), rope = b->c->rope_theta > 0;
     add(b, BSH, input, rope ? "input of the q, k and v products" : "input of the qkv product");
     if (!rope) add_qkv(b, core ? "q, k and v" : "q, k and v: input of the checkpoint");
+    if (b->c->qk_norm) add_qk_norms(b);
     if (rope) add(b, BSQ, FLOATS, core ? "q, turned" : "q: input of the checkpoint");
     if (rope) add(b, BSK, FLOATS, core ? "k, turned" : "k: input of the checkpoint");
     if (rope) add(b, BSK, FLOATS, core ? "v" : "v: input of the checkpoint");
@@ -234,10 +248,13 @@ static void add_layer(builder *b)
     bool block = mti_attends(kind) && mti_feeds(kind);
     /* The first op of a part keeps the caller's input. */
     nature first = mti_is_whole(kind) ? FLOATS : INPUT;
-    bool pre = b->c->norm == MT_NORM_PRE;
+    bool around = b->c->norm == MT_NORM_AROUND, pre = b->c->norm == MT_NORM_PRE || around;
     if (block) add(b, BSH, pre ? first : FLOATS, "input of the first norm");
     if (block) add(b, BSH, FLOATS, "input of the second norm");
     if (block) add_norm_statistics(b), add_norm_statistics(b);
+    if (block && around) add(b, BSH, FLOATS, "attention's output: input of its norm");
+    if (block && around) add(b, BSH, FLOATS, "the MLP's output: input of its norm");
+    if (block && around) add_norm_statistics(b), add_norm_statistics(b);
     if (kind == MT_MODEL_LINEAR) add(b, BSH, first, "input of the product");
     if (mti_attends(kind)) add_attention(b, block && pre ? FLOATS : first);
     if (mti_feeds(kind)) add_mlp(b, block ? FLOATS : first);
@@ -276,8 +293,8 @@ static void add_ends(builder *b)
     if (bert) /* never in place there */
         add_activation(b, BSH, false, "input of the head's activation", "input of the head's norm");
     if (bert) add_norm_statistics(b);
-    if (b->c->norm == MT_NORM_PRE) add(b, BSH, FLOATS, "input of the last norm");
-    if (b->c->norm == MT_NORM_PRE) add_norm_statistics(b);
+    if (b->c->norm != MT_NORM_POST) add(b, BSH, FLOATS, "input of the last norm");
+    if (b->c->norm != MT_NORM_POST) add_norm_statistics(b);
     add(b, BSH, FLOATS, "input of the head");
     add(b, BSV, STATISTICS, "log-probabilities, for the loss");
     add_beside(b, "cross-entropy: targets", ids, true);

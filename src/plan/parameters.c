@@ -19,10 +19,20 @@ int64_t mti_block_matrices(const mti_dims *s)
     return (attends(s) ? attention : 0) + (feeds(s) ? mlp : 0);
 }
 
-static int64_t norm_parameters(const mti_dims *s)
+/* Of a norm over n. */
+static int64_t norm_parameters(const mti_dims *s, int64_t n)
 {
     bool bias = s->config.norm_kind == MT_NORM_LAYER && !s->config.no_bias;
-    return s->config.hidden * (bias ? 2 : 1);
+    return n * (bias ? 2 : 1);
+}
+
+static int64_t qk_norm_parameters(const mti_dims *s)
+{
+    switch (s->config.qk_norm) {
+    case MT_QK_NORM_HEAD: return norm_parameters(s, 2 * s->config.head_dim);
+    case MT_QK_NORM_WIDTH: return norm_parameters(s, s->q + s->k);
+    default: return 0;
+    }
 }
 
 static int64_t block_vectors(const mti_dims *s)
@@ -32,8 +42,9 @@ static int64_t block_vectors(const mti_dims *s)
     int64_t attention = (c->no_bias && !c->qkv_bias ? 0 : in) + (c->no_bias ? 0 : h);
     int64_t mlp = c->no_bias ? 0 : f + h;
     if (is_linear(s)) return c->no_bias ? 0 : c->ffn;
-    int64_t norms = attends(s) && feeds(s) ? 2 * norm_parameters(s) : 0;
-    return (attends(s) ? attention : 0) + (feeds(s) ? mlp : 0) + norms;
+    int64_t n_norms = c->norm == MT_NORM_AROUND ? 4 : 2;
+    int64_t norms = attends(s) && feeds(s) ? n_norms * norm_parameters(s, h) : 0;
+    return (attends(s) ? attention + qk_norm_parameters(s) : 0) + (feeds(s) ? mlp : 0) + norms;
 }
 
 int64_t mti_block_parameters(const mti_dims *s) { return mti_block_matrices(s) + block_vectors(s); }
@@ -48,14 +59,14 @@ static int64_t layers_have(const mti_dims *s)
 static bool add_ends(mt_plan_formula *out, const mti_dims *s)
 {
     const mt_model_config *c = &s->config;
-    int64_t h = c->hidden, norm = norm_parameters(s);
+    int64_t h = c->hidden, norm = norm_parameters(s, h);
     bool bert = c->kind == MT_MODEL_BERT;
     if (!mti_is_whole(c->kind)) return true;
     return mti_add_row(out, c->kind == MT_MODEL_LLAMA ? 0 : c->context * h,
                        "learned positions: a vector for each of %lld", (long long)c->context) &&
            mti_add_row(out, bert ? c->token_types * h : 0, "a vector for each type of token") &&
            mti_add_row(out, bert ? norm : 0, "the embeddings' norm") &&
-           mti_add_row(out, c->norm == MT_NORM_PRE ? norm : 0, "the norm after the last layer") &&
+           mti_add_row(out, c->norm != MT_NORM_POST ? norm : 0, "the norm after the last layer") &&
            mti_add_row(out, bert ? h * h + (c->no_bias ? 0 : h) + norm + c->vocab : 0,
                        "the head's product, norm and V biases") &&
            mti_add_row(out, c->untied ? c->vocab * h : 0,

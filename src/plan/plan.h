@@ -91,7 +91,7 @@ typedef struct mti_residual {
     int64_t bytes;
 } mti_residual;
 
-#define MTI_MAX_TERMS     32
+#define MTI_MAX_TERMS     40
 #define MTI_MAX_RESIDUALS 10
 
 typedef struct mti_formula {

@@ -95,6 +95,7 @@ static mti_dims textbook(const mti_dims *s)
     c->norm = MT_NORM_PRE;
     c->norm_kind = MT_NORM_LAYER;
     c->rope_theta = 0;
+    c->qk_norm = MT_QK_NORM_NONE;
     c->attention = MT_ATTENTION_MATH;
     c->dropout = 0.1;
     c->dtype = MT_BF16;
@@ -137,6 +138,10 @@ static void take_rope(mti_dims *at, const mti_dims *to)
 {
     at->config.rope_theta = to->config.rope_theta;
 }
+static void take_qk_norm(mti_dims *at, const mti_dims *to)
+{
+    at->config.qk_norm = to->config.qk_norm;
+}
 static void take_attention(mti_dims *at, const mti_dims *to)
 {
     at->config.attention = to->config.attention;
@@ -157,8 +162,9 @@ static const choice choices[] = {
     {"an activation of the MLP's output", take_out_act},
     {"RMS norms: neither bias nor mean", take_norm_kind},
     {"no biases, or only those of q, k and v", take_bias},
-    {"norms after the sums", take_norm},
+    {"norms elsewhere than before attention and MLP", take_norm},
     {"rotary positions: q, k and v apart", take_rope},
+    {"norms of q and k", take_qk_norm},
     {"flash attention: no b a s s of weights, masks and dropped weights", take_attention},
     {"no dropout: no masks, and no weights that it changed", take_dropout},
     {"floats of another size than 2 bytes", take_dtype},

@@ -7,7 +7,10 @@ import re
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 from lib import MEMTAPE, check, documented_keys, done, equal, paths, profile, run
+
+CONFIGS = Path(__file__).parent.parent / "nn" / "configs"
 
 MLP = ["mlp", "-b", 2, "-s", 4096, "-d", 1024, "--dtype", "bf16"]
 BLOCK = ["block", "-b", 2, "-s", 4096, "-d", 1024, "-a", 2, "--causal", "--attention", "flash",
@@ -251,6 +254,8 @@ def keys_are_those_documented():
     for args in [["gpt", "--dropout", 0.1, "--optimizer", "adamw", "--timeline"], ["mlp"],
                  ["block", "--attention", "math"], ["gpt", "--lora-rank", 2, "--inference"],
                  ["gpt", "--budget", "1GB"],
+                 *([CONFIGS / f"{name}.json", "-s", 64, "--device", "meta"]
+                   for name in ("qwen3-0.6b", "mistral-7b")),
                  ["gpt", "--checkpoint", "full", "--offload", "cpu", "--compress", "bits",
                   "--optimizer", "sgd", "--loss-scale", "dynamic"]]:
         p = profile(*args)

@@ -95,7 +95,7 @@ equal(r["formula"]["unexplained"], 0, "unexplained of a rank of Qwen2 7B")
 with tempfile.TemporaryDirectory() as folder:
     bad = os.path.join(folder, "my-model.json")
     Path(bad).write_text('{"model_type":"mixtral"}')
-    refused(["mixtral", "gpt2, llama, mistral, qwen2, bert"], "profile", bad)
+    refused(["mixtral", "gpt2, llama, mistral, qwen2, qwen3, olmo2, bert"], "profile", bad)
     Path(bad).write_text('{"model_type":"gpt2","n_embd":')
     refused(["line 1"], "profile", bad)
     llama_2 = (CONFIGS / "llama-2-7b.json").read_text()

@@ -66,6 +66,33 @@ static void llamas_follow_their_layer_formula(void **state)
     }
 }
 
+static void a_window_shorter_than_the_sequence_runs_without_data_only(void **state)
+{
+    (void)state;
+    mt_model_config c = {
+        .kind = MT_MODEL_LLAMA, .hidden = 8, .vocab = 7, .context = 9, .window = 5};
+    static const char *const devices[] = {"cpu", "meta"};
+    for (int i = 0; i < 2; i++) {
+        mt_device *d = mt_device_open(devices[i]);
+        mt_module *m = mt_model_new(d, &c);
+        for (int64_t s = 5; s <= 6; s++) {
+            mt_tensor *tokens = mtt_made(mt_zeros(d, MT_I64, MT_SHAPE(2, s)));
+            mt_tensor *y = mt_forward(m, tokens);
+            bool good = s == 5 || i == 1;
+            assert_int_equal(y != NULL, good);
+            if (!good) mtt_failed(MT_ERR_UNSUPPORTED, "6 tokens", "window is 5");
+            mt_tensor *next = mt_next_logits(m, NULL, tokens);
+            assert_int_equal(next != NULL, good);
+            if (!good) mtt_failed(MT_ERR_UNSUPPORTED, "6 tokens", "window is 5");
+            mt_release(next);
+            mt_release(y);
+            mt_release(tokens);
+        }
+        mt_module_free(m);
+        mt_device_release(d);
+    }
+}
+
 #define SMALL .hidden = 24, .heads = 4, .layers = 2, .vocab = 31, .context = 9
 
 static const mt_model_config variants[] = {
@@ -78,6 +105,9 @@ static const mt_model_config variants[] = {
     {SMALL, .kind = MT_MODEL_LLAMA},
     {SMALL, .kind = MT_MODEL_LLAMA, .kv_heads = 2, .ffn = 40},
     {SMALL, .kind = MT_MODEL_LLAMA, .kv_heads = 2, .qkv_bias = true, .tied = true},
+    {SMALL, .kind = MT_MODEL_LLAMA, .kv_heads = 2, .head_dim = 8, .qk_norm = MT_QK_NORM_HEAD},
+    {SMALL, .kind = MT_MODEL_LLAMA, .norm = MT_NORM_AFTER, .qk_norm = MT_QK_NORM_WIDTH},
+    {SMALL, .norm = MT_NORM_AROUND},
     {.kind = MT_MODEL_BLOCK, .hidden = 24, .heads = 4, .rope_theta = 100, .mlp = MT_MLP_SWIGLU},
     {.kind = MT_MODEL_ATTENTION, .hidden = 24, .heads = 4, .kv_heads = 2, .rope_theta = 100},
     {.kind = MT_MODEL_MLP, .hidden = 24, .mlp = MT_MLP_SWIGLU},
@@ -437,6 +467,7 @@ int main(void)
         mtt_test(presets_have_the_published_numbers_of_parameters),
         mtt_test(bert_base_has_the_parameters_of_bert_model_without_pooler_and_head),
         mtt_test(llamas_follow_their_layer_formula),
+        mtt_test(a_window_shorter_than_the_sequence_runs_without_data_only),
         mtt_test(the_config_gives_the_number_of_parameters),
         mtt_test(parameters_have_the_names_that_the_documents_map),
         mtt_test(a_model_returns_its_config),

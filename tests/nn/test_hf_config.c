@@ -33,7 +33,11 @@ static void published_files_have_the_published_numbers_of_parameters(void **stat
     } cases[] = {{"gpt2", 124439808},          {"llama-2-7b", 6738415616},
                  {"llama-2-70b", 68976648192}, {"llama-3.1-8b", 8030261248},
                  {"mistral-7b", 7241732096},   {"qwen2-7b", 7615616512},
-                 {"qwen2-0.5b", 494032768},    {"bert-base-uncased", 109482240}};
+                 {"qwen2-0.5b", 494032768},    {"bert-base-uncased", 109482240},
+                 {"qwen3-0.6b", 596049920},    {"qwen3-8b", 8190735360},
+                 {"qwen3-32b", 32762123264},   {"olmo-2-1b", 1484916736},
+                 {"olmo-2-7b", 7298617344},    {"smollm2-135m", 134515008},
+                 {"smollm2-1.7b", 1711376384}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         mt_model_config c = read_file(cases[i].name);
         mt_device *meta = mt_device_open("meta");
@@ -62,6 +66,11 @@ static void the_files_values_are_in_the_configuration(void **state)
     assert_false(c.qkv_bias || c.tied);
     c = read_file("qwen2-0.5b");
     assert_true(c.qkv_bias && c.tied && c.rope_theta == 1e6);
+    c = read_file("qwen3-32b");
+    assert_int_equal(c.head_dim, 128); /* and 5120 / 64 is 80 */
+    assert_int_equal(c.qk_norm, MT_QK_NORM_HEAD);
+    c = read_file("olmo-2-7b");
+    assert_true(c.norm == MT_NORM_AFTER && c.qk_norm == MT_QK_NORM_WIDTH);
     c = read_file("gpt2");
     assert_true(c.kind == MT_MODEL_GPT && c.act == MT_ACT_GELU_TANH && c.dropout == 0.1);
     assert_int_equal(c.dtype, MT_F32);
@@ -76,8 +85,12 @@ static void ignored_keys_and_features_not_modelled_are_listed(void **state)
     assert_non_null(strstr(notes, "rope_scaling: other angles"));
     assert_non_null(strstr(notes, "ignored: "));
     assert_non_null(strstr(notes, "use_cache"));
-    read_file("mistral-7b");
+    mt_model_config windowed = read_file("mistral-7b");
     assert_non_null(strstr(notes, "sliding_window: attention sees all positions"));
+    assert_int_equal(windowed.window, 4096);
+    windowed = read_file("qwen2-7b"); /* switched off there */
+    assert_null(strstr(notes, "sliding_window: "));
+    assert_int_equal(windowed.window, 0);
     read_file("llama-2-7b");
     assert_null(strstr(notes, "rope_scaling"));
     char cut[10];
@@ -154,7 +167,7 @@ static const struct bad {
      {"\"position_embedding_type\"", "absolute"},
      MT_ERR_FORMAT},
     {"{\"model_type\":\"mamba\"}",
-     {"\"mamba\" is unknown", "gpt2, llama, mistral, qwen2, bert"},
+     {"\"mamba\" is unknown", "gpt2, llama, mistral, qwen2, qwen3, olmo2, bert"},
      MT_ERR_UNSUPPORTED},
     {"{\"architectures\":[\"LlamaGuardForCausalLM\"]}",
      {"\"LlamaGuardForCausalLM\" is unknown", "llama"},

@@ -33,7 +33,8 @@ SIGNATURES = {  # name: (result, arguments); tensors, modules and ledgers are po
     "split": (I, P, I, I, P, P), "masked_fill": (P, P, P, REAL),
     "dropout_mask": (P, P, I, P, REAL, U64, U64),
     "math_attention": (P, P, P, P, REAL, BOOL, REAL),
-    "model_config_from_json": (I, TEXT, P), "model_new": (P, P, P), "module_free": (None, P),
+    "model_config_from_json": (I, TEXT, P), "model_config_from_hf": (I, TEXT, P, P, SIZE),
+    "model_new": (P, P, P), "module_free": (None, P),
     "module_params": (I, P, P, P), "forward": (P, P, P),
     "autocast_begin": (I, I), "autocast_end": (I,),
 }
@@ -202,12 +203,15 @@ class Ledger:
 
 
 class Model:
-    """A ready-made model; parameters are a dict of Tensors by path."""
+    """A ready-made model; parameters are a dict of Tensors by path. hf: a Hugging Face config.json, as a dict."""
 
-    def __init__(self, library, **config):
-        self.library = library
+    def __init__(self, library, hf=None, **config):
+        self.library, self.pointer = library, None
         buffer = ctypes.create_string_buffer(1024)  # larger than an mt_model_config
-        library.check(library.mt_model_config_from_json(json.dumps(config).encode(), buffer))
+        if hf:
+            library.check(library.mt_model_config_from_hf(json.dumps(hf).encode(), buffer, None, 0))
+        else:
+            library.check(library.mt_model_config_from_json(json.dumps(config).encode(), buffer))
         self.pointer = library.mt_model_new(library.device, buffer)
         if not self.pointer:
             raise library.error()

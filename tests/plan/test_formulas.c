@@ -299,9 +299,11 @@ static mt_model_config draw_model(uint64_t *seed)
     bool kinked = c.act == MT_ACT_RELU || c.act == MT_ACT_LEAKY_RELU;
     c.inplace = kinked && !llama && c.mlp == MT_MLP_PLAIN && toss(seed);
     if (c.kind == MT_MODEL_MLP) c.out_act = (int)pick(seed, 0, MT_ACT_COUNT);
-    if (!llama && toss(seed)) c.norm = MT_NORM_POST;
+    c.norm = (mt_norm_place)pick(seed, 0, MT_NORM_PLACE_COUNT - 1);
+    if (llama && c.norm == MT_NORM_POST) c.norm = MT_NORM_PRE;
     if (toss(seed)) c.norm_kind = MT_NORM_RMS;
     if (part && toss(seed)) c.rope_theta = 1000;
+    if (llama || c.rope_theta > 0) c.qk_norm = (mt_qk_norm)pick(seed, 0, MT_QK_NORM_COUNT - 1);
     c.dropout = toss(seed) ? 0.25 : 0;
     c.attention = toss(seed) ? MT_ATTENTION_MATH : MT_ATTENTION_FLASH;
     c.causal = part && toss(seed);

@@ -1,0 +1,147 @@
+#!/usr/bin/env python3
+"""published.py LIBMEMTAPE_CASES: compares models with Hugging Face Transformers' own code for them.
+
+For every family that a config.json may name, a small model is made by Transformers; memtape reads its
+configuration as Transformers writes it, gets its weights by the names that docs/models.md maps, and must then give
+the same logits and the same gradient of every parameter. Exit status 77 if PyTorch or Transformers is not
+installed."""
+
+import re
+import sys
+
+try:
+    import torch
+    import torch.nn.functional as F
+    import transformers
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
+
+import memtape
+from harness import MODEL_TOLERANCE, far
+
+TOKENS = (2, 9)
+SMALL = dict(vocab_size=31, hidden_size=24, intermediate_size=40, num_hidden_layers=4, num_attention_heads=4,
+             max_position_embeddings=16, pad_token_id=0)
+ROTARY = SMALL | dict(num_key_value_heads=2, head_dim=10, rope_theta=500.0, tie_word_embeddings=False)
+
+# ---- the models: type, what differs from the family's usual choices ----
+
+CASES = [
+    ("gpt2", dict(vocab_size=31, n_embd=24, n_layer=4, n_head=4, n_positions=16, attn_pdrop=0.0, embd_pdrop=0.0,
+                  resid_pdrop=0.0)),
+    ("llama", ROTARY),
+    ("mistral", ROTARY | dict(sliding_window=12)),
+    ("qwen2", ROTARY),
+    ("qwen3", ROTARY),
+    ("qwen3", ROTARY | dict(head_dim=6, tie_word_embeddings=True)),
+    ("olmo2", {k: v for k, v in ROTARY.items() if k != "head_dim"}),
+    ("bert", SMALL | dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)),
+]
+
+# ---- names: ours, and theirs; several of theirs stand side by side in one of ours ----
+
+GPT2 = {"wte.weight": "transformer.wte.weight", "wpe.weight": "transformer.wpe.weight", "ln_f": "transformer.ln_f",
+        "ln_1": "transformer.h.N.ln_1", "ln_2": "transformer.h.N.ln_2", "attn.qkv": "transformer.h.N.attn.c_attn",
+        "attn.proj": "transformer.h.N.attn.c_proj", "mlp.fc": "transformer.h.N.mlp.c_fc",
+        "mlp.proj": "transformer.h.N.mlp.c_proj"}
+LLAMA = {"wte.weight": "model.embed_tokens.weight", "ln_f": "model.norm", "lm_head": "lm_head",
+         "ln_1": "model.layers.N.input_layernorm", "ln_2": "model.layers.N.post_attention_layernorm",
+         "attn.q": "model.layers.N.self_attn.q_proj", "attn.k": "model.layers.N.self_attn.k_proj",
+         "attn.v": "model.layers.N.self_attn.v_proj", "attn.proj": "model.layers.N.self_attn.o_proj",
+         "attn.q_norm": "model.layers.N.self_attn.q_norm", "attn.k_norm": "model.layers.N.self_attn.k_norm",
+         "mlp.gate": "model.layers.N.mlp.gate_proj", "mlp.up": "model.layers.N.mlp.up_proj",
+         "mlp.down": "model.layers.N.mlp.down_proj"}
+OLMO2 = LLAMA | {"ln_1": "model.layers.N.post_attention_layernorm",
+                 "ln_2": "model.layers.N.post_feedforward_layernorm"}
+BERT = {"wte.weight": "bert.embeddings.word_embeddings.weight",
+        "wpe.weight": "bert.embeddings.position_embeddings.weight",
+        "tte.weight": "bert.embeddings.token_type_embeddings.weight", "ln": "bert.embeddings.LayerNorm",
+        "attn.qkv": ["bert.encoder.layer.N.attention.self." + name for name in ("query", "key", "value")],
+        "attn.proj": "bert.encoder.layer.N.attention.output.dense",
+        "ln_1": "bert.encoder.layer.N.attention.output.LayerNorm",
+        "mlp.fc": "bert.encoder.layer.N.intermediate.dense", "mlp.proj": "bert.encoder.layer.N.output.dense",
+        "ln_2": "bert.encoder.layer.N.output.LayerNorm", "head.bias": "cls.predictions.bias",
+        "head.dense": "cls.predictions.transform.dense", "head.ln": "cls.predictions.transform.LayerNorm"}
+NAMES = {"gpt2": GPT2, "bert": BERT, "olmo2": OLMO2}
+
+
+def theirs_for(kind, name, tensors):
+    """The tensor of theirs (a dict by name) that stands for our parameter of that name."""
+    names = NAMES.get(kind, LLAMA)
+    layer, path = re.fullmatch(r"(?:h\.(\d+)\.)?(.*)", name).groups()
+    if path in names:
+        wanted, end = names[path], ""
+    else:
+        path, end = path.rsplit(".", 1)
+        wanted, end = names[path], "." + end
+    wanted = wanted if isinstance(wanted, list) else [wanted]
+    found = torch.cat([tensors[w.replace(".N.", f".{layer}.") + end] for w in wanted])
+    is_conv = kind == "gpt2" and layer and found.dim() == 2  # Conv1D keeps [in,out]
+    return found.t().contiguous() if is_conv else found
+
+
+# ---- one model ----
+
+def make(kind, config, dtype):
+    """A model of theirs with weights that matter."""
+    configuration = transformers.AutoConfig.for_model(kind, **config)
+    masked = kind in ("bert", "roberta")
+    make_from = transformers.AutoModelForMaskedLM if masked else transformers.AutoModelForCausalLM
+    model = make_from.from_config(configuration, attn_implementation="eager").to(dtype)
+    generator = torch.Generator().manual_seed(29)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            t = torch.randn(p.shape, generator=generator, dtype=torch.float64)
+            p.copy_(t * p.shape[1] ** -0.5 if p.dim() == 2 else p + 0.1 * t)
+    return model
+
+
+def faults(library, kind, config, dtype):
+    model = make(kind, config, dtype)
+    parameters = dict(model.named_parameters())
+    tells = model.config.to_dict() | {"dtype": str(dtype).removeprefix("torch.")}
+    ours = memtape.Model(library, hf=tells)
+    library.mt_set_grad_mode(False)
+    for name, p in ours.parameters.items():
+        data = theirs_for(kind, name, parameters).detach().contiguous().view(torch.uint8).numpy()
+        library.check(library.mt_copy_from_host(p.pointer, data.ctypes.data, data.nbytes))
+    library.mt_set_grad_mode(True)
+    if sum(p.numel() for p in parameters.values()) != sum(p.torch().numel() for p in ours.parameters.values()):
+        yield "another number of parameters"
+    generator = torch.Generator().manual_seed(31)
+    x, target = (torch.randint(2, 31, TOKENS, generator=generator) for _ in range(2))
+    logits = model(input_ids=x).logits
+    F.cross_entropy(logits.view(-1, 31), target.view(-1)).backward()
+    our_logits = ours(library.tensor(x))
+    loss = library.call("cross_entropy", our_logits, library.tensor(target), -100)
+    loss.backward(library.tensor(torch.ones((), dtype=dtype)))
+    tolerance = MODEL_TOLERANCE[dtype]
+    fault = far(our_logits.torch(), logits.detach(), tolerance)
+    if fault:
+        yield f"logits: {fault}"
+    grads = {name: p.grad for name, p in parameters.items()}
+    for name, p in ours.parameters.items():
+        fault = far(p.grad and p.grad.torch(), theirs_for(kind, name, grads), tolerance)
+        if fault:
+            yield f"gradient of {name}: {fault}"
+
+
+def main():
+    library = memtape.Library(sys.argv[1])
+    failed = 0
+    transformers.logging.set_verbosity_error()
+    for kind, config in CASES:
+        try:
+            found = list(faults(library, kind, config, torch.float32))
+        except memtape.MemtapeError as error:
+            found = [f"memtape: {error}"]
+        for fault in found:
+            print(f"FAILED: {kind}: {fault}")
+        failed += bool(found)
+    print(f"{len(CASES) - failed} models as in Transformers {transformers.__version__}, {failed} failed")
+    return failed > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
