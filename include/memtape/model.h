@@ -88,7 +88,9 @@ typedef struct mt_model_config {
     mt_qk_norm qk_norm; /* only with rotary positions */
     double dropout;     /* on attention weights, after each projection, on embeddings; in [0,1) */
     mt_attention_form attention;
-    bool causal; /* block and attention */
+    bool joint_products; /* one product for q, k and v with rotary positions, too; one for a
+                            swiglu's gate and up (Phi-3) */
+    bool causal;         /* block and attention */
     /* llama: in some layers at least a position sees so many, itself included; 0: all. Attention
      * here sees all, which takes the same bytes and gives other values: so longer sequences run on
      * a device without data only. */
@@ -151,10 +153,11 @@ MT_API mt_status mt_model_checkpoint_layers(mt_module *model, int64_t from, int6
 /* What the model was made from, resolved; borrowed. NULL if m is not a gpt, bert or llama of ours.
  */
 MT_API const mt_model_config *mt_model_config_of(const mt_module *m);
-/* [..,d] -> [..,d]: fc, act, proj, drop; swiglu: gate, up, down, drop; with out_act: and out */
+/* [..,d] -> [..,d]: fc, act, proj, drop; swiglu: gate, up (or gate_up), down, drop; with out_act:
+ * and out */
 MT_API mt_module *mt_mlp_new(mt_device *device, const mt_model_config *config);
 /* [b,s,d] -> [b,s,d]: qkv (one product: queries, keys and values side by side), heads, proj, drop;
- * with rope: q, k, v, (q_norm, k_norm,) heads, proj, drop */
+ * with rope, unless joint_products: q, k, v, (q_norm, k_norm,) heads, proj, drop */
 MT_API mt_module *mt_attention_new(mt_device *device, const mt_model_config *config);
 /* [b,s,d] -> [b,s,d]. pre: h = x + attn(ln_1(x)), y = h + mlp(ln_2(h));
  * post: h = ln_1(x + attn(x)), y = ln_2(h + mlp(h));

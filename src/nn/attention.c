@@ -2,7 +2,8 @@
  *
  * Without rope one product makes queries, keys and values side by side, and the tape keeps its
  * output once for all three. With rope the tape keeps the rotated queries and keys, and would keep
- * that output for its values alone; so each of the three has a product of its own. Norms of queries
+ * that output for its values alone; so each of the three has a product of its own, unless the
+ * configuration asks for one, as Phi-3's does. Norms of queries
  * and keys stand between, as modules: the tape keeps their inputs, too. */
 #include "nn/kv_layer.h"
 #include "nn/model.h"
@@ -176,13 +177,13 @@ mt_module *mt_attention_new(mt_device *device, const mt_model_config *config)
 {
     mt_model_config c;
     if (!mti_config_resolve(config, MT_MODEL_ATTENTION, &c)) return NULL;
-    bool rope = c.rope_theta > 0;
+    bool separate = c.rope_theta > 0 && !c.joint_products;
     int64_t d = c.hidden, q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
     mt_model_config in = c; /* for the q, k and v products */
     in.no_bias = c.no_bias && !c.qkv_bias;
-    mt_module *m = attention_new(rope ? separate_forward : fused_forward, &c);
+    mt_module *m = attention_new(separate ? separate_forward : fused_forward, &c);
     bool ok = m != NULL;
-    if (rope)
+    if (separate)
         ok = ok && mti_add_linear(m, "q", device, &in, d, q, MTI_INIT_STD) &&
              mti_add_linear(m, "k", device, &in, d, kv, MTI_INIT_STD) &&
              mti_add_linear(m, "v", device, &in, d, kv, MTI_INIT_STD) &&

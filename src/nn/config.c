@@ -125,6 +125,10 @@ static bool check_heads(const mt_model_config *c)
         return mti_fail_bool(MT_ERR_ARGUMENT,
                              "config: qk_norm is %s; need none without rotary positions",
                              mt_qk_norm_name(c->qk_norm));
+    if (c->qk_norm && c->joint_products)
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "config: qk_norm is %s; need none where joint_products is set",
+                             mt_qk_norm_name(c->qk_norm));
     return !rope || dim % 2 == 0 ||
            mti_fail_bool(MT_ERR_ARGUMENT,
                          "config: rope_theta needs heads of even width; they are %" PRId64 " wide",

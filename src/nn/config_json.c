@@ -49,7 +49,7 @@ static const struct field {
     FIELD(FLAG, qkv_bias),  FIELD(INT, token_types),
     FIELD(INT, mask_token), FIELD(DTYPE, dtype),
     RARE(OUT_ACT, out_act), RARE(QK_NORM, qk_norm),
-    RARE(INT, window),
+    RARE(INT, window),      RARE(FLAG, joint_products),
 #undef RARE
 #undef FIELD
 };

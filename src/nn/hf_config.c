@@ -152,6 +152,9 @@ static bool read_rope(reader *r, const mti_hf_rule *rule, const json_t *value)
     const json_t *type = json_object_get(value, "rope_type");
     if (!json_is_object(value) || !json_is_number(theta) || !(json_number_value(theta) > 0))
         return refuse(rule->key, value, "an object with a \"rope_theta\" above 0");
+    const json_t *part = json_object_get(value, "partial_rotary_factor");
+    if (part && json_number_value(part) != 1)
+        return refuse("partial_rotary_factor", part, "1: whole heads are turned here");
     if (type && !is_word(type, "default"))
         put(r->notes, r->n_notes, "%s: %s\n", rule->key, rule->note);
     r->c.rope_theta = json_number_value(theta);
@@ -185,6 +188,9 @@ static bool read_value(reader *r, const mti_hf_rule *rule, const json_t *value)
     case MTI_HF_ZERO:
         return (json_is_number(value) && json_number_value(value) == 0) ||
                refuse(key, value, "0: the model here has no such thing");
+    case MTI_HF_ONE:
+        return (json_is_number(value) && json_number_value(value) == 1) ||
+               refuse(key, value, "1: the model here does all of it");
     case MTI_HF_ACT: return read_act(key, value, &r->c.act);
     case MTI_HF_SILU:
         return is_word(value, "silu") || is_word(value, "swish") ||

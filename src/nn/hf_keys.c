@@ -4,8 +4,8 @@
 
 /* ---- the families ---- */
 
-enum { GPT2 = 1, LLAMA = 2, MISTRAL = 4, QWEN2 = 8, BERT = 16, QWEN3 = 32, OLMO2 = 64 };
-#define ROTARY (LLAMA | MISTRAL | QWEN2 | QWEN3 | OLMO2)
+enum { GPT2 = 1, LLAMA = 2, MISTRAL = 4, QWEN2 = 8, BERT = 16, QWEN3 = 32, OLMO2 = 64, PHI3 = 128 };
+#define ROTARY (LLAMA | MISTRAL | QWEN2 | QWEN3 | OLMO2 | PHI3)
 #define ANY    (GPT2 | ROTARY | BERT)
 
 static const mti_hf_family families[] = {
@@ -17,7 +17,11 @@ static const mti_hf_family families[] = {
     {"olmo2",
      "Olmo2",
      OLMO2,
-     {.kind = MT_MODEL_LLAMA, .norm = MT_NORM_AFTER, .qk_norm = MT_QK_NORM_WIDTH}},
+     {.kind = MT_MODEL_LLAMA,
+      .norm = MT_NORM_AFTER,
+      .qk_norm = MT_QK_NORM_WIDTH,
+      .norm_eps = 1e-5}},
+    {"phi3", "Phi3", PHI3, {.kind = MT_MODEL_LLAMA, .joint_products = true, .norm_eps = 1e-5}},
     {"bert", "Bert", BERT, {.kind = MT_MODEL_BERT, .act = MT_ACT_GELU, .dropout = 0.1}},
 };
 
@@ -72,10 +76,13 @@ static const mti_hf_rule rules[] = {
     {"position_embedding_type", BERT, MTI_HF_ABSOLUTE},
     {"attention_bias", ROTARY, MTI_HF_NO},
     {"mlp_bias", ROTARY, MTI_HF_NO},
+    {"resid_pdrop", PHI3, MTI_HF_ZERO},
+    {"embd_pdrop", PHI3, MTI_HF_ZERO},
+    {"partial_rotary_factor", ROTARY, MTI_HF_ONE},
     {"rope_interleaved", ROTARY, MTI_HF_NO},
     {"rope_scaling", ROTARY, MTI_HF_NOTED, 0, 0, OTHER_ANGLES},
     {"rope_parameters", ROTARY, MTI_HF_ROPE, AT(rope_theta), 0, OTHER_ANGLES},
-    {"sliding_window", MISTRAL | QWEN2 | QWEN3, MTI_HF_WINDOW, AT(window), 0,
+    {"sliding_window", MISTRAL | QWEN2 | QWEN3 | PHI3, MTI_HF_WINDOW, AT(window), 0,
      "attention sees all positions here, which keeps the same bytes; so longer sequences run on "
      "meta only"},
     {"use_sliding_window", QWEN2 | QWEN3, MTI_HF_IDLE},

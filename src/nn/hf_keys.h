@@ -16,6 +16,7 @@ typedef enum mti_hf_form {
     MTI_HF_REAL,    /* a number above 0 */
     MTI_HF_DROPOUT, /* all dropouts of a file must be equal: we have one */
     MTI_HF_ZERO,    /* a number that must be 0 */
+    MTI_HF_ONE,     /* a number that must be 1 */
     MTI_HF_ACT,     /* of a plain MLP */
     MTI_HF_SILU,    /* of a gated MLP, which has no other here */
     MTI_HF_TIED,    /* whether the head is the token embedding */

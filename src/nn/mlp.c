@@ -25,22 +25,45 @@ static mt_tensor *plain_forward(mt_module *self, mt_tensor *x)
     return finish(self, h);
 }
 
+/* *gate and *up of x; false on failure */
+static bool gate_and_up(mt_module *self, mt_tensor *x, mt_tensor **gate, mt_tensor **up)
+{
+    mt_tensor *half[2] = {NULL, NULL};
+    if (!mt_module_child(self, "gate_up")) {
+        *gate = mt_forward_child(self, "gate", x);
+        *up = *gate ? mt_forward_child(self, "up", x) : NULL;
+        return *up != NULL;
+    }
+    MT_AUTO mt_tensor *both = mt_forward_child(self, "gate_up", x);
+    const int64_t f = both ? mt_shape(both)[mt_rank(both) - 1] / 2 : 0;
+    bool ok = both && mt_split(both, -1, 2, (const int64_t[]){f, f}, half) == MT_OK;
+    *gate = half[0], *up = half[1];
+    return ok;
+}
+
 static mt_tensor *swiglu_forward(mt_module *self, mt_tensor *x)
 {
-    mt_tensor *gate = mt_forward_child(self, "gate", x);
-    mt_tensor *h = gate ? mt_forward_child(self, "up", x) : NULL;
+    mt_tensor *gate, *h;
+    gate_and_up(self, x, &gate, &h);
     mt_set(&h, mt_swiglu(gate, h));
     mt_release(gate);
     mt_set(&h, mt_forward_child(self, "down", h));
     return finish(self, h);
 }
 
+static bool add_gate_and_up(mt_module *m, mt_device *device, const mt_model_config *c)
+{
+    const int64_t d = c->hidden, f = c->ffn;
+    if (c->joint_products) return mti_add_linear(m, "gate_up", device, c, d, 2 * f, MTI_INIT_STD);
+    return mti_add_linear(m, "gate", device, c, d, f, MTI_INIT_STD) &&
+           mti_add_linear(m, "up", device, c, d, f, MTI_INIT_STD);
+}
+
 static mt_module *swiglu_new(mt_device *device, const mt_model_config *c)
 {
     mt_module *m = mt_module_new("mlp", swiglu_forward, NULL, NULL);
     return mti_module_complete(
-        m, m && mti_add_linear(m, "gate", device, c, c->hidden, c->ffn, MTI_INIT_STD) &&
-               mti_add_linear(m, "up", device, c, c->hidden, c->ffn, MTI_INIT_STD) &&
+        m, m && add_gate_and_up(m, device, c) &&
                mti_add_linear(m, "down", device, c, c->ffn, c->hidden, mti_residual_std(c)) &&
                add_end(m, c));
 }

@@ -30,9 +30,10 @@ static terms terms_of(const mt_model_config *c, const mti_flight *f)
     int64_t wide = c->mlp == MT_MLP_SWIGLU ? 3 : keeps_its_output(c) ? 1 : 2;
     bool core = c->attention == MT_ATTENTION_MATH && strcmp(f->checkpoint, "selective") != 0;
     if (!strcmp(f->checkpoint, "full")) return (terms){.between = c->hidden * e};
-    int64_t normed = c->qk_norm ? q + k : 0, whole = c->norm == MT_NORM_AROUND ? 6 : 4;
+    bool turned = c->joint_products && c->rope_theta > 0 && strcmp(f->checkpoint, "selective") != 0;
+    int64_t besides = c->qk_norm || turned ? q + k : 0, whole = c->norm == MT_NORM_AROUND ? 6 : 4;
     return (terms){.between = c->hidden * (whole * e + 2 * drop),
-                   .inside = (2 * q + 2 * k + normed + wide * c->ffn) * e,
+                   .inside = (2 * q + 2 * k + besides + wide * c->ffn) * e,
                    .core = core ? c->heads * f->seq * (e + drop * (1 + e)) : 0};
 }
 

@@ -89,16 +89,22 @@ static mti_formula_term *add_term(builder *b, int64_t bytes, const char *what)
     return term;
 }
 
-/* A storage of the product's elements. */
-static void add(builder *b, letters product, nature of, const char *what)
+/* A storage of n times the product's elements. */
+static void add_several(builder *b, int64_t n, letters product, nature of, const char *what)
 {
     int64_t bytes;
-    double weight = kept_as(b, of, b->value[product], &bytes);
+    double weight = kept_as(b, of, n * b->value[product], &bytes) * (double)n;
     if (bytes == 0) return;
     mti_formula_term *term = add_term(b, bytes, what);
     product = in_terms_of_h(b, product, &weight);
     b->sum[product] += weight;
     write_term(term->text, sizeof term->text, "", weight, b->letter, product);
+}
+
+/* A storage of the product's elements. */
+static void add(builder *b, letters product, nature of, const char *what)
+{
+    add_several(b, 1, product, of, what);
 }
 
 /* Adds a small storage that the formula leaves out; `held` by the caller, so offload leaves it. */
@@ -175,12 +181,15 @@ static void add_attention(builder *b, nature input)
 {
     bool drop = b->c->dropout > 0, math = b->c->attention == MT_ATTENTION_MATH;
     bool core = !preset_is(b, "selective"), rope = b->c->rope_theta > 0;
-    add(b, BSH, input, rope ? "input of the q, k and v products" : "input of the qkv product");
-    if (!rope) add_qkv(b, core ? "q, k and v" : "q, k and v: input of the checkpoint");
+    bool apart = rope && !b->c->joint_products;
+    add(b, BSH, input, apart ? "input of the q, k and v products" : "input of the qkv product");
+    if (!apart) add_qkv(b, core ? "q, k and v" : "q, k and v: input of the checkpoint");
     if (b->c->qk_norm) add_qk_norms(b);
-    if (rope) add(b, BSQ, FLOATS, core ? "q, turned" : "q: input of the checkpoint");
-    if (rope) add(b, BSK, FLOATS, core ? "k, turned" : "k: input of the checkpoint");
-    if (rope) add(b, BSK, FLOATS, core ? "v" : "v: input of the checkpoint");
+    if (apart || (rope && core))
+        add(b, BSQ, FLOATS, core ? "q, turned" : "q: input of the checkpoint");
+    if (apart || (rope && core))
+        add(b, BSK, FLOATS, core ? "k, turned" : "k: input of the checkpoint");
+    if (apart) add(b, BSK, FLOATS, core ? "v" : "v: input of the checkpoint");
     if (!math && core) add_flash_statistics(b);
     if (math && core) add(b, ABSS, FLOATS, "attention weights: softmax keeps its output");
     if (math && core && drop) add(b, ABSS, MASK, "mask of the attention weights' dropout");
@@ -230,8 +239,12 @@ static void add_mlp(builder *b, nature input)
     bool shared = keeps_output(b->c->act, b->c->inplace);
     add(b, BSH, input, "input of the MLP's first product");
     if (b->c->mlp == MT_MLP_SWIGLU) {
-        add(b, BSF, FLOATS, "gate");
-        add(b, BSF, FLOATS, "up");
+        if (b->c->joint_products) {
+            add_several(b, 2, BSF, FLOATS, "gate and up, side by side");
+        } else {
+            add(b, BSF, FLOATS, "gate");
+            add(b, BSF, FLOATS, "up");
+        }
         add(b, BSF, FLOATS, "silu(gate) up: input of the MLP's last product");
     } else {
         add_activation(b, BSF, b->c->inplace, "input of the activation",

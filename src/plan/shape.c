@@ -90,7 +90,7 @@ static mti_dims textbook(const mti_dims *s)
     if (c->kind != MT_MODEL_LINEAR) c->ffn = 4 * c->hidden;
     c->mlp = MT_MLP_PLAIN;
     c->act = MT_ACT_GELU;
-    c->inplace = c->no_bias = c->qkv_bias = false;
+    c->inplace = c->no_bias = c->qkv_bias = c->joint_products = false;
     c->out_act = 0;
     c->norm = MT_NORM_PRE;
     c->norm_kind = MT_NORM_LAYER;
@@ -138,6 +138,10 @@ static void take_rope(mti_dims *at, const mti_dims *to)
 {
     at->config.rope_theta = to->config.rope_theta;
 }
+static void take_joint(mti_dims *at, const mti_dims *to)
+{
+    at->config.joint_products = to->config.joint_products;
+}
 static void take_qk_norm(mti_dims *at, const mti_dims *to)
 {
     at->config.qk_norm = to->config.qk_norm;
@@ -164,6 +168,7 @@ static const choice choices[] = {
     {"no biases, or only those of q, k and v", take_bias},
     {"norms elsewhere than before attention and MLP", take_norm},
     {"rotary positions: q, k and v apart", take_rope},
+    {"one product for q, k and v, of which only v is used again", take_joint},
     {"norms of q and k", take_qk_norm},
     {"flash attention: no b a s s of weights, masks and dropped weights", take_attention},
     {"no dropout: no masks, and no weights that it changed", take_dropout},

@@ -29,6 +29,7 @@ void mti_print_model(const mti_workload *w, const mt_device *device, FILE *out,
         fprintf(out, ", %s-norm%s", mt_norm_place_name(c->norm),
                 c->norm_kind == MT_NORM_RMS ? " (RMS)" : "");
     if (c->qk_norm) fprintf(out, ", norms of q and k");
+    if (c->joint_products) fprintf(out, ", joint products");
     if (c->dropout > 0) fprintf(out, ", dropout %g", c->dropout);
     int threads = mt_device_threads(device);
     fprintf(out, "\n%s on %s, %d thread%s\n", mt_dtype_name(c->dtype), mt_device_kind(device),
@@ -98,6 +99,7 @@ json_t *mti_model_json(const mti_workload *w)
     mti_json_put_text(j, "norm", norms ? mt_norm_place_name(c->norm) : NULL);
     mti_json_put_text(j, "norm_kind", norms ? mt_norm_kind_name(c->norm_kind) : NULL);
     if (c->qk_norm) mti_json_put_text(j, "qk_norm", mt_qk_norm_name(c->qk_norm));
+    if (c->joint_products) mti_json_put(j, "joint_products", json_true());
     if (c->window) mti_json_put_int(j, "window", (uint64_t)c->window);
     mti_json_put(j, "dropout", json_real(c->dropout));
     mti_json_put_text(j, "attention", attends ? mt_attention_form_name(c->attention) : NULL);

@@ -108,6 +108,7 @@ static const mt_model_config variants[] = {
     {SMALL, .kind = MT_MODEL_LLAMA, .kv_heads = 2, .head_dim = 8, .qk_norm = MT_QK_NORM_HEAD},
     {SMALL, .kind = MT_MODEL_LLAMA, .norm = MT_NORM_AFTER, .qk_norm = MT_QK_NORM_WIDTH},
     {SMALL, .norm = MT_NORM_AROUND},
+    {SMALL, .kind = MT_MODEL_LLAMA, .kv_heads = 2, .joint_products = true},
     {.kind = MT_MODEL_BLOCK, .hidden = 24, .heads = 4, .rope_theta = 100, .mlp = MT_MLP_SWIGLU},
     {.kind = MT_MODEL_ATTENTION, .hidden = 24, .heads = 4, .kv_heads = 2, .rope_theta = 100},
     {.kind = MT_MODEL_MLP, .hidden = 24, .mlp = MT_MLP_SWIGLU},

@@ -37,7 +37,8 @@ static void published_files_have_the_published_numbers_of_parameters(void **stat
                  {"qwen3-0.6b", 596049920},    {"qwen3-8b", 8190735360},
                  {"qwen3-32b", 32762123264},   {"olmo-2-1b", 1484916736},
                  {"olmo-2-7b", 7298617344},    {"smollm2-135m", 134515008},
-                 {"smollm2-1.7b", 1711376384}};
+                 {"smollm2-1.7b", 1711376384}, {"phi-3-mini-4k", 3821079552},
+                 {"phi-4", 14659507200}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         mt_model_config c = read_file(cases[i].name);
         mt_device *meta = mt_device_open("meta");
@@ -167,7 +168,7 @@ static const struct bad {
      {"\"position_embedding_type\"", "absolute"},
      MT_ERR_FORMAT},
     {"{\"model_type\":\"mamba\"}",
-     {"\"mamba\" is unknown", "gpt2, llama, mistral, qwen2, qwen3, olmo2, bert"},
+     {"\"mamba\" is unknown", "gpt2, llama, mistral, qwen2, qwen3, olmo2, phi3, bert"},
      MT_ERR_UNSUPPORTED},
     {"{\"architectures\":[\"LlamaGuardForCausalLM\"]}",
      {"\"LlamaGuardForCausalLM\" is unknown", "llama"},

@@ -36,6 +36,7 @@ CASES = [
     ("qwen3", ROTARY),
     ("qwen3", ROTARY | dict(head_dim=6, tie_word_embeddings=True)),
     ("olmo2", {k: v for k, v in ROTARY.items() if k != "head_dim"}),
+    ("phi3", {k: v for k, v in ROTARY.items() if k != "head_dim"} | dict(sliding_window=12)),
     ("bert", SMALL | dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)),
 ]
 
@@ -63,7 +64,8 @@ BERT = {"wte.weight": "bert.embeddings.word_embeddings.weight",
         "mlp.fc": "bert.encoder.layer.N.intermediate.dense", "mlp.proj": "bert.encoder.layer.N.output.dense",
         "ln_2": "bert.encoder.layer.N.output.LayerNorm", "head.bias": "cls.predictions.bias",
         "head.dense": "cls.predictions.transform.dense", "head.ln": "cls.predictions.transform.LayerNorm"}
-NAMES = {"gpt2": GPT2, "bert": BERT, "olmo2": OLMO2}
+PHI3 = LLAMA | {"attn.qkv": "model.layers.N.self_attn.qkv_proj", "mlp.gate_up": "model.layers.N.mlp.gate_up_proj"}
+NAMES = {"phi3": PHI3, "gpt2": GPT2, "bert": BERT, "olmo2": OLMO2}
 
 
 def theirs_for(kind, name, tensors):

@@ -303,7 +303,9 @@ static mt_model_config draw_model(uint64_t *seed)
     if (llama && c.norm == MT_NORM_POST) c.norm = MT_NORM_PRE;
     if (toss(seed)) c.norm_kind = MT_NORM_RMS;
     if (part && toss(seed)) c.rope_theta = 1000;
-    if (llama || c.rope_theta > 0) c.qk_norm = (mt_qk_norm)pick(seed, 0, MT_QK_NORM_COUNT - 1);
+    c.joint_products = toss(seed);
+    if (!c.joint_products && (llama || c.rope_theta > 0))
+        c.qk_norm = (mt_qk_norm)pick(seed, 0, MT_QK_NORM_COUNT - 1);
     c.dropout = toss(seed) ? 0.25 : 0;
     c.attention = toss(seed) ? MT_ATTENTION_MATH : MT_ATTENTION_FLASH;
     c.causal = part && toss(seed);
