@@ -95,12 +95,14 @@ typedef struct mt_model_config {
      * here sees all, which takes the same bytes and gives other values: so longer sequences run on
      * a device without data only. */
     int64_t window;
-    bool untied;         /* gpt: a head of its own instead of the token embedding */
-    bool tied;           /* llama: the token embedding instead of a head of its own */
-    bool no_bias;        /* in linears and layer norms */
-    bool qkv_bias;       /* where no_bias is: only those of queries, keys and values (Qwen2) */
-    int64_t token_types; /* bert; 0: 2 */
-    int64_t mask_token;  /* bert: stands for a token that is to be guessed; 0: the last, v - 1 */
+    bool untied;             /* gpt: a head of its own instead of the token embedding */
+    bool tied;               /* llama: the token embedding instead of a head of its own */
+    bool no_bias;            /* in linears and layer norms */
+    bool qkv_bias;           /* where no_bias is: only those of queries, keys and values (Qwen2) */
+    int64_t token_types;     /* bert; 0: 2 */
+    int64_t position_offset; /* bert: rows of the table of positions before the first one's; RoBERTa
+                                has its padding there */
+    int64_t mask_token; /* bert: stands for a token that is to be guessed; 0: the last, v - 1 */
     mt_dtype dtype;
 } mt_model_config;
 

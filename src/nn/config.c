@@ -105,6 +105,7 @@ static bool check_extents(const mt_model_config *c)
            in_range("layers", c->layers, 0) && in_range("ffn", c->ffn, 0) &&
            in_range("vocab", c->vocab, whole) && in_range("context", c->context, whole) &&
            in_range("window", c->window, 0) && in_range("token_types", c->token_types, 0) &&
+           in_range("position_offset", c->position_offset, 0) &&
            in_range("mask_token", c->mask_token, 0);
 }
 
@@ -179,6 +180,10 @@ static bool check_kind(const mt_model_config *c)
                              name);
     if (c->tied && c->untied)
         return mti_fail_bool(MT_ERR_ARGUMENT, "config: tied and untied are both set; need one");
+    if (c->position_offset && c->kind != MT_MODEL_BERT && mti_is_whole(c->kind))
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "config: position_offset is %" PRId64 "; need 0: only a bert has one",
+                             c->position_offset);
     if (c->kind == MT_MODEL_BERT && c->mask_token >= c->vocab)
         return mti_fail_bool(MT_ERR_ARGUMENT,
                              "config: mask_token is %" PRId64 "; need one of vocab, below %" PRId64,
@@ -306,7 +311,7 @@ mt_status mt_model_config_params(const mt_model_config *config, uint64_t *n)
     uint64_t d = (uint64_t)c.hidden, v = (uint64_t)c.vocab, layers = (uint64_t)c.layers;
     uint64_t norm = norm_size(&c, c.hidden), norms = c.norm == MT_NORM_AROUND ? 4 : 2;
     uint64_t block = attention_size(&c) + mlp_size(&c) + norms * norm;
-    uint64_t positions = (uint64_t)c.context * d;
+    uint64_t positions = (uint64_t)(c.context + c.position_offset) * d;
     switch (c.kind) {
     case MT_MODEL_LINEAR: *n = linear_size(&c, c.hidden, c.ffn); break;
     case MT_MODEL_MLP: *n = mlp_size(&c); break;

@@ -195,6 +195,14 @@ static bool read_value(reader *r, const mti_hf_rule *rule, const json_t *value)
     case MTI_HF_SILU:
         return is_word(value, "silu") || is_word(value, "swish") ||
                refuse(key, value, "silu, the activation of a gated MLP here");
+    case MTI_HF_GELU:
+        return is_word(value, "gelu") || refuse(key, value, "gelu, as the head's always is");
+    case MTI_HF_PADDING:
+        if (!json_is_integer(value) || json_integer_value(value) < 0 ||
+            json_integer_value(value) > 1 << 30)
+            return refuse(key, value, "a whole number from 0");
+        r->c.position_offset = (int64_t)json_integer_value(value) + 1;
+        return true;
     case MTI_HF_TIED:
         if (!json_is_boolean(value)) return refuse(key, value, "true or false");
         r->c.tied = json_is_true(value);
@@ -342,6 +350,18 @@ static void finish_window(reader *r, const json_t *root)
         r->c.window = 0;
 }
 
+/* Rows of the table of positions that are no position's are no part of the context. */
+static bool finish_positions(reader *r)
+{
+    const int64_t rows = r->c.context;
+    r->c.context -= r->c.position_offset;
+    return r->c.context > 0 ||
+           mti_fail_bool(MT_ERR_FORMAT,
+                         ANY_FILE "\"max_position_embeddings\" is %lld; need more than the %lld "
+                                  "of padding",
+                         (long long)rows, (long long)r->c.position_offset);
+}
+
 static mt_status from_root(json_t *root, mt_model_config *out, char *notes, size_t n_bytes)
 {
     if (!json_is_object(root)) return mti_fail(MT_ERR_FORMAT, ANY_FILE "is not a JSON object");
@@ -358,6 +378,7 @@ static mt_status from_root(json_t *root, mt_model_config *out, char *notes, size
                 .n_ignored = sizeof ignored};
     if (!read_keys(&r, root)) return mt_last_status();
     finish_window(&r, root);
+    if (!finish_positions(&r)) return mt_last_status();
     mt_status status = mt_model_config_check(&r.c);
     if (status != MT_OK) return status;
     if (*ignored) put(notes, n_bytes, "ignored: %s\n", ignored);

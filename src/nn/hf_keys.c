@@ -4,9 +4,20 @@
 
 /* ---- the families ---- */
 
-enum { GPT2 = 1, LLAMA = 2, MISTRAL = 4, QWEN2 = 8, BERT = 16, QWEN3 = 32, OLMO2 = 64, PHI3 = 128 };
+enum {
+    GPT2 = 1,
+    LLAMA = 2,
+    MISTRAL = 4,
+    QWEN2 = 8,
+    BERT = 16,
+    QWEN3 = 32,
+    OLMO2 = 64,
+    PHI3 = 128,
+    ROBERTA = 256
+};
 #define ROTARY (LLAMA | MISTRAL | QWEN2 | QWEN3 | OLMO2 | PHI3)
-#define ANY    (GPT2 | ROTARY | BERT)
+#define MASKED (BERT | ROBERTA)
+#define ANY    (GPT2 | ROTARY | MASKED)
 
 static const mti_hf_family families[] = {
     {"gpt2", "GPT2", GPT2, {.kind = MT_MODEL_GPT, .act = MT_ACT_GELU_TANH, .dropout = 0.1}},
@@ -23,6 +34,14 @@ static const mti_hf_family families[] = {
       .norm_eps = 1e-5}},
     {"phi3", "Phi3", PHI3, {.kind = MT_MODEL_LLAMA, .joint_products = true, .norm_eps = 1e-5}},
     {"bert", "Bert", BERT, {.kind = MT_MODEL_BERT, .act = MT_ACT_GELU, .dropout = 0.1}},
+    {"roberta",
+     "Roberta",
+     ROBERTA,
+     {.kind = MT_MODEL_BERT, .act = MT_ACT_GELU, .dropout = 0.1, .position_offset = 2}},
+    {"xlm-roberta",
+     "XLMRoberta",
+     ROBERTA,
+     {.kind = MT_MODEL_BERT, .act = MT_ACT_GELU, .dropout = 0.1, .position_offset = 2}},
 };
 
 /* ---- the keys ---- */
@@ -37,35 +56,37 @@ static const mti_hf_rule rules[] = {
     {"n_head", GPT2, MTI_HF_SIZE, AT(heads), GPT2},
     {"n_positions", GPT2, MTI_HF_SIZE, AT(context), GPT2},
     {"n_inner", GPT2, MTI_HF_SIZE, AT(ffn)},
-    {"hidden_size", ROTARY | BERT, MTI_HF_SIZE, AT(hidden), ANY},
-    {"num_hidden_layers", ROTARY | BERT, MTI_HF_SIZE, AT(layers), ANY},
-    {"num_attention_heads", ROTARY | BERT, MTI_HF_SIZE, AT(heads), ANY},
+    {"hidden_size", ROTARY | MASKED, MTI_HF_SIZE, AT(hidden), ANY},
+    {"num_hidden_layers", ROTARY | MASKED, MTI_HF_SIZE, AT(layers), ANY},
+    {"num_attention_heads", ROTARY | MASKED, MTI_HF_SIZE, AT(heads), ANY},
     {"num_key_value_heads", ROTARY, MTI_HF_SIZE, AT(kv_heads), MISTRAL | QWEN2 | QWEN3},
     {"head_dim", ROTARY, MTI_HF_SIZE, AT(head_dim), QWEN3},
-    {"intermediate_size", ROTARY | BERT, MTI_HF_SIZE, AT(ffn), ANY},
-    {"max_position_embeddings", ROTARY | BERT, MTI_HF_SIZE, AT(context), ANY},
-    {"type_vocab_size", BERT, MTI_HF_SIZE, AT(token_types)},
+    {"intermediate_size", ROTARY | MASKED, MTI_HF_SIZE, AT(ffn), ANY},
+    {"max_position_embeddings", ROTARY | MASKED, MTI_HF_SIZE, AT(context), ANY},
+    {"type_vocab_size", MASKED, MTI_HF_SIZE, AT(token_types)},
     {"layer_norm_epsilon", GPT2, MTI_HF_REAL, AT(norm_eps)},
-    {"layer_norm_eps", BERT, MTI_HF_REAL, AT(norm_eps)},
+    {"layer_norm_eps", MASKED, MTI_HF_REAL, AT(norm_eps)},
     {"rms_norm_eps", ROTARY, MTI_HF_REAL, AT(norm_eps)},
     {"rope_theta", ROTARY, MTI_HF_REAL, AT(rope_theta)},
     {"attn_pdrop", GPT2, MTI_HF_DROPOUT},
     {"embd_pdrop", GPT2, MTI_HF_DROPOUT},
     {"resid_pdrop", GPT2, MTI_HF_DROPOUT},
-    {"hidden_dropout_prob", BERT, MTI_HF_DROPOUT},
-    {"attention_probs_dropout_prob", BERT, MTI_HF_DROPOUT},
+    {"hidden_dropout_prob", MASKED, MTI_HF_DROPOUT},
+    {"attention_probs_dropout_prob", MASKED, MTI_HF_DROPOUT},
     {"attention_dropout", ROTARY, MTI_HF_ZERO},
     {"activation_function", GPT2, MTI_HF_ACT},
     {"hidden_act", BERT, MTI_HF_ACT},
+    {"hidden_act", ROBERTA, MTI_HF_GELU},
+    {"pad_token_id", ROBERTA, MTI_HF_PADDING},
     {"hidden_act", ROTARY, MTI_HF_SILU},
     {"tie_word_embeddings", ROTARY, MTI_HF_TIED},
-    {"tie_word_embeddings", GPT2 | BERT, MTI_HF_YES},
+    {"tie_word_embeddings", GPT2 | MASKED, MTI_HF_YES},
     {"torch_dtype", ANY, MTI_HF_DTYPE},
     {"dtype", ANY, MTI_HF_DTYPE},
     /* other architectures under the same name */
     {"add_cross_attention", ANY, MTI_HF_NO},
     {"is_encoder_decoder", ANY, MTI_HF_NO},
-    {"is_decoder", BERT, MTI_HF_NO},
+    {"is_decoder", MASKED, MTI_HF_NO},
     {"chunk_size_feed_forward", ANY, MTI_HF_ZERO},
     {"pruned_heads", ANY, MTI_HF_NO},
     {"quantization_config", ANY, MTI_HF_NO},
@@ -73,7 +94,7 @@ static const mti_hf_rule rules[] = {
     {"scale_attn_weights", GPT2, MTI_HF_YES},
     {"scale_attn_by_inverse_layer_idx", GPT2, MTI_HF_NO},
     {"reorder_and_upcast_attn", GPT2, MTI_HF_NO},
-    {"position_embedding_type", BERT, MTI_HF_ABSOLUTE},
+    {"position_embedding_type", MASKED, MTI_HF_ABSOLUTE},
     {"attention_bias", ROTARY, MTI_HF_NO},
     {"mlp_bias", ROTARY, MTI_HF_NO},
     {"resid_pdrop", PHI3, MTI_HF_ZERO},

@@ -18,12 +18,14 @@ typedef enum mti_hf_form {
     MTI_HF_ZERO,    /* a number that must be 0 */
     MTI_HF_ONE,     /* a number that must be 1 */
     MTI_HF_ACT,     /* of a plain MLP */
+    MTI_HF_GELU,    /* of an MLP and of a head that has no other */
     MTI_HF_SILU,    /* of a gated MLP, which has no other here */
     MTI_HF_TIED,    /* whether the head is the token embedding */
     MTI_HF_DTYPE,
     MTI_HF_NO, /* must be false, null or empty */
     MTI_HF_YES,
     MTI_HF_ABSOLUTE, /* learned positions, one row each */
+    MTI_HF_PADDING,  /* the token in whose place positions begin, after its own */
     MTI_HF_HEADED,   /* a model with the head of a language model, or without a head */
     MTI_HF_ROPE,     /* an object with rope_theta; `note` if its angles are not the default */
     MTI_HF_WINDOW,   /* of attention, in positions; `note` if it is shorter than the context */

@@ -98,7 +98,7 @@ mt_tensor *mti_tied_head(mt_module *m, const char *name, mt_tensor *x, mt_tensor
 
 /* Learned positions, rows [start, start + s) of a table: tokens [..,s] -> [s,d], a view. */
 mt_module *mti_positions_new(mt_device *device, const mt_model_config *c);
-/* Its user data, the position of the first token; NULL if m is not such a module. */
+/* The position of the first token; NULL if m is not such a module. */
 int64_t *mti_positions_start(const mt_module *m);
 
 /* Whether attention gives the right values for s tokens in a row, or there are none. */

@@ -104,28 +104,38 @@ mt_tensor *mti_logits(mt_module *m, mt_tensor *h)
 
 /* ---- learned positions ---- */
 
+typedef struct positions {
+    int64_t start;  /* of the first token */
+    int64_t offset; /* the row of position 0 */
+} positions;
+
 /* Only the length of the tokens counts. */
 static mt_tensor *positions_forward(mt_module *self, mt_tensor *tokens)
 {
     mt_tensor *table = mt_module_param(self, "weight");
-    int64_t s = mt_shape(tokens)[mt_rank(tokens) - 1];
-    int64_t start = *(const int64_t *)mt_module_user(self), context = mt_shape(table)[0];
-    if (start + s <= context) return mt_slice(table, 0, start, s);
+    const positions *at = mt_module_user(self);
+    int64_t s = mt_shape(tokens)[mt_rank(tokens) - 1], start = at->start;
+    int64_t context = mt_shape(table)[0] - at->offset;
+    if (start + s <= context) return mt_slice(table, 0, at->offset + start, s);
     return mti_fail_null(MT_ERR_ARGUMENT, "positions: %lld tokens in a row; the context is %lld",
                          (long long)(start + s), (long long)context);
 }
 
 mt_module *mti_positions_new(mt_device *device, const mt_model_config *c)
 {
-    int64_t *start = mti_calloc(1, sizeof *start);
-    mt_module *m = start ? mt_module_new("positions", positions_forward, start, mti_free) : NULL;
+    positions *user = mti_malloc(sizeof *user);
+    if (!user) return NULL;
+    *user = (positions){.offset = c->position_offset};
+    mt_module *m = mt_module_new("positions", positions_forward, user, mti_free);
+    const int64_t rows = c->context + c->position_offset;
     return mti_module_complete(
         m, m && mt_module_add_param(
                     m, "weight",
-                    mt_normal(device, c->dtype, MT_SHAPE(c->context, c->hidden), 0, MTI_INIT_STD)));
+                    mt_normal(device, c->dtype, MT_SHAPE(rows, c->hidden), 0, MTI_INIT_STD)));
 }
 
 int64_t *mti_positions_start(const mt_module *m)
 {
-    return mti_module_runs(m, positions_forward) ? mt_module_user(m) : NULL;
+    positions *user = mti_module_runs(m, positions_forward) ? mt_module_user(m) : NULL;
+    return user ? &user->start : NULL;
 }

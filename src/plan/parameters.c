@@ -62,8 +62,9 @@ static bool add_ends(mt_plan_formula *out, const mti_dims *s)
     int64_t h = c->hidden, norm = norm_parameters(s, h);
     bool bert = c->kind == MT_MODEL_BERT;
     if (!mti_is_whole(c->kind)) return true;
-    return mti_add_row(out, c->kind == MT_MODEL_LLAMA ? 0 : c->context * h,
-                       "learned positions: a vector for each of %lld", (long long)c->context) &&
+    const int64_t positions = c->kind == MT_MODEL_LLAMA ? 0 : c->context + c->position_offset;
+    return mti_add_row(out, positions * h, "learned positions: a vector for each of %lld",
+                       (long long)positions) &&
            mti_add_row(out, bert ? c->token_types * h : 0, "a vector for each type of token") &&
            mti_add_row(out, bert ? norm : 0, "the embeddings' norm") &&
            mti_add_row(out, c->norm != MT_NORM_POST ? norm : 0, "the norm after the last layer") &&

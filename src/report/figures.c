@@ -100,6 +100,7 @@ json_t *mti_model_json(const mti_workload *w)
     mti_json_put_text(j, "norm_kind", norms ? mt_norm_kind_name(c->norm_kind) : NULL);
     if (c->qk_norm) mti_json_put_text(j, "qk_norm", mt_qk_norm_name(c->qk_norm));
     if (c->joint_products) mti_json_put(j, "joint_products", json_true());
+    if (c->position_offset) mti_json_put_int(j, "position_offset", (uint64_t)c->position_offset);
     if (c->window) mti_json_put_int(j, "window", (uint64_t)c->window);
     mti_json_put(j, "dropout", json_real(c->dropout));
     mti_json_put_text(j, "attention", attends ? mt_attention_form_name(c->attention) : NULL);

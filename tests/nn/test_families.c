@@ -101,6 +101,7 @@ static const mt_model_config variants[] = {
     {SMALL, .norm = MT_NORM_POST, .no_bias = true, .kv_heads = 1, .head_dim = 10},
     {SMALL, .norm_kind = MT_NORM_RMS, .mlp = MT_MLP_SWIGLU},
     {SMALL, .kind = MT_MODEL_BERT},
+    {SMALL, .kind = MT_MODEL_BERT, .token_types = 1, .position_offset = 2},
     {SMALL, .kind = MT_MODEL_BERT, .token_types = 3, .no_bias = true},
     {SMALL, .kind = MT_MODEL_LLAMA},
     {SMALL, .kind = MT_MODEL_LLAMA, .kv_heads = 2, .ffn = 40},

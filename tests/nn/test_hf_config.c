@@ -19,9 +19,9 @@ static mt_model_config read_file(const char *name)
 
 /* The published count lacks our head's norm, 2d, and bias, v; BertModel's pooler has the size of
  * our head's dense layer. */
-static uint64_t not_published(const mt_model_config *c)
+static uint64_t not_published(const char *name, const mt_model_config *c)
 {
-    return c->kind == MT_MODEL_BERT ? (uint64_t)(2 * c->hidden + c->vocab) : 0;
+    return strcmp(name, "bert-base-uncased") ? 0 : (uint64_t)(2 * c->hidden + c->vocab);
 }
 
 static void published_files_have_the_published_numbers_of_parameters(void **state)
@@ -38,7 +38,8 @@ static void published_files_have_the_published_numbers_of_parameters(void **stat
                  {"qwen3-32b", 32762123264},   {"olmo-2-1b", 1484916736},
                  {"olmo-2-7b", 7298617344},    {"smollm2-135m", 134515008},
                  {"smollm2-1.7b", 1711376384}, {"phi-3-mini-4k", 3821079552},
-                 {"phi-4", 14659507200}};
+                 {"phi-4", 14659507200},       {"roberta-base", 124697433},
+                 {"roberta-large", 355412057}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         mt_model_config c = read_file(cases[i].name);
         mt_device *meta = mt_device_open("meta");
@@ -47,9 +48,9 @@ static void published_files_have_the_published_numbers_of_parameters(void **stat
         uint64_t made, said;
         mtt_ok(mt_module_size(m, &made, NULL));
         mtt_ok(mt_model_config_params(&c, &said));
-        if (made - not_published(&c) != cases[i].n || said != made)
+        if (made - not_published(cases[i].name, &c) != cases[i].n || said != made)
             fail_msg("%s: %llu parameters, not %llu", cases[i].name,
-                     (unsigned long long)(made - not_published(&c)),
+                     (unsigned long long)(made - not_published(cases[i].name, &c)),
                      (unsigned long long)cases[i].n);
         mt_module_free(m);
         mt_device_release(meta);
@@ -75,6 +76,10 @@ static void the_files_values_are_in_the_configuration(void **state)
     c = read_file("gpt2");
     assert_true(c.kind == MT_MODEL_GPT && c.act == MT_ACT_GELU_TANH && c.dropout == 0.1);
     assert_int_equal(c.dtype, MT_F32);
+    c = read_file("roberta-base");
+    assert_int_equal(c.position_offset, 2);
+    assert_int_equal(c.context, 512); /* of 514 rows */
+    assert_int_equal(c.token_types, 1);
     c = read_file("bert-base-uncased");
     assert_true(c.kind == MT_MODEL_BERT && c.act == MT_ACT_GELU && c.norm_eps == 1e-12);
 }
@@ -164,11 +169,21 @@ static const struct bad {
     {"{\"model_type\":\"gpt2\",\"attn_pdrop\":0.1,\"embd_pdrop\":0.2}",
      {"\"attn_pdrop\" is 0.1", "\"embd_pdrop\" is 0.2"},
      MT_ERR_FORMAT},
+    {"{\"model_type\":\"roberta\",\"hidden_act\":\"relu\"}",
+     {"\"hidden_act\"", "gelu"},
+     MT_ERR_FORMAT},
+    {"{\"model_type\":\"roberta\",\"pad_token_id\":-1}",
+     {"\"pad_token_id\" is -1", "from 0"},
+     MT_ERR_FORMAT},
+    {"{\"model_type\":\"roberta\",\"vocab_size\":9,\"hidden_size\":8,\"num_hidden_layers\":1,"
+     "\"num_attention_heads\":2,\"intermediate_size\":8,\"max_position_embeddings\":2}",
+     {"\"max_position_embeddings\" is 2", "2 of padding"},
+     MT_ERR_FORMAT},
     {"{\"model_type\":\"bert\",\"position_embedding_type\":\"relative_key\"}",
      {"\"position_embedding_type\"", "absolute"},
      MT_ERR_FORMAT},
     {"{\"model_type\":\"mamba\"}",
-     {"\"mamba\" is unknown", "gpt2, llama, mistral, qwen2, qwen3, olmo2, phi3, bert"},
+     {"\"mamba\" is unknown", "gpt2, llama, mistral, qwen2, qwen3, olmo2, phi3, bert, roberta"},
      MT_ERR_UNSUPPORTED},
     {"{\"architectures\":[\"LlamaGuardForCausalLM\"]}",
      {"\"LlamaGuardForCausalLM\" is unknown", "llama"},

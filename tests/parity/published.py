@@ -37,6 +37,8 @@ CASES = [
     ("qwen3", ROTARY | dict(head_dim=6, tie_word_embeddings=True)),
     ("olmo2", {k: v for k, v in ROTARY.items() if k != "head_dim"}),
     ("phi3", {k: v for k, v in ROTARY.items() if k != "head_dim"} | dict(sliding_window=12)),
+    ("roberta", SMALL | dict(type_vocab_size=1, pad_token_id=1, hidden_dropout_prob=0.0,
+                             attention_probs_dropout_prob=0.0)),
     ("bert", SMALL | dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)),
 ]
 
@@ -64,8 +66,11 @@ BERT = {"wte.weight": "bert.embeddings.word_embeddings.weight",
         "mlp.fc": "bert.encoder.layer.N.intermediate.dense", "mlp.proj": "bert.encoder.layer.N.output.dense",
         "ln_2": "bert.encoder.layer.N.output.LayerNorm", "head.bias": "cls.predictions.bias",
         "head.dense": "cls.predictions.transform.dense", "head.ln": "cls.predictions.transform.LayerNorm"}
+ROBERTA = {ours: [t.replace("bert.", "roberta.", 1) for t in theirs] if isinstance(theirs, list)
+           else theirs.replace("bert.", "roberta.", 1) for ours, theirs in BERT.items()} | {
+    "head.bias": "lm_head.bias", "head.dense": "lm_head.dense", "head.ln": "lm_head.layer_norm"}
 PHI3 = LLAMA | {"attn.qkv": "model.layers.N.self_attn.qkv_proj", "mlp.gate_up": "model.layers.N.mlp.gate_up_proj"}
-NAMES = {"phi3": PHI3, "gpt2": GPT2, "bert": BERT, "olmo2": OLMO2}
+NAMES = {"roberta": ROBERTA, "phi3": PHI3, "gpt2": GPT2, "bert": BERT, "olmo2": OLMO2}
 
 
 def theirs_for(kind, name, tensors):

@@ -285,6 +285,7 @@ static void draw_dimensions(uint64_t *seed, mt_model_config *c)
     c->vocab = pick(seed, 3, 80);
     c->context = 40;
     if (c->kind == MT_MODEL_BERT) c->token_types = pick(seed, 0, 3);
+    if (c->kind == MT_MODEL_BERT) c->position_offset = pick(seed, 0, 2);
 }
 
 static mt_model_config draw_model(uint64_t *seed)
