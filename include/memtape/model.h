@@ -37,10 +37,16 @@ typedef enum mt_model_kind {
     MT_MODEL_LINEAR, /* one product: d -> ffn */
     MT_MODEL_KIND_COUNT
 } mt_model_kind;
-typedef enum mt_norm_kind { MT_NORM_LAYER, MT_NORM_RMS, MT_NORM_KIND_COUNT } mt_norm_kind;
+typedef enum mt_norm_kind {
+    MT_NORM_LAYER,
+    MT_NORM_RMS,
+    MT_NORM_RMS_ONE, /* RMS, multiplied by 1 + weight; Gemma */
+    MT_NORM_KIND_COUNT
+} mt_norm_kind;
 typedef enum mt_mlp_kind {
     MT_MLP_PLAIN,  /* proj(act(fc x)) */
     MT_MLP_SWIGLU, /* down(silu(gate x) * up x); Shazeer 2020 */
+    MT_MLP_GATED,  /* down(act(gate x) * up x), an op each */
     MT_MLP_KIND_COUNT
 } mt_mlp_kind;
 
@@ -77,7 +83,7 @@ typedef struct mt_model_config {
     int64_t ffn;      /* width of the MLP, or of a linear's output; 0: 4 hidden; swiglu: 8/3 hidden
                          rounded up to a multiple of 256, as LLaMA's */
     mt_mlp_kind mlp;
-    mt_act act;   /* of a plain MLP */
+    mt_act act;   /* of a plain or a gated MLP */
     bool inplace; /* the activation; relu and leaky_relu only */
     int out_act;  /* mlp: an activation of its output, as 1 + the mt_act; 0: none */
     mt_norm_place norm;
@@ -85,8 +91,15 @@ typedef struct mt_model_config {
     double norm_eps;   /* 0: 1e-5; bert 1e-12, llama 1e-6 */
     double rope_theta; /* rotary positions (Su et al. 2021) on q and k; llama: 0 is 10000; block and
                           attention: 0 is none; gpt and bert have learned positions instead */
-    mt_qk_norm qk_norm; /* only with rotary positions */
-    double dropout;     /* on attention weights, after each projection, on embeddings; in [0,1) */
+    mt_qk_norm qk_norm;     /* only with rotary positions */
+    double attention_scale; /* of q k^T; 0: 1/sqrt(head_dim) */
+    double attention_cap;   /* scores become cap tanh(scores / cap); math attention only; 0: none */
+    double logit_cap;       /* gpt and llama: the same of the logits */
+    bool scaled_embedding;  /* llama: times sqrt(hidden), rounded to dtype */
+    double local_theta; /* llama: the rope_theta of all layers but each local_period-th; 0: all have
+                           rope_theta */
+    int64_t local_period;
+    double dropout; /* on attention weights, after each projection, on embeddings; in [0,1) */
     mt_attention_form attention;
     bool joint_products; /* one product for q, k and v with rotary positions, too; one for a
                             swiglu's gate and up (Phi-3) */
@@ -155,8 +168,8 @@ MT_API mt_status mt_model_checkpoint_layers(mt_module *model, int64_t from, int6
 /* What the model was made from, resolved; borrowed. NULL if m is not a gpt, bert or llama of ours.
  */
 MT_API const mt_model_config *mt_model_config_of(const mt_module *m);
-/* [..,d] -> [..,d]: fc, act, proj, drop; swiglu: gate, up (or gate_up), down, drop; with out_act:
- * and out */
+/* [..,d] -> [..,d]: fc, act, proj, drop; gated: gate, up (or gate_up), act (not swiglu), down,
+ * drop; with out_act: and out */
 MT_API mt_module *mt_mlp_new(mt_device *device, const mt_model_config *config);
 /* [b,s,d] -> [b,s,d]: qkv (one product: queries, keys and values side by side), heads, proj, drop;
  * with rope, unless joint_products: q, k, v, (q_norm, k_norm,) heads, proj, drop */

@@ -175,6 +175,11 @@ MT_API mt_tensor *mt_flash_attention(mt_tensor *q, mt_tensor *k, mt_tensor *v, d
 MT_API mt_tensor *mt_math_attention(mt_tensor *q, mt_tensor *k, mt_tensor *v, double scale,
                                     bool causal, double dropout);
 
+/* The same with soft capping (Gemma 2): the scores are cap tanh(scale q k^T / cap); cap > 0. The
+ * tape keeps the tanh besides. */
+MT_API mt_tensor *mt_math_attention_capped(mt_tensor *q, mt_tensor *k, mt_tensor *v, double scale,
+                                           double cap, bool causal, double dropout);
+
 /* ---- fewer bits, for what is kept; no gradient ---- */
 /* u8 [(n+7)/8]: bit i % 8 of byte i / 8 is 1 if element i, in row-major order, is true (bool) or
  * above 0 (floating; also for NaN, as relu's backward passes its gradient). */

@@ -50,8 +50,11 @@ static mt_tensor *attend(const mt_module *self, mt_tensor *part[3])
     if (heads->kv && !mti_kv_append(heads->kv, &part[1], &part[2])) goto out;
     double p = mt_module_training(self) ? heads->dropout : 0;
     y = heads->form == MT_ATTENTION_FLASH
-            ? mt_flash_attention(part[0], part[1], part[2], 0, heads->causal, p)
-            : mt_math_attention(part[0], part[1], part[2], 0, heads->causal, p);
+            ? mt_flash_attention(part[0], part[1], part[2], heads->scale, heads->causal, p)
+        : heads->cap > 0
+            ? mt_math_attention_capped(part[0], part[1], part[2], heads->scale, heads->cap,
+                                       heads->causal, p)
+            : mt_math_attention(part[0], part[1], part[2], heads->scale, heads->causal, p);
 out:
     for (int i = 0; i < 3; i++) mt_release(part[i]);
     mt_set(&y, merge_heads(y));
@@ -96,6 +99,8 @@ static mt_module *heads_new(const mt_model_config *c)
                         .form = c->attention,
                         .causal = c->causal,
                         .rope_theta = c->rope_theta,
+                        .scale = c->attention_scale,
+                        .cap = c->attention_cap,
                         .dropout = c->dropout};
     return mt_module_new("heads", heads_forward, user, mti_free);
 }

@@ -11,11 +11,11 @@
 const mti_choice mti_acts = {"act", MTI_NAMES(ACTS)};
 const mti_choice mti_out_acts = {"out_act", MTI_NAMES("none", ACTS)};
 const mti_choice mti_norm_places = {"norm", MTI_NAMES("pre", "post", "after", "around")};
-const mti_choice mti_norm_kinds = {"norm_kind", MTI_NAMES("layernorm", "rmsnorm")};
+const mti_choice mti_norm_kinds = {"norm_kind", MTI_NAMES("layernorm", "rmsnorm", "rmsnorm-one")};
 const mti_choice mti_attention_forms = {"attention", MTI_NAMES("flash", "math")};
 const mti_choice mti_model_kinds = {
     "model", MTI_NAMES("gpt", "block", "attention", "mlp", "bert", "llama", "linear")};
-static const mti_choice mlp_kinds = {"mlp", MTI_NAMES("plain", "swiglu")};
+static const mti_choice mlp_kinds = {"mlp", MTI_NAMES("plain", "swiglu", "gated")};
 static const mti_choice qk_norms = {"qk_norm", MTI_NAMES("none", "head", "width")};
 
 const char *mt_act_name(mt_act a) { return mti_choice_name(&mti_acts, (int)a); }
@@ -104,7 +104,8 @@ static bool check_extents(const mt_model_config *c)
            in_range("kv_heads", c->kv_heads, 0) && in_range("head_dim", c->head_dim, 0) &&
            in_range("layers", c->layers, 0) && in_range("ffn", c->ffn, 0) &&
            in_range("vocab", c->vocab, whole) && in_range("context", c->context, whole) &&
-           in_range("window", c->window, 0) && in_range("token_types", c->token_types, 0) &&
+           in_range("window", c->window, 0) && in_range("local_period", c->local_period, 0) &&
+           in_range("token_types", c->token_types, 0) &&
            in_range("position_offset", c->position_offset, 0) &&
            in_range("mask_token", c->mask_token, 0);
 }
@@ -136,6 +137,12 @@ static bool check_heads(const mt_model_config *c)
                          dim);
 }
 
+static bool not_negative(const char *field, double value)
+{
+    return (value >= 0 && !isinf(value)) ||
+           mti_fail_bool(MT_ERR_ARGUMENT, "config: %s is %g; need a positive number", field, value);
+}
+
 static bool check_numbers(const mt_model_config *c)
 {
     if (!(c->dropout >= 0 && c->dropout < 1))
@@ -144,19 +151,55 @@ static bool check_numbers(const mt_model_config *c)
     if (!(c->norm_eps >= 0) || isinf(c->norm_eps))
         return mti_fail_bool(MT_ERR_ARGUMENT,
                              "config: norm_eps is %g; need a small positive number", c->norm_eps);
-    return (c->rope_theta >= 0 && !isinf(c->rope_theta)) ||
-           mti_fail_bool(MT_ERR_ARGUMENT, "config: rope_theta is %g; need a positive number",
-                         c->rope_theta);
+    return not_negative("rope_theta", c->rope_theta) &&
+           not_negative("local_theta", c->local_theta) &&
+           not_negative("attention_scale", c->attention_scale) &&
+           not_negative("attention_cap", c->attention_cap) &&
+           not_negative("logit_cap", c->logit_cap);
+}
+
+/* Fields of whole models; their parts are made with them set, too. */
+static bool check_whole(const mt_model_config *c)
+{
+    const char *name = mt_model_kind_name(c->kind);
+    const struct {
+        const char *field;
+        bool set, good;
+    } fields[] = {
+        {"window", c->window != 0, c->kind == MT_MODEL_LLAMA},
+        {"logit_cap", c->logit_cap > 0, c->kind != MT_MODEL_BERT},
+        {"scaled_embedding", c->scaled_embedding, c->kind == MT_MODEL_LLAMA},
+        {"local_theta", c->local_theta > 0, c->kind == MT_MODEL_LLAMA},
+        {"position_offset", c->position_offset != 0, c->kind == MT_MODEL_BERT},
+    };
+    for (size_t i = 0; mti_is_whole(c->kind) && i < sizeof fields / sizeof *fields; i++)
+        if (fields[i].set && !fields[i].good)
+            return mti_fail_bool(MT_ERR_ARGUMENT, "config: %s is set; a %s has none",
+                                 fields[i].field, name);
+    return !(c->local_theta > 0) || c->local_period > 0 ||
+           mti_fail_bool(MT_ERR_ARGUMENT,
+                         "config: local_period is 0; need at least 1 with local_theta");
 }
 
 /* Whether the fields agree with the kind. */
 static bool check_kind(const mt_model_config *c)
 {
     const char *name = mt_model_kind_name(c->kind);
-    bool swiglu = c->mlp == MT_MLP_SWIGLU || c->kind == MT_MODEL_LLAMA;
-    if (c->inplace && swiglu)
-        return mti_fail_bool(MT_ERR_ARGUMENT, "config: inplace is set with a swiglu MLP; need a "
-                                              "plain one, with act relu or leaky_relu");
+    bool gated = c->mlp != MT_MLP_PLAIN || c->kind == MT_MODEL_LLAMA;
+    if (c->inplace && gated)
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "config: inplace is set with a %s MLP; need a "
+                             "plain one, with act relu or leaky_relu",
+                             mt_mlp_kind_name(c->mlp == MT_MLP_GATED ? c->mlp : MT_MLP_SWIGLU));
+    if (c->mlp == MT_MLP_GATED && c->joint_products)
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "config: mlp is gated; need swiglu where joint_products is set");
+    if (c->attention_cap > 0 && c->attention != MT_ATTENTION_MATH)
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "config: attention is %s; need math with attention_cap: flash "
+                             "attention does not cap scores",
+                             mt_attention_form_name(c->attention));
+    if (!check_whole(c)) return false;
     if (c->inplace && c->act != MT_ACT_RELU && c->act != MT_ACT_LEAKY_RELU)
         return mti_fail_bool(MT_ERR_ARGUMENT,
                              "config: inplace is set with act %s; need act relu or leaky_relu",
@@ -174,16 +217,9 @@ static bool check_kind(const mt_model_config *c)
     if (c->kind == MT_MODEL_LLAMA && c->norm == MT_NORM_POST)
         return mti_fail_bool(MT_ERR_ARGUMENT,
                              "config: norm is post; a llama's is pre, after or around");
-    if (c->window && (c->kind == MT_MODEL_GPT || c->kind == MT_MODEL_BERT))
-        return mti_fail_bool(MT_ERR_ARGUMENT,
-                             "config: window is %" PRId64 "; need 0: a %s has none", c->window,
-                             name);
+
     if (c->tied && c->untied)
         return mti_fail_bool(MT_ERR_ARGUMENT, "config: tied and untied are both set; need one");
-    if (c->position_offset && c->kind != MT_MODEL_BERT && mti_is_whole(c->kind))
-        return mti_fail_bool(MT_ERR_ARGUMENT,
-                             "config: position_offset is %" PRId64 "; need 0: only a bert has one",
-                             c->position_offset);
     if (c->kind == MT_MODEL_BERT && c->mask_token >= c->vocab)
         return mti_fail_bool(MT_ERR_ARGUMENT,
                              "config: mask_token is %" PRId64 "; need one of vocab, below %" PRId64,
@@ -222,8 +258,8 @@ static void set_kind(mt_model_config *c, mt_model_kind kind)
     if (kind == MT_MODEL_GPT) c->causal = true;
     if (kind == MT_MODEL_BERT) c->norm = MT_NORM_POST;
     if (kind != MT_MODEL_LLAMA) return;
-    c->norm_kind = MT_NORM_RMS;
-    c->mlp = MT_MLP_SWIGLU;
+    if (c->norm_kind == MT_NORM_LAYER) c->norm_kind = MT_NORM_RMS;
+    if (c->mlp == MT_MLP_PLAIN) c->mlp = MT_MLP_SWIGLU;
     c->causal = c->no_bias = true;
     c->untied = !c->tied;
     if (c->rope_theta == 0) c->rope_theta = 10000;
@@ -248,7 +284,7 @@ bool mti_config_resolve(const mt_model_config *config, mt_model_kind kind, mt_mo
     if (!c->head_dim) c->head_dim = c->hidden / c->heads;
     if (!c->layers) c->layers = 1;
     if (!c->ffn)
-        c->ffn = c->mlp == MT_MLP_SWIGLU ? (8 * c->hidden / 3 + 255) / 256 * 256 : 4 * c->hidden;
+        c->ffn = c->mlp != MT_MLP_PLAIN ? (8 * c->hidden / 3 + 255) / 256 * 256 : 4 * c->hidden;
     if (c->norm_eps == 0) c->norm_eps = default_eps(family);
     if (kind == MT_MODEL_BERT && !c->token_types) c->token_types = 2;
     if (kind == MT_MODEL_BERT && !c->mask_token) c->mask_token = c->vocab - 1;
@@ -299,7 +335,7 @@ static uint64_t attention_size(const mt_model_config *c)
 static uint64_t mlp_size(const mt_model_config *c)
 {
     uint64_t up = linear_size(c, c->hidden, c->ffn), down = linear_size(c, c->ffn, c->hidden);
-    return c->mlp == MT_MLP_SWIGLU ? 2 * up + down : up + down;
+    return c->mlp != MT_MLP_PLAIN ? 2 * up + down : up + down;
 }
 
 mt_status mt_model_config_params(const mt_model_config *config, uint64_t *n)

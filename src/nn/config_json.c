@@ -66,6 +66,12 @@ static const struct field {
     RARE(INT, window),
     RARE(FLAG, joint_products),
     RARE(INT, position_offset),
+    RARE(REAL, attention_scale),
+    RARE(REAL, attention_cap),
+    RARE(REAL, logit_cap),
+    RARE(FLAG, scaled_embedding),
+    RARE(REAL, local_theta),
+    RARE(INT, local_period),
 #undef RARE
 #undef FIELD
 };

@@ -1,6 +1,7 @@
 /* hf_config.c: from Hugging Face's config.json to mt_model_config, by the table in hf_keys.c. An
  * unknown key that could change shapes or values is refused, as a wrong model is worse than none.
  */
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -146,8 +147,24 @@ static bool read_head(const char *key, const json_t *value)
     return refuse(key, value, "a language model, such as ...ForCausalLM or ...ForMaskedLM");
 }
 
+static bool read_rope(reader *r, const mti_hf_rule *rule, const json_t *value);
+
+/* Angles of layers with a window, and of those without. */
+static bool read_ropes(reader *r, const mti_hf_rule *rule, const json_t *value)
+{
+    const json_t *local = json_object_get(value, "sliding_attention");
+    const json_t *global = json_object_get(value, "full_attention");
+    if (!read_rope(r, rule, local)) return false;
+    const double theta = r->c.rope_theta;
+    if (!read_rope(r, rule, global)) return false;
+    if (r->c.local_theta > 0) r->c.local_theta = theta;
+    return r->c.local_theta > 0 || theta == r->c.rope_theta ||
+           refuse(rule->key, value, "one rope_theta for all layers");
+}
+
 static bool read_rope(reader *r, const mti_hf_rule *rule, const json_t *value)
 {
+    if (json_object_get(value, "full_attention")) return read_ropes(r, rule, value);
     const json_t *theta = json_object_get(value, "rope_theta");
     const json_t *type = json_object_get(value, "rope_type");
     if (!json_is_object(value) || !json_is_number(theta) || !(json_number_value(theta) > 0))
@@ -174,15 +191,19 @@ static bool read_value(reader *r, const mti_hf_rule *rule, const json_t *value)
 {
     void *at = (char *)&r->c + rule->at;
     const char *key = rule->key;
+    if (rule->form == MTI_HF_CAP && json_is_null(value)) *(double *)at = 0;
     /* null: as if it were missing */
     if (json_is_null(value) && rule->form != MTI_HF_NOTED && !(rule->needed & r->family))
         return true;
     switch (rule->form) {
     case MTI_HF_SIZE: return read_size(key, value, at);
     case MTI_HF_REAL:
+    case MTI_HF_CAP:
+    case MTI_HF_ROOT:
         if (!json_is_number(value) || !(json_number_value(value) > 0))
             return refuse(key, value, "a number above 0");
         *(double *)at = json_number_value(value);
+        if (rule->form == MTI_HF_ROOT) *(double *)at = 1 / sqrt(*(double *)at);
         return true;
     case MTI_HF_DROPOUT: return read_dropout(r, key, value);
     case MTI_HF_ZERO:
@@ -362,6 +383,21 @@ static bool finish_positions(reader *r)
                          (long long)rows, (long long)r->c.position_offset);
 }
 
+/* Layers without a window stand at every local_period-th place. */
+static bool finish_local(reader *r, const json_t *root)
+{
+    const json_t *types = json_object_get(root, "layer_types");
+    size_t n = json_array_size(types), period = 0;
+    if (!(r->c.local_theta > 0) || !n) return true;
+    while (period < n && !is_word(json_array_get(types, period), "full_attention")) period++;
+    period++;
+    for (size_t i = 0; i < n; i++)
+        if (is_word(json_array_get(types, i), "full_attention") != ((i + 1) % period == 0))
+            return refuse("layer_types", types, "full_attention at every n-th place");
+    r->c.local_period = (int64_t)period;
+    return true;
+}
+
 static mt_status from_root(json_t *root, mt_model_config *out, char *notes, size_t n_bytes)
 {
     if (!json_is_object(root)) return mti_fail(MT_ERR_FORMAT, ANY_FILE "is not a JSON object");
@@ -378,7 +414,7 @@ static mt_status from_root(json_t *root, mt_model_config *out, char *notes, size
                 .n_ignored = sizeof ignored};
     if (!read_keys(&r, root)) return mt_last_status();
     finish_window(&r, root);
-    if (!finish_positions(&r)) return mt_last_status();
+    if (!finish_local(&r, root) || !finish_positions(&r)) return mt_last_status();
     mt_status status = mt_model_config_check(&r.c);
     if (status != MT_OK) return status;
     if (*ignored) put(notes, n_bytes, "ignored: %s\n", ignored);

@@ -13,11 +13,19 @@ enum {
     QWEN3 = 32,
     OLMO2 = 64,
     PHI3 = 128,
-    ROBERTA = 256
+    ROBERTA = 256,
+    GEMMA2 = 512,
+    GEMMA3 = 1024
 };
-#define ROTARY (LLAMA | MISTRAL | QWEN2 | QWEN3 | OLMO2 | PHI3)
+#define ROTARY (LLAMA | MISTRAL | QWEN2 | QWEN3 | OLMO2 | PHI3 | GEMMA)
+#define GEMMA  (GEMMA2 | GEMMA3)
 #define MASKED (BERT | ROBERTA)
 #define ANY    (GPT2 | ROTARY | MASKED)
+
+#define A_GEMMA                                                                                    \
+    .kind = MT_MODEL_LLAMA, .norm = MT_NORM_AROUND, .norm_kind = MT_NORM_RMS_ONE,                  \
+    .mlp = MT_MLP_GATED, .act = MT_ACT_GELU_TANH, .tied = true, .scaled_embedding = true,          \
+    .attention_scale = 1.0 / 16, .window = 4096
 
 static const mti_hf_family families[] = {
     {"gpt2", "GPT2", GPT2, {.kind = MT_MODEL_GPT, .act = MT_ACT_GELU_TANH, .dropout = 0.1}},
@@ -33,6 +41,15 @@ static const mti_hf_family families[] = {
       .qk_norm = MT_QK_NORM_WIDTH,
       .norm_eps = 1e-5}},
     {"phi3", "Phi3", PHI3, {.kind = MT_MODEL_LLAMA, .joint_products = true, .norm_eps = 1e-5}},
+    {"gemma2",
+     "Gemma2",
+     GEMMA2,
+     {A_GEMMA, .attention = MT_ATTENTION_MATH, .attention_cap = 50, .logit_cap = 30}},
+    {"gemma3_text",
+     "Gemma3",
+     GEMMA3,
+     {A_GEMMA, .qk_norm = MT_QK_NORM_HEAD, .rope_theta = 1e6, .local_theta = 1e4,
+      .local_period = 6}},
     {"bert", "Bert", BERT, {.kind = MT_MODEL_BERT, .act = MT_ACT_GELU, .dropout = 0.1}},
     {"roberta",
      "Roberta",
@@ -59,8 +76,8 @@ static const mti_hf_rule rules[] = {
     {"hidden_size", ROTARY | MASKED, MTI_HF_SIZE, AT(hidden), ANY},
     {"num_hidden_layers", ROTARY | MASKED, MTI_HF_SIZE, AT(layers), ANY},
     {"num_attention_heads", ROTARY | MASKED, MTI_HF_SIZE, AT(heads), ANY},
-    {"num_key_value_heads", ROTARY, MTI_HF_SIZE, AT(kv_heads), MISTRAL | QWEN2 | QWEN3},
-    {"head_dim", ROTARY, MTI_HF_SIZE, AT(head_dim), QWEN3},
+    {"num_key_value_heads", ROTARY, MTI_HF_SIZE, AT(kv_heads), MISTRAL | QWEN2 | QWEN3 | GEMMA},
+    {"head_dim", ROTARY, MTI_HF_SIZE, AT(head_dim), QWEN3 | GEMMA},
     {"intermediate_size", ROTARY | MASKED, MTI_HF_SIZE, AT(ffn), ANY},
     {"max_position_embeddings", ROTARY | MASKED, MTI_HF_SIZE, AT(context), ANY},
     {"type_vocab_size", MASKED, MTI_HF_SIZE, AT(token_types)},
@@ -78,7 +95,17 @@ static const mti_hf_rule rules[] = {
     {"hidden_act", BERT, MTI_HF_ACT},
     {"hidden_act", ROBERTA, MTI_HF_GELU},
     {"pad_token_id", ROBERTA, MTI_HF_PADDING},
-    {"hidden_act", ROTARY, MTI_HF_SILU},
+    {"hidden_act", ROTARY & ~GEMMA, MTI_HF_SILU},
+    {"hidden_act", GEMMA, MTI_HF_IDLE}, /* hidden_activation tells */
+    {"hidden_activation", GEMMA, MTI_HF_ACT},
+    {"query_pre_attn_scalar", GEMMA, MTI_HF_ROOT, AT(attention_scale)},
+    {"attn_logit_softcapping", GEMMA, MTI_HF_CAP, AT(attention_cap)},
+    {"final_logit_softcapping", GEMMA, MTI_HF_CAP, AT(logit_cap)},
+    {"rope_local_base_freq", GEMMA3, MTI_HF_REAL, AT(local_theta)},
+    {"sliding_window_pattern", GEMMA3, MTI_HF_SIZE, AT(local_period)},
+    {"_sliding_window_pattern", GEMMA3, MTI_HF_SIZE, AT(local_period)},
+    {"sliding_window_size", GEMMA2, MTI_HF_IDLE}, /* sliding_window tells */
+    {"use_bidirectional_attention", GEMMA3, MTI_HF_NO},
     {"tie_word_embeddings", ROTARY, MTI_HF_TIED},
     {"tie_word_embeddings", GPT2 | MASKED, MTI_HF_YES},
     {"torch_dtype", ANY, MTI_HF_DTYPE},
@@ -103,7 +130,7 @@ static const mti_hf_rule rules[] = {
     {"rope_interleaved", ROTARY, MTI_HF_NO},
     {"rope_scaling", ROTARY, MTI_HF_NOTED, 0, 0, OTHER_ANGLES},
     {"rope_parameters", ROTARY, MTI_HF_ROPE, AT(rope_theta), 0, OTHER_ANGLES},
-    {"sliding_window", MISTRAL | QWEN2 | QWEN3 | PHI3, MTI_HF_WINDOW, AT(window), 0,
+    {"sliding_window", MISTRAL | QWEN2 | QWEN3 | PHI3 | GEMMA, MTI_HF_WINDOW, AT(window), 0,
      "attention sees all positions here, which keeps the same bytes; so longer sequences run on "
      "meta only"},
     {"use_sliding_window", QWEN2 | QWEN3, MTI_HF_IDLE},

@@ -14,6 +14,8 @@ typedef struct mti_hf_family {
 typedef enum mti_hf_form {
     MTI_HF_SIZE,    /* a whole number from 1 on */
     MTI_HF_REAL,    /* a number above 0 */
+    MTI_HF_ROOT,    /* a number above 0, of which the field takes 1 / sqrt */
+    MTI_HF_CAP,     /* a number above 0, or null: none */
     MTI_HF_DROPOUT, /* all dropouts of a file must be equal: we have one */
     MTI_HF_ZERO,    /* a number that must be 0 */
     MTI_HF_ONE,     /* a number that must be 1 */

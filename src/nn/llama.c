@@ -12,6 +12,7 @@ static mt_tensor *llama_forward(mt_module *self, mt_tensor *tokens)
     if (!mti_check_window("llama", &model->config, mt_shape(tokens)[1], mt_device_of(tokens)))
         return NULL;
     mt_tensor *h = mt_forward_child(self, "wte", tokens);
+    h = mti_scale_embedding(&model->config, h);
     mt_set(&h, mt_forward_child(self, "drop", h));
     return mti_logits(self, mti_run_layers(self, h, 0, model->config.layers));
 }

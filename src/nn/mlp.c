@@ -41,11 +41,16 @@ static bool gate_and_up(mt_module *self, mt_tensor *x, mt_tensor **gate, mt_tens
     return ok;
 }
 
-static mt_tensor *swiglu_forward(mt_module *self, mt_tensor *x)
+static mt_tensor *gated_forward(mt_module *self, mt_tensor *x)
 {
     mt_tensor *gate, *h;
-    gate_and_up(self, x, &gate, &h);
-    mt_set(&h, mt_swiglu(gate, h));
+    bool ok = gate_and_up(self, x, &gate, &h);
+    if (ok && mt_module_child(self, "act")) {
+        mt_set(&gate, mt_forward_child(self, "act", gate));
+        mt_set(&h, mt_mul(gate, h));
+    } else {
+        mt_set(&h, mt_swiglu(gate, h));
+    }
     mt_release(gate);
     mt_set(&h, mt_forward_child(self, "down", h));
     return finish(self, h);
@@ -59,11 +64,13 @@ static bool add_gate_and_up(mt_module *m, mt_device *device, const mt_model_conf
            mti_add_linear(m, "up", device, c, d, f, MTI_INIT_STD);
 }
 
-static mt_module *swiglu_new(mt_device *device, const mt_model_config *c)
+static mt_module *gated_new(mt_device *device, const mt_model_config *c)
 {
-    mt_module *m = mt_module_new("mlp", swiglu_forward, NULL, NULL);
+    mt_module *m = mt_module_new("mlp", gated_forward, NULL, NULL);
     return mti_module_complete(
         m, m && add_gate_and_up(m, device, c) &&
+               (c->mlp == MT_MLP_SWIGLU ||
+                mt_module_add_child(m, "act", mt_activation_new(c->act, false))) &&
                mti_add_linear(m, "down", device, c, c->ffn, c->hidden, mti_residual_std(c)) &&
                add_end(m, c));
 }
@@ -72,7 +79,7 @@ mt_module *mt_mlp_new(mt_device *device, const mt_model_config *config)
 {
     mt_model_config c;
     if (!mti_config_resolve(config, MT_MODEL_MLP, &c)) return NULL;
-    if (c.mlp == MT_MLP_SWIGLU) return swiglu_new(device, &c);
+    if (c.mlp != MT_MLP_PLAIN) return gated_new(device, &c);
     mt_module *m = mt_module_new("mlp", plain_forward, NULL, NULL);
     return mti_module_complete(
         m, m && mti_add_linear(m, "fc", device, &c, c.hidden, c.ffn, MTI_INIT_STD) &&

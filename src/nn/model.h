@@ -83,6 +83,12 @@ mt_module *mti_bert_make(mt_device *device, const mt_model_config *config,
                          const mti_each_layer *each);
 mt_module *mti_llama_make(mt_device *device, const mt_model_config *config,
                           const mti_each_layer *each);
+/* The configuration of layer i: layers differ in their angles. */
+mt_model_config mti_layer_config(const mt_model_config *c, int64_t i);
+/* The embedded tokens h, taken over, scaled if the model asks for it. */
+mt_tensor *mti_scale_embedding(const mt_model_config *c, mt_tensor *h);
+/* The logits y, taken over, capped if the model asks for it. */
+mt_tensor *mti_cap_logits(const mt_model_config *c, mt_tensor *y);
 /* h.i */
 mt_module *mti_layer(const mt_module *m, int64_t i);
 /* Runs layers h.from .. h.(to - 1); x is taken over. */
@@ -112,7 +118,7 @@ typedef struct mti_heads {
     int64_t n, n_kv, dim;
     mt_attention_form form;
     bool causal;
-    double rope_theta, dropout;
+    double rope_theta, dropout, scale, cap;
     struct mti_kv_layer *kv; /* set while a cached forward runs, else NULL */
 } mti_heads;
 mti_heads *mti_heads_of(const mt_module *m); /* NULL if m is not such a module */

@@ -120,6 +120,20 @@ mt_module *mt_rms_norm_new(mt_device *device, mt_dtype dtype, int64_t n, double 
         m, m && mt_module_add_param(m, "weight", mt_full(device, dtype, MT_SHAPE(n), 1)));
 }
 
+static mt_tensor *rms_norm_one_forward(mt_module *self, mt_tensor *x)
+{
+    MT_AUTO mt_tensor *w = mt_add_scalar(mt_module_param(self, "weight"), 1);
+    return w ? mt_rms_norm(x, w, number(self)) : NULL;
+}
+
+/* y = x rstd (1 + weight); weight zeros */
+static mt_module *rms_norm_one_new(mt_device *device, const mt_model_config *c, int64_t n)
+{
+    mt_module *m = with_number("rms_norm", rms_norm_one_forward, c->norm_eps);
+    return mti_module_complete(
+        m, m && mt_module_add_param(m, "weight", mt_zeros(device, c->dtype, MT_SHAPE(n))));
+}
+
 /* ---- embedding ---- */
 
 static mt_tensor *embedding_forward(mt_module *self, mt_tensor *index)
@@ -210,7 +224,8 @@ mt_module *mti_add_norm_of(mt_module *m, const char *name, mt_device *device,
 {
     return mt_module_add_child(
         m, name,
-        c->norm_kind == MT_NORM_RMS
+        c->norm_kind == MT_NORM_RMS_ONE ? rms_norm_one_new(device, c, n)
+        : c->norm_kind == MT_NORM_RMS
             ? mt_rms_norm_new(device, c->dtype, n, c->norm_eps)
             : mt_layer_norm_new(device, c->dtype, n, !c->no_bias, c->norm_eps));
 }

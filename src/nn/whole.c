@@ -2,6 +2,7 @@
  *
  * A tensor held by a local variable cannot be freed. So a forward reuses one variable (mt_set) and
  * releases each tensor once it has been used; the tape holds what it needs. */
+#include <math.h>
 #include <stdio.h>
 #include "nn/model.h"
 #include "memtape/ops.h"
@@ -15,12 +16,20 @@ static const char *layer_name(char name[LAYER_NAME], int64_t i)
     return name;
 }
 
+mt_model_config mti_layer_config(const mt_model_config *c, int64_t i)
+{
+    mt_model_config own = *c;
+    if (c->local_theta > 0 && (i + 1) % c->local_period) own.rope_theta = c->local_theta;
+    return own;
+}
+
 bool mti_add_layers(mt_module *m, mt_device *device, const mt_model_config *c,
                     const mti_each_layer *each)
 {
     char name[LAYER_NAME];
     for (int64_t i = 0; i < c->layers; i++) {
-        mt_module *layer = mt_module_add_child(m, layer_name(name, i), mt_block_new(device, c));
+        const mt_model_config own = mti_layer_config(c, i);
+        mt_module *layer = mt_module_add_child(m, layer_name(name, i), mt_block_new(device, &own));
         if (!layer || (each && !each->fn(each->user, layer))) return false;
     }
     return true;
@@ -92,6 +101,32 @@ mt_tensor *mti_tied_head(mt_module *m, const char *name, mt_tensor *x, mt_tensor
     return y;
 }
 
+/* x to as many bits as the dtype has. */
+static double rounded(double x, mt_dtype dtype)
+{
+    int exponent, bits = dtype == MT_BF16 ? 8 : dtype == MT_F16 ? 11 : dtype == MT_F32 ? 24 : 53;
+    double m = frexp(x, &exponent);
+    return ldexp(rint(ldexp(m, bits)), exponent - bits);
+}
+
+mt_tensor *mti_scale_embedding(const mt_model_config *c, mt_tensor *h)
+{
+    if (c->scaled_embedding)
+        mt_set(&h, mt_mul_scalar(h, rounded(sqrt((double)c->hidden), c->dtype)));
+    return h;
+}
+
+mt_tensor *mti_cap_logits(const mt_model_config *c, mt_tensor *y)
+{
+    if (c->logit_cap == 0) return y;
+    if (!y || mt_scope_push("logit_cap") != MT_OK) return NULL;
+    mt_set(&y, mt_mul_scalar(y, 1 / c->logit_cap));
+    mt_set(&y, mt_tanh(y));
+    mt_set(&y, mt_mul_scalar(y, c->logit_cap));
+    mt_scope_pop();
+    return y;
+}
+
 mt_tensor *mti_logits(mt_module *m, mt_tensor *h)
 {
     const mti_model *model = mt_module_user(m);
@@ -99,7 +134,7 @@ mt_tensor *mti_logits(mt_module *m, mt_tensor *h)
     if (mt_module_child(m, "ln_f")) mt_set(&h, mt_forward_child(m, "ln_f", h));
     mt_set(&h, mt_module_child(m, "lm_head") ? mt_forward_child(m, "lm_head", h)
                                              : mti_tied_head(m, "lm_head", h, NULL));
-    return h;
+    return mti_cap_logits(&model->config, h);
 }
 
 /* ---- learned positions ---- */

@@ -28,13 +28,15 @@ static terms terms_of(const mt_model_config *c, const mti_flight *f)
     int64_t e = (int64_t)mt_dtype_size(c->dtype), drop = c->dropout > 0;
     int64_t q = c->heads * c->head_dim, k = c->kv_heads * c->head_dim;
     int64_t wide = c->mlp == MT_MLP_SWIGLU ? 3 : keeps_its_output(c) ? 1 : 2;
+    if (c->mlp == MT_MLP_GATED) wide += 2; /* up, and its product with the gate */
     bool core = c->attention == MT_ATTENTION_MATH && strcmp(f->checkpoint, "selective") != 0;
     if (!strcmp(f->checkpoint, "full")) return (terms){.between = c->hidden * e};
     bool turned = c->joint_products && c->rope_theta > 0 && strcmp(f->checkpoint, "selective") != 0;
     int64_t besides = c->qk_norm || turned ? q + k : 0, whole = c->norm == MT_NORM_AROUND ? 6 : 4;
-    return (terms){.between = c->hidden * (whole * e + 2 * drop),
-                   .inside = (2 * q + 2 * k + besides + wide * c->ffn) * e,
-                   .core = core ? c->heads * f->seq * (e + drop * (1 + e)) : 0};
+    return (terms){
+        .between = c->hidden * (whole * e + 2 * drop),
+        .inside = (2 * q + 2 * k + besides + wide * c->ffn) * e,
+        .core = core ? c->heads * f->seq * (e + (c->attention_cap > 0) * e + drop * (1 + e)) : 0};
 }
 
 /* ---- as text ---- */
@@ -43,8 +45,8 @@ static bool is_the_papers(const mt_model_config *c)
 {
     return mt_dtype_size(c->dtype) == 2 && c->dropout > 0 && c->attention == MT_ATTENTION_MATH &&
            c->kv_heads * c->head_dim == c->hidden && c->heads * c->head_dim == c->hidden &&
-           c->norm != MT_NORM_AROUND && c->mlp == MT_MLP_PLAIN && c->ffn == 4 * c->hidden &&
-           !keeps_its_output(c);
+           c->norm != MT_NORM_AROUND && c->attention_cap == 0 && c->mlp == MT_MLP_PLAIN &&
+           c->ffn == 4 * c->hidden && !keeps_its_output(c);
 }
 
 static void write_layer(char *text, size_t n, const mti_share *s, const mti_flight *f,
@@ -86,6 +88,10 @@ static const char *left_out(const mt_saver *saver)
 {
     bool aux = saver->role == MT_SAVE_AUX, ids = saver->dtype == MT_I64;
     if (!strcmp(saver->op, "layer_norm") && aux) return "layer norms: mean and rstd of each row";
+    if (!strcmp(saver->op, "rms_norm") && !strcmp(saver->argument, "w"))
+        return "RMS norms: 1 + weight";
+    if (!strcmp(saver->op, "tanh") && strstr(saver->module, "logit_cap"))
+        return "the logits' soft capping: their tanh";
     if (!strcmp(saver->op, "rms_norm") && aux) return "RMS norms: rstd of each row";
     if (!strcmp(saver->op, "flash_attention") && aux)
         return ids ? "flash attention: RNG state (seed, offset)"

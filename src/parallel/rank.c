@@ -23,13 +23,15 @@ static mt_tensor *positions(mt_module *self, const mti_share *s, mt_tensor *toke
 
 static mt_tensor *embed(mt_module *self, const mti_share *s, mt_tensor *tokens)
 {
-    if (!mti_check_tokens("rank", tokens) || !mti_check_length("rank", s, mt_shape(tokens)[1]))
+    if (!mti_check_tokens("rank", tokens) || !mti_check_length("rank", s, mt_shape(tokens)[1]) ||
+        !mti_check_window("rank", &s->whole, mt_shape(tokens)[1], mt_device_of(tokens)))
         return NULL;
     mt_tensor *h = mt_forward_child(self, "wte", tokens);
     if (h && mt_module_child(self, "wpe")) {
         MT_AUTO mt_tensor *position = positions(self, s, tokens);
         mt_set(&h, mt_add(h, position));
     }
+    h = mti_scale_embedding(&s->whole, h);
     mt_set(&h, mt_forward_child(self, "drop", h));
     return h;
 }
@@ -49,7 +51,7 @@ static mt_tensor *rank_forward(mt_module *self, mt_tensor *x)
     }
     if (mt_module_child(self, "ln_f")) mt_set(&h, mt_forward_child(self, "ln_f", h));
     mt_set(&h, mti_run_entered(mt_module_child(self, "lm_head"), mt_forward, &s->parallel, h));
-    return h;
+    return mti_cap_logits(&s->whole, h);
 }
 
 mt_tensor *mt_rank_wire(const mt_module *rank, mt_device *device, int64_t batch, int64_t seq)
@@ -75,7 +77,8 @@ static bool add_block(mt_module *m, mt_device *device, const mti_share *s, int64
 {
     char name[32];
     snprintf(name, sizeof name, "h.%lld", (long long)layer);
-    mt_module *block = mt_module_add_child(m, name, mt_block_new(device, &s->local));
+    const mt_model_config own = mti_layer_config(&s->local, layer);
+    mt_module *block = mt_module_add_child(m, name, mt_block_new(device, &own));
     mt_module *attn = mt_module_child(block, "attn"), *mlp = mt_module_child(block, "mlp");
     return block && mti_enter_ranks(attn, &s->parallel) &&
            mti_sum_over_ranks(attn, "proj", &s->parallel) && mti_enter_ranks(mlp, &s->parallel) &&

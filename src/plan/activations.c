@@ -121,11 +121,13 @@ static void add_beside(builder *b, const char *text, int64_t bytes, bool held)
 /* Statistics are in f32, those of f64 in f64. */
 static int64_t statistic_size(const builder *b) { return b->c->dtype == MT_F64 ? 8 : 4; }
 
-/* Of one norm. */
-static void add_statistics_of(builder *b, int64_t rows)
+/* Of one norm of rows of n. */
+static void add_statistics_of(builder *b, int64_t rows, int64_t n)
 {
-    int64_t bytes = rows * statistic_size(b);
-    if (b->c->norm_kind == MT_NORM_RMS) {
+    int64_t bytes = rows * statistic_size(b), weight = 0;
+    if (b->c->norm_kind == MT_NORM_RMS_ONE) kept_as(b, FLOATS, n, &weight);
+    if (weight) add_beside(b, "RMS norms: 1 + weight", weight, true);
+    if (b->c->norm_kind != MT_NORM_LAYER) {
         add_beside(b, "RMS norms: rstd of each row", bytes, false);
     } else {
         add_beside(b, "layer norms: mean and rstd of each row", bytes, false);
@@ -133,7 +135,7 @@ static void add_statistics_of(builder *b, int64_t rows)
     }
 }
 
-static void add_norm_statistics(builder *b) { add_statistics_of(b, b->s->tokens); }
+static void add_norm_statistics(builder *b) { add_statistics_of(b, b->s->tokens, b->c->hidden); }
 
 static void add_flash_statistics(builder *b)
 {
@@ -172,9 +174,10 @@ static void add_qk_norms(builder *b)
     const mt_model_config *c = b->c;
     bool by_head = c->qk_norm == MT_QK_NORM_HEAD;
     add(b, BSQ, FLOATS, "q: input of its norm");
-    add_statistics_of(b, b->s->tokens * (by_head ? c->heads : 1));
+    add_statistics_of(b, b->s->tokens * (by_head ? c->heads : 1), by_head ? c->head_dim : b->s->q);
     add(b, BSK, FLOATS, "k: input of its norm");
-    add_statistics_of(b, b->s->tokens * (by_head ? c->kv_heads : 1));
+    add_statistics_of(b, b->s->tokens * (by_head ? c->kv_heads : 1),
+                      by_head ? c->head_dim : b->s->k);
 }
 
 static void add_attention(builder *b, nature input)
@@ -191,6 +194,8 @@ static void add_attention(builder *b, nature input)
         add(b, BSK, FLOATS, core ? "k, turned" : "k: input of the checkpoint");
     if (apart) add(b, BSK, FLOATS, core ? "v" : "v: input of the checkpoint");
     if (!math && core) add_flash_statistics(b);
+    if (math && core && b->c->attention_cap > 0)
+        add(b, ABSS, FLOATS, "tanh of the scores: soft capping");
     if (math && core) add(b, ABSS, FLOATS, "attention weights: softmax keeps its output");
     if (math && core && drop) add(b, ABSS, MASK, "mask of the attention weights' dropout");
     if (math && core && drop)
@@ -246,6 +251,10 @@ static void add_mlp(builder *b, nature input)
             add(b, BSF, FLOATS, "up");
         }
         add(b, BSF, FLOATS, "silu(gate) up: input of the MLP's last product");
+    } else if (b->c->mlp == MT_MLP_GATED) {
+        add_activation(b, BSF, false, "gate: input of the activation", "the activated gate");
+        add(b, BSF, FLOATS, "up");
+        add(b, BSF, FLOATS, "their product: input of the MLP's last product");
     } else {
         add_activation(b, BSF, b->c->inplace, "input of the activation",
                        shared ? "output of the activation: input of the second product, too"
@@ -309,6 +318,7 @@ static void add_ends(builder *b)
     if (b->c->norm != MT_NORM_POST) add(b, BSH, FLOATS, "input of the last norm");
     if (b->c->norm != MT_NORM_POST) add_norm_statistics(b);
     add(b, BSH, FLOATS, "input of the head");
+    if (b->c->logit_cap > 0) add(b, BSV, FLOATS, "tanh of the logits: soft capping");
     add(b, BSV, STATISTICS, "log-probabilities, for the loss");
     add_beside(b, "cross-entropy: targets", ids, true);
 }

@@ -8,13 +8,13 @@
 static bool attends(const mti_dims *s) { return mti_attends(s->config.kind); }
 static bool feeds(const mti_dims *s) { return mti_feeds(s->config.kind); }
 static bool is_linear(const mti_dims *s) { return s->config.kind == MT_MODEL_LINEAR; }
-static bool swiglu(const mti_dims *s) { return s->config.mlp == MT_MLP_SWIGLU; }
+static bool gated(const mti_dims *s) { return s->config.mlp != MT_MLP_PLAIN; }
 
 int64_t mti_block_matrices(const mti_dims *s)
 {
     int64_t h = s->config.hidden, f = s->config.ffn;
     int64_t attention = h * (s->q + 2 * s->k) + s->q * h;
-    int64_t mlp = (swiglu(s) ? 3 : 2) * h * f;
+    int64_t mlp = (gated(s) ? 3 : 2) * h * f;
     if (is_linear(s)) return h * f;
     return (attends(s) ? attention : 0) + (feeds(s) ? mlp : 0);
 }
@@ -38,7 +38,7 @@ static int64_t qk_norm_parameters(const mti_dims *s)
 static int64_t block_vectors(const mti_dims *s)
 {
     const mt_model_config *c = &s->config;
-    int64_t h = c->hidden, in = s->q + 2 * s->k, f = (swiglu(s) ? 2 : 1) * c->ffn;
+    int64_t h = c->hidden, in = s->q + 2 * s->k, f = (gated(s) ? 2 : 1) * c->ffn;
     int64_t attention = (c->no_bias && !c->qkv_bias ? 0 : in) + (c->no_bias ? 0 : h);
     int64_t mlp = c->no_bias ? 0 : f + h;
     if (is_linear(s)) return c->no_bias ? 0 : c->ffn;

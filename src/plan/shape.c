@@ -97,6 +97,7 @@ static mti_dims textbook(const mti_dims *s)
     c->rope_theta = 0;
     c->qk_norm = MT_QK_NORM_NONE;
     c->attention = MT_ATTENTION_MATH;
+    c->attention_cap = 0;
     c->dropout = 0.1;
     c->dtype = MT_BF16;
     return t;
@@ -114,6 +115,10 @@ static void take_q(mti_dims *at, const mti_dims *to)
 }
 static void take_k(mti_dims *at, const mti_dims *to) { at->k = to->k; }
 static void take_ffn(mti_dims *at, const mti_dims *to) { at->config.ffn = to->config.ffn; }
+static void take_swiglu(mti_dims *at, const mti_dims *to)
+{
+    at->config.mlp = to->config.mlp == MT_MLP_PLAIN ? MT_MLP_PLAIN : MT_MLP_SWIGLU;
+}
 static void take_mlp(mti_dims *at, const mti_dims *to) { at->config.mlp = to->config.mlp; }
 static void take_act(mti_dims *at, const mti_dims *to)
 {
@@ -133,10 +138,18 @@ static void take_bias(mti_dims *at, const mti_dims *to)
     at->config.no_bias = to->config.no_bias;
     at->config.qkv_bias = to->config.qkv_bias;
 }
+static void take_post_norm(mti_dims *at, const mti_dims *to)
+{
+    at->config.norm = to->config.norm == MT_NORM_POST ? MT_NORM_POST : MT_NORM_PRE;
+}
 static void take_norm(mti_dims *at, const mti_dims *to) { at->config.norm = to->config.norm; }
 static void take_rope(mti_dims *at, const mti_dims *to)
 {
     at->config.rope_theta = to->config.rope_theta;
+}
+static void take_cap(mti_dims *at, const mti_dims *to)
+{
+    at->config.attention_cap = to->config.attention_cap;
 }
 static void take_joint(mti_dims *at, const mti_dims *to)
 {
@@ -161,16 +174,19 @@ static const choice choices[] = {
     {"heads whose joint width is not h", take_q},
     {"grouped-query attention: fewer heads of keys and values", take_k},
     {"an MLP that is not 4h wide", take_ffn},
-    {"swiglu: a gate beside the MLP's first product", take_mlp},
+    {"swiglu: a gate beside the MLP's first product", take_swiglu},
     {"an activation other than GELU: one that knows its slope by its output shares it", take_act},
+    {"a gate whose activation and product are an op each", take_mlp},
     {"an activation of the MLP's output", take_out_act},
     {"RMS norms: neither bias nor mean", take_norm_kind},
     {"no biases, or only those of q, k and v", take_bias},
-    {"norms elsewhere than before attention and MLP", take_norm},
+    {"norms after the sums", take_post_norm},
+    {"norms of what attention and MLP give", take_norm},
     {"rotary positions: q, k and v apart", take_rope},
     {"one product for q, k and v, of which only v is used again", take_joint},
     {"norms of q and k", take_qk_norm},
     {"flash attention: no b a s s of weights, masks and dropped weights", take_attention},
+    {"soft capping of the scores: their tanh", take_cap},
     {"no dropout: no masks, and no weights that it changed", take_dropout},
     {"floats of another size than 2 bytes", take_dtype},
     {"checkpoints: what they hold, less what they make again", take_memory},

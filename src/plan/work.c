@@ -65,7 +65,7 @@ static components components_of(const mti_dims *s)
 {
     const mt_model_config *m = &s->config;
     int64_t h = m->hidden, f = m->ffn, v = m->vocab, t = s->tokens, layers = mti_dims_layers(s);
-    bool gated = m->mlp == MT_MLP_SWIGLU, usual = s->q == h, plain = usual && s->k == h;
+    bool gated = m->mlp != MT_MLP_PLAIN, usual = s->q == h, plain = usual && s->k == h;
     components c = {.n = 0};
     if (mti_attends(m->kind)) {
         add_component(&c, "q, k and v", plain, "6bsh^2", "2bsh(q + 2k)", layers,

@@ -2,6 +2,17 @@
 #include "nn/model.h"
 #include "report/figures.h"
 
+/* What few models have, on a line of its own. */
+static void print_rare(const mt_model_config *c, FILE *out)
+{
+    const char *before = "\n  with ";
+    if (c->qk_norm) fprintf(out, "%snorms of q and k", before), before = ", ";
+    if (c->joint_products) fprintf(out, "%sjoint products", before), before = ", ";
+    if (c->attention_cap > 0)
+        fprintf(out, "%sscores capped at %g", before, c->attention_cap), before = ", ";
+    if (c->logit_cap > 0) fprintf(out, "%slogits capped at %g", before, c->logit_cap);
+}
+
 void mti_print_model(const mti_workload *w, const mt_device *device, FILE *out,
                      const mti_style *style)
 {
@@ -19,7 +30,8 @@ void mti_print_model(const mti_workload *w, const mt_device *device, FILE *out,
     if (whole) fprintf(out, " l=%lld v=%lld", (long long)c->layers, (long long)c->vocab);
     if (c->kind != MT_MODEL_ATTENTION) fprintf(out, " f=%lld", (long long)c->ffn);
     if (feeds)
-        fprintf(out, ", %s%s", swiglu ? mt_mlp_kind_name(c->mlp) : mt_act_name(c->act),
+        fprintf(out, ", %s%s%s", c->mlp == MT_MLP_GATED ? "gated " : "",
+                swiglu ? mt_mlp_kind_name(c->mlp) : mt_act_name(c->act),
                 c->inplace ? " in place" : "");
     if (c->out_act) fprintf(out, ", %s of the output", mti_choice_name(&mti_out_acts, c->out_act));
     if (attends)
@@ -27,10 +39,11 @@ void mti_print_model(const mti_workload *w, const mt_device *device, FILE *out,
                 mt_attention_form_name(c->attention));
     if (norms)
         fprintf(out, ", %s-norm%s", mt_norm_place_name(c->norm),
-                c->norm_kind == MT_NORM_RMS ? " (RMS)" : "");
-    if (c->qk_norm) fprintf(out, ", norms of q and k");
-    if (c->joint_products) fprintf(out, ", joint products");
+                c->norm_kind == MT_NORM_LAYER ? ""
+                : c->norm_kind == MT_NORM_RMS ? " (RMS)"
+                                              : " (RMS, 1 + w)");
     if (c->dropout > 0) fprintf(out, ", dropout %g", c->dropout);
+    print_rare(c, out);
     int threads = mt_device_threads(device);
     fprintf(out, "\n%s on %s, %d thread%s\n", mt_dtype_name(c->dtype), mt_device_kind(device),
             threads, threads == 1 ? "" : "s");
@@ -77,7 +90,7 @@ json_t *mti_model_json(const mti_workload *w)
     mt_model_config resolved = w->config;
     mt_model_config_resolve(&w->config, &resolved); /* checked when the options were read */
     const mt_model_config *c = &resolved;
-    bool acts = mti_feeds(c->kind) && c->mlp == MT_MLP_PLAIN;
+    bool acts = mti_feeds(c->kind) && c->mlp != MT_MLP_SWIGLU;
     bool whole = mti_is_whole(c->kind), attends = mti_attends(c->kind);
     bool feeds = mti_feeds(c->kind), norms = whole || c->kind == MT_MODEL_BLOCK;
     json_t *j = json_object();
@@ -100,6 +113,8 @@ json_t *mti_model_json(const mti_workload *w)
     mti_json_put_text(j, "norm_kind", norms ? mt_norm_kind_name(c->norm_kind) : NULL);
     if (c->qk_norm) mti_json_put_text(j, "qk_norm", mt_qk_norm_name(c->qk_norm));
     if (c->joint_products) mti_json_put(j, "joint_products", json_true());
+    if (c->attention_cap > 0) mti_json_put(j, "attention_cap", json_real(c->attention_cap));
+    if (c->logit_cap > 0) mti_json_put(j, "logit_cap", json_real(c->logit_cap));
     if (c->position_offset) mti_json_put_int(j, "position_offset", (uint64_t)c->position_offset);
     if (c->window) mti_json_put_int(j, "window", (uint64_t)c->window);
     mti_json_put(j, "dropout", json_real(c->dropout));

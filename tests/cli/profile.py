@@ -255,7 +255,7 @@ def keys_are_those_documented():
                  ["block", "--attention", "math"], ["gpt", "--lora-rank", 2, "--inference"],
                  ["gpt", "--budget", "1GB"],
                  *([CONFIGS / f"{name}.json", "-s", 64, "--device", "meta"]
-                   for name in ("qwen3-0.6b", "phi-3-mini-4k", "roberta-base")),
+                   for name in ("qwen3-0.6b", "phi-3-mini-4k", "gemma-2-2b", "roberta-base")),
                  ["gpt", "--checkpoint", "full", "--offload", "cpu", "--compress", "bits",
                   "--optimizer", "sgd", "--loss-scale", "dynamic"]]:
         p = profile(*args)

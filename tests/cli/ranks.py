@@ -92,7 +92,8 @@ check("sliding_window: attention sees all positions" in p.stderr, "no note on sl
 check("ignored: " in p.stderr, "ignored keys are not listed")
 r = profile(CONFIGS / "qwen2-7b.json", "--tp", 4, "--sp", "-s", 64, "--device", "meta")
 equal(r["formula"]["unexplained"], 0, "unexplained of a rank of Qwen2 7B")
-for name, ranks in [("qwen3-8b", 4), ("olmo-2-7b", 1), ("phi-4", 5)]:
+for name, ranks in [("qwen3-8b", 4), ("olmo-2-7b", 1), ("phi-4", 5), ("gemma-2-9b", 4),
+                    ("gemma-3-1b", 1)]:
     for checkpoint in ("none", "full", "selective"):
         r = profile(CONFIGS / f"{name}.json", "--tp", ranks, *["--sp"][:ranks - 1], "-s", 80, "--zero", 1, "--dp", 2,
                     "--checkpoint", checkpoint, "--device", "meta")
@@ -101,7 +102,7 @@ refused(["tensor is 2", "norms of q and k"], "profile", CONFIGS / "olmo-2-7b.jso
 with tempfile.TemporaryDirectory() as folder:
     bad = os.path.join(folder, "my-model.json")
     Path(bad).write_text('{"model_type":"mixtral"}')
-    refused(["mixtral", "gpt2, llama, mistral, qwen2, qwen3, olmo2, phi3, bert, roberta"], "profile", bad)
+    refused(["mixtral", "gpt2, llama, mistral, qwen2, qwen3, olmo2, phi3, gemma2, gemma3_text, bert, roberta"], "profile", bad)
     Path(bad).write_text('{"model_type":"gpt2","n_embd":')
     refused(["line 1"], "profile", bad)
     llama_2 = (CONFIGS / "llama-2-7b.json").read_text()

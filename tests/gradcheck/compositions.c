@@ -142,6 +142,11 @@ static mt_tensor *math_dropout(mt_tensor **in)
     return mt_math_attention(in[0], in[1], in[2], 0.7, false, 0.3);
 }
 
+static mt_tensor *math_capped(mt_tensor **in)
+{
+    return mt_math_attention_capped(in[0], in[1], in[2], 0, 0.9, true, 0);
+}
+
 /* ---- models ---- */
 
 /* Uses x twice on different paths, and a value that only forward needs. */
@@ -197,6 +202,10 @@ static const grad_case compositions[] = {
              X(2, 2, 5, 2))},
     {MADE_BY("reshape", "math attention, one head of keys, dropout", math_dropout, X(1, 3, 3, 2),
              X(1, 1, 5, 2), X(1, 1, 5, 2))},
+    {INSIDE("matmul", "math attention, capped", math_capped, X(1, 2, 4, 3), X(1, 2, 4, 3),
+            X(1, 2, 4, 3))},
+    {MADE_BY("reshape", "math attention, capped, grouped heads", math_capped, X(1, 4, 3, 2),
+             X(1, 2, 5, 2), X(1, 2, 5, 2))},
     {MADE_BY("linear", "expanded rows", linear_expanded, X(1, 5), X(2, 5))},
     {MADE_BY("matmul", "expanded rows and columns", matmul_expanded, X(1, 5), X(5, 1))},
     {MADE_BY("linear", "each row thrice", linear_expanded_middle, X(2, 1, 4), X(5, 4), X(5))},

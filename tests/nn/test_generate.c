@@ -23,6 +23,9 @@ static const mt_model_config models[] = {
     {SMALL, .kind = MT_MODEL_LLAMA, .kv_heads = 2, .head_dim = 8, .qk_norm = MT_QK_NORM_HEAD},
     {SMALL, .kind = MT_MODEL_LLAMA, .norm = MT_NORM_AFTER, .qk_norm = MT_QK_NORM_WIDTH},
     {SMALL, .kind = MT_MODEL_LLAMA, .kv_heads = 2, .joint_products = true},
+    {SMALL, .kind = MT_MODEL_LLAMA, .kv_heads = 2, .attention = MT_ATTENTION_MATH,
+     .attention_cap = 5, .logit_cap = 3, .scaled_embedding = true, .local_theta = 50,
+     .local_period = 2},
     {SMALL, .kind = MT_MODEL_LLAMA, .kv_heads = 1, .attention = MT_ATTENTION_MATH},
 };
 #define N_MODELS (sizeof models / sizeof models[0])

@@ -39,7 +39,8 @@ static void published_files_have_the_published_numbers_of_parameters(void **stat
                  {"olmo-2-7b", 7298617344},    {"smollm2-135m", 134515008},
                  {"smollm2-1.7b", 1711376384}, {"phi-3-mini-4k", 3821079552},
                  {"phi-4", 14659507200},       {"roberta-base", 124697433},
-                 {"roberta-large", 355412057}};
+                 {"roberta-large", 355412057}, {"gemma-2-2b", 2614341888},
+                 {"gemma-2-9b", 9241705984},   {"gemma-3-1b", 999885952}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         mt_model_config c = read_file(cases[i].name);
         mt_device *meta = mt_device_open("meta");
@@ -73,6 +74,13 @@ static void the_files_values_are_in_the_configuration(void **state)
     assert_int_equal(c.qk_norm, MT_QK_NORM_HEAD);
     c = read_file("olmo-2-7b");
     assert_true(c.norm == MT_NORM_AFTER && c.qk_norm == MT_QK_NORM_WIDTH);
+    c = read_file("gemma-2-9b");
+    assert_true(c.attention_cap == 50 && c.logit_cap == 30 && c.attention_scale == 1.0 / 16);
+    assert_true(c.window == 4096 && c.local_theta == 0 && c.tied);
+    c = read_file("gemma-3-1b");
+    assert_true(c.attention_cap == 0 && c.logit_cap == 0 && c.attention == MT_ATTENTION_FLASH);
+    assert_true(c.window == 512 && c.rope_theta == 1e6 && c.local_theta == 1e4);
+    assert_int_equal(c.local_period, 6);
     c = read_file("gpt2");
     assert_true(c.kind == MT_MODEL_GPT && c.act == MT_ACT_GELU_TANH && c.dropout == 0.1);
     assert_int_equal(c.dtype, MT_F32);
@@ -183,7 +191,8 @@ static const struct bad {
      {"\"position_embedding_type\"", "absolute"},
      MT_ERR_FORMAT},
     {"{\"model_type\":\"mamba\"}",
-     {"\"mamba\" is unknown", "gpt2, llama, mistral, qwen2, qwen3, olmo2, phi3, bert, roberta"},
+     {"\"mamba\" is unknown",
+      "gpt2, llama, mistral, qwen2, qwen3, olmo2, phi3, gemma2, gemma3_text, bert, roberta"},
      MT_ERR_UNSUPPORTED},
     {"{\"architectures\":[\"LlamaGuardForCausalLM\"]}",
      {"\"LlamaGuardForCausalLM\" is unknown", "llama"},

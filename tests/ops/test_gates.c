@@ -262,6 +262,12 @@ static void wrong_shapes_and_numbers_are_refused_with_what_is_needed(void **stat
     mtt_failed(MT_ERR_ARGUMENT, "max", "named twice");
     assert_null(mt_math_attention(heads, three, three, 0, false, 0));
     mtt_failed(MT_ERR_ARGUMENT, "math_attention", "[1,4,2,6]", "[1,3,2,6]", "multiple");
+    assert_null(mt_math_attention_capped(heads, heads, heads, 0, 0, false, 0));
+    mtt_failed(MT_ERR_ARGUMENT, "cap is 0", "positive");
+    assert_null(mt_math_attention_capped(heads, heads, heads, 0, INFINITY, false, 0));
+    mtt_failed(MT_ERR_ARGUMENT, "cap is inf", "positive");
+    assert_null(mt_math_attention_capped(heads, three, three, 0, 1, false, 0));
+    mtt_failed(MT_ERR_ARGUMENT, "math_attention", "[1,4,2,6]", "[1,3,2,6]", "multiple");
     assert_null(mt_math_attention(heads, NULL, heads, 0, false, 0));
     mtt_failed(MT_ERR_ARGUMENT, "math_attention", "NULL");
 }

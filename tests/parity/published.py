@@ -25,6 +25,8 @@ SMALL = dict(vocab_size=31, hidden_size=24, intermediate_size=40, num_hidden_lay
              max_position_embeddings=16, pad_token_id=0)
 ROTARY = SMALL | dict(num_key_value_heads=2, head_dim=10, rope_theta=500.0, tie_word_embeddings=False)
 
+GEMMA = ROTARY | dict(sliding_window=12, tie_word_embeddings=True, hidden_activation="gelu_pytorch_tanh")
+
 # ---- the models: type, what differs from the family's usual choices ----
 
 CASES = [
@@ -37,6 +39,9 @@ CASES = [
     ("qwen3", ROTARY | dict(head_dim=6, tie_word_embeddings=True)),
     ("olmo2", {k: v for k, v in ROTARY.items() if k != "head_dim"}),
     ("phi3", {k: v for k, v in ROTARY.items() if k != "head_dim"} | dict(sliding_window=12)),
+    ("gemma2", GEMMA | dict(attn_logit_softcapping=1.5, final_logit_softcapping=2.0)),
+    ("gemma2", GEMMA | dict(attn_logit_softcapping=None, final_logit_softcapping=None, query_pre_attn_scalar=7)),
+    ("gemma3_text", GEMMA | dict(rope_local_base_freq=50.0, _sliding_window_pattern=3)),
     ("roberta", SMALL | dict(type_vocab_size=1, pad_token_id=1, hidden_dropout_prob=0.0,
                              attention_probs_dropout_prob=0.0)),
     ("bert", SMALL | dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)),
@@ -70,7 +75,10 @@ ROBERTA = {ours: [t.replace("bert.", "roberta.", 1) for t in theirs] if isinstan
            else theirs.replace("bert.", "roberta.", 1) for ours, theirs in BERT.items()} | {
     "head.bias": "lm_head.bias", "head.dense": "lm_head.dense", "head.ln": "lm_head.layer_norm"}
 PHI3 = LLAMA | {"attn.qkv": "model.layers.N.self_attn.qkv_proj", "mlp.gate_up": "model.layers.N.mlp.gate_up_proj"}
-NAMES = {"roberta": ROBERTA, "phi3": PHI3, "gpt2": GPT2, "bert": BERT, "olmo2": OLMO2}
+GEMMA_NAMES = LLAMA | {"ln_1_out": "model.layers.N.post_attention_layernorm",
+                       "ln_2": "model.layers.N.pre_feedforward_layernorm",
+                       "ln_2_out": "model.layers.N.post_feedforward_layernorm"}
+NAMES = {"gemma2": GEMMA_NAMES, "gemma3_text": GEMMA_NAMES, "roberta": ROBERTA, "phi3": PHI3, "gpt2": GPT2, "bert": BERT, "olmo2": OLMO2}
 
 
 def theirs_for(kind, name, tensors):

@@ -296,19 +296,22 @@ static mt_model_config draw_model(uint64_t *seed)
     bool part = c.kind == MT_MODEL_BLOCK || c.kind == MT_MODEL_ATTENTION;
     draw_dimensions(seed, &c);
     c.act = (mt_act)pick(seed, 0, MT_ACT_COUNT - 1);
-    if (c.kind != MT_MODEL_BERT && toss(seed)) c.mlp = MT_MLP_SWIGLU;
+    if (c.kind != MT_MODEL_BERT && toss(seed)) c.mlp = toss(seed) ? MT_MLP_GATED : MT_MLP_SWIGLU;
     bool kinked = c.act == MT_ACT_RELU || c.act == MT_ACT_LEAKY_RELU;
     c.inplace = kinked && !llama && c.mlp == MT_MLP_PLAIN && toss(seed);
     if (c.kind == MT_MODEL_MLP) c.out_act = (int)pick(seed, 0, MT_ACT_COUNT);
     c.norm = (mt_norm_place)pick(seed, 0, MT_NORM_PLACE_COUNT - 1);
     if (llama && c.norm == MT_NORM_POST) c.norm = MT_NORM_PRE;
-    if (toss(seed)) c.norm_kind = MT_NORM_RMS;
+    c.norm_kind = (mt_norm_kind)pick(seed, 0, MT_NORM_KIND_COUNT - 1);
     if (part && toss(seed)) c.rope_theta = 1000;
-    c.joint_products = toss(seed);
+    c.joint_products = c.mlp != MT_MLP_GATED && toss(seed);
+    if (llama && toss(seed)) c.scaled_embedding = true, c.logit_cap = 30;
+    if (llama && toss(seed)) c.local_theta = 10, c.local_period = 2;
     if (!c.joint_products && (llama || c.rope_theta > 0))
         c.qk_norm = (mt_qk_norm)pick(seed, 0, MT_QK_NORM_COUNT - 1);
     c.dropout = toss(seed) ? 0.25 : 0;
     c.attention = toss(seed) ? MT_ATTENTION_MATH : MT_ATTENTION_FLASH;
+    if (c.attention == MT_ATTENTION_MATH && toss(seed)) c.attention_cap = 50;
     c.causal = part && toss(seed);
     c.untied = c.kind == MT_MODEL_GPT && toss(seed);
     c.tied = llama && toss(seed);
