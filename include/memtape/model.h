@@ -130,7 +130,7 @@ MT_API const char *mt_model_preset_name(size_t i); /* NULL past the last */
 /* Elements of the parameters that the model would have, without making it. */
 MT_API mt_status mt_model_config_params(const mt_model_config *config, uint64_t *n_elements);
 /* One JSON object with every field, for metadata; n_bytes MT_MODEL_CONFIG_TEXT always suffice. */
-#define MT_MODEL_CONFIG_TEXT 1024
+#define MT_MODEL_CONFIG_TEXT 2048
 MT_API mt_status mt_model_config_to_json(const mt_model_config *config, char *buf, size_t n_bytes);
 /* Checked; fields left out are zero, unknown ones are refused. */
 MT_API mt_status mt_model_config_from_json(const char *json, mt_model_config *out);

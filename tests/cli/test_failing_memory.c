@@ -126,6 +126,23 @@ static void profile_reports_every_refusal(void **state)
     unlink(svg_file);
 }
 
+/* A model with all that a llama may have, read from a folder. */
+static void profile_of_a_folder_reports_every_refusal(void **state)
+{
+    (void)state;
+    char config[96];
+    snprintf(config, sizeof config, "%s/config.json", folder);
+    FILE *f = fopen(config, "w");
+    assert_non_null(f);
+    fputs("{\"model_type\":\"gemma2\",\"vocab_size\":5,\"hidden_size\":4,\"intermediate_size\":3,"
+          "\"num_hidden_layers\":1,\"num_attention_heads\":2,\"num_key_value_heads\":1,"
+          "\"head_dim\":2,\"max_position_embeddings\":4,\"unsloth_fixed\":true}",
+          f);
+    fclose(f);
+    refuse_each(MTI_PROFILE, mti_profile, WORDS(folder, "-b", "1", "-s", "2"), NULL);
+    unlink(config);
+}
+
 static void explain_reports_every_refusal(void **state)
 {
     (void)state;
@@ -274,6 +291,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(profile_reports_every_refusal),
+        cmocka_unit_test(profile_of_a_folder_reports_every_refusal),
         cmocka_unit_test(explain_reports_every_refusal),
         cmocka_unit_test(profile_with_memory_options_reports_every_refusal),
         cmocka_unit_test(sweep_reports_every_refusal),

@@ -193,8 +193,30 @@ static void json_holds_every_field(void **state)
                            .dtype = MT_BF16};
     mt_model_config mlp = {
         .kind = MT_MODEL_MLP, .hidden = 8, .act = MT_ACT_GELU, .out_act = 1 + MT_ACT_SIGMOID};
-    mt_model_config configs[] = {all, {GPT}, {GPT, .mlp = MT_MLP_SWIGLU}, mlp};
-    for (int i = 0; i < 4; i++) {
+    mt_model_config rare = {.kind = MT_MODEL_LLAMA,
+                            .hidden = 8,
+                            .vocab = 7,
+                            .context = 9,
+                            .norm = MT_NORM_AROUND,
+                            .norm_kind = MT_NORM_RMS_ONE,
+                            .mlp = MT_MLP_GATED,
+                            .qk_norm = MT_QK_NORM_WIDTH,
+                            .window = 3,
+                            .attention = MT_ATTENTION_MATH,
+                            .attention_scale = 0.3,
+                            .attention_cap = 50,
+                            .logit_cap = 30,
+                            .scaled_embedding = true,
+                            .local_theta = 1e4,
+                            .local_period = 6};
+    mt_model_config configs[] = {all,
+                                 {GPT},
+                                 {GPT, .mlp = MT_MLP_SWIGLU},
+                                 mlp,
+                                 rare,
+                                 {GPT, .kind = MT_MODEL_BERT, .position_offset = 2},
+                                 {GPT, .kind = MT_MODEL_LLAMA, .joint_products = true}};
+    for (int i = 0; i < 7; i++) {
         char text[MT_MODEL_CONFIG_TEXT], again[MT_MODEL_CONFIG_TEXT];
         mt_model_config back = {0};
         mtt_ok(mt_model_config_to_json(&configs[i], text, sizeof text));
@@ -204,6 +226,16 @@ static void json_holds_every_field(void **state)
         assert_int_equal(strstr(text, "\"out_act\":\"sigmoid\"") != NULL, i == 3);
         assert_int_equal(strstr(text, "out_act") != NULL,
                          i == 3); /* older readers do not know it */
+        assert_int_equal(strstr(text, "local_theta") != NULL, i == 4);
+        assert_true(back.qk_norm == configs[i].qk_norm && back.window == configs[i].window);
+        assert_true(back.attention_scale == configs[i].attention_scale);
+        assert_true(back.attention_cap == configs[i].attention_cap);
+        assert_true(back.logit_cap == configs[i].logit_cap);
+        assert_true(back.scaled_embedding == configs[i].scaled_embedding);
+        assert_true(back.local_theta == configs[i].local_theta);
+        assert_int_equal(back.local_period, configs[i].local_period);
+        assert_int_equal(back.position_offset, configs[i].position_offset);
+        assert_int_equal(back.joint_products, configs[i].joint_products);
         assert_memory_equal(&back, &configs[i], offsetof(mt_model_config, mlp));
         assert_int_equal(back.mlp, configs[i].mlp);
         assert_int_equal(back.norm_kind, configs[i].norm_kind);
@@ -231,7 +263,18 @@ static void json_holds_every_field(void **state)
                                .norm = MT_NORM_POST,
                                .norm_kind = MT_NORM_LAYER,
                                .norm_eps = DBL_TRUE_MIN,
-                               .dropout = DBL_TRUE_MIN};
+                               .dropout = DBL_TRUE_MIN,
+                               .attention = MT_ATTENTION_MATH,
+                               .mlp = MT_MLP_SWIGLU,
+                               .joint_products = true,
+                               .window = most,
+                               .position_offset = most,
+                               .attention_scale = DBL_TRUE_MIN,
+                               .attention_cap = DBL_TRUE_MIN,
+                               .logit_cap = DBL_TRUE_MIN,
+                               .scaled_embedding = true,
+                               .local_theta = DBL_TRUE_MIN,
+                               .local_period = most};
     char text[MT_MODEL_CONFIG_TEXT];
     mtt_ok(mt_model_config_to_json(&longest, text, sizeof text));
     mt_model_config_to_json(&longest, text, 100);
