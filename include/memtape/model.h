@@ -50,6 +50,32 @@ typedef enum mt_mlp_kind {
     MT_MLP_KIND_COUNT
 } mt_mlp_kind;
 
+/* Some functions can be one op or a composition of several, which keeps more; some can run in f32
+ * within a model of 2-byte floats. Zero is what keeps least. The values agree but for rounding.
+ * What Transformers' code does, and so what it keeps: docs/parity-transformers.md. */
+typedef enum mt_op_form { MT_OP_FUSED, MT_OP_UNFUSED, MT_OP_FORM_COUNT } mt_op_form;
+typedef enum mt_op_precision {
+    MT_PRECISION_NATIVE, /* the tensor's own type */
+    MT_PRECISION_F32,    /* cast to f32 before; no effect on f32 and f64 */
+    MT_PRECISION_COUNT
+} mt_op_precision;
+typedef enum mt_kv_groups {
+    MT_KV_SHARED,   /* each head of keys is read in place by all heads of its group */
+    MT_KV_REPEATED, /* copied for every head of its group */
+    MT_KV_GROUPS_COUNT
+} mt_kv_groups;
+typedef struct mt_op_choices {
+    mt_op_form swiglu;       /* unfused: silu, then a product, which also keeps silu(gate) */
+    mt_op_form rms_norm;     /* unfused: x cast to f32, mean of squares, root, quotient, cast back,
+                                product with the weight, which also keeps the normalised rows */
+    mt_op_form gelu_tanh;    /* unfused: power, tanh, sums and products, which keep four tensors */
+    mt_op_form rope;         /* unfused: products with tables of cosines and sines [s,h], which are
+                                kept; a forward of a whole model makes them once */
+    mt_op_precision softmax; /* math attention: scores cast to f32, weights cast back */
+    mt_kv_groups kv_groups;  /* math attention with fewer heads of keys than heads */
+    mt_op_precision loss;    /* whole models: logits cast to f32 before the cross-entropy */
+} mt_op_choices;
+
 /* Names as the program takes them: "pre", "flash", "gpt", "rmsnorm", "swiglu". Parsing fails with a
  * text that lists the good names. */
 MT_API const char *mt_norm_place_name(mt_norm_place place);
@@ -117,6 +143,7 @@ typedef struct mt_model_config {
                                 has its padding there */
     int64_t mask_token; /* bert: stands for a token that is to be guessed; 0: the last, v - 1 */
     mt_dtype dtype;
+    mt_op_choices ops;
 } mt_model_config;
 
 /* MT_OK, or an error that names the field, what it is and what it may be. */
@@ -168,6 +195,10 @@ MT_API mt_status mt_model_checkpoint_layers(mt_module *model, int64_t from, int6
 /* What the model was made from, resolved; borrowed. NULL if m is not a gpt, bert or llama of ours.
  */
 MT_API const mt_model_config *mt_model_config_of(const mt_module *m);
+/* mt_cross_entropy(logits, target, MT_IGNORE) of a whole model of this config, in f32 if its
+ * ops.loss asks for that. */
+MT_API mt_tensor *mt_model_loss(const mt_model_config *config, mt_tensor *logits,
+                                mt_tensor *target);
 /* [..,d] -> [..,d]: fc, act, proj, drop; gated: gate, up (or gate_up), act (not swiglu), down,
  * drop; with out_act: and out */
 MT_API mt_module *mt_mlp_new(mt_device *device, const mt_model_config *config);

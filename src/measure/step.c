@@ -58,7 +58,7 @@ mt_tensor *mti_subject_forward(const mti_subject *s)
 {
     mt_tensor *y = mt_forward(s->model, s->input);
     if (!s->target || mt_scope_push("loss") != MT_OK) return y;
-    mt_set(&y, mt_cross_entropy(y, s->target, MT_IGNORE));
+    mt_set(&y, mt_model_loss(mt_model_config_of(s->model), y, s->target));
     mt_scope_pop();
     return y;
 }

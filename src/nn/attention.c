@@ -33,10 +33,26 @@ static mt_tensor *merge_heads(mt_tensor *x)
     return y;
 }
 
-static bool rotate(const mti_heads *heads, mt_tensor **x)
+static bool rotate(const mti_heads *heads, mti_rope_tables *tables, mt_tensor **x)
 {
+    int64_t start = heads->kv ? *heads->kv->length : 0;
     if (heads->rope_theta == 0) return true;
-    return mt_set(x, mt_rope(*x, heads->kv ? *heads->kv->length : 0, heads->rope_theta)) == MT_OK;
+    if (heads->rope == MT_OP_UNFUSED)
+        return mti_rope_unfused(tables, heads->dtype, start, heads->rope_theta, x);
+    return mt_set(x, mt_rope(*x, start, heads->rope_theta)) == MT_OK;
+}
+
+/* part: q [b,a,s,h], k, v [b,k,t,h] */
+static mt_tensor *attend_by_math(const mti_heads *heads, mt_tensor *part[3], double p)
+{
+    for (int i = 1; i < 3 && heads->kv_groups == MT_KV_REPEATED; i++)
+        mt_set(&part[i], mti_repeat_heads(part[i], heads->n));
+    if (heads->softmax == MT_PRECISION_F32)
+        return mti_attention_f32(part, heads->scale, heads->cap, heads->causal, p);
+    return heads->cap > 0
+               ? mt_math_attention_capped(part[0], part[1], part[2], heads->scale, heads->cap,
+                                          heads->causal, p)
+               : mt_math_attention(part[0], part[1], part[2], heads->scale, heads->causal, p);
 }
 
 /* part: q [b,s,a h], k, v [b,s,k h], all taken over -> [b,s,a h] */
@@ -44,18 +60,19 @@ static mt_tensor *attend(const mt_module *self, mt_tensor *part[3])
 {
     const mti_heads *heads = mt_module_user(self);
     mt_tensor *y = NULL;
+    mti_rope_tables own = {0}, *tables = heads->tables ? heads->tables : &own;
     for (int i = 0; i < 3; i++) mt_set(&part[i], split_heads(part[i], i ? heads->n_kv : heads->n));
-    if (!part[0] || !part[1] || !part[2] || !rotate(heads, &part[0]) || !rotate(heads, &part[1]))
+    if (!part[0] || !part[1] || !part[2] || !rotate(heads, tables, &part[0]) ||
+        !rotate(heads, tables, &part[1]))
         goto out;
+    mti_rope_tables_free(&own);
     if (heads->kv && !mti_kv_append(heads->kv, &part[1], &part[2])) goto out;
     double p = mt_module_training(self) ? heads->dropout : 0;
     y = heads->form == MT_ATTENTION_FLASH
             ? mt_flash_attention(part[0], part[1], part[2], heads->scale, heads->causal, p)
-        : heads->cap > 0
-            ? mt_math_attention_capped(part[0], part[1], part[2], heads->scale, heads->cap,
-                                       heads->causal, p)
-            : mt_math_attention(part[0], part[1], part[2], heads->scale, heads->causal, p);
+            : attend_by_math(heads, part, p);
 out:
+    mti_rope_tables_free(&own);
     for (int i = 0; i < 3; i++) mt_release(part[i]);
     mt_set(&y, merge_heads(y));
     return y;
@@ -101,7 +118,11 @@ static mt_module *heads_new(const mt_model_config *c)
                         .rope_theta = c->rope_theta,
                         .scale = c->attention_scale,
                         .cap = c->attention_cap,
-                        .dropout = c->dropout};
+                        .dropout = c->dropout,
+                        .softmax = c->ops.softmax,
+                        .kv_groups = c->ops.kv_groups,
+                        .rope = c->ops.rope,
+                        .dtype = c->dtype};
     return mt_module_new("heads", heads_forward, user, mti_free);
 }
 

@@ -72,8 +72,7 @@ static mt_module *head_new(mt_device *device, const mt_model_config *c)
     return mti_module_complete(
         m, m && mt_module_add_param(m, "bias", mt_zeros(device, c->dtype, MT_SHAPE(c->vocab))) &&
                mti_add_linear(m, "dense", device, c, c->hidden, c->hidden, MTI_INIT_STD) &&
-               mt_module_add_child(m, "act", mt_activation_new(c->act, false)) &&
-               mti_add_norm(m, "ln", device, c));
+               mti_add_activation(m, "act", c, false) && mti_add_norm(m, "ln", device, c));
 }
 
 /* ---- the whole ---- */

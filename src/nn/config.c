@@ -15,6 +15,9 @@ const mti_choice mti_norm_kinds = {"norm_kind", MTI_NAMES("layernorm", "rmsnorm"
 const mti_choice mti_attention_forms = {"attention", MTI_NAMES("flash", "math")};
 const mti_choice mti_model_kinds = {
     "model", MTI_NAMES("gpt", "block", "attention", "mlp", "bert", "llama", "linear")};
+const mti_choice mti_op_forms = {"op form", MTI_NAMES("fused", "unfused")};
+const mti_choice mti_op_precisions = {"precision", MTI_NAMES("native", "f32")};
+const mti_choice mti_kv_groupings = {"kv_groups", MTI_NAMES("shared", "repeated")};
 static const mti_choice mlp_kinds = {"mlp", MTI_NAMES("plain", "swiglu", "gated")};
 static const mti_choice qk_norms = {"qk_norm", MTI_NAMES("none", "head", "width")};
 
@@ -90,7 +93,14 @@ static bool check_enums(const mt_model_config *c)
         !known("norm", (int)c->norm, &mti_norm_places) ||
         !known("norm_kind", (int)c->norm_kind, &mti_norm_kinds) ||
         !known("mlp", (int)c->mlp, &mlp_kinds) || !known("qk_norm", (int)c->qk_norm, &qk_norms) ||
-        !known("attention", (int)c->attention, &mti_attention_forms))
+        !known("attention", (int)c->attention, &mti_attention_forms) ||
+        !known("swiglu", (int)c->ops.swiglu, &mti_op_forms) ||
+        !known("rms_norm", (int)c->ops.rms_norm, &mti_op_forms) ||
+        !known("gelu_tanh", (int)c->ops.gelu_tanh, &mti_op_forms) ||
+        !known("rope", (int)c->ops.rope, &mti_op_forms) ||
+        !known("softmax", (int)c->ops.softmax, &mti_op_precisions) ||
+        !known("kv_groups", (int)c->ops.kv_groups, &mti_kv_groupings) ||
+        !known("loss", (int)c->ops.loss, &mti_op_precisions))
         return false;
     return mt_dtype_is_float(c->dtype) ||
            mti_fail_bool(MT_ERR_ARGUMENT, "config: dtype is %s; need f32, f64, bf16 or f16",

@@ -18,14 +18,16 @@ typedef enum form {
     ACT,
     OUT_ACT,
     ATTENTION,
-    DTYPE
+    DTYPE,
+    OP_CHOICE
 } form;
 
 static const struct field {
     const char *name;
     form form;
     size_t at;
-    bool rare; /* not written where it is 0: few models have it */
+    bool rare;                /* not written where it is 0: few models have it */
+    const mti_choice *choice; /* of an OP_CHOICE */
 } fields[] = {
 #define FIELD(form, name)                                                                          \
     {                                                                                              \
@@ -74,14 +76,27 @@ static const struct field {
     RARE(INT, local_period),
 #undef RARE
 #undef FIELD
+#define FIELD(name, choice)                                                                        \
+    {                                                                                              \
+#name, OP_CHOICE, offsetof(mt_model_config, ops.name), true, &choice                       \
+    }
+    FIELD(swiglu, mti_op_forms),
+    FIELD(rms_norm, mti_op_forms),
+    FIELD(gelu_tanh, mti_op_forms),
+    FIELD(rope, mti_op_forms),
+    FIELD(softmax, mti_op_precisions),
+    FIELD(kv_groups, mti_kv_groupings),
+    FIELD(loss, mti_op_precisions),
+#undef FIELD
 };
 #define N_FIELDS (sizeof fields / sizeof fields[0])
 
 /* ---- writing ---- */
 
-static const char *choice_name(form f, const void *at)
+static const char *choice_name(const struct field *f, const void *at)
 {
-    switch (f) {
+    switch (f->form) {
+    case OP_CHOICE: return mti_choice_name(f->choice, *(const int *)at);
     case KIND: return mt_model_kind_name(*(const mt_model_kind *)at);
     case NORM: return mt_norm_place_name(*(const mt_norm_place *)at);
     case NORM_KIND: return mt_norm_kind_name(*(const mt_norm_kind *)at);
@@ -122,7 +137,7 @@ static void put_value(writer *t, const struct field *f, const void *at)
     else if (f->form == FLAG)
         put(t, "%s", *(const bool *)at ? "true" : "false");
     else
-        put(t, "\"%s\"", choice_name(f->form, at));
+        put(t, "\"%s\"", choice_name(f, at));
 }
 
 static bool is_zero(const struct field *f, const void *at)
@@ -184,6 +199,7 @@ static bool get_value(const struct field *f, const json_t *value, void *out)
     case QK_NORM: return mt_qk_norm_parse(word, out) == MT_OK;
     case OUT_ACT: return mti_choice_parse(&mti_out_acts, word, out) == MT_OK;
     case ATTENTION: return mt_attention_form_parse(word, out) == MT_OK;
+    case OP_CHOICE: return mti_choice_parse(f->choice, word, out) == MT_OK;
     case DTYPE: break;
     }
     return mt_dtype_parse(word, out) || wrong_type(f->name, "f32, f64, bf16 or f16");

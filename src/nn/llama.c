@@ -14,7 +14,12 @@ static mt_tensor *llama_forward(mt_module *self, mt_tensor *tokens)
     mt_tensor *h = mt_forward_child(self, "wte", tokens);
     h = mti_scale_embedding(&model->config, h);
     mt_set(&h, mt_forward_child(self, "drop", h));
-    return mti_logits(self, mti_run_layers(self, h, 0, model->config.layers));
+    mti_rope_tables tables = {0};
+    mti_share_rope_tables(self, &tables);
+    h = mti_run_layers(self, h, 0, model->config.layers);
+    mti_share_rope_tables(self, NULL);
+    mti_rope_tables_free(&tables);
+    return mti_logits(self, h);
 }
 
 mt_module *mti_llama_make(mt_device *device, const mt_model_config *config,

@@ -44,12 +44,13 @@ static bool gate_and_up(mt_module *self, mt_tensor *x, mt_tensor **gate, mt_tens
 static mt_tensor *gated_forward(mt_module *self, mt_tensor *x)
 {
     mt_tensor *gate, *h;
+    const mt_op_form *form = mt_module_user(self);
     bool ok = gate_and_up(self, x, &gate, &h);
     if (ok && mt_module_child(self, "act")) {
         mt_set(&gate, mt_forward_child(self, "act", gate));
         mt_set(&h, mt_mul(gate, h));
     } else {
-        mt_set(&h, mt_swiglu(gate, h));
+        mt_set(&h, *form == MT_OP_UNFUSED ? mti_swiglu_unfused(gate, h) : mt_swiglu(gate, h));
     }
     mt_release(gate);
     mt_set(&h, mt_forward_child(self, "down", h));
@@ -66,11 +67,13 @@ static bool add_gate_and_up(mt_module *m, mt_device *device, const mt_model_conf
 
 static mt_module *gated_new(mt_device *device, const mt_model_config *c)
 {
-    mt_module *m = mt_module_new("mlp", gated_forward, NULL, NULL);
+    mt_op_form *form = mti_malloc(sizeof *form);
+    if (!form) return NULL;
+    *form = c->ops.swiglu;
+    mt_module *m = mt_module_new("mlp", gated_forward, form, mti_free);
     return mti_module_complete(
         m, m && add_gate_and_up(m, device, c) &&
-               (c->mlp == MT_MLP_SWIGLU ||
-                mt_module_add_child(m, "act", mt_activation_new(c->act, false))) &&
+               (c->mlp == MT_MLP_SWIGLU || mti_add_activation(m, "act", c, false)) &&
                mti_add_linear(m, "down", device, c, c->ffn, c->hidden, mti_residual_std(c)) &&
                add_end(m, c));
 }
@@ -83,7 +86,7 @@ mt_module *mt_mlp_new(mt_device *device, const mt_model_config *config)
     mt_module *m = mt_module_new("mlp", plain_forward, NULL, NULL);
     return mti_module_complete(
         m, m && mti_add_linear(m, "fc", device, &c, c.hidden, c.ffn, MTI_INIT_STD) &&
-               mt_module_add_child(m, "act", mt_activation_new(c.act, c.inplace)) &&
+               mti_add_activation(m, "act", &c, c.inplace) &&
                mti_add_linear(m, "proj", device, &c, c.ffn, c.hidden, mti_residual_std(&c)) &&
                add_end(m, &c));
 }

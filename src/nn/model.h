@@ -9,6 +9,7 @@
 
 extern const mti_choice mti_acts, mti_norm_places, mti_norm_kinds, mti_attention_forms,
     mti_model_kinds;
+extern const mti_choice mti_op_forms, mti_op_precisions, mti_kv_groupings;
 extern const mti_choice mti_out_acts; /* "none", and those of mti_acts */
 /* Whether it is a gpt, bert or llama: tokens in, logits out. */
 bool mti_is_whole(mt_model_kind kind);
@@ -50,8 +51,41 @@ mt_module *mti_add_norm_of(mt_module *m, const char *name, mt_device *device,
 mt_module *mti_add_embedding(mt_module *m, const char *name, mt_device *device,
                              const mt_model_config *c, int64_t rows);
 mt_module *mti_add_dropout(mt_module *m, const mt_model_config *c);
+mt_module *mti_add_activation(mt_module *m, const char *name, const mt_model_config *c,
+                              bool inplace);
+/* An RMS norm of rows of n, in the form that c asks for. */
+mt_module *mti_rms_norm_of(mt_device *device, const mt_model_config *c, int64_t n);
 /* For projections into the residual stream, to which each layer adds two. */
 double mti_residual_std(const mt_model_config *c);
+
+/* ---- unfused.c: compositions that keep more than the op of the same values ---- */
+
+mt_tensor *mti_swiglu_unfused(mt_tensor *gate, mt_tensor *up);
+mt_tensor *mti_rms_norm_unfused(mt_tensor *x, mt_tensor *w, double eps);
+/* The same with 1 + w, whose product is made in f32 */
+mt_tensor *mti_rms_norm_one_unfused(mt_tensor *x, mt_tensor *w, double eps);
+mt_tensor *mti_gelu_tanh_unfused(mt_tensor *x);
+/* Cosines and sines [s,h] of the positions start .. start + s - 1, each half of a row alike; made
+ * when they are first needed, for each of the thetas that a model's layers have. */
+enum { MTI_ROPE_THETAS = 2 };
+typedef struct mti_rope_tables {
+    struct {
+        double theta; /* 0: not made */
+        mt_tensor *cosine, *sine;
+    } of[MTI_ROPE_THETAS];
+} mti_rope_tables;
+void mti_rope_tables_free(mti_rope_tables *tables);
+/* *x [b,a,s,h] is replaced by mt_rope(*x, start, theta), from tables in `dtype`. */
+bool mti_rope_unfused(mti_rope_tables *tables, mt_dtype dtype, int64_t start, double theta,
+                      mt_tensor **x);
+/* All attentions in m share these tables from now on; NULL: each makes its own. */
+void mti_share_rope_tables(mt_module *m, mti_rope_tables *tables);
+/* [b,k,s,h] -> [b,n,s,h], each head n / k times in a row: a copy, unless n is k */
+mt_tensor *mti_repeat_heads(mt_tensor *x, int64_t n);
+/* mt_math_attention, or with a cap mt_math_attention_capped, of part: q, k, v; the softmax in f32
+ */
+mt_tensor *mti_attention_f32(mt_tensor *const part[3], double scale, double cap, bool causal,
+                             double dropout);
 
 /* ---- whole models ---- */
 
@@ -119,6 +153,11 @@ typedef struct mti_heads {
     mt_attention_form form;
     bool causal;
     double rope_theta, dropout, scale, cap;
+    mt_op_precision softmax;
+    mt_kv_groups kv_groups;
+    mt_op_form rope;
+    mt_dtype dtype;          /* of the model */
+    mti_rope_tables *tables; /* of all layers, set while a whole model's forward runs, else NULL */
     struct mti_kv_layer *kv; /* set while a cached forward runs, else NULL */
 } mti_heads;
 mti_heads *mti_heads_of(const mt_module *m); /* NULL if m is not such a module */

@@ -109,15 +109,33 @@ static mt_tensor *rms_norm_forward(mt_module *self, mt_tensor *x)
     return mt_rms_norm(x, mt_module_param(self, "weight"), number(self));
 }
 
-mt_module *mt_rms_norm_new(mt_device *device, mt_dtype dtype, int64_t n, double eps)
+static mt_tensor *unfused_rms_norm_forward(mt_module *self, mt_tensor *x)
+{
+    return mti_rms_norm_unfused(x, mt_module_param(self, "weight"), number(self));
+}
+
+static mt_module *rms_norm_new(mt_device *device, mt_dtype dtype, int64_t n, double eps,
+                               mt_op_form form)
 {
     if (n < 1 || !(eps >= 0))
         return mti_fail_null(MT_ERR_ARGUMENT,
                              "rms_norm: n %lld, eps %g; n must be at least 1, eps not negative",
                              (long long)n, eps);
-    mt_module *m = with_number("rms_norm", rms_norm_forward, eps > 0 ? eps : 1e-6);
+    mt_module *m =
+        with_number("rms_norm", form == MT_OP_UNFUSED ? unfused_rms_norm_forward : rms_norm_forward,
+                    eps > 0 ? eps : 1e-6);
     return mti_module_complete(
         m, m && mt_module_add_param(m, "weight", mt_full(device, dtype, MT_SHAPE(n), 1)));
+}
+
+mt_module *mt_rms_norm_new(mt_device *device, mt_dtype dtype, int64_t n, double eps)
+{
+    return rms_norm_new(device, dtype, n, eps, MT_OP_FUSED);
+}
+
+mt_module *mti_rms_norm_of(mt_device *device, const mt_model_config *c, int64_t n)
+{
+    return rms_norm_new(device, c->dtype, n, c->norm_eps, c->ops.rms_norm);
 }
 
 static mt_tensor *rms_norm_one_forward(mt_module *self, mt_tensor *x)
@@ -126,10 +144,17 @@ static mt_tensor *rms_norm_one_forward(mt_module *self, mt_tensor *x)
     return w ? mt_rms_norm(x, w, number(self)) : NULL;
 }
 
+static mt_tensor *unfused_rms_norm_one_forward(mt_module *self, mt_tensor *x)
+{
+    return mti_rms_norm_one_unfused(x, mt_module_param(self, "weight"), number(self));
+}
+
 /* y = x rstd (1 + weight); weight zeros */
 static mt_module *rms_norm_one_new(mt_device *device, const mt_model_config *c, int64_t n)
 {
-    mt_module *m = with_number("rms_norm", rms_norm_one_forward, c->norm_eps);
+    bool unfused = c->ops.rms_norm == MT_OP_UNFUSED;
+    mt_module *m = with_number(
+        "rms_norm", unfused ? unfused_rms_norm_one_forward : rms_norm_one_forward, c->norm_eps);
     return mti_module_complete(
         m, m && mt_module_add_param(m, "weight", mt_zeros(device, c->dtype, MT_SHAPE(n))));
 }
@@ -160,6 +185,7 @@ mt_module *mt_embedding_new(mt_device *device, mt_dtype dtype, int64_t rows, int
 typedef struct activation {
     mt_act act;
     bool inplace;
+    mt_op_form gelu_tanh;
 } activation;
 
 static mt_tensor *activation_forward(mt_module *self, mt_tensor *x)
@@ -174,7 +200,8 @@ static mt_tensor *activation_forward(mt_module *self, mt_tensor *x)
     case MT_ACT_RELU: return mt_relu(x);
     case MT_ACT_LEAKY_RELU: return mt_leaky_relu(x, LEAKY_SLOPE);
     case MT_ACT_GELU: return mt_gelu(x);
-    case MT_ACT_GELU_TANH: return mt_gelu_tanh(x);
+    case MT_ACT_GELU_TANH:
+        return a->gelu_tanh == MT_OP_UNFUSED ? mti_gelu_tanh_unfused(x) : mt_gelu_tanh(x);
     case MT_ACT_SILU: return mt_silu(x);
     case MT_ACT_TANH: return mt_tanh(x);
     case MT_ACT_SIGMOID: return mt_sigmoid(x);
@@ -183,7 +210,7 @@ static mt_tensor *activation_forward(mt_module *self, mt_tensor *x)
     return mti_fail_null(MT_ERR_INTERNAL, "activation: %d is unknown", (int)a->act);
 }
 
-mt_module *mt_activation_new(mt_act act, bool inplace)
+static mt_module *activation_new(mt_act act, bool inplace, mt_op_form gelu_tanh)
 {
     if ((unsigned)act >= MT_ACT_COUNT)
         return mti_fail_null(MT_ERR_ARGUMENT, "activation: %d is unknown", (int)act);
@@ -193,8 +220,13 @@ mt_module *mt_activation_new(mt_act act, bool inplace)
                              mt_act_name(act));
     activation *user = mti_malloc(sizeof *user);
     if (!user) return NULL;
-    *user = (activation){act, inplace};
+    *user = (activation){act, inplace, gelu_tanh};
     return mt_module_new(mt_act_name(act), activation_forward, user, mti_free);
+}
+
+mt_module *mt_activation_new(mt_act act, bool inplace)
+{
+    return activation_new(act, inplace, MT_OP_FUSED);
 }
 
 /* ---- dropout ---- */
@@ -226,13 +258,19 @@ mt_module *mti_add_norm_of(mt_module *m, const char *name, mt_device *device,
         m, name,
         c->norm_kind == MT_NORM_RMS_ONE ? rms_norm_one_new(device, c, n)
         : c->norm_kind == MT_NORM_RMS
-            ? mt_rms_norm_new(device, c->dtype, n, c->norm_eps)
+            ? mti_rms_norm_of(device, c, n)
             : mt_layer_norm_new(device, c->dtype, n, !c->no_bias, c->norm_eps));
 }
 
 mt_module *mti_add_norm(mt_module *m, const char *name, mt_device *device, const mt_model_config *c)
 {
     return mti_add_norm_of(m, name, device, c, c->hidden);
+}
+
+mt_module *mti_add_activation(mt_module *m, const char *name, const mt_model_config *c,
+                              bool inplace)
+{
+    return mt_module_add_child(m, name, activation_new(c->act, inplace, c->ops.gelu_tanh));
 }
 
 mt_module *mti_add_embedding(mt_module *m, const char *name, mt_device *device,

@@ -23,20 +23,38 @@ static bool keeps_its_output(const mt_model_config *c)
            (c->act == MT_ACT_LEAKY_RELU && c->inplace);
 }
 
+/* Bytes that a norm keeps of an element: its input; unfused: that in f32, and its quotient. */
+static int64_t norm_input(const mt_model_config *c)
+{
+    int64_t e = (int64_t)mt_dtype_size(c->dtype);
+    int64_t f32 = e == 2 ? 4 : e;
+    if (c->norm_kind == MT_NORM_LAYER || c->ops.rms_norm == MT_OP_FUSED) return e;
+    return f32 + (c->norm_kind == MT_NORM_RMS_ONE ? f32 : e);
+}
+
 static terms terms_of(const mt_model_config *c, const mti_flight *f)
 {
     int64_t e = (int64_t)mt_dtype_size(c->dtype), drop = c->dropout > 0;
     int64_t q = c->heads * c->head_dim, k = c->kv_heads * c->head_dim;
-    int64_t wide = c->mlp == MT_MLP_SWIGLU ? 3 : keeps_its_output(c) ? 1 : 2;
+    const mt_op_choices *ops = &c->ops;
+    int64_t f32 = e == 2 ? 4 : e, wide = keeps_its_output(c) ? 1 : 2;
+    if (c->act == MT_ACT_GELU_TANH && ops->gelu_tanh == MT_OP_UNFUSED) wide = 5;
+    if (c->mlp == MT_MLP_SWIGLU) wide = ops->swiglu == MT_OP_UNFUSED ? 4 : 3;
     if (c->mlp == MT_MLP_GATED) wide += 2; /* up, and its product with the gate */
     bool core = c->attention == MT_ATTENTION_MATH && strcmp(f->checkpoint, "selective") != 0;
+    bool repeated = core && ops->kv_groups == MT_KV_REPEATED && k < q;
+    int64_t kv = !repeated ? 2 * k : c->rope_theta > 0 ? 2 * q : 2 * k + 2 * q;
+    bool cast = e == 2 && ops->softmax == MT_PRECISION_F32;
+    int64_t weights = (cast ? f32 : e) + (drop ? 1 + e : cast ? e : 0);
     if (!strcmp(f->checkpoint, "full")) return (terms){.between = c->hidden * e};
     bool turned = c->joint_products && c->rope_theta > 0 && strcmp(f->checkpoint, "selective") != 0;
-    int64_t besides = c->qk_norm || turned ? q + k : 0, whole = c->norm == MT_NORM_AROUND ? 6 : 4;
-    return (terms){
-        .between = c->hidden * (whole * e + 2 * drop),
-        .inside = (2 * q + 2 * k + besides + wide * c->ffn) * e,
-        .core = core ? c->heads * f->seq * (e + (c->attention_cap > 0) * e + drop * (1 + e)) : 0};
+    int64_t besides = c->qk_norm ? (q + k) * norm_input(c) : turned ? (q + k) * e : 0;
+    int64_t n_norms = c->norm == MT_NORM_AROUND ? 4 : 2;
+    if (repeated && turned) besides = 0; /* nothing keeps the product's result */
+    if (c->attention_cap > 0) weights += e;
+    return (terms){.between = c->hidden * (n_norms * norm_input(c) + 2 * e + 2 * drop),
+                   .inside = (2 * q + kv + wide * c->ffn) * e + besides,
+                   .core = core ? c->heads * f->seq * weights : 0};
 }
 
 /* ---- as text ---- */
@@ -78,7 +96,8 @@ static void write_text(mt_rank_report *out, const mti_share *s, const mti_flight
         used += (size_t)snprintf(at + used, n - used, " + %lld x sbh%s", (long long)f->first, over);
     if (f->last)
         snprintf(at + used, n - used, " + %lld x (%dsbh%s + 4sbv/t)", (long long)f->last,
-                 (int)mt_dtype_size(s->whole.dtype) * (s->whole.norm != MT_NORM_POST ? 2 : 1),
+                 (int)(mt_dtype_size(s->whole.dtype) +
+                       (s->whole.norm != MT_NORM_POST ? norm_input(&s->whole) : 0)),
                  over);
 }
 
@@ -93,6 +112,10 @@ static const char *left_out(const mt_saver *saver)
     if (!strcmp(saver->op, "tanh") && strstr(saver->module, "logit_cap"))
         return "the logits' soft capping: their tanh";
     if (!strcmp(saver->op, "rms_norm") && aux) return "RMS norms: rstd of each row";
+    if (!strcmp(saver->op, "mul") && saver->rank == 1) return "RMS norms: 1 + weight";
+    if (!strcmp(saver->op, "mul") && saver->rank == 2)
+        return "rotary positions: tables of cosines and sines";
+    if (!strcmp(saver->op, "sqrt")) return "RMS norms: root mean square of each row";
     if (!strcmp(saver->op, "flash_attention") && aux)
         return ids ? "flash attention: RNG state (seed, offset)"
                    : "flash attention: log-sum-exp of each row";
@@ -133,7 +156,8 @@ bool mti_rank_explain(const mti_share *s, const mti_flight *f, const mt_ledger *
     int64_t tokens = f->batch * f->seq, t = s->parallel.tensor, w = s->parallel.sequence ? t : 1;
     int64_t e = (int64_t)mt_dtype_size(c->dtype), drop = c->dropout > 0;
     terms x = terms_of(c, f);
-    int64_t ends = c->hidden * e * (c->norm != MT_NORM_POST ? 2 : 1); /* last norm, head */
+    int64_t last = c->norm != MT_NORM_POST ? norm_input(c) : 0; /* the last norm's */
+    int64_t ends = c->hidden * (last + e);
     out->formula = f->layers * (tokens * x.between / w + tokens * (x.inside + x.core) / t) +
                    f->first * drop * tokens * c->hidden / w +
                    f->last * (tokens * ends / w + tokens * c->vocab / t * (int64_t)sizeof(float));

@@ -41,10 +41,14 @@ static mt_tensor *rank_forward(mt_module *self, mt_tensor *x)
     const mti_share *s = mt_module_user(self);
     char name[32];
     mt_tensor *h = s->first ? embed(self, s, x) : mt_recv(x, s->parallel.pipeline);
+    mti_rope_tables tables = {0};
+    mti_share_rope_tables(self, &tables);
     for (int64_t i = s->from; h && i < s->to; i++) {
         snprintf(name, sizeof name, "h.%lld", (long long)i);
         mt_set(&h, mt_forward_child(self, name, h));
     }
+    mti_share_rope_tables(self, NULL);
+    mti_rope_tables_free(&tables);
     if (!s->last) {
         mt_set(&h, mt_send(h, s->parallel.pipeline));
         return h;

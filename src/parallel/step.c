@@ -6,6 +6,7 @@
  * min(p, microbatches) in flight, or p m + p - 1 parts: 1 + (p-1)/(p m) times as much. */
 #include <string.h>
 #include "memtape/ops.h"
+#include "nn/model.h"
 #include "parallel/parallel.h"
 
 typedef struct run {
@@ -53,10 +54,10 @@ static int64_t n_enough(const mt_parallel *h)
 
 /* ---- one turn ---- */
 
-static mt_tensor *loss_of(mt_tensor *logits, mt_tensor *target)
+static mt_tensor *loss_of(const mt_model_config *c, mt_tensor *logits, mt_tensor *target)
 {
     if (!logits || mt_scope_push("loss") != MT_OK) return NULL;
-    mt_tensor *loss = mt_cross_entropy(logits, target, MT_IGNORE);
+    mt_tensor *loss = mt_model_loss(c, logits, target);
     mt_scope_pop();
     return loss;
 }
@@ -71,7 +72,7 @@ static bool forward(run *r, turn t)
         s->last ? mt_zeros(r->device, MT_I64, MT_SHAPE(r->batch, r->seq)) : NULL;
     if (!in || (s->last && !target) || mt_ledger_begin(r->ledger) != MT_OK) return false;
     mt_tensor *y = mt_forward(part, in);
-    if (s->last) mt_set(&y, loss_of(y, target));
+    if (s->last) mt_set(&y, loss_of(&s->whole, y, target));
     r->out[t.micro * r->n_parts + t.part] = y;
     return mt_ledger_end(r->ledger) == MT_OK && y;
 }

@@ -107,6 +107,15 @@ static void add(builder *b, letters product, nature of, const char *what)
     add_several(b, 1, product, of, what);
 }
 
+/* The same for a tensor that is f32 where the model has 2-byte floats. */
+static void add_wide(builder *b, letters product, nature of, const char *what)
+{
+    int64_t e = b->e;
+    if (e == 2) b->e = 4;
+    add(b, product, of, what);
+    b->e = e;
+}
+
 /* Adds a small storage that the formula leaves out; `held` by the caller, so offload leaves it. */
 static void add_beside(builder *b, const char *text, int64_t bytes, bool held)
 {
@@ -121,13 +130,58 @@ static void add_beside(builder *b, const char *text, int64_t bytes, bool held)
 /* Statistics are in f32, those of f64 in f64. */
 static int64_t statistic_size(const builder *b) { return b->c->dtype == MT_F64 ? 8 : 4; }
 
+static bool unfused_norms(const builder *b)
+{
+    return b->c->norm_kind != MT_NORM_LAYER && b->c->ops.rms_norm == MT_OP_UNFUSED;
+}
+
+/* Of an unfused norm; Gemma's multiplies in f32. */
+static void add_quotient(builder *b, letters product)
+{
+    const char *what = "normalised rows, for the norm's product with its weight";
+    (b->c->norm_kind == MT_NORM_RMS_ONE ? add_wide : add)(b, product, FLOATS, what);
+}
+
+/* The input of a norm, and what an unfused one keeps besides. */
+static void add_norm(builder *b, letters product, nature input, const char *what)
+{
+    if (!unfused_norms(b)) {
+        add(b, product, input, what);
+        return;
+    }
+    add_wide(b, product, b->e == 2 ? FLOATS : input, what);
+    add_quotient(b, product);
+}
+
+/* An unfused norm's roots are no auxiliaries: compression takes them, too. */
+static void add_roots(builder *b, int64_t rows)
+{
+    int64_t bytes, e = b->e;
+    b->e = statistic_size(b);
+    kept_as(b, FLOATS, rows, &bytes);
+    b->e = e;
+    if (bytes) add_beside(b, "RMS norms: root mean square of each row", bytes, false);
+}
+
+/* 1 + w of n, which is no parameter; an unfused norm makes it in f32. */
+static void add_weight(builder *b, int64_t n)
+{
+    int64_t bytes, e = b->e;
+    if (b->c->norm_kind != MT_NORM_RMS_ONE) return;
+    if (unfused_norms(b)) b->e = statistic_size(b);
+    kept_as(b, FLOATS, n, &bytes);
+    b->e = e;
+    if (bytes) add_beside(b, "RMS norms: 1 + weight", bytes, true);
+}
+
 /* Of one norm of rows of n. */
 static void add_statistics_of(builder *b, int64_t rows, int64_t n)
 {
-    int64_t bytes = rows * statistic_size(b), weight = 0;
-    if (b->c->norm_kind == MT_NORM_RMS_ONE) kept_as(b, FLOATS, n, &weight);
-    if (weight) add_beside(b, "RMS norms: 1 + weight", weight, true);
-    if (b->c->norm_kind != MT_NORM_LAYER) {
+    int64_t bytes = rows * statistic_size(b);
+    add_weight(b, n);
+    if (unfused_norms(b)) {
+        add_roots(b, rows);
+    } else if (b->c->norm_kind != MT_NORM_LAYER) {
         add_beside(b, "RMS norms: rstd of each row", bytes, false);
     } else {
         add_beside(b, "layer norms: mean and rstd of each row", bytes, false);
@@ -173,11 +227,23 @@ static void add_qk_norms(builder *b)
 {
     const mt_model_config *c = b->c;
     bool by_head = c->qk_norm == MT_QK_NORM_HEAD;
-    add(b, BSQ, FLOATS, "q: input of its norm");
+    add_norm(b, BSQ, FLOATS, "q: input of its norm");
     add_statistics_of(b, b->s->tokens * (by_head ? c->heads : 1), by_head ? c->head_dim : b->s->q);
-    add(b, BSK, FLOATS, "k: input of its norm");
+    add_norm(b, BSK, FLOATS, "k: input of its norm");
     add_statistics_of(b, b->s->tokens * (by_head ? c->kv_heads : 1),
                       by_head ? c->head_dim : b->s->k);
+}
+
+/* Attention weights, of math attention. */
+static void add_weights(builder *b, bool drop)
+{
+    bool cast = b->e == 2 && b->c->ops.softmax == MT_PRECISION_F32;
+    (cast ? add_wide : add)(b, ABSS, FLOATS, "attention weights: softmax keeps its output");
+    if (drop) add(b, ABSS, MASK, "mask of the attention weights' dropout");
+    if (drop)
+        add(b, ABSS, FLOATS, "what dropout left of them, for the product with v");
+    else if (cast)
+        add(b, ABSS, FLOATS, "the same in 2-byte floats, for the product with v");
 }
 
 static void add_attention(builder *b, nature input)
@@ -185,21 +251,22 @@ static void add_attention(builder *b, nature input)
     bool drop = b->c->dropout > 0, math = b->c->attention == MT_ATTENTION_MATH;
     bool core = !preset_is(b, "selective"), rope = b->c->rope_theta > 0;
     bool apart = rope && !b->c->joint_products;
+    bool repeated = math && core && b->c->ops.kv_groups == MT_KV_REPEATED && b->s->k < b->s->q;
     add(b, BSH, input, apart ? "input of the q, k and v products" : "input of the qkv product");
-    if (!apart) add_qkv(b, core ? "q, k and v" : "q, k and v: input of the checkpoint");
+    if (!apart && !(rope && repeated))
+        add_qkv(b, core ? "q, k and v" : "q, k and v: input of the checkpoint");
     if (b->c->qk_norm) add_qk_norms(b);
     if (apart || (rope && core))
         add(b, BSQ, FLOATS, core ? "q, turned" : "q: input of the checkpoint");
-    if (apart || (rope && core))
+    if (!repeated && (apart || (rope && core)))
         add(b, BSK, FLOATS, core ? "k, turned" : "k: input of the checkpoint");
-    if (apart) add(b, BSK, FLOATS, core ? "v" : "v: input of the checkpoint");
+    if (!repeated && apart) add(b, BSK, FLOATS, core ? "v" : "v: input of the checkpoint");
+    if (repeated) add(b, BSQ, FLOATS, "k, repeated for each head");
+    if (repeated) add(b, BSQ, FLOATS, "v, repeated for each head");
     if (!math && core) add_flash_statistics(b);
     if (math && core && b->c->attention_cap > 0)
         add(b, ABSS, FLOATS, "tanh of the scores: soft capping");
-    if (math && core) add(b, ABSS, FLOATS, "attention weights: softmax keeps its output");
-    if (math && core && drop) add(b, ABSS, MASK, "mask of the attention weights' dropout");
-    if (math && core && drop)
-        add(b, ABSS, FLOATS, "what dropout left of them, for the product with v");
+    if (math && core) add_weights(b, drop);
     add(b, BSQ, FLOATS,
         math || !core ? "merged heads: input of the projection"
                       : "merged heads: flash keeps its output, the projection its input");
@@ -217,12 +284,22 @@ static bool keeps_output(mt_act act, bool inplace)
 /* Whether its slope is told by signs alone. */
 static bool is_kinked(mt_act act) { return act == MT_ACT_RELU || act == MT_ACT_LEAKY_RELU; }
 
+/* What an unfused gelu_tanh keeps besides its input. */
+static void add_gelu_parts(builder *b, letters product)
+{
+    if (b->c->act != MT_ACT_GELU_TANH || b->c->ops.gelu_tanh == MT_OP_FUSED) return;
+    add(b, product, FLOATS, "tanh of the activation");
+    add(b, product, FLOATS, "1 + tanh, for its product with x/2");
+    add(b, product, FLOATS, "x/2, for its product with 1 + tanh");
+}
+
 /* An activation before an op that keeps the activation's output. */
 static void add_activation(builder *b, letters product, bool inplace, const char *input,
                            const char *output)
 {
     bool signs = b->memory && b->memory->compress & 1u << MT_COMPRESS_SIGNS;
     bool kinked = is_kinked(b->c->act);
+    add_gelu_parts(b, product);
     if (!keeps_output(b->c->act, inplace))
         add(b, product, kinked ? SIGNED : FLOATS, input);
     else if (signs && kinked && b->value[product] * b->e >= SMALL)
@@ -230,13 +307,10 @@ static void add_activation(builder *b, letters product, bool inplace, const char
     add(b, product, FLOATS, output);
 }
 
-/* The output's: no product keeps its result besides. */
-static void add_last_activation(builder *b)
+/* An activation whose output nothing keeps besides. */
+static void add_lone_activation(builder *b, mt_act act, const char *input, const char *output)
 {
-    mt_act act = (mt_act)(b->c->out_act - 1);
-    add(b, BSH, is_kinked(act) ? SIGNED : FLOATS,
-        keeps_output(act, false) ? "output of the last activation"
-                                 : "input of the last activation");
+    add(b, BSH, is_kinked(act) ? SIGNED : FLOATS, keeps_output(act, false) ? output : input);
 }
 
 static void add_mlp(builder *b, nature input)
@@ -250,6 +324,8 @@ static void add_mlp(builder *b, nature input)
             add(b, BSF, FLOATS, "gate");
             add(b, BSF, FLOATS, "up");
         }
+        if (b->c->ops.swiglu == MT_OP_UNFUSED)
+            add(b, BSF, FLOATS, "silu(gate), for its product with up");
         add(b, BSF, FLOATS, "silu(gate) up: input of the MLP's last product");
     } else if (b->c->mlp == MT_MLP_GATED) {
         add_activation(b, BSF, false, "gate: input of the activation", "the activated gate");
@@ -261,7 +337,26 @@ static void add_mlp(builder *b, nature input)
                               : "input of the MLP's second product");
     }
     if (b->c->dropout > 0) add(b, BSH, MASK, "mask of the dropout after the MLP");
-    if (b->c->out_act) add_last_activation(b);
+    if (b->c->out_act)
+        add_lone_activation(b, (mt_act)(b->c->out_act - 1), "input of the last activation",
+                            "output of the last activation");
+}
+
+/* How many different angles the layers turn by. */
+static int64_t n_thetas(const mt_model_config *c, int64_t layers)
+{
+    bool local = c->local_theta > 0 && c->local_period > 1 && c->local_theta != c->rope_theta;
+    return local && layers >= c->local_period ? 2 : 1;
+}
+
+/* Cosines and sines of an unfused rope, once for all layers. */
+static void add_tables(builder *b)
+{
+    int64_t bytes;
+    if (b->c->rope_theta == 0 || b->c->ops.rope == MT_OP_FUSED || mti_dims_checkpoint(b->s)) return;
+    kept_as(b, FLOATS, b->s->seq * b->c->head_dim, &bytes);
+    bytes *= 2 * n_thetas(b->c, mti_dims_layers(b->s));
+    if (bytes) add_beside(b, "rotary positions: tables of cosines and sines", bytes, true);
 }
 
 static void add_layer(builder *b)
@@ -271,11 +366,11 @@ static void add_layer(builder *b)
     /* The first op of a part keeps the caller's input. */
     nature first = mti_is_whole(kind) ? FLOATS : INPUT;
     bool around = b->c->norm == MT_NORM_AROUND, pre = b->c->norm == MT_NORM_PRE || around;
-    if (block) add(b, BSH, pre ? first : FLOATS, "input of the first norm");
-    if (block) add(b, BSH, FLOATS, "input of the second norm");
+    if (block) add_norm(b, BSH, pre ? first : FLOATS, "input of the first norm");
+    if (block) add_norm(b, BSH, FLOATS, "input of the second norm");
     if (block) add_norm_statistics(b), add_norm_statistics(b);
-    if (block && around) add(b, BSH, FLOATS, "attention's output: input of its norm");
-    if (block && around) add(b, BSH, FLOATS, "the MLP's output: input of its norm");
+    if (block && around) add_norm(b, BSH, FLOATS, "attention's output: input of its norm");
+    if (block && around) add_norm(b, BSH, FLOATS, "the MLP's output: input of its norm");
     if (block && around) add_norm_statistics(b), add_norm_statistics(b);
     if (kind == MT_MODEL_LINEAR) add(b, BSH, first, "input of the product");
     if (mti_attends(kind)) add_attention(b, block && pre ? FLOATS : first);
@@ -302,24 +397,38 @@ static void add_layers(builder *b)
         group > 1 ? "input of each group of blocks" : "input of each checkpoint");
 }
 
+/* A bert's head: an activation, never in place, and a norm of its output. */
+static void add_head_activation(builder *b)
+{
+    const char *input = "input of the head's activation";
+    if (unfused_norms(b) && b->e == 2) {
+        add_lone_activation(b, b->c->act, input, "output of the head's activation");
+        add_gelu_parts(b, BSH);
+        add_norm(b, BSH, FLOATS, "input of the head's norm");
+        return;
+    }
+    add_activation(b, BSH, false, input, "input of the head's norm");
+    if (unfused_norms(b)) add_quotient(b, BSH);
+}
+
 /* What a whole model keeps outside of its blocks. */
 static void add_ends(builder *b)
 {
     bool bert = b->c->kind == MT_MODEL_BERT;
     int64_t ids = b->s->tokens * (int64_t)sizeof(int64_t);
     add_beside(b, "embeddings: token indices", ids, true);
-    if (bert) add(b, BSH, FLOATS, "input of the embeddings' norm");
+    if (bert) add_norm(b, BSH, FLOATS, "input of the embeddings' norm");
     if (bert) add_norm_statistics(b);
     if (b->c->dropout > 0) add(b, BSH, MASK, "mask of the dropout on the embeddings");
     if (bert) add(b, BSH, FLOATS, "input of the head's first product");
-    if (bert) /* never in place there */
-        add_activation(b, BSH, false, "input of the head's activation", "input of the head's norm");
+    if (bert) add_head_activation(b);
     if (bert) add_norm_statistics(b);
-    if (b->c->norm != MT_NORM_POST) add(b, BSH, FLOATS, "input of the last norm");
+    if (b->c->norm != MT_NORM_POST) add_norm(b, BSH, FLOATS, "input of the last norm");
     if (b->c->norm != MT_NORM_POST) add_norm_statistics(b);
     add(b, BSH, FLOATS, "input of the head");
     if (b->c->logit_cap > 0) add(b, BSV, FLOATS, "tanh of the logits: soft capping");
-    add(b, BSV, STATISTICS, "log-probabilities, for the loss");
+    bool f32 = b->c->ops.loss == MT_PRECISION_F32;
+    (f32 ? add_wide : add)(b, BSV, STATISTICS, "log-probabilities, for the loss");
     add_beside(b, "cross-entropy: targets", ids, true);
 }
 
@@ -365,6 +474,8 @@ void mti_formula_build(mti_formula *f, const mti_dims *s)
         add_ends(&b);
         write_sums(&b, "");
     }
+    b.times = 1;
+    if (mti_attends(c->kind)) add_tables(&b);
     if (!*f->text) strcpy(f->text, "0");
 }
 

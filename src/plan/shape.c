@@ -100,6 +100,7 @@ static mti_dims textbook(const mti_dims *s)
     c->attention_cap = 0;
     c->dropout = 0.1;
     c->dtype = MT_BF16;
+    c->ops = (mt_op_choices){0};
     return t;
 }
 
@@ -168,6 +169,26 @@ static void take_dropout(mti_dims *at, const mti_dims *to)
     at->config.dropout = to->config.dropout;
 }
 static void take_dtype(mti_dims *at, const mti_dims *to) { at->config.dtype = to->config.dtype; }
+static void take_swiglu_form(mti_dims *at, const mti_dims *to)
+{
+    at->config.ops.swiglu = to->config.ops.swiglu;
+}
+static void take_rms_norm(mti_dims *at, const mti_dims *to)
+{
+    at->config.ops.rms_norm = to->config.ops.rms_norm;
+}
+static void take_gelu_tanh(mti_dims *at, const mti_dims *to)
+{
+    at->config.ops.gelu_tanh = to->config.ops.gelu_tanh;
+}
+static void take_softmax(mti_dims *at, const mti_dims *to)
+{
+    at->config.ops.softmax = to->config.ops.softmax;
+}
+static void take_kv_groups(mti_dims *at, const mti_dims *to)
+{
+    at->config.ops.kv_groups = to->config.ops.kv_groups;
+}
 static void take_memory(mti_dims *at, const mti_dims *to) { at->memory = to->memory; }
 
 static const choice choices[] = {
@@ -189,6 +210,11 @@ static const choice choices[] = {
     {"soft capping of the scores: their tanh", take_cap},
     {"no dropout: no masks, and no weights that it changed", take_dropout},
     {"floats of another size than 2 bytes", take_dtype},
+    {"unfused swiglu: silu(gate) besides", take_swiglu_form},
+    {"unfused RMS norms: their input in f32, and the normalised rows", take_rms_norm},
+    {"unfused gelu_tanh: three tensors besides its input", take_gelu_tanh},
+    {"softmax in f32: weights in 4 bytes, and again in 2", take_softmax},
+    {"keys and values repeated for each head", take_kv_groups},
     {"checkpoints: what they hold, less what they make again", take_memory},
 };
 

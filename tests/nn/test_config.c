@@ -49,6 +49,13 @@ static void a_bad_field_is_named_with_its_value_and_the_accepted_ones(void **sta
         {{GPT, .scaled_embedding = true}, "scaled_embedding", "is set", "gpt has none"},
         {{GPT, .local_theta = 100}, "local_theta", "is set", "gpt has none"},
         {{GPT, .kind = MT_MODEL_LLAMA, .local_theta = 100}, "local_period", "is 0", "at least 1"},
+        {{GPT, .ops.swiglu = (mt_op_form)2}, "swiglu", "is 2", "unfused"},
+        {{GPT, .ops.rms_norm = (mt_op_form)-1}, "rms_norm", "is -1", "unfused"},
+        {{GPT, .ops.gelu_tanh = (mt_op_form)2}, "gelu_tanh", "is 2", "unfused"},
+        {{GPT, .ops.rope = (mt_op_form)2}, "rope", "is 2", "unfused"},
+        {{GPT, .ops.softmax = (mt_op_precision)2}, "softmax", "is 2", "f32"},
+        {{GPT, .ops.kv_groups = (mt_kv_groups)2}, "kv_groups", "is 2", "repeated"},
+        {{GPT, .ops.loss = (mt_op_precision)2}, "loss", "is 2", "native"},
         {{GPT, .norm_kind = (mt_norm_kind)-1}, "norm_kind", "is -1", "rmsnorm"},
         {{GPT, .mlp = MT_MLP_SWIGLU, .inplace = true}, "inplace", "swiglu", "plain"},
         {{GPT, .rope_theta = 1e4}, "rope_theta", "is 10000", "gpt has learned positions"},
@@ -209,14 +216,18 @@ static void json_holds_every_field(void **state)
                             .scaled_embedding = true,
                             .local_theta = 1e4,
                             .local_period = 6};
+    mt_model_config unfused = {GPT,
+                               .ops = {MT_OP_UNFUSED, MT_OP_UNFUSED, MT_OP_UNFUSED, MT_OP_UNFUSED,
+                                       MT_PRECISION_F32, MT_KV_REPEATED, MT_PRECISION_F32}};
     mt_model_config configs[] = {all,
                                  {GPT},
                                  {GPT, .mlp = MT_MLP_SWIGLU},
                                  mlp,
                                  rare,
                                  {GPT, .kind = MT_MODEL_BERT, .position_offset = 2},
-                                 {GPT, .kind = MT_MODEL_LLAMA, .joint_products = true}};
-    for (int i = 0; i < 7; i++) {
+                                 {GPT, .kind = MT_MODEL_LLAMA, .joint_products = true},
+                                 unfused};
+    for (int i = 0; i < 8; i++) {
         char text[MT_MODEL_CONFIG_TEXT], again[MT_MODEL_CONFIG_TEXT];
         mt_model_config back = {0};
         mtt_ok(mt_model_config_to_json(&configs[i], text, sizeof text));
@@ -236,6 +247,8 @@ static void json_holds_every_field(void **state)
         assert_int_equal(back.local_period, configs[i].local_period);
         assert_int_equal(back.position_offset, configs[i].position_offset);
         assert_int_equal(back.joint_products, configs[i].joint_products);
+        assert_int_equal(strstr(text, "unfused") != NULL, i == 7);
+        assert_memory_equal(&back.ops, &configs[i].ops, sizeof back.ops);
         assert_memory_equal(&back, &configs[i], offsetof(mt_model_config, mlp));
         assert_int_equal(back.mlp, configs[i].mlp);
         assert_int_equal(back.norm_kind, configs[i].norm_kind);

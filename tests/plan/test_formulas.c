@@ -288,6 +288,17 @@ static void draw_dimensions(uint64_t *seed, mt_model_config *c)
     if (c->kind == MT_MODEL_BERT) c->position_offset = pick(seed, 0, 2);
 }
 
+static void draw_ops(uint64_t *seed, mt_op_choices *ops)
+{
+    ops->swiglu = (mt_op_form)pick(seed, 0, 1);
+    ops->rms_norm = (mt_op_form)pick(seed, 0, 1);
+    ops->gelu_tanh = (mt_op_form)pick(seed, 0, 1);
+    ops->rope = (mt_op_form)pick(seed, 0, 1);
+    ops->softmax = (mt_op_precision)pick(seed, 0, 1);
+    ops->kv_groups = (mt_kv_groups)pick(seed, 0, 1);
+    ops->loss = (mt_op_precision)pick(seed, 0, 1);
+}
+
 static mt_model_config draw_model(uint64_t *seed)
 {
     static const mt_dtype dtypes[] = {MT_F32, MT_BF16, MT_F16, MT_F64};
@@ -318,6 +329,7 @@ static mt_model_config draw_model(uint64_t *seed)
     c.no_bias = toss(seed);
     c.qkv_bias = toss(seed);
     c.dtype = dtypes[pick(seed, 0, 3)];
+    if (toss(seed)) draw_ops(seed, &c.ops);
     return c;
 }
 
@@ -377,7 +389,7 @@ static mt_tensor *forward(mt_device *device, const mt_plan_run *run, mt_module *
     mt_flops_reset(device);
     mtt_ok(mt_ledger_begin(ledger));
     y = mtt_made(mt_forward(model, x));
-    if (target) mt_set(&y, mtt_made(mt_cross_entropy(y, target, MT_IGNORE)));
+    if (target) mt_set(&y, mtt_made(mt_model_loss(c, y, target)));
     mtt_ok(mt_ledger_end(ledger));
     out->kept = (int64_t)mt_ledger_bytes(ledger);
     mt_ledger_free(ledger);

@@ -1,0 +1,212 @@
+/* unfused.c: functions as compositions of ops, in the order in which Transformers' eager code calls
+ * them, so that the tape keeps what it keeps. Values are those of the one op, but for rounding. */
+#include <math.h>
+#include "nn/model.h"
+#include "memtape/ops.h"
+
+/* f32 for 2-byte floats, else the type itself. */
+static mt_dtype wide(const mt_tensor *x)
+{
+    return x && mt_dtype_size(mt_dtype_of(x)) == 2 ? MT_F32 : x ? mt_dtype_of(x) : MT_F32;
+}
+
+/* silu(gate) up. Keeps gate, silu(gate) and up. */
+mt_tensor *mti_swiglu_unfused(mt_tensor *gate, mt_tensor *up)
+{
+    mt_tensor *y = mt_silu(gate);
+    mt_set(&y, mt_mul(y, up));
+    return y;
+}
+
+/* x / sqrt(mean(x^2) + eps) of rows, x32 in f32. Keeps x32 and each row's root. */
+static mt_tensor *normalise(mt_tensor *x, double eps)
+{
+    mt_tensor *x32 = x ? mt_cast(x, wide(x)) : NULL;
+    mt_tensor *root = mt_pow(x32, 2);
+    mt_set(&root, mt_mean(root, 1, (const int[]){-1}, true));
+    mt_set(&root, mt_affine(root, 1, eps));
+    mt_set(&root, mt_sqrt(root));
+    mt_tensor *y = mt_div(x32, root);
+    mt_release(x32);
+    mt_release(root);
+    return y;
+}
+
+/* Times w [n]; keeps the normalised rows besides, in x's type. */
+mt_tensor *mti_rms_norm_unfused(mt_tensor *x, mt_tensor *w, double eps)
+{
+    mt_tensor *y = normalise(x, eps);
+    if (y) mt_set(&y, mt_cast(y, mt_dtype_of(x)));
+    mt_set(&y, mt_mul(w, y));
+    return y;
+}
+
+/* Times 1 + w; keeps the normalised rows and 1 + w besides, in f32. */
+mt_tensor *mti_rms_norm_one_unfused(mt_tensor *x, mt_tensor *w, double eps)
+{
+    mt_tensor *y = normalise(x, eps), *one = w ? mt_cast(w, wide(w)) : NULL;
+    mt_set(&one, mt_add_scalar(one, 1));
+    mt_set(&y, mt_mul(y, one));
+    mt_release(one);
+    if (y) mt_set(&y, mt_cast(y, mt_dtype_of(x)));
+    return y;
+}
+
+/* x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))). Keeps x, tanh(..), x/2 and 1 + tanh(..). */
+mt_tensor *mti_gelu_tanh_unfused(mt_tensor *x)
+{
+    mt_tensor *t = mt_pow(x, 3);
+    mt_set(&t, mt_affine(t, 0.044715, 0));
+    mt_set(&t, mt_add(x, t));
+    mt_set(&t, mt_affine(t, sqrt(2 / 3.14159265358979323846), 0));
+    mt_set(&t, mt_tanh(t));
+    mt_set(&t, mt_affine(t, 1, 1));
+    mt_tensor *half = mt_affine(x, 0.5, 0);
+    mt_set(&t, mt_mul(half, t));
+    mt_release(half);
+    return t;
+}
+
+/* ---- rotary positions ---- */
+
+void mti_rope_tables_free(mti_rope_tables *tables)
+{
+    for (int i = 0; i < MTI_ROPE_THETAS; i++)
+        mt_release(tables->of[i].cosine), mt_release(tables->of[i].sine);
+    *tables = (mti_rope_tables){0};
+}
+
+void mti_share_rope_tables(mt_module *m, mti_rope_tables *tables)
+{
+    mti_heads *heads = mti_heads_of(m);
+    mt_module *child;
+    if (heads) heads->tables = tables;
+    for (size_t i = 0; (child = mt_module_child_at(m, i)); i++)
+        mti_share_rope_tables(child, tables);
+}
+
+/* Half of `turned` [1,1,s,h], twice: [s,h] in `dtype`. */
+static mt_tensor *table_of(mt_tensor *turned, int half, mt_dtype dtype)
+{
+    int64_t s = mt_shape(turned)[2], h = mt_shape(turned)[3];
+    mt_tensor *part = mt_slice(turned, 3, half ? h / 2 : 0, h / 2);
+    mt_tensor *both = part ? mt_cat(2, (mt_tensor *[]){part, part}, 3) : NULL;
+    mt_release(part);
+    mt_set(&both, both ? mt_reshape(both, MT_SHAPE(s, h)) : NULL);
+    mt_set(&both, both ? mt_cast(both, dtype) : NULL);
+    return both;
+}
+
+/* The pair (1, 0), turned by an angle, is its cosine and sine. */
+static bool make_tables(mt_tensor **cosine, mt_tensor **sine, mt_device *device, mt_dtype dtype,
+                        int64_t start, double theta, int64_t s, int64_t h)
+{
+    mt_dtype type = dtype == MT_F64 ? MT_F64 : MT_F32;
+    mt_tensor *one = mt_full(device, type, MT_SHAPE(1, 1, s, h / 2), 1);
+    mt_tensor *zero = one ? mt_zeros(device, type, MT_SHAPE(1, 1, s, h / 2)) : NULL;
+    mt_tensor *turned = zero ? mt_cat(2, (mt_tensor *[]){one, zero}, 3) : NULL;
+    mt_release(one), mt_release(zero);
+    mt_set(&turned, turned ? mt_rope(turned, start, theta) : NULL);
+    *cosine = turned ? table_of(turned, 0, dtype) : NULL;
+    *sine = *cosine ? table_of(turned, 1, dtype) : NULL;
+    mt_release(turned);
+    return *sine != NULL;
+}
+
+/* (x1, x2) -> (-x2, x1) in each row's halves */
+static mt_tensor *quarter_turn(mt_tensor *x)
+{
+    int last = mt_rank(x) - 1;
+    int64_t half = mt_shape(x)[last] / 2;
+    mt_tensor *low = mt_slice(x, last, 0, half), *high = low ? mt_slice(x, last, half, half) : NULL;
+    mt_set(&high, mt_affine(high, -1, 0));
+    mt_tensor *y = high ? mt_cat(2, (mt_tensor *[]){high, low}, last) : NULL;
+    mt_release(low), mt_release(high);
+    return y;
+}
+
+/* x cos + (-x2, x1) sin. Keeps the tables alone: they want no gradient, so neither product needs x.
+ */
+bool mti_rope_unfused(mti_rope_tables *tables, mt_dtype dtype, int64_t start, double theta,
+                      mt_tensor **x)
+{
+    int64_t s = mt_shape(*x)[2], h = mt_shape(*x)[3];
+    int i = 0;
+    while (i < MTI_ROPE_THETAS - 1 && tables->of[i].theta != 0 && tables->of[i].theta != theta) i++;
+    mt_tensor **cosine = &tables->of[i].cosine, **sine = &tables->of[i].sine;
+    bool made = tables->of[i].theta == theta && *sine && mt_shape(*sine)[0] == s;
+    if (!made) {
+        mt_release(*cosine), mt_release(*sine);
+        *cosine = *sine = NULL;
+        tables->of[i].theta = theta;
+        if (!make_tables(cosine, sine, mt_device_of(*x), dtype, start, theta, s, h)) return false;
+    }
+    mt_tensor *y = mt_mul(*x, *cosine), *turned = y ? quarter_turn(*x) : NULL;
+    mt_set(&turned, mt_mul(turned, *sine));
+    mt_set(&y, mt_add(y, turned));
+    mt_release(turned);
+    return mt_set(x, y) == MT_OK;
+}
+
+/* ---- attention ---- */
+
+mt_tensor *mti_repeat_heads(mt_tensor *x, int64_t n)
+{
+    if (!x || mt_shape(x)[1] == n) return mt_retain(x);
+    int64_t b = mt_shape(x)[0], k = mt_shape(x)[1], s = mt_shape(x)[2], h = mt_shape(x)[3];
+    mt_tensor *y = mt_reshape(x, MT_SHAPE(b, k, 1, s, h));
+    mt_set(&y, mt_expand(y, MT_SHAPE(b, k, n / k, s, h)));
+    mt_set(&y, mt_contiguous(y));
+    mt_set(&y, mt_reshape(y, MT_SHAPE(b, n, s, h)));
+    return y;
+}
+
+/* q [..,s,h], k, v [..,t,h], whose leading dimensions broadcast -> [..,s,h] */
+static mt_tensor *attend_f32(mt_tensor *q, mt_tensor *k, mt_tensor *v, double scale, double cap,
+                             bool causal, double dropout)
+{
+    if (scale == 0) scale = 1 / sqrt((double)mt_shape(q)[mt_rank(q) - 1]);
+    mt_tensor *kt = mt_transpose(k, -2, -1), *w = mt_matmul(q, kt);
+    mt_release(kt);
+    if (cap > 0) {
+        mt_set(&w, mt_affine(w, scale / cap, 0));
+        mt_set(&w, mt_tanh(w));
+        scale = cap;
+    }
+    if (w) mt_set(&w, mt_cast(w, wide(w)));
+    mt_set(&w, mt_softmax(w, scale, causal));
+    mt_set(&w, w ? mt_cast(w, mt_dtype_of(q)) : NULL);
+    mt_set(&w, mt_dropout(w, dropout));
+    mt_set(&w, mt_matmul(w, v));
+    return w;
+}
+
+mt_tensor *mti_attention_f32(mt_tensor *const part[3], double scale, double cap, bool causal,
+                             double dropout)
+{
+    mt_tensor *q = part[0], *k = part[1], *v = part[2];
+    if (!q || !k || !v) return NULL;
+    const int64_t *s = mt_shape(q), groups = mt_shape(k)[1];
+    if (s[1] == groups) return attend_f32(q, k, v, scale, cap, causal, dropout);
+    int64_t b = s[0], a = s[1], h = s[3], t = mt_shape(k)[2];
+    mt_tensor *gq = mt_reshape(q, MT_SHAPE(b, groups, a / groups, s[2], h)),
+              *gk = mt_reshape(k, MT_SHAPE(b, groups, 1, t, h)),
+              *gv = mt_reshape(v, MT_SHAPE(b, groups, 1, t, h));
+    mt_tensor *y = gq && gk && gv ? attend_f32(gq, gk, gv, scale, cap, causal, dropout) : NULL;
+    mt_release(gq), mt_release(gk), mt_release(gv);
+    mt_set(&y, y ? mt_reshape(y, MT_SHAPE(b, a, s[2], h)) : NULL);
+    return y;
+}
+
+/* ---- loss ---- */
+
+mt_tensor *mt_model_loss(const mt_model_config *config, mt_tensor *logits, mt_tensor *target)
+{
+    if (!mti_given(config, "model_loss", "the config") ||
+        !mti_given(logits, "model_loss", "the logits"))
+        return NULL;
+    bool f32 = config->ops.loss == MT_PRECISION_F32;
+    mt_tensor *x = f32 ? mt_cast(logits, wide(logits)) : mt_retain(logits);
+    mt_set(&x, mt_cross_entropy(x, target, MT_IGNORE));
+    return x;
+}

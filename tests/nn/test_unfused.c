@@ -1,0 +1,210 @@
+/* Choices of ops: the unfused forms give the values of the fused ones, keep as much more as they
+ * say, and work with checkpoints, adapters and a KV cache. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/base.h"
+#include "memtape/ops.h"
+#include "mtt_fixture.h"
+
+enum { BATCH = 2, SEQ = 7 };
+#define UNFUSED                                                                                    \
+    .ops = {MT_OP_UNFUSED,    MT_OP_UNFUSED,  MT_OP_UNFUSED,   MT_OP_UNFUSED,                      \
+            MT_PRECISION_F32, MT_KV_REPEATED, MT_PRECISION_F32}
+#define SMALL .hidden = 24, .heads = 4, .kv_heads = 2, .layers = 2, .vocab = 31, .context = 9
+#define MATH  .attention = MT_ATTENTION_MATH
+
+static const mt_model_config models[] = {
+    {SMALL, UNFUSED, .act = MT_ACT_GELU_TANH},
+    {SMALL, UNFUSED, .act = MT_ACT_GELU_TANH, .norm_kind = MT_NORM_RMS, MATH},
+    {SMALL, UNFUSED, .kind = MT_MODEL_LLAMA},
+    {SMALL, UNFUSED, .kind = MT_MODEL_LLAMA, .dropout = 0.25, MATH},
+    {SMALL, UNFUSED, .kind = MT_MODEL_BERT, .act = MT_ACT_GELU_TANH, MATH},
+};
+#define N_MODELS (sizeof models / sizeof *models)
+
+/* ---- one step ---- */
+
+typedef struct step {
+    mt_module *model;
+    double loss;
+    size_t kept;
+} step;
+
+static mt_tensor *ids(uint64_t seed)
+{
+    int64_t values[BATCH * SEQ];
+    for (size_t i = 0; i < BATCH * SEQ; i++) values[i] = (int64_t)mtt_draw(&seed, 0, 31);
+    return mtt_made(mt_from_data(device, MT_I64, MT_SHAPE(BATCH, SEQ), values, sizeof values));
+}
+
+/* Forward and backward of a new model, always with the same weights, tokens and dropout. */
+static step run(const mt_model_config *c, const char *checkpoint, bool adapters)
+{
+    step s = {0};
+    mt_seed(device, 3);
+    s.model = mt_model_new(device, c);
+    if (!s.model) fail_msg("%s", mt_last_error());
+    if (adapters) mtt_ok(mt_lora_add(s.model, &(mt_lora_options){.rank = 2}, NULL));
+    if (checkpoint) mtt_ok(mt_model_checkpoint(s.model, checkpoint));
+    MT_AUTO mt_tensor *tokens = ids(1), *target = ids(2);
+    mt_ledger *ledger = mt_ledger_new(device);
+    mtt_ok(mt_ledger_begin(ledger));
+    MT_AUTO mt_tensor *loss = mt_forward(s.model, tokens);
+    mt_set(&loss, mtt_made(mt_model_loss(c, loss, target)));
+    mtt_ok(mt_ledger_end(ledger));
+    s.kept = mt_ledger_bytes(ledger);
+    mt_ledger_free(ledger);
+    s.loss = mt_item(loss);
+    mtt_ok(mt_backward(loss));
+    return s;
+}
+
+/* The largest difference of the two, by the larger one's largest magnitude. */
+static double distance(mt_tensor *a, mt_tensor *b)
+{
+    double *x = mtt_doubles(a), *y = mtt_doubles(b), most = 0, size = 0;
+    for (int64_t i = 0; i < mt_numel(a); i++) {
+        most = fmax(most, fabs(x[i] - y[i]));
+        size = fmax(size, fmax(fabs(x[i]), fabs(y[i])));
+    }
+    free(x);
+    free(y);
+    return size > 0 ? most / size : 0;
+}
+
+static void assert_same_step(const step *a, const step *b, double tolerance)
+{
+    const mt_named_tensor *p, *q;
+    size_t n, m;
+    assert_true(fabs(a->loss - b->loss) <= tolerance * fabs(b->loss));
+    mtt_ok(mt_module_params(a->model, &p, &n));
+    mtt_ok(mt_module_params(b->model, &q, &m));
+    assert_int_equal(n, m);
+    for (size_t i = 0; i < n; i++) {
+        mt_tensor *g = mt_grad(p[i].tensor), *h = mt_grad(q[i].tensor);
+        assert_int_equal(g != NULL, h != NULL);
+        if (g && !(distance(g, h) <= tolerance))
+            fail_msg("gradient of %s: relative distance %g", p[i].name, distance(g, h));
+    }
+}
+
+static void assert_values(mt_dtype dtype, const char *checkpoint, bool adapters, double tolerance)
+{
+    for (size_t i = 0; i < N_MODELS; i++) {
+        mt_model_config unfused = models[i], fused = models[i];
+        unfused.dtype = fused.dtype = dtype;
+        fused.ops = (mt_op_choices){0};
+        step a = run(&unfused, checkpoint, adapters), b = run(&fused, checkpoint, adapters);
+        assert_same_step(&a, &b, tolerance);
+        if (!checkpoint) assert_true(a.kept > b.kept);
+        mt_module_free(a.model);
+        mt_module_free(b.model);
+    }
+}
+
+/* Roundings differ, and add up over a model's ops: sixteen bits leave about two digits. */
+static void values_and_gradients_are_those_of_the_fused_ops(void **state)
+{
+    (void)state;
+    assert_values(MT_F64, NULL, false, 1e-11);
+    assert_values(MT_F32, NULL, false, 1e-4);
+    assert_values(MT_BF16, NULL, false, 0.1);
+}
+
+static void values_are_the_same_with_checkpoints_and_adapters(void **state)
+{
+    (void)state;
+    assert_values(MT_F64, "full", false, 1e-11);
+    assert_values(MT_F64, "selective", false, 1e-11);
+    assert_values(MT_F64, "every=2", false, 1e-11);
+    assert_values(MT_F64, NULL, true, 1e-11);
+}
+
+/* ---- what each keeps besides ---- */
+
+static size_t kept(const mt_model_config *c)
+{
+    step s = run(c, NULL, false);
+    mt_module_free(s.model);
+    return s.kept;
+}
+
+static void each_choice_keeps_as_much_more_as_it_says(void **state)
+{
+    (void)state;
+    const size_t e = 2, tokens = BATCH * SEQ, h = 24, f = 256, v = 31, layers = 2, norms = 5;
+    const size_t q = 24, k = 12, weights = 4 * tokens * SEQ, head = 6;
+    mt_model_config plain = {SMALL, .kind = MT_MODEL_LLAMA, .dtype = MT_BF16, MATH}, c = plain;
+    const size_t base = kept(&plain);
+    c.ops.swiglu = MT_OP_UNFUSED;
+    assert_int_equal(kept(&c) - base, layers * tokens * f * e);
+    c = plain, c.ops.rms_norm = MT_OP_UNFUSED;
+    assert_int_equal(kept(&c) - base, norms * tokens * h * (e + 2));
+    c = plain, c.ops.rope = MT_OP_UNFUSED;
+    assert_int_equal(kept(&c) - base, 2 * SEQ * head * e); /* once for all layers */
+    c = plain, c.ops.softmax = MT_PRECISION_F32;
+    assert_int_equal(kept(&c) - base, layers * weights * 4);
+    c = plain, c.ops.kv_groups = MT_KV_REPEATED;
+    assert_int_equal(kept(&c) - base, 2 * layers * tokens * (q - k) * e);
+    c = plain, c.ops.loss = MT_PRECISION_F32;
+    assert_int_equal(kept(&c) - base, tokens * v * 2);
+
+    mt_model_config gpt = {SMALL, .dtype = MT_BF16, .act = MT_ACT_GELU_TANH};
+    const size_t base_gpt = kept(&gpt);
+    gpt.ops.gelu_tanh = MT_OP_UNFUSED;
+    assert_int_equal(kept(&gpt) - base_gpt, 3 * layers * tokens * 4 * h * e);
+}
+
+/* ---- failures ---- */
+
+static void any_allocation_may_fail(void **state)
+{
+    (void)state;
+    mt_model_config c = models[3];
+    mt_module *m = mt_model_new(device, &c);
+    MT_AUTO mt_tensor *tokens = ids(1), *target = ids(2);
+    size_t before = mtt_allocated(device);
+    uint64_t n_refused = 0;
+    bool reached = true;
+    for (uint64_t n = 1; reached; n = mtt_next_refusal(n)) {
+        mti_fail_nth_alloc(n);
+        mt_tensor *loss = mt_forward(m, tokens);
+        if (loss) mt_set(&loss, mt_model_loss(&c, loss, target));
+        bool ok = loss && mt_backward(loss) == MT_OK;
+        reached = mti_alloc_count() >= n;
+        mti_fail_nth_alloc(0);
+        if (!ok) {
+            assert_int_equal(mt_last_status(), MT_ERR_MEMORY);
+            mt_clear_error();
+            n_refused++;
+        }
+        mt_release(loss);
+        mtt_ok(mt_module_zero_grad(m));
+        assert_int_equal(mtt_allocated(device), before);
+    }
+    assert_true(n_refused > 20);
+    mt_module_free(m);
+}
+
+static void a_loss_without_config_or_logits_is_refused(void **state)
+{
+    (void)state;
+    MT_AUTO mt_tensor *target = ids(2);
+    assert_null(mt_model_loss(NULL, target, target));
+    mtt_failed(MT_ERR_ARGUMENT, "model_loss", "config");
+    assert_null(mt_model_loss(&models[0], NULL, target));
+    mtt_failed(MT_ERR_ARGUMENT, "model_loss", "logits");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        mtt_test(values_and_gradients_are_those_of_the_fused_ops),
+        mtt_test(values_are_the_same_with_checkpoints_and_adapters),
+        mtt_test(each_choice_keeps_as_much_more_as_it_says),
+        mtt_test(any_allocation_may_fail),
+        mtt_test(a_loss_without_config_or_logits_is_refused),
+    };
+    return cmocka_run_group_tests(tests, mtt_open_device, mtt_close_device);
+}
