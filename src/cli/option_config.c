@@ -104,6 +104,7 @@ bool mti_options_config(mti_options *o, const mt_model_config *base)
     if (attends && c.heads == 0) c.heads = default_heads(c.hidden);
     if (whole && c.kind != MT_MODEL_BERT) c.causal = true;
     if (whole && c.context == 0) c.context = o->workload.seq;
+    if (!mti_recipe_apply(o, &c)) return false;
     o->workload.config = c;
     if (!mti_check_used(o) || !sizes_fit(o)) return false;
     if (whole && o->workload.seq > c.context)

@@ -38,6 +38,21 @@ static bool peak(const mti_options *o)
     return o->verb != MTI_PLAN || o->workload.device.capacity || o->workload.budget;
 }
 
+static bool rms(const mti_options *o)
+{
+    mt_model_config c;
+    return mt_model_config_resolve(&o->workload.config, &c) == MT_OK &&
+           c.norm_kind != MT_NORM_LAYER;
+}
+static bool gelu_tanh(const mti_options *o) { return o->workload.config.act == MT_ACT_GELU_TANH; }
+static bool math(const mti_options *o) { return o->workload.config.attention == MT_ATTENTION_MATH; }
+static bool narrow(const mti_options *o) { return mt_dtype_size(o->workload.config.dtype) == 2; }
+static bool grouped(const mti_options *o)
+{
+    const mt_model_config *c = &o->workload.config;
+    return c->kv_heads && c->kv_heads != c->heads;
+}
+
 static const struct condition {
     bool (*holds)(const mti_options *o);
     const char *refusal; /* follows the option's name */
@@ -75,6 +90,14 @@ static const struct condition {
                          ": kernels that run have their own scratch memory counted; it is for "
                          "--device meta"},
     [MTI_IF_EXPR] = {expr, " needs --expr, an expression that names tensors"},
+    [MTI_IF_RMS] = {rms, " needs --norm-kind rmsnorm: no other norm has the choice"},
+    [MTI_IF_TANH] = {gelu_tanh, " needs --act gelu_tanh: no other activation has the choice"},
+    [MTI_IF_MATH] = {math, " needs --attention math: flash attention makes neither weights nor "
+                           "copies"},
+    [MTI_IF_NARROW] = {narrow,
+                       " needs --dtype bf16 or f16: in wider types, and under --amp, it is f32 "
+                       "or more anyway"},
+    [MTI_IF_GROUPED] = {grouped, " needs --kv-heads below --heads: only those are repeated"},
     [MTI_IF_PEAK] = {peak, " needs --capacity or --budget: it changes only what fits"},
 };
 

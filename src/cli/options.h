@@ -42,6 +42,9 @@ enum {
     MTI_EXIT_SIGNALLED = 128 /* plus the number of the signal */
 };
 
+/* A bundle of options that follows how a known stack spends memory (option_recipe.c). */
+typedef enum mti_recipe { MTI_RECIPE_NONE, MTI_RECIPE_HF } mti_recipe;
+
 typedef enum mti_option {
     MTI_O_MODEL_FILE,
     MTI_O_PROMPT,
@@ -89,6 +92,14 @@ typedef enum mti_option {
     MTI_O_ATTENTION,
     MTI_O_CAUSAL,
     MTI_O_DTYPE,
+    MTI_O_RECIPE,
+    MTI_O_SWIGLU,
+    MTI_O_RMS_NORM,
+    MTI_O_GELU_TANH,
+    MTI_O_ROPE,
+    MTI_O_SOFTMAX,
+    MTI_O_KV_GROUPS,
+    MTI_O_LOSS,
     MTI_O_OPTIMIZER,
     MTI_O_CHECKPOINT,
     MTI_O_BUDGET,
@@ -148,8 +159,9 @@ typedef struct mti_options {
      * checked after a successful parse of a verb that builds a model. */
     mti_workload workload;
     mt_model_config given_config; /* a field counts only if its option was given */
-    char notes[MT_HF_NOTES];      /* of a config.json that the model comes from */
-    mt_parallel parallel;         /* given at all if mti_is_rank(o) */
+    mti_recipe recipe;
+    char notes[MT_HF_NOTES]; /* of a config.json that the model comes from */
+    mt_parallel parallel;    /* given at all if mti_is_rank(o) */
     int64_t zero;
 
     const char *json;

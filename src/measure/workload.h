@@ -38,6 +38,8 @@ typedef struct mti_workload {
     const char *name;   /* for messages: "mlp", "gpt2", a path */
     const char *preset; /* the name of `config`; NULL: none */
     mt_model_config config;
+    const char *recipe;       /* NULL: none */
+    char recipe_options[128]; /* what it chose: "--loss f32 --swiglu unfused" */
     int64_t batch, seq;
     uint64_t seed;
     mti_optimizer_choice optimizer;

@@ -2,6 +2,18 @@
 #include "nn/model.h"
 #include "report/figures.h"
 
+/* Those choices of ops that differ from the defaults. */
+static void print_choices(const mt_op_choices *ops, FILE *out)
+{
+    if (ops->swiglu) fprintf(out, ", unfused swiglu");
+    if (ops->rms_norm) fprintf(out, ", unfused RMS norms");
+    if (ops->gelu_tanh) fprintf(out, ", unfused gelu_tanh");
+    if (ops->rope) fprintf(out, ", unfused rope");
+    if (ops->softmax) fprintf(out, ", softmax in f32");
+    if (ops->kv_groups) fprintf(out, ", keys and values repeated");
+    if (ops->loss) fprintf(out, ", loss in f32");
+}
+
 /* What few models have, on a line of its own. */
 static void print_rare(const mt_model_config *c, FILE *out)
 {
@@ -43,7 +55,11 @@ void mti_print_model(const mti_workload *w, const mt_device *device, FILE *out,
                 : c->norm_kind == MT_NORM_RMS ? " (RMS)"
                                               : " (RMS, 1 + w)");
     if (c->dropout > 0) fprintf(out, ", dropout %g", c->dropout);
+    if (!w->recipe) print_choices(&c->ops, out);
     print_rare(c, out);
+    if (w->recipe)
+        fprintf(out, "\nrecipe %s: %s", w->recipe,
+                *w->recipe_options ? w->recipe_options : "no option differs");
     int threads = mt_device_threads(device);
     fprintf(out, "\n%s on %s, %d thread%s\n", mt_dtype_name(c->dtype), mt_device_kind(device),
             threads, threads == 1 ? "" : "s");
@@ -85,6 +101,27 @@ bool mti_print_categories(const size_t bytes[MT_CATEGORY_COUNT], FILE *out, cons
 
 /* ---- as JSON ---- */
 
+/* Each choice of ops; null where the model does not have it. */
+static json_t *ops_json(const mt_model_config *c)
+{
+    const mt_op_choices *ops = &c->ops;
+    bool feeds = mti_feeds(c->kind), gated = feeds && c->mlp == MT_MLP_SWIGLU;
+    bool rms = mti_attends(c->kind) && mti_feeds(c->kind) && c->norm_kind != MT_NORM_LAYER;
+    bool tanh = feeds && !gated && c->act == MT_ACT_GELU_TANH;
+    bool math = mti_attends(c->kind) && c->attention == MT_ATTENTION_MATH;
+    bool grouped = math && c->kv_heads != c->heads;
+    const char *const *forms = mti_op_forms.names, *const *types = mti_op_precisions.names;
+    json_t *j = json_object();
+    mti_json_put_text(j, "swiglu", gated ? forms[ops->swiglu] : NULL);
+    mti_json_put_text(j, "rms_norm", rms ? forms[ops->rms_norm] : NULL);
+    mti_json_put_text(j, "gelu_tanh", tanh ? forms[ops->gelu_tanh] : NULL);
+    mti_json_put_text(j, "rope", c->rope_theta > 0 ? forms[ops->rope] : NULL);
+    mti_json_put_text(j, "softmax", math ? types[ops->softmax] : NULL);
+    mti_json_put_text(j, "kv_groups", grouped ? mti_kv_groupings.names[ops->kv_groups] : NULL);
+    mti_json_put_text(j, "loss", mti_is_whole(c->kind) ? types[ops->loss] : NULL);
+    return j;
+}
+
 json_t *mti_model_json(const mti_workload *w)
 {
     mt_model_config resolved = w->config;
@@ -121,6 +158,9 @@ json_t *mti_model_json(const mti_workload *w)
     mti_json_put_text(j, "attention", attends ? mt_attention_form_name(c->attention) : NULL);
     mti_json_put(j, "causal", attends ? json_boolean(c->causal) : json_null());
     mti_json_put_text(j, "dtype", mt_dtype_name(c->dtype));
+    mti_json_put(j, "ops", ops_json(c));
+    mti_json_put_text(j, "recipe", w->recipe);
+    mti_json_put_text(j, "recipe_options", w->recipe ? w->recipe_options : NULL);
     mti_json_put_text(j, "optimizer", mti_optimizer_name(w->optimizer));
     mti_json_put_int(j, "seed", w->seed);
     return j;

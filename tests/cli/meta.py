@@ -55,7 +55,8 @@ def draw_model(draw):
         args += ["--norm", draw.choice(["pre", "post"]),
                  "--norm-kind", draw.choice(["layernorm", "rmsnorm"])]
     if kind in WHOLE:
-        args += ["-l", draw.randint(1, 4), "--vocab", draw.choice([1, 7, 256])]
+        args += ["-l", draw.randint(1, 4), "--vocab", draw.choice([1, 7, 256]),
+                 "--recipe", draw.choice(["none", "hf"])]
     return args
 
 

@@ -121,9 +121,12 @@ def any_memory_options(seed, n):
                 "--dtype", draw.choice(["f32", "bf16", "f16"]),
                 "--checkpoint", draw.choice(["none", "full"] + ["selective"] * (kind != "mlp") + ["every=2", "sqrt"] * (kind in ("gpt", "bert", "llama")))]
         if kind != "llama" and kind != "attention":
-            args += ["--act", draw.choice(["relu", "leaky_relu", "gelu", "tanh"])]
+            args += ["--act", draw.choice(["relu", "leaky_relu", "gelu", "gelu_tanh", "tanh"])]
+            if args[-1] == "gelu_tanh":
+                args += ["--gelu-tanh", draw.choice(["fused", "unfused"])]
         if kind in ("gpt", "bert", "llama"):
-            args += ["-l", draw.randint(1, 4), "--vocab", draw.choice([7, 256])]
+            args += ["-l", draw.randint(1, 4), "--vocab", draw.choice([7, 256]),
+                     "--recipe", draw.choice(["none", "hf"])]
         if kind in ("block", "gpt"):
             args += ["--norm-kind", draw.choice(["layernorm", "rmsnorm"])]
         if kind == "mlp":
