@@ -34,6 +34,7 @@ SIGNATURES = {  # name: (result, arguments); tensors, modules and ledgers are po
     "dropout_mask": (P, P, I, P, REAL, U64, U64),
     "math_attention": (P, P, P, P, REAL, BOOL, REAL),
     "model_config_from_json": (I, TEXT, P), "model_config_from_hf": (I, TEXT, P, P, SIZE),
+    "model_config_to_json": (I, P, P, SIZE),
     "model_new": (P, P, P), "module_free": (None, P),
     "module_params": (I, P, P, P), "forward": (P, P, P),
     "autocast_begin": (I, I), "autocast_end": (I,),
@@ -203,15 +204,18 @@ class Ledger:
 
 
 class Model:
-    """A ready-made model; parameters are a dict of Tensors by path. hf: a Hugging Face config.json, as a dict."""
+    """A ready-made model; parameters are a dict of Tensors by path. hf: a Hugging Face config.json, as a dict, whose
+    fields the others override."""
 
     def __init__(self, library, hf=None, **config):
         self.library, self.pointer = library, None
         buffer = ctypes.create_string_buffer(1024)  # larger than an mt_model_config
         if hf:
+            text = ctypes.create_string_buffer(2048)
             library.check(library.mt_model_config_from_hf(json.dumps(hf).encode(), buffer, None, 0))
-        else:
-            library.check(library.mt_model_config_from_json(json.dumps(config).encode(), buffer))
+            library.check(library.mt_model_config_to_json(buffer, text, len(text)))
+            config = json.loads(text.value) | config
+        library.check(library.mt_model_config_from_json(json.dumps(config).encode(), buffer))
         self.pointer = library.mt_model_new(library.device, buffer)
         if not self.pointer:
             raise library.error()

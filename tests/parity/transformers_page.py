@@ -1,0 +1,103 @@
+"""docs/parity-transformers.md, with the figures that transformers_parity.py measured."""
+
+CHOICES = [  # option, what Transformers does, in which files, what that keeps besides
+    ("`--loss f32`", "gpt, llama", "`logits.float()` before the cross-entropy", "`loss/loss_utils.py`, ForCausalLMLoss",
+     "the log-probabilities in 4 bytes: b s v (4 - e)"),
+    ("`--swiglu unfused`", "llama", "`down_proj(act_fn(gate_proj(x)) * up_proj(x))`", "`models/llama/modeling_llama.py`, LlamaMLP",
+     "silu(gate): L b s f e"),
+    ("`--rms-norm unfused`", "RMS norms", "cast to f32, `pow(2).mean`, `rsqrt`, product, cast, product with the weight",
+     "`models/llama/modeling_llama.py`, LlamaRMSNorm", "for each norm the normalised rows, b s h e, and of 2-byte "
+     "floats the input in 4 bytes instead of 2: b s h (4 - e)"),
+    ("`--gelu-tanh unfused`", "act gelu_tanh", "`0.5 * x * (1 + tanh(sqrt(2/pi) * (x + 0.044715 * pow(x, 3))))`",
+     "`activations.py`, NewGELUActivation", "tanh(..), 1 + tanh(..) and x/2: 3 L b s f e"),
+    ("`--rope unfused`", "llama", "`q * cos + rotate_half(q) * sin`, the tables made once in a forward",
+     "`models/llama/modeling_llama.py`, apply_rotary_pos_emb", "two tables: 2 s (width of a head) e"),
+    ("`--softmax f32`", "llama with math attention", "`softmax(..., dtype=torch.float32).to(query.dtype)`",
+     "`models/llama/modeling_llama.py`, eager_attention_forward", "of 2-byte floats the weights in 4 bytes beside 2: 4 L a b s^2"),
+    ("`--kv-groups repeated`", "math attention with grouped heads", "`repeat_kv` of keys and values",
+     "`models/llama/modeling_llama.py`, repeat_kv", "keys and values as wide as queries: 2 L b s (q - k) e"),
+]
+
+DIFFERENCES = [  # the rows of differences() in transformers_parity.py
+    ("generator", "flash attention of L layers", "16 L", "PyTorch on the CPU has no dropout in its fused attention and so "
+     "no generator state ([parity.md](parity.md))."),
+    ("class weights", "cross-entropy", "-4; bert: -e", "PyTorch keeps the sum of the class weights, a scalar "
+     "([parity.md](parity.md))."),
+    ("looked-up rows", "learned positions of gpt2, token types of bert", "-8 s", "Transformers looks rows up by an i64 for each "
+     "position: gpt2 its positions, bert its token types. memtape takes a slice of the table."),
+    ("apart", "queries, keys and values of bert, and of gpt2 with math attention", "0", "One product makes them here, side by "
+     "side in one storage. There they are three storages: bert has three products, and a batched product copies what lies "
+     "scattered."),
+    ("merged by a copy", "phi3 with flash attention", "-L b s q e", "Queries turned in part are put together again, row-major, and so "
+     "the fused attention's output is; merging the heads copies it. Here the output always lies as the merged heads do."),
+    ("mask of checkpoints", "gpt2 with math attention and checkpoints", "-b s^2 e", "The mask is an argument of every layer, which its checkpoint "
+     "holds. Here softmax knows which columns are masked from their numbers."),
+    ("mixed factors", "norms of queries and keys under autocast (qwen3)", "2 L b s (q + k)",
+     "A product of 16-bit rows and an f32 weight keeps the rows as they are there; here autocast casts them to f32 first, "
+     "and the copy is kept."),
+    ("wide norms", "olmo2 in 2-byte floats", "-2 for each element of normalised rows and tables", "OLMo 2 multiplies with the norm's weight "
+     "before it casts back, and leaves its cosines and sines in f32. `--rms-norm unfused` and `--rope unfused` are Llama's."),
+    ("padded labels", "gpt, llama: one sequence", "-8", "Labels are padded by one and shifted; of one sequence alone that is a view "
+     "of the padded ones."),
+    ("norm statistics", "n layer norms of b s rows, 2-byte floats", "2 n b s (4 - e)", "PyTorch on the CPU keeps mean and "
+     "rstd in the input's type ([parity.md](parity.md))."),
+]
+
+HEAD = """# Saved bytes beside Transformers'
+
+`memtape profile MODEL --recipe hf` keeps what the eager code of Hugging Face's Transformers keeps: each choice is a
+plain option, which the recipe only sets and the report prints. MODEL may be the `config.json` itself. An option that is
+given beside `--recipe` wins.
+
+    memtape profile path/to/config.json -b 2 -s 64 --recipe hf
+
+`tests/parity/transformers_parity.py` makes small random models from configs with Transformers {version} on the CPU, dropout 0,
+counts the distinct storages that pass through the saved-tensor hooks around forward and loss, parameters and buffers
+left out, and compares them one by one with those of the program, with and without autocast and checkpoints; in f32 the
+loss and every gradient, too. This page is
+written by it (`--write-doc`), figures included. `--list "llama sdpa f32 s=64"` prints both lists, storage by storage.
+
+## The choices
+
+e is the bytes of an element, f the MLP's width, h the model's, q and k the joint widths of the heads and of the heads of keys.
+Paths are those of the library's folder `transformers`.
+
+| option | where it applies | what Transformers does | where | what that keeps besides |
+|---|---|---|---|---|
+"""
+
+NOT_COVERED = """
+## What else spends memory there
+
+- `use_cache`: a forward that is not told otherwise also fills a KV cache. Trainer turns it off
+  (`TrainingArguments.use_cache`, false by default); a loop of one's own keeps copies of keys and values in GPT-2.
+- The result holds the logits for as long as the caller holds the result: b s v e more at the peak.
+- BERT's loss takes the logits as they are (`BertForMaskedLM`), so `--loss` stays native there.
+- A GPT-2 whose config says `gelu_pytorch_tanh` runs one op: `--recipe hf --gelu-tanh fused`.
+- With checkpoints the same bytes are kept, but beside them Transformers holds the two tables of cosines and sines throughout backward, in its
+  layers' arguments; here each layer makes its own again.
+- Under autocast gpt2 and bert are not compared: their powers, softmax and layer norms run in f32 on CUDA, and so here,
+  but in 16 bits on the CPU ([parity.md](parity.md)).
+- Kernels from the Hub (`use_kernel_forward_from_hub`) replace the eager code: then the options' defaults are nearer.
+- On CUDA the same code runs other kernels for attention and norms; what these keep otherwise than on the CPU is in
+  [parity.md](parity.md).
+"""
+
+
+def document(figures, version):
+    lines = [HEAD.format(version=version)]
+    for option, where, does, file, keeps in CHOICES:
+        lines.append(f"| {option} | {where} | {does} | {file} | {keeps} |\n")
+    lines.append("\n## The differences that remain\n\n| where | memtape minus Transformers | why |\n|---|---|---|\n")
+    for _, where, formula, why in DIFFERENCES:
+        lines.append(f"| {where} | {formula} | {why} |\n")
+    lines.append("\n## The figures\n\nBytes kept; \"here\" includes the differences above. Two layers, b = 2, s = 64, "
+                 "h = 64, 4 heads (of keys: 2, but for gpt2 and bert), f = 256, v = 256.\n\n"
+                 "| model | attention | floats | Transformers | here, `--recipe hf` | here, without | options of the recipe |\n"
+                 "|---|---|---|--:|--:|--:|---|\n")
+    for case, theirs, ours, plain, options in figures:
+        if case.s == 64 and not case.checkpoint:
+            lines.append(f"| {case.family} | {case.attention} | {case.floats} | {theirs:,} | {ours:,} | {plain:,} | "
+                         f"{f'`{options}`' if options else 'none'} |\n")
+    lines.append(NOT_COVERED)
+    return "".join(lines)

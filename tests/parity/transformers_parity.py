@@ -1,0 +1,369 @@
+#!/usr/bin/env python3
+"""transformers_parity.py LIBMEMTAPE_CASES MEMTAPE [--list CASE | --write-doc]: compares `--recipe hf` with Hugging
+Face's Transformers on the CPU.
+
+A case is a small random model, made from a config, with one attention and dtype. The program reads the config.json
+that Transformers writes. Storage by storage, what it keeps must be what Transformers keeps, but for the rows of
+DIFFERENCES; in f32 the loss and every gradient are compared, too. --list prints both lists of storages; --write-doc
+writes docs/parity-transformers.md. Exit status 77 if Transformers or PyTorch is not installed."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+try:
+    import numpy  # noqa: F401
+    import torch
+    import transformers
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
+
+import memtape
+from harness import MODEL_TOLERANCE, SavedTensors, Tally, far
+from published import theirs_for
+from transformers_page import document
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "parity-transformers.md"
+DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
+
+
+# ---- the cases ----
+
+@dataclass
+class Case:
+    family: str
+    attention: str  # Transformers' name: sdpa or eager
+    dtype: str
+    b: int = 2
+    s: int = 64
+    sizes: dict = field(default_factory=lambda: {"d": 64, "layers": 2, "heads": 4, "kv": 2, "f": 256, "v": 256})
+    more: dict = field(default_factory=dict)  # for the config
+    amp: bool = False  # autocast to bf16
+    checkpoint: bool = False  # each layer is recomputed
+
+    @property
+    def name(self):
+        # A comma-free name can be given to --list.
+        more = "".join(f" {key}" for key in self.more)
+        return f"{self.family}{more} {self.attention} {self.floats}{' checkpoint' * self.checkpoint} s={self.s}"
+
+    @property
+    def floats(self):
+        return self.dtype + " autocast" * self.amp
+
+    @property
+    def causal(self):
+        return self.family != "bert"
+
+
+ODD = {"d": 48, "layers": 3, "heads": 6, "kv": 3, "f": 80, "v": 131}
+FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "olmo2", "phi3", "gemma2", "gemma3_text", "bert")
+
+
+def cases():
+    for family in FAMILIES:
+        # Transformers refuses capped scores with sdpa.
+        for attention in ("eager",) if family == "gemma2" else ("sdpa", "eager"):
+            yield Case(family, attention, "f32", checkpoint=True)
+            for dtype in DTYPES:
+                yield Case(family, attention, dtype)
+            # gpt2 and bert call operations that PyTorch autocasts otherwise on the CPU than on CUDA.
+            if family not in ("gpt2", "bert"):
+                yield Case(family, attention, "f32", amp=True)
+            yield Case(family, attention, "f32", 3, 17, ODD)
+    for attention in ("sdpa", "eager"):
+        yield Case("llama", attention, "bf16", 1, 33, ODD | {"kv": 6})
+        yield Case("llama", attention, "f32", 2, 9, ODD, {"tie_word_embeddings": True})
+
+
+def their_config(case):
+    z, c = case.sizes, {"vocab_size": case.sizes["v"], **case.more}
+    if case.family == "gpt2":
+        return transformers.GPT2Config(
+            n_embd=z["d"], n_layer=z["layers"], n_head=z["heads"], n_inner=z["f"], n_positions=case.s,
+            resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=0, eos_token_id=0, **c)
+    c |= {"hidden_size": z["d"], "num_hidden_layers": z["layers"], "num_attention_heads": z["heads"],
+          "intermediate_size": z["f"], "max_position_embeddings": case.s}
+    if case.family == "bert":
+        return transformers.BertConfig(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **c)
+    if case.family in ("qwen3", "gemma2", "gemma3_text"):
+        c["head_dim"] = z["d"] // z["heads"]
+    classes = {"llama": transformers.LlamaConfig, "mistral": transformers.MistralConfig,
+               "qwen2": transformers.Qwen2Config, "qwen3": transformers.Qwen3Config,
+               "olmo2": transformers.Olmo2Config, "phi3": transformers.Phi3Config,
+               "gemma2": transformers.Gemma2Config, "gemma3_text": transformers.Gemma3TextConfig}
+    if case.family == "gemma3_text":
+        c["_sliding_window_pattern"] = 2  # every second layer turns by other angles
+    return classes[case.family](num_key_value_heads=z["kv"], bos_token_id=0, eos_token_id=0, pad_token_id=0, **c)
+
+
+def their_model(case):
+    torch.manual_seed(5)
+    auto = transformers.AutoModelForCausalLM if case.causal else transformers.AutoModelForMaskedLM
+    model = auto.from_config(their_config(case), attn_implementation=case.attention)
+    with torch.no_grad():  # biases of 0 and weights of 1 would hide mistakes
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.05)
+    if case.checkpoint:
+        model.activation_checkpointing_enable()
+    return model.to(DTYPES[case.dtype]).train()
+
+
+# ---- the instrument ----
+
+@dataclass
+class Storage:
+    n_bytes: int
+    shape: tuple
+    dtype: str
+    module: str
+    saver: str  # Transformers: the node that made the tensor; memtape: the op that keeps it, and as what
+
+
+class TheirStorages(SavedTensors):
+    """Also describes each storage, by its first saver. Buffers are left out, as parameters are."""
+
+    def __init__(self, model):
+        super().__init__([*model.parameters(), *model.buffers()])
+        self.list, self.path, self.handles = [], [], []
+        for name, module in model.named_modules():
+            self.handles.append(module.register_forward_pre_hook(
+                lambda m, args, name=name: self.path.append(name)))
+            self.handles.append(module.register_forward_hook(self._leave))
+
+    def _leave(self, module, arguments, result):
+        self.path.pop()
+
+    def _pack(self, t):
+        n = len(self.kept)
+        super()._pack(t)
+        if len(self.kept) > n:
+            self.list.append(Storage(t.untyped_storage().nbytes(), tuple(t.shape),
+                                     str(t.dtype).removeprefix("torch."),
+                                     self.path[-1] if self.path else "loss",
+                                     type(t.grad_fn).__name__ if t.grad_fn is not None else "-"))
+        return t
+
+    def __exit__(self, *error):
+        for handle in self.handles:
+            handle.remove()
+        return super().__exit__(*error)
+
+
+def draw_tokens(case):
+    generator = torch.Generator().manual_seed(11)
+    return [torch.randint(1, case.sizes["v"], (case.b, case.s), generator=generator) for _ in range(2)]
+
+
+def their_run(case, model):
+    """(storages, loss), before backward."""
+    ids, labels = draw_tokens(case)
+    # Trainer has no cache in training, by default (TrainingArguments.use_cache).
+    cache = {"use_cache": False} if case.causal else {}
+    autocast = torch.autocast("cpu", dtype=torch.bfloat16, enabled=case.amp)
+    with TheirStorages(model) as found, autocast:
+        loss = model(input_ids=ids, labels=labels, **cache).loss
+    return found.list, loss
+
+
+class Refused(Exception):
+    pass
+
+
+def our_profile(program, case, model, *options):
+    """The program's JSON for the config.json that Transformers writes."""
+    form = {"sdpa": "flash", "eager": "math"}[case.attention]
+    with tempfile.TemporaryDirectory() as folder:
+        model.config.save_pretrained(folder)
+        p = subprocess.run(
+            [program, "profile", folder + "/config.json", "-b", str(case.b), "-s", str(case.s),
+             "--dtype", case.dtype, "--attention", form, "--device", "meta", "--json", "-",
+             "--amp", "bf16" if case.amp else "none", "--checkpoint", "full" if case.checkpoint else "none",
+             *options],
+            capture_output=True, text=True)
+    if p.returncode:
+        raise Refused(p.stderr.strip().splitlines()[-1])
+    return json.loads(p.stdout)
+
+
+def our_storages(profile):
+    return [Storage(t["bytes"], tuple(t["shape"]), t["dtype"], t["module"],
+                    f"{t['op']}, {t['role']} {t['name']}") for t in profile["saved"]["tensors"]]
+
+
+# ---- the named differences: storages that only one of the two keeps ----
+
+def differences(case):
+    """[(row, bytes of storages that memtape alone keeps, bytes of those that Transformers alone keeps)]"""
+    z, e = case.sizes, DTYPES[case.dtype].itemsize
+    rows = [("class weights", [], [4 if case.causal else e])]
+    if case.family in ("gpt2", "bert"):
+        rows.append(("looked-up rows", [], [8 * case.s]))
+    if case.checkpoint and case.family == "gpt2" and case.attention == "eager":
+        rows.append(("mask of checkpoints", [], [case.b * case.s**2 * e]))
+    if case.checkpoint:
+        return rows
+    if case.attention == "sdpa":
+        rows.append(("generator", 2 * z["layers"] * [8], []))
+    if case.family == "bert" or case.family == "gpt2" and case.attention == "eager":
+        one = case.b * case.s * z["d"] * e
+        rows.append(("apart", z["layers"] * [3 * one], 3 * z["layers"] * [one]))
+    tokens, width = case.b * case.s, z["d"] // z["heads"]
+    q, k = tokens * z["d"], tokens * z["kv"] * width
+    if case.family == "phi3" and case.attention == "sdpa":
+        rows.append(("merged by a copy", [], z["layers"] * [q * (2 if case.amp else e)]))
+    if case.family == "qwen3" and case.amp:
+        rows.append(("mixed factors", z["layers"] * [4 * q, 4 * k], z["layers"] * [2 * q, 2 * k]))
+    if case.family == "olmo2" and e == 2:
+        wide = [case.s * width] * 2 + (2 * z["layers"] + 1) * [tokens * z["d"]] + z["layers"] * [q, k]
+        rows.append(("wide norms", [2 * n for n in wide], [4 * n for n in wide]))
+    if case.causal and case.b == 1:
+        rows.append(("padded labels", [8 * case.s], [8 * (case.s + 1)]))
+    if case.family in ("gpt2", "bert") and e == 2:
+        norms = 2 * z["layers"] + (1 if case.causal else 2)
+        rows.append(("norm statistics", 2 * norms * [4 * tokens], 2 * norms * [2 * tokens]))
+    return rows
+
+
+def bytes_faults(case, ours, theirs):
+    left, right = Counter(s.n_bytes for s in ours), Counter(s.n_bytes for s in theirs)
+    for _, mine, others in differences(case):
+        left.subtract(mine)
+        right.subtract(others)
+    for n_bytes in sorted(left | right | +left):
+        if left[n_bytes] != right[n_bytes]:
+            yield f"storages of {n_bytes} bytes: {left[n_bytes]}, Transformers {right[n_bytes]}"
+    missing = [n for count in (left, right) for n in count if count[n] < 0]
+    if missing:
+        yield f"named differences that are not there: storages of {missing} bytes"
+    total = sum(s.n_bytes for s in theirs)
+    total += sum(sum(mine) - sum(others) for _, mine, others in differences(case))
+    if sum(s.n_bytes for s in ours) != total:
+        yield f"saved bytes: {sum(s.n_bytes for s in ours)}, not {total}"
+
+
+# ---- values ----
+
+def value_faults(library, case, model, loss, profile):
+    """Loss and gradients of memtape's model with the same weights and the recipe's ops."""
+    loss.backward()
+    ops = {key: value for key, value in profile["model"]["ops"].items() if value}
+    mine = memtape.Model(library, hf=model.config.to_dict() | {"dtype": "float32"},
+                         attention=profile["model"]["attention"], **ops)
+    parameters = dict(model.named_parameters())
+    for name, p in mine.parameters.items():
+        data = theirs_for(case.family, name, parameters).detach().contiguous().view(torch.uint8).numpy()
+        library.check(library.mt_copy_from_host(p.pointer, data.ctypes.data, data.nbytes))
+    ids, labels = draw_tokens(case)
+    if case.causal:  # Transformers shifts the labels within the loss
+        labels = torch.cat((labels[:, 1:], torch.full((case.b, 1), -100)), 1)
+    ours = library.call("cross_entropy", mine(library.tensor(ids)), library.tensor(labels), -100)
+    tolerance = MODEL_TOLERANCE[torch.float32]
+    fault = far(ours.torch(), loss, tolerance)
+    if fault:
+        yield f"loss: {fault}"
+    ours.backward(library.tensor(torch.ones(())))
+    gradients = {name: p.grad for name, p in parameters.items()}
+    for name, p in mine.parameters.items():
+        fault = far(p.grad and p.grad.torch(), theirs_for(case.family, name, gradients), tolerance)
+        if fault:
+            yield f"gradient of {name}: {fault}"
+
+
+# ---- running ----
+
+def run_case(library, program, case, figures):
+    model = their_model(case)
+    theirs, loss = their_run(case, model)
+    profile = our_profile(program, case, model, "--recipe", "hf")
+    plain = our_profile(program, case, model)
+    yield from bytes_faults(case, our_storages(profile), theirs)
+    if (profile["formula"] or {}).get("unexplained"):
+        yield f"formula: {profile['formula']['unexplained']} bytes unexplained"
+    figures.append((case, sum(s.n_bytes for s in theirs), profile["saved"]["bytes"], plain["saved"]["bytes"],
+                    profile["model"]["recipe_options"]))
+    if case.floats == "f32" and not case.checkpoint:
+        yield from value_faults(library, case, model, loss, profile)
+    yield from planted_faults(program, case, model, theirs, profile)
+
+
+def planted_faults(program, case, model, theirs, profile):
+    """Each option of the recipe, taken back, must be noticed; so must a tensor more in Transformers."""
+    # A checkpoint hides what its layer would keep.
+    words = [] if case.checkpoint else profile["model"]["recipe_options"].split()
+    defaults = {"unfused": "fused", "f32": "native", "repeated": "shared"}
+    for option, value in zip(words[::2], words[1::2]):
+        other = our_profile(program, case, model, "--recipe", "hf", option, defaults[value])
+        if not list(bytes_faults(case, our_storages(other), theirs)):
+            yield f"without {option} {value} it keeps the same storages"
+    extra = Storage(12345, (), "float32", "", "")
+    if not list(bytes_faults(case, our_storages(profile), theirs + [extra])):
+        yield "a planted storage was not found"
+
+
+def print_list(program, case):
+    model = their_model(case)
+    theirs, _ = their_run(case, model)
+    ours = our_storages(our_profile(program, case, model, "--recipe", "hf"))
+    for title, storages in (("Transformers", theirs), ("memtape --recipe hf", ours)):
+        print(f"{title}: {sum(s.n_bytes for s in storages):,} bytes")
+        for s in storages:
+            print(f"  {s.n_bytes:>9,}  {s.dtype:<8} {str(list(s.shape)):<16} {s.module:<50} {s.saver}")
+    for row, mine, others in differences(case):
+        print(f"difference: {row}: memtape {sum(mine):,}, Transformers {sum(others):,}")
+
+
+def compare(library, program, tally, figures):
+    for case in cases():
+        try:
+            faults = list(run_case(library, program, case, figures))
+        except Refused as refusal:
+            print(f"skipped: {case.name}: {refusal}")
+            tally.skipped += 1
+            continue
+        for fault in faults:
+            print(f"FAILED: {case.name}: {fault}")
+        tally.failed += bool(faults)
+        tally.passed += not faults
+
+
+def check_document(figures, tally):
+    text, version = DOCUMENT.read_text(encoding="utf-8"), transformers.__version__
+    if f"Transformers {version}" not in text:
+        print(f"skipped: docs/parity-transformers.md has the figures of another version than {version}")
+        tally.skipped += 1
+    elif text == document(figures, version):
+        tally.passed += 1
+    else:
+        print("FAILED: docs/parity-transformers.md differs from what was measured; run with --write-doc")
+        tally.failed += 1
+
+
+def main(path, program, *arguments):
+    torch.set_num_threads(1)
+    transformers.utils.logging.set_verbosity_error()
+    if arguments[:1] == ("--list",):
+        print_list(program, next(c for c in cases() if c.name == arguments[1]))
+        return 0
+    library = memtape.Library(path)
+    tally, figures = Tally(), []
+    compare(library, program, tally, figures)
+    if arguments == ("--write-doc",):
+        DOCUMENT.write_text(document(figures, transformers.__version__), encoding="utf-8")
+    else:
+        check_document(figures, tally)
+    library.mt_device_release(library.device)
+    print(f"Transformers {transformers.__version__}, PyTorch {torch.__version__}")
+    print(tally.line())
+    return 1 if tally.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
