@@ -44,6 +44,9 @@ bool mti_replicate_adapter(mt_module *parent, const char *name, const mt_paralle
 /* Replaces a child, an embedding of which this rank has some rows: ids [b,s] -> [b,s,d] or
  * [b,s/t,d], zeros for rows of other ranks, summed over the ranks. */
 bool mti_share_embedding(mt_module *parent, const char *name, const mt_parallel *parallel);
+/* The kind of a head that shares the embedding's weight. */
+#define MTI_TIED "tied"
+
 /* Replaces each parameter under m by the first of its dp pieces, made on `device`; the module
  * gathers the whole while it runs (ZeRO 3). */
 typedef struct mti_cutter {
@@ -57,8 +60,9 @@ bool mti_cut_params(mt_module *m, mti_cutter *cutter);
 /* ---- a tensor that the tape keeps as this rank's piece ---- */
 
 typedef struct mti_regather mti_regather;
-/* Until mti_regather_end, saves of `whole` keep `piece` instead; backward gathers it again along
- * dimension 0 or 1 and takes as much as whole has. NULL on failure. */
+/* Until mti_regather_end, saves of `whole` keep `piece` instead; backward casts it to whole's
+ * dtype, gathers it again along dimension 0 or 1 and takes as much as whole has. NULL on failure.
+ */
 mti_regather *mti_regather_begin(mt_tensor *whole, mt_tensor *piece, int dim, int64_t ranks);
 bool mti_regather_end(mti_regather *r);
 

@@ -1,6 +1,7 @@
 /* parts.c: how a layer communicates with other ranks: inputs are replicated or gathered, results
  * are summed, and parameters of ZeRO 3 are gathered while they are used. */
 #include <string.h>
+#include "memtape/autocast.h"
 #include "memtape/ops.h"
 #include "nn/lora.h"
 #include "parallel/parallel.h"
@@ -12,7 +13,8 @@ struct mti_regather {
     mt_tensor *piece; /* NULL once it has ended */
     int dim;
     int64_t ranks;
-    mt_layout layout; /* of whole */
+    mt_dtype dtype; /* of whole */
+    mt_layout layout;
 };
 
 static bool is_whole(const mti_regather *r, const mt_tensor *t)
@@ -49,7 +51,9 @@ static mt_status gather_again(void *user, const mt_save_info *info, mt_tensor **
     mti_regather *r = user;
     (void)info;
     if (!state) return MT_OK;
-    mt_tensor *whole = gather(*tensor, r->dim, r->ranks, r->layout.rank, r->layout.shape);
+    MT_AUTO mt_tensor *piece = mt_cast(*tensor, r->dtype);
+    mt_tensor *whole =
+        piece ? gather(piece, r->dim, r->ranks, r->layout.rank, r->layout.shape) : NULL;
     if (whole) *tensor = whole;
     return whole ? MT_OK : mt_last_status();
 }
@@ -66,8 +70,8 @@ mti_regather *mti_regather_begin(mt_tensor *whole, mt_tensor *piece, int dim, in
     static const mt_saved_hooks hooks = {keep_piece, gather_again, NULL, regather_free};
     mti_regather *r = mti_malloc(sizeof *r);
     if (!r) return NULL;
-    *r = (mti_regather){mt_storage_of(whole).serial, mt_detach(piece), dim, ranks,
-                        mt_layout_of(whole)};
+    *r = (mti_regather){mt_storage_of(whole).serial, mt_detach(piece),   dim, ranks,
+                        mt_dtype_of(whole),          mt_layout_of(whole)};
     if (r->piece && mt_push_saved_hooks(&hooks, r) == MT_OK) return r;
     regather_free(r);
     return NULL;
@@ -231,6 +235,19 @@ typedef struct cut {
     cut_param params[MOST_PARAMS];
 } cut;
 
+/* Where autocast runs m's product in 16 bits, the piece is cast before it is gathered, as FSDP
+ * does: so neither the whole in f32 is ever there, nor a copy of it in 16 bits kept. */
+static mt_tensor *gather_param(const mt_module *m, mt_tensor *piece, const cut *c,
+                               const cut_param *p)
+{
+    const char *kind = mt_module_kind(m);
+    mt_dtype dtype = mt_dtype_of(piece);
+    if (dtype == MT_F32 && (!strcmp(kind, "linear") || !strcmp(kind, MTI_TIED)))
+        mt_autocast_active(&dtype);
+    MT_AUTO mt_tensor *cast = mt_cast(piece, dtype);
+    return cast ? gather(cast, 0, c->dp, p->rank, p->shape) : NULL;
+}
+
 /* Runs m with whole parameters; the tape keeps their pieces. */
 static mt_tensor *run_gathered(mt_module *m, void *user, mt_tensor *x)
 {
@@ -242,7 +259,7 @@ static mt_tensor *run_gathered(mt_module *m, void *user, mt_tensor *x)
     for (; ok && n < c->n; n++) {
         const cut_param *p = &c->params[n];
         piece[n] = mt_module_param(m, p->name);
-        whole[n] = gather(piece[n], 0, c->dp, p->rank, p->shape);
+        whole[n] = gather_param(m, piece[n], c, p);
         hooks[n] = whole[n] ? mti_regather_begin(whole[n], piece[n], 0, c->dp) : NULL;
         ok = hooks[n] != NULL;
         if (!ok) break;

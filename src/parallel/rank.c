@@ -141,7 +141,7 @@ static mt_tensor *tied_forward(mt_module *self, mt_tensor *x)
 /* weight is taken over. */
 static mt_module *tied_new(mt_device *device, const mt_model_config *c, mt_tensor *weight)
 {
-    mt_module *m = mt_module_new("tied", tied_forward, NULL, NULL);
+    mt_module *m = mt_module_new(MTI_TIED, tied_forward, NULL, NULL);
     if (!m) mt_release(weight);
     return mti_module_complete(
         m, m && mt_module_add_param(m, "weight", weight) &&

@@ -84,6 +84,12 @@ known = documented_keys("profile-json.md")
 for key in set(paths(r)) - known:
     check(any(k.startswith(key + ".") for k in known), f"profile-json.md: no {key}")
 
+# ---- ZeRO 3 gathers 16 bits where autocast computes in them: no cast weight is kept ----
+amp = ["gpt", "-d", 32, "-l", 4, "--amp", "bf16", "--dp", 4, "--device", "meta"]
+whole, pieces = (profile(*amp, "--zero", zero) for zero in (2, 3))
+weights = 4 * 12 * 32**2 + 256 * 32  # of the layers' products and of the head
+equal(whole["saved"]["bytes"] - pieces["saved"]["bytes"], 2 * weights, "cast weights that ZeRO 3 does not keep")
+
 # ---- --rank chooses the stage ----
 for rank, stage in ((0, 0), (5, 0), (6, 1), (23, 3)):
     r = profile("gpt", "-l", 4, "--tp", 2, "--dp", 3, "--pp", 4, "--rank", rank, "--device", "meta")
