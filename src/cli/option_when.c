@@ -5,6 +5,7 @@
 
 /* ---- conditions ---- */
 
+static bool alone(const mti_options *o) { return !mti_is_rank(o); }
 static bool one_forward(const mti_options *o)
 {
     const mt_parallel *h = &o->workload.parallel;
@@ -49,6 +50,8 @@ static const struct condition {
     const char *refusal; /* follows the option's name */
 } conditions[MTI_CONDITION_COUNT] = {
     [MTI_IF_RANKED] = {mti_is_rank, " needs --tp, --pp or --dp: there is only one rank"},
+    [MTI_IF_ALONE] = {alone,
+                      ": is of the whole model, and --tp, --pp, --dp ask for one rank's part"},
     [MTI_IF_ONE_FORWARD] = {one_forward,
                             ": the search is over steps of one forward and one backward; --pp and "
                             "--microbatches of 2 or more have several in flight"},

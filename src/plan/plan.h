@@ -127,6 +127,12 @@ typedef struct mti_formula {
 bool mti_formula_make(mti_formula *f, const mt_model_config *config, int64_t batch, int64_t seq,
                       const mti_memory_options *memory, const mt_parallel *parallel,
                       size_t measured);
+/* Of one rank: the parameters that it has, before ZeRO cuts them; what it keeps. */
+bool mti_plan_rank_parameters(mt_plan_formula *out, const mt_model_config *config,
+                              const mt_parallel *parallel);
+bool mti_plan_rank_activations(mt_plan_formula *out, const mt_model_config *config,
+                               const mt_parallel *parallel, int64_t batch, int64_t seq,
+                               const mti_memory_options *memory);
 /* The terms alone. */
 void mti_formula_build(mti_formula *f, const mti_dims *s);
 

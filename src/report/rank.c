@@ -7,9 +7,10 @@ static int64_t at_least_1(int64_t n) { return n ? n : 1; }
 
 /* ---- which rank, and what stays with it ---- */
 
-static void print_place(const mti_workload *w, FILE *out, const mti_style *style)
+void mti_print_place(const mti_workload *w, FILE *out, const mti_style *style)
 {
     const mt_parallel *h = &w->parallel;
+    if (!w->ranked) return;
     mti_inked(out, style, MTI_BOLD, "rank %lld", (long long)w->rank);
     fprintf(out, "  stage %lld of %lld, 1 of %lld that share each layer%s, %lld with other data\n",
             (long long)h->stage, (long long)at_least_1(h->pipeline),
@@ -21,7 +22,7 @@ void mti_print_rank(const mti_workload *w, const mti_measurement *m, FILE *out,
                     const mti_style *style)
 {
     if (!w->ranked) return;
-    print_place(w, out, style);
+    mti_print_place(w, out, style);
     fprintf(out, "%lld layers, %lld part%s of the model in flight\n", (long long)m->layers,
             (long long)m->in_flight, m->in_flight == 1 ? "" : "s");
 }
@@ -46,21 +47,28 @@ bool mti_print_states(const mti_workload *w, const mti_measurement *m, FILE *out
     return mti_table_finish(t, out, style);
 }
 
-json_t *mti_parallel_json(const mti_workload *w, const mti_measurement *m)
+json_t *mti_place_json(const mti_workload *w)
 {
     const mt_parallel *h = &w->parallel;
+    int64_t p = at_least_1(h->pipeline);
     if (!w->ranked) return json_null();
     json_t *j = json_object();
-    int64_t t = at_least_1(h->tensor), d = at_least_1(h->data), p = at_least_1(h->pipeline);
     mti_json_put_int(j, "rank", (uint64_t)w->rank);
-    mti_json_put_int(j, "tp", (uint64_t)t);
+    mti_json_put_int(j, "tp", (uint64_t)at_least_1(h->tensor));
     mti_json_put(j, "sp", json_boolean(h->sequence));
     mti_json_put_int(j, "pp", (uint64_t)p);
     mti_json_put_int(j, "interleave", (uint64_t)at_least_1(h->interleave));
     mti_json_put_int(j, "stage", (uint64_t)h->stage);
     mti_json_put_int(j, "microbatches", (uint64_t)(h->microbatches ? h->microbatches : p));
-    mti_json_put_int(j, "dp", (uint64_t)d);
+    mti_json_put_int(j, "dp", (uint64_t)at_least_1(h->data));
     mti_json_put_int(j, "zero", (uint64_t)h->zero);
+    return j;
+}
+
+json_t *mti_parallel_json(const mti_workload *w, const mti_measurement *m)
+{
+    json_t *j = mti_place_json(w);
+    if (!w->ranked) return j;
     mti_json_put_int(j, "layers", (uint64_t)m->layers);
     mti_json_put_int(j, "in_flight", (uint64_t)m->in_flight);
     mti_json_put_int(j, "gradients", m->grad_bytes);

@@ -13,6 +13,9 @@ void mti_print_rank(const mti_workload *w, const mti_measurement *m, FILE *out,
                     const mti_style *style);
 bool mti_print_states(const mti_workload *w, const mti_measurement *m, FILE *out,
                       const mti_style *style);
+/* The first line of mti_print_rank, and the first keys of mti_parallel_json: what was asked for. */
+void mti_print_place(const mti_workload *w, FILE *out, const mti_style *style);
+json_t *mti_place_json(const mti_workload *w);
 json_t *mti_parallel_json(const mti_workload *w, const mti_measurement *m); /* null: one rank */
 
 /* The models and techniques of `memtape ranks`, side by side. */

@@ -74,7 +74,8 @@ BASE_OF = {("train", "preset"): [*TEXT, "-b", 2, "-s", 16], ("plan", "kv"): ["gp
            **{("explain", option): EXPRESSION for option in ("expr", "shapes", "no-grad", "weights")},
            **{(verb, "out-act"): MLP for verb in ("profile", "explain", "sweep", "plan")},
            **{(verb, "causal"): ["block", *SMALL] for verb in ("profile", "explain", "sweep", "plan")},
-           **{(verb, option): RANK for verb in ("profile", "sweep") for option in
+           **{(verb, option): RANK if verb != "plan" else [word for word in RANK if word not in ON_META]
+              for verb in ("profile", "sweep", "plan") for option in
               ("tp", "sp", "pp", "interleave", "rank", "stage", "microbatches", "dp", "zero")}}
 # These need a first row without the option, because a sweep compares its rows with the first.
 FIRST_ROW = {"act", "attention", "causal", "dropout", "dtype", "inplace", "loss-scale", "out-act", "norm", "norm-kind"}

@@ -90,6 +90,34 @@ whole, pieces = (profile(*amp, "--zero", zero) for zero in (2, 3))
 weights = 4 * 12 * 32**2 + 256 * 32  # of the layers' products and of the head
 equal(whole["saved"]["bytes"] - pieces["saved"]["bytes"], 2 * weights, "cast weights that ZeRO 3 does not keep")
 
+# ---- a plan of a rank: its share of the parameters and of what is kept, and what fits ----
+for model in (["gpt"], ["gpt", "--norm", "post"], ["llama", "--kv-heads", 2], ["bert"], ["block"]):
+    for split in (["--tp", 2], ["--tp", 2, "--sp", "--checkpoint", "full"], ["--pp", 2], ["--pp", 2, "--stage", 1],
+                  ["--pp", 2, "--interleave", 2], ["--tp", 4, "--vocab", 250], ["--dp", 3, "--zero", 3]):
+        if model == ["block"] and {"--pp", "--vocab"} & set(map(str, split)):
+            continue
+        if model == ["llama", "--kv-heads", 2] and 4 in split:
+            continue
+        if model == ["bert"] and "--vocab" in split:
+            split = ["--tp", 4, "--vocab", 258]
+        layers = [] if model == ["block"] else ["-l", 4]
+        p = run("plan", *model, *layers, "-s", 32, *split, "--json", "-")
+        name = f"plan {model} {split}"
+        if equal(p.returncode, 0, f"status of {name}: {p.stderr}"):
+            plan = json.loads(p.stdout)
+            equal([(f["name"], f["unexplained"]) for f in plan["formulas"]],
+                  [("parameters", 0), ("activations", 0)], name)
+            same = profile(*model, *layers, "-s", 32, "-b", 1, "--dtype", "bf16", *split, "--device", "meta")
+            equal(plan["step"]["peak"], same["steady"]["peak"], f"{name}: the peak of a profile")
+            equal({k: same["parallel"][k] for k in plan["parallel"]}, plan["parallel"], f"{name}: the rank")
+plan = json.loads(run("plan", "llama-3.1-8b", "--tp", 8, "--sp", "--capacity", "80GiB", "--json", "-").stdout)
+longest = plan["fits"]["seq"]
+equal((longest["largest"] % 8, longest["refused"] - longest["largest"]), (0, 8), "what fits, cut among 8 ranks")
+p = profile("llama-3.1-8b", "-b", 1, "-s", longest["largest"], "--tp", 8, "--sp", "--dtype", "bf16",
+            "--device", "meta", "--capacity", "80GiB")
+equal(p["steady"]["peak"], longest["peak"], "the longest sequence that fits")
+refused(["--kv", "one rank's part"], "plan", "gpt", "--tp", 2, "--kv", 3)
+
 # ---- --rank chooses the stage ----
 for rank, stage in ((0, 0), (5, 0), (6, 1), (23, 3)):
     r = profile("gpt", "-l", 4, "--tp", 2, "--dp", 3, "--pp", 4, "--rank", rank, "--device", "meta")
