@@ -32,6 +32,8 @@ CHOICES = """--tp 2
 --optimizer adamw
 --dtype bf16 --optimizer adamw-16bit
 --dtype bf16 --optimizer adamw --master-weights
+--optimizer adamw-8bit
+--dtype bf16 --f32-gradients
 --amp bf16
 --optimizer adamw --loss-scale dynamic
 --lora-rank 3
