@@ -26,14 +26,16 @@ typedef struct mt_parallel {
     int zero; /* ZeRO stage: splits 1 optimizer state, 2 also gradients, 3 also parameters */
 } mt_parallel;
 
-/* MT_OK, or an error that names the field, what it is and what it may be. gpt and llama only. */
+/* MT_OK, or an error that names the field, what it is and what it may be. Of block, gpt,
+ * bert and llama; a block is one layer without embedding and head. */
 MT_API mt_status mt_parallel_check(const mt_parallel *parallel, const mt_model_config *config);
 
 /* Part `part` (0 .. interleave - 1) of this rank's share of the model: named, shaped and kept as in
  * the whole model ("gpt.h.17.mlp.fc"), with fewer heads, a narrower MLP, its piece of the
  * vocabulary (which is padded to a multiple of t), and collectives where Megatron-LM has them.
  * Takes token ids [b,s] if it is the first part, else what mt_rank_wire makes; gives logits
- * [b,s,v/t] if it is the last, else what mt_send gives. With more than one rank `device` has no
+ * [b,s,v/t] if it is the last, else what mt_send gives. (A block: [b,s,d], or [b,s/t,d] with
+ * sequence parallelism, in and out.) With more than one rank `device` has no
  * data. ZeRO 3's pieces are made as pieces: the whole of a parameter is there only while its module
  * runs. */
 MT_API mt_module *mt_rank_new(mt_device *device, const mt_model_config *config,

@@ -99,20 +99,46 @@ bool mti_is_rank(const mti_options *o)
     return false;
 }
 
+void mti_rank_defaults(mti_options *o)
+{
+    o->workload.ranked = mti_is_rank(o);
+    o->workload.parallel.zero = (int)o->zero;
+    if (o->workload.ranked && !o->given[MTI_O_OPTIMIZER]) o->workload.optimizer = MTI_OPT_ADAMW;
+}
+
+static int64_t at_least_1(int64_t n) { return n ? n : 1; }
+
+/* --rank says which stage, too; ranks of one stage differ in nothing that is measured. */
+static bool place_rank(mti_options *o)
+{
+    mt_parallel *h = &o->workload.parallel;
+    int64_t of_a_stage, all;
+    if (o->given[MTI_O_RANK] && o->given[MTI_O_STAGE])
+        return mti_options_refuse(o, "--rank: --stage is given, too; give one of the two");
+    if (__builtin_mul_overflow(at_least_1(h->tensor), at_least_1(h->data), &of_a_stage) ||
+        __builtin_mul_overflow(of_a_stage, at_least_1(h->pipeline), &all))
+        return mti_options_refuse(o, "--tp, --dp, --pp: more ranks than can be counted");
+    o->workload.rank = o->given[MTI_O_RANK] ? o->rank : h->stage * of_a_stage;
+    if (o->workload.rank >= all && o->given[MTI_O_RANK])
+        return mti_options_refuse(o, "--rank %lld: there are %lld ranks; need 0 to %lld",
+                                  (long long)o->rank, (long long)all, (long long)all - 1);
+    if (o->given[MTI_O_RANK]) h->stage = o->rank / of_a_stage;
+    return true;
+}
+
 bool mti_check_rank(mti_options *o)
 {
-    if (!mti_is_rank(o)) return true;
-    if (strcmp(o->workload.device.kind, "meta") != 0)
+    mti_workload *w = &o->workload;
+    if (!w->ranked) return true;
+    if (strcmp(w->device.kind, "meta") != 0)
         return mti_options_refuse(o, "--tp, --sp, --pp, --dp and --zero show one rank of several; "
                                      "give --device meta, which needs no other rank");
-    const char *preset = o->workload.memory.checkpoint;
-    if (preset && strcmp(preset, "full") != 0 && strcmp(preset, "selective") != 0)
-        return mti_options_refuse(o, "--checkpoint: a rank takes one of none, full, selective");
-    o->parallel.zero = (int)o->zero;
-    int64_t t = o->parallel.tensor ? o->parallel.tensor : 1;
-    if (o->parallel.sequence && o->workload.seq % t)
+    if (!o->given[MTI_O_OPTIMIZER]) /* as large models are trained */
+        w->memory.master = mt_dtype_size(w->config.dtype) == 2;
+    int64_t t = at_least_1(w->parallel.tensor);
+    if (w->parallel.sequence && w->seq % t)
         return mti_options_refuse(o, "--sp: --seq %lld is cut among --tp %lld; need a multiple",
-                                  (long long)o->workload.seq, (long long)t);
-    if (mt_parallel_check(&o->parallel, &o->workload.config) == MT_OK) return true;
-    return mti_options_refuse_as(o, "");
+                                  (long long)w->seq, (long long)t);
+    if (!place_rank(o)) return false;
+    return mt_parallel_check(&w->parallel, &w->config) == MT_OK || mti_options_refuse_as(o, "");
 }

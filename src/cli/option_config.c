@@ -224,5 +224,6 @@ bool mti_options_complete(mti_options *o)
         base.context = o->workload.seq;
     }
     if (o->verb == MTI_PLAN) plan_defaults(o, &base);
+    mti_rank_defaults(o);
     return mti_options_config(o, &base) && (o->verb != MTI_PLAN || mti_check_plan(o));
 }

@@ -23,7 +23,10 @@ typedef bool mti_read_fn(mti_options *o, const struct mti_option_row *r, const c
 
 /* Conditions under which an option has an effect (option_when.c). */
 typedef enum mti_condition {
-    MTI_IF_ALONE,         /* not one rank of several */
+    MTI_IF_RANKED,        /* one rank of several */
+    MTI_IF_ALONE,         /* not one */
+    MTI_IF_ONE_FORWARD,   /* a step is one forward and one backward */
+    MTI_IF_FLOATS,        /* not ZeRO stage 3 */
     MTI_IF_SHARED_LAYERS, /* --tp 2 or more */
     MTI_IF_STAGED,        /* --pp 2 or more */
     MTI_IF_OTHER_DATA,    /* --dp 2 or more */
@@ -117,6 +120,8 @@ bool mti_check_used_in_rows(mti_options *o, const mti_sweep_rows *rows);
 /* Whether the device has what the verb needs. */
 bool mti_check_device(mti_options *o);
 bool mti_check_memory(mti_options *o);
+/* What a rank has unless told otherwise: AdamW, with f32 masters of 16-bit parameters. */
+void mti_rank_defaults(mti_options *o);
 bool mti_check_rank(mti_options *o);
 bool mti_check_plan(mti_options *o);
 /* Of explain with --expr: whether nothing is given that is for a MODEL. */

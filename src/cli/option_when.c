@@ -6,9 +6,16 @@
 /* ---- conditions ---- */
 
 static bool alone(const mti_options *o) { return !mti_is_rank(o); }
-static bool shared_layers(const mti_options *o) { return o->parallel.tensor > 1; }
-static bool staged(const mti_options *o) { return o->parallel.pipeline > 1; }
-static bool other_data(const mti_options *o) { return o->parallel.data > 1; }
+static bool one_forward(const mti_options *o)
+{
+    const mt_parallel *h = &o->workload.parallel;
+    return h->pipeline <= 1 && h->microbatches <= 1;
+}
+
+static bool floats(const mti_options *o) { return o->zero < 3 || o->workload.parallel.data <= 1; }
+static bool shared_layers(const mti_options *o) { return o->workload.parallel.tensor > 1; }
+static bool staged(const mti_options *o) { return o->workload.parallel.pipeline > 1; }
+static bool other_data(const mti_options *o) { return o->workload.parallel.data > 1; }
 static bool no_budget(const mti_options *o) { return !o->workload.budget; }
 static bool budget(const mti_options *o) { return o->verb != MTI_PLAN || o->workload.budget; }
 static bool adapters(const mti_options *o) { return o->workload.memory.lora_rank; }
@@ -57,7 +64,13 @@ static const struct condition {
     bool (*holds)(const mti_options *o);
     const char *refusal; /* follows the option's name */
 } conditions[MTI_CONDITION_COUNT] = {
-    [MTI_IF_ALONE] = {alone, ": not for one rank of several (--tp, --pp, --dp)"},
+    [MTI_IF_RANKED] = {mti_is_rank, " needs --tp, --pp or --dp: there is only one rank"},
+    [MTI_IF_ALONE] = {alone,
+                      ": is of the whole model, and --tp, --pp, --dp ask for one rank's part"},
+    [MTI_IF_ONE_FORWARD] = {one_forward,
+                            ": the search is over steps of one forward and one backward; --pp and "
+                            "--microbatches of 2 or more have several in flight"},
+    [MTI_IF_FLOATS] = {floats, ": --zero 3 gathers floats, and weights in 4 bits are codes"},
     [MTI_IF_SHARED_LAYERS] = {shared_layers, " needs --tp of 2 or more, ranks that share a layer"},
     [MTI_IF_STAGED] = {staged,
                        " needs --pp of 2 or more; with one stage there is nothing to choose"},
@@ -101,9 +114,10 @@ static const struct condition {
     [MTI_IF_PEAK] = {peak, " needs --capacity or --budget: it changes only what fits"},
 };
 
-/* In a sweep these need not hold in every row: each row has a device of its own. */
-#define OF_A_DEVICE                                                                                \
-    (1u << MTI_IF_DRAWS | 1u << MTI_IF_COMPARED | 1u << MTI_IF_SCALED | 1u << MTI_IF_THREADS)
+/* In a sweep these need not hold in every row: each row has a device and ranks of its own. */
+#define OF_A_ROW                                                                                   \
+    (1u << MTI_IF_DRAWS | 1u << MTI_IF_COMPARED | 1u << MTI_IF_SCALED | 1u << MTI_IF_THREADS |     \
+     1u << MTI_IF_SHARED_LAYERS | 1u << MTI_IF_OTHER_DATA)
 
 /* The first of `those` that the row names and that does not hold; NULL: none. */
 static const char *refusal_of(const mti_options *o, const mti_option_row *r, unsigned mask)
@@ -142,7 +156,7 @@ static bool check(mti_options *o, unsigned mask, bool with_model)
 
 bool mti_check_used(mti_options *o)
 {
-    return check(o, o->verb == MTI_SWEEP ? ~OF_A_DEVICE : ~0u, mti_verb_builds(o->verb));
+    return check(o, o->verb == MTI_SWEEP ? ~OF_A_ROW : ~0u, mti_verb_builds(o->verb));
 }
 
 /* Conditions that do not depend on the model of a file. */
@@ -172,7 +186,7 @@ bool mti_check_used_in_rows(mti_options *o, const mti_sweep_rows *rows)
         if (!check_over(o, r)) return false;
         for (size_t k = 0; k < rows->n && !used; k++) {
             const mti_options *row = &rows->at[k].options;
-            const char *why = row->given[r->id] ? refusal_of(row, r, OF_A_DEVICE) : NULL;
+            const char *why = row->given[r->id] ? refusal_of(row, r, OF_A_ROW) : NULL;
             used = row->given[r->id] && !why;
             if (why) reason = why;
         }

@@ -115,6 +115,7 @@ typedef enum mti_option {
     MTI_O_SP,
     MTI_O_PP,
     MTI_O_INTERLEAVE,
+    MTI_O_RANK,
     MTI_O_STAGE,
     MTI_O_MICROBATCHES,
     MTI_O_DP,
@@ -161,8 +162,8 @@ typedef struct mti_options {
     mt_model_config given_config; /* a field counts only if its option was given */
     mti_recipe recipe;
     char notes[MT_HF_NOTES]; /* of a config.json that the model comes from */
-    mt_parallel parallel;    /* given at all if mti_is_rank(o) */
-    int64_t zero;
+    int64_t zero;            /* workload.parallel.zero, once it is checked */
+    int64_t rank;            /* which of them; it sets workload.parallel.stage */
 
     const char *json;
     bool quiet, help;

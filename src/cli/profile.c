@@ -12,6 +12,10 @@ static bool write_pictures(const mti_profile_result *p, const mti_options *o)
     snprintf(title, sizeof title, "%s on %s: b=%lld s=%lld d=%lld, %s", w->name,
              mt_device_kind(p->device), (long long)w->batch, (long long)w->seq,
              (long long)w->config.hidden, mt_dtype_name(w->config.dtype));
+    size_t n = strlen(title);
+    if (w->ranked)
+        snprintf(title + n, sizeof title - n, "; a rank of stage %lld",
+                 (long long)w->parallel.stage);
     return (!o->svg || mti_timeline_draw(&p->measured.timeline, title, o->svg) == MT_OK) &&
            (!o->trace || mti_timeline_write_trace(&p->measured.timeline, o->trace) == MT_OK);
 }
@@ -24,7 +28,7 @@ static bool write_reports(const mti_profile_result *p, const mti_options *o)
 }
 
 /* Reports the failure and, if memory ran out, what held it. */
-static int report_failure(const mti_profile_result *p, const mti_options *o)
+static int report_failure(mti_profile_result *p, const mti_options *o)
 {
     size_t event;
     bool full =
@@ -34,7 +38,8 @@ static int report_failure(const mti_profile_result *p, const mti_options *o)
     char text[512];
     snprintf(text, sizeof text, "%s", mt_last_error());
     mt_clear_error(); /* reported; the reports may fail for other reasons */
-    bool ok = (!mti_wants_text(o) || mti_print_refusal(p, event, stdout)) &&
+    bool ok = mti_profile_find_need(p) &&
+              (!mti_wants_text(o) || mti_print_refusal(p, event, stdout)) &&
               (!o->json ||
                mti_json_write(mti_profile_refused_json(p, event, o->timeline), o->json) == MT_OK) &&
               write_pictures(p, o);
@@ -67,7 +72,6 @@ static int conclude(const mti_profile_result *p, const mti_options *o)
 
 int mti_profile(const mti_options *o)
 {
-    if (mti_is_rank(o)) return mti_profile_rank(o);
     mti_profile_result p;
     bool ok = mti_profile_make(&p, &o->workload, MTI_ON_META, o->inference) && write_reports(&p, o);
     int status = ok ? conclude(&p, o) : report_failure(&p, o);

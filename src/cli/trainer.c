@@ -21,7 +21,8 @@ bool mti_trainer_make(mti_trainer *t, mt_device *device, const mti_workload *w,
     t->model = s->from ? mti_run_base_model(s->from, device, &w->config)
                        : mt_model_new(device, &w->config);
     if (!t->model || !mti_adapt(t->model, &w->memory) ||
-        !mti_memory_hooks_make(&t->memory_hooks, &t->workload.memory, device, t->model))
+        !mti_memory_hooks_make(&t->memory_hooks, &t->workload.memory, device, 1) ||
+        !mti_memory_hooks_attach(&t->memory_hooks, t->model))
         return false;
     t->optimizer =
         mt_adamw_new(t->model, &(mt_adamw_options){.lr = s->lr,
@@ -83,7 +84,7 @@ static mt_tensor *loss_of(const mti_trainer *t, const unsigned char *text, int64
 static mt_tensor *scaled_loss(mti_trainer *t, const size_t *starts, double *sum)
 {
     const mti_workload *w = &t->workload;
-    if (!mti_memory_hooks_begin(&t->memory_hooks)) return NULL;
+    if (!mti_memory_hooks_begin(&t->memory_hooks, true)) return NULL;
     mt_tensor *loss = loss_of(t, t->corpus->train, w->batch, w->seq, starts);
     if (!mti_memory_hooks_end(&t->memory_hooks)) mt_set(&loss, NULL);
     if (!loss) return NULL;

@@ -13,8 +13,6 @@ int mti_audit(const mti_options *o);
 int mti_sweep(const mti_options *o);
 int mti_planner(const mti_options *o);
 int mti_ranks(const mti_options *o);
-/* `profile` of one rank of several. */
-int mti_profile_rank(const mti_options *o);
 
 /* Restarts the program if OpenBLAS has better kernels for this CPU than it chose. False, with a
  * message, if there was no memory for it. */

@@ -4,13 +4,20 @@
 
 #define MOST ((int64_t)1 << 30) /* dimensions go to 2^31 */
 
+/* A sequence that ranks share is cut among them. */
+static int64_t unit_of(const mti_workload *w, bool in_batches)
+{
+    const mt_parallel *h = &w->parallel;
+    return w->ranked && h->sequence && h->tensor && !in_batches ? h->tensor : 1;
+}
+
 static bool attempt(mti_fit *fit, const mti_workload *w, bool in_batches, int64_t n, bool *fits)
 {
     mti_need need;
     mti_measurement m;
     mti_workload with = *w;
     bool refused;
-    *(in_batches ? &with.batch : &with.seq) = n;
+    *(in_batches ? &with.batch : &with.seq) = n * unit_of(w, in_batches);
     if (mti_is_whole(w->config.kind) && with.seq > w->config.context)
         with.config.context = with.seq;
     fit->runs++;
@@ -37,5 +44,7 @@ bool mti_fit_search(mti_fit *fit, const mti_workload *w, bool in_batches)
         if (!attempt(fit, w, in_batches, middle, &fits)) return false;
         if (!fits) fit->refused = middle;
     }
+    fit->largest *= unit_of(w, in_batches);
+    fit->refused *= unit_of(w, in_batches);
     return true;
 }

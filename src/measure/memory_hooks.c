@@ -22,7 +22,7 @@ static bool is_default(const mti_memory_options *options)
 
 /* ---- adapters ---- */
 
-static mt_lora_options adapters_of(const mti_memory_options *options)
+mt_lora_options mti_adapters_of(const mti_memory_options *options)
 {
     return (mt_lora_options){.rank = options->lora_rank,
                              .base = options->qlora ? MT_LORA_NF4 : MT_LORA_KEEP};
@@ -31,7 +31,7 @@ static mt_lora_options adapters_of(const mti_memory_options *options)
 bool mti_adapt(mt_module *model, const mti_memory_options *options)
 {
     if (!options || !options->lora_rank) return true;
-    const mt_lora_options lora = adapters_of(options);
+    const mt_lora_options lora = mti_adapters_of(options);
     return mt_lora_add(model, &lora, NULL) == MT_OK;
 }
 
@@ -39,7 +39,7 @@ mt_module *mti_adapted_new(mt_device *device, const mt_model_config *config,
                            const mti_memory_options *options)
 {
     if (!options || !options->lora_rank) return mt_model_new(device, config);
-    const mt_lora_options lora = adapters_of(options);
+    const mt_lora_options lora = mti_adapters_of(options);
     return mt_lora_model_new(device, config, &lora);
 }
 
@@ -53,13 +53,18 @@ static bool widen_gradients(const mti_memory_hooks *p, mt_module *model)
 static bool make_checkpoints(mti_memory_hooks *p, mt_module *model)
 {
     if (!p->options->checkpoint && !p->options->budget) return true;
-    p->report = mt_checkpoint_report_new();
+    if (!p->report) p->report = mt_checkpoint_report_new();
     if (!p->report) return false;
     const mt_checkpoint_options options = {.report = p->report};
     mt_status status = p->options->budget
                            ? mt_budget_apply(p->options->budget, model, &options)
                            : mt_model_checkpoint_with(model, p->options->checkpoint, &options);
     return status == MT_OK;
+}
+
+bool mti_memory_hooks_attach(mti_memory_hooks *p, mt_module *model)
+{
+    return !p->options || (widen_gradients(p, model) && make_checkpoints(p, model));
 }
 
 static bool make_offload(mti_memory_hooks *p)
@@ -90,16 +95,16 @@ static bool make_scaler(mti_memory_hooks *p)
 }
 
 bool mti_memory_hooks_make(mti_memory_hooks *p, const mti_memory_options *options,
-                           mt_device *device, mt_module *model)
+                           mt_device *device, int64_t ahead)
 {
-    *p = (mti_memory_hooks){.options = is_default(options) ? NULL : options, .device = device};
+    *p = (mti_memory_hooks){
+        .options = is_default(options) ? NULL : options, .device = device, .ahead = ahead};
     if (!p->options) return true;
     if (hooks_wanted(options)) {
         p->asked = mt_ledger_new(device);
         if (!p->asked) return false;
     }
-    return widen_gradients(p, model) && make_checkpoints(p, model) && make_offload(p) &&
-           make_compress(p) && make_scaler(p);
+    return make_offload(p) && make_compress(p) && make_scaler(p);
 }
 
 void mti_memory_hooks_free(mti_memory_hooks *p)
@@ -136,10 +141,10 @@ static bool end_hooks(mti_memory_hooks *p, int n_begun)
     return ok;
 }
 
-bool mti_memory_hooks_begin(mti_memory_hooks *p)
+bool mti_memory_hooks_begin(mti_memory_hooks *p, bool first)
 {
     if (!p->options) return true;
-    if (p->report) mt_checkpoint_report_clear(p->report);
+    if (p->report && first) mt_checkpoint_report_clear(p->report);
     int n = 0;
     bool ok = !p->offload || mt_offload_begin(p->offload) == MT_OK;
     if (ok) n++, ok = !p->compress || mt_compress_begin(p->compress) == MT_OK;
@@ -161,7 +166,7 @@ bool mti_memory_hooks_end(mti_memory_hooks *p)
     if (!p->options) return true;
     bool ok = end_cast(p);
     ok = end_hooks(p, 3) && ok;
-    if (p->memory_stats.forwards++) return ok;
+    if (++p->memory_stats.forwards != p->ahead) return ok;
     ok = ok && mt_visit_duplicates(p->device, count_duplicate, &p->memory_stats) == MT_OK;
     if (p->asked) p->memory_stats.asked = mt_ledger_bytes(p->asked);
     mt_ledger_free(p->asked); /* it would grow with each step */

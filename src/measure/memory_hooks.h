@@ -11,8 +11,8 @@
 /* What they did; complete after mti_memory_hooks_report. */
 typedef struct mti_memory_stats {
     int64_t forwards;
-    size_t
-        asked; /* bytes that the ops of the first forward saved, before offload and compression */
+    size_t asked; /* bytes that the ops of a step's first forwards saved, before offload and
+                   * compression */
     /* checkpointing: inputs held, the most that one segment recomputes, warnings */
     size_t n_segments, between, inside;
     int n_warnings;
@@ -28,7 +28,8 @@ typedef struct mti_memory_stats {
 typedef struct mti_memory_hooks {
     const mti_memory_options *options; /* borrowed; NULL: none */
     mt_device *device;                 /* borrowed */
-    mt_ledger *asked;                  /* until the first forward is over */
+    int64_t ahead;                     /* forwards that a step begins with */
+    mt_ledger *asked;                  /* until those are over */
     mt_checkpoint_report *report;
     mt_offload *offload;
     mt_compress *compress;
@@ -36,18 +37,22 @@ typedef struct mti_memory_hooks {
     mti_memory_stats memory_stats;
 } mti_memory_hooks;
 
+/* Of memory->lora_rank and qlora. */
+mt_lora_options mti_adapters_of(const mti_memory_options *options);
 /* The adapters that `options` (may be NULL) asks for, if any: put into a model, or into a new one
  * layer by layer, so that with --qlora it is never there as a whole. */
 bool mti_adapt(mt_module *model, const mti_memory_options *options);
 mt_module *mti_adapted_new(mt_device *device, const mt_model_config *config,
                            const mti_memory_options *options);
 
-/* All but adapters. Free in any case. */
+/* All but adapters, for a step that begins with `ahead` forwards. Free in any case. */
 bool mti_memory_hooks_make(mti_memory_hooks *p, const mti_memory_options *options,
-                           mt_device *device, mt_module *model);
+                           mt_device *device, int64_t ahead);
+/* The checkpoints of a model, or of a part of one, and the dtype of its gradients. */
+bool mti_memory_hooks_attach(mti_memory_hooks *p, mt_module *model);
 void mti_memory_hooks_free(mti_memory_hooks *p);
-/* Around each forward; end also after a failure, once begin went well. */
-bool mti_memory_hooks_begin(mti_memory_hooks *p);
+/* Around each forward; end also after a failure, once begin went well. `first`: of a step. */
+bool mti_memory_hooks_begin(mti_memory_hooks *p, bool first);
 bool mti_memory_hooks_end(mti_memory_hooks *p);
 /* After a backward: completes p->memory_stats. */
 bool mti_memory_hooks_report(mti_memory_hooks *p);

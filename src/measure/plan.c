@@ -165,6 +165,28 @@ static bool compare_cache(mti_plan_result *p, const mt_plan_run *run)
     return true;
 }
 
+/* A rank's states and its FLOPs are measured, but there is no formula beside them. */
+static bool compare_rank(mti_plan_result *p, const mti_measurement *m)
+{
+    const mti_workload *w = p->workload;
+    p->flops = m->flops;
+    if (!mti_plan_rank_parameters(next(p), &w->config, &w->parallel)) return false;
+    add(p, (int64_t)m->n_params);
+    if (!mti_plan_rank_activations(next(p), &w->config, &w->parallel, w->batch, w->seq, &w->memory))
+        return false;
+    add(p, (int64_t)mt_ledger_bytes(m->ledger));
+    return true;
+}
+
+/* Of a model that is there as a whole. */
+static bool compare_model(mti_plan_result *p, const mt_plan_run *run, const mti_measurement *m,
+                          const states *st)
+{
+    return compare_parameters(p, run, m) && compare_states(p, run, m, st) &&
+           compare_activations(p, run, m) && compare_forward(p, run, m) &&
+           compare_flops(p, run, m) && compare_cache(p, run);
+}
+
 static bool compare(mti_plan_result *p)
 {
     mti_workload w = *p->workload;
@@ -179,9 +201,7 @@ static bool compare(mti_plan_result *p)
     bool refused;
     bool ok =
         mti_need_measure(&p->need, &m, &w, &(mti_watch){.look = look, .user = &st}, &refused) &&
-        compare_parameters(p, &run, &m) && compare_states(p, &run, &m, &st) &&
-        compare_activations(p, &run, &m) && compare_forward(p, &run, &m) &&
-        compare_flops(p, &run, &m) && compare_cache(p, &run);
+        (w.ranked ? compare_rank(p, &m) : compare_model(p, &run, &m, &st));
     mti_measurement_free(&m);
     return ok;
 }
@@ -201,8 +221,8 @@ static bool search_fits(mti_plan_result *p)
     const mti_workload *w = p->workload;
     const mti_comparison *model = mti_plan_find(p, "states");
     const mti_comparison *kept = mti_plan_find(p, "activations");
-    p->batch.by_formula = room(w, model->formula.value, kept->formula.value);
-    p->batch.by_sum = room(w, model->measured, kept->measured);
+    if (model) p->batch.by_formula = room(w, model->formula.value, kept->formula.value);
+    if (model) p->batch.by_sum = room(w, model->measured, kept->measured);
     return mti_fit_search(&p->batch, w, true) && mti_fit_search(&p->seq, w, false);
 }
 

@@ -41,7 +41,20 @@ bool mti_profile_make(mti_profile_result *p, const mti_workload *w, const char *
            mti_measure(&p->measured, p->device, with, &(mti_watch){.timeline = true}) &&
            note_left(&p->left, p->device, with) &&
            mti_formula_make(&p->formula, &with->config, with->batch, with->seq, &with->memory,
+                            with->ranked ? &with->parallel : NULL,
                             mt_ledger_bytes(p->measured.ledger));
+}
+
+bool mti_profile_find_need(mti_profile_result *p)
+{
+    mti_measurement m;
+    mti_workload w = p->workload;
+    bool refused;
+    w.device.capacity = 0;
+    if (mt_device_has_data(p->device)) return true;
+    bool ok = mti_need_measure(&p->needed, &m, &w, NULL, &refused);
+    mti_measurement_free(&m);
+    return ok;
 }
 
 void mti_profile_free(mti_profile_result *p)

@@ -1,31 +1,97 @@
 /* rank.c: measuring one rank of several. */
-#include "measure/need.h"
+#include <string.h>
 #include "measure/rank.h"
+#include "measure/step.h"
 
-bool mti_rank_make(mti_rank_result *r, const mti_workload *w, const mt_parallel *parallel,
-                   bool bounded)
+/* ---- one rank ---- */
+
+static bool check(const mt_device *device, int64_t batch, int64_t seq, const char *checkpoint)
 {
-    mti_device_options options = w->device;
-    if (!bounded) options.capacity = 0;
-    *r =
-        (mti_rank_result){.workload = w, .parallel = parallel, .device = mti_device_make(&options)};
-    bool ok = r->device && mt_rank_measure(r->device, &w->config, parallel, w->batch, w->seq,
-                                           w->memory.checkpoint, &r->report) == MT_OK;
-    r->refused = !ok && options.capacity && mti_was_refused(r->device);
-    return ok;
+    static const char *const presets[] = {"none", "full", "selective"};
+    if (mt_device_has_data(device))
+        return mti_fail_bool(MT_ERR_UNSUPPORTED,
+                             "rank_measure: the device is %s; need one without data: meta",
+                             mt_device_kind(device));
+    if (batch < 1 || seq < 1 || batch > INT32_MAX || seq > INT32_MAX)
+        return mti_fail_bool(MT_ERR_ARGUMENT, "rank_measure: batch %lld, seq %lld; need at least 1",
+                             (long long)batch, (long long)seq);
+    return mti_choose("rank_measure: checkpoint", presets, 3, checkpoint) >= 0;
 }
 
-void mti_rank_free(mti_rank_result *r)
+/* What the parts in flight have in common with the formula's letters. */
+static mti_flight flight_of(const mti_subject *s)
 {
-    mt_device_release(r->device);
-    *r = (mti_rank_result){0};
+    const mti_workload *w = s->workload;
+    mti_flight f = {.batch = w->batch, .seq = w->seq, .checkpoint = w->memory.checkpoint};
+    if (!f.checkpoint) f.checkpoint = "none";
+    for (int64_t k = 0; k < s->stage->schedule.ahead; k++) {
+        const mti_share *share =
+            &s->stage->shares[mti_schedule_at(&s->stage->schedule, k, false).part];
+        f.layers += share->to - share->from;
+        f.first += share->first;
+        f.last += share->last;
+    }
+    return f;
 }
 
-int64_t mti_rank_off_by(const mti_rank_result *r)
+typedef struct flown {
+    mti_share share;
+    mti_flight flight;
+} flown;
+
+static bool look(void *user, const mti_subject *s, double loss, double scale)
 {
-    int64_t off = (int64_t)r->report.steady_peak;
-    for (int c = 0; c < MT_CATEGORY_COUNT; c++) off -= (int64_t)r->report.steady_by_category[c];
-    return off ? off : r->report.unexplained;
+    flown *f = user;
+    (void)loss, (void)scale;
+    f->share = s->stage->shares[0];
+    f->flight = flight_of(s);
+    return true;
+}
+
+static void report(mt_rank_report *out, const mti_measurement *m)
+{
+    out->layers = m->layers;
+    out->n_params = m->n_params;
+    out->param_bytes = m->param_bytes;
+    out->grad_bytes = m->grad_bytes;
+    out->optimizer_bytes = m->optimizer_bytes;
+    out->in_flight = m->in_flight;
+    out->saved = mt_ledger_bytes(m->ledger);
+    out->steady_peak = m->steady.peak;
+    out->steady_reserved = m->steady.reserved;
+    memcpy(out->steady_by_category, m->steady.by_category, sizeof out->steady_by_category);
+    for (int i = 1; i <= 2; i++) { /* forward and backward */
+        const mti_phase *phase = &m->phases.at[i];
+        if (phase->peak > out->peak) out->peak = phase->peak;
+        if (phase->reserved_peak > out->reserved) out->reserved = phase->reserved_peak;
+    }
+}
+
+mt_status mt_rank_measure(mt_device *device, const mt_model_config *config,
+                          const mt_parallel *parallel, int64_t batch, int64_t seq,
+                          const char *checkpoint, mt_rank_report *out)
+{
+    static const mt_parallel alone;
+    if (!mti_given(device, "rank_measure", "the device")) return mt_last_status();
+    if (!out) return mti_fail(MT_ERR_ARGUMENT, "rank_measure: the report is NULL");
+    if (!checkpoint) checkpoint = "none";
+    if (!check(device, batch, seq, checkpoint)) return mt_last_status();
+    mti_workload w = {.batch = batch,
+                      .seq = seq,
+                      .optimizer = MTI_OPT_ADAMW,
+                      .memory = {.checkpoint = checkpoint, .master = true},
+                      .ranked = true,
+                      .parallel = parallel ? *parallel : alone};
+    if (mt_model_config_resolve(config, &w.config) != MT_OK) return mt_last_status();
+    flown f;
+    mti_measurement m;
+    mt_rank_report made = {0};
+    bool ok = mti_measure(&m, device, &w, &(mti_watch){.look = look, .user = &f});
+    if (ok) report(&made, &m);
+    ok = ok && mti_rank_explain(&f.share, &f.flight, m.ledger, &made);
+    mti_measurement_free(&m);
+    if (ok) *out = made;
+    return ok ? MT_OK : mt_last_status();
 }
 
 /* ---- four models under six techniques ---- */
@@ -49,10 +115,10 @@ const char *const mti_ranks_techniques[MTI_RANKS_TECHNIQUES] = {
 
 static bool measure(const mti_workload *w, const mt_parallel *parallel, mt_rank_report *out)
 {
-    mti_rank_result r;
-    bool ok = mti_rank_make(&r, w, parallel, false);
-    *out = r.report;
-    mti_rank_free(&r);
+    mt_device *device = mti_device_make(&w->device);
+    bool ok = device && mt_rank_measure(device, &w->config, parallel, w->batch, w->seq,
+                                        w->memory.checkpoint, out) == MT_OK;
+    mt_device_release(device);
     return ok;
 }
 

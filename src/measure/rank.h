@@ -1,24 +1,10 @@
-/* rank.h: one rank of several, measured on meta. */
+/* rank.h: ranks of four large models, measured on meta (mt_rank_measure is in memtape/parallel.h).
+ */
 #ifndef MTI_MEASURE_RANK_H
 #define MTI_MEASURE_RANK_H
 
 #include "measure/workload.h"
 #include "memtape/parallel.h"
-
-typedef struct mti_rank_result {
-    const mti_workload *workload; /* borrowed */
-    const mt_parallel *parallel;  /* borrowed */
-    mt_device *device;
-    bool refused; /* it needs more than the capacity */
-    mt_rank_report report;
-} mti_rank_result;
-
-/* bounded: with the workload's capacity. Free in any case. */
-bool mti_rank_make(mti_rank_result *r, const mti_workload *w, const mt_parallel *parallel,
-                   bool bounded);
-void mti_rank_free(mti_rank_result *r);
-/* Bytes that are not accounted for: 0, or there is a bug. */
-int64_t mti_rank_off_by(const mti_rank_result *r);
 
 /* ---- four models under six techniques ---- */
 

@@ -2,66 +2,11 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include "base/philox.h"
 #include "measure/step.h"
 #include "memtape/ops.h"
 #include "nn/model.h"
 
 #define MOST_SKIPPED 64 /* the scale, at most 2^40, halves each time */
-
-/* ---- the subject ---- */
-
-/* Token ids [b,s]; `stream` tells inputs from targets. */
-static mt_tensor *random_ids(mt_device *device, const mti_workload *w, uint64_t stream)
-{
-    if (!mt_device_has_data(device)) return mt_zeros(device, MT_I64, MT_SHAPE(w->batch, w->seq));
-    size_t n = (size_t)(w->batch * w->seq), n_bytes = n * sizeof(int64_t);
-    int64_t *ids = mti_malloc(n_bytes);
-    if (!ids) return NULL;
-    for (size_t i = 0; i < n; i++) {
-        mti_u32x4 r = mti_philox(w->seed, stream << 40 | i);
-        uint64_t wide = (uint64_t)r.v[0] << 32 | r.v[1];
-        ids[i] = (int64_t)(wide % (uint64_t)w->config.vocab);
-    }
-    mt_tensor *t = mt_from_data(device, MT_I64, MT_SHAPE(w->batch, w->seq), ids, n_bytes);
-    mti_free(ids);
-    return t;
-}
-
-bool mti_subject_make(mti_subject *s, mt_device *device, const mti_workload *w, bool target)
-{
-    const mt_model_config *config = &w->config;
-    *s = (mti_subject){.device = device};
-    mt_seed(device, w->seed);
-    s->model = mti_is_whole(config->kind) ? mti_adapted_new(device, config, &w->memory)
-                                          : mt_model_new(device, config);
-    if (!s->model) return false;
-    if (mti_is_whole(config->kind)) {
-        s->input = random_ids(device, w, 1);
-        s->target = target ? random_ids(device, w, 2) : NULL;
-        return s->input && (s->target || !target);
-    }
-    s->input = mt_normal(device, config->dtype, MT_SHAPE(w->batch, w->seq, config->hidden), 0, 1);
-    return s->input && mt_set_requires_grad(s->input, true) == MT_OK &&
-           mti_adapt(s->model, &w->memory);
-}
-
-void mti_subject_free(mti_subject *s)
-{
-    mt_release(s->input);
-    mt_release(s->target);
-    mt_module_free(s->model);
-    *s = (mti_subject){0};
-}
-
-mt_tensor *mti_subject_forward(const mti_subject *s)
-{
-    mt_tensor *y = mt_forward(s->model, s->input);
-    if (!s->target || mt_scope_push("loss") != MT_OK) return y;
-    mt_set(&y, mt_model_loss(mt_model_config_of(s->model), y, s->target));
-    mt_scope_pop();
-    return y;
-}
 
 /* ---- phases ---- */
 
@@ -96,12 +41,23 @@ static void note_newest(void *user, const mt_mem_event *event)
 
 /* ---- the equation of the growth over forward ---- */
 
-static bool account_for_growth(mti_measurement *m, const mt_tensor *output,
+/* The block of t, if it was made in forward and nothing saved it. */
+static int64_t unsaved(const mti_measurement *m, const mt_tensor *t)
+{
+    if (!t) return 0;
+    mt_storage_info of = mt_storage_of(t);
+    if (of.serial <= m->newest_before) return 0;
+    for (size_t i = 0; i < mt_ledger_count(m->ledger); i++) {
+        mt_ledger_entry e;
+        if (mt_ledger_get(m->ledger, i, &e) == MT_OK && e.storage == of.serial) return 0;
+    }
+    return (int64_t)of.allocated;
+}
+
+static bool account_for_growth(mti_measurement *m, const mti_flown *flown, int64_t n_flown,
                                const mt_mem_stats *before, const mt_mem_stats *after)
 {
     mti_growth *g = &m->growth;
-    mt_storage_info out = mt_storage_of(output);
-    bool output_saved = false;
     *g = (mti_growth){.measured =
                           (int64_t)after->allocated.current - (int64_t)before->allocated.current,
                       .workspace = (int64_t)after->by_category[MT_WORKSPACE] -
@@ -110,14 +66,17 @@ static bool account_for_growth(mti_measurement *m, const mt_tensor *output,
         mt_ledger_entry e;
         if (mt_ledger_get(m->ledger, i, &e) != MT_OK) return false;
         g->saved += (int64_t)e.bytes;
-        if (e.storage == out.serial) output_saved = true;
         if (e.storage <= m->newest_before)
             g->before += (int64_t)e.bytes;
         else
             g->rounding += (int64_t)e.allocated - (int64_t)e.bytes;
     }
-    if (!output_saved && out.serial > m->newest_before) g->output = (int64_t)out.allocated;
-    g->residual = g->measured - (g->saved - g->before) - g->rounding - g->output - g->workspace;
+    for (int64_t i = 0; i < n_flown; i++) {
+        g->output += unsaved(m, flown[i].output);
+        g->input += unsaved(m, flown[i].input) + unsaved(m, flown[i].target);
+    }
+    g->residual =
+        g->measured - (g->saved - g->before) - g->rounding - g->output - g->input - g->workspace;
     return true;
 }
 
@@ -130,39 +89,65 @@ typedef struct run {
     mti_subject subject;
     mti_memory_hooks memory_hooks;
     mt_optimizer *optimizer;
-    bool inference; /* no target, and so no loss */
+    mti_flown *flown; /* [turns]: between forward and backward */
+    bool inference;   /* no target, and so no loss */
 } run;
 
-/* Every step draws the same random numbers. */
-static mt_tensor *forward(run *r)
+static void end_flights(run *r)
 {
-    mt_seed(r->subject.device, r->workload->seed + 1);
-    if (!mti_memory_hooks_begin(&r->memory_hooks)) return NULL;
-    mt_tensor *output = mti_subject_forward(&r->subject);
-    if (!mti_memory_hooks_end(&r->memory_hooks)) mt_set(&output, NULL);
-    mt_scaler *scaler = r->memory_hooks.scaler;
-    if (output && scaler) mt_set(&output, mt_scaler_scale(scaler, output));
-    return output;
+    for (int64_t k = 0; r->flown && k < mti_subject_turns(&r->subject); k++)
+        mti_flown_free(&r->flown[k]);
 }
 
-/* Takes the output over and frees it when backward has begun, as a training loop does. */
-static bool backward(run *r, mt_tensor *output)
+/* The k-th forward. Every forward draws the same random numbers. */
+static bool forward(run *r, int64_t k)
+{
+    mti_flown *f = &r->flown[k];
+    mt_seed(r->subject.device, r->workload->seed + 1);
+    if (!mti_memory_hooks_begin(&r->memory_hooks, k == 0)) return false;
+    bool ok = mti_subject_fly(&r->subject, k, f);
+    ok = mti_memory_hooks_end(&r->memory_hooks) && ok;
+    mt_scaler *scaler = r->memory_hooks.scaler;
+    if (ok && scaler && f->last && r->subject.has_loss)
+        mt_set(&f->output, mt_scaler_scale(scaler, f->output));
+    return ok && f->output && mt_set_category(f->output, MT_OUTPUT) == MT_OK;
+}
+
+/* Stands for the gradient from later layers; of what is sent to another stage, which has no bytes
+ * of its own, without bytes, too. */
+static mt_tensor *gradient_of(const mti_flown *f)
+{
+    mt_device *device = mt_device_of(f->output);
+    mt_dtype dtype = mt_dtype_of(f->output);
+    int rank = mt_rank(f->output);
+    if (f->last) return mt_normal(device, dtype, rank, mt_shape(f->output), 0, 1);
+    mt_tensor *one = mt_zeros(device, dtype, 0, NULL);
+    mt_set(&one, one ? mt_expand(one, rank, mt_shape(f->output)) : NULL);
+    return one;
+}
+
+/* The k-th backward. Frees the output when backward has begun, as a training loop does. */
+static bool backward(run *r, int64_t k)
 {
     mt_device *device = r->subject.device;
+    mti_flown *f = &r->flown[mti_subject_return(&r->subject, k)];
     mt_backward_options options = {0};
+    bool loss = f->last && r->subject.has_loss;
+    mt_release(f->input);
+    mt_release(f->target);
+    f->input = f->target = NULL; /* the tape has what it needs of them */
     mt_seed(device, r->workload->seed + 2);
-    if (!r->subject.target) /* stands for the gradient from later layers */
-        options.gradient =
-            mt_normal(device, mt_dtype_of(output), mt_rank(output), mt_shape(output), 0, 1);
-    bool ok = (r->subject.target || options.gradient) &&
-              mt_backward_with(output, &options) == MT_OK && mt_device_sync(device) == MT_OK;
+    if (!loss) options.gradient = gradient_of(f);
+    bool ok = (loss || options.gradient) && mt_backward_with(f->output, &options) == MT_OK &&
+              mt_device_sync(device) == MT_OK;
     mt_release(options.gradient);
-    mt_release(output);
+    mti_flown_free(f);
     return ok;
 }
 
 static mt_optimizer *make_optimizer(const run *r)
 {
+    mt_module *model = mti_subject_stepped(&r->subject);
     bool master = r->workload->memory.master;
     bool momentum = r->workload->optimizer == MTI_OPT_SGD_MOMENTUM;
     const mt_sgd_options sgd = {.lr = 1e-3, .momentum = momentum ? 0.9 : 0, .master = master};
@@ -170,8 +155,15 @@ static mt_optimizer *make_optimizer(const run *r)
                                     .weight_decay = 0.1,
                                     .master = master,
                                     .moments = mti_moments_of(r->workload->optimizer)};
-    return r->workload->optimizer >= MTI_OPT_ADAMW ? mt_adamw_new(r->subject.model, &adamw)
-                                                   : mt_sgd_new(r->subject.model, &sgd);
+    return r->workload->optimizer >= MTI_OPT_ADAMW ? mt_adamw_new(model, &adamw)
+                                                   : mt_sgd_new(model, &sgd);
+}
+
+/* What the gradients and the optimizer's state take now. */
+static bool note_states(run *r)
+{
+    r->m->optimizer_bytes = mti_optimizer_state_bytes(r->optimizer);
+    return mti_subject_grad_bytes(&r->subject, &r->m->grad_bytes);
 }
 
 static bool step(run *r)
@@ -179,36 +171,40 @@ static bool step(run *r)
     mt_scaler *scaler = r->memory_hooks.scaler;
     if (r->workload->optimizer != MTI_OPT_NONE && !r->optimizer) r->optimizer = make_optimizer(r);
     bool ok = r->workload->optimizer == MTI_OPT_NONE || r->optimizer;
+    ok = ok && mti_subject_before_step(&r->subject);
     if (ok && r->optimizer)
         ok = (scaler ? mt_scaler_step(scaler, r->optimizer, NULL)
                      : mt_optimizer_step(r->optimizer)) == MT_OK;
-    return ok && mt_module_zero_grad(r->subject.model) == MT_OK &&
+    return ok && note_states(r) && mti_subject_after_step(&r->subject) &&
            mt_device_sync(r->subject.device) == MT_OK;
 }
 
 /* ---- a step, phase by phase ---- */
 
-/* Returns the output, which the caller releases; under a ledger if there is one. */
-static mt_tensor *forward_phase(run *r, mti_phases *phases, mt_ledger *ledger)
+/* The forwards before the first backward, under a ledger if there is one. */
+static bool forward_phase(run *r, mti_phases *phases, mt_ledger *ledger)
 {
     mt_device *device = r->subject.device;
-    mt_tensor *output = NULL;
     double began = begin_phase("forward", device);
-    if (!ledger || mt_ledger_begin(ledger) == MT_OK) {
-        output = forward(r);
-        if (ledger && mt_ledger_end(ledger) != MT_OK) mt_set(&output, NULL);
-    }
-    if (output && (mt_set_category(output, MT_OUTPUT) != MT_OK || mt_device_sync(device) != MT_OK))
-        mt_set(&output, NULL);
+    bool collects = ledger && mt_ledger_begin(ledger) == MT_OK, ok = collects || !ledger;
+    for (int64_t k = 0; ok && k < mti_subject_ahead(&r->subject); k++)
+        ok = (r->inference && !mti_subject_is_first(&r->subject, k)) || forward(r, k);
+    if (collects) ok = mt_ledger_end(ledger) == MT_OK && ok;
+    ok = ok && mt_device_sync(device) == MT_OK;
     end_phase(phases, "forward", device, began);
-    return output;
+    return ok;
 }
 
-/* Takes the output over. */
-static bool backward_phase(run *r, mti_phases *phases, mt_tensor *output)
+/* Forward and backward in turns, then the remaining backwards. */
+static bool backward_phase(run *r, mti_phases *phases)
 {
+    int64_t n = mti_subject_turns(&r->subject), next = mti_subject_ahead(&r->subject);
     double began = begin_phase("backward", r->subject.device);
-    bool ok = backward(r, output);
+    bool ok = true;
+    for (int64_t back = 0; ok && back < n; back++) {
+        ok = backward(r, back);
+        if (ok && next < n) ok = forward(r, next++);
+    }
     end_phase(phases, "backward", r->subject.device, began);
     return ok;
 }
@@ -232,18 +228,45 @@ static bool name_parameters(const run *r)
                                   mti_timeline_name(&r->m->timeline, params, n));
 }
 
+static bool make_hooks(run *r)
+{
+    const mti_stage *stage = r->subject.stage;
+    mti_memory_hooks *hooks = &r->memory_hooks;
+    if (!mti_memory_hooks_make(hooks, &r->workload->memory, r->subject.device,
+                               mti_subject_ahead(&r->subject)))
+        return false;
+    if (!stage) return mti_memory_hooks_attach(hooks, r->subject.model);
+    bool ok = true;
+    for (int64_t i = 0; ok && i < stage->schedule.n_parts; i++)
+        ok = mti_memory_hooks_attach(hooks, stage->parts[i]);
+    mt_module *stepped = mti_subject_stepped(&r->subject);
+    if (ok && r->workload->memory.f32_gradients) /* of ZeRO's pieces, too */
+        ok = mt_module_set_grad_dtype(stepped, MT_F32) == MT_OK;
+    return ok;
+}
+
 static bool init_phase(run *r, mt_device *device)
 {
-    int observer = mt_mem_add_observer(device, note_newest, &r->m->newest_before);
+    mti_measurement *m = r->m;
+    int observer = mt_mem_add_observer(device, note_newest, &m->newest_before);
     if (!observer) return false;
     double began = begin_phase("init", device);
-    bool ok =
-        mti_subject_make(&r->subject, device, r->workload, !r->inference) &&
-        mti_memory_hooks_make(&r->memory_hooks, &r->workload->memory, device, r->subject.model);
-    end_phase(&r->m->phases, "init", device, began);
+    bool ok = mti_subject_make(&r->subject, device, r->workload, !r->inference) && make_hooks(r);
+    end_phase(&m->phases, "init", device, began);
     mt_mem_remove_observer(device, observer);
-    return ok && name_parameters(r) &&
-           mt_module_size(r->subject.model, &r->m->n_params, &r->m->param_bytes) == MT_OK;
+    m->n_params = r->subject.n_params;
+    m->in_flight = mti_subject_ahead(&r->subject);
+    if (r->subject.stage) m->layers = r->subject.stage->layers;
+    r->flown = ok ? mti_calloc((size_t)mti_subject_turns(&r->subject), sizeof *r->flown) : NULL;
+    return r->flown && name_parameters(r) &&
+           mt_module_size(r->subject.model, NULL, &m->param_bytes) == MT_OK;
+}
+
+/* The first one's; NaN without data or without a loss. */
+static double loss_of(const run *r, double scale)
+{
+    bool known = r->subject.has_loss && mt_device_has_data(r->subject.device);
+    return known ? mt_item(r->flown[0].output) / scale : NAN;
 }
 
 /* Also measures what is reported of the first step alone: saved tensors, growth, FLOPs, loss. */
@@ -256,19 +279,15 @@ static bool first_step(run *r)
     if (!m->ledger) return false;
     mt_flops_reset(device);
     mt_mem_get_stats(device, &before);
-    mt_tensor *output = forward_phase(r, &m->phases, m->ledger);
+    if (!forward_phase(r, &m->phases, m->ledger)) return false;
     mt_mem_get_stats(device, &after);
-    if (!output || !account_for_growth(m, output, &before, &after)) {
-        mt_release(output);
-        return false;
-    }
-    double scale = r->memory_hooks.scaler ? mt_scaler_get(r->memory_hooks.scaler).scale : 1,
-           loss = NAN;
-    if (r->subject.target && mt_device_has_data(device)) loss = mt_item(output) / scale;
-    bool ok = backward_phase(r, &m->phases, output) &&
+    if (!account_for_growth(m, r->flown, m->in_flight, &before, &after)) return false;
+    double scale = r->memory_hooks.scaler ? mt_scaler_get(r->memory_hooks.scaler).scale : 1;
+    double loss = loss_of(r, scale);
+    bool ok = backward_phase(r, &m->phases) &&
               (!r->watch.look || r->watch.look(r->watch.user, &r->subject, loss, scale)) &&
               step_phase(r, &m->phases);
-    m->flops = mt_flops_get(device);
+    m->flops = mti_subject_flops(&r->subject, mt_flops_get(device));
     return ok;
 }
 
@@ -278,9 +297,8 @@ static bool first_step(run *r)
 static bool next_step(run *r, mti_phases *phases, mt_ledger *ledger)
 {
     mt_tensor *input = r->subject.input;
-    if (mt_requires_grad(input) && mt_set_grad(input, NULL) != MT_OK) return false;
-    mt_tensor *output = forward_phase(r, phases, ledger);
-    return output && backward_phase(r, phases, output) && step_phase(r, phases);
+    if (input && mt_requires_grad(input) && mt_set_grad(input, NULL) != MT_OK) return false;
+    return forward_phase(r, phases, ledger) && backward_phase(r, phases) && step_phase(r, phases);
 }
 
 /* A loss scaler skips steps whose gradients overflow, and before its first step an optimizer has no
@@ -307,8 +325,9 @@ static bool steady_step(run *r)
     if (!next_step(r, &s->phases, s->ledger)) return false;
     s->seconds = mt_device_has_data(r->subject.device) ? mti_now() - began : NAN;
     mt_flops after = mt_flops_get(r->subject.device);
-    s->flops = (mt_flops){after.forward - before.forward, after.backward - before.backward,
-                          after.recompute - before.recompute};
+    s->flops = mti_subject_flops(&r->subject, (mt_flops){after.forward - before.forward,
+                                                         after.backward - before.backward,
+                                                         after.recompute - before.recompute});
     for (int i = 0; i < s->phases.n; i++) {
         const mti_phase *phase = &s->phases.at[i];
         if (phase->reserved_peak > s->reserved) s->reserved = phase->reserved_peak;
@@ -331,6 +350,15 @@ const mti_phase *mti_highest_phase(const mti_measurement *m, bool *steady)
     return highest;
 }
 
+static void clean_up(run *r)
+{
+    end_flights(r);
+    mti_free(r->flown);
+    mt_optimizer_free(r->optimizer);
+    mti_memory_hooks_free(&r->memory_hooks);
+    mti_subject_free(&r->subject);
+}
+
 bool mti_measure(mti_measurement *m, mt_device *device, const mti_workload *w,
                  const mti_watch *watch)
 {
@@ -343,9 +371,7 @@ bool mti_measure(mti_measurement *m, mt_device *device, const mti_workload *w,
     m->memory_stats = r.memory_hooks.memory_stats;
     ok = mti_timeline_end(&m->timeline) && ok;
     ok = ok && !mti_failed_since(failures); /* or a phase could not be named */
-    mt_optimizer_free(r.optimizer);
-    mti_memory_hooks_free(&r.memory_hooks);
-    mti_subject_free(&r.subject);
+    clean_up(&r);
     return ok;
 }
 
@@ -356,12 +382,10 @@ static bool infer(run *r, mt_device *device)
     mti_measurement *m = r->m;
     m->ledger = mt_ledger_new(device);
     if (!m->ledger || !init_phase(r, device)) return false;
-    mt_module_set_training(r->subject.model, false);
+    mti_subject_infers(&r->subject);
     mt_flops_reset(device);
-    mt_tensor *output = forward_phase(r, &m->phases, m->ledger);
+    bool ok = forward_phase(r, &m->phases, m->ledger);
     m->flops = mt_flops_get(device);
-    bool ok = output != NULL;
-    mt_release(output);
     return ok;
 }
 
@@ -379,8 +403,7 @@ bool mti_measure_inference(mti_measurement *m, mt_device *device, const mti_work
     bool mode = mt_set_grad_mode(false);
     bool ok = infer(&r, device);
     mt_set_grad_mode(mode);
-    mti_memory_hooks_free(&r.memory_hooks);
-    mti_subject_free(&r.subject);
+    clean_up(&r);
     return ok && !mti_failed_since(failures); /* or a phase could not be named */
 }
 

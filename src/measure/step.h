@@ -1,26 +1,15 @@
 /* step.h: two training steps of a model with everything about their memory: the first, and one in
- * the steady state, which begins with the optimizer's state. */
+ * the steady state, which begins with the optimizer's state.
+ *
+ * Of one rank of several, "forward" is the forwards that come before the first backward, and
+ * "backward" all other forwards and backwards. */
 #ifndef MTI_MEASURE_STEP_H
 #define MTI_MEASURE_STEP_H
 
 #include "measure/memory_hooks.h"
+#include "measure/subject.h"
 #include "measure/timeline.h"
 #include "measure/workload.h"
-
-/* What a step needs: the model, its input and its target. */
-typedef struct mti_subject {
-    mt_device *device; /* borrowed */
-    mt_module *model;
-    mt_tensor *input;  /* [b,s,d] requiring grad, or i64 token ids [b,s] */
-    mt_tensor *target; /* i64 [b,s] for a whole model, whose output is then the loss; else NULL */
-} mti_subject;
-
-/* With the workload's adapters, if any; all other random numbers are the same. `target`: a whole
- * model gets one. */
-bool mti_subject_make(mti_subject *s, mt_device *device, const mti_workload *w, bool target);
-void mti_subject_free(mti_subject *s);
-/* The output (a gpt: the loss); the caller's. */
-mt_tensor *mti_subject_forward(const mti_subject *s);
 
 /* A part of a step; bytes in 512-byte blocks, reserved ones in segments. */
 typedef struct mti_phase {
@@ -48,13 +37,14 @@ typedef struct mti_steady {
 } mti_steady;
 
 /* The allocator's growth over forward, and what it is made of:
- *     measured = (saved - before) + rounding + output + workspace + residual */
+ *     measured = (saved - before) + rounding + output + input + workspace + residual */
 typedef struct mti_growth {
     int64_t measured;
     int64_t saved;     /* the ledger's bytes */
     int64_t before;    /* those of them in storages older than forward (the input) */
     int64_t rounding;  /* of the new ones, up to 512-byte blocks */
     int64_t output;    /* the output's block, if nothing saved it */
+    int64_t input;     /* blocks of a rank's inputs that nothing saved: one for each microbatch */
     int64_t workspace; /* of matrix products, kept for the next ones (--gemm-workspace) */
     int64_t residual;  /* bytes not accounted for: 0, or there is a bug */
 } mti_growth;
@@ -69,9 +59,12 @@ typedef struct mti_watch {
 } mti_watch;
 
 typedef struct mti_measurement {
-    mt_ledger *ledger; /* of the first forward */
-    uint64_t n_params, param_bytes;
-    uint64_t newest_before; /* serial of the newest storage made before forward */
+    mt_ledger *ledger;              /* of the first forward */
+    uint64_t n_params, param_bytes; /* of a rank: before ZeRO cuts them; as it does */
+    size_t grad_bytes;              /* of parameters, before they are dropped; requested */
+    size_t optimizer_bytes;         /* state, after a step; requested */
+    int64_t layers, in_flight;      /* of a rank: layers; forwards before the first backward */
+    uint64_t newest_before;         /* serial of the newest storage made before forward */
     mti_phases
         phases; /* init, and the first step's forward, backward and, with an optimizer, step */
     mti_growth growth; /* of the first forward, like `ledger` */

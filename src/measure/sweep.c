@@ -54,7 +54,7 @@ static bool note(sweep *w, size_t i, const mti_measurement *m, bool has_data)
     r->loss = w->loss;
     r->has_data = has_data;
     if (!mti_formula_make(&r->formula, &load->config, load->batch, load->seq, &load->memory,
-                          r->saved) ||
+                          load->ranked ? &load->parallel : NULL, r->saved) ||
         !balanced(r, &m->growth))
         return false;
     if (!has_data) return true;

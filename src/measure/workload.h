@@ -3,6 +3,7 @@
 #define MTI_MEASURE_WORKLOAD_H
 
 #include "memtape/optimizer.h"
+#include "memtape/parallel.h"
 #include "plan/plan.h"
 
 typedef enum mti_optimizer_choice {
@@ -44,6 +45,9 @@ typedef struct mti_workload {
     uint64_t seed;
     mti_optimizer_choice optimizer;
     mti_memory_options memory;
+    bool ranked; /* one rank of several: */
+    mt_parallel parallel;
+    int64_t rank;  /* its number: those of `tensor` come first, then those of `data`, then stages */
     size_t budget; /* bytes of the peak that checkpoints are chosen for; 0: none */
     mti_device_options device;
 } mti_workload;

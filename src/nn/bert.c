@@ -66,13 +66,19 @@ static mt_tensor *head_forward(mt_module *self, mt_tensor *x)
     return h;
 }
 
-static mt_module *head_new(mt_device *device, const mt_model_config *c)
+mt_module *mti_bert_head_new(mt_device *device, const mt_model_config *c)
 {
     mt_module *m = mt_module_new("head", head_forward, NULL, NULL);
     return mti_module_complete(
-        m, m && mt_module_add_param(m, "bias", mt_zeros(device, c->dtype, MT_SHAPE(c->vocab))) &&
-               mti_add_linear(m, "dense", device, c, c->hidden, c->hidden, MTI_INIT_STD) &&
+        m, m && mti_add_linear(m, "dense", device, c, c->hidden, c->hidden, MTI_INIT_STD) &&
                mti_add_activation(m, "act", c, false) && mti_add_norm(m, "ln", device, c));
+}
+
+static mt_module *head_new(mt_device *device, const mt_model_config *c)
+{
+    mt_module *m = mti_bert_head_new(device, c);
+    return mti_module_complete(
+        m, m && mt_module_add_param(m, "bias", mt_zeros(device, c->dtype, MT_SHAPE(c->vocab))));
 }
 
 /* ---- the whole ---- */

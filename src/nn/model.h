@@ -133,6 +133,8 @@ mt_tensor *mti_run_layers(mt_module *m, mt_tensor *x, int64_t from, int64_t to);
  * is one, and "lm_head" or the token embedding; of the last position alone if the model's `last` is
  * set. */
 mt_tensor *mti_logits(mt_module *m, mt_tensor *h);
+/* A bert's head before the product with the embedding: [..,d] -> [..,d], without its bias. */
+mt_module *mti_bert_head_new(mt_device *device, const mt_model_config *c);
 /* x w^T (+ bias) with the token embedding `wte` as w, in the scope of `name`. */
 mt_tensor *mti_tied_head(mt_module *m, const char *name, mt_tensor *x, mt_tensor *bias);
 

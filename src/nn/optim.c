@@ -270,6 +270,17 @@ mt_status mt_optimizer_state(const mt_optimizer *o, size_t i, mt_optimizer_entry
                     mt_optimizer_state_count(o));
 }
 
+size_t mti_optimizer_state_bytes(const mt_optimizer *o)
+{
+    size_t bytes = 0;
+    for (size_t i = 0; o && i < o->n_slots; i++)
+        for (size_t k = 0; k < n_visible(o, &o->slots[i]); k++) {
+            const mt_tensor *t = *state_at(o, &o->slots[i], (int)k);
+            bytes += (size_t)mt_numel(t) * mt_dtype_size(mt_dtype_of(t));
+        }
+    return bytes;
+}
+
 static mti_opt_slot *find_slot(mt_optimizer *o, const char *path)
 {
     for (size_t i = 0; path && i < o->n_slots; i++)

@@ -35,21 +35,35 @@ mt_tensor *mti_run_layers(mt_module *m, mt_tensor *x, int64_t from, int64_t to)
     return x;
 }
 
+/* Whether m has layers h.*from and on, *n in all: a whole model, or consecutive ones of one. */
+static bool find_layers(const mt_module *m, int64_t *from, int64_t *n)
+{
+    const mti_model *model = mti_model_of(m);
+    mt_module *child;
+    *from = *n = 0;
+    if (model) *n = model->config.layers;
+    for (size_t i = 0; !model && (child = mt_module_child_at(m, i)); i++) {
+        const char *name = mt_module_name(child);
+        if (strncmp(name, "h.", 2) != 0 || strcmp(mt_module_kind(child), "block") != 0) continue;
+        if (!(*n)++) *from = strtoll(name + 2, NULL, 10);
+    }
+    return *n > 0;
+}
+
 mt_status mt_model_checkpoint_layers(mt_module *m, int64_t from, int64_t n,
                                      const mt_checkpoint_options *options)
 {
     if (!mti_given(m, "checkpoint layers", "the model")) return mt_last_status();
-    const mti_model *model = mti_model_of(m);
-    int64_t layers = model ? model->config.layers : 0;
-    if (!model)
+    int64_t first, layers;
+    if (!find_layers(m, &first, &layers))
         return mti_fail(MT_ERR_ARGUMENT,
                         "checkpoint layers: %s has none; need a gpt, bert or llama",
                         mt_module_kind(m));
-    if (from < 0 || n < 1 || n > layers - from)
+    if (from < first || n < 1 || n > first + layers - from)
         return mti_fail(MT_ERR_ARGUMENT,
                         "checkpoint layers: %lld from layer %lld on; need at least 1, of %lld",
                         (long long)n, (long long)from, (long long)layers);
-    for (int64_t i = 0, group; i < from; i++)
+    for (int64_t i = first, group; i < from; i++)
         if (mti_module_checkpoint(mti_layer(m, i), &group) && group > from - i)
             return mti_fail(MT_ERR_ARGUMENT,
                             "checkpoint layers: layer %lld belongs to the group from %lld to %lld",
@@ -127,13 +141,13 @@ static bool set_selective(mt_module *m, const mt_checkpoint_options *options)
 static bool set_groups(mt_module *m, const char *name, const mti_preset *preset,
                        const mt_checkpoint_options *options)
 {
-    const mti_model *model = mti_model_of(m);
-    if (!model)
+    int64_t from, layers;
+    if (!find_layers(m, &from, &layers))
         return mti_fail_bool(MT_ERR_ARGUMENT, "checkpoint %s: %s has no layers to group", name,
                              mt_module_kind(m));
-    int64_t layers = model->config.layers, group = mti_preset_group(preset, layers);
+    int64_t group = mti_preset_group(preset, layers);
     for (int64_t i = 0; i < layers; i += group)
-        if (!mti_module_set_group(mti_layer(m, i), group < layers - i ? group : layers - i,
+        if (!mti_module_set_group(mti_layer(m, from + i), group < layers - i ? group : layers - i,
                                   options))
             return false;
     return true;

@@ -165,7 +165,7 @@ bool mti_rank_explain(const mti_share *s, const mti_flight *f, const mt_ledger *
     for (size_t i = 0; i < mt_ledger_count(ledger); i++) {
         mt_ledger_entry entry;
         if (mt_ledger_get(ledger, i, &entry) != MT_OK) return false;
-        if (!entry.freed && !add_entry(out, &entry)) return false;
+        if (!add_entry(out, &entry)) return false;
     }
     out->unexplained = (int64_t)out->saved - out->formula;
     for (int i = 0; i < out->n_rows; i++) out->unexplained -= out->rows[i].bytes;

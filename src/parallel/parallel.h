@@ -3,6 +3,7 @@
 #ifndef MTI_PARALLEL_H
 #define MTI_PARALLEL_H
 
+#include "memtape/lora.h"
 #include "memtape/parallel.h"
 #include "nn/model.h"
 
@@ -21,6 +22,8 @@ bool mti_share_make(mti_share *s, const mt_model_config *config, const mt_parall
 
 /* Whether a sequence may have this length. */
 bool mti_check_length(const char *who, const mti_share *s, int64_t seq);
+/* How much of such a sequence a rank has between a layer's products. */
+int64_t mti_piece_length(const mti_share *s, int64_t seq);
 
 /* ---- parts of a rank's layers (parts.c); no change where t is 1 ---- */
 
@@ -32,11 +35,18 @@ bool mti_enter_ranks(mt_module *m, const mt_parallel *parallel);
 mt_tensor *mti_run_entered(mt_module *m, mt_forward_fn *run, const mt_parallel *parallel,
                            mt_tensor *x);
 /* Replaces a child, a linear of which this rank has some columns: sums its output over all ranks,
- * then adds the bias. -> [b,s,d], or [b,s/t,d] with sequence parallelism. */
+ * then adds the bias. -> [b,s,d], or [b,s/t,d] with sequence parallelism. With an adapter, also the
+ * output of its A. */
 bool mti_sum_over_ranks(mt_module *parent, const char *name, const mt_parallel *parallel);
+/* A child, a linear of which this rank has some rows: if it has an adapter, all ranks have the
+ * input of its B, which is replicated. */
+bool mti_replicate_adapter(mt_module *parent, const char *name, const mt_parallel *parallel);
 /* Replaces a child, an embedding of which this rank has some rows: ids [b,s] -> [b,s,d] or
  * [b,s/t,d], zeros for rows of other ranks, summed over the ranks. */
 bool mti_share_embedding(mt_module *parent, const char *name, const mt_parallel *parallel);
+/* The kind of a head that shares the embedding's weight. */
+#define MTI_TIED "tied"
+
 /* Replaces each parameter under m by the first of its dp pieces, made on `device`; the module
  * gathers the whole while it runs (ZeRO 3). */
 typedef struct mti_cutter {
@@ -50,10 +60,11 @@ bool mti_cut_params(mt_module *m, mti_cutter *cutter);
 /* ---- a tensor that the tape keeps as this rank's piece ---- */
 
 typedef struct mti_regather mti_regather;
-/* Until mti_regather_end, saves of `whole` keep `piece` instead; backward gathers it again along
- * dimension 0 or 1 and takes as much as whole has. NULL on failure. */
+/* Until mti_regather_end, saves of `whole` keep `piece` instead; backward casts it to whole's
+ * dtype, gathers it again along dimension 0 or 1 and takes as much as whole has. NULL on failure.
+ */
 mti_regather *mti_regather_begin(mt_tensor *whole, mt_tensor *piece, int dim, int64_t ranks);
-bool mti_regather_end(void);
+bool mti_regather_end(mti_regather *r);
 
 /* ---- what a rank keeps, by formula (books.c) ---- */
 
@@ -68,14 +79,57 @@ typedef struct mti_flight {
 bool mti_rank_explain(const mti_share *share, const mti_flight *flight, const mt_ledger *ledger,
                       mt_rank_report *out);
 
+/* ---- the schedule (schedule.c) ---- */
+
+typedef struct mti_turn {
+    int64_t micro, part;
+} mti_turn;
+
+typedef struct mti_schedule {
+    int64_t pipeline, n_parts;
+    int64_t ahead; /* forwards before the first backward: parts in flight, when they are most */
+    int64_t run;   /* microbatches until it repeats itself, or all */
+} mti_schedule;
+
+/* Of a stage; each field of *parallel is filled in. */
+mti_schedule mti_schedule_of(const mt_parallel *parallel);
+/* The forward or backward that comes k-th, of run times n_parts. */
+mti_turn mti_schedule_at(const mti_schedule *s, int64_t k, bool backward);
+
 /* ---- what stays from step to step (zero.c) ---- */
 
-/* Pieces of the parameters of `parts` and, from stage 2 on, of their gradients; AdamW. */
+/* Pieces of the parameters of `model` that train and, from stage 2 on, of their gradients. */
 typedef struct mti_zero mti_zero;
-mti_zero *mti_zero_new(const mt_parallel *parallel, mt_module *const *parts, size_t n_parts);
+mti_zero *mti_zero_new(const mt_parallel *parallel, mt_module *model);
 void mti_zero_free(mti_zero *zero);
-/* AdamW's step, after the last backward; it drops the gradients. With out, it fills in the bytes of
- * parameters, gradients and optimizer state. */
-bool mti_zero_step(mti_zero *zero, mt_rank_report *out);
+/* The module whose parameters an optimizer steps: pieces, or the model. */
+mt_module *mti_zero_stepped(const mti_zero *zero);
+/* Around the optimizer's step; the second drops the gradients. */
+bool mti_zero_before_step(mti_zero *zero);
+bool mti_zero_after_step(mti_zero *zero);
+/* Of the gradients of parameters that are there now. */
+bool mti_zero_grad_bytes(const mti_zero *zero, size_t *bytes);
+
+/* ---- all that one rank has (stage.c) ---- */
+
+typedef struct mti_stage {
+    mti_schedule schedule;
+    mti_share *shares; /* [schedule.n_parts] */
+    mt_module **parts; /* [schedule.n_parts] */
+    mt_module *model;  /* with all parameters: the only part, or `joined` */
+    mt_module *joined;
+    mti_zero *zero;
+    int64_t layers;
+    uint64_t n_params; /* before ZeRO cuts them */
+} mti_stage;
+
+/* lora: the adapters of mt_lora_add for every linear; NULL: none. Free in any case. */
+bool mti_stage_make(mti_stage *s, mt_device *device, const mt_model_config *config,
+                    const mt_parallel *parallel, int64_t seq, const mt_lora_options *lora);
+void mti_stage_free(mti_stage *s);
+
+/* mt_rank_new, with adapters. */
+mt_module *mti_rank_new(mt_device *device, const mt_model_config *config,
+                        const mt_parallel *parallel, int64_t part, const mt_lora_options *lora);
 
 #endif

@@ -1,17 +1,20 @@
 /* parts.c: how a layer communicates with other ranks: inputs are replicated or gathered, results
  * are summed, and parameters of ZeRO 3 are gathered while they are used. */
 #include <string.h>
+#include "memtape/autocast.h"
 #include "memtape/ops.h"
+#include "nn/lora.h"
 #include "parallel/parallel.h"
 
 /* ---- hooks on saved tensors: keep a piece, gather the whole again ---- */
 
 struct mti_regather {
-    uint64_t whole; /* serial of the storage */
-    mt_tensor *piece;
+    uint64_t whole;   /* serial of the storage */
+    mt_tensor *piece; /* NULL once it has ended */
     int dim;
     int64_t ranks;
-    mt_layout layout; /* of whole */
+    mt_dtype dtype; /* of whole */
+    mt_layout layout;
 };
 
 static bool is_whole(const mti_regather *r, const mt_tensor *t)
@@ -48,7 +51,9 @@ static mt_status gather_again(void *user, const mt_save_info *info, mt_tensor **
     mti_regather *r = user;
     (void)info;
     if (!state) return MT_OK;
-    mt_tensor *whole = gather(*tensor, r->dim, r->ranks, r->layout.rank, r->layout.shape);
+    MT_AUTO mt_tensor *piece = mt_cast(*tensor, r->dtype);
+    mt_tensor *whole =
+        piece ? gather(piece, r->dim, r->ranks, r->layout.rank, r->layout.shape) : NULL;
     if (whole) *tensor = whole;
     return whole ? MT_OK : mt_last_status();
 }
@@ -65,14 +70,19 @@ mti_regather *mti_regather_begin(mt_tensor *whole, mt_tensor *piece, int dim, in
     static const mt_saved_hooks hooks = {keep_piece, gather_again, NULL, regather_free};
     mti_regather *r = mti_malloc(sizeof *r);
     if (!r) return NULL;
-    *r = (mti_regather){mt_storage_of(whole).serial, mt_detach(piece), dim, ranks,
-                        mt_layout_of(whole)};
+    *r = (mti_regather){mt_storage_of(whole).serial, mt_detach(piece),   dim, ranks,
+                        mt_dtype_of(whole),          mt_layout_of(whole)};
     if (r->piece && mt_push_saved_hooks(&hooks, r) == MT_OK) return r;
     regather_free(r);
     return NULL;
 }
 
-bool mti_regather_end(void) { return mt_pop_saved_hooks() == MT_OK; }
+bool mti_regather_end(mti_regather *r)
+{
+    mt_release(r->piece); /* what is kept of it now, the hooks around decide */
+    r->piece = NULL;
+    return mt_pop_saved_hooks() == MT_OK;
+}
 
 /* ---- inputs of the ranks ---- */
 
@@ -85,9 +95,10 @@ mt_tensor *mti_run_entered(mt_module *m, mt_forward_fn *run, const mt_parallel *
         return same ? run(m, same) : NULL;
     }
     MT_AUTO mt_tensor *whole = mt_all_gather(x, 1, parallel->tensor); /* [b,s/t,d] -> [b,s,d] */
-    if (!whole || !mti_regather_begin(whole, x, 1, parallel->tensor)) return NULL;
+    mti_regather *r = whole ? mti_regather_begin(whole, x, 1, parallel->tensor) : NULL;
+    if (!r) return NULL;
     mt_tensor *y = run(m, whole);
-    if (!mti_regather_end()) mt_set(&y, NULL);
+    if (!mti_regather_end(r)) mt_set(&y, NULL);
     return y;
 }
 
@@ -128,6 +139,18 @@ static mt_tensor *row_forward(mt_module *self, mt_tensor *x)
     return y;
 }
 
+/* Of a weight in 4 bits, whose module runs as it is, without its bias. */
+static mt_tensor *sum_around(mt_module *m, void *user, mt_tensor *x)
+{
+    mt_tensor *bias = mt_module_param(m, "bias");
+    if (bias) mti_module_lend_param(m, "bias", NULL);
+    mt_tensor *y = mti_module_run_inner(m, x);
+    if (bias) mti_module_lend_param(m, "bias", bias);
+    mt_set(&y, sum(user, y));
+    if (bias) mt_set(&y, mt_add(y, bias));
+    return y;
+}
+
 static mt_tensor *embedding_forward(mt_module *self, mt_tensor *ids)
 {
     mt_tensor *y = mt_embedding(ids, mt_module_param(self, "weight"));
@@ -135,34 +158,65 @@ static mt_tensor *embedding_forward(mt_module *self, mt_tensor *ids)
     return y;
 }
 
+/* B of a linear whose rows are divided: every rank has the input, and each gives a part of its
+ * gradient. */
+static mt_tensor *replicated_forward(mt_module *self, mt_tensor *x)
+{
+    const mt_parallel *parallel = mt_module_user(self);
+    MT_AUTO mt_tensor *same = mt_replicate(x, parallel->tensor);
+    return same ? mt_linear(same, mt_module_param(self, "weight"), NULL) : NULL;
+}
+
+/* Adds old's parameter to m; frozen if it was. */
+static bool take_param(mt_module *m, const mt_module *old, const char *name)
+{
+    mt_tensor *param = mt_module_param(old, name);
+    bool wanted = mt_requires_grad(param);
+    return !param || (mt_module_add_param(m, name, mt_retain(param)) &&
+                      mt_set_requires_grad(param, wanted) == MT_OK);
+}
+
 /* Replaces the child by a module with its parameters. */
 static bool replace(mt_module *parent, const char *name, const char *kind, mt_forward_fn *forward,
                     const mt_parallel *parallel)
 {
-    static const char *const params[] = {"weight", "bias"};
     const mt_module *old = mt_module_child(parent, name);
-    if (parallel->tensor == 1) return true;
     mt_parallel *user = copy_of(parallel);
     mt_module *m = user ? mt_module_new(kind, forward, user, mti_free) : NULL;
-    bool ok = m != NULL;
-    for (int i = 0; ok && i < 2; i++) {
-        mt_tensor *param = mt_module_param(old, params[i]);
-        ok = !param || mt_module_add_param(m, params[i], mt_retain(param));
-    }
-    m = mti_module_complete(m, ok);
+    m = mti_module_complete(m, m && take_param(m, old, "weight") && take_param(m, old, "bias"));
     mt_module *previous = m ? mt_module_swap_child(parent, name, m) : NULL;
     mt_module_free(previous);
     return previous != NULL;
 }
 
+static bool sum_base(mt_module *lora, const mt_parallel *parallel)
+{
+    mt_module *base = mt_module_child(lora, MTI_LORA_BASE);
+    if (!mti_is_linear_nf4(base))
+        return replace(lora, MTI_LORA_BASE, "linear", row_forward, parallel);
+    mt_parallel *user = copy_of(parallel);
+    if (user) mti_module_set_around(base, (mti_around){sum_around, user, mti_free});
+    return user != NULL;
+}
+
 bool mti_sum_over_ranks(mt_module *parent, const char *name, const mt_parallel *parallel)
 {
-    return replace(parent, name, "linear", row_forward, parallel);
+    mt_module *child = mt_module_child(parent, name);
+    if (parallel->tensor == 1) return true;
+    if (!mti_is_lora(child)) return replace(parent, name, "linear", row_forward, parallel);
+    return sum_base(child, parallel) && replace(child, MTI_LORA_A, "linear", row_forward, parallel);
+}
+
+bool mti_replicate_adapter(mt_module *parent, const char *name, const mt_parallel *parallel)
+{
+    mt_module *child = mt_module_child(parent, name);
+    return parallel->tensor == 1 || !mti_is_lora(child) ||
+           replace(child, MTI_LORA_B, "linear", replicated_forward, parallel);
 }
 
 bool mti_share_embedding(mt_module *parent, const char *name, const mt_parallel *parallel)
 {
-    return replace(parent, name, "embedding", embedding_forward, parallel);
+    return parallel->tensor == 1 || replace(parent, name, "embedding", embedding_forward, parallel);
 }
 
 /* ---- ZeRO 3: parameters as pieces ---- */
@@ -181,24 +235,39 @@ typedef struct cut {
     cut_param params[MOST_PARAMS];
 } cut;
 
+/* Where autocast runs m's product in 16 bits, the piece is cast before it is gathered, as FSDP
+ * does: so neither the whole in f32 is ever there, nor a copy of it in 16 bits kept. */
+static mt_tensor *gather_param(const mt_module *m, mt_tensor *piece, const cut *c,
+                               const cut_param *p)
+{
+    const char *kind = mt_module_kind(m);
+    mt_dtype dtype = mt_dtype_of(piece);
+    if (dtype == MT_F32 && (!strcmp(kind, "linear") || !strcmp(kind, MTI_TIED)))
+        mt_autocast_active(&dtype);
+    MT_AUTO mt_tensor *cast = mt_cast(piece, dtype);
+    return cast ? gather(cast, 0, c->dp, p->rank, p->shape) : NULL;
+}
+
 /* Runs m with whole parameters; the tape keeps their pieces. */
 static mt_tensor *run_gathered(mt_module *m, void *user, mt_tensor *x)
 {
     const cut *c = user;
     mt_tensor *whole[MOST_PARAMS] = {NULL}, *piece[MOST_PARAMS], *y = NULL;
+    mti_regather *hooks[MOST_PARAMS];
     int n = 0;
     bool ok = true;
     for (; ok && n < c->n; n++) {
         const cut_param *p = &c->params[n];
         piece[n] = mt_module_param(m, p->name);
-        whole[n] = gather(piece[n], 0, c->dp, p->rank, p->shape);
-        ok = whole[n] && mti_regather_begin(whole[n], piece[n], 0, c->dp);
+        whole[n] = gather_param(m, piece[n], c, p);
+        hooks[n] = whole[n] ? mti_regather_begin(whole[n], piece[n], 0, c->dp) : NULL;
+        ok = hooks[n] != NULL;
         if (!ok) break;
         mti_module_lend_param(m, p->name, whole[n]);
     }
     if (ok) y = mti_module_run_inner(m, x);
-    for (int i = 0; i < n; i++) {
-        ok = mti_regather_end() && ok;
+    for (int i = n - 1; i >= 0; i--) { /* what began last ends first */
+        ok = mti_regather_end(hooks[i]) && ok;
         mti_module_lend_param(m, c->params[i].name, piece[i]);
     }
     for (int i = 0; i < c->n; i++) mt_release(whole[i]);
@@ -213,7 +282,7 @@ static mt_tensor *piece_of(mti_cutter *cutter, mt_tensor *whole)
     int64_t n = (mt_numel(whole) + cutter->dp - 1) / cutter->dp;
     mt_tensor *piece = mt_zeros(cutter->device, mt_dtype_of(whole), MT_SHAPE(n));
     if (piece && (mt_set_category(piece, MT_PARAMETER) != MT_OK ||
-                  mt_set_requires_grad(piece, true) != MT_OK))
+                  mt_set_requires_grad(piece, mt_requires_grad(whole)) != MT_OK))
         mt_set(&piece, NULL);
     if (whole == cutter->shared) cutter->piece = piece;
     return piece;

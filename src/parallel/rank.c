@@ -1,5 +1,6 @@
 /* rank.c: one part of one rank as a module: the model's blocks, made narrower, with collectives. */
 #include <stdio.h>
+#include <string.h>
 #include "memtape/ops.h"
 #include "parallel/parallel.h"
 
@@ -10,15 +11,20 @@ static const mti_share *share_of(const mt_module *m)
     return mti_module_runs(m, rank_forward) ? mt_module_user(m) : NULL;
 }
 
+/* Of the last product, as the whole models name its scope. */
+static const char *product_name(const mti_share *s)
+{
+    return s->whole.kind == MT_MODEL_BERT ? "decoder" : "lm_head";
+}
+
 /* ---- forward ---- */
 
-/* Rows of the learned positions for this rank's tokens. */
-static mt_tensor *positions(mt_module *self, const mti_share *s, mt_tensor *tokens)
+/* The rows that `name`, a child that looks only at the length, has for this rank's tokens. */
+static mt_tensor *rows(mt_module *self, const char *name, mt_tensor *tokens)
 {
-    int64_t seq = mt_shape(tokens)[1],
-            length = s->parallel.sequence ? seq / s->parallel.tensor : seq;
-    MT_AUTO mt_tensor *some = mt_slice(tokens, 1, 0, length);
-    return mt_forward_child(self, "wpe", some);
+    const mti_share *s = mt_module_user(self);
+    MT_AUTO mt_tensor *some = mt_slice(tokens, 1, 0, mti_piece_length(s, mt_shape(tokens)[1]));
+    return mt_forward_child(self, name, some);
 }
 
 static mt_tensor *embed(mt_module *self, const mti_share *s, mt_tensor *tokens)
@@ -26,35 +32,37 @@ static mt_tensor *embed(mt_module *self, const mti_share *s, mt_tensor *tokens)
     if (!mti_check_tokens("rank", tokens) || !mti_check_length("rank", s, mt_shape(tokens)[1]) ||
         !mti_check_window("rank", &s->whole, mt_shape(tokens)[1], mt_device_of(tokens)))
         return NULL;
+    static const char *const names[] = {"tte", "wpe"};
     mt_tensor *h = mt_forward_child(self, "wte", tokens);
-    if (h && mt_module_child(self, "wpe")) {
-        MT_AUTO mt_tensor *position = positions(self, s, tokens);
-        mt_set(&h, mt_add(h, position));
+    for (int i = 0; i < 2; i++) {
+        if (!h || !mt_module_child(self, names[i])) continue;
+        MT_AUTO mt_tensor *some = rows(self, names[i], tokens);
+        mt_set(&h, mt_add(h, some));
     }
     h = mti_scale_embedding(&s->whole, h);
+    if (h && mt_module_child(self, "ln")) mt_set(&h, mt_forward_child(self, "ln", h));
     mt_set(&h, mt_forward_child(self, "drop", h));
     return h;
 }
 
 static mt_tensor *rank_forward(mt_module *self, mt_tensor *x)
 {
+    static const char *const ends[] = {"ln_f", "head"};
     const mti_share *s = mt_module_user(self);
-    char name[32];
     mt_tensor *h = s->first ? embed(self, s, x) : mt_recv(x, s->parallel.pipeline);
     mti_rope_tables tables = {0};
     mti_share_rope_tables(self, &tables);
-    for (int64_t i = s->from; h && i < s->to; i++) {
-        snprintf(name, sizeof name, "h.%lld", (long long)i);
-        mt_set(&h, mt_forward_child(self, name, h));
-    }
+    h = mti_run_layers(self, h, s->from, s->to);
     mti_share_rope_tables(self, NULL);
     mti_rope_tables_free(&tables);
     if (!s->last) {
         mt_set(&h, mt_send(h, s->parallel.pipeline));
         return h;
     }
-    if (mt_module_child(self, "ln_f")) mt_set(&h, mt_forward_child(self, "ln_f", h));
-    mt_set(&h, mti_run_entered(mt_module_child(self, "lm_head"), mt_forward, &s->parallel, h));
+    for (int i = 0; i < 2; i++)
+        if (h && mt_module_child(self, ends[i])) mt_set(&h, mt_forward_child(self, ends[i], h));
+    mt_module *product = mt_module_child(self, product_name(s));
+    mt_set(&h, mti_run_entered(product, mt_forward, &s->parallel, h));
     return mti_cap_logits(&s->whole, h);
 }
 
@@ -68,73 +76,166 @@ mt_tensor *mt_rank_wire(const mt_module *rank, mt_device *device, int64_t batch,
         return mti_fail_null(MT_ERR_ARGUMENT, "rank_wire: %lld sequences; need at least 1",
                              (long long)batch);
     if (!mti_check_length("rank_wire", s, seq)) return NULL;
-    int64_t length = s->parallel.sequence ? seq / s->parallel.tensor : seq;
+    int64_t length = mti_piece_length(s, seq);
     mt_tensor *one = mt_zeros(device, s->local.dtype, MT_SHAPE(1, 1, 1));
     if (one && mt_set_requires_grad(one, true) != MT_OK) mt_set(&one, NULL);
     mt_set(&one, mt_expand(one, MT_SHAPE(batch, length, s->local.hidden)));
     return one;
 }
 
-/* ---- making ---- */
+/* ---- making: a block ---- */
 
-static bool add_block(mt_module *m, mt_device *device, const mti_share *s, int64_t layer)
+/* Lets the part of a layer take its input from all ranks, and sums its output over them. */
+static bool share_part(mt_module *part, const char *output, const mt_parallel *parallel)
 {
-    char name[32];
-    snprintf(name, sizeof name, "h.%lld", (long long)layer);
+    mt_module *child;
+    if (!mti_enter_ranks(part, parallel)) return false;
+    for (size_t i = 0; (child = mt_module_child_at(part, i)); i++)
+        if (strcmp(mt_module_name(child), output) != 0 &&
+            !mti_replicate_adapter(part, mt_module_name(child), parallel))
+            return false;
+    return mti_sum_over_ranks(part, output, parallel);
+}
+
+static mt_module *make_block(mt_device *device, const mti_share *s, int64_t layer,
+                             const mt_lora_options *lora)
+{
     const mt_model_config own = mti_layer_config(&s->local, layer);
-    mt_module *block = mt_module_add_child(m, name, mt_block_new(device, &own));
+    mt_module *block = mt_block_new(device, &own);
     mt_module *attn = mt_module_child(block, "attn"), *mlp = mt_module_child(block, "mlp");
-    return block && mti_enter_ranks(attn, &s->parallel) &&
-           mti_sum_over_ranks(attn, "proj", &s->parallel) && mti_enter_ranks(mlp, &s->parallel) &&
-           mti_sum_over_ranks(mlp, mt_module_child(mlp, "down") ? "down" : "proj", &s->parallel);
+    return mti_module_complete(
+        block, block && (!lora || mt_lora_add(block, lora, NULL) == MT_OK) &&
+                   share_part(attn, "proj", &s->parallel) &&
+                   share_part(mlp, mt_module_child(mlp, "down") ? "down" : "proj", &s->parallel));
+}
+
+/* ---- making: what comes before the layers and after them ---- */
+
+/* A bert's types are all 0 here: their row, for whatever tokens. */
+static mt_tensor *type_forward(mt_module *self, mt_tensor *tokens)
+{
+    (void)tokens;
+    return mt_slice(mt_module_param(self, "weight"), 0, 0, 1);
+}
+
+static mt_module *types_new(mt_device *device, const mt_model_config *c)
+{
+    mt_module *m = mt_module_new("types", type_forward, NULL, NULL);
+    return mti_module_complete(
+        m, m && mt_module_add_param(m, "weight",
+                                    mt_normal(device, c->dtype, MT_SHAPE(c->token_types, c->hidden),
+                                              0, MTI_INIT_STD)));
 }
 
 static bool add_embeddings(mt_module *m, mt_device *device, const mti_share *s)
 {
     const mt_model_config *c = &s->local;
+    bool bert = c->kind == MT_MODEL_BERT;
     return mti_add_embedding(m, "wte", device, c, c->vocab) &&
            mti_share_embedding(m, "wte", &s->parallel) &&
-           (c->kind != MT_MODEL_GPT ||
+           (c->kind == MT_MODEL_LLAMA ||
             mt_module_add_child(m, "wpe", mti_positions_new(device, c))) &&
+           (!bert || (mt_module_add_child(m, "tte", types_new(device, c)) &&
+                      mti_add_norm(m, "ln", device, c))) &&
            mti_add_dropout(m, c);
 }
 
-/* If tied to an embedding on this rank, the head uses its weight, *shared; else *shared is NULL. */
+/* The product with the embedding's weight gets no adapter, as in the whole model. */
+static mt_tensor *tied_forward(mt_module *self, mt_tensor *x)
+{
+    return mt_linear(x, mt_module_param(self, "weight"), mt_module_param(self, "bias"));
+}
+
+/* weight is taken over. */
+static mt_module *tied_new(mt_device *device, const mt_model_config *c, mt_tensor *weight)
+{
+    mt_module *m = mt_module_new(MTI_TIED, tied_forward, NULL, NULL);
+    if (!m) mt_release(weight);
+    return mti_module_complete(
+        m, m && mt_module_add_param(m, "weight", weight) &&
+               (c->kind != MT_MODEL_BERT ||
+                mt_module_add_param(m, "bias", mt_zeros(device, c->dtype, MT_SHAPE(c->vocab)))));
+}
+
+/* If tied, the head's weight is that of the embedding, *shared, or on another rank than the
+ * embedding a copy of it; else *shared is NULL. */
 static bool add_head(mt_module *m, mt_device *device, const mti_share *s, mt_tensor **shared)
 {
     const mt_model_config *c = &s->local;
     bool tied = c->kind == MT_MODEL_LLAMA ? c->tied : !c->untied;
-    *shared = tied ? mt_module_param(mt_module_child(m, "wte"), "weight") : NULL;
-    return (c->norm == MT_NORM_POST || mti_add_norm(m, "ln_f", device, c)) &&
-           mt_module_add_child(
-               m, "lm_head",
-               *shared ? mti_linear_of(mt_retain(*shared))
-                       : mt_linear_new(device, c->dtype, c->hidden, c->vocab, false, MTI_INIT_STD));
+    if (c->kind == MT_MODEL_BERT && !mt_module_add_child(m, "head", mti_bert_head_new(device, c)))
+        return false;
+    if (c->norm != MT_NORM_POST && !mti_add_norm(m, "ln_f", device, c)) return false;
+    if (!tied)
+        return mt_module_add_child(
+            m, product_name(s),
+            mt_linear_new(device, c->dtype, c->hidden, c->vocab, false, MTI_INIT_STD));
+    *shared = mt_module_param(mt_module_child(m, "wte"), "weight");
+    mt_tensor *weight =
+        *shared ? mt_retain(*shared)
+                : mt_normal(device, c->dtype, MT_SHAPE(c->vocab, c->hidden), 0, MTI_INIT_STD);
+    return mt_module_add_child(m, product_name(s), weight ? tied_new(device, c, weight) : NULL);
 }
 
-static mt_module *make(mt_device *device, mti_share *s, mt_tensor **shared)
+/* Freezes all but the layers, and adapts the linears outside of them. */
+static bool adapt_ends(mt_module *m, const mti_share *s, const mt_lora_options *lora)
 {
+    static const char *const names[] = {"wte", "wpe", "tte", "ln", "ln_f", "lm_head", "decoder"};
+    mt_module *head = mt_module_child(m, product_name(s));
+    if (mt_module_child(m, "head") || (head && !strcmp(mt_module_kind(head), "linear")))
+        return mt_lora_add(m, lora, NULL) == MT_OK &&
+               mti_replicate_adapter(m, product_name(s), &s->parallel);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        mt_module *child = mt_module_child(m, names[i]);
+        if (child && mt_module_freeze(child, true) != MT_OK) return false;
+    }
+    return true;
+}
+
+/* ---- making a part ---- */
+
+static bool add_layers(mt_module *m, mt_device *device, const mti_share *s,
+                       const mt_lora_options *lora)
+{
+    char name[32];
+    for (int64_t i = s->from; i < s->to; i++) {
+        snprintf(name, sizeof name, "h.%lld", (long long)i);
+        if (!mt_module_add_child(m, name, make_block(device, s, i, lora))) return false;
+    }
+    return true;
+}
+
+/* s is taken over. */
+static mt_module *make(mt_device *device, mti_share *s, const mt_lora_options *lora,
+                       mt_tensor **shared)
+{
+    *shared = NULL;
+    if (s->whole.kind == MT_MODEL_BLOCK) {
+        mt_module *block = make_block(device, s, s->from, lora);
+        mti_free(s);
+        return block;
+    }
     mt_module *m = mt_module_new(mt_model_kind_name(s->whole.kind), rank_forward, s, mti_free);
-    bool ok = m && (!s->first || add_embeddings(m, device, s));
-    for (int64_t i = s->from; ok && i < s->to; i++) ok = add_block(m, device, s, i);
-    return mti_module_complete(m, ok && (!s->last || add_head(m, device, s, shared)));
+    return mti_module_complete(
+        m, m && (!s->first || add_embeddings(m, device, s)) && add_layers(m, device, s, lora) &&
+               (!s->last || add_head(m, device, s, shared)) && (!lora || adapt_ends(m, s, lora)));
 }
 
 /* Makes the module whole on a separate device, so that it is not counted; then replaces each
  * parameter by a piece on `device`. */
-static mt_module *make_in_pieces(mt_device *device, mti_share *s)
+static mt_module *make_in_pieces(mt_device *device, mti_share *s, const mt_lora_options *lora)
 {
     mti_cutter cutter = {.device = device, .dp = s->parallel.data};
     mt_device *separate = mt_device_open("meta");
-    mt_module *m = separate ? make(separate, s, &cutter.shared) : NULL;
+    mt_module *m = separate ? make(separate, s, lora, &cutter.shared) : NULL;
     if (!separate) mti_free(s);
     m = mti_module_complete(m, m && mti_cut_params(m, &cutter));
     mt_device_release(separate);
     return m;
 }
 
-mt_module *mt_rank_new(mt_device *device, const mt_model_config *config,
-                       const mt_parallel *parallel, int64_t part)
+mt_module *mti_rank_new(mt_device *device, const mt_model_config *config,
+                        const mt_parallel *parallel, int64_t part, const mt_lora_options *lora)
 {
     mti_share made;
     if (!mti_given(device, "rank_new", "the device")) return NULL;
@@ -146,9 +247,20 @@ mt_module *mt_rank_new(mt_device *device, const mt_model_config *config,
                              "has to move",
                              (long long)h->tensor, (long long)h->pipeline, (long long)h->data,
                              mt_device_kind(device));
+    bool pieces = h->zero == 3 && h->data > 1;
+    if (pieces && lora && lora->base != MT_LORA_KEEP)
+        return mti_fail_null(MT_ERR_UNSUPPORTED,
+                             "rank: ZeRO 3 gathers floats, and weights in 4 bits are codes; need "
+                             "stage 0 to 2, or weights that are not quantised");
     mti_share *s = mti_malloc(sizeof *s);
     if (!s) return NULL;
     *s = made;
     mt_tensor *shared;
-    return h->zero == 3 && h->data > 1 ? make_in_pieces(device, s) : make(device, s, &shared);
+    return pieces ? make_in_pieces(device, s, lora) : make(device, s, lora, &shared);
+}
+
+mt_module *mt_rank_new(mt_device *device, const mt_model_config *config,
+                       const mt_parallel *parallel, int64_t part)
+{
+    return mti_rank_new(device, config, parallel, part, NULL);
 }

@@ -41,11 +41,14 @@ static bool check_ranges(const mt_parallel *h)
            in_range("microbatches", h->microbatches, 1, MOST_RANKS);
 }
 
+static int64_t layers_of(const mt_model_config *c) { return mti_is_whole(c->kind) ? c->layers : 1; }
+
 static bool check_model(const mt_parallel *h, const mt_model_config *c)
 {
-    if (c->kind != MT_MODEL_GPT && c->kind != MT_MODEL_LLAMA)
+    if (!mti_is_whole(c->kind) && c->kind != MT_MODEL_BLOCK)
         return mti_fail_bool(MT_ERR_ARGUMENT,
-                             "parallel: the model is a %s; ranks are made of gpt and llama",
+                             "parallel: the model is a %s; ranks are made of block, gpt, bert and "
+                             "llama",
                              mt_model_kind_name(c->kind));
     if (h->tensor > 1 && c->qk_norm == MT_QK_NORM_WIDTH)
         return mti_fail_bool(MT_ERR_UNSUPPORTED,
@@ -62,7 +65,8 @@ static bool check_model(const mt_parallel *h, const mt_model_config *c)
     return divides("tensor", h->tensor, "heads", c->heads) &&
            divides("tensor", h->tensor, "kv_heads", c->kv_heads) &&
            divides("tensor", h->tensor, "ffn", c->ffn) &&
-           divides("pipeline times interleave", h->pipeline * h->interleave, "layers", c->layers);
+           divides("pipeline times interleave", h->pipeline * h->interleave, "layers",
+                   layers_of(c));
 }
 
 bool mti_share_make(mti_share *s, const mt_model_config *config, const mt_parallel *parallel,
@@ -75,7 +79,7 @@ bool mti_share_make(mti_share *s, const mt_model_config *config, const mt_parall
         !check_model(h, &s->whole) || !in_range("part", part, 0, h->interleave - 1))
         return false;
     int64_t t = h->tensor, parts = h->pipeline * h->interleave;
-    int64_t nth = part * h->pipeline + h->stage, n = s->whole.layers / parts;
+    int64_t nth = part * h->pipeline + h->stage, n = layers_of(&s->whole) / parts;
     s->whole.vocab = (s->whole.vocab + t - 1) / t * t;
     s->from = nth * n, s->to = s->from + n;
     s->first = nth == 0, s->last = nth == parts - 1;
@@ -90,7 +94,7 @@ bool mti_share_make(mti_share *s, const mt_model_config *config, const mt_parall
 bool mti_check_length(const char *who, const mti_share *s, int64_t seq)
 {
     int64_t cut = s->parallel.sequence ? s->parallel.tensor : 1;
-    if (seq < 1 || seq > s->whole.context)
+    if (seq < 1 || (mti_is_whole(s->whole.kind) && seq > s->whole.context))
         return mti_fail_bool(MT_ERR_ARGUMENT,
                              "%s: %" PRId64 " tokens in a row; need 1 to the context, %" PRId64,
                              who, seq, s->whole.context);
@@ -98,6 +102,11 @@ bool mti_check_length(const char *who, const mti_share *s, int64_t seq)
                                            "%s: %" PRId64 " tokens in a row are cut among %" PRId64
                                            " ranks; need a multiple",
                                            who, seq, cut);
+}
+
+int64_t mti_piece_length(const mti_share *s, int64_t seq)
+{
+    return s->parallel.sequence ? seq / s->parallel.tensor : seq;
 }
 
 mt_status mt_parallel_check(const mt_parallel *parallel, const mt_model_config *config)

@@ -5,8 +5,9 @@
 #include "nn/model.h"
 #include "plan/plan.h"
 
-/* The products of dimensions in the formulas. */
-typedef enum letters { BSH, BSQ, BSK, BSF, ABSS, BSV, N_LETTERS } letters;
+/* The products of dimensions in the formulas. BSH_T: what is as wide as h, but cut among ranks that
+ * do not cut the sequence. */
+typedef enum letters { BSH, BSH_T, BSQ, BSK, BSF, ABSS, BSV, N_LETTERS } letters;
 
 typedef struct builder {
     mti_formula *f;
@@ -20,16 +21,25 @@ typedef struct builder {
     const char *letter;       /* stands for `times` */
 } builder;
 
-static const char *const spelling[N_LETTERS] = {"bsh", "bsq", "bsk", "bsf", "abs^2", "bsv"};
+/* "bsh"; "bsh/t" for what t ranks share. */
+static const char *spelling(const builder *b, letters product)
+{
+    static const char *const alone[] = {"bsh", "bsh", "bsq", "bsk", "bsf", "abs^2", "bsv"};
+    static const char *const shared[] = {"bsh/t", "bsh/t",   "bsq/t", "bsk/t",
+                                         "bsf/t", "abs^2/t", "bsv/t"};
+    const mti_rank_dims *rank = b->s->rank;
+    bool cut = rank && (product == BSH ? rank->sequence : rank->tensor) > 1;
+    return cut ? shared[product] : alone[product];
+}
 
 /* Writes "12bsh", or "bsh" for weight 1. */
-static void write_term(char *to, size_t size, const char *before, double weight, const char *layers,
-                       letters product)
+static void write_term(const builder *b, char *to, size_t size, const char *before, double weight,
+                       const char *layers, letters product)
 {
     if (weight == 1)
-        snprintf(to, size, "%s%s%s", before, layers, spelling[product]);
+        snprintf(to, size, "%s%s%s", before, layers, spelling(b, product));
     else
-        snprintf(to, size, "%s%g%s%s", before, weight, layers, spelling[product]);
+        snprintf(to, size, "%s%g%s%s", before, weight, layers, spelling(b, product));
 }
 
 /* ---- one storage that is kept ---- */
@@ -73,12 +83,13 @@ static double kept_as(const builder *b, nature of, int64_t elements, int64_t *by
 /* In the usual model q, k and f are multiples of h; then the formula is written in h. */
 static letters in_terms_of_h(const builder *b, letters product, double *weight)
 {
-    int64_t times = b->value[BSH] ? b->value[product] / b->value[BSH] : 0;
+    letters h = b->s->rank && b->s->rank->sequence < b->s->rank->tensor ? BSH_T : BSH;
+    int64_t times = b->value[h] ? b->value[product] / b->value[h] : 0;
     bool plain = (product == BSQ || product == BSK) && times == 1;
     bool fourfold = product == BSF && times == 4;
-    if (!(plain || fourfold) || times * b->value[BSH] != b->value[product]) return product;
+    if (!(plain || fourfold) || times * b->value[h] != b->value[product]) return product;
     *weight *= (double)times;
-    return BSH;
+    return h;
 }
 
 static mti_formula_term *add_term(builder *b, int64_t bytes, const char *what)
@@ -98,7 +109,7 @@ static void add_several(builder *b, int64_t n, letters product, nature of, const
     mti_formula_term *term = add_term(b, bytes, what);
     product = in_terms_of_h(b, product, &weight);
     b->sum[product] += weight;
-    write_term(term->text, sizeof term->text, "", weight, b->letter, product);
+    write_term(b, term->text, sizeof term->text, "", weight, b->letter, product);
 }
 
 /* A storage of the product's elements. */
@@ -189,11 +200,15 @@ static void add_statistics_of(builder *b, int64_t rows, int64_t n)
     }
 }
 
-static void add_norm_statistics(builder *b) { add_statistics_of(b, b->s->tokens, b->c->hidden); }
+static void add_norm_statistics(builder *b)
+{
+    int64_t rows = b->s->tokens / (b->s->rank ? b->s->rank->sequence : 1);
+    add_statistics_of(b, rows, b->c->hidden);
+}
 
 static void add_flash_statistics(builder *b)
 {
-    int64_t rows = b->s->tokens * b->c->heads;
+    int64_t rows = b->s->tokens * b->c->heads / (b->s->rank ? b->s->rank->tensor : 1);
     add_beside(b, "flash attention: log-sum-exp of each row", rows * statistic_size(b), false);
     add_beside(b, "flash attention: RNG state (seed, offset)", 2 * (int64_t)sizeof(int64_t), false);
 }
@@ -210,10 +225,10 @@ static void add_qkv(builder *b, const char *what)
     b->sum[of_q] += q;
     b->sum[of_k] += k;
     if (of_q == of_k)
-        write_term(term->text, sizeof term->text, "", q + k, b->letter, of_q);
+        write_term(b, term->text, sizeof term->text, "", q + k, b->letter, of_q);
     else
-        snprintf(term->text, sizeof term->text, "%g%s(%s + 2%s)", each, b->letter, spelling[of_q],
-                 spelling[of_k]);
+        snprintf(term->text, sizeof term->text, "%g%s(%s + 2%s)", each, b->letter,
+                 spelling(b, of_q), spelling(b, of_k));
 }
 
 /* ---- what is kept, term by term ---- */
@@ -227,11 +242,11 @@ static void add_qk_norms(builder *b)
 {
     const mt_model_config *c = b->c;
     bool by_head = c->qk_norm == MT_QK_NORM_HEAD;
+    int64_t rows = b->s->tokens, t = b->s->rank ? b->s->rank->tensor : 1;
     add_norm(b, BSQ, FLOATS, "q: input of its norm");
-    add_statistics_of(b, b->s->tokens * (by_head ? c->heads : 1), by_head ? c->head_dim : b->s->q);
+    add_statistics_of(b, by_head ? rows * c->heads / t : rows, by_head ? c->head_dim : b->s->q);
     add_norm(b, BSK, FLOATS, "k: input of its norm");
-    add_statistics_of(b, b->s->tokens * (by_head ? c->kv_heads : 1),
-                      by_head ? c->head_dim : b->s->k);
+    add_statistics_of(b, by_head ? rows * c->kv_heads / t : rows, by_head ? c->head_dim : b->s->k);
 }
 
 /* Attention weights, of math attention. */
@@ -342,20 +357,13 @@ static void add_mlp(builder *b, nature input)
                             "output of the last activation");
 }
 
-/* How many different angles the layers turn by. */
-static int64_t n_thetas(const mt_model_config *c, int64_t layers)
-{
-    bool local = c->local_theta > 0 && c->local_period > 1 && c->local_theta != c->rope_theta;
-    return local && layers >= c->local_period ? 2 : 1;
-}
-
-/* Cosines and sines of an unfused rope, once for all layers. */
+/* Cosines and sines of an unfused rope, once for all layers of a forward. */
 static void add_tables(builder *b)
 {
     int64_t bytes;
     if (b->c->rope_theta == 0 || b->c->ops.rope == MT_OP_FUSED || mti_dims_checkpoint(b->s)) return;
     kept_as(b, FLOATS, b->s->seq * b->c->head_dim, &bytes);
-    bytes *= 2 * n_thetas(b->c, mti_dims_layers(b->s));
+    bytes *= 2 * mti_dims_thetas(b->s);
     if (bytes) add_beside(b, "rotary positions: tables of cosines and sines", bytes, true);
 }
 
@@ -381,15 +389,17 @@ static void add_layer(builder *b)
 static void add_layers(builder *b)
 {
     int64_t layers = mti_dims_layers(b->s), group = mti_dims_group(b->s);
+    const mti_rank_dims *rank = b->s->rank;
     bool whole = mti_is_whole(b->c->kind);
     b->times = layers;
-    b->letter = whole ? "L" : "";
+    b->letter = whole || layers > 1 ? "L" : "";
     if (!mti_dims_checkpoint(b->s) || preset_is(b, "selective")) {
         add_layer(b);
         return;
     }
     if (group > 1) {
         b->times = (layers + group - 1) / group;
+        if (rank) b->times = rank->in_flight * ((rank->part_layers + group - 1) / group);
         b->letter = "N";
         b->f->n_groups = b->times;
     }
@@ -411,15 +421,20 @@ static void add_head_activation(builder *b)
     if (unfused_norms(b)) add_quotient(b, BSH);
 }
 
-/* What a whole model keeps outside of its blocks. */
-static void add_ends(builder *b)
+/* What a whole model keeps outside of its blocks: before the first ... */
+static void add_embeddings(builder *b)
 {
     bool bert = b->c->kind == MT_MODEL_BERT;
-    int64_t ids = b->s->tokens * (int64_t)sizeof(int64_t);
-    add_beside(b, "embeddings: token indices", ids, true);
+    add_beside(b, "embeddings: token indices", b->s->tokens * (int64_t)sizeof(int64_t), true);
     if (bert) add_norm(b, BSH, FLOATS, "input of the embeddings' norm");
     if (bert) add_norm_statistics(b);
     if (b->c->dropout > 0) add(b, BSH, MASK, "mask of the dropout on the embeddings");
+}
+
+/* ... and after the last. */
+static void add_head(builder *b)
+{
+    bool bert = b->c->kind == MT_MODEL_BERT;
     if (bert) add(b, BSH, FLOATS, "input of the head's first product");
     if (bert) add_head_activation(b);
     if (bert) add_norm_statistics(b);
@@ -429,7 +444,7 @@ static void add_ends(builder *b)
     if (b->c->logit_cap > 0) add(b, BSV, FLOATS, "tanh of the logits: soft capping");
     bool f32 = b->c->ops.loss == MT_PRECISION_F32;
     (f32 ? add_wide : add)(b, BSV, STATISTICS, "log-probabilities, for the loss");
-    add_beside(b, "cross-entropy: targets", ids, true);
+    add_beside(b, "cross-entropy: targets", b->s->tokens * (int64_t)sizeof(int64_t), true);
 }
 
 /* ---- the formula as text ---- */
@@ -441,7 +456,7 @@ static void write_sums(builder *b, const char *layers)
     for (int p = 0; p < N_LETTERS; p++) {
         size_t n = strlen(sums);
         if (b->sum[p] > 0)
-            write_term(sums + n, sizeof sums - n, n ? " + " : "", b->sum[p], "", (letters)p);
+            write_term(b, sums + n, sizeof sums - n, n ? " + " : "", b->sum[p], "", (letters)p);
         b->sum[p] = 0;
     }
     size_t n = strlen(text);
@@ -450,29 +465,50 @@ static void write_sums(builder *b, const char *layers)
              layers, sums);
 }
 
+/* The products of dimensions; of a rank, its share of them. */
+static void set_values(builder *b)
+{
+    static const mti_rank_dims alone = {.tensor = 1, .sequence = 1};
+    const mti_dims *s = b->s;
+    const mti_rank_dims *rank = s->rank ? s->rank : &alone;
+    const mt_model_config *c = b->c;
+    int64_t t = rank->tensor, bsh = s->tokens * c->hidden;
+    const int64_t values[N_LETTERS] = {[BSH] = bsh / rank->sequence,
+                                       [BSH_T] = bsh / t,
+                                       [BSQ] = s->tokens * s->q / t,
+                                       [BSK] = s->tokens * s->k / t,
+                                       [BSF] = s->tokens * c->ffn / t,
+                                       [ABSS] = c->heads * s->tokens * s->seq / t,
+                                       [BSV] = s->tokens * ((c->vocab + t - 1) / t)};
+    memcpy(b->value, values, sizeof values);
+}
+
+/* The ends of a whole model, where there are any; `letter` stands for more than one. */
+static void add_end(builder *b, void (*end)(builder *b), int64_t times, const char *letter)
+{
+    b->times = times;
+    b->letter = times == 1 ? "" : letter;
+    if (times) end(b);
+}
+
 void mti_formula_build(mti_formula *f, const mti_dims *s)
 {
     const mt_model_config *c = &s->config;
+    const mti_rank_dims *rank = s->rank;
     *f = (mti_formula){.known = true};
-    builder b = {.f = f,
-                 .s = s,
-                 .c = c,
-                 .memory = s->memory,
-                 .e = (int64_t)mt_dtype_size(c->dtype),
-                 .value = {[BSH] = s->tokens * c->hidden,
-                           [BSQ] = s->tokens * s->q,
-                           [BSK] = s->tokens * s->k,
-                           [BSF] = s->tokens * c->ffn,
-                           [ABSS] = c->heads * s->tokens * s->seq,
-                           [BSV] = s->tokens * c->vocab}};
+    builder b = {
+        .f = f, .s = s, .c = c, .memory = s->memory, .e = (int64_t)mt_dtype_size(c->dtype)};
+    set_values(&b);
     add_layers(&b);
     f->n_layer_terms = f->n_terms;
     write_sums(&b, b.letter);
+    if (rank) f->n_layers = mti_dims_layers(s), f->n_first = rank->first, f->n_last = rank->last;
     if (mti_is_whole(c->kind)) {
-        b.times = 1;
-        b.letter = "";
-        add_ends(&b);
-        write_sums(&b, "");
+        int64_t first = rank ? rank->first : 1, last = rank ? rank->last : 1;
+        add_end(&b, add_embeddings, first, "E");
+        if (first != last) write_sums(&b, b.letter);
+        add_end(&b, add_head, last, "H");
+        write_sums(&b, b.letter);
     }
     b.times = 1;
     if (mti_attends(c->kind)) add_tables(&b);
@@ -491,12 +527,16 @@ static bool formula_exists(const mti_memory_options *memory)
 }
 
 bool mti_formula_make(mti_formula *f, const mt_model_config *config, int64_t batch, int64_t seq,
-                      const mti_memory_options *memory, size_t measured)
+                      const mti_memory_options *memory, const mt_parallel *parallel,
+                      size_t measured)
 {
     mti_dims s;
+    mti_rank_dims rank;
     *f = (mti_formula){0};
     if (!formula_exists(memory)) return true;
     if (!mti_dims_make(&s, config, batch, seq, memory)) return false;
+    if (parallel && !mti_rank_dims_make(&rank, config, parallel)) return false;
+    if (parallel) s.rank = &rank;
     mti_formula_build(f, &s);
     f->unexplained = (int64_t)measured - f->bytes;
     for (int i = 0; i < f->n_residual; i++) f->unexplained -= f->residual[i].bytes;

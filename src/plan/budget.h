@@ -116,7 +116,7 @@ typedef struct mti_budget_op {
     const char *op, *module; /* within the layer */
     size_t bytes;            /* of its results */
     uint64_t flops;
-    bool in_place;
+    bool gone; /* its result cannot be kept: it lies in its input, or the next op overwrites it */
 } mti_budget_op;
 
 typedef struct mti_budget_ops {

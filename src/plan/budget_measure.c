@@ -82,7 +82,7 @@ static void sum_ops(measuring *m, int64_t i)
         l->bytes += op->bytes;
         if (!strcmp(op->module, "attn.heads")) l->core_bytes += op->bytes;
         for (int p = 0; p < m->b->n_products; p++) {
-            if (!op->flops || op->in_place || !mti_budget_op_is(op, &m->b->products[p])) continue;
+            if (!op->flops || op->gone || !mti_budget_op_is(op, &m->b->products[p])) continue;
             l->product_flops[p] += op->flops * m->ops.forwards;
             l->product_bytes[p] += op->bytes;
         }

@@ -13,12 +13,14 @@ static mt_status note(void *user, const mt_op_call *call, const mt_op_result *re
     ops->last = layer;
     if (ops->forwards > 1) return MT_OK;
     if (layer >= ops->layers) ops->layers = layer + 1;
+    mti_budget_op *before = ops->list.n ? &ops->list.at[ops->list.n - 1] : NULL;
+    if (call->in_place && before && before->layer == layer) before->gone = true;
     const mti_budget_op op = {.layer = layer,
                               .op = call->op,
                               .module = within,
                               .bytes = call->output_bytes,
                               .flops = call->flops,
-                              .in_place = call->in_place};
+                              .gone = call->in_place};
     return MTI_PUSH(&ops->list, op) ? MT_OK : mt_last_status();
 }
 
@@ -68,7 +70,7 @@ int mti_budget_find_products(const mti_budget_ops *ops, mti_budget_product *out)
     bool ok = true;
     for (size_t i = 0; ok && i < ops->list.n; i++) {
         const mti_budget_op *op = &ops->list.at[i];
-        if (op->flops && !op->in_place) ok = add_product(&all, op);
+        if (op->flops && !op->gone) ok = add_product(&all, op);
     }
     int n = 0;
     for (; ok && n < MTI_BUDGET_PRODUCTS; n++) {

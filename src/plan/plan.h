@@ -8,6 +8,7 @@
 #include "base/base.h"
 #include "memtape/budget.h"
 #include "memtape/compress.h"
+#include "memtape/parallel.h"
 #include "memtape/plan.h"
 
 /* ---- memory options ---- */
@@ -34,6 +35,20 @@ typedef struct mti_memory_options {
 
 /* ---- a model's dimensions, and what else its costs depend on ---- */
 
+/* Of one rank of several: among how many ranks its tensors are cut, and the forwards that are in
+ * flight when there are most. */
+typedef struct mti_rank_dims {
+    int64_t tensor;      /* t: ranks that share each layer */
+    int64_t sequence;    /* t if they share the sequence between products, too; else 1 */
+    int64_t part_layers; /* layers in each part of the model */
+    int64_t in_flight;   /* forwards through a part ... */
+    int64_t first, last; /* ... with the embeddings; with the head */
+    int64_t thetas;      /* ... each as many times as its layers have rotary angles */
+} mti_rank_dims;
+
+bool mti_rank_dims_make(mti_rank_dims *r, const mt_model_config *config,
+                        const mt_parallel *parallel);
+
 /* config is resolved; q, k and ffn differ from it while mti_derive_formula goes from the textbook
  * to it. `memory` may be NULL: no options. */
 typedef struct mti_dims {
@@ -41,6 +56,7 @@ typedef struct mti_dims {
     int64_t batch, seq, tokens;
     int64_t q, k;
     const mti_memory_options *memory;
+    const mti_rank_dims *rank; /* NULL: there is one rank */
 } mti_dims;
 
 bool mti_dims_make(mti_dims *s, const mt_model_config *config, int64_t batch, int64_t seq,
@@ -53,8 +69,10 @@ bool mti_run_dims(mti_dims *s, mti_memory_options *memory, const mt_plan_run *ru
 const char *mti_dims_checkpoint(const mti_dims *s);
 /* Layers in one checkpoint; 1 unless the preset groups them. */
 int64_t mti_dims_group(const mti_dims *s);
-/* Blocks: a whole model's layers, otherwise 1. */
+/* Blocks: a whole model's layers, otherwise 1; a rank's in flight. */
 int64_t mti_dims_layers(const mti_dims *s);
+/* Pairs of tables of an unfused rope that the forwards in flight keep. */
+int64_t mti_dims_thetas(const mti_dims *s);
 
 /* A cost as a function of the dimensions. */
 typedef int64_t mti_cost_fn(const mti_dims *s);
@@ -97,7 +115,9 @@ typedef struct mti_residual {
 typedef struct mti_formula {
     bool known;       /* false: there is no formula for these choices, and the rest is 0 */
     int64_t n_groups; /* N, where layers are checkpointed in groups; else 0 */
-    char text[160];   /* "34bsh + 5abs^2" */
+    /* Of a rank, in flight: layers L, forwards through the embeddings E and the head H; else 0. */
+    int64_t n_layers, n_first, n_last;
+    char text[160]; /* "34bsh + 5abs^2" */
     int64_t bytes;
     int n_terms, n_layer_terms;            /* the first n_layer_terms are the layers' */
     mti_formula_term terms[MTI_MAX_TERMS]; /* they sum to `bytes` */
@@ -106,9 +126,16 @@ typedef struct mti_formula {
     int64_t unexplained; /* measured - bytes - residual: 0, or formula and ledger disagree */
 } mti_formula;
 
-/* measured: the ledger's bytes after forward. */
+/* measured: the ledger's bytes after forward. parallel: of one rank of several; else NULL. */
 bool mti_formula_make(mti_formula *f, const mt_model_config *config, int64_t batch, int64_t seq,
-                      const mti_memory_options *memory, size_t measured);
+                      const mti_memory_options *memory, const mt_parallel *parallel,
+                      size_t measured);
+/* Of one rank: the parameters that it has, before ZeRO cuts them; what it keeps. */
+bool mti_plan_rank_parameters(mt_plan_formula *out, const mt_model_config *config,
+                              const mt_parallel *parallel);
+bool mti_plan_rank_activations(mt_plan_formula *out, const mt_model_config *config,
+                               const mt_parallel *parallel, int64_t batch, int64_t seq,
+                               const mti_memory_options *memory);
 /* The terms alone. */
 void mti_formula_build(mti_formula *f, const mti_dims *s);
 

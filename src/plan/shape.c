@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "nn/model.h"
+#include "parallel/parallel.h"
 #include "plan/plan.h"
 
 /* Products such as 34 L b s h must stay below 2^63. */
@@ -45,8 +46,46 @@ const char *mti_dims_checkpoint(const mti_dims *s)
     return s->memory ? s->memory->checkpoint : NULL;
 }
 
+/* How many different rotary angles layers from, from + 1, ..., to - 1 have; cf. mti_layer_config.
+ */
+static int64_t thetas_of(const mt_model_config *c, int64_t from, int64_t to)
+{
+    bool local = mti_is_whole(c->kind) && c->local_theta > 0 && c->local_theta != c->rope_theta;
+    if (!local) return 1;
+    int64_t others = to / c->local_period - from / c->local_period;
+    return (others > 0) + (others < to - from);
+}
+
+int64_t mti_dims_thetas(const mti_dims *s)
+{
+    return s->rank ? s->rank->thetas : thetas_of(&s->config, 0, s->config.layers);
+}
+
+bool mti_rank_dims_make(mti_rank_dims *r, const mt_model_config *config,
+                        const mt_parallel *parallel)
+{
+    mti_share share;
+    *r = (mti_rank_dims){0};
+    if (!mti_share_make(&share, config, parallel, 0)) return false;
+    const mt_parallel *h = &share.parallel;
+    const mti_schedule schedule = mti_schedule_of(h);
+    *r = (mti_rank_dims){.tensor = h->tensor,
+                         .sequence = h->sequence ? h->tensor : 1,
+                         .part_layers = share.to - share.from,
+                         .in_flight = schedule.ahead};
+    for (int64_t k = 0; k < schedule.ahead; k++) {
+        if (!mti_share_make(&share, config, parallel, mti_schedule_at(&schedule, k, false).part))
+            return false;
+        r->first += share.first;
+        r->last += share.last;
+        r->thetas += thetas_of(config, share.from, share.to);
+    }
+    return true;
+}
+
 int64_t mti_dims_layers(const mti_dims *s)
 {
+    if (s->rank) return s->rank->in_flight * s->rank->part_layers;
     return mti_is_whole(s->config.kind) ? s->config.layers : 1;
 }
 
@@ -55,7 +94,7 @@ int64_t mti_dims_group(const mti_dims *s)
     const char *text = mti_dims_checkpoint(s);
     mti_preset preset;
     if (!text || !mti_is_whole(s->config.kind) || !mti_preset_parse(text, &preset)) return 1;
-    return mti_preset_group(&preset, s->config.layers);
+    return mti_preset_group(&preset, s->rank ? s->rank->part_layers : s->config.layers);
 }
 
 bool mti_run_dims(mti_dims *s, mti_memory_options *memory, const mt_plan_run *run,

@@ -2,6 +2,7 @@
 #include <string.h>
 #include "report/figures.h"
 #include "report/profile.h"
+#include "report/rank.h"
 
 #define ROWS_AT_PEAK 8  /* of largest holders */
 #define ROWS_TO_SHOW 20 /* the same at a refusal, and with --timeline */
@@ -163,13 +164,20 @@ bool mti_print_refusal(const mti_profile_result *p, size_t event, FILE *out)
     const mti_measurement *m = &p->measured;
     const mt_mem_event *e = &m->timeline.events.at[event];
     mti_style style = mti_style_of(out);
-    char bytes[MTI_NUMBER], where[256];
+    char bytes[MTI_NUMBER], reserved[MTI_NUMBER], where[256];
     mti_print_model(&p->workload, p->device, out, &style);
+    mti_print_rank(&p->workload, m, out, &style);
     mti_heading(out, &style, "Out of memory: %s bytes of %s were refused (%s)",
                 mti_thousands(bytes, (int64_t)e->requested), mt_category_name(e->category),
                 instant_text(m, event, where, sizeof where));
     fputs("Who held what at that moment:\n", out);
-    return print_instant(m, event, ROWS_TO_SHOW, out, &style);
+    if (!print_instant(m, event, ROWS_TO_SHOW, out, &style)) return false;
+    if (p->needed.peak)
+        fprintf(out, "\nA device that is large enough needs %s bytes (%s); %s reserved\n",
+                mti_thousands(bytes, (int64_t)p->needed.peak),
+                mti_bytes_text(where, sizeof where, p->needed.peak),
+                mti_thousands(reserved, (int64_t)p->needed.reserved));
+    return true;
 }
 
 /* ---- as JSON ---- */
@@ -243,11 +251,16 @@ json_t *mti_timeline_json(const mti_timeline *t)
     return j;
 }
 
-json_t *mti_refusal_json(const mti_measurement *m, size_t event)
+json_t *mti_refusal_json(const mti_profile_result *p, size_t event)
 {
+    const mti_measurement *m = &p->measured;
     const mt_mem_event *e = &m->timeline.events.at[event];
     json_t *j = instant_json(m, event);
     mti_json_put_int(j, "requested", e->requested);
     mti_json_put_text(j, "category", mt_category_name(e->category));
+    mti_json_put(j, "needed",
+                 p->needed.peak ? json_pack("{s:I,s:I}", "peak", (json_int_t)p->needed.peak,
+                                            "reserved", (json_int_t)p->needed.reserved)
+                                : json_null());
     return j;
 }

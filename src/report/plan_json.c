@@ -2,6 +2,7 @@
 #include "report/budget.h"
 #include "report/figures.h"
 #include "report/plan.h"
+#include "report/rank.h"
 
 static json_t *comparison_json(const mti_comparison *c)
 {
@@ -89,6 +90,7 @@ json_t *mti_plan_json(const mti_plan_result *p)
     json_t *j = json_object(), *formulas = json_array(), *fits = json_null();
     mti_json_put_text(j, "schema", "memtape.plan/1");
     mti_json_put(j, "model", mti_model_json(p->workload));
+    mti_json_put(j, "parallel", mti_place_json(p->workload));
     for (int i = 0; i < p->n_items; i++) mti_json_push(formulas, comparison_json(&p->items[i]));
     mti_json_put(j, "formulas", formulas);
     mti_json_put(j, "regimes", regimes_json(p));

@@ -3,6 +3,7 @@
 #include "report/budget.h"
 #include "report/figures.h"
 #include "report/plan.h"
+#include "report/rank.h"
 
 #define DAY 86400.0
 
@@ -173,11 +174,12 @@ static void print_fits(const mti_plan_result *p, FILE *out, const mti_style *sty
     mti_heading(out, style, "What fits %s bytes, two whole steps each, run on meta",
                 mti_thousands(bytes, (int64_t)w->device.capacity));
     print_fit(&p->batch, "largest batch", "s", w->seq, out);
-    fprintf(
-        out,
-        "    (states and activations alone would leave room for %lld by the formulas, for %lld as "
-        "measured)\n",
-        (long long)p->batch.by_formula, (long long)p->batch.by_sum);
+    if (mti_plan_find(p, "states"))
+        fprintf(out,
+                "    (states and activations alone would leave room for %lld by the formulas, for "
+                "%lld as "
+                "measured)\n",
+                (long long)p->batch.by_formula, (long long)p->batch.by_sum);
     print_fit(&p->seq, "longest sequence", "b", w->batch, out);
     if (w->config.context && p->seq.largest > w->config.context)
         fprintf(out,
@@ -189,6 +191,7 @@ bool mti_print_plan(const mti_plan_result *p, FILE *out)
 {
     mti_style style = mti_style_of(out);
     mti_print_model(p->workload, p->device, out, &style);
+    mti_print_place(p->workload, out, &style);
     for (int i = 0; i < p->n_items; i++) {
         if (!print_comparison(&p->items[i], out, &style)) return false;
         if (!strcmp(p->items[i].formula.name, "activations")) print_proportion(p, out);

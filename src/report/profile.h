@@ -15,8 +15,9 @@ json_t *mti_profile_refused_json(const mti_profile_result *p, size_t event, bool
 
 /* ---- parts of it ---- */
 
-/* A table of the distinct storages that the tape keeps; repeated layers share a row. */
-bool mti_print_saved(const mt_ledger *ledger, FILE *out, const mti_style *style);
+/* A table of the distinct storages that the tape keeps; repeated layers share a row. `several`:
+ * there were several forwards, and they share rows, too. */
+bool mti_print_saved(const mt_ledger *ledger, bool several, FILE *out, const mti_style *style);
 /* What the memory options did; prints nothing if none was given. */
 bool mti_print_memory_stats(const mti_profile_result *p, FILE *out, const mti_style *style);
 json_t *mti_memory_stats_json(const mti_profile_result *p);
@@ -24,6 +25,6 @@ json_t *mti_memory_stats_json(const mti_profile_result *p);
 bool mti_print_memory(const mti_measurement *m, bool whole, FILE *out, const mti_style *style);
 json_t *mti_peak_json(const mti_measurement *m); /* null if no event was recorded */
 json_t *mti_timeline_json(const mti_timeline *t);
-json_t *mti_refusal_json(const mti_measurement *m, size_t event);
+json_t *mti_refusal_json(const mti_profile_result *p, size_t event);
 
 #endif

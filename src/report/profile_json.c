@@ -2,6 +2,7 @@
 #include "report/budget.h"
 #include "report/figures.h"
 #include "report/profile.h"
+#include "report/rank.h"
 
 static json_t *shape_json(int rank, const int64_t *shape)
 {
@@ -70,6 +71,7 @@ static json_t *growth_json(const mti_growth *g)
     mti_json_put(j, "before", json_integer(g->before));
     mti_json_put(j, "rounding", json_integer(g->rounding));
     mti_json_put(j, "output", json_integer(g->output));
+    mti_json_put(j, "input", json_integer(g->input));
     mti_json_put(j, "workspace", json_integer(g->workspace));
     mti_json_put(j, "residual", json_integer(g->residual));
     return j;
@@ -132,6 +134,7 @@ json_t *mti_profile_json(const mti_profile_result *p, bool whole)
     json_t *j = json_object(),
            *steady = mti_steady_json(m->steady.peak, m->steady.reserved, m->steady.by_category);
     put_head(j, p);
+    mti_json_put(j, "parallel", mti_parallel_json(&p->workload, m));
     mti_json_put(j, "params", mti_params_json(m->n_params, m->param_bytes));
     mti_json_put(j, "saved", saved_json(m->ledger));
     mti_json_put(j, "growth", growth_json(&m->growth));
@@ -157,7 +160,8 @@ json_t *mti_profile_refused_json(const mti_profile_result *p, size_t event, bool
 {
     json_t *j = json_object();
     put_head(j, p);
-    mti_json_put(j, "out_of_memory", mti_refusal_json(&p->measured, event));
+    mti_json_put(j, "parallel", mti_parallel_json(&p->workload, &p->measured));
+    mti_json_put(j, "out_of_memory", mti_refusal_json(p, event));
     mti_json_put(j, "timeline", whole ? mti_timeline_json(&p->measured.timeline) : json_null());
     return j;
 }

@@ -4,6 +4,7 @@
 #include "report/budget.h"
 #include "report/figures.h"
 #include "report/profile.h"
+#include "report/rank.h"
 
 static bool print_growth(const mti_growth *g, FILE *out, const mti_style *style)
 {
@@ -14,6 +15,7 @@ static bool print_growth(const mti_growth *g, FILE *out, const mti_style *style)
     mti_equation_row(t, "+", g->rounding, "rounding of the new ones up to 512-byte blocks");
     mti_equation_row(t, "+", g->output,
                      g->output ? "the output, which nothing saved" : "the output: saved already");
+    if (g->input) mti_equation_row(t, "+", g->input, "the inputs, one for each part in flight");
     if (g->workspace)
         mti_equation_row(t, "+", g->workspace,
                          "the workspace of matrix products, kept for the next");
@@ -35,6 +37,11 @@ static bool print_formula(const mti_profile_result *p, FILE *out, const mti_styl
     mti_heading(out, style, "The closed formula for %zu-byte floats (h is d): %s",
                 mt_dtype_size(p->workload.config.dtype), f->text);
     mti_table *t = mti_table_new("lrll", NULL);
+    if (f->n_layers)
+        fprintf(out,
+                "  in flight: L = %lld layers, E = %lld forwards with the embeddings, H = %lld "
+                "with the head\n",
+                (long long)f->n_layers, (long long)f->n_first, (long long)f->n_last);
     for (int i = 0; i < f->n_terms; i++) {
         mti_equation_row(t, i ? "+" : " ", f->terms[i].bytes, f->terms[i].text);
         mti_table_cell(t, "%s", f->terms[i].what);
@@ -202,6 +209,7 @@ bool mti_print_profile(const mti_profile_result *p, bool whole, FILE *out)
     const mti_measurement *m = &p->measured;
     char count[MTI_NUMBER], bytes[MTI_NUMBER], scaled[MTI_NUMBER];
     mti_print_model(&p->workload, p->device, out, &style);
+    mti_print_rank(&p->workload, m, out, &style);
     fprintf(out, "%s parameters in %s bytes\n", mti_thousands(count, (int64_t)m->n_params),
             mti_thousands(bytes, (int64_t)m->param_bytes));
     if (p->budget.plan &&
@@ -210,8 +218,9 @@ bool mti_print_profile(const mti_profile_result *p, bool whole, FILE *out)
     mti_heading(out, &style, "Saved for backward, right after forward: %s bytes (%s)",
                 mti_thousands(bytes, (int64_t)mt_ledger_bytes(m->ledger)),
                 mti_bytes_text(scaled, sizeof scaled, mt_ledger_bytes(m->ledger)));
-    return mti_print_saved(m->ledger, out, &style) && mti_print_memory_stats(p, out, &style) &&
-           print_growth(&m->growth, out, &style) && print_formula(p, out, &style) &&
+    return mti_print_saved(m->ledger, m->in_flight > 1, out, &style) &&
+           mti_print_memory_stats(p, out, &style) && print_growth(&m->growth, out, &style) &&
+           print_formula(p, out, &style) && mti_print_states(&p->workload, m, out, &style) &&
            print_steps(p, out, &style) && print_inference(p, out, &style) &&
            mti_print_memory(m, whole, out, &style);
 }

@@ -4,7 +4,8 @@
 #include "report/figures.h"
 #include "report/profile.h"
 
-/* Entries that differ only in their layer's number share a line. */
+/* Entries that differ only in their layer's number, or in the forward that they are of, share a
+ * line. */
 typedef struct line {
     mt_ledger_entry entry; /* the first of them */
     size_t index;          /* its place in the ledger */
@@ -12,19 +13,34 @@ typedef struct line {
     long first, last; /* numbers of the layers; -1 if the path has none */
 } line;
 
-static bool foldable(const mt_ledger_entry *a, const mt_ledger_entry *b)
+static bool alike(const mt_ledger_entry *a, const mt_ledger_entry *b)
 {
     const mt_saver *s = &a->saver, *t = &b->saver;
     if (a->bytes != b->bytes || a->n_savers != b->n_savers) return false;
     if (s->role != t->role || s->dtype != t->dtype || s->rank != t->rank) return false;
     for (int d = 0; d < s->rank; d++)
         if (s->shape[d] != t->shape[d]) return false;
-    return !strcmp(s->op, t->op) && !strcmp(s->argument, t->argument) &&
-           *mti_number_in(s->module) && mti_compare_paths(s->module, t->module) == 0;
+    return !strcmp(s->op, t->op) && !strcmp(s->argument, t->argument);
+}
+
+static bool foldable(const mt_ledger_entry *a, const mt_ledger_entry *b)
+{
+    return alike(a, b) && *mti_number_in(a->saver.module) &&
+           mti_compare_paths(a->saver.module, b->saver.module) == 0;
+}
+
+/* Whether the entry, of this layer, goes to the line. With several forwards through the same
+ * modules, those of all of them do. */
+static bool joins(const line *l, const mt_ledger_entry *e, long layer, bool repeated)
+{
+    if (layer >= 0 && foldable(&l->entry, e))
+        return l->last == layer - 1 || (repeated && l->first <= layer && layer <= l->last);
+    return repeated && layer < 0 && alike(&l->entry, e) &&
+           !strcmp(l->entry.saver.module, e->saver.module);
 }
 
 /* lines has room for every entry. Returns the number of lines. */
-static size_t fold(const mt_ledger *ledger, line *lines)
+static size_t fold(const mt_ledger *ledger, bool repeated, line *lines)
 {
     size_t n = 0;
     for (size_t i = 0; i < mt_ledger_count(ledger); i++) {
@@ -33,12 +49,12 @@ static size_t fold(const mt_ledger *ledger, line *lines)
         const char *number = mti_number_in(e.saver.module);
         long layer = *number ? strtol(number, NULL, 10) : -1;
         size_t k = 0;
-        while (k < n && !(foldable(&lines[k].entry, &e) && lines[k].last == layer - 1)) k++;
+        while (k < n && !joins(&lines[k], &e, layer, repeated)) k++;
         if (k == n) {
             lines[n++] = (line){.entry = e, .index = i, .count = 1, .first = layer, .last = layer};
         } else {
             lines[k].count++;
-            lines[k].last = layer;
+            if (layer > lines[k].last) lines[k].last = layer;
         }
     }
     return n;
@@ -104,14 +120,14 @@ static void print_line(mti_table *table, const mt_ledger *ledger, const line *l,
     note_sharers(table, ledger, l);
 }
 
-bool mti_print_saved(const mt_ledger *ledger, FILE *out, const mti_style *style)
+bool mti_print_saved(const mt_ledger *ledger, bool several, FILE *out, const mti_style *style)
 {
     static const char *const headings[] = {"module", "op", "keeps", "its",  "shape",
                                            "dtype",  "",   "bytes", "share"};
     line *lines = mti_calloc(mt_ledger_count(ledger) + 1, sizeof *lines);
     if (!lines) return false;
     mti_table *table = mti_table_new("eelllrrrr", headings);
-    size_t n = fold(ledger, lines), total = mt_ledger_bytes(ledger);
+    size_t n = fold(ledger, several, lines), total = mt_ledger_bytes(ledger);
     char path[256], before[256] = "";
     const char *op = "";
     for (size_t i = 0; i < n; i++) {

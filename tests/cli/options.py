@@ -29,7 +29,8 @@ VALUES = {
     "norm": "post", "norm-kind": "rmsnorm", "kv-heads": 2, "dropout": 0.5, "attention": "math",
     "causal": None, "dtype": "f16", "optimizer": "adamw", "checkpoint": "full", "budget": "1GB",
     "offload": "cpu", "compress": "bf16", "amp": "f16", "loss-scale": 4096, "master-weights": None,
-    "f32-gradients": None, "lora-rank": 3, "qlora": None, "tp": 4, "sp": None, "pp": 4, "interleave": 2, "stage": 1,
+    "f32-gradients": None, "lora-rank": 3, "qlora": None, "tp": 4, "sp": None, "pp": 4, "interleave": 2, "rank": 5,
+    "stage": 1,
     "microbatches": 4, "dp": 4, "zero": 3, "device": "meta", "capacity": "1MB",
     "gemm-workspace": "2MiB", "scratch": "cpu", "seed": 9, "threads": 3, "recompute": None,
     "params": "1B", "flops-rate": "1T", "utilisation": 0.5, "devices": 4, "kv": 3,
@@ -81,8 +82,9 @@ BASE_OF = {("train", "preset"): [*TEXT, "-b", 2, "-s", 16], ("plan", "kv"): ["gp
            **{(verb, option): LLAMA for verb in ("profile", "explain", "sweep", "plan") for option in ("swiglu", "rope")},
            **{("train", option): [*TEXT, *SMALL, "-l", 1, "--preset", "llama-tiny"] for option in ("swiglu", "rope")},
            **{(verb, "causal"): ["block", *SMALL] for verb in ("profile", "explain", "sweep", "plan")},
-           **{("profile", option): RANK for option in
-              ("tp", "sp", "pp", "interleave", "stage", "microbatches", "dp", "zero")}}
+           **{(verb, option): RANK if verb != "plan" else [word for word in RANK if word not in ON_META]
+              for verb in ("profile", "sweep", "plan") for option in
+              ("tp", "sp", "pp", "interleave", "rank", "stage", "microbatches", "dp", "zero")}}
 # These need a first row without the option, because a sweep compares its rows with the first.
 FIRST_ROW = {"act", "attention", "causal", "dropout", "dtype", "inplace", "loss-scale", "out-act", "norm", "norm-kind",
              "recipe", "swiglu", "rms-norm", "gelu-tanh", "rope", "softmax", "kv-groups", "loss"}
@@ -96,7 +98,7 @@ MODES = [
     ("profile", "a block", ["block", *SMALL]),
     ("explain", "meta", [*GPT, *ON_META]),
     ("explain", "an expression", EXPRESSION),
-    ("sweep", "meta", [*GPT, *ON_META]),
+    ("sweep", "meta", [*GPT, *ON_META]), ("sweep", "one rank of several", RANK),
     ("sweep", "cpu and meta", [*GPT, "--over", "device=cpu,meta"]),
     ("plan", "capacity", [*GPT, "--capacity", "10MB"]),
     ("plan", "budget", [*GPT, "--budget", "1GB"]),

@@ -236,7 +236,7 @@ def fits():
 def keys_are_those_documented():
     seen, documented = set(), documented_keys("plan-json.md")
     for args in [["gpt2", "--capacity", "20GB", "--kv", 3, "-s", 5, "--tokens", "1B",
-                  "--flops-rate", "1T"], ["gpt", "--budget", "1GB"], ["mlp"]]:
+                  "--flops-rate", "1T"], ["gpt", "--budget", "1GB"], ["mlp"], ["gpt", "--tp", 2]]:
         seen |= set(paths(json.loads(run("plan", *args, "--json", "-").stdout)))
     seen = {p for p in seen if not p.startswith("model.")}
     equal(sorted(seen - documented), [], "keys that docs/plan-json.md lacks")

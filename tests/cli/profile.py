@@ -254,9 +254,11 @@ def keys_are_those_documented():
     refusal = run("profile", "gpt", "--capacity", "2MiB", "-b", 8, "--json", "-")
     equal(refusal.returncode, 1, "status where memory ran out")
     seen = set(paths(json.loads(refusal.stdout)))
+    refusal = run("profile", "gpt", "--capacity", "2MiB", "-b", 8, "--device", "meta", "--json", "-")
+    seen |= set(paths(json.loads(refusal.stdout)))
     for args in [["gpt", "--dropout", 0.1, "--optimizer", "adamw", "--timeline"], ["mlp"],
                  ["block", "--attention", "math"], ["gpt", "--lora-rank", 2, "--inference"],
-                 ["gpt", "--budget", "1GB"],
+                 ["gpt", "--budget", "1GB"], ["gpt", "--tp", 2, "--device", "meta"],
                  *([CONFIGS / f"{name}.json", "-s", 64, "--device", "meta"]
                    for name in ("qwen3-0.6b", "phi-3-mini-4k", "gemma-2-2b", "roberta-base")),
                  ["gpt", "--checkpoint", "full", "--offload", "cpu", "--compress", "bits",

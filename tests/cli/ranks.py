@@ -4,12 +4,11 @@ import json
 import os
 import tempfile
 from pathlib import Path
-from lib import MEMTAPE, check, done, equal, profile, refused, run
+from lib import MEMTAPE, check, documented_keys, done, equal, paths, profile, refused, run
 
 CONFIGS = Path(__file__).parent.parent / "nn" / "configs"
 PAPER = ["-b", 1, "-s", 2048, "--dropout", 0.1, "--attention", "math", "--dtype", "bf16",
          "--device", "meta"]
-KEYS = Path(__file__).parent.parent.parent / "docs" / "rank-json.md"
 
 # ---- Korthikanti et al. 2022, table 2: bytes of a layer of 175B ----
 p = run("ranks", "--json", "-")
@@ -31,44 +30,46 @@ r = profile("megatron-1t", *PAPER, "--tp", 8, "--sp", "--pp", 64, "--microbatche
             "--checkpoint", "selective")
 sbh = 2048 * 25600
 equal(r["formula"]["bytes"], 64 * (2 * 34 * sbh // 8 + sbh // 8), "formula of 1T")
+equal(r["formula"]["text"], "L(34bsh/t) + E(bsh/t)", "formula of 1T, as text")
 equal(r["formula"]["unexplained"], 0, "unexplained of 1T")
 equal(r["saved"]["bytes"],
       r["formula"]["bytes"] + sum(x["bytes"] for x in r["formula"]["residual"]), "saved by 1T")
-equal((r["in_flight"], r["layers"]), (64, 2), "in flight, layers")
-equal(r["optimizer"]["bytes"], 12 * r["params"]["count"], "AdamW's state")
+equal((r["parallel"]["in_flight"], r["parallel"]["layers"]), (64, 2), "in flight, layers")
+equal(r["parallel"]["optimizer"], 12 * r["params"]["count"], "AdamW's state")
 zero = profile("megatron-1t", *PAPER, "--tp", 8, "--pp", 64, "--dp", 4, "--zero", 1)
-equal(zero["optimizer"]["bytes"], 3 * zero["params"]["count"], "AdamW's state, divided among 4 ranks")
+equal(zero["parallel"]["optimizer"], 3 * zero["params"]["count"], "AdamW's state, divided among 4 ranks")
 
 # ---- a rank needs the peak of a steady step, with optimizer state; --capacity is compared with that ----
 gpt3 = ["gpt3-175b", "-b", 1, "-s", 2048, "--dtype", "bf16", "--dp", 64, "--zero", 3,
         "--checkpoint", "full", "--device", "meta"]
 r = profile(*gpt3, "--capacity", "80GiB")
-equal((r["capacity"], r["fits"]), (80 * 2**30, True), "GPT-3, ZeRO 3, 64 ranks in 80 GiB")
+equal((r["capacity"], r["out_of_memory"]), (80 * 2**30, None), "GPT-3, ZeRO 3, 64 ranks in 80 GiB")
 steady = r["steady"]
 equal(sum(steady["by_category"].values()), steady["peak"], "the steady peak of GPT-3")
 equal(steady["peak"], 47068134912, "the steady peak of GPT-3")
 check(steady["reserved"] < 50 * 10**9, f"GPT-3 reserves {steady['reserved']}")
-check(r["reserved"] < 17 * 10**9, f"GPT-3 reserves {r['reserved']} in the first step")
-equal(profile(*gpt3)["fits"], None, "fits is null without --capacity")
+backward = r["phases"][2]
+equal((backward["name"], backward["peak"]), ("backward", 14329317888), "the first backward of GPT-3")
+check(backward["reserved"] < 17 * 10**9, f"GPT-3 reserves {backward['reserved']} in the first step")
 
 llama = ["llama-3.1-8b", "-b", 1, "-s", 8192, "--dtype", "bf16", "--pp", 4, "--microbatches", 8,
          "--device", "meta"]
 r = profile(*llama)
 equal(r["steady"]["peak"], sum(r["steady"]["by_category"].values()), "the steady peak of a stage")
 equal(r["steady"]["by_category"]["parameter"], r["params"]["bytes"], "parameters of a stage")
-equal(r["steady"]["by_category"]["optimizer"], r["optimizer"]["bytes"], "state of a stage")
-needed = r["params"]["bytes"] + r["gradients"]["bytes"] + r["optimizer"]["bytes"] + r["saved"]["bytes"]
+equal(r["steady"]["by_category"]["optimizer"], r["parallel"]["optimizer"], "state of a stage")
+needed = r["params"]["bytes"] + r["parallel"]["gradients"] + r["parallel"]["optimizer"] + r["saved"]["bytes"]
 check(r["steady"]["peak"] > needed > 72 * 10**9, f"a stage needs {r['steady']['peak']}")
-check(r["peak"] < 47 * 10**9, f"the first step of a stage: {r['peak']}")
+first = max(phase["peak"] for phase in r["phases"][:3])
+check(first < 47 * 10**9, f"the first step of a stage: {first}")
 p = run("profile", *llama, "--capacity", "44GiB")
 equal(p.returncode, 1, "status of a stage in 44 GiB")
 check("out of memory" in p.stderr and "capacity of 44 GiB" in p.stderr, p.stderr)
-check(f"The rank needs {r['steady']['peak']:,} bytes" in p.stdout, p.stdout)
-check("too much for --capacity, 47,244,640,256 bytes" in p.stdout, p.stdout)
+check(f"large enough needs {r['steady']['peak']:,} bytes" in p.stdout, p.stdout)
 p = run("profile", *llama, "--capacity", "44GiB", "--json", "-")
 equal(p.returncode, 1, "status of a stage in 44 GiB, as JSON")
-equal((json.loads(p.stdout)["fits"], json.loads(p.stdout)["steady"]), (False, r["steady"]),
-      "a stage in 44 GiB, as JSON")
+equal(json.loads(p.stdout)["out_of_memory"]["needed"],
+      {"peak": r["steady"]["peak"], "reserved": r["steady"]["reserved"]}, "a stage in 44 GiB, as JSON")
 equal(run("profile", *llama, "--capacity", r["steady"]["reserved"]).returncode, 0,
       "status of a stage whose capacity is what it needs")
 
@@ -79,9 +80,51 @@ equal(status, 0, "status of 1T")
 check(usage.ru_maxrss < 100 * 1024, f"1T: {usage.ru_maxrss} KiB resident")
 print(f"a rank of 1T: {(usage.ru_utime + usage.ru_stime) * 1e3:.0f} ms, {usage.ru_maxrss} KiB")
 
-documented = KEYS.read_text()
-for key in list(r) + [k for name in ("parallel", "steady", "formula") for k in r[name]]:
-    check(f"`{key}`" in documented or f".{key}`" in documented, f"rank-json.md: no {key}")
+known = documented_keys("profile-json.md")
+for key in set(paths(r)) - known:
+    check(any(k.startswith(key + ".") for k in known), f"profile-json.md: no {key}")
+
+# ---- ZeRO 3 gathers 16 bits where autocast computes in them: no cast weight is kept ----
+amp = ["gpt", "-d", 32, "-l", 4, "--amp", "bf16", "--dp", 4, "--device", "meta"]
+whole, pieces = (profile(*amp, "--zero", zero) for zero in (2, 3))
+weights = 4 * 12 * 32**2 + 256 * 32  # of the layers' products and of the head
+equal(whole["saved"]["bytes"] - pieces["saved"]["bytes"], 2 * weights, "cast weights that ZeRO 3 does not keep")
+
+# ---- a plan of a rank: its share of the parameters and of what is kept, and what fits ----
+for model in (["gpt"], ["gpt", "--norm", "post"], ["llama", "--kv-heads", 2], ["bert"], ["block"]):
+    for split in (["--tp", 2], ["--tp", 2, "--sp", "--checkpoint", "full"], ["--pp", 2], ["--pp", 2, "--stage", 1],
+                  ["--pp", 2, "--interleave", 2], ["--tp", 4, "--vocab", 250], ["--dp", 3, "--zero", 3]):
+        if model == ["block"] and {"--pp", "--vocab"} & set(map(str, split)):
+            continue
+        if model == ["llama", "--kv-heads", 2] and 4 in split:
+            continue
+        if model == ["bert"] and "--vocab" in split:
+            split = ["--tp", 4, "--vocab", 258]
+        layers = [] if model == ["block"] else ["-l", 4]
+        p = run("plan", *model, *layers, "-s", 32, *split, "--json", "-")
+        name = f"plan {model} {split}"
+        if equal(p.returncode, 0, f"status of {name}: {p.stderr}"):
+            plan = json.loads(p.stdout)
+            equal([(f["name"], f["unexplained"]) for f in plan["formulas"]],
+                  [("parameters", 0), ("activations", 0)], name)
+            same = profile(*model, *layers, "-s", 32, "-b", 1, "--dtype", "bf16", *split, "--device", "meta")
+            equal(plan["step"]["peak"], same["steady"]["peak"], f"{name}: the peak of a profile")
+            equal({k: same["parallel"][k] for k in plan["parallel"]}, plan["parallel"], f"{name}: the rank")
+plan = json.loads(run("plan", "llama-3.1-8b", "--tp", 8, "--sp", "--capacity", "80GiB", "--json", "-").stdout)
+longest = plan["fits"]["seq"]
+equal((longest["largest"] % 8, longest["refused"] - longest["largest"]), (0, 8), "what fits, cut among 8 ranks")
+p = profile("llama-3.1-8b", "-b", 1, "-s", longest["largest"], "--tp", 8, "--sp", "--dtype", "bf16",
+            "--device", "meta", "--capacity", "80GiB")
+equal(p["steady"]["peak"], longest["peak"], "the longest sequence that fits")
+refused(["--kv", "one rank's part"], "plan", "gpt", "--tp", 2, "--kv", 3)
+
+# ---- --rank chooses the stage ----
+for rank, stage in ((0, 0), (5, 0), (6, 1), (23, 3)):
+    r = profile("gpt", "-l", 4, "--tp", 2, "--dp", 3, "--pp", 4, "--rank", rank, "--device", "meta")
+    equal((r["parallel"]["rank"], r["parallel"]["stage"]), (rank, stage), f"the stage of rank {rank}")
+same = [profile("gpt", "-l", 4, "--pp", 4, *which, "--device", "meta")["steady"]
+        for which in (["--rank", 2], ["--stage", 2])]
+equal(same[0], same[1], "--rank 2 and --stage 2")
 
 # ---- config.json ----
 r = profile(CONFIGS / "llama-3.1-8b.json", "-b", 1, "-s", 8192, "--device", "meta")
@@ -128,10 +171,14 @@ refused(["cannot open"], "profile", "no/config.json")
 refused(["--device meta"], "profile", "gpt2", "--tp", 2)
 refused(["tensor is 7", "heads"], "profile", "gpt2", "--tp", 7, "--device", "meta")
 refused(["--sp", "multiple"], "profile", "gpt2", "--tp", 4, "--sp", "-s", 30, "--device", "meta")
-refused(["does not apply to bert"], "profile", "bert-base", "--tp", 2, "--device", "meta")
-refused(["--offload", "one rank"], "profile", "gpt2", "--tp", 2, "--offload", "cpu", "--device",
-        "meta")
-refused(["--checkpoint", "selective"], "profile", "gpt2", "--tp", 2, "--checkpoint", "sqrt",
+refused(["does not apply to mlp"], "profile", "mlp", "--tp", 2, "--device", "meta")
+refused(["--qlora", "codes"], "profile", "gpt2", "--dp", 2, "--zero", 3, "--lora-rank", 4, "--qlora",
         "--device", "meta")
+refused(["--budget", "several in flight"], "profile", "gpt2", "--pp", 2, "--budget", "1GiB", "--device",
+        "meta")
+refused(["--rank 12", "0 to 11"], "profile", "gpt2", "--tp", 2, "--dp", 2, "--pp", 3, "--rank", 12,
+        "--device", "meta")
+refused(["--rank", "--stage"], "profile", "gpt2", "--pp", 3, "--rank", 1, "--stage", 1, "--device", "meta")
+refused(["--rank needs --tp"], "profile", "gpt2", "--rank", 1, "--device", "meta")
 refused(["--zero", "0 to 3"], "profile", "gpt2", "--zero", 4, "--device", "meta")
 done()

@@ -118,6 +118,28 @@ rows = sweep("block", "--act", "leaky_relu", "--over", "inplace=no,yes", "--dtyp
 equal(rows["inplace=yes"]["gradients"]["same_bits"], True, "LeakyReLU in place, bit for bit")
 equal(rows["inplace=no"]["saved"] - rows["inplace=yes"]["saved"], 2 * 32 * 4 * 64 * 2, "its saving")
 
+# ---- ranks: each row is the profile of that rank ----
+def ranked(over, *args):
+    p = run("sweep", "gpt", "-l", 4, *args, "--over", over, "--device", "meta", "--json", "-")
+    equal(p.returncode, 0, f"sweep --over {over}: {p.stderr}")
+    return {row["row"]: row for row in json.loads(p.stdout)["rows"]}
+
+
+for option, values, more in [("zero", "0,1,2,3", ["--dp", 4, "--dtype", "bf16"]), ("tp", "1,2,4", ["--sp"]),
+                             ("pp", "1,2,4", []), ("dp", "1,3", ["--zero", 2]),
+                             ("rank", "0,1,2,3", ["--pp", 4]), ("microbatches", "1,4", ["--tp", 2])]:
+    rows = ranked(f"{option}={values}", *more)
+    equal(len(rows), len(values.split(",")), f"rows over {option}")
+    for value in values.split(","):
+        if (option, value) in (("tp", "1"), ("dp", "1")):
+            continue  # a profile refuses --sp and --zero there; a sweep ignores them
+        alone = profile("gpt", "-l", 4, *more, f"--{option}", value, "--device", "meta")
+        row = rows[f"{option}={value}"]
+        equal((row["saved"], row["steady"]["peak"]), (alone["saved"]["bytes"], alone["steady"]["peak"]),
+              f"a rank with {option} {value}")
+peaks = [row["steady"]["peak"] for row in ranked("zero=0,1,2,3", "--dp", 4, "--dtype", "bf16").values()]
+check(peaks == sorted(peaks, reverse=True) and len(set(peaks)) > 1, f"each stage of ZeRO takes less: {peaks}")
+
 # ---- text and picture ----
 with tempfile.TemporaryDirectory() as folder:
     picture = os.path.join(folder, "x.svg")

@@ -197,7 +197,7 @@ static void plan_reports_every_refusal(void **state)
 static void rank_reports_every_refusal(void **state)
 {
     (void)state;
-    refuse_each(MTI_PROFILE, mti_profile_rank,
+    refuse_each(MTI_PROFILE, mti_profile,
                 WORDS("gpt", SMALL, "-l", "2", "--vocab", "9", "--tp", "2", "--sp", "--pp", "2",
                       "--dp", "2", "--zero", "3", "--device", "meta", "--json", json_file),
                 json_file);

@@ -3,7 +3,6 @@
 #include <string.h>
 #include "measure/fit.h"
 #include "measure/profile.h"
-#include "measure/rank.h"
 #include "measure/room.h"
 #include "measure/sweep.h"
 #include "measure/tape.h"
@@ -153,21 +152,23 @@ static void a_sweep_compares_gradients_and_continues_after_a_refusal(void **stat
     assert_int_equal(results[3].off.alone, 0);
 }
 
-static void a_rank_is_refused_by_its_capacity_alone(void **state)
+static void a_refused_rank_says_what_it_needs(void **state)
 {
     (void)state;
     mti_workload w = workload(MT_MODEL_GPT, "meta");
     w.device.capacity = 1 << 20;
-    const mt_parallel two = {.tensor = 2};
-    mti_rank_result bounded, unbounded;
-    assert_false(mti_rank_make(&bounded, &w, &two, true));
-    assert_true(bounded.refused);
+    w.ranked = true;
+    w.parallel = (mt_parallel){.tensor = 2};
+    mti_profile_result p;
+    assert_false(mti_profile_make(&p, &w, advice, false));
     mtt_failed(MT_ERR_MEMORY, "capacity");
-    assert_true(mti_rank_make(&unbounded, &w, &two, false));
-    assert_true(unbounded.report.steady_peak > w.device.capacity);
-    assert_int_equal(mti_rank_off_by(&unbounded), 0);
-    mti_rank_free(&bounded);
-    mti_rank_free(&unbounded);
+    assert_true(mti_profile_find_need(&p));
+    assert_true(p.needed.peak > w.device.capacity);
+    size_t reserved = p.needed.reserved;
+    mti_profile_free(&p);
+    w.device.capacity = reserved;
+    assert_true(mti_profile_make(&p, &w, advice, false));
+    mti_profile_free(&p);
 }
 
 static void the_tape_and_the_ledger_count_each_storage_once(void **state)
@@ -211,7 +212,7 @@ int main(void)
         cmocka_unit_test(a_refused_profile_keeps_what_was_measured_before),
         cmocka_unit_test(the_largest_batch_fits_and_one_more_does_not),
         cmocka_unit_test(a_sweep_compares_gradients_and_continues_after_a_refusal),
-        cmocka_unit_test(a_rank_is_refused_by_its_capacity_alone),
+        cmocka_unit_test(a_refused_rank_says_what_it_needs),
         cmocka_unit_test(the_tape_and_the_ledger_count_each_storage_once),
         cmocka_unit_test(a_model_too_large_for_the_device_is_refused_before_it_is_made),
     };

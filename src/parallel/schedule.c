@@ -1,0 +1,40 @@
+/* schedule.c: the 1F1B schedule of one stage of a pipeline.
+ *
+ * A stage first runs some forwards, then forward and backward alternately, then the remaining
+ * backwards (Narayanan et al. 2021). With m parts a stage they run in groups of p microbatches:
+ * part 0 of all p, then part 1 of the same, ... The first stage of p has min(p, microbatches) in
+ * flight, or p m + p - 1 parts: 1 + (p-1)/(p m) times as much. */
+#include "parallel/parallel.h"
+
+/* Forwards before the first backward. */
+static int64_t n_ahead(const mt_parallel *h)
+{
+    int64_t after = h->pipeline - 1 - h->stage, p = h->pipeline, m = h->interleave;
+    int64_t ahead = m == 1 ? after : 2 * after + (m - 1) * p;
+    int64_t all = h->microbatches * m - 1;
+    return (ahead < all ? ahead : all) + 1;
+}
+
+/* Enough microbatches for forward and backward to alternate a few times. */
+static int64_t n_enough(const mt_parallel *h, int64_t ahead)
+{
+    int64_t unit = h->interleave > 1 ? h->pipeline : 1;
+    int64_t most = (ahead + h->interleave - 1) / h->interleave + 2;
+    most = (most + unit - 1) / unit * unit;
+    return most < h->microbatches ? most : h->microbatches;
+}
+
+mti_schedule mti_schedule_of(const mt_parallel *h)
+{
+    mti_schedule s = {.pipeline = h->pipeline, .n_parts = h->interleave, .ahead = n_ahead(h)};
+    s.run = n_enough(h, s.ahead);
+    return s;
+}
+
+mti_turn mti_schedule_at(const mti_schedule *s, int64_t k, bool backward)
+{
+    int64_t p = s->pipeline, m = s->n_parts;
+    if (m == 1) return (mti_turn){k, 0};
+    int64_t part = k % (p * m) / p;
+    return (mti_turn){k / (p * m) * p + k % p, backward ? m - 1 - part : part};
+}

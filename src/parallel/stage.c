@@ -1,0 +1,95 @@
+/* stage.c: all that one rank has: the parts of its stage, and what ZeRO leaves of their states. */
+#include <stdio.h>
+#include "memtape/optimizer.h"
+#include "parallel/parallel.h"
+
+/* ---- the parameters of several parts ---- */
+
+static mt_tensor *no_forward(mt_module *self, mt_tensor *x)
+{
+    (void)self;
+    return mt_retain(x);
+}
+
+static bool add_params(mt_module *all, mt_module *part, int64_t nth)
+{
+    const mt_named_tensor *list;
+    size_t n;
+    if (mt_module_params(part, &list, &n) != MT_OK) return false;
+    for (size_t i = 0; i < n; i++) {
+        char name[256];
+        bool wanted = mt_requires_grad(list[i].tensor);
+        snprintf(name, sizeof name, "%lld.%.200s", (long long)nth, list[i].name);
+        if (!mt_module_add_param(all, name, mt_retain(list[i].tensor))) return false;
+        if (!wanted && mt_set_requires_grad(list[i].tensor, false) != MT_OK) return false;
+    }
+    return true;
+}
+
+/* One module with the parameters of all parts, for an optimizer. */
+static mt_module *join(mt_module *const *parts, int64_t n)
+{
+    mt_module *all = mt_module_new("parts", no_forward, NULL, NULL);
+    bool ok = all != NULL;
+    for (int64_t i = 0; ok && i < n; i++) ok = add_params(all, parts[i], i);
+    return mti_module_complete(all, ok);
+}
+
+/* ---- making ---- */
+
+/* Counts the parameters before ZeRO cuts them, on a separate device. */
+static bool count_params(mti_stage *s, const mt_model_config *config, int64_t part,
+                         const mt_lora_options *lora)
+{
+    mt_parallel plain = s->shares[part].parallel;
+    plain.zero = 0;
+    mt_device *separate = mt_device_open("meta");
+    mt_module *m = separate ? mti_rank_new(separate, config, &plain, part, lora) : NULL;
+    uint64_t n;
+    bool ok = m && mt_module_size(m, &n, NULL) == MT_OK;
+    if (ok) s->n_params += n;
+    mt_module_free(m);
+    mt_device_release(separate);
+    return ok;
+}
+
+static bool make_parts(mti_stage *s, mt_device *device, const mt_model_config *config,
+                       const mt_parallel *parallel, const mt_lora_options *lora)
+{
+    for (int64_t i = 0; i < s->schedule.n_parts; i++) {
+        if (!mti_share_make(&s->shares[i], config, parallel, i) ||
+            !count_params(s, config, i, lora) ||
+            !(s->parts[i] = mti_rank_new(device, config, parallel, i, lora)))
+            return false;
+        s->layers += s->shares[i].to - s->shares[i].from;
+    }
+    return true;
+}
+
+bool mti_stage_make(mti_stage *s, mt_device *device, const mt_model_config *config,
+                    const mt_parallel *parallel, int64_t seq, const mt_lora_options *lora)
+{
+    mti_share first;
+    *s = (mti_stage){0};
+    if (!mti_share_make(&first, config, parallel, 0) || !mti_check_length("rank", &first, seq))
+        return false;
+    s->schedule = mti_schedule_of(&first.parallel);
+    size_t n = (size_t)s->schedule.n_parts;
+    s->shares = mti_calloc(n, sizeof *s->shares);
+    s->parts = mti_calloc(n, sizeof *s->parts);
+    if (!s->shares || !s->parts || !make_parts(s, device, config, parallel, lora)) return false;
+    if (n > 1) s->joined = join(s->parts, s->schedule.n_parts);
+    s->model = n > 1 ? s->joined : s->parts[0];
+    s->zero = s->model ? mti_zero_new(&first.parallel, s->model) : NULL;
+    return s->zero != NULL;
+}
+
+void mti_stage_free(mti_stage *s)
+{
+    mti_zero_free(s->zero);
+    mt_module_free(s->joined);
+    for (int64_t i = 0; s->parts && i < s->schedule.n_parts; i++) mt_module_free(s->parts[i]);
+    mti_free(s->parts);
+    mti_free(s->shares);
+    *s = (mti_stage){0};
+}
