@@ -56,6 +56,14 @@ MT_API const char *mt_optimizer_kind(const mt_optimizer *optimizer);
  * since the last step is made from it anew (Micikevicius et al. 2018, "Mixed precision training").
  */
 MT_API mt_status mt_optimizer_step(mt_optimizer *optimizer);
+/* on: each backward steps a parameter as soon as its gradient is complete and drops the gradient,
+ * so that no two gradients need be there at once; same bits as a step after it. Then every backward
+ * is a step, there is no joint norm to clip, a scaler refuses the optimizer, and a backward that
+ * fails has stepped some parameters. A parameter that several checkpoints use would be stepped by
+ * each; mt_model_checkpoint's share none. mt_optimizer_step steps what did not require grad when
+ * this was called. Off again before the module is freed, or with the optimizer. (PyTorch:
+ * register_post_accumulate_grad_hook) */
+MT_API mt_status mt_optimizer_step_in_backward(mt_optimizer *optimizer, bool on);
 MT_API double mt_optimizer_lr(const mt_optimizer *optimizer);
 MT_API mt_status mt_optimizer_set_lr(mt_optimizer *optimizer, double lr);
 

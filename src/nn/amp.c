@@ -43,7 +43,11 @@ void mt_scaler_free(mt_scaler *s) { mti_free(s); }
 
 static bool check_arguments(const char *caller, const mt_scaler *s, const mt_optimizer *o)
 {
-    return mti_given(s, caller, "the scaler") && mti_given(o, caller, "the optimizer");
+    if (!mti_given(s, caller, "the scaler") || !mti_given(o, caller, "the optimizer")) return false;
+    return !mti_optimizer_is_in_backward(o) ||
+           mti_fail_bool(MT_ERR_STATE,
+                         "%s: the optimizer steps in backward, before the scale can be divided out",
+                         caller);
 }
 
 mt_tensor *mt_scaler_scale(mt_scaler *s, mt_tensor *loss)

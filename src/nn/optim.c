@@ -120,6 +120,7 @@ void mt_optimizer_reset(mt_optimizer *o)
 void mt_optimizer_free(mt_optimizer *o)
 {
     if (!o) return;
+    mt_optimizer_step_in_backward(o, false);
     mt_optimizer_reset(o);
     for (size_t i = 0; i < o->n_slots; i++) {
         mt_release(o->slots[i].param);
@@ -298,6 +299,8 @@ mti_view mti_optimizer_state_spec(mt_optimizer *o, const char *path, int k)
 {
     return spec_of(o, find_slot(o, path), k);
 }
+
+bool mti_optimizer_is_in_backward(const mt_optimizer *o) { return o->in_backward; }
 
 bool mti_optimizer_has(mt_optimizer *o, const char *path) { return find_slot(o, path) != NULL; }
 

@@ -24,6 +24,8 @@ typedef struct mti_opt_slot {
     uint64_t version;                /* of the parameter, when the master was last equal to it */
     int64_t step;                    /* steps made */
     mt_tensor *grad;                 /* contiguous; set during a step if the parameter takes part */
+    mt_optimizer *owner;             /* set with ... */
+    int hook;                        /* ... the hook that steps it in backward; 0: none */
 } mti_opt_slot;
 
 struct mt_optimizer {
@@ -34,6 +36,7 @@ struct mt_optimizer {
     mti_opt_params params;
     double weight_decay;
     bool decay_matrices_only;
+    bool in_backward;
     mt_device *device; /* of all parameters; NULL if there are none */
     size_t n_slots;
     mti_opt_slot *slots;

@@ -124,6 +124,34 @@ mt_status mt_optimizer_step(mt_optimizer *o)
     return mti_optimizer_step_scaled(o, 1) ? MT_OK : mt_last_status();
 }
 
+/* ---- in backward ---- */
+
+static mt_status step_leaf(void *slot, mt_tensor *leaf)
+{
+    mti_opt_slot *s = slot;
+    mt_optimizer one = *s->owner;
+    one.slots = s;
+    one.n_slots = 1;
+    return mti_optimizer_step_scaled(&one, 1) ? mt_set_grad(leaf, NULL) : mt_last_status();
+}
+
+mt_status mt_optimizer_step_in_backward(mt_optimizer *o, bool on)
+{
+    if (!mti_given(o, "optimizer_step_in_backward", "the optimizer")) return mt_last_status();
+    bool ok = true;
+    for (size_t i = 0; ok && i < o->n_slots; i++) {
+        mti_opt_slot *s = &o->slots[i];
+        if (!on && s->hook) mt_remove_hook(s->param, s->hook), s->hook = 0;
+        if (!on || s->hook || !mt_requires_grad(s->param)) continue;
+        s->owner = o;
+        ok = (s->hook = mt_add_leaf_hook(s->param, step_leaf, s)) != 0;
+    }
+    o->in_backward = on && ok;
+    if (ok) return MT_OK;
+    mt_optimizer_step_in_backward(o, false);
+    return mt_last_status();
+}
+
 /* ---- all gradients ---- */
 
 static int gather_grads(mt_optimizer *o)
