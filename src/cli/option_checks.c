@@ -131,8 +131,9 @@ bool mti_check_rank(mti_options *o)
     mti_workload *w = &o->workload;
     if (!w->ranked) return true;
     if (strcmp(w->device.kind, "meta") != 0)
-        return mti_options_refuse(o, "--tp, --sp, --pp, --dp and --zero show one rank of several; "
-                                     "give --device meta, which needs no other rank");
+        return mti_options_refuse(
+            o, "--tp, --sp, --pp, --microbatches, --dp and --zero show one rank of several; "
+               "give --device meta, which needs no other rank");
     if (!o->given[MTI_O_OPTIMIZER]) /* as large models are trained */
         w->memory.master = mt_dtype_size(w->config.dtype) == 2;
     int64_t t = at_least_1(w->parallel.tensor);

@@ -80,7 +80,7 @@ mti_verb mti_verb_find(const char *name)
 #define RANKED   (WHOLE | M(BLOCK))
 #define ACTS     (FEEDS & ~M(LLAMA)) /* a llama's MLP is gated */
 
-#define W(condition) (1u << MTI_IF_##condition)
+#define W(condition) (UINT64_C(1) << MTI_IF_##condition)
 
 #define AT(field) offsetof(mti_options, field)
 #define EXTENT    1, 1e12 /* of a dimension; products are checked separately */
@@ -252,6 +252,10 @@ const mti_option_row mti_option_rows[] = {
      "step 16-bit parameters in f32 copies (profile and sweep: needs --optimizer)", W(STEPS)},
     {MTI_O_F32_GRADIENTS, 0, "f32-gradients", NULL, MTI_FLAG, AT(workload.memory.f32_gradients),
      PLANNED | V(TRAIN), ANY, 0, 0, "sum the gradients of 16-bit parameters in f32"},
+    {MTI_O_STEP_IN_BACKWARD, 0, "step-in-backward", NULL, MTI_FLAG,
+     AT(workload.memory.step_in_backward), STEPS, ANY, 0, 0,
+     "step each parameter as soon as its gradient is there, and drop that",
+     W(STEPS) | W(ONE_BACKWARD)},
     {MTI_O_LORA_RANK, 0, "lora-rank", "R", MTI_INT, AT(workload.memory.lora_rank),
      BUILDS & ~V(PLAN), LAYERED, 1, 1e6,
      "freeze the model and train adapters of rank R beside every linear (train: of --from)"},

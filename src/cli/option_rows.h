@@ -27,6 +27,7 @@ typedef enum mti_condition {
     MTI_IF_ALONE,         /* not one */
     MTI_IF_ONE_FORWARD,   /* a step is one forward and one backward */
     MTI_IF_FLOATS,        /* not ZeRO stage 3 */
+    MTI_IF_ONE_BACKWARD,  /* as ONE_FORWARD, with whole gradients that are not scaled */
     MTI_IF_SHARED_LAYERS, /* --tp 2 or more */
     MTI_IF_STAGED,        /* --pp 2 or more */
     MTI_IF_OTHER_DATA,    /* --dp 2 or more */
@@ -68,7 +69,7 @@ typedef struct mti_option_row {
     unsigned models; /* on which it has an effect */
     double min, max; /* inclusive */
     const char *doc;
-    unsigned when; /* mti_conditions; all must hold for it to have an effect */
+    uint64_t when; /* mti_conditions; all must hold for it to have an effect */
     const mti_choice *choice;
     mti_read_fn *read;
 } mti_option_row;

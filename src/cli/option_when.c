@@ -12,6 +12,11 @@ static bool one_forward(const mti_options *o)
     return h->pipeline <= 1 && h->microbatches <= 1;
 }
 
+static bool one_backward(const mti_options *o)
+{
+    bool whole = o->zero < 1 || o->workload.parallel.data <= 1;
+    return one_forward(o) && whole && o->workload.memory.loss_scale == 0;
+}
 static bool floats(const mti_options *o) { return o->zero < 3 || o->workload.parallel.data <= 1; }
 static bool shared_layers(const mti_options *o) { return o->workload.parallel.tensor > 1; }
 static bool staged(const mti_options *o) { return o->workload.parallel.pipeline > 1; }
@@ -70,6 +75,9 @@ static const struct condition {
     [MTI_IF_ONE_FORWARD] = {one_forward,
                             ": the search is over steps of one forward and one backward; --pp and "
                             "--microbatches of 2 or more have several in flight"},
+    [MTI_IF_ONE_BACKWARD] = {one_backward,
+                             ": every backward is a step of whole gradients as they come; not with "
+                             "--pp or --microbatches of 2 or more, --zero or --loss-scale"},
     [MTI_IF_FLOATS] = {floats, ": --zero 3 gathers floats, and weights in 4 bits are codes"},
     [MTI_IF_SHARED_LAYERS] = {shared_layers, " needs --tp of 2 or more, ranks that share a layer"},
     [MTI_IF_STAGED] = {staged,
@@ -116,14 +124,16 @@ static const struct condition {
 
 /* In a sweep these need not hold in every row: each row has a device and ranks of its own. */
 #define OF_A_ROW                                                                                   \
-    (1u << MTI_IF_DRAWS | 1u << MTI_IF_COMPARED | 1u << MTI_IF_SCALED | 1u << MTI_IF_THREADS |     \
-     1u << MTI_IF_SHARED_LAYERS | 1u << MTI_IF_OTHER_DATA)
+    (UINT64_C(1) << MTI_IF_DRAWS | UINT64_C(1) << MTI_IF_COMPARED | UINT64_C(1) << MTI_IF_SCALED | \
+     UINT64_C(1) << MTI_IF_THREADS | UINT64_C(1) << MTI_IF_SHARED_LAYERS |                         \
+     UINT64_C(1) << MTI_IF_OTHER_DATA)
 
 /* The first of `those` that the row names and that does not hold; NULL: none. */
-static const char *refusal_of(const mti_options *o, const mti_option_row *r, unsigned mask)
+static const char *refusal_of(const mti_options *o, const mti_option_row *r, uint64_t mask)
 {
     for (int c = 0; c < MTI_CONDITION_COUNT; c++)
-        if (r->when & mask & 1u << c && !conditions[c].holds(o)) return conditions[c].refusal;
+        if (r->when & mask & UINT64_C(1) << c && !conditions[c].holds(o))
+            return conditions[c].refusal;
     return NULL;
 }
 
@@ -142,7 +152,7 @@ static bool check_model(mti_options *o, const mti_option_row *r)
 }
 
 /* Checks every option that was given; its models only if the model is known. */
-static bool check(mti_options *o, unsigned mask, bool with_model)
+static bool check(mti_options *o, uint64_t mask, bool with_model)
 {
     for (size_t i = 0; i < mti_n_option_rows; i++) {
         const mti_option_row *r = &mti_option_rows[i];
@@ -156,13 +166,13 @@ static bool check(mti_options *o, unsigned mask, bool with_model)
 
 bool mti_check_used(mti_options *o)
 {
-    return check(o, o->verb == MTI_SWEEP ? ~OF_A_ROW : ~0u, mti_verb_builds(o->verb));
+    return check(o, o->verb == MTI_SWEEP ? ~OF_A_ROW : UINT64_MAX, mti_verb_builds(o->verb));
 }
 
 /* Conditions that do not depend on the model of a file. */
 #define OF_THE_COMMAND                                                                             \
-    (1u << MTI_IF_LEARNS | 1u << MTI_IF_DRAWS | 1u << MTI_IF_THREADS | 1u << MTI_IF_SAVES |        \
-     1u << MTI_IF_NO_FILE)
+    (UINT64_C(1) << MTI_IF_LEARNS | UINT64_C(1) << MTI_IF_DRAWS | UINT64_C(1) << MTI_IF_THREADS |  \
+     UINT64_C(1) << MTI_IF_SAVES | UINT64_C(1) << MTI_IF_NO_FILE)
 
 bool mti_check_used_so_far(mti_options *o) { return check(o, OF_THE_COMMAND, false); }
 

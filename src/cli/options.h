@@ -109,6 +109,7 @@ typedef enum mti_option {
     MTI_O_LOSS_SCALE,
     MTI_O_MASTER,
     MTI_O_F32_GRADIENTS,
+    MTI_O_STEP_IN_BACKWARD,
     MTI_O_LORA_RANK,
     MTI_O_QLORA,
     MTI_O_TP,

@@ -245,13 +245,21 @@ static bool make_hooks(run *r)
     return ok;
 }
 
+static bool step_in_backward(run *r)
+{
+    if (!r->workload->memory.step_in_backward || r->inference) return true;
+    r->optimizer = make_optimizer(r);
+    return r->optimizer && mt_optimizer_step_in_backward(r->optimizer, true) == MT_OK;
+}
+
 static bool init_phase(run *r, mt_device *device)
 {
     mti_measurement *m = r->m;
     int observer = mt_mem_add_observer(device, note_newest, &m->newest_before);
     if (!observer) return false;
     double began = begin_phase("init", device);
-    bool ok = mti_subject_make(&r->subject, device, r->workload, !r->inference) && make_hooks(r);
+    bool ok = mti_subject_make(&r->subject, device, r->workload, !r->inference) && make_hooks(r) &&
+              step_in_backward(r);
     end_phase(&m->phases, "init", device, began);
     mt_mem_remove_observer(device, observer);
     m->n_params = r->subject.n_params;

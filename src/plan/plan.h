@@ -29,8 +29,9 @@ typedef struct mti_memory_options {
     double loss_scale;  /* 0: none; negative: dynamic */
     bool master;        /* f32 copies of 16-bit parameters, in the optimizer */
     bool f32_gradients; /* of 16-bit parameters */
-    int64_t lora_rank;  /* 0: none */
-    bool qlora;         /* the frozen weights in NF4 */
+    bool step_in_backward;
+    int64_t lora_rank; /* 0: none */
+    bool qlora;        /* the frozen weights in NF4 */
 } mti_memory_options;
 
 /* ---- a model's dimensions, and what else its costs depend on ---- */

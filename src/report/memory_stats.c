@@ -189,6 +189,7 @@ json_t *mti_memory_stats_json(const mti_profile_result *p)
     mti_json_put(j, "loss_scale", scaler_json(memory, &s->scaler, has_data));
     mti_json_put(j, "master_weights", json_boolean(memory->master));
     mti_json_put(j, "f32_gradients", json_boolean(memory->f32_gradients));
+    mti_json_put(j, "step_in_backward", json_boolean(memory->step_in_backward));
     mti_json_put(j, "lora_rank", memory->lora_rank ? json_integer(memory->lora_rank) : json_null());
     mti_json_put(j, "qlora", json_boolean(memory->qlora));
     return j;

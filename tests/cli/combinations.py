@@ -34,6 +34,7 @@ CHOICES = """--tp 2
 --dtype bf16 --optimizer adamw --master-weights
 --optimizer adamw-8bit
 --dtype bf16 --f32-gradients
+--optimizer adamw --step-in-backward
 --amp bf16
 --optimizer adamw --loss-scale dynamic
 --lora-rank 3

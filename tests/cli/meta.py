@@ -80,7 +80,9 @@ def draw_memory_options(draw, kind):
         args += ["--master-weights"]
     if dtype in ("bf16", "f16") and draw.random() < 0.4:
         args += ["--f32-gradients"]
-    if kind in WHOLE and optimizer != "none" and draw.random() < 0.2:
+    if optimizer != "none" and draw.random() < 0.2:
+        args += ["--step-in-backward"]
+    if kind in WHOLE and optimizer != "none" and "--step-in-backward" not in args and draw.random() < 0.25:
         args += ["--loss-scale", draw.choice(["8", "dynamic"])]
     return args
 
@@ -378,7 +380,7 @@ if sys.argv[1] == "books":
     met = same_books(20261120, int(os.environ.get("MEMTAPE_CONFIGURATIONS", 300)))
     for word in ["linear", "mlp", "--out-act", "attention", "block", *WHOLE, "flash", "math", "--inplace", "--offload", "disk",
                  "--compress", "--amp", "--lora-rank", "--qlora", "--master-weights", "--f32-gradients",
-                 "--loss-scale", "adamw", "sgd", "sgd-momentum", "full", "selective", "sqrt", "every=2", "rmsnorm", "post"]:
+                 "--step-in-backward", "--loss-scale", "adamw", "sgd", "sgd-momentum", "full", "selective", "sqrt", "every=2", "rmsnorm", "post"]:
         check(word in met, f"no compared configuration has {word}")
 else:
     options()

@@ -29,9 +29,8 @@ VALUES = {
     "norm": "post", "norm-kind": "rmsnorm", "kv-heads": 2, "dropout": 0.5, "attention": "math",
     "causal": None, "dtype": "f16", "optimizer": "adamw", "checkpoint": "full", "budget": "1GB",
     "offload": "cpu", "compress": "bf16", "amp": "f16", "loss-scale": 4096, "master-weights": None,
-    "f32-gradients": None, "lora-rank": 3, "qlora": None, "tp": 4, "sp": None, "pp": 4, "interleave": 2, "rank": 5,
-    "stage": 1,
-    "microbatches": 4, "dp": 4, "zero": 3, "device": "meta", "capacity": "1MB",
+    "f32-gradients": None, "step-in-backward": None, "lora-rank": 3, "qlora": None, "tp": 4, "sp": None,
+    "pp": 4, "interleave": 2, "rank": 5, "stage": 1, "microbatches": 4, "dp": 4, "zero": 3, "device": "meta", "capacity": "1MB",
     "gemm-workspace": "2MiB", "scratch": "cpu", "seed": 9, "threads": 3, "recompute": None,
     "params": "1B", "flops-rate": "1T", "utilisation": 0.5, "devices": 4, "kv": 3,
     "over": "dtype=f32,bf16", "row": "a: --batch 5", "expr": "x@w+1", "shapes": "x=5x4,w=4x6",
@@ -47,7 +46,8 @@ ON_META = ["--device", "meta"]
 ADAPTED = ["--from", "model.safetensors", "--lora-rank", 3]
 NEEDED = {"inplace": ["--act", "leaky_relu"], "loss-scale": ["--dtype", "f16", "--optimizer", "adamw"],
            "master-weights": ["--dtype", "bf16", "--optimizer", "adamw"],
-           "f32-gradients": ["--dtype", "bf16"], "qlora": ["--lora-rank", 3],
+           "f32-gradients": ["--dtype", "bf16"], "step-in-backward": ["--optimizer", "adamw"],
+           "qlora": ["--lora-rank", 3],
            "recipe": ["--dtype", "bf16"], "loss": ["--dtype", "bf16"], "rms-norm": ["--norm-kind", "rmsnorm"],
            "gelu-tanh": ["--act", "gelu_tanh"], "softmax": ["--attention", "math", "--dtype", "bf16"],
            "kv-groups": ["--attention", "math", "--kv-heads", 2],
@@ -58,6 +58,7 @@ NEEDED_BY = {("plan", "svg"): ["--budget", "1GB"], ("plan", "master-weights"): [
               ("plan", "gemm-workspace"): ["--capacity", "10MB"],
               ("plan", "scratch"): ["--capacity", "10MB"],
               ("train", "loss-scale"): ["--amp", "f16"], ("train", "master-weights"): ["--dtype", "bf16"],
+              ("train", "f32-gradients"): ["--dtype", "bf16", "--accumulate", 2],
               ("train", "qlora"): ADAPTED, ("train", "lora-rank"): ADAPTED[:2],
               ("train", "save-adapter"): ADAPTED, ("train", "save-every"): ["--save", "folder"]}
 # These two have an effect only together.
@@ -71,12 +72,12 @@ TEXT = ["--data", "text.txt", "--steps", 4, "--save", "out.safetensors"]
 TRAIN = [*TEXT, *SMALL, "-l", 1]
 RANK = ["gpt", "-b", 2, "-s", 16, "-d", 32, "-a", 8, "-l", 8, "--dtype", "bf16", *ON_META, "--tp", 2,
         "--pp", 2, "--dp", 2, "--zero", 1, "--dropout", 0.1]
+LAST_RANK = [*RANK[:RANK.index("--dtype")], *ON_META, "--tp", 2, "--pp", 2, "--dp", 2, "--zero", 1, "--rank", 7]
 BASE = {"demo": ["--data", "text.txt"], "train": TRAIN, "generate": ["--model", "model.safetensors",
         "-n", 20], "profile": GPT, "explain": GPT, "audit": ["relu"], "sweep": GPT, "plan": GPT, "ranks": []}
 # Another command than BASE's, where that shows what the option does.
 BASE_OF = {("train", "preset"): [*TEXT, "-b", 2, "-s", 16], ("plan", "kv"): ["gpt2", "-s", 16],
            ("audit", "threads"): [], ("demo", "seconds"): ["--data", "text.txt", "--seconds", 1],
-           **{("sweep", option): [*GPT, "-b", 1, "-s", 1] for option in ("optimizer", "f32-gradients")},
            **{("explain", option): EXPRESSION for option in ("expr", "shapes", "no-grad", "weights")},
            **{(verb, "out-act"): MLP for verb in ("profile", "explain", "sweep", "plan")},
            **{(verb, option): LLAMA for verb in ("profile", "explain", "sweep", "plan") for option in ("swiglu", "rope")},
@@ -223,6 +224,10 @@ def base_of(verb, mode, base, option):
         base = [*base, "--steps", 1]
     if option == "threads" and verb in ("profile", "explain", "sweep"):
         base = [*base, "-d", 128, "-s", 64]
+    if verb == "sweep" and option in ("optimizer", "f32-gradients", "step-in-backward"):
+        base = [*base, "-b", 1, "-s", 1]  # little is kept, so that the peak is later
+    if (verb, mode) == ("sweep", "one rank of several") and option in FIRST_ROW | {"compress"}:
+        base = LAST_RANK
     if verb == "sweep" and option in FIRST_ROW:
         return [*base, "--row", "a:"], needed
     return base, needed
