@@ -241,6 +241,7 @@ static bool read_value(reader *r, const mti_hf_rule *rule, const json_t *value)
     case MTI_HF_NOTED:
         if (!is_empty(value)) put(r->notes, r->n_notes, "%s: %s\n", key, rule->note);
         return true;
+    case MTI_HF_KIND:
     case MTI_HF_IDLE: break;
     }
     return true;

@@ -117,6 +117,7 @@ static const mti_hf_rule rules[] = {
     {"chunk_size_feed_forward", ANY, MTI_HF_ZERO},
     {"pruned_heads", ANY, MTI_HF_NO},
     {"quantization_config", ANY, MTI_HF_NO},
+    {"model_type", ANY, MTI_HF_KIND},
     {"architectures", ANY, MTI_HF_HEADED},
     {"scale_attn_weights", GPT2, MTI_HF_YES},
     {"scale_attn_by_inverse_layer_idx", GPT2, MTI_HF_NO},
@@ -142,8 +143,8 @@ static const mti_hf_rule rules[] = {
 /* ---- keys without an effect on a training step; strings and empty values need no row ---- */
 
 static const char *const idle[] = {
-    "model_type", "n_ctx", "initializer_range", "use_cache", "pretraining_tp",
-    "gradient_checkpointing", "original_max_position_embeddings", "is_llama_config",
+    "n_ctx", "initializer_range", "use_cache", "pretraining_tp", "gradient_checkpointing",
+    "original_max_position_embeddings", "is_llama_config",
     /* tokens with a meaning */
     "bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "sep_token_id",
     "decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id", "suppress_tokens",

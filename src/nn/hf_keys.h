@@ -33,6 +33,7 @@ typedef enum mti_hf_form {
     MTI_HF_WINDOW,   /* of attention, in positions; `note` if it is shorter than the context */
     MTI_HF_LAYERS,   /* which layers see all positions, and which a window */
     MTI_HF_NOTED,    /* changes no shape and no byte; `note` says what it does */
+    MTI_HF_KIND,     /* told the family, before all others were read */
     MTI_HF_IDLE,     /* no effect on training */
 } mti_hf_form;
 
