@@ -40,7 +40,8 @@ static void published_files_have_the_published_numbers_of_parameters(void **stat
                  {"smollm2-1.7b", 1711376384}, {"phi-3-mini-4k", 3821079552},
                  {"phi-4", 14659507200},       {"roberta-base", 124697433},
                  {"roberta-large", 355412057}, {"gemma-2-2b", 2614341888},
-                 {"gemma-2-9b", 9241705984},   {"gemma-3-1b", 999885952}};
+                 {"gemma-2-9b", 9241705984},   {"gemma-3-1b", 999885952},
+                 {"llama-3.2-3b", 3212749824}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         mt_model_config c = read_file(cases[i].name);
         mt_device *meta = mt_device_open("meta");
