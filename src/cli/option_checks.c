@@ -102,7 +102,6 @@ bool mti_is_rank(const mti_options *o)
 void mti_rank_defaults(mti_options *o)
 {
     o->workload.ranked = mti_is_rank(o);
-    o->workload.parallel.zero = (int)o->zero;
     if (o->workload.ranked && !o->given[MTI_O_OPTIMIZER]) o->workload.optimizer = MTI_OPT_ADAMW;
 }
 
@@ -134,7 +133,9 @@ bool mti_check_rank(mti_options *o)
         return mti_options_refuse(
             o, "--tp, --sp, --pp, --microbatches, --dp and --zero show one rank of several; "
                "give --device meta, which needs no other rank");
-    if (!o->given[MTI_O_OPTIMIZER]) /* as large models are trained */
+    w->parallel.zero = (int)o->zero;
+    /* as large models are trained */
+    if (!o->given[MTI_O_OPTIMIZER] && !o->by_recipe[MTI_O_OPTIMIZER])
         w->memory.master = mt_dtype_size(w->config.dtype) == 2;
     int64_t t = at_least_1(w->parallel.tensor);
     if (w->parallel.sequence && w->seq % t)

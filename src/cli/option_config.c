@@ -81,8 +81,7 @@ static bool sizes_fit(mti_options *o)
         whole ? ", --layers or --vocab" : "");
 }
 
-/* Copies the option's value to the same field of *c, if it is of the model. */
-static void override_field(mt_model_config *c, const mti_options *o, const mti_option_row *r)
+void mti_option_override(mt_model_config *c, const mti_options *o, const mti_option_row *r)
 {
     static const size_t sizes[] = {
         [MTI_FLAG] = sizeof(bool),   [MTI_INT] = sizeof(int64_t), [MTI_EXTENT] = sizeof(int64_t),
@@ -99,7 +98,7 @@ bool mti_options_config(mti_options *o, const mt_model_config *base)
     if (given[MTI_O_HIDDEN] && c.hidden != o->given_config.hidden)
         c.heads = 0; /* chosen for the base's width */
     for (size_t i = 0; i < mti_n_option_rows; i++)
-        if (given[mti_option_rows[i].id]) override_field(&c, o, &mti_option_rows[i]);
+        if (given[mti_option_rows[i].id]) mti_option_override(&c, o, &mti_option_rows[i]);
     bool attends = mti_attends(c.kind), whole = mti_is_whole(c.kind);
     if (attends && c.heads == 0) c.heads = default_heads(c.hidden);
     if (whole && c.kind != MT_MODEL_BERT) c.causal = true;

@@ -2,20 +2,23 @@
  *
  * hf: what the eager code of Hugging Face's Transformers 5.23 keeps, beside Transformers itself in
  * tests/parity/transformers_parity.py. The files that the rows follow are named in
- * docs/parity-transformers.md. */
+ * docs/parity-transformers.md. The others: what a data-parallel rank of a training stack holds; the
+ * sources are in docs/recipes.md. */
 #include <string.h>
 #include "cli/option_rows.h"
 #include "nn/model.h"
 
-const mti_choice mti_recipes = {"recipe", MTI_NAMES("none", "hf")};
+const mti_choice mti_recipes = {
+    "recipe", MTI_NAMES("none", "hf", "ddp", "zero1", "zero2", "zero3", "fsdp2", "megatron")};
 
 typedef struct recipe_row {
-    mti_recipe recipe;
+    unsigned recipes; /* that set the option */
     mti_option option;
-    const char *value;
-    bool (*fits)(const mt_model_config *c); /* c: resolved */
+    const char *value;                      /* NULL: a flag */
+    bool (*fits)(const mt_model_config *c); /* c: resolved; NULL: any model */
 } recipe_row;
 
+static bool is_f32(const mt_model_config *c) { return c->dtype == MT_F32; }
 static bool is_narrow(const mt_model_config *c) { return mt_dtype_size(c->dtype) == 2; }
 static bool is_causal_and_narrow(const mt_model_config *c)
 {
@@ -38,39 +41,91 @@ static bool is_grouped_with_math(const mt_model_config *c)
     return has_math(c) && c->kv_heads != c->heads;
 }
 
+#define R(recipe) (1u << MTI_RECIPE_##recipe)
+#define DEEPSPEED (R(ZERO1) | R(ZERO2) | R(ZERO3))
+#define OF_RANKS  (R(DDP) | DEEPSPEED | R(FSDP2) | R(MEGATRON))
+
+/* In the order in which they are shown. A row's `fits` sees what the rows above it set. */
 static const recipe_row rows[] = {
-    {MTI_RECIPE_HF, MTI_O_LOSS, "f32", is_causal_and_narrow},
-    {MTI_RECIPE_HF, MTI_O_SWIGLU, "unfused", has_swiglu},
-    {MTI_RECIPE_HF, MTI_O_RMS_NORM, "unfused", has_rms},
-    {MTI_RECIPE_HF, MTI_O_GELU_TANH, "unfused", has_tanh},
-    {MTI_RECIPE_HF, MTI_O_ROPE, "unfused", has_rope},
-    {MTI_RECIPE_HF, MTI_O_SOFTMAX, "f32", is_narrow_llama_with_math},
-    {MTI_RECIPE_HF, MTI_O_KV_GROUPS, "repeated", is_grouped_with_math},
+    {R(HF), MTI_O_LOSS, "f32", is_causal_and_narrow},
+    {R(HF), MTI_O_SWIGLU, "unfused", has_swiglu},
+    {R(HF), MTI_O_RMS_NORM, "unfused", has_rms},
+    {R(HF), MTI_O_GELU_TANH, "unfused", has_tanh},
+    {R(HF), MTI_O_ROPE, "unfused", has_rope},
+    {R(HF), MTI_O_SOFTMAX, "f32", is_narrow_llama_with_math},
+    {R(HF), MTI_O_KV_GROUPS, "repeated", is_grouped_with_math},
+
+    {R(DDP) | R(FSDP2), MTI_O_DTYPE, "f32", NULL},
+    {DEEPSPEED | R(MEGATRON), MTI_O_DTYPE, "bf16", NULL},
+    {R(FSDP2), MTI_O_AMP, "bf16", is_f32},
+    {R(MEGATRON), MTI_O_F32_GRADIENTS, NULL, is_narrow},
+    {OF_RANKS, MTI_O_OPTIMIZER, "adamw", NULL},
+    {DEEPSPEED | R(MEGATRON), MTI_O_MASTER, NULL, is_narrow},
+    {R(ZERO1) | R(MEGATRON), MTI_O_ZERO, "1", NULL},
+    {R(ZERO2), MTI_O_ZERO, "2", NULL},
+    {R(ZERO3) | R(FSDP2), MTI_O_ZERO, "3", NULL},
 };
 
-static void set_choice(mt_model_config *c, const mti_option_row *r, const char *value)
+/* Whether the row's option can be set: it was not given, and what was given does not exclude it. */
+static bool applies(const recipe_row *row, const mti_options *o, const mt_model_config *resolved)
 {
-    int i = 0;
-    while (strcmp(r->choice->names[i], value) != 0) i++;
-    memcpy((char *)c + (r->at - offsetof(mti_options, given_config)), &i, sizeof i);
+    if (!(row->recipes >> o->recipe & 1) || o->given[row->option]) return false;
+    if (row->option == MTI_O_MASTER && o->workload.optimizer == MTI_OPT_NONE) return false;
+    return !row->fits || row->fits(resolved);
+}
+
+/* Whether the verb takes all that the recipe may set. */
+static bool check_verb(mti_options *o)
+{
+    const char *missing = NULL;
+    unsigned all = ~0u;
+    char verbs[64] = "";
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (!(rows[i].recipes >> o->recipe & 1)) continue;
+        const mti_option_row *r = mti_option_row_of(rows[i].option);
+        if (!missing && !(r->verbs >> o->verb & 1)) missing = r->name;
+        all &= r->verbs;
+    }
+    for (int v = 0; v < MTI_VERB_COUNT; v++)
+        if (all >> v & 1)
+            snprintf(verbs + strlen(verbs), sizeof verbs - strlen(verbs), "%s%s",
+                     *verbs ? ", " : "", mti_verb_get((mti_verb)v)->name);
+    return !missing ||
+           mti_options_refuse(o, "--recipe %s: sets --%s, which %s does not take; it is for %s",
+                              mti_recipes.names[o->recipe], missing, mti_verb_get(o->verb)->name,
+                              verbs);
+}
+
+static bool set(mti_options *o, mt_model_config *c, const recipe_row *row)
+{
+    const mti_option_row *r = mti_option_row_of(row->option);
+    char *text = o->workload.recipe_options;
+    const size_t size = sizeof o->workload.recipe_options, n = strlen(text);
+    if (!mti_option_read(o, r, row->value)) return false;
+    o->given[r->id] = false;
+    o->by_recipe[r->id] = true;
+    mti_option_override(c, o, r);
+    snprintf(text + n, size - n, "%s--%s%s%s", n ? " " : "", r->name, row->value ? " " : "",
+             row->value ? row->value : "");
+    return true;
 }
 
 bool mti_recipe_apply(mti_options *o, mt_model_config *c)
 {
     mti_workload *w = &o->workload;
-    mt_model_config resolved;
     w->recipe = o->recipe ? mti_recipes.names[o->recipe] : NULL;
     *w->recipe_options = 0;
-    if (!o->recipe) return true;
-    if (mt_model_config_resolve(c, &resolved) != MT_OK) return mti_options_refuse_as(o, "");
+    w->own_ops = c->ops;
+    if (!o->recipe || !mti_is_whole(c->kind)) return true; /* of other models it is refused */
+    if (!check_verb(o)) return false;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        if (rows[i].recipe != o->recipe || !rows[i].fits(&resolved)) continue;
-        if (o->given[rows[i].option]) continue;
-        const mti_option_row *r = mti_option_row_of(rows[i].option);
-        size_t n = strlen(w->recipe_options);
-        set_choice(c, r, rows[i].value);
-        snprintf(w->recipe_options + n, sizeof w->recipe_options - n, "%s--%s %s", n ? " " : "",
-                 r->name, rows[i].value);
+        mt_model_config resolved;
+        if (mt_model_config_resolve(c, &resolved) != MT_OK) return mti_options_refuse_as(o, "");
+        if (applies(&rows[i], o, &resolved) && !set(o, c, &rows[i])) return false;
     }
-    return true;
+    return !(OF_RANKS >> o->recipe & 1) || w->parallel.data > 1 ||
+           mti_options_refuse(o,
+                              "--recipe %s needs --dp of 2 or more: it shows one of the ranks that "
+                              "share a batch",
+                              w->recipe);
 }

@@ -200,8 +200,8 @@ const mti_option_row mti_option_rows[] = {
     {MTI_O_DTYPE, 0, "dtype", "TYPE", MTI_OTHER, AT(given_config.dtype), BUILDS, ANY, 0, 0,
      "of the parameters", .choice = &dtypes, .read = mti_read_dtype},
     {MTI_O_RECIPE, 0, "recipe", "NAME", MTI_CHOICE, AT(recipe), BUILDS, WHOLE, 0, 0,
-     "the options below as a known stack has them, but for those given; hf: the eager code of "
-     "Hugging Face's Transformers",
+     "options as a known stack has them, but for those given; hf: the eager code of Hugging Face's "
+     "Transformers; ddp, fsdp2: PyTorch; zero1 to zero3: DeepSpeed; megatron: Megatron Core",
      .choice = &mti_recipes},
     {MTI_O_SWIGLU, 0, "swiglu", "FORM", MTI_CHOICE, AT(given_config.ops.swiglu), BUILDS, M(LLAMA),
      0, 0, "unfused: silu, then a product, which also keep silu(gate)", .choice = &mti_op_forms},

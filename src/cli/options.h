@@ -43,7 +43,16 @@ enum {
 };
 
 /* A bundle of options that follows how a known stack spends memory (option_recipe.c). */
-typedef enum mti_recipe { MTI_RECIPE_NONE, MTI_RECIPE_HF } mti_recipe;
+typedef enum mti_recipe {
+    MTI_RECIPE_NONE,
+    MTI_RECIPE_HF,
+    MTI_RECIPE_DDP,
+    MTI_RECIPE_ZERO1,
+    MTI_RECIPE_ZERO2,
+    MTI_RECIPE_ZERO3,
+    MTI_RECIPE_FSDP2,
+    MTI_RECIPE_MEGATRON
+} mti_recipe;
 
 typedef enum mti_option {
     MTI_O_MODEL_FILE,
@@ -156,6 +165,7 @@ typedef struct mti_options {
     mti_verb verb;
     const char *program; /* argv[0], for the commands that demo suggests */
     bool given[MTI_OPTION_COUNT];
+    bool by_recipe[MTI_OPTION_COUNT]; /* not given, but set by the recipe */
 
     /* What the verb runs; `name` is the MODEL argument (audit: the op). Its config is complete and
      * checked after a successful parse of a verb that builds a model. */

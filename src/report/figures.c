@@ -55,7 +55,7 @@ void mti_print_model(const mti_workload *w, const mt_device *device, FILE *out,
                 : c->norm_kind == MT_NORM_RMS ? " (RMS)"
                                               : " (RMS, 1 + w)");
     if (c->dropout > 0) fprintf(out, ", dropout %g", c->dropout);
-    if (!w->recipe) print_choices(&c->ops, out);
+    print_choices(w->recipe ? &w->own_ops : &c->ops, out);
     print_rare(c, out);
     if (w->recipe)
         fprintf(out, "\nrecipe %s: %s", w->recipe,

@@ -1,4 +1,7 @@
 """--recipe: a bundle of plain options, printed as such."""
+import json
+import re
+from pathlib import Path
 from lib import check, done, equal, profile, refused, run
 
 META = ["--device", "meta"]
@@ -48,6 +51,99 @@ def every_verb_takes_it():
             equal(p.returncode, 0, f"{model} {rank}: {p.stderr}")
 
 
+# ---- recipes of training stacks, each for one rank of several ----
+GPT = ["gpt", *META]
+PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
+# name: (options, bytes for each parameter), as the page has them
+OF_RANKS = {name: (options, cost) for name, options, cost in
+            re.findall(r"(?m)^\| (\w+) \| `(--dtype [^`]*)` \| ([^|`]+) \|$", PAGE.read_text())}
+
+
+def without_name(p):
+    return {**p, "model": {k: v for k, v in p["model"].items() if k not in ("recipe", "recipe_options")}}
+
+
+def balanced(p, what):
+    equal(p["growth"]["residual"], 0, f"growth residual of {what}")
+    if check((p["formula"] is None) == ("--amp" in what), f"{what}: a formula, but for --amp"):
+        equal(p["formula"] and p["formula"]["unexplained"], None if "--amp" in what else 0, f"unexplained of {what}")
+    equal(sum(p["steady"]["by_category"].values()), p["steady"]["peak"], f"categories of {what}")
+
+
+def a_rank_is_its_options():
+    equal(list(OF_RANKS), ["ddp", "zero1", "zero2", "zero3", "fsdp2", "megatron"], "recipes of the page")
+    llama = ["llama", "--kv-heads", 2, "--attention", "math", *META]
+    for name, (options, cost) in OF_RANKS.items():
+        for args in ([*GPT, "--dp", 2], ["bert", *META, "--dp", 4, "--checkpoint", "full"], [*llama, "--dp", 2, "--tp", 2, "--sp"],
+                     [*GPT, "--dp", 2, "--pp", 2, "--rank", 3]):
+            p, what = profile(*args, "--recipe", name), f"{args} {options}"
+            equal((p["model"]["recipe"], p["model"]["recipe_options"]), (name, options), f"recipe {name}")
+            equal(without_name(p), without_name(profile(*args, *options.split())), f"{name} and its options: {args}")
+            balanced(p, what)
+            equal(p["steady"]["phases"][-1]["at_peak"]["temporary"], 0, f"temporary tensors of the step of {what}")
+            if p["parallel"]["dp"] == 4 or args[0] == "gpt":  # each parameter can be cut evenly
+                held = p["params"]["bytes"] + p["parallel"]["gradients"] + p["parallel"]["optimizer"]
+                each = eval(cost, {"d": p["parallel"]["dp"]})
+                equal(held, each * p["params"]["count"], f"{cost} bytes for each parameter: {what}")
+        shown = run("profile", *GPT, "--dp", 2, "--recipe", name).stdout.splitlines()
+        equal(shown[1], f"recipe {name}: {options}", f"text of {name}")
+    saved = {name: profile(*GPT, "--dp", 2, "--recipe", name)["saved"]["bytes"] for name in OF_RANKS}
+    check(saved["fsdp2"] > saved["zero3"] == saved["megatron"], f"autocast keeps more than bf16 throughout: {saved}")
+
+
+def other_verbs_take_ranks():
+    def measured(verb, *args):
+        p = run(verb, *args, "--json", "-")
+        equal(p.returncode, 0, f"{verb} {args}: {p.stderr}")
+        return json.loads(p.stdout)
+
+    over = ",".join(OF_RANKS)
+    rows = measured("sweep", *GPT, "--dp", 4, "--over", f"recipe={over}")["rows"]
+    plain = measured("sweep", *GPT, "--dp", 4, *(w for n, (o, _) in OF_RANKS.items() for w in ("--row", f"recipe={n}: {o}")))
+    equal(rows, plain["rows"], "sweep: recipes and options")
+    equal(len({row["peak"] for row in rows}), 5, "peaks; zero1 and zero2 have one")
+    for name, (options, _) in OF_RANKS.items():
+        if name == "fsdp2":
+            refused(["--recipe fsdp2", "--amp", "plan does not take", "profile, sweep"], "plan", "gpt", "--dp", 2, "--recipe", name)
+            continue
+        p = measured("plan", "gpt", "--dp", 2, "--recipe", name)
+        equal(without_name(p), without_name(measured("plan", "gpt", "--dp", 2, *options.split())), f"plan {name}")
+
+
+def an_option_given_wins_over_a_rank():
+    for name, given, left in [
+            ("zero1", "--zero 2", "--dtype bf16 --optimizer adamw --master-weights"),
+            ("zero3", "--dtype f32", "--optimizer adamw --zero 3"),
+            ("zero2", "--dtype f16 --optimizer adamw-8bit", "--master-weights --zero 2"),
+            ("zero2", "--optimizer none", "--dtype bf16 --zero 2"),
+            ("fsdp2", "--dtype bf16", "--optimizer adamw --zero 3"),
+            ("fsdp2", "--amp f16", "--dtype f32 --optimizer adamw --zero 3"),
+            ("ddp", "--dtype bf16", "--optimizer adamw"),
+            ("megatron", "--dtype f32 --zero 0", "--optimizer adamw")]:
+        args = [*GPT, "--dp", 2, *given.split()]
+        p = profile(*args, "--recipe", name)
+        equal(p["model"]["recipe_options"], left, f"{name} {given}: options left")
+        equal(without_name(p), without_name(profile(*args, *left.split())), f"{name} {given}")
+    line = run("profile", *GPT, "--dp", 2, "--act", "gelu_tanh", "--gelu-tanh", "unfused", "--recipe", "zero1").stdout
+    check(", unfused gelu_tanh\nrecipe zero1: " in line, f"a choice that was given stands beside the recipe: {line}")
+
+
+def a_rank_needs_others():
+    for name in OF_RANKS:
+        for args in ([], ["--dp", 1], ["--tp", 2]):
+            refused([f"--recipe {name} needs --dp of 2 or more"], "profile", *GPT, *args, "--recipe", name)
+        refused([f"--recipe {name} needs --dp"], "sweep", *GPT, "--over", f"recipe=none,{name}")
+        refused(["--device meta"], "profile", "gpt", "--dp", 2, "--recipe", name)
+        refused([f"--recipe {name}: sets --optimizer", "train does not take"] if name not in ("fsdp2", "megatron") else
+                [f"--recipe {name}: sets --", "train does not take"], "train", "--data", __file__, "--recipe", name)
+        refused(["explain does not take"], "explain", "gpt", "--recipe", name)
+        refused(["does not apply to mlp"], "profile", "mlp", "--recipe", name)
+    refused(["--amp", "--dtype f32"], "profile", *GPT, "--dp", 2, "--recipe", "zero1", "--amp", "bf16")
+    refused(["--qlora", "--zero 3"], "profile", *GPT, "--dp", 2, "--recipe", "zero3", "--lora-rank", 2, "--qlora")
+    refused(["--step-in-backward", "--zero"], "profile", *GPT, "--dp", 2, "--recipe", "zero2", "--step-in-backward")
+    refused(["--recipe", "did you mean zero3"], "profile", *GPT, "--dp", 2, "--recipe", "zero33")
+
+
 def what_has_no_effect_is_refused():
     refused(["--recipe", "does not apply to mlp"], "profile", "mlp", "--recipe", "hf")
     refused(["--recipe", "did you mean hf"], "profile", "gpt", "--recipe", "hff")
@@ -63,5 +159,9 @@ def what_has_no_effect_is_refused():
 a_recipe_is_its_options()
 an_option_given_wins()
 every_verb_takes_it()
+a_rank_is_its_options()
+other_verbs_take_ranks()
+an_option_given_wins_over_a_rank()
+a_rank_needs_others()
 what_has_no_effect_is_refused()
 done()
