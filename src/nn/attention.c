@@ -221,3 +221,12 @@ mt_module *mt_attention_new(mt_device *device, const mt_model_config *config)
                mti_add_linear(m, "proj", device, &c, q, d, mti_residual_std(&c)) &&
                mti_add_dropout(m, &c));
 }
+
+void mti_share_rope_tables(mt_module *m, mti_rope_tables *tables)
+{
+    mti_heads *heads = mti_heads_of(m);
+    mt_module *child;
+    if (heads) heads->tables = tables;
+    for (size_t i = 0; (child = mt_module_child_at(m, i)); i++)
+        mti_share_rope_tables(child, tables);
+}

@@ -76,15 +76,6 @@ void mti_rope_tables_free(mti_rope_tables *tables)
     *tables = (mti_rope_tables){0};
 }
 
-void mti_share_rope_tables(mt_module *m, mti_rope_tables *tables)
-{
-    mti_heads *heads = mti_heads_of(m);
-    mt_module *child;
-    if (heads) heads->tables = tables;
-    for (size_t i = 0; (child = mt_module_child_at(m, i)); i++)
-        mti_share_rope_tables(child, tables);
-}
-
 /* Half of `turned` [1,1,s,h], twice: [s,h] in `dtype`. */
 static mt_tensor *table_of(mt_tensor *turned, int half, mt_dtype dtype)
 {
@@ -202,9 +193,8 @@ mt_tensor *mti_attention_f32(mt_tensor *const part[3], double scale, double cap,
 
 mt_tensor *mt_model_loss(const mt_model_config *config, mt_tensor *logits, mt_tensor *target)
 {
-    if (!mti_given(config, "model_loss", "the config") ||
-        !mti_given(logits, "model_loss", "the logits"))
-        return NULL;
+    if (!config) return mti_fail_null(MT_ERR_ARGUMENT, "model_loss: the config is NULL");
+    if (!mti_given(logits, "model_loss", "the logits")) return NULL;
     bool f32 = config->ops.loss == MT_PRECISION_F32;
     mt_tensor *x = f32 ? mt_cast(logits, wide(logits)) : mt_retain(logits);
     mt_set(&x, mt_cross_entropy(x, target, MT_IGNORE));

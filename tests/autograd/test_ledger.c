@@ -382,7 +382,7 @@ static void a_flash_block_keeps_12_or_16_bsd_and_its_named_small_buffers(void **
     static const int64_t sizes[][4] = {{1, 1, 8, 1}, {2, 5, 12, 3}, {3, 7, 20, 2}, {2, 64, 64, 2}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         int64_t b = sizes[i][0], s = sizes[i][1], d = sizes[i][2], a = sizes[i][3];
-        for (mt_norm_place norm = 0; norm < MT_NORM_PLACE_COUNT; norm++) {
+        for (mt_norm_place norm = 0; norm <= MT_NORM_POST; norm++) {
             mt_model_config c = {.kind = MT_MODEL_BLOCK,
                                  .hidden = d,
                                  .heads = a,
