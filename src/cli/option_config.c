@@ -81,16 +81,6 @@ static bool sizes_fit(mti_options *o)
         whole ? ", --layers or --vocab" : "");
 }
 
-void mti_option_override(mt_model_config *c, const mti_options *o, const mti_option_row *r)
-{
-    static const size_t sizes[] = {
-        [MTI_FLAG] = sizeof(bool),   [MTI_INT] = sizeof(int64_t), [MTI_EXTENT] = sizeof(int64_t),
-        [MTI_REAL] = sizeof(double), [MTI_CHOICE] = sizeof(int),  [MTI_OTHER] = sizeof(mt_dtype)};
-    const size_t begin = offsetof(mti_options, given_config);
-    if (r->at < begin || r->at >= begin + sizeof o->given_config) return;
-    memcpy((char *)c + (r->at - begin), (const char *)o + r->at, sizes[r->form]);
-}
-
 bool mti_options_config(mti_options *o, const mt_model_config *base)
 {
     mt_model_config c = *base;

@@ -8,9 +8,6 @@
 #include "cli/option_rows.h"
 #include "nn/model.h"
 
-const mti_choice mti_recipes = {
-    "recipe", MTI_NAMES("none", "hf", "ddp", "zero1", "zero2", "zero3", "fsdp2", "megatron")};
-
 typedef struct recipe_row {
     unsigned recipes; /* that set the option */
     mti_option option;
@@ -74,6 +71,11 @@ static bool applies(const recipe_row *row, const mti_options *o, const mt_model_
     return !row->fits || row->fits(resolved);
 }
 
+static const char *name_of(mti_recipe recipe)
+{
+    return mti_option_row_of(MTI_O_RECIPE)->choice->names[recipe];
+}
+
 /* Whether the verb takes all that the recipe may set. */
 static bool check_verb(mti_options *o)
 {
@@ -92,8 +94,7 @@ static bool check_verb(mti_options *o)
                      *verbs ? ", " : "", mti_verb_get((mti_verb)v)->name);
     return !missing ||
            mti_options_refuse(o, "--recipe %s: sets --%s, which %s does not take; it is for %s",
-                              mti_recipes.names[o->recipe], missing, mti_verb_get(o->verb)->name,
-                              verbs);
+                              name_of(o->recipe), missing, mti_verb_get(o->verb)->name, verbs);
 }
 
 static bool set(mti_options *o, mt_model_config *c, const recipe_row *row)
@@ -113,7 +114,7 @@ static bool set(mti_options *o, mt_model_config *c, const recipe_row *row)
 bool mti_recipe_apply(mti_options *o, mt_model_config *c)
 {
     mti_workload *w = &o->workload;
-    w->recipe = o->recipe ? mti_recipes.names[o->recipe] : NULL;
+    w->recipe = o->recipe ? name_of(o->recipe) : NULL;
     *w->recipe_options = 0;
     w->own_ops = c->ops;
     if (!o->recipe || !mti_is_whole(c->kind)) return true; /* of other models it is refused */

@@ -92,6 +92,8 @@ static const mti_choice kv_caches = {"kv-cache",
 static const mti_choice dtypes = {"dtype", MTI_NAMES("f32", "bf16", "f16", "f64")};
 static const mti_choice offloads = {"offload", MTI_NAMES("none", "cpu", "disk")};
 static const mti_choice amps = {"amp", MTI_NAMES("none", "bf16", "f16")};
+static const mti_choice recipes = {
+    "recipe", MTI_NAMES("none", "hf", "ddp", "zero1", "zero2", "zero3", "fsdp2", "megatron")};
 static const mti_choice scratches = {"scratch", MTI_NAMES("none", "cpu")};
 
 /* ---- the table ---- */
@@ -202,7 +204,7 @@ const mti_option_row mti_option_rows[] = {
     {MTI_O_RECIPE, 0, "recipe", "NAME", MTI_CHOICE, AT(recipe), BUILDS, WHOLE, 0, 0,
      "options as a known stack has them, but for those given; hf: the eager code of Hugging Face's "
      "Transformers; ddp, fsdp2: PyTorch; zero1 to zero3: DeepSpeed; megatron: Megatron Core",
-     .choice = &mti_recipes},
+     .choice = &recipes},
     {MTI_O_SWIGLU, 0, "swiglu", "FORM", MTI_CHOICE, AT(given_config.ops.swiglu), BUILDS, M(LLAMA),
      0, 0, "unfused: silu, then a product, which also keep silu(gate)", .choice = &mti_op_forms},
     {MTI_O_RMS_NORM, 0, "rms-norm", "FORM", MTI_CHOICE, AT(given_config.ops.rms_norm), BUILDS,

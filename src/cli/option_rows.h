@@ -107,7 +107,8 @@ bool mti_options_refuse(mti_options *o, const char *fmt, ...) MT_PRINTF(2, 3);
 bool mti_options_refuse_as(mti_options *o, const char *what);
 /* Parses the value into the row's field. */
 bool mti_option_read(mti_options *o, const mti_option_row *r, const char *value);
-extern const mti_choice mti_recipes; /* "none", "hf", "ddp", ... */
+/* Copies the option's value to the same field of *c, if it is of the model. */
+void mti_option_override(mt_model_config *c, const mti_options *o, const mti_option_row *r);
 mti_read_fn mti_read_dtype, mti_read_device, mti_read_scratch;
 mti_read_fn mti_read_checkpoint, mti_read_compress, mti_read_amp, mti_read_loss_scale;
 
@@ -132,8 +133,6 @@ bool mti_check_expression(mti_options *o);
 
 /* Whether MODEL is the path of a config.json or of its folder, and neither a kind nor a preset. */
 bool mti_is_model_path(const char *name);
-/* Copies the option's value to the same field of *c, if it is of the model. */
-void mti_option_override(mt_model_config *c, const mti_options *o, const mti_option_row *r);
 /* Sets those of the recipe's options that were not given, in *o or in *c, which is to become the
  * workload's config, and lists them in the workload. */
 bool mti_recipe_apply(mti_options *o, mt_model_config *c);

@@ -1,4 +1,4 @@
-/* option_values.c: parsing the values of options. */
+/* option_values.c: parsing the values of options, and their way into a configuration. */
 #include <errno.h>
 #include <math.h>
 #include <stdarg.h>
@@ -197,4 +197,14 @@ bool mti_option_read(mti_options *o, const mti_option_row *r, const char *arg)
     case MTI_TEXT:
     default: return read_text(o, r, arg);
     }
+}
+
+void mti_option_override(mt_model_config *c, const mti_options *o, const mti_option_row *r)
+{
+    static const size_t sizes[] = {
+        [MTI_FLAG] = sizeof(bool),   [MTI_INT] = sizeof(int64_t), [MTI_EXTENT] = sizeof(int64_t),
+        [MTI_REAL] = sizeof(double), [MTI_CHOICE] = sizeof(int),  [MTI_OTHER] = sizeof(mt_dtype)};
+    const size_t begin = offsetof(mti_options, given_config);
+    if (r->at < begin || r->at >= begin + sizeof o->given_config) return;
+    memcpy((char *)c + (r->at - begin), (const char *)o + r->at, sizes[r->form]);
 }

@@ -120,9 +120,9 @@ void mt_optimizer_reset(mt_optimizer *o)
 void mt_optimizer_free(mt_optimizer *o)
 {
     if (!o) return;
-    mt_optimizer_step_in_backward(o, false);
     mt_optimizer_reset(o);
     for (size_t i = 0; i < o->n_slots; i++) {
+        if (o->slots[i].hook) mt_remove_hook(o->slots[i].param, o->slots[i].hook);
         mt_release(o->slots[i].param);
         mti_free(o->slots[i].path);
     }
