@@ -149,6 +149,7 @@ typedef enum mti_option {
     MTI_O_TIMELINE,
     MTI_O_TRACE,
     MTI_O_SVG,
+    MTI_O_HTML,
     MTI_O_JSON,
     MTI_O_QUIET,
     MTI_O_HELP,
@@ -186,7 +187,7 @@ typedef struct mti_options {
     const char *save, *resume, *save_adapter;
 
     mti_words over, rows; /* sweep: "act=relu,gelu", "full: --checkpoint full" */
-    const char *svg;
+    const char *svg, *html;
     bool timeline, inference; /* profile */
     const char *trace;
 

@@ -1,30 +1,46 @@
 /* profile.c: `memtape profile MODEL`: two training steps, the first under the ledger. */
 #include <string.h>
 #include "cli/verbs.h"
+#include "report/html.h"
 #include "report/profile.h"
 #include "report/timeline.h"
 
-/* Also after a failed step, up to the failure. */
-static bool write_pictures(const mti_profile_result *p, const mti_options *o)
+#define TITLE 128
+
+static const char *title_of(char buf[TITLE], const mti_profile_result *p)
 {
-    char title[128];
     const mti_workload *w = &p->workload;
-    snprintf(title, sizeof title, "%s on %s: b=%lld s=%lld d=%lld, %s", w->name,
-             mt_device_kind(p->device), (long long)w->batch, (long long)w->seq,
-             (long long)w->config.hidden, mt_dtype_name(w->config.dtype));
-    size_t n = strlen(title);
+    snprintf(buf, TITLE, "%s on %s: b=%lld s=%lld d=%lld, %s", w->name, mt_device_kind(p->device),
+             (long long)w->batch, (long long)w->seq, (long long)w->config.hidden,
+             mt_dtype_name(w->config.dtype));
+    size_t n = strlen(buf);
     if (w->ranked)
-        snprintf(title + n, sizeof title - n, "; a rank of stage %lld",
-                 (long long)w->parallel.stage);
-    return (!o->svg || mti_timeline_draw(&p->measured.timeline, title, o->svg) == MT_OK) &&
-           (!o->trace || mti_timeline_write_trace(&p->measured.timeline, o->trace) == MT_OK);
+        snprintf(buf + n, TITLE - n, "; a rank of stage %lld", (long long)w->parallel.stage);
+    return buf;
+}
+
+/* Whether the object that --json writes is asked for. */
+static bool wants_object(const mti_options *o) { return o->json || o->html; }
+
+/* Also after a failed step, up to the failure. object: see wants_object; it is taken over. */
+static bool write_files(const mti_profile_result *p, json_t *object, const mti_options *o)
+{
+    char title[TITLE];
+    const mti_timeline *t = &p->measured.timeline;
+    title_of(title, p);
+    bool ok =
+        (!o->json || mti_json_write(json_incref(object), o->json) == MT_OK) &&
+        (!o->html || mti_html_write_profile(p, title, json_incref(object), o->html) == MT_OK) &&
+        (!o->svg || mti_timeline_draw(t, title, o->svg) == MT_OK) &&
+        (!o->trace || mti_timeline_write_trace(t, o->trace) == MT_OK);
+    json_decref(object);
+    return ok;
 }
 
 static bool write_reports(const mti_profile_result *p, const mti_options *o)
 {
     return (!mti_wants_text(o) || mti_print_profile(p, o->timeline, stdout)) &&
-           (!o->json || mti_json_write(mti_profile_json(p, o->timeline), o->json) == MT_OK) &&
-           write_pictures(p, o);
+           write_files(p, wants_object(o) ? mti_profile_json(p, o->timeline) : NULL, o);
 }
 
 /* Reports the failure and, if memory ran out, what held it. */
@@ -38,11 +54,9 @@ static int report_failure(mti_profile_result *p, const mti_options *o)
     char text[512];
     snprintf(text, sizeof text, "%s", mt_last_error());
     mt_clear_error(); /* reported; the reports may fail for other reasons */
-    bool ok = mti_profile_find_need(p) &&
-              (!mti_wants_text(o) || mti_print_refusal(p, event, stdout)) &&
-              (!o->json ||
-               mti_json_write(mti_profile_refused_json(p, event, o->timeline), o->json) == MT_OK) &&
-              write_pictures(p, o);
+    bool ok =
+        mti_profile_find_need(p) && (!mti_wants_text(o) || mti_print_refusal(p, event, stdout)) &&
+        write_files(p, wants_object(o) ? mti_profile_refused_json(p, event, o->timeline) : NULL, o);
     if (!ok) return mti_report_failure(o);
     mti_fail(MT_ERR_MEMORY, "%s", text);
     return status;

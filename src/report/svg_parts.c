@@ -40,8 +40,7 @@ const char *mti_svg_tick(const mti_svg_scale *s, int i, char *buf, size_t size)
 
 /* ---- text ---- */
 
-/* Escapes markup characters; leaves control characters out. */
-static void put_text(FILE *out, const char *text)
+void mti_put_markup(FILE *out, const char *text)
 {
     for (const char *c = text; *c; c++) {
         if (*c == '&')
@@ -60,7 +59,7 @@ static void put_text(FILE *out, const char *text)
 void mti_svg_text(FILE *out, double x, double y, const char *attributes, const char *text)
 {
     fprintf(out, "<text x=\"%.1f\" y=\"%.1f\" %s>", x, y, attributes);
-    put_text(out, text);
+    mti_put_markup(out, text);
     fputs("</text>\n", out);
 }
 

@@ -23,6 +23,8 @@ const char *mti_svg_tick(const mti_svg_scale *s, int i, char *buf, size_t size);
 /* Begins a page with its title in a new file; subtitle may be NULL. */
 FILE *mti_svg_begin(mti_file **file, const char *path, int width, int height, const char *title,
                     const char *subtitle);
+/* Text of an XML or HTML page: markup characters are escaped, control characters left out. */
+void mti_put_markup(FILE *out, const char *text);
 /* attributes: of the element, "" for none. Markup in the text is escaped. */
 void mti_svg_text(FILE *out, double x, double y, const char *attributes, const char *text);
 /* Closes `out`, which may be NULL, and the file: it holds the whole page or is not there. */

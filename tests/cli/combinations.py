@@ -58,6 +58,7 @@ CHOICES = """--tp 2
 --inference
 --timeline
 --svg FILE
+--html FILE
 --trace FILE""".splitlines()
 
 
@@ -114,6 +115,8 @@ def look(model, words, folder):
     bytes_balance(name, result)
     if "--svg" in files:
         check(xml.parse(files["--svg"]).getroot().tag.endswith("svg"), f"{name}: no picture")
+    if "--html" in files:
+        check(Path(files["--html"]).read_text().endswith("</html>\n"), f"{name}: no page")
     if "--trace" in files:
         check(json.loads(Path(files["--trace"]).read_text())["traceEvents"], f"{name}: no trace")
     return ("f" if result["formula"] else "b"), result
@@ -173,7 +176,7 @@ def page(found):
 
 def in_sweeps(found):
     """The pairs that a sweep knows, as its rows: the same bytes as the profiles'."""
-    without = {"--inference", "--timeline", "--trace", "--svg", "--budget"}
+    without = {"--inference", "--timeline", "--trace", "--svg", "--html", "--budget"}
     pairs = [(joined(CHOICES[i], CHOICES[j]), result[1]) for (i, j), result in found.items()
              if result and result[0] != "refused"]
     pairs = [(words, result) for words, result in pairs if not without & set(words)]
@@ -194,7 +197,7 @@ def in_plans():
     """Every pair that a plan knows: formulas and measurements agree, or it is refused."""
     known = run("plan", "--help").stdout
     some = [c for c in CHOICES if all(f"{name}=" in known or f"{name} " in known for name in options(c))
-            and "--svg" not in c]
+            and "FILE" not in c]
     worked = 0
     for a, b in itertools.combinations(some, 2):
         words = joined(a, b)

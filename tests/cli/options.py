@@ -35,7 +35,7 @@ VALUES = {
     "params": "1B", "flops-rate": "1T", "utilisation": 0.5, "devices": 4, "kv": 3,
     "over": "dtype=f32,bf16", "row": "a: --batch 5", "expr": "x@w+1", "shapes": "x=5x4,w=4x6",
     "no-grad": "x", "weights": "x,w", "inference": None, "timeline": None, "trace": "x.trace",
-    "svg": "x.svg", "json": "x.json", "quiet": None, "help": None, "recipe": "hf", "swiglu": "unfused",
+    "svg": "x.svg", "html": "x.html", "json": "x.json", "quiet": None, "help": None, "recipe": "hf", "swiglu": "unfused",
     "rms-norm": "unfused", "gelu-tanh": "unfused", "rope": "unfused", "softmax": "f32", "kv-groups": "repeated",
     "loss": "f32"}
 VALUE_OF = {("plan", "tokens"): "1B", ("plan", "optimizer"): "sgd-momentum", ("train", "steps"): 3,
@@ -146,7 +146,7 @@ def content(path):
     data = path.read_bytes()
     if path.suffix == ".safetensors":
         return hashlib.sha1(data[8 + int.from_bytes(data[:8], "little"):]).hexdigest()
-    return path.suffix if path.suffix in (".svg", ".trace", ".json") else len(data)
+    return path.suffix if path.suffix in (".svg", ".html", ".trace", ".json") else len(data)
 
 
 def own_folder():

@@ -290,7 +290,7 @@ def output_is_never_the_file_of_an_input_or_of_another_output():
         ["ranks", "--json", "out", ">out"],
     ]
     for verb in [["profile"], ["plan", "--budget", "1GB"], ["sweep", "--over", "act=relu,gelu"]]:
-        for output in ["json", "svg", *(["trace"] if verb == ["profile"] else [])]:
+        for output in ["json", "svg", *(["trace", "html"] if verb == ["profile"] else [])]:
             bad.append([*verb, "./config.json", f"--{output}", "config.json"])
             bad.append([*verb, "gpt", f"--{output}", "out", ">out"])
             bad.append([*verb, "gpt", f"--{output}", "/dev/stdout", ">out"])
@@ -298,6 +298,7 @@ def output_is_never_the_file_of_an_input_or_of_another_output():
         bad.append([*verb, "gpt", "--json", "new", "--svg", "link-to-new"])
     bad.append(["profile", "gpt", "--json", "out", "--trace", "sub/../out"])
     bad.append(["profile", "gpt", "--svg", "out", "--trace", "out"])
+    bad.append(["profile", "gpt", "--html", "out", "--json", "out"])
     bad.append(["sweep", "gpt", "--over", "model=gpt,./config.json", "--json", "config.json"])
     for args in bad:
         to = subprocess.PIPE
@@ -331,7 +332,7 @@ def every_option_that_names_a_file_is_compared():
     for verb in ["demo", "train", "generate", "profile", "explain", "audit", "sweep", "plan", "ranks"]:
         text = run(verb, "--help").stdout
         names = set(re.findall(r"--([a-z0-9-]+)=(?:FILE|PATH)", text))
-        known = {"model", "adapter", "data", "resume", "from", "save", "save-adapter", "trace", "svg", "json"}
+        known = {"model", "adapter", "data", "resume", "from", "save", "save-adapter", "trace", "svg", "html", "json"}
         equal(names - known, set(), f"options of {verb} that take a file but are not compared")
 
 

@@ -124,6 +124,9 @@ static void profile_reports_every_refusal(void **state)
     unlink(json_file);
     refuse_each(MTI_PROFILE, mti_profile, WORDS("mlp", SMALL_MLP, "--svg", svg_file), NULL);
     unlink(svg_file);
+    refuse_each(MTI_PROFILE, mti_profile,
+                WORDS("mlp", SMALL_MLP, "--device", "meta", "--html", svg_file), NULL);
+    unlink(svg_file);
 }
 
 /* A model with all that a llama may have, read from a folder. */

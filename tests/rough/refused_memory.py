@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import random
+import re
 import sys
 import time
 import xml.etree.ElementTree
@@ -28,6 +29,7 @@ VERBS = {
     "wrong": ["profile", "block", "--act", "nothing"],
     "profile": ["profile", "block", "--act", "relu", "--json", OUT],
     "svg": ["profile", "gpt", "-l", 1, "--optimizer", "adamw", "--device", "meta", "--svg", OUT],
+    "html": ["profile", "gpt", "-l", 1, "--optimizer", "adamw", "--device", "meta", "--html", OUT],
     "explain": ["explain", "mlp", "--act", "gelu"],
     "audit": ["audit", "relu"],
     "sweep": ["sweep", "mlp", "--over", "act=relu,gelu", "--device", "meta"],
@@ -41,7 +43,7 @@ VERBS = {
                 "selective", "--amp", "bf16", "--save", OUT],
     "generate": ["generate", "--model", BASE, "--tokens", 4, "-q", "--prompt", "ab"],
 }
-TIMED = ["profile", "svg", "sweep", "rank"]  # they print milliseconds
+TIMED = ["profile", "svg", "html", "sweep", "rank"]  # they print milliseconds
 
 
 def run(args, **environment):
@@ -61,9 +63,13 @@ def is_whole(args, output, wanted, status):
             json.loads(output)
         elif "--svg" in args:
             xml.etree.ElementTree.fromstring(output)
+        elif "--html" in args:
+            for part in ("report", "more"):
+                json.loads(re.search(rb'id="%b">(.*?)</script>' % part.encode(), output, re.S).group(1))
+            return output.endswith(b"</html>\n") and (status != 0 or output == wanted)
         else:
             return output == wanted
-    except (ValueError, xml.etree.ElementTree.ParseError):
+    except (AttributeError, ValueError, xml.etree.ElementTree.ParseError):
         return False
     return status != 0 or "--json" in args or output == wanted
 

@@ -1,0 +1,58 @@
+/* html.c: the page with its title and its data filled in. */
+#include <string.h>
+#include "report/html.h"
+#include "report/page.h"
+#include "report/svg_parts.h"
+
+/* JSON within a script element: `<` could end it. JSON has it only within strings, where an escape
+ * stands for the same; U+2028 and U+2029 end lines of older scripts, and are escaped as well. */
+static void put_json(FILE *out, const char *text)
+{
+    while (*text) {
+        size_t n = strcspn(text, "<\xe2");
+        fwrite(text, 1, n, out);
+        text += n;
+        if (*text == '<')
+            fputs("\\u003c", out), text++;
+        else if (!strncmp(text, "\xe2\x80\xa8", 3))
+            fputs("\\u2028", out), text += 3;
+        else if (!strncmp(text, "\xe2\x80\xa9", 3))
+            fputs("\\u2029", out), text += 3;
+        else if (*text)
+            fputc(*text++, out);
+    }
+}
+
+static void put_part(FILE *out, mti_page_part part)
+{
+    fwrite(mti_page[part].at, 1, mti_page[part].n, out);
+}
+
+static bool put_page(FILE *out, const char *title, const char *report, const char *more)
+{
+    put_part(out, MTI_PAGE_TO_TITLE);
+    mti_put_markup(out, title);
+    put_part(out, MTI_PAGE_TO_REPORT);
+    put_json(out, report);
+    put_part(out, MTI_PAGE_TO_MORE);
+    put_json(out, more);
+    put_part(out, MTI_PAGE_TO_END);
+    bool ok = !ferror(out);
+    return fclose(out) == 0 && ok;
+}
+
+mt_status mti_html_write(const char *title, json_t *report, json_t *more, const char *path)
+{
+    char *report_text = mti_json_complete(report, JSON_INDENT(2)),
+         *more_text = mti_json_complete(more, JSON_COMPACT | JSON_ENCODE_ANY);
+    json_decref(report);
+    json_decref(more);
+    mti_file *file = report_text && more_text ? mti_file_create(path) : NULL;
+    FILE *out = file ? mti_file_stream(file) : NULL;
+    bool ok = out && put_page(out, title, report_text, more_text);
+    mti_free(report_text);
+    mti_free(more_text);
+    if (ok) return mti_file_commit(file) ? MT_OK : mt_last_status();
+    mti_file_abandon(file);
+    return mt_last_status();
+}
