@@ -331,7 +331,7 @@ const mti_option_row mti_option_rows[] = {
      "plan, "
      "what budgets cost",
      W(BUDGETED)},
-    {MTI_O_HTML, 0, "html", "FILE", MTI_TEXT, AT(html), V(PROFILE), ANY, 0, 0,
+    {MTI_O_HTML, 0, "html", "FILE", MTI_TEXT, AT(html), PLANNED | V(RANKS), ANY, 0, 0,
      "write a report to look at: one file, for any browser"},
     {MTI_O_JSON, 0, "json", "FILE", MTI_TEXT, AT(json), PLANNED | V(AUDIT) | V(RANKS), ANY, 0, 0,
      "write the result as one JSON object; - is standard output, and then no text"},

@@ -5,7 +5,7 @@
 /* Whether rows of a sweep may differ in the option. */
 static bool may_vary(const mti_option_row *r)
 {
-    static const mti_option fixed[] = {MTI_O_OVER, MTI_O_ROW,  MTI_O_SVG,
+    static const mti_option fixed[] = {MTI_O_OVER, MTI_O_ROW,  MTI_O_SVG,  MTI_O_HTML,
                                        MTI_O_JSON, MTI_O_HELP, MTI_O_QUIET};
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
         if (r->id == fixed[i]) return false;

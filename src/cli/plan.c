@@ -1,12 +1,15 @@
 /* plan.c: `memtape plan MODEL`: what training costs, by formula and as measured on meta. */
 #include "cli/verbs.h"
 #include "report/budget.h"
+#include "report/html.h"
 #include "report/plan.h"
 
 static bool write_reports(const mti_plan_result *p, const mti_options *o)
 {
     return (!mti_wants_text(o) || mti_print_plan(p, stdout)) &&
            (!o->json || mti_json_write(mti_plan_json(p), o->json) == MT_OK) &&
+           (!o->html ||
+            mti_html_write_of("plan of", o->workload.name, mti_plan_json(p), o->html) == MT_OK) &&
            (!o->svg || mti_draw_budget(&p->budget, o->svg));
 }
 

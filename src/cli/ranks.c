@@ -1,11 +1,14 @@
 /* ranks.c: `memtape ranks`: what a rank keeps of four large models, technique by technique. */
 #include "cli/verbs.h"
+#include "report/html.h"
 #include "report/rank.h"
 
 int mti_ranks(const mti_options *o)
 {
     mti_ranks_result r;
     bool ok = mti_ranks_make(&r) && (!mti_wants_text(o) || mti_print_ranks(&r, stdout)) &&
-              (!o->json || mti_json_write(mti_ranks_json(&r), o->json) == MT_OK);
+              (!o->json || mti_json_write(mti_ranks_json(&r), o->json) == MT_OK) &&
+              (!o->html || mti_html_write_of("one rank of", "a trillion parameters",
+                                             mti_ranks_json(&r), o->html) == MT_OK);
     return ok ? MTI_EXIT_OK : mti_report_failure(o);
 }

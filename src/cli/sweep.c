@@ -2,6 +2,7 @@
 #include <string.h>
 #include "cli/sweep_rows.h"
 #include "cli/verbs.h"
+#include "report/html.h"
 #include "report/sweep.h"
 
 static void show_turn(void *user, int64_t turn, int64_t n_turns, size_t row)
@@ -30,6 +31,8 @@ static bool report(const mti_sweep_result *results, size_t n, const mti_options 
     bool to_stdout = o->json && !strcmp(o->json, "-");
     return (to_stdout || mti_print_sweep(results, n, o->quiet, stdout)) &&
            (!o->json || mti_json_write(mti_sweep_json(results, n), o->json) == MT_OK) &&
+           (!o->html || mti_html_write_of("sweep of", o->workload.name, mti_sweep_json(results, n),
+                                          o->html) == MT_OK) &&
            (!o->svg || mti_draw_sweep(results, n, o->workload.name, o->svg));
 }
 

@@ -56,3 +56,10 @@ mt_status mti_html_write(const char *title, json_t *report, json_t *more, const 
     mti_file_abandon(file);
     return mt_last_status();
 }
+
+mt_status mti_html_write_of(const char *what, const char *name, json_t *report, const char *path)
+{
+    char title[128];
+    snprintf(title, sizeof title, "%s %s", what, name);
+    return mti_html_write(title, report, json_null(), path);
+}

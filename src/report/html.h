@@ -10,6 +10,9 @@
  * JSON. Both are taken over. Written whole or not at all. */
 mt_status mti_html_write(const char *title, json_t *report, json_t *more, const char *path);
 
+/* The same without `more`; the title is "sweep of" and "gpt2". */
+mt_status mti_html_write_of(const char *what, const char *name, json_t *report, const char *path);
+
 /* The page of a profile: report is its object, or that of a step that ran out of memory. */
 mt_status mti_html_write_profile(const mti_profile_result *p, const char *title, json_t *report,
                                  const char *path);

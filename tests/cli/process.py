@@ -290,7 +290,7 @@ def output_is_never_the_file_of_an_input_or_of_another_output():
         ["ranks", "--json", "out", ">out"],
     ]
     for verb in [["profile"], ["plan", "--budget", "1GB"], ["sweep", "--over", "act=relu,gelu"]]:
-        for output in ["json", "svg", *(["trace", "html"] if verb == ["profile"] else [])]:
+        for output in ["json", "svg", "html", *(["trace"] if verb == ["profile"] else [])]:
             bad.append([*verb, "./config.json", f"--{output}", "config.json"])
             bad.append([*verb, "gpt", f"--{output}", "out", ">out"])
             bad.append([*verb, "gpt", f"--{output}", "/dev/stdout", ">out"])

@@ -37,10 +37,10 @@ class Page(HTMLParser):
             self.texts[self.inside] += data
 
 
-def report(*args, status=0):
+def report(*args, status=0, verb="profile"):
     """A page, and the text of the JSON of the same run."""
     page, object_ = FOLDER / "r.html", FOLDER / "r.json"
-    p = run("profile", *args, "-q", "--html", page, "--json", object_)
+    p = run(verb, *args, "-q", "--html", page, "--json", object_)
     equal(p.returncode, status, f"status of {args}: {p.stderr}")
     return Page(page.read_text()), object_.read_text()
 
@@ -77,6 +77,19 @@ def page_holds_what_json_writes():
         page, text = report(*args, status=status)
         equal(page.texts["report"], text, f"the report in the page of {args}")
         json.loads(page.texts["more"])
+
+
+def pages_of_other_verbs_hold_what_json_writes():
+    for verb, *args in [["sweep", "mlp", "-b", 2, "-s", 8, "-d", 16, "--row", "<b>&\u2029</script>: --act relu", "--row", "b:",
+                         "--steps", 1],
+                        ["sweep", "gpt", "-l", 2, "--device", "meta", "--over", "checkpoint=none,full"],
+                        ["plan", "gpt2", "-s", 64, "--capacity", "3GiB", "--budget", "2GiB"], ["ranks"]]:
+        page, text = report(*args, verb=verb)
+        equal(json.loads(page.texts["report"]), json.loads(text), f"the object in the page of {verb}")
+        escaped = text.replace("<", "\\u003c").replace("\u2029", "\\u2029")
+        equal(page.texts["report"], escaped, f"the report in the page of {verb}")
+        equal(page.texts["more"].strip(), "null", f"more of {verb}")
+        equal(page.tags.count("script"), 3, f"script elements of {verb}")
 
 
 def page_holds_every_event():
@@ -136,7 +149,7 @@ def refused_files_are_errors():
     equal(sorted(os.listdir(FOLDER)), sorted(["<script>x<", "r.html", "r.json"]), "nothing else is left")
 
 
-for test in [page_holds_what_json_writes, page_holds_every_event, times_are_those_of_a_device_with_data,
+for test in [page_holds_what_json_writes, pages_of_other_verbs_hold_what_json_writes, page_holds_every_event, times_are_those_of_a_device_with_data,
              keepers_of_the_second_step_are_those_of_the_first, text_of_the_user_is_only_text,
              nothing_is_loaded_from_elsewhere, refused_files_are_errors]:
     test()

@@ -262,6 +262,66 @@ def other_kinds_of_profile_open_without_an_error(browser):
     quiet(browser, "the time axis")
 
 
+def make_other(name, *args):
+    page, object_ = FOLDER / (name + ".html"), FOLDER / (name + ".json")
+    p = run(name, *args, "-q", "--html", page, "--json", object_)
+    equal(p.returncode, 0, f"status of {name} {args}: {p.stderr}")
+    return page, json.loads(object_.read_text())
+
+
+def sweep_is_sorted_and_compared(browser):
+    page, j = make_other("sweep", "gpt", "-l", 4, "-d", 64, "-a", 2, "-b", 8, "-s", 128, "--vocab", 100, "--device", "meta",
+                         "--row", "gelu:", "--row", "relu: --act relu", "--row", "again: --checkpoint full", "--row",
+                         "small: --capacity 4MB")
+    browser.open(page)
+    quiet(browser, "a sweep")
+    ran = [row for row in j["rows"] if not row["out_of_memory"]]
+    check(0 < len(ran) < len(j["rows"]), "some rows ran out of memory, and others did not")
+    column = "#sweep tbody td:nth-child({}) data"
+    equal(browser.js(VALUES, column.format(3)), [row["peak"] for row in ran], "peaks as given")
+    equal(browser.js(VALUES, column.format(4)), [row["peak"] - ran[0]["peak"] for row in ran], "differences from the first")
+    equal(browser.js(VALUES, column.format(5)), [row["saved"] for row in ran], "saved bytes")
+    equal(len(browser.js(TEXTS, "#sweep .bad")), len(j["rows"]) - len(ran), "rows that ran out of memory")
+    equal(browser.js(VALUES, ".headline data"), [min(row["peak"] for row in ran), max(row["peak"] for row in ran)], "the headline")
+    browser.click("[data-value=saved]")
+    equal(browser.js(VALUES, column.format(5)), sorted(row["saved"] for row in ran), "least saved first")
+    browser.js("const s = document.querySelector('#base'); s.value = 1; s.dispatchEvent(new Event('change'))")
+    equal(browser.js(VALUES, column.format(4)), [peak - ran[1]["peak"] for peak in browser.js(VALUES, column.format(3))],
+          "differences from the second")
+    quiet(browser, "sorting a sweep")
+
+
+def plan_shows_formulas_and_measurements(browser):
+    page, j = make_other("plan", "gpt2", "-s", 128, "--capacity", "4GiB", "--budget", "3GiB", "--kv", 3, "--tokens", "1B",
+                         "--flops-rate", "312T")
+    browser.open(page)
+    quiet(browser, "a plan")
+    step = j["step"]
+    equal(browser.js(VALUES, "#equation .bytes data"), [step["peak"], *(n for n in step["at_peak"].values() if n)], "the step")
+    check(len(j["formulas"]) == 7, "formulas of a plan with --kv")
+    for f in j["formulas"]:
+        wanted = [f["value"], *(r["amount"] for r in f["rows"]), f["expected"], f["measured"], f["unexplained"]]
+        equal(browser.js(VALUES, f"[aria-label='{f['name']}'] data"), wanted, f["name"])
+    equal(browser.js(VALUES, "[aria-label='Bytes for each parameter'] data"), [r["bytes"] for r in j["regimes"]], "regimes")
+    facts = " ".join(browser.js(TEXTS, ".facts dd"))
+    for number in (j["fits"]["batch"]["largest"], j["fits"]["seq"]["largest"]):
+        check(f"{number:,}" in facts, f"{number:,} in {facts}")
+    b = j["budget"]
+    peaks = [b["peak"], *(p["peak"] for p in b["front"]), *(p["peak"] for p in b["presets"].values())]
+    equal(browser.js(VALUES, "[aria-label='Peaks and what they cost'] td:nth-child(2) data"), peaks, "peaks of budgets")
+    for args in (["mlp", "-b", 2, "-s", 8, "-d", 16], ["gpt", "-l", 4, "--tp", 2, "--pp", 2], ["block", "--capacity", "1MB"]):
+        browser.open(make_other("plan", *args)[0])
+        quiet(browser, f"a plan of {args}")
+
+
+def ranks_are_those_of_the_json(browser):
+    page, j = make_other("ranks")
+    browser.open(page)
+    quiet(browser, "ranks")
+    equal(browser.js(VALUES, "[aria-label='One layer'] data"), [row["layer_saved"] for row in j["rows"]], "one layer")
+    equal(browser.js(VALUES, "[aria-label='First stage'] data"), [row["stage_saved"] for row in j["rows"]], "the first stage")
+
+
 def medium_opens_at_once(browser):
     """A measurement, not a check."""
     page = FOLDER / "medium.html"
@@ -286,6 +346,9 @@ def main():
         two_runs_are_compared(browser, page, j, other_page, other)
         everything_has_a_name(browser, page)
         other_kinds_of_profile_open_without_an_error(browser)
+        sweep_is_sorted_and_compared(browser)
+        plan_shows_formulas_and_measurements(browser)
+        ranks_are_those_of_the_json(browser)
         medium_opens_at_once(browser)
     phone_shows_it_without_scrolling_sideways(page)
     done()

@@ -24,10 +24,10 @@ function holdersAt(t, i, folded) {
 const AT_FIRST = 12; /* rows */
 
 class Alive {
-  constructor(run) {
+  constructor(run, id) {
     this.t = run.timeline;
     this.folded = true;
-    this.element = h("div", {class: "alive", id: "alive"});
+    this.element = h("div", {class: "alive", id: id || null});
   }
 
   show(event) {
@@ -47,7 +47,7 @@ class Alive {
       categoryBar(by, t.total[event]),
       h("p", {class: "legend"}, CATEGORY_NAMES.filter(name => by[name]).map(name =>
         h("span", null, swatch(name), CATEGORIES[name] + " ", exact(by[name])))),
-      table("Storages alive at event " + event, [["made by", ""], ["for", ""], ["kept as", ""], ["", "n"], ["bytes", "n"], ["share", "n"]],
+      table("Storages alive at event " + event, [["made by", ""], ["for", "minor"], ["kept as", "minor"], ["", "n"], ["bytes", "n"], ["share", "n minor"]],
         rows.slice(0, this.shown).map(row => this.row(row)),
         [[[rest > 0 && this.more(rest)], "", "", h("span", {title: "storages"}, thousands(rows.reduce((n, row) => n + row.n, 0))),
           exact(alive), percent(alive, t.total[event])]]),
@@ -63,11 +63,11 @@ class Alive {
     const first = t.events[s.made].at;
     const title = "storage " + s.storage + ": made at event " + thousands(s.made) + " (" + placeText(t, s.made) + ")" + freed;
     return h("tr", {title, "data-bytes": row.bytes, "data-category": row.category},
-      h("th", {scope: "row"}, row.module ? pathText(ofAll(row.module, row.first, row.last)) : first.phase || "no module",
+      h("th", {scope: "row"}, h("span", {class: "phone"}, swatch(row.category)), row.module ? pathText(ofAll(row.module, row.first, row.last)) : first.phase || "no module",
         " ", h("span", {class: "op"}, row.op)),
-      h("td", null, swatch(row.category), CATEGORIES[row.category]), h("td", null, row.kept),
+      h("td", {class: "minor"}, swatch(row.category), CATEGORIES[row.category]), h("td", {class: "minor"}, row.kept),
       h("td", {class: "n"}, row.n > 1 ? thousands(row.n) + " " + TIMES : ""),
-      h("td", {class: "n"}, exact(row.bytes)), h("td", {class: "n"}, percent(row.bytes, t.total[this.event])));
+      h("td", {class: "n"}, exact(row.bytes)), h("td", {class: "n minor"}, percent(row.bytes, t.total[this.event])));
   }
 
   more(rest) {
@@ -77,7 +77,7 @@ class Alive {
 }
 
 function timelineSection(run, most) {
-  const alive = new Alive(run);
+  const alive = new Alive(run, "alive");
   const chart = new Chart(run, {most, label: "Memory over the step: the chosen event",
     chosen: event => alive.show(event)});
   alive.show(chart.cursor);

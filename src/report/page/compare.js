@@ -2,9 +2,12 @@
 
 const difference = (a, b) => h("data", {value: b - a, class: b === a ? "same" : b < a ? "less" : "more"}, b === a ? "0" : signed(b - a));
 
-function compareRow(what, a, b, text) {
-  return [what, (text || exact)(a), (text || exact)(b), text ? text(b - a) : difference(a, b), a ? percent(b - a, a).replace("-", MINUS) : ""];
+function compareRow(what, a, b, told) {
+  const apart = told ? (b > a ? "+" : b < a ? MINUS : "") + told(Math.abs(b - a)) : difference(a, b);
+  return [what, (told || exact)(a), (told || exact)(b), apart, a ? (b > a ? "+" : "") + percent(b - a, a).replace("-", MINUS) : ""];
 }
+
+const workOf = ({flops}) => flops.forward + flops.backward + flops.recompute;
 
 /* What both keep, by the modules' and the ops' names, most different first. */
 function savedDifferences(a, b) {
@@ -42,8 +45,8 @@ function compareSection(a, b, close) {
       ...used.map(name => compareRow([swatch(name), CATEGORIES[name]], s.by_category[name], o.by_category[name])),
       compareRow("reserved", s.reserved, o.reserved),
       compareRow("saved for backward", a.report.saved.bytes, b.report.saved.bytes),
-      compareRow("parameters", a.report.params.count, b.report.params.count),
-      compareRow("FLOP of a step", sumOf(Object.values(a.report.flops), n => n), sumOf(Object.values(b.report.flops), n => n))]));
+      compareRow("elements of parameters", a.report.params.count, b.report.params.count),
+      compareRow("FLOP of a step", workOf(a.report), workOf(b.report), counted)]));
     const rows = savedDifferences(a, b);
     parts.push(h("h3", null, "Where what is kept differs"), rows.length
       ? table("Differences in what is kept", [["module", ""], ["op", ""], ["keeps", ""], ...columns.slice(1, 4)], rows.slice(0, 40).map(r =>
@@ -53,9 +56,9 @@ function compareSection(a, b, close) {
   if (a.timeline && b.timeline) {
     const most = Math.max(a.timeline.highest, b.timeline.highest);
     parts.push(h("h3", null, "Both on one scale"), [a, b].map((run, i) => {
-      const alive = new Alive(run);
+      const alive = new Alive(run, "");
       const chart = new Chart(run, {most, label: names[i], chosen: event => alive.show(event)});
-      return h("figure", {class: "side"}, h("figcaption", null, names[i]), chart.element);
+      return h("figure", {class: "side"}, h("figcaption", null, names[i]), chart.element, alive.element);
     }));
   }
   const element = section("Beside " + names[1], null, parts);

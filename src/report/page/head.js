@@ -55,8 +55,8 @@ function head(run) {
     facts([["Saved for backward", rounded(saved.bytes), plural(saved.storages, "storage")],
       ["Reserved", rounded(steady.reserved), "the allocator's segments"],
       ["Parameters", counted(params.count), scaled(params.bytes)],
-      ["Work of a step", counted(flops.forward + flops.backward + flops.recompute) + "FLOP",
-        flops.recompute ? counted(flops.recompute) + "FLOP of it again" : "nothing computed twice"],
+      ["Work of a step", work(workOf(report)),
+        flops.recompute ? work(flops.recompute) + " of it again" : "nothing computed twice"],
       report.capacity && ["Capacity", rounded(report.capacity)]]));
 }
 

@@ -40,13 +40,17 @@ function compareButton(run, place) {
 
 function profilePage(run) {
   const place = h("div", {id: "beside"});
-  put(actions, compareButton(run, place), themeButton());
+  actions.prepend(...compareButton(run, place));
   put(page, head(run), place);
   if (run.timeline) put(page, timelineSection(run).element);
   if (run.report.out_of_memory) return;
   put(page, savedSection(run).element, growthTable(run.report), formulaTable(run.report), phaseTables(run.report));
 }
 
-const run = makeRun(embedded("report"), embedded("more"));
-profilePage(run);
-put(page, h("footer", null, run.report.schema + DOT + "bytes are exact; what the page shows is in it as JSON"));
+const pages = {profile: () => profilePage(makeRun(report, embedded("more"))), sweep: () => sweepPage(report),
+  ranks: () => ranksPage(report), plan: () => planPage(report)};
+
+const report = embedded("report"), kind = /^memtape\.([a-z]+)\//.exec(report.schema)[1];
+put(actions, themeButton());
+pages[kind]();
+put(page, h("footer", null, report.schema + DOT + "bytes are exact; what the page shows is in it as JSON"));

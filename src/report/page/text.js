@@ -48,11 +48,15 @@ const share = (part, whole) => whole ? Math.max(0, Math.min(100, 100 * part / wh
 
 /* "3.31 T" */
 function counted(n) {
-  const units = ["", "k", "M", "G", "T", "P", "E"];
-  let unit = 0;
-  while (n >= 999.5 && unit + 1 < units.length) n /= 1000, unit++;
-  return (unit ? n.toPrecision(3) : String(n)) + (units[unit] ? "\u00a0" + units[unit] : "");
+  const units = ["", "k", "M", "G", "T", "P", "E", "Z", "Y"];
+  let unit = 0, value = Math.abs(n);
+  while (value >= 999.5 && unit + 1 < units.length) value /= 1000, unit++;
+  const text = unit || !Number.isInteger(value) ? value.toPrecision(3) : String(value);
+  return (n < 0 ? MINUS : "") + text + (units[unit] ? "\u00a0" + units[unit] : "");
 }
+
+/* "3.31 TFLOP" */
+const work = n => counted(n).replace(/\d$/, "$&\u00a0") + "FLOP";
 
 function duration(seconds) {
   const units = [[1, "s"], [1e-3, "ms"], [1e-6, "\u00b5s"]];
