@@ -184,6 +184,17 @@ def saved_storages_are_filtered_and_sorted(browser, j):
     quiet(browser, "sorting")
 
 
+def tape_of_a_block_is_to_scale(browser, j):
+    own = [t for t in j["saved"]["tensors"] if t["module"].startswith("gpt.h.0.")]
+    bars = "return [...document.querySelectorAll('#tape .kept')].map(e => [Number(e.dataset.bytes), e.firstChild.offsetWidth])"
+    paid = [(n, width) for n, width in browser.js(bars) if n]
+    equal(sorted(n for n, _ in paid), sorted(t["bytes"] for t in own), "what the tape's ops keep")
+    most, longest = max(paid)
+    check(all(abs(width - max(2, longest * n / most)) <= 1 for n, width in paid), f"bars are to scale: {paid}")
+    shared = [s for t in j["saved"]["tensors"] for s in t["also"] if s["module"].startswith("gpt.h.0.")]
+    equal(len(browser.js(TEXTS, "#tape .shared")), len(shared), "what they keep at no cost")
+
+
 def rows_tell_who_keeps_them_and_why(browser, j, more):
     tensors = j["saved"]["tensors"]
     shared = next(t for t in tensors if t["also"] and t["freed_after"])
@@ -342,6 +353,7 @@ def main():
         keys_move_and_zoom(browser, events)
         saved_storages_are_filtered_and_sorted(browser, j)
         rows_tell_who_keeps_them_and_why(browser, j, more)
+        tape_of_a_block_is_to_scale(browser, j)
         theme_follows_the_system_and_the_button(browser, page)
         two_runs_are_compared(browser, page, j, other_page, other)
         everything_has_a_name(browser, page)

@@ -44,7 +44,7 @@ function profilePage(run) {
   put(page, head(run), place);
   if (run.timeline) put(page, timelineSection(run).element);
   if (run.report.out_of_memory) return;
-  put(page, savedSection(run).element, growthTable(run.report), formulaTable(run.report), phaseTables(run.report));
+  put(page, savedSection(run).element, tapeSection(run), growthTable(run.report), formulaTable(run.report), phaseTables(run.report));
 }
 
 const pages = {profile: () => profilePage(makeRun(report, embedded("more"))), sweep: () => sweepPage(report),

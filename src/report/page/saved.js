@@ -174,7 +174,7 @@ class Saved {
 
   tensorRow(rows, t, depth, path) {
     const open = this.open.has(path);
-    rows.push(this.row("leaf", depth, path, open, [h("span", {class: "op"}, t.op), " keeps ", h("code", null, t.name),
+    rows.push(this.row("leaf", depth, path, open, [h("span", {class: "op"}, t.op), " keeps ", h("span", null, h("code", null, t.name), ","),
       h("span", {class: "dim"}, `its ${t.role}, ${shapeText(t)}`)], t.count, t.bytes * t.count));
     if (open) rows.push(h("tr", {class: "told"}, h("td", {colspan: 5, style: `--depth:${depth + 1}`}, story(this.run, t))));
   }
