@@ -1,5 +1,5 @@
 /* html_profile.c: what the page of a profile shows beyond the profile's JSON: every event of both
- * steps, in few bytes, who keeps the second step's storages, and the formulas of the ops that keep
+ * steps, in few bytes, who keeps which storage, and the formulas of the ops that keep
  * something. docs/report.md has the form. */
 #include <string.h>
 #include "memtape/ops.h"
@@ -73,19 +73,28 @@ static json_t *nanoseconds_json(const mti_timeline *t)
     return j;
 }
 
-/* [storage, module, op, role, letter] of each storage that the second step's tape keeps. */
-static json_t *kept_json(writer *w, const mt_ledger *ledger)
+/* [storage, module, op, role, letter] of each storage that the tape keeps. */
+static void push_kept(json_t *kept, writer *w, const mt_ledger *ledger)
+{
+    mt_ledger_entry e;
+    for (size_t i = 0; i < mt_ledger_count(ledger); i++) {
+        bool ok = mt_ledger_get(ledger, i, &e) == MT_OK;
+        const mt_saver *s = &e.saver;
+        mti_json_push(kept, ok ? json_pack("[I,I,I,I,I]", (json_int_t)e.storage,
+                                           (json_int_t)text_of(w, s->module),
+                                           (json_int_t)text_of(w, s->op),
+                                           (json_int_t)text_of(w, mt_save_role_name(s->role)),
+                                           (json_int_t)text_of(w, s->argument))
+                               : NULL);
+    }
+}
+
+/* Each step has a ledger of its own; of a step that failed there may be none. */
+static json_t *kept_json(writer *w, const mti_measurement *m)
 {
     json_t *j = json_array();
-    mt_ledger_entry e;
-    for (size_t i = 0; ledger && i < mt_ledger_count(ledger); i++) {
-        if (mt_ledger_get(ledger, i, &e) != MT_OK) return mti_json_push(j, NULL), j;
-        mti_json_push(j, json_pack("[I,I,I,I,I]", (json_int_t)e.storage,
-                                   (json_int_t)text_of(w, e.saver.module),
-                                   (json_int_t)text_of(w, e.saver.op),
-                                   (json_int_t)text_of(w, mt_save_role_name(e.saver.role)),
-                                   (json_int_t)text_of(w, e.saver.argument)));
-    }
+    push_kept(j, w, m->ledger);
+    push_kept(j, w, m->steady.ledger);
     return j;
 }
 
@@ -115,7 +124,7 @@ static json_t *timeline_json(const mti_measurement *m)
     mti_json_put_int(j, "steady", t->steady);
     mti_json_put(j, "events", events_json(&w, t));
     mti_json_put(j, "nanoseconds", nanoseconds_json(t));
-    mti_json_put(j, "kept", kept_json(&w, m->steady.ledger));
+    mti_json_put(j, "kept", kept_json(&w, m));
     mti_json_put(j, "texts", w.texts);
     mti_json_put(j, "places", w.places);
     mti_name_index_free(&w.known);

@@ -111,12 +111,14 @@ def times_are_those_of_a_device_with_data():
     equal(json.loads(page.texts["more"])["timeline"]["nanoseconds"], None, "times of a run on meta")
 
 
-def keepers_of_the_second_step_are_those_of_the_first():
+def both_steps_have_the_same_keepers():
     page, text = report(*GPT, "--optimizer", "adamw", "--device", "meta")
     t = json.loads(page.texts["more"])["timeline"]
     kept = [[t["texts"][i] for i in row[1:]] for row in t["kept"]]
     first = [[s[key] for key in ("module", "op", "role", "name")] for s in json.loads(text)["saved"]["tensors"]]
-    equal(kept, first, "who keeps what in the second step")
+    equal(kept, first + first, "who keeps what in both steps")
+    equal([row[0] for row in t["kept"]][:len(first)], [s["storage"] for s in json.loads(text)["saved"]["tensors"]],
+          "storages kept in the first step")
     ops = json.loads(page.texts["more"])["ops"]
     savers = {s["op"] for s in json.loads(text)["saved"]["tensors"] for s in [s, *s["also"]]}
     equal(set(ops), savers, "ops whose formula is told")
@@ -149,8 +151,8 @@ def refused_files_are_errors():
     equal(sorted(os.listdir(FOLDER)), sorted(["<script>x<", "r.html", "r.json"]), "nothing else is left")
 
 
-for test in [page_holds_what_json_writes, pages_of_other_verbs_hold_what_json_writes, page_holds_every_event, times_are_those_of_a_device_with_data,
-             keepers_of_the_second_step_are_those_of_the_first, text_of_the_user_is_only_text,
+for test in [page_holds_what_json_writes, pages_of_other_verbs_hold_what_json_writes, page_holds_every_event,
+             times_are_those_of_a_device_with_data, both_steps_have_the_same_keepers, text_of_the_user_is_only_text,
              nothing_is_loaded_from_elsewhere, refused_files_are_errors]:
     test()
 done()

@@ -126,7 +126,7 @@ def click_lists_what_is_alive(browser, events):
     quiet(browser, "clicks")
 
 
-def keys_move_and_zoom(browser, events):
+def keys_move_and_zoom(browser, events, steady):
     browser.js("document.querySelector('.frame').focus()")
     before = chosen_event(browser)
     browser.keys("p" + RIGHT * 3)
@@ -148,7 +148,13 @@ def keys_move_and_zoom(browser, events):
     browser.pointer(("move", *place_of(browser, a)), ("down",), ("move", *place_of(browser, b)), ("up",))
     first, last = (int(n.replace(",", "")) for n in re.findall(r"[\d,]+", browser.js(shown)))
     check(abs(first - a) < 9 and abs(last - b) < 9, f"dragged from {a} to {b}: {first} to {last}")
-    browser.keys("0")
+    pressed = "return [...document.querySelectorAll('[aria-label=Shown] [aria-pressed=true]')].map(e => e.textContent)"
+    equal(browser.js(pressed), [], "no step is shown whole")
+    browser.click("[aria-label=Shown] [data-value='2']")
+    first = int(re.search(r"events ([\d,]+) to", browser.js(shown)).group(1).replace(",", ""))
+    equal(first, steady, "the second step begins at its first event")
+    browser.click("[aria-label=Shown] [data-value='0']")
+    equal((browser.js(shown), browser.js(pressed)), (whole, ["both steps"]), "both steps")
     quiet(browser, "keys")
 
 
@@ -222,9 +228,11 @@ def theme_follows_the_system_and_the_button(browser, page):
 
 def two_runs_are_compared(browser, page, j, other_page, other):
     browser.open(page)
-    for path in (other_page, other_page.with_suffix(".json")):
+    for path, charts in [(other_page, 2), (other_page.with_suffix(".json"), 0),
+                         (other_page.with_name(other_page.stem + "-events.json"), 2)]:
         browser.write("#other", str(path.resolve()))
         browser.js("return new Promise(done => setTimeout(done, 300))")
+        equal(browser.js("return document.querySelectorAll('#comparison .chart').length"), charts, f"charts with {path.name}")
         rows = browser.js(VALUES, "#comparison [aria-label='Two runs'] tr:first-child data")
         a, b = j["steady"]["peak"], other["steady"]["peak"]
         equal(rows, [a, b, b - a], f"the peaks beside each other, of {path.name}")
@@ -250,7 +258,8 @@ def everything_has_a_name(browser, page):
     browser.open(page)
     tree = browser.cdp("Accessibility.getFullAXTree")["nodes"]
     bare = [node["role"]["value"] for node in tree if not node.get("ignored") and
-            node["role"]["value"] in ("button", "slider", "combobox", "searchbox", "checkbox", "region", "img") and
+            node["role"]["value"] in ("button", "slider", "combobox", "searchbox", "checkbox", "region", "img",
+                                      "group") and
             not node.get("name", {}).get("value")]
     equal(bare, [], "controls without an accessible name")
 
@@ -350,7 +359,7 @@ def main():
     with Browser() as browser:
         numbers_are_those_of_the_json(browser, page, j, events)
         click_lists_what_is_alive(browser, events)
-        keys_move_and_zoom(browser, events)
+        keys_move_and_zoom(browser, events, j["steady"]["event"])
         saved_storages_are_filtered_and_sorted(browser, j)
         rows_tell_who_keeps_them_and_why(browser, j, more)
         tape_of_a_block_is_to_scale(browser, j)

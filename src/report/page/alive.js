@@ -22,6 +22,8 @@ function holdersAt(t, i, folded) {
 }
 
 const AT_FIRST = 12; /* rows */
+const HOLDERS = [["made by", ""], ["for", "minor"], ["kept as", "minor"], ["", "n"], ["bytes", "n"],
+  ["share", "n minor"]];
 
 class Alive {
   constructor(run, id) {
@@ -38,19 +40,19 @@ class Alive {
 
   draw() {
     const {t, event} = this, rows = holdersAt(t, event, this.folded), by = sumsAt(t, event);
-    const early = CATEGORY_NAMES.reduce((sum, name) => sum + (t.before[name] || 0), 0);
-    const alive = rows.reduce((sum, row) => sum + row.bytes, 0) + early;
+    const early = sumOf(CATEGORY_NAMES, name => t.before[name] || 0), alive = sumOf(rows, row => row.bytes) + early;
     const rest = rows.length - this.shown;
     replace(this.element,
-      h("p", {class: "instant", "aria-live": "polite"}, h("b", null, event === t.peak ? "At the peak" : "At event " + thousands(event)),
+      h("p", {class: "instant", "aria-live": "polite"},
+        h("b", null, event === t.peak ? "At the peak" : "At event " + thousands(event)),
         " (" + placeText(t, event) + ") ", exact(t.total[event]), " bytes are allocated:"),
       categoryBar(by, t.total[event]),
       h("p", {class: "legend"}, CATEGORY_NAMES.filter(name => by[name]).map(name =>
         h("span", null, swatch(name), CATEGORIES[name] + " ", exact(by[name])))),
-      table("Storages alive at event " + event, [["made by", ""], ["for", "minor"], ["kept as", "minor"], ["", "n"], ["bytes", "n"], ["share", "n minor"]],
-        rows.slice(0, this.shown).map(row => this.row(row)),
-        [[[rest > 0 && this.more(rest)], "", "", h("span", {title: "storages"}, thousands(rows.reduce((n, row) => n + row.n, 0))),
-          exact(alive), percent(alive, t.total[event])]]),
+      table("Storages alive at event " + event, HOLDERS, rows.slice(0, this.shown).map(row => this.row(row)),
+        [[[rest > 0 && this.more(rest)], "", "",
+          h("span", {title: "storages"}, thousands(sumOf(rows, row => row.n))), exact(alive),
+          percent(alive, t.total[event])]]),
       early > 0 && h("p", {class: "note"}, scaled(early) + " were there before the recording began."),
       h("label", {class: "check"}, h("input", {type: "checkbox", checked: this.folded,
         onchange: e => { this.folded = e.target.checked; this.shown = AT_FIRST; this.draw(); }}),
@@ -58,12 +60,13 @@ class Alive {
   }
 
   row(row) {
-    const {t} = this, s = row.storages[0], freed = s.freed < Infinity ? ", freed at event " + thousands(s.freed) +
-      " (" + placeText(t, s.freed) + ")" : ", never freed in these steps";
-    const first = t.events[s.made].at;
-    const title = "storage " + s.storage + ": made at event " + thousands(s.made) + " (" + placeText(t, s.made) + ")" + freed;
+    const {t} = this, [s] = row.storages, first = t.events[s.made].at;
+    const eventText = i => `event ${thousands(i)} (${placeText(t, i)})`;
+    const freed = s.freed < Infinity ? "freed at " + eventText(s.freed) : "never freed in these steps";
+    const title = `storage ${s.storage}: made at ${eventText(s.made)}, ${freed}`;
     return h("tr", {title, "data-bytes": row.bytes, "data-category": row.category},
-      h("th", {scope: "row"}, h("span", {class: "phone"}, swatch(row.category)), row.module ? pathText(ofAll(row.module, row.first, row.last)) : first.phase || "no module",
+      h("th", {scope: "row"}, h("span", {class: "phone"}, swatch(row.category)),
+        row.module ? pathText(ofAll(row.module, row.first, row.last)) : first.phase || "no module",
         " ", h("span", {class: "op"}, row.op)),
       h("td", {class: "minor"}, swatch(row.category), CATEGORIES[row.category]), h("td", {class: "minor"}, row.kept),
       h("td", {class: "n"}, row.n > 1 ? thousands(row.n) + " " + TIMES : ""),
@@ -82,9 +85,8 @@ function timelineSection(run, most) {
     chosen: event => alive.show(event)});
   alive.show(chart.cursor);
   const what = run.timeline.events[run.timeline.peak].kind === "oom" ? "Up to the refusal" : "Memory over two steps";
-  const element = section(what,
+  return section(what,
     "Allocated bytes after each event, by what they are for. Click to see what is alive; drag to zoom. Keys: arrows " +
     "move by an event (with Shift by ten), + and " + MINUS + " zoom, 0 shows all, P is the peak.",
     chart.element, h("h3", null, "What is alive"), alive.element);
-  return {element, chart, alive};
 }

@@ -80,9 +80,20 @@ class Chart {
 
   whole() { this.from = 0, this.to = this.axis.end; }
 
-  showStep(step) {
+  /* What both steps (0), the first or the second take of the axis. */
+  rangeOf(step) {
     const s = this.axis.at(this.t.steady);
-    this.from = step === 2 ? s : 0, this.to = step === 1 ? s : this.axis.end;
+    return [step === 2 ? s : 0, step === 1 ? s : this.axis.end];
+  }
+
+  showStep(step) { [this.from, this.to] = this.rangeOf(step); }
+
+  /* The buttons for steps say what is shown; while a part of a step is, none is pressed. */
+  pressSteps() {
+    for (const button of this.steps ? this.steps.children : []) {
+      const [from, to] = this.rangeOf(Number(button.dataset.value));
+      button.setAttribute("aria-pressed", String(from === this.from && to === this.to));
+    }
   }
 
   /* Keeps the place under `around` (0 to 1 of the width) where it is. */
@@ -128,12 +139,13 @@ class Chart {
     this.most = Math.max(ticks.at(-1), this.options.most || t.highest) || 1;
     const columns = columnsOf(t, this.axis, this.from, this.to, Math.round(width));
     this.plot.setAttribute("viewBox", `0 0 ${width + LEFT + RIGHT} ${TOP + TALL + BOTTOM}`);
-    replace(this.plot, this.drawGrid(ticks), this.drawAreas(columns), this.drawPhases(), this.drawSteps(), this.drawPeak(),
-      this.marker = svg("line", {class: "cursor", y1: 40, y2: TOP + TALL}),
+    replace(this.plot, this.drawGrid(ticks), this.drawAreas(columns), this.drawPhases(), this.drawSteps(),
+      this.drawPeak(), this.marker = svg("line", {class: "cursor", y1: 40, y2: TOP + TALL}),
       this.hover = svg("line", {class: "hover", y1: TOP, y2: TOP + TALL, visibility: "hidden"}),
       this.band = svg("rect", {class: "band", y: TOP, height: TALL, width: 0}));
     this.drawMarker();
     this.drawStrip();
+    this.pressSteps();
   }
 
   drawGrid(ticks) {
@@ -263,7 +275,7 @@ class Chart {
     const {t} = this, pick = f => () => (f(), this.draw());
     const button = (text, label, f) => h("button", {type: "button", "aria-label": label, title: label, onclick: f}, text);
     return h("div", {class: "toolbar"},
-      t.steady > 0 && choice("Shown", [["0", "both steps"], ["1", "first step"], ["2", "second step"]], "0",
+      this.steps = t.steady > 0 && choice("Shown", [["0", "both steps"], ["1", "first step"], ["2", "second step"]], "0",
         step => pick(() => this.showStep(Number(step)))()),
       t.nanoseconds && choice("Along the x axis", [["event", "by event"], ["time", "by time"]], "event",
         value => this.byTime(value === "time")),
@@ -288,8 +300,8 @@ class Chart {
       down.drags = down.drags || Math.abs(e.clientX - down.x) > 4;
       if (!down.drags) return;
       if (e.pointerType === "touch") return void this.choose(event);
-      const {left} = f.getBoundingClientRect();
-      const a = Math.max(LEFT, Math.min(e.clientX, down.x) - left), b = Math.min(LEFT + this.width, Math.max(e.clientX, down.x) - left);
+      const {left} = f.getBoundingClientRect(), ends = [e.clientX - left, down.x - left];
+      const a = Math.max(LEFT, Math.min(...ends)), b = Math.min(LEFT + this.width, Math.max(...ends));
       fill(this.band, {x: a, width: Math.max(0, b - a)}, []);
     });
     f.addEventListener("pointerup", e => {
@@ -298,7 +310,8 @@ class Chart {
       const zooms = down.drags && e.pointerType !== "touch";
       down = null;
       this.band.setAttribute("width", 0);
-      if (zooms) this.move(this.axis.at(from), Math.max(this.axis.at(to + 1) - this.axis.at(from), this.axis.byTime ? 1 : 8));
+      const start = this.axis.at(from), least = this.axis.byTime ? 1 : 8;
+      if (zooms) this.move(start, Math.max(this.axis.at(to + 1) - start, least));
       else this.choose(this.eventAt(e.clientX));
     });
     f.addEventListener("pointercancel", () => { down = null; });

@@ -1,10 +1,12 @@
 /* compare.js: a second run beside the first. */
 
-const difference = (a, b) => h("data", {value: b - a, class: b === a ? "same" : b < a ? "less" : "more"}, b === a ? "0" : signed(b - a));
+const difference = (a, b) =>
+  h("data", {value: b - a, class: b === a ? "same" : b < a ? "less" : "more"}, b === a ? "0" : signed(b - a));
 
 function compareRow(what, a, b, told) {
   const apart = told ? (b > a ? "+" : b < a ? MINUS : "") + told(Math.abs(b - a)) : difference(a, b);
-  return [what, (told || exact)(a), (told || exact)(b), apart, a ? (b > a ? "+" : "") + percent(b - a, a).replace("-", MINUS) : ""];
+  const part = a ? (b > a ? "+" : "") + percent(b - a, a).replace("-", MINUS) : "";
+  return [what, (told || exact)(a), (told || exact)(b), apart, part];
 }
 
 const workOf = ({flops}) => flops.forward + flops.backward + flops.recompute;
@@ -14,8 +16,8 @@ function savedDifferences(a, b) {
   const rows = new Map();
   [a, b].forEach((run, side) => {
     for (const t of run.report.saved.tensors) {
-      const key = [family(t.module).replace("#", "*"), t.op, t.name].join("|");
-      if (!rows.has(key)) rows.set(key, {module: family(t.module).replace("#", "*"), op: t.op, name: t.name, bytes: [0, 0]});
+      const module = family(t.module).replace("#", "*"), key = [module, t.op, t.name].join("|");
+      if (!rows.has(key)) rows.set(key, {module, op: t.op, name: t.name, bytes: [0, 0]});
       rows.get(key).bytes[side] += t.bytes;
     }
   });
@@ -49,8 +51,9 @@ function compareSection(a, b, close) {
       compareRow("FLOP of a step", workOf(a.report), workOf(b.report), counted)]));
     const rows = savedDifferences(a, b);
     parts.push(h("h3", null, "Where what is kept differs"), rows.length
-      ? table("Differences in what is kept", [["module", ""], ["op", ""], ["keeps", ""], ...columns.slice(1, 4)], rows.slice(0, 40).map(r =>
-        [pathText(r.module), r.op, h("code", null, r.name), exact(r.bytes[0]), exact(r.bytes[1]), difference(...r.bytes)]))
+      ? table("Differences in what is kept", [["module", ""], ["op", ""], ["keeps", ""], ...columns.slice(1, 4)],
+        rows.map(({module, op, name, bytes: [x, y]}) =>
+          [pathText(module), op, h("code", null, name), exact(x), exact(y), difference(x, y)]))
       : h("p", null, "Nowhere: both keep the same."));
   }
   if (a.timeline && b.timeline) {

@@ -63,8 +63,10 @@ function head(run) {
 /* ---- tables ---- */
 
 /* signs and bytes; the last line is what they sum to. */
-const sumTable = (label, rows, foot) => table(label, [["", "sign"], ["bytes", "n"], ["", "wide"]],
-  rows.map(([sign, bytes, text]) => [sign, exact(bytes), text]), foot.map(([sign, bytes, text]) => [sign, exact(bytes), text]));
+function sumTable(label, rows, foot) {
+  const cells = ([sign, bytes, text]) => [sign, exact(bytes), text];
+  return table(label, [["", "sign"], ["bytes", "n"], ["", "wide"]], rows.map(cells), foot.map(cells));
+}
 
 function growthTable({growth: g}) {
   const rows = [["", g.saved, "saved for backward"],

@@ -19,7 +19,8 @@ function themeButton() {
 }
 
 function compareButton(run, place) {
-  const input = h("input", {type: "file", accept: ".html,.json", id: "other", class: "hidden", tabindex: "-1", "aria-hidden": "true"});
+  const input = h("input", {type: "file", accept: ".html,.json", id: "other", class: "hidden", tabindex: "-1",
+    "aria-hidden": "true"});
   const close = () => replace(place);
   input.addEventListener("change", async () => {
     const [file] = input.files;
@@ -42,9 +43,10 @@ function profilePage(run) {
   const place = h("div", {id: "beside"});
   actions.prepend(...compareButton(run, place));
   put(page, head(run), place);
-  if (run.timeline) put(page, timelineSection(run).element);
+  if (run.timeline) put(page, timelineSection(run));
   if (run.report.out_of_memory) return;
-  put(page, savedSection(run).element, tapeSection(run), growthTable(run.report), formulaTable(run.report), phaseTables(run.report));
+  put(page, savedSection(run), tapeSection(run), growthTable(run.report), formulaTable(run.report),
+    phaseTables(run.report));
 }
 
 const pages = {profile: () => profilePage(makeRun(report, embedded("more"))), sweep: () => sweepPage(report),

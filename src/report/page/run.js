@@ -58,7 +58,7 @@ function phasesOf(events, steady) {
   return phases.filter(phase => phase.name);
 }
 
-/* The storages that the tape keeps, by serial: who keeps each. */
+/* The storages that the tape keeps, by serial: who keeps each. Of a bare --json, those of the first step. */
 function keepersOf(report, page) {
   const kept = new Map();
   for (const t of report.saved ? report.saved.tensors : []) kept.set(t.storage, t);

@@ -57,7 +57,6 @@ function settle(node) {
   return only ? {...folded[0], name: node.name + "." + label(folded[0]), until: null} : node;
 }
 
-const sumOf = (list, f) => list.reduce((sum, item) => sum + f(item), 0);
 const label = node => node.until ? node.name + DASH + node.until : node.name;
 
 /* ---- a storage's own story ---- */
@@ -70,7 +69,8 @@ function story(run, t) {
     " keeps it as ", h("code", null, s.name), ", its " + s.role];
   const life = t.life && timeline && [h("div", null, h("dt", null, "Made"),
     h("dd", null, "event " + thousands(t.life.made) + ", " + placeText(timeline, t.life.made)))];
-  const freed = t.freed_after ? [`after ${t.freed_after.op}'s backward in `, pathText(ofAll(t.freed_after.module, t.first, t.last))]
+  const after = t.freed_after;
+  const freed = after ? [`after ${after.op}'s backward in `, pathText(ofAll(after.module, t.first, t.last))]
     : "when the caller lets it go: no op's backward does";
   return h("dl", {class: "story"},
     h("div", null, h("dt", null, "Saved first by"), h("dd", null, saver(t))),
@@ -108,19 +108,22 @@ class Saved {
   toolbar() {
     const set = name => e => { this.filter[name] = e.target.value; this.draw(); };
     const values = f => [...new Set(this.tensors.map(f))].filter(Boolean).sort();
-    const select = (name, title, list, text) => h("label", null, title, h("select", {"data-filter": name, onchange: set(name)},
-      h("option", {value: ""}, "all"), list.map(value => h("option", {value}, text(value)))));
-    const categories = values(t => t.category);
+    const select = (name, title, list, text) => h("label", null, title,
+      h("select", {"data-filter": name, onchange: set(name)},
+        h("option", {value: ""}, "all"), list.map(value => h("option", {value}, text(value)))));
+    const categories = values(t => t.category), look = view => { this.view = view; this.draw(); };
     return h("div", {class: "toolbar filters"},
-      choice("View", [["tree", "by module"], ["list", "as a list"]], this.view, view => { this.view = view; this.draw(); }),
-      h("label", null, "module", h("input", {type: "search", "data-filter": "module", placeholder: "contains\u2026", oninput: set("module")})),
+      choice("View", [["tree", "by module"], ["list", "as a list"]], this.view, look),
+      h("label", null, "module",
+        h("input", {type: "search", "data-filter": "module", placeholder: "contains\u2026", oninput: set("module")})),
       select("op", "op", values(t => t.op), value => value),
       categories.length > 1 && select("category", "for", categories, value => CATEGORIES[value] || value));
   }
 
   chosen() {
     const {module, op, category} = this.filter;
-    return this.tensors.filter(t => t.module.includes(module) && (!op || t.op === op) && (!category || t.category === category));
+    return this.tensors.filter(t =>
+      t.module.includes(module) && (!op || t.op === op) && (!category || t.category === category));
   }
 
   draw() {
@@ -137,12 +140,15 @@ class Saved {
     this.total = sumOf(tensors, t => t.bytes);
     if (this.fresh === undefined) this.fresh = this.openSome(root);
     this.nodeRows(rows, root, 0, 1, "");
-    return h("div", {class: "scroll", tabindex: "0", role: "region", "aria-label": "Saved storages by module"},
-      h("table", {class: "tree"},
-        h("thead", null, h("tr", null, [["module, op and what it keeps", ""], ["storages", "n"], ["bytes", "n"], ["share", "n"],
-          ["", "meter"]].map(([text, kind]) => h("th", {scope: "col", class: kind}, text)))),
-        h("tbody", null, rows), h("tfoot", null, h("tr", null, h("td", null, "all, each once"), h("td", {class: "n"}, thousands(tensors.length)),
-          h("td", {class: "n"}, exact(this.total)), h("td", {class: "n"}, percent(this.total, this.total)), h("td")))));
+    return scroller("Saved storages by module", h("table", {class: "tree"},
+      headRow([["module, op and what it keeps", ""], ["storages", "n"], ["bytes", "n"], ["share", "n"], ["", "meter"]]),
+      h("tbody", null, rows),
+      h("tfoot", null, h("tr", null, h("td", null, "all, each once"), this.sums(tensors), h("td")))));
+  }
+
+  sums(tensors) {
+    const total = sumOf(tensors, t => t.bytes);
+    return [numberCell(thousands(tensors.length)), numberCell(exact(total)), numberCell(percent(total, total))];
   }
 
   /* At first the largest branch is open, so that it can be seen what a branch holds. */
@@ -167,28 +173,39 @@ class Saved {
 
   moduleRow(rows, node, depth, times, path) {
     const open = this.open.has(path);
-    rows.push(this.row("module", depth, path, open, [h("span", {class: "path"}, label(node)),
+    rows.push(this.row("module", depth, path, [h("span", {class: "path"}, label(node)),
       node.count > 1 && h("span", {class: "times"}, ` ${node.count} alike`)], node.n * times, node.bytes * times));
     if (open) this.nodeRows(rows, node, depth + 1, times, path);
   }
 
   tensorRow(rows, t, depth, path) {
     const open = this.open.has(path);
-    rows.push(this.row("leaf", depth, path, open, [h("span", {class: "op"}, t.op), " keeps ", h("span", null, h("code", null, t.name), ","),
-      h("span", {class: "dim"}, `its ${t.role}, ${shapeText(t)}`)], t.count, t.bytes * t.count));
-    if (open) rows.push(h("tr", {class: "told"}, h("td", {colspan: 5, style: `--depth:${depth + 1}`}, story(this.run, t))));
+    const text = [h("span", {class: "op"}, t.op), " keeps ", h("span", null, h("code", null, t.name), ","),
+      h("span", {class: "dim"}, `its ${t.role}, ${shapeText(t)}`)];
+    rows.push(this.row("leaf", depth, path, text, t.count, t.bytes * t.count));
+    if (open) rows.push(this.told(t, 5, depth + 1));
   }
 
-  row(kind, depth, path, open, text, n, bytes) {
+  told(t, columns, depth) {
+    return h("tr", {class: "told"}, h("td", {colspan: columns, style: `--depth:${depth}`}, story(this.run, t)));
+  }
+
+  /* The button that opens and closes what `path` stands for. */
+  fold(path, text) {
     const toggle = () => {
       if (!this.open.delete(path)) this.open.add(path);
       this.draw();
       this.body.querySelector(`[data-path="${CSS.escape(path)}"]`).focus();
     };
-    return h("tr", {class: kind, "data-bytes": bytes}, h("th", {scope: "row", style: `--depth:${depth}`},
-      h("button", {type: "button", class: "fold", "aria-expanded": String(open), "data-path": path, onclick: toggle}, text)),
-    h("td", {class: "n"}, thousands(n)), h("td", {class: "n"}, exact(bytes)), h("td", {class: "n"}, percent(bytes, this.total)),
-    h("td", {class: "meter"}, h("span", {style: `width:${share(bytes, this.total)}%`})));
+    return h("button", {type: "button", class: "fold", "aria-expanded": String(this.open.has(path)), "data-path": path,
+      onclick: toggle}, text);
+  }
+
+  row(kind, depth, path, text, n, bytes) {
+    return h("tr", {class: kind, "data-bytes": bytes},
+      h("th", {scope: "row", style: `--depth:${depth}`}, this.fold(path, text)),
+      numberCell(thousands(n)), numberCell(exact(bytes)), numberCell(percent(bytes, this.total)),
+      h("td", {class: "meter"}, h("span", {style: `width:${share(bytes, this.total)}%`})));
   }
 
   /* ---- as a list ---- */
@@ -200,10 +217,9 @@ class Saved {
     const heads = COLUMNS.map(([text, kind, f], i) => h("th", {scope: "col", class: kind,
       "aria-sort": i === column ? down ? "descending" : "ascending" : null},
     f && text ? h("button", {type: "button", class: "sort", onclick: () => this.sortBy(i)}, text) : text));
-    return h("div", {class: "scroll", tabindex: "0", role: "region", "aria-label": "Saved storages"}, h("table", {class: "list"},
+    return scroller("Saved storages", h("table", {class: "list"},
       h("thead", null, h("tr", null, heads)), h("tbody", null, rows.map(t => this.listRows(t, total))),
-      h("tfoot", null, h("tr", null, h("td", {colspan: 6}, "all, each once"), h("td", {class: "n"}, thousands(tensors.length)),
-        h("td", {class: "n"}, exact(total)), h("td", {class: "n"}, percent(total, total))))));
+      h("tfoot", null, h("tr", null, h("td", {colspan: 6}, "all, each once"), this.sums(tensors)))));
   }
 
   sortBy(column) {
@@ -214,25 +230,20 @@ class Saved {
   }
 
   listRows(t, total) {
-    const path = "list/" + t.storage, open = this.open.has(path), bytes = t.bytes * t.count;
-    const toggle = () => {
-      if (!this.open.delete(path)) this.open.add(path);
-      this.draw();
-      this.body.querySelector(`[data-path="${CSS.escape(path)}"]`).focus();
-    };
-    const cells = [t.op, h("code", null, t.name), t.role, shapeText(t), t.category && [swatch(t.category), CATEGORIES[t.category]],
+    const path = "list/" + t.storage, bytes = t.bytes * t.count;
+    const cells = [t.op, h("code", null, t.name), t.role, shapeText(t),
+      t.category && [swatch(t.category), CATEGORIES[t.category]],
       t.count > 1 ? thousands(t.count) + " " + TIMES : "", exact(bytes), percent(bytes, total)];
     return [h("tr", {class: "leaf", "data-bytes": bytes, "data-op": t.op, "data-module": t.module},
-      h("th", {scope: "row"}, h("button", {type: "button", class: "fold", "aria-expanded": String(open), "data-path": path, onclick: toggle},
-        pathText(ofAll(t.module, t.first, t.last) || "no module"))),
+      h("th", {scope: "row"}, this.fold(path, pathText(ofAll(t.module, t.first, t.last) || "no module"))),
       cells.map((cell, i) => h("td", {class: COLUMNS[i + 1][1]}, cell))),
-    open && h("tr", {class: "told"}, h("td", {colspan: 9, style: "--depth:1"}, story(this.run, t)))];
+    this.open.has(path) && this.told(t, 9, 1)];
   }
 }
 
 function savedSection(run) {
-  const {saved} = run.report, view = new Saved(run);
-  return {view, element: section("Saved for backward", [exact(saved.bytes), " bytes in " + plural(saved.storages, "storage") +
-    ", each counted once however many ops keep it; parameters are not among them. Open a row to see who keeps it, why, and when it goes back."],
-  view.element)};
+  const {saved} = run.report;
+  const note = [exact(saved.bytes), ` bytes in ${plural(saved.storages, "storage")}, each counted once however many ` +
+    "ops keep it; parameters are not among them. Open a row to see who keeps it, why, and when it goes back."];
+  return section("Saved for backward", note, new Saved(run).element);
 }

@@ -51,7 +51,9 @@ class Sweep {
     replace(this.body, h("p", {class: "legend"}, used.map(name => h("span", null, swatch(name), CATEGORIES[name]))),
       table("Rows of the sweep", columns, this.sorted().map(row => {
         const name = row.row || "the options alone";
-        if (row.out_of_memory) return [name, h("span", {class: "bad"}, "out of memory"), ...columns.slice(2).map(() => "")];
+        if (row.out_of_memory) {
+          return [name, h("span", {class: "bad"}, "out of memory"), ...columns.slice(2).map(() => "")];
+        }
         return [name, barOf(row.steady.by_category, row.steady.peak, this.most), exact(row.steady.peak),
           difference(this.base.steady.peak, row.steady.peak), exact(row.saved), exact(row.reserved),
           ...timed ? [row.step_seconds === null ? "" : duration(row.step_seconds)] : [],
@@ -68,8 +70,8 @@ function sweepPage(report) {
       view.most > least.steady.peak && [" to ", h("strong", null, rounded(view.most))]),
     h("p", {class: "sub"}, "Least by ", h("b", null, least.row || "the options alone"), ": ", exact(least.steady.peak),
       " bytes at its peak.")] : h("p", {class: "headline bad"}, "Every set-up ran out of memory")));
-  put(page, section("Side by side", "Bytes are those of a step in the steady state, blocks of 512 at its peak, on one scale.",
-    view.element));
+  put(page, section("Side by side",
+    "Bytes are those of a step in the steady state, blocks of 512 at its peak, on one scale.", view.element));
 }
 
 /* ---- ranks ---- */
@@ -89,12 +91,14 @@ function rankTable(label, rows, value) {
 
 function ranksPage(report) {
   const {rows} = report, off = rows.filter(row => row.unexplained);
+  const different = key => new Set(rows.map(row => row[key])).size;
   put(page, h("section", {class: "hero"}, pageTitle("what a rank keeps, technique by technique"),
-    h("p", {class: "headline"}, h("strong", null, plural(new Set(rows.map(row => row.technique)).size, "technique")), " on ",
-      h("strong", null, plural(new Set(rows.map(row => row.model)).size, "model"))),
+    h("p", {class: "headline"}, h("strong", null, plural(different("technique"), "technique")), " on ",
+      h("strong", null, plural(different("model"), "model"))),
     h("p", {class: "sub"}, off.length ? plural(off.length, "figure") + " that the formulas do not explain"
       : "Measured on the device without data; the formulas explain every byte. Bars are on each model's own scale.")));
-  put(page, section("One layer, one microbatch", "Bytes that the tape keeps.", rankTable("One layer", rows, row => row.layer_saved)),
+  put(page, section("One layer, one microbatch", "Bytes that the tape keeps.",
+    rankTable("One layer", rows, row => row.layer_saved)),
     section("The first stage of the pipeline", "Bytes for all microbatches in flight.",
       rankTable("First stage", rows, row => row.stage_saved)),
     section("The formula of a layer", "What it leaves out is in the difference.", table("Formula of a layer",

@@ -12,7 +12,8 @@ function blockOf(tensors) {
   }
   const [most] = [...sums.values()].sort((a, b) => b.bytes - a.bytes);
   if (!most) return {prefix: "", count: 1};
-  return {prefix: [most.before, Math.min(...most.numbers)].filter(part => part !== "").join("."), count: most.numbers.size};
+  const first = Math.min(...most.numbers);
+  return {prefix: most.before ? most.before + "." + first : String(first), count: most.numbers.size};
 }
 
 const isWithin = (path, prefix) => !prefix || path === prefix || path.startsWith(prefix + ".");
@@ -29,16 +30,17 @@ function tapeOf(tensors, prefix) {
   };
   tensors.forEach((t, i) => {
     keep(t, t, true);
-    const next = tensors[i + 1];
-    const goesOn = next && next.module === t.module && next.op === t.op;
-    if (!goesOn) tensors.filter(o => o.module === t.module && o.op === t.op).forEach(o => o.also.forEach(s => keep(s, o, false)));
+    const sameOp = other => other && other.module === t.module && other.op === t.op;
+    if (sameOp(tensors[i + 1])) return; /* until its last */
+    for (const other of tensors.filter(sameOp)) other.also.forEach(saver => keep(saver, other, false));
   });
   return [...ops.values()];
 }
 
 function keptBar(k, most) {
   const text = [h("code", null, k.name), `, its ${k.role}, `, k.pays ? exact(k.tensor.bytes) : "there already"];
-  return h("div", {class: k.pays ? "kept" : "kept shared", "data-bytes": k.pays ? k.tensor.bytes : 0, title: shapeText(k.tensor)},
+  const bytes = k.pays ? k.tensor.bytes : 0;
+  return h("div", {class: k.pays ? "kept" : "kept shared", "data-bytes": bytes, title: shapeText(k.tensor)},
     h("span", {class: "size", style: `width:${share(k.tensor.bytes, most) * 0.7}%`}), h("span", {class: "text"}, text));
 }
 
@@ -46,10 +48,11 @@ function tapeSection(run) {
   const {tensors} = run.report.saved, {prefix, count} = blockOf(tensors), tape = tapeOf(tensors, prefix);
   const own = tensors.filter(t => isWithin(t.module, prefix)), most = Math.max(...own.map(t => t.bytes));
   if (!tape.length || tape.length > 60) return null;
-  const note = [exact(sumOf(own, t => t.bytes)), " bytes. Bars are to scale; hollow ones are storages that an op before keeps already, " +
-    "at no cost."];
+  const note = [exact(sumOf(own, t => t.bytes)),
+    " bytes. Bars are to scale; hollow ones are storages that an op before keeps already, at no cost."];
+  const within = module => prefix && module !== prefix ? module.slice(prefix.length + 1) : module;
   return section(prefix ? `The tape of one block, ${prefix}${count > 1 ? ` of ${count}` : ""}` : "The tape", note,
     h("ol", {class: "tape", id: "tape"}, tape.map(op => h("li", null,
-      h("span", {class: "node"}, h("span", {class: "op"}, op.op), " ", pathText(prefix && op.module !== prefix ? op.module.slice(prefix.length + 1) : op.module)),
+      h("span", {class: "node"}, h("span", {class: "op"}, op.op), " ", pathText(within(op.module))),
       h("div", null, op.kept.map(k => keptBar(k, most)))))));
 }

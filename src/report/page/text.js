@@ -64,6 +64,8 @@ function duration(seconds) {
   return (seconds / size).toPrecision(3) + "\u00a0" + name;
 }
 
+const sumOf = (list, f) => list.reduce((sum, item) => sum + f(item), 0);
+
 /* ---- names ---- */
 
 const CATEGORIES = {
@@ -121,12 +123,18 @@ function choice(label, values, chosen, choose) {
   return h("span", {class: "choice", role: "group", "aria-label": label}, buttons);
 }
 
+const numberCell = (...children) => h("td", {class: "n"}, children);
+const headRow = columns => h("thead", null, h("tr", null, columns.map(([heading, kind]) =>
+  h("th", {scope: "col", class: kind}, heading))));
+
+/* A frame in which a wide table scrolls, also by keyboard. */
+const scroller = (label, ...children) =>
+  h("div", {class: "scroll", tabindex: "0", role: "region", "aria-label": label}, children);
+
 /* columns: [heading, class]; rows: arrays of cells, or <tr>s. */
 function table(label, columns, rows, foot) {
   const row = cells => cells instanceof Element ? cells
     : h("tr", null, cells.map((cell, i) => h(i ? "td" : "th", {class: columns[i][1], scope: i ? null : "row"}, cell)));
-  return h("div", {class: "scroll", tabindex: "0", role: "region", "aria-label": label},
-    h("table", null,
-      h("thead", null, h("tr", null, columns.map(([heading, kind]) => h("th", {scope: "col", class: kind}, heading)))),
-      h("tbody", null, rows.map(row)), foot && h("tfoot", null, foot.map(row))));
+  return scroller(label, h("table", null, headRow(columns), h("tbody", null, rows.map(row)),
+    foot && h("tfoot", null, foot.map(row))));
 }
