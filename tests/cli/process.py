@@ -110,13 +110,14 @@ def files_are_written_even_if_standard_output_fails():
     budget = ["--budget", "100MB"]
     for args, files in [
             (["train", *TINY, "--steps", 30, "--save", "o1"], ["o1"]),
-            (["profile", "mlp", "--json", "o1", "--svg", "o2", "--trace", "o3"], ["o1", "o2", "o3"]),
+            (["profile", "mlp", "--json", "o1", "--svg", "o2", "--trace", "o3", "--html", "o4"], ["o1", "o2", "o3", "o4"]),
             (["profile", "mlp", "--timeline", "--json", "-", "--svg", "o1"], ["o1"]),
-            (["sweep", "mlp", "--over", "act=relu,gelu", "--device", "meta", "--json", "o1", "--svg", "o2"],
-             ["o1", "o2"]),
+            (["sweep", "mlp", "--over", "act=relu,gelu", "--device", "meta", "--json", "o1", "--svg", "o2",
+              "--html", "o3"], ["o1", "o2", "o3"]),
             (["sweep", "mlp", "--over", "act=relu,gelu", "--device", "meta", "--json", "-", "--svg", "o1"],
              ["o1"]),
-            (["plan", "gpt", *budget, "--json", "o1", "--svg", "o2"], ["o1", "o2"]),
+            (["plan", "gpt", *budget, "--json", "o1", "--svg", "o2", "--html", "o3"], ["o1", "o2", "o3"]),
+            (["ranks", "--html", "o1"], ["o1"]),
             (["plan", "gpt", *budget, "--json", "-", "--svg", "o1"], ["o1"]),
             (["audit", "relu", "--json", "o1"], ["o1"])]:
         wanted = {}
@@ -138,13 +139,17 @@ def files_are_written_even_if_standard_output_fails():
 
 
 def file_size_limit_is_an_error():
-    run("train", *TINY, "--steps", 1, "--save", "limited")
-    before = contents("limited")
-    p = run("train", *TINY, "--steps", 2, "--save", "limited",
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (10000, 10000)))
-    equal(p.returncode, 1, f"status: {p.stderr}")
-    check("limited" in p.stderr and "too large" in p.stderr, f"the reason is reported: {p.stderr}")
-    equal(contents("limited"), before, "the old file is unchanged")
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10000, 10000))
+
+    for verb in (["train", *TINY, "--steps", 2, "--save"], ["profile", "mlp", "--device", "meta", "--html"],
+                 ["profile", "mlp", "--device", "meta", "--timeline", "--json"]):
+        run(*verb, "limited")
+        before = contents("limited")
+        p = run(*verb, "limited", preexec_fn=limit)
+        equal(p.returncode, 1, f"status: {p.stderr}")
+        check("limited" in p.stderr and "too large" in p.stderr, f"the reason is reported: {p.stderr}")
+        equal(contents("limited"), before, f"the old file of {verb[0]} is unchanged")
     equal([n for n in os.listdir(".") if ".tmp-" in n], [], "no part of a new file is left")
 
 
