@@ -13,5 +13,6 @@
 #include "memtape/parallel.h"
 #include "memtape/plan.h"
 #include "memtape/budget.h"
+#include "memtape/fit.h"
 
 #endif

@@ -149,6 +149,7 @@ static bool run(mti_call *c)
     if (!supplied && !make_outputs(c)) return false;
     draw(c, supplied);
     if (!supplied && !c->op->code->forward(c)) return false;
+    if (!supplied) mti_count_moved(c);
     if (c->op->flags & MTI_VIEW) /* the views have their final specs */
         for (int i = 0; i < c->n_out; i++) out_spec[i] = c->out[i]->view;
     if (c->op->flags & MTI_INPLACE) atomic_fetch_add(&c->in[0]->storage->version, 1);

@@ -178,7 +178,9 @@ struct mti_call {
     int n_scratch;
     mt_tensor *temps[8];
     int n_temps;
-    uint64_t flops; /* counted so far */
+    uint64_t flops;  /* counted so far */
+    uint64_t filled; /* din that mti_din gave to a kernel */
+    bool sends;      /* a collective: its tensors are counted as sent */
 };
 
 /* Runs an op: checks, makes the outputs, computes, records. in[i] may be NULL if the row has it as
@@ -229,6 +231,12 @@ bool mti_gemm(mti_call *c, double alpha, const mti_view *a, const mti_view *b, c
 bool mti_gemm_part(mti_call *c, const mti_view *a, const mti_view *b, double beta,
                    const mti_view *out);
 void mti_count_flops(mti_call *c, uint64_t n);
+/* Of a collective: what this rank sends. */
+void mti_count_sent(mti_call *c, mti_route route, uint64_t n_bytes);
+/* At the end of a call: what it moved in memory. */
+void mti_count_moved(const mti_call *c);
+/* Beside ops: a + b, into a place of their size. */
+void mti_count_sum(mt_device *d, const mti_view *sum);
 /* Shape rules. */
 bool mti_out_set(mti_call *c, int i, mt_dtype dtype, int rank, const int64_t *shape);
 bool mti_out_like(mti_call *c, const mti_view *v); /* v's shape and dtype, row-major */

@@ -20,6 +20,7 @@ static mt_tensor *add_into(mt_tensor *a, mt_tensor *b)
         mti_view_pack(&spec, &n_bytes);
         sum = mti_tensor_new(d, &spec, MT_TEMPORARY, true);
     }
+    if (sum) mti_count_sum(d, &sum->view);
     if (sum && !d->backend->binary(d->ctx, MTI_ADD, &a->view, &b->view, &sum->view)) {
         mt_release(sum);
         sum = NULL;
@@ -71,6 +72,7 @@ static bool accumulate(mti_leaf *leaf, mt_tensor *grad)
         mt_device *d = grad->storage->device;
         const mti_view *g = &leaf->grad->view;
         bool ok = d->backend->binary(d->ctx, MTI_ADD, g, &grad->view, g);
+        mti_count_sum(d, g);
         atomic_fetch_add(&leaf->grad->storage->version, 1);
         mt_release(grad);
         if (!ok) return false;
@@ -250,6 +252,7 @@ static bool call_backward(mti_walk *w, mti_node *n, mt_tensor **din)
         if (mti_walk_follows(w, &n->in[i])) c.want |= (uint64_t)1 << i;
     mt_tensor *held[MTI_MAX_SAVED] = {0};
     bool ok = fill_douts(n) && unpack_saved(&c, n, held) && n->op->code->backward(&c);
+    if (ok) mti_count_moved(&c);
     end_call(&c, held, n->n_saved);
     return ok;
 }

@@ -25,6 +25,7 @@ static mt_tensor *new_temporary(mti_call *c, const mti_view *spec)
 const mti_view *mti_din(mti_call *c, int i)
 {
     if (!c->din[i]) c->din[i] = new_temporary(c, &c->in_spec[i]);
+    c->filled |= (uint64_t)1 << i;
     return c->din[i] ? &c->din[i]->view : NULL;
 }
 
@@ -110,6 +111,62 @@ void mti_count_flops(mti_call *c, uint64_t n)
                               : mti_modes_now()->recompute ? &d->flops_recompute
                                                            : &d->flops_forward,
                               n, memory_order_relaxed);
+}
+
+/* ---- what a call moves ---- */
+
+static void add(atomic_uint_fast64_t *counter, uint64_t n)
+{
+    atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
+}
+
+void mti_count_sent(mti_call *c, mti_route route, uint64_t n_bytes)
+{
+    add(&c->device->sent[route], n_bytes);
+    c->sends = true;
+}
+
+static uint64_t moved_forward(const mti_call *c)
+{
+    uint64_t n = 0;
+    for (int i = 0; i < c->n_in; i++) n += c->in[i] ? mti_view_bytes(&c->in[i]->view) : 0;
+    for (int i = 0; i < c->n_out; i++) n += mti_view_bytes(&c->out[i]->view);
+    for (int i = 0; i < c->op->n_aux; i++) n += c->aux[i] ? mti_view_bytes(&c->aux[i]->view) : 0;
+    return n;
+}
+
+/* A gradient that is handed on, or seen as a view, is not written. */
+static bool is_written(const mti_call *c, int i)
+{
+    if (!c->din[i]) return false;
+    bool passed = false;
+    for (int o = 0; o < c->n_out; o++)
+        passed = passed || (c->dout[o] && c->dout[o]->storage == c->din[i]->storage);
+    return (c->filled >> i & 1) || !passed;
+}
+
+static uint64_t moved_backward(const mti_call *c)
+{
+    uint64_t written = 0, read = 0;
+    for (int i = 0; i < c->n_in; i++)
+        written += is_written(c, i) ? mti_view_bytes(&c->din[i]->view) : 0;
+    if (!written) return 0;
+    for (int i = 0; i < c->n_out; i++) read += c->dout[i] ? mti_view_bytes(&c->dout[i]->view) : 0;
+    for (int i = 0; i < 16; i++) read += c->saved[i] ? mti_view_bytes(c->saved[i]) : 0;
+    return read + written;
+}
+
+void mti_count_moved(const mti_call *c)
+{
+    if (c->sends || (!c->backward && c->op->flags & MTI_VIEW)) return;
+    mt_device *d = c->device;
+    add(c->flops ? &d->moved_products : &d->moved_others,
+        c->backward ? moved_backward(c) : moved_forward(c));
+}
+
+void mti_count_sum(mt_device *d, const mti_view *sum)
+{
+    add(&d->moved_others, 3 * mti_view_bytes(sum));
 }
 
 /* ---- products ---- */

@@ -94,6 +94,7 @@ static const mti_option rank_options[] = {MTI_O_TP,         MTI_O_SP,    MTI_O_P
 
 bool mti_is_rank(const mti_options *o)
 {
+    if (o->verb == MTI_FIT) return false; /* it has many */
     for (size_t i = 0; i < sizeof rank_options / sizeof *rank_options; i++)
         if (o->given[rank_options[i]]) return true;
     return false;

@@ -31,8 +31,8 @@ void mti_option_defaults(mti_options *o, mti_verb verb)
         o->workload.batch = 16, o->workload.seq = 128, o->train.steps = 1000;
         mt_model_preset(TRAINED, &o->given_config);
     }
-    if (verb == MTI_PLAN) {
-        o->workload.batch = 1, o->workload.optimizer = MTI_OPT_ADAMW;
+    if (verb == MTI_PLAN || verb == MTI_FIT) {
+        o->workload.batch = verb == MTI_PLAN, o->workload.optimizer = MTI_OPT_ADAMW;
         o->workload.device.kind = "meta";
         o->given_config.dtype = MT_BF16;
     }
@@ -44,6 +44,16 @@ static void plan_defaults(mti_options *o, mt_model_config *base)
     if (!o->given[MTI_O_DTYPE]) base->dtype = MT_BF16;
     if (!o->given[MTI_O_SEQ] && base->context) o->workload.seq = base->context;
     if (o->plan.recompute && !o->given[MTI_O_CHECKPOINT]) o->workload.memory.checkpoint = "full";
+}
+
+/* Of a fit: the same, but sequences of at most 8192. */
+#define LONGEST 8192
+static void fit_defaults(mti_options *o, mt_model_config *base)
+{
+    mt_dtype own = base->dtype;
+    plan_defaults(o, base);
+    if (!o->given[MTI_O_DTYPE] && o->workload.memory.amp) base->dtype = own;
+    if (!o->given[MTI_O_SEQ] && o->workload.seq > LONGEST) o->workload.seq = LONGEST;
 }
 
 static int64_t default_heads(int64_t hidden)
@@ -213,6 +223,8 @@ bool mti_options_complete(mti_options *o)
         base.context = o->workload.seq;
     }
     if (o->verb == MTI_PLAN) plan_defaults(o, &base);
+    if (o->verb == MTI_FIT) fit_defaults(o, &base);
     mti_rank_defaults(o);
-    return mti_options_config(o, &base) && (o->verb != MTI_PLAN || mti_check_plan(o));
+    return mti_options_config(o, &base) && (o->verb != MTI_PLAN || mti_check_plan(o)) &&
+           (o->verb != MTI_FIT || mti_check_fit(o));
 }

@@ -49,6 +49,14 @@ static const mti_verb_info verbs[MTI_VERB_COUNT] = {
          "and explains the difference row by row. Unless told otherwise: bf16, AdamW, one "
          "sequence as long as the model's context. With --capacity it runs larger and larger "
          "batches and sequences until one is refused memory."},
+    [MTI_FIT] =
+        {"fit", "MODEL", "whether MODEL trains on N GPUs, and the fastest ways to divide it",
+         "Measures, on the meta device, the ways to divide MODEL (a gpt, bert, llama, a preset or "
+         "the path of a config.json) and a batch among GPUs: tensor, pipeline and data "
+         "parallelism, ZeRO, recomputation, offload, microbatches; orders those that fit by the "
+         "time of a step, which is a stated model and no measurement. An option that a set-up is "
+         "made of, such as --tp, leaves only set-ups with that value. Unless told otherwise: bf16, "
+         "AdamW with f32 masters, a sequence a GPU, the model's context, at most 8192."},
 };
 
 const mti_verb_info *mti_verb_get(mti_verb verb) { return &verbs[verb]; }
@@ -62,14 +70,15 @@ mti_verb mti_verb_find(const char *name)
 
 /* ---- what the columns of the table say ---- */
 
-#define V(verb) (1u << MTI_##verb)
-#define LOOKS   (V(PROFILE) | V(EXPLAIN) | V(SWEEP) | V(PLAN))
-#define STEPS   (V(PROFILE) | V(SWEEP))
-#define PLANNED (STEPS | V(PLAN))
-#define BUILDS  (V(TRAIN) | LOOKS)
-#define RUNS    (V(DEMO) | V(TRAIN))
-#define EVERY   ((1u << MTI_VERB_COUNT) - 1)
-#define META    (V(PLAN) | V(RANKS)) /* run on meta only */
+#define V(verb)  (1u << MTI_##verb)
+#define LOOKS    (V(PROFILE) | V(EXPLAIN) | V(SWEEP) | V(PLAN) | V(FIT))
+#define STEPS    (V(PROFILE) | V(SWEEP))
+#define PLANNED  (STEPS | V(PLAN))
+#define BUILDS   (V(TRAIN) | LOOKS)
+#define RUNS     (V(DEMO) | V(TRAIN))
+#define EVERY    ((1u << MTI_VERB_COUNT) - 1)
+#define SEARCHED (PLANNED | V(FIT))
+#define META     (V(PLAN) | V(RANKS) | V(FIT)) /* run on meta only */
 
 #define M(model) (1u << MT_MODEL_##model)
 #define WHOLE    (M(GPT) | M(BERT) | M(LLAMA))
@@ -182,8 +191,8 @@ const mti_option_row mti_option_rows[] = {
      "activation of the MLP", .choice = &mti_acts},
     {MTI_O_INPLACE, 0, "inplace", NULL, MTI_FLAG, AT(given_config.inplace), BUILDS, ACTS, 0, 0,
      "let relu or leaky_relu overwrite their input"},
-    {MTI_O_OUT_ACT, 0, "out-act", "NAME", MTI_CHOICE, AT(given_config.out_act), LOOKS, M(MLP), 0, 0,
-     "activation of an mlp's output", .choice = &mti_out_acts},
+    {MTI_O_OUT_ACT, 0, "out-act", "NAME", MTI_CHOICE, AT(given_config.out_act), LOOKS & ~V(FIT),
+     M(MLP), 0, 0, "activation of an mlp's output", .choice = &mti_out_acts},
     {MTI_O_NORM, 0, "norm", "PLACE", MTI_CHOICE, AT(given_config.norm), BUILDS, M(GPT) | M(BLOCK),
      0, 0, "before attention and MLP, after the sums with them, after them, or around them",
      .choice = &mti_norm_places},
@@ -196,7 +205,7 @@ const mti_option_row mti_option_rows[] = {
      "probability, below 1"},
     {MTI_O_ATTENTION, 0, "attention", "FORM", MTI_CHOICE, AT(given_config.attention), BUILDS,
      ATTENDS, 0, 0, "in blocks, or with every intermediate tensor", .choice = &mti_attention_forms},
-    {MTI_O_CAUSAL, 0, "causal", NULL, MTI_FLAG, AT(given_config.causal), LOOKS,
+    {MTI_O_CAUSAL, 0, "causal", NULL, MTI_FLAG, AT(given_config.causal), LOOKS & ~V(FIT),
      M(ATTENTION) | M(BLOCK), 0, 0,
      "no position sees a later one (a gpt or llama is always causal, a bert never)"},
     {MTI_O_DTYPE, 0, "dtype", "TYPE", MTI_OTHER, AT(given_config.dtype), BUILDS, ANY, 0, 0,
@@ -228,9 +237,9 @@ const mti_option_row mti_option_rows[] = {
     {MTI_O_LOSS, 0, "loss", "TYPE", MTI_CHOICE, AT(given_config.ops.loss), BUILDS, WHOLE, 0, 0,
      "the cross-entropy: of the logits as they are, or cast to f32", W(NARROW),
      .choice = &mti_op_precisions},
-    {MTI_O_OPTIMIZER, 0, "optimizer", "NAME", MTI_CHOICE, AT(workload.optimizer), PLANNED, ANY, 0,
+    {MTI_O_OPTIMIZER, 0, "optimizer", "NAME", MTI_CHOICE, AT(workload.optimizer), SEARCHED, ANY, 0,
      0, "the optimizer whose state and step are included", .choice = &mti_optimizers},
-    {MTI_O_CHECKPOINT, 0, "checkpoint", "PRESET", MTI_OTHER, 0, PLANNED | V(TRAIN), ANY, 0, 0,
+    {MTI_O_CHECKPOINT, 0, "checkpoint", "PRESET", MTI_OTHER, 0, SEARCHED | V(TRAIN), ANY, 0, 0,
      "recompute in backward: none, full (each block), selective (the attention core), "
      "every=K blocks, sqrt",
      W(NO_BUDGET), .read = mti_read_checkpoint},
@@ -238,7 +247,7 @@ const mti_option_row mti_option_rows[] = {
      V(TRAIN) | V(PROFILE) | V(PLAN), WHOLE, 1, 9e18,
      "find the checkpoints that recompute least with a peak of at most this", W(ONE_FORWARD)},
     {MTI_O_OFFLOAD, 0, "offload", "WHERE", MTI_CHOICE, AT(workload.memory.offload),
-     STEPS | V(TRAIN), ANY, 0, 0, "keep saved tensors in host memory or on disk (TMPDIR)",
+     STEPS | V(FIT) | V(TRAIN), ANY, 0, 0, "keep saved tensors in host memory or on disk (TMPDIR)",
      W(NO_BUDGET), .choice = &offloads},
     {MTI_O_COMPRESS, 0, "compress", "HOW", MTI_OTHER, 0, STEPS | V(TRAIN), ANY, 0, 0,
      "keep saved tensors in fewer bits: none, or some of bf16, 8bit, bits, seed (dropout masks), "
@@ -250,10 +259,10 @@ const mti_option_row mti_option_rows[] = {
      "multiply the loss, for f16: none, dynamic, or a number", W(STEPS) | W(SCALED),
      .read = mti_read_loss_scale},
     {MTI_O_MASTER, 0, "master-weights", NULL, MTI_FLAG, AT(workload.memory.master),
-     PLANNED | V(TRAIN), ANY, 0, 0,
+     SEARCHED | V(TRAIN), ANY, 0, 0,
      "step 16-bit parameters in f32 copies (profile and sweep: needs --optimizer)", W(STEPS)},
     {MTI_O_F32_GRADIENTS, 0, "f32-gradients", NULL, MTI_FLAG, AT(workload.memory.f32_gradients),
-     PLANNED | V(TRAIN), ANY, 0, 0, "sum the gradients of 16-bit parameters in f32"},
+     SEARCHED | V(TRAIN), ANY, 0, 0, "sum the gradients of 16-bit parameters in f32"},
     {MTI_O_STEP_IN_BACKWARD, 0, "step-in-backward", NULL, MTI_FLAG,
      AT(workload.memory.step_in_backward), STEPS, ANY, 0, 0,
      "step each parameter as soon as its gradient is there, and drop that",
@@ -264,13 +273,13 @@ const mti_option_row mti_option_rows[] = {
     {MTI_O_QLORA, 0, "qlora", NULL, MTI_FLAG, AT(workload.memory.qlora), BUILDS & ~V(PLAN), LAYERED,
      0, 0, "keep the frozen weights in 4 bits (needs --lora-rank)", W(FLOATS) | W(ADAPTERS)},
 
-    {MTI_O_TP, 0, "tp", "N", MTI_INT, AT(workload.parallel.tensor), PLANNED, RANKED, 1, 1e6,
+    {MTI_O_TP, 0, "tp", "N", MTI_INT, AT(workload.parallel.tensor), SEARCHED, RANKED, 1, 1e6,
      "one rank of N that share each layer (Megatron-LM); on meta"},
     {MTI_O_SP, 0, "sp", NULL, MTI_FLAG, AT(workload.parallel.sequence), PLANNED, RANKED, 0, 0,
      "the ranks of --tp also split the sequence between the products", W(SHARED_LAYERS)},
-    {MTI_O_PP, 0, "pp", "N", MTI_INT, AT(workload.parallel.pipeline), PLANNED, RANKED, 1, 1e6,
+    {MTI_O_PP, 0, "pp", "N", MTI_INT, AT(workload.parallel.pipeline), SEARCHED, RANKED, 1, 1e6,
      "one stage of N of a 1F1B pipeline, its microbatches in flight included; on meta"},
-    {MTI_O_INTERLEAVE, 0, "interleave", "M", MTI_INT, AT(workload.parallel.interleave), PLANNED,
+    {MTI_O_INTERLEAVE, 0, "interleave", "M", MTI_INT, AT(workload.parallel.interleave), SEARCHED,
      RANKED, 1, 1e6, "parts of the model in each stage (default 1)", W(STAGED)},
     {MTI_O_RANK, 0, "rank", "I", MTI_INT, AT(rank), PLANNED, RANKED, 0, 1e9,
      "which rank; those of --tp come first, then those of --dp, then the stages (default 0)",
@@ -281,7 +290,7 @@ const mti_option_row mti_option_rows[] = {
      PLANNED, RANKED, 1, 1e6, "of --batch sequences each, in a step (default: as many as stages)"},
     {MTI_O_DP, 0, "dp", "N", MTI_INT, AT(workload.parallel.data), PLANNED, RANKED, 1, 1e6,
      "data-parallel ranks, among which --zero splits states; on meta"},
-    {MTI_O_ZERO, 0, "zero", "STAGE", MTI_INT, AT(zero), PLANNED, RANKED, 0, 3,
+    {MTI_O_ZERO, 0, "zero", "STAGE", MTI_INT, AT(zero), SEARCHED, RANKED, 0, 3,
      "split 1: optimizer state, 2: also gradients, 3: also parameters", W(OTHER_DATA)},
 
     {MTI_O_DEVICE, 0, "device", "KIND", MTI_OTHER, 0, EVERY & ~META, ANY, 0, 0,
@@ -305,16 +314,26 @@ const mti_option_row mti_option_rows[] = {
      "parameters that the formulas for states and work take, as a paper rounds them: 65B (default: "
      "counted)",
      W(ALONE)},
-    {MTI_O_TRAIN_TOKENS, 0, "tokens", "N", MTI_SCALED, AT(plan.tokens), V(PLAN), WHOLE, 1, 1e18,
-     "to train on, such as 300B: the FLOP of all of it, and with --flops-rate the time", W(ALONE)},
+    {MTI_O_TRAIN_TOKENS, 0, "tokens", "N", MTI_SCALED, AT(plan.tokens), V(PLAN) | V(FIT), WHOLE, 1,
+     1e18, "to train on, such as 300B: the FLOP of all of it, and with --flops-rate the time",
+     W(ALONE)},
     {MTI_O_FLOPS_RATE, 0, "flops-rate", "R", MTI_SCALED, AT(plan.flops_rate), V(PLAN), WHOLE, 1,
      1e21, "of one device in FLOP/s, such as 312T", W(TOKENS)},
-    {MTI_O_UTILISATION, 0, "utilisation", "U", MTI_REAL, AT(plan.utilisation), V(PLAN), WHOLE, 0, 1,
-     "share of that rate which is reached", W(TOKENS) | W(RATE)},
+    {MTI_O_UTILISATION, 0, "utilisation", "U", MTI_REAL, AT(plan.utilisation), V(PLAN) | V(FIT),
+     WHOLE, 0, 1, "share of that rate which is reached", W(TOKENS) | W(RATE)},
     {MTI_O_DEVICES, 0, "devices", "N", MTI_INT, AT(plan.devices), V(PLAN), WHOLE, 1, 1e9,
      "that share the work", W(TOKENS) | W(RATE)},
     {MTI_O_KV, 0, "kv", "N", MTI_INT, AT(plan.kv), V(PLAN), M(GPT) | M(LLAMA), 0, 1e9,
      "fill a KV cache: --seq tokens and N more", W(ALONE)},
+    {MTI_O_GPUS, 0, "gpus", "N", MTI_INT, AT(fit.gpus), V(FIT), WHOLE, 1, 1e6,
+     "how many train the model together"},
+    {MTI_O_GPU, 0, "gpu", "NAME", MTI_TEXT, AT(fit.gpu), V(FIT), WHOLE, 0, 0,
+     "their kind: a100-40, a100-80, h100, h200, b200, mi300x, l40s, rtx4090, rtx5090, or one of "
+     "--gpus-file"},
+    {MTI_O_GPUS_FILE, 0, "gpus-file", "FILE", MTI_TEXT, AT(fit.file), V(FIT), WHOLE, 0, 0,
+     "other kinds, or other figures of these: {\"h100\": {\"memory\": \"94GiB\"}}"},
+    {MTI_O_PRICE, 0, "price", "DOLLARS", MTI_REAL, AT(fit.price), V(FIT), WHOLE, 0, 1e6,
+     "of an hour of one GPU: shows what a billion tokens cost"},
     {MTI_O_OVER, 0, "over", "OPTION=A,B", MTI_LIST, AT(over), V(SWEEP), ANY, 0, 0,
      "a row for each value; several --over multiply; flags take yes and no, and `model` is an "
      "option here"},
@@ -333,7 +352,7 @@ const mti_option_row mti_option_rows[] = {
      W(BUDGETED)},
     {MTI_O_HTML, 0, "html", "FILE", MTI_TEXT, AT(html), PLANNED | V(RANKS), ANY, 0, 0,
      "write a report to look at: one file, for any browser"},
-    {MTI_O_JSON, 0, "json", "FILE", MTI_TEXT, AT(json), PLANNED | V(AUDIT) | V(RANKS), ANY, 0, 0,
+    {MTI_O_JSON, 0, "json", "FILE", MTI_TEXT, AT(json), SEARCHED | V(AUDIT) | V(RANKS), ANY, 0, 0,
      "write the result as one JSON object; - is standard output, and then no text"},
     {MTI_O_QUIET, 'q', "quiet", NULL, MTI_FLAG, AT(quiet), EVERY, ANY, 0, 0,
      "only results and errors"},
@@ -354,7 +373,7 @@ const mti_option_group mti_option_groups[] = {{MTI_O_MODEL_FILE, "Writing:"},
                                               {MTI_O_OPTIMIZER, "Memory:"},
                                               {MTI_O_TP, "One rank of several:"},
                                               {MTI_O_DEVICE, "Device:"},
-                                              {MTI_O_RECOMPUTE, "Plan:"},
+                                              {MTI_O_RECOMPUTE, "Plan and fit:"},
                                               {MTI_O_OVER, "Rows:"},
                                               {MTI_O_INFERENCE, "Output:"}};
 const size_t mti_n_option_groups = sizeof mti_option_groups / sizeof *mti_option_groups;

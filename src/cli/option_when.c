@@ -19,15 +19,24 @@ static bool one_backward(const mti_options *o)
 }
 static bool floats(const mti_options *o) { return o->zero < 3 || o->workload.parallel.data <= 1; }
 static bool shared_layers(const mti_options *o) { return o->workload.parallel.tensor > 1; }
-static bool staged(const mti_options *o) { return o->workload.parallel.pipeline > 1; }
-static bool other_data(const mti_options *o) { return o->workload.parallel.data > 1; }
+static bool staged(const mti_options *o)
+{
+    return o->verb == MTI_FIT || o->workload.parallel.pipeline > 1;
+}
+static bool other_data(const mti_options *o)
+{
+    return o->verb == MTI_FIT || o->workload.parallel.data > 1;
+}
 static bool no_budget(const mti_options *o) { return !o->workload.budget; }
 static bool budget(const mti_options *o) { return o->verb != MTI_PLAN || o->workload.budget; }
 static bool adapters(const mti_options *o) { return o->workload.memory.lora_rank; }
 static bool saves(const mti_options *o) { return o->save; }
 static bool held_out(const mti_options *o) { return o->val_fraction > 0; }
-static bool tokens(const mti_options *o) { return o->given[MTI_O_TRAIN_TOKENS]; }
-static bool rate(const mti_options *o) { return o->given[MTI_O_FLOPS_RATE]; }
+static bool tokens(const mti_options *o)
+{
+    return o->verb == MTI_FIT || o->given[MTI_O_TRAIN_TOKENS];
+}
+static bool rate(const mti_options *o) { return o->verb == MTI_FIT || o->given[MTI_O_FLOPS_RATE]; }
 static bool expr(const mti_options *o) { return o->expression.text; }
 static bool no_steps(const mti_options *o) { return !o->given[MTI_O_STEPS]; }
 static bool no_file(const mti_options *o) { return !o->train.from && !o->resume; }

@@ -69,7 +69,7 @@ static error_t parse_key(int key, char *arg, struct argp_state *state)
     }
     const mti_option_row *r = row_of_key(o->verb, key);
     if (!r) return ARGP_ERR_UNKNOWN;
-    return mti_option_read(o, r, arg) ? 0 : EINVAL;
+    return mti_option_read(o, r, arg) && mti_keep_word(o, r, arg) ? 0 : EINVAL;
 }
 
 /* argp has reported an unknown option: suggests the one with the nearest name. */

@@ -11,6 +11,7 @@
 #include "cli/trainer.h"
 #include "measure/expression.h"
 #include "measure/plan.h"
+#include "memtape/fit.h"
 
 typedef enum mti_verb {
     MTI_DEMO,
@@ -22,6 +23,7 @@ typedef enum mti_verb {
     MTI_SWEEP,
     MTI_PLAN,
     MTI_RANKS,
+    MTI_FIT,
     MTI_VERB_COUNT
 } mti_verb;
 
@@ -143,6 +145,10 @@ typedef enum mti_option {
     MTI_O_UTILISATION,
     MTI_O_DEVICES,
     MTI_O_KV,
+    MTI_O_GPUS,
+    MTI_O_GPU,
+    MTI_O_GPUS_FILE,
+    MTI_O_PRICE,
     MTI_O_OVER,
     MTI_O_ROW,
     MTI_O_INFERENCE,
@@ -192,6 +198,13 @@ typedef struct mti_options {
     const char *trace;
 
     mti_plan_options plan;
+
+    struct mti_fit_words {
+        int64_t gpus;
+        const char *gpu, *file;
+        double price;     /* of a GPU's hour */
+        char plain[1024]; /* those of the options that a profile takes, too: "--dtype f32" */
+    } fit;
     mti_expression_options expression; /* explain; its text NULL: a MODEL is given */
 
     const char *model_file, *prompt, *adapter;
@@ -227,6 +240,9 @@ const char *mti_compress_text(char buf[MTI_COMPRESS_TEXT], unsigned rules);
 bool mti_options_complete(mti_options *o);
 /* Whether no output file is also an input or another output; o->error otherwise. */
 bool mti_files_apart(mti_options *o);
+/* The command that profiles a set-up, of a fit. False if it is too long for buf. */
+bool mti_profile_command(const mti_options *o, const mt_fit_result *r, const mt_fit_setup *s,
+                         char *buf, size_t n);
 void mti_options_help(mti_verb verb, const char *name, FILE *out);
 
 /* Sets o->workload.config to `base`, overridden by the options that were given. */

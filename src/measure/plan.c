@@ -223,7 +223,7 @@ static bool search_fits(mti_plan_result *p)
     const mti_comparison *kept = mti_plan_find(p, "activations");
     if (model) p->batch.by_formula = room(w, model->formula.value, kept->formula.value);
     if (model) p->batch.by_sum = room(w, model->measured, kept->measured);
-    return mti_fit_search(&p->batch, w, true) && mti_fit_search(&p->seq, w, false);
+    return mti_largest_find(&p->batch, w, true) && mti_largest_find(&p->seq, w, false);
 }
 
 /* ---- all of it ---- */

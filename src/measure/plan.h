@@ -3,7 +3,7 @@
 #define MTI_MEASURE_PLAN_H
 
 #include "measure/budget.h"
-#include "measure/fit.h"
+#include "measure/largest.h"
 
 /* What a plan takes besides its workload. */
 typedef struct mti_plan_options {
@@ -34,7 +34,7 @@ typedef struct mti_plan_result {
     int n_components;
     mt_plan_component components[MT_PLAN_MAX_COMPONENTS]; /* of its forward */
     mti_need need;
-    mti_fit batch, seq;      /* with a capacity */
+    mti_largest batch, seq;  /* with a capacity */
     mti_budget_found budget; /* with a budget, and its front */
 } mti_plan_result;
 

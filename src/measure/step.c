@@ -322,20 +322,52 @@ static bool settle_scale(run *r)
     return ok;
 }
 
+/* What is counted until now. */
+typedef struct counted {
+    mt_flops flops;
+    mt_traffic traffic;
+    uint64_t offloaded;
+} counted;
+
+static bool count(const run *r, counted *c)
+{
+    mt_offload_stats away = {0};
+    mt_offload *offload = r->memory_hooks.offload;
+    *c = (counted){.flops = mt_flops_get(r->subject.device),
+                   .traffic = mt_traffic_get(r->subject.device)};
+    if (offload && mt_offload_get_stats(offload, &away) != MT_OK) return false;
+    c->offloaded = away.bytes_out;
+    return true;
+}
+
+static void note_counted(mti_steady *s, const run *r, const counted *from, const counted *to)
+{
+    const mt_flops *f = &from->flops, *g = &to->flops;
+    const mt_traffic *a = &from->traffic, *b = &to->traffic;
+    const mti_subject *subject = &r->subject;
+    s->flops =
+        mti_subject_flops(subject, (mt_flops){g->forward - f->forward, g->backward - f->backward,
+                                              g->recompute - f->recompute});
+    s->traffic = (mt_traffic){.products = mti_subject_whole(subject, b->products - a->products),
+                              .others = mti_subject_whole(subject, b->others - a->others),
+                              .layers = mti_subject_whole(subject, b->layers - a->layers),
+                              .pieces = mti_subject_whole(subject, b->pieces - a->pieces),
+                              .stages = mti_subject_whole(subject, b->stages - a->stages)};
+    s->offloaded = mti_subject_whole(subject, to->offloaded - from->offloaded);
+}
+
 static bool steady_step(run *r)
 {
     mti_steady *s = &r->m->steady;
+    counted before, after;
     s->ledger = r->watch.timeline ? mt_ledger_new(r->subject.device) : NULL;
     if (r->watch.timeline && !s->ledger) return false;
     mti_timeline_mark_steady(&r->m->timeline);
-    mt_flops before = mt_flops_get(r->subject.device);
     double began = mti_now();
-    if (!next_step(r, &s->phases, s->ledger)) return false;
+    if (!count(r, &before) || !next_step(r, &s->phases, s->ledger)) return false;
     s->seconds = mt_device_has_data(r->subject.device) ? mti_now() - began : NAN;
-    mt_flops after = mt_flops_get(r->subject.device);
-    s->flops = mti_subject_flops(&r->subject, (mt_flops){after.forward - before.forward,
-                                                         after.backward - before.backward,
-                                                         after.recompute - before.recompute});
+    if (!count(r, &after)) return false;
+    note_counted(s, r, &before, &after);
     for (int i = 0; i < s->phases.n; i++) {
         const mti_phase *phase = &s->phases.at[i];
         if (phase->reserved_peak > s->reserved) s->reserved = phase->reserved_peak;

@@ -33,7 +33,9 @@ typedef struct mti_steady {
     mti_phases phases;                     /* forward, backward and, with an optimizer, step */
     mt_ledger *ledger;                     /* of its forward, with a timeline; else NULL */
     mt_flops flops;
-    double seconds; /* all of it; NaN on a device without data */
+    mt_traffic traffic; /* of forward and backward, as flops */
+    uint64_t offloaded; /* bytes that left the device, and came back */
+    double seconds;     /* all of it; NaN on a device without data */
 } mti_steady;
 
 /* The allocator's growth over forward, and what it is made of:

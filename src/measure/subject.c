@@ -163,12 +163,17 @@ void mti_flown_free(mti_flown *f)
     *f = (mti_flown){0};
 }
 
+uint64_t mti_subject_whole(const mti_subject *s, uint64_t counted)
+{
+    if (!s->stage) return counted;
+    uint64_t run = (uint64_t)s->stage->schedule.run;
+    return counted / run * (uint64_t)s->stage->shares->parallel.microbatches;
+}
+
 mt_flops mti_subject_flops(const mti_subject *s, mt_flops f)
 {
-    if (!s->stage) return f;
-    uint64_t run = (uint64_t)s->stage->schedule.run;
-    uint64_t all = (uint64_t)s->stage->shares->parallel.microbatches;
-    return (mt_flops){f.forward / run * all, f.backward / run * all, f.recompute / run * all};
+    return (mt_flops){mti_subject_whole(s, f.forward), mti_subject_whole(s, f.backward),
+                      mti_subject_whole(s, f.recompute)};
 }
 
 /* ---- around an optimizer's step ---- */

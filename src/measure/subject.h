@@ -47,6 +47,7 @@ void mti_subject_infers(mti_subject *s);
 bool mti_subject_is_first(const mti_subject *s, int64_t k);
 /* Of the whole step, where only so many microbatches ran. */
 mt_flops mti_subject_flops(const mti_subject *s, mt_flops counted);
+uint64_t mti_subject_whole(const mti_subject *s, uint64_t counted);
 
 /* ---- around an optimizer's step ---- */
 

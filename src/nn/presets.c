@@ -44,6 +44,9 @@ static const struct {
     {"llama-3.1-8b",
      {LLAMA(32, 32, 4096, 128256, 131072), .kv_heads = 8, .ffn = 14336, .rope_theta = 500000,
       .norm_eps = 1e-5}},
+    {"llama-3.1-70b",
+     {LLAMA(80, 64, 8192, 128256, 131072), .kv_heads = 8, .ffn = 28672, .rope_theta = 500000,
+      .norm_eps = 1e-5}},
 };
 #define N_PRESETS (sizeof presets / sizeof presets[0])
 

@@ -6,7 +6,8 @@
  *   replicate       y = x, which all ranks have          dx = the sum of every rank's dy  (its f)
  *   send            y stands for x, now elsewhere        dx = what comes back
  *   recv            y = what came; x stands for it       dx = dy, which is sent back
- * Nothing is kept. The process runs one rank only and moves no data, so n > 1 needs a device
+ * As rings do it, a rank sends (n-1)/n of what all have together, and for a sum that all get twice
+ * that. Nothing is kept. The process runs one rank only and moves no data, so n > 1 needs a device
  * without data, for its shapes and bytes. Shoeybi et al. 2019; Korthikanti et al. 2022. */
 #include "ops/ops.h"
 
@@ -18,6 +19,35 @@ static bool check(const mti_call *c)
            mti_fail_bool(MT_ERR_UNSUPPORTED,
                          "%s: %lld ranks on %s; need 1, or a device without data (meta)",
                          c->op->name, (long long)n_ranks(c), mt_device_kind(c->device));
+}
+
+/* ---- what this rank sends ---- */
+
+/* Pieces of parameters lie along dimension 0, those of sequences along others. */
+static mti_route route_of(const mti_call *c)
+{
+    return c->params->collective.dim == 0 ? MTI_TO_PIECES : MTI_TO_LAYERS;
+}
+
+static uint64_t round_of_a_ring(const mti_call *c, const mti_view *whole)
+{
+    uint64_t n = (uint64_t)n_ranks(c);
+    return mti_view_bytes(whole) / n * (n - 1);
+}
+
+static void send_pieces(mti_call *c, const mti_view *whole)
+{
+    mti_count_sent(c, route_of(c), round_of_a_ring(c, whole));
+}
+
+static void send_sum(mti_call *c, const mti_view *whole)
+{
+    mti_count_sent(c, MTI_TO_LAYERS, 2 * round_of_a_ring(c, whole));
+}
+
+static void send_stage(mti_call *c, const mti_view *x)
+{
+    mti_count_sent(c, MTI_TO_STAGES, n_ranks(c) > 1 ? mti_view_bytes(x) : 0);
 }
 
 static bool same_shape(mti_call *c) { return check(c) && mti_shape_same(c); }
@@ -65,12 +95,42 @@ static bool scatter_shape(mti_call *c)
     return mti_out_like(c, &y);
 }
 
-const mti_op_code mti_code_all_gather = {gather_shape, receive_forward, receive_backward};
-const mti_op_code mti_code_reduce_scatter = {scatter_shape, receive_forward, receive_backward};
+static bool gather_forward(mti_call *c)
+{
+    send_pieces(c, mti_out(c, 0));
+    return receive_forward(c);
+}
+
+static bool gather_backward(mti_call *c)
+{
+    send_pieces(c, mti_dout(c));
+    return receive_backward(c);
+}
+
+static bool scatter_forward(mti_call *c)
+{
+    send_pieces(c, mti_in(c, 0));
+    return receive_forward(c);
+}
+
+static bool scatter_backward(mti_call *c)
+{
+    send_pieces(c, &c->in_spec[0]);
+    return receive_backward(c);
+}
+
+const mti_op_code mti_code_all_gather = {gather_shape, gather_forward, gather_backward};
+const mti_op_code mti_code_reduce_scatter = {scatter_shape, scatter_forward, scatter_backward};
 
 /* ---- all_reduce, replicate ---- */
 
-const mti_op_code mti_code_all_reduce = {same_shape, receive_forward, pass_backward};
+static bool reduce_forward(mti_call *c)
+{
+    send_sum(c, mti_in(c, 0));
+    return receive_forward(c);
+}
+
+const mti_op_code mti_code_all_reduce = {same_shape, reduce_forward, pass_backward};
 
 static bool alias_forward(mti_call *c)
 {
@@ -81,6 +141,7 @@ static bool alias_forward(mti_call *c)
 /* With n > 1 the sum goes into dy's memory if dy has no other reference. */
 static bool replicate_backward(mti_call *c)
 {
+    send_sum(c, mti_dout(c));
     return n_ranks(c) == 1 ? pass_backward(c) : mti_din_reuse(c, 0) != NULL;
 }
 
@@ -93,6 +154,7 @@ static bool send_forward(mti_call *c)
 {
     if (n_ranks(c) == 1) return alias_forward(c);
     const mti_view *x = mti_in(c, 0);
+    send_stage(c, x);
     mti_view one = {.dtype = x->dtype, .rank = 0};
     size_t n_bytes;
     if (!mti_view_pack(&one, &n_bytes)) return false;
@@ -110,7 +172,19 @@ static bool send_backward(mti_call *c)
 }
 
 const mti_op_code mti_code_send = {same_shape, send_forward, send_backward};
-const mti_op_code mti_code_recv = {same_shape, receive_forward, pass_backward};
+static bool recv_forward(mti_call *c)
+{
+    mti_count_sent(c, MTI_TO_STAGES, 0); /* the stage before counts it */
+    return receive_forward(c);
+}
+
+static bool recv_backward(mti_call *c)
+{
+    send_stage(c, mti_dout(c));
+    return pass_backward(c);
+}
+
+const mti_op_code mti_code_recv = {same_shape, recv_forward, recv_backward};
 
 /* ---- calls ---- */
 

@@ -74,7 +74,7 @@ static json_t *need_json(const mti_need *need)
                      mti_categories_json(need->at_peak));
 }
 
-static json_t *fit_json(const mti_fit *fit)
+static json_t *fit_json(const mti_largest *fit)
 {
     json_t *j = json_object();
     mti_json_put(j, "largest", json_integer(fit->largest));

@@ -149,7 +149,7 @@ static bool print_need(const mti_plan_result *p, FILE *out, const mti_style *sty
     return true;
 }
 
-static void print_fit(const mti_fit *fit, const char *what, const char *at, int64_t other,
+static void print_fit(const mti_largest *fit, const char *what, const char *at, int64_t other,
                       FILE *out)
 {
     char peak[MTI_NUMBER], reserved[MTI_NUMBER];

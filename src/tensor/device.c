@@ -171,6 +171,24 @@ void mt_flops_reset(mt_device *d)
     atomic_store(&d->flops_recompute, 0);
 }
 
+mt_traffic mt_traffic_get(const mt_device *d)
+{
+    if (!mti_given(d, "traffic_get", "the device")) return (mt_traffic){0};
+    return (mt_traffic){.products = atomic_load(&d->moved_products),
+                        .others = atomic_load(&d->moved_others),
+                        .layers = atomic_load(&d->sent[MTI_TO_LAYERS]),
+                        .pieces = atomic_load(&d->sent[MTI_TO_PIECES]),
+                        .stages = atomic_load(&d->sent[MTI_TO_STAGES])};
+}
+
+uint64_t mti_view_bytes(const mti_view *v)
+{
+    uint64_t n = mt_dtype_size(v->dtype);
+    for (int d = 0; d < v->rank; d++)
+        if (v->stride[d] != 0 || v->shape[d] == 0) n *= (uint64_t)v->shape[d];
+    return n;
+}
+
 /* ---- memory.h: statistics and limits of the pool ---- */
 
 void mt_mem_get_stats(const mt_device *d, mt_mem_stats *out)

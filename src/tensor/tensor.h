@@ -9,6 +9,9 @@
 
 /* ---- device ---- */
 
+/* Where a collective sends: fields of mt_traffic. */
+typedef enum mti_route { MTI_TO_LAYERS, MTI_TO_PIECES, MTI_TO_STAGES, MTI_ROUTES } mti_route;
+
 struct mt_device {
     atomic_int refs; /* handles and storages */
     const mti_backend *backend;
@@ -21,11 +24,15 @@ struct mt_device {
     atomic_size_t gemm_workspace; /* bytes a pass takes at its first matrix product */
     mti_block *workspace[2];      /* of forward and backward; NULL until taken */
     atomic_uint_fast64_t flops_forward, flops_backward, flops_recompute;
+    atomic_uint_fast64_t moved_products, moved_others, sent[MTI_ROUTES];
     atomic_bool balance_check;
 };
 
 /* Take n draws of the default generator: sets *seed and *offset (counters of four lanes). */
 void mti_rng_take(mt_device *device, uint64_t n_draws, uint64_t *seed, uint64_t *offset);
+
+/* Bytes of the elements that v has; those that broadcasting repeats count once. */
+uint64_t mti_view_bytes(const mti_view *v);
 
 /* Call before each matrix product: takes the pass's gemm workspace, if not yet taken. */
 bool mti_device_take_workspace(mt_device *device, bool backward);

@@ -15,7 +15,7 @@ from lib import MEMTAPE, check, done, equal, run
 
 FOLDER = tempfile.mkdtemp()
 os.environ.setdefault("OMP_NUM_THREADS", "2")
-VERBS = ["demo", "train", "generate", "profile", "explain", "audit", "sweep", "plan", "ranks"]
+VERBS = ["demo", "train", "generate", "profile", "explain", "audit", "sweep", "plan", "ranks", "fit"]
 
 # ---- a value for each option, unlike its default; and other options without which it has no effect ----
 VALUES = {
@@ -37,8 +37,8 @@ VALUES = {
     "no-grad": "x", "weights": "x,w", "inference": None, "timeline": None, "trace": "x.trace",
     "svg": "x.svg", "html": "x.html", "json": "x.json", "quiet": None, "help": None, "recipe": "hf", "swiglu": "unfused",
     "rms-norm": "unfused", "gelu-tanh": "unfused", "rope": "unfused", "softmax": "f32", "kv-groups": "repeated",
-    "loss": "f32"}
-VALUE_OF = {("plan", "tokens"): "1B", ("plan", "optimizer"): "sgd-momentum", ("train", "steps"): 3,
+    "loss": "f32", "gpus": 8, "gpu": "h200", "gpus-file": "gpus.json", "price": 2}
+VALUE_OF = {("plan", "tokens"): "1B", ("fit", "tokens"): "1B", ("fit", "tp"): 2, ("fit", "pp"): 2, ("plan", "optimizer"): "sgd-momentum", ("train", "steps"): 3,
             ("train", "preset"): "llama-tiny", ("train", "layers"): 3}
 # Used where the command already has the value above.
 SECOND_VALUES = {"device": "cpu", "budget": "2GB", "from": "other.safetensors", "resume": "half2.safetensors"}
@@ -54,7 +54,9 @@ NEEDED = {"inplace": ["--act", "leaky_relu"], "loss-scale": ["--dtype", "f16", "
            "gemm-workspace": ON_META, "scratch": ON_META + ["--dtype", "bf16"],
            "utilisation": ["--tokens", "1B", "--flops-rate", "1T"],
            "devices": ["--tokens", "1B", "--flops-rate", "1T"]}
-NEEDED_BY = {("plan", "svg"): ["--budget", "1GB"], ("plan", "master-weights"): [],
+NEEDED_BY = {("fit", "utilisation"): [], ("fit", "master-weights"): ["--optimizer", "adamw"],
+              ("fit", "gemm-workspace"): [], ("fit", "scratch"): [],
+              ("plan", "svg"): ["--budget", "1GB"], ("plan", "master-weights"): [],
               ("plan", "gemm-workspace"): ["--capacity", "10MB"],
               ("plan", "scratch"): ["--capacity", "10MB"],
               ("train", "loss-scale"): ["--amp", "f16"], ("train", "master-weights"): ["--dtype", "bf16"],
@@ -68,19 +70,23 @@ EXPRESSION = ["--expr", "(x*2)@w", "--shapes", "x=3x4,w=4x5"]
 MLP = ["mlp", "-b", 2, "-s", 16, "-d", 16]
 GPT = ["gpt", *SMALL, "-l", 4]
 LLAMA = ["llama", *SMALL, "-l", 2]
+GPUS = ["--gpus", 4, "--gpu", "h100"]
+FIT = ["gpt", "-b", 4, "-s", 16, "-d", 16, "-a", 4, "-l", 4, *GPUS]
 TEXT = ["--data", "text.txt", "--steps", 4, "--save", "out.safetensors"]
 TRAIN = [*TEXT, *SMALL, "-l", 1]
 RANK = ["gpt", "-b", 2, "-s", 16, "-d", 32, "-a", 8, "-l", 8, "--dtype", "bf16", *ON_META, "--tp", 2,
         "--pp", 2, "--dp", 2, "--zero", 1, "--dropout", 0.1]
 LAST_RANK = [*RANK[:RANK.index("--dtype")], *ON_META, "--tp", 2, "--pp", 2, "--dp", 2, "--zero", 1, "--rank", 7]
 BASE = {"demo": ["--data", "text.txt"], "train": TRAIN, "generate": ["--model", "model.safetensors",
-        "-n", 20], "profile": GPT, "explain": GPT, "audit": ["relu"], "sweep": GPT, "plan": GPT, "ranks": []}
+        "-n", 20], "profile": GPT, "explain": GPT, "audit": ["relu"], "sweep": GPT, "plan": GPT, "ranks": [],
+        "fit": FIT}
 # Another command than BASE's, where that shows what the option does.
 BASE_OF = {("train", "preset"): [*TEXT, "-b", 2, "-s", 16], ("plan", "kv"): ["gpt2", "-s", 16],
            ("audit", "threads"): [], ("demo", "seconds"): ["--data", "text.txt", "--seconds", 1],
            **{("explain", option): EXPRESSION for option in ("expr", "shapes", "no-grad", "weights")},
            **{(verb, "out-act"): MLP for verb in ("profile", "explain", "sweep", "plan")},
            **{(verb, option): LLAMA for verb in ("profile", "explain", "sweep", "plan") for option in ("swiglu", "rope")},
+           **{("fit", option): [*LLAMA, *GPUS] for option in ("swiglu", "rope")},
            **{("train", option): [*TEXT, *SMALL, "-l", 1, "--preset", "llama-tiny"] for option in ("swiglu", "rope")},
            **{(verb, "causal"): ["block", *SMALL] for verb in ("profile", "explain", "sweep", "plan")},
            **{(verb, option): RANK if verb != "plan" else [word for word in RANK if word not in ON_META]
@@ -102,6 +108,7 @@ MODES = [
     ("sweep", "meta", [*GPT, *ON_META]), ("sweep", "one rank of several", RANK),
     ("sweep", "cpu and meta", [*GPT, "--over", "device=cpu,meta"]),
     ("plan", "capacity", [*GPT, "--capacity", "10MB"]),
+    ("fit", "too large", [*FIT, "--capacity", "10kB"]),
     ("plan", "budget", [*GPT, "--budget", "1GB"]),
     ("plan", "an mlp", MLP), ("profile", "a linear", ["linear", "-b", 2, "-d", 16]),
     ("train", "from", [*TEXT, "-b", 2, "--from", "model.safetensors"]),
@@ -120,6 +127,7 @@ def prepare():
     source = Path(__file__).read_text()
     Path(FOLDER, "text.txt").write_text(source[:3000])
     Path(FOLDER, "more.txt").write_text(source[3000:5000])
+    Path(FOLDER, "gpus.json").write_text('{"h100": {"memory": "40GiB"}}')
     make("model.safetensors")
     make("other.safetensors", "--seed", 5)
     make("half.safetensors", "--steps", 2, "--warmup", 1)

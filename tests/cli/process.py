@@ -231,7 +231,7 @@ def small_stack_is_enough():
         for args in [["profile", "gpt"], ["profile", "llama", "--dtype", "bf16", "--timeline"],
                      ["profile", "gpt", "--budget", "2MB"], ["plan", "gpt"], ["plan", "llama", "--budget", "1GB"],
                      ["profile", "gpt", "--tp", 2, "--pp", 2, "--device", "meta"], ["ranks"],
-                     ["sweep", "gpt", "--over", "act=relu,gelu", "--over", "attention=flash,math", "--steps", 1],
+                     ["fit", "gpt", "--gpus", 4, "--gpu", "h100"], ["sweep", "gpt", "--over", "act=relu,gelu", "--over", "attention=flash,math", "--steps", 1],
                      ["explain", "bert"], ["audit"], ["train", *TINY, "--steps", 2],
                      ["train", "--data", "text", "--preset", "llama-tiny", "--steps", 1]]:
             p = limited(*args, kib=kib)
@@ -293,6 +293,8 @@ def output_is_never_the_file_of_an_input_or_of_another_output():
         ["demo", *text, "--save", "text"],
         ["audit", "relu", "--json", "out", ">out"],
         ["ranks", "--json", "out", ">out"],
+        ["fit", "./config.json", "--gpus", 2, "--gpu", "h100", "--json", "config.json"],
+        ["fit", "gpt", "--gpus", 2, "--gpu", "h100", "--gpus-file", "text", "--json", "text"],
     ]
     for verb in [["profile"], ["plan", "--budget", "1GB"], ["sweep", "--over", "act=relu,gelu"]]:
         for output in ["json", "svg", "html", *(["trace"] if verb == ["profile"] else [])]:
@@ -334,10 +336,11 @@ def output_is_never_the_file_of_an_input_or_of_another_output():
 
 def every_option_that_names_a_file_is_compared():
     """The help of every verb is read: a new option that takes a FILE must be added to the comparison."""
-    for verb in ["demo", "train", "generate", "profile", "explain", "audit", "sweep", "plan", "ranks"]:
+    for verb in ["demo", "train", "generate", "profile", "explain", "audit", "sweep", "plan", "ranks", "fit"]:
         text = run(verb, "--help").stdout
         names = set(re.findall(r"--([a-z0-9-]+)=(?:FILE|PATH)", text))
-        known = {"model", "adapter", "data", "resume", "from", "save", "save-adapter", "trace", "svg", "html", "json"}
+        known = {"model", "adapter", "data", "resume", "from", "save", "save-adapter", "trace", "svg", "html", "json",
+                 "gpus-file"}
         equal(names - known, set(), f"options of {verb} that take a file but are not compared")
 
 

@@ -1,7 +1,7 @@
 /* results.c: measurements as structs: their equations hold, and a refusal is a result, too. */
 #include <math.h>
 #include <string.h>
-#include "measure/fit.h"
+#include "measure/largest.h"
 #include "measure/profile.h"
 #include "measure/room.h"
 #include "measure/sweep.h"
@@ -97,8 +97,8 @@ static void the_largest_batch_fits_and_one_more_does_not(void **state)
     mti_workload w = workload(MT_MODEL_GPT, "meta");
     w.device.capacity = 8 << 20;
     for (int in_batches = 0; in_batches < 2; in_batches++) {
-        mti_fit fit = {0};
-        assert_true(mti_fit_search(&fit, &w, in_batches));
+        mti_largest fit = {0};
+        assert_true(mti_largest_find(&fit, &w, in_batches));
         assert_true(fit.largest > 0);
         assert_int_equal(fit.refused, fit.largest + 1);
         assert_true(fit.need.reserved <= w.device.capacity);

@@ -1,5 +1,5 @@
-/* fit.c: the largest batch and the longest sequence that fit, found by running them. */
-#include "measure/fit.h"
+/* largest.c: the largest batch and the longest sequence that fit, found by running them. */
+#include "measure/largest.h"
 #include "nn/model.h"
 
 #define MOST ((int64_t)1 << 30) /* dimensions go to 2^31 */
@@ -11,7 +11,7 @@ static int64_t unit_of(const mti_workload *w, bool in_batches)
     return w->ranked && h->sequence && h->tensor && !in_batches ? h->tensor : 1;
 }
 
-static bool attempt(mti_fit *fit, const mti_workload *w, bool in_batches, int64_t n, bool *fits)
+static bool attempt(mti_largest *fit, const mti_workload *w, bool in_batches, int64_t n, bool *fits)
 {
     mti_need need;
     mti_measurement m;
@@ -32,7 +32,7 @@ static bool attempt(mti_fit *fit, const mti_workload *w, bool in_batches, int64_
 
 /* Doubles until one is refused, then halves the gap between the last that fits and the first that
  * does not. */
-bool mti_fit_search(mti_fit *fit, const mti_workload *w, bool in_batches)
+bool mti_largest_find(mti_largest *fit, const mti_workload *w, bool in_batches)
 {
     bool fits = true;
     for (int64_t n = 1; fits && n <= MOST; n *= 2) {

@@ -1,0 +1,80 @@
+/* fit.h: what the files of the search share. */
+#ifndef MTI_FIT_SEARCH_H
+#define MTI_FIT_SEARCH_H
+
+#include "measure/step.h"
+#include "memtape/fit.h"
+
+/* What every set-up has in common; no thread changes it. */
+typedef struct mti_fit_task {
+    const mti_workload *workload; /* batch, parallel, checkpoint and offload are the set-up's */
+    const mt_fit_options *options;
+    mt_gpu gpu;
+    int64_t gpus, batch, seq; /* batch: of a step, of all ranks */
+    size_t capacity;
+    double utilisation;
+    double model_flops; /* of a step, of all ranks, nothing recomputed */
+    bool any;           /* one that fits is enough */
+    bool nearest;       /* none fits: measure what might come nearest, whatever is ruled out */
+} mti_fit_task;
+
+/* The search for any workload: mt_fit_search, with more options. `any`: until one fits. */
+bool mti_fit_run(const mti_workload *w, const mt_fit_options *options, bool any,
+                 mt_fit_result *out);
+
+/* ---- layouts.c: the ways to divide a model ---- */
+
+typedef MTI_VEC(mt_parallel) mti_layouts;
+/* Of all that the options allow: tensor, pipeline, interleave, data, zero. */
+bool mti_layouts_make(mti_layouts *all, const mti_fit_task *task);
+
+/* What is recomputed, and where saved tensors go. */
+typedef struct mti_policy {
+    const char *checkpoint;
+    mti_offload_choice offload;
+} mti_policy;
+#define MTI_MOST_POLICIES 8
+/* Those that the options allow, less costly ones first. */
+int mti_policies_make(mti_policy all[MTI_MOST_POLICIES], const mt_fit_options *options);
+/* Whether b recomputes all that a does, and moves all that a does. */
+bool mti_policy_includes(const mti_policy *b, const mti_policy *a);
+
+/* ---- setup.c: one set-up, measured ---- */
+
+/* What one rank does in a step, counted. */
+typedef struct mti_fit_work {
+    mt_flops flops;
+    mt_traffic traffic;
+    uint64_t offloaded;
+    size_t grad_bytes, optimizer_bytes; /* as mti_measurement has them */
+} mti_fit_work;
+
+typedef struct mti_fit_measured {
+    size_t allocated; /* the most, of both steps */
+    int profiles;
+} mti_fit_measured;
+
+/* Completes s, whose parallel, checkpoint, offload and microbatch are set. */
+bool mti_fit_measure(const mti_fit_task *task, mt_fit_setup *s, mti_fit_measured *m);
+/* The workload that is measured: its parallel.stage is the set-up's. */
+mti_workload mti_fit_workload(const mti_fit_task *task, const mt_fit_setup *s);
+/* FLOPs of a step of all ranks. */
+bool mti_fit_model_flops(const mti_fit_task *task, double *flops);
+
+/* ---- time.c: the model of a step's time ---- */
+
+/* Less than any set-up with these divisions and microbatches takes. */
+double mti_fit_least_time(const mti_fit_task *task, const mt_parallel *parallel);
+mt_fit_time mti_fit_time_of(const mti_fit_task *task, const mt_fit_setup *s,
+                            const mti_fit_work *work);
+
+/* ---- explore.c: the set-ups of one layout ---- */
+
+typedef struct mti_fit_found {
+    MTI_VEC(mt_fit_setup) setups;
+    int64_t n_profiles, n_larger, n_states, n_slower;
+} mti_fit_found;
+/* Measures what has this layout. */
+bool mti_fit_explore(const mti_fit_task *task, const mt_parallel *layout, mti_fit_found *found);
+
+#endif

@@ -1,0 +1,166 @@
+/* gpus.c: the GPUs that are known, and those of a file. */
+#include <jansson.h>
+#include <math.h>
+#include <string.h>
+#include "fit/fit.h"
+
+#define GIB(x) ((size_t)((x)*1073741824.0))
+
+/* Rates are those of dense products in bf16 with sums in f32. Bandwidths are of one direction: half
+ * of what a datasheet gives for both. What a process can have of the memory is what PyTorch reports
+ * as the total where a report was found (docs/fit.md), else the datasheet's GB as 10^9 bytes. */
+static const mt_gpu known[] = {
+    {"a100-40", GIB(39.50), 312e12, 1555e9, 300e9, 25e9, 32e9, 8,
+     "NVIDIA A100 datasheet (SXM 40 GB); network: DGX A100, 200 Gb/s a GPU"},
+    {"a100-80", GIB(79.25), 312e12, 2039e9, 300e9, 25e9, 32e9, 8,
+     "NVIDIA A100 datasheet (SXM 80 GB); network: DGX A100, 200 Gb/s a GPU"},
+    {"h100", GIB(79.11), 989.4e12, 3350e9, 450e9, 50e9, 64e9, 8,
+     "NVIDIA H100 datasheet (SXM); network: DGX H100, 400 Gb/s a GPU"},
+    {"h200", 141000000000, 989.4e12, 4800e9, 450e9, 50e9, 64e9, 8,
+     "NVIDIA H200 datasheet (SXM); network: DGX H200, 400 Gb/s a GPU"},
+    {"b200", 180000000000, 2250e12, 8000e9, 900e9, 50e9, 64e9, 8,
+     "NVIDIA HGX B200 datasheet; network: DGX B200, 400 Gb/s a GPU"},
+    {"mi300x", 192000000000, 1307.4e12, 5300e9, 448e9, 50e9, 64e9, 8,
+     "AMD Instinct MI300X datasheet; network: 400 Gb/s a GPU, assumed"},
+    {"l40s", GIB(44.42), 362.05e12, 864e9, 32e9, 12.5e9, 32e9, 8,
+     "NVIDIA L40S datasheet (PCIe 4); network: 100 Gb/s a GPU, assumed"},
+    {"rtx4090", GIB(23.64), 165.2e12, 1008e9, 32e9, 12.5e9, 32e9, 8,
+     "NVIDIA Ada whitepaper (PCIe 4); network: 100 Gb/s a GPU, assumed"},
+    {"rtx5090", GIB(31.37), 209.5e12, 1792e9, 64e9, 12.5e9, 64e9, 8,
+     "NVIDIA RTX Blackwell whitepaper (PCIe 5); network: 100 Gb/s a GPU, assumed"},
+};
+#define N_KNOWN (sizeof known / sizeof *known)
+
+const mt_gpu *mt_gpu_at(size_t i) { return i < N_KNOWN ? &known[i] : NULL; }
+
+mt_status mt_gpu_find(const char *name, mt_gpu *out)
+{
+    const char *names[N_KNOWN];
+    if (!name || !out)
+        return mti_fail(MT_ERR_ARGUMENT, "gpu_find: the %s is NULL", name ? "result" : "name");
+    for (size_t i = 0; i < N_KNOWN; i++) names[i] = known[i].name;
+    int which = mti_choose("gpu", names, (int)N_KNOWN, name);
+    if (which < 0) return mt_last_status();
+    *out = known[which];
+    return MT_OK;
+}
+
+/* ---- a file ---- */
+
+#define MOST_BYTES ((size_t)1 << 20)
+
+static const struct rate {
+    const char *key;
+    size_t at;
+} rates[] = {{"flops", offsetof(mt_gpu, flops)},
+             {"bandwidth", offsetof(mt_gpu, bandwidth)},
+             {"link", offsetof(mt_gpu, link)},
+             {"network", offsetof(mt_gpu, network)},
+             {"host", offsetof(mt_gpu, host)}};
+#define N_RATES (sizeof rates / sizeof *rates)
+
+static bool wrong(const char *path, const char *name, const char *key, const char *needed)
+{
+    return mti_fail_bool(MT_ERR_FORMAT, "%s: \"%.40s\": \"%.40s\" is not %s", path, name, key,
+                         needed);
+}
+
+static bool read_rate(const char *path, mt_gpu *g, const struct rate *r, const json_t *value)
+{
+    double x = json_number_value(value);
+    if (!json_is_number(value) || !(x > 0) || !isfinite(x))
+        return wrong(path, g->name, r->key, "a number above 0");
+    *(double *)((char *)g + r->at) = x;
+    return true;
+}
+
+static bool read_memory(const char *path, mt_gpu *g, const json_t *value)
+{
+    uint64_t n = 0;
+    bool ok = json_is_integer(value)
+                  ? json_integer_value(value) > 0
+                  : json_is_string(value) && mti_bytes_parse(json_string_value(value), &n) && n > 0;
+    if (json_is_integer(value)) n = (uint64_t)json_integer_value(value);
+    g->memory = (size_t)n;
+    return ok || wrong(path, g->name, "memory", "bytes above 0, such as \"80GiB\" or 80000000000");
+}
+
+static bool read_count(const char *path, mt_gpu *g, const json_t *value)
+{
+    g->in_a_node = json_integer_value(value);
+    return (json_is_integer(value) && g->in_a_node >= 1 && g->in_a_node <= 1 << 20) ||
+           wrong(path, g->name, "in_a_node", "a whole number from 1 on");
+}
+
+static bool read_field(const char *path, mt_gpu *g, const char *key, const json_t *value)
+{
+    for (size_t i = 0; i < N_RATES; i++)
+        if (!strcmp(rates[i].key, key)) return read_rate(path, g, &rates[i], value);
+    if (!strcmp(key, "memory")) return read_memory(path, g, value);
+    if (!strcmp(key, "in_a_node")) return read_count(path, g, value);
+    if (strcmp(key, "source") != 0)
+        return mti_fail_bool(MT_ERR_FORMAT,
+                             "%s: \"%.40s\": unknown \"%.40s\"; need memory, flops, bandwidth, "
+                             "link, network, host, in_a_node or source",
+                             path, g->name, key);
+    if (!json_is_string(value)) return wrong(path, g->name, key, "a string");
+    snprintf(g->source, sizeof g->source, "%s", json_string_value(value));
+    mti_make_printable(g->source);
+    return true;
+}
+
+static bool is_complete(const char *path, const mt_gpu *g)
+{
+    const char *missing = !g->memory ? "memory" : !g->in_a_node ? "in_a_node" : NULL;
+    for (size_t i = 0; i < N_RATES && !missing; i++)
+        if (!(*(const double *)((const char *)g + rates[i].at) > 0)) missing = rates[i].key;
+    return !missing || mti_fail_bool(MT_ERR_FORMAT,
+                                     "%s: \"%.40s\" has no \"%s\", and no known GPU has that name",
+                                     path, g->name, missing);
+}
+
+static bool read_gpu(const char *path, const char *name, json_t *fields, mt_gpu *out)
+{
+    const char *key;
+    json_t *value;
+    mt_gpu g = {.source = "the file"};
+    for (size_t i = 0; i < N_KNOWN; i++)
+        if (!strcmp(known[i].name, name)) g = known[i];
+    if (strlen(name) >= sizeof g.name)
+        return mti_fail_bool(MT_ERR_FORMAT, "%s: the name \"%.60s\" is longer than %zu bytes", path,
+                             name, sizeof g.name - 1);
+    snprintf(g.name, sizeof g.name, "%s", name);
+    if (!json_is_object(fields))
+        return mti_fail_bool(MT_ERR_FORMAT, "%s: \"%.40s\" is not an object", path, name);
+    json_object_foreach(fields, key, value) if (!read_field(path, &g, key, value)) return false;
+    if (!is_complete(path, &g)) return false;
+    *out = g;
+    return true;
+}
+
+mt_status mt_gpu_find_in(const char *path, const char *name, mt_gpu *out)
+{
+    json_error_t error;
+    size_t n;
+    if (!path || !name || !out)
+        return mti_fail(MT_ERR_ARGUMENT, "gpu_find_in: the %s is NULL",
+                        !path  ? "path"
+                        : name ? "result"
+                               : "name");
+    char *text = mti_file_read(path, MOST_BYTES, &n);
+    if (!text) return mt_last_status();
+    uint64_t failures = mti_failures();
+    json_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &error);
+    mti_free(text);
+    mti_make_printable(error.text);
+    bool ok = root != NULL;
+    if (!ok)
+        mti_fail_around(failures, MT_ERR_FORMAT, "%s: line %d: not JSON: %s", path, error.line,
+                        error.text);
+    if (ok && !json_is_object(root))
+        ok = mti_fail_bool(MT_ERR_FORMAT, "%s: not an object of GPUs by name", path);
+    json_t *fields = ok ? json_object_get(root, name) : NULL;
+    if (ok) ok = fields ? read_gpu(path, name, fields, out) : mt_gpu_find(name, out) == MT_OK;
+    json_decref(root);
+    return ok ? MT_OK : mt_last_status();
+}

@@ -1,0 +1,90 @@
+/* layouts.c: the ways to divide a model among GPUs, and what to do with saved tensors. */
+#include <string.h>
+#include "fit/fit.h"
+
+#define MOST_PARTS 8 /* of a stage, unless the options say how many */
+
+static bool allowed(int64_t wanted, int64_t value) { return wanted == 0 || wanted == value; }
+
+/* Whether the model can be divided so. */
+static bool divides(const mti_fit_task *task, const mt_parallel *h)
+{
+    bool ok = mt_parallel_check(h, &task->workload->config) == MT_OK;
+    if (!ok) mt_clear_error();
+    return ok;
+}
+
+static bool add_stages(mti_layouts *all, const mti_fit_task *task, mt_parallel h)
+{
+    const mt_fit_options *o = task->options;
+    for (int zero = 0; zero <= (h.data > 1 ? 3 : 0); zero++) {
+        h.zero = zero;
+        bool codes = zero == 3 && task->workload->memory.qlora; /* cannot be gathered */
+        if (codes || !allowed(o->zero_plus_1, zero + 1)) continue;
+        if (!MTI_PUSH(all, h)) return false;
+    }
+    return true;
+}
+
+static bool add_parts(mti_layouts *all, const mti_fit_task *task, mt_parallel h)
+{
+    const mt_fit_options *o = task->options;
+    int64_t most = h.pipeline == 1 ? 1 : o->interleave ? o->interleave : MOST_PARTS;
+    for (h.interleave = 1; h.interleave <= most; h.interleave++) {
+        h.microbatches = h.pipeline;
+        if (!allowed(o->interleave, h.interleave) || !divides(task, &h)) continue;
+        if (!add_stages(all, task, h)) return false;
+    }
+    return true;
+}
+
+bool mti_layouts_make(mti_layouts *all, const mti_fit_task *task)
+{
+    const mt_fit_options *o = task->options;
+    int64_t most = o->tensor ? o->tensor : task->gpu.in_a_node;
+    bool ok = true;
+    for (int64_t t = 1; t <= most && t <= task->gpus; t++) {
+        if (!allowed(o->tensor, t) || task->gpus % t) continue;
+        for (int64_t p = 1; ok && p <= task->gpus / t; p++) {
+            int64_t d = task->gpus / t / p;
+            if (!allowed(o->pipeline, p) || task->gpus / t % p || task->batch % d) continue;
+            ok = add_parts(all, task,
+                           (mt_parallel){.tensor = t,
+                                         .sequence = t > 1 && task->seq % t == 0,
+                                         .pipeline = p,
+                                         .data = d});
+        }
+    }
+    return ok;
+}
+
+/* ---- policies ---- */
+
+/* How much is recomputed: each includes those before it. */
+static const char *const presets[] = {"none", "selective", "full", "sqrt"};
+#define N_PRESETS 4
+
+static int level_of(const char *checkpoint)
+{
+    int i = 0;
+    while (i < N_PRESETS && strcmp(presets[i], checkpoint)) i++;
+    return i;
+}
+
+int mti_policies_make(mti_policy all[MTI_MOST_POLICIES], const mt_fit_options *o)
+{
+    int n = 0, most = o->checkpoint ? 1 : N_PRESETS;
+    for (int i = 0; i < most; i++)
+        for (int away = MTI_OFFLOAD_NONE; away <= MTI_OFFLOAD_CPU; away++) {
+            const char *name = away ? "cpu" : "none";
+            if (o->offload && strcmp(o->offload, name)) continue;
+            all[n++] =
+                (mti_policy){o->checkpoint ? o->checkpoint : presets[i], (mti_offload_choice)away};
+        }
+    return n;
+}
+
+bool mti_policy_includes(const mti_policy *b, const mti_policy *a)
+{
+    return level_of(b->checkpoint) >= level_of(a->checkpoint) && b->offload >= a->offload;
+}

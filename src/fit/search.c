@@ -1,0 +1,247 @@
+/* search.c: layouts shared among threads, each measuring on devices of its own. */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "fit/fit.h"
+
+typedef struct search {
+    const mti_fit_task *task;
+    mti_layouts layouts;
+    mti_fit_found *found; /* [layouts.n]: the order does not depend on the threads */
+    pthread_mutex_t lock; /* of all below, and of the listener */
+    size_t next, done;
+    int64_t measured;
+    bool stop;
+    mti_error error; /* the first failure, if `failed` */
+    bool failed;
+} search;
+
+/* ---- threads ---- */
+
+static bool take_next(search *s, size_t *which)
+{
+    pthread_mutex_lock(&s->lock);
+    bool any = !s->stop && s->next < s->layouts.n;
+    if (any) *which = s->next++;
+    pthread_mutex_unlock(&s->lock);
+    return any;
+}
+
+static bool any_fits(const mti_fit_found *found)
+{
+    for (size_t i = 0; i < found->setups.n; i++)
+        if (found->setups.at[i].fits) return true;
+    return false;
+}
+
+static void end_layout(search *s, const mti_fit_found *found, bool ok)
+{
+    const mt_fit_options *o = s->task->options;
+    pthread_mutex_lock(&s->lock);
+    if (!ok && !s->failed) {
+        s->failed = true;
+        mti_error_get(&s->error);
+    }
+    if (!ok || (s->task->any && any_fits(found))) s->stop = true;
+    s->done++;
+    s->measured += (int64_t)found->setups.n;
+    if (ok && o->progress)
+        o->progress(o->user, (int64_t)s->done, (int64_t)s->layouts.n, s->measured);
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void *work(void *user)
+{
+    search *s = user;
+    size_t i;
+    while (take_next(s, &i)) {
+        bool ok = mti_fit_explore(s->task, &s->layouts.at[i], &s->found[i]);
+        end_layout(s, &s->found[i], ok);
+    }
+    return NULL;
+}
+
+static int64_t n_threads(const search *s)
+{
+    int64_t n = s->task->options->threads;
+    if (n <= 0) n = sysconf(_SC_NPROCESSORS_ONLN);
+    if (n > (int64_t)s->layouts.n) n = (int64_t)s->layouts.n;
+    return n > 1 ? n : 1;
+}
+
+#define STACK ((size_t)4 << 20) /* whatever the limit on the main stack is */
+
+/* How many were started. */
+static int64_t start(search *s, pthread_t *threads, int64_t n)
+{
+    pthread_attr_t attributes;
+    int64_t started = 0;
+    if (pthread_attr_init(&attributes) != 0) return 0;
+    if (pthread_attr_setstacksize(&attributes, STACK) == 0)
+        while (started < n && !pthread_create(&threads[started], &attributes, work, s)) started++;
+    pthread_attr_destroy(&attributes);
+    return started;
+}
+
+/* This thread works, too; others that could not be started are not needed. */
+static bool run(search *s)
+{
+    int64_t others = n_threads(s) - 1;
+    pthread_t *threads = others ? mti_calloc((size_t)others, sizeof *threads) : NULL;
+    if (others && !threads) return false;
+    int64_t started = start(s, threads, others);
+    work(s);
+    for (int64_t i = 0; i < started; i++) pthread_join(threads[i], NULL);
+    mti_free(threads);
+    if (s->failed) mti_error_set(&s->error);
+    return !s->failed;
+}
+
+/* ---- the result ---- */
+
+static int by_number(double a, double b) { return (a > b) - (a < b); }
+static int by_size(size_t a, size_t b) { return (a > b) - (a < b); }
+
+/* A total order: equal ones differ in how they divide the model. */
+static int by_layout(const mt_fit_setup *a, const mt_fit_setup *b)
+{
+    const mt_parallel *x = &a->parallel, *y = &b->parallel;
+    const int64_t pairs[][2] = {{x->tensor, y->tensor},
+                                {x->pipeline, y->pipeline},
+                                {x->interleave, y->interleave},
+                                {x->zero, y->zero},
+                                {a->microbatch, b->microbatch}};
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+        if (pairs[i][0] != pairs[i][1]) return pairs[i][0] < pairs[i][1] ? -1 : 1;
+    int order = strcmp(a->checkpoint, b->checkpoint);
+    return order ? order : strcmp(b->offload, a->offload);
+}
+
+static int by_worth(const void *x, const void *y)
+{
+    const mt_fit_setup *a = x, *b = y;
+    if (a->fits != b->fits) return a->fits ? -1 : 1;
+    int order = a->fits ? by_number(a->time.total, b->time.total) : 0;
+    if (!order) order = by_size(a->reserved, b->reserved);
+    return order ? order : by_layout(a, b);
+}
+
+static bool collect(search *s, mt_fit_result *out)
+{
+    for (size_t i = 0; i < s->layouts.n; i++) out->n += s->found[i].setups.n;
+    out->setups = mti_calloc(out->n, sizeof *out->setups);
+    if (!out->setups) return false;
+    size_t n = 0;
+    for (size_t i = 0; i < s->layouts.n; i++) {
+        const mti_fit_found *f = &s->found[i];
+        if (f->setups.n) memcpy(&out->setups[n], f->setups.at, f->setups.n * sizeof *f->setups.at);
+        n += f->setups.n;
+        out->n_profiles += f->n_profiles;
+        out->n_larger += f->n_larger;
+        out->n_states += f->n_states;
+        out->n_slower += f->n_slower;
+    }
+    qsort(out->setups, out->n, sizeof *out->setups, by_worth);
+    while (out->n_fitting < out->n && out->setups[out->n_fitting].fits) out->n_fitting++;
+    return true;
+}
+
+static void search_free(search *s)
+{
+    for (size_t i = 0; s->found && i < s->layouts.n; i++) mti_free(s->found[i].setups.at);
+    mti_free(s->found);
+    mti_free(s->layouts.at);
+    pthread_mutex_destroy(&s->lock);
+}
+
+static bool search_once(const mti_fit_task *task, mt_fit_result *out)
+{
+    search s = {.task = task, .lock = PTHREAD_MUTEX_INITIALIZER};
+    bool ok = mti_layouts_make(&s.layouts, task);
+    if (ok && !s.layouts.n)
+        ok = mti_fail_bool(MT_ERR_ARGUMENT,
+                           "fit: no way to divide the model and %lld sequences among %lld GPUs; "
+                           "the ranks with other data must divide the batch",
+                           (long long)task->batch, (long long)task->gpus);
+    s.found = ok ? mti_calloc(s.layouts.n, sizeof *s.found) : NULL;
+    ok = s.found && run(&s) && collect(&s, out);
+    search_free(&s);
+    return ok;
+}
+
+static void forget(mt_fit_result *out)
+{
+    mti_free(out->setups);
+    out->setups = NULL;
+    out->n = out->n_fitting = 0;
+    out->n_larger = out->n_states = out->n_slower = 0;
+}
+
+/* If nothing fits, once more, for the nearest: that recomputing less did not fit says nothing of
+ * how much is missing at best. */
+static bool search_all(mti_fit_task *task, mt_fit_result *out)
+{
+    if (!search_once(task, out)) return false;
+    if (out->n_fitting || task->any) return true;
+    forget(out);
+    task->nearest = true;
+    return search_once(task, out);
+}
+
+/* ---- what is asked for ---- */
+
+static bool in_range(const char *what, int64_t value, int64_t least, int64_t most)
+{
+    return (value >= least && value <= most) ||
+           mti_fail_bool(MT_ERR_ARGUMENT, "fit: %s is %lld; need %lld to %lld", what,
+                         (long long)value, (long long)least, (long long)most);
+}
+
+static bool is_rate(double x) { return x > 0 && x <= 1; }
+
+static bool check(const mti_fit_task *t, const mt_fit_options *o)
+{
+    static const mt_parallel alone;
+    if (!in_range("gpus", t->gpus, 1, 1 << 20) || !in_range("batch", t->batch, 1, 1 << 20) ||
+        !in_range("seq", t->seq, 1, t->workload->config.context))
+        return false;
+    if (!is_rate(t->utilisation))
+        return mti_fail_bool(MT_ERR_ARGUMENT, "fit: utilisation is %g; need above 0, up to 1",
+                             t->utilisation);
+    if (o->kept_aside >= t->gpu.memory)
+        return mti_fail_bool(MT_ERR_ARGUMENT, "fit: %zu bytes kept aside, of %zu that a GPU has",
+                             o->kept_aside, t->gpu.memory);
+    return mt_parallel_check(&alone, &t->workload->config) == MT_OK;
+}
+
+bool mti_fit_run(const mti_workload *w, const mt_fit_options *o, bool any, mt_fit_result *out)
+{
+    double began = mti_now();
+    mti_fit_task task = {.workload = w,
+                         .options = o,
+                         .gpu = *o->gpu,
+                         .gpus = o->gpus,
+                         .batch = o->batch ? o->batch : o->gpus,
+                         .seq = w->seq,
+                         .capacity = o->gpu->memory - o->kept_aside,
+                         .utilisation = o->utilisation != 0 ? o->utilisation : 1,
+                         .any = any};
+    *out = (mt_fit_result){.gpu = task.gpu,
+                           .gpus = task.gpus,
+                           .batch = task.batch,
+                           .seq = task.seq,
+                           .capacity = task.capacity};
+    if (!check(&task, o) || !mti_fit_model_flops(&task, &task.model_flops) ||
+        !search_all(&task, out))
+        return false;
+    out->seconds = mti_now() - began;
+    return true;
+}
+
+void mt_fit_free(mt_fit_result *result)
+{
+    if (!result) return;
+    mti_free(result->setups);
+    *result = (mt_fit_result){0};
+}

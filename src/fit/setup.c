@@ -1,0 +1,124 @@
+/* setup.c: what a set-up needs, measured as a profile measures it. */
+#include <string.h>
+#include "fit/fit.h"
+#include "measure/need.h"
+
+mti_workload mti_fit_workload(const mti_fit_task *task, const mt_fit_setup *s)
+{
+    mti_workload w = *task->workload;
+    w.batch = s->microbatch;
+    w.seq = task->seq;
+    w.ranked = true;
+    w.parallel = s->parallel;
+    w.memory.checkpoint = strcmp(s->checkpoint, "none") != 0 ? s->checkpoint : NULL;
+    w.memory.offload = strcmp(s->offload, "none") != 0 ? MTI_OFFLOAD_CPU : MTI_OFFLOAD_NONE;
+    w.device.kind = "meta";
+    w.device.capacity = 0;
+    return w;
+}
+
+static mti_fit_work work_of(const mti_measurement *m)
+{
+    return (mti_fit_work){.flops = m->steady.flops,
+                          .traffic = m->steady.traffic,
+                          .offloaded = m->steady.offloaded,
+                          .grad_bytes = m->grad_bytes,
+                          .optimizer_bytes = m->optimizer_bytes};
+}
+
+/* Whether the stage needs more than what s was seen to need until now. */
+static bool needs_more(const mt_fit_setup *s, const mt_fit_setup *stage)
+{
+    if (s->fits != stage->fits) return s->fits;
+    return stage->reserved > s->reserved;
+}
+
+static void take(mt_fit_setup *stage, const mti_measurement *m)
+{
+    stage->peak = m->steady.peak;
+    stage->reserved = m->steady.reserved;
+    stage->states = (size_t)m->param_bytes + m->grad_bytes + m->optimizer_bytes;
+    memcpy(stage->by_category, m->steady.by_category, sizeof stage->by_category);
+}
+
+/* Where more is reserved than there is, the allocator may still get by: it gives cached segments
+ * back. Whether it does, a run with the capacity says. */
+static bool try_within(const mti_fit_task *task, mt_fit_setup *stage, mti_workload *w,
+                       mti_fit_measured *seen)
+{
+    mti_measurement m;
+    mti_need need;
+    bool refused;
+    w->device.capacity = task->capacity;
+    seen->profiles++;
+    stage->fits = mti_need_measure(&need, &m, w, NULL, &refused);
+    if (stage->fits) take(stage, &m);
+    mti_measurement_free(&m);
+    if (refused) mt_clear_error();
+    return stage->fits || refused;
+}
+
+static bool measure_stage(const mti_fit_task *task, mt_fit_setup *stage, mti_fit_measured *seen)
+{
+    mti_measurement m;
+    mti_need need;
+    bool refused;
+    mti_workload w = mti_fit_workload(task, stage);
+    bool ok = mti_need_measure(&need, &m, &w, NULL, &refused);
+    seen->profiles++;
+    if (ok) {
+        const mti_fit_work work = work_of(&m);
+        take(stage, &m);
+        stage->time = mti_fit_time_of(task, stage, &work);
+        stage->fits = need.reserved <= task->capacity;
+        if (need.peak > seen->allocated) seen->allocated = need.peak;
+    }
+    mti_measurement_free(&m);
+    return ok && (stage->fits || need.peak > task->capacity || try_within(task, stage, &w, seen));
+}
+
+/* Tokens in a second, and the share of all GPUs' FLOP/s that the model's FLOPs are. */
+static void rate(const mti_fit_task *task, mt_fit_setup *s)
+{
+    double tokens = (double)task->batch * (double)task->seq;
+    s->tokens_per_second = tokens / s->time.total;
+    s->mfu = task->model_flops / (s->time.total * (double)task->gpus * task->gpu.flops);
+}
+
+bool mti_fit_measure(const mti_fit_task *task, mt_fit_setup *s, mti_fit_measured *seen)
+{
+    mt_fit_setup ends[2] = {*s, *s};
+    int n = s->parallel.pipeline > 1 ? 2 : 1;
+    *seen = (mti_fit_measured){0};
+    ends[0].parallel.stage = 0;
+    ends[1].parallel.stage = s->parallel.pipeline - 1;
+    for (int i = 0; i < n; i++) {
+        if (!measure_stage(task, &ends[i], seen)) return false;
+        if (!ends[i].fits && !task->nearest) n = i + 1; /* one is enough */
+    }
+    *s = ends[n == 2 && needs_more(&ends[0], &ends[1])];
+    for (int i = 0; i < n; i++) { /* the slower stage sets the pace */
+        if (ends[i].time.total > s->time.total) s->time = ends[i].time;
+        if (ends[i].states > s->states) s->states = ends[i].states;
+    }
+    rate(task, s);
+    return true;
+}
+
+bool mti_fit_model_flops(const mti_fit_task *task, double *flops)
+{
+    mti_measurement m;
+    mti_need need;
+    bool refused;
+    const mt_fit_setup alone = {
+        .parallel = {.tensor = 1, .pipeline = 1, .interleave = 1, .data = 1, .microbatches = 1},
+        .checkpoint = "none",
+        .offload = "none",
+        .microbatch = 1};
+    mti_workload w = mti_fit_workload(task, &alone);
+    bool ok = mti_need_measure(&need, &m, &w, NULL, &refused);
+    const mt_flops *f = &m.steady.flops;
+    *flops = ((double)f->forward + (double)f->backward) * (double)task->batch;
+    mti_measurement_free(&m);
+    return ok;
+}

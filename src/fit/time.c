@@ -1,0 +1,89 @@
+/* time.c: how long a step takes, by a model (docs/fit.md). Nothing here is measured. */
+#include "fit/fit.h"
+
+static double most(double x, double y) { return x > y ? x : y; }
+
+/* Bytes in a second from one rank of a group whose neighbours are `stride` GPUs apart. Where a
+ * group spans nodes, its rings enter and leave a node through the network cards of all its ranks
+ * there. */
+static double rate_of(const mt_gpu *g, int64_t ranks, int64_t stride)
+{
+    if (ranks * stride <= g->in_a_node) return g->link;
+    int64_t here = stride < g->in_a_node ? g->in_a_node / stride : 1;
+    double rate = g->network * (double)here;
+    return rate < g->link ? rate : g->link;
+}
+
+/* Elements that train: of the whole share, and those that this rank steps. */
+typedef struct elements {
+    double whole, stepped, size, grad_size;
+} elements;
+
+static elements elements_of(const mti_workload *w, const mt_parallel *h, const mti_fit_work *work)
+{
+    double size = (double)mt_dtype_size(w->config.dtype), dp = (double)h->data;
+    double grad_size = w->memory.f32_gradients ? sizeof(float) : size;
+    double n = (double)work->grad_bytes / grad_size; /* ZeRO 2 and 3: of this rank's pieces */
+    return (elements){.whole = h->zero >= 2 ? n * dp : n,
+                      .stepped = h->zero == 1 ? n / dp : n,
+                      .size = size,
+                      .grad_size = grad_size};
+}
+
+/* Bytes to ranks with other data that are sent once a step. */
+static double sent_once(const elements *e, const mt_parallel *h)
+{
+    double share = (double)(h->data - 1) / (double)h->data;
+    double gradients = e->whole * e->grad_size, parameters = e->whole * e->size;
+    switch (h->zero) {
+    case 0: return 2 * share * gradients;            /* all of them get the sum */
+    case 1: return share * (gradients + parameters); /* scattered, then gathered */
+    case 2: return share * parameters;               /* gradients: in every backward */
+    default: return 0;                               /* both are ops of forward and backward */
+    }
+}
+
+/* Of the computing, by FLOPs. */
+static double forward_share(const mt_flops *f)
+{
+    double all = (double)(f->forward + f->backward + f->recompute);
+    return all > 0 ? (double)f->forward / all : 0;
+}
+
+mt_fit_time mti_fit_time_of(const mti_fit_task *task, const mt_fit_setup *s,
+                            const mti_fit_work *work)
+{
+    const mt_parallel *h = &s->parallel;
+    const mt_gpu *g = &task->gpu;
+    const mt_flops *f = &work->flops;
+    const elements e = elements_of(task->workload, h, work);
+    double micro = (double)h->microbatches, parts = (double)h->interleave;
+    double to_data = rate_of(g, h->data, h->tensor);
+    mt_fit_time t = {
+        .products =
+            (double)(f->forward + f->backward + f->recompute) / (g->flops * task->utilisation),
+        .memory = (double)work->traffic.others / g->bandwidth,
+        .layers = (double)work->traffic.layers / rate_of(g, h->tensor, 1),
+        .stages = (double)work->traffic.stages / rate_of(g, h->pipeline, h->tensor * h->data)};
+    double computing = t.products + t.memory, away = (double)work->offloaded / g->host;
+    double ahead = computing * forward_share(f); /* while it computes so long, bytes leave */
+    t.bubble = (double)(h->pipeline - 1) / (micro * parts) * (computing + t.layers + t.stages);
+    double once = sent_once(&e, h) / to_data, often = (double)work->traffic.pieces / to_data;
+    t.data = most(0, most(once + often - computing, once - computing / micro));
+    double waiting = most(0, away - ahead) + most(0, away - (computing - ahead));
+    t.host = most(0, waiting - t.data); /* copies go on while it waits for other ranks */
+    if (task->workload->optimizer != MTI_OPT_NONE)
+        t.step = (e.stepped * (e.grad_size + 2 * e.size) + 2 * (double)work->optimizer_bytes) /
+                 g->bandwidth;
+    t.total = computing + t.layers + t.stages + t.bubble + t.data + t.host + t.step;
+    return t;
+}
+
+/* A hair less, for what rounding makes of a sum of shares. */
+double mti_fit_least_time(const mti_fit_task *task, const mt_parallel *h)
+{
+    double micro = (double)h->microbatches, parts = (double)h->interleave;
+    double products =
+        task->model_flops / ((double)task->gpus * task->gpu.flops * task->utilisation);
+    return (1 - 1e-9) * products * (1 + (double)(h->pipeline - 1) / (micro * parts));
+}

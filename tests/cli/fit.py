@@ -1,0 +1,131 @@
+"""`memtape fit`: the printed command shows the figure that is printed, the JSON is documented, bad input is
+refused, an interrupted search leaves nothing."""
+import json
+import os
+import pty
+import shlex
+import signal
+import subprocess
+import tempfile
+import time
+from lib import MEMTAPE, check, documented_keys, done, equal, paths, refused, run
+
+GPT = ["gpt", "-d", 64, "-l", 4, "-a", 4, "-s", 64, "--vocab", 256]
+
+
+def fit(*args, status=0):
+    p = run("fit", *args, "--json", "-")
+    equal(p.returncode, status, f"status of fit {args}: {p.stderr}")
+    return json.loads(p.stdout)
+
+
+def profile_of(command):
+    words = shlex.split(command)
+    equal(words[:2], ["memtape", "profile"], "the command")
+    p = run(*words[1:], "--json", "-")
+    equal(p.returncode, 0, f"status of {command}: {p.stderr}")
+    return json.loads(p.stdout)
+
+
+def reproduced(*args, status=0):
+    """The command's profile has the bytes of the first set-up."""
+    j = fit(*args, status=status)
+    first, p = j["setups"][0], profile_of(j["command"])
+    equal((p["steady"]["peak"], p["steady"]["reserved"]), (first["peak"], first["reserved"]), f"bytes of {args}")
+    equal(p["steady"]["by_category"], first["by_category"], f"categories of {args}")
+    equal(p["parallel"]["stage"], first["stage"], f"the stage of {args}")
+    text = run("fit", *args).stdout
+    shown = text[text.index("memtape profile"):].replace("\\\n", "")
+    equal(shlex.split(shown), shlex.split(j["command"]), f"the command of {args} as text")
+    return j
+
+
+# ---- the command, for presets, files, recipes and options ----
+j = reproduced("llama-3.1-8b", "--gpus", 8, "--gpu", "h100")
+equal((j["fitting"] > 0, j["batch"], j["seq"], j["kept_aside"]), (True, 8, 8192, 0), "Llama on 8 x H100")
+known = documented_keys("fit.md")
+for key in set(paths(j)) - known:
+    check(any(k.startswith(key + ".") for k in known) or key.startswith("setups[].by_category."), f"fit.md: no {key}")
+for gpus, more in ((4, []), (4, ["--recipe", "fsdp2"]), (4, ["--recipe", "megatron"]), (4, ["--recipe", "hf"]),
+                   (4, ["--amp", "bf16"]), (4, ["--lora-rank", 3, "--qlora"]), (4, ["--pp", 2, "--interleave", 2]),
+                   (4, ["--optimizer", "adamw-8bit"]), (4, ["--tp", 2, "--zero", 2, "--checkpoint", "full"]),
+                   (8, ["--dtype", "f32", "--dropout", 0.1, "--act", "relu", "--inplace"]), (1, [])):
+    found = reproduced(*GPT, "--gpus", gpus, "--gpu", "a100-80", "-b", 8, *more)
+    for s in found["setups"]:
+        equal(s["tp"] * s["pp"] * s["dp"], gpus, f"ranks of {more}")
+        equal(s["dp"] * s["microbatch"] * s["microbatches"], 8, f"sequences of {more}")
+        equal(sum(s["by_category"].values()), s["peak"], f"the peak of {more}")
+        parts = [v for k, v in s["time"].items() if k != "total"]
+        check(abs(sum(parts) - s["time"]["total"]) < 1e-9 * s["time"]["total"], f"the time of {more}: {s['time']}")
+        check("--pp" not in more or (s["pp"], s["interleave"]) == (2, 2), "only set-ups that are asked for")
+        check("--zero" not in more or (s["tp"], s["zero"], s["checkpoint"]) == (2, 2, "full"), "the same")
+    order = [s["time"]["total"] for s in found["setups"][:found["fitting"]]]
+    equal(order, sorted(order), "the fastest comes first")
+
+# ---- too large: the nearest comes first, and is a profile, too ----
+j = reproduced("llama-3.1-8b", "--gpus", 1, "--gpu", "rtx4090", status=1)
+equal((j["fitting"], j["setups"][0]["fits"]), (0, False), "8B on one RTX 4090")
+need = [s["reserved"] for s in j["setups"]]
+equal(need, sorted(need), "the nearest comes first")
+equal(run("fit", "llama-3.1-8b", "--gpus", 1, "--gpu", "rtx4090").returncode, 1, "status if nothing fits")
+# The capacity decides: what the first needs is enough, one byte less is not enough for the same set-up.
+one = ["--gpus", 2, "--gpu", "h100", "--tp", 1, "--pp", 1, "--zero", 1, "--checkpoint", "none", "--offload", "none", "-b", 2]
+least = fit(*GPT, *one)["setups"][0]["reserved"]
+equal(fit(*GPT, *one, "--capacity", least)["fitting"], 1, "a capacity of what is reserved")
+less = fit(*GPT, *one, "--capacity", least // 2, status=1)
+equal((less["fitting"], less["capacity"], less["kept_aside"]), (0, least // 2, less["gpu"]["memory"] - least // 2),
+      "half of it")
+
+# ---- prices, tokens, GPUs of a file ----
+j = fit(*GPT, "--gpus", 2, "--gpu", "h100", "--price", 3, "--tokens", "1B")
+s = j["setups"][0]
+check(abs(s["dollars"] - 2 * 3 / 3600 * 1e9 / s["tokens_per_second"]) < 1e-9 * s["dollars"], "dollars")
+check(abs(s["days"] - 1e9 / s["tokens_per_second"] / 86400) < 1e-9 * s["days"], "days")
+half = fit(*GPT, "--gpus", 2, "--gpu", "h100", "--utilisation", 0.5)["setups"][0]
+check(half["time"]["products"] == 2 * s["time"]["products"], "half the utilisation, twice the time")
+with tempfile.TemporaryDirectory() as folder:
+    path = os.path.join(folder, "gpus.json")
+    with open(path, "w") as f:
+        json.dump({"h100": {"memory": "94GiB"}, "mine": {"memory": "1GiB"}}, f)
+    equal(fit(*GPT, "--gpus", 2, "--gpu", "h100", "--gpus-file", path)["capacity"], 94 << 30, "a file's memory")
+    refused(["mine", "in_a_node"], "fit", *GPT, "--gpus", 2, "--gpu", "mine", "--gpus-file", path, status=1)
+    refused(["nowhere"], "fit", *GPT, "--gpus", 2, "--gpu", "mine", "--gpus-file", "nowhere", status=1)
+
+# ---- ten lines of 80 columns, then the command ----
+text = run("fit", "llama-3.1-8b", "--gpus", 8, "--gpu", "h100").stdout
+answer, command = text.split("\n\n")
+check(len(answer.splitlines()) <= 10, f"the answer: {len(answer.splitlines())} lines")
+check(text.startswith("fits: llama-3.1-8b on 8 x h100"), text)
+for line in text.splitlines():
+    check(len(line) <= 80, f"longer than 80 columns: {line}")
+
+# ---- refusals ----
+refused(["--gpus is missing"], "fit", "gpt", "--gpu", "h100")
+refused(["--gpu is missing", "h100"], "fit", "gpt", "--gpus", 2)
+refused(["h100", "rtx4090"], "fit", "gpt", "--gpus", 2, "--gpu", "v100", status=1)
+refused(["mlp", "gpt, bert, llama"], "fit", "mlp", "--gpus", 2, "--gpu", "h100")
+refused(["--offload disk"], "fit", "gpt", "--gpus", 2, "--gpu", "h100", "--offload", "disk")
+refused(["--gpus"], "fit", "gpt", "--gpus", 0, "--gpu", "h100")
+refused(["--utilisation"], "fit", "gpt", "--gpus", 2, "--gpu", "h100", "--utilisation", 0)
+refused(["3 sequences", "2 GPUs"], "fit", "gpt", "--gpus", 2, "--gpu", "h100", "-b", 3, "--tp", 1, "--pp", 1,
+        status=1)
+refused(["--seq"], "fit", "gpt2", "--gpus", 2, "--gpu", "h100", "-s", 2000)
+
+# ---- a bar on a terminal only; interrupted: no file is left ----
+large = ["megatron-1t", "--gpus", 3072, "--gpu", "a100-80", "-b", 1536]
+terminal, other_end = pty.openpty()
+with tempfile.TemporaryDirectory() as folder:
+    out = os.path.join(folder, "out.json")
+    p = subprocess.Popen([MEMTAPE, "fit", *map(str, large), "--json", out], stdout=subprocess.PIPE, stderr=other_end,
+                         env=dict(os.environ, TERM="xterm"))
+    os.close(other_end)
+    shown = os.read(terminal, 65536)
+    check(b"ways to divide" in shown, f"the bar: {shown!r}")
+    time.sleep(0.5)
+    p.send_signal(signal.SIGINT)
+    equal((p.wait(), p.stdout.read()), (-signal.SIGINT, b""), "status when interrupted")
+    equal(os.listdir(folder), [], "files when interrupted")
+os.close(terminal)
+p = run("fit", *GPT, "--gpus", 2, "--gpu", "h100")
+equal((p.returncode, p.stderr), (0, ""), "no bar where there is no terminal")
+done()

@@ -1,0 +1,266 @@
+/* The search finds what measuring every set-up finds, and rules out only what does not fit or is
+ * slower than another that fits. */
+#include <string.h>
+#include "base/base.h"
+#include "fit/fit.h"
+#include "mtt.h"
+
+static const mt_model_config model = {.kind = MT_MODEL_LLAMA,
+                                      .hidden = 64,
+                                      .heads = 4,
+                                      .kv_heads = 2,
+                                      .layers = 4,
+                                      .vocab = 128,
+                                      .context = 64,
+                                      .dtype = MT_BF16};
+
+/* Where waiting hides behind computing, two set-ups take the same time, but for a sum's rounding.
+ */
+#define ROUNDING 1e-12
+
+/* Two GPUs in a node, so that some groups span nodes. */
+static mt_gpu small_gpu(size_t memory)
+{
+    return (mt_gpu){.name = "small",
+                    .memory = memory,
+                    .flops = 1e12,
+                    .bandwidth = 1e10,
+                    .link = 1e9,
+                    .network = 1e8,
+                    .host = 1e9,
+                    .in_a_node = 2};
+}
+
+static mti_workload workload(void)
+{
+    mti_workload w = {.name = "small",
+                      .seq = 64,
+                      .optimizer = MTI_OPT_ADAMW,
+                      .memory = {.master = true},
+                      .device.kind = "meta"};
+    mtt_ok(mt_model_config_resolve(&model, &w.config));
+    return w;
+}
+
+static const mt_fit_setup *find(const mt_fit_result *r, const mt_fit_setup *s)
+{
+    for (size_t i = 0; i < r->n; i++) {
+        const mt_fit_setup *t = &r->setups[i];
+        mt_parallel a = s->parallel, b = t->parallel;
+        a.stage = b.stage = 0;
+        if (t->microbatch == s->microbatch && a.tensor == b.tensor && a.pipeline == b.pipeline &&
+            a.interleave == b.interleave && a.data == b.data && a.zero == b.zero &&
+            !strcmp(t->checkpoint, s->checkpoint) && !strcmp(t->offload, s->offload))
+            return t;
+    }
+    return NULL;
+}
+
+typedef struct brute {
+    double best;
+    int64_t n, n_fitting, missing;
+} brute;
+
+/* Measures one; if the search did not, there was a reason. */
+static void try(const mti_fit_task *task, const mt_fit_result *r, mt_fit_setup s, brute *b)
+{
+    mti_fit_measured seen;
+    assert_true(mti_fit_measure(task, &s, &seen));
+    const mt_fit_setup *found = find(r, &s);
+    b->n++;
+    b->missing += !found;
+    if (found) {
+        assert_int_equal(found->fits, s.fits);
+        assert_int_equal(found->peak, s.peak);
+        assert_int_equal(found->reserved, s.reserved);
+        assert_true(found->time.total == s.time.total);
+    }
+    if (!s.fits) return;
+    b->n_fitting++;
+    if (b->best == 0 || s.time.total < b->best) b->best = s.time.total;
+    if (found) return;
+    bool slower = false; /* than one with the same layout */
+    for (size_t i = 0; i < r->n_fitting; i++) {
+        const mt_parallel *x = &r->setups[i].parallel, *y = &s.parallel;
+        slower = slower || (x->tensor == y->tensor && x->pipeline == y->pipeline &&
+                            x->interleave == y->interleave && x->zero == y->zero &&
+                            r->setups[i].time.total <= s.time.total * (1 + ROUNDING));
+    }
+    if (!slower)
+        fail_msg("tp %d pp %d v %d dp %d zero %d %s %s %d x %d fits in %g s and was ruled out",
+                 (int)s.parallel.tensor, (int)s.parallel.pipeline, (int)s.parallel.interleave,
+                 (int)s.parallel.data, s.parallel.zero, s.checkpoint, s.offload,
+                 (int)s.parallel.microbatches, (int)s.microbatch, s.time.total);
+}
+
+static void measure_all(const mti_fit_task *task, const mt_fit_result *r, brute *b)
+{
+    mti_layouts layouts = {0};
+    mti_policy policies[MTI_MOST_POLICIES];
+    int n = mti_policies_make(policies, task->options);
+    assert_true(mti_layouts_make(&layouts, task));
+    for (size_t i = 0; i < layouts.n; i++) {
+        mt_parallel h = layouts.at[i];
+        int64_t share = task->batch / h.data;
+        for (int64_t m = 1; m <= share; m++) {
+            if (share % m || (h.interleave > 1 && share / m % h.pipeline)) continue;
+            h.microbatches = share / m;
+            for (int p = 0; p < n; p++)
+                try(task, r,
+                    (mt_fit_setup){.parallel = h,
+                                   .checkpoint = policies[p].checkpoint,
+                                   .offload = policies[p].offload ? "cpu" : "none",
+                                   .microbatch = m},
+                    b);
+        }
+    }
+    mti_free(layouts.at);
+}
+
+static void the_search_finds_the_best_of_all(void **state)
+{
+    static const size_t memories[] = {600 << 10, 2 << 20, 4 << 20, 6 << 20, 1 << 30};
+    size_t mixed = 0;
+    (void)state;
+    for (size_t i = 0; i < sizeof memories / sizeof *memories; i++) {
+        mt_gpu gpu = small_gpu(memories[i]);
+        mti_workload w = workload();
+        const mt_fit_options o = {.gpu = &gpu, .gpus = 4, .batch = 16, .threads = 2};
+        mt_fit_result r;
+        assert_true(mti_fit_run(&w, &o, false, &r));
+        mti_fit_task task = {.workload = &w,
+                             .options = &o,
+                             .gpu = gpu,
+                             .gpus = 4,
+                             .batch = 16,
+                             .seq = 64,
+                             .capacity = gpu.memory,
+                             .utilisation = 1,
+                             .nearest = r.n_fitting == 0};
+        assert_true(mti_fit_model_flops(&task, &task.model_flops));
+        brute b = {0};
+        measure_all(&task, &r, &b);
+        assert_int_equal(b.n, (int64_t)r.n + r.n_larger + r.n_states + r.n_slower);
+        assert_int_equal(b.missing, r.n_larger + r.n_states + r.n_slower);
+        assert_true((b.n_fitting > 0) == (r.n_fitting > 0));
+        if (r.n_fitting) {
+            assert_true(r.setups[0].time.total <= b.best * (1 + ROUNDING));
+            assert_true(b.best <= r.setups[0].time.total);
+        }
+        mixed += b.n_fitting > 0 && b.n_fitting < b.n;
+        mt_fit_free(&r);
+    }
+    assert_true(mixed >= 2);
+}
+
+static void the_result_does_not_depend_on_the_threads(void **state)
+{
+    mt_gpu gpu = small_gpu(4 << 20);
+    mti_workload w = workload();
+    mt_fit_result one, four;
+    (void)state;
+    assert_true(mti_fit_run(&w, &(mt_fit_options){.gpu = &gpu, .gpus = 4, .batch = 8, .threads = 1},
+                            false, &one));
+    assert_true(mti_fit_run(&w, &(mt_fit_options){.gpu = &gpu, .gpus = 4, .batch = 8, .threads = 4},
+                            false, &four));
+    assert_int_equal(one.n, four.n);
+    for (size_t i = 0; i < one.n; i++) {
+        assert_int_equal(one.setups[i].reserved, four.setups[i].reserved);
+        assert_true(one.setups[i].time.total == four.setups[i].time.total);
+    }
+    mt_fit_free(&one);
+    mt_fit_free(&four);
+}
+
+static void options_leave_only_what_has_them(void **state)
+{
+    mt_gpu gpu = small_gpu(1 << 30);
+    mt_fit_result r;
+    (void)state;
+    const mt_fit_options o = {.config = &model,
+                              .gpu = &gpu,
+                              .gpus = 4,
+                              .batch = 8,
+                              .tensor = 2,
+                              .pipeline = 1,
+                              .zero_plus_1 = 3,
+                              .checkpoint = "every=2",
+                              .offload = "cpu"};
+    mtt_ok(mt_fit_search(&o, &r));
+    assert_true(r.n > 0);
+    for (size_t i = 0; i < r.n; i++) {
+        const mt_fit_setup *s = &r.setups[i];
+        assert_true(s->parallel.tensor == 2 && s->parallel.pipeline == 1 && s->parallel.data == 2);
+        assert_true(s->parallel.zero == 2 && !strcmp(s->checkpoint, "every=2") &&
+                    !strcmp(s->offload, "cpu"));
+    }
+    mt_fit_free(&r);
+}
+
+static void bad_options_are_refused(void **state)
+{
+    mt_gpu gpu = small_gpu(1 << 30);
+    mt_model_config mlp = {.kind = MT_MODEL_MLP, .hidden = 8};
+    (void)state;
+    const mt_fit_options good = {.config = &model, .gpu = &gpu, .gpus = 4};
+    mt_fit_options bad[12];
+    for (int i = 0; i < 12; i++) bad[i] = good;
+    bad[0].config = NULL, bad[1].gpu = NULL, bad[2].gpus = 0, bad[3].batch = -1;
+    bad[4].seq = 65, bad[5].config = &mlp, bad[6].optimizer = "adam", bad[7].checkpoint = "all";
+    bad[8].offload = "disk", bad[9].kept_aside = 1 << 30, bad[10].utilisation = 1.5;
+    bad[11].batch = 3, bad[11].pipeline = 1, bad[11].tensor = 1;
+    for (int i = 0; i < 12; i++) {
+        mt_fit_result r;
+        mt_status status = mt_fit_search(&bad[i], &r);
+        if (status != MT_ERR_ARGUMENT) fail_msg("%d: %d %s", i, status, mt_last_error());
+        mt_fit_free(&r);
+        mt_clear_error();
+    }
+    assert_int_equal(mt_fit_search(&good, NULL), MT_ERR_ARGUMENT);
+    mt_fit_result r;
+    assert_int_equal(mt_fit_search(NULL, &r), MT_ERR_ARGUMENT);
+    mt_clear_error();
+    mt_fit_free(NULL);
+}
+
+/* Whichever allocation fails, the error is told, and a later search is as the first. */
+static void a_failed_allocation_is_an_error(void **state)
+{
+    mt_gpu gpu = small_gpu(1 << 30);
+    const mt_fit_options o = {.config = &model,
+                              .gpu = &gpu,
+                              .gpus = 2,
+                              .seq = 8,
+                              .pipeline = 1,
+                              .checkpoint = "none",
+                              .offload = "none",
+                              .threads = 2};
+    int failed = 0;
+    (void)state;
+    for (uint64_t n = 1; n < 100000; n += n < 40 ? 1 : 97) {
+        mt_fit_result r;
+        mti_fail_nth_alloc(n);
+        mt_status status = mt_fit_search(&o, &r);
+        bool reached = mti_alloc_count() >= n;
+        mti_fail_nth_alloc(0);
+        mt_fit_free(&r);
+        if (!reached) break;
+        failed += status == MT_ERR_MEMORY; /* the allocator gives cached memory back and retries */
+        if (status != MT_ERR_MEMORY && status != MT_OK)
+            fail_msg("request %d: status %d", (int)n, status);
+        mt_clear_error();
+    }
+    assert_true(failed > 40);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_search_finds_the_best_of_all),
+        cmocka_unit_test(the_result_does_not_depend_on_the_threads),
+        cmocka_unit_test(options_leave_only_what_has_them),
+        cmocka_unit_test(bad_options_are_refused),
+        cmocka_unit_test(a_failed_allocation_is_an_error),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
