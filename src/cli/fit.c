@@ -44,10 +44,12 @@ static mt_fit_options options_of(const mti_options *o, const mt_gpu *gpu, mti_pr
                             .user = progress};
 }
 
-static bool write_reports(const mti_options *o, const mt_fit_result *r)
+static bool write_reports(const mti_options *o, const mt_fit_result *r,
+                          const mti_fit_remedies *remedies)
 {
     char command[2048];
     mti_fit_report report = {.result = r,
+                             .remedies = remedies,
                              .workload = &o->workload,
                              .command = command,
                              .utilisation = o->plan.utilisation,
@@ -66,15 +68,17 @@ int mti_fit(const mti_options *o)
 {
     mt_gpu gpu;
     mt_fit_result r = {0};
+    mti_fit_remedies remedies;
     mti_progress progress;
     mti_progress_begin(&progress, stderr, 0, 1, 1, o->quiet);
     bool ok = find_gpu(o, &gpu);
     if (ok && o->workload.device.capacity > gpu.memory)
         gpu.memory = o->workload.device.capacity; /* whoever gives more knows of more */
     const mt_fit_options options = options_of(o, &gpu, &progress);
-    ok = ok && mti_fit_run(&o->workload, &options, false, &r);
+    ok = ok && mti_fit_run(&o->workload, &options, false, &r) &&
+         mti_fit_remedies_make(&remedies, &r, &o->workload, &options);
     mti_progress_end(&progress);
-    ok = ok && write_reports(o, &r);
+    ok = ok && write_reports(o, &r, &remedies);
     int status = !ok ? mti_report_failure(o) : r.n_fitting ? MTI_EXIT_OK : MTI_EXIT_FAILED;
     mt_fit_free(&r);
     return status;

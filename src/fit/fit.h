@@ -77,4 +77,19 @@ typedef struct mti_fit_found {
 /* Measures what has this layout. */
 bool mti_fit_explore(const mti_fit_task *task, const mt_parallel *layout, mti_fit_found *found);
 
+/* ---- remedy.c: what would fit where nothing does ---- */
+
+#define MTI_FIT_CHANGE 48
+typedef struct mti_fit_remedy {
+    char change[MTI_FIT_CHANGE]; /* "--gpus 16" */
+    mt_fit_setup setup;          /* the fastest that fits then */
+} mti_fit_remedy;
+typedef struct mti_fit_remedies {
+    int n;
+    mti_fit_remedy at[6];
+} mti_fit_remedies;
+/* Empty if something fits. */
+bool mti_fit_remedies_make(mti_fit_remedies *all, const mt_fit_result *r, const mti_workload *w,
+                           const mt_fit_options *o);
+
 #endif

@@ -8,6 +8,7 @@
 
 typedef struct mti_fit_report {
     const mt_fit_result *result;
+    const mti_fit_remedies *remedies;
     const mti_workload *workload;
     const char *command; /* that profiles the first set-up */
     double utilisation;

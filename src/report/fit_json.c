@@ -67,6 +67,18 @@ static json_t *setup_json(const mti_fit_report *f, const mt_fit_setup *s)
     return j;
 }
 
+/* What would fit, of what was asked for with one change. */
+static json_t *remedies_json(const mti_fit_report *f)
+{
+    json_t *rows = json_array();
+    for (int i = 0; i < f->remedies->n; i++) {
+        json_t *row = setup_json(f, &f->remedies->at[i].setup);
+        mti_json_put_text(row, "change", f->remedies->at[i].change);
+        mti_json_push(rows, row);
+    }
+    return rows;
+}
+
 json_t *mti_fit_json(const mti_fit_report *f)
 {
     const mt_fit_result *r = f->result;
@@ -84,6 +96,7 @@ json_t *mti_fit_json(const mti_fit_report *f)
     mti_json_put_text(j, "command", f->command);
     for (size_t i = 0; i < r->n; i++) mti_json_push(setups, setup_json(f, &r->setups[i]));
     mti_json_put(j, "setups", setups);
+    mti_json_put(j, "remedies", remedies_json(f));
     mti_json_put_int(j, "profiles", (uint64_t)r->n_profiles);
     mti_json_put_int(skipped, "larger", (uint64_t)r->n_larger);
     mti_json_put_int(skipped, "states", (uint64_t)r->n_states);

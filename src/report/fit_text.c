@@ -4,7 +4,8 @@
 #include "report/fit.h"
 
 #define GIB  1073741824.0
-#define MOST 5 /* set-ups shown */
+#define MOST 5 /* set-ups shown; if none fits, ... */
+#define NEAR 2 /* ... and beside them what would */
 
 double mti_fit_cost(const mti_fit_report *f, const mt_fit_setup *s)
 {
@@ -62,15 +63,17 @@ static int choose(const mt_fit_result *r, size_t shown[MOST])
 {
     int n = 0;
     size_t from = r->n_fitting ? r->n_fitting : r->n;
-    for (size_t i = 0; i < from && n < MOST; i++)
+    int most = r->n_fitting ? MOST : NEAR;
+    for (size_t i = 0; i < from && n < most; i++)
         if (!is_shown(r, shown, n, &r->setups[i])) shown[n++] = i;
     return n;
 }
 
-static void add_row(mti_table *t, const mt_fit_setup *s)
+static void add_row(mti_table *t, const char *with, const mt_fit_setup *s)
 {
     const mt_parallel *h = &s->parallel;
     char rate[MTI_NUMBER];
+    if (with) mti_table_cell(t, "%s", with);
     mti_table_cell(t, "%lld%s", (long long)h->tensor, h->sequence ? "+sp" : "");
     mti_table_cell(t, h->interleave > 1 ? "%lld/%lld" : "%lld", (long long)h->pipeline,
                    (long long)h->interleave);
@@ -80,6 +83,7 @@ static void add_row(mti_table *t, const mt_fit_setup *s)
     mti_table_cell(t, "%s", s->checkpoint);
     mti_table_cell(t, "%s", s->offload);
     mti_table_cell(t, "%.1f", gib(s->reserved));
+    if (with) return;
     mti_table_cell(t, "%.3f", s->time.total);
     mti_table_cell(t, "%s", mti_thousands(rate, (int64_t)s->tokens_per_second));
     mti_table_cell(t, "%.0f %%", 100 * s->mfu);
@@ -87,12 +91,16 @@ static void add_row(mti_table *t, const mt_fit_setup *s)
 
 static bool print_setups(const mti_fit_report *f, FILE *out, const mti_style *style)
 {
-    static const char *const headings[] = {"tp",  "pp",  "dp",     "zero",     "batches", "checkpt",
-                                           "off", "GiB", "s/step", "tokens/s", "MFU"};
+    static const char *const headings[] = {"with",    "tp",  "pp",  "dp",     "zero",     "batches",
+                                           "checkpt", "off", "GiB", "s/step", "tokens/s", "MFU"};
     size_t shown[MOST];
     int n = choose(f->result, shown);
-    mti_table *t = mti_table_new("lrrrrllrrrr", headings);
-    for (int i = 0; i < n; i++) add_row(t, &f->result->setups[shown[i]]);
+    const mti_fit_remedies *others = f->remedies;
+    bool fits = f->result->n_fitting > 0;
+    mti_table *t =
+        fits ? mti_table_new("lrrrrllrrrr", headings + 1) : mti_table_new("llrrrrllr", headings);
+    for (int i = 0; i < n; i++) add_row(t, fits ? NULL : "as asked", &f->result->setups[shown[i]]);
+    for (int i = 0; i < others->n; i++) add_row(t, others->at[i].change, &others->at[i].setup);
     return mti_table_finish(t, out, style);
 }
 
@@ -156,8 +164,8 @@ bool mti_print_fit(const mti_fit_report *f, FILE *out)
     print_answer(f, out, &style);
     print_task(f, out);
     if (!print_setups(f, out, &style)) return false;
-    print_time(f, out);
-    print_cost(f, out);
+    if (f->result->n_fitting) print_time(f, out);
+    if (f->result->n_fitting) print_cost(f, out);
     print_count(f, out);
     print_command(f->command, out);
     return true;

@@ -45,7 +45,7 @@ j = reproduced("llama-3.1-8b", "--gpus", 8, "--gpu", "h100")
 equal((j["fitting"] > 0, j["batch"], j["seq"], j["kept_aside"]), (True, 8, 8192, 0), "Llama on 8 x H100")
 known = documented_keys("fit.md")
 for key in set(paths(j)) - known:
-    check(any(k.startswith(key + ".") for k in known) or key.startswith("setups[].by_category."), f"fit.md: no {key}")
+    check(any(k.startswith(key + ".") for k in known) or key.startswith(("setups[].by_category.", "remedies[]")), f"fit.md: no {key}")
 for gpus, more in ((4, []), (4, ["--recipe", "fsdp2"]), (4, ["--recipe", "megatron"]), (4, ["--recipe", "hf"]),
                    (4, ["--amp", "bf16"]), (4, ["--lora-rank", 3, "--qlora"]), (4, ["--pp", 2, "--interleave", 2]),
                    (4, ["--optimizer", "adamw-8bit"]), (4, ["--tp", 2, "--zero", 2, "--checkpoint", "full"]),
@@ -65,9 +65,24 @@ for gpus, more in ((4, []), (4, ["--recipe", "fsdp2"]), (4, ["--recipe", "megatr
 # ---- too large: the nearest comes first, and is a profile, too ----
 j = reproduced("llama-3.1-8b", "--gpus", 1, "--gpu", "rtx4090", status=1)
 equal((j["fitting"], j["setups"][0]["fits"]), (0, False), "8B on one RTX 4090")
+changes = {r["change"]: r for r in j["remedies"]}
+check({"--gpu h200", "--gpus 8"} <= set(changes), f"what would fit: {list(changes)}")
+equal(changes["--gpu h200"]["reserved"], j["setups"][0]["reserved"], "the nearest on a larger GPU")
+for change, remedy in changes.items():
+    if not change.startswith("--gpu "):
+        again = ["llama-3.1-8b", "--gpus", 1, "--gpu", "rtx4090"]
+        option, value = change.split()
+        first = fit(*(again[:1] + again[3:] if option == "--gpus" else again), option, value)["setups"][0]
+        equal({k: v for k, v in remedy.items() if k != "change"}, first, f"the remedy {change}")
+tight = fit("llama-3.1-8b", "--gpus", 4, "--gpu", "a100-80", "--zero", 0, "--tp", 1, "--pp", 1, status=1)
+equal(tight["remedies"][1]["change"], "any set-up", "options that leave nothing that fits")
+equal(tight["remedies"][1]["zero"], 3, "any set-up")
 need = [s["reserved"] for s in j["setups"]]
 equal(need, sorted(need), "the nearest comes first")
-equal(run("fit", "llama-3.1-8b", "--gpus", 1, "--gpu", "rtx4090").returncode, 1, "status if nothing fits")
+p = run("fit", "llama-3.1-8b", "--gpus", 1, "--gpu", "rtx4090")
+equal(p.returncode, 1, "status if nothing fits")
+check(max(map(len, p.stdout.splitlines())) <= 80 and "--gpus 8" in p.stdout, p.stdout)
+check(len(p.stdout.split("\n\n")[0].splitlines()) <= 10, p.stdout)
 # The capacity decides: what the first needs is enough, one byte less is not enough for the same set-up.
 one = ["--gpus", 2, "--gpu", "h100", "--tp", 1, "--pp", 1, "--zero", 1, "--checkpoint", "none", "--offload", "none", "-b", 2]
 least = fit(*GPT, *one)["setups"][0]["reserved"]
