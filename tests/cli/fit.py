@@ -3,11 +3,13 @@ refused, an interrupted search leaves nothing."""
 import json
 import os
 import pty
+import re
 import shlex
 import signal
 import subprocess
 import tempfile
 import time
+from pathlib import Path
 from lib import MEMTAPE, check, documented_keys, done, equal, paths, refused, run
 
 GPT = ["gpt", "-d", 64, "-l", 4, "-a", 4, "-s", 64, "--vocab", 256]
@@ -61,6 +63,34 @@ for gpus, more in ((4, []), (4, ["--recipe", "fsdp2"]), (4, ["--recipe", "megatr
         check("--zero" not in more or (s["tp"], s["zero"], s["checkpoint"]) == (2, 2, "full"), "the same")
     order = [s["time"]["total"] for s in found["setups"][:found["fitting"]]]
     equal(order, sorted(order), "the fastest comes first")
+
+# ---- docs/fit.md: the table of GPUs, the example, the published throughput beside predictions ----
+PAGE = Path(__file__).parent.parent.parent / "docs" / "fit.md"
+page = PAGE.read_text()
+gpus = re.findall(r"(?m)^\| `([a-z0-9-]+)` \| ([\d,]+) \| ([\d,.]+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|", page)
+equal(len(gpus), 9, "GPUs in the table")
+for name, *figures in gpus:
+    gpu = fit("gpt", "--gpus", 1, "--gpu", name)["gpu"]
+    shown = [float(x.replace(",", "")) for x in figures]
+    equal(shown, [gpu["memory"], gpu["flops"] / 1e12, gpu["bandwidth"] / 1e12, gpu["link"] / 1e9,
+                  gpu["network"] / 1e9, gpu["host"] / 1e9], f"the table's figures of {name}")
+    check(name in run("fit", "--help").stdout, f"--help names {name}")
+example = re.search(r"(?s)(    fits: .*?)      \.\.\.", page).group(1)
+text = run("fit", "llama-3.1-8b", "--gpus", 8, "--gpu", "h100").stdout
+for line in example.splitlines():
+    check(line[4:] in text, f"the page's line {line!r} in {text}")
+rows = re.findall(r"(?m)^\| [^|]+ \| `([^`]+)` \| (\d+) \| [^|(]*\(([\d,]+)\) \| ([\d,-]+) \| ([\d,]+) \| ([\d.]+) \|", page)
+equal(len(rows), 6, "published throughputs")
+for options, microbatch, published, *predicted, ratio in rows:
+    if "70b" in options and os.environ.get("MTT_LONG") != "1":
+        continue
+    for preset, figure in zip(("none", "full"), predicted):
+        p = run("fit", *options.split(), "--recipe", "fsdp2", "--seq", 8192, "--gpus-file",
+                PAGE.parent.parent / "examples/gpus.json", "--offload", "none", "--checkpoint", preset, "--json", "-")
+        j = json.loads(p.stdout)  # also where nothing fits
+        rates = [s["tokens_per_second"] / j["gpus"] for s in j["setups"] if s["microbatch"] == int(microbatch)]
+        equal(f"{rates[0]:,.0f}" if rates else "-", figure, f"predicted for {options}, {preset}")
+    equal(f"{int(published.replace(',', '')) / rates[0]:.2f}", ratio, f"published over predicted for {options}")
 
 # ---- too large: the nearest comes first, and is a profile, too ----
 j = reproduced("llama-3.1-8b", "--gpus", 1, "--gpu", "rtx4090", status=1)

@@ -206,6 +206,16 @@ static void rank_reports_every_refusal(void **state)
                 json_file);
 }
 
+static void fit_reports_every_refusal(void **state)
+{
+    (void)state;
+    refuse_each(MTI_FIT, mti_fit,
+                WORDS("gpt", SMALL, "--batch", "2", "-l", "1", "--vocab", "9", "--gpus", "2",
+                      "--gpu", "h100", "--pp", "1", "--zero", "1", "--checkpoint", "none", "--json",
+                      json_file),
+                json_file);
+}
+
 static void audit_reports_every_refusal(void **state)
 {
     (void)state;
@@ -300,6 +310,7 @@ int main(void)
         cmocka_unit_test(sweep_reports_every_refusal),
         cmocka_unit_test(plan_reports_every_refusal),
         cmocka_unit_test(rank_reports_every_refusal),
+        cmocka_unit_test(fit_reports_every_refusal),
         cmocka_unit_test(audit_reports_every_refusal),
         cmocka_unit_test(train_reports_every_refusal),
         cmocka_unit_test(resume_and_generate_report_every_refusal),

@@ -35,6 +35,7 @@ VERBS = {
     "sweep": ["sweep", "mlp", "--over", "act=relu,gelu", "--device", "meta"],
     "plan": ["plan", "gpt", "-b", 2, "--json", OUT],
     "rank": ["profile", "gpt", "-l", 2, "--tp", 2, "--device", "meta", "--json", OUT],
+    "fit": ["fit", "gpt", "-l", 2, "--gpus", 2, "--gpu", "h100", "--json", OUT],
     "train": ["train", "--data", TEXT, *SMALL, "--steps", 2, "--save", OUT],
     "resume": ["train", "--data", TEXT, "-q", "--resume", BASE, "--steps", 3, "--save", OUT],
     "adapt": ["train", "--data", TEXT, *ADAPTER, "-q", "--steps", 2, "-b", 2, "-s", 8,
@@ -43,7 +44,7 @@ VERBS = {
                 "selective", "--amp", "bf16", "--save", OUT],
     "generate": ["generate", "--model", BASE, "--tokens", 4, "-q", "--prompt", "ab"],
 }
-TIMED = ["profile", "svg", "html", "sweep", "rank"]  # they print milliseconds
+TIMED = ["profile", "svg", "html", "sweep", "rank", "fit"]  # they print times
 
 
 def run(args, **environment):
