@@ -67,6 +67,10 @@ static void try(const mti_fit_task *task, const mt_fit_result *r, mt_fit_setup s
     mti_fit_measured seen;
     assert_true(mti_fit_measure(task, &s, &seen));
     const mt_fit_setup *found = find(r, &s);
+    /* The slower stage has at least its share of the work; of one that does not fit, one stage may
+     * be enough. */
+    double share = task->model_flops / ((double)task->gpus * task->gpu.flops);
+    assert_true(!s.fits || s.time.products >= (1 - ROUNDING) * share);
     b->n++;
     b->missing += !found;
     if (found) {
@@ -147,6 +151,10 @@ static void the_search_finds_the_best_of_all(void **state)
             assert_true(r.setups[0].time.total <= b.best * (1 + ROUNDING));
             assert_true(b.best <= r.setups[0].time.total);
         }
+        if (b.n_fitting == b.n) /* then nothing has to be recomputed or moved */
+            for (size_t k = 0; k < r.n; k++)
+                assert_true(!strcmp(r.setups[k].checkpoint, "none") &&
+                            !strcmp(r.setups[k].offload, "none"));
         mixed += b.n_fitting > 0 && b.n_fitting < b.n;
         mt_fit_free(&r);
     }
@@ -170,6 +178,22 @@ static void the_result_does_not_depend_on_the_threads(void **state)
     }
     mt_fit_free(&one);
     mt_fit_free(&four);
+}
+
+/* With a large vocabulary the last stage, which has the logits, needs more than the first. */
+static void the_stage_that_needs_more_counts(void **state)
+{
+    mt_gpu gpu = small_gpu(1 << 30);
+    mti_workload w = workload();
+    mt_fit_result r;
+    (void)state;
+    w.config.vocab = 4096;
+    const mt_fit_options o = {.gpu = &gpu, .gpus = 2, .batch = 4, .pipeline = 2, .interleave = 1};
+    assert_true(mti_fit_run(&w, &o, false, &r));
+    for (size_t i = 0; i < r.n; i++)
+        if (r.setups[i].microbatch == 4) assert_int_equal(r.setups[i].parallel.stage, 1);
+    assert_true(r.n > 0);
+    mt_fit_free(&r);
 }
 
 static void options_leave_only_what_has_them(void **state)
@@ -258,6 +282,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_search_finds_the_best_of_all),
         cmocka_unit_test(the_result_does_not_depend_on_the_threads),
+        cmocka_unit_test(the_stage_that_needs_more_counts),
         cmocka_unit_test(options_leave_only_what_has_them),
         cmocka_unit_test(bad_options_are_refused),
         cmocka_unit_test(a_failed_allocation_is_an_error),
