@@ -25,12 +25,24 @@ typedef struct layout {
     double fastest; /* seconds of a step of those that fit; 0: none yet */
 } layout;
 
-/* Notes what the set-up rules out. All its states are there at once when the optimizer steps. A
- * larger microbatch makes each tensor as large or larger, and as many sequences or more are in
- * flight: min(a b, all) with at most a microbatches of b. */
+#define SMALLEST_AWAY 4096 /* bytes; mt_offload_options.min_bytes */
+
+/* Whether a larger microbatch makes each tensor on the device as large or larger. An offload leaves
+ * small ones there, so with it none that grows may be small; the smallest have a float a token. */
+static bool grows(const layout *l, int policy, int64_t microbatch)
+{
+    int64_t tokens = microbatch * l->task->seq / l->parallel.tensor;
+    return l->policies[policy].offload == MTI_OFFLOAD_NONE ||
+           tokens * (int64_t)sizeof(float) >= SMALLEST_AWAY;
+}
+
+/* Notes what the set-up rules out. All its states are there at once when the optimizer steps. With
+ * a larger microbatch as many sequences or more are in flight: min(a b, all) with at most a
+ * microbatches of b; and no tensor is smaller. */
 static void note_bounds(layout *l, int policy, const mt_fit_setup *s, const mti_fit_measured *seen)
 {
-    if (seen->allocated > l->task->capacity) l->too_large[policy] = true;
+    if (seen->allocated > l->task->capacity && grows(l, policy, s->microbatch))
+        l->too_large[policy] = true;
     if (s->states > l->task->capacity) l->states_too_large = true;
 }
 
