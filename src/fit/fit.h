@@ -36,7 +36,7 @@ typedef struct mti_policy {
 #define MTI_MOST_POLICIES 8
 /* Those that the options allow, less costly ones first. */
 int mti_policies_make(mti_policy all[MTI_MOST_POLICIES], const mt_fit_options *options);
-/* Whether b recomputes all that a does, and moves all that a does. */
+/* Whether b recomputes all that a does, and a moves nothing: where less is kept, less is moved. */
 bool mti_policy_includes(const mti_policy *b, const mti_policy *a);
 
 /* ---- setup.c: one set-up, measured ---- */

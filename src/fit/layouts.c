@@ -86,5 +86,5 @@ int mti_policies_make(mti_policy all[MTI_MOST_POLICIES], const mt_fit_options *o
 
 bool mti_policy_includes(const mti_policy *b, const mti_policy *a)
 {
-    return level_of(b->checkpoint) >= level_of(a->checkpoint) && b->offload >= a->offload;
+    return level_of(b->checkpoint) >= level_of(a->checkpoint) && a->offload == MTI_OFFLOAD_NONE;
 }

@@ -161,11 +161,21 @@ static void count_duplicate(void *user, const mt_duplicate *pair)
     stats->duplicate_bytes += pair->copy_bytes;
 }
 
+/* The offload forgets when the next forward begins. */
+static bool note_offloaded(mti_memory_hooks *p)
+{
+    mt_offload_stats stats;
+    if (!p->offload) return true;
+    if (mt_offload_get_stats(p->offload, &stats) != MT_OK) return false;
+    p->memory_stats.offloaded += stats.bytes_out;
+    return true;
+}
+
 bool mti_memory_hooks_end(mti_memory_hooks *p)
 {
     if (!p->options) return true;
     bool ok = end_cast(p);
-    ok = end_hooks(p, 3) && ok;
+    ok = end_hooks(p, 3) && note_offloaded(p) && ok;
     if (++p->memory_stats.forwards != p->ahead) return ok;
     ok = ok && mt_visit_duplicates(p->device, count_duplicate, &p->memory_stats) == MT_OK;
     if (p->asked) p->memory_stats.asked = mt_ledger_bytes(p->asked);

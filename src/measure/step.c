@@ -329,15 +329,11 @@ typedef struct counted {
     uint64_t offloaded;
 } counted;
 
-static bool count(const run *r, counted *c)
+static counted count(const run *r)
 {
-    mt_offload_stats away = {0};
-    mt_offload *offload = r->memory_hooks.offload;
-    *c = (counted){.flops = mt_flops_get(r->subject.device),
-                   .traffic = mt_traffic_get(r->subject.device)};
-    if (offload && mt_offload_get_stats(offload, &away) != MT_OK) return false;
-    c->offloaded = away.bytes_out;
-    return true;
+    return (counted){.flops = mt_flops_get(r->subject.device),
+                     .traffic = mt_traffic_get(r->subject.device),
+                     .offloaded = r->memory_hooks.memory_stats.offloaded};
 }
 
 static void note_counted(mti_steady *s, const run *r, const counted *from, const counted *to)
@@ -359,14 +355,14 @@ static void note_counted(mti_steady *s, const run *r, const counted *from, const
 static bool steady_step(run *r)
 {
     mti_steady *s = &r->m->steady;
-    counted before, after;
+    counted before = count(r);
     s->ledger = r->watch.timeline ? mt_ledger_new(r->subject.device) : NULL;
     if (r->watch.timeline && !s->ledger) return false;
     mti_timeline_mark_steady(&r->m->timeline);
     double began = mti_now();
-    if (!count(r, &before) || !next_step(r, &s->phases, s->ledger)) return false;
+    if (!next_step(r, &s->phases, s->ledger)) return false;
     s->seconds = mt_device_has_data(r->subject.device) ? mti_now() - began : NAN;
-    if (!count(r, &after)) return false;
+    counted after = count(r);
     note_counted(s, r, &before, &after);
     for (int i = 0; i < s->phases.n; i++) {
         const mti_phase *phase = &s->phases.at[i];

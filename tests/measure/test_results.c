@@ -152,6 +152,26 @@ static void a_sweep_compares_gradients_and_continues_after_a_refusal(void **stat
     assert_int_equal(results[3].off.alone, 0);
 }
 
+static void a_step_counts_what_every_microbatch_moves(void **state)
+{
+    (void)state;
+    mti_measurement one, four;
+    mti_need need;
+    bool refused;
+    mti_workload w = workload(MT_MODEL_GPT, "meta");
+    w.memory.offload = MTI_OFFLOAD_CPU;
+    assert_true(mti_need_measure(&need, &one, &w, NULL, &refused));
+    assert_true(one.steady.offloaded > 0 && one.steady.traffic.others > 0);
+    assert_int_equal(one.steady.offloaded, one.memory_stats.offload.bytes_out);
+    w.ranked = true, w.parallel.microbatches = 4;
+    assert_true(mti_need_measure(&need, &four, &w, NULL, &refused));
+    assert_int_equal(four.steady.offloaded, 4 * one.steady.offloaded);
+    assert_int_equal(four.steady.traffic.products, 4 * one.steady.traffic.products);
+    assert_int_equal(four.steady.flops.forward, 4 * one.steady.flops.forward);
+    mti_measurement_free(&one);
+    mti_measurement_free(&four);
+}
+
 static void a_refused_rank_says_what_it_needs(void **state)
 {
     (void)state;
@@ -212,6 +232,7 @@ int main(void)
         cmocka_unit_test(a_refused_profile_keeps_what_was_measured_before),
         cmocka_unit_test(the_largest_batch_fits_and_one_more_does_not),
         cmocka_unit_test(a_sweep_compares_gradients_and_continues_after_a_refusal),
+        cmocka_unit_test(a_step_counts_what_every_microbatch_moves),
         cmocka_unit_test(a_refused_rank_says_what_it_needs),
         cmocka_unit_test(the_tape_and_the_ledger_count_each_storage_once),
         cmocka_unit_test(a_model_too_large_for_the_device_is_refused_before_it_is_made),
