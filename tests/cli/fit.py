@@ -164,7 +164,9 @@ with tempfile.TemporaryDirectory() as folder:
     p = subprocess.Popen([MEMTAPE, "fit", *map(str, large), "--json", out], stdout=subprocess.PIPE, stderr=other_end,
                          env=dict(os.environ, TERM="xterm"))
     os.close(other_end)
-    shown = os.read(terminal, 65536)
+    shown = b""
+    while b"ways to divide" not in shown and (part := os.read(terminal, 65536)):
+        shown += part
     check(b"ways to divide" in shown, f"the bar: {shown!r}")
     time.sleep(0.5)
     p.send_signal(signal.SIGINT)
