@@ -151,6 +151,7 @@ typedef enum mti_option {
     MTI_O_SVG,
     MTI_O_HTML,
     MTI_O_JSON,
+    MTI_O_VERBOSE,
     MTI_O_QUIET,
     MTI_O_HELP,
     MTI_OPTION_COUNT
@@ -178,7 +179,7 @@ typedef struct mti_options {
     int64_t rank;            /* which of them; it sets workload.parallel.stage */
 
     const char *json;
-    bool quiet, help;
+    bool verbose, quiet, help;
 
     mti_words data; /* files and folders, in the order given */
     mti_train_settings train;
@@ -227,6 +228,8 @@ const char *mti_compress_text(char buf[MTI_COMPRESS_TEXT], unsigned rules);
 bool mti_options_complete(mti_options *o);
 /* Whether no output file is also an input or another output; o->error otherwise. */
 bool mti_files_apart(mti_options *o);
+/* Whether a report goes to standard output as text: not with --quiet, nor if JSON goes there. */
+bool mti_wants_text(const mti_options *o);
 void mti_options_help(mti_verb verb, const char *name, FILE *out);
 
 /* Sets o->workload.config to `base`, overridden by the options that were given. */
