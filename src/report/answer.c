@@ -37,21 +37,20 @@ static void category_rows(mti_table *t, const mti_answer *a)
 
 static void print_fit(const mti_answer *a, FILE *out, const mti_style *style)
 {
-    char given[MTI_NUMBER], exact[MTI_NUMBER], gap[MTI_NUMBER];
+    char given[MTI_NUMBER], gap[MTI_NUMBER];
     mti_bytes_text(given, sizeof given, a->capacity);
-    mti_thousands(exact, (int64_t)a->capacity);
     if (a->fits) {
         mti_inked(out, style, MTI_GOOD, "Fits in %s", given);
-        fprintf(out, " (%s bytes): %s are free at the peak%s\n", exact,
+        fprintf(out, ": %s free at the peak%s\n",
                 mti_bytes_text(gap, sizeof gap, a->capacity - a->peak),
-                a->reserved > a->capacity ? ", once unused segments are given back" : "");
+                a->reserved > a->capacity ? ", if unused segments are given back" : "");
     } else if (a->peak > a->capacity) {
         mti_inked(out, style, MTI_BAD, "Does not fit in %s", given);
-        fprintf(out, " (%s bytes): %s more are allocated at the peak\n", exact,
+        fprintf(out, ": %s more are allocated at the peak\n",
                 mti_bytes_text(gap, sizeof gap, a->peak - a->capacity));
     } else {
         mti_inked(out, style, MTI_BAD, "Does not fit in %s", given);
-        fprintf(out, " (%s bytes): the segments of the allocator leave gaps\n", exact);
+        fputs(": the gaps in the allocator's segments are too many\n", out);
     }
 }
 

@@ -310,8 +310,7 @@ bool mti_print_profile(const mti_profile_result *p, bool whole, bool verbose, FI
                mti_print_states(&p->workload, m, out, &style) && print_steps(p, out, &style) &&
                print_inference(p, out, &style) && mti_print_memory(m, whole, out, &style);
     if (whole && !mti_print_memory(m, whole, out, &style)) return false;
-    mti_inked(out, &style, MTI_DIM,
-              "-v adds %sthe books, the closed formula, each phase, who held it\n",
+    mti_inked(out, &style, MTI_DIM, "-v adds %sthe books, the formula, each phase, who held it\n",
               s.less ? "every saved tensor, " : "");
     return true;
 }

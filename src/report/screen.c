@@ -43,7 +43,9 @@ static int lines_of(const char *text, int width)
 
 bool mti_screen_close(mti_screen *s, bool ok, bool needed)
 {
-    bool made = s->section && fclose(s->section) == 0;
+    bool written = s->section && !ferror(s->section);
+    bool closed = s->section && fclose(s->section) == 0;
+    bool made = written && closed && s->text; /* NULL: no memory at the end */
     if (s->section && !made) mti_fail(MT_ERR_MEMORY, "report: no memory for its text");
     s->section = NULL;
     if (made && ok) {

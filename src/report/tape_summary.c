@@ -66,8 +66,9 @@ static bool print_kinds(const kinds *all, FILE *out, const mti_style *style)
     char scaled[MTI_NUMBER], others[200] = "";
     size_t total = 0, n_others = 0, length = 0;
     for (size_t i = 0; i < all->n; i++) total += all->at[i].bytes;
+    static const char *const headings[] = {"", "ops", "keep", "", "bytes"};
     mti_heading(out, style, "Kept for backward by each kind of op");
-    mti_table *t = mti_table_new("lrlrrr", NULL);
+    mti_table *t = mti_table_new("lrerr", headings);
     for (size_t i = 0; i < all->n; i++) {
         const kind *k = &all->at[i];
         if (!k->bytes) {
@@ -78,11 +79,10 @@ static bool print_kinds(const kinds *all, FILE *out, const mti_style *style)
             continue;
         }
         mti_table_cell(t, "%s", k->op);
-        mti_table_cell(t, "%zu x", k->n);
+        mti_table_cell(t, "%zu", k->n);
         mti_table_cell(t, "%s", k->keeps);
         mti_table_cell(t, "%s", mti_bytes_text(scaled, sizeof scaled, k->bytes));
         mti_table_bytes(t, (int64_t)k->bytes);
-        mti_table_cell(t, "%.1f %%", 100.0 * (double)k->bytes / (double)total);
     }
     mti_table_rule(t);
     mti_table_ink(t, MTI_BOLD);
@@ -90,7 +90,6 @@ static bool print_kinds(const kinds *all, FILE *out, const mti_style *style)
     mti_table_skip(t, 2);
     mti_table_cell(t, "%s", mti_bytes_text(scaled, sizeof scaled, total));
     mti_table_bytes(t, (int64_t)total);
-    mti_table_skip(t, 1);
     if (!mti_table_finish(t, out, style)) return false;
     if (n_others) {
         fprintf(out, "  %zu others keep nothing of their own:\n", n_others);

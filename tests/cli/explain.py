@@ -29,8 +29,14 @@ for args in [["gpt", "-l", 5], ["llama", "-l", 3, "--attention", "math", "--dtyp
     for first, end in re.findall(r"^ *#(\d+)(?:-(\d+))? ", tape, re.M):
         equal(int(first), next_one, f"ops in order, {args}")
         next_one = int(end or first) + 1
-    kinds = re.search(r"^  all +[\d.]+ [KMG]?i?B +([\d,]+)$", p.stdout, re.M)
-    equal(kinds and int(kinds[1].replace(",", "")), saved["bytes"], f"all kinds of ops of {args}")
+    kinds = re.findall(r"^  (\w+) +(?:(\d+)  \w.*?)? [\d.]+ [KMG]?i?B +([\d,]+)$", p.stdout.split("The tape")[0], re.M)
+    kept = {op: int(n.replace(",", "")) for op, _, n in kinds}
+    equal(kept.pop("all"), saved["bytes"], f"all kinds of ops of {args}")
+    by_op = {op: sum(t["bytes"] for t in saved["tensors"] if t["op"] == op) for op in kept}
+    equal((kept, sum(kept.values())), (by_op, saved["bytes"]), f"each kind of op of {args}")
+    counts = {op: int(n) for op, n, _ in kinds if n}
+    others = re.search(r"^  (\d+) others keep nothing", p.stdout, re.M)
+    equal(sum(counts.values()) + int(others[1] if others else 0), next_one - 1, f"the number of ops of {args}")
 
 text = run("explain", "mlp", "--act", "relu").stdout
 check(re.search(r"as #2 y", text), "the product's input is already kept by relu")

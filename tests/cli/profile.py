@@ -1,12 +1,16 @@
 """`memtape profile`: the published figures, exact; and the equations, for many sizes."""
+import fcntl
 import itertools
 import json
 import os
+import pty
 import random
 import re
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 from pathlib import Path
 from lib import MEMTAPE, check, documented_keys, done, equal, paths, profile, run
 
@@ -291,6 +295,36 @@ def the_answer_comes_first():
           tuple(max(phase[key] for phase in p["inference"]["phases"]) for key in ("peak", "reserved")), "inference")
 
 
+def on_a_terminal(columns, *args):
+    """The lines that the program prints on a terminal of that many columns and 24 lines."""
+    terminal, other_end = pty.openpty()
+    fcntl.ioctl(other_end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    p = subprocess.Popen([MEMTAPE, *map(str, args)], stdout=other_end, env=dict(os.environ, TERM="xterm", NO_COLOR="1"))
+    os.close(other_end)
+    text = b""
+    try:
+        while part := os.read(terminal, 65536):
+            text += part
+    except OSError:  # the other end is closed
+        pass
+    os.close(terminal)
+    equal(p.wait(), 0, f"status of {args} on a terminal")
+    return text.decode().replace("\r", "").splitlines()
+
+
+def a_screen_of_80_columns():
+    for args in [["profile", "gpt2", "--capacity", "80GiB"], ["profile", "llama-7b", "-s", 2048], ["profile", "block"],
+                 ["profile", "mlp"], ["profile", "gpt3-175b", "-b", 1, "--tp", 8, "--pp", 4],
+                 ["profile", "gpt2", "--inference"], ["explain", "gpt2"], ["explain", "llama-3.1-8b"],
+                 ["plan", "gpt2"], ["plan", "llama-7b", "--capacity", "80GiB"]]:
+        lines = on_a_terminal(80, *args, *(["--device", "meta"] if args[0] != "plan" else []))
+        check(len(lines) <= 24 and max(map(len, lines)) <= 80,
+              f"{args}: {len(lines)} lines of at most {max(map(len, lines))} columns")
+    narrow = on_a_terminal(80, "profile", "gpt2", "-v", "--device", "meta")
+    check(any(re.match(r"  gp\u2026\S*qkv ", line) for line in narrow), "a path keeps its end on a narrow terminal")
+    check("\u2026" not in run("profile", "gpt2", "-v", "--device", "meta").stdout, "nothing is cut in a pipe")
+
+
 def keys_are_those_documented():
     documented = {key for key in documented_keys("profile-json.md") if not key.startswith("rows")}
     refusal = run("profile", "gpt", "--capacity", "2MiB", "-b", 8, "--json", "-")
@@ -331,6 +365,6 @@ def outputs():
         equal(p.returncode, 1, "status when standard output is full")
 
 
-{"published": published, "quick": lambda: (sizes_of_a_paper(), any_choice(1, 60), any_memory_options(2, 60), steady_state(), small_networks(), inference(), optimizers(), the_answer_comes_first(),
+{"published": published, "quick": lambda: (sizes_of_a_paper(), any_choice(1, 60), any_memory_options(2, 60), steady_state(), small_networks(), inference(), optimizers(), the_answer_comes_first(), a_screen_of_80_columns(),
                                            keys_are_those_documented(), outputs())}[sys.argv[1]]()
 done()
