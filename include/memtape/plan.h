@@ -45,7 +45,7 @@ typedef struct mt_plan_formula {
 /* All fail with MT_ERR_ARGUMENT for a config or a run that makes no sense, or whose figures are
  * beyond 2^63. */
 
-/* L(12h^2 + 13h) + Vh for a whole model, 12h^2 + 13h for a block, 4h^2 + 4h for an attention,
+/* L(12h^2 + 13h) + vh for a whole model, 12h^2 + 13h for a block, 4h^2 + 4h for an attention,
  * 8h^2 + 5h for an MLP; expected: the elements of all parameters. */
 MT_API mt_status mt_plan_parameters(const mt_plan_run *run, mt_plan_formula *out);
 /* The rule of thumb 12Lh^2, and its error. Whole models and blocks. */
@@ -65,7 +65,7 @@ typedef struct mt_plan_component {
 
 #define MT_PLAN_MAX_COMPONENTS 6
 
-/* Of a forward pass: L(24bsh^2 + 4bs^2h) + 2bshV; expected: the operations that the ops of one
+/* Of a forward pass: L(24bsh^2 + 4bs^2h) + 2bshv; expected: the operations that the ops of one
  * count. components[MT_PLAN_MAX_COMPONENTS] (may be NULL, with *n) sum to it. */
 MT_API mt_status mt_plan_forward_flops(const mt_plan_run *run, mt_plan_formula *out,
                                        mt_plan_component *components, int *n);

@@ -16,8 +16,3 @@ mt_device *mti_open_device(const mti_workload *w)
     if (device) mt_seed(device, w->seed);
     return device;
 }
-
-bool mti_wants_text(const mti_options *o)
-{
-    return !o->quiet && !(o->json && !strcmp(o->json, "-"));
-}

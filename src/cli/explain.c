@@ -4,96 +4,13 @@
 #include "cli/verbs.h"
 #include "measure/room.h"
 #include "measure/tape.h"
-#include "memtape/ops.h"
-#include "report/figures.h"
-
-/* ---- the table ---- */
-
-static void save_cells(mti_table *table, const mti_tape *t, const mti_tape_save *s, size_t *total)
-{
-    static const char *const roles[] = {"in", "out", "aux"};
-    char shape[MTI_SHAPE_TEXT];
-    const mti_tape_save *payer = s->payer;
-    mti_table_cell(table, "%s", s->info.argument);
-    mti_table_cell(table, "%s", roles[s->info.role]);
-    mti_table_cell(table, "%s", mti_shape_text(shape, s->rank, s->shape));
-    mti_table_cell(table, "%s", mt_dtype_name(s->dtype));
-    if (s->parameter) {
-        mti_table_cell(table, "parameter");
-    } else if (payer != s) {
-        mti_table_cell(table, "as #%zu %s", mti_tape_number(t, payer->info.node),
-                       payer->info.argument);
-    } else {
-        *total += s->bytes;
-        mti_table_bytes(table, (int64_t)s->bytes);
-    }
-    mti_table_bytes(table, (int64_t)*total);
-}
-
-/* *next: the first save that no node before this one has made. */
-static void node_rows(mti_table *table, const mti_tape *t, size_t n, size_t *next, size_t *total)
-{
-    const mt_node_info *node = &t->nodes.at[n];
-    const mti_tape_save *end = t->saves.at + t->saves.n, *s = t->saves.at + *next;
-    while (s < end && s->info.node < node->sequence) s++; /* of nodes that are gone */
-    const mti_tape_save *first = s;
-    if (s == end || s->info.node != node->sequence) mti_table_ink(table, MTI_DIM);
-    mti_table_cell(table, "#%zu", n + 1);
-    mti_table_cell(table, "%s", node->module);
-    mti_table_cell(table, "%s", node->op);
-    for (; s < end && s->info.node == node->sequence; s++) {
-        if (s != first) mti_table_skip(table, 3);
-        save_cells(table, t, s, total);
-    }
-    *next = (size_t)(s - t->saves.at);
-    if (s != first) return;
-    mti_table_cell(table, "nothing");
-    mti_table_skip(table, 4);
-    mti_table_bytes(table, (int64_t)*total);
-}
-
-/* where: what the ops are in, "module". */
-static bool print_table(const mti_tape *t, const char *where, FILE *out, const mti_style *style)
-{
-    const char *const headings[] = {"op",    where,   "",      "keeps", "its",
-                                    "shape", "dtype", "bytes", "so far"};
-    mti_table *table = mti_table_new("reelllrrr", headings);
-    size_t next = 0, total = 0;
-    for (size_t n = 0; n < t->nodes.n; n++) node_rows(table, t, n, &next, &total);
-    return mti_table_finish(table, out, style);
-}
-
-/* ---- the reasons: one paragraph for each kind of op on this tape ---- */
-
-static bool on_tape(const mti_tape *t, const char *op)
-{
-    for (size_t n = 0; n < t->nodes.n; n++)
-        if (!strcmp(t->nodes.at[n].op, op)) return true;
-    return false;
-}
-
-static void print_reasons(const mti_tape *t, FILE *out, const mti_style *style)
-{
-    mti_heading(out, style, "Why");
-    for (int i = 0; i < mt_op_count(); i++) {
-        mt_op_info info = mt_op_get(i);
-        if (!on_tape(t, info.name)) continue;
-        fputs("  ", out);
-        mti_inked(out, style, MTI_BOLD, "%s", info.name);
-        fprintf(out, "  %s\n", info.formula);
-        mti_print_wrapped(out, 6, style->width, info.why);
-    }
-}
+#include "report/tape.h"
 
 static bool print(const mti_tape *t, const mti_options *o, const mt_device *device)
 {
     mti_style style = mti_style_of(stdout);
-    if (o->quiet) return print_table(t, "module", stdout, &style);
-    mti_print_model(&o->workload, device, stdout, &style);
-    fputs("the tape after forward, in the order in which ops were recorded\n\n", stdout);
-    if (!print_table(t, "module", stdout, &style)) return false;
-    print_reasons(t, stdout, &style);
-    return true;
+    return o->quiet ? mti_print_tape(t, "module", true, stdout, &style)
+                    : mti_print_explained(t, &o->workload, device, o->verbose, stdout);
 }
 
 static bool rehearse(void *user, mt_device *meta)
@@ -130,7 +47,7 @@ static bool print_expression(const mti_expression *e, const mti_tape *t, const m
                              const mt_device *device)
 {
     mti_style style = mti_style_of(stdout);
-    if (o->quiet) return print_table(t, "expression", stdout, &style);
+    if (o->quiet) return mti_print_tape(t, "expression", false, stdout, &style);
     mti_inked(stdout, &style, MTI_BOLD, "%s", e->options.text);
     printf("  on %s\n", mt_device_kind(device));
     if (!print_leaves(e, stdout, &style)) return false;
@@ -139,8 +56,8 @@ static bool print_expression(const mti_expression *e, const mti_tape *t, const m
         return true;
     }
     fputs("\nthe tape, in the order in which ops were recorded\n\n", stdout);
-    if (!print_table(t, "expression", stdout, &style)) return false;
-    print_reasons(t, stdout, &style);
+    if (!mti_print_tape(t, "expression", false, stdout, &style)) return false;
+    mti_print_reasons(t, stdout, &style);
     return true;
 }
 

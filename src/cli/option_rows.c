@@ -354,6 +354,8 @@ const mti_option_row mti_option_rows[] = {
      "write a report to look at: one file, for any browser"},
     {MTI_O_JSON, 0, "json", "FILE", MTI_TEXT, AT(json), SEARCHED | V(AUDIT) | V(RANKS), ANY, 0, 0,
      "write the result as one JSON object; - is standard output, and then no text"},
+    {MTI_O_VERBOSE, 'v', "verbose", NULL, MTI_FLAG, AT(verbose), V(PROFILE) | V(EXPLAIN) | V(PLAN),
+     ANY, 0, 0, "all details after the answer", W(TEXT)},
     {MTI_O_QUIET, 'q', "quiet", NULL, MTI_FLAG, AT(quiet), EVERY, ANY, 0, 0,
      "only results and errors"},
     {MTI_O_HELP, 'h', "help", NULL, MTI_FLAG, AT(help), EVERY, ANY, 0, 0, "this text"},

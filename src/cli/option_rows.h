@@ -56,6 +56,7 @@ typedef enum mti_condition {
     MTI_IF_MATH,     /* --attention math */
     MTI_IF_NARROW,   /* the model is in 2-byte floats */
     MTI_IF_GROUPED,  /* fewer heads of keys and values than heads */
+    MTI_IF_TEXT,     /* text is printed */
     MTI_CONDITION_COUNT
 } mti_condition;
 

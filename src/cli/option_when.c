@@ -74,6 +74,11 @@ static bool grouped(const mti_options *o)
     return c->kv_heads && c->kv_heads != c->heads;
 }
 
+bool mti_wants_text(const mti_options *o)
+{
+    return !o->quiet && !(o->json && !strcmp(o->json, "-"));
+}
+
 static const struct condition {
     bool (*holds)(const mti_options *o);
     const char *refusal; /* follows the option's name */
@@ -128,6 +133,7 @@ static const struct condition {
                        " needs --dtype bf16 or f16: in wider types, and under --amp, it is f32 "
                        "or more anyway"},
     [MTI_IF_GROUPED] = {grouped, " needs --kv-heads below --heads: only those are repeated"},
+    [MTI_IF_TEXT] = {mti_wants_text, ": with --quiet or --json - there is no text to add to"},
     [MTI_IF_PEAK] = {peak, " needs --capacity or --budget: it changes only what fits"},
 };
 

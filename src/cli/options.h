@@ -157,6 +157,7 @@ typedef enum mti_option {
     MTI_O_SVG,
     MTI_O_HTML,
     MTI_O_JSON,
+    MTI_O_VERBOSE,
     MTI_O_QUIET,
     MTI_O_HELP,
     MTI_OPTION_COUNT
@@ -184,7 +185,7 @@ typedef struct mti_options {
     int64_t rank;            /* which of them; it sets workload.parallel.stage */
 
     const char *json;
-    bool quiet, help;
+    bool verbose, quiet, help;
 
     mti_words data; /* files and folders, in the order given */
     mti_train_settings train;
@@ -243,6 +244,8 @@ bool mti_files_apart(mti_options *o);
 /* The command that profiles a set-up, of a fit. False if it is too long for buf. */
 bool mti_profile_command(const mti_options *o, const mt_fit_result *r, const mt_fit_setup *s,
                          char *buf, size_t n);
+/* Whether a report goes to standard output as text: not with --quiet, nor if JSON goes there. */
+bool mti_wants_text(const mti_options *o);
 void mti_options_help(mti_verb verb, const char *name, FILE *out);
 
 /* Sets o->workload.config to `base`, overridden by the options that were given. */

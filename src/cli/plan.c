@@ -6,7 +6,7 @@
 
 static bool write_reports(const mti_plan_result *p, const mti_options *o)
 {
-    return (!mti_wants_text(o) || mti_print_plan(p, stdout)) &&
+    return (!mti_wants_text(o) || mti_print_plan(p, o->verbose, stdout)) &&
            (!o->json || mti_json_write(mti_plan_json(p), o->json) == MT_OK) &&
            (!o->html ||
             mti_html_write_of("plan of", o->workload.name, mti_plan_json(p), o->html) == MT_OK) &&

@@ -39,7 +39,7 @@ static bool write_files(const mti_profile_result *p, json_t *object, const mti_o
 
 static bool write_reports(const mti_profile_result *p, const mti_options *o)
 {
-    return (!mti_wants_text(o) || mti_print_profile(p, o->timeline, stdout)) &&
+    return (!mti_wants_text(o) || mti_print_profile(p, o->timeline, o->verbose, stdout)) &&
            write_files(p, wants_object(o) ? mti_profile_json(p, o->timeline) : NULL, o);
 }
 
@@ -55,7 +55,8 @@ static int report_failure(mti_profile_result *p, const mti_options *o)
     snprintf(text, sizeof text, "%s", mt_last_error());
     mt_clear_error(); /* reported; the reports may fail for other reasons */
     bool ok =
-        mti_profile_find_need(p) && (!mti_wants_text(o) || mti_print_refusal(p, event, stdout)) &&
+        mti_profile_find_need(p) &&
+        (!mti_wants_text(o) || mti_print_refusal(p, event, o->verbose, stdout)) &&
         write_files(p, wants_object(o) ? mti_profile_refused_json(p, event, o->timeline) : NULL, o);
     if (!ok) return mti_report_failure(o);
     mti_fail(MT_ERR_MEMORY, "%s", text);

@@ -26,8 +26,6 @@ int mti_on_enough_stack(mti_main_fn *fn, int argc, char **argv);
 int mti_report_failure(const mti_options *o);
 /* The workload's device, seeded. */
 mt_device *mti_open_device(const mti_workload *w);
-/* Whether a report goes to standard output as text: not with --quiet, nor if JSON goes there. */
-bool mti_wants_text(const mti_options *o);
 
 /* Advice where a device has no room: for a verb that takes --device meta, and for the others. */
 #define MTI_ON_META         "--device meta measures it without the memory"

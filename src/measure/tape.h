@@ -32,4 +32,21 @@ void mti_tape_free(mti_tape *t);
 /* The number, counted from 1, of the op that made `node`. */
 size_t mti_tape_number(const mti_tape *t, uint64_t node);
 
+/* Consecutive ops of one layer, or of none; and the layers after it that keep the same to the byte,
+ * in the same way. */
+typedef struct mti_tape_stretch {
+    size_t first, n;              /* nodes of its first layer */
+    size_t n_layers;              /* 1 if no other is like it */
+    long first_layer, last_layer; /* -1: in no layer */
+    size_t bytes;                 /* kept by the ops of one layer, each storage at its payer */
+} mti_tape_stretch;
+
+typedef struct mti_tape_stretches {
+    mti_tape_stretch *at;
+    size_t n, cap;
+} mti_tape_stretches;
+
+/* All nodes, in order. Free out->at in any case. */
+bool mti_tape_stretches_of(const mti_tape *t, mti_tape_stretches *out);
+
 #endif

@@ -71,10 +71,10 @@ static bool add_ends(mt_plan_formula *out, const mti_dims *s)
            mti_add_row(out, bert ? h * h + (c->no_bias ? 0 : h) + norm + c->vocab : 0,
                        "the head's product, norm and V biases") &&
            mti_add_row(out, c->untied ? c->vocab * h : 0,
-                       "a head of its own, Vh: not the embedding's matrix once more");
+                       "a head of its own, vh: not the embedding's matrix once more");
 }
 
-/* value, and the textbook's L(12h^2 + 13h) + Vh */
+/* value, and the textbook's L(12h^2 + 13h) + vh */
 static bool count(const mt_plan_run *run, mt_plan_formula *out, mti_dims *s)
 {
     static const char *const texts[MT_MODEL_KIND_COUNT] = {
@@ -90,10 +90,10 @@ static bool count(const mt_plan_run *run, mt_plan_formula *out, mti_dims *s)
     *out = (mt_plan_formula){
         .name = "parameters",
         .unit = "parameters",
-        .source = "4h^2 + 4h of attention, 8h^2 + 5h of the MLP, 4h of two layer norms; Vh, the "
+        .source = "4h^2 + 4h of attention, 8h^2 + 5h of the MLP, 4h of two layer norms; vh, the "
                   "embedding, is the head's matrix, too (Radford et al. 2019)"};
     snprintf(out->text, sizeof out->text, "%s",
-             whole ? "L(12h^2 + 13h) + Vh" : texts[s->config.kind]);
+             whole ? "L(12h^2 + 13h) + vh" : texts[s->config.kind]);
     if (!mti_derive_formula(out, s, layers_have)) return false;
     int64_t embedding = whole ? s->config.vocab * s->config.hidden : 0;
     out->value += embedding;
@@ -126,7 +126,7 @@ mt_status mt_plan_parameters_in_brief(const mt_plan_run *run, mt_plan_formula *o
                              .expected = brief};
     snprintf(out->text, sizeof out->text, "%s", whole ? "12Lh^2" : "12h^2");
     bool ok = mti_add_row(out, 13 * layers * h, "biases and layer norms, 13h a layer") &&
-              mti_add_row(out, whole ? s.config.vocab * h : 0, "the embedding, Vh");
+              mti_add_row(out, whole ? s.config.vocab * h : 0, "the embedding, vh");
     for (int i = 0; ok && i < full.n_rows; i++)
         ok = mti_add_row(out, full.rows[i].amount, "%s", full.rows[i].text);
     return ok ? MT_OK : mt_last_status();

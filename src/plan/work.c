@@ -82,7 +82,7 @@ static components components_of(const mti_dims *s)
         add_component(&c, "the product", true, "2bshf", "", 1, 2 * t * h * f);
     if (m->kind == MT_MODEL_BERT)
         add_component(&c, "the head's dense layer", true, "2bsh^2", "", 1, 2 * t * h * h);
-    if (mti_is_whole(m->kind)) add_component(&c, "the head", true, "2bshV", "", 1, 2 * t * h * v);
+    if (mti_is_whole(m->kind)) add_component(&c, "the head", true, "2bshv", "", 1, 2 * t * h * v);
     return c;
 }
 
@@ -125,7 +125,7 @@ mt_status mt_plan_forward_flops(const mt_plan_run *run, mt_plan_formula *out,
                                        "matrix and token, 4bs^2h for attention's scores"};
     bool whole = mti_is_whole(s.config.kind);
     snprintf(out->text, sizeof out->text, "%s",
-             whole ? "L(24bsh^2 + 4bs^2h) + 2bshV" : texts[s.config.kind]);
+             whole ? "L(24bsh^2 + 4bs^2h) + 2bshv" : texts[s.config.kind]);
     components c = components_of(&s);
     for (int i = 0; parts && i < c.n; i++) parts[i] = c.at[i];
     if (parts) *n = c.n;

@@ -25,30 +25,61 @@ static void print_rare(const mt_model_config *c, FILE *out)
     if (c->logit_cap > 0) fprintf(out, "%slogits capped at %g", before, c->logit_cap);
 }
 
+/* "gpt2  b=2 sequences of s=32 tokens, width h=768, ...": each letter as formulas have it. */
+static void print_sizes(const mti_workload *w, const mt_model_config *c, FILE *out,
+                        const mti_style *style)
+{
+    char text[400];
+    bool whole = mti_is_whole(c->kind), attends = mti_attends(c->kind);
+    const char *layers = w->ranked ? "" : "L="; /* a rank's L is its layers in flight */
+    int n = snprintf(text, sizeof text, " b=%lld sequence%s of s=%lld token%s, width h=%lld",
+                     (long long)w->batch, w->batch == 1 ? "" : "s", (long long)w->seq,
+                     w->seq == 1 ? "" : "s", (long long)c->hidden);
+    if (attends)
+        n += snprintf(text + n, sizeof text - (size_t)n, ", a=%lld head%s", (long long)c->heads,
+                      c->heads == 1 ? "" : "s");
+    if (attends && c->kv_heads != c->heads)
+        n += snprintf(text + n, sizeof text - (size_t)n, " (%lld of keys and values)",
+                      (long long)c->kv_heads);
+    if (whole)
+        n += snprintf(text + n, sizeof text - (size_t)n, ", %s%lld layer%s, vocabulary v=%lld",
+                      layers, (long long)c->layers, c->layers == 1 ? "" : "s", (long long)c->vocab);
+    if (c->kind != MT_MODEL_ATTENTION)
+        snprintf(text + n, sizeof text - (size_t)n, ", %s f=%lld",
+                 c->kind == MT_MODEL_LINEAR ? "output" : "MLP", (long long)c->ffn);
+    const char *name = w->preset ? w->preset : mt_model_kind_name(c->kind);
+    if (style->elides && mti_text_width(name) + 1 + mti_text_width(text) > style->width) {
+        char both[500];
+        snprintf(both, sizeof both, "%s %s", name, text);
+        mti_print_wrapped(out, 0, style->width, both);
+        return;
+    }
+    mti_inked(out, style, MTI_BOLD, "%s", name);
+    fprintf(out, " %s\n", text);
+}
+
 void mti_print_model(const mti_workload *w, const mt_device *device, FILE *out,
                      const mti_style *style)
 {
     mt_model_config resolved = w->config;
     mt_model_config_resolve(&w->config, &resolved); /* checked when the options were read */
     const mt_model_config *c = &resolved;
-    bool swiglu = c->mlp == MT_MLP_SWIGLU;
-    bool whole = mti_is_whole(c->kind), attends = mti_attends(c->kind);
-    bool feeds = mti_feeds(c->kind), norms = whole || c->kind == MT_MODEL_BLOCK;
-    mti_inked(out, style, MTI_BOLD, "%s", w->preset ? w->preset : mt_model_kind_name(c->kind));
-    fprintf(out, "  b=%lld s=%lld d=%lld", (long long)w->batch, (long long)w->seq,
-            (long long)c->hidden);
-    if (attends) fprintf(out, " a=%lld", (long long)c->heads);
-    if (attends && c->kv_heads != c->heads) fprintf(out, " k=%lld", (long long)c->kv_heads);
-    if (whole) fprintf(out, " l=%lld v=%lld", (long long)c->layers, (long long)c->vocab);
-    if (c->kind != MT_MODEL_ATTENTION) fprintf(out, " f=%lld", (long long)c->ffn);
-    if (feeds)
-        fprintf(out, ", %s%s%s", c->mlp == MT_MLP_GATED ? "gated " : "",
+    bool swiglu = c->mlp == MT_MLP_SWIGLU, attends = mti_attends(c->kind);
+    bool norms = mti_is_whole(c->kind) || c->kind == MT_MODEL_BLOCK;
+    const char *before = "";
+    print_sizes(w, c, out, style);
+    if (mti_feeds(c->kind)) {
+        fprintf(out, "%s%s%s", c->mlp == MT_MLP_GATED ? "gated " : "",
                 swiglu ? mt_mlp_kind_name(c->mlp) : mt_act_name(c->act),
                 c->inplace ? " in place" : "");
+        before = ", ";
+    }
     if (c->out_act) fprintf(out, ", %s of the output", mti_choice_name(&mti_out_acts, c->out_act));
-    if (attends)
-        fprintf(out, ", %s%s attention", c->causal ? "causal " : "",
+    if (attends) {
+        fprintf(out, "%s%s%s attention", before, c->causal ? "causal " : "",
                 mt_attention_form_name(c->attention));
+        before = ", ";
+    }
     if (norms)
         fprintf(out, ", %s-norm%s", mt_norm_place_name(c->norm),
                 c->norm_kind == MT_NORM_LAYER ? ""
@@ -57,12 +88,16 @@ void mti_print_model(const mti_workload *w, const mt_device *device, FILE *out,
     if (c->dropout > 0) fprintf(out, ", dropout %g", c->dropout);
     print_choices(w->recipe ? &w->own_ops : &c->ops, out);
     print_rare(c, out);
+    int threads = mt_device_threads(device);
+    fprintf(out, "%s%s on %s", *before ? "; " : "", mt_dtype_name(c->dtype),
+            mt_device_kind(device));
+    if (mt_device_has_data(device)) fprintf(out, ", %d thread%s", threads, threads == 1 ? "" : "s");
+    if (w->optimizer != MTI_OPT_NONE)
+        fprintf(out, ", optimizer %s", mti_optimizer_name(w->optimizer));
     if (w->recipe)
         fprintf(out, "\nrecipe %s: %s", w->recipe,
                 *w->recipe_options ? w->recipe_options : "no option differs");
-    int threads = mt_device_threads(device);
-    fprintf(out, "\n%s on %s, %d thread%s\n", mt_dtype_name(c->dtype), mt_device_kind(device),
-            threads, threads == 1 ? "" : "s");
+    fputs("\n", out);
 }
 
 void mti_equation_row(mti_table *t, const char *sign, int64_t bytes, const char *text)

@@ -8,7 +8,7 @@
 
 /* ---- text ---- */
 
-/* "block  b=2 s=4096 d=1024 ...", and a second line with the device. */
+/* "block  b=2 sequences of s=4096 tokens, ...", the choices of ops, the device. */
 void mti_print_model(const mti_workload *w, const mt_device *device, FILE *out,
                      const mti_style *style);
 /* A row of an equation: sign, bytes, text; and its last row, which has to be 0, or `alarm` follows.

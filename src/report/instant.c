@@ -4,10 +4,11 @@
 #include "report/profile.h"
 #include "report/rank.h"
 
-#define ROWS_AT_PEAK 8  /* of largest holders */
-#define ROWS_TO_SHOW 20 /* the same at a refusal, and with --timeline */
-#define STRETCHES    28
-#define BAR          32 /* letters in the longest bar */
+#define ROWS_AT_PEAK    8 /* of largest holders */
+#define ROWS_AT_REFUSAL 4
+#define ROWS_TO_SHOW    20 /* the same with -v or --timeline */
+#define STRETCHES       28
+#define BAR             32 /* letters in the longest bar */
 
 /* ---- who held memory at one instant ---- */
 
@@ -159,25 +160,34 @@ bool mti_print_memory(const mti_measurement *m, bool whole, FILE *out, const mti
            print_peak(m, whole ? ROWS_TO_SHOW : ROWS_AT_PEAK, out, style);
 }
 
-bool mti_print_refusal(const mti_profile_result *p, size_t event, FILE *out)
+/* What a device that is large enough needs; `capacity` 0: unknown. */
+static void print_needed(const mti_need *need, size_t capacity, FILE *out)
+{
+    char bytes[MTI_NUMBER], reserved[MTI_NUMBER], text[MTI_NUMBER], more[MTI_NUMBER];
+    fprintf(out, "A device that is large enough needs %s bytes (%s); %s reserved\n",
+            mti_thousands(bytes, (int64_t)need->peak),
+            mti_bytes_text(text, sizeof text, need->peak),
+            mti_thousands(reserved, (int64_t)need->reserved));
+    if (capacity && need->peak > capacity)
+        fprintf(out, "It does not fit in %s: %s more are allocated at the peak\n",
+                mti_bytes_text(text, sizeof text, capacity),
+                mti_bytes_text(more, sizeof more, need->peak - capacity));
+}
+
+bool mti_print_refusal(const mti_profile_result *p, size_t event, bool verbose, FILE *out)
 {
     const mti_measurement *m = &p->measured;
     const mt_mem_event *e = &m->timeline.events.at[event];
     mti_style style = mti_style_of(out);
-    char bytes[MTI_NUMBER], reserved[MTI_NUMBER], where[256];
+    char bytes[MTI_NUMBER], where[256];
     mti_print_model(&p->workload, p->device, out, &style);
     mti_print_rank(&p->workload, m, out, &style);
-    mti_heading(out, &style, "Out of memory: %s bytes of %s were refused (%s)",
-                mti_thousands(bytes, (int64_t)e->requested), mt_category_name(e->category),
-                instant_text(m, event, where, sizeof where));
+    mti_heading(out, &style, "Out of memory: %s bytes of %s were refused",
+                mti_thousands(bytes, (int64_t)e->requested), mt_category_name(e->category));
+    fprintf(out, "%s\n", instant_text(m, event, where, sizeof where));
+    if (p->needed.peak) print_needed(&p->needed, p->workload.device.capacity, out);
     fputs("Who held what at that moment:\n", out);
-    if (!print_instant(m, event, ROWS_TO_SHOW, out, &style)) return false;
-    if (p->needed.peak)
-        fprintf(out, "\nA device that is large enough needs %s bytes (%s); %s reserved\n",
-                mti_thousands(bytes, (int64_t)p->needed.peak),
-                mti_bytes_text(where, sizeof where, p->needed.peak),
-                mti_thousands(reserved, (int64_t)p->needed.reserved));
-    return true;
+    return print_instant(m, event, verbose ? ROWS_TO_SHOW : ROWS_AT_REFUSAL, out, &style);
 }
 
 /* ---- as JSON ---- */

@@ -5,7 +5,8 @@
 #include "measure/plan.h"
 #include "report/json.h"
 
-bool mti_print_plan(const mti_plan_result *p, FILE *out);
+/* The answer; verbose: with all details. */
+bool mti_print_plan(const mti_plan_result *p, bool verbose, FILE *out);
 json_t *mti_plan_json(const mti_plan_result *p);
 
 #endif

@@ -1,5 +1,6 @@
 /* plan_text.c: a plan as text. */
 #include <string.h>
+#include "report/answer.h"
 #include "report/budget.h"
 #include "report/figures.h"
 #include "report/plan.h"
@@ -137,17 +138,7 @@ static void print_time(const mti_plan_result *p, FILE *out, const mti_style *sty
           out);
 }
 
-/* ---- the whole step, and what fits ---- */
-
-static bool print_need(const mti_plan_result *p, FILE *out, const mti_style *style)
-{
-    char bytes[MTI_NUMBER];
-    mti_heading(out, style, "The peak of a whole step (in %s), in bytes of 512-byte blocks",
-                p->need.phase);
-    if (!mti_print_categories(p->need.at_peak, out, style)) return false;
-    fprintf(out, "reserved in segments: %s\n", mti_thousands(bytes, (int64_t)p->need.reserved));
-    return true;
-}
+/* ---- what fits ---- */
 
 static void print_fit(const mti_largest *fit, const char *what, const char *at, int64_t other,
                       FILE *out)
@@ -177,8 +168,7 @@ static void print_fits(const mti_plan_result *p, FILE *out, const mti_style *sty
     if (mti_plan_find(p, "states"))
         fprintf(out,
                 "    (states and activations alone would leave room for %lld by the formulas, for "
-                "%lld as "
-                "measured)\n",
+                "%lld as measured)\n",
                 (long long)p->batch.by_formula, (long long)p->batch.by_sum);
     print_fit(&p->seq, "longest sequence", "b", w->batch, out);
     if (w->config.context && p->seq.largest > w->config.context)
@@ -187,24 +177,89 @@ static void print_fits(const mti_plan_result *p, FILE *out, const mti_style *sty
                 (long long)w->config.context);
 }
 
-bool mti_print_plan(const mti_plan_result *p, FILE *out)
+/* ---- the answer, and the details ---- */
+
+/* Whether the workload itself, with its batch and length, is within the capacity. */
+static bool fits(const mti_plan_result *p)
 {
-    mti_style style = mti_style_of(out);
-    mti_print_model(p->workload, p->device, out, &style);
-    mti_print_place(p->workload, out, &style);
+    const mti_workload *w = p->workload;
+    return p->need.reserved <= w->device.capacity || p->batch.largest >= w->batch;
+}
+
+static bool print_formulas(const mti_plan_result *p, FILE *out, const mti_style *style)
+{
+    static const char *const headings[] = {"", "formula", "says", "measured on meta"};
+    double given = p->options->parameters;
+    char scaled[MTI_NUMBER];
+    mti_table *t = mti_table_new("lerr", headings);
     for (int i = 0; i < p->n_items; i++) {
-        if (!print_comparison(&p->items[i], out, &style)) return false;
-        if (!strcmp(p->items[i].formula.name, "activations")) print_proportion(p, out);
-        if (!strcmp(p->items[i].formula.name, "flops")) print_parts(p, out), print_training(p, out);
-        if (!strcmp(p->items[i].formula.name, "kv cache")) print_cache_share(p, out);
-        if (!strcmp(p->items[i].formula.name, "flops forward") && !print_components(p, out, &style))
-            return false;
-        if (!strcmp(p->items[i].formula.name, "states") && !print_regimes(p, out, &style))
-            return false;
+        const mti_comparison *c = &p->items[i];
+        bool counts = !strcmp(c->formula.name, "parameters") && given == 0;
+        if (!strcmp(c->formula.name, "parameters in brief")) continue;
+        mti_table_cell(t, "%s%s", c->formula.name, counts ? ", N" : "");
+        mti_table_cell(t, "%s", c->formula.text);
+        mti_table_cell(t, "%s", mti_scaled(scaled, (double)c->formula.value));
+        mti_table_bytes(t, c->measured);
     }
+    if (!mti_table_finish(t, out, style)) return false;
+    if (given > 0) fprintf(out, "  N = %s parameters, as given\n", mti_scaled(scaled, given));
+    return true;
+}
+
+/* "largest batch at s=2048: 2; longest sequence at b=1: 4096" */
+static void print_searches(const mti_plan_result *p, FILE *out)
+{
+    const mti_workload *w = p->workload;
+    fprintf(out, "  largest batch at s=%lld: %s%lld; longest sequence at b=%lld: %s%lld\n",
+            (long long)w->seq, p->batch.refused ? "" : "at least ", (long long)p->batch.largest,
+            (long long)w->batch, p->seq.refused ? "" : "at least ", (long long)p->seq.largest);
+}
+
+static bool print_answer(const mti_plan_result *p, FILE *out, const mti_style *style)
+{
+    char where[80] = "";
+    if (strcmp(p->need.phase, "the second step") != 0)
+        snprintf(where, sizeof where, "reached in %s", p->need.phase);
+    mti_print_model(p->workload, p->device, out, style);
+    mti_print_place(p->workload, out, style);
+    const mti_answer a = {.where = where,
+                          .peak = p->need.peak,
+                          .reserved = p->need.reserved,
+                          .at_peak = p->need.at_peak,
+                          .steps = p->workload->optimizer != MTI_OPT_NONE,
+                          .capacity = p->workload->device.capacity,
+                          .fits = fits(p)};
+    if (!mti_print_answer(&a, out, style)) return false;
+    if (a.capacity) print_searches(p, out);
+    return print_formulas(p, out, style);
+}
+
+static bool print_item(const mti_plan_result *p, const mti_comparison *c, FILE *out,
+                       const mti_style *style)
+{
+    const char *name = c->formula.name;
+    if (!print_comparison(c, out, style)) return false;
+    if (!strcmp(name, "activations")) print_proportion(p, out);
+    if (!strcmp(name, "flops")) print_parts(p, out);
+    if (!strcmp(name, "flops forward")) return print_components(p, out, style);
+    return strcmp(name, "states") != 0 || print_regimes(p, out, style);
+}
+
+bool mti_print_plan(const mti_plan_result *p, bool verbose, FILE *out)
+{
+    const mti_style style = mti_style_of(out);
+    if (!print_answer(p, out, &style)) return false;
+    for (int i = 0; verbose && i < p->n_items; i++)
+        if (!print_item(p, &p->items[i], out, &style)) return false;
+    print_training(p, out);
+    print_cache_share(p, out);
     print_time(p, out, &style);
-    if (!print_need(p, out, &style)) return false;
-    print_fits(p, out, &style);
-    return !p->budget.plan || (mti_print_budget(&p->budget, 0, out, &style) &&
-                               mti_print_budget_front(&p->budget, out, &style));
+    if (verbose) print_fits(p, out, &style);
+    if (p->budget.plan && !mti_print_budget(&p->budget, 0, out, &style)) return false;
+    if (p->budget.plan && verbose && !mti_print_budget_front(&p->budget, out, &style)) return false;
+    if (!verbose)
+        mti_inked(out, &style, MTI_DIM,
+                  "-v adds each formula's source and what it leaves out, row by row%s\n",
+                  p->budget.plan ? "; other budgets" : "");
+    return true;
 }

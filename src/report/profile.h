@@ -6,11 +6,12 @@
 #include "report/json.h"
 #include "report/report.h"
 
-/* whole: with the timeline of both steps. */
-bool mti_print_profile(const mti_profile_result *p, bool whole, FILE *out);
+/* The answer, and what else fits on a screen. whole: with the timeline of both steps; verbose: with
+ * all details. */
+bool mti_print_profile(const mti_profile_result *p, bool whole, bool verbose, FILE *out);
 json_t *mti_profile_json(const mti_profile_result *p, bool whole);
 /* For a step that ran out of memory at that event of the timeline: who held the memory then. */
-bool mti_print_refusal(const mti_profile_result *p, size_t event, FILE *out);
+bool mti_print_refusal(const mti_profile_result *p, size_t event, bool verbose, FILE *out);
 json_t *mti_profile_refused_json(const mti_profile_result *p, size_t event, bool whole);
 
 /* ---- parts of it ---- */

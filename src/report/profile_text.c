@@ -1,6 +1,7 @@
 /* profile_text.c: a profile as text. */
 #include <string.h>
 #include "nn/model.h"
+#include "report/answer.h"
 #include "report/budget.h"
 #include "report/figures.h"
 #include "report/profile.h"
@@ -27,6 +28,33 @@ static bool print_growth(const mti_growth *g, FILE *out, const mti_style *style)
     return mti_table_finish(t, out, style);
 }
 
+/* The formula's letters that the heading does not explain. */
+static void print_letters(const mti_profile_result *p, FILE *out)
+{
+    mt_model_config c = p->workload.config;
+    const mti_formula *f = &p->formula;
+    bool q = false, k = false, t = false;
+    for (int i = 0; i < f->n_terms; i++) {
+        q = q || strchr(f->terms[i].text, 'q');
+        k = k || strchr(f->terms[i].text, 'k');
+        t = t || strchr(f->terms[i].text, 't');
+    }
+    mt_model_config_resolve(&p->workload.config, &c);
+    if (f->n_layers)
+        fprintf(out,
+                "  in flight: L = %lld layers, E = %lld forwards with the embeddings, H = %lld "
+                "with the head\n",
+                (long long)f->n_layers, (long long)f->n_first, (long long)f->n_last);
+    if (f->n_groups) fprintf(out, "  N = %lld groups of layers\n", (long long)f->n_groups);
+    if (t) fprintf(out, "  t = %lld ranks\n", (long long)p->workload.parallel.tensor);
+    if (q)
+        fprintf(out, "  q = %lld, the width of all heads' queries\n",
+                (long long)(c.heads * c.head_dim));
+    if (k)
+        fprintf(out, "  k = %lld, the width of all heads' keys\n",
+                (long long)(c.kv_heads * c.head_dim));
+}
+
 static bool print_formula(const mti_profile_result *p, FILE *out, const mti_style *style)
 {
     const mti_formula *f = &p->formula;
@@ -34,14 +62,10 @@ static bool print_formula(const mti_profile_result *p, FILE *out, const mti_styl
         mti_heading(out, style, "There is no closed formula for these choices yet");
         return true;
     }
-    mti_heading(out, style, "The closed formula for %zu-byte floats (h is d): %s",
+    mti_heading(out, style, "The closed formula for %zu-byte floats: %s",
                 mt_dtype_size(p->workload.config.dtype), f->text);
+    print_letters(p, out);
     mti_table *t = mti_table_new("lrll", NULL);
-    if (f->n_layers)
-        fprintf(out,
-                "  in flight: L = %lld layers, E = %lld forwards with the embeddings, H = %lld "
-                "with the head\n",
-                (long long)f->n_layers, (long long)f->n_first, (long long)f->n_last);
     for (int i = 0; i < f->n_terms; i++) {
         mti_equation_row(t, i ? "+" : " ", f->terms[i].bytes, f->terms[i].text);
         mti_table_cell(t, "%s", f->terms[i].what);
@@ -180,6 +204,14 @@ static size_t peak_of_all(const mti_phases *phases)
     return peak;
 }
 
+static size_t reserved_of_all(const mti_phases *phases)
+{
+    size_t reserved = 0;
+    for (int i = 0; i < phases->n; i++)
+        if (phases->at[i].reserved_peak > reserved) reserved = phases->at[i].reserved_peak;
+    return reserved;
+}
+
 static bool print_inference(const mti_profile_result *p, FILE *out, const mti_style *style)
 {
     static const char *const headings[] = {"at the end of forward", "inference", "training"};
@@ -203,24 +235,82 @@ static bool print_inference(const mti_profile_result *p, FILE *out, const mti_st
     return mti_table_finish(t, out, style);
 }
 
-bool mti_print_profile(const mti_profile_result *p, bool whole, FILE *out)
+/* ---- the answer, and the details ---- */
+
+/* "in backward: gpt.wte, embedding"; what starting takes, where that is more. */
+static void where_text(const mti_measurement *m, char *buf, size_t size)
 {
-    mti_style style = mti_style_of(out);
+    const mti_timeline *tl = &m->timeline;
+    char more[MTI_NUMBER];
+    bool steady;
+    const mti_phase *highest = mti_highest_phase(m, &steady);
+    size_t n = 0;
+    *buf = 0;
+    if (tl->events.n) {
+        const mt_mem_event *e = &tl->events.at[mti_timeline_peak(tl)];
+        n = (size_t)snprintf(buf, size, "reached in %s%s%s%s%s", *e->phase ? e->phase : "init",
+                             *e->module ? ": " : "", e->module, *e->op ? ", " : "", e->op);
+    }
+    if (!steady && n < size)
+        snprintf(buf + n, size - n, "%sThe start takes more: %s bytes in %s.", n ? ". " : "",
+                 mti_thousands(more, (int64_t)highest->peak),
+                 highest == &m->phases.at[0] ? "init" : "the first step");
+}
+
+static bool print_answer(const mti_profile_result *p, FILE *out, const mti_style *style)
+{
     const mti_measurement *m = &p->measured;
-    char count[MTI_NUMBER], bytes[MTI_NUMBER], scaled[MTI_NUMBER];
-    mti_print_model(&p->workload, p->device, out, &style);
-    mti_print_rank(&p->workload, m, out, &style);
+    char where[512], count[MTI_NUMBER], bytes[MTI_NUMBER];
+    mti_print_model(&p->workload, p->device, out, style);
+    mti_print_rank(&p->workload, m, out, style);
     fprintf(out, "%s parameters in %s bytes\n", mti_thousands(count, (int64_t)m->n_params),
             mti_thousands(bytes, (int64_t)m->param_bytes));
-    if (p->budget.plan &&
-        !mti_print_budget(&p->budget, mti_highest_phase(m, NULL)->peak, out, &style))
-        return false;
-    mti_heading(out, &style, "Saved for backward, right after forward: %s bytes (%s)",
+    where_text(m, where, sizeof where);
+    mti_answer a = {.where = where,
+                    .peak = m->steady.peak,
+                    .reserved = m->steady.reserved,
+                    .at_peak = m->steady.by_category,
+                    .steps = p->workload.optimizer != MTI_OPT_NONE,
+                    .capacity = p->workload.device.capacity,
+                    .fits = true}; /* or the steps would have been refused */
+    mti_answer_add(&a, "saved for backward", mt_ledger_bytes(m->ledger));
+    if (p->infers) {
+        mti_answer_add(&a, "inference: allocated", peak_of_all(&p->inference.phases));
+        mti_answer_add(&a, "inference: reserved", reserved_of_all(&p->inference.phases));
+    }
+    return mti_print_answer(&a, out, style) &&
+           (!p->budget.plan ||
+            mti_print_budget(&p->budget, mti_highest_phase(m, NULL)->peak, out, style));
+}
+
+static bool print_saved(const mti_measurement *m, FILE *out, const mti_style *style)
+{
+    char bytes[MTI_NUMBER], scaled[MTI_NUMBER];
+    mti_heading(out, style, "Saved for backward, right after forward: %s bytes (%s)",
                 mti_thousands(bytes, (int64_t)mt_ledger_bytes(m->ledger)),
                 mti_bytes_text(scaled, sizeof scaled, mt_ledger_bytes(m->ledger)));
-    return mti_print_saved(m->ledger, m->in_flight > 1, out, &style) &&
-           mti_print_memory_stats(p, out, &style) && print_growth(&m->growth, out, &style) &&
-           print_formula(p, out, &style) && mti_print_states(&p->workload, m, out, &style) &&
-           print_steps(p, out, &style) && print_inference(p, out, &style) &&
-           mti_print_memory(m, whole, out, &style);
+    return mti_print_saved(m->ledger, m->in_flight > 1, out, style);
+}
+
+bool mti_print_profile(const mti_profile_result *p, bool whole, bool verbose, FILE *out)
+{
+    const mti_style style = mti_style_of(out);
+    const mti_measurement *m = &p->measured;
+    bool warned = m->memory_stats.n_warnings;
+    mti_screen s;
+    FILE *to;
+    mti_screen_begin(&s, out, &style, verbose);
+    if (!(to = mti_screen_open(&s)) || !mti_screen_close(&s, print_answer(p, to, &style), true) ||
+        !(to = mti_screen_open(&s)) ||
+        !mti_screen_close(&s, mti_print_memory_stats(p, to, &style), warned) ||
+        !(to = mti_screen_open(&s)) || !mti_screen_close(&s, print_saved(m, to, &style), false))
+        return false;
+    if (verbose)
+        return print_growth(&m->growth, out, &style) && print_formula(p, out, &style) &&
+               mti_print_states(&p->workload, m, out, &style) && print_steps(p, out, &style) &&
+               print_inference(p, out, &style) && mti_print_memory(m, whole, out, &style);
+    if (whole && !mti_print_memory(m, whole, out, &style)) return false;
+    mti_inked(out, &style, MTI_DIM, "-v adds %sthe books, the formula, each phase, who held it\n",
+              s.less ? "every saved tensor, " : "");
+    return true;
 }

@@ -11,10 +11,13 @@
 typedef struct mti_style {
     bool colour; /* a terminal, NO_COLOR unset, TERM not "dumb" */
     bool live;   /* a terminal: lines may be redrawn */
+    bool elides; /* a terminal: what is too wide for its column loses its middle */
     int width;   /* columns that a line may take */
+    int height;  /* lines of a screen */
 } mti_style;
 
-#define MTI_REPORT_WIDTH 100 /* if the output is not a terminal */
+#define MTI_REPORT_WIDTH  100 /* if the output is not a terminal */
+#define MTI_REPORT_HEIGHT 24
 
 mti_style mti_style_of(FILE *out);
 
@@ -32,6 +35,8 @@ void mti_heading(FILE *out, const mti_style *style, const char *fmt, ...) MT_PRI
 int mti_text_width(const char *text);
 /* How many bytes of `text` fit in `columns`; no character is cut. */
 size_t mti_text_fit(const char *text, int columns);
+/* How many bytes of `text` to skip so that the rest fits in `columns`; no character is cut. */
+size_t mti_text_skip(const char *text, int columns);
 /* Bytes from a model or a file: control characters and invalid UTF-8 are printed as `?`, so that a
  * terminal does not obey them; newlines and tabs are printed. */
 void mti_print_bytes(FILE *out, const unsigned char *bytes, size_t n_bytes);
@@ -51,8 +56,9 @@ const char *mti_duration(char buf[MTI_NUMBER], double seconds); /* "1:02:03", "2
  * the way, mti_table_print fails: one check, at the end. */
 typedef struct mti_table mti_table;
 
-/* columns: a letter each: l left, r right, e left and shortened with an ellipsis if the table is
- * too wide. headings: one for each column; NULL for no heading row. */
+/* columns: a letter each: l left, r right, e left and, on a terminal for which the table is too
+ * wide, with an ellipsis for the middle: paths differ at their ends. headings: one for each column;
+ * NULL for no heading row. */
 mti_table *mti_table_new(const char *columns, const char *const *headings);
 void mti_table_free(mti_table *table);
 void mti_table_cell(mti_table *table, const char *fmt, ...) MT_PRINTF(2, 3);
@@ -65,6 +71,27 @@ void mti_table_note(mti_table *table, int from, const char *fmt, ...) MT_PRINTF(
 mt_status mti_table_print(const mti_table *table, FILE *out, const mti_style *style);
 /* Prints the table and frees it. */
 bool mti_table_finish(mti_table *table, FILE *out, const mti_style *style);
+
+/* ---- what fits on a screen ---- */
+
+/* A report prints its answer, and of its details all, or those that fit on the rest of a screen.
+ * One section is open at a time. */
+typedef struct mti_screen {
+    FILE *out;
+    const mti_style *style;
+    bool all;  /* sections are printed whether they fit or not */
+    bool less; /* some section was left out */
+    int left;  /* lines of the screen */
+    FILE *section;
+    char *text;
+    size_t n;
+} mti_screen;
+
+void mti_screen_begin(mti_screen *s, FILE *out, const mti_style *style, bool all);
+/* What the next section is to be printed to; NULL on failure. */
+FILE *mti_screen_open(mti_screen *s);
+/* Prints the section if it was made (`ok`), and if it fits or is `needed`. False on failure. */
+bool mti_screen_close(mti_screen *s, bool ok, bool needed);
 
 /* ---- progress ---- */
 

@@ -141,7 +141,7 @@ static int lay_out(const mti_table *table, const mti_style *style, int width[MAX
         }
         total += width[j];
     }
-    while (total > style->width) {
+    while (style->elides && total > style->width) {
         int widest = -1;
         for (int j = 0; j < table->n_columns; j++)
             if (table->align[j] == 'e' && width[j] > NARROWEST &&
@@ -159,18 +159,32 @@ static void pad(FILE *out, int n)
     while (n-- > 0) fputc(' ', out);
 }
 
-/* Prints text in at most `width` columns, with an ellipsis for the rest; returns the columns used.
- */
+/* Prints text in at most `width` columns, with an ellipsis for its middle; returns the columns
+ * used. Most of what stays is the end, in which paths differ. */
 static int put(FILE *out, const char *text, int width)
 {
-    int needed = mti_text_width(text);
+    int needed = mti_text_width(text), head = (width - 1) / 3;
     if (needed <= width) {
         fputs(text, out);
         return needed;
     }
-    fwrite(text, 1, mti_text_fit(text, width - 1), out);
+    fwrite(text, 1, mti_text_fit(text, head), out);
     fputs("\u2026", out);
+    fputs(text + mti_text_skip(text, width - 1 - head), out);
     return width;
+}
+
+/* A note that begins at column `at`; a terminal gets it in as many lines as it takes. */
+static void put_note(FILE *out, const char *text, int at, const mti_style *style)
+{
+    int width = style->width > at + NARROWEST ? style->width : at + NARROWEST;
+    if (!style->elides || at + mti_text_width(text) <= width) {
+        pad(out, at);
+        fputs(text, out);
+        fputc('\n', out);
+    } else {
+        mti_print_wrapped(out, at + (int)strspn(text, " "), width, text);
+    }
 }
 
 static void print_cells(const mti_table *table, const row *r, const int *width, FILE *out)
@@ -206,12 +220,12 @@ mt_status mti_table_print(const mti_table *table, FILE *out, const mti_style *st
         } else if (r->kind == NOTE) {
             int at = INDENT;
             for (int j = 0; j < r->from; j++) at += width[j] + GAP;
-            pad(out, at);
-            put(out, r->cells[0], style->width > at + NARROWEST ? style->width - at : NARROWEST);
+            put_note(out, r->cells[0], at, style);
         } else {
             print_cells(table, r, width, out);
         }
-        fputs(inked ? "\x1b[0m\n" : "\n", out);
+        if (inked) fputs("\x1b[0m", out);
+        if (r->kind != NOTE) fputc('\n', out);
     }
     return MT_OK;
 }

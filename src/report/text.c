@@ -11,14 +11,17 @@ const char *const mti_ink_codes[MTI_INK_COUNT] = {"", "\x1b[1m", "\x1b[2m", "\x1
 
 mti_style mti_style_of(FILE *out)
 {
-    mti_style style = {false, false, MTI_REPORT_WIDTH};
+    mti_style style = {.width = MTI_REPORT_WIDTH, .height = MTI_REPORT_HEIGHT};
     const char *no_color = getenv("NO_COLOR"), *term = getenv("TERM");
     if (!isatty(fileno(out))) return style;
     bool dumb = !term || !strcmp(term, "dumb");
+    style.elides = true;
     style.live = !dumb;
     style.colour = !dumb && !(no_color && *no_color);
     struct winsize size;
-    if (ioctl(fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col > 0) style.width = size.ws_col;
+    if (ioctl(fileno(out), TIOCGWINSZ, &size) != 0) return style;
+    if (size.ws_col > 0) style.width = size.ws_col;
+    if (size.ws_row > 0) style.height = size.ws_row;
     return style;
 }
 
@@ -88,6 +91,18 @@ size_t mti_text_fit(const char *text, int columns)
 {
     int used;
     return measure(text, columns, &used);
+}
+
+size_t mti_text_skip(const char *text, int columns)
+{
+    const unsigned char *start = (const unsigned char *)text, *s = start, *end = s + strlen(text);
+    int width = mti_text_width(text);
+    while (s < end && width > columns) {
+        size_t length;
+        width -= char_width(mti_next_char(s, end, &length));
+        s += length;
+    }
+    return (size_t)(s - start);
 }
 
 void mti_print_bytes(FILE *out, const unsigned char *bytes, size_t n_bytes)

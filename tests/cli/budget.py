@@ -78,7 +78,7 @@ def front():
     for name, preset in b["presets"].items():
         within = [again for peak, again in points if peak <= preset["peak"]]
         check(min(within) <= preset["recompute_flops"], f"the preset {name} is not better than the front")
-    text = run("plan", "gpt2", "--budget", "8GiB", "-b", 2)
+    text = run("plan", "gpt2", "--budget", "8GiB", "-b", 2, "-v")
     check("Peak against FLOPs again" in text.stdout and "--checkpoint full" in text.stdout,
           "the front as text")
 

@@ -79,9 +79,10 @@ def figure_of(piece):
 
 
 def letters(lines):
-    """The sizes in the heading: "block b=2 s=32 d=64 a=4 ..."; h is another name of d."""
-    sizes = {letter: int(n) for letter, n in re.findall(r"\b([a-z])=(\d+)", lines[0])}
-    return {**sizes, "h": sizes.get("d"), "L": sizes.get("l"), "V": sizes.get("v")}
+    """The sizes in the heading: "block b=2 sequences of s=32 tokens, width h=64, ...". Some articles call
+    the width d and the vocabulary V."""
+    sizes = {letter: int(n) for letter, n in re.findall(r"\b([a-zA-Z])=(\d+)", lines[0])}
+    return {**sizes, "d": sizes.get("h"), "V": sizes.get("v")}
 
 
 def same(figure, piece, lines):

@@ -2,29 +2,57 @@
 import re
 from lib import check, done, equal, profile, refused, run
 
-for args in [["mlp"], ["mlp", "--act", "relu"], ["mlp", "--act", "leaky_relu", "--inplace"],
+
+def number(row):
+    return int(row.split()[-1].replace(",", ""))
+
+
+for args in [["gpt", "-l", 5], ["llama", "-l", 3, "--attention", "math", "--dtype", "bf16"], ["bert", "-l", 4],
+             ["gpt", "-l", 3, "--act", "leaky_relu", "--inplace"], ["llama", "--recipe", "hf", "--kv-heads", 2], ["mlp"], ["mlp", "--act", "relu"], ["mlp", "--act", "leaky_relu", "--inplace"],
              ["attention", "--causal"], ["block", "--attention", "math", "--dropout", "0.1"],
              ["block", "--norm", "post"], ["gpt"], ["gpt", "--dropout", "0.1", "--dtype", "bf16"],
              ["tiny"]]:
-    p = run("explain", *args)
+    p = run("explain", *args, "-v")
     equal(p.returncode, 0, f"status of {args}: {p.stderr}")
-    rows = [line for line in p.stdout.split("\nWhy\n")[0].splitlines()[5:] if line.strip()]
-    total = int(rows[-1].split()[-1].replace(",", ""))
-    equal(total, profile(*args)["saved"]["bytes"], f"last total of {args}")
-    numbers = [int(m) for m in re.findall(r"^ *#(\d+) ", p.stdout, re.M)]
-    equal(numbers, list(range(1, len(numbers) + 1)), f"ops in order, {args}")
-    totals = [int(row.split()[-1].replace(",", "")) for row in rows]
-    equal(totals, sorted(totals), f"the total never falls, {args}")
+    tape = p.stdout.split("The tape after forward")[1].split("\nWhy\n")[0]
+    rows = [line for line in tape.splitlines()[2:] if line.strip()]
+    saved = profile(*args)["saved"]
+    last = [number(row) for row in rows]
+    equal(last[-1], saved["bytes"], f"last total of {args}")
+    steps = [b - a for a, b in zip([0, *last], last)]
+    cells = [re.search(r" ([\d,]+) +[\d,]+$", row) for row in rows]
+    equal(sum(steps), saved["bytes"], f"the sum of {args}")
+    for row, cell, step in zip(rows, cells, steps):
+        equal(int(cell[1].replace(",", "")) if cell and not re.search(r"parameter|nothing|as #", row) else 0, step,
+              f"the row of {args}: {row}")
+    next_one = 1  # every op has its number, those of folded layers in one row
+    for first, end in re.findall(r"^ *#(\d+)(?:-(\d+))? ", tape, re.M):
+        equal(int(first), next_one, f"ops in order, {args}")
+        next_one = int(end or first) + 1
+    kinds = re.findall(r"^  (\w+) +(?:(\d+)  \w.*?)? [\d.]+ [KMG]?i?B +([\d,]+)$", p.stdout.split("The tape")[0], re.M)
+    kept = {op: int(n.replace(",", "")) for op, _, n in kinds}
+    equal(kept.pop("all"), saved["bytes"], f"all kinds of ops of {args}")
+    by_op = {op: sum(t["bytes"] for t in saved["tensors"] if t["op"] == op) for op in kept}
+    equal((kept, sum(kept.values())), (by_op, saved["bytes"]), f"each kind of op of {args}")
+    counts = {op: int(n) for op, n, _ in kinds if n}
+    others = re.search(r"^  (\d+) others keep nothing", p.stdout, re.M)
+    equal(sum(counts.values()) + int(others[1] if others else 0), next_one - 1, f"the number of ops of {args}")
 
 text = run("explain", "mlp", "--act", "relu").stdout
 check(re.search(r"as #2 y", text), "the product's input is already kept by relu")
 check("parameter" in text, "weights are listed as parameters")
 check(re.search(r"\n  relu  .*max", text), "why: the formula")
-check(re.search(r"add +nothing", run("explain", "block").stdout), "ops that keep nothing are shown")
+check(re.search(r"add +nothing", run("explain", "block", "-v").stdout), "ops that keep nothing are shown")
 # If each op and each storage were searched for from the start, this would take minutes.
 p = run("explain", "gpt", "-l", 12000, "--device", "meta", "-q", timeout=100)
 equal(p.returncode, 0, f"status with 12,000 layers: {p.stderr}")
-check(" gpt.h.11999" in p.stdout, "a row for the last layer")
+check(re.search(r"#23-\d+ +gpt\.h\.1-11999 +11999 x", p.stdout), "a row for all layers but the first")
+p = run("explain", "llama-7b", "--device", "meta", "-v")
+check(len(p.stdout.splitlines()) < 120, f"32 layers take {len(p.stdout.splitlines())} lines")
+for args in [["gpt2"], ["llama-7b"], ["block"], ["mlp"], ["gpt"], ["bert-base"]]:
+    text = run("explain", *args, "--device", "meta").stdout
+    check(len(text.splitlines()) <= 24, f"explain {args} takes {len(text.splitlines())} lines")
+    equal("Why" in text, args == ["mlp"], f"what fits on a screen is printed: {args}")
 check("Why" not in run("explain", "mlp", "--quiet").stdout, "--quiet prints the table alone")
 
 

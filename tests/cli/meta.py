@@ -252,7 +252,7 @@ def nothing_is_invented():
     check(re.search(r"device=cpu .* \d+\.\d\d ", timed) and "ms a step" in timed,
           f"the CPU's row has a time: {timed}")
     for words in ["milliseconds", "FLOP/s"]:
-        check(words in run("profile", "mlp").stdout, f"{words} on the CPU")
+        check(words in run("profile", "mlp", "-v").stdout, f"{words} on the CPU")
 
 
 def replay(events):

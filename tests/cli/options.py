@@ -35,7 +35,7 @@ VALUES = {
     "params": "1B", "flops-rate": "1T", "utilisation": 0.5, "devices": 4, "kv": 3,
     "over": "dtype=f32,bf16", "row": "a: --batch 5", "expr": "x@w+1", "shapes": "x=5x4,w=4x6",
     "no-grad": "x", "weights": "x,w", "inference": None, "timeline": None, "trace": "x.trace",
-    "svg": "x.svg", "html": "x.html", "json": "x.json", "quiet": None, "help": None, "recipe": "hf", "swiglu": "unfused",
+    "svg": "x.svg", "html": "x.html", "json": "x.json", "quiet": None, "verbose": None, "help": None, "recipe": "hf", "swiglu": "unfused",
     "rms-norm": "unfused", "gelu-tanh": "unfused", "rope": "unfused", "softmax": "f32", "kv-groups": "repeated",
     "loss": "f32", "gpus": 8, "gpu": "h200", "gpus-file": "gpus.json", "price": 2}
 VALUE_OF = {("plan", "tokens"): "1B", ("fit", "tokens"): "1B", ("fit", "tp"): 2, ("fit", "pp"): 2, ("plan", "optimizer"): "sgd-momentum", ("train", "steps"): 3,
@@ -56,6 +56,7 @@ NEEDED = {"inplace": ["--act", "leaky_relu"], "loss-scale": ["--dtype", "f16", "
            "devices": ["--tokens", "1B", "--flops-rate", "1T"]}
 NEEDED_BY = {("fit", "utilisation"): [], ("fit", "master-weights"): ["--optimizer", "adamw"],
               ("fit", "gemm-workspace"): [], ("fit", "scratch"): [],
+              ("explain", "qlora"): ["--lora-rank", 3, "-v"],  # it shows in weights, op by op
               ("plan", "svg"): ["--budget", "1GB"], ("plan", "master-weights"): [],
               ("plan", "gemm-workspace"): ["--capacity", "10MB"],
               ("plan", "scratch"): ["--capacity", "10MB"],

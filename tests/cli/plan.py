@@ -28,7 +28,7 @@ def plan(*args):
         if f["name"] in ("parameters", "parameters in brief", "activations", "flops forward"):
             m = j["model"]
             equal(worth(f["text"], b=m["batch"], s=m["seq"], h=m["hidden"], a=m["heads"], L=m["layers"],
-                        V=m["vocab"], f=m["ffn"]), f["value"], f"value of the formula's text, {f['name']} of {args}")
+                        v=m["vocab"], f=m["ffn"]), f["value"], f"value of the formula's text, {f['name']} of {args}")
     equal(j["step"]["peak"], sum(j["step"]["at_peak"].values()), f"peak of {args}")
     check(j["step"]["peak"] <= j["step"]["reserved"], f"reserved of {args}")
     flops = next(f for f in j["formulas"] if f["name"] == "flops")
@@ -76,7 +76,7 @@ def activations():
             lists_difference(j, "activations", "swiglu")
     j = plan("gpt3-175b", "--optimizer", "none")
     equal(measured(j, "parameters") * 2, 349208518656, "GPT-3's parameters in 16 bits, 350 GB")
-    text = run("plan", "gpt3-175b", "-b", 64, *TEXTBOOK).stdout
+    text = run("plan", "gpt3-175b", "-b", 64, *TEXTBOOK, "-v").stdout
     check("50.48 times as much by the formula" in text, "GPT-3's activations against its parameters")
 
 
@@ -106,7 +106,7 @@ def regimes():
     table = plan("gpt2", "-s", 8)["regimes"]
     check(sum(r["options"] is not None for r in table) >= 4, "regimes to measure")
     equal([r["formula_only"] for r in table], [r["options"] is None for r in table], "regimes with options are not formulas only")
-    text = run("plan", "gpt2", "-s", 8).stdout
+    text = run("plan", "gpt2", "-s", 8, "-v").stdout
     for r in table:
         name = re.escape(r["name"] + " *" * r["formula_only"])
         check(re.search(rf"\n  {name} +[\d.]+ ", text), f"{r['name']}: marked if it is a formula only")
@@ -222,7 +222,7 @@ def fits():
                       f"length {seq} + {more} in {capacity} {memory_options}")
     small = plan("mlp", "--capacity", "1kB")["fits"]
     equal((small["batch"]["largest"], small["batch"]["runs"]), (0, 1), "nothing fits in a kilobyte")
-    check("not even 1 fits" in run("plan", "mlp", "--capacity", "1kB").stdout,
+    check("not even 1 fits" in run("plan", "mlp", "--capacity", "1kB", "-v").stdout,
           "the text says that nothing fits")
     endless = plan("mlp", "-d", 4, "--capacity", "8EB")["fits"]["batch"]
     equal((endless["largest"], endless["refused"]), (2**30, None), "a search that no refusal ends")
@@ -244,13 +244,13 @@ def keys_are_those_documented():
 
 
 def outputs():
-    text = run("plan", "bert-base", "-b", 2, *TEXTBOOK).stdout
+    text = run("plan", "bert-base", "-b", 2, *TEXTBOOK, "-v").stdout
     equal(text.count("0  difference"), 6, "formulas that end in 0")
     check(max(map(len, text.splitlines())) <= 120, "width of the longest line")
     check("\x1b" not in text, "output to a file has no colour")
     with tempfile.TemporaryDirectory() as folder:
         file = os.path.join(folder, "plan.json")
-        check("Parameters" in run("plan", "mlp", "--json", file).stdout, "text is printed when the JSON goes to a file")
+        check("parameters, N" in run("plan", "mlp", "--json", file).stdout, "text is printed when the JSON goes to a file")
         equal(os.listdir(folder), ["plan.json"], "no other file is left")
         equal(run("plan", "mlp", "--json", file, "--quiet").stdout, "", "quiet")
     with open("/dev/full", "w") as full:

@@ -1,12 +1,16 @@
 """`memtape profile`: the published figures, exact; and the equations, for many sizes."""
+import fcntl
 import itertools
 import json
 import os
+import pty
 import random
 import re
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 from pathlib import Path
 from lib import MEMTAPE, check, documented_keys, done, equal, paths, profile, run
 
@@ -163,8 +167,9 @@ def steady_state():
     for capacity, status in [("98GB", 1), (p["steady"]["peak"] - 1, 1), (p["steady"]["reserved"], 0)]:
         outcome = run("profile", *model, "--capacity", capacity)
         equal(outcome.returncode, status, f"status with {capacity}: {outcome.stderr}")
-        equal("second step" in outcome.stdout.split("Who held")[0], True,
+        equal("second step" in outcome.stdout.split("Who held")[0], status == 1,
               f"the text for {capacity} names the second step")
+        check(("Fits in " if status == 0 else "Out of memory") in outcome.stdout, f"the answer for {capacity}")
     swept = json.loads(run("sweep", *model, "--over", "checkpoint=none,full,selective", "--json",
                            "-").stdout)["rows"]
     equal(len({row["peak"] for row in swept}), 3, "three checkpoint presets have three peaks")
@@ -193,7 +198,7 @@ def small_networks():
     equal([(t["op"], t["name"], t["bytes"]) for t in p["saved"]["tensors"]],
           [("linear", "x", 4000), ("relu", "y", 2000), ("sigmoid", "y", 4000)], "what it keeps")
     equal(profile("linear")["left"], {"freed": 0, "given_back": 0}, "without a workspace nothing is left")
-    text = run("profile", "linear", *CUBLAS).stdout
+    text = run("profile", "linear", *CUBLAS, "-v").stdout
     check("17,039,360 bytes stay" in text and "given back, 0." in text, "the text says what is left")
     for act, kept in [("relu", "output"), ("tanh", "output"), ("gelu", "input"), ("leaky_relu", "input")]:
         p = profile("mlp", "--out-act", act, "--device", "meta")
@@ -235,10 +240,10 @@ def inference():
                            "bits", "--lora-rank", 2, "--device", "meta")["inference"]
     plain = profile("gpt", "--inference", "--lora-rank", 2, "--device", "meta")["inference"]
     equal(with_options, plain, "without a tape memory options change nothing")
-    text = run("profile", "mlp", "--inference").stdout
+    text = run("profile", "mlp", "--inference", "-v").stdout
     check(re.search(r"at the end of forward +inference +training\n", text), "two columns")
     check(re.search(r"saved for backward +0 +[\d,]+\n", text), "a line for what is saved")
-    check("ends with the logits" in run("profile", "gpt", "--inference").stdout, "no loss")
+    check("ends with the logits" in run("profile", "gpt", "--inference", "-v").stdout, "no loss")
 
 
 def optimizers():
@@ -247,6 +252,77 @@ def optimizers():
         p = profile("mlp", "-d", 64, "--optimizer", name, "--device", "meta")
         equal((p["model"]["optimizer"], p["steady"]["phases"][-1]["by_category"]["optimizer"]),
               (name, each * p["phases"][0]["by_category"]["parameter"]), f"what {name} keeps")
+
+
+def number(text):
+    return int(text.replace(",", ""))
+
+
+def answer(text):
+    """The exact bytes of the answer's rows: a name, the same in a larger unit, the bytes."""
+    rows = re.findall(r"^  ([a-z_][a-z_,: ]*?) {2,}[\d.]+ [KMGT]?i?B +([\d,]+)(?: |$)", text, re.M)
+    return {name: number(n) for name, n in rows}
+
+
+MODES = [["gpt2", "--optimizer", "adamw"], ["llama-7b", "-s", 2048, "--dtype", "bf16"], ["block"], ["mlp"], ["linear"],
+         ["gpt3-175b", "-b", 1, "--tp", 8, "--pp", 4], ["gpt2", "--budget", "2GiB"], ["gpt2", "--inference"],
+         ["gpt2", "--checkpoint", "full"], ["gpt2", "--capacity", "80GiB"], ["gpt", "--tp", 2, "--offload", "cpu"]]
+
+
+def the_answer_comes_first():
+    """Without -v a profile is a screen, whose figures are those of the JSON; -v begins with the same."""
+    for args in MODES:
+        args = [*args, "--device", "meta"]
+        text, whole, p = run("profile", *args).stdout, run("profile", *args, "-v").stdout, profile(*args)
+        rows, of = answer(text), p["steady"]["by_category"]
+        check(len(text.splitlines()) <= 24 + 8 * ("--budget" in args), f"{args}: {len(text.splitlines())} lines")
+        check(whole.startswith(text[:text.index("saved for backward")]), f"{args}: -v begins with the answer")
+        check(len(whole.splitlines()) > 40, f"{args}: details with -v")
+        equal((rows["allocated"], rows["reserved"], rows["saved for backward"]),
+              (p["steady"]["peak"], p["steady"]["reserved"], p["saved"]["bytes"]), f"the peak of {args}")
+        shown = {name: rows[name] for name in of if name in rows}
+        equal(shown, {name: of[name] for name in shown}, f"what the peak of {args} is made of")
+        equal(sum(shown.values()) + rows.get("input, output", 0), p["steady"]["peak"], f"the sum of {args}")
+        check({"parameter", "gradient", "activation", "temporary"} <= set(rows), f"{args}: rows {sorted(rows)}")
+        equal("optimizer" in rows, p["model"]["optimizer"] != "none", f"{args}: a row for the optimizer")
+        where = p["peak"]
+        check(f"reached in {where['phase']}: {where['module']}, {where['op']}" in text, f"{args}: where")
+        equal("Fits in 80 GiB" in text, "--capacity" in args, f"{args}: whether it fits")
+    check("Saved for backward" in run("profile", "mlp").stdout, "a small model's details fit on the screen")
+    p = profile("gpt2", "--inference", "--device", "meta")
+    rows = answer(run("profile", "gpt2", "--inference", "--device", "meta").stdout)
+    equal((rows["inference: allocated"], rows["inference: reserved"]),
+          tuple(max(phase[key] for phase in p["inference"]["phases"]) for key in ("peak", "reserved")), "inference")
+
+
+def on_a_terminal(columns, *args):
+    """The lines that the program prints on a terminal of that many columns and 24 lines."""
+    terminal, other_end = pty.openpty()
+    fcntl.ioctl(other_end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    p = subprocess.Popen([MEMTAPE, *map(str, args)], stdout=other_end, env=dict(os.environ, TERM="xterm", NO_COLOR="1"))
+    os.close(other_end)
+    text = b""
+    try:
+        while part := os.read(terminal, 65536):
+            text += part
+    except OSError:  # the other end is closed
+        pass
+    os.close(terminal)
+    equal(p.wait(), 0, f"status of {args} on a terminal")
+    return text.decode().replace("\r", "").splitlines()
+
+
+def a_screen_of_80_columns():
+    for args in [["profile", "gpt2", "--capacity", "80GiB"], ["profile", "llama-7b", "-s", 2048], ["profile", "block"],
+                 ["profile", "mlp"], ["profile", "gpt3-175b", "-b", 1, "--tp", 8, "--pp", 4],
+                 ["profile", "gpt2", "--inference"], ["explain", "gpt2"], ["explain", "llama-3.1-8b"],
+                 ["plan", "gpt2"], ["plan", "llama-7b", "--capacity", "80GiB"]]:
+        lines = on_a_terminal(80, *args, *(["--device", "meta"] if args[0] != "plan" else []))
+        check(len(lines) <= 24 and max(map(len, lines)) <= 80,
+              f"{args}: {len(lines)} lines of at most {max(map(len, lines))} columns")
+    narrow = on_a_terminal(80, "profile", "gpt2", "-v", "--device", "meta")
+    check(any(re.match(r"  gp\u2026\S*qkv ", line) for line in narrow), "a path keeps its end on a narrow terminal")
+    check("\u2026" not in run("profile", "gpt2", "-v", "--device", "meta").stdout, "nothing is cut in a pipe")
 
 
 def keys_are_those_documented():
@@ -276,10 +352,10 @@ def outputs():
         file = os.path.join(folder, "out.json")
         p = run("profile", "mlp", "--json", file)
         equal(p.returncode, 0, "status with a file")
-        check("Saved for backward" in p.stdout, "text is printed when the JSON goes to a file")
+        check("The peak of a training step" in p.stdout, "text is printed when the JSON goes to a file")
         equal(os.listdir(folder), ["out.json"], "no other file is left")
         equal(run("profile", "mlp", "--json", file, "--quiet").stdout, "", "quiet")
-    text = run("profile", "gpt", "-l", 3, "--attention", "math", "--dropout", 0.1).stdout
+    text = run("profile", "gpt", "-l", 3, "--attention", "math", "--dropout", 0.1, "-v").stdout
     check("\x1b" not in text, "output to a file has no colour")
     check(max(map(len, text.splitlines())) <= 120, "width of the longest line")
     check("gpt.h.0-2.mlp.act" in text, "equal layers are folded")
@@ -289,6 +365,6 @@ def outputs():
         equal(p.returncode, 1, "status when standard output is full")
 
 
-{"published": published, "quick": lambda: (sizes_of_a_paper(), any_choice(1, 60), any_memory_options(2, 60), steady_state(), small_networks(), inference(), optimizers(),
+{"published": published, "quick": lambda: (sizes_of_a_paper(), any_choice(1, 60), any_memory_options(2, 60), steady_state(), small_networks(), inference(), optimizers(), the_answer_comes_first(), a_screen_of_80_columns(),
                                            keys_are_those_documented(), outputs())}[sys.argv[1]]()
 done()

@@ -148,12 +148,12 @@ static void a_forward_pass_takes_what_each_component_takes(void **state)
     int n = 0;
     mtt_ok(mt_plan_forward_flops(&run, &f, at, &n));
     int64_t b = 2, s = 2048, h = c.hidden, l = c.layers, v = c.vocab;
-    assert_string_equal(f.text, "L(24bsh^2 + 4bs^2h) + 2bshV");
+    assert_string_equal(f.text, "L(24bsh^2 + 4bs^2h) + 2bshv");
     assert_int_equal(f.value, l * (24 * b * s * h * h + 4 * b * s * s * h) + 2 * b * s * h * v);
     assert_int_equal(f.expected, f.value);
     const int64_t each[] = {6 * b * s * h * h, 4 * b * s * s * h, 2 * b * s * h * h,
                             16 * b * s * h * h, 2 * b * s * h * v};
-    static const char *const texts[] = {"6bsh^2", "4bs^2h", "2bsh^2", "16bsh^2", "2bshV"};
+    static const char *const texts[] = {"6bsh^2", "4bs^2h", "2bsh^2", "16bsh^2", "2bshv"};
     assert_int_equal(n, 5);
     for (int i = 0; i < n; i++) {
         assert_int_equal(at[i].each, each[i]);

@@ -106,13 +106,53 @@ static void elidable_columns_shrink_on_a_narrow_page(void **state)
     (void)state;
     page p;
     open_page(&p);
-    const mti_style narrow = {.width = 20};
+    const mti_style narrow = {.width = 20, .elides = true}, piped = {.width = 20};
     mti_table *t = mti_table_new("er", NULL);
     mti_table_cell(t, "gpt.h.11.attn.heads");
     mti_table_bytes(t, 49152);
+    mti_table_note(t, 0, "one storage with k, v");
     mtt_ok(mti_table_print(t, p.out, &narrow));
+    assert_page(&p, "  gpt\u2026.heads  49,152\n" /* the end tells paths apart */
+                    "  one storage with\n"
+                    "  k, v\n");
+    open_page(&p);
+    mtt_ok(mti_table_print(t, p.out, &piped));
     mti_table_free(t);
-    assert_page(&p, "  gpt.h.11.\u2026  49,152\n");
+    assert_page(&p, "  gpt.h.11.attn.heads  49,152\n"
+                    "  one storage with k, v\n");
+}
+
+static bool add_section(mti_screen *s, const char *text, bool needed)
+{
+    FILE *to = mti_screen_open(s);
+    assert_non_null(to);
+    fputs(text, to);
+    return mti_screen_close(s, true, needed);
+}
+
+static void sections_are_printed_while_they_fit_on_the_screen(void **state)
+{
+    (void)state;
+    page p;
+    mti_screen s;
+    const mti_style small = {.width = 10, .height = 6}; /* a line is kept free */
+    open_page(&p);
+    mti_screen_begin(&s, p.out, &small, false);
+    assert_true(add_section(&s, "answer\n", true));
+    assert_true(add_section(&s, "1\n2\n3\n4\n5\n", false));
+    assert_true(s.less);
+    assert_true(
+        add_section(&s, "\x1b[1mtenletters\x1b[0m\nelevenlette\nend\n", false)); /* 4 lines */
+    assert_true(add_section(&s, "more\n", false));
+    assert_true(add_section(&s, "needed\n", true));
+    assert_page(&p, "answer\n\x1b[1mtenletters\x1b[0m\nelevenlette\nend\nneeded\n");
+    open_page(&p);
+    mti_screen_begin(&s, p.out, &small, true);
+    assert_true(add_section(&s, "1\n2\n3\n4\n5\n6\n", false));
+    assert_false(s.less);
+    assert_non_null(mti_screen_open(&s));
+    assert_false(mti_screen_close(&s, false, true)); /* it was not made */
+    assert_page(&p, "1\n2\n3\n4\n5\n6\n");
 }
 
 static void a_table_reports_that_memory_ran_out(void **state)
@@ -281,6 +321,7 @@ int main(void)
         cmocka_unit_test(widths_count_columns_not_bytes),
         cmocka_unit_test(columns_are_aligned),
         cmocka_unit_test(elidable_columns_shrink_on_a_narrow_page),
+        cmocka_unit_test(sections_are_printed_while_they_fit_on_the_screen),
         cmocka_unit_test(a_table_reports_that_memory_ran_out),
         cmocka_unit_test(control_characters_do_not_reach_a_terminal),
         cmocka_unit_test(paragraphs_break_at_spaces),

@@ -1,0 +1,79 @@
+/* answer.c: the first lines of a profile and of a plan, on less than a screen. */
+#include <assert.h>
+#include "report/answer.h"
+
+void mti_answer_add(mti_answer *a, const char *name, size_t bytes)
+{
+    assert(a->n_beside < MTI_MAX_BESIDE);
+    a->beside[a->n_beside].name = name;
+    a->beside[a->n_beside++].bytes = bytes;
+}
+
+static void row(mti_table *t, const char *name, size_t bytes)
+{
+    char scaled[MTI_NUMBER];
+    mti_table_cell(t, "%s", name);
+    mti_table_cell(t, "%s", mti_bytes_text(scaled, sizeof scaled, bytes));
+    mti_table_bytes(t, (int64_t)bytes);
+}
+
+/* Whether the row is there although it is 0: a reader looks for it. */
+static bool looked_for(mt_category category, bool steps)
+{
+    return category == MT_PARAMETER || category == MT_GRADIENT || category == MT_ACTIVATION ||
+           category == MT_TEMPORARY || (category == MT_OPTIMIZER && steps);
+}
+
+/* Input and output, which are small, share a row. */
+static void category_rows(mti_table *t, const mti_answer *a)
+{
+    for (int c = 0; c < MT_CATEGORY_COUNT; c++) {
+        size_t bytes = a->at_peak[c] + (c == MT_INPUT ? a->at_peak[MT_OUTPUT] : 0);
+        if (c == MT_OUTPUT || (!bytes && !looked_for((mt_category)c, a->steps))) continue;
+        row(t, c == MT_INPUT ? "input, output" : mt_category_name((mt_category)c), bytes);
+        mti_table_cell(t, "%.1f %%", 100.0 * (double)bytes / (double)a->peak);
+    }
+}
+
+static void print_fit(const mti_answer *a, FILE *out, const mti_style *style)
+{
+    char given[MTI_NUMBER], gap[MTI_NUMBER];
+    mti_bytes_text(given, sizeof given, a->capacity);
+    if (a->fits) {
+        mti_inked(out, style, MTI_GOOD, "Fits in %s", given);
+        fprintf(out, ": %s free at the peak%s\n",
+                mti_bytes_text(gap, sizeof gap, a->capacity - a->peak),
+                a->reserved > a->capacity ? ", if unused segments are given back" : "");
+    } else if (a->peak > a->capacity) {
+        mti_inked(out, style, MTI_BAD, "Does not fit in %s", given);
+        fprintf(out, ": %s more are allocated at the peak\n",
+                mti_bytes_text(gap, sizeof gap, a->peak - a->capacity));
+    } else {
+        mti_inked(out, style, MTI_BAD, "Does not fit in %s", given);
+        fputs(": the gaps in the allocator's segments are too many\n", out);
+    }
+}
+
+bool mti_print_answer(const mti_answer *a, FILE *out, const mti_style *style)
+{
+    char peak[MTI_NUMBER], reserved[MTI_NUMBER];
+    mti_heading(out, style, "The peak of a training step: %s allocated, %s reserved",
+                mti_bytes_text(peak, sizeof peak, a->peak),
+                mti_bytes_text(reserved, sizeof reserved, a->reserved));
+    if (a->capacity) print_fit(a, out, style);
+    if (*a->where) mti_print_wrapped(out, 2, style->width, a->where);
+    mti_table *t = mti_table_new("lrrr", NULL);
+    category_rows(t, a);
+    mti_table_rule(t);
+    mti_table_ink(t, MTI_BOLD);
+    row(t, "allocated", a->peak);
+    mti_table_skip(t, 1);
+    mti_table_ink(t, MTI_BOLD);
+    row(t, "reserved", a->reserved);
+    mti_table_skip(t, 1);
+    for (int i = 0; i < a->n_beside; i++) {
+        row(t, a->beside[i].name, a->beside[i].bytes);
+        mti_table_skip(t, 1);
+    }
+    return mti_table_finish(t, out, style);
+}

@@ -1,0 +1,61 @@
+/* screen.c: the details of a report that fit on what its answer leaves of a screen. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include "report/report.h"
+
+#define KEPT_FREE 1 /* lines: for the note at the end */
+
+void mti_screen_begin(mti_screen *s, FILE *out, const mti_style *style, bool all)
+{
+    *s = (mti_screen){.out = out, .style = style, .all = all, .left = style->height - KEPT_FREE};
+}
+
+FILE *mti_screen_open(mti_screen *s)
+{
+    s->text = NULL;
+    s->section = open_memstream(&s->text, &s->n);
+    if (!s->section) mti_fail(MT_ERR_MEMORY, "report: no memory for its text: %s", strerror(errno));
+    return s->section;
+}
+
+/* Lines that the text takes; one that is wider than the screen goes on in the next. Colours take
+ * no room. */
+static int lines_of(const char *text, int width)
+{
+    int lines = 0, column = 0;
+    const unsigned char *at = (const unsigned char *)text, *end = at + strlen(text);
+    while (at < end) {
+        size_t length = 1;
+        if (*at == '\x1b') {
+            length = strcspn((const char *)at, "m") + 1;
+        } else if (*at == '\n') {
+            lines += 1 + (column ? (column - 1) / width : 0);
+            column = 0;
+        } else {
+            mti_next_char(at, end, &length);
+            column++;
+        }
+        at += length < (size_t)(end - at) ? length : (size_t)(end - at);
+    }
+    return lines;
+}
+
+bool mti_screen_close(mti_screen *s, bool ok, bool needed)
+{
+    bool written = s->section && !ferror(s->section);
+    bool closed = s->section && fclose(s->section) == 0;
+    bool made = written && closed && s->text; /* NULL: no memory at the end */
+    if (s->section && !made) mti_fail(MT_ERR_MEMORY, "report: no memory for its text");
+    s->section = NULL;
+    if (made && ok) {
+        int lines = lines_of(s->text, s->style->width);
+        bool shown = s->all || needed || lines <= s->left;
+        if (shown) fwrite(s->text, 1, s->n, s->out);
+        s->left -= shown ? lines : 0;
+        s->less = s->less || !shown;
+    }
+    free(s->text); /* of open_memstream */
+    s->text = NULL;
+    return made && ok;
+}
