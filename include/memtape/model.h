@@ -182,6 +182,7 @@ MT_API mt_module *mt_model_new(mt_device *device, const mt_model_config *config)
  *   full       each block: a layer keeps its input, 2bsh bytes of 2-byte floats (Chen et al. 2016)
  *   selective  the core of each attention, softmax(q k^T) v: with separate softmax and dropout a
  *              layer keeps 34bsh and its statistics (Korthikanti et al. 2022)
+ *   ops        each block, which keeps results of some ops, too: mt_policy_ops
  *   every=K    K consecutive layers as one
  *   sqrt       every=round(sqrt(layers))
  * Another preset is an error that lists these. options: of each checkpoint; NULL for all zero. */

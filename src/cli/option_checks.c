@@ -32,6 +32,11 @@ bool mti_check_memory(mti_options *o)
         return mti_options_refuse(
             o, "--checkpoint selective: %s has no attention to recompute; give none or full",
             mt_model_kind_name(o->workload.config.kind));
+    if (preset.form == MTI_PRESET_OPS && o->workload.config.inplace &&
+        o->workload.config.mlp == MT_MLP_PLAIN)
+        return mti_options_refuse(o,
+                                  "--checkpoint ops: keeps the result of the MLP's first product, "
+                                  "which an activation with --inplace changes");
     if (o->verb == MTI_TRAIN && s->lora_rank && !o->train.from && !o->resume)
         return mti_options_refuse(
             o, "--lora-rank needs --from: adapters are trained beside trained weights");

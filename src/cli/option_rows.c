@@ -231,8 +231,8 @@ const mti_option_row mti_option_rows[] = {
     {MTI_O_OPTIMIZER, 0, "optimizer", "NAME", MTI_CHOICE, AT(workload.optimizer), PLANNED, ANY, 0,
      0, "the optimizer whose state and step are included", .choice = &mti_optimizers},
     {MTI_O_CHECKPOINT, 0, "checkpoint", "PRESET", MTI_OTHER, 0, PLANNED | V(TRAIN), ANY, 0, 0,
-     "recompute in backward: none, full (each block), selective (the attention core), "
-     "every=K blocks, sqrt",
+     "recompute in backward: none, full (each block), selective (the attention core), ops (each "
+     "block but attention and every second product), every=K blocks, sqrt",
      W(NO_BUDGET), .read = mti_read_checkpoint},
     {MTI_O_BUDGET, 0, "budget", "BYTES", MTI_BYTES, AT(workload.budget),
      V(TRAIN) | V(PROFILE) | V(PLAN), WHOLE, 1, 9e18,

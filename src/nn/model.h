@@ -28,16 +28,33 @@ typedef enum mti_preset_form {
     MTI_PRESET_NONE,
     MTI_PRESET_FULL,
     MTI_PRESET_SELECTIVE,
+    MTI_PRESET_OPS,
     MTI_PRESET_GROUPS
 } mti_preset_form;
 typedef struct mti_preset {
     mti_preset_form form;
     int64_t every; /* GROUPS: "every=K"; 0: "sqrt" */
 } mti_preset;
-/* Parses "none", "full", "selective", "every=K" or "sqrt"; false, without an error, for others. */
+/* Parses "none", "full", "selective", "ops", "every=K" or "sqrt"; false, without an error, for
+ * others. */
 bool mti_preset_parse(const char *text, mti_preset *out);
 /* How many of `layers` layers are one checkpoint; 1 unless the preset groups them. */
 int64_t mti_preset_group(const mti_preset *preset, int64_t layers);
+
+/* The products of one layer, or of a part of one, in the order in which they run; those that
+ * `ops` keeps are the first, the third and so on. */
+typedef enum mti_product {
+    MTI_PRODUCT_QKV, /* d -> all three */
+    MTI_PRODUCT_Q,
+    MTI_PRODUCT_KV,      /* keys, or values */
+    MTI_PRODUCT_PROJ,    /* heads -> d */
+    MTI_PRODUCT_WIDEN,   /* d -> f */
+    MTI_PRODUCT_GATE_UP, /* d -> 2 f */
+    MTI_PRODUCT_DOWN     /* f -> d */
+} mti_product;
+#define MTI_PRODUCTS 7
+/* How many; c is resolved. */
+int mti_layer_products(const mt_model_config *c, mti_product products[MTI_PRODUCTS]);
 
 /* ---- children, named; NULL on failure. c is resolved ---- */
 

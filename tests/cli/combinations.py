@@ -46,6 +46,7 @@ CHOICES = """--tp 2
 --compress seed
 --checkpoint full
 --checkpoint selective
+--checkpoint ops
 --checkpoint every=3
 --checkpoint sqrt
 --budget 1GB

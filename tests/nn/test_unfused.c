@@ -117,6 +117,7 @@ static void values_are_the_same_with_checkpoints_and_adapters(void **state)
     (void)state;
     assert_values(MT_F64, "full", false, 1e-11);
     assert_values(MT_F64, "selective", false, 1e-11);
+    assert_values(MT_F64, "ops", false, 1e-11);
     assert_values(MT_F64, "every=2", false, 1e-11);
     assert_values(MT_F64, NULL, true, 1e-11);
 }
