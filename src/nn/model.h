@@ -9,7 +9,7 @@
 
 extern const mti_choice mti_acts, mti_norm_places, mti_norm_kinds, mti_attention_forms,
     mti_model_kinds;
-extern const mti_choice mti_op_forms, mti_op_precisions, mti_kv_groupings;
+extern const mti_choice mti_op_forms, mti_op_precisions, mti_kv_groupings, mti_loss_forms;
 extern const mti_choice mti_out_acts; /* "none", and those of mti_acts */
 /* Whether it is a gpt, bert or llama: tokens in, logits out. */
 bool mti_is_whole(mt_model_kind kind);
@@ -110,6 +110,7 @@ mt_tensor *mti_attention_f32(mt_tensor *const part[3], double scale, double cap,
 typedef struct mti_model {
     mt_model_config config;
     bool last;
+    mt_tensor *target; /* borrowed while a forward makes its loss itself; else NULL */
 } mti_model;
 
 /* A module whose user data holds a copy of c. */

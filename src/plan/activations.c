@@ -480,8 +480,12 @@ static void add_head(builder *b)
     if (b->c->norm != MT_NORM_POST) add_norm_statistics(b);
     add(b, BSH, FLOATS, "input of the head");
     if (b->c->logit_cap > 0) add(b, BSV, FLOATS, "tanh of the logits: soft capping");
-    bool f32 = b->c->ops.loss == MT_PRECISION_F32;
-    (f32 ? add_wide : add)(b, BSV, STATISTICS, "log-probabilities, for the loss");
+    if (b->c->ops.loss == MT_LOSS_FUSED)
+        add_beside(b, "fused loss: log-sum-exp of each row", b->s->tokens * statistic_size(b),
+                   false);
+    else
+        (b->c->ops.loss == MT_LOSS_F32 ? add_wide : add)(b, BSV, STATISTICS,
+                                                         "log-probabilities, for the loss");
     add_beside(b, "cross-entropy: targets", b->s->tokens * (int64_t)sizeof(int64_t), true);
 }
 

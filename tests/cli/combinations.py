@@ -55,6 +55,7 @@ CHOICES = """--tp 2
 --scratch cpu
 --dropout 0.1
 --attention math
+--loss fused
 --act relu --inplace
 --inference
 --timeline
