@@ -56,7 +56,7 @@ static bool add_rows(mt_plan_formula *out, const mti_dims *s, int64_t each, int6
            mti_add_row(out, recomputed && whole ? -2 * s->tokens * head : 0,
                        "the head, which is not recomputed") &&
            mti_add_row(out, whole && c->ops.loss == MT_LOSS_FUSED ? 2 * s->tokens * head : 0,
-                       "the fused loss: the head's product once more in backward, 2bshV") &&
+                       "the fused loss: the head's product once more in backward, 2bshv") &&
            mti_add_row(out, 3 * pair, "attention's scores and weighted sums, 12Lbqs^2") &&
            mti_add_row(out, c->attention == MT_ATTENTION_FLASH ? pair / 2 : 0,
                        "flash attention's scores, once more in backward, 2Lbqs^2") &&

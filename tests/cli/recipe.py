@@ -59,8 +59,8 @@ def liger_fuses():
         equal((p["formula"]["unexplained"], p["growth"]["residual"]), (0, 0), f"books of {args}")
     math = profile(*llama, "--attention", "math", "--recipe", "liger")["model"]["recipe_options"]
     equal(math, f"{OF_LIGER} --softmax f32 --kv-groups repeated", "eager attention is Transformers' own")
-    plan = run("plan", *llama[:-2], "--recipe", "liger").stdout
-    check("0  difference" in plan and "once more in backward, 2bshV" in plan, "plan's rows")
+    plan = run("plan", *llama[:-2], "-v", "--recipe", "liger").stdout
+    check("0  difference" in plan and "once more in backward, 2bshv" in plan, "plan's rows")
     refused(["--recipe liger", "gpt"], "profile", "gpt", "--recipe", "liger")
     refused(["--loss fused", "rank"], "profile", *llama, "--recipe", "liger", "--dp", 2)
     refused(["--loss fused", "--lora-rank"], "profile", *llama, "--loss", "fused", "--lora-rank", 2)
