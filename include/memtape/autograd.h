@@ -193,6 +193,7 @@ typedef struct mt_op_call {
     size_t output_bytes;      /* of the outputs and of the auxiliaries that are made */
     uint64_t flops;           /* counted so far; 0 in `before` */
     bool in_place;            /* the output is input 0, changed */
+    int64_t nth; /* for the policy of a checkpoint: so many calls of this op came before it there */
 } mt_op_call;
 
 typedef struct mt_op_result {

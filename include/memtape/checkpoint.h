@@ -41,6 +41,12 @@ MT_API const char *mt_policy_name(mt_policy policy); /* "prefer recompute", ... 
  * prefers the innermost counts, and two different musts are an error. */
 typedef mt_policy mt_policy_fn(void *user, const mt_op_call *call);
 
+/* A policy, user NULL: must save what attention and reduce_scatter make, and every second linear
+ * from the first one on; of math attention's two matmuls the second. (torchtitan's selective
+ * activation checkpoints by op: docs/recipes.md.) A kept result must not be changed in place.
+ * call NULL: an error, and MT_POLICY_COUNT. */
+MT_API mt_policy mt_policy_ops(void *user, const mt_op_call *call);
+
 typedef struct mt_checkpoint_report mt_checkpoint_report;
 
 /* All zero is a good choice. */

@@ -64,6 +64,12 @@ typedef enum mt_kv_groups {
     MT_KV_REPEATED, /* copied for every head of its group */
     MT_KV_GROUPS_COUNT
 } mt_kv_groups;
+typedef enum mt_loss_form {
+    MT_LOSS_NATIVE, /* of the logits as they are */
+    MT_LOSS_F32,    /* of the logits cast to f32; no effect on f32 and f64 */
+    MT_LOSS_FUSED,  /* mt_linear_cross_entropy: some rows of logits at a time */
+    MT_LOSS_FORM_COUNT
+} mt_loss_form;
 typedef struct mt_op_choices {
     mt_op_form swiglu;       /* unfused: silu, then a product, which also keeps silu(gate) */
     mt_op_form rms_norm;     /* unfused: x cast to f32, mean of squares, root, quotient, cast back,
@@ -73,7 +79,8 @@ typedef struct mt_op_choices {
                                 kept; a forward of a whole model makes them once */
     mt_op_precision softmax; /* math attention: scores cast to f32, weights cast back */
     mt_kv_groups kv_groups;  /* math attention with fewer heads of keys than heads */
-    mt_op_precision loss;    /* whole models: logits cast to f32 before the cross-entropy */
+    mt_loss_form loss;       /* whole models: the head's product and the cross-entropy; fused not of
+                                a bert, whose logits have biases, nor with logit_cap */
 } mt_op_choices;
 
 /* Names as the program takes them: "pre", "flash", "gpt", "rmsnorm", "swiglu". Parsing fails with a
@@ -182,6 +189,7 @@ MT_API mt_module *mt_model_new(mt_device *device, const mt_model_config *config)
  *   full       each block: a layer keeps its input, 2bsh bytes of 2-byte floats (Chen et al. 2016)
  *   selective  the core of each attention, softmax(q k^T) v: with separate softmax and dropout a
  *              layer keeps 34bsh and its statistics (Korthikanti et al. 2022)
+ *   ops        each block, which keeps results of some ops, too: mt_policy_ops
  *   every=K    K consecutive layers as one
  *   sqrt       every=round(sqrt(layers))
  * Another preset is an error that lists these. options: of each checkpoint; NULL for all zero. */
@@ -199,6 +207,9 @@ MT_API const mt_model_config *mt_model_config_of(const mt_module *m);
  * ops.loss asks for that. */
 MT_API mt_tensor *mt_model_loss(const mt_model_config *config, mt_tensor *logits,
                                 mt_tensor *target);
+/* mt_model_loss of mt_forward(model, tokens); with MT_LOSS_FUSED the logits are never all there.
+ * Fused, the head must be a plain product: no adapter, no 4-bit weight. */
+MT_API mt_tensor *mt_model_forward_loss(mt_module *model, mt_tensor *tokens, mt_tensor *target);
 /* [..,d] -> [..,d]: fc, act, proj, drop; gated: gate, up (or gate_up), act (not swiglu), down,
  * drop; with out_act: and out */
 MT_API mt_module *mt_mlp_new(mt_device *device, const mt_model_config *config);

@@ -82,8 +82,9 @@ typedef struct mt_rank_report {
 
 /* Runs two steps of the rank's 1F1B schedule, microbatches of `batch` sequences and AdamW with f32
  * masters, on a device without data, and writes down what it keeps. Out of memory if the device's
- * capacity is less than that takes. checkpoint: none, full or selective, as mt_model_checkpoint's;
- * NULL: none. Of many microbatches only so many run as the schedule takes to repeat itself. */
+ * capacity is less than that takes. checkpoint: none, full, selective or ops, as
+ * mt_model_checkpoint's; NULL: none. Of many microbatches only so many run as the schedule takes to
+ * repeat itself. */
 MT_API mt_status mt_rank_measure(mt_device *device, const mt_model_config *config,
                                  const mt_parallel *parallel, int64_t batch, int64_t seq,
                                  const char *checkpoint, mt_rank_report *out);

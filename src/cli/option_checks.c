@@ -32,6 +32,18 @@ bool mti_check_memory(mti_options *o)
         return mti_options_refuse(
             o, "--checkpoint selective: %s has no attention to recompute; give none or full",
             mt_model_kind_name(o->workload.config.kind));
+    const mt_loss_form loss = o->workload.config.ops.loss;
+    if (loss == MT_LOSS_F32 && mt_dtype_size(o->workload.config.dtype) != 2)
+        return mti_options_refuse(o, "--loss f32 needs --dtype bf16 or f16: in wider types, and "
+                                     "under --amp, it is f32 or more anyway");
+    if (loss == MT_LOSS_FUSED && s->lora_rank)
+        return mti_options_refuse(o, "--loss fused: --lora-rank gives the head an adapter, and its "
+                                     "product is one with the loss here; give native or f32");
+    if (preset.form == MTI_PRESET_OPS && o->workload.config.inplace &&
+        o->workload.config.mlp == MT_MLP_PLAIN)
+        return mti_options_refuse(o,
+                                  "--checkpoint ops: keeps the result of the MLP's first product, "
+                                  "which an activation with --inplace changes");
     if (o->verb == MTI_TRAIN && s->lora_rank && !o->train.from && !o->resume)
         return mti_options_refuse(
             o, "--lora-rank needs --from: adapters are trained beside trained weights");
@@ -129,6 +141,9 @@ static bool place_rank(mti_options *o)
 bool mti_check_rank(mti_options *o)
 {
     mti_workload *w = &o->workload;
+    if (mti_is_rank(o) && w->config.ops.loss == MT_LOSS_FUSED)
+        return mti_options_refuse(o, "--loss fused: one rank of several makes its own part of the "
+                                     "logits; give native or f32");
     if (!w->ranked) return true;
     if (strcmp(w->device.kind, "meta") != 0)
         return mti_options_refuse(

@@ -7,7 +7,7 @@
 
 bool mti_read_checkpoint(mti_options *o, const mti_option_row *r, const char *arg)
 {
-    static const char *const names[] = {"none", "full", "selective", "sqrt", "every=K"};
+    static const char *const names[] = {"none", "full", "selective", "ops", "sqrt", "every=K"};
     mti_preset preset = {MTI_PRESET_NONE};
     bool known = mti_preset_parse(arg, &preset);
     o->workload.memory.checkpoint = known && preset.form == MTI_PRESET_NONE ? NULL : arg;
@@ -15,7 +15,7 @@ bool mti_read_checkpoint(mti_options *o, const mti_option_row *r, const char *ar
     if (!strncmp(arg, "every=", 6))
         return mti_options_refuse(o, "--%s: \"%.40s\": the K of every=K is a whole number from 1",
                                   r->name, arg);
-    return mti_choose("--checkpoint", names, 5, arg) >= 0 || mti_options_refuse_as(o, "");
+    return mti_choose("--checkpoint", names, 6, arg) >= 0 || mti_options_refuse_as(o, "");
 }
 
 static const struct {

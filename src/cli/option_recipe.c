@@ -2,8 +2,8 @@
  *
  * hf: what the eager code of Hugging Face's Transformers 5.23 keeps, beside Transformers itself in
  * tests/parity/transformers_parity.py. The files that the rows follow are named in
- * docs/parity-transformers.md. The others: what a data-parallel rank of a training stack holds; the
- * sources are in docs/recipes.md. */
+ * docs/parity-transformers.md. liger: the same with what Liger-Kernel replaces. The others: what a
+ * data-parallel rank of a training stack holds; the sources are in docs/recipes.md. */
 #include <string.h>
 #include "cli/option_rows.h"
 #include "nn/model.h"
@@ -20,6 +20,10 @@ static bool is_narrow(const mt_model_config *c) { return mt_dtype_size(c->dtype)
 static bool is_causal_and_narrow(const mt_model_config *c)
 {
     return c->kind != MT_MODEL_BERT && is_narrow(c);
+}
+static bool is_uncapped(const mt_model_config *c)
+{
+    return c->kind == MT_MODEL_LLAMA && c->logit_cap == 0;
 }
 static bool has_rms(const mt_model_config *c) { return c->norm_kind != MT_NORM_LAYER; }
 static bool has_swiglu(const mt_model_config *c) { return c->mlp == MT_MLP_SWIGLU; }
@@ -49,8 +53,12 @@ static const recipe_row rows[] = {
     {R(HF), MTI_O_RMS_NORM, "unfused", has_rms},
     {R(HF), MTI_O_GELU_TANH, "unfused", has_tanh},
     {R(HF), MTI_O_ROPE, "unfused", has_rope},
-    {R(HF), MTI_O_SOFTMAX, "f32", is_narrow_llama_with_math},
-    {R(HF), MTI_O_KV_GROUPS, "repeated", is_grouped_with_math},
+    {R(LIGER), MTI_O_LOSS, "fused", is_uncapped},
+    {R(LIGER), MTI_O_SWIGLU, "fused", has_swiglu},
+    {R(LIGER), MTI_O_RMS_NORM, "fused", has_rms},
+    {R(LIGER), MTI_O_ROPE, "fused", has_rope},
+    {R(HF) | R(LIGER), MTI_O_SOFTMAX, "f32", is_narrow_llama_with_math},
+    {R(HF) | R(LIGER), MTI_O_KV_GROUPS, "repeated", is_grouped_with_math},
 
     {R(DDP) | R(FSDP2), MTI_O_DTYPE, "f32", NULL},
     {DEEPSPEED | R(MEGATRON), MTI_O_DTYPE, "bf16", NULL},
@@ -119,6 +127,11 @@ bool mti_recipe_apply(mti_options *o, mt_model_config *c)
     w->own_ops = c->ops;
     if (!o->recipe || !mti_is_whole(c->kind)) return true; /* of other models it is refused */
     if (!check_verb(o)) return false;
+    if (o->recipe == MTI_RECIPE_LIGER && c->kind != MT_MODEL_LLAMA)
+        return mti_options_refuse(o,
+                                  "--recipe liger: Liger-Kernel replaces parts of LLaMA and its "
+                                  "kin, and this is a %s; give a llama",
+                                  mt_model_kind_name(c->kind));
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         mt_model_config resolved;
         if (mt_model_config_resolve(c, &resolved) != MT_OK) return mti_options_refuse_as(o, "");

@@ -101,8 +101,8 @@ static const mti_choice kv_caches = {"kv-cache",
 static const mti_choice dtypes = {"dtype", MTI_NAMES("f32", "bf16", "f16", "f64")};
 static const mti_choice offloads = {"offload", MTI_NAMES("none", "cpu", "disk")};
 static const mti_choice amps = {"amp", MTI_NAMES("none", "bf16", "f16")};
-static const mti_choice recipes = {
-    "recipe", MTI_NAMES("none", "hf", "ddp", "zero1", "zero2", "zero3", "fsdp2", "megatron")};
+static const mti_choice recipes = {"recipe", MTI_NAMES("none", "hf", "liger", "ddp", "zero1",
+                                                       "zero2", "zero3", "fsdp2", "megatron")};
 static const mti_choice scratches = {"scratch", MTI_NAMES("none", "cpu")};
 
 /* ---- the table ---- */
@@ -212,7 +212,8 @@ const mti_option_row mti_option_rows[] = {
      "of the parameters", .choice = &dtypes, .read = mti_read_dtype},
     {MTI_O_RECIPE, 0, "recipe", "NAME", MTI_CHOICE, AT(recipe), BUILDS, WHOLE, 0, 0,
      "options as a known stack has them, but for those given; hf: the eager code of Hugging Face's "
-     "Transformers; ddp, fsdp2: PyTorch; zero1 to zero3: DeepSpeed; megatron: Megatron Core",
+     "Transformers; liger: with Liger's kernels; ddp, fsdp2: PyTorch; zero1 to zero3: DeepSpeed; "
+     "megatron: Megatron Core",
      .choice = &recipes},
     {MTI_O_SWIGLU, 0, "swiglu", "FORM", MTI_CHOICE, AT(given_config.ops.swiglu), BUILDS, M(LLAMA),
      0, 0, "unfused: silu, then a product, which also keep silu(gate)", .choice = &mti_op_forms},
@@ -235,13 +236,14 @@ const mti_option_row mti_option_rows[] = {
      "of math attention with --kv-heads: read keys and values in place, or copy them for each head",
      W(MATH) | W(GROUPED), .choice = &mti_kv_groupings},
     {MTI_O_LOSS, 0, "loss", "TYPE", MTI_CHOICE, AT(given_config.ops.loss), BUILDS, WHOLE, 0, 0,
-     "the cross-entropy: of the logits as they are, or cast to f32", W(NARROW),
-     .choice = &mti_op_precisions},
+     "the cross-entropy: of the logits as they are, or cast to f32, or fused with the head's "
+     "product, some rows of logits at a time",
+     .choice = &mti_loss_forms},
     {MTI_O_OPTIMIZER, 0, "optimizer", "NAME", MTI_CHOICE, AT(workload.optimizer), SEARCHED, ANY, 0,
      0, "the optimizer whose state and step are included", .choice = &mti_optimizers},
     {MTI_O_CHECKPOINT, 0, "checkpoint", "PRESET", MTI_OTHER, 0, SEARCHED | V(TRAIN), ANY, 0, 0,
-     "recompute in backward: none, full (each block), selective (the attention core), "
-     "every=K blocks, sqrt",
+     "recompute in backward: none, full (each block), selective (the attention core), ops (each "
+     "block but attention and every second product), every=K blocks, sqrt",
      W(NO_BUDGET), .read = mti_read_checkpoint},
     {MTI_O_BUDGET, 0, "budget", "BYTES", MTI_BYTES, AT(workload.budget),
      V(TRAIN) | V(PROFILE) | V(PLAN), WHOLE, 1, 9e18,

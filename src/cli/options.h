@@ -48,6 +48,7 @@ enum {
 typedef enum mti_recipe {
     MTI_RECIPE_NONE,
     MTI_RECIPE_HF,
+    MTI_RECIPE_LIGER,
     MTI_RECIPE_DDP,
     MTI_RECIPE_ZERO1,
     MTI_RECIPE_ZERO2,

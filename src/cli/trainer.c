@@ -71,8 +71,7 @@ static mt_tensor *loss_of(const mti_trainer *t, const unsigned char *text, int64
 {
     mt_tensor *input, *target;
     if (!make_batch(t->device, text, n, seq, starts, &input, &target)) return NULL;
-    mt_tensor *loss = mt_forward(t->model, input);
-    mt_set(&loss, mt_model_loss(&t->workload.config, loss, target));
+    mt_tensor *loss = mt_model_forward_loss(t->model, input, target);
     mt_release(input);
     mt_release(target);
     return loss;

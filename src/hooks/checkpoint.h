@@ -19,6 +19,7 @@ typedef struct mti_trace_entry {
 typedef struct mti_decision {
     const char *op, *module;
     mt_policy own, merged;
+    int64_t nth;         /* so many decisions on this op came before */
     size_t position;     /* entries before it: it is needed while a later one is alive */
     mt_op_result result; /* its FLOPs and its mask's seed; no tensors */
     int n_outputs, n_kept;

@@ -15,6 +15,19 @@ const char *mt_policy_name(mt_policy policy)
 /* No answer: a checkpoint without a policy inside one with a policy. */
 #define NONE MT_POLICY_COUNT
 
+mt_policy mt_policy_ops(void *user, const mt_op_call *call)
+{
+    (void)user;
+    if (!call) {
+        mti_fail(MT_ERR_ARGUMENT, "policy_ops: the call is NULL");
+        return NONE;
+    }
+    bool kept = !strcmp(call->op, "flash_attention") || !strcmp(call->op, "reduce_scatter") ||
+                (!strcmp(call->op, "linear") && call->nth % 2 == 0) ||
+                (!strcmp(call->op, "matmul") && call->nth % 2 == 1);
+    return kept ? MT_MUST_SAVE : MT_PREFER_RECOMPUTE;
+}
+
 static bool is_must(mt_policy p) { return p >= MT_MUST_RECOMPUTE && p < MT_POLICY_COUNT; }
 static bool keeps(mt_policy p)
 {
@@ -37,6 +50,14 @@ static bool is_asked(const mt_op_call *call)
 
 /* ---- what the policies say ---- */
 
+/* How many of f's decisions are on this op. */
+static int64_t decisions_on(const mti_frame *f, const char *op)
+{
+    for (size_t i = f->decisions.n; i--;)
+        if (!strcmp(f->decisions.at[i].op, op)) return f->decisions.at[i].nth + 1;
+    return 0;
+}
+
 /* f's own answer; the policy is asked once per call, even for several checkpoints. */
 static bool ask(mti_frame *f, const mt_op_call *call, mt_policy *out)
 {
@@ -46,7 +67,9 @@ static bool ask(mti_frame *f, const mt_op_call *call, mt_policy *out)
         return true;
     }
     if (!f->options.policy) return true;
-    if (!f->answered) f->answer = f->options.policy(f->options.policy_user, call);
+    mt_op_call asked = *call;
+    asked.nth = decisions_on(f, call->op);
+    if (!f->answered) f->answer = f->options.policy(f->options.policy_user, &asked);
     f->answered = true;
     *out = f->answer;
     return (unsigned)*out < MT_POLICY_COUNT ||
@@ -153,6 +176,7 @@ static bool decide(mti_frame *f, const mt_op_call *call, const mt_op_result *res
 {
     mti_decision d = {.op = call->op,
                       .module = call->module,
+                      .nth = decisions_on(f, call->op),
                       .position = f->entries.n,
                       .result = *result,
                       .n_outputs = call->n_outputs,
@@ -181,6 +205,7 @@ static bool same_call(mti_frame *f, const mti_decision *d, const mt_op_call *cal
     if (!f->options.policy) return true;
     mt_op_call then = *call;
     then.flops = d->result.flops;
+    then.nth = d->nth;
     mt_policy own = f->options.policy(f->options.policy_user, &then);
     return own == d->own ||
            refuse_policy(call, f, "it answers otherwise in backward than in forward", d->own, own);

@@ -7,7 +7,7 @@
 
 static bool check(const mt_device *device, int64_t batch, int64_t seq, const char *checkpoint)
 {
-    static const char *const presets[] = {"none", "full", "selective"};
+    static const char *const presets[] = {"none", "full", "selective", "ops"};
     if (mt_device_has_data(device))
         return mti_fail_bool(MT_ERR_UNSUPPORTED,
                              "rank_measure: the device is %s; need one without data: meta",
@@ -15,7 +15,7 @@ static bool check(const mt_device *device, int64_t batch, int64_t seq, const cha
     if (batch < 1 || seq < 1 || batch > INT32_MAX || seq > INT32_MAX)
         return mti_fail_bool(MT_ERR_ARGUMENT, "rank_measure: batch %lld, seq %lld; need at least 1",
                              (long long)batch, (long long)seq);
-    return mti_choose("rank_measure: checkpoint", presets, 3, checkpoint) >= 0;
+    return mti_choose("rank_measure: checkpoint", presets, 4, checkpoint) >= 0;
 }
 
 /* What the parts in flight have in common with the formula's letters. */

@@ -86,7 +86,7 @@ static const struct field {
     FIELD(rope, mti_op_forms),
     FIELD(softmax, mti_op_precisions),
     FIELD(kv_groups, mti_kv_groupings),
-    FIELD(loss, mti_op_precisions),
+    FIELD(loss, mti_loss_forms),
 #undef FIELD
 };
 #define N_FIELDS (sizeof fields / sizeof fields[0])

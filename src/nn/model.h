@@ -9,7 +9,7 @@
 
 extern const mti_choice mti_acts, mti_norm_places, mti_norm_kinds, mti_attention_forms,
     mti_model_kinds;
-extern const mti_choice mti_op_forms, mti_op_precisions, mti_kv_groupings;
+extern const mti_choice mti_op_forms, mti_op_precisions, mti_kv_groupings, mti_loss_forms;
 extern const mti_choice mti_out_acts; /* "none", and those of mti_acts */
 /* Whether it is a gpt, bert or llama: tokens in, logits out. */
 bool mti_is_whole(mt_model_kind kind);
@@ -28,16 +28,33 @@ typedef enum mti_preset_form {
     MTI_PRESET_NONE,
     MTI_PRESET_FULL,
     MTI_PRESET_SELECTIVE,
+    MTI_PRESET_OPS,
     MTI_PRESET_GROUPS
 } mti_preset_form;
 typedef struct mti_preset {
     mti_preset_form form;
     int64_t every; /* GROUPS: "every=K"; 0: "sqrt" */
 } mti_preset;
-/* Parses "none", "full", "selective", "every=K" or "sqrt"; false, without an error, for others. */
+/* Parses "none", "full", "selective", "ops", "every=K" or "sqrt"; false, without an error, for
+ * others. */
 bool mti_preset_parse(const char *text, mti_preset *out);
 /* How many of `layers` layers are one checkpoint; 1 unless the preset groups them. */
 int64_t mti_preset_group(const mti_preset *preset, int64_t layers);
+
+/* The products of one layer, or of a part of one, in the order in which they run; those that
+ * `ops` keeps are the first, the third and so on. */
+typedef enum mti_product {
+    MTI_PRODUCT_QKV, /* d -> all three */
+    MTI_PRODUCT_Q,
+    MTI_PRODUCT_KV,      /* keys, or values */
+    MTI_PRODUCT_PROJ,    /* heads -> d */
+    MTI_PRODUCT_WIDEN,   /* d -> f */
+    MTI_PRODUCT_GATE_UP, /* d -> 2 f */
+    MTI_PRODUCT_DOWN     /* f -> d */
+} mti_product;
+#define MTI_PRODUCTS 7
+/* How many; c is resolved. */
+int mti_layer_products(const mt_model_config *c, mti_product products[MTI_PRODUCTS]);
 
 /* ---- children, named; NULL on failure. c is resolved ---- */
 
@@ -93,6 +110,7 @@ mt_tensor *mti_attention_f32(mt_tensor *const part[3], double scale, double cap,
 typedef struct mti_model {
     mt_model_config config;
     bool last;
+    mt_tensor *target; /* borrowed while a forward makes its loss itself; else NULL */
 } mti_model;
 
 /* A module whose user data holds a copy of c. */

@@ -30,6 +30,9 @@ mt_tensor *mti_run_layers(mt_module *m, mt_tensor *x, int64_t from, int64_t to)
         const mt_checkpoint_options *options = mti_module_checkpoint(mti_layer(m, i), &group);
         n = group > 1 ? group : 1;
         if (n > to - i) n = to - i;
+        /* A layer that is run again has no tables to share, and its policy wants the same ops. */
+        for (int64_t k = i; options && options->policy && k < i + n; k++)
+            mti_share_rope_tables(mti_layer(m, k), NULL);
         x = group ? run_group(m, x, i, i + n, options) : mti_run_each(m, x, i, i + n);
     }
     return x;
@@ -90,6 +93,7 @@ bool mti_preset_parse(const char *text, mti_preset *out)
     } names[] = {{"none", MTI_PRESET_NONE},
                  {"full", MTI_PRESET_FULL},
                  {"selective", MTI_PRESET_SELECTIVE},
+                 {"ops", MTI_PRESET_OPS},
                  {"sqrt", MTI_PRESET_GROUPS}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(text, names[i].name)) {
@@ -138,6 +142,17 @@ static bool set_selective(mt_module *m, const mt_checkpoint_options *options)
                                          mt_module_kind(m)));
 }
 
+/* The layers as with "full", under a policy of ours. */
+static bool set_ops(mt_module *m, const mt_checkpoint_options *options)
+{
+    mt_checkpoint_options with = *options;
+    if (with.policy)
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "checkpoint ops: the options have a policy, and ops is one");
+    with.policy = mt_policy_ops;
+    return set_full(m, &with);
+}
+
 static bool set_groups(mt_module *m, const char *name, const mti_preset *preset,
                        const mt_checkpoint_options *options)
 {
@@ -163,13 +178,14 @@ mt_status mt_model_checkpoint_with(mt_module *m, const char *preset,
     mti_preset p;
     if (!mti_preset_parse(preset, &p))
         return mti_fail(MT_ERR_ARGUMENT,
-                        "checkpoint: unknown \"%.60s\"; choose none, full, selective, every=K (K "
-                        "layers as one, K at least 1) or sqrt",
+                        "checkpoint: unknown \"%.60s\"; choose none, full, selective, ops, every=K "
+                        "(K layers as one, K at least 1) or sqrt",
                         preset);
     clear(m);
     bool ok = p.form == MTI_PRESET_NONE ||
               (p.form == MTI_PRESET_FULL        ? set_full(m, options)
                : p.form == MTI_PRESET_SELECTIVE ? set_selective(m, options)
+               : p.form == MTI_PRESET_OPS       ? set_ops(m, options)
                                                 : set_groups(m, preset, &p, options));
     if (ok) return MT_OK;
     clear(m);
@@ -179,4 +195,26 @@ mt_status mt_model_checkpoint_with(mt_module *m, const char *preset,
 mt_status mt_model_checkpoint(mt_module *m, const char *preset)
 {
     return mt_model_checkpoint_with(m, preset, NULL);
+}
+
+/* ---- the products of a layer ---- */
+
+int mti_layer_products(const mt_model_config *c, mti_product products[MTI_PRODUCTS])
+{
+    int n = 0;
+    bool joint = c->joint_products || c->rope_theta == 0;
+    if (c->kind == MT_MODEL_LINEAR) products[n++] = MTI_PRODUCT_WIDEN;
+    if (mti_attends(c->kind)) {
+        products[n++] = joint ? MTI_PRODUCT_QKV : MTI_PRODUCT_Q;
+        if (!joint) products[n++] = MTI_PRODUCT_KV;
+        if (!joint) products[n++] = MTI_PRODUCT_KV;
+        products[n++] = MTI_PRODUCT_PROJ;
+    }
+    if (mti_feeds(c->kind)) {
+        bool gated = c->mlp != MT_MLP_PLAIN;
+        products[n++] = gated && c->joint_products ? MTI_PRODUCT_GATE_UP : MTI_PRODUCT_WIDEN;
+        if (gated && !c->joint_products) products[n++] = MTI_PRODUCT_WIDEN;
+        products[n++] = MTI_PRODUCT_DOWN;
+    }
+    return n;
 }

@@ -195,7 +195,7 @@ mt_tensor *mt_model_loss(const mt_model_config *config, mt_tensor *logits, mt_te
 {
     if (!config) return mti_fail_null(MT_ERR_ARGUMENT, "model_loss: the config is NULL");
     if (!mti_given(logits, "model_loss", "the logits")) return NULL;
-    bool f32 = config->ops.loss == MT_PRECISION_F32;
+    bool f32 = config->ops.loss == MT_LOSS_F32;
     mt_tensor *x = f32 ? mt_cast(logits, wide(logits)) : mt_retain(logits);
     mt_set(&x, mt_cross_entropy(x, target, MT_IGNORE));
     return x;

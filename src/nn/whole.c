@@ -4,6 +4,7 @@
  * releases each tensor once it has been used; the tape holds what it needs. */
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 #include "nn/model.h"
 #include "memtape/ops.h"
 
@@ -127,14 +128,48 @@ mt_tensor *mti_cap_logits(const mt_model_config *c, mt_tensor *y)
     return y;
 }
 
+/* The loss of what the head would make of h, which is taken over. */
+static mt_tensor *fused_loss(mt_module *m, mt_tensor *h, mt_tensor *target)
+{
+    const mt_module *head = mt_module_child(m, "lm_head");
+    mt_tensor *w = mt_module_param(head ? head : mt_module_child(m, "wte"), "weight");
+    if (head && strcmp(mt_module_kind(head), "linear") != 0)
+        mt_set(&h,
+               mti_fail_null(MT_ERR_UNSUPPORTED, "loss fused: lm_head is a %s; need a plain linear",
+                             mt_module_kind(head)));
+    if (!h || mt_scope_push("lm_head") != MT_OK) return NULL;
+    mt_set(&h, mt_linear_cross_entropy(h, w, target, MT_IGNORE, 0));
+    mt_scope_pop();
+    return h;
+}
+
 mt_tensor *mti_logits(mt_module *m, mt_tensor *h)
 {
     const mti_model *model = mt_module_user(m);
     if (h && model->last) mt_set(&h, mt_slice(h, 1, mt_shape(h)[1] - 1, 1));
     if (mt_module_child(m, "ln_f")) mt_set(&h, mt_forward_child(m, "ln_f", h));
+    if (model->target) return fused_loss(m, h, model->target);
     mt_set(&h, mt_module_child(m, "lm_head") ? mt_forward_child(m, "lm_head", h)
                                              : mti_tied_head(m, "lm_head", h, NULL));
     return mti_cap_logits(&model->config, h);
+}
+
+mt_tensor *mt_model_forward_loss(mt_module *m, mt_tensor *tokens, mt_tensor *target)
+{
+    mti_model *model = m ? mti_model_of(m) : NULL;
+    if (!mti_given(m, "model_forward_loss", "the model") ||
+        !mti_given(tokens, "model_forward_loss", "the tokens") ||
+        !mti_given(target, "model_forward_loss", "the target"))
+        return NULL;
+    if (!model)
+        return mti_fail_null(MT_ERR_ARGUMENT,
+                             "model_forward_loss: %s makes no logits; need a gpt, bert or llama",
+                             mt_module_kind(m));
+    if (model->config.ops.loss == MT_LOSS_FUSED) model->target = target;
+    mt_tensor *y = mt_forward(m, tokens);
+    if (!model->target) mt_set(&y, mt_model_loss(&model->config, y, target));
+    model->target = NULL;
+    return y;
 }
 
 /* ---- learned positions ---- */

@@ -5,16 +5,19 @@
  *   with sequence parallelism                 sbh(34/t + 5as/(ht))
  *   selective recomputation                   the same without 5as/(ht)
  *   full recomputation                        2sbh
+ * Recomputation but for some ops' results (mt_policy_ops) is not in the paper.
  * The 10 are the inputs of two norms and of two products, and two dropout masks: not split by
  * tensor parallelism. The 24 are q, k and v, the merged heads, and the MLP's input and output of
  * its activation. */
 #include <stdio.h>
 #include <string.h>
+#include "nn/model.h"
 #include "parallel/parallel.h"
 
 typedef struct terms {       /* bytes of one token of one layer */
     int64_t between, inside; /* split by sequence parallelism alone; split among the ranks */
     int64_t core;            /* one token's attention weights: split among the ranks */
+    int64_t whole;           /* split among none */
 } terms;
 
 static bool keeps_its_output(const mt_model_config *c)
@@ -30,6 +33,30 @@ static int64_t norm_input(const mt_model_config *c)
     int64_t f32 = e == 2 ? 4 : e;
     if (c->norm_kind == MT_NORM_LAYER || c->ops.rms_norm == MT_OP_FUSED) return e;
     return f32 + (c->norm_kind == MT_NORM_RMS_ONE ? f32 : e);
+}
+
+/* Of a rank's layer under mt_policy_ops: its input, and what is kept besides. */
+static terms terms_of_ops(const mti_share *s)
+{
+    const mt_model_config *c = &s->whole;
+    const int64_t e = (int64_t)mt_dtype_size(c->dtype);
+    const int64_t q = c->heads * c->head_dim, k = c->kv_heads * c->head_dim;
+    mti_product products[MTI_PRODUCTS];
+    terms t = {.between = c->hidden * e, .inside = q * e};
+    mt_model_config block = *c;
+    block.kind = MT_MODEL_BLOCK;
+    int n = mti_layer_products(&block, products);
+    for (int i = 0; i < n; i += 2) switch (products[i]) {
+        case MTI_PRODUCT_QKV: t.inside += (q + 2 * k) * e; break;
+        case MTI_PRODUCT_Q: t.inside += q * e; break;
+        case MTI_PRODUCT_KV: t.inside += k * e; break;
+        case MTI_PRODUCT_WIDEN: t.inside += c->ffn * e; break;
+        case MTI_PRODUCT_GATE_UP: t.inside += 2 * c->ffn * e; break;
+        default: t.whole += c->hidden * e; /* summed over the ranks afterwards */
+        }
+    if (s->parallel.sequence && s->parallel.tensor > 1)
+        t.between += 2 * c->hidden * e; /* both sums' parts */
+    return t;
 }
 
 static terms terms_of(const mt_model_config *c, const mti_flight *f)
@@ -73,6 +100,9 @@ static void write_layer(char *text, size_t n, const mti_share *s, const mti_flig
     bool selective = !strcmp(f->checkpoint, "selective"), cut = s->parallel.sequence;
     if (!strcmp(f->checkpoint, "full") && mt_dtype_size(s->whole.dtype) == 2)
         snprintf(text, n, cut ? "2sbh/t" : "2sbh");
+    else if (!strcmp(f->checkpoint, "ops"))
+        snprintf(text, n, "sb(%lld%s + %lld/t + %lld)", (long long)x->between, cut ? "/t" : "",
+                 (long long)x->inside, (long long)x->whole);
     else if (!is_the_papers(&s->whole))
         snprintf(text, n, "sb(%lld%s + %lld/t%s)", (long long)x->between, cut ? "/t" : "",
                  (long long)(x->inside + x->core),
@@ -157,10 +187,12 @@ bool mti_rank_explain(const mti_share *s, const mti_flight *f, const mt_ledger *
     int64_t e = (int64_t)mt_dtype_size(c->dtype), drop = c->dropout > 0;
     terms x = terms_of(c, f);
     int64_t last = c->norm != MT_NORM_POST ? norm_input(c) : 0; /* the last norm's */
+    if (!strcmp(f->checkpoint, "ops")) x = terms_of_ops(s);
     int64_t ends = c->hidden * (last + e);
-    out->formula = f->layers * (tokens * x.between / w + tokens * (x.inside + x.core) / t) +
-                   f->first * drop * tokens * c->hidden / w +
-                   f->last * (tokens * ends / w + tokens * c->vocab / t * (int64_t)sizeof(float));
+    out->formula =
+        f->layers * (tokens * x.between / w + tokens * (x.inside + x.core) / t + tokens * x.whole) +
+        f->first * drop * tokens * c->hidden / w +
+        f->last * (tokens * ends / w + tokens * c->vocab / t * (int64_t)sizeof(float));
     write_text(out, s, f, &x);
     for (size_t i = 0; i < mt_ledger_count(ledger); i++) {
         mt_ledger_entry entry;

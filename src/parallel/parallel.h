@@ -72,7 +72,7 @@ bool mti_regather_end(mti_regather *r);
 typedef struct mti_flight {
     int64_t layers, first, last; /* layers, and forwards through the first and the last part */
     int64_t batch, seq;
-    const char *checkpoint; /* "none", "full" or "selective" */
+    const char *checkpoint; /* "none", "full", "selective" or "ops" */
 } mti_flight;
 
 /* Sets out->formula, text, rows and unexplained for what `ledger` holds now, out->saved. */

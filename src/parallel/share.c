@@ -62,6 +62,10 @@ static bool check_model(const mt_parallel *h, const mt_model_config *c)
                              h->interleave);
     if (h->interleave > 1 && !divides("pipeline", h->pipeline, "microbatches", h->microbatches))
         return false;
+    if (c->ops.loss == MT_LOSS_FUSED)
+        return mti_fail_bool(MT_ERR_UNSUPPORTED,
+                             "parallel: the config's loss is fused; a rank makes its own part of "
+                             "the logits: need native or f32");
     return divides("tensor", h->tensor, "heads", c->heads) &&
            divides("tensor", h->tensor, "kv_heads", c->kv_heads) &&
            divides("tensor", h->tensor, "ffn", c->ffn) &&

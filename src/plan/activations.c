@@ -385,6 +385,43 @@ static void add_layer(builder *b)
     if (mti_feeds(kind)) add_mlp(b, block ? FLOATS : first);
 }
 
+/* The output of a product on a rank that has some rows of its weight: whole, to be summed. */
+static void add_partial_sum(builder *b)
+{
+    int64_t sequence = b->s->rank ? b->s->rank->sequence : 1;
+    add_several(b, sequence, BSH, FLOATS, "output of the MLP's last product");
+}
+
+static void add_result(builder *b, mti_product product)
+{
+    switch (product) {
+    case MTI_PRODUCT_QKV: add_qkv(b, "q, k and v, before they are turned"); break;
+    case MTI_PRODUCT_Q: add(b, BSQ, FLOATS, "q, before it is turned"); break;
+    case MTI_PRODUCT_KV: add(b, BSK, FLOATS, "v"); break;
+    case MTI_PRODUCT_PROJ: add(b, BSH, FLOATS, "output of attention's projection"); break;
+    case MTI_PRODUCT_WIDEN: add(b, BSF, FLOATS, "output of the MLP's first product"); break;
+    case MTI_PRODUCT_GATE_UP: add_several(b, 2, BSF, FLOATS, "gate and up, side by side"); break;
+    case MTI_PRODUCT_DOWN: add_partial_sum(b); break;
+    }
+}
+
+/* What mt_policy_ops keeps of a layer. */
+static void add_kept_results(builder *b)
+{
+    mti_product products[MTI_PRODUCTS];
+    const mti_rank_dims *rank = b->s->rank;
+    int n = mti_layer_products(b->c, products);
+    for (int i = 0; i < n; i += 2) add_result(b, products[i]);
+    if (mti_attends(b->c->kind)) {
+        add(b, BSQ, FLOATS, "attention's output");
+        if (b->c->attention == MT_ATTENTION_FLASH) add_flash_statistics(b);
+    }
+    if (rank && rank->sequence > 1)
+        for (int i = 0; i < n; i++)
+            if (products[i] == MTI_PRODUCT_PROJ || products[i] == MTI_PRODUCT_DOWN)
+                add(b, BSH, FLOATS, "this rank's part of the ranks' sum of a product");
+}
+
 /* All layers, or the inputs of their checkpoints. */
 static void add_layers(builder *b)
 {
@@ -405,6 +442,7 @@ static void add_layers(builder *b)
     }
     add(b, BSH, whole ? FLOATS : INPUT,
         group > 1 ? "input of each group of blocks" : "input of each checkpoint");
+    if (preset_is(b, "ops")) add_kept_results(b);
 }
 
 /* A bert's head: an activation, never in place, and a norm of its output. */
@@ -442,8 +480,12 @@ static void add_head(builder *b)
     if (b->c->norm != MT_NORM_POST) add_norm_statistics(b);
     add(b, BSH, FLOATS, "input of the head");
     if (b->c->logit_cap > 0) add(b, BSV, FLOATS, "tanh of the logits: soft capping");
-    bool f32 = b->c->ops.loss == MT_PRECISION_F32;
-    (f32 ? add_wide : add)(b, BSV, STATISTICS, "log-probabilities, for the loss");
+    if (b->c->ops.loss == MT_LOSS_FUSED)
+        add_beside(b, "fused loss: log-sum-exp of each row", b->s->tokens * statistic_size(b),
+                   false);
+    else
+        (b->c->ops.loss == MT_LOSS_F32 ? add_wide : add)(b, BSV, STATISTICS,
+                                                         "log-probabilities, for the loss");
     add_beside(b, "cross-entropy: targets", b->s->tokens * (int64_t)sizeof(int64_t), true);
 }
 
@@ -541,49 +583,4 @@ bool mti_formula_make(mti_formula *f, const mt_model_config *config, int64_t bat
     f->unexplained = (int64_t)measured - f->bytes;
     for (int i = 0; i < f->n_residual; i++) f->unexplained -= f->residual[i].bytes;
     return true;
-}
-
-/* ---- from the textbook's formula ---- */
-
-/* Bytes that the layers keep, small buffers left out. */
-static int64_t layers_keep(const mti_dims *s)
-{
-    mti_formula f;
-    int64_t bytes = 0;
-    mti_formula_build(&f, s);
-    for (int i = 0; i < f.n_layer_terms; i++) bytes += f.terms[i].bytes;
-    return bytes;
-}
-
-mt_status mt_plan_activations(const mt_plan_run *run, mt_plan_formula *out)
-{
-    static const char *const texts[MT_MODEL_KIND_COUNT] = {
-        [MT_MODEL_BLOCK] = "34bsh + 5abs^2",
-        [MT_MODEL_ATTENTION] = "11bsh + 5abs^2",
-        [MT_MODEL_MLP] = "19bsh",
-        [MT_MODEL_LINEAR] = "2bsh",
-    };
-    mti_dims s;
-    mti_formula f;
-    mti_memory_options memory;
-    if (!mti_run_dims(&s, &memory, run, out)) return mt_last_status();
-    bool whole = mti_is_whole(s.config.kind);
-    *out = (mt_plan_formula){.name = "activations",
-                             .unit = "bytes",
-                             .source = "Korthikanti et al. 2022, \"Reducing Activation "
-                                       "Recomputation in Large Transformer Models\", eq. 2"};
-    snprintf(out->text, sizeof out->text, "%s",
-             whole ? "L(34bsh + 5abs^2) + 2bsh" : texts[s.config.kind]);
-    if (!mti_derive_formula(out, &s, layers_keep)) return mt_last_status();
-    mti_formula_build(&f, &s);
-    int64_t embedded = whole ? 2 * s.tokens * s.config.hidden : 0;
-    out->value += embedded;
-    out->expected += embedded;
-    bool ok = mti_add_row(out, -embedded,
-                          "the embeddings' output, 2bsh: counted as the first layer's input");
-    for (int i = f.n_layer_terms; ok && i < f.n_terms; i++)
-        ok = mti_add_row(out, f.terms[i].bytes, "%s: %s", f.terms[i].text, f.terms[i].what);
-    for (int i = 0; ok && i < f.n_residual; i++)
-        ok = mti_add_row(out, f.residual[i].bytes, "%s", f.residual[i].text);
-    return ok ? MT_OK : mt_last_status();
 }

@@ -10,13 +10,26 @@ static bool feeds(const mti_dims *s) { return mti_feeds(s->config.kind); }
 static bool is_linear(const mti_dims *s) { return s->config.kind == MT_MODEL_LINEAR; }
 static bool gated(const mti_dims *s) { return s->config.mlp != MT_MLP_PLAIN; }
 
-int64_t mti_block_matrices(const mti_dims *s)
+int64_t mti_product_elements(const mti_dims *s, mti_product product)
 {
     int64_t h = s->config.hidden, f = s->config.ffn;
-    int64_t attention = h * (s->q + 2 * s->k) + s->q * h;
-    int64_t mlp = (gated(s) ? 3 : 2) * h * f;
-    if (is_linear(s)) return h * f;
-    return (attends(s) ? attention : 0) + (feeds(s) ? mlp : 0);
+    switch (product) {
+    case MTI_PRODUCT_QKV: return h * (s->q + 2 * s->k);
+    case MTI_PRODUCT_KV: return h * s->k;
+    case MTI_PRODUCT_GATE_UP: return h * 2 * f;
+    case MTI_PRODUCT_WIDEN:
+    case MTI_PRODUCT_DOWN: return h * f;
+    default: return h * s->q;
+    }
+}
+
+int64_t mti_block_matrices(const mti_dims *s)
+{
+    mti_product products[MTI_PRODUCTS];
+    int64_t sum = 0;
+    for (int i = mti_layer_products(&s->config, products); i--;)
+        sum += mti_product_elements(s, products[i]);
+    return sum;
 }
 
 /* Of a norm over n. */

@@ -10,6 +10,7 @@
 #include "memtape/compress.h"
 #include "memtape/parallel.h"
 #include "memtape/plan.h"
+#include "nn/model.h"
 
 /* ---- memory options ---- */
 
@@ -88,6 +89,8 @@ bool mti_add_row(mt_plan_formula *formula, int64_t amount, const char *fmt, ...)
 /* Elements of one block's (an attention's, an MLP's) parameters, and of its matrices alone. */
 int64_t mti_block_parameters(const mti_dims *s);
 int64_t mti_block_matrices(const mti_dims *s);
+/* Elements of one of them. */
+int64_t mti_product_elements(const mti_dims *s, mti_product product);
 
 /* ---- what a forward pass keeps, term by term ----
  *

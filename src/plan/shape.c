@@ -107,7 +107,7 @@ bool mti_run_dims(mti_dims *s, mti_memory_options *memory, const mt_plan_run *ru
     if (run->checkpoint && !mti_preset_parse(run->checkpoint, &preset))
         return mti_fail_bool(MT_ERR_ARGUMENT,
                              "plan: checkpoint: unknown \"%.40s\"; choose none, full, selective, "
-                             "every=K or sqrt",
+                             "ops, every=K or sqrt",
                              run->checkpoint);
     if (run->parameters < 0 || run->parameters > 1000000000000000)
         return mti_fail_bool(MT_ERR_ARGUMENT, "plan: %lld parameters; need 0 to 10^15",

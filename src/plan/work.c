@@ -24,6 +24,22 @@ static int64_t attention_pair(const mti_dims *s)
     return mti_dims_layers(s) * 4 * s->tokens * s->seq * s->q;
 }
 
+/* What "ops" makes again: every second product, and math attention's scores. */
+static bool add_ops_rows(mt_plan_formula *out, const mti_dims *s)
+{
+    mti_product products[MTI_PRODUCTS];
+    int64_t again = 0;
+    const char *preset = mti_dims_checkpoint(s);
+    if (!preset || strcmp(preset, "ops") != 0) return true;
+    int n = mti_layer_products(&s->config, products);
+    for (int i = 1; i < n; i += 2) again += mti_product_elements(s, products[i]);
+    bool math = s->config.attention == MT_ATTENTION_MATH;
+    return mti_add_row(out, 2 * s->tokens * mti_dims_layers(s) * again,
+                       "every second product, recomputed") &&
+           mti_add_row(out, math ? attention_pair(s) / 2 : 0,
+                       "attention's scores, recomputed, 2Lbqs^2");
+}
+
 static bool add_rows(mt_plan_formula *out, const mti_dims *s, int64_t each, int64_t counted)
 {
     const mt_model_config *c = &s->config;
@@ -39,10 +55,13 @@ static bool add_rows(mt_plan_formula *out, const mti_dims *s, int64_t each, int6
                        "the embedding: looked up, not multiplied") &&
            mti_add_row(out, recomputed && whole ? -2 * s->tokens * head : 0,
                        "the head, which is not recomputed") &&
+           mti_add_row(out, whole && c->ops.loss == MT_LOSS_FUSED ? 2 * s->tokens * head : 0,
+                       "the fused loss: the head's product once more in backward, 2bshv") &&
            mti_add_row(out, 3 * pair, "attention's scores and weighted sums, 12Lbqs^2") &&
            mti_add_row(out, c->attention == MT_ATTENTION_FLASH ? pair / 2 : 0,
                        "flash attention's scores, once more in backward, 2Lbqs^2") &&
-           mti_add_row(out, recomputed || selective ? pair : 0, "recomputed attention, 4Lbqs^2");
+           mti_add_row(out, recomputed || selective ? pair : 0, "recomputed attention, 4Lbqs^2") &&
+           add_ops_rows(out, s);
 }
 
 /* ---- forward, component by component ---- */
@@ -144,7 +163,8 @@ mt_status mt_plan_flops(const mt_plan_run *run, mt_plan_formula *out)
     if (!mti_run_dims(&s, &memory, run, out) || mt_plan_parameters(run, &count) != MT_OK)
         return mt_last_status();
     const char *preset = mti_dims_checkpoint(&s);
-    int64_t each = preset && strcmp(preset, "selective") != 0 ? 8 : 6;
+    bool whole = preset && strcmp(preset, "selective") != 0 && strcmp(preset, "ops") != 0;
+    int64_t each = whole ? 8 : 6;
     int64_t n = run->parameters ? run->parameters : count.expected;
     *out = (mt_plan_formula){
         .name = "flops",

@@ -11,7 +11,7 @@ static void print_choices(const mt_op_choices *ops, FILE *out)
     if (ops->rope) fprintf(out, ", unfused rope");
     if (ops->softmax) fprintf(out, ", softmax in f32");
     if (ops->kv_groups) fprintf(out, ", keys and values repeated");
-    if (ops->loss) fprintf(out, ", loss in f32");
+    if (ops->loss) fprintf(out, ops->loss == MT_LOSS_FUSED ? ", fused loss" : ", loss in f32");
 }
 
 /* What few models have, on a line of its own. */

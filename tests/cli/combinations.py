@@ -46,6 +46,7 @@ CHOICES = """--tp 2
 --compress seed
 --checkpoint full
 --checkpoint selective
+--checkpoint ops
 --checkpoint every=3
 --checkpoint sqrt
 --budget 1GB
@@ -54,6 +55,7 @@ CHOICES = """--tp 2
 --scratch cpu
 --dropout 0.1
 --attention math
+--loss fused
 --act relu --inplace
 --inference
 --timeline

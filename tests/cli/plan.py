@@ -166,7 +166,7 @@ def any_model(seed, n):
                 "--dtype", draw.choice(["f32", "bf16", "f16", "f64"]),
                 "--optimizer", draw.choice(["none", "sgd", "sgd-momentum", "adamw", "adamw-16bit", "adamw-8bit"])]
         whole = kind in ("gpt", "bert", "llama")
-        presets = ["none", "full"] + ["selective"] * (kind not in ("linear", "mlp")) + ["sqrt", "every=2"] * whole
+        presets = ["none", "full", "ops"] + ["selective"] * (kind not in ("linear", "mlp")) + ["sqrt", "every=2"] * whole
         args += ["--checkpoint", draw.choice(presets)]
         if kind not in ("linear", "mlp"):
             args += ["-a", 4, "--attention", draw.choice(["flash", "math"])]
@@ -193,6 +193,7 @@ def published_models():
     for file in files:
         plan(os.path.join(folder, file))
         plan(os.path.join(folder, file), "-s", 256, "-b", 3, "--checkpoint", "selective", *TEXTBOOK)
+        plan(os.path.join(folder, file), "-s", 256, "-b", 3, "--checkpoint", "ops")
 
 
 # ---- the largest batch and length that fit ----

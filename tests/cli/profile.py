@@ -123,7 +123,7 @@ def any_memory_options(seed, n):
         args = [kind, "-b", draw.randint(1, 3), "-s", draw.choice([1, 5, 16, 31, 70]),
                 "-d", draw.choice([8, 40, 64]), "--dropout", draw.choice([0, 0.1]),
                 "--dtype", draw.choice(["f32", "bf16", "f16"]),
-                "--checkpoint", draw.choice(["none", "full"] + ["selective"] * (kind != "mlp") + ["every=2", "sqrt"] * (kind in ("gpt", "bert", "llama")))]
+                "--checkpoint", draw.choice(["none", "full", "ops"] + ["selective"] * (kind != "mlp") + ["every=2", "sqrt"] * (kind in ("gpt", "bert", "llama")))]
         if kind != "llama" and kind != "attention":
             args += ["--act", draw.choice(["relu", "leaky_relu", "gelu", "gelu_tanh", "tanh"])]
             if args[-1] == "gelu_tanh":

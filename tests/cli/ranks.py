@@ -140,7 +140,7 @@ r = profile(CONFIGS / "qwen2-7b.json", "--tp", 4, "--sp", "-s", 64, "--device", 
 equal(r["formula"]["unexplained"], 0, "unexplained of a rank of Qwen2 7B")
 for name, ranks in [("qwen3-8b", 4), ("olmo-2-7b", 1), ("phi-4", 5), ("gemma-2-9b", 4),
                     ("gemma-3-1b", 1)]:
-    for checkpoint in ("none", "full", "selective"):
+    for checkpoint in ("none", "full", "selective", "ops"):
         r = profile(CONFIGS / f"{name}.json", "--tp", ranks, *["--sp"][:ranks - 1], "-s", 80, "--zero", 1, "--dp", 2,
                     "--checkpoint", checkpoint, "--device", "meta")
         equal(r["formula"]["unexplained"], 0, f"unexplained of a rank of {name}, {checkpoint}")

@@ -38,6 +38,35 @@ def an_option_given_wins():
     equal((p["model"]["ops"]["swiglu"], p["model"]["ops"]["loss"]), ("fused", "native"), "options given")
 
 
+OF_LIGER = "--loss fused --swiglu fused --rms-norm fused --rope fused"
+
+
+def liger_fuses():
+    """LLaMA with Liger's kernels: in each layer silu(gate) less, rows of norms once and not cast, no tables."""
+    llama = ["llama", "--kv-heads", 2, "--dtype", "bf16", "-b", 2, "-s", 48, "-d", 64, "-a", 4, "-l", 3, "--ffn", 96,
+             "--vocab", 160, *META]
+    tokens, h, f, v, layers, norms = 2 * 48, 64, 96, 160, 3, 7
+    p, hf = profile(*llama, "--recipe", "liger"), profile(*llama, "--recipe", "hf")
+    equal((p["model"]["recipe"], p["model"]["recipe_options"]), ("liger", OF_LIGER), "recipe")
+    equal(what_was_kept(profile(*llama, *OF_LIGER.split())), what_was_kept(p), "liger: recipe and options")
+    silu, normalised, tables = layers * tokens * f * 2, norms * tokens * h * (4 - 2 + 2), 2 * 48 * 16 * 2
+    equal(hf["saved"]["bytes"] - p["saved"]["bytes"], silu + normalised + tables + tokens * v * 4 - tokens * 4,
+          "bytes less than hf")
+    logits = profile(*llama, "--loss", "native")["saved"]["bytes"] - p["saved"]["bytes"]
+    equal(logits, tokens * v * 2 - tokens * 4, "bytes less than with the logits")
+    for args in (llama, [*llama, "--checkpoint", "ops"], [*llama, "--optimizer", "adamw", "--step-in-backward"]):
+        p = profile(*args, "--recipe", "liger")
+        equal((p["formula"]["unexplained"], p["growth"]["residual"]), (0, 0), f"books of {args}")
+    math = profile(*llama, "--attention", "math", "--recipe", "liger")["model"]["recipe_options"]
+    equal(math, f"{OF_LIGER} --softmax f32 --kv-groups repeated", "eager attention is Transformers' own")
+    plan = run("plan", *llama[:-2], "-v", "--recipe", "liger").stdout
+    check("0  difference" in plan and "once more in backward, 2bshv" in plan, "plan's rows")
+    refused(["--recipe liger", "gpt"], "profile", "gpt", "--recipe", "liger")
+    refused(["--loss fused", "rank"], "profile", *llama, "--recipe", "liger", "--dp", 2)
+    refused(["--loss fused", "--lora-rank"], "profile", *llama, "--loss", "fused", "--lora-rank", 2)
+    refused(["loss is fused", "bert"], "profile", "bert", "--loss", "fused")
+
+
 def every_verb_takes_it():
     rows = run("sweep", *LLAMA, "--over", "recipe=none,hf", "--over", "swiglu=fused,unfused", "--json", "-")
     equal(rows.returncode, 0, f"sweep: {rows.stderr}")
@@ -158,6 +187,7 @@ def what_has_no_effect_is_refused():
 
 a_recipe_is_its_options()
 an_option_given_wins()
+liger_fuses()
 every_verb_takes_it()
 a_rank_is_its_options()
 other_verbs_take_ranks()

@@ -42,7 +42,7 @@ for option, names in {"--act": ["relu", "leaky_relu", "gelu", "gelu_tanh", "silu
                       "--dtype": ["f32", "bf16", "f16", "f64"],
                       "--optimizer": ["none", "sgd", "sgd-momentum", "adamw", "adamw-16bit", "adamw-8bit"], "--device": ["cpu", "meta"],
                       "--norm-kind": ["layernorm", "rmsnorm"],
-                      "--checkpoint": ["none", "full", "selective", "every=K", "sqrt"],
+                      "--checkpoint": ["none", "full", "selective", "ops", "every=K", "sqrt"],
                       "--offload": ["none", "cpu", "disk"],
                       "--compress": ["none", "bf16", "8bit", "bits", "seed", "signs"],
                       "--amp": ["none", "bf16", "f16"]}.items():

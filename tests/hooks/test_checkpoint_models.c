@@ -8,7 +8,7 @@
 #include "mtt.h"
 #include "trainer.h"
 
-static const char *const presets[] = {"full", "selective", "every=2", "every=3", "sqrt"};
+static const char *const presets[] = {"full", "selective", "ops", "every=2", "every=3", "sqrt"};
 enum { N_PRESETS = sizeof presets / sizeof *presets };
 
 static mt_model_config four_layers(mt_model_kind kind, mt_attention_form form)
@@ -153,8 +153,8 @@ static bool fail_nth(uint64_t n, const char *preset)
 static void any_allocation_of_a_step_may_fail(void **state)
 {
     (void)state;
-    static const char *const some[] = {"full", "selective", "every=2"};
-    for (int i = 0; i < 3; i++) {
+    static const char *const some[] = {"full", "selective", "ops", "every=2"};
+    for (int i = 0; i < 4; i++) {
         uint64_t n = 1;
         while (fail_nth(n, some[i])) n++;
         print_message("%s: %llu allocations failed in turn\n", some[i], (unsigned long long)n - 1);
@@ -254,6 +254,99 @@ static void selective_keeps_34bsh_and_the_statistics_a_layer(void **state)
     }
 }
 
+static void ops_keeps_qkv_attention_and_the_first_product_of_the_mlp(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
+        sizes z = odd[i];
+        block_stack t = stack_open(3, z, "ops", NULL);
+        /* the input; q, k and v; attention's output; the MLP's first product: 1 + 3 + 1 + 4 */
+        assert_int_equal(saved_by(&t), 3 * 2 * (1 + 3 + 1 + 4) * z.b * z.s * z.h);
+        stack_close(&t);
+    }
+}
+
+/* Bytes kept, and FLOPs run again, of one LLaMA block. */
+static void run_llama_block(const mt_model_config *config, int64_t b, int64_t s, const char *preset,
+                            size_t *kept, uint64_t *again)
+{
+    mt_device *dev = mtt_device();
+    mt_seed(dev, 3);
+    mt_module *block = mt_model_new(dev, config);
+    assert_non_null(block);
+    mtt_ok(mt_model_checkpoint(block, preset));
+    mt_tensor *x = mtt_made(mt_normal(dev, MT_BF16, MT_SHAPE(b, s, config->hidden), 0, 1));
+    mtt_ok(mt_set_requires_grad(x, true));
+    mt_flops_reset(dev);
+    mt_ledger *ledger = mt_ledger_new(dev);
+    mtt_ok(mt_ledger_begin(ledger));
+    mt_tensor *y = mtt_made(mt_forward(block, x));
+    mtt_ok(mt_ledger_end(ledger));
+    *kept = mt_ledger_bytes(ledger);
+    mt_ledger_free(ledger);
+    MT_AUTO mt_tensor *dy = mtt_made(mt_full(dev, MT_BF16, 3, mt_shape(y), 1));
+    mtt_ok(mt_backward_with(y, &(mt_backward_options){.gradient = dy}));
+    *again = mt_flops_get(dev).recompute;
+    mt_release(y), mt_release(x), mt_release(dy), dy = NULL;
+    mt_module_free(block);
+    mt_device_release(dev);
+}
+
+static void ops_in_a_llama_block_keeps_q_v_attention_the_gate_and_the_mlps_output(void **state)
+{
+    (void)state;
+    const int64_t b = 2, s = 9, d = 32, a = 4, k = 2, f = 48;
+    mt_model_config config = {.kind = MT_MODEL_BLOCK,
+                              .hidden = d,
+                              .heads = a,
+                              .kv_heads = k,
+                              .ffn = f,
+                              .norm_kind = MT_NORM_RMS,
+                              .mlp = MT_MLP_SWIGLU,
+                              .rope_theta = 10000,
+                              .no_bias = true,
+                              .causal = true,
+                              .dtype = MT_BF16};
+    size_t kept, heads = (size_t)(2 * b * s * d * k / a), wide = (size_t)(2 * b * s * d);
+    uint64_t again;
+    config.attention = MT_ATTENTION_FLASH;
+    run_llama_block(&config, b, s, "ops", &kept, &again);
+    /* input, q, v, attention with its sums and generator, the gate, the MLP's output */
+    assert_int_equal(kept,
+                     wide + wide + heads + wide + 4 * a * b * s + 2 * 8 + 2 * b * s * f + wide);
+    /* k, the projection and up are multiplied again, and no attention */
+    assert_int_equal(again, 2 * b * s * (d * d * k / a + d * d + d * f));
+
+    config.attention = MT_ATTENTION_MATH;
+    run_llama_block(&config, b, s, "ops", &kept, &again);
+    assert_int_equal(kept, wide + wide + heads + wide + 2 * b * s * f + wide);
+    assert_int_equal(again, 2 * b * s * (d * d * k / a + d * d + d * f) + 2 * b * s * s * d);
+
+    config.joint_products = true; /* one product for q, k and v, one for gate and up */
+    run_llama_block(&config, b, s, "ops", &kept, &again);
+    assert_int_equal(kept, wide + wide + 2 * heads + wide + 4 * b * s * f);
+    assert_int_equal(again, 2 * b * s * (d * d + d * f) + 2 * b * s * s * d);
+}
+
+static mt_policy keep_nothing(void *user, const mt_op_call *call)
+{
+    (void)user, (void)call;
+    return MT_PREFER_RECOMPUTE;
+}
+
+static void ops_is_a_policy_and_takes_no_other(void **state)
+{
+    (void)state;
+    const sizes z = {2, 8, 16, 2};
+    block_stack t = stack_open(1, z, "none", NULL);
+    size_t plain = saved_by(&t);
+    const mt_checkpoint_options options = {.policy = keep_nothing};
+    assert_int_equal(mt_model_checkpoint_with(t.block[0], "ops", &options), MT_ERR_ARGUMENT);
+    mtt_failed(MT_ERR_ARGUMENT, "checkpoint ops", "policy");
+    assert_int_equal(saved_by(&t), plain);
+    stack_close(&t);
+}
+
 /* ---- the peak ---- */
 
 typedef struct peak {
@@ -308,7 +401,7 @@ static void an_unknown_preset_is_refused_with_the_list(void **state)
         "", "half", "every", "every=", "every=0", "every=-1", "every=2x", "FULL"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         assert_int_equal(mt_model_checkpoint(m, bad[i]), MT_ERR_ARGUMENT);
-        mtt_failed(MT_ERR_ARGUMENT, bad[i], "none, full, selective, every=K", "sqrt");
+        mtt_failed(MT_ERR_ARGUMENT, bad[i], "none, full, selective, ops, every=K", "sqrt");
     }
     assert_int_equal(mt_model_checkpoint(other, "selective"), MT_ERR_ARGUMENT);
     mtt_failed(MT_ERR_ARGUMENT, "selective", "mlp has no attention");
@@ -391,6 +484,9 @@ int main(void)
         cmocka_unit_test(any_allocation_of_a_step_may_fail),
         cmocka_unit_test(full_keeps_2bsh_a_layer),
         cmocka_unit_test(selective_keeps_34bsh_and_the_statistics_a_layer),
+        cmocka_unit_test(ops_keeps_qkv_attention_and_the_first_product_of_the_mlp),
+        cmocka_unit_test(ops_in_a_llama_block_keeps_q_v_attention_the_gate_and_the_mlps_output),
+        cmocka_unit_test(ops_is_a_policy_and_takes_no_other),
         cmocka_unit_test(the_peak_of_backward_is_l_inputs_and_one_layer),
         cmocka_unit_test(an_unknown_preset_is_refused_with_the_list),
         cmocka_unit_test(a_preset_replaces_the_previous_one),

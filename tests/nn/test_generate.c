@@ -29,7 +29,7 @@ static const mt_model_config models[] = {
     {SMALL, .kind = MT_MODEL_LLAMA, .kv_heads = 1, .attention = MT_ATTENTION_MATH},
     {SMALL, .kind = MT_MODEL_LLAMA, .kv_heads = 2, .attention = MT_ATTENTION_MATH,
      .ops = {MT_OP_UNFUSED, MT_OP_UNFUSED, MT_OP_FUSED, MT_OP_UNFUSED, MT_PRECISION_F32,
-             MT_KV_REPEATED, MT_PRECISION_NATIVE}},
+             MT_KV_REPEATED, MT_LOSS_NATIVE}},
 };
 #define N_MODELS (sizeof models / sizeof models[0])
 

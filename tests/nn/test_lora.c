@@ -316,12 +316,12 @@ static size_t train_gpt(const char *preset, bool autocast, mt_tensor *grads[32],
 static void checkpoints_change_no_bit_with_autocast_and_nf4(void **state)
 {
     (void)state;
-    const char *presets[] = {"full", "selective"};
+    const char *presets[] = {"full", "selective", "ops"};
     for (int autocast = 0; autocast < 2; autocast++) {
         mt_tensor *plain[32], *again[32];
         size_t n, m, bytes = train_gpt("none", autocast, plain, &n);
         assert_int_equal(n, 2 * 8);
-        for (int p = 0; p < 2; p++) {
+        for (int p = 0; p < 3; p++) {
             assert_true(train_gpt(presets[p], autocast, again, &m) < bytes);
             assert_int_equal(m, n);
             for (size_t i = 0; i < m; i++) {

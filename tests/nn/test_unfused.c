@@ -9,8 +9,8 @@
 
 enum { BATCH = 2, SEQ = 7 };
 #define UNFUSED                                                                                    \
-    .ops = {MT_OP_UNFUSED,    MT_OP_UNFUSED,  MT_OP_UNFUSED,   MT_OP_UNFUSED,                      \
-            MT_PRECISION_F32, MT_KV_REPEATED, MT_PRECISION_F32}
+    .ops = {MT_OP_UNFUSED,    MT_OP_UNFUSED,  MT_OP_UNFUSED, MT_OP_UNFUSED,                        \
+            MT_PRECISION_F32, MT_KV_REPEATED, MT_LOSS_F32}
 #define SMALL .hidden = 24, .heads = 4, .kv_heads = 2, .layers = 2, .vocab = 31, .context = 9
 #define MATH  .attention = MT_ATTENTION_MATH
 
@@ -50,8 +50,7 @@ static step run(const mt_model_config *c, const char *checkpoint, bool adapters)
     MT_AUTO mt_tensor *tokens = ids(1), *target = ids(2);
     mt_ledger *ledger = mt_ledger_new(device);
     mtt_ok(mt_ledger_begin(ledger));
-    MT_AUTO mt_tensor *loss = mt_forward(s.model, tokens);
-    mt_set(&loss, mtt_made(mt_model_loss(c, loss, target)));
+    MT_AUTO mt_tensor *loss = mtt_made(mt_model_forward_loss(s.model, tokens, target));
     mtt_ok(mt_ledger_end(ledger));
     s.kept = mt_ledger_bytes(ledger);
     mt_ledger_free(ledger);
@@ -112,11 +111,60 @@ static void values_and_gradients_are_those_of_the_fused_ops(void **state)
     assert_values(MT_BF16, NULL, false, 0.1);
 }
 
+static void a_fused_loss_has_the_values_and_gradients_of_the_plain_one(void **state)
+{
+    (void)state;
+    static const mt_dtype dtypes[] = {MT_F64, MT_F32, MT_BF16};
+    static const double tolerance[] = {1e-12, 1e-5, 0.05};
+    static const char *const checkpoints[] = {NULL, "full", "ops"};
+    const mt_model_config causal[] = {{SMALL, .act = MT_ACT_GELU},
+                                      {SMALL, .act = MT_ACT_GELU, .untied = true, .dropout = 0.25},
+                                      {SMALL, .kind = MT_MODEL_LLAMA},
+                                      {SMALL, .kind = MT_MODEL_LLAMA, .tied = true}};
+    for (int i = 0; i < 4 * 3 * 3; i++) {
+        mt_model_config plain = causal[i % 4];
+        plain.dtype = dtypes[i / 4 % 3];
+        mt_model_config fused = plain;
+        fused.ops.loss = MT_LOSS_FUSED;
+        step a = run(&fused, checkpoints[i / 12], false),
+             b = run(&plain, checkpoints[i / 12], false);
+        assert_same_step(&a, &b, tolerance[i / 4 % 3]);
+        mt_module_free(a.model);
+        mt_module_free(b.model);
+    }
+}
+
+static void a_fused_loss_is_refused_where_the_head_is_no_plain_product(void **state)
+{
+    (void)state;
+    const mt_model_config bert = {SMALL, .kind = MT_MODEL_BERT, .ops.loss = MT_LOSS_FUSED};
+    assert_null(mt_model_new(device, &bert));
+    mtt_failed(MT_ERR_ARGUMENT, "loss is fused", "bert");
+    mt_model_config llama = {SMALL, .kind = MT_MODEL_LLAMA, .ops.loss = MT_LOSS_FUSED};
+    mt_module *m = mt_model_new(device, &llama);
+    MT_AUTO mt_tensor *tokens = ids(1), *target = ids(2);
+    mtt_ok(mt_lora_add(m, &(mt_lora_options){.rank = 2}, NULL));
+    assert_null(mt_model_forward_loss(m, tokens, target));
+    mtt_failed(MT_ERR_UNSUPPORTED, "loss fused", "lora");
+    MT_AUTO mt_tensor *logits =
+        mtt_made(mt_forward(m, tokens)); /* logits, if no loss is asked for */
+    assert_int_equal(mt_shape(logits)[2], llama.vocab);
+    mt_module_free(m);
+    llama.logit_cap = 30;
+    assert_null(mt_model_new(device, &llama));
+    mtt_failed(MT_ERR_ARGUMENT, "loss is fused", "logit_cap");
+    mt_module *block = mt_model_new(device, &(mt_model_config){.kind = MT_MODEL_MLP, .hidden = 8});
+    assert_null(mt_model_forward_loss(block, tokens, target));
+    mtt_failed(MT_ERR_ARGUMENT, "model_forward_loss", "mlp");
+    mt_module_free(block);
+}
+
 static void values_are_the_same_with_checkpoints_and_adapters(void **state)
 {
     (void)state;
     assert_values(MT_F64, "full", false, 1e-11);
     assert_values(MT_F64, "selective", false, 1e-11);
+    assert_values(MT_F64, "ops", false, 1e-11);
     assert_values(MT_F64, "every=2", false, 1e-11);
     assert_values(MT_F64, NULL, true, 1e-11);
 }
@@ -147,8 +195,10 @@ static void each_choice_keeps_as_much_more_as_it_says(void **state)
     assert_int_equal(kept(&c) - base, layers * weights * 4);
     c = plain, c.ops.kv_groups = MT_KV_REPEATED;
     assert_int_equal(kept(&c) - base, 2 * layers * tokens * (q - k) * e);
-    c = plain, c.ops.loss = MT_PRECISION_F32;
+    c = plain, c.ops.loss = MT_LOSS_F32;
     assert_int_equal(kept(&c) - base, tokens * v * 2);
+    c = plain, c.ops.loss = MT_LOSS_FUSED; /* a sum for each row instead of a row of logits */
+    assert_int_equal(base - kept(&c), tokens * v * e - tokens * 4);
 
     mt_model_config gpt = {SMALL, .dtype = MT_BF16, .act = MT_ACT_GELU_TANH};
     const size_t base_gpt = kept(&gpt);
@@ -201,6 +251,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         mtt_test(values_and_gradients_are_those_of_the_fused_ops),
+        mtt_test(a_fused_loss_has_the_values_and_gradients_of_the_plain_one),
+        mtt_test(a_fused_loss_is_refused_where_the_head_is_no_plain_product),
         mtt_test(values_are_the_same_with_checkpoints_and_adapters),
         mtt_test(each_choice_keeps_as_much_more_as_it_says),
         mtt_test(any_allocation_may_fail),

@@ -453,7 +453,7 @@ static int64_t pick(uint64_t *seed, int64_t n) { return (int64_t)mtt_draw(seed, 
 static void every_byte_of_a_random_rank_is_explained(void **state)
 {
     (void)state;
-    static const char *const checkpoints[] = {"none", "full", "selective"};
+    static const char *const checkpoints[] = {"none", "full", "selective", "ops"};
     static const mt_dtype dtypes[] = {MT_F32, MT_BF16, MT_F16};
     enum { N = 300 };
     uint64_t seed = 20221;
@@ -471,7 +471,7 @@ static void every_byte_of_a_random_rank_is_explained(void **state)
         split.interleave = split.pipeline > 1 ? 1 + pick(&seed, 2) : 1;
         split.stage = pick(&seed, split.pipeline);
         split.microbatches = split.pipeline * (1 + pick(&seed, 3));
-        mt_rank_report r = measure(&c, split, 1 + pick(&seed, 2), 16, checkpoints[pick(&seed, 3)]);
+        mt_rank_report r = measure(&c, split, 1 + pick(&seed, 2), 16, checkpoints[pick(&seed, 4)]);
         if (r.unexplained) fail_msg("case %d: %lld bytes", i, (long long)r.unexplained);
         assert_int_equal(r.saved > 0, true);
         check_steady(&c, &split, &r);

@@ -37,6 +37,7 @@ WAYS = [
     ("fused attention kept", "full", ("flash_attention",), FLASH),
     ("products and fused attention kept", "full", ("linear", "matmul", "flash_attention"),
      PRODUCTS + FLASH),
+    ("fused attention and every second product kept", "ops", ("flash_attention",), (aten.addmm.default,) + FLASH),
 ]
 
 
@@ -47,8 +48,14 @@ class Theirs:
         self.p, self.form, self.preset, self.kept, self.caches = parameters, form, preset, kept, []
 
     def contexts(self):
+        products = {False: 0, True: 0}
+
         def policy(context, op, *args, **kwargs):
-            return (CheckpointPolicy.MUST_SAVE if op in self.kept
+            second = False
+            if self.preset == "ops" and op not in FLASH:
+                products[context.is_recompute] += op in self.kept
+                second = products[context.is_recompute] % 2 == 0
+            return (CheckpointPolicy.MUST_SAVE if op in self.kept and not second
                     else CheckpointPolicy.PREFER_RECOMPUTE)
         caching, cached = create_selective_checkpoint_contexts(policy)
         self.caches.append(caching.storage)
@@ -84,7 +91,7 @@ class Theirs:
     def run(self, x):
         """(result, bytes held after forward), after the backward."""
         with SavedTensors(self.p.values()) as saved:
-            y = self.checkpointed(self.block, x) if self.preset == "full" else self.block(x)
+            y = self.checkpointed(self.block, x) if self.preset != "selective" else self.block(x)
         held = {k: t.untyped_storage().nbytes() for k, t in saved.kept.items()}
         for cache in self.caches:
             leaves = torch.utils._pytree.tree_leaves(list(cache.values()))
@@ -116,7 +123,7 @@ def our_run(library, model, preset, kept, x):
     names = [name.encode() for name in kept]
     policy = PolicyFn(lambda user, call: MUST_SAVE if call.contents.op in names else 0)
     options = Options(check=True)
-    if kept:
+    if kept and preset != "ops":
         options.policy = policy
     set_checkpoint = library.dll.mt_model_checkpoint_with
     set_checkpoint.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.POINTER(Options)]

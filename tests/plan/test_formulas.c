@@ -296,7 +296,7 @@ static void draw_ops(uint64_t *seed, mt_op_choices *ops)
     ops->rope = (mt_op_form)pick(seed, 0, 1);
     ops->softmax = (mt_op_precision)pick(seed, 0, 1);
     ops->kv_groups = (mt_kv_groups)pick(seed, 0, 1);
-    ops->loss = (mt_op_precision)pick(seed, 0, 1);
+    ops->loss = (mt_loss_form)pick(seed, 0, 2);
 }
 
 static mt_model_config draw_model(uint64_t *seed)
@@ -330,17 +330,19 @@ static mt_model_config draw_model(uint64_t *seed)
     c.qkv_bias = toss(seed);
     c.dtype = dtypes[pick(seed, 0, 3)];
     if (toss(seed)) draw_ops(seed, &c.ops);
+    if (c.kind == MT_MODEL_BERT || c.logit_cap > 0) c.ops.loss %= MT_LOSS_FUSED; /* refused */
     return c;
 }
 
 static const char *draw_checkpoint(uint64_t *seed, const mt_model_config *c)
 {
-    static const char *const presets[] = {NULL,        NULL,   "none",    "full",
+    static const char *const presets[] = {NULL,        NULL,   "none",    "full",   "ops",
                                           "selective", "sqrt", "every=2", "every=3"};
-    int64_t n = is_whole_model(c)                                       ? 7
-                : c->kind == MT_MODEL_MLP || c->kind == MT_MODEL_LINEAR ? 3
-                                                                        : 4;
-    return presets[pick(seed, 0, n)];
+    int64_t n = is_whole_model(c)                                       ? 8
+                : c->kind == MT_MODEL_MLP || c->kind == MT_MODEL_LINEAR ? 4
+                                                                        : 5;
+    const char *preset = presets[pick(seed, 0, n)];
+    return preset && !strcmp(preset, "ops") && c->inplace ? "full" : preset; /* refused */
 }
 
 /* What one step measured. */
@@ -388,8 +390,7 @@ static mt_tensor *forward(mt_device *device, const mt_plan_run *run, mt_module *
     mt_ledger *ledger = mt_ledger_new(device);
     mt_flops_reset(device);
     mtt_ok(mt_ledger_begin(ledger));
-    y = mtt_made(mt_forward(model, x));
-    if (target) mt_set(&y, mtt_made(mt_model_loss(c, y, target)));
+    y = mtt_made(target ? mt_model_forward_loss(model, x, target) : mt_forward(model, x));
     mtt_ok(mt_ledger_end(ledger));
     out->kept = (int64_t)mt_ledger_bytes(ledger);
     mt_ledger_free(ledger);

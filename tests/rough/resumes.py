@@ -26,7 +26,7 @@ MODEL = [*BATCH, *WIDTHS, *COMMON]
 ADAPTED = [*BATCH, *COMMON, "--from", BASE, "--lora-rank", 2]
 
 THREADS = [["--threads", n] for n in (1, 2, 3)]
-CHECKPOINTS = [["--checkpoint", c] for c in ("none", "full", "selective", "every=2", "sqrt")]
+CHECKPOINTS = [["--checkpoint", c] for c in ("none", "full", "selective", "ops", "every=2", "sqrt")]
 OFFLOADS = [["--offload", o] for o in ("none", "cpu", "disk")]
 EXACT = [["--compress", c] for c in ("none", "seed", "signs", "seed+signs")]
 ALL = [THREADS, CHECKPOINTS, OFFLOADS, EXACT]
