@@ -5,6 +5,7 @@
 
 #include "memtape/status.h"
 #include "memtape/dtype.h"
+#include "memtape/group.h"
 #include "memtape/memory.h"
 #include "memtape/device.h"
 #include "memtape/openblas.h"

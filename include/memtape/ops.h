@@ -6,6 +6,7 @@
 #ifndef MEMTAPE_OPS_H
 #define MEMTAPE_OPS_H
 
+#include "memtape/group.h"
 #include "memtape/tensor.h"
 
 #ifdef __cplusplus
@@ -219,22 +220,25 @@ MT_API mt_tensor *mt_quantize(mt_tensor *x, const mt_quant *format);
 MT_API mt_tensor *mt_dequantize(mt_tensor *packed, const mt_quant *format, mt_dtype dtype, int rank,
                                 const int64_t *shape);
 
-/* ---- collectives of `ranks` ranks, as seen by one; they keep nothing. With more than one rank
- * they need a device without data. Any floating dtype. ---- */
+/* ---- collectives of a group, as seen by one of its ranks; they keep nothing. All ranks call them
+ * with equal shapes. Among more than one rank they need the group's comm and memory that the host
+ * can read (cpu), or a device without data. Any floating dtype. A sum is formed in the order of the
+ * ranks, of 16-bit numbers in f32, and rounded once. ---- */
 
 /* x [..,m,..] of every rank -> [.., ranks m, ..] along dim; dx is this rank's part of the sum. */
-MT_API mt_tensor *mt_all_gather(mt_tensor *x, int dim, int64_t ranks);
+MT_API mt_tensor *mt_all_gather(mt_tensor *x, int dim, const mt_group *group);
 /* The sum of every rank's x [.., ranks m, ..], this rank's part of it -> [..,m,..] */
-MT_API mt_tensor *mt_reduce_scatter(mt_tensor *x, int dim, int64_t ranks);
+MT_API mt_tensor *mt_reduce_scatter(mt_tensor *x, int dim, const mt_group *group);
 /* The sum of every rank's x; dx is dy. */
-MT_API mt_tensor *mt_all_reduce(mt_tensor *x, int64_t ranks);
+MT_API mt_tensor *mt_all_reduce(mt_tensor *x, const mt_group *group);
 /* x itself, a view; dx is the sum of every rank's dy. */
-MT_API mt_tensor *mt_replicate(mt_tensor *x, int64_t ranks);
-/* Sends x to the next of `ranks` stages. The result has x's shape and a storage of one element:
- * call backward on it, with any gradient of that shape. x's gradient comes from the next stage. */
-MT_API mt_tensor *mt_send(mt_tensor *x, int64_t ranks);
+MT_API mt_tensor *mt_replicate(mt_tensor *x, const mt_group *group);
+/* Sends x to the next stage of a pipeline; on a device without data only. The result has x's shape
+ * and a storage of one element: call backward on it, with any gradient of that shape. x's gradient
+ * comes from the next stage. */
+MT_API mt_tensor *mt_send(mt_tensor *x, const mt_group *group);
 /* What the previous stage sent: a new tensor of x's shape. x may be an expanded scalar. */
-MT_API mt_tensor *mt_recv(mt_tensor *x, int64_t ranks);
+MT_API mt_tensor *mt_recv(mt_tensor *x, const mt_group *group);
 
 /* ---- the table, for programs that explain it ---- */
 typedef struct mt_op_info {

@@ -3,6 +3,7 @@
 #define MTI_AUTOGRAD_H
 
 #include "memtape/autograd.h"
+#include "memtape/group.h"
 #include "tensor/tensor.h"
 
 /* ---- an op: one row of src/ops/ops.def and the functions of its file ---- */
@@ -131,7 +132,7 @@ typedef union mti_params {
     } cast;
     struct {
         int dim;
-        int64_t ranks;
+        mt_group group;
     } collective;
     struct {
         double scale, p;

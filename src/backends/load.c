@@ -9,7 +9,6 @@
 #include "backends/module.h"
 
 #define MAX_KIND 32
-#define MAX_PATH 4096
 
 static mt_status fail(mt_status status, const char *text) { return mti_fail(status, "%s", text); }
 
@@ -32,24 +31,23 @@ static bool is_name(const char *kind)
 }
 
 static bool readable(const char *folder, size_t n_folder, const char *rest, const char *kind,
-                     char path[MAX_PATH])
+                     char path[MTI_MODULE_PATH])
 {
-    int n = snprintf(path, MAX_PATH, "%.*s%s/libmemtape-%s.so", (int)n_folder, folder, rest, kind);
-    return n > 0 && n < MAX_PATH && access(path, R_OK) == 0;
+    int n = snprintf(path, MTI_MODULE_PATH, "%.*s%s/libmemtape-%s.so", (int)n_folder, folder, rest,
+                     kind);
+    return n > 0 && n < MTI_MODULE_PATH && access(path, R_OK) == 0;
 }
 
-/* The path in MEMTAPE_KIND_MODULE, if set; else libmemtape-KIND.so beside the program or library
- * that contains this code, in the folder above or its lib/, or in the folder of installed
- * modules. */
-static bool find(const char *kind, char path[MAX_PATH])
+bool mti_module_find(const char *kind, char path[MTI_MODULE_PATH])
 {
+    if (!is_name(kind)) return false;
     char variable[MAX_KIND + 32];
     snprintf(variable, sizeof variable, "MEMTAPE_%s_MODULE", kind);
     for (char *c = variable; *c; c++) *c = (char)toupper((unsigned char)*c);
     const char *named = getenv(variable);
-    if (named) return snprintf(path, MAX_PATH, "%s", named) < MAX_PATH;
+    if (named) return snprintf(path, MTI_MODULE_PATH, "%s", named) < MTI_MODULE_PATH;
 
-    char self[MAX_PATH];
+    char self[MTI_MODULE_PATH];
     Dl_info info;
     const char *slash = NULL;
     if (dladdr((const void *)&host, &info) && info.dli_fname && realpath(info.dli_fname, self))
@@ -60,11 +58,13 @@ static bool find(const char *kind, char path[MAX_PATH])
            readable(MTI_MODULE_DIR, strlen(MTI_MODULE_DIR), "", kind, path);
 }
 
+const char *mti_module_folder(void) { return MTI_MODULE_DIR; }
+
 const mti_backend *mti_module_load(const char *kind)
 {
-    char path[MAX_PATH];
+    char path[MTI_MODULE_PATH];
     if (!kind) return mti_fail_null(MT_ERR_ARGUMENT, "device_open: the kind is NULL");
-    if (!is_name(kind) || !find(kind, path))
+    if (!mti_module_find(kind, path))
         return mti_fail_null(MT_ERR_UNSUPPORTED,
                              "device \"%.40s\": not built in (those are: cpu, meta), and no module "
                              "libmemtape-%s.so beside the program or in %s",

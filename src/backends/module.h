@@ -26,6 +26,13 @@ typedef const mti_backend *mti_module_entry_fn(const mti_host *host);
 #define MTI_MODULE_ENTRY "mti_module_entry"
 MT_API const mti_backend *mti_module_entry(const mti_host *host);
 
+#define MTI_MODULE_PATH 4096
+/* The path in MEMTAPE_KIND_MODULE, if set; else libmemtape-KIND.so beside the program or library
+ * that contains this code, in the folder above or its lib/, or in the folder of installed modules.
+ * False, without an error, if there is none. */
+bool mti_module_find(const char *kind, char path[MTI_MODULE_PATH]);
+const char *mti_module_folder(void); /* of installed modules */
+
 /* On failure: NULL, and an error that lists where it looked for the module. */
 const mti_backend *mti_module_load(const char *kind);
 

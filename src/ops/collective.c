@@ -7,18 +7,28 @@
  *   send            y stands for x, now elsewhere        dx = what comes back
  *   recv            y = what came; x stands for it       dx = dy, which is sent back
  * As rings do it, a rank sends (n-1)/n of what all have together, and for a sum that all get twice
- * that. Nothing is kept. The process runs one rank only and moves no data, so n > 1 needs a device
- * without data, for its shapes and bytes. Shoeybi et al. 2019; Korthikanti et al. 2022. */
+ * that. Nothing is kept. The data of more than one rank moves through the group's comm
+ * (exchange.c); on a device without data none has to. Shoeybi et al. 2019; Korthikanti et al. 2022.
+ */
+#include <string.h>
+#include "comm/comm.h"
 #include "ops/ops.h"
 
-static int64_t n_ranks(const mti_call *c) { return c->params->collective.ranks; }
+static const mt_group *group_of(const mti_call *c) { return &c->params->collective.group; }
+static int64_t n_ranks(const mti_call *c) { return group_of(c)->ranks; }
+static int along(const mti_call *c) { return c->params->collective.dim; }
 
+/* Memory that the host can read is the CPU's. */
 static bool check(const mti_call *c)
 {
-    return n_ranks(c) == 1 || !mt_device_has_data(c->device) ||
+    const char *kind = mt_device_kind(c->device);
+    bool reached = group_of(c)->comm && !strcmp(kind, "cpu");
+    return n_ranks(c) == 1 || !mt_device_has_data(c->device) || reached ||
            mti_fail_bool(MT_ERR_UNSUPPORTED,
-                         "%s: %lld ranks on %s; need 1, or a device without data (meta)",
-                         c->op->name, (long long)n_ranks(c), mt_device_kind(c->device));
+                         "%s: %lld ranks on %s%s; need 1, cpu with a comm, or a device without "
+                         "data (meta)",
+                         c->op->name, (long long)n_ranks(c), kind,
+                         group_of(c)->comm ? "" : " without a comm");
 }
 
 /* ---- what this rank sends ---- */
@@ -26,7 +36,7 @@ static bool check(const mti_call *c)
 /* Pieces of parameters lie along dimension 0, those of sequences along others. */
 static mti_route route_of(const mti_call *c)
 {
-    return c->params->collective.dim == 0 ? MTI_TO_PIECES : MTI_TO_LAYERS;
+    return along(c) == 0 ? MTI_TO_PIECES : MTI_TO_LAYERS;
 }
 
 static uint64_t round_of_a_ring(const mti_call *c, const mti_view *whole)
@@ -52,20 +62,6 @@ static void send_stage(mti_call *c, const mti_view *x)
 
 static bool same_shape(mti_call *c) { return check(c) && mti_shape_same(c); }
 
-/* y = x for one rank; with more, y would come from the others and has no data here. */
-static bool receive(mti_call *c, const mti_view *x, const mti_view *y)
-{
-    return n_ranks(c) > 1 || c->k->copy(c->ctx, x, y);
-}
-
-static bool receive_forward(mti_call *c) { return receive(c, mti_in(c, 0), mti_out(c, 0)); }
-
-static bool receive_backward(mti_call *c)
-{
-    const mti_view *dx = mti_din(c, 0);
-    return dx && receive(c, mti_dout(c), dx);
-}
-
 static bool pass_backward(mti_call *c) { return mti_give_din(c, 0, mt_retain(c->dout[0])); }
 
 /* ---- all_gather, reduce_scatter: along params.collective.dim ---- */
@@ -73,18 +69,18 @@ static bool pass_backward(mti_call *c) { return mti_give_din(c, 0, mt_retain(c->
 static bool gather_shape(mti_call *c)
 {
     mti_view y = *mti_in(c, 0);
-    int64_t *extent = &y.shape[c->params->collective.dim];
+    int64_t *extent = &y.shape[along(c)];
     if (!check(c) || !mti_need_float(c, 0)) return false;
     if (__builtin_mul_overflow(*extent, n_ranks(c), extent))
         return mti_fail_bool(MT_ERR_ARGUMENT, "all_gather: the extent of dimension %d overflows",
-                             c->params->collective.dim);
+                             along(c));
     return mti_out_like(c, &y);
 }
 
 static bool scatter_shape(mti_call *c)
 {
     mti_view y = *mti_in(c, 0);
-    int dim = c->params->collective.dim;
+    int dim = along(c);
     char text[MTI_SHAPE_TEXT];
     if (!check(c) || !mti_need_float(c, 0)) return false;
     if (y.shape[dim] % n_ranks(c))
@@ -95,28 +91,31 @@ static bool scatter_shape(mti_call *c)
     return mti_out_like(c, &y);
 }
 
-static bool gather_forward(mti_call *c)
+static bool gather(mti_call *c, const mti_view *x, const mti_view *y)
 {
-    send_pieces(c, mti_out(c, 0));
-    return receive_forward(c);
+    send_pieces(c, y);
+    return n_ranks(c) > 1 ? mti_gather_ranks(c, along(c), x, y) : c->k->copy(c->ctx, x, y);
 }
+
+static bool scatter(mti_call *c, const mti_view *x, const mti_view *y)
+{
+    send_pieces(c, x);
+    return n_ranks(c) > 1 ? mti_scatter_sum(c, along(c), x, y) : c->k->copy(c->ctx, x, y);
+}
+
+static bool gather_forward(mti_call *c) { return gather(c, mti_in(c, 0), mti_out(c, 0)); }
+static bool scatter_forward(mti_call *c) { return scatter(c, mti_in(c, 0), mti_out(c, 0)); }
 
 static bool gather_backward(mti_call *c)
 {
-    send_pieces(c, mti_dout(c));
-    return receive_backward(c);
-}
-
-static bool scatter_forward(mti_call *c)
-{
-    send_pieces(c, mti_in(c, 0));
-    return receive_forward(c);
+    const mti_view *dx = mti_din(c, 0);
+    return dx && scatter(c, mti_dout(c), dx);
 }
 
 static bool scatter_backward(mti_call *c)
 {
-    send_pieces(c, &c->in_spec[0]);
-    return receive_backward(c);
+    const mti_view *dx = mti_din(c, 0);
+    return dx && gather(c, mti_dout(c), dx);
 }
 
 const mti_op_code mti_code_all_gather = {gather_shape, gather_forward, gather_backward};
@@ -127,7 +126,8 @@ const mti_op_code mti_code_reduce_scatter = {scatter_shape, scatter_forward, sca
 static bool reduce_forward(mti_call *c)
 {
     send_sum(c, mti_in(c, 0));
-    return receive_forward(c);
+    return c->k->copy(c->ctx, mti_in(c, 0), mti_out(c, 0)) &&
+           (n_ranks(c) == 1 || mti_sum_ranks(c, mti_out(c, 0)));
 }
 
 const mti_op_code mti_code_all_reduce = {same_shape, reduce_forward, pass_backward};
@@ -142,12 +142,23 @@ static bool alias_forward(mti_call *c)
 static bool replicate_backward(mti_call *c)
 {
     send_sum(c, mti_dout(c));
-    return n_ranks(c) == 1 ? pass_backward(c) : mti_din_reuse(c, 0) != NULL;
+    if (n_ranks(c) == 1) return pass_backward(c);
+    const mti_view *dx = mti_din_reuse(c, 0);
+    return dx && (dx->data == mti_dout(c)->data || c->k->copy(c->ctx, mti_dout(c), dx)) &&
+           mti_sum_ranks(c, dx);
 }
 
 const mti_op_code mti_code_replicate = {same_shape, alias_forward, replicate_backward};
 
 /* ---- send, recv: between stages of a pipeline ---- */
+
+static bool stage_shape(mti_call *c)
+{
+    if (n_ranks(c) == 1 || !mt_device_has_data(c->device)) return mti_shape_same(c);
+    return mti_fail_bool(MT_ERR_UNSUPPORTED,
+                         "%s: %lld stages on %s; need 1, or a device without data (meta)",
+                         c->op->name, (long long)n_ranks(c), mt_device_kind(c->device));
+}
 
 /* x need not be kept after the send: y is one element, broadcast, for backward to start from. */
 static bool send_forward(mti_call *c)
@@ -171,11 +182,11 @@ static bool send_backward(mti_call *c)
     return n_ranks(c) == 1 ? pass_backward(c) : mti_din(c, 0) != NULL;
 }
 
-const mti_op_code mti_code_send = {same_shape, send_forward, send_backward};
+/* With more stages it would come from another and has no data here. */
 static bool recv_forward(mti_call *c)
 {
     mti_count_sent(c, MTI_TO_STAGES, 0); /* the stage before counts it */
-    return receive_forward(c);
+    return n_ranks(c) > 1 || c->k->copy(c->ctx, mti_in(c, 0), mti_out(c, 0));
 }
 
 static bool recv_backward(mti_call *c)
@@ -184,38 +195,46 @@ static bool recv_backward(mti_call *c)
     return pass_backward(c);
 }
 
-const mti_op_code mti_code_recv = {same_shape, recv_forward, recv_backward};
+const mti_op_code mti_code_send = {stage_shape, send_forward, send_backward};
+const mti_op_code mti_code_recv = {stage_shape, recv_forward, recv_backward};
 
 /* ---- calls ---- */
 
-static mt_tensor *call(enum mti_op_id id, mt_tensor *x, int dim, int64_t ranks)
+static mt_tensor *call(enum mti_op_id id, mt_tensor *x, int dim, const mt_group *g)
 {
     const char *name = mti_ops[id].name;
-    if (!mti_given(x, name, "x")) return NULL;
-    if (ranks < 1)
+    if (!mti_given(x, name, "x") || !mti_given(g, name, "the group")) return NULL;
+    if (g->ranks < 1)
         return mti_fail_null(MT_ERR_ARGUMENT, "%s: %lld ranks; need at least 1", name,
-                             (long long)ranks);
-    return mti_op1(id, &(mti_params){.collective = {dim, ranks}}, x);
+                             (long long)g->ranks);
+    if (g->comm && !mti_comm_is(g))
+        return mti_fail_null(MT_ERR_ARGUMENT,
+                             "%s: rank %lld of %lld, but the comm's group is another", name,
+                             (long long)g->rank, (long long)g->ranks);
+    return mti_op1(id, &(mti_params){.collective = {dim, *g}}, x);
 }
 
-static mt_tensor *call_along(enum mti_op_id id, mt_tensor *x, int dim, int64_t ranks)
+static mt_tensor *call_along(enum mti_op_id id, mt_tensor *x, int dim, const mt_group *g)
 {
     if (!mti_given(x, mti_ops[id].name, "x")) return NULL;
-    return mti_dim(mti_ops[id].name, x->view.rank, &dim) ? call(id, x, dim, ranks) : NULL;
+    return mti_dim(mti_ops[id].name, x->view.rank, &dim) ? call(id, x, dim, g) : NULL;
 }
 
-mt_tensor *mt_all_gather(mt_tensor *x, int dim, int64_t ranks)
+mt_tensor *mt_all_gather(mt_tensor *x, int dim, const mt_group *group)
 {
-    return call_along(MTI_OP_all_gather, x, dim, ranks);
+    return call_along(MTI_OP_all_gather, x, dim, group);
 }
-mt_tensor *mt_reduce_scatter(mt_tensor *x, int dim, int64_t ranks)
+mt_tensor *mt_reduce_scatter(mt_tensor *x, int dim, const mt_group *group)
 {
-    return call_along(MTI_OP_reduce_scatter, x, dim, ranks);
+    return call_along(MTI_OP_reduce_scatter, x, dim, group);
 }
-mt_tensor *mt_all_reduce(mt_tensor *x, int64_t ranks)
+mt_tensor *mt_all_reduce(mt_tensor *x, const mt_group *group)
 {
-    return call(MTI_OP_all_reduce, x, 0, ranks);
+    return call(MTI_OP_all_reduce, x, 0, group);
 }
-mt_tensor *mt_replicate(mt_tensor *x, int64_t ranks) { return call(MTI_OP_replicate, x, 0, ranks); }
-mt_tensor *mt_send(mt_tensor *x, int64_t ranks) { return call(MTI_OP_send, x, 0, ranks); }
-mt_tensor *mt_recv(mt_tensor *x, int64_t ranks) { return call(MTI_OP_recv, x, 0, ranks); }
+mt_tensor *mt_replicate(mt_tensor *x, const mt_group *group)
+{
+    return call(MTI_OP_replicate, x, 0, group);
+}
+mt_tensor *mt_send(mt_tensor *x, const mt_group *group) { return call(MTI_OP_send, x, 0, group); }
+mt_tensor *mt_recv(mt_tensor *x, const mt_group *group) { return call(MTI_OP_recv, x, 0, group); }

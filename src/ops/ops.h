@@ -60,6 +60,16 @@ mti_view mti_broadcast_view(const mti_view *v, int rank, const int64_t *shape);
 /* [b,a,s,d] with the strides of a row-major [b,s,a,d], so that merging heads is a view; no data. */
 mti_view mti_heads_inside(const mti_view *v);
 
+/* ---- between the ranks of params.collective (exchange.c); without a comm nothing moves, but
+ * scratch and copies are the same ---- */
+
+/* y, contiguous: every rank's x side by side along dim. */
+bool mti_gather_ranks(mti_call *c, int dim, const mti_view *x, const mti_view *y);
+/* y, contiguous: this rank's part, along dim, of the sum of every rank's x. */
+bool mti_scatter_sum(mti_call *c, int dim, const mti_view *x, const mti_view *y);
+/* y, contiguous: becomes the sum of every rank's y. */
+bool mti_sum_ranks(mti_call *c, const mti_view *y);
+
 /* Makes a negative dim count from the end; fails if there is no such dimension. */
 bool mti_dim(const char *caller, int rank, int *dim);
 

@@ -3,9 +3,21 @@
 #ifndef MTI_PARALLEL_H
 #define MTI_PARALLEL_H
 
+#include "memtape/group.h"
 #include "memtape/lora.h"
 #include "memtape/parallel.h"
 #include "nn/model.h"
+
+/* Ranks that share each layer; ranks with the same share; stages. */
+static inline mt_group mti_tensor_group(const mt_parallel *p)
+{
+    return (mt_group){p->tensor, 0, NULL};
+}
+static inline mt_group mti_data_group(const mt_parallel *p) { return (mt_group){p->data, 0, NULL}; }
+static inline mt_group mti_stages(const mt_parallel *p)
+{
+    return (mt_group){p->pipeline, p->stage, NULL};
+}
 
 /* One part of one rank: consecutive layers. */
 typedef struct mti_share {
@@ -47,11 +59,11 @@ bool mti_share_embedding(mt_module *parent, const char *name, const mt_parallel 
 /* The kind of a head that shares the embedding's weight. */
 #define MTI_TIED "tied"
 
-/* Replaces each parameter under m by the first of its dp pieces, made on `device`; the module
- * gathers the whole while it runs (ZeRO 3). */
+/* Replaces each parameter under m by the first of its pieces, one for each rank of the group, made
+ * on `device`; the module gathers the whole while it runs (ZeRO 3). */
 typedef struct mti_cutter {
     mt_device *device;
-    int64_t dp;
+    mt_group group;
     mt_tensor *shared; /* a parameter of two modules (may be NULL), borrowed ... */
     mt_tensor *piece;  /* ... and its piece; NULL at first */
 } mti_cutter;
@@ -63,7 +75,8 @@ typedef struct mti_regather mti_regather;
 /* Until mti_regather_end, saves of `whole` keep `piece` instead; backward casts it to whole's
  * dtype, gathers it again along dimension 0 or 1 and takes as much as whole has. NULL on failure.
  */
-mti_regather *mti_regather_begin(mt_tensor *whole, mt_tensor *piece, int dim, int64_t ranks);
+mti_regather *mti_regather_begin(mt_tensor *whole, mt_tensor *piece, int dim,
+                                 const mt_group *group);
 bool mti_regather_end(mti_regather *r);
 
 /* ---- what a rank keeps, by formula (books.c) ---- */

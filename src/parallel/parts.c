@@ -12,7 +12,7 @@ struct mti_regather {
     uint64_t whole;   /* serial of the storage */
     mt_tensor *piece; /* NULL once it has ended */
     int dim;
-    int64_t ranks;
+    mt_group group;
     mt_dtype dtype; /* of whole */
     mt_layout layout;
 };
@@ -35,9 +35,10 @@ static mt_status keep_piece(void *user, const mt_save_info *info, mt_tensor *ten
 }
 
 /* Gathers pieces, of which the last may be padded. */
-static mt_tensor *gather(mt_tensor *piece, int dim, int64_t ranks, int rank, const int64_t *shape)
+static mt_tensor *gather(mt_tensor *piece, int dim, const mt_group *group, int rank,
+                         const int64_t *shape)
 {
-    mt_tensor *y = mt_all_gather(piece, dim, ranks);
+    mt_tensor *y = mt_all_gather(piece, dim, group);
     if (dim > 0) return y;
     int64_t n = 1;
     for (int d = 0; d < rank; d++) n *= shape[d];
@@ -53,7 +54,7 @@ static mt_status gather_again(void *user, const mt_save_info *info, mt_tensor **
     if (!state) return MT_OK;
     MT_AUTO mt_tensor *piece = mt_cast(*tensor, r->dtype);
     mt_tensor *whole =
-        piece ? gather(piece, r->dim, r->ranks, r->layout.rank, r->layout.shape) : NULL;
+        piece ? gather(piece, r->dim, &r->group, r->layout.rank, r->layout.shape) : NULL;
     if (whole) *tensor = whole;
     return whole ? MT_OK : mt_last_status();
 }
@@ -65,12 +66,12 @@ static void regather_free(void *user)
     mti_free(r);
 }
 
-mti_regather *mti_regather_begin(mt_tensor *whole, mt_tensor *piece, int dim, int64_t ranks)
+mti_regather *mti_regather_begin(mt_tensor *whole, mt_tensor *piece, int dim, const mt_group *group)
 {
     static const mt_saved_hooks hooks = {keep_piece, gather_again, NULL, regather_free};
     mti_regather *r = mti_malloc(sizeof *r);
     if (!r) return NULL;
-    *r = (mti_regather){mt_storage_of(whole).serial, mt_detach(piece),   dim, ranks,
+    *r = (mti_regather){mt_storage_of(whole).serial, mt_detach(piece),   dim, *group,
                         mt_dtype_of(whole),          mt_layout_of(whole)};
     if (r->piece && mt_push_saved_hooks(&hooks, r) == MT_OK) return r;
     regather_free(r);
@@ -89,13 +90,14 @@ bool mti_regather_end(mti_regather *r)
 mt_tensor *mti_run_entered(mt_module *m, mt_forward_fn *run, const mt_parallel *parallel,
                            mt_tensor *x)
 {
+    mt_group group = mti_tensor_group(parallel);
     if (!x || parallel->tensor == 1) return run(m, x);
     if (!parallel->sequence) {
-        MT_AUTO mt_tensor *same = mt_replicate(x, parallel->tensor);
+        MT_AUTO mt_tensor *same = mt_replicate(x, &group);
         return same ? run(m, same) : NULL;
     }
-    MT_AUTO mt_tensor *whole = mt_all_gather(x, 1, parallel->tensor); /* [b,s/t,d] -> [b,s,d] */
-    mti_regather *r = whole ? mti_regather_begin(whole, x, 1, parallel->tensor) : NULL;
+    MT_AUTO mt_tensor *whole = mt_all_gather(x, 1, &group); /* [b,s/t,d] -> [b,s,d] */
+    mti_regather *r = whole ? mti_regather_begin(whole, x, 1, &group) : NULL;
     if (!r) return NULL;
     mt_tensor *y = run(m, whole);
     if (!mti_regather_end(r)) mt_set(&y, NULL);
@@ -126,9 +128,10 @@ bool mti_enter_ranks(mt_module *m, const mt_parallel *parallel)
 
 static mt_tensor *sum(const mt_parallel *parallel, mt_tensor *partial)
 {
+    mt_group group = mti_tensor_group(parallel);
     if (!partial) return NULL;
-    return parallel->sequence ? mt_reduce_scatter(partial, 1, parallel->tensor)
-                              : mt_all_reduce(partial, parallel->tensor);
+    return parallel->sequence ? mt_reduce_scatter(partial, 1, &group)
+                              : mt_all_reduce(partial, &group);
 }
 
 static mt_tensor *row_forward(mt_module *self, mt_tensor *x)
@@ -162,8 +165,8 @@ static mt_tensor *embedding_forward(mt_module *self, mt_tensor *ids)
  * gradient. */
 static mt_tensor *replicated_forward(mt_module *self, mt_tensor *x)
 {
-    const mt_parallel *parallel = mt_module_user(self);
-    MT_AUTO mt_tensor *same = mt_replicate(x, parallel->tensor);
+    mt_group group = mti_tensor_group(mt_module_user(self));
+    MT_AUTO mt_tensor *same = mt_replicate(x, &group);
     return same ? mt_linear(same, mt_module_param(self, "weight"), NULL) : NULL;
 }
 
@@ -230,7 +233,7 @@ typedef struct cut_param {
 } cut_param;
 
 typedef struct cut {
-    int64_t dp;
+    mt_group group;
     int n;
     cut_param params[MOST_PARAMS];
 } cut;
@@ -245,7 +248,7 @@ static mt_tensor *gather_param(const mt_module *m, mt_tensor *piece, const cut *
     if (dtype == MT_F32 && (!strcmp(kind, "linear") || !strcmp(kind, MTI_TIED)))
         mt_autocast_active(&dtype);
     MT_AUTO mt_tensor *cast = mt_cast(piece, dtype);
-    return cast ? gather(cast, 0, c->dp, p->rank, p->shape) : NULL;
+    return cast ? gather(cast, 0, &c->group, p->rank, p->shape) : NULL;
 }
 
 /* Runs m with whole parameters; the tape keeps their pieces. */
@@ -260,7 +263,7 @@ static mt_tensor *run_gathered(mt_module *m, void *user, mt_tensor *x)
         const cut_param *p = &c->params[n];
         piece[n] = mt_module_param(m, p->name);
         whole[n] = gather_param(m, piece[n], c, p);
-        hooks[n] = whole[n] ? mti_regather_begin(whole[n], piece[n], 0, c->dp) : NULL;
+        hooks[n] = whole[n] ? mti_regather_begin(whole[n], piece[n], 0, &c->group) : NULL;
         ok = hooks[n] != NULL;
         if (!ok) break;
         mti_module_lend_param(m, p->name, whole[n]);
@@ -279,7 +282,7 @@ static mt_tensor *run_gathered(mt_module *m, void *user, mt_tensor *x)
 static mt_tensor *piece_of(mti_cutter *cutter, mt_tensor *whole)
 {
     if (whole == cutter->shared && cutter->piece) return mt_retain(cutter->piece);
-    int64_t n = (mt_numel(whole) + cutter->dp - 1) / cutter->dp;
+    int64_t n = (mt_numel(whole) + cutter->group.ranks - 1) / cutter->group.ranks;
     mt_tensor *piece = mt_zeros(cutter->device, mt_dtype_of(whole), MT_SHAPE(n));
     if (piece && (mt_set_category(piece, MT_PARAMETER) != MT_OK ||
                   mt_set_requires_grad(piece, mt_requires_grad(whole)) != MT_OK))
@@ -306,7 +309,7 @@ bool mti_cut_params(mt_module *m, mti_cutter *cutter)
     if (mt_module_param(m, "weight")) {
         cut *c = mti_malloc(sizeof *c);
         if (!c) return false;
-        *c = (cut){.dp = cutter->dp};
+        *c = (cut){.group = cutter->group};
         mti_module_set_around(m, (mti_around){run_gathered, c, mti_free});
         if (!cut_param_of(m, cutter, c, "weight") || !cut_param_of(m, cutter, c, "bias"))
             return false;

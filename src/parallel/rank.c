@@ -49,14 +49,15 @@ static mt_tensor *rank_forward(mt_module *self, mt_tensor *x)
 {
     static const char *const ends[] = {"ln_f", "head"};
     const mti_share *s = mt_module_user(self);
-    mt_tensor *h = s->first ? embed(self, s, x) : mt_recv(x, s->parallel.pipeline);
+    mt_group stages = mti_stages(&s->parallel);
+    mt_tensor *h = s->first ? embed(self, s, x) : mt_recv(x, &stages);
     mti_rope_tables tables = {0};
     mti_share_rope_tables(self, &tables);
     h = mti_run_layers(self, h, s->from, s->to);
     mti_share_rope_tables(self, NULL);
     mti_rope_tables_free(&tables);
     if (!s->last) {
-        mt_set(&h, mt_send(h, s->parallel.pipeline));
+        mt_set(&h, mt_send(h, &stages));
         return h;
     }
     for (int i = 0; i < 2; i++)
@@ -225,7 +226,7 @@ static mt_module *make(mt_device *device, mti_share *s, const mt_lora_options *l
  * parameter by a piece on `device`. */
 static mt_module *make_in_pieces(mt_device *device, mti_share *s, const mt_lora_options *lora)
 {
-    mti_cutter cutter = {.device = device, .dp = s->parallel.data};
+    mti_cutter cutter = {.device = device, .group = mti_data_group(&s->parallel)};
     mt_device *separate = mt_device_open("meta");
     mt_module *m = separate ? make(separate, s, lora, &cutter.shared) : NULL;
     if (!separate) mti_free(s);

@@ -6,7 +6,7 @@
 
 typedef struct piece {
     mt_tensor *whole, *piece; /* borrowed from model and pieces */
-    int64_t dp;
+    mt_group group;
     int hook; /* on whole; 0: none */
 } piece;
 
@@ -40,19 +40,19 @@ static mt_status scatter_grad(void *user, mt_tensor *leaf)
 {
     const piece *p = user;
     mt_tensor *g = flat(mt_grad(leaf));
-    int64_t padding = piece_length(leaf, p->dp) * p->dp - mt_numel(leaf);
+    int64_t padding = piece_length(leaf, p->group.ranks) * p->group.ranks - mt_numel(leaf);
     if (g && padding) {
         MT_AUTO mt_tensor *zeros = mt_zeros(mt_device_of(g), mt_dtype_of(g), MT_SHAPE(padding));
         mt_set(&g, zeros ? mt_cat(2, (mt_tensor *[]){g, zeros}, 0) : NULL);
     }
-    mt_set(&g, g ? mt_reduce_scatter(g, 0, p->dp) : NULL);
+    mt_set(&g, g ? mt_reduce_scatter(g, 0, &p->group) : NULL);
     if (g && mt_grad(p->piece)) mt_set(&g, mt_add(mt_grad(p->piece), g));
     mt_status status = g ? mt_set_grad(p->piece, g) : mt_last_status();
     mt_release(g);
     return status == MT_OK ? mt_set_grad(leaf, NULL) : status;
 }
 
-static bool make_pieces(mti_zero *z, int64_t dp)
+static bool make_pieces(mti_zero *z, const mt_group *group)
 {
     const mt_named_tensor *list;
     size_t n;
@@ -60,9 +60,10 @@ static bool make_pieces(mti_zero *z, int64_t dp)
     for (size_t i = 0; i < n; i++) {
         mt_tensor *whole = list[i].tensor;
         if (!mt_requires_grad(whole)) continue;
-        mt_tensor *v = mt_module_add_param(z->pieces, list[i].name, first_piece(whole, dp));
+        mt_tensor *v =
+            mt_module_add_param(z->pieces, list[i].name, first_piece(whole, group->ranks));
         if (!v || mt_set_grad_dtype(v, mt_grad_dtype(whole)) != MT_OK ||
-            !MTI_PUSH(&z->all, ((piece){whole, v, dp, 0})))
+            !MTI_PUSH(&z->all, ((piece){whole, v, *group, 0})))
             return false;
     }
     for (size_t i = 0; z->stage == 2 && i < z->all.n; i++) {
@@ -86,7 +87,8 @@ mti_zero *mti_zero_new(const mt_parallel *parallel, mt_module *model)
     z->model = model;
     if (z->stage != 1 && z->stage != 2) return z;
     z->pieces = mt_module_new("pieces", no_forward, NULL, NULL);
-    if (z->pieces && make_pieces(z, parallel->data)) return z;
+    mt_group group = mti_data_group(parallel);
+    if (z->pieces && make_pieces(z, &group)) return z;
     mti_zero_free(z);
     return NULL;
 }
@@ -110,7 +112,7 @@ bool mti_zero_before_step(mti_zero *z)
     for (size_t i = 0; z->stage == 1 && i < z->all.n; i++) {
         piece *p = &z->all.at[i];
         if (!mt_grad(p->whole)) continue;
-        MT_AUTO mt_tensor *g = first_piece(mt_grad(p->whole), p->dp);
+        MT_AUTO mt_tensor *g = first_piece(mt_grad(p->whole), p->group.ranks);
         if (!g || mt_set_grad(p->piece, g) != MT_OK) return false;
     }
     return true;

@@ -84,25 +84,25 @@ static void a_ring_sends_all_but_its_own_part(void **state)
     const uint64_t n_bytes = E * B * S * D;
     (void)state;
     mt_traffic at = mt_traffic_get(device);
-    mt_tensor *gathered = mt_all_gather(x, 1, 4); /* [b,4s,d] */
+    mt_tensor *gathered = mt_all_gather(x, 1, MT_RANKS(4)); /* [b,4s,d] */
     assert_int_equal(since(device, &at).layers, 3 * n_bytes);
     backward(gathered);
     assert_int_equal(since(device, &at).layers, 3 * n_bytes);
-    mt_tensor *sum = mt_all_reduce(x, 4);
+    mt_tensor *sum = mt_all_reduce(x, MT_RANKS(4));
     assert_int_equal(since(device, &at).layers, 2 * 3 * n_bytes / 4);
     backward(sum);
     assert_int_equal(since(device, &at).layers, 0);
-    mt_tensor *same = mt_replicate(x, 4);
+    mt_tensor *same = mt_replicate(x, MT_RANKS(4));
     assert_int_equal(since(device, &at).layers, 0);
     backward(same);
     assert_int_equal(since(device, &at).layers, 2 * 3 * n_bytes / 4);
-    mt_tensor *part = mt_reduce_scatter(x, 0, 2); /* of a parameter */
+    mt_tensor *part = mt_reduce_scatter(x, 0, MT_RANKS(2)); /* of a parameter */
     mt_traffic t = since(device, &at);
     assert_int_equal(t.pieces, n_bytes / 2);
     assert_int_equal(t.layers, 0);
     backward(part);
     assert_int_equal(since(device, &at).pieces, n_bytes / 2);
-    mt_tensor *sent = mt_send(x, 3), *received = mt_recv(x, 3);
+    mt_tensor *sent = mt_send(x, MT_RANKS(3)), *received = mt_recv(x, MT_RANKS(3));
     assert_int_equal(since(device, &at).stages, n_bytes);
     backward(received);
     assert_int_equal(since(device, &at).stages, n_bytes);

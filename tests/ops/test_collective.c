@@ -3,20 +3,17 @@
 #include "memtape/ops.h"
 #include "mtt.h"
 
-static mt_tensor *gather(mt_tensor *x, int64_t n) { return mt_all_gather(x, 1, n); }
-static mt_tensor *scatter(mt_tensor *x, int64_t n) { return mt_reduce_scatter(x, 1, n); }
+static mt_tensor *gather(mt_tensor *x, const mt_group *g) { return mt_all_gather(x, 1, g); }
+static mt_tensor *scatter(mt_tensor *x, const mt_group *g) { return mt_reduce_scatter(x, 1, g); }
 
 static const struct {
     const char *name;
-    mt_tensor *(*call)(mt_tensor *x, int64_t ranks);
+    mt_tensor *(*call)(mt_tensor *x, const mt_group *group);
     int64_t width; /* width of the result, from 8 columns and 4 ranks */
-    bool allocates;
-} messages[] = {{"all_gather", gather, 32, true},
-                {"reduce_scatter", scatter, 2, true},
-                {"all_reduce", mt_all_reduce, 8, true},
-                {"replicate", mt_replicate, 8, false},
-                {"send", mt_send, 8, true},
-                {"recv", mt_recv, 8, true}};
+    bool allocates, stages;
+} messages[] = {{"all_gather", gather, 32, true},       {"reduce_scatter", scatter, 2, true},
+                {"all_reduce", mt_all_reduce, 8, true}, {"replicate", mt_replicate, 8, false},
+                {"send", mt_send, 8, true, true},       {"recv", mt_recv, 8, true, true}};
 
 static void messages_have_shapes_and_gradients_and_keep_nothing(void **state)
 {
@@ -28,7 +25,7 @@ static void messages_have_shapes_and_gradients_and_keep_nothing(void **state)
         mtt_ok(mt_set_requires_grad(x, true));
         mt_ledger *ledger = mt_ledger_new(meta);
         mtt_ok(mt_ledger_begin(ledger));
-        mt_tensor *y = mtt_made(messages[i].call(x, 4));
+        mt_tensor *y = mtt_made(messages[i].call(x, MT_RANKS(4)));
         mtt_ok(mt_ledger_end(ledger));
         assert_int_equal(mt_shape(y)[1], messages[i].width);
         assert_int_equal(mt_storage_of(y).serial != mt_storage_of(x).serial, messages[i].allocates);
@@ -49,7 +46,7 @@ static void a_sent_tensor_may_be_released(void **state)
     (void)state;
     mt_device *meta = mt_device_open("meta");
     mt_tensor *x = mt_zeros(meta, MT_F32, MT_SHAPE(64, 1024));
-    mt_tensor *y = mtt_made(mt_send(x, 2));
+    mt_tensor *y = mtt_made(mt_send(x, MT_RANKS(2)));
     assert_int_equal(mt_storage_of(y).bytes, 4);
     mt_release(x);
     mt_release(y);
@@ -62,13 +59,15 @@ static void messages_among_several_ranks_need_a_device_without_data(void **state
     mt_device *cpu = mt_device_open("cpu");
     mt_tensor *x = mt_zeros(cpu, MT_F32, MT_SHAPE(3, 8));
     for (size_t i = 0; i < sizeof messages / sizeof *messages; i++) {
-        assert_null(messages[i].call(x, 2));
-        mtt_failed(MT_ERR_UNSUPPORTED, messages[i].name, "2 ranks on cpu", "meta");
-        assert_null(messages[i].call(x, 0));
+        assert_null(messages[i].call(x, MT_RANKS(2)));
+        mtt_failed(MT_ERR_UNSUPPORTED, messages[i].name,
+                   messages[i].stages ? "2 stages on cpu" : "2 ranks on cpu without a comm",
+                   "meta");
+        assert_null(messages[i].call(x, MT_RANKS(0)));
         mtt_failed(MT_ERR_ARGUMENT, messages[i].name, "0 ranks");
-        assert_null(messages[i].call(NULL, 1));
+        assert_null(messages[i].call(NULL, MT_RANKS(1)));
         mtt_failed(MT_ERR_ARGUMENT, messages[i].name, "NULL");
-        mt_tensor *y = mtt_made(messages[i].call(x, 1));
+        mt_tensor *y = mtt_made(messages[i].call(x, MT_RANKS(1)));
         assert_true(mtt_same_bits(x, y));
         mt_release(y);
     }
@@ -76,11 +75,11 @@ static void messages_among_several_ranks_need_a_device_without_data(void **state
     mt_device_release(cpu);
     mt_device *meta = mt_device_open("meta");
     x = mt_zeros(meta, MT_F32, MT_SHAPE(3, 8));
-    assert_null(mt_reduce_scatter(x, 0, 2));
+    assert_null(mt_reduce_scatter(x, 0, MT_RANKS(2)));
     mtt_failed(MT_ERR_ARGUMENT, "reduce_scatter", "[3,8]", "multiple of 2");
-    assert_null(mt_all_gather(x, 2, 2));
+    assert_null(mt_all_gather(x, 2, MT_RANKS(2)));
     mtt_failed(MT_ERR_ARGUMENT, "all_gather", "dimension 2");
-    assert_null(mt_all_gather(x, 0, INT64_MAX));
+    assert_null(mt_all_gather(x, 0, MT_RANKS(INT64_MAX)));
     mtt_failed(MT_ERR_ARGUMENT, "all_gather", "overflows");
     mt_release(x);
     mt_device_release(meta);

@@ -1,0 +1,47 @@
+/* group.h: ranks that compute together, and what carries data between them. */
+#ifndef MEMTAPE_GROUP_H
+#define MEMTAPE_GROUP_H
+
+#include <stdint.h>
+#include "memtape/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What carries data between ranks, as one of them holds it. */
+typedef struct mt_comm mt_comm;
+
+/* Ranks that compute together, as one of them sees it. Without a comm, collectives run on a device
+ * without data only, where no data has to move. */
+typedef struct mt_group {
+    int64_t ranks, rank; /* how many, and which of them this one is, from 0 on */
+    mt_comm *comm;       /* borrowed; it must outlive the tape of what was computed through it */
+} mt_group;
+
+/* A group without a comm. */
+#define MT_RANKS(n) (&(mt_group){.ranks = (n)})
+
+/* Joins the processes that were started together; kind: "mpi" (mpirun -n 4 PROGRAM), a module
+ * beside the library. Once in a process. The first call of every process waits for the others. NULL
+ * on failure. */
+MT_API mt_comm *mt_comm_open(const char *kind);
+/* The same for threads of this process: ends[ranks], one for each thread. */
+MT_API mt_status mt_comm_of_threads(int64_t ranks, mt_comm **ends);
+/* The ranks that give the same color, in the order of key and, where keys are equal, of rank. All
+ * ranks of comm must call it. NULL on failure. */
+MT_API mt_comm *mt_comm_split(mt_comm *comm, int64_t color, int64_t key);
+/* All ranks of comm. */
+MT_API mt_group mt_comm_group(mt_comm *comm);
+/* Bytes that this rank has sent to others through comm. */
+MT_API uint64_t mt_comm_sent(const mt_comm *comm);
+/* Parts before the whole. A thread that waits for this rank afterwards fails; a process waits in
+ * here for all others to come here too, so call mt_comm_abort instead after a failure. */
+MT_API void mt_comm_free(mt_comm *comm);
+/* As mt_comm_free, but ends the other processes: a rank that has failed keeps no other waiting. */
+MT_API void mt_comm_abort(mt_comm *comm);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,106 @@
+/* comm.c: opening, splitting and closing, and the exchange that all collectives are made of. */
+#include <dlfcn.h>
+#include <string.h>
+#include "backends/module.h"
+#include "comm/comm.h"
+
+mt_comm *mti_comm_new(const mti_comm_kind *kind, const mti_comm_end *end)
+{
+    mt_comm *c = mti_calloc(1, sizeof *c);
+    size_t ranks = (size_t)end->ranks;
+    if (c) *c = (mt_comm){.kind = kind, .end = *end};
+    if (c && (c->out = mti_calloc(ranks, sizeof *c->out)) &&
+        (c->in = mti_calloc(ranks, sizeof *c->in)))
+        return c;
+    if (c) mti_free(c->out);
+    mti_free(c);
+    return NULL;
+}
+
+/* mti_comm_new, which closes the end on failure. */
+static mt_comm *take_over(const mti_comm_kind *kind, const mti_comm_end *end)
+{
+    mt_comm *c = mti_comm_new(kind, end);
+    if (!c) kind->close(end, true);
+    return c;
+}
+
+/* The module's table; NULL on failure. It is never unloaded. */
+static const mti_comm_kind *load(const char *kind)
+{
+    char path[MTI_MODULE_PATH];
+    if (!mti_module_find(kind, path))
+        return mti_fail_null(MT_ERR_UNSUPPORTED,
+                             "comm_open: \"%.40s\" has no module libmemtape-%.40s.so beside the "
+                             "program or in %s; there is one for mpi, built where MPI is installed",
+                             kind, kind, mti_module_folder());
+    void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!module) return mti_fail_null(MT_ERR_UNSUPPORTED, "comm_open: %s: %s", kind, dlerror());
+    mti_comm_entry_fn *entry;
+    *(void **)&entry = dlsym(module, MTI_COMM_ENTRY);
+    const mti_comm_kind *table = entry ? entry(sizeof *table) : NULL;
+    return table ? table
+                 : mti_fail_null(MT_ERR_UNSUPPORTED,
+                                 "comm_open: %s was not built for this version of memtape", path);
+}
+
+mt_comm *mt_comm_open(const char *kind)
+{
+    char error[MTI_COMM_ERROR] = "";
+    mti_comm_end end = {0};
+    if (!mti_given(kind, "comm_open", "the kind")) return NULL;
+    const mti_comm_kind *table = load(kind);
+    if (!table) return NULL;
+    if (!table->open(&end, error))
+        return mti_fail_null(MT_ERR_UNSUPPORTED, "comm_open: %s: %s", kind, error);
+    return take_over(table, &end);
+}
+
+mt_comm *mt_comm_split(mt_comm *comm, int64_t color, int64_t key)
+{
+    char error[MTI_COMM_ERROR] = "";
+    mti_comm_end part = {0};
+    if (!mti_given(comm, "comm_split", "the comm")) return NULL;
+    if (!comm->kind->split(&comm->end, color, key, &part, error))
+        return mti_fail_null(MT_ERR_UNSUPPORTED, "comm_split: %s", error);
+    return take_over(comm->kind, &part);
+}
+
+mt_group mt_comm_group(mt_comm *comm)
+{
+    return comm ? (mt_group){comm->end.ranks, comm->end.rank, comm} : (mt_group){.ranks = 1};
+}
+
+bool mti_comm_is(const mt_group *group)
+{
+    const mti_comm_end *end = &group->comm->end;
+    return end->ranks == group->ranks && end->rank == group->rank;
+}
+
+uint64_t mt_comm_sent(const mt_comm *comm) { return comm ? comm->sent : 0; }
+
+static void close_end(mt_comm *comm, bool failed)
+{
+    if (!comm) return;
+    comm->kind->close(&comm->end, failed);
+    mti_free(comm->out);
+    mti_free(comm->in);
+    mti_free(comm);
+}
+
+void mt_comm_free(mt_comm *comm) { close_end(comm, false); }
+void mt_comm_abort(mt_comm *comm) { close_end(comm, true); }
+
+bool mti_comm_exchange(mt_comm *comm)
+{
+    char error[MTI_COMM_ERROR] = "";
+    int64_t own = comm->end.rank;
+    if (comm->in[own].n_bytes) /* often where it already is */
+        memmove(comm->in[own].at, comm->out[own].at, comm->in[own].n_bytes);
+    if (!comm->kind->exchange(&comm->end, comm->out, comm->in, error))
+        return mti_fail_bool(MT_ERR_UNSUPPORTED, "rank %lld of %lld: %s", (long long)own,
+                             (long long)comm->end.ranks, error);
+    for (int64_t r = 0; r < comm->end.ranks; r++)
+        if (r != own) comm->sent += comm->out[r].n_bytes;
+    return true;
+}

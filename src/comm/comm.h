@@ -1,0 +1,58 @@
+/* comm.h: ways for ranks to reach each other. Every collective is made of one function, exchange;
+ * what is computed on the way is the op's (ops/collective.c), so that sums have the same bits
+ * whatever carries them. */
+#ifndef MTI_COMM_H
+#define MTI_COMM_H
+
+#include "base/base.h"
+#include "memtape/group.h"
+
+typedef struct mti_span {
+    void *at;
+    size_t n_bytes;
+} mti_span;
+
+typedef struct mti_comm_end {
+    void *state;
+    int64_t ranks, rank;
+} mti_comm_end;
+
+#define MTI_COMM_MOST 65536 /* ranks */
+
+/* One way; a module has such a table, and nothing of the library. A function that fails returns
+ * false and writes why to `error`, of MTI_COMM_ERROR bytes. */
+#define MTI_COMM_ERROR 256
+typedef struct mti_comm_kind {
+    size_t n_kind; /* sizeof of this table: both sides must agree */
+    const char *kind;
+    bool (*open)(mti_comm_end *end, char *error);
+    /* Sends out[r] to each rank r but this one, and receives in[r] from it. */
+    bool (*exchange)(const mti_comm_end *end, const mti_span *out, const mti_span *in, char *error);
+    bool (*split)(const mti_comm_end *end, int64_t color, int64_t key, mti_comm_end *part,
+                  char *error);
+    void (*close)(const mti_comm_end *end, bool failed);
+} mti_comm_kind;
+
+struct mt_comm {
+    const mti_comm_kind *kind;
+    mti_comm_end end;
+    uint64_t sent;
+    mti_span *out, *in; /* [ranks] each, for the call that runs */
+};
+
+/* Of a module: its table, if it has the size n_kind. */
+typedef const mti_comm_kind *mti_comm_entry_fn(size_t n_kind);
+#define MTI_COMM_ENTRY "mti_comm_entry"
+
+/* Takes the end over, but not on failure. */
+mt_comm *mti_comm_new(const mti_comm_kind *kind, const mti_comm_end *end);
+
+/* Every rank sends comm->out[r] to each rank r and receives comm->in[r] from it, its own too. */
+bool mti_comm_exchange(mt_comm *comm);
+
+/* Whether the group is its comm's. */
+bool mti_comm_is(const mt_group *group);
+
+extern const mti_comm_kind mti_comm_threads;
+
+#endif

@@ -1,0 +1,126 @@
+/* mpi.c: libmemtape-mpi.so, ranks that are processes which mpirun started. */
+#include <limits.h>
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include "comm/comm.h"
+
+typedef struct mpi_end {
+    MPI_Comm comm;
+    MPI_Request *requests; /* [2 ranks] */
+    MPI_Status *statuses;  /* the same */
+} mpi_end;
+
+static bool failed(const char *what, int code, char *error)
+{
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int n = 0;
+    if (code == MPI_SUCCESS) return false;
+    MPI_Error_string(code, text, &n);
+    snprintf(error, MTI_COMM_ERROR, "%s: %.180s", what, text);
+    return true;
+}
+
+/* comm is taken over. */
+static bool end_of(MPI_Comm comm, mti_comm_end *end, char *error)
+{
+    int ranks, rank;
+    if (failed("MPI_Comm_size", MPI_Comm_size(comm, &ranks), error) ||
+        failed("MPI_Comm_rank", MPI_Comm_rank(comm, &rank), error) ||
+        failed("MPI_Comm_set_errhandler", MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN), error))
+        return false;
+    mpi_end *m = malloc(sizeof *m);
+    MPI_Request *requests = malloc(2 * (size_t)ranks * sizeof *requests);
+    MPI_Status *statuses = malloc(2 * (size_t)ranks * sizeof *statuses);
+    if (!m || !requests || !statuses) {
+        free(m);
+        free(requests);
+        free(statuses);
+        snprintf(error, MTI_COMM_ERROR, "no memory");
+        return false;
+    }
+    *m = (mpi_end){comm, requests, statuses};
+    *end = (mti_comm_end){m, ranks, rank};
+    return true;
+}
+
+static bool open_world(mti_comm_end *end, char *error)
+{
+    int begun, level;
+    MPI_Initialized(&begun);
+    if (begun) {
+        snprintf(error, MTI_COMM_ERROR, "MPI has been started in this process before");
+        return false;
+    }
+    return !failed("MPI_Init_thread", MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level),
+                   error) &&
+           end_of(MPI_COMM_WORLD, end, error);
+}
+
+/* Long spans go in several messages: MPI counts in ints. */
+#define MOST_BYTES ((size_t)1 << 30)
+
+static bool exchange_part(const mti_comm_end *end, const mti_span *out, const mti_span *in,
+                          size_t from, bool *more, char *error)
+{
+    const mpi_end *m = end->state;
+    int n = 0;
+    *more = false;
+    for (int way = 0; way < 2; way++)
+        for (int64_t i = 1; i < end->ranks; i++) {
+            int64_t r = (way ? end->rank + i : end->rank + end->ranks - i) % end->ranks;
+            const mti_span *span = way ? &out[r] : &in[r];
+            if (span->n_bytes <= from) continue;
+            size_t left = span->n_bytes - from, now = left < MOST_BYTES ? left : MOST_BYTES;
+            char *at = (char *)span->at + from;
+            *more = *more || left > now;
+            int code = way ? MPI_Isend(at, (int)now, MPI_BYTE, (int)r, 0, m->comm, &m->requests[n])
+                           : MPI_Irecv(at, (int)now, MPI_BYTE, (int)r, 0, m->comm, &m->requests[n]);
+            if (failed(way ? "MPI_Isend" : "MPI_Irecv", code, error)) return false;
+            n++;
+        }
+    return !failed("MPI_Waitall", MPI_Waitall(n, m->requests, m->statuses), error);
+}
+
+static bool exchange(const mti_comm_end *end, const mti_span *out, const mti_span *in, char *error)
+{
+    bool more = true;
+    for (size_t from = 0; more; from += MOST_BYTES)
+        if (!exchange_part(end, out, in, from, &more, error)) return false;
+    return true;
+}
+
+static bool split(const mti_comm_end *end, int64_t color, int64_t key, mti_comm_end *part,
+                  char *error)
+{
+    const mpi_end *m = end->state;
+    MPI_Comm comm;
+    if (color < 0 || color > INT_MAX || key < INT_MIN || key > INT_MAX) {
+        snprintf(error, MTI_COMM_ERROR, "color %lld, key %lld; MPI needs ints, the color from 0 on",
+                 (long long)color, (long long)key);
+        return false;
+    }
+    return !failed("MPI_Comm_split", MPI_Comm_split(m->comm, (int)color, (int)key, &comm), error) &&
+           end_of(comm, part, error);
+}
+
+static void close_end(const mti_comm_end *end, bool after_failure)
+{
+    mpi_end *m = end->state;
+    if (after_failure)
+        MPI_Abort(MPI_COMM_WORLD, 1); /* does not return */
+    else if (m->comm == MPI_COMM_WORLD)
+        MPI_Finalize();
+    else
+        MPI_Comm_free(&m->comm);
+    free(m->requests);
+    free(m->statuses);
+    free(m);
+}
+
+MT_API const mti_comm_kind *mti_comm_entry(size_t n_kind);
+const mti_comm_kind *mti_comm_entry(size_t n_kind)
+{
+    static const mti_comm_kind kind = {sizeof kind, "mpi", open_world, exchange, split, close_end};
+    return n_kind == sizeof kind ? &kind : NULL;
+}

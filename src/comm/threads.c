@@ -1,0 +1,172 @@
+/* threads.c: ranks that are threads of one process: each copies from the memory of the others while
+ * all of them are in the call. */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "comm/comm.h"
+
+/* What a rank shows to the others. */
+typedef struct shown {
+    const mti_span *out;
+    int64_t color, key;
+} shown;
+
+typedef struct meeting {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    int64_t ranks, here, left;
+    uint64_t round; /* meetings so far */
+    int64_t gone;   /* the first rank that left; -1: none */
+    shown *shown;   /* [ranks] */
+    void **part;    /* [ranks] of a split: the meeting of its colour */
+} meeting;
+
+static void meeting_free(meeting *m)
+{
+    if (!m) return;
+    pthread_cond_destroy(&m->changed);
+    pthread_mutex_destroy(&m->lock);
+    mti_free(m->shown);
+    mti_free(m->part);
+    mti_free(m);
+}
+
+static meeting *meeting_new(int64_t ranks)
+{
+    meeting *m = mti_calloc(1, sizeof *m);
+    if (!m) return NULL;
+    m->ranks = ranks;
+    m->gone = -1;
+    pthread_mutex_init(&m->lock, NULL);
+    pthread_cond_init(&m->changed, NULL);
+    if ((m->shown = mti_calloc((size_t)ranks, sizeof *m->shown)) &&
+        (m->part = mti_calloc((size_t)ranks, sizeof *m->part)))
+        return m;
+    meeting_free(m);
+    return NULL;
+}
+
+/* Waits for all ranks; false if one of them has left. */
+static bool meet(meeting *m, char *error)
+{
+    pthread_mutex_lock(&m->lock);
+    uint64_t round = m->round;
+    if (++m->here == m->ranks) {
+        m->here = 0;
+        m->round++;
+        pthread_cond_broadcast(&m->changed);
+    }
+    while (m->round == round && m->gone < 0) pthread_cond_wait(&m->changed, &m->lock);
+    bool ok = m->round != round;
+    if (!ok) {
+        m->here--;
+        snprintf(error, MTI_COMM_ERROR, "rank %lld has left", (long long)m->gone);
+    }
+    pthread_mutex_unlock(&m->lock);
+    return ok;
+}
+
+/* Copies what the others show for this rank. */
+static bool take(const meeting *m, int64_t own, const mti_span *in, char *error)
+{
+    for (int64_t r = 0; r < m->ranks; r++) {
+        const mti_span *from = &m->shown[r].out[own];
+        if (r == own) continue;
+        if (from->n_bytes != in[r].n_bytes) {
+            snprintf(error, MTI_COMM_ERROR, "rank %lld sends %zu bytes; need %zu", (long long)r,
+                     from->n_bytes, in[r].n_bytes);
+            return false;
+        }
+        if (from->n_bytes) memcpy(in[r].at, from->at, from->n_bytes);
+    }
+    return true;
+}
+
+static bool exchange(const mti_comm_end *end, const mti_span *out, const mti_span *in, char *error)
+{
+    meeting *m = end->state;
+    m->shown[end->rank].out = out;
+    if (!meet(m, error)) return false;
+    bool ok = take(m, end->rank, in, error);
+    return meet(m, error) && ok; /* until then no rank may change what it shows */
+}
+
+/* ---- splitting ---- */
+
+static bool precedes(const meeting *m, int64_t a, int64_t b)
+{
+    return m->shown[a].key != m->shown[b].key ? m->shown[a].key < m->shown[b].key : a < b;
+}
+
+/* How many ranks have this rank's colour, and how many of those come before it. */
+static mti_comm_end place_of(const meeting *m, int64_t own)
+{
+    mti_comm_end end = {0};
+    for (int64_t r = 0; r < m->ranks; r++) {
+        if (m->shown[r].color != m->shown[own].color) continue;
+        end.ranks++;
+        end.rank += precedes(m, r, own);
+    }
+    return end;
+}
+
+/* The first rank of a colour makes the meeting for all of them. */
+static void *meeting_of(const meeting *m, int64_t own)
+{
+    for (int64_t r = 0; r < m->ranks; r++)
+        if (m->shown[r].color == m->shown[own].color && m->part[r]) return m->part[r];
+    return NULL;
+}
+
+static bool split(const mti_comm_end *end, int64_t color, int64_t key, mti_comm_end *part,
+                  char *error)
+{
+    meeting *m = end->state;
+    m->shown[end->rank].color = color, m->shown[end->rank].key = key;
+    if (!meet(m, error)) return false;
+    *part = place_of(m, end->rank);
+    m->part[end->rank] = part->rank == 0 ? meeting_new(part->ranks) : NULL;
+    if (!meet(m, error)) {
+        meeting_free(m->part[end->rank]);
+        return false;
+    }
+    part->state = meeting_of(m, end->rank);
+    if (!part->state) snprintf(error, MTI_COMM_ERROR, "no memory for a group of threads");
+    return meet(m, error) && part->state;
+}
+
+/* ---- ends ---- */
+
+static void leave(const mti_comm_end *end, bool failed)
+{
+    meeting *m = end->state;
+    (void)failed;
+    pthread_mutex_lock(&m->lock);
+    if (m->gone < 0) m->gone = end->rank;
+    bool last = ++m->left == m->ranks;
+    pthread_cond_broadcast(&m->changed);
+    pthread_mutex_unlock(&m->lock);
+    if (last) meeting_free(m);
+}
+
+const mti_comm_kind mti_comm_threads = {
+    sizeof(mti_comm_kind), "threads", NULL, exchange, split, leave};
+
+mt_status mt_comm_of_threads(int64_t ranks, mt_comm **ends)
+{
+    if (!mti_given(ends, "comm_of_threads", "the result")) return mt_last_status();
+    if (ranks < 1 || ranks > MTI_COMM_MOST)
+        return mti_fail(MT_ERR_ARGUMENT, "comm_of_threads: %lld ranks; need 1 to %d",
+                        (long long)ranks, MTI_COMM_MOST);
+    meeting *m = meeting_new(ranks);
+    if (!m) return mt_last_status();
+    int64_t n = 0;
+    while (n < ranks && (ends[n] = mti_comm_new(&mti_comm_threads, &(mti_comm_end){m, ranks, n})))
+        n++;
+    if (n == ranks) return MT_OK;
+    m->left = ranks - n; /* those that were not made */
+    for (int64_t r = 0; r < n; r++) mt_comm_free(ends[r]);
+    if (n == 0) meeting_free(m);
+    return mt_last_status();
+}

@@ -1,0 +1,166 @@
+/* exchange.c: what the ranks of a collective send each other, from memory that the host can read.
+ *
+ * A sum is formed by the rank that has its piece, of what all ranks send, in the order of the
+ * ranks; so its bits do not depend on what carries it, nor on whether the piece stays
+ * (reduce_scatter) or goes to all (all_reduce). Scratch holds one such piece at a time: it does not
+ * grow with x. */
+#include "comm/comm.h"
+#include "ops/ops.h"
+
+static char *at(const mti_view *v, int64_t i)
+{
+    return (char *)v->data + i * (int64_t)mt_dtype_size(v->dtype);
+}
+
+/* Elements of v that lie side by side for one index of the dimensions before `dim`. */
+static int64_t inner_count(const mti_view *v, int dim)
+{
+    int64_t n = 1;
+    for (int d = dim; d < v->rank; d++) n *= v->shape[d];
+    return n;
+}
+
+bool mti_gather_ranks(mti_call *c, int dim, const mti_view *x, const mti_view *y)
+{
+    mt_comm *comm = c->params->collective.group.comm;
+    const mti_view *dense = mti_dense(c, x);
+    if (!dense || !comm) return dense != NULL;
+    int64_t n = inner_count(dense, dim), count = mti_view_count(dense);
+    size_t n_bytes = (size_t)n * mt_dtype_size(x->dtype);
+    for (int64_t i = 0; i < count; i += n) {
+        for (int64_t r = 0; r < comm->end.ranks; r++) {
+            comm->out[r] = (mti_span){at(dense, i), n_bytes};
+            comm->in[r] = (mti_span){at(y, i * comm->end.ranks + r * n), n_bytes};
+        }
+        if (!mti_comm_exchange(comm)) return false;
+    }
+    return true;
+}
+
+/* ---- sums ---- */
+
+/* Scratch: a piece of each rank, then two in f32 for sums of 16-bit numbers. */
+typedef struct sums {
+    mti_call *c;
+    mt_comm *comm;       /* NULL: nothing moves */
+    int64_t ranks, most; /* elements of a piece */
+    mt_dtype dtype;
+    char *room;
+} sums;
+
+static bool open_sums(sums *s, mti_call *c, mt_dtype dtype)
+{
+    const mt_group *group = &c->params->collective.group;
+    int64_t pieces = group->ranks + 4;
+    size_t n_bytes = c->k->exchange_scratch(c->ctx, pieces);
+    void *room;
+    if (!mti_scratch(c, n_bytes, &room)) return false;
+    *s = (sums){c, group->comm, group->ranks, 0, dtype, room};
+    s->most = (int64_t)(n_bytes / (size_t)pieces / mt_dtype_size(dtype));
+    return true;
+}
+
+static mti_view row_of(mt_dtype dtype, void *data, int64_t n)
+{
+    return (mti_view){.data = data, .dtype = dtype, .rank = 1, .shape = {n}, .stride = {1}};
+}
+
+/* total += part */
+static bool add(const sums *s, const mti_view *total, const mti_view *part)
+{
+    return s->c->k->binary(s->c->ctx, MTI_ADD, total, part, total);
+}
+
+/* The sum of the n elements that every rank has sent, at `to`; 16-bit numbers are added in f32. */
+static bool add_up(const sums *s, int64_t n, void *to)
+{
+    const mti_backend *k = s->c->k;
+    size_t size = mt_dtype_size(s->dtype), piece = (size_t)s->most * size;
+    bool narrow = size == 2, ok = true;
+    char *wide = s->room + (size_t)s->ranks * piece;
+    mti_view first = row_of(s->dtype, s->room, n), y = row_of(s->dtype, to, n);
+    mti_view total = narrow ? row_of(MT_F32, wide, n) : first;
+    mti_view widened = row_of(MT_F32, wide + 2 * piece, n);
+    if (narrow) ok = k->copy(s->c->ctx, &first, &total);
+    for (int64_t r = 1; ok && r < s->ranks; r++) {
+        mti_view part = row_of(s->dtype, s->room + (size_t)r * piece, n);
+        if (narrow) ok = k->copy(s->c->ctx, &part, &widened);
+        ok = ok && add(s, &total, narrow ? &widened : &part);
+    }
+    return ok && k->copy(s->c->ctx, &total, &y);
+}
+
+/* Where the pieces lie of which one goes to each rank, in elements: piece r begins at r * step, and
+ * is of `length` or of what is left of `total`. */
+typedef struct pieces {
+    char *at;
+    int64_t step, length, total;
+} pieces;
+
+static int64_t length_of(const pieces *p, int64_t r)
+{
+    int64_t left = p->total - r * p->step;
+    return left < 0 ? 0 : left < p->length ? left : p->length;
+}
+
+static mti_span span_of(const sums *s, const pieces *p, int64_t r)
+{
+    size_t size = mt_dtype_size(s->dtype);
+    int64_t n = length_of(p, r);
+    return (mti_span){n ? p->at + (size_t)(r * p->step) * size : NULL, (size_t)n * size};
+}
+
+/* Puts the sum of this rank's piece, of what all ranks have there, at `to`. */
+static bool sum_piece(const sums *s, const pieces *p, void *to)
+{
+    mt_comm *comm = s->comm;
+    size_t piece = (size_t)s->most * mt_dtype_size(s->dtype);
+    mti_span own = span_of(s, p, comm->end.rank);
+    for (int64_t r = 0; r < s->ranks; r++) {
+        comm->out[r] = span_of(s, p, r);
+        comm->in[r] = (mti_span){s->room + (size_t)r * piece, own.n_bytes};
+    }
+    int64_t n = length_of(p, comm->end.rank);
+    return mti_comm_exchange(comm) && (n == 0 || add_up(s, n, to));
+}
+
+/* Gives every rank each rank's piece. */
+static bool share_pieces(const sums *s, const pieces *p)
+{
+    mt_comm *comm = s->comm;
+    for (int64_t r = 0; r < s->ranks; r++) {
+        comm->out[r] = span_of(s, p, comm->end.rank);
+        comm->in[r] = span_of(s, p, r);
+    }
+    return mti_comm_exchange(comm);
+}
+
+bool mti_scatter_sum(mti_call *c, int dim, const mti_view *x, const mti_view *y)
+{
+    sums s;
+    const mti_view *dense = mti_dense(c, x);
+    if (!dense || !open_sums(&s, c, x->dtype)) return false;
+    int64_t n = inner_count(y, dim), count = mti_view_count(y);
+    for (int64_t i = 0; s.comm && i < count; i += n)
+        for (int64_t done = 0; done < n; done += s.most) {
+            int64_t left = n - done, length = left < s.most ? left : s.most;
+            pieces p = {at(dense, i * s.ranks + done), n, length, INT64_MAX};
+            if (!sum_piece(&s, &p, at(y, i + done))) return false;
+        }
+    return true;
+}
+
+bool mti_sum_ranks(mti_call *c, const mti_view *y)
+{
+    sums s;
+    int64_t count = mti_view_count(y);
+    if (!open_sums(&s, c, y->dtype)) return false;
+    for (int64_t done = 0; s.comm && done < count; done += s.most * s.ranks) {
+        int64_t left = count - done, most = s.most * s.ranks, total = left < most ? left : most;
+        int64_t length = (total + s.ranks - 1) / s.ranks;
+        pieces p = {at(y, done), length, length, total};
+        int64_t first = s.comm->end.rank * length;
+        if (!sum_piece(&s, &p, at(y, done + first)) || !share_pieces(&s, &p)) return false;
+    }
+    return true;
+}
