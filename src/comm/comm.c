@@ -48,7 +48,7 @@ mt_comm *mt_comm_open(const char *kind)
 {
     char error[MTI_COMM_ERROR] = "";
     mti_comm_end end = {0};
-    if (!mti_given(kind, "comm_open", "the kind")) return NULL;
+    if (!kind) return mti_fail_null(MT_ERR_ARGUMENT, "comm_open: the kind is NULL");
     const mti_comm_kind *table = load(kind);
     if (!table) return NULL;
     if (!table->open(&end, error))

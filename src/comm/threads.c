@@ -155,7 +155,7 @@ const mti_comm_kind mti_comm_threads = {
 
 mt_status mt_comm_of_threads(int64_t ranks, mt_comm **ends)
 {
-    if (!mti_given(ends, "comm_of_threads", "the result")) return mt_last_status();
+    if (!ends) return mti_fail(MT_ERR_ARGUMENT, "comm_of_threads: the result is NULL");
     if (ranks < 1 || ranks > MTI_COMM_MOST)
         return mti_fail(MT_ERR_ARGUMENT, "comm_of_threads: %lld ranks; need 1 to %d",
                         (long long)ranks, MTI_COMM_MOST);

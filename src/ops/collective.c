@@ -203,7 +203,8 @@ const mti_op_code mti_code_recv = {stage_shape, recv_forward, recv_backward};
 static mt_tensor *call(enum mti_op_id id, mt_tensor *x, int dim, const mt_group *g)
 {
     const char *name = mti_ops[id].name;
-    if (!mti_given(x, name, "x") || !mti_given(g, name, "the group")) return NULL;
+    if (!mti_given(x, name, "x")) return NULL;
+    if (!g) return mti_fail_null(MT_ERR_ARGUMENT, "%s: the group is NULL", name);
     if (g->ranks < 1)
         return mti_fail_null(MT_ERR_ARGUMENT, "%s: %lld ranks; need at least 1", name,
                              (long long)g->ranks);
