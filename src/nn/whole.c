@@ -137,9 +137,10 @@ static mt_tensor *fused_loss(mt_module *m, mt_tensor *h, mt_tensor *target)
         mt_set(&h,
                mti_fail_null(MT_ERR_UNSUPPORTED, "loss fused: lm_head is a %s; need a plain linear",
                              mt_module_kind(head)));
-    if (!h || mt_scope_push("lm_head") != MT_OK) return NULL;
-    mt_set(&h, mt_linear_cross_entropy(h, w, target, MT_IGNORE, 0));
-    mt_scope_pop();
+    if (!h) return NULL;
+    bool named = mt_scope_push("lm_head") == MT_OK;
+    mt_set(&h, named ? mt_linear_cross_entropy(h, w, target, MT_IGNORE, 0) : NULL);
+    if (named) mt_scope_pop();
     return h;
 }
 
