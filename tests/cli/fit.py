@@ -1,5 +1,6 @@
 """`memtape fit`: the printed command shows the figure that is printed, the JSON is documented, bad input is
 refused, an interrupted search leaves nothing."""
+import functools
 import json
 import os
 import pty
@@ -21,6 +22,11 @@ def fit(*args, status=0):
     return json.loads(p.stdout)
 
 
+@functools.cache
+def run_once(*args):
+    return run("fit", *args)
+
+
 def profile_of(command):
     words = shlex.split(command)
     equal(words[:2], ["memtape", "profile"], "the command")
@@ -36,9 +42,9 @@ def reproduced(*args, status=0):
     equal((p["steady"]["peak"], p["steady"]["reserved"]), (first["peak"], first["reserved"]), f"bytes of {args}")
     equal(p["steady"]["by_category"], first["by_category"], f"categories of {args}")
     equal(p["parallel"]["stage"], first["stage"], f"the stage of {args}")
-    text = run("fit", *args).stdout
-    shown = text[text.index("memtape profile"):].replace("\\\n", "")
-    equal(shlex.split(shown), shlex.split(j["command"]), f"the command of {args} as text")
+    text = run_once(*args).stdout
+    command = text[text.index("memtape profile"):].replace("\\\n", "")
+    equal(shlex.split(command), shlex.split(j["command"]), f"the command of {args} as text")
     return j
 
 
@@ -76,14 +82,13 @@ for name, *figures in gpus:
                   gpu["network"] / 1e9, gpu["host"] / 1e9], f"the table's figures of {name}")
     check(name in run("fit", "--help").stdout, f"--help names {name}")
 example = re.search(r"(?s)(    fits: .*?)      \.\.\.", page).group(1)
-text = run("fit", "llama-3.1-8b", "--gpus", 8, "--gpu", "h100").stdout
+text = run_once("llama-3.1-8b", "--gpus", 8, "--gpu", "h100").stdout
 for line in example.splitlines():
     check(line[4:] in text, f"the page's line {line!r} in {text}")
 rows = re.findall(r"(?m)^\| [^|]+ \| `([^`]+)` \| (\d+) \| [^|(]*\(([\d,]+)\) \| ([\d,-]+) \| ([\d,]+) \| ([\d.]+) \|", page)
 equal(len(rows), 6, "published throughputs")
-for options, microbatch, published, *predicted, ratio in rows:
-    if "70b" in options and os.environ.get("MTT_LONG") != "1":
-        continue
+LONG = os.environ.get("MTT_LONG") == "1"
+for options, microbatch, published, *predicted, ratio in rows if LONG else rows[:1]:
     for preset, figure in zip(("none", "full"), predicted):
         p = run("fit", *options.split(), "--recipe", "fsdp2", "--seq", 8192, "--gpus-file",
                 PAGE.parent.parent / "examples/gpus.json", "--offload", "none", "--checkpoint", preset, "--json", "-")
@@ -99,7 +104,7 @@ changes = {r["change"]: r for r in j["remedies"]}
 check({"--gpu h200", "--gpus 8"} <= set(changes), f"what would fit: {list(changes)}")
 equal(changes["--gpu h200"]["reserved"], j["setups"][0]["reserved"], "the nearest on a larger GPU")
 for change, remedy in changes.items():
-    if not change.startswith("--gpu "):
+    if change.startswith("--gpus ") or (LONG and not change.startswith("--gpu ")):
         again = ["llama-3.1-8b", "--gpus", 1, "--gpu", "rtx4090"]
         option, value = change.split()
         first = fit(*(again[:1] + again[3:] if option == "--gpus" else again), option, value)["setups"][0]
@@ -109,7 +114,7 @@ equal(tight["remedies"][1]["change"], "any set-up", "options that leave nothing 
 equal(tight["remedies"][1]["zero"], 3, "any set-up")
 need = [s["reserved"] for s in j["setups"]]
 equal(need, sorted(need), "the nearest comes first")
-p = run("fit", "llama-3.1-8b", "--gpus", 1, "--gpu", "rtx4090")
+p = run_once("llama-3.1-8b", "--gpus", 1, "--gpu", "rtx4090")
 equal(p.returncode, 1, "status if nothing fits")
 check(max(map(len, p.stdout.splitlines())) <= 80 and "--gpus 8" in p.stdout, p.stdout)
 check(len(p.stdout.split("\n\n")[0].splitlines()) <= 10, p.stdout)
@@ -137,7 +142,7 @@ with tempfile.TemporaryDirectory() as folder:
     refused(["nowhere"], "fit", *GPT, "--gpus", 2, "--gpu", "mine", "--gpus-file", "nowhere", status=1)
 
 # ---- ten lines of 80 columns, then the command ----
-text = run("fit", "llama-3.1-8b", "--gpus", 8, "--gpu", "h100").stdout
+text = run_once("llama-3.1-8b", "--gpus", 8, "--gpu", "h100").stdout
 answer, command = text.split("\n\n")
 check(len(answer.splitlines()) <= 10, f"the answer: {len(answer.splitlines())} lines")
 check(text.startswith("fits: llama-3.1-8b on 8 x h100"), text)
