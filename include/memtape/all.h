@@ -14,5 +14,6 @@
 #include "memtape/plan.h"
 #include "memtape/budget.h"
 #include "memtape/fit.h"
+#include "memtape/serve.h"
 
 #endif

@@ -14,7 +14,7 @@ static verb_fn *const runs[MTI_VERB_COUNT] = {
     [MTI_DEMO] = mti_demo,       [MTI_TRAIN] = mti_train,     [MTI_GENERATE] = mti_generate,
     [MTI_PROFILE] = mti_profile, [MTI_EXPLAIN] = mti_explain, [MTI_AUDIT] = mti_audit,
     [MTI_SWEEP] = mti_sweep,     [MTI_PLAN] = mti_planner,    [MTI_RANKS] = mti_ranks,
-    [MTI_FIT] = mti_fit,
+    [MTI_FIT] = mti_fit,         [MTI_SERVE] = mti_serve,
 };
 
 static void print_help(FILE *out)
@@ -35,7 +35,8 @@ static void print_help(FILE *out)
           "  memtape profile block --act relu\n"
           "  memtape explain mlp --act gelu\n"
           "  memtape plan gpt3-175b -b 64\n"
-          "  memtape fit llama-3.1-8b --gpus 8 --gpu h100\n",
+          "  memtape fit llama-3.1-8b --gpus 8 --gpu h100\n"
+          "  memtape serve llama-3.1-8b --gpu h100\n",
           out);
 }
 

@@ -98,6 +98,28 @@ bool mti_check_plan(mti_options *o)
     return true;
 }
 
+/* ---- serving ---- */
+
+bool mti_check_serve(mti_options *o)
+{
+    mt_model_kind kind = o->workload.config.kind;
+    if (kind != MT_MODEL_GPT && kind != MT_MODEL_LLAMA)
+        return mti_options_refuse(o,
+                                  "MODEL: a %s does not generate from left to right; give a gpt, a "
+                                  "llama, a preset or a path to a config.json of one",
+                                  mt_model_kind_name(kind));
+    if (!o->given[MTI_O_GPU] && !o->given[MTI_O_CAPACITY])
+        return mti_options_refuse(o, "--gpu is missing; give a kind, such as h100, or --capacity");
+    if (o->given[MTI_O_GPUS_FILE] && (!o->given[MTI_O_GPU] || o->given[MTI_O_CAPACITY]))
+        return mti_options_refuse(
+            o, "--gpus-file %s",
+            o->given[MTI_O_GPU] ? "and --capacity: each says how much memory there is; give one"
+                                : "needs --gpu, which of its kinds");
+    return o->kv_cache != MTI_KV_NONE ||
+           mti_options_refuse(o, "--kv-cache none: every token would be made from the whole text; "
+                                 "give preallocated, growing, 8bit or paged");
+}
+
 /* ---- one rank of several ---- */
 
 static const mti_option rank_options[] = {MTI_O_TP,         MTI_O_SP,    MTI_O_PP,

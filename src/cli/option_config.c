@@ -25,14 +25,16 @@ void mti_option_defaults(mti_options *o, mti_verb verb)
                        .val_fraction = 0.1,
                        .prompt = "\n",
                        .tokens = 256,
-                       .temperature = 0.8};
+                       .temperature = 0.8,
+                       .at_once = 8192};
     if (verb == MTI_SWEEP) o->train.steps = 5;
     if (verb == MTI_TRAIN) {
         o->workload.batch = 16, o->workload.seq = 128, o->train.steps = 1000;
         mt_model_preset(TRAINED, &o->given_config);
     }
-    if (verb == MTI_PLAN || verb == MTI_FIT) {
-        o->workload.batch = verb == MTI_PLAN, o->workload.optimizer = MTI_OPT_ADAMW;
+    if (verb == MTI_PLAN || verb == MTI_FIT || verb == MTI_SERVE) {
+        o->workload.batch = verb != MTI_FIT;
+        o->workload.optimizer = verb == MTI_SERVE ? MTI_OPT_NONE : MTI_OPT_ADAMW;
         o->workload.device.kind = "meta";
         o->given_config.dtype = MT_BF16;
     }
@@ -46,7 +48,7 @@ static void plan_defaults(mti_options *o, mt_model_config *base)
     if (o->plan.recompute && !o->given[MTI_O_CHECKPOINT]) o->workload.memory.checkpoint = "full";
 }
 
-/* Of a fit: the same, but sequences of at most 8192. */
+/* Of a fit, and of serving: the same, but sequences of at most 8192. */
 #define LONGEST 8192
 static void fit_defaults(mti_options *o, mt_model_config *base)
 {
@@ -223,8 +225,8 @@ bool mti_options_complete(mti_options *o)
         base.context = o->workload.seq;
     }
     if (o->verb == MTI_PLAN) plan_defaults(o, &base);
-    if (o->verb == MTI_FIT) fit_defaults(o, &base);
+    if (o->verb == MTI_FIT || o->verb == MTI_SERVE) fit_defaults(o, &base);
     mti_rank_defaults(o);
     return mti_options_config(o, &base) && (o->verb != MTI_PLAN || mti_check_plan(o)) &&
-           (o->verb != MTI_FIT || mti_check_fit(o));
+           (o->verb != MTI_FIT || mti_check_fit(o)) && (o->verb != MTI_SERVE || mti_check_serve(o));
 }

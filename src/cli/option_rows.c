@@ -57,6 +57,10 @@ static const mti_verb_info verbs[MTI_VERB_COUNT] = {
          "time of a step, which is a stated model and no measurement. An option that a set-up is "
          "made of, such as --tp, leaves only set-ups with that value. Unless told otherwise: bf16, "
          "AdamW with f32 masters, a sequence a GPU, the model's context, at most 8192."},
+    [MTI_SERVE] = {"serve", "MODEL", "how many sequences MODEL generates at once on a GPU",
+                   "Generates with MODEL, a gpt or a llama, on the meta device: weights in 16, 8 "
+                   "and 4 bits, KV caches in 16 and 8, texts of several lengths. Each number of "
+                   "sequences was measured to fit, and one more not to."},
 };
 
 const mti_verb_info *mti_verb_get(mti_verb verb) { return &verbs[verb]; }
@@ -78,7 +82,9 @@ mti_verb mti_verb_find(const char *name)
 #define RUNS     (V(DEMO) | V(TRAIN))
 #define EVERY    ((1u << MTI_VERB_COUNT) - 1)
 #define SEARCHED (PLANNED | V(FIT))
-#define META     (V(PLAN) | V(RANKS) | V(FIT)) /* run on meta only */
+#define META     (V(PLAN) | V(RANKS) | V(FIT) | V(SERVE)) /* run on meta only */
+#define SHAPED   (BUILDS | V(SERVE))                      /* what a forward alone depends on */
+#define ON_GPUS  (V(FIT) | V(SERVE))
 
 #define M(model) (1u << MT_MODEL_##model)
 #define WHOLE    (M(GPT) | M(BERT) | M(LLAMA))
@@ -98,6 +104,7 @@ mti_verb mti_verb_find(const char *name)
 
 static const mti_choice kv_caches = {"kv-cache",
                                      MTI_NAMES("preallocated", "growing", "8bit", "paged", "none")};
+static const mti_choice weight_forms = {"weights", MTI_NAMES("plain", "int8", "nf4", "nf4-double")};
 static const mti_choice dtypes = {"dtype", MTI_NAMES("f32", "bf16", "f16", "f64")};
 static const mti_choice offloads = {"offload", MTI_NAMES("none", "cpu", "disk")};
 static const mti_choice amps = {"amp", MTI_NAMES("none", "bf16", "f16")};
@@ -118,8 +125,8 @@ const mti_option_row mti_option_rows[] = {
      100, "0 always takes the likeliest byte", W(CHOICE)},
     {MTI_O_TOP_K, 'k', "top-k", "K", MTI_INT, AT(top_k), V(GENERATE), ANY, 0, 256,
      "choose among the K likeliest bytes; 0, the default, among all", W(WARM)},
-    {MTI_O_KV_CACHE, 0, "kv-cache", "FORM", MTI_CHOICE, AT(kv_cache), V(GENERATE), ANY, 0, 0,
-     "form of the KV cache", .choice = &kv_caches},
+    {MTI_O_KV_CACHE, 0, "kv-cache", "FORM", MTI_CHOICE, AT(kv_cache), V(GENERATE) | V(SERVE), ANY,
+     0, 0, "form of the KV cache", .choice = &kv_caches},
     {MTI_O_ADAPTER, 0, "adapter", "FILE", MTI_TEXT, AT(adapter), V(GENERATE), ANY, 0, 0,
      "adapters to put beside the model's weights, a file of `memtape train --save-adapter`"},
     {MTI_O_MERGE, 0, "merge", NULL, MTI_FLAG, AT(merge), V(GENERATE), ANY, 0, 0,
@@ -175,63 +182,63 @@ const mti_option_row mti_option_rows[] = {
 
     {MTI_O_BATCH, 'b', "batch", "N", MTI_EXTENT, AT(workload.batch), BUILDS, ANY, EXTENT,
      "sequences"},
-    {MTI_O_SEQ, 's', "seq", "N", MTI_EXTENT, AT(workload.seq), BUILDS, ANY, EXTENT,
+    {MTI_O_SEQ, 's', "seq", "N", MTI_EXTENT, AT(workload.seq), SHAPED, ANY, EXTENT,
      "length of a sequence; 4k is 4096 (a linear: 1)"},
-    {MTI_O_HIDDEN, 'd', "hidden", "N", MTI_EXTENT, AT(given_config.hidden), BUILDS, ANY, EXTENT,
+    {MTI_O_HIDDEN, 'd', "hidden", "N", MTI_EXTENT, AT(given_config.hidden), SHAPED, ANY, EXTENT,
      "width of the model"},
-    {MTI_O_HEADS, 'a', "heads", "N", MTI_EXTENT, AT(given_config.heads), BUILDS, ATTENDS, EXTENT,
+    {MTI_O_HEADS, 'a', "heads", "N", MTI_EXTENT, AT(given_config.heads), SHAPED, ATTENDS, EXTENT,
      "attention heads; they divide --hidden"},
-    {MTI_O_LAYERS, 'l', "layers", "N", MTI_INT, AT(given_config.layers), BUILDS, WHOLE, 1, 1e6,
+    {MTI_O_LAYERS, 'l', "layers", "N", MTI_INT, AT(given_config.layers), SHAPED, WHOLE, 1, 1e6,
      "blocks"},
-    {MTI_O_VOCAB, 0, "vocab", "N", MTI_EXTENT, AT(given_config.vocab), LOOKS, WHOLE, EXTENT,
-     "number of tokens"},
-    {MTI_O_FFN, 0, "ffn", "N", MTI_EXTENT, AT(given_config.ffn), BUILDS, FEEDS | M(LINEAR), EXTENT,
+    {MTI_O_VOCAB, 0, "vocab", "N", MTI_EXTENT, AT(given_config.vocab), LOOKS | V(SERVE), WHOLE,
+     EXTENT, "number of tokens"},
+    {MTI_O_FFN, 0, "ffn", "N", MTI_EXTENT, AT(given_config.ffn), SHAPED, FEEDS | M(LINEAR), EXTENT,
      "width inside the MLP, or of a linear's output (default: four times --hidden)"},
-    {MTI_O_ACT, 0, "act", "NAME", MTI_CHOICE, AT(given_config.act), BUILDS, ACTS, 0, 0,
+    {MTI_O_ACT, 0, "act", "NAME", MTI_CHOICE, AT(given_config.act), SHAPED, ACTS, 0, 0,
      "activation of the MLP", .choice = &mti_acts},
-    {MTI_O_INPLACE, 0, "inplace", NULL, MTI_FLAG, AT(given_config.inplace), BUILDS, ACTS, 0, 0,
+    {MTI_O_INPLACE, 0, "inplace", NULL, MTI_FLAG, AT(given_config.inplace), SHAPED, ACTS, 0, 0,
      "let relu or leaky_relu overwrite their input"},
     {MTI_O_OUT_ACT, 0, "out-act", "NAME", MTI_CHOICE, AT(given_config.out_act), LOOKS & ~V(FIT),
      M(MLP), 0, 0, "activation of an mlp's output", .choice = &mti_out_acts},
-    {MTI_O_NORM, 0, "norm", "PLACE", MTI_CHOICE, AT(given_config.norm), BUILDS, M(GPT) | M(BLOCK),
+    {MTI_O_NORM, 0, "norm", "PLACE", MTI_CHOICE, AT(given_config.norm), SHAPED, M(GPT) | M(BLOCK),
      0, 0, "before attention and MLP, after the sums with them, after them, or around them",
      .choice = &mti_norm_places},
-    {MTI_O_NORM_KIND, 0, "norm-kind", "KIND", MTI_CHOICE, AT(given_config.norm_kind), BUILDS,
+    {MTI_O_NORM_KIND, 0, "norm-kind", "KIND", MTI_CHOICE, AT(given_config.norm_kind), SHAPED,
      M(GPT) | M(BLOCK), 0, 0, "what the norms are (a llama's: always rmsnorm)",
      .choice = &mti_norm_kinds},
-    {MTI_O_KV_HEADS, 0, "kv-heads", "N", MTI_EXTENT, AT(given_config.kv_heads), BUILDS, ATTENDS,
+    {MTI_O_KV_HEADS, 0, "kv-heads", "N", MTI_EXTENT, AT(given_config.kv_heads), SHAPED, ATTENDS,
      EXTENT, "heads of keys and values; they divide --heads (default: as many)"},
     {MTI_O_DROPOUT, 0, "dropout", "P", MTI_REAL, AT(given_config.dropout), BUILDS, LAYERED, 0, 1,
      "probability, below 1"},
-    {MTI_O_ATTENTION, 0, "attention", "FORM", MTI_CHOICE, AT(given_config.attention), BUILDS,
+    {MTI_O_ATTENTION, 0, "attention", "FORM", MTI_CHOICE, AT(given_config.attention), SHAPED,
      ATTENDS, 0, 0, "in blocks, or with every intermediate tensor", .choice = &mti_attention_forms},
     {MTI_O_CAUSAL, 0, "causal", NULL, MTI_FLAG, AT(given_config.causal), LOOKS & ~V(FIT),
      M(ATTENTION) | M(BLOCK), 0, 0,
      "no position sees a later one (a gpt or llama is always causal, a bert never)"},
-    {MTI_O_DTYPE, 0, "dtype", "TYPE", MTI_OTHER, AT(given_config.dtype), BUILDS, ANY, 0, 0,
+    {MTI_O_DTYPE, 0, "dtype", "TYPE", MTI_OTHER, AT(given_config.dtype), SHAPED, ANY, 0, 0,
      "of the parameters", .choice = &dtypes, .read = mti_read_dtype},
     {MTI_O_RECIPE, 0, "recipe", "NAME", MTI_CHOICE, AT(recipe), BUILDS, WHOLE, 0, 0,
      "options as a known stack has them, but for those given; hf: the eager code of Hugging Face's "
      "Transformers; liger: with Liger's kernels; ddp, fsdp2: PyTorch; zero1 to zero3: DeepSpeed; "
      "megatron: Megatron Core",
      .choice = &recipes},
-    {MTI_O_SWIGLU, 0, "swiglu", "FORM", MTI_CHOICE, AT(given_config.ops.swiglu), BUILDS, M(LLAMA),
+    {MTI_O_SWIGLU, 0, "swiglu", "FORM", MTI_CHOICE, AT(given_config.ops.swiglu), SHAPED, M(LLAMA),
      0, 0, "unfused: silu, then a product, which also keep silu(gate)", .choice = &mti_op_forms},
-    {MTI_O_RMS_NORM, 0, "rms-norm", "FORM", MTI_CHOICE, AT(given_config.ops.rms_norm), BUILDS,
+    {MTI_O_RMS_NORM, 0, "rms-norm", "FORM", MTI_CHOICE, AT(given_config.ops.rms_norm), SHAPED,
      M(GPT) | M(BLOCK) | M(LLAMA), 0, 0,
      "unfused: cast to f32, mean of squares, quotient, cast, product, which also keep the "
      "normalised rows",
      W(RMS), .choice = &mti_op_forms},
-    {MTI_O_GELU_TANH, 0, "gelu-tanh", "FORM", MTI_CHOICE, AT(given_config.ops.gelu_tanh), BUILDS,
+    {MTI_O_GELU_TANH, 0, "gelu-tanh", "FORM", MTI_CHOICE, AT(given_config.ops.gelu_tanh), SHAPED,
      ACTS, 0, 0, "unfused: power, tanh, sums and products, which keep four tensors, not one",
      W(TANH), .choice = &mti_op_forms},
-    {MTI_O_ROPE, 0, "rope", "FORM", MTI_CHOICE, AT(given_config.ops.rope), BUILDS, M(LLAMA), 0, 0,
+    {MTI_O_ROPE, 0, "rope", "FORM", MTI_CHOICE, AT(given_config.ops.rope), SHAPED, M(LLAMA), 0, 0,
      "rotary positions; unfused: products with tables of cosines and sines, which are kept",
      .choice = &mti_op_forms},
-    {MTI_O_SOFTMAX, 0, "softmax", "TYPE", MTI_CHOICE, AT(given_config.ops.softmax), BUILDS, ATTENDS,
+    {MTI_O_SOFTMAX, 0, "softmax", "TYPE", MTI_CHOICE, AT(given_config.ops.softmax), SHAPED, ATTENDS,
      0, 0, "of math attention: in the model's type, or in f32 and cast back", W(MATH) | W(NARROW),
      .choice = &mti_op_precisions},
-    {MTI_O_KV_GROUPS, 0, "kv-groups", "HOW", MTI_CHOICE, AT(given_config.ops.kv_groups), BUILDS,
+    {MTI_O_KV_GROUPS, 0, "kv-groups", "HOW", MTI_CHOICE, AT(given_config.ops.kv_groups), SHAPED,
      ATTENDS, 0, 0,
      "of math attention with --kv-heads: read keys and values in place, or copy them for each head",
      W(MATH) | W(GROUPED), .choice = &mti_kv_groupings},
@@ -297,8 +304,9 @@ const mti_option_row mti_option_rows[] = {
 
     {MTI_O_DEVICE, 0, "device", "KIND", MTI_OTHER, 0, EVERY & ~META, ANY, 0, 0,
      "cpu, cuda, or meta: no data, but every byte is counted", .read = mti_read_device},
-    {MTI_O_CAPACITY, 0, "capacity", "BYTES", MTI_BYTES, AT(workload.device.capacity), LOOKS, ANY, 1,
-     9e18, "the device's memory, such as 80GiB (or 80G) or 80GB; more is out of memory"},
+    {MTI_O_CAPACITY, 0, "capacity", "BYTES", MTI_BYTES, AT(workload.device.capacity),
+     LOOKS | V(SERVE), ANY, 1, 9e18,
+     "the device's memory, such as 80GiB (or 80G) or 80GB; more is out of memory"},
     {MTI_O_GEMM_WORKSPACE, 0, "gemm-workspace", "BYTES", MTI_BYTES,
      AT(workload.device.gemm_workspace), PLANNED, ANY, 1, 9e18,
      "on meta: workspace of the matrix product library for each pass (cuBLAS: 8519680)",
@@ -329,13 +337,18 @@ const mti_option_row mti_option_rows[] = {
      "fill a KV cache: --seq tokens and N more", W(ALONE)},
     {MTI_O_GPUS, 0, "gpus", "N", MTI_INT, AT(fit.gpus), V(FIT), WHOLE, 1, 1e6,
      "how many train the model together"},
-    {MTI_O_GPU, 0, "gpu", "NAME", MTI_TEXT, AT(fit.gpu), V(FIT), WHOLE, 0, 0,
+    {MTI_O_GPU, 0, "gpu", "NAME", MTI_TEXT, AT(fit.gpu), ON_GPUS, WHOLE, 0, 0,
      "their kind: a100-40, a100-80, h100, h200, b200, mi300x, l40s, rtx4090, rtx5090, or one of "
      "--gpus-file"},
-    {MTI_O_GPUS_FILE, 0, "gpus-file", "FILE", MTI_TEXT, AT(fit.file), V(FIT), WHOLE, 0, 0,
+    {MTI_O_GPUS_FILE, 0, "gpus-file", "FILE", MTI_TEXT, AT(fit.file), ON_GPUS, WHOLE, 0, 0,
      "other kinds, or other figures of these: {\"h100\": {\"memory\": \"94GiB\"}}"},
     {MTI_O_PRICE, 0, "price", "DOLLARS", MTI_REAL, AT(fit.price), V(FIT), WHOLE, 0, 1e6,
      "of an hour of one GPU: shows what a billion tokens cost"},
+    {MTI_O_SERVE_WEIGHTS, 0, "weights", "FORM", MTI_CHOICE, AT(weights), V(SERVE), WHOLE, 0, 0,
+     "of the layers' linears, widened for each use; plain: in --dtype (default: a row for each)",
+     .choice = &weight_forms},
+    {MTI_O_AT_ONCE, 0, "at-once", "N", MTI_INT, AT(at_once), V(SERVE), WHOLE, 1, 1e9,
+     "tokens that one forward reads, of all prompts together"},
     {MTI_O_OVER, 0, "over", "OPTION=A,B", MTI_LIST, AT(over), V(SWEEP), ANY, 0, 0,
      "a row for each value; several --over multiply; flags take yes and no, and `model` is an "
      "option here"},
@@ -354,8 +367,8 @@ const mti_option_row mti_option_rows[] = {
      W(BUDGETED)},
     {MTI_O_HTML, 0, "html", "FILE", MTI_TEXT, AT(html), PLANNED | V(RANKS), ANY, 0, 0,
      "write a report to look at: one file, for any browser"},
-    {MTI_O_JSON, 0, "json", "FILE", MTI_TEXT, AT(json), SEARCHED | V(AUDIT) | V(RANKS), ANY, 0, 0,
-     "write the result as one JSON object; - is standard output, and then no text"},
+    {MTI_O_JSON, 0, "json", "FILE", MTI_TEXT, AT(json), SEARCHED | V(SERVE) | V(AUDIT) | V(RANKS),
+     ANY, 0, 0, "write the result as one JSON object; - is standard output, and then no text"},
     {MTI_O_VERBOSE, 'v', "verbose", NULL, MTI_FLAG, AT(verbose), V(PROFILE) | V(EXPLAIN) | V(PLAN),
      ANY, 0, 0, "all details after the answer", W(TEXT)},
     {MTI_O_QUIET, 'q', "quiet", NULL, MTI_FLAG, AT(quiet), EVERY, ANY, 0, 0,
@@ -382,7 +395,12 @@ const mti_option_group mti_option_groups[] = {{MTI_O_MODEL_FILE, "Writing:"},
                                               {MTI_O_INFERENCE, "Output:"}};
 const size_t mti_n_option_groups = sizeof mti_option_groups / sizeof *mti_option_groups;
 
-bool mti_verb_builds(mti_verb verb) { return BUILDS >> verb & 1; }
+const char *mti_weights_name(mti_weights_choice weights)
+{
+    return mti_choice_name(&weight_forms, (int)weights);
+}
+
+bool mti_verb_builds(mti_verb verb) { return SHAPED >> verb & 1; }
 
 const mti_option_row *mti_option_row_of(mti_option id)
 {

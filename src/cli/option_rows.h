@@ -129,6 +129,8 @@ bool mti_check_rank(mti_options *o);
 bool mti_check_plan(mti_options *o);
 /* Of a fit: what it has unless told otherwise, and whether it can be searched. */
 bool mti_check_fit(mti_options *o);
+/* Of serving: whether the model generates, and memory is given. */
+bool mti_check_serve(mti_options *o);
 /* Of a fit: keeps the option, as typed, for the command that profiles a set-up. */
 bool mti_keep_word(mti_options *o, const mti_option_row *r, const char *value);
 /* Of explain with --expr: whether nothing is given that is for a MODEL. */

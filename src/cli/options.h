@@ -24,6 +24,7 @@ typedef enum mti_verb {
     MTI_PLAN,
     MTI_RANKS,
     MTI_FIT,
+    MTI_SERVE,
     MTI_VERB_COUNT
 } mti_verb;
 
@@ -35,6 +36,16 @@ typedef enum mti_kv_choice {
     MTI_KV_PAGED,
     MTI_KV_NONE
 } mti_kv_choice;
+
+/* How the linears of the layers keep their weights. */
+typedef enum mti_weights_choice {
+    MTI_WEIGHTS_PLAIN, /* in the model's dtype */
+    MTI_WEIGHTS_INT8,
+    MTI_WEIGHTS_NF4,
+    MTI_WEIGHTS_NF4_DOUBLE,
+    MTI_WEIGHTS_COUNT
+} mti_weights_choice;
+const char *mti_weights_name(mti_weights_choice weights);
 
 /* Exit statuses. */
 enum {
@@ -150,6 +161,8 @@ typedef enum mti_option {
     MTI_O_GPU,
     MTI_O_GPUS_FILE,
     MTI_O_PRICE,
+    MTI_O_SERVE_WEIGHTS,
+    MTI_O_AT_ONCE,
     MTI_O_OVER,
     MTI_O_ROW,
     MTI_O_INFERENCE,
@@ -207,6 +220,8 @@ typedef struct mti_options {
         double price;     /* of a GPU's hour */
         char plain[1024]; /* those of the options that a profile takes, too: "--dtype f32" */
     } fit;
+    mti_weights_choice weights; /* serve */
+    int64_t at_once;
     mti_expression_options expression; /* explain; its text NULL: a MODEL is given */
 
     const char *model_file, *prompt, *adapter;

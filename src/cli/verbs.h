@@ -14,6 +14,7 @@ int mti_sweep(const mti_options *o);
 int mti_planner(const mti_options *o);
 int mti_ranks(const mti_options *o);
 int mti_fit(const mti_options *o);
+int mti_serve(const mti_options *o);
 
 /* Restarts the program if OpenBLAS has better kernels for this CPU than it chose. False, with a
  * message, if there was no memory for it. */

@@ -190,7 +190,9 @@ static bool make_wrapper(mti_place *p, const mt_lora_options *o)
     p->wrapper = lora_new(p->module, o);
     if (!p->wrapper || o->base == MT_LORA_KEEP) return p->wrapper != NULL;
     mti_lora *l = mt_module_user(p->wrapper);
-    mt_module *nf4 = mti_linear_nf4_new(p->module, o->base == MT_LORA_NF4_DOUBLE);
+    const mt_quant format = {.format = MT_QUANT_NF4,
+                             .double_scales = o->base == MT_LORA_NF4_DOUBLE};
+    mt_module *nf4 = mti_linear_quantized_new(p->module, &format);
     l->spare = mt_module_swap_child(p->wrapper, MTI_LORA_BASE, nf4);
     return l->spare != NULL;
 }
@@ -320,8 +322,8 @@ static mt_module *dense_linear(const mt_module *nf4, mt_tensor *sum)
 {
     const int64_t *shape = mt_shape(sum);
     mt_tensor *bias = mt_module_param(nf4, "bias");
-    mt_module *m = mt_linear_new(mt_device_of(sum), mti_linear_nf4_dtype(nf4), shape[1], shape[0],
-                                 bias != NULL, 0);
+    mt_module *m = mt_linear_new(mt_device_of(sum), mti_linear_quantized_dtype(nf4), shape[1],
+                                 shape[0], bias != NULL, 0);
     bool ok = m && mt_module_freeze(m, true) == MT_OK &&
               mt_copy(mt_module_param(m, "weight"), sum) == MT_OK &&
               (!bias || mt_copy(mt_module_param(m, "bias"), bias) == MT_OK);
@@ -332,11 +334,12 @@ static mt_module *dense_linear(const mt_module *nf4, mt_tensor *sum)
 static bool merge(const mti_place *p)
 {
     mt_module *base = mt_module_child(p->module, MTI_LORA_BASE);
-    bool nf4 = mti_is_linear_nf4(base);
+    bool nf4 = mti_is_linear_quantized(base);
     mt_tensor *w = mt_module_param(base, "weight");
-    mt_dtype wide = (nf4 ? mti_linear_nf4_dtype(base) : mt_dtype_of(w)) == MT_F64 ? MT_F64 : MT_F32;
+    mt_dtype wide =
+        (nf4 ? mti_linear_quantized_dtype(base) : mt_dtype_of(w)) == MT_F64 ? MT_F64 : MT_F32;
     MT_AUTO mt_tensor *sum =
-        merged(p->module, nf4 ? mti_linear_nf4_weight(base, wide) : mt_cast(w, wide));
+        merged(p->module, nf4 ? mti_linear_quantized_weight(base, wide) : mt_cast(w, wide));
     if (!sum) return false;
     if (nf4) {
         mt_module *dense = dense_linear(base, sum);

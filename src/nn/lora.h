@@ -1,10 +1,10 @@
-/* lora.h: what the files of adapters share: lora.c adds and merges, lora_base.c is the NF4 linear,
- * lora_file.c saves and loads. */
+/* lora.h: what the files of adapters share: lora.c adds and merges, lora_file.c saves and loads. */
 #ifndef MTI_NN_LORA_H
 #define MTI_NN_LORA_H
 
 #include "memtape/lora.h"
 #include "nn/nn.h"
+#include "nn/quantized.h"
 
 #define MTI_LORA_BASE "base_layer"
 #define MTI_LORA_A    "lora_A"
@@ -35,7 +35,6 @@ bool mti_places_find(mti_places *places, mt_module *m, mti_is_fn *is);
 void mti_places_free(mti_places *places); /* and unused wrappers */
 
 bool mti_is_lora(const mt_module *m);
-bool mti_is_linear_nf4(const mt_module *m);
 
 /* mt_lora_add; *added are the new lora modules. Free it, on failure too. */
 bool mti_lora_add(mt_module *m, const mt_lora_options *options, mti_places *added);
@@ -45,12 +44,5 @@ mt_tensor *mti_lora_a(const mt_module *lora);
 mt_tensor *mti_lora_b(const mt_module *lora);
 /* Puts the base back and frees the adapter. Cannot fail. */
 void mti_lora_unwrap(const mti_place *lora);
-
-/* y = x w^T + b with w in NF4, made from a linear, which does not change; NULL on failure. */
-mt_module *mti_linear_nf4_new(const mt_module *linear, bool double_scales);
-/* The module's weight as a new tensor in `dtype`. */
-mt_tensor *mti_linear_nf4_weight(const mt_module *m, mt_dtype dtype);
-/* The dtype of the linear it was made from. */
-mt_dtype mti_linear_nf4_dtype(const mt_module *m);
 
 #endif

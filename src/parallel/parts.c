@@ -195,7 +195,7 @@ static bool replace(mt_module *parent, const char *name, const char *kind, mt_fo
 static bool sum_base(mt_module *lora, const mt_parallel *parallel)
 {
     mt_module *base = mt_module_child(lora, MTI_LORA_BASE);
-    if (!mti_is_linear_nf4(base))
+    if (!mti_is_linear_quantized(base))
         return replace(lora, MTI_LORA_BASE, "linear", row_forward, parallel);
     mt_parallel *user = copy_of(parallel);
     if (user) mti_module_set_around(base, (mti_around){sum_around, user, mti_free});

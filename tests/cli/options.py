@@ -15,7 +15,7 @@ from lib import MEMTAPE, check, done, equal, run
 
 FOLDER = tempfile.mkdtemp()
 os.environ.setdefault("OMP_NUM_THREADS", "2")
-VERBS = ["demo", "train", "generate", "profile", "explain", "audit", "sweep", "plan", "ranks", "fit"]
+VERBS = ["demo", "train", "generate", "profile", "explain", "audit", "sweep", "plan", "ranks", "fit", "serve"]
 
 # ---- a value for each option, unlike its default; and other options without which it has no effect ----
 VALUES = {
@@ -37,8 +37,8 @@ VALUES = {
     "no-grad": "x", "weights": "x,w", "inference": None, "timeline": None, "trace": "x.trace",
     "svg": "x.svg", "html": "x.html", "json": "x.json", "quiet": None, "verbose": None, "help": None, "recipe": "hf", "swiglu": "unfused",
     "rms-norm": "unfused", "gelu-tanh": "unfused", "rope": "unfused", "softmax": "f32", "kv-groups": "repeated",
-    "loss": "f32", "gpus": 8, "gpu": "h200", "gpus-file": "gpus.json", "price": 2}
-VALUE_OF = {("plan", "tokens"): "1B", ("fit", "tokens"): "1B", ("fit", "tp"): 2, ("fit", "pp"): 2, ("plan", "optimizer"): "sgd-momentum", ("train", "steps"): 3,
+    "loss": "f32", "gpus": 8, "gpu": "h200", "gpus-file": "gpus.json", "price": 2, "at-once": 5}
+VALUE_OF = {("serve", "weights"): "nf4", ("serve", "kv-cache"): "paged", ("serve", "capacity"): "20MiB", ("plan", "tokens"): "1B", ("fit", "tokens"): "1B", ("fit", "tp"): 2, ("fit", "pp"): 2, ("plan", "optimizer"): "sgd-momentum", ("train", "steps"): 3,
             ("train", "preset"): "llama-tiny", ("train", "layers"): 3}
 # Used where the command already has the value above.
 SECOND_VALUES = {"device": "cpu", "budget": "2GB", "from": "other.safetensors", "resume": "half2.safetensors"}
@@ -65,7 +65,7 @@ NEEDED_BY = {("fit", "utilisation"): [], ("fit", "master-weights"): ["--optimize
               ("train", "qlora"): ADAPTED, ("train", "lora-rank"): ADAPTED[:2],
               ("train", "save-adapter"): ADAPTED, ("train", "save-every"): ["--save", "folder"]}
 # These two have an effect only together.
-TOGETHER = {("plan", "flops-rate"): ["--tokens", "1B"]}
+TOGETHER = {("serve", "act"): ["--inplace"], ("plan", "flops-rate"): ["--tokens", "1B"]}
 SMALL = ["-b", 2, "-s", 16, "-d", 16, "-a", 4]
 EXPRESSION = ["--expr", "(x*2)@w", "--shapes", "x=3x4,w=4x5"]
 MLP = ["mlp", "-b", 2, "-s", 16, "-d", 16]
@@ -73,6 +73,7 @@ GPT = ["gpt", *SMALL, "-l", 4]
 LLAMA = ["llama", *SMALL, "-l", 2]
 GPUS = ["--gpus", 4, "--gpu", "h100"]
 FIT = ["gpt", "-b", 4, "-s", 16, "-d", 16, "-a", 4, "-l", 4, *GPUS]
+SERVE = ["gpt", "-s", 16, "-d", 16, "-a", 4, "-l", 4, "--gpu", "h100", "--capacity", "9MiB"]
 TEXT = ["--data", "text.txt", "--steps", 4, "--save", "out.safetensors"]
 TRAIN = [*TEXT, *SMALL, "-l", 1]
 RANK = ["gpt", "-b", 2, "-s", 16, "-d", 32, "-a", 8, "-l", 8, "--dtype", "bf16", *ON_META, "--tp", 2,
@@ -80,7 +81,7 @@ RANK = ["gpt", "-b", 2, "-s", 16, "-d", 32, "-a", 8, "-l", 8, "--dtype", "bf16",
 LAST_RANK = [*RANK[:RANK.index("--dtype")], *ON_META, "--tp", 2, "--pp", 2, "--dp", 2, "--zero", 1, "--rank", 7]
 BASE = {"demo": ["--data", "text.txt"], "train": TRAIN, "generate": ["--model", "model.safetensors",
         "-n", 20], "profile": GPT, "explain": GPT, "audit": ["relu"], "sweep": GPT, "plan": GPT, "ranks": [],
-        "fit": FIT}
+        "fit": FIT, "serve": SERVE}
 # Another command than BASE's, where that shows what the option does.
 BASE_OF = {("train", "preset"): [*TEXT, "-b", 2, "-s", 16], ("plan", "kv"): ["gpt2", "-s", 16],
            ("audit", "threads"): [], ("demo", "seconds"): ["--data", "text.txt", "--seconds", 1],
@@ -88,6 +89,8 @@ BASE_OF = {("train", "preset"): [*TEXT, "-b", 2, "-s", 16], ("plan", "kv"): ["gp
            **{(verb, "out-act"): MLP for verb in ("profile", "explain", "sweep", "plan")},
            **{(verb, option): LLAMA for verb in ("profile", "explain", "sweep", "plan") for option in ("swiglu", "rope")},
            **{("fit", option): [*LLAMA, *GPUS] for option in ("swiglu", "rope")},
+           **{("serve", option): ["llama", "-s", 16, "-d", 16, "-a", 4, "--capacity", "9MiB"] for option in ("swiglu", "rope")},
+           ("serve", "gpus-file"): ["gpt", "-s", 16, "-d", 16, "-a", 4, "-l", 1, "--gpu", "h100", "--weights", "plain"],
            **{("train", option): [*TEXT, *SMALL, "-l", 1, "--preset", "llama-tiny"] for option in ("swiglu", "rope")},
            **{(verb, "causal"): ["block", *SMALL] for verb in ("profile", "explain", "sweep", "plan")},
            **{(verb, option): RANK if verb != "plan" else [word for word in RANK if word not in ON_META]

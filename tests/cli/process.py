@@ -231,7 +231,7 @@ def small_stack_is_enough():
         for args in [["profile", "gpt"], ["profile", "llama", "--dtype", "bf16", "--timeline"],
                      ["profile", "gpt", "--budget", "2MB"], ["plan", "gpt"], ["plan", "llama", "--budget", "1GB"],
                      ["profile", "gpt", "--tp", 2, "--pp", 2, "--device", "meta"], ["ranks"],
-                     ["fit", "gpt", "--gpus", 4, "--gpu", "h100"], ["sweep", "gpt", "--over", "act=relu,gelu", "--over", "attention=flash,math", "--steps", 1],
+                     ["fit", "gpt", "--gpus", 4, "--gpu", "h100"], ["serve", "gpt", "--capacity", "9MiB"], ["sweep", "gpt", "--over", "act=relu,gelu", "--over", "attention=flash,math", "--steps", 1],
                      ["explain", "bert"], ["audit"], ["train", *TINY, "--steps", 2],
                      ["train", "--data", "text", "--preset", "llama-tiny", "--steps", 1]]:
             p = limited(*args, kib=kib)
@@ -336,7 +336,7 @@ def output_is_never_the_file_of_an_input_or_of_another_output():
 
 def every_option_that_names_a_file_is_compared():
     """The help of every verb is read: a new option that takes a FILE must be added to the comparison."""
-    for verb in ["demo", "train", "generate", "profile", "explain", "audit", "sweep", "plan", "ranks", "fit"]:
+    for verb in ["demo", "train", "generate", "profile", "explain", "audit", "sweep", "plan", "ranks", "fit", "serve"]:
         text = run(verb, "--help").stdout
         names = set(re.findall(r"--([a-z0-9-]+)=(?:FILE|PATH)", text))
         known = {"model", "adapter", "data", "resume", "from", "save", "save-adapter", "trace", "svg", "html", "json",

@@ -36,6 +36,7 @@ VERBS = {
     "plan": ["plan", "gpt", "-b", 2, "--json", OUT],
     "rank": ["profile", "gpt", "-l", 2, "--tp", 2, "--device", "meta", "--json", OUT],
     "fit": ["fit", "gpt", "-l", 2, "--gpus", 2, "--gpu", "h100", "--json", OUT],
+    "serve": ["serve", "gpt", "-l", 1, "--capacity", "6MiB", "--weights", "nf4", "--kv-cache", "8bit", "--json", OUT],
     "train": ["train", "--data", TEXT, *SMALL, "--steps", 2, "--save", OUT],
     "resume": ["train", "--data", TEXT, "-q", "--resume", BASE, "--steps", 3, "--save", OUT],
     "adapt": ["train", "--data", TEXT, *ADAPTER, "-q", "--steps", 2, "-b", 2, "-s", 8,

@@ -1,11 +1,13 @@
-/* lora_base.c: a linear whose frozen weight is kept in NF4 (Dettmers et al. 2023, QLoRA).
+/* quantized.c: a linear whose frozen weight is kept in 8 or 4 bits, and models of such.
  *
  * A linear over a dequantised temporary, with a saved-tensor hook so that the tape does not keep
  * it: pack keeps nothing, unpack dequantises again. A separate op could do the same, but the hook
  * uses the public API alone, nests with checkpoints and the ledger, and reuses linear as it is. */
+#include <string.h>
 #include "memtape/autocast.h"
 #include "memtape/ops.h"
-#include "nn/lora.h"
+#include "nn/model.h"
+#include "nn/quantized.h"
 
 typedef struct weight {
     mt_quant format;
@@ -48,7 +50,7 @@ static mt_status unpack(void *user, const mt_save_info *info, mt_tensor **tensor
     if (info->role != MT_SAVE_INPUT || info->index != 1) return MT_OK;
     if (mt_storage_of(s->codes).version != s->version)
         return mti_fail(MT_ERR_STATE,
-                        "linear_nf4 backward in %s: the weight was changed in place "
+                        "linear backward in %s: the quantised weight was changed in place "
                         "after it was used",
                         info->module);
     *tensor = mt_dequantize(s->codes, &s->weight.format, s->dtype, 2, s->weight.shape);
@@ -88,15 +90,16 @@ static mt_tensor *forward(mt_module *self, mt_tensor *x)
     return y;
 }
 
-mt_module *mti_linear_nf4_new(const mt_module *linear, bool double_scales)
+mt_module *mti_linear_quantized_new(const mt_module *linear, const mt_quant *format)
 {
     mt_tensor *dense = mt_module_param(linear, "weight"), *bias = mt_module_param(linear, "bias");
     weight *w = mti_malloc(sizeof *w);
     if (!w) return NULL;
-    *w = (weight){.format = {.format = MT_QUANT_NF4, .double_scales = double_scales},
+    *w = (weight){.format = *format,
                   .dtype = mt_dtype_of(dense),
                   .shape = {mt_shape(dense)[0], mt_shape(dense)[1]}};
-    mt_module *m = mt_module_new("linear_nf4", forward, w, mti_free);
+    mt_module *m = mt_module_new(format->format == MT_QUANT_NF4 ? "linear_nf4" : "linear_int8",
+                                 forward, w, mti_free);
     bool wanted = mt_requires_grad(bias);
     bool complete = m && mt_module_add_param(m, "weight", mt_quantize(dense, &w->format)) &&
                     (!bias || mt_module_add_param(m, "bias", mt_retain(bias)));
@@ -104,14 +107,49 @@ mt_module *mti_linear_nf4_new(const mt_module *linear, bool double_scales)
     return mti_module_complete(m, complete);
 }
 
-bool mti_is_linear_nf4(const mt_module *m) { return mti_module_runs(m, forward); }
+bool mti_is_linear_quantized(const mt_module *m) { return mti_module_runs(m, forward); }
 
-mt_tensor *mti_linear_nf4_weight(const mt_module *m, mt_dtype dtype)
+mt_tensor *mti_linear_quantized_weight(const mt_module *m, mt_dtype dtype)
 {
     return dequantize(mt_module_user(m), mt_module_param(m, "weight"), dtype);
 }
 
-mt_dtype mti_linear_nf4_dtype(const mt_module *m)
+mt_dtype mti_linear_quantized_dtype(const mt_module *m)
 {
     return ((const weight *)mt_module_user(m))->dtype;
+}
+
+/* ---- a model of such linears ---- */
+
+static bool quantize_below(void *format, mt_module *m)
+{
+    mt_module *child;
+    for (size_t i = 0; (child = mt_module_child_at(m, i)); i++) {
+        if (strcmp(mt_module_kind(child), "linear") != 0) {
+            if (!quantize_below(format, child)) return false;
+            continue;
+        }
+        mt_module *q = mti_linear_quantized_new(child, format);
+        mt_module *old = q ? mt_module_swap_child(m, mt_module_name(child), q) : NULL;
+        if (q && !old) mt_module_free(q);
+        if (!old) return false;
+        mt_module_free(old);
+    }
+    return true;
+}
+
+mt_module *mt_model_new_quantized(mt_device *device, const mt_model_config *config,
+                                  const mt_quant *format)
+{
+    if (!mti_given(device, "model_new_quantized", "the device") ||
+        mt_model_config_check(config) != MT_OK || !mt_quantized_bytes(format, 1))
+        return NULL;
+    if (!mti_is_whole(config->kind))
+        return mti_fail_null(MT_ERR_ARGUMENT,
+                             "model_new_quantized: the model is a %s; need a gpt, bert or llama",
+                             mt_model_kind_name(config->kind));
+    mt_quant copy = *format;
+    const mti_each_layer each = {quantize_below, &copy};
+    mt_module *m = mti_model_make(device, config, &each);
+    return mti_module_complete(m, m && mt_module_freeze(m, true) == MT_OK);
 }

@@ -1,0 +1,196 @@
+/* serve.c: a model that generates many sequences at once, measured on meta. */
+#include <string.h>
+#include "base/base.h"
+#include "memtape/serve.h"
+#include "nn/model.h"
+
+#define USUAL_POSITIONS 8192
+#define USUAL_AT_ONCE   8192
+#define MOST_SEQUENCES  ((int64_t)1 << 20)
+
+/* ---- one number of sequences ---- */
+
+static mt_module *make_model(mt_device *device, const mt_serve_options *o)
+{
+    mt_module *m = o->weights ? mt_model_new_quantized(device, o->config, o->weights)
+                              : mt_model_new(device, o->config);
+    if (m) mt_module_set_training(m, false);
+    return m;
+}
+
+static bool read_tokens(mt_module *m, mt_kv_cache *cache, mt_device *device, int64_t sequences,
+                        int64_t n)
+{
+    MT_AUTO mt_tensor *tokens = mt_zeros(device, MT_I64, MT_SHAPE(sequences, n));
+    MT_AUTO mt_tensor *scores = tokens ? mt_next_logits(m, cache, tokens) : NULL;
+    return scores != NULL;
+}
+
+/* Prompts of all positions but one, then a token. */
+static bool generate(mt_module *m, mt_kv_cache *cache, mt_device *device, const mt_serve_options *o,
+                     mt_serve_need *out)
+{
+    int64_t share = o->at_once / out->sequences, prompt = out->positions - 1;
+    if (share < 1) share = 1;
+    for (int64_t done = 0, n; done < prompt; done += n) {
+        n = prompt - done < share ? prompt - done : share;
+        if (!read_tokens(m, cache, device, out->sequences, n)) return false;
+        out->forwards++;
+    }
+    return read_tokens(m, cache, device, out->sequences, 1);
+}
+
+static bool run(mt_device *device, const mt_serve_options *o, mt_serve_need *out)
+{
+    mt_mem_stats stats;
+    mt_module *m = make_model(device, o);
+    if (m) {
+        mt_mem_get_stats(device, &stats);
+        out->weights = (size_t)stats.requested.current;
+    }
+    mt_kv_cache *cache = m ? mt_kv_cache_new(m, o->cache, out->sequences, out->positions) : NULL;
+    bool ok = cache && generate(m, cache, device, o, out);
+    out->cache = mt_kv_cache_bytes(cache, NULL);
+    mt_mem_get_stats(device, &stats);
+    out->peak = (size_t)stats.allocated.peak;
+    out->reserved = (size_t)stats.reserved.peak;
+    memcpy(out->by_category, stats.at_peak, sizeof out->by_category);
+    mt_kv_cache_free(cache);
+    mt_module_free(m);
+    return ok;
+}
+
+/* *fits: whether it did; false for any failure but that. */
+static bool measure(const mt_serve_options *o, int64_t sequences, size_t capacity, bool *fits,
+                    mt_serve_need *out)
+{
+    mt_mem_stats stats;
+    *fits = false;
+    *out = (mt_serve_need){.sequences = sequences, .positions = o->positions};
+    mt_device *device = mt_device_open("meta");
+    if (!device) return false;
+    mt_mem_set_capacity(device, capacity);
+    *fits = run(device, o, out);
+    mt_mem_get_stats(device, &stats);
+    bool refused = !*fits && mt_last_status() == MT_ERR_MEMORY && stats.ooms > 0;
+    mt_device_release(device);
+    return *fits || refused;
+}
+
+/* ---- what is asked for ---- */
+
+static bool given(const void *p, const char *who, const char *what)
+{
+    return p || mti_fail_bool(MT_ERR_ARGUMENT, "%s: %s is NULL", who, what);
+}
+
+static bool complete(const char *who, const mt_serve_options *options, mt_model_config *config,
+                     mt_serve_options *o)
+{
+    if (!given(options, who, "the options") || !given(options->config, who, "the config") ||
+        mt_model_config_resolve(options->config, config) != MT_OK)
+        return false;
+    *o = *options;
+    o->config = config;
+    if (config->kind != MT_MODEL_GPT && config->kind != MT_MODEL_LLAMA)
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "%s: a %s does not generate from left to right; need a gpt or a llama",
+                             who, mt_model_kind_name(config->kind));
+    if (!o->positions)
+        o->positions = config->context < USUAL_POSITIONS ? config->context : USUAL_POSITIONS;
+    if (!o->at_once) o->at_once = USUAL_AT_ONCE;
+    if (o->positions < 1 || o->positions > config->context)
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "%s: %lld positions; need 1 to the model's context of %lld", who,
+                             (long long)o->positions, (long long)config->context);
+    return o->at_once > 0 ||
+           mti_fail_bool(MT_ERR_ARGUMENT, "%s: %lld tokens at once; need 1 or more", who,
+                         (long long)o->at_once);
+}
+
+static bool in_range(const char *who, int64_t sequences)
+{
+    return (sequences >= 1 && sequences <= MOST_SEQUENCES) ||
+           mti_fail_bool(MT_ERR_ARGUMENT, "%s: %lld sequences; need 1 to %lld", who,
+                         (long long)sequences, (long long)MOST_SEQUENCES);
+}
+
+mt_status mt_serve_measure(const mt_serve_options *options, int64_t sequences, size_t capacity,
+                           mt_serve_need *out)
+{
+    mt_model_config config;
+    mt_serve_options o;
+    bool fits;
+    if (!given(out, "serve_measure", "the result") ||
+        !complete("serve_measure", options, &config, &o) || !in_range("serve_measure", sequences))
+        return mt_last_status();
+    return measure(&o, sequences, capacity, &fits, out) && fits ? MT_OK : mt_last_status();
+}
+
+/* ---- the most ---- */
+
+/* What is known: `fits` do, `refused` do not. */
+typedef struct bracket {
+    const mt_serve_options *options;
+    size_t capacity;
+    int64_t fits, refused;
+    mt_serve_need need; /* of `fits` */
+} bracket;
+
+static bool attempt(bracket *b, int64_t n)
+{
+    mt_serve_need need;
+    bool fits;
+    if (!measure(b->options, n, b->capacity, &fits, &need)) return false;
+    if (fits)
+        b->fits = n, b->need = need;
+    else
+        b->refused = n, mt_clear_error();
+    return true;
+}
+
+/* Where the line through what 1 and 2 take reaches the capacity; 1 is known to fit. */
+static bool guess(const bracket *b, int64_t *out)
+{
+    mt_serve_need two;
+    size_t one = b->need.peak;
+    bool fits;
+    if (!measure(b->options, 2, 0, &fits, &two) || !fits) return false;
+    double each = two.peak > one ? (double)(two.peak - one) : 1;
+    double n = 1 + ((double)b->capacity - (double)one) / each;
+    *out = n < 2 ? 2 : n > (double)MOST_SEQUENCES ? MOST_SEQUENCES : (int64_t)n;
+    return true;
+}
+
+/* From the guess on in growing steps to the other side, then the middle. */
+static bool close_in(bracket *b, int64_t n)
+{
+    for (int64_t step = 1; b->refused - b->fits > 1; step *= 2) {
+        if (n <= b->fits) n = b->fits + 1;
+        if (n >= b->refused) n = b->refused - 1;
+        if (!attempt(b, n)) return false;
+        bool open = b->fits == 1 || b->refused > MOST_SEQUENCES; /* one side is still far */
+        n = !open ? b->fits + (b->refused - b->fits) / 2 : b->fits == n ? n + step : n - step;
+    }
+    return true;
+}
+
+mt_status mt_serve_most(const mt_serve_options *options, size_t capacity, mt_serve_need *out)
+{
+    mt_model_config config;
+    mt_serve_options o;
+    int64_t first;
+    if (!given(out, "serve_most", "the result") || !complete("serve_most", options, &config, &o))
+        return mt_last_status();
+    if (!capacity) return mti_fail(MT_ERR_ARGUMENT, "serve_most: the capacity is 0");
+    bracket b = {.options = &o, .capacity = capacity, .refused = MOST_SEQUENCES + 1};
+    if (!attempt(&b, 1)) return mt_last_status();
+    if (!b.fits) { /* what one needs */
+        bool fits, ok = measure(&o, 1, 0, &fits, out) && fits;
+        out->sequences = 0;
+        return ok ? MT_OK : mt_last_status();
+    }
+    if (!guess(&b, &first) || !close_in(&b, first)) return mt_last_status();
+    *out = b.need;
+    return MT_OK;
+}

@@ -1,0 +1,108 @@
+/* serve.c: how many sequences fit: an answer, a table of all forms and lengths, and its JSON. */
+#include <string.h>
+#include "report/serve.h"
+
+#define GIB 1073741824.0
+
+static double gib(size_t n_bytes) { return (double)n_bytes / GIB; }
+
+/* The first row whose length that is asked for fits; else the first. */
+static const mti_serve_row *chosen(const mti_serve_report *s)
+{
+    for (size_t i = 0; i < s->n_rows; i++)
+        if (s->rows[i].needs[s->asked].sequences) return &s->rows[i];
+    return &s->rows[0];
+}
+
+bool mti_serve_fits(const mti_serve_report *s)
+{
+    for (size_t i = 0; i < s->n_rows; i++)
+        for (size_t k = 0; k < s->n_lengths; k++)
+            if (s->rows[i].needs[k].sequences) return true;
+    return false;
+}
+
+/* ---- text ---- */
+
+static void print_answer(const mti_serve_report *s, FILE *out, const mti_style *style)
+{
+    const mti_serve_row *row = chosen(s);
+    const mt_serve_need *n = &row->needs[s->asked];
+    bool fits = n->sequences > 0;
+    char most[MTI_NUMBER], length[MTI_NUMBER];
+    mti_inked(out, style, fits ? MTI_GOOD : MTI_BAD, "%s", fits ? "fits" : "does not fit");
+    fprintf(out, ": %s x %s tokens of %.40s on one %s\n",
+            mti_thousands(most, fits ? n->sequences : 1), mti_thousands(length, n->positions),
+            s->workload->name, s->gpu ? s->gpu->name : "device");
+    size_t held = n->by_category[MT_PARAMETER] + n->by_category[MT_CACHE];
+    fprintf(out, "peak %.1f GiB: weights %.1f, cache %.1f, at work %.1f; reserved %.1f of %.1f\n",
+            gib(n->peak), gib(n->by_category[MT_PARAMETER]), gib(n->by_category[MT_CACHE]),
+            gib(n->peak - held), gib(n->reserved), gib(s->capacity));
+    fprintf(out, "%s weights, %s cache; prompts read %s tokens at once, in all\n\n", row->weights,
+            mt_kv_form_name(row->cache), mti_thousands(length, s->at_once));
+}
+
+static bool print_table(const mti_serve_report *s, FILE *out, const mti_style *style)
+{
+    char columns[16] = "llr", names[MTI_SERVE_LENGTHS][MTI_NUMBER];
+    const char *headings[3 + MTI_SERVE_LENGTHS] = {"weights", "cache", "GiB"};
+    for (size_t k = 0; k < s->n_lengths; k++) {
+        columns[3 + k] = 'r';
+        headings[3 + k] = mti_thousands(names[k], s->rows[0].needs[k].positions);
+    }
+    columns[3 + s->n_lengths] = 0;
+    mti_table *t = mti_table_new(columns, headings);
+    for (size_t i = 0; i < s->n_rows; i++) {
+        const mti_serve_row *row = &s->rows[i];
+        mti_table_cell(t, "%s", row->weights);
+        mti_table_cell(t, "%s", mt_kv_form_name(row->cache));
+        mti_table_cell(t, "%.1f", gib(row->needs[0].weights));
+        for (size_t k = 0; k < s->n_lengths; k++) mti_table_bytes(t, row->needs[k].sequences);
+    }
+    fputs("the most sequences of so many tokens each; GiB: the weights\n", out);
+    return mti_table_finish(t, out, style);
+}
+
+bool mti_print_serve(const mti_serve_report *s, FILE *out)
+{
+    mti_style style = mti_style_of(out);
+    print_answer(s, out, &style);
+    return print_table(s, out, &style);
+}
+
+/* ---- JSON ---- */
+
+static json_t *need_json(const mti_serve_row *row, const mt_serve_need *n)
+{
+    json_t *j = json_object(), *categories = json_object();
+    mti_json_put_text(j, "weights", row->weights);
+    mti_json_put_text(j, "cache", mt_kv_form_name(row->cache));
+    mti_json_put_int(j, "positions", (uint64_t)n->positions);
+    mti_json_put_int(j, "sequences", (uint64_t)n->sequences);
+    mti_json_put_int(j, "forwards", (uint64_t)n->forwards);
+    mti_json_put_int(j, "weight_bytes", n->weights);
+    mti_json_put_int(j, "cache_bytes", n->cache);
+    mti_json_put_int(j, "peak", n->peak);
+    for (int c = 0; c < MT_CATEGORY_COUNT; c++)
+        mti_json_put_int(categories, mt_category_name((mt_category)c), n->by_category[c]);
+    mti_json_put(j, "by_category", categories);
+    mti_json_put_int(j, "reserved", n->reserved);
+    return j;
+}
+
+json_t *mti_serve_json(const mti_serve_report *s)
+{
+    json_t *j = json_object(), *rows = json_array();
+    mti_json_put_text(j, "schema", "memtape.serve/1");
+    mti_json_put_text(j, "model", s->workload->name);
+    mti_json_put_text(j, "dtype", mt_dtype_name(s->workload->config.dtype));
+    mti_json_put(j, "gpu", s->gpu ? json_string(s->gpu->name) : json_null());
+    mti_json_put_int(j, "capacity", s->capacity);
+    mti_json_put_int(j, "at_once", (uint64_t)s->at_once);
+    mti_json_put(j, "fits", json_boolean(mti_serve_fits(s)));
+    for (size_t i = 0; i < s->n_rows; i++)
+        for (size_t k = 0; k < s->n_lengths; k++)
+            mti_json_push(rows, need_json(&s->rows[i], &s->rows[i].needs[k]));
+    mti_json_put(j, "rows", rows);
+    return j;
+}

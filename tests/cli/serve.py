@@ -1,0 +1,83 @@
+"""`memtape serve`: the table's numbers are the JSON's, each fits and one more does not, the JSON is documented, bad
+input is refused."""
+import json
+import os
+import re
+import tempfile
+from pathlib import Path
+from lib import check, documented_keys, done, equal, paths, refused, run
+
+GPT = ["gpt", "-d", 64, "-l", 2, "-a", 4, "-s", 64, "--vocab", 256]
+LLAMA = ["llama", "-d", 64, "-l", 2, "-a", 4, "--kv-heads", 2, "-s", 32, "--vocab", 256]
+MIB = 1 << 20
+
+
+def serve(*args, status=0):
+    p = run("serve", *args, "--json", "-")
+    equal(p.returncode, status, f"status of serve {args}: {p.stderr}")
+    return json.loads(p.stdout)
+
+
+# ---- a known model on a known GPU: the page's example, the JSON, 80 columns ----
+PAGE = Path(__file__).parent.parent.parent / "docs" / "serve.md"
+with tempfile.TemporaryDirectory() as folder:
+    text = run("serve", "llama-3.1-8b", "--gpu", "h100", "--json", f"{folder}/out.json").stdout
+    j = json.loads(Path(folder, "out.json").read_text())
+example = re.search(r"(?s)    fits: .*?\n\n[^ ]", PAGE.read_text()).group(0)[:-1]
+for line in example.strip("\n").splitlines():
+    check(not line.strip() or line[4:].rstrip() in text, f"the page's line {line!r} in {text}")
+check(len(example.splitlines()) > 8 and max(map(len, text.splitlines())) <= 80, text)
+known = documented_keys("serve.md")
+for key in set(paths(j)) - known:
+    check(key.startswith("rows[].by_category."), f"serve.md: no {key}")
+table = [re.split(r"  +", line.strip()) for line in text.splitlines() if re.match(r"  (bf16|int8|nf4)", line)]
+lengths = sorted({r["positions"] for r in j["rows"]})
+equal(lengths, [512, 2048, 8192, 32768, 131072], "lengths")
+for weights, cache, gib, *most in table:
+    rows = [r for r in j["rows"] if (r["weights"], r["cache"]) == (weights, cache)]
+    equal(most, [f"{r['sequences']:,}" for r in rows], f"the row of {weights}, {cache}")
+    equal(gib, f"{rows[0]['weight_bytes'] / 2**30:.1f}", f"weights of {weights}")
+    for r in rows:
+        equal(sum(r["by_category"].values()), r["peak"], "the peak's parts")
+        check(r["reserved"] <= j["capacity"], f"more reserved than there is: {r}")
+equal(len(table), 6, "rows of the table")
+
+# ---- every form, every boundary: a device with one byte less, or one sequence more, is too small ----
+for model in (GPT, LLAMA):
+    for weights in ("plain", "int8", "nf4", "nf4-double"):
+        for cache in ("preallocated", "growing", "8bit", "paged"):
+            j = serve(*model, "--weights", weights, "--kv-cache", cache, "--capacity", 30 * MIB)
+            r, = j["rows"]
+            check(r["sequences"] > 0, f"{weights}, {cache}: {r}")
+            equal((r["positions"], j["gpu"], j["capacity"]), (model[model.index("-s") + 1], None, 30 * MIB), "what is asked for")
+for option in (["--attention", "math"], ["--norm", "post"], ["--dtype", "f32"], ["--at-once", 7]):
+    check(serve(*GPT, "--capacity", 30 * MIB, *option)["rows"] != serve(*GPT, "--capacity", 30 * MIB)["rows"],
+          f"{option} changes nothing")
+
+# ---- too small: what one sequence needs ----
+p = run("serve", "llama-3.1-8b", "--gpu", "rtx4090", "--weights", "plain", "-s", 131072)
+check(p.returncode == 1 and p.stdout.startswith("does not fit: 1 x 131,072 tokens of llama-3.1-8b on one rtx4090"), p.stdout)
+j = serve("llama-3.1-8b", "--gpu", "rtx4090", "--weights", "plain", "-s", 131072, status=1)
+equal((j["fits"], j["rows"][0]["sequences"]), (False, 0), "nothing fits")
+check(j["rows"][0]["peak"] > j["capacity"], "what one needs")
+
+# ---- a file of GPUs ----
+with tempfile.TemporaryDirectory() as folder:
+    path = os.path.join(folder, "gpus.json")
+    Path(path).write_text('{"h100": {"memory": "94GiB"}}')
+    equal(serve(*GPT, "-s", 16, "--gpu", "h100", "--weights", "plain", "--capacity", "8MiB")["capacity"], 8 * MIB,
+          "the capacity that is given")
+    refused(["--gpus-file", "--capacity"], "serve", "gpt", "--gpu", "h100", "--gpus-file", path, "--capacity", "8MiB")
+    equal(serve("llama-3.1-8b", "-s", 4096, "--gpu", "h100", "--gpus-file", path, "--weights", "nf4")["capacity"],
+          94 << 30, "a file's memory")
+
+# ---- refusals ----
+refused(["--gpu is missing", "--capacity"], "serve", "gpt")
+refused(["--gpus-file needs --gpu"], "serve", "gpt", "--capacity", "1GB", "--gpus-file", "x")
+refused(["bert", "left to right"], "serve", "bert", "--gpu", "h100")
+refused(["h100"], "serve", "gpt", "--gpu", "h101", status=1)
+refused(["--kv-cache none"], "serve", "gpt", "--gpu", "h100", "--kv-cache", "none")
+refused(["--weights", "nf4-double"], "serve", "gpt", "--gpu", "h100", "--weights", "int4")
+refused(["--at-once"], "serve", "gpt", "--gpu", "h100", "--at-once", 0)
+refused(["--seq 9999999", "131072"], "serve", "llama-3.1-8b", "--gpu", "h100", "-s", 9999999)
+done()

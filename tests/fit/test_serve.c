@@ -1,0 +1,153 @@
+/* Serving: the bytes of weights and cache are those of their formulas, the parts sum to the peak,
+ * and the most sequences are those that trying every number finds. */
+#include <string.h>
+#include "memtape/serve.h"
+#include "mtt.h"
+
+#define SMALL .hidden = 64, .heads = 4, .layers = 2, .vocab = 96, .context = 64
+
+static const mt_model_config models[] = {
+    {SMALL, .kind = MT_MODEL_GPT, .dtype = MT_F32},
+    {SMALL, .kind = MT_MODEL_LLAMA, .kv_heads = 2, .dtype = MT_BF16},
+    {SMALL, .kind = MT_MODEL_LLAMA, .tied = true, .attention = MT_ATTENTION_MATH, .dtype = MT_F16},
+};
+static const mt_quant formats[] = {{.format = MT_QUANT_INT8},
+                                   {.format = MT_QUANT_NF4},
+                                   {.format = MT_QUANT_NF4, .double_scales = true}};
+#define N(array) (sizeof(array) / sizeof *(array))
+enum { FORMS = 1 + N(formats) };
+
+static const mt_quant *form_of(size_t i) { return i ? &formats[i - 1] : NULL; }
+
+/* Whether the tensor is the weight of a layer's linear. */
+static bool is_quantised(const mt_named_tensor *p)
+{
+    return !strncmp(p->name, "h.", 2) && mt_rank(p->tensor) == 2;
+}
+
+/* Bytes of all parameters, by formula. */
+static size_t weights_of(const mt_model_config *c, const mt_quant *format)
+{
+    const mt_named_tensor *list;
+    size_t n, total = 0;
+    mt_device *meta = mt_device_open("meta");
+    mt_module *m = mt_model_new(meta, c);
+    mtt_ok(mt_module_params(m, &list, &n));
+    for (size_t i = 0; i < n; i++)
+        total += format && is_quantised(&list[i])
+                     ? mt_quantized_bytes(format, mt_numel(list[i].tensor))
+                     : (size_t)mt_numel(list[i].tensor) * mt_dtype_size(c->dtype);
+    mt_module_free(m);
+    mt_device_release(meta);
+    return total;
+}
+
+static void bytes_are_those_of_the_formulas(void **state)
+{
+    (void)state;
+    for (size_t m = 0; m < N(models); m++)
+        for (size_t f = 0; f < FORMS; f++)
+            for (int c = 0; c < MT_KV_FORM_COUNT; c++) {
+                mt_serve_need need;
+                const mt_serve_options options = {.config = &models[m],
+                                                  .weights = form_of(f),
+                                                  .cache = (mt_kv_form)c,
+                                                  .positions = 37,
+                                                  .at_once = 30};
+                mtt_ok(mt_serve_measure(&options, 3, 0, &need));
+                assert_int_equal(need.weights, weights_of(&models[m], form_of(f)));
+                assert_int_equal(need.cache, mt_kv_bytes(&models[m], (mt_kv_form)c, 3, 37));
+                assert_int_equal(need.forwards, 4); /* of 36 positions, 10 of each at once */
+                assert_int_equal(need.sequences, 3);
+                assert_int_equal(need.positions, 37);
+                size_t sum = 0;
+                for (int k = 0; k < MT_CATEGORY_COUNT; k++) sum += need.by_category[k];
+                assert_int_equal(sum, need.peak);
+                assert_true(need.peak >= need.weights + need.cache);
+                assert_true(need.reserved >= need.peak);
+            }
+}
+
+static bool fits(const mt_serve_options *options, int64_t n, size_t capacity, mt_serve_need *need)
+{
+    if (mt_serve_measure(options, n, capacity, need) == MT_OK) return true;
+    assert_int_equal(mt_last_status(), MT_ERR_MEMORY);
+    mt_clear_error();
+    return false;
+}
+
+static void so_many_fit_and_one_more_does_not(void **state)
+{
+    (void)state;
+    for (size_t m = 0; m < N(models); m++)
+        for (size_t f = 0; f < FORMS; f += 2)
+            for (int c = 0; c < MT_KV_FORM_COUNT; c++) {
+                const mt_serve_options options = {
+                    .config = &models[m], .weights = form_of(f), .cache = (mt_kv_form)c};
+                const size_t capacities[] = {(size_t)2 << 20, (size_t)4 << 20, (size_t)9 << 20};
+                for (size_t i = 0; i < N(capacities); i++) {
+                    mt_serve_need most, again;
+                    mtt_ok(mt_serve_most(&options, capacities[i], &most));
+                    int64_t n = most.sequences;
+                    assert_int_equal(most.positions, 64); /* the context */
+                    assert_false(fits(&options, n + 1, capacities[i], &again));
+                    if (!n) continue;
+                    assert_true(most.reserved <= capacities[i]);
+                    assert_true(fits(&options, n, capacities[i], &again));
+                    assert_memory_equal(&most, &again, sizeof most);
+                }
+            }
+}
+
+static void too_small_a_capacity_says_what_one_needs(void **state)
+{
+    (void)state;
+    mt_serve_need most, one;
+    const mt_serve_options options = {.config = &models[0]};
+    mtt_ok(mt_serve_most(&options, 1000, &most));
+    assert_int_equal(most.sequences, 0);
+    mtt_ok(mt_serve_measure(&options, 1, 0, &one));
+    assert_int_equal(most.peak, one.peak);
+    assert_int_equal(most.cache, one.cache);
+}
+
+static void expect(mt_status status, const char *text)
+{
+    assert_int_equal(status, MT_ERR_ARGUMENT);
+    if (!strstr(mt_last_error(), text)) fail_msg("\"%s\" in: %s", text, mt_last_error());
+    mt_clear_error();
+}
+
+static void bad_options_are_refused(void **state)
+{
+    (void)state;
+    mt_serve_need need;
+    const mt_model_config *gpt = &models[0];
+    mt_model_config bert = models[0];
+    bert.kind = MT_MODEL_BERT;
+    const mt_quant odd = {.format = MT_QUANT_NF4, .block = 7};
+    expect(mt_serve_measure(&(mt_serve_options){.config = &bert}, 1, 0, &need), "left to right");
+    expect(mt_serve_measure(&(mt_serve_options){.config = gpt}, 0, 0, &need), "0 sequences");
+    expect(mt_serve_measure(&(mt_serve_options){.config = gpt, .positions = 65}, 1, 0, &need),
+           "64");
+    expect(mt_serve_measure(&(mt_serve_options){.config = gpt, .at_once = -1}, 1, 0, &need), "-1");
+    expect(mt_serve_measure(&(mt_serve_options){.config = gpt, .weights = &odd}, 1, 0, &need), "7");
+    expect(mt_serve_most(&(mt_serve_options){.config = gpt}, 0, &need), "capacity");
+    expect(mt_serve_most(NULL, 1, &need), "options");
+    expect(mt_serve_most(&(mt_serve_options){0}, 1, &need), "config");
+    expect(mt_serve_most(&(mt_serve_options){.config = gpt}, 1, NULL), "result");
+    expect(
+        mt_serve_measure(&(mt_serve_options){.config = gpt, .cache = (mt_kv_form)9}, 1, 0, &need),
+        "form 9");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bytes_are_those_of_the_formulas),
+        cmocka_unit_test(so_many_fit_and_one_more_does_not),
+        cmocka_unit_test(too_small_a_capacity_says_what_one_needs),
+        cmocka_unit_test(bad_options_are_refused),
+    };
+    return cmocka_run_group_tests_name("serving", tests, NULL, NULL);
+}
