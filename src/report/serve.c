@@ -3,8 +3,15 @@
 #include "report/serve.h"
 
 #define GIB 1073741824.0
+#define MIB 1048576.0
 
-static double gib(size_t n_bytes) { return (double)n_bytes / GIB; }
+/* Of all figures: GiB, but MiB for devices that have less than one. */
+static bool is_small(const mti_serve_report *s) { return (double)s->capacity < GIB; }
+static const char *unit(const mti_serve_report *s) { return is_small(s) ? "MiB" : "GiB"; }
+static double scaled(const mti_serve_report *s, size_t n_bytes)
+{
+    return (double)n_bytes / (is_small(s) ? MIB : GIB);
+}
 
 /* The first row whose length that is asked for fits; else the first. */
 static const mti_serve_row *chosen(const mti_serve_report *s)
@@ -35,9 +42,10 @@ static void print_answer(const mti_serve_report *s, FILE *out, const mti_style *
             mti_thousands(most, fits ? n->sequences : 1), mti_thousands(length, n->positions),
             s->workload->name, s->gpu ? s->gpu->name : "device");
     size_t held = n->by_category[MT_PARAMETER] + n->by_category[MT_CACHE];
-    fprintf(out, "peak %.1f GiB: weights %.1f, cache %.1f, at work %.1f; reserved %.1f of %.1f\n",
-            gib(n->peak), gib(n->by_category[MT_PARAMETER]), gib(n->by_category[MT_CACHE]),
-            gib(n->peak - held), gib(n->reserved), gib(s->capacity));
+    fprintf(out, "peak %.1f %s: weights %.1f, cache %.1f, at work %.1f; reserved %.1f of %.1f\n",
+            scaled(s, n->peak), unit(s), scaled(s, n->by_category[MT_PARAMETER]),
+            scaled(s, n->by_category[MT_CACHE]), scaled(s, n->peak - held), scaled(s, n->reserved),
+            scaled(s, s->capacity));
     fprintf(out, "%s weights, %s cache; prompts read %s tokens at once, in all\n\n", row->weights,
             mt_kv_form_name(row->cache), mti_thousands(length, s->at_once));
 }
@@ -45,7 +53,7 @@ static void print_answer(const mti_serve_report *s, FILE *out, const mti_style *
 static bool print_table(const mti_serve_report *s, FILE *out, const mti_style *style)
 {
     char columns[16] = "llr", names[MTI_SERVE_LENGTHS][MTI_NUMBER];
-    const char *headings[3 + MTI_SERVE_LENGTHS] = {"weights", "cache", "GiB"};
+    const char *headings[3 + MTI_SERVE_LENGTHS] = {"weights", "cache", unit(s)};
     for (size_t k = 0; k < s->n_lengths; k++) {
         columns[3 + k] = 'r';
         headings[3 + k] = mti_thousands(names[k], s->rows[0].needs[k].positions);
@@ -56,10 +64,10 @@ static bool print_table(const mti_serve_report *s, FILE *out, const mti_style *s
         const mti_serve_row *row = &s->rows[i];
         mti_table_cell(t, "%s", row->weights);
         mti_table_cell(t, "%s", mt_kv_form_name(row->cache));
-        mti_table_cell(t, "%.1f", gib(row->needs[0].weights));
+        mti_table_cell(t, "%.1f", scaled(s, row->needs[0].weights));
         for (size_t k = 0; k < s->n_lengths; k++) mti_table_bytes(t, row->needs[k].sequences);
     }
-    fputs("the most sequences of so many tokens each; GiB: the weights\n", out);
+    fprintf(out, "the most sequences of so many tokens each; %s: the weights\n", unit(s));
     return mti_table_finish(t, out, style);
 }
 
