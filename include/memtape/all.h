@@ -15,5 +15,6 @@
 #include "memtape/budget.h"
 #include "memtape/fit.h"
 #include "memtape/serve.h"
+#include "memtape/report.h"
 
 #endif

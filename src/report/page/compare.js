@@ -39,7 +39,7 @@ function compareSection(a, b, close) {
   const columns = [["", ""], [names[0], "n"], [names[1], "n"], ["difference", "n"], ["", "n"]];
   const parts = [h("p", null, h("button", {type: "button", onclick: close}, "Close the comparison"))];
   if (!whole(a) || !whole(b)) {
-    parts.push(h("p", {class: "bad"}, "One of the two ran out of memory: there is no step to compare."));
+    parts.push(h("p", {class: "bad"}, "One of the two has no whole step: it ran out of memory, or was not measured."));
   } else {
     const s = a.report.steady, o = b.report.steady;
     const used = CATEGORY_NAMES.filter(name => s.by_category[name] || o.by_category[name]);

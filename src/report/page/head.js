@@ -43,9 +43,20 @@ function refusedHead(run) {
     categoryBar(oom.by_category, oom.allocated), equation("allocated", oom.allocated, oom.by_category));
 }
 
+/* Of a report that knows what is saved and nothing of a step's peak (memtape.torch). */
+function savedHead(run) {
+  const {saved, params} = run.report;
+  return h("section", {class: "hero"}, title(run),
+    h("p", {class: "headline"}, "Saved for backward: ", h("strong", null, rounded(saved.bytes))),
+    h("p", {class: "sub"}, exact(saved.bytes), " bytes in " + plural(saved.storages, "storage") +
+      "; memory over the step was not measured."),
+    facts([["Parameters", counted(params.count), scaled(params.bytes)]]));
+}
+
 function head(run) {
   const {report} = run;
   if (report.out_of_memory) return refusedHead(run);
+  if (!report.steady) return savedHead(run);
   const {steady, peak, saved, params, flops} = report;
   return h("section", {class: "hero"}, title(run),
     h("p", {class: "headline"}, "A training step takes ", h("strong", null, rounded(steady.peak))),
@@ -69,6 +80,7 @@ function sumTable(label, rows, foot) {
 }
 
 function growthTable({growth: g}) {
+  if (!g) return null;
   const rows = [["", g.saved, "saved for backward"],
     [MINUS, g.before, "of them in storages older than forward (the input)"],
     ["+", g.rounding, "rounding of the new ones up to blocks of 512 bytes"],
@@ -104,6 +116,7 @@ function phaseTable(label, phases) {
 }
 
 function phaseTables({steady, phases, inference}) {
+  if (!steady) return null;
   return section("Phase by phase", "Bytes of blocks of 512, by category at each phase's end.",
     h("h3", null, "A step in the steady state"), phaseTable("Steady step", steady.phases),
     h("h3", null, "The first step, which makes the optimizer's state"), phaseTable("First step", phases),

@@ -146,7 +146,7 @@ function settingsOf(report) {
     if (m[name]) words.push(text + " " + thousands(m[name]));
   }
   add(m.dtype), add(m.act), add(m.attention, m.attention + " attention"), add(m.dropout, "dropout " + m.dropout);
-  add(m.optimizer !== "none", m.optimizer), add(m.recipe, "recipe " + m.recipe);
+  add(m.optimizer && m.optimizer !== "none", m.optimizer), add(m.recipe, "recipe " + m.recipe);
   const s = report.spared || {};
   add(s.checkpoint, s.checkpoint && "checkpoint " + s.checkpoint.preset);
   add(s.offload, s.offload && "offload to " + s.offload.to);

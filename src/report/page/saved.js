@@ -70,7 +70,7 @@ function story(run, t) {
   const life = t.life && timeline && [h("div", null, h("dt", null, "Made"),
     h("dd", null, "event " + thousands(t.life.made) + ", " + placeText(timeline, t.life.made)))];
   const after = t.freed_after;
-  const freed = after ? [`after ${after.op}'s backward in `, pathText(ofAll(after.module, t.first, t.last))]
+  const freed = after === undefined ? "not recorded" : after ? [`after ${after.op}'s backward in `, pathText(ofAll(after.module, t.first, t.last))]
     : "when the caller lets it go: no op's backward does";
   return h("dl", {class: "story"},
     h("div", null, h("dt", null, "Saved first by"), h("dd", null, saver(t))),

@@ -1,0 +1,13 @@
+"""memtape: what a training step keeps in memory, to the byte.
+
+    >>> import memtape
+    >>> report = memtape.profile("mlp", act="relu")
+    >>> report["saved"]["bytes"]
+    83886080
+
+`memtape.torch` makes the same report of a PyTorch model; it needs PyTorch. docs/python.md is the page."""
+
+from memtape._library import MemtapeError
+from memtape.report import Report, profile, run
+
+__all__ = ["MemtapeError", "Report", "profile", "run"]

@@ -1,0 +1,30 @@
+"""The program `memtape`, which comes with the package."""
+
+import os
+import subprocess
+import sys
+from typing import List
+
+from memtape._library import MemtapeError, beside
+
+
+def path() -> str:
+    return beside("MEMTAPE", "memtape")
+
+
+def call(words: List[str]) -> str:
+    """Runs the program; returns what it prints. Its message is raised if it fails."""
+    done = subprocess.run([path(), *words], stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8",
+                          errors="replace", check=False)
+    if done.returncode:
+        raise MemtapeError(done.stderr.strip() or f"memtape ended with status {done.returncode}")
+    return done.stdout
+
+
+def main() -> None:
+    """The command `memtape`: becomes the program."""
+    try:
+        program = path()
+    except MemtapeError as error:
+        sys.exit(f"memtape: {error}")
+    os.execv(program, ["memtape", *sys.argv[1:]])

@@ -1,0 +1,128 @@
+"""Reports: the JSON that `memtape profile --json` writes, with the page that --html writes."""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Union
+
+from memtape import _program
+from memtape._library import check, library
+
+if TYPE_CHECKING:
+    import pandas
+
+Option = Union[str, int, float, bool, None]
+FRAME_HEIGHT = 800  # pixels of a report in a notebook
+
+
+class Report(Mapping[str, Any]):
+    """A report: report["saved"]["bytes"] is a key of docs/profile-json.md. Bytes are ints. Nothing in it is shared with
+    the library; it can be kept, pickled and copied."""
+
+    def __init__(self, values: Dict[str, Any], title: str, page: Optional[str] = None) -> None:
+        self._values, self.title, self._page = values, title, page
+
+    def __getitem__(self, key: str) -> Any:
+        return self._values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"<memtape report: {self.title}>"
+
+    def to_dict(self) -> Dict[str, Any]:
+        """A copy of the whole report."""
+        copy: Dict[str, Any] = json.loads(self.json())
+        return copy
+
+    def json(self) -> str:
+        return json.dumps(self._values, ensure_ascii=False, indent=2)
+
+    def tensors(self) -> List[Dict[str, Any]]:
+        """The saved storages, one dictionary each, in the order in which they were first saved."""
+        tensors: List[Dict[str, Any]] = self.to_dict()["saved"]["tensors"]
+        return tensors
+
+    def dataframe(self) -> pandas.DataFrame:
+        """The saved storages as rows of a pandas DataFrame: storage, bytes, allocated, shape (a tuple), dtype, module, op,
+        role, name, and shared_by, the number of other savers of the same storage."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise ImportError("Report.dataframe needs pandas: pip install pandas") from error
+        columns = ["storage", "bytes", "allocated", "shape", "dtype", "module", "op", "role", "name"]
+        rows = [{**{name: t[name] for name in columns}, "shape": tuple(t["shape"]), "shared_by": len(t["also"])}
+                for t in self.tensors()]
+        return pandas.DataFrame(rows, columns=[*columns, "shared_by"])
+
+    def html(self) -> str:
+        """The page that `memtape profile --html` writes: all of it in one text, which loads nothing."""
+        if self._page is None:
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder) / "report.html"
+                self._write(path)
+                self._page = path.read_text(encoding="utf-8")
+        return self._page
+
+    def _write(self, path: Path) -> None:
+        check(library().mt_report_write_html(self.title.encode(), self.json().encode(), os.fsencode(path)))
+
+    def write_html(self, path: Union[str, os.PathLike[str]]) -> None:
+        """Writes the page to a file, whole or not at all."""
+        path = Path(path)
+        if self._page is None:
+            self._write(path)
+            return
+        part = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            part.write_text(self._page, encoding="utf-8")
+            os.replace(part, path)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the page in a frame, which cannot reach the notebook."""
+        return (f'<iframe title="{html.escape(self.title)}" sandbox="allow-scripts" width="100%" '
+                f'height="{FRAME_HEIGHT}" style="border:0" srcdoc="{html.escape(self.html())}"></iframe>')
+
+
+def words(options: Mapping[str, Option]) -> List[str]:
+    """kv_heads=2 is "--kv-heads 2", causal=True is "--causal"; None and False are left out."""
+    given: List[str] = []
+    for name, value in options.items():
+        if value is None or value is False:
+            continue
+        given.append("--" + name.replace("_", "-"))
+        if value is not True:
+            given.append(str(value))
+    return given
+
+
+def profile(model: Union[str, os.PathLike[str]], *, device: str = "meta", **options: Option) -> Report:
+    """Runs two training steps of a model and reports the first one's ledger and the second one's peak, as
+    `memtape profile MODEL` does.
+
+    model: a kind ("mlp", "gpt", ...), a preset ("gpt2", ...) or the path of a config.json. The options are the
+    program's: batch=4, seq=1024, dtype="bf16", checkpoint="full"; its default is taken for what is not given, but
+    for device, which is "meta": nothing is computed, and the bytes are those of the other devices. Raises
+    MemtapeError with the program's message."""
+    with tempfile.TemporaryDirectory() as folder:
+        page = Path(folder) / "report.html"
+        text = _program.call(["profile", os.fspath(model), "--device", device, *words(options), "--quiet",
+                              "--html", str(page), "--json", "-"])
+        values = json.loads(text)
+        return Report(values, f"{os.fspath(model)} on {device}", page.read_text(encoding="utf-8"))
+
+
+def run(*arguments: Union[str, int, float, os.PathLike[str]]) -> str:
+    """Runs the program with these arguments, run("explain", "mlp", "--act", "gelu"), and returns what it prints."""
+    return _program.call([str(argument) for argument in arguments])

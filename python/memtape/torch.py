@@ -1,0 +1,279 @@
+"""The ledger for PyTorch: what the tape of a model of your own keeps for backward.
+
+    import memtape.torch
+    report = memtape.torch.profile(model, x)             # one forward, measured
+    report["saved"]["bytes"]; report.write_html("report.html")
+
+or, where the forward is your own code, loss included:
+
+    with memtape.torch.Ledger(model) as ledger:
+        loss = loss_of(model(x), y)
+    report = ledger.report(loss)                         # before loss.backward()
+
+Storages are counted once and whole, parameters and buffers left out, as docs/parity.md says. The ledger keeps no
+tensor alive, changes none, and works on every device that PyTorch has, "meta" too."""
+
+from __future__ import annotations
+
+import functools
+import re
+import sys
+import weakref
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Dict, Iterator, List, Optional, Set, Tuple, Type
+
+try:
+    import torch
+    import torch.utils.checkpoint
+except ImportError as error:
+    raise ImportError("memtape.torch needs PyTorch: pip install torch") from error
+if not hasattr(torch._C._autograd.SavedTensor, "data"):
+    raise ImportError(f"memtape.torch needs a PyTorch whose SavedTensor tells its data, such as 2.13; this is {torch.__version__}")
+
+from memtape._library import MemtapeError
+from memtape.report import Report
+
+BLOCK = 512  # bytes; of the blocks in which PyTorch's allocator for CUDA counts
+DTYPES = {torch.float32: "f32", torch.float64: "f64", torch.bfloat16: "bf16", torch.float16: "f16",
+          torch.int64: "i64", torch.int32: "i32", torch.uint8: "u8", torch.bool: "bool", torch.int8: "i8",
+          torch.int16: "i16", torch.float8_e4m3fn: "f8_e4m3", torch.float8_e5m2: "f8_e5m2"}
+UNKNOWN = "unknown"  # op and name of what a graph keeps that the given outputs do not come from
+# Keys of docs/profile-json.md that have no meaning for a model of someone else's, or were not measured.
+MODEL_KEYS = ("batch", "seq", "hidden", "heads", "kv_heads", "layers", "vocab", "context", "ffn", "mlp", "act",
+              "out_act", "inplace", "norm", "norm_kind", "dropout", "attention", "causal", "ops", "recipe",
+              "recipe_options", "optimizer", "seed")
+OTHER_KEYS = ("capacity", "gemm_workspace", "scratch", "parallel", "growth", "spared", "budget", "phases", "steady",
+              "left", "inference", "peak", "timeline", "formula", "flops", "out_of_memory")
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return DTYPES.get(dtype, str(dtype).replace("torch.", "", 1))
+
+
+class _Packed:
+    """What autograd holds in the place of a saved tensor, and alone keeps alive."""
+
+    __slots__ = ("tensor", "__weakref__")
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+
+@dataclass
+class _Save:
+    """One saved tensor: where it was saved, and then by whom."""
+
+    packed: weakref.ref[_Packed]
+    module: str
+    op: str = UNKNOWN
+    name: str = UNKNOWN
+    role: str = "aux"
+
+
+# ---- the names of nodes ----
+
+@functools.cache
+def _operations() -> Dict[str, Tuple[str, Set[str]]]:
+    """PyTorch's operations by their names in small letters without "_": (name, names of all arguments)."""
+    found: Dict[str, Tuple[str, Set[str]]] = {}
+    for schema in torch._C._jit_get_all_schemas():
+        space, _, name = schema.name.partition("::")
+        if space == "aten":
+            _, known = found.setdefault(name.replace("_", ""), (name.strip("_"), set()))
+            known.update(argument.name for argument in schema.arguments)
+    return found
+
+
+def _operation(node: str) -> Tuple[str, Set[str]]:
+    """("native_layer_norm", names of its arguments) of NativeLayerNormBackward0. The name is aten's, but for "_" at its
+    ends; of a Function of the user's its own, without arguments."""
+    plain = re.sub(r"Backward\d*$", "", node)
+    own_name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", plain).lower()
+    return _operations().get(plain.replace("_", "").lower(), (own_name, set()))
+
+
+def _role(arguments: Set[str], name: str) -> str:
+    """What a saved tensor is to its operation, by the name that PyTorch's derivatives give it: that of an argument;
+    `result`, `result0` or `output` for what it returns first; and the rest, such as masks and statistics, is "aux". So
+    is all that a Function of the user's keeps, which has no names."""
+    if name in arguments:
+        return "input"
+    return "output" if name in ("result", "result0", "output", "out") else "aux"
+
+
+def _raw_saves(node: Any) -> Iterator[Tuple[str, Any]]:
+    """(name, torch's SavedTensor) of all that a node keeps. Nothing is unpacked: that could run a checkpoint."""
+    for attribute in dir(node):
+        if not attribute.startswith("_raw_saved_"):
+            continue
+        try:
+            value = getattr(node, attribute)
+        except RuntimeError:  # freed by a backward
+            continue
+        name = attribute[len("_raw_saved_"):]
+        if isinstance(value, (tuple, list)):
+            yield from ((f"{name}[{i}]", raw) for i, raw in enumerate(value) if raw is not None)
+        elif value is not None:
+            yield name, value
+
+
+def _nodes(outputs: Any) -> Iterator[Any]:
+    """Every node that the tensors in `outputs` come from, without recursion."""
+    waiting = [t.grad_fn for t in _tensors(outputs) if t.grad_fn is not None]
+    seen = set(waiting)
+    while waiting:
+        node = waiting.pop()
+        yield node
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                waiting.append(following)
+
+
+def _tensors(value: Any) -> List[torch.Tensor]:
+    """The tensors in nested tuples, lists, dictionaries and the results of Transformers' models."""
+    from torch.utils import _pytree
+
+    if isinstance(value, dict):
+        value = dict(value)
+    return [leaf for leaf in _pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+# ---- storages ----
+
+def _storage(t: torch.Tensor) -> Tuple[int, int]:
+    """(identity, bytes) of t's storage. An identity is that of one storage as long as it is alive."""
+    try:
+        storage = t.untyped_storage()
+    except (NotImplementedError, RuntimeError) as error:
+        raise MemtapeError(f"memtape.torch: a saved tensor of layout {t.layout} has no storage to count: {error}") \
+            from error
+    return storage._cdata, storage.nbytes()
+
+
+class Ledger:
+    """with Ledger(model) as ledger: counts what autograd saves in this thread. Like all saved-tensor hooks of PyTorch,
+    hooks inside its own come first: of a checkpoint it sees what the checkpoint keeps.
+
+    model: its parameters and buffers are not counted, and its modules' paths name where something was saved; the path
+    begins with the class of the model. Hooks are taken off at the end of the `with`."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        if not isinstance(model, torch.nn.Module):
+            raise TypeError(f"Ledger: model is a {type(model).__name__}; need a torch.nn.Module")
+        self._model = model
+        self._saves: List[_Save] = []
+        self._path: List[str] = []
+        self._handles: List[Any] = []
+        self._hooks: Optional[Any] = None
+        self._began = False
+
+    def __enter__(self) -> Ledger:
+        if self._began:
+            raise MemtapeError("memtape.torch: a Ledger is entered once; make a new one")
+        self._began = True
+        root = type(self._model).__name__
+        for name, module in self._model.named_modules():
+            self._handles += self._follow(module, f"{root}.{name}" if name else root)
+        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda packed: packed.tensor)
+        self._hooks.__enter__()
+        return self
+
+    def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException],
+                 trace: Optional[TracebackType]) -> None:
+        if self._hooks is not None:
+            self._hooks.__exit__(kind, error, trace)
+        for handle in self._handles:
+            handle.remove()
+        self._handles, self._hooks, self._path = [], None, []
+
+    def _follow(self, module: torch.nn.Module, path: str) -> List[Any]:
+        def enter(_module: torch.nn.Module, _arguments: Any) -> None:
+            self._path.append(path)
+
+        def leave(_module: torch.nn.Module, _arguments: Any, _result: Any) -> None:
+            if self._path:
+                self._path.pop()
+
+        return [module.register_forward_pre_hook(enter, prepend=True),
+                module.register_forward_hook(leave, always_call=True)]
+
+    def _pack(self, t: torch.Tensor) -> _Packed:
+        # Not t itself: a Function's own output would keep its node, and that the output, for ever.
+        packed = _Packed(t.detach())
+        save = _Save(weakref.ref(packed), self._path[-1] if self._path else "")
+        # A checkpoint holds its inputs by a node of its own, to which no output leads.
+        if sys._getframe(1).f_code.co_filename == torch.utils.checkpoint.__file__:
+            save.op, save.name, save.role = "checkpoint", "input", "input"
+        self._saves.append(save)
+        return packed
+
+    # ---- the report ----
+
+    def _name(self, outputs: Any) -> None:
+        """Finds for each saved tensor the node that keeps it."""
+        saves = {id(packed): save for save in self._saves for packed in [save.packed()] if packed is not None}
+        for node in _nodes(outputs):
+            op, arguments = _operation(node.name())
+            for name, raw in _raw_saves(node):
+                save = saves.get(id(raw.data)) if isinstance(raw.data, _Packed) else None
+                if save is not None:
+                    save.op, save.name, save.role = op, name, _role(arguments, name)
+
+    def _entries(self) -> List[Dict[str, Any]]:
+        own = {_storage(t)[0] for t in [*self._model.parameters(), *self._model.buffers()]}
+        entries: Dict[int, Dict[str, Any]] = {}
+        for save in self._saves:
+            packed = save.packed()
+            if packed is None:  # its graph is gone
+                continue
+            identity, n_bytes = _storage(packed.tensor)
+            if identity in own or not n_bytes:
+                continue
+            saver = {"module": save.module, "op": save.op, "role": save.role, "name": save.name}
+            if identity in entries:
+                entries[identity]["also"].append(saver)
+                continue
+            entries[identity] = {
+                "storage": len(entries) + 1, "bytes": n_bytes, "allocated": -(-n_bytes // BLOCK) * BLOCK,
+                "shape": list(packed.tensor.shape), "dtype": dtype_name(packed.tensor.dtype), **saver, "also": []}
+        return list(entries.values())
+
+    def report(self, *outputs: Any) -> Report:
+        """The report of what is kept now; call it before backward, which lets it go. outputs: what backward will begin
+        at, the loss or the model's outputs, from which the graph is followed to tell the ops. What another graph keeps is
+        counted, too; its op is "unknown"."""
+        if not self._began or self._hooks is not None:
+            raise MemtapeError("memtape.torch: report comes after the Ledger's `with`, and before backward")
+        self._name(outputs)
+        entries = self._entries()
+        if self._saves and not any(save.packed() for save in self._saves):
+            raise MemtapeError("memtape.torch: nothing is kept any more; call report before backward")
+        return Report(self._values(entries), f"{type(self._model).__name__} on {self._device()}")
+
+    def _device(self) -> str:
+        kinds = {t.device.type for t in [*self._model.parameters(), *self._model.buffers()]}
+        return ", ".join(sorted(kinds)) or "cpu"
+
+    def _values(self, entries: List[Dict[str, Any]]) -> Dict[str, Any]:
+        parameters = list(self._model.parameters())
+        name = type(self._model).__name__
+        dtype = next((dtype_name(p.dtype) for p in parameters), None)
+        return {
+            "schema": "memtape.profile/1",
+            "model": {"kind": "torch", "preset": name, "dtype": dtype, **dict.fromkeys(MODEL_KEYS)},
+            "device": self._device(),
+            "params": {"count": sum(p.numel() for p in parameters),
+                       "bytes": sum(dict(map(_storage, parameters)).values())},
+            "saved": {"bytes": sum(e["bytes"] for e in entries), "allocated": sum(e["allocated"] for e in entries),
+                      "storages": len(entries), "tensors": entries},
+            **dict.fromkeys(OTHER_KEYS)}
+
+
+def profile(model: torch.nn.Module, *inputs: Any, **options: Any) -> Report:
+    """Calls model(*inputs, **options) once under a Ledger, and reports what its outputs keep for backward. The outputs
+    are let go again."""
+    with Ledger(model) as ledger:
+        outputs = model(*inputs, **options)
+    return ledger.report(outputs)

@@ -1,0 +1,333 @@
+"""memtape.torch on models that memtape does not have: equal to counts by hand, storage by storage; and it changes and
+keeps nothing. Exit status 77 if PyTorch is not installed."""
+import gc
+import sys
+import tempfile
+import weakref
+from pathlib import Path
+sys.path.append(str(Path(__file__).parent.parent / "cli"))
+from lib import check, documented_keys, done, equal, paths  # noqa: E402
+
+try:
+    import torch
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
+import memtape.torch  # noqa: E402
+from refusals import refused  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+
+def saved(report):
+    return [(t["bytes"], t["module"], f"{t['op']} {t['name']}", t["role"]) for t in report.tensors()]
+
+
+def also(report):
+    return [f"{s['op']} {s['name']}" for t in report.tensors() for s in t["also"]]
+
+
+# ---- counts by hand ----
+
+def convolutions():
+    return nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(512, 10))
+
+
+def convolutions_are_counted_as_by_hand():
+    model = convolutions()
+    with memtape.torch.Ledger(model) as ledger:
+        loss = F.cross_entropy(model(torch.randn(2, 3, 16, 16)), torch.tensor([1, 2]))
+    report = ledger.report(loss)
+    equal(saved(report), [
+        (2 * 3 * 16 * 16 * 4, "Sequential.0", "convolution input", "input"),
+        (2 * 8 * 16 * 16 * 4, "Sequential.1", "relu result", "output"),  # and what the pool reads
+        (2 * 8 * 8 * 8 * 8, "Sequential.2", "max_pool2d_with_indices result1", "aux"),  # an i64 for each output
+        (2 * 512 * 4, "Sequential.4", "addmm mat1", "input"),  # a view of the pool's output
+        (2 * 10 * 4, "", "log_softmax result", "output"),
+        (2 * 8, "", "nll_loss target", "input"),
+        (4, "", "nll_loss total_weight", "aux")], "a convolutional net")
+    equal(also(report), ["max_pool2d_with_indices self", "nll_loss self"], "who else keeps them")
+    equal(report["saved"]["bytes"], 6144 + 16384 + 8192 + 4096 + 80 + 16 + 4, "saved bytes")
+    equal(report["saved"]["storages"], 7, "storages")
+    equal(report["params"], {"count": 8 * 27 + 8 + 5120 + 10, "bytes": 4 * (8 * 27 + 8 + 5120 + 10)}, "parameters")
+
+
+class Recurrence(nn.Module):
+    """h_t = a_t h_(t-1) + x_t with a = sigmoid(gate(x)): Mamba's scan with a state of one, step by step."""
+
+    def __init__(self, d):
+        super().__init__()
+        self.gate, self.out = nn.Linear(d, d), nn.Linear(d, d, bias=False)
+
+    def forward(self, x):
+        a, h, states = torch.sigmoid(self.gate(x)), torch.zeros_like(x[:, 0]), []
+        for t in range(x.shape[1]):
+            h = a[:, t] * h + x[:, t]
+            states.append(h)
+        return self.out(torch.stack(states, 1) * F.silu(x))
+
+
+def recurrence_is_counted_as_by_hand():
+    b, s, d = 2, 5, 6
+    whole, step = b * s * d * 4, b * d * 4
+    for dtype in (torch.float32, torch.bfloat16):
+        e = dtype.itemsize
+        report = memtape.torch.profile(Recurrence(d).to(dtype), torch.randn(b, s, d, dtype=dtype))
+        # gate's input; a, once, for sigmoid and all products; s - 1 states (the first h is 0 and wants no gradient, so
+        # its product keeps h alone: one more); silu(x) for the gradient of the states, and the input of out.
+        equal(report["saved"]["bytes"], (whole + whole + s * step + whole + whole) * e // 4, f"a recurrence, {dtype}")
+        equal(report["saved"]["storages"], 4 + s, "storages")
+        sharers = [x for x in also(report) if x == "mul self"]
+        equal(len(sharers), s - 1, "products that keep a")
+
+
+class Attending(nn.Module):
+    """One of T5's self-attentions: no scale, and a bias by relative position that is learned."""
+
+    def __init__(self, d, heads, s):
+        super().__init__()
+        self.heads, self.qkv, self.out = heads, nn.Linear(d, 3 * d, bias=False), nn.Linear(d, d, bias=False)
+        self.bias = nn.Embedding(2 * s - 1, heads)
+        self.register_buffer("far", torch.arange(s)[:, None] - torch.arange(s)[None] + s - 1)
+
+    def forward(self, x):
+        q, k, v = (t.unflatten(2, (self.heads, -1)).transpose(1, 2) for t in self.qkv(x).chunk(3, 2))
+        weights = (q @ k.transpose(2, 3) + self.bias(self.far).permute(2, 0, 1)).softmax(-1)
+        return self.out((weights @ v).transpose(1, 2).flatten(2))
+
+
+def attention_is_counted_as_by_hand():
+    b, s, d, a = 2, 7, 12, 3
+    report = memtape.torch.profile(Attending(d, a, s), torch.randn(b, s, d))
+    x, weights = b * s * d * 4, b * a * s * s * 4
+    # x; q, k and v as dense copies, which the batched products make and keep; the weights, once, for softmax and
+    # product; the heads, merged by a copy, for the last product. The table's indices are a buffer, which is not counted.
+    equal(report["saved"]["bytes"], x + 3 * x + weights + x, "an attention with relative positions")
+    equal(report["saved"]["storages"], 6, "storages")
+    check("embedding indices" not in [row[2] for row in saved(report)], "buffers are not counted")
+
+
+# ---- rules ----
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(4, 4, bias=False)
+        self.second = nn.Linear(4, 4, bias=False)
+        self.second.weight = self.first.weight
+
+    def forward(self, x):
+        h = self.first(x).exp()
+        return self.second(h) + h[:, :2].exp().sum() + h.t()[1].tanh().sum()
+
+
+def storages_are_counted_once_and_whole():
+    report = memtape.torch.profile(Tied(), torch.randn(3, 4, requires_grad=True))
+    equal(saved(report), [(48, "Tied.first", "mm self", "input"), (48, "Tied", "exp result", "output"),
+                          (24, "Tied", "exp result", "output"), (12, "Tied", "tanh result", "output")], "storages")
+    equal(also(report), ["mm self"], "exp's result is the second product's input")
+    equal(report["params"], {"count": 16, "bytes": 64}, "a tied parameter once")
+    a = torch.randn(8, requires_grad=True)
+    report = memtape.torch.profile(nn.Softmax(0), a.expand(3, 8)[1, 2:5] * a[:1])
+    equal([row[0] for row in saved(report)], [12], "softmax of a slice keeps its own result")
+
+    class Half(nn.Module):
+        def forward(self, x):
+            return x[:, ::2] * torch.ones(3, 2, requires_grad=True)
+    report = memtape.torch.profile(Half(), torch.randn(3, 4, requires_grad=True))
+    equal([row[0] for row in saved(report)], [24, 48], "a saved view costs its whole storage")
+
+
+def a_graph_that_is_gone_is_not_counted():
+    class Forgetting(nn.Module):
+        def forward(self, x):
+            torch.exp(x).sum()
+            with torch.no_grad():
+                torch.sigmoid(x)
+            return x.tanh()
+    x = torch.randn(10, requires_grad=True)
+    report = memtape.torch.profile(Forgetting(), x)
+    equal(saved(report), [(40, "Forgetting", "tanh result", "output")], "what is kept")
+
+    class Hoarding(nn.Module):
+        def forward(self, x):
+            self.other = torch.exp(x).sum()
+            return x.tanh()
+    model = Hoarding()
+    report = memtape.torch.profile(model, x)
+    equal(saved(report), [(40, "Hoarding", "unknown unknown", "aux"), (40, "Hoarding", "tanh result", "output")],
+          "a graph that the output does not come from")
+    with memtape.torch.Ledger(model) as ledger:
+        y = model(x)
+    equal(saved(ledger.report({"y": [y]}, model.other))[0], (40, "Hoarding", "exp result", "output"), "all outputs given")
+
+
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = x * x
+        ctx.save_for_backward(x, y)
+        return y
+
+    @staticmethod
+    def backward(ctx, dy):
+        x, _ = ctx.saved_tensors
+        return 2 * x * dy
+
+
+class Custom(nn.Module):
+    def forward(self, x):
+        return Square.apply(x).exp()
+
+
+def functions_of_the_user_are_named():
+    report = memtape.torch.profile(Custom(), torch.randn(5, requires_grad=True))
+    equal(saved(report), [(20, "Custom", "square tensors[0]", "aux"), (20, "Custom", "square tensors[1]", "aux"),
+                          (20, "Custom", "exp result", "output")], "a Function")
+
+
+class Layers(nn.Module):
+    def __init__(self, recompute, reentrant):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 4)) for _ in range(3)])
+        self.recompute, self.reentrant, self.calls = recompute, reentrant, 0
+
+    def forward(self, x):
+        for layer in self.layers:
+            self.calls += 1
+            x = checkpoint(layer, x, use_reentrant=self.reentrant) if self.recompute else layer(x)
+        return x
+
+
+def checkpoints_keep_their_inputs():
+    x = torch.randn(2, 4, requires_grad=True)
+    for reentrant, op in [(False, "checkpoint input"), (True, "checkpoint_function tensors[0]")]:
+        model = Layers(True, reentrant)
+        with memtape.torch.Ledger(model) as ledger:
+            loss = model(x).sum()
+        report = ledger.report(loss)
+        equal([row[::2] for row in saved(report)], [(32, op)] * 3, f"checkpoints, reentrant {reentrant}")
+        loss.backward()  # nothing has been unpacked twice
+        check(x.grad is not None and model.layers[0][0].weight.grad is not None, "gradients through checkpoints")
+    plain = memtape.torch.profile(Layers(False, False), x)
+    equal(plain["saved"]["bytes"], 3 * (32 + 128), "without: each layer's input and tanh's result")
+
+
+# ---- it changes and keeps nothing ----
+
+def values_and_gradients_are_the_same():
+    torch.manual_seed(3)
+    model, x = Recurrence(6), torch.randn(2, 5, 6, requires_grad=True)
+
+    def gradients(counted):
+        ledger = memtape.torch.Ledger(model)
+        if counted:
+            with ledger:
+                y = model(x)
+            ledger.report(y)
+        else:
+            y = model(x)
+        first, = torch.autograd.grad(y.sum(), x, create_graph=True)
+        return [y, first, *torch.autograd.grad(first.pow(2).sum(), [x, model.gate.weight])]
+    for a, b in zip(gradients(False), gradients(True)):
+        check(torch.equal(a, b), "values, gradients and second gradients are the same bits")
+
+
+def hooks_are_taken_off():
+    model, x = convolutions(), torch.randn(1, 3, 16, 16)
+    before = [(len(m._forward_hooks), len(m._forward_pre_hooks)) for m in model.modules()]
+    memtape.torch.profile(model, x)
+    try:
+        memtape.torch.profile(model, torch.randn(1, 4, 16, 16))
+        check(False, "a bad input is refused")
+    except RuntimeError as error:
+        check("channels" in str(error), f"PyTorch's own error: {error}")
+    equal([(len(m._forward_hooks), len(m._forward_pre_hooks)) for m in model.modules()], before, "hooks of the modules")
+    y = model(x)
+    check(not isinstance(y.grad_fn._raw_saved_mat1.data, memtape.torch._Packed), "hooks on saved tensors")
+
+
+def nothing_is_kept_alive():
+    for model, shape in [(convolutions(), (2, 3, 16, 16)), (Custom(), (7,)), (Layers(True, False), (2, 4)),
+                         (Layers(True, True), (2, 4))]:
+        x = torch.randn(shape, requires_grad=True)
+        with memtape.torch.Ledger(model) as ledger:
+            y = model(x)
+        report = ledger.report(y)
+        alive = [weakref.ref(save.packed()) for save in ledger._saves]
+        gc.disable()  # no cycle may hold them
+        del y
+        equal([ref for ref in alive if ref() is not None], [], f"saved tensors of {type(model).__name__} after the output")
+        gc.enable()
+        check(report["saved"]["storages"] > 0, "a report outlives them")
+
+
+def meta_counts_as_the_cpu_does():
+    for make, shape in [(convolutions, (2, 3, 16, 16)), (lambda: Recurrence(6), (2, 5, 6)), (lambda: Attending(12, 3, 7), (2, 7, 12))]:
+        cpu = memtape.torch.profile(make(), torch.randn(shape))
+        with torch.device("meta"):
+            meta = memtape.torch.profile(make(), torch.randn(shape))
+        equal(meta["device"], "meta", "device")
+        equal(meta.tensors(), cpu.tensors(), f"saved on meta and on the CPU, {shape}")
+
+
+def misuse_is_refused():
+    model, x = convolutions(), torch.randn(1, 3, 16, 16)
+    with memtape.torch.Ledger(model) as ledger:
+        y = model(x)
+        refused("a report within", "after the Ledger's `with`", lambda: ledger.report(y))
+    refused("a second entry", "entered once", ledger.__enter__)
+    y.sum().backward()
+    refused("a report after backward", "before backward", lambda: ledger.report(y))
+    refused("no module", "need a torch.nn.Module", lambda: memtape.torch.Ledger(torch.exp), TypeError)
+    refused("before", "after the Ledger's `with`", lambda: memtape.torch.Ledger(model).report(y))
+
+    class Sparse(nn.Module):
+        def forward(self, x):
+            return torch.sparse.mm(torch.eye(4).to_sparse(), x)
+    refused("a sparse tensor", "layout torch.sparse_coo", lambda: memtape.torch.profile(Sparse(), torch.randn(4, 4, requires_grad=True)))
+
+
+# ---- the report ----
+
+def report_has_the_documented_keys():
+    documented = documented_keys("profile-json.md")
+    values = memtape.torch.profile(convolutions(), torch.randn(1, 3, 16, 16)).to_dict()
+    for path in paths(values):
+        check(path in documented or any(key.startswith(path + ".") or key.startswith(path + "[") for key in documented),
+              f"{path} is not in docs/profile-json.md")
+    missing = {key.split(".")[0].split("[")[0] for key in documented if not key.startswith("rows")} - set(values)
+    equal(missing, set(), "sections that the report lacks")
+    equal([key for key, value in values.items() if value is None], list(memtape.torch.OTHER_KEYS), "sections that are null")
+
+
+def page_opens_without_an_error():
+    sys.path.append(str(Path(__file__).parent.parent / "report"))
+    import browser
+    if browser.missing():
+        print(f"skipped: {', '.join(browser.missing())} not installed")
+        return
+    report = memtape.torch.profile(convolutions(), torch.randn(2, 3, 16, 16))
+    path = Path(tempfile.mkdtemp()) / "r.html"
+    report.write_html(path)
+    with browser.Browser() as window:
+        window.open(path)
+        window.click("#saved .leaf .fold")
+        story = window.js("return document.querySelector('#saved .story').innerText")
+        check("Goes back" in story and "not recorded" in story, f"a storage's story: {story}")
+        window.click("button[data-value=list]")
+        equal(len(window.js("return [...document.querySelectorAll('#saved tr.leaf')].map(r => r.dataset.op)")), 4, "rows")
+        equal(window.console(), [], "errors in the console")
+        text = window.js("return document.getElementById('page').innerText")
+        shown = [int(n) for n in window.js("return [...document.querySelectorAll('#page data')].map(d => d.value)")]
+        check(report["saved"]["bytes"] in shown, "the page shows the saved bytes")
+        check("Saved for backward" in text and "Sequential" in text, f"the page: {text[:200]}")
+
+
+for test in [convolutions_are_counted_as_by_hand, recurrence_is_counted_as_by_hand, attention_is_counted_as_by_hand,
+             storages_are_counted_once_and_whole, a_graph_that_is_gone_is_not_counted, functions_of_the_user_are_named,
+             checkpoints_keep_their_inputs, values_and_gradients_are_the_same, hooks_are_taken_off, nothing_is_kept_alive,
+             meta_counts_as_the_cpu_does, misuse_is_refused, report_has_the_documented_keys, page_opens_without_an_error]:
+    test()
+done()
