@@ -16,5 +16,6 @@
 #include "memtape/fit.h"
 #include "memtape/serve.h"
 #include "memtape/report.h"
+#include "memtape/dlpack.h"
 
 #endif

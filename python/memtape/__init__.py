@@ -9,5 +9,6 @@
 
 from memtape._library import MemtapeError
 from memtape.report import Report, profile, run
+from memtape.tensor import Tensor, from_dlpack
 
-__all__ = ["MemtapeError", "Report", "profile", "run"]
+__all__ = ["MemtapeError", "Report", "Tensor", "from_dlpack", "profile", "run"]

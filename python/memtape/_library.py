@@ -7,8 +7,22 @@ import ctypes
 import functools
 import os
 from pathlib import Path
+from typing import Any, Dict, Tuple
 
 FOLDER = Path(__file__).resolve().parent
+
+
+_POINTER, _TEXT, _INT = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int
+_EXTENTS = ctypes.POINTER(ctypes.c_int64)
+# The functions that the package calls: (result, arguments...).
+SIGNATURES: Dict[str, Tuple[Any, ...]] = {
+    "mt_last_error": (_TEXT,), "mt_clear_error": (None,),
+    "mt_report_write_html": (_INT, _TEXT, _TEXT, _TEXT),
+    "mt_device_open": (_POINTER, _TEXT), "mt_release": (None, _POINTER),
+    "mt_rank": (_INT, _POINTER), "mt_shape": (_EXTENTS, _POINTER), "mt_strides": (_EXTENTS, _POINTER),
+    "mt_dtype_of": (_INT, _POINTER), "mt_dtype_name": (_TEXT, _INT),
+    "mt_to_dlpack": (_POINTER, _POINTER), "mt_from_dlpack": (_POINTER, _POINTER, _POINTER), "mt_dlpack_free": (None, _POINTER),
+}
 
 
 class MemtapeError(RuntimeError):
@@ -33,11 +47,9 @@ def library() -> ctypes.CDLL:
         dll = ctypes.CDLL(path)
     except OSError as error:
         raise MemtapeError(str(error)) from error
-    text, status = ctypes.c_char_p, ctypes.c_int
-    dll.mt_last_error.restype, dll.mt_last_error.argtypes = text, []
-    dll.mt_clear_error.restype, dll.mt_clear_error.argtypes = None, []
-    dll.mt_report_write_html.restype = status
-    dll.mt_report_write_html.argtypes = [text, text, text]
+    for name, (result, *arguments) in SIGNATURES.items():
+        function = getattr(dll, name)
+        function.restype, function.argtypes = result, arguments
     return dll
 
 

@@ -78,6 +78,7 @@ static mti_storage *storage_new(mt_device *device, size_t n_bytes, mt_dtype dtyp
     s->op = where->op, s->module = where->module;
     s->unclassified_in = in_op ? mti_thread_token() : NULL;
     s->block->owner = s;
+    s->let_go = NULL;
     return s;
 }
 
@@ -85,7 +86,8 @@ static void storage_release(mti_storage *s)
 {
     if (atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) != 1) return;
     mt_device *device = s->device;
-    mti_pool_free(device->pool, s->block, s->bytes);
+    mti_pool_free(device->pool, s->block, s->let_go ? 0 : s->bytes);
+    if (s->let_go) s->let_go(s->owner);
     mti_free(s);
     mt_device_release(device);
 }
@@ -122,6 +124,21 @@ mt_tensor *mti_tensor_new(mt_device *device, const mti_view *spec, mt_category c
         t->view.data = s->block->ptr;
     else
         storage_release(s);
+    return t;
+}
+
+mt_tensor *mti_tensor_adopt(mt_device *device, const mti_view *view, size_t n_bytes,
+                            void (*let_go)(void *owner), void *owner)
+{
+    mti_storage *s = storage_new(device, 0, view->dtype, MT_INPUT, false);
+    mt_tensor *t = s ? handle_new(s, view) : NULL;
+    if (!t) {
+        if (s) storage_release(s);
+        return NULL;
+    }
+    s->bytes = n_bytes;
+    s->block->ptr = view->data;
+    s->let_go = let_go, s->owner = owner;
     return t;
 }
 

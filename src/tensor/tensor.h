@@ -51,6 +51,9 @@ typedef struct mti_storage {
     atomic_uint_fast64_t version;
     atomic_uint_fast64_t copy_of; /* serial of the storage it holds in another dtype; 0: none */
     const char *op, *module;      /* where it was made; static or interned */
+    /* Of memory that someone else owns: tells them that it is not used any more. NULL: our own. */
+    void (*let_go)(void *owner);
+    void *owner;
     /* Set on storages made inside an op or a hook: the thread's token. NULL once it has its final
      * category; otherwise it must be freed before the op ends. */
     const void *unclassified_in;
@@ -91,6 +94,9 @@ mti_making *mti_making_now(void);
 
 /* Row-major strides for v->shape; false if the byte size overflows. */
 bool mti_view_pack(mti_view *v, size_t *n_bytes);
+/* Bytes from the start of the first element to the end of the last; false if that overflows or a
+ * stride is negative. */
+bool mti_view_reach(const mti_view *v, size_t *out);
 /* Checks dtype, rank and extents from a caller and fills *v (row-major). */
 bool mti_view_init(mti_view *v, const char *caller, mt_dtype dtype, int rank, const int64_t *shape,
                    size_t *n_bytes);
@@ -99,6 +105,10 @@ bool mti_view_init(mti_view *v, const char *caller, mt_dtype dtype, int rank, co
  * row-major (so the storage has exactly the elements' bytes). */
 mt_tensor *mti_tensor_new(mt_device *device, const mti_view *spec, mt_category category,
                           bool in_op);
+/* A tensor over n_bytes of memory at view->data that `owner` keeps: let_go(owner) is called when
+ * its last view is released, not if the result is NULL. The pool gives it a serial and no bytes. */
+mt_tensor *mti_tensor_adopt(mt_device *device, const mti_view *view, size_t n_bytes,
+                            void (*let_go)(void *owner), void *owner);
 /* Another view of t's storage: `view` with its data pointer set. Not recorded. */
 mt_tensor *mti_tensor_view(mt_tensor *t, const mti_view *view);
 mt_tensor *mti_tensor_alias(mt_tensor *t); /* the same view, no autograd */

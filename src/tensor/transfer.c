@@ -27,9 +27,7 @@ mt_layout mt_layout_of(const mt_tensor *t)
     return l;
 }
 
-/* Bytes from the start of the first element to the end of the last; false if that overflows or a
- * stride is negative. */
-static bool reach_of(const mti_view *v, size_t *out)
+bool mti_view_reach(const mti_view *v, size_t *out)
 {
     size_t last = 0, step;
     if (mti_view_count(v) == 0) return *out = 0, true;
@@ -51,7 +49,7 @@ mt_tensor *mt_view_as(mt_tensor *t, const mt_layout *l)
     if (!mti_view_init(&v, "view_as", l->dtype, l->rank, l->shape, &n_bytes)) return NULL;
     memcpy(v.stride, l->strides, sizeof v.stride);
     const mti_storage *s = t->storage;
-    if (!reach_of(&v, &end) || !mti_add_size(end, l->offset, &end) || end > s->bytes ||
+    if (!mti_view_reach(&v, &end) || !mti_add_size(end, l->offset, &end) || end > s->bytes ||
         l->offset % mt_dtype_size(v.dtype))
         return mti_fail_null(MT_ERR_ARGUMENT,
                              "view_as: %s of %s at byte %zu; the storage has %zu bytes, and "
