@@ -1,5 +1,5 @@
 #!/bin/sh
-# Each public header compiles alone, as strict C11 and as C++: headers.sh [TREE]
+# Each public header is installed, and compiles alone, as strict C11 and as C++: headers.sh [TREE]
 # 77 if there is no C++ compiler (the check as C has passed then).
 set -eu
 cd "${1:-$(dirname "$0")/../..}"
@@ -7,6 +7,10 @@ failed=0
 for header in include/memtape/*.h; do
     gcc -std=c11 -pedantic -Wall -Wextra -Wconversion -Werror -fsyntax-only -x c -Iinclude \
         "$header" || failed=1
+    grep -q "'${header#include/}'" include/meson.build || {
+        echo "$header is not installed: include/meson.build"
+        failed=1
+    }
 done
 [ $failed -eq 0 ] || exit 1
 command -v g++ >/dev/null || exit 77

@@ -11,6 +11,7 @@ fresh() { # makes a tree without faults
     cp "$here/../../.clang-format" "$tree"
     echo 'int mt_one(void);' >"$tree/include/memtape/ops.h"
     echo '#include "memtape/ops.h"' >"$tree/include/memtape/module.h"
+    echo "install_headers('memtape/ops.h', 'memtape/module.h')" >"$tree/include/meson.build"
     printf '#include <stdio.h>\n#include "memtape/ops.h"\n' >"$tree/src/ops/ops.h"
     printf '#include "ops/ops.h"\n#include "part.h"\n' >"$tree/src/nn/nn.c"
     echo '#include "ops/ops.h"' >"$tree/src/nn/part.h"
@@ -69,6 +70,9 @@ fresh
 accepts headers
 echo 'int mt_two(size_t n);' >>"$tree/include/memtape/ops.h"
 finds headers 'size_t'
+fresh
+echo >"$tree/include/memtape/extra.h"
+finds headers 'extra.h is not installed'
 fresh
 echo 'int mt_class(int class);' >>"$tree/include/memtape/ops.h"
 if command -v g++ >/dev/null; then finds headers 'class'; fi
