@@ -79,10 +79,61 @@ bool mti_comm_is(const mt_group *group)
 
 uint64_t mt_comm_sent(const mt_comm *comm) { return comm ? comm->sent : 0; }
 
+static bool fail_comm(const mt_comm *comm, const char *error)
+{
+    return mti_fail_bool(MT_ERR_UNSUPPORTED, "rank %lld of %lld: %s", (long long)comm->end.rank,
+                         (long long)comm->end.ranks, error);
+}
+
+/* ---- between neighbours ---- */
+
+static bool settle(mt_comm *comm, mti_way way)
+{
+    char error[MTI_COMM_ERROR] = "";
+    mti_posted *p = &comm->posted[way];
+    if (!p->owner) return true;
+    bool ok = !p->moves || comm->kind->settle(&comm->end, way, error);
+    bool unchanged = p->let_go(p->owner);
+    *p = (mti_posted){0};
+    return ok ? unchanged : fail_comm(comm, error);
+}
+
+bool mti_comm_post(mt_comm *comm, mti_way way, const mti_span *what, mti_posted posted)
+{
+    char error[MTI_COMM_ERROR] = "";
+    if (!settle(comm, way)) return false;
+    if (posted.moves && !comm->kind->post(&comm->end, way, what, error))
+        return fail_comm(comm, error);
+    if (posted.moves) comm->sent += what->n_bytes;
+    comm->posted[way] = posted;
+    return true;
+}
+
+bool mti_comm_fetch(mt_comm *comm, mti_way way, const mti_span *where, bool moves)
+{
+    char error[MTI_COMM_ERROR] = "";
+    if (moves && !comm->kind->fetch(&comm->end, way, where, error)) return fail_comm(comm, error);
+    return settle(comm, way);
+}
+
+mt_status mt_comm_settle(mt_comm *comm)
+{
+    bool ok = true;
+    for (int way = 0; comm && way < MTI_WAYS; way++) ok = settle(comm, (mti_way)way) && ok;
+    return ok ? MT_OK : mt_last_status();
+}
+
+/* ---- closing ---- */
+
 static void close_end(mt_comm *comm, bool failed)
 {
+    char error[MTI_COMM_ERROR];
     if (!comm) return;
+    for (int way = 0; way < MTI_WAYS; way++)
+        if (!failed && comm->posted[way].moves) comm->kind->settle(&comm->end, (mti_way)way, error);
     comm->kind->close(&comm->end, failed);
+    for (int way = 0; way < MTI_WAYS; way++)
+        if (comm->posted[way].owner) comm->posted[way].let_go(comm->posted[way].owner);
     mti_free(comm->out);
     mti_free(comm->in);
     mti_free(comm);
@@ -98,8 +149,7 @@ bool mti_comm_exchange(mt_comm *comm)
     if (comm->in[own].n_bytes) /* often where it already is */
         memmove(comm->in[own].at, comm->out[own].at, comm->in[own].n_bytes);
     if (!comm->kind->exchange(&comm->end, comm->out, comm->in, error))
-        return mti_fail_bool(MT_ERR_UNSUPPORTED, "rank %lld of %lld: %s", (long long)own,
-                             (long long)comm->end.ranks, error);
+        return fail_comm(comm, error);
     for (int64_t r = 0; r < comm->end.ranks; r++)
         if (r != own) comm->sent += comm->out[r].n_bytes;
     return true;

@@ -19,6 +19,14 @@ typedef struct mti_comm_end {
 
 #define MTI_COMM_MOST 65536 /* ranks */
 
+/* Ways around the ring of a group: to the next rank, to the one before. Each keeps its order. */
+typedef enum mti_way { MTI_ONWARD, MTI_RETURNING, MTI_WAYS } mti_way;
+static inline int64_t mti_neighbour(const mti_comm_end *end, mti_way way, bool ahead)
+{
+    int64_t by = (way == MTI_ONWARD) == ahead ? 1 : end->ranks - 1;
+    return (end->rank + by) % end->ranks;
+}
+
 /* One way; a module has such a table, and nothing of the library. A function that fails returns
  * false and writes why to `error`, of MTI_COMM_ERROR bytes. */
 #define MTI_COMM_ERROR 256
@@ -31,13 +39,29 @@ typedef struct mti_comm_kind {
     bool (*split)(const mti_comm_end *end, int64_t color, int64_t key, mti_comm_end *part,
                   char *error);
     void (*close)(const mti_comm_end *end, bool failed);
+    /* Begins to send to the neighbour on the way; `what` stays as it is until settle. One at a time
+     * each way. */
+    bool (*post)(const mti_comm_end *end, mti_way way, const mti_span *what, char *error);
+    /* Waits for what the neighbour behind has posted. */
+    bool (*fetch)(const mti_comm_end *end, mti_way way, const mti_span *where, char *error);
+    /* Waits until what this rank has posted has arrived. */
+    bool (*settle)(const mti_comm_end *end, mti_way way, char *error);
 } mti_comm_kind;
+
+/* Who has the memory of something posted; let_go is called once it has arrived, or cannot any more.
+ * False if the memory has been changed since. */
+typedef struct mti_posted {
+    void *owner; /* NULL: nothing is on the way */
+    bool (*let_go)(void *owner);
+    bool moves; /* false on a device without data: held as long, but not sent */
+} mti_posted;
 
 struct mt_comm {
     const mti_comm_kind *kind;
     mti_comm_end end;
     uint64_t sent;
     mti_span *out, *in; /* [ranks] each, for the call that runs */
+    mti_posted posted[MTI_WAYS];
 };
 
 /* Of a module: its table, if it has the size n_kind. */
@@ -49,6 +73,14 @@ mt_comm *mti_comm_new(const mti_comm_kind *kind, const mti_comm_end *end);
 
 /* Every rank sends comm->out[r] to each rank r and receives comm->in[r] from it, its own too. */
 bool mti_comm_exchange(mt_comm *comm);
+
+/* Sends what.at[n_bytes] to the neighbour without waiting for it, but for what was posted the same
+ * way before. posted is taken over, not on failure. */
+bool mti_comm_post(mt_comm *comm, mti_way way, const mti_span *what, mti_posted posted);
+/* Receives from the neighbour, if data moves, and settles what this rank has posted the same way.
+ * Not also the other way: in an interleaved schedule two stages would wait for each other for ever
+ * (tests/comm/stages.c runs the schedules). */
+bool mti_comm_fetch(mt_comm *comm, mti_way way, const mti_span *where, bool moves);
 
 /* Whether the group is its comm's. */
 bool mti_comm_is(const mt_group *group);

@@ -5,10 +5,17 @@
 #include <stdlib.h>
 #include "comm/comm.h"
 
+/* Spans go in pieces, as MPI counts in ints. */
+#define MOST_BYTES ((size_t)1 << 30)
+
 typedef struct mpi_end {
     MPI_Comm comm;
     MPI_Request *requests; /* [2 ranks] */
     MPI_Status *statuses;  /* the same */
+    struct posted {
+        MPI_Request *pieces;
+        int n, cap;
+    } posted[MTI_WAYS];
 } mpi_end;
 
 static bool failed(const char *what, int code, char *error)
@@ -39,7 +46,7 @@ static bool end_of(MPI_Comm comm, mti_comm_end *end, char *error)
         snprintf(error, MTI_COMM_ERROR, "no memory");
         return false;
     }
-    *m = (mpi_end){comm, requests, statuses};
+    *m = (mpi_end){.comm = comm, .requests = requests, .statuses = statuses};
     *end = (mti_comm_end){m, ranks, rank};
     return true;
 }
@@ -57,8 +64,34 @@ static bool open_world(mti_comm_end *end, char *error)
            end_of(MPI_COMM_WORLD, end, error);
 }
 
-/* Long spans go in several messages: MPI counts in ints. */
-#define MOST_BYTES ((size_t)1 << 30)
+static size_t piece(const mti_span *span, size_t from)
+{
+    size_t left = span->n_bytes - from;
+    return left < MOST_BYTES ? left : MOST_BYTES;
+}
+
+/* Whether the message that came has n bytes. */
+static bool is_whole(const MPI_Status *status, size_t n, char *error)
+{
+    int got;
+    MPI_Get_count(status, MPI_BYTE, &got);
+    if (got != MPI_UNDEFINED && (size_t)got == n) return true;
+    snprintf(error, MTI_COMM_ERROR, "rank %d sends %d bytes; need %zu", status->MPI_SOURCE, got, n);
+    return false;
+}
+
+/* Of the receives that exchange_part begins, first and in this order. */
+static bool received_all(const mti_comm_end *end, const mti_span *in, size_t from, char *error)
+{
+    const mpi_end *m = end->state;
+    int n = 0;
+    for (int64_t i = 1; i < end->ranks; i++) {
+        const mti_span *span = &in[(end->rank + end->ranks - i) % end->ranks];
+        if (span->n_bytes > from && !is_whole(&m->statuses[n++], piece(span, from), error))
+            return false;
+    }
+    return true;
+}
 
 static bool exchange_part(const mti_comm_end *end, const mti_span *out, const mti_span *in,
                           size_t from, bool *more, char *error)
@@ -71,15 +104,16 @@ static bool exchange_part(const mti_comm_end *end, const mti_span *out, const mt
             int64_t r = (way ? end->rank + i : end->rank + end->ranks - i) % end->ranks;
             const mti_span *span = way ? &out[r] : &in[r];
             if (span->n_bytes <= from) continue;
-            size_t left = span->n_bytes - from, now = left < MOST_BYTES ? left : MOST_BYTES;
+            size_t now = piece(span, from);
             char *at = (char *)span->at + from;
-            *more = *more || left > now;
+            *more = *more || span->n_bytes > from + now;
             int code = way ? MPI_Isend(at, (int)now, MPI_BYTE, (int)r, 0, m->comm, &m->requests[n])
                            : MPI_Irecv(at, (int)now, MPI_BYTE, (int)r, 0, m->comm, &m->requests[n]);
             if (failed(way ? "MPI_Isend" : "MPI_Irecv", code, error)) return false;
             n++;
         }
-    return !failed("MPI_Waitall", MPI_Waitall(n, m->requests, m->statuses), error);
+    if (failed("MPI_Waitall", MPI_Waitall(n, m->requests, m->statuses), error)) return false;
+    return received_all(end, in, from, error);
 }
 
 static bool exchange(const mti_comm_end *end, const mti_span *out, const mti_span *in, char *error)
@@ -89,6 +123,68 @@ static bool exchange(const mti_comm_end *end, const mti_span *out, const mti_spa
         if (!exchange_part(end, out, in, from, &more, error)) return false;
     return true;
 }
+
+/* ---- between neighbours: a tag each way ---- */
+
+static bool room_for_pieces(struct posted *p, size_t n)
+{
+    if ((size_t)p->cap >= n) return true;
+    MPI_Request *more = n > INT_MAX ? NULL : realloc(p->pieces, n * sizeof *more);
+    if (more) p->pieces = more, p->cap = (int)n;
+    return more != NULL;
+}
+
+static bool post(const mti_comm_end *end, mti_way way, const mti_span *what, char *error)
+{
+    mpi_end *m = end->state;
+    struct posted *p = &m->posted[way];
+    int to = (int)mti_neighbour(end, way, true);
+    if (!room_for_pieces(p, what->n_bytes / MOST_BYTES + 1)) {
+        snprintf(error, MTI_COMM_ERROR, "no memory for %zu bytes' messages", what->n_bytes);
+        return false;
+    }
+    size_t from = 0;
+    do {
+        size_t now = piece(what, from);
+        int code = MPI_Isend((char *)what->at + from, (int)now, MPI_BYTE, to, 1 + (int)way, m->comm,
+                             &p->pieces[p->n]);
+        if (failed("MPI_Isend", code, error)) return false;
+        p->n++;
+        from += now;
+    } while (from < what->n_bytes);
+    return true;
+}
+
+static bool fetch(const mti_comm_end *end, mti_way way, const mti_span *where, char *error)
+{
+    const mpi_end *m = end->state;
+    int source = (int)mti_neighbour(end, way, false);
+    size_t from = 0;
+    do {
+        MPI_Status status;
+        size_t now = piece(where, from);
+        int code = MPI_Recv((char *)where->at + from, (int)now, MPI_BYTE, source, 1 + (int)way,
+                            m->comm, &status);
+        if (failed("MPI_Recv", code, error) || !is_whole(&status, now, error)) return false;
+        from += now;
+    } while (from < where->n_bytes);
+    return true;
+}
+
+static bool settle(const mti_comm_end *end, mti_way way, char *error)
+{
+    mpi_end *m = end->state;
+    struct posted *p = &m->posted[way];
+    int n = p->n;
+    p->n = 0;
+    for (int i = 0; i < n; i++) {
+        MPI_Status status;
+        if (failed("MPI_Wait", MPI_Wait(&p->pieces[i], &status), error)) return false;
+    }
+    return true;
+}
+
+/* ---- opening and closing ---- */
 
 static bool split(const mti_comm_end *end, int64_t color, int64_t key, mti_comm_end *part,
                   char *error)
@@ -115,12 +211,14 @@ static void close_end(const mti_comm_end *end, bool after_failure)
         MPI_Comm_free(&m->comm);
     free(m->requests);
     free(m->statuses);
+    for (int way = 0; way < MTI_WAYS; way++) free(m->posted[way].pieces);
     free(m);
 }
 
 MT_API const mti_comm_kind *mti_comm_entry(size_t n_kind);
 const mti_comm_kind *mti_comm_entry(size_t n_kind)
 {
-    static const mti_comm_kind kind = {sizeof kind, "mpi", open_world, exchange, split, close_end};
+    static const mti_comm_kind kind = {sizeof kind, "mpi", open_world, exchange, split,
+                                       close_end,   post,  fetch,      settle};
     return n_kind == sizeof kind ? &kind : NULL;
 }

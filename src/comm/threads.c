@@ -12,14 +12,22 @@ typedef struct shown {
     int64_t color, key;
 } shown;
 
+/* What a rank has posted one way. */
+typedef struct posted {
+    enum { EMPTY, POSTED, BEING_COPIED } state;
+    mti_span what;
+} posted;
+
 typedef struct meeting {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     int64_t ranks, here, left;
-    uint64_t round; /* meetings so far */
-    int64_t gone;   /* the first rank that left; -1: none */
-    shown *shown;   /* [ranks] */
-    void **part;    /* [ranks] of a split: the meeting of its colour */
+    uint64_t round;             /* meetings so far */
+    int64_t gone;               /* the first rank that left; -1: none */
+    shown *shown;               /* [ranks] */
+    void **part;                /* [ranks] of a split: the meeting of its colour */
+    bool *away;                 /* [ranks]: has left */
+    posted (*posted)[MTI_WAYS]; /* [ranks] */
 } meeting;
 
 static void meeting_free(meeting *m)
@@ -29,6 +37,8 @@ static void meeting_free(meeting *m)
     pthread_mutex_destroy(&m->lock);
     mti_free(m->shown);
     mti_free(m->part);
+    mti_free(m->away);
+    mti_free(m->posted);
     mti_free(m);
 }
 
@@ -40,8 +50,10 @@ static meeting *meeting_new(int64_t ranks)
     m->gone = -1;
     pthread_mutex_init(&m->lock, NULL);
     pthread_cond_init(&m->changed, NULL);
-    if ((m->shown = mti_calloc((size_t)ranks, sizeof *m->shown)) &&
-        (m->part = mti_calloc((size_t)ranks, sizeof *m->part)))
+    size_t n = (size_t)ranks;
+    if ((m->shown = mti_calloc(n, sizeof *m->shown)) &&
+        (m->part = mti_calloc(n, sizeof *m->part)) && (m->away = mti_calloc(n, sizeof *m->away)) &&
+        (m->posted = mti_calloc(n, sizeof *m->posted)))
         return m;
     meeting_free(m);
     return NULL;
@@ -90,6 +102,62 @@ static bool exchange(const mti_comm_end *end, const mti_span *out, const mti_spa
     if (!meet(m, error)) return false;
     bool ok = take(m, end->rank, in, error);
     return meet(m, error) && ok; /* until then no rank may change what it shows */
+}
+
+/* ---- between neighbours ---- */
+
+static bool post(const mti_comm_end *end, mti_way way, const mti_span *what, char *error)
+{
+    meeting *m = end->state;
+    int64_t to = mti_neighbour(end, way, true);
+    pthread_mutex_lock(&m->lock);
+    bool ok = !m->away[to];
+    if (ok)
+        m->posted[end->rank][way] = (posted){POSTED, *what};
+    else
+        snprintf(error, MTI_COMM_ERROR, "rank %lld has left", (long long)to);
+    pthread_cond_broadcast(&m->changed);
+    pthread_mutex_unlock(&m->lock);
+    return ok;
+}
+
+static bool fetch(const mti_comm_end *end, mti_way way, const mti_span *where, char *error)
+{
+    meeting *m = end->state;
+    int64_t from = mti_neighbour(end, way, false);
+    posted *p = &m->posted[from][way];
+    pthread_mutex_lock(&m->lock);
+    while (p->state != POSTED && !m->away[from]) pthread_cond_wait(&m->changed, &m->lock);
+    mti_span what = p->what;
+    bool there = p->state == POSTED, ok = there && what.n_bytes == where->n_bytes;
+    if (ok) p->state = BEING_COPIED;
+    pthread_mutex_unlock(&m->lock);
+    if (!there) snprintf(error, MTI_COMM_ERROR, "rank %lld has left", (long long)from);
+    if (there && !ok)
+        snprintf(error, MTI_COMM_ERROR, "rank %lld sends %zu bytes; need %zu", (long long)from,
+                 what.n_bytes, where->n_bytes);
+    if (!ok) return false;
+    if (what.n_bytes) memcpy(where->at, what.at, what.n_bytes);
+    pthread_mutex_lock(&m->lock);
+    p->state = EMPTY;
+    pthread_cond_broadcast(&m->changed);
+    pthread_mutex_unlock(&m->lock);
+    return true;
+}
+
+static bool settle(const mti_comm_end *end, mti_way way, char *error)
+{
+    meeting *m = end->state;
+    int64_t to = mti_neighbour(end, way, true);
+    posted *p = &m->posted[end->rank][way];
+    pthread_mutex_lock(&m->lock);
+    while (p->state == BEING_COPIED || (p->state == POSTED && !m->away[to]))
+        pthread_cond_wait(&m->changed, &m->lock);
+    bool ok = p->state == EMPTY;
+    p->state = EMPTY;
+    pthread_mutex_unlock(&m->lock);
+    if (!ok) snprintf(error, MTI_COMM_ERROR, "rank %lld has left", (long long)to);
+    return ok;
 }
 
 /* ---- splitting ---- */
@@ -144,6 +212,12 @@ static void leave(const mti_comm_end *end, bool failed)
     (void)failed;
     pthread_mutex_lock(&m->lock);
     if (m->gone < 0) m->gone = end->rank;
+    m->away[end->rank] = true;
+    for (int way = 0; way < MTI_WAYS; way++) {
+        posted *p = &m->posted[end->rank][way];
+        while (p->state == BEING_COPIED) pthread_cond_wait(&m->changed, &m->lock);
+        p->state = EMPTY;
+    }
     bool last = ++m->left == m->ranks;
     pthread_cond_broadcast(&m->changed);
     pthread_mutex_unlock(&m->lock);
@@ -151,7 +225,7 @@ static void leave(const mti_comm_end *end, bool failed)
 }
 
 const mti_comm_kind mti_comm_threads = {
-    sizeof(mti_comm_kind), "threads", NULL, exchange, split, leave};
+    sizeof(mti_comm_kind), "threads", NULL, exchange, split, leave, post, fetch, settle};
 
 mt_status mt_comm_of_threads(int64_t ranks, mt_comm **ends)
 {

@@ -152,15 +152,8 @@ const mti_op_code mti_code_replicate = {same_shape, alias_forward, replicate_bac
 
 /* ---- send, recv: between stages of a pipeline ---- */
 
-static bool stage_shape(mti_call *c)
-{
-    if (n_ranks(c) == 1 || !mt_device_has_data(c->device)) return mti_shape_same(c);
-    return mti_fail_bool(MT_ERR_UNSUPPORTED,
-                         "%s: %lld stages on %s; need 1, or a device without data (meta)",
-                         c->op->name, (long long)n_ranks(c), mt_device_kind(c->device));
-}
-
-/* x need not be kept after the send: y is one element, broadcast, for backward to start from. */
+/* The caller need not keep x after the send, the comm holds it until it has arrived: y is one
+ * element, broadcast, for backward to start from. */
 static bool send_forward(mti_call *c)
 {
     if (n_ranks(c) == 1) return alias_forward(c);
@@ -174,29 +167,31 @@ static bool send_forward(mti_call *c)
     mti_view y = mti_broadcast_view(&token->view, x->rank, x->shape);
     c->out[0] = mti_tensor_view(token, &y);
     mt_release(token);
-    return c->out[0] != NULL;
+    return c->out[0] && mti_send_on(c, MTI_ONWARD, c->in[0]);
 }
 
 static bool send_backward(mti_call *c)
 {
-    return n_ranks(c) == 1 ? pass_backward(c) : mti_din(c, 0) != NULL;
+    if (n_ranks(c) == 1) return pass_backward(c);
+    const mti_view *dx = mti_din(c, 0);
+    return dx && mti_receive(c, MTI_RETURNING, dx);
 }
 
-/* With more stages it would come from another and has no data here. */
 static bool recv_forward(mti_call *c)
 {
     mti_count_sent(c, MTI_TO_STAGES, 0); /* the stage before counts it */
-    return n_ranks(c) > 1 || c->k->copy(c->ctx, mti_in(c, 0), mti_out(c, 0));
+    return n_ranks(c) > 1 ? mti_receive(c, MTI_ONWARD, mti_out(c, 0))
+                          : c->k->copy(c->ctx, mti_in(c, 0), mti_out(c, 0));
 }
 
 static bool recv_backward(mti_call *c)
 {
     send_stage(c, mti_dout(c));
-    return pass_backward(c);
+    return pass_backward(c) && (n_ranks(c) == 1 || mti_send_on(c, MTI_RETURNING, c->dout[0]));
 }
 
-const mti_op_code mti_code_send = {stage_shape, send_forward, send_backward};
-const mti_op_code mti_code_recv = {stage_shape, recv_forward, recv_backward};
+const mti_op_code mti_code_send = {same_shape, send_forward, send_backward};
+const mti_op_code mti_code_recv = {same_shape, recv_forward, recv_backward};
 
 /* ---- calls ---- */
 

@@ -20,9 +20,15 @@ static int64_t inner_count(const mti_view *v, int dim)
     return n;
 }
 
+/* NULL where nothing moves. */
+static mt_comm *comm_of(const mti_call *c)
+{
+    return mt_device_has_data(c->device) ? c->params->collective.group.comm : NULL;
+}
+
 bool mti_gather_ranks(mti_call *c, int dim, const mti_view *x, const mti_view *y)
 {
-    mt_comm *comm = c->params->collective.group.comm;
+    mt_comm *comm = comm_of(c);
     const mti_view *dense = mti_dense(c, x);
     if (!dense || !comm) return dense != NULL;
     int64_t n = inner_count(dense, dim), count = mti_view_count(dense);
@@ -55,7 +61,7 @@ static bool open_sums(sums *s, mti_call *c, mt_dtype dtype)
     size_t n_bytes = c->k->exchange_scratch(c->ctx, pieces);
     void *room;
     if (!mti_scratch(c, n_bytes, &room)) return false;
-    *s = (sums){c, group->comm, group->ranks, 0, dtype, room};
+    *s = (sums){c, comm_of(c), group->ranks, 0, dtype, room};
     s->most = (int64_t)(n_bytes / (size_t)pieces / mt_dtype_size(dtype));
     return true;
 }
@@ -163,4 +169,57 @@ bool mti_sum_ranks(mti_call *c, const mti_view *y)
         if (!sum_piece(&s, &p, at(y, done + first)) || !share_pieces(&s, &p)) return false;
     }
     return true;
+}
+
+/* ---- between the stages of a pipeline ---- */
+
+/* What is on the way, held without the graph that made it. */
+typedef struct sent {
+    mt_tensor *tensor;
+    uint64_t version;
+    const char *op;
+} sent;
+
+static bool let_go(void *owner)
+{
+    sent *s = owner;
+    bool same = atomic_load(&s->tensor->storage->version) == s->version;
+    if (!same)
+        mti_fail(
+            MT_ERR_STATE,
+            "%s: x has been changed in place before it arrived; it is sent from its own memory "
+            "until the next call through its comm, or mt_comm_settle",
+            s->op);
+    mt_release(s->tensor);
+    mti_free(s);
+    return same;
+}
+
+bool mti_send_on(mti_call *c, mti_way way, mt_tensor *x)
+{
+    mt_comm *comm = c->params->collective.group.comm;
+    if (!comm) return true;
+    const mti_view *dense = mti_dense(c, &x->view);
+    sent *s = dense ? mti_malloc(sizeof *s) : NULL;
+    if (!s) return false;
+    mt_tensor *from = dense == &x->view ? x : c->temps[c->n_temps - 1];
+    *s = (sent){mti_tensor_view(from, dense), atomic_load(&from->storage->version), c->op->name};
+    if (!s->tensor) {
+        mti_free(s);
+        return false;
+    }
+    mti_span span = {dense->data, (size_t)mti_view_count(dense) * mt_dtype_size(dense->dtype)};
+    from->storage->unclassified_in = NULL; /* it may outlive the op */
+    if (mti_comm_post(comm, way, &span, (mti_posted){s, let_go, mt_device_has_data(c->device)}))
+        return true;
+    mt_release(s->tensor);
+    mti_free(s);
+    return false;
+}
+
+bool mti_receive(mti_call *c, mti_way way, const mti_view *y)
+{
+    mt_comm *comm = c->params->collective.group.comm;
+    mti_span span = {y->data, (size_t)mti_view_count(y) * mt_dtype_size(y->dtype)};
+    return !comm || mti_comm_fetch(comm, way, &span, mt_device_has_data(c->device));
 }

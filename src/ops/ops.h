@@ -3,6 +3,7 @@
 #define MTI_OPS_H
 
 #include "autograd/autograd.h"
+#include "comm/comm.h"
 #include "memtape/ops.h"
 
 /* Rows of ops.def, in its order. */
@@ -69,6 +70,10 @@ bool mti_gather_ranks(mti_call *c, int dim, const mti_view *x, const mti_view *y
 bool mti_scatter_sum(mti_call *c, int dim, const mti_view *x, const mti_view *y);
 /* y, contiguous: becomes the sum of every rank's y. */
 bool mti_sum_ranks(mti_call *c, const mti_view *y);
+/* Sends x to the neighbour on the way; its memory is held until it has arrived. */
+bool mti_send_on(mti_call *c, mti_way way, mt_tensor *x);
+/* y <- what the neighbour behind has sent; its memory lies side by side. */
+bool mti_receive(mti_call *c, mti_way way, const mti_view *y);
 
 /* Makes a negative dim count from the end; fails if there is no such dimension. */
 bool mti_dim(const char *caller, int rank, int *dim);

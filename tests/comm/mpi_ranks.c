@@ -9,6 +9,7 @@ int main(void)
     MTT_NEED(world);
     mt_group group = mt_comm_group(world);
     mtt_check_collectives(world);
+    mtt_check_stages(world);
     if (group.ranks > 2) mtt_check_split(world);
     MTT_NEED(!mt_comm_open("mpi") && strstr(mt_last_error(), "before"));
     if (group.rank == 0) printf("%lld ranks\n", (long long)group.ranks);

@@ -17,4 +17,7 @@ void mtt_need(bool ok, const char *what, const char *file, int line);
 /* The checks of collectives.c: values, gradients, layouts, dtypes, bytes sent. */
 mtt_rank_fn mtt_check_collectives, mtt_check_split;
 
+/* The checks of stages.c: the messages of pipelines, by their schedules. */
+mtt_rank_fn mtt_check_stages;
+
 #endif

@@ -44,6 +44,33 @@ static void a_group_can_be_split(void **state)
     mtt_as_threads(5, mtt_check_split);
 }
 
+static void stages_of_pipelines_get_their_messages(void **state)
+{
+    (void)state;
+    for (int64_t ranks = 1; ranks <= 8; ranks++) mtt_as_threads(ranks, mtt_check_stages);
+}
+
+/* A neighbour that leaves: neither what it would send nor what it would take is waited for. */
+static void leave_the_ring(mt_comm *comm)
+{
+    mt_group group = mt_comm_group(comm);
+    if (group.rank == 1) return;
+    mt_device *device = mt_device_open("cpu");
+    mt_tensor *x = mt_zeros(device, MT_F32, MT_SHAPE(3));
+    mt_tensor *y = mt_send(x, &group), *got = mt_recv(x, &group); /* rank 2 sends to 0 */
+    MTT_NEED((got != NULL) == false);
+    mtt_failed(MT_ERR_UNSUPPORTED, "of 3", "rank 1 has left");
+    mt_release(y);
+    mt_release(x);
+    mt_device_release(device);
+}
+
+static void nobody_waits_for_a_neighbour_that_has_left(void **state)
+{
+    (void)state;
+    mtt_as_threads(3, leave_the_ring);
+}
+
 /* A group that one rank leaves; the others must not wait for it. */
 static void leave_first(mt_comm *comm)
 {
@@ -107,6 +134,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(collectives_move_and_add_in_every_dtype_and_layout),
         cmocka_unit_test(a_group_can_be_split),
+        cmocka_unit_test(stages_of_pipelines_get_their_messages),
+        cmocka_unit_test(nobody_waits_for_a_neighbour_that_has_left),
         cmocka_unit_test(nobody_waits_for_a_rank_that_has_left),
         cmocka_unit_test(unequal_shapes_are_refused),
         cmocka_unit_test(wrong_groups_are_refused),
