@@ -1,4 +1,4 @@
-/* parallel.h: one rank of a model that is split among many, measured without the others.
+/* parallel.h: one rank of a model that is split among many, with the others or without them.
  *
  * Tensor parallelism (Shoeybi et al. 2019) cuts each layer's matrices, sequence parallelism
  * (Korthikanti et al. 2022) what lies between them, pipeline parallelism (Narayanan et al. 2021)
@@ -8,6 +8,7 @@
 #ifndef MEMTAPE_PARALLEL_H
 #define MEMTAPE_PARALLEL_H
 
+#include "memtape/group.h"
 #include "memtape/model.h"
 
 #ifdef __cplusplus
@@ -24,7 +25,20 @@ typedef struct mt_parallel {
     int64_t microbatches; /* of a step; 0: p. With interleave a multiple of p */
     int64_t data;         /* d: ranks with the same share, for other microbatches */
     int zero; /* ZeRO stage: splits 1 optimizer state, 2 also gradients, 3 also parameters */
+    int64_t tensor_rank, data_rank; /* this rank's, from 0 on */
+    /* To the ranks of each group, borrowed. NULL, the usual choice: a group of one, or any on a
+     * device without data, where no data has to move. */
+    mt_comm *tensor_comm, *data_comm, *pipeline_comm;
 } mt_parallel;
+
+/* Sets tensor_rank, data_rank and stage of rank `number` of all: ranks that share a layer are
+ * neighbours, then come those with the same share, then stages, as Megatron-LM numbers them. */
+MT_API mt_status mt_parallel_locate(mt_parallel *parallel, int64_t number);
+/* The same for this rank of `world`, which has just as many as there are, and makes the three
+ * comms. All ranks of world call it with the same division. */
+MT_API mt_status mt_parallel_place(mt_parallel *parallel, mt_comm *world);
+/* Frees the three comms, before world is freed. */
+MT_API void mt_parallel_close(mt_parallel *parallel);
 
 /* MT_OK, or an error that names the field, what it is and what it may be. Of block, gpt,
  * bert and llama; a block is one layer without embedding and head. */

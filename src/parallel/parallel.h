@@ -11,12 +11,15 @@
 /* Ranks that share each layer; ranks with the same share; stages. */
 static inline mt_group mti_tensor_group(const mt_parallel *p)
 {
-    return (mt_group){p->tensor, 0, NULL};
+    return (mt_group){p->tensor, p->tensor_rank, p->tensor_comm};
 }
-static inline mt_group mti_data_group(const mt_parallel *p) { return (mt_group){p->data, 0, NULL}; }
+static inline mt_group mti_data_group(const mt_parallel *p)
+{
+    return (mt_group){p->data, p->data_rank, p->data_comm};
+}
 static inline mt_group mti_stages(const mt_parallel *p)
 {
-    return (mt_group){p->pipeline, p->stage, NULL};
+    return (mt_group){p->pipeline, p->stage, p->pipeline_comm};
 }
 
 /* One part of one rank: consecutive layers. */
@@ -28,6 +31,8 @@ typedef struct mti_share {
     bool first, last;      /* with the embedding; with the head */
 } mti_share;
 
+/* parallel with every "0: ..." filled in. */
+mt_parallel mti_filled_in(const mt_parallel *parallel);
 /* *s: the share of this part; checks parallel and config. */
 bool mti_share_make(mti_share *s, const mt_model_config *config, const mt_parallel *parallel,
                     int64_t part);

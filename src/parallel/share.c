@@ -20,8 +20,7 @@ static bool divides(const char *field, int64_t parts, const char *what, int64_t 
                          parts, what, value);
 }
 
-/* With the defaults filled in. */
-static mt_parallel filled_in(const mt_parallel *parallel)
+mt_parallel mti_filled_in(const mt_parallel *parallel)
 {
     mt_parallel h = *parallel;
     int64_t *const ones[] = {&h.tensor, &h.pipeline, &h.interleave, &h.data};
@@ -38,7 +37,27 @@ static bool check_ranges(const mt_parallel *h)
            in_range("interleave", h->interleave, 1, MOST_RANKS) &&
            in_range("data", h->data, 1, MOST_RANKS) && in_range("zero", h->zero, 0, 3) &&
            in_range("stage", h->stage, 0, h->pipeline - 1) &&
+           in_range("tensor_rank", h->tensor_rank, 0, h->tensor - 1) &&
+           in_range("data_rank", h->data_rank, 0, h->data - 1) &&
            in_range("microbatches", h->microbatches, 1, MOST_RANKS);
+}
+
+/* Whether a comm, if there is one, is the group's. */
+static bool check_comm(const char *field, const mt_group *group)
+{
+    mt_group is = mt_comm_group(group->comm);
+    return !group->comm || (is.ranks == group->ranks && is.rank == group->rank) ||
+           mti_fail_bool(MT_ERR_ARGUMENT,
+                         "parallel: %s is rank %" PRId64 " of %" PRId64 "; need %" PRId64
+                         " of %" PRId64,
+                         field, is.rank, is.ranks, group->rank, group->ranks);
+}
+
+static bool check_comms(const mt_parallel *h)
+{
+    const mt_group tensor = mti_tensor_group(h), data = mti_data_group(h), stages = mti_stages(h);
+    return check_comm("tensor_comm", &tensor) && check_comm("data_comm", &data) &&
+           check_comm("pipeline_comm", &stages);
 }
 
 static int64_t layers_of(const mt_model_config *c) { return mti_is_whole(c->kind) ? c->layers : 1; }
@@ -77,10 +96,11 @@ bool mti_share_make(mti_share *s, const mt_model_config *config, const mt_parall
                     int64_t part)
 {
     static const mt_parallel alone;
-    *s = (mti_share){.parallel = filled_in(parallel ? parallel : &alone)};
+    *s = (mti_share){.parallel = mti_filled_in(parallel ? parallel : &alone)};
     mt_parallel *h = &s->parallel;
     if (mt_model_config_resolve(config, &s->whole) != MT_OK || !check_ranges(h) ||
-        !check_model(h, &s->whole) || !in_range("part", part, 0, h->interleave - 1))
+        !check_comms(h) || !check_model(h, &s->whole) ||
+        !in_range("part", part, 0, h->interleave - 1))
         return false;
     int64_t t = h->tensor, parts = h->pipeline * h->interleave;
     int64_t nth = part * h->pipeline + h->stage, n = layers_of(&s->whole) / parts;

@@ -1,0 +1,73 @@
+/* place.c: which of all ranks this one is, and its comms to those of its groups. */
+#include <inttypes.h>
+#include "parallel/parallel.h"
+
+/* Ranks of one stage, and of all; false if they cannot be counted. */
+static bool count_ranks(const mt_parallel *h, int64_t *of_a_stage, int64_t *all)
+{
+    return (h->tensor > 0 && h->data > 0 && h->pipeline > 0 &&
+            !__builtin_mul_overflow(h->tensor, h->data, of_a_stage) &&
+            !__builtin_mul_overflow(*of_a_stage, h->pipeline, all)) ||
+           mti_fail_bool(MT_ERR_ARGUMENT,
+                         "parallel: tensor %" PRId64 ", data %" PRId64 ", pipeline %" PRId64
+                         "; need at least 1 of each, and a product that can be counted",
+                         h->tensor, h->data, h->pipeline);
+}
+
+mt_status mt_parallel_locate(mt_parallel *parallel, int64_t number)
+{
+    int64_t of_a_stage = 0, all = 0;
+    if (!parallel) return mti_fail(MT_ERR_ARGUMENT, "parallel_locate: the parallel is NULL");
+    mt_parallel h = mti_filled_in(parallel);
+    if (!count_ranks(&h, &of_a_stage, &all)) return mt_last_status();
+    if (number < 0 || number >= all)
+        return mti_fail(MT_ERR_ARGUMENT,
+                        "parallel_locate: rank %" PRId64 " of %" PRId64 "; need 0 to %" PRId64,
+                        number, all, all - 1);
+    parallel->tensor_rank = number % h.tensor;
+    parallel->data_rank = number / h.tensor % h.data;
+    parallel->stage = number / of_a_stage;
+    return MT_OK;
+}
+
+/* The ranks of each group keep their order among all. */
+static bool split(mt_parallel *parallel, const mt_parallel *h, mt_comm *world, int64_t number)
+{
+    int64_t of_a_stage = h->tensor * h->data;
+    return (parallel->tensor_comm = mt_comm_split(world, number / h->tensor, number)) &&
+           (parallel->data_comm = mt_comm_split(
+                world, parallel->stage * h->tensor + parallel->tensor_rank, number)) &&
+           (parallel->pipeline_comm = mt_comm_split(world, number % of_a_stage, number));
+}
+
+mt_status mt_parallel_place(mt_parallel *parallel, mt_comm *world)
+{
+    int64_t of_a_stage = 0, all = 0;
+    if (!mti_given(world, "parallel_place", "the world")) return mt_last_status();
+    if (!parallel) return mti_fail(MT_ERR_ARGUMENT, "parallel_place: the parallel is NULL");
+    mt_parallel h = mti_filled_in(parallel), placed = *parallel;
+    const mt_group group = mt_comm_group(world);
+    if (!count_ranks(&h, &of_a_stage, &all)) return mt_last_status();
+    if (group.ranks != all)
+        return mti_fail(MT_ERR_ARGUMENT,
+                        "parallel_place: there are %" PRId64 " ranks; tensor %" PRId64
+                        " x data %" PRId64 " x pipeline %" PRId64 " need %" PRId64,
+                        group.ranks, h.tensor, h.data, h.pipeline, all);
+    placed.tensor_comm = placed.data_comm = placed.pipeline_comm = NULL;
+    if (mt_parallel_locate(&placed, group.rank) != MT_OK) return mt_last_status();
+    if (split(&placed, &h, world, group.rank)) {
+        *parallel = placed;
+        return MT_OK;
+    }
+    mt_parallel_close(&placed);
+    return mt_last_status();
+}
+
+void mt_parallel_close(mt_parallel *parallel)
+{
+    if (!parallel) return;
+    mt_comm_free(parallel->tensor_comm);
+    mt_comm_free(parallel->data_comm);
+    mt_comm_free(parallel->pipeline_comm);
+    parallel->tensor_comm = parallel->data_comm = parallel->pipeline_comm = NULL;
+}

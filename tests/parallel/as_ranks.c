@@ -1,0 +1,42 @@
+/* as_ranks.c: threads as ranks. */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include "as_ranks.h"
+
+enum { MOST = 16 };
+
+typedef struct ranked {
+    mt_comm *world;
+    mtt_ranked_fn *run;
+    void *user;
+} ranked;
+
+static void *run_ranked(void *argument)
+{
+    const ranked *r = argument;
+    r->run(r->world, r->user);
+    mt_comm_free(r->world);
+    return NULL;
+}
+
+void mtt_as_ranks(int64_t ranks, mtt_ranked_fn *run, void *user)
+{
+    mt_comm *ends[MOST];
+    pthread_t threads[MOST];
+    ranked each[MOST];
+    assert_in_range(ranks, 1, MOST);
+    mtt_ok(mt_comm_of_threads(ranks, ends));
+    for (int64_t i = 0; i < ranks; i++) {
+        each[i] = (ranked){ends[i], run, user};
+        assert_int_equal(pthread_create(&threads[i], NULL, run_ranked, &each[i]), 0);
+    }
+    for (int64_t i = 0; i < ranks; i++) pthread_join(threads[i], NULL);
+}
+
+void mtt_need(bool ok, const char *what, const char *file, int line)
+{
+    if (ok) return;
+    fprintf(stderr, "%s:%d: not so: %s (%s)\n", file, line, what, mt_last_error());
+    abort();
+}

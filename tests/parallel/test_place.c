@@ -1,0 +1,101 @@
+/* Ranks know their place among all, and the ranks of each of their groups. */
+#include "as_ranks.h"
+
+static void tensor_ranks_are_neighbours_then_come_data_ranks_then_stages(void **state)
+{
+    (void)state;
+    mt_parallel h = {.tensor = 2, .data = 3, .pipeline = 2};
+    for (int64_t n = 0; n < 12; n++) {
+        mtt_ok(mt_parallel_locate(&h, n));
+        assert_int_equal(h.tensor_rank, n % 2);
+        assert_int_equal(h.data_rank, n / 2 % 3);
+        assert_int_equal(h.stage, n / 6);
+    }
+    assert_int_equal(mt_parallel_locate(&h, 12), MT_ERR_ARGUMENT);
+    mtt_failed(MT_ERR_ARGUMENT, "rank 12 of 12", "0 to 11");
+    assert_int_equal(mt_parallel_locate(&(mt_parallel){.data = -1}, 0), MT_ERR_ARGUMENT);
+    mtt_failed(MT_ERR_ARGUMENT, "data -1");
+}
+
+static void is(const mt_comm *comm, int64_t ranks, int64_t rank)
+{
+    mt_group group = mt_comm_group((mt_comm *)comm);
+    MTT_NEED(comm && group.ranks == ranks && group.rank == rank);
+}
+
+static void check_groups(mt_comm *world, void *user)
+{
+    (void)user;
+    mt_parallel h = {.tensor = 2, .data = 2, .pipeline = 2};
+    mt_group all = mt_comm_group(world);
+    MTT_NEED(mt_parallel_place(&h, world) == MT_OK);
+    MTT_NEED(h.tensor_rank + 2 * h.data_rank + 4 * h.stage == all.rank);
+    is(h.tensor_comm, 2, h.tensor_rank);
+    is(h.data_comm, 2, h.data_rank);
+    is(h.pipeline_comm, 2, h.stage);
+    /* who is in each group: the sum of their numbers */
+    const struct {
+        mt_comm *comm;
+        int64_t step;
+        int64_t place;
+    } groups[] = {{h.tensor_comm, 1, h.tensor_rank},
+                  {h.data_comm, 2, h.data_rank},
+                  {h.pipeline_comm, 4, h.stage}};
+    mt_device *device = mt_device_open("cpu");
+    for (int i = 0; i < 3; i++) {
+        mt_group group = mt_comm_group(groups[i].comm);
+        MT_AUTO mt_tensor *own = mt_full(device, MT_F32, MT_SHAPE(1), (double)all.rank);
+        MT_AUTO mt_tensor *sum = mt_all_reduce(own, &group);
+        int64_t first = all.rank - groups[i].place * groups[i].step;
+        MTT_NEED(sum && mt_item(sum) == (double)(2 * first + groups[i].step));
+    }
+    mt_device_release(device);
+    mt_parallel_close(&h);
+    MTT_NEED(!h.tensor_comm && !h.data_comm && !h.pipeline_comm);
+}
+
+static void each_group_has_the_ranks_that_differ_in_one_way(void **state)
+{
+    (void)state;
+    mtt_as_ranks(8, check_groups, NULL);
+}
+
+static void check_refusals(mt_comm *world, void *user)
+{
+    (void)user;
+    static const mt_model_config gpt = {
+        .hidden = 32, .heads = 4, .layers = 2, .vocab = 64, .context = 16};
+    mt_parallel h = {.tensor = 3};
+    MTT_NEED(mt_parallel_place(&h, world) == MT_ERR_ARGUMENT && !h.tensor_comm);
+    mtt_failed(MT_ERR_ARGUMENT, "there are 2 ranks", "need 3");
+    h = (mt_parallel){.tensor = 2};
+    MTT_NEED(mt_parallel_place(&h, world) == MT_OK);
+    MTT_NEED(mt_parallel_check(&h, &gpt) == MT_OK);
+    h.tensor_rank = 1 - h.tensor_rank; /* the comm says otherwise */
+    MTT_NEED(mt_parallel_check(&h, &gpt) == MT_ERR_ARGUMENT);
+    mtt_failed(MT_ERR_ARGUMENT, "tensor_comm is rank");
+    mt_parallel_close(&h);
+}
+
+static void another_number_of_ranks_and_anothers_comm_are_refused(void **state)
+{
+    (void)state;
+    mtt_as_ranks(2, check_refusals, NULL);
+    static const mt_model_config gpt = {
+        .hidden = 32, .heads = 4, .layers = 2, .vocab = 64, .context = 16};
+    assert_int_equal(mt_parallel_check(&(mt_parallel){.tensor = 2, .tensor_rank = 2}, &gpt),
+                     MT_ERR_ARGUMENT);
+    mtt_failed(MT_ERR_ARGUMENT, "tensor_rank is 2", "0 to 1");
+    assert_int_equal(mt_parallel_place(&(mt_parallel){0}, NULL), MT_ERR_ARGUMENT);
+    mtt_failed(MT_ERR_ARGUMENT, "the world");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tensor_ranks_are_neighbours_then_come_data_ranks_then_stages),
+        cmocka_unit_test(each_group_has_the_ranks_that_differ_in_one_way),
+        cmocka_unit_test(another_number_of_ranks_and_anothers_comm_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
