@@ -64,6 +64,8 @@ typedef struct mt_traffic {
     uint64_t layers;   /* to ranks that share layers: sums, and pieces of sequences */
     uint64_t pieces;   /* to ranks with other data: pieces of parameters, along dimension 0 */
     uint64_t stages;   /* to other stages of a pipeline */
+    uint64_t replicas; /* once a step, to ranks with the same parameters: gradients to add up, and
+                        * what each has stepped; exactly what this rank sends */
 } mt_traffic;
 MT_API mt_traffic mt_traffic_get(const mt_device *device);
 

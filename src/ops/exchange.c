@@ -171,6 +171,36 @@ bool mti_sum_ranks(mti_call *c, const mti_view *y)
     return true;
 }
 
+/* ---- in place ---- */
+
+/* Piece r of y, as one part of what lies in every piece at the same place. */
+static pieces part_of_pieces(const sums *s, const mti_view *y, int64_t n, int64_t done)
+{
+    int64_t left = n - done;
+    return (pieces){at(y, done), n, left < s->most ? left : s->most, mti_view_count(y) - done};
+}
+
+bool mti_scatter_sum_inside(mti_call *c, const mti_view *y)
+{
+    sums s;
+    if (!open_sums(&s, c, y->dtype)) return false;
+    int64_t n = (mti_view_count(y) + s.ranks - 1) / s.ranks;
+    for (int64_t done = 0; s.comm && done < n; done += s.most) {
+        pieces p = part_of_pieces(&s, y, n, done);
+        if (!sum_piece(&s, &p, span_of(&s, &p, s.comm->end.rank).at)) return false;
+    }
+    return true;
+}
+
+bool mti_gather_inside(mti_call *c, const mti_view *y)
+{
+    const mt_group *group = &c->params->collective.group;
+    int64_t count = mti_view_count(y), n = (count + group->ranks - 1) / group->ranks;
+    const sums s = {.c = c, .comm = group->comm, .ranks = group->ranks, .dtype = y->dtype};
+    const pieces p = {at(y, 0), n, n, count};
+    return !s.comm || share_pieces(&s, &p);
+}
+
 /* ---- between the stages of a pipeline ---- */
 
 /* What is on the way, held without the graph that made it. */

@@ -74,6 +74,20 @@ bool mti_sum_ranks(mti_call *c, const mti_view *y);
 bool mti_send_on(mti_call *c, mti_way way, mt_tensor *x);
 /* y <- what the neighbour behind has sent; its memory lies side by side. */
 bool mti_receive(mti_call *c, mti_way way, const mti_view *y);
+/* Of y, contiguous, cut into a piece for each rank, the last of which may be shorter or empty: this
+ * rank's piece becomes its sum; all pieces become what their ranks have there. */
+bool mti_scatter_sum_inside(mti_call *c, const mti_view *y);
+bool mti_gather_inside(mti_call *c, const mti_view *y);
+
+/* ---- the same beside the tape, on a contiguous tensor (replicas.c); its version stays ---- */
+
+typedef enum mti_replicas {
+    MTI_REPLICAS_SUM,
+    MTI_REPLICAS_SCATTER,
+    MTI_REPLICAS_GATHER
+} mti_replicas;
+/* Nothing where the group has one rank. */
+bool mti_replicas_meet(mt_tensor *t, mti_replicas how, const mt_group *group);
 
 /* Makes a negative dim count from the end; fails if there is no such dimension. */
 bool mti_dim(const char *caller, int rank, int *dim);

@@ -26,6 +26,7 @@ static inline mt_group mti_stages(const mt_parallel *p)
 typedef struct mti_share {
     mt_parallel parallel;  /* every "0: ..." filled in */
     mt_model_config whole; /* resolved; the vocabulary padded to a multiple of t */
+    int64_t vocab;         /* without padding */
     mt_model_config local; /* this rank's part of a layer: fewer heads, a narrower MLP */
     int64_t from, to;      /* layers */
     bool first, last;      /* with the embedding; with the head */
@@ -64,13 +65,24 @@ bool mti_share_embedding(mt_module *parent, const char *name, const mt_parallel 
 /* The kind of a head that shares the embedding's weight. */
 #define MTI_TIED "tied"
 
-/* Replaces each parameter under m by the first of its pieces, one for each rank of the group, made
- * on `device`; the module gathers the whole while it runs (ZeRO 3). */
+/* A parameter of which a rank has a piece, as a matrix; a vector has one column. */
+typedef struct mti_cut_shape {
+    const mt_tensor *piece;
+    int64_t rows, cols;
+} mti_cut_shape;
+
+/* Elements of each of the n pieces of `whole`, of which the last may be padded. */
+int64_t mti_piece_count(const mt_tensor *whole, int64_t n);
+
+/* Replaces each parameter under m by this rank's of its pieces, one for each rank of the group,
+ * made on `device`, with zeros; the module gathers the whole while it runs (ZeRO 3). A matrix's
+ * piece is a matrix of one row. */
 typedef struct mti_cutter {
     mt_device *device;
     mt_group group;
-    mt_tensor *shared; /* a parameter of two modules (may be NULL), borrowed ... */
-    mt_tensor *piece;  /* ... and its piece; NULL at first */
+    MTI_VEC(mti_cut_shape) shapes; /* of all pieces; mti_free its `at` */
+    mt_tensor *shared;             /* a parameter of two modules (may be NULL), borrowed ... */
+    mt_tensor *piece;              /* ... and its piece; NULL at first */
 } mti_cutter;
 bool mti_cut_params(mt_module *m, mti_cutter *cutter);
 
@@ -83,6 +95,14 @@ typedef struct mti_regather mti_regather;
 mti_regather *mti_regather_begin(mt_tensor *whole, mt_tensor *piece, int dim,
                                  const mt_group *group);
 bool mti_regather_end(mti_regather *r);
+
+/* ---- first weights (weights.c) ---- */
+
+/* Gives m, a rank's part, its share of the weights that the whole model would draw from the
+ * generator's state (seed, offset), and leaves the generator as the whole model would. cutter: of
+ * its pieces; NULL: it has none. */
+bool mti_rank_draw(mt_module *m, const mti_share *share, const mti_cutter *cutter, uint64_t seed,
+                   uint64_t offset);
 
 /* ---- what a rank keeps, by formula (books.c) ---- */
 

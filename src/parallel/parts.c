@@ -34,12 +34,13 @@ static mt_status keep_piece(void *user, const mt_save_info *info, mt_tensor *ten
     return MT_OK;
 }
 
-/* Gathers pieces, of which the last may be padded. */
+/* Gathers pieces along `dim`; a parameter's are gathered flat, and the last may be padded. */
 static mt_tensor *gather(mt_tensor *piece, int dim, const mt_group *group, int rank,
                          const int64_t *shape)
 {
-    mt_tensor *y = mt_all_gather(piece, dim, group);
-    if (dim > 0) return y;
+    if (dim > 0) return mt_all_gather(piece, dim, group);
+    mt_tensor *y = mt_reshape(piece, MT_SHAPE(-1));
+    mt_set(&y, mt_all_gather(y, 0, group));
     int64_t n = 1;
     for (int d = 0; d < rank; d++) n *= shape[d];
     if (y && mt_numel(y) > n) mt_set(&y, mt_slice(y, 0, 0, n));
@@ -278,14 +279,20 @@ static mt_tensor *run_gathered(mt_module *m, void *user, mt_tensor *x)
     return y;
 }
 
-/* The first of dp pieces, the last of which may be padded; zeros, as there is no data. */
+int64_t mti_piece_count(const mt_tensor *whole, int64_t n) { return (mt_numel(whole) + n - 1) / n; }
+
+/* Zeros, until mti_rank_draw gives it values. */
 static mt_tensor *piece_of(mti_cutter *cutter, mt_tensor *whole)
 {
     if (whole == cutter->shared && cutter->piece) return mt_retain(cutter->piece);
-    int64_t n = (mt_numel(whole) + cutter->group.ranks - 1) / cutter->group.ranks;
-    mt_tensor *piece = mt_zeros(cutter->device, mt_dtype_of(whole), MT_SHAPE(n));
+    int64_t n = mti_piece_count(whole, cutter->group.ranks);
+    int64_t cols = mt_rank(whole) > 1 ? mt_shape(whole)[mt_rank(whole) - 1] : 1;
+    mt_tensor *piece = mt_zeros(cutter->device, mt_dtype_of(whole), mt_rank(whole) > 1 ? 2 : 1,
+                                (const int64_t[]){mt_rank(whole) > 1 ? 1 : n, n});
+    const mti_cut_shape shape = {piece, mt_numel(whole) / (cols ? cols : 1), cols};
     if (piece && (mt_set_category(piece, MT_PARAMETER) != MT_OK ||
-                  mt_set_requires_grad(piece, mt_requires_grad(whole)) != MT_OK))
+                  mt_set_requires_grad(piece, mt_requires_grad(whole)) != MT_OK ||
+                  !MTI_PUSH(&cutter->shapes, shape)))
         mt_set(&piece, NULL);
     if (whole == cutter->shared) cutter->piece = piece;
     return piece;

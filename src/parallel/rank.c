@@ -223,16 +223,43 @@ static mt_module *make(mt_device *device, mti_share *s, const mt_lora_options *l
 }
 
 /* Makes the module whole on a separate device, so that it is not counted; then replaces each
- * parameter by a piece on `device`. */
-static mt_module *make_in_pieces(mt_device *device, mti_share *s, const mt_lora_options *lora)
+ * parameter by a piece on the cutter's. */
+static mt_module *make_in_pieces(mti_share *s, const mt_lora_options *lora, mti_cutter *cutter)
 {
-    mti_cutter cutter = {.device = device, .group = mti_data_group(&s->parallel)};
     mt_device *separate = mt_device_open("meta");
-    mt_module *m = separate ? make(separate, s, lora, &cutter.shared) : NULL;
+    mt_module *m = separate ? make(separate, s, lora, &cutter->shared) : NULL;
     if (!separate) mti_free(s);
-    m = mti_module_complete(m, m && mti_cut_params(m, &cutter));
+    m = mti_module_complete(m, m && mti_cut_params(m, cutter));
     mt_device_release(separate);
     return m;
+}
+
+/* Whether the ranks can reach each other where they have to. */
+static bool check_reach(mt_device *device, const mt_parallel *h, const mt_lora_options *lora)
+{
+    bool several = h->tensor > 1 || h->data > 1 || h->pipeline > 1;
+    if (!mt_device_has_data(device) || !several) return true;
+    if (h->pipeline > 1)
+        return mti_fail_bool(MT_ERR_UNSUPPORTED,
+                             "rank: %lld stages on %s; need 1, or meta, where no data has to move",
+                             (long long)h->pipeline, mt_device_kind(device));
+    if ((h->tensor > 1 && !h->tensor_comm) || (h->data > 1 && !h->data_comm))
+        return mti_fail_bool(MT_ERR_UNSUPPORTED,
+                             "rank: %lld x %lld ranks on %s without a comm; need their comms "
+                             "(mt_parallel_place), or meta, where no data has to move",
+                             (long long)h->tensor, (long long)h->data, mt_device_kind(device));
+    return !lora || mti_fail_bool(MT_ERR_UNSUPPORTED,
+                                  "rank: adapters among %lld x %lld ranks on %s; need 1 rank, or "
+                                  "meta",
+                                  (long long)h->tensor, (long long)h->data, mt_device_kind(device));
+}
+
+static bool check_pieces(bool pieces, const mt_lora_options *lora)
+{
+    return !pieces || !lora || lora->base == MT_LORA_KEEP ||
+           mti_fail_bool(MT_ERR_UNSUPPORTED,
+                         "rank: ZeRO 3 gathers floats, and weights in 4 bits are codes; need "
+                         "stage 0 to 2, or weights that are not quantised");
 }
 
 mt_module *mti_rank_new(mt_device *device, const mt_model_config *config,
@@ -242,22 +269,21 @@ mt_module *mti_rank_new(mt_device *device, const mt_model_config *config,
     if (!mti_given(device, "rank_new", "the device")) return NULL;
     if (!mti_share_make(&made, config, parallel, part)) return NULL;
     const mt_parallel *h = &made.parallel;
-    if (mt_device_has_data(device) && (h->tensor > 1 || h->pipeline > 1 || h->data > 1))
-        return mti_fail_null(MT_ERR_UNSUPPORTED,
-                             "rank: %lld x %lld x %lld ranks on %s; need 1, or meta, where no data "
-                             "has to move",
-                             (long long)h->tensor, (long long)h->pipeline, (long long)h->data,
-                             mt_device_kind(device));
-    bool pieces = h->zero == 3 && h->data > 1;
-    if (pieces && lora && lora->base != MT_LORA_KEEP)
-        return mti_fail_null(MT_ERR_UNSUPPORTED,
-                             "rank: ZeRO 3 gathers floats, and weights in 4 bits are codes; need "
-                             "stage 0 to 2, or weights that are not quantised");
+    bool pieces = h->zero == 3 && h->data > 1, drawn = h->tensor > 1 || h->data > 1;
+    if (!check_reach(device, h, lora) || !check_pieces(pieces, lora)) return NULL;
     mti_share *s = mti_malloc(sizeof *s);
     if (!s) return NULL;
     *s = made;
     mt_tensor *shared;
-    return pieces ? make_in_pieces(device, s, lora) : make(device, s, lora, &shared);
+    mti_cutter cutter = {.device = device, .group = mti_data_group(h)};
+    uint64_t seed, offset;
+    mt_rng_get(device, &seed, &offset);
+    mt_module *m = pieces ? make_in_pieces(s, lora, &cutter) : make(device, s, lora, &shared);
+    if (mt_device_has_data(device) && drawn)
+        m = mti_module_complete(
+            m, m && mti_rank_draw(m, &made, pieces ? &cutter : NULL, seed, offset));
+    mti_free(cutter.shapes.at);
+    return m;
 }
 
 mt_module *mt_rank_new(mt_device *device, const mt_model_config *config,

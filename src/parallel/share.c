@@ -104,6 +104,7 @@ bool mti_share_make(mti_share *s, const mt_model_config *config, const mt_parall
         return false;
     int64_t t = h->tensor, parts = h->pipeline * h->interleave;
     int64_t nth = part * h->pipeline + h->stage, n = layers_of(&s->whole) / parts;
+    s->vocab = s->whole.vocab;
     s->whole.vocab = (s->whole.vocab + t - 1) / t * t;
     s->from = nth * n, s->to = s->from + n;
     s->first = nth == 0, s->last = nth == parts - 1;

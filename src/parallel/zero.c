@@ -2,6 +2,7 @@
  * leaves it with (Rajbhandari et al. 2020). */
 #include <string.h>
 #include "memtape/ops.h"
+#include "ops/ops.h"
 #include "parallel/parallel.h"
 
 typedef struct piece {
@@ -12,7 +13,8 @@ typedef struct piece {
 
 struct mti_zero {
     int stage;
-    mt_module *model;  /* borrowed */
+    mt_module *model; /* borrowed */
+    mt_group data;
     mt_module *pieces; /* of stages 1 and 2: views of the parameters that train; else NULL */
     MTI_VEC(piece) all;
 };
@@ -21,18 +23,23 @@ struct mti_zero {
 
 static mt_tensor *flat(mt_tensor *t) { return mt_reshape(t, MT_SHAPE(-1)); }
 
-static int64_t piece_length(const mt_tensor *whole, int64_t dp)
+/* This rank's piece, a view: of a matrix, a matrix of one row. */
+static mt_tensor *own_piece(mt_tensor *whole, const mt_group *group)
 {
-    return (mt_numel(whole) + dp - 1) / dp;
-}
-
-/* The first of dp pieces, a view. */
-static mt_tensor *first_piece(mt_tensor *whole, int64_t dp)
-{
+    int64_t n = mt_numel(whole), length = mti_piece_count(whole, group->ranks);
+    int64_t from = group->rank * length < n ? group->rank * length : n;
     mt_tensor *v = mt_detach(whole);
     mt_set(&v, v ? flat(v) : NULL);
-    mt_set(&v, v ? mt_slice(v, 0, 0, piece_length(whole, dp)) : NULL);
+    mt_set(&v, v ? mt_slice(v, 0, from, n - from < length ? n - from : length) : NULL);
+    if (v && mt_rank(whole) > 1) mt_set(&v, mt_reshape(v, MT_SHAPE(1, mt_numel(v))));
     return v;
+}
+
+/* The first n elements in a storage of their own. */
+static mt_tensor *without_padding(mt_tensor *g, int64_t n)
+{
+    MT_AUTO mt_tensor *part = mt_slice(g, 0, 0, n);
+    return part ? mt_clone(part) : NULL;
 }
 
 /* Stage 2: as soon as a gradient is complete, keeps only this rank's piece of the sum. */
@@ -40,12 +47,14 @@ static mt_status scatter_grad(void *user, mt_tensor *leaf)
 {
     const piece *p = user;
     mt_tensor *g = flat(mt_grad(leaf));
-    int64_t padding = piece_length(leaf, p->group.ranks) * p->group.ranks - mt_numel(leaf);
+    int64_t padding = mti_piece_count(leaf, p->group.ranks) * p->group.ranks - mt_numel(leaf);
     if (g && padding) {
         MT_AUTO mt_tensor *zeros = mt_zeros(mt_device_of(g), mt_dtype_of(g), MT_SHAPE(padding));
         mt_set(&g, zeros ? mt_cat(2, (mt_tensor *[]){g, zeros}, 0) : NULL);
     }
     mt_set(&g, g ? mt_reduce_scatter(g, 0, &p->group) : NULL);
+    if (g && mt_numel(g) > mt_numel(p->piece)) mt_set(&g, without_padding(g, mt_numel(p->piece)));
+    if (g) mt_set(&g, mt_reshape(g, mt_rank(p->piece), mt_shape(p->piece)));
     if (g && mt_grad(p->piece)) mt_set(&g, mt_add(mt_grad(p->piece), g));
     mt_status status = g ? mt_set_grad(p->piece, g) : mt_last_status();
     mt_release(g);
@@ -60,8 +69,7 @@ static bool make_pieces(mti_zero *z, const mt_group *group)
     for (size_t i = 0; i < n; i++) {
         mt_tensor *whole = list[i].tensor;
         if (!mt_requires_grad(whole)) continue;
-        mt_tensor *v =
-            mt_module_add_param(z->pieces, list[i].name, first_piece(whole, group->ranks));
+        mt_tensor *v = mt_module_add_param(z->pieces, list[i].name, own_piece(whole, group));
         if (!v || mt_set_grad_dtype(v, mt_grad_dtype(whole)) != MT_OK ||
             !MTI_PUSH(&z->all, ((piece){whole, v, *group, 0})))
             return false;
@@ -85,10 +93,10 @@ mti_zero *mti_zero_new(const mt_parallel *parallel, mt_module *model)
     if (!z) return NULL;
     z->stage = parallel->data > 1 ? parallel->zero : 0;
     z->model = model;
+    z->data = mti_data_group(parallel);
     if (z->stage != 1 && z->stage != 2) return z;
     z->pieces = mt_module_new("pieces", no_forward, NULL, NULL);
-    mt_group group = mti_data_group(parallel);
-    if (z->pieces && make_pieces(z, &group)) return z;
+    if (z->pieces && make_pieces(z, &z->data)) return z;
     mti_zero_free(z);
     return NULL;
 }
@@ -107,15 +115,35 @@ void mti_zero_free(mti_zero *z)
 
 mt_module *mti_zero_stepped(const mti_zero *z) { return z->pieces ? z->pieces : z->model; }
 
-bool mti_zero_before_step(mti_zero *z)
+/* Calls mti_replicas_meet for the gradients, or the values, of the parameters that train. */
+static bool meet(mt_module *m, bool values, mti_replicas how, const mt_group *group)
 {
-    for (size_t i = 0; z->stage == 1 && i < z->all.n; i++) {
+    const mt_named_tensor *list;
+    size_t n;
+    bool ok = group->ranks == 1 || mt_module_params(m, &list, &n) == MT_OK;
+    for (size_t i = 0; ok && group->ranks > 1 && i < n; i++) {
+        mt_tensor *t = list[i].tensor, *met = values ? t : mt_grad(t);
+        ok = !mt_requires_grad(t) || !met || mti_replicas_meet(met, how, group);
+    }
+    return ok;
+}
+
+static bool give_grads_to_pieces(mti_zero *z)
+{
+    for (size_t i = 0; i < z->all.n; i++) {
         piece *p = &z->all.at[i];
         if (!mt_grad(p->whole)) continue;
-        MT_AUTO mt_tensor *g = first_piece(mt_grad(p->whole), p->group.ranks);
+        MT_AUTO mt_tensor *g = own_piece(mt_grad(p->whole), &p->group);
         if (!g || mt_set_grad(p->piece, g) != MT_OK) return false;
     }
     return true;
+}
+
+bool mti_zero_before_step(mti_zero *z)
+{
+    if (z->stage == 0) return meet(z->model, false, MTI_REPLICAS_SUM, &z->data);
+    if (z->stage > 1) return true; /* backward has added them up */
+    return meet(z->model, false, MTI_REPLICAS_SCATTER, &z->data) && give_grads_to_pieces(z);
 }
 
 bool mti_zero_grad_bytes(const mti_zero *z, size_t *bytes)
@@ -134,6 +162,7 @@ bool mti_zero_grad_bytes(const mti_zero *z, size_t *bytes)
 
 bool mti_zero_after_step(mti_zero *z)
 {
-    return (!z->pieces || mt_module_zero_grad(z->pieces) == MT_OK) &&
+    return (!z->pieces || meet(z->model, true, MTI_REPLICAS_GATHER, &z->data)) &&
+           (!z->pieces || mt_module_zero_grad(z->pieces) == MT_OK) &&
            mt_module_zero_grad(z->model) == MT_OK;
 }

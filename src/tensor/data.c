@@ -99,6 +99,43 @@ mt_tensor *mt_normal(mt_device *d, mt_dtype dtype, int rank, const int64_t *shap
     return keep_if(t, d->backend->normal(d->ctx, mean, std, seed, offset, &t->view));
 }
 
+/* ---- parts of tensors ---- */
+
+/* n elements of t, which is contiguous, from the ith on. */
+static mti_view run_of(const mt_tensor *t, int64_t i, int64_t n)
+{
+    mti_view v = {.dtype = t->view.dtype, .rank = 1, .shape = {n}, .stride = {1}};
+    v.data = (char *)t->view.data + (size_t)i * mt_dtype_size(v.dtype);
+    return v;
+}
+
+bool mti_fill_run(mt_tensor *t, int64_t i, int64_t n, double value)
+{
+    mt_device *d = t->storage->device;
+    const mti_view v = run_of(t, i, n);
+    return d->backend->fill(d->ctx, &v, value);
+}
+
+/* Four elements share a counter. A run that begins between two counters is drawn aside from the
+ * first of them on, in memory of the host; so that must be the device's. */
+bool mti_normal_run(mt_tensor *t, int64_t i, int64_t n, double std, uint64_t seed, uint64_t offset,
+                    uint64_t at)
+{
+    mt_device *d = t->storage->device;
+    const mti_view v = run_of(t, i, n);
+    int64_t skip = (int64_t)(at % 4);
+    if (!skip) return d->backend->normal(d->ctx, 0, std, seed, offset + at / 4, &v);
+    mti_view aside = v;
+    size_t size = mt_dtype_size(v.dtype);
+    aside.shape[0] = n + skip;
+    if (!(aside.data = mti_malloc((size_t)(n + skip) * size))) return false;
+    bool ok = d->backend->normal(d->ctx, 0, std, seed, offset + at / 4, &aside) &&
+              d->backend->upload(d->ctx, v.data, (char *)aside.data + (size_t)skip * size,
+                                 (size_t)n * size);
+    mti_free(aside.data);
+    return ok;
+}
+
 /* ---- moving ---- */
 
 static bool check_bytes(const char *caller, const mt_tensor *t, const void *data, size_t n_bytes)

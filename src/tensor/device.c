@@ -178,7 +178,8 @@ mt_traffic mt_traffic_get(const mt_device *d)
                         .others = atomic_load(&d->moved_others),
                         .layers = atomic_load(&d->sent[MTI_TO_LAYERS]),
                         .pieces = atomic_load(&d->sent[MTI_TO_PIECES]),
-                        .stages = atomic_load(&d->sent[MTI_TO_STAGES])};
+                        .stages = atomic_load(&d->sent[MTI_TO_STAGES]),
+                        .replicas = atomic_load(&d->sent[MTI_TO_REPLICAS])};
 }
 
 uint64_t mti_view_bytes(const mti_view *v)
