@@ -10,6 +10,7 @@
 
 #include "memtape/group.h"
 #include "memtape/model.h"
+#include "memtape/optimizer.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -58,6 +59,35 @@ MT_API mt_module *mt_rank_new(mt_device *device, const mt_model_config *config,
  * requires grad. */
 MT_API mt_tensor *mt_rank_wire(const mt_module *rank, mt_device *device, int64_t batch,
                                int64_t seq);
+
+/* ---- training ---- */
+
+/* All that a rank trains: its parts, and what ZeRO leaves it of their gradients and of what the
+ * optimizer steps. Every rank makes one, and all call its functions in the same order. On a device
+ * with data `parallel` has comms where there is more than one rank (mt_parallel_place). The weights
+ * are those that mt_model_new would draw from the same generator, cut. */
+typedef struct mt_stage mt_stage;
+MT_API mt_stage *mt_stage_new(mt_device *device, const mt_model_config *config,
+                              const mt_parallel *parallel);
+/* Before it, free the optimizer over mt_stage_stepped. */
+MT_API void mt_stage_free(mt_stage *stage);
+/* Part i, for mt_model_checkpoint and the like; borrowed. NULL past the last. */
+MT_API mt_module *mt_stage_part(const mt_stage *stage, int64_t i);
+/* The parameters to make the optimizer of: the parts' or, with ZeRO, this rank's pieces, under the
+ * same names; borrowed. */
+MT_API mt_module *mt_stage_stepped(const mt_stage *stage);
+/* Forward and backward of every microbatch, by the schedule 1F1B. tokens, targets: i64 [b,s] for
+ * each of parallel's microbatches, the same for all ranks that share layers or are stages. Gradients
+ * are the sum over the microbatches; mt_stage_step divides. *loss (may be NULL): the mean over all
+ * microbatches of all ranks. What dropout draws is a function of the generator's state and of the
+ * place in the whole batch, which the data ranks' microbatches make up in their order. */
+MT_API mt_status mt_stage_backward(mt_stage *stage, mt_tensor *const *tokens,
+                                   mt_tensor *const *targets, double *loss);
+/* Adds up the gradients of all ranks, steps with their mean, and drops them. optimizer: over
+ * mt_stage_stepped. max_norm: as mt_clip_grad_norm, of all ranks together; 0: no limit. *norm (may
+ * be NULL): that norm, found only if max_norm is not 0, before. */
+MT_API mt_status mt_stage_step(mt_stage *stage, mt_optimizer *optimizer, double max_norm,
+                               double *norm);
 
 /* ---- one step of one rank, measured ---- */
 

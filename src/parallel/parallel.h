@@ -145,13 +145,16 @@ mt_module *mti_zero_stepped(const mti_zero *zero);
 /* Around the optimizer's step; the second drops the gradients. */
 bool mti_zero_before_step(mti_zero *zero);
 bool mti_zero_after_step(mti_zero *zero);
+/* Between them: *out = the sum of the squares of all ranks' gradients. */
+bool mti_zero_squares(const mti_zero *zero, double *out);
 /* Of the gradients of parameters that are there now. */
 bool mti_zero_grad_bytes(const mti_zero *zero, size_t *bytes);
 
 /* ---- all that one rank has (stage.c) ---- */
 
-typedef struct mti_stage {
+typedef struct mt_stage {
     mti_schedule schedule;
+    mt_device *device; /* borrowed; it outlives the parts */
     mti_share *shares; /* [schedule.n_parts] */
     mt_module **parts; /* [schedule.n_parts] */
     mt_module *model;  /* with all parameters: the only part, or `joined` */
@@ -161,7 +164,8 @@ typedef struct mti_stage {
     uint64_t n_params; /* before ZeRO cuts them */
 } mti_stage;
 
-/* lora: the adapters of mt_lora_add for every linear; NULL: none. Free in any case. */
+/* seq: 0 if it is not known yet. lora: the adapters of mt_lora_add for every linear; NULL: none. Free
+ * in any case. */
 bool mti_stage_make(mti_stage *s, mt_device *device, const mt_model_config *config,
                     const mt_parallel *parallel, int64_t seq, const mt_lora_options *lora);
 void mti_stage_free(mti_stage *s);

@@ -71,8 +71,9 @@ bool mti_stage_make(mti_stage *s, mt_device *device, const mt_model_config *conf
 {
     mti_share first;
     *s = (mti_stage){0};
-    if (!mti_share_make(&first, config, parallel, 0) || !mti_check_length("rank", &first, seq))
+    if (!mti_share_make(&first, config, parallel, 0) || (seq && !mti_check_length("rank", &first, seq)))
         return false;
+    s->device = device;
     s->schedule = mti_schedule_of(&first.parallel);
     size_t n = (size_t)s->schedule.n_parts;
     s->shares = mti_calloc(n, sizeof *s->shares);

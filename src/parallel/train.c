@@ -1,0 +1,182 @@
+/* train.c: training steps of one rank, which all ranks make together. */
+#include <math.h>
+#include "memtape/ops.h"
+#include "nn/nn.h"
+#include "parallel/parallel.h"
+
+/* ---- making ---- */
+
+mt_stage *mt_stage_new(mt_device *device, const mt_model_config *config,
+                       const mt_parallel *parallel)
+{
+    if (!mti_given(device, "stage_new", "the device")) return NULL;
+    mt_stage *s = mti_calloc(1, sizeof *s);
+    if (s && mti_stage_make(s, device, config, parallel, 0, NULL)) return s;
+    mt_stage_free(s);
+    return NULL;
+}
+
+void mt_stage_free(mt_stage *s)
+{
+    if (s) mti_stage_free(s);
+    mti_free(s);
+}
+
+mt_module *mt_stage_part(const mt_stage *s, int64_t i)
+{
+    return s && i >= 0 && i < s->schedule.n_parts ? s->parts[i] : NULL;
+}
+
+mt_module *mt_stage_stepped(const mt_stage *s) { return s ? mti_zero_stepped(s->zero) : NULL; }
+
+/* ---- forward and backward ---- */
+
+/* One call of mt_stage_backward. */
+typedef struct turns {
+    mt_stage *stage;
+    mt_tensor *const *tokens, *const *targets; /* [microbatches] */
+    int64_t n;                                 /* forwards, and backwards */
+    mt_tensor **outputs;                       /* [n]: between forward and backward */
+    uint64_t seed, offset, drawn;              /* of the generator; counters of one forward */
+    double loss;                               /* the sum of this rank's */
+} turns;
+
+static mt_tensor *input_of(const turns *t, const mti_share *share, mti_turn turn)
+{
+    mt_tensor *tokens = t->tokens[turn.micro];
+    if (share->first) return mt_retain(tokens);
+    return mt_rank_wire(t->stage->parts[turn.part], t->stage->device, mt_shape(tokens)[0],
+                        mt_shape(tokens)[1]);
+}
+
+static mt_tensor *run(const turns *t, const mti_share *share, mti_turn turn)
+{
+    MT_AUTO mt_tensor *x = input_of(t, share, turn);
+    mt_tensor *y = x ? mt_forward(t->stage->parts[turn.part], x) : NULL;
+    if (!share->last || mt_scope_push("loss") != MT_OK) return y;
+    mt_set(&y, mti_rank_loss(share, y, t->targets[turn.micro]));
+    mt_scope_pop();
+    return y;
+}
+
+static bool forward(turns *t, int64_t k)
+{
+    const mti_turn turn = mti_schedule_at(&t->stage->schedule, k, false);
+    const mti_share *share = &t->stage->shares[turn.part];
+    mt_tensor *y = t->outputs[k] = run(t, share, turn);
+    if (y && share->last) t->loss += mt_item(y);
+    return y && mt_set_category(y, MT_OUTPUT) == MT_OK;
+}
+
+/* Which forward's backward is the k-th. */
+static int64_t returning(const turns *t, int64_t k)
+{
+    const mti_turn back = mti_schedule_at(&t->stage->schedule, k, true);
+    for (int64_t i = 0; i < t->n; i++) {
+        const mti_turn turn = mti_schedule_at(&t->stage->schedule, i, false);
+        if (turn.micro == back.micro && turn.part == back.part) return i;
+    }
+    return 0;
+}
+
+/* What is sent on has no bytes of its own, and its gradient comes from the next stage. */
+static mt_tensor *no_bytes(mt_tensor *sent)
+{
+    mt_tensor *one = mt_zeros(mt_device_of(sent), mt_dtype_of(sent), 0, NULL);
+    mt_set(&one, mt_expand(one, mt_rank(sent), mt_shape(sent)));
+    return one;
+}
+
+static bool backward(turns *t, int64_t k)
+{
+    int64_t i = returning(t, k);
+    const mti_turn turn = mti_schedule_at(&t->stage->schedule, i, false);
+    mt_tensor **y = &t->outputs[i];
+    bool last = t->stage->shares[turn.part].last;
+    mt_backward_options options = {.gradient = last ? NULL : no_bytes(*y)};
+    bool ok = (last || options.gradient) && mt_backward_with(*y, &options) == MT_OK;
+    mt_release(options.gradient);
+    mt_release(*y);
+    *y = NULL;
+    return ok;
+}
+
+/* Some forwards, then forward and backward in turns, then the remaining backwards. */
+static bool take_turns(turns *t)
+{
+    int64_t next = 0;
+    bool ok = true;
+    while (ok && next < t->stage->schedule.ahead) ok = forward(t, next++);
+    for (int64_t back = 0; ok && back < t->n; back++) {
+        ok = backward(t, back);
+        if (ok && next < t->n) ok = forward(t, next++);
+    }
+    return ok;
+}
+
+/* *value: its sum over the group. */
+static bool sum_over(mt_device *device, const mt_group *group, double *value)
+{
+    if (group->ranks == 1 || !mt_device_has_data(device)) return true;
+    MT_AUTO mt_tensor *t = mt_full(device, MT_F64, 0, NULL, *value);
+    bool ok = t && mti_replicas_meet(t, MTI_REPLICAS_SUM, group);
+    if (ok) *value = mt_item(t);
+    return ok;
+}
+
+static bool check_batch(const mt_stage *s, mt_tensor *const *tokens, mt_tensor *const *targets)
+{
+    int64_t n = s->shares->parallel.microbatches;
+    if (!tokens || !targets)
+        return mti_fail_bool(MT_ERR_ARGUMENT, "stage_backward: the %s are NULL",
+                             tokens ? "targets" : "tokens");
+    if (!mti_is_whole(s->shares->whole.kind))
+        return mti_fail_bool(MT_ERR_UNSUPPORTED,
+                             "stage_backward: a block has no loss; need gpt, bert or llama");
+    for (int64_t i = 0; i < n; i++)
+        if (!mti_given(tokens[i], "stage_backward", "a microbatch's tokens") ||
+            !mti_given(targets[i], "stage_backward", "a microbatch's targets") ||
+            !mti_check_tokens("stage_backward", tokens[i]) ||
+            !mti_check_length("stage_backward", s->shares, mt_shape(tokens[i])[1]))
+            return false;
+    return true;
+}
+
+mt_status mt_stage_backward(mt_stage *s, mt_tensor *const *tokens, mt_tensor *const *targets,
+                            double *loss)
+{
+    if (!mti_given(s, "stage_backward", "the stage") || !check_batch(s, tokens, targets))
+        return mt_last_status();
+    const mt_parallel *h = &s->shares->parallel;
+    turns t = {
+        .stage = s, .tokens = tokens, .targets = targets, .n = h->microbatches * h->interleave};
+    if (!(t.outputs = mti_calloc((size_t)t.n, sizeof *t.outputs))) return mt_last_status();
+    bool ok = take_turns(&t);
+    for (int64_t i = 0; i < t.n; i++) mt_release(t.outputs[i]);
+    mti_free(t.outputs);
+    const mt_group data = mti_data_group(h), stages = mti_stages(h);
+    ok = ok && sum_over(s->device, &data, &t.loss) && sum_over(s->device, &stages, &t.loss);
+    if (ok && loss) *loss = t.loss / (double)(h->microbatches * h->data);
+    return ok ? MT_OK : mt_last_status();
+}
+
+/* ---- the step ---- */
+
+mt_status mt_stage_step(mt_stage *s, mt_optimizer *optimizer, double max_norm, double *norm)
+{
+    if (!mti_given(s, "stage_step", "the stage") ||
+        !mti_given(optimizer, "stage_step", "the optimizer"))
+        return mt_last_status();
+    if (!(max_norm >= 0))
+        return mti_fail(MT_ERR_ARGUMENT, "stage_step: max_norm is %g; need it >= 0", max_norm);
+    const mt_parallel *h = &s->shares->parallel;
+    double factor = 1 / (double)(h->microbatches * h->data), squares = 0;
+    if (!mti_zero_before_step(s->zero) || (max_norm > 0 && !mti_zero_squares(s->zero, &squares)))
+        return mt_last_status();
+    double length = sqrt(squares) * factor, limit = max_norm / (length + 1e-6);
+    if (norm && max_norm > 0) *norm = length;
+    if (max_norm > 0 && !(limit >= 1)) factor *= limit;
+    return mti_optimizer_step_scaled(optimizer, factor) && mti_zero_after_step(s->zero)
+               ? MT_OK
+               : mt_last_status();
+}
