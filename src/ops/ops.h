@@ -88,6 +88,8 @@ typedef enum mti_replicas {
 } mti_replicas;
 /* Nothing where the group has one rank. */
 bool mti_replicas_meet(mt_tensor *t, mti_replicas how, const mt_group *group);
+/* *value: its sum over the group; as it is on a device without data. */
+bool mti_replicas_sum(mt_device *device, const mt_group *group, double *value);
 
 /* Makes a negative dim count from the end; fails if there is no such dimension. */
 bool mti_dim(const char *caller, int rank, int *dim);

@@ -42,3 +42,12 @@ bool mti_replicas_meet(mt_tensor *t, mti_replicas how, const mt_group *group)
         mti_pool_free(d->pool, c.scratch[i], c.scratch[i]->requested);
     return ok;
 }
+
+bool mti_replicas_sum(mt_device *d, const mt_group *group, double *value)
+{
+    if (group->ranks == 1) return true;
+    MT_AUTO mt_tensor *t = mt_full(d, MT_F64, 0, NULL, *value);
+    bool ok = t && mti_replicas_meet(t, MTI_REPLICAS_SUM, group);
+    if (ok && mt_device_has_data(d)) *value = mt_item(t);
+    return ok;
+}

@@ -138,7 +138,7 @@ mti_turn mti_schedule_at(const mti_schedule *s, int64_t k, bool backward);
 
 /* Pieces of the parameters of `model` that train and, from stage 2 on, of their gradients. */
 typedef struct mti_zero mti_zero;
-mti_zero *mti_zero_new(const mt_parallel *parallel, mt_module *model);
+mti_zero *mti_zero_new(const mt_parallel *parallel, mt_device *device, mt_module *model);
 void mti_zero_free(mti_zero *zero);
 /* The module whose parameters an optimizer steps: pieces, or the model. */
 mt_module *mti_zero_stepped(const mti_zero *zero);
@@ -164,8 +164,8 @@ typedef struct mt_stage {
     uint64_t n_params; /* before ZeRO cuts them */
 } mti_stage;
 
-/* seq: 0 if it is not known yet. lora: the adapters of mt_lora_add for every linear; NULL: none. Free
- * in any case. */
+/* seq: 0 if it is not known yet. lora: the adapters of mt_lora_add for every linear; NULL: none.
+ * Free in any case. */
 bool mti_stage_make(mti_stage *s, mt_device *device, const mt_model_config *config,
                     const mt_parallel *parallel, int64_t seq, const mt_lora_options *lora);
 void mti_stage_free(mti_stage *s);

@@ -71,7 +71,8 @@ bool mti_stage_make(mti_stage *s, mt_device *device, const mt_model_config *conf
 {
     mti_share first;
     *s = (mti_stage){0};
-    if (!mti_share_make(&first, config, parallel, 0) || (seq && !mti_check_length("rank", &first, seq)))
+    if (!mti_share_make(&first, config, parallel, 0) ||
+        (seq && !mti_check_length("rank", &first, seq)))
         return false;
     s->device = device;
     s->schedule = mti_schedule_of(&first.parallel);
@@ -81,7 +82,7 @@ bool mti_stage_make(mti_stage *s, mt_device *device, const mt_model_config *conf
     if (!s->shares || !s->parts || !make_parts(s, device, config, parallel, lora)) return false;
     if (n > 1) s->joined = join(s->parts, s->schedule.n_parts);
     s->model = n > 1 ? s->joined : s->parts[0];
-    s->zero = s->model ? mti_zero_new(&first.parallel, s->model) : NULL;
+    s->zero = s->model ? mti_zero_new(&first.parallel, device, s->model) : NULL;
     return s->zero != NULL;
 }
 

@@ -2,6 +2,7 @@
 #include <math.h>
 #include "memtape/ops.h"
 #include "nn/nn.h"
+#include "ops/ops.h"
 #include "parallel/parallel.h"
 
 /* ---- making ---- */
@@ -37,7 +38,6 @@ typedef struct turns {
     mt_tensor *const *tokens, *const *targets; /* [microbatches] */
     int64_t n;                                 /* forwards, and backwards */
     mt_tensor **outputs;                       /* [n]: between forward and backward */
-    uint64_t seed, offset, drawn;              /* of the generator; counters of one forward */
     double loss;                               /* the sum of this rank's */
 } turns;
 
@@ -54,7 +54,7 @@ static mt_tensor *run(const turns *t, const mti_share *share, mti_turn turn)
     MT_AUTO mt_tensor *x = input_of(t, share, turn);
     mt_tensor *y = x ? mt_forward(t->stage->parts[turn.part], x) : NULL;
     if (!share->last || mt_scope_push("loss") != MT_OK) return y;
-    mt_set(&y, mti_rank_loss(share, y, t->targets[turn.micro]));
+    mt_set(&y, mt_model_loss(&share->whole, y, t->targets[turn.micro]));
     mt_scope_pop();
     return y;
 }
@@ -114,16 +114,6 @@ static bool take_turns(turns *t)
     return ok;
 }
 
-/* *value: its sum over the group. */
-static bool sum_over(mt_device *device, const mt_group *group, double *value)
-{
-    if (group->ranks == 1 || !mt_device_has_data(device)) return true;
-    MT_AUTO mt_tensor *t = mt_full(device, MT_F64, 0, NULL, *value);
-    bool ok = t && mti_replicas_meet(t, MTI_REPLICAS_SUM, group);
-    if (ok) *value = mt_item(t);
-    return ok;
-}
-
 static bool check_batch(const mt_stage *s, mt_tensor *const *tokens, mt_tensor *const *targets)
 {
     int64_t n = s->shares->parallel.microbatches;
@@ -155,7 +145,9 @@ mt_status mt_stage_backward(mt_stage *s, mt_tensor *const *tokens, mt_tensor *co
     for (int64_t i = 0; i < t.n; i++) mt_release(t.outputs[i]);
     mti_free(t.outputs);
     const mt_group data = mti_data_group(h), stages = mti_stages(h);
-    ok = ok && sum_over(s->device, &data, &t.loss) && sum_over(s->device, &stages, &t.loss);
+    ok = ok && mt_comm_settle(h->pipeline_comm) == MT_OK &&
+         mti_replicas_sum(s->device, &data, &t.loss) &&
+         mti_replicas_sum(s->device, &stages, &t.loss);
     if (ok && loss) *loss = t.loss / (double)(h->microbatches * h->data);
     return ok ? MT_OK : mt_last_status();
 }

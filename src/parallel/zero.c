@@ -13,7 +13,8 @@ typedef struct piece {
 
 struct mti_zero {
     int stage;
-    mt_module *model; /* borrowed */
+    mt_module *model;  /* borrowed */
+    mt_device *device; /* borrowed */
     mt_group data;
     mt_module *pieces; /* of stages 1 and 2: views of the parameters that train; else NULL */
     MTI_VEC(piece) all;
@@ -87,12 +88,13 @@ static mt_tensor *no_forward(mt_module *self, mt_tensor *x)
     return mt_retain(x);
 }
 
-mti_zero *mti_zero_new(const mt_parallel *parallel, mt_module *model)
+mti_zero *mti_zero_new(const mt_parallel *parallel, mt_device *device, mt_module *model)
 {
     mti_zero *z = mti_calloc(1, sizeof *z);
     if (!z) return NULL;
     z->stage = parallel->data > 1 ? parallel->zero : 0;
     z->model = model;
+    z->device = device;
     z->data = mti_data_group(parallel);
     if (z->stage != 1 && z->stage != 2) return z;
     z->pieces = mt_module_new("pieces", no_forward, NULL, NULL);
@@ -144,6 +146,35 @@ bool mti_zero_before_step(mti_zero *z)
     if (z->stage == 0) return meet(z->model, false, MTI_REPLICAS_SUM, &z->data);
     if (z->stage > 1) return true; /* backward has added them up */
     return meet(z->model, false, MTI_REPLICAS_SCATTER, &z->data) && give_grads_to_pieces(z);
+}
+
+/* Of the stepped parameters' gradients; pieces of other ranks add theirs. */
+static bool own_squares(mt_module *stepped, double *out)
+{
+    const mt_named_tensor *list;
+    size_t n;
+    if (mt_module_params(stepped, &list, &n) != MT_OK) return false;
+    mti_opt_item *items = mti_malloc(n * sizeof *items);
+    int n_items = 0;
+    mt_device *d = NULL;
+    for (size_t i = 0; items && i < n; i++) {
+        const mt_tensor *g = mt_grad(list[i].tensor);
+        if (!g) continue;
+        d = mt_device_of(g);
+        items[n_items++] = (mti_opt_item){
+            .n = mt_numel(g), .dtype = g->view.dtype, .p = g->view.data, .g = g->view.data};
+    }
+    *out = 0;
+    bool ok = items && (!n_items || d->backend->sum_squares(d->ctx, n_items, items, out));
+    mti_free(items);
+    return ok;
+}
+
+bool mti_zero_squares(const mti_zero *z, double *out)
+{
+    bool pieces = z->stage > 0;
+    return own_squares(mti_zero_stepped(z), out) &&
+           (!pieces || mti_replicas_sum(z->device, &z->data, out));
 }
 
 bool mti_zero_grad_bytes(const mti_zero *z, size_t *bytes)

@@ -537,7 +537,7 @@ static void ranks_among_several_need_a_device_without_data(void **state)
     (void)state;
     mt_device *cpu = mt_device_open("cpu");
     assert_null(mt_rank_new(cpu, &small_models[0], &(mt_parallel){.tensor = 2}, 0));
-    mtt_failed(MT_ERR_UNSUPPORTED, "rank", "on cpu", "meta");
+    mtt_failed(MT_ERR_UNSUPPORTED, "rank", "on cpu without a comm", "meta");
     mt_rank_report r;
     assert_int_not_equal(mt_rank_measure(cpu, &small_models[0], NULL, 1, 16, NULL, &r), MT_OK);
     mtt_failed(MT_ERR_UNSUPPORTED, "rank_measure", "cpu");
