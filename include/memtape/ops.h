@@ -113,11 +113,20 @@ MT_API mt_tensor *mt_dropout(mt_tensor *x, double p);
 /* ---- tables and losses ---- */
 /* index: i64 of any shape; w [rows,n] -> [..,n] */
 MT_API mt_tensor *mt_embedding(mt_tensor *index, mt_tensor *w);
+/* The same of a table of which w has rows [first, first + w's), of `rows` in all: zeros for the
+ * others. With data on the CPU only. */
+MT_API mt_tensor *mt_embedding_part(mt_tensor *index, mt_tensor *w, int64_t first, int64_t rows);
 /* The usual value of `ignore`: rows with this target do not count. */
 #define MT_IGNORE (-100)
 /* Mean over the rows whose target is not `ignore` of -log softmax(logits)[target].
  * logits [..,v], target i64 [..] -> scalar   (torch cross_entropy, reduction="mean") */
 MT_API mt_tensor *mt_cross_entropy(mt_tensor *logits, mt_tensor *target, int64_t ignore);
+/* The same where each rank of the group has columns of the logits, [..,v]: rank r those from r v
+ * on. There are `classes` in all; columns beyond are padding, and have no part in it. Every rank
+ * gets the loss, and the gradient of its columns. Keeps the same of them. Ranks send each other two
+ * numbers a row. */
+MT_API mt_tensor *mt_cross_entropy_part(mt_tensor *logits, mt_tensor *target, int64_t ignore,
+                                        int64_t classes, const mt_group *group);
 /* cross_entropy(x w^T, target) without all logits at once: `chunk` rows are computed at a time, in
  * forward and again in backward; 0 takes as many rows as fit into about 32 MiB.
  * x [..,d], w [v,d], target i64 [..] -> scalar in f32 (f64 for f64). Keeps x, w, target and an f32

@@ -95,8 +95,13 @@ typedef union mti_params {
     } dropout;
     struct {
         int64_t ignore;
-        int64_t chunk; /* rows of logits at a time; linear_cross_entropy only */
+        int64_t chunk;   /* rows of logits at a time; linear_cross_entropy only */
+        int64_t classes; /* of all ranks together; cross_entropy among the group's only */
+        mt_group group;
     } loss;
+    struct {
+        int64_t first, rows; /* w has those from first on of so many; rows 0: w has all */
+    } embedding;
     struct {
         unsigned dims;
         bool keep;

@@ -27,6 +27,9 @@ int64_t mti_view_count(const mti_view *v);      /* number of elements */
 bool mti_view_is_contiguous(const mti_view *v); /* row-major, no gaps */
 bool mti_view_same_shape(const mti_view *a, const mti_view *b);
 
+/* An index of embedding that is no row of its table (kernels.def). */
+#define MTI_NO_ROW INT64_MIN
+
 typedef enum mti_unary {
 #define UNARY(name, cost, y, dx) MTI_UNARY_##name,
 #include "backends/unary.def"

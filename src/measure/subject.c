@@ -96,20 +96,23 @@ void mti_subject_free(mti_subject *s)
 
 /* ---- forward ---- */
 
-static mt_tensor *run(const mti_subject *s, mt_module *m, mt_tensor *input, mt_tensor *target)
+/* share: of a rank's part m; else NULL. */
+static mt_tensor *run(const mti_subject *s, mt_module *m, const mti_share *share, mt_tensor *input,
+                      mt_tensor *target)
 {
     if (target && s->workload->config.ops.loss == MT_LOSS_FUSED)
         return mt_model_forward_loss(m, input, target);
     mt_tensor *y = mt_forward(m, input);
     if (!target || mt_scope_push("loss") != MT_OK) return y;
-    mt_set(&y, mt_model_loss(&s->workload->config, y, target));
+    mt_set(&y, share ? mti_rank_loss(share, y, target)
+                     : mt_model_loss(&s->workload->config, y, target));
     mt_scope_pop();
     return y;
 }
 
 mt_tensor *mti_subject_forward(const mti_subject *s)
 {
-    return run(s, s->model, s->input, s->target);
+    return run(s, s->model, NULL, s->input, s->target);
 }
 
 int64_t mti_subject_turns(const mti_subject *s)
@@ -128,7 +131,8 @@ bool mti_subject_fly(const mti_subject *s, int64_t k, mti_flown *out)
     out->input = stage_input(s, part);
     if (s->has_loss && out->last) out->target = random_ids(s->device, s->workload, 2);
     if (out->input && (out->target || !(s->has_loss && out->last)))
-        out->output = run(s, s->stage->parts[part], out->input, out->target);
+        out->output =
+            run(s, s->stage->parts[part], &s->stage->shares[part], out->input, out->target);
     return out->output != NULL;
 }
 

@@ -19,17 +19,19 @@ static int64_t n_ranks(const mti_call *c) { return group_of(c)->ranks; }
 static int along(const mti_call *c) { return c->params->collective.dim; }
 
 /* Memory that the host can read is the CPU's. */
-static bool check(const mti_call *c)
+bool mti_check_ranks(const mti_call *c, const mt_group *group)
 {
     const char *kind = mt_device_kind(c->device);
-    bool reached = group_of(c)->comm && !strcmp(kind, "cpu");
-    return n_ranks(c) == 1 || !mt_device_has_data(c->device) || reached ||
+    bool reached = group->comm && !strcmp(kind, "cpu");
+    return group->ranks == 1 || !mt_device_has_data(c->device) || reached ||
            mti_fail_bool(MT_ERR_UNSUPPORTED,
                          "%s: %lld ranks on %s%s; need 1, cpu with a comm, or a device without "
                          "data (meta)",
-                         c->op->name, (long long)n_ranks(c), kind,
-                         group_of(c)->comm ? "" : " without a comm");
+                         c->op->name, (long long)group->ranks, kind,
+                         group->comm ? "" : " without a comm");
 }
+
+static bool check(const mti_call *c) { return mti_check_ranks(c, group_of(c)); }
 
 /* ---- what this rank sends ---- */
 
@@ -195,18 +197,21 @@ const mti_op_code mti_code_recv = {same_shape, recv_forward, recv_backward};
 
 /* ---- calls ---- */
 
+bool mti_check_group(const char *name, const mt_group *g)
+{
+    if (!g) return mti_fail_bool(MT_ERR_ARGUMENT, "%s: the group is NULL", name);
+    if (g->ranks < 1)
+        return mti_fail_bool(MT_ERR_ARGUMENT, "%s: %lld ranks; need at least 1", name,
+                             (long long)g->ranks);
+    return !g->comm || mti_comm_is(g) ||
+           mti_fail_bool(MT_ERR_ARGUMENT, "%s: rank %lld of %lld, but the comm's group is another",
+                         name, (long long)g->rank, (long long)g->ranks);
+}
+
 static mt_tensor *call(enum mti_op_id id, mt_tensor *x, int dim, const mt_group *g)
 {
     const char *name = mti_ops[id].name;
-    if (!mti_given(x, name, "x")) return NULL;
-    if (!g) return mti_fail_null(MT_ERR_ARGUMENT, "%s: the group is NULL", name);
-    if (g->ranks < 1)
-        return mti_fail_null(MT_ERR_ARGUMENT, "%s: %lld ranks; need at least 1", name,
-                             (long long)g->ranks);
-    if (g->comm && !mti_comm_is(g))
-        return mti_fail_null(MT_ERR_ARGUMENT,
-                             "%s: rank %lld of %lld, but the comm's group is another", name,
-                             (long long)g->rank, (long long)g->ranks);
+    if (!mti_given(x, name, "x") || !mti_check_group(name, g)) return NULL;
     return mti_op1(id, &(mti_params){.collective = {dim, *g}}, x);
 }
 

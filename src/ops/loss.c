@@ -9,7 +9,7 @@ static bool embedding_shape(mti_call *c)
 {
     const mti_view *index = mti_in(c, 0), *w = mti_in(c, 1);
     char text[MTI_SHAPE_TEXT];
-    if (!mti_need_i64(c, 0) || !mti_need_float(c, 1)) return false;
+    if (!mti_need_i64(c, 0) || !mti_need_float(c, 1) || !mti_can_own_rows(c)) return false;
     if (w->rank != 2 || index->rank >= MT_MAX_RANK)
         return mti_fail_bool(MT_ERR_ARGUMENT,
                              "embedding: w is %s, index has rank %d; need w "
@@ -25,8 +25,8 @@ static bool embedding_forward(mti_call *c)
 {
     const mti_view *index = mti_dense(c, mti_in(c, 0)), *w = mti_dense_rows(c, mti_in(c, 1));
     if (!index || !w) return false;
-    mti_view i1 = mti_flat(index), y2 = mti_rows(mti_out(c, 0));
-    return c->k->embedding(c->ctx, &i1, w, &y2);
+    mti_view i1, y2 = mti_rows(mti_out(c, 0));
+    return mti_own_rows(c, index, w->shape[0], &i1) && c->k->embedding(c->ctx, &i1, w, &y2);
 }
 
 static bool embedding_backward(mti_call *c)
@@ -34,9 +34,10 @@ static bool embedding_backward(mti_call *c)
     const mti_view *index = mti_dense(c, mti_saved(c, MTI_IN0)), *dy = mti_dense(c, mti_dout(c)),
                    *dw = mti_din(c, 1);
     if (!index || !dy || !dw) return false;
-    mti_view i1 = mti_flat(index), dy2 = mti_rows(dy);
+    mti_view i1, dy2 = mti_rows(dy);
     void *scratch;
-    return mti_scratch(c, c->k->embedding_backward_scratch(c->ctx, &i1, dw), &scratch) &&
+    return mti_own_rows(c, index, dw->shape[0], &i1) &&
+           mti_scratch(c, c->k->embedding_backward_scratch(c->ctx, &i1, dw), &scratch) &&
            c->k->embedding_backward(c->ctx, &i1, &dy2, dw, scratch);
 }
 
@@ -46,9 +47,22 @@ mt_tensor *mt_embedding(mt_tensor *index, mt_tensor *w)
     return mti_op2(MTI_OP_embedding, NULL, index, w);
 }
 
+mt_tensor *mt_embedding_part(mt_tensor *index, mt_tensor *w, int64_t first, int64_t rows)
+{
+    if (!mti_given(w, "embedding_part", "w")) return NULL;
+    if (first < 0 || rows < 1 || w->view.rank < 1 || w->view.shape[0] > INT64_MAX - first)
+        return mti_fail_null(
+            MT_ERR_ARGUMENT,
+            "embedding_part: rows from %lld on of %lld; need 0 or more, of at least 1",
+            (long long)first, (long long)rows);
+    return mti_op2(MTI_OP_embedding, &(mti_params){.embedding = {first, rows}}, index, w);
+}
+
 /* ---- cross_entropy: loss = mean over kept rows of -logp[row, target], logp = log_softmax(logits)
  * logits [..,v], target [..] i64 -> scalar; keeps logp [..,v] and the targets
  * dlogits = dloss (exp(logp) - onehot(target)) / kept rows, 0 on ignored rows */
+
+static bool among_ranks(const mti_call *c) { return c->params->loss.group.ranks > 1; }
 
 static bool cross_entropy_shape(mti_call *c)
 {
@@ -63,6 +77,7 @@ static bool cross_entropy_shape(mti_call *c)
                              "[..,v] and [..]",
                              mti_shape_text(tx, x->rank, x->shape),
                              mti_shape_text(tt, t->rank, t->shape));
+    if (among_ranks(c) && !mti_check_ranks(c, &c->params->loss.group)) return false;
     c->aux_always[0] = true; /* forward reads the loss from logp */
     return mti_out_set(c, 0, x->dtype, 0, x->shape) &&
            mti_aux_set(c, 0, x->dtype, x->rank, x->shape);
@@ -73,6 +88,7 @@ static bool cross_entropy_forward(mti_call *c)
     const mti_view *x = mti_dense(c, mti_in(c, 0)), *t = mti_dense(c, mti_in(c, 1));
     if (!x || !t) return false;
     mti_view x2 = mti_rows(x), t1 = mti_flat(t), logp = mti_rows(mti_aux(c, 0));
+    if (among_ranks(c)) return mti_ranks_entropy(c, &x2, &t1, &logp);
     return c->k->cross_entropy(c->ctx, c->params->loss.ignore, &x2, &t1, &logp, mti_out(c, 0));
 }
 
@@ -81,6 +97,7 @@ static bool cross_entropy_backward(mti_call *c)
     const mti_view *t = mti_dense(c, mti_saved(c, MTI_IN1)), *dx = mti_din(c, 0);
     if (!t || !dx) return false;
     mti_view logp = mti_rows(mti_saved(c, MTI_AUX0)), t1 = mti_flat(t), dx2 = mti_rows(dx);
+    if (among_ranks(c)) return mti_ranks_entropy_backward(c, &logp, &t1, &dx2);
     return c->k->cross_entropy_backward(c->ctx, c->params->loss.ignore, &logp, &t1, mti_dout(c),
                                         &dx2);
 }
@@ -90,6 +107,21 @@ const mti_op_code mti_code_cross_entropy = {cross_entropy_shape, cross_entropy_f
 mt_tensor *mt_cross_entropy(mt_tensor *logits, mt_tensor *target, int64_t ignore)
 {
     return mti_op2(MTI_OP_cross_entropy, &(mti_params){.loss = {ignore}}, logits, target);
+}
+
+mt_tensor *mt_cross_entropy_part(mt_tensor *logits, mt_tensor *target, int64_t ignore,
+                                 int64_t classes, const mt_group *group)
+{
+    if (!mti_given(logits, "cross_entropy_part", "the logits")) return NULL;
+    if (!mti_check_group("cross_entropy_part", group)) return NULL;
+    int64_t v = logits->view.rank ? logits->view.shape[logits->view.rank - 1] : 0;
+    if (classes < 1 || v < 1 || (classes - 1) / v >= group->ranks)
+        return mti_fail_null(MT_ERR_ARGUMENT,
+                             "cross_entropy_part: %lld classes among %lld ranks of %lld; need 1 or "
+                             "more, and no more than there are columns",
+                             (long long)classes, (long long)group->ranks, (long long)v);
+    const mti_params p = {.loss = {.ignore = ignore, .classes = classes, .group = *group}};
+    return mti_op2(MTI_OP_cross_entropy, &p, logits, target);
 }
 
 /* ---- mse: loss = mean((x - y)^2);  dx = 2 (x - y) dloss / n, dy = -dx; keeps x and y */

@@ -64,6 +64,9 @@ mti_view mti_heads_inside(const mti_view *v);
 /* ---- between the ranks of params.collective (exchange.c); without a comm nothing moves, but
  * scratch and copies are the same ---- */
 
+/* Whether a group can be one, by the caller's name; whether its ranks can reach each other. */
+bool mti_check_group(const char *name, const mt_group *group);
+bool mti_check_ranks(const mti_call *c, const mt_group *group);
 /* y, contiguous: every rank's x side by side along dim. */
 bool mti_gather_ranks(mti_call *c, int dim, const mti_view *x, const mti_view *y);
 /* y, contiguous: this rank's part, along dim, of the sum of every rank's x. */
@@ -79,7 +82,20 @@ bool mti_receive(mti_call *c, mti_way way, const mti_view *y);
 bool mti_scatter_sum_inside(mti_call *c, const mti_view *y);
 bool mti_gather_inside(mti_call *c, const mti_view *y);
 
-/* ---- the same beside the tape, on a contiguous tensor (replicas.c); its version stays ---- */
+/* ---- of a vocabulary that ranks share (vocabulary.c) ---- */
+
+/* *own: [n] indices into the rows of params.embedding that this rank has; MTI_NO_ROW for others'.
+ */
+bool mti_can_own_rows(const mti_call *c);
+bool mti_own_rows(mti_call *c, const mti_view *index, int64_t rows, mti_view *own);
+/* cross_entropy among the ranks of params.loss: x, logp [n,v], target [n]. */
+bool mti_ranks_entropy(mti_call *c, const mti_view *x, const mti_view *target,
+                       const mti_view *logp);
+bool mti_ranks_entropy_backward(mti_call *c, const mti_view *logp, const mti_view *target,
+                                const mti_view *dx);
+
+/* ---- between ranks beside the tape, on a contiguous tensor (replicas.c); its version stays ----
+ */
 
 typedef enum mti_replicas {
     MTI_REPLICAS_SUM,

@@ -38,6 +38,8 @@ mt_parallel mti_filled_in(const mt_parallel *parallel);
 bool mti_share_make(mti_share *s, const mt_model_config *config, const mt_parallel *parallel,
                     int64_t part);
 
+/* mt_model_loss of this rank's logits [b,s,v/t], the same for all ranks. */
+mt_tensor *mti_rank_loss(const mti_share *s, mt_tensor *logits, mt_tensor *target);
 /* Whether a sequence may have this length. */
 bool mti_check_length(const char *who, const mti_share *s, int64_t seq);
 /* How much of such a sequence a rank has between a layer's products. */
@@ -61,7 +63,7 @@ bool mti_sum_over_ranks(mt_module *parent, const char *name, const mt_parallel *
 bool mti_replicate_adapter(mt_module *parent, const char *name, const mt_parallel *parallel);
 /* Replaces a child, an embedding of which this rank has some rows: ids [b,s] -> [b,s,d] or
  * [b,s/t,d], zeros for rows of other ranks, summed over the ranks. */
-bool mti_share_embedding(mt_module *parent, const char *name, const mt_parallel *parallel);
+bool mti_share_embedding(mt_module *parent, const char *name, const mti_share *share);
 /* The kind of a head that shares the embedding's weight. */
 #define MTI_TIED "tied"
 
@@ -96,7 +98,12 @@ mti_regather *mti_regather_begin(mt_tensor *whole, mt_tensor *piece, int dim,
                                  const mt_group *group);
 bool mti_regather_end(mti_regather *r);
 
-/* ---- first weights (weights.c) ---- */
+/* ---- parameters by name, and their first values (weights.c) ---- */
+
+/* Whether each tensor rank has the whole parameter, and a part of its gradient. */
+bool mti_is_partial(const mt_parallel *parallel, const char *path);
+/* Whether each tensor rank has a part of the parameter. */
+bool mti_is_cut(const mt_parallel *parallel, const char *path);
 
 /* Gives m, a rank's part, its share of the weights that the whole model would draw from the
  * generator's state (seed, offset), and leaves the generator as the whole model would. cutter: of

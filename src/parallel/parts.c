@@ -155,10 +155,18 @@ static mt_tensor *sum_around(mt_module *m, void *user, mt_tensor *x)
     return y;
 }
 
+typedef struct embedding {
+    mt_parallel parallel;
+    int64_t vocab; /* rows of all ranks, without padding */
+} embedding;
+
 static mt_tensor *embedding_forward(mt_module *self, mt_tensor *ids)
 {
-    mt_tensor *y = mt_embedding(ids, mt_module_param(self, "weight"));
-    mt_set(&y, sum(mt_module_user(self), y));
+    const embedding *user = mt_module_user(self);
+    mt_tensor *w = mt_module_param(self, "weight");
+    int64_t own = w ? mt_shape(w)[0] : 0;
+    mt_tensor *y = mt_embedding_part(ids, w, user->parallel.tensor_rank * own, user->vocab);
+    mt_set(&y, sum(&user->parallel, y));
     return y;
 }
 
@@ -180,17 +188,22 @@ static bool take_param(mt_module *m, const mt_module *old, const char *name)
                       mt_set_requires_grad(param, wanted) == MT_OK);
 }
 
-/* Replaces the child by a module with its parameters. */
-static bool replace(mt_module *parent, const char *name, const char *kind, mt_forward_fn *forward,
-                    const mt_parallel *parallel)
+/* Replaces the child by a module with its parameters. user is taken over. */
+static bool replace_with(mt_module *parent, const char *name, const char *kind,
+                         mt_forward_fn *forward, void *user)
 {
     const mt_module *old = mt_module_child(parent, name);
-    mt_parallel *user = copy_of(parallel);
     mt_module *m = user ? mt_module_new(kind, forward, user, mti_free) : NULL;
     m = mti_module_complete(m, m && take_param(m, old, "weight") && take_param(m, old, "bias"));
     mt_module *previous = m ? mt_module_swap_child(parent, name, m) : NULL;
     mt_module_free(previous);
     return previous != NULL;
+}
+
+static bool replace(mt_module *parent, const char *name, const char *kind, mt_forward_fn *forward,
+                    const mt_parallel *parallel)
+{
+    return replace_with(parent, name, kind, forward, copy_of(parallel));
 }
 
 static bool sum_base(mt_module *lora, const mt_parallel *parallel)
@@ -218,9 +231,12 @@ bool mti_replicate_adapter(mt_module *parent, const char *name, const mt_paralle
            replace(child, MTI_LORA_B, "linear", replicated_forward, parallel);
 }
 
-bool mti_share_embedding(mt_module *parent, const char *name, const mt_parallel *parallel)
+bool mti_share_embedding(mt_module *parent, const char *name, const mti_share *share)
 {
-    return parallel->tensor == 1 || replace(parent, name, "embedding", embedding_forward, parallel);
+    if (share->parallel.tensor == 1) return true;
+    embedding *user = mti_malloc(sizeof *user);
+    if (user) *user = (embedding){share->parallel, share->vocab};
+    return replace_with(parent, name, "embedding", embedding_forward, user);
 }
 
 /* ---- ZeRO 3: parameters as pieces ---- */

@@ -19,11 +19,15 @@ static const char *product_name(const mti_share *s)
 
 /* ---- forward ---- */
 
-/* The rows that `name`, a child that looks only at the length, has for this rank's tokens. */
+/* The rows that `name`, a child that looks only at the length and where it begins, has for this
+ * rank's tokens. */
 static mt_tensor *rows(mt_module *self, const char *name, mt_tensor *tokens)
 {
     const mti_share *s = mt_module_user(self);
-    MT_AUTO mt_tensor *some = mt_slice(tokens, 1, 0, mti_piece_length(s, mt_shape(tokens)[1]));
+    int64_t length = mti_piece_length(s, mt_shape(tokens)[1]);
+    int64_t *start = mti_positions_start(mt_module_child(self, name));
+    if (start && s->parallel.sequence) *start = s->parallel.tensor_rank * length;
+    MT_AUTO mt_tensor *some = mt_slice(tokens, 1, 0, length);
     return mt_forward_child(self, name, some);
 }
 
@@ -65,6 +69,16 @@ static mt_tensor *rank_forward(mt_module *self, mt_tensor *x)
     mt_module *product = mt_module_child(self, product_name(s));
     mt_set(&h, mti_run_entered(product, mt_forward, &s->parallel, h));
     return mti_cap_logits(&s->whole, h);
+}
+
+mt_tensor *mti_rank_loss(const mti_share *s, mt_tensor *logits, mt_tensor *target)
+{
+    const mt_group group = mti_tensor_group(&s->parallel);
+    const mt_model_config *c = &s->whole;
+    bool wide = c->ops.loss == MT_LOSS_F32 && mt_dtype_size(c->dtype) == 2;
+    if (group.ranks == 1) return mt_model_loss(c, logits, target);
+    MT_AUTO mt_tensor *x = wide ? mt_cast(logits, MT_F32) : mt_retain(logits);
+    return x ? mt_cross_entropy_part(x, target, MT_IGNORE, s->vocab, &group) : NULL;
 }
 
 mt_tensor *mt_rank_wire(const mt_module *rank, mt_device *device, int64_t batch, int64_t seq)
@@ -132,8 +146,7 @@ static bool add_embeddings(mt_module *m, mt_device *device, const mti_share *s)
 {
     const mt_model_config *c = &s->local;
     bool bert = c->kind == MT_MODEL_BERT;
-    return mti_add_embedding(m, "wte", device, c, c->vocab) &&
-           mti_share_embedding(m, "wte", &s->parallel) &&
+    return mti_add_embedding(m, "wte", device, c, c->vocab) && mti_share_embedding(m, "wte", s) &&
            (c->kind == MT_MODEL_LLAMA ||
             mt_module_add_child(m, "wpe", mti_positions_new(device, c))) &&
            (!bert || (mt_module_add_child(m, "tte", types_new(device, c)) &&

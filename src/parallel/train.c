@@ -54,7 +54,7 @@ static mt_tensor *run(const turns *t, const mti_share *share, mti_turn turn)
     MT_AUTO mt_tensor *x = input_of(t, share, turn);
     mt_tensor *y = x ? mt_forward(t->stage->parts[turn.part], x) : NULL;
     if (!share->last || mt_scope_push("loss") != MT_OK) return y;
-    mt_set(&y, mt_model_loss(&share->whole, y, t->targets[turn.micro]));
+    mt_set(&y, mti_rank_loss(share, y, t->targets[turn.micro]));
     mt_scope_pop();
     return y;
 }

@@ -33,6 +33,40 @@ static bool is_called(const char *path, const char *module)
     return at >= m && !strncmp(path + at - m, module, m) && (at == m || path[at - m - 1] == '.');
 }
 
+static bool is_one_of(const char *path, const char *const *modules)
+{
+    for (; *modules; modules++)
+        if (is_called(path, *modules)) return true;
+    return false;
+}
+
+static bool is_bias(const char *path)
+{
+    const char *dot = strrchr(path, '.');
+    return !strcmp(dot ? dot + 1 : path, "bias");
+}
+
+/* Norms of queries and keys see this rank's heads; what lies between a layer's products sees, with
+ * sequence parallelism, this rank's piece of the sequence. */
+bool mti_is_partial(const mt_parallel *h, const char *path)
+{
+    static const char *const heads[] = {"q_norm", "k_norm", NULL};
+    static const char *const between[] = {"ln",   "ln_1", "ln_2", "ln_1_out", "ln_2_out",
+                                          "ln_f", "wpe",  "tte",  "dense",    NULL};
+    static const char *const last[] = {"proj", "down", NULL};
+    if (h->tensor == 1) return false;
+    return is_one_of(path, heads) ||
+           (h->sequence && (is_one_of(path, between) || (is_bias(path) && is_one_of(path, last))));
+}
+
+bool mti_is_cut(const mt_parallel *h, const char *path)
+{
+    static const char *const rows[] = {"qkv", "q",       "k",   "v",       "fc",      "gate",
+                                       "up",  "gate_up", "wte", "lm_head", "decoder", NULL};
+    static const char *const columns[] = {"proj", "down", NULL};
+    return h->tensor > 1 && (is_one_of(path, rows) || (!is_bias(path) && is_one_of(path, columns)));
+}
+
 /* Several products side by side: this rank has some rows of each. */
 static void add_bands(part *p, const mti_share *s, const char *path, int64_t rows)
 {
@@ -151,9 +185,7 @@ static double std_of(const mti_share *s, const char *path)
 /* Of a vector: norms begin with 1, biases with 0. */
 static double constant_of(const mti_share *s, const char *path)
 {
-    const char *dot = strrchr(path, '.');
-    bool weight = !strcmp(dot ? dot + 1 : path, "weight");
-    return weight && s->whole.norm_kind != MT_NORM_RMS_ONE;
+    return !is_bias(path) && s->whole.norm_kind != MT_NORM_RMS_ONE;
 }
 
 /* t's first values. rows and cols of the matrix that it is, or of which it is a piece. */

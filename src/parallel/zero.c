@@ -15,6 +15,7 @@ struct mti_zero {
     int stage;
     mt_module *model;  /* borrowed */
     mt_device *device; /* borrowed */
+    mt_parallel parallel;
     mt_group data;
     mt_module *pieces; /* of stages 1 and 2: views of the parameters that train; else NULL */
     MTI_VEC(piece) all;
@@ -95,6 +96,7 @@ mti_zero *mti_zero_new(const mt_parallel *parallel, mt_device *device, mt_module
     z->stage = parallel->data > 1 ? parallel->zero : 0;
     z->model = model;
     z->device = device;
+    z->parallel = *parallel;
     z->data = mti_data_group(parallel);
     if (z->stage != 1 && z->stage != 2) return z;
     z->pieces = mt_module_new("pieces", no_forward, NULL, NULL);
@@ -141,30 +143,48 @@ static bool give_grads_to_pieces(mti_zero *z)
     return true;
 }
 
-bool mti_zero_before_step(mti_zero *z)
+/* Among data ranks; from stage 2 on backward has done it. */
+static bool add_up(mti_zero *z)
 {
     if (z->stage == 0) return meet(z->model, false, MTI_REPLICAS_SUM, &z->data);
-    if (z->stage > 1) return true; /* backward has added them up */
-    return meet(z->model, false, MTI_REPLICAS_SCATTER, &z->data) && give_grads_to_pieces(z);
+    return z->stage > 1 ||
+           (meet(z->model, false, MTI_REPLICAS_SCATTER, &z->data) && give_grads_to_pieces(z));
 }
 
-/* Of the stepped parameters' gradients; pieces of other ranks add theirs. */
-static bool own_squares(mt_module *stepped, double *out)
+/* Among tensor ranks: gradients of which each has a part. */
+static bool add_up_parts(const mti_zero *z)
+{
+    const mt_group group = mti_tensor_group(&z->parallel);
+    const mt_named_tensor *list;
+    size_t n;
+    bool ok = mt_module_params(mti_zero_stepped(z), &list, &n) == MT_OK;
+    for (size_t i = 0; ok && i < n; i++) {
+        mt_tensor *g = mt_grad(list[i].tensor);
+        ok = !g || !mti_is_partial(&z->parallel, list[i].name) ||
+             mti_replicas_meet(g, MTI_REPLICAS_SUM, &group);
+    }
+    return ok;
+}
+
+bool mti_zero_before_step(mti_zero *z) { return add_up(z) && add_up_parts(z); }
+
+/* Of the gradients of this rank; of what all tensor ranks have, the first one's count. */
+static bool own_squares(const mti_zero *z, double *out)
 {
     const mt_named_tensor *list;
     size_t n;
-    if (mt_module_params(stepped, &list, &n) != MT_OK) return false;
+    if (mt_module_params(mti_zero_stepped(z), &list, &n) != MT_OK) return false;
     mti_opt_item *items = mti_malloc(n * sizeof *items);
     int n_items = 0;
-    mt_device *d = NULL;
     for (size_t i = 0; items && i < n; i++) {
         const mt_tensor *g = mt_grad(list[i].tensor);
-        if (!g) continue;
-        d = mt_device_of(g);
+        bool counts = !z->parallel.tensor_rank || mti_is_cut(&z->parallel, list[i].name);
+        if (!g || !counts) continue;
         items[n_items++] = (mti_opt_item){
             .n = mt_numel(g), .dtype = g->view.dtype, .p = g->view.data, .g = g->view.data};
     }
     *out = 0;
+    mt_device *d = z->device;
     bool ok = items && (!n_items || d->backend->sum_squares(d->ctx, n_items, items, out));
     mti_free(items);
     return ok;
@@ -172,9 +192,10 @@ static bool own_squares(mt_module *stepped, double *out)
 
 bool mti_zero_squares(const mti_zero *z, double *out)
 {
-    bool pieces = z->stage > 0;
-    return own_squares(mti_zero_stepped(z), out) &&
-           (!pieces || mti_replicas_sum(z->device, &z->data, out));
+    const mt_group tensor = mti_tensor_group(&z->parallel), stages = mti_stages(&z->parallel);
+    return own_squares(z, out) && mti_replicas_sum(z->device, &tensor, out) &&
+           (!z->stage || mti_replicas_sum(z->device, &z->data, out)) &&
+           mti_replicas_sum(z->device, &stages, out);
 }
 
 bool mti_zero_grad_bytes(const mti_zero *z, size_t *bytes)

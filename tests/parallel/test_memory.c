@@ -91,7 +91,13 @@ static void measure_one_rank(mt_comm *world, void *user)
 static void every_rank_takes_what_was_predicted_for_it(void **state)
 {
     (void)state;
-    static const mt_parallel splits[] = {{.data = 2},
+    static const mt_parallel splits[] = {{.tensor = 2},
+                                         {.tensor = 4, .sequence = true},
+                                         {.tensor = 2, .sequence = true, .microbatches = 2},
+                                         {.tensor = 2, .data = 2, .zero = 1},
+                                         {.tensor = 2, .sequence = true, .data = 2, .zero = 2},
+                                         {.tensor = 2, .sequence = true, .data = 2, .zero = 3},
+                                         {.data = 2},
                                          {.data = 2, .zero = 1},
                                          {.data = 2, .zero = 2, .microbatches = 2},
                                          {.data = 2, .zero = 3},

@@ -201,10 +201,35 @@ static void zero_has_the_bits_of_plain_data_parallelism(void **state)
         }
 }
 
+static void tensor_parallel_ranks_follow_one_process(void **state)
+{
+    (void)state;
+    static const mt_parallel splits[] = {
+        {.tensor = 2},
+        {.tensor = 4},
+        {.tensor = 2, .sequence = true},
+        {.tensor = 4, .sequence = true, .microbatches = 2},
+        {.tensor = 2, .data = 2},
+        {.tensor = 2, .sequence = true, .data = 2, .zero = 1},
+        {.tensor = 2, .sequence = true, .data = 2, .zero = 2},
+        {.tensor = 2, .sequence = true, .data = 2, .zero = 3},
+    };
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++)
+        for (size_t k = 0; k < sizeof splits / sizeof *splits; k++) {
+            training t = {.config = &models[i], .parallel = splits[k]};
+            double alone[STEPS];
+            train_alone(&models[i], at_least_1(splits[k].microbatches), alone);
+            train(&t);
+            show(names[i], &splits[k], difference(alone, t.losses));
+            assert_true(difference(alone, t.losses) < ROUNDING);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(data_parallel_ranks_follow_one_process),
+        cmocka_unit_test(tensor_parallel_ranks_follow_one_process),
         cmocka_unit_test(zero_has_the_bits_of_plain_data_parallelism),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

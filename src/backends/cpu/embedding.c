@@ -5,7 +5,7 @@
 static bool check_indices(const int64_t *index, int64_t count, int64_t rows)
 {
     for (int64_t i = 0; i < count; i++)
-        if (index[i] < 0 || index[i] >= rows)
+        if ((index[i] < 0 && index[i] != MTI_NO_ROW) || index[i] >= rows)
             return mti_fail_bool(MT_ERR_ARGUMENT,
                                  "embedding: index[%" PRId64 "] is %" PRId64
                                  "; the table has rows 0 to %" PRId64,
@@ -23,7 +23,10 @@ static void gather_chunk(const void *arg, int64_t begin, int64_t end)
 {
     const gather_job *job = arg;
     for (int64_t i = begin; i < end; i++)
-        memcpy(mti_row(&job->y, i), mti_row(&job->w, job->index[i]), job->row_bytes);
+        if (job->index[i] == MTI_NO_ROW)
+            memset(mti_row(&job->y, i), 0, job->row_bytes);
+        else
+            memcpy(mti_row(&job->y, i), mti_row(&job->w, job->index[i]), job->row_bytes);
 }
 
 bool mti_cpu_embedding(mti_ctx *ctx, const mti_view *index, const mti_view *w, const mti_view *y)
@@ -76,9 +79,11 @@ static void sort_positions(const int64_t *index, int64_t count, int64_t rows, in
                            int64_t *position)
 {
     memset(start, 0, ((size_t)rows + 1) * sizeof *start);
-    for (int64_t i = 0; i < count; i++) start[index[i] + 1]++;
+    for (int64_t i = 0; i < count; i++)
+        if (index[i] != MTI_NO_ROW) start[index[i] + 1]++;
     for (int64_t r = 0; r < rows; r++) start[r + 1] += start[r];
-    for (int64_t i = 0; i < count; i++) position[start[index[i]]++] = i;
+    for (int64_t i = 0; i < count; i++)
+        if (index[i] != MTI_NO_ROW) position[start[index[i]]++] = i;
     memmove(start + 1, start, (size_t)rows * sizeof *start);
     start[0] = 0;
 }
