@@ -69,6 +69,12 @@ static inline const char *mti_out_letter(const mti_op *op, int i)
     return i < 2 && op->out[i] ? op->out[i] : op->out[0];
 }
 
+/* What an op draws is for a part of a whole tensor: along dimension 0 the row-th of so many equal
+ * parts, along dimension 1 the part-th. All zero: it is the whole. */
+typedef struct mti_draw_part {
+    int64_t rows, row, parts, part;
+} mti_draw_part;
+
 /* An op's arguments besides tensors; copied into the node. */
 typedef union mti_params {
     struct {
@@ -92,6 +98,7 @@ typedef union mti_params {
     } rope;
     struct {
         double p;
+        mti_draw_part part;
     } dropout;
     struct {
         int64_t ignore;
@@ -142,6 +149,7 @@ typedef union mti_params {
     struct {
         double scale, p;
         bool causal;
+        mti_draw_part part;
     } attention;
 } mti_params;
 
@@ -279,6 +287,7 @@ typedef struct mti_modes {
     mti_rewrite_fn *rewrite; /* called for every op's inputs; NULL: none */
     mti_op_hooks *op_hooks;  /* the top of that stack */
     int in_op_hook;
+    mti_draw_part part;  /* of what is drawn */
     bool recompute;      /* in mt_run_apart: count FLOPs as recomputation */
     bool op_in_progress; /* in mt_run_apart, called within an op or a backward */
 } mti_modes;

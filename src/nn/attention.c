@@ -68,9 +68,12 @@ static mt_tensor *attend(const mt_module *self, mt_tensor *part[3])
     mti_rope_tables_free(&own);
     if (heads->kv && !mti_kv_append(heads->kv, &part[1], &part[2])) goto out;
     double p = mt_module_training(self) ? heads->dropout : 0;
+    mti_draw_part *drawn = &mti_modes_now()->part, outer = *drawn;
+    *drawn = heads->part;
     y = heads->form == MT_ATTENTION_FLASH
             ? mt_flash_attention(part[0], part[1], part[2], heads->scale, heads->causal, p)
             : attend_by_math(heads, part, p);
+    *drawn = outer;
 out:
     mti_rope_tables_free(&own);
     for (int i = 0; i < 3; i++) mt_release(part[i]);

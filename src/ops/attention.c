@@ -20,6 +20,14 @@ static bool check_heads(const char *caller, const mti_view *q, const mti_view *k
                                  mti_shape_text(tv, v->rank, v->shape));
 }
 
+/* The shape of the weights, which draw. */
+static mti_view weights_of(const mti_view *q, const mti_view *k)
+{
+    mti_view w = *q;
+    w.shape[3] = k->shape[2];
+    return w;
+}
+
 static bool flash_shape(mti_call *c)
 {
     const mti_view *q = mti_in(c, 0), *k = mti_in(c, 1), *v = mti_in(c, 2);
@@ -29,7 +37,8 @@ static bool flash_shape(mti_call *c)
     mt_dtype lse = q->dtype == MT_F64 ? MT_F64 : MT_F32;
     bool draws = c->params->attention.p > 0;
     c->aux_always[1] = c->aux_always[2] = draws;
-    if (draws) c->n_draws = (uint64_t)(q->shape[0] * q->shape[1] * q->shape[2] * k->shape[2]);
+    const mti_view weights = weights_of(q, k);
+    if (draws) c->n_draws = mti_draws_of(&c->params->attention.part, &weights);
     if (!mti_out_like(c, q) || !mti_aux_set(c, 0, lse, 3, q->shape) ||
         !mti_aux_set(c, 1, MT_I64, 0, q->shape) || !mti_aux_set(c, 2, MT_I64, 0, q->shape))
         return false;
@@ -71,6 +80,80 @@ static void count_products(mti_call *c, const mti_attention *a, uint64_t product
     mti_count_flops(c, 2 * n * products);
 }
 
+/* ---- runs of the batch whose random numbers lie side by side; one, unless this is a part ---- */
+
+/* Rows [from, from + rows) of everything; d, dy: of backward, or NULL. */
+typedef struct batch_rows {
+    inputs in;
+    mti_view o, lse, offset_view, seed_view, dy, d[3];
+    int64_t seed, offset;
+    mti_attention a;
+} batch_rows;
+
+static void take_rows(batch_rows *r, const mti_attention *a, int64_t from, int64_t rows)
+{
+    r->in.q = mti_range(a->q, 0, from, rows), r->in.k = mti_range(a->k, 0, from, rows);
+    r->in.v = mti_range(a->v, 0, from, rows), r->o = mti_range(a->o, 0, from, rows);
+    r->a = *a;
+    r->a.q = &r->in.q, r->a.k = &r->in.k, r->a.v = &r->in.v, r->a.o = &r->o;
+    if (a->lse) r->lse = mti_range(a->lse, 0, from, rows), r->a.lse = &r->lse;
+    r->seed_view = (mti_view){.data = &r->seed, .dtype = MT_I64};
+    r->offset_view = (mti_view){.data = &r->offset, .dtype = MT_I64};
+    r->a.seed = &r->seed_view, r->a.offset = &r->offset_view;
+}
+
+/* The i-th run with its own place in the generator, on memory that the host can read. */
+static bool place_run(mti_call *c, batch_rows *r, const mti_attention *a, int64_t i)
+{
+    int64_t rows;
+    const mti_view w = weights_of(a->q, a->k);
+    mti_draw_runs(&c->params->attention.part, &w, &rows);
+    take_rows(r, a, i, rows);
+    uint64_t offset;
+    if (!mti_draw_offset(c, &c->params->attention.part, &w, i, &offset)) return false;
+    if (!mt_device_has_data(c->device)) return true;
+    r->seed = *(const int64_t *)a->seed->data;
+    r->offset = *(const int64_t *)a->offset->data + (int64_t)(offset - c->draw.offset);
+    return true;
+}
+
+static bool is_part(const mti_call *c)
+{
+    return c->params->attention.p > 0 && c->params->attention.part.rows > 0;
+}
+
+static int64_t n_runs(const mti_call *c, const mti_attention *a)
+{
+    int64_t rows;
+    const mti_view w = weights_of(a->q, a->k);
+    return mti_draw_runs(&c->params->attention.part, &w, &rows);
+}
+
+static bool forward_in_runs(mti_call *c, const mti_attention *a, void *scratch, size_t n_scratch)
+{
+    batch_rows r;
+    for (int64_t i = 0, n = n_runs(c, a); i < n; i++)
+        if (!place_run(c, &r, a, i) || !c->k->attention(c->ctx, &r.a, scratch, n_scratch))
+            return false;
+    return true;
+}
+
+static bool backward_in_runs(mti_call *c, const mti_attention *a, const mti_view *dy,
+                             const mti_view *d[3], void *scratch, size_t n_scratch)
+{
+    batch_rows r;
+    for (int64_t i = 0, n = n_runs(c, a); i < n; i++) {
+        if (!place_run(c, &r, a, i)) return false;
+        int64_t rows = r.in.q.shape[0];
+        r.dy = mti_range(dy, 0, i, rows);
+        for (int k = 0; k < 3; k++) r.d[k] = mti_range(d[k], 0, i, rows);
+        if (!c->k->attention_backward(c->ctx, &r.a, &r.dy, &r.d[0], &r.d[1], &r.d[2], scratch,
+                                      n_scratch))
+            return false;
+    }
+    return true;
+}
+
 static bool put_i64(mti_call *c, const mti_view *v, uint64_t value)
 {
     return !v || c->k->upload(c->ctx, v->data, &value, sizeof value);
@@ -87,7 +170,9 @@ static bool flash_forward(mti_call *c)
     void *scratch;
     size_t n_scratch = c->k->attention_scratch(c->ctx, &a);
     return put_i64(c, a.seed, c->draw.seed) && put_i64(c, a.offset, c->draw.offset) &&
-           mti_scratch(c, n_scratch, &scratch) && c->k->attention(c->ctx, &a, scratch, n_scratch);
+           mti_scratch(c, n_scratch, &scratch) &&
+           (is_part(c) ? forward_in_runs(c, &a, scratch, n_scratch)
+                       : c->k->attention(c->ctx, &a, scratch, n_scratch));
 }
 
 const mti_view *mti_din_heads_inside(mti_call *c, int i)
@@ -114,7 +199,9 @@ static bool flash_backward(mti_call *c)
     void *scratch;
     size_t n_scratch = c->k->attention_backward_scratch(c->ctx, &a);
     return fit_rows(c, mti_dout(c), &dy) && mti_scratch(c, n_scratch, &scratch) &&
-           c->k->attention_backward(c->ctx, &a, &dy, d[0], d[1], d[2], scratch, n_scratch);
+           (is_part(c)
+                ? backward_in_runs(c, &a, &dy, d, scratch, n_scratch)
+                : c->k->attention_backward(c->ctx, &a, &dy, d[0], d[1], d[2], scratch, n_scratch));
 }
 
 const mti_op_code mti_code_flash_attention = {flash_shape, flash_forward, flash_backward};
@@ -136,7 +223,7 @@ mt_tensor *mt_flash_attention(mt_tensor *q, mt_tensor *k, mt_tensor *v, double s
 {
     if (!check_dropout("flash_attention", dropout)) return NULL;
     mti_params p = {
-        .attention = {.scale = scale_or_default(q, scale), .p = dropout, .causal = causal}};
+        .attention = {scale_or_default(q, scale), dropout, causal, mti_modes_now()->part}};
     return mti_op3(MTI_OP_flash_attention, &p, q, k, v);
 }
 

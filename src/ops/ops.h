@@ -94,6 +94,17 @@ bool mti_ranks_entropy(mti_call *c, const mti_view *x, const mti_view *target,
 bool mti_ranks_entropy_backward(mti_call *c, const mti_view *logp, const mti_view *target,
                                 const mti_view *dx);
 
+/* ---- random numbers of a part of a tensor (dropout.c) ---- */
+
+/* Numbers that the whole tensor takes, where this one is `part` of it. */
+uint64_t mti_draws_of(const mti_draw_part *part, const mti_view *x);
+/* Runs of elements that lie side by side in the whole: how many, each of some rows of dimension 0.
+ */
+int64_t mti_draw_runs(const mti_draw_part *part, const mti_view *x, int64_t *rows);
+/* *offset: the counter of the i-th run's first element. Fails where that stands between two. */
+bool mti_draw_offset(const mti_call *c, const mti_draw_part *part, const mti_view *x, int64_t i,
+                     uint64_t *offset);
+
 /* ---- between ranks beside the tape, on a contiguous tensor (replicas.c); its version stays ----
  */
 

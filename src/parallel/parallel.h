@@ -64,6 +64,9 @@ bool mti_replicate_adapter(mt_module *parent, const char *name, const mt_paralle
 /* Replaces a child, an embedding of which this rank has some rows: ids [b,s] -> [b,s,d] or
  * [b,s/t,d], zeros for rows of other ranks, summed over the ranks. */
 bool mti_share_embedding(mt_module *parent, const char *name, const mti_share *share);
+/* From now on every dropout under m draws this rank's part of what one process would: its sequences
+ * of all data ranks', and its heads or its piece of the sequence. */
+bool mti_share_draws(mt_module *m, const mt_parallel *parallel);
 /* The kind of a head that shares the embedding's weight. */
 #define MTI_TIED "tied"
 

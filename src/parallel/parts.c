@@ -239,6 +239,34 @@ bool mti_share_embedding(mt_module *parent, const char *name, const mti_share *s
     return replace_with(parent, name, "embedding", embedding_forward, user);
 }
 
+/* ---- what dropout draws ---- */
+
+static mt_tensor *drop_part(mt_module *m, void *user, mt_tensor *x)
+{
+    mti_draw_part *drawn = &mti_modes_now()->part, outer = *drawn;
+    *drawn = *(const mti_draw_part *)user;
+    mt_tensor *y = mti_module_run_inner(m, x);
+    *drawn = outer;
+    return y;
+}
+
+bool mti_share_draws(mt_module *m, const mt_parallel *h)
+{
+    const mti_draw_part heads = {h->data, h->data_rank, h->tensor, h->tensor_rank};
+    mti_draw_part *between;
+    mt_module *child;
+    if (mti_heads_of(m)) mti_heads_of(m)->part = heads;
+    if (!strcmp(mt_module_kind(m), "dropout")) {
+        if (!(between = mti_malloc(sizeof *between))) return false;
+        *between = heads;
+        if (!h->sequence) between->parts = 1, between->part = 0;
+        mti_module_set_around(m, (mti_around){drop_part, between, mti_free});
+    }
+    for (size_t i = 0; (child = mt_module_child_at(m, i)); i++)
+        if (!mti_share_draws(child, h)) return false;
+    return true;
+}
+
 /* ---- ZeRO 3: parameters as pieces ---- */
 
 #define MOST_PARAMS 2 /* of one module of ours: weight and bias */

@@ -294,7 +294,8 @@ mt_module *mti_rank_new(mt_device *device, const mt_model_config *config,
     mt_module *m = pieces ? make_in_pieces(s, lora, &cutter) : make(device, s, lora, &shared);
     if (mt_device_has_data(device) && drawn)
         m = mti_module_complete(
-            m, m && mti_rank_draw(m, &made, pieces ? &cutter : NULL, seed, offset));
+            m, m && mti_rank_draw(m, &made, pieces ? &cutter : NULL, seed, offset) &&
+                   mti_share_draws(m, &made.parallel));
     mti_free(cutter.shapes.at);
     return m;
 }

@@ -21,6 +21,28 @@ static const mt_model_config models[] = {
      .ffn = 48},
     {.kind = MT_MODEL_BERT, .hidden = 32, .heads = 4, .layers = 2, .vocab = 61, .context = 16},
 };
+/* Flash and math attention, whose weights are dropped differently. */
+static const mt_model_config dropped[] = {
+    {.hidden = 32, .heads = 4, .layers = 2, .vocab = 61, .context = 16, .dropout = 0.2},
+    {.kind = MT_MODEL_LLAMA,
+     .hidden = 32,
+     .heads = 8,
+     .kv_heads = 4,
+     .layers = 2,
+     .vocab = 61,
+     .context = 16,
+     .ffn = 48,
+     .dropout = 0.2,
+     .attention = MT_ATTENTION_MATH},
+    {.kind = MT_MODEL_BERT,
+     .hidden = 32,
+     .heads = 4,
+     .layers = 2,
+     .vocab = 61,
+     .context = 16,
+     .dropout = 0.2,
+     .attention = MT_ATTENTION_MATH},
+};
 static const char *const names[] = {"gpt", "gpt, untied", "llama", "bert"};
 
 static const mt_adamw_options adamw = {
@@ -225,11 +247,40 @@ static void tensor_parallel_ranks_follow_one_process(void **state)
         }
 }
 
+static void masks_are_those_of_one_process(void **state)
+{
+    (void)state;
+    static const mt_parallel splits[] = {{.data = 2},
+                                         {.tensor = 2},
+                                         {.tensor = 4, .sequence = true},
+                                         {.tensor = 2, .sequence = true, .data = 2, .zero = 2},
+                                         {.tensor = 2, .data = 2, .zero = 3}};
+    static const char *const checkpoints[] = {"none", "full", "selective"};
+    static const char *const labels[] = {"gpt", "llama", "bert"};
+    for (size_t i = 0; i < sizeof dropped / sizeof *dropped; i++) {
+        double alone[STEPS], without[STEPS];
+        mt_model_config plain = dropped[i];
+        plain.dropout = 0;
+        train_alone(&dropped[i], 1, alone);
+        train_alone(&plain, 1, without);
+        assert_true(difference(alone, without) > 1e-3); /* masks matter */
+        for (size_t k = 0; k < sizeof splits / sizeof *splits; k++) {
+            training t = {.config = &dropped[i],
+                          .parallel = splits[k],
+                          .checkpoint = checkpoints[(i + k) % 3]};
+            train(&t);
+            show(labels[i], &splits[k], difference(alone, t.losses));
+            assert_true(difference(alone, t.losses) < ROUNDING);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(data_parallel_ranks_follow_one_process),
         cmocka_unit_test(tensor_parallel_ranks_follow_one_process),
+        cmocka_unit_test(masks_are_those_of_one_process),
         cmocka_unit_test(zero_has_the_bits_of_plain_data_parallelism),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
