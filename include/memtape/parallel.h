@@ -79,8 +79,9 @@ MT_API mt_module *mt_stage_stepped(const mt_stage *stage);
 /* Forward and backward of every microbatch, by the schedule 1F1B. tokens, targets: i64 [b,s] for
  * each of parallel's microbatches, the same for all ranks that share layers or are stages.
  * Gradients are the sum over the microbatches; mt_stage_step divides. *loss (may be NULL): the mean
- * over all microbatches of all ranks. What dropout draws is a function of the generator's state and
- * of the place in the whole batch, which the data ranks' microbatches make up in their order. */
+ * over all microbatches of all ranks; 0 without data. What dropout draws is a function of the
+ * generator's state and of the place in the whole batch, which the data ranks' microbatches make up
+ * in their order. */
 MT_API mt_status mt_stage_backward(mt_stage *stage, mt_tensor *const *tokens,
                                    mt_tensor *const *targets, double *loss);
 /* Adds up the gradients of all ranks, steps with their mean, and drops them. optimizer: over

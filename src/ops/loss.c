@@ -49,7 +49,8 @@ mt_tensor *mt_embedding(mt_tensor *index, mt_tensor *w)
 
 mt_tensor *mt_embedding_part(mt_tensor *index, mt_tensor *w, int64_t first, int64_t rows)
 {
-    if (!mti_given(w, "embedding_part", "w")) return NULL;
+    if (!mti_given(w, "embedding_part", "w") || !mti_given(index, "embedding_part", "the index"))
+        return NULL;
     if (first < 0 || rows < 1 || w->view.rank < 1 || w->view.shape[0] > INT64_MAX - first)
         return mti_fail_null(
             MT_ERR_ARGUMENT,
@@ -112,7 +113,9 @@ mt_tensor *mt_cross_entropy(mt_tensor *logits, mt_tensor *target, int64_t ignore
 mt_tensor *mt_cross_entropy_part(mt_tensor *logits, mt_tensor *target, int64_t ignore,
                                  int64_t classes, const mt_group *group)
 {
-    if (!mti_given(logits, "cross_entropy_part", "the logits")) return NULL;
+    if (!mti_given(logits, "cross_entropy_part", "the logits") ||
+        !mti_given(target, "cross_entropy_part", "the target"))
+        return NULL;
     if (!mti_check_group("cross_entropy_part", group)) return NULL;
     int64_t v = logits->view.rank ? logits->view.shape[logits->view.rank - 1] : 0;
     if (classes < 1 || v < 1 || (classes - 1) / v >= group->ranks)

@@ -189,6 +189,7 @@ bool mti_ranks_entropy(mti_call *c, const mti_view *x, const mti_view *target, c
     int64_t n = x->shape[0];
     if (!open_share(&s, c, x)) return false;
     mti_count_sent(c, MTI_TO_LAYERS, 2 * (uint64_t)n * s.size * (uint64_t)(s.ranks - 1));
+    c->sends = false; /* its tensors are read and written here, too */
     for (int64_t i = 0, m; s.comm && i < n; i += m) {
         m = n - i < s.most ? n - i : s.most;
         const int64_t *all_targets = (const int64_t *)target->data + i;

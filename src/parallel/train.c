@@ -64,7 +64,7 @@ static bool forward(turns *t, int64_t k)
     const mti_turn turn = mti_schedule_at(&t->stage->schedule, k, false);
     const mti_share *share = &t->stage->shares[turn.part];
     mt_tensor *y = t->outputs[k] = run(t, share, turn);
-    if (y && share->last) t->loss += mt_item(y);
+    if (y && share->last && mt_device_has_data(t->stage->device)) t->loss += mt_item(y);
     return y && mt_set_category(y, MT_OUTPUT) == MT_OK;
 }
 
