@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "as_ranks.h"
+#include "base/base.h"
 #include "base/philox.h"
 
 enum { STEPS = 20, BATCH = 4, SEQ = 16, SEED = 5 };
@@ -275,12 +276,77 @@ static void masks_are_those_of_one_process(void **state)
     }
 }
 
+/* A step of a rank without data; false if something fails. */
+static bool step_on_meta(mt_device *meta, const mt_parallel *h)
+{
+    mt_tensor *x = mt_zeros(meta, MT_I64, MT_SHAPE(BATCH, SEQ));
+    mt_stage *stage = mt_stage_new(meta, &dropped[0], h);
+    mt_optimizer *optimizer = stage ? mt_adamw_new(mt_stage_stepped(stage), &adamw) : NULL;
+    bool ok = x && optimizer && mt_stage_backward(stage, &x, &x, NULL) == MT_OK &&
+              mt_stage_step(stage, optimizer, MAX_NORM, NULL) == MT_OK;
+    mt_optimizer_free(optimizer);
+    mt_stage_free(stage);
+    mt_release(x);
+    return ok;
+}
+
+static void every_refused_request_for_memory_is_reported(void **state)
+{
+    (void)state;
+    for (int zero = 0; zero <= 3; zero++) {
+        mt_parallel h = {.tensor = 2, .sequence = true, .data = 3, .zero = zero, .data_rank = 2};
+        bool done = false;
+        for (uint64_t n = 1; !done; n = mtt_next_refusal(n)) {
+            mt_device *meta = mt_device_open("meta");
+            mti_fail_nth_alloc(n);
+            bool ok = step_on_meta(meta, &h);
+            done = ok && mti_alloc_count() < n;
+            mti_fail_nth_alloc(0);
+            assert_int_equal(mtt_allocated(meta), 0);
+            assert_int_equal(mt_last_status(), ok ? MT_OK : MT_ERR_MEMORY);
+            mt_clear_error();
+            mt_device_release(meta);
+        }
+    }
+}
+
+static void bad_calls_are_refused(void **state)
+{
+    (void)state;
+    mt_device *cpu = mt_device_open("cpu");
+    assert_null(mt_stage_new(cpu, &models[0], &(mt_parallel){.data = 2}));
+    mtt_failed(MT_ERR_UNSUPPORTED, "on cpu without a comm", "mt_parallel_place");
+    assert_null(mt_stage_new(cpu, &models[0], &(mt_parallel){.pipeline = 2}));
+    mtt_failed(MT_ERR_UNSUPPORTED, "2 stages on cpu", "meta");
+    mt_stage *stage = mt_stage_new(cpu, &models[0], NULL);
+    mt_tensor *x = mt_zeros(cpu, MT_I64, MT_SHAPE(1, SEQ + 1));
+    assert_int_equal(mt_stage_backward(stage, &x, &x, NULL), MT_ERR_ARGUMENT);
+    mtt_failed(MT_ERR_ARGUMENT, "17 tokens", "context, 16");
+    assert_int_equal(mt_stage_backward(stage, NULL, &x, NULL), MT_ERR_ARGUMENT);
+    mtt_failed(MT_ERR_ARGUMENT, "the tokens are NULL");
+    mt_optimizer *optimizer = mt_adamw_new(mt_stage_stepped(stage), &adamw);
+    assert_int_equal(mt_stage_step(stage, optimizer, -1, NULL), MT_ERR_ARGUMENT);
+    mtt_failed(MT_ERR_ARGUMENT, "max_norm is -1");
+    assert_null(mt_stage_part(stage, 1));
+    mt_optimizer_free(optimizer);
+    mt_stage_free(stage);
+    mt_stage *block = mt_stage_new(
+        cpu, &(mt_model_config){.kind = MT_MODEL_BLOCK, .hidden = 32, .heads = 4}, NULL);
+    assert_int_equal(mt_stage_backward(block, &x, &x, NULL), MT_ERR_UNSUPPORTED);
+    mtt_failed(MT_ERR_UNSUPPORTED, "a block has no loss");
+    mt_stage_free(block);
+    mt_release(x);
+    mt_device_release(cpu);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(data_parallel_ranks_follow_one_process),
         cmocka_unit_test(tensor_parallel_ranks_follow_one_process),
         cmocka_unit_test(masks_are_those_of_one_process),
+        cmocka_unit_test(every_refused_request_for_memory_is_reported),
+        cmocka_unit_test(bad_calls_are_refused),
         cmocka_unit_test(zero_has_the_bits_of_plain_data_parallelism),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
