@@ -106,6 +106,8 @@ typedef enum mt_mem_event_kind {
     MT_MEM_RECATEGORY,
     MT_MEM_OOM, /* `requested` bytes were refused; serial 0. Nothing has changed: what is live now
                  * is what was in the way */
+    MT_MEM_SEGMENT_ALLOC, /* a segment of `allocated` bytes came from the system; serial 0 */
+    MT_MEM_SEGMENT_FREE,  /* and went back */
 } mt_mem_event_kind;
 
 typedef struct mt_mem_event {
@@ -115,6 +117,12 @@ typedef struct mt_mem_event {
     mt_category category, was;       /* `was` differs only for MT_MEM_RECATEGORY */
     const char *op, *module, *phase; /* of the instant; "" if outside */
     size_t current;                  /* the device's allocated bytes after the event */
+    size_t reserved;                 /* and its segments */
+    uint64_t place; /* where the bytes lie: their address, if each new segment were placed above all
+                     * earlier ones. The same on all devices */
+    size_t span;    /* from there to the next block: `allocated`, or more where the rest was not
+                     * worth splitting off */
+    size_t room;    /* MT_MEM_OOM: bytes that the device could still give; SIZE_MAX: unknown */
 } mt_mem_event;
 
 typedef void mt_mem_event_fn(void *user, const mt_mem_event *event);

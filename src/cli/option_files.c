@@ -27,7 +27,8 @@ static const struct {
     {MTI_O_MODEL_FILE, false},  {MTI_O_ADAPTER, false}, {MTI_O_DATA, false},
     {MTI_O_RESUME, false},      {MTI_O_FROM, false},    {MTI_O_SAVE, true},
     {MTI_O_SAVE_ADAPTER, true}, {MTI_O_TRACE, true},    {MTI_O_SVG, true},
-    {MTI_O_HTML, true},         {MTI_O_JSON, true},     {MTI_O_GPUS_FILE, false},
+    {MTI_O_SNAPSHOT, true},     {MTI_O_HTML, true},     {MTI_O_JSON, true},
+    {MTI_O_GPUS_FILE, false},
 };
 
 /* ---- finding the files ---- */

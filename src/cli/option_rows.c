@@ -360,6 +360,8 @@ const mti_option_row mti_option_rows[] = {
      "show who held memory over the step; with --json, every event"},
     {MTI_O_TRACE, 0, "trace", "FILE", MTI_TEXT, AT(trace), V(PROFILE), ANY, 0, 0,
      "write the timeline for Perfetto or chrome://tracing"},
+    {MTI_O_SNAPSHOT, 0, "snapshot", "FILE", MTI_TEXT, AT(snapshot), V(PROFILE) | V(TRAIN), ANY, 0,
+     0, "write a memory snapshot for PyTorch's viewer, pytorch.org/memory_viz"},
     {MTI_O_SVG, 0, "svg", "FILE", MTI_TEXT, AT(svg), PLANNED, ANY, 0, 0,
      "draw a picture: profile, memory over the step; sweep, saved bytes and peak of each row; "
      "plan, "

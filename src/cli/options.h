@@ -168,6 +168,7 @@ typedef enum mti_option {
     MTI_O_INFERENCE,
     MTI_O_TIMELINE,
     MTI_O_TRACE,
+    MTI_O_SNAPSHOT,
     MTI_O_SVG,
     MTI_O_HTML,
     MTI_O_JSON,
@@ -210,7 +211,7 @@ typedef struct mti_options {
     mti_words over, rows; /* sweep: "act=relu,gelu", "full: --checkpoint full" */
     const char *svg, *html;
     bool timeline, inference; /* profile */
-    const char *trace;
+    const char *trace, *snapshot;
 
     mti_plan_options plan;
 

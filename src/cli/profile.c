@@ -3,6 +3,7 @@
 #include "cli/verbs.h"
 #include "report/html.h"
 #include "report/profile.h"
+#include "report/snapshot.h"
 #include "report/timeline.h"
 
 #define TITLE 128
@@ -32,7 +33,8 @@ static bool write_files(const mti_profile_result *p, json_t *object, const mti_o
         (!o->json || mti_json_write(json_incref(object), o->json) == MT_OK) &&
         (!o->html || mti_html_write_profile(p, title, json_incref(object), o->html) == MT_OK) &&
         (!o->svg || mti_timeline_draw(t, title, o->svg) == MT_OK) &&
-        (!o->trace || mti_timeline_write_trace(t, o->trace) == MT_OK);
+        (!o->trace || mti_timeline_write_trace(t, o->trace) == MT_OK) &&
+        (!o->snapshot || mti_snapshot_write(t, mt_device_kind(p->device), o->snapshot) == MT_OK);
     json_decref(object);
     return ok;
 }

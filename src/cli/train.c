@@ -7,6 +7,7 @@
 #include "cli/verbs.h"
 #include "measure/room.h"
 #include "report/report.h"
+#include "report/snapshot.h"
 
 #define EVAL_BYTES 32768 /* of held-out text, for evaluations during training */
 
@@ -51,6 +52,10 @@ typedef struct run {
     mti_corpus corpus;
     mt_budget *budget; /* NULL: none was given */
     mt_device *device;
+    mti_snapshot *snapshot; /* NULL: none is asked for */
+    int observer;           /* that writes it */
+    bool snapshot_failed;   /* training goes on without it; the reason: */
+    mti_error snapshot_error;
     mti_trainer trainer;
     mti_progress progress;
     double step_s; /* seconds of a step, smoothed */
@@ -106,11 +111,49 @@ static bool check_room(run *r)
     return mti_check_room(r->device, &w, rehearse_run, r, MTI_ON_META);
 }
 
+/* Called under the device's lock in the midst of an op, whose error it must not replace. */
+static void note_event(void *user, const mt_mem_event *event)
+{
+    run *r = user;
+    mti_error before;
+    if (r->snapshot_failed) return;
+    mti_error_get(&before);
+    if (mti_snapshot_add(r->snapshot, event, mti_now())) return;
+    r->snapshot_failed = true;
+    mti_error_get(&r->snapshot_error);
+    mti_error_set(&before);
+}
+
+static bool begin_snapshot(run *r)
+{
+    if (!r->o.snapshot) return true;
+    r->snapshot =
+        mti_snapshot_begin(r->o.snapshot, mt_device_kind(r->device), mt_device_has_data(r->device));
+    if (r->snapshot) r->observer = mt_mem_add_observer(r->device, note_event, r);
+    if (r->observer) return true;
+    mti_snapshot_abandon(r->snapshot);
+    r->snapshot = NULL;
+    return false;
+}
+
+/* Of a run that failed, too: up to the failure, which stays the error. */
+static bool end_snapshot(run *r)
+{
+    if (r->observer) mt_mem_remove_observer(r->device, r->observer);
+    mti_snapshot *s = r->snapshot;
+    r->snapshot = NULL, r->observer = 0;
+    if (!s) return true;
+    if (!r->snapshot_failed) return mti_snapshot_end(s) == MT_OK;
+    mti_snapshot_abandon(s);
+    mti_error_set(&r->snapshot_error);
+    return false;
+}
+
 static bool make_trainer(run *r)
 {
     if (!find_budget(r)) return false;
     r->device = mti_open_device(&r->o.workload);
-    return r->device && check_room(r) &&
+    return r->device && check_room(r) && begin_snapshot(r) &&
            mti_trainer_make(&r->trainer, r->device, &r->o.workload, &r->o.train, &r->corpus);
 }
 
@@ -340,8 +383,12 @@ int mti_train(const mti_options *options)
     }
     if (ok && !r.o.quiet) introduce(&r);
     catch_signals();
-    ok = ok && train(&r) && (interrupted || conclude(&r));
-    int status = !ok ? mti_report_failure(&r.o) : interrupted ? report_signal(&r) : MTI_EXIT_OK;
+    ok = ok && train(&r);
+    int status = MTI_EXIT_OK;
+    if (!ok) status = mti_report_failure(&r.o);
+    if (!end_snapshot(&r)) status = mti_report_failure(&r.o);
+    if (ok && !interrupted && !conclude(&r)) status = mti_report_failure(&r.o);
+    if (ok && interrupted) status = report_signal(&r);
     mti_trainer_free(&r.trainer);
     mt_budget_free(r.budget);
     mt_device_release(r.device);

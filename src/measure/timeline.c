@@ -13,6 +13,11 @@ static void note(void *user, const mt_mem_event *event)
     mti_timeline *t = user;
     double now = mti_now();
     if (t->lost) return;
+    if (event->kind >= MT_MEM_SEGMENT_ALLOC) {
+        mti_segment_event segment = {t->events.n, *event, now};
+        t->lost = !MTI_PUSH(&t->segments, segment);
+        return;
+    }
     t->lost = !MTI_RESERVE(&t->seconds) || !MTI_PUSH(&t->events, *event);
     if (!t->lost) t->seconds.at[t->seconds.n++] = now;
 }
@@ -42,6 +47,7 @@ void mti_timeline_free(mti_timeline *t)
     if (t->device) mt_mem_remove_observer(t->device, t->observer);
     mti_free(t->events.at);
     mti_free(t->seconds.at);
+    mti_free(t->segments.at);
     *t = (mti_timeline){0};
 }
 
@@ -76,7 +82,9 @@ const char *mti_event_kind_name(mt_mem_event_kind kind)
     static const char *const names[] = {[MT_MEM_ALLOC] = "alloc",
                                         [MT_MEM_FREE] = "free",
                                         [MT_MEM_RECATEGORY] = "recategory",
-                                        [MT_MEM_OOM] = "oom"};
+                                        [MT_MEM_OOM] = "oom",
+                                        [MT_MEM_SEGMENT_ALLOC] = "segment_alloc",
+                                        [MT_MEM_SEGMENT_FREE] = "segment_free"};
     return names[kind];
 }
 

@@ -5,6 +5,13 @@
 #include "base/base.h"
 #include "memtape/module.h"
 
+/* A segment that came from the system or went back. */
+typedef struct mti_segment_event {
+    size_t before; /* this event of the timeline, and after all those before it */
+    mt_mem_event event;
+    double seconds;
+} mti_segment_event;
+
 typedef struct mti_timeline {
     mt_device *device;                /* while it is observed; then NULL */
     size_t before[MT_CATEGORY_COUNT]; /* held when it began */
@@ -17,6 +24,10 @@ typedef struct mti_timeline {
         double *at; /* one for each event */
         size_t n, cap;
     } seconds;
+    struct {
+        mti_segment_event *at;
+        size_t n, cap;
+    } segments;    /* beside the events, in order */
     size_t steady; /* the first event of the step in the steady state; 0: all events are of one */
     int observer;
     bool lost; /* memory ran out: events are missing */

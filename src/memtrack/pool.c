@@ -80,21 +80,36 @@ static void count_free(mti_pool *pool, const mti_cell *cell)
     s->by_category[cell->block.category] -= cell->block.size;
 }
 
-static void notify(mti_pool *pool, mt_mem_event_kind kind, const mti_block *block, mt_category was)
+static void notify(mti_pool *pool, mt_mem_event event)
 {
     const mti_where *where = mti_where_now();
-    mt_mem_event event = {.kind = kind,
-                          .serial = block->serial,
-                          .requested = block->requested,
-                          .allocated = block->size,
-                          .category = block->category,
-                          .was = was,
-                          .op = where->op,
-                          .module = where->module,
-                          .phase = where->phase,
-                          .current = pool->stats.allocated.current};
+    event.op = where->op, event.module = where->module, event.phase = where->phase;
+    event.current = pool->stats.allocated.current;
+    event.reserved = pool->stats.reserved.current;
     for (size_t i = 0; i < pool->observers.n; i++)
         pool->observers.at[i].fn(pool->observers.at[i].user, &event);
+}
+
+static void notify_block(mti_pool *pool, mt_mem_event_kind kind, const mti_cell *cell,
+                         mt_category was)
+{
+    if (!pool->observers.n) return;
+    notify(pool, (mt_mem_event){.kind = kind,
+                                .serial = cell->block.serial,
+                                .requested = cell->block.requested,
+                                .allocated = cell->block.size,
+                                .category = cell->block.category,
+                                .was = was,
+                                .place = cell->place,
+                                .span = cell->span});
+}
+
+static void notify_segment(mti_pool *pool, mt_mem_event_kind kind, uint64_t place, size_t size)
+{
+    if (!pool->observers.n) return;
+    notify(pool,
+           (mt_mem_event){
+               .kind = kind, .requested = size, .allocated = size, .place = place, .span = size});
 }
 
 /* ---- cells ---- */
@@ -159,9 +174,10 @@ static void give_back_cached(mti_pool *pool)
         }
         mti_fit_remove(&pool->fit, segment.first);
         give_back(pool, &segment);
-        put_spare(pool, segment.first);
         stat_sub(&pool->stats.reserved, segment.size);
         stat_sub(&pool->stats.segments, 1);
+        notify_segment(pool, MT_MEM_SEGMENT_FREE, segment.first->place, segment.size);
+        put_spare(pool, segment.first);
     }
     pool->segments.n = kept;
 }
@@ -195,6 +211,7 @@ static mti_cell *new_segment(mti_pool *pool, size_t size, bool large)
     pool->next_place += n_bytes;
     stat_add(&pool->stats.reserved, n_bytes);
     stat_add(&pool->stats.segments, 1);
+    notify_segment(pool, MT_MEM_SEGMENT_ALLOC, cell->place, n_bytes);
     return cell;
 }
 
@@ -266,13 +283,25 @@ static void release(mti_pool *pool, mti_cell *cell)
     stat_move(&pool->stats.inactive_split, inactive, is_split(cell) ? cell->span : 0);
 }
 
+static size_t room_of(const mti_pool *pool)
+{
+    size_t used = pool->stats.reserved.current;
+    if (!pool->capacity) return pool->backend->room ? pool->backend->room(pool->ctx) : SIZE_MAX;
+    return used < pool->capacity ? pool->capacity - used : 0;
+}
+
 static mti_block *out_of_memory(mti_pool *pool, size_t n_bytes, mt_category category)
 {
     char asked[32], allocated[32], reserved[32], limit[64] = "", size[32];
     const mti_where *where = mti_where_now();
-    const mti_block refused = {.requested = n_bytes, .size = n_bytes, .category = category};
     pool->stats.ooms++;
-    if (pool->observers.n) notify(pool, MT_MEM_OOM, &refused, category);
+    if (pool->observers.n)
+        notify(pool, (mt_mem_event){.kind = MT_MEM_OOM,
+                                    .requested = n_bytes,
+                                    .allocated = n_bytes,
+                                    .category = category,
+                                    .was = category,
+                                    .room = room_of(pool)});
     if (pool->capacity)
         snprintf(limit, sizeof limit, " of a capacity of %s",
                  mti_bytes_text(size, sizeof size, pool->capacity));
@@ -302,7 +331,7 @@ static mti_block *alloc_locked(mti_pool *pool, size_t n_bytes, mt_category categ
     if (!size) return &cell->block;
     allow(pool, cell->block.ptr, n_bytes);
     count_alloc(pool, cell);
-    if (pool->observers.n) notify(pool, MT_MEM_ALLOC, &cell->block, category);
+    notify_block(pool, MT_MEM_ALLOC, cell, category);
     return &cell->block;
 }
 
@@ -324,7 +353,7 @@ void mti_pool_free(mti_pool *pool, mti_block *block, size_t n_bytes)
     (void)n_bytes;
     if (block->size) {
         count_free(pool, cell);
-        if (pool->observers.n) notify(pool, MT_MEM_FREE, block, block->category);
+        notify_block(pool, MT_MEM_FREE, cell, block->category);
         forbid(pool, block->ptr, cell->span);
         release(pool, cell);
     } else {
@@ -343,7 +372,7 @@ void mti_pool_recategorise(mti_pool *pool, mti_block *block, mt_category categor
         pool->stats.by_category[was] -= block->size;
         pool->stats.by_category[category] += block->size;
         block->category = category;
-        if (block->size && pool->observers.n) notify(pool, MT_MEM_RECATEGORY, block, was);
+        if (block->size) notify_block(pool, MT_MEM_RECATEGORY, (const mti_cell *)block, was);
     }
     pthread_mutex_unlock(&pool->lock);
 }

@@ -60,7 +60,7 @@ static void find_place(mti_budget_watch *w, const mt_mem_event *e)
 void mti_budget_watch_event(void *user, const mt_mem_event *event)
 {
     mti_budget_watch *w = user;
-    if (event->kind == MT_MEM_OOM) return;
+    if (event->kind >= MT_MEM_OOM) return; /* nothing is allocated or freed */
     if (w->at) find_place(w, event);
     w->current = (int64_t)event->current;
     raise(&w->peak, w->current);

@@ -1,9 +1,17 @@
-/* timeline_trace.c: events as trace_event JSON (the "Trace Event Format" of Chrome's tracing). */
+/* timeline_trace.c: events as trace_event JSON (the "Trace Event Format" of Chrome's tracing).
+ *
+ * A record a line, written as it is made: beside the timeline the file takes no memory. */
 #include <string.h>
-#include "report/json.h"
+#include "report/report.h"
 #include "report/timeline.h"
 
 enum { STEPS = 1, PHASES, OPS }; /* rows of slices */
+
+typedef struct page {
+    FILE *out;
+    const mti_timeline *t;
+    bool any; /* a record is written, so the next one needs a comma */
+} page;
 
 static double microseconds(const mti_timeline *t, size_t i)
 {
@@ -11,33 +19,63 @@ static double microseconds(const mti_timeline *t, size_t i)
     return t->clocked ? (t->seconds.at[i] - t->seconds.at[0]) * 1e6 : (double)i;
 }
 
-static json_t *record(const char *kind, const char *name, int row, double at_us)
+static void put_text(FILE *out, const char *text)
 {
-    return json_pack("{s:s,s:s,s:i,s:i,s:f}", "ph", kind, "name", name, "pid", 1, "tid", row, "ts",
-                     at_us);
+    fputc('"', out);
+    for (const char *c = text; *c; c++) {
+        if (*c == '"' || *c == '\\') fputc('\\', out);
+        if ((unsigned char)*c >= ' ') fputc(*c, out);
+    }
+    fputc('"', out);
 }
 
-static void push_name(json_t *records, const char *kind, int row, const char *name)
+/* The caller adds what else the record has, each part after a comma, and "}". */
+static void begin_record(page *p, const char *kind, const char *name, int row, double at_us)
 {
-    json_t *j = record("M", kind, row, 0);
-    mti_json_put(j, "args", json_pack("{s:s}", "name", name));
-    mti_json_push(records, j);
+    fprintf(p->out, "%s{\"ph\": \"%s\", \"pid\": 1, \"tid\": %d, \"ts\": %.3f, \"name\": ",
+            p->any ? ",\n" : "", kind, row, at_us);
+    put_text(p->out, name);
+    p->any = true;
+}
+
+static void put_name(page *p, const char *kind, int row, const char *name)
+{
+    begin_record(p, "M", kind, row, 0);
+    fputs(", \"args\": {\"name\": ", p->out);
+    put_text(p->out, name);
+    fputs("}}", p->out);
+}
+
+static void put_slice(page *p, const char *name, int row, size_t from, size_t to)
+{
+    begin_record(p, "X", name, row, microseconds(p->t, from));
+    fprintf(p->out, ", \"dur\": %.3f", microseconds(p->t, to) - microseconds(p->t, from));
+    if (row == OPS) {
+        fputs(", \"args\": {\"module\": ", p->out);
+        put_text(p->out, p->t->events.at[from].module);
+        fputs("}", p->out);
+    }
+    fputs("}", p->out);
 }
 
 /* Categories that are never used have no series. */
-static void push_counters(json_t *records, const mti_timeline *t)
+static void put_counters(page *p)
 {
+    const mti_timeline *t = p->t;
     size_t bytes[MT_CATEGORY_COUNT];
     bool used[MT_CATEGORY_COUNT] = {false};
     for (size_t i = 0; i < t->events.n; i++) used[t->events.at[i].category] = true;
     memcpy(bytes, t->before, sizeof bytes);
     for (size_t i = 0; i < t->events.n; i++) {
         mti_timeline_move(bytes, &t->events.at[i]);
-        json_t *j = record("C", "allocated bytes", 0, microseconds(t, i)), *args = json_object();
-        for (int c = 0; c < MT_CATEGORY_COUNT; c++)
-            if (used[c]) mti_json_put_int(args, mt_category_name((mt_category)c), bytes[c]);
-        mti_json_put(j, "args", args);
-        mti_json_push(records, j);
+        begin_record(p, "C", "allocated bytes", 0, microseconds(t, i));
+        const char *between = ", \"args\": {";
+        for (int c = 0; c < MT_CATEGORY_COUNT; c++) {
+            if (!used[c]) continue;
+            fprintf(p->out, "%s\"%s\": %zu", between, mt_category_name((mt_category)c), bytes[c]);
+            between = ", ";
+        }
+        fputs("}}", p->out);
     }
 }
 
@@ -52,50 +90,44 @@ static bool same_op(const mt_mem_event *a, const mt_mem_event *b)
 }
 
 /* A slice for each run of events for which same() holds, up to the first event after it. */
-static void push_slices(json_t *records, const mti_timeline *t, int row,
-                        bool (*same)(const mt_mem_event *a, const mt_mem_event *b))
+static void put_slices(page *p, int row, bool (*same)(const mt_mem_event *a, const mt_mem_event *b))
 {
+    const mti_timeline *t = p->t;
     for (size_t i = 0, end; i < t->events.n; i = end) {
         const mt_mem_event *e = &t->events.at[i];
         for (end = i + 1; end < t->events.n && same(e, &t->events.at[end]);) end++;
         const char *name = row == PHASES ? e->phase : *e->op ? e->op : e->module;
-        if (!*name) continue;
-        json_t *j = record("X", name, row, microseconds(t, i)), *args = json_object();
-        mti_json_put(j, "dur", json_real(microseconds(t, end) - microseconds(t, i)));
-        if (row == OPS) mti_json_put_text(args, "module", e->module);
-        mti_json_put(j, "args", args);
-        mti_json_push(records, j);
-    }
-}
-
-static void push_steps(json_t *records, const mti_timeline *t)
-{
-    const struct {
-        const char *name;
-        size_t from, to;
-    } steps[] = {{"first step", 0, t->steady}, {"second step", t->steady, t->events.n}};
-    for (size_t i = 0; t->steady && i < 2; i++) {
-        double from = microseconds(t, steps[i].from), to = microseconds(t, steps[i].to);
-        json_t *j = record("X", steps[i].name, STEPS, from);
-        mti_json_put(j, "dur", json_real(to - from));
-        mti_json_push(records, j);
+        if (*name) put_slice(p, name, row, i, end);
     }
 }
 
 mt_status mti_timeline_write_trace(const mti_timeline *t, const char *path)
 {
-    json_t *root = json_object(), *records = json_array();
-    const char *time = t->clocked ? "measured" : "not measured: a microsecond for each event";
-    push_name(records, "process_name", 0, "memtape");
-    if (t->steady) push_name(records, "thread_name", STEPS, "step");
-    push_name(records, "thread_name", PHASES, "phase");
-    push_name(records, "thread_name", OPS, "op");
-    push_counters(records, t);
-    push_steps(records, t);
-    push_slices(records, t, PHASES, same_phase);
-    push_slices(records, t, OPS, same_op);
-    mti_json_put(root, "traceEvents", records);
-    mti_json_put_text(root, "displayTimeUnit", "ns");
-    mti_json_put(root, "otherData", json_pack("{s:s}", "time", time));
-    return mti_json_write(root, path);
+    mti_file *file = mti_file_create(path);
+    page p = {.out = file ? mti_file_stream(file) : NULL, .t = t};
+    if (!p.out) {
+        mti_file_abandon(file);
+        return mt_last_status();
+    }
+    fprintf(p.out,
+            "{\"displayTimeUnit\": \"ns\", \"otherData\": {\"time\": \"%s\"}, "
+            "\"traceEvents\": [\n",
+            t->clocked ? "measured" : "not measured: a microsecond for each event");
+    put_name(&p, "process_name", 0, "memtape");
+    if (t->steady) put_name(&p, "thread_name", STEPS, "step");
+    put_name(&p, "thread_name", PHASES, "phase");
+    put_name(&p, "thread_name", OPS, "op");
+    put_counters(&p);
+    if (t->steady) {
+        put_slice(&p, "first step", STEPS, 0, t->steady);
+        put_slice(&p, "second step", STEPS, t->steady, t->events.n);
+    }
+    put_slices(&p, PHASES, same_phase);
+    put_slices(&p, OPS, same_op);
+    fputs("\n]}\n", p.out);
+    bool ok = !ferror(p.out);
+    ok = fclose(p.out) == 0 && ok;
+    if (ok) return mti_file_commit(file) ? MT_OK : mt_last_status();
+    mti_file_abandon(file);
+    return mt_last_status();
 }

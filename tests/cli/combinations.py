@@ -5,6 +5,7 @@ import concurrent.futures
 import itertools
 import json
 import os
+import pickle
 import sys
 import tempfile
 import xml.etree.ElementTree as xml
@@ -61,7 +62,8 @@ CHOICES = """--tp 2
 --timeline
 --svg FILE
 --html FILE
---trace FILE""".splitlines()
+--trace FILE
+--snapshot FILE""".splitlines()
 
 
 def options(choice):
@@ -121,6 +123,8 @@ def look(model, words, folder):
         check(Path(files["--html"]).read_text().endswith("</html>\n"), f"{name}: no page")
     if "--trace" in files:
         check(json.loads(Path(files["--trace"]).read_text())["traceEvents"], f"{name}: no trace")
+    if "--snapshot" in files:
+        check(pickle.loads(Path(files["--snapshot"]).read_bytes())["segments"], f"{name}: no snapshot")
     return ("f" if result["formula"] else "b"), result
 
 
@@ -178,7 +182,7 @@ def page(found):
 
 def in_sweeps(found):
     """The pairs that a sweep knows, as its rows: the same bytes as the profiles'."""
-    without = {"--inference", "--timeline", "--trace", "--svg", "--html", "--budget"}
+    without = {"--inference", "--timeline", "--trace", "--snapshot", "--svg", "--html", "--budget"}
     pairs = [(joined(CHOICES[i], CHOICES[j]), result[1]) for (i, j), result in found.items()
              if result and result[0] != "refused"]
     pairs = [(words, result) for words, result in pairs if not without & set(words)]

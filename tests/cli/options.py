@@ -34,7 +34,7 @@ VALUES = {
     "gemm-workspace": "2MiB", "scratch": "cpu", "seed": 9, "threads": 3, "recompute": None,
     "params": "1B", "flops-rate": "1T", "utilisation": 0.5, "devices": 4, "kv": 3,
     "over": "dtype=f32,bf16", "row": "a: --batch 5", "expr": "x@w+1", "shapes": "x=5x4,w=4x6",
-    "no-grad": "x", "weights": "x,w", "inference": None, "timeline": None, "trace": "x.trace",
+    "no-grad": "x", "weights": "x,w", "inference": None, "timeline": None, "trace": "x.trace", "snapshot": "x.pickle",
     "svg": "x.svg", "html": "x.html", "json": "x.json", "quiet": None, "verbose": None, "help": None, "recipe": "hf", "swiglu": "unfused",
     "rms-norm": "unfused", "gelu-tanh": "unfused", "rope": "unfused", "softmax": "f32", "kv-groups": "repeated",
     "loss": "f32", "gpus": 8, "gpu": "h200", "gpus-file": "gpus.json", "price": 2, "at-once": 5}

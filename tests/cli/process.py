@@ -290,6 +290,8 @@ def output_is_never_the_file_of_an_input_or_of_another_output():
         ["train", *text, "--resume", "base", "--save-adapter", "base"],
         ["train", *lora, "--save", "saves", "--save-adapter", "saves/step-20.safetensors"],
         ["train", *text, "--from", "saves/step-10.safetensors", "-s", 16, "--save", "saves"],
+        ["train", *text, "--snapshot", "text"],
+        ["train", *text, "--snapshot", "saves/step-20.safetensors", "--save", "saves"],
         ["demo", *text, "--save", "text"],
         ["audit", "relu", "--json", "out", ">out"],
         ["ranks", "--json", "out", ">out"],
@@ -297,7 +299,7 @@ def output_is_never_the_file_of_an_input_or_of_another_output():
         ["fit", "gpt", "--gpus", 2, "--gpu", "h100", "--gpus-file", "text", "--json", "text"],
     ]
     for verb in [["profile"], ["plan", "--budget", "1GB"], ["sweep", "--over", "act=relu,gelu"]]:
-        for output in ["json", "svg", "html", *(["trace"] if verb == ["profile"] else [])]:
+        for output in ["json", "svg", "html", *(["trace", "snapshot"] if verb == ["profile"] else [])]:
             bad.append([*verb, "./config.json", f"--{output}", "config.json"])
             bad.append([*verb, "gpt", f"--{output}", "out", ">out"])
             bad.append([*verb, "gpt", f"--{output}", "/dev/stdout", ">out"])
@@ -339,7 +341,7 @@ def every_option_that_names_a_file_is_compared():
     for verb in ["demo", "train", "generate", "profile", "explain", "audit", "sweep", "plan", "ranks", "fit", "serve"]:
         text = run(verb, "--help").stdout
         names = set(re.findall(r"--([a-z0-9-]+)=(?:FILE|PATH)", text))
-        known = {"model", "adapter", "data", "resume", "from", "save", "save-adapter", "trace", "svg", "html", "json",
+        known = {"model", "adapter", "data", "resume", "from", "save", "save-adapter", "trace", "snapshot", "svg", "html", "json",
                  "gpus-file"}
         equal(names - known, set(), f"options of {verb} that take a file but are not compared")
 

@@ -127,6 +127,8 @@ static void profile_reports_every_refusal(void **state)
     refuse_each(MTI_PROFILE, mti_profile,
                 WORDS("mlp", SMALL_MLP, "--inference", "--trace", json_file), NULL);
     unlink(json_file);
+    refuse_each(MTI_PROFILE, mti_profile, WORDS("mlp", SMALL_MLP, "--snapshot", json_file), NULL);
+    unlink(json_file);
     refuse_each(MTI_PROFILE, mti_profile, WORDS("mlp", SMALL_MLP, "--svg", svg_file), NULL);
     unlink(svg_file);
     refuse_each(MTI_PROFILE, mti_profile,
@@ -244,6 +246,11 @@ static void train_reports_every_refusal(void **state)
                 WORDS("--data", text_file, SMALL, "-l", "1", "--steps", "2", "--save", save_file),
                 save_file);
     unlink(save_file);
+    refuse_each(
+        MTI_TRAIN, mti_train,
+        WORDS("--data", text_file, SMALL, "-l", "1", "--steps", "2", "--snapshot", json_file),
+        NULL);
+    unlink(json_file);
 }
 
 static void resume_and_generate_report_every_refusal(void **state)

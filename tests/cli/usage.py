@@ -124,7 +124,7 @@ refused(["kv_heads", "heads"], "profile", "block", "-a", "4", "--kv-heads", "3")
 refused(["--save-every", "--save"], "train", "--data", __file__, "--save-every", "3")
 
 # ---- options of other verbs, and options that do not exist, are refused ----
-for option in ["--snapshot=x", "--over=act=relu", "--nonsense", "-Z"]:
+for option in ["--fragment=x", "--over=act=relu", "--nonsense", "-Z"]:
     refused(["option"], "profile", "block", option)
 refused(["option"], "profile", "block", "--steps", "3")
 refused(["option"], "explain", "block", "--json", "-")

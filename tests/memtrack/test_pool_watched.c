@@ -120,6 +120,8 @@ static void observers_get_every_change_and_where_it_happened(void **state)
         id_b = mti_pool_add_observer(mtt_pool, record, &b);
     assert_true(id_a > 0 && id_b > 0 && id_a != id_b);
     *where = (mti_where){"gelu", "gpt.h.3.mlp.act", "forward"};
+    mtt_put(mtt_get(1)); /* so that there is a segment */
+    a.n = b.n = 0;
     mti_block *x = mti_pool_alloc(mtt_pool, 1000, MT_TEMPORARY);
     uint64_t serial = x->serial;
     mti_pool_recategorise(mtt_pool, x, MT_ACTIVATION);
@@ -149,6 +151,109 @@ static void observers_get_every_change_and_where_it_happened(void **state)
     }
     mti_pool_remove_observer(mtt_pool, id_a);
     mti_pool_remove_observer(mtt_pool, 12345);
+}
+
+/* ---- places ---- */
+
+#define N_SEEN 4096
+
+/* What the events say is there: live blocks and segments. */
+typedef struct map {
+    mt_mem_event block[N_SEEN], segment[N_SEEN];
+    size_t n_blocks, n_segments;
+    mt_mem_event last;
+} map;
+
+static void drop(mt_mem_event *of, size_t *n, uint64_t place)
+{
+    size_t i = 0;
+    while (i < *n && of[i].place != place) i++;
+    assert_in_range(i, 0, *n - 1);
+    of[i] = of[--*n];
+}
+
+static void follow(void *user, const mt_mem_event *e)
+{
+    map *m = user;
+    m->last = *e;
+    assert_true(m->n_blocks < N_SEEN && m->n_segments < N_SEEN);
+    if (e->kind == MT_MEM_ALLOC) m->block[m->n_blocks++] = *e;
+    if (e->kind == MT_MEM_FREE) drop(m->block, &m->n_blocks, e->place);
+    if (e->kind == MT_MEM_SEGMENT_ALLOC) m->segment[m->n_segments++] = *e;
+    if (e->kind == MT_MEM_SEGMENT_FREE) drop(m->segment, &m->n_segments, e->place);
+}
+
+static bool inside(const mt_mem_event *block, const mt_mem_event *segment)
+{
+    return block->place >= segment->place &&
+           block->place + block->span <= segment->place + segment->span;
+}
+
+static void assert_map_agrees(const map *m)
+{
+    size_t requested = 0, active = 0, reserved = 0;
+    mt_mem_stats s = mtt_pool_stats();
+    for (size_t i = 0; i < m->n_segments; i++) reserved += m->segment[i].span;
+    for (size_t i = 0; i < m->n_blocks; i++) {
+        const mt_mem_event *b = &m->block[i];
+        size_t home = 0;
+        requested += b->requested, active += b->span;
+        while (home < m->n_segments && !inside(b, &m->segment[home])) home++;
+        assert_true(home < m->n_segments);
+        for (size_t k = 0; k < i; k++)
+            assert_true(m->block[k].place + m->block[k].span <= b->place ||
+                        b->place + b->span <= m->block[k].place);
+    }
+    assert_int_equal(requested, s.requested.current);
+    assert_int_equal(active, s.active.current);
+    assert_int_equal(reserved, s.reserved.current);
+    assert_int_equal(m->n_segments, s.segments.current);
+    assert_int_equal(m->last.current, s.allocated.current);
+    assert_int_equal(m->last.reserved, s.reserved.current);
+}
+
+static void events_tell_where_blocks_and_segments_lie(void **state)
+{
+    (void)state;
+    static map m;
+    mti_block *live[64] = {0};
+    m = (map){0};
+    int id = mti_pool_add_observer(mtt_pool, follow, &m);
+    srand(7);
+    for (int i = 0; i < 2000; i++) {
+        mti_block **at = &live[rand() % 64];
+        if (*at)
+            mtt_put(*at), *at = NULL;
+        else
+            *at = mtt_get((size_t)1 << rand() % 25);
+        if (i % 50 == 0) assert_map_agrees(&m);
+        if (i % 400 == 399) mti_pool_empty_cache(mtt_pool);
+    }
+    assert_map_agrees(&m);
+    for (int i = 0; i < 64; i++)
+        if (live[i]) mtt_put(live[i]);
+    mti_pool_empty_cache(mtt_pool);
+    assert_int_equal(m.n_blocks + m.n_segments, 0);
+    mti_pool_remove_observer(mtt_pool, id);
+}
+
+static void a_refusal_tells_how_much_room_was_left(void **state)
+{
+    (void)state;
+    static map m;
+    m = (map){0};
+    mti_pool_set_capacity(mtt_pool, 5 << 20);
+    int id = mti_pool_add_observer(mtt_pool, follow, &m);
+    mti_block *b = mtt_get(1000);
+    assert_null(mtt_get(4 << 20));
+    assert_int_equal(m.last.kind, MT_MEM_OOM);
+    assert_int_equal(m.last.requested, 4 << 20);
+    assert_int_equal(m.last.room, 3 << 20);
+    assert_int_equal(m.last.reserved, 2 << 20);
+    mt_clear_error();
+    mtt_put(b);
+    mti_pool_remove_observer(mtt_pool, id);
+    mti_pool_set_capacity(mtt_pool, 0);
 }
 
 static void in_address_order(void *user, const mti_block *block)
@@ -291,6 +396,8 @@ int main(void)
         WITH_POOL(an_outer_peak_is_restored_after_a_nested_region),
         WITH_POOL(every_category_has_a_name),
         WITH_POOL(observers_get_every_change_and_where_it_happened),
+        WITH_POOL(events_tell_where_blocks_and_segments_lie),
+        WITH_POOL(a_refusal_tells_how_much_room_was_left),
         WITH_POOL(visits_go_through_everything_in_address_order),
         cmocka_unit_test(very_many_segments_at_falling_addresses_take_linear_time),
         WITH_POOL(a_planted_miscount_is_found_and_reported),
