@@ -5,19 +5,14 @@
 #include "report/profile.h"
 #include "report/snapshot.h"
 #include "report/timeline.h"
+#include "report/title.h"
 
-#define TITLE 128
-
-static const char *title_of(char buf[TITLE], const mti_profile_result *p)
+static void title_of(char buf[MTI_TITLE], const mti_profile_result *p)
 {
     const mti_workload *w = &p->workload;
-    snprintf(buf, TITLE, "%s on %s: b=%lld s=%lld d=%lld, %s", w->name, mt_device_kind(p->device),
-             (long long)w->batch, (long long)w->seq, (long long)w->config.hidden,
-             mt_dtype_name(w->config.dtype));
-    size_t n = strlen(buf);
-    if (w->ranked)
-        snprintf(buf + n, TITLE - n, "; a rank of stage %lld", (long long)w->parallel.stage);
-    return buf;
+    char name[MTI_TITLE / 2];
+    snprintf(name, sizeof name, "%s on %s", w->name, mt_device_kind(p->device));
+    mti_title(buf, MTI_TITLE, name, &w, 1);
 }
 
 /* Whether the object that --json writes is asked for. */
@@ -26,7 +21,7 @@ static bool wants_object(const mti_options *o) { return o->json || o->html; }
 /* Also after a failed step, up to the failure. object: see wants_object; it is taken over. */
 static bool write_files(const mti_profile_result *p, json_t *object, const mti_options *o)
 {
-    char title[TITLE];
+    char title[MTI_TITLE];
     const mti_timeline *t = &p->measured.timeline;
     title_of(title, p);
     bool ok =

@@ -1,4 +1,5 @@
 /* budget.c: the checkpoints that fit a budget, as text, as a picture and as JSON. */
+#include "report/title.h"
 #include "report/budget.h"
 #include "report/report.h"
 #include "report/svg_curve.h"
@@ -100,7 +101,7 @@ bool mti_draw_budget(const mti_budget_found *b, const char *path)
 {
     mti_svg_point front[MTI_BUDGET_POINTS], others[MTI_BUDGET_PRESETS];
     const mti_workload *w = b->workload;
-    char title[128];
+    char title[MTI_TITLE];
     for (int i = 0; i < b->n_front; i++) {
         mt_budget_figures f = mti_budget_figures_of(b->front[i]);
         front[i] = (mti_svg_point){(double)f.peak, percent_again(&f.flops), NULL};
@@ -108,9 +109,7 @@ bool mti_draw_budget(const mti_budget_found *b, const char *path)
     for (int i = 0; i < MTI_BUDGET_PRESETS; i++)
         others[i] = (mti_svg_point){(double)b->presets[i].peak, percent_again(&b->presets[i].flops),
                                     mti_budget_presets[i]};
-    snprintf(title, sizeof title, "%s: b=%lld s=%lld d=%lld l=%lld, %s", w->name,
-             (long long)w->batch, (long long)w->seq, (long long)w->config.hidden,
-             (long long)w->config.layers, mt_dtype_name(w->config.dtype));
+    mti_title(title, sizeof title, w->name, &w, 1);
     return mti_svg_curve_write(
                &(mti_svg_curve){.title = title,
                                 .subtitle = "simulated on the meta device; matrix products count, "

@@ -12,6 +12,7 @@
 #define TOP       96 /* title, subtitle, legend */
 #define BAR       13
 #define GROUP_GAP 14
+#define HEADING   24
 #define PLOT      560
 #define AXIS      34 /* ticks and their labels */
 
@@ -56,24 +57,44 @@ static void draw_axis(const page *p)
     }
 }
 
+static bool begins_group(const mti_svg_bars *b, size_t i)
+{
+    const char *group = b->rows[i].group;
+    return group && (!i || !b->rows[i - 1].group || strcmp(group, b->rows[i - 1].group));
+}
+
+static size_t n_headings(const mti_svg_bars *b, size_t n_rows)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < n_rows; i++) n += begins_group(b, i);
+    return n;
+}
+
 static void draw_row(const page *p, size_t i)
 {
     const mti_svg_row *row = &p->bars->rows[i];
-    double y = TOP + GROUP_GAP / 2.0 + (double)i * p->group, end = p->left;
+    double y =
+        TOP + GROUP_GAP / 2.0 + (double)i * p->group + (double)n_headings(p->bars, i + 1) * HEADING;
     int n = p->bars->n_series;
+    if (begins_group(p->bars, i))
+        mti_svg_text(p->out, MARGIN, y - 6, "font-weight=\"600\"", row->group);
     mti_svg_text(p->out, p->left - 10, y + n * BAR / 2.0 + 4.5, "text-anchor=\"end\"", row->label);
     for (int s = 0; s < n; s++, y += BAR) {
         char number[MTI_NUMBER];
+        if (isnan(row->value[s])) continue;
         double x = x_of(p, row->value[s]);
-        fprintf(p->out, "<rect x=\"%d\" y=\"%.1f\" width=\"%.2f\" height=\"%d\" fill=\"%s\"/>\n",
+        fprintf(p->out, "<rect x=\"%d\" y=\"%.1f\" width=\"%.2f\" height=\"%d\" fill=\"%s\">",
                 p->left, y, x - p->left, BAR - 1, colours[s]);
+        mti_svg_tip(p->out, "%s%s%s, %s: %s bytes", row->group ? row->group : "",
+                    row->group ? " " : "", row->label, p->bars->series[s],
+                    mti_thousands(number, (int64_t)row->value[s]));
+        fputs("</rect>\n", p->out);
         mti_bytes_text(number, sizeof number, (uint64_t)row->value[s]);
         mti_svg_text(p->out, x + 5, y + BAR - 2.5, "font-size=\"11\" fill=\"#3c4650\"", number);
-        end = fmax(end, x + 5 + 6.2 * (double)strlen(number));
     }
-    if (row->note)
-        mti_svg_text(p->out, p->left + PLOT + 110, y - n * BAR / 2.0 + 4.5, "fill=\"#5a6570\"",
-                     row->note);
+    if (row->note && *row->note)
+        mti_svg_text(p->out, isnan(row->value[0]) ? p->left + 8 : p->left + PLOT + 110,
+                     y - n * BAR / 2.0 + 4.5, "fill=\"#5a6570\"", row->note);
 }
 
 static void lay_out(page *p)
@@ -82,16 +103,20 @@ static void lay_out(page *p)
     double most = 0;
     for (size_t i = 0; i < p->bars->n_rows; i++) {
         const mti_svg_row *row = &p->bars->rows[i];
+        int group = row->group ? mti_text_width(row->group) * 12 / 10 : 0; /* bold */
         int n = mti_text_width(row->label), m = row->note ? mti_text_width(row->note) : 0;
         if (n > label) label = n;
+        if (group > label) label = group;
         if (m > note) note = m;
         for (int s = 0; s < p->bars->n_series; s++) most = fmax(most, row->value[s]);
     }
     p->scale = mti_svg_scale_of(most);
     p->left = MARGIN + 10 + (int)(CHARACTER * label);
     p->group = p->bars->n_series * BAR + GROUP_GAP;
-    p->width = p->left + PLOT + 110 + (int)(CHARACTER * note) + MARGIN;
-    p->height = TOP + (int)p->bars->n_rows * p->group + AXIS + MARGIN;
+    p->width = mti_svg_width(p->left + PLOT + 110 + (int)(CHARACTER * note) + MARGIN,
+                             p->bars->title, p->bars->subtitle);
+    p->height = TOP + (int)p->bars->n_rows * p->group +
+                (int)n_headings(p->bars, p->bars->n_rows) * HEADING + AXIS + MARGIN;
 }
 
 mt_status mti_svg_write(const mti_svg_bars *bars, const char *path)

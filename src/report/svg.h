@@ -8,8 +8,9 @@
 
 /* A group of bars, one for each series, with a note after the last. */
 typedef struct mti_svg_row {
-    const char *label, *note; /* UTF-8; note may be NULL */
-    double value[MTI_SVG_SERIES];
+    const char *label, *note;     /* UTF-8; note may be NULL */
+    double value[MTI_SVG_SERIES]; /* NaN: no bar, and the note stands in its place */
+    const char *group;            /* a heading stands before the first row of each; NULL: none */
 } mti_svg_row;
 
 typedef struct mti_svg_bars {

@@ -1,6 +1,7 @@
 /* svg_curve.c: a falling staircase, and single points beside it. */
 #include <math.h>
 #include <stdio.h>
+#include "report/report.h"
 #include "report/svg_curve.h"
 #include "report/svg_parts.h"
 
@@ -90,6 +91,13 @@ static void draw_label(const page *p, const mti_svg_point *point, const char *co
     mti_svg_text(p->out, left ? x - 8 : x + 8, y - 7, attributes, point->label);
 }
 
+static void draw_tip(const page *p, const char *kind, const mti_svg_point *point)
+{
+    char bytes[MTI_NUMBER];
+    mti_svg_tip(p->out, "%s: %s bytes, %.3g %%", point->label ? point->label : kind,
+                mti_thousands(bytes, (int64_t)point->bytes), point->percent);
+}
+
 static void draw_front(const page *p)
 {
     const mti_svg_curve *c = p->c;
@@ -100,8 +108,10 @@ static void draw_front(const page *p)
     }
     fprintf(p->out, "H%d\"/>\n", LEFT + WIDE);
     for (size_t i = 0; i < c->n_front; i++) {
-        fprintf(p->out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3.5\" fill=\"" FRONT "\"/>\n",
+        fprintf(p->out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3.5\" fill=\"" FRONT "\">",
                 x_of(p, c->front[i].bytes), y_of(p, c->front[i].percent));
+        draw_tip(p, c->front_name, &c->front[i]);
+        fputs("</circle>\n", p->out);
         draw_label(p, &c->front[i], FRONT, false);
     }
 }
@@ -120,9 +130,10 @@ static void draw_others(const page *p)
 {
     for (size_t i = 0; i < p->c->n_others; i++) {
         const mti_svg_point *point = &p->c->others[i];
-        fprintf(p->out,
-                "<rect x=\"%.1f\" y=\"%.1f\" width=\"8\" height=\"8\" fill=\"" OTHERS "\"/>\n",
+        fprintf(p->out, "<rect x=\"%.1f\" y=\"%.1f\" width=\"8\" height=\"8\" fill=\"" OTHERS "\">",
                 x_of(p, point->bytes) - 4, y_of(p, point->percent) - 4);
+        draw_tip(p, p->c->others_name, point);
+        fputs("</rect>\n", p->out);
         draw_label(p, point, OTHERS, is_crowded(p, p->c->others, i));
     }
 }
@@ -138,8 +149,9 @@ mt_status mti_svg_curve_write(const mti_svg_curve *c, const char *path)
     p.most = ceil(most / p.step - 1e-9) * p.step;
     p.scale =
         mti_svg_scale_of(most_bytes(c->others, c->n_others, most_bytes(c->front, c->n_front, 1)));
-    p.out = mti_svg_begin(&file, path, LEFT + WIDE + 2 * MTI_SVG_MARGIN, TOP + HIGH + BOTTOM,
-                          c->title, c->subtitle);
+    p.out = mti_svg_begin(&file, path,
+                          mti_svg_width(LEFT + WIDE + 2 * MTI_SVG_MARGIN, c->title, c->subtitle),
+                          TOP + HIGH + BOTTOM, c->title, c->subtitle);
     if (p.out) {
         draw_legend(&p);
         draw_axes(&p);

@@ -1,5 +1,6 @@
 /* svg_parts.c: pages, scales and text. */
 #include <math.h>
+#include "report/report.h"
 #include "report/svg_parts.h"
 
 #define FONT "font-family=\"system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif\""
@@ -63,7 +64,52 @@ void mti_svg_text(FILE *out, double x, double y, const char *attributes, const c
     fputs("</text>\n", out);
 }
 
+void mti_svg_tip(FILE *out, const char *fmt, ...)
+{
+    char text[512];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    fputs("<title>", out);
+    mti_put_markup(out, text);
+    fputs("</title>", out);
+}
+
 /* ---- the page ---- */
+
+/* Attributes have the light colours, which every viewer knows. Where the reader's system is dark
+ * and the viewer has style sheets, these stand in their place. */
+static const struct {
+    const char *light, *dark;
+} colours[] = {
+    {"#ffffff", "#12171c"},                         /* the page */
+    {"#1c2329", "#e6eaed"},                         /* text */
+    {"#5a6570", "#9aa6b1"},                         /* text of less weight */
+    {"#3c4650", "#c3ccd4"}, {"#e3e7ea", "#2a333b"}, /* lines of a scale */
+    {"#8b949c", "#6f7b86"},                         /* its first */
+    {"#b00020", "#ff7a85"},                         /* the peak */
+    {"#1f6fb4", "#5aa7e8"},                         /* series of bars and curves */
+    {"#d0711c", "#f0964a"}, {"#1f4e79", "#3f86c8"}, /* categories: others are clear on both pages */
+    {"#6b7280", "#8d95a3"}, {"#a6761d", "#c9993f"}, {"#b33a3a", "#d76060"},
+};
+
+static void put_style(FILE *out)
+{
+    fputs("<style>@media (prefers-color-scheme: dark) {\n", out);
+    for (size_t i = 0; i < sizeof colours / sizeof *colours; i++)
+        fprintf(out, "[fill=\"%s\"] { fill: %s } [stroke=\"%s\"] { stroke: %s }\n",
+                colours[i].light, colours[i].dark, colours[i].light, colours[i].dark);
+    fputs("}</style>\n", out);
+}
+
+int mti_svg_width(int width, const char *title, const char *subtitle)
+{
+    int wide = (int)(MTI_SVG_CHARACTER * 18 / 13 * mti_text_width(title));
+    int below = subtitle ? (int)(MTI_SVG_CHARACTER * mti_text_width(subtitle)) : 0;
+    int text = 2 * MTI_SVG_MARGIN + (wide > below ? wide : below);
+    return text > width ? text : width;
+}
 
 FILE *mti_svg_begin(mti_file **file, const char *path, int width, int height, const char *title,
                     const char *subtitle)
@@ -73,9 +119,14 @@ FILE *mti_svg_begin(mti_file **file, const char *path, int width, int height, co
     if (!out) return NULL;
     fprintf(out,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" "
-            "viewBox=\"0 0 %d %d\" " FONT " font-size=\"13\" fill=\"#1c2329\">\n"
-            "<rect width=\"100%%\" height=\"100%%\" fill=\"#ffffff\"/>\n",
+            "viewBox=\"0 0 %d %d\" " FONT " font-size=\"13\" fill=\"#1c2329\" role=\"img\">\n",
             width, height, width, height);
+    mti_svg_tip(out, "%s", title);
+    fputs("<desc>", out);
+    mti_put_markup(out, subtitle ? subtitle : title);
+    fputs("</desc>\n", out);
+    put_style(out);
+    fputs("<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n", out);
     mti_svg_text(out, MTI_SVG_MARGIN, 34, "font-size=\"18\" font-weight=\"600\"", title);
     if (subtitle) mti_svg_text(out, MTI_SVG_MARGIN, 56, "fill=\"#5a6570\"", subtitle);
     return out;

@@ -27,6 +27,10 @@ FILE *mti_svg_begin(mti_file **file, const char *path, int width, int height, co
 void mti_put_markup(FILE *out, const char *text);
 /* attributes: of the element, "" for none. Markup in the text is escaped. */
 void mti_svg_text(FILE *out, double x, double y, const char *attributes, const char *text);
+/* What is shown where the pointer rests on the element that it stands in. */
+void mti_svg_tip(FILE *out, const char *fmt, ...) MT_PRINTF(2, 3);
+/* The width of a page that holds its title and its subtitle. */
+int mti_svg_width(int width, const char *title, const char *subtitle);
 /* Closes `out`, which may be NULL, and the file: it holds the whole page or is not there. */
 mt_status mti_svg_end(FILE *out, mti_file *file);
 

@@ -1,9 +1,11 @@
 /* sweep.c: a sweep as a table, as JSON and as a picture. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 #include "report/figures.h"
 #include "report/svg.h"
 #include "report/sweep.h"
+#include "report/title.h"
 
 /* ---- the table ---- */
 
@@ -195,36 +197,116 @@ static void note_row(char *buf, size_t size, const mti_sweep_result *r, bool fir
              r->off.same_bits ? "" : "off by ", r->off.same_bits ? "the same" : gradients);
 }
 
+/* A row as it is drawn. */
+typedef struct drawn {
+    const mti_sweep_result *result;
+    char group[80], note[128];
+    const char *label;
+    size_t order;       /* as given */
+    double group_peak;  /* the least of its group */
+    size_t group_order; /* of its first row */
+} drawn;
+
+static double peak_of(const mti_sweep_result *r)
+{
+    return r->refused ? INFINITY : (double)r->steady.peak;
+}
+
+static int least_first(const void *a, const void *b)
+{
+    const drawn *x = a, *y = b;
+    if (x->group_peak != y->group_peak) return x->group_peak < y->group_peak ? -1 : 1;
+    if (x->group_order != y->group_order) return x->group_order < y->group_order ? -1 : 1;
+    double p = peak_of(x->result), q = peak_of(y->result);
+    if (p != q) return p < q ? -1 : 1;
+    return x->order < y->order ? -1 : 1;
+}
+
+/* "act=relu" of "act=relu checkpoint=full". */
+static size_t first_word(const char *label)
+{
+    const char *space = strchr(label, ' ');
+    return space ? (size_t)(space - label) : 0;
+}
+
+/* Whether rows of several options fall into groups by the first. */
+static bool is_grouped(const mti_sweep_result *results, size_t n)
+{
+    size_t same = 0, first = first_word(results[0].entry->label);
+    for (size_t i = 0; i < n; i++) {
+        const char *label = results[i].entry->label;
+        size_t word = first_word(label);
+        if (!word || word >= sizeof((drawn){0}).group) return false;
+        same += word == first && !strncmp(label, results[0].entry->label, word);
+    }
+    return same > 1 && same < n;
+}
+
+/* Sorted by peak, and so are the groups by their least. */
+static void put_in_order(drawn *rows, const mti_sweep_result *results, size_t n)
+{
+    bool grouped = is_grouped(results, n);
+    for (size_t i = 0; i < n; i++) {
+        drawn *row = &rows[i];
+        const char *label = results[i].entry->label;
+        size_t word = grouped ? first_word(label) : 0;
+        *row = (drawn){.result = &results[i], .order = i, .label = label + word + (word > 0)};
+        snprintf(row->group, sizeof row->group, "%.*s", (int)word, label);
+        note_row(row->note, sizeof row->note, &results[i], i == 0);
+    }
+    for (size_t i = 0; grouped && i < n; i++) {
+        rows[i].group_peak = INFINITY;
+        rows[i].group_order = n;
+        for (size_t k = n; k-- > 0;) {
+            if (strcmp(rows[i].group, rows[k].group)) continue;
+            rows[i].group_peak = fmin(rows[i].group_peak, peak_of(rows[k].result));
+            rows[i].group_order = k;
+        }
+    }
+    qsort(rows, n, sizeof *rows, least_first);
+}
+
+static void describe_notes(char *buf, size_t size, const mti_sweep_result *results, size_t n)
+{
+    if (columns_of(results, n).times)
+        snprintf(buf, size,
+                 "the second training step; notes: median time of a step, difference "
+                 "from the gradients of %.80s",
+                 results[0].entry->label);
+    else
+        snprintf(buf, size, "the second training step, on the meta device");
+}
+
 bool mti_draw_sweep(const mti_sweep_result *results, size_t n, const char *name, const char *path)
 {
+    drawn *order = mti_calloc(n, sizeof *order);
     mti_svg_row *rows = mti_calloc(n, sizeof *rows);
-    char(*notes)[128] = mti_calloc(n, sizeof *notes);
-    char title[128];
-    bool ok = rows && notes, timed = columns_of(results, n).times;
+    const mti_workload **workloads = mti_calloc(n, sizeof *workloads);
+    char title[MTI_TITLE], subtitle[256];
+    bool ok = order && rows && workloads;
+    if (ok) put_in_order(order, results, n);
     for (size_t i = 0; ok && i < n; i++) {
-        const mti_sweep_result *r = &results[i];
-        note_row(notes[i], sizeof *notes, r, i == 0);
-        rows[i] = (mti_svg_row){.label = r->entry->label,
-                                .note = notes[i],
-                                .value = {(double)r->saved, (double)r->steady.peak}};
+        const mti_sweep_result *r = order[i].result;
+        rows[i] = (mti_svg_row){.group = *order[i].group ? order[i].group : NULL,
+                                .label = order[i].label,
+                                .note = order[i].note,
+                                .value = {r->refused ? NAN : (double)r->saved,
+                                          r->refused ? NAN : (double)r->steady.peak}};
+        workloads[i] = &r->entry->workload;
     }
-    const mti_workload *first = &results[0].entry->workload;
-    snprintf(title, sizeof title, "%s: b=%lld s=%lld d=%lld, %s", name, (long long)first->batch,
-             (long long)first->seq, (long long)first->config.hidden,
-             mt_dtype_name(first->config.dtype));
-    ok = ok && mti_svg_write(
-                   &(mti_svg_bars){.title = title,
-                                   .subtitle = timed ? "the second training step; notes: median "
-                                                       "time of a step, difference from the first "
-                                                       "row's gradients"
-                                                     : "the second training step, on the meta "
-                                                       "device",
-                                   .n_series = 2,
-                                   .series = {"saved for backward", "peak"},
-                                   .n_rows = n,
-                                   .rows = rows},
-                   path) == MT_OK;
+    if (ok) {
+        mti_title(title, sizeof title, name, workloads, n);
+        describe_notes(subtitle, sizeof subtitle, results, n);
+    }
+    ok = ok && mti_svg_write(&(mti_svg_bars){.title = title,
+                                             .subtitle = subtitle,
+                                             .n_series = 2,
+                                             .series = {"saved for backward", "peak"},
+                                             .n_rows = n,
+                                             .rows = rows},
+                             path) == MT_OK;
+    mti_free(order);
     mti_free(rows);
-    mti_free(notes);
+    mti_free(workloads);
     return ok;
 }
