@@ -1,0 +1,310 @@
+/* reference.c: a program of the build: `reference man`, `bash` or `zsh` prints the man page or a
+ * shell's completion, from the same rows that the program reads its options by. */
+#include <stdio.h>
+#include <string.h>
+#include "cli/option_rows.h"
+#include "nn/model.h"
+
+static const char *const kinds[] = {"linear", "mlp", "attention", "block", "gpt", "bert", "llama"};
+#define N_KINDS (sizeof kinds / sizeof *kinds)
+
+static bool takes(mti_verb verb, const mti_option_row *r) { return r->verbs >> verb & 1; }
+
+static bool takes_model(mti_verb verb) { return strstr(mti_verb_get(verb)->args, "MODEL") != NULL; }
+
+static bool takes_file(const mti_option_row *r)
+{
+    return r->arg && (!strcmp(r->arg, "FILE") || !strcmp(r->arg, "PATH"));
+}
+
+/* ---- the man page ---- */
+
+/* Text of a man page: no line begins with a request. */
+static void put_roff(const char *text)
+{
+    for (const char *c = text; *c; c++) {
+        if (*c == '\\')
+            fputs("\\e", stdout);
+        else if (*c == '-')
+            fputs("\\-", stdout);
+        else if ((*c == '.' || *c == '\'') && (c == text || c[-1] == '\n'))
+            printf("\\&%c", *c);
+        else
+            putchar(*c);
+    }
+}
+
+static void put_option_heading(const mti_option_row *r)
+{
+    fputs(".TP\n", stdout);
+    if (r->letter) printf("\\fB\\-%c\\fR, ", r->letter);
+    fputs("\\fB\\-\\-", stdout);
+    put_roff(r->name);
+    fputs("\\fR", stdout);
+    if (r->arg) {
+        fputs("=\\fI", stdout);
+        put_roff(r->arg);
+        fputs("\\fR", stdout);
+    }
+    putchar('\n');
+}
+
+static void put_option(const mti_option_row *r)
+{
+    put_option_heading(r);
+    put_roff(r->doc);
+    for (int i = 0; r->choice && i < r->choice->n; i++) {
+        fputs(i ? ", " : ": ", stdout);
+        put_roff(r->choice->names[i]);
+    }
+    fputs(".\nOf ", stdout);
+    const char *between = "";
+    for (int v = 0; v < MTI_VERB_COUNT; v++) {
+        if (!takes((mti_verb)v, r)) continue;
+        printf("%s%s", between, mti_verb_get((mti_verb)v)->name);
+        between = ", ";
+    }
+    fputs(".\n", stdout);
+}
+
+static void put_options(void)
+{
+    fputs(".SH OPTIONS\n", stdout);
+    for (size_t i = 0; i < mti_n_option_rows; i++) {
+        for (size_t k = 0; k < mti_n_option_groups; k++) {
+            if (mti_option_groups[k].first != mti_option_rows[i].id) continue;
+            fputs(".SS \"", stdout);
+            put_roff(mti_option_groups[k].heading);
+            fputs("\"\n", stdout);
+        }
+        put_option(&mti_option_rows[i]);
+    }
+}
+
+static void put_verbs(void)
+{
+    fputs(".SH VERBS\n", stdout);
+    for (int v = 0; v < MTI_VERB_COUNT; v++) {
+        const mti_verb_info *info = mti_verb_get((mti_verb)v);
+        printf(".TP\n\\fBmemtape %s\\fR [\\fIOPTION\\fR...]%s%s\n", info->name,
+               *info->args ? " " : "", info->args);
+        put_roff(info->doc);
+        fputs("\n", stdout);
+    }
+}
+
+static void put_man_page(void)
+{
+    printf(".TH MEMTAPE 1 \"\" \"memtape %s\" \"User Commands\"\n"
+           ".SH NAME\n"
+           "memtape \\- trains transformers and keeps exact books on their memory\n"
+           ".SH SYNOPSIS\n"
+           "\\fBmemtape\\fR \\fIVERB\\fR [\\fIOPTION\\fR...]\n.br\n"
+           "\\fBmemtape\\fR \\fIVERB\\fR \\fB\\-\\-help\\fR\n.br\n"
+           "\\fBmemtape\\fR \\fB\\-\\-version\\fR\n",
+           MTI_VERSION);
+    put_verbs();
+    put_options();
+    printf(".SH EXIT STATUS\n"
+           ".TP\n%d\nSuccess.\n"
+           ".TP\n%d\nA failure while running, such as memory that ran out or a file that cannot be "
+           "written.\n"
+           ".TP\n%d\nA command line that is not understood.\n"
+           ".TP\n%d and more\nTraining was stopped by a signal: its number is added.\n",
+           MTI_EXIT_OK, MTI_EXIT_FAILED, MTI_EXIT_USAGE, MTI_EXIT_SIGNALLED);
+}
+
+/* ---- bash ---- */
+
+static void put_models(void)
+{
+    const char *between = "";
+    for (size_t i = 0; i < N_KINDS; i++, between = " ") printf("%s%s", between, kinds[i]);
+    for (size_t i = 0; mt_model_preset_name(i); i++) printf(" %s", mt_model_preset_name(i));
+}
+
+static void put_words_of(mti_verb verb)
+{
+    const char *between = "";
+    for (size_t i = 0; i < mti_n_option_rows; i++) {
+        const mti_option_row *r = &mti_option_rows[i];
+        if (!takes(verb, r)) continue;
+        printf("%s--%s%s", between, r->name, r->arg ? "=" : "");
+        between = " ";
+    }
+}
+
+/* The values of an option that has some to choose from, and of those that name files. */
+static void put_bash_values(void)
+{
+    for (size_t i = 0; i < mti_n_option_rows; i++) {
+        const mti_option_row *r = &mti_option_rows[i];
+        if (!r->choice) continue;
+        printf("        --%s) words='", r->name);
+        for (int k = 0; k < r->choice->n; k++) printf("%s%s", k ? " " : "", r->choice->names[k]);
+        fputs("' ;;\n", stdout);
+    }
+    fputs("        ", stdout);
+    const char *between = "";
+    for (size_t i = 0; i < mti_n_option_rows; i++) {
+        bool again = false; /* an option of two verbs may have two rows */
+        for (size_t k = 0; k < i; k++)
+            again = again || !strcmp(mti_option_rows[k].name, mti_option_rows[i].name);
+        if (!takes_file(&mti_option_rows[i]) || again) continue;
+        printf("%s--%s", between, mti_option_rows[i].name);
+        between = "|";
+    }
+    fputs(") files=yes ;;\n", stdout);
+}
+
+static void put_bash(void)
+{
+    fputs("# bash completion for memtape, made by the build from the program's options.\n"
+          "_memtape() {\n"
+          "    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} "
+          "verb=${COMP_WORDS[1]}\n"
+          "    local option= words= files= models='",
+          stdout);
+    put_models();
+    fputs("'\n"
+          "    COMPREPLY=()\n"
+          "    if ((COMP_CWORD == 1)); then\n"
+          "        COMPREPLY=($(compgen -W '",
+          stdout);
+    for (int v = 0; v < MTI_VERB_COUNT; v++) printf("%s ", mti_verb_get((mti_verb)v)->name);
+    fputs("help --help --version' -- \"$cur\"))\n"
+          "        return\n"
+          "    fi\n"
+          "    # Readline takes --act=relu for three words.\n"
+          "    if [[ $cur == = ]]; then\n"
+          "        option=$prev cur=\n"
+          "    elif [[ $prev == = ]]; then\n"
+          "        option=${COMP_WORDS[COMP_CWORD-2]}\n"
+          "    elif [[ $cur != -* && $prev == --* ]]; then\n"
+          "        option=$prev\n"
+          "    fi\n"
+          "    case $option in\n",
+          stdout);
+    put_bash_values();
+    fputs("    esac\n"
+          "    if [[ $files ]]; then\n"
+          "        COMPREPLY=($(compgen -f -- \"$cur\"))\n"
+          "        return\n"
+          "    elif [[ $words ]]; then\n"
+          "        COMPREPLY=($(compgen -W \"$words\" -- \"$cur\"))\n"
+          "        return\n"
+          "    fi\n"
+          "    case $verb in\n",
+          stdout);
+    for (int v = 0; v < MTI_VERB_COUNT; v++) {
+        printf("        %s) words='", mti_verb_get((mti_verb)v)->name);
+        put_words_of((mti_verb)v);
+        printf("'%s ;;\n", takes_model((mti_verb)v) ? "; [[ $cur == -* ]] || words=$models" : "");
+    }
+    fputs(
+        "    esac\n"
+        "    COMPREPLY=($(compgen -W \"$words\" -- \"$cur\"))\n"
+        "    [[ $cur == -* || $words != \"$models\" ]] || COMPREPLY+=($(compgen -f -- \"$cur\"))\n"
+        "    [[ ${COMPREPLY[0]} != *= || ${#COMPREPLY[@]} -gt 1 ]] || compopt -o nospace "
+        "2>/dev/null\n"
+        "}\n"
+        "complete -F _memtape memtape\n",
+        stdout);
+}
+
+/* ---- zsh ---- */
+
+/* Text of a description within single quotes. */
+static void put_zsh(const char *text)
+{
+    for (const char *c = text; *c; c++) {
+        if (*c == '\'')
+            fputs("'\\''", stdout);
+        else if (strchr("[]:\\", *c))
+            printf("\\%c", *c);
+        else
+            putchar(*c);
+    }
+}
+
+static void put_zsh_option(const mti_option_row *r)
+{
+    const char *with = r->arg ? "=" : "", *star = r->form == MTI_LIST ? "*" : "";
+    fputs("        ", stdout);
+    if (r->letter && !*star)
+        printf("'(-%c --%s)'{-%c%s,--%s%s}'", r->letter, r->name, r->letter, r->arg ? "+" : "",
+               r->name, with);
+    else
+        printf("'%s--%s%s", star, r->name, with);
+    putchar('[');
+    put_zsh(r->doc);
+    putchar(']');
+    if (r->arg) {
+        putchar(':');
+        put_zsh(r->arg);
+        putchar(':');
+        if (takes_file(r)) fputs("_files", stdout);
+        for (int k = 0; r->choice && k < r->choice->n; k++)
+            printf("%s%s%s", k ? " " : "(", r->choice->names[k], k + 1 < r->choice->n ? "" : ")");
+    }
+    fputs("' \\\n", stdout);
+}
+
+static void put_zsh_verb(mti_verb verb)
+{
+    printf("    %s)\n        _arguments -S \\\n", mti_verb_get(verb)->name);
+    for (size_t i = 0; i < mti_n_option_rows; i++)
+        if (takes(verb, &mti_option_rows[i])) put_zsh_option(&mti_option_rows[i]);
+    if (takes_model(verb)) {
+        fputs("        '1:MODEL:{compadd ", stdout);
+        put_models();
+        fputs("; _files}' \\\n", stdout);
+    }
+    fputs("        && return 0 ;;\n", stdout);
+}
+
+static void put_zsh_completion(void)
+{
+    fputs("#compdef memtape\n"
+          "# zsh completion for memtape, made by the build from the program's options.\n"
+          "_memtape() {\n"
+          "    local -a verbs\n"
+          "    verbs=(\n",
+          stdout);
+    for (int v = 0; v < MTI_VERB_COUNT; v++) {
+        const mti_verb_info *info = mti_verb_get((mti_verb)v);
+        printf("        '%s:", info->name);
+        put_zsh(info->summary);
+        fputs("'\n", stdout);
+    }
+    fputs("    )\n"
+          "    if ((CURRENT == 2)); then\n"
+          "        _describe verb verbs\n"
+          "        return\n"
+          "    fi\n"
+          "    shift words\n"
+          "    ((CURRENT--))\n"
+          "    case $words[1] in\n",
+          stdout);
+    for (int v = 0; v < MTI_VERB_COUNT; v++) put_zsh_verb((mti_verb)v);
+    fputs("    esac\n"
+          "    return 1\n"
+          "}\n"
+          "_memtape \"$@\"\n",
+          stdout);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct {
+        const char *name;
+        void (*put)(void);
+    } forms[] = {{"man", put_man_page}, {"bash", put_bash}, {"zsh", put_zsh_completion}};
+    for (size_t i = 0; argc == 2 && i < sizeof forms / sizeof *forms; i++) {
+        if (strcmp(argv[1], forms[i].name)) continue;
+        forms[i].put();
+        return fflush(stdout) == 0 && !ferror(stdout) ? MTI_EXIT_OK : MTI_EXIT_FAILED;
+    }
+    fputs("usage: reference man|bash|zsh\n", stderr);
+    return MTI_EXIT_USAGE;
+}
