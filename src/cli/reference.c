@@ -134,26 +134,44 @@ static void put_words_of(mti_verb verb)
     }
 }
 
+/* Options of different verbs may have one name, and other values. */
+static bool is_shared(const mti_option_row *r)
+{
+    int n = 0;
+    for (size_t i = 0; i < mti_n_option_rows; i++) n += !strcmp(mti_option_rows[i].name, r->name);
+    return n > 1;
+}
+
+/* Patterns of the verbs and the option's name: "*:--act", "serve:--kv-cache". */
+static void put_pattern(const mti_option_row *r, const char **between)
+{
+    for (int v = 0; v < MTI_VERB_COUNT; v++) {
+        if (!takes((mti_verb)v, r)) continue;
+        bool shared = is_shared(r);
+        printf("%s%s:--%s", *between, shared ? mti_verb_get((mti_verb)v)->name : "*", r->name);
+        *between = "|";
+        if (!shared) return;
+    }
+}
+
 /* The values of an option that has some to choose from, and of those that name files. */
 static void put_bash_values(void)
 {
+    const char *between;
     for (size_t i = 0; i < mti_n_option_rows; i++) {
         const mti_option_row *r = &mti_option_rows[i];
         if (!r->choice) continue;
-        printf("        --%s) words='", r->name);
+        fputs("        ", stdout);
+        between = "";
+        put_pattern(r, &between);
+        fputs(") words='", stdout);
         for (int k = 0; k < r->choice->n; k++) printf("%s%s", k ? " " : "", r->choice->names[k]);
         fputs("' ;;\n", stdout);
     }
     fputs("        ", stdout);
-    const char *between = "";
-    for (size_t i = 0; i < mti_n_option_rows; i++) {
-        bool again = false; /* an option of two verbs may have two rows */
-        for (size_t k = 0; k < i; k++)
-            again = again || !strcmp(mti_option_rows[k].name, mti_option_rows[i].name);
-        if (!takes_file(&mti_option_rows[i]) || again) continue;
-        printf("%s--%s", between, mti_option_rows[i].name);
-        between = "|";
-    }
+    between = "";
+    for (size_t i = 0; i < mti_n_option_rows; i++)
+        if (takes_file(&mti_option_rows[i])) put_pattern(&mti_option_rows[i], &between);
     fputs(") files=yes ;;\n", stdout);
 }
 
@@ -183,7 +201,7 @@ static void put_bash(void)
           "    elif [[ $cur != -* && $prev == --* ]]; then\n"
           "        option=$prev\n"
           "    fi\n"
-          "    case $option in\n",
+          "    case $verb:$option in\n",
           stdout);
     put_bash_values();
     fputs("    esac\n"

@@ -86,10 +86,15 @@ def bash_knows_verbs_options_and_values():
 
 
 def values_of_bash_are_accepted():
-    for name, value in re.findall(r"^        --([a-z-]+)\) words='([^']*)'", Path(BASH).read_text(), re.M):
-        verb = next(v for v in ["profile", "generate", "plan", "train", "demo"] if name in HELP[v])
-        text = re.sub(r"\s+", " ", run(verb, "--help").stdout)
-        check(value.replace(" ", ", ") in text, f"--{name}: {value}")
+    seen = set()
+    for patterns, value in re.findall(r"^        ([a-z*]+:--\S+)\) words='([^']*)'", Path(BASH).read_text(), re.M):
+        for pattern in patterns.split("|"):
+            verb, name = pattern.split(":--")
+            verb = next(v for v in HELP if name in HELP[v]) if verb == "*" else verb
+            seen.add((verb, name))
+            text = re.sub(r"\s+", " ", run(verb, "--help").stdout)
+            check(value.replace(" ", ", ") in text, f"{verb} --{name}: {value}")
+    check(len(seen) > 10, f"options with values to choose from: {seen}")
 
 
 # ---- zsh ----

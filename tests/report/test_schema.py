@@ -45,6 +45,8 @@ RUNS = {
     "fit": [
         (["gpt", "-l", 2, "-d", 64, "--gpus", 2, "--gpu", "h100", "--price", 2, "--tokens", "1B"], 0),
         (["gpt", "-l", 2, "-d", 64, "--gpus", 2, "--gpu", "h100", "--gpus-file", SMALL, "--zero", 0], 1)],
+    "serve": [(["llama-3.1-8b", "--gpu", "h100"], 0), (["gpt", "-l", 2, "--capacity", "30MiB", "--weights", "nf4"], 0),
+              (["gpt", "-l", 2, "--capacity", "1KiB"], None)],
     "ranks": [([], 0)],
     "audit": [([], 0), (["dropout"], 0)],
 }
