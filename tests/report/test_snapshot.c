@@ -65,7 +65,9 @@ static void many_events_take_no_more_memory_than_few(void **state)
     printf("%zu events: resident peak %ld KiB, %ld KiB of it since %d events\n", n_events, after,
            after - before, 20000);
     assert_true(n_events >= n);
+#ifndef __SANITIZE_ADDRESS__ /* which keeps what is freed for a while */
     assert_in_range(after - before, 0, 1024);
+#endif
 }
 
 /* Fills the disk in the middle of the entries. */
