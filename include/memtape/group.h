@@ -39,6 +39,9 @@ MT_API mt_group mt_comm_group(mt_comm *comm);
 MT_API mt_status mt_comm_settle(mt_comm *comm);
 /* Bytes that this rank has sent to others through comm. */
 MT_API uint64_t mt_comm_sent(const mt_comm *comm);
+/* MT_OK if every rank gives the same text; else all get an error that names `what` (as rank 0 calls
+ * it), a rank that differs, and both texts. Every rank calls it. */
+MT_API mt_status mt_comm_agree(mt_comm *comm, const char *what, const char *text);
 /* Parts before the whole. A thread that waits for this rank afterwards fails; a process waits in
  * here for all others to come here too, so call mt_comm_abort instead after a failure. */
 MT_API void mt_comm_free(mt_comm *comm);

@@ -4,6 +4,8 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include "cli/option_rows.h"
+#include "cli/together.h"
 #include "cli/verbs.h"
 #include "memtape/openblas.h"
 #include "report/report.h"
@@ -88,7 +90,7 @@ static void report_write_errors(void)
     signal(SIGXFSZ, SIG_IGN);
 }
 
-static int run_program(int argc, char **argv)
+static int run_alone(int argc, char **argv)
 {
     const char *word = argc > 1 ? argv[1] : NULL;
     if (!word) {
@@ -126,9 +128,90 @@ static int run_program(int argc, char **argv)
     return flushed(status);
 }
 
+/* ---- one of several ranks, of which rank 0 prints ---- */
+
+/* Whether the options divide the model among just so many ranks. */
+static bool check_division(mti_options *o)
+{
+    const mt_parallel *h = &o->workload.parallel;
+    int64_t started = mt_comm_group(o->world).ranks, all = 1;
+    const int64_t n[] = {h->tensor, h->data, h->pipeline};
+    for (int i = 0; i < 3; i++)
+        if (__builtin_mul_overflow(all, n[i] ? n[i] : 1, &all)) all = -1;
+    return o->help || all == started ||
+           mti_options_refuse(o,
+                              "--tp %lld, --dp %lld, --pp %lld: their product has to be the number "
+                              "of ranks, and mpirun has started %lld",
+                              (long long)(n[0] ? n[0] : 1), (long long)(n[1] ? n[1] : 1),
+                              (long long)(n[2] ? n[2] : 1), (long long)started);
+}
+
+static int profile_as_rank(mt_comm *world, const char *name, int argc, char **argv)
+{
+    mti_options o;
+    bool prints = mt_comm_group(world).rank == 0;
+    bool ok = mti_options_parse(&o, MTI_PROFILE, argc, argv, !prints);
+    o.world = world;
+    ok = ok && mti_files_apart(&o) && check_division(&o);
+    bool full = !ok && mt_last_status() == MT_ERR_MEMORY;
+    int status = ok ? MTI_EXIT_OK : full ? MTI_EXIT_FAILED : MTI_EXIT_USAGE;
+    status = mti_together_end(world, name, status, o.error);
+    if (status == MTI_EXIT_OK && o.help) {
+        if (prints) mti_options_help(MTI_PROFILE, name, stdout);
+    } else if (status == MTI_EXIT_OK) {
+        if (prints && *o.notes && !o.quiet) fprintf(stderr, "%s:\n%s", o.workload.name, o.notes);
+        status = mti_profile_together(&o);
+    }
+    mti_options_free(&o);
+    return status;
+}
+
+/* What prints something about the program, of which there is only one. */
+static int print_once(mt_comm *world, int argc, char **argv)
+{
+    mti_verb verb = argc > 1 ? mti_verb_find(argv[1]) : MTI_VERB_COUNT;
+    mt_group group = mt_comm_group(world);
+    int status = MTI_EXIT_OK;
+    if (group.rank == 0 && verb == MTI_VERB_COUNT) status = run_alone(argc, argv);
+    if (group.rank == 0 && verb != MTI_VERB_COUNT) {
+        fprintf(stderr,
+                "memtape %s: mpirun has started %lld ranks, and of the verbs only profile, with "
+                "--tp, --pp or --dp, has several; start it without mpirun\n",
+                argv[1], (long long)group.ranks);
+        status = MTI_EXIT_USAGE;
+    }
+    return mti_together_end(world, "memtape", status, "");
+}
+
+static int run_as_rank(const mti_launch *launch, int argc, char **argv)
+{
+    int status;
+    mt_comm *world = mti_together_begin(launch, argc, argv, &status);
+    if (!world) return status;
+    if (argc > 1 && !strcmp(argv[1], "profile")) {
+        char name[] = "memtape profile";
+        argv[1] = name;
+        json_set_alloc_funcs(mti_malloc, mti_free);
+        status = profile_as_rank(world, name, argc - 1, argv + 1);
+    } else {
+        status = print_once(world, argc, argv);
+    }
+    mt_comm_free(world);
+    return flushed(status);
+}
+
+static int run_program(int argc, char **argv)
+{
+    mti_launch launch = mti_launch_get();
+    return launch.ranks > 1 ? run_as_rank(&launch, argc, argv) : run_alone(argc, argv);
+}
+
 int main(int argc, char **argv)
 {
+    int status;
+    mti_launch launch = mti_launch_get();
     if (!mti_start_with_fast_kernels(argv)) return MTI_EXIT_FAILED;
+    if (mti_launch_watch(&launch, &status)) return status;
     report_write_errors();
     return mti_on_enough_stack(run_program, argc, argv);
 }

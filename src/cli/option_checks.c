@@ -1,6 +1,7 @@
 /* option_checks.c: options that depend on each other. */
 #include <math.h>
 #include <string.h>
+#include "cli/launch.h"
 #include "cli/option_rows.h"
 #include "nn/model.h"
 
@@ -167,10 +168,19 @@ bool mti_check_rank(mti_options *o)
         return mti_options_refuse(o, "--loss fused: one rank of several makes its own part of the "
                                      "logits; give native or f32");
     if (!w->ranked) return true;
-    if (strcmp(w->device.kind, "meta") != 0)
+    bool together = o->verb == MTI_PROFILE && mti_launch_get().ranks > 1;
+    if (strcmp(w->device.kind, "meta") != 0 && !together)
         return mti_options_refuse(
-            o, "--tp, --sp, --pp, --microbatches, --dp and --zero show one rank of several; "
-               "give --device meta, which needs no other rank");
+            o,
+            "--tp, --sp, --pp, --microbatches, --dp and --zero show one rank of several; "
+            "give --device meta, which needs no other rank, or to profile start all of them with "
+            "mpirun");
+    static const mti_option alone[] = {MTI_O_RANK, MTI_O_STAGE, MTI_O_HTML,
+                                       MTI_O_SVG,  MTI_O_TRACE, MTI_O_INFERENCE};
+    for (size_t i = 0; together && i < sizeof alone / sizeof *alone; i++)
+        if (o->given[alone[i]])
+            return mti_options_refuse(o, "--%s: is of one rank, and mpirun has started several",
+                                      mti_option_row_of(alone[i])->name);
     w->parallel.zero = (int)o->zero;
     /* as large models are trained */
     if (!o->given[MTI_O_OPTIMIZER] && !o->by_recipe[MTI_O_OPTIMIZER])

@@ -283,7 +283,7 @@ const mti_option_row mti_option_rows[] = {
      0, 0, "keep the frozen weights in 4 bits (needs --lora-rank)", W(FLOATS) | W(ADAPTERS)},
 
     {MTI_O_TP, 0, "tp", "N", MTI_INT, AT(workload.parallel.tensor), SEARCHED, RANKED, 1, 1e6,
-     "one rank of N that share each layer (Megatron-LM); on meta"},
+     "one rank of N that share each layer (Megatron-LM); on meta, or all under mpirun"},
     {MTI_O_SP, 0, "sp", NULL, MTI_FLAG, AT(workload.parallel.sequence), PLANNED, RANKED, 0, 0,
      "the ranks of --tp also split the sequence between the products", W(SHARED_LAYERS)},
     {MTI_O_PP, 0, "pp", "N", MTI_INT, AT(workload.parallel.pipeline), SEARCHED, RANKED, 1, 1e6,
@@ -298,7 +298,7 @@ const mti_option_row mti_option_rows[] = {
     {MTI_O_MICROBATCHES, 0, "microbatches", "N", MTI_INT, AT(workload.parallel.microbatches),
      PLANNED, RANKED, 1, 1e6, "of --batch sequences each, in a step (default: as many as stages)"},
     {MTI_O_DP, 0, "dp", "N", MTI_INT, AT(workload.parallel.data), PLANNED, RANKED, 1, 1e6,
-     "data-parallel ranks, among which --zero splits states; on meta"},
+     "data-parallel ranks, among which --zero splits states; on meta, or all under mpirun"},
     {MTI_O_ZERO, 0, "zero", "STAGE", MTI_INT, AT(zero), SEARCHED, RANKED, 0, 3,
      "split 1: optimizer state, 2: also gradients, 3: also parameters", W(OTHER_DATA)},
 

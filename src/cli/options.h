@@ -187,6 +187,7 @@ typedef struct mti_words {
 typedef struct mti_options {
     mti_verb verb;
     const char *program; /* argv[0], for the commands that demo suggests */
+    mt_comm *world;      /* with the other ranks that mpirun started; NULL: none */
     bool given[MTI_OPTION_COUNT];
     bool by_recipe[MTI_OPTION_COUNT]; /* not given, but set by the recipe */
 

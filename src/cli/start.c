@@ -90,7 +90,10 @@ static void settle(int argc, char **argv, char **environment)
     void *room = mmap(NULL, n_bytes, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (room == MAP_FAILED) {
+        static const char others[] = "cmd=abort exitcode=1\n"; /* as mti_launch_abort */
+        const char *fd = setting(environment, "PMI_FD");
         ssize_t written = write(STDERR_FILENO, text, sizeof text - 1);
+        if (fd) written = write((int)strtol(fd, NULL, 10), others, sizeof others - 1);
         (void)written;
         _exit(1);
     }

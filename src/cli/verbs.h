@@ -8,6 +8,7 @@ int mti_demo(const mti_options *o);
 int mti_train(const mti_options *o);
 int mti_generate(const mti_options *o);
 int mti_profile(const mti_options *o);
+int mti_profile_together(const mti_options *o); /* each of several ranks */
 int mti_explain(const mti_options *o);
 int mti_audit(const mti_options *o);
 int mti_sweep(const mti_options *o);

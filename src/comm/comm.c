@@ -125,6 +125,11 @@ mt_status mt_comm_settle(mt_comm *comm)
 
 /* ---- closing ---- */
 
+bool mti_comm_reports(const mt_comm *comm)
+{
+    return !comm->kind->reports || comm->kind->reports(&comm->end);
+}
+
 static void close_end(mt_comm *comm, bool failed)
 {
     char error[MTI_COMM_ERROR];

@@ -46,6 +46,8 @@ typedef struct mti_comm_kind {
     bool (*fetch)(const mti_comm_end *end, mti_way way, const mti_span *where, char *error);
     /* Waits until what this rank has posted has arrived. */
     bool (*settle)(const mti_comm_end *end, mti_way way, char *error);
+    /* See mti_comm_reports; NULL: yes. */
+    bool (*reports)(const mti_comm_end *end);
 } mti_comm_kind;
 
 /* Who has the memory of something posted; let_go is called once it has arrived, or cannot any more.
@@ -81,6 +83,17 @@ bool mti_comm_post(mt_comm *comm, mti_way way, const mti_span *what, mti_posted 
  * Not also the other way: in an interleaved schedule two stages would wait for each other for ever
  * (tests/comm/stages.c runs the schedules). */
 bool mti_comm_fetch(mt_comm *comm, mti_way way, const mti_span *where, bool moves);
+
+/* all[ranks]: n_bytes that each rank gives. Every rank calls it. */
+bool mti_comm_share(mt_comm *comm, const void *own, size_t n_bytes, void *all);
+/* On rank 0 *all: the ranks' texts, each with its 0, one after the other, to be freed; on others
+ * NULL.
+ */
+bool mti_comm_gather_texts(mt_comm *comm, const char *own, char **all);
+
+/* Whether this rank, which has failed and will close the comm as such, is to say so: of those that
+ * fail at about the same time the first does. */
+bool mti_comm_reports(const mt_comm *comm);
 
 /* Whether the group is its comm's. */
 bool mti_comm_is(const mt_group *group);

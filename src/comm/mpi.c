@@ -59,6 +59,8 @@ static bool open_world(mti_comm_end *end, char *error)
         snprintf(error, MTI_COMM_ERROR, "MPI has been started in this process before");
         return false;
     }
+    /* MPICH's own line about MPI_Abort would follow the one that says why. */
+    setenv("MPIR_CVAR_SUPPRESS_ABORT_MESSAGE", "1", 0);
     return !failed("MPI_Init_thread", MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level),
                    error) &&
            end_of(MPI_COMM_WORLD, end, error);
@@ -200,6 +202,28 @@ static bool split(const mti_comm_end *end, int64_t color, int64_t key, mti_comm_
            end_of(comm, part, error);
 }
 
+#define FAILED_TAG    (1 + MTI_WAYS)
+#define SECONDS_APART 0.25
+
+/* Tells the ranks after this one, and listens for those before it. */
+static bool reports(const mti_comm_end *end)
+{
+    const mpi_end *m = end->state;
+    char nothing = 0;
+    for (int64_t r = end->rank + 1; r < end->ranks; r++) {
+        MPI_Request request;
+        if (MPI_Isend(&nothing, 0, MPI_BYTE, (int)r, FAILED_TAG, m->comm, &request) == MPI_SUCCESS)
+            MPI_Request_free(&request);
+    }
+    double until = MPI_Wtime() + SECONDS_APART;
+    int heard = 0;
+    while (end->rank > 0 && !heard && MPI_Wtime() < until) {
+        MPI_Status status;
+        if (MPI_Iprobe(MPI_ANY_SOURCE, FAILED_TAG, m->comm, &heard, &status)) break;
+    }
+    return !heard;
+}
+
 static void close_end(const mti_comm_end *end, bool after_failure)
 {
     mpi_end *m = end->state;
@@ -219,6 +243,6 @@ MT_API const mti_comm_kind *mti_comm_entry(size_t n_kind);
 const mti_comm_kind *mti_comm_entry(size_t n_kind)
 {
     static const mti_comm_kind kind = {sizeof kind, "mpi", open_world, exchange, split,
-                                       close_end,   post,  fetch,      settle};
+                                       close_end,   post,  fetch,      settle,   reports};
     return n_kind == sizeof kind ? &kind : NULL;
 }

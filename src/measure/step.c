@@ -5,6 +5,7 @@
 #include "measure/step.h"
 #include "memtape/ops.h"
 #include "nn/model.h"
+#include "ops/ops.h"
 
 #define MOST_SKIPPED 64 /* the scale, at most 2^40, halves each time */
 
@@ -54,8 +55,10 @@ static int64_t unsaved(const mti_measurement *m, const mt_tensor *t)
     return (int64_t)of.allocated;
 }
 
+/* `stages`: the comm by which outputs leave for another stage; may be NULL. */
 static bool account_for_growth(mti_measurement *m, const mti_flown *flown, int64_t n_flown,
-                               const mt_mem_stats *before, const mt_mem_stats *after)
+                               const mt_comm *stages, const mt_mem_stats *before,
+                               const mt_mem_stats *after)
 {
     mti_growth *g = &m->growth;
     *g = (mti_growth){.measured =
@@ -75,6 +78,8 @@ static bool account_for_growth(mti_measurement *m, const mti_flown *flown, int64
         g->output += unsaved(m, flown[i].output);
         g->input += unsaved(m, flown[i].input) + unsaved(m, flown[i].target);
     }
+    for (int way = 0; way < MTI_WAYS; way++)
+        g->output += unsaved(m, mti_on_the_way(stages, (mti_way)way));
     g->residual =
         g->measured - (g->saved - g->before) - g->rounding - g->output - g->input - g->workspace;
     return true;
@@ -205,6 +210,7 @@ static bool backward_phase(run *r, mti_phases *phases)
         ok = backward(r, back);
         if (ok && next < n) ok = forward(r, next++);
     }
+    ok = ok && mt_comm_settle(r->workload->parallel.pipeline_comm) == MT_OK;
     end_phase(phases, "backward", r->subject.device, began);
     return ok;
 }
@@ -289,7 +295,9 @@ static bool first_step(run *r)
     mt_mem_get_stats(device, &before);
     if (!forward_phase(r, &m->phases, m->ledger)) return false;
     mt_mem_get_stats(device, &after);
-    if (!account_for_growth(m, r->flown, m->in_flight, &before, &after)) return false;
+    if (!account_for_growth(m, r->flown, m->in_flight, r->workload->parallel.pipeline_comm, &before,
+                            &after))
+        return false;
     double scale = r->memory_hooks.scaler ? mt_scaler_get(r->memory_hooks.scaler).scale : 1;
     double loss = loss_of(r, scale);
     bool ok = backward_phase(r, &m->phases) &&

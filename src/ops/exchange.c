@@ -196,7 +196,7 @@ bool mti_gather_inside(mti_call *c, const mti_view *y)
 {
     const mt_group *group = &c->params->collective.group;
     int64_t count = mti_view_count(y), n = (count + group->ranks - 1) / group->ranks;
-    const sums s = {.c = c, .comm = group->comm, .ranks = group->ranks, .dtype = y->dtype};
+    const sums s = {.c = c, .comm = comm_of(c), .ranks = group->ranks, .dtype = y->dtype};
     const pieces p = {at(y, 0), n, n, count};
     return !s.comm || share_pieces(&s, &p);
 }
@@ -245,6 +245,12 @@ bool mti_send_on(mti_call *c, mti_way way, mt_tensor *x)
     mt_release(s->tensor);
     mti_free(s);
     return false;
+}
+
+const mt_tensor *mti_on_the_way(const mt_comm *comm, mti_way way)
+{
+    const sent *s = comm ? comm->posted[way].owner : NULL;
+    return s ? s->tensor : NULL;
 }
 
 bool mti_receive(mti_call *c, mti_way way, const mti_view *y)

@@ -75,6 +75,8 @@ bool mti_scatter_sum(mti_call *c, int dim, const mti_view *x, const mti_view *y)
 bool mti_sum_ranks(mti_call *c, const mti_view *y);
 /* Sends x to the neighbour on the way; its memory is held until it has arrived. */
 bool mti_send_on(mti_call *c, mti_way way, mt_tensor *x);
+/* What is on the way; NULL: nothing. Borrowed. */
+const mt_tensor *mti_on_the_way(const mt_comm *comm, mti_way way);
 /* y <- what the neighbour behind has sent; its memory lies side by side. */
 bool mti_receive(mti_call *c, mti_way way, const mti_view *y);
 /* Of y, contiguous, cut into a piece for each rank, the last of which may be shorter or empty: this

@@ -1,0 +1,101 @@
+/* together.c: what several ranks of the program do together. */
+#include <string.h>
+#include <unistd.h>
+#include "cli/together.h"
+#include "cli/verbs.h"
+#include "comm/comm.h"
+
+/* ---- beginning ---- */
+
+static bool same_words(mt_comm *world, int argc, char **argv)
+{
+    int64_t own = argc, ranks = mt_comm_group(world).ranks, most = 0;
+    int64_t *all = mti_calloc((size_t)ranks, sizeof *all);
+    bool ok = all && mti_comm_share(world, &own, sizeof own, all);
+    for (int64_t r = 0; ok && r < ranks; r++) most = all[r] > most ? all[r] : most;
+    mti_free(all);
+    for (int64_t i = 1; ok && i < most; i++) {
+        char what[64];
+        const char *word = i < argc ? argv[i] : "", *before = i - 1 < argc ? argv[i - 1] : "";
+        bool value = i > 1 && *before == '-' && *word != '-' && !strchr(before, '=');
+        snprintf(what, sizeof what, "%s", before);
+        if (!value) snprintf(what, sizeof what, "argument %lld", (long long)i);
+        ok = mt_comm_agree(world, what, word) == MT_OK;
+    }
+    return ok;
+}
+
+mt_comm *mti_together_begin(const mti_launch *l, int argc, char **argv, int *status)
+{
+    mt_comm *world = mt_comm_open("mpi");
+    if (world && mt_comm_agree(world, "the version", MTI_VERSION) == MT_OK &&
+        same_words(world, argc, argv))
+        return world;
+    *status = world ? MTI_EXIT_USAGE : MTI_EXIT_FAILED;
+    if (!world)
+        fprintf(stderr, "memtape: rank %lld of %lld: %s\n", (long long)l->rank, (long long)l->ranks,
+                mt_last_error());
+    else if (l->rank == 0)
+        fprintf(stderr, "memtape: %s\n", mt_last_error());
+    if (!world) mti_launch_abort(*status);
+    mt_comm_free(world);
+    return NULL;
+}
+
+/* ---- ending ---- */
+
+typedef struct ending {
+    int64_t status;
+    char message[600];
+} ending;
+
+/* The first that failed; -1: none. */
+static int64_t first_failure(const ending *all, int64_t ranks, bool *alike)
+{
+    int64_t first = -1;
+    *alike = true;
+    for (int64_t r = 0; r < ranks; r++) {
+        if (all[r].status && first < 0) first = r;
+        *alike = *alike && !strcmp(all[r].message, all[0].message);
+    }
+    return first;
+}
+
+int mti_together_end(mt_comm *world, const char *name, int status, const char *message)
+{
+    mt_group group = mt_comm_group(world);
+    ending own = {.status = status}, *all = mti_calloc((size_t)group.ranks, sizeof *all);
+    if (status) snprintf(own.message, sizeof own.message, "%s", message);
+    if (!all || !mti_comm_share(world, &own, sizeof own, all)) {
+        mti_free(all);
+        mti_together_abort(world, name);
+        return MTI_EXIT_FAILED;
+    }
+    bool alike;
+    int64_t first = first_failure(all, group.ranks, &alike);
+    if (group.rank == 0 && first >= 0 && *all[first].message) {
+        fprintf(stderr, "%s: ", name);
+        if (!alike)
+            fprintf(stderr, "rank %lld of %lld: ", (long long)first, (long long)group.ranks);
+        fprintf(stderr, "%s\n", all[first].message);
+    }
+    for (int64_t r = 0; r < group.ranks; r++)
+        if (all[r].status > status) status = (int)all[r].status;
+    mti_free(all);
+    return status;
+}
+
+#define SECONDS_TO_END 5 /* until the rank that reports has ended all */
+
+void mti_together_abort(mt_comm *world, const char *name)
+{
+    mt_group group = mt_comm_group(world);
+    const char *text = mt_last_error();
+    if (!mti_comm_reports(world))
+        sleep(SECONDS_TO_END);
+    else
+        fprintf(stderr, "%s: rank %lld of %lld: %s\n", name, (long long)group.rank,
+                (long long)group.ranks, *text ? text : "failed without an error message");
+    fflush(NULL);
+    mt_comm_abort(world);
+}

@@ -1,0 +1,60 @@
+/* together.c: a rank among others, predicted and measured. */
+#include "measure/together.h"
+#include <string.h>
+
+const char *const mti_figure_names[MTI_FIGURES] = {"saved", "peak", "reserved"};
+
+static void note(size_t figures[MTI_FIGURES], const mti_measurement *m)
+{
+    figures[MTI_SAVED] = mt_ledger_bytes(m->ledger);
+    figures[MTI_PEAK] = m->steady.peak;
+    figures[MTI_RESERVED] = m->steady.reserved;
+}
+
+bool mti_rank_run_predict(mti_rank_run *r, const mti_workload *w, const char *advice)
+{
+    mti_workload meta = *w;
+    const mt_parallel *h = &w->parallel;
+    *r = (mti_rank_run){.figures = {.rank = w->rank,
+                                    .tensor_rank = h->tensor_rank,
+                                    .data_rank = h->data_rank,
+                                    .stage = h->stage}};
+    meta.device.scratch_of_cpu = w->device.scratch_of_cpu || !strcmp(w->device.kind, "cpu");
+    meta.device.kind = "meta";
+    meta.device.threads = 0;
+    if (!mti_profile_make(&r->predicted, &meta, advice, false)) return false;
+    r->figures.n_params = r->predicted.measured.n_params;
+    note(r->figures.predicted, &r->predicted.measured);
+    return true;
+}
+
+static uint64_t sent_by(const mt_parallel *h)
+{
+    return mt_comm_sent(h->tensor_comm) + mt_comm_sent(h->data_comm) +
+           mt_comm_sent(h->pipeline_comm);
+}
+
+bool mti_rank_run_measure(mti_rank_run *r, const mti_workload *w, const char *advice)
+{
+    uint64_t before = sent_by(&w->parallel);
+    if (!mti_profile_make(&r->measured, w, advice, false)) return false;
+    note(r->figures.measured, &r->measured.measured);
+    r->figures.sent = sent_by(&w->parallel) - before;
+    r->figures.seconds = r->measured.measured.steady.seconds;
+    return true;
+}
+
+size_t mti_rank_run_difference(const mti_rank_figures *f)
+{
+    size_t sum = 0;
+    for (int i = 0; i < MTI_FIGURES; i++)
+        sum += f->measured[i] > f->predicted[i] ? f->measured[i] - f->predicted[i]
+                                                : f->predicted[i] - f->measured[i];
+    return sum;
+}
+
+void mti_rank_run_free(mti_rank_run *r)
+{
+    mti_profile_free(&r->predicted);
+    mti_profile_free(&r->measured);
+}

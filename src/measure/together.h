@@ -1,0 +1,36 @@
+/* together.h: one of several ranks that run at the same time, beside what was predicted for it
+ * without the others. */
+#ifndef MTI_MEASURE_TOGETHER_H
+#define MTI_MEASURE_TOGETHER_H
+
+#include "measure/profile.h"
+
+typedef enum mti_figure { MTI_SAVED, MTI_PEAK, MTI_RESERVED, MTI_FIGURES } mti_figure;
+
+/* Of one rank; plain data, to be sent. */
+typedef struct mti_rank_figures {
+    int64_t rank, tensor_rank, data_rank, stage;
+    uint64_t n_params;
+    size_t predicted[MTI_FIGURES]; /* on meta, with the scratch memory of the device */
+    size_t measured[MTI_FIGURES];
+    uint64_t sent;  /* to other ranks, in both steps */
+    double seconds; /* of the steady step; NaN without data */
+} mti_rank_figures;
+
+extern const char *const mti_figure_names[MTI_FIGURES];
+
+typedef struct mti_rank_run {
+    mti_profile_result predicted, measured;
+    mti_rank_figures figures;
+} mti_rank_run;
+
+/* The workload's parallel is placed, with its comms. Predicts this rank on meta, with no other
+ * rank's help. Free in any case. */
+bool mti_rank_run_predict(mti_rank_run *r, const mti_workload *w, const char *advice);
+/* Runs it, with the others. */
+bool mti_rank_run_measure(mti_rank_run *r, const mti_workload *w, const char *advice);
+/* By how many bytes measured and predicted figures differ: 0, or something is wrong. */
+size_t mti_rank_run_difference(const mti_rank_figures *f);
+void mti_rank_run_free(mti_rank_run *r);
+
+#endif

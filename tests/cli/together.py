@@ -1,0 +1,178 @@
+"""Several ranks of the program under mpirun: one table and one object of all, and every way in which a
+rank may fail: all end, at once, with one message that names the rank and the cause."""
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from lib import MEMTAPE, check, done, equal, profile
+
+MPIRUN = os.environ["MPIRUN"]
+SECONDS = 20  # by then all ranks must have ended
+os.environ["OMP_NUM_THREADS"] = "1"
+MODEL = ["profile", "gpt", "-l", "2", "-d", "64", "-a", "4", "-s", "32", "-b", "2", "--vocab", "256"]
+LONG = ["profile", "gpt", "-l", "6", "-d", "512", "-a", "8", "-s", "512", "-b", "8", "--dp", "2"]
+
+
+def start(*parts):
+    """parts: lists (number, words before the program, its words), or a plain (number, words)."""
+    words = [MPIRUN]
+    for i, (n, before, own) in enumerate(parts):
+        words += ([":"] if i else []) + ["-n", str(n), *before, MEMTAPE, *map(str, own)]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                            stdin=subprocess.DEVNULL)
+
+
+def finish(process, what):
+    began = time.monotonic()
+    try:
+        out, err = process.communicate(timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        check(False, f"{what}: some rank has not ended within {SECONDS} s")
+        out, err = process.communicate()
+    process.out, process.err, process.took = out, err, time.monotonic() - began
+    return process
+
+
+def together(n, *own):
+    return finish(start((n, [], own)), " ".join(map(str, own)))
+
+
+def refused(wanted, p, status, what, n=1):
+    """n lines that say this."""
+    equal(p.returncode, status, f"status of {what}: {p.err}")
+    lines = [line for line in p.err.splitlines() if line.startswith("memtape")]
+    equal(len(lines), n, f"messages of {what}: {p.err!r}")
+    for word in wanted:
+        check(word in p.err, f"{what}: no {word!r} in {p.err!r}")
+
+
+def ranks_of(p, n, what):
+    equal((p.returncode, p.err), (0, ""), what)
+    whole = json.loads(p.out)
+    equal((whole["schema"], len(whole["ranks"])), ("memtape.ranks/1", n), f"{what}: the object")
+    for i, r in enumerate(whole["ranks"]):
+        equal((r["schema"], r["parallel"]["rank"]), ("memtape.profile/1", i), f"{what}: rank {i}")
+        equal(r["growth"]["residual"], 0, f"{what}: the books of rank {i}")
+    return whole["ranks"]
+
+
+# ---- on meta: each rank is the one that a profile of its own shows ----
+division = ["--tp", 2, "--dp", 2, "--zero", 1]
+for i, r in enumerate(ranks_of(together(4, *MODEL, *division, "--device", "meta", "--json", "-"), 4,
+                               "four ranks on meta")):
+    alone = profile(*MODEL[1:], *division, "--rank", i, "--device", "meta")
+    for key in ("saved", "steady", "phases", "params"):
+        check(r[key] == alone[key], f"{key} of rank {i} is not what it is in a profile of its own")
+ranks_of(together(4, *MODEL, "--pp", 2, "--dp", 2, "--microbatches", 4, "--device", "meta",
+                  "--json", "-"), 4, "two stages on meta")
+
+# ---- on the CPU: what each rank has is what meta predicted ----
+n_equal = 0
+for n, *division in ((2, "--dp", 2), (4, "--dp", 4, "--zero", 1), (3, "--dp", 3, "--zero", 2),
+                     (4, "--dp", 4, "--zero", 3)):
+    what = " ".join(map(str, division))
+    for r in ranks_of(together(n, *MODEL, *division, "--json", "-"), n, what):
+        got = {"saved": r["saved"]["bytes"], "peak": r["steady"]["peak"],
+               "reserved": r["steady"]["reserved"]}
+        equal(got, r["predicted"], f"{what}: rank {r['parallel']['rank']}")
+        check(r["sent"] > 0, f"{what}: nothing sent")
+        n_equal += len(got)
+print(f"{n_equal} figures of ranks are as predicted")
+p = together(2, *MODEL, "--dp", 2)
+equal((p.returncode, p.err), (0, ""), "two ranks as text")
+equal(p.out.count("reserved"), 2, "rows of two ranks")
+for word in ("2 ranks on cpu", "measured", "predicted", "difference"):
+    check(word in p.out, f"no {word!r} in {p.out!r}")
+
+# ---- how all of them are started wrongly ----
+refused(["--tp 2", "mpirun has started 3"], together(3, *MODEL, "--tp", 2), 2, "3 ranks of 2")
+refused(["mpirun has started 2"], together(2, *MODEL), 2, "nothing to divide")
+refused(["only profile"], together(2, "sweep", "gpt"), 2, "a verb without ranks")
+refused(["unrecognized", "--tpp"], together(2, *MODEL, "--tpp", 2), 2, "an unknown option", 2)
+refused(["--html"], together(2, *MODEL, "--dp", 2, "--html", "x"), 2, "a report of one rank")
+refused(["--rank"], together(2, *MODEL, "--dp", 2, "--rank", 1), 2, "a rank of several")
+refused(["verb: unknown", "profil"], together(2, "profil"), 2, "an unknown verb")
+equal(together(2, "--version").out.count("memtape"), 1, "versions")
+equal(together(2, "profile", "--help").out.count("Usage"), 1, "helps")
+refused(["out of memory"], together(2, *MODEL, "--dp", 2, "--capacity", "1MiB"), 1, "no room")
+refused(["/nowhere/x"], together(2, *MODEL, "--dp", 2, "--json", "/nowhere/x"), 1, "no such folder")
+
+# ---- one rank of them ----
+p = start((1, [], [*MODEL, "--dp", 2]), (1, [], [*MODEL, "--dp", 4]))
+refused(['--dp of rank 1 is "4", of rank 0 "2"'], finish(p, "other values"), 2, "other values")
+p = start((1, [], [*MODEL, "--dp", 2, "--zero", 1]), (1, [], [*MODEL, "--dp", 2]))
+refused(["of rank 1", '"--zero"'], finish(p, "other options"), 2, "other options")
+p = start((1, [], [*MODEL, "--dp", 2]), (1, [], ["sweep", "gpt"]))
+refused(["argument 1", '"sweep"'], finish(p, "another verb"), 2, "another verb")
+with tempfile.TemporaryDirectory() as folder:
+    own = ["profile", "./config.json", "-s", 32, "-b", 1, "--dp", 2]
+    configs = []
+    for layers in (2, 3):
+        os.mkdir(f"{folder}/{layers}")
+        with open(f"{folder}/{layers}/config.json", "w") as f:
+            json.dump({"model_type": "gpt2", "n_layer": layers, "n_embd": 64, "n_head": 4,
+                       "n_positions": 64, "vocab_size": 256}, f)
+        configs.append((1, ["sh", "-c", f'cd {folder}/{layers} && exec "$0" "$@"'], own))
+    refused(["the model of rank 1", "need the same"], finish(start(*configs), "other files"), 1,
+            "another file")
+small = ["sh", "-c", 'ulimit -v 100000; exec "$0" "$@"']
+p = finish(start((1, [], LONG), (1, small, LONG)), "too little to start")
+check(p.returncode != 0 and p.err.count("out of memory") == 1, f"too little to start: {p.err}")
+limited = ["sh", "-c", 'ulimit -v 700000; exec "$0" "$@"']
+big = ["profile", "gpt", "-l", 4, "-d", 512, "-a", 8, "-s", 512, "-b", 8, "--dp", 2]
+p = finish(start((1, [], big), (1, limited, big)), "no memory")
+refused(["rank 1 of 2", "memory"], p, 1, "one rank without memory")
+
+
+# ---- one that is killed ----
+def workers(process, n):
+    """rank -> (pid of who watches, pid of who works), once all n are there."""
+    until = time.monotonic() + SECONDS
+    while time.monotonic() < until and process.poll() is None:
+        found = {}
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{pid}/environ", "rb") as f:
+                    environ = dict(x.split(b"=", 1) for x in f.read().split(b"\0") if b"=" in x)
+                with open(f"/proc/{pid}/stat") as f:
+                    parent = int(f.read().rsplit(")", 1)[1].split()[1])
+                if os.readlink(f"/proc/{pid}/exe") == os.path.realpath(MEMTAPE):
+                    found[int(pid)] = (parent, environ)
+            except OSError:
+                continue
+        pairs = {int(environ[b"PMI_RANK"]): (parent, pid) for pid, (parent, environ) in found.items()
+                 if parent in found and environ.get(b"MTT_RUN") == str(os.getpid()).encode()}
+        if len(pairs) == n:
+            return pairs
+        time.sleep(0.01)
+    check(False, "the ranks have not begun")
+    return {}
+
+
+def ends(pid):
+    until = time.monotonic() + SECONDS
+    while os.path.exists(f"/proc/{pid}/fd/0") and time.monotonic() < until:
+        time.sleep(0.01)
+    return not os.path.exists(f"/proc/{pid}/fd/0")
+
+
+os.environ["MTT_RUN"] = str(os.getpid())
+for after in (0, 0.5):  # while they start; in the run
+    for who in (0, 1):
+        p = start((2, [], LONG))
+        pairs = workers(p, 2)
+        time.sleep(after)
+        if check(p.poll() is None, "the run is over already") and 1 in pairs:
+            os.kill(pairs[1][who], signal.SIGKILL)
+        finish(p, f"killed after {after} s")
+        check(p.returncode != 0, "a killed rank, and success")
+        if who == 1:
+            equal(p.err.count("memtape: rank 1 of 2 was killed by signal 9"), 1, f"killed: {p.err!r}")
+        print(f"{'rank' if who else 'watcher'} killed after {after} s: all ended in {p.took:.2f} s")
+        for pair in pairs.values():
+            for pid in pair:
+                check(ends(pid), f"process {pid} is left")
+done()
