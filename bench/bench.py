@@ -11,6 +11,7 @@ import traceback
 
 import measure
 import meta
+import ranks
 import show
 from cases import GPTS, MEMORY_ROWS, SMOKE_ROWS
 from worker import Failed, Side, peer_version
@@ -137,8 +138,14 @@ def meta_section(_, s, result, __):
     yield show.show_meta(result["meta"])
 
 
+def ranks_section(sides, s, result, __):
+    result["ranks"] = ranks.collectives(sides, s)
+    yield ranks.show(result["ranks"])
+
+
 SECTIONS = {"gpt": gpt_section, "tiny": tiny_section, "memory": memory_section,
-            "parts": parts_section, "meta": meta_section}
+            "parts": parts_section, "meta": meta_section,
+            "ranks": ranks_section}
 
 
 def run(s):

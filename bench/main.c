@@ -46,6 +46,7 @@ int main(int argc, char **argv)
         {"gpt", "LAYERS HIDDEN HEADS VOCAB BATCH SEQ CONTEXT ACT THREADS", bench_gpt},
         {"ops", "THREADS", bench_ops},
         {"machine", "THREADS", bench_machine},
+        {"ranks", "threads|mpi RANKS BYTES ROUNDS", bench_ranks},
     };
     enum { N_VERBS = sizeof verbs / sizeof *verbs };
     setvbuf(stdout, NULL, _IOLBF, 0);

@@ -1,12 +1,14 @@
 /* mpi.c: libmemtape-mpi.so, ranks that are processes which mpirun started. */
 #include <limits.h>
 #include <mpi.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include "comm/comm.h"
 
 /* Spans go in pieces, as MPI counts in ints. */
-#define MOST_BYTES ((size_t)1 << 30)
+#define MOST_BYTES    ((size_t)1 << 30)
+#define TESTS_AT_ONCE 100
 
 typedef struct mpi_end {
     MPI_Comm comm;
@@ -82,6 +84,18 @@ static bool is_whole(const MPI_Status *status, size_t n, char *error)
     return false;
 }
 
+/* Waits for n requests. MPI's own wait keeps its core busy, and the rank that it waits for may need
+ * it: so another process gets the core after some tests. */
+static bool wait_for(int n, MPI_Request *requests, MPI_Status *statuses, char *error)
+{
+    int done = 0;
+    for (int tests = 0; !done; tests++) {
+        if (failed("MPI_Testall", MPI_Testall(n, requests, &done, statuses), error)) return false;
+        if (!done && tests >= TESTS_AT_ONCE) sched_yield();
+    }
+    return true;
+}
+
 /* Of the receives that exchange_part begins, first and in this order. */
 static bool received_all(const mti_comm_end *end, const mti_span *in, size_t from, char *error)
 {
@@ -114,8 +128,7 @@ static bool exchange_part(const mti_comm_end *end, const mti_span *out, const mt
             if (failed(way ? "MPI_Isend" : "MPI_Irecv", code, error)) return false;
             n++;
         }
-    if (failed("MPI_Waitall", MPI_Waitall(n, m->requests, m->statuses), error)) return false;
-    return received_all(end, in, from, error);
+    return wait_for(n, m->requests, m->statuses, error) && received_all(end, in, from, error);
 }
 
 static bool exchange(const mti_comm_end *end, const mti_span *out, const mti_span *in, char *error)
@@ -164,10 +177,13 @@ static bool fetch(const mti_comm_end *end, mti_way way, const mti_span *where, c
     size_t from = 0;
     do {
         MPI_Status status;
+        MPI_Request request;
         size_t now = piece(where, from);
-        int code = MPI_Recv((char *)where->at + from, (int)now, MPI_BYTE, source, 1 + (int)way,
-                            m->comm, &status);
-        if (failed("MPI_Recv", code, error) || !is_whole(&status, now, error)) return false;
+        int code = MPI_Irecv((char *)where->at + from, (int)now, MPI_BYTE, source, 1 + (int)way,
+                             m->comm, &request);
+        if (failed("MPI_Irecv", code, error) || !wait_for(1, &request, &status, error) ||
+            !is_whole(&status, now, error))
+            return false;
         from += now;
     } while (from < where->n_bytes);
     return true;
@@ -181,7 +197,7 @@ static bool settle(const mti_comm_end *end, mti_way way, char *error)
     p->n = 0;
     for (int i = 0; i < n; i++) {
         MPI_Status status;
-        if (failed("MPI_Wait", MPI_Wait(&p->pieces[i], &status), error)) return false;
+        if (!wait_for(1, &p->pieces[i], &status, error)) return false;
     }
     return true;
 }

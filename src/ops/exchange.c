@@ -156,21 +156,6 @@ bool mti_scatter_sum(mti_call *c, int dim, const mti_view *x, const mti_view *y)
     return true;
 }
 
-bool mti_sum_ranks(mti_call *c, const mti_view *y)
-{
-    sums s;
-    int64_t count = mti_view_count(y);
-    if (!open_sums(&s, c, y->dtype)) return false;
-    for (int64_t done = 0; s.comm && done < count; done += s.most * s.ranks) {
-        int64_t left = count - done, most = s.most * s.ranks, total = left < most ? left : most;
-        int64_t length = (total + s.ranks - 1) / s.ranks;
-        pieces p = {at(y, done), length, length, total};
-        int64_t first = s.comm->end.rank * length;
-        if (!sum_piece(&s, &p, at(y, done + first)) || !share_pieces(&s, &p)) return false;
-    }
-    return true;
-}
-
 /* ---- in place ---- */
 
 /* Piece r of y, as one part of what lies in every piece at the same place. */
@@ -199,6 +184,12 @@ bool mti_gather_inside(mti_call *c, const mti_view *y)
     const sums s = {.c = c, .comm = comm_of(c), .ranks = group->ranks, .dtype = y->dtype};
     const pieces p = {at(y, 0), n, n, count};
     return !s.comm || share_pieces(&s, &p);
+}
+
+/* All sums before any is shared: each exchange waits for the slowest rank. */
+bool mti_sum_ranks(mti_call *c, const mti_view *y)
+{
+    return mti_scatter_sum_inside(c, y) && mti_gather_inside(c, y);
 }
 
 /* ---- between the stages of a pipeline ---- */

@@ -8,7 +8,7 @@ import sys
 import tempfile
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
-SECTIONS = ["gpt", "tiny", "memory", "parts", "meta"]
+SECTIONS = ["gpt", "tiny", "memory", "parts", "meta", "ranks"]
 
 # Passes everything on to the worker, except for one fault: an unknown row, or an early end.
 STAND_IN = '''#!{python}
