@@ -4,14 +4,15 @@
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 #include "comm/comm.h"
 
 /* Spans go in pieces, as MPI counts in ints. */
-#define MOST_BYTES    ((size_t)1 << 30)
-#define TESTS_AT_ONCE 100
+#define MOST_BYTES ((size_t)1 << 30)
 
 typedef struct mpi_end {
     MPI_Comm comm;
+    int tests;             /* of a wait before another process gets the core */
     MPI_Request *requests; /* [2 ranks] */
     MPI_Status *statuses;  /* the same */
     struct posted {
@@ -31,7 +32,7 @@ static bool failed(const char *what, int code, char *error)
 }
 
 /* comm is taken over. */
-static bool end_of(MPI_Comm comm, mti_comm_end *end, char *error)
+static bool end_of(MPI_Comm comm, int tests, mti_comm_end *end, char *error)
 {
     int ranks, rank;
     if (failed("MPI_Comm_size", MPI_Comm_size(comm, &ranks), error) ||
@@ -48,14 +49,34 @@ static bool end_of(MPI_Comm comm, mti_comm_end *end, char *error)
         snprintf(error, MTI_COMM_ERROR, "no memory");
         return false;
     }
-    *m = (mpi_end){.comm = comm, .requests = requests, .statuses = statuses};
+    *m = (mpi_end){.comm = comm, .tests = tests, .requests = requests, .statuses = statuses};
     *end = (mti_comm_end){m, ranks, rank};
     return true;
 }
 
+/* With a core for each rank of this machine a wait is short: what the others send is under way.
+ * With fewer, who waits holds up those it waits for. */
+#define TESTS_WITH_A_CORE 1000
+#define TESTS_WITHOUT     20
+
+static bool find_tests(int *tests, char *error)
+{
+    MPI_Comm here;
+    int ranks;
+    cpu_set_t set;
+    if (failed("MPI_Comm_split_type",
+               MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here),
+               error) ||
+        failed("MPI_Comm_size", MPI_Comm_size(here, &ranks), error))
+        return false;
+    int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : ranks;
+    *tests = ranks <= cores ? TESTS_WITH_A_CORE : TESTS_WITHOUT;
+    return !failed("MPI_Comm_free", MPI_Comm_free(&here), error);
+}
+
 static bool open_world(mti_comm_end *end, char *error)
 {
-    int begun, level;
+    int begun, level, tests;
     MPI_Initialized(&begun);
     if (begun) {
         snprintf(error, MTI_COMM_ERROR, "MPI has been started in this process before");
@@ -65,7 +86,7 @@ static bool open_world(mti_comm_end *end, char *error)
     setenv("MPIR_CVAR_SUPPRESS_ABORT_MESSAGE", "1", 0);
     return !failed("MPI_Init_thread", MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level),
                    error) &&
-           end_of(MPI_COMM_WORLD, end, error);
+           find_tests(&tests, error) && end_of(MPI_COMM_WORLD, tests, end, error);
 }
 
 static size_t piece(const mti_span *span, size_t from)
@@ -84,14 +105,18 @@ static bool is_whole(const MPI_Status *status, size_t n, char *error)
     return false;
 }
 
-/* Waits for n requests. MPI's own wait keeps its core busy, and the rank that it waits for may need
- * it: so another process gets the core after some tests. */
-static bool wait_for(int n, MPI_Request *requests, MPI_Status *statuses, char *error)
+#define NAP_NS 20000
+
+/* Waits for n requests. MPI's own wait keeps its core busy, and the rank that it waits for, or
+ * other programs, may need it. Naps, as who yields instead comes last among those that want the
+ * core. */
+static bool wait_for(const mpi_end *m, int n, MPI_Request *requests, MPI_Status *statuses,
+                     char *error)
 {
     int done = 0;
     for (int tests = 0; !done; tests++) {
         if (failed("MPI_Testall", MPI_Testall(n, requests, &done, statuses), error)) return false;
-        if (!done && tests >= TESTS_AT_ONCE) sched_yield();
+        if (!done && tests >= m->tests) nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
     }
     return true;
 }
@@ -128,7 +153,7 @@ static bool exchange_part(const mti_comm_end *end, const mti_span *out, const mt
             if (failed(way ? "MPI_Isend" : "MPI_Irecv", code, error)) return false;
             n++;
         }
-    return wait_for(n, m->requests, m->statuses, error) && received_all(end, in, from, error);
+    return wait_for(m, n, m->requests, m->statuses, error) && received_all(end, in, from, error);
 }
 
 static bool exchange(const mti_comm_end *end, const mti_span *out, const mti_span *in, char *error)
@@ -181,7 +206,7 @@ static bool fetch(const mti_comm_end *end, mti_way way, const mti_span *where, c
         size_t now = piece(where, from);
         int code = MPI_Irecv((char *)where->at + from, (int)now, MPI_BYTE, source, 1 + (int)way,
                              m->comm, &request);
-        if (failed("MPI_Irecv", code, error) || !wait_for(1, &request, &status, error) ||
+        if (failed("MPI_Irecv", code, error) || !wait_for(m, 1, &request, &status, error) ||
             !is_whole(&status, now, error))
             return false;
         from += now;
@@ -197,7 +222,7 @@ static bool settle(const mti_comm_end *end, mti_way way, char *error)
     p->n = 0;
     for (int i = 0; i < n; i++) {
         MPI_Status status;
-        if (!wait_for(1, &p->pieces[i], &status, error)) return false;
+        if (!wait_for(m, 1, &p->pieces[i], &status, error)) return false;
     }
     return true;
 }
@@ -215,7 +240,7 @@ static bool split(const mti_comm_end *end, int64_t color, int64_t key, mti_comm_
         return false;
     }
     return !failed("MPI_Comm_split", MPI_Comm_split(m->comm, (int)color, (int)key, &comm), error) &&
-           end_of(comm, part, error);
+           end_of(comm, m->tests, part, error);
 }
 
 #define FAILED_TAG    (1 + MTI_WAYS)

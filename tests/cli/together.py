@@ -72,7 +72,9 @@ ranks_of(together(4, *MODEL, "--pp", 2, "--dp", 2, "--microbatches", 4, "--devic
 # ---- on the CPU: what each rank has is what meta predicted ----
 n_equal = 0
 for n, *division in ((2, "--dp", 2), (4, "--dp", 4, "--zero", 1), (3, "--dp", 3, "--zero", 2),
-                     (4, "--dp", 4, "--zero", 3)):
+                     (4, "--dp", 4, "--zero", 3), (4, "--tp", 2, "--dp", 2),
+                     (2, "--tp", 2, "--sp", "--dropout", 0.1, "--checkpoint", "full"),
+                     (2, "--dp", 2, "--microbatches", 2, "--amp", "bf16")):
     what = " ".join(map(str, division))
     for r in ranks_of(together(n, *MODEL, *division, "--json", "-"), n, what):
         got = {"saved": r["saved"]["bytes"], "peak": r["steady"]["peak"],
