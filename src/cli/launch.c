@@ -31,6 +31,7 @@ mti_launch mti_launch_get(void)
 void mti_launch_abort(int status)
 {
     const char *fd = getenv("PMI_FD");
+    usleep(MTI_LAUNCHER_READS_US);
     if (fd) dprintf(atoi(fd), "cmd=abort exitcode=%d\n", status);
 }
 

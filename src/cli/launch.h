@@ -15,6 +15,8 @@ mti_launch mti_launch_get(void);
 /* Lets the launcher end all ranks, also before this one has joined them: MPICH's waits for ever for
  * a process that has ended without a word. (PMI-1; others end all by themselves.) */
 void mti_launch_abort(int status);
+/* It drops what it has not read by then; it gets so long to read a message. */
+#define MTI_LAUNCHER_READS_US 200000
 
 /* A process that is killed cannot say so, and mpirun names no rank. So each rank is a child of a
  * process that only waits for it and tells how it ended. True, with the exit status, in that

@@ -97,5 +97,6 @@ void mti_together_abort(mt_comm *world, const char *name)
         fprintf(stderr, "%s: rank %lld of %lld: %s\n", name, (long long)group.rank,
                 (long long)group.ranks, *text ? text : "failed without an error message");
     fflush(NULL);
+    usleep(MTI_LAUNCHER_READS_US);
     mt_comm_abort(world);
 }
