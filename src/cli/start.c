@@ -24,6 +24,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
+#include "cli/launch.h"
 #include "cli/verbs.h"
 #include "memtape/openblas.h"
 
@@ -93,6 +94,7 @@ static void settle(int argc, char **argv, char **environment)
         static const char others[] = "cmd=abort exitcode=1\n"; /* as mti_launch_abort */
         const char *fd = setting(environment, "PMI_FD");
         ssize_t written = write(STDERR_FILENO, text, sizeof text - 1);
+        if (fd) usleep(MTI_LAUNCHER_READS_US);
         if (fd) written = write((int)strtol(fd, NULL, 10), others, sizeof others - 1);
         (void)written;
         _exit(1);
