@@ -28,6 +28,7 @@ def memory(rows):
         ("rope", f"f:4x32x{rows // 16}x128", 2, 4),
         ("log_softmax", wide, 2, 5),
         ("cross_entropy", f"{wide} i1024:{rows}", 2, 4),
+        ("cross_entropy_lse", f"{wide} i1024:{rows}", 1, 3),
     ]
 
 

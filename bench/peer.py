@@ -168,6 +168,8 @@ WITH_PARAMETERS = {
     "dropout": lambda p: lambda x: F.dropout(x, p),
     "cross_entropy": lambda ignore: lambda x, t: F.cross_entropy(
         x.view(-1, x.shape[-1]), t.view(-1), ignore_index=ignore),
+    "cross_entropy_lse": lambda ignore: lambda x, t: F.cross_entropy(
+        x.view(-1, x.shape[-1]), t.view(-1), ignore_index=ignore),
     "linear_cross_entropy": lambda ignore, chunk: lambda x, w, t: F.cross_entropy(
         F.linear(x, w), t, ignore_index=ignore),
     "sum": lambda keep: torch.sum, "mean": lambda keep: torch.mean,

@@ -97,13 +97,14 @@ def judge(kernel, code):
     slots = len(inner) / elements if elements and kernel.n_bytes else None
     scalar = code.count(r"STG(?!.*\.(64|128))", inner) if kernel.n_bytes else 0
     local = code.count("LDL|STL")
+    shared = kernel.tensor_cores and not kernel.nested and code.count("HMMA")
     row = [kernel.label, str(len(code.lines)), str(code.registers()), str(local),
            str(code.count(r"LDG.*\.128")), str(code.count(r"STG.*\.128")), str(scalar),
            str(code.count("HMMA|HGMMA")), f"{slots:.1f}" if slots else "-",
            f"{share(kernel, slots):.0%}" if slots else "-",
-           f"{products(code):.0%}" if kernel.tensor_cores and code.count("HMMA") else "-"]
+           f"{products(code):.0%}" if shared else "-"]
     wrong = []
-    if local:
+    if local > kernel.local:
         wrong.append(f"{local} accesses to local memory: it spills")
     if scalar:
         wrong.append(f"{scalar} stores of less than 8 bytes in its loop")

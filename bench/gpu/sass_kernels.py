@@ -1,7 +1,8 @@
 """sass_kernels.py: the kernels whose machine code sass.py checks, and the issue slots that each may take per
 element: a little more than it takes now. Of kernels over rows the slots are counted only where a loop goes
-through a long row, with the code for its ends; of the others, that they do not spill and use vectors. Attention with dropout over a number of keys that is
-not a multiple of four is not listed either: it is rare, and it spills a little."""
+through a long row, with the code for its ends; of the others, that they do not spill and use vectors. Attention is
+listed for every width, without dropout, with it, and with it over a number of keys that is not a multiple of four
+(odd t), whose draws are a loop inside the loop with the products: no share is predicted for it."""
 
 import os
 import re
@@ -21,6 +22,8 @@ class Kernel:
     stored: float = 1  # tensors stored per element
     loads: bool = False  # its loop loads the element, and stores nothing
     rows: bool = False  # over rows that a few lanes or a block hold: no loop to count
+    nested: bool = False  # a loop inside the one with the products does much of the work
+    local: int = 0  # accesses to local memory that are accepted
 
 
 UNARY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "src", "backends", "unary.def")
@@ -47,19 +50,29 @@ def step(name, dtype, n_bytes, slots, stored, types=""):
                   False, stored)
 
 
+# Two numbers that a block needs once a step: stored before the loop of 3,116 instructions, loaded once in it. Half
+# as many queries a step would make room for them, and twice as many barriers.
+ACCEPTED = {("backward", 128, 2): 4}
+
+
 def attention(kind, d, drop):  # drop: a mti_drop_kind
     file = "attention_forward" if kind == "forward" else "attention_backward"
-    return Kernel(f"attention {kind}, d={d}{', dropout' if drop else ''}, bf16", file,
+    more = ("", ", dropout, odd t", ", dropout")[drop]
+    return Kernel(f"attention {kind}, d={d}{more}, bf16", file,
                   rf"attention_{kind}<__nv_bfloat16, {d}, (\(mti_drop_kind\))?{drop}>", 2,
-                  tensor_cores=True)
+                  tensor_cores=True, nested=drop == 1, local=ACCEPTED.get((kind, d, drop), 0))
 
 
 FITS = ("lanes", "block", "long")  # mti_fit
 
 
-def rows(label, file, name, fit, more=""):
-    """A kernel over rows of bf16."""
-    return Kernel(f"{label}, {FITS[fit]}, bf16", file, rf"{name}<__nv_bfloat16, (\(mti_fit\))?{fit}{more}>", 2,
+TYPES = {"bf16": ("__nv_bfloat16", 2), "f32": ("float", 4), "f64": ("double", 8)}
+
+
+def rows(label, file, name, fit, more="", dtype="bf16"):
+    """A kernel over rows."""
+    typename, size = TYPES[dtype]
+    return Kernel(f"{label}, {FITS[fit]}, {dtype}", file, rf"{name}<{typename}, (\(mti_fit\))?{fit}{more}>", size,
                   rows=True)
 
 
@@ -90,6 +103,7 @@ KERNELS = [
       for code, nf4, n_bytes, slots in (("nf4", "true", 2.5, 11), ("int8", "false", 3, 9))),
     Kernel("embedding backward, bf16", "embedding", r"add_rows<__nv_bfloat16>", 2, rows=True),
     *(rows("norm", "norm", "norm_rows", fit) for fit in (0, 1, 2)),
+    *(rows("norm", "norm", "norm_rows", 2, dtype=dtype) for dtype in ("f32", "f64")),
     *(rows("norm backward", "norm", "norm_backward_rows", fit) for fit in (0, 1)),
     *(rows("softmax", "rows", "mti_softmax_rows", fit, ", false") for fit in (0, 1, 2)),
     *(rows("log-softmax and loss", "loss", "mti_softmax_rows", fit, ", true") for fit in (0, 1, 2)),
@@ -97,5 +111,5 @@ KERNELS = [
     long_rows("log-sum-exp", "lse_of_rows", 2, 17),
     Kernel("cross-entropy backward, bf16", "entropy", r"gradient_of_rows<__nv_bfloat16>", 2, rows=True),
     *(attention(kind, d, drop) for kind in ("forward", "backward")
-      for d, drop in ((64, 0), (64, 2), (128, 0))),
+      for d in (32, 64, 80, 96, 128) for drop in (0, 2, 1)),
 ]

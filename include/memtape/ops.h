@@ -127,11 +127,17 @@ MT_API mt_tensor *mt_cross_entropy(mt_tensor *logits, mt_tensor *target, int64_t
  * numbers a row. */
 MT_API mt_tensor *mt_cross_entropy_part(mt_tensor *logits, mt_tensor *target, int64_t ignore,
                                         int64_t classes, const mt_group *group);
-/* cross_entropy(x w^T, target) without all logits at once: `chunk` rows are computed at a time, in
- * forward and again in backward; 0 takes as many rows as fit into about 32 MiB.
- * x [..,d], w [v,d], target i64 [..] -> scalar in f32 (f64 for f64). Keeps x, w, target and an f32
+/* The same loss and gradients. mt_cross_entropy keeps log-probabilities, [..,v], as PyTorch does;
+ * this keeps the logits and an f32 log-sum-exp per row: 4 bytes a row more, but logits and
+ * log-probabilities are never there together, and forward writes one number a row. */
+MT_API mt_tensor *mt_cross_entropy_lse(mt_tensor *logits, mt_tensor *target, int64_t ignore);
+/* cross_entropy(x w^T, target) without all logits at once: forward computes `chunk` rows of them at
+ * a time, backward as many elements, of some classes and all rows; 0: what the device likes best,
+ * 32 MiB on the CPU, 256 MiB on a GPU and on meta (mt_device_count_scratch_of decides there). x
+ * [..,d], w [v,d], target i64 [..] -> scalar in f32 (f64 for f64). Keeps x, w, target and an f32
  * log-sum-exp per row, and neither logits nor their gradient; costs 1 matrix product more than the
- * plain form's 3. dw is accumulated in w's dtype, chunk by chunk. */
+ * plain form's 3. A row of dw is rounded once; dx is added up in f32 (f64 for f64), which takes 4
+ * bytes an element of x during backward if x has 16 bits. Rows of logits are padded to 16 bytes. */
 MT_API mt_tensor *mt_linear_cross_entropy(mt_tensor *x, mt_tensor *w, mt_tensor *target,
                                           int64_t ignore, int64_t chunk);
 MT_API mt_tensor *mt_mse(mt_tensor *x, mt_tensor *y); /* mean((x-y)^2) -> scalar */

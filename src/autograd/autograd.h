@@ -240,6 +240,9 @@ bool mti_scratch(mti_call *c, size_t n_bytes, void **p);
 /* out = alpha a b (+ bias): copies inputs BLAS cannot read, takes scratch, counts FLOPs. */
 bool mti_gemm(mti_call *c, double alpha, const mti_view *a, const mti_view *b, const mti_view *out,
               const mti_view *bias);
+/* out = a b, and sums [m] = the sum of each row of a; matrices, otherwise as mti_gemm. */
+bool mti_gemm_sums(mti_call *c, const mti_view *a, const mti_view *b, const mti_view *out,
+                   const mti_view *sums);
 /* One of many products of a call: out = a b + beta out, beta 0 or 1, on matrices that BLAS can
  * read. Frees its scratch at once. */
 bool mti_gemm_part(mti_call *c, const mti_view *a, const mti_view *b, double beta,

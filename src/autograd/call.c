@@ -194,28 +194,45 @@ static mti_view with_leading_strides(const mti_view *v)
     return r;
 }
 
+/* v as BLAS can read it, copied if it cannot. */
+static bool readable(mti_call *c, const mti_view *v, mti_view *out)
+{
+    *out = with_leading_strides(v);
+    if (is_matrix(out)) return true;
+    const mti_view *dense = mti_dense(c, v);
+    if (dense) *out = with_leading_strides(dense);
+    return dense != NULL;
+}
+
+static void count_product(mti_call *c, const mti_view *a, const mti_view *out)
+{
+    mti_count_flops(c, 2 * (uint64_t)a->shape[a->rank - 1] * (uint64_t)mti_view_count(out));
+}
+
 bool mti_gemm(mti_call *c, double alpha, const mti_view *a, const mti_view *b, const mti_view *out,
               const mti_view *bias)
 {
-    mti_view va = with_leading_strides(a), vb = with_leading_strides(b);
-    if (!is_matrix(&va)) {
-        const mti_view *dense = mti_dense(c, a);
-        if (!dense) return false;
-        va = with_leading_strides(dense);
-    }
-    if (!is_matrix(&vb)) {
-        const mti_view *dense = mti_dense(c, b);
-        if (!dense) return false;
-        vb = with_leading_strides(dense);
-    }
-    mti_view vo = with_leading_strides(out);
-    uint64_t k = (uint64_t)a->shape[a->rank - 1];
-    mti_count_flops(c, 2 * k * (uint64_t)mti_view_count(out));
+    mti_view va, vb, vo = with_leading_strides(out);
+    if (!readable(c, a, &va) || !readable(c, b, &vb)) return false;
+    count_product(c, a, out);
     void *scratch;
     size_t n_scratch = c->k->gemm_scratch(c->ctx, &va, &vb, &vo);
     return mti_device_take_workspace(c->device, c->backward) &&
            mti_scratch(c, n_scratch, &scratch) &&
            c->k->gemm(c->ctx, alpha, &va, &vb, 0, &vo, bias, scratch, n_scratch);
+}
+
+bool mti_gemm_sums(mti_call *c, const mti_view *a, const mti_view *b, const mti_view *out,
+                   const mti_view *sums)
+{
+    mti_view va, vb, vo = with_leading_strides(out);
+    if (!readable(c, a, &va) || !readable(c, b, &vb)) return false;
+    count_product(c, a, out);
+    void *scratch;
+    size_t n_scratch = c->k->gemm_sums_scratch(c->ctx, &va, &vb, &vo);
+    return mti_device_take_workspace(c->device, c->backward) &&
+           mti_scratch(c, n_scratch, &scratch) &&
+           c->k->gemm_sums(c->ctx, &va, &vb, &vo, sums, scratch, n_scratch);
 }
 
 bool mti_gemm_part(mti_call *c, const mti_view *a, const mti_view *b, double beta,
@@ -224,7 +241,7 @@ bool mti_gemm_part(mti_call *c, const mti_view *a, const mti_view *b, double bet
     mti_view va = with_leading_strides(a), vb = with_leading_strides(b),
              vo = with_leading_strides(out);
     assert(is_matrix(&va) && is_matrix(&vb));
-    mti_count_flops(c, 2 * (uint64_t)a->shape[a->rank - 1] * (uint64_t)mti_view_count(out));
+    count_product(c, a, out);
     size_t n_bytes = c->k->gemm_scratch(c->ctx, &va, &vb, &vo);
     mti_block *scratch = n_bytes ? mti_pool_alloc(c->device->pool, n_bytes, MT_WORKSPACE) : NULL;
     if (n_bytes && !scratch) return false;

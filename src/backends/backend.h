@@ -26,6 +26,8 @@ typedef struct mti_view {
 int64_t mti_view_count(const mti_view *v);      /* number of elements */
 bool mti_view_is_contiguous(const mti_view *v); /* row-major, no gaps */
 bool mti_view_same_shape(const mti_view *a, const mti_view *b);
+/* Of gemm_sums, for the kernel sum: a^T, whose columns are summed, and the sums as its one row. */
+void mti_view_sums(const mti_view *a, const mti_view *sums, mti_view *x, mti_view *y);
 
 /* An index of embedding that is no row of its table (kernels.def). */
 #define MTI_NO_ROW INT64_MIN

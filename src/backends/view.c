@@ -27,3 +27,15 @@ bool mti_view_same_shape(const mti_view *a, const mti_view *b)
         if (a->shape[d] != b->shape[d]) return false;
     return true;
 }
+
+void mti_view_sums(const mti_view *a, const mti_view *sums, mti_view *x, mti_view *y)
+{
+    *x = *a;
+    x->shape[0] = a->shape[1], x->shape[1] = a->shape[0];
+    x->stride[0] = a->stride[1], x->stride[1] = a->stride[0];
+    *y = (mti_view){.data = sums ? sums->data : NULL,
+                    .dtype = a->dtype,
+                    .rank = 2,
+                    .shape = {1, a->shape[0]},
+                    .stride = {a->shape[0], 1}};
+}

@@ -39,7 +39,7 @@ bool mti_check_memory(mti_options *o)
                                      "under --amp, it is f32 or more anyway");
     if (loss == MT_LOSS_FUSED && s->lora_rank)
         return mti_options_refuse(o, "--loss fused: --lora-rank gives the head an adapter, and its "
-                                     "product is one with the loss here; give native or f32");
+                                     "product is one with the loss here; give native, f32 or lse");
     if (preset.form == MTI_PRESET_OPS && o->workload.config.inplace &&
         o->workload.config.mlp == MT_MLP_PLAIN)
         return mti_options_refuse(o,
@@ -167,6 +167,9 @@ bool mti_check_rank(mti_options *o)
     if (mti_is_rank(o) && w->config.ops.loss == MT_LOSS_FUSED)
         return mti_options_refuse(o, "--loss fused: one rank of several makes its own part of the "
                                      "logits; give native or f32");
+    if (mti_is_rank(o) && w->config.ops.loss == MT_LOSS_LSE && w->parallel.tensor > 1)
+        return mti_options_refuse(o, "--loss lse: ranks of --tp have a part of the logits each; "
+                                     "give native or f32");
     if (!w->ranked) return true;
     bool together = o->verb == MTI_PROFILE && mti_launch_get().ranks > 1;
     if (strcmp(w->device.kind, "meta") != 0 && !together)

@@ -244,7 +244,7 @@ const mti_option_row mti_option_rows[] = {
      W(MATH) | W(GROUPED), .choice = &mti_kv_groupings},
     {MTI_O_LOSS, 0, "loss", "TYPE", MTI_CHOICE, AT(given_config.ops.loss), BUILDS, WHOLE, 0, 0,
      "the cross-entropy: of the logits as they are, or cast to f32, or fused with the head's "
-     "product, some rows of logits at a time",
+     "product, some rows of logits at a time, or keeping logits instead of log-probabilities",
      .choice = &mti_loss_forms},
     {MTI_O_OPTIMIZER, 0, "optimizer", "NAME", MTI_CHOICE, AT(workload.optimizer), SEARCHED, ANY, 0,
      0, "the optimizer whose state and step are included", .choice = &mti_optimizers},

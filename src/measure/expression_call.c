@@ -31,6 +31,7 @@ static const form forms[] = {
     {"dropout", "p", 1, 1, .real = true},
     {"flash_attention", "scale, causal, dropout", 0, 3, 3, {0, 0, 0}, .real = true},
     {"cross_entropy", "ignore", 0, 1, 1, {MT_IGNORE}},
+    {"cross_entropy_lse", "ignore", 0, 1, 1, {MT_IGNORE}},
     {"linear_cross_entropy", "ignore, chunk", 0, 2, 2, {MT_IGNORE, 0}},
     {"sum", "keep, dims...", 0, MANY, 1, {0}},
     {"mean", "keep, dims...", 0, MANY, 1, {0}},

@@ -17,7 +17,7 @@ const mti_choice mti_model_kinds = {
     "model", MTI_NAMES("gpt", "block", "attention", "mlp", "bert", "llama", "linear")};
 const mti_choice mti_op_forms = {"op form", MTI_NAMES("fused", "unfused")};
 const mti_choice mti_op_precisions = {"precision", MTI_NAMES("native", "f32")};
-const mti_choice mti_loss_forms = {"loss", MTI_NAMES("native", "f32", "fused")};
+const mti_choice mti_loss_forms = {"loss", MTI_NAMES("native", "f32", "fused", "lse")};
 const mti_choice mti_kv_groupings = {"kv_groups", MTI_NAMES("shared", "repeated")};
 static const mti_choice mlp_kinds = {"mlp", MTI_NAMES("plain", "swiglu", "gated")};
 static const mti_choice qk_norms = {"qk_norm", MTI_NAMES("none", "head", "width")};
@@ -104,7 +104,8 @@ static bool check_enums(const mt_model_config *c)
         !known("loss", (int)c->ops.loss, &mti_loss_forms))
         return false;
     if (c->ops.loss == MT_LOSS_FUSED && (c->kind == MT_MODEL_BERT || c->logit_cap > 0))
-        return mti_fail_bool(MT_ERR_ARGUMENT, "config: loss is fused, and %s; need native or f32",
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "config: loss is fused, and %s; need native, f32 or lse",
                              c->kind == MT_MODEL_BERT ? "a bert's logits have biases"
                                                       : "logit_cap changes the logits");
     return mt_dtype_is_float(c->dtype) ||

@@ -197,6 +197,8 @@ mt_tensor *mt_model_loss(const mt_model_config *config, mt_tensor *logits, mt_te
     if (!mti_given(logits, "model_loss", "the logits")) return NULL;
     bool f32 = config->ops.loss == MT_LOSS_F32;
     mt_tensor *x = f32 ? mt_cast(logits, wide(logits)) : mt_retain(logits);
-    mt_set(&x, mt_cross_entropy(x, target, MT_IGNORE));
+    bool lse = config->ops.loss == MT_LOSS_LSE;
+    mt_set(&x, lse ? mt_cross_entropy_lse(x, target, MT_IGNORE)
+                   : mt_cross_entropy(x, target, MT_IGNORE));
     return x;
 }

@@ -1,17 +1,25 @@
-/* linear_loss.c: linear_cross_entropy: the last matrix product and its loss, in chunks of rows.
+/* linear_loss.c: linear_cross_entropy: the last matrix product and its loss, a part of the logits
+ * at a time.
  *
  *     logits = x w^T [n,v];  loss = mean over counted rows of lse - logits[target]
  *     dlogits = (exp(logits - lse) - onehot(target)) dloss / counted
  *     dx = dlogits w, dw = dlogits^T x
  *   x [..,d] as [n,d], w [v,d], target [..] i64 -> scalar; loss and lse [n] in f32 (f64 for f64)
  *
- * The plain form holds [n,v] three times over: logits, log-probabilities, their gradient. Here
- * [chunk,v] is all there is. Kept: x, w, target and lse, 4n bytes more than linear alone. The other
- * way, gradients made in forward chunk by chunk, saves the product that makes the logits again and
- * keeps dx and dw instead: v d elements more, in vain where no backward follows, and once only. */
+ * The plain form holds [n,v] three times over: logits, log-probabilities, their gradient. Here a
+ * part is all there is: forward takes some rows at a time, because lse is of a whole row; backward
+ * has lse and takes as many elements as some classes of all rows. So a part of dw is one product,
+ * rounded once; dx is the sum over the parts, in f32 for 16 bits: 4nd bytes, where dw's would be
+ * 4vd. Rows of a part begin at multiples of 16 bytes, whatever v: tensor cores load in such pieces.
+ *
+ * Kept: x, w, target and lse, 4n bytes more than linear alone. The other way, gradients made in
+ * forward, saves the product that makes the logits again and keeps dx and dw instead: v d elements
+ * more, in vain where no backward follows, and once only. */
 #include "ops/ops.h"
 
-#define CHUNK_BYTES ((size_t)32 << 20) /* of logits */
+#define PIECE_BYTES 16
+/* Of logits, where the device does not say: meta, which stands for a GPU. */
+#define CHUNK_BYTES ((size_t)256 << 20)
 
 static bool linear_cross_entropy_shape(mti_call *c)
 {
@@ -38,40 +46,63 @@ static bool linear_cross_entropy_shape(mti_call *c)
 /* The operands of forward and backward, all row-major. */
 typedef struct pieces {
     mti_view x, w, target; /* [n,d], [v,d], [n] */
-    int64_t n, v, rows;    /* rows: of a chunk */
+    int64_t n, v;
+    int64_t part; /* rows of a part in forward, classes of a part in backward */
     mt_dtype stats;
-    mti_view logits; /* [rows,v], temporary */
+    mti_view logits; /* [part,v] or [n,part], temporary */
 } pieces;
+
+/* The most of `count` that come to `bytes`, in parts of about equal size. */
+static int64_t part_of(int64_t count, size_t bytes_each, size_t bytes)
+{
+    int64_t most = bytes_each ? (int64_t)(bytes / bytes_each) : count;
+    if (most < 1) most = 1;
+    if (most >= count) return count;
+    int64_t parts = (count - 1) / most + 1;
+    return (count - 1) / parts + 1;
+}
+
+static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+/* Room for m rows of n logits. */
+static bool make_room(mti_call *c, pieces *p, int64_t m, int64_t n)
+{
+    int64_t pitch = round_up(n, PIECE_BYTES / (int64_t)mt_dtype_size(p->x.dtype));
+    mt_tensor *room = mti_temp(c, p->x.dtype, 2, (const int64_t[]){m, pitch});
+    if (room) p->logits = mti_range(&room->view, 1, 0, n);
+    return room != NULL;
+}
 
 static bool pieces_of(mti_call *c, const mti_view *x, const mti_view *w, const mti_view *target,
                       pieces *p)
 {
     if (!(x = mti_dense(c, x)) || !(w = mti_dense(c, w)) || !(target = mti_dense(c, target)))
         return false;
-    int64_t n = mti_view_count(target), v = w->shape[0];
-    size_t row = (size_t)v * mt_dtype_size(x->dtype), fit = row ? CHUNK_BYTES / row : (size_t)n;
-    int64_t rows = c->params->loss.chunk ? c->params->loss.chunk : (int64_t)fit;
-    rows = rows < 1 ? 1 : rows > n ? n : rows;
-    if (!c->params->loss.chunk && rows) rows = (n + (n - 1) / rows) / ((n - 1) / rows + 1);
     *p = (pieces){.x = mti_rows(x),
                   .w = mti_rows(w),
                   .target = mti_flat(target),
-                  .n = n,
-                  .v = v,
-                  .rows = rows,
+                  .n = mti_view_count(target),
+                  .v = w->shape[0],
                   .stats = x->dtype == MT_F64 ? MT_F64 : MT_F32};
-    mt_tensor *logits = mti_temp(c, x->dtype, 2, (const int64_t[]){rows, v});
-    if (logits) p->logits = logits->view;
-    return logits != NULL;
+    size_t size = mt_dtype_size(x->dtype), bytes = c->k->entropy_bytes(c->ctx, x->dtype);
+    int64_t chunk = c->params->loss.chunk;
+    if (!bytes) bytes = CHUNK_BYTES;
+    if (!c->backward) {
+        p->part = chunk ? (chunk < p->n ? chunk : p->n) : part_of(p->n, (size_t)p->v * size, bytes);
+        return make_room(c, p, p->part, p->v);
+    }
+    /* as many elements as in forward */
+    if (chunk) bytes = (size_t)(chunk < p->n ? chunk : p->n) * (size_t)p->v * size;
+    p->part = part_of(p->v, (size_t)p->n * size, bytes);
+    return make_room(c, p, p->n, p->part);
 }
 
-/* Computes rows [begin, begin + m) of the logits into p->logits. */
-static bool make_logits(mti_call *c, const pieces *p, int64_t begin, int64_t m, mti_view *logits)
+/* out = the logits of rows x and classes w */
+static bool make_logits(mti_call *c, const mti_view *x, const mti_view *w, const mti_view *out)
 {
-    mti_view x = mti_range(&p->x, 0, begin, m), wt = mti_transposed(&p->w);
-    *logits = mti_range(&p->logits, 0, 0, m);
-    if (!p->v) return true;
-    return p->x.shape[1] ? mti_gemm_part(c, &x, &wt, 0, logits) : c->k->fill(c->ctx, logits, 0);
+    mti_view wt = mti_transposed(w);
+    if (!mti_view_count(out)) return true;
+    return x->shape[1] ? mti_gemm_part(c, x, &wt, 0, out) : c->k->fill(c->ctx, out, 0);
 }
 
 static bool linear_cross_entropy_forward(mti_call *c)
@@ -82,16 +113,26 @@ static bool linear_cross_entropy_forward(mti_call *c)
     if (!loss) return false;
     mti_view lse = mti_flat(mti_aux(c, 0));
     for (int64_t i = 0, m; i < p.n; i += m) {
-        mti_view logits;
-        m = p.n - i < p.rows ? p.n - i : p.rows;
-        mti_view t = mti_range(&p.target, 0, i, m), l = mti_range(&lse, 0, i, m),
+        m = p.n - i < p.part ? p.n - i : p.part;
+        mti_view x = mti_range(&p.x, 0, i, m), logits = mti_range(&p.logits, 0, 0, m),
+                 t = mti_range(&p.target, 0, i, m), l = mti_range(&lse, 0, i, m),
                  part = mti_range(&loss->view, 0, i, m);
-        if (!make_logits(c, &p, i, m, &logits) ||
+        if (!make_logits(c, &x, &p.w, &logits) ||
             !c->k->entropy_rows(c->ctx, c->params->loss.ignore, &logits, &t, &l, &part))
             return false;
     }
     return c->k->counted_mean(c->ctx, c->params->loss.ignore, p.v, &p.target, &loss->view,
                               mti_out(c, 0));
+}
+
+/* What the parts of dx are added up in: dx itself, or in f32 what it is then rounded from. */
+static bool sum_of_parts(mti_call *c, const pieces *p, const mti_view *dx, mti_view *sum)
+{
+    *sum = mti_rows(dx);
+    if (mt_dtype_size(dx->dtype) != 2 || p->part == p->v) return true;
+    mt_tensor *wide = mti_temp(c, MT_F32, 2, sum->shape);
+    if (wide) *sum = wide->view;
+    return wide != NULL;
 }
 
 static bool linear_cross_entropy_backward(mti_call *c)
@@ -104,26 +145,26 @@ static bool linear_cross_entropy_backward(mti_call *c)
     if (mti_wants(c, 1) && !(dw = mti_din(c, 1))) return false;
     if (!p.n || !p.v || !p.x.shape[1]) /* empty sums */
         return (!dx || c->k->fill(c->ctx, dx, 0)) && (!dw || c->k->fill(c->ctx, dw, 0));
+    mti_view lse = mti_flat(mti_saved(c, MTI_AUX0)), sum = p.x;
     mt_tensor *scale = mti_temp(c, p.stats, 0, &p.n);
-    mti_view dx_all = dx ? mti_rows(dx) : p.x;
-    mti_view lse = mti_flat(mti_saved(c, MTI_AUX0));
-    if (!scale || !c->k->counted_mean(c->ctx, c->params->loss.ignore, p.v, &p.target, mti_dout(c),
-                                      &scale->view))
+    if (!scale || (dx && !sum_of_parts(c, &p, dx, &sum)) ||
+        !c->k->counted_mean(c->ctx, c->params->loss.ignore, p.v, &p.target, mti_dout(c),
+                            &scale->view))
         return false;
-    for (int64_t i = 0, m; i < p.n; i += m) {
-        mti_view logits;
-        m = p.n - i < p.rows ? p.n - i : p.rows;
-        mti_view t = mti_range(&p.target, 0, i, m), l = mti_range(&lse, 0, i, m),
-                 x = mti_range(&p.x, 0, i, m);
-        if (!make_logits(c, &p, i, m, &logits) ||
-            !c->k->entropy_rows_backward(c->ctx, c->params->loss.ignore, &logits, &t, &l,
-                                         &scale->view, &logits))
+    for (int64_t j = 0, m; j < p.v; j += m) {
+        m = p.v - j < p.part ? p.v - j : p.part;
+        mti_view w = mti_range(&p.w, 0, j, m), d = mti_range(&p.logits, 1, 0, m),
+                 dt = mti_transposed(&d);
+        if (!make_logits(c, &p.x, &w, &d) ||
+            !c->k->entropy_rows_backward(c->ctx, c->params->loss.ignore, j, &d, &p.target, &lse,
+                                         &scale->view, &d))
             return false;
-        mti_view dx_rows = mti_range(&dx_all, 0, i, m), logits_t = mti_transposed(&logits);
-        if (dx && !mti_gemm_part(c, &logits, &p.w, 0, &dx_rows)) return false;
-        if (dw && !mti_gemm_part(c, &logits_t, &x, i > 0, dw)) return false;
+        if (dx && !mti_gemm_part(c, &d, &w, j > 0, &sum)) return false;
+        mti_view rows = dw ? mti_range(dw, 0, j, m) : p.w;
+        if (dw && !mti_gemm_part(c, &dt, &p.x, 0, &rows)) return false;
     }
-    return true;
+    mti_view whole = dx ? mti_rows(dx) : p.x;
+    return !dx || sum.data == whole.data || c->k->copy(c->ctx, &sum, &whole);
 }
 
 const mti_op_code mti_code_linear_cross_entropy = {

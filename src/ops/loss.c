@@ -1,4 +1,4 @@
-/* loss.c: embedding, cross_entropy and mse. */
+/* loss.c: embedding, cross_entropy in two forms, and mse. */
 #include <string.h>
 #include "ops/ops.h"
 
@@ -65,23 +65,33 @@ mt_tensor *mt_embedding_part(mt_tensor *index, mt_tensor *w, int64_t first, int6
 
 static bool among_ranks(const mti_call *c) { return c->params->loss.group.ranks > 1; }
 
-static bool cross_entropy_shape(mti_call *c)
+/* Of both forms of the loss; aux 0, what forward reads it from: rank and shape, dtype. */
+static bool entropy_shape(mti_call *c, int rank, mt_dtype dtype)
+{
+    const mti_view *x = mti_in(c, 0);
+    c->aux_always[0] = true;
+    return mti_out_set(c, 0, x->dtype, 0, x->shape) && mti_aux_set(c, 0, dtype, rank, x->shape);
+}
+
+static bool logits_fit_targets(mti_call *c)
 {
     const mti_view *x = mti_in(c, 0), *t = mti_in(c, 1);
     char tx[MTI_SHAPE_TEXT], tt[MTI_SHAPE_TEXT];
     if (!mti_need_float(c, 0) || !mti_need_i64(c, 1)) return false;
     bool fits = x->rank >= 1 && x->rank == t->rank + 1;
     for (int d = 0; fits && d < t->rank; d++) fits = x->shape[d] == t->shape[d];
-    if (!fits)
-        return mti_fail_bool(MT_ERR_ARGUMENT,
-                             "cross_entropy: logits are %s, target is %s; need "
-                             "[..,v] and [..]",
-                             mti_shape_text(tx, x->rank, x->shape),
-                             mti_shape_text(tt, t->rank, t->shape));
+    return fits ||
+           mti_fail_bool(MT_ERR_ARGUMENT, "%s: logits are %s, target is %s; need [..,v] and [..]",
+                         c->op->name, mti_shape_text(tx, x->rank, x->shape),
+                         mti_shape_text(tt, t->rank, t->shape));
+}
+
+static bool cross_entropy_shape(mti_call *c)
+{
+    const mti_view *x = mti_in(c, 0);
+    if (!logits_fit_targets(c)) return false;
     if (among_ranks(c) && !mti_check_ranks(c, &c->params->loss.group)) return false;
-    c->aux_always[0] = true; /* forward reads the loss from logp */
-    return mti_out_set(c, 0, x->dtype, 0, x->shape) &&
-           mti_aux_set(c, 0, x->dtype, x->rank, x->shape);
+    return entropy_shape(c, x->rank, x->dtype);
 }
 
 static bool cross_entropy_forward(mti_call *c)
@@ -125,6 +135,52 @@ mt_tensor *mt_cross_entropy_part(mt_tensor *logits, mt_tensor *target, int64_t i
                              (long long)classes, (long long)group->ranks, (long long)v);
     const mti_params p = {.loss = {.ignore = ignore, .classes = classes, .group = *group}};
     return mti_op2(MTI_OP_cross_entropy, &p, logits, target);
+}
+
+/* ---- cross_entropy_lse: the same loss; keeps the logits and each row's log-sum-exp instead of
+ * logp logits [..,v], target [..] i64 -> scalar; lse [..] in f32 (f64 for f64) dlogits = dloss
+ * (exp(logits - lse) - onehot(target)) / kept rows, 0 on ignored rows 4 bytes a row more are kept,
+ * and [..,v] is neither written in forward nor held beside the logits */
+
+static bool cross_entropy_lse_shape(mti_call *c)
+{
+    const mti_view *x = mti_in(c, 0);
+    return logits_fit_targets(c) &&
+           entropy_shape(c, x->rank - 1, x->dtype == MT_F64 ? MT_F64 : MT_F32);
+}
+
+static bool cross_entropy_lse_forward(mti_call *c)
+{
+    const mti_view *x = mti_dense(c, mti_in(c, 0)), *t = mti_dense(c, mti_in(c, 1));
+    if (!x || !t) return false;
+    mti_view x2 = mti_rows(x), t1 = mti_flat(t), lse = mti_flat(mti_aux(c, 0));
+    mt_tensor *each = mti_temp(c, lse.dtype, 1, t1.shape);
+    return each &&
+           c->k->entropy_rows(c->ctx, c->params->loss.ignore, &x2, &t1, &lse, &each->view) &&
+           c->k->counted_mean(c->ctx, c->params->loss.ignore, x2.shape[1], &t1, &each->view,
+                              mti_out(c, 0));
+}
+
+static bool cross_entropy_lse_backward(mti_call *c)
+{
+    const mti_view *x = mti_dense(c, mti_saved(c, MTI_IN0)), *dx = mti_din(c, 0),
+                   *t = mti_dense(c, mti_saved(c, MTI_IN1));
+    if (!x || !t || !dx) return false;
+    mti_view lse = mti_flat(mti_saved(c, MTI_AUX0)), x2 = mti_rows(x), t1 = mti_flat(t),
+             dx2 = mti_rows(dx);
+    mt_tensor *scale = mti_temp(c, lse.dtype, 0, t1.shape);
+    return scale &&
+           c->k->counted_mean(c->ctx, c->params->loss.ignore, x2.shape[1], &t1, mti_dout(c),
+                              &scale->view) &&
+           c->k->entropy_rows_backward(c->ctx, c->params->loss.ignore, 0, &x2, &t1, &lse,
+                                       &scale->view, &dx2);
+}
+
+const mti_op_code mti_code_cross_entropy_lse = {cross_entropy_lse_shape, cross_entropy_lse_forward,
+                                                cross_entropy_lse_backward};
+mt_tensor *mt_cross_entropy_lse(mt_tensor *logits, mt_tensor *target, int64_t ignore)
+{
+    return mti_op2(MTI_OP_cross_entropy_lse, &(mti_params){.loss = {ignore}}, logits, target);
 }
 
 /* ---- mse: loss = mean((x - y)^2);  dx = 2 (x - y) dloss / n, dy = -dx; keeps x and y */

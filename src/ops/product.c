@@ -207,15 +207,15 @@ static bool linear_backward(mti_call *c)
         if (!is_empty(whole) && !mti_gemm(c, 1, &dy, mti_saved(c, MTI_IN1), &dx, NULL))
             return false;
     }
-    if (mti_wants(c, 1)) {
-        const mti_view *dw = mti_din(c, 1);
-        mti_view dyt = mti_transposed(&dy);
-        if (!dw || !as_matrix(c, mti_saved(c, MTI_IN0), &x)) return false;
-        if (!is_empty(dw) && !mti_gemm(c, 1, &dyt, &x, dw, NULL)) return false;
-    }
-    if (!mti_wants(c, 2)) return true;
-    const mti_view *db = mti_din(c, 2);
-    return db && sum_rows(c, &dy, db);
+    const mti_view *dw = mti_wants(c, 1) ? mti_din(c, 1) : NULL,
+                   *db = mti_wants(c, 2) ? mti_din(c, 2) : NULL;
+    if ((mti_wants(c, 1) && !dw) || (mti_wants(c, 2) && !db)) return false;
+    if (!dw || is_empty(dw)) return !db || sum_rows(c, &dy, db);
+    mti_view dyt = mti_transposed(&dy);
+    if (!as_matrix(c, mti_saved(c, MTI_IN0), &x)) return false;
+    return db && !is_empty(&x)
+               ? mti_gemm_sums(c, &dyt, &x, dw, db)
+               : mti_gemm(c, 1, &dyt, &x, dw, NULL) && (!db || sum_rows(c, &dy, db));
 }
 
 const mti_op_code mti_code_linear = {linear_shape, linear_forward, linear_backward};

@@ -225,7 +225,7 @@ bool mti_ranks_entropy_backward(mti_call *c, const mti_view *logp, const mti_vie
         mti_view own = own_targets(&s, target, i, m);
         mti_view from = mti_range(logp, 0, i, m), to = mti_range(dx, 0, i, m);
         from = mti_range(&from, 1, 0, s.columns), to = mti_range(&to, 1, 0, s.columns);
-        if (!c->k->entropy_rows_backward(c->ctx, IGNORED, &from, &own, NULL, &scale, &to))
+        if (!c->k->entropy_rows_backward(c->ctx, IGNORED, 0, &from, &own, NULL, &scale, &to))
             return false;
     }
     return true;

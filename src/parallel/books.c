@@ -150,7 +150,9 @@ static const char *left_out(const mt_saver *saver)
         return ids ? "flash attention: RNG state (seed, offset)"
                    : "flash attention: log-sum-exp of each row";
     if (!strcmp(saver->op, "embedding") && ids) return "embedding: token indices";
-    if (!strcmp(saver->op, "cross_entropy") && ids) return "cross-entropy: targets";
+    bool lse = !strcmp(saver->op, "cross_entropy_lse");
+    if ((lse || !strcmp(saver->op, "cross_entropy")) && ids) return "cross-entropy: targets";
+    if (lse && aux) return "cross-entropy: log-sum-exp of each row";
     return NULL;
 }
 
@@ -173,9 +175,13 @@ static bool add_entry(mt_rank_report *out, const mt_ledger_entry *e)
     const mt_saver *saver = &e->saver;
     const char *what = left_out(saver);
     if (what) return add_row(out, what, (int64_t)e->bytes);
-    if (strcmp(saver->op, "cross_entropy") != 0 || saver->role != MT_SAVE_AUX) return true;
+    bool logp = !strcmp(saver->op, "cross_entropy") && saver->role == MT_SAVE_AUX;
+    bool logits = !strcmp(saver->op, "cross_entropy_lse") && saver->role == MT_SAVE_INPUT;
+    if (!logp && !logits) return true;
     int64_t counted = (int64_t)(e->bytes / mt_dtype_size(saver->dtype) * sizeof(float));
-    return add_row(out, "log-probabilities in the model's dtype; the formula has 4 bytes each",
+    return add_row(out,
+                   logits ? "logits in the model's dtype; the formula has 4 bytes each"
+                          : "log-probabilities in the model's dtype; the formula has 4 bytes each",
                    (int64_t)e->bytes - counted);
 }
 

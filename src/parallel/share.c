@@ -85,6 +85,11 @@ static bool check_model(const mt_parallel *h, const mt_model_config *c)
         return mti_fail_bool(MT_ERR_UNSUPPORTED,
                              "parallel: the config's loss is fused; a rank makes its own part of "
                              "the logits: need native or f32");
+    if (c->ops.loss == MT_LOSS_LSE && h->tensor > 1)
+        return mti_fail_bool(MT_ERR_UNSUPPORTED,
+                             "parallel: the config's loss is lse, and tensor is %" PRId64
+                             "; ranks with a part of the logits need native or f32",
+                             h->tensor);
     return divides("tensor", h->tensor, "heads", c->heads) &&
            divides("tensor", h->tensor, "kv_heads", c->kv_heads) &&
            divides("tensor", h->tensor, "ffn", c->ffn) &&

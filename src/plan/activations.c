@@ -483,7 +483,11 @@ static void add_head(builder *b)
     if (b->c->ops.loss == MT_LOSS_FUSED)
         add_beside(b, "fused loss: log-sum-exp of each row", b->s->tokens * statistic_size(b),
                    false);
-    else
+    else if (b->c->ops.loss == MT_LOSS_LSE) {
+        add(b, BSV, FLOATS, "logits, for the loss");
+        add_beside(b, "cross-entropy: log-sum-exp of each row", b->s->tokens * statistic_size(b),
+                   false);
+    } else
         (b->c->ops.loss == MT_LOSS_F32 ? add_wide : add)(b, BSV, STATISTICS,
                                                          "log-probabilities, for the loss");
     add_beside(b, "cross-entropy: targets", b->s->tokens * (int64_t)sizeof(int64_t), true);

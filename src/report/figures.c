@@ -11,7 +11,9 @@ static void print_choices(const mt_op_choices *ops, FILE *out)
     if (ops->rope) fprintf(out, ", unfused rope");
     if (ops->softmax) fprintf(out, ", softmax in f32");
     if (ops->kv_groups) fprintf(out, ", keys and values repeated");
-    if (ops->loss) fprintf(out, ops->loss == MT_LOSS_FUSED ? ", fused loss" : ", loss in f32");
+    static const char *const losses[] = {"", ", loss in f32", ", fused loss",
+                                         ", loss that keeps logits"};
+    fprintf(out, "%s", losses[ops->loss]);
 }
 
 /* What few models have, on a line of its own. */
@@ -153,7 +155,7 @@ static json_t *ops_json(const mt_model_config *c)
     mti_json_put_text(j, "rope", c->rope_theta > 0 ? forms[ops->rope] : NULL);
     mti_json_put_text(j, "softmax", math ? types[ops->softmax] : NULL);
     mti_json_put_text(j, "kv_groups", grouped ? mti_kv_groupings.names[ops->kv_groups] : NULL);
-    mti_json_put_text(j, "loss", mti_is_whole(c->kind) ? types[ops->loss] : NULL);
+    mti_json_put_text(j, "loss", mti_is_whole(c->kind) ? mti_loss_forms.names[ops->loss] : NULL);
     return j;
 }
 

@@ -189,6 +189,18 @@ static bool naive_gemm(mti_ctx *ctx, double alpha, const mti_view *a, const mti_
     return true;
 }
 
+static bool naive_gemm_sums(mti_ctx *ctx, const mti_view *a, const mti_view *b, const mti_view *c,
+                            const mti_view *sums, void *scratch, size_t n_scratch)
+{
+    int64_t k = a->shape[1];
+    for (int64_t i = 0; i < a->shape[0]; i++) {
+        double sum = 0;
+        for (int64_t j = 0; j < k; j++) sum += mtt_get(a, i * k + j);
+        mtt_set(sums, i, sum);
+    }
+    return naive_gemm(ctx, 1, a, b, 0, c, NULL, scratch, n_scratch);
+}
+
 /* ---- rows ---- */
 
 static bool naive_softmax(mti_ctx *ctx, double scale, bool causal, const mti_view *x,
@@ -255,6 +267,8 @@ const mti_backend mti_module_backend = {
     .sum = naive_sum,
     .gemm_scratch = naive_gemm_scratch,
     .gemm = naive_gemm,
+    .gemm_sums_scratch = naive_gemm_scratch,
+    .gemm_sums = naive_gemm_sums,
     .softmax = naive_softmax,
     .softmax_backward = naive_softmax_backward,
 };

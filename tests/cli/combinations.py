@@ -57,6 +57,7 @@ CHOICES = """--tp 2
 --dropout 0.1
 --attention math
 --loss fused
+--loss lse
 --act relu --inplace
 --inference
 --timeline

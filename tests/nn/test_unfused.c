@@ -131,6 +131,11 @@ static void a_fused_loss_has_the_values_and_gradients_of_the_plain_one(void **st
         assert_same_step(&a, &b, tolerance[i / 4 % 3]);
         mt_module_free(a.model);
         mt_module_free(b.model);
+        plain.ops.loss = MT_LOSS_LSE;
+        a = run(&fused, checkpoints[i / 12], false), b = run(&plain, checkpoints[i / 12], false);
+        assert_same_step(&a, &b, tolerance[i / 4 % 3]);
+        mt_module_free(a.model);
+        mt_module_free(b.model);
     }
 }
 
@@ -199,6 +204,8 @@ static void each_choice_keeps_as_much_more_as_it_says(void **state)
     assert_int_equal(kept(&c) - base, tokens * v * 2);
     c = plain, c.ops.loss = MT_LOSS_FUSED; /* a sum for each row instead of a row of logits */
     assert_int_equal(base - kept(&c), tokens * v * e - tokens * 4);
+    c = plain, c.ops.loss = MT_LOSS_LSE; /* logits for log-probabilities, a sum for each row */
+    assert_int_equal(kept(&c) - base, tokens * 4);
 
     mt_model_config gpt = {SMALL, .dtype = MT_BF16, .act = MT_ACT_GELU_TANH};
     const size_t base_gpt = kept(&gpt);

@@ -1,5 +1,5 @@
-/* linear_cross_entropy, which computes logits and loss in chunks of rows, against the plain form.
- */
+/* linear_cross_entropy, which computes logits and loss in parts, against the plain form; and what
+ * the form that keeps logits takes. */
 #include <math.h>
 #include <stdlib.h>
 #include "base/base.h"
@@ -156,8 +156,8 @@ static size_t at_peak(void)
     return sum;
 }
 
-/* Forward holds one chunk of logits, a loss and a log-sum-exp per row and the result; backward one
- * chunk, dx, dw and two scalars. */
+/* Forward holds a chunk of logits, a loss and a log-sum-exp per row and the result; backward as
+ * many logits, of all rows and 500 classes, dx, dw and two scalars. */
 static void the_peak_holds_one_chunk_of_logits(void **state)
 {
     (void)state;
@@ -178,24 +178,65 @@ static void the_peak_holds_one_chunk_of_logits(void **state)
     drop(&p);
 }
 
-static void default_chunks_have_equal_size_and_at_most_32_mib(void **state)
+/* 10000 rows and 50257 classes in bf16. A part of the logits has at most `most` bytes: forward
+ * takes so many rows, of 50264 elements that begin at multiples of 16 bytes; backward so many
+ * classes, with dx in f32 beside it until its parts are added up. */
+static void check_parts(const char *scratch_of, int64_t rows, int64_t classes)
 {
-    (void)state;
     mt_device *meta = mt_device_open("meta");
     assert_non_null(meta);
-    /* 10000 rows of 50257 f32: 166 rows fit, so 61 chunks, of 164 rows */
-    MT_AUTO mt_tensor *x = mtt_made(mt_empty(meta, MT_F32, MT_SHAPE(10000, 8)));
-    MT_AUTO mt_tensor *w = mtt_made(mt_empty(meta, MT_F32, MT_SHAPE(50257, 8)));
+    mtt_ok(mt_device_count_scratch_of(meta, scratch_of));
+    MT_AUTO mt_tensor *x = mtt_made(mt_empty(meta, MT_BF16, MT_SHAPE(10000, 8)));
+    MT_AUTO mt_tensor *w = mtt_made(mt_empty(meta, MT_BF16, MT_SHAPE(50257, 8)));
     MT_AUTO mt_tensor *t = mtt_made(mt_empty(meta, MT_I64, MT_SHAPE(10000)));
     mtt_ok(mt_set_requires_grad(w, true));
-    mt_mem_region r;
-    mt_mem_region_begin(&r, meta);
+    mtt_ok(mt_set_requires_grad(x, true));
+    mt_mem_stats before, after;
+    mt_mem_get_stats(meta, &before);
+    mt_mem_reset_peak(meta);
     MT_AUTO mt_tensor *loss = mtt_made(mt_linear_cross_entropy(x, w, t, MT_IGNORE, 0));
-    mt_mem_region_end(&r);
-    assert_int_equal(r.delta.peak, round_up(4 * 164 * 50257) + 2 * round_up(4 * 10000) + 512);
+    mt_mem_get_stats(meta, &after);
+    size_t part = round_up(2 * (size_t)rows * 50264), row = round_up(4 * 10000);
+    size_t workspace = after.at_peak[MT_WORKSPACE];
+    assert_int_equal(after.allocated.peak - before.allocated.current - workspace,
+                     part + 2 * row + 512);
+    mt_mem_get_stats(meta, &before);
+    mt_mem_reset_peak(meta);
+    mtt_ok(mt_backward(loss));
+    mt_mem_get_stats(meta, &after);
+    part = round_up(2 * 10000 * (size_t)classes);
+    size_t gradients = round_up(2 * 10000 * 8) + round_up(2 * 50257 * 8);
+    workspace = after.at_peak[MT_WORKSPACE];
+    assert_int_equal(after.allocated.peak - before.allocated.current - workspace,
+                     part + gradients + round_up(4 * 10000 * 8) + 2 * 512);
     mt_set(&loss, NULL);
     mt_clear_error();
     mt_device_release(meta);
+}
+
+static void default_parts_have_equal_size_and_suit_the_device(void **state)
+{
+    (void)state;
+    check_parts("none", 2500, 12568); /* 256 MiB, as on a GPU: 4 parts each; 12565 classes */
+    check_parts("cpu", 323, 1680);    /* 32 MiB: 31 parts of rows, 30 of 1676 classes */
+}
+
+/* Beside the logits, which are there: a log-sum-exp and, until the mean is taken, a loss per row.
+ */
+static void a_loss_that_keeps_logits_writes_a_number_per_row(void **state)
+{
+    (void)state;
+    problem p = make(MT_F32, 512, 16, 4000, 5);
+    MT_AUTO mt_tensor *logits = mtt_made(mt_linear(p.x, p.w, NULL));
+    mt_mem_stats stats;
+    mt_mem_get_stats(device, &stats);
+    size_t before = stats.allocated.current;
+    mt_mem_reset_peak(device);
+    MT_AUTO mt_tensor *loss = mtt_made(mt_cross_entropy_lse(logits, p.target, MT_IGNORE));
+    assert_int_equal(at_peak() - before, 2 * round_up(4 * 512) + 512);
+    mt_mem_get_stats(device, &stats);
+    assert_int_equal(stats.allocated.current - before, round_up(4 * 512) + 512);
+    drop(&p);
 }
 
 static void arguments_that_do_not_fit_are_refused_by_name(void **state)
@@ -271,7 +312,8 @@ int main(void)
         mtt_test(a_retained_graph_gives_the_same_bits_again),
         mtt_test(it_keeps_its_inputs_and_one_float_per_row),
         mtt_test(the_peak_holds_one_chunk_of_logits),
-        mtt_test(default_chunks_have_equal_size_and_at_most_32_mib),
+        mtt_test(default_parts_have_equal_size_and_suit_the_device),
+        mtt_test(a_loss_that_keeps_logits_writes_a_number_per_row),
         mtt_test(arguments_that_do_not_fit_are_refused_by_name),
         mtt_test(a_target_outside_the_classes_is_named_in_any_row),
         mtt_test(any_allocation_may_fail),

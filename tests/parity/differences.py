@@ -80,6 +80,12 @@ DIFFERENCES = {
         "cross-entropy", "-e",
         lambda e: -e,
         "PyTorch keeps the sum of the class weights, a scalar. memtape counts the targets again."),
+    "loss of logits": Difference(
+        "cross-entropy that keeps logits, of n rows in a storage of m, v classes, s = max(e, 4)",
+        "m e - n v e + s n - e",
+        lambda e, n, v, m: (m - n * v) * e + max(e, 4) * n - e,
+        "An option: logits, with their whole storage, and each row's log-sum-exp are kept in place of "
+        "log-probabilities. PyTorch has no such operation."),
     "linear cross-entropy": Difference(
         "fused output product and cross-entropy of n rows and v classes, s = max(e, 4)",
         "-s (n v - n + 1)",

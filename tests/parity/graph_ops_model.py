@@ -210,6 +210,20 @@ class CrossEntropy(Op):
         return [Applied("loss weight", {})]
 
 
+class CrossEntropyLse(CrossEntropy):
+    def text(self, x, target, ignore):
+        return mt("cross_entropy_lse", x, target, ignore), super().text(x, target, ignore)[1]
+
+    def suits(self, t, room, ignore):
+        # memtape keeps the log-sum-exp, whose rounding grows with the logits; PyTorch keeps log-probabilities.
+        return super().suits(t, room, ignore) and t[0].abs().max() < 8
+
+    def differences(self, call):
+        x, target = call.operands
+        return [Applied("loss of logits", {"n": target.numel(), "v": x.shape[-1], "m": call.stored(0)},
+                        adds=(0,))]
+
+
 def uncertain(logits, target):
     """False if a row is almost certain of its target, because its loss is then the difference of two almost
     equal numbers. With one class the loss is 0, without rounding."""

@@ -84,6 +84,7 @@ THEIRS = {
                                          else torch.softmax(x * scale, -1)),
     "layer_norm": layer_norm, "rms_norm": rms_norm, "batch_norm": batch_norm, "rope": their_rope,
     "dropout": F.dropout, "cross_entropy": cross_entropy,
+    "cross_entropy_lse": cross_entropy,
     "linear_cross_entropy": linear_cross_entropy,
     "sum": lambda x, keep, *dims: torch.sum(x, every(x, dims), bool(keep)),
     "mean": lambda x, keep, *dims: torch.mean(x, every(x, dims), bool(keep)),

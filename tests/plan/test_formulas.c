@@ -296,7 +296,7 @@ static void draw_ops(uint64_t *seed, mt_op_choices *ops)
     ops->rope = (mt_op_form)pick(seed, 0, 1);
     ops->softmax = (mt_op_precision)pick(seed, 0, 1);
     ops->kv_groups = (mt_kv_groups)pick(seed, 0, 1);
-    ops->loss = (mt_loss_form)pick(seed, 0, 2);
+    ops->loss = (mt_loss_form)pick(seed, 0, MT_LOSS_FORM_COUNT - 1);
 }
 
 static mt_model_config draw_model(uint64_t *seed)
@@ -330,7 +330,8 @@ static mt_model_config draw_model(uint64_t *seed)
     c.qkv_bias = toss(seed);
     c.dtype = dtypes[pick(seed, 0, 3)];
     if (toss(seed)) draw_ops(seed, &c.ops);
-    if (c.kind == MT_MODEL_BERT || c.logit_cap > 0) c.ops.loss %= MT_LOSS_FUSED; /* refused */
+    bool refused = c.kind == MT_MODEL_BERT || c.logit_cap > 0;
+    if (refused && c.ops.loss == MT_LOSS_FUSED) c.ops.loss = MT_LOSS_NATIVE;
     return c;
 }
 

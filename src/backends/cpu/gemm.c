@@ -84,9 +84,12 @@ static void read_views(mti_gemm *g, const mti_view *a, const mti_view *b, const 
 {
     int rank = c->rank;
     assert(rank >= 2 && a->rank == rank && b->rank == rank);
-    assert(a->dtype == c->dtype && b->dtype == c->dtype && mt_dtype_is_float(c->dtype));
-    *g = (mti_gemm){.dtype = c->dtype,
-                    .size = mt_dtype_size(c->dtype),
+    assert(a->dtype == b->dtype && mt_dtype_is_float(a->dtype));
+    assert(a->dtype == c->dtype || (mt_dtype_size(a->dtype) == 2 && c->dtype == MT_F32));
+    *g = (mti_gemm){.dtype = a->dtype,
+                    .c_dtype = c->dtype,
+                    .size = mt_dtype_size(a->dtype),
+                    .c_size = mt_dtype_size(c->dtype),
                     .m = c->shape[rank - 2],
                     .n = c->shape[rank - 1],
                     .k = a->shape[rank - 1],
@@ -263,7 +266,7 @@ static void run_items(void *arg, int worker, int64_t begin, int64_t end)
                            .n = min64(g->tile_n, g->n - j),
                            .a = g->a.data + a * size,
                            .b = g->b.data + b * size,
-                           .c = g->c.data + c * size};
+                           .c = g->c.data + c * (int64_t)g->c_size};
         if (g->size == 2)
             mti_gemm_half_tile(g, &t, g->scratch + (size_t)worker * g->scratch_per_worker);
         else
@@ -276,7 +279,7 @@ static void run_items(void *arg, int worker, int64_t begin, int64_t end)
 size_t mti_cpu_gemm_scratch(mti_ctx *ctx, const mti_view *a, const mti_view *b, const mti_view *c)
 {
     mti_gemm g;
-    if (mt_dtype_size(c->dtype) != 2 || mti_view_count(c) == 0) return 0;
+    if (mt_dtype_size(a->dtype) != 2 || mti_view_count(c) == 0) return 0;
     read_views(&g, a, b, c);
     plan_tiles(ctx, &g);
     return (size_t)g.n_workers * g.scratch_per_worker;
@@ -299,4 +302,24 @@ bool mti_cpu_gemm(mti_ctx *ctx, double alpha, const mti_view *a, const mti_view 
     plan_tiles(ctx, &g);
     g.n_workers = mti_cpu_scratch_workers(g.n_workers, n_scratch, g.scratch_per_worker);
     return mti_cpu_workers(ctx, g.n_workers, g.n_items, g.grain, run_items, &g);
+}
+
+/* ---- with the sums of a's rows: one after the other, in the same scratch ---- */
+
+size_t mti_cpu_gemm_sums_scratch(mti_ctx *ctx, const mti_view *a, const mti_view *b,
+                                 const mti_view *c)
+{
+    mti_view x, y;
+    mti_view_sums(a, NULL, &x, &y);
+    size_t product = mti_cpu_gemm_scratch(ctx, a, b, c), sum = mti_cpu_sum_scratch(ctx, &x, &y);
+    return product > sum ? product : sum;
+}
+
+bool mti_cpu_gemm_sums(mti_ctx *ctx, const mti_view *a, const mti_view *b, const mti_view *c,
+                       const mti_view *sums, void *scratch, size_t n_scratch)
+{
+    mti_view x, y;
+    mti_view_sums(a, sums, &x, &y);
+    return mti_cpu_gemm(ctx, 1, a, b, 0, c, NULL, scratch, n_scratch) &&
+           mti_cpu_sum(ctx, 1, &x, &y, scratch);
 }

@@ -13,8 +13,8 @@ typedef struct mti_gemm_operand {
 } mti_gemm_operand;
 
 typedef struct mti_gemm {
-    mt_dtype dtype;
-    size_t size; /* of an element */
+    mt_dtype dtype, c_dtype;
+    size_t size, c_size; /* of an element */
     double alpha;
     bool accumulate; /* beta = 1 */
     int64_t m, n, k;

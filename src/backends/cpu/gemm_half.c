@@ -1,6 +1,6 @@
 /* gemm_half.c: products of bf16 and f16. The tile of c is summed in f32 in scratch and rounded
- * once. Blocks of both operands are widened to f32 in scratch too, unless oneDNN takes them
- * directly. */
+ * once, or kept where c is in f32. Blocks of both operands are widened to f32 in scratch too,
+ * unless oneDNN takes them directly. */
 #include <stdint.h>
 #include "backends/cpu/gemm.h"
 
@@ -39,12 +39,17 @@ static mti_mat widen(const mti_gemm *g, const mti_gemm_operand *s, const char *d
     return (mti_mat){out, inner, s->trans};
 }
 
+static char *row_of_c(const mti_gemm *g, const mti_gemm_tile *t, int64_t i)
+{
+    return t->c + ((t->i + i) * g->c.ld + t->j) * (int64_t)g->c_size;
+}
+
 /* The addend of row i of the tile: bias, c, their sum or zeros. */
 static void added_to_row(const mti_gemm *g, const mti_gemm_tile *t, int64_t i, const float *bias,
                          float *row)
 {
     if (g->accumulate)
-        mti_cpu_load_f32(g->dtype, t->c + ((t->i + i) * g->c.ld + t->j) * 2, row, t->n);
+        mti_cpu_load_f32(g->c_dtype, row_of_c(g, t, i), row, t->n);
     else
         for (int64_t j = 0; j < t->n; j++) row[j] = 0;
     if (g->bias != NULL)
@@ -68,7 +73,8 @@ void mti_gemm_half_tile(const mti_gemm *g, const mti_gemm_tile *t, void *scratch
     float *f = scratch, *c = f + part.c, *bias = f + part.bias, *added = f + part.added;
     int64_t first = g->bias_per_row ? t->i : t->j;
     if (g->bias != NULL)
-        mti_cpu_load_f32(g->dtype, g->bias + first * 2, bias, g->bias_per_row ? t->m : t->n);
+        mti_cpu_load_f32(g->c_dtype, g->bias + first * (int64_t)g->c_size, bias,
+                         g->bias_per_row ? t->m : t->n);
     bool native = g->native && mti_gemm_bf16_product(g, t, c, f + part.native);
     if (!native) {
         for (int64_t i = 0; i < t->m; i++) added_to_row(g, t, i, bias, c + i * t->n);
@@ -80,6 +86,6 @@ void mti_gemm_half_tile(const mti_gemm *g, const mti_gemm_tile *t, void *scratch
             added_to_row(g, t, i, bias, added);
             for (int64_t j = 0; j < t->n; j++) row[j] = alpha * row[j] + added[j];
         }
-        mti_cpu_store_f32(g->dtype, row, t->c + ((t->i + i) * g->c.ld + t->j) * 2, t->n);
+        mti_cpu_store_f32(g->c_dtype, row, row_of_c(g, t, i), t->n);
     }
 }

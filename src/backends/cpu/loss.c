@@ -15,9 +15,9 @@ typedef struct entropy_job {
 typedef struct lse_job {
     mti_rows x, dx;
     const int64_t *target;
-    void *lse, *loss;  /* T, one per row; lse NULL: all 0 */
-    const void *scale; /* T */
-    int64_t ignore, n;
+    void *lse, *loss;         /* T, one per row; lse NULL: all 0 */
+    const void *scale;        /* T */
+    int64_t ignore, n, first; /* first: the class of x's first column */
 } lse_job;
 
 #define T           float
@@ -101,7 +101,13 @@ bool mti_cpu_entropy_rows(mti_ctx *ctx, int64_t ignore, const mti_view *x, const
     return true;
 }
 
-bool mti_cpu_entropy_rows_backward(mti_ctx *ctx, int64_t ignore, const mti_view *x,
+size_t mti_cpu_entropy_bytes(mti_ctx *ctx, mt_dtype dtype)
+{
+    (void)ctx, (void)dtype;
+    return (size_t)32 << 20;
+}
+
+bool mti_cpu_entropy_rows_backward(mti_ctx *ctx, int64_t ignore, int64_t first, const mti_view *x,
                                    const mti_view *target, const mti_view *lse,
                                    const mti_view *scale, const mti_view *dx)
 {
@@ -110,6 +116,7 @@ bool mti_cpu_entropy_rows_backward(mti_ctx *ctx, int64_t ignore, const mti_view 
                    .target = target->data,
                    .lse = lse ? lse->data : NULL,
                    .scale = scale->data,
+                   .first = first,
                    .ignore = ignore,
                    .n = x->shape[1]};
     bool wide = x->dtype == MT_F64;
@@ -138,5 +145,5 @@ bool mti_cpu_cross_entropy_backward(mti_ctx *ctx, int64_t ignore, const mti_view
     double room;
     mti_view scale = {.data = &room, .dtype = logp->dtype == MT_F64 ? MT_F64 : MT_F32};
     return mti_cpu_counted_mean(ctx, ignore, logp->shape[1], target, dloss, &scale) &&
-           mti_cpu_entropy_rows_backward(ctx, ignore, logp, target, NULL, &scale, dx);
+           mti_cpu_entropy_rows_backward(ctx, ignore, 0, logp, target, NULL, &scale, dx);
 }

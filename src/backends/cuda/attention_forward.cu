@@ -24,7 +24,7 @@ constexpr int M = 2, WARP_QUERIES = 16 * M, QUERIES = WARP_QUERIES * MTI_ATTN_WA
 
 /* Keys per step, as many as 255 registers allow. */
 template <int D, mti_drop_kind DROP> struct step {
-    static constexpr int KEYS = D > 96 && mti_drops(DROP) ? 32 : 64;
+    static constexpr int KEYS = D > 80 && mti_drops(DROP) ? 32 : 64;
     static constexpr int TILES = mti_attn_tile<QUERIES, D>() + 2 * mti_attn_tile<KEYS, D>();
 };
 

@@ -93,7 +93,8 @@ __device__ __forceinline__ void mti_pass_turn(unsigned *turns)
     asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(__cvta_generic_to_global(turns))
                  : "memory");
 }
-/* *sum += x in L2, without waiting for it. Only in turn, so that the order of additions is fixed. */
+/* *sum += x in L2, without waiting for it. Only in turn, so that the order of additions is fixed.
+ */
 __device__ __forceinline__ void mti_add_in_turn(float4 *sum, float4 x)
 {
 #if __CUDA_ARCH__ >= 900
@@ -249,15 +250,25 @@ __device__ __forceinline__ void mti_attn_weigh(float (&acc)[M][D / 8][4],
  * With MTI_DROP_QUADS four consecutive draws in j share a counter. The lanes that hold them
  * divide the work: each computes the draws of one counter, and they exchange the bits. */
 
+/* The draws at, at + first, at + second, at + first + second, one by one: the registers of four at
+ * a time are more than the products leave. */
+__device__ __forceinline__ uint32_t mti_attn_keep_each(const mti_attn_drop &drop, int64_t at,
+                                                       int64_t first, int64_t second)
+{
+    uint32_t keep = 0;
+#pragma unroll 1
+    for (uint32_t r = 0; r < 4; r++)
+        keep |= (mti_attn_keep(drop, at + (r & 1u ? first : 0) + (r & 2u ? second : 0)) ? 1u : 0u)
+                << r;
+    return keep;
+}
+
 /* Rows are queries: accumulators 0 to 3 are draws at, at + 1, at + 8 t, at + 8 t + 1. */
 template <mti_drop_kind DROP>
 __device__ __forceinline__ uint32_t mti_attn_keep_tile(const mti_attn_drop &drop, int64_t t,
                                                        int64_t at)
 {
-    if (DROP == MTI_DROP_ANY)
-        return (mti_attn_keep(drop, at) ? 1u : 0u) | (mti_attn_keep(drop, at + 1) ? 2u : 0u) |
-               (mti_attn_keep(drop, at + 8 * t) ? 4u : 0u) |
-               (mti_attn_keep(drop, at + 8 * t + 1) ? 8u : 0u);
+    if (DROP == MTI_DROP_ANY) return mti_attn_keep_each(drop, at, 1, 8 * t);
     bool odd = threadIdx.x % 2 != 0; /* this lane's columns are the upper half of their four */
     uint32_t own_bits = mti_attn_keep4(drop, (odd ? at + 8 * t : at) / 4);
     uint32_t other = __shfl_xor_sync(0xffffffffu, own_bits, 1);
@@ -271,10 +282,7 @@ template <mti_drop_kind DROP>
 __device__ __forceinline__ uint32_t mti_attn_keep_tile_t(const mti_attn_drop &drop, int64_t t,
                                                          int64_t at)
 {
-    if (DROP == MTI_DROP_ANY)
-        return (mti_attn_keep(drop, at) ? 1u : 0u) | (mti_attn_keep(drop, at + t) ? 2u : 0u) |
-               (mti_attn_keep(drop, at + 8) ? 4u : 0u) |
-               (mti_attn_keep(drop, at + 8 + t) ? 8u : 0u);
+    if (DROP == MTI_DROP_ANY) return mti_attn_keep_each(drop, at, t, 8);
     uint32_t r = threadIdx.x / 4 % 4; /* this lane's number among the four */
     uint32_t own_bits = mti_attn_keep4(drop, (at + (r & 1u ? t : 0) + (r & 2u ? 8 : 0)) / 4);
     uint32_t keep = (own_bits >> r & 1u) << r;
@@ -302,15 +310,13 @@ __device__ __forceinline__ void mti_attn_put(const float (&acc)[M][D / 8][4], fl
             for (int k = 0; k < D / 8; k++) {
                 uint32_t two = mti_attn_half<T>::pack(acc[m][k][2 * r] * factor,
                                                       acc[m][k][2 * r + 1] * factor);
-                *mti_at<uint32_t>(stage + (m * 16 + r * 8 + g) * P + k * 8 + c * 2) =
-                    two;
+                *mti_at<uint32_t>(stage + (m * 16 + r * 8 + g) * P + k * 8 + c * 2) = two;
             }
     __syncwarp();
     for (int piece = lane; piece < 16 * M * (D / 8); piece += 32) {
         int r = piece / (D / 8), column = piece % (D / 8) * 8;
         if (r < n && column < d)
-            *mti_at<uint4>(to + r * row + column) =
-                *mti_at<const uint4>(stage + r * P + column);
+            *mti_at<uint4>(to + r * row + column) = *mti_at<const uint4>(stage + r * P + column);
     }
 }
 

@@ -23,18 +23,20 @@ struct matrix {
 };
 
 struct product {
-    mt_dtype dtype;
-    int64_t m, n, k; /* sizes of cuBLASLt's product: c is [m,n] column-major */
+    mt_dtype dtype, c_dtype; /* f32 beside 16 bits, otherwise the same */
+    int64_t m, n, k;         /* sizes of cuBLASLt's product: c is [m,n] column-major */
     struct matrix a, b, c;
     int batch_rank;
     int64_t batch_shape[MT_MAX_RANK];
+    uint32_t epilogue;  /* LT_EPILOGUE_: what else the product does */
+    const void *vector; /* the bias that it adds, or where it stores its operand's sums; or NULL */
 };
 
 /* All that the choice of algorithm depends on. Keys are compared as bytes, so padding is 0. */
 struct plan_key {
     int64_t m, n, k, lda, ldb, ldc, n_batch, stride_a, stride_b, stride_c;
-    int dtype, trans_a, trans_b, bias;
-    int align_a, align_b, align_c, align_bias;
+    int dtype, c_dtype, trans_a, trans_b, epilogue;
+    int align_a, align_b, align_c, align_vector;
 };
 
 struct plan {
@@ -42,6 +44,7 @@ struct plan {
     struct plan_key key;
     lt_desc_t desc;
     lt_layout_t a, b, c;
+    bool offered; /* whether the library has such a product; false only with LT_EPILOGUE_SUMS_B */
     lt_algo algo;
 };
 
@@ -123,7 +126,7 @@ static bool load(struct mti_cublas *blas)
     if (!open_library()) return false;
 #define LOAD(member, name, parameters)                                                             \
     {                                                                                              \
-        void *found = symbol_of(#name);                                                      \
+        void *found = symbol_of(#name);                                                            \
         if (!found) return mti_fail_bool(MT_ERR_UNSUPPORTED, "cuda: cuBLASLt without " #name);     \
         memcpy(&blas->lt.member, &found, sizeof found);                                            \
     }
@@ -190,22 +193,23 @@ static bool make_layout(const lt_functions *lt, lt_layout_t *layout, int type,
            lt_ok(lt->layout_set(*layout, LT_LAYOUT_BATCH_STRIDE, &stride, sizeof stride), "batch");
 }
 
-static bool make_desc(mti_ctx *ctx, struct plan *p, mt_dtype dtype, const void *bias)
+static bool make_desc(mti_ctx *ctx, struct plan *p, const struct product *g, int c_type)
 {
     const lt_functions *lt = &ctx->blas->lt;
-    bool f64 = dtype == MT_F64;
-    int type = lt_type(dtype);
-    int compute = f64                            ? LT_COMPUTE_F64
-                  : dtype == MT_F32 && ctx->tf32 ? LT_COMPUTE_TF32
-                                                 : LT_COMPUTE_F32;
+    bool f64 = g->dtype == MT_F64;
+    const void *vector = g->vector;
+    int compute = f64                               ? LT_COMPUTE_F64
+                  : g->dtype == MT_F32 && ctx->tf32 ? LT_COMPUTE_TF32
+                                                    : LT_COMPUTE_F32;
     int32_t op_a = p->key.trans_a ? LT_OP_T : LT_OP_N, op_b = p->key.trans_b ? LT_OP_T : LT_OP_N;
-    uint32_t epilogue = bias ? LT_EPILOGUE_BIAS : LT_EPILOGUE_NONE;
+    uint32_t epilogue = (uint32_t)p->key.epilogue;
     return lt_ok(lt->desc_create(&p->desc, compute, f64 ? LT_F64 : LT_F32), "description") &&
            lt_ok(lt->desc_set(p->desc, LT_DESC_TRANSA, &op_a, sizeof op_a), "transpose") &&
            lt_ok(lt->desc_set(p->desc, LT_DESC_TRANSB, &op_b, sizeof op_b), "transpose") &&
            lt_ok(lt->desc_set(p->desc, LT_DESC_EPILOGUE, &epilogue, sizeof epilogue), "epilogue") &&
-           (!bias || (lt_ok(lt->desc_set(p->desc, LT_DESC_BIAS_TYPE, &type, sizeof type), "bias") &&
-                      lt_ok(lt->desc_set(p->desc, LT_DESC_BIAS, &bias, sizeof bias), "bias")));
+           (!vector ||
+            (lt_ok(lt->desc_set(p->desc, LT_DESC_BIAS_TYPE, &c_type, sizeof c_type), "bias") &&
+             lt_ok(lt->desc_set(p->desc, LT_DESC_BIAS, &vector, sizeof vector), "bias")));
 }
 
 static bool choose_algorithm(mti_ctx *ctx, struct plan *p)
@@ -227,13 +231,18 @@ static bool choose_algorithm(mti_ctx *ctx, struct plan *p)
             lt_ok(lt->pref_set(pref, LT_PREF_ALIGN_A + i, &align[i], sizeof align[i]), "alignment");
     lt_heuristic found;
     int n_found = 0;
-    ok = ok && lt_ok(lt->heuristic(ctx->blas->handle, p->desc, p->a, p->b, p->c, p->c, pref, 1,
-                                   &found, &n_found),
-                     "choosing how to multiply");
+    if (ok) {
+        int status = lt->heuristic(ctx->blas->handle, p->desc, p->a, p->b, p->c, p->c, pref, 1,
+                                   &found, &n_found);
+        p->offered = status == LT_OK && n_found;
+        bool may_be_missing = p->key.epilogue == LT_EPILOGUE_SUMS_B &&
+                              (status == LT_OK || status == LT_NOT_SUPPORTED);
+        ok = may_be_missing || lt_ok(status, "choosing how to multiply");
+        if (ok && !p->offered && !may_be_missing)
+            ok = mti_fail_bool(MT_ERR_UNSUPPORTED, "cuda: cuBLASLt has no way to multiply this");
+    }
     if (pref) lt->pref_destroy(pref);
-    if (ok && !n_found)
-        return mti_fail_bool(MT_ERR_UNSUPPORTED, "cuda: cuBLASLt has no way to multiply this");
-    if (ok) p->algo = found.algo;
+    if (ok && p->offered) p->algo = found.algo;
     return ok;
 }
 
@@ -245,8 +254,7 @@ static uint64_t hash_of(const struct plan_key *key)
     return hash;
 }
 
-static struct plan *plan_for(mti_ctx *ctx, const struct product *g, const struct plan_key *key,
-                             const void *bias)
+static struct plan *plan_for(mti_ctx *ctx, const struct product *g, const struct plan_key *key)
 {
     struct mti_cublas *blas = ctx->blas;
     struct plan **bucket = &blas->buckets[hash_of(key) % N_BUCKETS];
@@ -256,11 +264,11 @@ static struct plan *plan_for(mti_ctx *ctx, const struct product *g, const struct
     struct plan *p = static_cast<struct plan *>(mti_calloc(1, sizeof *p));
     if (!p) return NULL;
     p->key = *key;
-    int type = lt_type(g->dtype);
-    if (!make_desc(ctx, p, g->dtype, bias) ||
+    int type = lt_type(g->dtype), c_type = lt_type(g->c_dtype);
+    if (!make_desc(ctx, p, g, c_type) ||
         !make_layout(&blas->lt, &p->a, type, &g->a, key->n_batch, key->stride_a) ||
         !make_layout(&blas->lt, &p->b, type, &g->b, key->n_batch, key->stride_b) ||
-        !make_layout(&blas->lt, &p->c, type, &g->c, key->n_batch, key->stride_c) ||
+        !make_layout(&blas->lt, &p->c, c_type, &g->c, key->n_batch, key->stride_c) ||
         !choose_algorithm(ctx, p)) {
         plan_free(blas, p);
         return NULL;
@@ -327,7 +335,7 @@ static bool read_views(struct product *g, const mti_view *a, const mti_view *b, 
 {
     int rank = c->rank;
     memset(g, 0, sizeof *g);
-    g->dtype = c->dtype;
+    g->dtype = a->dtype, g->c_dtype = c->dtype, g->epilogue = LT_EPILOGUE_NONE;
     g->m = c->shape[rank - 1], g->n = c->shape[rank - 2], g->k = a->shape[rank - 1];
     g->a = matrix_of(b), g->b = matrix_of(a), g->c = matrix_of(c);
     bool row_major = !g->c.trans;
@@ -363,20 +371,31 @@ static const void *offset(const void *p, int64_t elements, mt_dtype dtype)
     return static_cast<const char *>(p) + elements * (int64_t)mt_dtype_size(dtype);
 }
 
-/* The products over the innermost batch dimension; i: the indices of the outer ones. */
-static bool multiply(mti_ctx *ctx, const struct product *g, const int64_t *i, double alpha,
-                     double beta, const void *bias, void *scratch)
+/* The matrices of the products over the innermost batch dimension; i: the indices of the outer
+ * ones. */
+struct operands {
+    const void *a, *b;
+    void *c;
+};
+
+static struct operands operands_of(const struct product *g, const int64_t *i)
 {
     int64_t offset_a = 0, offset_b = 0, offset_c = 0;
-    int inner = g->batch_rank - 1;
-    for (int d = 0; d < inner; d++) {
+    for (int d = 0; d < g->batch_rank - 1; d++) {
         offset_a += i[d] * g->a.batch_stride[d];
         offset_b += i[d] * g->b.batch_stride[d];
         offset_c += i[d] * g->c.batch_stride[d];
     }
-    const void *a = offset(g->a.data, offset_a, g->dtype);
-    const void *b = offset(g->b.data, offset_b, g->dtype);
-    void *c = const_cast<void *>(offset(g->c.data, offset_c, g->dtype));
+    struct operands at;
+    at.a = offset(g->a.data, offset_a, g->dtype);
+    at.b = offset(g->b.data, offset_b, g->dtype);
+    at.c = const_cast<void *>(offset(g->c.data, offset_c, g->c_dtype));
+    return at;
+}
+
+static struct plan_key key_of(const struct product *g, const struct operands *at)
+{
+    int inner = g->batch_rank - 1;
     struct plan_key key;
     memset(&key, 0, sizeof key);
     key.m = g->m, key.n = g->n, key.k = g->k;
@@ -387,32 +406,43 @@ static bool multiply(mti_ctx *ctx, const struct product *g, const int64_t *i, do
         key.stride_b = g->b.batch_stride[inner];
         key.stride_c = g->c.batch_stride[inner];
     }
-    key.dtype = g->dtype, key.trans_a = g->a.trans, key.trans_b = g->b.trans;
-    key.bias = bias != NULL;
-    key.align_a = alignment(a), key.align_b = alignment(b), key.align_c = alignment(c);
-    key.align_bias = bias ? alignment(bias) : 0;
+    key.dtype = g->dtype, key.c_dtype = g->c_dtype, key.trans_a = g->a.trans,
+    key.trans_b = g->b.trans;
+    key.epilogue = (int)g->epilogue;
+    key.align_a = alignment(at->a), key.align_b = alignment(at->b);
+    key.align_c = alignment(at->c);
+    key.align_vector = g->vector ? alignment(g->vector) : 0;
+    return key;
+}
 
+static bool multiply(mti_ctx *ctx, const struct product *g, const int64_t *i, double alpha,
+                     double beta, void *scratch)
+{
+    struct operands at = operands_of(g, i);
+    struct plan_key key = key_of(g, &at);
     float alpha_f32 = (float)alpha, beta_f32 = (float)beta;
     bool f64 = g->dtype == MT_F64;
-    struct plan *p = plan_for(ctx, g, &key, bias);
+    struct plan *p = plan_for(ctx, g, &key);
     const lt_functions *lt = &ctx->blas->lt;
-    return p && (!bias || lt_ok(lt->desc_set(p->desc, LT_DESC_BIAS, &bias, sizeof bias), "bias")) &&
+    return p &&
+           (!g->vector ||
+            lt_ok(lt->desc_set(p->desc, LT_DESC_BIAS, &g->vector, sizeof g->vector), "bias")) &&
            lt_ok(lt->matmul(ctx->blas->handle, p->desc,
-                            f64 ? static_cast<void *>(&alpha) : &alpha_f32, a, p->a, b, p->b,
-                            f64 ? static_cast<void *>(&beta) : &beta_f32, c, p->c, c, p->c,
+                            f64 ? static_cast<void *>(&alpha) : &alpha_f32, at.a, p->a, at.b, p->b,
+                            f64 ? static_cast<void *>(&beta) : &beta_f32, at.c, p->c, at.c, p->c,
                             &p->algo, scratch, ctx->n_workspace, ctx->stream),
                  "product");
 }
 
 static bool multiply_all(mti_ctx *ctx, const struct product *g, double alpha, double beta,
-                         const void *bias, void *scratch)
+                         void *scratch)
 {
     int64_t n_outer = 1, i[MT_MAX_RANK] = {};
     for (int d = 0; d < g->batch_rank - 1; d++) n_outer *= g->batch_shape[d];
     pthread_mutex_lock(&ctx->blas->lock);
     bool ok = load(ctx->blas);
     for (int64_t done = 0; ok && done < n_outer; done++) {
-        ok = multiply(ctx, g, i, alpha, beta, bias, scratch);
+        ok = multiply(ctx, g, i, alpha, beta, scratch);
         for (int d = g->batch_rank - 2; d >= 0 && ++i[d] == g->batch_shape[d]; d--) i[d] = 0;
     }
     pthread_mutex_unlock(&ctx->blas->lock);
@@ -444,6 +474,50 @@ bool mti_cuda_gemm(mti_ctx *ctx, double alpha, const mti_view *a, const mti_view
             return false;
         beta = 1;
     }
-    if (g.k) return multiply_all(ctx, &g, alpha, beta, fused ? bias->data : NULL, scratch);
+    if (fused) g.epilogue = LT_EPILOGUE_BIAS, g.vector = bias->data;
+    if (g.k) return multiply_all(ctx, &g, alpha, beta, scratch);
     return beta != 0 || mti_cuda_fill(ctx, c, 0);
+}
+
+/* ---- a product, and the sums of its first operand's rows ----
+ * For a row-major c that operand is cuBLASLt's second matrix, whose columns LT_EPILOGUE_SUMS_B adds
+ * up over k, in f32. Two launches where the library has no such product: in f64, for k = 1 before
+ * 12.3.4, and where its heuristic finds none, which is kept as a plan of its own. */
+
+size_t mti_cuda_gemm_sums_scratch(mti_ctx *ctx, const mti_view *a, const mti_view *b,
+                                  const mti_view *c)
+{
+    mti_view x, y;
+    mti_view_sums(a, NULL, &x, &y);
+    size_t product = mti_cuda_gemm_scratch(ctx, a, b, c), sum = mti_cuda_sum_scratch(ctx, &x, &y);
+    return product > sum ? product : sum;
+}
+
+static bool is_offered(mti_ctx *ctx, const struct product *g, bool *offered)
+{
+    const int64_t none[MT_MAX_RANK] = {};
+    struct operands at = operands_of(g, none);
+    struct plan_key key = key_of(g, &at);
+    pthread_mutex_lock(&ctx->blas->lock);
+    struct plan *p = load(ctx->blas) ? plan_for(ctx, g, &key) : NULL;
+    *offered = p && p->offered;
+    pthread_mutex_unlock(&ctx->blas->lock);
+    return p != NULL;
+}
+
+bool mti_cuda_gemm_sums(mti_ctx *ctx, const mti_view *a, const mti_view *b, const mti_view *c,
+                        const mti_view *sums, void *scratch, size_t)
+{
+    struct product g;
+    bool offered = read_views(&g, a, b, c) && g.batch_rank == 0 && g.dtype != MT_F64 && g.k > 1 &&
+                   mti_view_count(c);
+    if (offered) {
+        g.epilogue = LT_EPILOGUE_SUMS_B, g.vector = sums->data;
+        if (!is_offered(ctx, &g, &offered)) return false;
+    }
+    if (offered) return multiply_all(ctx, &g, 1, 0, scratch);
+    mti_view x, y;
+    mti_view_sums(a, sums, &x, &y);
+    return mti_cuda_gemm(ctx, 1, a, b, 0, c, NULL, scratch, 0) &&
+           mti_cuda_sum(ctx, 1, &x, &y, scratch);
 }

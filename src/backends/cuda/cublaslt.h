@@ -7,13 +7,15 @@
 #include <stdint.h>
 #include "backends/cuda/gpu.h"
 
-enum { LT_OK = 0 };                                        /* cublasStatus_t */
+enum { LT_OK = 0, LT_NOT_SUPPORTED = 15 };                 /* cublasStatus_t */
 enum { LT_F32 = 0, LT_F64 = 1, LT_F16 = 2, LT_BF16 = 14 }; /* cudaDataType_t */
 enum { LT_COMPUTE_F32 = 68, LT_COMPUTE_F64 = 70, LT_COMPUTE_TF32 = 77 };
 enum { LT_OP_N = 0, LT_OP_T = 1 };
 enum { LT_DESC_TRANSA = 3, LT_DESC_TRANSB = 4, LT_DESC_EPILOGUE = 7, LT_DESC_BIAS = 8 };
 enum { LT_DESC_BIAS_TYPE = 26 };
-enum { LT_EPILOGUE_NONE = 1, LT_EPILOGUE_BIAS = 4 };
+/* SUMS_B: stores the sums over k of the second matrix, one for each column of the result, in the
+ * result's dtype. */
+enum { LT_EPILOGUE_NONE = 1, LT_EPILOGUE_BIAS = 4, LT_EPILOGUE_SUMS_B = 512 };
 enum { LT_LAYOUT_BATCH = 5, LT_LAYOUT_BATCH_STRIDE = 6 };
 enum { LT_PREF_WORKSPACE = 1, LT_PREF_REDUCTIONS = 3, LT_PREF_ALIGN_A = 5 }; /* then B, C, D */
 enum { LT_REDUCE_IN_COMPUTE_TYPE = 2 };
@@ -68,6 +70,7 @@ typedef struct lt_functions {
 #include <cublasLt.h>
 #define LT_IS(ours, theirs) static_assert((int)(ours) == (int)(theirs), #ours " is not " #theirs)
 LT_IS(LT_OK, CUBLAS_STATUS_SUCCESS);
+LT_IS(LT_NOT_SUPPORTED, CUBLAS_STATUS_NOT_SUPPORTED);
 LT_IS(LT_F32, CUDA_R_32F);
 LT_IS(LT_F64, CUDA_R_64F);
 LT_IS(LT_F16, CUDA_R_16F);
@@ -84,6 +87,7 @@ LT_IS(LT_DESC_BIAS, CUBLASLT_MATMUL_DESC_BIAS_POINTER);
 LT_IS(LT_DESC_BIAS_TYPE, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE);
 LT_IS(LT_EPILOGUE_NONE, CUBLASLT_EPILOGUE_DEFAULT);
 LT_IS(LT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_BIAS);
+LT_IS(LT_EPILOGUE_SUMS_B, CUBLASLT_EPILOGUE_BGRADB);
 LT_IS(LT_LAYOUT_BATCH, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT);
 LT_IS(LT_LAYOUT_BATCH_STRIDE, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET);
 LT_IS(LT_PREF_WORKSPACE, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES);

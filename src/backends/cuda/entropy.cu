@@ -79,7 +79,7 @@ struct entropy_gradient_job {
     mti_rowset x, dx;
     const int64_t *target;
     const void *lse, *scale; /* lse NULL: all 0 */
-    int64_t ignore;
+    int64_t ignore, first_class;
     int team_size;
 };
 
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(MAP_BLOCK) gradient_of_rows(entropy_gradient_j
     MTI_UNROLL
     for (int i = 0; i < MAP_CHUNKS; i++) {
         int c = first + i * job.team_size;
-        int64_t off = t - x.first(c); /* the target's place in the chunk */
+        int64_t off = t - job.first_class - x.first(c); /* the target's place in the chunk */
         A out[N];
         auto xs = v[i].open();
         MTI_UNROLL
@@ -134,9 +134,13 @@ template <class T> static bool rows_backward(mti_ctx *ctx, entropy_gradient_job 
     return MTI_LAUNCH(ctx, entropy_rows_backward, grid, MAP_BLOCK, 0, *job);
 }
 
-extern "C" bool mti_cuda_entropy_rows_backward(mti_ctx *ctx, int64_t ignore, const mti_view *x,
-                                               const mti_view *target, const mti_view *lse,
-                                               const mti_view *scale, const mti_view *dx)
+/* Products of fewer rows leave a GPU idle between launches. */
+extern "C" size_t mti_cuda_entropy_bytes(mti_ctx *, mt_dtype) { return (size_t)256 << 20; }
+
+extern "C" bool mti_cuda_entropy_rows_backward(mti_ctx *ctx, int64_t ignore, int64_t first,
+                                               const mti_view *x, const mti_view *target,
+                                               const mti_view *lse, const mti_view *scale,
+                                               const mti_view *dx)
 {
     entropy_gradient_job job = {};
     job.x = mti_rowset_of(x);
@@ -145,6 +149,7 @@ extern "C" bool mti_cuda_entropy_rows_backward(mti_ctx *ctx, int64_t ignore, con
     job.lse = lse ? lse->data : nullptr;
     job.scale = scale->data;
     job.ignore = ignore;
+    job.first_class = first;
     if (job.x.rows == 0 || job.x.n == 0) return true;
     return mti_for_float(x->dtype, [&](auto t) { return rows_backward<decltype(t)>(ctx, &job); });
 }

@@ -67,5 +67,5 @@ extern "C" bool mti_cuda_cross_entropy_backward(mti_ctx *ctx, int64_t ignore, co
     scale.data = own.place->desk->sum;
     scale.dtype = logp->dtype == MT_F64 ? MT_F64 : MT_F32;
     return mti_cuda_counted_mean(ctx, ignore, logp->shape[1], target, dloss, &scale) &&
-           mti_cuda_entropy_rows_backward(ctx, ignore, logp, target, nullptr, &scale, dx);
+           mti_cuda_entropy_rows_backward(ctx, ignore, 0, logp, target, nullptr, &scale, dx);
 }

@@ -3,7 +3,8 @@
 #include "backends/cuda/kernels.h"
 #include "backends/cuda/reduce.cuh"
 
-#define HELD 4
+#define HELD      4
+#define LONG_HELD 2 /* more spill, beside weight and bias in f32 and f64 */
 
 struct norm_job {
     mti_rowset x, y;
@@ -17,7 +18,7 @@ struct norm_job {
 template <class T, mti_fit FIT> MTI_ROW_KERNEL(FIT) norm_rows(norm_job job)
 {
     typedef mti_wide<T> A;
-    constexpr int N = mti_chunk_width<T>, ROOM = mti_room<T, FIT, HELD>;
+    constexpr int N = mti_chunk_width<T>, ROOM = FIT == MTI_FIT_LONG ? LONG_HELD : HELD;
     MTI_SHARED(A, space[64]);
     mti_team<A, FIT> team(job.team_size, space);
     int64_t r = (int64_t)blockIdx.x * (blockDim.x / (unsigned)team.size) + team.number;
@@ -168,10 +169,11 @@ template <class A> struct row_sums {
 };
 
 template <class T, mti_fit FIT, int ROOM, class A>
-static __device__ __forceinline__ row_sums<A> add_row(
-    const held<T> (&x)[ROOM],
-    const held<T> (&dy)[ROOM], const mti_row<const T> &w, int base,
-    A mean, const mti_team<A, FIT> &team, row_sums<A> sums)
+static __device__ __forceinline__ row_sums<A> add_row(const held<T> (&x)[ROOM],
+                                                      const held<T> (&dy)[ROOM],
+                                                      const mti_row<const T> &w, int base, A mean,
+                                                      const mti_team<A, FIT> &team,
+                                                      row_sums<A> sums)
 {
     constexpr int N = mti_chunk_width<T>;
     MTI_UNROLL
@@ -190,8 +192,7 @@ static __device__ __forceinline__ row_sums<A> add_row(
 }
 
 template <class T, mti_fit FIT, int ROOM, class A>
-static __device__ __forceinline__ void give_dx(const held<T> (&x)[ROOM],
-                                               const held<T> (&dy)[ROOM],
+static __device__ __forceinline__ void give_dx(const held<T> (&x)[ROOM], const held<T> (&dy)[ROOM],
                                                const mti_row<const T> &w, const mti_row<T> &dx,
                                                int base, A mean, A rstd, row_sums<A> sums,
                                                const mti_team<A, FIT> &team)
@@ -215,8 +216,7 @@ static __device__ __forceinline__ void give_dx(const held<T> (&x)[ROOM],
 /* Adds this row's share to the chunks at `base` of dw and db. */
 template <class T, int ROOM, class A>
 static __device__ __forceinline__ void add_columns(const held<T> (&x)[ROOM],
-                                                   const held<T> (&dy)[ROOM],
-                                                   A mean, A rstd,
+                                                   const held<T> (&dy)[ROOM], A mean, A rstd,
                                                    A (&dw)[ROOM][mti_chunk_width<T>],
                                                    A (&db)[ROOM][mti_chunk_width<T>])
 {

@@ -1,0 +1,99 @@
+/* A product together with the sums of its first operand's rows, as the backward pass of a linear
+ * layer takes it, on the device against the CPU. */
+#include <dlfcn.h>
+#include "twins.h"
+#include "memtape/status.h"
+
+/* Products so far with such sums, or without, of the simulator; -1 on a GPU, which does not tell.
+ */
+static long products(const mtt_pair *p, bool with_sums)
+{
+    const char *module = getenv("MEMTAPE_CUDASIM_MODULE");
+    if (strcmp(p->dev->kind, "cudasim") != 0 || !module) return -1;
+    void *loaded = dlopen(module, RTLD_NOW | RTLD_NOLOAD);
+    assert_non_null(loaded);
+    long (*count)(bool);
+    void *found = dlsym(loaded, "cudasim_products");
+    assert_non_null(found);
+    memcpy(&count, &found, sizeof count);
+    long n = count(with_sums);
+    dlclose(loaded);
+    return n;
+}
+
+static mti_view transposed(const mti_view *v)
+{
+    mti_view t = *v;
+    t.shape[0] = v->shape[1], t.shape[1] = v->shape[0];
+    t.stride[0] = v->stride[1], t.stride[1] = v->stride[0];
+    return t;
+}
+
+/* dw [out,in] = dy^T x and db = the sums of dy's rows; dy [rows,out], x [rows,in] */
+static void compute(const mti_backend *be, mti_ctx *ctx, const mti_view *dy, const mti_view *x,
+                    const mti_view *dw, const mti_view *db)
+{
+    mti_view dyt = transposed(dy);
+    size_t n_bytes = be->gemm_sums_scratch(ctx, &dyt, x, dw);
+    void *scratch = n_bytes ? be->alloc(ctx, n_bytes) : NULL;
+    assert_true(scratch || !n_bytes);
+    mtt_ok(be->gemm_sums(ctx, &dyt, x, dw, db, scratch, n_bytes), "gemm_sums");
+    mtt_ok(be->sync(ctx), "sync");
+    if (scratch) be->free(ctx, scratch, n_bytes);
+}
+
+/* skip: how far dy is out of alignment, in elements. one_launch: whether the simulator must have
+ * made one product with the sums, and no other. */
+static void check(const mtt_pair *p, mt_dtype dtype, int64_t rows, int64_t out, int64_t in,
+                  mtt_placing placing, int64_t skip, bool one_launch)
+{
+    mtt_twin dy = mtt_twin_make(p, dtype, 2, (int64_t[]){rows, out}, placing, skip, -1, 1);
+    mtt_twin x = mtt_twin_make(p, dtype, 2, (int64_t[]){rows, in}, MTT_PLACED_DENSE, 0, -1, 1);
+    mtt_twin dw = mtt_twin_make(p, dtype, 2, (int64_t[]){out, in}, MTT_PLACED_DENSE, 0, 5, 6);
+    mtt_twin db = mtt_twin_make(p, dtype, 1, &out, MTT_PLACED_DENSE, 0, 5, 6);
+    compute(p->cpu, p->cpu_ctx, &dy.host, &x.host, &dw.host, &db.host);
+    long with = products(p, true), without = products(p, false);
+    compute(p->dev, p->dev_ctx, &dy.dev, &x.dev, &dw.dev, &db.dev);
+    if (with >= 0) {
+        assert_int_equal(products(p, true), with + one_launch);
+        assert_int_equal(products(p, false), without + !one_launch);
+    }
+    double tolerance = (dtype == MT_F32 || dtype == MT_F64 ? 64 : 2) * mtt_epsilon(dtype);
+    mtt_twin_check(p, &dw, tolerance, "dw");
+    mtt_twin_check(p, &db, tolerance, "db");
+    mtt_twin_drop(p, &dy), mtt_twin_drop(p, &x), mtt_twin_drop(p, &dw), mtt_twin_drop(p, &db);
+}
+
+static void gradients_of_weight_and_bias_take_one_launch(void **state)
+{
+    const mtt_pair *p = *state;
+    static const int64_t sizes[][3] = {{2, 8, 8}, {37, 64, 24}, {130, 256, 72}, {5, 8, 1024}};
+    for (int t = 0; t < 4; t++)
+        for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+            check(p, mtt_floats[t], sizes[s][0], sizes[s][1], sizes[s][2], MTT_PLACED_DENSE, 0,
+                  mtt_floats[t] != MT_F64);
+}
+
+/* Each as a plan that is kept: the second call makes the same choice. */
+static void they_take_two_launches_where_cublaslt_does_not_offer_one(void **state)
+{
+    const mtt_pair *p = *state;
+    for (int t = 0; t < 4; t++)
+        for (int again = 0; again < 2; again++) {
+            check(p, mtt_floats[t], 37, 61, 24, MTT_PLACED_DENSE, 0, false); /* dy's rows */
+            check(p, mtt_floats[t], 37, 64, 23, MTT_PLACED_DENSE, 0, false); /* x's rows */
+            check(p, mtt_floats[t], 37, 64, 24, MTT_PLACED_DENSE, 1, false); /* dy's start */
+            check(p, mtt_floats[t], 37, 61, 24, MTT_PLACED_PADDED, 0,        /* padded to 64 */
+                  mtt_floats[t] != MT_F64);
+            check(p, mtt_floats[t], 1, 64, 24, MTT_PLACED_DENSE, 0, false); /* k = 1 */
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gradients_of_weight_and_bias_take_one_launch),
+        cmocka_unit_test(they_take_two_launches_where_cublaslt_does_not_offer_one),
+    };
+    return cmocka_run_group_tests(tests, mtt_open, mtt_close_pair);
+}
