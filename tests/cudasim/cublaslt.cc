@@ -11,7 +11,7 @@
 #include <string.h>
 #include <vector>
 #include "cudasim/memory.h"
-#include "cudasim/cudasim.h"
+#include "cudasim/simulator.h"
 #include "backends/cuda/cublaslt.h"
 
 enum { INVALID = 7 };
@@ -223,8 +223,25 @@ struct product {
     int m, n, k;
 };
 
+static void note(const product &p)
+{
+    const lt_layout *layouts[] = {&p.a, &p.b, &p.c};
+    cudasim_launch n = {};
+    n.name = "product";
+    n.n_batch = p.c.n_batch;
+    for (int i = 0; i < 3; i++) {
+        n.rows[i] = (int64_t)layouts[i]->rows, n.columns[i] = (int64_t)layouts[i]->cols;
+        n.ld[i] = layouts[i]->ld, n.stride[i] = layouts[i]->stride;
+    }
+    cudasim::sim.recorded.push_back(n);
+}
+
 static cudaError_t multiply(const product &p)
 {
+    if (cudasim::sim.layout_only) {
+        note(p);
+        return cudaSuccess;
+    }
     cudasim::access open;
     memset(p.workspace, 0xff,
            p.n_workspace < 4096 ? p.n_workspace : 4096); /* the product may use it */

@@ -92,6 +92,12 @@ cudaError_t run(const char *name, const void *kernel, dim3 grid, dim3 block, siz
     auto limit = sim.dynamic_limits.find(kernel);
     if (n_shared > (limit == sim.dynamic_limits.end() ? default_dynamic_bytes : limit->second))
         return refuse(name, "more dynamic shared memory than cudaFuncSetAttribute allowed");
+    if (sim.layout_only) {
+        cudasim_launch note = {};
+        note.name = name, note.grid[0] = grid.x, note.grid[1] = grid.y, note.grid[2] = grid.z;
+        sim.recorded.push_back(note);
+        return cudaSuccess;
+    }
     if (!sim.environment_read && !read_environment())
         return refuse(name, "CUDASIM_SCHEDULE or CUDASIM_WITHOUT_BARRIER is invalid");
     if (!sim.warps) sim.warps = (warp *)calloc(max_threads / 32, sizeof *sim.warps);
@@ -138,6 +144,18 @@ const char *cudasim_take_fault(void)
     memcpy(taken, sim.text, sizeof taken);
     sim.text[0] = 0;
     return taken;
+}
+
+void cudasim_layout_only(bool on)
+{
+    sim.layout_only = on;
+    sim.recorded.clear();
+}
+
+const cudasim_launch *cudasim_noted(size_t *n)
+{
+    *n = sim.recorded.size();
+    return sim.recorded.data();
 }
 
 void cudasim_counts(uint64_t *n_launches, uint64_t *n_threads)

@@ -307,6 +307,16 @@ bool cudasim_same_under_all_schedules(bool (*work)(void *state), void *state, co
 void cudasim_without_barrier(const char *file, int line);
 /* Returns how many barriers the program has met so far, and the places of the first n. */
 size_t cudasim_barriers(const char **files, int *lines, size_t n);
+/* From now on launches, products and copies are checked as ever and noted, but not run: for calls
+ * on memory that is not there. Forgets earlier notes. */
+struct cudasim_launch {
+    const char *name;
+    unsigned grid[3];            /* of a kernel */
+    int64_t rows[3], columns[3]; /* of a product's three matrices */
+    int64_t ld[3], stride[3], n_batch;
+};
+void cudasim_layout_only(bool on);
+const struct cudasim_launch *cudasim_noted(size_t *n);
 /* Launches and threads so far. */
 void cudasim_counts(uint64_t *n_launches, uint64_t *n_threads);
 }

@@ -92,6 +92,8 @@ struct simulator {
     std::string without_file;    /* the barrier that is skipped, if any */
     int without_line;
     std::map<const void *, size_t> dynamic_limits;
+    bool layout_only; /* launches and copies are recorded, not run */
+    std::vector<cudasim_launch> recorded;
 };
 extern simulator sim;
 

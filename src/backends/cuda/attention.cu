@@ -36,6 +36,17 @@ mti_attn_args describe(const mti_attention *call)
     return x;
 }
 
+/* Kernels count queries, keys, heads and tiles in 32 bits, and go past the end by up to a tile. */
+bool counts_are_short(const mti_attn_args &x)
+{
+    const int64_t most = (int64_t)1 << 30;
+    return (x.s <= most && x.t <= most && x.a <= most && x.b <= most) ||
+           mti_fail_bool(MT_ERR_UNSUPPORTED,
+                         "attention: %lld x %lld heads of %lld queries and %lld keys; need at most "
+                         "2^30 of each",
+                         (long long)x.b, (long long)x.a, (long long)x.s, (long long)x.t);
+}
+
 bool rows_are_aligned(const mti_attn_rows &v)
 {
     return mti_is_aligned(v.data, 16) && v.batch % 8 == 0 && v.head % 8 == 0 && v.row % 8 == 0;
@@ -83,7 +94,7 @@ bool fill_delta(mti_ctx *ctx, const mti_attn_args &x, mt_dtype dtype)
     int64_t queries = x.b * x.a * x.s, blocks = (queries + DELTA_WARPS - 1) / DELTA_WARPS;
     if (blocks == 0) return true;
     return mti_for_float(dtype, [&](auto type) {
-        return MTI_LAUNCH(ctx, attention_delta<decltype(type)>, static_cast<unsigned>(blocks),
+        return MTI_LAUNCH(ctx, attention_delta<decltype(type)>, mti_blocks(blocks),
                           32 * DELTA_WARPS, 0, x);
     });
 }
@@ -97,6 +108,7 @@ bool mti_cuda_attention(mti_ctx *ctx, const mti_attention *call, void *, size_t)
     mti_attn_args x = describe(call);
     mt_dtype dtype = call->q->dtype;
     if (x.b * x.a * x.s == 0) return true;
+    if (!counts_are_short(x)) return false;
     return fits_tensor_cores(x, dtype, false) ? mti_attn_forward_tensor(ctx, x, dtype)
                                               : mti_attn_forward_general(ctx, x, dtype);
 }
@@ -119,7 +131,7 @@ bool mti_cuda_attention_backward(mti_ctx *ctx, const mti_attention *call, const 
     mt_dtype dtype = call->q->dtype;
     x.d_o = rows_of(d_o), x.dq = rows_of(dq), x.dk = rows_of(dk), x.dv = rows_of(dv);
     x.delta = scratch;
-    if (!fill_delta(ctx, x, dtype)) return false;
+    if (!counts_are_short(x) || !fill_delta(ctx, x, dtype)) return false;
     if (!fits_tensor_cores(x, dtype, true)) return mti_attn_backward_general(ctx, x, dtype);
     return mti_attn_backward_tensor(ctx, x, dtype,
                                     static_cast<char *>(scratch) + delta_bytes(x, dtype));

@@ -347,7 +347,7 @@ template <typename T, int D, mti_drop_kind DROP> struct call_of {
                (mti_cuda_ok(cudaMemsetAsync(x.turns, 0, part.turns, ctx->stream),
                             "attention: turns") &&
                 mti_attn_allow_shared<attention_backward<T, D, DROP>>(ctx, shared) &&
-                MTI_LAUNCH(ctx, (attention_backward<T, D, DROP>), static_cast<unsigned>(blocks),
+                MTI_LAUNCH(ctx, (attention_backward<T, D, DROP>), mti_blocks(blocks),
                            MTI_ATTN_THREADS, shared, x));
     }
 };

@@ -312,7 +312,7 @@ bool launch(mti_ctx *ctx, const mti_attn_args &x, int64_t n, int64_t heads)
     size_t shared = sizeof(room<mti_wide<T>, W>);
     return blocks == 0 ||
            (mti_attn_allow_shared<KERNEL>(ctx, shared) &&
-            MTI_LAUNCH(ctx, KERNEL, static_cast<unsigned>(blocks), THREADS, shared, x));
+            MTI_LAUNCH(ctx, KERNEL, mti_blocks(blocks), THREADS, shared, x));
 }
 
 template <typename T, int W> bool forward(mti_ctx *ctx, const mti_attn_args &x)

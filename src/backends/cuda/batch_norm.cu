@@ -141,7 +141,7 @@ static bool run(mti_ctx *ctx, batch_job *job, const mti_view *like, bool backwar
 {
     job->batch = like->shape[0], job->channels = like->shape[1], job->s = like->shape[2];
     job->group = job->s >= 2 * WARP ? 1 : WARP;
-    unsigned blocks = (unsigned)((job->channels + job->group - 1) / job->group);
+    unsigned blocks = mti_blocks((job->channels + job->group - 1) / job->group);
     if (blocks == 0) return true;
     return mti_for_float(like->dtype, [&](auto t) {
         typedef decltype(t) T;

@@ -54,7 +54,7 @@ template <class T> static bool gather(mti_ctx *ctx, gather_job *job)
     job->team_size = share_row(job->y.n, sizeof(T), GATHER_BLOCK);
     int64_t teams = GATHER_BLOCK / job->team_size;
     void (*embedding)(gather_job) = gather_rows<T>;
-    return MTI_LAUNCH(ctx, embedding, (unsigned)((job->y.rows + teams - 1) / teams), GATHER_BLOCK,
+    return MTI_LAUNCH(ctx, embedding, mti_blocks((job->y.rows + teams - 1) / teams), GATHER_BLOCK,
                       0, *job);
 }
 
@@ -320,9 +320,9 @@ static bool sort_positions(mti_ctx *ctx, const int64_t *index, int64_t count, in
         job.at = scratch + plan->at[from];
         job.key_out = scratch + plan->key[from ^ 1];
         job.at_out = scratch + plan->at[from ^ 1];
-        if (!MTI_LAUNCH(ctx, count_digits, (unsigned)job.tiles, SORT_BLOCK, 0, job) ||
+        if (!MTI_LAUNCH(ctx, count_digits, mti_blocks(job.tiles), SORT_BLOCK, 0, job) ||
             !MTI_LAUNCH(ctx, scan_offsets, 1, SCAN_BLOCK, 0, job.offset, DIGITS * job.tiles) ||
-            !MTI_LAUNCH(ctx, move_digits, (unsigned)job.tiles, SORT_BLOCK, 0, job))
+            !MTI_LAUNCH(ctx, move_digits, mti_blocks(job.tiles), SORT_BLOCK, 0, job))
             return false;
         job.index = nullptr;
     }
@@ -334,8 +334,8 @@ template <class T> static bool add_up(mti_ctx *ctx, const sum_job *job)
 {
     int64_t chunks = mti_chunk_width<T>;
     chunks = (job->dw.n + chunks - 1) / chunks;
-    dim3 grid((unsigned)((job->dw.rows + SUM_WARPS - 1) / SUM_WARPS),
-              (unsigned)((chunks + 31) / 32));
+    dim3 grid(mti_blocks((job->dw.rows + SUM_WARPS - 1) / SUM_WARPS),
+              mti_blocks((chunks + 31) / 32));
     void (*embedding_backward)(sum_job) = add_rows<T>;
     return MTI_LAUNCH(ctx, embedding_backward, grid, SUM_BLOCK, 0, *job);
 }
@@ -359,7 +359,7 @@ extern "C" bool mti_cuda_embedding_backward(mti_ctx *ctx, const mti_view *index,
                                      words, &plan, &half))
         return false;
     if (rows == 0 || job.dw.n == 0) return true;
-    if (!MTI_LAUNCH(ctx, find_runs, (unsigned)(rows / SUM_BLOCK + 1), SUM_BLOCK, 0,
+    if (!MTI_LAUNCH(ctx, find_runs, mti_blocks(rows / SUM_BLOCK + 1), SUM_BLOCK, 0,
                     static_cast<const uint32_t *>(words + plan.key[half]), count, rows, start))
         return false;
     job.start = start;

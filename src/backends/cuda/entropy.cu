@@ -52,7 +52,7 @@ template <class T> static bool rows_forward(mti_ctx *ctx, entropy_rows_job *job)
         plan.fit == MTI_FIT_LANES   ? lse_of_rows<T, MTI_FIT_LANES>
         : plan.fit == MTI_FIT_BLOCK ? lse_of_rows<T, MTI_FIT_BLOCK>
                                     : lse_of_rows<T, MTI_FIT_LONG>;
-    return MTI_LAUNCH(ctx, entropy_rows, (unsigned)((job->x.rows + plan.teams - 1) / plan.teams),
+    return MTI_LAUNCH(ctx, entropy_rows, mti_blocks((job->x.rows + plan.teams - 1) / plan.teams),
                       (unsigned)plan.threads, 0, *job);
 }
 
@@ -128,8 +128,8 @@ template <class T> static bool rows_backward(mti_ctx *ctx, entropy_gradient_job 
     job->team_size = 1;
     while (job->team_size < MAP_BLOCK && job->team_size < chunks) job->team_size *= 2;
     int64_t teams = MAP_BLOCK / job->team_size, piece = (int64_t)MAP_CHUNKS * job->team_size;
-    dim3 grid((unsigned)((job->x.rows + teams - 1) / teams),
-              (unsigned)((chunks + piece - 1) / piece));
+    dim3 grid(mti_blocks((job->x.rows + teams - 1) / teams),
+              mti_blocks((chunks + piece - 1) / piece));
     void (*entropy_rows_backward)(entropy_gradient_job) = gradient_of_rows<T>;
     return MTI_LAUNCH(ctx, entropy_rows_backward, grid, MAP_BLOCK, 0, *job);
 }

@@ -29,7 +29,7 @@ template <class T> __global__ void __launch_bounds__(BLOCK) gather_elements(cons
 
 template <class T> static bool gather(mti_ctx *ctx, const gather_job &job)
 {
-    unsigned blocks = (unsigned)((job.from.count + BLOCK - 1) / BLOCK);
+    unsigned blocks = mti_blocks((job.from.count + BLOCK - 1) / BLOCK);
     auto gather_forward = gather_elements<T>;
     return MTI_LAUNCH(ctx, gather_forward, blocks, BLOCK, 0, job);
 }
@@ -130,7 +130,7 @@ extern "C" bool mti_cuda_gather_backward(mti_ctx *ctx, int dim, const mti_view *
     if (!whole && !mti_cuda_fill(ctx, dx, 0)) return false;
     if (job.dx_rows.count == 0 || job.n == 0) return true;
     int64_t tiles = (job.n + COLUMNS * BLOCK - 1) / (COLUMNS * BLOCK);
-    dim3 grid((unsigned)job.dx_rows.count, (unsigned)tiles);
+    dim3 grid(mti_blocks(job.dx_rows.count), mti_blocks(tiles));
     return mti_for_float(dx->dtype, [&](auto t) {
         auto gather_backward = scatter_rows<decltype(t)>;
         return MTI_LAUNCH(ctx, gather_backward, grid, BLOCK, 0, job);

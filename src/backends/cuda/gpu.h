@@ -71,6 +71,13 @@ struct mti_ctx {
 /* True on success; else mti_fail with `what` and the runtime's text. */
 bool mti_cuda_ok(cudaError_t status, const char *what);
 
+/* One extent of a grid. More blocks than 31 bits hold become a number that no grid may have, so that
+ * the launch fails instead of leaving out most of its work. */
+static inline unsigned mti_blocks(int64_t n)
+{
+    return n > INT32_MAX ? UINT32_MAX : static_cast<unsigned>(n);
+}
+
 /* A view by value, as kernels take it: 32-bit dtype, up to MT_MAX_RANK strides. */
 struct mti_dview {
     void *data;

@@ -98,7 +98,7 @@ extern "C" bool mti_cuda_max(mti_ctx *ctx, const mti_view *x, const mti_view *y,
     bool columns =
         job.searched.count == 1 || (job.kept.rank > 0 && step_of(job.kept) < step_of(job.searched));
     job.team = columns ? 1 : job.searched.count > 16 * WARP ? BLOCK : WARP;
-    unsigned blocks = (unsigned)((job.kept.count * job.team + BLOCK - 1) / BLOCK);
+    unsigned blocks = mti_blocks((job.kept.count * job.team + BLOCK - 1) / BLOCK);
     return mti_for_float(x->dtype, [&](auto t) {
         typedef decltype(t) T;
         auto max_forward = columns ? max_of_columns<T> : max_of_rows<T>;
@@ -134,7 +134,7 @@ extern "C" bool mti_cuda_max_backward(mti_ctx *ctx, const mti_view *index, const
     job.kept = mti_dims_of(dx, 0, dy->rank);
     job.searched = mti_dims_of(dx, dy->rank, dx->rank);
     if (job.kept.count == 0) return true;
-    unsigned blocks = (unsigned)((job.kept.count + BLOCK - 1) / BLOCK);
+    unsigned blocks = mti_blocks((job.kept.count + BLOCK - 1) / BLOCK);
     return mti_cuda_fill(ctx, dx, 0) && mti_for_float(dx->dtype, [&](auto t) {
                auto max_backward = max_scatter<decltype(t)>;
                return MTI_LAUNCH(ctx, max_backward, blocks, BLOCK, 0, job);

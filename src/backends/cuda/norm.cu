@@ -93,7 +93,7 @@ template <class T> static bool forward(mti_ctx *ctx, norm_job *job)
     bool aligned = mti_rowset_aligned(&job->x, sizeof(T));
     mti_row_plan plan = mti_plan_rows(job->x.n, sizeof(T), aligned, HELD);
     job->team_size = plan.size;
-    unsigned blocks = (unsigned)((job->x.rows + plan.teams - 1) / plan.teams);
+    unsigned blocks = mti_blocks((job->x.rows + plan.teams - 1) / plan.teams);
     void (*layer_norm)(norm_job) = plan.fit == MTI_FIT_LANES   ? norm_rows<T, MTI_FIT_LANES>
                                    : plan.fit == MTI_FIT_BLOCK ? norm_rows<T, MTI_FIT_BLOCK>
                                                                : norm_rows<T, MTI_FIT_LONG>;
@@ -378,7 +378,7 @@ static bool launch_sums(mti_ctx *ctx, const void *sums, int64_t slots, int64_t n
                         const mti_view *out)
 {
     if (!out || n == 0) return true;
-    unsigned blocks = (unsigned)((n + COLUMNS - 1) / COLUMNS);
+    unsigned blocks = mti_blocks((n + COLUMNS - 1) / COLUMNS);
     void (*layer_norm_sums)(const mti_wide<T> *, int64_t, int64_t, T *) = norm_add_slots<T>;
     return MTI_LAUNCH(ctx, layer_norm_sums, blocks, COLUMNS * COLUMN_PARTS, 0,
                       static_cast<const mti_wide<T> *>(sums), slots, n,
@@ -395,7 +395,7 @@ static bool backward(mti_ctx *ctx, norm_backward_job *job, const mti_view *dw, c
         plan.rows.fit == MTI_FIT_LANES   ? norm_backward_rows<T, MTI_FIT_LANES>
         : plan.rows.fit == MTI_FIT_BLOCK ? norm_backward_rows<T, MTI_FIT_BLOCK>
                                          : norm_backward_rows<T, MTI_FIT_LONG>;
-    return (plan.slots == 0 || MTI_LAUNCH(ctx, layer_norm_backward, (unsigned)plan.slots,
+    return (plan.slots == 0 || MTI_LAUNCH(ctx, layer_norm_backward, mti_blocks(plan.slots),
                                           (unsigned)plan.rows.threads, 0, *job)) &&
            launch_sums<T>(ctx, job->sum_w, plan.slots, job->x.n, dw) &&
            launch_sums<T>(ctx, job->sum_b, plan.slots, job->x.n, db);

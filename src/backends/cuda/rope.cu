@@ -90,8 +90,8 @@ template <class T, int V> static bool launch(mti_ctx *ctx, rope_job job)
     job.lanes = (int)(vectors < BLOCK ? vectors : BLOCK);
     int slots = BLOCK / job.lanes;
     int64_t rows = (int64_t)slots * POSITIONS;
-    dim3 grid((unsigned)((job.s + rows - 1) / rows), (unsigned)(groups < MOST_Y ? groups : MOST_Y),
-              (unsigned)((vectors + job.lanes - 1) / job.lanes));
+    dim3 grid(mti_blocks((job.s + rows - 1) / rows), (unsigned)(groups < MOST_Y ? groups : MOST_Y),
+              mti_blocks((vectors + job.lanes - 1) / job.lanes));
     auto rope = rope_pairs<T, V>;
     return MTI_LAUNCH(ctx, rope, grid, (unsigned)(slots * job.lanes), 0, job);
 }

@@ -112,7 +112,7 @@ static bool backward(mti_ctx *ctx, double scale, const mti_view *y, const mti_vi
     mti_row_plan plan =
         mti_plan_rows(job.y.n, sizeof(T), mti_rowset_aligned(&job.y, sizeof(T)), HELD);
     job.team_size = plan.size;
-    unsigned blocks = (unsigned)((job.y.rows + plan.teams - 1) / plan.teams);
+    unsigned blocks = mti_blocks((job.y.rows + plan.teams - 1) / plan.teams);
     void (*softmax_backward)(backward_job) =
         plan.fit == MTI_FIT_LANES   ? backward_rows<T, MTI_FIT_LANES, LOG>
         : plan.fit == MTI_FIT_BLOCK ? backward_rows<T, MTI_FIT_BLOCK, LOG>

@@ -232,7 +232,7 @@ static bool mti_softmax_launch(mti_ctx *ctx, mti_softmax_job *job, int64_t max_b
     int64_t rounds =
         (job->x.rows + plan.teams - 1) / plan.teams; /* rows for all teams of a block */
     int64_t per_block = rounds <= max_blocks ? 1 : (rounds + max_blocks - 1) / max_blocks;
-    unsigned blocks = (unsigned)((rounds + per_block - 1) / per_block);
+    unsigned blocks = mti_blocks((rounds + per_block - 1) / per_block);
     job->team_size = plan.size;
     job->rows_per_block = per_block * plan.teams;
     if (n_blocks) *n_blocks = (int)blocks;

@@ -148,12 +148,12 @@ extern "C" bool mti_cuda_topk(mti_ctx *ctx, const mti_view *x, const mti_view *v
     if (job.n > UINT32_MAX)
         return mti_fail_bool(MT_ERR_UNSUPPORTED, "topk: rows of 2^32 elements and more");
     unsigned threads = (unsigned)(job.n < MOST ? (job.n + WARP - 1) / WARP * WARP : MOST);
-    dim3 grid((unsigned)job.rows.count, (unsigned)((job.k + SORT_BLOCK - 1) / SORT_BLOCK));
+    dim3 grid(mti_blocks(job.rows.count), mti_blocks((job.k + SORT_BLOCK - 1) / SORT_BLOCK));
     return mti_for_float(x->dtype, [&](auto t) {
         typedef decltype(t) T;
         auto topk_choose = choose_of_rows<T>;
         auto topk_sort = sort_chosen<T>;
-        return MTI_LAUNCH(ctx, topk_choose, (unsigned)job.rows.count, threads, 0, job) &&
+        return MTI_LAUNCH(ctx, topk_choose, mti_blocks(job.rows.count), threads, 0, job) &&
                MTI_LAUNCH(ctx, topk_sort, grid, SORT_BLOCK, 0, job);
     });
 }

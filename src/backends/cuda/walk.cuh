@@ -288,8 +288,9 @@ template <int N> mti_layout<N> mti_part(const mti_layout<N> &l, int d, int64_t b
     return part;
 }
 
-/* Most elements per launch; strides are below 2^31 too. The simulator cuts at a testable size. */
-#ifdef MTI_CUDASIM
+/* Most elements per launch; strides are below 2^31 too. The simulator cuts at a testable size, but
+ * for a test of the layout alone. */
+#if defined(MTI_CUDASIM) && !defined(MTI_WHOLE_LAYOUTS)
 #define MTI_MOST_ELEMENTS ((int64_t)1 << 18)
 #else
 #define MTI_MOST_ELEMENTS ((int64_t)1 << 30)
