@@ -7,6 +7,7 @@
 #include "memtape/model.h"
 #include "memtape/optimizer.h"
 #include "memtape/amp.h"
+#include "memtape/step_graph.h"
 #include "memtape/generate.h"
 #include "memtape/io.h"
 #include "memtape/lora.h"

@@ -168,6 +168,8 @@ const mti_option_row mti_option_rows[] = {
     {MTI_O_SAVE_ADAPTER, 0, "save-adapter", "FILE", MTI_TEXT, AT(save_adapter), V(TRAIN), ANY, 0, 0,
      "also write the adapters alone, whenever --save would write (needs --lora-rank)",
      W(LEARNS) | W(ADAPTERS)},
+    {MTI_O_GRAPH, 0, "graph", NULL, MTI_FLAG, AT(train.graph), V(TRAIN), ANY, 0, 0,
+     "capture a batch's launches once and replay them as one (cuda)", W(CUDA)},
 
     {MTI_O_EXPR, 0, "expr", "TEXT", MTI_TEXT, AT(expression.text), V(EXPLAIN), ANY, 0, 0,
      "an expression of names, numbers, + - * / @ and ops by their names: \"relu(x*2)@w\""},

@@ -57,6 +57,7 @@ typedef enum mti_condition {
     MTI_IF_NARROW,   /* the model is in 2-byte floats */
     MTI_IF_GROUPED,  /* fewer heads of keys and values than heads */
     MTI_IF_TEXT,     /* text is printed */
+    MTI_IF_CUDA,     /* the device's launches can be captured */
     MTI_CONDITION_COUNT
 } mti_condition;
 

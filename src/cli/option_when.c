@@ -45,6 +45,10 @@ static bool choice(const mti_options *o) { return o->top_k != 1; }
 static bool draws(const mti_options *o) { return strcmp(o->workload.device.kind, "meta") != 0; }
 static bool compared(const mti_options *o) { return o->verb != MTI_SWEEP || draws(o); }
 static bool scaled(const mti_options *o) { return o->verb == MTI_PROFILE || draws(o); }
+static bool captures(const mti_options *o)
+{
+    return !strncmp(o->workload.device.kind, "cuda", 4); /* and its simulator */
+}
 static bool pretends(const mti_options *o) { return !draws(o); }
 static bool threads(const mti_options *o) { return draws(o) || o->workload.device.scratch_of_cpu; }
 
@@ -134,6 +138,7 @@ static const struct condition {
                        "or more anyway"},
     [MTI_IF_GROUPED] = {grouped, " needs --kv-heads below --heads: only those are repeated"},
     [MTI_IF_TEXT] = {mti_wants_text, ": with --quiet or --json - there is no text to add to"},
+    [MTI_IF_CUDA] = {captures, ": there are no launches to capture; it is for --device cuda"},
     [MTI_IF_PEAK] = {peak, " needs --capacity or --budget: it changes only what fits"},
 };
 

@@ -94,6 +94,7 @@ typedef enum mti_option {
     MTI_O_RESUME,
     MTI_O_FROM,
     MTI_O_SAVE_ADAPTER,
+    MTI_O_GRAPH,
     MTI_O_EXPR,
     MTI_O_SHAPES,
     MTI_O_NO_GRAD,

@@ -78,7 +78,8 @@ static mt_status rehearse(void *user, mt_device *device, const mt_budget_plan *b
     mti_trainer t = {0};
     mti_workload w = r->o.workload;
     mti_train_settings settings = r->o.train;
-    settings.from = NULL; /* any weights will do */
+    settings.from = NULL;   /* any weights will do */
+    settings.graph = false; /* the same books */
     w.memory.budget = budget;
     bool ok = mti_device_pretend(device, &w.device) &&
               mti_trainer_make(&t, device, &w, &settings, &r->corpus) && mti_trainer_step(&t) &&
@@ -351,6 +352,24 @@ static void report_memory(const run *r)
            mti_thousands(reserved, (int64_t)stats.reserved.peak));
 }
 
+/* How many batches were replays of a captured one, and why the last that was not was not. */
+static void report_graphs(const run *r)
+{
+    int64_t launched = 0, replayed = 0, nodes = 0;
+    const char *why = "";
+    mt_step_graph_stats stats[2] = {{0}};
+    for (int i = 0; i < 2 && r->trainer.graph[i]; i++) {
+        stats[i] = mt_step_graph_get(r->trainer.graph[i]);
+        launched += stats[i].launched, replayed += stats[i].replayed;
+        if (stats[i].nodes > nodes) nodes = stats[i].nodes;
+        if (stats[i].why[0]) why = stats[i].why;
+    }
+    printf("graph  %lld of %lld batches replayed, %lld kernels, products and copies in one "
+           "launch%s%s\n",
+           (long long)replayed, (long long)(launched + replayed), (long long)nodes,
+           *why ? "; one was launched because " : "", why);
+}
+
 static bool conclude(run *r)
 {
     double bits;
@@ -363,6 +382,7 @@ static bool conclude(run *r)
         printf("loss scale %g at the end; %lld of %lld steps skipped\n", scaler.scale,
                (long long)scaler.skipped, (long long)(scaler.steps + scaler.skipped));
     }
+    if (r->o.train.graph && !r->o.quiet) report_graphs(r);
     if (r->corpus.n_held < 2) return true; /* --val-fraction 0 */
     if (!mti_trainer_held_out(&r->trainer, 0, &bits)) return false;
     char n[MTI_NUMBER];

@@ -30,11 +30,14 @@ bool mti_trainer_make(mti_trainer *t, mt_device *device, const mti_workload *w,
                                                    .weight_decay = s->weight_decay,
                                                    .decay_matrices_only = true,
                                                    .master = w->memory.master});
+    for (int64_t i = 0; s->graph && i < (s->accumulate > 1 ? 2 : 1); i++)
+        if (!(t->graph[i] = mt_step_graph_new(t->model))) return false;
     return t->optimizer != NULL;
 }
 
 void mti_trainer_free(mti_trainer *t)
 {
+    for (int i = 0; i < 2; i++) mt_step_graph_free(t->graph[i]);
     mt_optimizer_free(t->optimizer);
     mti_memory_hooks_free(&t->memory_hooks);
     mt_module_free(t->model);
@@ -43,35 +46,28 @@ void mti_trainer_free(mti_trainer *t)
 
 /* ---- batches ---- */
 
-/* Inputs and targets [n,seq], target i being the byte after input i; starts[n] in `text`. */
-static bool make_batch(mt_device *device, const unsigned char *text, int64_t n, int64_t seq,
-                       const size_t *starts, mt_tensor **input, mt_tensor **target)
+/* Inputs and then targets, n * seq of each, target i being the byte after input i; starts[n] in
+ * `text`. The caller frees them. */
+static int64_t *ids_of(const unsigned char *text, int64_t n, int64_t seq, const size_t *starts)
 {
-    size_t n_ids = (size_t)(n * seq), n_bytes = n_ids * sizeof(int64_t);
-    *input = *target = NULL;
-    int64_t *ids = mti_malloc(2 * n_bytes);
-    if (!ids) return false;
-    for (size_t i = 0; i < n_ids; i++) {
+    size_t n_ids = (size_t)(n * seq);
+    int64_t *ids = mti_malloc(2 * n_ids * sizeof *ids);
+    for (size_t i = 0; ids && i < n_ids; i++) {
         const unsigned char *at = text + starts[i / (size_t)seq] + i % (size_t)seq;
         ids[i] = at[0];
         ids[n_ids + i] = at[1];
     }
-    *input = mt_from_data(device, MT_I64, MT_SHAPE(n, seq), ids, n_bytes);
-    *target = mt_from_data(device, MT_I64, MT_SHAPE(n, seq), ids + n_ids, n_bytes);
-    mti_free(ids);
-    if (*input && *target) return true;
-    mt_release(*input);
-    mt_release(*target);
-    return false;
+    return ids;
 }
 
-/* Mean cross-entropy of a batch; the caller releases it. */
-static mt_tensor *loss_of(const mti_trainer *t, const unsigned char *text, int64_t n, int64_t seq,
-                          const size_t *starts)
+/* Mean cross-entropy of a batch [n,seq]; the caller releases it. */
+static mt_tensor *loss_of(const mti_trainer *t, int64_t n, int64_t seq, const void *inputs,
+                          const void *targets)
 {
-    mt_tensor *input, *target;
-    if (!make_batch(t->device, text, n, seq, starts, &input, &target)) return NULL;
-    mt_tensor *loss = mt_model_forward_loss(t->model, input, target);
+    size_t n_bytes = (size_t)(n * seq) * sizeof(int64_t);
+    mt_tensor *input = mt_from_data(t->device, MT_I64, MT_SHAPE(n, seq), inputs, n_bytes);
+    mt_tensor *target = mt_from_data(t->device, MT_I64, MT_SHAPE(n, seq), targets, n_bytes);
+    mt_tensor *loss = input && target ? mt_model_forward_loss(t->model, input, target) : NULL;
     mt_release(input);
     mt_release(target);
     return loss;
@@ -79,37 +75,61 @@ static mt_tensor *loss_of(const mti_trainer *t, const unsigned char *text, int64
 
 /* ---- training ---- */
 
-/* Forward inside the memory hooks; the loss, times its scale if it has one. Adds it to *sum. */
-static mt_tensor *scaled_loss(mti_trainer *t, const size_t *starts, double *sum)
+/* Forward inside the memory hooks. */
+static mt_tensor *forward_loss(mti_trainer *t, const mt_step_input *in)
 {
     const mti_workload *w = &t->workload;
-    if (!mti_memory_hooks_begin(&t->memory_hooks, true)) return NULL;
-    mt_tensor *loss = loss_of(t, t->corpus->train, w->batch, w->seq, starts);
+    if (mt_set_phase("forward") != MT_OK || !mti_memory_hooks_begin(&t->memory_hooks, true))
+        return NULL;
+    mt_tensor *loss = loss_of(t, w->batch, w->seq, in[0].data, in[1].data);
     if (!mti_memory_hooks_end(&t->memory_hooks)) mt_set(&loss, NULL);
-    if (!loss) return NULL;
-    if (mt_device_has_data(t->device)) *sum += mt_item(loss);
-    if (t->memory_hooks.scaler) mt_set(&loss, mt_scaler_scale(t->memory_hooks.scaler, loss));
-    if (loss && t->settings.accumulate > 1)
-        mt_set(&loss, mt_mul_scalar(loss, 1.0 / (double)t->settings.accumulate));
     return loss;
 }
 
-/* Forward and backward of micro-batch `part` of the step; adds to *sum. */
+/* The loss times its scale, if it has one, and its share of the step. */
+static mt_tensor *scaled_loss(const mti_trainer *t, mt_tensor *loss)
+{
+    mt_scaler *scaler = t->memory_hooks.scaler;
+    mt_tensor *scaled = scaler ? mt_scaler_scale(scaler, loss) : mt_retain(loss);
+    if (scaled && t->settings.accumulate > 1)
+        mt_set(&scaled, mt_mul_scalar(scaled, 1.0 / (double)t->settings.accumulate));
+    return scaled;
+}
+
+/* Forward and backward of a batch, as a step graph captures it; returns the loss. */
+static mt_tensor *run_batch(void *user, const mt_step_input *in)
+{
+    mti_trainer *t = user;
+    mt_tensor *loss = forward_loss(t, in), *scaled = loss ? scaled_loss(t, loss) : NULL;
+    if (!scaled || mt_set_phase("backward") != MT_OK || mt_backward(scaled) != MT_OK)
+        mt_set(&loss, NULL);
+    mt_release(scaled);
+    return loss;
+}
+
+/* Micro-batch `part` of the step; adds to *sum. */
 static bool run_part(mti_trainer *t, int64_t part, size_t *starts, double *sum)
 {
     const mti_workload *w = &t->workload;
     uint64_t counter = ((uint64_t)t->step * (uint64_t)t->settings.accumulate + (uint64_t)part) *
                        (uint64_t)w->batch;
-    size_t places = t->corpus->n_train - (size_t)w->seq;
+    size_t places = t->corpus->n_train - (size_t)w->seq, n_ids = (size_t)(w->batch * w->seq);
     for (int64_t i = 0; i < w->batch; i++) {
         mti_u32x4 r = mti_philox(w->seed, counter + (uint64_t)i);
         starts[i] = (size_t)(((uint64_t)r.v[0] << 32 | r.v[1]) % places);
     }
-    if (mt_set_phase("forward") != MT_OK) return false;
-    mt_tensor *loss = scaled_loss(t, starts, sum);
-    bool ok = loss && mt_set_phase("backward") == MT_OK && mt_backward(loss) == MT_OK;
+    int64_t *ids = ids_of(t->corpus->train, w->batch, w->seq, starts);
+    if (!ids) return false;
+    const mt_step_input in[] = {{ids, n_ids * sizeof *ids}, {ids + n_ids, n_ids * sizeof *ids}};
+    mt_scaler *scaler = t->memory_hooks.scaler;
+    double scale = scaler ? mt_scaler_get(scaler).scale : 1;
+    mt_step_graph *graph = t->graph[part > 0];
+    mt_tensor *loss =
+        graph ? mt_step_graph_run(graph, run_batch, t, scale, 2, in) : run_batch(t, in);
+    if (loss && mt_device_has_data(t->device)) *sum += mt_item(loss);
     mt_release(loss);
-    return ok;
+    mti_free(ids);
+    return loss;
 }
 
 static bool step_optimizer(mti_trainer *t)
@@ -156,7 +176,9 @@ bool mti_trainer_step(mti_trainer *t)
 static bool add_windows(const mti_trainer *t, int64_t n, int64_t seq, const size_t *starts,
                         double *nats)
 {
-    mt_tensor *loss = loss_of(t, t->corpus->held, n, seq, starts);
+    int64_t *ids = ids_of(t->corpus->held, n, seq, starts);
+    mt_tensor *loss = ids ? loss_of(t, n, seq, ids, ids + n * seq) : NULL;
+    mti_free(ids);
     if (!loss) return false;
     *nats += mt_item(loss) * (double)(n * seq);
     mt_release(loss);

@@ -6,6 +6,7 @@
 #include "measure/memory_hooks.h"
 #include "measure/workload.h"
 #include "memtape/generate.h"
+#include "memtape/step_graph.h"
 
 /* With a workload, all that decides how a run goes. Two runs with equal workloads, settings and
  * text are equal bit for bit, wherever they were stopped and resumed: which bytes step k sees
@@ -13,6 +14,7 @@
 typedef struct mti_train_settings {
     int64_t accumulate, steps, warmup;
     double lr, min_lr, weight_decay, clip; /* clip 0: none */
+    bool graph;                            /* replay captured steps: cuda */
     const char *from; /* a file with the first weights; NULL: random ones, by seed */
 } mti_train_settings;
 
@@ -24,8 +26,9 @@ typedef struct mti_trainer {
     mt_module *model;
     mt_optimizer *optimizer;
     mti_memory_hooks memory_hooks;
-    int64_t step; /* steps done */
-    double loss;  /* of the last step, in nats per byte */
+    mt_step_graph *graph[2]; /* of a step's first batch, and of those that add to its gradients */
+    int64_t step;            /* steps done */
+    double loss;             /* of the last step, in nats per byte */
 } mti_trainer;
 
 /* Seeds the device and makes model and optimizer. The corpus must hold a sequence. */

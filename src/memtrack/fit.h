@@ -26,6 +26,7 @@ struct mti_cell {
     uint64_t place;
     size_t span; /* bytes from here to the next cell: block.size, or more where no rest was split */
     bool live, large;
+    uint32_t traced;        /* trace.c: its number there, from 1; 0: it has none */
     mti_cell *left, *right; /* neighbours in the segment; NULL at its ends */
     union {                 /* links of free cells in their bin or the treap */
         struct {

@@ -193,6 +193,7 @@ static void *ask_for(mti_pool *pool, size_t n_bytes)
 static mti_cell *new_segment(mti_pool *pool, size_t size, bool large)
 {
     size_t n_bytes = segment_size(size);
+    if (pool->may_not_grow || mti_trace_is_mine(pool->trace)) return NULL;
     void *base = ask_for(pool, n_bytes);
     if (!base) {
         pool->stats.alloc_retries++;
@@ -294,6 +295,11 @@ static mti_block *out_of_memory(mti_pool *pool, size_t n_bytes, mt_category cate
 {
     char asked[32], allocated[32], reserved[32], limit[64] = "", size[32];
     const mti_where *where = mti_where_now();
+    if (mti_trace_is_mine(pool->trace))
+        return mti_fail_null(MT_ERR_MEMORY,
+                             "%s%sno cached memory has room for %zu bytes, and none can be asked "
+                             "for while a step is captured",
+                             where->op, *where->op ? ": " : "", n_bytes);
     pool->stats.ooms++;
     if (pool->observers.n)
         notify(pool, (mt_mem_event){.kind = MT_MEM_OOM,
@@ -313,7 +319,7 @@ static mti_block *out_of_memory(mti_pool *pool, size_t n_bytes, mt_category cate
         mti_bytes_text(reserved, sizeof reserved, pool->stats.reserved.current), limit);
 }
 
-static mti_block *alloc_locked(mti_pool *pool, size_t n_bytes, mt_category category)
+mti_block *mti_pool_alloc_locked(mti_pool *pool, size_t n_bytes, mt_category category)
 {
     if (!make_ready(pool)) return NULL;
     if (mti_alloc_should_fail() || n_bytes > SIZE_MAX - LARGE_SEGMENT)
@@ -328,6 +334,8 @@ static mti_block *alloc_locked(mti_pool *pool, size_t n_bytes, mt_category categ
     cell->block.serial = ++pool->last_serial;
     cell->block.category = category;
     cell->block.owner = NULL;
+    cell->traced = 0;
+    if (mti_trace_is_mine(pool->trace)) mti_trace_took(pool->trace, cell);
     if (!size) return &cell->block;
     allow(pool, cell->block.ptr, n_bytes);
     count_alloc(pool, cell);
@@ -339,18 +347,17 @@ mti_block *mti_pool_alloc(mti_pool *pool, size_t n_bytes, mt_category category)
 {
     assert((unsigned)category < MT_CATEGORY_COUNT);
     pthread_mutex_lock(&pool->lock);
-    mti_block *block = alloc_locked(pool, n_bytes, category);
+    mti_block *block = mti_pool_alloc_locked(pool, n_bytes, category);
     pthread_mutex_unlock(&pool->lock);
     return block;
 }
 
-void mti_pool_free(mti_pool *pool, mti_block *block, size_t n_bytes)
+void mti_pool_free_locked(mti_pool *pool, mti_block *block, size_t n_bytes)
 {
-    if (!block) return;
     mti_cell *cell = (mti_cell *)block;
-    pthread_mutex_lock(&pool->lock);
     assert(cell->live && block->requested == n_bytes);
     (void)n_bytes;
+    if (pool->trace) mti_trace_gave(pool->trace, cell);
     if (block->size) {
         count_free(pool, cell);
         notify_block(pool, MT_MEM_FREE, cell, block->category);
@@ -359,21 +366,33 @@ void mti_pool_free(mti_pool *pool, mti_block *block, size_t n_bytes)
     } else {
         put_spare(pool, cell);
     }
+}
+
+void mti_pool_free(mti_pool *pool, mti_block *block, size_t n_bytes)
+{
+    if (!block) return;
+    pthread_mutex_lock(&pool->lock);
+    mti_pool_free_locked(pool, block, n_bytes);
     pthread_mutex_unlock(&pool->lock);
+}
+
+void mti_pool_recategorise_locked(mti_pool *pool, mti_block *block, mt_category category)
+{
+    assert((unsigned)category < MT_CATEGORY_COUNT);
+    mt_category was = block->category;
+    if (was == category) return;
+    settle_peak(pool);
+    pool->stats.by_category[was] -= block->size;
+    pool->stats.by_category[category] += block->size;
+    block->category = category;
+    if (pool->trace) mti_trace_recategorised(pool->trace, (mti_cell *)block);
+    if (block->size) notify_block(pool, MT_MEM_RECATEGORY, (const mti_cell *)block, was);
 }
 
 void mti_pool_recategorise(mti_pool *pool, mti_block *block, mt_category category)
 {
-    assert((unsigned)category < MT_CATEGORY_COUNT);
     pthread_mutex_lock(&pool->lock);
-    mt_category was = block->category;
-    if (was != category) {
-        settle_peak(pool);
-        pool->stats.by_category[was] -= block->size;
-        pool->stats.by_category[category] += block->size;
-        block->category = category;
-        if (block->size) notify_block(pool, MT_MEM_RECATEGORY, (const mti_cell *)block, was);
-    }
+    mti_pool_recategorise_locked(pool, block, category);
     pthread_mutex_unlock(&pool->lock);
 }
 

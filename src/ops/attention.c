@@ -154,11 +154,6 @@ static bool backward_in_runs(mti_call *c, const mti_attention *a, const mti_view
     return true;
 }
 
-static bool put_i64(mti_call *c, const mti_view *v, uint64_t value)
-{
-    return !v || c->k->upload(c->ctx, v->data, &value, sizeof value);
-}
-
 static bool flash_forward(mti_call *c)
 {
     inputs in;
@@ -169,7 +164,7 @@ static bool flash_forward(mti_call *c)
     count_products(c, &a, 2);
     void *scratch;
     size_t n_scratch = c->k->attention_scratch(c->ctx, &a);
-    return put_i64(c, a.seed, c->draw.seed) && put_i64(c, a.offset, c->draw.offset) &&
+    return (!a.seed || c->k->put_draws(c->ctx, c->draw.seed, c->draw.offset, a.seed, a.offset)) &&
            mti_scratch(c, n_scratch, &scratch) &&
            (is_part(c) ? forward_in_runs(c, &a, scratch, n_scratch)
                        : c->k->attention(c->ctx, &a, scratch, n_scratch));

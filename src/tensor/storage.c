@@ -55,17 +55,12 @@ bool mti_view_init(mti_view *v, const char *caller, mt_dtype dtype, int rank, co
 
 /* ---- storage ---- */
 
-static mti_storage *storage_new(mt_device *device, size_t n_bytes, mt_dtype dtype,
-                                mt_category category, bool in_op)
+/* Without a block. */
+static mti_storage *storage_shell(mt_device *device, size_t n_bytes, mt_dtype dtype, const char *op,
+                                  const char *module)
 {
     mti_storage *s = mti_malloc(sizeof *s);
     if (!s) return NULL;
-    s->block = mti_pool_alloc(device->pool, n_bytes, category);
-    if (!s->block) {
-        mti_free(s);
-        return NULL;
-    }
-    const mti_where *where = mti_where_now();
     atomic_init(&s->refs, 1);
     atomic_init(&s->saved, 0);
     atomic_flag_clear(&s->busy);
@@ -74,11 +69,28 @@ static mti_storage *storage_new(mt_device *device, size_t n_bytes, mt_dtype dtyp
     atomic_init(&s->copy_of, 0);
     s->dtype = dtype;
     s->device = mt_device_retain(device);
+    s->block = NULL;
     s->bytes = n_bytes;
-    s->op = where->op, s->module = where->module;
+    s->op = op, s->module = module;
+    s->unclassified_in = NULL;
+    s->let_go = NULL;
+    return s;
+}
+
+static mti_storage *storage_new(mt_device *device, size_t n_bytes, mt_dtype dtype,
+                                mt_category category, bool in_op)
+{
+    const mti_where *where = mti_where_now();
+    mti_storage *s = storage_shell(device, n_bytes, dtype, where->op, where->module);
+    if (!s) return NULL;
+    s->block = mti_pool_alloc(device->pool, n_bytes, category);
+    if (!s->block) {
+        mti_free(s);
+        mt_device_release(device);
+        return NULL;
+    }
     s->unclassified_in = in_op ? mti_thread_token() : NULL;
     s->block->owner = s;
-    s->let_go = NULL;
     return s;
 }
 
@@ -140,6 +152,26 @@ mt_tensor *mti_tensor_adopt(mt_device *device, const mti_view *view, size_t n_by
     s->block->ptr = view->data;
     s->let_go = let_go, s->owner = owner;
     return t;
+}
+
+mt_tensor *mti_tensor_shell(mt_device *device, const mti_view *view, size_t n_bytes, const char *op,
+                            const char *module)
+{
+    mti_storage *s = storage_shell(device, n_bytes, view->dtype, op, module);
+    if (!s) return NULL;
+    mt_tensor *t = handle_new(s, view);
+    if (t)
+        t->view.data = NULL;
+    else
+        storage_release(s);
+    return t;
+}
+
+void mti_tensor_fill_shell(mt_tensor *t, mti_block *block, size_t offset)
+{
+    t->storage->block = block;
+    block->owner = t->storage;
+    t->view.data = (char *)block->ptr + offset;
 }
 
 mt_tensor *mti_tensor_view(mt_tensor *t, const mti_view *view)

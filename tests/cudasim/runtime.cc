@@ -1,6 +1,6 @@
 /* runtime.cc: CUDA's runtime interface on host memory, but for streams and copies (stream.cc). */
 #include "cudasim/memory.h"
-#include "cudasim/cudasim.h"
+#include "cudasim/simulator.h"
 
 static thread_local cudaError_t last_error;
 
@@ -51,6 +51,8 @@ cudaError_t cudaMemGetInfo(size_t *n_free, size_t *n_total)
 cudaError_t cudaMalloc(void **p, size_t n_bytes)
 {
     *p = nullptr;
+    cudaError_t status = cudasim::refuse_while_capturing();
+    if (status != cudaSuccess) return keep(status);
     if (!n_bytes) return cudaSuccess;
     *p = cudasim::device_alloc(n_bytes);
     return *p ? cudaSuccess : keep(cudaErrorMemoryAllocation);
@@ -74,6 +76,10 @@ const char *cudaGetErrorName(cudaError_t status)
     case cudaErrorInsufficientDriver: return "cudaErrorInsufficientDriver";
     case cudaErrorNoDevice: return "cudaErrorNoDevice";
     case cudaErrorInvalidDevice: return "cudaErrorInvalidDevice";
+    case cudaErrorIllegalState: return "cudaErrorIllegalState";
+    case cudaErrorStreamCaptureUnsupported: return "cudaErrorStreamCaptureUnsupported";
+    case cudaErrorStreamCaptureInvalidated: return "cudaErrorStreamCaptureInvalidated";
+    case cudaErrorStreamCaptureWrongThread: return "cudaErrorStreamCaptureWrongThread";
     case cudaErrorNotReady: return "cudaErrorNotReady";
     case cudaErrorLaunchFailure: return "cudaErrorLaunchFailure";
     }

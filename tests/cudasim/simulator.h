@@ -102,6 +102,15 @@ static inline size_t end_of_warp(unsigned w) { return std::min(sim.n_threads, (w
 
 const char *collective_name(collective c);
 
+/* ---- capture.cc ---- */
+
+/* True if the stream captures: work is noted, unless the capture is useless. */
+bool capture_node(cudaStream_t stream, std::function<cudaError_t(cudaStream_t)> work,
+                  cudaError_t *status);
+/* Fail, and make captures useless: that of a stream, those that the calling thread may disturb. */
+cudaError_t refuse_in_capture(cudaStream_t stream);
+cudaError_t refuse_while_capturing();
+
 /* ---- order.cc: the order of threads ---- */
 
 uint64_t draw();

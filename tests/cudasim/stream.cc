@@ -92,6 +92,10 @@ static cudaError_t copy(void *to, const void *from, size_t n_bytes)
 
 cudaError_t cudasim::submit(cudaStream_t stream, task work)
 {
+    cudaError_t status;
+    if (capture_node(
+            stream, [work](cudaStream_t s) { return submit(s, work); }, &status))
+        return status;
     {
         my_turn mine(turn);
         if (stream && kernels_are_late()) {
@@ -105,6 +109,8 @@ cudaError_t cudasim::submit(cudaStream_t stream, task work)
 
 cudaError_t cudaDeviceSynchronize()
 {
+    cudaError_t status = cudasim::refuse_while_capturing();
+    if (status != cudaSuccess) return status;
     my_turn mine(turn);
     finish_all();
     return after_waiting();
@@ -114,6 +120,8 @@ cudaError_t cudaDeviceSynchronize()
 
 cudaError_t cudaFree(void *p)
 {
+    cudaError_t status = cudasim::refuse_while_capturing();
+    if (status != cudaSuccess) return status;
     my_turn mine(turn);
     finish_all();
     cudasim::device_free(p);
@@ -123,6 +131,8 @@ cudaError_t cudaMallocHost(void **p, size_t n_bytes) { return cudaHostAlloc(p, n
 cudaError_t cudaHostAlloc(void **p, size_t n_bytes, unsigned)
 {
     *p = nullptr;
+    cudaError_t status = cudasim::refuse_while_capturing();
+    if (status != cudaSuccess) return status;
     if (!n_bytes) return cudaSuccess;
     if (posix_memalign(p, 512, n_bytes)) return cudaErrorMemoryAllocation;
     memset(*p, 0xff, n_bytes);
@@ -132,6 +142,8 @@ cudaError_t cudaHostAlloc(void **p, size_t n_bytes, unsigned)
 }
 cudaError_t cudaFreeHost(void *p)
 {
+    cudaError_t status = cudasim::refuse_while_capturing();
+    if (status != cudaSuccess) return status;
     my_turn mine(turn);
     finish_all();
     page_locked.erase((const char *)p);
@@ -143,6 +155,8 @@ cudaError_t cudaFreeHost(void *p)
 
 cudaError_t cudaMemcpy(void *to, const void *from, size_t n_bytes, cudaMemcpyKind)
 {
+    cudaError_t status = cudasim::refuse_while_capturing();
+    if (status != cudaSuccess) return status;
     my_turn mine(turn);
     finish_all();
     copy(to, from, n_bytes);
@@ -156,6 +170,10 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n_bytes, cudaMemc
     if (kind == cudaMemcpyDeviceToDevice) return cudasim::submit(stream, work);
     my_turn mine(turn);
     bool locked = is_page_locked(to) || is_page_locked(from);
+    cudaError_t status = locked ? cudaSuccess : cudasim::refuse_in_capture(stream);
+    if (status != cudaSuccess) return status;
+    auto again = [=](cudaStream_t s) { return cudaMemcpyAsync(to, from, n_bytes, kind, s); };
+    if (cudasim::capture_node(stream, again, &status)) return status;
     if (stream && locked && (!kernels_are_late() || !stream->tasks.empty())) {
         stream->tasks.push_back(work);
         return cudaSuccess;
@@ -195,7 +213,8 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
-    cudaError_t status;
+    cudaError_t status = cudasim::refuse_in_capture(stream);
+    if (status != cudaSuccess) return status;
     {
         my_turn mine(turn);
         finish(stream);
@@ -207,6 +226,8 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 /* If the stream's kernels run at once, the tasks that the event waits for run now. */
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned)
 {
+    cudaError_t status = cudasim::refuse_in_capture(stream); /* events there: not simulated */
+    if (status != cudaSuccess) return status;
     my_turn mine(turn);
     cudaStream_t other = event->stream;
     uint64_t n_before = event->n_before;
@@ -232,6 +253,8 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
+    cudaError_t status = cudasim::refuse_in_capture(stream);
+    if (status != cudaSuccess) return status;
     my_turn mine(turn);
     event->stream = stream;
     event->n_before = stream ? stream->n_done + stream->tasks.size() : 0;

@@ -201,6 +201,15 @@ bool mti_cpu_dropout_mask(mti_ctx *ctx, double p, uint64_t seed, uint64_t offset
     return true;
 }
 
+bool mti_cpu_put_draws(mti_ctx *ctx, uint64_t seed, uint64_t offset, const mti_view *seed_to,
+                       const mti_view *offset_to)
+{
+    (void)ctx;
+    *(uint64_t *)seed_to->data = seed;
+    *(uint64_t *)offset_to->data = offset;
+    return true;
+}
+
 #define DROPOUT_BACKWARD_BODY(T)                                                                   \
     (void)first;                                                                                   \
     T *dx = p[0], scale = (T)(1.0 / (1.0 - ((const random_job *)op)->a));                          \

@@ -195,8 +195,8 @@ template <typename T, int D, mti_drop_kind DROP> bool launch(mti_ctx *ctx, const
     size_t shared = sizeof(T) * step<D, DROP>::TILES;
     int64_t tiles = (x.s + QUERIES - 1) / QUERIES, blocks = tiles * x.b * x.a;
     return mti_attn_allow_shared<attention_forward<T, D, DROP>>(ctx, shared) &&
-           MTI_LAUNCH(ctx, (attention_forward<T, D, DROP>), mti_blocks(blocks),
-                      MTI_ATTN_THREADS, shared, mti_attn_grid(x, tiles, x.a));
+           MTI_LAUNCH(ctx, (attention_forward<T, D, DROP>), mti_blocks(blocks), MTI_ATTN_THREADS,
+                      shared, mti_attn_grid(x, tiles, x.a));
 }
 
 template <typename T, int D> bool by_drop(mti_ctx *ctx, const mti_attn_args &x)

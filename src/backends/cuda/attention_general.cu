@@ -310,9 +310,8 @@ bool launch(mti_ctx *ctx, const mti_attn_args &x, int64_t n, int64_t heads)
 {
     int64_t parts = x.d > W ? (x.d + W - 1) / W : 1, blocks = (n + TILE - 1) / TILE * heads * parts;
     size_t shared = sizeof(room<mti_wide<T>, W>);
-    return blocks == 0 ||
-           (mti_attn_allow_shared<KERNEL>(ctx, shared) &&
-            MTI_LAUNCH(ctx, KERNEL, mti_blocks(blocks), THREADS, shared, x));
+    return blocks == 0 || (mti_attn_allow_shared<KERNEL>(ctx, shared) &&
+                           MTI_LAUNCH(ctx, KERNEL, mti_blocks(blocks), THREADS, shared, x));
 }
 
 template <typename T, int W> bool forward(mti_ctx *ctx, const mti_attn_args &x)

@@ -434,7 +434,7 @@ static bool multiply(mti_ctx *ctx, const struct product *g, const int64_t *i, do
            lt_ok(lt->matmul(ctx->blas->handle, p->desc,
                             f64 ? static_cast<void *>(&alpha) : &alpha_f32, at.a, p->a, at.b, p->b,
                             f64 ? static_cast<void *>(&beta) : &beta_f32, at.c, p->c, at.c, p->c,
-                            &p->algo, scratch, ctx->n_workspace, ctx->stream),
+                            &p->algo, scratch, ctx->n_workspace, mti_stream(ctx)),
                  "product");
 }
 

@@ -139,6 +139,7 @@ static bool clear_fault(mti_ctx *ctx)
  * fault: the one that still finds it under the lock, and clears it. */
 bool mti_cuda_sync(mti_ctx *ctx)
 {
+    if (!mti_cuda_refuse_noting(ctx, "waiting for the GPU")) return false;
     mti_borrowed_desk desk(ctx);
     if (!desk.place || !read_fault(ctx, desk.place->note)) return false;
     mti_fault *note = desk.place->note;
@@ -149,10 +150,10 @@ bool mti_cuda_sync(mti_ctx *ctx)
     return ok && (note->kind == MTI_FAULT_NONE || mti_fault_report(note));
 }
 
-void *mti_cuda_alloc(mti_ctx *, size_t n_bytes)
+void *mti_cuda_alloc(mti_ctx *ctx, size_t n_bytes)
 {
     void *p = nullptr;
-    if (mti_alloc_should_fail()) return nullptr;
+    if (mti_noting(ctx) || mti_alloc_should_fail()) return nullptr;
     if (cudaMalloc(&p, n_bytes ? n_bytes : 1) == cudaSuccess) return p;
     cudaGetLastError();
     return nullptr;
@@ -176,6 +177,7 @@ static __global__ void mti_upload_kernel(uint64_t *dst, uint64_t value) { *dst =
 bool mti_cuda_upload(mti_ctx *ctx, void *dst, const void *host, size_t n_bytes)
 {
     uint64_t value;
+    if (n_bytes && mti_noting(ctx)) return mti_cuda_note_upload(ctx, dst, n_bytes);
     if (n_bytes == sizeof value && mti_is_aligned(dst, sizeof value)) {
         memcpy(&value, host, sizeof value);
         return MTI_LAUNCH(ctx, mti_upload_kernel, 1, 1, 0, static_cast<uint64_t *>(dst), value);
@@ -187,6 +189,7 @@ bool mti_cuda_upload(mti_ctx *ctx, void *dst, const void *host, size_t n_bytes)
 
 bool mti_cuda_download(mti_ctx *ctx, void *host, const void *src, size_t n_bytes)
 {
+    if (!mti_cuda_refuse_noting(ctx, "a download")) return false;
     return (!n_bytes ||
             mti_cuda_ok(cudaMemcpyAsync(host, src, n_bytes, cudaMemcpyDeviceToHost, ctx->stream),
                         "download")) &&
@@ -224,6 +227,12 @@ const mti_backend mti_module_backend = {
     mti_cuda_copy_wait,
     mti_cuda_copy_finish,
     mti_cuda_copy_times,
+    mti_cuda_capture_begin,
+    mti_cuda_capture_end,
+    mti_cuda_graph_takes,
+    mti_cuda_graph_nodes,
+    mti_cuda_graph_launch,
+    mti_cuda_graph_free,
 #define KERNEL(name, parameters, arguments)  mti_cuda_##name,
 #define SCRATCH(name, parameters, arguments) mti_cuda_##name,
 #include "backends/kernels.def"

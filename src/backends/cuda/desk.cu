@@ -8,21 +8,25 @@ struct mti_desks {
     mti_desk_place *idle;
 };
 
-static void place_free(mti_desk_place *place)
+void mti_cuda_desks_free(mti_desk_place *list)
 {
-    if (place->desk) cudaFree(place->desk);
-    if (place->note) cudaFreeHost(place->note);
-    mti_free(place);
+    while (list) {
+        mti_desk_place *place = list;
+        list = place->next;
+        if (place->desk) cudaFree(place->desk);
+        if (place->note) cudaFreeHost(place->note);
+        mti_free(place);
+    }
 }
 
-static mti_desk_place *place_new()
+mti_desk_place *mti_cuda_desk_new()
 {
     mti_desk_place *place = static_cast<mti_desk_place *>(mti_calloc(1, sizeof *place));
     if (!place) return nullptr;
     if (mti_cuda_ok(cudaMalloc(&place->desk, sizeof *place->desk), "memory for a desk") &&
         mti_cuda_ok(cudaMallocHost(&place->note, sizeof *place->note), "memory for a desk"))
         return place;
-    place_free(place);
+    mti_cuda_desks_free(place);
     return nullptr;
 }
 
@@ -31,7 +35,7 @@ bool mti_cuda_desks_open(mti_ctx *ctx)
     ctx->desks = static_cast<mti_desks *>(mti_calloc(1, sizeof *ctx->desks));
     if (!ctx->desks) return false;
     pthread_mutex_init(&ctx->desks->lock, nullptr);
-    ctx->desks->idle = place_new();
+    ctx->desks->idle = mti_cuda_desk_new();
     return ctx->desks->idle != nullptr;
 }
 
@@ -39,27 +43,37 @@ bool mti_cuda_desks_open(mti_ctx *ctx)
 void mti_cuda_desks_close(mti_ctx *ctx)
 {
     if (!ctx->desks) return;
-    while (ctx->desks->idle) {
-        mti_desk_place *place = ctx->desks->idle;
-        ctx->desks->idle = place->next;
-        place_free(place);
-    }
+    mti_cuda_desks_free(ctx->desks->idle);
     pthread_mutex_destroy(&ctx->desks->lock);
     mti_free(ctx->desks);
 }
 
+/* A graph's launches use desks of its own, which no other call gets. */
 mti_borrowed_desk::mti_borrowed_desk(mti_ctx *context) : ctx(context)
 {
+    if (mti_desk_place **idle = mti_cuda_noted_desks(ctx)) {
+        place = *idle;
+        if (place)
+            *idle = place->next;
+        else
+            mti_fail(MT_ERR_INTERNAL, "cuda: a graph's desks are all lent");
+        return;
+    }
     pthread_mutex_lock(&ctx->desks->lock);
     place = ctx->desks->idle;
     if (place) ctx->desks->idle = place->next;
     pthread_mutex_unlock(&ctx->desks->lock);
-    if (!place) place = place_new();
+    if (!place) place = mti_cuda_desk_new();
 }
 
 mti_borrowed_desk::~mti_borrowed_desk()
 {
     if (!place) return;
+    if (mti_desk_place **idle = mti_cuda_noted_desks(ctx)) {
+        place->next = *idle;
+        *idle = place;
+        return;
+    }
     pthread_mutex_lock(&ctx->desks->lock);
     place->next = ctx->desks->idle;
     ctx->desks->idle = place;

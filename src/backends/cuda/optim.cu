@@ -526,7 +526,7 @@ extern "C" bool mti_cuda_sum_squares(mti_ctx *ctx, int n_items, const mti_opt_it
     double sum[MTI_DESK_SLOTS];
     *out = 0;
     bool ok =
-        mti_cuda_ok(cudaMemsetAsync(desk->sum, 0, sizeof sum, ctx->stream), "sum_squares") &&
+        mti_cuda_ok(cudaMemsetAsync(desk->sum, 0, sizeof sum, mti_stream(ctx)), "sum_squares") &&
         for_types([&](auto type, mt_dtype dtype) {
             typedef decltype(type) T;
             return for_tables<T>(

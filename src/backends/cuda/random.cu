@@ -6,7 +6,21 @@
 
 struct mti_draws {
     uint64_t seed, offset;
+    const uint64_t *base; /* of a graph: added to offset; else NULL */
 };
+
+static mti_draws draws_of(const mti_ctx *ctx, uint64_t seed, uint64_t offset)
+{
+    const mti_notes *notes = mti_noting(ctx);
+    if (notes) return {seed, offset - notes->offset, notes->offset_at};
+    return {seed, offset, nullptr};
+}
+
+/* The counter of the four draws that begin with number `at`. */
+__device__ __forceinline__ mti_u32x4 counter_of(const mti_draws &d, uint64_t at)
+{
+    return mti_philox(d.seed, d.offset + (d.base ? *d.base : 0) + at / 4);
+}
 
 /* Written as selects: a run-time index would move the lanes into local memory. */
 __device__ __forceinline__ uint32_t lane_of(const mti_u32x4 &r, uint32_t lane)
@@ -20,11 +34,11 @@ template <int V>
 __device__ __forceinline__ void draw(const mti_draws &d, uint64_t i, uint32_t (&u)[V])
 {
     if constexpr (V == 1) {
-        u[0] = lane_of(mti_philox(d.seed, d.offset + i / 4), (uint32_t)i & 3u);
+        u[0] = lane_of(counter_of(d, i), (uint32_t)i & 3u);
     } else {
         MTI_UNROLL
         for (int j = 0; j < V; j += 4) {
-            mti_u32x4 r = mti_philox(d.seed, d.offset + (i + (uint64_t)j) / 4);
+            mti_u32x4 r = counter_of(d, i + (uint64_t)j);
             MTI_UNROLL
             for (int k = 0; k < 4; k++) u[j + k] = r.v[k];
         }
@@ -83,7 +97,8 @@ extern "C" bool mti_cuda_uniform(mti_ctx *ctx, double lo, double hi, uint64_t se
         typedef decltype(t) T;
         typedef mti_wide<T> A;
         double below = last_below<T>(lo, hi);
-        return mti_map(ctx, l, mti_uniform_op<T>{{seed, offset}, (A)lo, (A)(hi - lo), (A)below});
+        return mti_map(
+            ctx, l, mti_uniform_op<T>{draws_of(ctx, seed, offset), (A)lo, (A)(hi - lo), (A)below});
     });
 }
 
@@ -102,7 +117,7 @@ template <class T> struct mti_normal_op {
     {
         float z[V];
         if constexpr (V == 1) {
-            mti_u32x4 r = mti_philox(draws.seed, draws.offset + i / 4);
+            mti_u32x4 r = counter_of(draws, i);
             uint32_t pair = (uint32_t)i & 2u;
             float first, second;
             mti_box_muller(lane_of(r, pair), lane_of(r, pair + 1), &first, &second);
@@ -128,7 +143,7 @@ extern "C" bool mti_cuda_normal(mti_ctx *ctx, double mean, double std, uint64_t 
     return mti_for_float(y->dtype, [&](auto t) {
         typedef decltype(t) T;
         typedef mti_wide<T> A;
-        return mti_map(ctx, l, mti_normal_op<T>{{seed, offset}, (A)mean, (A)std});
+        return mti_map(ctx, l, mti_normal_op<T>{draws_of(ctx, seed, offset), (A)mean, (A)std});
     });
 }
 
@@ -177,11 +192,11 @@ extern "C" bool mti_cuda_dropout(mti_ctx *ctx, double p, uint64_t seed, uint64_t
         if (mask) {
             const mti_view *views[] = {y, x, mask};
             return mti_map(ctx, mti_lay_out<3>(views, true),
-                           mti_dropout_op<T, true>{{seed, offset}, threshold, scale});
+                           mti_dropout_op<T, true>{draws_of(ctx, seed, offset), threshold, scale});
         }
         const mti_view *views[] = {y, x};
         return mti_map(ctx, mti_lay_out<2>(views, true),
-                       mti_dropout_op<T, false>{{seed, offset}, threshold, scale});
+                       mti_dropout_op<T, false>{draws_of(ctx, seed, offset), threshold, scale});
     });
 }
 
@@ -210,7 +225,7 @@ extern "C" bool mti_cuda_dropout_mask(mti_ctx *ctx, double p, uint64_t seed, uin
 {
     const mti_view *views[] = {mask};
     return mti_map(ctx, mti_lay_out<1>(views, true),
-                   mti_dropout_mask_op{{seed, offset}, mti_drop_threshold(p)});
+                   mti_dropout_mask_op{draws_of(ctx, seed, offset), mti_drop_threshold(p)});
 }
 
 template <class T> struct mti_dropout_backward_op {
@@ -245,4 +260,20 @@ extern "C" bool mti_cuda_dropout_backward(mti_ctx *ctx, double p, const mti_view
         typedef decltype(t) T;
         return mti_map(ctx, l, mti_dropout_backward_op<T>{(mti_wide<T>)(1.0 / (1.0 - p))});
     });
+}
+
+/* ---- a generator's place, for kernels that read it from memory ---- */
+
+static __global__ void place_of_draws(const mti_draws d, uint64_t *seed, uint64_t *offset)
+{
+    *seed = d.seed;
+    *offset = d.offset + (d.base ? *d.base : 0);
+}
+
+extern "C" bool mti_cuda_put_draws(mti_ctx *ctx, uint64_t seed, uint64_t offset,
+                                   const mti_view *seed_to, const mti_view *offset_to)
+{
+    return MTI_LAUNCH(ctx, place_of_draws, 1, 1, 0, draws_of(ctx, seed, offset),
+                      static_cast<uint64_t *>(seed_to->data),
+                      static_cast<uint64_t *>(offset_to->data));
 }

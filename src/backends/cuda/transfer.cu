@@ -95,6 +95,7 @@ static bool begin(mti_ctx *ctx, copy_slot *s, cudaMemcpyKind kind, void *dst, co
 bool mti_cuda_copy_begin(mti_ctx *ctx, mti_direction direction, void *dst, const void *src,
                          size_t n_bytes, uint64_t *ticket)
 {
+    if (!mti_cuda_refuse_noting(ctx, "a copy beside compute")) return false;
     mti_copies *c = ctx->copies;
     cudaMemcpyKind kind =
         direction == MTI_TO_HOST ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice;
@@ -118,6 +119,7 @@ static copy_slot *slot_of(mti_copies *c, uint64_t ticket)
 
 bool mti_cuda_copy_wait(mti_ctx *ctx, uint64_t ticket)
 {
+    if (!mti_cuda_refuse_noting(ctx, "waiting for a copy")) return false;
     mti_copies *c = ctx->copies;
     pthread_mutex_lock(&c->lock);
     copy_slot *s = slot_of(c, ticket);
@@ -135,6 +137,7 @@ bool mti_cuda_copy_wait(mti_ctx *ctx, uint64_t ticket)
 /* Waits without the lock; if another copy reuses the slot meanwhile, it only waits longer. */
 bool mti_cuda_copy_finish(mti_ctx *ctx, uint64_t ticket)
 {
+    if (!mti_cuda_refuse_noting(ctx, "waiting for a copy")) return false;
     mti_copies *c = ctx->copies;
     pthread_mutex_lock(&c->lock);
     copy_slot *s = slot_of(c, ticket);
@@ -144,6 +147,7 @@ bool mti_cuda_copy_finish(mti_ctx *ctx, uint64_t ticket)
 
 bool mti_cuda_copy_times(mti_ctx *ctx, mti_copy_times *out)
 {
+    if (!mti_cuda_refuse_noting(ctx, "waiting for copies")) return false;
     mti_copies *c = ctx->copies;
     pthread_mutex_lock(&c->lock);
     bool ok = true;
