@@ -99,6 +99,9 @@ static void a_piece_that_would_run_elsewhere_is_taken_back(void **state)
     assert_int_equal(after.allocated.current, before.allocated.current);
     assert_null(kept[0]);
     mtt_put(other);
+    mti_block *far = mtt_get(15 << 20); /* the same addresses, but the piece may have read far */
+    assert_false(mti_trace_repeat(t, count, &runs, kept));
+    mtt_put(far);
     assert_true(mti_trace_repeat(t, count, &runs, kept));
     drop(kept);
     assert_false(mti_trace_repeat(t, refuse, NULL, kept)); /* run failed */
