@@ -4,7 +4,7 @@
 
 #include <pthread.h>
 #include "memtrack/fit.h"
-#include "memtrack/trace.h"
+#include "memtrack/recording.h"
 
 /* The first cell of a segment stays the same as long as the segment is there. */
 typedef struct mti_segment {
@@ -44,11 +44,5 @@ struct mti_pool {
 mti_block *mti_pool_alloc_locked(mti_pool *pool, size_t n_bytes, mt_category category);
 void mti_pool_free_locked(mti_pool *pool, mti_block *block, size_t n_bytes);
 void mti_pool_recategorise_locked(mti_pool *pool, mti_block *block, mt_category category);
-
-/* trace.c: what the pool tells a trace. */
-bool mti_trace_is_mine(const mti_trace *t); /* recorded by the calling thread; t may be NULL */
-void mti_trace_took(mti_trace *t, mti_cell *cell);
-void mti_trace_gave(mti_trace *t, mti_cell *cell);
-void mti_trace_recategorised(mti_trace *t, const mti_cell *cell);
 
 #endif

@@ -1,31 +1,5 @@
-/* trace.c: records requests to a pool and repeats them. */
-#include <assert.h>
+/* trace.c: records requests to a pool, with recording.c, and repeats them. */
 #include "memtrack/pool.h"
-#include "memtrack/trace.h"
-
-typedef enum act { TAKE, GIVE, RECATEGORISE } act;
-
-typedef struct request {
-    act act;
-    uint32_t block; /* in `blocks` */
-    mt_category category;
-} request;
-
-typedef struct traced {
-    void *ptr;
-    size_t n_bytes;
-    mti_block *now; /* while it lives: in the recording, later in a repetition */
-} traced;
-
-struct mti_trace {
-    mti_pool *pool;
-    pthread_t thread;
-    const char *why_not;
-    uint64_t beside; /* what lives before it */
-    MTI_VEC(request) requests;
-    MTI_VEC(traced) blocks;
-    MTI_VEC(uint32_t) survivors;
-};
 
 /* A sum over the places and sizes of all live blocks. */
 static uint64_t digest(const mti_pool *pool)
@@ -39,49 +13,6 @@ static uint64_t digest(const mti_pool *pool)
         }
     return sum;
 }
-
-static void spoil(mti_trace *t, const char *why)
-{
-    if (!t->why_not) t->why_not = why;
-}
-
-/* ---- recording: the pool calls these under its lock ---- */
-
-bool mti_trace_is_mine(const mti_trace *t) { return t && pthread_equal(t->thread, pthread_self()); }
-
-void mti_trace_took(mti_trace *t, mti_cell *cell)
-{
-    const mti_block *b = &cell->block;
-    uint32_t place = (uint32_t)t->blocks.n;
-    if (!MTI_PUSH(&t->blocks, ((traced){b->ptr, b->requested, &cell->block})) ||
-        !MTI_PUSH(&t->requests, ((request){TAKE, place, b->category}))) {
-        spoil(t, "there is no memory to record what it allocates");
-        return;
-    }
-    cell->traced = place + 1;
-}
-
-static void note(mti_trace *t, const mti_cell *cell, act what)
-{
-    if (!cell->traced) {
-        if (mti_trace_is_mine(t))
-            spoil(t, what == GIVE ? "it frees memory from before it"
-                                  : "it changes the category of memory from before it");
-        return;
-    }
-    uint32_t place = cell->traced - 1;
-    if (!MTI_PUSH(&t->requests, ((request){what, place, cell->block.category})))
-        spoil(t, "there is no memory to record what it frees");
-}
-
-void mti_trace_gave(mti_trace *t, mti_cell *cell)
-{
-    note(t, cell, GIVE);
-    if (cell->traced) t->blocks.at[cell->traced - 1].now = NULL;
-    cell->traced = 0;
-}
-
-void mti_trace_recategorised(mti_trace *t, const mti_cell *cell) { note(t, cell, RECATEGORISE); }
 
 mti_trace *mti_trace_begin(mti_pool *pool)
 {
@@ -104,12 +35,12 @@ const char *mti_trace_end(mti_trace *t)
     pthread_mutex_lock(&t->pool->lock);
     t->pool->trace = NULL;
     for (size_t i = 0; i < t->blocks.n; i++) {
-        traced *b = &t->blocks.at[i];
+        mti_traced *b = &t->blocks.at[i];
         if (!b->now) continue;
         ((mti_cell *)b->now)->traced = 0;
         b->now = NULL;
         if (!MTI_PUSH(&t->survivors, (uint32_t)i))
-            spoil(t, "there is no memory to list what it left");
+            mti_trace_spoil(t, "there is no memory to list what it left");
     }
     pthread_mutex_unlock(&t->pool->lock);
     return t->why_not;
@@ -133,20 +64,20 @@ const void *mti_trace_survivor(const mti_trace *t, size_t i)
     return t->blocks.at[t->survivors.at[i]].ptr;
 }
 
-static void give(mti_pool *pool, traced *b)
+static void give(mti_pool *pool, mti_traced *b)
 {
     mti_pool_free_locked(pool, b->now, b->n_bytes);
     b->now = NULL;
 }
 
-static bool repeat_request(mti_trace *t, const request *r)
+static bool repeat_request(mti_trace *t, const mti_request *r)
 {
-    traced *b = &t->blocks.at[r->block];
+    mti_traced *b = &t->blocks.at[r->block];
     switch (r->act) {
-    case TAKE:
+    case MTI_TAKE:
         b->now = mti_pool_alloc_locked(t->pool, b->n_bytes, r->category);
         return b->now && b->now->ptr == b->ptr;
-    case GIVE: give(t->pool, b); return true;
+    case MTI_GIVE: give(t->pool, b); return true;
     default: mti_pool_recategorise_locked(t->pool, b->now, r->category); return true;
     }
 }
@@ -160,7 +91,7 @@ bool mti_trace_repeat(mti_trace *t, bool (*run)(void *user), void *user, mti_blo
     for (size_t i = 0; ok && i < t->requests.n; i++) ok = repeat_request(t, &t->requests.at[i]);
     ok = ok && run(user);
     for (size_t i = 0; i < t->survivors.n; i++) {
-        traced *b = &t->blocks.at[t->survivors.at[i]];
+        mti_traced *b = &t->blocks.at[t->survivors.at[i]];
         blocks[i] = ok ? b->now : NULL;
         if (ok) b->now = NULL;
     }

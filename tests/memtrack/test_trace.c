@@ -99,12 +99,18 @@ static void a_piece_that_would_run_elsewhere_is_taken_back(void **state)
     assert_int_equal(after.allocated.current, before.allocated.current);
     assert_null(kept[0]);
     mtt_put(other);
-    mti_block *far = mtt_get(15 << 20); /* the same addresses, but the piece may have read far */
+    mti_block *far = mtt_get(30 << 20); /* the same addresses, but the piece may have read far */
     assert_false(mti_trace_repeat(t, count, &runs, kept));
     mtt_put(far);
     assert_true(mti_trace_repeat(t, count, &runs, kept));
     drop(kept);
     assert_false(mti_trace_repeat(t, refuse, NULL, kept)); /* run failed */
+    expect(allocated.current, 0);
+    mti_block *first = mtt_get(18 << 20), *second = mtt_get(29 << 20), *third = mtt_get(12 << 20);
+    mtt_put(first);
+    mtt_put(second);
+    mtt_put(third); /* a segment that fits the large block better is cached now */
+    assert_false(mti_trace_repeat(t, count, &runs, kept));
     expect(allocated.current, 0);
     mti_pool_empty_cache(mtt_pool);
     assert_false(mti_trace_repeat(t, count, &runs, kept)); /* it would have to grow */
