@@ -264,7 +264,7 @@ static void rows_beyond_a_grid_are_refused(void **)
     check_limit(1, [](int64_t rows) {
         mti_view x = view_of(0, MT_BF16, {rows, 50257}), target = view_of(1, MT_I64, {rows});
         mti_view lse = view_of(2, MT_F32, {rows}), scale = view_of(3, MT_F32, {});
-        return mti_cuda_entropy_rows_backward(ctx, -100, &x, &target, &lse, &scale, &x);
+        return mti_cuda_entropy_rows_backward(ctx, -100, 0, &x, &target, &lse, &scale, &x);
     });
     check_limit(1, [](int64_t rows) {
         mti_view x = view_of(0, MT_BF16, {rows, 8192}), y = view_of(1, MT_BF16, {rows, 8192});

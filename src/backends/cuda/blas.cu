@@ -401,10 +401,6 @@ static struct plan_key key_of(const struct product *g, const struct operands *at
     key.m = g->m, key.n = g->n, key.k = g->k;
     key.lda = g->a.ld, key.ldb = g->b.ld, key.ldc = g->c.ld;
     key.n_batch = inner < 0 ? 1 : g->batch_shape[inner];
-    if (key.n_batch > INT32_MAX)
-        return mti_fail_bool(MT_ERR_UNSUPPORTED,
-                             "cuda: a batch of %lld products; cuBLASLt takes less than 2^31",
-                             (long long)key.n_batch);
     if (inner >= 0) {
         key.stride_a = g->a.batch_stride[inner];
         key.stride_b = g->b.batch_stride[inner];
@@ -424,6 +420,10 @@ static bool multiply(mti_ctx *ctx, const struct product *g, const int64_t *i, do
 {
     struct operands at = operands_of(g, i);
     struct plan_key key = key_of(g, &at);
+    if (key.n_batch > INT32_MAX)
+        return mti_fail_bool(MT_ERR_UNSUPPORTED,
+                             "cuda: a batch of %lld products; cuBLASLt takes less than 2^31",
+                             (long long)key.n_batch);
     float alpha_f32 = (float)alpha, beta_f32 = (float)beta;
     bool f64 = g->dtype == MT_F64;
     struct plan *p = plan_for(ctx, g, &key);
