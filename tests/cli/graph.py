@@ -24,7 +24,7 @@ RUNS = [
     (["--offload", "cpu"], 0, 10, "memory is being observed"),
     (["--compress", "8bit"], 0, 10, "memory is being observed"),
 ]
-TIMES = re.compile(r"\S+ tok/s|ETA .*")
+TIMES = re.compile(r"[\d.]+ (?:[kMGT] )?tok/s|ETA .*")
 
 
 def trained(name, options):
