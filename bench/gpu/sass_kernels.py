@@ -109,6 +109,7 @@ KERNELS = [
     *(rows("log-softmax and loss", "loss", "mti_softmax_rows", fit, ", true") for fit in (0, 1, 2)),
     *(rows("softmax backward", "rows", "backward_rows", fit, ", false") for fit in (0, 1, 2)),
     long_rows("log-sum-exp", "lse_of_rows", 2, 17),
+    Kernel("max, bf16", "max", r"max_of_rows<__nv_bfloat16, true>", 2, rows=True),
     Kernel("cross-entropy backward, bf16", "entropy", r"gradient_of_rows<__nv_bfloat16>", 2, rows=True),
     *(attention(kind, d, drop) for kind in ("forward", "backward")
       for d in (32, 64, 80, 96, 128) for drop in (0, 2, 1)),

@@ -1,8 +1,9 @@
 /* max.cu: the largest element over the trailing dimensions of x, and its index. Neighbouring
  * threads read neighbouring elements: if the searched dimensions are contiguous, a warp or a
- * block per element of y; if y's last dimension is, a thread per element. */
+ * block per element of y, in 16-byte pieces; if y's last dimension is, a thread per element. */
 #include "backends/cuda/dims.cuh"
 #include "backends/cuda/kernels.h"
+#include "backends/cuda/reduce.cuh"
 
 #define BLOCK 256
 #define WARP  32
@@ -46,7 +47,49 @@ template <class A> static __device__ __forceinline__ largest<A> of_warp(largest<
     return best;
 }
 
-template <class T> __global__ void __launch_bounds__(BLOCK) max_of_rows(const max_job job)
+/* Adds an element that comes after those that it is compared with. */
+template <class A>
+static __device__ __forceinline__ void take(largest<A> &best, A value, int64_t at)
+{
+    bool nan = value != value && best.value == best.value;
+    if (best.at < 0 || nan || value > best.value) best = {value, at};
+}
+
+/* Of every team-th chunk of a contiguous row. */
+template <class T>
+static __device__ __forceinline__ largest<mti_wide<T>> of_chunks(const T *x, int64_t n, int rank,
+                                                                 int team)
+{
+    typedef mti_wide<T> A;
+    constexpr int N = mti_chunk_width<T>;
+    const mti_row<const T> row(x, n, mti_skew(x));
+    int chunks = mti_chunks<T>(n, row.skew);
+    largest<A> best = {(A)0, -1};
+    for (int c = rank; c < chunks; c += team) {
+        A v[N];
+        row.load(c, v, (A)0);
+        auto in = row.inside(c);
+        MTI_UNROLL
+        for (int k = 0; k < N; k++)
+            if (in.has(k)) take(best, v[k], row.first(c) + k);
+    }
+    return best;
+}
+
+/* Of every team-th element. */
+template <class T>
+static __device__ __forceinline__ largest<mti_wide<T>> of_elements(const T *x,
+                                                                   const mti_dims &searched,
+                                                                   int rank, int team)
+{
+    largest<mti_wide<T>> best = {0, -1};
+    for (int64_t r = rank; r < searched.count; r += team)
+        take(best, mti_widen(x[mti_offset_of(searched, r)]), r);
+    return best;
+}
+
+template <class T, bool DENSE>
+__global__ void __launch_bounds__(BLOCK) max_of_rows(const max_job job)
 {
     typedef mti_wide<T> A;
     MTI_SHARED(largest<A>, of_warps[BLOCK / WARP]);
@@ -55,10 +98,8 @@ template <class T> __global__ void __launch_bounds__(BLOCK) max_of_rows(const ma
     bool live = k < job.kept.count;
     const T *x = static_cast<const T *>(job.x) + (live ? mti_offset_of(job.kept, k) : 0);
     largest<A> best = {(A)0, -1};
-    for (int64_t r = rank; live && r < job.searched.count; r += job.team) {
-        largest<A> one = {mti_widen(x[mti_offset_of(job.searched, r)]), r};
-        best = larger(best, one);
-    }
+    if (live && DENSE) best = of_chunks(x, job.searched.count, rank, job.team);
+    if (live && !DENSE) best = of_elements(x, job.searched, rank, job.team);
     best = of_warp(best);
     if (job.team == BLOCK) {
         if (threadIdx.x % WARP == 0) of_warps[threadIdx.x / WARP] = best;
@@ -76,13 +117,16 @@ template <class T> __global__ void __launch_bounds__(BLOCK) max_of_columns(const
     int64_t k = (int64_t)blockIdx.x * BLOCK + threadIdx.x;
     if (k >= job.kept.count) return; /* no barrier follows */
     const T *x = static_cast<const T *>(job.x) + mti_offset_of(job.kept, k);
-    largest<A> best = {(A)0, -1};
-    for (int64_t r = 0; r < job.searched.count; r++) {
-        largest<A> one = {mti_widen(x[mti_offset_of(job.searched, r)]), r};
-        best = larger(best, one);
-    }
+    largest<A> best = of_elements(x, job.searched, 0, 1);
     static_cast<T *>(job.y)[k] = mti_narrow<T>(best.value);
     if (job.index) job.index[k] = best.at;
+}
+
+/* Whether the searched elements are neighbours, and few enough to number their chunks. */
+template <class T> static bool dense(const max_job &job)
+{
+    const mti_dims &d = job.searched;
+    return d.rank == 1 && d.stride[0] == 1 && d.count < (int64_t)(((uint64_t)1 << 35) / sizeof(T));
 }
 
 extern "C" bool mti_cuda_max(mti_ctx *ctx, const mti_view *x, const mti_view *y,
@@ -101,7 +145,9 @@ extern "C" bool mti_cuda_max(mti_ctx *ctx, const mti_view *x, const mti_view *y,
     unsigned blocks = mti_blocks((job.kept.count * job.team + BLOCK - 1) / BLOCK);
     return mti_for_float(x->dtype, [&](auto t) {
         typedef decltype(t) T;
-        auto max_forward = columns ? max_of_columns<T> : max_of_rows<T>;
+        auto max_forward = columns         ? max_of_columns<T>
+                           : dense<T>(job) ? max_of_rows<T, true>
+                                           : max_of_rows<T, false>;
         return MTI_LAUNCH(ctx, max_forward, blocks, BLOCK, 0, job);
     });
 }
