@@ -1,6 +1,6 @@
 """packed.py OBJECTS PACK: reads `meson introspect --tests` from standard input and selects the tests that take
-their device from MTT_DEVICE, each once: the simulator's other orders do not apply to a GPU. Prints their
-programs, relative to OBJECTS, and writes PACK/pack.json."""
+their device from MTT_DEVICE, each once: the simulator's other orders do not apply to a GPU. Scripts, which run the
+program on the simulator, are left out. Prints the tests' programs, relative to OBJECTS, and writes PACK/pack.json."""
 
 import json
 import os
@@ -30,7 +30,7 @@ for test in json.load(sys.stdin):
     if test["env"].get("MTT_DEVICE") != "cudasim":
         continue
     program, *arguments = test["cmd"]
-    if (program, arguments) in seen:
+    if (program, arguments) in seen or os.path.relpath(program, objects).startswith(".."):
         continue
     seen.append((program, arguments))
     tests.append({"name": test["name"].removeprefix("cudasim "),
