@@ -5,7 +5,7 @@
  * formula leaves out. So `expected` is what a measurement on the meta device has to give; if they
  * differ, one of them is wrong. `memtape plan` prints both.
  *
- * Letters: b batch, s sequence, h hidden, a heads, L layers, V vocabulary, N parameters. */
+ * Letters: b batch, s sequence, h hidden, a heads, L layers, v vocabulary, N parameters. */
 #ifndef MEMTAPE_PLAN_H
 #define MEMTAPE_PLAN_H
 
