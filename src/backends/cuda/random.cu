@@ -6,20 +6,28 @@
 
 struct mti_draws {
     uint64_t seed, offset;
-    const uint64_t *base; /* of a graph: added to offset; else NULL */
+    __device__ __forceinline__ uint64_t first() const { return offset; }
 };
 
-static mti_draws draws_of(const mti_ctx *ctx, uint64_t seed, uint64_t offset)
+/* Of a graph, which draws from another place at each launch. */
+struct mti_noted_draws {
+    uint64_t seed, offset;
+    const uint64_t *base; /* added to offset */
+    __device__ __forceinline__ uint64_t first() const { return offset + *base; }
+};
+
+/* f(draws), as one of the two: a test in the kernels would cost half as much as the draws. */
+template <class F> static bool with_draws(const mti_ctx *ctx, uint64_t seed, uint64_t offset, F f)
 {
     const mti_notes *notes = mti_noting(ctx);
-    if (notes) return {seed, offset - notes->offset, notes->offset_at};
-    return {seed, offset, nullptr};
+    if (notes) return f(mti_noted_draws{seed, offset - notes->offset, notes->offset_at});
+    return f(mti_draws{seed, offset});
 }
 
 /* The counter of the four draws that begin with number `at`. */
-__device__ __forceinline__ mti_u32x4 counter_of(const mti_draws &d, uint64_t at)
+template <class D> __device__ __forceinline__ mti_u32x4 counter_of(const D &d, uint64_t at)
 {
-    return mti_philox(d.seed, d.offset + (d.base ? *d.base : 0) + at / 4);
+    return mti_philox(d.seed, d.first() + at / 4);
 }
 
 /* Written as selects: a run-time index would move the lanes into local memory. */
@@ -30,8 +38,8 @@ __device__ __forceinline__ uint32_t lane_of(const mti_u32x4 &r, uint32_t lane)
 }
 
 /* The draws of elements i to i + V - 1; V is 1, or V and i are multiples of 4. */
-template <int V>
-__device__ __forceinline__ void draw(const mti_draws &d, uint64_t i, uint32_t (&u)[V])
+template <int V, class D>
+__device__ __forceinline__ void draw(const D &d, uint64_t i, uint32_t (&u)[V])
 {
     if constexpr (V == 1) {
         u[0] = lane_of(counter_of(d, i), (uint32_t)i & 3u);
@@ -50,9 +58,9 @@ template <class T> constexpr int draw_width() { return sizeof(T) == 2 ? 8 : 4; }
 
 /* ---- uniform ---- */
 
-template <class T> struct mti_uniform_op {
+template <class T, class D> struct mti_uniform_op {
     enum { operands = 1, width = draw_width<T>(), unroll = 1 };
-    mti_draws draws;
+    D draws;
     mti_wide<T> lo, span, below;
     template <int V> struct held {
     };
@@ -63,7 +71,7 @@ template <class T> struct mti_uniform_op {
     {
         uint32_t u[V];
         mti_vec<T, V> y;
-        draw<V>(draws, i, u);
+        draw(draws, i, u);
         MTI_UNROLL
         for (int j = 0; j < V; j++) {
             mti_wide<T> v = lo + span * (mti_wide<T>)mti_u32_to_unit(u[j]);
@@ -97,16 +105,18 @@ extern "C" bool mti_cuda_uniform(mti_ctx *ctx, double lo, double hi, uint64_t se
         typedef decltype(t) T;
         typedef mti_wide<T> A;
         double below = last_below<T>(lo, hi);
-        return mti_map(
-            ctx, l, mti_uniform_op<T>{draws_of(ctx, seed, offset), (A)lo, (A)(hi - lo), (A)below});
+        return with_draws(ctx, seed, offset, [&](auto d) {
+            return mti_map(ctx, l,
+                           mti_uniform_op<T, decltype(d)>{d, (A)lo, (A)(hi - lo), (A)below});
+        });
     });
 }
 
 /* ---- normal ---- */
 
-template <class T> struct mti_normal_op {
+template <class T, class D> struct mti_normal_op {
     enum { operands = 1, width = draw_width<T>(), unroll = 1 };
-    mti_draws draws;
+    D draws;
     mti_wide<T> mean, std;
     template <int V> struct held {
     };
@@ -124,7 +134,7 @@ template <class T> struct mti_normal_op {
             z[0] = i & 1u ? second : first;
         } else {
             uint32_t u[V];
-            draw<V>(draws, i, u);
+            draw(draws, i, u);
             MTI_UNROLL
             for (int j = 0; j < V; j += 2) mti_box_muller(u[j], u[j + 1], &z[j], &z[j + 1]);
         }
@@ -143,16 +153,18 @@ extern "C" bool mti_cuda_normal(mti_ctx *ctx, double mean, double std, uint64_t 
     return mti_for_float(y->dtype, [&](auto t) {
         typedef decltype(t) T;
         typedef mti_wide<T> A;
-        return mti_map(ctx, l, mti_normal_op<T>{draws_of(ctx, seed, offset), (A)mean, (A)std});
+        return with_draws(ctx, seed, offset, [&](auto d) {
+            return mti_map(ctx, l, mti_normal_op<T, decltype(d)>{d, (A)mean, (A)std});
+        });
     });
 }
 
 /* ---- dropout ---- */
 
 /* Operands: y, x and, if requested, the mask. */
-template <class T, bool has_mask> struct mti_dropout_op {
+template <class T, bool has_mask, class D> struct mti_dropout_op {
     enum { operands = has_mask ? 3 : 2, width = draw_width<T>(), unroll = 2 };
-    mti_draws draws;
+    D draws;
     uint32_t threshold;
     mti_wide<T> scale;
     typedef mti_walk<operands> walk;
@@ -169,7 +181,7 @@ template <class T, bool has_mask> struct mti_dropout_op {
     {
         uint32_t u[V];
         mti_vec<uint8_t, V> mask;
-        draw<V>(draws, i, u);
+        draw(draws, i, u);
         MTI_UNROLL
         for (int j = 0; j < V; j++) {
             bool keep = (u[j] >> 8) >= threshold;
@@ -189,20 +201,23 @@ extern "C" bool mti_cuda_dropout(mti_ctx *ctx, double p, uint64_t seed, uint64_t
     return mti_for_float(y->dtype, [&](auto t) {
         typedef decltype(t) T;
         mti_wide<T> scale = (mti_wide<T>)(1.0 / (1.0 - p));
-        if (mask) {
-            const mti_view *views[] = {y, x, mask};
-            return mti_map(ctx, mti_lay_out<3>(views, true),
-                           mti_dropout_op<T, true>{draws_of(ctx, seed, offset), threshold, scale});
-        }
-        const mti_view *views[] = {y, x};
-        return mti_map(ctx, mti_lay_out<2>(views, true),
-                       mti_dropout_op<T, false>{draws_of(ctx, seed, offset), threshold, scale});
+        return with_draws(ctx, seed, offset, [&](auto d) {
+            typedef decltype(d) D;
+            if (mask) {
+                const mti_view *views[] = {y, x, mask};
+                return mti_map(ctx, mti_lay_out<3>(views, true),
+                               mti_dropout_op<T, true, D>{d, threshold, scale});
+            }
+            const mti_view *views[] = {y, x};
+            return mti_map(ctx, mti_lay_out<2>(views, true),
+                           mti_dropout_op<T, false, D>{d, threshold, scale});
+        });
     });
 }
 
-struct mti_dropout_mask_op {
+template <class D> struct mti_dropout_mask_op {
     enum { operands = 1, width = 8, unroll = 1 };
-    mti_draws draws;
+    D draws;
     uint32_t threshold;
     template <int V> struct held {
     };
@@ -213,7 +228,7 @@ struct mti_dropout_mask_op {
     {
         uint32_t u[V];
         mti_vec<uint8_t, V> mask;
-        draw<V>(draws, i, u);
+        draw(draws, i, u);
         MTI_UNROLL
         for (int j = 0; j < V; j++) mask.v[j] = (u[j] >> 8) >= threshold;
         mti_store(static_cast<uint8_t *>(w.data[0]) + at[0], mask);
@@ -224,8 +239,10 @@ extern "C" bool mti_cuda_dropout_mask(mti_ctx *ctx, double p, uint64_t seed, uin
                                       const mti_view *mask)
 {
     const mti_view *views[] = {mask};
-    return mti_map(ctx, mti_lay_out<1>(views, true),
-                   mti_dropout_mask_op{draws_of(ctx, seed, offset), mti_drop_threshold(p)});
+    return with_draws(ctx, seed, offset, [&](auto d) {
+        return mti_map(ctx, mti_lay_out<1>(views, true),
+                       mti_dropout_mask_op<decltype(d)>{d, mti_drop_threshold(p)});
+    });
 }
 
 template <class T> struct mti_dropout_backward_op {
@@ -264,16 +281,18 @@ extern "C" bool mti_cuda_dropout_backward(mti_ctx *ctx, double p, const mti_view
 
 /* ---- a generator's place, for kernels that read it from memory ---- */
 
-static __global__ void place_of_draws(const mti_draws d, uint64_t *seed, uint64_t *offset)
+template <class D> __global__ void place_of_draws(const D d, uint64_t *seed, uint64_t *offset)
 {
     *seed = d.seed;
-    *offset = d.offset + (d.base ? *d.base : 0);
+    *offset = d.first();
 }
 
 extern "C" bool mti_cuda_put_draws(mti_ctx *ctx, uint64_t seed, uint64_t offset,
                                    const mti_view *seed_to, const mti_view *offset_to)
 {
-    return MTI_LAUNCH(ctx, place_of_draws, 1, 1, 0, draws_of(ctx, seed, offset),
-                      static_cast<uint64_t *>(seed_to->data),
-                      static_cast<uint64_t *>(offset_to->data));
+    return with_draws(ctx, seed, offset, [&](auto d) {
+        auto place = place_of_draws<decltype(d)>;
+        return MTI_LAUNCH(ctx, place, 1, 1, 0, d, static_cast<uint64_t *>(seed_to->data),
+                          static_cast<uint64_t *>(offset_to->data));
+    });
 }
