@@ -110,8 +110,8 @@ def judge(kernel, code):
         wrong.append(f"{scalar} stores of less than 8 bytes in its loop")
     if kernel.n_bytes and not elements:
         wrong.append(f"its loop has no vector {'load' if kernel.loads else 'store'}")
-    if kernel.rows and not (code.count(r"LDG.*\.128") and code.count(r"STG.*\.128")):
-        wrong.append("no vector loads and stores")
+    if kernel.rows and not (code.count(r"LDG.*\.128") and (kernel.loads or code.count(r"STG.*\.128"))):
+        wrong.append(f"no vector loads{'' if kernel.loads else ' and stores'}")
     if kernel.slots and slots and slots > kernel.slots:
         wrong.append(f"{slots:.1f} issue slots an element, at most {kernel.slots} so far")
     if kernel.tensor_cores and not code.count("HMMA|HGMMA"):

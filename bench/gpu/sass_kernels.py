@@ -20,7 +20,7 @@ class Kernel:
     slots: float = 0
     tensor_cores: bool = False
     stored: float = 1  # tensors stored per element
-    loads: bool = False  # its loop loads the element, and stores nothing
+    loads: bool = False  # it loads the elements, and stores none
     rows: bool = False  # over rows that a few lanes or a block hold: no loop to count
     nested: bool = False  # a loop inside the one with the products does much of the work
     local: int = 0  # accesses to local memory that are accepted
@@ -109,7 +109,7 @@ KERNELS = [
     *(rows("log-softmax and loss", "loss", "mti_softmax_rows", fit, ", true") for fit in (0, 1, 2)),
     *(rows("softmax backward", "rows", "backward_rows", fit, ", false") for fit in (0, 1, 2)),
     long_rows("log-sum-exp", "lse_of_rows", 2, 17),
-    Kernel("max, bf16", "max", r"max_of_rows<__nv_bfloat16, true>", 2, rows=True),
+    Kernel("max, bf16", "max", r"max_of_rows<__nv_bfloat16, true>", 2, rows=True, loads=True),
     Kernel("cross-entropy backward, bf16", "entropy", r"gradient_of_rows<__nv_bfloat16>", 2, rows=True),
     *(attention(kind, d, drop) for kind in ("forward", "backward")
       for d in (32, 64, 80, 96, 128) for drop in (0, 2, 1)),
