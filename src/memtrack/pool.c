@@ -156,6 +156,11 @@ static void allow(const mti_pool *pool, void *p, size_t n_bytes)
     if (pool->in_host_memory) MTI_ALLOW(p, n_bytes);
 }
 
+void mti_pool_let_touch_locked(const mti_pool *pool, void *p, size_t n_bytes, bool let)
+{
+    let ? allow(pool, p, n_bytes) : forbid(pool, p, n_bytes);
+}
+
 static void give_back(mti_pool *pool, const mti_segment *segment)
 {
     void *base = segment->first->block.ptr;

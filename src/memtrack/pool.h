@@ -43,6 +43,8 @@ struct mti_pool {
 /* As mti_pool_alloc and so on, under the pool's lock. */
 mti_block *mti_pool_alloc_locked(mti_pool *pool, size_t n_bytes, mt_category category);
 void mti_pool_free_locked(mti_pool *pool, mti_block *block, size_t n_bytes);
+/* Whether memory that no live block has may be touched, where that is watched. */
+void mti_pool_let_touch_locked(const mti_pool *pool, void *p, size_t n_bytes, bool let);
 void mti_pool_recategorise_locked(mti_pool *pool, mti_block *block, mt_category category);
 
 #endif

@@ -82,6 +82,20 @@ static bool repeat_request(mti_trace *t, const mti_request *r)
     }
 }
 
+/* Runs what uses every block of the trace, those that have been given back, too. */
+static bool run_with_all(mti_trace *t, bool (*run)(void *user), void *user)
+{
+    mti_traced *b = t->blocks.at, *end = b + t->blocks.n;
+    for (mti_traced *at = b; at < end; at++)
+        mti_pool_let_touch_locked(t->pool, at->ptr, at->n_bytes, true);
+    bool ok = run(user);
+    for (mti_traced *at = b; at < end; at++)
+        if (!at->now) mti_pool_let_touch_locked(t->pool, at->ptr, at->n_bytes, false);
+    for (mti_traced *at = b; at < end; at++) /* some lie where others were */
+        if (at->now) mti_pool_let_touch_locked(t->pool, at->ptr, at->n_bytes, true);
+    return ok;
+}
+
 bool mti_trace_repeat(mti_trace *t, bool (*run)(void *user), void *user, mti_block **blocks)
 {
     mti_pool *pool = t->pool;
@@ -89,7 +103,7 @@ bool mti_trace_repeat(mti_trace *t, bool (*run)(void *user), void *user, mti_blo
     bool ok = !pool->trace && digest(pool) == t->beside;
     pool->may_not_grow = true;
     for (size_t i = 0; ok && i < t->requests.n; i++) ok = repeat_request(t, &t->requests.at[i]);
-    ok = ok && run(user);
+    ok = ok && run_with_all(t, run, user);
     for (size_t i = 0; i < t->survivors.n; i++) {
         mti_traced *b = &t->blocks.at[t->survivors.at[i]];
         blocks[i] = ok ? b->now : NULL;
