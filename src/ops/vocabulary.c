@@ -22,13 +22,30 @@ bool mti_can_own_rows(const mti_call *c)
                          kind);
 }
 
+static bool refuse_index(int64_t i, int64_t index, int64_t rows)
+{
+    return mti_fail_bool(MT_ERR_ARGUMENT,
+                         "embedding: index[%lld] is %lld; the table has rows 0 to %lld",
+                         (long long)i, (long long)index, (long long)rows - 1);
+}
+
+/* The kernel finds every bad index but one: it takes MTI_NO_ROW for a row of another rank. */
+static bool check_whole(const mti_call *c, const mti_view *index, int64_t rows)
+{
+    if (strcmp(mt_device_kind(c->device), "cpu") != 0) return true;
+    const int64_t *from = index->data;
+    for (int64_t i = 0, n = mti_view_count(index); i < n; i++)
+        if (from[i] == MTI_NO_ROW) return refuse_index(i, from[i], rows);
+    return true;
+}
+
 bool mti_own_rows(mti_call *c, const mti_view *index, int64_t rows, mti_view *own)
 {
     int64_t first = c->params->embedding.first, all = c->params->embedding.rows;
     int64_t n = mti_view_count(index);
     void *room;
     *own = mti_flat(index);
-    if (!all) return true;
+    if (!all) return check_whole(c, index, rows);
     size_t n_bytes = c->k->exchange_scratch(c->ctx, 1) ? (size_t)n * sizeof(int64_t) : 0;
     if (!mti_scratch(c, n_bytes, &room)) return false;
     if (!mt_device_has_data(c->device)) return true;
@@ -38,10 +55,7 @@ bool mti_own_rows(mti_call *c, const mti_view *index, int64_t rows, mti_view *ow
         bool is_row = from[i] >= 0 && from[i] < all,
              here = from[i] >= first && from[i] < first + rows;
         to[i] = here ? from[i] - first : is_row ? MTI_NO_ROW : from[i] < 0 ? from[i] : rows;
-        if (!is_row)
-            return mti_fail_bool(MT_ERR_ARGUMENT,
-                                 "embedding: index[%lld] is %lld; the table has rows 0 to %lld",
-                                 (long long)i, (long long)from[i], (long long)all - 1);
+        if (!is_row) return refuse_index(i, from[i], all);
     }
     own->data = to;
     return true;

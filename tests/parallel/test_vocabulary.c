@@ -123,9 +123,28 @@ static void a_shared_vocabulary_gives_the_whole_ones_values(void **state)
     for (int64_t ranks = 1; ranks <= 8; ranks *= 2) mtt_as_ranks(ranks, check, NULL);
 }
 
+/* INT64_MIN, too, which stands for another rank's row inside the engine. */
+static void an_index_outside_the_table_is_refused(void **state)
+{
+    (void)state;
+    static const int64_t bad[] = {INT64_MIN, -1, 2 * CLASSES, INT64_MAX};
+    mt_device *device = mt_device_open("cpu");
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        const int64_t index[2] = {0, bad[i]};
+        MT_AUTO mt_tensor *ids = mt_from_data(device, MT_I64, MT_SHAPE(2), index, sizeof index);
+        MT_AUTO mt_tensor *w = mt_zeros(device, MT_F32, MT_SHAPE(CLASSES, 2));
+        assert_null(mt_embedding(ids, w));
+        mtt_failed(MT_ERR_ARGUMENT, "embedding: index[1] is", "rows 0 to 12");
+        assert_null(mt_embedding_part(ids, w, 0, 2 * CLASSES));
+        mtt_failed(MT_ERR_ARGUMENT, "embedding: index[1] is", "rows 0 to 25");
+    }
+    mt_device_release(device);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_index_outside_the_table_is_refused),
         cmocka_unit_test(a_shared_vocabulary_gives_the_whole_ones_values),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
