@@ -65,7 +65,8 @@ typedef struct mt_named_tensor {
 
 /* Every parameter of m and under it with its path from m ("h.3.mlp.fc.weight"), a module's own
  * before its children's, in order of adding; one that appears twice, under its first path. *list is
- * borrowed and valid until something is added or swapped under m, or m is freed. */
+ * borrowed and valid until something is added or swapped under m, or m is freed. The first call
+ * makes it: several threads may ask at once only after that. */
 MT_API mt_status mt_module_params(mt_module *m, const mt_named_tensor **list, size_t *n);
 /* Elements and bytes of all of them. */
 MT_API mt_status mt_module_size(mt_module *m, uint64_t *n_elements, uint64_t *n_bytes);

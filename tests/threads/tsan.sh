@@ -21,10 +21,12 @@ archer=$(dirname "$(readlink -f "$(command -v clang)")")/../lib/libarcher.so
 [ -e "$folder/build.ninja" ] || CC="${CC:-clang}" CXX="${CXX:-clang++}" meson setup "$folder" \
     --buildtype=debugoptimized -Db_sanitize=thread -Db_lundef=false -Dbench=false -Dcuda=disabled >&2
 
-# base: interned names, errors. gemm: callers on several threads. offload: a thread that copies.
+# base: interned names, errors. gemm: callers on several threads. offload: a thread that copies. comm,
+# parallel: ranks that are threads.
 programs='threads/test_threads_one_device threads/test_threads_shared nn/test_nn_determinism
     autograd/test_autograd_hooks hooks/test_hooks_offload hooks/test_hooks_offload_disk base/test_base_text
-    base/test_base_error memtrack/test_memtrack_pool'
+    base/test_base_error memtrack/test_memtrack_pool comm/test_comm_threads parallel/test_parallel_vocabulary
+    parallel/test_parallel_weights'
 targets=tests/threads/planted_race
 for program in $programs; do targets="$targets tests/$program"; done
 # shellcheck disable=SC2086
