@@ -24,6 +24,7 @@
 extern "C" {
 #endif
 
+/* A loss scale, and how it changes. */
 typedef struct mt_scaler mt_scaler;
 
 /* All zero is torch.amp.GradScaler's choice. */

@@ -17,7 +17,7 @@ extern "C" {
 /* Only on leaves (tensors that no recorded op made) with a floating dtype. */
 MT_API mt_status mt_set_requires_grad(mt_tensor *t, bool requires_grad);
 MT_API bool mt_requires_grad(const mt_tensor *t); /* set, or made from a tensor that has it */
-MT_API bool mt_is_leaf(const mt_tensor *t);
+MT_API bool mt_is_leaf(const mt_tensor *t);       /* no recorded op made it */
 /* The accumulated gradient of a leaf, borrowed; NULL if none. */
 MT_API mt_tensor *mt_grad(const mt_tensor *t);
 /* grad is retained, and backward adds into it; NULL drops the gradient. grad has t's shape and
@@ -34,6 +34,7 @@ MT_API mt_dtype mt_grad_dtype(const mt_tensor *leaf);
  * (torch.optim.Optimizer.zero_grad, set_to_none) */
 MT_API mt_status mt_zero_grads(int n, mt_tensor *const *leaves);
 
+/* All zero is mt_backward's choice. */
 typedef struct mt_backward_options {
     mt_tensor *gradient; /* incoming, of loss's shape; NULL: 1, if loss has 1 element */
     bool retain_graph;   /* keep the saved tensors for another backward */
@@ -49,6 +50,7 @@ MT_API mt_status mt_backward_with(mt_tensor *loss, const mt_backward_options *op
 MT_API mt_status mt_backward_from(int n, mt_tensor *const *roots, mt_tensor *const *gradients,
                                   bool retain_graph);
 
+/* What to differentiate, and by what. */
 typedef struct mt_gradients_options {
     int n_roots;
     mt_tensor *const *roots;
@@ -85,7 +87,7 @@ MT_API int mt_add_grad_hook(mt_tensor *t, mt_grad_hook_fn *fn, void *user);
 /* For leaves: called after accumulation, with the leaf. */
 typedef mt_status mt_leaf_hook_fn(void *user, mt_tensor *leaf);
 MT_API int mt_add_leaf_hook(mt_tensor *leaf, mt_leaf_hook_fn *fn, void *user);
-MT_API mt_status mt_remove_hook(mt_tensor *t, int handle);
+MT_API mt_status mt_remove_hook(mt_tensor *t, int handle); /* of either kind */
 
 /* The node that made t: op name ("" for a leaf) and sequence number (0 for a leaf). */
 MT_API const char *mt_grad_fn_name(const mt_tensor *t);
@@ -170,6 +172,7 @@ MT_API void mt_saved_free(mt_saved *saved); /* NULL is allowed */
 
 /* ---- running a function with this thread's default modes ---- */
 
+/* In what the function runs; all zero is a good choice. */
 typedef struct mt_apart {
     const char *module; /* the scope inside, from the root; NULL: the current one */
     const char *phase;  /* of the events; NULL: the current one */
@@ -196,6 +199,7 @@ typedef struct mt_op_call {
     int64_t nth; /* for the policy of a checkpoint: so many calls of this op came before it there */
 } mt_op_call;
 
+/* What an op makes: supplied by a hook, or shown to one. */
 typedef struct mt_op_result {
     mt_tensor **outputs;     /* [n_outputs] */
     mt_tensor **auxiliaries; /* [n_auxiliaries]; NULL entries are not made */
@@ -230,6 +234,7 @@ MT_API void *mt_find_op_hooks(const mt_op_hooks *hooks);
 
 /* ---- the ledger: a saved-tensor hook that records every save ---- */
 
+/* A record of every save of a thread on one device, storage by storage. */
 typedef struct mt_ledger mt_ledger;
 
 /* A distinct storage that the tape keeps. Its bytes count for saver 0, the first to save it; the
@@ -257,7 +262,7 @@ MT_API mt_status mt_ledger_count_parameters(mt_ledger *ledger, bool count);
 MT_API size_t mt_ledger_bytes(const mt_ledger *ledger);
 MT_API size_t mt_ledger_allocated(const mt_ledger *ledger);  /* in 512-byte blocks */
 MT_API size_t mt_ledger_live_bytes(const mt_ledger *ledger); /* not freed yet */
-MT_API size_t mt_ledger_count(const mt_ledger *ledger);
+MT_API size_t mt_ledger_count(const mt_ledger *ledger);      /* distinct storages */
 MT_API mt_status mt_ledger_get(const mt_ledger *ledger, size_t i, mt_ledger_entry *out);
 /* Saver j (0 .. n_savers - 1) of entry i. */
 MT_API mt_status mt_ledger_get_saver(const mt_ledger *ledger, size_t i, size_t j, mt_saver *out);
@@ -265,8 +270,8 @@ MT_API mt_status mt_ledger_get_saver(const mt_ledger *ledger, size_t i, size_t j
 /* ---- module scopes: names in records, events and errors; per thread ---- */
 
 MT_API mt_status mt_scope_push(const char *name); /* "mlp" under "gpt.h.3": "gpt.h.3.mlp" */
-MT_API void mt_scope_pop(void);
-MT_API const char *mt_scope_path(void);
+MT_API void mt_scope_pop(void);                   /* ends the innermost scope */
+MT_API const char *mt_scope_path(void);           /* "gpt.h.3.mlp"; "" outside of all */
 /* The phase in events: "forward", "backward", "step", ... NULL or "" clears it and never fails. If
  * memory for a new name runs out the phase stays. */
 MT_API mt_status mt_set_phase(const char *phase);

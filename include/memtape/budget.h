@@ -21,6 +21,7 @@ extern "C" {
 #endif
 
 typedef struct mt_budget mt_budget; /* what was measured of one workload */
+/* What to keep and what to compute again, found for a budget. */
 typedef struct mt_budget_plan mt_budget_plan;
 
 /* The workload: called for each simulation with a new meta device. Sets it up (scratch,
@@ -53,6 +54,7 @@ MT_API mt_status mt_budget_front(mt_budget *b, int n, const mt_budget_plan **pla
 MT_API mt_status mt_budget_apply(const mt_budget_plan *plan, mt_module *m,
                                  const mt_checkpoint_options *options);
 
+/* What a plan takes. */
 typedef struct mt_budget_figures {
     size_t peak, reserved; /* highest allocated and reserved bytes of the simulation */
     size_t expected_peak;  /* by the search */

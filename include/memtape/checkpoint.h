@@ -47,6 +47,7 @@ typedef mt_policy mt_policy_fn(void *user, const mt_op_call *call);
  * call NULL: an error, and MT_POLICY_COUNT. */
 MT_API mt_policy mt_policy_ops(void *user, const mt_op_call *call);
 
+/* The segments of a forward, noted one by one. */
 typedef struct mt_checkpoint_report mt_checkpoint_report;
 
 /* All zero is a good choice. */
@@ -91,6 +92,8 @@ typedef struct mt_checkpoint_segment {
     size_t n_inside;     /* tensors saved by its ops */
 } mt_checkpoint_segment;
 
+/* An empty report, the caller's to free; cleared it is empty again. get gives segment i of count.
+ */
 MT_API mt_checkpoint_report *mt_checkpoint_report_new(void);
 MT_API void mt_checkpoint_report_free(mt_checkpoint_report *report);
 MT_API void mt_checkpoint_report_clear(mt_checkpoint_report *report);

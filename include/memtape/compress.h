@@ -20,6 +20,7 @@
 extern "C" {
 #endif
 
+/* Rules for packing saved tensors, and what they have packed. */
 typedef struct mt_compress mt_compress;
 
 /* Never packed, whatever the rules: parameters, gradients, optimizer states, caches and states
@@ -38,6 +39,7 @@ typedef enum mt_compress_rule {
 } mt_compress_rule;
 MT_API const char *mt_compress_rule_name(mt_compress_rule rule); /* "bf16", "mask seed", ... */
 
+/* All zero is the usual choice. */
 typedef struct mt_compress_options {
     unsigned rules;   /* bits 1u << rule; 0: the exact ones, MASK_SEED and SIGNS */
     size_t min_bytes; /* smaller storages stay; 0: those under 4096 bytes */

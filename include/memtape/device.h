@@ -14,8 +14,8 @@ extern "C" {
  * all ops run and are counted as elsewhere, and reading a value is an error. The result is the
  * caller's: mt_device_release it once. */
 MT_API mt_device *mt_device_open(const char *kind);
-MT_API mt_device *mt_device_retain(mt_device *device);
-MT_API void mt_device_release(mt_device *device);
+MT_API mt_device *mt_device_retain(mt_device *device);      /* one more reference, returned */
+MT_API void mt_device_release(mt_device *device);           /* one less */
 MT_API const char *mt_device_kind(const mt_device *device); /* "cpu" */
 MT_API bool mt_device_has_data(const mt_device *device);    /* false on meta */
 

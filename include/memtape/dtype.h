@@ -10,8 +10,10 @@
 extern "C" {
 #endif
 
+/* The most dimensions a tensor has. */
 #define MT_MAX_RANK 8
 
+/* The type of a tensor's elements. */
 typedef enum mt_dtype {
     MT_F32,
     MT_F64,  /* the reference for gradient checks */

@@ -91,6 +91,7 @@ typedef struct mt_fit_setup {
     double mfu;               /* of FLOPs that are not recomputed, all GPUs' share of their peak */
 } mt_fit_setup;
 
+/* What the search found. */
 typedef struct mt_fit_result {
     mt_gpu gpu;
     int64_t gpus, batch, seq;

@@ -15,6 +15,7 @@ extern "C" {
 
 /* ---- the cache ---- */
 
+/* How a cache takes its memory. */
 typedef enum mt_kv_form {
     MT_KV_PREALLOCATED, /* 2 b t k h L e for the t positions it has room for, at once */
     MT_KV_GROWING,      /* the same for the t positions it holds; each step copies all of them */
@@ -36,6 +37,7 @@ MT_API mt_status mt_kv_form_parse(const char *name, mt_kv_form *out);
 MT_API size_t mt_kv_bytes(const mt_model_config *config, mt_kv_form form, int64_t batch,
                           int64_t positions);
 
+/* Keys and values of all layers, of the positions read so far. */
 typedef struct mt_kv_cache mt_kv_cache;
 
 /* For `batch` sequences of at most `positions` tokens (0: the model's context); the caller's to
@@ -62,6 +64,7 @@ MT_API mt_tensor *mt_next_logits(mt_module *model, mt_kv_cache *cache, mt_tensor
 
 /* ---- generating ---- */
 
+/* All zero: the likeliest token each time, with a cache. */
 typedef struct mt_generate_options {
     double temperature; /* 0: always the likeliest */
     int64_t top_k;      /* choose among the k likeliest; 0: among all */
@@ -71,6 +74,7 @@ typedef struct mt_generate_options {
     mt_kv_form cache;
 } mt_generate_options;
 
+/* What generating took. */
 typedef struct mt_generate_stats {
     int64_t tokens;     /* made, in each sequence */
     double first_s;     /* seconds until the first: the prompt at once */

@@ -13,12 +13,14 @@
 extern "C" {
 #endif
 
+/* One entry of a file's metadata. */
 typedef struct mt_key_value {
     const char *key, *value;
 } mt_key_value;
 
 /* ---- reading ---- */
 
+/* A file open for reading. */
 typedef struct mt_safetensors mt_safetensors;
 
 /* Reads and checks the header; data is read by the loads. MT_ERR_IO if the file cannot be read,
@@ -26,6 +28,7 @@ typedef struct mt_safetensors mt_safetensors;
 MT_API mt_safetensors *mt_safetensors_open(const char *path);
 MT_API void mt_safetensors_free(mt_safetensors *file);
 
+/* One tensor of a file. */
 typedef struct mt_safetensors_entry {
     const char *name; /* valid as long as the file is open */
     mt_dtype dtype;
@@ -34,7 +37,7 @@ typedef struct mt_safetensors_entry {
     size_t bytes;
 } mt_safetensors_entry;
 
-MT_API size_t mt_safetensors_count(const mt_safetensors *file);
+MT_API size_t mt_safetensors_count(const mt_safetensors *file); /* tensors */
 /* In order of their data. */
 MT_API mt_status mt_safetensors_get(const mt_safetensors *file, size_t i,
                                     mt_safetensors_entry *out);
@@ -59,6 +62,8 @@ MT_API mt_status mt_safetensors_load_module(mt_safetensors *file, mt_module *m);
 
 /* ---- writing ---- */
 
+/* The tensors, or every parameter of m under its path, with metadata, into a new file that replaces
+ * what is there once it is complete. */
 MT_API mt_status mt_safetensors_save(const char *path, size_t n_tensors,
                                      const mt_named_tensor *tensors, size_t n_metadata,
                                      const mt_key_value *metadata);

@@ -31,6 +31,7 @@ typedef enum mt_lora_base {
     MT_LORA_BASE_COUNT
 } mt_lora_base;
 
+/* Which linears get adapters, and what they are like. */
 typedef struct mt_lora_options {
     int64_t rank;
     double alpha;   /* 0: rank, that is a factor of 1 */

@@ -14,6 +14,7 @@
 extern "C" {
 #endif
 
+/* Where tensors live (device.h). */
 typedef struct mt_device mt_device;
 
 /* What bytes are for. Every allocation has exactly one at a time. */
@@ -55,6 +56,7 @@ typedef struct mt_stat {
     size_t total_out; /* everything ever given back: "freed" in total */
 } mt_stat;
 
+/* A device's memory statistics. */
 typedef struct mt_mem_stats {
     mt_stat requested;      /* bytes asked for */
     mt_stat allocated;      /* the same in 512-byte blocks */
@@ -69,6 +71,7 @@ typedef struct mt_mem_stats {
     uint64_t alloc_retries, ooms;
 } mt_mem_stats;
 
+/* The statistics of this instant. */
 MT_API void mt_mem_get_stats(const mt_device *device, mt_mem_stats *out);
 /* Peaks start again from the current values. */
 MT_API void mt_mem_reset_peak(mt_device *device);
@@ -90,12 +93,14 @@ typedef struct mt_mem_delta {
     int64_t requested, reserved;
 } mt_mem_delta;
 
+/* A region of code; `device` and `before` are filled in by begin. */
 typedef struct mt_mem_region {
     mt_device *device;
     mt_mem_stats before;
     mt_mem_delta delta; /* filled in by end */
 } mt_mem_region;
 
+/* Around a region: end fills in region->delta. */
 MT_API void mt_mem_region_begin(mt_mem_region *region, mt_device *device);
 MT_API void mt_mem_region_end(mt_mem_region *region);
 
@@ -110,6 +115,7 @@ typedef enum mt_mem_event_kind {
     MT_MEM_SEGMENT_FREE,  /* and went back */
 } mt_mem_event_kind;
 
+/* One event. */
 typedef struct mt_mem_event {
     mt_mem_event_kind kind;
     uint64_t serial; /* of the storage; never reused within a device */
@@ -125,6 +131,7 @@ typedef struct mt_mem_event {
     size_t room;    /* MT_MEM_OOM: bytes that the device could still give; SIZE_MAX: unknown */
 } mt_mem_event;
 
+/* Called with each event, which is valid until it returns. */
 typedef void mt_mem_event_fn(void *user, const mt_mem_event *event);
 
 /* Observers are called under the device's lock, in the order of adding: they

@@ -9,6 +9,7 @@
 extern "C" {
 #endif
 
+/* Where a block's norms stand. */
 typedef enum mt_norm_place {
     MT_NORM_PRE,    /* x + f(norm(x)) */
     MT_NORM_POST,   /* norm(x + f(x)) */
@@ -23,11 +24,13 @@ typedef enum mt_qk_norm {
     MT_QK_NORM_WIDTH, /* over all heads together; OLMo 2 */
     MT_QK_NORM_COUNT
 } mt_qk_norm;
+/* Attention in blocks, which never holds [s,t], or with every intermediate tensor. */
 typedef enum mt_attention_form {
     MT_ATTENTION_FLASH,
     MT_ATTENTION_MATH,
     MT_ATTENTION_FORM_COUNT
 } mt_attention_form;
+/* What is built: a whole model, or a part of one. */
 typedef enum mt_model_kind {
     MT_MODEL_GPT,
     MT_MODEL_BLOCK,
@@ -38,12 +41,14 @@ typedef enum mt_model_kind {
     MT_MODEL_LINEAR, /* one product: d -> ffn */
     MT_MODEL_KIND_COUNT
 } mt_model_kind;
+/* What the norms are. */
 typedef enum mt_norm_kind {
     MT_NORM_LAYER,
     MT_NORM_RMS,
     MT_NORM_RMS_ONE, /* RMS, multiplied by 1 + weight; Gemma */
     MT_NORM_KIND_COUNT
 } mt_norm_kind;
+/* What the MLPs are. */
 typedef enum mt_mlp_kind {
     MT_MLP_PLAIN,  /* proj(act(fc x)) */
     MT_MLP_SWIGLU, /* down(silu(gate x) * up x); Shazeer 2020 */
@@ -55,16 +60,19 @@ typedef enum mt_mlp_kind {
  * within a model of 2-byte floats. Zero is what keeps least. The values agree but for rounding.
  * What Transformers' code does, and so what it keeps: docs/parity-transformers.md. */
 typedef enum mt_op_form { MT_OP_FUSED, MT_OP_UNFUSED, MT_OP_FORM_COUNT } mt_op_form;
+/* In which type an op runs. */
 typedef enum mt_op_precision {
     MT_PRECISION_NATIVE, /* the tensor's own type */
     MT_PRECISION_F32,    /* cast to f32 before; no effect on f32 and f64 */
     MT_PRECISION_COUNT
 } mt_op_precision;
+/* Heads of queries that share keys and values. */
 typedef enum mt_kv_groups {
     MT_KV_SHARED,   /* each head of keys is read in place by all heads of its group */
     MT_KV_REPEATED, /* copied for every head of its group */
     MT_KV_GROUPS_COUNT
 } mt_kv_groups;
+/* The cross-entropy. */
 typedef enum mt_loss_form {
     MT_LOSS_NATIVE, /* of the logits as they are */
     MT_LOSS_F32,    /* of the logits cast to f32; no effect on f32 and f64 */
@@ -72,6 +80,7 @@ typedef enum mt_loss_form {
     MT_LOSS_LSE,    /* mt_cross_entropy_lse: keeps the logits, not log-probabilities */
     MT_LOSS_FORM_COUNT
 } mt_loss_form;
+/* These choices, for a model. */
 typedef struct mt_op_choices {
     mt_op_form swiglu;       /* unfused: silu, then a product, which also keeps silu(gate) */
     mt_op_form rms_norm;     /* unfused: x cast to f32, mean of squares, root, quotient, cast back,

@@ -10,6 +10,7 @@
 extern "C" {
 #endif
 
+/* A forward function with named parameters and named children. */
 typedef struct mt_module mt_module;
 
 /* x is borrowed, the result is the caller's. */
@@ -33,6 +34,7 @@ MT_API mt_module *mt_module_add_child(mt_module *m, const char *name, mt_module 
  * one, which the caller then owns; NULL on failure. */
 MT_API mt_module *mt_module_swap_child(mt_module *m, const char *name, mt_module *child);
 
+/* What mt_module_new, or a parent, was given; valid as long as the module. */
 MT_API const char *mt_module_kind(const mt_module *m);
 MT_API const char *mt_module_name(const mt_module *m);
 MT_API void *mt_module_user(const mt_module *m);
@@ -58,6 +60,7 @@ MT_API bool mt_module_training(const mt_module *m);
  * options are copied, and may be all zero; NULL: no checkpoint. */
 MT_API mt_status mt_module_set_checkpoint(mt_module *m, const mt_checkpoint_options *options);
 
+/* A tensor and its path. */
 typedef struct mt_named_tensor {
     const char *name;
     mt_tensor *tensor;
@@ -79,6 +82,7 @@ MT_API mt_status mt_module_freeze(mt_module *m, bool frozen);
 
 /* ---- ready-made parts; weights and biases are parameters "weight", "bias" ---- */
 
+/* The activations. */
 typedef enum mt_act {
     MT_ACT_RELU,
     MT_ACT_LEAKY_RELU, /* slope 0.01 */
@@ -113,7 +117,7 @@ MT_API mt_module *mt_embedding_new(mt_device *device, mt_dtype dtype, int64_t ro
                                    double std);
 /* inplace: relu and leaky_relu only; the input's storage becomes the output's. */
 MT_API mt_module *mt_activation_new(mt_act act, bool inplace);
-MT_API mt_module *mt_dropout_new(double p);
+MT_API mt_module *mt_dropout_new(double p); /* of probability p, in training */
 
 #ifdef __cplusplus
 }

@@ -22,6 +22,7 @@
 extern "C" {
 #endif
 
+/* Host memory or a disk for saved tensors, and what went there. */
 typedef struct mt_offload mt_offload;
 
 /* All zero is a good choice. */

@@ -12,11 +12,13 @@
 extern "C" {
 #endif
 
+/* The OpenBLAS of this process. */
 typedef struct mt_openblas {
     const char *version; /* "OpenBLAS 0.3.21 ..." and how it was built */
     const char *core;    /* the CPU that its kernels are for: "SkylakeX" */
     const char *better;  /* what OPENBLAS_CORETYPE should be set to; NULL: core suits this CPU */
 } mt_openblas;
+/* Its strings live as long as the process. */
 MT_API mt_openblas mt_openblas_get(void);
 
 #ifdef __cplusplus

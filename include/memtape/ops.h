@@ -14,14 +14,14 @@ extern "C" {
 #endif
 
 /* ---- element-wise; two inputs broadcast as in NumPy ---- */
-MT_API mt_tensor *mt_add(mt_tensor *a, mt_tensor *b); /* a + b */
-MT_API mt_tensor *mt_sub(mt_tensor *a, mt_tensor *b);
-MT_API mt_tensor *mt_mul(mt_tensor *a, mt_tensor *b);
-MT_API mt_tensor *mt_div(mt_tensor *a, mt_tensor *b);
+MT_API mt_tensor *mt_add(mt_tensor *a, mt_tensor *b);                  /* a + b */
+MT_API mt_tensor *mt_sub(mt_tensor *a, mt_tensor *b);                  /* a - b */
+MT_API mt_tensor *mt_mul(mt_tensor *a, mt_tensor *b);                  /* a b */
+MT_API mt_tensor *mt_div(mt_tensor *a, mt_tensor *b);                  /* a / b */
 MT_API mt_tensor *mt_affine(mt_tensor *x, double scale, double shift); /* scale x + shift */
-MT_API mt_tensor *mt_add_scalar(mt_tensor *x, double c);
-MT_API mt_tensor *mt_mul_scalar(mt_tensor *x, double c);
-MT_API mt_tensor *mt_relu(mt_tensor *x);                     /* max(x, 0) */
+MT_API mt_tensor *mt_add_scalar(mt_tensor *x, double c);               /* x + c */
+MT_API mt_tensor *mt_mul_scalar(mt_tensor *x, double c);               /* c x */
+MT_API mt_tensor *mt_relu(mt_tensor *x);                               /* max(x, 0) */
 MT_API mt_tensor *mt_leaky_relu(mt_tensor *x, double slope); /* x > 0 ? x : slope x; slope >= 0 */
 /* In place: the result overwrites x, and its node becomes x's grad_fn. Fails if a recorded op's
  * backward still needs x (the text names it), if x is a leaf that requires grad, if another tensor
@@ -32,12 +32,12 @@ MT_API mt_tensor *mt_gelu(mt_tensor *x);      /* x/2 (1 + erf(x/sqrt 2)) */
 MT_API mt_tensor *mt_gelu_tanh(mt_tensor *x); /* x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) */
 MT_API mt_tensor *mt_silu(mt_tensor *x);      /* x sigmoid(x) */
 MT_API mt_tensor *mt_softplus(mt_tensor *x);  /* log(1 + e^x)   (torch softplus, beta 1) */
-MT_API mt_tensor *mt_tanh(mt_tensor *x);
-MT_API mt_tensor *mt_sigmoid(mt_tensor *x);
-MT_API mt_tensor *mt_exp(mt_tensor *x);
-MT_API mt_tensor *mt_log(mt_tensor *x);
-MT_API mt_tensor *mt_sqrt(mt_tensor *x);
-MT_API mt_tensor *mt_abs(mt_tensor *x); /* its slope at 0 is 0   (torch.abs) */
+MT_API mt_tensor *mt_tanh(mt_tensor *x);      /* hyperbolic tangent */
+MT_API mt_tensor *mt_sigmoid(mt_tensor *x);   /* 1 / (1 + e^-x) */
+MT_API mt_tensor *mt_exp(mt_tensor *x);       /* e^x */
+MT_API mt_tensor *mt_log(mt_tensor *x);       /* natural logarithm */
+MT_API mt_tensor *mt_sqrt(mt_tensor *x);      /* square root */
+MT_API mt_tensor *mt_abs(mt_tensor *x);       /* its slope at 0 is 0   (torch.abs) */
 /* min(max(x, low), high), low <= high; infinite: no bound; NaN stays. The gradient passes where
  * low <= x <= high   (torch.clamp) */
 MT_API mt_tensor *mt_clamp(mt_tensor *x, double low, double high);
@@ -81,7 +81,7 @@ MT_API mt_tensor *mt_linear(mt_tensor *x, mt_tensor *w, mt_tensor *b);
 /* ---- rows: over the last dimension ---- */
 /* softmax(scale x); causal masks column j of row i when j > i + columns - rows (rank >= 2) */
 MT_API mt_tensor *mt_softmax(mt_tensor *x, double scale, bool causal);
-MT_API mt_tensor *mt_log_softmax(mt_tensor *x);
+MT_API mt_tensor *mt_log_softmax(mt_tensor *x); /* log(softmax(x)) */
 /* (x - mean) rstd w + b, biased variance; w, b: [n] or both NULL   (torch layer_norm) */
 MT_API mt_tensor *mt_layer_norm(mt_tensor *x, mt_tensor *w, mt_tensor *b, double eps);
 
@@ -144,6 +144,7 @@ MT_API mt_tensor *mt_mse(mt_tensor *x, mt_tensor *y); /* mean((x-y)^2) -> scalar
 
 /* ---- reductions: over the dimensions in dims (negative counts from the end), n_dims 0: all.
  * keep: reduced dimensions stay with extent 1 ---- */
+/* The sum, and the mean. */
 MT_API mt_tensor *mt_sum(mt_tensor *x, int n_dims, const int *dims, bool keep);
 MT_API mt_tensor *mt_mean(mt_tensor *x, int n_dims, const int *dims, bool keep);
 /* The largest; NaN if there is one. The gradient goes to the first of the largest elements, in
@@ -154,14 +155,15 @@ MT_API mt_tensor *mt_max(mt_tensor *x, int n_dims, const int *dims, bool keep);
  * values keep their order. The gradient of the values goes to these elements; keeps only the index
  * (torch.topk). CUDA: n below 2^32; time grows with k^2 past some thousands. */
 MT_API mt_status mt_topk(mt_tensor *x, int64_t k, mt_tensor **values, mt_tensor **index);
-MT_API mt_tensor *mt_sum_all(mt_tensor *x);
-MT_API mt_tensor *mt_mean_all(mt_tensor *x);
+MT_API mt_tensor *mt_sum_all(mt_tensor *x);  /* over all dimensions -> scalar */
+MT_API mt_tensor *mt_mean_all(mt_tensor *x); /* the same of the mean */
 /* Over one dimension, which is removed. */
 MT_API mt_tensor *mt_sum_dim(mt_tensor *x, int dim);
 MT_API mt_tensor *mt_mean_dim(mt_tensor *x, int dim);
 MT_API mt_tensor *mt_max_dim(mt_tensor *x, int dim);
 
 /* ---- views: share the storage, allocate nothing ---- */
+/* x with two dimensions exchanged; negative ones count from the end. */
 MT_API mt_tensor *mt_transpose(mt_tensor *x, int dim0, int dim1);
 MT_API mt_tensor *mt_permute(mt_tensor *x, const int *order); /* order[rank] */
 /* [start, start + length) of one dimension */
@@ -175,8 +177,9 @@ MT_API mt_status mt_split(mt_tensor *x, int dim, int n, const int64_t *sizes, mt
 
 /* ---- copies ---- */
 MT_API mt_tensor *mt_contiguous(mt_tensor *x); /* x itself (retained) if it is */
-MT_API mt_tensor *mt_clone(mt_tensor *x);
-MT_API mt_tensor *mt_cat(int n, mt_tensor *const *parts, int dim);
+MT_API mt_tensor *mt_clone(mt_tensor *x);      /* a copy, contiguous */
+MT_API mt_tensor *mt_cat(int n, mt_tensor *const *parts,
+                         int dim); /* n parts, one after the other along dim */
 
 /* ---- attention ---- */
 /* softmax(scale q k^T) v by blocks, never holding [s,t]. q [b,a,s,d], k, v [b,a_kv,t,d], a a
@@ -219,6 +222,7 @@ MT_API mt_tensor *mt_dropout_mask(mt_device *device, int rank, const int64_t *sh
  * that the error stays visible. f64 is rounded to f32 first. The same bits on every device (except
  * those of a NaN), at every number of threads. */
 typedef enum mt_quant_format { MT_QUANT_INT8, MT_QUANT_NF4 } mt_quant_format;
+/* A format and its block. */
 typedef struct mt_quant {
     mt_quant_format format;
     int block; /* values that share a scale: 64, 128 or 256; 0: 128 for int8, 64 for nf4 */
@@ -259,6 +263,7 @@ MT_API mt_tensor *mt_send(mt_tensor *x, const mt_group *group);
 MT_API mt_tensor *mt_recv(mt_tensor *x, const mt_group *group);
 
 /* ---- the table, for programs that explain it ---- */
+/* A row of the table of ops. */
 typedef struct mt_op_info {
     const char *name;
     int n_inputs;           /* -1: any number */
@@ -273,6 +278,7 @@ typedef struct mt_op_info {
      * k. The tape keeps the union over the inputs that want a gradient. */
     unsigned keep[4];
 } mt_op_info;
+/* How many rows there are, and row i of them. */
 MT_API int mt_op_count(void);
 MT_API mt_op_info mt_op_get(int i);
 

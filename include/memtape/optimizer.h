@@ -8,8 +8,10 @@
 extern "C" {
 #endif
 
+/* Steps a module's parameters, and holds the state for that. */
 typedef struct mt_optimizer mt_optimizer;
 
+/* SGD with momentum and weight decay. */
 typedef struct mt_sgd_options {
     double lr;
     double momentum; /* 0: none, and no state */
@@ -29,10 +31,12 @@ typedef enum mt_moments {
      * to a multiple of 4, then the scales. */
     MT_MOMENTS_8BIT
 } mt_moments;
+/* Elements of a parameter from which on MT_MOMENTS_8BIT acts. */
 #define MT_MOMENTS_8BIT_LEAST 4096
 /* Bytes of m, and of v, for a parameter of that dtype with n elements. */
 MT_API int64_t mt_moment_bytes(mt_moments moments, mt_dtype dtype, int64_t n);
 
+/* AdamW. */
 typedef struct mt_adamw_options {
     double lr;
     double beta1; /* 0: 0.9 */
@@ -64,8 +68,9 @@ MT_API mt_status mt_optimizer_step(mt_optimizer *optimizer);
  * this was called. Off again before the module is freed, or with the optimizer. (PyTorch:
  * register_post_accumulate_grad_hook) */
 MT_API mt_status mt_optimizer_step_in_backward(mt_optimizer *optimizer, bool on);
-MT_API double mt_optimizer_lr(const mt_optimizer *optimizer);
-MT_API mt_status mt_optimizer_set_lr(mt_optimizer *optimizer, double lr);
+MT_API double mt_optimizer_lr(const mt_optimizer *optimizer); /* learning rate of the next step */
+MT_API mt_status mt_optimizer_set_lr(mt_optimizer *optimizer,
+                                     double lr); /* from the next step on */
 
 /* State tensors as they are now; the tensor is borrowed. */
 typedef struct mt_optimizer_entry {

@@ -92,13 +92,16 @@ MT_API mt_status mt_stage_step(mt_stage *stage, mt_optimizer *optimizer, double 
 
 /* ---- one step of one rank, measured ---- */
 
+/* One line of a report. */
 typedef struct mt_rank_row {
     const char *what;
     int64_t bytes;
 } mt_rank_row;
+/* Of mt_rank_report: rows, and bytes of a text. */
 #define MT_RANK_ROWS 8
 #define MT_RANK_TEXT 256
 
+/* One rank's step. */
 typedef struct mt_rank_report {
     int64_t layers;    /* of this rank */
     uint64_t n_params; /* of this rank, before ZeRO cuts them */

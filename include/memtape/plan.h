@@ -23,11 +23,13 @@ typedef struct mt_plan_run {
     int64_t parameters;     /* N, as a paper rounds it; 0: counted */
 } mt_plan_run;
 
+/* What leads from a formula's value towards the model's. */
 typedef struct mt_plan_row {
     int64_t amount; /* may be negative, never 0 */
     char text[112]; /* what adds or takes it */
 } mt_plan_row;
 
+/* Rows of a formula at most. */
 #define MT_PLAN_MAX_ROWS 32
 
 /* One formula. Plain data; amounts are in `unit`. */
@@ -63,6 +65,7 @@ typedef struct mt_plan_component {
     int64_t each;     /* FLOP of one, forward */
 } mt_plan_component;
 
+/* Kinds of products at most. */
 #define MT_PLAN_MAX_COMPONENTS 6
 
 /* Of a forward pass: L(24bsh^2 + 4bs^2h) + 2bshv; expected: the operations that the ops of one
@@ -75,6 +78,7 @@ MT_API mt_status mt_plan_kv_cache(const mt_plan_run *run, int64_t new_tokens, mt
 
 /* ---- what training takes for each parameter, before any activation ---- */
 
+/* A way to train, and its bytes for each parameter. */
 typedef struct mt_plan_regime {
     const char *name;    /* "mixed precision, AdamW" */
     const char *options; /* of `memtape plan`, to measure it; NULL: there are none */

@@ -17,13 +17,16 @@ extern "C" {
 #endif
 
 #if defined(__GNUC__)
-#define MT_API               __attribute__((visibility("default")))
+/* What the shared library exports. */
+#define MT_API __attribute__((visibility("default")))
+/* A function with a format like printf's. */
 #define MT_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
 #else
 #define MT_API
 #define MT_PRINTF(fmt, args)
 #endif
 
+/* Whether a call did what it was asked to, and if not, what kind of reason there is. */
 typedef enum mt_status {
     MT_OK = 0,
     MT_ERR_ARGUMENT,    /* a bad argument: shape, dtype, range, NULL */
@@ -40,7 +43,7 @@ MT_API mt_status mt_last_status(void);
 /* Its text ("rms_norm: in0 is [3,5], ..."); "" if none. Valid until the next
  * failure or clear. */
 MT_API const char *mt_last_error(void);
-MT_API void mt_clear_error(void);
+MT_API void mt_clear_error(void); /* status MT_OK, text "" */
 /* "ok", "bad argument", "out of memory", ... Never NULL. */
 MT_API const char *mt_status_name(mt_status status);
 

@@ -20,6 +20,7 @@
 extern "C" {
 #endif
 
+/* Inputs of a step at most. */
 #define MT_STEP_INPUTS 4
 
 /* Bytes that the function uploads (mt_from_data), each once, in this order. */
@@ -33,12 +34,14 @@ typedef struct mt_step_input {
  */
 typedef mt_tensor *mt_step_fn(void *user, const mt_step_input *inputs);
 
+/* What a step graph has done. */
 typedef struct mt_step_graph_stats {
     int64_t launched, captured, replayed; /* calls that launched, captures, calls that replayed */
     int64_t nodes;                        /* kernels, products and copies of the last capture */
     char why[256]; /* the last call that launched for another reason than that it came early; "" */
 } mt_step_graph_stats;
 
+/* Forward and backward of a batch, as a device captured them. */
 typedef struct mt_step_graph mt_step_graph;
 
 /* For a model, which must live longer, on a device whose launches can be captured: cuda; else
@@ -50,7 +53,7 @@ MT_API void mt_step_graph_free(mt_step_graph *graph);
  * has no history. NULL: the function failed. */
 MT_API mt_tensor *mt_step_graph_run(mt_step_graph *graph, mt_step_fn *fn, void *user,
                                     double variant, int n_inputs, const mt_step_input *inputs);
-MT_API mt_step_graph_stats mt_step_graph_get(const mt_step_graph *graph);
+MT_API mt_step_graph_stats mt_step_graph_get(const mt_step_graph *graph); /* so far */
 
 #ifdef __cplusplus
 }

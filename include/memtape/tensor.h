@@ -13,6 +13,7 @@
 extern "C" {
 #endif
 
+/* A view of a storage, and its place on the tape. */
 typedef struct mt_tensor mt_tensor;
 
 /* A shape as two arguments (C only): mt_zeros(dev, MT_F32, MT_SHAPE(2, 3)). A scalar is 0, NULL. */
@@ -24,6 +25,7 @@ typedef struct mt_tensor mt_tensor;
 
 /* ---- making: shape[rank], rank <= MT_MAX_RANK, extents >= 0; row-major ---- */
 
+/* With any values, with `value` in each element, and with zeros. */
 MT_API mt_tensor *mt_empty(mt_device *device, mt_dtype dtype, int rank, const int64_t *shape);
 MT_API mt_tensor *mt_full(mt_device *device, mt_dtype dtype, int rank, const int64_t *shape,
                           double value);
@@ -43,6 +45,7 @@ MT_API mt_tensor *mt_normal(mt_device *device, mt_dtype dtype, int rank, const i
 
 /* ---- holding ---- */
 
+/* One more reference to t, which is returned, and one less: the last one frees it. */
 MT_API mt_tensor *mt_retain(mt_tensor *t);
 MT_API void mt_release(mt_tensor *t); /* NULL is allowed */
 /* Releases *slot and sets it to value (taken over). MT_OK if value is not NULL; otherwise *slot is
@@ -50,6 +53,7 @@ MT_API void mt_release(mt_tensor *t); /* NULL is allowed */
 MT_API mt_status mt_set(mt_tensor **slot, mt_tensor *value);
 
 #if defined(__GNUC__) && !defined(__cplusplus)
+/* What MT_AUTO calls. */
 static inline void mt_release_at(mt_tensor **slot) { mt_release(*slot); }
 /* A local that is released on every way out: MT_AUTO mt_tensor *h = mt_relu(x); */
 #define MT_AUTO __attribute__((cleanup(mt_release_at), unused))
@@ -65,6 +69,8 @@ static inline void mt_release_at(mt_tensor **slot) { mt_release(*slot); }
  * The price: every tensor in an arena lives until the arena is cleared, as a Python local lives
  * until its function ends. So all intermediate results of an expression are held at once, including
  * those that the tape does not keep. mt_set and MT_AUTO release each one after its last use. */
+
+/* Tensors that are released together. */
 typedef struct mt_arena mt_arena;
 MT_API mt_arena *mt_arena_new(void); /* the caller's to free */
 /* Takes t over and returns it, borrowed, valid until the arena is cleared. NULL stays NULL, so that
@@ -77,14 +83,14 @@ MT_API void mt_arena_free(mt_arena *arena); /* cleared first */
 
 /* ---- asking ---- */
 
-MT_API int mt_rank(const mt_tensor *t);
-MT_API const int64_t *mt_shape(const mt_tensor *t);
-MT_API const int64_t *mt_strides(const mt_tensor *t); /* in elements */
-MT_API int64_t mt_numel(const mt_tensor *t);
-MT_API mt_dtype mt_dtype_of(const mt_tensor *t);
-MT_API mt_device *mt_device_of(const mt_tensor *t); /* borrowed */
-MT_API bool mt_is_contiguous(const mt_tensor *t);
-MT_API bool mt_same_storage(const mt_tensor *a, const mt_tensor *b);
+MT_API int mt_rank(const mt_tensor *t);                              /* dimensions */
+MT_API const int64_t *mt_shape(const mt_tensor *t);                  /* borrowed, [rank] */
+MT_API const int64_t *mt_strides(const mt_tensor *t);                /* in elements */
+MT_API int64_t mt_numel(const mt_tensor *t);                         /* elements */
+MT_API mt_dtype mt_dtype_of(const mt_tensor *t);                     /* of the elements */
+MT_API mt_device *mt_device_of(const mt_tensor *t);                  /* borrowed */
+MT_API bool mt_is_contiguous(const mt_tensor *t);                    /* row-major, without gaps */
+MT_API bool mt_same_storage(const mt_tensor *a, const mt_tensor *b); /* views of one storage */
 
 /* What the memory statistics record of a tensor's storage. */
 typedef struct mt_storage_info {
@@ -98,7 +104,7 @@ typedef struct mt_storage_info {
     const char *op;
 } mt_storage_info;
 MT_API mt_storage_info mt_storage_of(const mt_tensor *t);
-MT_API mt_status mt_set_category(mt_tensor *t, mt_category category);
+MT_API mt_status mt_set_category(mt_tensor *t, mt_category category); /* of t's storage */
 
 /* ---- data ---- */
 
@@ -130,13 +136,14 @@ MT_API mt_status mt_copy_from_host(mt_tensor *t, const void *data, size_t n_byte
 
 /* ---- layout in the storage ---- */
 
+/* Where a tensor's elements lie in its storage. */
 typedef struct mt_layout {
     mt_dtype dtype;
     int rank;
     int64_t shape[MT_MAX_RANK], strides[MT_MAX_RANK]; /* strides in elements */
     size_t offset;                                    /* of the first element, in bytes */
 } mt_layout;
-MT_API mt_layout mt_layout_of(const mt_tensor *t);
+MT_API mt_layout mt_layout_of(const mt_tensor *t); /* t's own */
 /* A view of t's storage with this layout, whatever t's own layout is; not recorded, with the same
  * version counter. All elements must lie in the storage. PyTorch: torch.as_strided. */
 MT_API mt_tensor *mt_view_as(mt_tensor *t, const mt_layout *layout);
@@ -156,6 +163,8 @@ MT_API mt_tensor *mt_view_as(mt_tensor *t, const mt_layout *layout);
  * Copies of one device run in the order in which they were begun, each after the compute queued
  * before it. One thread at a time may use a host copy; only mt_host_copy_bytes may be called from
  * another one meanwhile. */
+
+/* Host memory for one storage, and the copies between the two. */
 typedef struct mt_host_copy mt_host_copy;
 
 /* Begins to copy t's whole storage to the host. t is retained, and must not change, until the wait.

@@ -27,6 +27,7 @@ refuses '"relase"' test relase
 refuses '"x"' lint x
 refuses '"x"' format x
 refuses '"x"' clean x
+refuses '"x"' docs x
 refuses '"x"' experiments x
 refuses '"soon"' fuzz soon
 refuses '"nothing"' nothing
