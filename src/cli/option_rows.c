@@ -170,6 +170,8 @@ const mti_option_row mti_option_rows[] = {
      W(LEARNS) | W(ADAPTERS)},
     {MTI_O_GRAPH, 0, "graph", NULL, MTI_FLAG, AT(train.graph), V(TRAIN), ANY, 0, 0,
      "capture a batch's launches once and replay them as one (cuda)", W(CUDA)},
+    {MTI_O_LIVE, 0, "live", NULL, MTI_FLAG, AT(live), V(TRAIN), ANY, 0, 0,
+     "draw memory over the events of a step, again and again while it trains", W(TEXT)},
 
     {MTI_O_EXPR, 0, "expr", "TEXT", MTI_TEXT, AT(expression.text), V(EXPLAIN), ANY, 0, 0,
      "an expression of names, numbers, + - * / @ and ops by their names: \"relu(x*2)@w\""},

@@ -95,6 +95,7 @@ typedef enum mti_option {
     MTI_O_FROM,
     MTI_O_SAVE_ADAPTER,
     MTI_O_GRAPH,
+    MTI_O_LIVE,
     MTI_O_EXPR,
     MTI_O_SHAPES,
     MTI_O_NO_GRAD,
@@ -203,6 +204,7 @@ typedef struct mti_options {
 
     const char *json;
     bool verbose, quiet, help;
+    bool live; /* draw each step's memory while training */
 
     mti_words data; /* files and folders, in the order given */
     mti_train_settings train;

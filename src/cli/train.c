@@ -6,6 +6,7 @@
 #include "cli/run_file.h"
 #include "cli/verbs.h"
 #include "measure/room.h"
+#include "report/live.h"
 #include "report/report.h"
 #include "report/snapshot.h"
 
@@ -58,7 +59,9 @@ typedef struct run {
     mti_error snapshot_error;
     mti_trainer trainer;
     mti_progress progress;
-    double step_s; /* seconds of a step, smoothed */
+    mti_live live;         /* with --live, instead of the bar */
+    mti_timeline timeline; /* of the step that is to be drawn */
+    double step_s;         /* seconds of a step, smoothed */
     int64_t saved_at;
 } run;
 
@@ -257,6 +260,32 @@ static void introduce(const run *r)
 
 /* ---- running ---- */
 
+/* Training needs no picture: without memory for one it goes on, and says so. */
+static void stop_live(run *r)
+{
+    mti_live_clear(&r->live);
+    r->o.live = false;
+    mti_progress_say(&r->progress, "memory is no longer drawn: %s", mt_last_error());
+    mt_clear_error();
+}
+
+/* Records the step to come, if it is to be drawn. */
+static void begin_watch(run *r)
+{
+    if (!r->o.live || !mti_live_due(&r->live, r->trainer.step + 1)) return;
+    if (!mti_timeline_begin(&r->timeline, r->device)) stop_live(r);
+}
+
+static void show_memory(run *r, const char *text)
+{
+    char line[256];
+    if (!r->timeline.device) return; /* this step is not to be drawn */
+    mti_progress_line(&r->progress, r->trainer.step, text, line, sizeof line);
+    if (!mti_timeline_end(&r->timeline) || mti_live_draw(&r->live, &r->timeline, line) != MT_OK)
+        stop_live(r);
+    mti_timeline_free(&r->timeline);
+}
+
 static void show_progress(run *r)
 {
     char text[160], rate[MTI_NUMBER], now[MTI_NUMBER], peak[MTI_NUMBER];
@@ -270,7 +299,10 @@ static void show_progress(run *r)
     snprintf(text + n, sizeof text - n, "%s (peak %s)",
              mti_bytes_text(now, sizeof now, stats.allocated.current),
              mti_bytes_text(peak, sizeof peak, stats.allocated.peak));
-    mti_progress_step(&r->progress, r->trainer.step, text);
+    if (r->o.live)
+        show_memory(r, text);
+    else
+        mti_progress_step(&r->progress, r->trainer.step, text);
 }
 
 static bool saves(const mti_options *o) { return o->save || o->save_adapter; }
@@ -280,6 +312,7 @@ static bool save(run *r)
     char where[4096];
     const mti_options *o = &r->o;
     long long step = (long long)r->trainer.step;
+    mti_live_clear(&r->live);
     if (o->save) {
         if (!mti_run_save(&r->trainer, o->save, o->val_fraction, where, sizeof where)) return false;
         mti_progress_say(&r->progress, "saved %s at step %lld", where, step);
@@ -296,6 +329,7 @@ static bool save(run *r)
 static bool evaluate(run *r)
 {
     double bits;
+    mti_live_clear(&r->live);
     if (!mti_trainer_held_out(&r->trainer, EVAL_BYTES, &bits)) return false;
     mti_progress_say(&r->progress, "step %lld  held-out bits per byte %.4f",
                      (long long)r->trainer.step, bits);
@@ -315,17 +349,22 @@ static bool train(run *r)
     const mti_options *o = &r->o;
     int64_t every = o->train.steps / 20;
     mti_progress_begin(&r->progress, stdout, r->trainer.step, o->train.steps, every, o->quiet);
+    if (o->live) mti_live_begin(&r->live, stdout, o->train.steps, every);
     bool ok = true;
     while (ok && should_continue(r) && r->trainer.step < o->train.steps) {
+        begin_watch(r);
         double began = mti_now();
         ok = mti_trainer_step(&r->trainer);
         double took = mti_now() - began;
         r->step_s = r->step_s > 0 ? 0.9 * r->step_s + 0.1 * took : took;
         if (!ok) break;
         show_progress(r);
+        if (r->trainer.step == o->train.steps) mti_live_end(&r->live);
         if (due(r->trainer.step, o->eval_every)) ok = evaluate(r);
         if (ok && due(r->trainer.step, o->save_every)) ok = save(r);
     }
+    mti_timeline_free(&r->timeline);
+    mti_live_end(&r->live);
     mti_progress_end(&r->progress);
     return ok && (!saves(o) || r->saved_at == r->trainer.step || save(r));
 }

@@ -46,20 +46,32 @@ static void draw_bar(mti_progress *p, int64_t done, const char *text, double eta
     p->drawn_width = 1;
 }
 
+/* Seconds until the last step; below 0: unknown. */
+static double seconds_left(const mti_progress *p, int64_t done, double now)
+{
+    int64_t since = done - p->first;
+    return since > 0 ? (now - p->began) / (double)since * (double)(p->total - done) : -1;
+}
+
+void mti_progress_line(const mti_progress *p, int64_t done, const char *text, char *line, size_t n)
+{
+    char left[MTI_NUMBER];
+    snprintf(line, n, "step %lld/%lld  %s  ETA %s", (long long)done, (long long)p->total, text,
+             mti_duration(left, seconds_left(p, done, mti_now())));
+}
+
 void mti_progress_step(mti_progress *p, int64_t done, const char *text)
 {
     if (p->quiet) return;
     double now = mti_now();
-    int64_t since = done - p->first;
-    double eta = since > 0 ? (now - p->began) / (double)since * (double)(p->total - done) : -1;
     if (p->style.live) {
         if (done < p->total && now - p->drawn < REDRAW_S) return;
         p->drawn = now;
-        draw_bar(p, done, text, eta);
+        draw_bar(p, done, text, seconds_left(p, done, now));
     } else if (done % p->every == 0 || done == p->total) {
-        char left[MTI_NUMBER];
-        fprintf(p->out, "step %lld/%lld  %s  ETA %s\n", (long long)done, (long long)p->total, text,
-                mti_duration(left, eta));
+        char line[512];
+        mti_progress_line(p, done, text, line, sizeof line);
+        fprintf(p->out, "%s\n", line);
         fflush(p->out);
     }
 }

@@ -11,7 +11,7 @@ from pathlib import Path
 from lib import check, done, equal, run
 
 LESSONS = Path(__file__).parent.parent.parent / "docs" / "lessons"
-# All of their commands but trainings and pictures with times in them. "…" in a line is what differs from
+# All of their commands but pictures with times in them, and trainings that do not run on meta. "…" in a line is what differs from
 # one machine to the next; "..." is lines left out. A command that runs out of memory ends with status 1.
 QUOTED = ["1-what-is-saved.md", "2-three-numbers.md", "3-a-transformer-block.md", "audit.md", "budget.md",
           "checkpoints.md", "dtypes.md", "expressions.md", "gradients.md", "kv-cache.md", "lora.md", "meta.md",
@@ -28,7 +28,7 @@ def run_example(name, *args):
 @functools.cache
 def run_quoted(command):
     words = shlex.split(command)
-    return run(*words[1:]) if words[0] == "memtape" else run_example(Path(words[0]).name, *words[1:])
+    return run(*words[1:], cwd=LESSONS.parent.parent) if words[0] == "memtape" else run_example(Path(words[0]).name, *words[1:])
 
 
 def plain(line):
@@ -39,7 +39,7 @@ def quotations(text):
     """(command, lines quoted after it, figure after a "#" in its line) of the indented blocks."""
     found, open_one = [], False
     for line in re.sub(r"\\\n\s+", "", text).splitlines():
-        if re.match(r" {4,}(\$ )?(memtape (?!train|generate)|build/examples/)", line) and "--svg" not in line:
+        if re.match(r" {4,}(\$ )?(memtape (?!train (?!.*--device meta)|generate)|build/examples/)", line) and "--svg" not in line:
             command, _, figure = line.strip(" $").partition("  # ")
             found.append((command, [], figure))
             open_one = True
