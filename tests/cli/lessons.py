@@ -6,18 +6,32 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from lib import check, done, equal, run
 
 LESSONS = Path(__file__).parent.parent.parent / "docs" / "lessons"
-# All of their commands but pictures with times in them, and trainings that do not run on meta. "…" in a line is what differs from
+# All of their commands but trainings that do not run on meta. "…" in a line is what differs from
 # one machine to the next; "..." is lines left out. A command that runs out of memory ends with status 1.
 QUOTED = ["1-what-is-saved.md", "2-three-numbers.md", "3-a-transformer-block.md", "audit.md", "budget.md",
           "checkpoints.md", "dtypes.md", "expressions.md", "gradients.md", "kv-cache.md", "lora.md", "meta.md",
           "mixed-precision.md", "optimizer.md", "parallel.md", "planning.md", "slips.md",
           "spending-less.md", "timeline.md", "views.md", "workspaces.md"]
 PICTURES = {"one_tensor": "staircase.svg", "optimizer_steps": "optimizer-steps.svg"}
+
+
+DRAWN = Path(tempfile.mkdtemp())
+drawn = set()
+
+
+def keep(picture, status, command):
+    """Holds a picture of the lessons against what has just been drawn; with "write" as an argument, replaces it."""
+    equal(status, 0, f"status of {command}")
+    new = (DRAWN / picture).read_text() if (DRAWN / picture).exists() else ""
+    if "write" in sys.argv[1:]:
+        (LESSONS / picture).write_text(new)
+    check(new == (LESSONS / picture).read_text(), f"{picture} is not what this draws (lessons.py write): {command}")
 
 
 def run_example(name, *args):
@@ -27,7 +41,15 @@ def run_example(name, *args):
 
 @functools.cache
 def run_quoted(command):
+    """With a picture of these lessons: compares it, or writes it anew."""
     words = shlex.split(command)
+    if "--svg" in words:
+        at = words.index("--svg") + 1
+        picture, words[at] = words[at], str(DRAWN / words[at])
+        drawn.add(picture)
+        p = run(*words[1:])
+        keep(picture, p.returncode, command)
+        return p
     return run(*words[1:], cwd=LESSONS.parent.parent) if words[0] == "memtape" else run_example(Path(words[0]).name, *words[1:])
 
 
@@ -39,7 +61,7 @@ def quotations(text):
     """(command, lines quoted after it, figure after a "#" in its line) of the indented blocks."""
     found, open_one = [], False
     for line in re.sub(r"\\\n\s+", "", text).splitlines():
-        if re.match(r" {4,}(\$ )?(memtape (?!train (?!.*--device meta)|generate)|build/examples/)", line) and "--svg" not in line:
+        if re.match(r" {4,}(\$ )?(memtape (?!train (?!.*--device meta)|generate)|build/examples/)", line):
             command, _, figure = line.strip(" $").partition("  # ")
             found.append((command, [], figure))
             open_one = True
@@ -91,10 +113,8 @@ def is_either(command, formula, measured, j):
 
 
 for program, picture in PICTURES.items():
-    with tempfile.TemporaryDirectory() as folder:
-        drawn = Path(folder) / picture
-        equal(run_example(program, drawn).returncode, 0, f"status of {program}")
-        check(drawn.read_text() == (LESSONS / picture).read_text(), f"{program} draws another {picture}")
+    keep(picture, run_example(program, DRAWN / picture).returncode, program)
+equal({p.name for p in LESSONS.glob("*.svg")} - drawn, set(PICTURES.values()), "pictures that nothing draws")
 
 rows = figures()
 check(len(rows) > 15, f"rows of figures: {len(rows)}")
