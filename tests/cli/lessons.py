@@ -14,7 +14,7 @@ from lib import check, done, equal, run
 LESSONS = Path(__file__).parent.parent.parent / "docs" / "lessons"
 # All of their commands but trainings that do not run on meta. "…" in a line is what differs from
 # one machine to the next; "..." is lines left out. A command that runs out of memory ends with status 1.
-QUOTED = ["1-what-is-saved.md", "2-three-numbers.md", "3-a-transformer-block.md", "audit.md", "budget.md",
+QUOTED = ["1-what-is-saved.md", "2-three-numbers.md", "3-a-transformer-block.md", "4-hooks.md", "audit.md", "budget.md",
           "checkpoints.md", "dtypes.md", "expressions.md", "gradients.md", "kv-cache.md", "lora.md", "meta.md",
           "mixed-precision.md", "optimizer.md", "parallel.md", "planning.md", "slips.md",
           "spending-less.md", "timeline.md", "views.md", "workspaces.md"]

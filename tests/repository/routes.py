@@ -1,5 +1,6 @@
 """The course: each of its three routes is numbered without a gap, its lessons are there, and the last lines of each lesson
-lead on to the next one of every route that it is on. Links of the index lead somewhere."""
+lead on to the next one of every route that it is on. Links of the index lead somewhere. Each lesson ends with exercises, and
+each exercise with an answer by a command, which tests/cli/lessons.py runs."""
 import re
 import sys
 from pathlib import Path
@@ -46,6 +47,14 @@ for file in sorted(file for file in on_a_route if (LESSONS / file).exists()):
             wanted[name.lower()] = [*files, f"README.md#{name.lower()}"][files.index(file) + 1]
     check(found == wanted, f"{file}: leads on to {found}; its routes, to {wanted}")
     check(sum(p.startswith("Next") for p in paragraphs) == 1, f"{file}: one paragraph leads on")
+for file in sorted(on_a_route):
+    text = (LESSONS / file).read_text()
+    exercises = re.split(r"^\d+\. ", text.partition("\n## Exercises\n")[2], flags=re.M)[1:]
+    check(exercises, f"{file}: no exercises")
+    for exercise in exercises:
+        question, _, answer = exercise.partition("<details><summary>Answer</summary>\n\n")
+        command = re.match(r" {7}(memtape|build/examples/\w+)", answer)
+        check(question.strip() and command and "</details>" in answer, f"{file}: no answer by a command: {question}")
 others = {path.name for path in LESSONS.glob("*.md")} - on_a_route - {"README.md"}
 check(others == set(re.findall(r"\]\(([\w-]+\.md)\)", INDEX)) - on_a_route, f"lessons on no route: {others}, all to be named")
 print("\n".join(faults) if faults else "all passed")
