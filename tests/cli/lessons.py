@@ -17,7 +17,7 @@ LESSONS = Path(__file__).parent.parent.parent / "docs" / "lessons"
 QUOTED = ["1-what-is-saved.md", "2-three-numbers.md", "3-a-transformer-block.md", "4-hooks.md", "audit.md", "budget.md",
           "checkpoints.md", "dtypes.md", "expressions.md", "gradients.md", "kv-cache.md", "lora.md", "meta.md",
           "mixed-precision.md", "optimizer.md", "parallel.md", "planning.md", "slips.md",
-          "spending-less.md", "timeline.md", "views.md", "workspaces.md"]
+          "spending-less.md", "step.md", "timeline.md", "views.md", "walk.md", "workspaces.md"]
 PICTURES = {"one_tensor": "staircase.svg", "optimizer_steps": "optimizer-steps.svg"}
 
 
