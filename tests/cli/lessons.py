@@ -12,6 +12,7 @@ from pathlib import Path
 from lib import check, done, equal, run
 
 LESSONS = Path(__file__).parent.parent.parent / "docs" / "lessons"
+FIGURES = LESSONS.parent / "figures.md"
 # All of their commands but trainings that do not run on meta. "…" in a line is what differs from
 # one machine to the next; "..." is lines left out. A command that runs out of memory ends with status 1.
 QUOTED = ["1-what-is-saved.md", "2-three-numbers.md", "3-a-transformer-block.md", "4-hooks.md", "audit.md", "budget.md",
@@ -85,6 +86,30 @@ def figures():
     return rows
 
 
+def figures_page(quoted):
+    """docs/figures.md: each command of the lessons, and what of its output is compared; {lesson: its quotations}."""
+    lines = ["# The figures of the lessons, and what checks them", "",
+             "Every command below is run by the tests, and every line that the lesson quotes of it is compared with what it prints;",
+             "a picture is drawn again and compared byte for byte. `meson test 'program lessons'` does it", "(`tests/cli/lessons.py`; with"
+             " `write` it draws the pictures and writes this page anew). The articles' figures are", "on [a page of their own]"
+             "(experiments.md), which `./run experiments` checks, and the published measurements on", "[another](published.md)."]
+    for lesson, found in quoted.items():
+        text = (LESSONS / lesson).read_text()
+        title = text.splitlines()[0].strip("# ")
+        lines += ["", f"## [{title}](lessons/{lesson})", "", "| command | compared |", "|---|---|"]
+        for command, quotes, figure in found:
+            picture = re.search(r"--svg (\S+)", command)
+            what = [f"[{name}](lessons/{name})" for name in picture.groups()] if picture else []
+            what += [figure] * bool(figure)
+            what += [f"{len(quotes)} line{'s' * (len(quotes) > 1)}"] * bool(quotes)
+            lines.append(f"| `{command}` | {', '.join(what) or 'its status'} |")
+        lines += [f"| `build/examples/{program} {picture}` | [{picture}](lessons/{picture}) |"
+                  for program, picture in PICTURES.items() if f"({picture})" in text]
+        if lesson == "planning.md":
+            lines += [f"| `{command} --json -` | {formula}, {measured} |" for command, formula, measured in figures()]
+    return "\n".join(lines) + "\n"
+
+
 for name in QUOTED:
     quoted = quotations((LESSONS / name).read_text())
     lines_of_it = sum(len(lines) for _, lines, _ in quoted)
@@ -118,6 +143,10 @@ equal({p.name for p in LESSONS.glob("*.svg")} - drawn, set(PICTURES.values()), "
 
 rows = figures()
 check(len(rows) > 15, f"rows of figures: {len(rows)}")
+page = figures_page({name: quotations((LESSONS / name).read_text()) for name in QUOTED})
+if "write" in sys.argv[1:]:
+    FIGURES.write_text(page)
+check(FIGURES.read_text() == page, "docs/figures.md is not what lessons.py writes (lessons.py write)")
 for command, formula, measured in rows:
     p = run(*shlex.split(command), "--json", "-")
     equal(p.returncode, 0, f"status of {command}: {p.stderr}")
