@@ -343,12 +343,14 @@ def ranks_are_those_of_the_json(browser):
 
 
 def medium_opens_at_once(browser):
-    """A measurement, not a check."""
+    """Under a second, the best of three: the machine may be busy."""
     page = FOLDER / "medium.html"
     p = run("profile", "gpt2-medium", "-b", 4, "-s", 1024, "--dtype", "bf16", "--optimizer", "adamw", "--device", "meta",
             "-q", "--html", page)
     equal(p.returncode, 0, f"status of gpt2-medium: {p.stderr}")
-    print(f"a report of GPT-2 medium: {page.stat().st_size:,} bytes, open after {browser.open(page):.0f} ms")
+    opened = min(browser.open(page) for _ in range(3))
+    print(f"a report of GPT-2 medium: {page.stat().st_size:,} bytes, open after {opened:.0f} ms")
+    check(opened < 1000, f"a report of GPT-2 medium is open after {opened:.0f} ms")
     quiet(browser, "GPT-2 medium")
 
 

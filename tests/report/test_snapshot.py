@@ -173,6 +173,21 @@ def devices_agree():
     equal(meta["memtape"]["time"], "not measured: a microsecond for each event", "time of meta")
 
 
+def simulated_gpu_writes_what_meta_does():
+    """The CUDA backend on its simulator; scratch memory is its own."""
+    if "MEMTAPE_CUDASIM_MODULE" not in os.environ:
+        print("skipped: no CUDA simulator")
+        return
+    def of_model(snapshot):
+        return [(e["size"], e["frames"]) for e in snapshot["device_traces"][0] if e["action"] == "alloc"
+                and e["frames"][-1]["name"] == "init"]
+    cuda, report = compare([*GPT, "--optimizer", "adamw", "--device", "cudasim"])
+    meta, of_meta = compare([*GPT, "--optimizer", "adamw", "--device", "meta"])
+    equal(of_model(cuda), of_model(meta), "what is made of the model, in order")
+    check(of_model(cuda), "a model is made")
+    equal(report["saved"]["bytes"], of_meta["saved"]["bytes"], "bytes that the tape keeps")
+
+
 def training_writes_as_it_goes():
     path = FOLDER / "train.pickle"
     args = ["train", "--data", TEXT, "-l", 2, "-d", 16, "-a", 2, "-s", 16, "-b", 2, "-q"]
@@ -211,7 +226,7 @@ def full_disk_is_an_error_and_training_goes_on():
     equal(p.returncode, 1, "status where there is no folder")
 
 
-for test in [totals_equal_those_of_json, refused_step_ends_in_an_oom, frames_name_op_and_modules, devices_agree,
+for test in [totals_equal_those_of_json, refused_step_ends_in_an_oom, frames_name_op_and_modules, devices_agree, simulated_gpu_writes_what_meta_does,
              training_writes_as_it_goes, full_disk_is_an_error_and_training_goes_on]:
     test()
 done()
