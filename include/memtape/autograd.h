@@ -255,6 +255,10 @@ MT_API mt_ledger *mt_ledger_new(mt_device *device);
 MT_API void mt_ledger_free(mt_ledger *ledger);
 MT_API mt_status mt_ledger_begin(mt_ledger *ledger);
 MT_API mt_status mt_ledger_end(mt_ledger *ledger);
+/* Forgets what was recorded, for the next step; what is left out stays so. It keeps its memory, so
+ * a step that saves what the last one did asks for none. Until the next begin it costs nothing. Not
+ * while another thread uses it. */
+MT_API mt_status mt_ledger_reset(mt_ledger *ledger);
 /* Leaves this tensor's storage out. Storages of category MT_PARAMETER are left out by default. */
 MT_API mt_status mt_ledger_ignore(mt_ledger *ledger, const mt_tensor *t);
 MT_API mt_status mt_ledger_count_parameters(mt_ledger *ledger, bool count);

@@ -266,11 +266,14 @@ bool mti_need_same_dtype(mti_call *c, int i, int j);
 
 typedef struct mti_hooks { /* a pushed pair: shared by the stack and the slots it packed */
     atomic_int refs;
-    int pins; /* while more than 0 it may not be popped */
+    int pins;    /* while more than 0 it may not be popped */
+    bool placed; /* its memory is the user's, who may take it back in destroy */
     mt_saved_hooks fn;
     void *user;
     struct mti_hooks *below;
 } mti_hooks;
+/* mt_push_saved_hooks in memory of the user's. */
+void mti_hooks_push(mti_hooks *h, const mt_saved_hooks *fn, void *user, bool placed);
 void mti_hooks_release(mti_hooks *h);
 void mti_hooks_pop_all(void); /* of this thread, pinned or not */
 
@@ -328,8 +331,9 @@ typedef struct mti_saved_tensor {
     uint64_t version; /* of the storage when it was saved */
     bool original;    /* kept views the saved storage itself: compare versions */
     int bit;          /* slot */
-    int n_packed;
-    mti_packed *packed;                    /* [n_packed], innermost first */
+    int n_packed, depth;
+    mti_packed *packed;                    /* [n_packed], room for [depth]; innermost first */
+    mt_device *device;                     /* packed's; borrowed: packed[0] retains it */
     const mti_node *node;                  /* NULL: an mt_saved */
     struct mti_saved_tensor *next, **link; /* in the list of slots that hold kept's storage */
 } mti_saved_tensor;
@@ -365,6 +369,7 @@ struct mti_node {
     mti_ref ref;
     const mti_op *op;
     mt_device *device; /* retained */
+    size_t n_bytes;    /* of this node with its arrays */
     uint64_t sequence;
     const char *module;
     mti_params params;
@@ -429,8 +434,10 @@ void mti_slot_unhold(mti_saved_tensor *s);
 bool mti_check_holders(const mti_op *op, mti_storage *s);
 
 /* Pops nodes in reverse order of creation, each once, however often it was pushed. */
+#define MTI_HEAP_FEW 32
 typedef struct mti_heap {
-    MTI_VEC(mti_node *) v;
+    MTI_VEC(mti_node *) v;       /* its first memory is ... */
+    mti_node *few[MTI_HEAP_FEW]; /* ... this: a heap must not move */
 } mti_heap;
 bool mti_heap_push(mti_heap *h, mti_node *n);
 mti_node *mti_heap_pop(mti_heap *h); /* NULL when empty */

@@ -6,19 +6,27 @@ struct mt_ledger {
     mt_device *device;
     mti_book *book;
     pthread_mutex_t lock; /* frees may come from other threads */
-    int observer;
+    int observer;         /* of frees; 0 from a reset to the next begin */
     bool count_parameters;
+    mti_hooks hooks;         /* of one begin at a time: no memory is asked for it */
+    atomic_bool hooks_taken; /* by a begin, until the last tensor saved under it is freed */
 };
 
 /* Notes freed storages. The pool calls this under its lock: take the ledger's lock second. */
 static void on_event(void *user, const mt_mem_event *e)
 {
     mt_ledger *l = user;
-    if (e->kind != MT_MEM_FREE) return;
     const mti_where where = {e->op, e->module, e->phase};
     pthread_mutex_lock(&l->lock);
     mti_book_freed(l->book, e->serial, mti_modes_now()->in_backward ? &where : NULL);
     pthread_mutex_unlock(&l->lock);
+}
+
+static bool watch(mt_ledger *l)
+{
+    if (!l->observer)
+        l->observer = mti_pool_add_observer(l->device->pool, 1u << MT_MEM_FREE, on_event, l);
+    return l->observer;
 }
 
 mt_ledger *mt_ledger_new(mt_device *device)
@@ -30,8 +38,7 @@ mt_ledger *mt_ledger_new(mt_device *device)
     pthread_mutex_init(&l->lock, NULL);
     l->device = mt_device_retain(device);
     l->book = mti_book_new();
-    l->observer = l->book ? mt_mem_add_observer(device, on_event, l) : 0;
-    if (l->observer) return l;
+    if (l->book && watch(l)) return l;
     mt_ledger_free(l);
     return NULL;
 }
@@ -45,6 +52,13 @@ static void ledger_release(void *user)
     mt_device_release(l->device);
     pthread_mutex_destroy(&l->lock);
     mti_free(l);
+}
+
+static void return_hooks(void *user)
+{
+    mt_ledger *l = user;
+    atomic_store(&l->hooks_taken, false);
+    ledger_release(l);
 }
 
 void mt_ledger_free(mt_ledger *l)
@@ -72,9 +86,14 @@ static mt_status on_pack(void *user, const mt_save_info *info, mt_tensor *t, mt_
 
 mt_status mt_ledger_begin(mt_ledger *l)
 {
-    static const mt_saved_hooks hooks = {.pack = on_pack, .destroy = ledger_release};
-    if (!mti_given(l, "ledger_begin", "the ledger")) return mt_last_status();
+    static const mt_saved_hooks hooks = {.pack = on_pack, .destroy = ledger_release},
+                                own_hooks = {.pack = on_pack, .destroy = return_hooks};
+    if (!mti_given(l, "ledger_begin", "the ledger") || !watch(l)) return mt_last_status();
     atomic_fetch_add(&l->refs, 1);
+    if (!atomic_exchange(&l->hooks_taken, true)) {
+        mti_hooks_push(&l->hooks, &own_hooks, l, true);
+        return MT_OK;
+    }
     mt_status status = mt_push_saved_hooks(&hooks, l);
     if (status != MT_OK) atomic_fetch_sub(&l->refs, 1);
     return status;
@@ -87,6 +106,20 @@ mt_status mt_ledger_end(mt_ledger *l)
     if (!top || top->user != l)
         return mti_fail(MT_ERR_STATE, "ledger_end: this ledger is not the innermost hook");
     return mt_pop_saved_hooks();
+}
+
+mt_status mt_ledger_reset(mt_ledger *l)
+{
+    if (!mti_given(l, "ledger_reset", "the ledger")) return mt_last_status();
+    /* Outside the lock, which the pool takes under its own. */
+    if (atomic_load(&l->refs) == 1) {
+        mt_mem_remove_observer(l->device, l->observer);
+        l->observer = 0;
+    }
+    pthread_mutex_lock(&l->lock);
+    mti_book_reset(l->book);
+    pthread_mutex_unlock(&l->lock);
+    return MT_OK;
 }
 
 mt_status mt_ledger_ignore(mt_ledger *l, const mt_tensor *t)

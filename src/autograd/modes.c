@@ -30,8 +30,18 @@ uint64_t mti_next_sequence(void)
 void mti_hooks_release(mti_hooks *h)
 {
     if (!h || atomic_fetch_sub_explicit(&h->refs, 1, memory_order_acq_rel) != 1) return;
+    bool placed = h->placed;
     if (h->fn.destroy) h->fn.destroy(h->user);
-    mti_free(h);
+    if (!placed) mti_free(h);
+}
+
+void mti_hooks_push(mti_hooks *h, const mt_saved_hooks *fn, void *user, bool placed)
+{
+    atomic_init(&h->refs, 1);
+    h->pins = 0;
+    h->placed = placed;
+    h->fn = *fn, h->user = user, h->below = modes.hooks;
+    modes.hooks = h;
 }
 
 mt_status mt_push_saved_hooks(const mt_saved_hooks *fn, void *user)
@@ -39,10 +49,7 @@ mt_status mt_push_saved_hooks(const mt_saved_hooks *fn, void *user)
     if (!fn) return mti_fail(MT_ERR_ARGUMENT, "push_saved_hooks: hooks is NULL");
     mti_hooks *h = mti_malloc(sizeof *h);
     if (!h) return mt_last_status();
-    atomic_init(&h->refs, 1);
-    h->pins = 0;
-    h->fn = *fn, h->user = user, h->below = modes.hooks;
-    modes.hooks = h;
+    mti_hooks_push(h, fn, user, false);
     return MT_OK;
 }
 

@@ -10,8 +10,9 @@ static void node_free(mti_node *n)
     for (int i = 0; i < n->n_in; i++) mti_edge_release(&n->in[i]);
     for (int i = 0; i < n->n_out; i++) mt_release(n->grads[i]);
     mti_hook_list_free(&n->hooks);
-    mt_device_release(n->device);
-    mti_free(n);
+    mt_device *device = n->device;
+    mti_object_free(device, n, n->n_bytes);
+    mt_device_release(device);
 }
 
 /* Freeing a node releases its inputs' nodes, down a chain that may be very long. They queue up here
@@ -61,7 +62,7 @@ mti_node *mti_node_new(const mti_call *c, int n_saved)
     size_t head = (sizeof(mti_node) + 15) & ~(size_t)15;
     size_t n_bytes = head + (n_in + n_out) * sizeof(mti_view) + k * sizeof(mti_saved_tensor) +
                      n_in * sizeof(mti_edge) + n_out * sizeof(mt_tensor *);
-    char *memory = mti_malloc(n_bytes);
+    char *memory = mti_object_new(c->device, n_bytes);
     if (!memory) return NULL;
     mti_node *n = (mti_node *)memory;
     memset(n, 0, sizeof *n);
@@ -77,6 +78,7 @@ mti_node *mti_node_new(const mti_call *c, int n_saved)
     atomic_init(&n->ref.refs, 1);
     n->ref.destroy = node_destroy;
     n->op = c->op;
+    n->n_bytes = n_bytes;
     n->device = mt_device_retain(c->device);
     n->module = mti_where_now()->module;
     n->params = *c->params;
@@ -101,11 +103,29 @@ void mti_node_drop_saved(mti_node *n)
 
 /* ---- walking ---- */
 
+/* A walk is rarely at more than a few nodes at once: no memory is asked for them. */
+static bool grow(mti_heap *h)
+{
+    if (h->v.n < h->v.cap) return true;
+    if (!h->v.cap) {
+        h->v.at = h->few;
+        h->v.cap = MTI_HEAP_FEW;
+        return true;
+    }
+    if (h->v.at != h->few) return MTI_RESERVE(&h->v);
+    mti_node **more = mti_malloc(2 * sizeof h->few);
+    if (!more) return false;
+    memcpy(more, h->few, sizeof h->few);
+    h->v.at = more;
+    h->v.cap = 2 * MTI_HEAP_FEW;
+    return true;
+}
+
 bool mti_heap_push(mti_heap *h, mti_node *n)
 {
-    if (!MTI_PUSH(&h->v, n)) return false;
+    if (!grow(h)) return false;
     mti_node **at = h->v.at;
-    size_t i = h->v.n - 1;
+    size_t i = h->v.n++;
     for (; i && at[(i - 1) / 2]->sequence < n->sequence; i = (i - 1) / 2) at[i] = at[(i - 1) / 2];
     at[i] = n;
     return true;
@@ -133,8 +153,8 @@ mti_node *mti_heap_pop(mti_heap *h)
 
 void mti_heap_free(mti_heap *h)
 {
-    mti_free(h->v.at);
-    memset(h, 0, sizeof *h);
+    if (h->v.at != h->few) mti_free(h->v.at);
+    memset(&h->v, 0, sizeof h->v);
 }
 
 mt_status mt_visit_tape(mt_tensor *root, void (*fn)(void *, const mt_node_info *), void *user)

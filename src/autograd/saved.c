@@ -102,7 +102,9 @@ bool mti_slot_save(mti_saved_tensor *s, const mti_node *n, int bit, mt_tensor *t
         mt_save_info info = mti_slot_info(s);
         int depth = 0;
         for (mti_hooks *h = top; h; h = h->below) depth++;
-        s->packed = mti_malloc((size_t)depth * sizeof *s->packed);
+        s->depth = depth;
+        s->device = t->storage->device;
+        s->packed = mti_object_new(s->device, (size_t)depth * sizeof *s->packed);
         bool ok = s->packed != NULL;
         for (mti_hooks *h = top; ok && h && s->kept; h = h->below) ok = pack_level(s, h, &info);
         if (!ok) {
@@ -114,18 +116,21 @@ bool mti_slot_save(mti_saved_tensor *s, const mti_node *n, int bit, mt_tensor *t
     return true;
 }
 
-static mt_tensor *unpack_level(const mti_packed *p, const mt_save_info *info, mt_tensor *current)
+static mt_tensor *unpack_level(const mti_saved_tensor *s, const mti_packed *p, mt_tensor *current)
 {
     mt_tensor *given = p->left_tensor ? current : NULL, *t = given;
     const mti_hooks *h = p->hooks;
+    /* A hook that looked on, such as a ledger. */
+    if (!h->fn.unpack && t && mti_fits(t, &p->spec, p->device)) return t;
+    mt_save_info info = mti_slot_info(s);
     hook_scope outer = enter_hook();
-    mt_status status = h->fn.unpack ? h->fn.unpack(h->user, info, &t, p->state) : MT_OK;
-    bool ok = leave_hook(outer, status, "unpack", info);
+    mt_status status = h->fn.unpack ? h->fn.unpack(h->user, &info, &t, p->state) : MT_OK;
+    bool ok = leave_hook(outer, status, "unpack", &info);
     if (t != given) mt_release(given);
     if (ok && !t)
-        ok = mti_fail_bool(MT_ERR_STATE, "%s: the unpack hook for %s returned no tensor", info->op,
-                           info->argument);
-    if (ok && check_unpacked(p, t, info)) return t;
+        ok = mti_fail_bool(MT_ERR_STATE, "%s: the unpack hook for %s returned no tensor", info.op,
+                           info.argument);
+    if (ok && check_unpacked(p, t, &info)) return t;
     mt_release(t);
     return NULL;
 }
@@ -151,10 +156,8 @@ mt_tensor *mti_slot_load(const mti_saved_tensor *s)
 {
     if (!check_version(s)) return NULL;
     mt_tensor *t = mt_retain(s->kept);
-    if (!s->n_packed) return t;
-    mt_save_info info = mti_slot_info(s);
     for (int i = s->n_packed - 1; i >= 0; i--) {
-        t = unpack_level(&s->packed[i], &info, t);
+        t = unpack_level(s, &s->packed[i], t);
         if (!t) return NULL;
     }
     return t;
@@ -173,9 +176,11 @@ void mti_slot_drop(mti_saved_tensor *s)
             p->hooks->fn.drop(p->hooks->user, &info, p->state);
         }
         mti_hooks_release(p->hooks);
-        mt_device_release(p->device);
+        if (i) mt_device_release(p->device);
     }
-    mti_free(s->packed);
+    mt_device *first = s->n_packed ? s->packed[0].device : NULL;
+    mti_object_free(s->device, s->packed, (size_t)s->depth * sizeof *s->packed);
+    mt_device_release(first);
     s->packed = NULL;
     s->n_packed = 0;
 }

@@ -24,7 +24,7 @@ bool mti_alloc_should_fail(void)
     return atomic_fetch_add(&seen, 1) + 1 == atomic_load(&fail_at);
 }
 
-static void *refused(size_t n_bytes)
+void *mti_alloc_refused(size_t n_bytes)
 {
     char text[32];
     return mti_fail_null(MT_ERR_MEMORY, "host memory: %zu bytes (%s) refused", n_bytes,
@@ -34,7 +34,7 @@ static void *refused(size_t n_bytes)
 void *mti_malloc(size_t n_bytes)
 {
     void *p = mti_alloc_should_fail() ? NULL : malloc(n_bytes ? n_bytes : 1);
-    return p ? p : refused(n_bytes);
+    return p ? p : mti_alloc_refused(n_bytes);
 }
 
 void *mti_calloc(size_t count, size_t size)
@@ -44,13 +44,13 @@ void *mti_calloc(size_t count, size_t size)
         return mti_fail_null(MT_ERR_MEMORY, "host memory: %zu times %zu bytes overflow", count,
                              size);
     void *p = mti_alloc_should_fail() ? NULL : calloc(1, n_bytes ? n_bytes : 1);
-    return p ? p : refused(n_bytes);
+    return p ? p : mti_alloc_refused(n_bytes);
 }
 
 void *mti_realloc(void *p, size_t n_bytes)
 {
     void *q = mti_alloc_should_fail() ? NULL : realloc(p, n_bytes ? n_bytes : 1);
-    return q ? q : refused(n_bytes);
+    return q ? q : mti_alloc_refused(n_bytes);
 }
 
 char *mti_strdup(const char *s)

@@ -46,7 +46,8 @@ void mti_error_set(const mti_error *e);
 
 /* ---- host memory: all through these functions, so that tests can make any request fail ---- */
 
-void *mti_malloc(size_t n_bytes); /* NULL and an error on failure; n 0 gives a pointer */
+void *mti_malloc(size_t n_bytes);        /* NULL and an error on failure; n 0 gives a pointer */
+void *mti_alloc_refused(size_t n_bytes); /* NULL, and that error */
 void *mti_calloc(size_t count, size_t size);
 void *mti_realloc(void *p, size_t n_bytes);
 char *mti_strdup(const char *s);
@@ -104,6 +105,7 @@ bool mti_hashmap_remove(mti_hashmap *m, uint64_t key, size_t place); /* whether 
 /* Visits every place, in no particular order; start with *i = 0. Each place that stays in the
  * map is visited once, even if others are removed meanwhile. */
 size_t mti_hashmap_each(const mti_hashmap *m, size_t *i);
+void mti_hashmap_clear(mti_hashmap *m); /* keeps its memory */
 void mti_hashmap_free(mti_hashmap *m);
 
 /* FNV-1a of n bytes, continued from `hash`. */

@@ -85,6 +85,12 @@ size_t mti_hashmap_each(const mti_hashmap *m, size_t *i)
     return MTI_NO_PLACE;
 }
 
+void mti_hashmap_clear(mti_hashmap *m)
+{
+    for (size_t i = 0; i < m->n_entries; i++) m->at[i].held = FREE;
+    m->n = m->n_used = 0;
+}
+
 void mti_hashmap_free(mti_hashmap *m)
 {
     mti_free(m->at);

@@ -1,7 +1,9 @@
 /* book.c: which storages were saved, by which ops, and when they were freed.
  *
  * A map gives the number of a storage's record, in order of first saving. Records lie in chunks
- * that never move: growing copies nothing, and a closed book's chunks serve the next one. */
+ * that never move: growing copies nothing. A book that is reset keeps all its memory, also the
+ * lists of its records' later savers, so a training step that saves as the last one did asks for
+ * none. */
 #include "memtrack/memtrack.h"
 
 #define IGNORED       UINT32_MAX
@@ -10,7 +12,8 @@
 struct mti_book {
     mti_hashmap at;               /* serial -> number of the record, or IGNORED */
     MTI_VEC(mti_record *) chunks; /* of CHUNK_RECORDS each */
-    size_t n_records;
+    size_t n_records, n_used;     /* n_used: records that have had an entry, of any reset */
+    MTI_VEC(uint64_t) ignored;
     size_t bytes, live_bytes, rounded_bytes;
 };
 
@@ -40,20 +43,25 @@ static bool reserve_record(mti_book *book)
 
 bool mti_book_ignore(mti_book *book, uint64_t serial)
 {
-    /* Ignored already, or saved before: the entry stays. */
-    return mti_hashmap_find(&book->at, serial) != MTI_NO_PLACE ||
-           mti_hashmap_add(&book->at, serial, IGNORED);
+    size_t known = mti_hashmap_find(&book->at, serial);
+    if (known == IGNORED) return true;
+    if (!MTI_RESERVE(&book->ignored)) return false;
+    /* Saved before: the entry stays until a reset. */
+    if (known == MTI_NO_PLACE && !mti_hashmap_add(&book->at, serial, IGNORED)) return false;
+    book->ignored.at[book->ignored.n++] = serial;
+    return true;
 }
 
-/* The list's capacity is the power of two at or above its length. */
 static bool add_sharer(mti_record *record, const mt_saver *saver)
 {
     size_t n = record->n_also;
     mt_saver *also = (mt_saver *)record->also;
-    if ((n & (n - 1)) == 0) {
-        also = mti_realloc(also, (n ? 2 * n : 1) * sizeof *also);
+    if (n == record->room) {
+        size_t room = n ? 2 * n : 1;
+        also = mti_realloc(also, room * sizeof *also);
         if (!also) return false;
         record->also = also;
+        record->room = room;
     }
     also[n] = *saver;
     record->n_also++;
@@ -68,9 +76,13 @@ bool mti_book_save(mti_book *book, const mti_save *save)
     if (!reserve_record(book) || !mti_hashmap_add(&book->at, save->serial, book->n_records))
         return false;
     mti_record *record = record_at(book, book->n_records++);
+    if (book->n_used < book->n_records) {
+        book->n_used++;
+        record->also = NULL;
+        record->room = 0;
+    }
     record->first = *save;
     record->n_also = 0;
-    record->also = NULL;
     record->freed = false;
     record->freed_after_op = record->freed_after_module = "";
     book->bytes += save->bytes;
@@ -92,6 +104,17 @@ void mti_book_freed(mti_book *book, uint64_t serial, const mti_where *where)
     record->freed_after_module = where->module;
 }
 
+void mti_book_reset(mti_book *book)
+{
+    mti_hashmap_clear(&book->at);
+    /* They were all in the map before, so it has room. */
+    for (size_t i = 0; i < book->ignored.n; i++)
+        if (mti_hashmap_find(&book->at, book->ignored.at[i]) == MTI_NO_PLACE)
+            mti_hashmap_add(&book->at, book->ignored.at[i], IGNORED);
+    book->n_records = 0;
+    book->bytes = book->live_bytes = book->rounded_bytes = 0;
+}
+
 /* ---- reading ---- */
 
 size_t mti_book_count(const mti_book *book) { return book->n_records; }
@@ -107,9 +130,10 @@ mti_book *mti_book_new(void) { return mti_calloc(1, sizeof(mti_book)); }
 void mti_book_free(mti_book *book)
 {
     if (!book) return;
-    for (size_t i = 0; i < book->n_records; i++) mti_free((mt_saver *)record_at(book, i)->also);
+    for (size_t i = 0; i < book->n_used; i++) mti_free((mt_saver *)record_at(book, i)->also);
     for (size_t i = 0; i < book->chunks.n; i++) mti_free(book->chunks.at[i]);
     mti_free(book->chunks.at);
+    mti_free(book->ignored.at);
     mti_hashmap_free(&book->at);
     mti_free(book);
 }

@@ -47,7 +47,9 @@ void mti_pool_get_stats(const mti_pool *pool, mt_mem_stats *out);
 void mti_pool_reset_peak(mti_pool *pool);
 /* A nested region reset the peak: restore the outer one. */
 void mti_pool_restore_outer_peak(mti_pool *pool, const mt_mem_stats *outer);
-int mti_pool_add_observer(mti_pool *pool, mt_mem_event_fn *fn, void *user);
+/* kinds: a bit for each mt_mem_event_kind that fn is called for. */
+#define MTI_ALL_EVENTS (~0u)
+int mti_pool_add_observer(mti_pool *pool, unsigned kinds, mt_mem_event_fn *fn, void *user);
 void mti_pool_remove_observer(mti_pool *pool, int id);
 /* Visit every live block, in address order (debug checks, reports). */
 void mti_pool_visit(mti_pool *pool, void (*fn)(void *user, const mti_block *block), void *user);
@@ -78,7 +80,7 @@ typedef struct mti_save {
 /* A distinct storage. Its bytes count for the first saver; later ones share it at 0 bytes. */
 typedef struct mti_record {
     mti_save first;
-    size_t n_also;
+    size_t n_also, room; /* room: for so many in `also` */
     const mt_saver *also;
     bool freed;                 /* its bytes were freed */
     const char *freed_after_op; /* the backward node that ran then; "" if outside backward */
@@ -88,6 +90,8 @@ typedef struct mti_record {
 typedef struct mti_book mti_book;
 mti_book *mti_book_new(void);
 void mti_book_free(mti_book *book);
+/* Forgets all records and keeps their memory; what is ignored stays so. */
+void mti_book_reset(mti_book *book);
 /* Storages not to count (parameters). A storage that was saved before stays in the book. */
 bool mti_book_ignore(mti_book *book, uint64_t serial);
 bool mti_book_save(mti_book *book, const mti_save *save);

@@ -87,13 +87,14 @@ static void notify(mti_pool *pool, mt_mem_event event)
     event.current = pool->stats.allocated.current;
     event.reserved = pool->stats.reserved.current;
     for (size_t i = 0; i < pool->observers.n; i++)
-        pool->observers.at[i].fn(pool->observers.at[i].user, &event);
+        if (pool->observers.at[i].kinds >> event.kind & 1)
+            pool->observers.at[i].fn(pool->observers.at[i].user, &event);
 }
 
 static void notify_block(mti_pool *pool, mt_mem_event_kind kind, const mti_cell *cell,
                          mt_category was)
 {
-    if (!pool->observers.n) return;
+    if (!(pool->watched >> kind & 1)) return;
     notify(pool, (mt_mem_event){.kind = kind,
                                 .serial = cell->block.serial,
                                 .requested = cell->block.requested,
@@ -106,7 +107,7 @@ static void notify_block(mti_pool *pool, mt_mem_event_kind kind, const mti_cell 
 
 static void notify_segment(mti_pool *pool, mt_mem_event_kind kind, uint64_t place, size_t size)
 {
-    if (!pool->observers.n) return;
+    if (!(pool->watched >> kind & 1)) return;
     notify(pool,
            (mt_mem_event){
                .kind = kind, .requested = size, .allocated = size, .place = place, .span = size});

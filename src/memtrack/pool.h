@@ -14,6 +14,7 @@ typedef struct mti_segment {
 
 typedef struct mti_observer {
     int id;
+    unsigned kinds;
     mt_mem_event_fn *fn;
     void *user;
 } mti_observer;
@@ -34,6 +35,7 @@ struct mti_pool {
     mt_mem_stats stats;
     bool at_peak; /* allocated.current is the peak and its snapshot is still to be taken */
     MTI_VEC(mti_observer) observers;
+    unsigned watched; /* the kinds of all observers */
     int last_observer;
     mti_trace *trace;  /* that is being recorded */
     bool may_not_grow; /* a trace is being repeated */

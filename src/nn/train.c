@@ -46,9 +46,13 @@ mt_status mt_clip_grad_norm(mt_module *m, double max_norm, double *norm)
         return mti_fail(MT_ERR_ARGUMENT, "clip_grad_norm: max_norm is %g; need it >= 0", max_norm);
     mt_status status = mt_module_params(m, &list, &n);
     if (status != MT_OK) return status;
-    mti_opt_item *items = mti_malloc(n * sizeof *items);
+    if (!n) {
+        if (norm) *norm = 0;
+        return MT_OK;
+    }
+    mt_device *device, *own = mt_device_of(list[0].tensor);
+    mti_opt_item *items = mti_object_new(own, n * sizeof *items);
     if (!items) return MT_ERR_MEMORY;
-    mt_device *device;
     int n_items;
     double squares = 0;
     bool ok = gather(list, n, items, &n_items, &device);
@@ -61,7 +65,7 @@ mt_status mt_clip_grad_norm(mt_module *m, double max_norm, double *norm)
             if (mt_grad(list[i].tensor))
                 atomic_fetch_add(&mt_grad(list[i].tensor)->storage->version, 1);
     }
-    mti_free(items);
+    mti_object_free(own, items, n * sizeof *items);
     if (ok && norm) *norm = sqrt(squares);
     return ok ? MT_OK : mt_last_status();
 }

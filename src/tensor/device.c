@@ -18,6 +18,7 @@ mt_device *mt_device_open(const char *kind)
     if (!d) return NULL;
     atomic_init(&d->refs, 1);
     pthread_mutex_init(&d->lock, NULL);
+    atomic_flag_clear(&d->objects.busy);
     d->backend = backend;
     d->ctx = backend->open();
     d->pool = d->ctx ? mti_pool_new(backend, d->ctx) : NULL;
@@ -46,6 +47,7 @@ void mt_device_release(mt_device *d)
         mti_pool_free_all(d->pool);
     }
     if (d->ctx) d->backend->close(d->ctx);
+    mti_objects_empty(d);
     pthread_mutex_destroy(&d->lock);
     mti_free(d);
 }
@@ -212,6 +214,7 @@ void mt_mem_empty_cache(mt_device *d)
     if (!mti_given(d, "mem_empty_cache", "the device")) return;
     mti_pool_empty_cache(d->pool);
     if (d->host) mti_pool_empty_cache(d->host);
+    mti_objects_empty(d);
 }
 
 void mt_mem_set_capacity(mt_device *d, size_t n)
@@ -223,7 +226,7 @@ int mt_mem_add_observer(mt_device *d, mt_mem_event_fn *fn, void *user)
 {
     if (!mti_given(d, "mem_add_observer", "the device")) return 0;
     if (!fn) return mti_fail(MT_ERR_ARGUMENT, "mem_add_observer: the function is NULL"), 0;
-    return mti_pool_add_observer(d->pool, fn, user);
+    return mti_pool_add_observer(d->pool, MTI_ALL_EVENTS, fn, user);
 }
 
 void mt_mem_remove_observer(mt_device *d, int id)

@@ -59,7 +59,7 @@ bool mti_view_init(mti_view *v, const char *caller, mt_dtype dtype, int rank, co
 static mti_storage *storage_shell(mt_device *device, size_t n_bytes, mt_dtype dtype, const char *op,
                                   const char *module)
 {
-    mti_storage *s = mti_malloc(sizeof *s);
+    mti_storage *s = mti_object_new(device, sizeof *s);
     if (!s) return NULL;
     atomic_init(&s->refs, 1);
     atomic_init(&s->saved, 0);
@@ -85,7 +85,7 @@ static mti_storage *storage_new(mt_device *device, size_t n_bytes, mt_dtype dtyp
     if (!s) return NULL;
     s->block = mti_pool_alloc(device->pool, n_bytes, category);
     if (!s->block) {
-        mti_free(s);
+        mti_object_free(device, s, sizeof *s);
         mt_device_release(device);
         return NULL;
     }
@@ -100,7 +100,7 @@ static void storage_release(mti_storage *s)
     mt_device *device = s->device;
     mti_pool_free(device->pool, s->block, s->let_go ? 0 : s->bytes);
     if (s->let_go) s->let_go(s->owner);
-    mti_free(s);
+    mti_object_free(device, s, sizeof *s);
     mt_device_release(device);
 }
 
@@ -114,7 +114,7 @@ void mti_storage_settle(mti_storage *s, mt_category category)
 
 static mt_tensor *handle_new(mti_storage *s, const mti_view *view)
 {
-    mt_tensor *t = mti_malloc(sizeof *t);
+    mt_tensor *t = mti_object_new(s->device, sizeof *t);
     if (!t) return NULL;
     atomic_init(&t->refs, 1);
     t->requires_grad = false;
@@ -207,8 +207,9 @@ void mt_release(mt_tensor *t)
     if (!t || atomic_fetch_sub_explicit(&t->refs, 1, memory_order_acq_rel) != 1) return;
     if (t->leaf && t->orphan) t->orphan(t->leaf);
     mti_ref *grad_fn = t->grad_fn, *leaf = t->leaf;
-    storage_release(t->storage);
-    mti_free(t);
+    mti_storage *storage = t->storage;
+    mti_object_free(storage->device, t, sizeof *t); /* while the storage holds the device */
+    storage_release(storage);
     mti_ref_release(grad_fn);
     mti_ref_release(leaf);
 }

@@ -18,6 +18,16 @@ typedef enum mti_route {
     MTI_ROUTES
 } mti_route;
 
+/* ---- small host objects: objects.c ---- */
+
+#define MTI_OBJECT_LISTS 257 /* sizes up to 16 KiB, in units of 64 bytes; others are not kept */
+typedef struct mti_free_object mti_free_object;
+typedef struct mti_objects {
+    atomic_flag busy;
+    mti_free_object *first[MTI_OBJECT_LISTS]; /* list i: objects of i units */
+    size_t n_bytes;                           /* on all lists */
+} mti_objects;
+
 struct mt_device {
     atomic_int refs; /* handles and storages */
     const mti_backend *backend;
@@ -32,7 +42,15 @@ struct mt_device {
     atomic_uint_fast64_t flops_forward, flops_backward, flops_recompute;
     atomic_uint_fast64_t moved_products, moved_others, sent[MTI_ROUTES];
     atomic_bool balance_check;
+    mti_objects objects;
 };
+
+/* Host memory for an object that an op makes, uninitialised; NULL and an error on failure. The
+ * device must outlive the object. */
+void *mti_object_new(mt_device *device, size_t n_bytes);
+/* n_bytes repeats the request. NULL is allowed. */
+void mti_object_free(mt_device *device, void *object, size_t n_bytes);
+void mti_objects_empty(mt_device *device); /* gives free objects back to the system */
 
 /* Take n draws of the default generator: sets *seed and *offset (counters of four lanes). */
 void mti_rng_take(mt_device *device, uint64_t n_draws, uint64_t *seed, uint64_t *offset);

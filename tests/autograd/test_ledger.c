@@ -260,6 +260,53 @@ static void an_entry_names_the_backward_node_after_which_it_was_freed(void **sta
     assert_string_equal(entry(1).freed_after_op, "silu");
 }
 
+/* Two rounds on one ledger, which is begun twice in each: what it says of the second is what it
+ * said of the first, and a graph that outlives a reset is of no concern to it. */
+static void a_ledger_that_was_reset_records_as_a_new_one_does(void **state)
+{
+    (void)state;
+    MT_AUTO mt_tensor *x = made(MT_F32, MT_SHAPE(30), true);
+    MT_AUTO mt_tensor *outlives = mtt_made(mt_exp(x)); /* under the group's ledger */
+    mt_ledger *own = mt_ledger_new(device);
+    assert_non_null(own);
+    mtt_ok(mt_ledger_ignore(own, x));
+    mtt_ok(mt_ledger_begin(own));
+    mt_set(&outlives, mt_exp(outlives));
+    mtt_ok(mt_ledger_end(own));
+    assert_int_equal(mt_ledger_count(own), 1);
+    for (int round = 0; round < 3; round++) {
+        mtt_ok(mt_ledger_reset(own));
+        assert_int_equal(mt_ledger_count(own), 0);
+        assert_int_equal(mt_ledger_bytes(own), 0);
+        assert_int_equal(mt_ledger_live_bytes(own), 0);
+        mtt_ok(mt_ledger_begin(own));
+        mtt_ok(mt_ledger_begin(own));
+        mt_tensor *y = mtt_made(mt_exp(x));
+        mtt_ok(mt_ledger_end(own));
+        mt_set(&y, mt_mul(y, y));
+        mtt_ok(mt_ledger_end(own));
+        assert_int_equal(mt_ledger_count(own), 1);
+        assert_int_equal(mt_ledger_bytes(own), 30 * 4);
+        assert_int_equal(mt_ledger_live_bytes(own), 30 * 4);
+        mt_ledger_entry e;
+        mtt_ok(mt_ledger_get(own, 0, &e));
+        assert_int_equal(e.n_savers, 4); /* exp, told to both begins, and mul's two inputs */
+        assert_false(e.freed);
+        mt_set(&y, mt_sum_all(y));
+        mtt_ok(mt_backward(y));
+        mt_release(y);
+        mtt_ok(mt_ledger_get(own, 0, &e));
+        assert_true(e.freed);
+        assert_string_equal(e.freed_after_op, "exp");
+        assert_int_equal(mt_ledger_live_bytes(own), 0);
+        mtt_ok(mt_set_grad(x, NULL));
+        if (round == 1) mt_set(&outlives, mt_clone(x)); /* its slots are freed after a reset */
+    }
+    mt_ledger_free(own);
+    assert_int_equal(mt_ledger_reset(NULL), MT_ERR_ARGUMENT);
+    mt_clear_error();
+}
+
 static void a_storage_freed_outside_backward_names_no_node(void **state)
 {
     (void)state;
@@ -414,6 +461,7 @@ int main(void)
         TEST(a_freed_address_used_again_is_another_storage),
         TEST(equal_values_in_two_storages_count_twice),
         TEST(an_entry_names_the_backward_node_after_which_it_was_freed),
+        TEST(a_ledger_that_was_reset_records_as_a_new_one_does),
         TEST(a_storage_freed_outside_backward_names_no_node),
         TEST(linear_256_to_250_takes_the_reference_bytes),
         TEST(a_thousand_and_24_floats_take_a_block_of_a_segment),

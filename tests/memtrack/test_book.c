@@ -70,6 +70,35 @@ static void a_storage_counts_once_and_later_savers_share_it(void **state)
     mti_book_free(book);
 }
 
+static void a_reset_forgets_records_and_keeps_what_is_ignored_and_the_memory(void **state)
+{
+    (void)state;
+    mti_book *book = mti_book_new();
+    assert_true(mti_book_ignore(book, 5));
+    for (uint64_t i = 1; i <= 300; i++) assert_true(put(book, i, 100, "gelu"));
+    for (int i = 0; i < 3; i++) assert_true(put(book, 7, 100, "mul"));
+    assert_true(mti_book_ignore(book, 9)); /* it was saved: its entry stays, until the reset */
+    assert_int_equal(mti_book_count(book), 299);
+    mti_book_reset(book);
+    assert_int_equal(mti_book_count(book), 0);
+    assert_int_equal(mti_book_bytes(book), 0);
+    assert_int_equal(mti_book_live_bytes(book), 0);
+    assert_int_equal(mti_book_rounded_bytes(book), 0);
+    mti_fail_nth_alloc(1); /* the same again: no memory is asked for */
+    for (uint64_t i = 1; i <= 300; i++) assert_true(put(book, i, 100, "relu"));
+    for (int i = 0; i < 3; i++) assert_true(put(book, 7, 100, "add"));
+    assert_int_equal(mti_alloc_count(), 0);
+    assert_int_equal(mti_book_count(book), 298);
+    /* 5 and 9 have no record: 7 is the sixth. */
+    assert_int_equal(mti_book_get(book, 5)->first.serial, 7);
+    assert_int_equal(mti_book_get(book, 5)->n_also, 3);
+    assert_string_equal(mti_book_get(book, 5)->also[2].op, "add");
+    assert_string_equal(mti_book_get(book, 5)->first.saver.op, "relu");
+    assert_int_equal(mti_book_get(book, 4)->n_also, 0);
+    mti_fail_nth_alloc(0);
+    mti_book_free(book);
+}
+
 static void ignored_storages_are_not_recorded(void **state)
 {
     (void)state;
@@ -184,6 +213,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(an_empty_book_holds_nothing, clear),
         cmocka_unit_test_teardown(a_storage_counts_once_and_later_savers_share_it, clear),
+        cmocka_unit_test_teardown(a_reset_forgets_records_and_keeps_what_is_ignored_and_the_memory,
+                                  clear),
         cmocka_unit_test_teardown(ignored_storages_are_not_recorded, clear),
         cmocka_unit_test_teardown(a_record_says_when_its_bytes_were_freed, clear),
         cmocka_unit_test_teardown(many_records_keep_their_order_and_are_found, clear),

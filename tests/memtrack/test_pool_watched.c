@@ -116,8 +116,8 @@ static void observers_get_every_change_and_where_it_happened(void **state)
     (void)state;
     seen a = {0}, b = {0};
     mti_where *where = mti_where_now(), was = *where;
-    int id_a = mti_pool_add_observer(mtt_pool, record, &a),
-        id_b = mti_pool_add_observer(mtt_pool, record, &b);
+    int id_a = mti_pool_add_observer(mtt_pool, MTI_ALL_EVENTS, record, &a),
+        id_b = mti_pool_add_observer(mtt_pool, MTI_ALL_EVENTS, record, &b);
     assert_true(id_a > 0 && id_b > 0 && id_a != id_b);
     *where = (mti_where){"gelu", "gpt.h.3.mlp.act", "forward"};
     mtt_put(mtt_get(1)); /* so that there is a segment */
@@ -218,7 +218,7 @@ static void events_tell_where_blocks_and_segments_lie(void **state)
     static map m;
     mti_block *live[64] = {0};
     m = (map){0};
-    int id = mti_pool_add_observer(mtt_pool, follow, &m);
+    int id = mti_pool_add_observer(mtt_pool, MTI_ALL_EVENTS, follow, &m);
     srand(7);
     for (int i = 0; i < 2000; i++) {
         mti_block **at = &live[rand() % 64];
@@ -243,7 +243,7 @@ static void a_refusal_tells_how_much_room_was_left(void **state)
     static map m;
     m = (map){0};
     mti_pool_set_capacity(mtt_pool, 5 << 20);
-    int id = mti_pool_add_observer(mtt_pool, follow, &m);
+    int id = mti_pool_add_observer(mtt_pool, MTI_ALL_EVENTS, follow, &m);
     mti_block *b = mtt_get(1000);
     assert_null(mtt_get(4 << 20));
     assert_int_equal(m.last.kind, MT_MEM_OOM);
