@@ -26,6 +26,17 @@ int bench_ops(int argc, char **argv);
 int bench_machine(int argc, char **argv);
 int bench_ranks(int argc, char **argv);
 
+/* ---- traced.c, for gpt.c ---- */
+
+/* Between the two every kernel of the device is timed. */
+void bench_trace_begin(mt_device *d);
+void bench_trace_end(mt_device *d);
+/* Keeps what was traced last, instead of what was kept before. */
+void bench_trace_keep(void);
+/* What was kept: lines "part OP MODULE F B FLOP BYTES KERNELS", a layer's number left out of the
+ * module, F and B in ns. False if there were too many modules. */
+bool bench_trace_print(void);
+
 /* ---- functions.c, for ops.c ---- */
 
 #define BENCH_INPUTS MTI_CASE_INPUTS

@@ -127,8 +127,12 @@ def memory_section(sides, s, result, limits):
 
 def parts_section(sides, s, result, limits):
     steps = {g["name"]: g for g in result.get("gpt", [])}
-    result["parts"] = {}
+    result["parts"], result["traced"] = {}, {}
     for gpt in (g for g in GPTS if g.name in s.gpts):
+        result["traced"][gpt.name] = {}
+        for dtype in ("f32", "bf16"):
+            step = result["traced"][gpt.name][dtype] = measure.traced_step(sides[0], gpt, dtype, s)
+            yield show.show_traced(gpt.name, dtype, step, limits)
         parts = result["parts"][gpt.name] = measure.gpt_parts(sides, gpt, s)
         yield show.show_parts(gpt.name, parts, steps.get(gpt.name), limits)
 

@@ -1,6 +1,7 @@
 /* machine.c: this machine's hardware limits, to which other figures are compared, and its software.
  *
  *     gemm N SIDE -> "gflops X": OpenBLAS on square matrices, best of N
+ *     bf16 N SIDE -> "gflops X": memtape's product of square matrices of bf16, best of N
  *     copy N      -> "gbs X": bytes read plus bytes written per ns, best of N, alternately by
  * memcpy and by a plain loop, in huge pages as memtape's tensors fma N       -> "gflops X": fused
  * multiply-adds on registers, all threads */
@@ -41,6 +42,25 @@ static double gemm_rate(int n, long times)
         if (rate > best) best = rate;
     }
     free(a);
+    return best;
+}
+
+/* By oneDNN where the CPU has instructions for bf16. */
+static double bf16_rate(int n, long times, int threads)
+{
+    double best = 0;
+    mt_device *d = mt_device_open("cpu");
+    mt_tensor *a = mt_normal(d, MT_BF16, MT_SHAPE(n, n), 0, 1);
+    if (mt_device_set_threads(d, threads) != MT_OK) times = 0;
+    for (long i = 0; a && i < times; i++) {
+        int64_t start = bench_now_ns();
+        mt_tensor *c = mt_matmul(a, a);
+        double rate = 2.0 * n * n * n / (double)(bench_now_ns() - start);
+        if (c && rate > best) best = rate;
+        mt_release(c);
+    }
+    mt_release(a);
+    mt_device_release(d);
     return best;
 }
 
@@ -141,6 +161,8 @@ int bench_machine(int argc, char **argv)
         if (n_words < 2) break;
         if (strcmp(word, "gemm") == 0 && n_words == 3)
             printf("gflops %.2f\n", gemm_rate(side, n));
+        else if (strcmp(word, "bf16") == 0 && n_words == 3)
+            printf("gflops %.2f\n", bf16_rate(side, n, atoi(argv[0])));
         else if (strcmp(word, "copy") == 0)
             printf("gbs %.2f\n", copy_rate(n));
         else if (strcmp(word, "fma") == 0)

@@ -17,6 +17,7 @@ def machine_limits(sides, settings, best):
     reached now. Returns the worker's description of its software."""
     worker = sides[0].start("machine", settings.threads)
     questions = [("gemm", 4, "gemm_gflops", (side,)) for side in settings.gemm_sides]
+    questions += [("bf16", 4, "bf16_gflops", (side,)) for side in settings.gemm_sides]
     questions += [("fma", 8, "fma_gflops", ()), ("copy", 8, "copy_gbs", ())]
     for word, times, key, more in questions:
         now = float(worker.ask(word, settings.rounds(times), *more)[0][1])
@@ -138,6 +139,35 @@ def gpt_parts(sides, gpt, settings):
             out.append({"part": name, "times": times, "case": spec, "flop": flop,
                         "both": got["both"]})
     return out
+
+
+# ---- the parts of a step, timed inside it ----
+
+
+def traced_step(side, gpt, dtype, settings):
+    """The fastest of many steps whose kernels were timed: its parts, and what is not within a kernel. The cost of
+    the clocks is what steps beside it took less, by the median of pairs."""
+    with started([side], "gpt", *gpt.arguments, settings.threads, dtype) as (worker,):
+        took = min(map(sum, steps_of(worker.ask("plain", 3), "plain"))) / 1e9
+        pairs = max(settings.rounds(3), min(300, int(2 * settings.effort / took)))
+        lines = worker.ask("traced", pairs)
+        flop = int(worker.end()["flops"][0])
+    off, on = ([sum(step) for step in steps_of(lines, word)] for word in ("off", "on"))
+    total = sum(steps_of(lines, "best")[0])
+    parts = [{"op": words[1], "module": words[2], "forward_ns": int(words[3]), "backward_ns": int(words[4]),
+              "flop": int(words[5]), "bytes": int(words[6]), "kernels": int(words[7])}
+             for words in lines if words[0] == "part"]
+    size = {"f32": 4, "bf16": 2}[dtype]
+    for part in parts:
+        if part["op"] == "adamw":  # reads parameter, gradient and two moments, writes three of them
+            part["bytes"] = 7 * size * gpt.n_parameters
+    inside = sum(part["forward_ns"] + part["backward_ns"] for part in parts)
+    if not 0 < inside <= total:
+        raise Failed(f"{gpt.name}, {dtype}: its kernels took {inside} ns of a step of {total} ns")
+    if sum(part["flop"] for part in parts) != flop:
+        raise Failed(f"{gpt.name}, {dtype}: its parts do not have the {flop} FLOPs of a step")
+    return {"total_ns": total, "outside_ns": total - inside, "pairs": pairs, "parts": parts,
+            "clocks_ns": median(b - a for a, b in zip(off, on))}
 
 
 # ---- GPT steps ----

@@ -38,6 +38,7 @@ def show_limits(limits, title):
         title,
         f"  {number(limits['gemm_gflops']):>6} GFLOP/s  the best of OpenBLAS's large f32 products: "
         "\"of peak\" below",
+        f"  {number(limits['bf16_gflops']):>6} GFLOP/s  the best of memtape's large bf16 products",
         f"  {number(limits['fma_gflops']):>6} GFLOP/s  multiply-adds on registers, nothing else",
         f"  {number(limits['copy_gbs']):>6} GB/s     copying 128 MiB, bytes read and written: "
         "\"of copy\" below"])
@@ -110,6 +111,30 @@ def show_parts(name, parts, step, limits):
     return "\n".join([f"Where a step of {name} goes: its parts alone, forward and backward, ms",
                       table(["part", "times", "least", "GFLOP/s", "of peak", "torch", "ratio"],
                             rows)])
+
+
+def show_traced(name, dtype, step, limits):
+    """Floors are what FLOPs and bytes, as the ops count them, take at the machine's limits."""
+    peak = limits["gemm_gflops" if dtype == "f32" else "bf16_gflops"]
+    total, rows = step["total_ns"], []
+    for part in sorted(step["parts"], key=lambda p: -(p["forward_ns"] + p["backward_ns"])):
+        ns = part["forward_ns"] + part["backward_ns"]
+        floor = max(part["flop"] / peak, part["bytes"] / limits["copy_gbs"])
+        rows.append([f"{part['op']} {part['module']}", part["kernels"], number(part["forward_ns"] / 1e6),
+                     number(part["backward_ns"] / 1e6), number(ns / 1e6), f"{100 * ns / total:.1f} %",
+                     number(part["flop"] / ns) if part["flop"] else "", number(floor / 1e6),
+                     f"{ns / floor:.1f}x" if floor else ""])
+    sums = [sum(part[key] for part in step["parts"]) / 1e6 for key in ("forward_ns", "backward_ns")]
+    rows.append(["outside kernels", "", "", "", number(step["outside_ns"] / 1e6),
+                 f"{100 * step['outside_ns'] / total:.1f} %", "", "", ""])
+    rows.append(["the step", sum(part["kernels"] for part in step["parts"]), *map(number, sums),
+                 number(total / 1e6), "", "", "", ""])
+    return "\n".join([
+        f"Where a step of {name} in {dtype} goes, ms: every kernel of the fastest of {step['pairs']} steps; the parts "
+        "sum to it",
+        table(["", "kernels", "forward", "backward", "both", "of the step", "GFLOP/s", "floor", "over it"], rows),
+        f"  The clocks around the kernels cost {number(max(0, step['clocks_ns']) / 1e6)} ms of it, by the median of "
+        "pairs with a step without them."])
 
 
 def show_tiny(ops):

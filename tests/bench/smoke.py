@@ -54,6 +54,10 @@ def whole(folder, worker, program, *options):
     assert status == 0 and not result["failed"], (status, result["failed"], errors)
     assert [name for name in SECTIONS if result[name]] == SECTIONS, list(result)
     assert "FAILED" not in text, text
+    for step in result["traced"]["d64-b1-s32"].values():
+        names = {(part["op"], part["module"]) for part in step["parts"]}
+        assert names >= {("linear", "attn.qkv"), ("linear", "lm_head"), ("adamw", "-")}, names
+        assert sum(part["forward_ns"] + part["backward_ns"] for part in step["parts"]) < step["total_ns"]
     assert {row["op"] for row in result["tiny"]} >= {"add", "all_gather", "recv"}
     return result
 
