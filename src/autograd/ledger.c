@@ -6,7 +6,7 @@ struct mt_ledger {
     mt_device *device;
     mti_book *book;
     pthread_mutex_t lock; /* frees may come from other threads */
-    int observer;         /* of frees; 0 from a reset to the next begin */
+    int observer;         /* of frees; 0 before the first begin, and from a reset to the next */
     bool count_parameters;
     mti_hooks hooks;         /* of one begin at a time: no memory is asked for it */
     atomic_bool hooks_taken; /* by a begin, until the last tensor saved under it is freed */
@@ -38,7 +38,7 @@ mt_ledger *mt_ledger_new(mt_device *device)
     pthread_mutex_init(&l->lock, NULL);
     l->device = mt_device_retain(device);
     l->book = mti_book_new();
-    if (l->book && watch(l)) return l;
+    if (l->book) return l;
     mt_ledger_free(l);
     return NULL;
 }
@@ -112,7 +112,7 @@ mt_status mt_ledger_reset(mt_ledger *l)
 {
     if (!mti_given(l, "ledger_reset", "the ledger")) return mt_last_status();
     /* Outside the lock, which the pool takes under its own. */
-    if (atomic_load(&l->refs) == 1) {
+    if (l->observer && atomic_load(&l->refs) == 1) {
         mt_mem_remove_observer(l->device, l->observer);
         l->observer = 0;
     }

@@ -18,7 +18,8 @@ struct mti_free_object {
     mti_free_object *next;
 };
 
-static size_t list_of(size_t n_bytes) { return (n_bytes + UNIT - 1) / UNIT; }
+/* From 1, as a free object holds a pointer. */
+static size_t list_of(size_t n_bytes) { return n_bytes ? (n_bytes + UNIT - 1) / UNIT : 1; }
 
 /* A spin lock: it is held for a few instructions, and threads rarely share a device. */
 static void lock(mti_objects *o)
