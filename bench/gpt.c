@@ -4,10 +4,13 @@
  *     plain N    N steps                     -> N lines "plain F B O LOSS"
  *     ledger N   N pairs of steps, one       -> N pairs of lines "off F B O LOSS",
  *                without and one with ledger            "on F B O LOSS"
- *     traced N   N pairs of steps, one       -> N pairs of lines as for ledger, "best F B O LOSS"
- * of without and one with a clock   the fastest traced step, and its parts (bench.h) around every
- * kernel end                                    -> "memory START PEAK" and "flops N" of a step F,
- * B, O: ns of forward with loss, backward, optimizer; memory in KiB. */
+ *     traced N   N pairs of steps, one       -> N pairs of lines as for ledger,
+ *                without and one with clocks            "best F B O LOSS" of the fastest traced
+ *                around the kernels                     step, and its parts (bench.h)
+ *     end                                    -> "memory START PEAK" in KiB, "books ALLOCATED
+ *                                               RESERVED": the allocator's peaks in bytes,
+ *                                               and "flops N" of a step
+ * F, B, O: ns of forward with loss, backward, optimizer. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -155,6 +158,13 @@ static bool obey(bench_model *b)
     return true;
 }
 
+static void print_books(mt_device *device)
+{
+    mt_mem_stats s;
+    mt_mem_get_stats(device, &s);
+    printf("books %zu %zu\n", s.allocated.peak, s.reserved.peak);
+}
+
 int bench_gpt(int argc, char **argv)
 {
     mt_model_config config = {.kind = MT_MODEL_GPT, .dtype = MT_F32};
@@ -178,6 +188,7 @@ int bench_gpt(int argc, char **argv)
         flops = mt_flops_get(b.device);
     }
     if (ok) printf("flops %llu\n", (unsigned long long)(flops.forward + flops.backward));
+    if (ok) print_books(b.device);
     if (ok) printf("memory %ld %ld\n", start, bench_status_kib("VmHWM"));
     if (!ok) bench_failed("gpt");
     close_model(&b);

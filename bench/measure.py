@@ -225,6 +225,7 @@ def steps_of_workers(workers, names, gpt, settings):
             "loss": [losses[index][0], losses[index][-1]],
             "start_kib": int(last["memory"][0]), "peak_kib": int(last["memory"][1])}
         if index == 0:
+            out["memtape"] |= dict(zip(("allocated_peak", "reserved_peak"), map(int, last["books"])))
             out["flop"] = int(last["flops"][0])
     off, on = ([sum(pair[i]) for pair in pairs] for i in (0, 1))
     out["ledger"] = {"pairs": len(pairs), "off_ms": median(off) / MS, "on_ms": median(on) / MS,

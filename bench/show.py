@@ -70,7 +70,10 @@ def show_gpts(gpts, limits, peer):
                      number(theirs and theirs["min"]), number(theirs and theirs["median"]),
                      ratio(mine["min"], theirs and theirs["min"]),
                      ratio(mine["median"], theirs and theirs["median"])])
-        memory.append([g["name"], mib(mine["start_kib"]), mib(mine["peak_kib"]),
+        reserved = mine["reserved_peak"] / 1024
+        memory.append([g["name"], mib(mine["start_kib"]), mib(mine["allocated_peak"] / 1024), mib(reserved),
+                       f"{mine['reserved_peak'] / mine['allocated_peak']:.2f}",
+                       mib(mine["peak_kib"] - mine["start_kib"] - reserved), mib(mine["peak_kib"]),
                        mib(theirs["start_kib"]) if theirs else "",
                        mib(theirs["peak_kib"]) if theirs else "",
                        ratio(mine["peak_kib"], theirs and theirs["peak_kib"])])
@@ -82,8 +85,9 @@ def show_gpts(gpts, limits, peer):
         "One training step of a GPT in f32, ms: forward, loss, backward, AdamW",
         table(["", "model", "least", "median", "GFLOP/s", "of peak", "torch", "median", "ratio",
                "of medians"], rows, 2), "",
-        "Peak resident memory of those runs, MiB: when the libraries are loaded, and at most",
-        table(["", "loaded", "peak", "torch: loaded", "peak", "ratio"], memory), "",
+        "Peak resident memory of those runs, MiB: what the libraries took once loaded, the allocator's own peaks "
+        "(allocated, and reserved in segments), and the rest",
+        table(["", "loaded", "allocated", "reserved", "over it", "rest", "peak", "torch: loaded", "peak", "ratio"], memory), "",
         "The ledger: pairs of steps, one without and one with it, ms",
         table(["", "off", "on", "median of pairs", "of least", "pairs"], ledger)])
 
