@@ -63,6 +63,7 @@ typedef struct mt_traffic {
     uint64_t others;   /* by all others, and by sums of gradients */
     uint64_t layers;   /* to ranks that share layers: sums, and pieces of sequences */
     uint64_t pieces;   /* to ranks with other data: pieces of parameters, along dimension 0 */
+    uint64_t context;  /* to ranks with other positions: keys and values, and their gradients */
     uint64_t stages;   /* to other stages of a pipeline */
     uint64_t replicas; /* once a step, to ranks with the same parameters: gradients to add up, and
                         * what each has stepped; exactly what this rank sends */

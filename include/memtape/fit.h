@@ -51,7 +51,7 @@ typedef struct mt_fit_options {
     size_t kept_aside;     /* bytes of a GPU's memory that the allocator cannot have */
     double utilisation;    /* share of the GPU's FLOP/s that products reach; 0: 1 */
     /* Only set-ups with these; 0, NULL and -1 where a 0 has a meaning: any. */
-    int64_t tensor, pipeline, interleave;
+    int64_t tensor, pipeline, interleave, context;
     int zero_plus_1;        /* 1 + ZeRO stage */
     const char *checkpoint; /* "none", "selective", "full", "sqrt", "every=K" */
     const char *offload;    /* "none", "cpu" */
@@ -67,18 +67,19 @@ typedef struct mt_fit_time {
     double products; /* counted FLOPs, recomputed ones too, over flops * utilisation */
     double memory;   /* bytes that all other ops move, over bandwidth */
     double layers;   /* bytes between ranks that share layers, over link or network */
+    double context;  /* bytes between ranks that have pieces of the same sequences, the same */
     double stages;   /* bytes between stages, the same */
-    double bubble;   /* (p-1)/(m v) of the four above */
-    double data;     /* bytes between ranks with other data: what computing does not hide */
-    double host;     /* bytes to the host and back: what forward and backward do not hide */
-    double step;     /* the optimizer's bytes over bandwidth */
-    double total;    /* of all these */
+    double bubble;   /* (p-1)/(m v) of the five above */
+    double data;  /* bytes between ranks with the same parameters: what computing does not hide */
+    double host;  /* bytes to the host and back: what forward and backward do not hide */
+    double step;  /* the optimizer's bytes over bandwidth */
+    double total; /* of all these */
 } mt_fit_time;
 
 /* One way to divide the work, measured: the first and the last stage; only the first if that does
  * not fit and others do. */
 typedef struct mt_fit_setup {
-    mt_parallel parallel;   /* its stage is the one that needs most */
+    mt_parallel parallel;   /* its stage is the one that needs most; the last piece of sequences */
     const char *checkpoint; /* "none", ... */
     const char *offload;
     int64_t microbatch; /* sequences */
@@ -104,7 +105,8 @@ typedef struct mt_fit_result {
     /* Not measured, because ... */
     int64_t n_larger; /* a smaller microbatch of the same set-up allocates too much */
     int64_t n_states; /* what stays from step to step is too much, whatever is recomputed */
-    int64_t n_slower; /* the same with less recomputed or moved fits */
+    int64_t n_slower; /* the same with less recomputed or moved fits, or ranks with other data could
+                       * have the same tokens */
     double seconds;   /* that the search took */
 } mt_fit_result;
 

@@ -2,9 +2,9 @@
  *
  * Tensor parallelism (Shoeybi et al. 2019) cuts each layer's matrices, sequence parallelism
  * (Korthikanti et al. 2022) what lies between them, pipeline parallelism (Narayanan et al. 2021)
- * gives each rank some layers, ZeRO (Rajbhandari et al. 2020) cuts what the optimizer needs. What a
- * rank keeps depends on shapes alone, so it is measured on `meta`, where collectives are ops that
- * move no data. */
+ * gives each rank some layers, context parallelism (Llama 3, 2024, 3.3.2) cuts every sequence, ZeRO
+ * (Rajbhandari et al. 2020) cuts what the optimizer needs. What a rank keeps depends on shapes
+ * alone, so it is measured on `meta`, where collectives are ops that move no data. */
 #ifndef MEMTAPE_PARALLEL_H
 #define MEMTAPE_PARALLEL_H
 
@@ -24,21 +24,24 @@ typedef struct mt_parallel {
     int64_t interleave;   /* parts of the model that each stage has; p times it divides layers */
     int64_t stage;        /* this rank's, from 0 on */
     int64_t microbatches; /* of a step; 0: p. With interleave a multiple of p */
+    int64_t context;      /* c: ranks with the same share, for other positions: s/c of a sequence */
     int64_t data;         /* d: ranks with the same share, for other microbatches */
     int zero; /* ZeRO stage: splits 1 optimizer state, 2 also gradients, 3 also parameters */
-    int64_t tensor_rank, data_rank; /* this rank's, from 0 on */
-    /* To the ranks of each group, borrowed. NULL, the usual choice: a group of one, or any on a
-     * device without data, where no data has to move. */
-    mt_comm *tensor_comm, *data_comm, *pipeline_comm;
+    int64_t tensor_rank, context_rank, data_rank; /* this rank's, from 0 on */
+    /* To the ranks of each group, borrowed; data_comm: to all with the same share, whose data or
+     * positions are others. NULL, the usual choice: a group of one, or any on a device without
+     * data, where no data has to move. */
+    mt_comm *tensor_comm, *context_comm, *data_comm, *pipeline_comm;
 } mt_parallel;
 
-/* Sets tensor_rank, data_rank and stage of rank `number` of all: ranks that share a layer are
- * neighbours, then come those with the same share, then stages, as Megatron-LM numbers them. */
+/* Sets tensor_rank, context_rank, data_rank and stage of rank `number` of all: ranks that share a
+ * layer are neighbours, then come those with other positions, then those with other data, then
+ * stages, as Megatron-LM numbers them. */
 MT_API mt_status mt_parallel_locate(mt_parallel *parallel, int64_t number);
-/* The same for this rank of `world`, which has just as many as there are, and makes the three
+/* The same for this rank of `world`, which has just as many as there are, and makes the four
  * comms. All ranks of world call it with the same division. */
 MT_API mt_status mt_parallel_place(mt_parallel *parallel, mt_comm *world);
-/* Frees the three comms, before world is freed. */
+/* Frees the four comms, before world is freed. */
 MT_API void mt_parallel_close(mt_parallel *parallel);
 
 /* MT_OK, or an error that names the field, what it is and what it may be. Of block, gpt,
@@ -49,14 +52,15 @@ MT_API mt_status mt_parallel_check(const mt_parallel *parallel, const mt_model_c
  * the whole model ("gpt.h.17.mlp.fc"), with fewer heads, a narrower MLP, its piece of the
  * vocabulary (which is padded to a multiple of t), and collectives where Megatron-LM has them.
  * Takes token ids [b,s] if it is the first part, else what mt_rank_wire makes; gives logits
- * [b,s,v/t] if it is the last, else what mt_send gives. (A block: [b,s,d], or [b,s/t,d] with
- * sequence parallelism, in and out.) With more than one rank `device` has no
- * data. ZeRO 3's pieces are made as pieces: the whole of a parameter is there only while its module
- * runs. */
+ * [b,s,v/t] if it is the last, else what mt_send gives. Here s is the length of this rank's piece,
+ * a cth of the sequences: positions from context_rank times that on. (A block: [b,s,d], or
+ * [b,s/t,d] with sequence parallelism, in and out.) With more than one rank `device` has no data.
+ * ZeRO 3's pieces are made as pieces: the whole of a parameter is there only while its module runs.
+ */
 MT_API mt_module *mt_rank_new(mt_device *device, const mt_model_config *config,
                               const mt_parallel *parallel, int64_t part);
-/* Stands for the output of the part before: [b,s,d], or [b,s/t,d] with sequence parallelism;
- * requires grad. */
+/* Stands for the output of the part before for sequences of `seq` tokens: [b,s,d], or [b,s/t,d]
+ * with sequence parallelism, s being this rank's piece of seq; requires grad. */
 MT_API mt_tensor *mt_rank_wire(const mt_module *rank, mt_device *device, int64_t batch,
                                int64_t seq);
 
@@ -77,7 +81,8 @@ MT_API mt_module *mt_stage_part(const mt_stage *stage, int64_t i);
  * same names; borrowed. */
 MT_API mt_module *mt_stage_stepped(const mt_stage *stage);
 /* Forward and backward of every microbatch, by the schedule 1F1B. tokens, targets: i64 [b,s] for
- * each of parallel's microbatches, the same for all ranks that share layers or are stages.
+ * each of parallel's microbatches, s being this rank's piece of the sequences; the same for all
+ * ranks that share layers or are stages.
  * Gradients are the sum over the microbatches; mt_stage_step divides. *loss (may be NULL): the mean
  * over all microbatches of all ranks; 0 without data. What dropout draws is a function of the
  * generator's state and of the place in the whole batch, which the data ranks' microbatches make up
@@ -128,7 +133,8 @@ typedef struct mt_rank_report {
     int64_t unexplained;
 } mt_rank_report;
 
-/* Runs two steps of the rank's 1F1B schedule, microbatches of `batch` sequences and AdamW with f32
+/* Runs two steps of the rank's 1F1B schedule, microbatches of `batch` sequences of `seq` tokens, of
+ * which the rank has its piece, and AdamW with f32
  * masters, on a device without data, and writes down what it keeps. Out of memory if the device's
  * capacity is less than that takes. checkpoint: none, full, selective or ops, as
  * mt_model_checkpoint's; NULL: none. Of many microbatches only so many run as the schedule takes to

@@ -145,6 +145,7 @@ typedef union mti_params {
     struct {
         int dim;
         mt_group group;
+        bool positions; /* of keys and values: see mti_gather_positions */
     } collective;
     struct {
         double scale, p;

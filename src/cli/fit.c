@@ -33,6 +33,7 @@ static mt_fit_options options_of(const mti_options *o, const mt_gpu *gpu, mti_pr
                             .tensor = w->parallel.tensor,
                             .pipeline = w->parallel.pipeline,
                             .interleave = w->parallel.interleave,
+                            .context = w->parallel.context,
                             .zero_plus_1 = zero ? (int)o->zero + 1 : 0,
                             .checkpoint = !o->given[MTI_O_CHECKPOINT] ? NULL
                                           : w->memory.checkpoint      ? w->memory.checkpoint

@@ -135,15 +135,16 @@ static bool check_division(mti_options *o)
 {
     const mt_parallel *h = &o->workload.parallel;
     int64_t started = mt_comm_group(o->world).ranks, all = 1;
-    const int64_t n[] = {h->tensor, h->data, h->pipeline};
-    for (int i = 0; i < 3; i++)
+    const int64_t n[] = {h->tensor, h->context, h->data, h->pipeline};
+    for (int i = 0; i < 4; i++)
         if (__builtin_mul_overflow(all, n[i] ? n[i] : 1, &all)) all = -1;
     return o->help || all == started ||
            mti_options_refuse(o,
-                              "--tp %lld, --dp %lld, --pp %lld: their product has to be the number "
-                              "of ranks, and mpirun has started %lld",
+                              "--tp %lld, --cp %lld, --dp %lld, --pp %lld: their product has to be "
+                              "the number of ranks, and mpirun has started %lld",
                               (long long)(n[0] ? n[0] : 1), (long long)(n[1] ? n[1] : 1),
-                              (long long)(n[2] ? n[2] : 1), (long long)started);
+                              (long long)(n[2] ? n[2] : 1), (long long)(n[3] ? n[3] : 1),
+                              (long long)started);
 }
 
 static int profile_as_rank(mt_comm *world, const char *name, int argc, char **argv)
@@ -176,7 +177,7 @@ static int print_once(mt_comm *world, int argc, char **argv)
     if (group.rank == 0 && verb != MTI_VERB_COUNT) {
         fprintf(stderr,
                 "memtape %s: mpirun has started %lld ranks, and of the verbs only profile, with "
-                "--tp, --pp or --dp, has several; start it without mpirun\n",
+                "--tp, --pp, --cp or --dp, has several; start it without mpirun\n",
                 argv[1], (long long)group.ranks);
         status = MTI_EXIT_USAGE;
     }

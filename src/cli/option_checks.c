@@ -125,7 +125,7 @@ bool mti_check_serve(mti_options *o)
 
 static const mti_option rank_options[] = {MTI_O_TP,         MTI_O_SP,    MTI_O_PP,
                                           MTI_O_INTERLEAVE, MTI_O_STAGE, MTI_O_MICROBATCHES,
-                                          MTI_O_DP,         MTI_O_ZERO};
+                                          MTI_O_CP,         MTI_O_DP,    MTI_O_ZERO};
 
 bool mti_is_rank(const mti_options *o)
 {
@@ -143,21 +143,25 @@ void mti_rank_defaults(mti_options *o)
 
 static int64_t at_least_1(int64_t n) { return n ? n : 1; }
 
-/* --rank says which stage, too; ranks of one stage differ in nothing that is measured. */
+/* --rank says which stage and which piece, too; other ranks differ in nothing that is measured.
+ * The last piece's rank needs most: its queries see all keys. */
 static bool place_rank(mti_options *o)
 {
     mt_parallel *h = &o->workload.parallel;
     int64_t of_a_stage, all;
     if (o->given[MTI_O_RANK] && o->given[MTI_O_STAGE])
         return mti_options_refuse(o, "--rank: --stage is given, too; give one of the two");
-    if (__builtin_mul_overflow(at_least_1(h->tensor), at_least_1(h->data), &of_a_stage) ||
+    const int64_t t = at_least_1(h->tensor), c = at_least_1(h->context);
+    if (__builtin_mul_overflow(t, c, &of_a_stage) ||
+        __builtin_mul_overflow(of_a_stage, at_least_1(h->data), &of_a_stage) ||
         __builtin_mul_overflow(of_a_stage, at_least_1(h->pipeline), &all))
-        return mti_options_refuse(o, "--tp, --dp, --pp: more ranks than can be counted");
-    o->workload.rank = o->given[MTI_O_RANK] ? o->rank : h->stage * of_a_stage;
+        return mti_options_refuse(o, "--tp, --cp, --dp, --pp: more ranks than can be counted");
+    o->workload.rank = o->given[MTI_O_RANK] ? o->rank : h->stage * of_a_stage + (c - 1) * t;
     if (o->workload.rank >= all && o->given[MTI_O_RANK])
         return mti_options_refuse(o, "--rank %lld: there are %lld ranks; need 0 to %lld",
                                   (long long)o->rank, (long long)all, (long long)all - 1);
     if (o->given[MTI_O_RANK]) h->stage = o->rank / of_a_stage;
+    h->context_rank = o->workload.rank / t % c;
     return true;
 }
 
@@ -175,7 +179,7 @@ bool mti_check_rank(mti_options *o)
     if (strcmp(w->device.kind, "meta") != 0 && !together)
         return mti_options_refuse(
             o,
-            "--tp, --sp, --pp, --microbatches, --dp and --zero show one rank of several; "
+            "--tp, --sp, --pp, --microbatches, --cp, --dp and --zero show one rank of several; "
             "give --device meta, which needs no other rank, or to profile start all of them with "
             "mpirun");
     static const mti_option alone[] = {MTI_O_RANK, MTI_O_STAGE, MTI_O_HTML,
@@ -188,10 +192,13 @@ bool mti_check_rank(mti_options *o)
     /* as large models are trained */
     if (!o->given[MTI_O_OPTIMIZER] && !o->by_recipe[MTI_O_OPTIMIZER])
         w->memory.master = mt_dtype_size(w->config.dtype) == 2;
-    int64_t t = at_least_1(w->parallel.tensor);
-    if (w->parallel.sequence && w->seq % t)
+    int64_t t = at_least_1(w->parallel.tensor), c = at_least_1(w->parallel.context);
+    if (w->seq % c)
+        return mti_options_refuse(o, "--cp: --seq %lld is cut among --cp %lld; need a multiple",
+                                  (long long)w->seq, (long long)c);
+    if (w->parallel.sequence && w->seq / c % t)
         return mti_options_refuse(o, "--sp: --seq %lld is cut among --tp %lld; need a multiple",
-                                  (long long)w->seq, (long long)t);
+                                  (long long)(w->seq / c), (long long)t);
     if (!place_rank(o)) return false;
     return mt_parallel_check(&w->parallel, &w->config) == MT_OK || mti_options_refuse_as(o, "");
 }

@@ -7,8 +7,9 @@
 static bool is_searched(mti_option id)
 {
     static const mti_option searched[] = {
-        MTI_O_BATCH,      MTI_O_SEQ,     MTI_O_TP,       MTI_O_PP,   MTI_O_INTERLEAVE, MTI_O_ZERO,
-        MTI_O_CHECKPOINT, MTI_O_OFFLOAD, MTI_O_CAPACITY, MTI_O_JSON, MTI_O_QUIET,      MTI_O_HELP};
+        MTI_O_BATCH, MTI_O_SEQ,   MTI_O_TP,         MTI_O_PP,      MTI_O_INTERLEAVE,
+        MTI_O_CP,    MTI_O_ZERO,  MTI_O_CHECKPOINT, MTI_O_OFFLOAD, MTI_O_CAPACITY,
+        MTI_O_JSON,  MTI_O_QUIET, MTI_O_HELP};
     for (size_t i = 0; i < sizeof searched / sizeof *searched; i++)
         if (searched[i] == id) return true;
     return false;
@@ -85,8 +86,9 @@ static void add_rank(words *w, const mt_fit_setup *s)
     if (h->interleave > 1) add_number(w, "interleave", h->interleave);
     if (h->pipeline > 1) add_number(w, "stage", h->stage);
     add_number(w, "microbatches", h->microbatches);
+    if (h->context > 1) add_number(w, "cp", h->context);
     add_number(w, "dp", h->data);
-    if (h->data > 1) add_number(w, "zero", h->zero);
+    if (h->data * h->context > 1) add_number(w, "zero", h->zero);
 }
 
 bool mti_profile_command(const mti_options *o, const mt_fit_result *r, const mt_fit_setup *s,

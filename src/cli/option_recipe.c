@@ -137,9 +137,11 @@ bool mti_recipe_apply(mti_options *o, mt_model_config *c)
         if (mt_model_config_resolve(c, &resolved) != MT_OK) return mti_options_refuse_as(o, "");
         if (applies(&rows[i], o, &resolved) && !set(o, c, &rows[i])) return false;
     }
-    return !(OF_RANKS >> o->recipe & 1) || w->parallel.data > 1 || o->verb == MTI_FIT ||
-           mti_options_refuse(o,
-                              "--recipe %s needs --dp of 2 or more: it shows one of the ranks that "
-                              "share a batch",
-                              w->recipe);
+    return !(OF_RANKS >> o->recipe & 1) || w->parallel.data > 1 || w->parallel.context > 1 ||
+           o->verb == MTI_FIT ||
+           mti_options_refuse(
+               o,
+               "--recipe %s needs --dp or --cp of 2 or more: it shows one of the ranks that "
+               "share a batch",
+               w->recipe);
 }

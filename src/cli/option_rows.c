@@ -295,14 +295,18 @@ const mti_option_row mti_option_rows[] = {
     {MTI_O_INTERLEAVE, 0, "interleave", "M", MTI_INT, AT(workload.parallel.interleave), SEARCHED,
      RANKED, 1, 1e6, "parts of the model in each stage (default 1)", W(STAGED)},
     {MTI_O_RANK, 0, "rank", "I", MTI_INT, AT(rank), PLANNED, RANKED, 0, 1e9,
-     "which rank; those of --tp come first, then those of --dp, then the stages (default 0)",
+     "which rank; --tp's come first, then --cp's, --dp's, the stages (default: the last of --cp's, "
+     "which needs most, of the first of the others)",
      W(RANKED)},
     {MTI_O_STAGE, 0, "stage", "I", MTI_INT, AT(workload.parallel.stage), PLANNED, RANKED, 0, 1e6,
      "which stage (default 0, which keeps most)", W(STAGED)},
     {MTI_O_MICROBATCHES, 0, "microbatches", "N", MTI_INT, AT(workload.parallel.microbatches),
      PLANNED, RANKED, 1, 1e6, "of --batch sequences each, in a step (default: as many as stages)"},
+    {MTI_O_CP, 0, "cp", "N", MTI_INT, AT(workload.parallel.context), SEARCHED, RANKED, 1, 1e6,
+     "one rank of N with a piece of every sequence each, which gather keys and values (Llama 3)"},
     {MTI_O_DP, 0, "dp", "N", MTI_INT, AT(workload.parallel.data), PLANNED, RANKED, 1, 1e6,
-     "data-parallel ranks, among which --zero splits states; on meta, or all under mpirun"},
+     "data-parallel ranks, among which, with --cp's, --zero splits states; on meta, or under "
+     "mpirun"},
     {MTI_O_ZERO, 0, "zero", "STAGE", MTI_INT, AT(zero), SEARCHED, RANKED, 0, 3,
      "split 1: optimizer state, 2: also gradients, 3: also parameters", W(OTHER_DATA)},
 

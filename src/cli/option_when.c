@@ -12,21 +12,24 @@ static bool one_forward(const mti_options *o)
     return h->pipeline <= 1 && h->microbatches <= 1;
 }
 
+/* Whether some ranks have the same parameters. */
+static bool replicas(const mti_options *o)
+{
+    return o->workload.parallel.data > 1 || o->workload.parallel.context > 1;
+}
+
 static bool one_backward(const mti_options *o)
 {
-    bool whole = o->zero < 1 || o->workload.parallel.data <= 1;
+    bool whole = o->zero < 1 || !replicas(o);
     return one_forward(o) && whole && o->workload.memory.loss_scale == 0;
 }
-static bool floats(const mti_options *o) { return o->zero < 3 || o->workload.parallel.data <= 1; }
+static bool floats(const mti_options *o) { return o->zero < 3 || !replicas(o); }
 static bool shared_layers(const mti_options *o) { return o->workload.parallel.tensor > 1; }
 static bool staged(const mti_options *o)
 {
     return o->verb == MTI_FIT || o->workload.parallel.pipeline > 1;
 }
-static bool other_data(const mti_options *o)
-{
-    return o->verb == MTI_FIT || o->workload.parallel.data > 1;
-}
+static bool other_data(const mti_options *o) { return o->verb == MTI_FIT || replicas(o); }
 static bool no_budget(const mti_options *o) { return !o->workload.budget; }
 static bool budget(const mti_options *o) { return o->verb != MTI_PLAN || o->workload.budget; }
 static bool adapters(const mti_options *o) { return o->workload.memory.lora_rank; }
@@ -87,9 +90,9 @@ static const struct condition {
     bool (*holds)(const mti_options *o);
     const char *refusal; /* follows the option's name */
 } conditions[MTI_CONDITION_COUNT] = {
-    [MTI_IF_RANKED] = {mti_is_rank, " needs --tp, --pp or --dp: there is only one rank"},
-    [MTI_IF_ALONE] = {alone,
-                      ": is of the whole model, and --tp, --pp, --dp ask for one rank's part"},
+    [MTI_IF_RANKED] = {mti_is_rank, " needs --tp, --pp, --cp or --dp: there is only one rank"},
+    [MTI_IF_ALONE] =
+        {alone, ": is of the whole model, and --tp, --pp, --cp, --dp ask for one rank's part"},
     [MTI_IF_ONE_FORWARD] = {one_forward,
                             ": the search is over steps of one forward and one backward; --pp and "
                             "--microbatches of 2 or more have several in flight"},
@@ -100,7 +103,8 @@ static const struct condition {
     [MTI_IF_SHARED_LAYERS] = {shared_layers, " needs --tp of 2 or more, ranks that share a layer"},
     [MTI_IF_STAGED] = {staged,
                        " needs --pp of 2 or more; with one stage there is nothing to choose"},
-    [MTI_IF_OTHER_DATA] = {other_data, " needs --dp of 2 or more, ranks to split states among"},
+    [MTI_IF_OTHER_DATA] = {other_data,
+                           " needs --dp or --cp of 2 or more, ranks to split states among"},
     [MTI_IF_NO_BUDGET] = {no_budget, ": --budget chooses what to recompute; it excludes "
                                      "--checkpoint, --offload and --compress"},
     [MTI_IF_BUDGETED] = {budget, " needs --budget: it draws what budgets cost"},

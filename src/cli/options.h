@@ -144,6 +144,7 @@ typedef enum mti_option {
     MTI_O_RANK,
     MTI_O_STAGE,
     MTI_O_MICROBATCHES,
+    MTI_O_CP,
     MTI_O_DP,
     MTI_O_ZERO,
     MTI_O_DEVICE,

@@ -1,14 +1,25 @@
 /* explore.c: all set-ups of one layout: microbatches and policies. What is not measured is known
  * not to fit, or known to be slower than another that fits. */
+#include <string.h>
 #include "fit/fit.h"
 
-static bool fits_within(const mti_fit_found *found, const mti_policy *policy, int64_t microbatch)
+/* Whether s has no more pieces of a sequence and no fewer tokens in a microbatch. Then it computes
+ * as much, and sends no more: but a pipeline with fewer microbatches waits longer. */
+static bool is_cut_less(const mt_fit_setup *s, const mt_parallel *h, int64_t microbatch)
+{
+    int64_t c = s->parallel.context;
+    return (c == h->context && s->microbatch == microbatch) ||
+           (h->pipeline == 1 && c < h->context && s->microbatch * h->context >= microbatch * c);
+}
+
+static bool fits_within(const mti_fit_found *found, const mti_policy *policy, const mt_parallel *h,
+                        int64_t microbatch)
 {
     for (size_t i = 0; i < found->setups.n; i++) {
         const mt_fit_setup *s = &found->setups.at[i];
         const mti_policy other = {s->checkpoint,
                                   s->offload[0] == 'c' ? MTI_OFFLOAD_CPU : MTI_OFFLOAD_NONE};
-        if (s->fits && s->microbatch == microbatch && mti_policy_includes(policy, &other))
+        if (s->fits && is_cut_less(s, h, microbatch) && mti_policy_includes(policy, &other))
             return true;
     }
     return false;
@@ -31,7 +42,7 @@ typedef struct layout {
  * small ones there, so with it none that grows may be small; the smallest have a float a token. */
 static bool grows(const layout *l, int policy, int64_t microbatch)
 {
-    int64_t tokens = microbatch * l->task->seq / l->parallel.tensor;
+    int64_t tokens = microbatch * l->task->seq / (l->parallel.tensor * l->parallel.context);
     return l->policies[policy].offload == MTI_OFFLOAD_NONE ||
            tokens * (int64_t)sizeof(float) >= SMALLEST_AWAY;
 }
@@ -61,7 +72,8 @@ static bool explore_one(layout *l, int policy, int64_t microbatch)
     bool near = l->task->nearest && microbatch == 1;
     if (l->states_too_large && !near) return found->n_states++, true;
     if (l->too_large[policy]) return found->n_larger++, true;
-    if (is_slower(l) || fits_within(found, p, microbatch)) return found->n_slower++, true;
+    if (is_slower(l) || fits_within(found, p, &l->parallel, microbatch))
+        return found->n_slower++, true;
     mt_fit_setup s = {.parallel = l->parallel,
                       .checkpoint = p->checkpoint,
                       .offload = p->offload ? "cpu" : "none",
@@ -73,16 +85,43 @@ static bool explore_one(layout *l, int policy, int64_t microbatch)
     return MTI_PUSH(&found->setups, s);
 }
 
+static int64_t common_divisor(int64_t a, int64_t b) { return b ? common_divisor(b, a % b) : a; }
+
+/* Whether ranks with other data could have the same tokens in whole sequences, or in longer pieces:
+ * as many floats on each rank, as much to compute, fewer keys and values to gather. Tables of an
+ * unfused rope are of pieces alone shorter. */
+static bool is_cut_in_vain(const layout *l, int64_t microbatch)
+{
+    bool asked = l->task->options->context;
+    return !asked && l->task->workload->config.ops.rope == MT_OP_FUSED &&
+           common_divisor(l->parallel.context, microbatch) > 1;
+}
+
+/* All set-ups with these pieces of sequences. */
+static bool explore_cut(layout *l)
+{
+    const mt_parallel *h = &l->parallel;
+    int64_t share = l->task->batch / h->data; /* of each rank with other data */
+    memset(l->too_large, 0, sizeof l->too_large);
+    for (int64_t b = 1; b <= share; b++) {
+        if (share % b || (h->interleave > 1 && share / b % h->pipeline)) continue;
+        if (is_cut_in_vain(l, b)) {
+            l->found->n_slower += l->n_policies;
+            continue;
+        }
+        l->parallel.microbatches = share / b;
+        for (int i = 0; i < l->n_policies; i++)
+            if (!explore_one(l, i, b)) return false;
+    }
+    return true;
+}
+
 bool mti_fit_explore(const mti_fit_task *task, const mt_parallel *parallel, mti_fit_found *found)
 {
-    layout l = {.task = task, .parallel = *parallel, .found = found};
-    int64_t share = task->batch / parallel->data; /* of each rank with other data */
+    layout l = {.task = task, .found = found};
+    const int64_t most = parallel->data * parallel->context;
     l.n_policies = mti_policies_make(l.policies, task->options);
-    for (int64_t b = 1; b <= share; b++) {
-        if (share % b || (parallel->interleave > 1 && share / b % parallel->pipeline)) continue;
-        l.parallel.microbatches = share / b;
-        for (int i = 0; i < l.n_policies; i++)
-            if (!explore_one(&l, i, b)) return false;
-    }
+    for (int64_t c = parallel->context; c <= most; c++)
+        if (mti_layout_cut(task, parallel, c, &l.parallel) && !explore_cut(&l)) return false;
     return true;
 }

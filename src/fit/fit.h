@@ -25,8 +25,12 @@ bool mti_fit_run(const mti_workload *w, const mt_fit_options *options, bool any,
 /* ---- layouts.c: the ways to divide a model ---- */
 
 typedef MTI_VEC(mt_parallel) mti_layouts;
-/* Of all that the options allow: tensor, pipeline, interleave, data, zero. */
+/* Of all that the options allow: tensor, pipeline, interleave, zero, and the ranks with the same
+ * parameters, data times context, with the least context. */
 bool mti_layouts_make(mti_layouts *all, const mti_fit_task *task);
+/* *out: the layout with c pieces of each sequence; false, without an error, if that cannot be. */
+bool mti_layout_cut(const mti_fit_task *task, const mt_parallel *layout, int64_t c,
+                    mt_parallel *out);
 
 /* What is recomputed, and where saved tensors go. */
 typedef struct mti_policy {

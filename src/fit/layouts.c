@@ -17,7 +17,7 @@ static bool divides(const mti_fit_task *task, const mt_parallel *h)
 static bool add_stages(mti_layouts *all, const mti_fit_task *task, mt_parallel h)
 {
     const mt_fit_options *o = task->options;
-    for (int zero = 0; zero <= (h.data > 1 ? 3 : 0); zero++) {
+    for (int zero = 0; zero <= (h.data * h.context > 1 ? 3 : 0); zero++) {
         h.zero = zero;
         bool codes = zero == 3 && task->workload->memory.qlora; /* cannot be gathered */
         if (codes || !allowed(o->zero_plus_1, zero + 1)) continue;
@@ -38,6 +38,31 @@ static bool add_parts(mti_layouts *all, const mti_fit_task *task, mt_parallel h)
     return true;
 }
 
+/* The last piece's rank is measured: with a causal mask its queries see all keys, so it has most to
+ * do. */
+bool mti_layout_cut(const mti_fit_task *task, const mt_parallel *layout, int64_t c,
+                    mt_parallel *out)
+{
+    const int64_t n = layout->data * layout->context, t = layout->tensor;
+    if (n % c || task->batch % (n / c) || task->seq % c || !allowed(task->options->context, c))
+        return false;
+    *out = *layout;
+    out->sequence = t > 1 && task->seq / c % t == 0;
+    out->context = c;
+    out->context_rank = c - 1;
+    out->data = n / c;
+    return true;
+}
+
+/* The one with fewest pieces of a sequence, if there is one. */
+static bool add_least_cut(mti_layouts *all, const mti_fit_task *task, const mt_parallel *layout)
+{
+    mt_parallel h;
+    for (int64_t c = 1; c <= layout->data; c++)
+        if (mti_layout_cut(task, layout, c, &h)) return add_parts(all, task, h);
+    return true;
+}
+
 bool mti_layouts_make(mti_layouts *all, const mti_fit_task *task)
 {
     const mt_fit_options *o = task->options;
@@ -46,13 +71,10 @@ bool mti_layouts_make(mti_layouts *all, const mti_fit_task *task)
     for (int64_t t = 1; t <= most && t <= task->gpus; t++) {
         if (!allowed(o->tensor, t) || task->gpus % t) continue;
         for (int64_t p = 1; ok && p <= task->gpus / t; p++) {
-            int64_t d = task->gpus / t / p;
-            if (!allowed(o->pipeline, p) || task->gpus / t % p || task->batch % d) continue;
-            ok = add_parts(all, task,
-                           (mt_parallel){.tensor = t,
-                                         .sequence = t > 1 && task->seq % t == 0,
-                                         .pipeline = p,
-                                         .data = d});
+            if (!allowed(o->pipeline, p) || task->gpus / t % p) continue;
+            const mt_parallel h = {
+                .tensor = t, .pipeline = p, .context = 1, .data = task->gpus / t / p};
+            ok = add_least_cut(all, task, &h);
         }
     }
     return ok;

@@ -110,11 +110,10 @@ bool mti_fit_model_flops(const mti_fit_task *task, double *flops)
     mti_measurement m;
     mti_need need;
     bool refused;
-    const mt_fit_setup alone = {
-        .parallel = {.tensor = 1, .pipeline = 1, .interleave = 1, .data = 1, .microbatches = 1},
-        .checkpoint = "none",
-        .offload = "none",
-        .microbatch = 1};
+    const mt_fit_setup alone = {.parallel = mti_filled_in(&(mt_parallel){0}),
+                                .checkpoint = "none",
+                                .offload = "none",
+                                .microbatch = 1};
     mti_workload w = mti_fit_workload(task, &alone);
     bool ok = mti_need_measure(&need, &m, &w, NULL, &refused);
     const mt_flops *f = &m.steady.flops;

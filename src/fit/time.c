@@ -21,7 +21,7 @@ typedef struct elements {
 
 static elements elements_of(const mti_workload *w, const mt_parallel *h, const mti_fit_work *work)
 {
-    double size = (double)mt_dtype_size(w->config.dtype), dp = (double)h->data;
+    double size = (double)mt_dtype_size(w->config.dtype), dp = (double)(h->data * h->context);
     double grad_size = w->memory.f32_gradients ? sizeof(float) : size;
     double n = (double)work->grad_bytes / grad_size; /* ZeRO 2 and 3: of this rank's pieces */
     return (elements){.whole = h->zero >= 2 ? n * dp : n,
@@ -30,10 +30,10 @@ static elements elements_of(const mti_workload *w, const mt_parallel *h, const m
                       .grad_size = grad_size};
 }
 
-/* Bytes to ranks with other data that are sent once a step. */
+/* Bytes to ranks with the same parameters that are sent once a step. */
 static double sent_once(const elements *e, const mt_parallel *h)
 {
-    double share = (double)(h->data - 1) / (double)h->data;
+    double ranks = (double)(h->data * h->context), share = (ranks - 1) / ranks;
     double gradients = e->whole * e->grad_size, parameters = e->whole * e->size;
     switch (h->zero) {
     case 0: return 2 * share * gradients;            /* all of them get the sum */
@@ -53,21 +53,24 @@ static double forward_share(const mt_flops *f)
 mt_fit_time mti_fit_time_of(const mti_fit_task *task, const mt_fit_setup *s,
                             const mti_fit_work *work)
 {
-    const mt_parallel *h = &s->parallel;
+    const mt_parallel filled = mti_filled_in(&s->parallel), *h = &filled;
+    const int64_t same = h->data * h->context; /* ranks with the same parameters */
     const mt_gpu *g = &task->gpu;
     const mt_flops *f = &work->flops;
     const elements e = elements_of(task->workload, h, work);
     double micro = (double)h->microbatches, parts = (double)h->interleave;
-    double to_data = rate_of(g, h->data, h->tensor);
-    mt_fit_time t = {
-        .products =
-            (double)(f->forward + f->backward + f->recompute) / (g->flops * task->utilisation),
-        .memory = (double)work->traffic.others / g->bandwidth,
-        .layers = (double)work->traffic.layers / rate_of(g, h->tensor, 1),
-        .stages = (double)work->traffic.stages / rate_of(g, h->pipeline, h->tensor * h->data)};
+    double to_data = rate_of(g, same, h->tensor);
+    mt_fit_time t = {.products = (double)(f->forward + f->backward + f->recompute) /
+                                 (g->flops * task->utilisation),
+                     .memory = (double)work->traffic.others / g->bandwidth,
+                     .layers = (double)work->traffic.layers / rate_of(g, h->tensor, 1),
+                     .context = (double)work->traffic.context / rate_of(g, h->context, h->tensor),
+                     .stages =
+                         (double)work->traffic.stages / rate_of(g, h->pipeline, h->tensor * same)};
     double computing = t.products + t.memory, away = (double)work->offloaded / g->host;
     double ahead = computing * forward_share(f); /* while it computes so long, bytes leave */
-    t.bubble = (double)(h->pipeline - 1) / (micro * parts) * (computing + t.layers + t.stages);
+    double sending = t.layers + t.context + t.stages;
+    t.bubble = (double)(h->pipeline - 1) / (micro * parts) * (computing + sending);
     double once = sent_once(&e, h) / to_data, often = (double)work->traffic.pieces / to_data;
     t.data = most(0, most(once + often - computing, once - computing / micro));
     double waiting = most(0, away - ahead) + most(0, away - (computing - ahead));
@@ -75,7 +78,7 @@ mt_fit_time mti_fit_time_of(const mti_fit_task *task, const mt_fit_setup *s,
     if (task->workload->optimizer != MTI_OPT_NONE)
         t.step = (e.stepped * (e.grad_size + 2 * e.size) + 2 * (double)work->optimizer_bytes) /
                  g->bandwidth;
-    t.total = computing + t.layers + t.stages + t.bubble + t.data + t.host + t.step;
+    t.total = computing + sending + t.bubble + t.data + t.host + t.step;
     return t;
 }
 

@@ -1,14 +1,15 @@
 /* largest.c: the largest batch and the longest sequence that fit, found by running them. */
 #include "measure/largest.h"
 #include "nn/model.h"
+#include "parallel/parallel.h"
 
 #define MOST ((int64_t)1 << 30) /* dimensions go to 2^31 */
 
 /* A sequence that ranks share is cut among them. */
 static int64_t unit_of(const mti_workload *w, bool in_batches)
 {
-    const mt_parallel *h = &w->parallel;
-    return w->ranked && h->sequence && h->tensor && !in_batches ? h->tensor : 1;
+    const mt_parallel h = mti_filled_in(&w->parallel);
+    return in_batches || !w->ranked ? 1 : h.context * (h.sequence ? h.tensor : 1);
 }
 
 static bool attempt(mti_largest *fit, const mti_workload *w, bool in_batches, int64_t n, bool *fits)

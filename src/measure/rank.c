@@ -22,7 +22,9 @@ static bool check(const mt_device *device, int64_t batch, int64_t seq, const cha
 static mti_flight flight_of(const mti_subject *s)
 {
     const mti_workload *w = s->workload;
-    mti_flight f = {.batch = w->batch, .seq = w->seq, .checkpoint = w->memory.checkpoint};
+    mti_flight f = {.batch = w->batch,
+                    .seq = w->seq / s->stage->shares->parallel.context,
+                    .checkpoint = w->memory.checkpoint};
     if (!f.checkpoint) f.checkpoint = "none";
     for (int64_t k = 0; k < s->stage->schedule.ahead; k++) {
         const mti_share *share =

@@ -356,6 +356,7 @@ static void note_counted(mti_steady *s, const run *r, const counted *from, const
                               .others = mti_subject_whole(subject, b->others - a->others),
                               .layers = mti_subject_whole(subject, b->layers - a->layers),
                               .pieces = mti_subject_whole(subject, b->pieces - a->pieces),
+                              .context = mti_subject_whole(subject, b->context - a->context),
                               .stages = mti_subject_whole(subject, b->stages - a->stages),
                               .replicas = b->replicas - a->replicas};
     s->offloaded = mti_subject_whole(subject, to->offloaded - from->offloaded);

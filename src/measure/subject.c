@@ -7,11 +7,18 @@
 
 /* ---- inputs ---- */
 
+/* Positions of a sequence that this rank has. */
+static int64_t length_of(const mti_workload *w)
+{
+    return w->seq / (w->ranked ? mti_filled_in(&w->parallel).context : 1);
+}
+
 /* Token ids [b,s]; `stream` tells inputs from targets. */
 static mt_tensor *random_ids(mt_device *device, const mti_workload *w, uint64_t stream)
 {
-    if (!mt_device_has_data(device)) return mt_zeros(device, MT_I64, MT_SHAPE(w->batch, w->seq));
-    size_t n = (size_t)(w->batch * w->seq), n_bytes = n * sizeof(int64_t);
+    const int64_t shape[2] = {w->batch, length_of(w)};
+    if (!mt_device_has_data(device)) return mt_zeros(device, MT_I64, 2, shape);
+    size_t n = (size_t)(shape[0] * shape[1]), n_bytes = n * sizeof(int64_t);
     int64_t *ids = mti_malloc(n_bytes);
     if (!ids) return NULL;
     for (size_t i = 0; i < n; i++) {
@@ -19,7 +26,7 @@ static mt_tensor *random_ids(mt_device *device, const mti_workload *w, uint64_t 
         uint64_t wide = (uint64_t)r.v[0] << 32 | r.v[1];
         ids[i] = (int64_t)(wide % (uint64_t)w->config.vocab);
     }
-    mt_tensor *t = mt_from_data(device, MT_I64, MT_SHAPE(w->batch, w->seq), ids, n_bytes);
+    mt_tensor *t = mt_from_data(device, MT_I64, 2, shape, ids, n_bytes);
     mti_free(ids);
     return t;
 }

@@ -5,6 +5,7 @@
  * that output for its values alone; so each of the three has a product of its own, unless the
  * configuration asks for one, as Phi-3's does. Norms of queries and keys stand between, as modules:
  * the tape keeps their inputs, too. */
+#include "nn/context.h"
 #include "nn/kv_layer.h"
 #include "nn/model.h"
 #include "memtape/ops.h"
@@ -35,7 +36,7 @@ static mt_tensor *merge_heads(mt_tensor *x)
 
 static bool rotate(const mti_heads *heads, mti_rope_tables *tables, mt_tensor **x)
 {
-    int64_t start = heads->kv ? *heads->kv->length : 0;
+    int64_t start = heads->kv ? *heads->kv->length : heads->context.rank * mt_shape(*x)[2];
     if (heads->rope_theta == 0) return true;
     if (heads->rope == MT_OP_UNFUSED)
         return mti_rope_unfused(tables, heads->dtype, start, heads->rope_theta, x);
@@ -60,6 +61,7 @@ static mt_tensor *attend(const mt_module *self, mt_tensor *part[3])
 {
     const mti_heads *heads = mt_module_user(self);
     mt_tensor *y = NULL;
+    mti_gathered *gathered = NULL;
     mti_rope_tables own = {0}, *tables = heads->tables ? heads->tables : &own;
     for (int i = 0; i < 3; i++) mt_set(&part[i], split_heads(part[i], i ? heads->n_kv : heads->n));
     if (!part[0] || !part[1] || !part[2] || !rotate(heads, tables, &part[0]) ||
@@ -67,6 +69,9 @@ static mt_tensor *attend(const mt_module *self, mt_tensor *part[3])
         goto out;
     mti_rope_tables_free(&own);
     if (heads->kv && !mti_kv_append(heads->kv, &part[1], &part[2])) goto out;
+    if (heads->context.ranks > 1 &&
+        !(gathered = mti_gather_begin(&heads->context, heads->causal, part)))
+        goto out;
     double p = mt_module_training(self) ? heads->dropout : 0;
     mti_draw_part *drawn = &mti_modes_now()->part, outer = *drawn;
     *drawn = heads->part;
@@ -74,6 +79,7 @@ static mt_tensor *attend(const mt_module *self, mt_tensor *part[3])
             ? mt_flash_attention(part[0], part[1], part[2], heads->scale, heads->causal, p)
             : attend_by_math(heads, part, p);
     *drawn = outer;
+    if (gathered && !mti_gather_end(gathered)) mt_set(&y, NULL);
 out:
     mti_rope_tables_free(&own);
     for (int i = 0; i < 3; i++) mt_release(part[i]);

@@ -4,6 +4,7 @@
 #define MTI_MODEL_H
 
 #include "autograd/autograd.h"
+#include "memtape/group.h"
 #include "nn/nn.h"
 
 #define MTI_INIT_STD 0.02
@@ -180,6 +181,7 @@ typedef struct mti_heads {
     mt_dtype dtype;          /* of the model */
     mti_rope_tables *tables; /* of all layers, set while a whole model's forward runs, else NULL */
     mti_draw_part part;      /* of a rank: its share of what dropout draws */
+    mt_group context; /* ranks that have a piece of every sequence each; ranks 0: one has all */
     struct mti_kv_layer *kv; /* set while a cached forward runs, else NULL */
 } mti_heads;
 mti_heads *mti_heads_of(const mt_module *m); /* NULL if m is not such a module */

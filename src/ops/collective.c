@@ -38,6 +38,7 @@ static bool check(const mti_call *c) { return mti_check_ranks(c, group_of(c)); }
 /* Pieces of parameters lie along dimension 0, those of sequences along others. */
 static mti_route route_of(const mti_call *c)
 {
+    if (c->params->collective.positions) return MTI_TO_CONTEXT;
     return along(c) == 0 ? MTI_TO_PIECES : MTI_TO_LAYERS;
 }
 
@@ -212,7 +213,7 @@ static mt_tensor *call(enum mti_op_id id, mt_tensor *x, int dim, const mt_group 
 {
     const char *name = mti_ops[id].name;
     if (!mti_given(x, name, "x") || !mti_check_group(name, g)) return NULL;
-    return mti_op1(id, &(mti_params){.collective = {dim, *g}}, x);
+    return mti_op1(id, &(mti_params){.collective = {.dim = dim, .group = *g}}, x);
 }
 
 static mt_tensor *call_along(enum mti_op_id id, mt_tensor *x, int dim, const mt_group *g)
@@ -224,6 +225,11 @@ static mt_tensor *call_along(enum mti_op_id id, mt_tensor *x, int dim, const mt_
 mt_tensor *mt_all_gather(mt_tensor *x, int dim, const mt_group *group)
 {
     return call_along(MTI_OP_all_gather, x, dim, group);
+}
+mt_tensor *mti_gather_positions(mt_tensor *x, int dim, const mt_group *group)
+{
+    if (!mti_check_group("all_gather", group)) return NULL;
+    return mti_op1(MTI_OP_all_gather, &(mti_params){.collective = {dim, *group, true}}, x);
 }
 mt_tensor *mt_reduce_scatter(mt_tensor *x, int dim, const mt_group *group)
 {

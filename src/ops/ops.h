@@ -115,6 +115,9 @@ typedef enum mti_replicas {
     MTI_REPLICAS_SCATTER,
     MTI_REPLICAS_GATHER
 } mti_replicas;
+/* mt_all_gather along `dim` of keys or values [b,s,k,h], counted as sent to ranks with other
+ * positions. */
+mt_tensor *mti_gather_positions(mt_tensor *x, int dim, const mt_group *group);
 /* Nothing where the group has one rank. */
 bool mti_replicas_meet(mt_tensor *t, mti_replicas how, const mt_group *group);
 /* *value: its sum over the group; as it is on a device without data. */

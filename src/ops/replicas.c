@@ -28,7 +28,7 @@ bool mti_replicas_meet(mt_tensor *t, mti_replicas how, const mt_group *group)
 {
     if (group->ranks == 1) return true;
     mt_device *d = mt_device_of(t);
-    const mti_params params = {.collective = {0, *group}};
+    const mti_params params = {.collective = {.group = *group}};
     if (!mti_check_group("replicas", group)) return false;
     if (mt_device_has_data(d) && !group->comm)
         return mti_fail_bool(MT_ERR_UNSUPPORTED, "replicas: %lld ranks without a comm",

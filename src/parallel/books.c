@@ -6,9 +6,10 @@
  *   selective recomputation                   the same without 5as/(ht)
  *   full recomputation                        2sbh
  * Recomputation but for some ops' results (mt_policy_ops) is not in the paper.
- * The 10 are the inputs of two norms and of two products, and two dropout masks: not split by
- * tensor parallelism. The 24 are q, k and v, the merged heads, and the MLP's input and output of
- * its activation. */
+ * With context parallelism s is the rank's part of the sequence, and the weights of attention have
+ * a column for each key that its queries see. The 10 are the inputs of two norms and of two
+ * products, and two dropout masks: not split by tensor parallelism. The 24 are q, k and v, the
+ * merged heads, and the MLP's input and output of its activation. */
 #include <stdio.h>
 #include <string.h>
 #include "nn/model.h"
@@ -59,8 +60,10 @@ static terms terms_of_ops(const mti_share *s)
     return t;
 }
 
-static terms terms_of(const mt_model_config *c, const mti_flight *f)
+static terms terms_of(const mti_share *s, const mti_flight *f)
 {
+    const mt_model_config *c = &s->whole;
+    const int64_t seen = mti_pieces_seen(s);
     int64_t e = (int64_t)mt_dtype_size(c->dtype), drop = c->dropout > 0;
     int64_t q = c->heads * c->head_dim, k = c->kv_heads * c->head_dim;
     const mt_op_choices *ops = &c->ops;
@@ -70,7 +73,7 @@ static terms terms_of(const mt_model_config *c, const mti_flight *f)
     if (c->mlp == MT_MLP_GATED) wide += 2; /* up, and its product with the gate */
     bool core = c->attention == MT_ATTENTION_MATH && strcmp(f->checkpoint, "selective") != 0;
     bool repeated = core && ops->kv_groups == MT_KV_REPEATED && k < q;
-    int64_t kv = !repeated ? 2 * k : c->rope_theta > 0 ? 2 * q : 2 * k + 2 * q;
+    int64_t kv = !repeated ? 2 * k : (c->rope_theta > 0 ? 0 : 2 * k) + 2 * q * seen;
     bool cast = e == 2 && ops->softmax == MT_PRECISION_F32;
     int64_t weights = (cast ? f32 : e) + (drop ? 1 + e : cast ? e : 0);
     if (!strcmp(f->checkpoint, "full")) return (terms){.between = c->hidden * e};
@@ -81,7 +84,7 @@ static terms terms_of(const mt_model_config *c, const mti_flight *f)
     if (c->attention_cap > 0) weights += e;
     return (terms){.between = c->hidden * (n_norms * norm_input(c) + 2 * e + 2 * drop),
                    .inside = (2 * q + kv + wide * c->ffn) * e + besides,
-                   .core = core ? c->heads * f->seq * weights : 0};
+                   .core = core ? c->heads * f->seq * seen * weights : 0};
 }
 
 /* ---- as text ---- */
@@ -103,7 +106,7 @@ static void write_layer(char *text, size_t n, const mti_share *s, const mti_flig
     else if (!strcmp(f->checkpoint, "ops"))
         snprintf(text, n, "sb(%lld%s + %lld/t + %lld)", (long long)x->between, cut ? "/t" : "",
                  (long long)x->inside, (long long)x->whole);
-    else if (!is_the_papers(&s->whole))
+    else if (!is_the_papers(&s->whole) || s->parallel.context > 1)
         snprintf(text, n, "sb(%lld%s + %lld/t%s)", (long long)x->between, cut ? "/t" : "",
                  (long long)(x->inside + x->core),
                  x->core ? ", weights of attention included" : "");
@@ -191,7 +194,7 @@ bool mti_rank_explain(const mti_share *s, const mti_flight *f, const mt_ledger *
     const mt_model_config *c = &s->whole;
     int64_t tokens = f->batch * f->seq, t = s->parallel.tensor, w = s->parallel.sequence ? t : 1;
     int64_t e = (int64_t)mt_dtype_size(c->dtype), drop = c->dropout > 0;
-    terms x = terms_of(c, f);
+    terms x = terms_of(s, f);
     int64_t last = c->norm != MT_NORM_POST ? norm_input(c) : 0; /* the last norm's */
     if (!strcmp(f->checkpoint, "ops")) x = terms_of_ops(s);
     int64_t ends = c->hidden * (last + e);

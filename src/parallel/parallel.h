@@ -8,14 +8,20 @@
 #include "memtape/parallel.h"
 #include "nn/model.h"
 
-/* Ranks that share each layer; ranks with the same share; stages. */
+/* Ranks that share each layer; ranks with pieces of the same sequences; ranks with the same share,
+ * whose data or positions are others; stages. */
 static inline mt_group mti_tensor_group(const mt_parallel *p)
 {
     return (mt_group){p->tensor, p->tensor_rank, p->tensor_comm};
 }
+static inline mt_group mti_context_group(const mt_parallel *p)
+{
+    return (mt_group){p->context, p->context_rank, p->context_comm};
+}
 static inline mt_group mti_data_group(const mt_parallel *p)
 {
-    return (mt_group){p->data, p->data_rank, p->data_comm};
+    return (mt_group){p->data * p->context, p->data_rank * p->context + p->context_rank,
+                      p->data_comm};
 }
 static inline mt_group mti_stages(const mt_parallel *p)
 {
@@ -40,10 +46,12 @@ bool mti_share_make(mti_share *s, const mt_model_config *config, const mt_parall
 
 /* mt_model_loss of this rank's logits [b,s,v/t], the same for all ranks. */
 mt_tensor *mti_rank_loss(const mti_share *s, mt_tensor *logits, mt_tensor *target);
-/* Whether a sequence may have this length. */
+/* Whether a sequence, of which each rank of c has a piece, may have this length. */
 bool mti_check_length(const char *who, const mti_share *s, int64_t seq);
 /* How much of such a sequence a rank has between a layer's products. */
 int64_t mti_piece_length(const mti_share *s, int64_t seq);
+/* Of how many of its c pieces a rank's queries see the keys. */
+int64_t mti_pieces_seen(const mti_share *s);
 
 /* ---- parts of a rank's layers (parts.c); no change where t is 1 ---- */
 
@@ -119,8 +127,8 @@ bool mti_rank_draw(mt_module *m, const mti_share *share, const mti_cutter *cutte
 /* What is in flight. */
 typedef struct mti_flight {
     int64_t layers, first, last; /* layers, and forwards through the first and the last part */
-    int64_t batch, seq;
-    const char *checkpoint; /* "none", "full", "selective" or "ops" */
+    int64_t batch, seq;          /* seq: of this rank */
+    const char *checkpoint;      /* "none", "full", "selective" or "ops" */
 } mti_flight;
 
 /* Sets out->formula, text, rows and unexplained for what `ledger` holds now, out->saved. */

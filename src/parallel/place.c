@@ -5,13 +5,15 @@
 /* Ranks of one stage, and of all; false if they cannot be counted. */
 static bool count_ranks(const mt_parallel *h, int64_t *of_a_stage, int64_t *all)
 {
-    return (h->tensor > 0 && h->data > 0 && h->pipeline > 0 &&
-            !__builtin_mul_overflow(h->tensor, h->data, of_a_stage) &&
+    return (h->tensor > 0 && h->context > 0 && h->data > 0 && h->pipeline > 0 &&
+            !__builtin_mul_overflow(h->tensor, h->context, of_a_stage) &&
+            !__builtin_mul_overflow(*of_a_stage, h->data, of_a_stage) &&
             !__builtin_mul_overflow(*of_a_stage, h->pipeline, all)) ||
            mti_fail_bool(MT_ERR_ARGUMENT,
-                         "parallel: tensor %" PRId64 ", data %" PRId64 ", pipeline %" PRId64
+                         "parallel: tensor %" PRId64 ", context %" PRId64 ", data %" PRId64
+                         ", pipeline %" PRId64
                          "; need at least 1 of each, and a product that can be counted",
-                         h->tensor, h->data, h->pipeline);
+                         h->tensor, h->context, h->data, h->pipeline);
 }
 
 mt_status mt_parallel_locate(mt_parallel *parallel, int64_t number)
@@ -25,7 +27,8 @@ mt_status mt_parallel_locate(mt_parallel *parallel, int64_t number)
                         "parallel_locate: rank %" PRId64 " of %" PRId64 "; need 0 to %" PRId64,
                         number, all, all - 1);
     parallel->tensor_rank = number % h.tensor;
-    parallel->data_rank = number / h.tensor % h.data;
+    parallel->context_rank = number / h.tensor % h.context;
+    parallel->data_rank = number / h.tensor / h.context % h.data;
     parallel->stage = number / of_a_stage;
     return MT_OK;
 }
@@ -33,8 +36,10 @@ mt_status mt_parallel_locate(mt_parallel *parallel, int64_t number)
 /* The ranks of each group keep their order among all. */
 static bool split(mt_parallel *parallel, const mt_parallel *h, mt_comm *world, int64_t number)
 {
-    int64_t of_a_stage = h->tensor * h->data;
+    int64_t of_a_stage = h->tensor * h->context * h->data, pieces = h->tensor * h->context;
     return (parallel->tensor_comm = mt_comm_split(world, number / h->tensor, number)) &&
+           (parallel->context_comm = mt_comm_split(
+                world, number / pieces * h->tensor + parallel->tensor_rank, number)) &&
            (parallel->data_comm = mt_comm_split(
                 world, parallel->stage * h->tensor + parallel->tensor_rank, number)) &&
            (parallel->pipeline_comm = mt_comm_split(world, number % of_a_stage, number));
@@ -51,9 +56,10 @@ mt_status mt_parallel_place(mt_parallel *parallel, mt_comm *world)
     if (group.ranks != all)
         return mti_fail(MT_ERR_ARGUMENT,
                         "parallel_place: there are %" PRId64 " ranks; tensor %" PRId64
-                        " x data %" PRId64 " x pipeline %" PRId64 " need %" PRId64,
-                        group.ranks, h.tensor, h.data, h.pipeline, all);
-    placed.tensor_comm = placed.data_comm = placed.pipeline_comm = NULL;
+                        " x context %" PRId64 " x data %" PRId64 " x pipeline %" PRId64
+                        " need %" PRId64,
+                        group.ranks, h.tensor, h.context, h.data, h.pipeline, all);
+    placed.tensor_comm = placed.context_comm = placed.data_comm = placed.pipeline_comm = NULL;
     if (mt_parallel_locate(&placed, group.rank) != MT_OK) return mt_last_status();
     if (split(&placed, &h, world, group.rank)) {
         *parallel = placed;
@@ -67,7 +73,9 @@ void mt_parallel_close(mt_parallel *parallel)
 {
     if (!parallel) return;
     mt_comm_free(parallel->tensor_comm);
+    mt_comm_free(parallel->context_comm);
     mt_comm_free(parallel->data_comm);
     mt_comm_free(parallel->pipeline_comm);
-    parallel->tensor_comm = parallel->data_comm = parallel->pipeline_comm = NULL;
+    parallel->tensor_comm = parallel->context_comm = parallel->data_comm = parallel->pipeline_comm =
+        NULL;
 }

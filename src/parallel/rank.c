@@ -24,17 +24,20 @@ static const char *product_name(const mti_share *s)
 static mt_tensor *rows(mt_module *self, const char *name, mt_tensor *tokens)
 {
     const mti_share *s = mt_module_user(self);
-    int64_t length = mti_piece_length(s, mt_shape(tokens)[1]);
+    int64_t own = mt_shape(tokens)[1], length = mti_piece_length(s, own * s->parallel.context);
     int64_t *start = mti_positions_start(mt_module_child(self, name));
-    if (start && s->parallel.sequence) *start = s->parallel.tensor_rank * length;
+    if (start) *start = s->parallel.context_rank * own;
+    if (start && s->parallel.sequence) *start += s->parallel.tensor_rank * length;
     MT_AUTO mt_tensor *some = mt_slice(tokens, 1, 0, length);
     return mt_forward_child(self, name, some);
 }
 
 static mt_tensor *embed(mt_module *self, const mti_share *s, mt_tensor *tokens)
 {
-    if (!mti_check_tokens("rank", tokens) || !mti_check_length("rank", s, mt_shape(tokens)[1]) ||
-        !mti_check_window("rank", &s->whole, mt_shape(tokens)[1], mt_device_of(tokens)))
+    if (!mti_check_tokens("rank", tokens)) return NULL;
+    int64_t seq = mt_shape(tokens)[1] * s->parallel.context;
+    if (!mti_check_length("rank", s, seq) ||
+        !mti_check_window("rank", &s->whole, seq, mt_device_of(tokens)))
         return NULL;
     static const char *const names[] = {"tte", "wpe"};
     mt_tensor *h = mt_forward_child(self, "wte", tokens);
@@ -100,6 +103,13 @@ mt_tensor *mt_rank_wire(const mt_module *rank, mt_device *device, int64_t batch,
 
 /* ---- making: a block ---- */
 
+/* Lets attention gather keys and values of all positions. */
+static void share_positions(mt_module *attn, const mt_parallel *parallel)
+{
+    mti_heads *heads = mti_heads_of(mt_module_child(attn, "heads"));
+    if (heads && parallel->context > 1) heads->context = mti_context_group(parallel);
+}
+
 /* Lets the part of a layer take its input from all ranks, and sums its output over them. */
 static bool share_part(mt_module *part, const char *output, const mt_parallel *parallel)
 {
@@ -118,6 +128,7 @@ static mt_module *make_block(mt_device *device, const mti_share *s, int64_t laye
     const mt_model_config own = mti_layer_config(&s->local, layer);
     mt_module *block = mt_block_new(device, &own);
     mt_module *attn = mt_module_child(block, "attn"), *mlp = mt_module_child(block, "mlp");
+    if (attn) share_positions(attn, &s->parallel);
     return mti_module_complete(
         block, block && (!lora || mt_lora_add(block, lora, NULL) == MT_OK) &&
                    share_part(attn, "proj", &s->parallel) &&
@@ -250,21 +261,37 @@ static mt_module *make_in_pieces(mti_share *s, const mt_lora_options *lora, mti_
 /* Whether the ranks can reach each other where they have to. */
 static bool check_reach(mt_device *device, const mt_parallel *h, const mt_lora_options *lora)
 {
-    bool several = h->tensor > 1 || h->data > 1 || h->pipeline > 1;
+    const mt_group data = mti_data_group(h);
+    bool several = h->tensor > 1 || data.ranks > 1 || h->pipeline > 1;
     if (!mt_device_has_data(device) || !several) return true;
     if (h->pipeline > 1)
         return mti_fail_bool(MT_ERR_UNSUPPORTED,
                              "rank: %lld stages on %s; need 1, or meta, where no data has to move",
                              (long long)h->pipeline, mt_device_kind(device));
-    if ((h->tensor > 1 && !h->tensor_comm) || (h->data > 1 && !h->data_comm))
+    if ((h->tensor > 1 && !h->tensor_comm) || (data.ranks > 1 && !data.comm) ||
+        (h->context > 1 && !h->context_comm))
         return mti_fail_bool(MT_ERR_UNSUPPORTED,
                              "rank: %lld x %lld ranks on %s without a comm; need their comms "
                              "(mt_parallel_place), or meta, where no data has to move",
-                             (long long)h->tensor, (long long)h->data, mt_device_kind(device));
-    return !lora || mti_fail_bool(MT_ERR_UNSUPPORTED,
-                                  "rank: adapters among %lld x %lld ranks on %s; need 1 rank, or "
-                                  "meta",
-                                  (long long)h->tensor, (long long)h->data, mt_device_kind(device));
+                             (long long)h->tensor, (long long)data.ranks, mt_device_kind(device));
+    return !lora ||
+           mti_fail_bool(MT_ERR_UNSUPPORTED,
+                         "rank: adapters among %lld x %lld ranks on %s; need 1 rank, or "
+                         "meta",
+                         (long long)h->tensor, (long long)data.ranks, mt_device_kind(device));
+}
+
+/* A mask of attention's weights is drawn row by row, each as long as the keys that its query can
+ * see; one process draws rows of all keys. */
+static bool check_masks(const mt_device *device, const mti_share *s)
+{
+    return s->parallel.context == 1 || s->whole.dropout == 0 || !mt_device_has_data(device) ||
+           mti_fail_bool(
+               MT_ERR_UNSUPPORTED,
+               "rank: dropout %g among %lld ranks with other positions on %s: their masks "
+               "of attention's weights would not be those of one process; need dropout 0, "
+               "context 1, or meta",
+               s->whole.dropout, (long long)s->parallel.context, mt_device_kind(device));
 }
 
 static bool check_pieces(bool pieces, const mt_lora_options *lora)
@@ -282,8 +309,10 @@ mt_module *mti_rank_new(mt_device *device, const mt_model_config *config,
     if (!mti_given(device, "rank_new", "the device")) return NULL;
     if (!mti_share_make(&made, config, parallel, part)) return NULL;
     const mt_parallel *h = &made.parallel;
-    bool pieces = h->zero == 3 && h->data > 1, drawn = h->tensor > 1 || h->data > 1;
-    if (!check_reach(device, h, lora) || !check_pieces(pieces, lora)) return NULL;
+    const int64_t replicas = mti_data_group(h).ranks;
+    bool pieces = h->zero == 3 && replicas > 1, drawn = h->tensor > 1 || replicas > 1;
+    if (!check_reach(device, h, lora) || !check_masks(device, &made) || !check_pieces(pieces, lora))
+        return NULL;
     mti_share *s = mti_malloc(sizeof *s);
     if (!s) return NULL;
     *s = made;

@@ -23,7 +23,7 @@ static bool divides(const char *field, int64_t parts, const char *what, int64_t 
 mt_parallel mti_filled_in(const mt_parallel *parallel)
 {
     mt_parallel h = *parallel;
-    int64_t *const ones[] = {&h.tensor, &h.pipeline, &h.interleave, &h.data};
+    int64_t *const ones[] = {&h.tensor, &h.pipeline, &h.interleave, &h.context, &h.data};
     for (size_t i = 0; i < sizeof ones / sizeof *ones; i++)
         if (!*ones[i]) *ones[i] = 1;
     if (!h.microbatches) h.microbatches = h.pipeline;
@@ -35,9 +35,11 @@ static bool check_ranges(const mt_parallel *h)
     return in_range("tensor", h->tensor, 1, MOST_RANKS) &&
            in_range("pipeline", h->pipeline, 1, MOST_RANKS) &&
            in_range("interleave", h->interleave, 1, MOST_RANKS) &&
+           in_range("context", h->context, 1, MOST_RANKS) &&
            in_range("data", h->data, 1, MOST_RANKS) && in_range("zero", h->zero, 0, 3) &&
            in_range("stage", h->stage, 0, h->pipeline - 1) &&
            in_range("tensor_rank", h->tensor_rank, 0, h->tensor - 1) &&
+           in_range("context_rank", h->context_rank, 0, h->context - 1) &&
            in_range("data_rank", h->data_rank, 0, h->data - 1) &&
            in_range("microbatches", h->microbatches, 1, MOST_RANKS);
 }
@@ -55,9 +57,10 @@ static bool check_comm(const char *field, const mt_group *group)
 
 static bool check_comms(const mt_parallel *h)
 {
-    const mt_group tensor = mti_tensor_group(h), data = mti_data_group(h), stages = mti_stages(h);
-    return check_comm("tensor_comm", &tensor) && check_comm("data_comm", &data) &&
-           check_comm("pipeline_comm", &stages);
+    const mt_group tensor = mti_tensor_group(h), context = mti_context_group(h),
+                   data = mti_data_group(h), stages = mti_stages(h);
+    return check_comm("tensor_comm", &tensor) && check_comm("context_comm", &context) &&
+           check_comm("data_comm", &data) && check_comm("pipeline_comm", &stages);
 }
 
 static int64_t layers_of(const mt_model_config *c) { return mti_is_whole(c->kind) ? c->layers : 1; }
@@ -123,7 +126,7 @@ bool mti_share_make(mti_share *s, const mt_model_config *config, const mt_parall
 
 bool mti_check_length(const char *who, const mti_share *s, int64_t seq)
 {
-    int64_t cut = s->parallel.sequence ? s->parallel.tensor : 1;
+    int64_t cut = s->parallel.context * (s->parallel.sequence ? s->parallel.tensor : 1);
     if (seq < 1 || (mti_is_whole(s->whole.kind) && seq > s->whole.context))
         return mti_fail_bool(MT_ERR_ARGUMENT,
                              "%s: %" PRId64 " tokens in a row; need 1 to the context, %" PRId64,
@@ -136,7 +139,12 @@ bool mti_check_length(const char *who, const mti_share *s, int64_t seq)
 
 int64_t mti_piece_length(const mti_share *s, int64_t seq)
 {
-    return s->parallel.sequence ? seq / s->parallel.tensor : seq;
+    return seq / s->parallel.context / (s->parallel.sequence ? s->parallel.tensor : 1);
+}
+
+int64_t mti_pieces_seen(const mti_share *s)
+{
+    return s->whole.causal ? s->parallel.context_rank + 1 : s->parallel.context;
 }
 
 mt_status mt_parallel_check(const mt_parallel *parallel, const mt_model_config *config)

@@ -46,7 +46,7 @@ static mt_tensor *input_of(const turns *t, const mti_share *share, mti_turn turn
     mt_tensor *tokens = t->tokens[turn.micro];
     if (share->first) return mt_retain(tokens);
     return mt_rank_wire(t->stage->parts[turn.part], t->stage->device, mt_shape(tokens)[0],
-                        mt_shape(tokens)[1]);
+                        mt_shape(tokens)[1] * share->parallel.context);
 }
 
 static mt_tensor *run(const turns *t, const mti_share *share, mti_turn turn)
@@ -127,7 +127,8 @@ static bool check_batch(const mt_stage *s, mt_tensor *const *tokens, mt_tensor *
         if (!mti_given(tokens[i], "stage_backward", "a microbatch's tokens") ||
             !mti_given(targets[i], "stage_backward", "a microbatch's targets") ||
             !mti_check_tokens("stage_backward", tokens[i]) ||
-            !mti_check_length("stage_backward", s->shares, mt_shape(tokens[i])[1]))
+            !mti_check_length("stage_backward", s->shares,
+                              mt_shape(tokens[i])[1] * s->shares->parallel.context))
             return false;
     return true;
 }
@@ -148,7 +149,7 @@ mt_status mt_stage_backward(mt_stage *s, mt_tensor *const *tokens, mt_tensor *co
     ok = ok && mt_comm_settle(h->pipeline_comm) == MT_OK &&
          mti_replicas_sum(s->device, &data, &t.loss) &&
          mti_replicas_sum(s->device, &stages, &t.loss);
-    if (ok && loss) *loss = t.loss / (double)(h->microbatches * h->data);
+    if (ok && loss) *loss = t.loss / (double)(h->microbatches * data.ranks);
     return ok ? MT_OK : mt_last_status();
 }
 
@@ -162,7 +163,7 @@ mt_status mt_stage_step(mt_stage *s, mt_optimizer *optimizer, double max_norm, d
     if (!(max_norm >= 0))
         return mti_fail(MT_ERR_ARGUMENT, "stage_step: max_norm is %g; need it >= 0", max_norm);
     const mt_parallel *h = &s->shares->parallel;
-    double factor = 1 / (double)(h->microbatches * h->data), squares = 0;
+    double factor = 1 / (double)(h->microbatches * mti_data_group(h).ranks), squares = 0;
     if (!mti_zero_before_step(s->zero) || (max_norm > 0 && !mti_zero_squares(s->zero, &squares)))
         return mt_last_status();
     double length = sqrt(squares) * factor, limit = max_norm / (length + 1e-6);

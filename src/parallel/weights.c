@@ -192,7 +192,7 @@ static double constant_of(const mti_share *s, const char *path)
 static bool draw_param(mt_tensor *t, const char *path, int64_t rows, int64_t cols,
                        const mti_share *s, const whole *w, draw d)
 {
-    int64_t n = mt_numel(t), from = n < rows * cols ? n * s->parallel.data_rank : 0;
+    int64_t n = mt_numel(t), from = n < rows * cols ? n * mti_data_group(&s->parallel).rank : 0;
     int64_t own = from + n <= rows * cols ? n : rows * cols > from ? rows * cols - from : 0;
     uint64_t before;
     if (own < n && !mti_fill_run(t, own, n - own, 0)) return false; /* a piece's padding */

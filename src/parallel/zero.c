@@ -93,11 +93,11 @@ mti_zero *mti_zero_new(const mt_parallel *parallel, mt_device *device, mt_module
 {
     mti_zero *z = mti_calloc(1, sizeof *z);
     if (!z) return NULL;
-    z->stage = parallel->data > 1 ? parallel->zero : 0;
     z->model = model;
     z->device = device;
     z->parallel = *parallel;
     z->data = mti_data_group(parallel);
+    z->stage = z->data.ranks > 1 ? parallel->zero : 0;
     if (z->stage != 1 && z->stage != 2) return z;
     z->pieces = mt_module_new("pieces", no_forward, NULL, NULL);
     if (z->pieces && make_pieces(z, &z->data)) return z;
@@ -143,7 +143,7 @@ static bool give_grads_to_pieces(mti_zero *z)
     return true;
 }
 
-/* Among data ranks; from stage 2 on backward has done it. */
+/* Among ranks with other data or positions; from stage 2 on backward has done it. */
 static bool add_up(mti_zero *z)
 {
     if (z->stage == 0) return meet(z->model, false, MTI_REPLICAS_SUM, &z->data);

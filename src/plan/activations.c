@@ -29,6 +29,7 @@ static const char *spelling(const builder *b, letters product)
                                          "bsf/t", "abs^2/t", "bsv/t"};
     const mti_rank_dims *rank = b->s->rank;
     bool cut = rank && (product == BSH ? rank->sequence : rank->tensor) > 1;
+    if (product == ABSS && rank && rank->context > 1) return cut ? "absu/t" : "absu";
     return cut ? shared[product] : alone[product];
 }
 
@@ -276,8 +277,9 @@ static void add_attention(builder *b, nature input)
     if (!repeated && (apart || (rope && core)))
         add(b, BSK, FLOATS, core ? "k, turned" : "k: input of the checkpoint");
     if (!repeated && apart) add(b, BSK, FLOATS, core ? "v" : "v: input of the checkpoint");
-    if (repeated) add(b, BSQ, FLOATS, "k, repeated for each head");
-    if (repeated) add(b, BSQ, FLOATS, "v, repeated for each head");
+    int64_t seen = b->s->rank ? b->s->rank->seen : 1;
+    if (repeated) add_several(b, seen, BSQ, FLOATS, "k, repeated for each head");
+    if (repeated) add_several(b, seen, BSQ, FLOATS, "v, repeated for each head");
     if (!math && core) add_flash_statistics(b);
     if (math && core && b->c->attention_cap > 0)
         add(b, ABSS, FLOATS, "tanh of the scores: soft capping");
@@ -511,10 +513,10 @@ static void write_sums(builder *b, const char *layers)
              layers, sums);
 }
 
-/* The products of dimensions; of a rank, its share of them. */
+/* The products of dimensions; of a rank, its share of them. s: its positions. */
 static void set_values(builder *b)
 {
-    static const mti_rank_dims alone = {.tensor = 1, .sequence = 1};
+    static const mti_rank_dims alone = {.tensor = 1, .sequence = 1, .seen = 1};
     const mti_dims *s = b->s;
     const mti_rank_dims *rank = s->rank ? s->rank : &alone;
     const mt_model_config *c = b->c;
@@ -524,7 +526,7 @@ static void set_values(builder *b)
                                        [BSQ] = s->tokens * s->q / t,
                                        [BSK] = s->tokens * s->k / t,
                                        [BSF] = s->tokens * c->ffn / t,
-                                       [ABSS] = c->heads * s->tokens * s->seq / t,
+                                       [ABSS] = c->heads * s->tokens * s->seq * rank->seen / t,
                                        [BSV] = s->tokens * ((c->vocab + t - 1) / t)};
     memcpy(b->value, values, sizeof values);
 }
@@ -582,8 +584,13 @@ bool mti_formula_make(mti_formula *f, const mt_model_config *config, int64_t bat
     if (!formula_exists(memory)) return true;
     if (!mti_dims_make(&s, config, batch, seq, memory)) return false;
     if (parallel && !mti_rank_dims_make(&rank, config, parallel)) return false;
-    if (parallel) s.rank = &rank;
+    if (parallel) {
+        s.rank = &rank;
+        s.seq = seq / rank.context;
+        s.tokens = batch * s.seq;
+    }
     mti_formula_build(f, &s);
+    if (parallel) f->n_keys = s.seq * rank.seen;
     f->unexplained = (int64_t)measured - f->bytes;
     for (int i = 0; i < f->n_residual; i++) f->unexplained -= f->residual[i].bytes;
     return true;

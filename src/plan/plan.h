@@ -42,6 +42,8 @@ typedef struct mti_memory_options {
 typedef struct mti_rank_dims {
     int64_t tensor;      /* t: ranks that share each layer */
     int64_t sequence;    /* t if they share the sequence between products, too; else 1 */
+    int64_t context;     /* c: ranks that have a piece of every sequence each ... */
+    int64_t seen;        /* ... and pieces whose keys this rank's queries see */
     int64_t part_layers; /* layers in each part of the model */
     int64_t in_flight;   /* forwards through a part ... */
     int64_t first, last; /* ... with the embeddings; with the head */
@@ -121,6 +123,7 @@ typedef struct mti_formula {
     int64_t n_groups; /* N, where layers are checkpointed in groups; else 0 */
     /* Of a rank, in flight: layers L, forwards through the embeddings E and the head H; else 0. */
     int64_t n_layers, n_first, n_last;
+    int64_t n_keys; /* of a rank, that its queries see; else 0 */
     char text[160]; /* "34bsh + 5abs^2" */
     int64_t bytes;
     int n_terms, n_layer_terms;            /* the first n_layer_terms are the layers' */

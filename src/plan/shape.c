@@ -71,6 +71,8 @@ bool mti_rank_dims_make(mti_rank_dims *r, const mt_model_config *config,
     const mti_schedule schedule = mti_schedule_of(h);
     *r = (mti_rank_dims){.tensor = h->tensor,
                          .sequence = h->sequence ? h->tensor : 1,
+                         .context = h->context,
+                         .seen = mti_pieces_seen(&share),
                          .part_layers = share.to - share.from,
                          .in_flight = schedule.ahead};
     for (int64_t k = 0; k < schedule.ahead; k++) {

@@ -22,6 +22,7 @@ static json_t *time_json(const mt_fit_time *t)
     mti_json_put_real(j, "products", t->products);
     mti_json_put_real(j, "memory", t->memory);
     mti_json_put_real(j, "layers", t->layers);
+    mti_json_put_real(j, "context", t->context);
     mti_json_put_real(j, "stages", t->stages);
     mti_json_put_real(j, "bubble", t->bubble);
     mti_json_put_real(j, "data", t->data);
@@ -47,6 +48,7 @@ static json_t *setup_json(const mti_fit_report *f, const mt_fit_setup *s)
     mti_json_put(j, "sp", json_boolean(h->sequence));
     mti_json_put_int(j, "pp", (uint64_t)h->pipeline);
     mti_json_put_int(j, "interleave", (uint64_t)h->interleave);
+    mti_json_put_int(j, "cp", (uint64_t)h->context);
     mti_json_put_int(j, "dp", (uint64_t)h->data);
     mti_json_put_int(j, "zero", (uint64_t)h->zero);
     mti_json_put_int(j, "microbatches", (uint64_t)h->microbatches);

@@ -52,7 +52,8 @@ static bool is_shown(const mt_fit_result *r, const size_t *shown, int n, const m
     for (int i = 0; i < n; i++) {
         const mt_fit_setup *t = &r->setups[shown[i]];
         if (t->parallel.tensor == s->parallel.tensor &&
-            t->parallel.pipeline == s->parallel.pipeline && !strcmp(t->checkpoint, s->checkpoint) &&
+            t->parallel.pipeline == s->parallel.pipeline &&
+            t->parallel.context == s->parallel.context && !strcmp(t->checkpoint, s->checkpoint) &&
             !strcmp(t->offload, s->offload))
             return true;
     }
@@ -69,7 +70,8 @@ static int choose(const mt_fit_result *r, size_t shown[MOST])
     return n;
 }
 
-static void add_row(mti_table *t, const char *with, const mt_fit_setup *s)
+/* pieces: there is a column for ranks with pieces of sequences. */
+static void add_row(mti_table *t, const char *with, const mt_fit_setup *s, bool pieces)
 {
     const mt_parallel *h = &s->parallel;
     char rate[MTI_NUMBER];
@@ -77,8 +79,9 @@ static void add_row(mti_table *t, const char *with, const mt_fit_setup *s)
     mti_table_cell(t, "%lld%s", (long long)h->tensor, h->sequence ? "+sp" : "");
     mti_table_cell(t, h->interleave > 1 ? "%lld/%lld" : "%lld", (long long)h->pipeline,
                    (long long)h->interleave);
+    if (pieces) mti_table_cell(t, "%lld", (long long)h->context);
     mti_table_cell(t, "%lld", (long long)h->data);
-    mti_table_cell(t, h->data > 1 ? "%d" : "-", h->zero);
+    mti_table_cell(t, h->data * h->context > 1 ? "%d" : "-", h->zero);
     mti_table_cell(t, "%lld x %lld", (long long)h->microbatches, (long long)s->microbatch);
     mti_table_cell(t, "%s", s->checkpoint);
     mti_table_cell(t, "%s", s->offload);
@@ -91,16 +94,27 @@ static void add_row(mti_table *t, const char *with, const mt_fit_setup *s)
 
 static bool print_setups(const mti_fit_report *f, FILE *out, const mti_style *style)
 {
-    static const char *const headings[] = {"with",    "tp",  "pp",  "dp",     "zero",     "batches",
-                                           "checkpt", "off", "GiB", "s/step", "tokens/s", "MFU"};
+    static const char *const plain[] = {"with",    "tp",  "pp",  "dp",     "zero",     "batches",
+                                        "checkpt", "off", "GiB", "s/step", "tokens/s", "MFU"};
+    static const char *const cut[] = {"with",   "tp",       "pp",      "cp",  "dp",
+                                      "zero",   "batches",  "checkpt", "off", "GiB",
+                                      "s/step", "tokens/s", "MFU"};
     size_t shown[MOST];
     int n = choose(f->result, shown);
     const mti_fit_remedies *others = f->remedies;
     bool fits = f->result->n_fitting > 0;
-    mti_table *t =
-        fits ? mti_table_new("lrrrrllrrrr", headings + 1) : mti_table_new("llrrrrllr", headings);
-    for (int i = 0; i < n; i++) add_row(t, fits ? NULL : "as asked", &f->result->setups[shown[i]]);
-    for (int i = 0; i < others->n; i++) add_row(t, others->at[i].change, &others->at[i].setup);
+    bool pieces = false; /* a column for ranks with pieces of sequences */
+    for (int i = 0; i < n; i++) pieces = pieces || f->result->setups[shown[i]].parallel.context > 1;
+    for (int i = 0; i < others->n; i++) pieces = pieces || others->at[i].setup.parallel.context > 1;
+    const char *const *headings = pieces ? cut : plain;
+    mti_table *t = mti_table_new((pieces ? fits ? "lrrrrrllrrrr" : "llrrrrrllr"
+                                  : fits ? "lrrrrllrrrr"
+                                         : "llrrrrllr"),
+                                 headings + fits);
+    for (int i = 0; i < n; i++)
+        add_row(t, fits ? NULL : "as asked", &f->result->setups[shown[i]], pieces);
+    for (int i = 0; i < others->n; i++)
+        add_row(t, others->at[i].change, &others->at[i].setup, pieces);
     return mti_table_finish(t, out, style);
 }
 
@@ -110,11 +124,11 @@ static void print_time(const mti_fit_report *f, FILE *out)
 {
     const mt_fit_time *t = &f->result->setups[0].time;
     double percent = 100 / t->total;
-    fprintf(out,
-            "a model, at %.4g of peak: products %.0f %%, memory %.0f, tp %.0f, pp %.0f, dp %.0f, "
-            "host %.0f, step %.0f\n",
+    fprintf(out, "a model, at %.4g of peak: products %.0f %%, memory %.0f, tp %.0f, pp %.0f, ",
             f->utilisation, percent * t->products, percent * t->memory, percent * t->layers,
-            percent * (t->stages + t->bubble), percent * t->data, percent * t->host,
+            percent * (t->stages + t->bubble));
+    if (t->context > 0) fprintf(out, "cp %.0f, ", percent * t->context);
+    fprintf(out, "dp %.0f, host %.0f, step %.0f\n", percent * t->data, percent * t->host,
             percent * t->step);
 }
 

@@ -33,11 +33,12 @@ static void print_letters(const mti_profile_result *p, FILE *out)
 {
     mt_model_config c = p->workload.config;
     const mti_formula *f = &p->formula;
-    bool q = false, k = false, t = false;
+    bool q = false, k = false, t = false, u = false;
     for (int i = 0; i < f->n_terms; i++) {
         q = q || strchr(f->terms[i].text, 'q');
         k = k || strchr(f->terms[i].text, 'k');
         t = t || strchr(f->terms[i].text, 't');
+        u = u || strchr(f->terms[i].text, 'u');
     }
     mt_model_config_resolve(&p->workload.config, &c);
     if (f->n_layers)
@@ -47,6 +48,10 @@ static void print_letters(const mti_profile_result *p, FILE *out)
                 (long long)f->n_layers, (long long)f->n_first, (long long)f->n_last);
     if (f->n_groups) fprintf(out, "  N = %lld groups of layers\n", (long long)f->n_groups);
     if (t) fprintf(out, "  t = %lld ranks\n", (long long)p->workload.parallel.tensor);
+    if (p->workload.ranked && p->workload.parallel.context > 1)
+        fprintf(out, "  s = %lld positions of this rank\n",
+                (long long)(p->workload.seq / p->workload.parallel.context));
+    if (u) fprintf(out, "  u = %lld keys that its queries see\n", (long long)f->n_keys);
     if (q)
         fprintf(out, "  q = %lld, the width of all heads' queries\n",
                 (long long)(c.heads * c.head_dim));

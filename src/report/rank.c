@@ -12,10 +12,13 @@ void mti_print_place(const mti_workload *w, FILE *out, const mti_style *style)
     const mt_parallel *h = &w->parallel;
     if (!w->ranked) return;
     mti_inked(out, style, MTI_BOLD, "rank %lld", (long long)w->rank);
-    fprintf(out, "  stage %lld of %lld, 1 of %lld that share each layer%s, %lld with other data\n",
-            (long long)h->stage, (long long)at_least_1(h->pipeline),
-            (long long)at_least_1(h->tensor), h->sequence ? " and the sequence" : "",
-            (long long)at_least_1(h->data));
+    fprintf(out, "  stage %lld of %lld, 1 of %lld that share each layer%s, ", (long long)h->stage,
+            (long long)at_least_1(h->pipeline), (long long)at_least_1(h->tensor),
+            h->sequence ? " and the sequence" : "");
+    if (h->context > 1)
+        fprintf(out, "piece %lld of %lld of each sequence, ", (long long)h->context_rank,
+                (long long)h->context);
+    fprintf(out, "%lld with other data\n", (long long)at_least_1(h->data));
 }
 
 void mti_print_rank(const mti_workload *w, const mti_measurement *m, FILE *out,
@@ -60,6 +63,7 @@ json_t *mti_place_json(const mti_workload *w)
     mti_json_put_int(j, "interleave", (uint64_t)at_least_1(h->interleave));
     mti_json_put_int(j, "stage", (uint64_t)h->stage);
     mti_json_put_int(j, "microbatches", (uint64_t)(h->microbatches ? h->microbatches : p));
+    mti_json_put_int(j, "cp", (uint64_t)at_least_1(h->context));
     mti_json_put_int(j, "dp", (uint64_t)at_least_1(h->data));
     mti_json_put_int(j, "zero", (uint64_t)h->zero);
     return j;

@@ -9,10 +9,12 @@ bool mti_print_together(const mti_workload *w, const mti_rank_figures *ranks, in
     bool measured = strcmp(w->device.kind, "meta") != 0;
     const mt_parallel *h = &w->parallel;
     mti_inked(out, &style, MTI_BOLD, "%s", w->name);
-    fprintf(out, "  %lld ranks on %s: %lld share each layer%s, %lld have other data, %lld stages\n",
+    fprintf(out, "  %lld ranks on %s: %lld share each layer%s, %lld have other data, %lld stages",
             (long long)n, w->device.kind, (long long)(h->tensor ? h->tensor : 1),
             h->sequence ? " and the sequence" : "", (long long)(h->data ? h->data : 1),
             (long long)(h->pipeline ? h->pipeline : 1));
+    if (h->context > 1) fprintf(out, ", %lld pieces of each sequence", (long long)h->context);
+    fputc('\n', out);
     mti_heading(out, &style,
                 measured ? "Each rank's bytes, and what meta predicted for it"
                          : "Each rank's bytes, as predicted: meta runs nothing");

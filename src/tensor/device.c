@@ -180,6 +180,7 @@ mt_traffic mt_traffic_get(const mt_device *d)
                         .others = atomic_load(&d->moved_others),
                         .layers = atomic_load(&d->sent[MTI_TO_LAYERS]),
                         .pieces = atomic_load(&d->sent[MTI_TO_PIECES]),
+                        .context = atomic_load(&d->sent[MTI_TO_CONTEXT]),
                         .stages = atomic_load(&d->sent[MTI_TO_STAGES]),
                         .replicas = atomic_load(&d->sent[MTI_TO_REPLICAS])};
 }

@@ -13,6 +13,7 @@
 typedef enum mti_route {
     MTI_TO_LAYERS,
     MTI_TO_PIECES,
+    MTI_TO_CONTEXT,
     MTI_TO_STAGES,
     MTI_TO_REPLICAS,
     MTI_ROUTES

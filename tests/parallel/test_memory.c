@@ -55,7 +55,7 @@ static bool same_phases(const mti_phases *a, const mti_phases *b)
 
 static uint64_t sent(const mt_traffic *t)
 {
-    return t->layers + t->pieces + t->stages + t->replicas;
+    return t->layers + t->pieces + t->context + t->stages + t->replicas;
 }
 
 static void measure_one_rank(mt_comm *world, void *user)
@@ -78,9 +78,9 @@ static void measure_one_rank(mt_comm *world, void *user)
     MTT_NEED(a.steady.peak == b.steady.peak && a.steady.reserved == b.steady.reserved);
     const mt_traffic counted = mt_traffic_get(cpu), told = mt_traffic_get(meta);
     MTT_NEED(sent(&counted) == sent(&told));
-    MTT_NEED(sent(&counted) == mt_comm_sent(w.parallel.tensor_comm) +
-                                   mt_comm_sent(w.parallel.data_comm) +
-                                   mt_comm_sent(w.parallel.pipeline_comm));
+    MTT_NEED(sent(&counted) ==
+             mt_comm_sent(w.parallel.tensor_comm) + mt_comm_sent(w.parallel.context_comm) +
+                 mt_comm_sent(w.parallel.data_comm) + mt_comm_sent(w.parallel.pipeline_comm));
     mti_measurement_free(&a);
     mti_measurement_free(&b);
     mt_device_release(cpu);
@@ -103,7 +103,12 @@ static void every_rank_takes_what_was_predicted_for_it(void **state)
                                          {.data = 2, .zero = 3},
                                          {.data = 3, .zero = 1, .microbatches = 2},
                                          {.data = 3, .zero = 2},
-                                         {.data = 3, .zero = 3}};
+                                         {.data = 3, .zero = 3},
+                                         {.context = 2},
+                                         {.context = 4, .zero = 1},
+                                         {.tensor = 2, .context = 2, .zero = 2},
+                                         {.context = 2, .data = 2, .zero = 3, .microbatches = 2},
+                                         {.tensor = 2, .sequence = true, .context = 2, .zero = 3}};
     int64_t ranks = 0;
     static const char *const checkpoints[] = {"none", "full", "selective"};
     for (size_t i = 0; i < sizeof models / sizeof *models; i++)
@@ -118,7 +123,9 @@ static void every_rank_takes_what_was_predicted_for_it(void **state)
                                   .parallel = splits[k]};
                 mtt_ok(mt_model_config_resolve(&models[i], &w.config));
                 const mt_parallel *h = &splits[k];
-                int64_t n = (h->tensor ? h->tensor : 1) * (h->data ? h->data : 1);
+                int64_t n = (h->tensor ? h->tensor : 1) * (h->context ? h->context : 1) *
+                            (h->data ? h->data : 1);
+                if (h->context > 1) w.config.dropout = 0; /* masks are refused */
                 mtt_as_ranks(n, measure_one_rank, &w);
                 ranks += n;
             }

@@ -1,18 +1,19 @@
 /* Ranks know their place among all, and the ranks of each of their groups. */
 #include "as_ranks.h"
 
-static void tensor_ranks_are_neighbours_then_come_data_ranks_then_stages(void **state)
+static void tensor_ranks_are_neighbours_then_come_context_ranks_data_ranks_stages(void **state)
 {
     (void)state;
-    mt_parallel h = {.tensor = 2, .data = 3, .pipeline = 2};
-    for (int64_t n = 0; n < 12; n++) {
+    mt_parallel h = {.tensor = 2, .context = 5, .data = 3, .pipeline = 2};
+    for (int64_t n = 0; n < 60; n++) {
         mtt_ok(mt_parallel_locate(&h, n));
         assert_int_equal(h.tensor_rank, n % 2);
-        assert_int_equal(h.data_rank, n / 2 % 3);
-        assert_int_equal(h.stage, n / 6);
+        assert_int_equal(h.context_rank, n / 2 % 5);
+        assert_int_equal(h.data_rank, n / 10 % 3);
+        assert_int_equal(h.stage, n / 30);
     }
-    assert_int_equal(mt_parallel_locate(&h, 12), MT_ERR_ARGUMENT);
-    mtt_failed(MT_ERR_ARGUMENT, "rank 12 of 12", "0 to 11");
+    assert_int_equal(mt_parallel_locate(&h, 60), MT_ERR_ARGUMENT);
+    mtt_failed(MT_ERR_ARGUMENT, "rank 60 of 60", "0 to 59");
     assert_int_equal(mt_parallel_locate(&(mt_parallel){.data = -1}, 0), MT_ERR_ARGUMENT);
     mtt_failed(MT_ERR_ARGUMENT, "data -1");
 }
@@ -26,12 +27,13 @@ static void is(const mt_comm *comm, int64_t ranks, int64_t rank)
 static void check_groups(mt_comm *world, void *user)
 {
     (void)user;
-    mt_parallel h = {.tensor = 2, .data = 2, .pipeline = 2};
+    mt_parallel h = {.tensor = 2, .context = 2, .data = 2, .pipeline = 2};
     mt_group all = mt_comm_group(world);
     MTT_NEED(mt_parallel_place(&h, world) == MT_OK);
-    MTT_NEED(h.tensor_rank + 2 * h.data_rank + 4 * h.stage == all.rank);
+    MTT_NEED(h.tensor_rank + 2 * h.context_rank + 4 * h.data_rank + 8 * h.stage == all.rank);
     is(h.tensor_comm, 2, h.tensor_rank);
-    is(h.data_comm, 2, h.data_rank);
+    is(h.context_comm, 2, h.context_rank);
+    is(h.data_comm, 4, 2 * h.data_rank + h.context_rank);
     is(h.pipeline_comm, 2, h.stage);
     /* who is in each group: the sum of their numbers */
     const struct {
@@ -39,8 +41,8 @@ static void check_groups(mt_comm *world, void *user)
         int64_t step;
         int64_t place;
     } groups[] = {{h.tensor_comm, 1, h.tensor_rank},
-                  {h.data_comm, 2, h.data_rank},
-                  {h.pipeline_comm, 4, h.stage}};
+                  {h.context_comm, 2, h.context_rank},
+                  {h.pipeline_comm, 8, h.stage}};
     mt_device *device = mt_device_open("cpu");
     for (int i = 0; i < 3; i++) {
         mt_group group = mt_comm_group(groups[i].comm);
@@ -49,15 +51,19 @@ static void check_groups(mt_comm *world, void *user)
         int64_t first = all.rank - groups[i].place * groups[i].step;
         MTT_NEED(sum && mt_item(sum) == (double)(2 * first + groups[i].step));
     }
+    mt_group same = mt_comm_group(h.data_comm); /* all pieces of all data of this stage */
+    MT_AUTO mt_tensor *own = mt_full(device, MT_F32, MT_SHAPE(1), (double)all.rank);
+    MT_AUTO mt_tensor *sum = mt_all_reduce(own, &same);
+    MTT_NEED(sum && mt_item(sum) == (double)(4 * (8 * h.stage + h.tensor_rank) + 2 + 4 + 6));
     mt_device_release(device);
     mt_parallel_close(&h);
-    MTT_NEED(!h.tensor_comm && !h.data_comm && !h.pipeline_comm);
+    MTT_NEED(!h.tensor_comm && !h.context_comm && !h.data_comm && !h.pipeline_comm);
 }
 
 static void each_group_has_the_ranks_that_differ_in_one_way(void **state)
 {
     (void)state;
-    mtt_as_ranks(8, check_groups, NULL);
+    mtt_as_ranks(16, check_groups, NULL);
 }
 
 static void check_refusals(mt_comm *world, void *user)
@@ -93,7 +99,7 @@ static void another_number_of_ranks_and_anothers_comm_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tensor_ranks_are_neighbours_then_come_data_ranks_then_stages),
+        cmocka_unit_test(tensor_ranks_are_neighbours_then_come_context_ranks_data_ranks_stages),
         cmocka_unit_test(each_group_has_the_ranks_that_differ_in_one_way),
         cmocka_unit_test(another_number_of_ranks_and_anothers_comm_are_refused),
     };

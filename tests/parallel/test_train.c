@@ -67,6 +67,15 @@ static mt_tensor *ids(mt_device *device, const mt_model_config *c, int step, int
                         (size_t)(n * SEQ) * sizeof *values);
 }
 
+/* Of [n,SEQ], taken over, the positions that a rank has. */
+static mt_tensor *piece(mt_tensor *x, const mt_parallel *h)
+{
+    int64_t length = SEQ / (h->context ? h->context : 1);
+    mt_set(&x, mt_slice(x, 1, h->context_rank * length, length));
+    mt_set(&x, mt_contiguous(x));
+    return x;
+}
+
 /* ---- one process ---- */
 
 /* The whole model, without ranks. */
@@ -118,8 +127,8 @@ static void one_step(const training *t, const mt_parallel *h, mt_stage *stage, m
     int64_t n = BATCH / at_least_1(h->data), micro = at_least_1(h->microbatches);
     mt_rng_set(device, SEED, (uint64_t)step << 32);
     for (int64_t m = 0; m < micro; m++) {
-        x[m] = ids(device, t->config, step, m, h->data_rank * n, n, false);
-        target[m] = ids(device, t->config, step, m, h->data_rank * n, n, true);
+        x[m] = piece(ids(device, t->config, step, m, h->data_rank * n, n, false), h);
+        target[m] = piece(ids(device, t->config, step, m, h->data_rank * n, n, true), h);
     }
     MTT_NEED(mt_stage_backward(stage, x, target, loss) == MT_OK);
     MTT_NEED(mt_stage_step(stage, optimizer, MAX_NORM, NULL) == MT_OK);
@@ -159,8 +168,9 @@ static void train_rank(mt_comm *world, void *user)
 static void train(training *t)
 {
     const mt_parallel *h = &t->parallel;
-    mtt_as_ranks(at_least_1(h->tensor) * at_least_1(h->data) * at_least_1(h->pipeline), train_rank,
-                 t);
+    mtt_as_ranks(at_least_1(h->tensor) * at_least_1(h->context) * at_least_1(h->data) *
+                     at_least_1(h->pipeline),
+                 train_rank, t);
 }
 
 /* The largest difference between two curves, over the first loss. */
@@ -174,10 +184,11 @@ static double difference(const double a[STEPS], const double b[STEPS])
 
 static void show(const char *model, const mt_parallel *h, double difference)
 {
-    print_message("%-12s t %lld%s d %lld zero %d, %lld microbatches: %.1e from one process\n",
-                  model, (long long)at_least_1(h->tensor), h->sequence ? " sp" : "",
-                  (long long)at_least_1(h->data), h->zero, (long long)at_least_1(h->microbatches),
-                  difference);
+    print_message(
+        "%-12s t %lld%s c %lld d %lld zero %d, %lld microbatches: %.1e from one process\n", model,
+        (long long)at_least_1(h->tensor), h->sequence ? " sp" : "",
+        (long long)at_least_1(h->context), (long long)at_least_1(h->data), h->zero,
+        (long long)at_least_1(h->microbatches), difference);
 }
 
 /* ---- tests ---- */
@@ -248,6 +259,36 @@ static void tensor_parallel_ranks_follow_one_process(void **state)
         }
 }
 
+/* Causal and not, with learned and with rotary positions, all heads and groups of them, by flash
+ * and by math. */
+static void ranks_with_pieces_of_sequences_follow_one_process(void **state)
+{
+    (void)state;
+    static const mt_parallel splits[] = {
+        {.context = 2},
+        {.context = 4},
+        {.context = 8, .microbatches = 2},
+        {.tensor = 2, .context = 2},
+        {.context = 2, .data = 2, .zero = 1},
+        {.context = 2, .data = 2, .zero = 2, .microbatches = 2},
+        {.context = 4, .zero = 3},
+        {.tensor = 2, .sequence = true, .context = 2, .data = 2, .zero = 3},
+    };
+    static const char *const checkpoints[] = {"none", "full", "selective", "ops"};
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++)
+        for (size_t k = 0; k < sizeof splits / sizeof *splits; k++) {
+            mt_model_config c = models[i];
+            if (k % 2) c.attention = MT_ATTENTION_MATH;
+            training t = {
+                .config = &c, .parallel = splits[k], .checkpoint = checkpoints[(i + k / 2) % 4]};
+            double alone[STEPS];
+            train_alone(&c, at_least_1(splits[k].microbatches), alone);
+            train(&t);
+            show(names[i], &splits[k], difference(alone, t.losses));
+            assert_true(difference(alone, t.losses) < ROUNDING);
+        }
+}
+
 static void masks_are_those_of_one_process(void **state)
 {
     (void)state;
@@ -279,7 +320,7 @@ static void masks_are_those_of_one_process(void **state)
 /* A step of a rank without data; false if something fails. */
 static bool step_on_meta(mt_device *meta, const mt_parallel *h)
 {
-    mt_tensor *x = mt_zeros(meta, MT_I64, MT_SHAPE(BATCH, SEQ));
+    mt_tensor *x = mt_zeros(meta, MT_I64, MT_SHAPE(BATCH, SEQ / at_least_1(h->context)));
     mt_stage *stage = mt_stage_new(meta, &dropped[0], h);
     mt_optimizer *optimizer = stage ? mt_adamw_new(mt_stage_stepped(stage), &adamw) : NULL;
     bool ok = x && optimizer && mt_stage_backward(stage, &x, &x, NULL) == MT_OK &&
@@ -294,7 +335,8 @@ static void every_refused_request_for_memory_is_reported(void **state)
 {
     (void)state;
     for (int zero = 0; zero <= 3; zero++) {
-        mt_parallel h = {.tensor = 2, .sequence = true, .data = 3, .zero = zero, .data_rank = 2};
+        mt_parallel h = {
+            .tensor = 2, .sequence = true, .context = 2, .data = 3, .zero = zero, .data_rank = 2};
         bool done = false;
         for (uint64_t n = 1; !done; n = mtt_next_refusal(n)) {
             mt_device *meta = mt_device_open("meta");
@@ -318,6 +360,8 @@ static void bad_calls_are_refused(void **state)
     mtt_failed(MT_ERR_UNSUPPORTED, "on cpu without a comm", "mt_parallel_place");
     assert_null(mt_stage_new(cpu, &models[0], &(mt_parallel){.pipeline = 2}));
     mtt_failed(MT_ERR_UNSUPPORTED, "2 stages on cpu", "meta");
+    assert_null(mt_stage_new(cpu, &models[0], &(mt_parallel){.context = 2}));
+    mtt_failed(MT_ERR_UNSUPPORTED, "on cpu without a comm", "mt_parallel_place");
     mt_stage *stage = mt_stage_new(cpu, &models[0], NULL);
     mt_tensor *x = mt_zeros(cpu, MT_I64, MT_SHAPE(1, SEQ + 1));
     assert_int_equal(mt_stage_backward(stage, &x, &x, NULL), MT_ERR_ARGUMENT);
@@ -344,6 +388,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(data_parallel_ranks_follow_one_process),
         cmocka_unit_test(tensor_parallel_ranks_follow_one_process),
+        cmocka_unit_test(ranks_with_pieces_of_sequences_follow_one_process),
         cmocka_unit_test(masks_are_those_of_one_process),
         cmocka_unit_test(every_refused_request_for_memory_is_reported),
         cmocka_unit_test(bad_calls_are_refused),
