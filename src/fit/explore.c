@@ -4,12 +4,12 @@
 #include "fit/fit.h"
 
 /* Whether s has no more pieces of a sequence and no fewer tokens in a microbatch. Then it computes
- * as much, and sends no more: but a pipeline with fewer microbatches waits longer. */
+ * as much, and sends no more. */
 static bool is_cut_less(const mt_fit_setup *s, const mt_parallel *h, int64_t microbatch)
 {
     int64_t c = s->parallel.context;
     return (c == h->context && s->microbatch == microbatch) ||
-           (h->pipeline == 1 && c < h->context && s->microbatch * h->context >= microbatch * c);
+           (c < h->context && s->microbatch * h->context >= microbatch * c);
 }
 
 static bool fits_within(const mti_fit_found *found, const mti_policy *policy, const mt_parallel *h,
@@ -119,7 +119,7 @@ static bool explore_cut(layout *l)
 bool mti_fit_explore(const mti_fit_task *task, const mt_parallel *parallel, mti_fit_found *found)
 {
     layout l = {.task = task, .found = found};
-    const int64_t most = parallel->data * parallel->context;
+    const int64_t most = mti_layout_most_cut(parallel);
     l.n_policies = mti_policies_make(l.policies, task->options);
     for (int64_t c = parallel->context; c <= most; c++)
         if (mti_layout_cut(task, parallel, c, &l.parallel) && !explore_cut(&l)) return false;

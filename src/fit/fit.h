@@ -31,6 +31,8 @@ bool mti_layouts_make(mti_layouts *all, const mti_fit_task *task);
 /* *out: the layout with c pieces of each sequence; false, without an error, if that cannot be. */
 bool mti_layout_cut(const mti_fit_task *task, const mt_parallel *layout, int64_t c,
                     mt_parallel *out);
+/* The most pieces that are searched, from layout->context on; in a pipeline no more than these. */
+int64_t mti_layout_most_cut(const mt_parallel *layout);
 
 /* What is recomputed, and where saved tensors go. */
 typedef struct mti_policy {

@@ -54,6 +54,11 @@ bool mti_layout_cut(const mti_fit_task *task, const mt_parallel *layout, int64_t
     return true;
 }
 
+int64_t mti_layout_most_cut(const mt_parallel *layout)
+{
+    return layout->pipeline > 1 ? layout->context : layout->context * layout->data;
+}
+
 /* The one with fewest pieces of a sequence, if there is one. */
 static bool add_least_cut(mti_layouts *all, const mti_fit_task *task, const mt_parallel *layout)
 {

@@ -23,6 +23,8 @@ CHOICES = """--tp 2
 --pp 2 --interleave 2
 --pp 2 --rank 1
 --microbatches 3
+--cp 4
+--cp 4 --zero 3
 --dp 3
 --dp 3 --zero 1
 --dp 3 --zero 2

@@ -60,7 +60,7 @@ for gpus, more in ((4, []), (4, ["--recipe", "fsdp2"]), (4, ["--recipe", "megatr
                    (8, ["--dtype", "f32", "--dropout", 0.1, "--act", "relu", "--inplace"]), (1, [])):
     found = reproduced(*GPT, "--gpus", gpus, "--gpu", "a100-80", "-b", 8, *more)
     for s in found["setups"]:
-        equal(s["tp"] * s["pp"] * s["dp"], gpus, f"ranks of {more}")
+        equal(s["tp"] * s["pp"] * s["cp"] * s["dp"], gpus, f"ranks of {more}")
         equal(s["dp"] * s["microbatch"] * s["microbatches"], 8, f"sequences of {more}")
         equal(sum(s["by_category"].values()), s["peak"], f"the peak of {more}")
         parts = [v for k, v in s["time"].items() if k != "total"]

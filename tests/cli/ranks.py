@@ -167,6 +167,32 @@ with tempfile.TemporaryDirectory() as folder:
         check("config.json" not in p.stderr, p.stderr)
 refused(["cannot open"], "profile", "no/config.json")
 
+# ---- pieces of sequences ----
+for more in ([], ["--attention", "math"], ["--attention", "math", "--checkpoint", "selective"], ["--amp", "bf16"],
+             ["--tp", 2, "--sp", "--checkpoint", "ops"], ["--dp", 2, "--zero", 3, "--checkpoint", "full"],
+             ["--offload", "cpu"], ["--lora-rank", 4], ["--recipe", "hf"], ["--recipe", "fsdp2"]):
+    for model in (["gpt", "-l", 2], ["bert", "-l", 2], ["llama", "-l", 2, "--kv-heads", 2]):
+        alone = profile(*model, *more, "-s", 32, "--device", "meta", *["--tp", 1][:2 * (more[:1] != ["--tp"])],
+                        *["--dp", 2][:2 * ("fsdp2" in more)])
+        r = profile(*model, *more, "-s", 128, "--cp", 4, "--device", "meta")
+        name = f"{model} {more} in four pieces"
+        equal((r["parallel"]["cp"], r["parallel"]["rank"]), (4, 3 * r["parallel"]["tp"]), f"the rank of {name}")
+        if r["formula"]:
+            equal(r["formula"]["unexplained"], 0, f"the books of {name}")
+        if "math" not in more and "hf" not in more:
+            equal(r["saved"]["bytes"], alone["saved"]["bytes"], f"bytes kept: {name}")
+rows = json.loads(run("sweep", "llama", "-l", 2, "-s", 128, "--over", "cp=1,2,4", "--device", "meta", "--json", "-").stdout)["rows"]
+state = 2 * 16  # of the generator, for each layer's flash attention
+equal([(row["saved"] - state) * c for row, c in zip(rows, (1, 2, 4))], [rows[0]["saved"] - state] * 3, "half the sequence")
+p = json.loads(run("plan", "gpt", "--cp", 2, "-s", 64, "--json", "-").stdout)
+equal(p["parallel"]["cp"], 2, "a plan's pieces")
+first = run("profile", "gpt", "--cp", 4, "--rank", 1, "--device", "meta").stdout
+check("piece 1 of 4 of each sequence" in first, first)
+refused(["--cp", "multiple"], "profile", "gpt2", "--cp", 4, "-s", 30, "--device", "meta")
+refused(["--sp", "multiple"], "profile", "gpt2", "--cp", 4, "--tp", 2, "--sp", "-s", 36, "--device", "meta")
+refused(["--device meta"], "profile", "gpt2", "--cp", 2)
+refused(["--zero", "--dp or --cp"], "profile", "gpt2", "--cp", 1, "--zero", 1, "--device", "meta")
+
 # ---- refused ----
 refused(["--device meta"], "profile", "gpt2", "--tp", 2)
 refused(["tensor is 7", "heads"], "profile", "gpt2", "--tp", 7, "--device", "meta")

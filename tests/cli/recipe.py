@@ -160,7 +160,7 @@ def an_option_given_wins_over_a_rank():
 def a_rank_needs_others():
     for name in OF_RANKS:
         for args in ([], ["--dp", 1], ["--tp", 2]):
-            refused([f"--recipe {name} needs --dp of 2 or more"], "profile", *GPT, *args, "--recipe", name)
+            refused([f"--recipe {name} needs --dp or --cp of 2 or more"], "profile", *GPT, *args, "--recipe", name)
         refused([f"--recipe {name} needs --dp"], "sweep", *GPT, "--over", f"recipe=none,{name}")
         refused(["--device meta"], "profile", "gpt", "--dp", 2, "--recipe", name)
         refused([f"--recipe {name}: sets --optimizer", "train does not take"] if name not in ("fsdp2", "megatron") else

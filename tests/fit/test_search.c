@@ -103,9 +103,12 @@ static void measure_all(const mti_fit_task *task, const mt_fit_result *r, brute 
     mti_policy policies[MTI_MOST_POLICIES];
     int n = mti_policies_make(policies, task->options);
     assert_true(mti_layouts_make(&layouts, task));
-    for (size_t k = 0; k < 4 * layouts.n; k++) { /* all that divide 4 GPUs, and 3 */
+    for (size_t k = 0; k < 4 * layouts.n; k++) { /* with 1 to 4 pieces */
         mt_parallel h;
-        if (!mti_layout_cut(task, &layouts.at[k / 4], (int64_t)(k % 4) + 1, &h)) continue;
+        int64_t c = (int64_t)(k % 4) + 1;
+        if (c > mti_layout_most_cut(&layouts.at[k / 4]) ||
+            !mti_layout_cut(task, &layouts.at[k / 4], c, &h))
+            continue;
         int64_t share = task->batch / h.data;
         for (int64_t m = 1; m <= share; m++) {
             if (share % m || (h.interleave > 1 && share / m % h.pipeline)) continue;
