@@ -29,19 +29,20 @@ typedef struct mt_parallel {
     int zero; /* ZeRO stage: splits 1 optimizer state, 2 also gradients, 3 also parameters */
     int64_t tensor_rank, context_rank, data_rank; /* this rank's, from 0 on */
     /* To the ranks of each group, borrowed; data_comm: to all with the same share, whose data or
-     * positions are others. NULL, the usual choice: a group of one, or any on a device without
-     * data, where no data has to move. */
-    mt_comm *tensor_comm, *context_comm, *data_comm, *pipeline_comm;
+     * positions are others; ends_comm: the first and the last stage, which share a tied embedding.
+     * NULL, the usual choice: a group of one, or any on a device without data, where no data has to
+     * move. */
+    mt_comm *tensor_comm, *context_comm, *data_comm, *pipeline_comm, *ends_comm;
 } mt_parallel;
 
 /* Sets tensor_rank, context_rank, data_rank and stage of rank `number` of all: ranks that share a
  * layer are neighbours, then come those with other positions, then those with other data, then
  * stages, as Megatron-LM numbers them. */
 MT_API mt_status mt_parallel_locate(mt_parallel *parallel, int64_t number);
-/* The same for this rank of `world`, which has just as many as there are, and makes the four
- * comms. All ranks of world call it with the same division. */
+/* The same for this rank of `world`, which has just as many as there are, and makes the comms. All
+ * ranks of world call it with the same division. */
 MT_API mt_status mt_parallel_place(mt_parallel *parallel, mt_comm *world);
-/* Frees the four comms, before world is freed. */
+/* Frees the comms, before world is freed. */
 MT_API void mt_parallel_close(mt_parallel *parallel);
 
 /* MT_OK, or an error that names the field, what it is and what it may be. Of block, gpt,
@@ -54,9 +55,9 @@ MT_API mt_status mt_parallel_check(const mt_parallel *parallel, const mt_model_c
  * Takes token ids [b,s] if it is the first part, else what mt_rank_wire makes; gives logits
  * [b,s,v/t] if it is the last, else what mt_send gives. Here s is the length of this rank's piece,
  * a cth of the sequences: positions from context_rank times that on. (A block: [b,s,d], or
- * [b,s/t,d] with sequence parallelism, in and out.) With more than one rank `device` has no data.
- * ZeRO 3's pieces are made as pieces: the whole of a parameter is there only while its module runs.
- */
+ * [b,s/t,d] with sequence parallelism, in and out.) With more than one rank `device` has no data,
+ * or parallel has comms. ZeRO 3's pieces are made as pieces: the whole of a parameter is there only
+ * while its module runs. */
 MT_API mt_module *mt_rank_new(mt_device *device, const mt_model_config *config,
                               const mt_parallel *parallel, int64_t part);
 /* Stands for the output of the part before for sequences of `seq` tokens: [b,s,d], or [b,s/t,d]
@@ -86,7 +87,7 @@ MT_API mt_module *mt_stage_stepped(const mt_stage *stage);
  * Gradients are the sum over the microbatches; mt_stage_step divides. *loss (may be NULL): the mean
  * over all microbatches of all ranks; 0 without data. What dropout draws is a function of the
  * generator's state and of the place in the whole batch, which the data ranks' microbatches make up
- * in their order. */
+ * in their order; afterwards all ranks' generators are where one process's would be. */
 MT_API mt_status mt_stage_backward(mt_stage *stage, mt_tensor *const *tokens,
                                    mt_tensor *const *targets, double *loss);
 /* Adds up the gradients of all ranks, steps with their mean, and drops them. optimizer: over

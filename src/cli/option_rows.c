@@ -291,7 +291,8 @@ const mti_option_row mti_option_rows[] = {
     {MTI_O_SP, 0, "sp", NULL, MTI_FLAG, AT(workload.parallel.sequence), PLANNED, RANKED, 0, 0,
      "the ranks of --tp also split the sequence between the products", W(SHARED_LAYERS)},
     {MTI_O_PP, 0, "pp", "N", MTI_INT, AT(workload.parallel.pipeline), SEARCHED, RANKED, 1, 1e6,
-     "one stage of N of a 1F1B pipeline, its microbatches in flight included; on meta"},
+     "one stage of N of a 1F1B pipeline, its microbatches in flight included; on meta, or all "
+     "under mpirun"},
     {MTI_O_INTERLEAVE, 0, "interleave", "M", MTI_INT, AT(workload.parallel.interleave), SEARCHED,
      RANKED, 1, 1e6, "parts of the model in each stage (default 1)", W(STAGED)},
     {MTI_O_RANK, 0, "rank", "I", MTI_INT, AT(rank), PLANNED, RANKED, 0, 1e9,

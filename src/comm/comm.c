@@ -147,6 +147,16 @@ static void close_end(mt_comm *comm, bool failed)
 void mt_comm_free(mt_comm *comm) { close_end(comm, false); }
 void mt_comm_abort(mt_comm *comm) { close_end(comm, true); }
 
+/* ---- without others ---- */
+
+static void close_nothing(const mti_comm_end *end, bool failed) { (void)end, (void)failed; }
+
+mt_comm *mti_comm_unconnected(int64_t ranks, int64_t rank)
+{
+    static const mti_comm_kind kind = {sizeof kind, "unconnected", .close = close_nothing};
+    return mti_comm_new(&kind, &(mti_comm_end){.ranks = ranks, .rank = rank});
+}
+
 bool mti_comm_exchange(mt_comm *comm)
 {
     char error[MTI_COMM_ERROR] = "";

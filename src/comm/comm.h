@@ -72,6 +72,9 @@ typedef const mti_comm_kind *mti_comm_entry_fn(size_t n_kind);
 
 /* Takes the end over, but not on failure. */
 mt_comm *mti_comm_new(const mti_comm_kind *kind, const mti_comm_end *end);
+/* Reaches nobody: for a device without data, where it holds what is sent as long as a comm would
+ * through which it moved. */
+mt_comm *mti_comm_unconnected(int64_t ranks, int64_t rank);
 
 /* Every rank sends comm->out[r] to each rank r and receives comm->in[r] from it, its own too. */
 bool mti_comm_exchange(mt_comm *comm);

@@ -210,7 +210,7 @@ static bool backward_phase(run *r, mti_phases *phases)
         ok = backward(r, back);
         if (ok && next < n) ok = forward(r, next++);
     }
-    ok = ok && mt_comm_settle(r->workload->parallel.pipeline_comm) == MT_OK;
+    ok = ok && mt_comm_settle(mti_subject_comm(&r->subject)) == MT_OK;
     end_phase(phases, "backward", r->subject.device, began);
     return ok;
 }
@@ -276,11 +276,11 @@ static bool init_phase(run *r, mt_device *device)
            mt_module_size(r->subject.model, NULL, &m->param_bytes) == MT_OK;
 }
 
-/* The first one's; NaN without data or without a loss. */
+/* The first one's, whose backward is the first; NaN without data or without a loss. */
 static double loss_of(const run *r, double scale)
 {
     bool known = r->subject.has_loss && mt_device_has_data(r->subject.device);
-    return known ? mt_item(r->flown[0].output) / scale : NAN;
+    return known ? mt_item(r->flown[mti_subject_return(&r->subject, 0)].output) / scale : NAN;
 }
 
 /* Also measures what is reported of the first step alone: saved tensors, growth, FLOPs, loss. */
@@ -295,7 +295,7 @@ static bool first_step(run *r)
     mt_mem_get_stats(device, &before);
     if (!forward_phase(r, &m->phases, m->ledger)) return false;
     mt_mem_get_stats(device, &after);
-    if (!account_for_growth(m, r->flown, m->in_flight, r->workload->parallel.pipeline_comm, &before,
+    if (!account_for_growth(m, r->flown, m->in_flight, mti_subject_comm(&r->subject), &before,
                             &after))
         return false;
     double scale = r->memory_hooks.scaler ? mt_scaler_get(r->memory_hooks.scaler).scale : 1;

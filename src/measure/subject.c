@@ -189,6 +189,11 @@ mt_flops mti_subject_flops(const mti_subject *s, mt_flops f)
                       mti_subject_whole(s, f.recompute)};
 }
 
+mt_comm *mti_subject_comm(const mti_subject *s)
+{
+    return s->stage ? s->stage->shares->parallel.pipeline_comm : NULL;
+}
+
 /* ---- around an optimizer's step ---- */
 
 mt_module *mti_subject_stepped(const mti_subject *s)

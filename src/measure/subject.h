@@ -48,6 +48,8 @@ bool mti_subject_is_first(const mti_subject *s, int64_t k);
 /* Of the whole step, where only so many microbatches ran. */
 mt_flops mti_subject_flops(const mti_subject *s, mt_flops counted);
 uint64_t mti_subject_whole(const mti_subject *s, uint64_t counted);
+/* By which a stage's outputs leave for the next; NULL: none do. */
+mt_comm *mti_subject_comm(const mti_subject *s);
 
 /* ---- around an optimizer's step ---- */
 

@@ -31,7 +31,7 @@ bool mti_rank_run_predict(mti_rank_run *r, const mti_workload *w, const char *ad
 static uint64_t sent_by(const mt_parallel *h)
 {
     return mt_comm_sent(h->tensor_comm) + mt_comm_sent(h->context_comm) +
-           mt_comm_sent(h->data_comm) + mt_comm_sent(h->pipeline_comm);
+           mt_comm_sent(h->data_comm) + mt_comm_sent(h->pipeline_comm) + mt_comm_sent(h->ends_comm);
 }
 
 bool mti_rank_run_measure(mti_rank_run *r, const mti_workload *w, const char *advice)

@@ -27,6 +27,15 @@ static inline mt_group mti_stages(const mt_parallel *p)
 {
     return (mt_group){p->pipeline, p->stage, p->pipeline_comm};
 }
+static inline bool mti_is_end(const mt_parallel *p)
+{
+    return p->pipeline > 1 && (p->stage == 0 || p->stage == p->pipeline - 1);
+}
+/* The first stage and the last, of one of them. */
+static inline mt_group mti_ends(const mt_parallel *p)
+{
+    return (mt_group){2, p->stage != 0, p->ends_comm};
+}
 
 /* One part of one rank: consecutive layers. */
 typedef struct mti_share {
@@ -48,6 +57,8 @@ bool mti_share_make(mti_share *s, const mt_model_config *config, const mt_parall
 mt_tensor *mti_rank_loss(const mti_share *s, mt_tensor *logits, mt_tensor *target);
 /* Whether a sequence, of which each rank of c has a piece, may have this length. */
 bool mti_check_length(const char *who, const mti_share *s, int64_t seq);
+/* Whether the head has the embedding's weight. */
+bool mti_is_tied(const mt_model_config *config);
 /* How much of such a sequence a rank has between a layer's products. */
 int64_t mti_piece_length(const mti_share *s, int64_t seq);
 /* Of how many of its c pieces a rank's queries see the keys. */
@@ -115,6 +126,8 @@ bool mti_regather_end(mti_regather *r);
 bool mti_is_partial(const mt_parallel *parallel, const char *path);
 /* Whether each tensor rank has a part of the parameter. */
 bool mti_is_cut(const mt_parallel *parallel, const char *path);
+/* Whether it is the embedding's weight or, under another path, the head's. */
+bool mti_is_vocabulary(const char *path);
 
 /* Gives m, a rank's part, its share of the weights that the whole model would draw from the
  * generator's state (seed, offset), and leaves the generator as the whole model would. cutter: of
@@ -156,7 +169,7 @@ mti_turn mti_schedule_at(const mti_schedule *s, int64_t k, bool backward);
 
 /* Pieces of the parameters of `model` that train and, from stage 2 on, of their gradients. */
 typedef struct mti_zero mti_zero;
-mti_zero *mti_zero_new(const mt_parallel *parallel, mt_device *device, mt_module *model);
+mti_zero *mti_zero_new(const mt_parallel *parallel, bool tied, mt_device *device, mt_module *model);
 void mti_zero_free(mti_zero *zero);
 /* The module whose parameters an optimizer steps: pieces, or the model. */
 mt_module *mti_zero_stepped(const mti_zero *zero);
@@ -167,6 +180,21 @@ bool mti_zero_after_step(mti_zero *zero);
 bool mti_zero_squares(const mti_zero *zero, double *out);
 /* Of the gradients of parameters that are there now. */
 bool mti_zero_grad_bytes(const mti_zero *zero, size_t *bytes);
+
+/* ---- what dropout draws in a pipeline (draws.c) ---- */
+
+/* How many counters of the generator each part of the model takes for one microbatch. */
+typedef struct mti_draws {
+    int64_t batch, seq, n;
+    uint64_t *parts; /* [n] in the model's order; mti_free it; NULL at first */
+} mti_draws;
+
+/* Whether the stages' dropout has to be told where one process would draw. */
+bool mti_draws_needed(const mt_device *device, const mti_share *share);
+/* Finds them for this batch, unless *d has them. */
+bool mti_draws_find(mti_draws *d, const mti_share *share, int64_t batch, int64_t seq);
+/* Counters before part `nth` of the model; nth = n: of all. */
+uint64_t mti_draws_before(const mti_draws *d, int64_t nth);
 
 /* ---- all that one rank has (stage.c) ---- */
 
@@ -179,7 +207,9 @@ typedef struct mt_stage {
     mt_module *joined;
     mti_zero *zero;
     int64_t layers;
-    uint64_t n_params; /* before ZeRO cuts them */
+    uint64_t n_params;    /* before ZeRO cuts them */
+    mt_comm *unconnected; /* the shares' pipeline_comm on a device without data, if none is given */
+    mti_draws draws;
 } mti_stage;
 
 /* seq: 0 if it is not known yet. lora: the adapters of mt_lora_add for every linear; NULL: none.

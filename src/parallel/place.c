@@ -33,6 +33,18 @@ mt_status mt_parallel_locate(mt_parallel *parallel, int64_t number)
     return MT_OK;
 }
 
+/* The first stage and the last; the ranks between them are left with none. */
+static bool split_ends(mt_parallel *parallel, const mt_parallel *h, mt_comm *world, int64_t number,
+                       int64_t of_a_stage)
+{
+    bool end = parallel->stage == 0 || parallel->stage == h->pipeline - 1;
+    mt_comm *comm = mt_comm_split(world, end ? number % of_a_stage : of_a_stage, number);
+    bool made = comm != NULL;
+    if (!end) mt_comm_free(comm), comm = NULL;
+    parallel->ends_comm = comm;
+    return made;
+}
+
 /* The ranks of each group keep their order among all. */
 static bool split(mt_parallel *parallel, const mt_parallel *h, mt_comm *world, int64_t number)
 {
@@ -42,7 +54,8 @@ static bool split(mt_parallel *parallel, const mt_parallel *h, mt_comm *world, i
                 world, number / pieces * h->tensor + parallel->tensor_rank, number)) &&
            (parallel->data_comm = mt_comm_split(
                 world, parallel->stage * h->tensor + parallel->tensor_rank, number)) &&
-           (parallel->pipeline_comm = mt_comm_split(world, number % of_a_stage, number));
+           (parallel->pipeline_comm = mt_comm_split(world, number % of_a_stage, number)) &&
+           (h->pipeline == 1 || split_ends(parallel, h, world, number, of_a_stage));
 }
 
 mt_status mt_parallel_place(mt_parallel *parallel, mt_comm *world)
@@ -59,7 +72,8 @@ mt_status mt_parallel_place(mt_parallel *parallel, mt_comm *world)
                         " x context %" PRId64 " x data %" PRId64 " x pipeline %" PRId64
                         " need %" PRId64,
                         group.ranks, h.tensor, h.context, h.data, h.pipeline, all);
-    placed.tensor_comm = placed.context_comm = placed.data_comm = placed.pipeline_comm = NULL;
+    placed.tensor_comm = placed.context_comm = placed.data_comm = NULL;
+    placed.pipeline_comm = placed.ends_comm = NULL;
     if (mt_parallel_locate(&placed, group.rank) != MT_OK) return mt_last_status();
     if (split(&placed, &h, world, group.rank)) {
         *parallel = placed;
@@ -76,6 +90,7 @@ void mt_parallel_close(mt_parallel *parallel)
     mt_comm_free(parallel->context_comm);
     mt_comm_free(parallel->data_comm);
     mt_comm_free(parallel->pipeline_comm);
-    parallel->tensor_comm = parallel->context_comm = parallel->data_comm = parallel->pipeline_comm =
-        NULL;
+    mt_comm_free(parallel->ends_comm);
+    parallel->tensor_comm = parallel->context_comm = parallel->data_comm = NULL;
+    parallel->pipeline_comm = parallel->ends_comm = NULL;
 }

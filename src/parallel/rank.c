@@ -187,11 +187,10 @@ static mt_module *tied_new(mt_device *device, const mt_model_config *c, mt_tenso
 static bool add_head(mt_module *m, mt_device *device, const mti_share *s, mt_tensor **shared)
 {
     const mt_model_config *c = &s->local;
-    bool tied = c->kind == MT_MODEL_LLAMA ? c->tied : !c->untied;
     if (c->kind == MT_MODEL_BERT && !mt_module_add_child(m, "head", mti_bert_head_new(device, c)))
         return false;
     if (c->norm != MT_NORM_POST && !mti_add_norm(m, "ln_f", device, c)) return false;
-    if (!tied)
+    if (!mti_is_tied(c))
         return mt_module_add_child(
             m, product_name(s),
             mt_linear_new(device, c->dtype, c->hidden, c->vocab, false, MTI_INIT_STD));
@@ -264,21 +263,19 @@ static bool check_reach(mt_device *device, const mt_parallel *h, const mt_lora_o
     const mt_group data = mti_data_group(h);
     bool several = h->tensor > 1 || data.ranks > 1 || h->pipeline > 1;
     if (!mt_device_has_data(device) || !several) return true;
-    if (h->pipeline > 1)
+    if ((h->tensor > 1 && !h->tensor_comm) || (h->context > 1 && !h->context_comm) ||
+        (data.ranks > 1 && !data.comm) || (h->pipeline > 1 && !h->pipeline_comm) ||
+        (mti_is_end(h) && !h->ends_comm))
         return mti_fail_bool(MT_ERR_UNSUPPORTED,
-                             "rank: %lld stages on %s; need 1, or meta, where no data has to move",
-                             (long long)h->pipeline, mt_device_kind(device));
-    if ((h->tensor > 1 && !h->tensor_comm) || (data.ranks > 1 && !data.comm) ||
-        (h->context > 1 && !h->context_comm))
-        return mti_fail_bool(MT_ERR_UNSUPPORTED,
-                             "rank: %lld x %lld ranks on %s without a comm; need their comms "
-                             "(mt_parallel_place), or meta, where no data has to move",
-                             (long long)h->tensor, (long long)data.ranks, mt_device_kind(device));
-    return !lora ||
-           mti_fail_bool(MT_ERR_UNSUPPORTED,
-                         "rank: adapters among %lld x %lld ranks on %s; need 1 rank, or "
-                         "meta",
-                         (long long)h->tensor, (long long)data.ranks, mt_device_kind(device));
+                             "rank: %lld x %lld x %lld ranks on %s without a comm; need their "
+                             "comms (mt_parallel_place), or meta, where no data has to move",
+                             (long long)h->tensor, (long long)data.ranks, (long long)h->pipeline,
+                             mt_device_kind(device));
+    return !lora || mti_fail_bool(MT_ERR_UNSUPPORTED,
+                                  "rank: adapters among %lld x %lld x %lld ranks on %s; need 1 "
+                                  "rank, or meta",
+                                  (long long)h->tensor, (long long)data.ranks,
+                                  (long long)h->pipeline, mt_device_kind(device));
 }
 
 /* A mask of attention's weights is drawn row by row, each as long as the keys that its query can
@@ -310,21 +307,21 @@ mt_module *mti_rank_new(mt_device *device, const mt_model_config *config,
     if (!mti_share_make(&made, config, parallel, part)) return NULL;
     const mt_parallel *h = &made.parallel;
     const int64_t replicas = mti_data_group(h).ranks;
-    bool pieces = h->zero == 3 && replicas > 1, drawn = h->tensor > 1 || replicas > 1;
+    bool pieces = h->zero == 3 && replicas > 1, shared = h->tensor > 1 || replicas > 1;
     if (!check_reach(device, h, lora) || !check_masks(device, &made) || !check_pieces(pieces, lora))
         return NULL;
     mti_share *s = mti_malloc(sizeof *s);
     if (!s) return NULL;
     *s = made;
-    mt_tensor *shared;
+    mt_tensor *tied;
     mti_cutter cutter = {.device = device, .group = mti_data_group(h)};
     uint64_t seed, offset;
     mt_rng_get(device, &seed, &offset);
-    mt_module *m = pieces ? make_in_pieces(s, lora, &cutter) : make(device, s, lora, &shared);
-    if (mt_device_has_data(device) && drawn)
+    mt_module *m = pieces ? make_in_pieces(s, lora, &cutter) : make(device, s, lora, &tied);
+    if (mt_device_has_data(device) && (shared || h->pipeline > 1))
         m = mti_module_complete(
             m, m && mti_rank_draw(m, &made, pieces ? &cutter : NULL, seed, offset) &&
-                   mti_share_draws(m, &made.parallel));
+                   (!shared || mti_share_draws(m, &made.parallel)));
     mti_free(cutter.shapes.at);
     return m;
 }

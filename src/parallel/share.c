@@ -58,9 +58,10 @@ static bool check_comm(const char *field, const mt_group *group)
 static bool check_comms(const mt_parallel *h)
 {
     const mt_group tensor = mti_tensor_group(h), context = mti_context_group(h),
-                   data = mti_data_group(h), stages = mti_stages(h);
+                   data = mti_data_group(h), stages = mti_stages(h), ends = mti_ends(h);
     return check_comm("tensor_comm", &tensor) && check_comm("context_comm", &context) &&
-           check_comm("data_comm", &data) && check_comm("pipeline_comm", &stages);
+           check_comm("data_comm", &data) && check_comm("pipeline_comm", &stages) &&
+           check_comm("ends_comm", &ends);
 }
 
 static int64_t layers_of(const mt_model_config *c) { return mti_is_whole(c->kind) ? c->layers : 1; }
@@ -135,6 +136,11 @@ bool mti_check_length(const char *who, const mti_share *s, int64_t seq)
                                            "%s: %" PRId64 " tokens in a row are cut among %" PRId64
                                            " ranks; need a multiple",
                                            who, seq, cut);
+}
+
+bool mti_is_tied(const mt_model_config *c)
+{
+    return c->kind == MT_MODEL_LLAMA ? c->tied : !c->untied;
 }
 
 int64_t mti_piece_length(const mti_share *s, int64_t seq)

@@ -1,5 +1,6 @@
 /* stage.c: all that one rank has: the parts of its stage, and what ZeRO leaves of their states. */
 #include <stdio.h>
+#include "comm/comm.h"
 #include "memtape/optimizer.h"
 #include "parallel/parallel.h"
 
@@ -56,7 +57,10 @@ static bool count_params(mti_stage *s, const mt_model_config *config, int64_t pa
 static bool make_parts(mti_stage *s, mt_device *device, const mt_model_config *config,
                        const mt_parallel *parallel, const mt_lora_options *lora)
 {
+    uint64_t seed, offset;
+    mt_rng_get(device, &seed, &offset);
     for (int64_t i = 0; i < s->schedule.n_parts; i++) {
+        if (mt_device_has_data(device)) mt_rng_set(device, seed, offset); /* one process's */
         if (!mti_share_make(&s->shares[i], config, parallel, i) ||
             !count_params(s, config, i, lora) ||
             !(s->parts[i] = mti_rank_new(device, config, parallel, i, lora)))
@@ -64,6 +68,15 @@ static bool make_parts(mti_stage *s, mt_device *device, const mt_model_config *c
         s->layers += s->shares[i].to - s->shares[i].from;
     }
     return true;
+}
+
+/* On a device without data a stage holds what it sends as long as if it moved. */
+static bool hold_messages(mti_stage *s, mt_parallel *h)
+{
+    if (h->pipeline == 1 || h->pipeline_comm || mt_device_has_data(s->device)) return true;
+    s->unconnected = mti_comm_unconnected(h->pipeline, h->stage);
+    h->pipeline_comm = s->unconnected;
+    return s->unconnected != NULL;
 }
 
 bool mti_stage_make(mti_stage *s, mt_device *device, const mt_model_config *config,
@@ -76,13 +89,17 @@ bool mti_stage_make(mti_stage *s, mt_device *device, const mt_model_config *conf
         return false;
     s->device = device;
     s->schedule = mti_schedule_of(&first.parallel);
+    if (mt_device_has_data(device)) s->schedule.run = first.parallel.microbatches;
     size_t n = (size_t)s->schedule.n_parts;
     s->shares = mti_calloc(n, sizeof *s->shares);
     s->parts = mti_calloc(n, sizeof *s->parts);
-    if (!s->shares || !s->parts || !make_parts(s, device, config, parallel, lora)) return false;
+    if (!s->shares || !s->parts || !hold_messages(s, &first.parallel) ||
+        !make_parts(s, device, config, &first.parallel, lora))
+        return false;
     if (n > 1) s->joined = join(s->parts, s->schedule.n_parts);
     s->model = n > 1 ? s->joined : s->parts[0];
-    s->zero = s->model ? mti_zero_new(&first.parallel, device, s->model) : NULL;
+    bool tied = mti_is_whole(first.whole.kind) && mti_is_tied(&first.whole);
+    s->zero = s->model ? mti_zero_new(&first.parallel, tied, device, s->model) : NULL;
     return s->zero != NULL;
 }
 
@@ -91,6 +108,8 @@ void mti_stage_free(mti_stage *s)
     mti_zero_free(s->zero);
     mt_module_free(s->joined);
     for (int64_t i = 0; s->parts && i < s->schedule.n_parts; i++) mt_module_free(s->parts[i]);
+    mt_comm_free(s->unconnected);
+    mti_free(s->draws.parts);
     mti_free(s->parts);
     mti_free(s->shares);
     *s = (mti_stage){0};

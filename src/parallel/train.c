@@ -39,6 +39,8 @@ typedef struct turns {
     int64_t n;                                 /* forwards, and backwards */
     mt_tensor **outputs;                       /* [n]: between forward and backward */
     double loss;                               /* the sum of this rank's */
+    uint64_t seed, *draws; /* [microbatches + 1]: where one process draws for each, and at last;
+                            * NULL: in the order of these forwards */
 } turns;
 
 static mt_tensor *input_of(const turns *t, const mti_share *share, mti_turn turn)
@@ -59,10 +61,42 @@ static mt_tensor *run(const turns *t, const mti_share *share, mti_turn turn)
     return y;
 }
 
+/* Each microbatch's tokens may be of another shape. */
+static bool find_draws(const turns *t, int64_t micro)
+{
+    const int64_t *shape = mt_shape(t->tokens[micro]);
+    return mti_draws_find(&t->stage->draws, t->stage->shares, shape[0], shape[1]);
+}
+
+static bool place_draws(turns *t)
+{
+    const int64_t n = t->stage->shares->parallel.microbatches;
+    if (!mti_draws_needed(t->stage->device, t->stage->shares)) return true;
+    if (!(t->draws = mti_calloc((size_t)n + 1, sizeof *t->draws))) return false;
+    mt_rng_get(t->stage->device, &t->seed, &t->draws[0]);
+    for (int64_t i = 0; i < n; i++) {
+        if (!find_draws(t, i)) return false;
+        t->draws[i + 1] = t->draws[i] + mti_draws_before(&t->stage->draws, t->stage->draws.n);
+    }
+    return true;
+}
+
+/* From where this part draws for this microbatch. */
+static bool begin_draws(const turns *t, mti_turn turn)
+{
+    const mt_parallel *h = &t->stage->shares->parallel;
+    if (!t->draws) return true;
+    if (!find_draws(t, turn.micro)) return false;
+    uint64_t before = mti_draws_before(&t->stage->draws, turn.part * h->pipeline + h->stage);
+    mt_rng_set(t->stage->device, t->seed, t->draws[turn.micro] + before);
+    return true;
+}
+
 static bool forward(turns *t, int64_t k)
 {
     const mti_turn turn = mti_schedule_at(&t->stage->schedule, k, false);
     const mti_share *share = &t->stage->shares[turn.part];
+    if (!begin_draws(t, turn)) return false;
     mt_tensor *y = t->outputs[k] = run(t, share, turn);
     if (y && share->last && mt_device_has_data(t->stage->device)) t->loss += mt_item(y);
     return y && mt_set_category(y, MT_OUTPUT) == MT_OK;
@@ -111,6 +145,8 @@ static bool take_turns(turns *t)
         ok = backward(t, back);
         if (ok && next < t->n) ok = forward(t, next++);
     }
+    if (ok && t->draws)
+        mt_rng_set(t->stage->device, t->seed, t->draws[t->stage->shares->parallel.microbatches]);
     return ok;
 }
 
@@ -142,9 +178,10 @@ mt_status mt_stage_backward(mt_stage *s, mt_tensor *const *tokens, mt_tensor *co
     turns t = {
         .stage = s, .tokens = tokens, .targets = targets, .n = h->microbatches * h->interleave};
     if (!(t.outputs = mti_calloc((size_t)t.n, sizeof *t.outputs))) return mt_last_status();
-    bool ok = take_turns(&t);
+    bool ok = place_draws(&t) && take_turns(&t);
     for (int64_t i = 0; i < t.n; i++) mt_release(t.outputs[i]);
     mti_free(t.outputs);
+    mti_free(t.draws);
     const mt_group data = mti_data_group(h), stages = mti_stages(h);
     ok = ok && mt_comm_settle(h->pipeline_comm) == MT_OK &&
          mti_replicas_sum(s->device, &data, &t.loss) &&

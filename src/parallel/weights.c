@@ -67,6 +67,12 @@ bool mti_is_cut(const mt_parallel *h, const char *path)
     return h->tensor > 1 && (is_one_of(path, rows) || (!is_bias(path) && is_one_of(path, columns)));
 }
 
+bool mti_is_vocabulary(const char *path)
+{
+    static const char *const names[] = {"wte", "lm_head", "decoder", NULL};
+    return !is_bias(path) && is_one_of(path, names);
+}
+
 /* Several products side by side: this rank has some rows of each. */
 static void add_bands(part *p, const mti_share *s, const char *path, int64_t rows)
 {
@@ -82,8 +88,7 @@ static void add_bands(part *p, const mti_share *s, const char *path, int64_t row
         add_band(p, r * own->ffn, own->ffn);
         add_band(p, all->ffn + r * own->ffn, own->ffn);
     } else {
-        bool cut = rows != p->whole_rows || is_called(path, "wte") || is_called(path, "lm_head") ||
-                   is_called(path, "decoder");
+        bool cut = rows != p->whole_rows || is_called(path, "decoder") || mti_is_vocabulary(path);
         add_band(p, cut ? r * rows : 0, rows);
     }
 }

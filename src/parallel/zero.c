@@ -17,6 +17,8 @@ struct mti_zero {
     mt_device *device; /* borrowed */
     mt_parallel parallel;
     mt_group data;
+    bool tied_ends;    /* this is the first stage or the last, and the head has the embedding's
+                        * weight */
     mt_module *pieces; /* of stages 1 and 2: views of the parameters that train; else NULL */
     MTI_VEC(piece) all;
 };
@@ -89,13 +91,14 @@ static mt_tensor *no_forward(mt_module *self, mt_tensor *x)
     return mt_retain(x);
 }
 
-mti_zero *mti_zero_new(const mt_parallel *parallel, mt_device *device, mt_module *model)
+mti_zero *mti_zero_new(const mt_parallel *parallel, bool tied, mt_device *device, mt_module *model)
 {
     mti_zero *z = mti_calloc(1, sizeof *z);
     if (!z) return NULL;
     z->model = model;
     z->device = device;
     z->parallel = *parallel;
+    z->tied_ends = tied && mti_is_end(parallel);
     z->data = mti_data_group(parallel);
     z->stage = z->data.ranks > 1 ? parallel->zero : 0;
     if (z->stage != 1 && z->stage != 2) return z;
@@ -166,9 +169,25 @@ static bool add_up_parts(const mti_zero *z)
     return ok;
 }
 
-bool mti_zero_before_step(mti_zero *z) { return add_up(z) && add_up_parts(z); }
+/* Between the first stage and the last: of a tied embedding each has a copy, which stays equal. */
+static bool add_up_ends(const mti_zero *z)
+{
+    const mt_group ends = mti_ends(&z->parallel);
+    const mt_named_tensor *list;
+    size_t n;
+    bool ok = !z->tied_ends || mt_module_params(mti_zero_stepped(z), &list, &n) == MT_OK;
+    for (size_t i = 0; ok && z->tied_ends && i < n; i++) {
+        mt_tensor *g = mt_grad(list[i].tensor);
+        ok =
+            !g || !mti_is_vocabulary(list[i].name) || mti_replicas_meet(g, MTI_REPLICAS_SUM, &ends);
+    }
+    return ok;
+}
 
-/* Of the gradients of this rank; of what all tensor ranks have, the first one's count. */
+bool mti_zero_before_step(mti_zero *z) { return add_up(z) && add_up_parts(z) && add_up_ends(z); }
+
+/* Of the gradients of this rank; of what all tensor ranks have, the first one's count, and of a
+ * tied embedding the first stage's. */
 static bool own_squares(const mti_zero *z, double *out)
 {
     const mt_named_tensor *list;
@@ -179,6 +198,7 @@ static bool own_squares(const mti_zero *z, double *out)
     for (size_t i = 0; items && i < n; i++) {
         const mt_tensor *g = mt_grad(list[i].tensor);
         bool counts = !z->parallel.tensor_rank || mti_is_cut(&z->parallel, list[i].name);
+        if (z->tied_ends && z->parallel.stage && mti_is_vocabulary(list[i].name)) counts = false;
         if (!g || !counts) continue;
         items[n_items++] = (mti_opt_item){
             .n = mt_numel(g), .dtype = g->view.dtype, .p = g->view.data, .g = g->view.data};

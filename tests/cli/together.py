@@ -60,21 +60,22 @@ def ranks_of(p, n, what):
 
 
 # ---- on meta: each rank is the one that a profile of its own shows ----
-division = ["--tp", 2, "--dp", 2, "--zero", 1]
-for i, r in enumerate(ranks_of(together(4, *MODEL, *division, "--device", "meta", "--json", "-"), 4,
-                               "four ranks on meta")):
-    alone = profile(*MODEL[1:], *division, "--rank", i, "--device", "meta")
-    for key in ("saved", "steady", "phases", "params"):
-        check(r[key] == alone[key], f"{key} of rank {i} is not what it is in a profile of its own")
-ranks_of(together(4, *MODEL, "--pp", 2, "--dp", 2, "--microbatches", 4, "--device", "meta",
-                  "--json", "-"), 4, "two stages on meta")
+for division in (["--tp", 2, "--dp", 2, "--zero", 1], ["--pp", 2, "--dp", 2, "--microbatches", 4]):
+    what = f"{' '.join(map(str, division))} on meta"
+    for i, r in enumerate(ranks_of(together(4, *MODEL, *division, "--device", "meta", "--json", "-"), 4, what)):
+        alone = profile(*MODEL[1:], *division, "--rank", i, "--device", "meta")
+        for key in ("saved", "steady", "phases", "params"):
+            check(r[key] == alone[key], f"{what}: {key} of rank {i} is not what it is in a profile of its own")
 
 # ---- on the CPU: what each rank has is what meta predicted ----
 n_equal = 0
 for n, *division in ((2, "--dp", 2), (4, "--dp", 4, "--zero", 1), (3, "--dp", 3, "--zero", 2),
                      (4, "--dp", 4, "--zero", 3), (4, "--tp", 2, "--dp", 2),
                      (2, "--tp", 2, "--sp", "--dropout", 0.1, "--checkpoint", "full"),
-                     (2, "--dp", 2, "--microbatches", 2, "--amp", "bf16")):
+                     (2, "--dp", 2, "--microbatches", 2, "--amp", "bf16"),
+                     (2, "--pp", 2, "--microbatches", 5, "--dropout", 0.1),
+                     (2, "-l", 4, "--pp", 2, "--interleave", 2, "--checkpoint", "full"),
+                     (4, "--pp", 2, "--dp", 2, "--zero", 3, "--microbatches", 3)):
     what = " ".join(map(str, division))
     for r in ranks_of(together(n, *MODEL, *division, "--json", "-"), n, what):
         got = {"saved": r["saved"]["bytes"], "peak": r["steady"]["peak"],

@@ -1,4 +1,4 @@
-/* as_ranks.c: threads as ranks. */
+/* as_ranks.c: threads as ranks, and their models. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,9 +34,34 @@ void mtt_as_ranks(int64_t ranks, mtt_ranked_fn *run, void *user)
     for (int64_t i = 0; i < ranks; i++) pthread_join(threads[i], NULL);
 }
 
+static int64_t at_least_1(int64_t n) { return n ? n : 1; }
+
+int64_t mtt_count_ranks(const mt_parallel *h)
+{
+    return at_least_1(h->tensor) * at_least_1(h->context) * at_least_1(h->data) *
+           at_least_1(h->pipeline);
+}
+
 void mtt_need(bool ok, const char *what, const char *file, int line)
 {
     if (ok) return;
     fprintf(stderr, "%s:%d: not so: %s (%s)\n", file, line, what, mt_last_error());
     abort();
 }
+
+/* ---- models ---- */
+
+const mt_model_config mtt_models[MTT_MODELS] = {
+    {.hidden = 32, .heads = 4, .layers = 2, .vocab = 61, .context = 16},
+    {.hidden = 32, .heads = 4, .layers = 2, .vocab = 64, .context = 16, .untied = true},
+    {.kind = MT_MODEL_LLAMA,
+     .hidden = 32,
+     .heads = 8,
+     .kv_heads = 4,
+     .layers = 2,
+     .vocab = 61,
+     .context = 16,
+     .ffn = 48},
+    {.kind = MT_MODEL_BERT, .hidden = 32, .heads = 4, .layers = 2, .vocab = 61, .context = 16},
+};
+const char *const mtt_model_names[MTT_MODELS] = {"gpt", "gpt, untied", "llama", "bert"};

@@ -1,49 +1,47 @@
 /* What every rank takes is what the device without data said it would: saved bytes, allocated,
  * peaks, reserved, phase by phase, and the bytes that it sends. */
+#include <stdatomic.h>
 #include <stdio.h>
-#include <string.h>
 #include "as_ranks.h"
 #include "base/base.h"
 #include "measure/step.h"
 
-static const mt_model_config models[] = {
-    {.hidden = 32, .heads = 4, .layers = 2, .vocab = 64, .context = 16},
-    {.hidden = 32,
-     .heads = 4,
-     .layers = 2,
-     .vocab = 64,
-     .context = 16,
-     .untied = true,
-     .dropout = 0.1,
-     .attention = MT_ATTENTION_MATH,
-     .dtype = MT_BF16},
-    {.kind = MT_MODEL_LLAMA,
-     .hidden = 32,
-     .heads = 8,
-     .kv_heads = 4,
-     .layers = 2,
-     .vocab = 64,
-     .context = 16,
-     .ffn = 48,
-     .dtype = MT_BF16},
-    {.kind = MT_MODEL_BERT,
-     .hidden = 32,
-     .heads = 4,
-     .layers = 2,
-     .vocab = 64,
-     .context = 16,
-     .dropout = 0.1},
-};
+/* Both attentions, both widths; a vocabulary that nothing is added to. */
+static mt_model_config model(int i, int64_t layers)
+{
+    mt_model_config c = mtt_models[i];
+    c.vocab = 64, c.layers = layers;
+    if (i == MTT_GPT_UNTIED) c.attention = MT_ATTENTION_MATH;
+    if (i == MTT_GPT_UNTIED || i == MTT_BERT) c.dropout = 0.1;
+    if (i == MTT_GPT_UNTIED || i == MTT_LLAMA) c.dtype = MT_BF16;
+    mtt_ok(mt_model_config_resolve(&c, &c));
+    return c;
+}
+
+/* Figures that are as predicted. */
+static atomic_llong n_equal;
+static bool is_same(uint64_t a, uint64_t b)
+{
+    if (a == b) n_equal++;
+    return a == b;
+}
+
+static bool same_categories(const size_t *a, const size_t *b)
+{
+    bool same = true;
+    for (int i = 0; i < MT_CATEGORY_COUNT; i++) same = is_same(a[i], b[i]) && same;
+    return same;
+}
 
 static bool same_phases(const mti_phases *a, const mti_phases *b)
 {
     bool same = a->n == b->n;
     for (int i = 0; same && i < a->n; i++) {
         const mti_phase *p = &a->at[i], *q = &b->at[i];
-        same = p->allocated == q->allocated && p->peak == q->peak && p->reserved == q->reserved &&
-               p->reserved_peak == q->reserved_peak &&
-               !memcmp(p->by_category, q->by_category, sizeof p->by_category) &&
-               !memcmp(p->at_peak, q->at_peak, sizeof p->at_peak);
+        same = is_same(p->allocated, q->allocated) && is_same(p->peak, q->peak) &&
+               is_same(p->reserved, q->reserved) && is_same(p->reserved_peak, q->reserved_peak) &&
+               same_categories(p->by_category, q->by_category) &&
+               same_categories(p->at_peak, q->at_peak);
         if (!same)
             fprintf(stderr,
                     "%s: allocated %zu %zu, peak %zu %zu, reserved %zu %zu, at most %zu %zu\n",
@@ -70,22 +68,47 @@ static void measure_one_rank(mt_comm *world, void *user)
     mti_measurement a, b;
     MTT_NEED(cpu && meta && mti_measure(&a, cpu, &w, NULL));
     MTT_NEED(mti_measure(&b, meta, &predicted, NULL));
-    MTT_NEED(mt_ledger_bytes(a.ledger) == mt_ledger_bytes(b.ledger));
-    MTT_NEED(mt_ledger_count(a.ledger) == mt_ledger_count(b.ledger));
-    MTT_NEED(a.param_bytes == b.param_bytes && a.grad_bytes == b.grad_bytes);
-    MTT_NEED(a.optimizer_bytes == b.optimizer_bytes);
+    MTT_NEED(is_same(mt_ledger_bytes(a.ledger), mt_ledger_bytes(b.ledger)));
+    MTT_NEED(is_same(mt_ledger_count(a.ledger), mt_ledger_count(b.ledger)));
+    MTT_NEED(is_same(a.param_bytes, b.param_bytes) && is_same(a.grad_bytes, b.grad_bytes));
+    MTT_NEED(is_same(a.optimizer_bytes, b.optimizer_bytes));
     MTT_NEED(same_phases(&a.phases, &b.phases) && same_phases(&a.steady.phases, &b.steady.phases));
-    MTT_NEED(a.steady.peak == b.steady.peak && a.steady.reserved == b.steady.reserved);
-    const mt_traffic counted = mt_traffic_get(cpu), told = mt_traffic_get(meta);
-    MTT_NEED(sent(&counted) == sent(&told));
+    MTT_NEED(is_same(a.steady.peak, b.steady.peak) &&
+             is_same(a.steady.reserved, b.steady.reserved));
+    MTT_NEED(is_same(sent(&a.steady.traffic), sent(&b.steady.traffic)));
+    const mt_traffic counted = mt_traffic_get(cpu);
     MTT_NEED(sent(&counted) ==
              mt_comm_sent(w.parallel.tensor_comm) + mt_comm_sent(w.parallel.context_comm) +
-                 mt_comm_sent(w.parallel.data_comm) + mt_comm_sent(w.parallel.pipeline_comm));
+                 mt_comm_sent(w.parallel.data_comm) + mt_comm_sent(w.parallel.pipeline_comm) +
+                 mt_comm_sent(w.parallel.ends_comm));
     mti_measurement_free(&a);
     mti_measurement_free(&b);
     mt_device_release(cpu);
     mt_device_release(meta);
     mt_parallel_close(&w.parallel);
+}
+
+/* Every model under three kinds of checkpoints. -> ranks */
+static int64_t measure_all(const mt_parallel *splits, size_t n_splits, int64_t layers)
+{
+    static const char *const checkpoints[] = {"none", "full", "selective"};
+    int64_t ranks = 0;
+    for (int i = 0; i < MTT_MODELS; i++)
+        for (size_t k = 0; k < n_splits; k++)
+            for (int c = 0; c < 3; c++) {
+                mti_workload w = {.config = model(i, layers),
+                                  .batch = 2,
+                                  .seq = 16,
+                                  .seed = 3,
+                                  .optimizer = MTI_OPT_ADAMW,
+                                  .memory = {.checkpoint = checkpoints[c], .master = true},
+                                  .ranked = true,
+                                  .parallel = splits[k]};
+                if (splits[k].context > 1) w.config.dropout = 0; /* masks are refused */
+                mtt_as_ranks(mtt_count_ranks(&splits[k]), measure_one_rank, &w);
+                ranks += mtt_count_ranks(&splits[k]);
+            }
+    return ranks;
 }
 
 static void every_rank_takes_what_was_predicted_for_it(void **state)
@@ -103,39 +126,60 @@ static void every_rank_takes_what_was_predicted_for_it(void **state)
                                          {.data = 2, .zero = 3},
                                          {.data = 3, .zero = 1, .microbatches = 2},
                                          {.data = 3, .zero = 2},
-                                         {.data = 3, .zero = 3},
-                                         {.context = 2},
-                                         {.context = 4, .zero = 1},
-                                         {.tensor = 2, .context = 2, .zero = 2},
-                                         {.context = 2, .data = 2, .zero = 3, .microbatches = 2},
-                                         {.tensor = 2, .sequence = true, .context = 2, .zero = 3}};
-    int64_t ranks = 0;
-    static const char *const checkpoints[] = {"none", "full", "selective"};
-    for (size_t i = 0; i < sizeof models / sizeof *models; i++)
-        for (size_t k = 0; k < sizeof splits / sizeof *splits; k++)
-            for (int c = 0; c < 3; c++) {
-                mti_workload w = {.batch = 2,
-                                  .seq = 16,
-                                  .seed = 3,
-                                  .optimizer = MTI_OPT_ADAMW,
-                                  .memory = {.checkpoint = checkpoints[c], .master = true},
-                                  .ranked = true,
-                                  .parallel = splits[k]};
-                mtt_ok(mt_model_config_resolve(&models[i], &w.config));
-                const mt_parallel *h = &splits[k];
-                int64_t n = (h->tensor ? h->tensor : 1) * (h->context ? h->context : 1) *
-                            (h->data ? h->data : 1);
-                if (h->context > 1) w.config.dropout = 0; /* masks are refused */
-                mtt_as_ranks(n, measure_one_rank, &w);
-                ranks += n;
-            }
-    print_message("%lld ranks took what was predicted for each\n", (long long)ranks);
+                                         {.data = 3, .zero = 3}};
+    n_equal = 0;
+    long long ranks = (long long)measure_all(splits, sizeof splits / sizeof *splits, 2);
+    print_message("%lld ranks took what was predicted for each: %lld figures are equal\n", ranks,
+                  (long long)n_equal);
+}
+
+static void every_piece_of_sequences_takes_what_was_predicted_for_it(void **state)
+{
+    (void)state;
+    static const mt_parallel splits[] = {
+        {.context = 2},
+        {.context = 4, .zero = 1},
+        {.tensor = 2, .context = 2, .zero = 2},
+        {.context = 2, .data = 2, .zero = 3, .microbatches = 2},
+        {.tensor = 2, .sequence = true, .context = 2, .zero = 3},
+        {.context = 2, .pipeline = 2, .microbatches = 3},
+        {.context = 2, .pipeline = 2, .interleave = 2, .data = 2, .zero = 1, .microbatches = 4}};
+    n_equal = 0;
+    long long ranks = (long long)measure_all(splits, sizeof splits / sizeof *splits, 4);
+    print_message("%lld pieces' ranks took what was predicted for each: %lld figures are equal\n",
+                  ranks, (long long)n_equal);
+}
+
+static void every_stage_takes_what_was_predicted_for_it(void **state)
+{
+    (void)state;
+    static const mt_parallel splits[] = {
+        {.pipeline = 2, .microbatches = 1},
+        {.pipeline = 2, .microbatches = 8},
+        {.pipeline = 4},
+        {.pipeline = 4, .microbatches = 12},
+        {.pipeline = 2, .interleave = 2},
+        {.pipeline = 2, .interleave = 2, .microbatches = 8},
+        {.tensor = 2, .pipeline = 2, .microbatches = 3},
+        {.tensor = 2, .sequence = true, .pipeline = 2, .interleave = 2, .microbatches = 4},
+        {.pipeline = 2, .data = 2, .microbatches = 4},
+        {.pipeline = 2, .data = 2, .zero = 1, .microbatches = 4},
+        {.pipeline = 2, .interleave = 2, .data = 2, .zero = 2, .microbatches = 4},
+        {.pipeline = 2, .data = 3, .zero = 3, .microbatches = 3},
+        {.tensor = 2, .sequence = true, .pipeline = 2, .data = 2, .zero = 1},
+        {.tensor = 2, .sequence = true, .pipeline = 2, .interleave = 2, .data = 2, .zero = 3}};
+    n_equal = 0;
+    long long ranks = (long long)measure_all(splits, sizeof splits / sizeof *splits, 4);
+    print_message("%lld stages' ranks took what was predicted for each: %lld figures are equal\n",
+                  ranks, (long long)n_equal);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_rank_takes_what_was_predicted_for_it),
+        cmocka_unit_test(every_piece_of_sequences_takes_what_was_predicted_for_it),
+        cmocka_unit_test(every_stage_takes_what_was_predicted_for_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -35,6 +35,7 @@ static void check_groups(mt_comm *world, void *user)
     is(h.context_comm, 2, h.context_rank);
     is(h.data_comm, 4, 2 * h.data_rank + h.context_rank);
     is(h.pipeline_comm, 2, h.stage);
+    is(h.ends_comm, 2, h.stage);
     /* who is in each group: the sum of their numbers */
     const struct {
         mt_comm *comm;
@@ -57,7 +58,14 @@ static void check_groups(mt_comm *world, void *user)
     MTT_NEED(sum && mt_item(sum) == (double)(4 * (8 * h.stage + h.tensor_rank) + 2 + 4 + 6));
     mt_device_release(device);
     mt_parallel_close(&h);
-    MTT_NEED(!h.tensor_comm && !h.context_comm && !h.data_comm && !h.pipeline_comm);
+    MTT_NEED(!h.tensor_comm && !h.context_comm && !h.data_comm && !h.pipeline_comm && !h.ends_comm);
+    h = (mt_parallel){.tensor = 4, .pipeline = 4}; /* two stages are between the ends */
+    MTT_NEED(mt_parallel_place(&h, world) == MT_OK);
+    if (h.stage == 0 || h.stage == 3)
+        is(h.ends_comm, 2, h.stage == 3);
+    else
+        MTT_NEED(!h.ends_comm);
+    mt_parallel_close(&h);
 }
 
 static void each_group_has_the_ranks_that_differ_in_one_way(void **state)

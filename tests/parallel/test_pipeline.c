@@ -1,0 +1,160 @@
+/* The stages of a pipeline train as one process with the same microbatches does: with its bits
+ * where no sum is formed in another order, with its masks, and with one embedding. */
+#include <stdlib.h>
+#include <string.h>
+#include "as_ranks.h"
+#include "parallel/parallel.h"
+
+enum { LAYERS = 4 };
+
+static mt_model_config model(int i, double dropout)
+{
+    mt_model_config c = mtt_models[i];
+    c.layers = LAYERS;
+    c.dropout = dropout;
+    if (dropout > 0 && i != MTT_GPT) c.attention = MT_ATTENTION_MATH;
+    return c;
+}
+
+/* ---- the weight that the first and the last stage share ---- */
+
+/* Of a part's parameters, under either name. */
+static mt_tensor *vocabulary_of(const mt_stage *stage)
+{
+    static const char *const names[] = {"wte.weight", "lm_head.weight", "decoder.weight"};
+    const mt_named_tensor *list;
+    size_t n;
+    mt_module *part;
+    for (int64_t i = 0; (part = mt_stage_part(stage, i)); i++) {
+        MTT_NEED(mt_module_params(part, &list, &n) == MT_OK);
+        for (size_t k = 0; k < n; k++)
+            for (int name = 0; name < 3; name++)
+                if (!strcmp(list[k].name, names[name])) return list[k].tensor;
+    }
+    return NULL;
+}
+
+static void ends_have_one_embedding(const mt_parallel *h, mt_stage *stage)
+{
+    if (!h->ends_comm) return;
+    mt_tensor *own = vocabulary_of(stage);
+    const mt_group ends = mt_comm_group(h->ends_comm);
+    MT_AUTO mt_tensor *detached = mt_detach(own);
+    MT_AUTO mt_tensor *both = mt_all_gather(detached, 0, &ends);
+    MTT_NEED(own && both && ends.ranks == 2);
+    double *values = mtt_doubles(both);
+    MTT_NEED(!memcmp(values, values + mt_numel(own), (size_t)mt_numel(own) * sizeof *values));
+    free(values);
+}
+
+/* ---- curves ---- */
+
+/* A division beside one process with as many microbatches. */
+static void follows_one_process(int i, double dropout, const mt_parallel *split,
+                                const char *checkpoint, double max_norm, bool same_bits)
+{
+    const mt_model_config c = model(i, dropout);
+    mtt_training alone = {.config = &c, .parallel = *split, .max_norm = max_norm}, t = alone;
+    mtt_train_alone(&alone);
+    t.checkpoint = checkpoint;
+    if (mtt_is_tied(i)) t.look = ends_have_one_embedding;
+    mtt_train(&t);
+    mtt_show(mtt_model_names[i], split, mtt_difference(&alone, &t), "one process");
+    if (same_bits)
+        assert_memory_equal(alone.losses, t.losses, sizeof t.losses);
+    else
+        assert_true(mtt_difference(&alone, &t) < MTT_ROUNDING);
+}
+
+/* A tied weight's gradient is a sum over the microbatches of the head's part and the embedding's,
+ * which one process adds up in turns. */
+static void a_pipeline_has_the_bits_of_one_process(void **state)
+{
+    (void)state;
+    static const mt_parallel splits[] = {{.pipeline = 2, .microbatches = 1},
+                                         {.pipeline = 2, .microbatches = 4},
+                                         {.pipeline = 4, .microbatches = 8},
+                                         {.pipeline = 2, .interleave = 2, .microbatches = 4}};
+    for (int i = 0; i < MTT_MODELS; i++)
+        for (size_t k = 0; k < sizeof splits / sizeof *splits; k++)
+            for (int dropped = 0; dropped < 2; dropped++)
+                follows_one_process(i, dropped ? 0.2 : 0, &splits[k], NULL, 0,
+                                    !mtt_is_tied(i) || splits[k].microbatches == 1);
+}
+
+static void a_pipeline_of_divided_layers_and_batches_follows_one_process(void **state)
+{
+    (void)state;
+    static const mt_parallel splits[] = {
+        {.tensor = 2, .pipeline = 2, .microbatches = 2},
+        {.tensor = 2, .sequence = true, .pipeline = 2, .interleave = 2, .microbatches = 2},
+        {.pipeline = 2, .data = 2, .microbatches = 4},
+        {.pipeline = 2, .data = 2, .zero = 1, .microbatches = 2},
+        {.pipeline = 2, .interleave = 2, .data = 2, .zero = 2, .microbatches = 4},
+        {.pipeline = 4, .data = 2, .zero = 3, .microbatches = 4},
+        {.tensor = 2, .sequence = true, .pipeline = 2, .data = 2, .zero = 3, .microbatches = 2}};
+    static const char *const checkpoints[] = {"none", "full", "selective"};
+    for (int i = 0; i < MTT_MODELS; i++)
+        for (size_t k = 0; k < sizeof splits / sizeof *splits; k++)
+            follows_one_process(i, 0.2, &splits[k], checkpoints[(i + k) % 3], 1, false);
+}
+
+/* ---- what dropout draws ---- */
+
+static void the_parts_of_a_model_draw_as_much_as_the_whole(void **state)
+{
+    (void)state;
+    for (int i = 0; i < MTT_MODELS; i++) {
+        const mt_model_config c = model(i, 0.2);
+        const mt_parallel h = {.pipeline = 2, .interleave = 2};
+        mt_device *meta = mt_device_open("meta");
+        mt_module *whole = mt_model_new(meta, &c);
+        mt_tensor *tokens = mt_zeros(meta, MT_I64, MT_SHAPE(3, 10));
+        uint64_t seed, drawn;
+        mt_seed(meta, 1);
+        mt_tensor *y = mtt_made(mt_forward(whole, tokens));
+        mt_rng_get(meta, &seed, &drawn);
+        mti_share share;
+        mti_draws draws = {0};
+        assert_true(mti_share_make(&share, &c, &h, 0) && mti_draws_find(&draws, &share, 3, 10));
+        assert_int_equal(mti_draws_before(&draws, 4), drawn);
+        assert_true(drawn > 0);
+        mti_free(draws.parts);
+        mt_release(y), mt_release(tokens);
+        mt_module_free(whole);
+        mt_device_release(meta);
+    }
+}
+
+static void a_refused_request_while_draws_are_counted_is_reported(void **state)
+{
+    (void)state;
+    const mt_model_config c = model(MTT_GPT, 0.2);
+    const mt_parallel h = {.tensor = 2, .pipeline = 4};
+    mti_share share;
+    bool done = false;
+    assert_true(mti_share_make(&share, &c, &h, 0));
+    for (uint64_t n = 1; !done; n = mtt_next_refusal(n)) {
+        mti_draws draws = {0};
+        mti_fail_nth_alloc(n);
+        bool ok = mti_draws_find(&draws, &share, 2, 16);
+        done = ok && mti_alloc_count() < n;
+        mti_fail_nth_alloc(0);
+        assert_int_equal(mt_last_status(), ok ? MT_OK : MT_ERR_MEMORY);
+        mt_clear_error();
+        assert_true(mti_draws_find(&draws, &share, 2, 16)); /* a failure leaves no wrong counts */
+        assert_int_equal(draws.n, 4);
+        mti_free(draws.parts);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_parts_of_a_model_draw_as_much_as_the_whole),
+        cmocka_unit_test(a_refused_request_while_draws_are_counted_is_reported),
+        cmocka_unit_test(a_pipeline_has_the_bits_of_one_process),
+        cmocka_unit_test(a_pipeline_of_divided_layers_and_batches_follows_one_process),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
