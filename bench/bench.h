@@ -25,6 +25,7 @@ int bench_gpt(int argc, char **argv);
 int bench_ops(int argc, char **argv);
 int bench_machine(int argc, char **argv);
 int bench_ranks(int argc, char **argv);
+int bench_rank_steps(int argc, char **argv);
 
 /* ---- traced.c, for gpt.c ---- */
 

@@ -11,6 +11,7 @@ import traceback
 
 import measure
 import meta
+import rank_steps
 import ranks
 import show
 from cases import GPTS, MEMORY_ROWS, SMOKE_ROWS
@@ -145,6 +146,8 @@ def meta_section(_, s, result, __):
 def ranks_section(sides, s, result, __):
     result["ranks"] = ranks.collectives(sides, s)
     yield ranks.show(result["ranks"])
+    result["rank_steps"] = rank_steps.steps(sides, s)
+    yield rank_steps.show(result["rank_steps"], s)
 
 
 SECTIONS = {"gpt": gpt_section, "tiny": tiny_section, "memory": memory_section,

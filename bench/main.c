@@ -47,6 +47,9 @@ int main(int argc, char **argv)
         {"ops", "THREADS", bench_ops},
         {"machine", "THREADS", bench_machine},
         {"ranks", "threads|mpi RANKS BYTES ROUNDS", bench_ranks},
+        {"rank_steps",
+         "dp|zero1|zero2|zero3|tp|pp RANKS THREADS LAYERS HIDDEN HEADS VOCAB BATCH SEQ ROUNDS",
+         bench_rank_steps},
     };
     enum { N_VERBS = sizeof verbs / sizeof *verbs };
     setvbuf(stdout, NULL, _IOLBF, 0);

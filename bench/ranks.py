@@ -1,5 +1,5 @@
 """ranks.py: collectives among ranks of one thread each on this machine: threads of one process, processes over
-MPI, and PyTorch's gloo, in turn."""
+MPI, and PyTorch's gloo, in turn. The runs that rank_steps.py has, too."""
 
 import os
 import shutil
@@ -23,23 +23,24 @@ def figures(text):
     return rows
 
 
-def run(words, env):
+def run(words, env, read=figures):
     got = subprocess.run(words, capture_output=True, text=True, env=env, timeout=300, check=False)
     if got.returncode:
         raise Failed(f"{' '.join(words)}: status {got.returncode}: {got.stderr.strip()}")
-    return figures(got.stdout)
+    return read(got.stdout)
 
 
-def run_gloo(ranks, n_bytes, rounds, env):
+def run_gloo(script, ranks, words, env, read=figures):
+    """[what each rank prints, read]"""
     with tempfile.TemporaryDirectory() as folder:
-        children = [subprocess.Popen([sys.executable, "bench/gloo.py", str(r), str(ranks), str(n_bytes), str(rounds),
-                                      f"{folder}/meet"], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                     text=True) for r in range(ranks)]
+        children = [subprocess.Popen([sys.executable, f"bench/{script}", str(r), str(ranks), *words, f"{folder}/meet"],
+                                     env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                    for r in range(ranks)]
         done = [child.communicate(timeout=300) for child in children]
     for child, (_, errors) in zip(children, done):
         if child.returncode:
-            raise Failed(f"gloo: status {child.returncode}: {errors.strip()[-400:]}")
-    return figures(done[0][0])
+            raise Failed(f"{script}: status {child.returncode}: {errors.strip()[-400:]}")
+    return [read(out) for out, _ in done]
 
 
 def collectives(sides, s):
@@ -56,7 +57,7 @@ def collectives(sides, s):
             words = [str(ranks), str(n_bytes), str(rounds)]
             got = {"threads": run([s.program, "ranks", "threads", *words], env),
                    "mpi": mpi and run([mpi, "-n", str(ranks), s.program, "ranks", "mpi", *words], env),
-                   "gloo": run_gloo(ranks, n_bytes, rounds, env) if peer else None}
+                   "gloo": run_gloo("gloo.py", ranks, words[1:], env)[0] if peer else None}
             for op, n in got["threads"]:
                 rows.append({"ranks": ranks, "op": op, "bytes": n,
                              **{side: of and of[op, n] for side, of in got.items()}})

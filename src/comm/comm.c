@@ -78,11 +78,19 @@ bool mti_comm_is(const mt_group *group)
 }
 
 uint64_t mt_comm_sent(const mt_comm *comm) { return comm ? comm->sent : 0; }
+double mt_comm_seconds(const mt_comm *comm) { return comm ? comm->seconds : 0; }
 
 static bool fail_comm(const mt_comm *comm, const char *error)
 {
     return mti_fail_bool(MT_ERR_UNSUPPORTED, "rank %lld of %lld: %s", (long long)comm->end.rank,
                          (long long)comm->end.ranks, error);
+}
+
+/* After a call of the kind, begun then. */
+static bool count_time(mt_comm *comm, double began, bool ok, const char *error)
+{
+    comm->seconds += mti_now() - began;
+    return ok || fail_comm(comm, error);
 }
 
 /* ---- between neighbours ---- */
@@ -92,18 +100,20 @@ static bool settle(mt_comm *comm, mti_way way)
     char error[MTI_COMM_ERROR] = "";
     mti_posted *p = &comm->posted[way];
     if (!p->owner) return true;
+    double began = mti_now();
     bool ok = !p->moves || comm->kind->settle(&comm->end, way, error);
     bool unchanged = p->let_go(p->owner);
     *p = (mti_posted){0};
-    return ok ? unchanged : fail_comm(comm, error);
+    return count_time(comm, began, ok, error) && unchanged;
 }
 
 bool mti_comm_post(mt_comm *comm, mti_way way, const mti_span *what, mti_posted posted)
 {
     char error[MTI_COMM_ERROR] = "";
     if (!settle(comm, way)) return false;
-    if (posted.moves && !comm->kind->post(&comm->end, way, what, error))
-        return fail_comm(comm, error);
+    double began = mti_now();
+    bool ok = !posted.moves || comm->kind->post(&comm->end, way, what, error);
+    if (!count_time(comm, began, ok, error)) return false;
     if (posted.moves) comm->sent += what->n_bytes;
     comm->posted[way] = posted;
     return true;
@@ -112,7 +122,9 @@ bool mti_comm_post(mt_comm *comm, mti_way way, const mti_span *what, mti_posted 
 bool mti_comm_fetch(mt_comm *comm, mti_way way, const mti_span *where, bool moves)
 {
     char error[MTI_COMM_ERROR] = "";
-    if (moves && !comm->kind->fetch(&comm->end, way, where, error)) return fail_comm(comm, error);
+    double began = mti_now();
+    bool ok = !moves || comm->kind->fetch(&comm->end, way, where, error);
+    if (!count_time(comm, began, ok, error)) return false;
     return settle(comm, way);
 }
 
@@ -163,8 +175,9 @@ bool mti_comm_exchange(mt_comm *comm)
     int64_t own = comm->end.rank;
     if (comm->in[own].n_bytes) /* often where it already is */
         memmove(comm->in[own].at, comm->out[own].at, comm->in[own].n_bytes);
-    if (!comm->kind->exchange(&comm->end, comm->out, comm->in, error))
-        return fail_comm(comm, error);
+    double began = mti_now();
+    bool ok = comm->kind->exchange(&comm->end, comm->out, comm->in, error);
+    if (!count_time(comm, began, ok, error)) return false;
     for (int64_t r = 0; r < comm->end.ranks; r++)
         if (r != own) comm->sent += comm->out[r].n_bytes;
     return true;

@@ -62,6 +62,7 @@ struct mt_comm {
     const mti_comm_kind *kind;
     mti_comm_end end;
     uint64_t sent;
+    double seconds;
     mti_span *out, *in; /* [ranks] each, for the call that runs */
     mti_posted posted[MTI_WAYS];
 };

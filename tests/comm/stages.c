@@ -89,6 +89,7 @@ static size_t *run(mt_comm *comm, const char *device, const mt_parallel *paralle
     r.schedule.run = parallel->microbatches; /* all of them */
     int64_t n = r.schedule.run * r.schedule.n_parts, next = 0;
     uint64_t before = mt_comm_sent(comm);
+    double seconds = mt_comm_seconds(comm);
     r.device = mt_device_open(device);
     r.inputs = calloc((size_t)n, sizeof *r.inputs);
     r.outputs = calloc((size_t)n, sizeof *r.outputs);
@@ -105,6 +106,7 @@ static size_t *run(mt_comm *comm, const char *device, const mt_parallel *paralle
     MTT_NEED(mt_traffic_get(r.device).stages == (r.group.ranks > 1 ? bytes : 0));
     if (mt_device_has_data(r.device))
         MTT_NEED(mt_comm_sent(comm) - before == mt_traffic_get(r.device).stages);
+    MTT_NEED(mt_comm_seconds(comm) > seconds || r.group.ranks == 1);
     mt_device_release(r.device);
     free(r.inputs);
     free(r.outputs);
