@@ -49,21 +49,20 @@ static void ends_have_one_embedding(const mt_parallel *h, mt_stage *stage)
 
 /* ---- curves ---- */
 
-/* A division beside one process with as many microbatches. */
-static void follows_one_process(int i, double dropout, const mt_parallel *split,
-                                const char *checkpoint, double max_norm, bool same_bits)
+/* A division beside one process with as many microbatches; bound 0: the same bits. */
+static void follows_one_process(int i, const mt_model_config *c, const mt_parallel *split,
+                                const char *checkpoint, double max_norm, double bound)
 {
-    const mt_model_config c = model(i, dropout);
-    mtt_training alone = {.config = &c, .parallel = *split, .max_norm = max_norm}, t = alone;
+    mtt_training alone = {.config = c, .parallel = *split, .max_norm = max_norm}, t = alone;
     mtt_train_alone(&alone);
     t.checkpoint = checkpoint;
     if (mtt_is_tied(i)) t.look = ends_have_one_embedding;
     mtt_train(&t);
     mtt_show(mtt_model_names[i], split, mtt_difference(&alone, &t), "one process");
-    if (same_bits)
+    if (bound == 0)
         assert_memory_equal(alone.losses, t.losses, sizeof t.losses);
     else
-        assert_true(mtt_difference(&alone, &t) < MTT_ROUNDING);
+        assert_true(mtt_difference(&alone, &t) < bound);
 }
 
 /* A tied weight's gradient is a sum over the microbatches of the head's part and the embedding's,
@@ -77,10 +76,15 @@ static void a_pipeline_has_the_bits_of_one_process(void **state)
                                          {.pipeline = 2, .interleave = 2, .microbatches = 4}};
     for (int i = 0; i < MTT_MODELS; i++)
         for (size_t k = 0; k < sizeof splits / sizeof *splits; k++)
-            for (int dropped = 0; dropped < 2; dropped++)
-                follows_one_process(i, dropped ? 0.2 : 0, &splits[k], NULL, 0,
-                                    !mtt_is_tied(i) || splits[k].microbatches == 1);
+            for (int dropped = 0; dropped < 2; dropped++) {
+                const mt_model_config c = model(i, dropped ? 0.2 : 0);
+                bool in_turns = mtt_is_tied(i) && splits[k].microbatches > 1;
+                follows_one_process(i, &c, &splits[k], NULL, 0, in_turns ? MTT_ROUNDING : 0);
+            }
 }
+
+/* In f64, in which nothing but a wrong sum is more than this away; the largest seen was 5.4e-16. */
+#define BOUND 1e-12
 
 static void a_pipeline_of_divided_layers_and_batches_follows_one_process(void **state)
 {
@@ -95,8 +99,11 @@ static void a_pipeline_of_divided_layers_and_batches_follows_one_process(void **
         {.tensor = 2, .sequence = true, .pipeline = 2, .data = 2, .zero = 3, .microbatches = 2}};
     static const char *const checkpoints[] = {"none", "full", "selective"};
     for (int i = 0; i < MTT_MODELS; i++)
-        for (size_t k = 0; k < sizeof splits / sizeof *splits; k++)
-            follows_one_process(i, 0.2, &splits[k], checkpoints[(i + k) % 3], 1, false);
+        for (size_t k = 0; k < sizeof splits / sizeof *splits; k++) {
+            mt_model_config c = model(i, 0.2);
+            c.dtype = MT_F64;
+            follows_one_process(i, &c, &splits[k], checkpoints[(i + k) % 3], 1, BOUND);
+        }
 }
 
 /* ---- what dropout draws ---- */
