@@ -147,21 +147,21 @@ static bool check_division(mti_options *o)
                               (long long)started);
 }
 
-static int profile_as_rank(mt_comm *world, const char *name, int argc, char **argv)
+static int verb_as_rank(mt_comm *world, mti_verb verb, const char *name, int argc, char **argv)
 {
     mti_options o;
     bool prints = mt_comm_group(world).rank == 0;
-    bool ok = mti_options_parse(&o, MTI_PROFILE, argc, argv, !prints);
+    bool ok = mti_options_parse(&o, verb, argc, argv, !prints);
     o.world = world;
     ok = ok && mti_files_apart(&o) && check_division(&o);
     bool full = !ok && mt_last_status() == MT_ERR_MEMORY;
     int status = ok ? MTI_EXIT_OK : full ? MTI_EXIT_FAILED : MTI_EXIT_USAGE;
     status = mti_together_end(world, name, status, o.error);
     if (status == MTI_EXIT_OK && o.help) {
-        if (prints) mti_options_help(MTI_PROFILE, name, stdout);
+        if (prints) mti_options_help(verb, name, stdout);
     } else if (status == MTI_EXIT_OK) {
         if (prints && *o.notes && !o.quiet) fprintf(stderr, "%s:\n%s", o.workload.name, o.notes);
-        status = mti_profile_together(&o);
+        status = verb == MTI_TRAIN ? mti_train(&o) : mti_profile_together(&o);
     }
     mti_options_free(&o);
     return status;
@@ -177,7 +177,8 @@ static int print_once(mt_comm *world, int argc, char **argv)
     if (group.rank == 0 && verb != MTI_VERB_COUNT) {
         fprintf(stderr,
                 "memtape %s: mpirun has started %lld ranks, and of the verbs only profile, with "
-                "--tp, --pp, --cp or --dp, has several; start it without mpirun\n",
+                "--tp, --pp, --cp or --dp, and train, with --tp or --dp, have several; start it "
+                "without mpirun\n",
                 argv[1], (long long)group.ranks);
         status = MTI_EXIT_USAGE;
     }
@@ -189,11 +190,13 @@ static int run_as_rank(const mti_launch *launch, int argc, char **argv)
     int status;
     mt_comm *world = mti_together_begin(launch, argc, argv, &status);
     if (!world) return status;
-    if (argc > 1 && !strcmp(argv[1], "profile")) {
-        char name[] = "memtape profile";
+    mti_verb verb = argc > 1 ? mti_verb_find(argv[1]) : MTI_VERB_COUNT;
+    if (verb == MTI_PROFILE || verb == MTI_TRAIN) {
+        char name[64];
+        snprintf(name, sizeof name, "memtape %s", argv[1]);
         argv[1] = name;
         json_set_alloc_funcs(mti_malloc, mti_free);
-        status = profile_as_rank(world, name, argc - 1, argv + 1);
+        status = verb_as_rank(world, verb, name, argc - 1, argv + 1);
     } else {
         status = print_once(world, argc, argv);
     }

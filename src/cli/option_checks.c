@@ -165,16 +165,44 @@ static bool place_rank(mti_options *o)
     return true;
 }
 
-bool mti_check_rank(mti_options *o)
+/* What ranks cannot do yet when they train, and why. */
+static bool check_training_ranks(mti_options *o)
+{
+    static const struct {
+        mti_option id;
+        const char *reason;
+    } refused[] = {
+        {MTI_O_LORA_RANK, "adapters are trained by one process; among ranks meta measures them"},
+        {MTI_O_BUDGET, "each rank would search by itself, and ranks that recompute other parts "
+                       "than others would wait for them; give --checkpoint"},
+        {MTI_O_LOSS_SCALE, "a step that one rank finds not finite would have to be skipped by "
+                           "all; give --amp bf16, which needs no scale"},
+        {MTI_O_GRAPH, "what ranks exchange cannot be captured"},
+        {MTI_O_SAVE, "a rank has a part of the model"},
+        {MTI_O_RESUME, "a rank has a part of the model"},
+        {MTI_O_FROM, "a rank has a part of the model"},
+        {MTI_O_SNAPSHOT, "is of one device, and each rank has its own"},
+    };
+    const mti_workload *w = &o->workload;
+    int64_t t = at_least_1(w->parallel.tensor), d = at_least_1(w->parallel.data);
+    if (mti_launch_get().ranks == 1)
+        return mti_options_refuse(o,
+                                  "--tp, --dp: training takes all ranks at once; start them with: "
+                                  "mpirun -n %lld memtape train --tp %lld --dp %lld ...",
+                                  (long long)(t * d), (long long)t, (long long)d);
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
+        if (o->given[refused[i].id])
+            return mti_options_refuse(o, "--%s, with --tp or --dp: %s",
+                                      mti_option_row_of(refused[i].id)->name, refused[i].reason);
+    return w->batch % d == 0 ||
+           mti_options_refuse(o, "--batch %lld is divided among --dp %lld; need a multiple",
+                              (long long)w->batch, (long long)d);
+}
+
+/* Of a profile: what is of one rank, and what large models are trained with. */
+static bool check_profiled_rank(mti_options *o)
 {
     mti_workload *w = &o->workload;
-    if (mti_is_rank(o) && w->config.ops.loss == MT_LOSS_FUSED)
-        return mti_options_refuse(o, "--loss fused: one rank of several makes its own part of the "
-                                     "logits; give native or f32");
-    if (mti_is_rank(o) && w->config.ops.loss == MT_LOSS_LSE && w->parallel.tensor > 1)
-        return mti_options_refuse(o, "--loss lse: ranks of --tp have a part of the logits each; "
-                                     "give native or f32");
-    if (!w->ranked) return true;
     bool together = o->verb == MTI_PROFILE && mti_launch_get().ranks > 1;
     if (strcmp(w->device.kind, "meta") != 0 && !together)
         return mti_options_refuse(
@@ -188,10 +216,15 @@ bool mti_check_rank(mti_options *o)
         if (o->given[alone[i]])
             return mti_options_refuse(o, "--%s: is of one rank, and mpirun has started several",
                                       mti_option_row_of(alone[i])->name);
-    w->parallel.zero = (int)o->zero;
-    /* as large models are trained */
     if (!o->given[MTI_O_OPTIMIZER] && !o->by_recipe[MTI_O_OPTIMIZER])
         w->memory.master = mt_dtype_size(w->config.dtype) == 2;
+    return true;
+}
+
+/* A sequence is cut in equal pieces. */
+static bool check_pieces(const mti_options *o)
+{
+    const mti_workload *w = &o->workload;
     int64_t t = at_least_1(w->parallel.tensor), c = at_least_1(w->parallel.context);
     if (w->seq % c)
         return mti_options_refuse(o, "--cp: --seq %lld is cut among --cp %lld; need a multiple",
@@ -199,6 +232,21 @@ bool mti_check_rank(mti_options *o)
     if (w->parallel.sequence && w->seq / c % t)
         return mti_options_refuse(o, "--sp: --seq %lld is cut among --tp %lld; need a multiple",
                                   (long long)(w->seq / c), (long long)t);
-    if (!place_rank(o)) return false;
+    return true;
+}
+
+bool mti_check_rank(mti_options *o)
+{
+    mti_workload *w = &o->workload;
+    if (mti_is_rank(o) && w->config.ops.loss == MT_LOSS_FUSED)
+        return mti_options_refuse(o, "--loss fused: one rank of several makes its own part of the "
+                                     "logits; give native or f32");
+    if (mti_is_rank(o) && w->config.ops.loss == MT_LOSS_LSE && w->parallel.tensor > 1)
+        return mti_options_refuse(o, "--loss lse: ranks of --tp have a part of the logits each; "
+                                     "give native or f32");
+    if (!w->ranked) return true;
+    if (!(o->verb == MTI_TRAIN ? check_training_ranks(o) : check_profiled_rank(o))) return false;
+    w->parallel.zero = (int)o->zero;
+    if (!check_pieces(o) || (o->verb != MTI_TRAIN && !place_rank(o))) return false;
     return mt_parallel_check(&w->parallel, &w->config) == MT_OK || mti_options_refuse_as(o, "");
 }

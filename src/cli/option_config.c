@@ -203,6 +203,7 @@ bool mti_options_complete(mti_options *o)
             o->verb == MTI_EXPLAIN ? "; or --expr" : "");
     if (o->verb == MTI_TRAIN && o->train.from && o->resume)
         return mti_options_refuse(o, "--from and --resume: each names a model; give one of them");
+    mti_rank_defaults(o);
     if (o->verb == MTI_TRAIN && (o->resume || o->train.from)) /* the model is in the file */
         return mti_check_used_so_far(o);
     if (!mti_verb_builds(o->verb)) return mti_check_used(o);
@@ -226,7 +227,6 @@ bool mti_options_complete(mti_options *o)
     }
     if (o->verb == MTI_PLAN) plan_defaults(o, &base);
     if (o->verb == MTI_FIT || o->verb == MTI_SERVE) fit_defaults(o, &base);
-    mti_rank_defaults(o);
     return mti_options_config(o, &base) && (o->verb != MTI_PLAN || mti_check_plan(o)) &&
            (o->verb != MTI_FIT || mti_check_fit(o)) && (o->verb != MTI_SERVE || mti_check_serve(o));
 }

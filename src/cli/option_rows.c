@@ -286,10 +286,10 @@ const mti_option_row mti_option_rows[] = {
     {MTI_O_QLORA, 0, "qlora", NULL, MTI_FLAG, AT(workload.memory.qlora), BUILDS & ~V(PLAN), LAYERED,
      0, 0, "keep the frozen weights in 4 bits (needs --lora-rank)", W(FLOATS) | W(ADAPTERS)},
 
-    {MTI_O_TP, 0, "tp", "N", MTI_INT, AT(workload.parallel.tensor), SEARCHED, RANKED, 1, 1e6,
-     "one rank of N that share each layer (Megatron-LM); on meta, or all under mpirun"},
-    {MTI_O_SP, 0, "sp", NULL, MTI_FLAG, AT(workload.parallel.sequence), PLANNED, RANKED, 0, 0,
-     "the ranks of --tp also split the sequence between the products", W(SHARED_LAYERS)},
+    {MTI_O_TP, 0, "tp", "N", MTI_INT, AT(workload.parallel.tensor), SEARCHED | V(TRAIN), RANKED, 1,
+     1e6, "one rank of N that share each layer (Megatron-LM); on meta, or all under mpirun"},
+    {MTI_O_SP, 0, "sp", NULL, MTI_FLAG, AT(workload.parallel.sequence), PLANNED | V(TRAIN), RANKED,
+     0, 0, "the ranks of --tp also split the sequence between the products", W(SHARED_LAYERS)},
     {MTI_O_PP, 0, "pp", "N", MTI_INT, AT(workload.parallel.pipeline), SEARCHED, RANKED, 1, 1e6,
      "one stage of N of a 1F1B pipeline, its microbatches in flight included; on meta, or all "
      "under mpirun"},
@@ -305,10 +305,11 @@ const mti_option_row mti_option_rows[] = {
      PLANNED, RANKED, 1, 1e6, "of --batch sequences each, in a step (default: as many as stages)"},
     {MTI_O_CP, 0, "cp", "N", MTI_INT, AT(workload.parallel.context), SEARCHED, RANKED, 1, 1e6,
      "one rank of N with a piece of every sequence each, which gather keys and values (Llama 3)"},
-    {MTI_O_DP, 0, "dp", "N", MTI_INT, AT(workload.parallel.data), PLANNED, RANKED, 1, 1e6,
+    {MTI_O_DP, 0, "dp", "N", MTI_INT, AT(workload.parallel.data), PLANNED | V(TRAIN), RANKED, 1,
+     1e6,
      "data-parallel ranks, among which, with --cp's, --zero splits states; on meta, or under "
      "mpirun"},
-    {MTI_O_ZERO, 0, "zero", "STAGE", MTI_INT, AT(zero), SEARCHED, RANKED, 0, 3,
+    {MTI_O_ZERO, 0, "zero", "STAGE", MTI_INT, AT(zero), SEARCHED | V(TRAIN), RANKED, 0, 3,
      "split 1: optimizer state, 2: also gradients, 3: also parameters", W(OTHER_DATA)},
 
     {MTI_O_DEVICE, 0, "device", "KIND", MTI_OTHER, 0, EVERY & ~META, ANY, 0, 0,
@@ -378,8 +379,11 @@ const mti_option_row mti_option_rows[] = {
      W(BUDGETED)},
     {MTI_O_HTML, 0, "html", "FILE", MTI_TEXT, AT(html), PLANNED | V(RANKS), ANY, 0, 0,
      "write a report to look at: one file, for any browser"},
-    {MTI_O_JSON, 0, "json", "FILE", MTI_TEXT, AT(json), SEARCHED | V(SERVE) | V(AUDIT) | V(RANKS),
-     ANY, 0, 0, "write the result as one JSON object; - is standard output, and then no text"},
+    {MTI_O_JSON, 0, "json", "FILE", MTI_TEXT, AT(json),
+     SEARCHED | V(TRAIN) | V(SERVE) | V(AUDIT) | V(RANKS), ANY, 0, 0,
+     "write the result as one JSON object; - is standard output, and then no text (train: the "
+     "memory of the ranks that mpirun starts)",
+     W(RANKS_TRAIN)},
     {MTI_O_VERBOSE, 'v', "verbose", NULL, MTI_FLAG, AT(verbose), V(PROFILE) | V(EXPLAIN) | V(PLAN),
      ANY, 0, 0, "all details after the answer", W(TEXT)},
     {MTI_O_QUIET, 'q', "quiet", NULL, MTI_FLAG, AT(quiet), EVERY, ANY, 0, 0,

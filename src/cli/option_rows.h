@@ -24,6 +24,7 @@ typedef bool mti_read_fn(mti_options *o, const struct mti_option_row *r, const c
 /* Conditions under which an option has an effect (option_when.c). */
 typedef enum mti_condition {
     MTI_IF_RANKED,        /* one rank of several */
+    MTI_IF_RANKS_TRAIN,   /* as RANKED, in train only */
     MTI_IF_ALONE,         /* not one */
     MTI_IF_ONE_FORWARD,   /* a step is one forward and one backward */
     MTI_IF_FLOATS,        /* not ZeRO stage 3 */

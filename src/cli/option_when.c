@@ -6,6 +6,7 @@
 /* ---- conditions ---- */
 
 static bool alone(const mti_options *o) { return !mti_is_rank(o); }
+static bool ranks_train(const mti_options *o) { return o->verb != MTI_TRAIN || mti_is_rank(o); }
 static bool one_forward(const mti_options *o)
 {
     const mt_parallel *h = &o->workload.parallel;
@@ -91,6 +92,8 @@ static const struct condition {
     const char *refusal; /* follows the option's name */
 } conditions[MTI_CONDITION_COUNT] = {
     [MTI_IF_RANKED] = {mti_is_rank, " needs --tp, --pp, --cp or --dp: there is only one rank"},
+    [MTI_IF_RANKS_TRAIN] = {ranks_train,
+                            " needs --tp or --dp: it is the memory of ranks that train together"},
     [MTI_IF_ALONE] =
         {alone, ": is of the whole model, and --tp, --pp, --cp, --dp ask for one rank's part"},
     [MTI_IF_ONE_FORWARD] = {one_forward,
@@ -196,7 +199,9 @@ bool mti_check_used(mti_options *o)
 /* Conditions that do not depend on the model of a file. */
 #define OF_THE_COMMAND                                                                             \
     (UINT64_C(1) << MTI_IF_LEARNS | UINT64_C(1) << MTI_IF_DRAWS | UINT64_C(1) << MTI_IF_THREADS |  \
-     UINT64_C(1) << MTI_IF_SAVES | UINT64_C(1) << MTI_IF_NO_FILE)
+     UINT64_C(1) << MTI_IF_SAVES | UINT64_C(1) << MTI_IF_NO_FILE |                                 \
+     UINT64_C(1) << MTI_IF_SHARED_LAYERS | UINT64_C(1) << MTI_IF_OTHER_DATA |                      \
+     UINT64_C(1) << MTI_IF_RANKS_TRAIN)
 
 bool mti_check_used_so_far(mti_options *o) { return check(o, OF_THE_COMMAND, false); }
 

@@ -27,34 +27,12 @@ static int agree(const mti_options *o, bool ok)
 
 /* ---- gathering ---- */
 
-/* On rank 0 *out: {"schema": .., "ranks": [..]}; on the others NULL. */
-static bool gather_json(const mti_options *o, const mti_rank_run *r, json_t **out)
-{
-    json_t *object = mti_rank_run_json(r, o->timeline);
-    char *own = mti_json_complete(object, JSON_COMPACT), *all = NULL;
-    json_decref(object);
-    int64_t ranks = mt_comm_group(o->world).ranks;
-    bool ok = own && mti_comm_gather_texts(o->world, own, &all);
-    *out = NULL;
-    if (ok && all) {
-        json_t *list = json_array();
-        const char *at = all;
-        for (int64_t i = 0; i < ranks; i++, at += strlen(at) + 1)
-            mti_json_push(list, json_loads(at, 0, NULL));
-        *out = json_object();
-        mti_json_put_text(*out, "schema", "memtape.ranks/1");
-        mti_json_put(*out, "ranks", list);
-    }
-    mti_free(all);
-    mti_free(own);
-    return ok;
-}
-
 static bool report(const mti_options *o, const mti_rank_run *r, const mti_rank_figures *all)
 {
     json_t *object = NULL;
     mt_group group = mt_comm_group(o->world);
-    if (o->json && !gather_json(o, r, &object)) return false;
+    if (o->json && !mti_together_gather(o->world, mti_rank_run_json(r, o->timeline), &object))
+        return false;
     if (group.rank > 0) return true;
     return (!mti_wants_text(o) || mti_print_together(&o->workload, all, group.ranks, stdout)) &&
            (!object || mti_json_write(object, o->json) == MT_OK);

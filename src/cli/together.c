@@ -42,6 +42,29 @@ mt_comm *mti_together_begin(const mti_launch *l, int argc, char **argv, int *sta
     return NULL;
 }
 
+/* ---- gathering ---- */
+
+bool mti_together_gather(mt_comm *world, json_t *own, json_t **out)
+{
+    char *text = mti_json_complete(own, JSON_COMPACT), *all = NULL;
+    json_decref(own);
+    int64_t ranks = mt_comm_group(world).ranks;
+    bool ok = text && mti_comm_gather_texts(world, text, &all);
+    *out = NULL;
+    if (ok && all) {
+        json_t *list = json_array();
+        const char *at = all;
+        for (int64_t i = 0; i < ranks; i++, at += strlen(at) + 1)
+            mti_json_push(list, json_loads(at, 0, NULL));
+        *out = json_object();
+        mti_json_put_text(*out, "schema", "memtape.ranks/1");
+        mti_json_put(*out, "ranks", list);
+    }
+    mti_free(all);
+    mti_free(text);
+    return ok;
+}
+
 /* ---- ending ---- */
 
 typedef struct ending {

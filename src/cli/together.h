@@ -5,6 +5,7 @@
 
 #include "cli/launch.h"
 #include "cli/options.h"
+#include "report/json.h"
 
 /* Joins the other ranks, and checks that all are of one version and were given the same words. NULL
  * on failure, which rank 0 has reported; *status is the exit status. */
@@ -12,6 +13,9 @@ mt_comm *mti_together_begin(const mti_launch *l, int argc, char **argv, int *sta
 /* Every rank's status and, unless that is MTI_EXIT_OK, its message ("": rank 0 has printed it).
  * Rank 0 prints the first rank's; returns the worst status. Every rank calls it. */
 int mti_together_end(mt_comm *world, const char *name, int status, const char *message);
+/* On rank 0 *out: {"schema": "memtape.ranks/1", "ranks": [..]} of every rank's `own`, which is
+ * taken over; on the others NULL. Every rank calls it. */
+bool mti_together_gather(mt_comm *world, json_t *own, json_t **out);
 /* Of one rank, while others may wait for it: prints its last error and ends all of them. */
 void mti_together_abort(mt_comm *world, const char *name);
 

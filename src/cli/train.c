@@ -3,13 +3,17 @@
 #include <signal.h>
 #include <string.h>
 #include <time.h>
+#include "cli/rank_trainer.h"
 #include "cli/run_file.h"
+#include "cli/train_ranks.h"
+#include "cli/together.h"
 #include "cli/verbs.h"
 #include "measure/room.h"
 #include "report/live.h"
 #include "report/report.h"
 #include "report/snapshot.h"
 
+#define NAME       "memtape train"
 #define EVAL_BYTES 32768 /* of held-out text, for evaluations during training */
 
 static volatile sig_atomic_t interrupted;
@@ -63,7 +67,13 @@ typedef struct run {
     mti_timeline timeline; /* of the step that is to be drawn */
     double step_s;         /* seconds of a step, smoothed */
     int64_t saved_at;
+    int stopped_by;           /* a signal that ended training early; 0: none */
+    mti_rank_figures figures; /* of one of several ranks; its first steps' ... */
+    int64_t watched;          /* ... which are so many, once they are over */
 } run;
+
+/* Of several ranks the first prints. */
+static bool prints(const run *r) { return !r->o.world || mt_comm_group(r->o.world).rank == 0; }
 
 /* ---- setting up ---- */
 
@@ -153,9 +163,34 @@ static bool end_snapshot(run *r)
     return false;
 }
 
+/* How many of the steps to come are watched. */
+static int64_t to_watch(const mti_trainer *t)
+{
+    int64_t left = t->settings.steps - t->step;
+    return left < MTI_WATCHED_STEPS ? left : MTI_WATCHED_STEPS;
+}
+
+/* What this rank's first steps take, on meta. */
+static bool predict(run *r)
+{
+    mti_trainer t = {0};
+    mti_workload w = r->o.workload;
+    w.device.scratch_of_cpu = !strcmp(w.device.kind, "cpu");
+    w.device.threads = 0;
+    w.device.kind = "meta";
+    mt_device *meta = mti_device_make(&w.device);
+    bool ok = meta && mti_trainer_make(&t, meta, &w, &r->o.train, &r->corpus) &&
+              mti_rank_trainer_begin_watch(&t);
+    for (int64_t left = ok ? to_watch(&t) : 0; ok && left > 0; left--) ok = mti_trainer_step(&t);
+    if (ok) mti_rank_trainer_end_watch(&t, r->figures.predicted);
+    mti_trainer_free(&t);
+    mt_device_release(meta);
+    return ok;
+}
+
 static bool make_trainer(run *r)
 {
-    if (!find_budget(r)) return false;
+    if (!find_budget(r) || (r->o.world && !predict(r))) return false;
     r->device = mti_open_device(&r->o.workload);
     return r->device && check_room(r) && begin_snapshot(r) &&
            mti_trainer_make(&r->trainer, r->device, &r->o.workload, &r->o.train, &r->corpus);
@@ -207,6 +242,18 @@ static bool start(run *r)
     return (!r->o.train.from || read_base_config(&r->o)) && load_text(r) && make_trainer(r);
 }
 
+/* Of the whole model, of which a rank has a part. */
+static void count_whole(const mt_model_config *config, int64_t *n)
+{
+    uint64_t n_params = 0;
+    mt_device *meta = mt_device_open("meta");
+    mt_module *model = meta ? mt_model_new(meta, config) : NULL;
+    mt_module_size(model, &n_params, NULL);
+    mt_module_free(model);
+    mt_device_release(meta);
+    *n = (int64_t)n_params;
+}
+
 /* Elements and bytes of the parameters that are trained. */
 static void count_trained(mt_module *model, int64_t *n, size_t *n_bytes)
 {
@@ -230,9 +277,13 @@ static void introduce(const run *r)
     const mti_memory_options *memory = &w->memory;
     uint64_t n_params = 0, n_bytes = 0;
     int64_t n_trained;
-    size_t trained_bytes;
-    mt_module_size(r->trainer.model, &n_params, &n_bytes);
-    count_trained(r->trainer.model, &n_trained, &trained_bytes);
+    size_t trained_bytes = 0;
+    if (r->o.world) {
+        count_whole(c, &n_trained);
+    } else {
+        mt_module_size(r->trainer.model, &n_params, &n_bytes);
+        count_trained(r->trainer.model, &n_trained, &trained_bytes);
+    }
     printf("text   %s bytes to learn from, %s held out\n",
            mti_thousands(train, (int64_t)r->corpus.n_train),
            mti_thousands(held, (int64_t)r->corpus.n_held));
@@ -255,6 +306,7 @@ static void introduce(const run *r)
     printf("run    %lld steps of %lld x %lld bytes, lr %g to %g after %lld of warm-up, seed %lld\n",
            (long long)s->steps, (long long)(w->batch * s->accumulate), (long long)w->seq, s->lr,
            s->min_lr, (long long)s->warmup, (long long)w->seed);
+    if (r->o.world) mti_train_ranks_introduce(w);
     fflush(stdout);
 }
 
@@ -338,10 +390,23 @@ static bool evaluate(run *r)
 
 static bool due(int64_t step, int64_t every) { return every > 0 && step % every == 0; }
 
-/* Training ends early after a signal, or if its output is neither saved nor read. */
-static bool should_continue(const run *r)
+/* Training ends early after a signal, or if its output is neither saved nor read; all ranks end
+ * after the same step. */
+static bool should_continue(run *r, bool *ok)
 {
-    return !interrupted && (saves(&r->o) || !ferror(stdout));
+    bool ends = !saves(&r->o) && ferror(stdout);
+    int signalled = (int)interrupted;
+    if (*ok && r->o.world) *ok = mti_train_ranks_end_early(r->o.world, &signalled, &ends);
+    r->stopped_by = signalled;
+    return *ok && !signalled && !ends;
+}
+
+/* The first steps' memory, once they are over. */
+static void watch(run *r)
+{
+    r->watched++;
+    if (r->trainer.ledger && r->watched == MTI_WATCHED_STEPS)
+        mti_rank_trainer_end_watch(&r->trainer, r->figures.measured);
 }
 
 static bool train(run *r)
@@ -350,14 +415,15 @@ static bool train(run *r)
     int64_t every = o->train.steps / 20;
     mti_progress_begin(&r->progress, stdout, r->trainer.step, o->train.steps, every, o->quiet);
     if (o->live) mti_live_begin(&r->live, stdout, o->train.steps, every);
-    bool ok = true;
-    while (ok && should_continue(r) && r->trainer.step < o->train.steps) {
+    bool ok = !o->world || mti_rank_trainer_begin_watch(&r->trainer);
+    while (r->trainer.step < o->train.steps && should_continue(r, &ok)) {
         begin_watch(r);
         double began = mti_now();
         ok = mti_trainer_step(&r->trainer);
         double took = mti_now() - began;
         r->step_s = r->step_s > 0 ? 0.9 * r->step_s + 0.1 * took : took;
         if (!ok) break;
+        watch(r);
         show_progress(r);
         if (r->trainer.step == o->train.steps) mti_live_end(&r->live);
         if (due(r->trainer.step, o->eval_every)) ok = evaluate(r);
@@ -366,18 +432,22 @@ static bool train(run *r)
     mti_timeline_free(&r->timeline);
     mti_live_end(&r->live);
     mti_progress_end(&r->progress);
+    if (r->trainer.ledger) mti_rank_trainer_end_watch(&r->trainer, r->figures.measured);
+    if (!o->world) r->stopped_by = (int)interrupted;
     return ok && (!saves(o) || r->saved_at == r->trainer.step || save(r));
 }
 
 /* After a signal. */
 static int report_signal(const run *r)
 {
-    fprintf(stderr, "memtape train: stopped by signal %d after step %lld; %s\n", (int)interrupted,
-            (long long)r->trainer.step,
-            r->o.save           ? "the run is saved: go on with --resume"
-            : r->o.save_adapter ? "the adapters are saved, the run is not, as no --save was given"
-                                : "nothing is saved, as no --save was given");
-    return MTI_EXIT_SIGNALLED + (int)interrupted;
+    const char *what = r->o.save ? "the run is saved: go on with --resume"
+                       : r->o.save_adapter
+                           ? "the adapters are saved, the run is not, as no --save was given"
+                           : "nothing is saved, as no --save was given";
+    if (prints(r))
+        fprintf(stderr, "memtape train: stopped by signal %d after step %lld; %s\n", r->stopped_by,
+                (long long)r->trainer.step, what);
+    return MTI_EXIT_SIGNALLED + r->stopped_by;
 }
 
 /* On meta. */
@@ -409,11 +479,14 @@ static void report_graphs(const run *r)
            *why ? "; one was launched because " : "", why);
 }
 
+/* To standard output, and then nothing else. */
+static bool writes_json(const mti_options *o) { return o->json && !strcmp(o->json, "-"); }
+
 static bool conclude(run *r)
 {
     double bits;
     if (!mt_device_has_data(r->device)) {
-        report_memory(r);
+        if (!r->o.world) report_memory(r);
         return true;
     }
     if (r->trainer.memory_hooks.scaler && !r->o.quiet) {
@@ -425,32 +498,67 @@ static bool conclude(run *r)
     if (r->corpus.n_held < 2) return true; /* --val-fraction 0 */
     if (!mti_trainer_held_out(&r->trainer, 0, &bits)) return false;
     char n[MTI_NUMBER];
-    printf("held-out bits per byte %.4f (%s bytes)\n", bits,
-           mti_thousands(n, (int64_t)r->corpus.n_held));
+    if (prints(r) && !writes_json(&r->o))
+        printf("held-out bits per byte %.4f (%s bytes)\n", bits,
+               mti_thousands(n, (int64_t)r->corpus.n_held));
     return true;
+}
+
+/* ---- one of several ranks ---- */
+
+/* Every rank tells whether it has come so far; one that fails later ends the others. */
+static int agree(const run *r, bool ok)
+{
+    if (r->o.world)
+        return mti_together_end(r->o.world, NAME, ok ? MTI_EXIT_OK : MTI_EXIT_FAILED,
+                                mt_last_error());
+    return ok ? MTI_EXIT_OK : mti_report_failure(&r->o);
+}
+
+static int fail(const run *r)
+{
+    if (!r->o.world) return mti_report_failure(&r->o);
+    mti_together_abort(r->o.world, NAME);
+    return MTI_EXIT_FAILED;
+}
+
+static bool begin(run *r)
+{
+    mti_options *o = &r->o;
+    if (!prints(r) || writes_json(o)) o->quiet = true;
+    if (o->world && !mti_train_ranks_place(o, &r->figures)) return false;
+    if ((o->save && !mti_run_can_save("save", o->save, true)) ||
+        (o->save_adapter && !mti_run_can_save("save-adapter", o->save_adapter, false)))
+        return false;
+    return o->resume ? resume(r) : start(r);
+}
+
+static int begin_all(run *r)
+{
+    int status = agree(r, begin(r));
+    if (status == MTI_EXIT_OK && r->o.world)
+        status = agree(r, mti_train_ranks_agree(&r->o, &r->corpus, r->trainer.step));
+    return status;
 }
 
 int mti_train(const mti_options *options)
 {
     run r = {.o = *options, .saved_at = -1};
-    bool ok = (!r.o.save || mti_run_can_save("save", r.o.save, true)) &&
-              (!r.o.save_adapter || mti_run_can_save("save-adapter", r.o.save_adapter, false));
-    if (ok && r.o.resume) {
-        ok = resume(&r);
-    } else if (ok) {
-        ok = start(&r);
-    }
+    int status = begin_all(&r);
+    bool ok = status == MTI_EXIT_OK;
     if (ok && !r.o.quiet) introduce(&r);
     catch_signals();
-    ok = ok && train(&r);
-    int status = MTI_EXIT_OK;
-    if (!ok) status = mti_report_failure(&r.o);
+    if (ok && !(ok = train(&r))) status = fail(&r);
     if (!end_snapshot(&r)) status = mti_report_failure(&r.o);
-    if (ok && !interrupted && !conclude(&r)) status = mti_report_failure(&r.o);
-    if (ok && interrupted) status = report_signal(&r);
+    if (ok && !r.stopped_by && !conclude(&r)) status = fail(&r);
+    if (ok && r.stopped_by) status = report_signal(&r);
+    if (ok && r.o.world && r.watched && !mti_train_ranks_report(&r.o, &r.figures, &r.trainer))
+        status = fail(&r);
+    if (ok && r.o.world) status = mti_together_end(r.o.world, NAME, status, "");
     mti_trainer_free(&r.trainer);
     mt_budget_free(r.budget);
     mt_device_release(r.device);
+    mt_parallel_close(&r.o.workload.parallel);
     mti_corpus_free(&r.corpus);
     return status;
 }

@@ -1,12 +1,36 @@
 /* trainer.c: batches from text, optimizer steps, and the loss on held-out text. */
 #include <math.h>
-#include "base/philox.h"
+#include "cli/rank_trainer.h"
 #include "cli/run_file.h"
-#include "cli/trainer.h"
 #include "memtape/ops.h"
 #include "nn/model.h"
 
 #define EVAL_BATCH 16 /* windows at a time */
+
+static bool make_model(mti_trainer *t)
+{
+    const mti_workload *w = &t->workload;
+    const mti_train_settings *s = &t->settings;
+    t->model = s->from ? mti_run_base_model(s->from, t->device, &w->config)
+                       : mt_model_new(t->device, &w->config);
+    return t->model && mti_adapt(t->model, &w->memory) &&
+           mti_memory_hooks_make(&t->memory_hooks, &w->memory, t->device, 1) &&
+           mti_memory_hooks_attach(&t->memory_hooks, t->model);
+}
+
+static bool make_optimizer(mti_trainer *t)
+{
+    const mti_train_settings *s = &t->settings;
+    const mt_adamw_options options = {.lr = s->lr,
+                                      .beta2 = 0.99, /* short runs, small batches */
+                                      .weight_decay = s->weight_decay,
+                                      .decay_matrices_only = true,
+                                      .master = t->workload.memory.master};
+    t->optimizer = mt_adamw_new(t->stage ? mt_stage_stepped(t->stage) : t->model, &options);
+    for (int64_t i = 0; s->graph && i < (s->accumulate > 1 ? 2 : 1); i++)
+        if (!(t->graph[i] = mt_step_graph_new(t->model))) return false;
+    return t->optimizer != NULL;
+}
 
 bool mti_trainer_make(mti_trainer *t, mt_device *device, const mti_workload *w,
                       const mti_train_settings *s, const mti_corpus *corpus)
@@ -18,21 +42,7 @@ bool mti_trainer_make(mti_trainer *t, mt_device *device, const mti_workload *w,
                              "%lld",
                              corpus->n_train, (long long)w->seq + 1);
     mt_seed(device, w->seed);
-    t->model = s->from ? mti_run_base_model(s->from, device, &w->config)
-                       : mt_model_new(device, &w->config);
-    if (!t->model || !mti_adapt(t->model, &w->memory) ||
-        !mti_memory_hooks_make(&t->memory_hooks, &t->workload.memory, device, 1) ||
-        !mti_memory_hooks_attach(&t->memory_hooks, t->model))
-        return false;
-    t->optimizer =
-        mt_adamw_new(t->model, &(mt_adamw_options){.lr = s->lr,
-                                                   .beta2 = 0.99, /* short runs, small batches */
-                                                   .weight_decay = s->weight_decay,
-                                                   .decay_matrices_only = true,
-                                                   .master = w->memory.master});
-    for (int64_t i = 0; s->graph && i < (s->accumulate > 1 ? 2 : 1); i++)
-        if (!(t->graph[i] = mt_step_graph_new(t->model))) return false;
-    return t->optimizer != NULL;
+    return (w->ranked ? mti_rank_trainer_make(t) : make_model(t)) && make_optimizer(t);
 }
 
 void mti_trainer_free(mti_trainer *t)
@@ -40,25 +50,13 @@ void mti_trainer_free(mti_trainer *t)
     for (int i = 0; i < 2; i++) mt_step_graph_free(t->graph[i]);
     mt_optimizer_free(t->optimizer);
     mti_memory_hooks_free(&t->memory_hooks);
+    mt_stage_free(t->stage);
+    mt_ledger_free(t->ledger);
     mt_module_free(t->model);
     *t = (mti_trainer){0};
 }
 
 /* ---- batches ---- */
-
-/* Inputs and then targets, n * seq of each, target i being the byte after input i; starts[n] in
- * `text`. The caller frees them. */
-static int64_t *ids_of(const unsigned char *text, int64_t n, int64_t seq, const size_t *starts)
-{
-    size_t n_ids = (size_t)(n * seq);
-    int64_t *ids = mti_malloc(2 * n_ids * sizeof *ids);
-    for (size_t i = 0; ids && i < n_ids; i++) {
-        const unsigned char *at = text + starts[i / (size_t)seq] + i % (size_t)seq;
-        ids[i] = at[0];
-        ids[n_ids + i] = at[1];
-    }
-    return ids;
-}
 
 /* Mean cross-entropy of a batch [n,seq]; the caller releases it. */
 static mt_tensor *loss_of(const mti_trainer *t, int64_t n, int64_t seq, const void *inputs,
@@ -111,14 +109,9 @@ static mt_tensor *run_batch(void *user, const mt_step_input *in)
 static bool run_part(mti_trainer *t, int64_t part, size_t *starts, double *sum)
 {
     const mti_workload *w = &t->workload;
-    uint64_t counter = ((uint64_t)t->step * (uint64_t)t->settings.accumulate + (uint64_t)part) *
-                       (uint64_t)w->batch;
-    size_t places = t->corpus->n_train - (size_t)w->seq, n_ids = (size_t)(w->batch * w->seq);
-    for (int64_t i = 0; i < w->batch; i++) {
-        mti_u32x4 r = mti_philox(w->seed, counter + (uint64_t)i);
-        starts[i] = (size_t)(((uint64_t)r.v[0] << 32 | r.v[1]) % places);
-    }
-    int64_t *ids = ids_of(t->corpus->train, w->batch, w->seq, starts);
+    size_t n_ids = (size_t)(w->batch * w->seq);
+    mti_batch_starts(t, part, starts);
+    int64_t *ids = mti_batch_ids(t->corpus->train, w->batch, w->seq, starts);
     if (!ids) return false;
     const mt_step_input in[] = {{ids, n_ids * sizeof *ids}, {ids + n_ids, n_ids * sizeof *ids}};
     mt_scaler *scaler = t->memory_hooks.scaler;
@@ -137,6 +130,7 @@ static bool step_optimizer(mti_trainer *t)
     mt_scaler *scaler = t->memory_hooks.scaler;
     double clip = t->settings.clip;
     bool ok;
+    if (t->stage) return mt_stage_step(t->stage, t->optimizer, clip, NULL) == MT_OK;
     if (scaler)
         ok = (clip <= 0 || mt_scaler_clip(scaler, t->optimizer, clip, NULL) == MT_OK) &&
              mt_scaler_step(scaler, t->optimizer, NULL) == MT_OK;
@@ -146,27 +140,35 @@ static bool step_optimizer(mti_trainer *t)
     return ok && mt_module_zero_grad(t->model) == MT_OK;
 }
 
-bool mti_trainer_step(mti_trainer *t)
+/* Forward and backward of all of a step's batches. */
+static bool run_parts(mti_trainer *t, double *loss)
 {
-    const mti_workload *w = &t->workload;
-    double sum = 0, lr = mt_cosine_lr(t->step, t->settings.warmup, t->settings.steps,
-                                      t->settings.lr, t->settings.min_lr);
-    size_t *starts = mti_calloc((size_t)w->batch, sizeof *starts);
+    double sum = 0;
+    size_t *starts = mti_calloc((size_t)t->workload.batch, sizeof *starts);
     bool ok = starts != NULL;
     for (int64_t part = 0; ok && part < t->settings.accumulate; part++)
         ok = run_part(t, part, starts, &sum);
     mti_free(starts);
+    *loss = sum / (double)t->settings.accumulate;
+    return ok;
+}
+
+bool mti_trainer_step(mti_trainer *t)
+{
+    double loss = 0, lr = mt_cosine_lr(t->step, t->settings.warmup, t->settings.steps,
+                                       t->settings.lr, t->settings.min_lr);
+    bool ok = t->stage ? mti_rank_trainer_backward(t, &loss) : run_parts(t, &loss);
     ok = ok && mt_set_phase("step") == MT_OK;
-    if (ok && !isfinite(sum))
+    if (ok && !isfinite(loss))
         ok = mti_fail_bool(MT_ERR_STATE,
                            "the loss became %g at step %lld; a lower --lr or a longer --warmup may "
                            "help",
-                           sum, (long long)t->step + 1);
+                           loss, (long long)t->step + 1);
     ok = ok && mt_optimizer_set_lr(t->optimizer, lr) == MT_OK && step_optimizer(t);
     mt_set_phase(NULL);
     if (!ok) return false;
     t->step++;
-    t->loss = mt_device_has_data(t->device) ? sum / (double)t->settings.accumulate : NAN;
+    t->loss = mt_device_has_data(t->device) ? loss : NAN;
     return true;
 }
 
@@ -176,7 +178,7 @@ bool mti_trainer_step(mti_trainer *t)
 static bool add_windows(const mti_trainer *t, int64_t n, int64_t seq, const size_t *starts,
                         double *nats)
 {
-    int64_t *ids = ids_of(t->corpus->held, n, seq, starts);
+    int64_t *ids = mti_batch_ids(t->corpus->held, n, seq, starts);
     mt_tensor *loss = ids ? loss_of(t, n, seq, ids, ids + n * seq) : NULL;
     mti_free(ids);
     if (!loss) return false;
@@ -197,18 +199,26 @@ static bool add_all(const mti_trainer *t, size_t left, double *nats)
     return left == 0 || add_windows(t, 1, (int64_t)left, &at, nats);
 }
 
+/* Of a model that is here as a whole. */
+static bool nats_of(const mti_trainer *t, size_t n_bytes, double *nats)
+{
+    bool grad = mt_set_grad_mode(false), training = mt_module_training(t->model);
+    mt_module_set_training(t->model, false);
+    bool ok = add_all(t, n_bytes, nats);
+    mt_module_set_training(t->model, training);
+    mt_set_grad_mode(grad);
+    return ok;
+}
+
 bool mti_trainer_held_out(mti_trainer *t, size_t max_bytes, double *bits)
 {
     size_t n = t->corpus->n_held;
     if (max_bytes && n > max_bytes) n = max_bytes;
     if (n < 2) return mti_fail_bool(MT_ERR_ARGUMENT, "%zu bytes are held out; 2 are needed", n);
     double nats = 0;
-    bool grad = mt_set_grad_mode(false), training = mt_module_training(t->model);
-    mt_module_set_training(t->model, false);
-    bool ok = mt_set_phase("held-out") == MT_OK && add_all(t, n - 1, &nats);
+    bool ok = mt_set_phase("held-out") == MT_OK &&
+              (t->stage ? mti_rank_trainer_held_out(t, n - 1, &nats) : nats_of(t, n - 1, &nats));
     mt_set_phase(NULL);
-    mt_module_set_training(t->model, training);
-    mt_set_grad_mode(grad);
     *bits = nats / (double)(n - 1) / log(2);
     return ok;
 }

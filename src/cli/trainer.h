@@ -7,6 +7,7 @@
 #include "measure/workload.h"
 #include "memtape/generate.h"
 #include "memtape/step_graph.h"
+#include "parallel/parallel.h"
 
 /* With a workload, all that decides how a run goes. Two runs with equal workloads, settings and
  * text are equal bit for bit, wherever they were stopped and resumed: which bytes step k sees
@@ -23,7 +24,10 @@ typedef struct mti_trainer {
     mti_train_settings settings;
     const mti_corpus *corpus; /* borrowed */
     mt_device *device;        /* borrowed */
-    mt_module *model;
+    mt_module *model;         /* NULL for one of several ranks, which has ... */
+    mt_stage *stage;          /* ... a part of it (rank_trainer.h) */
+    mt_ledger *ledger;        /* of a rank: for each step's first forward; NULL: none */
+    bool under_ledger;        /* now */
     mt_optimizer *optimizer;
     mti_memory_hooks memory_hooks;
     mt_step_graph *graph[2]; /* of a step's first batch, and of those that add to its gradients */
@@ -40,6 +44,12 @@ bool mti_trainer_step(mti_trainer *t);
 /* *bits: per byte on the first `max_bytes` of the held-out text (0: all of it), every byte but the
  * first being predicted from at most seq bytes before it. */
 bool mti_trainer_held_out(mti_trainer *t, size_t max_bytes, double *bits);
+
+/* Where in the text each sequence of batch `part` of the next step begins: starts[batch]. */
+void mti_batch_starts(const mti_trainer *t, int64_t part, size_t *starts);
+/* Inputs and then targets, n * seq of each, target i being the byte after input i; starts[n] in
+ * `text`. The caller frees them. */
+int64_t *mti_batch_ids(const unsigned char *text, int64_t n, int64_t seq, const size_t *starts);
 
 /* Text that continues a prompt, byte by byte. When it fills the model's context its last half is
  * read again, since keys and values cannot move to other positions. `options` are mt_generate's;

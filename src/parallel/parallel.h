@@ -198,6 +198,14 @@ uint64_t mti_draws_before(const mti_draws *d, int64_t nth);
 
 /* ---- all that one rank has (stage.c) ---- */
 
+/* Around each forward of mt_stage_backward; `first`: of the call. end also after a failure, once
+ * begin went well. Zero: none. */
+typedef struct mti_stage_hooks {
+    bool (*begin)(void *user, bool first);
+    bool (*end)(void *user);
+    void *user;
+} mti_stage_hooks;
+
 typedef struct mt_stage {
     mti_schedule schedule;
     mt_device *device; /* borrowed; it outlives the parts */
@@ -210,6 +218,7 @@ typedef struct mt_stage {
     uint64_t n_params;    /* before ZeRO cuts them */
     mt_comm *unconnected; /* the shares' pipeline_comm on a device without data, if none is given */
     mti_draws draws;
+    mti_stage_hooks hooks;
 } mti_stage;
 
 /* seq: 0 if it is not known yet. lora: the adapters of mt_lora_add for every linear; NULL: none.

@@ -96,8 +96,10 @@ static bool forward(turns *t, int64_t k)
 {
     const mti_turn turn = mti_schedule_at(&t->stage->schedule, k, false);
     const mti_share *share = &t->stage->shares[turn.part];
-    if (!begin_draws(t, turn)) return false;
+    const mti_stage_hooks *hooks = &t->stage->hooks;
+    if (!begin_draws(t, turn) || (hooks->begin && !hooks->begin(hooks->user, k == 0))) return false;
     mt_tensor *y = t->outputs[k] = run(t, share, turn);
+    if (hooks->begin && !hooks->end(hooks->user)) return false;
     if (y && share->last && mt_device_has_data(t->stage->device)) t->loss += mt_item(y);
     return y && mt_set_category(y, MT_OUTPUT) == MT_OK;
 }

@@ -3,50 +3,13 @@ rank may fail: all end, at once, with one message that names the rank and the ca
 import json
 import os
 import signal
-import subprocess
 import tempfile
 import time
-from lib import MEMTAPE, check, done, equal, profile
+from lib import check, done, equal, profile
+from several import ends, finish, refused, start, together, workers
 
-MPIRUN = os.environ["MPIRUN"]
-SECONDS = 20  # by then all ranks must have ended
-os.environ["OMP_NUM_THREADS"] = "1"
 MODEL = ["profile", "gpt", "-l", "2", "-d", "64", "-a", "4", "-s", "32", "-b", "2", "--vocab", "256"]
 LONG = ["profile", "gpt", "-l", "6", "-d", "512", "-a", "8", "-s", "512", "-b", "8", "--dp", "2"]
-
-
-def start(*parts):
-    """parts: lists (number, words before the program, its words), or a plain (number, words)."""
-    words = [MPIRUN]
-    for i, (n, before, own) in enumerate(parts):
-        words += ([":"] if i else []) + ["-n", str(n), *before, MEMTAPE, *map(str, own)]
-    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                            stdin=subprocess.DEVNULL)
-
-
-def finish(process, what):
-    began = time.monotonic()
-    try:
-        out, err = process.communicate(timeout=SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        check(False, f"{what}: some rank has not ended within {SECONDS} s")
-        out, err = process.communicate()
-    process.out, process.err, process.took = out, err, time.monotonic() - began
-    return process
-
-
-def together(n, *own):
-    return finish(start((n, [], own)), " ".join(map(str, own)))
-
-
-def refused(wanted, p, status, what, n=1):
-    """n lines that say this."""
-    equal(p.returncode, status, f"status of {what}: {p.err}")
-    lines = [line for line in p.err.splitlines() if line.startswith("memtape")]
-    equal(len(lines), n, f"messages of {what}: {p.err!r}")
-    for word in wanted:
-        check(word in p.err, f"{what}: no {word!r} in {p.err!r}")
 
 
 def ranks_of(p, n, what):
@@ -93,7 +56,7 @@ for word in ("2 ranks on cpu", "measured", "predicted", "difference"):
 # ---- how all of them are started wrongly ----
 refused(["--tp 2", "mpirun has started 3"], together(3, *MODEL, "--tp", 2), 2, "3 ranks of 2")
 refused(["mpirun has started 2"], together(2, *MODEL), 2, "nothing to divide")
-refused(["only profile"], together(2, "sweep", "gpt"), 2, "a verb without ranks")
+refused(["only profile and train"], together(2, "sweep", "gpt"), 2, "a verb without ranks")
 refused(["unrecognized", "--tpp"], together(2, *MODEL, "--tpp", 2), 2, "an unknown option", 2)
 refused(["--html"], together(2, *MODEL, "--dp", 2, "--html", "x"), 2, "a report of one rank")
 refused(["--rank"], together(2, *MODEL, "--dp", 2, "--rank", 1), 2, "a rank of several")
@@ -131,38 +94,6 @@ refused(["rank 1 of 2", "memory"], p, 1, "one rank without memory")
 
 
 # ---- one that is killed ----
-def workers(process, n):
-    """rank -> (pid of who watches, pid of who works), once all n are there."""
-    until = time.monotonic() + SECONDS
-    while time.monotonic() < until and process.poll() is None:
-        found = {}
-        for pid in filter(str.isdigit, os.listdir("/proc")):
-            try:
-                with open(f"/proc/{pid}/environ", "rb") as f:
-                    environ = dict(x.split(b"=", 1) for x in f.read().split(b"\0") if b"=" in x)
-                with open(f"/proc/{pid}/stat") as f:
-                    parent = int(f.read().rsplit(")", 1)[1].split()[1])
-                if os.readlink(f"/proc/{pid}/exe") == os.path.realpath(MEMTAPE):
-                    found[int(pid)] = (parent, environ)
-            except OSError:
-                continue
-        pairs = {int(environ[b"PMI_RANK"]): (parent, pid) for pid, (parent, environ) in found.items()
-                 if parent in found and environ.get(b"MTT_RUN") == str(os.getpid()).encode()}
-        if len(pairs) == n:
-            return pairs
-        time.sleep(0.01)
-    check(False, "the ranks have not begun")
-    return {}
-
-
-def ends(pid):
-    until = time.monotonic() + SECONDS
-    while os.path.exists(f"/proc/{pid}/fd/0") and time.monotonic() < until:
-        time.sleep(0.01)
-    return not os.path.exists(f"/proc/{pid}/fd/0")
-
-
-os.environ["MTT_RUN"] = str(os.getpid())
 for after in (0, 0.5):  # while they start; in the run
     for who in (0, 1):
         p = start((2, [], LONG))

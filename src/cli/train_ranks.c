@@ -1,0 +1,131 @@
+/* train_ranks.c: `mpirun -n 4 memtape train --tp 2 --dp 2`: what the ranks tell each other besides
+ * their steps. */
+#include "cli/train_ranks.h"
+#include <inttypes.h>
+#include "cli/rank_trainer.h"
+#include "cli/together.h"
+#include "comm/comm.h"
+#include "report/figures.h"
+#include "report/rank.h"
+#include "report/together.h"
+
+bool mti_train_ranks_place(mti_options *o, mti_rank_figures *f)
+{
+    mti_workload *w = &o->workload;
+    const mt_parallel *h = &w->parallel;
+    if (mt_parallel_place(&w->parallel, o->world) != MT_OK) return false;
+    w->rank = mt_comm_group(o->world).rank;
+    *f = (mti_rank_figures){
+        .rank = w->rank, .tensor_rank = h->tensor_rank, .data_rank = h->data_rank};
+    return true;
+}
+
+/* ---- agreeing ---- */
+
+static bool same_text(mt_comm *world, const mti_corpus *c)
+{
+    char text[128];
+    snprintf(text, sizeof text, "%zu bytes to learn from, %zu held out, hash %016" PRIx64,
+             c->n_train, c->n_held, c->fingerprint);
+    return mt_comm_agree(world, "the text (--data)", text) == MT_OK;
+}
+
+static bool same_model(mt_comm *world, const mt_model_config *config)
+{
+    char text[MT_MODEL_CONFIG_TEXT];
+    return mt_model_config_to_json(config, text, sizeof text) == MT_OK &&
+           mt_comm_agree(world, "the model", text) == MT_OK;
+}
+
+/* Of a file, too, which may be another one on another machine. */
+static bool same_settings(const mti_options *o, int64_t step)
+{
+    char text[320];
+    const mti_workload *w = &o->workload;
+    const mti_train_settings *s = &o->train;
+    snprintf(text, sizeof text,
+             "step %" PRId64 " of %" PRId64 ", batch %" PRId64 " x %" PRId64 " x %" PRId64
+             ", seed %" PRIu64 ", lr %.17g to %.17g after %" PRId64 ", decay %.17g, clip %.17g, "
+             "checkpoint %s",
+             step, s->steps, s->accumulate, w->batch, w->seq, w->seed, s->lr, s->min_lr, s->warmup,
+             s->weight_decay, s->clip, w->memory.checkpoint ? w->memory.checkpoint : "none");
+    return mt_comm_agree(o->world, "the run", text) == MT_OK;
+}
+
+bool mti_train_ranks_agree(const mti_options *o, const mti_corpus *corpus, int64_t step)
+{
+    return same_text(o->world, corpus) && same_model(o->world, &o->workload.config) &&
+           same_settings(o, step);
+}
+
+typedef struct ending {
+    int32_t signalled, ends;
+} ending;
+
+bool mti_train_ranks_end_early(mt_comm *world, int *signalled, bool *ends)
+{
+    int64_t ranks = mt_comm_group(world).ranks;
+    ending own = {*signalled, *ends}, *all = mti_calloc((size_t)ranks, sizeof *all);
+    bool ok = all && mti_comm_share(world, &own, sizeof own, all);
+    for (int64_t r = 0; ok && r < ranks; r++) {
+        if (!*signalled) *signalled = all[r].signalled;
+        *ends = *ends || all[r].ends;
+    }
+    mti_free(all);
+    return ok;
+}
+
+/* ---- reporting ---- */
+
+void mti_train_ranks_introduce(const mti_workload *w)
+{
+    const mt_parallel *h = &w->parallel;
+    int64_t t = h->tensor ? h->tensor : 1, d = h->data ? h->data : 1;
+    printf("ranks  %lld: %lld share each layer%s, %lld have %lld of the %lld sequences each",
+           (long long)(t * d), (long long)t, h->sequence ? " and the sequence" : "", (long long)d,
+           (long long)(w->batch / d), (long long)w->batch);
+    if (h->zero) printf("; ZeRO %d", h->zero);
+    printf("\n");
+}
+
+static json_t *rank_json(const mti_rank_figures *f, const mti_trainer *t)
+{
+    json_t *j = json_object(), *predicted = json_object();
+    mti_json_put_text(j, "schema", "memtape.train/1");
+    mti_json_put(j, "parallel", mti_place_json(&t->workload));
+    mti_json_put_int(j, "steps", (uint64_t)t->step);
+    mti_json_put_real(j, "loss", t->loss);
+    for (int i = 0; i < MTI_FIGURES; i++) {
+        mti_json_put_int(j, mti_figure_names[i], f->measured[i]);
+        mti_json_put_int(predicted, mti_figure_names[i], f->predicted[i]);
+    }
+    mti_json_put(j, "predicted", predicted);
+    mti_json_put_int(j, "sent", f->sent);
+    return j;
+}
+
+/* On rank 0, of all ranks. */
+static bool print_all(const mti_options *o, const mti_rank_figures *all)
+{
+    mti_workload w = o->workload;
+    if (!w.name) w.name = w.preset ? w.preset : mt_model_kind_name(w.config.kind);
+    printf("\nThe first steps' memory:\n");
+    return mti_print_together(&w, all, mt_comm_group(o->world).ranks, stdout);
+}
+
+bool mti_train_ranks_report(const mti_options *o, mti_rank_figures *f, const mti_trainer *t)
+{
+    const mt_parallel *h = &o->workload.parallel;
+    mt_group group = mt_comm_group(o->world);
+    json_t *object = NULL;
+    f->n_params = t->stage->n_params;
+    f->sent = mt_comm_sent(h->tensor_comm) + mt_comm_sent(h->data_comm);
+    mti_rank_figures *all = mti_calloc((size_t)group.ranks, sizeof *all);
+    bool ok = all && mti_comm_share(o->world, f, sizeof *f, all) &&
+              (!o->json || mti_together_gather(o->world, rank_json(f, t), &object));
+    if (ok && group.rank == 0)
+        ok = (o->quiet || print_all(o, all)) &&
+             (!object || mti_json_write(object, o->json) == MT_OK);
+    mti_free(all);
+    return ok;
+}
