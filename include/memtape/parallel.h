@@ -9,6 +9,7 @@
 #define MEMTAPE_PARALLEL_H
 
 #include "memtape/group.h"
+#include "memtape/io.h"
 #include "memtape/model.h"
 #include "memtape/optimizer.h"
 
@@ -101,6 +102,28 @@ MT_API mt_status mt_stage_step(mt_stage *stage, mt_optimizer *optimizer, double 
  * one stage. */
 MT_API mt_status mt_stage_evaluate(mt_stage *stage, mt_tensor *tokens, mt_tensor *targets,
                                    double *loss);
+
+/* ---- checkpoints: one file, whatever the ranks ----
+ *
+ * The file is the one that mt_checkpoint_save would write of the whole model: the same names,
+ * shapes and bytes, whoever wrote it. So it is read by ranks that divide the model in another way,
+ * by one process (mt_checkpoint_load), and back. Each rank writes and reads its own elements; none
+ * gathers the model. */
+
+/* Of all ranks of `world`, which call it together and write one file, in a folder that all of them
+ * see: rank 0 makes it beside its target and renames it once every rank's bytes are on the disk. If
+ * one fails, all have its error, and the target is what it was. optimizer: over mt_stage_stepped,
+ * not with moments in 8 bits; may be NULL. world NULL: one process. */
+MT_API mt_status mt_stage_save(const char *path, mt_stage *stage, mt_optimizer *optimizer,
+                               mt_comm *world, int64_t step, size_t n_metadata,
+                               const mt_key_value *metadata);
+/* Puts this rank's part of weights, optimizer state and generator back; waits for no other. As
+ * mt_checkpoint_load: everything is compared first, and with optimizer NULL its state in the file
+ * is passed over. */
+MT_API mt_status mt_stage_load(mt_safetensors *file, mt_stage *stage, mt_optimizer *optimizer,
+                               int64_t *step);
+/* This rank's part of the weights of any file with the whole model's. */
+MT_API mt_status mt_stage_load_weights(mt_safetensors *file, mt_stage *stage);
 
 /* ---- one step of one rank, measured ---- */
 

@@ -203,6 +203,13 @@ bool mti_file_write(mti_file *f, const void *data, size_t n_bytes);
 /* A stream that writes into f; close it before committing f. Its ferror is reliable, unlike that of
  * open_memstream, which drops data without setting it when memory runs out. */
 FILE *mti_file_stream(mti_file *f);
+/* For a file that several processes write: where its bytes go until the commit; another process
+ * that opens this place, to write at positions of it (path: for messages), and ends with
+ * mti_file_commit, which then only closes; all bytes on the disk, before the commit. */
+const char *mti_file_place(const mti_file *f);
+mti_file *mti_file_join(const char *path, const char *place);
+bool mti_file_write_at(mti_file *f, uint64_t at, const void *data, size_t n_bytes);
+bool mti_file_sync(mti_file *f);
 bool mti_file_commit(mti_file *f); /* flush, fsync, rename; frees f either way */
 void mti_file_abandon(mti_file *f);
 /* The path with symbolic links resolved, whether the file exists or not; the caller mti_frees

@@ -85,27 +85,52 @@ static bool open_target(mti_file *f)
     return f->fd >= 0 || io_error(f->path, "open");
 }
 
-mti_file *mti_file_create(const char *path)
+/* Not open yet. */
+static mti_file *new_file(const char *path)
 {
     mti_file *f = mti_malloc(sizeof *f);
     if (!f) return NULL;
     f->fd = -1, f->failed = false, f->target = f->temporary = NULL, f->n = 0;
-    f->path = mti_strdup(path);
-    if (f->path && open_target(f)) return f;
+    if ((f->path = mti_strdup(path))) return f;
     mti_file_abandon(f);
     return NULL;
 }
 
-static bool write_all(mti_file *f, const char *data, size_t n_bytes)
+mti_file *mti_file_create(const char *path)
+{
+    mti_file *f = new_file(path);
+    if (!f || open_target(f)) return f;
+    mti_file_abandon(f);
+    return NULL;
+}
+
+const char *mti_file_place(const mti_file *f) { return f->temporary ? f->temporary : f->path; }
+
+mti_file *mti_file_join(const char *path, const char *place)
+{
+    mti_file *f = new_file(path);
+    if (!f) return NULL;
+    f->fd = open(place, O_WRONLY | O_CLOEXEC);
+    if (f->fd >= 0) return f;
+    io_error(place, "open (all ranks write one file, in a folder that all of them see)");
+    mti_file_abandon(f);
+    return NULL;
+}
+
+#define IN_ORDER (-1)
+
+/* At a position, or IN_ORDER. */
+static bool write_all(mti_file *f, off_t at, const char *data, size_t n_bytes)
 {
     while (n_bytes) {
-        ssize_t n = write(f->fd, data, n_bytes);
+        ssize_t n = at == IN_ORDER ? write(f->fd, data, n_bytes) : pwrite(f->fd, data, n_bytes, at);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) {
             f->failed = true;
             return io_error(f->path, "write");
         }
         data += n, n_bytes -= (size_t)n;
+        if (at != IN_ORDER) at += n;
     }
     return true;
 }
@@ -114,17 +139,30 @@ static bool flush(mti_file *f)
 {
     size_t n = f->n;
     f->n = 0;
-    return write_all(f, f->buffer, n);
+    return write_all(f, IN_ORDER, f->buffer, n);
 }
 
 bool mti_file_write(mti_file *f, const void *data, size_t n_bytes)
 {
     if (f->failed) return false;
     if (n_bytes > BUFFER_BYTES - f->n && !flush(f)) return false;
-    if (n_bytes > BUFFER_BYTES) return write_all(f, data, n_bytes);
+    if (n_bytes > BUFFER_BYTES) return write_all(f, IN_ORDER, data, n_bytes);
     if (n_bytes) memcpy(f->buffer + f->n, data, n_bytes);
     f->n += n_bytes;
     return true;
+}
+
+bool mti_file_write_at(mti_file *f, uint64_t at, const void *data, size_t n_bytes)
+{
+    return !f->failed && write_all(f, (off_t)at, data, n_bytes);
+}
+
+/* What is not on a disk cannot be synced. */
+bool mti_file_sync(mti_file *f)
+{
+    if (f->failed || !flush(f)) return false;
+    return fsync(f->fd) == 0 || errno == EINVAL || errno == EROFS ||
+           io_error(f->path, "write to the disk");
 }
 
 static ssize_t write_cookie(void *f, const char *data, size_t n_bytes)

@@ -178,9 +178,6 @@ static bool check_training_ranks(mti_options *o)
         {MTI_O_LOSS_SCALE, "a step that one rank finds not finite would have to be skipped by "
                            "all; give --amp bf16, which needs no scale"},
         {MTI_O_GRAPH, "what ranks exchange cannot be captured"},
-        {MTI_O_SAVE, "a rank has a part of the model"},
-        {MTI_O_RESUME, "a rank has a part of the model"},
-        {MTI_O_FROM, "a rank has a part of the model"},
         {MTI_O_SNAPSHOT, "is of one device, and each rank has its own"},
     };
     const mti_workload *w = &o->workload;

@@ -2,6 +2,7 @@
  * each batch. */
 #include <math.h>
 #include "cli/rank_trainer.h"
+#include "cli/run_file.h"
 #include "memtape/ops.h"
 #include "ops/ops.h"
 
@@ -42,6 +43,15 @@ static bool attach(mti_trainer *t)
 /* Data ranks, with 0 for 1. */
 static int64_t n_data(const mti_workload *w) { return w->parallel.data ? w->parallel.data : 1; }
 
+/* Of --from. */
+static bool load_weights(const mti_trainer *t)
+{
+    mt_safetensors *file = mti_run_open(t->settings.from);
+    bool ok = file && mt_stage_load_weights(file, t->stage) == MT_OK;
+    mt_safetensors_free(file);
+    return ok;
+}
+
 bool mti_rank_trainer_make(mti_trainer *t)
 {
     mti_workload *w = &t->workload;
@@ -51,7 +61,7 @@ bool mti_rank_trainer_make(mti_trainer *t)
                              "--batch %lld is divided among --dp %lld; need a multiple",
                              (long long)w->batch, (long long)n_data(w));
     t->stage = mt_stage_new(t->device, &w->config, &w->parallel);
-    return t->stage && attach(t);
+    return t->stage && (!t->settings.from || load_weights(t)) && attach(t);
 }
 
 /* ---- training ---- */

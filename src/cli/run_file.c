@@ -98,7 +98,9 @@ bool mti_run_save(const mti_trainer *t, const char *path, double val_fraction, c
     char *settings = settings_text(t, val_fraction);
     if (!settings) return false;
     const mt_key_value metadata[] = {{CONFIG_KEY, config}, {RUN_KEY, settings}};
-    mt_status status = mt_checkpoint_save(where, t->model, t->optimizer, t->step, 2, metadata);
+    mt_status status =
+        t->stage ? mt_stage_save(where, t->stage, t->optimizer, t->world, t->step, 2, metadata)
+                 : mt_checkpoint_save(where, t->model, t->optimizer, t->step, 2, metadata);
     mti_free(settings);
     return status == MT_OK;
 }
@@ -279,7 +281,9 @@ static bool restore_scaler(const mt_safetensors *file, mt_scaler *scaler)
 
 bool mti_run_restore(mt_safetensors *file, mti_trainer *t)
 {
-    return mt_checkpoint_load(file, t->model, t->optimizer, &t->step) == MT_OK &&
+    mt_status status = t->stage ? mt_stage_load(file, t->stage, t->optimizer, &t->step)
+                                : mt_checkpoint_load(file, t->model, t->optimizer, &t->step);
+    return status == MT_OK &&
            (!t->memory_hooks.scaler || restore_scaler(file, t->memory_hooks.scaler));
 }
 

@@ -62,6 +62,7 @@ typedef struct run {
     bool snapshot_failed;   /* training goes on without it; the reason: */
     mti_error snapshot_error;
     mti_trainer trainer;
+    mt_safetensors *file; /* that the run is resumed from, while it is set up; NULL: none */
     mti_progress progress;
     mti_live live;         /* with --live, instead of the bar */
     mti_timeline timeline; /* of the step that is to be drawn */
@@ -178,9 +179,11 @@ static bool predict(run *r)
     w.device.scratch_of_cpu = !strcmp(w.device.kind, "cpu");
     w.device.threads = 0;
     w.device.kind = "meta";
+    mti_train_settings settings = r->o.train;
+    settings.from = NULL; /* any weights will do */
     mt_device *meta = mti_device_make(&w.device);
-    bool ok = meta && mti_trainer_make(&t, meta, &w, &r->o.train, &r->corpus) &&
-              mti_rank_trainer_begin_watch(&t);
+    bool ok = meta && mti_trainer_make(&t, meta, &w, &settings, &r->corpus) &&
+              (!r->file || mti_run_restore(r->file, &t)) && mti_rank_trainer_begin_watch(&t);
     for (int64_t left = ok ? to_watch(&t) : 0; ok && left > 0; left--) ok = mti_trainer_step(&t);
     if (ok) mti_rank_trainer_end_watch(&t, r->figures.predicted);
     mti_trainer_free(&t);
@@ -192,8 +195,10 @@ static bool make_trainer(run *r)
 {
     if (!find_budget(r) || (r->o.world && !predict(r))) return false;
     r->device = mti_open_device(&r->o.workload);
-    return r->device && check_room(r) && begin_snapshot(r) &&
-           mti_trainer_make(&r->trainer, r->device, &r->o.workload, &r->o.train, &r->corpus);
+    bool ok = r->device && check_room(r) && begin_snapshot(r) &&
+              mti_trainer_make(&r->trainer, r->device, &r->o.workload, &r->o.train, &r->corpus);
+    r->trainer.world = r->o.world;
+    return ok;
 }
 
 static bool load_text(run *r)
@@ -201,22 +206,28 @@ static bool load_text(run *r)
     return mti_corpus_load(&r->corpus, r->o.data.n, r->o.data.at, r->o.val_fraction, false);
 }
 
+static void note_text(const run *r)
+{
+    if (prints(r))
+        fputs("memtape train: note: the text is not the one this run began with\n", stderr);
+}
+
 static bool resume(run *r)
 {
     uint64_t fingerprint;
-    mt_safetensors *file = mti_run_open(r->o.resume);
-    bool ok = file && mti_run_read_settings(file, &r->o, &fingerprint) &&
-              mti_run_fits(file, &r->o) && load_text(r) && make_trainer(r) &&
-              mti_run_restore(file, &r->trainer);
-    mt_safetensors_free(file);
+    r->file = mti_run_open(r->o.resume);
+    bool ok = r->file && mti_run_read_settings(r->file, &r->o, &fingerprint) &&
+              mti_run_fits(r->file, &r->o) && load_text(r) && make_trainer(r) &&
+              mti_run_restore(r->file, &r->trainer);
+    mt_safetensors_free(r->file);
+    r->file = NULL;
     if (!ok) return false;
     if (r->trainer.step > r->o.train.steps)
         return mti_fail_bool(
             MT_ERR_ARGUMENT,
             "--steps %lld: the run in %s has made %lld steps; give that many or more",
             (long long)r->o.train.steps, r->o.resume, (long long)r->trainer.step);
-    if (fingerprint != r->corpus.fingerprint)
-        fputs("memtape train: note: the text is not the one this run began with\n", stderr);
+    if (fingerprint != r->corpus.fingerprint) note_text(r);
     if (!r->o.quiet)
         printf("resumed from %s at step %lld of %lld\n", r->o.resume, (long long)r->trainer.step,
                (long long)r->o.train.steps);

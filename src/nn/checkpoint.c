@@ -10,16 +10,7 @@
 
 /* ---- saving ---- */
 
-typedef struct writer {
-    MTI_VEC(mt_named_tensor) tensors;
-    size_t n_weights; /* the other tensors are state, with names allocated here */
-    MTI_VEC(mt_key_value) pairs;
-    char step[24], seed[24], offset[24];
-    char *steps;
-} writer;
-
-/* "optimizer.m.h.0.mlp.fc.weight" */
-static char *state_name(const char *state, const char *param)
+char *mti_checkpoint_state_name(const char *state, const char *param)
 {
     size_t n = strlen(MTI_STATE_PREFIX) + strlen(state) + strlen(param) + 2;
     char *name = mti_malloc(n);
@@ -27,7 +18,7 @@ static char *state_name(const char *state, const char *param)
     return name;
 }
 
-static bool add_weights(writer *w, const mt_named_tensor *list, size_t n)
+static bool add_weights(mti_checkpoint_list *w, const mt_named_tensor *list, size_t n)
 {
     w->n_weights = n; /* also after a failure: these names are the module's */
     for (size_t i = 0; i < n; i++) {
@@ -41,7 +32,7 @@ static bool add_weights(writer *w, const mt_named_tensor *list, size_t n)
     return true;
 }
 
-static bool add_state(writer *w, const mt_optimizer *o)
+static bool add_state(mti_checkpoint_list *w, const mt_optimizer *o)
 {
     uint64_t failures = mti_failures();
     json_t *steps = json_object();
@@ -49,7 +40,7 @@ static bool add_state(writer *w, const mt_optimizer *o)
     for (size_t i = 0; ok && i < mt_optimizer_state_count(o); i++) {
         mt_optimizer_entry e;
         if ((ok = mt_optimizer_state(o, i, &e) == MT_OK && MTI_RESERVE(&w->tensors))) {
-            char *name = state_name(e.name, e.param);
+            char *name = mti_checkpoint_state_name(e.name, e.param);
             if ((ok = name != NULL))
                 w->tensors.at[w->tensors.n++] = (mt_named_tensor){name, e.tensor};
         }
@@ -62,7 +53,7 @@ static bool add_state(writer *w, const mt_optimizer *o)
            MTI_PUSH(&w->pairs, ((mt_key_value){MTI_KEY_STEPS, w->steps}));
 }
 
-static bool add_step_and_rng(writer *w, const mt_device *device, int64_t step)
+static bool add_step_and_rng(mti_checkpoint_list *w, const mt_device *device, int64_t step)
 {
     uint64_t seed = 0, offset = 0;
     if (device) mt_rng_get(device, &seed, &offset);
@@ -74,7 +65,7 @@ static bool add_step_and_rng(writer *w, const mt_device *device, int64_t step)
            MTI_PUSH(&w->pairs, ((mt_key_value){MTI_KEY_OFFSET, w->offset}));
 }
 
-static bool add_metadata(writer *w, size_t n, const mt_key_value *pairs)
+static bool add_metadata(mti_checkpoint_list *w, size_t n, const mt_key_value *pairs)
 {
     for (size_t i = 0; i < n; i++) {
         if (pairs[i].key && !strncmp(pairs[i].key, MTI_KEY_PREFIX, strlen(MTI_KEY_PREFIX)))
@@ -87,27 +78,38 @@ static bool add_metadata(writer *w, size_t n, const mt_key_value *pairs)
     return true;
 }
 
-mt_status mt_checkpoint_save(const char *path, mt_module *m, mt_optimizer *o, int64_t step,
-                             size_t n_metadata, const mt_key_value *metadata)
+bool mti_checkpoint_list_make(mti_checkpoint_list *w, mt_module *m, mt_optimizer *o, int64_t step,
+                              size_t n_metadata, const mt_key_value *metadata)
 {
     const mt_named_tensor *list;
     size_t n;
-    if (step < 0 || (n_metadata && !metadata))
-        return step < 0 ? mti_fail(MT_ERR_ARGUMENT,
-                                   "checkpoint_save: step %" PRId64 "; need at least 0", step)
-                        : mti_fail(MT_ERR_ARGUMENT, "checkpoint_save: the metadata is NULL");
-    mt_status status = mt_module_params(m, &list, &n);
-    if (status != MT_OK) return status;
-    writer w = {.n_weights = 0};
-    bool ok = add_weights(&w, list, n) &&
-              add_step_and_rng(&w, n ? mt_device_of(list[0].tensor) : NULL, step) &&
-              (!o || add_state(&w, o)) && add_metadata(&w, n_metadata, metadata);
+    *w = (mti_checkpoint_list){0};
+    if (step < 0)
+        return mti_fail_bool(MT_ERR_ARGUMENT, "checkpoint_save: step %" PRId64 "; need at least 0",
+                             step);
+    if (n_metadata && !metadata)
+        return mti_fail_bool(MT_ERR_ARGUMENT, "checkpoint_save: the metadata is NULL");
+    return mt_module_params(m, &list, &n) == MT_OK && add_weights(w, list, n) &&
+           add_step_and_rng(w, n ? mt_device_of(list[0].tensor) : NULL, step) &&
+           (!o || add_state(w, o)) && add_metadata(w, n_metadata, metadata);
+}
+
+void mti_checkpoint_list_free(mti_checkpoint_list *w)
+{
+    for (size_t i = w->n_weights; i < w->tensors.n; i++) mti_free((char *)w->tensors.at[i].name);
+    mti_free(w->tensors.at);
+    mti_free(w->pairs.at);
+    mti_free(w->steps);
+}
+
+mt_status mt_checkpoint_save(const char *path, mt_module *m, mt_optimizer *o, int64_t step,
+                             size_t n_metadata, const mt_key_value *metadata)
+{
+    mti_checkpoint_list w;
+    bool ok = mti_checkpoint_list_make(&w, m, o, step, n_metadata, metadata);
     if (ok)
         ok = mt_safetensors_save(path, w.tensors.n, w.tensors.at, w.pairs.n, w.pairs.at) == MT_OK;
-    for (size_t i = w.n_weights; i < w.tensors.n; i++) mti_free((char *)w.tensors.at[i].name);
-    mti_free(w.tensors.at);
-    mti_free(w.pairs.at);
-    mti_free(w.steps);
+    mti_checkpoint_list_free(&w);
     return ok ? MT_OK : mt_last_status();
 }
 
@@ -136,7 +138,7 @@ static bool check_state(const mt_safetensors *f, mt_optimizer *o, const char *pa
     const char *state;
     for (int k = 0; (state = mti_optimizer_state_name(o, param, k)); k++) {
         mt_safetensors_entry e;
-        char *name = state_name(state, param);
+        char *name = mti_checkpoint_state_name(state, param);
         if (!name) return false;
         const mti_view need = mti_optimizer_state_spec(o, param, k);
         bool ok = mt_safetensors_find(f, name, &e) && e.rank == need.rank && e.dtype == need.dtype;
@@ -204,7 +206,7 @@ static bool load_state(mt_safetensors *f, mt_optimizer *o, mt_device *device, js
         mt_optimizer_entry e = {.param = json_object_iter_key(at),
                                 .step = json_integer_value(json_object_iter_value(at))};
         for (int k = 0; ok && (e.name = mti_optimizer_state_name(o, e.param, k)); k++) {
-            char *name = state_name(e.name, e.param);
+            char *name = mti_checkpoint_state_name(e.name, e.param);
             e.tensor = name ? mt_safetensors_read(f, name, device) : NULL;
             ok = e.tensor && mt_optimizer_restore(o, &e) == MT_OK;
             mt_release(e.tensor);
@@ -214,25 +216,30 @@ static bool load_state(mt_safetensors *f, mt_optimizer *o, mt_device *device, js
     return ok;
 }
 
+bool mti_checkpoint_check(const mt_safetensors *f, const mt_named_tensor *list, size_t n,
+                          mt_optimizer *o, mti_checkpoint_state *out)
+{
+    *out = (mti_checkpoint_state){0};
+    return get_number(f, MTI_KEY_STEP, INT64_MAX, &out->step) &&
+           get_number(f, MTI_KEY_SEED, UINT64_MAX, &out->seed) &&
+           get_number(f, MTI_KEY_OFFSET, UINT64_MAX, &out->offset) && mti_weights_fit(f, list, n) &&
+           (!o || (out->steps = check_optimizer(f, o)));
+}
+
 mt_status mt_checkpoint_load(mt_safetensors *f, mt_module *m, mt_optimizer *o, int64_t *step)
 {
     const mt_named_tensor *list;
     size_t n;
-    uint64_t saved_step, seed, offset;
+    mti_checkpoint_state saved;
     if (!mti_given(f, "checkpoint_load", "the file")) return mt_last_status();
     mt_status status = mt_module_params(m, &list, &n);
     if (status != MT_OK) return status;
-    if (!get_number(f, MTI_KEY_STEP, INT64_MAX, &saved_step) ||
-        !get_number(f, MTI_KEY_SEED, UINT64_MAX, &seed) ||
-        !get_number(f, MTI_KEY_OFFSET, UINT64_MAX, &offset) || !mti_weights_fit(f, list, n))
-        return mt_last_status();
-    json_t *steps = NULL;
-    if (o && !(steps = check_optimizer(f, o))) return mt_last_status();
+    if (!mti_checkpoint_check(f, list, n, o, &saved)) return mt_last_status();
     mt_device *device = n ? mt_device_of(list[0].tensor) : NULL;
-    bool ok = mti_weights_load(f, list, n) && (!o || load_state(f, o, device, steps));
-    json_decref(steps);
+    bool ok = mti_weights_load(f, list, n) && (!o || load_state(f, o, device, saved.steps));
+    json_decref(saved.steps);
     if (!ok) return mt_last_status();
-    if (device) mt_rng_set(device, seed, offset);
-    if (step) *step = (int64_t)saved_step;
+    if (device) mt_rng_set(device, saved.seed, saved.offset);
+    if (step) *step = (int64_t)saved.step;
     return MT_OK;
 }

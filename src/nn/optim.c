@@ -101,6 +101,17 @@ mt_optimizer *mt_adamw_new(mt_module *m, const mt_adamw_options *options)
     return o;
 }
 
+mt_optimizer *mti_optimizer_like(const mt_optimizer *like, mt_module *m)
+{
+    mt_optimizer *o = optimizer_new(m, like->rule, like->n_state, like->master);
+    if (!o) return NULL;
+    o->params = like->params;
+    o->weight_decay = like->weight_decay;
+    o->decay_matrices_only = like->decay_matrices_only;
+    o->moments = like->moments;
+    return o;
+}
+
 static void drop_state(mti_opt_slot *s)
 {
     for (int k = 0; k < MTI_MAX_STATE; k++) {
@@ -196,6 +207,10 @@ static mt_tensor **state_at(const mt_optimizer *o, mti_opt_slot *s, int k)
 {
     return k < o->n_state ? &s->state[k] : &s->master;
 }
+mt_tensor *mti_optimizer_state_tensor(const mt_optimizer *o, mti_opt_slot *s, int k)
+{
+    return *state_at(o, s, k);
+}
 static const char *name_of(const mt_optimizer *o, int k)
 {
     return k < o->n_state ? o->rule->state[k] : "master";
@@ -282,7 +297,7 @@ size_t mti_optimizer_state_bytes(const mt_optimizer *o)
     return bytes;
 }
 
-static mti_opt_slot *find_slot(mt_optimizer *o, const char *path)
+mti_opt_slot *mti_optimizer_slot(mt_optimizer *o, const char *path)
 {
     for (size_t i = 0; path && i < o->n_slots; i++)
         if (!strcmp(o->slots[i].path, path)) return &o->slots[i];
@@ -291,18 +306,21 @@ static mti_opt_slot *find_slot(mt_optimizer *o, const char *path)
 
 const char *mti_optimizer_state_name(mt_optimizer *o, const char *path, int k)
 {
-    const mti_opt_slot *s = find_slot(o, path);
+    const mti_opt_slot *s = mti_optimizer_slot(o, path);
     return s && k < n_state_of(o, s) ? name_of(o, k) : NULL;
 }
 
 mti_view mti_optimizer_state_spec(mt_optimizer *o, const char *path, int k)
 {
-    return spec_of(o, find_slot(o, path), k);
+    return spec_of(o, mti_optimizer_slot(o, path), k);
 }
 
 bool mti_optimizer_is_in_backward(const mt_optimizer *o) { return o->in_backward; }
 
-bool mti_optimizer_has(mt_optimizer *o, const char *path) { return find_slot(o, path) != NULL; }
+bool mti_optimizer_has(mt_optimizer *o, const char *path)
+{
+    return mti_optimizer_slot(o, path) != NULL;
+}
 
 mt_status mt_optimizer_restore(mt_optimizer *o, const mt_optimizer_entry *entry)
 {
@@ -311,7 +329,7 @@ mt_status mt_optimizer_restore(mt_optimizer *o, const mt_optimizer_entry *entry)
         return mti_fail(MT_ERR_ARGUMENT, "optimizer_restore: the entry is NULL, or a name in it");
     if (!mti_given(entry->tensor, "optimizer_restore", "the entry's tensor"))
         return mt_last_status();
-    mti_opt_slot *s = find_slot(o, entry->param);
+    mti_opt_slot *s = mti_optimizer_slot(o, entry->param);
     int k = 0, n = s ? n_state_of(o, s) : 0;
     while (k < n && strcmp(name_of(o, k), entry->name)) k++;
     if (k == n)

@@ -48,6 +48,13 @@ bool mti_optimizer_make_state(const mt_optimizer *o, mti_opt_slot *s);
 /* How m and v of this parameter are stored. */
 mti_moments mti_optimizer_moments(const mt_optimizer *o, const mti_opt_slot *s);
 
+/* An optimizer of the same kind and options over the parameters of m, without state. */
+mt_optimizer *mti_optimizer_like(const mt_optimizer *o, mt_module *m);
+/* NULL if there is no parameter of this name. */
+mti_opt_slot *mti_optimizer_slot(mt_optimizer *o, const char *path);
+/* Its state tensor k, borrowed: as many as it has names, once its state is made. */
+mt_tensor *mti_optimizer_state_tensor(const mt_optimizer *o, mti_opt_slot *s, int k);
+
 /* The name of the parameter's state tensor k; NULL past the last. */
 const char *mti_optimizer_state_name(mt_optimizer *optimizer, const char *path, int k);
 /* Its shape, strides and dtype. */

@@ -29,6 +29,15 @@ struct mt_safetensors {
 mt_safetensors *mti_safetensors_parse(const char *path, const void *head, size_t n_head,
                                       uint64_t file_bytes);
 
+/* The bytes before the data of a file with these tensors, to be freed with mti_free; NULL on
+ * failure. begins[n] (may be NULL): where each tensor's bytes begin in the file. */
+char *mti_safetensors_head(const char *path, size_t n, const mt_named_tensor *list,
+                           size_t n_metadata, const mt_key_value *metadata, size_t *n_bytes,
+                           uint64_t *begins);
+/* Reads a part of a tensor's bytes; it must have that many. */
+bool mti_safetensors_read_part(const mt_safetensors *f, const char *name, uint64_t from, void *data,
+                               size_t n_bytes);
+
 /* A name from a file made printable: cut, with '?' for control characters. */
 #define MTI_SHOWN 96
 const char *mti_shown(char buf[MTI_SHOWN], const char *name);

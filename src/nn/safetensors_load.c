@@ -35,6 +35,13 @@ static bool read_at(const mt_safetensors *f, uint64_t offset, char *p, size_t n)
     return true;
 }
 
+bool mti_safetensors_read_part(const mt_safetensors *f, const char *name, uint64_t from, void *data,
+                               size_t n_bytes)
+{
+    const mti_tensor_entry *e = find(f, name);
+    return read_at(f, f->data_at + e->begin + from, data, n_bytes);
+}
+
 static bool check_bools(const mt_safetensors *f, const mti_tensor_entry *e, const char *data)
 {
     for (size_t i = 0; i < e->info.bytes; i++)

@@ -60,9 +60,10 @@ static bool add_metadata(const char *path, json_t *root, size_t n, const mt_key_
     return add(path, root, "tensor", "__metadata__", object, failures);
 }
 
-/* The JSON header, to be freed with mti_free; NULL on failure. */
-static char *make_header(const char *path, size_t n, const mt_named_tensor *list, size_t n_metadata,
-                         const mt_key_value *metadata, size_t *n_bytes)
+/* The JSON header, to be freed with mti_free; NULL on failure. begins[n], unless NULL: where each
+ * tensor's data begins after it. */
+static char *header_text(const char *path, size_t n, const mt_named_tensor *list, size_t n_metadata,
+                         const mt_key_value *metadata, uint64_t *begins)
 {
     uint64_t begin = 0, failures = mti_failures();
     json_t *root = json_object();
@@ -71,22 +72,31 @@ static char *make_header(const char *path, size_t n, const mt_named_tensor *list
         for (size_t i = 0; ok && i < n; i++) {
             if (mt_dtype_size(mt_dtype_of(list[i].tensor)) != widths[w]) continue;
             ok = add(path, root, "tensor", list[i].name, describe(list[i].tensor, begin), failures);
+            if (begins) begins[i] = begin;
             begin += tensor_bytes(list[i].tensor);
         }
     char *text = ok ? mti_json_text(root, JSON_COMPACT) : NULL;
     json_decref(root);
-    if (text) *n_bytes = strlen(text);
     return text;
 }
 
-static bool write_header(mti_file *file, const char *text, size_t n_text)
+char *mti_safetensors_head(const char *path, size_t n, const mt_named_tensor *list,
+                           size_t n_metadata, const mt_key_value *metadata, size_t *n_bytes,
+                           uint64_t *begins)
 {
-    static const char spaces[8] = "        ";
-    size_t n = (n_text + 7) / 8 * 8;
-    unsigned char length[8];
-    for (int i = 0; i < 8; i++) length[i] = (unsigned char)((uint64_t)n >> (8 * i));
-    return mti_file_write(file, length, 8) && mti_file_write(file, text, n_text) &&
-           mti_file_write(file, spaces, n - n_text);
+    char *text = header_text(path, n, list, n_metadata, metadata, begins);
+    if (!text) return NULL;
+    size_t n_text = strlen(text), padded = (n_text + 7) / 8 * 8;
+    char *head = mti_malloc(8 + padded);
+    if (head) {
+        for (int i = 0; i < 8; i++) head[i] = (char)((uint64_t)padded >> (8 * i));
+        memcpy(head + 8, text, n_text);
+        memset(head + 8 + n_text, ' ', padded - n_text);
+        *n_bytes = 8 + padded;
+        for (size_t i = 0; begins && i < n; i++) begins[i] += *n_bytes;
+    }
+    mti_free(text);
+    return head;
 }
 
 static bool write_tensor(mti_file *file, const mt_tensor *t)
@@ -98,10 +108,10 @@ static bool write_tensor(mti_file *file, const mt_tensor *t)
     return ok;
 }
 
-static bool write_all(mti_file *file, const char *header, size_t n_header, size_t n,
+static bool write_all(mti_file *file, const char *head, size_t n_head, size_t n,
                       const mt_named_tensor *list)
 {
-    bool ok = write_header(file, header, n_header);
+    bool ok = mti_file_write(file, head, n_head);
     for (size_t w = 0; w < sizeof widths / sizeof widths[0]; w++)
         for (size_t i = 0; ok && i < n; i++)
             if (mt_dtype_size(mt_dtype_of(list[i].tensor)) == widths[w])
@@ -122,12 +132,12 @@ mt_status mt_safetensors_save(const char *path, size_t n, const mt_named_tensor 
             return mti_fail(MT_ERR_ARGUMENT, "%s: the name of tensor %zu to save is NULL", path, i);
         else if (!mti_given(list[i].tensor, path, "a tensor to save"))
             return mt_last_status();
-    size_t n_header;
-    char *header = make_header(path, n, list, n_metadata, metadata, &n_header);
-    if (!header) return mt_last_status();
+    size_t n_head;
+    char *head = mti_safetensors_head(path, n, list, n_metadata, metadata, &n_head, NULL);
+    if (!head) return mt_last_status();
     mti_file *file = mti_file_create(path);
-    bool ok = file && write_all(file, header, n_header, n, list);
-    mti_free(header);
+    bool ok = file && write_all(file, head, n_head, n, list);
+    mti_free(head);
     if (file && ok)
         ok = mti_file_commit(file);
     else

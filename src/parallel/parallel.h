@@ -135,6 +135,27 @@ bool mti_is_vocabulary(const char *path);
 bool mti_rank_draw(mt_module *m, const mti_share *share, const mti_cutter *cutter, uint64_t seed,
                    uint64_t offset);
 
+/* The whole model on a device without data: the names and shapes that a file has. Close in any
+ * case. */
+typedef struct mti_whole {
+    mt_device *device;
+    mt_module *model;
+    const mt_named_tensor *list;
+    size_t n;
+} mti_whole;
+bool mti_whole_open(mti_whole *whole, const mti_share *share);
+void mti_whole_close(mti_whole *whole);
+/* The parameter that a rank calls `path`, in the list: the embedding's weight for a head that
+ * shares it, whose bias in a bert has another name there. NULL: none. */
+const mt_named_tensor *mti_whole_find(const mti_whole *whole, const char *path);
+
+/* Of the rank's elements [from, from + n) of a matrix (a vector has one column) those that lie side
+ * by side in the whole, too, run by run: n of them from the ith on; at: where they begin, -1:
+ * nowhere, they are padding. */
+typedef bool mti_each_run_fn(void *user, int64_t i, int64_t n, int64_t at);
+bool mti_each_run(const mti_share *share, const char *path, const mti_cut_shape *own,
+                  const mt_tensor *whole, int64_t from, int64_t n, mti_each_run_fn *fn, void *user);
+
 /* ---- what a rank keeps, by formula (books.c) ---- */
 
 /* What is in flight. */

@@ -96,7 +96,8 @@ static void add_bands(part *p, const mti_share *s, const char *path, int64_t row
 static part part_of(const mti_share *s, const char *path, int64_t rows, int64_t cols,
                     const mt_tensor *whole)
 {
-    part p = {.cols = cols, .whole_rows = mt_shape(whole)[0], .whole_cols = mt_shape(whole)[1]};
+    int64_t whole_cols = mt_rank(whole) > 1 ? mt_shape(whole)[1] : 1;
+    part p = {.cols = cols, .whole_rows = mt_shape(whole)[0], .whole_cols = whole_cols};
     p.first_col = cols == p.whole_cols ? 0 : s->parallel.tensor_rank * cols;
     add_bands(&p, s, path, rows);
     return p;
@@ -115,6 +116,18 @@ static int64_t run_at(const part *p, int64_t i, int64_t n, int64_t *at)
     int64_t run = p->cols == p->whole_cols || padding ? rows * p->cols - col : p->cols - col;
     *at = padding ? -1 : there * p->whole_cols + p->first_col + col;
     return run < n ? run : n;
+}
+
+bool mti_each_run(const mti_share *s, const char *path, const mti_cut_shape *own,
+                  const mt_tensor *whole, int64_t from, int64_t n, mti_each_run_fn *fn, void *user)
+{
+    const part p = part_of(s, path, own->rows, own->cols, whole);
+    int64_t at;
+    for (int64_t i = 0, run; i < n; i += run) {
+        run = run_at(&p, from + i, n - i, &at);
+        if (!fn(user, i, run, at)) return false;
+    }
+    return true;
 }
 
 /* ---- values ---- */
@@ -139,25 +152,27 @@ static bool draw_part(mt_tensor *t, int64_t from, int64_t n, const part *p, cons
 
 /* ---- all parameters of a part ---- */
 
-/* The whole model without data, whose parameters were drawn in the order of its list. */
-typedef struct whole {
-    mt_device *device;
-    mt_module *model;
-    const mt_named_tensor *list;
-    size_t n;
-} whole;
-
-static bool open_whole(whole *w, const mt_model_config *config)
+bool mti_whole_open(mti_whole *w, const mti_share *s)
 {
-    *w = (whole){.device = mt_device_open("meta")};
-    return w->device && (w->model = mt_model_new(w->device, config)) &&
+    mt_model_config config = s->whole;
+    config.vocab = s->vocab;
+    *w = (mti_whole){.device = mt_device_open("meta")};
+    return w->device && (w->model = mt_model_new(w->device, &config)) &&
            mt_module_params(w->model, &w->list, &w->n) == MT_OK;
 }
 
-static void close_whole(whole *w)
+void mti_whole_close(mti_whole *w)
 {
     mt_module_free(w->model);
     mt_device_release(w->device);
+}
+
+const mt_named_tensor *mti_whole_find(const mti_whole *w, const char *path)
+{
+    for (size_t i = 0; i < w->n; i++)
+        if (!strcmp(w->list[i].name, path)) return &w->list[i];
+    bool tied = is_called(path, "lm_head") || is_called(path, "decoder");
+    return tied ? mti_whole_find(w, is_bias(path) ? "head.bias" : "wte.weight") : NULL;
 }
 
 /* Vectors have one value everywhere; matrices are drawn. */
@@ -168,17 +183,12 @@ static uint64_t counters_of(const mt_tensor *t)
     return is_drawn(t) ? ((uint64_t)mt_numel(t) + 3) / 4 : 0;
 }
 
-/* The whole parameter of that path, and the counters before it. A head that shares the embedding's
- * weight is not listed. */
-static const mt_tensor *find(const whole *w, const char *path, uint64_t *before)
+/* The counters before a parameter. */
+static uint64_t counters_before(const mti_whole *w, const mt_named_tensor *p)
 {
-    *before = 0;
-    for (size_t i = 0; i < w->n; i++) {
-        if (!strcmp(w->list[i].name, path)) return w->list[i].tensor;
-        *before += counters_of(w->list[i].tensor);
-    }
-    bool tied = is_called(path, "lm_head") || is_called(path, "decoder");
-    return tied && strcmp(path, "wte.weight") != 0 ? find(w, "wte.weight", before) : NULL;
+    uint64_t n = 0;
+    for (const mt_named_tensor *q = w->list; q < p; q++) n += counters_of(q->tensor);
+    return n;
 }
 
 static double std_of(const mti_share *s, const char *path)
@@ -195,17 +205,16 @@ static double constant_of(const mti_share *s, const char *path)
 
 /* t's first values. rows and cols of the matrix that it is, or of which it is a piece. */
 static bool draw_param(mt_tensor *t, const char *path, int64_t rows, int64_t cols,
-                       const mti_share *s, const whole *w, draw d)
+                       const mti_share *s, const mti_whole *w, draw d)
 {
     int64_t n = mt_numel(t), from = n < rows * cols ? n * mti_data_group(&s->parallel).rank : 0;
     int64_t own = from + n <= rows * cols ? n : rows * cols > from ? rows * cols - from : 0;
-    uint64_t before;
     if (own < n && !mti_fill_run(t, own, n - own, 0)) return false; /* a piece's padding */
     if (!is_drawn(t)) return mti_fill_run(t, 0, own, constant_of(s, path));
-    const mt_tensor *all = find(w, path, &before);
+    const mt_named_tensor *all = mti_whole_find(w, path);
     if (!all) return mti_fail_bool(MT_ERR_INTERNAL, "rank: the whole model has no %s", path);
-    const part p = part_of(s, path, rows, cols, all);
-    d.offset += before;
+    const part p = part_of(s, path, rows, cols, all->tensor);
+    d.offset += counters_before(w, all);
     d.std = std_of(s, path);
     return draw_part(t, from, own, &p, &d);
 }
@@ -222,10 +231,8 @@ bool mti_rank_draw(mt_module *m, const mti_share *s, const mti_cutter *cutter, u
 {
     const mt_named_tensor *list;
     size_t n;
-    whole w;
-    mt_model_config config = s->whole;
-    config.vocab = s->vocab;
-    bool ok = open_whole(&w, &config) && mt_module_params(m, &list, &n) == MT_OK;
+    mti_whole w;
+    bool ok = mti_whole_open(&w, s) && mt_module_params(m, &list, &n) == MT_OK;
     for (size_t i = 0; ok && i < n; i++) {
         mt_tensor *t = list[i].tensor;
         const mti_cut_shape *cut = shape_of(cutter, t);
@@ -236,6 +243,6 @@ bool mti_rank_draw(mt_module *m, const mti_share *s, const mti_cutter *cutter, u
     uint64_t counters = 0;
     for (size_t i = 0; ok && i < w.n; i++) counters += counters_of(w.list[i].tensor);
     if (ok && n) mt_rng_set(mt_device_of(list[0].tensor), seed, offset + counters);
-    close_whole(&w);
+    mti_whole_close(&w);
     return ok;
 }

@@ -67,6 +67,8 @@ NEEDED_BY = {("fit", "utilisation"): [], ("fit", "master-weights"): ["--optimize
 # There are launches to capture only on a GPU, or on its simulator.
 if "MEMTAPE_CUDASIM_MODULE" in os.environ:
     NEEDED["graph"] = ["--device", "cudasim"]
+# Of several ranks that mpirun starts: train_ranks.py.
+AMONG_RANKS = {("train", option) for option in ("tp", "sp", "dp", "zero", "json")}
 # These two have an effect only together.
 TOGETHER = {("serve", "act"): ["--inplace"], ("plan", "flops-rate"): ["--tokens", "1B"]}
 SMALL = ["-b", 2, "-s", 16, "-d", 16, "-a", 4]
@@ -304,7 +306,7 @@ def main():
     def do(job):
         verb, mode, base, option = job
         if option in options[verb]:
-            return look_at(verb, mode, base, option, "json" in options[verb], seen)
+            return look_at(verb, mode, base, option, "json" in options[verb] and verb != "train", seen)
         if any(name.startswith(option) for name in options[verb]):
             return "abbreviated"
         p = run(verb, *base, *words_of(verb, [], option), cwd=FOLDER)
@@ -325,7 +327,7 @@ def main():
         if check(result in ("used", "refused", "failed", "unknown", "abbreviated"), f"{name}: {result}"):
             count[result] = count.get(result, 0) + 1
         if not mode and option in options[verb] and option != "device":
-            can_be_used = option != "graph" or option in NEEDED
+            can_be_used = (option != "graph" or option in NEEDED) and (verb, option) not in AMONG_RANKS
             check(result != "refused" or not can_be_used, f"{name}: the help lists it, but it is refused")
     print(", ".join(f"{n} {what}" for what, n in sorted(count.items())))
     shutil.rmtree(FOLDER)

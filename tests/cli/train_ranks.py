@@ -92,6 +92,53 @@ def sixteen_bits():
         check(len(got) == 10 and max(abs(a - b) for a, b in zip(got, other)) < 0.02, f"{more}: {got} and {other}")
 
 
+def inside(*names):
+    return os.path.join(folder.name, *names)
+
+
+def content(name):
+    with open(name, "rb") as f:
+        return f.read()
+
+
+def saving(name, *own, steps=16, n=1):
+    """Trains with a file each 4 steps in a folder of this name; returns the curve."""
+    os.makedirs(inside(name), exist_ok=True)
+    more = [*own, "--save", inside(name), "--save-every", 4]
+    if n > 1:
+        return trained(n, *more, what=name)[0]
+    p = run(*more)
+    equal(p.returncode, 0, f"{name}: {p.stderr}")
+    return curve(p.stdout)
+
+
+def rest(whole, after):
+    return whole[0][after:], whole[1][-1:]
+
+
+# One file whatever the ranks: each goes on from what others wrote as one process would.
+def files():
+    new = [*SMALL, "--steps", 16, "--eval-every", 0]
+    resume = lambda name, step: ["train", "--data", TEXT, "--resume", inside(name, f"step-{step}.safetensors")]
+    one = saving("one", *new)
+    close(saving("tp", *resume("one", 4), "--tp", 2, "--sp", n=2), rest(one, 4), "one process, then tp 2")
+    close(saving("dp", *resume("tp", 8), "--dp", 4, "--zero", 3, n=4), rest(one, 8), "tp 2, then dp 4, zero 3")
+    close(saving("back", *resume("dp", 12)), rest(one, 12), "dp 4, zero 3, then one process")
+    both = ["--tp", 2, "--dp", 2, "--zero", 2]
+    saving("both", *new, *both, n=4)
+    saving("again", *resume("both", 8), *both, n=4)
+    last = "step-16.safetensors"
+    check(content(inside("both", last)) == content(inside("again", last)), "the same ranks go on bit for bit")
+    names = [os.path.join(d, f) for d, _, fs in os.walk(folder.name) for f in fs if ".tmp-" in f]
+    equal(names, [], "temporary files")
+    written = run("generate", "--model", inside("both", last), "--prompt", "a", "-n", 8)
+    equal(written.returncode, 0, f"generate: {written.stderr}")
+    base = ["--from", inside("one", last), "-b", 4, "-s", 32, "--steps", 5, "--eval-every", 0]
+    p = run("train", "--data", TEXT, *base)
+    equal(p.returncode, 0, f"--from: {p.stderr}")
+    close(trained(2, "train", "--data", TEXT, *base, "--tp", 2, what="--from")[0], curve(p.stdout), "--from")
+
+
 def refusals():
     refused_alone(["mpirun -n 4 memtape train --tp 2 --dp 2"], *SMALL, "--tp", 2, "--dp", 2)
     refused_alone(["--json", "--tp or --dp"], *SMALL, "--json", "-")
@@ -116,5 +163,6 @@ def other_texts():
 refusals()
 other_texts()
 curves()
+files()
 sixteen_bits()
 done()
