@@ -12,7 +12,7 @@
 static bool begin_forward(void *user, bool first)
 {
     mti_trainer *t = user;
-    t->under_ledger = first && t->ledger;
+    t->under_ledger = first && t->ledger && !mt_ledger_count(t->ledger); /* the first step's */
     if (mt_set_phase("forward") != MT_OK) return false;
     if (t->under_ledger && mt_ledger_begin(t->ledger) != MT_OK) return false;
     if (mti_memory_hooks_begin(&t->memory_hooks, first)) return true;

@@ -114,8 +114,11 @@ void mti_together_abort(mt_comm *world, const char *name)
 {
     mt_group group = mt_comm_group(world);
     const char *text = mt_last_error();
+    bool named = !strncmp(text, "rank ", 5); /* another one, perhaps */
     if (!mti_comm_reports(world))
         sleep(SECONDS_TO_END);
+    else if (named)
+        fprintf(stderr, "%s: %s\n", name, text);
     else
         fprintf(stderr, "%s: rank %lld of %lld: %s\n", name, (long long)group.rank,
                 (long long)group.ranks, *text ? text : "failed without an error message");

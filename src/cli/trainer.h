@@ -27,7 +27,7 @@ typedef struct mti_trainer {
     mt_module *model;         /* NULL for one of several ranks, which has ... */
     mt_stage *stage;          /* ... a part of it (rank_trainer.h) */
     mt_comm *world;           /* of all ranks, borrowed */
-    mt_ledger *ledger;        /* of a rank: for each step's first forward; NULL: none */
+    mt_ledger *ledger;        /* of a rank: for the first forward; NULL: none */
     bool under_ledger;        /* now */
     mt_optimizer *optimizer;
     mti_memory_hooks memory_hooks;

@@ -237,11 +237,11 @@ static bool open_file(save *w, const char *head, size_t n_head)
             ok = mti_fail_bool(MT_ERR_IO, "%s: the path is too long", w->path);
     }
     char *all = mti_malloc((size_t)group.ranks * sizeof place);
-    ok = all_have(w->world, ok && all);
-    if (ok && w->world) ok = mti_comm_share(w->world, place, sizeof place, all);
+    bool begun = all_have(w->world, ok && all);
+    ok = begun && (!w->world || mti_comm_share(w->world, place, sizeof place, all));
     if (ok && group.rank > 0) ok = (w->file = mti_file_join(w->path, all)) != NULL;
     mti_free(all);
-    return all_have(w->world, ok);
+    return begun && all_have(w->world, ok);
 }
 
 typedef struct writing {

@@ -4,9 +4,13 @@ import hashlib
 import json
 import os
 import re
+import shlex
+import signal
 import tempfile
+import time
+from pathlib import Path
 from lib import check, done, equal, refused as refused_alone, run
-from several import finish, refused, start, together
+from several import finish, refused, start, together, workers
 
 LONG = os.environ.get("MTT_LONG") == "1"
 LONGEST = 280  # seconds of a run, on a machine with much else to do
@@ -48,7 +52,8 @@ def trained(n, *own, what=None):
         equal((r["schema"], r["parallel"]["rank"]), ("memtape.train/1", i), f"{what}: rank {i}")
         equal({key: r[key] for key in r["predicted"]}, r["predicted"], f"{what}: books of rank {i}")
         equal(r["loss"], whole["ranks"][0]["loss"], f"{what}: the loss of rank {i}")
-        check(r["sent"] > 0 and r["saved"] > 0, f"{what}: rank {i} took no part")
+        check(0 < r["saved"] < r["peak"] <= r["reserved"], f"{what}: figures of rank {i}: {r}")
+        check(r["sent"] > 0, f"{what}: rank {i} took no part")
     equal(p.out.count("reserved"), n, f"{what}: rows of the ranks")
     return curve(p.out), whole["ranks"]
 
@@ -139,6 +144,21 @@ def files():
     close(trained(2, "train", "--data", TEXT, *base, "--tp", 2, what="--from")[0], curve(p.stdout), "--from")
 
 
+def quotation():
+    """The lesson's run prints what the lesson quotes, memory and all."""
+    page = (Path(__file__).parent.parent.parent / "docs" / "lessons" / "parallel.md").read_text()
+    block = re.search(r"\n    (mpirun -n 4 memtape train .*)\n((?:    .*\n|\n)+)", page)
+    words = shlex.split(block[1])[5:]
+    p = together(4, "train", *[TEXT if w == "FILE" else w for w in words], seconds=LONGEST)
+    equal((p.returncode, p.err), (0, ""), "the lesson's run")
+    lines = [" ".join(line.split()) for line in p.out.splitlines()]
+    quoted = [" ".join(line.split()) for line in block[2].splitlines() if line.strip() not in ("", "...")]
+    check(len(quoted) > 10, f"the lesson quotes {quoted}")
+    for line in quoted:
+        wanted = re.compile(re.escape(line).replace("…", ".*"))
+        check(any(map(wanted.fullmatch, lines)), f"the lesson quotes {line!r}: {p.out}")
+
+
 def refusals():
     refused_alone(["mpirun -n 4 memtape train --tp 2 --dp 2"], *SMALL, "--tp", 2, "--dp", 2)
     refused_alone(["--json", "--tp or --dp"], *SMALL, "--json", "-")
@@ -149,10 +169,86 @@ def refusals():
     refused(["too short"], together(2, *SMALL, "--dp", 2, "-s", 100000), 1, "a short text")
 
 
+# ---- faults ----
+ENDLESS = [*SMALL, "--steps", 10**6, "--dp", 2, "-q"]
+
+
+def until(holds, what):
+    end = time.monotonic() + LONGEST
+    while time.monotonic() < end and not holds():
+        time.sleep(0.05)
+    return check(holds(), f"{what}: not within {LONGEST} s")
+
+
+def goes_on(name):
+    """The step of a file that is whole: a run begins from it."""
+    with open(name, "rb") as f:
+        step = json.loads(f.read(int.from_bytes(f.read(8), "little")))["__metadata__"]["memtape.step"]
+    p = run("train", "--data", TEXT, "--resume", name, "--steps", int(step) + 1, "-q")
+    equal(p.returncode, 0, f"{name}: {p.stderr}")
+    return int(step)
+
+
+def killed():
+    name = inside("killed.safetensors")
+    p = start((2, [], [*ENDLESS, "--save", name, "--save-every", 3]))
+    if until(lambda: os.path.exists(name), "the first save"):
+        pairs = workers(p, 2)
+        os.kill(pairs[1][1], signal.SIGKILL)
+    finish(p, "killed in a step")
+    check(p.returncode != 0, "a killed rank, and success")
+    equal(p.err.count("memtape: rank 1 of 2 was killed by signal 9"), 1, f"killed: {p.err!r}")
+    equal(goes_on(name) % 3, 0, "the step of the file")
+    print(f"a rank killed in a step: all ended in {p.took:.2f} s")
+
+
+def interrupted():
+    name = inside("interrupted.safetensors")
+    p = start((2, [], [*ENDLESS, "--save", name, "--save-every", 3]))
+    if until(lambda: os.path.exists(name), "the first save"):
+        p.send_signal(signal.SIGINT)
+    finish(p, "Ctrl-C")
+    equal(p.err.count("stopped by signal 2"), 1, f"Ctrl-C: {p.err!r}")
+    at = re.search(r"after step (\d+); the run is saved", p.err)
+    check(at and goes_on(name) == int(at[1]), f"Ctrl-C saves: {p.err!r}")
+    print(f"Ctrl-C: all ended in {p.took:.2f} s")
+
+
+def no_room():
+    """For a file, on one rank; for the model, on one rank."""
+    name = inside("full.safetensors")
+    own = [*SMALL, "-d", 256, "-s", 8, "--steps", 1, "--dp", 2, "--zero", 2, "--eval-every", 0, "--save", name, "-q"]
+    equal(together(2, *own, seconds=LONGEST).returncode, 0, "a file to be replaced")
+    before = content(name)
+    limited = ["sh", "-c", 'ulimit -f 16384; exec "$0" "$@"']
+    p = finish(start((1, [], own), (1, limited, own)), "no room for a file", LONGEST)
+    refused(["memtape train: rank 1 of 2: ", "full.safetensors: cannot write: "], p, 1, "no room for a file")
+    check(content(name) == before, "the file is what it was")
+    check(not [f for f in os.listdir(folder.name) if ".tmp-" in f], "a temporary file is left")
+    refused(["memtape train: rank 0 of 2: /dev/full: cannot write: No space left"],
+            together(2, *own, "--save", "/dev/full", seconds=LONGEST), 1, "a full disk")
+    limited = ["sh", "-c", 'ulimit -v 700000; exec "$0" "$@"']
+    big = [*SMALL, "-b", 8, "-s", 512, "-d", 512, "-l", 4, "--dp", 2]
+    refused(["rank 1 of 2", "cpu has room for"], finish(start((1, [], big), (1, limited, big)), "no memory"), 1,
+            "one rank without memory")
+
+
+def other_files():
+    """One rank's file to resume is another one."""
+    parts = []
+    for i in range(2):
+        os.makedirs(inside(str(i)), exist_ok=True)
+        p = run(*SMALL, "--steps", 3 + i, "--warmup", 1, "--eval-every", 0, "-q", "--save", inside(str(i), "run.safetensors"))
+        equal(p.returncode, 0, f"a file to resume: {p.stderr}")
+        own = ["train", "--data", TEXT, "--resume", "run.safetensors", "--steps", 9, "--dp", 2]
+        parts.append((1, ["sh", "-c", f'cd {folder.name}/{i} && exec "$0" "$@"'], own))
+    refused(["the run of rank 1", "step 4", "step 3"], finish(start(*parts), "other files"), 1, "another file to resume")
+
+
 def other_texts():
     parts = []
     for i in range(2):
-        os.mkdir(os.path.join(folder.name, str(i)))
+        os.makedirs(inside(str(i)), exist_ok=True)
         with open(TEXT) as f, open(os.path.join(folder.name, str(i), "own.txt"), "w") as g:
             g.write(f.read()[i:])
         own = [x if x != TEXT else "own.txt" for x in SMALL]
@@ -162,6 +258,11 @@ def other_texts():
 
 refusals()
 other_texts()
+other_files()
+no_room()
+killed()
+interrupted()
+quotation()
 curves()
 files()
 sixteen_bits()
