@@ -74,10 +74,12 @@ typedef enum mt_kv_groups {
 } mt_kv_groups;
 /* The cross-entropy. */
 typedef enum mt_loss_form {
-    MT_LOSS_NATIVE, /* of the logits as they are */
-    MT_LOSS_F32,    /* of the logits cast to f32; no effect on f32 and f64 */
-    MT_LOSS_FUSED,  /* mt_linear_cross_entropy: some rows of logits at a time */
-    MT_LOSS_LSE,    /* mt_cross_entropy_lse: keeps the logits, not log-probabilities */
+    MT_LOSS_NATIVE,  /* of the logits as they are */
+    MT_LOSS_F32,     /* of the logits cast to f32; no effect on f32 and f64 */
+    MT_LOSS_FUSED,   /* mt_linear_cross_entropy: some rows of logits at a time */
+    MT_LOSS_LSE,     /* mt_cross_entropy_lse: keeps the logits, not log-probabilities */
+    MT_LOSS_CHUNKED, /* as LSE, of 8 parts of the sequence: one gradient of all logits is there */
+    MT_LOSS_UNFUSED, /* of the logits in f32 by log_softmax, gather and a mean, as PyTorch does */
     MT_LOSS_FORM_COUNT
 } mt_loss_form;
 /* These choices, for a model. */

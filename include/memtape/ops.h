@@ -131,6 +131,8 @@ MT_API mt_tensor *mt_cross_entropy_part(mt_tensor *logits, mt_tensor *target, in
  * this keeps the logits and an f32 log-sum-exp per row: 4 bytes a row more, but logits and
  * log-probabilities are never there together, and forward writes one number a row. */
 MT_API mt_tensor *mt_cross_entropy_lse(mt_tensor *logits, mt_tensor *target, int64_t ignore);
+/* The sum over those rows, in f32 (f64 for f64); 0 if there is none. */
+MT_API mt_tensor *mt_cross_entropy_lse_sum(mt_tensor *logits, mt_tensor *target, int64_t ignore);
 /* cross_entropy(x w^T, target) without all logits at once: forward computes `chunk` rows of them at
  * a time, backward as many elements, of some classes and all rows; 0: what the device likes best,
  * 32 MiB on the CPU, 256 MiB on a GPU and on meta (mt_device_count_scratch_of decides there). x

@@ -83,6 +83,7 @@ typedef union mti_params {
     struct {
         double scale;
         bool causal;
+        bool apart; /* log_softmax only: dx never takes the place of dy */
     } softmax;
     struct {
         double eps;
@@ -104,6 +105,7 @@ typedef union mti_params {
         int64_t ignore;
         int64_t chunk;   /* rows of logits at a time; linear_cross_entropy only */
         int64_t classes; /* of all ranks together; cross_entropy among the group's only */
+        bool sum;        /* over the rows, not their mean; cross_entropy_lse only */
         mt_group group;
     } loss;
     struct {

@@ -3,6 +3,7 @@
 #include <string.h>
 #include "cli/launch.h"
 #include "cli/option_rows.h"
+#include "measure/memory_hooks.h"
 #include "nn/model.h"
 
 bool mti_check_device(mti_options *o)
@@ -37,9 +38,11 @@ bool mti_check_memory(mti_options *o)
     if (loss == MT_LOSS_F32 && mt_dtype_size(o->workload.config.dtype) != 2)
         return mti_options_refuse(o, "--loss f32 needs --dtype bf16 or f16: in wider types, and "
                                      "under --amp, it is f32 or more anyway");
-    if (loss == MT_LOSS_FUSED && s->lora_rank)
+    const mt_lora_options lora = mti_adapters_of(s);
+    if (loss == MT_LOSS_FUSED && s->lora_rank && mti_lora_wants(&lora, "lm_head"))
         return mti_options_refuse(o, "--loss fused: --lora-rank gives the head an adapter, and its "
-                                     "product is one with the loss here; give native, f32 or lse");
+                                     "product is one with the loss here; give native, f32 or lse, "
+                                     "or other --lora-targets");
     if (preset.form == MTI_PRESET_OPS && o->workload.config.inplace &&
         o->workload.config.mlp == MT_MLP_PLAIN)
         return mti_options_refuse(o,
@@ -48,6 +51,8 @@ bool mti_check_memory(mti_options *o)
     if (o->verb == MTI_TRAIN && s->lora_rank && !o->train.from && !o->resume)
         return mti_options_refuse(
             o, "--lora-rank needs --from: adapters are trained beside trained weights");
+    if (s->lora_rank && !mti_lora_check(&o->workload.config, &lora))
+        return mti_options_refuse_as(o, "--lora-targets");
     if (s->amp && o->workload.config.dtype != MT_F32)
         return mti_options_refuse(o, "--amp: the parameters are %s; it needs --dtype f32", dtype);
     if (s->master && mt_dtype_size(o->workload.config.dtype) != 2)
@@ -235,12 +240,19 @@ static bool check_pieces(const mti_options *o)
 bool mti_check_rank(mti_options *o)
 {
     mti_workload *w = &o->workload;
-    if (mti_is_rank(o) && w->config.ops.loss == MT_LOSS_FUSED)
-        return mti_options_refuse(o, "--loss fused: one rank of several makes its own part of the "
-                                     "logits; give native or f32");
-    if (mti_is_rank(o) && w->config.ops.loss == MT_LOSS_LSE && w->parallel.tensor > 1)
-        return mti_options_refuse(o, "--loss lse: ranks of --tp have a part of the logits each; "
-                                     "give native or f32");
+    const mt_loss_form form = w->config.ops.loss;
+    const char *loss = mti_choice_name(&mti_loss_forms, (int)form);
+    if (mti_is_rank(o) && mti_loss_takes_head(form))
+        return mti_options_refuse(o,
+                                  "--loss %s: one rank of several makes its own part of the "
+                                  "logits; give native, f32, lse or unfused",
+                                  loss);
+    if (mti_is_rank(o) && (form == MT_LOSS_LSE || form == MT_LOSS_UNFUSED) &&
+        w->parallel.tensor > 1)
+        return mti_options_refuse(o,
+                                  "--loss %s: ranks of --tp have a part of the logits each; "
+                                  "give native or f32",
+                                  loss);
     if (!w->ranked) return true;
     if (!(o->verb == MTI_TRAIN ? check_training_ranks(o) : check_profiled_rank(o))) return false;
     w->parallel.zero = (int)o->zero;

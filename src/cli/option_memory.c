@@ -61,6 +61,14 @@ const char *mti_compress_text(char buf[MTI_COMPRESS_TEXT], unsigned rules)
     return n ? buf : compress_names[0].name;
 }
 
+bool mti_read_lora_targets(mti_options *o, const mti_option_row *r, const char *arg)
+{
+    char what[32];
+    snprintf(what, sizeof what, "--%s", r->name);
+    return mti_lora_targets_parse(&o->workload.memory.lora_targets, arg) ||
+           mti_options_refuse_as(o, what);
+}
+
 bool mti_read_loss_scale(mti_options *o, const mti_option_row *r, const char *arg)
 {
     char *end;

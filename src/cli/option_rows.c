@@ -248,7 +248,9 @@ const mti_option_row mti_option_rows[] = {
      W(MATH) | W(GROUPED), .choice = &mti_kv_groupings},
     {MTI_O_LOSS, 0, "loss", "TYPE", MTI_CHOICE, AT(given_config.ops.loss), BUILDS, WHOLE, 0, 0,
      "the cross-entropy: of the logits as they are, or cast to f32, or fused with the head's "
-     "product, some rows of logits at a time, or keeping logits instead of log-probabilities",
+     "product, some rows of logits at a time, or keeping logits instead of log-probabilities, of "
+     "all "
+     "(lse) or of 8 chunks of the sequence, or cast to f32 and by two ops, as PyTorch does",
      .choice = &mti_loss_forms},
     {MTI_O_OPTIMIZER, 0, "optimizer", "NAME", MTI_CHOICE, AT(workload.optimizer), SEARCHED, ANY, 0,
      0, "the optimizer whose state and step are included", .choice = &mti_optimizers},
@@ -283,8 +285,15 @@ const mti_option_row mti_option_rows[] = {
     {MTI_O_LORA_RANK, 0, "lora-rank", "R", MTI_INT, AT(workload.memory.lora_rank),
      BUILDS & ~V(PLAN), LAYERED, 1, 1e6,
      "freeze the model and train adapters of rank R beside every linear (train: of --from)"},
+    {MTI_O_LORA_TARGETS, 0, "lora-targets", "NAMES", MTI_OTHER, 0, BUILDS & ~V(PLAN), LAYERED, 0, 0,
+     "adapters only beside linears of these names, joined by commas (or +): q,v,mlp.down; with "
+     "--qlora, only those in 4 bits",
+     W(ADAPTERS), .read = mti_read_lora_targets},
     {MTI_O_QLORA, 0, "qlora", NULL, MTI_FLAG, AT(workload.memory.qlora), BUILDS & ~V(PLAN), LAYERED,
      0, 0, "keep the frozen weights in 4 bits (needs --lora-rank)", W(FLOATS) | W(ADAPTERS)},
+    {MTI_O_QLORA_DOUBLE, 0, "qlora-double", NULL, MTI_FLAG, AT(workload.memory.qlora_double),
+     BUILDS & ~V(PLAN) & ~V(EXPLAIN), LAYERED, 0, 0,
+     "keep their scales in 8 bits (double quantisation)", W(CODES)},
 
     {MTI_O_TP, 0, "tp", "N", MTI_INT, AT(workload.parallel.tensor), SEARCHED | V(TRAIN), RANKED, 1,
      1e6, "one rank of N that share each layer (Megatron-LM); on meta, or all under mpirun"},

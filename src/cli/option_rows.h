@@ -36,6 +36,7 @@ typedef enum mti_condition {
     MTI_IF_BUDGETED, /* of a plan: --budget */
     MTI_IF_STEPS,    /* there is an optimizer */
     MTI_IF_ADAPTERS, /* --lora-rank */
+    MTI_IF_CODES,    /* --qlora */
     MTI_IF_SAVES,    /* --save */
     MTI_IF_HELD_OUT, /* some text is held out */
     MTI_IF_TOKENS,   /* --tokens of a plan */
@@ -114,6 +115,7 @@ bool mti_option_read(mti_options *o, const mti_option_row *r, const char *value)
 void mti_option_override(mt_model_config *c, const mti_options *o, const mti_option_row *r);
 mti_read_fn mti_read_dtype, mti_read_device, mti_read_scratch;
 mti_read_fn mti_read_checkpoint, mti_read_compress, mti_read_amp, mti_read_loss_scale;
+mti_read_fn mti_read_lora_targets;
 
 /* ---- option_when.c and option_checks.c: options that depend on each other ---- */
 

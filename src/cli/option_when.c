@@ -34,6 +34,7 @@ static bool other_data(const mti_options *o) { return o->verb == MTI_FIT || repl
 static bool no_budget(const mti_options *o) { return !o->workload.budget; }
 static bool budget(const mti_options *o) { return o->verb != MTI_PLAN || o->workload.budget; }
 static bool adapters(const mti_options *o) { return o->workload.memory.lora_rank; }
+static bool codes(const mti_options *o) { return o->workload.memory.qlora; }
 static bool saves(const mti_options *o) { return o->save; }
 static bool held_out(const mti_options *o) { return o->val_fraction > 0; }
 static bool tokens(const mti_options *o)
@@ -114,6 +115,7 @@ static const struct condition {
     [MTI_IF_STEPS] = {steps,
                       " needs --optimizer sgd, sgd-momentum, adamw, adamw-16bit or adamw-8bit"},
     [MTI_IF_ADAPTERS] = {adapters, " needs --lora-rank: without it there are no adapters"},
+    [MTI_IF_CODES] = {codes, " needs --qlora: without it no weight has scales"},
     [MTI_IF_SAVES] = {saves, " needs --save, which names the file"},
     [MTI_IF_HELD_OUT] = {held_out, ": with --val-fraction 0 no text is held out"},
     [MTI_IF_TOKENS] = {tokens, " needs --tokens, for the time that training takes"},

@@ -140,6 +140,7 @@ static void default_text(char *buf, size_t n, const mti_options *o, const mti_op
     const char *text = r->form == MTI_TEXT ? *(const char *const *)field : NULL;
     *buf = 0;
     if (r->form == MTI_OTHER) text = "none";
+    if (r->id == MTI_O_LORA_TARGETS) text = "all";
     if (r->id == MTI_O_DTYPE) text = mt_dtype_name(o->given_config.dtype);
     if (r->id == MTI_O_DEVICE) text = o->workload.device.kind;
     if (r->form == MTI_CHOICE) text = r->choice->names[*(const int *)field];

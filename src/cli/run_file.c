@@ -8,6 +8,7 @@
 #include <unistd.h>
 #include "cli/option_rows.h"
 #include "cli/run_file.h"
+#include "measure/memory_hooks.h"
 #include "report/json.h"
 
 #define CONFIG_KEY "config" /* the model's configuration, as model.h writes it */
@@ -43,7 +44,9 @@ static json_t *memory_json(const mti_memory_options *memory)
         snprintf(rank, sizeof rank, "%" PRId64, memory->lora_rank);
         mti_json_put_text(j, "lora-rank", rank);
     }
+    if (memory->lora_targets.text) mti_json_put_text(j, "lora-targets", memory->lora_targets.text);
     if (memory->qlora) mti_json_put_text(j, "qlora", "yes");
+    if (memory->qlora_double) mti_json_put_text(j, "qlora-double", "yes");
     return j;
 }
 
@@ -224,9 +227,10 @@ static bool read_fields(const json_t *j, mti_options *o, uint64_t *fingerprint)
 /* Those that were not given again. Older files have none. */
 static bool read_memory(const json_t *j, mti_options *o)
 {
-    static const mti_option ids[] = {MTI_O_CHECKPOINT, MTI_O_OFFLOAD,       MTI_O_COMPRESS,
-                                     MTI_O_AMP,        MTI_O_MASTER,        MTI_O_LOSS_SCALE,
-                                     MTI_O_LORA_RANK,  MTI_O_F32_GRADIENTS, MTI_O_QLORA};
+    static const mti_option ids[] = {MTI_O_CHECKPOINT, MTI_O_OFFLOAD,      MTI_O_COMPRESS,
+                                     MTI_O_AMP,        MTI_O_MASTER,       MTI_O_LOSS_SCALE,
+                                     MTI_O_LORA_RANK,  MTI_O_LORA_TARGETS, MTI_O_F32_GRADIENTS,
+                                     MTI_O_QLORA,      MTI_O_QLORA_DOUBLE};
     for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
         const char *name = mti_option_row_of(ids[i])->name;
         const json_t *value = json_object_get(j, name);
@@ -316,34 +320,37 @@ static bool weights_fit(mt_safetensors *file, const mt_model_config *config,
     return ok;
 }
 
-static mt_lora_options adapters_of(int64_t rank, bool qlora)
-{
-    return (mt_lora_options){.rank = rank, .base = qlora ? MT_LORA_NF4 : MT_LORA_KEEP};
-}
-
 bool mti_run_fits(mt_safetensors *file, const mti_options *o)
 {
-    const mt_lora_options adapters =
-        adapters_of(o->workload.memory.lora_rank, o->workload.memory.qlora);
+    const mt_lora_options adapters = mti_adapters_of(&o->workload.memory);
     return weights_fit(file, &o->workload.config, &adapters);
 }
 
-/* The adapters in the file, by its settings; .rank 0: none. */
-static bool read_adapters(const mt_safetensors *file, mt_lora_options *adapters)
+static bool read_targets(const json_t *value, mti_lora_targets *targets)
+{
+    const char *text = json_string_value(value);
+    if (value && !text) return damaged("lora-targets");
+    return !text || mti_lora_targets_parse(targets, text);
+}
+
+/* The options of the adapters in the file, by its settings; .lora_rank 0: none. */
+static bool read_adapters(const mt_safetensors *file, mti_memory_options *memory)
 {
     const char *rank, *end;
     json_t *run;
-    *adapters = (mt_lora_options){0};
+    *memory = (mti_memory_options){0};
     if (!parse_run(file, &run)) return false;
-    const json_t *memory = json_object_get(run, "spared"), *value;
+    const json_t *j = json_object_get(run, "spared"), *value = json_object_get(j, "lora-rank");
     bool ok = true;
-    if ((value = json_object_get(memory, "lora-rank"))) {
+    if (value) {
         rank = json_string_value(value);
-        *adapters = adapters_of(rank ? strtoll(rank, (char **)&end, 10) : 0,
-                                json_object_get(memory, "qlora"));
-        ok = (rank && end != rank && !*end &&
-              mti_option_in_range(MTI_O_LORA_RANK, (double)adapters->rank)) ||
-             damaged("lora-rank");
+        memory->lora_rank = rank ? strtoll(rank, (char **)&end, 10) : 0;
+        memory->qlora = json_object_get(j, "qlora") != NULL;
+        memory->qlora_double = json_object_get(j, "qlora-double") != NULL;
+        ok = ((rank && end != rank && !*end &&
+               mti_option_in_range(MTI_O_LORA_RANK, (double)memory->lora_rank)) ||
+              damaged("lora-rank")) &&
+             read_targets(json_object_get(j, "lora-targets"), &memory->lora_targets);
     }
     json_decref(run);
     return ok;
@@ -351,15 +358,18 @@ static bool read_adapters(const mt_safetensors *file, mt_lora_options *adapters)
 
 bool mti_run_holds(mt_safetensors *file, const mt_model_config *config)
 {
-    mt_lora_options adapters;
-    return read_adapters(file, &adapters) && weights_fit(file, config, &adapters);
+    mti_memory_options memory;
+    if (!read_adapters(file, &memory)) return false;
+    const mt_lora_options adapters = mti_adapters_of(&memory);
+    return weights_fit(file, config, &adapters);
 }
 
 mt_module *mti_run_read_model(mt_safetensors *file, mt_device *device,
                               const mt_model_config *config, bool *adapted)
 {
-    mt_lora_options adapters;
-    if (!read_adapters(file, &adapters)) return NULL;
+    mti_memory_options memory;
+    if (!read_adapters(file, &memory)) return NULL;
+    const mt_lora_options adapters = mti_adapters_of(&memory);
     *adapted = adapters.rank > 0;
     mt_module *model = new_model(device, config, &adapters);
     if (model && mt_safetensors_load_module(file, model) == MT_OK) return model;

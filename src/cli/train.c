@@ -304,10 +304,10 @@ static void introduce(const run *r)
            (long long)c->heads, mt_act_name(c->act), mt_attention_form_name(c->attention),
            mt_dtype_name(c->dtype));
     if (memory->lora_rank)
-        printf("adapt  rank %lld beside every linear; %s bytes are frozen%s\n",
-               (long long)memory->lora_rank,
+        printf("adapt  rank %lld beside %s; %s bytes are frozen%s\n", (long long)memory->lora_rank,
+               memory->lora_targets.text ? memory->lora_targets.text : "every linear",
                mti_thousands(frozen, (int64_t)(n_bytes - trained_bytes)),
-               memory->qlora ? ", those of linears in NF4" : "");
+               memory->qlora ? ", those of adapted linears in NF4" : "");
     if (memory->budget) {
         mt_budget_figures f = mt_budget_plan_figures(memory->budget);
         printf("memory %s bytes in a training step at most; %.1f %% of it is computed again\n",

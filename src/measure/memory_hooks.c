@@ -25,7 +25,11 @@ static bool is_default(const mti_memory_options *options)
 mt_lora_options mti_adapters_of(const mti_memory_options *options)
 {
     return (mt_lora_options){.rank = options->lora_rank,
-                             .base = options->qlora ? MT_LORA_NF4 : MT_LORA_KEEP};
+                             .n_targets = options->lora_targets.n,
+                             .targets = options->lora_targets.patterns,
+                             .base = !options->qlora         ? MT_LORA_KEEP
+                                     : options->qlora_double ? MT_LORA_NF4_DOUBLE
+                                                             : MT_LORA_NF4};
 }
 
 bool mti_adapt(mt_module *model, const mti_memory_options *options)

@@ -441,7 +441,9 @@ bool mti_measure_inference(mti_measurement *m, mt_device *device, const mti_work
     plain.memory = (mti_memory_options){.amp = w->memory.amp,
                                         .amp_dtype = w->memory.amp_dtype,
                                         .lora_rank = w->memory.lora_rank,
-                                        .qlora = w->memory.qlora};
+                                        .lora_targets = w->memory.lora_targets,
+                                        .qlora = w->memory.qlora,
+                                        .qlora_double = w->memory.qlora_double};
     plain.budget = 0;
     *m = (mti_measurement){0};
     run r = {.workload = &plain, .m = m, .inference = true};

@@ -107,7 +107,7 @@ void mti_subject_free(mti_subject *s)
 static mt_tensor *run(const mti_subject *s, mt_module *m, const mti_share *share, mt_tensor *input,
                       mt_tensor *target)
 {
-    if (target && s->workload->config.ops.loss == MT_LOSS_FUSED)
+    if (target && mti_loss_takes_head(s->workload->config.ops.loss))
         return mt_model_forward_loss(m, input, target);
     mt_tensor *y = mt_forward(m, input);
     if (!target || mt_scope_push("loss") != MT_OK) return y;

@@ -17,7 +17,8 @@ const mti_choice mti_model_kinds = {
     "model", MTI_NAMES("gpt", "block", "attention", "mlp", "bert", "llama", "linear")};
 const mti_choice mti_op_forms = {"op form", MTI_NAMES("fused", "unfused")};
 const mti_choice mti_op_precisions = {"precision", MTI_NAMES("native", "f32")};
-const mti_choice mti_loss_forms = {"loss", MTI_NAMES("native", "f32", "fused", "lse")};
+const mti_choice mti_loss_forms = {
+    "loss", MTI_NAMES("native", "f32", "fused", "lse", "chunked", "unfused")};
 const mti_choice mti_kv_groupings = {"kv_groups", MTI_NAMES("shared", "repeated")};
 static const mti_choice mlp_kinds = {"mlp", MTI_NAMES("plain", "swiglu", "gated")};
 static const mti_choice qk_norms = {"qk_norm", MTI_NAMES("none", "head", "width")};
@@ -103,6 +104,9 @@ static bool check_enums(const mt_model_config *c)
         !known("kv_groups", (int)c->ops.kv_groups, &mti_kv_groupings) ||
         !known("loss", (int)c->ops.loss, &mti_loss_forms))
         return false;
+    if (c->ops.loss == MT_LOSS_CHUNKED && c->kind == MT_MODEL_BERT)
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "config: loss is chunked, and kind is bert; need another loss");
     if (c->ops.loss == MT_LOSS_FUSED && (c->kind == MT_MODEL_BERT || c->logit_cap > 0))
         return mti_fail_bool(MT_ERR_ARGUMENT,
                              "config: loss is fused, and %s; need native, f32 or lse",

@@ -129,7 +129,7 @@ static bool fits(const char *pattern, const char *path)
            (!strncmp(pattern, "*.", 2) && !fnmatch(pattern + 2, path, 0));
 }
 
-static bool is_wanted(const mt_lora_options *o, const char *path)
+bool mti_lora_wants(const mt_lora_options *o, const char *path)
 {
     bool wanted = o->n_targets == 0;
     for (size_t t = 0; !wanted && t < o->n_targets; t++)
@@ -142,7 +142,7 @@ static void keep_wanted(mti_places *places, const mt_lora_options *o)
 {
     size_t kept = 0;
     for (size_t i = 0; i < places->v.n; i++)
-        if (is_wanted(o, places->v.at[i].path))
+        if (mti_lora_wants(o, places->v.at[i].path))
             places->v.at[kept++] = places->v.at[i];
         else
             mti_free(places->v.at[i].path);
@@ -218,21 +218,47 @@ static void train_adapters(const mti_places *loras)
     }
 }
 
-bool mti_lora_add(mt_module *m, const mt_lora_options *o, mti_places *added)
+/* Adds an adapter to each of the places that a target fits, and freezes the rest of m. */
+static bool add_at(mt_module *m, const mt_lora_options *o, mti_places *added)
 {
-    memset(added, 0, sizeof *added);
-    if (!mti_given(m, "lora_add", "the module")) return false;
-    if (!check_options(o)) return false;
     mti_places before;
-    bool ok = mti_places_find(&before, m, mti_is_lora) && mti_places_find(added, m, is_linear) &&
-              check_targets(added, o);
-    if (ok) keep_wanted(added, o);
+    bool ok = mti_places_find(&before, m, mti_is_lora);
+    keep_wanted(added, o);
     for (size_t i = 0; ok && i < added->v.n; i++) ok = make_wrapper(&added->v.at[i], o);
     for (size_t i = 0; ok && i < added->v.n; i++) ok = init(added->v.at[i].wrapper);
     ok = ok && mt_module_freeze(m, true) == MT_OK;
     if (ok) train_adapters(&before);
     for (size_t i = 0; ok && i < added->v.n; i++) wrap(&added->v.at[i]);
     mti_places_free(&before);
+    return ok;
+}
+
+bool mti_lora_add(mt_module *m, const mt_lora_options *o, mti_places *added)
+{
+    memset(added, 0, sizeof *added);
+    if (!mti_given(m, "lora_add", "the module") || !check_options(o)) return false;
+    return mti_places_find(added, m, is_linear) && check_targets(added, o) && add_at(m, o, added);
+}
+
+bool mti_lora_add_part(mt_module *m, const char *path, const mt_lora_options *o)
+{
+    mti_places added = {0};
+    bool ok = find(&added, m, path, is_linear) && add_at(m, o, &added);
+    mti_places_free(&added);
+    return ok;
+}
+
+bool mti_lora_check(const mt_model_config *config, const mt_lora_options *o)
+{
+    if (!check_options(o)) return false;
+    if (!o->n_targets) return true;
+    mt_device *meta = mt_device_open("meta");
+    mt_module *m = meta ? mt_model_new(meta, config) : NULL;
+    mti_places places = {0};
+    bool ok = m && mti_places_find(&places, m, is_linear) && check_targets(&places, o);
+    mti_places_free(&places);
+    mt_module_free(m);
+    mt_device_release(meta);
     return ok;
 }
 

@@ -39,10 +39,27 @@ bool mti_is_lora(const mt_module *m);
 /* mt_lora_add; *added are the new lora modules. Free it, on failure too. */
 bool mti_lora_add(mt_module *m, const mt_lora_options *options, mti_places *added);
 
+/* The same for a part of a model, with `path` from the root, which no target need fit. */
+bool mti_lora_add_part(mt_module *m, const char *path, const mt_lora_options *options);
+/* Whether a target, if there is any, fits the linear of that path. */
+bool mti_lora_wants(const mt_lora_options *options, const char *path);
+/* Whether each target fits a linear of such a model. */
+bool mti_lora_check(const mt_model_config *config, const mt_lora_options *options);
+
 /* The adapter's weights, borrowed. */
 mt_tensor *mti_lora_a(const mt_module *lora);
 mt_tensor *mti_lora_b(const mt_module *lora);
 /* Puts the base back and frees the adapter. Cannot fail. */
 void mti_lora_unwrap(const mti_place *lora);
+
+/* Names of linears as an option has them, "q,v,mlp.fc" or "q+v+mlp.fc": each is the end
+ * of a path, or all of it. "all": every linear. */
+#define MTI_LORA_TARGETS 16
+typedef struct mti_lora_targets {
+    const char *text; /* interned; NULL: every linear */
+    size_t n;
+    const char *patterns[MTI_LORA_TARGETS]; /* interned: "*.q", "*.v", "*.mlp.fc" */
+} mti_lora_targets;
+bool mti_lora_targets_parse(mti_lora_targets *targets, const char *text);
 
 #endif

@@ -77,6 +77,15 @@ mt_module *mti_rms_norm_of(mt_device *device, const mt_model_config *c, int64_t 
 /* For projections into the residual stream, to which each layer adds two. */
 double mti_residual_std(const mt_model_config *c);
 
+/* ---- loss.c: the cross-entropy ---- */
+
+/* Whether mt_model_forward_loss makes the loss of what comes before the head. */
+bool mti_loss_takes_head(mt_loss_form form);
+/* The loss of what head(m, x) makes of h [b,s,d], MTI_LOSS_CHUNKS parts of the sequence by
+ * themselves: the logits of all are made first, then their losses. h and target are borrowed. */
+#define MTI_LOSS_CHUNKS 8 /* torchtune's num_output_chunks */
+mt_tensor *mti_chunked_loss(mt_module *m, mt_tensor *h, mt_tensor *target, mt_forward_fn *head);
+
 /* ---- unfused.c: compositions that keep more than the op of the same values ---- */
 
 mt_tensor *mti_swiglu_unfused(mt_tensor *gate, mt_tensor *up);

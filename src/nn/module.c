@@ -293,6 +293,12 @@ mt_tensor *mti_module_lend_param(mt_module *m, const char *name, mt_tensor *othe
     return previous;
 }
 
+mt_tensor *mti_module_swap_param(mt_module *m, const char *name, mt_tensor *other)
+{
+    clear_lists(m);
+    return mti_module_lend_param(m, name, other);
+}
+
 /* ---- checkpoints ---- */
 
 const mt_checkpoint_options *mti_module_checkpoint(const mt_module *m, int64_t *group)

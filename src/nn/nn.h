@@ -29,8 +29,10 @@ typedef struct mti_around {
 void mti_module_set_around(mt_module *m, mti_around around); /* replaces an earlier one */
 mt_tensor *mti_module_run_inner(mt_module *m, mt_tensor *x);
 /* Replaces the parameter of that name by `other` and returns it; no reference changes hands. Undo
- * it before m's parameters are listed, or do it before they were ever listed. */
+ * it before m's parameters are listed. */
 mt_tensor *mti_module_lend_param(mt_module *m, const char *name, mt_tensor *other);
+/* The same for good: later lists have `other`. */
+mt_tensor *mti_module_swap_param(mt_module *m, const char *name, mt_tensor *other);
 
 /* "h.3" and "mlp" to "h.3.mlp", to be freed with mti_free; no dot after an empty prefix. */
 char *mti_join(const char *prefix, const char *name);

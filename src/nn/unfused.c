@@ -188,17 +188,3 @@ mt_tensor *mti_attention_f32(mt_tensor *const part[3], double scale, double cap,
     mt_set(&y, y ? mt_reshape(y, MT_SHAPE(b, a, s[2], h)) : NULL);
     return y;
 }
-
-/* ---- loss ---- */
-
-mt_tensor *mt_model_loss(const mt_model_config *config, mt_tensor *logits, mt_tensor *target)
-{
-    if (!config) return mti_fail_null(MT_ERR_ARGUMENT, "model_loss: the config is NULL");
-    if (!mti_given(logits, "model_loss", "the logits")) return NULL;
-    bool f32 = config->ops.loss == MT_LOSS_F32;
-    mt_tensor *x = f32 ? mt_cast(logits, wide(logits)) : mt_retain(logits);
-    bool lse = config->ops.loss == MT_LOSS_LSE;
-    mt_set(&x, lse ? mt_cross_entropy_lse(x, target, MT_IGNORE)
-                   : mt_cross_entropy(x, target, MT_IGNORE));
-    return x;
-}

@@ -144,15 +144,26 @@ static mt_tensor *fused_loss(mt_module *m, mt_tensor *h, mt_tensor *target)
     return h;
 }
 
+/* Of the rows h, borrowed. */
+static mt_tensor *head_forward(mt_module *m, mt_tensor *h)
+{
+    const mti_model *model = mt_module_user(m);
+    mt_tensor *y = mt_module_child(m, "lm_head") ? mt_forward_child(m, "lm_head", h)
+                                                 : mti_tied_head(m, "lm_head", h, NULL);
+    return mti_cap_logits(&model->config, y);
+}
+
 mt_tensor *mti_logits(mt_module *m, mt_tensor *h)
 {
     const mti_model *model = mt_module_user(m);
+    bool chunked = model->config.ops.loss == MT_LOSS_CHUNKED;
     if (h && model->last) mt_set(&h, mt_slice(h, 1, mt_shape(h)[1] - 1, 1));
     if (mt_module_child(m, "ln_f")) mt_set(&h, mt_forward_child(m, "ln_f", h));
-    if (model->target) return fused_loss(m, h, model->target);
-    mt_set(&h, mt_module_child(m, "lm_head") ? mt_forward_child(m, "lm_head", h)
-                                             : mti_tied_head(m, "lm_head", h, NULL));
-    return mti_cap_logits(&model->config, h);
+    if (model->target && !chunked) return fused_loss(m, h, model->target);
+    mt_set(&h, !h              ? NULL
+               : model->target ? mti_chunked_loss(m, h, model->target, head_forward)
+                               : head_forward(m, h));
+    return h;
 }
 
 mt_tensor *mt_model_forward_loss(mt_module *m, mt_tensor *tokens, mt_tensor *target)
@@ -166,7 +177,7 @@ mt_tensor *mt_model_forward_loss(mt_module *m, mt_tensor *tokens, mt_tensor *tar
         return mti_fail_null(MT_ERR_ARGUMENT,
                              "model_forward_loss: %s makes no logits; need a gpt, bert or llama",
                              mt_module_kind(m));
-    if (model->config.ops.loss == MT_LOSS_FUSED) model->target = target;
+    if (mti_loss_takes_head(model->config.ops.loss)) model->target = target;
     mt_tensor *y = mt_forward(m, tokens);
     if (!model->target) mt_set(&y, mt_model_loss(&model->config, y, target));
     model->target = NULL;

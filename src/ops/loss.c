@@ -138,15 +138,26 @@ mt_tensor *mt_cross_entropy_part(mt_tensor *logits, mt_tensor *target, int64_t i
 }
 
 /* ---- cross_entropy_lse: the same loss; keeps the logits and each row's log-sum-exp instead of
- * logp logits [..,v], target [..] i64 -> scalar; lse [..] in f32 (f64 for f64) dlogits = dloss
- * (exp(logits - lse) - onehot(target)) / kept rows, 0 on ignored rows 4 bytes a row more are kept,
- * and [..,v] is neither written in forward nor held beside the logits */
+ * logp. logits [..,v], target [..] i64 -> scalar; lse [..] in f32 (f64 for f64)
+ * dlogits = dloss (exp(logits - lse) - onehot(target)) / kept rows, 0 on ignored rows
+ * 4 bytes a row more are kept, and [..,v] is neither written in forward nor held beside the logits.
+ * As a sum over the rows: not divided by the kept rows, and in the dtype of lse. */
 
 static bool cross_entropy_lse_shape(mti_call *c)
 {
     const mti_view *x = mti_in(c, 0);
-    return logits_fit_targets(c) &&
-           entropy_shape(c, x->rank - 1, x->dtype == MT_F64 ? MT_F64 : MT_F32);
+    mt_dtype stats = x->dtype == MT_F64 ? MT_F64 : MT_F32;
+    return logits_fit_targets(c) && entropy_shape(c, x->rank - 1, stats) &&
+           (!c->params->loss.sum || mti_out_set(c, 0, stats, 0, x->shape));
+}
+
+/* Of all rows; those that are not counted are 0. */
+static bool sum_rows(mti_call *c, const mti_view *each)
+{
+    void *scratch;
+    mti_view y = {.data = mti_out(c, 0)->data, .dtype = each->dtype, .rank = 1, .shape = {1}};
+    return mti_scratch(c, c->k->sum_scratch(c->ctx, each, &y), &scratch) &&
+           c->k->sum(c->ctx, 1, each, &y, scratch);
 }
 
 static bool cross_entropy_lse_forward(mti_call *c)
@@ -155,10 +166,12 @@ static bool cross_entropy_lse_forward(mti_call *c)
     if (!x || !t) return false;
     mti_view x2 = mti_rows(x), t1 = mti_flat(t), lse = mti_flat(mti_aux(c, 0));
     mt_tensor *each = mti_temp(c, lse.dtype, 1, t1.shape);
+    /* the mean is made for a sum, too, because it checks the targets */
     return each &&
            c->k->entropy_rows(c->ctx, c->params->loss.ignore, &x2, &t1, &lse, &each->view) &&
            c->k->counted_mean(c->ctx, c->params->loss.ignore, x2.shape[1], &t1, &each->view,
-                              mti_out(c, 0));
+                              mti_out(c, 0)) &&
+           (!c->params->loss.sum || sum_rows(c, &each->view));
 }
 
 static bool cross_entropy_lse_backward(mti_call *c)
@@ -170,8 +183,9 @@ static bool cross_entropy_lse_backward(mti_call *c)
              dx2 = mti_rows(dx);
     mt_tensor *scale = mti_temp(c, lse.dtype, 0, t1.shape);
     return scale &&
-           c->k->counted_mean(c->ctx, c->params->loss.ignore, x2.shape[1], &t1, mti_dout(c),
-                              &scale->view) &&
+           (c->params->loss.sum ? c->k->copy(c->ctx, mti_dout(c), &scale->view)
+                                : c->k->counted_mean(c->ctx, c->params->loss.ignore, x2.shape[1],
+                                                     &t1, mti_dout(c), &scale->view)) &&
            c->k->entropy_rows_backward(c->ctx, c->params->loss.ignore, 0, &x2, &t1, &lse,
                                        &scale->view, &dx2);
 }
@@ -181,6 +195,12 @@ const mti_op_code mti_code_cross_entropy_lse = {cross_entropy_lse_shape, cross_e
 mt_tensor *mt_cross_entropy_lse(mt_tensor *logits, mt_tensor *target, int64_t ignore)
 {
     return mti_op2(MTI_OP_cross_entropy_lse, &(mti_params){.loss = {ignore}}, logits, target);
+}
+
+mt_tensor *mt_cross_entropy_lse_sum(mt_tensor *logits, mt_tensor *target, int64_t ignore)
+{
+    const mti_params p = {.loss = {.ignore = ignore, .sum = true}};
+    return mti_op2(MTI_OP_cross_entropy_lse, &p, logits, target);
 }
 
 /* ---- mse: loss = mean((x - y)^2);  dx = 2 (x - y) dloss / n, dy = -dx; keeps x and y */

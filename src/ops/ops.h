@@ -42,6 +42,8 @@ bool mti_close_din(mti_call *c, int i, mt_tensor *full);
 
 /* Scatters: adds the elements of dout 0 to din 0 along dim, at the indices saved in this slot. */
 bool mti_scatter_to_din(mti_call *c, int dim, unsigned slot);
+/* mt_log_softmax whose gradient is never written over the one that comes in, as in PyTorch. */
+mt_tensor *mti_log_softmax_apart(mt_tensor *x);
 
 /* The gradient of input i [b,a,s,d] with the strides of [b,s,a,d]: splitting heads in forward was a
  * view, and so is merging them here. */

@@ -242,7 +242,8 @@ typedef struct mt_stage {
     mti_stage_hooks hooks;
 } mti_stage;
 
-/* seq: 0 if it is not known yet. lora: the adapters of mt_lora_add for every linear; NULL: none.
+/* seq: 0 if it is not known yet. lora: the adapters of mt_lora_add, whose targets
+ * need not all fit; NULL: none.
  * Free in any case. */
 bool mti_stage_make(mti_stage *s, mt_device *device, const mt_model_config *config,
                     const mt_parallel *parallel, int64_t seq, const mt_lora_options *lora);

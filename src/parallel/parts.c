@@ -351,7 +351,7 @@ static bool cut_param_of(mt_module *m, mti_cutter *cutter, cut *c, const char *n
     memcpy(p->shape, mt_shape(whole), (size_t)p->rank * sizeof *p->shape);
     mt_tensor *piece = piece_of(cutter, whole);
     if (!piece) return false;
-    mt_release(mti_module_lend_param(m, name, piece));
+    mt_release(mti_module_swap_param(m, name, piece));
     return true;
 }
 

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "memtape/ops.h"
+#include "nn/lora.h"
 #include "parallel/parallel.h"
 
 static mt_tensor *rank_forward(mt_module *self, mt_tensor *x);
@@ -122,7 +123,8 @@ static bool share_part(mt_module *part, const char *output, const mt_parallel *p
     return mti_sum_over_ranks(part, output, parallel);
 }
 
-static mt_module *make_block(mt_device *device, const mti_share *s, int64_t layer,
+/* path: of the block in the model; "": it is the model. */
+static mt_module *make_block(mt_device *device, const mti_share *s, int64_t layer, const char *path,
                              const mt_lora_options *lora)
 {
     const mt_model_config own = mti_layer_config(&s->local, layer);
@@ -130,7 +132,7 @@ static mt_module *make_block(mt_device *device, const mti_share *s, int64_t laye
     mt_module *attn = mt_module_child(block, "attn"), *mlp = mt_module_child(block, "mlp");
     if (attn) share_positions(attn, &s->parallel);
     return mti_module_complete(
-        block, block && (!lora || mt_lora_add(block, lora, NULL) == MT_OK) &&
+        block, block && (!lora || mti_lora_add_part(block, path, lora)) &&
                    share_part(attn, "proj", &s->parallel) &&
                    share_part(mlp, mt_module_child(mlp, "down") ? "down" : "proj", &s->parallel));
 }
@@ -201,19 +203,11 @@ static bool add_head(mt_module *m, mt_device *device, const mti_share *s, mt_ten
     return mt_module_add_child(m, product_name(s), weight ? tied_new(device, c, weight) : NULL);
 }
 
-/* Freezes all but the layers, and adapts the linears outside of them. */
+/* Adapts the linears outside of the layers, and freezes all but adapters. */
 static bool adapt_ends(mt_module *m, const mti_share *s, const mt_lora_options *lora)
 {
-    static const char *const names[] = {"wte", "wpe", "tte", "ln", "ln_f", "lm_head", "decoder"};
-    mt_module *head = mt_module_child(m, product_name(s));
-    if (mt_module_child(m, "head") || (head && !strcmp(mt_module_kind(head), "linear")))
-        return mt_lora_add(m, lora, NULL) == MT_OK &&
-               mti_replicate_adapter(m, product_name(s), &s->parallel);
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        mt_module *child = mt_module_child(m, names[i]);
-        if (child && mt_module_freeze(child, true) != MT_OK) return false;
-    }
-    return true;
+    return mti_lora_add_part(m, "", lora) &&
+           mti_replicate_adapter(m, product_name(s), &s->parallel);
 }
 
 /* ---- making a part ---- */
@@ -224,7 +218,7 @@ static bool add_layers(mt_module *m, mt_device *device, const mti_share *s,
     char name[32];
     for (int64_t i = s->from; i < s->to; i++) {
         snprintf(name, sizeof name, "h.%lld", (long long)i);
-        if (!mt_module_add_child(m, name, make_block(device, s, i, lora))) return false;
+        if (!mt_module_add_child(m, name, make_block(device, s, i, name, lora))) return false;
     }
     return true;
 }
@@ -235,7 +229,7 @@ static mt_module *make(mt_device *device, mti_share *s, const mt_lora_options *l
 {
     *shared = NULL;
     if (s->whole.kind == MT_MODEL_BLOCK) {
-        mt_module *block = make_block(device, s, s->from, lora);
+        mt_module *block = make_block(device, s, s->from, "", lora);
         mti_free(s);
         return block;
     }

@@ -85,15 +85,16 @@ static bool check_model(const mt_parallel *h, const mt_model_config *c)
                              h->interleave);
     if (h->interleave > 1 && !divides("pipeline", h->pipeline, "microbatches", h->microbatches))
         return false;
-    if (c->ops.loss == MT_LOSS_FUSED)
+    if (mti_loss_takes_head(c->ops.loss))
         return mti_fail_bool(MT_ERR_UNSUPPORTED,
-                             "parallel: the config's loss is fused; a rank makes its own part of "
-                             "the logits: need native or f32");
-    if (c->ops.loss == MT_LOSS_LSE && h->tensor > 1)
+                             "parallel: the config's loss is %s; a rank makes its own part of "
+                             "the logits: need native or f32",
+                             mti_choice_name(&mti_loss_forms, (int)c->ops.loss));
+    if ((c->ops.loss == MT_LOSS_LSE || c->ops.loss == MT_LOSS_UNFUSED) && h->tensor > 1)
         return mti_fail_bool(MT_ERR_UNSUPPORTED,
-                             "parallel: the config's loss is lse, and tensor is %" PRId64
+                             "parallel: the config's loss is %s, and tensor is %" PRId64
                              "; ranks with a part of the logits need native or f32",
-                             h->tensor);
+                             mti_choice_name(&mti_loss_forms, (int)c->ops.loss), h->tensor);
     return divides("tensor", h->tensor, "heads", c->heads) &&
            divides("tensor", h->tensor, "kv_heads", c->kv_heads) &&
            divides("tensor", h->tensor, "ffn", c->ffn) &&

@@ -474,7 +474,7 @@ static void add_embeddings(builder *b)
 /* ... and after the last. */
 static void add_head(builder *b)
 {
-    bool bert = b->c->kind == MT_MODEL_BERT;
+    bool bert = b->c->kind == MT_MODEL_BERT, unfused = b->c->ops.loss == MT_LOSS_UNFUSED;
     if (bert) add(b, BSH, FLOATS, "input of the head's first product");
     if (bert) add_head_activation(b);
     if (bert) add_norm_statistics(b);
@@ -485,14 +485,19 @@ static void add_head(builder *b)
     if (b->c->ops.loss == MT_LOSS_FUSED)
         add_beside(b, "fused loss: log-sum-exp of each row", b->s->tokens * statistic_size(b),
                    false);
-    else if (b->c->ops.loss == MT_LOSS_LSE) {
+    else if (b->c->ops.loss == MT_LOSS_LSE || b->c->ops.loss == MT_LOSS_CHUNKED) {
         add(b, BSV, FLOATS, "logits, for the loss");
         add_beside(b, "cross-entropy: log-sum-exp of each row", b->s->tokens * statistic_size(b),
                    false);
-    } else
-        (b->c->ops.loss == MT_LOSS_F32 ? add_wide : add)(b, BSV, STATISTICS,
-                                                         "log-probabilities, for the loss");
-    add_beside(b, "cross-entropy: targets", b->s->tokens * (int64_t)sizeof(int64_t), true);
+    } else {
+        bool wide = b->c->ops.loss == MT_LOSS_F32 || unfused;
+        (wide ? add_wide : add)(b, BSV, unfused ? FLOATS : STATISTICS,
+                                "log-probabilities, for the loss");
+    }
+    if (unfused) add_beside(b, "unfused loss: which targets are ignored", b->s->tokens, false);
+    if (unfused || b->c->ops.loss == MT_LOSS_CHUNKED)
+        add_beside(b, "loss: how many targets are counted", statistic_size(b), false);
+    add_beside(b, "cross-entropy: targets", b->s->tokens * (int64_t)sizeof(int64_t), !unfused);
 }
 
 /* ---- the formula as text ---- */

@@ -10,6 +10,7 @@
 #include "memtape/compress.h"
 #include "memtape/parallel.h"
 #include "memtape/plan.h"
+#include "nn/lora.h"
 #include "nn/model.h"
 
 /* ---- memory options ---- */
@@ -32,7 +33,9 @@ typedef struct mti_memory_options {
     bool f32_gradients; /* of 16-bit parameters */
     bool step_in_backward;
     int64_t lora_rank; /* 0: none */
-    bool qlora;        /* the frozen weights in NF4 */
+    mti_lora_targets lora_targets;
+    bool qlora;        /* the frozen weights that have adapters in NF4 */
+    bool qlora_double; /* the scales of those in 8 bits */
 } mti_memory_options;
 
 /* ---- a model's dimensions, and what else its costs depend on ---- */

@@ -11,8 +11,12 @@ static void print_choices(const mt_op_choices *ops, FILE *out)
     if (ops->rope) fprintf(out, ", unfused rope");
     if (ops->softmax) fprintf(out, ", softmax in f32");
     if (ops->kv_groups) fprintf(out, ", keys and values repeated");
-    static const char *const losses[] = {"", ", loss in f32", ", fused loss",
-                                         ", loss that keeps logits"};
+    static const char *const losses[] = {"",
+                                         ", loss in f32",
+                                         ", fused loss",
+                                         ", loss that keeps logits",
+                                         ", chunked loss",
+                                         ", unfused loss"};
     fprintf(out, "%s", losses[ops->loss]);
 }
 

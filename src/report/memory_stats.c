@@ -191,6 +191,8 @@ json_t *mti_memory_stats_json(const mti_profile_result *p)
     mti_json_put(j, "f32_gradients", json_boolean(memory->f32_gradients));
     mti_json_put(j, "step_in_backward", json_boolean(memory->step_in_backward));
     mti_json_put(j, "lora_rank", memory->lora_rank ? json_integer(memory->lora_rank) : json_null());
+    mti_json_put_text(j, "lora_targets", memory->lora_targets.text);
     mti_json_put(j, "qlora", json_boolean(memory->qlora));
+    mti_json_put(j, "qlora_double", json_boolean(memory->qlora_double));
     return j;
 }

@@ -41,7 +41,9 @@ CHOICES = """--tp 2
 --amp bf16
 --optimizer adamw --loss-scale dynamic
 --lora-rank 3
+--lora-rank 3 --lora-targets attn.*
 --lora-rank 3 --qlora
+--lora-rank 3 --qlora --qlora-double
 --offload cpu
 --offload disk
 --compress 8bit
@@ -60,6 +62,8 @@ CHOICES = """--tp 2
 --attention math
 --loss fused
 --loss lse
+--loss chunked
+--dtype bf16 --loss unfused
 --act relu --inplace
 --inference
 --timeline

@@ -29,7 +29,7 @@ VALUES = {
     "norm": "post", "norm-kind": "rmsnorm", "kv-heads": 2, "dropout": 0.5, "attention": "math",
     "causal": None, "dtype": "f16", "optimizer": "adamw", "checkpoint": "full", "budget": "1GB",
     "offload": "cpu", "compress": "bf16", "amp": "f16", "loss-scale": 4096, "master-weights": None,
-    "f32-gradients": None, "step-in-backward": None, "lora-rank": 3, "qlora": None, "tp": 4, "sp": None,
+    "f32-gradients": None, "step-in-backward": None, "lora-rank": 3, "lora-targets": "proj", "qlora": None, "qlora-double": None, "tp": 4, "sp": None,
     "pp": 4, "interleave": 2, "rank": 5, "stage": 1, "microbatches": 4, "cp": 2, "dp": 4, "zero": 3, "device": "meta", "capacity": "1MB",
     "gemm-workspace": "2MiB", "scratch": "cpu", "seed": 9, "threads": 3, "recompute": None,
     "params": "1B", "flops-rate": "1T", "utilisation": 0.5, "devices": 4, "kv": 3,
@@ -47,7 +47,8 @@ ADAPTED = ["--from", "model.safetensors", "--lora-rank", 3]
 NEEDED = {"inplace": ["--act", "leaky_relu"], "loss-scale": ["--dtype", "f16", "--optimizer", "adamw"],
            "master-weights": ["--dtype", "bf16", "--optimizer", "adamw"],
            "f32-gradients": ["--dtype", "bf16"], "step-in-backward": ["--optimizer", "adamw"],
-           "qlora": ["--lora-rank", 3],
+           "lora-targets": ["--lora-rank", 3],
+           "qlora": ["--lora-rank", 3], "qlora-double": ["--lora-rank", 3, "--qlora"],
            "recipe": ["--dtype", "bf16"], "loss": ["--dtype", "bf16"], "rms-norm": ["--norm-kind", "rmsnorm"],
            "gelu-tanh": ["--act", "gelu_tanh"], "softmax": ["--attention", "math", "--dtype", "bf16"],
            "kv-groups": ["--attention", "math", "--kv-heads", 2],
@@ -62,7 +63,8 @@ NEEDED_BY = {("fit", "utilisation"): [], ("fit", "master-weights"): ["--optimize
               ("plan", "scratch"): ["--capacity", "10MB"],
               ("train", "loss-scale"): ["--amp", "f16"], ("train", "master-weights"): ["--dtype", "bf16"],
               ("train", "f32-gradients"): ["--dtype", "bf16", "--accumulate", 2],
-              ("train", "qlora"): ADAPTED, ("train", "lora-rank"): ADAPTED[:2],
+              ("train", "qlora"): ADAPTED, ("train", "lora-targets"): ADAPTED,
+              ("train", "qlora-double"): [*ADAPTED, "--qlora"], ("train", "lora-rank"): ADAPTED[:2],
               ("train", "save-adapter"): ADAPTED, ("train", "save-every"): ["--save", "folder"]}
 # There are launches to capture only on a GPU, or on its simulator.
 if "MEMTAPE_CUDASIM_MODULE" in os.environ:

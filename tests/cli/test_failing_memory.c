@@ -175,8 +175,8 @@ static void profile_with_memory_options_reports_every_refusal(void **state)
                       "--dropout", "0.1"),
                 NULL);
     refuse_each(MTI_PROFILE, mti_profile,
-                WORDS("gpt", SMALL, "--amp", "bf16", "--lora-rank", "1", "--qlora", "--optimizer",
-                      "adamw", "--loss-scale", "dynamic"),
+                WORDS("gpt", SMALL, "--amp", "bf16", "--lora-rank", "1", "--lora-targets", "qkv,fc",
+                      "--qlora", "--optimizer", "adamw", "--loss-scale", "dynamic"),
                 NULL);
 }
 

@@ -144,7 +144,7 @@ def adapters_are_trained_saved_resumed_and_used():
     equal(p.returncode, 0, f"status of the base: {p.stderr}")
     weights = contents("base.safetensors")[0]
     other = write("other.txt", b"the quick brown fox jumps over the lazy dog\n" * 200)
-    for more in [[], ["--qlora"]]:
+    for more in [[], ["--lora-targets", "qkv,mlp.proj"], ["--qlora"]]:
         common = ["--data", other, "--from", base, "--lora-rank", 3, *more, "--lr", "5e-2",
                   "--min-lr", "5e-2", "--warmup", 1, "-b", 4, "-s", 16]
         adapter = path("adapter.safetensors")
@@ -153,6 +153,8 @@ def adapters_are_trained_saved_resumed_and_used():
         equal(p.returncode, 0, f"status of adapting {more}: {p.stderr}")
         # rank 3 for qkv, proj, fc and proj of two layers, and for the head, which maps 16 to 256
         n = 3 * (2 * ((16 + 48) + (16 + 16) + (16 + 64) + (64 + 16)) + (16 + 256) * ("head.weight" in weights))
+        if "--lora-targets" in more:
+            n = 3 * 2 * ((16 + 48) + (64 + 16))
         check(f"{n:,} parameters to train" in p.stdout, f"{n} parameters: {p.stdout}")
         tensors, metadata = contents("adapter.safetensors")
         equal(sum(map(len, tensors.values())), 4 * n, "bytes of the adapter's file: those parameters alone")
@@ -180,7 +182,7 @@ def adapters_are_trained_saved_resumed_and_used():
         whole = text("--model", path("tuned.safetensors"))
         check(whole != text("--model", base), "adapters change the generated text")
         equal(text("--model", path("tuned.safetensors"), "--merge"), whole, "text with merged adapters")
-        if not more:  # qlora trained the adapters beside quantised weights, which differ from the base's
+        if "--qlora" not in more:  # qlora trained the adapters beside quantised weights, which differ from the base's
             equal(text("--model", base, "--adapter", adapter), whole, "text from the base and the adapter")
             equal(text("--model", base, "--adapter", adapter, "--merge"), whole,
                   "text from the base and the merged adapter")
@@ -192,6 +194,8 @@ def adapters_are_trained_saved_resumed_and_used():
     refused(["--lora-rank", "--from"], "train", "--data", TEXT, "--lora-rank", 4)
     refused(["--save-adapter", "--lora-rank"], "train", "--data", TEXT, "--save-adapter", path("x"))
     refused(["--qlora", "--lora-rank"], "train", "--data", TEXT, "--qlora")
+    refused(["--lora-targets", '"*.q"', "none of the 8 linears"], "train", "--data", other, "--from", base,
+            "--lora-rank", 3, "--lora-targets", "qkv,q", status=1)
     refused(["--from", "--preset"], "train", "--data", TEXT, "--from", base, "--preset", "tiny")
     refused(["--from", "--resume"], "train", "--data", TEXT, "--from", base, "--resume", base)
     refused(["no adapters"], "generate", "--model", base, "--merge", status=1)

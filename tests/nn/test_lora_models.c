@@ -1,7 +1,10 @@
 /* A model made with adapters equals one that gets them later, and is never in memory as a whole in
  * the dtype from which it is quantised to NF4. */
+#include <string.h>
 #include "adapters.h"
 #include "base/base.h"
+#include "nn/lora.h"
+#include "parallel/parallel.h"
 
 static const mt_model_config models[] = {
     {.kind = MT_MODEL_GPT, .hidden = 64, .heads = 2, .layers = 3, .vocab = 9, .context = 8},
@@ -111,6 +114,60 @@ static void eight_billion_parameters_are_quantised_with_1_gb_more_than_the_model
     assert_true(bytes_above_the_model(&c, &o, false) > 13ll << 30);
 }
 
+static void names_of_linears_are_the_ends_of_their_paths(void **state)
+{
+    (void)state;
+    mti_lora_targets t;
+    assert_true(mti_lora_targets_parse(&t, "q+mlp.down,lm_head"));
+    assert_string_equal(t.text, "q+mlp.down,lm_head");
+    const char *const patterns[] = {"*.q", "*.mlp.down", "*.lm_head"};
+    assert_int_equal(t.n, 3);
+    for (size_t i = 0; i < t.n; i++) assert_string_equal(t.patterns[i], patterns[i]);
+    const mt_lora_options o = {.rank = 2, .n_targets = t.n, .targets = t.patterns};
+    assert_true(mti_lora_wants(&o, "h.0.attn.q") && mti_lora_wants(&o, "q"));
+    assert_true(mti_lora_wants(&o, "lm_head") && mti_lora_wants(&o, "h.7.mlp.down"));
+    assert_false(mti_lora_wants(&o, "h.0.attn.qkv") || mti_lora_wants(&o, "down"));
+    assert_true(mti_lora_check(&models[2], &o));
+    assert_false(mti_lora_check(&models[0], &o));
+    mtt_failed(MT_ERR_ARGUMENT, "fits none of the 12 linears");
+    assert_true(mti_lora_targets_parse(&t, "all"));
+    assert_true(!t.text && !t.n);
+    const char *const bad[] = {"", ",", "q,", "+q", "q,,v"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_false(mti_lora_targets_parse(&t, bad[i]));
+        mtt_failed(MT_ERR_ARGUMENT, "names of linears");
+    }
+}
+
+/* The adapters of all stages and tensor ranks together are those of the whole model; all else is
+ * frozen. */
+static void ranks_adapt_the_linears_that_the_whole_model_would(void **state)
+{
+    (void)state;
+    const char *const targets[] = {"*.attn.v", "*.down", "*.lm_head"};
+    const mt_lora_options o = {.rank = 2, .n_targets = 3, .targets = targets};
+    mt_model_config c = models[2];
+    c.layers = 4, c.untied = true;
+    mt_device *meta = mt_device_open("meta");
+    for (int64_t stage = 0; stage < 2; stage++) {
+        const mt_parallel h = {.tensor = 2, .pipeline = 2, .stage = stage};
+        mt_module *m = mti_rank_new(meta, &c, &h, 0, &o);
+        const mt_named_tensor *list;
+        size_t n, n_a = 0, n_trained = 0;
+        mtt_ok(mt_module_params(m, &list, &n));
+        for (size_t i = 0; i < n; i++) {
+            bool a = strstr(list[i].name, "lora_A") != NULL;
+            bool adapter = a || strstr(list[i].name, "lora_B");
+            assert_int_equal(mt_requires_grad(list[i].tensor), adapter);
+            n_a += a, n_trained += adapter;
+        }
+        assert_int_equal(n_a, 2 * 2 + (stage == 1)); /* v and down of two layers, and the head */
+        assert_int_equal(n_trained, 2 * n_a);
+        mt_module_free(m);
+    }
+    mt_device_release(meta);
+}
+
 static void every_refused_allocation_leaves_nothing(void **state)
 {
     (void)state;
@@ -170,6 +227,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         mtt_test(a_model_made_with_adapters_equals_one_that_gets_them_later),
         mtt_test(eight_billion_parameters_are_quantised_with_1_gb_more_than_the_model),
+        mtt_test(names_of_linears_are_the_ends_of_their_paths),
+        mtt_test(ranks_adapt_the_linears_that_the_whole_model_would),
         mtt_test(every_refused_allocation_leaves_nothing),
         mtt_test(what_lora_add_refuses_is_refused),
     };

@@ -131,17 +131,126 @@ static void a_fused_loss_has_the_values_and_gradients_of_the_plain_one(void **st
         assert_same_step(&a, &b, tolerance[i / 4 % 3]);
         mt_module_free(a.model);
         mt_module_free(b.model);
-        plain.ops.loss = MT_LOSS_LSE;
-        a = run(&fused, checkpoints[i / 12], false), b = run(&plain, checkpoints[i / 12], false);
-        assert_same_step(&a, &b, tolerance[i / 4 % 3]);
-        mt_module_free(a.model);
-        mt_module_free(b.model);
+        for (mt_loss_form form = MT_LOSS_LSE; form <= MT_LOSS_UNFUSED; form++) {
+            plain.ops.loss = form;
+            a = run(&fused, checkpoints[i / 12], false),
+            b = run(&plain, checkpoints[i / 12], false);
+            assert_same_step(&a, &b, tolerance[i / 4 % 3]);
+            mt_module_free(a.model);
+            mt_module_free(b.model);
+        }
     }
+}
+
+/* Rows [b,s] of which `ignored` columns, from the first on, have no target. */
+static double loss_and_gradient(const mt_model_config *c, int64_t s, int64_t ignored,
+                                mt_tensor **gradient)
+{
+    int64_t values[BATCH * 9], n = BATCH * s;
+    uint64_t seed = 5;
+    for (int64_t i = 0; i < n; i++) values[i] = (int64_t)mtt_draw(&seed, 0, 31);
+    const size_t bytes = (size_t)n * sizeof *values;
+    MT_AUTO mt_tensor *tokens =
+        mtt_made(mt_from_data(device, MT_I64, MT_SHAPE(BATCH, s), values, bytes));
+    for (int64_t i = 0; i < n; i++)
+        if (i % s < ignored) values[i] = MT_IGNORE;
+    MT_AUTO mt_tensor *target =
+        mtt_made(mt_from_data(device, MT_I64, MT_SHAPE(BATCH, s), values, bytes));
+    mt_seed(device, 3);
+    mt_module *m = mt_model_new(device, c);
+    MT_AUTO mt_tensor *loss = mtt_made(mt_model_forward_loss(m, tokens, target));
+    mtt_ok(mt_backward(loss));
+    *gradient = mt_retain(mt_grad(mt_module_param(mt_module_child(m, "wte"), "weight")));
+    mt_module_free(m);
+    return mt_item(loss);
+}
+
+/* A chunk without a target counts as 0, and all chunks are divided by the same number, whether
+ * there are fewer tokens than chunks or chunks of two lengths. */
+static void a_loss_in_chunks_leaves_out_ignored_targets(void **state)
+{
+    (void)state;
+    mt_model_config plain = {SMALL, .kind = MT_MODEL_LLAMA, .dtype = MT_F64};
+    for (int64_t s = 1; s <= 9; s += 4)
+        for (int64_t ignored = 0; ignored <= s; ignored += 2)
+            for (mt_loss_form form = MT_LOSS_CHUNKED; form <= MT_LOSS_UNFUSED; form++) {
+                mt_model_config c = plain;
+                c.ops.loss = form;
+                mt_tensor *a, *b;
+                double x = loss_and_gradient(&plain, s, ignored, &a),
+                       y = loss_and_gradient(&c, s, ignored, &b);
+                if (ignored == s)
+                    assert_true(isnan(x) && isnan(y));
+                else
+                    assert_true(fabs(x - y) <= 1e-13 * x && distance(a, b) <= 1e-12);
+                mt_release(a);
+                mt_release(b);
+            }
+}
+
+/* As the plain form would, each refuses a target that is not a class. */
+static void a_target_that_is_no_class_is_refused(void **state)
+{
+    (void)state;
+    for (mt_loss_form form = MT_LOSS_NATIVE; form < MT_LOSS_FORM_COUNT; form++) {
+        mt_model_config c = {SMALL, .kind = MT_MODEL_LLAMA, .ops.loss = form};
+        const int64_t values[] = {1, 2, 31};
+        mt_module *m = mt_model_new(device, &c);
+        MT_AUTO mt_tensor *target =
+            mtt_made(mt_from_data(device, MT_I64, MT_SHAPE(1, 3), values, sizeof values));
+        MT_AUTO mt_tensor *tokens = mtt_made(mt_zeros(device, MT_I64, MT_SHAPE(1, 3)));
+        assert_null(mt_model_forward_loss(m, tokens, target));
+        mtt_failed(MT_ERR_ARGUMENT, "");
+        mt_module_free(m);
+    }
+}
+
+/* At the peak of an unfused loss: log-probabilities and two gradients; chunks: logits and a
+ * gradient of an eighth. The rest is a tenth at most. */
+static void losses_hold_what_they_say_at_their_peak(void **state)
+{
+    (void)state;
+    enum { V = 4096, S = 256 };
+    static const struct {
+        mt_loss_form form;
+        double peak; /* in logits of f32 */
+    } cases[] = {
+        {MT_LOSS_NATIVE, 2}, {MT_LOSS_LSE, 2}, {MT_LOSS_CHUNKED, 1.125}, {MT_LOSS_UNFUSED, 3}};
+    mt_device *cpu = device;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        device = mt_device_open("meta");
+        const mt_model_config c = {.kind = MT_MODEL_LLAMA,
+                                   .hidden = 4,
+                                   .heads = 1,
+                                   .layers = 1,
+                                   .ffn = 4,
+                                   .vocab = V,
+                                   .context = S,
+                                   .ops.loss = cases[i].form};
+        mt_mem_stats stats;
+        mt_module *m = mt_model_new(device, &c);
+        MT_AUTO mt_tensor *tokens = mtt_made(mt_zeros(device, MT_I64, MT_SHAPE(1, S)));
+        mt_mem_get_stats(device, &stats);
+        size_t before = stats.allocated.current;
+        MT_AUTO mt_tensor *loss = mtt_made(mt_model_forward_loss(m, tokens, tokens));
+        mtt_ok(mt_backward(loss));
+        mt_mem_get_stats(device, &stats);
+        double logits = (double)(stats.allocated.peak - before) / (4.0 * V * S);
+        if (!(logits >= cases[i].peak && logits < cases[i].peak + 0.1))
+            fail_msg("form %d: %g logits at the peak", (int)cases[i].form, logits);
+        mt_set(&loss, mt_retain(tokens));
+        mt_module_free(m);
+        mt_device_release(device);
+    }
+    device = cpu;
 }
 
 static void a_fused_loss_is_refused_where_the_head_is_no_plain_product(void **state)
 {
     (void)state;
+    const mt_model_config chunked = {SMALL, .kind = MT_MODEL_BERT, .ops.loss = MT_LOSS_CHUNKED};
+    assert_null(mt_model_new(device, &chunked));
+    mtt_failed(MT_ERR_ARGUMENT, "loss is chunked", "bert");
     const mt_model_config bert = {SMALL, .kind = MT_MODEL_BERT, .ops.loss = MT_LOSS_FUSED};
     assert_null(mt_model_new(device, &bert));
     mtt_failed(MT_ERR_ARGUMENT, "loss is fused", "bert");
@@ -259,6 +368,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         mtt_test(values_and_gradients_are_those_of_the_fused_ops),
         mtt_test(a_fused_loss_has_the_values_and_gradients_of_the_plain_one),
+        mtt_test(a_loss_in_chunks_leaves_out_ignored_targets),
+        mtt_test(a_target_that_is_no_class_is_refused),
+        mtt_test(losses_hold_what_they_say_at_their_peak),
         mtt_test(a_fused_loss_is_refused_where_the_head_is_no_plain_product),
         mtt_test(values_are_the_same_with_checkpoints_and_adapters),
         mtt_test(each_choice_keeps_as_much_more_as_it_says),

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "mtt.h"
+#include "nn/model.h"
 
 static mt_model_config preset(const char *name)
 {
@@ -331,7 +332,7 @@ static mt_model_config draw_model(uint64_t *seed)
     c.dtype = dtypes[pick(seed, 0, 3)];
     if (toss(seed)) draw_ops(seed, &c.ops);
     bool refused = c.kind == MT_MODEL_BERT || c.logit_cap > 0;
-    if (refused && c.ops.loss == MT_LOSS_FUSED) c.ops.loss = MT_LOSS_NATIVE;
+    if (refused && mti_loss_takes_head(c.ops.loss)) c.ops.loss = MT_LOSS_NATIVE;
     return c;
 }
 
