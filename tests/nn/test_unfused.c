@@ -146,7 +146,7 @@ static void a_fused_loss_has_the_values_and_gradients_of_the_plain_one(void **st
 static double loss_and_gradient(const mt_model_config *c, int64_t s, int64_t ignored,
                                 mt_tensor **gradient)
 {
-    int64_t values[BATCH * 9], n = BATCH * s;
+    int64_t values[BATCH * 9] = {0}, n = BATCH * s;
     uint64_t seed = 5;
     for (int64_t i = 0; i < n; i++) values[i] = (int64_t)mtt_draw(&seed, 0, 31);
     const size_t bytes = (size_t)n * sizeof *values;
