@@ -48,14 +48,34 @@ typedef struct mt_adamw_options {
     mt_moments moments;
 } mt_adamw_options;
 
+/* torch.optim.Adafactor (Shazeer and Stern 2018): of a matrix [.., r, c] the second moment is kept
+ * as the means of its rows and of its columns, [.., r, 1] and [.., 1, c]; of a vector as a whole.
+ */
+typedef struct mt_adafactor_options {
+    double lr;          /* a bound on the relative step, min(lr, 1 / sqrt(step)) */
+    double beta2_decay; /* 0: -0.8; the moments' weight of the newest squares is step^beta2_decay */
+    double eps1;        /* 0: the epsilon of the parameter's dtype, or of its master's */
+    double eps2;        /* 0: 1e-3; the least size of a parameter that its step is a share of */
+    double clip;        /* 0: 1; an update of a larger root mean square is scaled down to it */
+    double weight_decay;
+    bool decay_matrices_only; /* as for adamw */
+    bool master;              /* as for sgd */
+} mt_adafactor_options;
+/* Bytes of the moments for a parameter: f32 (f64) ones; of 16 bits, unless there is a master, in
+ * their own dtype, as torch.optim.Adafactor keeps them. */
+MT_API int64_t mt_adafactor_bytes(mt_dtype dtype, int rank, const int64_t *shape, bool master);
+
 /* Over the parameters the module has now, which are retained. The figures are torch.optim's. */
 MT_API mt_optimizer *mt_sgd_new(mt_module *m, const mt_sgd_options *options);
 MT_API mt_optimizer *mt_adamw_new(mt_module *m, const mt_adamw_options *options);
+/* Refuses what ZeRO has cut into pieces: those have no rows and columns. */
+MT_API mt_optimizer *mt_adafactor_new(mt_module *m, const mt_adafactor_options *options);
 MT_API void mt_optimizer_free(mt_optimizer *optimizer);
-/* "sgd", "adamw" */
+/* "sgd", "adamw", "adafactor" */
 MT_API const char *mt_optimizer_kind(const mt_optimizer *optimizer);
 /* One step for every parameter that requires grad and has one. State is made at a parameter's
- * first step: tensors of its shape, f32 (f64 for f64; but see mt_moments), category MT_OPTIMIZER.
+ * first step: tensors of its shape, f32 (f64 for f64; but see mt_moments and
+ * mt_adafactor_options), category MT_OPTIMIZER.
  * On failure no parameter has changed. The master of a parameter that somebody else has written
  * since the last step is made from it anew (Micikevicius et al. 2018, "Mixed precision training").
  */
@@ -75,7 +95,7 @@ MT_API mt_status mt_optimizer_set_lr(mt_optimizer *optimizer,
 /* State tensors as they are now; the tensor is borrowed. */
 typedef struct mt_optimizer_entry {
     const char *param; /* "h.0.mlp.fc.weight" */
-    const char *name;  /* "m", "v", "momentum", "master" */
+    const char *name;  /* "m", "v", "momentum", "row_var", "col_var", "variance", "master" */
     mt_tensor *tensor;
     int64_t step; /* steps this parameter has made */
 } mt_optimizer_entry;

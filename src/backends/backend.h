@@ -63,16 +63,18 @@ typedef struct mti_opt_item {
     mt_dtype dtype; /* of p and g */
     void *p;
     const void *g;
-    bool wide_grad;      /* adamw, sgd: g is f32 beside p of 16 bits */
-    void *m, *v;         /* NULL where the optimizer has none */
-    mti_moments moments; /* adamw: how m and v are stored */
-    void *master;        /* the f32 copy that is updated; p is its rounding; NULL: p is */
+    bool wide_grad;        /* adamw, sgd, adafactor: g is f32 beside p of 16 bits */
+    void *m, *v;           /* NULL where the optimizer has none */
+    mti_moments moments;   /* adamw, adafactor: how m and v are stored */
+    int64_t rows, columns; /* adafactor: of each matrix; a vector is one row */
+    void *master;          /* the f32 copy that is updated; p is its rounding; NULL: p is */
     double weight_decay;
 } mti_opt_item;
 
 typedef struct mti_opt_params {
     double lr, beta1, beta2, eps, momentum;
-    int64_t step;      /* 1 at the first step: bias correction */
+    double beta2_decay, eps2, clip; /* of adafactor; its eps 0: that of p's dtype */
+    int64_t step;                   /* 1 at the first step: bias correction */
     double grad_scale; /* factor on g, applied first, in f32 (f64 for f64); 0 means 1 */
 } mti_opt_params;
 

@@ -48,6 +48,9 @@ bool mti_check_memory(mti_options *o)
         return mti_options_refuse(o,
                                   "--checkpoint ops: keeps the result of the MLP's first product, "
                                   "which an activation with --inplace changes");
+    if (o->verb == MTI_TRAIN && o->workload.optimizer == MTI_OPT_NONE)
+        return mti_options_refuse(o, "--optimizer none: nothing would be learnt; give sgd, "
+                                     "sgd-momentum, adamw, adamw-16bit, adamw-8bit or adafactor");
     if (o->verb == MTI_TRAIN && s->lora_rank && !o->train.from && !o->resume)
         return mti_options_refuse(
             o, "--lora-rank needs --from: adapters are trained beside trained weights");
@@ -170,6 +173,16 @@ static bool place_rank(mti_options *o)
     return true;
 }
 
+bool mti_check_factored(mti_options *o)
+{
+    const mt_parallel *h = &o->workload.parallel;
+    bool pieces = o->zero > 0 && (o->verb == MTI_FIT || h->data > 1 || h->context > 1);
+    return !pieces || o->workload.optimizer != MTI_OPT_ADAFACTOR ||
+           mti_options_refuse(o, "--optimizer adafactor: --zero leaves a rank flat pieces of its "
+                                 "matrices, which have no rows and columns to factor; give --zero "
+                                 "0, or another optimizer");
+}
+
 /* What ranks cannot do yet when they train, and why. */
 static bool check_training_ranks(mti_options *o)
 {
@@ -184,6 +197,7 @@ static bool check_training_ranks(mti_options *o)
                            "all; give --amp bf16, which needs no scale"},
         {MTI_O_GRAPH, "what ranks exchange cannot be captured"},
         {MTI_O_SNAPSHOT, "is of one device, and each rank has its own"},
+        {MTI_O_LIVE, "shows one device, and each rank has its own"},
     };
     const mti_workload *w = &o->workload;
     int64_t t = at_least_1(w->parallel.tensor), d = at_least_1(w->parallel.data);
@@ -196,6 +210,12 @@ static bool check_training_ranks(mti_options *o)
         if (o->given[refused[i].id])
             return mti_options_refuse(o, "--%s, with --tp or --dp: %s",
                                       mti_option_row_of(refused[i].id)->name, refused[i].reason);
+    if (w->optimizer == MTI_OPT_ADAFACTOR || w->optimizer == MTI_OPT_ADAMW_8BIT)
+        return mti_options_refuse(o,
+                                  "--optimizer %s, with --tp or --dp: a part of a matrix has other "
+                                  "rows, columns and blocks than the whole, so its steps would be "
+                                  "others; give sgd, sgd-momentum, adamw or adamw-16bit",
+                                  mti_choice_name(&mti_optimizers, (int)w->optimizer));
     return w->batch % d == 0 ||
            mti_options_refuse(o, "--batch %lld is divided among --dp %lld; need a multiple",
                               (long long)w->batch, (long long)d);
@@ -256,6 +276,7 @@ bool mti_check_rank(mti_options *o)
     if (!w->ranked) return true;
     if (!(o->verb == MTI_TRAIN ? check_training_ranks(o) : check_profiled_rank(o))) return false;
     w->parallel.zero = (int)o->zero;
-    if (!check_pieces(o) || (o->verb != MTI_TRAIN && !place_rank(o))) return false;
+    if (!mti_check_factored(o) || !check_pieces(o) || (o->verb != MTI_TRAIN && !place_rank(o)))
+        return false;
     return mt_parallel_check(&w->parallel, &w->config) == MT_OK || mti_options_refuse_as(o, "");
 }

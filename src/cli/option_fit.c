@@ -132,6 +132,7 @@ bool mti_check_fit(mti_options *o)
     if (w->memory.offload == MTI_OFFLOAD_DISK)
         return mti_options_refuse(o,
                                   "--offload disk: a fit knows no disk's speed; give none or cpu");
+    if (!mti_check_factored(o)) return false;
     if (o->given[MTI_O_UTILISATION] && o->plan.utilisation == 0)
         return mti_options_refuse(o, "--utilisation: 0 is not a number above 0, up to 1");
     if (!chosen(o, MTI_O_OPTIMIZER) && !chosen(o, MTI_O_MASTER))

@@ -88,7 +88,7 @@ static const char *name_of(mti_recipe recipe)
 static bool check_verb(mti_options *o)
 {
     const char *missing = NULL;
-    unsigned all = ~0u;
+    unsigned all = OF_RANKS >> o->recipe & 1 ? mti_option_row_of(MTI_O_ZERO)->verbs : ~0u;
     char verbs[64] = "";
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         if (!(rows[i].recipes >> o->recipe & 1)) continue;
@@ -100,6 +100,11 @@ static bool check_verb(mti_options *o)
         if (all >> v & 1)
             snprintf(verbs + strlen(verbs), sizeof verbs - strlen(verbs), "%s%s",
                      *verbs ? ", " : "", mti_verb_get((mti_verb)v)->name);
+    if (!missing && !(all >> o->verb & 1))
+        return mti_options_refuse(o,
+                                  "--recipe %s: is of ranks that share a batch, which %s does "
+                                  "not have; it is for %s",
+                                  name_of(o->recipe), mti_verb_get(o->verb)->name, verbs);
     return !missing ||
            mti_options_refuse(o, "--recipe %s: sets --%s, which %s does not take; it is for %s",
                               name_of(o->recipe), missing, mti_verb_get(o->verb)->name, verbs);

@@ -141,7 +141,8 @@ const mti_option_row mti_option_rows[] = {
      W(COMPARED)},
     {MTI_O_SECONDS, 0, "seconds", "T", MTI_REAL, AT(seconds), V(DEMO), ANY, 1, 1e6,
      "time to spend, from start to end", W(NO_STEPS)},
-    {MTI_O_LR, 0, "lr", "R", MTI_REAL, AT(train.lr), V(TRAIN), ANY, 0, 1e3, "learning rate",
+    {MTI_O_LR, 0, "lr", "R", MTI_REAL, AT(train.lr), V(TRAIN), ANY, 0, 1e3,
+     "learning rate: 1e-3, or adafactor's 1e-2, the largest share of a parameter's size",
      W(LEARNS)},
     {MTI_O_MIN_LR, 0, "min-lr", "R", MTI_REAL, AT(train.min_lr), V(TRAIN), ANY, 0, 1e3,
      "where the cosine ends (default: a tenth of --lr)", W(LEARNS)},
@@ -252,8 +253,10 @@ const mti_option_row mti_option_rows[] = {
      "all "
      "(lse) or of 8 chunks of the sequence, or cast to f32 and by two ops, as PyTorch does",
      .choice = &mti_loss_forms},
-    {MTI_O_OPTIMIZER, 0, "optimizer", "NAME", MTI_CHOICE, AT(workload.optimizer), SEARCHED, ANY, 0,
-     0, "the optimizer whose state and step are included", .choice = &mti_optimizers},
+    {MTI_O_OPTIMIZER, 0, "optimizer", "NAME", MTI_CHOICE, AT(workload.optimizer),
+     SEARCHED | V(TRAIN), ANY, 0, 0,
+     "train: what steps, adamw unless given; else: whose state and step are included",
+     .choice = &mti_optimizers},
     {MTI_O_CHECKPOINT, 0, "checkpoint", "PRESET", MTI_OTHER, 0, SEARCHED | V(TRAIN), ANY, 0, 0,
      "recompute in backward: none, full (each block), selective (the attention core), ops (each "
      "block but attention and every second product), every=K blocks, sqrt",

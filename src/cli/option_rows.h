@@ -130,6 +130,8 @@ bool mti_check_memory(mti_options *o);
 /* What a rank has unless told otherwise: AdamW, with f32 masters of 16-bit parameters. */
 void mti_rank_defaults(mti_options *o);
 bool mti_check_rank(mti_options *o);
+/* Adafactor steps matrices, and ZeRO leaves pieces. */
+bool mti_check_factored(mti_options *o);
 bool mti_check_plan(mti_options *o);
 /* Of a fit: what it has unless told otherwise, and whether it can be searched. */
 bool mti_check_fit(mti_options *o);

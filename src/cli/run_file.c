@@ -25,10 +25,13 @@ static void put_real(json_t *j, const char *key, double value)
 }
 
 /* The memory options as words: a run is resumed bit for bit only with the same ones. */
-static json_t *memory_json(const mti_memory_options *memory)
+static json_t *memory_json(const mti_workload *w)
 {
+    const mti_memory_options *memory = &w->memory;
     char compress[MTI_COMPRESS_TEXT];
     json_t *j = json_object();
+    if (w->optimizer != MTI_OPT_ADAMW)
+        mti_json_put_text(j, "optimizer", mti_optimizer_name(w->optimizer));
     if (memory->checkpoint) mti_json_put_text(j, "checkpoint", memory->checkpoint);
     if (memory->offload)
         mti_json_put_text(j, "offload", memory->offload == MTI_OFFLOAD_DISK ? "disk" : "cpu");
@@ -78,7 +81,7 @@ static char *settings_text(const mti_trainer *t, double val_fraction)
     put_real(j, "weight_decay", s->weight_decay);
     put_real(j, "clip", s->clip);
     put_real(j, "val_fraction", val_fraction);
-    mti_json_put(j, "spared", memory_json(&w->memory));
+    mti_json_put(j, "spared", memory_json(w));
     if (t->memory_hooks.scaler) mti_json_put(j, "scaler", scaler_json(t->memory_hooks.scaler));
     snprintf(hash, sizeof hash, "%016" PRIx64, t->corpus->fingerprint);
     mti_json_put_text(j, "text", hash);
@@ -227,10 +230,10 @@ static bool read_fields(const json_t *j, mti_options *o, uint64_t *fingerprint)
 /* Those that were not given again. Older files have none. */
 static bool read_memory(const json_t *j, mti_options *o)
 {
-    static const mti_option ids[] = {MTI_O_CHECKPOINT, MTI_O_OFFLOAD,      MTI_O_COMPRESS,
-                                     MTI_O_AMP,        MTI_O_MASTER,       MTI_O_LOSS_SCALE,
-                                     MTI_O_LORA_RANK,  MTI_O_LORA_TARGETS, MTI_O_F32_GRADIENTS,
-                                     MTI_O_QLORA,      MTI_O_QLORA_DOUBLE};
+    static const mti_option ids[] = {MTI_O_OPTIMIZER,     MTI_O_CHECKPOINT, MTI_O_OFFLOAD,
+                                     MTI_O_COMPRESS,      MTI_O_AMP,        MTI_O_MASTER,
+                                     MTI_O_LOSS_SCALE,    MTI_O_LORA_RANK,  MTI_O_LORA_TARGETS,
+                                     MTI_O_F32_GRADIENTS, MTI_O_QLORA,      MTI_O_QLORA_DOUBLE};
     for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
         const char *name = mti_option_row_of(ids[i])->name;
         const json_t *value = json_object_get(j, name);

@@ -81,6 +81,8 @@ static bool prints(const run *r) { return !r->o.world || mt_comm_group(r->o.worl
 /* Defaults that depend on other options; a resumed run keeps its own. */
 static void fill_defaults(mti_options *o)
 {
+    bool relative = o->workload.optimizer == MTI_OPT_ADAFACTOR; /* a share of each parameter */
+    if (!o->given[MTI_O_LR] && relative) o->train.lr = 1e-2;
     if (!o->given[MTI_O_MIN_LR]) o->train.min_lr = o->train.lr / 10;
     if (!o->given[MTI_O_WARMUP]) o->train.warmup = o->train.steps / 20;
 }

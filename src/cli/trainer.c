@@ -18,15 +18,40 @@ static bool make_model(mti_trainer *t)
            mti_memory_hooks_attach(&t->memory_hooks, t->model);
 }
 
+static mt_optimizer *optimizer_new(mt_module *model, const mti_workload *w,
+                                   const mti_train_settings *s)
+{
+    bool master = w->memory.master;
+    switch (w->optimizer) {
+    case MTI_OPT_NONE:
+        return mti_fail_null(MT_ERR_ARGUMENT, "train: without an optimizer nothing is learnt");
+    case MTI_OPT_SGD:
+    case MTI_OPT_SGD_MOMENTUM:
+        return mt_sgd_new(model,
+                          &(mt_sgd_options){.lr = s->lr,
+                                            .momentum = w->optimizer == MTI_OPT_SGD ? 0 : 0.9,
+                                            .weight_decay = s->weight_decay,
+                                            .master = master});
+    case MTI_OPT_ADAFACTOR:
+        return mt_adafactor_new(model, &(mt_adafactor_options){.lr = s->lr,
+                                                               .weight_decay = s->weight_decay,
+                                                               .decay_matrices_only = true,
+                                                               .master = master});
+    default:
+        return mt_adamw_new(model,
+                            &(mt_adamw_options){.lr = s->lr,
+                                                .beta2 = 0.99, /* short runs, small batches */
+                                                .weight_decay = s->weight_decay,
+                                                .decay_matrices_only = true,
+                                                .master = master,
+                                                .moments = mti_moments_of(w->optimizer)});
+    }
+}
+
 static bool make_optimizer(mti_trainer *t)
 {
     const mti_train_settings *s = &t->settings;
-    const mt_adamw_options options = {.lr = s->lr,
-                                      .beta2 = 0.99, /* short runs, small batches */
-                                      .weight_decay = s->weight_decay,
-                                      .decay_matrices_only = true,
-                                      .master = t->workload.memory.master};
-    t->optimizer = mt_adamw_new(t->stage ? mt_stage_stepped(t->stage) : t->model, &options);
+    t->optimizer = optimizer_new(t->stage ? mt_stage_stepped(t->stage) : t->model, &t->workload, s);
     for (int64_t i = 0; s->graph && i < (s->accumulate > 1 ? 2 : 1); i++)
         if (!(t->graph[i] = mt_step_graph_new(t->model))) return false;
     return t->optimizer != NULL;

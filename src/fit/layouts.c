@@ -20,7 +20,8 @@ static bool add_stages(mti_layouts *all, const mti_fit_task *task, mt_parallel h
     for (int zero = 0; zero <= (h.data * h.context > 1 ? 3 : 0); zero++) {
         h.zero = zero;
         bool codes = zero == 3 && task->workload->memory.qlora; /* cannot be gathered */
-        if (codes || !allowed(o->zero_plus_1, zero + 1)) continue;
+        bool factors = zero > 0 && task->workload->optimizer == MTI_OPT_ADAFACTOR; /* of matrices */
+        if (codes || factors || !allowed(o->zero_plus_1, zero + 1)) continue;
         if (!MTI_PUSH(all, h)) return false;
     }
     return true;

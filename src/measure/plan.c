@@ -13,18 +13,41 @@ typedef struct states {
     const mti_workload *workload;
     int64_t rounding;       /* of every tensor up to whole blocks */
     int64_t besides_codes;  /* of 8-bit moments: scales, and what small parameters have instead */
+    int64_t factors;        /* of Adafactor */
     int64_t input_gradient; /* a gradient, but not of a parameter */
 } states;
+
+static int64_t factors_of(const mti_workload *w, const mt_tensor *param)
+{
+    if (w->optimizer != MTI_OPT_ADAFACTOR) return 0;
+    return mt_adafactor_bytes(mt_dtype_of(param), mt_rank(param), mt_shape(param),
+                              w->memory.master);
+}
+
+static int64_t rounding_of_moments(const mti_workload *w, const mt_tensor *param)
+{
+    int64_t n = mt_numel(param), rank = mt_rank(param), size;
+    const int64_t *shape = mt_shape(param);
+    mt_dtype dtype = mt_dtype_of(param);
+    switch (w->optimizer) {
+    case MTI_OPT_NONE:
+    case MTI_OPT_SGD: return 0;
+    case MTI_OPT_ADAFACTOR:
+        size = n ? mt_adafactor_bytes(dtype, 1, &n, w->memory.master) / n : 0;
+        if (rank < 2) return rounding(n * size);
+        return rounding(n / shape[rank - 1] * size) + rounding(n / shape[rank - 2] * size);
+    default:
+        return (w->optimizer == MTI_OPT_SGD_MOMENTUM ? 1 : 2) *
+               rounding(mt_moment_bytes(mti_moments_of(w->optimizer), dtype, n));
+    }
+}
 
 /* Of parameter, gradient and the optimizer's tensors, as docs/models.md has them. */
 static int64_t rounding_of(const mti_workload *w, const mt_tensor *param)
 {
     int64_t n = mt_numel(param), e = (int64_t)mt_dtype_size(mt_dtype_of(param));
-    int64_t wide = e == 8 ? 8 : 4,
-            moment = mt_moment_bytes(mti_moments_of(w->optimizer), mt_dtype_of(param), n);
-    int moments = w->optimizer >= MTI_OPT_ADAMW ? 2 : w->optimizer == MTI_OPT_SGD_MOMENTUM ? 1 : 0;
-    int64_t gradient = w->memory.f32_gradients ? wide : e;
-    return rounding(n * e) + rounding(n * gradient) + moments * rounding(moment) +
+    int64_t wide = e == 8 ? 8 : 4, gradient = w->memory.f32_gradients ? wide : e;
+    return rounding(n * e) + rounding(n * gradient) + rounding_of_moments(w, param) +
            w->memory.master * rounding(n * wide);
 }
 
@@ -46,6 +69,7 @@ static bool look(void *user, const mti_subject *s, double loss, double scale)
     for (size_t i = 0; i < n; i++) {
         st->rounding += rounding_of(st->workload, params[i].tensor);
         st->besides_codes += besides_codes_of(st->workload, params[i].tensor);
+        st->factors += factors_of(st->workload, params[i].tensor);
     }
     mt_tensor *g = mt_grad(s->input);
     if (g) st->input_gradient = (int64_t)mt_storage_of(g).allocated;
@@ -93,6 +117,8 @@ static bool compare_states(mti_plan_result *p, const mt_plan_run *run, const mti
         !mti_add_row(next(p), st->besides_codes,
                      "a scale for each 256 codes; f32 for parameters below %d elements",
                      MT_MOMENTS_8BIT_LEAST) ||
+        !mti_add_row(next(p), st->factors,
+                     "Adafactor: means of each matrix's rows and columns; vectors whole") ||
         !mti_add_row(next(p), st->rounding, "every tensor up to whole blocks of 512 bytes"))
         return false;
     add(p, category_after(m, "backward", MT_PARAMETER) +

@@ -160,8 +160,13 @@ static mt_optimizer *make_optimizer(const run *r)
                                     .weight_decay = 0.1,
                                     .master = master,
                                     .moments = mti_moments_of(r->workload->optimizer)};
-    return r->workload->optimizer >= MTI_OPT_ADAMW ? mt_adamw_new(model, &adamw)
-                                                   : mt_sgd_new(model, &sgd);
+    const mt_adafactor_options adafactor = {.lr = 1e-2, .master = master};
+    switch (r->workload->optimizer) {
+    case MTI_OPT_ADAFACTOR: return mt_adafactor_new(model, &adafactor);
+    case MTI_OPT_SGD:
+    case MTI_OPT_SGD_MOMENTUM: return mt_sgd_new(model, &sgd);
+    default: return mt_adamw_new(model, &adamw);
+    }
 }
 
 /* What the gradients and the optimizer's state take now. */

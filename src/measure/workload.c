@@ -3,7 +3,8 @@
 #include "measure/workload.h"
 
 const mti_choice mti_optimizers = {
-    "optimizer", MTI_NAMES("none", "sgd", "sgd-momentum", "adamw", "adamw-16bit", "adamw-8bit")};
+    "optimizer",
+    MTI_NAMES("none", "sgd", "sgd-momentum", "adamw", "adamw-16bit", "adamw-8bit", "adafactor")};
 
 const char *mti_optimizer_name(mti_optimizer_choice optimizer)
 {

@@ -15,7 +15,7 @@ struct mt_module {
     mt_forward_fn *forward;
     void *user;
     void (*destroy)(void *user);
-    bool training;
+    bool training, in_pieces;
     mt_module *parent;               /* NULL: a root */
     MTI_VEC(mt_named_tensor) params; /* own; names allocated here */
     MTI_VEC(child) children;
@@ -50,6 +50,9 @@ mt_module *mt_module_new(const char *kind, mt_forward_fn *forward, void *user,
     m->training = true;
     return m;
 }
+
+void mti_module_mark_pieces(mt_module *m) { m->in_pieces = true; }
+bool mti_module_in_pieces(const mt_module *m) { return m->in_pieces; }
 
 mt_module *mti_module_complete(mt_module *m, bool complete)
 {

@@ -1,23 +1,34 @@
-/* optim.c: SGD and AdamW: their parameters and their state. */
+/* optim.c: SGD, AdamW and Adafactor: their parameters and their state. */
 #include <math.h>
 #include <string.h>
 #include "backends/moments.h"
 #include "nn/optim.h"
 
-static bool sgd_step(const mti_backend *be, mti_ctx *ctx, const mti_opt_params *p, int n,
-                     const mti_opt_item *items)
+static bool sgd_step(mt_device *d, const mti_opt_params *p, int n, const mti_opt_item *items)
 {
-    return be->sgd(ctx, p, n, items);
+    return d->backend->sgd(d->ctx, p, n, items);
 }
 
-static bool adamw_step(const mti_backend *be, mti_ctx *ctx, const mti_opt_params *p, int n,
-                       const mti_opt_item *items)
+static bool adamw_step(mt_device *d, const mti_opt_params *p, int n, const mti_opt_item *items)
 {
-    return be->adamw(ctx, p, n, items);
+    return d->backend->adamw(d->ctx, p, n, items);
 }
 
-static const mti_opt_rule sgd_rule = {"sgd", {"momentum"}, sgd_step};
-static const mti_opt_rule adamw_rule = {"adamw", {"m", "v"}, adamw_step};
+static bool adafactor_step(mt_device *d, const mti_opt_params *p, int n, const mti_opt_item *items)
+{
+    size_t n_bytes = d->backend->adafactor_scratch(d->ctx, n, items);
+    mti_block *scratch = n_bytes ? mti_pool_alloc(d->pool, n_bytes, MT_WORKSPACE) : NULL;
+    if (n_bytes && !scratch) return false;
+    if (scratch) scratch->owner = NULL;
+    bool ok = d->backend->adafactor(d->ctx, p, n, items, scratch ? scratch->ptr : NULL);
+    mti_pool_free(d->pool, scratch, n_bytes);
+    return ok;
+}
+
+static const mti_opt_rule sgd_rule = {"sgd", {"momentum"}, NULL, sgd_step};
+static const mti_opt_rule adamw_rule = {"adamw", {"m", "v"}, NULL, adamw_step};
+static const mti_opt_rule adafactor_rule = {
+    "adafactor", {"row_var", "col_var"}, "variance", adafactor_step};
 
 /* ---- making and freeing ---- */
 
@@ -112,6 +123,42 @@ mt_optimizer *mti_optimizer_like(const mt_optimizer *like, mt_module *m)
     return o;
 }
 
+/* A piece has neither the rows nor the columns of its matrix. */
+static bool has_whole_matrices(const mt_module *m)
+{
+    return !m || !mti_module_in_pieces(m) ||
+           mti_fail_bool(MT_ERR_UNSUPPORTED,
+                         "adafactor: ZeRO leaves a rank flat pieces of its matrices, which have no "
+                         "rows and columns to factor; need zero 0, or another optimizer");
+}
+
+mt_optimizer *mt_adafactor_new(mt_module *m, const mt_adafactor_options *options)
+{
+    if (!options) return mti_fail_null(MT_ERR_ARGUMENT, "adafactor: the options are NULL");
+    if (!in_range("adafactor", "lr", options->lr, INFINITY) ||
+        !in_range("adafactor", "-beta2_decay", -options->beta2_decay, INFINITY) ||
+        !in_range("adafactor", "eps1", options->eps1, INFINITY) ||
+        !in_range("adafactor", "eps2", options->eps2, INFINITY) ||
+        !in_range("adafactor", "weight_decay", options->weight_decay, INFINITY))
+        return NULL;
+    if (options->clip && !(options->clip >= 1 && options->clip < INFINITY))
+        return mti_fail_null(MT_ERR_ARGUMENT, "adafactor: clip is %g; need 1 <= clip < inf, or 0",
+                             options->clip);
+    if (!has_whole_matrices(m)) return NULL;
+    mt_optimizer *o = optimizer_new(m, &adafactor_rule, MTI_MAX_STATE, options->master);
+    if (!o) return NULL;
+    o->params =
+        (mti_opt_params){.lr = options->lr,
+                         .beta2_decay = options->beta2_decay < 0 ? options->beta2_decay : -0.8,
+                         .eps = options->eps1,
+                         .eps2 = options->eps2 > 0 ? options->eps2 : 1e-3,
+                         .clip = options->clip > 0 ? options->clip : 1};
+    o->weight_decay = options->weight_decay;
+    o->decay_matrices_only = options->decay_matrices_only;
+    o->moments = options->master ? MT_MOMENTS_WIDE : MT_MOMENTS_NARROW;
+    return o;
+}
+
 static void drop_state(mti_opt_slot *s)
 {
     for (int k = 0; k < MTI_MAX_STATE; k++) {
@@ -184,11 +231,38 @@ int64_t mt_moment_bytes(mt_moments moments, mt_dtype dtype, int64_t n)
     }
 }
 
+bool mti_optimizer_factors(const mt_optimizer *o, const mti_opt_slot *s)
+{
+    return o->rule->whole && s->param->view.rank > 1;
+}
+
+/* Tensors of a parameter's state beside its master. */
+static int n_moments_of(const mt_optimizer *o, const mti_opt_slot *s)
+{
+    return o->rule->whole && !mti_optimizer_factors(o, s) ? 1 : o->n_state;
+}
+
+int64_t mt_adafactor_bytes(mt_dtype dtype, int rank, const int64_t *shape, bool master)
+{
+    int64_t n = 1, size = (int64_t)mt_dtype_size(dtype);
+    if (!shape) rank = 0;
+    for (int d = 0; d < rank; d++) n *= shape[d];
+    if (master && size == 2) size = 4;
+    if (rank < 2 || n == 0) return n * size;
+    return (n / shape[rank - 1] + n / shape[rank - 2]) * size;
+}
+
 /* Shape, strides and dtype of the k-th state tensor. */
 static mti_view spec_of(const mt_optimizer *o, const mti_opt_slot *s, int k)
 {
     mti_view spec = s->param->view;
-    mti_moments moments = k < o->n_state ? mti_optimizer_moments(o, s) : MTI_MOMENTS_WIDE;
+    bool moment = k < n_moments_of(o, s);
+    mti_moments moments = moment ? mti_optimizer_moments(o, s) : MTI_MOMENTS_WIDE;
+    if (moment && mti_optimizer_factors(o, s)) {
+        size_t n_bytes;
+        spec.shape[spec.rank - 1 - k] = 1; /* rows' sums have no columns, columns' no rows */
+        mti_view_pack(&spec, &n_bytes);    /* smaller than the parameter */
+    }
     if (moments == MTI_MOMENTS_8BIT) {
         int64_t n_bytes = mti_moment_bytes(mti_view_count(&spec));
         spec = (mti_view){.dtype = MT_U8, .rank = 1, .shape = {n_bytes}, .stride = {1}};
@@ -201,19 +275,20 @@ static mti_view spec_of(const mt_optimizer *o, const mti_opt_slot *s, int k)
 /* The number of state tensors of a parameter, the k-th of them, and its name. */
 static int n_state_of(const mt_optimizer *o, const mti_opt_slot *s)
 {
-    return o->n_state + has_master(o, s);
+    return n_moments_of(o, s) + has_master(o, s);
 }
 static mt_tensor **state_at(const mt_optimizer *o, mti_opt_slot *s, int k)
 {
-    return k < o->n_state ? &s->state[k] : &s->master;
+    return k < n_moments_of(o, s) ? &s->state[k] : &s->master;
 }
 mt_tensor *mti_optimizer_state_tensor(const mt_optimizer *o, mti_opt_slot *s, int k)
 {
     return *state_at(o, s, k);
 }
-static const char *name_of(const mt_optimizer *o, int k)
+static const char *name_of(const mt_optimizer *o, const mti_opt_slot *s, int k)
 {
-    return k < o->n_state ? o->rule->state[k] : "master";
+    if (k >= n_moments_of(o, s)) return "master";
+    return o->rule->whole && !mti_optimizer_factors(o, s) ? o->rule->whole : o->rule->state[k];
 }
 
 static mt_tensor *new_state(const mt_optimizer *o, const mti_opt_slot *s, int k)
@@ -235,7 +310,7 @@ static bool make_master(const mt_optimizer *o, mti_opt_slot *s)
 {
     uint64_t version = atomic_load(&s->param->storage->version);
     if (s->master && s->version == version) return true;
-    if (!s->master && !(s->master = new_state(o, s, o->n_state))) return false;
+    if (!s->master && !(s->master = new_state(o, s, n_moments_of(o, s)))) return false;
     mti_note_copy(s->master, s->param);
     s->version = version;
     return mti_copy_view(o->device, &s->param->view, &s->master->view);
@@ -247,7 +322,7 @@ bool mti_optimizer_make_state(const mt_optimizer *o, mti_opt_slot *s)
     now->op = o->rule->name;
     now->module = s->module;
     bool ok = true;
-    for (int k = 0; ok && k < o->n_state; k++) ok = make_zeros(o, s, k);
+    for (int k = 0; ok && k < n_moments_of(o, s); k++) ok = make_zeros(o, s, k);
     if (ok && has_master(o, s)) ok = make_master(o, s);
     *now = previous;
     if (!ok && !s->step) drop_state(s);
@@ -277,7 +352,7 @@ mt_status mt_optimizer_state(const mt_optimizer *o, size_t i, mt_optimizer_entry
         size_t n = n_visible(o, s);
         if (index < n) {
             int k = (int)index;
-            *out = (mt_optimizer_entry){s->path, name_of(o, k), *state_at(o, s, k), s->step};
+            *out = (mt_optimizer_entry){s->path, name_of(o, s, k), *state_at(o, s, k), s->step};
             return MT_OK;
         }
         index -= n;
@@ -307,7 +382,7 @@ mti_opt_slot *mti_optimizer_slot(mt_optimizer *o, const char *path)
 const char *mti_optimizer_state_name(mt_optimizer *o, const char *path, int k)
 {
     const mti_opt_slot *s = mti_optimizer_slot(o, path);
-    return s && k < n_state_of(o, s) ? name_of(o, k) : NULL;
+    return s && k < n_state_of(o, s) ? name_of(o, s, k) : NULL;
 }
 
 mti_view mti_optimizer_state_spec(mt_optimizer *o, const char *path, int k)
@@ -331,7 +406,7 @@ mt_status mt_optimizer_restore(mt_optimizer *o, const mt_optimizer_entry *entry)
         return mt_last_status();
     mti_opt_slot *s = mti_optimizer_slot(o, entry->param);
     int k = 0, n = s ? n_state_of(o, s) : 0;
-    while (k < n && strcmp(name_of(o, k), entry->name)) k++;
+    while (k < n && strcmp(name_of(o, s, k), entry->name)) k++;
     if (k == n)
         return mti_fail(MT_ERR_ARGUMENT, "%s: has no state \"%s\" of a parameter \"%s\"",
                         o->rule->name, entry->name, entry->param);

@@ -11,8 +11,9 @@
 typedef struct mti_opt_rule {
     const char *name;
     const char *state[MTI_MAX_STATE]; /* names of the state tensors; NULL: no more */
-    bool (*step)(const mti_backend *be, mti_ctx *ctx, const mti_opt_params *p, int n,
-                 const mti_opt_item *items);
+    const char *whole; /* of a matrix the state is its rows' and its columns', and of a vector this;
+                          NULL: all state has the parameter's shape */
+    bool (*step)(mt_device *device, const mti_opt_params *p, int n, const mti_opt_item *items);
 } mti_opt_rule;
 
 typedef struct mti_opt_slot {
@@ -45,6 +46,8 @@ struct mt_optimizer {
 
 /* Makes all state that a parameter lacks; on failure at its first step it has none. */
 bool mti_optimizer_make_state(const mt_optimizer *o, mti_opt_slot *s);
+/* Whether this parameter's state is factored, and not of its shape. */
+bool mti_optimizer_factors(const mt_optimizer *o, const mti_opt_slot *s);
 /* How m and v of this parameter are stored. */
 mti_moments mti_optimizer_moments(const mt_optimizer *o, const mti_opt_slot *s);
 

@@ -55,24 +55,34 @@ static bool prepare(mt_optimizer *o)
     return ok;
 }
 
+/* One parameter's step, for the backend. */
+static mti_opt_item item_of(const mt_optimizer *o, const mti_opt_slot *s)
+{
+    const mti_view *p = &s->param->view;
+    bool decays = !o->decay_matrices_only || p->rank >= 2;
+    bool factors = mti_optimizer_factors(o, s), whole = o->rule->whole && !factors;
+    mt_tensor *m = whole ? NULL : s->state[0], *v = whole ? s->state[0] : s->state[1];
+    return (mti_opt_item){.n = mti_view_count(p),
+                          .dtype = p->dtype,
+                          .p = p->data,
+                          .g = s->grad->view.data,
+                          .wide_grad = is_wide(s),
+                          .m = m ? m->view.data : NULL,
+                          .v = v ? v->view.data : NULL,
+                          .moments = mti_optimizer_moments(o, s),
+                          .rows = factors ? p->shape[p->rank - 2] : 1,
+                          .columns = factors ? p->shape[p->rank - 1] : mti_view_count(p),
+                          .master = s->master ? s->master->view.data : NULL,
+                          .weight_decay = decays ? o->weight_decay : 0};
+}
+
 /* The parameters whose next step is `step`, as items for the backend. */
 static int gather(mt_optimizer *o, int64_t step)
 {
     int n = 0;
     for (size_t i = 0; i < o->n_slots; i++) {
         const mti_opt_slot *s = &o->slots[i];
-        if (!s->grad || s->step + 1 != step) continue;
-        bool decays = !o->decay_matrices_only || s->param->view.rank >= 2;
-        o->items[n++] = (mti_opt_item){.n = mti_view_count(&s->param->view),
-                                       .dtype = s->param->view.dtype,
-                                       .p = s->param->view.data,
-                                       .g = s->grad->view.data,
-                                       .wide_grad = is_wide(s),
-                                       .m = s->state[0] ? s->state[0]->view.data : NULL,
-                                       .v = s->state[1] ? s->state[1]->view.data : NULL,
-                                       .moments = mti_optimizer_moments(o, s),
-                                       .master = s->master ? s->master->view.data : NULL,
-                                       .weight_decay = decays ? o->weight_decay : 0};
+        if (s->grad && s->step + 1 == step) o->items[n++] = item_of(o, s);
     }
     return n;
 }
@@ -95,8 +105,7 @@ static bool run(mt_optimizer *o)
     for (int64_t step = 0; (step = next_step(o, step)) > 0;) {
         int n = gather(o, step);
         o->params.step = step;
-        if (!o->rule->step(o->device->backend, o->device->ctx, &o->params, n, o->items))
-            return false;
+        if (!o->rule->step(o->device, &o->params, n, o->items)) return false;
     }
     for (size_t i = 0; i < o->n_slots; i++) {
         mti_opt_slot *s = &o->slots[i];

@@ -28,11 +28,11 @@ typedef struct range {
     int64_t from, n, first;
 } range;
 
-/* This data rank's piece. */
+/* This rank's piece among those with the same share. */
 static range piece_of(const owned *p)
 {
-    const mt_parallel *h = &p->share->parallel;
-    int64_t length = (p->elements + h->data - 1) / h->data, from = h->data_rank * length;
+    const mt_group same = mti_data_group(&p->share->parallel);
+    int64_t length = (p->elements + same.ranks - 1) / same.ranks, from = same.rank * length;
     if (from > p->elements) from = p->elements;
     return (range){from, p->elements - from < length ? p->elements - from : length, 0};
 }
@@ -40,7 +40,7 @@ static range piece_of(const owned *p)
 static bool is_piece(const owned *p, bool state)
 {
     const mt_parallel *h = &p->share->parallel;
-    return h->data > 1 && h->zero >= (state ? 1 : 3);
+    return mti_data_group(h).ranks > 1 && h->zero >= (state ? 1 : 3);
 }
 
 /* What a tensor of this rank, the parameter or state of it, has. */
@@ -49,8 +49,8 @@ static range held(const owned *p, bool state)
     return is_piece(p, state) ? piece_of(p) : (range){0, p->elements, 0};
 }
 
-/* What it writes: of what all data ranks have each writes a piece, of what all tensor ranks have
- * the first. */
+/* What it writes: of what all ranks with the same share have each writes a piece, of what all
+ * tensor ranks have the first. */
 static range written(const owned *p, bool state)
 {
     range r = piece_of(p);
@@ -104,6 +104,11 @@ static bool list_owned(owned_list *all, const mt_stage *s)
 
 static bool check_optimizer(const mt_optimizer *o)
 {
+    if (o && o->rule->whole)
+        return mti_fail_bool(MT_ERR_UNSUPPORTED,
+                             "stage: %s keeps means of the rows and columns that a rank has; a "
+                             "file has the whole's, so need sgd or adamw",
+                             o->rule->name);
     return !o || o->moments != MT_MOMENTS_8BIT ||
            mti_fail_bool(MT_ERR_UNSUPPORTED,
                          "stage: moments in 8 bits have scales for blocks of a rank's piece; a "

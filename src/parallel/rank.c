@@ -247,6 +247,7 @@ static mt_module *make_in_pieces(mti_share *s, const mt_lora_options *lora, mti_
     mt_module *m = separate ? make(separate, s, lora, &cutter->shared) : NULL;
     if (!separate) mti_free(s);
     m = mti_module_complete(m, m && mti_cut_params(m, cutter));
+    if (m) mti_module_mark_pieces(m);
     mt_device_release(separate);
     return m;
 }

@@ -32,7 +32,10 @@ static mt_module *join(mt_module *const *parts, int64_t n)
 {
     mt_module *all = mt_module_new("parts", no_forward, NULL, NULL);
     bool ok = all != NULL;
-    for (int64_t i = 0; ok && i < n; i++) ok = add_params(all, parts[i], i);
+    for (int64_t i = 0; ok && i < n; i++) {
+        ok = add_params(all, parts[i], i);
+        if (mti_module_in_pieces(parts[i])) mti_module_mark_pieces(all);
+    }
     return mti_module_complete(all, ok);
 }
 

@@ -103,6 +103,7 @@ mti_zero *mti_zero_new(const mt_parallel *parallel, bool tied, mt_device *device
     z->stage = z->data.ranks > 1 ? parallel->zero : 0;
     if (z->stage != 1 && z->stage != 2) return z;
     z->pieces = mt_module_new("pieces", no_forward, NULL, NULL);
+    if (z->pieces) mti_module_mark_pieces(z->pieces);
     if (z->pieces && make_pieces(z, &z->data)) return z;
     mti_zero_free(z);
     return NULL;

@@ -21,6 +21,10 @@ static const mt_plan_regime regimes[] = {
      "m and v in 16 bits, too"},
     {"16 bits, AdamW in 8 bits, scales not counted", "--dtype bf16 --optimizer adamw-8bit", 2, 2, 2,
      "Dettmers et al. 2022: a scale for each 256 codes, small parameters as before"},
+    {"16 bits, Adafactor, factors not counted", "--dtype bf16 --optimizer adafactor", 2, 2, 0,
+     "Shazeer and Stern 2018: a number for each row and each column"},
+    {"the same, f32 master weights", "--dtype bf16 --optimizer adafactor --master-weights", 2, 2, 4,
+     "factors not counted"},
     {"f32, SGD with momentum", "--dtype f32 --optimizer sgd-momentum", 4, 4, 4,
      "Sutskever et al. 2013"},
     {"f32, SGD", "--dtype f32 --optimizer sgd", 4, 4, 0, "parameters and gradients alone"},
@@ -41,7 +45,10 @@ static int moments_of(const char *optimizer)
         !strcmp(optimizer, "adamw-8bit"))
         return 2;
     if (!strcmp(optimizer, "sgd-momentum")) return 1;
-    return !strcmp(optimizer, "sgd") || !strcmp(optimizer, "none") ? 0 : -1;
+    /* adafactor's are not one for each parameter */
+    bool none =
+        !strcmp(optimizer, "sgd") || !strcmp(optimizer, "none") || !strcmp(optimizer, "adafactor");
+    return none ? 0 : -1;
 }
 
 mt_status mt_plan_states(const mt_plan_run *run, const mt_plan_training *training,
@@ -59,7 +66,7 @@ mt_status mt_plan_states(const mt_plan_run *run, const mt_plan_training *trainin
         return mti_fail(
             MT_ERR_ARGUMENT,
             "plan: optimizer: unknown \"%.40s\"; choose none, sgd, sgd-momentum, adamw, "
-            "adamw-16bit, adamw-8bit",
+            "adamw-16bit, adamw-8bit, adafactor",
             optimizer);
     int64_t e = (int64_t)mt_dtype_size(c.dtype), wide = e == 8 ? 8 : 4;
     int64_t moment = !strcmp(optimizer, "adamw-16bit")               ? e

@@ -66,6 +66,103 @@ static void adamw_takes_the_step_of_its_paper(void **state)
     be->close(ctx);
 }
 
+/* ---- Adafactor ---- */
+
+/* Row factors r[batch][rows], or NULL; column factors c[batch][columns]. */
+static void factored_step(double *p, const double *g, double *r, double *c, int64_t batch,
+                          int64_t rows, int64_t columns, const mti_opt_params *o, double eps,
+                          double decay)
+{
+    int64_t n = batch * rows * columns, of = rows * columns;
+    double weight = pow((double)o->step, o->beta2_decay), squares = 0, updates = 0;
+    double *u = calloc((size_t)n, sizeof *u);
+    for (int64_t b = 0; b < batch; b++) {
+        const double *at = g + b * of;
+        double mean = 0;
+        for (int64_t i = 0; i < rows && r; i++) {
+            double sum = 0;
+            for (int64_t j = 0; j < columns; j++) sum += at[i * columns + j] * at[i * columns + j];
+            double *state = &r[b * rows + i];
+            *state += weight * (sum / (double)columns - *state);
+            mean += *state / (double)rows;
+        }
+        for (int64_t j = 0; j < columns; j++) {
+            double sum = 0, *state = &c[b * columns + j];
+            for (int64_t i = 0; i < rows; i++) sum += at[i * columns + j] * at[i * columns + j];
+            *state += weight * (sum / (double)rows - *state);
+        }
+        for (int64_t i = 0; i < of; i++) {
+            double v = c[b * columns + i % columns];
+            if (r) v *= r[b * rows + i / columns] / fmax(mean, eps);
+            u[b * of + i] = at[i] / sqrt(fmax(v, eps * eps));
+        }
+    }
+    for (int64_t i = 0; i < n; i++) squares += p[i] * p[i], updates += u[i] * u[i];
+    double alpha =
+        fmax(o->eps2, sqrt(squares / (double)n)) * fmin(o->lr, 1 / sqrt((double)o->step));
+    double length = alpha / fmax(1, sqrt(updates / (double)n) / o->clip);
+    for (int64_t i = 0; i < n; i++) p[i] = p[i] * (1 - o->lr * decay) - length * u[i];
+    free(u);
+}
+
+static double *values_of(const mti_view *v)
+{
+    int64_t n = mti_view_count(v);
+    double *at = calloc((size_t)n + 1, sizeof *at);
+    for (int64_t i = 0; i < n; i++) at[i] = mtt_get(v, i);
+    return at;
+}
+
+static void check_values(const mti_view *v, const double *want, double tolerance, const char *what)
+{
+    for (int64_t i = 0; i < mti_view_count(v); i++)
+        mtt_close(mtt_get(v, i), want[i], tolerance, what, i);
+}
+
+/* Matrices larger and smaller than a tile, a batch, a vector; 16 bits in f32 and rounded once. */
+static void adafactor_takes_the_step_of_its_paper(void **state)
+{
+    (void)state;
+    mti_ctx *ctx;
+    const mti_backend *be = mtt_backend(&ctx);
+    const int64_t shapes[][3] = {{1, 3, 5}, {1, 300, 700}, {2, 150, 9}, {0, 1, 900}, {0, 1, 1}};
+    for (int k = 0; k < 20; k++) {
+        const int64_t *s = shapes[k / 4];
+        mt_dtype dtype = mtt_floats[k % 4];
+        int64_t batch = s[0] ? s[0] : 1, n = batch * s[1] * s[2];
+        mti_view p = mtt_dense(dtype, n), g = mtt_dense(dtype, n);
+        mti_view r = mtt_dense(dtype, batch * s[1]), c = mtt_dense(dtype, batch * s[2]);
+        mtt_fill(&p, 1, -1, 1), mtt_fill(&g, 2, -1, 1);
+        mtt_fill(&r, 3, 0.01, 1), mtt_fill(&c, 4, 0.01, 1);
+        double *want_p = values_of(&p), *want_g = values_of(&g);
+        double *want_r = values_of(&r), *want_c = values_of(&c);
+        bool narrow = mt_dtype_size(dtype) == 2;
+        const mti_opt_item item = {.n = n,
+                                   .dtype = dtype,
+                                   .p = p.data,
+                                   .g = g.data,
+                                   .m = s[0] ? r.data : NULL,
+                                   .v = c.data,
+                                   .moments = narrow ? MTI_MOMENTS_NARROW : MTI_MOMENTS_WIDE,
+                                   .rows = s[1],
+                                   .columns = s[2],
+                                   .weight_decay = 0.1};
+        const mti_opt_params o = {
+            .lr = 0.3, .beta2_decay = -0.8, .eps2 = 1e-3, .clip = 1.5, .step = 7};
+        void *scratch = malloc(be->adafactor_scratch(ctx, 1, &item));
+        assert_true(be->adafactor(ctx, &o, 1, &item, scratch));
+        double eps = mtt_epsilon(dtype), close = 64 * wide_epsilon(dtype) + 2 * eps;
+        factored_step(want_p, want_g, s[0] ? want_r : NULL, want_c, batch, s[1], s[2], &o, eps,
+                      0.1);
+        if (s[0]) check_values(&r, want_r, close, "r");
+        check_values(&c, want_c, close, "c");
+        check_values(&p, want_p, close, "p");
+        free(scratch), free(want_p), free(want_g), free(want_r), free(want_c);
+        mtt_drop(&p), mtt_drop(&g), mtt_drop(&r), mtt_drop(&c);
+    }
+    be->close(ctx);
+}
+
 /* The step changes the master as it would an f32 parameter, with gradients scaled first; p is the
  * rounded master. */
 static void a_master_is_stepped_instead_of_its_parameter(void **state)
@@ -369,6 +466,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(adamw_takes_the_step_of_its_paper),
+        cmocka_unit_test(adafactor_takes_the_step_of_its_paper),
         cmocka_unit_test(narrow_moments_are_rounded_after_the_step),
         cmocka_unit_test(moments_in_8_bits_are_the_nearest_codes),
         cmocka_unit_test(a_gradient_may_be_f32_beside_16_bits),

@@ -103,6 +103,79 @@ static void sgd_steps_match_the_cpu_with_and_without_momentum(void **state)
         }
 }
 
+#define N_FACTORED 60 /* more than one launch covers */
+
+/* Matrices with more rows and columns than a tile, batches of them, vectors, none. */
+static void adafactor_steps_match_the_cpu(void **state)
+{
+    mtt_pair *p = *state;
+    const int64_t shapes[][3] = {{1, 3, 5},    {1, 130, 7},   {0, 1, 600}, {1, 5, 1030},
+                                 {3, 4, 6},    {1, 0, 4},     {0, 1, 3},   {1, 1, 9},
+                                 {2, 129, 33}, {1, 300, 520}, {1, 64, 64}, {0, 1, 1}};
+    mtt_twin param[N_FACTORED], g[N_FACTORED], row[N_FACTORED], col[N_FACTORED], master[N_FACTORED];
+    mti_opt_item host[N_FACTORED], dev[N_FACTORED];
+    for (int k = 0; k < N_FACTORED; k++) {
+        const int64_t *s = shapes[k % 12], one = 1;
+        int64_t batch = s[0] ? s[0] : 1, n = batch * s[1] * s[2];
+        int64_t n_rows = batch * s[1], n_columns = batch * s[2];
+        mt_dtype dtype = mtt_floats[k / 12 % 4], wide = dtype == MT_F64 ? MT_F64 : MT_F32;
+        bool is_16 = mt_dtype_size(dtype) == 2, has_master = is_16 && k % 3 == 0;
+        bool wide_grad = is_16 && k % 2, narrow = is_16 && !has_master;
+        int64_t skip = k % 5 == 0;
+        param[k] = mtt_twin_make(p, dtype, 1, &n, MTT_PLACED_DENSE, skip, -1, 1);
+        g[k] =
+            mtt_twin_make(p, wide_grad ? wide : dtype, 1, &n, MTT_PLACED_DENSE, k % 7 == 0, -2, 1);
+        row[k] = mtt_twin_make(p, narrow ? dtype : wide, 1, s[0] ? &n_rows : &one, MTT_PLACED_DENSE,
+                               skip, 0.1, 2);
+        col[k] =
+            mtt_twin_make(p, narrow ? dtype : wide, 1, &n_columns, MTT_PLACED_DENSE, 0, 0.1, 2);
+        master[k] =
+            mtt_twin_make(p, wide, 1, has_master ? &n : &one, MTT_PLACED_DENSE, skip, -1, 1);
+        host[k] = (mti_opt_item){.n = n,
+                                 .dtype = dtype,
+                                 .p = param[k].host.data,
+                                 .g = g[k].host.data,
+                                 .wide_grad = wide_grad,
+                                 .m = s[0] ? row[k].host.data : NULL,
+                                 .v = col[k].host.data,
+                                 .moments = narrow ? MTI_MOMENTS_NARROW : MTI_MOMENTS_WIDE,
+                                 .rows = s[1],
+                                 .columns = s[2],
+                                 .master = has_master ? master[k].host.data : NULL,
+                                 .weight_decay = 0.01 * k};
+        dev[k] = host[k];
+        dev[k].p = param[k].dev.data, dev[k].g = g[k].dev.data, dev[k].v = col[k].dev.data;
+        if (s[0]) dev[k].m = row[k].dev.data;
+        if (has_master) dev[k].master = master[k].dev.data;
+    }
+    void *here = malloc(p->cpu->adafactor_scratch(p->cpu_ctx, N_FACTORED, host));
+    size_t n_bytes = p->dev->adafactor_scratch(p->dev_ctx, N_FACTORED, dev);
+    void *there = p->dev->alloc(p->dev_ctx, n_bytes);
+    assert_true(here && there);
+    for (int64_t step = 3; step <= 4; step++) {
+        mti_opt_params o = {.lr = 0.4,
+                            .beta2_decay = -0.8,
+                            .eps2 = 1e-3,
+                            .clip = 1,
+                            .grad_scale = 0.25,
+                            .step = step};
+        mtt_ok(p->cpu->adafactor(p->cpu_ctx, &o, N_FACTORED, host, here), "adafactor");
+        mtt_ok(p->dev->adafactor(p->dev_ctx, &o, N_FACTORED, dev, there), "adafactor");
+    }
+    for (int k = 0; k < N_FACTORED; k++) {
+        double wide = host[k].dtype == MT_F64 ? 0x1p-46 : 0x1p-17;
+        double own = wide + 2 * mtt_epsilon(host[k].dtype);
+        mtt_twin_check(p, &param[k], own, "p"), mtt_twin_check(p, &g[k], 0, "g");
+        mtt_twin_check(p, &row[k], host[k].moments ? own : wide, "row");
+        mtt_twin_check(p, &col[k], host[k].moments ? own : wide, "col");
+        mtt_twin_check(p, &master[k], host[k].moments ? 0 : wide, "master");
+        mtt_twin_drop(p, &param[k]), mtt_twin_drop(p, &g[k]), mtt_twin_drop(p, &row[k]);
+        mtt_twin_drop(p, &col[k]), mtt_twin_drop(p, &master[k]);
+    }
+    p->dev->free(p->dev_ctx, there, n_bytes);
+    free(here);
+}
+
 static void clipping_measures_and_scales_as_the_cpu_does(void **state)
 {
     mtt_pair *p = *state;
@@ -142,6 +215,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(adamw_steps_match_the_cpu),
         cmocka_unit_test(sgd_steps_match_the_cpu_with_and_without_momentum),
+        cmocka_unit_test(adafactor_steps_match_the_cpu),
         cmocka_unit_test(clipping_measures_and_scales_as_the_cpu_does),
         cmocka_unit_test(squares_of_a_large_tensor_are_all_counted),
     };

@@ -36,6 +36,7 @@ CHOICES = """--tp 2
 --dtype bf16 --optimizer adamw-16bit
 --dtype bf16 --optimizer adamw --master-weights
 --optimizer adamw-8bit
+--optimizer adafactor
 --dtype bf16 --f32-gradients
 --optimizer adamw --step-in-backward
 --amp bf16

@@ -94,6 +94,143 @@ static void adamw_follows_the_reference(void **state)
     }
 }
 
+static double root_mean_square(const double *x, int n)
+{
+    double sum = 0;
+    for (int i = 0; i < n; i++) sum += x[i] * x[i];
+    return sqrt(sum / n);
+}
+
+/* Shazeer & Stern 2018 as torch.optim.Adafactor has it: r[rows], c[columns], or v[N] of a vector.
+ */
+static void reference_adafactor(double p[N], const double g[N], double *r, double *c, int rows,
+                                int t, double lr, double eps, double decay)
+{
+    int columns = N / rows;
+    double weight = pow(t, -0.8), rate = fmin(lr, 1 / sqrt(t)), mean = 0, u[N];
+    double alpha = fmax(1e-3, root_mean_square(p, N)) * rate;
+    for (int i = 0; i < rows && r; i++) {
+        double sum = 0;
+        for (int j = 0; j < columns; j++) sum += pow(g[i * columns + j], 2);
+        r[i] += weight * (sum / columns - r[i]);
+        mean += r[i] / rows;
+    }
+    for (int j = 0; j < columns; j++) {
+        double sum = 0;
+        for (int i = 0; i < rows; i++) sum += pow(g[i * columns + j], 2);
+        c[j] += weight * (sum / rows - c[j]);
+    }
+    for (int i = 0; i < N; i++) {
+        double v = r ? r[i / columns] * c[i % columns] / fmax(mean, eps) : c[i];
+        u[i] = g[i] / sqrt(fmax(v, eps * eps));
+    }
+    double clipped = fmax(1, root_mean_square(u, N));
+    for (int i = 0; i < N; i++) p[i] = p[i] * (1 - lr * decay) - alpha * u[i] / clipped;
+}
+
+static void adafactor_follows_the_reference(void **state)
+{
+    (void)state;
+    const mt_dtype dtypes[] = {MT_F64, MT_F32};
+    for (int k = 0; k < 4; k++) {
+        mt_dtype dtype = dtypes[k % 2];
+        double least = dtype == MT_F64 ? 0x1p-52 : 0x1p-23, tolerance = k % 2 ? 2e-6 : 1e-14;
+        if (k > 1) least = 0.3; /* both bounds are reached */
+        mt_module *m = two_params(dtype, 1);
+        mt_optimizer *o = mt_adafactor_new(
+            m, &(mt_adafactor_options){.lr = 0.5, .eps1 = k > 1 ? 0.3 : 0, .weight_decay = 0.1});
+        assert_non_null(o);
+        double p[2][N], r[2] = {0}, c[3] = {0}, v[N] = {0};
+        mt_tensor *param[] = {mt_module_param(m, "matrix"), mt_module_param(m, "vector")};
+        for (int j = 0; j < 2; j++) {
+            double *at = mtt_doubles(param[j]);
+            memcpy(p[j], at, sizeof p[j]);
+            free(at);
+        }
+        for (int t = 1; t <= 10; t++) {
+            for (int j = 0; j < 2; j++) {
+                double g[N];
+                draw((uint64_t)(100 * t + j), g);
+                for (int i = 0; i < N && dtype == MT_F32; i++) g[i] = (float)g[i];
+                set_grad(param[j], g);
+                reference_adafactor(p[j], g, j ? NULL : r, j ? v : c, j ? 1 : 2, t, 0.5, least,
+                                    0.1);
+            }
+            mtt_ok(mt_optimizer_step(o));
+            for (int j = 0; j < 2; j++) assert_near(param[j], p[j], tolerance);
+        }
+        mt_optimizer_free(o);
+        mt_module_free(m);
+    }
+}
+
+/* Of a matrix a number for each row and each column; in the parameter's dtype, or its master's. */
+static void adafactor_keeps_rows_and_columns(void **state)
+{
+    (void)state;
+    const double g[N] = {1, 2, 3, 4, 5, 6};
+    const mt_dtype dtypes[] = {MT_BF16, MT_F16, MT_F32, MT_F64};
+    for (int k = 0; k < 8; k++) {
+        mt_dtype dtype = dtypes[k % 4];
+        bool master = k / 4, has_master = master && k % 4 < 2;
+        mt_module *m = two_params(dtype, 3);
+        mt_optimizer *o =
+            mt_adafactor_new(m, &(mt_adafactor_options){.lr = 1e-2, .master = master});
+        set_grad(mt_module_param(m, "matrix"), g);
+        set_grad(mt_module_param(m, "vector"), g);
+        mtt_ok(mt_optimizer_step(o));
+        const struct {
+            const char *name;
+            int rank;
+            int64_t shape[2];
+        } want[] = {{"row_var", 2, {2, 1}},
+                    {"col_var", 2, {1, 3}},
+                    {"master", 2, {2, 3}},
+                    {"variance", 1, {6}},
+                    {"master", 1, {6}}};
+        size_t n = 0;
+        int64_t bytes = 0;
+        for (size_t i = 0; i < 5; i++) {
+            if (!has_master && !strcmp(want[i].name, "master")) continue;
+            mt_optimizer_entry e;
+            mtt_ok(mt_optimizer_state(o, n++, &e));
+            assert_string_equal(e.name, want[i].name);
+            assert_int_equal(mt_rank(e.tensor), want[i].rank);
+            for (int d = 0; d < want[i].rank; d++)
+                assert_int_equal(mt_shape(e.tensor)[d], want[i].shape[d]);
+            assert_int_equal(mt_dtype_of(e.tensor), has_master ? MT_F32 : dtype);
+            if (strcmp(e.name, "master")) bytes += (int64_t)mt_storage_of(e.tensor).bytes;
+        }
+        assert_int_equal(mt_optimizer_state_count(o), n);
+        assert_int_equal(bytes, mt_adafactor_bytes(dtype, 2, (int64_t[]){2, 3}, master) +
+                                    mt_adafactor_bytes(dtype, 1, (int64_t[]){6}, master));
+        mt_optimizer_free(o);
+        mt_module_free(m);
+    }
+}
+
+static void adafactor_refuses_what_it_cannot_do(void **state)
+{
+    (void)state;
+    mt_module *m = two_params(MT_F32, 3);
+    const struct {
+        mt_adafactor_options options;
+        const char *text;
+    } cases[] = {{{.lr = -1}, "lr is -1"},
+                 {{.beta2_decay = 0.5}, "-beta2_decay is -0.5"},
+                 {{.eps1 = -1}, "eps1 is -1"},
+                 {{.eps2 = (double)NAN}, "eps2 is nan"},
+                 {{.clip = 0.5}, "clip is 0.5; need 1 <= clip"},
+                 {{.weight_decay = -1}, "weight_decay is -1"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_null(mt_adafactor_new(m, &cases[i].options));
+        mtt_failed(MT_ERR_ARGUMENT, "adafactor", cases[i].text);
+    }
+    assert_null(mt_adafactor_new(m, NULL));
+    mtt_failed(MT_ERR_ARGUMENT, "adafactor: the options are NULL");
+    mt_module_free(m);
+}
+
 static void sgd_follows_the_reference(void **state)
 {
     (void)state;
@@ -533,6 +670,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         mtt_test(adamw_follows_the_reference),
+        mtt_test(adafactor_follows_the_reference),
+        mtt_test(adafactor_keeps_rows_and_columns),
+        mtt_test(adafactor_refuses_what_it_cannot_do),
         mtt_test(narrow_state_has_the_dtype_of_16_bit_parameters),
         mtt_test(gradients_may_be_f32_beside_16_bits),
         mtt_test(moments_in_8_bits_take_a_byte_each),

@@ -185,6 +185,31 @@ static void every_refused_request_for_memory_is_reported(void **state)
     }
 }
 
+/* ZeRO's pieces are flat; a whole share of a matrix is not. */
+static void adafactor_refuses_pieces_of_matrices(void **state)
+{
+    (void)state;
+    const mt_adafactor_options options = {.lr = 1e-2};
+    mt_device *meta = mt_device_open("meta");
+    for (int zero = 0; zero < 4; zero++)
+        for (int parts = 1; parts <= 2; parts++) {
+            mt_parallel h = {.tensor = 2, .data = 2, .zero = zero};
+            if (parts > 1) h.pipeline = 2, h.microbatches = 2;
+            mt_stage *stage = mt_stage_new(meta, &dropped[0], &h);
+            assert_non_null(stage);
+            mt_optimizer *o = mt_adafactor_new(mt_stage_stepped(stage), &options);
+            if (zero) {
+                assert_null(o);
+                mtt_failed(MT_ERR_UNSUPPORTED, "adafactor", "flat pieces", "need zero 0");
+            } else {
+                assert_non_null(o);
+            }
+            mt_optimizer_free(o);
+            mt_stage_free(stage);
+        }
+    mt_device_release(meta);
+}
+
 static void bad_calls_are_refused(void **state)
 {
     (void)state;
@@ -224,6 +249,7 @@ int main(void)
         cmocka_unit_test(ranks_with_pieces_of_sequences_follow_one_process),
         cmocka_unit_test(masks_are_those_of_one_process),
         cmocka_unit_test(every_refused_request_for_memory_is_reported),
+        cmocka_unit_test(adafactor_refuses_pieces_of_matrices),
         cmocka_unit_test(bad_calls_are_refused),
         cmocka_unit_test(zero_has_the_bits_of_plain_data_parallelism),
     };
