@@ -97,9 +97,9 @@ MT_API mt_status mt_stage_backward(mt_stage *stage, mt_tensor *const *tokens,
 MT_API mt_status mt_stage_step(mt_stage *stage, mt_optimizer *optimizer, double max_norm,
                                double *norm);
 
-/* Forward alone of one batch of this data rank, without a tape and without dropout: *loss is its
- * mean; 0 without data. Every rank calls it, and those with the same share give the same batch. Of
- * one stage. */
+/* Forward alone of one batch of this data rank, of which it has its piece of the positions, without
+ * a tape and without dropout: *loss is the piece's mean; 0 without data. Every rank calls it, and
+ * those that share layers give the same batch. Of one stage. */
 MT_API mt_status mt_stage_evaluate(mt_stage *stage, mt_tensor *tokens, mt_tensor *targets,
                                    double *loss);
 

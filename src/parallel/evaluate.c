@@ -15,7 +15,7 @@ static bool check(const mt_stage *s, const mt_tensor *tokens, const mt_tensor *t
     return mti_given(tokens, "stage_evaluate", "the tokens") &&
            mti_given(targets, "stage_evaluate", "the targets") &&
            mti_check_tokens("stage_evaluate", tokens) &&
-           mti_check_length("stage_evaluate", share, mt_shape(tokens)[1]);
+           mti_check_length("stage_evaluate", share, mt_shape(tokens)[1] * share->parallel.context);
 }
 
 mt_status mt_stage_evaluate(mt_stage *s, mt_tensor *tokens, mt_tensor *targets, double *loss)

@@ -301,7 +301,8 @@ static bool write_owned(const save *w, const owned *p)
 static bool check_world(mt_comm *world, const mt_stage *s)
 {
     const mt_parallel *h = &s->shares->parallel;
-    int64_t all = h->tensor * h->data * h->pipeline, there = mt_comm_group(world).ranks;
+    int64_t all = h->tensor * mti_data_group(h).ranks * h->pipeline,
+            there = mt_comm_group(world).ranks;
     return there == all || mti_fail_bool(MT_ERR_ARGUMENT,
                                          "stage_save: the world has %lld ranks; need all %lld of "
                                          "the stage's",

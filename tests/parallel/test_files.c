@@ -38,6 +38,8 @@ static const mt_parallel layouts[] = {
     {.data = 5, .zero = 3},
     {.tensor = 2, .sequence = true, .data = 2, .zero = 1},
     {.tensor = 2, .data = 3, .zero = 3},
+    {.context = 2, .data = 2, .zero = 1},
+    {.tensor = 2, .context = 2, .zero = 3},
 };
 #define N(list) (sizeof(list) / sizeof *(list))
 
@@ -166,6 +168,13 @@ static void train(rank *r, int from, int to)
         int64_t rows = 2;
         mt_tensor *x = ids(r->device, step, r->h.data_rank * rows, rows, false);
         mt_tensor *target = ids(r->device, step, r->h.data_rank * rows, rows, true);
+        if (r->h.context > 1) {
+            int64_t length = SEQ / r->h.context, from_position = r->h.context_rank * length;
+            mt_set(&x, mt_slice(x, 1, from_position, length));
+            mt_set(&target, mt_slice(target, 1, from_position, length));
+            mt_set(&x, mt_contiguous(x));
+            mt_set(&target, mt_contiguous(target));
+        }
         MTT_NEED(mt_stage_backward(r->stage, &x, &target, NULL) == MT_OK);
         MTT_NEED(mt_stage_step(r->stage, r->optimizer, 1, NULL) == MT_OK);
         mt_release(x), mt_release(target);
@@ -181,8 +190,7 @@ typedef struct passed {
 
 static void run_ranks(passed *p, mtt_ranked_fn *fn)
 {
-    const mt_parallel *h = &p->layout;
-    mtt_as_ranks((h->tensor ? h->tensor : 1) * (h->data ? h->data : 1), fn, p);
+    mtt_as_ranks(mtt_count_ranks(&p->layout), fn, p);
 }
 
 /* ---- the same bytes ---- */
@@ -215,6 +223,34 @@ static void a_file_comes_back_from_any_ranks_to_the_byte(void **state)
                 assert_true(same);
             }
         }
+}
+
+/* Stages have some layers each, and both ends a tied embedding. */
+static void a_file_comes_back_from_stages_to_the_byte(void **state)
+{
+    (void)state;
+    static const mt_parallel stages[] = {
+        {.pipeline = 2},
+        {.pipeline = 2, .interleave = 2},
+        {.pipeline = 4, .data = 2, .zero = 2},
+        {.tensor = 2, .pipeline = 2, .data = 2, .zero = 3},
+    };
+    for (size_t i = 0; i < N(models); i++) {
+        mt_model_config c = models[i];
+        c.layers = 4;
+        passed p = {.config = &c, .first = 2};
+        snprintf(p.from, sizeof p.from, "%s", in_folder("one"));
+        snprintf(p.to, sizeof p.to, "%s", in_folder("two"));
+        write_alone(&c, p.first, p.from);
+        for (size_t k = 0; k < N(stages); k++) {
+            p.layout = stages[k];
+            unlink(p.to);
+            run_ranks(&p, pass_on);
+            bool same = same_bytes(p.from, p.to);
+            if (!same) print_message("%s, stages %zu\n", names[i], k);
+            assert_true(same);
+        }
+    }
 }
 
 /* ---- going on ---- */
@@ -328,6 +364,12 @@ static void bad_calls_are_refused(void **state)
     assert_int_equal(mt_stage_save(in_folder("one"), stage, optimizer, NULL, 0, 0, NULL),
                      MT_ERR_UNSUPPORTED);
     mtt_failed(MT_ERR_UNSUPPORTED, "8 bits");
+    const mt_adafactor_options factored = {.lr = 1e-2};
+    mt_optimizer *means = mt_adafactor_new(mt_stage_stepped(stage), &factored);
+    assert_int_equal(mt_stage_save(in_folder("one"), stage, means, NULL, 0, 0, NULL),
+                     MT_ERR_UNSUPPORTED);
+    mtt_failed(MT_ERR_UNSUPPORTED, "adafactor keeps means");
+    mt_optimizer_free(means);
     assert_int_equal(mt_stage_save(NULL, stage, NULL, NULL, 0, 0, NULL), MT_ERR_ARGUMENT);
     mtt_failed(MT_ERR_ARGUMENT, "the path is NULL");
     assert_int_equal(mt_stage_save(in_folder("one"), stage, NULL, NULL, -1, 0, NULL),
@@ -386,6 +428,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_file_comes_back_from_any_ranks_to_the_byte),
+        cmocka_unit_test(a_file_comes_back_from_stages_to_the_byte),
         cmocka_unit_test(the_same_ranks_go_on_bit_for_bit),
         cmocka_unit_test(a_file_of_weights_alone_is_read_by_ranks),
         cmocka_unit_test(a_rank_that_cannot_save_tells_all),
