@@ -244,7 +244,7 @@ static bool check_profiled_rank(mti_options *o)
 }
 
 /* A sequence is cut in equal pieces. */
-static bool check_pieces(const mti_options *o)
+static bool check_pieces(mti_options *o)
 {
     const mti_workload *w = &o->workload;
     int64_t t = at_least_1(w->parallel.tensor), c = at_least_1(w->parallel.context);
