@@ -76,7 +76,7 @@ int mti_fit(const mti_options *o)
     if (ok && o->workload.device.capacity > gpu.memory)
         gpu.memory = o->workload.device.capacity; /* whoever gives more knows of more */
     const mt_fit_options options = options_of(o, &gpu, &progress);
-    ok = ok && mti_fit_run(&o->workload, &options, false, &r) &&
+    ok = ok && mti_fit_run(&o->workload, &options, false, 0, &r) &&
          mti_fit_remedies_make(&remedies, &r, &o->workload, &options);
     mti_progress_end(&progress);
     ok = ok && write_reports(o, &r, &remedies);

@@ -32,7 +32,7 @@ typedef struct layout {
     int n_policies;
     mti_policy policies[MTI_MOST_POLICIES];
     bool too_large[MTI_MOST_POLICIES]; /* a smaller microbatch allocates too much already */
-    bool states_too_large;
+    bool states_too_large, ruled_out;
     double fastest; /* seconds of a step of those that fit; 0: none yet */
 } layout;
 
@@ -64,13 +64,33 @@ static bool is_slower(const layout *l)
     return l->fastest > 0 && mti_fit_least_time(l->task, &l->parallel) > l->fastest;
 }
 
+/* Whether all microbatches of the layout, one sequence each, are in flight as they are with more
+ * sequences, with which nothing fits: so many are there, and a gradient is added to another. (In a
+ * pipeline only the fewest pieces are searched, which may be other ones.) */
+static bool is_known(const mti_fit_task *task, const mt_parallel *h)
+{
+    int64_t least = h->pipeline > 2 ? h->pipeline : 2;
+    bool searched = h->context == 1 || h->pipeline == 1;
+    return task->known_batch && searched && task->known_batch % h->data == 0 &&
+           h->interleave == 1 && task->batch / h->data >= least;
+}
+
+/* What stays from step to step is too much, whatever is done with the rest. */
+static bool is_ruled_out(const layout *l)
+{
+    const mti_fit_task *task = l->task;
+    size_t least = mti_fit_least_states(task, &l->parallel);
+    if (task->nearest) return task->least && least > task->least;
+    return least > task->capacity || is_known(task, &l->parallel);
+}
+
 static bool explore_one(layout *l, int policy, int64_t microbatch)
 {
     mti_fit_found *found = l->found;
     const mti_policy *p = &l->policies[policy];
     mti_fit_measured seen;
     bool near = l->task->nearest && microbatch == 1;
-    if (l->states_too_large && !near) return found->n_states++, true;
+    if (l->ruled_out || (l->states_too_large && !near)) return found->n_states++, true;
     if (l->too_large[policy]) return found->n_larger++, true;
     if (is_slower(l) || fits_within(found, p, &l->parallel, microbatch))
         return found->n_slower++, true;
@@ -97,13 +117,17 @@ static bool is_cut_in_vain(const layout *l, int64_t microbatch)
            common_divisor(l->parallel.context, microbatch) > 1;
 }
 
+/* Whether one that fits is enough, and found. */
+static bool is_enough(const layout *l) { return l->task->any && l->fastest > 0; }
+
 /* All set-ups with these pieces of sequences. */
 static bool explore_cut(layout *l)
 {
     const mt_parallel *h = &l->parallel;
     int64_t share = l->task->batch / h->data; /* of each rank with other data */
     memset(l->too_large, 0, sizeof l->too_large);
-    for (int64_t b = 1; b <= share; b++) {
+    l->ruled_out = is_ruled_out(l);
+    for (int64_t b = 1; b <= share && !is_enough(l); b++) {
         if (share % b || (h->interleave > 1 && share / b % h->pipeline)) continue;
         if (is_cut_in_vain(l, b)) {
             l->found->n_slower += l->n_policies;
@@ -120,8 +144,8 @@ bool mti_fit_explore(const mti_fit_task *task, const mt_parallel *parallel, mti_
 {
     layout l = {.task = task, .found = found};
     const int64_t most = mti_layout_most_cut(parallel);
-    l.n_policies = mti_policies_make(l.policies, task->options);
-    for (int64_t c = parallel->context; c <= most; c++)
+    l.n_policies = mti_policies_make(l.policies, task);
+    for (int64_t c = parallel->context; c <= most && !is_enough(&l); c++)
         if (mti_layout_cut(task, parallel, c, &l.parallel) && !explore_cut(&l)) return false;
     return true;
 }

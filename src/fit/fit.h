@@ -5,6 +5,11 @@
 #include "measure/step.h"
 #include "memtape/fit.h"
 
+/* Bytes that stay from step to step, as mti_measurement has them. */
+typedef struct mti_states {
+    size_t params, grads, optimizer;
+} mti_states;
+
 /* What every set-up has in common; no thread changes it. */
 typedef struct mti_fit_task {
     const mti_workload *workload; /* batch, parallel, checkpoint and offload are the set-up's */
@@ -13,14 +18,19 @@ typedef struct mti_fit_task {
     int64_t gpus, batch, seq; /* batch: of a step, of all ranks */
     size_t capacity;
     double utilisation;
-    double model_flops; /* of a step, of all ranks, nothing recomputed */
-    bool any;           /* one that fits is enough */
-    bool nearest;       /* none fits: measure what might come nearest, whatever is ruled out */
+    double model_flops;  /* of a step, of all ranks, nothing recomputed */
+    mti_states states;   /* of the whole model */
+    bool any;            /* the first layout in which something fits is enough */
+    bool nearest;        /* none fits: measure what might come nearest, whatever is ruled out */
+    size_t least;        /* reserved, of what was measured of the nearest; 0: nothing yet */
+    int64_t known_batch; /* with so many sequences nothing fits; 0: not known */
 } mti_fit_task;
 
-/* The search for any workload: mt_fit_search, with more options. `any`: until one fits. */
+/* The search for any workload: mt_fit_search, with more options. `any`: only until a
+ * layout has one that fits: of those whose states are least, the first. known_batch: as the task's.
+ */
 bool mti_fit_run(const mti_workload *w, const mt_fit_options *options, bool any,
-                 mt_fit_result *out);
+                 int64_t known_batch, mt_fit_result *out);
 
 /* ---- layouts.c: the ways to divide a model ---- */
 
@@ -39,9 +49,9 @@ typedef struct mti_policy {
     const char *checkpoint;
     mti_offload_choice offload;
 } mti_policy;
-#define MTI_MOST_POLICIES 8
+#define MTI_MOST_POLICIES 10
 /* Those that the options allow, less costly ones first. */
-int mti_policies_make(mti_policy all[MTI_MOST_POLICIES], const mt_fit_options *options);
+int mti_policies_make(mti_policy all[MTI_MOST_POLICIES], const mti_fit_task *task);
 /* Whether b recomputes all that a does, and a moves nothing: where less is kept, less is moved. */
 bool mti_policy_includes(const mti_policy *b, const mti_policy *a);
 
@@ -64,8 +74,10 @@ typedef struct mti_fit_measured {
 bool mti_fit_measure(const mti_fit_task *task, mt_fit_setup *s, mti_fit_measured *m);
 /* The workload that is measured: its parallel.stage is the set-up's. */
 mti_workload mti_fit_workload(const mti_fit_task *task, const mt_fit_setup *s);
-/* FLOPs of a step of all ranks. */
-bool mti_fit_model_flops(const mti_fit_task *task, double *flops);
+/* Sets the FLOPs of a step of all ranks, and the states of the whole model. */
+bool mti_fit_measure_model(mti_fit_task *task);
+/* No less stays on the rank of these divisions that needs most. */
+size_t mti_fit_least_states(const mti_fit_task *task, const mt_parallel *parallel);
 
 /* ---- time.c: the model of a step's time ---- */
 
@@ -88,11 +100,11 @@ bool mti_fit_explore(const mti_fit_task *task, const mt_parallel *layout, mti_fi
 #define MTI_FIT_CHANGE 48
 typedef struct mti_fit_remedy {
     char change[MTI_FIT_CHANGE]; /* "--gpus 16" */
-    mt_fit_setup setup;          /* the fastest that fits then */
+    mt_fit_setup setup;          /* one that fits then */
 } mti_fit_remedy;
 typedef struct mti_fit_remedies {
     int n;
-    mti_fit_remedy at[6];
+    mti_fit_remedy at[8];
 } mti_fit_remedies;
 /* Empty if something fits. */
 bool mti_fit_remedies_make(mti_fit_remedies *all, const mt_fit_result *r, const mti_workload *w,

@@ -88,31 +88,44 @@ bool mti_layouts_make(mti_layouts *all, const mti_fit_task *task)
 
 /* ---- policies ---- */
 
-/* How much is recomputed: each includes those before it. */
-static const char *const presets[] = {"none", "selective", "full", "sqrt"};
-#define N_PRESETS 4
+/* How much is recomputed: each includes those of a lower level. */
+static const struct {
+    const char *name;
+    int level;
+} presets[] = {{"none", 0}, {"selective", 1}, {"ops", 1}, {"full", 2}, {"sqrt", 3}};
+#define N_PRESETS (int)(sizeof presets / sizeof *presets)
 
-static int level_of(const char *checkpoint)
+static int preset_of(const char *checkpoint)
 {
     int i = 0;
-    while (i < N_PRESETS && strcmp(presets[i], checkpoint)) i++;
+    while (i < N_PRESETS && strcmp(presets[i].name, checkpoint)) i++;
     return i;
 }
 
-int mti_policies_make(mti_policy all[MTI_MOST_POLICIES], const mt_fit_options *o)
+/* An activation in place changes what "ops" keeps. */
+static bool applies(const mt_model_config *c, const char *name)
 {
+    return strcmp(name, "ops") != 0 || !c->inplace || c->mlp != MT_MLP_PLAIN;
+}
+
+int mti_policies_make(mti_policy all[MTI_MOST_POLICIES], const mti_fit_task *task)
+{
+    const mt_fit_options *o = task->options;
     int n = 0, most = o->checkpoint ? 1 : N_PRESETS;
     for (int i = 0; i < most; i++)
         for (int away = MTI_OFFLOAD_NONE; away <= MTI_OFFLOAD_CPU; away++) {
             const char *name = away ? "cpu" : "none";
+            const char *checkpoint = o->checkpoint ? o->checkpoint : presets[i].name;
             if (o->offload && strcmp(o->offload, name)) continue;
-            all[n++] =
-                (mti_policy){o->checkpoint ? o->checkpoint : presets[i], (mti_offload_choice)away};
+            if (!applies(&task->workload->config, checkpoint)) continue;
+            all[n++] = (mti_policy){checkpoint, (mti_offload_choice)away};
         }
     return n;
 }
 
 bool mti_policy_includes(const mti_policy *b, const mti_policy *a)
 {
-    return level_of(b->checkpoint) >= level_of(a->checkpoint) && a->offload == MTI_OFFLOAD_NONE;
+    int y = preset_of(b->checkpoint), x = preset_of(a->checkpoint);
+    bool more = y == x || (y < N_PRESETS && x < N_PRESETS && presets[y].level > presets[x].level);
+    return more && a->offload == MTI_OFFLOAD_NONE;
 }

@@ -12,31 +12,24 @@ typedef struct attempt {
 
 static attempt unchanged(const mti_workload *w, const mt_fit_options *o)
 {
-    attempt a = {.workload = *w, .options = *o};
-    a.options.progress = NULL;
-    return a;
+    return (attempt){.workload = *w, .options = *o};
 }
 
-/* Whether something fits then; if so, the fastest is the remedy. */
-static bool helps(const attempt *a, mti_fit_remedies *all, bool *found)
+/* Whether something fits then; if so, that is the remedy. */
+static bool helps(const attempt *a, int64_t known_batch, mti_fit_remedies *all, bool *found)
 {
     mt_fit_result r;
-    bool ok = mti_fit_run(&a->workload, &a->options, true, &r);
+    bool ok = mti_fit_run(&a->workload, &a->options, true, known_batch, &r);
     *found = ok && r.n_fitting > 0;
-    mt_fit_free(&r);
-    if (!ok && mt_last_status() == MT_ERR_ARGUMENT) { /* cannot be divided so */
-        mt_clear_error();
-        return true;
-    }
-    if (!*found) return ok;
-    ok = mti_fit_run(&a->workload, &a->options, false, &r);
-    if (ok) {
+    if (*found) {
         mti_fit_remedy *remedy = &all->at[all->n++];
         remedy->setup = r.setups[0];
         memcpy(remedy->change, a->change, sizeof remedy->change);
     }
     mt_fit_free(&r);
-    return ok;
+    if (ok || mt_last_status() != MT_ERR_ARGUMENT) return ok;
+    mt_clear_error(); /* cannot be divided so */
+    return true;
 }
 
 /* ---- the changes ---- */
@@ -50,7 +43,7 @@ static bool more_gpus(const mti_workload *w, const mt_fit_options *o, mti_fit_re
     for (int i = 0; ok && !found && i < DOUBLINGS; i++) {
         a.options.gpus *= 2;
         snprintf(a.change, sizeof a.change, "--gpus %lld", (long long)a.options.gpus);
-        ok = helps(&a, all, &found);
+        ok = helps(&a, 0, all, &found);
     }
     return ok;
 }
@@ -62,7 +55,7 @@ static bool shorter(const mti_workload *w, const mt_fit_options *o, mti_fit_reme
     for (int i = 0; ok && !found && i < DOUBLINGS && a.workload.seq > 1; i++) {
         a.workload.seq /= 2;
         snprintf(a.change, sizeof a.change, "--seq %lld", (long long)a.workload.seq);
-        ok = helps(&a, all, &found);
+        ok = helps(&a, 0, all, &found);
     }
     return ok;
 }
@@ -71,24 +64,29 @@ static bool fewer(const mti_workload *w, const mt_fit_options *o, mti_fit_remedi
 {
     attempt a = unchanged(w, o);
     bool found = false, ok = true;
-    a.options.batch = o->batch ? o->batch : o->gpus;
+    int64_t asked = o->batch ? o->batch : o->gpus;
+    a.options.batch = asked;
     while (ok && !found && a.options.batch > 1) {
         a.options.batch /= 2;
         snprintf(a.change, sizeof a.change, "--batch %lld", (long long)a.options.batch);
-        ok = helps(&a, all, &found);
+        ok = helps(&a, asked, all, &found);
     }
     return ok;
 }
 
 static bool smaller_state(const mti_workload *w, const mt_fit_options *o, mti_fit_remedies *all)
 {
-    bool found;
-    attempt a = unchanged(w, o);
+    static const mti_optimizer_choice smaller[] = {MTI_OPT_ADAMW_8BIT, MTI_OPT_ADAFACTOR};
+    bool found, ok = true;
     if (w->optimizer != MTI_OPT_ADAMW) return true;
-    a.workload.optimizer = MTI_OPT_ADAMW_8BIT;
-    a.workload.memory.master = false;
-    snprintf(a.change, sizeof a.change, "--optimizer adamw-8bit");
-    return helps(&a, all, &found);
+    for (size_t i = 0; ok && i < sizeof smaller / sizeof *smaller; i++) {
+        attempt a = unchanged(w, o);
+        a.workload.optimizer = smaller[i];
+        a.workload.memory.master = false;
+        snprintf(a.change, sizeof a.change, "--optimizer %s", mti_optimizer_name(smaller[i]));
+        ok = helps(&a, 0, all, &found);
+    }
+    return ok;
 }
 
 static bool any_division(const mti_workload *w, const mt_fit_options *o, mti_fit_remedies *all)
@@ -102,7 +100,7 @@ static bool any_division(const mti_workload *w, const mt_fit_options *o, mti_fit
     x->tensor = x->pipeline = x->interleave = x->context = x->zero_plus_1 = 0;
     x->checkpoint = x->offload = NULL;
     snprintf(a.change, sizeof a.change, "any set-up");
-    return helps(&a, all, &found);
+    return helps(&a, 0, all, &found);
 }
 
 /* The nearest as it was measured, on the GPU with the least memory that has room for it. */

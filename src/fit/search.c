@@ -7,7 +7,7 @@
 
 typedef struct search {
     const mti_fit_task *task;
-    mti_layouts layouts;
+    mti_layouts layouts;  /* with `any` and for the nearest: those with the least states first */
     mti_fit_found *found; /* [layouts.n]: the order does not depend on the threads */
     pthread_mutex_t lock; /* of all below, and of the listener */
     size_t next, done;
@@ -153,7 +153,59 @@ static void search_free(search *s)
     pthread_mutex_destroy(&s->lock);
 }
 
-static bool search_once(const mti_fit_task *task, mt_fit_result *out)
+typedef struct ordered {
+    mt_parallel layout;
+    size_t least, at;
+} ordered;
+
+static int by_states(const void *x, const void *y)
+{
+    const ordered *a = x, *b = y;
+    int order = by_size(a->least, b->least);
+    return order ? order : by_size(a->at, b->at);
+}
+
+static bool order_layouts(search *s)
+{
+    size_t n = s->layouts.n;
+    ordered *all = mti_calloc(n, sizeof *all);
+    for (size_t i = 0; all && i < n; i++) {
+        const mt_parallel *h = &s->layouts.at[i];
+        all[i] = (ordered){*h, mti_fit_least_states(s->task, h), i};
+    }
+    if (all) qsort(all, n, sizeof *all, by_states);
+    for (size_t i = 0; all && i < n; i++) s->layouts.at[i] = all[i].layout;
+    mti_free(all);
+    return all || !n;
+}
+
+/* The layout with the least states alone: one whose states are more than all that it needs is not
+ * the nearest. */
+static bool explore_first(search *s, mti_fit_task *task)
+{
+    mti_fit_found *found = &s->found[0];
+    bool ok = mti_fit_explore(task, &s->layouts.at[0], found);
+    s->next = 1;
+    end_layout(s, found, ok);
+    for (size_t i = 0; ok && i < found->setups.n; i++) {
+        size_t reserved = found->setups.at[i].reserved;
+        if (!task->least || reserved < task->least) task->least = reserved;
+    }
+    if (s->failed) mti_error_set(&s->error);
+    return ok;
+}
+
+/* Of several threads one may have found what fits in a later layout, too. */
+static void keep_first_that_fits(search *s)
+{
+    bool fits = false;
+    for (size_t i = 0; i < s->layouts.n; i++) {
+        if (fits) s->found[i].setups.n = 0;
+        fits = fits || any_fits(&s->found[i]);
+    }
+}
+
+static bool search_once(mti_fit_task *task, mt_fit_result *out)
 {
     search s = {.task = task, .lock = PTHREAD_MUTEX_INITIALIZER};
     bool ok = mti_layouts_make(&s.layouts, task);
@@ -162,8 +214,11 @@ static bool search_once(const mti_fit_task *task, mt_fit_result *out)
                            "fit: no way to divide the model and %lld sequences among %lld GPUs; "
                            "the ranks with other data must divide the batch",
                            (long long)task->batch, (long long)task->gpus);
+    if (ok && (task->any || task->nearest)) ok = order_layouts(&s);
     s.found = ok ? mti_calloc(s.layouts.n, sizeof *s.found) : NULL;
-    ok = s.found && run(&s) && collect(&s, out);
+    ok = s.found && (!task->nearest || explore_first(&s, task)) && run(&s);
+    if (ok && task->any) keep_first_that_fits(&s);
+    ok = ok && collect(&s, out);
     search_free(&s);
     return ok;
 }
@@ -213,7 +268,8 @@ static bool check(const mti_fit_task *t, const mt_fit_options *o)
     return mt_parallel_check(&alone, &t->workload->config) == MT_OK;
 }
 
-bool mti_fit_run(const mti_workload *w, const mt_fit_options *o, bool any, mt_fit_result *out)
+bool mti_fit_run(const mti_workload *w, const mt_fit_options *o, bool any, int64_t known_batch,
+                 mt_fit_result *out)
 {
     double began = mti_now();
     mti_fit_task task = {.workload = w,
@@ -224,15 +280,14 @@ bool mti_fit_run(const mti_workload *w, const mt_fit_options *o, bool any, mt_fi
                          .seq = w->seq,
                          .capacity = o->gpu->memory - o->kept_aside,
                          .utilisation = o->utilisation != 0 ? o->utilisation : 1,
-                         .any = any};
+                         .any = any,
+                         .known_batch = known_batch};
     *out = (mt_fit_result){.gpu = task.gpu,
                            .gpus = task.gpus,
                            .batch = task.batch,
                            .seq = task.seq,
                            .capacity = task.capacity};
-    if (!check(&task, o) || !mti_fit_model_flops(&task, &task.model_flops) ||
-        !search_all(&task, out))
-        return false;
+    if (!check(&task, o) || !mti_fit_measure_model(&task) || !search_all(&task, out)) return false;
     out->seconds = mti_now() - began;
     return true;
 }

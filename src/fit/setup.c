@@ -105,7 +105,7 @@ bool mti_fit_measure(const mti_fit_task *task, mt_fit_setup *s, mti_fit_measured
     return true;
 }
 
-bool mti_fit_model_flops(const mti_fit_task *task, double *flops)
+bool mti_fit_measure_model(mti_fit_task *task)
 {
     mti_measurement m;
     mti_need need;
@@ -117,7 +117,19 @@ bool mti_fit_model_flops(const mti_fit_task *task, double *flops)
     mti_workload w = mti_fit_workload(task, &alone);
     bool ok = mti_need_measure(&need, &m, &w, NULL, &refused);
     const mt_flops *f = &m.steady.flops;
-    *flops = ((double)f->forward + (double)f->backward) * (double)task->batch;
+    task->model_flops = ((double)f->forward + (double)f->backward) * (double)task->batch;
+    task->states = (mti_states){(size_t)m.param_bytes, m.grad_bytes, m.optimizer_bytes};
     mti_measurement_free(&m);
     return ok;
+}
+
+/* Each parameter is on some rank of those that share the model, so one of them has at least the
+ * average; it is the first or the last stage, as those between have as many layers and no more. */
+size_t mti_fit_least_states(const mti_fit_task *task, const mt_parallel *h)
+{
+    const mti_states *s = &task->states;
+    size_t ranks = (size_t)(h->tensor * h->pipeline), data = (size_t)(h->data * h->context);
+    size_t params = s->params / ranks, grads = s->grads / ranks, optimizer = s->optimizer / ranks;
+    return params / (h->zero >= 3 ? data : 1) + grads / (h->zero >= 2 ? data : 1) +
+           optimizer / (h->zero >= 1 ? data : 1);
 }

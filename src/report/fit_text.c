@@ -27,9 +27,10 @@ static void print_answer(const mti_fit_report *f, FILE *out, const mti_style *st
     const mt_fit_setup *first = &r->setups[0];
     bool fits = first->fits;
     mti_inked(out, style, fits ? MTI_GOOD : MTI_BAD, "%s", fits ? "fits" : "does not fit");
-    fprintf(out, ": %.40s on %lld x %s; the %s takes %.1f of %.1f GiB\n", f->workload->name,
+    double left = gib(r->capacity) - gib(first->reserved);
+    fprintf(out, ": %.40s on %lld x %s; %s: %.1f of %.1f GiB, %.1f %s\n", f->workload->name,
             (long long)r->gpus, r->gpu.name, fits ? "fastest" : "least", gib(first->reserved),
-            gib(r->capacity));
+            gib(r->capacity), fits ? left : -left, fits ? "free" : "over");
 }
 
 static void print_task(const mti_fit_report *f, FILE *out)

@@ -59,6 +59,7 @@ static const mt_fit_setup *find(const mt_fit_result *r, const mt_fit_setup *s)
 
 typedef struct brute {
     double best;
+    size_t least; /* reserved */
     int64_t n, n_fitting, missing;
 } brute;
 
@@ -70,6 +71,7 @@ static void try(const mti_fit_task *task, const mt_fit_result *r, mt_fit_setup s
     const mt_fit_setup *found = find(r, &s);
     /* Of one that does not fit, one stage may be enough. */
     assert_true(!s.fits || s.time.total >= mti_fit_least_time(task, &s.parallel));
+    if (!b->least || s.reserved < b->least) b->least = s.reserved;
     b->n++;
     b->missing += !found;
     if (found) {
@@ -101,7 +103,7 @@ static void measure_all(const mti_fit_task *task, const mt_fit_result *r, brute 
 {
     mti_layouts layouts = {0};
     mti_policy policies[MTI_MOST_POLICIES];
-    int n = mti_policies_make(policies, task->options);
+    int n = mti_policies_make(policies, task);
     assert_true(mti_layouts_make(&layouts, task));
     for (size_t k = 0; k < 4 * layouts.n; k++) { /* with 1 to 4 pieces */
         mt_parallel h;
@@ -135,7 +137,7 @@ static void the_search_finds_the_best_of_all(void **state)
         mti_workload w = workload();
         const mt_fit_options o = {.gpu = &gpu, .gpus = 4, .batch = 16, .threads = 2};
         mt_fit_result r;
-        assert_true(mti_fit_run(&w, &o, false, &r));
+        assert_true(mti_fit_run(&w, &o, false, 0, &r));
         mti_fit_task task = {.workload = &w,
                              .options = &o,
                              .gpu = gpu,
@@ -145,7 +147,7 @@ static void the_search_finds_the_best_of_all(void **state)
                              .capacity = gpu.memory,
                              .utilisation = 1,
                              .nearest = r.n_fitting == 0};
-        assert_true(mti_fit_model_flops(&task, &task.model_flops));
+        assert_true(mti_fit_measure_model(&task));
         brute b = {0};
         measure_all(&task, &r, &b);
         assert_int_equal(b.n, (int64_t)r.n + r.n_larger + r.n_states + r.n_slower);
@@ -155,6 +157,7 @@ static void the_search_finds_the_best_of_all(void **state)
             assert_true(r.setups[0].time.total <= b.best * (1 + ROUNDING));
             assert_true(b.best <= r.setups[0].time.total);
         }
+        if (!r.n_fitting) assert_int_equal(r.setups[0].reserved, b.least);
         if (b.n_fitting == b.n) /* then nothing has to be recomputed or moved */
             for (size_t k = 0; k < r.n; k++)
                 assert_true(!strcmp(r.setups[k].checkpoint, "none") &&
@@ -165,6 +168,31 @@ static void the_search_finds_the_best_of_all(void **state)
     assert_true(mixed >= 2);
 }
 
+/* Of what is left out because as much is in flight as with more sequences, nothing fits. */
+static void fewer_sequences_help_only_where_fewer_are_in_flight(void **state)
+{
+    int fit = 0, not = 0, helped = 0;
+    (void)state;
+    for (size_t memory = 600 << 10; memory <= 2200 << 10; memory += 200 << 10) {
+        mt_gpu gpu = small_gpu(memory);
+        mti_workload w = workload();
+        mt_fit_options o = {.gpu = &gpu, .gpus = 4, .batch = 16};
+        mt_fit_result all, some, every;
+        assert_true(mti_fit_run(&w, &o, true, 0, &all));
+        for (o.batch = 8; !all.n_fitting && o.batch >= 1; o.batch /= 2) {
+            assert_true(mti_fit_run(&w, &o, true, 16, &some));
+            assert_true(mti_fit_run(&w, &o, true, 0, &every));
+            assert_int_equal(some.n_fitting > 0, every.n_fitting > 0);
+            helped += some.n_fitting > 0;
+            mt_fit_free(&some), mt_fit_free(&every);
+        }
+        *(all.n_fitting ? &fit : &not ) += 1;
+        mt_fit_free(&all);
+    }
+    assert_true(fit > 0 && not > 0);
+    print_message("fewer sequences helped %d times\n", helped);
+}
+
 static void the_result_does_not_depend_on_the_threads(void **state)
 {
     mt_gpu gpu = small_gpu(4 << 20);
@@ -172,9 +200,9 @@ static void the_result_does_not_depend_on_the_threads(void **state)
     mt_fit_result one, four;
     (void)state;
     assert_true(mti_fit_run(&w, &(mt_fit_options){.gpu = &gpu, .gpus = 4, .batch = 8, .threads = 1},
-                            false, &one));
+                            false, 0, &one));
     assert_true(mti_fit_run(&w, &(mt_fit_options){.gpu = &gpu, .gpus = 4, .batch = 8, .threads = 4},
-                            false, &four));
+                            false, 0, &four));
     assert_int_equal(one.n, four.n);
     for (size_t i = 0; i < one.n; i++) {
         assert_int_equal(one.setups[i].reserved, four.setups[i].reserved);
@@ -193,7 +221,7 @@ static void the_stage_that_needs_more_counts(void **state)
     (void)state;
     w.config.vocab = 4096;
     const mt_fit_options o = {.gpu = &gpu, .gpus = 2, .batch = 4, .pipeline = 2, .interleave = 1};
-    assert_true(mti_fit_run(&w, &o, false, &r));
+    assert_true(mti_fit_run(&w, &o, false, 0, &r));
     for (size_t i = 0; i < r.n; i++)
         if (r.setups[i].microbatch == 4) assert_int_equal(r.setups[i].parallel.stage, 1);
     assert_true(r.n > 0);
@@ -286,6 +314,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_search_finds_the_best_of_all),
+        cmocka_unit_test(fewer_sequences_help_only_where_fewer_are_in_flight),
         cmocka_unit_test(the_result_does_not_depend_on_the_threads),
         cmocka_unit_test(the_stage_that_needs_more_counts),
         cmocka_unit_test(options_leave_only_what_has_them),
