@@ -53,7 +53,7 @@ typedef struct mt_fit_options {
     /* Only set-ups with these; 0, NULL and -1 where a 0 has a meaning: any. */
     int64_t tensor, pipeline, interleave, context;
     int zero_plus_1;        /* 1 + ZeRO stage */
-    const char *checkpoint; /* "none", "selective", "full", "sqrt", "every=K" */
+    const char *checkpoint; /* "none", "selective", "ops", "full", "sqrt", "every=K" */
     const char *offload;    /* "none", "cpu" */
     int64_t threads;        /* that measure; 0: one for each processor */
     /* Called now and then, by one thread at a time: layouts done, of how many, and set-ups

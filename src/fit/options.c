@@ -17,7 +17,7 @@ static bool read_policy(const mt_fit_options *o)
     mti_preset preset;
     if (o->checkpoint && !mti_preset_parse(o->checkpoint, &preset))
         return mti_fail_bool(MT_ERR_ARGUMENT,
-                             "fit: checkpoint \"%.40s\"; need none, selective, full, sqrt or "
+                             "fit: checkpoint \"%.40s\"; need none, selective, ops, full, sqrt or "
                              "every=K",
                              o->checkpoint);
     return !o->offload || mti_choose("fit: offload", places, 2, o->offload) >= 0;
