@@ -157,7 +157,7 @@ refused(["mlp", "gpt, bert, llama"], "fit", "mlp", "--gpus", 2, "--gpu", "h100")
 refused(["--offload disk"], "fit", "gpt", "--gpus", 2, "--gpu", "h100", "--offload", "disk")
 refused(["--gpus"], "fit", "gpt", "--gpus", 0, "--gpu", "h100")
 refused(["--utilisation"], "fit", "gpt", "--gpus", 2, "--gpu", "h100", "--utilisation", 0)
-refused(["3 sequences", "2 GPUs"], "fit", "gpt", "--gpus", 2, "--gpu", "h100", "-b", 3, "--tp", 1, "--pp", 1,
+refused(["3 sequences", "2 GPUs"], "fit", "gpt", "--gpus", 2, "--gpu", "h100", "-b", 3, "--tp", 1, "--pp", 1, "--cp", 1,
         status=1)
 refused(["--seq"], "fit", "gpt2", "--gpus", 2, "--gpu", "h100", "-s", 2000)
 
