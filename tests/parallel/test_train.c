@@ -195,7 +195,7 @@ static void adafactor_refuses_pieces_of_matrices(void **state)
         for (int parts = 1; parts <= 2; parts++) {
             mt_parallel h = {.tensor = 2, .data = 2, .zero = zero};
             if (parts > 1) h.pipeline = 2, h.microbatches = 2;
-            mt_stage *stage = mt_stage_new(meta, &dropped[0], &h);
+            mt_stage *stage = mt_stage_new(meta, &mtt_models[MTT_GPT], &h);
             assert_non_null(stage);
             mt_optimizer *o = mt_adafactor_new(mt_stage_stepped(stage), &options);
             if (zero) {
