@@ -157,7 +157,8 @@ bool mti_rank_trainer_held_out(mti_trainer *t, size_t n_bytes, double *nats)
     for (int64_t first = 0; ok && first < all; first += v.rows * data)
         ok = add_windows(&v, first + w->parallel.data_rank * v.rows);
     mti_free(v.ids);
-    const mt_group group = mti_data_group(&w->parallel);
+    const mt_parallel h = mti_filled_in(&w->parallel);
+    const mt_group group = mti_data_group(&h);
     *nats = v.nats;
     return ok && (data == 1 || mti_replicas_sum(t->device, &group, nats));
 }

@@ -588,12 +588,7 @@ bool mti_formula_make(mti_formula *f, const mt_model_config *config, int64_t bat
     *f = (mti_formula){0};
     if (!formula_exists(memory)) return true;
     if (!mti_dims_make(&s, config, batch, seq, memory)) return false;
-    if (parallel && !mti_rank_dims_make(&rank, config, parallel)) return false;
-    if (parallel) {
-        s.rank = &rank;
-        s.seq = seq / rank.context;
-        s.tokens = batch * s.seq;
-    }
+    if (parallel && !mti_rank_dims_make(&rank, &s, parallel)) return false;
     mti_formula_build(f, &s);
     if (parallel) f->n_keys = s.seq * rank.seen;
     f->unexplained = (int64_t)measured - f->bytes;

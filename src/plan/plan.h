@@ -53,9 +53,6 @@ typedef struct mti_rank_dims {
     int64_t thetas;      /* ... each as many times as its layers have rotary angles */
 } mti_rank_dims;
 
-bool mti_rank_dims_make(mti_rank_dims *r, const mt_model_config *config,
-                        const mt_parallel *parallel);
-
 /* config is resolved; q, k and ffn differ from it while mti_derive_formula goes from the textbook
  * to it. `memory` may be NULL: no options. */
 typedef struct mti_dims {
@@ -68,6 +65,8 @@ typedef struct mti_dims {
 
 bool mti_dims_make(mti_dims *s, const mt_model_config *config, int64_t batch, int64_t seq,
                    const mti_memory_options *memory);
+/* Makes r of the whole model's *s, whose sequences become this rank's pieces. */
+bool mti_rank_dims_make(mti_rank_dims *r, mti_dims *s, const mt_parallel *parallel);
 /* The dimensions of a run, which it checks; they borrow *memory, which is set from it. *out is
  * cleared. */
 bool mti_run_dims(mti_dims *s, mti_memory_options *memory, const mt_plan_run *run,

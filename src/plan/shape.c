@@ -61,9 +61,9 @@ int64_t mti_dims_thetas(const mti_dims *s)
     return s->rank ? s->rank->thetas : thetas_of(&s->config, 0, s->config.layers);
 }
 
-bool mti_rank_dims_make(mti_rank_dims *r, const mt_model_config *config,
-                        const mt_parallel *parallel)
+bool mti_rank_dims_make(mti_rank_dims *r, mti_dims *s, const mt_parallel *parallel)
 {
+    const mt_model_config *config = &s->config;
     mti_share share;
     *r = (mti_rank_dims){0};
     if (!mti_share_make(&share, config, parallel, 0)) return false;
@@ -82,6 +82,9 @@ bool mti_rank_dims_make(mti_rank_dims *r, const mt_model_config *config,
         r->last += share.last;
         r->thetas += thetas_of(config, share.from, share.to);
     }
+    s->rank = r;
+    s->seq /= r->context;
+    s->tokens = s->batch * s->seq;
     return true;
 }
 

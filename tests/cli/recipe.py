@@ -163,8 +163,7 @@ def a_rank_needs_others():
             refused([f"--recipe {name} needs --dp or --cp of 2 or more"], "profile", *GPT, *args, "--recipe", name)
         refused([f"--recipe {name} needs --dp"], "sweep", *GPT, "--over", f"recipe=none,{name}")
         refused(["--device meta"], "profile", "gpt", "--dp", 2, "--recipe", name)
-        refused([f"--recipe {name}: is of ranks", "train does not have"] if name == "ddp" else
-                [f"--recipe {name}: sets --", "train does not take"], "train", "--data", __file__, "--recipe", name)
+        refused([f"--recipe {name} needs --dp"], "train", "--data", __file__, "--recipe", name)
         refused(["explain does not take"], "explain", "gpt", "--recipe", name)
         refused(["does not apply to mlp"], "profile", "mlp", "--recipe", name)
     refused(["--amp", "--dtype f32"], "profile", *GPT, "--dp", 2, "--recipe", "zero1", "--amp", "bf16")

@@ -56,7 +56,7 @@ for word in ("2 ranks on cpu", "measured", "predicted", "difference"):
 # ---- how all of them are started wrongly ----
 refused(["--tp 2", "mpirun has started 3"], together(3, *MODEL, "--tp", 2), 2, "3 ranks of 2")
 refused(["mpirun has started 2"], together(2, *MODEL), 2, "nothing to divide")
-refused(["only profile and train"], together(2, "sweep", "gpt"), 2, "a verb without ranks")
+refused(["only profile, with --tp"], together(2, "sweep", "gpt"), 2, "a verb without ranks")
 refused(["unrecognized", "--tpp"], together(2, *MODEL, "--tpp", 2), 2, "an unknown option", 2)
 refused(["--html"], together(2, *MODEL, "--dp", 2, "--html", "x"), 2, "a report of one rank")
 refused(["--rank"], together(2, *MODEL, "--dp", 2, "--rank", 1), 2, "a rank of several")

@@ -136,12 +136,14 @@ typedef struct rank {
 static void begin(rank *r, mt_comm *world, const mt_model_config *c, const mt_parallel *h)
 {
     const mt_adamw_options options = adamw(c);
+    mt_model_config own = *c;
+    if (h->context > 1) own.dropout = 0; /* masks are refused; no file says them */
     r->h = *h;
     r->device = mt_device_open("cpu");
     MTT_NEED(mt_parallel_place(&r->h, world) == MT_OK);
     MTT_NEED(r->device && mt_device_set_threads(r->device, 1) == MT_OK);
     mt_seed(r->device, SEED + 1); /* what is loaded replaces it */
-    MTT_NEED((r->stage = mt_stage_new(r->device, c, &r->h)));
+    MTT_NEED((r->stage = mt_stage_new(r->device, &own, &r->h)));
     MTT_NEED((r->optimizer = mt_adamw_new(mt_stage_stepped(r->stage), &options)));
 }
 
