@@ -90,7 +90,7 @@ equal(len(rows), 6, "published throughputs")
 LONG = os.environ.get("MTT_LONG") == "1"
 for options, microbatch, published, *predicted, ratio in rows if LONG else rows[:1]:
     for preset, figure in zip(("none", "full"), predicted):
-        p = run("fit", *options.split(), "--recipe", "fsdp2", "--seq", 8192, "--gpus-file",
+        p = run("fit", *options.split(), "--cp", 1, "--recipe", "fsdp2", "--seq", 8192, "--gpus-file",
                 PAGE.parent.parent / "examples/gpus.json", "--offload", "none", "--checkpoint", preset, "--json", "-")
         j = json.loads(p.stdout)  # also where nothing fits
         rates = [s["tokens_per_second"] / j["gpus"] for s in j["setups"] if s["microbatch"] == int(microbatch)]
