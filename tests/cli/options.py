@@ -58,6 +58,8 @@ NEEDED = {"inplace": ["--act", "leaky_relu"], "loss-scale": ["--dtype", "f16", "
 NEEDED_BY = {("fit", "utilisation"): [], ("fit", "master-weights"): ["--optimizer", "adamw"],
               ("fit", "gemm-workspace"): [], ("fit", "scratch"): [],
               ("explain", "qlora"): ["--lora-rank", 3, "-v"],  # it shows in weights, op by op
+              # blocks of memory hide what smaller weights save
+              ("sweep", "qlora-double"): ["--lora-rank", 3, "--qlora", "-d", 128],
               ("plan", "svg"): ["--budget", "1GB"], ("plan", "master-weights"): [],
               ("plan", "gemm-workspace"): ["--capacity", "10MB"],
               ("plan", "scratch"): ["--capacity", "10MB"],
