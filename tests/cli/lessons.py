@@ -1,5 +1,6 @@
 """What the lessons quote of the program, and of their own programs in examples/, is what these print: each
-line of it, and each figure of the table of published ones. Pictures are what the programs draw."""
+line of it, and each figure of the table of published ones. Pictures are what the programs draw. Code that names
+its file ("```c src/ops/ops.def") stands there as it is quoted."""
 import functools
 import json
 import os
@@ -11,17 +12,20 @@ import tempfile
 from pathlib import Path
 from lib import check, done, equal, run
 
-LESSONS = Path(__file__).parent.parent.parent / "docs" / "lessons"
+ROOT = Path(__file__).parent.parent.parent
+LESSONS = ROOT / "docs" / "lessons"
 FIGURES = LESSONS.parent / "figures.md"
 # All of their commands but trainings that do not run on meta. "…" in a line is what differs from
 # one machine to the next; "..." is lines left out. A command that runs out of memory ends with status 1.
 QUOTED = ["1-what-is-saved.md", "2-three-numbers.md", "3-a-transformer-block.md", "4-hooks.md", "audit.md", "budget.md",
           "checkpoints.md", "dtypes.md", "expressions.md", "gradients.md", "kv-cache.md", "lora.md", "meta.md",
-          "mixed-precision.md", "optimizer.md", "parallel.md", "planning.md", "slips.md",
+          "mixed-precision.md", "optimizer.md", "own-backend.md", "own-op.md", "parallel.md", "planning.md", "slips.md",
           "spending-less.md", "step.md", "timeline.md", "views.md", "walk.md", "workspaces.md"]
 PICTURES = {"one_tensor": "staircase.svg", "optimizer_steps": "optimizer-steps.svg"}
 
 
+# The backend of own-backend.md, which the program does not find beside itself.
+os.environ["MEMTAPE_TALLY_MODULE"] = str(Path(os.environ["EXAMPLES"]) / "libmemtape-tally.so")
 DRAWN = Path(tempfile.mkdtemp())
 drawn = set()
 
@@ -123,6 +127,11 @@ for name in QUOTED:
         for line in lines:
             wanted = re.compile(re.escape(line).replace("…", ".*"))
             check(any(map(wanted.fullmatch, printed)), f"{name}: {command} does not print: {line}")
+
+
+for page in sorted(LESSONS.glob("*.md")):
+    for file, code in re.findall(r"^```c (\S+)\n(.*?)^```$", page.read_text(), re.S | re.M):
+        check(code and code in (ROOT / file).read_text(), f"{page.name}: not in {file}:\n{code}")
 
 
 def is_either(command, formula, measured, j):
