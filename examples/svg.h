@@ -1,5 +1,5 @@
 /* svg.h: the few shapes of which the lessons' pictures are made. Without a path nothing is drawn.
- */
+ * Each colour has another one for readers whose pages are dark. */
 #ifndef SVG_H
 #define SVG_H
 
@@ -17,7 +17,14 @@ static inline svg svg_begin(const char *path, int width, int height, const char 
         fprintf(s.out,
                 "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" "
                 "font-family=\"system-ui, 'DejaVu Sans', sans-serif\" font-size=\"12\" "
-                "fill=\"#1c2329\">\n<title>%s</title>\n"
+                "fill=\"#1c2329\" role=\"img\">\n<title>%s</title>\n"
+                "<style>@media (prefers-color-scheme: dark) {\n"
+                "[fill=\"#ffffff\"] { fill: #12171c } [fill=\"#1c2329\"] { fill: #e6eaed }\n"
+                "[fill=\"#e3e7ea\"] { fill: #2a333b } [stroke=\"#e3e7ea\"] { stroke: #2a333b }\n"
+                "[fill=\"#a9cdec\"] { fill: #1f4e79 } [fill=\"#f6cf9c\"] { fill: #7a4d16 }\n"
+                "[fill=\"#8b949c\"] { fill: #6f7b86 } [stroke=\"#8b949c\"] { stroke: #6f7b86 }\n"
+                "[fill=\"#1f6fb4\"] { fill: #5aa7e8 } [stroke=\"#1f6fb4\"] { stroke: #5aa7e8 }\n"
+                "}</style>\n"
                 "<rect width=\"100%%\" height=\"100%%\" fill=\"#ffffff\"/>\n",
                 width, height, title);
     return s;

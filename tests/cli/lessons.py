@@ -21,7 +21,8 @@ QUOTED = ["1-what-is-saved.md", "2-three-numbers.md", "3-a-transformer-block.md"
           "checkpoints.md", "dtypes.md", "expressions.md", "gradients.md", "kv-cache.md", "lora.md", "meta.md",
           "mixed-precision.md", "optimizer.md", "own-backend.md", "own-op.md", "parallel.md", "planning.md", "slips.md",
           "spending-less.md", "step.md", "timeline.md", "views.md", "walk.md", "workspaces.md"]
-PICTURES = {"one_tensor": "staircase.svg", "optimizer_steps": "optimizer-steps.svg"}
+PICTURES = {"one_tensor": "staircase.svg", "optimizer_steps": "optimizer-steps.svg", "walk": "tape.svg",
+            "gelu_or_relu": "storages.svg", "views": "views.svg"}
 
 
 # The backend of own-backend.md, which the program does not find beside itself.
