@@ -141,7 +141,7 @@ mt_optimizer *mt_adafactor_new(mt_module *m, const mt_adafactor_options *options
         !in_range("adafactor", "eps2", options->eps2, INFINITY) ||
         !in_range("adafactor", "weight_decay", options->weight_decay, INFINITY))
         return NULL;
-    if (options->clip && !(options->clip >= 1 && options->clip < INFINITY))
+    if (options->clip != 0 && !(options->clip >= 1 && options->clip < INFINITY))
         return mti_fail_null(MT_ERR_ARGUMENT, "adafactor: clip is %g; need 1 <= clip < inf, or 0",
                              options->clip);
     if (!has_whole_matrices(m)) return NULL;
