@@ -131,7 +131,7 @@ static void check_part(const weights_job *job, const mt_parallel *h, mt_device *
     mt_module *m = mt_rank_new(device, job->config, h, part);
     mt_module *shaped = mt_rank_new(meta, job->config, &plain, part);
     const mt_named_tensor *list;
-    size_t n;
+    size_t n = 0;
     MTT_NEED(m && shaped && mt_module_params(m, &list, &n) == MT_OK && n > 4);
     for (size_t i = 0; i < n; i++) {
         const char *name = list[i].name;
