@@ -98,8 +98,8 @@ MT_API mt_status mt_stage_step(mt_stage *stage, mt_optimizer *optimizer, double 
                                double *norm);
 
 /* Forward alone of one batch of this data rank, of which it has its piece of the positions, without
- * a tape and without dropout: *loss is the piece's mean; 0 without data. Every rank calls it, and
- * those that share layers give the same batch. Of one stage. */
+ * a tape and without dropout: *loss is the piece's mean, on every stage; 0 without data. Every rank
+ * calls it, and those that share layers or are stages give the same batch. */
 MT_API mt_status mt_stage_evaluate(mt_stage *stage, mt_tensor *tokens, mt_tensor *targets,
                                    double *loss);
 

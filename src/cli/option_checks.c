@@ -1,5 +1,6 @@
 /* option_checks.c: options that depend on each other. */
 #include <math.h>
+#include <stddef.h>
 #include <string.h>
 #include "cli/launch.h"
 #include "cli/option_rows.h"
@@ -143,27 +144,49 @@ bool mti_is_rank(const mti_options *o)
     return false;
 }
 
-void mti_rank_defaults(mti_options *o)
+/* In train a microbatch is one of the batches whose gradients a step sums. */
+static bool name_accumulated(mti_options *o)
+{
+    if (o->verb != MTI_TRAIN || !o->given[MTI_O_MICROBATCHES]) return true;
+    const int64_t n = o->workload.parallel.microbatches;
+    if (o->given[MTI_O_ACCUMULATE])
+        return mti_options_refuse(o,
+                                  "--microbatches %lld and --accumulate %lld: in train they are "
+                                  "the same number; give one of the two",
+                                  (long long)n, (long long)o->train.accumulate);
+    o->train.accumulate = n;
+    o->given[MTI_O_ACCUMULATE] = true;
+    return true;
+}
+
+bool mti_rank_defaults(mti_options *o)
 {
     o->workload.ranked = mti_is_rank(o);
     if (o->workload.ranked && !o->given[MTI_O_OPTIMIZER]) o->workload.optimizer = MTI_OPT_ADAMW;
+    return name_accumulated(o);
 }
 
 static int64_t at_least_1(int64_t n) { return n ? n : 1; }
+
+static bool count_ranks(mti_options *o, int64_t *of_a_stage, int64_t *all)
+{
+    const mt_parallel *h = &o->workload.parallel;
+    return (!__builtin_mul_overflow(at_least_1(h->tensor), at_least_1(h->context), of_a_stage) &&
+            !__builtin_mul_overflow(*of_a_stage, at_least_1(h->data), of_a_stage) &&
+            !__builtin_mul_overflow(*of_a_stage, at_least_1(h->pipeline), all)) ||
+           mti_options_refuse(o, "--tp, --cp, --dp, --pp: more ranks than can be counted");
+}
 
 /* --rank says which stage and which piece, too; other ranks differ in nothing that is measured.
  * The last piece's rank needs most: its queries see all keys. */
 static bool place_rank(mti_options *o)
 {
     mt_parallel *h = &o->workload.parallel;
-    int64_t of_a_stage, all;
+    int64_t of_a_stage = 0, all = 0;
     if (o->given[MTI_O_RANK] && o->given[MTI_O_STAGE])
         return mti_options_refuse(o, "--rank: --stage is given, too; give one of the two");
     const int64_t t = at_least_1(h->tensor), c = at_least_1(h->context);
-    if (__builtin_mul_overflow(t, c, &of_a_stage) ||
-        __builtin_mul_overflow(of_a_stage, at_least_1(h->data), &of_a_stage) ||
-        __builtin_mul_overflow(of_a_stage, at_least_1(h->pipeline), &all))
-        return mti_options_refuse(o, "--tp, --cp, --dp, --pp: more ranks than can be counted");
+    if (!count_ranks(o, &of_a_stage, &all)) return false;
     o->workload.rank = o->given[MTI_O_RANK] ? o->rank : h->stage * of_a_stage + (c - 1) * t;
     if (o->workload.rank >= all && o->given[MTI_O_RANK])
         return mti_options_refuse(o, "--rank %lld: there are %lld ranks; need 0 to %lld",
@@ -183,6 +206,36 @@ bool mti_check_factored(mti_options *o)
                                  "0, or another optimizer");
 }
 
+/* One process cannot be several ranks, but tells how to start them. */
+static bool refuse_one_process(mti_options *o)
+{
+    static const struct {
+        mti_option id;
+        size_t at;
+    } counts[] = {{MTI_O_TP, offsetof(mt_parallel, tensor)},
+                  {MTI_O_PP, offsetof(mt_parallel, pipeline)},
+                  {MTI_O_CP, offsetof(mt_parallel, context)},
+                  {MTI_O_DP, offsetof(mt_parallel, data)}};
+    char words[96] = "";
+    int64_t of_a_stage = 0, all = 0;
+    if (!count_ranks(o, &of_a_stage, &all)) return false;
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        const char *field = (const char *)&o->workload.parallel + counts[i].at;
+        size_t n = strlen(words);
+        if (o->given[counts[i].id])
+            snprintf(words + n, sizeof words - n, " --%s %lld",
+                     mti_option_row_of(counts[i].id)->name, (long long)*(const int64_t *)field);
+    }
+    if (all == 1)
+        return mti_options_refuse(o, "--tp, --pp, --cp, --dp: they divide training among 2 ranks "
+                                     "or more, and ask for 1; leave them out, and --microbatches "
+                                     "is --accumulate");
+    return mti_options_refuse(o,
+                              "--tp, --pp, --cp, --dp: training takes all ranks at once; start "
+                              "them with: mpirun -n %lld memtape train%s ...",
+                              (long long)all, words);
+}
+
 /* What ranks cannot do yet when they train, and why. */
 static bool check_training_ranks(mti_options *o)
 {
@@ -200,22 +253,23 @@ static bool check_training_ranks(mti_options *o)
         {MTI_O_LIVE, "shows one device, and each rank has its own"},
     };
     const mti_workload *w = &o->workload;
-    int64_t t = at_least_1(w->parallel.tensor), d = at_least_1(w->parallel.data);
-    if (mti_launch_get().ranks == 1)
-        return mti_options_refuse(o,
-                                  "--tp, --dp: training takes all ranks at once; start them with: "
-                                  "mpirun -n %lld memtape train --tp %lld --dp %lld ...",
-                                  (long long)(t * d), (long long)t, (long long)d);
+    int64_t d = at_least_1(w->parallel.data);
+    if (mti_launch_get().ranks == 1) return refuse_one_process(o);
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
         if (o->given[refused[i].id])
-            return mti_options_refuse(o, "--%s, with --tp or --dp: %s",
+            return mti_options_refuse(o, "--%s, among ranks: %s",
                                       mti_option_row_of(refused[i].id)->name, refused[i].reason);
     if (w->optimizer == MTI_OPT_ADAFACTOR || w->optimizer == MTI_OPT_ADAMW_8BIT)
         return mti_options_refuse(o,
-                                  "--optimizer %s, with --tp or --dp: a part of a matrix has other "
+                                  "--optimizer %s, among ranks: a part of a matrix has other "
                                   "rows, columns and blocks than the whole, so its steps would be "
                                   "others; give sgd, sgd-momentum, adamw or adamw-16bit",
                                   mti_choice_name(&mti_optimizers, (int)w->optimizer));
+    if (w->parallel.context > 1 && w->config.dropout > 0 && strcmp(w->device.kind, "meta") != 0)
+        return mti_options_refuse(o,
+                                  "--cp %lld with --dropout %g: the masks of attention's weights "
+                                  "would not be those of one process; give --dropout 0",
+                                  (long long)w->parallel.context, w->config.dropout);
     return w->batch % d == 0 ||
            mti_options_refuse(o, "--batch %lld is divided among --dp %lld; need a multiple",
                               (long long)w->batch, (long long)d);
@@ -276,6 +330,7 @@ bool mti_check_rank(mti_options *o)
     if (!w->ranked) return true;
     if (!(o->verb == MTI_TRAIN ? check_training_ranks(o) : check_profiled_rank(o))) return false;
     w->parallel.zero = (int)o->zero;
+    if (o->verb == MTI_TRAIN) w->parallel.microbatches = o->train.accumulate;
     if (!mti_check_factored(o) || !check_pieces(o) || (o->verb != MTI_TRAIN && !place_rank(o)))
         return false;
     return mt_parallel_check(&w->parallel, &w->config) == MT_OK || mti_options_refuse_as(o, "");

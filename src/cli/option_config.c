@@ -204,7 +204,7 @@ bool mti_options_complete(mti_options *o)
             o->verb == MTI_EXPLAIN ? "; or --expr" : "");
     if (o->verb == MTI_TRAIN && o->train.from && o->resume)
         return mti_options_refuse(o, "--from and --resume: each names a model; give one of them");
-    mti_rank_defaults(o);
+    if (!mti_rank_defaults(o)) return false;
     if (o->verb == MTI_TRAIN && (o->resume || o->train.from)) /* the model is in the file */
         return mti_check_used_so_far(o);
     if (!mti_verb_builds(o->verb)) return mti_check_used(o);

@@ -128,7 +128,7 @@ bool mti_check_used_in_rows(mti_options *o, const mti_sweep_rows *rows);
 bool mti_check_device(mti_options *o);
 bool mti_check_memory(mti_options *o);
 /* What a rank has unless told otherwise: AdamW, with f32 masters of 16-bit parameters. */
-void mti_rank_defaults(mti_options *o);
+bool mti_rank_defaults(mti_options *o);
 bool mti_check_rank(mti_options *o);
 /* Adafactor steps matrices, and ZeRO leaves pieces. */
 bool mti_check_factored(mti_options *o);

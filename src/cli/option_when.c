@@ -94,7 +94,8 @@ static const struct condition {
 } conditions[MTI_CONDITION_COUNT] = {
     [MTI_IF_RANKED] = {mti_is_rank, " needs --tp, --pp, --cp or --dp: there is only one rank"},
     [MTI_IF_RANKS_TRAIN] = {ranks_train,
-                            " needs --tp or --dp: it is the memory of ranks that train together"},
+                            " needs --tp, --pp, --cp or --dp: it is the memory of ranks that "
+                            "train together"},
     [MTI_IF_ALONE] =
         {alone, ": is of the whole model, and --tp, --pp, --cp, --dp ask for one rank's part"},
     [MTI_IF_ONE_FORWARD] = {one_forward,
@@ -204,7 +205,7 @@ bool mti_check_used(mti_options *o)
     (UINT64_C(1) << MTI_IF_LEARNS | UINT64_C(1) << MTI_IF_DRAWS | UINT64_C(1) << MTI_IF_THREADS |  \
      UINT64_C(1) << MTI_IF_SAVES | UINT64_C(1) << MTI_IF_NO_FILE |                                 \
      UINT64_C(1) << MTI_IF_SHARED_LAYERS | UINT64_C(1) << MTI_IF_OTHER_DATA |                      \
-     UINT64_C(1) << MTI_IF_RANKS_TRAIN)
+     UINT64_C(1) << MTI_IF_RANKS_TRAIN | UINT64_C(1) << MTI_IF_STAGED)
 
 bool mti_check_used_so_far(mti_options *o) { return check(o, OF_THE_COMMAND, false); }
 

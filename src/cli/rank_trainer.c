@@ -1,6 +1,6 @@
 /* rank_trainer.c: one of several ranks that train together: its part of the model, its sequences of
  * each batch. */
-#include <math.h>
+#include <string.h>
 #include "cli/rank_trainer.h"
 #include "cli/run_file.h"
 #include "memtape/ops.h"
@@ -12,7 +12,8 @@
 static bool begin_forward(void *user, bool first)
 {
     mti_trainer *t = user;
-    t->under_ledger = first && t->ledger && !mt_ledger_count(t->ledger); /* the first step's */
+    t->under_ledger = t->ledger && t->ledger_forwards < t->stage->schedule.ahead;
+    if (t->under_ledger) t->ledger_forwards++;
     if (mt_set_phase("forward") != MT_OK) return false;
     if (t->under_ledger && mt_ledger_begin(t->ledger) != MT_OK) return false;
     if (mti_memory_hooks_begin(&t->memory_hooks, first)) return true;
@@ -30,7 +31,8 @@ static bool end_forward(void *user)
 
 static bool attach(mti_trainer *t)
 {
-    bool ok = mti_memory_hooks_make(&t->memory_hooks, &t->workload.memory, t->device, 1);
+    bool ok = mti_memory_hooks_make(&t->memory_hooks, &t->workload.memory, t->device,
+                                    t->stage->schedule.ahead);
     mt_module *part;
     for (int64_t i = 0; ok && (part = mt_stage_part(t->stage, i)); i++)
         ok = mti_memory_hooks_attach(&t->memory_hooks, part);
@@ -72,17 +74,32 @@ static mt_tensor *tensor_of(const mti_trainer *t, int64_t rows, int64_t seq, con
                         (size_t)(rows * seq) * sizeof *ids);
 }
 
-/* This rank's sequences of batch `part` of the step. */
+/* How much of a sequence this rank has. */
+static int64_t piece_length(const mti_workload *w)
+{
+    return w->seq / (w->parallel.context ? w->parallel.context : 1);
+}
+
+/* ids[rows,seq] becomes [rows,length]: the piece of each row that this rank has. */
+static void keep_piece(const mti_workload *w, int64_t rows, int64_t *ids)
+{
+    const int64_t length = piece_length(w), from = w->parallel.context_rank * length;
+    for (int64_t i = 0; i < rows && length < w->seq; i++)
+        memmove(ids + i * length, ids + i * w->seq + from, (size_t)length * sizeof *ids);
+}
+
+/* This rank's piece of its sequences of batch `part` of the step. */
 static bool make_part(const mti_trainer *t, int64_t part, size_t *starts, mt_tensor **tokens,
                       mt_tensor **targets)
 {
     const mti_workload *w = &t->workload;
-    int64_t rows = w->batch / n_data(w);
+    int64_t rows = w->batch / n_data(w), length = piece_length(w);
     mti_batch_starts(t, part, starts);
     int64_t *ids =
         mti_batch_ids(t->corpus->train, rows, w->seq, starts + w->parallel.data_rank * rows);
-    *tokens = ids ? tensor_of(t, rows, w->seq, ids) : NULL;
-    *targets = ids ? tensor_of(t, rows, w->seq, ids + rows * w->seq) : NULL;
+    if (ids) keep_piece(w, 2 * rows, ids);
+    *tokens = ids ? tensor_of(t, rows, length, ids) : NULL;
+    *targets = ids ? tensor_of(t, rows, length, ids + rows * length) : NULL;
     mti_free(ids);
     return *tokens && *targets;
 }
@@ -105,9 +122,9 @@ bool mti_rank_trainer_backward(mti_trainer *t, double *loss)
 
 #define EVAL_BATCH 16 /* windows at a time, of all data ranks together */
 
-/* This rank's windows of held-out text, of at most seq bytes each. All data ranks run as many
- * forwards of as many windows, as ZeRO 3 gathers in each; of what is beyond the text nothing
- * counts. */
+/* This rank's windows of held-out text, of at most seq bytes each, and its piece of them. All data
+ * ranks run as many forwards of as many windows, as ZeRO 3 gathers in each; of what is beyond the
+ * text nothing counts. */
 typedef struct windows {
     const mti_trainer *t;
     size_t n_bytes; /* to predict, of all ranks */
@@ -117,31 +134,31 @@ typedef struct windows {
 } windows;
 
 /* Window `nth`, as row i: what it does not have is ignored. */
-static int64_t fill_row(const windows *v, int64_t i, int64_t nth)
+static void fill_row(const windows *v, int64_t i, int64_t nth)
 {
-    int64_t seq = v->t->workload.seq, n = v->rows * seq, counted = 0;
+    int64_t seq = v->t->workload.seq, n = v->rows * seq;
     for (int64_t k = 0; k < seq; k++) {
         size_t at = (size_t)(nth * seq + k);
         bool there = at < v->n_bytes;
         const unsigned char *text = v->t->corpus->held + (there ? at : 0);
         v->ids[i * seq + k] = there ? text[0] : 0;
         v->ids[n + i * seq + k] = there ? text[1] : MT_IGNORE;
-        counted += there;
     }
-    return counted;
 }
 
 static bool add_windows(windows *v, int64_t first)
 {
     const mti_workload *w = &v->t->workload;
-    int64_t counted = 0;
+    int64_t length = piece_length(w), n = v->rows * length, counted = 0;
+    int64_t *targets = v->ids + n;
     double loss = 0;
-    for (int64_t i = 0; i < v->rows; i++) counted += fill_row(v, i, first + i);
-    if (!counted) v->ids[v->rows * w->seq] = 0; /* a mean needs one; it is not added */
-    MT_AUTO mt_tensor *tokens = tensor_of(v->t, v->rows, w->seq, v->ids);
-    MT_AUTO mt_tensor *targets = tensor_of(v->t, v->rows, w->seq, v->ids + v->rows * w->seq);
-    if (!tokens || !targets || mt_stage_evaluate(v->t->stage, tokens, targets, &loss) != MT_OK)
-        return false;
+    for (int64_t i = 0; i < v->rows; i++) fill_row(v, i, first + i);
+    keep_piece(w, 2 * v->rows, v->ids);
+    for (int64_t i = 0; i < n; i++) counted += targets[i] != MT_IGNORE;
+    if (!counted) targets[0] = 0; /* a mean needs one; it is not added */
+    MT_AUTO mt_tensor *x = tensor_of(v->t, v->rows, length, v->ids);
+    MT_AUTO mt_tensor *y = tensor_of(v->t, v->rows, length, targets);
+    if (!x || !y || mt_stage_evaluate(v->t->stage, x, y, &loss) != MT_OK) return false;
     if (counted) v->nats += loss * (double)counted;
     return true;
 }
@@ -160,7 +177,7 @@ bool mti_rank_trainer_held_out(mti_trainer *t, size_t n_bytes, double *nats)
     const mt_parallel h = mti_filled_in(&w->parallel);
     const mt_group group = mti_data_group(&h);
     *nats = v.nats;
-    return ok && (data == 1 || mti_replicas_sum(t->device, &group, nats));
+    return ok && mti_replicas_sum(t->device, &group, nats);
 }
 
 /* ---- what two steps take ---- */

@@ -15,8 +15,10 @@ bool mti_train_ranks_place(mti_options *o, mti_rank_figures *f)
     const mt_parallel *h = &w->parallel;
     if (mt_parallel_place(&w->parallel, o->world) != MT_OK) return false;
     w->rank = mt_comm_group(o->world).rank;
-    *f = (mti_rank_figures){
-        .rank = w->rank, .tensor_rank = h->tensor_rank, .data_rank = h->data_rank};
+    *f = (mti_rank_figures){.rank = w->rank,
+                            .tensor_rank = h->tensor_rank,
+                            .data_rank = h->data_rank,
+                            .stage = h->stage};
     return true;
 }
 
@@ -79,12 +81,19 @@ bool mti_train_ranks_end_early(mt_comm *world, int *signalled, bool *ends)
 
 void mti_train_ranks_introduce(const mti_workload *w)
 {
-    const mt_parallel *h = &w->parallel;
-    int64_t t = h->tensor ? h->tensor : 1, d = h->data ? h->data : 1;
+    const mt_parallel h = mti_filled_in(&w->parallel);
     printf("ranks  %lld: %lld share each layer%s, %lld have %lld of the %lld sequences each",
-           (long long)(t * d), (long long)t, h->sequence ? " and the sequence" : "", (long long)d,
-           (long long)(w->batch / d), (long long)w->batch);
-    if (h->zero) printf("; ZeRO %d", h->zero);
+           (long long)(h.tensor * h.context * h.data * h.pipeline), (long long)h.tensor,
+           h.sequence ? " and the sequence" : "", (long long)h.data, (long long)(w->batch / h.data),
+           (long long)w->batch);
+    if (h.context > 1)
+        printf(", %lld have %lld of the %lld bytes of each", (long long)h.context,
+               (long long)(w->seq / h.context), (long long)w->seq);
+    if (h.pipeline > 1)
+        printf(", %lld have %lld of the %lld layers each", (long long)h.pipeline,
+               (long long)(w->config.layers / h.pipeline), (long long)w->config.layers);
+    if (h.interleave > 1) printf(" in %lld parts", (long long)h.interleave);
+    if (h.zero) printf("; ZeRO %d", h.zero);
     printf("\n");
 }
 
@@ -119,7 +128,7 @@ bool mti_train_ranks_report(const mti_options *o, mti_rank_figures *f, const mti
     mt_group group = mt_comm_group(o->world);
     json_t *object = NULL;
     f->n_params = t->stage->n_params;
-    f->sent = mt_comm_sent(h->tensor_comm) + mt_comm_sent(h->data_comm);
+    f->sent = mti_parallel_sent(h);
     mti_rank_figures *all = mti_calloc((size_t)group.ranks, sizeof *all);
     bool ok = all && mti_comm_share(o->world, f, sizeof *f, all) &&
               (!o->json || mti_together_gather(o->world, rank_json(f, t), &object));

@@ -27,8 +27,9 @@ typedef struct mti_trainer {
     mt_module *model;         /* NULL for one of several ranks, which has ... */
     mt_stage *stage;          /* ... a part of it (rank_trainer.h) */
     mt_comm *world;           /* of all ranks, borrowed */
-    mt_ledger *ledger;        /* of a rank: for the first forward; NULL: none */
-    bool under_ledger;        /* now */
+    mt_ledger *ledger;       /* of a rank: for the forwards before the first backward; NULL: none */
+    int64_t ledger_forwards; /* those that it has seen */
+    bool under_ledger;       /* now */
     mt_optimizer *optimizer;
     mti_memory_hooks memory_hooks;
     mt_step_graph *graph[2]; /* of a step's first batch, and of those that add to its gradients */

@@ -28,7 +28,7 @@ bool mti_rank_run_predict(mti_rank_run *r, const mti_workload *w, const char *ad
     return true;
 }
 
-static uint64_t sent_by(const mt_parallel *h)
+uint64_t mti_parallel_sent(const mt_parallel *h)
 {
     return mt_comm_sent(h->tensor_comm) + mt_comm_sent(h->context_comm) +
            mt_comm_sent(h->data_comm) + mt_comm_sent(h->pipeline_comm) + mt_comm_sent(h->ends_comm);
@@ -36,10 +36,10 @@ static uint64_t sent_by(const mt_parallel *h)
 
 bool mti_rank_run_measure(mti_rank_run *r, const mti_workload *w, const char *advice)
 {
-    uint64_t before = sent_by(&w->parallel);
+    uint64_t before = mti_parallel_sent(&w->parallel);
     if (!mti_profile_make(&r->measured, w, advice, false)) return false;
     note(r->figures.measured, &r->measured.measured);
-    r->figures.sent = sent_by(&w->parallel) - before;
+    r->figures.sent = mti_parallel_sent(&w->parallel) - before;
     r->figures.seconds = r->measured.measured.steady.seconds;
     return true;
 }

@@ -29,6 +29,8 @@ typedef struct mti_rank_run {
 bool mti_rank_run_predict(mti_rank_run *r, const mti_workload *w, const char *advice);
 /* Runs it, with the others. */
 bool mti_rank_run_measure(mti_rank_run *r, const mti_workload *w, const char *advice);
+/* What this rank has sent to others of all groups. */
+uint64_t mti_parallel_sent(const mt_parallel *parallel);
 /* By how many bytes measured and predicted figures differ: 0, or something is wrong. */
 size_t mti_rank_run_difference(const mti_rank_figures *f);
 void mti_rank_run_free(mti_rank_run *r);

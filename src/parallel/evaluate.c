@@ -1,14 +1,12 @@
 /* evaluate.c: the loss of ranks on a batch that they do not learn from. */
 #include "memtape/ops.h"
 #include "nn/nn.h"
+#include "ops/ops.h"
 #include "parallel/parallel.h"
 
 static bool check(const mt_stage *s, const mt_tensor *tokens, const mt_tensor *targets)
 {
     const mti_share *share = s->shares;
-    if (share->parallel.pipeline > 1)
-        return mti_fail_bool(MT_ERR_UNSUPPORTED, "stage_evaluate: %lld stages; need 1",
-                             (long long)share->parallel.pipeline);
     if (!mti_is_whole(share->whole.kind))
         return mti_fail_bool(MT_ERR_UNSUPPORTED,
                              "stage_evaluate: a block has no loss; need gpt, bert or llama");
@@ -18,19 +16,37 @@ static bool check(const mt_stage *s, const mt_tensor *tokens, const mt_tensor *t
            mti_check_length("stage_evaluate", share, mt_shape(tokens)[1] * share->parallel.context);
 }
 
+static void set_training(const mt_stage *s, bool training)
+{
+    for (int64_t i = 0; i < s->schedule.n_parts; i++) mt_module_set_training(s->parts[i], training);
+}
+
+/* This stage's parts, one after the other: the batch passes through all stages once for each.
+ * *loss: of the stage that has it, else 0. */
+static bool run_parts(const mt_stage *s, mt_tensor *tokens, mt_tensor *targets, double *loss)
+{
+    const int64_t n = s->schedule.n_parts;
+    bool ok = true;
+    for (int64_t i = 0; ok && i < n; i++) {
+        MT_AUTO mt_tensor *y = mti_stage_run(s, i, tokens, targets);
+        ok = y != NULL;
+        if (ok && s->shares[i].last && mt_device_has_data(s->device)) *loss = mt_item(y);
+    }
+    return ok && mt_comm_settle(s->shares->parallel.pipeline_comm) == MT_OK;
+}
+
 mt_status mt_stage_evaluate(mt_stage *s, mt_tensor *tokens, mt_tensor *targets, double *loss)
 {
     if (!mti_given(s, "stage_evaluate", "the stage") || !check(s, tokens, targets))
         return mt_last_status();
-    mt_module *part = s->parts[0];
-    bool grad = mt_set_grad_mode(false), training = mt_module_training(part);
-    mt_module_set_training(part, false);
-    mt_tensor *y = mt_forward(part, tokens);
-    mt_set(&y, mti_rank_loss(s->shares, y, targets));
-    mt_module_set_training(part, training);
+    const mt_group stages = mti_stages(&s->shares->parallel);
+    bool grad = mt_set_grad_mode(false), training = mt_module_training(s->parts[0]);
+    double mean = 0;
+    set_training(s, false);
+    bool ok = run_parts(s, tokens, targets, &mean);
+    set_training(s, training);
     mt_set_grad_mode(grad);
-    if (y && loss) *loss = mt_device_has_data(s->device) ? mt_item(y) : 0;
-    bool ok = y != NULL;
-    mt_release(y);
+    ok = ok && mti_replicas_sum(s->device, &stages, &mean);
+    if (ok && loss) *loss = mean;
     return ok ? MT_OK : mt_last_status();
 }

@@ -249,6 +249,10 @@ bool mti_stage_make(mti_stage *s, mt_device *device, const mt_model_config *conf
                     const mt_parallel *parallel, int64_t seq, const mt_lora_options *lora);
 void mti_stage_free(mti_stage *s);
 
+/* Forward of one part for a microbatch, from its tokens or from what the stage before sends: what
+ * goes to the next stage or, of the model's last part, the loss. */
+mt_tensor *mti_stage_run(const mt_stage *s, int64_t part, mt_tensor *tokens, mt_tensor *targets);
+
 /* mt_rank_new, with adapters. */
 mt_module *mti_rank_new(mt_device *device, const mt_model_config *config,
                         const mt_parallel *parallel, int64_t part, const mt_lora_options *lora);

@@ -43,20 +43,20 @@ typedef struct turns {
                             * NULL: in the order of these forwards */
 } turns;
 
-static mt_tensor *input_of(const turns *t, const mti_share *share, mti_turn turn)
+static mt_tensor *input_of(const mt_stage *s, int64_t part, mt_tensor *tokens)
 {
-    mt_tensor *tokens = t->tokens[turn.micro];
+    const mti_share *share = &s->shares[part];
     if (share->first) return mt_retain(tokens);
-    return mt_rank_wire(t->stage->parts[turn.part], t->stage->device, mt_shape(tokens)[0],
+    return mt_rank_wire(s->parts[part], s->device, mt_shape(tokens)[0],
                         mt_shape(tokens)[1] * share->parallel.context);
 }
 
-static mt_tensor *run(const turns *t, const mti_share *share, mti_turn turn)
+mt_tensor *mti_stage_run(const mt_stage *s, int64_t part, mt_tensor *tokens, mt_tensor *targets)
 {
-    MT_AUTO mt_tensor *x = input_of(t, share, turn);
-    mt_tensor *y = x ? mt_forward(t->stage->parts[turn.part], x) : NULL;
-    if (!share->last || mt_scope_push("loss") != MT_OK) return y;
-    mt_set(&y, mti_rank_loss(share, y, t->targets[turn.micro]));
+    MT_AUTO mt_tensor *x = input_of(s, part, tokens);
+    mt_tensor *y = x ? mt_forward(s->parts[part], x) : NULL;
+    if (!s->shares[part].last || mt_scope_push("loss") != MT_OK) return y;
+    mt_set(&y, mti_rank_loss(&s->shares[part], y, targets));
     mt_scope_pop();
     return y;
 }
@@ -98,7 +98,8 @@ static bool forward(turns *t, int64_t k)
     const mti_share *share = &t->stage->shares[turn.part];
     const mti_stage_hooks *hooks = &t->stage->hooks;
     if (!begin_draws(t, turn) || (hooks->begin && !hooks->begin(hooks->user, k == 0))) return false;
-    mt_tensor *y = t->outputs[k] = run(t, share, turn);
+    mt_tensor *y = t->outputs[k] =
+        mti_stage_run(t->stage, turn.part, t->tokens[turn.micro], t->targets[turn.micro]);
     if (hooks->begin && !hooks->end(hooks->user)) return false;
     if (y && share->last && mt_device_has_data(t->stage->device)) t->loss += mt_item(y);
     return y && mt_set_category(y, MT_OUTPUT) == MT_OK;

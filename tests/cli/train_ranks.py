@@ -21,8 +21,9 @@ with open(TEXT, "w") as out:
     out.write(" ".join(words[(i * i + i // 7) % 50] for i in range(4000)))
 
 STEPS = 50
-SMALL = ["train", "--data", TEXT, "--steps", STEPS, "-b", 4, "-s", 32, "-d", 32, "-a", 4, "-l", 2,
-         "--dropout", 0.1, "--accumulate", 2, "--lr", 0.003, "--clip", 0.5, "--eval-every", 25]
+SINGLE = ["train", "--data", TEXT, "--steps", STEPS, "-b", 4, "-s", 32, "-d", 32, "-a", 4, "-l", 2,
+          "--dropout", 0.1, "--lr", 0.003, "--clip", 0.5, "--eval-every", 25]
+SMALL = [*SINGLE, "--accumulate", 2]
 # The last of four printed decimals. The largest difference of the last losses that was seen was 2e-6.
 ROUNDING = 1.01e-4
 
@@ -76,6 +77,7 @@ def curves():
     few = alone(*short)
     for n, *division in ((2, "--dp", 2, "--zero", 3), (2, "--tp", 2, "--checkpoint", "full")):
         close(trained(n, *SMALL, *short, *division)[0], few, " ".join(map(str, division)))
+    staged(short)
     if not LONG:
         return
     for n, *division in ((4, "--tp", 4), (2, "--tp", 2, "--sp"), (4, "--dp", 4), (4, "--dp", 4, "--zero", 1),
@@ -87,6 +89,31 @@ def curves():
         close(trained(n, *SMALL, *division)[0], other, " ".join(map(str, division)))
     llama = ["--preset", "llama-tiny", "-d", 32, "-a", 4, "-l", 2, "--ffn", 48, "--kv-heads", 2]
     close(trained(4, *SMALL, *llama, "--tp", 2, "--dp", 2, "--sp", "--zero", 3)[0], alone(*llama), "llama")
+
+
+# Interleaved stages need as many layers as they have parts, and pieces of sequences draw no masks.
+DEEP, DRY = ["-l", 4], ["--dropout", 0]
+
+
+def staged(short):
+    """Pipelines, and pieces of sequences: --microbatches is one process's --accumulate."""
+    cases = [(4, DEEP, short, "--pp", 2, "--interleave", 2, "--dp", 2, "--zero", 1, "--checkpoint", "full"),
+             (2, DRY, short, "--cp", 2), (4, DRY, short, "--cp", 2, "--pp", 2, "--offload", "cpu")]
+    if LONG:
+        cases += [(n, more, [], *division) for n, more, *division in (
+            (2, [], "--pp", 2), (4, DEEP, "--pp", 4, "--checkpoint", "selective"), (2, DEEP, "--pp", 2, "--interleave", 2),
+            (4, [], "--pp", 2, "--dp", 2, "--zero", 2), (4, [], "--pp", 2, "--dp", 2, "--zero", 3), (2, [], "--pp", 2, "--compress", "seed"),
+            (4, [], "--pp", 2, "--tp", 2, "--sp"), (2, DRY, "--cp", 2, "--checkpoint", "full"),
+            (4, DRY, "--cp", 4, "--zero", 3), (4, DRY, "--cp", 2, "--dp", 2, "--zero", 1), (4, DRY, "--cp", 2, "--tp", 2, "--sp"),
+            (8, [], "--pp", 2, "--tp", 2, "--sp", "--dp", 2, "--zero", 2),
+            (8, [*DEEP, *DRY], "--pp", 2, "--interleave", 2, "--cp", 2, "--dp", 2, "--zero", 1),
+            (8, [*DEEP, *DRY], "--pp", 4, "--cp", 2, "--zero", 3))]
+    alones = {}
+    for n, more, length, *division in cases:
+        words = tuple(map(str, [*more, *length]))
+        alones[words] = alones.get(words) or alone(*words, "--accumulate", 4)
+        named = f"{n} ranks: {' '.join(map(str, division))}"
+        close(trained(n, *SINGLE, *words, "--microbatches", 4, *division, what=named)[0], alones[words], named)
 
 
 # Sums of 16-bit products differ among divisions, so these are not held to one process's curve.
@@ -106,7 +133,7 @@ def content(name):
         return f.read()
 
 
-def saving(name, *own, steps=16, n=1):
+def saving(name, *own, n=1):
     """Trains with a file each 4 steps in a folder of this name; returns the curve."""
     os.makedirs(inside(name), exist_ok=True)
     more = [*own, "--save", inside(name), "--save-every", 4]
@@ -123,17 +150,22 @@ def rest(whole, after):
 
 # One file whatever the ranks: each goes on from what others wrote as one process would.
 def files():
-    new = [*SMALL, "--steps", 16, "--eval-every", 0]
+    new = [*SMALL, "--steps", 20, "--eval-every", 0]
     resume = lambda name, step: ["train", "--data", TEXT, "--resume", inside(name, f"step-{step}.safetensors")]
     one = saving("one", *new)
     close(saving("tp", *resume("one", 4), "--tp", 2, "--sp", n=2), rest(one, 4), "one process, then tp 2")
-    close(saving("dp", *resume("tp", 8), "--dp", 4, "--zero", 3, n=4), rest(one, 8), "tp 2, then dp 4, zero 3")
-    close(saving("back", *resume("dp", 12)), rest(one, 12), "dp 4, zero 3, then one process")
+    close(saving("pp", *resume("tp", 8), "--pp", 2, "--dp", 2, n=4), rest(one, 8), "tp 2, then pp 2, dp 2")
+    close(saving("dp", *resume("pp", 12), "--dp", 4, "--zero", 3, n=4), rest(one, 12), "pp 2, then dp 4, zero 3")
+    close(saving("back", *resume("dp", 16)), rest(one, 16), "dp 4, zero 3, then one process")
+    dry = saving("dry", *new, *DRY)
+    close(saving("cp", *resume("dry", 8), "--cp", 2, "--pp", 2, n=4), rest(dry, 8), "one process, then cp 2, pp 2")
+    close(saving("wet", *resume("cp", 12)), rest(dry, 12), "cp 2, pp 2, then one process")
     both = ["--tp", 2, "--dp", 2, "--zero", 2]
-    saving("both", *new, *both, n=4)
-    saving("again", *resume("both", 8), *both, n=4)
-    last = "step-16.safetensors"
-    check(content(inside("both", last)) == content(inside("again", last)), "the same ranks go on bit for bit")
+    last = "step-20.safetensors"
+    for name, layout in (("both", both), ("stages", ["--pp", 2, "--dp", 2, "--zero", 1]))[: 2 if LONG else 1]:
+        saving(name, *new, *layout, n=4)
+        saving(name + " again", *resume(name, 8), *layout, n=4)
+        check(content(inside(name, last)) == content(inside(name + " again", last)), f"{name}: the same ranks go on bit for bit")
     names = [os.path.join(d, f) for d, _, fs in os.walk(folder.name) for f in fs if ".tmp-" in f]
     equal(names, [], "temporary files")
     written = run("generate", "--model", inside("both", last), "--prompt", "a", "-n", 8)
@@ -161,9 +193,18 @@ def quotation():
 
 def refusals():
     refused_alone(["mpirun -n 4 memtape train --tp 2 --dp 2"], *SMALL, "--tp", 2, "--dp", 2)
-    refused_alone(["--json", "--tp or --dp"], *SMALL, "--json", "-")
+    refused_alone(["mpirun -n 12 memtape train --pp 2 --cp 2 --dp 3"], *SMALL, "--cp", 2, "--dp", 3, "--pp", 2)
+    refused_alone(["and ask for 1", "--accumulate"], *SINGLE, "--microbatches", 1, "--tp", 1)
+    refused_alone(["--microbatches 3 and --accumulate 2", "the same number"], *SMALL, "--microbatches", 3, "--pp", 2)
+    refused_alone(["--interleave", "--pp of 2"], *SMALL, "--interleave", 2)
+    refused_alone(["--json", "--tp, --pp, --cp or --dp"], *SMALL, "--json", "-")
     for words, *own in ((["--batch 4", "--dp 3"], "--dp", 3), (["tensor is 3", "heads"], "--tp", 3, "-b", 3)):
         refused(words, together(3, *SMALL, *own), 2, own)
+    for words, *own in ((["pipeline is 2", "divisor of microbatches, 3"], "--pp", 2, "--interleave", 2, "-l", 4, "--accumulate", 3),
+                        (["pipeline times interleave is 2", "layers, 3"], "--pp", 2, "-l", 3),
+                        (["--cp: --seq 33", "--cp 2"], "--cp", 2, "-s", 33, *DRY),
+                        (["--cp 2 with --dropout 0.1", "--dropout 0"], "--cp", 2)):
+        refused(words, together(2, *SMALL, *own), 2, own)
     for words, *own in ((["--budget", "--checkpoint"], "--budget", "2MB"), (["--loss-scale", "bf16"], "--loss-scale", 8)):
         refused(words, together(2, *SMALL, "--dp", 2, *own), 2, own)
     refused(["too short"], together(2, *SMALL, "--dp", 2, "-s", 100000), 1, "a short text")

@@ -1,5 +1,6 @@
 /* The stages of a pipeline train as one process with the same microbatches does: with its bits
  * where no sum is formed in another order, with its masks, and with one embedding. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include "as_ranks.h"
@@ -106,6 +107,89 @@ static void a_pipeline_of_divided_layers_and_batches_follows_one_process(void **
         }
 }
 
+/* ---- what is not learnt from ---- */
+
+typedef struct evaluating {
+    const mt_model_config *config;
+    mt_parallel parallel;
+    double loss; /* of one process */
+} evaluating;
+
+static mt_tensor *batch(mt_device *device, const mt_model_config *c, int64_t from, int64_t length,
+                        int64_t step)
+{
+    int64_t ids[2 * MTT_SEQ];
+    for (int64_t i = 0; i < 2 * length; i++)
+        ids[i] = (i / length * 5 + (from + i % length) * step + 1) % c->vocab;
+    return mt_from_data(device, MT_I64, MT_SHAPE(2, length), ids,
+                        (size_t)(2 * length) * sizeof *ids);
+}
+
+static void evaluate_rank(mt_comm *world, void *user)
+{
+    const evaluating *e = user;
+    mt_parallel h = e->parallel;
+    MTT_NEED(mt_parallel_place(&h, world) == MT_OK);
+    int64_t context = h.context ? h.context : 1, length = MTT_SEQ / context;
+    mt_device *device = mt_device_open("cpu");
+    mt_seed(device, 3);
+    mt_stage *stage = mt_stage_new(device, e->config, &h);
+    mt_tensor *x = batch(device, e->config, h.context_rank * length, length, 3);
+    mt_tensor *y = batch(device, e->config, h.context_rank * length, length, 7);
+    const mt_group pieces = mt_comm_group(h.context_comm);
+    uint64_t seed, before, after;
+    mt_rng_get(device, &seed, &before);
+    for (int k = 0; k < 2; k++) {
+        double loss = 0;
+        MTT_NEED(stage && mt_stage_evaluate(stage, x, y, &loss) == MT_OK);
+        MT_AUTO mt_tensor *own = mt_full(device, MT_F64, 0, NULL, loss / (double)context);
+        MT_AUTO mt_tensor *sum = mt_all_reduce(own, &pieces);
+        MTT_NEED(sum && fabs(mt_item(sum) - e->loss) < 1e-12);
+        MTT_NEED(mt_module_training(mt_stage_part(stage, 0)));
+    }
+    mt_rng_get(device, &seed, &after);
+    MTT_NEED(before == after);
+    mt_release(x), mt_release(y);
+    mt_stage_free(stage);
+    mt_device_release(device);
+    mt_parallel_close(&h);
+}
+
+static double evaluate_alone(const mt_model_config *c)
+{
+    mt_device *device = mt_device_open("cpu");
+    mt_seed(device, 3);
+    mt_module *whole = mt_model_new(device, c);
+    mt_module_set_training(whole, false);
+    mt_tensor *x = batch(device, c, 0, MTT_SEQ, 3), *target = batch(device, c, 0, MTT_SEQ, 7);
+    mt_tensor *y = mt_forward(whole, x);
+    mt_set(&y, mt_model_loss(c, y, target));
+    double loss = mt_item(mtt_made(y));
+    mt_release(x), mt_release(target), mt_release(y);
+    mt_module_free(whole);
+    mt_device_release(device);
+    return loss;
+}
+
+static void every_stage_has_the_loss_of_a_batch_that_is_not_learnt_from(void **state)
+{
+    (void)state;
+    static const mt_parallel splits[] = {
+        {.pipeline = 2, .microbatches = 1},
+        {.pipeline = 2, .interleave = 2, .microbatches = 2},
+        {.pipeline = 4, .tensor = 2, .sequence = true},
+        {.pipeline = 2, .context = 2},
+        {.pipeline = 2, .interleave = 2, .context = 2, .data = 2, .zero = 3, .microbatches = 4}};
+    for (int i = 0; i < MTT_MODELS; i++)
+        for (size_t k = 0; k < sizeof splits / sizeof *splits; k++) {
+            mt_model_config c = model(i, splits[k].context ? 0 : 0.2);
+            c.dtype = MT_F64;
+            evaluating e = {&c, splits[k], evaluate_alone(&c)};
+            assert_true(e.loss > 1);
+            mtt_as_ranks(mtt_count_ranks(&e.parallel), evaluate_rank, &e);
+        }
+}
+
 /* ---- what dropout draws ---- */
 
 static void the_parts_of_a_model_draw_as_much_as_the_whole(void **state)
@@ -160,6 +244,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_parts_of_a_model_draw_as_much_as_the_whole),
         cmocka_unit_test(a_refused_request_while_draws_are_counted_is_reported),
+        cmocka_unit_test(every_stage_has_the_loss_of_a_batch_that_is_not_learnt_from),
         cmocka_unit_test(a_pipeline_has_the_bits_of_one_process),
         cmocka_unit_test(a_pipeline_of_divided_layers_and_batches_follows_one_process),
     };
