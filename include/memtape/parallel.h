@@ -8,6 +8,7 @@
 #ifndef MEMTAPE_PARALLEL_H
 #define MEMTAPE_PARALLEL_H
 
+#include "memtape/amp.h"
 #include "memtape/group.h"
 #include "memtape/io.h"
 #include "memtape/model.h"
@@ -96,6 +97,12 @@ MT_API mt_status mt_stage_backward(mt_stage *stage, mt_tensor *const *tokens,
  * be NULL): that norm, found only if max_norm is not 0, before. */
 MT_API mt_status mt_stage_step(mt_stage *stage, mt_optimizer *optimizer, double max_norm,
                                double *norm);
+/* From now on backward scales each loss, and step divides the scale out again. A step of which any
+ * rank has a gradient that is not finite is skipped by all ranks, so that their scalers, which
+ * begin equal, stay equal. The mean over microbatches and ranks is taken in the loss, as one
+ * process with mt_scaler_scale has it: gradients are no larger than there. scaler: borrowed; NULL:
+ * no longer. */
+MT_API mt_status mt_stage_set_scaler(mt_stage *stage, mt_scaler *scaler);
 
 /* Forward alone of one batch of this data rank, of which it has its piece of the positions, without
  * a tape and without dropout: *loss is the piece's mean, on every stage; 0 without data. Every rank

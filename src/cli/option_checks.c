@@ -246,8 +246,6 @@ static bool check_training_ranks(mti_options *o)
         {MTI_O_LORA_RANK, "adapters are trained by one process; among ranks meta measures them"},
         {MTI_O_BUDGET, "each rank would search by itself, and ranks that recompute other parts "
                        "than others would wait for them; give --checkpoint"},
-        {MTI_O_LOSS_SCALE, "a step that one rank finds not finite would have to be skipped by "
-                           "all; give --amp bf16, which needs no scale"},
         {MTI_O_GRAPH, "what ranks exchange cannot be captured"},
         {MTI_O_SNAPSHOT, "is of one device, and each rank has its own"},
         {MTI_O_LIVE, "shows one device, and each rank has its own"},

@@ -38,6 +38,7 @@ static bool attach(mti_trainer *t)
         ok = mti_memory_hooks_attach(&t->memory_hooks, part);
     if (ok && t->workload.memory.f32_gradients) /* of ZeRO's pieces, too */
         ok = mt_module_set_grad_dtype(mt_stage_stepped(t->stage), MT_F32) == MT_OK;
+    ok = ok && mt_stage_set_scaler(t->stage, t->memory_hooks.scaler) == MT_OK;
     if (ok) t->stage->hooks = (mti_stage_hooks){begin_forward, end_forward, t};
     return ok;
 }

@@ -71,6 +71,7 @@ typedef struct run {
     int stopped_by;           /* a signal that ended training early; 0: none */
     mti_rank_figures figures; /* of one of several ranks; its first steps' ... */
     int64_t watched;          /* ... which are so many, once they are over */
+    int64_t scaled_before;    /* steps of the loss scaler before this run */
 } run;
 
 /* Of several ranks the first prints. */
@@ -414,11 +415,14 @@ static bool should_continue(run *r, bool *ok)
     return *ok && !signalled && !ends;
 }
 
-/* The first steps' memory, once they are over. */
+/* The first steps' memory, once they are over. A step that the loss scale skips makes no optimizer
+ * state: it does not count. */
 static void watch(run *r)
 {
+    const mt_scaler *scaler = r->trainer.memory_hooks.scaler;
     r->watched++;
-    if (r->trainer.ledger && r->watched == MTI_WATCHED_STEPS)
+    int64_t n = scaler ? mt_scaler_get(scaler).steps - r->scaled_before : r->watched;
+    if (r->trainer.ledger && n == MTI_WATCHED_STEPS)
         mti_rank_trainer_end_watch(&r->trainer, r->figures.measured);
 }
 
@@ -428,6 +432,7 @@ static bool train(run *r)
     int64_t every = o->train.steps / 20;
     mti_progress_begin(&r->progress, stdout, r->trainer.step, o->train.steps, every, o->quiet);
     if (o->live) mti_live_begin(&r->live, stdout, o->train.steps, every);
+    r->scaled_before = mt_scaler_get(r->trainer.memory_hooks.scaler).steps;
     bool ok = !o->world || mti_rank_trainer_begin_watch(&r->trainer);
     while (r->trainer.step < o->train.steps && should_continue(r, &ok)) {
         begin_watch(r);

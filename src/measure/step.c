@@ -176,15 +176,23 @@ static bool note_states(run *r)
     return mti_subject_grad_bytes(&r->subject, &r->m->grad_bytes);
 }
 
-static bool step(run *r)
+static bool step_optimizer(const run *r)
 {
     mt_scaler *scaler = r->memory_hooks.scaler;
+    double squares;
+    if (scaler && r->subject.stage) /* all ranks skip a step, or none */
+        return mti_zero_squares(r->subject.stage->zero, &squares) &&
+               mti_scaler_step_given(scaler, r->optimizer, squares, 0, NULL);
+    return (scaler ? mt_scaler_step(scaler, r->optimizer, NULL)
+                   : mt_optimizer_step(r->optimizer)) == MT_OK;
+}
+
+static bool step(run *r)
+{
     if (r->workload->optimizer != MTI_OPT_NONE && !r->optimizer) r->optimizer = make_optimizer(r);
     bool ok = r->workload->optimizer == MTI_OPT_NONE || r->optimizer;
     ok = ok && mti_subject_before_step(&r->subject);
-    if (ok && r->optimizer)
-        ok = (scaler ? mt_scaler_step(scaler, r->optimizer, NULL)
-                     : mt_optimizer_step(r->optimizer)) == MT_OK;
+    if (ok && r->optimizer) ok = step_optimizer(r);
     return ok && note_states(r) && mti_subject_after_step(&r->subject) &&
            mt_device_sync(r->subject.device) == MT_OK;
 }

@@ -120,6 +120,17 @@ mt_status mt_scaler_step(mt_scaler *s, mt_optimizer *o, bool *stepped)
     return MT_OK;
 }
 
+bool mti_scaler_step_given(mt_scaler *s, mt_optimizer *o, double squares, double max_norm,
+                           double *norm)
+{
+    s->squares = squares;
+    s->checked = true;
+    bool ok = (max_norm <= 0 || mt_scaler_clip(s, o, max_norm, norm) == MT_OK) &&
+              mt_scaler_step(s, o, NULL) == MT_OK;
+    s->checked = false; /* of these gradients */
+    return ok;
+}
+
 mt_scaler_state mt_scaler_get(const mt_scaler *s) { return s ? s->state : (mt_scaler_state){0}; }
 
 mt_status mt_scaler_set(mt_scaler *s, const mt_scaler_state *state)

@@ -3,6 +3,7 @@
 #define MTI_NN_H
 
 #include "base/base.h"
+#include "memtape/amp.h"
 #include "memtape/model.h"
 #include "memtape/optimizer.h"
 
@@ -64,5 +65,9 @@ bool mti_optimizer_scale_grads(mt_optimizer *optimizer, double factor);
 /* mt_optimizer_step as if every gradient were multiplied by factor (> 0); no gradient is written.
  */
 bool mti_optimizer_step_scaled(mt_optimizer *optimizer, double factor);
+/* mt_scaler_step where the sum of the squares of all ranks' gradients is known; max_norm: as
+ * mt_scaler_clip, 0: no limit. */
+bool mti_scaler_step_given(mt_scaler *scaler, mt_optimizer *optimizer, double squares,
+                           double max_norm, double *norm);
 
 #endif

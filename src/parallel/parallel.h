@@ -240,6 +240,7 @@ typedef struct mt_stage {
     mt_comm *unconnected; /* the shares' pipeline_comm on a device without data, if none is given */
     mti_draws draws;
     mti_stage_hooks hooks;
+    mt_scaler *scaler; /* borrowed; NULL: none */
 } mti_stage;
 
 /* seq: 0 if it is not known yet. lora: the adapters of mt_lora_add, whose targets

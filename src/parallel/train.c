@@ -28,6 +28,13 @@ mt_module *mt_stage_part(const mt_stage *s, int64_t i)
     return s && i >= 0 && i < s->schedule.n_parts ? s->parts[i] : NULL;
 }
 
+mt_status mt_stage_set_scaler(mt_stage *s, mt_scaler *scaler)
+{
+    if (!mti_given(s, "stage_set_scaler", "the stage")) return mt_last_status();
+    s->scaler = scaler;
+    return MT_OK;
+}
+
 mt_module *mt_stage_stepped(const mt_stage *s) { return s ? mti_zero_stepped(s->zero) : NULL; }
 
 /* ---- forward and backward ---- */
@@ -92,6 +99,20 @@ static bool begin_draws(const turns *t, mti_turn turn)
     return true;
 }
 
+/* Of how many losses a step's is the mean. */
+static double n_losses(const mt_stage *s)
+{
+    const mt_parallel *h = &s->shares->parallel;
+    return (double)(h->microbatches * mti_data_group(h).ranks);
+}
+
+/* What backward begins with, in place of the loss. */
+static mt_tensor *scaled(const mt_stage *s, mt_tensor *loss)
+{
+    MT_AUTO mt_tensor *wide = mt_scaler_scale(s->scaler, loss);
+    return mt_mul_scalar(wide, 1 / n_losses(s));
+}
+
 static bool forward(turns *t, int64_t k)
 {
     const mti_turn turn = mti_schedule_at(&t->stage->schedule, k, false);
@@ -102,6 +123,10 @@ static bool forward(turns *t, int64_t k)
         mti_stage_run(t->stage, turn.part, t->tokens[turn.micro], t->targets[turn.micro]);
     if (hooks->begin && !hooks->end(hooks->user)) return false;
     if (y && share->last && mt_device_has_data(t->stage->device)) t->loss += mt_item(y);
+    if (y && share->last && t->stage->scaler) {
+        mt_set(&t->outputs[k], scaled(t->stage, y));
+        y = t->outputs[k];
+    }
     return y && mt_set_category(y, MT_OUTPUT) == MT_OK;
 }
 
@@ -189,7 +214,7 @@ mt_status mt_stage_backward(mt_stage *s, mt_tensor *const *tokens, mt_tensor *co
     ok = ok && mt_comm_settle(h->pipeline_comm) == MT_OK &&
          mti_replicas_sum(s->device, &data, &t.loss) &&
          mti_replicas_sum(s->device, &stages, &t.loss);
-    if (ok && loss) *loss = t.loss / (double)(h->microbatches * data.ranks);
+    if (ok && loss) *loss = t.loss / n_losses(s);
     return ok ? MT_OK : mt_last_status();
 }
 
@@ -202,14 +227,14 @@ mt_status mt_stage_step(mt_stage *s, mt_optimizer *optimizer, double max_norm, d
         return mt_last_status();
     if (!(max_norm >= 0))
         return mti_fail(MT_ERR_ARGUMENT, "stage_step: max_norm is %g; need it >= 0", max_norm);
-    const mt_parallel *h = &s->shares->parallel;
-    double factor = 1 / (double)(h->microbatches * mti_data_group(h).ranks), squares = 0;
-    if (!mti_zero_before_step(s->zero) || (max_norm > 0 && !mti_zero_squares(s->zero, &squares)))
+    double factor = 1 / n_losses(s), squares = 0;
+    if (!mti_zero_before_step(s->zero) ||
+        ((max_norm > 0 || s->scaler) && !mti_zero_squares(s->zero, &squares)))
         return mt_last_status();
     double length = sqrt(squares) * factor, limit = max_norm / (length + 1e-6);
     if (norm && max_norm > 0) *norm = length;
     if (max_norm > 0 && !(limit >= 1)) factor *= limit;
-    return mti_optimizer_step_scaled(optimizer, factor) && mti_zero_after_step(s->zero)
-               ? MT_OK
-               : mt_last_status();
+    bool ok = s->scaler ? mti_scaler_step_given(s->scaler, optimizer, squares, max_norm, norm)
+                        : mti_optimizer_step_scaled(optimizer, factor);
+    return ok && mti_zero_after_step(s->zero) ? MT_OK : mt_last_status();
 }

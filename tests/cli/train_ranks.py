@@ -118,7 +118,8 @@ def staged(short):
 
 # Sums of 16-bit products differ among divisions, so these are not held to one process's curve.
 def sixteen_bits():
-    for more in (["--amp", "bf16"], ["--dtype", "bf16", "--master-weights", "--f32-gradients"])[: 2 if LONG else 1]:
+    for more in (["--amp", "bf16"], ["--dtype", "bf16", "--master-weights", "--f32-gradients"],
+                 ["--amp", "f16", "--loss-scale", "dynamic"])[0 if LONG else 2 :]:
         got = trained(2, *SMALL, "--steps", 10, "--dp", 2, "--zero", 2, *more)[0][0]
         other = alone("--steps", 10, *more)[0]
         check(len(got) == 10 and max(abs(a - b) for a, b in zip(got, other)) < 0.02, f"{more}: {got} and {other}")
@@ -205,7 +206,7 @@ def refusals():
                         (["--cp: --seq 33", "--cp 2"], "--cp", 2, "-s", 33, *DRY),
                         (["--cp 2 with --dropout 0.1", "--dropout 0"], "--cp", 2)):
         refused(words, together(2, *SMALL, *own), 2, own)
-    for words, *own in ((["--budget", "--checkpoint"], "--budget", "2MB"), (["--loss-scale", "bf16"], "--loss-scale", 8)):
+    for words, *own in ((["--budget", "--checkpoint"], "--budget", "2MB"), (["--snapshot", "of one device"], "--snapshot", "x")):
         refused(words, together(2, *SMALL, "--dp", 2, *own), 2, own)
     refused(["too short"], together(2, *SMALL, "--dp", 2, "-s", 100000), 1, "a short text")
 

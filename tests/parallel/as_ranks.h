@@ -38,6 +38,7 @@ typedef struct mtt_training {
     mt_parallel parallel;
     const char *checkpoint;   /* NULL: none */
     double max_norm;          /* 0: no limit */
+    double scale;             /* of the ranks' losses; 0: none */
     double losses[MTT_STEPS]; /* rank 0's; the others must have the same */
     /* Of every rank, at the end; may be NULL. */
     void (*look)(const mt_parallel *parallel, mt_stage *stage);

@@ -108,7 +108,9 @@ static void train_rank(mt_comm *world, void *user)
         for (int64_t i = 0; mt_stage_part(stage, i); i++)
             MTT_NEED(mt_model_checkpoint(mt_stage_part(stage, i), t->checkpoint) == MT_OK);
     mt_optimizer *optimizer = mt_adamw_new(mt_stage_stepped(stage), &mtt_adamw);
-    MTT_NEED(optimizer);
+    const mt_scaler_options scaled = {.scale = t->scale, .fixed = true};
+    mt_scaler *scaler = t->scale > 0 ? mt_scaler_new(&scaled) : NULL;
+    MTT_NEED(optimizer && mt_stage_set_scaler(stage, scaler) == MT_OK);
     for (int step = 0; step < STEPS; step++) {
         double loss;
         one_step(t, &h, stage, device, optimizer, step, &loss);
@@ -118,6 +120,8 @@ static void train_rank(mt_comm *world, void *user)
         MTT_NEED(sum && fabs(mt_item(sum) / (double)all.ranks - loss) < 1e-12);
     }
     if (t->look) t->look(&h, stage);
+    if (scaler) MTT_NEED(mt_scaler_get(scaler).steps == STEPS);
+    mt_scaler_free(scaler);
     mt_optimizer_free(optimizer);
     mt_stage_free(stage);
     mt_device_release(device);

@@ -2,12 +2,14 @@
 has the keys of the page that documents them."""
 import copy
 import json
+import os
 import re
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent / "cli"))
-from lib import check, done, documented_keys, equal, run  # noqa: E402
+from lib import MEMTAPE, check, done, documented_keys, equal, run  # noqa: E402
 
 try:
     import jsonschema
@@ -82,7 +84,7 @@ def leaves(schema, whole, path=""):
         yield path
 
 
-SCHEMAS = {verb: json.loads((FOLDER / f"{verb}.schema.json").read_text()) for verb in RUNS}
+SCHEMAS = {verb: json.loads((FOLDER / f"{verb}.schema.json").read_text()) for verb in [*RUNS, "train"]}
 
 
 def outputs_are_valid():
@@ -99,6 +101,28 @@ def outputs_are_valid():
                 check(False, f"{verb} {args}: {error.json_path}: {error.message[:200]}")
             value["a key of a later version"] = 1
             check(loose.is_valid(value) or not exact.is_valid(value), f"{verb}: a new key is valid")
+
+
+def objects_of_ranks_that_train_are_valid():
+    schema = SCHEMAS["train"]
+    jsonschema.Draft202012Validator.check_schema(schema)
+    if "MPIRUN" not in os.environ:
+        print("no mpirun: the objects of ranks that train are not looked at")
+        return
+    exact = jsonschema.Draft202012Validator(strict(schema))
+    for args in (["--tp", 2, "--sp"], ["--pp", 2, "--microbatches", 2, *META], ["--cp", 2, "--zero", 3, "--steps", 1]):
+        words = ["train", "--data", __file__, "--steps", 3, "-b", 2, "-s", 16, "-d", 16, "-a", 2, "-l", 2, *args, "--json", "-"]
+        p = subprocess.run([os.environ["MPIRUN"], "-n", "2", MEMTAPE, *map(str, words)], capture_output=True, text=True, timeout=120)
+        equal((p.returncode, p.stderr), (0, ""), f"train {args}")
+        value = json.loads(p.stdout)
+        for error in list(exact.iter_errors(value))[:5]:
+            check(False, f"train {args}: {error.json_path}: {error.message[:200]}")
+        for number, change in enumerate([lambda v: v["ranks"][1].pop("predicted"), lambda v: v["ranks"][0].update(loss="1"),
+                       lambda v: v["ranks"][0].update(schema="memtape.profile/1"), lambda v: v["ranks"].pop(),
+                       lambda v: v["ranks"][0]["parallel"].update(zero=4), lambda v: v["ranks"][0].update(peak=-1)]):
+            other = copy.deepcopy(value)
+            change(other)
+            check(not exact.is_valid(other), f"train {args}: changed object {number} is not valid")
 
 
 def wrong_objects_are_not_valid():
@@ -126,10 +150,10 @@ def keys_are_those_documented():
 
 def pages_name_their_schemas():
     text = "".join(p.read_text() for p in FOLDER.parent.rglob("*.md"))
-    for verb in RUNS:
+    for verb in SCHEMAS:
         check(re.search(rf"schema/{verb}\.schema\.json", text), f"no page refers to the schema of {verb}")
 
 
-for test in [outputs_are_valid, wrong_objects_are_not_valid, keys_are_those_documented, pages_name_their_schemas]:
+for test in [outputs_are_valid, objects_of_ranks_that_train_are_valid, wrong_objects_are_not_valid, keys_are_those_documented, pages_name_their_schemas]:
     test()
 done()
