@@ -62,7 +62,11 @@ mt_tensor *mti_stage_run(const mt_stage *s, int64_t part, mt_tensor *tokens, mt_
 {
     MT_AUTO mt_tensor *x = input_of(s, part, tokens);
     mt_tensor *y = x ? mt_forward(s->parts[part], x) : NULL;
-    if (!s->shares[part].last || mt_scope_push("loss") != MT_OK) return y;
+    if (!s->shares[part].last) return y;
+    if (mt_scope_push("loss") != MT_OK) {
+        mt_release(y);
+        return NULL;
+    }
     mt_set(&y, mti_rank_loss(&s->shares[part], y, targets));
     mt_scope_pop();
     return y;

@@ -142,7 +142,8 @@ static void masks_are_those_of_one_process(void **state)
     }
 }
 
-/* A step of a rank without data; false if something fails. */
+/* A step of a rank without data, with a loss scale or none, and an evaluation; false if something
+ * fails. */
 static bool step_on_meta(mt_device *meta, const mt_parallel *h)
 {
     const mt_model_config c = with_dropout(MTT_GPT);
@@ -150,8 +151,13 @@ static bool step_on_meta(mt_device *meta, const mt_parallel *h)
     mt_tensor *both[] = {x, x};
     mt_stage *stage = mt_stage_new(meta, &c, h);
     mt_optimizer *optimizer = stage ? mt_adamw_new(mt_stage_stepped(stage), &mtt_adamw) : NULL;
-    bool ok = x && optimizer && mt_stage_backward(stage, both, both, NULL) == MT_OK &&
-              mt_stage_step(stage, optimizer, MAX_NORM, NULL) == MT_OK;
+    mt_scaler *scaler = h->zero % 2 ? mt_scaler_new(NULL) : NULL;
+    bool ok = x && optimizer && (scaler || h->zero % 2 == 0) &&
+              mt_stage_set_scaler(stage, scaler) == MT_OK &&
+              mt_stage_backward(stage, both, both, NULL) == MT_OK &&
+              mt_stage_step(stage, optimizer, MAX_NORM, NULL) == MT_OK &&
+              mt_stage_evaluate(stage, x, x, NULL) == MT_OK;
+    mt_scaler_free(scaler);
     mt_optimizer_free(optimizer);
     mt_stage_free(stage);
     mt_release(x);

@@ -1,0 +1,64 @@
+"""Every way to divide training among 2 ranks (MTT_LONG=1: also among 4 and 8) by --tp, --cp, --dp and --pp, with each stage
+of ZeRO: every rank's saved bytes, peak and segments are those predicted, and the loss is that of one process."""
+import hashlib
+import itertools
+import json
+import os
+import re
+import tempfile
+from lib import check, done, equal, run
+from several import together
+
+SIZES = (2, 4, 8) if os.environ.get("MTT_LONG") == "1" else (2,)
+LONGEST = 280  # seconds of a run, on a machine with much else to do
+ROUNDING = 1.01e-4  # the last of four printed decimals
+folder = tempfile.TemporaryDirectory()
+TEXT = os.path.join(folder.name, "text.txt")
+with open(TEXT, "w") as out:
+    out.write(" ".join(hashlib.sha256(str(i * i % 40).encode()).hexdigest()[: 2 + i % 5] for i in range(2000)))
+WORDS = ["train", "--data", TEXT, "--steps", 4, "--warmup", 1, "-b", 8, "-s", 16, "-d", 32, "-a", 8, "-l", 8, "--lr", 0.003,
+         "--clip", 0.5, "--accumulate", 4, "--val-fraction", 0]
+SPENT = [[], ["--checkpoint", "full"], ["--checkpoint", "selective"], ["--offload", "cpu"], ["--checkpoint", "every=3"]]
+
+
+def ways(n):
+    """(tp, cp, dp, pp, zero) with a product of n ranks."""
+    for tp, cp, dp in itertools.product((1, 2, 4, 8), repeat=3):
+        if n % (tp * cp * dp) == 0:
+            for zero in range(4 if cp * dp > 1 else 1):
+                yield tp, cp, dp, n // (tp * cp * dp), zero
+
+
+def alone(*more):
+    p = run(*WORDS, *more)
+    equal(p.returncode, 0, f"one process {more}: {p.stderr}")
+    return float(re.findall(r"^step 4/4  loss ([\d.]+)", p.stdout, re.M)[0])
+
+
+losses = {dropout: alone("--dropout", dropout) for dropout in (0, 0.1)}
+check(losses[0] != losses[0.1], f"masks matter: {losses}")
+figures = runs = 0
+name = os.path.join(folder.name, "ranks.json")
+for n in SIZES:
+    for tp, cp, dp, pp, zero in ways(n):
+        dropout = 0 if cp > 1 else 0.1  # pieces of sequences draw none
+        division = [word for option, value in (("--tp", tp), ("--cp", cp), ("--dp", dp), ("--pp", pp)) if value > 1
+                    for word in (option, value)]
+        division += ["--zero", zero] if cp * dp > 1 else []
+        division += ["--sp"] if tp > 1 and runs % 2 else []
+        division += ["--interleave", 2] if pp in (2, 4) and runs % 3 else []
+        what = f"{n} ranks: {' '.join(map(str, division + SPENT[runs % 5]))}"
+        p = together(n, *WORDS, "--dropout", dropout, *division, *SPENT[runs % 5], "--json", name, "-q", seconds=LONGEST)
+        runs += 1
+        if not equal((p.returncode, p.err), (0, ""), what):
+            continue
+        with open(name) as f:
+            ranks = json.load(f)["ranks"]
+        equal(len(ranks), n, f"{what}: ranks")
+        for r in ranks:
+            equal({key: r[key] for key in r["predicted"]}, r["predicted"], f"{what}: books of rank {r['parallel']['rank']}")
+            check(abs(r["loss"] - losses[dropout]) <= ROUNDING, f"{what}: {r['loss']} and {losses[dropout]}")
+            figures += len(r["predicted"])
+        os.remove(name)
+print(f"{runs} ways to divide training: {figures} figures of ranks are as predicted")
+done()
