@@ -29,6 +29,11 @@ typedef struct mt_parallel {
     int64_t context;      /* c: ranks with the same share, for other positions: s/c of a sequence */
     int64_t data;         /* d: ranks with the same share, for other microbatches */
     int zero; /* ZeRO stage: splits 1 optimizer state, 2 also gradients, 3 also parameters */
+    /* ZeRO 3's pieces of parameters that the config has in 16 bits are f32, and so are their
+     * gradients; a piece is cast before it is gathered, as PyTorch's fully_shard does under a
+     * MixedPrecisionPolicy. Also of one rank; on a device without data. */
+    bool f32_shards;
+    bool f32_reduce; /* with f32_shards: gradients are cast before they are summed over the ranks */
     int64_t tensor_rank, context_rank, data_rank; /* this rank's, from 0 on */
     /* To the ranks of each group, borrowed; data_comm: to all with the same share, whose data or
      * positions are others; ends_comm: the first and the last stage, which share a tied embedding.

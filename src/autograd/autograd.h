@@ -148,6 +148,9 @@ typedef union mti_params {
         int dim;
         mt_group group;
         bool positions; /* of keys and values: see mti_gather_positions */
+        bool casts;     /* to dtype before it is gathered; f32_sum: see mti_gather_shard */
+        bool f32_sum;
+        mt_dtype dtype;
     } collective;
     struct {
         double scale, p;

@@ -62,6 +62,9 @@ bool mti_check_memory(mti_options *o)
     if (s->master && mt_dtype_size(o->workload.config.dtype) != 2)
         return mti_options_refuse(
             o, "--master-weights: the parameters are %s; they need --dtype bf16 or f16", dtype);
+    if (o->workload.parallel.f32_shards && (s->master || s->f32_gradients))
+        return mti_options_refuse(o, "--%s: with --f32-shards parameters and gradients are f32",
+                                  s->master ? "master-weights" : "f32-gradients");
     if (s->f32_gradients && mt_dtype_size(o->workload.config.dtype) != 2)
         return mti_options_refuse(
             o, "--f32-gradients: the parameters are %s; they need --dtype bf16 or f16", dtype);
@@ -291,7 +294,7 @@ static bool check_profiled_rank(mti_options *o)
             return mti_options_refuse(o, "--%s: is of one rank, and mpirun has started several",
                                       mti_option_row_of(alone[i])->name);
     if (!o->given[MTI_O_OPTIMIZER] && !o->by_recipe[MTI_O_OPTIMIZER])
-        w->memory.master = mt_dtype_size(w->config.dtype) == 2;
+        w->memory.master = mt_dtype_size(w->config.dtype) == 2 && !w->parallel.f32_shards;
     return true;
 }
 

@@ -136,6 +136,6 @@ bool mti_check_fit(mti_options *o)
     if (o->given[MTI_O_UTILISATION] && o->plan.utilisation == 0)
         return mti_options_refuse(o, "--utilisation: 0 is not a number above 0, up to 1");
     if (!chosen(o, MTI_O_OPTIMIZER) && !chosen(o, MTI_O_MASTER))
-        w->memory.master = mt_dtype_size(w->config.dtype) == 2;
+        w->memory.master = mt_dtype_size(w->config.dtype) == 2 && !w->parallel.f32_shards;
     return true;
 }

@@ -15,7 +15,6 @@ typedef struct recipe_row {
     bool (*fits)(const mt_model_config *c); /* c: resolved; NULL: any model */
 } recipe_row;
 
-static bool is_f32(const mt_model_config *c) { return c->dtype == MT_F32; }
 static bool is_narrow(const mt_model_config *c) { return mt_dtype_size(c->dtype) == 2; }
 static bool is_causal_and_narrow(const mt_model_config *c)
 {
@@ -60,15 +59,16 @@ static const recipe_row rows[] = {
     {R(HF) | R(LIGER), MTI_O_SOFTMAX, "f32", is_narrow_llama_with_math},
     {R(HF) | R(LIGER), MTI_O_KV_GROUPS, "repeated", is_grouped_with_math},
 
-    {R(DDP) | R(FSDP2), MTI_O_DTYPE, "f32", NULL},
-    {DEEPSPEED | R(MEGATRON), MTI_O_DTYPE, "bf16", NULL},
-    {R(FSDP2), MTI_O_AMP, "bf16", is_f32},
+    {R(DDP), MTI_O_DTYPE, "f32", NULL},
+    {DEEPSPEED | R(FSDP2) | R(MEGATRON), MTI_O_DTYPE, "bf16", NULL},
     {R(MEGATRON), MTI_O_F32_GRADIENTS, NULL, is_narrow},
     {OF_RANKS, MTI_O_OPTIMIZER, "adamw", NULL},
     {DEEPSPEED | R(MEGATRON), MTI_O_MASTER, NULL, is_narrow},
     {R(ZERO1) | R(MEGATRON), MTI_O_ZERO, "1", NULL},
     {R(ZERO2), MTI_O_ZERO, "2", NULL},
     {R(ZERO3) | R(FSDP2), MTI_O_ZERO, "3", NULL},
+    {R(FSDP2), MTI_O_F32_SHARDS, NULL, is_narrow},
+    {R(FSDP2), MTI_O_F32_REDUCE, NULL, is_narrow},
 };
 
 /* Whether the row's option can be set: it was not given, and what was given does not exclude it. */
@@ -76,6 +76,8 @@ static bool applies(const recipe_row *row, const mti_options *o, const mt_model_
 {
     if (!(row->recipes >> o->recipe & 1) || o->given[row->option]) return false;
     if (row->option == MTI_O_MASTER && o->workload.optimizer == MTI_OPT_NONE) return false;
+    if (row->option == MTI_O_F32_SHARDS && o->zero != 3) return false;
+    if (row->option == MTI_O_F32_REDUCE && !o->workload.parallel.f32_shards) return false;
     return !row->fits || row->fits(resolved);
 }
 

@@ -327,6 +327,14 @@ const mti_option_row mti_option_rows[] = {
      "mpirun"},
     {MTI_O_ZERO, 0, "zero", "STAGE", MTI_INT, AT(zero), SEARCHED | V(TRAIN), RANKED, 0, 3,
      "split 1: optimizer state, 2: also gradients, 3: also parameters", W(OTHER_DATA)},
+    {MTI_O_F32_SHARDS, 0, "f32-shards", NULL, MTI_FLAG, AT(workload.parallel.f32_shards),
+     STEPS | V(FIT), RANKED, 0, 0,
+     "with --zero 3 and --dtype bf16: pieces of parameters and gradients are f32; parameters are "
+     "cast before they are gathered (FSDP2)",
+     W(PIECES) | W(NARROW)},
+    {MTI_O_F32_REDUCE, 0, "f32-reduce", NULL, MTI_FLAG, AT(workload.parallel.f32_reduce),
+     STEPS | V(FIT), RANKED, 0, 0, "gradients are cast to f32 before the ranks sum them, not after",
+     W(SHARDS)},
 
     {MTI_O_DEVICE, 0, "device", "KIND", MTI_OTHER, 0, EVERY & ~META, ANY, 0, 0,
      "cpu, cuda, or meta: no data, but every byte is counted", .read = mti_read_device},

@@ -31,6 +31,8 @@ static bool staged(const mti_options *o)
     return o->verb == MTI_FIT || o->workload.parallel.pipeline > 1;
 }
 static bool other_data(const mti_options *o) { return o->verb == MTI_FIT || replicas(o); }
+static bool pieces(const mti_options *o) { return o->zero == 3; }
+static bool shards(const mti_options *o) { return o->workload.parallel.f32_shards; }
 static bool no_budget(const mti_options *o) { return !o->workload.budget; }
 static bool budget(const mti_options *o) { return o->verb != MTI_PLAN || o->workload.budget; }
 static bool adapters(const mti_options *o) { return o->workload.memory.lora_rank; }
@@ -110,6 +112,8 @@ static const struct condition {
                        " needs --pp of 2 or more; with one stage there is nothing to choose"},
     [MTI_IF_OTHER_DATA] = {other_data,
                            " needs --dp or --cp of 2 or more, ranks to split states among"},
+    [MTI_IF_PIECES] = {pieces, " needs --zero 3, which leaves a rank pieces of the parameters"},
+    [MTI_IF_SHARDS] = {shards, " needs --f32-shards: else the ranks sum gradients in their type"},
     [MTI_IF_NO_BUDGET] = {no_budget, ": --budget chooses what to recompute; it excludes "
                                      "--checkpoint, --offload and --compress"},
     [MTI_IF_BUDGETED] = {budget, " needs --budget: it draws what budgets cost"},
@@ -157,7 +161,8 @@ static const struct condition {
 #define OF_A_ROW                                                                                   \
     (UINT64_C(1) << MTI_IF_DRAWS | UINT64_C(1) << MTI_IF_COMPARED | UINT64_C(1) << MTI_IF_SCALED | \
      UINT64_C(1) << MTI_IF_THREADS | UINT64_C(1) << MTI_IF_SHARED_LAYERS |                         \
-     UINT64_C(1) << MTI_IF_OTHER_DATA)
+     UINT64_C(1) << MTI_IF_OTHER_DATA | UINT64_C(1) << MTI_IF_PIECES |                             \
+     UINT64_C(1) << MTI_IF_SHARDS)
 
 /* The first of `those` that the row names and that does not hold; NULL: none. */
 static const char *refusal_of(const mti_options *o, const mti_option_row *r, uint64_t mask)

@@ -74,6 +74,7 @@ static bool gather_shape(mti_call *c)
     mti_view y = *mti_in(c, 0);
     int64_t *extent = &y.shape[along(c)];
     if (!check(c) || !mti_need_float(c, 0)) return false;
+    if (c->params->collective.casts) y.dtype = c->params->collective.dtype;
     if (__builtin_mul_overflow(*extent, n_ranks(c), extent))
         return mti_fail_bool(MT_ERR_ARGUMENT, "all_gather: the extent of dimension %d overflows",
                              along(c));
@@ -106,13 +107,30 @@ static bool scatter(mti_call *c, const mti_view *x, const mti_view *y)
     return n_ranks(c) > 1 ? mti_scatter_sum(c, along(c), x, y) : c->k->copy(c->ctx, x, y);
 }
 
-static bool gather_forward(mti_call *c) { return gather(c, mti_in(c, 0), mti_out(c, 0)); }
+/* x in another type; x itself if it has the type. NULL on failure. */
+static const mti_view *cast(mti_call *c, const mti_view *x, mt_dtype dtype)
+{
+    if (x->dtype == dtype) return x;
+    const mt_tensor *y = mti_temp(c, dtype, x->rank, x->shape);
+    return y && c->k->copy(c->ctx, x, &y->view) ? &y->view : NULL;
+}
+
+static bool gather_forward(mti_call *c)
+{
+    const mti_view *x = cast(c, mti_in(c, 0), mti_out(c, 0)->dtype);
+    return x && gather(c, x, mti_out(c, 0));
+}
+
 static bool scatter_forward(mti_call *c) { return scatter(c, mti_in(c, 0), mti_out(c, 0)); }
 
 static bool gather_backward(mti_call *c)
 {
-    const mti_view *dx = mti_din(c, 0);
-    return dx && scatter(c, mti_dout(c), dx);
+    const mti_view *dx = mti_din(c, 0), *dy = mti_dout(c);
+    if (dx && c->params->collective.f32_sum) dy = cast(c, dy, dx->dtype);
+    if (!dx || !dy) return false;
+    if (dx->dtype == dy->dtype) return scatter(c, dy, dx);
+    const mt_tensor *sum = mti_temp(c, dy->dtype, dx->rank, dx->shape);
+    return sum && scatter(c, dy, &sum->view) && c->k->copy(c->ctx, &sum->view, dx);
 }
 
 static bool scatter_backward(mti_call *c)
@@ -230,6 +248,14 @@ mt_tensor *mti_gather_positions(mt_tensor *x, int dim, const mt_group *group)
 {
     if (!mti_check_group("all_gather", group)) return NULL;
     return mti_op1(MTI_OP_all_gather, &(mti_params){.collective = {dim, *group, true}}, x);
+}
+mt_tensor *mti_gather_shard(mt_tensor *x, mt_dtype dtype, bool f32_sum, const mt_group *group)
+{
+    const mti_params params = {
+        .collective = {
+            .group = *group, .casts = dtype != mt_dtype_of(x), .f32_sum = f32_sum, .dtype = dtype}};
+    if (!mti_check_group("all_gather", group)) return NULL;
+    return mti_op1(MTI_OP_all_gather, &params, x);
 }
 mt_tensor *mt_reduce_scatter(mt_tensor *x, int dim, const mt_group *group)
 {

@@ -120,6 +120,9 @@ typedef enum mti_replicas {
 /* mt_all_gather along `dim` of keys or values [b,s,k,h], counted as sent to ranks with other
  * positions. */
 mt_tensor *mti_gather_positions(mt_tensor *x, int dim, const mt_group *group);
+/* mt_all_gather along dimension 0 of pieces that are cast to dtype before. Gradients are cast back
+ * after they are summed over the ranks or, with f32_sum, before. */
+mt_tensor *mti_gather_shard(mt_tensor *x, mt_dtype dtype, bool f32_sum, const mt_group *group);
 /* Nothing where the group has one rank. */
 bool mti_replicas_meet(mt_tensor *t, mti_replicas how, const mt_group *group);
 /* *value: its sum over the group; as it is on a device without data. */

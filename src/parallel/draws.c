@@ -24,11 +24,11 @@ static mt_tensor *input_of(const counting *c, mt_module *part, bool first)
 
 static bool count_part(const counting *c, int64_t nth)
 {
-    mt_parallel h = c->share->parallel;
+    mt_parallel h = mti_without_zero(&c->share->parallel);
     mt_model_config config = c->share->whole;
     uint64_t seed;
     config.vocab = c->share->vocab;
-    h.zero = 0, h.pipeline_comm = h.ends_comm = NULL;
+    h.pipeline_comm = h.ends_comm = NULL;
     h.stage = nth % h.pipeline;
     mt_module *part = mt_rank_new(c->device, &config, &h, nth / h.pipeline);
     MT_AUTO mt_tensor *x = part ? input_of(c, part, nth == 0) : NULL;

@@ -90,10 +90,9 @@ static bool list_owned(owned_list *all, const mt_stage *s)
     mt_device *meta = mt_device_open("meta");
     bool ok = meta != NULL;
     for (int64_t i = 0; ok && i < s->schedule.n_parts; i++) {
-        mt_parallel plain = s->shares[i].parallel;
+        const mt_parallel plain = mti_without_zero(&s->shares[i].parallel);
         mt_model_config config = s->shares[i].whole;
         config.vocab = s->shares[i].vocab;
-        plain.zero = 0;
         mt_module *m = mti_rank_new(meta, &config, &plain, i, NULL);
         ok = m && add_part(all, s, i, m);
         mt_module_free(m);

@@ -49,6 +49,8 @@ typedef struct mti_share {
 
 /* parallel with every "0: ..." filled in. */
 mt_parallel mti_filled_in(const mt_parallel *parallel);
+/* The same ranks, among which nothing is cut. */
+mt_parallel mti_without_zero(const mt_parallel *parallel);
 /* *s: the share of this part; checks parallel and config. */
 bool mti_share_make(mti_share *s, const mt_model_config *config, const mt_parallel *parallel,
                     int64_t part);
@@ -104,6 +106,7 @@ int64_t mti_piece_count(const mt_tensor *whole, int64_t n);
 typedef struct mti_cutter {
     mt_device *device;
     mt_group group;
+    bool f32, f32_reduce;          /* as in mt_parallel */
     MTI_VEC(mti_cut_shape) shapes; /* of all pieces; mti_free its `at` */
     mt_tensor *shared;             /* a parameter of two modules (may be NULL), borrowed ... */
     mt_tensor *piece;              /* ... and its piece; NULL at first */

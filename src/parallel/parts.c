@@ -4,6 +4,7 @@
 #include "memtape/autocast.h"
 #include "memtape/ops.h"
 #include "nn/lora.h"
+#include "ops/ops.h"
 #include "parallel/parallel.h"
 
 /* ---- hooks on saved tensors: keep a piece, gather the whole again ---- */
@@ -34,18 +35,25 @@ static mt_status keep_piece(void *user, const mt_save_info *info, mt_tensor *ten
     return MT_OK;
 }
 
-/* Gathers pieces along `dim`; a parameter's are gathered flat, and the last may be padded. */
-static mt_tensor *gather(mt_tensor *piece, int dim, const mt_group *group, int rank,
-                         const int64_t *shape)
+/* Gathers a parameter's pieces, flat, in this type; the last may be padded. */
+static mt_tensor *gather_flat(mt_tensor *piece, mt_dtype dtype, bool f32_sum, const mt_group *group,
+                              int rank, const int64_t *shape)
 {
-    if (dim > 0) return mt_all_gather(piece, dim, group);
     mt_tensor *y = mt_reshape(piece, MT_SHAPE(-1));
-    mt_set(&y, mt_all_gather(y, 0, group));
+    mt_set(&y, y ? mti_gather_shard(y, dtype, f32_sum, group) : NULL);
     int64_t n = 1;
     for (int d = 0; d < rank; d++) n *= shape[d];
     if (y && mt_numel(y) > n) mt_set(&y, mt_slice(y, 0, 0, n));
     mt_set(&y, mt_reshape(y, rank, shape));
     return y;
+}
+
+/* Gathers pieces along `dim`; 0: a parameter's. */
+static mt_tensor *gather(mt_tensor *piece, int dim, const mt_group *group, int rank,
+                         const int64_t *shape)
+{
+    return dim > 0 ? mt_all_gather(piece, dim, group)
+                   : gather_flat(piece, mt_dtype_of(piece), false, group, rank, shape);
 }
 
 static mt_status gather_again(void *user, const mt_save_info *info, mt_tensor **tensor, void *state)
@@ -273,12 +281,14 @@ bool mti_share_draws(mt_module *m, const mt_parallel *h)
 
 typedef struct cut_param {
     const char *name;
+    mt_dtype dtype; /* of the whole */
     int rank;
     int64_t shape[MT_MAX_RANK];
 } cut_param;
 
 typedef struct cut {
     mt_group group;
+    bool f32_reduce;
     int n;
     cut_param params[MOST_PARAMS];
 } cut;
@@ -289,7 +299,9 @@ static mt_tensor *gather_param(const mt_module *m, mt_tensor *piece, const cut *
                                const cut_param *p)
 {
     const char *kind = mt_module_kind(m);
-    mt_dtype dtype = mt_dtype_of(piece);
+    mt_dtype dtype = p->dtype;
+    if (dtype != mt_dtype_of(piece))
+        return gather_flat(piece, dtype, c->f32_reduce, &c->group, p->rank, p->shape);
     if (dtype == MT_F32 && (!strcmp(kind, "linear") || !strcmp(kind, MTI_TIED)))
         mt_autocast_active(&dtype);
     MT_AUTO mt_tensor *cast = mt_cast(piece, dtype);
@@ -331,7 +343,8 @@ static mt_tensor *piece_of(mti_cutter *cutter, mt_tensor *whole)
     if (whole == cutter->shared && cutter->piece) return mt_retain(cutter->piece);
     int64_t n = mti_piece_count(whole, cutter->group.ranks);
     int64_t cols = mt_rank(whole) > 1 ? mt_shape(whole)[mt_rank(whole) - 1] : 1;
-    mt_tensor *piece = mt_zeros(cutter->device, mt_dtype_of(whole), mt_rank(whole) > 1 ? 2 : 1,
+    mt_dtype dtype = cutter->f32 ? MT_F32 : mt_dtype_of(whole);
+    mt_tensor *piece = mt_zeros(cutter->device, dtype, mt_rank(whole) > 1 ? 2 : 1,
                                 (const int64_t[]){mt_rank(whole) > 1 ? 1 : n, n});
     const mti_cut_shape shape = {piece, mt_numel(whole) / (cols ? cols : 1), cols};
     if (piece && (mt_set_category(piece, MT_PARAMETER) != MT_OK ||
@@ -347,7 +360,7 @@ static bool cut_param_of(mt_module *m, mti_cutter *cutter, cut *c, const char *n
     mt_tensor *whole = mt_module_param(m, name);
     if (!whole) return true;
     cut_param *p = &c->params[c->n++];
-    *p = (cut_param){.name = name, .rank = mt_rank(whole)};
+    *p = (cut_param){.name = name, .dtype = mt_dtype_of(whole), .rank = mt_rank(whole)};
     memcpy(p->shape, mt_shape(whole), (size_t)p->rank * sizeof *p->shape);
     mt_tensor *piece = piece_of(cutter, whole);
     if (!piece) return false;
@@ -360,7 +373,7 @@ bool mti_cut_params(mt_module *m, mti_cutter *cutter)
     if (mt_module_param(m, "weight")) {
         cut *c = mti_malloc(sizeof *c);
         if (!c) return false;
-        *c = (cut){.group = cutter->group};
+        *c = (cut){.group = cutter->group, .f32_reduce = cutter->f32_reduce};
         mti_module_set_around(m, (mti_around){run_gathered, c, mti_free});
         if (!cut_param_of(m, cutter, c, "weight") || !cut_param_of(m, cutter, c, "bias"))
             return false;

@@ -286,6 +286,16 @@ static bool check_masks(const mt_device *device, const mti_share *s)
                s->whole.dropout, (long long)s->parallel.context, mt_device_kind(device));
 }
 
+/* Files and first values are those of a model whose parameters have one type. */
+static bool check_shards(const mt_device *device, const mt_parallel *h)
+{
+    return !h->f32_shards || !mt_device_has_data(device) ||
+           mti_fail_bool(MT_ERR_UNSUPPORTED,
+                         "rank: f32_shards on %s: a rank's weights are drawn, saved and read in "
+                         "the config's dtype; need meta, or no f32_shards",
+                         mt_device_kind(device));
+}
+
 static bool check_pieces(bool pieces, const mt_lora_options *lora)
 {
     return !pieces || !lora || lora->base == MT_LORA_KEEP ||
@@ -302,14 +312,19 @@ mt_module *mti_rank_new(mt_device *device, const mt_model_config *config,
     if (!mti_share_make(&made, config, parallel, part)) return NULL;
     const mt_parallel *h = &made.parallel;
     const int64_t replicas = mti_data_group(h).ranks;
-    bool pieces = h->zero == 3 && replicas > 1, shared = h->tensor > 1 || replicas > 1;
-    if (!check_reach(device, h, lora) || !check_masks(device, &made) || !check_pieces(pieces, lora))
+    bool pieces = h->zero == 3 && (replicas > 1 || h->f32_shards),
+         shared = h->tensor > 1 || replicas > 1;
+    if (!check_reach(device, h, lora) || !check_shards(device, h) || !check_masks(device, &made) ||
+        !check_pieces(pieces, lora))
         return NULL;
     mti_share *s = mti_malloc(sizeof *s);
     if (!s) return NULL;
     *s = made;
     mt_tensor *tied;
-    mti_cutter cutter = {.device = device, .group = mti_data_group(h)};
+    mti_cutter cutter = {.device = device,
+                         .group = mti_data_group(h),
+                         .f32 = h->f32_shards,
+                         .f32_reduce = h->f32_reduce};
     uint64_t seed, offset;
     mt_rng_get(device, &seed, &offset);
     mt_module *m = pieces ? make_in_pieces(s, lora, &cutter) : make(device, s, lora, &tied);

@@ -30,6 +30,14 @@ mt_parallel mti_filled_in(const mt_parallel *parallel)
     return h;
 }
 
+mt_parallel mti_without_zero(const mt_parallel *parallel)
+{
+    mt_parallel h = *parallel;
+    h.zero = 0;
+    h.f32_shards = h.f32_reduce = false;
+    return h;
+}
+
 static bool check_ranges(const mt_parallel *h)
 {
     return in_range("tensor", h->tensor, 1, MOST_RANKS) &&
@@ -102,6 +110,22 @@ static bool check_model(const mt_parallel *h, const mt_model_config *c)
                    layers_of(c));
 }
 
+static bool check_shards(const mt_parallel *h, const mt_model_config *c)
+{
+    if (h->f32_reduce && !h->f32_shards)
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "parallel: f32_reduce without f32_shards; need both or neither");
+    if (h->f32_shards && h->zero != 3)
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "parallel: f32_shards with ZeRO stage %d, which keeps whole "
+                             "parameters; need stage 3",
+                             h->zero);
+    return !h->f32_shards || mt_dtype_size(c->dtype) == 2 ||
+           mti_fail_bool(MT_ERR_ARGUMENT,
+                         "parallel: f32_shards of a model in %s; need one in bf16 or f16",
+                         mt_dtype_name(c->dtype));
+}
+
 bool mti_share_make(mti_share *s, const mt_model_config *config, const mt_parallel *parallel,
                     int64_t part)
 {
@@ -109,7 +133,7 @@ bool mti_share_make(mti_share *s, const mt_model_config *config, const mt_parall
     *s = (mti_share){.parallel = mti_filled_in(parallel ? parallel : &alone)};
     mt_parallel *h = &s->parallel;
     if (mt_model_config_resolve(config, &s->whole) != MT_OK || !check_ranges(h) ||
-        !check_comms(h) || !check_model(h, &s->whole) ||
+        !check_comms(h) || !check_model(h, &s->whole) || !check_shards(h, &s->whole) ||
         !in_range("part", part, 0, h->interleave - 1))
         return false;
     int64_t t = h->tensor, parts = h->pipeline * h->interleave;

@@ -45,8 +45,7 @@ static mt_module *join(mt_module *const *parts, int64_t n)
 static bool count_params(mti_stage *s, const mt_model_config *config, int64_t part,
                          const mt_lora_options *lora)
 {
-    mt_parallel plain = s->shares[part].parallel;
-    plain.zero = 0;
+    const mt_parallel plain = mti_without_zero(&s->shares[part].parallel);
     mt_device *separate = mt_device_open("meta");
     mt_module *m = separate ? mti_rank_new(separate, config, &plain, part, lora) : NULL;
     uint64_t n;

@@ -38,8 +38,9 @@ static void print_task(const mti_fit_report *f, FILE *out)
     const mti_workload *w = f->workload;
     const mt_fit_result *r = f->result;
     char aside[MTI_NUMBER];
-    fprintf(out, "%lld x %lld tokens a step, %s%s%s, %s%s; kept aside: %s\n", (long long)r->batch,
-            (long long)r->seq, mt_dtype_name(w->config.dtype), w->memory.amp ? ", amp " : "",
+    fprintf(out, "%lld x %lld tokens a step, %s%s%s%s, %s%s; kept aside: %s\n", (long long)r->batch,
+            (long long)r->seq, mt_dtype_name(w->config.dtype),
+            w->parallel.f32_shards ? " from f32 shards" : "", w->memory.amp ? ", amp " : "",
             w->memory.amp ? mt_dtype_name(w->memory.amp_dtype) : "",
             mti_optimizer_name(w->optimizer), w->memory.master ? " and f32 masters" : "",
             mti_thousands(aside, (int64_t)(r->gpu.memory - r->capacity)));

@@ -18,7 +18,8 @@ void mti_print_place(const mti_workload *w, FILE *out, const mti_style *style)
     if (h->context > 1)
         fprintf(out, "piece %lld of %lld of each sequence, ", (long long)h->context_rank,
                 (long long)h->context);
-    fprintf(out, "%lld with other data\n", (long long)at_least_1(h->data));
+    fprintf(out, "%lld with other data%s%s\n", (long long)at_least_1(h->data),
+            h->f32_shards ? ", f32 shards" : "", h->f32_reduce ? " and sums" : "");
 }
 
 void mti_print_rank(const mti_workload *w, const mti_measurement *m, FILE *out,
@@ -73,6 +74,8 @@ json_t *mti_parallel_json(const mti_workload *w, const mti_measurement *m)
 {
     json_t *j = mti_place_json(w);
     if (!w->ranked) return j;
+    mti_json_put(j, "f32_shards", json_boolean(w->parallel.f32_shards));
+    mti_json_put(j, "f32_reduce", json_boolean(w->parallel.f32_reduce));
     mti_json_put_int(j, "layers", (uint64_t)m->layers);
     mti_json_put_int(j, "in_flight", (uint64_t)m->in_flight);
     mti_json_put_int(j, "gradients", m->grad_bytes);

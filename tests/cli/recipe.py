@@ -94,8 +94,7 @@ def without_name(p):
 
 def balanced(p, what):
     equal(p["growth"]["residual"], 0, f"growth residual of {what}")
-    if check((p["formula"] is None) == ("--amp" in what), f"{what}: a formula, but for --amp"):
-        equal(p["formula"] and p["formula"]["unexplained"], None if "--amp" in what else 0, f"unexplained of {what}")
+    equal(p["formula"]["unexplained"], 0, f"unexplained of {what}")
     equal(sum(p["steady"]["by_category"].values()), p["steady"]["peak"], f"categories of {what}")
 
 
@@ -117,7 +116,30 @@ def a_rank_is_its_options():
         shown = run("profile", *GPT, "--dp", 2, "--recipe", name).stdout.splitlines()
         equal(shown[2], f"recipe {name}: {options}", f"text of {name}")
     saved = {name: profile(*GPT, "--dp", 2, "--recipe", name)["saved"]["bytes"] for name in OF_RANKS}
-    check(saved["fsdp2"] > saved["zero3"] == saved["megatron"], f"autocast keeps more than bf16 throughout: {saved}")
+    check(saved["fsdp2"] == saved["zero3"] == saved["megatron"], f"all run in bf16 throughout: {saved}")
+
+
+def f32_shards_are_the_only_ones():
+    for data, reduce in ((2, []), (4, ["--f32-reduce"])):
+        args = ["llama", "--kv-heads", 2, *META, "--dp", data, "--zero", 3, "--dtype", "bf16", "--optimizer", "adamw"]
+        p = profile(*args, "--f32-shards", *reduce)
+        count, balance = p["params"]["count"], p["parallel"]
+        equal((balance["f32_shards"], balance["f32_reduce"]), (True, bool(reduce)), "what the shards are")
+        equal((p["params"]["bytes"], balance["gradients"], balance["optimizer"]),
+              (4 * count / data, 4 * count / data, 8 * count / data), "4 bytes each, and two moments")
+        rounded = p["steady"]["by_category"]["parameter"] - p["params"]["bytes"]
+        check(0 <= rounded < 512 * 21, f"no 16-bit shard beside the 21: {rounded}")
+        narrow = profile(*args, "--master-weights", "--f32-gradients")
+        equal((narrow["saved"]["bytes"], narrow["params"]["bytes"]), (p["saved"]["bytes"], p["params"]["bytes"] / 2),
+              "the same forward")
+    small, large = (profile(*args, "--f32-shards", *more)["steady"]["phases"][1]["at_peak"]["temporary"]
+                    for more in ([], ["--f32-reduce"]))
+    check(large > small, f"a gradient is there in f32, too, before it is summed: {small}, {large}")
+    refused(["--f32-shards needs --zero 3"], "profile", *GPT, "--dp", 2, "--dtype", "bf16", "--f32-shards")
+    refused(["--f32-shards needs --dtype bf16"], "profile", *GPT, "--dp", 2, "--zero", 3, "--f32-shards")
+    refused(["--f32-reduce needs --f32-shards"], "profile", *GPT, "--dp", 2, "--zero", 3, "--f32-reduce")
+    for option in (["--master-weights"], ["--f32-gradients"]):
+        refused([option[0], "with --f32-shards"], "profile", *GPT, "--dp", 2, "--recipe", "fsdp2", *option)
 
 
 def other_verbs_take_ranks():
@@ -133,7 +155,7 @@ def other_verbs_take_ranks():
     equal(len({row["peak"] for row in rows}), 5, "peaks; zero1 and zero2 have one")
     for name, (options, _) in OF_RANKS.items():
         if name == "fsdp2":
-            refused(["--recipe fsdp2", "--amp", "plan does not take", "profile, sweep"], "plan", "gpt", "--dp", 2, "--recipe", name)
+            refused(["--recipe fsdp2", "--f32-shards", "plan does not take", "profile, sweep"], "plan", "gpt", "--dp", 2, "--recipe", name)
             continue
         p = measured("plan", "gpt", "--dp", 2, "--recipe", name)
         equal(without_name(p), without_name(measured("plan", "gpt", "--dp", 2, *options.split())), f"plan {name}")
@@ -145,8 +167,9 @@ def an_option_given_wins_over_a_rank():
             ("zero3", "--dtype f32", "--optimizer adamw --zero 3"),
             ("zero2", "--dtype f16 --optimizer adamw-8bit", "--master-weights --zero 2"),
             ("zero2", "--optimizer none", "--dtype bf16 --zero 2"),
-            ("fsdp2", "--dtype bf16", "--optimizer adamw --zero 3"),
-            ("fsdp2", "--amp f16", "--dtype f32 --optimizer adamw --zero 3"),
+            ("fsdp2", "--dtype f16", "--optimizer adamw --zero 3 --f32-shards --f32-reduce"),
+            ("fsdp2", "--dtype f32", "--optimizer adamw --zero 3"),
+            ("fsdp2", "--zero 2", "--dtype bf16 --optimizer adamw"),
             ("ddp", "--dtype bf16", "--optimizer adamw"),
             ("megatron", "--dtype f32 --zero 0", "--optimizer adamw")]:
         args = [*GPT, "--dp", 2, *given.split()]
@@ -163,7 +186,8 @@ def a_rank_needs_others():
             refused([f"--recipe {name} needs --dp or --cp of 2 or more"], "profile", *GPT, *args, "--recipe", name)
         refused([f"--recipe {name} needs --dp"], "sweep", *GPT, "--over", f"recipe=none,{name}")
         refused(["--device meta"], "profile", "gpt", "--dp", 2, "--recipe", name)
-        refused([f"--recipe {name} needs --dp"], "train", "--data", __file__, "--recipe", name)
+        refused([f"--recipe {name} needs --dp" if name != "fsdp2" else "--f32-shards, which train does not take"],
+                "train", "--data", __file__, "--recipe", name)
         refused(["explain does not take"], "explain", "gpt", "--recipe", name)
         refused(["does not apply to mlp"], "profile", "mlp", "--recipe", name)
     refused(["--amp", "--dtype f32"], "profile", *GPT, "--dp", 2, "--recipe", "zero1", "--amp", "bf16")
@@ -189,6 +213,7 @@ an_option_given_wins()
 liger_fuses()
 every_verb_takes_it()
 a_rank_is_its_options()
+f32_shards_are_the_only_ones()
 other_verbs_take_ranks()
 an_option_given_wins_over_a_rank()
 a_rank_needs_others()

@@ -2,6 +2,7 @@
 #include "base/base.h"
 #include "memtape/ops.h"
 #include "mtt.h"
+#include "ops/ops.h"
 
 static mt_tensor *gather(mt_tensor *x, const mt_group *g) { return mt_all_gather(x, 1, g); }
 static mt_tensor *scatter(mt_tensor *x, const mt_group *g) { return mt_reduce_scatter(x, 1, g); }
@@ -42,6 +43,60 @@ static void messages_have_shapes_and_gradients_and_keep_nothing(void **state)
         mt_release(x);
         mt_device_release(meta);
     }
+}
+
+static void shards_are_cast_before_they_are_gathered(void **state)
+{
+    (void)state;
+    const float values[] = {1, 1.0009765625f, -3.14159f, 65537, 1e-3f, 2, 7, 8}; /* not all bf16 */
+    mt_device *cpu = mt_device_open("cpu");
+    for (int wide = 0; wide < 2; wide++) {
+        mt_tensor *x = mtt_made(mt_from_data(cpu, MT_F32, MT_SHAPE(8), values, sizeof values));
+        mtt_ok(mt_set_requires_grad(x, true));
+        mt_tensor *y = mtt_made(mti_gather_shard(x, MT_BF16, wide, MT_RANKS(1)));
+        mt_tensor *cast = mtt_made(mt_cast(x, MT_BF16));
+        assert_true(mtt_same_bits(y, cast));
+        mt_tensor *dy = mtt_made(mt_normal(cpu, MT_BF16, MT_SHAPE(8), 0, 1));
+        mtt_ok(mt_backward_with(y, &(mt_backward_options){.gradient = dy}));
+        mt_tensor *dx = mtt_made(mt_cast(dy, MT_F32));
+        assert_true(mtt_same_bits(mt_grad(x), dx));
+        for (int i = 0; i < 5; i++) mt_release(((mt_tensor *[]){x, y, cast, dy, dx})[i]);
+    }
+    mt_device_release(cpu);
+}
+
+/* Bytes at most, beside x, y and dy, and the gradient of x. */
+static size_t temporary(bool backward, bool wide)
+{
+    mt_mem_stats before, after;
+    mt_device *meta = mt_device_open("meta");
+    mt_tensor *x = mt_zeros(meta, MT_F32, MT_SHAPE(1 << 20));
+    mtt_ok(mt_set_requires_grad(x, true));
+    mt_mem_get_stats(meta, &before);
+    mt_mem_reset_peak(meta);
+    mt_tensor *y = mtt_made(mti_gather_shard(x, MT_BF16, wide, MT_RANKS(4)));
+    mt_mem_get_stats(meta, &after);
+    size_t most = after.allocated.peak - before.allocated.current - (size_t)8 * (1 << 20);
+    mt_tensor *dy = mt_zeros(meta, MT_BF16, MT_SHAPE(4 << 20));
+    mt_mem_get_stats(meta, &before);
+    mt_mem_reset_peak(meta);
+    mtt_ok(mt_backward_with(y, &(mt_backward_options){.gradient = dy}));
+    mt_mem_get_stats(meta, &after);
+    if (backward) most = after.allocated.peak - before.allocated.current - (size_t)4 * (1 << 20);
+    mt_release(x);
+    mt_release(y);
+    mt_release(dy);
+    mt_device_release(meta);
+    return most;
+}
+
+static void a_shard_is_cast_and_its_gradient_before_or_after_the_sum(void **state)
+{
+    (void)state;
+    assert_int_equal(temporary(false, false), 2 << 20); /* the shard in bf16 */
+    assert_int_equal(temporary(false, true), 2 << 20);
+    assert_int_equal(temporary(true, false), 2 << 20); /* its gradient's sum in bf16 */
+    assert_int_equal(temporary(true, true), 16 << 20); /* the whole gradient in f32 */
 }
 
 static void a_sent_tensor_may_be_released(void **state)
@@ -90,6 +145,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(messages_have_shapes_and_gradients_and_keep_nothing),
+        cmocka_unit_test(shards_are_cast_before_they_are_gathered),
+        cmocka_unit_test(a_shard_is_cast_and_its_gradient_before_or_after_the_sum),
         cmocka_unit_test(a_sent_tensor_may_be_released),
         cmocka_unit_test(messages_among_several_ranks_need_a_device_without_data),
     };
