@@ -34,6 +34,9 @@ typedef struct mt_parallel {
      * MixedPrecisionPolicy. Also of one rank; on a device without data. */
     bool f32_shards;
     bool f32_reduce; /* with f32_shards: gradients are cast before they are summed over the ranks */
+    /* ZeRO 3: embedding, last norm and head, the root of PyTorch's fully_shard, are gathered before
+     * forward and stay so until backward has all their gradients. Of a whole model in one stage. */
+    bool keep_root;
     int64_t tensor_rank, context_rank, data_rank; /* this rank's, from 0 on */
     /* To the ranks of each group, borrowed; data_comm: to all with the same share, whose data or
      * positions are others; ends_comm: the first and the last stage, which share a tied embedding.

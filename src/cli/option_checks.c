@@ -312,6 +312,19 @@ static bool check_pieces(mti_options *o)
     return true;
 }
 
+/* Of a row of a sweep, whose options may come from the rest of the command. */
+static bool check_shards(mti_options *o)
+{
+    const mt_parallel *h = &o->workload.parallel;
+    if ((h->f32_shards || h->keep_root) && h->zero != 3)
+        return mti_options_refuse(o,
+                                  "--%s needs --zero 3, which leaves a rank pieces of the "
+                                  "parameters; --zero is %d",
+                                  h->f32_shards ? "f32-shards" : "keep-root", h->zero);
+    return !h->keep_root || h->pipeline <= 1 ||
+           mti_options_refuse(o, "--keep-root: stages of --pp have several forwards in flight");
+}
+
 bool mti_check_rank(mti_options *o)
 {
     mti_workload *w = &o->workload;
@@ -332,7 +345,8 @@ bool mti_check_rank(mti_options *o)
     if (!(o->verb == MTI_TRAIN ? check_training_ranks(o) : check_profiled_rank(o))) return false;
     w->parallel.zero = (int)o->zero;
     if (o->verb == MTI_TRAIN) w->parallel.microbatches = o->train.accumulate;
-    if (!mti_check_factored(o) || !check_pieces(o) || (o->verb != MTI_TRAIN && !place_rank(o)))
+    if (!mti_check_factored(o) || !check_shards(o) || !check_pieces(o) ||
+        (o->verb != MTI_TRAIN && !place_rank(o)))
         return false;
     return mt_parallel_check(&w->parallel, &w->config) == MT_OK || mti_options_refuse_as(o, "");
 }

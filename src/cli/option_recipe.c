@@ -69,6 +69,7 @@ static const recipe_row rows[] = {
     {R(ZERO3) | R(FSDP2), MTI_O_ZERO, "3", NULL},
     {R(FSDP2), MTI_O_F32_SHARDS, NULL, is_narrow},
     {R(FSDP2), MTI_O_F32_REDUCE, NULL, is_narrow},
+    {R(FSDP2), MTI_O_KEEP_ROOT, NULL, NULL},
 };
 
 /* Whether the row's option can be set: it was not given, and what was given does not exclude it. */
@@ -76,7 +77,11 @@ static bool applies(const recipe_row *row, const mti_options *o, const mt_model_
 {
     if (!(row->recipes >> o->recipe & 1) || o->given[row->option]) return false;
     if (row->option == MTI_O_MASTER && o->workload.optimizer == MTI_OPT_NONE) return false;
-    if (row->option == MTI_O_F32_SHARDS && o->zero != 3) return false;
+    if ((row->option == MTI_O_F32_SHARDS || row->option == MTI_O_KEEP_ROOT) && o->zero != 3)
+        return false;
+    if (row->option == MTI_O_KEEP_ROOT &&
+        (o->workload.parallel.pipeline > 1 || o->workload.memory.lora_rank))
+        return false;
     if (row->option == MTI_O_F32_REDUCE && !o->workload.parallel.f32_shards) return false;
     return !row->fits || row->fits(resolved);
 }

@@ -335,6 +335,10 @@ const mti_option_row mti_option_rows[] = {
     {MTI_O_F32_REDUCE, 0, "f32-reduce", NULL, MTI_FLAG, AT(workload.parallel.f32_reduce),
      STEPS | V(FIT), RANKED, 0, 0, "gradients are cast to f32 before the ranks sum them, not after",
      W(SHARDS)},
+    {MTI_O_KEEP_ROOT, 0, "keep-root", NULL, MTI_FLAG, AT(workload.parallel.keep_root),
+     STEPS | V(FIT), WHOLE, 0, 0,
+     "with --zero 3: embedding, last norm and head stay gathered from forward to backward (FSDP2)",
+     W(PIECES) | W(KEEPS_ROOT)},
 
     {MTI_O_DEVICE, 0, "device", "KIND", MTI_OTHER, 0, EVERY & ~META, ANY, 0, 0,
      "cpu, cuda, or meta: no data, but every byte is counted", .read = mti_read_device},

@@ -61,10 +61,12 @@ static bool account_for_growth(mti_measurement *m, const mti_flown *flown, int64
                                const mt_mem_stats *after)
 {
     mti_growth *g = &m->growth;
-    *g = (mti_growth){.measured =
-                          (int64_t)after->allocated.current - (int64_t)before->allocated.current,
-                      .workspace = (int64_t)after->by_category[MT_WORKSPACE] -
-                                   (int64_t)before->by_category[MT_WORKSPACE]};
+    *g = (mti_growth){
+        .measured = (int64_t)after->allocated.current - (int64_t)before->allocated.current,
+        .workspace =
+            (int64_t)after->by_category[MT_WORKSPACE] - (int64_t)before->by_category[MT_WORKSPACE],
+        .gathered =
+            (int64_t)after->by_category[MT_PARAMETER] - (int64_t)before->by_category[MT_PARAMETER]};
     for (size_t i = 0; i < mt_ledger_count(m->ledger); i++) {
         mt_ledger_entry e;
         if (mt_ledger_get(m->ledger, i, &e) != MT_OK) return false;
@@ -80,8 +82,8 @@ static bool account_for_growth(mti_measurement *m, const mti_flown *flown, int64
     }
     for (int way = 0; way < MTI_WAYS; way++)
         g->output += unsaved(m, mti_on_the_way(stages, (mti_way)way));
-    g->residual =
-        g->measured - (g->saved - g->before) - g->rounding - g->output - g->input - g->workspace;
+    g->residual = g->measured - (g->saved - g->before) - g->rounding - g->output - g->input -
+                  g->workspace - g->gathered;
     return true;
 }
 

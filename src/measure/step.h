@@ -39,7 +39,7 @@ typedef struct mti_steady {
 } mti_steady;
 
 /* The allocator's growth over forward, and what it is made of:
- *     measured = (saved - before) + rounding + output + input + workspace + residual */
+ *     measured = (saved - before) + rounding + output + input + workspace + gathered + residual */
 typedef struct mti_growth {
     int64_t measured;
     int64_t saved;     /* the ledger's bytes */
@@ -48,6 +48,7 @@ typedef struct mti_growth {
     int64_t output;    /* the output's block, if nothing saved it */
     int64_t input;     /* blocks of a rank's inputs that nothing saved: one for each microbatch */
     int64_t workspace; /* of matrix products, kept for the next ones (--gemm-workspace) */
+    int64_t gathered;  /* blocks of parameters that stay gathered until backward */
     int64_t residual;  /* bytes not accounted for: 0, or there is a bug */
 } mti_growth;
 

@@ -103,15 +103,28 @@ int64_t mti_piece_count(const mt_tensor *whole, int64_t n);
 /* Replaces each parameter under m by this rank's of its pieces, one for each rank of the group,
  * made on `device`, with zeros; the module gathers the whole while it runs (ZeRO 3). A matrix's
  * piece is a matrix of one row. */
+typedef struct mti_kept mti_kept;
 typedef struct mti_cutter {
     mt_device *device;
     mt_group group;
     bool f32, f32_reduce;          /* as in mt_parallel */
     MTI_VEC(mti_cut_shape) shapes; /* of all pieces; mti_free its `at` */
+    mti_kept *kept;                /* of parameters outside of blocks; NULL: they are not kept */
     mt_tensor *shared;             /* a parameter of two modules (may be NULL), borrowed ... */
     mt_tensor *piece;              /* ... and its piece; NULL at first */
 } mti_cutter;
 bool mti_cut_params(mt_module *m, mti_cutter *cutter);
+
+/* ---- parameters that stay gathered from forward to backward (kept.c) ---- */
+
+/* What gathers a parameter's whole from m's piece of it, recorded; of parts.c. */
+typedef mt_tensor *mti_gather_fn(const mt_module *m, const char *name, void *cut);
+/* The kept parameters of `root`, which gathers them before its forward; it frees them. */
+mti_kept *mti_kept_new(mt_module *root);
+/* Adds m's parameter; one that is there under another module is gathered once. */
+bool mti_kept_add(mti_kept *kept, mt_module *m, const char *name, mti_gather_fn *gather, void *cut);
+/* The whole of this piece; NULL: it is not gathered now. */
+mt_tensor *mti_kept_whole(const mti_kept *kept, const mt_tensor *piece);
 
 /* ---- a tensor that the tape keeps as this rank's piece ---- */
 
@@ -121,6 +134,8 @@ typedef struct mti_regather mti_regather;
  */
 mti_regather *mti_regather_begin(mt_tensor *whole, mt_tensor *piece, int dim,
                                  const mt_group *group);
+/* From now on backward takes `whole`, which is kept, and gathers nothing. */
+bool mti_regather_keeps(mti_regather *r, mt_tensor *whole);
 bool mti_regather_end(mti_regather *r);
 
 /* ---- parameters by name, and their first values (weights.c) ---- */

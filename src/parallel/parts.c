@@ -12,6 +12,7 @@
 struct mti_regather {
     uint64_t whole;   /* serial of the storage */
     mt_tensor *piece; /* NULL once it has ended */
+    mt_tensor *kept;  /* the whole; NULL: it is gathered again */
     int dim;
     mt_group group;
     mt_dtype dtype; /* of whole */
@@ -61,6 +62,10 @@ static mt_status gather_again(void *user, const mt_save_info *info, mt_tensor **
     mti_regather *r = user;
     (void)info;
     if (!state) return MT_OK;
+    if (r->kept) {
+        *tensor = mt_retain(r->kept);
+        return MT_OK;
+    }
     MT_AUTO mt_tensor *piece = mt_cast(*tensor, r->dtype);
     mt_tensor *whole =
         piece ? gather(piece, r->dim, &r->group, r->layout.rank, r->layout.shape) : NULL;
@@ -72,6 +77,7 @@ static void regather_free(void *user)
 {
     mti_regather *r = user;
     mt_release(r->piece);
+    mt_release(r->kept);
     mti_free(r);
 }
 
@@ -80,11 +86,21 @@ mti_regather *mti_regather_begin(mt_tensor *whole, mt_tensor *piece, int dim, co
     static const mt_saved_hooks hooks = {keep_piece, gather_again, NULL, regather_free};
     mti_regather *r = mti_malloc(sizeof *r);
     if (!r) return NULL;
-    *r = (mti_regather){mt_storage_of(whole).serial, mt_detach(piece),   dim, *group,
-                        mt_dtype_of(whole),          mt_layout_of(whole)};
+    *r = (mti_regather){.whole = mt_storage_of(whole).serial,
+                        .piece = mt_detach(piece),
+                        .dim = dim,
+                        .group = *group,
+                        .dtype = mt_dtype_of(whole),
+                        .layout = mt_layout_of(whole)};
     if (r->piece && mt_push_saved_hooks(&hooks, r) == MT_OK) return r;
     regather_free(r);
     return NULL;
+}
+
+bool mti_regather_keeps(mti_regather *r, mt_tensor *whole)
+{
+    r->kept = mt_detach(whole);
+    return r->kept != NULL;
 }
 
 bool mti_regather_end(mti_regather *r)
@@ -289,6 +305,7 @@ typedef struct cut_param {
 typedef struct cut {
     mt_group group;
     bool f32_reduce;
+    mti_kept *kept; /* NULL: gathered while the module runs */
     int n;
     cut_param params[MOST_PARAMS];
 } cut;
@@ -308,6 +325,26 @@ static mt_tensor *gather_param(const mt_module *m, mt_tensor *piece, const cut *
     return cast ? gather(cast, 0, &c->group, p->rank, p->shape) : NULL;
 }
 
+static mt_tensor *gather_kept(const mt_module *m, const char *name, void *cut_of)
+{
+    const cut *c = cut_of;
+    int i = 0;
+    while (strcmp(c->params[i].name, name) != 0) i++;
+    return gather_param(m, mt_module_param(m, name), c, &c->params[i]);
+}
+
+/* The whole of m's parameter, and the hook that lets the tape keep its piece. */
+static mti_regather *make_whole(const mt_module *m, mt_tensor *piece, const cut *c,
+                                const cut_param *p, mt_tensor **whole)
+{
+    mt_tensor *kept = c->kept ? mti_kept_whole(c->kept, piece) : NULL;
+    *whole = kept ? mt_retain(kept) : gather_param(m, piece, c, p);
+    mti_regather *r = *whole ? mti_regather_begin(*whole, piece, 0, &c->group) : NULL;
+    if (!r || !kept || mti_regather_keeps(r, kept)) return r;
+    mti_regather_end(r);
+    return NULL;
+}
+
 /* Runs m with whole parameters; the tape keeps their pieces. */
 static mt_tensor *run_gathered(mt_module *m, void *user, mt_tensor *x)
 {
@@ -319,8 +356,7 @@ static mt_tensor *run_gathered(mt_module *m, void *user, mt_tensor *x)
     for (; ok && n < c->n; n++) {
         const cut_param *p = &c->params[n];
         piece[n] = mt_module_param(m, p->name);
-        whole[n] = gather_param(m, piece[n], c, p);
-        hooks[n] = whole[n] ? mti_regather_begin(whole[n], piece[n], 0, &c->group) : NULL;
+        hooks[n] = make_whole(m, piece[n], c, p, &whole[n]);
         ok = hooks[n] != NULL;
         if (!ok) break;
         mti_module_lend_param(m, p->name, whole[n]);
@@ -365,7 +401,7 @@ static bool cut_param_of(mt_module *m, mti_cutter *cutter, cut *c, const char *n
     mt_tensor *piece = piece_of(cutter, whole);
     if (!piece) return false;
     mt_release(mti_module_swap_param(m, name, piece));
-    return true;
+    return !c->kept || mti_kept_add(c->kept, m, name, gather_kept, c);
 }
 
 bool mti_cut_params(mt_module *m, mti_cutter *cutter)
@@ -373,13 +409,17 @@ bool mti_cut_params(mt_module *m, mti_cutter *cutter)
     if (mt_module_param(m, "weight")) {
         cut *c = mti_malloc(sizeof *c);
         if (!c) return false;
-        *c = (cut){.group = cutter->group, .f32_reduce = cutter->f32_reduce};
+        *c = (cut){.group = cutter->group, .f32_reduce = cutter->f32_reduce, .kept = cutter->kept};
         mti_module_set_around(m, (mti_around){run_gathered, c, mti_free});
         if (!cut_param_of(m, cutter, c, "weight") || !cut_param_of(m, cutter, c, "bias"))
             return false;
     }
     mt_module *child;
-    for (size_t i = 0; (child = mt_module_child_at(m, i)); i++)
-        if (!mti_cut_params(child, cutter)) return false;
-    return true;
+    mti_kept *kept = cutter->kept;
+    if (!strcmp(mt_module_kind(m), "block")) cutter->kept = NULL;
+    bool ok = true;
+    for (size_t i = 0; ok && (child = mt_module_child_at(m, i)); i++)
+        ok = mti_cut_params(child, cutter);
+    cutter->kept = kept;
+    return ok;
 }

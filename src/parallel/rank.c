@@ -244,9 +244,11 @@ static mt_module *make(mt_device *device, mti_share *s, const mt_lora_options *l
 static mt_module *make_in_pieces(mti_share *s, const mt_lora_options *lora, mti_cutter *cutter)
 {
     mt_device *separate = mt_device_open("meta");
+    const bool keeps = s->parallel.keep_root;
     mt_module *m = separate ? make(separate, s, lora, &cutter->shared) : NULL;
     if (!separate) mti_free(s);
-    m = mti_module_complete(m, m && mti_cut_params(m, cutter));
+    if (m && keeps) cutter->kept = mti_kept_new(m);
+    m = mti_module_complete(m, m && (!keeps || cutter->kept) && mti_cut_params(m, cutter));
     if (m) mti_module_mark_pieces(m);
     mt_device_release(separate);
     return m;
@@ -296,8 +298,12 @@ static bool check_shards(const mt_device *device, const mt_parallel *h)
                          mt_device_kind(device));
 }
 
-static bool check_pieces(bool pieces, const mt_lora_options *lora)
+static bool check_pieces(bool pieces, const mt_parallel *h, const mt_lora_options *lora)
 {
+    if (h->keep_root && lora)
+        return mti_fail_bool(MT_ERR_UNSUPPORTED,
+                             "rank: keep_root with adapters: what is frozen gets no gradient, "
+                             "after which it could be let go; need one of the two");
     return !pieces || !lora || lora->base == MT_LORA_KEEP ||
            mti_fail_bool(MT_ERR_UNSUPPORTED,
                          "rank: ZeRO 3 gathers floats, and weights in 4 bits are codes; need "
@@ -315,7 +321,7 @@ mt_module *mti_rank_new(mt_device *device, const mt_model_config *config,
     bool pieces = h->zero == 3 && (replicas > 1 || h->f32_shards),
          shared = h->tensor > 1 || replicas > 1;
     if (!check_reach(device, h, lora) || !check_shards(device, h) || !check_masks(device, &made) ||
-        !check_pieces(pieces, lora))
+        !check_pieces(pieces, h, lora))
         return NULL;
     mti_share *s = mti_malloc(sizeof *s);
     if (!s) return NULL;

@@ -34,7 +34,7 @@ mt_parallel mti_without_zero(const mt_parallel *parallel)
 {
     mt_parallel h = *parallel;
     h.zero = 0;
-    h.f32_shards = h.f32_reduce = false;
+    h.f32_shards = h.f32_reduce = h.keep_root = false;
     return h;
 }
 
@@ -120,6 +120,11 @@ static bool check_shards(const mt_parallel *h, const mt_model_config *c)
                              "parallel: f32_shards with ZeRO stage %d, which keeps whole "
                              "parameters; need stage 3",
                              h->zero);
+    if (h->keep_root && (h->zero != 3 || h->pipeline > 1 || !mti_is_whole(c->kind)))
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "parallel: keep_root of a %s with zero %d and pipeline %" PRId64
+                             "; need a gpt, bert or llama, zero 3 and pipeline 1",
+                             mt_model_kind_name(c->kind), h->zero, h->pipeline);
     return !h->f32_shards || mt_dtype_size(c->dtype) == 2 ||
            mti_fail_bool(MT_ERR_ARGUMENT,
                          "parallel: f32_shards of a model in %s; need one in bf16 or f16",

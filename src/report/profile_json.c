@@ -73,6 +73,7 @@ static json_t *growth_json(const mti_growth *g)
     mti_json_put(j, "output", json_integer(g->output));
     mti_json_put(j, "input", json_integer(g->input));
     mti_json_put(j, "workspace", json_integer(g->workspace));
+    mti_json_put(j, "gathered", json_integer(g->gathered));
     mti_json_put(j, "residual", json_integer(g->residual));
     return j;
 }

@@ -20,6 +20,8 @@ static bool print_growth(const mti_growth *g, FILE *out, const mti_style *style)
     if (g->workspace)
         mti_equation_row(t, "+", g->workspace,
                          "the workspace of matrix products, kept for the next");
+    if (g->gathered)
+        mti_equation_row(t, "+", g->gathered, "parameters that stay gathered until backward");
     mti_table_rule(t);
     mti_equation_row(t, "=", g->measured - g->residual, "expected");
     mti_equation_row(t, " ", g->measured, "measured: allocated after forward less before");

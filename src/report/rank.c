@@ -76,6 +76,7 @@ json_t *mti_parallel_json(const mti_workload *w, const mti_measurement *m)
     if (!w->ranked) return j;
     mti_json_put(j, "f32_shards", json_boolean(w->parallel.f32_shards));
     mti_json_put(j, "f32_reduce", json_boolean(w->parallel.f32_reduce));
+    mti_json_put(j, "keep_root", json_boolean(w->parallel.keep_root));
     mti_json_put_int(j, "layers", (uint64_t)m->layers);
     mti_json_put_int(j, "in_flight", (uint64_t)m->in_flight);
     mti_json_put_int(j, "gradients", m->grad_bytes);

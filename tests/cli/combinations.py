@@ -30,6 +30,7 @@ CHOICES = """--tp 2
 --dp 3 --zero 2
 --dp 3 --zero 3
 --dp 3 --zero 3 --dtype bf16 --f32-shards --f32-reduce
+--dp 3 --zero 3 --keep-root
 --optimizer none
 --optimizer sgd
 --optimizer sgd-momentum

@@ -104,6 +104,7 @@ def a_rank_is_its_options():
     for name, (options, cost) in OF_RANKS.items():
         for args in ([*GPT, "--dp", 2], ["bert", *META, "--dp", 4, "--checkpoint", "full"], [*llama, "--dp", 2, "--tp", 2, "--sp"],
                      [*GPT, "--dp", 2, "--pp", 2, "--rank", 3]):
+            options = options.replace(" --keep-root", "") if "--pp" in args else options
             p, what = profile(*args, "--recipe", name), f"{args} {options}"
             equal((p["model"]["recipe"], p["model"]["recipe_options"]), (name, options), f"recipe {name}")
             equal(without_name(p), without_name(profile(*args, *options.split())), f"{name} and its options: {args}")
@@ -114,9 +115,34 @@ def a_rank_is_its_options():
                 each = eval(cost, {"d": p["parallel"]["dp"]})
                 equal(held, each * p["params"]["count"], f"{cost} bytes for each parameter: {what}")
         shown = run("profile", *GPT, "--dp", 2, "--recipe", name).stdout.splitlines()
-        equal(shown[2], f"recipe {name}: {options}", f"text of {name}")
+        equal(shown[2], f"recipe {name}: {OF_RANKS[name][0]}", f"text of {name}")
     saved = {name: profile(*GPT, "--dp", 2, "--recipe", name)["saved"]["bytes"] for name in OF_RANKS}
     check(saved["fsdp2"] == saved["zero3"] == saved["megatron"], f"all run in bf16 throughout: {saved}")
+
+
+def the_root_stays_gathered():
+    for args, tied in ((["llama", "--kv-heads", 2], False), (["gpt"], True), (["llama", "--tp", 2, "--sp"], False), (["bert"], True)):
+        for more in ([], ["--checkpoint", "ops"], ["--microbatches", 2]):
+            args_of = [*args, *META, "--dp", 2, "--zero", 3, "--dtype", "bf16", "--optimizer", "adamw", *more]
+            p, kept = profile(*args_of), profile(*args_of, "--keep-root")
+            model, n = kept["model"], args.count("--tp") + 1
+            v, d = model["vocab"] // n, model["hidden"]
+            root = 2 * (2 * v * d + d)  # embedding, head and last norm of a llama
+            if args[0] == "gpt":
+                root = 2 * (v * d + model["seq"] * d + 2 * d)  # one matrix for both, positions, weight and bias of the norm
+            if args[0] != "bert":
+                rounding = kept["growth"]["gathered"] - root
+                check(0 <= rounding < 5 * 512, f"{args_of}: the root, {root}, and {rounding}")
+            equal((kept["growth"]["residual"], kept["formula"]["unexplained"]), (0, 0), f"books of {args_of}")
+            equal((kept["saved"]["bytes"], p["growth"]["gathered"]), (p["saved"]["bytes"], 0), f"what the tape keeps: {args_of}")
+            ends = [{ph["name"]: ph["by_category"] for ph in x["steady"]["phases"]} for x in (p, kept)]
+            equal(ends[1]["forward"]["parameter"] - ends[0]["forward"]["parameter"], kept["growth"]["gathered"], "they stay")
+            equal(ends[1]["backward"], ends[0]["backward"], "and go by the end of backward")
+    for more in (["--pp", 2], ["--lora-rank", 2]):
+        refused(["--keep-root", more[0]], "profile", *GPT, "--dp", 2, "--zero", 3, "--keep-root", *more)
+    refused(["--keep-root needs --zero 3"], "profile", *GPT, "--dp", 2, "--keep-root")
+    refused(["--keep-root", "does not apply to block"], "profile", "block", *META, "--dp", 2, "--zero", 3, "--keep-root")
+    refused(["--keep-root", "--pp 1"], "fit", "gpt", "--gpus", 2, "--gpu", "h100", "--zero", 3, "--keep-root")
 
 
 def f32_shards_are_the_only_ones():
@@ -167,8 +193,9 @@ def an_option_given_wins_over_a_rank():
             ("zero3", "--dtype f32", "--optimizer adamw --zero 3"),
             ("zero2", "--dtype f16 --optimizer adamw-8bit", "--master-weights --zero 2"),
             ("zero2", "--optimizer none", "--dtype bf16 --zero 2"),
-            ("fsdp2", "--dtype f16", "--optimizer adamw --zero 3 --f32-shards --f32-reduce"),
-            ("fsdp2", "--dtype f32", "--optimizer adamw --zero 3"),
+            ("fsdp2", "--dtype f16", "--optimizer adamw --zero 3 --f32-shards --f32-reduce --keep-root"),
+            ("fsdp2", "--dtype f32", "--optimizer adamw --zero 3 --keep-root"),
+            ("fsdp2", "--lora-rank 2", "--dtype bf16 --optimizer adamw --zero 3 --f32-shards --f32-reduce"),
             ("fsdp2", "--zero 2", "--dtype bf16 --optimizer adamw"),
             ("ddp", "--dtype bf16", "--optimizer adamw"),
             ("megatron", "--dtype f32 --zero 0", "--optimizer adamw")]:
@@ -214,6 +241,7 @@ liger_fuses()
 every_verb_takes_it()
 a_rank_is_its_options()
 f32_shards_are_the_only_ones()
+the_root_stays_gathered()
 other_verbs_take_ranks()
 an_option_given_wins_over_a_rank()
 a_rank_needs_others()

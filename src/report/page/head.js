@@ -87,6 +87,7 @@ function growthTable({growth: g}) {
     ["+", g.output, "the output, which nothing saved"],
     ["+", g.input, "inputs of microbatches that nothing saved"],
     ["+", g.workspace, "workspace that products keep"],
+    ["+", g.gathered, "parameters that stay gathered until backward"],
     ["+", g.residual, "that nobody accounts for"]];
   return section("What forward left behind", "The allocator's growth over forward is what the tape keeps, and these:",
     sumTable("Growth over forward", rows.filter(([, bytes], i) => !i || bytes),
