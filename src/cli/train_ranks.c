@@ -42,15 +42,16 @@ static bool same_model(mt_comm *world, const mt_model_config *config)
 /* Of a file, too, which may be another one on another machine. */
 static bool same_settings(const mti_options *o, int64_t step)
 {
-    char text[320];
+    char text[384];
     const mti_workload *w = &o->workload;
     const mti_train_settings *s = &o->train;
     snprintf(text, sizeof text,
              "step %" PRId64 " of %" PRId64 ", batch %" PRId64 " x %" PRId64 " x %" PRId64
              ", seed %" PRIu64 ", lr %.17g to %.17g after %" PRId64 ", decay %.17g, clip %.17g, "
-             "checkpoint %s",
+             "optimizer %s, checkpoint %s",
              step, s->steps, s->accumulate, w->batch, w->seq, w->seed, s->lr, s->min_lr, s->warmup,
-             s->weight_decay, s->clip, w->memory.checkpoint ? w->memory.checkpoint : "none");
+             s->weight_decay, s->clip, mti_choice_name(&mti_optimizers, (int)w->optimizer),
+             w->memory.checkpoint ? w->memory.checkpoint : "none");
     return mt_comm_agree(o->world, "the run", text) == MT_OK;
 }
 

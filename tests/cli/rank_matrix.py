@@ -1,5 +1,5 @@
 """Every way to divide training among 2 ranks (MTT_LONG=1: also among 4 and 8) by --tp, --cp, --dp and --pp, with each stage
-of ZeRO: every rank's saved bytes, peak and segments are those predicted, and the loss is that of one process."""
+of ZeRO (among 8 ranks, which take longest, one stage of each way): every rank's saved bytes, peak and segments are those predicted, and the loss is that of one process."""
 import hashlib
 import itertools
 import json
@@ -25,7 +25,8 @@ def ways(n):
     """(tp, cp, dp, pp, zero) with a product of n ranks."""
     for tp, cp, dp in itertools.product((1, 2, 4, 8), repeat=3):
         if n % (tp * cp * dp) == 0:
-            for zero in range(4 if cp * dp > 1 else 1):
+            stages = range(4 if cp * dp > 1 else 1)
+            for zero in stages if n < 8 else stages[(tp + 2 * cp + dp) % len(stages):][:1]:
                 yield tp, cp, dp, n // (tp * cp * dp), zero
 
 
