@@ -191,6 +191,7 @@ struct mti_call {
     mt_tensor *aux[MTI_MAX_AUX];
     /* backward */
     const mti_view *saved[16]; /* by slot bit; NULL: not kept */
+    unsigned loaded;           /* the bits of those that are not NULL */
     mt_tensor **dout;          /* NULL entry: no gradient reached that output */
     mt_tensor **din;
     /* both: freed at the end of the call */
@@ -310,6 +311,10 @@ static inline bool mti_op_in_progress(void)
     const mti_modes *m = mti_modes_now();
     return mti_making_now()->in_op || m->in_backward || m->in_op_hook || m->op_in_progress;
 }
+/* mt_scope_push. *known: NULL, or a path that it pushed before, which is compared and not looked up
+ * again. */
+typedef _Atomic(const char *) mti_known_path;
+mt_status mti_scope_push(const char *name, mti_known_path *known);
 int mti_scope_depth(void);
 void mti_scope_restore(int depth);
 

@@ -54,7 +54,7 @@ static mt_tensor *own(mt_tensor *grad)
 {
     if (mti_tensor_is_exclusive(grad) && mti_view_is_contiguous(&grad->view) &&
         grad->storage->bytes ==
-            (size_t)mti_view_count(&grad->view) * mt_dtype_size(grad->view.dtype)) {
+            (size_t)mti_view_count(&grad->view) * mti_dtype_size(grad->view.dtype)) {
         mti_storage_settle(grad->storage, MT_GRADIENT);
         return grad;
     }
@@ -190,6 +190,7 @@ static bool unpack_saved(mti_call *c, const mti_node *n, mt_tensor *held[MTI_MAX
             held[i] = mti_tensor_with_strides(held[i], &s->packed[0].spec, MT_TEMPORARY);
         if (!held[i]) return false;
         c->saved[s->bit] = &held[i]->view;
+        c->loaded |= 1u << s->bit;
     }
     return true;
 }

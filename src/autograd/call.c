@@ -152,7 +152,8 @@ static uint64_t moved_backward(const mti_call *c)
         written += is_written(c, i) ? mti_view_bytes(&c->din[i]->view) : 0;
     if (!written) return 0;
     for (int i = 0; i < c->n_out; i++) read += c->dout[i] ? mti_view_bytes(&c->dout[i]->view) : 0;
-    for (int i = 0; i < 16; i++) read += c->saved[i] ? mti_view_bytes(c->saved[i]) : 0;
+    for (unsigned bits = c->loaded; bits; bits &= bits - 1)
+        read += mti_view_bytes(c->saved[__builtin_ctz(bits)]);
     return read + written;
 }
 

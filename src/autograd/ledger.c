@@ -12,7 +12,8 @@ struct mt_ledger {
     atomic_bool hooks_taken; /* by a begin, until the last tensor saved under it is freed */
 };
 
-/* Notes freed storages. The pool calls this under its lock: take the ledger's lock second. */
+/* Notes that a storage of the book was freed. The pool calls this under its lock: take the ledger's
+ * lock second. */
 static void on_event(void *user, const mt_mem_event *e)
 {
     mt_ledger *l = user;
@@ -25,7 +26,8 @@ static void on_event(void *user, const mt_mem_event *e)
 static bool watch(mt_ledger *l)
 {
     if (!l->observer)
-        l->observer = mti_pool_add_observer(l->device->pool, 1u << MT_MEM_FREE, on_event, l);
+        l->observer =
+            mti_pool_add_observer(l->device->pool, 1u << MT_MEM_FREE | MTI_NOTED_ONLY, on_event, l);
     return l->observer;
 }
 
@@ -78,6 +80,7 @@ static mt_status on_pack(void *user, const mt_save_info *info, mt_tensor *t, mt_
                      .bytes = s.bytes,
                      .rounded = s.allocated,
                      .saver = mt_saver_of(info, t)};
+    atomic_store_explicit(&t->storage->block->noted, true, memory_order_relaxed);
     pthread_mutex_lock(&l->lock);
     bool ok = mti_book_save(l->book, &save);
     pthread_mutex_unlock(&l->lock);

@@ -103,7 +103,30 @@ static _Thread_local struct {
     const char *outer[MAX_SCOPES];
 } scopes;
 
-mt_status mt_scope_push(const char *name)
+/* Whether path is outer.name, or name where outer is empty. */
+static bool is_path(const char *path, const char *outer, const char *name)
+{
+    size_t n = strlen(outer);
+    if (strncmp(path, outer, n) != 0 || (n && path[n++] != '.')) return false;
+    return strcmp(path + n, name) == 0;
+}
+
+static const char *path_of(const char *outer, const char *name)
+{
+    char text[MAX_PATH];
+    size_t n = strlen(outer), m = strlen(name);
+    if (n + m + 2 > sizeof text)
+        return mti_fail_null(MT_ERR_ARGUMENT, "scope_push: the path to \"%.40s\" exceeds %d bytes",
+                             name, MAX_PATH - 1);
+    memcpy(text, outer, n);
+    if (n) text[n++] = '.';
+    memcpy(text + n, name, m + 1);
+    return mti_intern(text);
+}
+
+mt_status mt_scope_push(const char *name) { return mti_scope_push(name, NULL); }
+
+mt_status mti_scope_push(const char *name, mti_known_path *known)
 {
     if (!name) return mti_fail(MT_ERR_ARGUMENT, "scope_push: the name is NULL");
     if (scopes.depth == MAX_SCOPES)
@@ -112,16 +135,12 @@ mt_status mt_scope_push(const char *name)
     mti_where *where = mti_where_now();
     const char *path = where->module;
     if (*name) { /* a nameless scope adds nothing to the path */
-        char text[MAX_PATH];
-        size_t n = strlen(where->module), m = strlen(name);
-        if (n + m + 2 > sizeof text)
-            return mti_fail(MT_ERR_ARGUMENT, "scope_push: the path to \"%.40s\" exceeds %d bytes",
-                            name, MAX_PATH - 1);
-        memcpy(text, where->module, n);
-        if (n) text[n++] = '.';
-        memcpy(text + n, name, m + 1);
-        path = mti_intern(text);
-        if (!path) return mt_last_status();
+        path = known ? atomic_load_explicit(known, memory_order_acquire) : NULL;
+        if (!path || !is_path(path, where->module, name)) {
+            path = path_of(where->module, name);
+            if (!path) return mt_last_status();
+            if (known) atomic_store_explicit(known, path, memory_order_release);
+        }
     }
     scopes.outer[scopes.depth++] = where->module;
     where->module = path;

@@ -60,18 +60,37 @@ static bool check_unpacked(const mti_packed *p, const mt_tensor *t, const mt_sav
     return mti_is_like(MT_ERR_STATE, info->op, name, t, &p->spec, p->device);
 }
 
-/* Runs one hook: replaces s->kept by what the hook keeps of it. */
-static bool pack_level(mti_saved_tensor *s, mti_hooks *h, const mt_save_info *info)
+/* Room for one level for each of the hooks on the stack. */
+static bool reserve_levels(mti_saved_tensor *s, const mti_hooks *top)
 {
-    mti_packed *p = &s->packed[s->n_packed];
+    if (s->packed) return true;
+    for (const mti_hooks *h = top; h; h = h->below) s->depth++;
+    s->device = s->kept->storage->device;
+    s->packed = mti_object_new(s->device, (size_t)s->depth * sizeof *s->packed);
+    return s->packed != NULL;
+}
+
+/* Runs one hook: replaces s->kept by what the hook keeps of it. A hook that only looked on, such as
+ * a ledger, has nothing to undo and nothing to be told, and so has no level. */
+static bool pack_level(mti_saved_tensor *s, mti_hooks *top, mti_hooks *h, const mt_save_info *info)
+{
+    bool may_look_on = !h->fn.unpack && !h->fn.drop;
+    if (!may_look_on && !reserve_levels(s, top)) return false;
     mt_tensor *given = s->kept, *kept = given;
-    p->state = NULL;
-    p->spec = given->view;
+    void *state = NULL;
     hook_scope outer = enter_hook();
-    mt_status status = h->fn.pack ? h->fn.pack(h->user, info, given, &kept, &p->state) : MT_OK;
+    mt_status status = h->fn.pack ? h->fn.pack(h->user, info, given, &kept, &state) : MT_OK;
     if (!leave_hook(outer, status, "pack", info)) return false;
+    if (may_look_on && kept == given && !state) return true;
+    if (!reserve_levels(s, top)) {
+        if (kept != given) mt_release(kept);
+        return false;
+    }
+    mti_packed *p = &s->packed[s->n_packed];
     atomic_fetch_add(&h->refs, 1);
     p->hooks = h;
+    p->state = state;
+    p->spec = given->view;
     p->device = mt_device_retain(given->storage->device);
     p->left_tensor = kept != NULL;
     s->n_packed++;
@@ -100,13 +119,9 @@ bool mti_slot_save(mti_saved_tensor *s, const mti_node *n, int bit, mt_tensor *t
     mti_hooks *top = mti_modes_now()->hooks;
     if (top && !mti_modes_now()->in_hook) {
         mt_save_info info = mti_slot_info(s);
-        int depth = 0;
-        for (mti_hooks *h = top; h; h = h->below) depth++;
-        s->depth = depth;
-        s->device = t->storage->device;
-        s->packed = mti_object_new(s->device, (size_t)depth * sizeof *s->packed);
-        bool ok = s->packed != NULL;
-        for (mti_hooks *h = top; ok && h && s->kept; h = h->below) ok = pack_level(s, h, &info);
+        bool ok = true;
+        for (mti_hooks *h = top; ok && h && s->kept; h = h->below)
+            ok = pack_level(s, top, h, &info);
         if (!ok) {
             mti_slot_drop(s);
             return false;
@@ -120,8 +135,6 @@ static mt_tensor *unpack_level(const mti_saved_tensor *s, const mti_packed *p, m
 {
     mt_tensor *given = p->left_tensor ? current : NULL, *t = given;
     const mti_hooks *h = p->hooks;
-    /* A hook that looked on, such as a ledger. */
-    if (!h->fn.unpack && t && mti_fits(t, &p->spec, p->device)) return t;
     mt_save_info info = mti_slot_info(s);
     hook_scope outer = enter_hook();
     mt_status status = h->fn.unpack ? h->fn.unpack(h->user, &info, &t, p->state) : MT_OK;

@@ -23,7 +23,13 @@ typedef struct mti_view {
     int64_t shape[MT_MAX_RANK], stride[MT_MAX_RANK];
 } mti_view;
 
-int64_t mti_view_count(const mti_view *v);      /* number of elements */
+/* Number of elements. */
+static inline int64_t mti_view_count(const mti_view *v)
+{
+    int64_t n = 1;
+    for (int d = 0; d < v->rank; d++) n *= v->shape[d];
+    return n;
+}
 bool mti_view_is_contiguous(const mti_view *v); /* row-major, no gaps */
 bool mti_view_same_shape(const mti_view *a, const mti_view *b);
 /* Of gemm_sums, for the kernel sum: a^T, whose columns are summed, and the sums as its one row. */

@@ -1,13 +1,6 @@
 /* view.c: what every backend asks of a view. */
 #include "backends/backend.h"
 
-int64_t mti_view_count(const mti_view *v)
-{
-    int64_t n = 1;
-    for (int d = 0; d < v->rank; d++) n *= v->shape[d];
-    return n;
-}
-
 bool mti_view_is_contiguous(const mti_view *v)
 {
     int64_t expected = 1;

@@ -162,6 +162,9 @@ typedef struct mti_where {
 } mti_where;
 mti_where *mti_where_now(void);
 
+/* mt_dtype_size of one of the types, within the engine: every op asks many times. */
+extern const unsigned char mti_dtype_sizes[MT_DTYPE_COUNT];
+static inline size_t mti_dtype_size(mt_dtype dtype) { return mti_dtype_sizes[dtype]; }
 /* Whether the dtype stores floats: those of mt_dtype_is_float, and the 8-bit ones. */
 bool mti_dtype_is_real(mt_dtype dtype);
 

@@ -10,8 +10,17 @@ uint64_t mti_hash_bytes(uint64_t hash, const void *bytes, size_t n)
     return hash;
 }
 
+#define FEW 8 /* so few names are compared one by one: that is faster than to hash one */
+
 static const mti_name_entry *find(const mti_name_index *x, const char *name, size_t n)
 {
+    if (x->entries.n <= FEW) {
+        for (size_t i = 0; i < x->entries.n; i++) {
+            const mti_name_entry *e = &x->entries.at[i];
+            if (*e->name == *name && !strncmp(e->name, name, n) && !e->name[n]) return e;
+        }
+        return NULL;
+    }
     uint64_t hash = mti_hash_bytes(MTI_HASH_BEGIN, name, n);
     for (size_t probe = 0, i; (i = mti_hashmap_next(&x->map, hash, &probe)) != MTI_NO_PLACE;) {
         const char *other = x->entries.at[i].name;

@@ -5,6 +5,7 @@
 #ifndef MTI_MEMTRACK_H
 #define MTI_MEMTRACK_H
 
+#include <stdatomic.h>
 #include "backends/backend.h"
 #include "memtape/memory.h"
 
@@ -28,7 +29,8 @@ struct mti_block {
     size_t size;      /* rounded to 512 */
     uint64_t serial;  /* given by the pool: 1, 2, 3, ... never reused */
     mt_category category;
-    void *owner; /* set by the caller, NULL at first; the pool does not use it */
+    void *owner;       /* set by the caller, NULL at first; the pool does not use it */
+    atomic_bool noted; /* set by who observes with MTI_NOTED_ONLY; false at first */
     /* private to the allocator from here on: declared in fit.h */
 };
 
@@ -47,8 +49,10 @@ void mti_pool_get_stats(const mti_pool *pool, mt_mem_stats *out);
 void mti_pool_reset_peak(mti_pool *pool);
 /* A nested region reset the peak: restore the outer one. */
 void mti_pool_restore_outer_peak(mti_pool *pool, const mt_mem_stats *outer);
-/* kinds: a bit for each mt_mem_event_kind that fn is called for. */
-#define MTI_ALL_EVENTS (~0u)
+/* kinds: a bit for each mt_mem_event_kind that fn is called for; with MTI_NOTED_ONLY only for
+ * blocks that are noted. */
+#define MTI_NOTED_ONLY (1u << 31)
+#define MTI_ALL_EVENTS (~MTI_NOTED_ONLY)
 int mti_pool_add_observer(mti_pool *pool, unsigned kinds, mt_mem_event_fn *fn, void *user);
 void mti_pool_remove_observer(mti_pool *pool, int id);
 /* Visit every live block, in address order (debug checks, reports). */

@@ -35,7 +35,8 @@ struct mti_pool {
     mt_mem_stats stats;
     bool at_peak; /* allocated.current is the peak and its snapshot is still to be taken */
     MTI_VEC(mti_observer) observers;
-    unsigned watched; /* the kinds of all observers */
+    unsigned watched;       /* the kinds of all observers, but for those of noted blocks only */
+    unsigned watched_noted; /* the kinds of all observers */
     int last_observer;
     mti_trace *trace;  /* that is being recorded */
     bool may_not_grow; /* a trace is being repeated */

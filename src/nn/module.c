@@ -1,7 +1,7 @@
 /* module.c: the tree of modules. A module owns its children and retains its parameters; the names
  * from the root down make up the paths in ledgers and files. */
 #include <string.h>
-#include "base/base.h"
+#include "autograd/autograd.h"
 #include "nn/frame.h"
 
 typedef struct child {
@@ -15,6 +15,7 @@ struct mt_module {
     mt_forward_fn *forward;
     void *user;
     void (*destroy)(void *user);
+    mti_known_path path; /* of its last forward */
     bool training, in_pieces;
     mt_module *parent;               /* NULL: a root */
     MTI_VEC(mt_named_tensor) params; /* own; names allocated here */
@@ -259,7 +260,7 @@ void mti_module_set_around(mt_module *m, mti_around around)
 mt_tensor *mt_forward(mt_module *m, mt_tensor *x)
 {
     if (!mti_given(m, "forward", "the module") || !mti_given(x, "forward", "x")) return NULL;
-    if (mt_scope_push(m->name) != MT_OK) return NULL;
+    if (mti_scope_push(m->name, &m->path) != MT_OK) return NULL;
     mt_tensor *y =
         m->checkpoint && !m->group ? mti_run_module(m, run_forward, 1, &x) : run_forward(m, &x);
     mt_scope_pop();

@@ -185,14 +185,6 @@ mt_traffic mt_traffic_get(const mt_device *d)
                         .replicas = atomic_load(&d->sent[MTI_TO_REPLICAS])};
 }
 
-uint64_t mti_view_bytes(const mti_view *v)
-{
-    uint64_t n = mt_dtype_size(v->dtype);
-    for (int d = 0; d < v->rank; d++)
-        if (v->stride[d] != 0 || v->shape[d] == 0) n *= (uint64_t)v->shape[d];
-    return n;
-}
-
 /* ---- memory.h: statistics and limits of the pool ---- */
 
 void mt_mem_get_stats(const mt_device *d, mt_mem_stats *out)

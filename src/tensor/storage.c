@@ -25,8 +25,8 @@ bool mti_view_pack(mti_view *v, size_t *n_bytes)
         n *= (size_t)v->shape[d];
     }
     size_t limit;
-    fits = fits && mti_mul_size(gap, mt_dtype_size(v->dtype), &limit) && limit <= PTRDIFF_MAX;
-    *n_bytes = fits ? n * mt_dtype_size(v->dtype) : 0;
+    fits = fits && mti_mul_size(gap, mti_dtype_size(v->dtype), &limit) && limit <= PTRDIFF_MAX;
+    *n_bytes = fits ? n * mti_dtype_size(v->dtype) : 0;
     return fits;
 }
 
@@ -128,7 +128,7 @@ static mt_tensor *handle_new(mti_storage *s, const mti_view *view)
 
 mt_tensor *mti_tensor_new(mt_device *device, const mti_view *spec, mt_category category, bool in_op)
 {
-    size_t n_bytes = (size_t)mti_view_count(spec) * mt_dtype_size(spec->dtype);
+    size_t n_bytes = (size_t)mti_view_count(spec) * mti_dtype_size(spec->dtype);
     mti_storage *s = storage_new(device, n_bytes, spec->dtype, category, in_op);
     if (!s) return NULL;
     mt_tensor *t = handle_new(s, spec);
@@ -184,7 +184,7 @@ mt_tensor *mti_tensor_view(mt_tensor *t, const mti_view *view)
 void mti_note_copy(mt_tensor *copy, const mt_tensor *source)
 {
     const mti_storage *s = source->storage;
-    if ((size_t)mti_view_count(&source->view) * mt_dtype_size(source->view.dtype) == s->bytes)
+    if ((size_t)mti_view_count(&source->view) * mti_dtype_size(source->view.dtype) == s->bytes)
         atomic_store(&copy->storage->copy_of, s->block->serial);
 }
 

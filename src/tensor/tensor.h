@@ -57,7 +57,13 @@ void mti_objects_empty(mt_device *device); /* gives free objects back to the sys
 void mti_rng_take(mt_device *device, uint64_t n_draws, uint64_t *seed, uint64_t *offset);
 
 /* Bytes of the elements that v has; those that broadcasting repeats count once. */
-uint64_t mti_view_bytes(const mti_view *v);
+static inline uint64_t mti_view_bytes(const mti_view *v)
+{
+    uint64_t n = mti_dtype_size(v->dtype);
+    for (int d = 0; d < v->rank; d++)
+        if (v->stride[d] != 0 || v->shape[d] == 0) n *= (uint64_t)v->shape[d];
+    return n;
+}
 
 /* Call before each matrix product: takes the pass's gemm workspace, if not yet taken. */
 bool mti_device_take_workspace(mt_device *device, bool backward);

@@ -353,7 +353,7 @@ static void memory_may_run_out_anywhere(void **state)
         assert_int_equal(mtt_allocated(device), 0);
         mt_mem_empty_cache(device);
     }
-    assert_true(nth > 50);
+    assert_true(nth > 40);
     mt_device_release(device);
 }
 

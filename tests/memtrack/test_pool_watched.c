@@ -153,6 +153,29 @@ static void observers_get_every_change_and_where_it_happened(void **state)
     mti_pool_remove_observer(mtt_pool, 12345);
 }
 
+static void an_observer_of_noted_blocks_hears_of_no_others(void **state)
+{
+    (void)state;
+    seen few = {0}, all = {0};
+    mtt_put(mtt_get(1)); /* so that there is a segment */
+    unsigned frees = 1u << MT_MEM_FREE;
+    int id = mti_pool_add_observer(mtt_pool, frees | MTI_NOTED_ONLY, record, &few);
+    int id_all = mti_pool_add_observer(mtt_pool, frees, record, &all);
+    mti_block *x = mtt_get(1000), *y = mtt_get(2000);
+    x->noted = true;
+    uint64_t serial = x->serial;
+    mtt_put(y), mtt_put(x);
+    assert_int_equal(few.n, 1);
+    assert_int_equal(few.event[0].serial, serial);
+    assert_int_equal(all.n, 2);
+    mti_block *again = mtt_get(1000); /* in x's place, but not noted */
+    assert_false(again->noted);
+    mti_pool_remove_observer(mtt_pool, id_all);
+    mtt_put(again);
+    assert_int_equal(few.n, 1);
+    mti_pool_remove_observer(mtt_pool, id);
+}
+
 /* ---- places ---- */
 
 #define N_SEEN 4096
@@ -396,6 +419,7 @@ int main(void)
         WITH_POOL(an_outer_peak_is_restored_after_a_nested_region),
         WITH_POOL(every_category_has_a_name),
         WITH_POOL(observers_get_every_change_and_where_it_happened),
+        WITH_POOL(an_observer_of_noted_blocks_hears_of_no_others),
         WITH_POOL(events_tell_where_blocks_and_segments_lie),
         WITH_POOL(a_refusal_tells_how_much_room_was_left),
         WITH_POOL(visits_go_through_everything_in_address_order),

@@ -174,6 +174,34 @@ static void forward_runs_in_the_scope_of_the_modules_names(void **state)
     mt_module_free(root);
 }
 
+static void forward_again_in_other_scopes_or_under_other_names_has_other_paths(void **state)
+{
+    (void)state;
+    /* each differs from the one before in its name, in what is around it or in where a dot is */
+    static const char *const around[] = {"", "", "a", "b", "ab", "a", "a.b", "", "b"};
+    char seen[64], expected[64];
+    mt_module *parts[2];
+    mt_module *root = mt_module_new("net", mtt_pass, NULL, NULL);
+    for (int i = 0; i < 2; i++) parts[i] = mt_module_new("part", record_scope, seen, NULL);
+    mt_module_add_child(root, "c", parts[0]);
+    MT_AUTO mt_tensor *x = ones(1);
+    for (size_t i = 0; i < 2 * sizeof around / sizeof *around; i++) {
+        const char *outer = around[i / 2];
+        if (i % 2) parts[1] = mt_module_swap_child(root, "c", parts[1]);
+        mt_module *now = mt_module_child(root, "c");
+        assert_int_equal(mt_scope_push(outer), MT_OK);
+        MT_AUTO mt_tensor *y = mtt_made(mt_forward(now, x));
+        snprintf(expected, sizeof expected, "%s%sc", outer, *outer ? "." : "");
+        assert_string_equal(seen, expected);
+        MT_AUTO mt_tensor *z = mtt_made(mt_forward(parts[1], x)); /* outside: by its kind */
+        snprintf(expected, sizeof expected, "%s%spart", outer, *outer ? "." : "");
+        assert_string_equal(seen, expected);
+        mt_scope_pop();
+    }
+    mt_module_free(parts[1]);
+    mt_module_free(root);
+}
+
 static mt_tensor *run_missing(mt_module *self, mt_tensor *x)
 {
     return mt_forward_child(self, "missing", x);
@@ -307,6 +335,7 @@ int main(void)
         mtt_test(a_replacement_takes_the_childs_place_and_name),
         mtt_test(modules_are_found_by_path_even_if_names_have_dots),
         mtt_test(forward_runs_in_the_scope_of_the_modules_names),
+        mtt_test(forward_again_in_other_scopes_or_under_other_names_has_other_paths),
         mtt_test(a_failing_forward_leaves_the_scope_and_null_passes_through),
         mtt_test(user_data_is_freed_with_the_module_or_if_making_it_fails),
         mtt_test(freezing_stops_gradients_and_frees_existing_ones),

@@ -28,7 +28,7 @@ typedef struct mti_attn {
 static inline char *mti_attn_row(const mti_view *v, int64_t b, int64_t h, int64_t i)
 {
     int64_t at = b * v->stride[0] + h * v->stride[1] + i * v->stride[2];
-    return (char *)v->data + at * (int64_t)mt_dtype_size(v->dtype);
+    return (char *)v->data + at * (int64_t)mti_dtype_size(v->dtype);
 }
 
 /* Query i sees keys [0, result). */

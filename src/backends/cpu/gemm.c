@@ -85,11 +85,11 @@ static void read_views(mti_gemm *g, const mti_view *a, const mti_view *b, const 
     int rank = c->rank;
     assert(rank >= 2 && a->rank == rank && b->rank == rank);
     assert(a->dtype == b->dtype && mt_dtype_is_float(a->dtype));
-    assert(a->dtype == c->dtype || (mt_dtype_size(a->dtype) == 2 && c->dtype == MT_F32));
+    assert(a->dtype == c->dtype || (mti_dtype_size(a->dtype) == 2 && c->dtype == MT_F32));
     *g = (mti_gemm){.dtype = a->dtype,
                     .c_dtype = c->dtype,
-                    .size = mt_dtype_size(a->dtype),
-                    .c_size = mt_dtype_size(c->dtype),
+                    .size = mti_dtype_size(a->dtype),
+                    .c_size = mti_dtype_size(c->dtype),
                     .m = c->shape[rank - 2],
                     .n = c->shape[rank - 1],
                     .k = a->shape[rank - 1],
@@ -279,7 +279,7 @@ static void run_items(void *arg, int worker, int64_t begin, int64_t end)
 size_t mti_cpu_gemm_scratch(mti_ctx *ctx, const mti_view *a, const mti_view *b, const mti_view *c)
 {
     mti_gemm g;
-    if (mt_dtype_size(a->dtype) != 2 || mti_view_count(c) == 0) return 0;
+    if (mti_dtype_size(a->dtype) != 2 || mti_view_count(c) == 0) return 0;
     read_views(&g, a, b, c);
     plan_tiles(ctx, &g);
     return (size_t)g.n_workers * g.scratch_per_worker;

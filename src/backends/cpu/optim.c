@@ -42,7 +42,7 @@ static void for_items(const mti_ctx *ctx, int n_items, const mti_opt_item *items
 
 static void *element(const mti_opt_item *item, const void *base, int64_t at)
 {
-    return (char *)(uintptr_t)base + at * (int64_t)mt_dtype_size(item->dtype);
+    return (char *)(uintptr_t)base + at * (int64_t)mti_dtype_size(item->dtype);
 }
 
 /* A 16-bit parameter in f32: its master copy, or p converted into p32. */

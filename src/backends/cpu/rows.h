@@ -18,7 +18,7 @@ typedef struct mti_rows {
 static inline mti_rows mti_rows_of(const mti_view *v)
 {
     int64_t n = v->rank ? v->shape[v->rank - 1] : 1;
-    mti_rows rows = {v->data, v, n * (int64_t)mt_dtype_size(v->dtype), mti_view_is_contiguous(v),
+    mti_rows rows = {v->data, v, n * (int64_t)mti_dtype_size(v->dtype), mti_view_is_contiguous(v),
                      v->dtype};
     return rows;
 }
@@ -26,7 +26,7 @@ static inline mti_rows mti_rows_of(const mti_view *v)
 static inline void *mti_row(const mti_rows *rows, int64_t r)
 {
     if (rows->contiguous) return rows->data + r * rows->row_bytes;
-    return rows->data + mti_cpu_row_offset(rows->view, r) * (int64_t)mt_dtype_size(rows->dtype);
+    return rows->data + mti_cpu_row_offset(rows->view, r) * (int64_t)mti_dtype_size(rows->dtype);
 }
 
 static inline bool mti_is_native(mt_dtype dtype) { return dtype == MT_F32 || dtype == MT_F64; }

@@ -150,7 +150,7 @@ static void move_packed(const mti_walk *w, int k, const int64_t *from, int64_t n
                         bool into_view)
 {
     int64_t index[MT_MAX_RANK], last = w->rank - 1, step = w->stride[k][last];
-    size_t size = mt_dtype_size(w->dtype[k]);
+    size_t size = mti_dtype_size(w->dtype[k]);
     memcpy(index, from, sizeof index);
     while (n > 0) {
         int64_t left = w->shape[last] - index[last], m = left < n ? left : n;
@@ -200,7 +200,7 @@ static void map_flat(const map_job *job, int64_t begin, int64_t end)
     for (int64_t i = begin; i < end; i += most) {
         char *direct[MTI_CPU_MAX_OPERANDS];
         for (int k = 0; k < w->n_operands; k++)
-            direct[k] = w->data[k] + i * (int64_t)mt_dtype_size(w->dtype[k]);
+            direct[k] = w->data[k] + i * (int64_t)mti_dtype_size(w->dtype[k]);
         map_run(job, NULL, direct, i, end - i < most ? end - i : most);
     }
 }
@@ -225,7 +225,7 @@ static void map_chunk(const void *arg, int64_t begin, int64_t end)
         for (int k = 0; k < w->n_operands; k++) {
             bool here = w->stride[k][last] == 1 && n <= row - index[last];
             direct[k] = here ? w->data[k] + mti_walk_offset(w, k, index) *
-                                                (int64_t)mt_dtype_size(w->dtype[k])
+                                                (int64_t)mti_dtype_size(w->dtype[k])
                              : NULL;
         }
         map_run(job, index, direct, i, n);
