@@ -13,6 +13,7 @@ import measure
 import meta
 import rank_steps
 import ranks
+import scaling
 import show
 from cases import GPTS, MEMORY_ROWS, SMOKE_ROWS
 from worker import Failed, Side, peer_version
@@ -32,7 +33,7 @@ def parse():
                    help=f"of these sizes ({','.join(ALL_GPTS)}; with --smoke the first)")
     p.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), metavar="N")
     p.add_argument("--effort", type=float, default=1, metavar="X",
-                   help="X times as long as usual, which is about six minutes")
+                   help="X times as long as usual, which is about twelve minutes")
     p.add_argument("--clock", choices=("wall", "cpu"), default="wall",
                    help="cpu: processor time, for a look on a busy machine; use --threads 1")
     p.add_argument("--no-peer", action="store_true", help="memtape alone")
@@ -150,9 +151,17 @@ def ranks_section(sides, s, result, __):
     yield rank_steps.show(result["rank_steps"], s)
 
 
+def scaling_section(sides, s, result, __):
+    rows = scaling.sweeps(sides, s)
+    result["scaling"] = {"points": rows, "fits": scaling.fits(rows)}
+    yield scaling.show_sweeps(rows, result["scaling"]["fits"])
+    result["scaling"]["busy"] = scaling.busy(sides, s)
+    yield scaling.show_busy(result["scaling"]["busy"])
+
+
 SECTIONS = {"gpt": gpt_section, "tiny": tiny_section, "memory": memory_section,
             "parts": parts_section, "meta": meta_section,
-            "ranks": ranks_section}
+            "ranks": ranks_section, "scaling": scaling_section}
 
 
 def run(s):

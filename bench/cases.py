@@ -2,7 +2,7 @@
 Inputs are written as ops.c reads them: f:4x8 is a float tensor that requires grad, p: a positive one, i10:4
 indices below 10."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 RANDOM = {"dropout"}  # their results differ between engines
 
@@ -92,3 +92,23 @@ GPTS = [
     Gpt("d384", 6, 384, 6, 256, 4, 256, 256, "gelu", 0.2),
     Gpt("gpt2", 12, 768, 12, 50257, 4, 64, 1024, "gelu_tanh", 0.3),
 ]
+
+SIZES = {"f32": 4, "bf16": 2}  # bytes of an element
+
+
+def adamw_bytes(gpt, dtype):
+    """By a formula: it reads parameter, gradient and two moments, and writes three of them."""
+    return 7 * SIZES[dtype] * gpt.n_parameters
+
+
+# ---- scaling: of b, s, d and l one changes, the others are as here ----
+
+SCALED = Gpt("scaled", 4, 128, 4, 256, 4, 64, 256, "gelu", 0)
+SWEEPS = {"b": (1, 2, 4, 8), "s": (32, 64, 128, 256), "d": (64, 128, 256, 512), "l": (1, 2, 4, 8)}
+SMOKE_SWEEPS = {"b": (1, 2), "d": (64, 128)}
+BUSY_GPTS = [gpt for gpt in GPTS if gpt.name in ("d64-b1", "d128")]  # beside other work
+
+
+def swept(name, value):
+    more = {"heads": value // (SCALED.d // SCALED.heads)} if name == "d" else {}
+    return replace(SCALED, **{"layers" if name == "l" else name: value}, **more)

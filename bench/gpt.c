@@ -9,7 +9,8 @@
  *                around the kernels                     step, and its parts (bench.h)
  *     end                                    -> "memory START PEAK" in KiB, "books ALLOCATED
  *                                               RESERVED": the allocator's peaks in bytes,
- *                                               and "flops N" of a step
+ *                                               and of a step "flops N" and "moved N", the
+ *                                               bytes of its ops' tensors
  * F, B, O: ns of forward with loss, backward, optimizer. */
 #include <math.h>
 #include <stdio.h>
@@ -158,6 +159,21 @@ static bool obey(bench_model *b)
     return true;
 }
 
+/* What the ops of one more step count; the optimizer counts nothing. */
+static bool print_counts(bench_model *b)
+{
+    step_times t;
+    mt_traffic before = mt_traffic_get(b->device);
+    mt_flops_reset(b->device);
+    if (!step(b, &t)) return false;
+    mt_flops flops = mt_flops_get(b->device);
+    mt_traffic after = mt_traffic_get(b->device);
+    printf("flops %llu\n", (unsigned long long)(flops.forward + flops.backward));
+    printf("moved %llu\n",
+           (unsigned long long)(after.products - before.products + after.others - before.others));
+    return true;
+}
+
 static void print_books(mt_device *device)
 {
     mt_mem_stats s;
@@ -179,15 +195,7 @@ int bench_gpt(int argc, char **argv)
     bench_model b;
     bool ok = open_model(&b, &config, batch, seq, atoi(argv[8]));
     if (ok) puts("ready");
-    ok = ok && obey(&b);
-    mt_flops flops = {0};
-    if (ok) {
-        step_times t;
-        mt_flops_reset(b.device);
-        ok = step(&b, &t);
-        flops = mt_flops_get(b.device);
-    }
-    if (ok) printf("flops %llu\n", (unsigned long long)(flops.forward + flops.backward));
+    ok = ok && obey(&b) && print_counts(&b);
     if (ok) print_books(b.device);
     if (ok) printf("memory %ld %ld\n", start, bench_status_kib("VmHWM"));
     if (!ok) bench_failed("gpt");

@@ -6,7 +6,7 @@ import time
 from contextlib import contextmanager
 from statistics import median
 
-from cases import GPTS, RANDOM, memory
+from cases import GPTS, RANDOM, adamw_bytes, memory
 from worker import Failed
 
 MS = 1e6  # ns
@@ -157,10 +157,9 @@ def traced_step(side, gpt, dtype, settings):
     parts = [{"op": words[1], "module": words[2], "forward_ns": int(words[3]), "backward_ns": int(words[4]),
               "flop": int(words[5]), "bytes": int(words[6]), "kernels": int(words[7])}
              for words in lines if words[0] == "part"]
-    size = {"f32": 4, "bf16": 2}[dtype]
     for part in parts:
-        if part["op"] == "adamw":  # reads parameter, gradient and two moments, writes three of them
-            part["bytes"] = 7 * size * gpt.n_parameters
+        if part["op"] == "adamw":
+            part["bytes"] = adamw_bytes(gpt, dtype)
     inside = sum(part["forward_ns"] + part["backward_ns"] for part in parts)
     if not 0 < inside <= total:
         raise Failed(f"{gpt.name}, {dtype}: its kernels took {inside} ns of a step of {total} ns")

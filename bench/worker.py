@@ -59,13 +59,20 @@ class Side:
     def __init__(self, name, command, settings, gpt_words=()):
         self.name, self.command, self.settings = name, command, settings
         self.gpt_words = gpt_words
+        self.threads, self.environment = settings.threads, {}
+
+    def changed(self, threads=None, **environment):
+        """The same side with so many threads, and with more in its environment."""
+        other = Side(self.name, self.command, self.settings, self.gpt_words)
+        other.threads, other.environment = threads or self.threads, self.environment | environment
+        return other
 
     def start(self, *arguments):
-        threads = str(self.settings.threads)
+        threads = str(self.threads)
         more = self.gpt_words if arguments[0] == "gpt" else ()
         return Worker(self.command, *arguments, *more,
                       environment={"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads,
-                                   "BENCH_CLOCK": self.settings.clock})
+                                   "BENCH_CLOCK": self.settings.clock, **self.environment})
 
 
 def peer_version():

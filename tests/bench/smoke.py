@@ -2,13 +2,16 @@
 result and fails the run, but the others still run. With MTT_LONG=1 also with PyTorch, if it can be imported."""
 
 import json
+import math
 import os
 import subprocess
 import sys
 import tempfile
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
-SECTIONS = ["gpt", "tiny", "memory", "parts", "meta", "ranks"]
+sys.path.insert(0, f"{ROOT}/bench")
+from scaling import fits  # noqa: E402
+SECTIONS = ["gpt", "tiny", "memory", "parts", "meta", "ranks", "scaling"]
 
 # Passes everything on to the worker, except for one fault: an unknown row, or an early end.
 STAND_IN = '''#!{python}
@@ -49,6 +52,22 @@ def bench(folder, worker, program, *options):
     return got.returncode, result, text, got.stderr
 
 
+def check_scaling(scaling):
+    """The counts of sweeps, which no clock changes; and slopes of times that are made up."""
+    points = {(row["swept"], row["value"]): row["points"] for row in scaling["points"]}
+    assert all(len({(point["flop"], point["bytes"]) for point in of}) == 1 for of in points.values()), points
+    one, two = (points["b", b][0] for b in (1, 2))
+    assert two["flop"] == 2 * one["flop"] and one["bytes"] < two["bytes"] < 2 * one["bytes"], (one, two)
+    assert len(scaling["fits"]) == len({(fit["swept"], fit["side"], fit["threads"]) for fit in scaling["fits"]})
+    made_up = [{"swept": "b", "points": [{"threads": 1, "flop": n, "bytes": n * n, "ms": {"memtape": 2e-6 * n}}]}
+               for n in (1e6, 2e6, 8e6)]
+    fit, = fits(made_up)
+    assert all(math.isclose(fit[key], value, abs_tol=1e-9) for key, value in
+               (("over_flop", 1), ("over_bytes", 0.5), ("fixed_ms", 0), ("gflops", 0.5))), fit
+    alone, beside = scaling["busy"]
+    assert alone["took"] == 0 < beside["took"] and (alone["others"], beside["others"]) == (0, 1), scaling["busy"]
+
+
 def whole(folder, worker, program, *options):
     status, result, text, errors = bench(folder, worker, program, *options)
     assert status == 0 and not result["failed"], (status, result["failed"], errors)
@@ -60,6 +79,7 @@ def whole(folder, worker, program, *options):
         assert sum(part["forward_ns"] + part["backward_ns"] for part in step["parts"]) < step["total_ns"]
     assert {row["op"] for row in result["tiny"]} >= {"add", "all_gather", "recv"}
     assert {row["division"] for row in result["rank_steps"]} == {"one", "dp", "zero3", "tp", "pp"}
+    check_scaling(result["scaling"])
     return result
 
 
