@@ -234,7 +234,7 @@ MT_API void *mt_find_op_hooks(const mt_op_hooks *hooks);
 
 /* ---- the ledger: a saved-tensor hook that records every save ---- */
 
-/* A record of every save of a thread on one device, storage by storage. */
+/* A record of what a thread's ops save on one device, storage by storage. */
 typedef struct mt_ledger mt_ledger;
 
 /* A distinct storage that the tape keeps. Its bytes count for saver 0, the first to save it; the
@@ -250,7 +250,8 @@ typedef struct mt_ledger_entry {
 } mt_ledger_entry;
 
 /* A ledger for one device; the caller's to free. begin pushes a hook that records every save of
- * this thread, end pops it (hooks nest). Frees are recorded until mt_ledger_free. */
+ * this thread, end pops it (hooks nest). What a node gives up in between, but for its backward, is
+ * taken back: it was not kept for one. Frees are recorded until mt_ledger_free. */
 MT_API mt_ledger *mt_ledger_new(mt_device *device);
 MT_API void mt_ledger_free(mt_ledger *ledger);
 MT_API mt_status mt_ledger_begin(mt_ledger *ledger);

@@ -68,10 +68,11 @@ typedef struct mt_checkpoint_options {
 } mt_checkpoint_options;
 
 /* Runs fn(user, inputs) and keeps what it takes to run it again: the inputs (mt_saved, so a ledger
- * sees them and an offload takes them), the default generator's state, scope and modes. user is
- * taken over: destroy(user) is called once, with the graph's end, on failure too; destroy may be
- * NULL. All inputs live on one device, n_in >= 1. Outputs are the caller's. Without recording it is
- * a plain call. options: NULL for all zero; copied.
+ * sees them and an offload takes them), the default generator's state, scope and modes; nothing if
+ * its ops save nothing, as where no gradient is wanted. user is taken over: destroy(user) is called
+ * once, with the graph's end, on failure too; destroy may be NULL. All inputs live on one device,
+ * n_in >= 1. Outputs are the caller's. Without recording it is a plain call. options: NULL for all
+ * zero; copied.
  *
  * In backward, number, op, argument, module, shape and dtype of what is saved again are compared
  * with forward's; a difference fails the backward with a text that names the first one and what

@@ -68,10 +68,11 @@ void mt_ledger_free(mt_ledger *l)
     if (l) ledger_release(l);
 }
 
+/* *state: the storage's serial, if the save is in the book. */
 static mt_status on_pack(void *user, const mt_save_info *info, mt_tensor *t, mt_tensor **kept,
                          void **state)
 {
-    (void)kept, (void)state; /* pass through */
+    (void)kept; /* pass through */
     mt_ledger *l = user;
     mt_storage_info s = mt_storage_of(t);
     if (mt_device_of(t) != l->device) return MT_OK;
@@ -84,13 +85,35 @@ static mt_status on_pack(void *user, const mt_save_info *info, mt_tensor *t, mt_
     pthread_mutex_lock(&l->lock);
     bool ok = mti_book_save(l->book, &save);
     pthread_mutex_unlock(&l->lock);
+    *state = (void *)(uintptr_t)s.serial;
     return ok ? MT_OK : mt_last_status();
+}
+
+static bool is_recording(const mt_ledger *l)
+{
+    const mti_hooks *h = mti_modes_now()->hooks;
+    while (h && h->user != l) h = h->below;
+    return h;
+}
+
+/* What a node gives up while the ledger records, and not because its backward has run, is not kept
+ * for backward: an unused result was released, or a checkpoint around what needs no gradient. */
+static void on_drop(void *user, const mt_save_info *info, void *state)
+{
+    mt_ledger *l = user;
+    if (!state || mti_modes_now()->in_backward || !is_recording(l)) return;
+    pthread_mutex_lock(&l->lock);
+    mti_book_take_back(l->book, (uintptr_t)state, info->node, info->argument);
+    pthread_mutex_unlock(&l->lock);
 }
 
 mt_status mt_ledger_begin(mt_ledger *l)
 {
-    static const mt_saved_hooks hooks = {.pack = on_pack, .destroy = ledger_release},
-                                own_hooks = {.pack = on_pack, .destroy = return_hooks};
+    static const mt_saved_hooks hooks = {.pack = on_pack,
+                                         .drop = on_drop,
+                                         .destroy = ledger_release},
+                                own_hooks = {
+                                    .pack = on_pack, .drop = on_drop, .destroy = return_hooks};
     if (!mti_given(l, "ledger_begin", "the ledger") || !watch(l)) return mt_last_status();
     atomic_fetch_add(&l->refs, 1);
     if (!atomic_exchange(&l->hooks_taken, true)) {

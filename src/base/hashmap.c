@@ -65,15 +65,29 @@ size_t mti_hashmap_find(const mti_hashmap *m, uint64_t key)
     return mti_hashmap_next(m, key, &probe);
 }
 
-bool mti_hashmap_remove(mti_hashmap *m, uint64_t key, size_t place)
+/* NULL if the key does not have this place. */
+static struct mti_hashmap_entry *entry_of(const mti_hashmap *m, uint64_t key, size_t place)
 {
     size_t probe = 0, found;
     do found = mti_hashmap_next(m, key, &probe);
     while (found != MTI_NO_PLACE && found != place);
-    if (found == MTI_NO_PLACE) return false;
-    look(m, key, probe - 1)->held = GONE;
+    return found == MTI_NO_PLACE ? NULL : look(m, key, probe - 1);
+}
+
+bool mti_hashmap_remove(mti_hashmap *m, uint64_t key, size_t place)
+{
+    struct mti_hashmap_entry *e = entry_of(m, key, place);
+    if (!e) return false;
+    e->held = GONE;
     m->n--;
     return true;
+}
+
+bool mti_hashmap_move(mti_hashmap *m, uint64_t key, size_t from, size_t to)
+{
+    struct mti_hashmap_entry *e = entry_of(m, key, from);
+    if (e) e->held = to + 1;
+    return e;
 }
 
 size_t mti_hashmap_each(const mti_hashmap *m, size_t *i)

@@ -325,11 +325,11 @@ static mt_status run_frame(mti_frame *f, mt_tensor *const *inputs, mt_tensor **o
     f->holders++;
     mti_report_enter(f);
     status = call_with_policy(f, inputs, outputs);
-    mt_status reported = mti_report_leave(f, status == MT_OK ? inputs : NULL);
     f->first = false;
-    status = pop(f, status == MT_OK ? reported : status);
-    frame_free(f);
-    return status;
+    status = pop(f, status);
+    mt_status reported = mti_report_leave(f, status == MT_OK ? inputs : NULL);
+    frame_free(f); /* with its inputs, if nothing in the function needs a gradient */
+    return status == MT_OK ? reported : status;
 }
 
 mt_status mt_checkpoint(mt_checkpoint_fn *fn, void *user, void (*destroy)(void *user), int n_in,

@@ -89,7 +89,8 @@ mt_status mti_report_leave(mti_frame *f, mt_tensor *const *inputs)
                                .policy_bytes = f->policy_bytes,
                                .inside_bytes = f->inside_bytes};
     for (size_t i = 0; i < f->entries.n; i++) s.n_inside += !f->entries.at[i].parameter;
-    for (int i = 0; inputs && i < f->n_in; i++) {
+    bool kept = f->holders > 1; /* a save in it holds the hooks, and they the frame */
+    for (int i = 0; kept && inputs && i < f->n_in; i++) {
         mt_storage_info info = mt_storage_of(inputs[i]);
         bool skip = info.category == MT_PARAMETER;
         for (int k = 0; k < i; k++) skip = skip || mt_same_storage(inputs[i], inputs[k]);
@@ -129,7 +130,7 @@ int mt_checkpoint_lint(const mt_checkpoint_report *r, char *buf, size_t n_bytes)
     if (n_bytes) *buf = '\0';
     for (size_t i = 0; i < mt_checkpoint_report_count(r); i++) {
         const mt_checkpoint_segment *s = &r->segments.at[i];
-        if (s->input_bytes < s->inside_bytes) continue;
+        if (s->input_bytes < s->inside_bytes || !s->n_inside) continue;
         snprintf(line, sizeof line,
                  "checkpoint %.200s keeps %s of inputs and gives up %s inside: it saves nothing",
                  s->label, mti_bytes_text(a, sizeof a, s->input_bytes),

@@ -4,6 +4,7 @@
  * that never move: growing copies nothing. A book that is reset keeps all its memory, also the
  * lists of its records' later savers, so a training step that saves as the last one did asks for
  * none. */
+#include <string.h>
 #include "memtrack/memtrack.h"
 
 #define IGNORED       UINT32_MAX
@@ -89,6 +90,50 @@ bool mti_book_save(mti_book *book, const mti_save *save)
     book->live_bytes += save->bytes;
     book->rounded_bytes += save->rounded;
     return true;
+}
+
+/* Removes saver j: 0 is the first. False if it was the only one. */
+static bool remove_saver(mti_record *record, size_t j)
+{
+    mt_saver *also = (mt_saver *)record->also;
+    if (!record->n_also) return false;
+    if (!j) record->first.saver = also[0];
+    for (size_t k = j ? j : 1; k < record->n_also; k++) also[k - 1] = also[k];
+    record->n_also--;
+    return true;
+}
+
+/* Removes record i, keeps the order of the others, and leaves its list of savers for the next. */
+static void remove_record(mti_book *book, size_t i)
+{
+    mti_record removed = *record_at(book, i);
+    book->bytes -= removed.first.bytes;
+    book->rounded_bytes -= removed.first.rounded;
+    if (!removed.freed) book->live_bytes -= removed.first.bytes;
+    mti_hashmap_remove(&book->at, removed.first.serial, i);
+    for (size_t k = i; ++k < book->n_records;) {
+        mti_record *moved = record_at(book, k);
+        mti_hashmap_move(&book->at, moved->first.serial, k, k - 1);
+        *record_at(book, k - 1) = *moved;
+    }
+    *record_at(book, --book->n_records) = removed;
+}
+
+static bool is_save(const mt_saver *saver, uint64_t node, const char *argument)
+{
+    return saver->node == node && !strcmp(saver->argument, argument);
+}
+
+void mti_book_take_back(mti_book *book, uint64_t serial, uint64_t node, const char *argument)
+{
+    size_t i = mti_hashmap_find(&book->at, serial), j = 0;
+    if (i == MTI_NO_PLACE || i == IGNORED) return;
+    mti_record *record = record_at(book, i);
+    if (!is_save(&record->first.saver, node, argument)) {
+        while (j < record->n_also && !is_save(&record->also[j], node, argument)) j++;
+        if (j++ == record->n_also) return;
+    }
+    if (!remove_saver(record, j)) remove_record(book, i);
 }
 
 void mti_book_freed(mti_book *book, uint64_t serial, const mti_where *where)

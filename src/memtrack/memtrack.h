@@ -99,10 +99,13 @@ void mti_book_reset(mti_book *book);
 /* Storages not to count (parameters). A storage that was saved before stays in the book. */
 bool mti_book_ignore(mti_book *book, uint64_t serial);
 bool mti_book_save(mti_book *book, const mti_save *save);
+/* Takes back one save: the node no longer keeps it. A storage that nobody saved besides leaves the
+ * book. Saves that the book does not have are ignored. */
+void mti_book_take_back(mti_book *book, uint64_t serial, uint64_t node, const char *argument);
 /* The storage was freed while the backward node at `where` ran; NULL: outside backward.
  * Unknown serials are ignored. */
 void mti_book_freed(mti_book *book, uint64_t serial, const mti_where *where);
-size_t mti_book_count(const mti_book *book); /* distinct storages ever saved */
+size_t mti_book_count(const mti_book *book); /* distinct storages saved, and not taken back */
 size_t mti_book_bytes(const mti_book *book); /* their bytes, freed or not */
 size_t mti_book_live_bytes(const mti_book *book);
 size_t mti_book_rounded_bytes(const mti_book *book);

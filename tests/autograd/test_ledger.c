@@ -214,6 +214,10 @@ static void a_freed_address_used_again_is_another_storage(void **state)
         MT_AUTO mt_tensor *x = made(MT_F32, MT_SHAPE(300), true);
         MT_AUTO mt_tensor *y = mtt_made(mt_gelu(x)); /* both times in the same blocks */
         serial[i] = mt_storage_of(x).serial;
+        mtt_ok(mt_ledger_end(ledger)); /* what is released before is taken back */
+        mt_set(&y, NULL), mt_clear_error();
+        mt_set(&x, NULL), mt_clear_error();
+        mtt_ok(mt_ledger_begin(ledger));
     }
     assert_true(serial[0] != serial[1]);
     mt_mem_stats stats;
@@ -311,9 +315,33 @@ static void a_storage_freed_outside_backward_names_no_node(void **state)
 {
     (void)state;
     MT_AUTO mt_tensor *x = made(MT_F32, MT_SHAPE(10), true);
-    mt_release(mtt_made(mt_relu(x)));
+    mt_tensor *y = mtt_made(mt_relu(x));
+    mtt_ok(mt_ledger_end(ledger));
+    mt_release(y);
     assert_true(entry(0).freed);
     assert_string_equal(entry(0).freed_after_op, "");
+    mtt_ok(mt_ledger_begin(ledger));
+}
+
+/* The tape keeps nothing for a result that nobody can differentiate any more. */
+static void what_an_unused_result_saved_is_taken_back(void **state)
+{
+    (void)state;
+    MT_AUTO mt_tensor *x = made(MT_F32, MT_SHAPE(10), true);
+    MT_AUTO mt_tensor *w = made(MT_F32, MT_SHAPE(10), true);
+    mt_tensor *unused[2] = {mtt_made(mt_mul(x, w)), mtt_made(mt_gelu(w))};
+    MT_AUTO mt_tensor *y = mtt_made(mt_gelu(x));
+    assert_int_equal(mt_ledger_bytes(ledger), 80);
+    for (int i = 0; i < 2; i++) mt_release(unused[i]);
+    assert_int_equal(mt_ledger_count(ledger), 1);
+    assert_int_equal(mt_ledger_bytes(ledger), 40);
+    assert_int_equal(mt_ledger_live_bytes(ledger), 40);
+    assert_int_equal(mt_ledger_allocated(ledger), 512);
+    assert_int_equal(entry(0).n_savers, 1);
+    assert_string_equal(entry(0).saver.op, "gelu");
+    MT_AUTO mt_tensor *sum = mtt_made(mt_sum_all(y));
+    mtt_ok(mt_backward(sum)); /* what backward frees stays in the record */
+    assert_int_equal(mt_ledger_bytes(ledger), 40);
 }
 
 /* ---- the reference figures ---- */
@@ -463,6 +491,7 @@ int main(void)
         TEST(an_entry_names_the_backward_node_after_which_it_was_freed),
         TEST(a_ledger_that_was_reset_records_as_a_new_one_does),
         TEST(a_storage_freed_outside_backward_names_no_node),
+        TEST(what_an_unused_result_saved_is_taken_back),
         TEST(linear_256_to_250_takes_the_reference_bytes),
         TEST(a_thousand_and_24_floats_take_a_block_of_a_segment),
         TEST(embedding_and_cross_entropy_keep_indices_and_log_probabilities),

@@ -151,6 +151,18 @@ def any_memory_options(seed, n):
             check("--amp" in args or "--lora-rank" in args, f"no formula for {args}")
 
 
+def no_gradient_in_a_checkpoint():
+    """An adapter after attention: nothing in the first layer's checkpoint has a gradient, so its input is not kept."""
+    for targets, n in (("attn.proj", 1), ("mlp.proj", 1), ("attn.qkv", 2)):
+        args = ["gpt", "-b", 2, "-s", 16, "-d", 16, "-a", 4, "-l", 2, "--lora-rank", 3, "--lora-targets", targets,
+                "--checkpoint", "selective"]
+        for device in ("cpu", "meta"):
+            p = profile(*args, "--device", device)
+            if p:
+                equal(p["growth"]["residual"], 0, f"growth residual of {args} on {device}")
+                equal(sum(t["op"] == "checkpoint" for t in p["saved"]["tensors"]), n, f"checkpoints of {args}")
+
+
 def steady_state():
     """--capacity, sweep and plan use the second step, in which the optimizer has its state."""
     model = ["llama-3.1-8b", "-b", 1, "-s", 8192, "--dtype", "bf16", "--optimizer", "adamw",
@@ -365,6 +377,6 @@ def outputs():
         equal(p.returncode, 1, "status when standard output is full")
 
 
-{"published": published, "quick": lambda: (sizes_of_a_paper(), any_choice(1, 60), any_memory_options(2, 60), steady_state(), small_networks(), inference(), optimizers(), the_answer_comes_first(), a_screen_of_80_columns(),
+{"published": published, "quick": lambda: (sizes_of_a_paper(), any_choice(1, 60), any_memory_options(2, 60), steady_state(), no_gradient_in_a_checkpoint(), small_networks(), inference(), optimizers(), the_answer_comes_first(), a_screen_of_80_columns(),
                                            keys_are_those_documented(), outputs())}[sys.argv[1]]()
 done()

@@ -56,6 +56,38 @@ static void only_the_inputs_are_kept_and_a_ledger_sees_them(void **state)
     tear_down(&s);
 }
 
+/* PyTorch's frame is held by what its function saved, and holds the inputs: if there is nothing,
+ * nothing is kept. */
+static void around_what_needs_no_gradient_nothing_is_kept(void **state)
+{
+    (void)state;
+    for (int depth = 0; depth <= 2; depth++) {
+        setup s = set_up(0);
+        nest n = {&s, depth, 0};
+        mt_ledger *ledger = mt_ledger_new(device);
+        mt_checkpoint_report *report = mt_checkpoint_report_new();
+        const mt_checkpoint_options options = {.report = report};
+        mtt_ok(mt_set_requires_grad(s.d.w, false));
+        for (int i = 0; i < 2; i++) mtt_ok(mt_set_requires_grad(s.x[i], false));
+        size_t before = mtt_allocated(device);
+        mtt_ok(mt_ledger_begin(ledger));
+        mt_tensor *input = mtt_made(mt_gelu(s.x[0]));
+        mtt_ok(mt_checkpoint(nested, &n, NULL, 1, &input, 1, s.out, &options));
+        mt_release(input);
+        mtt_ok(mt_ledger_end(ledger));
+        assert_int_equal(mt_ledger_bytes(ledger), 0);
+        assert_int_equal(mt_ledger_count(ledger), 0);
+        assert_int_equal(mtt_allocated(device) - before, mt_storage_of(s.out[0]).allocated);
+        size_t between = 1;
+        mt_checkpoint_report_totals(report, &between, NULL);
+        assert_int_equal(between, 0);
+        assert_int_equal(mt_checkpoint_lint(report, NULL, 0), 0);
+        mt_checkpoint_report_free(report);
+        mt_ledger_free(ledger);
+        tear_down(&s);
+    }
+}
+
 static void recomputed_tensors_are_freed_with_their_node(void **state)
 {
     (void)state;
@@ -245,6 +277,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         mtt_test(gradients_have_the_same_bits),
         mtt_test(only_the_inputs_are_kept_and_a_ledger_sees_them),
+        mtt_test(around_what_needs_no_gradient_nothing_is_kept),
         mtt_test(recomputed_tensors_are_freed_with_their_node),
         mtt_test(without_recording_a_checkpoint_is_a_plain_call),
         mtt_test(releasing_an_unused_result_frees_the_functions_data),

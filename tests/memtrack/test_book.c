@@ -166,6 +166,45 @@ static void many_records_keep_their_order_and_are_found(void **state)
     mti_book_free(book);
 }
 
+static void take_back(mti_book *book, uint64_t serial)
+{
+    mti_book_take_back(book, serial, serial + 100, "x");
+}
+
+static void a_save_that_is_taken_back_leaves_the_others_in_their_order(void **state)
+{
+    (void)state;
+    enum { N = 500 }; /* more than a chunk of records, twice: the memory is used again */
+    mti_book *book = mti_book_new();
+    for (int turn = 0; turn < 2; turn++) {
+        for (uint64_t i = 1; i <= N; i++) assert_true(put(book, i, i, "a") && put(book, i, i, "b"));
+        mti_book_freed(book, 30, NULL);
+        mti_book_take_back(book, 9, 9, "x"); /* another node, ... */
+        mti_book_take_back(book, 9, 109, "y");
+        take_back(book, N + 1);
+        for (uint64_t i = 10; i <= N; i += 10) take_back(book, i); /* the first saver: "a" */
+        assert_int_equal(mti_book_count(book), N);
+        assert_string_equal(mti_book_get(book, 19)->first.saver.op, "b");
+        assert_int_equal(mti_book_get(book, 19)->n_also, 0);
+        size_t bytes = N * (N + 1) / 2, rest = bytes;
+        for (uint64_t i = 10; i <= N; i += 10) take_back(book, i), rest -= i;
+        assert_int_equal(mti_book_count(book), N - N / 10);
+        assert_int_equal(mti_book_bytes(book), rest);
+        assert_int_equal(mti_book_live_bytes(book), rest);
+        assert_int_equal(mti_book_rounded_bytes(book), (N - N / 10) * 512);
+        for (size_t i = 0; i < N - N / 10; i++) {
+            const mti_record *r = mti_book_get(book, i);
+            assert_int_equal(r->first.serial, i + i / 9 + 1);
+            assert_int_equal(r->n_also, 1);
+            assert_string_equal(r->also[0].op, "b");
+        }
+        assert_true(put(book, 10, 10, "again"));
+        assert_int_equal(mti_book_get(book, N - N / 10)->first.serial, 10);
+        mti_book_reset(book);
+    }
+    mti_book_free(book);
+}
+
 /* A write that fails changes nothing, so that it can be repeated. */
 static void each_refusal_in_turn_leaves_the_book_as_it_was(void **state)
 {
@@ -218,6 +257,8 @@ int main(void)
         cmocka_unit_test_teardown(ignored_storages_are_not_recorded, clear),
         cmocka_unit_test_teardown(a_record_says_when_its_bytes_were_freed, clear),
         cmocka_unit_test_teardown(many_records_keep_their_order_and_are_found, clear),
+        cmocka_unit_test_teardown(a_save_that_is_taken_back_leaves_the_others_in_their_order,
+                                  clear),
         cmocka_unit_test_teardown(each_refusal_in_turn_leaves_the_book_as_it_was, clear),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

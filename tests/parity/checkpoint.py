@@ -7,6 +7,7 @@ gradients are compared, too. Exit status 77 if PyTorch is not installed."""
 
 import ctypes
 import sys
+import weakref
 
 try:
     import numpy  # noqa: F401
@@ -20,7 +21,7 @@ except ImportError as error:
 
 import memtape
 from differences import total
-from harness import MODEL_TOLERANCE, SavedTensors, Tally, far, weights_like
+from harness import MODEL_TOLERANCE, SavedTensors, Tally, address, far, weights_like
 from models import give_weights
 
 B, S, H, A = 2, 7, 12, 3
@@ -41,7 +42,36 @@ WAYS = [
 ]
 
 
+BEFORE_PROJECTION = ("ln_1.", "attn.qkv.")  # frozen, no gradient reaches attention's checkpoint
+
+
 # ---- PyTorch ----
+
+class Box:
+    """What autograd keeps instead of a saved tensor, for as long as it keeps it."""
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+
+class HeldTensors(SavedTensors):
+    """What is still held of all that was saved: a checkpoint lets go what nothing in it needs."""
+
+    def __init__(self, ignore):
+        self.boxes = weakref.WeakSet()
+        super().__init__(ignore)
+        torch.autograd.graph.saved_tensors_hooks.__init__(self, self._box, lambda box: box.tensor)
+
+    def _box(self, t):
+        box = Box(super()._pack(t))
+        self.boxes.add(box)
+        return box
+
+    @property
+    def held(self):
+        addresses = {address(box.tensor) for box in self.boxes}
+        return {k: t.untyped_storage().nbytes() for k, t in self.kept.items() if k in addresses}
+
 
 class Theirs:
     def __init__(self, parameters, form, preset, kept):
@@ -90,9 +120,9 @@ class Theirs:
 
     def run(self, x):
         """(result, bytes held after forward), after the backward."""
-        with SavedTensors(self.p.values()) as saved:
+        with HeldTensors(self.p.values()) as saved:
             y = self.checkpointed(self.block, x) if self.preset != "selective" else self.block(x)
-        held = {k: t.untyped_storage().nbytes() for k, t in saved.kept.items()}
+        held = saved.held
         for cache in self.caches:
             leaves = torch.utils._pytree.tree_leaves(list(cache.values()))
             for leaf in leaves:
@@ -137,32 +167,38 @@ def our_run(library, model, preset, kept, x):
 
 # ---- the comparison ----
 
-def applied_differences(form, preset, kept, e):
+def applied_differences(form, preset, kept, frozen):
     """The rows of differences.py that apply to this block."""
-    norms = [("norm statistics", {"r": B * S})] * 2 if preset == "selective" else []
+    norms = [("norm statistics", {"r": B * S})] * (1 if frozen else 2) if preset == "selective" else []
     flash = [("flash generator", {})] if "flash_attention" in kept else []
     return norms + (flash if form == "flash" else [])
 
 
-def faults(library, form, dtype, preset, ours_kept, theirs_kept):
+def faults(library, form, dtype, preset, ours_kept, theirs_kept, frozen=()):
     name = {torch.float64: "f64", torch.float32: "f32", torch.bfloat16: "bf16"}[dtype]
     model = memtape.Model(library, kind="block", hidden=H, heads=A, act="gelu", attention=form,
                           dtype=name)
     parameters = give_weights(library, model, dtype)
     x = torch.randn(B, S, H, generator=torch.Generator().manual_seed(31), dtype=torch.float64)
-    x = x.to(dtype).requires_grad_()
-    our_x = library.tensor(x).requires_grad_()
+    x = x.to(dtype).requires_grad_(not frozen)
+    our_x = library.tensor(x)
+    if not frozen:
+        our_x.requires_grad_()
+    for n, p in parameters.items():
+        p.requires_grad_(not n.startswith(frozen))
+        library.check(library.mt_set_requires_grad(model.parameters[n].pointer, p.requires_grad))
     ours, n_ours = our_run(library, model, preset, ours_kept, our_x)
     theirs, n_theirs = Theirs(parameters, form, preset, theirs_kept).run(x)
-    expected = n_theirs + total(applied_differences(form, preset, ours_kept, dtype.itemsize),
-                                dtype.itemsize)
+    expected = n_theirs + total(applied_differences(form, preset, ours_kept, frozen), dtype.itemsize)
     if n_ours != expected:
         yield f"kept bytes: {n_ours}, not {expected} (PyTorch {n_theirs})"
     if dtype.itemsize == 2:
         return  # models.py compares values in 16 bits
-    pairs = [("values", ours, theirs), ("gradient of x", our_x.grad.torch(), x.grad)]
+    pairs = [("values", ours, theirs)]
+    if not frozen:
+        pairs.append(("gradient of x", our_x.grad.torch(), x.grad))
     pairs += [(f"gradient of {n}", model.parameters[n].grad.torch(), p.grad)
-              for n, p in parameters.items()]
+              for n, p in parameters.items() if p.requires_grad]
     for what, a, b in pairs:
         fault = far(a, b, MODEL_TOLERANCE[dtype])
         if fault:
@@ -175,11 +211,12 @@ def check(library, tally, ways, report=print):
             for dtype in (torch.float64, torch.float32, torch.bfloat16):
                 if form == "math" and "fused" in note:
                     continue
-                told = list(faults(library, form, dtype, preset, ours_kept, theirs_kept))
-                for fault in told:
-                    report(f"FAILED: {note}, {form}, {dtype}: {fault}")
-                tally.failed += bool(told)
-                tally.passed += not told
+                for frozen in ((), BEFORE_PROJECTION)[:1 + (preset == "selective")]:
+                    told = list(faults(library, form, dtype, preset, ours_kept, theirs_kept, frozen))
+                    for fault in told:
+                        report(f"FAILED: {note}, {form}, {dtype}, frozen {frozen}: {fault}")
+                    tally.failed += bool(told)
+                    tally.passed += not told
 
 
 def check_planted_faults(library, tally):
