@@ -161,6 +161,8 @@ typedef struct mt_model_config {
     int64_t token_types;     /* bert; 0: 2 */
     int64_t position_offset; /* bert: rows of the table of positions before the first one's; RoBERTa
                                 has its padding there */
+    int64_t padding;    /* gpt, bert and llama: 1 + the token that fills short sequences up; its row
+                           of the embedding gets no gradient where it is looked up; 0: none */
     int64_t mask_token; /* bert: stands for a token that is to be guessed; 0: the last, v - 1 */
     mt_dtype dtype;
     mt_op_choices ops;

@@ -116,6 +116,14 @@ MT_API mt_tensor *mt_embedding(mt_tensor *index, mt_tensor *w);
 /* The same of a table of which w has rows [first, first + w's), of `rows` in all: zeros for the
  * others. With data on the CPU only. */
 MT_API mt_tensor *mt_embedding_part(mt_tensor *index, mt_tensor *w, int64_t first, int64_t rows);
+/* All zero is mt_embedding's choice. */
+typedef struct mt_embedding_options {
+    int64_t first, rows; /* as mt_embedding_part's; rows 0: w is the whole table */
+    bool padded;         /* row `padding` of the table is looked up like any other, and gets no */
+    int64_t padding;     /* gradient   (torch embedding, padding_idx) */
+} mt_embedding_options;
+MT_API mt_tensor *mt_embedding_with(mt_tensor *index, mt_tensor *w,
+                                    const mt_embedding_options *options);
 /* The usual value of `ignore`: rows with this target do not count. */
 #define MT_IGNORE (-100)
 /* Mean over the rows whose target is not `ignore` of -log softmax(logits)[target].

@@ -110,6 +110,7 @@ typedef union mti_params {
     } loss;
     struct {
         int64_t first, rows; /* w has those from first on of so many; rows 0: w has all */
+        int64_t padded;      /* 1 + the row that gets no gradient; 0: none */
     } embedding;
     struct {
         unsigned dims;

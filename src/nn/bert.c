@@ -101,7 +101,7 @@ mt_module *mti_bert_make(mt_device *device, const mt_model_config *config,
     if (!mti_config_resolve(config, MT_MODEL_BERT, &c)) return NULL;
     mt_module *m = mti_model_new("bert", bert_forward, &c);
     return mti_module_complete(m,
-                               m && mti_add_embedding(m, "wte", device, &c, c.vocab) &&
+                               m && mti_add_tokens(m, device, &c) &&
                                    mt_module_add_child(m, "wpe", mti_positions_new(device, &c)) &&
                                    mti_add_embedding(m, "tte", device, &c, c.token_types) &&
                                    mti_add_norm(m, "ln", device, &c) && mti_add_dropout(m, &c) &&

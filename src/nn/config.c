@@ -127,7 +127,7 @@ static bool check_extents(const mt_model_config *c)
            in_range("window", c->window, 0) && in_range("local_period", c->local_period, 0) &&
            in_range("token_types", c->token_types, 0) &&
            in_range("position_offset", c->position_offset, 0) &&
-           in_range("mask_token", c->mask_token, 0);
+           in_range("padding", c->padding, 0) && in_range("mask_token", c->mask_token, 0);
 }
 
 static bool check_heads(const mt_model_config *c)
@@ -240,6 +240,11 @@ static bool check_kind(const mt_model_config *c)
 
     if (c->tied && c->untied)
         return mti_fail_bool(MT_ERR_ARGUMENT, "config: tied and untied are both set; need one");
+    if (mti_is_whole(c->kind) && c->padding > c->vocab)
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "config: padding is %" PRId64 ", which is token %" PRId64
+                             "; need one of vocab, below %" PRId64,
+                             c->padding, c->padding - 1, c->vocab);
     if (c->kind == MT_MODEL_BERT && c->mask_token >= c->vocab)
         return mti_fail_bool(MT_ERR_ARGUMENT,
                              "config: mask_token is %" PRId64 "; need one of vocab, below %" PRId64,

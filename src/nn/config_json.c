@@ -68,6 +68,7 @@ static const struct field {
     RARE(INT, window),
     RARE(FLAG, joint_products),
     RARE(INT, position_offset),
+    RARE(INT, padding),
     RARE(REAL, attention_scale),
     RARE(REAL, attention_cap),
     RARE(REAL, logit_cap),

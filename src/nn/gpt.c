@@ -21,7 +21,7 @@ mt_module *mti_gpt_make(mt_device *device, const mt_model_config *config,
     if (!mti_config_resolve(config, MT_MODEL_GPT, &c)) return NULL;
     mt_module *m = mti_model_new("gpt", gpt_forward, &c);
     return mti_module_complete(
-        m, m && mti_add_embedding(m, "wte", device, &c, c.vocab) &&
+        m, m && mti_add_tokens(m, device, &c) &&
                mt_module_add_child(m, "wpe", mti_positions_new(device, &c)) &&
                mti_add_dropout(m, &c) && mti_add_layers(m, device, &c, each) &&
                (c.norm == MT_NORM_POST || mti_add_norm(m, "ln_f", device, &c)) &&

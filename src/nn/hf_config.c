@@ -136,6 +136,18 @@ static bool read_dtype(const char *key, const json_t *value, mt_dtype *out)
     return true;
 }
 
+/* Below 0 it counts from the vocabulary's end, which may come later. */
+static bool read_padding(reader *r, const char *key, const json_t *value)
+{
+    bool positions = r->c.position_offset > 0;
+    json_int_t token = json_integer_value(value);
+    if (!json_is_integer(value) || token < (positions ? 0 : -(1 << 30)) || token > 1 << 30)
+        return refuse(key, value, positions ? "a whole number from 0" : "a token");
+    r->c.padding = (int64_t)token + (token >= 0);
+    if (positions) r->c.position_offset = (int64_t)token + 1;
+    return true;
+}
+
 static bool read_head(const char *key, const json_t *value)
 {
     static const char *const ends[] = {"LMHeadModel", "ForCausalLM", "ForMaskedLM",
@@ -192,6 +204,8 @@ static bool read_value(reader *r, const mti_hf_rule *rule, const json_t *value)
     void *at = (char *)&r->c + rule->at;
     const char *key = rule->key;
     if (rule->form == MTI_HF_CAP && json_is_null(value)) *(double *)at = 0;
+    if (rule->form == MTI_HF_PADDING && json_is_null(value) && !r->c.position_offset)
+        r->c.padding = 0;
     /* null: as if it were missing */
     if (json_is_null(value) && rule->form != MTI_HF_NOTED && !(rule->needed & r->family))
         return true;
@@ -218,12 +232,7 @@ static bool read_value(reader *r, const mti_hf_rule *rule, const json_t *value)
                refuse(key, value, "silu, the activation of a gated MLP here");
     case MTI_HF_GELU:
         return is_word(value, "gelu") || refuse(key, value, "gelu, as the head's always is");
-    case MTI_HF_PADDING:
-        if (!json_is_integer(value) || json_integer_value(value) < 0 ||
-            json_integer_value(value) > 1 << 30)
-            return refuse(key, value, "a whole number from 0");
-        r->c.position_offset = (int64_t)json_integer_value(value) + 1;
-        return true;
+    case MTI_HF_PADDING: return read_padding(r, key, value);
     case MTI_HF_TIED:
         if (!json_is_boolean(value)) return refuse(key, value, "true or false");
         r->c.tied = json_is_true(value);
@@ -375,6 +384,7 @@ static void finish_window(reader *r, const json_t *root)
 /* Rows of the table of positions that are no position's are no part of the context. */
 static bool finish_positions(reader *r)
 {
+    if (r->c.padding < 0) r->c.padding += r->c.vocab + 1;
     const int64_t rows = r->c.context;
     r->c.context -= r->c.position_offset;
     return r->c.context > 0 ||

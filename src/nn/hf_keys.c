@@ -25,7 +25,7 @@ enum {
 #define A_GEMMA                                                                                    \
     .kind = MT_MODEL_LLAMA, .norm = MT_NORM_AROUND, .norm_kind = MT_NORM_RMS_ONE,                  \
     .mlp = MT_MLP_GATED, .act = MT_ACT_GELU_TANH, .tied = true, .scaled_embedding = true,          \
-    .attention_scale = 1.0 / 16, .window = 4096
+    .attention_scale = 1.0 / 16, .window = 4096, .padding = 1
 
 static const mti_hf_family families[] = {
     {"gpt2", "GPT2", GPT2, {.kind = MT_MODEL_GPT, .act = MT_ACT_GELU_TANH, .dropout = 0.1}},
@@ -39,8 +39,12 @@ static const mti_hf_family families[] = {
      {.kind = MT_MODEL_LLAMA,
       .norm = MT_NORM_AFTER,
       .qk_norm = MT_QK_NORM_WIDTH,
-      .norm_eps = 1e-5}},
-    {"phi3", "Phi3", PHI3, {.kind = MT_MODEL_LLAMA, .joint_products = true, .norm_eps = 1e-5}},
+      .norm_eps = 1e-5,
+      .padding = 2}},
+    {"phi3",
+     "Phi3",
+     PHI3,
+     {.kind = MT_MODEL_LLAMA, .joint_products = true, .norm_eps = 1e-5, .padding = 32001}},
     {"gemma2",
      "Gemma2",
      GEMMA2,
@@ -50,15 +54,26 @@ static const mti_hf_family families[] = {
      GEMMA3,
      {A_GEMMA, .qk_norm = MT_QK_NORM_HEAD, .rope_theta = 1e6, .local_theta = 1e4,
       .local_period = 6}},
-    {"bert", "Bert", BERT, {.kind = MT_MODEL_BERT, .act = MT_ACT_GELU, .dropout = 0.1}},
+    {"bert",
+     "Bert",
+     BERT,
+     {.kind = MT_MODEL_BERT, .act = MT_ACT_GELU, .dropout = 0.1, .padding = 1}},
     {"roberta",
      "Roberta",
      ROBERTA,
-     {.kind = MT_MODEL_BERT, .act = MT_ACT_GELU, .dropout = 0.1, .position_offset = 2}},
+     {.kind = MT_MODEL_BERT,
+      .act = MT_ACT_GELU,
+      .dropout = 0.1,
+      .position_offset = 2,
+      .padding = 2}},
     {"xlm-roberta",
      "XLMRoberta",
      ROBERTA,
-     {.kind = MT_MODEL_BERT, .act = MT_ACT_GELU, .dropout = 0.1, .position_offset = 2}},
+     {.kind = MT_MODEL_BERT,
+      .act = MT_ACT_GELU,
+      .dropout = 0.1,
+      .position_offset = 2,
+      .padding = 2}},
 };
 
 /* ---- the keys ---- */
@@ -94,7 +109,7 @@ static const mti_hf_rule rules[] = {
     {"activation_function", GPT2, MTI_HF_ACT},
     {"hidden_act", BERT, MTI_HF_ACT},
     {"hidden_act", ROBERTA, MTI_HF_GELU},
-    {"pad_token_id", ROBERTA, MTI_HF_PADDING},
+    {"pad_token_id", ROTARY | MASKED, MTI_HF_PADDING},
     {"hidden_act", ROTARY & ~GEMMA, MTI_HF_SILU},
     {"hidden_act", GEMMA, MTI_HF_IDLE}, /* hidden_activation tells */
     {"hidden_activation", GEMMA, MTI_HF_ACT},

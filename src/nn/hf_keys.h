@@ -27,7 +27,7 @@ typedef enum mti_hf_form {
     MTI_HF_NO, /* must be false, null or empty */
     MTI_HF_YES,
     MTI_HF_ABSOLUTE, /* learned positions, one row each */
-    MTI_HF_PADDING,  /* the token in whose place positions begin, after its own */
+    MTI_HF_PADDING,  /* a token without a gradient; a roberta's positions begin after its own */
     MTI_HF_HEADED,   /* a model with the head of a language model, or without a head */
     MTI_HF_ROPE,     /* an object with rope_theta; `note` if its angles are not the default */
     MTI_HF_WINDOW,   /* of attention, in positions; `note` if it is shorter than the context */

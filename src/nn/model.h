@@ -69,6 +69,8 @@ mt_module *mti_add_norm_of(mt_module *m, const char *name, mt_device *device,
                            const mt_model_config *c, int64_t n);
 mt_module *mti_add_embedding(mt_module *m, const char *name, mt_device *device,
                              const mt_model_config *c, int64_t rows);
+/* Child "wte", of the tokens: a row for each, and none's gradient for that of padding. */
+mt_module *mti_add_tokens(mt_module *m, mt_device *device, const mt_model_config *c);
 mt_module *mti_add_dropout(mt_module *m, const mt_model_config *c);
 mt_module *mti_add_activation(mt_module *m, const char *name, const mt_model_config *c,
                               bool inplace);

@@ -163,19 +163,28 @@ static mt_module *rms_norm_one_new(mt_device *device, const mt_model_config *c, 
 
 static mt_tensor *embedding_forward(mt_module *self, mt_tensor *index)
 {
-    return mt_embedding(index, mt_module_param(self, "weight"));
+    return mt_embedding_with(index, mt_module_param(self, "weight"), mt_module_user(self));
 }
 
-mt_module *mt_embedding_new(mt_device *device, mt_dtype dtype, int64_t rows, int64_t n, double std)
+/* options: taken over; NULL for all zero. */
+static mt_module *embedding_new(mt_device *device, mt_dtype dtype, int64_t rows, int64_t n,
+                                double std, mt_embedding_options *options)
 {
-    if (rows < 1 || n < 1)
+    if (rows < 1 || n < 1) {
+        mti_free(options);
         return mti_fail_null(MT_ERR_ARGUMENT, "embedding: %lld rows of %lld; need at least 1 of 1",
                              (long long)rows, (long long)n);
-    mt_module *m = mt_module_new("embedding", embedding_forward, NULL, NULL);
+    }
+    mt_module *m = mt_module_new("embedding", embedding_forward, options, mti_free);
     return mti_module_complete(
         m,
         m && mt_module_add_param(
                  m, "weight", mt_normal(device, dtype, MT_SHAPE(rows, n), 0, std == 0 ? 1 : std)));
+}
+
+mt_module *mt_embedding_new(mt_device *device, mt_dtype dtype, int64_t rows, int64_t n, double std)
+{
+    return embedding_new(device, dtype, rows, n, std, NULL);
 }
 
 /* ---- activation ---- */
@@ -278,6 +287,15 @@ mt_module *mti_add_embedding(mt_module *m, const char *name, mt_device *device,
 {
     return mt_module_add_child(m, name,
                                mt_embedding_new(device, c->dtype, rows, c->hidden, MTI_INIT_STD));
+}
+
+mt_module *mti_add_tokens(mt_module *m, mt_device *device, const mt_model_config *c)
+{
+    mt_embedding_options *options = c->padding ? mti_malloc(sizeof *options) : NULL;
+    if (c->padding && !options) return NULL;
+    if (options) *options = (mt_embedding_options){.padded = true, .padding = c->padding - 1};
+    return mt_module_add_child(
+        m, "wte", embedding_new(device, c->dtype, c->vocab, c->hidden, MTI_INIT_STD, options));
 }
 
 mt_module *mti_add_dropout(mt_module *m, const mt_model_config *c)

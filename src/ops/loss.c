@@ -3,7 +3,7 @@
 #include "ops/ops.h"
 
 /* ---- embedding: y = w[index];  index [..] i64, w [rows,n] -> y [..,n]
- * dw[r] = sum of dy where index = r; keeps the indices */
+ * dw[r] = sum of dy where index = r, and 0 for the row of padding; keeps the indices */
 
 static bool embedding_shape(mti_call *c)
 {
@@ -29,6 +29,15 @@ static bool embedding_forward(mti_call *c)
     return mti_own_rows(c, index, w->shape[0], &i1) && c->k->embedding(c->ctx, &i1, w, &y2);
 }
 
+/* The row of padding, if this rank has it. */
+static bool clear_padding(const mti_call *c, const mti_view *dw)
+{
+    int64_t row = c->params->embedding.padded - 1 - c->params->embedding.first;
+    if (!c->params->embedding.padded || row < 0 || row >= dw->shape[0]) return true;
+    mti_view padding = mti_range(dw, 0, row, 1);
+    return c->k->fill(c->ctx, &padding, 0);
+}
+
 static bool embedding_backward(mti_call *c)
 {
     const mti_view *index = mti_dense(c, mti_saved(c, MTI_IN0)), *dy = mti_dense(c, mti_dout(c)),
@@ -38,7 +47,7 @@ static bool embedding_backward(mti_call *c)
     void *scratch;
     return mti_own_rows(c, index, dw->shape[0], &i1) &&
            mti_scratch(c, c->k->embedding_backward_scratch(c->ctx, &i1, dw), &scratch) &&
-           c->k->embedding_backward(c->ctx, &i1, &dy2, dw, scratch);
+           c->k->embedding_backward(c->ctx, &i1, &dy2, dw, scratch) && clear_padding(c, dw);
 }
 
 const mti_op_code mti_code_embedding = {embedding_shape, embedding_forward, embedding_backward};
@@ -47,16 +56,35 @@ mt_tensor *mt_embedding(mt_tensor *index, mt_tensor *w)
     return mti_op2(MTI_OP_embedding, NULL, index, w);
 }
 
+static bool check_part(const mt_tensor *w, int64_t first, int64_t rows)
+{
+    if (first >= 0 && rows > 0 && w->view.rank > 0 && w->view.shape[0] <= INT64_MAX - first)
+        return true;
+    return mti_fail_bool(MT_ERR_ARGUMENT,
+                         "embedding_part: rows from %lld on of %lld; need 0 or more, of at least 1",
+                         (long long)first, (long long)rows);
+}
+
 mt_tensor *mt_embedding_part(mt_tensor *index, mt_tensor *w, int64_t first, int64_t rows)
 {
-    if (!mti_given(w, "embedding_part", "w") || !mti_given(index, "embedding_part", "the index"))
+    if (!mti_given(w, "embedding_part", "w") || !mti_given(index, "embedding_part", "the index") ||
+        !check_part(w, first, rows))
         return NULL;
-    if (first < 0 || rows < 1 || w->view.rank < 1 || w->view.shape[0] > INT64_MAX - first)
-        return mti_fail_null(
-            MT_ERR_ARGUMENT,
-            "embedding_part: rows from %lld on of %lld; need 0 or more, of at least 1",
-            (long long)first, (long long)rows);
-    return mti_op2(MTI_OP_embedding, &(mti_params){.embedding = {first, rows}}, index, w);
+    return mti_op2(MTI_OP_embedding, &(mti_params){.embedding = {first, rows, 0}}, index, w);
+}
+
+mt_tensor *mt_embedding_with(mt_tensor *index, mt_tensor *w, const mt_embedding_options *options)
+{
+    const mt_embedding_options o = options ? *options : (mt_embedding_options){0};
+    if (!mti_given(w, "embedding", "w") || !mti_given(index, "embedding", "the index")) return NULL;
+    if ((o.first || o.rows) && !check_part(w, o.first, o.rows)) return NULL;
+    int64_t rows = o.rows ? o.rows : w->view.rank ? w->view.shape[0] : 0;
+    if (o.padded && (o.padding < 0 || o.padding >= rows))
+        return mti_fail_null(MT_ERR_ARGUMENT,
+                             "embedding: padding is row %lld; the table has rows 0 to %lld",
+                             (long long)o.padding, (long long)rows - 1);
+    const mti_params params = {.embedding = {o.first, o.rows, o.padded ? o.padding + 1 : 0}};
+    return mti_op2(MTI_OP_embedding, &params, index, w);
 }
 
 /* ---- cross_entropy: loss = mean over kept rows of -logp[row, target], logp = log_softmax(logits)

@@ -181,15 +181,20 @@ static mt_tensor *sum_around(mt_module *m, void *user, mt_tensor *x)
 
 typedef struct embedding {
     mt_parallel parallel;
-    int64_t vocab; /* rows of all ranks, without padding */
+    int64_t vocab;   /* rows of all ranks, without those that fill up the last one's */
+    int64_t padding; /* as in mt_model_config */
 } embedding;
 
 static mt_tensor *embedding_forward(mt_module *self, mt_tensor *ids)
 {
     const embedding *user = mt_module_user(self);
     mt_tensor *w = mt_module_param(self, "weight");
-    int64_t own = w ? mt_shape(w)[0] : 0;
-    mt_tensor *y = mt_embedding_part(ids, w, user->parallel.tensor_rank * own, user->vocab);
+    int64_t own = w ? mt_shape(w)[0] : 0, t = user->parallel.tensor;
+    const mt_embedding_options options = {.first = user->parallel.tensor_rank * own,
+                                          .rows = t > 1 ? user->vocab : 0,
+                                          .padded = user->padding > 0,
+                                          .padding = user->padding - 1};
+    mt_tensor *y = mt_embedding_with(ids, w, &options);
     mt_set(&y, sum(&user->parallel, y));
     return y;
 }
@@ -257,9 +262,9 @@ bool mti_replicate_adapter(mt_module *parent, const char *name, const mt_paralle
 
 bool mti_share_embedding(mt_module *parent, const char *name, const mti_share *share)
 {
-    if (share->parallel.tensor == 1) return true;
+    if (share->parallel.tensor == 1 && !share->whole.padding) return true;
     embedding *user = mti_malloc(sizeof *user);
-    if (user) *user = (embedding){share->parallel, share->vocab};
+    if (user) *user = (embedding){share->parallel, share->vocab, share->whole.padding};
     return replace_with(parent, name, "embedding", embedding_forward, user);
 }
 

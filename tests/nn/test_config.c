@@ -79,6 +79,8 @@ static void a_bad_field_is_named_with_its_value_and_the_accepted_ones(void **sta
          "position_offset",
          "is -1",
          "need 0 to"},
+        {{GPT, .padding = -1}, "padding", "is -1", "need 0 to"},
+        {{GPT, .padding = 6}, "padding", "is token 5", "below 5"},
         {{GPT, .qk_norm = (mt_qk_norm)3}, "qk_norm", "is 3", "width"},
         {{GPT, .window = 3}, "window", "is set", "a gpt has none"},
         {{GPT, .kind = MT_MODEL_LLAMA, .window = -3}, "window", "is -3", "need 0 to"},
@@ -224,7 +226,7 @@ static void json_holds_every_field(void **state)
                                  {GPT, .mlp = MT_MLP_SWIGLU},
                                  mlp,
                                  rare,
-                                 {GPT, .kind = MT_MODEL_BERT, .position_offset = 2},
+                                 {GPT, .kind = MT_MODEL_BERT, .position_offset = 2, .padding = 3},
                                  {GPT, .kind = MT_MODEL_LLAMA, .joint_products = true},
                                  unfused};
     for (int i = 0; i < 8; i++) {
@@ -246,6 +248,7 @@ static void json_holds_every_field(void **state)
         assert_true(back.local_theta == configs[i].local_theta);
         assert_int_equal(back.local_period, configs[i].local_period);
         assert_int_equal(back.position_offset, configs[i].position_offset);
+        assert_int_equal(back.padding, configs[i].padding);
         assert_int_equal(back.joint_products, configs[i].joint_products);
         assert_int_equal(strstr(text, "unfused") != NULL, i == 7);
         assert_memory_equal(&back.ops, &configs[i].ops, sizeof back.ops);
@@ -282,6 +285,7 @@ static void json_holds_every_field(void **state)
                                .joint_products = true,
                                .window = most,
                                .position_offset = most,
+                               .padding = most,
                                .attention_scale = DBL_TRUE_MIN,
                                .attention_cap = DBL_TRUE_MIN,
                                .logit_cap = DBL_TRUE_MIN,

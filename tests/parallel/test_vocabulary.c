@@ -56,9 +56,12 @@ static void check_loss(mt_device *device, const mt_group *group, mt_dtype dtype,
     near(mt_grad(x), mt_grad(all), 1, group->rank * own, bound);
 }
 
-/* The sum of what the ranks find is exactly the row. */
-static void check_embedding(mt_device *device, const mt_group *group, mt_dtype dtype)
+/* The sum of what the ranks find is exactly the row. padding_row: it gets no gradient; -1:
+ * each gets its own. */
+static void check_embedding(mt_device *device, const mt_group *group, mt_dtype dtype,
+                            int64_t padding_row)
 {
+    const mt_embedding_options one = {.padded = padding_row >= 0, .padding = padding_row};
     int64_t own = (CLASSES + group->ranks - 1) / group->ranks;
     const int64_t index[ROWS] = {0, 12, 12, 7, 3, 6};
     MT_AUTO mt_tensor *all =
@@ -69,14 +72,24 @@ static void check_embedding(mt_device *device, const mt_group *group, mt_dtype d
     MT_AUTO mt_tensor *ids = mt_from_data(device, MT_I64, MT_SHAPE(ROWS), index, sizeof index);
     MT_AUTO mt_tensor *w = take(padded, 0, group->rank * own, own);
     MTT_NEED(mt_set_requires_grad(all, true) == MT_OK);
-    MT_AUTO mt_tensor *part = mt_embedding_part(ids, w, group->rank * own, CLASSES);
+    mt_embedding_options mine = one;
+    mine.first = group->rank * own, mine.rows = CLASSES;
+    MT_AUTO mt_tensor *part = one.padded ? mt_embedding_with(ids, w, &mine)
+                                         : mt_embedding_part(ids, w, mine.first, CLASSES);
     MT_AUTO mt_tensor *y = mt_all_reduce(part, group);
-    MT_AUTO mt_tensor *want = mt_embedding(ids, all);
+    MT_AUTO mt_tensor *want = mt_embedding_with(ids, all, &one);
     MTT_NEED(y && want && mtt_same_bits(y, want));
     MT_AUTO mt_tensor *dy = mtt_random(device, dtype, 2, (const int64_t[]){ROWS, WIDTH}, 5, -1, 1);
     const mt_backward_options options = {.gradient = dy};
     MTT_NEED(mt_backward_with(y, &options) == MT_OK && mt_backward_with(want, &options) == MT_OK);
     near(mt_grad(w), mt_grad(all), 0, group->rank * own, 0);
+    if (!one.padded) return;
+    double *rows = mtt_doubles(mt_grad(all));
+    for (int64_t i = 0; i < WIDTH; i++) {
+        MTT_NEED(rows[padding_row * WIDTH + i] == 0);
+        MTT_NEED(padding_row == 3 || rows[3 * WIDTH + i] != 0);
+    }
+    free(rows);
 }
 
 static void check_refusals(mt_device *device, const mt_group *group)
@@ -109,9 +122,10 @@ static void check(mt_comm *world, void *user)
     check_loss(device, &group, MT_F32, 1e-6);
     check_loss(device, &group, MT_BF16, 2e-2);
     check_loss(device, &group, MT_F16, 2e-3);
-    check_embedding(device, &group, MT_F64);
-    check_embedding(device, &group, MT_F32);
-    check_embedding(device, &group, MT_BF16);
+    check_embedding(device, &group, MT_F64, -1);
+    check_embedding(device, &group, MT_F32, 12);
+    check_embedding(device, &group, MT_F32, 3);
+    check_embedding(device, &group, MT_BF16, 0);
     if (group.ranks == 2) check_refusals(device, &group);
     MTT_NEED(mtt_allocated(device) == 0);
     mt_device_release(device);
@@ -121,6 +135,27 @@ static void a_shared_vocabulary_gives_the_whole_ones_values(void **state)
 {
     (void)state;
     for (int64_t ranks = 1; ranks <= 8; ranks *= 2) mtt_as_ranks(ranks, check, NULL);
+}
+
+static void padding_outside_the_table_is_refused(void **state)
+{
+    (void)state;
+    mt_device *device = mt_device_open("cpu");
+    MT_AUTO mt_tensor *ids = mt_zeros(device, MT_I64, MT_SHAPE(2));
+    MT_AUTO mt_tensor *w = mt_zeros(device, MT_F32, MT_SHAPE(CLASSES, 2));
+    const mt_embedding_options bad[] = {{.padded = true, .padding = -1},
+                                        {.padded = true, .padding = CLASSES},
+                                        {.rows = 40, .padded = true, .padding = 40}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_null(mt_embedding_with(ids, w, &bad[i]));
+        mtt_failed(MT_ERR_ARGUMENT, "embedding: padding is row", i == 2 ? "0 to 39" : "0 to 12");
+    }
+    assert_null(mt_embedding_with(ids, w, &(mt_embedding_options){.first = 5}));
+    mtt_failed(MT_ERR_ARGUMENT, "rows from 5 on of 0");
+    assert_null(mt_embedding_with(NULL, w, NULL));
+    mtt_failed(MT_ERR_ARGUMENT, "embedding", "the index");
+    MT_AUTO mt_tensor *y = mtt_made(mt_embedding_with(ids, w, NULL));
+    mt_device_release(device);
 }
 
 /* INT64_MIN, too, which stands for another rank's row inside the engine. */
@@ -144,6 +179,7 @@ static void an_index_outside_the_table_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(padding_outside_the_table_is_refused),
         cmocka_unit_test(an_index_outside_the_table_is_refused),
         cmocka_unit_test(a_shared_vocabulary_gives_the_whole_ones_values),
     };

@@ -125,8 +125,14 @@ def faults(library, kind, config, dtype):
     if sum(p.numel() for p in parameters.values()) != sum(p.torch().numel() for p in ours.parameters.values()):
         yield "another number of parameters"
     generator = torch.Generator().manual_seed(31)
-    x, target = (torch.randint(2, 31, TOKENS, generator=generator) for _ in range(2))
-    logits = model(input_ids=x).logits
+    # A token of padding among the others, of whose row the embedding gives no gradient.
+    x, target = (torch.randint(0, 31, TOKENS, generator=generator) for _ in range(2))
+    padding = tells.get("pad_token_id")
+    if padding is not None:
+        x[0, 3] = padding % 31
+    # Transformers would count a roberta's positions without padding.
+    positions = {"position_ids": torch.arange(2, 2 + TOKENS[1]).expand(TOKENS)} if kind == "roberta" else {}
+    logits = model(input_ids=x, **positions).logits
     F.cross_entropy(logits.view(-1, 31), target.view(-1)).backward()
     our_logits = ours(library.tensor(x))
     loss = library.call("cross_entropy", our_logits, library.tensor(target), -100)
