@@ -148,7 +148,7 @@ typedef struct mt_rank_row {
     int64_t bytes;
 } mt_rank_row;
 /* Of mt_rank_report: rows, and bytes of a text. */
-#define MT_RANK_ROWS 8
+#define MT_RANK_ROWS 10
 #define MT_RANK_TEXT 256
 
 /* One rank's step. */
@@ -169,8 +169,9 @@ typedef struct mt_rank_report {
     size_t steady_reserved;                       /* the most in segments */
     /* The first step's forwards and backwards, when there is no optimizer state yet. */
     size_t peak, reserved;
-    /* Korthikanti et al. 2022, table 2, and what lies beside the layers; other models by the same
-     * terms. saved = formula + rows + unexplained, which is 0 unless the books are wrong. */
+    /* The formula of a profile of this rank, with L layers, E embeddings and H heads in flight: for
+     * the papers' models Korthikanti et al. 2022, table 2, and what lies beside the layers. saved =
+     * formula + rows + unexplained, which is 0 unless the books are wrong. */
     int64_t formula;
     char text[MT_RANK_TEXT];
     int n_rows;

@@ -2,6 +2,7 @@
 #include <string.h>
 #include "measure/rank.h"
 #include "measure/step.h"
+#include "plan/plan.h"
 
 /* ---- one rank ---- */
 
@@ -18,35 +19,20 @@ static bool check(const mt_device *device, int64_t batch, int64_t seq, const cha
     return mti_choose("rank_measure: checkpoint", presets, 4, checkpoint) >= 0;
 }
 
-/* What the parts in flight have in common with the formula's letters. */
-static mti_flight flight_of(const mti_subject *s)
+/* The formula that a profile has, too. */
+static bool explain(mt_rank_report *out, const mti_workload *w)
 {
-    const mti_workload *w = s->workload;
-    mti_flight f = {.batch = w->batch,
-                    .seq = w->seq / s->stage->shares->parallel.context,
-                    .checkpoint = w->memory.checkpoint};
-    if (!f.checkpoint) f.checkpoint = "none";
-    for (int64_t k = 0; k < s->stage->schedule.ahead; k++) {
-        const mti_share *share =
-            &s->stage->shares[mti_schedule_at(&s->stage->schedule, k, false).part];
-        f.layers += share->to - share->from;
-        f.first += share->first;
-        f.last += share->last;
-    }
-    return f;
-}
-
-typedef struct flown {
-    mti_share share;
-    mti_flight flight;
-} flown;
-
-static bool look(void *user, const mti_subject *s, double loss, double scale)
-{
-    flown *f = user;
-    (void)loss, (void)scale;
-    f->share = s->stage->shares[0];
-    f->flight = flight_of(s);
+    mti_formula f;
+    if (!mti_formula_make(&f, &w->config, w->batch, w->seq, &w->memory, &w->parallel, out->saved))
+        return false;
+    _Static_assert(MTI_MAX_RESIDUALS <= MT_RANK_ROWS && sizeof f.text <= MT_RANK_TEXT,
+                   "a report has room for a formula");
+    out->formula = f.bytes;
+    out->unexplained = f.unexplained;
+    out->n_rows = f.n_residual;
+    strcpy(out->text, f.text);
+    for (int i = 0; i < f.n_residual; i++)
+        out->rows[i] = (mt_rank_row){f.residual[i].text, f.residual[i].bytes};
     return true;
 }
 
@@ -78,19 +64,19 @@ mt_status mt_rank_measure(mt_device *device, const mt_model_config *config,
     if (!out) return mti_fail(MT_ERR_ARGUMENT, "rank_measure: the report is NULL");
     if (!checkpoint) checkpoint = "none";
     if (!check(device, batch, seq, checkpoint)) return mt_last_status();
-    mti_workload w = {.batch = batch,
-                      .seq = seq,
-                      .optimizer = MTI_OPT_ADAMW,
-                      .memory = {.checkpoint = checkpoint, .master = true},
-                      .ranked = true,
-                      .parallel = parallel ? *parallel : alone};
+    mti_workload w = {
+        .batch = batch,
+        .seq = seq,
+        .optimizer = MTI_OPT_ADAMW,
+        .memory = {.checkpoint = strcmp(checkpoint, "none") ? checkpoint : NULL, .master = true},
+        .ranked = true,
+        .parallel = parallel ? *parallel : alone};
     if (mt_model_config_resolve(config, &w.config) != MT_OK) return mt_last_status();
-    flown f;
     mti_measurement m;
     mt_rank_report made = {0};
-    bool ok = mti_measure(&m, device, &w, &(mti_watch){.look = look, .user = &f});
+    bool ok = mti_measure(&m, device, &w, NULL);
     if (ok) report(&made, &m);
-    ok = ok && mti_rank_explain(&f.share, &f.flight, m.ledger, &made);
+    ok = ok && explain(&made, &w);
     mti_measurement_free(&m);
     if (ok) *out = made;
     return ok ? MT_OK : mt_last_status();
@@ -112,6 +98,11 @@ static const struct technique {
 } techniques[MTI_RANKS_TECHNIQUES] = {{1, false, "none"},     {8, false, "none"},
                                       {8, true, "none"},      {8, false, "selective"},
                                       {8, true, "selective"}, {8, false, "full"}};
+/* Table 2. */
+const char *const mti_ranks_formulas[MTI_RANKS_TECHNIQUES] = {
+    "sbh(34 + 5as/h)",   "sbh(10 + 24/t + 5as/(ht))",
+    "sbh(34 + 5as/h)/t", "sbh(10 + 24/t)",
+    "34sbh/t",           "2sbh"};
 const char *const mti_ranks_techniques[MTI_RANKS_TECHNIQUES] = {
     "none", "tp", "tp, sp", "tp, selective", "tp, sp, selective", "full"};
 

@@ -11,8 +11,9 @@
 #define MTI_RANKS_MODELS     4
 #define MTI_RANKS_TECHNIQUES 6
 extern const char
-    *const mti_ranks_techniques[MTI_RANKS_TECHNIQUES];        /* "none", "tp", "tp, sp", ... */
-extern const char *const mti_ranks_presets[MTI_RANKS_MODELS]; /* "megatron-22b", ... */
+    *const mti_ranks_techniques[MTI_RANKS_TECHNIQUES];             /* "none", "tp", "tp, sp", ... */
+extern const char *const mti_ranks_formulas[MTI_RANKS_TECHNIQUES]; /* of a layer, with the paper */
+extern const char *const mti_ranks_presets[MTI_RANKS_MODELS];      /* "megatron-22b", ... */
 
 typedef struct mti_ranks_result {
     /* One layer of one microbatch, and the pipeline's first stage as it was trained. */

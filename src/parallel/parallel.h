@@ -174,19 +174,6 @@ typedef bool mti_each_run_fn(void *user, int64_t i, int64_t n, int64_t at);
 bool mti_each_run(const mti_share *share, const char *path, const mti_cut_shape *own,
                   const mt_tensor *whole, int64_t from, int64_t n, mti_each_run_fn *fn, void *user);
 
-/* ---- what a rank keeps, by formula (books.c) ---- */
-
-/* What is in flight. */
-typedef struct mti_flight {
-    int64_t layers, first, last; /* layers, and forwards through the first and the last part */
-    int64_t batch, seq;          /* seq: of this rank */
-    const char *checkpoint;      /* "none", "full", "selective" or "ops" */
-} mti_flight;
-
-/* Sets out->formula, text, rows and unexplained for what `ledger` holds now, out->saved. */
-bool mti_rank_explain(const mti_share *share, const mti_flight *flight, const mt_ledger *ledger,
-                      mt_rank_report *out);
-
 /* ---- the schedule (schedule.c) ---- */
 
 typedef struct mti_turn {

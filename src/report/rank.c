@@ -91,9 +91,8 @@ static bool print_ranks(const mti_ranks_result *r, bool stage, FILE *out, const 
     mti_table *t = mti_table_new(
         "lerrrr", (const char *const[]){"technique", "a layer", "22B", "175B", "530B", "1T"});
     for (size_t k = 0; k < MTI_RANKS_TECHNIQUES; k++) {
-        const char *formula = strstr(r->layer[k][0].text, "x ");
         mti_table_cell(t, "%s", mti_ranks_techniques[k]);
-        mti_table_cell(t, "%s", formula ? formula + 2 : "");
+        mti_table_cell(t, "%s", mti_ranks_formulas[k]);
         for (size_t i = 0; i < MTI_RANKS_MODELS; i++)
             mti_table_bytes(t, stage ? (int64_t)r->stage[k][i].saved : r->layer[k][i].formula);
     }

@@ -100,8 +100,8 @@ static void every_byte_is_explained(void **state)
                                                            j % 4 ? checkpoints[j % 4] : NULL};
                     assert_true(mti_formula_make(&f, &c, B, S, &memory, &h, x.saved));
                     assert_true(f.known && f.unexplained == 0);
-                    /* the paper's formula has no bert's ends */
-                    if (c.kind != MT_MODEL_BERT) assert_int_equal(x.unexplained, 0);
+                    assert_int_equal(x.formula, f.bytes);
+                    assert_int_equal(x.unexplained, 0);
                 }
     print_message("%d ranks, each to the byte\n", n);
 }

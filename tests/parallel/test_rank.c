@@ -52,10 +52,12 @@ static void a_layer_of_175b_keeps_the_published_bytes(void **state)
     (void)state;
     static const int64_t bytes[N_TECHNIQUES] = {2868903936, 578813952, 358612992,
                                                 327155712,  106954752, 50331648};
-    static const char *const texts[N_TECHNIQUES] = {
-        "1 x sbh(34 + 5as/h)",   "1 x sbh(10 + 24/t + 5as/(ht))",
-        "1 x sbh(34 + 5as/h)/t", "1 x sbh(10 + 24/t)",
-        "1 x 34sbh/t",           "1 x 2sbh"};
+    static const char *const texts[N_TECHNIQUES] = {"L(34bsh + 5abs^2)",
+                                                    "L(10bsh + 24bsh/t + 5abs^2/t)",
+                                                    "L(34bsh/t + 5abs^2/t)",
+                                                    "L(10bsh + 24bsh/t)",
+                                                    "L(34bsh/t)",
+                                                    "L(2bsh)"};
     mt_model_config c = paper("megatron-175b");
     for (int k = 0; k < N_TECHNIQUES; k++) {
         mt_rank_report r = one_layer(&c, k, 1);
@@ -130,6 +132,15 @@ static const mt_model_config small_models[] = {
      .tied = true,
      .attention = MT_ATTENTION_MATH,
      .dropout = 0.1},
+    {.kind = MT_MODEL_BERT,
+     .hidden = 32,
+     .heads = 4,
+     .layers = 4,
+     .vocab = 48,
+     .context = 16,
+     .act = MT_ACT_GELU,
+     .padding = 8,
+     .dropout = 0.1},
 };
 enum { N_SMALL = sizeof small_models / sizeof *small_models };
 
@@ -178,8 +189,13 @@ static void a_single_rank_is_the_plain_model(void **state)
         for (int j = 0; j < 2; j++) mtt_ok(mt_module_params(m[j], &list[j], &n[j]));
         assert_int_equal(n[0], n[1]);
         for (size_t k = 0; k < n[0]; k++) {
-            assert_string_equal(list[0][k].name, list[1][k].name);
-            assert_true(mtt_same_bits(mt_grad(list[0][k].tensor), mt_grad(list[1][k].tensor)));
+            /* a rank calls the bias of a bert's head otherwise */
+            bool moved = !strcmp(list[0][k].name, "head.bias");
+            const char *name = moved ? "decoder.bias" : list[0][k].name;
+            size_t l = 0;
+            while (l < n[1] && strcmp(name, list[1][l].name) != 0) l++;
+            assert_true(l < n[1]);
+            assert_true(mtt_same_bits(mt_grad(list[0][k].tensor), mt_grad(list[1][l].tensor)));
         }
         for (int j = 0; j < 2; j++) mt_module_free(m[j]), mt_ledger_free(ledger[j]);
         mt_device_release(device);
@@ -462,7 +478,7 @@ static void every_byte_of_a_random_rank_is_explained(void **state)
         c.dtype = dtypes[pick(&seed, 3)];
         c.dropout = pick(&seed, 2) ? 0.1 : 0;
         c.attention = pick(&seed, 2) ? MT_ATTENTION_MATH : MT_ATTENTION_FLASH;
-        if (c.kind == MT_MODEL_GPT) c.act = (mt_act)pick(&seed, MT_ACT_COUNT);
+        if (c.kind != MT_MODEL_LLAMA) c.act = (mt_act)pick(&seed, MT_ACT_COUNT);
         mt_parallel split = {.tensor = 1 << pick(&seed, 3),
                              .sequence = pick(&seed, 2),
                              .pipeline = 1 << pick(&seed, 2),
