@@ -10,6 +10,7 @@
 #include <string.h>
 #include "hooks/checkpoint.h"
 #include "memtape/autocast.h"
+#include "memtape/ops.h"
 
 /* Returned by the collecting hook once it has all it needs. No caller sees it. */
 #define ENOUGH ((mt_status)-1)
@@ -94,21 +95,27 @@ static void release_tensors(tensors *t)
     mti_free(t->in);
 }
 
-/* Makes the inputs, without history, and room for the outputs. */
+/* The input without its history. One that was made gets a view as its own: autocast keeps the casts
+ * of leaves, so it would call fewer ops than in forward. */
+static mt_tensor *input_again(const mti_kept_input *in)
+{
+    static const int order[MT_MAX_RANK] = {0, 1, 2, 3, 4, 5, 6, 7};
+    mt_tensor *kept = mt_saved_get(in->saved), *t = kept ? mt_detach(kept) : NULL;
+    mt_release(kept);
+    if (t && mt_set_requires_grad(t, in->requires_grad) != MT_OK) mt_set(&t, NULL);
+    if (t && in->made) mt_set(&t, mt_permute(t, order));
+    return t;
+}
+
+/* Makes the inputs, and room for the outputs. */
 static mt_status get_inputs(mti_frame *f, tensors *t)
 {
     *t = (tensors){f->n_in, f->n_out, NULL, NULL};
     t->in = mti_calloc((size_t)(f->n_in + f->n_out), sizeof *t->in);
     if (!t->in) return mt_last_status();
     t->out = t->in + f->n_in;
-    for (int i = 0; i < f->n_in; i++) {
-        mt_tensor *kept = mt_saved_get(f->in[i].saved);
-        t->in[i] = kept ? mt_detach(kept) : NULL;
-        mt_release(kept);
-        if (!t->in[i]) return mt_last_status();
-        mt_status status = mt_set_requires_grad(t->in[i], f->in[i].requires_grad);
-        if (status != MT_OK) return status;
-    }
+    for (int i = 0; i < f->n_in; i++)
+        if (!(t->in[i] = input_again(&f->in[i]))) return mt_last_status();
     return MT_OK;
 }
 
@@ -223,6 +230,7 @@ static bool save_inputs(mti_frame *f, mt_tensor *const *inputs)
                                    .index = i,
                                    .role = MT_SAVE_INPUT};
         f->in[i].requires_grad = mt_requires_grad(inputs[i]);
+        f->in[i].made = mt_grad_fn_sequence(inputs[i]) != 0;
         f->in[i].saved = mt_saved_new(inputs[i], &info);
         if (!f->in[i].saved) return false;
     }

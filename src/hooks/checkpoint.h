@@ -29,6 +29,7 @@ typedef struct mti_decision {
 typedef struct mti_kept_input {
     mt_saved *saved;
     bool requires_grad;
+    bool made; /* by a recorded op: no leaf */
 } mti_kept_input;
 
 typedef struct mti_frame {

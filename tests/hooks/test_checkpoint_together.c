@@ -175,6 +175,59 @@ static void a_checkpoint_runs_again_under_the_autocast_of_its_forward(void **sta
     for (int i = 0; i < 3; i++) tower_close(&t[i]);
 }
 
+/* Two products of one input, as an adapter beside its linear: autocast casts it twice unless it is
+ * a leaf. user: [2], their weights */
+static mt_status two_products(void *user, int n_in, mt_tensor *const *in, int n_out,
+                              mt_tensor **out)
+{
+    mt_tensor **w = user;
+    (void)n_in, (void)n_out;
+    MT_AUTO mt_tensor *a = mt_linear(in[0], w[0], NULL), *b = mt_linear(in[0], w[1], NULL);
+    out[0] = mt_mul(a, b);
+    return out[0] ? MT_OK : mt_last_status();
+}
+
+static mt_policy keep_products(void *user, const mt_op_call *call)
+{
+    (void)user;
+    return strcmp(call->op, "linear") ? MT_PREFER_RECOMPUTE : MT_MUST_SAVE;
+}
+
+static void a_policy_meets_the_casts_of_its_forward_again(void **state)
+{
+    (void)state;
+    mt_device *device = mt_device_open("cpu");
+    for (int made = 0; made < 2; made++) {
+        mt_tensor *w[2], *grad[2][2];
+        for (int i = 0; i < 2; i++)
+            w[i] = mtt_made(mtt_random(device, MT_F32, MT_SHAPE(4, 4), 7 + (uint64_t)i, -1, 1));
+        for (int kept = 0; kept < 2; kept++) {
+            const mt_checkpoint_options options = {.policy = kept ? keep_products : NULL};
+            MT_AUTO mt_tensor *leaf = mtt_random(device, MT_F32, MT_SHAPE(3, 4), 5, -1, 1);
+            MT_AUTO mt_tensor *y = NULL;
+            for (int i = 0; i < 2; i++) mtt_ok(mt_set_requires_grad(w[i], true));
+            mtt_ok(mt_set_requires_grad(leaf, true));
+            mtt_ok(mt_autocast_begin(MT_BF16));
+            MT_AUTO mt_tensor *x = made ? mt_gelu(leaf) : mt_retain(leaf);
+            mtt_ok(mt_checkpoint(two_products, w, NULL, 1, &x, 1, &y, &options));
+            mtt_ok(mt_autocast_end());
+            mt_set(&y, mtt_made(mt_sum_all(y)));
+            mtt_ok(mt_backward(y));
+            for (int i = 0; i < 2; i++) {
+                grad[kept][i] = mt_retain(mt_grad(w[i]));
+                mtt_ok(mt_set_grad(w[i], NULL));
+            }
+        }
+        for (int i = 0; i < 2; i++) {
+            assert_true(mtt_same_bits(grad[0][i], grad[1][i]));
+            for (int kept = 0; kept < 2; kept++) mt_release(grad[kept][i]);
+            mt_release(w[i]);
+        }
+    }
+    assert_int_equal(mtt_allocated(device), 0);
+    mt_device_release(device);
+}
+
 static void on_meta_bytes_and_shapes_are_the_same(void **state)
 {
     (void)state;
@@ -207,6 +260,7 @@ int main(void)
         cmocka_unit_test(a_policy_sends_what_it_keeps_to_an_offload),
         cmocka_unit_test(nested_checkpoints_keep_what_the_outer_ones_keep),
         cmocka_unit_test(a_checkpoint_runs_again_under_the_autocast_of_its_forward),
+        cmocka_unit_test(a_policy_meets_the_casts_of_its_forward_again),
         cmocka_unit_test(on_meta_bytes_and_shapes_are_the_same),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
