@@ -101,16 +101,21 @@ static mti_formula_term *add_term(builder *b, int64_t bytes, const char *what)
     return term;
 }
 
+/* So many bytes: weight times the product. */
+static void add_sum(builder *b, int64_t bytes, double weight, letters product, const char *what)
+{
+    mti_formula_term *term = add_term(b, bytes, what);
+    product = in_terms_of_h(b, product, &weight);
+    b->sum[product] += weight;
+    write_term(b, term->text, sizeof term->text, "", weight, b->letter, product);
+}
+
 /* A storage of n times the product's elements. */
 static void add_several(builder *b, int64_t n, letters product, nature of, const char *what)
 {
     int64_t bytes;
     double weight = kept_as(b, of, n * b->value[product], &bytes) * (double)n;
-    if (bytes == 0) return;
-    mti_formula_term *term = add_term(b, bytes, what);
-    product = in_terms_of_h(b, product, &weight);
-    b->sum[product] += weight;
-    write_term(b, term->text, sizeof term->text, "", weight, b->letter, product);
+    if (bytes) add_sum(b, bytes, weight, product, what);
 }
 
 /* A storage of the product's elements. */
@@ -471,6 +476,21 @@ static void add_embeddings(builder *b)
     if (b->c->dropout > 0) add(b, BSH, MASK, "mask of the dropout on the embeddings");
 }
 
+/* The logits of each chunk of the sequence are a storage: a small one stays as it is. */
+static void add_chunks(builder *b)
+{
+    const int64_t s = b->s->seq, n = s < MTI_LOSS_CHUNKS ? s : MTI_LOSS_CHUNKS;
+    int64_t sum = 0, bytes;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t length = s / n + (i < s % n);
+        kept_as(b, FLOATS, b->value[BSV] / s * length, &bytes);
+        sum += bytes;
+        add_beside(b, "cross-entropy: log-sum-exp of each row",
+                   b->s->batch * length * statistic_size(b), false);
+    }
+    if (sum) add_sum(b, sum, (double)sum / (double)b->value[BSV], BSV, "logits, for the loss");
+}
+
 /* ... and after the last. */
 static void add_head(builder *b)
 {
@@ -485,7 +505,9 @@ static void add_head(builder *b)
     if (b->c->ops.loss == MT_LOSS_FUSED)
         add_beside(b, "fused loss: log-sum-exp of each row", b->s->tokens * statistic_size(b),
                    false);
-    else if (b->c->ops.loss == MT_LOSS_LSE || b->c->ops.loss == MT_LOSS_CHUNKED) {
+    else if (b->c->ops.loss == MT_LOSS_CHUNKED)
+        add_chunks(b);
+    else if (b->c->ops.loss == MT_LOSS_LSE) {
         add(b, BSV, FLOATS, "logits, for the loss");
         add_beside(b, "cross-entropy: log-sum-exp of each row", b->s->tokens * statistic_size(b),
                    false);
@@ -566,32 +588,4 @@ void mti_formula_build(mti_formula *f, const mti_dims *s)
     b.times = 1;
     if (mti_attends(c->kind)) add_tables(&b);
     if (!*f->text) strcpy(f->text, "0");
-}
-
-/* Whether the terms above cover these options. */
-static bool formula_exists(const mti_memory_options *memory)
-{
-    if (!memory) return true;
-    const unsigned rules = memory->compress,
-                   floats = 1u << MT_COMPRESS_INT8 | 1u << MT_COMPRESS_BF16;
-    bool mixed = (rules & floats) && (rules & 1u << MT_COMPRESS_SIGNS);
-    return !memory->amp && !memory->budget && !memory->lora_rank && !mixed &&
-           !(memory->offload && rules);
-}
-
-bool mti_formula_make(mti_formula *f, const mt_model_config *config, int64_t batch, int64_t seq,
-                      const mti_memory_options *memory, const mt_parallel *parallel,
-                      size_t measured)
-{
-    mti_dims s;
-    mti_rank_dims rank;
-    *f = (mti_formula){0};
-    if (!formula_exists(memory)) return true;
-    if (!mti_dims_make(&s, config, batch, seq, memory)) return false;
-    if (parallel && !mti_rank_dims_make(&rank, &s, parallel)) return false;
-    mti_formula_build(f, &s);
-    if (parallel) f->n_keys = s.seq * rank.seen;
-    f->unexplained = (int64_t)measured - f->bytes;
-    for (int i = 0; i < f->n_residual; i++) f->unexplained -= f->residual[i].bytes;
-    return true;
 }

@@ -151,6 +151,15 @@ def any_memory_options(seed, n):
             check("--amp" in args or "--lora-rank" in args, f"no formula for {args}")
 
 
+def logits_in_chunks():
+    """Offload and compression take each chunk's logits by its own size; the first chunks may be longer."""
+    for length, how in itertools.product((1, 4, 13, 16), (["--offload", "cpu"], ["--compress", "8bit"])):
+        args = ["llama", "-b", 3, "-s", length, "-d", 32, "-a", 4, "-l", 1, "--loss", "chunked", "--device", "meta", *how]
+        p = profile(*args)
+        if p:
+            balanced(p, args)
+
+
 def no_gradient_in_a_checkpoint():
     """An adapter after attention: nothing in the first layer's checkpoint has a gradient, so its input is not kept."""
     for targets, n in (("attn.proj", 1), ("mlp.proj", 1), ("attn.qkv", 2)):
@@ -377,6 +386,6 @@ def outputs():
         equal(p.returncode, 1, "status when standard output is full")
 
 
-{"published": published, "quick": lambda: (sizes_of_a_paper(), any_choice(1, 60), any_memory_options(2, 60), steady_state(), no_gradient_in_a_checkpoint(), small_networks(), inference(), optimizers(), the_answer_comes_first(), a_screen_of_80_columns(),
+{"published": published, "quick": lambda: (sizes_of_a_paper(), any_choice(1, 60), any_memory_options(2, 60), steady_state(), no_gradient_in_a_checkpoint(), logits_in_chunks(), small_networks(), inference(), optimizers(), the_answer_comes_first(), a_screen_of_80_columns(),
                                            keys_are_those_documented(), outputs())}[sys.argv[1]]()
 done()

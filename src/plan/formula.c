@@ -1,0 +1,30 @@
+/* formula.c: what a forward pass keeps, by formula, beside what it was measured to keep. */
+#include "plan/plan.h"
+
+/* Whether the terms of activations.c cover these options. */
+static bool formula_exists(const mti_memory_options *memory)
+{
+    if (!memory) return true;
+    const unsigned rules = memory->compress,
+                   floats = 1u << MT_COMPRESS_INT8 | 1u << MT_COMPRESS_BF16;
+    bool mixed = (rules & floats) && (rules & 1u << MT_COMPRESS_SIGNS);
+    return !memory->amp && !memory->budget && !memory->lora_rank && !mixed &&
+           !(memory->offload && rules);
+}
+
+bool mti_formula_make(mti_formula *f, const mt_model_config *config, int64_t batch, int64_t seq,
+                      const mti_memory_options *memory, const mt_parallel *parallel,
+                      size_t measured)
+{
+    mti_dims s;
+    mti_rank_dims rank;
+    *f = (mti_formula){0};
+    if (!formula_exists(memory)) return true;
+    if (!mti_dims_make(&s, config, batch, seq, memory)) return false;
+    if (parallel && !mti_rank_dims_make(&rank, &s, parallel)) return false;
+    mti_formula_build(f, &s);
+    if (parallel) f->n_keys = s.seq * rank.seen;
+    f->unexplained = (int64_t)measured - f->bytes;
+    for (int i = 0; i < f->n_residual; i++) f->unexplained -= f->residual[i].bytes;
+    return true;
+}
