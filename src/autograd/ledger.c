@@ -7,6 +7,7 @@ struct mt_ledger {
     mti_book *book;
     pthread_mutex_t lock; /* frees may come from other threads */
     int observer;         /* of frees; 0 before the first begin, and from a reset to the next */
+    uint64_t failures;    /* when it began last, of that thread */
     bool count_parameters;
     mti_hooks hooks;         /* of one begin at a time: no memory is asked for it */
     atomic_bool hooks_taken; /* by a begin, until the last tensor saved under it is freed */
@@ -97,11 +98,13 @@ static bool is_recording(const mt_ledger *l)
 }
 
 /* What a node gives up while the ledger records, and not because its backward has run, is not kept
- * for backward: an unused result was released, or a checkpoint around what needs no gradient. */
+ * for backward: an unused result was released, or a checkpoint around what needs no gradient. After
+ * a failure everything is given up; then the record stays, to tell who kept what at that moment. */
 static void on_drop(void *user, const mt_save_info *info, void *state)
 {
     mt_ledger *l = user;
     if (!state || mti_modes_now()->in_backward || !is_recording(l)) return;
+    if (mti_failures() != l->failures) return;
     pthread_mutex_lock(&l->lock);
     mti_book_take_back(l->book, (uintptr_t)state, info->node, info->argument);
     pthread_mutex_unlock(&l->lock);
@@ -116,6 +119,7 @@ mt_status mt_ledger_begin(mt_ledger *l)
                                     .pack = on_pack, .drop = on_drop, .destroy = return_hooks};
     if (!mti_given(l, "ledger_begin", "the ledger") || !watch(l)) return mt_last_status();
     atomic_fetch_add(&l->refs, 1);
+    l->failures = mti_failures();
     if (!atomic_exchange(&l->hooks_taken, true)) {
         mti_hooks_push(&l->hooks, &own_hooks, l, true);
         return MT_OK;

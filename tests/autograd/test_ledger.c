@@ -344,6 +344,18 @@ static void what_an_unused_result_saved_is_taken_back(void **state)
     assert_int_equal(mt_ledger_bytes(ledger), 40);
 }
 
+/* A report of what ran out of memory says who kept what then. */
+static void what_is_released_after_a_failure_stays_in_the_record(void **state)
+{
+    (void)state;
+    MT_AUTO mt_tensor *x = made(MT_F32, MT_SHAPE(10), true);
+    MT_AUTO mt_tensor *y = mtt_made(mt_gelu(x));
+    assert_null(mt_matmul(y, x));
+    mt_clear_error();
+    mt_set(&y, NULL), mt_clear_error();
+    assert_int_equal(mt_ledger_bytes(ledger), 40);
+}
+
 /* ---- the reference figures ---- */
 
 static void linear_256_to_250_takes_the_reference_bytes(void **state)
@@ -492,6 +504,7 @@ int main(void)
         TEST(a_ledger_that_was_reset_records_as_a_new_one_does),
         TEST(a_storage_freed_outside_backward_names_no_node),
         TEST(what_an_unused_result_saved_is_taken_back),
+        TEST(what_is_released_after_a_failure_stays_in_the_record),
         TEST(linear_256_to_250_takes_the_reference_bytes),
         TEST(a_thousand_and_24_floats_take_a_block_of_a_segment),
         TEST(embedding_and_cross_entropy_keep_indices_and_log_probabilities),
