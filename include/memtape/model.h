@@ -91,7 +91,7 @@ typedef struct mt_op_choices {
     mt_op_form rope;         /* unfused: products with tables of cosines and sines [s,h], which are
                                 kept; a forward of a whole model makes them once */
     mt_op_precision softmax; /* math attention: scores cast to f32, weights cast back */
-    mt_kv_groups kv_groups;  /* math attention with fewer heads of keys than heads */
+    mt_kv_groups kv_groups;  /* attention with fewer heads of keys than heads */
     mt_loss_form loss;       /* whole models: the head's product and the cross-entropy; fused not of
                                 a bert, whose logits have biases, nor with logit_cap */
 } mt_op_choices;

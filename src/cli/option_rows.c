@@ -245,8 +245,8 @@ const mti_option_row mti_option_rows[] = {
      .choice = &mti_op_precisions},
     {MTI_O_KV_GROUPS, 0, "kv-groups", "HOW", MTI_CHOICE, AT(given_config.ops.kv_groups), SHAPED,
      ATTENDS, 0, 0,
-     "of math attention with --kv-heads: read keys and values in place, or copy them for each head",
-     W(MATH) | W(GROUPED), .choice = &mti_kv_groupings},
+     "of attention with --kv-heads: read keys and values in place, or copy them for each head",
+     W(GROUPED), .choice = &mti_kv_groupings},
     {MTI_O_LOSS, 0, "loss", "TYPE", MTI_CHOICE, AT(given_config.ops.loss), BUILDS, WHOLE, 0, 0,
      "the cross-entropy: of the logits as they are, or cast to f32, or fused with the head's "
      "product, some rows of logits at a time, or keeping logits instead of log-probabilities, of "

@@ -44,10 +44,8 @@ static bool rotate(const mti_heads *heads, mti_rope_tables *tables, mt_tensor **
 }
 
 /* part: q [b,a,s,h], k, v [b,k,t,h] */
-static mt_tensor *attend_by_math(const mti_heads *heads, mt_tensor *part[3], double p)
+static mt_tensor *attend_by_math(const mti_heads *heads, mt_tensor *const part[3], double p)
 {
-    for (int i = 1; i < 3 && heads->kv_groups == MT_KV_REPEATED; i++)
-        mt_set(&part[i], mti_repeat_heads(part[i], heads->n));
     if (heads->softmax == MT_PRECISION_F32)
         return mti_attention_f32(part, heads->scale, heads->cap, heads->causal, p);
     return heads->cap > 0
@@ -72,6 +70,8 @@ static mt_tensor *attend(const mt_module *self, mt_tensor *part[3])
     if (heads->context.ranks > 1 &&
         !(gathered = mti_gather_begin(&heads->context, heads->causal, part)))
         goto out;
+    for (int i = 1; i < 3 && heads->kv_groups == MT_KV_REPEATED; i++)
+        mt_set(&part[i], mti_repeat_heads(part[i], heads->n));
     double p = mt_module_training(self) ? heads->dropout : 0;
     mti_draw_part *drawn = &mti_modes_now()->part, outer = *drawn;
     *drawn = heads->part;

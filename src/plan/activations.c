@@ -272,7 +272,7 @@ static void add_attention(builder *b, nature input)
     bool drop = b->c->dropout > 0, math = b->c->attention == MT_ATTENTION_MATH;
     bool core = !preset_is(b, "selective"), rope = b->c->rope_theta > 0;
     bool apart = rope && !b->c->joint_products;
-    bool repeated = math && core && b->c->ops.kv_groups == MT_KV_REPEATED && b->s->k < b->s->q;
+    bool repeated = core && b->c->ops.kv_groups == MT_KV_REPEATED && b->s->k < b->s->q;
     add(b, BSH, input, apart ? "input of the q, k and v products" : "input of the qkv product");
     if (!apart && !(rope && repeated))
         add_qkv(b, core ? "q, k and v" : "q, k and v: input of the checkpoint");

@@ -150,7 +150,7 @@ static json_t *ops_json(const mt_model_config *c)
     bool rms = mti_attends(c->kind) && mti_feeds(c->kind) && c->norm_kind != MT_NORM_LAYER;
     bool tanh = feeds && !gated && c->act == MT_ACT_GELU_TANH;
     bool math = mti_attends(c->kind) && c->attention == MT_ATTENTION_MATH;
-    bool grouped = math && c->kv_heads != c->heads;
+    bool grouped = mti_attends(c->kind) && c->kv_heads != c->heads;
     const char *const *forms = mti_op_forms.names, *const *types = mti_op_precisions.names;
     json_t *j = json_object();
     mti_json_put_text(j, "swiglu", gated ? forms[ops->swiglu] : NULL);

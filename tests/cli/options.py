@@ -54,7 +54,7 @@ NEEDED = {"inplace": ["--act", "leaky_relu"], "loss-scale": ["--dtype", "f16", "
            "qlora": ["--lora-rank", 3], "qlora-double": ["--lora-rank", 3, "--qlora"],
            "recipe": ["--dtype", "bf16"], "loss": ["--dtype", "bf16"], "rms-norm": ["--norm-kind", "rmsnorm"],
            "gelu-tanh": ["--act", "gelu_tanh"], "softmax": ["--attention", "math", "--dtype", "bf16"],
-           "kv-groups": ["--attention", "math", "--kv-heads", 2],
+           "kv-groups": ["--kv-heads", 2],
            "gemm-workspace": ON_META, "scratch": ON_META + ["--dtype", "bf16"],
            "utilisation": ["--tokens", "1B", "--flops-rate", "1T"],
            "devices": ["--tokens", "1B", "--flops-rate", "1T"]}

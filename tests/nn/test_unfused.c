@@ -311,6 +311,11 @@ static void each_choice_keeps_as_much_more_as_it_says(void **state)
     assert_int_equal(kept(&c) - base, layers * weights * 4);
     c = plain, c.ops.kv_groups = MT_KV_REPEATED;
     assert_int_equal(kept(&c) - base, 2 * layers * tokens * (q - k) * e);
+    mt_model_config flash = plain;
+    flash.attention = MT_ATTENTION_FLASH;
+    const size_t base_flash = kept(&flash);
+    flash.ops.kv_groups = MT_KV_REPEATED;
+    assert_int_equal(kept(&flash) - base_flash, 2 * layers * tokens * (q - k) * e);
     c = plain, c.ops.loss = MT_LOSS_F32;
     assert_int_equal(kept(&c) - base, tokens * v * 2);
     c = plain, c.ops.loss = MT_LOSS_FUSED; /* a sum for each row instead of a row of logits */
