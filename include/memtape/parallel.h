@@ -11,6 +11,7 @@
 #include "memtape/amp.h"
 #include "memtape/group.h"
 #include "memtape/io.h"
+#include "memtape/lora.h"
 #include "memtape/model.h"
 #include "memtape/optimizer.h"
 
@@ -84,6 +85,12 @@ MT_API mt_tensor *mt_rank_wire(const mt_module *rank, mt_device *device, int64_t
 typedef struct mt_stage mt_stage;
 MT_API mt_stage *mt_stage_new(mt_device *device, const mt_model_config *config,
                               const mt_parallel *parallel);
+/* The same with the adapters that mt_lora_add would put into the whole model, cut as their linears
+ * are: beside some rows of a linear a rank has these rows of B and all of A, beside some columns
+ * these columns of A and all of B. On a device with data their dropout is 0, and tensor is 1 where
+ * weights are in 4 bits: both follow from places in the whole matrix. lora is copied. */
+MT_API mt_stage *mt_stage_new_lora(mt_device *device, const mt_model_config *config,
+                                   const mt_parallel *parallel, const mt_lora_options *lora);
 /* Before it, free the optimizer over mt_stage_stepped. */
 MT_API void mt_stage_free(mt_stage *stage);
 /* Part i, for mt_model_checkpoint and the like; borrowed. NULL past the last. */
@@ -137,7 +144,11 @@ MT_API mt_status mt_stage_save(const char *path, mt_stage *stage, mt_optimizer *
  * is passed over. */
 MT_API mt_status mt_stage_load(mt_safetensors *file, mt_stage *stage, mt_optimizer *optimizer,
                                int64_t *step);
-/* This rank's part of the weights of any file with the whole model's. */
+/* The adapters alone, the file that mt_lora_save would write of the whole model; as mt_stage_save.
+ */
+MT_API mt_status mt_stage_save_lora(const char *path, mt_stage *stage, mt_comm *world);
+/* This rank's part of the weights of any file with the whole model's, which has no adapters; those
+ * of the stage stay as they are. */
 MT_API mt_status mt_stage_load_weights(mt_safetensors *file, mt_stage *stage);
 
 /* ---- one step of one rank, measured ---- */

@@ -246,7 +246,6 @@ static bool check_training_ranks(mti_options *o)
         mti_option id;
         const char *reason;
     } refused[] = {
-        {MTI_O_LORA_RANK, "adapters are trained by one process; among ranks meta measures them"},
         {MTI_O_BUDGET, "each rank would search by itself, and ranks that recompute other parts "
                        "than others would wait for them; give --checkpoint"},
         {MTI_O_GRAPH, "what ranks exchange cannot be captured"},
@@ -271,6 +270,11 @@ static bool check_training_ranks(mti_options *o)
                                   "--cp %lld with --dropout %g: the masks of attention's weights "
                                   "would not be those of one process; give --dropout 0",
                                   (long long)w->parallel.context, w->config.dropout);
+    if (w->memory.qlora && w->parallel.tensor > 1)
+        return mti_options_refuse(o,
+                                  "--qlora, among ranks of --tp: weights in 4 bits have a scale "
+                                  "for each 64 values in a row, and a part of a matrix has other "
+                                  "rows than the whole; give --dp, --cp or --pp");
     return w->batch % d == 0 ||
            mti_options_refuse(o, "--batch %lld is divided among --dp %lld; need a multiple",
                               (long long)w->batch, (long long)d);

@@ -50,7 +50,7 @@ static int64_t n_data(const mti_workload *w) { return w->parallel.data ? w->para
 static bool load_weights(const mti_trainer *t)
 {
     mt_safetensors *file = mti_run_open(t->settings.from);
-    bool ok = file && mt_stage_load_weights(file, t->stage) == MT_OK;
+    bool ok = file && mti_run_is_plain(file) && mt_stage_load_weights(file, t->stage) == MT_OK;
     mt_safetensors_free(file);
     return ok;
 }
@@ -63,7 +63,9 @@ bool mti_rank_trainer_make(mti_trainer *t)
         return mti_fail_bool(MT_ERR_ARGUMENT,
                              "--batch %lld is divided among --dp %lld; need a multiple",
                              (long long)w->batch, (long long)n_data(w));
-    t->stage = mt_stage_new(t->device, &w->config, &w->parallel);
+    const mt_lora_options lora = mti_adapters_of(&w->memory);
+    t->stage = lora.rank ? mt_stage_new_lora(t->device, &w->config, &w->parallel, &lora)
+                         : mt_stage_new(t->device, &w->config, &w->parallel);
     return t->stage && (!t->settings.from || load_weights(t)) && attach(t);
 }
 

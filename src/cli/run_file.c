@@ -359,6 +359,17 @@ static bool read_adapters(const mt_safetensors *file, mti_memory_options *memory
     return ok;
 }
 
+bool mti_run_is_plain(const mt_safetensors *file)
+{
+    mti_memory_options memory;
+    if (!read_adapters(file, &memory)) return false;
+    return !memory.lora_rank ||
+           mti_fail_bool(MT_ERR_UNSUPPORTED,
+                         "--from: the file has adapters beside its weights; to merge them takes "
+                         "the whole matrices, of which ranks have parts: let one process train "
+                         "from it, and the ranks from what that saves");
+}
+
 bool mti_run_holds(mt_safetensors *file, const mt_model_config *config)
 {
     mti_memory_options memory;

@@ -24,6 +24,8 @@ bool mti_run_read_settings(const mt_safetensors *file, mti_options *o, uint64_t 
 bool mti_run_fits(mt_safetensors *file, const mti_options *o);
 /* The same for a config and the adapters in the file's settings. */
 bool mti_run_holds(mt_safetensors *file, const mt_model_config *config);
+/* Whether it has no adapters, which ranks cannot merge. */
+bool mti_run_is_plain(const mt_safetensors *file);
 /* Loads weights, the optimizer's and the scaler's state, generator and step into a trainer with the
  * file's settings. */
 bool mti_run_restore(mt_safetensors *file, mti_trainer *t);

@@ -256,30 +256,29 @@ static bool start(run *r)
     return (!r->o.train.from || read_base_config(&r->o)) && load_text(r) && make_trainer(r);
 }
 
-/* Of the whole model, of which a rank has a part. */
-static void count_whole(const mt_model_config *config, int64_t *n)
-{
-    uint64_t n_params = 0;
-    mt_device *meta = mt_device_open("meta");
-    mt_module *model = meta ? mt_model_new(meta, config) : NULL;
-    mt_module_size(model, &n_params, NULL);
-    mt_module_free(model);
-    mt_device_release(meta);
-    *n = (int64_t)n_params;
-}
-
-/* Elements and bytes of the parameters that are trained. */
-static void count_trained(mt_module *model, int64_t *n, size_t *n_bytes)
+/* Elements of the parameters that are trained, and bytes of the others. */
+static void count_trained(mt_module *model, int64_t *n, uint64_t *frozen_bytes)
 {
     const mt_named_tensor *params;
     size_t n_params;
-    *n = 0, *n_bytes = 0;
+    *n = 0, *frozen_bytes = 0;
+    mt_module_size(model, NULL, frozen_bytes);
     if (mt_module_params(model, &params, &n_params) != MT_OK) return;
     for (size_t i = 0; i < n_params; i++) {
         if (!mt_requires_grad(params[i].tensor)) continue;
         *n += mt_numel(params[i].tensor);
-        *n_bytes += mt_storage_of(params[i].tensor).bytes;
+        *frozen_bytes -= mt_storage_of(params[i].tensor).bytes;
     }
+}
+
+/* Of the whole model, of which a rank has a part. */
+static void count_whole(const mti_workload *w, int64_t *n, uint64_t *frozen_bytes)
+{
+    mt_device *meta = mt_device_open("meta");
+    mt_module *model = meta ? mti_adapted_new(meta, &w->config, &w->memory) : NULL;
+    count_trained(model, n, frozen_bytes);
+    mt_module_free(model);
+    mt_device_release(meta);
 }
 
 static void introduce(const run *r)
@@ -289,15 +288,12 @@ static void introduce(const run *r)
     const mti_train_settings *s = &r->o.train;
     const mt_model_config *c = &w->config;
     const mti_memory_options *memory = &w->memory;
-    uint64_t n_params = 0, n_bytes = 0;
     int64_t n_trained;
-    size_t trained_bytes = 0;
-    if (r->o.world) {
-        count_whole(c, &n_trained);
-    } else {
-        mt_module_size(r->trainer.model, &n_params, &n_bytes);
-        count_trained(r->trainer.model, &n_trained, &trained_bytes);
-    }
+    uint64_t frozen_bytes;
+    if (r->o.world)
+        count_whole(w, &n_trained, &frozen_bytes);
+    else
+        count_trained(r->trainer.model, &n_trained, &frozen_bytes);
     printf("text   %s bytes to learn from, %s held out\n",
            mti_thousands(train, (int64_t)r->corpus.n_train),
            mti_thousands(held, (int64_t)r->corpus.n_held));
@@ -309,7 +305,7 @@ static void introduce(const run *r)
     if (memory->lora_rank)
         printf("adapt  rank %lld beside %s; %s bytes are frozen%s\n", (long long)memory->lora_rank,
                memory->lora_targets.text ? memory->lora_targets.text : "every linear",
-               mti_thousands(frozen, (int64_t)(n_bytes - trained_bytes)),
+               mti_thousands(frozen, (int64_t)frozen_bytes),
                memory->qlora ? ", those of adapted linears in NF4" : "");
     if (memory->budget) {
         mt_budget_figures f = mt_budget_plan_figures(memory->budget);
@@ -384,7 +380,10 @@ static bool save(run *r)
         mti_progress_say(&r->progress, "saved %s at step %lld", where, step);
     }
     if (o->save_adapter) {
-        if (mt_lora_save(o->save_adapter, r->trainer.model) != MT_OK) return false;
+        mt_status status = o->world
+                               ? mt_stage_save_lora(o->save_adapter, r->trainer.stage, o->world)
+                               : mt_lora_save(o->save_adapter, r->trainer.model);
+        if (status != MT_OK) return false;
         mti_progress_say(&r->progress, "saved the adapters in %s at step %lld", o->save_adapter,
                          step);
     }

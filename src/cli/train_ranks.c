@@ -39,19 +39,32 @@ static bool same_model(mt_comm *world, const mt_model_config *config)
            mt_comm_agree(world, "the model", text) == MT_OK;
 }
 
+/* ", adapters of rank 4 beside q,v"; nothing if there are none. */
+static const char *adapters_text(char text[300], const mti_memory_options *memory)
+{
+    const char *kept = memory->qlora_double ? ", NF4 with 8-bit scales" : ", NF4";
+    *text = '\0';
+    if (memory->lora_rank)
+        snprintf(text, 300, ", adapters of rank %" PRId64 " beside %.200s%s", memory->lora_rank,
+                 memory->lora_targets.text ? memory->lora_targets.text : "every linear",
+                 memory->qlora ? kept : "");
+    return text;
+}
+
 /* Of a file, too, which may be another one on another machine. */
 static bool same_settings(const mti_options *o, int64_t step)
 {
-    char text[384];
+    char text[768], adapters[300];
     const mti_workload *w = &o->workload;
     const mti_train_settings *s = &o->train;
     snprintf(text, sizeof text,
              "step %" PRId64 " of %" PRId64 ", batch %" PRId64 " x %" PRId64 " x %" PRId64
              ", seed %" PRIu64 ", lr %.17g to %.17g after %" PRId64 ", decay %.17g, clip %.17g, "
-             "optimizer %s, checkpoint %s",
+             "optimizer %s, checkpoint %s%s",
              step, s->steps, s->accumulate, w->batch, w->seq, w->seed, s->lr, s->min_lr, s->warmup,
              s->weight_decay, s->clip, mti_choice_name(&mti_optimizers, (int)w->optimizer),
-             w->memory.checkpoint ? w->memory.checkpoint : "none");
+             w->memory.checkpoint ? w->memory.checkpoint : "none",
+             adapters_text(adapters, &w->memory));
     return mt_comm_agree(o->world, "the run", text) == MT_OK;
 }
 

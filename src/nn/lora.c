@@ -184,14 +184,18 @@ static bool check_options(const mt_lora_options *o)
            mti_fail_bool(MT_ERR_ARGUMENT, "lora_add: base %d is unknown", (int)o->base);
 }
 
+mt_quant mti_lora_format(const mt_lora_options *o)
+{
+    return (mt_quant){.format = MT_QUANT_NF4, .double_scales = o->base == MT_LORA_NF4_DOUBLE};
+}
+
 /* Does all that may fail: makes the adapter and, if asked for, its NF4 base. */
 static bool make_wrapper(mti_place *p, const mt_lora_options *o)
 {
     p->wrapper = lora_new(p->module, o);
     if (!p->wrapper || o->base == MT_LORA_KEEP) return p->wrapper != NULL;
     mti_lora *l = mt_module_user(p->wrapper);
-    const mt_quant format = {.format = MT_QUANT_NF4,
-                             .double_scales = o->base == MT_LORA_NF4_DOUBLE};
+    const mt_quant format = mti_lora_format(o);
     mt_module *nf4 = mti_linear_quantized_new(p->module, &format);
     l->spare = mt_module_swap_child(p->wrapper, MTI_LORA_BASE, nf4);
     return l->spare != NULL;

@@ -53,39 +53,55 @@ static char *join_paths(const mti_places *loras)
     return text;
 }
 
-static bool save(const char *path, const mti_places *loras)
+static bool fill_list(mti_lora_list *list, const mti_places *loras)
 {
     const mti_lora *l = mt_module_user(loras->v.at[0].module);
-    char rank[24], alpha[32], dropout[32], *targets = join_paths(loras);
-    snprintf(rank, sizeof rank, "%lld", (long long)l->rank);
-    snprintf(alpha, sizeof alpha, "%.17g", l->alpha);
-    snprintf(dropout, sizeof dropout, "%.17g", l->dropout);
-    const mt_key_value pairs[] = {
-        {KEY_RANK, rank}, {KEY_ALPHA, alpha}, {KEY_DROPOUT, dropout}, {KEY_TARGETS, targets}};
-    size_t n = 2 * loras->v.n;
-    mt_named_tensor *tensors = mti_calloc(n, sizeof *tensors);
-    bool ok = targets && tensors;
-    for (size_t i = 0; ok && i < n; i++) {
+    snprintf(list->rank, sizeof list->rank, "%lld", (long long)l->rank);
+    snprintf(list->alpha, sizeof list->alpha, "%.17g", l->alpha);
+    snprintf(list->dropout, sizeof list->dropout, "%.17g", l->dropout);
+    list->targets = join_paths(loras);
+    const mt_key_value pairs[] = {{KEY_RANK, list->rank},
+                                  {KEY_ALPHA, list->alpha},
+                                  {KEY_DROPOUT, list->dropout},
+                                  {KEY_TARGETS, list->targets}};
+    memcpy(list->pairs, pairs, sizeof pairs);
+    list->n = 2 * loras->v.n;
+    list->tensors = mti_calloc(list->n, sizeof *list->tensors);
+    bool ok = list->targets && list->tensors;
+    for (size_t i = 0; ok && i < list->n; i++) {
         const mti_place *p = &loras->v.at[i / 2];
-        tensors[i].tensor = i % 2 ? mti_lora_b(p->module) : mti_lora_a(p->module);
-        ok = (tensors[i].name = weight_name(p->path, i % 2 ? MTI_LORA_B : MTI_LORA_A));
+        list->tensors[i].tensor = i % 2 ? mti_lora_b(p->module) : mti_lora_a(p->module);
+        ok = (list->tensors[i].name = weight_name(p->path, i % 2 ? MTI_LORA_B : MTI_LORA_A));
     }
-    ok = ok && mt_safetensors_save(path, n, tensors, 4, pairs) == MT_OK;
-    for (size_t i = 0; tensors && i < n; i++) mti_free((char *)tensors[i].name);
-    mti_free(tensors);
-    mti_free(targets);
     return ok;
+}
+
+bool mti_lora_list_make(mti_lora_list *list, mt_module *m)
+{
+    mti_places loras;
+    *list = (mti_lora_list){0};
+    bool ok = mti_places_find(&loras, m, mti_is_lora);
+    if (ok && !loras.v.n) ok = mti_fail_bool(MT_ERR_STATE, "lora_save: the model has no adapters");
+    ok = ok && same_kind(&loras) && fill_list(list, &loras);
+    mti_places_free(&loras);
+    return ok;
+}
+
+void mti_lora_list_free(mti_lora_list *list)
+{
+    for (size_t i = 0; list->tensors && i < list->n; i++) mti_free((char *)list->tensors[i].name);
+    mti_free(list->tensors);
+    mti_free(list->targets);
 }
 
 mt_status mt_lora_save(const char *path, mt_module *m)
 {
     if (!path) return mti_fail(MT_ERR_ARGUMENT, "lora_save: the path is NULL");
     if (!mti_given(m, "lora_save", "the module")) return mt_last_status();
-    mti_places loras;
-    bool ok = mti_places_find(&loras, m, mti_is_lora);
-    if (ok && !loras.v.n) ok = mti_fail_bool(MT_ERR_STATE, "lora_save: the model has no adapters");
-    ok = ok && same_kind(&loras) && save(path, &loras);
-    mti_places_free(&loras);
+    mti_lora_list list;
+    bool ok = mti_lora_list_make(&list, m) &&
+              mt_safetensors_save(path, list.n, list.tensors, MTI_LORA_PAIRS, list.pairs) == MT_OK;
+    mti_lora_list_free(&list);
     return ok ? MT_OK : mt_last_status();
 }
 

@@ -6,6 +6,7 @@
 #include "comm/comm.h"
 #include "memtape/io.h"
 #include "nn/checkpoint.h"
+#include "nn/lora.h"
 #include "nn/optim.h"
 #include "parallel/parallel.h"
 
@@ -93,7 +94,7 @@ static bool list_owned(owned_list *all, const mt_stage *s)
         const mt_parallel plain = mti_without_zero(&s->shares[i].parallel);
         mt_model_config config = s->shares[i].whole;
         config.vocab = s->shares[i].vocab;
-        mt_module *m = mti_rank_new(meta, &config, &plain, i, NULL);
+        mt_module *m = mti_rank_new(meta, &config, &plain, i, mti_stage_lora(s));
         ok = m && add_part(all, s, i, m);
         mt_module_free(m);
     }
@@ -153,12 +154,14 @@ typedef struct save {
     mti_checkpoint_list names; /* of all tensors in the file */
     uint64_t *begins;          /* [names.tensors.n]: in the file */
     size_t *state_at;          /* [whole.n]: the parameter's first state among the names */
+    mti_lora_list adapters;    /* of a file of adapters alone */
     mti_file *file;
 } save;
 
 static void end_save(save *w)
 {
     mti_file_abandon(w->file);
+    mti_lora_list_free(&w->adapters);
     mti_free(w->state_at);
     mti_free(w->begins);
     mti_checkpoint_list_free(&w->names);
@@ -297,6 +300,17 @@ static bool write_owned(const save *w, const owned *p)
     return ok;
 }
 
+/* Into the file that is open, which rank 0 renames once all have written. */
+static bool write_file(save *w, bool write_one(const save *w, const owned *p))
+{
+    bool ok = true;
+    for (size_t i = 0; ok && i < w->owned.n; i++) ok = write_one(w, &w->owned.at[i]);
+    if (!all_have(w->world, ok && mti_file_sync(w->file))) return false;
+    ok = mti_file_commit(w->file);
+    w->file = NULL;
+    return all_have(w->world, ok);
+}
+
 static bool check_world(mt_comm *world, const mt_stage *s)
 {
     const mt_parallel *h = &s->shares->parallel;
@@ -312,8 +326,8 @@ static bool save_all(save *w, const mt_stage *s, int64_t step, size_t n_pairs,
                      const mt_key_value *pairs)
 {
     size_t n_head = 0;
-    bool ok = check_optimizer(w->optimizer) && mti_whole_open(&w->whole, s->shares) &&
-              list_owned(&w->owned, s);
+    bool ok = check_optimizer(w->optimizer) &&
+              mti_whole_open(&w->whole, s->shares, mti_stage_lora(s)) && list_owned(&w->owned, s);
     int64_t *steps = ok ? mti_calloc(w->whole.n + 1, sizeof *steps) : NULL;
     ok = all_have(w->world, ok && steps);
     if (ok) note_steps(w, steps);
@@ -322,13 +336,7 @@ static bool save_all(save *w, const mt_stage *s, int64_t step, size_t n_pairs,
     ok = ok && all_have(w->world, head != NULL) && open_file(w, head, n_head);
     mti_free(head);
     mti_free(steps);
-    if (!ok) return false;
-    for (size_t i = 0; ok && i < w->owned.n; i++) ok = write_owned(w, &w->owned.at[i]);
-    if (!all_have(w->world, ok && mti_file_sync(w->file))) return false;
-    /* Rank 0 renames what all have written. */
-    ok = mti_file_commit(w->file);
-    w->file = NULL;
-    return all_have(w->world, ok);
+    return ok && write_file(w, write_owned);
 }
 
 mt_status mt_stage_save(const char *path, mt_stage *s, mt_optimizer *o, mt_comm *world,
@@ -339,6 +347,49 @@ mt_status mt_stage_save(const char *path, mt_stage *s, mt_optimizer *o, mt_comm 
     if (!check_world(world, s)) return mt_last_status();
     save w = {.path = path, .world = world, .optimizer = o};
     bool ok = save_all(&w, s, step, n_metadata, metadata);
+    end_save(&w);
+    return ok ? MT_OK : mt_last_status();
+}
+
+/* ---- saving adapters ---- */
+
+static bool write_adapter(const save *w, const owned *p)
+{
+    if (!mti_is_adapter(p->path)) return true;
+    const mt_named_tensor *of = mti_whole_find(&w->whole, p->path);
+    size_t nth = 0;
+    while (of && nth < w->adapters.n && w->adapters.tensors[nth].tensor != of->tensor) nth++;
+    if (!of || nth == w->adapters.n)
+        return mti_fail_bool(MT_ERR_INTERNAL, "stage_save_lora: the whole has no %s", p->path);
+    return write_tensor(w, p, p->t, false, nth);
+}
+
+static char *plan_adapters(save *w, size_t *n_head)
+{
+    const mti_lora_list *a = &w->adapters;
+    if (!mti_lora_list_make(&w->adapters, w->whole.model)) return NULL;
+    if (!(w->begins = mti_calloc(a->n, sizeof *w->begins))) return NULL;
+    return mti_safetensors_head(w->path, a->n, a->tensors, MTI_LORA_PAIRS, a->pairs, n_head,
+                                w->begins);
+}
+
+static bool save_adapters(save *w, const mt_stage *s)
+{
+    size_t n_head = 0;
+    bool ok = mti_whole_open(&w->whole, s->shares, mti_stage_lora(s)) && list_owned(&w->owned, s);
+    char *head = ok ? plan_adapters(w, &n_head) : NULL;
+    ok = all_have(w->world, head != NULL) && open_file(w, head, n_head);
+    mti_free(head);
+    return ok && write_file(w, write_adapter);
+}
+
+mt_status mt_stage_save_lora(const char *path, mt_stage *s, mt_comm *world)
+{
+    if (!mti_given(s, "stage_save_lora", "the stage")) return mt_last_status();
+    if (!path) return mti_fail(MT_ERR_ARGUMENT, "stage_save_lora: the path is NULL");
+    if (!check_world(world, s)) return mt_last_status();
+    save w = {.path = path, .world = world};
+    bool ok = save_adapters(&w, s);
     end_save(&w);
     return ok ? MT_OK : mt_last_status();
 }
@@ -409,6 +460,33 @@ static bool read_all(const mt_safetensors *f, const mti_whole *whole, const owne
     return ok;
 }
 
+/* A weight in 4 bits, all of which this rank has, from the file's floats. */
+static bool read_codes(mt_safetensors *f, const mt_named_tensor *of, const owned *p,
+                       const mt_lora_options *lora)
+{
+    if (!mt_device_has_data(mt_device_of(p->t))) return true;
+    mt_device *separate = mt_device_open("cpu");
+    mt_tensor *dense = separate ? mt_safetensors_read(f, of->name, separate) : NULL;
+    bool ok = dense && mti_set_codes(p->t, dense, lora);
+    mt_release(dense);
+    mt_device_release(separate);
+    return ok;
+}
+
+/* Of a file without adapters; this rank's keep their values. */
+static bool read_weight(mt_safetensors *f, const mti_whole *whole, const owned *p,
+                        const mt_lora_options *lora)
+{
+    char plain[MTI_PLAIN_PATH];
+    if (mti_is_adapter(p->path)) return true;
+    const mt_named_tensor *of = mti_whole_find(whole, mti_plain_path(plain, p->path));
+    if (!of)
+        return mti_fail_bool(MT_ERR_INTERNAL, "stage_load_weights: the whole has no %s", p->path);
+    return mt_dtype_is_float(mt_dtype_of(p->t))
+               ? read_tensor(f, of->name, p, of->tensor, p->t, false)
+               : read_codes(f, of, p, lora);
+}
+
 mt_status mt_stage_load_weights(mt_safetensors *f, mt_stage *s)
 {
     mti_whole whole;
@@ -416,9 +494,10 @@ mt_status mt_stage_load_weights(mt_safetensors *f, mt_stage *s)
     if (!mti_given(f, "stage_load_weights", "the file") ||
         !mti_given(s, "stage_load_weights", "the stage"))
         return mt_last_status();
-    bool ok = mti_whole_open(&whole, s->shares) &&
-              mt_safetensors_check_module(f, whole.model) == MT_OK && list_owned(&all, s) &&
-              read_all(f, &whole, &all, NULL, NULL);
+    bool ok = mti_whole_open(&whole, s->shares, NULL) &&
+              mt_safetensors_check_module(f, whole.model) == MT_OK && list_owned(&all, s);
+    for (size_t i = 0; ok && i < all.n; i++)
+        ok = read_weight(f, &whole, &all.at[i], mti_stage_lora(s));
     mti_free(all.at);
     mti_whole_close(&whole);
     return ok ? MT_OK : mt_last_status();
@@ -433,7 +512,7 @@ mt_status mt_stage_load(mt_safetensors *f, mt_stage *s, mt_optimizer *o, int64_t
         !check_optimizer(o))
         return mt_last_status();
     mt_optimizer *twin = NULL;
-    bool ok = mti_whole_open(&whole, s->shares) &&
+    bool ok = mti_whole_open(&whole, s->shares, mti_stage_lora(s)) &&
               (!o || (twin = mti_optimizer_like(o, whole.model))) &&
               mti_checkpoint_check(f, whole.list, whole.n, twin, &saved) && list_owned(&all, s) &&
               read_all(f, &whole, &all, o, saved.steps);

@@ -77,11 +77,9 @@ mt_tensor *mti_run_entered(mt_module *m, mt_forward_fn *run, const mt_parallel *
                            mt_tensor *x);
 /* Replaces a child, a linear of which this rank has some columns: sums its output over all ranks,
  * then adds the bias. -> [b,s,d], or [b,s/t,d] with sequence parallelism. With an adapter, also the
- * output of its A. */
+ * output of its A. (Beside some rows of a linear the adapter stays as it is: every rank has A, and
+ * with its rows of B gives a part of A's gradient and of the input's.) */
 bool mti_sum_over_ranks(mt_module *parent, const char *name, const mt_parallel *parallel);
-/* A child, a linear of which this rank has some rows: if it has an adapter, all ranks have the
- * input of its B, which is replicated. */
-bool mti_replicate_adapter(mt_module *parent, const char *name, const mt_parallel *parallel);
 /* Replaces a child, an embedding of which this rank has some rows: ids [b,s] -> [b,s,d] or
  * [b,s/t,d], zeros for rows of other ranks, summed over the ranks. */
 bool mti_share_embedding(mt_module *parent, const char *name, const mti_share *share);
@@ -146,22 +144,29 @@ bool mti_is_partial(const mt_parallel *parallel, const char *path);
 bool mti_is_cut(const mt_parallel *parallel, const char *path);
 /* Whether it is the embedding's weight or, under another path, the head's. */
 bool mti_is_vocabulary(const char *path);
+/* Whether it is an adapter's A or B. */
+bool mti_is_adapter(const char *path);
+/* A parameter's name in the model without adapters: an adapter's base is the linear itself. */
+#define MTI_PLAIN_PATH 256
+const char *mti_plain_path(char plain[MTI_PLAIN_PATH], const char *path);
 
 /* Gives m, a rank's part, its share of the weights that the whole model would draw from the
- * generator's state (seed, offset), and leaves the generator as the whole model would. cutter: of
- * its pieces; NULL: it has none. */
-bool mti_rank_draw(mt_module *m, const mti_share *share, const mti_cutter *cutter, uint64_t seed,
-                   uint64_t offset);
+ * generator's state (seed, offset), mt_lora_add what it draws after them, and leaves the generator
+ * as these would. cutter: of its pieces; NULL: it has none. lora: its adapters; NULL: none. */
+bool mti_rank_draw(mt_module *m, const mti_share *share, const mti_cutter *cutter,
+                   const mt_lora_options *lora, uint64_t seed, uint64_t offset);
+/* A weight in 4 bits becomes that of a linear with the weight `dense`, on any device. */
+bool mti_set_codes(mt_tensor *codes, mt_tensor *dense, const mt_lora_options *lora);
 
-/* The whole model on a device without data: the names and shapes that a file has. Close in any
- * case. */
+/* The whole model on a device without data, with these adapters (NULL: none): the names and shapes
+ * that a file has. Close in any case. */
 typedef struct mti_whole {
     mt_device *device;
     mt_module *model;
     const mt_named_tensor *list;
     size_t n;
 } mti_whole;
-bool mti_whole_open(mti_whole *whole, const mti_share *share);
+bool mti_whole_open(mti_whole *whole, const mti_share *share, const mt_lora_options *lora);
 void mti_whole_close(mti_whole *whole);
 /* The parameter that a rank calls `path`, in the list: the embedding's weight for a head that
  * shares it, whose bias in a bert has another name there. NULL: none. */
@@ -245,8 +250,13 @@ typedef struct mt_stage {
     mt_comm *unconnected; /* the shares' pipeline_comm on a device without data, if none is given */
     mti_draws draws;
     mti_stage_hooks hooks;
-    mt_scaler *scaler; /* borrowed; NULL: none */
+    mt_scaler *scaler;    /* borrowed; NULL: none */
+    mt_lora_options lora; /* its targets are this stage's own; rank 0: there are no adapters */
 } mti_stage;
+static inline const mt_lora_options *mti_stage_lora(const mti_stage *s)
+{
+    return s->lora.rank ? &s->lora : NULL;
+}
 
 /* seq: 0 if it is not known yet. lora: the adapters of mt_lora_add, whose targets
  * need not all fit; NULL: none.

@@ -199,15 +199,6 @@ static mt_tensor *embedding_forward(mt_module *self, mt_tensor *ids)
     return y;
 }
 
-/* B of a linear whose rows are divided: every rank has the input, and each gives a part of its
- * gradient. */
-static mt_tensor *replicated_forward(mt_module *self, mt_tensor *x)
-{
-    mt_group group = mti_tensor_group(mt_module_user(self));
-    MT_AUTO mt_tensor *same = mt_replicate(x, &group);
-    return same ? mt_linear(same, mt_module_param(self, "weight"), NULL) : NULL;
-}
-
 /* Adds old's parameter to m; frozen if it was. */
 static bool take_param(mt_module *m, const mt_module *old, const char *name)
 {
@@ -251,13 +242,6 @@ bool mti_sum_over_ranks(mt_module *parent, const char *name, const mt_parallel *
     if (parallel->tensor == 1) return true;
     if (!mti_is_lora(child)) return replace(parent, name, "linear", row_forward, parallel);
     return sum_base(child, parallel) && replace(child, MTI_LORA_A, "linear", row_forward, parallel);
-}
-
-bool mti_replicate_adapter(mt_module *parent, const char *name, const mt_parallel *parallel)
-{
-    mt_module *child = mt_module_child(parent, name);
-    return parallel->tensor == 1 || !mti_is_lora(child) ||
-           replace(child, MTI_LORA_B, "linear", replicated_forward, parallel);
 }
 
 bool mti_share_embedding(mt_module *parent, const char *name, const mti_share *share)

@@ -114,13 +114,7 @@ static void share_positions(mt_module *attn, const mt_parallel *parallel)
 /* Lets the part of a layer take its input from all ranks, and sums its output over them. */
 static bool share_part(mt_module *part, const char *output, const mt_parallel *parallel)
 {
-    mt_module *child;
-    if (!mti_enter_ranks(part, parallel)) return false;
-    for (size_t i = 0; (child = mt_module_child_at(part, i)); i++)
-        if (strcmp(mt_module_name(child), output) != 0 &&
-            !mti_replicate_adapter(part, mt_module_name(child), parallel))
-            return false;
-    return mti_sum_over_ranks(part, output, parallel);
+    return mti_enter_ranks(part, parallel) && mti_sum_over_ranks(part, output, parallel);
 }
 
 /* path: of the block in the model; "": it is the model. */
@@ -203,13 +197,6 @@ static bool add_head(mt_module *m, mt_device *device, const mti_share *s, mt_ten
     return mt_module_add_child(m, product_name(s), weight ? tied_new(device, c, weight) : NULL);
 }
 
-/* Adapts the linears outside of the layers, and freezes all but adapters. */
-static bool adapt_ends(mt_module *m, const mti_share *s, const mt_lora_options *lora)
-{
-    return mti_lora_add_part(m, "", lora) &&
-           mti_replicate_adapter(m, product_name(s), &s->parallel);
-}
-
 /* ---- making a part ---- */
 
 static bool add_layers(mt_module *m, mt_device *device, const mti_share *s,
@@ -236,7 +223,8 @@ static mt_module *make(mt_device *device, mti_share *s, const mt_lora_options *l
     mt_module *m = mt_module_new(mt_model_kind_name(s->whole.kind), rank_forward, s, mti_free);
     return mti_module_complete(
         m, m && (!s->first || add_embeddings(m, device, s)) && add_layers(m, device, s, lora) &&
-               (!s->last || add_head(m, device, s, shared)) && (!lora || adapt_ends(m, s, lora)));
+               (!s->last || add_head(m, device, s, shared)) &&
+               (!lora || mti_lora_add_part(m, "", lora))); /* beside layers; freezes the rest */
 }
 
 /* Makes the module whole on a separate device, so that it is not counted; then replaces each
@@ -255,7 +243,7 @@ static mt_module *make_in_pieces(mti_share *s, const mt_lora_options *lora, mti_
 }
 
 /* Whether the ranks can reach each other where they have to. */
-static bool check_reach(mt_device *device, const mt_parallel *h, const mt_lora_options *lora)
+static bool check_reach(mt_device *device, const mt_parallel *h)
 {
     const mt_group data = mti_data_group(h);
     bool several = h->tensor > 1 || data.ranks > 1 || h->pipeline > 1;
@@ -268,11 +256,25 @@ static bool check_reach(mt_device *device, const mt_parallel *h, const mt_lora_o
                              "comms (mt_parallel_place), or meta, where no data has to move",
                              (long long)h->tensor, (long long)data.ranks, (long long)h->pipeline,
                              mt_device_kind(device));
-    return !lora || mti_fail_bool(MT_ERR_UNSUPPORTED,
-                                  "rank: adapters among %lld x %lld x %lld ranks on %s; need 1 "
-                                  "rank, or meta",
-                                  (long long)h->tensor, (long long)data.ranks,
-                                  (long long)h->pipeline, mt_device_kind(device));
+    return true;
+}
+
+/* What ranks compute with adapters is what one process would. */
+static bool check_adapters(mt_device *device, const mt_parallel *h, const mt_lora_options *lora)
+{
+    bool several = h->tensor > 1 || mti_data_group(h).ranks > 1 || h->pipeline > 1;
+    if (!lora || !mt_device_has_data(device) || !several) return true;
+    if (lora->dropout > 0)
+        return mti_fail_bool(MT_ERR_UNSUPPORTED,
+                             "rank: adapters with dropout %g among several ranks on %s: their "
+                             "masks would not be those of one process; need dropout 0, or meta",
+                             lora->dropout, mt_device_kind(device));
+    return lora->base == MT_LORA_KEEP || h->tensor == 1 ||
+           mti_fail_bool(MT_ERR_UNSUPPORTED,
+                         "rank: weights in 4 bits among %lld tensor ranks on %s: a part of a "
+                         "matrix has other blocks than the whole, and so other codes; need tensor "
+                         "1, weights that are not quantised, or meta",
+                         (long long)h->tensor, mt_device_kind(device));
 }
 
 /* A mask of attention's weights is drawn row by row, each as long as the keys that its query can
@@ -320,8 +322,8 @@ mt_module *mti_rank_new(mt_device *device, const mt_model_config *config,
     const int64_t replicas = mti_data_group(h).ranks;
     bool pieces = h->zero == 3 && (replicas > 1 || h->f32_shards),
          shared = h->tensor > 1 || replicas > 1;
-    if (!check_reach(device, h, lora) || !check_shards(device, h) || !check_masks(device, &made) ||
-        !check_pieces(pieces, h, lora))
+    if (!check_reach(device, h) || !check_adapters(device, h, lora) || !check_shards(device, h) ||
+        !check_masks(device, &made) || !check_pieces(pieces, h, lora))
         return NULL;
     mti_share *s = mti_malloc(sizeof *s);
     if (!s) return NULL;
@@ -334,9 +336,9 @@ mt_module *mti_rank_new(mt_device *device, const mt_model_config *config,
     uint64_t seed, offset;
     mt_rng_get(device, &seed, &offset);
     mt_module *m = pieces ? make_in_pieces(s, lora, &cutter) : make(device, s, lora, &tied);
-    if (mt_device_has_data(device) && (shared || h->pipeline > 1))
+    if (mt_device_has_data(device) && (shared || h->pipeline > 1 || lora))
         m = mti_module_complete(
-            m, m && mti_rank_draw(m, &made, pieces ? &cutter : NULL, seed, offset) &&
+            m, m && mti_rank_draw(m, &made, pieces ? &cutter : NULL, lora, seed, offset) &&
                    (!shared || mti_share_draws(m, &made.parallel)));
     mti_free(cutter.shapes.at);
     return m;

@@ -81,6 +81,38 @@ static bool hold_messages(mti_stage *s, mt_parallel *h)
     return s->unconnected != NULL;
 }
 
+/* The caller's options may go before the stage does. */
+static bool copy_adapters(mti_stage *s, const mt_lora_options *lora)
+{
+    const char **targets = mti_calloc(lora->n_targets + 1, sizeof *targets);
+    s->lora = *lora;
+    s->lora.targets = targets;
+    bool ok = targets != NULL;
+    for (size_t i = 0; ok && i < lora->n_targets; i++)
+        ok = (targets[i] = mti_intern(lora->targets[i])) != NULL;
+    return ok;
+}
+
+/* Among stages a gradient goes back to the first one, so the first part must have an adapter. */
+static bool check_first_part(const mti_share *s, const mt_lora_options *lora)
+{
+    const int64_t n = s->whole.layers / (s->parallel.pipeline * s->parallel.interleave);
+    mti_whole whole;
+    if (s->parallel.pipeline == 1 || !lora->n_targets) return true;
+    bool ok = mti_whole_open(&whole, s, lora), found = false;
+    for (size_t i = 0; ok && i < whole.n; i++) {
+        long long layer;
+        found = found || (mti_is_adapter(whole.list[i].name) &&
+                          sscanf(whole.list[i].name, "h.%lld.", &layer) == 1 && layer < n);
+    }
+    mti_whole_close(&whole);
+    return ok && (found || mti_fail_bool(MT_ERR_UNSUPPORTED,
+                                         "rank: no target of the adapters is among the first "
+                                         "stage's %lld layers, so no gradient would go back to "
+                                         "it; need one there, or pipeline 1",
+                                         (long long)n));
+}
+
 bool mti_stage_make(mti_stage *s, mt_device *device, const mt_model_config *config,
                     const mt_parallel *parallel, int64_t seq, const mt_lora_options *lora)
 {
@@ -89,6 +121,7 @@ bool mti_stage_make(mti_stage *s, mt_device *device, const mt_model_config *conf
     if (!mti_share_make(&first, config, parallel, 0) ||
         (seq && !mti_check_length("rank", &first, seq)))
         return false;
+    if (lora && (!check_first_part(&first, lora) || !copy_adapters(s, lora))) return false;
     s->device = device;
     s->schedule = mti_schedule_of(&first.parallel);
     if (mt_device_has_data(device)) s->schedule.run = first.parallel.microbatches;
@@ -112,6 +145,7 @@ void mti_stage_free(mti_stage *s)
     for (int64_t i = 0; s->parts && i < s->schedule.n_parts; i++) mt_module_free(s->parts[i]);
     mt_comm_free(s->unconnected);
     mti_free(s->draws.parts);
+    mti_free((void *)s->lora.targets);
     mti_free(s->parts);
     mti_free(s->shares);
     *s = (mti_stage){0};

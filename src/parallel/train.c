@@ -1,20 +1,35 @@
 /* train.c: training steps of one rank, which all ranks make together. */
 #include <math.h>
 #include "memtape/ops.h"
+#include "nn/lora.h"
 #include "nn/nn.h"
 #include "ops/ops.h"
 #include "parallel/parallel.h"
 
 /* ---- making ---- */
 
+static mt_stage *stage_new(mt_device *device, const mt_model_config *config,
+                           const mt_parallel *parallel, const mt_lora_options *lora)
+{
+    mt_stage *s = mti_calloc(1, sizeof *s);
+    if (s && mti_stage_make(s, device, config, parallel, 0, lora)) return s;
+    mt_stage_free(s);
+    return NULL;
+}
+
 mt_stage *mt_stage_new(mt_device *device, const mt_model_config *config,
                        const mt_parallel *parallel)
 {
     if (!mti_given(device, "stage_new", "the device")) return NULL;
-    mt_stage *s = mti_calloc(1, sizeof *s);
-    if (s && mti_stage_make(s, device, config, parallel, 0, NULL)) return s;
-    mt_stage_free(s);
-    return NULL;
+    return stage_new(device, config, parallel, NULL);
+}
+
+mt_stage *mt_stage_new_lora(mt_device *device, const mt_model_config *config,
+                            const mt_parallel *parallel, const mt_lora_options *lora)
+{
+    if (!mti_given(device, "stage_new_lora", "the device") || !mti_lora_check(config, lora))
+        return NULL;
+    return stage_new(device, config, parallel, lora);
 }
 
 void mt_stage_free(mt_stage *s)

@@ -1,9 +1,49 @@
 /* weights.c: a rank's first weights: its part of those that the whole model would draw from the
  * same seed, bit for bit. Every random number is a function of its position in the whole tensor, so
  * only the part is made. */
+#include <math.h>
+#include <stdio.h>
 #include <string.h>
+#include "nn/lora.h"
 #include "parallel/parallel.h"
 #include "tensor/tensor.h"
+
+/* ---- names ---- */
+
+static size_t length_of_module(const char *path)
+{
+    const char *dot = strrchr(path, '.');
+    return dot ? (size_t)(dot - path) : strlen(path);
+}
+
+static bool ends_with(const char *path, size_t n, const char *name)
+{
+    size_t m = strlen(name);
+    return n >= m && !strncmp(path + n - m, name, m) && (n == m || path[n - m - 1] == '.');
+}
+
+/* Without what an adapter has its base and its own matrices under: "h.0.mlp.fc" of
+ * "h.0.mlp.fc.lora_A.weight". */
+static size_t length_of_linear(const char *path)
+{
+    static const char *const children[] = {MTI_LORA_BASE, MTI_LORA_A, MTI_LORA_B};
+    size_t n = length_of_module(path);
+    for (size_t i = 0; i < sizeof children / sizeof *children; i++)
+        if (ends_with(path, n, children[i]) && n > strlen(children[i]))
+            return n - strlen(children[i]) - 1;
+    return n;
+}
+
+static bool is_a(const char *path) { return ends_with(path, length_of_module(path), MTI_LORA_A); }
+static bool is_b(const char *path) { return ends_with(path, length_of_module(path), MTI_LORA_B); }
+bool mti_is_adapter(const char *path) { return is_a(path) || is_b(path); }
+
+const char *mti_plain_path(char plain[MTI_PLAIN_PATH], const char *path)
+{
+    size_t n = length_of_linear(path);
+    snprintf(plain, MTI_PLAIN_PATH, "%.*s%s", (int)n, path, path + length_of_module(path));
+    return plain;
+}
 
 /* ---- where a rank's part lies in the whole ---- */
 
@@ -27,10 +67,7 @@ static void add_band(part *p, int64_t whole, int64_t length)
 
 static bool is_called(const char *path, const char *module)
 {
-    size_t n = strlen(path), m = strlen(module);
-    const char *dot = strrchr(path, '.');
-    size_t at = dot ? (size_t)(dot - path) : n;
-    return at >= m && !strncmp(path + at - m, module, m) && (at == m || path[at - m - 1] == '.');
+    return ends_with(path, length_of_linear(path), module);
 }
 
 static bool is_one_of(const char *path, const char *const *modules)
@@ -46,39 +83,48 @@ static bool is_bias(const char *path)
     return !strcmp(dot ? dot + 1 : path, "bias");
 }
 
+/* Matrices of which a tensor rank has some rows, and some columns. */
+static const char *const by_rows[] = {"qkv", "q",       "k",   "v",       "fc",      "gate",
+                                      "up",  "gate_up", "wte", "lm_head", "decoder", NULL};
+static const char *const by_columns[] = {"proj", "down", NULL};
+
 /* Norms of queries and keys see this rank's heads; what lies between a layer's products sees, with
- * sequence parallelism, this rank's piece of the sequence. */
+ * sequence parallelism, this rank's piece of the sequence. So does B beside columns. A beside rows
+ * has its gradient through this rank's rows of B. */
 bool mti_is_partial(const mt_parallel *h, const char *path)
 {
     static const char *const heads[] = {"q_norm", "k_norm", NULL};
     static const char *const between[] = {"ln",   "ln_1", "ln_2", "ln_1_out", "ln_2_out",
                                           "ln_f", "wpe",  "tte",  "dense",    NULL};
-    static const char *const last[] = {"proj", "down", NULL};
     if (h->tensor == 1) return false;
-    return is_one_of(path, heads) ||
-           (h->sequence && (is_one_of(path, between) || (is_bias(path) && is_one_of(path, last))));
+    if (is_a(path) && is_one_of(path, by_rows)) return true;
+    bool after_sum = (is_bias(path) || is_b(path)) && is_one_of(path, by_columns);
+    return is_one_of(path, heads) || (h->sequence && (is_one_of(path, between) || after_sum));
 }
 
 bool mti_is_cut(const mt_parallel *h, const char *path)
 {
-    static const char *const rows[] = {"qkv", "q",       "k",   "v",       "fc",      "gate",
-                                       "up",  "gate_up", "wte", "lm_head", "decoder", NULL};
-    static const char *const columns[] = {"proj", "down", NULL};
-    return h->tensor > 1 && (is_one_of(path, rows) || (!is_bias(path) && is_one_of(path, columns)));
+    if (h->tensor == 1) return false;
+    if (is_a(path)) return is_one_of(path, by_columns);
+    if (is_one_of(path, by_rows)) return true;
+    return !is_bias(path) && !is_b(path) && is_one_of(path, by_columns);
 }
 
 bool mti_is_vocabulary(const char *path)
 {
     static const char *const names[] = {"wte", "lm_head", "decoder", NULL};
-    return !is_bias(path) && is_one_of(path, names);
+    return !is_bias(path) && !mti_is_adapter(path) && is_one_of(path, names);
 }
 
-/* Several products side by side: this rank has some rows of each. */
+/* Several products side by side: this rank has some rows of each. What they have in common is A.
+ * Codes of 4 bits, which have no rows, are whole. */
 static void add_bands(part *p, const mti_share *s, const char *path, int64_t rows)
 {
     const mt_model_config *own = &s->local, *all = &s->whole;
     int64_t r = s->parallel.tensor_rank;
-    if (is_called(path, "qkv")) {
+    if (s->parallel.tensor == 1 || is_a(path)) {
+        add_band(p, 0, rows);
+    } else if (is_called(path, "qkv")) {
         int64_t q = own->heads * own->head_dim, k = own->kv_heads * own->head_dim;
         int64_t from = all->heads * all->head_dim, kv = all->kv_heads * all->head_dim;
         add_band(p, r * q, q);
@@ -134,7 +180,8 @@ bool mti_each_run(const mti_share *s, const char *path, const mti_cut_shape *own
 
 typedef struct draw {
     uint64_t seed, offset; /* of the whole parameter */
-    double std;
+    bool uniform;
+    double width; /* the bound of uniform numbers, the standard deviation of others */
 } draw;
 
 /* t's first n elements, which are those from `from` on of this rank's part. */
@@ -144,7 +191,9 @@ static bool draw_part(mt_tensor *t, int64_t from, int64_t n, const part *p, cons
     for (int64_t i = 0, run; i < n; i += run) {
         run = run_at(p, from + i, n - i, &at);
         bool ok = at < 0 ? mti_fill_run(t, i, run, 0)
-                         : mti_normal_run(t, i, run, d->std, d->seed, d->offset, (uint64_t)at);
+                  : d->uniform
+                      ? mti_uniform_run(t, i, run, d->width, d->seed, d->offset, (uint64_t)at)
+                      : mti_normal_run(t, i, run, d->width, d->seed, d->offset, (uint64_t)at);
         if (!ok) return false;
     }
     return true;
@@ -152,13 +201,15 @@ static bool draw_part(mt_tensor *t, int64_t from, int64_t n, const part *p, cons
 
 /* ---- all parameters of a part ---- */
 
-bool mti_whole_open(mti_whole *w, const mti_share *s)
+bool mti_whole_open(mti_whole *w, const mti_share *s, const mt_lora_options *lora)
 {
     mt_model_config config = s->whole;
     config.vocab = s->vocab;
     *w = (mti_whole){.device = mt_device_open("meta")};
-    return w->device && (w->model = mt_model_new(w->device, &config)) &&
-           mt_module_params(w->model, &w->list, &w->n) == MT_OK;
+    if (!w->device) return false;
+    w->model =
+        lora ? mt_lora_model_new(w->device, &config, lora) : mt_model_new(w->device, &config);
+    return w->model && mt_module_params(w->model, &w->list, &w->n) == MT_OK;
 }
 
 void mti_whole_close(mti_whole *w)
@@ -175,6 +226,26 @@ const mt_named_tensor *mti_whole_find(const mti_whole *w, const char *path)
     return tied ? mti_whole_find(w, is_bias(path) ? "head.bias" : "wte.weight") : NULL;
 }
 
+/* One process draws the weights in their order, then every A; what is NF4 later, too. */
+typedef struct model_draws {
+    mti_whole plain,
+        adapted; /* without adapters, and with them; .adapted: zero if there are none */
+    const mt_lora_options *lora; /* may be NULL */
+    uint64_t seed, offset;       /* where it begins */
+} model_draws;
+
+static bool open_draws(model_draws *w, const mti_share *s, const mt_lora_options *lora)
+{
+    w->lora = lora;
+    return mti_whole_open(&w->plain, s, NULL) && (!lora || mti_whole_open(&w->adapted, s, lora));
+}
+
+static void close_draws(model_draws *w)
+{
+    mti_whole_close(&w->plain);
+    mti_whole_close(&w->adapted);
+}
+
 /* Vectors have one value everywhere; matrices are drawn. */
 static bool is_drawn(const mt_tensor *t) { return mt_rank(t) > 1; }
 
@@ -183,11 +254,21 @@ static uint64_t counters_of(const mt_tensor *t)
     return is_drawn(t) ? ((uint64_t)mt_numel(t) + 3) / 4 : 0;
 }
 
-/* The counters before a parameter. */
-static uint64_t counters_before(const mti_whole *w, const mt_named_tensor *p)
+/* Of the weights before `end` of the list; NULL: of all. */
+static uint64_t counters_before(const mti_whole *w, const mt_named_tensor *end)
 {
     uint64_t n = 0;
-    for (const mt_named_tensor *q = w->list; q < p; q++) n += counters_of(q->tensor);
+    for (const mt_named_tensor *q = w->list; q < (end ? end : w->list + w->n); q++)
+        n += counters_of(q->tensor);
+    return n;
+}
+
+/* The same of every A. */
+static uint64_t counters_of_adapters(const mti_whole *w, const mt_named_tensor *end)
+{
+    uint64_t n = 0;
+    for (const mt_named_tensor *q = w->list; q < (end ? end : w->list + w->n); q++)
+        if (is_a(q->name)) n += counters_of(q->tensor);
     return n;
 }
 
@@ -203,19 +284,68 @@ static double constant_of(const mti_share *s, const char *path)
     return !is_bias(path) && s->whole.norm_kind != MT_NORM_RMS_ONE;
 }
 
+/* The whole parameter that `path`, which is drawn, is a part of, and how one process draws it. */
+static const mt_named_tensor *find_draw(const model_draws *w, const mti_share *s, const char *path,
+                                        draw *d)
+{
+    char plain[MTI_PLAIN_PATH];
+    *d = (draw){.seed = w->seed, .offset = w->offset, .uniform = is_a(path)};
+    const mt_named_tensor *all = d->uniform
+                                     ? mti_whole_find(&w->adapted, path)
+                                     : mti_whole_find(&w->plain, mti_plain_path(plain, path));
+    if (!all) return mti_fail_null(MT_ERR_INTERNAL, "rank: the whole model has no %s", path);
+    if (d->uniform) {
+        d->offset += counters_before(&w->plain, NULL) + counters_of_adapters(&w->adapted, all);
+        d->width = 1 / sqrt((double)mt_shape(all->tensor)[1]);
+    } else {
+        d->offset += counters_before(&w->plain, all);
+        d->width = std_of(s, path);
+    }
+    return all;
+}
+
+bool mti_set_codes(mt_tensor *codes, mt_tensor *dense, const mt_lora_options *lora)
+{
+    const mt_quant format = mti_lora_format(lora);
+    size_t n = (size_t)mt_numel(codes);
+    MT_AUTO mt_tensor *packed = mt_quantize(dense, &format);
+    void *data = packed ? mti_malloc(n) : NULL;
+    bool ok =
+        data && mt_to_host(packed, data, n) == MT_OK && mt_copy_from_host(codes, data, n) == MT_OK;
+    mti_free(data);
+    return ok;
+}
+
+/* A weight in 4 bits, all of which this rank has: it is drawn on a separate device. */
+static bool draw_codes(mt_tensor *codes, const char *path, const mti_share *s, const model_draws *w)
+{
+    draw d;
+    const mt_named_tensor *all = find_draw(w, s, path, &d);
+    mt_device *separate = all ? mt_device_open("cpu") : NULL;
+    if (!separate) return false;
+    mt_rng_set(separate, d.seed, d.offset);
+    mt_tensor *dense = mt_normal(separate, mt_dtype_of(all->tensor), mt_rank(all->tensor),
+                                 mt_shape(all->tensor), 0, d.width);
+    bool ok = dense && mti_set_codes(codes, dense, w->lora);
+    mt_release(dense);
+    mt_device_release(separate);
+    return ok;
+}
+
 /* t's first values. rows and cols of the matrix that it is, or of which it is a piece. */
 static bool draw_param(mt_tensor *t, const char *path, int64_t rows, int64_t cols,
-                       const mti_share *s, const mti_whole *w, draw d)
+                       const mti_share *s, const model_draws *w)
 {
+    if (!mt_dtype_is_float(mt_dtype_of(t))) return draw_codes(t, path, s, w);
     int64_t n = mt_numel(t), from = n < rows * cols ? n * mti_data_group(&s->parallel).rank : 0;
     int64_t own = from + n <= rows * cols ? n : rows * cols > from ? rows * cols - from : 0;
     if (own < n && !mti_fill_run(t, own, n - own, 0)) return false; /* a piece's padding */
+    if (is_b(path)) return mti_fill_run(t, 0, own, 0);
     if (!is_drawn(t)) return mti_fill_run(t, 0, own, constant_of(s, path));
-    const mt_named_tensor *all = mti_whole_find(w, path);
-    if (!all) return mti_fail_bool(MT_ERR_INTERNAL, "rank: the whole model has no %s", path);
+    draw d;
+    const mt_named_tensor *all = find_draw(w, s, path, &d);
+    if (!all) return false;
     const part p = part_of(s, path, rows, cols, all->tensor);
-    d.offset += counters_before(w, all);
-    d.std = std_of(s, path);
     return draw_part(t, from, own, &p, &d);
 }
 
@@ -226,23 +356,31 @@ static const mti_cut_shape *shape_of(const mti_cutter *cutter, const mt_tensor *
     return NULL;
 }
 
-bool mti_rank_draw(mt_module *m, const mti_share *s, const mti_cutter *cutter, uint64_t seed,
-                   uint64_t offset)
+static bool draw_all(const mt_named_tensor *list, size_t n, const mti_share *s,
+                     const mti_cutter *cutter, const model_draws *w)
 {
-    const mt_named_tensor *list;
-    size_t n;
-    mti_whole w;
-    bool ok = mti_whole_open(&w, s) && mt_module_params(m, &list, &n) == MT_OK;
+    bool ok = true;
     for (size_t i = 0; ok && i < n; i++) {
         mt_tensor *t = list[i].tensor;
         const mti_cut_shape *cut = shape_of(cutter, t);
         int64_t rows = cut ? cut->rows : mt_shape(t)[0];
         int64_t cols = cut ? cut->cols : mt_rank(t) > 1 ? mt_shape(t)[1] : 1;
-        ok = draw_param(t, list[i].name, rows, cols, s, &w, (draw){seed, offset, 0});
+        ok = draw_param(t, list[i].name, rows, cols, s, w);
     }
-    uint64_t counters = 0;
-    for (size_t i = 0; ok && i < w.n; i++) counters += counters_of(w.list[i].tensor);
-    if (ok && n) mt_rng_set(mt_device_of(list[0].tensor), seed, offset + counters);
-    mti_whole_close(&w);
+    uint64_t end = w->offset + counters_before(&w->plain, NULL);
+    if (w->lora) end += counters_of_adapters(&w->adapted, NULL);
+    if (ok && n) mt_rng_set(mt_device_of(list[0].tensor), w->seed, end);
+    return ok;
+}
+
+bool mti_rank_draw(mt_module *m, const mti_share *s, const mti_cutter *cutter,
+                   const mt_lora_options *lora, uint64_t seed, uint64_t offset)
+{
+    const mt_named_tensor *list;
+    size_t n;
+    model_draws w = {.seed = seed, .offset = offset};
+    bool ok = open_draws(&w, s, lora) && mt_module_params(m, &list, &n) == MT_OK &&
+              draw_all(list, n, s, cutter, &w);
+    close_draws(&w);
     return ok;
 }

@@ -125,6 +125,55 @@ def sixteen_bits():
         check(len(got) == 10 and max(abs(a - b) for a, b in zip(got, other)) < 0.02, f"{more}: {got} and {other}")
 
 
+# Adapters beside weights of a file: their curve is one process's, and so is where they go on.
+def adapters():
+    base, other = inside("base.safetensors"), inside("other.txt")
+    with open(other, "w") as out:
+        out.write("the quick brown fox jumps over the lazy dog\n" * 200)
+    p = run(*SMALL, "--steps", 30, "--eval-every", 0, "-q", "--save", base)
+    equal(p.returncode, 0, f"a base: {p.stderr}")
+    tuned = ["train", "--data", other, "--from", base, "-b", 4, "-s", 32, "--lr", 0.03, "--accumulate", 2, "--eval-every", 10,
+             "--steps", 20]
+    four_bits = ["--qlora", "--qlora-double"]
+    cases = [(2, ["--lora-rank", 4], "--tp", 2, "--sp"), (4, ["--lora-rank", 3, "--lora-targets", "qkv,mlp.proj"], "--tp", 2, "--dp", 2, "--zero", 2),
+             (2, ["--lora-rank", 4, *four_bits], "--pp", 2)]
+    if LONG:
+        cases += [(4, ["--lora-rank", 4, *more], *division) for division in (
+            ("--dp", 4, "--zero", 1), ("--pp", 2, "--dp", 2, "--zero", 2), ("--cp", 2, "--dp", 2, "--checkpoint", "full"))
+            for more in ([], four_bits, ["--amp", "bf16"])]
+        cases += [(n, ["--lora-rank", 4], *division) for n, *division in (
+            (4, "--dp", 4, "--zero", 3), (4, "--tp", 4, "--checkpoint", "selective"), (2, "--tp", 2, "--offload", "cpu"),
+            (8, "--tp", 2, "--sp", "--pp", 2, "--dp", 2, "--zero", 3))]
+    for n, own, *division in cases:
+        own = [*own, *DRY] if "--cp" in division else own
+        p = run(*tuned, *own)
+        equal(p.returncode, 0, f"one process {own}: {p.stderr}")
+        one, named = curve(p.stdout), f"{n} ranks: {' '.join(map(str, [*own, *division]))}"
+        check(one[0][-1] < one[0][0] - 0.1, f"adapters learn: {one[0]}")
+        got = trained(n, *tuned, *own, *division, what=named)[0]
+        close(got, one, named) if "--amp" not in own else check(abs(got[0][-1] - one[0][-1]) < 0.02, named)
+    own = ["--lora-rank", 4]
+    os.makedirs(inside("tuned"))
+    p = run(*tuned, *own, "--save", inside("tuned"), "--save-every", 10)
+    equal(p.returncode, 0, f"one process: {p.stderr}")
+    resume = ["train", "--data", other, "--resume", inside("tuned", "step-10.safetensors")]
+    files = lambda name: ["--save", inside(name), "--save-adapter", inside(f"{name} adapters")]
+    same = run(*resume, "--steps", 10, *files("passed"))  # no step: what was read is written
+    kept = together(4, *resume, "--steps", 10, "--tp", 2, "--dp", 2, "--zero", 3, *files("passed by ranks"), "-q", seconds=LONGEST)
+    equal((same.returncode, kept.returncode, kept.err), (0, 0, ""), "a file that ranks pass on")
+    check(content(inside("passed by ranks")) == content(inside("passed")), "the run is not the one that was read")
+    check(content(inside("passed by ranks adapters")) == content(inside("passed adapters")), "the adapters are not those that were read")
+    on = trained(4, *resume, "--pp", 2, "--tp", 2, *files("gone on"), what="one process, then pp 2, tp 2")[0]
+    close(on, rest(curve(p.stdout), 10), "one process, then pp 2, tp 2")
+    for model in (["--model", inside("gone on")], ["--model", base, "--adapter", inside("gone on adapters")]):
+        written = run("generate", *model, "--prompt", "a", "-n", 8)
+        equal(written.returncode, 0, f"generate {model}: {written.stderr}")
+    refused(["--qlora, among ranks of --tp", "--dp, --cp or --pp"], together(2, *tuned, *own, "--qlora", "--tp", 2), 1, "codes and tp")
+    refused(["--zero 3 gathers floats"], together(2, *tuned, *own, "--qlora", "--dp", 2, "--zero", 3), 1, "codes and zero 3")
+    refused(["has adapters", "one process"], together(2, *tuned, "--from", inside("gone on"), "--dp", 2), 1, "--from with adapters")
+    refused(["among the first stage's 1 layers"], together(2, *tuned, *own, "--lora-targets", "h.1.*", "--pp", 2), 1, "a first stage without")
+
+
 def inside(*names):
     return os.path.join(folder.name, *names)
 
@@ -307,5 +356,6 @@ interrupted()
 quotation()
 curves()
 files()
+adapters()
 sixteen_bits()
 done()

@@ -2,7 +2,9 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include "as_ranks.h"
+#include "base/base.h"
 
 enum { MOST = 16 };
 
@@ -47,6 +49,17 @@ void mtt_need(bool ok, const char *what, const char *file, int line)
     if (ok) return;
     fprintf(stderr, "%s:%d: not so: %s (%s)\n", file, line, what, mt_last_error());
     abort();
+}
+
+bool mtt_same_files(const char *a, const char *b)
+{
+    size_t n[2] = {0, 1};
+    char *first = mti_file_read(a, SIZE_MAX / 4, &n[0]);
+    char *second = mti_file_read(b, SIZE_MAX / 4, &n[1]);
+    bool same = first && second && n[0] == n[1] && !memcmp(first, second, n[0]);
+    mti_free(first);
+    mti_free(second);
+    return same;
 }
 
 /* ---- models ---- */

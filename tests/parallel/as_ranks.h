@@ -15,6 +15,9 @@ int64_t mtt_count_ranks(const mt_parallel *parallel);
 #define MTT_NEED(ok) mtt_need((ok), #ok, __FILE__, __LINE__)
 void mtt_need(bool ok, const char *what, const char *file, int line);
 
+/* Whether both are there, with the same bytes. */
+bool mtt_same_files(const char *a, const char *b);
+
 /* ---- models ---- */
 
 /* Small ones of every kind that ranks share, without dropout; what a test needs otherwise it
@@ -36,10 +39,11 @@ extern const mt_adamw_options mtt_adamw;
 typedef struct mtt_training {
     const mt_model_config *config;
     mt_parallel parallel;
-    const char *checkpoint;   /* NULL: none */
-    double max_norm;          /* 0: no limit */
-    double scale;             /* of the ranks' losses; 0: none */
-    double losses[MTT_STEPS]; /* rank 0's; the others must have the same */
+    const mt_lora_options *lora; /* adapters; NULL: none */
+    const char *checkpoint;      /* NULL: none */
+    double max_norm;             /* 0: no limit */
+    double scale;                /* of the ranks' losses; 0: none */
+    double losses[MTT_STEPS];    /* rank 0's; the others must have the same */
     /* Of every rank, at the end; may be NULL. */
     void (*look)(const mt_parallel *parallel, mt_stage *stage);
 } mtt_training;

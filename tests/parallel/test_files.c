@@ -70,17 +70,6 @@ static int remove_folder(void **state)
     return rmdir(folder);
 }
 
-static bool same_bytes(const char *a, const char *b)
-{
-    size_t n[2] = {0, 1};
-    char *first = mti_file_read(a, SIZE_MAX / 4, &n[0]);
-    char *second = mti_file_read(b, SIZE_MAX / 4, &n[1]);
-    bool same = first && second && n[0] == n[1] && !memcmp(first, second, n[0]);
-    mti_free(first);
-    mti_free(second);
-    return same;
-}
-
 /* ---- training ---- */
 
 static const mt_key_value pairs[] = {{"run", "a test"}};
@@ -220,7 +209,7 @@ static void a_file_comes_back_from_any_ranks_to_the_byte(void **state)
                 p.layout = layouts[k];
                 unlink(p.to);
                 run_ranks(&p, pass_on);
-                bool same = same_bytes(p.from, p.to);
+                bool same = mtt_same_files(p.from, p.to);
                 if (!same) print_message("%s, layout %zu, %d steps\n", names[i], k, steps);
                 assert_true(same);
             }
@@ -248,7 +237,7 @@ static void a_file_comes_back_from_stages_to_the_byte(void **state)
             p.layout = stages[k];
             unlink(p.to);
             run_ranks(&p, pass_on);
-            bool same = same_bytes(p.from, p.to);
+            bool same = mtt_same_files(p.from, p.to);
             if (!same) print_message("%s, stages %zu\n", names[i], k);
             assert_true(same);
         }
@@ -282,7 +271,7 @@ static void the_same_ranks_go_on_bit_for_bit(void **state)
             snprintf(p.to, sizeof p.to, "%s", in_folder("two"));
             p.first = 0;
             run_ranks(&p, train_on);
-            assert_true(same_bytes(in_folder("one"), in_folder("two")));
+            assert_true(mtt_same_files(in_folder("one"), in_folder("two")));
         }
 }
 
@@ -353,7 +342,7 @@ static void a_rank_that_cannot_save_tells_all(void **state)
     write_alone(&models[0], 0, p.to);
     write_alone(&models[0], 0, in_folder("one"));
     run_ranks(&p, save_nowhere);
-    assert_true(same_bytes(in_folder("one"), in_folder("two"))); /* what was there is whole */
+    assert_true(mtt_same_files(in_folder("one"), in_folder("two"))); /* what was there is whole */
 }
 
 static void bad_calls_are_refused(void **state)
@@ -420,7 +409,7 @@ static void every_refused_request_for_memory_is_reported(void **state)
         mt_clear_error();
         mt_safetensors_free(file);
     }
-    assert_true(same_bytes(in_folder("one"), in_folder("two")));
+    assert_true(mtt_same_files(in_folder("one"), in_folder("two")));
     mt_optimizer_free(optimizer);
     mt_stage_free(stage);
     mt_device_release(device);

@@ -88,8 +88,8 @@ static void measure_one_rank(mt_comm *world, void *user)
     mt_parallel_close(&w.parallel);
 }
 
-/* Every model under three kinds of checkpoints. -> ranks */
-static int64_t measure_all(const mt_parallel *splits, size_t n_splits, int64_t layers)
+/* Every model under three kinds of checkpoints, with adapters of this rank (0: none). -> ranks */
+static int64_t measure_all(const mt_parallel *splits, size_t n_splits, int64_t layers, int64_t rank)
 {
     static const char *const checkpoints[] = {"none", "full", "selective"};
     int64_t ranks = 0;
@@ -105,6 +105,12 @@ static int64_t measure_all(const mt_parallel *splits, size_t n_splits, int64_t l
                                   .ranked = true,
                                   .parallel = splits[k]};
                 if (splits[k].context > 1) w.config.dropout = 0; /* masks are refused */
+                w.memory.lora_rank = rank;
+                if (rank && c != 1)
+                    MTT_NEED(
+                        mti_lora_targets_parse(&w.memory.lora_targets, c ? "mlp.*" : "attn.*"));
+                w.memory.qlora = rank && c == 2 && splits[k].tensor < 2 && splits[k].zero < 3;
+                w.memory.qlora_double = w.memory.qlora && k % 2;
                 mtt_as_ranks(mtt_count_ranks(&splits[k]), measure_one_rank, &w);
                 ranks += mtt_count_ranks(&splits[k]);
             }
@@ -128,7 +134,7 @@ static void every_rank_takes_what_was_predicted_for_it(void **state)
                                          {.data = 3, .zero = 2},
                                          {.data = 3, .zero = 3}};
     n_equal = 0;
-    long long ranks = (long long)measure_all(splits, sizeof splits / sizeof *splits, 2);
+    long long ranks = (long long)measure_all(splits, sizeof splits / sizeof *splits, 2, 0);
     print_message("%lld ranks took what was predicted for each: %lld figures are equal\n", ranks,
                   (long long)n_equal);
 }
@@ -145,7 +151,7 @@ static void every_piece_of_sequences_takes_what_was_predicted_for_it(void **stat
         {.context = 2, .pipeline = 2, .microbatches = 3},
         {.context = 2, .pipeline = 2, .interleave = 2, .data = 2, .zero = 1, .microbatches = 4}};
     n_equal = 0;
-    long long ranks = (long long)measure_all(splits, sizeof splits / sizeof *splits, 4);
+    long long ranks = (long long)measure_all(splits, sizeof splits / sizeof *splits, 4, 0);
     print_message("%lld pieces' ranks took what was predicted for each: %lld figures are equal\n",
                   ranks, (long long)n_equal);
 }
@@ -169,8 +175,30 @@ static void every_stage_takes_what_was_predicted_for_it(void **state)
         {.tensor = 2, .sequence = true, .pipeline = 2, .data = 2, .zero = 1},
         {.tensor = 2, .sequence = true, .pipeline = 2, .interleave = 2, .data = 2, .zero = 3}};
     n_equal = 0;
-    long long ranks = (long long)measure_all(splits, sizeof splits / sizeof *splits, 4);
+    long long ranks = (long long)measure_all(splits, sizeof splits / sizeof *splits, 4, 0);
     print_message("%lld stages' ranks took what was predicted for each: %lld figures are equal\n",
+                  ranks, (long long)n_equal);
+}
+
+static void every_rank_with_adapters_takes_what_was_predicted_for_it(void **state)
+{
+    (void)state;
+    static const mt_parallel splits[] = {
+        {.tensor = 2},
+        {.tensor = 4, .sequence = true, .microbatches = 2},
+        {.tensor = 2, .sequence = true, .data = 2, .zero = 2},
+        {.data = 2},
+        {.data = 2, .zero = 1, .microbatches = 2},
+        {.data = 3, .zero = 2},
+        {.data = 3, .zero = 3},
+        {.context = 2, .zero = 1},
+        {.tensor = 2, .context = 2, .zero = 3},
+        {.pipeline = 4, .microbatches = 6},
+        {.pipeline = 2, .interleave = 2, .data = 2, .zero = 1, .microbatches = 4},
+        {.tensor = 2, .sequence = true, .pipeline = 2, .data = 2, .zero = 3}};
+    n_equal = 0;
+    long long ranks = (long long)measure_all(splits, sizeof splits / sizeof *splits, 4, 3);
+    print_message("%lld ranks with adapters took what was predicted: %lld figures are equal\n",
                   ranks, (long long)n_equal);
 }
 
@@ -180,6 +208,7 @@ int main(void)
         cmocka_unit_test(every_rank_takes_what_was_predicted_for_it),
         cmocka_unit_test(every_piece_of_sequences_takes_what_was_predicted_for_it),
         cmocka_unit_test(every_stage_takes_what_was_predicted_for_it),
+        cmocka_unit_test(every_rank_with_adapters_takes_what_was_predicted_for_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -44,6 +44,7 @@ static bool ends(const char *text, const char *end)
 typedef struct weights_job {
     const mt_model_config *config;
     mt_parallel parallel;
+    const mt_lora_options *lora; /* NULL: none */
     mt_module *whole;
     uint64_t seed, offset; /* of the whole's generator afterwards */
 } weights_job;
@@ -78,8 +79,10 @@ static int64_t place(const mt_model_config *c, const mt_parallel *h, const char 
     int64_t t = h->tensor ? h->tensor : 1, r = h->tensor_rank,
             width = mt_rank(whole) > 1 ? mt_shape(whole)[1] : 1;
     const int64_t q = c->heads * c->head_dim, k = c->kv_heads * c->head_dim;
-    bool bias = ends(name, "bias");
-    if (strstr(name, ".qkv.") || (c->kind == MT_MODEL_BLOCK && strstr(name, "qkv")))
+    bool bias = ends(name, "bias"), a = strstr(name, "lora_A"), b = strstr(name, "lora_B");
+    if (t == 1 || a)
+        j += a && (strstr(name, "proj") || strstr(name, "down")) ? r * cols : 0;
+    else if (strstr(name, ".qkv.") || (c->kind == MT_MODEL_BLOCK && strstr(name, "qkv")))
         i = row_in((const int64_t[]){q, k, k}, 3, t, r, i);
     else if (strstr(name, "gate_up"))
         i = row_in((const int64_t[]){c->ffn, c->ffn}, 2, t, r, i);
@@ -87,7 +90,7 @@ static int64_t place(const mt_model_config *c, const mt_parallel *h, const char 
              strstr(name, "fc") || strstr(name, ".gate.") || strstr(name, ".up.") ||
              strstr(name, "wte") || strstr(name, "lm_head") || strstr(name, "decoder"))
         i += r * rows;
-    else if (!bias && (strstr(name, "proj") || strstr(name, "down")))
+    else if (!bias && !b && (strstr(name, "proj") || strstr(name, "down")))
         j += r * cols;
     return i < mt_shape(whole)[0] ? i * width + j : -1;
 }
@@ -122,14 +125,9 @@ static mt_tensor *find_whole(const weights_job *job, const char *name)
     return t || !head ? t : find(job->whole, "wte.weight");
 }
 
-static void check_part(const weights_job *job, const mt_parallel *h, mt_device *device,
-                       mt_device *meta, int64_t part)
+static void check_part(const weights_job *job, const mt_parallel *h, mt_module *m,
+                       mt_module *shaped)
 {
-    mt_parallel plain = *h;
-    plain.zero = 0;
-    mt_seed(device, SEED);
-    mt_module *m = mt_rank_new(device, job->config, h, part);
-    mt_module *shaped = mt_rank_new(meta, job->config, &plain, part);
     const mt_named_tensor *list;
     size_t n = 0;
     MTT_NEED(m && shaped && mt_module_params(m, &list, &n) == MT_OK && n > 4);
@@ -140,11 +138,13 @@ static void check_part(const weights_job *job, const mt_parallel *h, mt_device *
         int64_t cols = mt_rank(local) > 1 ? mt_shape(local)[1] : 1;
         compare(job, h, name, list[i].tensor, whole, (const int64_t[]){mt_shape(local)[0], cols});
     }
-    uint64_t seed, offset;
-    mt_rng_get(device, &seed, &offset);
-    MTT_NEED(seed == job->seed && offset == job->offset);
-    mt_module_free(m);
-    mt_module_free(shaped);
+}
+
+static mt_stage *stage_of(mt_device *device, const weights_job *job, const mt_parallel *h)
+{
+    mt_seed(device, SEED);
+    return job->lora ? mt_stage_new_lora(device, job->config, h, job->lora)
+                     : mt_stage_new(device, job->config, h);
 }
 
 static void check_weights(mt_comm *world, void *user)
@@ -153,16 +153,25 @@ static void check_weights(mt_comm *world, void *user)
     mt_parallel h = job->parallel;
     MTT_NEED(mt_parallel_place(&h, world) == MT_OK);
     mt_device *device = mt_device_open("cpu"), *meta = mt_device_open("meta");
-    for (int64_t part = 0; part < (h.interleave ? h.interleave : 1); part++)
-        check_part(job, &h, device, meta, part);
+    mt_parallel plain = h;
+    plain.zero = 0;
+    mt_stage *stage = stage_of(device, job, &h), *shaped = stage_of(meta, job, &plain);
+    MTT_NEED(stage && shaped);
+    for (int64_t i = 0; i < (h.interleave ? h.interleave : 1); i++)
+        check_part(job, &h, mt_stage_part(stage, i), mt_stage_part(shaped, i));
+    uint64_t seed, offset;
+    mt_rng_get(device, &seed, &offset);
+    MTT_NEED(seed == job->seed && offset == job->offset);
+    mt_stage_free(stage);
+    mt_stage_free(shaped);
     mt_device_release(device);
     mt_device_release(meta);
     mt_parallel_close(&h);
 }
 
-static void every_rank_begins_with_its_part_of_the_whole_models_weights(void **state)
+/* Of models with these adapters; NULL: none. */
+static void check_models(const mt_lora_options *lora)
 {
-    (void)state;
     static const mt_parallel splits[] = {{.tensor = 2},
                                          {.tensor = 4},
                                          {.data = 2},
@@ -178,14 +187,17 @@ static void every_rank_begins_with_its_part_of_the_whole_models_weights(void **s
         if (c.layers) c.layers = 4;
         mtt_ok(mt_model_config_resolve(&c, &c));
         mt_seed(device, SEED);
-        weights_job job = {.config = &c, .whole = mt_model_new(device, &c)};
+        weights_job job = {.config = &c, .lora = lora, .whole = mt_model_new(device, &c)};
         assert_non_null(job.whole);
+        if (lora) mtt_ok(mt_lora_add(job.whole, lora, NULL));
         const mt_named_tensor *list;
         size_t n;
         mtt_ok(mt_module_params(job.whole, &list, &n)); /* made once; the ranks read it */
         mt_rng_get(device, &job.seed, &job.offset);
         for (size_t k = 0; k < sizeof splits / sizeof *splits; k++) {
             job.parallel = splits[k];
+            if (lora && lora->base != MT_LORA_KEEP && (splits[k].tensor > 1 || splits[k].zero == 3))
+                continue; /* refused */
             if (c.layers > 1 || splits[k].pipeline < 2)
                 mtt_as_ranks(mtt_count_ranks(&splits[k]), check_weights, &job);
         }
@@ -194,10 +206,32 @@ static void every_rank_begins_with_its_part_of_the_whole_models_weights(void **s
     }
 }
 
+static void every_rank_begins_with_its_part_of_the_whole_models_weights(void **state)
+{
+    (void)state;
+    check_models(NULL);
+}
+
+/* Beside every linear, with a rank that leaves an A between two counters of the generator, and
+ * beside attention's. */
+static void every_rank_begins_with_its_part_of_the_adapters(void **state)
+{
+    (void)state;
+    static const char *const attention[] = {"*attn.*"};
+    static const mt_lora_options adapters[] = {
+        {.rank = 3},
+        {.rank = 2, .n_targets = 1, .targets = attention},
+        {.rank = 2, .base = MT_LORA_NF4},
+        {.rank = 2, .n_targets = 1, .targets = attention, .base = MT_LORA_NF4_DOUBLE},
+    };
+    for (size_t i = 0; i < sizeof adapters / sizeof *adapters; i++) check_models(&adapters[i]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_rank_begins_with_its_part_of_the_whole_models_weights),
+        cmocka_unit_test(every_rank_begins_with_its_part_of_the_adapters),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

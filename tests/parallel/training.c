@@ -62,6 +62,7 @@ void mtt_train_alone(mtt_training *t)
     mtt_ok(mt_device_set_threads(device, 1));
     mt_seed(device, SEED);
     mt_module *model = mt_model_new(device, t->config);
+    if (t->lora) mtt_ok(mt_lora_add(model, t->lora, NULL));
     mt_optimizer *optimizer = mt_adamw_new(model, &mtt_adamw);
     assert_non_null(optimizer);
     for (int step = 0; step < STEPS; step++) {
@@ -102,7 +103,8 @@ static void train_rank(mt_comm *world, void *user)
     mt_device *device = mt_device_open("cpu");
     MTT_NEED(device && mt_device_set_threads(device, 1) == MT_OK);
     mt_seed(device, SEED);
-    mt_stage *stage = mt_stage_new(device, t->config, &h);
+    mt_stage *stage = t->lora ? mt_stage_new_lora(device, t->config, &h, t->lora)
+                              : mt_stage_new(device, t->config, &h);
     MTT_NEED(stage);
     if (t->checkpoint)
         for (int64_t i = 0; mt_stage_part(stage, i); i++)
