@@ -13,7 +13,8 @@ mti_style mti_style_of(FILE *out)
 {
     mti_style style = {.width = MTI_REPORT_WIDTH, .height = MTI_REPORT_HEIGHT};
     const char *no_color = getenv("NO_COLOR"), *term = getenv("TERM");
-    if (!isatty(fileno(out))) return style;
+    /* Open MPI gives ranks a terminal of its own, whatever its output is. */
+    if (!isatty(fileno(out)) || getenv("OMPI_COMM_WORLD_SIZE")) return style;
     bool dumb = !term || !strcmp(term, "dumb");
     style.elides = true;
     style.live = !dumb;

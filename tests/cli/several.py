@@ -4,7 +4,7 @@ import subprocess
 import time
 from lib import MEMTAPE, check, equal
 
-MPIRUN = os.environ["MPIRUN"]
+MPIRUN = os.environ["MPIRUN"].split()  # with the flags that it needs here
 SECONDS = 20  # by then all ranks must have ended
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["MTT_RUN"] = str(os.getpid())
@@ -12,7 +12,7 @@ os.environ["MTT_RUN"] = str(os.getpid())
 
 def start(*parts):
     """parts: lists (number, words before the program, its words), or a plain (number, words)."""
-    words = [MPIRUN]
+    words = [*MPIRUN]
     for i, (n, before, own) in enumerate(parts):
         words += ([":"] if i else []) + ["-n", str(n), *before, MEMTAPE, *map(str, own)]
     return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -59,8 +59,8 @@ def workers(process, n):
                     found[int(pid)] = (parent, environ)
             except OSError:
                 continue
-        pairs = {int(environ[b"PMI_RANK"]): (parent, pid) for pid, (parent, environ) in found.items()
-                 if parent in found and environ.get(b"MTT_RUN") == str(os.getpid()).encode()}
+        pairs = {int(environ.get(b"PMI_RANK") or environ[b"OMPI_COMM_WORLD_RANK"]): (parent, pid)
+                 for pid, (parent, environ) in found.items() if parent in found and environ.get(b"MTT_RUN") == str(os.getpid()).encode()}
         if len(pairs) == n:
             return pairs
         time.sleep(0.01)

@@ -2,10 +2,12 @@
 rank may fail: all end, at once, with one message that names the rank and the cause."""
 import json
 import os
+import pty
 import signal
+import subprocess
 import tempfile
 import time
-from lib import check, done, equal, profile
+from lib import MEMTAPE, check, done, equal, profile
 from several import ends, finish, refused, start, together, workers
 
 MODEL = ["profile", "gpt", "-l", "2", "-d", "64", "-a", "4", "-s", "32", "-b", "2", "--vocab", "256"]
@@ -52,6 +54,20 @@ equal((p.returncode, p.err), (0, ""), "two ranks as text")
 equal(p.out.count("reserved"), 2, "rows of two ranks")
 for word in ("2 ranks on cpu", "measured", "predicted", "difference"):
     check(word in p.out, f"no {word!r} in {p.out!r}")
+
+# ---- Open MPI gives ranks a terminal of its own, whatever its output is ----
+for more, coloured in (({}, True), ({"OMPI_COMM_WORLD_SIZE": "1"}, False)):
+    ours, theirs = pty.openpty()
+    p = subprocess.Popen([MEMTAPE, *MODEL, "--device", "meta"], stdout=theirs, env={**os.environ, **more, "TERM": "xterm", "NO_COLOR": ""})
+    os.close(theirs)
+    screen = b""
+    try:
+        while some := os.read(ours, 65536):
+            screen += some
+    except OSError:
+        pass  # so a terminal ends
+    os.close(ours)
+    equal((p.wait(), b"\x1b[" in screen), (0, coloured), f"colours with {more}: {screen!r}")
 
 # ---- how all of them are started wrongly ----
 refused(["--tp 2", "mpirun has started 3"], together(3, *MODEL, "--tp", 2), 2, "3 ranks of 2")

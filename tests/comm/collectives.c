@@ -101,6 +101,16 @@ static void check_gather_and_scatter(mt_comm *comm, mt_device *device, mt_dtype 
     MTT_NEED(part && mtt_same_bits(part, mt_grad(x)));
 }
 
+/* A sum that all get has taken twice this rank's part of a round of the ring, by what the op counts
+ * since `counted` and, where the pieces are equal, by what was sent since `before`. */
+static void check_sent(mt_comm *comm, mt_tensor *x, mt_traffic counted, uint64_t before)
+{
+    const uint64_t ranks = (uint64_t)mt_comm_group(comm).ranks;
+    const uint64_t layers = mt_traffic_get(mt_device_of(x)).layers - counted.layers;
+    MTT_NEED(layers == 2 * (n_bytes(x) / ranks * (ranks - 1)));
+    if ((uint64_t)mt_numel(x) % ranks == 0) MTT_NEED(mt_comm_sent(comm) - before == layers);
+}
+
 /* all_reduce; and replicate, whose gradient is the sum of all dy. */
 static void check_sums(mt_comm *comm, mt_device *device, mt_dtype dtype, const int64_t *shape,
                        mtt_layout layout)
@@ -108,12 +118,17 @@ static void check_sums(mt_comm *comm, mt_device *device, mt_dtype dtype, const i
     mt_group group = mt_comm_group(comm);
     MT_AUTO mt_tensor *x = x_of(device, dtype, shape, group.rank, layout);
     MTT_NEED(mt_set_requires_grad(x, true) == MT_OK);
+    uint64_t before = mt_comm_sent(comm);
+    mt_traffic counted = mt_traffic_get(device);
     MT_AUTO mt_tensor *y = mt_all_reduce(x, &group);
     MTT_NEED(y);
     check_sum(y, group.ranks, 1);
+    check_sent(comm, x, counted, before);
+    before = mt_comm_sent(comm), counted = mt_traffic_get(device);
     MT_AUTO mt_tensor *same = mt_replicate(x, &group);
     MT_AUTO mt_tensor *dy = mt_detach(x);
     MTT_NEED(same && mt_backward_with(same, &(mt_backward_options){.gradient = dy}) == MT_OK);
+    check_sent(comm, x, counted, before); /* forward sends nothing */
     check_sum(mt_grad(x), group.ranks, 1);
     MTT_NEED(mtt_same_bits(mt_grad(x), y));
 }

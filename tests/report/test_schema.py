@@ -112,7 +112,7 @@ def objects_of_ranks_that_train_are_valid():
     exact = jsonschema.Draft202012Validator(strict(schema))
     for args in (["--tp", 2, "--sp"], ["--pp", 2, "--microbatches", 2, *META], ["--cp", 2, "--zero", 3, "--steps", 1]):
         words = ["train", "--data", __file__, "--steps", 3, "-b", 2, "-s", 16, "-d", 16, "-a", 2, "-l", 2, *args, "--json", "-"]
-        p = subprocess.run([os.environ["MPIRUN"], "-n", "2", MEMTAPE, *map(str, words)], capture_output=True, text=True, timeout=120)
+        p = subprocess.run([*os.environ["MPIRUN"].split(), "-n", "2", MEMTAPE, *map(str, words)], capture_output=True, text=True, timeout=120)
         equal((p.returncode, p.stderr), (0, ""), f"train {args}")
         value = json.loads(p.stdout)
         for error in list(exact.iter_errors(value))[:5]:
