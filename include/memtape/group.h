@@ -41,6 +41,8 @@ MT_API mt_status mt_comm_settle(mt_comm *comm);
 MT_API uint64_t mt_comm_sent(const mt_comm *comm);
 /* Seconds that this rank has spent moving data through comm, and waiting for others to. */
 MT_API double mt_comm_seconds(const mt_comm *comm);
+/* Seconds, not among those, in which data moved through comm while this rank computed. */
+MT_API double mt_comm_hidden(const mt_comm *comm);
 /* MT_OK if every rank gives the same text; else all get an error that names `what` (as rank 0 calls
  * it), a rank that differs, and both texts. Every rank calls it. */
 MT_API mt_status mt_comm_agree(mt_comm *comm, const char *what, const char *text);

@@ -19,6 +19,13 @@
 extern "C" {
 #endif
 
+/* What of ZeRO 3's parameters is gathered as one. */
+typedef enum mt_gather_unit {
+    MT_GATHER_MODULE, /* a module's, while it runs */
+    MT_GATHER_BLOCK,  /* a block's, before its forward and again before its backward */
+    MT_GATHER_AHEAD   /* the same, while the block before it computes; PyTorch's fully_shard */
+} mt_gather_unit;
+
 /* Which rank, among how many. Zero is the usual choice everywhere: one rank. */
 typedef struct mt_parallel {
     int64_t tensor;       /* t: ranks that share each layer; a divisor of heads, kv_heads and ffn */
@@ -38,6 +45,10 @@ typedef struct mt_parallel {
     /* ZeRO 3: embedding, last norm and head, the root of PyTorch's fully_shard, are gathered before
      * forward and stay so until backward has all their gradients. Of a whole model in one stage. */
     bool keep_root;
+    mt_gather_unit gather; /* ZeRO 3 */
+    /* With MT_GATHER_BLOCK or MT_GATHER_AHEAD: the last block stays gathered from forward to
+     * backward, which begins with it. Of one stage. */
+    bool keep_last;
     int64_t tensor_rank, context_rank, data_rank; /* this rank's, from 0 on */
     /* To the ranks of each group, borrowed; data_comm: to all with the same share, whose data or
      * positions are others; ends_comm: the first and the last stage, which share a tied embedding.

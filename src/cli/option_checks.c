@@ -320,11 +320,16 @@ static bool check_pieces(mti_options *o)
 static bool check_shards(mti_options *o)
 {
     const mt_parallel *h = &o->workload.parallel;
-    if ((h->f32_shards || h->keep_root) && h->zero != 3)
+    if ((h->f32_shards || h->keep_root || h->gather != MT_GATHER_MODULE) && h->zero != 3)
         return mti_options_refuse(o,
                                   "--%s needs --zero 3, which leaves a rank pieces of the "
                                   "parameters; --zero is %d",
-                                  h->f32_shards ? "f32-shards" : "keep-root", h->zero);
+                                  h->f32_shards  ? "f32-shards"
+                                  : h->keep_root ? "keep-root"
+                                                 : "gather",
+                                  h->zero);
+    if (h->keep_last && (h->gather == MT_GATHER_MODULE || h->pipeline > 1))
+        return mti_options_refuse(o, "--keep-last needs --gather block or ahead, and no --pp");
     return !h->keep_root || h->pipeline <= 1 ||
            mti_options_refuse(o, "--keep-root: stages of --pp have several forwards in flight");
 }

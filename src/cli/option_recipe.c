@@ -70,6 +70,7 @@ static const recipe_row rows[] = {
     {R(FSDP2), MTI_O_F32_SHARDS, NULL, is_narrow},
     {R(FSDP2), MTI_O_F32_REDUCE, NULL, is_narrow},
     {R(FSDP2), MTI_O_KEEP_ROOT, NULL, NULL},
+    {R(FSDP2), MTI_O_GATHER, "ahead", NULL},
 };
 
 /* Whether the row's option can be set: it was not given, and what was given does not exclude it. */
@@ -77,8 +78,9 @@ static bool applies(const recipe_row *row, const mti_options *o, const mt_model_
 {
     if (!(row->recipes >> o->recipe & 1) || o->given[row->option]) return false;
     if (row->option == MTI_O_MASTER && o->workload.optimizer == MTI_OPT_NONE) return false;
-    if ((row->option == MTI_O_F32_SHARDS || row->option == MTI_O_KEEP_ROOT) && o->zero != 3)
-        return false;
+    const bool of_pieces = row->option == MTI_O_F32_SHARDS || row->option == MTI_O_KEEP_ROOT ||
+                           row->option == MTI_O_GATHER;
+    if (of_pieces && o->zero != 3) return false;
     if (row->option == MTI_O_KEEP_ROOT &&
         (o->workload.parallel.pipeline > 1 || o->workload.memory.lora_rank))
         return false;

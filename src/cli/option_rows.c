@@ -2,6 +2,7 @@
 #include <string.h>
 #include "cli/option_rows.h"
 #include "nn/model.h"
+#include "parallel/parallel.h"
 
 /* ---- verbs ---- */
 
@@ -339,6 +340,15 @@ const mti_option_row mti_option_rows[] = {
      STEPS | V(FIT), WHOLE, 0, 0,
      "with --zero 3: embedding, last norm and head stay gathered from forward to backward (FSDP2)",
      W(PIECES) | W(KEEPS_ROOT)},
+    {MTI_O_GATHER, 0, "gather", "WHAT", MTI_CHOICE, AT(workload.parallel.gather),
+     STEPS | V(FIT) | V(TRAIN), RANKED, 0, 0,
+     "with --zero 3: parameters module by module, all of a block, or the next block's while one "
+     "computes (FSDP2)",
+     W(PIECES), .choice = &mti_gather_units},
+    {MTI_O_KEEP_LAST, 0, "keep-last", NULL, MTI_FLAG, AT(workload.parallel.keep_last),
+     STEPS | V(FIT) | V(TRAIN), RANKED, 0, 0,
+     "with --gather block or ahead: the last block stays gathered from forward to backward",
+     W(PIECES) | W(BLOCKS)},
 
     {MTI_O_DEVICE, 0, "device", "KIND", MTI_OTHER, 0, EVERY & ~META, ANY, 0, 0,
      "cpu, cuda, or meta: no data, but every byte is counted", .read = mti_read_device},

@@ -38,6 +38,12 @@ static bool keeps_root(const mti_options *o)
     const int64_t stages = o->workload.parallel.pipeline; /* 0: a fit tries several */
     return (stages == 1 || (!stages && o->verb != MTI_FIT)) && !o->workload.memory.lora_rank;
 }
+static bool blocks(const mti_options *o)
+{
+    const mt_parallel *h = &o->workload.parallel;
+    const bool one_stage = h->pipeline == 1 || (!h->pipeline && o->verb != MTI_FIT);
+    return h->gather != MT_GATHER_MODULE && one_stage;
+}
 static bool no_budget(const mti_options *o) { return !o->workload.budget; }
 static bool budget(const mti_options *o) { return o->verb != MTI_PLAN || o->workload.budget; }
 static bool adapters(const mti_options *o) { return o->workload.memory.lora_rank; }
@@ -122,6 +128,8 @@ static const struct condition {
     [MTI_IF_KEEPS_ROOT] = {keeps_root, ": stages of --pp have several forwards in flight (a fit "
                                        "needs --pp 1), and what --lora-rank freezes "
                                        "gets no gradient to be let go after"},
+    [MTI_IF_BLOCKS] = {blocks, " needs --gather block or ahead, and no stages: those of --pp have "
+                               "several forwards in flight (a fit needs --pp 1)"},
     [MTI_IF_NO_BUDGET] = {no_budget, ": --budget chooses what to recompute; it excludes "
                                      "--checkpoint, --offload and --compress"},
     [MTI_IF_BUDGETED] = {budget, " needs --budget: it draws what budgets cost"},
@@ -170,7 +178,8 @@ static const struct condition {
     (UINT64_C(1) << MTI_IF_DRAWS | UINT64_C(1) << MTI_IF_COMPARED | UINT64_C(1) << MTI_IF_SCALED | \
      UINT64_C(1) << MTI_IF_THREADS | UINT64_C(1) << MTI_IF_SHARED_LAYERS |                         \
      UINT64_C(1) << MTI_IF_OTHER_DATA | UINT64_C(1) << MTI_IF_PIECES |                             \
-     UINT64_C(1) << MTI_IF_SHARDS | UINT64_C(1) << MTI_IF_KEEPS_ROOT)
+     UINT64_C(1) << MTI_IF_SHARDS | UINT64_C(1) << MTI_IF_KEEPS_ROOT |                             \
+     UINT64_C(1) << MTI_IF_BLOCKS)
 
 /* The first of `those` that the row names and that does not hold; NULL: none. */
 static const char *refusal_of(const mti_options *o, const mti_option_row *r, uint64_t mask)

@@ -152,6 +152,8 @@ typedef enum mti_option {
     MTI_O_F32_SHARDS,
     MTI_O_F32_REDUCE,
     MTI_O_KEEP_ROOT,
+    MTI_O_GATHER,
+    MTI_O_KEEP_LAST,
     MTI_O_DEVICE,
     MTI_O_CAPACITY,
     MTI_O_GEMM_WORKSPACE,

@@ -79,6 +79,7 @@ bool mti_comm_is(const mt_group *group)
 
 uint64_t mt_comm_sent(const mt_comm *comm) { return comm ? comm->sent : 0; }
 double mt_comm_seconds(const mt_comm *comm) { return comm ? comm->seconds : 0; }
+double mt_comm_hidden(const mt_comm *comm) { return comm ? comm->hidden : 0; }
 
 static bool fail_comm(const mt_comm *comm, const char *error)
 {
@@ -148,6 +149,8 @@ static void close_end(mt_comm *comm, bool failed)
     if (!comm) return;
     for (int way = 0; way < MTI_WAYS; way++)
         if (!failed && comm->posted[way].moves) comm->kind->settle(&comm->end, (mti_way)way, error);
+    /* A failed rank of a kind that cannot interrupt may wait there for ever. */
+    if (!failed || comm->kind->interrupt) mti_behind_close(comm->behind);
     comm->kind->close(&comm->end, failed);
     for (int way = 0; way < MTI_WAYS; way++)
         if (comm->posted[way].owner) comm->posted[way].let_go(comm->posted[way].owner);

@@ -48,6 +48,11 @@ typedef struct mti_comm_kind {
     bool (*settle)(const mti_comm_end *end, mti_way way, char *error);
     /* See mti_comm_reports; NULL: yes. */
     bool (*reports)(const mti_comm_end *end);
+    /* Another end to the same ranks, for another thread of each; NULL: there is none. */
+    bool (*aside)(const mti_comm_end *end, mti_comm_end *part, char *error);
+    /* Makes an exchange fail that waits for others, in this rank or in another one; NULL: others
+     * are not waited for without end. */
+    void (*interrupt)(const mti_comm_end *end);
 } mti_comm_kind;
 
 /* Who has the memory of something posted; let_go is called once it has arrived, or cannot any more.
@@ -58,11 +63,16 @@ typedef struct mti_posted {
     bool moves; /* false on a device without data: held as long, but not sent */
 } mti_posted;
 
+/* Exchanges while the rank computes (behind.c). */
+typedef struct mti_behind mti_behind;
+typedef struct mti_job mti_job;
+
 struct mt_comm {
     const mti_comm_kind *kind;
     mti_comm_end end;
     uint64_t sent;
-    double seconds;
+    double seconds, hidden;
+    mti_behind *behind; /* NULL: none */
     mti_span *out, *in; /* [ranks] each, for the call that runs */
     mti_posted posted[MTI_WAYS];
 };
@@ -79,6 +89,15 @@ mt_comm *mti_comm_unconnected(int64_t ranks, int64_t rank);
 
 /* Every rank sends comm->out[r] to each rank r and receives comm->in[r] from it, its own too. */
 bool mti_comm_exchange(mt_comm *comm);
+
+/* From now on comm can begin exchanges. Every rank calls it. */
+bool mti_comm_go_behind(mt_comm *comm);
+/* Begins to send comm->out[r] to each other rank r and to receive comm->in[r] from it. What they
+ * point to stays until mti_comm_finish, which every begun exchange needs; they are made in the
+ * order in which they begin, the same on all ranks. NULL on failure. */
+mti_job *mti_comm_begin(mt_comm *comm);
+bool mti_comm_finish(mt_comm *comm, mti_job *job);
+void mti_behind_close(mti_behind *behind);
 
 /* Sends what.at[n_bytes] to the neighbour without waiting for it, but for what was posted the same
  * way before. posted is taken over, not on failure. */

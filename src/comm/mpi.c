@@ -84,7 +84,7 @@ static bool open_world(mti_comm_end *end, char *error)
     }
     /* MPICH's own line about MPI_Abort would follow the one that says why. */
     setenv("MPIR_CVAR_SUPPRESS_ABORT_MESSAGE", "1", 0);
-    return !failed("MPI_Init_thread", MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level),
+    return !failed("MPI_Init_thread", MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level),
                    error) &&
            find_tests(&tests, error) && end_of(MPI_COMM_WORLD, tests, end, error);
 }
@@ -243,6 +243,22 @@ static bool split(const mti_comm_end *end, int64_t color, int64_t key, mti_comm_
            end_of(comm, m->tests, part, error);
 }
 
+static bool aside(const mti_comm_end *end, mti_comm_end *part, char *error)
+{
+    const mpi_end *m = end->state;
+    int level;
+    MPI_Comm comm;
+    if (failed("MPI_Query_thread", MPI_Query_thread(&level), error)) return false;
+    if (level < MPI_THREAD_MULTIPLE) {
+        snprintf(error, MTI_COMM_ERROR,
+                 "this MPI library lets one thread at a time call it: a rank cannot exchange while "
+                 "it computes");
+        return false;
+    }
+    return !failed("MPI_Comm_dup", MPI_Comm_dup(m->comm, &comm), error) &&
+           end_of(comm, m->tests, part, error);
+}
+
 #define FAILED_TAG    (1 + MTI_WAYS)
 #define SECONDS_APART 0.25
 
@@ -283,7 +299,7 @@ static void close_end(const mti_comm_end *end, bool after_failure)
 MT_API const mti_comm_kind *mti_comm_entry(size_t n_kind);
 const mti_comm_kind *mti_comm_entry(size_t n_kind)
 {
-    static const mti_comm_kind kind = {sizeof kind, "mpi", open_world, exchange, split,
-                                       close_end,   post,  fetch,      settle,   reports};
+    static const mti_comm_kind kind = {sizeof kind, "mpi", open_world, exchange, split, close_end,
+                                       post,        fetch, settle,     reports,  aside, NULL};
     return n_kind == sizeof kind ? &kind : NULL;
 }

@@ -204,7 +204,21 @@ static bool split(const mti_comm_end *end, int64_t color, int64_t key, mti_comm_
     return meet(m, error) && part->state;
 }
 
+static bool aside(const mti_comm_end *end, mti_comm_end *part, char *error)
+{
+    return split(end, 0, end->rank, part, error);
+}
+
 /* ---- ends ---- */
+
+static void interrupt(const mti_comm_end *end)
+{
+    meeting *m = end->state;
+    pthread_mutex_lock(&m->lock);
+    if (m->gone < 0) m->gone = end->rank;
+    pthread_cond_broadcast(&m->changed);
+    pthread_mutex_unlock(&m->lock);
+}
 
 static void leave(const mti_comm_end *end, bool failed)
 {
@@ -224,8 +238,18 @@ static void leave(const mti_comm_end *end, bool failed)
     if (last) meeting_free(m);
 }
 
-const mti_comm_kind mti_comm_threads = {
-    sizeof(mti_comm_kind), "threads", NULL, exchange, split, leave, post, fetch, settle};
+const mti_comm_kind mti_comm_threads = {sizeof(mti_comm_kind),
+                                        "threads",
+                                        NULL,
+                                        exchange,
+                                        split,
+                                        leave,
+                                        post,
+                                        fetch,
+                                        settle,
+                                        NULL,
+                                        aside,
+                                        interrupt};
 
 mt_status mt_comm_of_threads(int64_t ranks, mt_comm **ends)
 {

@@ -128,6 +128,23 @@ bool mti_replicas_meet(mt_tensor *t, mti_replicas how, const mt_group *group);
 /* *value: its sum over the group; as it is on a device without data. */
 bool mti_replicas_sum(mt_device *device, const mt_group *group, double *value);
 
+/* ---- the pieces of several parameters, gathered as one (pieces.c) ---- */
+
+typedef struct mti_piece {
+    mt_tensor *piece; /* contiguous */
+    mt_dtype dtype;   /* to which it is cast before */
+} mti_piece;
+typedef struct mti_gathering mti_gathering;
+/* Begins to gather n pieces of each rank, which stay until the end. behind: while this rank
+ * computes, for which the comm, if data moves, is one after mti_comm_go_behind. NULL on failure. */
+mti_gathering *mti_pieces_begin(mt_device *device, int n, const mti_piece *pieces,
+                                const mt_group *group, bool behind);
+/* Frees g. flats[n]: all ranks' pieces, one after the other, of category MT_PARAMETER; the
+ * caller's. On failure all are NULL. */
+bool mti_pieces_end(mti_gathering *g, mt_tensor **flats);
+/* Waits, and frees g; NULL is allowed. */
+void mti_pieces_drop(mti_gathering *g);
+
 /* Makes a negative dim count from the end; fails if there is no such dimension. */
 bool mti_dim(const char *caller, int rank, int *dim);
 

@@ -47,6 +47,9 @@ typedef struct mti_share {
     bool first, last;      /* with the embedding; with the head */
 } mti_share;
 
+/* Names of mt_gather_unit. */
+extern const mti_choice mti_gather_units;
+
 /* parallel with every "0: ..." filled in. */
 mt_parallel mti_filled_in(const mt_parallel *parallel);
 /* The same ranks, among which nothing is cut. */
@@ -102,12 +105,16 @@ int64_t mti_piece_count(const mt_tensor *whole, int64_t n);
  * made on `device`, with zeros; the module gathers the whole while it runs (ZeRO 3). A matrix's
  * piece is a matrix of one row. */
 typedef struct mti_kept mti_kept;
+typedef struct mti_units mti_units;
+typedef struct mti_unit mti_unit;
 typedef struct mti_cutter {
     mt_device *device;
     mt_group group;
     bool f32, f32_reduce;          /* as in mt_parallel */
     MTI_VEC(mti_cut_shape) shapes; /* of all pieces; mti_free its `at` */
     mti_kept *kept;                /* of parameters outside of blocks; NULL: they are not kept */
+    mti_units *blocks;             /* NULL: each module gathers its own */
+    mti_unit *block;               /* that is being cut; NULL at first */
     mt_tensor *shared;             /* a parameter of two modules (may be NULL), borrowed ... */
     mt_tensor *piece;              /* ... and its piece; NULL at first */
 } mti_cutter;
@@ -123,6 +130,31 @@ mti_kept *mti_kept_new(mt_module *root);
 bool mti_kept_add(mti_kept *kept, mt_module *m, const char *name, mti_gather_fn *gather, void *cut);
 /* The whole of this piece; NULL: it is not gathered now. */
 mt_tensor *mti_kept_whole(const mti_kept *kept, const mt_tensor *piece);
+
+/* ---- parameters that are gathered by block (blocks.c) ---- */
+
+/* The blocks of one part, in the model's order; parallel says how. Counted references. */
+mti_units *mti_units_new(mt_device *device, const mt_group *group, const mt_parallel *parallel);
+void mti_units_release(mti_units *blocks);
+/* Adds block m, which from now on gathers what mti_unit_add adds around its forward. It lives as
+ * long as m and every pass. NULL on failure. */
+mti_unit *mti_units_add(mti_units *blocks, mt_module *m);
+/* dtype: of the whole; is_product: autocast multiplies by it. -> its number; -1 on failure. */
+int mti_unit_add(mti_unit *block, mt_tensor *piece, mt_dtype dtype, bool is_product);
+
+/* One forward of a block. */
+typedef struct mti_pass mti_pass;
+mti_pass *mti_unit_running(const mti_unit *block); /* borrowed */
+mti_pass *mti_pass_retain(mti_pass *pass);
+void mti_pass_release(mti_pass *pass);
+/* Parameter i's gathered pieces, one after the other: in the block's forward; in backward, for
+ * which they are gathered if need be, until as many were dropped as the tape keeps. Borrowed; NULL
+ * on failure. */
+mt_tensor *mti_pass_flat(mti_pass *pass, int i);
+mt_tensor *mti_pass_gather(mti_pass *pass, int i);
+/* The tape keeps a parameter; it drops one. */
+void mti_pass_keeps(mti_pass *pass);
+void mti_pass_drops(mti_pass *pass);
 
 /* ---- a tensor that the tape keeps as this rank's piece ---- */
 

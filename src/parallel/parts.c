@@ -13,6 +13,8 @@ struct mti_regather {
     uint64_t whole;   /* serial of the storage */
     mt_tensor *piece; /* NULL once it has ended */
     mt_tensor *kept;  /* the whole; NULL: it is gathered again */
+    mti_pass *pass;   /* of the block that gathers it; NULL: by itself */
+    int nth;          /* in that block */
     int dim;
     mt_group group;
     mt_dtype dtype; /* of whole */
@@ -33,7 +35,26 @@ static mt_status keep_piece(void *user, const mt_save_info *info, mt_tensor *ten
     if (!is_whole(r, tensor)) return MT_OK;
     *kept = mt_retain(r->piece);
     *state = r;
+    if (r->pass) mti_pass_keeps(r->pass);
     return MT_OK;
+}
+
+static void drop_piece(void *user, const mt_save_info *info, void *state)
+{
+    const mti_regather *r = user;
+    (void)info;
+    if (state && r->pass) mti_pass_drops(r->pass);
+}
+
+/* The parameter of this shape that lies in y, flat, perhaps with padding after it. y is taken over.
+ */
+static mt_tensor *shaped(mt_tensor *y, int rank, const int64_t *shape)
+{
+    int64_t n = 1;
+    for (int d = 0; d < rank; d++) n *= shape[d];
+    if (y && mt_numel(y) > n) mt_set(&y, mt_slice(y, 0, 0, n));
+    mt_set(&y, mt_reshape(y, rank, shape));
+    return y;
 }
 
 /* Gathers a parameter's pieces, flat, in this type; the last may be padded. */
@@ -42,11 +63,7 @@ static mt_tensor *gather_flat(mt_tensor *piece, mt_dtype dtype, bool f32_sum, co
 {
     mt_tensor *y = mt_reshape(piece, MT_SHAPE(-1));
     mt_set(&y, y ? mti_gather_shard(y, dtype, f32_sum, group) : NULL);
-    int64_t n = 1;
-    for (int d = 0; d < rank; d++) n *= shape[d];
-    if (y && mt_numel(y) > n) mt_set(&y, mt_slice(y, 0, 0, n));
-    mt_set(&y, mt_reshape(y, rank, shape));
-    return y;
+    return shaped(y, rank, shape);
 }
 
 /* Gathers pieces along `dim`; 0: a parameter's. */
@@ -66,6 +83,12 @@ static mt_status gather_again(void *user, const mt_save_info *info, mt_tensor **
         *tensor = mt_retain(r->kept);
         return MT_OK;
     }
+    if (r->pass) {
+        mt_tensor *flat = mti_pass_gather(r->pass, r->nth);
+        mt_tensor *of_block = shaped(mt_retain(flat), r->layout.rank, r->layout.shape);
+        if (of_block) *tensor = of_block;
+        return of_block ? MT_OK : mt_last_status();
+    }
     MT_AUTO mt_tensor *piece = mt_cast(*tensor, r->dtype);
     mt_tensor *whole =
         piece ? gather(piece, r->dim, &r->group, r->layout.rank, r->layout.shape) : NULL;
@@ -78,12 +101,13 @@ static void regather_free(void *user)
     mti_regather *r = user;
     mt_release(r->piece);
     mt_release(r->kept);
+    mti_pass_release(r->pass);
     mti_free(r);
 }
 
 mti_regather *mti_regather_begin(mt_tensor *whole, mt_tensor *piece, int dim, const mt_group *group)
 {
-    static const mt_saved_hooks hooks = {keep_piece, gather_again, NULL, regather_free};
+    static const mt_saved_hooks hooks = {keep_piece, gather_again, drop_piece, regather_free};
     mti_regather *r = mti_malloc(sizeof *r);
     if (!r) return NULL;
     *r = (mti_regather){.whole = mt_storage_of(whole).serial,
@@ -101,6 +125,13 @@ bool mti_regather_keeps(mti_regather *r, mt_tensor *whole)
 {
     r->kept = mt_detach(whole);
     return r->kept != NULL;
+}
+
+/* From now on backward takes parameter `nth` of the block of this pass. */
+static void take_from_block(mti_regather *r, mti_pass *pass, int nth)
+{
+    r->pass = mti_pass_retain(pass);
+    r->nth = nth;
 }
 
 bool mti_regather_end(mti_regather *r)
@@ -289,27 +320,33 @@ typedef struct cut_param {
     mt_dtype dtype; /* of the whole */
     int rank;
     int64_t shape[MT_MAX_RANK];
+    int nth; /* in the block */
 } cut_param;
 
 typedef struct cut {
     mt_group group;
     bool f32_reduce;
-    mti_kept *kept; /* NULL: gathered while the module runs */
+    mti_kept *kept;  /* NULL: gathered while the module runs ... */
+    mti_unit *block; /* ... or, not NULL, while the block does */
     int n;
     cut_param params[MOST_PARAMS];
 } cut;
+
+static bool is_product(const mt_module *m)
+{
+    const char *kind = mt_module_kind(m);
+    return !strcmp(kind, "linear") || !strcmp(kind, MTI_TIED);
+}
 
 /* Where autocast runs m's product in 16 bits, the piece is cast before it is gathered, as FSDP
  * does: so neither the whole in f32 is ever there, nor a copy of it in 16 bits kept. */
 static mt_tensor *gather_param(const mt_module *m, mt_tensor *piece, const cut *c,
                                const cut_param *p)
 {
-    const char *kind = mt_module_kind(m);
     mt_dtype dtype = p->dtype;
     if (dtype != mt_dtype_of(piece))
         return gather_flat(piece, dtype, c->f32_reduce, &c->group, p->rank, p->shape);
-    if (dtype == MT_F32 && (!strcmp(kind, "linear") || !strcmp(kind, MTI_TIED)))
-        mt_autocast_active(&dtype);
+    if (dtype == MT_F32 && is_product(m)) mt_autocast_active(&dtype);
     MT_AUTO mt_tensor *cast = mt_cast(piece, dtype);
     return cast ? gather(cast, 0, &c->group, p->rank, p->shape) : NULL;
 }
@@ -322,10 +359,39 @@ static mt_tensor *gather_kept(const mt_module *m, const char *name, void *cut_of
     return gather_param(m, mt_module_param(m, name), c, &c->params[i]);
 }
 
+static mt_status supply(void *user, const mt_op_call *call, mt_op_result *result, bool *supplied)
+{
+    *supplied = !strcmp(call->op, "all_gather");
+    if (*supplied) result->outputs[0] = mt_retain(user);
+    return MT_OK;
+}
+
+/* The same as gather_param of what the block has gathered: recorded as if it were done here. */
+static mt_tensor *take_gathered(mt_tensor *piece, mt_tensor *flat, const cut *c, const cut_param *p)
+{
+    static const mt_op_hooks hooks = {.before = supply};
+    if (mt_push_op_hooks(&hooks, flat) != MT_OK) return NULL;
+    mt_tensor *y =
+        gather_flat(piece, mt_dtype_of(flat), c->f32_reduce, &c->group, p->rank, p->shape);
+    if (mt_pop_op_hooks() != MT_OK) mt_set(&y, NULL);
+    return y;
+}
+
+static mti_regather *make_whole_of_block(mt_tensor *piece, const cut *c, const cut_param *p,
+                                         mt_tensor **whole)
+{
+    mti_pass *pass = mti_unit_running(c->block);
+    *whole = take_gathered(piece, mti_pass_flat(pass, p->nth), c, p);
+    mti_regather *r = *whole ? mti_regather_begin(*whole, piece, 0, &c->group) : NULL;
+    if (r) take_from_block(r, pass, p->nth);
+    return r;
+}
+
 /* The whole of m's parameter, and the hook that lets the tape keep its piece. */
 static mti_regather *make_whole(const mt_module *m, mt_tensor *piece, const cut *c,
                                 const cut_param *p, mt_tensor **whole)
 {
+    if (c->block) return make_whole_of_block(piece, c, p, whole);
     mt_tensor *kept = c->kept ? mti_kept_whole(c->kept, piece) : NULL;
     *whole = kept ? mt_retain(kept) : gather_param(m, piece, c, p);
     mti_regather *r = *whole ? mti_regather_begin(*whole, piece, 0, &c->group) : NULL;
@@ -390,6 +456,7 @@ static bool cut_param_of(mt_module *m, mti_cutter *cutter, cut *c, const char *n
     mt_tensor *piece = piece_of(cutter, whole);
     if (!piece) return false;
     mt_release(mti_module_swap_param(m, name, piece));
+    if (c->block) return (p->nth = mti_unit_add(c->block, piece, p->dtype, is_product(m))) >= 0;
     return !c->kept || mti_kept_add(c->kept, m, name, gather_kept, c);
 }
 
@@ -398,17 +465,22 @@ bool mti_cut_params(mt_module *m, mti_cutter *cutter)
     if (mt_module_param(m, "weight")) {
         cut *c = mti_malloc(sizeof *c);
         if (!c) return false;
-        *c = (cut){.group = cutter->group, .f32_reduce = cutter->f32_reduce, .kept = cutter->kept};
+        *c = (cut){.group = cutter->group,
+                   .f32_reduce = cutter->f32_reduce,
+                   .kept = cutter->kept,
+                   .block = cutter->block};
         mti_module_set_around(m, (mti_around){run_gathered, c, mti_free});
         if (!cut_param_of(m, cutter, c, "weight") || !cut_param_of(m, cutter, c, "bias"))
             return false;
     }
     mt_module *child;
     mti_kept *kept = cutter->kept;
-    if (!strcmp(mt_module_kind(m), "block")) cutter->kept = NULL;
+    const bool is_block = !strcmp(mt_module_kind(m), "block");
     bool ok = true;
+    if (is_block) cutter->kept = NULL;
+    if (is_block && cutter->blocks) ok = (cutter->block = mti_units_add(cutter->blocks, m)) != NULL;
     for (size_t i = 0; ok && (child = mt_module_child_at(m, i)); i++)
         ok = mti_cut_params(child, cutter);
-    cutter->kept = kept;
+    if (is_block) cutter->kept = kept, cutter->block = NULL;
     return ok;
 }

@@ -2,6 +2,8 @@
 #include <inttypes.h>
 #include "parallel/parallel.h"
 
+const mti_choice mti_gather_units = {"gather", MTI_NAMES("module", "block", "ahead")};
+
 #define MOST_RANKS ((int64_t)1 << 20)
 
 static bool in_range(const char *field, int64_t value, int64_t least, int64_t most)
@@ -34,7 +36,8 @@ mt_parallel mti_without_zero(const mt_parallel *parallel)
 {
     mt_parallel h = *parallel;
     h.zero = 0;
-    h.f32_shards = h.f32_reduce = h.keep_root = false;
+    h.f32_shards = h.f32_reduce = h.keep_root = h.keep_last = false;
+    h.gather = MT_GATHER_MODULE;
     return h;
 }
 
@@ -110,6 +113,21 @@ static bool check_model(const mt_parallel *h, const mt_model_config *c)
                    layers_of(c));
 }
 
+static bool check_gathered(const mt_parallel *h)
+{
+    if (!in_range("gather", h->gather, MT_GATHER_MODULE, MT_GATHER_AHEAD)) return false;
+    if (h->gather != MT_GATHER_MODULE && h->zero != 3)
+        return mti_fail_bool(MT_ERR_ARGUMENT,
+                             "parallel: gather is %d with ZeRO stage %d, which keeps whole "
+                             "parameters; need stage 3",
+                             (int)h->gather, h->zero);
+    return !h->keep_last || (h->gather != MT_GATHER_MODULE && h->pipeline == 1) ||
+           mti_fail_bool(MT_ERR_ARGUMENT,
+                         "parallel: keep_last with gather %d and pipeline %" PRId64
+                         "; need blocks that are gathered whole, and pipeline 1",
+                         (int)h->gather, h->pipeline);
+}
+
 static bool check_shards(const mt_parallel *h, const mt_model_config *c)
 {
     if (h->f32_reduce && !h->f32_shards)
@@ -139,7 +157,7 @@ bool mti_share_make(mti_share *s, const mt_model_config *config, const mt_parall
     mt_parallel *h = &s->parallel;
     if (mt_model_config_resolve(config, &s->whole) != MT_OK || !check_ranges(h) ||
         !check_comms(h) || !check_model(h, &s->whole) || !check_shards(h, &s->whole) ||
-        !in_range("part", part, 0, h->interleave - 1))
+        !check_gathered(h) || !in_range("part", part, 0, h->interleave - 1))
         return false;
     int64_t t = h->tensor, parts = h->pipeline * h->interleave;
     int64_t nth = part * h->pipeline + h->stage, n = layers_of(&s->whole) / parts;

@@ -1,5 +1,6 @@
 /* rank.c: one rank of several, and the ranks of several models side by side. */
 #include <string.h>
+#include "parallel/parallel.h"
 #include "report/figures.h"
 #include "report/rank.h"
 
@@ -18,8 +19,10 @@ void mti_print_place(const mti_workload *w, FILE *out, const mti_style *style)
     if (h->context > 1)
         fprintf(out, "piece %lld of %lld of each sequence, ", (long long)h->context_rank,
                 (long long)h->context);
-    fprintf(out, "%lld with other data%s%s\n", (long long)at_least_1(h->data),
-            h->f32_shards ? ", f32 shards" : "", h->f32_reduce ? " and sums" : "");
+    static const char *const gathered[] = {"", ", gathered by block", ", gathered ahead"};
+    fprintf(out, "%lld with other data%s%s%s\n", (long long)at_least_1(h->data),
+            h->f32_shards ? ", f32 shards" : "", h->f32_reduce ? " and sums" : "",
+            gathered[h->gather]);
 }
 
 void mti_print_rank(const mti_workload *w, const mti_measurement *m, FILE *out,
@@ -77,6 +80,8 @@ json_t *mti_parallel_json(const mti_workload *w, const mti_measurement *m)
     mti_json_put(j, "f32_shards", json_boolean(w->parallel.f32_shards));
     mti_json_put(j, "f32_reduce", json_boolean(w->parallel.f32_reduce));
     mti_json_put(j, "keep_root", json_boolean(w->parallel.keep_root));
+    mti_json_put_text(j, "gather", mti_gather_units.names[w->parallel.gather]);
+    mti_json_put(j, "keep_last", json_boolean(w->parallel.keep_last));
     mti_json_put_int(j, "layers", (uint64_t)m->layers);
     mti_json_put_int(j, "in_flight", (uint64_t)m->in_flight);
     mti_json_put_int(j, "gradients", m->grad_bytes);

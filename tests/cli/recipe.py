@@ -145,6 +145,44 @@ def the_root_stays_gathered():
     refused(["--keep-root", "--pp 1"], "fit", "gpt", "--gpus", 2, "--gpu", "h100", "--zero", 3, "--keep-root")
 
 
+def blocks_are_gathered_ahead():
+    """What is gathered, by formula: at the peak of a block's backward its parameters and the buffer of the one before."""
+    for args, bias in ((["llama", "--kv-heads", 2], 0), (["gpt"], 1), (["llama", "--kv-heads", 2, "--tp", 2, "--sp"], 0)):
+        for more in ([], ["--checkpoint", "full"], ["--microbatches", 2]):
+            args_of = [*args, *META, "-l", 4, "-b", 1, "-s", 8, "--dp", 2, "--zero", 3, "--dtype", "bf16", "--optimizer", "adamw", *more]
+            module, block, ahead, last = (profile(*args_of, *how) for how in
+                (["--gather", "module"], ["--gather", "block"], ["--gather", "ahead"], ["--gather", "ahead", "--keep-last"]))
+            equal(module, profile(*args_of), "the default")
+            m, t = ahead["model"], args.count("--tp") + 1
+            d, f, kv = m["hidden"], m["ffn"], m["hidden"] * m["kv_heads"] // m["heads"]
+            of_block = 2 * (2 * d * d + 2 * d * kv + 3 * d * f) // t + 2 * 2 * d
+            if bias:
+                of_block = 2 * (12 * d * d + 13 * d)
+            for p, name in ((block, "block"), (ahead, "ahead"), (last, "last")):
+                equal((p["growth"]["residual"], p["formula"]["unexplained"]), (0, 0), f"{name}: books of {args_of}")
+                equal(p["saved"]["bytes"], module["saved"]["bytes"], f"{name}: what the tape keeps of {args_of}")
+                phases = phases_of(p)
+                equal(phases["backward"]["by_category"], phases_of(module)["backward"]["by_category"], f"{name}: all is let go")
+                gathered = phases["backward"]["at_peak"]["parameter"] - module["steady"]["phases"][0]["by_category"]["parameter"]
+                check(0 <= gathered <= 2 * (of_block + 16 * 512), f"{name}: two blocks, {of_block} each, are the most: {gathered}")
+            check(0 <= last["growth"]["gathered"] - of_block < 16 * 512, f"the last block, {of_block}: {last['growth']['gathered']}")
+            equal((block["growth"]["gathered"], ahead["growth"]["gathered"]), (0, 0), "no other stays")
+            equal([p["parallel"]["gather"] for p in (module, block, ahead, last)], ["module", "block", "ahead", "ahead"], "gather")
+    few = profile(*args_of, "-l", 2, "--gather", "ahead")["steady"]["phases"]
+    more = profile(*args_of, "-l", 8, "--gather", "ahead")["steady"]["phases"]
+    pieces = [ph["by_category"]["parameter"] for ph in (few[0], more[0])]
+    equal(*(x[1]["at_peak"]["parameter"] - own for x, own in zip((few, more), pieces)), "as many blocks in a deeper model")
+    refused(["--gather", "--zero 3"], "profile", *GPT, "--dp", 2, "--gather", "ahead")
+    refused(["--keep-last", "--gather block or ahead"], "profile", *GPT, "--dp", 2, "--zero", 3, "--keep-last")
+    refused(["--keep-last", "--pp"], "profile", *GPT, "--dp", 2, "--zero", 3, "--pp", 2, "--gather", "ahead", "--keep-last")
+    refused(["--keep-last", "--pp 1"], "fit", "gpt", "--gpus", 2, "--gpu", "h100", "--zero", 3, "--gather", "ahead", "--keep-last")
+    refused(["--gather", "tensor", "module, block, ahead"], "profile", *GPT, "--dp", 2, "--zero", 3, "--gather", "tensor")
+
+
+def phases_of(p):
+    return {ph["name"]: ph for ph in p["steady"]["phases"]}
+
+
 def f32_shards_are_the_only_ones():
     for data, reduce in ((2, []), (4, ["--f32-reduce"])):
         args = ["llama", "--kv-heads", 2, *META, "--dp", data, "--zero", 3, "--dtype", "bf16", "--optimizer", "adamw"]
@@ -193,9 +231,9 @@ def an_option_given_wins_over_a_rank():
             ("zero3", "--dtype f32", "--optimizer adamw --zero 3"),
             ("zero2", "--dtype f16 --optimizer adamw-8bit", "--master-weights --zero 2"),
             ("zero2", "--optimizer none", "--dtype bf16 --zero 2"),
-            ("fsdp2", "--dtype f16", "--optimizer adamw --zero 3 --f32-shards --f32-reduce --keep-root"),
-            ("fsdp2", "--dtype f32", "--optimizer adamw --zero 3 --keep-root"),
-            ("fsdp2", "--lora-rank 2", "--dtype bf16 --optimizer adamw --zero 3 --f32-shards --f32-reduce"),
+            ("fsdp2", "--dtype f16", "--optimizer adamw --zero 3 --f32-shards --f32-reduce --keep-root --gather ahead"),
+            ("fsdp2", "--dtype f32", "--optimizer adamw --zero 3 --keep-root --gather ahead"),
+            ("fsdp2", "--lora-rank 2", "--dtype bf16 --optimizer adamw --zero 3 --f32-shards --f32-reduce --gather ahead"),
             ("fsdp2", "--zero 2", "--dtype bf16 --optimizer adamw"),
             ("ddp", "--dtype bf16", "--optimizer adamw"),
             ("megatron", "--dtype f32 --zero 0", "--optimizer adamw")]:
@@ -242,6 +280,7 @@ every_verb_takes_it()
 a_rank_is_its_options()
 f32_shards_are_the_only_ones()
 the_root_stays_gathered()
+blocks_are_gathered_ahead()
 other_verbs_take_ranks()
 an_option_given_wins_over_a_rank()
 a_rank_needs_others()

@@ -223,7 +223,7 @@ static void rank_reports_every_refusal(void **state)
                       "--dp", "2", "--zero", "3", "--device", "meta", "--json", json_file),
                 json_file);
     refuse_each(MTI_PROFILE, mti_profile,
-                WORDS("gpt", SMALL, "-l", "1", "--vocab", "9", "--dp", "2", "--recipe", "fsdp2",
+                WORDS("gpt", SMALL, "-l", "2", "--vocab", "9", "--dp", "2", "--recipe", "fsdp2",
                       "--device", "meta", "--json", json_file),
                 json_file);
 }

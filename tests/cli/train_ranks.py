@@ -77,6 +77,7 @@ def curves():
     few = alone(*short)
     for n, *division in ((2, "--dp", 2, "--zero", 3), (2, "--tp", 2, "--checkpoint", "full")):
         close(trained(n, *SMALL, *short, *division)[0], few, " ".join(map(str, division)))
+    ahead(short)
     staged(short)
     if not LONG:
         return
@@ -89,6 +90,22 @@ def curves():
         close(trained(n, *SMALL, *division)[0], other, " ".join(map(str, division)))
     llama = ["--preset", "llama-tiny", "-d", 32, "-a", 4, "-l", 2, "--ffn", 48, "--kv-heads", 2]
     close(trained(4, *SMALL, *llama, "--tp", 2, "--dp", 2, "--sp", "--zero", 3)[0], alone(*llama), "llama")
+
+
+def ahead(short):
+    """Blocks that are gathered as one, and while another computes: the same losses, the same file."""
+    for n, *division in [(2, "--dp", 2, "--zero", 3), (4, "--cp", 2, "--pp", 2, "--zero", 3, "--microbatches", 2, "--dropout", 0)][: 2 if LONG else 1]:
+        first = None
+        for how in ([], ["--gather", "block"], ["--gather", "ahead"], ["--gather", "ahead", "--keep-last"]):
+            if "--pp" in division and "--keep-last" in how:
+                continue
+            name, what = inside("gathered.safetensors"), f"{n} ranks: {division} {how}"
+            got, ranks = trained(n, *(SINGLE if "--pp" in division else SMALL), *short, *division, *how, "--save", name, what=what)
+            found = got, [r["loss"] for r in ranks], hashlib.sha256(content(name)).hexdigest()
+            first = first or found
+            equal(found, first, f"{what}: losses and weights")
+    refused(["--keep-last", "--gather"], together(2, *SMALL, "--dp", 2, "--zero", 3, "--keep-last"), 2, "--keep-last alone")
+    refused(["--gather", "--zero 3"], together(2, *SMALL, "--dp", 2, "--zero", 2, "--gather", "ahead"), 2, "--gather of what is whole")
 
 
 # Interleaved stages need as many layers as they have parts, and pieces of sequences draw no masks.

@@ -17,6 +17,9 @@ void mtt_need(bool ok, const char *what, const char *file, int line);
 /* The checks of collectives.c: values, gradients, layouts, dtypes, bytes sent. */
 mtt_rank_fn mtt_check_collectives, mtt_check_split;
 
+/* The checks of behind.c: exchanges that go on while the rank does something else. */
+mtt_rank_fn mtt_check_behind;
+
 /* The checks of stages.c: the messages of pipelines, by their schedules. */
 mtt_rank_fn mtt_check_stages;
 

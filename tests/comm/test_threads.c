@@ -2,6 +2,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include "comm/comm.h"
 #include "ranks.h"
 
 typedef struct one {
@@ -48,6 +49,35 @@ static void stages_of_pipelines_get_their_messages(void **state)
 {
     (void)state;
     for (int64_t ranks = 1; ranks <= 8; ranks++) mtt_as_threads(ranks, mtt_check_stages);
+}
+
+static void exchanges_go_on_behind_the_ranks_own(void **state)
+{
+    (void)state;
+    for (int64_t ranks = 1; ranks <= 8; ranks++) mtt_as_threads(ranks, mtt_check_behind);
+}
+
+/* One rank begins no exchange, and leaves. */
+static void leave_behind(mt_comm *comm)
+{
+    mt_group group = mt_comm_group(comm);
+    char out = 1, in[3];
+    MTT_NEED(mti_comm_go_behind(comm));
+    if (group.rank == 1) return;
+    for (int64_t r = 0; r < group.ranks; r++) {
+        comm->out[r] = (mti_span){&out, 1};
+        comm->in[r] = (mti_span){&in[r], 1};
+    }
+    mti_job *job = mti_comm_begin(comm);
+    MTT_NEED(job);
+    MTT_NEED(!mti_comm_finish(comm, job));
+    mtt_failed(MT_ERR_UNSUPPORTED, "of 3", "has left");
+}
+
+static void nobody_waits_behind_for_a_rank_that_has_left(void **state)
+{
+    (void)state;
+    mtt_as_threads(3, leave_behind);
 }
 
 /* A neighbour that leaves: neither what it would send nor what it would take is waited for. */
@@ -136,6 +166,8 @@ int main(void)
         cmocka_unit_test(collectives_move_and_add_in_every_dtype_and_layout),
         cmocka_unit_test(a_group_can_be_split),
         cmocka_unit_test(stages_of_pipelines_get_their_messages),
+        cmocka_unit_test(exchanges_go_on_behind_the_ranks_own),
+        cmocka_unit_test(nobody_waits_behind_for_a_rank_that_has_left),
         cmocka_unit_test(nobody_waits_for_a_neighbour_that_has_left),
         cmocka_unit_test(nobody_waits_for_a_rank_that_has_left),
         cmocka_unit_test(unequal_shapes_are_refused),

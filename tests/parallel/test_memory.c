@@ -156,6 +156,23 @@ static void every_piece_of_sequences_takes_what_was_predicted_for_it(void **stat
                   ranks, (long long)n_equal);
 }
 
+static void every_rank_that_gathers_blocks_takes_what_was_predicted_for_it(void **state)
+{
+    (void)state;
+    static const mt_parallel splits[] = {
+        {.data = 2, .zero = 3, .gather = MT_GATHER_BLOCK},
+        {.data = 3, .zero = 3, .gather = MT_GATHER_AHEAD, .microbatches = 2},
+        {.data = 2, .zero = 3, .gather = MT_GATHER_AHEAD, .keep_last = true, .keep_root = true},
+        {.tensor = 2, .sequence = true, .data = 2, .zero = 3, .gather = MT_GATHER_AHEAD},
+        {.context = 2, .zero = 3, .gather = MT_GATHER_AHEAD, .keep_last = true},
+        {.pipeline = 2, .data = 2, .zero = 3, .microbatches = 3, .gather = MT_GATHER_AHEAD},
+        {.pipeline = 2, .interleave = 2, .data = 2, .zero = 3, .gather = MT_GATHER_AHEAD}};
+    n_equal = 0;
+    long long ranks = (long long)measure_all(splits, sizeof splits / sizeof *splits, 4);
+    print_message("%lld gathering ranks took what was predicted for each: %lld figures are equal\n",
+                  ranks, (long long)n_equal);
+}
+
 static void every_stage_takes_what_was_predicted_for_it(void **state)
 {
     (void)state;
@@ -207,6 +224,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_rank_takes_what_was_predicted_for_it),
         cmocka_unit_test(every_piece_of_sequences_takes_what_was_predicted_for_it),
+        cmocka_unit_test(every_rank_that_gathers_blocks_takes_what_was_predicted_for_it),
         cmocka_unit_test(every_stage_takes_what_was_predicted_for_it),
         cmocka_unit_test(every_rank_with_adapters_takes_what_was_predicted_for_it),
     };

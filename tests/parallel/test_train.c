@@ -45,22 +45,65 @@ static void data_parallel_ranks_follow_one_process(void **state)
 static void zero_has_the_bits_of_plain_data_parallelism(void **state)
 {
     (void)state;
+    static const mt_parallel splits[] = {
+        {.zero = 0},
+        {.zero = 1},
+        {.zero = 2},
+        {.zero = 3},
+        {.zero = 3, .keep_root = true},
+        {.zero = 3, .gather = MT_GATHER_BLOCK},
+        {.zero = 3, .keep_root = true, .gather = MT_GATHER_AHEAD},
+        {.zero = 3, .keep_root = true, .gather = MT_GATHER_AHEAD, .keep_last = true}};
     for (int i = 0; i < MTT_MODELS; i++)
         for (int64_t data = 2; data <= 4; data += 2) {
             mtt_training plain = {
                 .config = &mtt_models[i], .parallel.data = data, .max_norm = MAX_NORM};
             mtt_train(&plain);
-            for (int zero = 0; zero <= 4; zero++) {
+            for (size_t k = 0; k < sizeof splits / sizeof *splits; k++) {
                 mtt_training t = plain;
-                t.parallel.zero = zero < 4 ? zero : 3;
-                t.parallel.keep_root = zero == 4;
+                t.parallel = splits[k];
+                t.parallel.data = data;
                 mtt_train(&t);
                 double difference = mtt_difference(&plain, &t);
                 mtt_show(mtt_model_names[i], &t.parallel, difference, "data parallelism");
-                if (mtt_is_tied(i) && zero == 3)
+                if (mtt_is_tied(i) && t.parallel.zero == 3 && !t.parallel.keep_root)
                     assert_true(difference < MTT_ROUNDING);
                 else
                     assert_memory_equal(plain.losses, t.losses, sizeof t.losses);
+            }
+        }
+}
+
+/* Whatever is kept, recomputed or in flight: when parameters are gathered changes no bit. */
+static void gathering_ahead_has_the_bits_of_gathering_by_module(void **state)
+{
+    (void)state;
+    static const struct {
+        mt_parallel split;
+        const char *checkpoint;
+    } cases[] = {
+        {{.data = 2, .zero = 3}, "full"},
+        {{.data = 2, .zero = 3, .microbatches = 2}, "every=2"},
+        {{.data = 3, .zero = 3}, "selective"},
+        {{.data = 2, .zero = 3, .pipeline = 2, .microbatches = 4}, NULL},
+        {{.data = 2, .zero = 3, .pipeline = 2, .interleave = 2, .microbatches = 4}, "full"},
+        {{.tensor = 2, .sequence = true, .data = 2, .zero = 3}, "ops"},
+        {{.context = 2, .data = 2, .zero = 3}, NULL}};
+    for (int i = 0; i < MTT_MODELS; i++)
+        for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+            mt_model_config c = mtt_models[i];
+            c.layers = 4;
+            mtt_training by_module = {.config = &c,
+                                      .parallel = cases[k].split,
+                                      .checkpoint = cases[k].checkpoint,
+                                      .max_norm = MAX_NORM};
+            mtt_train(&by_module);
+            for (int unit = MT_GATHER_BLOCK; unit <= MT_GATHER_AHEAD; unit++) {
+                mtt_training t = by_module;
+                t.parallel.gather = (mt_gather_unit)unit;
+                t.parallel.keep_last = unit == MT_GATHER_AHEAD && t.parallel.pipeline < 2;
+                mtt_train(&t);
+                assert_memory_equal(by_module.losses, t.losses, sizeof t.losses);
             }
         }
 }
@@ -259,6 +302,7 @@ int main(void)
         cmocka_unit_test(adafactor_refuses_pieces_of_matrices),
         cmocka_unit_test(bad_calls_are_refused),
         cmocka_unit_test(zero_has_the_bits_of_plain_data_parallelism),
+        cmocka_unit_test(gathering_ahead_has_the_bits_of_gathering_by_module),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

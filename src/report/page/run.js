@@ -154,7 +154,8 @@ function settingsOf(report) {
   add(s.lora_rank, (s.qlora ? "QLoRA" : "LoRA") + " rank " + s.lora_rank);
   add(s.step_in_backward, "step in backward"), add(s.master_weights, "f32 master weights");
   const p = report.parallel;
-  add(p, p && "rank " + p.rank + ": tp " + p.tp + ", pp " + p.pp + ", cp " + p.cp + ", dp " + p.dp + ", ZeRO " + p.zero + (p.f32_shards ? ", f32 shards" : ""));
+  add(p, p && "rank " + p.rank + ": tp " + p.tp + ", pp " + p.pp + ", cp " + p.cp + ", dp " + p.dp + ", ZeRO " + p.zero + (p.f32_shards ? ", f32 shards" : "") +
+    ({block: ", gathered by block", ahead: ", gathered ahead"}[p.gather] || ""));
   add(true, "on " + report.device);
   return words;
 }

@@ -1,0 +1,155 @@
+/* pieces.c: the pieces of several parameters, gathered as one, as PyTorch's fully_shard gathers
+ * those of a block (foreach_all_gather): this rank's are cast and laid side by side in its row of a
+ * buffer [ranks, bytes], the rows are exchanged, and the parameters copied out. Not recorded. */
+#include "comm/comm.h"
+#include "ops/ops.h"
+
+struct mti_gathering {
+    mt_group group;
+    mt_device *device;
+    mt_tensor *buffer; /* u8 [ranks, row]; NULL for one rank */
+    mti_job *job;      /* NULL: it moves nothing, or has moved */
+    size_t row;
+    int n;
+    mti_piece pieces[]; /* the tensors borrowed */
+};
+
+/* Wide enough for an element of any dtype to begin at. */
+static size_t aligned(size_t n_bytes) { return (n_bytes + 7) / 8 * 8; }
+
+static size_t bytes_of(const mti_piece *p)
+{
+    return (size_t)mt_numel(p->piece) * mt_dtype_size(p->dtype);
+}
+
+/* [rows, n] of a piece's dtype at `offset` of each row of the buffer, from row `first` on. */
+static mti_view in_buffer(const mti_gathering *g, const mti_piece *p, size_t offset, int64_t first,
+                          int64_t rows)
+{
+    int64_t stride = (int64_t)(g->row / mt_dtype_size(p->dtype));
+    char *data = g->buffer->view.data;
+    return (mti_view){.data = data ? data + (size_t)first * g->row + offset : NULL,
+                      .dtype = p->dtype,
+                      .rank = 2,
+                      .shape = {rows, mt_numel(p->piece)},
+                      .stride = {stride, 1}};
+}
+
+/* A contiguous tensor's elements as [rows, n]. */
+static mti_view in_rows(const mt_tensor *t, int64_t rows)
+{
+    int64_t n = mt_numel(t) / rows;
+    return (mti_view){.data = t->view.data,
+                      .dtype = t->view.dtype,
+                      .rank = 2,
+                      .shape = {rows, n},
+                      .stride = {n, 1}};
+}
+
+static bool copy(const mti_gathering *g, const mti_view *x, const mti_view *y)
+{
+    return g->device->backend->copy(g->device->ctx, x, y);
+}
+
+static bool copy_in(const mti_gathering *g)
+{
+    size_t offset = 0;
+    bool ok = true;
+    for (int i = 0; ok && i < g->n; i++) {
+        mti_view x = in_rows(g->pieces[i].piece, 1);
+        mti_view y = in_buffer(g, &g->pieces[i], offset, g->group.rank, 1);
+        ok = copy(g, &x, &y);
+        offset += aligned(bytes_of(&g->pieces[i]));
+    }
+    return ok;
+}
+
+/* Every rank's row to all others. */
+static bool exchange(mti_gathering *g, bool behind)
+{
+    mt_comm *comm = mt_device_has_data(g->device) ? g->group.comm : NULL;
+    const mti_params params = {.collective = {.group = g->group}};
+    mti_call c = {.device = g->device, .params = &params};
+    mti_count_sent(&c, MTI_TO_PIECES, (uint64_t)g->row * (uint64_t)(g->group.ranks - 1));
+    if (!comm) return true;
+    char *data = g->buffer->view.data;
+    for (int64_t r = 0; r < g->group.ranks; r++) {
+        comm->out[r] = (mti_span){data + (size_t)g->group.rank * g->row, g->row};
+        comm->in[r] = (mti_span){data + (size_t)r * g->row, g->row};
+    }
+    if (!behind) return mti_comm_exchange(comm);
+    g->job = mti_comm_begin(comm);
+    return g->job != NULL;
+}
+
+static bool check_reach(mt_device *device, const mt_group *group)
+{
+    return group->ranks == 1 || !mt_device_has_data(device) || group->comm ||
+           mti_fail_bool(MT_ERR_UNSUPPORTED, "gather: %lld ranks without a comm",
+                         (long long)group->ranks);
+}
+
+mti_gathering *mti_pieces_begin(mt_device *device, int n, const mti_piece *pieces,
+                                const mt_group *group, bool behind)
+{
+    if (!check_reach(device, group)) return NULL;
+    mti_gathering *g = mti_calloc(1, sizeof *g + (size_t)n * sizeof *g->pieces);
+    if (!g) return NULL;
+    g->group = *group, g->device = device, g->n = n;
+    for (int i = 0; i < n; i++) {
+        g->pieces[i] = pieces[i];
+        g->row += aligned(bytes_of(&pieces[i]));
+    }
+    if (group->ranks == 1) return g;
+    g->buffer = mt_empty(device, MT_U8, MT_SHAPE(group->ranks, (int64_t)g->row));
+    if (g->buffer && mt_set_category(g->buffer, MT_PARAMETER) == MT_OK && copy_in(g) &&
+        exchange(g, behind))
+        return g;
+    mti_pieces_drop(g);
+    return NULL;
+}
+
+/* Waits for what is on its way. */
+static bool settle(mti_gathering *g)
+{
+    mti_job *job = g->job;
+    g->job = NULL;
+    return !job || mti_comm_finish(g->group.comm, job);
+}
+
+void mti_pieces_drop(mti_gathering *g)
+{
+    if (!g) return;
+    settle(g);
+    mt_release(g->buffer);
+    mti_free(g);
+}
+
+static mt_tensor *copy_out(const mti_gathering *g, const mti_piece *p, size_t offset)
+{
+    int64_t ranks = g->group.ranks;
+    mt_tensor *flat = mt_empty(g->device, p->dtype, MT_SHAPE(ranks * mt_numel(p->piece)));
+    if (!flat) return NULL;
+    mti_view x = g->buffer ? in_buffer(g, p, offset, 0, ranks) : in_rows(p->piece, 1);
+    mti_view y = in_rows(flat, ranks);
+    if (mt_set_category(flat, MT_PARAMETER) != MT_OK || !copy(g, &x, &y)) mt_set(&flat, NULL);
+    return flat;
+}
+
+bool mti_pieces_end(mti_gathering *g, mt_tensor **flats)
+{
+    size_t offset = 0;
+    bool ok = settle(g);
+    int made = 0;
+    for (; ok && made < g->n; made++) {
+        flats[made] = copy_out(g, &g->pieces[made], offset);
+        offset += aligned(bytes_of(&g->pieces[made]));
+        if (!(ok = flats[made] != NULL)) break;
+    }
+    for (int i = 0; !ok && i < made; i++) {
+        mt_release(flats[i]);
+        flats[i] = NULL;
+    }
+    mti_pieces_drop(g);
+    return ok;
+}

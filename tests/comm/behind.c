@@ -1,0 +1,97 @@
+/* Exchanges that go on behind the ranks' own: what arrives, in which order they end, what is
+ * counted, and pieces that are gathered while a rank computes. */
+#include <stdlib.h>
+#include "comm/comm.h"
+#include "ops/ops.h"
+#include "ranks.h"
+
+enum { JOBS = 6, MOST = 8, LENGTH = 1000 };
+
+/* What rank `from` sends to rank `to` in job j. */
+static int number(int64_t from, int64_t to, int j) { return (int)(from * 1000 + to * 100 + j); }
+
+typedef struct letters {
+    int out[MOST][LENGTH], in[MOST][LENGTH];
+} letters;
+
+static mti_job *begin(mt_comm *comm, letters *l, int j)
+{
+    mt_group group = mt_comm_group(comm);
+    for (int64_t r = 0; r < group.ranks; r++) {
+        for (int i = 0; i < LENGTH; i++) l->out[r][i] = number(group.rank, r, j) + i;
+        comm->out[r] = (mti_span){l->out[r], sizeof l->out[r]};
+        comm->in[r] = (mti_span){l->in[r], sizeof l->in[r]};
+    }
+    return mti_comm_begin(comm);
+}
+
+static void check_arrived(const mt_group *group, const letters *l, int j)
+{
+    for (int64_t r = 0; r < group->ranks; r++)
+        for (int i = 0; r != group->rank && i < LENGTH; i++)
+            MTT_NEED(l->in[r][i] == number(r, group->rank, j) + i);
+}
+
+/* Several at once, with other collectives through the same comm between them, ended in another
+ * order than they began. */
+static void check_order(mt_comm *comm, mt_device *device)
+{
+    static _Thread_local letters mail[JOBS];
+    mt_group group = mt_comm_group(comm);
+    mti_job *jobs[JOBS];
+    uint64_t before = mt_comm_sent(comm);
+    for (int j = 0; j < JOBS; j++) MTT_NEED(jobs[j] = begin(comm, &mail[j], j));
+    const uint64_t others = (uint64_t)group.ranks - 1;
+    MTT_NEED(mt_comm_sent(comm) - before == JOBS * others * LENGTH * sizeof(int));
+    MT_AUTO mt_tensor *x = mt_full(device, MT_F64, 0, NULL, (double)group.rank);
+    MT_AUTO mt_tensor *sum = mt_all_reduce(x, &group);
+    MTT_NEED(sum && mt_item(sum) == (double)(group.ranks * (group.ranks - 1) / 2));
+    for (int j = JOBS - 1; j >= 0; j--) {
+        MTT_NEED(mti_comm_finish(comm, jobs[j]));
+        check_arrived(&group, &mail[j], j);
+    }
+}
+
+/* Pieces of two dtypes; the last bytes of an odd count are padding. */
+static void check_pieces(mt_comm *comm, mt_device *device, bool behind)
+{
+    mt_group group = mt_comm_group(comm);
+    MT_AUTO mt_tensor *a = mt_full(device, MT_F32, MT_SHAPE(1, 7), (double)(group.rank + 1));
+    MT_AUTO mt_tensor *b = mt_full(device, MT_F32, MT_SHAPE(3), (double)(group.rank + 11));
+    MTT_NEED(a && b);
+    const mti_piece pieces[] = {{a, MT_BF16}, {b, MT_F32}};
+    mt_tensor *flats[2];
+    mt_mem_stats before, after;
+    mt_mem_get_stats(device, &before);
+    mt_traffic counted = mt_traffic_get(device);
+    uint64_t sent = mt_comm_sent(comm);
+    mti_gathering *g = mti_pieces_begin(device, 2, pieces, &group, behind);
+    MTT_NEED(g && mti_pieces_end(g, flats));
+    MTT_NEED(mt_comm_sent(comm) - sent == mt_traffic_get(device).pieces - counted.pieces);
+    MTT_NEED(mt_comm_sent(comm) - sent == (uint64_t)(group.ranks - 1) * (16 + 16));
+    MTT_NEED(mt_dtype_of(flats[0]) == MT_BF16 && mt_numel(flats[0]) == 7 * group.ranks);
+    for (int k = 0; k < 2; k++) {
+        double *got = mtt_doubles(flats[k]);
+        int64_t n = mt_numel(flats[k]);
+        for (int64_t i = 0; i < n; i++)
+            MTT_NEED(got[i] == (double)(i / (n / group.ranks)) + (k ? 11 : 1));
+        free(got);
+        mt_release(flats[k]);
+    }
+    /* begun for nothing */
+    MTT_NEED(g = mti_pieces_begin(device, 2, pieces, &group, behind));
+    mti_pieces_drop(g);
+    mt_mem_get_stats(device, &after);
+    MTT_NEED(after.allocated.current == before.allocated.current);
+}
+
+void mtt_check_behind(mt_comm *comm)
+{
+    mt_device *device = mt_device_open("cpu");
+    MTT_NEED(device && mti_comm_go_behind(comm) && mti_comm_go_behind(comm));
+    check_order(comm, device);
+    check_pieces(comm, device, false);
+    check_pieces(comm, device, mt_comm_group(comm).ranks > 1);
+    MTT_NEED(mt_comm_hidden(comm) >= 0);
+    mt_device_release(device);
+}
