@@ -233,12 +233,12 @@ static mt_module *make(mt_device *device, mti_share *s, const mt_lora_options *l
 static mt_module *make_in_pieces(mti_share *s, const mt_lora_options *lora, mti_cutter *cutter)
 {
     mt_device *separate = mt_device_open("meta");
-    const bool keeps = s->parallel.keep_root;
+    const mt_parallel h = s->parallel;
+    const bool keeps = h.keep_root, by_block = h.gather != MT_GATHER_MODULE;
     mt_module *m = separate ? make(separate, s, lora, &cutter->shared) : NULL;
     if (!separate) mti_free(s);
-    const bool by_block = s->parallel.gather != MT_GATHER_MODULE;
     if (m && keeps) cutter->kept = mti_kept_new(m);
-    if (m && by_block) cutter->blocks = mti_units_new(cutter->device, &cutter->group, &s->parallel);
+    if (m && by_block) cutter->blocks = mti_units_new(cutter->device, &cutter->group, &h);
     m = mti_module_complete(m, m && (!keeps || cutter->kept) && (!by_block || cutter->blocks) &&
                                    mti_cut_params(m, cutter));
     mti_units_release(cutter->blocks);
