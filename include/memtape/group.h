@@ -22,6 +22,10 @@ typedef struct mt_group {
 /* A group without a comm. */
 #define MT_RANKS(n) (&(mt_group){.ranks = (n)})
 
+/* What is on CUDA goes from GPU to GPU through NCCL, whichever comm it is: all ranks of a comm must
+ * come to their first collective of tensors on CUDA, and all to their first mt_send or mt_recv. The
+ * comm keeps their device open. */
+
 /* Joins the processes that were started together; kind: "mpi" (mpirun -n 4 PROGRAM), a module
  * beside the library. Once in a process. The first call of every process waits for the others. NULL
  * on failure. */

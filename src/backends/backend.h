@@ -13,6 +13,7 @@
 #ifndef MTI_BACKEND_H
 #define MTI_BACKEND_H
 
+#include "backends/link.h"
 #include "base/base.h"
 
 /* What a kernel needs to know of a tensor. Strides count elements. */
@@ -100,7 +101,6 @@ typedef struct mti_attention {
 } mti_attention;
 
 typedef struct mti_graph mti_graph; /* calls noted once, launched as one */
-typedef struct mti_ctx mti_ctx;     /* a backend's own state: threads, streams */
 
 typedef enum mti_traits {
     MTI_HOST_MEMORY = 1, /* pointers are the process's own, so sanitizers can watch them */
@@ -163,6 +163,10 @@ typedef struct mti_backend {
      * if the generator had been at `offset`. */
     bool (*graph_launch)(mti_ctx *ctx, mti_graph *g, uint64_t offset, const void *const *inputs);
     void (*graph_free)(mti_ctx *ctx, mti_graph *g); /* waits */
+
+    /* ---- links among ranks; NULL for a backend whose memory the host reads, and for one without
+     * data ---- */
+    const mti_link_kind *links;
 
     /* ---- kernels ---- */
 #define KERNEL(name, parameters, arguments)  bool (*name)(mti_ctx * ctx, MTI_UNWRAP parameters);

@@ -1,6 +1,5 @@
-/* comm.c: opening, splitting and closing, and the exchange that all collectives are made of. */
+/* comm.c: opening, splitting and closing, and what neighbours send each other. */
 #include <dlfcn.h>
-#include <string.h>
 #include "backends/module.h"
 #include "comm/comm.h"
 
@@ -81,19 +80,6 @@ uint64_t mt_comm_sent(const mt_comm *comm) { return comm ? comm->sent : 0; }
 double mt_comm_seconds(const mt_comm *comm) { return comm ? comm->seconds : 0; }
 double mt_comm_hidden(const mt_comm *comm) { return comm ? comm->hidden : 0; }
 
-static bool fail_comm(const mt_comm *comm, const char *error)
-{
-    return mti_fail_bool(MT_ERR_UNSUPPORTED, "rank %lld of %lld: %s", (long long)comm->end.rank,
-                         (long long)comm->end.ranks, error);
-}
-
-/* After a call of the kind, begun then. */
-static bool count_time(mt_comm *comm, double began, bool ok, const char *error)
-{
-    comm->seconds += mti_now() - began;
-    return ok || fail_comm(comm, error);
-}
-
 /* ---- between neighbours ---- */
 
 static bool settle(mt_comm *comm, mti_way way)
@@ -102,10 +88,12 @@ static bool settle(mt_comm *comm, mti_way way)
     mti_posted *p = &comm->posted[way];
     if (!p->owner) return true;
     double began = mti_now();
-    bool ok = !p->moves || comm->kind->settle(&comm->end, way, error);
+    bool ok = p->moving == MTI_STAYS       ? true
+              : p->moving == MTI_BY_DEVICE ? mti_comm_settle_link(comm, way)
+                                           : comm->kind->settle(&comm->end, way, error);
     bool unchanged = p->let_go(p->owner);
     *p = (mti_posted){0};
-    return count_time(comm, began, ok, error) && unchanged;
+    return mti_comm_count_time(comm, began, ok, error) && unchanged;
 }
 
 bool mti_comm_post(mt_comm *comm, mti_way way, const mti_span *what, mti_posted posted)
@@ -113,19 +101,23 @@ bool mti_comm_post(mt_comm *comm, mti_way way, const mti_span *what, mti_posted 
     char error[MTI_COMM_ERROR] = "";
     if (!settle(comm, way)) return false;
     double began = mti_now();
-    bool ok = !posted.moves || comm->kind->post(&comm->end, way, what, error);
-    if (!count_time(comm, began, ok, error)) return false;
-    if (posted.moves) comm->sent += what->n_bytes;
+    bool ok = posted.moving == MTI_STAYS       ? true
+              : posted.moving == MTI_BY_DEVICE ? mti_comm_send_link(comm, way, what)
+                                               : comm->kind->post(&comm->end, way, what, error);
+    if (!mti_comm_count_time(comm, began, ok, error)) return false;
+    if (posted.moving != MTI_STAYS) comm->sent += what->n_bytes;
     comm->posted[way] = posted;
     return true;
 }
 
-bool mti_comm_fetch(mt_comm *comm, mti_way way, const mti_span *where, bool moves)
+bool mti_comm_fetch(mt_comm *comm, mti_way way, const mti_span *where, mti_moving moving)
 {
     char error[MTI_COMM_ERROR] = "";
     double began = mti_now();
-    bool ok = !moves || comm->kind->fetch(&comm->end, way, where, error);
-    if (!count_time(comm, began, ok, error)) return false;
+    bool ok = moving == MTI_STAYS       ? true
+              : moving == MTI_BY_DEVICE ? mti_comm_receive_link(comm, way, where)
+                                        : comm->kind->fetch(&comm->end, way, where, error);
+    if (!mti_comm_count_time(comm, began, ok, error)) return false;
     return settle(comm, way);
 }
 
@@ -148,7 +140,11 @@ static void close_end(mt_comm *comm, bool failed)
     char error[MTI_COMM_ERROR];
     if (!comm) return;
     for (int way = 0; way < MTI_WAYS; way++)
-        if (!failed && comm->posted[way].moves) comm->kind->settle(&comm->end, (mti_way)way, error);
+        if (!failed && comm->posted[way].moving == MTI_BY_HOST)
+            comm->kind->settle(&comm->end, (mti_way)way, error);
+        else if (!failed && comm->posted[way].moving == MTI_BY_DEVICE)
+            mti_comm_settle_link(comm, (mti_way)way);
+    mti_comm_drop_device(comm, failed);
     /* A failed rank of a kind that cannot interrupt may wait there for ever. */
     if (!failed || comm->kind->interrupt) mti_behind_close(comm->behind);
     comm->kind->close(&comm->end, failed);
@@ -170,18 +166,4 @@ mt_comm *mti_comm_unconnected(int64_t ranks, int64_t rank)
 {
     static const mti_comm_kind kind = {sizeof kind, "unconnected", .close = close_nothing};
     return mti_comm_new(&kind, &(mti_comm_end){.ranks = ranks, .rank = rank});
-}
-
-bool mti_comm_exchange(mt_comm *comm)
-{
-    char error[MTI_COMM_ERROR] = "";
-    int64_t own = comm->end.rank;
-    if (comm->in[own].n_bytes) /* often where it already is */
-        memmove(comm->in[own].at, comm->out[own].at, comm->in[own].n_bytes);
-    double began = mti_now();
-    bool ok = comm->kind->exchange(&comm->end, comm->out, comm->in, error);
-    if (!count_time(comm, began, ok, error)) return false;
-    for (int64_t r = 0; r < comm->end.ranks; r++)
-        if (r != own) comm->sent += comm->out[r].n_bytes;
-    return true;
 }

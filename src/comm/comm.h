@@ -4,6 +4,7 @@
 #ifndef MTI_COMM_H
 #define MTI_COMM_H
 
+#include "backends/link.h"
 #include "base/base.h"
 #include "memtape/group.h"
 
@@ -55,12 +56,26 @@ typedef struct mti_comm_kind {
     void (*interrupt)(const mti_comm_end *end);
 } mti_comm_kind;
 
+/* A device whose memory the host cannot read: what a comm's ranks have in it goes from device to
+ * device (device.c). The owner keeps it open. */
+typedef struct mti_comm_device {
+    const mti_link_kind *kind;
+    mti_ctx *ctx;
+    void *owner;
+    void (*retain)(void *owner);
+    void (*release)(void *owner);
+} mti_comm_device;
+
+/* How something is sent: not at all, on a device without data; from and to memory that the host
+ * reads; from device to device. */
+typedef enum mti_moving { MTI_STAYS, MTI_BY_HOST, MTI_BY_DEVICE } mti_moving;
+
 /* Who has the memory of something posted; let_go is called once it has arrived, or cannot any more.
  * False if the memory has been changed since. */
 typedef struct mti_posted {
     void *owner; /* NULL: nothing is on the way */
     bool (*let_go)(void *owner);
-    bool moves; /* false on a device without data: held as long, but not sent */
+    mti_moving moving; /* held as long, however it moves */
 } mti_posted;
 
 /* Exchanges while the rank computes (behind.c). */
@@ -75,6 +90,11 @@ struct mt_comm {
     mti_behind *behind; /* NULL: none */
     mti_span *out, *in; /* [ranks] each, for the call that runs */
     mti_posted posted[MTI_WAYS];
+    mti_comm_device device;       /* kind NULL: nothing was sent from a device's memory */
+    mti_link *all;                /* of all ranks; NULL until the first collective, as are */
+    mti_link *to[MTI_WAYS];       /* to the neighbour ahead, of two ranks */
+    mti_link *from[MTI_WAYS];     /* from the neighbour behind */
+    struct mti_comm_names *names; /* [ranks] of links to neighbours; NULL until the first message */
 };
 
 /* Of a module: its table, if it has the size n_kind. */
@@ -89,6 +109,9 @@ mt_comm *mti_comm_unconnected(int64_t ranks, int64_t rank);
 
 /* Every rank sends comm->out[r] to each rank r and receives comm->in[r] from it, its own too. */
 bool mti_comm_exchange(mt_comm *comm);
+/* After a call of the kind, begun then, or of a link: without an error its failure has been
+ * recorded. */
+bool mti_comm_count_time(mt_comm *comm, double began, bool ok, const char *error);
 
 /* From now on comm can begin exchanges. Every rank calls it. */
 bool mti_comm_go_behind(mt_comm *comm);
@@ -105,7 +128,19 @@ bool mti_comm_post(mt_comm *comm, mti_way way, const mti_span *what, mti_posted 
 /* Receives from the neighbour, if data moves, and settles what this rank has posted the same way.
  * Not also the other way: in an interleaved schedule two stages would wait for each other for ever
  * (tests/comm/stages.c runs the schedules). */
-bool mti_comm_fetch(mt_comm *comm, mti_way way, const mti_span *where, bool moves);
+bool mti_comm_fetch(mt_comm *comm, mti_way way, const mti_span *where, mti_moving moving);
+
+/* ---- device memory (device.c) ----
+ * What is sent MTI_BY_DEVICE uses the device that was last given here. All ranks give theirs before
+ * the same call. */
+bool mti_comm_use_device(mt_comm *comm, const mti_comm_device *device);
+/* The link of all ranks; they all ask for it at the same time. NULL on failure. */
+mti_link *mti_comm_link(mt_comm *comm);
+/* What mti_comm_post, mti_comm_fetch and settling do. */
+bool mti_comm_send_link(mt_comm *comm, mti_way way, const mti_span *what);
+bool mti_comm_receive_link(mt_comm *comm, mti_way way, const mti_span *where);
+bool mti_comm_settle_link(mt_comm *comm, mti_way way);
+void mti_comm_drop_device(mt_comm *comm, bool failed);
 
 /* all[ranks]: n_bytes that each rank gives. Every rank calls it. */
 bool mti_comm_share(mt_comm *comm, const void *own, size_t n_bytes, void *all);

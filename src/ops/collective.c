@@ -18,15 +18,15 @@ static const mt_group *group_of(const mti_call *c) { return &c->params->collecti
 static int64_t n_ranks(const mti_call *c) { return group_of(c)->ranks; }
 static int along(const mti_call *c) { return c->params->collective.dim; }
 
-/* Memory that the host can read is the CPU's. */
+/* Memory that the host can read is the CPU's; of other devices, those with links. */
 bool mti_check_ranks(const mti_call *c, const mt_group *group)
 {
     const char *kind = mt_device_kind(c->device);
-    bool reached = group->comm && !strcmp(kind, "cpu");
+    bool reached = group->comm && (!strcmp(kind, "cpu") || mti_has_links(c));
     return group->ranks == 1 || !mt_device_has_data(c->device) || reached ||
            mti_fail_bool(MT_ERR_UNSUPPORTED,
-                         "%s: %lld ranks on %s%s; need 1, cpu with a comm, or a device without "
-                         "data (meta)",
+                         "%s: %lld ranks on %s%s; need 1, cpu or cuda with a comm, or a device "
+                         "without data (meta)",
                          c->op->name, (long long)group->ranks, kind,
                          group->comm ? "" : " without a comm");
 }

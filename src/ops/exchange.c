@@ -1,19 +1,18 @@
-/* exchange.c: what the ranks of a collective send each other, from memory that the host can read.
+/* exchange.c: what the ranks of a collective send each other, from memory that the host can read;
+ * other devices' are in exchange_device.c.
  *
  * A sum is formed by the rank that has its piece, of what all ranks send, in the order of the
  * ranks; so its bits do not depend on what carries it, nor on whether the piece stays
  * (reduce_scatter) or goes to all (all_reduce). Scratch holds one such piece at a time: it does not
  * grow with x. */
-#include "comm/comm.h"
-#include "ops/ops.h"
+#include "ops/links.h"
 
 static char *at(const mti_view *v, int64_t i)
 {
     return (char *)v->data + i * (int64_t)mt_dtype_size(v->dtype);
 }
 
-/* Elements of v that lie side by side for one index of the dimensions before `dim`. */
-static int64_t inner_count(const mti_view *v, int dim)
+int64_t mti_inner_count(const mti_view *v, int dim)
 {
     int64_t n = 1;
     for (int d = dim; d < v->rank; d++) n *= v->shape[d];
@@ -31,7 +30,8 @@ bool mti_gather_ranks(mti_call *c, int dim, const mti_view *x, const mti_view *y
     mt_comm *comm = comm_of(c);
     const mti_view *dense = mti_dense(c, x);
     if (!dense || !comm) return dense != NULL;
-    int64_t n = inner_count(dense, dim), count = mti_view_count(dense);
+    if (mti_has_links(c)) return mti_gather_links(c, dim, dense, y);
+    int64_t n = mti_inner_count(dense, dim), count = mti_view_count(dense);
     size_t n_bytes = (size_t)n * mt_dtype_size(x->dtype);
     for (int64_t i = 0; i < count; i += n) {
         for (int64_t r = 0; r < comm->end.ranks; r++) {
@@ -145,8 +145,10 @@ bool mti_scatter_sum(mti_call *c, int dim, const mti_view *x, const mti_view *y)
 {
     sums s;
     const mti_view *dense = mti_dense(c, x);
-    if (!dense || !open_sums(&s, c, x->dtype)) return false;
-    int64_t n = inner_count(y, dim), count = mti_view_count(y);
+    if (!dense) return false;
+    if (mti_has_links(c)) return mti_scatter_sum_links(c, dim, dense, y);
+    if (!open_sums(&s, c, x->dtype)) return false;
+    int64_t n = mti_inner_count(y, dim), count = mti_view_count(y);
     for (int64_t i = 0; s.comm && i < count; i += n)
         for (int64_t done = 0; done < n; done += s.most) {
             int64_t left = n - done, length = left < s.most ? left : s.most;
@@ -168,6 +170,7 @@ static pieces part_of_pieces(const sums *s, const mti_view *y, int64_t n, int64_
 bool mti_scatter_sum_inside(mti_call *c, const mti_view *y)
 {
     sums s;
+    if (mti_has_links(c)) return mti_scatter_inside_links(c, y);
     if (!open_sums(&s, c, y->dtype)) return false;
     int64_t n = (mti_view_count(y) + s.ranks - 1) / s.ranks;
     for (int64_t done = 0; s.comm && done < n; done += s.most) {
@@ -179,6 +182,7 @@ bool mti_scatter_sum_inside(mti_call *c, const mti_view *y)
 
 bool mti_gather_inside(mti_call *c, const mti_view *y)
 {
+    if (mti_has_links(c)) return mti_gather_inside_links(c, y);
     const mt_group *group = &c->params->collective.group;
     int64_t count = mti_view_count(y), n = (count + group->ranks - 1) / group->ranks;
     const sums s = {.c = c, .comm = comm_of(c), .ranks = group->ranks, .dtype = y->dtype};
@@ -189,6 +193,7 @@ bool mti_gather_inside(mti_call *c, const mti_view *y)
 /* All sums before any is shared: each exchange waits for the slowest rank. */
 bool mti_sum_ranks(mti_call *c, const mti_view *y)
 {
+    if (mti_has_links(c)) return mti_sum_links(c, y);
     return mti_scatter_sum_inside(c, y) && mti_gather_inside(c, y);
 }
 
@@ -231,7 +236,8 @@ bool mti_send_on(mti_call *c, mti_way way, mt_tensor *x)
     }
     mti_span span = {dense->data, (size_t)mti_view_count(dense) * mt_dtype_size(dense->dtype)};
     from->storage->unclassified_in = NULL; /* it may outlive the op */
-    if (mti_comm_post(comm, way, &span, (mti_posted){s, let_go, mt_device_has_data(c->device)}))
+    if (mti_prepare_links(c) &&
+        mti_comm_post(comm, way, &span, (mti_posted){s, let_go, mti_moving_of(c)}))
         return true;
     mt_release(s->tensor);
     mti_free(s);
@@ -248,5 +254,5 @@ bool mti_receive(mti_call *c, mti_way way, const mti_view *y)
 {
     mt_comm *comm = c->params->collective.group.comm;
     mti_span span = {y->data, (size_t)mti_view_count(y) * mt_dtype_size(y->dtype)};
-    return !comm || mti_comm_fetch(comm, way, &span, mt_device_has_data(c->device));
+    return !comm || (mti_prepare_links(c) && mti_comm_fetch(comm, way, &span, mti_moving_of(c)));
 }

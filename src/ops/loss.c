@@ -118,7 +118,7 @@ static bool cross_entropy_shape(mti_call *c)
 {
     const mti_view *x = mti_in(c, 0);
     if (!logits_fit_targets(c)) return false;
-    if (among_ranks(c) && !mti_check_ranks(c, &c->params->loss.group)) return false;
+    if (among_ranks(c) && !mti_can_share_classes(c)) return false;
     return entropy_shape(c, x->rank, x->dtype);
 }
 

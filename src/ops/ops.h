@@ -69,6 +69,9 @@ mti_view mti_heads_inside(const mti_view *v);
 /* Whether a group can be one, by the caller's name; whether its ranks can reach each other. */
 bool mti_check_group(const char *name, const mt_group *group);
 bool mti_check_ranks(const mti_call *c, const mt_group *group);
+/* Whether ranks reach each other from this device's memory, which the host cannot read
+ * (exchange_device.c). */
+bool mti_has_links(const mti_call *c);
 /* y, contiguous: every rank's x side by side along dim. */
 bool mti_gather_ranks(mti_call *c, int dim, const mti_view *x, const mti_view *y);
 /* y, contiguous: this rank's part, along dim, of the sum of every rank's x. */
@@ -93,6 +96,7 @@ bool mti_gather_inside(mti_call *c, const mti_view *y);
 bool mti_can_own_rows(const mti_call *c);
 bool mti_own_rows(mti_call *c, const mti_view *index, int64_t rows, mti_view *own);
 /* cross_entropy among the ranks of params.loss: x, logp [n,v], target [n]. */
+bool mti_can_share_classes(const mti_call *c);
 bool mti_ranks_entropy(mti_call *c, const mti_view *x, const mti_view *target,
                        const mti_view *logp);
 bool mti_ranks_entropy_backward(mti_call *c, const mti_view *logp, const mti_view *target,

@@ -4,6 +4,9 @@
 #include "comm/comm.h"
 #include "ops/ops.h"
 
+/* A sum is scattered and gathered, whatever carries it: so it has the same bits whether all ranks
+ * keep it or each its piece (ZeRO). */
+
 /* What this rank sends of n elements: its piece to all others, theirs to them, or both. */
 static uint64_t count_sent(int64_t n, mti_replicas how, const mt_group *group)
 {
@@ -20,7 +23,7 @@ static bool meet(mti_call *c, const mti_view *y, mti_replicas how)
     switch (how) {
     case MTI_REPLICAS_SCATTER: return mti_scatter_sum_inside(c, y);
     case MTI_REPLICAS_GATHER: return mti_gather_inside(c, y);
-    default: return mti_sum_ranks(c, y);
+    default: return mti_scatter_sum_inside(c, y) && mti_gather_inside(c, y);
     }
 }
 

@@ -63,6 +63,16 @@ bool mti_own_rows(mti_call *c, const mti_view *index, int64_t rows, mti_view *ow
 
 /* ---- loss ---- */
 
+bool mti_can_share_classes(const mti_call *c)
+{
+    return mti_check_ranks(c, &c->params->loss.group) &&
+           (!mti_has_links(c) ||
+            mti_fail_bool(MT_ERR_UNSUPPORTED,
+                          "cross_entropy: %lld ranks with a part of the classes each on %s; need "
+                          "cpu, or a device without data",
+                          (long long)c->params->loss.group.ranks, mt_device_kind(c->device)));
+}
+
 #define IGNORED   INT64_MIN
 #define ELSEWHERE INT64_MAX /* another rank has the target's column */
 

@@ -87,7 +87,7 @@ static void check_pieces(mt_comm *comm, mt_device *device, bool behind)
 
 void mtt_check_behind(mt_comm *comm)
 {
-    mt_device *device = mt_device_open("cpu");
+    mt_device *device = mtt_device();
     MTT_NEED(device && mti_comm_go_behind(comm) && mti_comm_go_behind(comm));
     check_order(comm, device);
     check_pieces(comm, device, false);

@@ -153,7 +153,7 @@ void mtt_check_collectives(mt_comm *comm)
 {
     static const mt_dtype dtypes[] = {MT_F32, MT_F64, MT_BF16, MT_F16};
     static const int64_t shapes[][3] = {{2, 3, 5}, {1, 1, 1}, {4, 1, 7}, {3, 0, 2}};
-    mt_device *device = mt_device_open("cpu");
+    mt_device *device = mtt_device();
     MTT_NEED(device);
     for (int d = 0; d < 4; d++) {
         for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++)

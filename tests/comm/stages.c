@@ -82,15 +82,15 @@ static void backward(stage_run *r, int64_t back)
     note(r);
 }
 
-/* Returns what was allocated after each turn; the caller's. */
-static size_t *run(mt_comm *comm, const char *device, const mt_parallel *parallel)
+/* Takes the device over. Returns what was allocated after each turn; the caller's. */
+static size_t *run(mt_comm *comm, mt_device *device, const mt_parallel *parallel)
 {
     stage_run r = {.group = mt_comm_group(comm), .schedule = mti_schedule_of(parallel)};
     r.schedule.run = parallel->microbatches; /* all of them */
     int64_t n = r.schedule.run * r.schedule.n_parts, next = 0;
     uint64_t before = mt_comm_sent(comm);
     double seconds = mt_comm_seconds(comm);
-    r.device = mt_device_open(device);
+    r.device = device;
     r.inputs = calloc((size_t)n, sizeof *r.inputs);
     r.outputs = calloc((size_t)n, sizeof *r.outputs);
     r.allocated = calloc((size_t)(2 * n + 1), sizeof *r.allocated);
@@ -122,7 +122,8 @@ static void check_schedule(mt_comm *comm, int64_t interleave, int64_t microbatch
                             .stage = group.rank,
                             .microbatches = microbatches,
                             .data = 1};
-    size_t *real = run(comm, "cpu", &parallel), *meta = run(comm, "meta", &parallel);
+    size_t *real = run(comm, mtt_device(), &parallel);
+    size_t *meta = run(comm, mt_device_open("meta"), &parallel);
     MTT_NEED(!memcmp(real, meta, (size_t)(2 * interleave * microbatches) * sizeof *real));
     free(real);
     free(meta);
@@ -135,7 +136,7 @@ static void check_layouts(mt_comm *comm)
     static const mt_dtype dtypes[] = {MT_F32, MT_F64, MT_BF16, MT_F16};
     double values[2 * 3 * 5];
     for (int i = 0; i < 30; i++) values[i] = i - 11;
-    mt_device *device = mt_device_open("cpu");
+    mt_device *device = mtt_device();
     MTT_NEED(device && mt_set_balance_check(device, true) == MT_OK);
     for (int d = 0; d < 4; d++)
         for (mtt_layout layout = 0; layout < MTT_LAYOUT_COUNT; layout++) {

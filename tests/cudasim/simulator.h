@@ -102,6 +102,13 @@ static inline size_t end_of_warp(unsigned w) { return std::min(sim.n_threads, (w
 
 const char *collective_name(collective c);
 
+/* ---- stream.cc ---- */
+
+/* Work that starts when the stream has come to it, and is over when `is_over`, which is asked again
+ * and again, says so: the stream waits for it, and no host thread does but one that waits for the
+ * stream. It is asked by one host thread at a time. */
+cudaError_t submit_awaited(cudaStream_t stream, std::function<bool()> is_over);
+
 /* ---- capture.cc ---- */
 
 /* True if the stream captures: work is noted, unless the capture is useless. */

@@ -5,22 +5,35 @@
  * reads the old bytes, and code that frees memory too early copies whatever was written there
  * later. With CUDASIM_LATE=kernels in the environment, kernels run only when something waits for
  * them, and copies are made as early as their stream allows. So a copy in another stream that does
- * not wait for the kernel whose result it copies gets the old bytes. */
+ * not wait for the kernel whose result it copies gets the old bytes.
+ *
+ * What ranks do together (nccl.cc) waits in its stream for the other ranks, and what comes later in
+ * the stream behind it. */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <deque>
 #include <functional>
 #include <map>
 #include <mutex>
 #include <set>
+#include <thread>
+#include <vector>
 #include "cudasim/memory.h"
 #include "cudasim/simulator.h"
 
-typedef std::function<cudaError_t()> task;
+struct task {
+    std::function<cudaError_t()> work;
+    std::function<bool()>
+        is_over; /* of work that others end; empty: work is over when it returns */
+};
 
 struct cudasim_stream {
     std::deque<task> tasks;
-    uint64_t n_done; /* tasks done so far */
+    uint64_t n_done;  /* tasks done so far */
+    uint64_t awaited; /* how many are done with the last that others end */
+    bool runs;        /* one of its tasks, now */
+    std::thread::id maker;
 };
 struct cudasim_event {
     cudaStream_t stream; /* NULL: never recorded, or all its copies are done */
@@ -47,24 +60,63 @@ static bool is_page_locked(const void *p)
     return (size_t)((const char *)p - block->first) < block->second;
 }
 
-/* Runs tasks of a stream until n are done. */
+/* Runs tasks of a stream until n are done, or until one waits for others. */
 static void advance(cudaStream_t stream, uint64_t n)
 {
-    while (stream->n_done < n && !stream->tasks.empty()) {
+    while (stream->n_done < n && !stream->tasks.empty() && !stream->runs) {
+        if (stream->tasks.front().is_over && !stream->tasks.front().is_over()) return;
         task next = std::move(stream->tasks.front());
         stream->tasks.pop_front();
-        cudaError_t status = next();
+        stream->runs = true;
+        cudaError_t status = next.work ? next.work() : cudaSuccess;
+        stream->runs = false;
         if (status != cudaSuccess) late_fault = status;
         stream->n_done++;
     }
 }
-static void finish(cudaStream_t stream)
+
+/* What waits for others gets on in every stream. */
+static void advance_awaited()
 {
-    if (stream) advance(stream, UINT64_MAX);
+    for (cudaStream_t stream : std::set<cudaStream_t>(streams))
+        if (streams.count(stream)) advance(stream, stream->awaited);
 }
-static void finish_all()
+
+/* Waits for n tasks of the stream: without the lock, as other host threads have to call for what a
+ * task may wait for. */
+static void await(cudaStream_t stream, uint64_t n)
 {
-    for (cudaStream_t stream : streams) finish(stream);
+    for (;; usleep(20)) {
+        my_turn mine(turn);
+        if (!stream || !streams.count(stream)) return;
+        advance(stream, n);
+        if (stream->n_done >= n || stream->tasks.empty()) return;
+        advance_awaited();
+    }
+}
+/* For the device. Threads that make streams of their own are ranks, each with a device: of the
+ * others' streams, what waits for ranks is not waited for. */
+static void await_all()
+{
+    std::set<cudaStream_t> own;
+    {
+        my_turn mine(turn);
+        for (cudaStream_t stream : std::set<cudaStream_t>(streams)) {
+            advance(stream, UINT64_MAX);
+            if (stream->maker == std::this_thread::get_id()) own.insert(stream);
+        }
+    }
+    for (cudaStream_t stream : own) await(stream, UINT64_MAX);
+}
+static void push(cudaStream_t stream, std::function<cudaError_t()> work)
+{
+    stream->tasks.push_back({std::move(work), {}});
+}
+static void push_awaited(cudaStream_t stream, std::function<bool()> is_over)
+{
+    stream->tasks.push_back({{}, std::move(is_over)});
+    stream->awaited = stream->n_done + stream->tasks.size();
+    advance_awaited();
 }
 static cudaError_t after_waiting()
 {
@@ -72,14 +124,15 @@ static cudaError_t after_waiting()
     late_fault = cudaSuccess;
     return status;
 }
-static bool is_reached(cudaEvent_t event)
+static bool is_reached(cudaStream_t stream, uint64_t n_before)
 {
-    cudaStream_t stream = event->stream;
-    return !stream || !streams.count(stream) || stream->n_done >= event->n_before;
+    return !stream || !streams.count(stream) || stream->n_done >= n_before;
 }
-static void reach(cudaStream_t stream, uint64_t n_before)
+/* Tries to. */
+static bool reach(cudaStream_t stream, uint64_t n_before)
 {
     if (stream && streams.count(stream)) advance(stream, n_before);
+    return is_reached(stream, n_before);
 }
 
 static cudaError_t copy(void *to, const void *from, size_t n_bytes)
@@ -90,7 +143,7 @@ static cudaError_t copy(void *to, const void *from, size_t n_bytes)
     return cudaSuccess;
 }
 
-cudaError_t cudasim::submit(cudaStream_t stream, task work)
+cudaError_t cudasim::submit(cudaStream_t stream, std::function<cudaError_t()> work)
 {
     cudaError_t status;
     if (capture_node(
@@ -98,21 +151,30 @@ cudaError_t cudasim::submit(cudaStream_t stream, task work)
         return status;
     {
         my_turn mine(turn);
-        if (stream && kernels_are_late()) {
-            stream->tasks.push_back(std::move(work));
+        if (stream && !kernels_are_late()) advance(stream, UINT64_MAX);
+        if (stream && (kernels_are_late() || !stream->tasks.empty())) {
+            push(stream, std::move(work));
             return cudaSuccess;
         }
-        finish(stream);
     }
     return work();
+}
+
+cudaError_t cudasim::submit_awaited(cudaStream_t stream, std::function<bool()> is_over)
+{
+    cudaError_t status = refuse_in_capture(stream);
+    if (status != cudaSuccess) return status;
+    my_turn mine(turn);
+    push_awaited(stream, std::move(is_over));
+    return cudaSuccess;
 }
 
 cudaError_t cudaDeviceSynchronize()
 {
     cudaError_t status = cudasim::refuse_while_capturing();
     if (status != cudaSuccess) return status;
+    await_all();
     my_turn mine(turn);
-    finish_all();
     return after_waiting();
 }
 
@@ -122,8 +184,8 @@ cudaError_t cudaFree(void *p)
 {
     cudaError_t status = cudasim::refuse_while_capturing();
     if (status != cudaSuccess) return status;
+    await_all();
     my_turn mine(turn);
-    finish_all();
     cudasim::device_free(p);
     return cudaSuccess;
 }
@@ -144,8 +206,8 @@ cudaError_t cudaFreeHost(void *p)
 {
     cudaError_t status = cudasim::refuse_while_capturing();
     if (status != cudaSuccess) return status;
+    await_all();
     my_turn mine(turn);
-    finish_all();
     page_locked.erase((const char *)p);
     free(p);
     return cudaSuccess;
@@ -157,28 +219,39 @@ cudaError_t cudaMemcpy(void *to, const void *from, size_t n_bytes, cudaMemcpyKin
 {
     cudaError_t status = cudasim::refuse_while_capturing();
     if (status != cudaSuccess) return status;
+    await_all();
     my_turn mine(turn);
-    finish_all();
     copy(to, from, n_bytes);
     return after_waiting();
 }
-/* Copies within the device run when kernels do; copies of pageable memory are done on return. */
+/* Copies within the device run when kernels do; copies from pageable memory have read it, copies to
+ * it are done, on return. */
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n_bytes, cudaMemcpyKind kind,
                             cudaStream_t stream)
 {
-    task work = [=] { return copy(to, from, n_bytes); };
+    std::function<cudaError_t()> work = [=] { return copy(to, from, n_bytes); };
     if (kind == cudaMemcpyDeviceToDevice) return cudasim::submit(stream, work);
-    my_turn mine(turn);
-    bool locked = is_page_locked(to) || is_page_locked(from);
-    cudaError_t status = locked ? cudaSuccess : cudasim::refuse_in_capture(stream);
-    if (status != cudaSuccess) return status;
-    auto again = [=](cudaStream_t s) { return cudaMemcpyAsync(to, from, n_bytes, kind, s); };
-    if (cudasim::capture_node(stream, again, &status)) return status;
-    if (stream && locked && (!kernels_are_late() || !stream->tasks.empty())) {
-        stream->tasks.push_back(work);
-        return cudaSuccess;
+    {
+        my_turn mine(turn);
+        bool locked = is_page_locked(to) || is_page_locked(from);
+        cudaError_t status = locked ? cudaSuccess : cudasim::refuse_in_capture(stream);
+        if (status != cudaSuccess) return status;
+        auto again = [=](cudaStream_t s) { return cudaMemcpyAsync(to, from, n_bytes, kind, s); };
+        if (cudasim::capture_node(stream, again, &status)) return status;
+        if (stream && locked && (!kernels_are_late() || !stream->tasks.empty())) {
+            push(stream, work);
+            return cudaSuccess;
+        }
+        if (stream) advance(stream, UINT64_MAX);
+        if (stream && !stream->tasks.empty() && kind == cudaMemcpyHostToDevice) {
+            const char *bytes = static_cast<const char *>(from);
+            std::vector<char> staged(bytes, bytes + n_bytes);
+            push(stream, [=] { return copy(to, staged.data(), n_bytes); });
+            return cudaSuccess;
+        }
     }
-    finish(stream);
+    await(stream, UINT64_MAX);
+    my_turn mine(turn);
     return work();
 }
 cudaError_t cudaMemset(void *p, int value, size_t n_bytes)
@@ -199,14 +272,15 @@ cudaError_t cudaStreamCreate(cudaStream_t *stream) { return cudaStreamCreateWith
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned)
 {
     *stream = new cudasim_stream();
+    (*stream)->maker = std::this_thread::get_id();
     my_turn mine(turn);
     streams.insert(*stream);
     return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
+    await(stream, UINT64_MAX);
     my_turn mine(turn);
-    finish(stream);
     streams.erase(stream);
     delete stream;
     return cudaSuccess;
@@ -215,13 +289,24 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
     cudaError_t status = cudasim::refuse_in_capture(stream);
     if (status != cudaSuccess) return status;
+    await(stream, UINT64_MAX);
     {
         my_turn mine(turn);
-        finish(stream);
         status = after_waiting();
     }
     cudasim::take_turns();
     return status;
+}
+/* The device gets on while it is asked. */
+cudaError_t cudaStreamQuery(cudaStream_t stream)
+{
+    cudaError_t status = cudasim::refuse_in_capture(stream);
+    if (status != cudaSuccess) return status;
+    my_turn mine(turn);
+    advance(stream, UINT64_MAX);
+    advance_awaited();
+    advance(stream, UINT64_MAX);
+    return stream->tasks.empty() ? after_waiting() : cudaErrorNotReady;
 }
 /* If the stream's kernels run at once, the tasks that the event waits for run now. */
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned)
@@ -231,13 +316,9 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     my_turn mine(turn);
     cudaStream_t other = event->stream;
     uint64_t n_before = event->n_before;
-    if (!stream || !kernels_are_late())
-        reach(other, n_before);
-    else if (!is_reached(event))
-        stream->tasks.push_back([=] {
-            reach(other, n_before);
-            return cudaSuccess;
-        });
+    auto is_over = [=] { return reach(other, n_before); };
+    bool reached = stream && kernels_are_late() ? is_reached(other, n_before) : is_over();
+    if (stream && !reached) push_awaited(stream, is_over);
     return cudaSuccess;
 }
 cudaError_t cudaEventCreate(cudaEvent_t *event) { return cudaEventCreateWithFlags(event, 0); }
@@ -262,14 +343,14 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
+    await(event->stream, event->n_before);
     my_turn mine(turn);
-    reach(event->stream, event->n_before);
     return after_waiting();
 }
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
     my_turn mine(turn);
-    return is_reached(event) ? cudaSuccess : cudaErrorNotReady;
+    return is_reached(event->stream, event->n_before) ? cudaSuccess : cudaErrorNotReady;
 }
 /* Time is not simulated. */
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t, cudaEvent_t)

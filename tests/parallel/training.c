@@ -56,6 +56,7 @@ static double alone_backward(const mtt_training *t, mt_device *device, mt_module
     return loss;
 }
 
+/* Always on the CPU, with which ranks on other devices are compared. */
 void mtt_train_alone(mtt_training *t)
 {
     mt_device *device = mt_device_open("cpu");
@@ -100,7 +101,7 @@ static void train_rank(mt_comm *world, void *user)
     mt_parallel h = t->parallel;
     mt_group all = mt_comm_group(world);
     MTT_NEED(mt_parallel_place(&h, world) == MT_OK);
-    mt_device *device = mt_device_open("cpu");
+    mt_device *device = mtt_device();
     MTT_NEED(device && mt_device_set_threads(device, 1) == MT_OK);
     mt_seed(device, SEED);
     mt_stage *stage = t->lora ? mt_stage_new_lora(device, t->config, &h, t->lora)

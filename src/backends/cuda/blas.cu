@@ -4,11 +4,10 @@
  * c^T = b^T a^T: its first matrix is our b. The algorithm for a shape is chosen once and cached. */
 #include <dlfcn.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include "backends/cuda/cublaslt.h"
 #include "backends/cuda/kernels.h"
+#include "backends/cuda/library.h"
 
 #define MAX_PLANS 1024
 #define N_BUCKETS 256
@@ -63,39 +62,17 @@ static bool open_library(void) { return true; }
 static void *symbol_of(const char *name) { return cudasim_cublaslt(name); }
 #else
 
-/* Never closed: opening is slow, and other code of the process may still use the library. */
 static struct {
     pthread_mutex_t lock;
     void *handle;
 } cublas_library = {PTHREAD_MUTEX_INITIALIZER, NULL};
 
-/* The folders in MEMTAPE_CUDA_LIBS may be a Python's site-packages. */
-static void *open_from_folders(const char *folders, const char *name)
-{
-    static const char *const below[] = {"", "/nvidia/cu13/lib", "/nvidia/cublas/lib"};
-    while (folders && *folders) {
-        int n = (int)strcspn(folders, ":");
-        for (size_t i = 0; n && i < sizeof below / sizeof *below; i++) {
-            char path[4096];
-            int length = snprintf(path, sizeof path, "%.*s%s/%s", n, folders, below[i], name);
-            void *library = length < (int)sizeof path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
-            if (library) return library;
-        }
-        folders += n + (folders[n] == ':');
-    }
-    return NULL;
-}
-
 static void *find_library(void)
 {
     static const char *const names[] = {"libcublasLt.so.13", "libcublasLt.so.12"};
-    const char *folders = getenv("MEMTAPE_CUDA_LIBS");
     void *library = NULL;
-    for (size_t i = 0; !library && i < sizeof names / sizeof *names; i++) {
-        library = open_from_folders(folders, names[i]);
-        if (!library) library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
-        if (!library) library = open_from_folders("/usr/local/cuda/lib64", names[i]);
-    }
+    for (size_t i = 0; !library && i < sizeof names / sizeof *names; i++)
+        library = mti_cuda_find_library(names[i]);
     return library;
 }
 

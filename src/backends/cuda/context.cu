@@ -90,7 +90,7 @@ mti_ctx *mti_cuda_open(void)
     ctx->threads = 1;
     pthread_mutex_init(&ctx->clearing_fault, nullptr);
     if (open_streams(ctx) && mti_cuda_desks_open(ctx) && mti_cuda_copies_open(ctx) &&
-        mti_cuda_blas_open(ctx)) {
+        mti_cuda_blas_open(ctx) && mti_cuda_nccl_open(ctx)) {
         ctx->n_workspace = workspace_bytes(workspace_config(ctx->capability));
         return ctx;
     }
@@ -102,6 +102,7 @@ void mti_cuda_close(mti_ctx *ctx)
 {
     if (ctx->stream) cudaStreamSynchronize(ctx->stream);
     if (ctx->copy) cudaStreamSynchronize(ctx->copy);
+    mti_cuda_nccl_close(ctx);
     mti_cuda_copies_close(ctx);
     mti_cuda_blas_close(ctx);
     mti_cuda_desks_close(ctx);
@@ -139,7 +140,8 @@ static bool clear_fault(mti_ctx *ctx)
  * fault: the one that still finds it under the lock, and clears it. */
 bool mti_cuda_sync(mti_ctx *ctx)
 {
-    if (!mti_cuda_refuse_noting(ctx, "waiting for the GPU")) return false;
+    if (!mti_cuda_refuse_noting(ctx, "waiting for the GPU") || !mti_cuda_wait_for_ranks(ctx))
+        return false;
     mti_borrowed_desk desk(ctx);
     if (!desk.place || !read_fault(ctx, desk.place->note)) return false;
     mti_fault *note = desk.place->note;
@@ -159,8 +161,12 @@ void *mti_cuda_alloc(mti_ctx *ctx, size_t n_bytes)
     return nullptr;
 }
 
-/* cudaFree waits for all work that may still use the memory. */
-void mti_cuda_free(mti_ctx *, void *p, size_t) { cudaFree(p); }
+/* cudaFree waits for all work that may still use the memory. If that fails, there is none left. */
+void mti_cuda_free(mti_ctx *ctx, void *p, size_t)
+{
+    mti_cuda_wait_for_ranks(ctx);
+    cudaFree(p);
+}
 
 size_t mti_cuda_room(mti_ctx *)
 {
@@ -189,7 +195,7 @@ bool mti_cuda_upload(mti_ctx *ctx, void *dst, const void *host, size_t n_bytes)
 
 bool mti_cuda_download(mti_ctx *ctx, void *host, const void *src, size_t n_bytes)
 {
-    if (!mti_cuda_refuse_noting(ctx, "a download")) return false;
+    if (!mti_cuda_refuse_noting(ctx, "a download") || !mti_cuda_wait_for_ranks(ctx)) return false;
     return (!n_bytes ||
             mti_cuda_ok(cudaMemcpyAsync(host, src, n_bytes, cudaMemcpyDeviceToHost, ctx->stream),
                         "download")) &&
@@ -233,6 +239,7 @@ const mti_backend mti_module_backend = {
     mti_cuda_graph_nodes,
     mti_cuda_graph_launch,
     mti_cuda_graph_free,
+    &mti_cuda_links,
 #define KERNEL(name, parameters, arguments)  mti_cuda_##name,
 #define SCRATCH(name, parameters, arguments) mti_cuda_##name,
 #include "backends/kernels.def"

@@ -70,6 +70,7 @@ struct mti_ctx {
     cudaStream_t copy;        /* copies beside compute: transfer.cu */
     struct mti_copies *copies;
     struct mti_cublas *blas; /* loaded at the first product */
+    struct mti_nccl *nccl;   /* links to other ranks; loaded at the first (link.h) */
     size_t n_workspace;      /* bytes for each product: CUBLAS_WORKSPACE_CONFIG */
     struct mti_fault *fault; /* in device memory (fault.h) */
     pthread_mutex_t clearing_fault;

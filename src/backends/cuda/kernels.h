@@ -49,6 +49,13 @@ void mti_cuda_desks_close(mti_ctx *ctx);
 bool mti_cuda_blas_open(mti_ctx *ctx);
 void mti_cuda_blas_close(mti_ctx *ctx);
 
+/* nccl.cu: links to other ranks. The wait is for the stream of compute: before the host waits for
+ * it in any other way, as that might never end once a rank is gone. */
+bool mti_cuda_nccl_open(mti_ctx *ctx);
+void mti_cuda_nccl_close(mti_ctx *ctx);
+bool mti_cuda_wait_for_ranks(mti_ctx *ctx);
+extern const struct mti_link_kind mti_cuda_links;
+
 /* transfer.cu: the copies of a device; close when its streams are idle. */
 bool mti_cuda_copies_open(mti_ctx *ctx);
 void mti_cuda_copies_close(mti_ctx *ctx);

@@ -137,7 +137,8 @@ bool mti_cuda_copy_wait(mti_ctx *ctx, uint64_t ticket)
 /* Waits without the lock; if another copy reuses the slot meanwhile, it only waits longer. */
 bool mti_cuda_copy_finish(mti_ctx *ctx, uint64_t ticket)
 {
-    if (!mti_cuda_refuse_noting(ctx, "waiting for a copy")) return false;
+    if (!mti_cuda_refuse_noting(ctx, "waiting for a copy") || !mti_cuda_wait_for_ranks(ctx))
+        return false;
     mti_copies *c = ctx->copies;
     pthread_mutex_lock(&c->lock);
     copy_slot *s = slot_of(c, ticket);
@@ -157,7 +158,7 @@ bool mti_cuda_copy_times(mti_ctx *ctx, mti_copy_times *out)
     return ok;
 }
 
-/* Ranks on CUDA need NCCL, which has memory of its own. */
+/* Ranks exchange through NCCL (link.cu), which has memory of its own. */
 extern "C" size_t mti_cuda_exchange_scratch(mti_ctx *ctx, int64_t pieces)
 {
     (void)ctx;

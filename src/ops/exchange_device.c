@@ -1,0 +1,152 @@
+/* exchange_device.c: what the ranks of a collective send each other from device memory that the
+ * host cannot read: CUDA's, through NCCL. There the order of a sum, and how a sum of 16-bit numbers
+ * is rounded on the way, are the library's; it takes no scratch of ours. What is counted as sent is
+ * what rings send, as in collective.c. */
+#include "ops/links.h"
+
+/* A group of calls is not longer than this. */
+#define MOST_CALLS 256
+
+bool mti_has_links(const mti_call *c) { return c->k->links != NULL; }
+
+mti_moving mti_moving_of(const mti_call *c)
+{
+    return mti_has_links(c)                ? MTI_BY_DEVICE
+           : mt_device_has_data(c->device) ? MTI_BY_HOST
+                                           : MTI_STAYS;
+}
+
+static void retain(void *device) { mt_device_retain(device); }
+static void release(void *device) { mt_device_release(device); }
+
+bool mti_prepare_links(const mti_call *c)
+{
+    const mti_comm_device device = {c->k->links, c->ctx, c->device, retain, release};
+    return !mti_has_links(c) || mti_comm_use_device(c->params->collective.group.comm, &device);
+}
+
+/* ---- one after the other, in groups ---- */
+
+typedef struct calls {
+    mt_comm *comm;
+    const mti_link_kind *k;
+    mti_link *link;
+    int n; /* of the group that is open */
+} calls;
+
+static bool begin(calls *s, mti_call *c)
+{
+    *s = (calls){.comm = c->params->collective.group.comm, .k = c->k->links};
+    return mti_prepare_links(c) && (s->link = mti_comm_link(s->comm));
+}
+
+/* Before each call. */
+static bool next(calls *s)
+{
+    bool full = s->n == MOST_CALLS;
+    if (full) s->n = 0;
+    if (full && !s->k->end(s->link)) return false;
+    if (s->n == 0 && !s->k->begin(s->link)) return false;
+    s->n++;
+    return true;
+}
+
+/* Ends the last group, after a failure too. */
+static bool end(calls *s, bool ok) { return (s->n == 0 || s->k->end(s->link)) && ok; }
+
+static char *at(const mti_view *v, int64_t i)
+{
+    return (char *)v->data + i * (int64_t)mt_dtype_size(v->dtype);
+}
+
+static void count_sent(calls *s, const mti_view *v, int64_t n)
+{
+    s->comm->sent += (uint64_t)n * mt_dtype_size(v->dtype);
+}
+
+/* ---- along a dimension ---- */
+
+bool mti_gather_links(mti_call *c, int dim, const mti_view *x, const mti_view *y)
+{
+    calls s;
+    int64_t n = mti_inner_count(x, dim), count = mti_view_count(x);
+    if (!begin(&s, c)) return false;
+    int64_t ranks = s.comm->end.ranks;
+    bool ok = true;
+    for (int64_t i = 0; ok && i < count; i += n)
+        ok = next(&s) && s.k->gather(s.link, x->dtype, at(x, i), at(y, i * ranks), (size_t)n);
+    count_sent(&s, x, count * (ranks - 1));
+    return end(&s, ok);
+}
+
+bool mti_scatter_sum_links(mti_call *c, int dim, const mti_view *x, const mti_view *y)
+{
+    calls s;
+    int64_t n = mti_inner_count(y, dim), count = mti_view_count(y);
+    if (!begin(&s, c)) return false;
+    int64_t ranks = s.comm->end.ranks;
+    bool ok = true;
+    for (int64_t i = 0; ok && i < count; i += n)
+        ok = next(&s) && s.k->scatter_sum(s.link, x->dtype, at(x, i * ranks), at(y, i), (size_t)n);
+    count_sent(&s, y, count * (ranks - 1));
+    return end(&s, ok);
+}
+
+/* ---- in place ---- */
+
+/* Of y, elements of a piece for each rank, and of this rank's: the last may be shorter or empty. */
+static int64_t piece_of(const calls *s, const mti_view *y, int64_t *own)
+{
+    int64_t ranks = s->comm->end.ranks, count = mti_view_count(y), n = (count + ranks - 1) / ranks;
+    int64_t left = count - s->comm->end.rank * n;
+    *own = left < 0 ? 0 : left < n ? left : n;
+    return n;
+}
+
+bool mti_sum_links(mti_call *c, const mti_view *y)
+{
+    calls s;
+    int64_t own, n = mti_view_count(y);
+    if (!begin(&s, c)) return false;
+    piece_of(&s, y, &own);
+    count_sent(&s, y, n - own + own * (s.comm->end.ranks - 1)); /* to add up, then sums */
+    return n == 0 || s.k->sum(s.link, y->dtype, at(y, 0), (size_t)n);
+}
+
+/* Where pieces differ in length: a call for each. */
+typedef bool piece_fn(mti_link *link, mt_dtype dtype, void *x, size_t n, int64_t rank);
+
+static bool piece_by_piece(calls *s, const mti_view *y, int64_t piece, piece_fn *call)
+{
+    bool ok = true;
+    int64_t count = mti_view_count(y), r = 0;
+    for (int64_t i = 0; ok && i < count; i += piece, r++) {
+        int64_t n = count - i < piece ? count - i : piece;
+        ok = next(s) && call(s->link, y->dtype, at(y, i), (size_t)n, r);
+    }
+    return end(s, ok);
+}
+
+bool mti_scatter_inside_links(mti_call *c, const mti_view *y)
+{
+    calls s;
+    int64_t own, count = mti_view_count(y);
+    if (!begin(&s, c)) return false;
+    int64_t n = piece_of(&s, y, &own);
+    count_sent(&s, y, count - own);
+    if (n == 0) return true;
+    if (n * s.comm->end.ranks != count) return piece_by_piece(&s, y, n, s.k->sum_on);
+    return s.k->scatter_sum(s.link, y->dtype, at(y, 0), at(y, s.comm->end.rank * n), (size_t)n);
+}
+
+bool mti_gather_inside_links(mti_call *c, const mti_view *y)
+{
+    calls s;
+    int64_t own, count = mti_view_count(y);
+    if (!begin(&s, c)) return false;
+    int64_t n = piece_of(&s, y, &own), ranks = s.comm->end.ranks;
+    count_sent(&s, y, own * (ranks - 1));
+    if (n == 0) return true;
+    if (n * ranks != count) return piece_by_piece(&s, y, n, s.k->spread);
+    return s.k->gather(s.link, y->dtype, at(y, s.comm->end.rank * n), at(y, 0), (size_t)n);
+}
