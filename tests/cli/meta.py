@@ -378,7 +378,7 @@ def gpt3_on_a_laptop():
 
 
 if sys.argv[1] == "books":
-    met = same_books(20261120, int(os.environ.get("MEMTAPE_CONFIGURATIONS", 300)))
+    met = same_books(20261120, int(os.environ.get("MEMTAPE_CONFIGURATIONS", 300 if os.environ.get("MTT_LONG") == "1" else 100)))
     for word in ["linear", "mlp", "--out-act", "attention", "block", *WHOLE, "flash", "math", "--inplace", "--offload", "disk",
                  "--compress", "--amp", "--lora-rank", "--qlora", "--qlora-double", "--master-weights", "--f32-gradients",
                  "--step-in-backward", "--loss-scale", "adamw", "sgd", "sgd-momentum", "full", "selective", "ops", "sqrt", "every=2", "rmsnorm", "post"]:

@@ -102,7 +102,7 @@ static uint64_t next_refusal(uint64_t nth)
 #ifdef __SANITIZE_ADDRESS__
     return mtt_next_refusal(nth);
 #else
-    return nth + (nth < 32 ? 1 : 7);
+    return nth + (nth < 32 ? 1 : mtt_long() ? 7 : 29);
 #endif
 }
 

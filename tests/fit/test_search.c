@@ -135,14 +135,15 @@ static void the_search_finds_the_best_of_all(void **state)
     for (size_t i = 0; i < sizeof memories / sizeof *memories; i++) {
         mt_gpu gpu = small_gpu(memories[i]);
         mti_workload w = workload();
-        const mt_fit_options o = {.gpu = &gpu, .gpus = 4, .batch = 16, .threads = 2};
+        const int64_t batch = mtt_long() ? 16 : 4;
+        const mt_fit_options o = {.gpu = &gpu, .gpus = 4, .batch = batch, .threads = 2};
         mt_fit_result r;
         assert_true(mti_fit_run(&w, &o, false, 0, &r));
         mti_fit_task task = {.workload = &w,
                              .options = &o,
                              .gpu = gpu,
                              .gpus = 4,
-                             .batch = 16,
+                             .batch = batch,
                              .seq = 64,
                              .capacity = gpu.memory,
                              .utilisation = 1,
@@ -173,7 +174,8 @@ static void fewer_sequences_help_only_where_fewer_are_in_flight(void **state)
 {
     int fit = 0, not = 0, helped = 0;
     (void)state;
-    for (size_t memory = 600 << 10; memory <= 2200 << 10; memory += 200 << 10) {
+    const size_t step = mtt_long() ? 200 << 10 : 800 << 10;
+    for (size_t memory = 600 << 10; memory <= 2200 << 10; memory += step) {
         mt_gpu gpu = small_gpu(memory);
         mti_workload w = workload();
         mt_fit_options o = {.gpu = &gpu, .gpus = 4, .batch = 16};

@@ -227,10 +227,19 @@ static bool check_layout(check *k, mt_grad_hook_fn *planted)
     return true;
 }
 
+/* A short simulation has each case in one layout, which the case's name decides. */
+static bool is_left_out(const grad_case *c, mtt_layout layout)
+{
+    if (!mtt_short_simulation()) return false;
+    size_t n = strlen(c->of.op) + (c->of.note ? strlen(c->of.note) : 0);
+    return n % MTT_LAYOUT_COUNT != layout;
+}
+
 grad_result grad_check(mt_device *device, const grad_case *c, mt_grad_hook_fn *planted)
 {
     grad_result result = {0};
     for (mtt_layout layout = 0; layout < MTT_LAYOUT_COUNT && !result.fault[0]; layout++) {
+        if (is_left_out(c, layout)) continue;
         check k = {.device = device, .c = c, .layout = layout, .result = &result};
         check_layout(&k, planted);
         for (int i = 0; i < CASE_INPUTS; i++) {

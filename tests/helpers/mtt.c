@@ -30,7 +30,13 @@ bool mtt_long(void)
     return value && strcmp(value, "1") == 0;
 }
 
-uint64_t mtt_next_refusal(uint64_t nth) { return nth + (mtt_long() || nth < 32 ? 1 : 7); }
+bool mtt_short_simulation(void)
+{
+    const char *kind = getenv("MTT_DEVICE");
+    return !mtt_long() && kind && strcmp(kind, "cudasim") == 0;
+}
+
+uint64_t mtt_next_refusal(uint64_t nth) { return nth + (mtt_long() || nth < 32 ? 1 : 29); }
 
 double mtt_draw(uint64_t *state, double lo, double hi)
 {

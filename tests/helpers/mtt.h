@@ -18,8 +18,11 @@ size_t mtt_allocated_as(const mt_device *device, mt_category category);
 
 /* Whether tests run in their long form, as in `./run test --all`: MTT_LONG=1 in the environment. */
 bool mtt_long(void);
+/* Whether this is the short form on the simulator, which takes a hundred times as long as the CPU:
+ * then tests take some of their cases, and the long form takes all. */
+bool mtt_short_simulation(void);
 /* For tests that refuse one request for memory after another: the request to refuse after the nth.
- * The long form tries all; the short form tries the first 32 and then every 7th. */
+ * The long form tries all; the short form tries the first 32 and then every 29th. */
 uint64_t mtt_next_refusal(uint64_t nth);
 
 /* A random number in [lo, hi); the same state gives the same number on every machine. */

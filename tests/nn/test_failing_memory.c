@@ -106,7 +106,7 @@ static void any_allocation_may_fail_and_the_next_step_is_unaffected(void **state
                   (unsigned long long)n_failed, (unsigned long long)n_refused,
                   (unsigned long long)(n_failed - n_refused));
     assert_true(n > 500);
-    assert_true(n_refused > (mtt_long() ? 500 : 80));
+    assert_true(n_refused > (mtt_long() ? 500 : 30));
 }
 
 static void any_allocation_may_fail_while_a_model_is_made(void **state)

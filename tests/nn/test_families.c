@@ -351,7 +351,8 @@ static mt_status once(const mt_model_config *c)
     return mt_last_status();
 }
 
-/* The n-th request fails, for every n: it is reported, and everything is freed. */
+/* The n-th request fails, for every n (for some in the short form): it is reported, and everything
+ * is freed. */
 static void failing_memory_is_reported_and_leaves_nothing(void **state)
 {
     (void)state;
@@ -362,7 +363,7 @@ static void failing_memory_is_reported_and_leaves_nothing(void **state)
         mt_model_config c = variants[i];
         c.layers = c.layers ? 1 : 0;
         bool reached = true;
-        for (uint64_t n = 1; reached; n++) {
+        for (uint64_t n = 1; reached; n = mtt_next_refusal(n)) {
             mti_fail_nth_alloc(n);
             mt_status status = once(&c);
             reached = mti_alloc_count() >= n;

@@ -30,7 +30,9 @@ static inline bool mtt_is_tied(int model) { return model == MTT_GPT || model == 
 
 /* ---- training (training.c) ---- */
 
-enum { MTT_STEPS = 20, MTT_BATCH = 4, MTT_SEQ = 16 };
+enum { MTT_MOST_STEPS = 20, MTT_BATCH = 4, MTT_SEQ = 16 };
+/* Of a training: MTT_MOST_STEPS in the long form. */
+int mtt_steps(void);
 /* f32 sums in another order; the largest seen was 4.3e-7 of the first loss. */
 #define MTT_ROUNDING 5e-6
 
@@ -39,11 +41,11 @@ extern const mt_adamw_options mtt_adamw;
 typedef struct mtt_training {
     const mt_model_config *config;
     mt_parallel parallel;
-    const mt_lora_options *lora; /* adapters; NULL: none */
-    const char *checkpoint;      /* NULL: none */
-    double max_norm;             /* 0: no limit */
-    double scale;                /* of the ranks' losses; 0: none */
-    double losses[MTT_STEPS];    /* rank 0's; the others must have the same */
+    const mt_lora_options *lora;   /* adapters; NULL: none */
+    const char *checkpoint;        /* NULL: none */
+    double max_norm;               /* 0: no limit */
+    double scale;                  /* of the ranks' losses; 0: none */
+    double losses[MTT_MOST_STEPS]; /* rank 0's; the others must have the same */
     /* Of every rank, at the end; may be NULL. */
     void (*look)(const mt_parallel *parallel, mt_stage *stage);
 } mtt_training;

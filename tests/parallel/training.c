@@ -1,12 +1,14 @@
-/* training.c: twenty steps of one process, and of ranks that share it. */
+/* training.c: some steps of one process, and of ranks that share it. */
 #include <math.h>
 #include <stdio.h>
 #include "as_ranks.h"
 #include "base/philox.h"
 
-enum { STEPS = MTT_STEPS, BATCH = MTT_BATCH, SEQ = MTT_SEQ, SEED = 5, MOST_MICROBATCHES = 8 };
+enum { BATCH = MTT_BATCH, SEQ = MTT_SEQ, SEED = 5, MOST_MICROBATCHES = 8 };
 
 const mt_adamw_options mtt_adamw = {.lr = 3e-3, .weight_decay = 0.1, .decay_matrices_only = true};
+
+int mtt_steps(void) { return mtt_long() ? MTT_MOST_STEPS : 6; }
 
 static int64_t at_least_1(int64_t n) { return n ? n : 1; }
 
@@ -66,7 +68,7 @@ void mtt_train_alone(mtt_training *t)
     if (t->lora) mtt_ok(mt_lora_add(model, t->lora, NULL));
     mt_optimizer *optimizer = mt_adamw_new(model, &mtt_adamw);
     assert_non_null(optimizer);
-    for (int step = 0; step < STEPS; step++) {
+    for (int step = 0; step < mtt_steps(); step++) {
         mt_rng_set(device, SEED, (uint64_t)step << 32);
         t->losses[step] = alone_backward(t, device, model, step);
         if (t->max_norm > 0) mtt_ok(mt_clip_grad_norm(model, t->max_norm, NULL));
@@ -114,7 +116,7 @@ static void train_rank(mt_comm *world, void *user)
     const mt_scaler_options scaled = {.scale = t->scale, .fixed = true};
     mt_scaler *scaler = t->scale > 0 ? mt_scaler_new(&scaled) : NULL;
     MTT_NEED(optimizer && mt_stage_set_scaler(stage, scaler) == MT_OK);
-    for (int step = 0; step < STEPS; step++) {
+    for (int step = 0; step < mtt_steps(); step++) {
         double loss;
         one_step(t, &h, stage, device, optimizer, step, &loss);
         if (all.rank == 0) t->losses[step] = loss;
@@ -123,7 +125,7 @@ static void train_rank(mt_comm *world, void *user)
         MTT_NEED(sum && fabs(mt_item(sum) / (double)all.ranks - loss) < 1e-12);
     }
     if (t->look) t->look(&h, stage);
-    if (scaler) MTT_NEED(mt_scaler_get(scaler).steps == STEPS);
+    if (scaler) MTT_NEED(mt_scaler_get(scaler).steps == mtt_steps());
     mt_scaler_free(scaler);
     mt_optimizer_free(optimizer);
     mt_stage_free(stage);
@@ -136,7 +138,7 @@ void mtt_train(mtt_training *t) { mtt_as_ranks(mtt_count_ranks(&t->parallel), tr
 double mtt_difference(const mtt_training *a, const mtt_training *b)
 {
     double most = 0;
-    for (int i = 0; i < STEPS; i++)
+    for (int i = 0; i < mtt_steps(); i++)
         if (!(fabs(a->losses[i] - b->losses[i]) <= most)) most = fabs(a->losses[i] - b->losses[i]);
     return most / a->losses[0];
 }

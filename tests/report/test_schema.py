@@ -47,7 +47,7 @@ RUNS = {
     "fit": [
         (["gpt", "-l", 2, "-d", 64, "--gpus", 2, "--gpu", "h100", "--price", 2, "--tokens", "1B"], 0),
         (["gpt", "-l", 2, "-d", 64, "--gpus", 2, "--gpu", "h100", "--gpus-file", SMALL, "--zero", 0], 1)],
-    "serve": [(["llama-3.1-8b", "--gpu", "h100"], 0), (["gpt", "-l", 2, "--capacity", "30MiB", "--weights", "nf4"], 0),
+    "serve": [(["gpt", "-l", 2, "--gpu", "h100", "--capacity", "30MiB"], 0), (["gpt", "-l", 2, "--capacity", "30MiB", "--weights", "nf4"], 0),
               (["gpt", "-l", 2, "--capacity", "1KiB"], None)],
     "ranks": [([], 0)],
     "audit": [([], 0), (["dropout"], 0)],
@@ -97,10 +97,12 @@ def outputs_are_valid():
             if status is not None:
                 equal(p.returncode, status, f"status of {verb} {args}: {p.stderr}")
             value = json.loads(p.stdout)
-            for error in list(exact.iter_errors(value))[:5]:
+            errors = list(exact.iter_errors(value))
+            for error in errors[:5]:
                 check(False, f"{verb} {args}: {error.json_path}: {error.message[:200]}")
-            value["a key of a later version"] = 1
-            check(loose.is_valid(value) or not exact.is_valid(value), f"{verb}: a new key is valid")
+            if args == runs[0][0]:
+                value["a key of a later version"] = 1
+                check(errors or loose.is_valid(value), f"{verb}: a new key is valid")
 
 
 def objects_of_ranks_that_train_are_valid():

@@ -101,11 +101,13 @@ static void each_row_of_the_table_gives_the_same_bits_as_alone(void **state)
 {
     (void)state;
     static const mt_dtype dtypes[] = {MT_F32, MT_F64, MT_BF16};
+    bool few = mtt_short_simulation(); /* one dtype in turn */
     int n_compared = 0, n_wrong = 0, n_skipped = 0;
     const grad_case *list;
     int n_cases = grad_cases(&list);
     for (int i = 0; i < n_cases; i++)
         for (int d = 0; d < 3; d++) {
+            if (few && d != i % 3) continue;
             if (draws_random_numbers(&list[i])) {
                 n_skipped++;
                 continue;
@@ -132,7 +134,7 @@ static void each_row_of_the_table_gives_the_same_bits_as_alone(void **state)
     print_message("one device: %d pairs of runs compared, %d wrong, %d draw random numbers\n",
                   n_compared, n_wrong, n_skipped);
     assert_int_equal(n_wrong, 0);
-    assert_true(n_compared > 4 * n_cases);
+    assert_true(n_compared > (few ? 1 : 4) * n_cases);
 }
 
 /* ---- whole steps: the loss, its gradient, their norm, the optimizer ---- */
