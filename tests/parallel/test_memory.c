@@ -170,7 +170,7 @@ static void every_rank_that_gathers_blocks_takes_what_was_predicted_for_it(void 
         {.pipeline = 2, .data = 2, .zero = 3, .microbatches = 3, .gather = MT_GATHER_AHEAD},
         {.pipeline = 2, .interleave = 2, .data = 2, .zero = 3, .gather = MT_GATHER_AHEAD}};
     n_equal = 0;
-    long long ranks = (long long)measure_all(splits, sizeof splits / sizeof *splits, 4);
+    long long ranks = (long long)measure_all(splits, sizeof splits / sizeof *splits, 4, 0);
     print_message("%lld gathering ranks took what was predicted for each: %lld figures are equal\n",
                   ranks, (long long)n_equal);
 }
