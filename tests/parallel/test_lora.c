@@ -35,8 +35,8 @@ static void follows_one_process(int model, const mt_lora_options *lora, const mt
     mtt_training t = alone;
     t.checkpoint = checkpoint ? checkpoint : checkpoints[model % 3];
     mtt_train_alone(&alone);
-    assert_true(alone.losses[mtt_steps() - 1] <
-                alone.losses[0] - (mtt_long() ? 0.02 : 0)); /* it learns */
+    if (mtt_long()) /* a few steps do not show that it learns */
+        assert_true(alone.losses[mtt_steps() - 1] < alone.losses[0] - 0.02);
     mtt_train(&t);
     mtt_show(mtt_model_names[model], split, mtt_difference(&alone, &t), "one process");
     assert_true(mtt_difference(&alone, &t) < MTT_ROUNDING);
@@ -60,7 +60,8 @@ static void ranks_with_adapters_follow_one_process(void **state)
     static const mt_lora_options *const adapters[] = {&everywhere, &in_attention, &in_layers};
     for (int i = 0; i < MTT_MODELS; i++)
         for (size_t k = 0; k < N(splits); k++)
-            follows_one_process(i, adapters[((size_t)i + k) % N(adapters)], &splits[k], NULL);
+            if (mtt_long() || ((size_t)i + 2 * k) % 3 == 0)
+                follows_one_process(i, adapters[((size_t)i + k) % N(adapters)], &splits[k], NULL);
     const mt_parallel stages = {.pipeline = 4, .data = 2, .zero = 2, .microbatches = 4};
     follows_one_process(MTT_LLAMA, &in_first_layer, &stages, "full");
 }
@@ -74,7 +75,8 @@ static void ranks_beside_weights_in_4_bits_follow_one_process(void **state)
                                          {.pipeline = 2, .data = 2, .zero = 2, .microbatches = 2}};
     for (int i = 0; i < MTT_MODELS; i++)
         for (size_t k = 0; k < N(splits); k++)
-            follows_one_process(i, k % 2 ? &in_4_bits : &in_4_bits_twice, &splits[k], "full");
+            if (mtt_long() || ((size_t)i + k) % 2 == 0)
+                follows_one_process(i, k % 2 ? &in_4_bits : &in_4_bits_twice, &splits[k], "full");
 }
 
 /* A tied weight is frozen: nothing is added in another order, at stage 3 neither. */
