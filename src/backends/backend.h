@@ -36,8 +36,12 @@ bool mti_view_same_shape(const mti_view *a, const mti_view *b);
 /* Of gemm_sums, for the kernel sum: a^T, whose columns are summed, and the sums as its one row. */
 void mti_view_sums(const mti_view *a, const mti_view *sums, mti_view *x, mti_view *y);
 
-/* An index of embedding that is no row of its table (kernels.def). */
-#define MTI_NO_ROW INT64_MIN
+/* Of ranks that share a vocabulary (kernels.def): an index that is no row of this rank's; targets
+ * that are ignored, and that are classes of others. Far from any class, so that differences are
+ * numbers. */
+#define MTI_NO_ROW    INT64_MIN
+#define MTI_IGNORED   (INT64_MIN / 2)
+#define MTI_ELSEWHERE (INT64_MAX / 2)
 
 typedef enum mti_unary {
 #define UNARY(name, cost, y, dx) MTI_UNARY_##name,

@@ -9,7 +9,7 @@ static bool embedding_shape(mti_call *c)
 {
     const mti_view *index = mti_in(c, 0), *w = mti_in(c, 1);
     char text[MTI_SHAPE_TEXT];
-    if (!mti_need_i64(c, 0) || !mti_need_float(c, 1) || !mti_can_own_rows(c)) return false;
+    if (!mti_need_i64(c, 0) || !mti_need_float(c, 1)) return false;
     if (w->rank != 2 || index->rank >= MT_MAX_RANK)
         return mti_fail_bool(MT_ERR_ARGUMENT,
                              "embedding: w is %s, index has rank %d; need w "
@@ -21,12 +21,16 @@ static bool embedding_shape(mti_call *c)
     return mti_out_set(c, 0, w->dtype, index->rank + 1, shape);
 }
 
+/* Whether other ranks have other rows of the table. */
+static bool has_part(const mti_call *c) { return c->params->embedding.rows > 0; }
+
 static bool embedding_forward(mti_call *c)
 {
     const mti_view *index = mti_dense(c, mti_in(c, 0)), *w = mti_dense_rows(c, mti_in(c, 1));
     if (!index || !w) return false;
     mti_view i1, y2 = mti_rows(mti_out(c, 0));
-    return mti_own_rows(c, index, w->shape[0], &i1) && c->k->embedding(c->ctx, &i1, w, &y2);
+    return mti_own_rows(c, index, w->shape[0], &i1) &&
+           c->k->embedding(c->ctx, has_part(c), &i1, w, &y2);
 }
 
 /* The row of padding, if this rank has it. */
@@ -47,7 +51,8 @@ static bool embedding_backward(mti_call *c)
     void *scratch;
     return mti_own_rows(c, index, dw->shape[0], &i1) &&
            mti_scratch(c, c->k->embedding_backward_scratch(c->ctx, &i1, dw), &scratch) &&
-           c->k->embedding_backward(c->ctx, &i1, &dy2, dw, scratch) && clear_padding(c, dw);
+           c->k->embedding_backward(c->ctx, has_part(c), &i1, &dy2, dw, scratch) &&
+           clear_padding(c, dw);
 }
 
 const mti_op_code mti_code_embedding = {embedding_shape, embedding_forward, embedding_backward};
@@ -118,7 +123,7 @@ static bool cross_entropy_shape(mti_call *c)
 {
     const mti_view *x = mti_in(c, 0);
     if (!logits_fit_targets(c)) return false;
-    if (among_ranks(c) && !mti_can_share_classes(c)) return false;
+    if (among_ranks(c) && !mti_check_ranks(c, &c->params->loss.group)) return false;
     return entropy_shape(c, x->rank, x->dtype);
 }
 

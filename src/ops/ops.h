@@ -93,10 +93,8 @@ bool mti_gather_inside(mti_call *c, const mti_view *y);
 
 /* *own: [n] indices into the rows of params.embedding that this rank has; MTI_NO_ROW for others'.
  */
-bool mti_can_own_rows(const mti_call *c);
 bool mti_own_rows(mti_call *c, const mti_view *index, int64_t rows, mti_view *own);
 /* cross_entropy among the ranks of params.loss: x, logp [n,v], target [n]. */
-bool mti_can_share_classes(const mti_call *c);
 bool mti_ranks_entropy(mti_call *c, const mti_view *x, const mti_view *target,
                        const mti_view *logp);
 bool mti_ranks_entropy_backward(mti_call *c, const mti_view *logp, const mti_view *target,

@@ -65,7 +65,7 @@ static void sums_and_tokens(const mti_backend *be, mti_ctx *ctx, const inputs *i
     }
     out[3] = mtt_dense(dtype, CLASSES, COLUMNS);
     void *scratch = mtt_memory(be->embedding_backward_scratch(ctx, &in->index, &out[3]));
-    assert_true(be->embedding_backward(ctx, &in->index, &in->dy, &out[3], scratch));
+    assert_true(be->embedding_backward(ctx, false, &in->index, &in->dy, &out[3], scratch));
     mtt_memory_free(scratch);
     mti_view logp = like(dtype);
     out[4] = mtt_dense(dtype, 1), out[5] = like(dtype);

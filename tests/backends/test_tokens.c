@@ -21,12 +21,12 @@ static void check_embedding(const mti_backend *be, mti_ctx *ctx, mt_dtype dtype,
              dw = mtt_view(dtype, 2, (const int64_t[]){table, n}, MTT_PLACED_PADDED);
     const int64_t *at = index.data;
     mtt_fill(&w, 6, -1, 1);
-    assert_true(be->embedding(ctx, &index, &w, &y));
+    assert_true(be->embedding(ctx, false, &index, &w, &y));
     for (int64_t i = 0; i < count * n; i++)
         assert_true(mtt_get(&y, i) == mtt_get(&w, at[i / n] * n + i % n));
     mtt_fill(&dw, 7, 5, 6); /* values that must be overwritten */
     void *scratch = mtt_memory(be->embedding_backward_scratch(ctx, &index, &dw));
-    assert_true(be->embedding_backward(ctx, &index, &y, &dw, scratch));
+    assert_true(be->embedding_backward(ctx, false, &index, &y, &dw, scratch));
     double *want = calloc((size_t)(table * n), sizeof *want);
     assert_true(want && scratch);
     for (int64_t i = 0; i < count * n; i++) want[at[i / n] * n + i % n] += mtt_get(&y, i);
@@ -58,12 +58,12 @@ static void a_number_outside_the_table_is_refused_by_name(void **state)
     for (int64_t bad = -1; bad <= 4; bad += 5) {
         at[1] = bad;
         /* an asynchronous device reports the error when it is synchronised */
-        assert_false(be->embedding(ctx, &index, &w, &y) && be->sync(ctx));
+        assert_false(be->embedding(ctx, false, &index, &w, &y) && be->sync(ctx));
         assert_int_equal(mt_last_status(), MT_ERR_ARGUMENT);
         assert_non_null(strstr(mt_last_error(), bad < 0 ? "index[1] is -1" : "index[1] is 4"));
         mt_clear_error();
         void *scratch = mtt_memory(be->embedding_backward_scratch(ctx, &index, &dw) + 1);
-        assert_false(be->embedding_backward(ctx, &index, &y, &dw, scratch) && be->sync(ctx));
+        assert_false(be->embedding_backward(ctx, false, &index, &y, &dw, scratch) && be->sync(ctx));
         mtt_memory_free(scratch);
         mt_clear_error();
         assert_false(be->cross_entropy(ctx, IGNORE, &y, &index, &logp, &loss) && be->sync(ctx));
@@ -127,6 +127,130 @@ static void cross_entropy_matches_its_definition_and_its_gradient(void **state)
     be->close(ctx);
 }
 
+/* ---- a vocabulary that ranks share ---- */
+
+enum { RANKS = 3, WHOLE = 23, WIDTH = 8, COUNT = 60, COLUMNS = 65 }; /* 24 rows, one of padding */
+
+static mti_view part_of(const mti_view *v, int dim, int64_t from, int64_t n)
+{
+    mti_view part = *v;
+    part.shape[dim] = n;
+    part.data = (char *)v->data + (size_t)(from * v->stride[dim]) * mt_dtype_size(v->dtype);
+    return part;
+}
+
+/* Each rank's rows, with zeros for those of others, are in all the whole table's; a row of a rank's
+ * gradient is that of the whole one. */
+static void check_parts_of_a_table(const mti_backend *be, mti_ctx *ctx, mt_dtype dtype)
+{
+    mti_view index = numbers(COUNT, WHOLE, 5), own = numbers(COUNT, 1, 1);
+    mti_view w = mtt_dense(dtype, RANKS * WIDTH, COLUMNS), y = mtt_dense(dtype, COUNT, COLUMNS);
+    mti_view dw = mtt_dense(dtype, WHOLE, COLUMNS), part = mtt_dense(dtype, WIDTH, COLUMNS);
+    const int64_t *at = index.data, *here = own.data;
+    mtt_fill(&w, 6, 1, 2);
+    void *scratch = mtt_memory(be->embedding_backward_scratch(ctx, &index, &dw));
+    mti_view dy = mtt_dense(dtype, COUNT, COLUMNS);
+    mtt_fill(&dy, 7, -1, 1);
+    assert_true(be->embedding_backward(ctx, false, &index, &dy, &dw, scratch));
+    assert_int_equal(be->own_rows_scratch(ctx, &index), COUNT * sizeof(int64_t));
+    for (int64_t r = 0; r < RANKS; r++) {
+        mti_view rows = part_of(&w, 0, r * WIDTH, WIDTH);
+        assert_true(be->own_rows(ctx, r * WIDTH, WIDTH, WHOLE, &index, &own));
+        assert_true(be->embedding(ctx, true, &own, &rows, &y));
+        for (int64_t i = 0; i < COUNT; i++) {
+            bool mine = at[i] / WIDTH == r;
+            assert_true(here[i] == (mine ? at[i] % WIDTH : MTI_NO_ROW));
+            for (int64_t j = 0; j < COLUMNS; j++)
+                assert_true(mtt_get(&y, i * COLUMNS + j) ==
+                            (mine ? mtt_get(&w, at[i] * COLUMNS + j) : 0));
+        }
+        assert_true(be->embedding_backward(ctx, true, &own, &dy, &part, scratch));
+        for (int64_t i = 0; i < WIDTH * COLUMNS; i++) {
+            int64_t of_all = r * WIDTH * COLUMNS + i;
+            assert_true(mtt_get(&part, i) == (of_all < WHOLE * COLUMNS ? mtt_get(&dw, of_all) : 0));
+        }
+    }
+    mtt_memory_free(scratch);
+    mti_view *all[] = {&index, &own, &w, &y, &dw, &part, &dy};
+    for (int k = 0; k < 7; k++) mtt_drop(all[k]);
+}
+
+/* What three ranks find of WHOLE classes, joined, is what one finds: the loss and the
+ * log-probabilities. */
+static void check_parts_of_a_loss(const mti_backend *be, mti_ctx *ctx, mt_dtype dtype)
+{
+    mt_dtype stats = dtype == MT_F64 ? MT_F64 : MT_F32;
+    mti_view x = mtt_view(dtype, 2, (const int64_t[]){COUNT, WHOLE}, MTT_PLACED_PADDED);
+    mti_view logp = mtt_dense(dtype, COUNT, WHOLE), want = mtt_dense(dtype, COUNT, WHOLE);
+    mti_view target = numbers(COUNT, WHOLE, 3), own = numbers(COUNT, 1, 1);
+    mti_view loss = mtt_dense(dtype, 1), sum = mtt_dense(MT_F64, 1), lse = mtt_dense(stats, COUNT);
+    mti_view parts = mtt_dense(stats, RANKS * 2 * COUNT);
+    int64_t *at = target.data, counted = 0;
+    const int64_t *here = own.data;
+    for (int64_t i = 0; i < COUNT; i += 7) at[i] = IGNORE;
+    for (int64_t i = 0; i < COUNT; i++) counted += at[i] != IGNORE;
+    mtt_fill(&x, 2, -8, 8);
+    for (int64_t r = 0; r < RANKS; r++) {
+        int64_t columns = r < RANKS - 1 ? WIDTH : WHOLE - r * WIDTH;
+        mti_view classes = part_of(&x, 1, r * WIDTH, columns);
+        mti_view of_lse = part_of(&parts, 0, 2 * r * COUNT, COUNT);
+        mti_view of_loss = part_of(&parts, 0, (2 * r + 1) * COUNT, COUNT);
+        assert_true(be->own_targets(ctx, r * WIDTH, columns, IGNORE, &target, &own));
+        for (int64_t i = 0; i < COUNT; i++)
+            assert_true(here[i] == (at[i] == IGNORE      ? MTI_IGNORED
+                                    : at[i] / WIDTH == r ? at[i] % WIDTH
+                                                         : MTI_ELSEWHERE));
+        assert_true(be->entropy_rows(ctx, MTI_IGNORED, &classes, &own, &of_lse, &of_loss));
+    }
+    mtt_set(&sum, 0, 0.5);
+    assert_true(be->join_entropy(ctx, IGNORE, WIDTH, &target, &parts, &lse, &sum));
+    assert_true(be->log_probabilities(ctx, &x, &lse, &logp));
+    assert_true(be->cross_entropy(ctx, IGNORE, &x, &target, &want, &loss));
+    double eps = 4 * mtt_epsilon(dtype);
+    mtt_close((mtt_get(&sum, 0) - 0.5) / (double)counted, mtt_get(&loss, 0), eps, "loss", 0);
+    for (int64_t i = 0; i < COUNT * WHOLE; i++)
+        mtt_close(mtt_get(&logp, i), mtt_get(&want, i), 4 * eps, "logp", i);
+    mti_view *all[] = {&x, &logp, &want, &target, &own, &loss, &sum, &lse, &parts};
+    for (int k = 0; k < 9; k++) mtt_drop(all[k]);
+}
+
+static void what_ranks_that_share_a_vocabulary_find_is_in_all_the_whole(void **state)
+{
+    (void)state;
+    mti_ctx *ctx;
+    const mti_backend *be = mtt_backend(&ctx);
+    for (int t = 0; t < 4; t++) {
+        check_parts_of_a_table(be, ctx, mtt_floats[t]);
+        check_parts_of_a_loss(be, ctx, mtt_floats[t]);
+    }
+    be->close(ctx);
+}
+
+/* Of the whole table's rows; and MTI_NO_ROW is as bad as any where no rank has other rows. */
+static void a_number_that_is_no_rank_s_is_refused_by_name(void **state)
+{
+    (void)state;
+    mti_ctx *ctx;
+    const mti_backend *be = mtt_backend(&ctx);
+    mti_view index = numbers(3, 1, 1), own = numbers(3, 1, 1);
+    mti_view w = mtt_dense(MT_F32, 4, 2), y = mtt_dense(MT_F32, 3, 2);
+    int64_t *at = index.data;
+    for (int64_t bad = -1; bad <= WHOLE; bad += WHOLE + 1) {
+        at[2] = bad;
+        assert_false(be->own_rows(ctx, WIDTH, WIDTH, WHOLE, &index, &own) && be->sync(ctx));
+        assert_int_equal(mt_last_status(), MT_ERR_ARGUMENT);
+        assert_non_null(strstr(mt_last_error(), bad < 0 ? "index[2] is -1" : "index[2] is 23"));
+        assert_non_null(strstr(mt_last_error(), "rows 0 to 22"));
+        mt_clear_error();
+    }
+    at[2] = MTI_NO_ROW;
+    assert_false(be->embedding(ctx, false, &index, &w, &y) && be->sync(ctx));
+    assert_non_null(strstr(mt_last_error(), "index[2] is -9223372036854775808"));
+    mt_clear_error();
+    mtt_drop(&index), mtt_drop(&own), mtt_drop(&w), mtt_drop(&y);
+    be->close(ctx);
+}
+
 static void the_loss_of_no_rows_is_not_a_number(void **state)
 {
     (void)state;
@@ -150,6 +274,8 @@ int main(void)
         cmocka_unit_test(embedding_gathers_rows_and_its_backward_adds_them_up),
         cmocka_unit_test(a_number_outside_the_table_is_refused_by_name),
         cmocka_unit_test(cross_entropy_matches_its_definition_and_its_gradient),
+        cmocka_unit_test(what_ranks_that_share_a_vocabulary_find_is_in_all_the_whole),
+        cmocka_unit_test(a_number_that_is_no_rank_s_is_refused_by_name),
         cmocka_unit_test(the_loss_of_no_rows_is_not_a_number),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

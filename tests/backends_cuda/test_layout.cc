@@ -235,7 +235,7 @@ static void rows_beyond_a_grid_are_refused(void **)
     check_limit(1, [](int64_t rows) {
         mti_view index = view_of(0, MT_I64, {rows}), w = view_of(1, MT_F32, {50257, 1024});
         mti_view y = view_of(2, MT_F32, {rows, 1024});
-        return mti_cuda_embedding(ctx, &index, &w, &y);
+        return mti_cuda_embedding(ctx, false, &index, &w, &y);
     });
     check_limit(1, [](int64_t rows) {
         mti_view index = view_of(0, MT_I64, {rows, 4}), dy = view_of(1, MT_BF16, {rows, 4});
@@ -304,7 +304,7 @@ static void embedding_backward_counts_indices_in_32_bits_and_says_so(void **)
         mti_view index = view_of(0, MT_I64, {count}), dy = view_of(1, MT_BF16, {count, 64});
         mti_view dw = view_of(2, MT_BF16, {rows, 64});
         return blocks_of(
-            [&] { return mti_cuda_embedding_backward(ctx, &index, &dy, &dw, invented); });
+            [&] { return mti_cuda_embedding_backward(ctx, false, &index, &dy, &dw, invented); });
     };
     same(call(two31, 50257), two31 / 2048);
     same(call(two32 - 2, 50257), two32 / 2048);

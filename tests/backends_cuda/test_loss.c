@@ -27,8 +27,10 @@ static void sum_on_both(const mtt_pair *p, const mtt_twin *index, const mtt_twin
     size_t n_dev = p->dev->embedding_backward_scratch(p->dev_ctx, &index->dev, &dw->dev);
     void *cpu = malloc(n_cpu), *dev = p->dev->alloc(p->dev_ctx, n_dev);
     assert_true(cpu && dev);
-    mtt_ok(p->cpu->embedding_backward(p->cpu_ctx, &index->host, &dy->host, &dw->host, cpu), "cpu");
-    mtt_ok(p->dev->embedding_backward(p->dev_ctx, &index->dev, &dy->dev, &dw->dev, dev), "device");
+    mtt_ok(p->cpu->embedding_backward(p->cpu_ctx, false, &index->host, &dy->host, &dw->host, cpu),
+           "cpu");
+    mtt_ok(p->dev->embedding_backward(p->dev_ctx, false, &index->dev, &dy->dev, &dw->dev, dev),
+           "device");
     mtt_ok(p->dev->sync(p->dev_ctx), "sync");
     free(cpu);
     p->dev->free(p->dev_ctx, dev, n_dev);
@@ -47,8 +49,8 @@ static void check_embedding(const mtt_pair *p, mt_dtype dtype, int64_t count, in
     mtt_twin y = mtt_twin_make(p, dtype, 2, out, placing, 0, -1, 1);
     mtt_twin dy = mtt_twin_make(p, dtype, 2, out, placing, 0, -1, 1);
     mtt_twin dw = mtt_twin_make(p, dtype, 2, table, placing, 0, 5, 6);
-    mtt_ok(p->cpu->embedding(p->cpu_ctx, &index.host, &w.host, &y.host), "embedding");
-    mtt_ok(p->dev->embedding(p->dev_ctx, &index.dev, &w.dev, &y.dev), "embedding");
+    mtt_ok(p->cpu->embedding(p->cpu_ctx, false, &index.host, &w.host, &y.host), "embedding");
+    mtt_ok(p->dev->embedding(p->dev_ctx, false, &index.dev, &w.dev, &y.dev), "embedding");
     mtt_twin_check(p, &y, 0, "embedding");
     sum_on_both(p, &index, &dy, &dw);
     /* gradients of a frequent index are summed in parts: thousands of numbers in another order */
@@ -117,9 +119,10 @@ static void the_first_number_outside_the_table_is_named_at_the_next_sync(void **
         mtt_set(&index.host, 43, -7);
         mtt_twin_push(p, &index);
         const char *named = bad < 0 ? "index[41] is -1" : "index[41] is 9";
-        mtt_ok(p->dev->embedding(p->dev_ctx, &index.dev, &w.dev, &y.dev), "embedding");
+        mtt_ok(p->dev->embedding(p->dev_ctx, false, &index.dev, &w.dev, &y.dev), "embedding");
         expect_fault(p, named);
-        mtt_ok(p->dev->embedding_backward(p->dev_ctx, &index.dev, &y.dev, &dw.dev, scratch), "");
+        mtt_ok(p->dev->embedding_backward(p->dev_ctx, false, &index.dev, &y.dev, &dw.dev, scratch),
+               "");
         expect_fault(p, named);
         named = bad < 0 ? "target[41] is -1" : "target[41] is 9";
         mtt_ok(p->dev->cross_entropy(p->dev_ctx, -7, &y.dev, &index.dev, &y.dev, &loss.dev), "");

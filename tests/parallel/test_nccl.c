@@ -3,11 +3,9 @@
  * the same bits with ZeRO as without. */
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <string.h>
 #include "as_ranks.h"
 #include "measure/step.h"
 
-/* Data, ZeRO, positions and stages. Tensor parallelism shares the vocabulary, on the CPU only. */
 static const mt_parallel splits[] = {
     {.data = 2},
     {.data = 3, .zero = 1},
@@ -17,6 +15,8 @@ static const mt_parallel splits[] = {
     {.pipeline = 2, .microbatches = 4},
     {.pipeline = 2, .interleave = 2, .microbatches = 4},
     {.pipeline = 2, .data = 2, .zero = 3, .microbatches = 2},
+    {.tensor = 2},
+    {.tensor = 2, .sequence = true, .data = 2, .zero = 1},
 };
 enum { SPLITS = sizeof splits / sizeof *splits };
 
@@ -113,8 +113,9 @@ static void measure_one_rank(mt_comm *world, void *user)
     need_equal(sent(&a.steady.traffic), sent(&b.steady.traffic));
     const mt_traffic counted = mt_traffic_get(gpu);
     const mt_parallel *h = &w.parallel;
-    need_equal(mt_comm_sent(h->context_comm) + mt_comm_sent(h->data_comm) +
-                   mt_comm_sent(h->pipeline_comm) + mt_comm_sent(h->ends_comm),
+    need_equal(mt_comm_sent(h->tensor_comm) + mt_comm_sent(h->context_comm) +
+                   mt_comm_sent(h->data_comm) + mt_comm_sent(h->pipeline_comm) +
+                   mt_comm_sent(h->ends_comm),
                sent(&counted));
     mti_measurement_free(&a);
     mti_measurement_free(&b);
@@ -147,39 +148,12 @@ static void every_rank_takes_what_was_predicted_for_it(void **state)
                   (long long)n_equal);
 }
 
-/* ---- what is refused ---- */
-
-static void share_the_vocabulary(mt_comm *world, void *user)
-{
-    (void)user;
-    const mt_model_config c = model(MTT_GPT_UNTIED);
-    mt_parallel h = {.tensor = 2};
-    mt_tensor *x[1];
-    mt_device *device = mtt_device();
-    MTT_NEED(device && mt_parallel_place(&h, world) == MT_OK);
-    mt_stage *stage = mt_stage_new(device, &c, &h);
-    x[0] = mt_zeros(device, MT_I64, MT_SHAPE(1, 4));
-    MTT_NEED(stage && x[0] && mt_stage_backward(stage, x, x, NULL) == MT_ERR_UNSUPPORTED);
-    MTT_NEED(strstr(mt_last_error(), "a part of the table on") && strstr(mt_last_error(), "cpu"));
-    mt_release(x[0]);
-    mt_stage_free(stage);
-    mt_device_release(device);
-    mt_parallel_close(&h);
-}
-
-static void a_shared_vocabulary_is_refused(void **state)
-{
-    (void)state;
-    mtt_as_ranks(2, share_the_vocabulary, NULL);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_follow_one_process_on_the_cpu),
         cmocka_unit_test(zero_has_the_bits_of_plain_data_parallelism),
         cmocka_unit_test(every_rank_takes_what_was_predicted_for_it),
-        cmocka_unit_test(a_shared_vocabulary_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

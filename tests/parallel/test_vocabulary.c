@@ -1,6 +1,7 @@
 /* A vocabulary that ranks share gives the values and gradients of the whole one. */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 #include "as_ranks.h"
 
 /* 13 classes among 2 ranks of 7, or 4 of 4: the last columns are padding; among 8 ranks of 2 the
@@ -115,7 +116,7 @@ static void check_refusals(mt_device *device, const mt_group *group)
 static void check(mt_comm *world, void *user)
 {
     mt_group group = mt_comm_group(world);
-    mt_device *device = mt_device_open("cpu");
+    mt_device *device = mtt_device();
     (void)user;
     MTT_NEED(device && mt_set_balance_check(device, true) == MT_OK);
     check_loss(device, &group, MT_F64, 1e-14);
@@ -126,7 +127,8 @@ static void check(mt_comm *world, void *user)
     check_embedding(device, &group, MT_F32, 12);
     check_embedding(device, &group, MT_F32, 3);
     check_embedding(device, &group, MT_BF16, 0);
-    if (group.ranks == 2) check_refusals(device, &group);
+    /* a GPU finds bad indices later (test_tokens.c) */
+    if (group.ranks == 2 && !strcmp(mt_device_kind(device), "cpu")) check_refusals(device, &group);
     MTT_NEED(mtt_allocated(device) == 0);
     mt_device_release(device);
 }

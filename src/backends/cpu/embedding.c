@@ -2,10 +2,10 @@
 #include <inttypes.h>
 #include "backends/cpu/rows.h"
 
-static bool check_indices(const int64_t *index, int64_t count, int64_t rows)
+static bool check_indices(const int64_t *index, int64_t count, int64_t rows, bool part)
 {
     for (int64_t i = 0; i < count; i++)
-        if ((index[i] < 0 && index[i] != MTI_NO_ROW) || index[i] >= rows)
+        if ((index[i] < 0 && !(part && index[i] == MTI_NO_ROW)) || index[i] >= rows)
             return mti_fail_bool(MT_ERR_ARGUMENT,
                                  "embedding: index[%" PRId64 "] is %" PRId64
                                  "; the table has rows 0 to %" PRId64,
@@ -29,10 +29,11 @@ static void gather_chunk(const void *arg, int64_t begin, int64_t end)
             memcpy(mti_row(&job->y, i), mti_row(&job->w, job->index[i]), job->row_bytes);
 }
 
-bool mti_cpu_embedding(mti_ctx *ctx, const mti_view *index, const mti_view *w, const mti_view *y)
+bool mti_cpu_embedding(mti_ctx *ctx, bool part, const mti_view *index, const mti_view *w,
+                       const mti_view *y)
 {
     int64_t count = mti_view_count(index), n = w->shape[1];
-    if (!check_indices(index->data, count, w->shape[0])) return false;
+    if (!check_indices(index->data, count, w->shape[0], part)) return false;
     if (n == 0) return true;
     gather_job job = {index->data, mti_rows_of(w), mti_rows_of(y),
                       (size_t)n * mt_dtype_size(w->dtype)};
@@ -88,11 +89,11 @@ static void sort_positions(const int64_t *index, int64_t count, int64_t rows, in
     start[0] = 0;
 }
 
-bool mti_cpu_embedding_backward(mti_ctx *ctx, const mti_view *index, const mti_view *dy,
+bool mti_cpu_embedding_backward(mti_ctx *ctx, bool part, const mti_view *index, const mti_view *dy,
                                 const mti_view *dw, void *scratch)
 {
     int64_t count = mti_view_count(index), rows = dw->shape[0], n = dw->shape[1];
-    if (!check_indices(index->data, count, rows)) return false;
+    if (!check_indices(index->data, count, rows, part)) return false;
     if (rows == 0 || n == 0) return true;
     int64_t *start = scratch, *position = start + rows + 1;
     sort_positions(index->data, count, rows, start, position);

@@ -13,6 +13,7 @@ struct gather_job {
     mti_rowset w, y;
     mti_fault *fault;
     int team_size;
+    bool part; /* own_rows has noted bad indices */
 };
 
 /* T is an integer of the element's size. A bad index is noted, and its row becomes zeros. */
@@ -24,7 +25,8 @@ template <class T> __global__ void __launch_bounds__(GATHER_BLOCK) gather_rows(g
     if (r >= job.y.rows) return; /* no barriers below */
     int64_t at = job.index[r], n = job.y.n;
     bool good = at >= 0 && at < job.w.rows;
-    if (!good && rank == 0) mti_note_bad(job.fault, MTI_FAULT_INDEX, job.index, r, job.w.rows, 0);
+    if (!good && !job.part && rank == 0)
+        mti_note_bad(job.fault, MTI_FAULT_INDEX, job.index, r, job.w.rows, 0);
     T *to = mti_row_at<T>(job.y, r);
     int skew = mti_skew(to);
     mti_row<T> y(to, n, skew);
@@ -58,14 +60,15 @@ template <class T> static bool gather(mti_ctx *ctx, gather_job *job)
                       0, *job);
 }
 
-extern "C" bool mti_cuda_embedding(mti_ctx *ctx, const mti_view *index, const mti_view *w,
-                                   const mti_view *y)
+extern "C" bool mti_cuda_embedding(mti_ctx *ctx, bool part, const mti_view *index,
+                                   const mti_view *w, const mti_view *y)
 {
     gather_job job = {};
     job.index = static_cast<const int64_t *>(index->data);
     job.w = mti_rowset_of(w);
     job.y = mti_rowset_of(y);
     job.fault = ctx->fault;
+    job.part = part;
     if (job.y.rows == 0) return true;
     return mti_for_float(w->dtype, [&](auto t) { return gather<decltype(t)>(ctx, &job); });
 }
@@ -92,6 +95,7 @@ struct sort_job {
     uint32_t *offset; /* [DIGITS, tiles]: first counts; then the position of the first */
     int64_t count, rows, tiles;
     int shift; /* of the digit */
+    bool part; /* own_rows has noted bad indices */
     mti_fault *fault;
 };
 
@@ -117,7 +121,7 @@ __global__ void __launch_bounds__(SORT_BLOCK) count_digits(sort_job job)
     for (int64_t i = first + threadIdx.x; i < first + TILE && i < job.count; i += SORT_BLOCK) {
         uint32_t key = key_of(job, i);
         atomicAdd(&counts[digit_of(job, key)], 1u);
-        if (job.index && key == job.rows)
+        if (job.index && !job.part && key == job.rows)
             mti_note_bad(job.fault, MTI_FAULT_INDEX, job.index, i, job.rows, 0);
     }
     __syncthreads();
@@ -304,10 +308,11 @@ extern "C" size_t mti_cuda_embedding_backward_scratch(mti_ctx *ctx, const mti_vi
 }
 
 /* Sorts; returns the number of the scratch buffer that holds the result. */
-static bool sort_positions(mti_ctx *ctx, const int64_t *index, int64_t count, int64_t rows,
-                           uint32_t *scratch, const scratch_plan *plan, int *half)
+static bool sort_positions(mti_ctx *ctx, bool part, const int64_t *index, int64_t count,
+                           int64_t rows, uint32_t *scratch, const scratch_plan *plan, int *half)
 {
     sort_job job = {};
+    job.part = part;
     job.index = index;
     job.offset = scratch + plan->offset;
     job.count = count;
@@ -340,8 +345,8 @@ template <class T> static bool add_up(mti_ctx *ctx, const sum_job *job)
     return MTI_LAUNCH(ctx, embedding_backward, grid, SUM_BLOCK, 0, *job);
 }
 
-extern "C" bool mti_cuda_embedding_backward(mti_ctx *ctx, const mti_view *index, const mti_view *dy,
-                                            const mti_view *dw, void *scratch)
+extern "C" bool mti_cuda_embedding_backward(mti_ctx *ctx, bool part, const mti_view *index,
+                                            const mti_view *dy, const mti_view *dw, void *scratch)
 {
     sum_job job = {};
     job.dy = mti_rowset_of(dy);
@@ -355,8 +360,8 @@ extern "C" bool mti_cuda_embedding_backward(mti_ctx *ctx, const mti_view *index,
         return mti_fail_bool(MT_ERR_UNSUPPORTED,
                              "embedding: the backward pass takes less than 2^32 indices and rows");
     start = words + plan.start;
-    if (count > 0 && !sort_positions(ctx, static_cast<const int64_t *>(index->data), count, rows,
-                                     words, &plan, &half))
+    if (count > 0 && !sort_positions(ctx, part, static_cast<const int64_t *>(index->data), count,
+                                     rows, words, &plan, &half))
         return false;
     if (rows == 0 || job.dw.n == 0) return true;
     if (!MTI_LAUNCH(ctx, find_runs, mti_blocks(rows / SUM_BLOCK + 1), SUM_BLOCK, 0,

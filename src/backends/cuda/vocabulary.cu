@@ -1,0 +1,189 @@
+/* vocabulary.cu: embedding and loss of a vocabulary that ranks share. */
+#include "backends/cuda/fault.h"
+#include "backends/cuda/kernels.h"
+#include "backends/cuda/softmax.cuh"
+
+#define MAP_BLOCK  256
+#define JOIN_BLOCK 1024
+
+/* ---- embedding ---- */
+
+extern "C" size_t mti_cuda_own_rows_scratch(mti_ctx *, const mti_view *index)
+{
+    return (size_t)mti_view_count(index) * sizeof(int64_t);
+}
+
+struct own_rows_job {
+    const int64_t *index;
+    int64_t *own;
+    int64_t n, first, rows, all;
+    mti_fault *fault;
+};
+
+/* A bad index is noted, and is no row of any rank. */
+__global__ void __launch_bounds__(MAP_BLOCK) rows_of_this_rank(own_rows_job job)
+{
+    int64_t i = (int64_t)blockIdx.x * MAP_BLOCK + threadIdx.x;
+    if (i >= job.n) return;
+    int64_t index = job.index[i];
+    bool here = index >= job.first && index < job.first + job.rows;
+    if (index < 0 || index >= job.all)
+        mti_note_bad(job.fault, MTI_FAULT_INDEX, job.index, i, job.all, 0);
+    job.own[i] = here && index < job.all ? index - job.first : MTI_NO_ROW;
+}
+
+extern "C" bool mti_cuda_own_rows(mti_ctx *ctx, int64_t first, int64_t rows, int64_t all,
+                                  const mti_view *index, const mti_view *own)
+{
+    own_rows_job job = {static_cast<const int64_t *>(index->data),
+                        static_cast<int64_t *>(own->data),
+                        mti_view_count(index),
+                        first,
+                        rows,
+                        all,
+                        ctx->fault};
+    void (*own_rows)(own_rows_job) = rows_of_this_rank;
+    return job.n == 0 || MTI_LAUNCH(ctx, own_rows, mti_blocks((job.n + MAP_BLOCK - 1) / MAP_BLOCK),
+                                    MAP_BLOCK, 0, job);
+}
+
+/* ---- loss ---- */
+
+extern "C" size_t mti_cuda_shared_entropy_scratch(mti_ctx *, int64_t rows, size_t row_bytes)
+{
+    return sizeof(double) + (size_t)rows * row_bytes;
+}
+
+struct own_targets_job {
+    const int64_t *target;
+    int64_t *own;
+    int64_t n, first, columns, ignore;
+};
+
+__global__ void __launch_bounds__(MAP_BLOCK) targets_of_this_rank(own_targets_job job)
+{
+    int64_t i = (int64_t)blockIdx.x * MAP_BLOCK + threadIdx.x;
+    if (i >= job.n) return;
+    int64_t t = job.target[i];
+    bool here = t >= job.first && t < job.first + job.columns;
+    job.own[i] = t == job.ignore ? MTI_IGNORED : here ? t - job.first : MTI_ELSEWHERE;
+}
+
+extern "C" bool mti_cuda_own_targets(mti_ctx *ctx, int64_t first, int64_t columns, int64_t ignore,
+                                     const mti_view *target, const mti_view *own)
+{
+    own_targets_job job = {static_cast<const int64_t *>(target->data),
+                           static_cast<int64_t *>(own->data),
+                           mti_view_count(target),
+                           first,
+                           columns,
+                           ignore};
+    void (*own_targets)(own_targets_job) = targets_of_this_rank;
+    return job.n == 0 ||
+           MTI_LAUNCH(ctx, own_targets, mti_blocks((job.n + MAP_BLOCK - 1) / MAP_BLOCK), MAP_BLOCK,
+                      0, job);
+}
+
+template <class A> struct join_job {
+    const int64_t *target;
+    const A *parts;
+    A *lse;
+    double *sum;
+    int64_t n, ranks, width, ignore;
+};
+
+/* In the order of the ranks, as on the CPU; the rows' losses in the order of a block's sum. */
+template <class A> __global__ void __launch_bounds__(JOIN_BLOCK) join_parts(join_job<A> job)
+{
+    MTI_SHARED(double, space[64]);
+    mti_team<double, MTI_FIT_BLOCK> team(JOIN_BLOCK, space);
+    double sum = 0;
+    for (int64_t i = threadIdx.x; i < job.n; i += JOIN_BLOCK) {
+        const A *lse = job.parts + i; /* of rank 0; below it the losses */
+        double top = -INFINITY, total = 0;
+        for (int64_t r = 0; r < job.ranks; r++) top = fmax(top, (double)lse[2 * r * job.n]);
+        for (int64_t r = 0; r < job.ranks; r++) total += exp((double)lse[2 * r * job.n] - top);
+        double of_all = top + log(total);
+        job.lse[i] = (A)of_all;
+        int64_t t = job.target[i], owner = t / job.width;
+        if (t == job.ignore || t < 0 || owner >= job.ranks) continue;
+        sum += of_all - ((double)lse[2 * owner * job.n] - (double)lse[(2 * owner + 1) * job.n]);
+    }
+    sum = team.sum(sum);
+    if (threadIdx.x == 0) *job.sum += sum;
+}
+
+template <class A>
+static bool join(mti_ctx *ctx, int64_t ignore, int64_t width, const mti_view *target,
+                 const mti_view *parts, const mti_view *lse, const mti_view *sum)
+{
+    int64_t n = mti_view_count(lse);
+    join_job<A> job = {static_cast<const int64_t *>(target->data),
+                       static_cast<const A *>(parts->data),
+                       static_cast<A *>(lse->data),
+                       static_cast<double *>(sum->data),
+                       n,
+                       n ? mti_view_count(parts) / (2 * n) : 0,
+                       width,
+                       ignore};
+    void (*join_entropy)(join_job<A>) = join_parts<A>;
+    return n == 0 || MTI_LAUNCH(ctx, join_entropy, 1, JOIN_BLOCK, 0, job);
+}
+
+extern "C" bool mti_cuda_join_entropy(mti_ctx *ctx, int64_t ignore, int64_t width,
+                                      const mti_view *target, const mti_view *parts,
+                                      const mti_view *lse, const mti_view *sum)
+{
+    return lse->dtype == MT_F64 ? join<double>(ctx, ignore, width, target, parts, lse, sum)
+                                : join<float>(ctx, ignore, width, target, parts, lse, sum);
+}
+
+struct shift_job {
+    mti_rowset x, y;
+    const void *lse;
+    int team_size;
+};
+
+/* A team for each row. */
+template <class T> __global__ void __launch_bounds__(MAP_BLOCK) shift_rows(shift_job job)
+{
+    typedef mti_wide<T> A;
+    constexpr int N = mti_chunk_width<T>;
+    int64_t r = (int64_t)blockIdx.x * (MAP_BLOCK / job.team_size) + threadIdx.x / job.team_size;
+    if (r >= job.x.rows) return; /* no barriers below */
+    const T *start = mti_row_at<const T>(job.x, r);
+    int skew = mti_skew(start);
+    mti_row<const T> x(start, job.x.n, skew);
+    mti_row<T> y(mti_row_at<T>(job.y, r), job.x.n, skew);
+    A lse = static_cast<const A *>(job.lse)[r];
+    int chunks = mti_chunks<T>(job.x.n, skew);
+    for (int c = (int)threadIdx.x % job.team_size; c < chunks; c += job.team_size) {
+        A out[N];
+        auto packed = x.fetch_packed(c);
+        auto xs = packed.open();
+        MTI_UNROLL
+        for (int k = 0; k < N; k++) out[k] = mti_widen(xs.v[k]) - lse;
+        y.store(c, out);
+    }
+}
+
+template <class T> static bool shift(mti_ctx *ctx, shift_job *job)
+{
+    constexpr int N = mti_chunk_width<T>;
+    if (!mti_rows_are_short("cross_entropy", &job->x, sizeof(T))) return false;
+    int64_t chunks = (job->x.n + 2 * N - 2) / N; /* for any alignment of a row */
+    job->team_size = 1;
+    while (job->team_size < MAP_BLOCK && job->team_size < chunks) job->team_size *= 2;
+    int64_t teams = MAP_BLOCK / job->team_size;
+    void (*log_probabilities)(shift_job) = shift_rows<T>;
+    return MTI_LAUNCH(ctx, log_probabilities, mti_blocks((job->x.rows + teams - 1) / teams),
+                      MAP_BLOCK, 0, *job);
+}
+
+extern "C" bool mti_cuda_log_probabilities(mti_ctx *ctx, const mti_view *x, const mti_view *lse,
+                                           const mti_view *logp)
+{
+    shift_job job = {mti_rowset_of(x), mti_rowset_of(logp), lse->data, 1};
+    if (job.x.rows == 0 || job.x.n == 0) return true;
+    return mti_for_float(x->dtype, [&](auto t) { return shift<decltype(t)>(ctx, &job); });
+}
