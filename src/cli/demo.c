@@ -132,7 +132,7 @@ static bool introduce(const demo *d)
     const mti_workload *w = &d->workload;
     long long steps = d->settings.steps;
     int threads = mt_device_threads(d->device);
-    printf("model  a gpt of %lld layers, d=%lld, %lld heads, s=%lld: %s parameters, f32, on %d "
+    printf("model  a gpt of %lld layers, h=%lld, %lld heads, s=%lld: %s parameters, f32, on %d "
            "thread%s\n",
            (long long)w->config.layers, (long long)w->config.hidden, (long long)w->config.heads,
            (long long)w->seq, mti_thousands(count, (int64_t)n_params), threads,

@@ -90,6 +90,15 @@ static void report_write_errors(void)
     signal(SIGXFSZ, SIG_IGN);
 }
 
+/* What the reader of a config.json passed over, beside the answer. */
+static void print_notes(const mti_options *o)
+{
+    const mti_style style = mti_style_of(stderr);
+    if (!*o->notes || o->quiet) return;
+    fprintf(stderr, "%s:\n", o->workload.name);
+    mti_print_lines(stderr, &style, MTI_PLAIN, o->notes);
+}
+
 static int run_alone(int argc, char **argv)
 {
     const char *word = argc > 1 ? argv[1] : NULL;
@@ -121,7 +130,7 @@ static int run_alone(int argc, char **argv)
         fprintf(stderr, "%s: %s\n", name, o.error);
     } else {
         o.program = argv[0];
-        if (*o.notes && !o.quiet) fprintf(stderr, "%s:\n%s", o.workload.name, o.notes);
+        print_notes(&o);
         status = runs[verb](&o);
     }
     mti_options_free(&o);
@@ -160,7 +169,7 @@ static int verb_as_rank(mt_comm *world, mti_verb verb, const char *name, int arg
     if (status == MTI_EXIT_OK && o.help) {
         if (prints) mti_options_help(verb, name, stdout);
     } else if (status == MTI_EXIT_OK) {
-        if (prints && *o.notes && !o.quiet) fprintf(stderr, "%s:\n%s", o.workload.name, o.notes);
+        if (prints) print_notes(&o);
         status = verb == MTI_TRAIN ? mti_train(&o) : mti_profile_together(&o);
     }
     mti_options_free(&o);

@@ -297,7 +297,7 @@ static void introduce(const run *r)
     printf("text   %s bytes to learn from, %s held out\n",
            mti_thousands(train, (int64_t)r->corpus.n_train),
            mti_thousands(held, (int64_t)r->corpus.n_held));
-    printf("model  %s, %s parameters%s: %lld layers, d=%lld, %lld heads, %s, %s attention, %s\n",
+    printf("model  %s, %s parameters%s: %lld layers, h=%lld, %lld heads, %s, %s attention, %s\n",
            mt_model_kind_name(c->kind), mti_thousands(params, n_trained),
            memory->lora_rank ? " to train" : "", (long long)c->layers, (long long)c->hidden,
            (long long)c->heads, mt_act_name(c->act), mt_attention_form_name(c->attention),

@@ -39,7 +39,7 @@ static void part_cells(mti_table *t, const mt_budget_part *part, const char *kee
 
 static bool print_parts(const mt_budget_plan *plan, FILE *out, const mti_style *style)
 {
-    mti_table *t = mti_table_new("lll", NULL);
+    mti_table *t = mti_table_new("lwl", NULL);
     bool ok = true;
     for (size_t i = 0; ok && i < mt_budget_plan_count(plan); i++) {
         mt_budget_part part;

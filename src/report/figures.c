@@ -1,67 +1,74 @@
 /* figures.c: what several reports show, as text and as JSON. */
+#include <assert.h>
+#include <stdarg.h>
+#include <string.h>
 #include "nn/model.h"
 #include "report/figures.h"
 
-/* Those choices of ops that differ from the defaults. */
-static void print_choices(const mt_op_choices *ops, FILE *out)
+/* A line that is put together piece by piece. */
+typedef struct line {
+    char text[800];
+    size_t n;
+} line;
+
+static MT_PRINTF(2, 3) void add(line *l, const char *fmt, ...)
 {
-    if (ops->swiglu) fprintf(out, ", unfused swiglu");
-    if (ops->rms_norm) fprintf(out, ", unfused RMS norms");
-    if (ops->gelu_tanh) fprintf(out, ", unfused gelu_tanh");
-    if (ops->rope) fprintf(out, ", unfused rope");
-    if (ops->softmax) fprintf(out, ", softmax in f32");
-    if (ops->kv_groups) fprintf(out, ", keys and values repeated");
+    va_list args;
+    va_start(args, fmt);
+    int n = vsnprintf(l->text + l->n, sizeof l->text - l->n, fmt, args);
+    va_end(args);
+    l->n += (size_t)n;
+    assert(l->n < sizeof l->text); /* names and numbers: of limited length */
+}
+
+/* Those choices of ops that differ from the defaults. */
+static void add_choices(line *l, const mt_op_choices *ops)
+{
+    if (ops->swiglu) add(l, ", unfused swiglu");
+    if (ops->rms_norm) add(l, ", unfused RMS norms");
+    if (ops->gelu_tanh) add(l, ", unfused gelu_tanh");
+    if (ops->rope) add(l, ", unfused rope");
+    if (ops->softmax) add(l, ", softmax in f32");
+    if (ops->kv_groups) add(l, ", keys and values repeated");
     static const char *const losses[] = {"",
                                          ", loss in f32",
                                          ", fused loss",
                                          ", loss that keeps logits",
                                          ", chunked loss",
                                          ", unfused loss"};
-    fprintf(out, "%s", losses[ops->loss]);
+    add(l, "%s", losses[ops->loss]);
 }
 
-/* What few models have, on a line of its own. */
-static void print_rare(const mt_model_config *c, FILE *out)
+/* What few models have. */
+static void add_rare(line *l, const mt_model_config *c)
 {
-    const char *before = "\n  with ";
-    if (c->qk_norm) fprintf(out, "%snorms of q and k", before), before = ", ";
-    if (c->joint_products) fprintf(out, "%sjoint products", before), before = ", ";
+    const char *before = "  with ";
+    if (c->qk_norm) add(l, "%snorms of q and k", before), before = ", ";
+    if (c->joint_products) add(l, "%sjoint products", before), before = ", ";
     if (c->attention_cap > 0)
-        fprintf(out, "%sscores capped at %g", before, c->attention_cap), before = ", ";
-    if (c->logit_cap > 0) fprintf(out, "%slogits capped at %g", before, c->logit_cap);
+        add(l, "%sscores capped at %g", before, c->attention_cap), before = ", ";
+    if (c->logit_cap > 0) add(l, "%slogits capped at %g", before, c->logit_cap);
 }
 
 /* "gpt2  b=2 sequences of s=32 tokens, width h=768, ...": each letter as formulas have it. */
 static void print_sizes(const mti_workload *w, const mt_model_config *c, FILE *out,
                         const mti_style *style)
 {
-    char text[400];
     bool whole = mti_is_whole(c->kind), attends = mti_attends(c->kind);
     const char *layers = w->ranked ? "" : "L="; /* a rank's L is its layers in flight */
-    int n = snprintf(text, sizeof text, " b=%lld sequence%s of s=%lld token%s, width h=%lld",
-                     (long long)w->batch, w->batch == 1 ? "" : "s", (long long)w->seq,
-                     w->seq == 1 ? "" : "s", (long long)c->hidden);
-    if (attends)
-        n += snprintf(text + n, sizeof text - (size_t)n, ", a=%lld head%s", (long long)c->heads,
-                      c->heads == 1 ? "" : "s");
-    if (attends && c->kv_heads != c->heads)
-        n += snprintf(text + n, sizeof text - (size_t)n, " (%lld of keys and values)",
-                      (long long)c->kv_heads);
-    if (whole)
-        n += snprintf(text + n, sizeof text - (size_t)n, ", %s%lld layer%s, vocabulary v=%lld",
-                      layers, (long long)c->layers, c->layers == 1 ? "" : "s", (long long)c->vocab);
-    if (c->kind != MT_MODEL_ATTENTION)
-        snprintf(text + n, sizeof text - (size_t)n, ", %s f=%lld",
-                 c->kind == MT_MODEL_LINEAR ? "output" : "MLP", (long long)c->ffn);
     const char *name = w->preset ? w->preset : mt_model_kind_name(c->kind);
-    if (style->elides && mti_text_width(name) + 1 + mti_text_width(text) > style->width) {
-        char both[500];
-        snprintf(both, sizeof both, "%s %s", name, text);
-        mti_print_wrapped(out, 0, style->width, both);
-        return;
-    }
-    mti_inked(out, style, MTI_BOLD, "%s", name);
-    fprintf(out, " %s\n", text);
+    line l = {.n = 0};
+    add(&l, "%s  b=%lld sequence%s of s=%lld token%s, width h=%lld", name, (long long)w->batch,
+        w->batch == 1 ? "" : "s", (long long)w->seq, w->seq == 1 ? "" : "s", (long long)c->hidden);
+    if (attends) add(&l, ", a=%lld head%s", (long long)c->heads, c->heads == 1 ? "" : "s");
+    if (attends && c->kv_heads != c->heads)
+        add(&l, " (%lld of keys and values)", (long long)c->kv_heads);
+    if (whole)
+        add(&l, ", %s%lld layer%s, vocabulary v=%lld", layers, (long long)c->layers,
+            c->layers == 1 ? "" : "s", (long long)c->vocab);
+    if (c->kind != MT_MODEL_ATTENTION)
+        add(&l, ", %s f=%lld", c->kind == MT_MODEL_LINEAR ? "output" : "MLP", (long long)c->ffn);
+    mti_print_headed(out, style, MTI_BOLD, l.text, strlen(name));
 }
 
 void mti_print_model(const mti_workload *w, const mt_device *device, FILE *out,
@@ -73,37 +80,41 @@ void mti_print_model(const mti_workload *w, const mt_device *device, FILE *out,
     bool swiglu = c->mlp == MT_MLP_SWIGLU, attends = mti_attends(c->kind);
     bool norms = mti_is_whole(c->kind) || c->kind == MT_MODEL_BLOCK;
     const char *before = "";
+    line l = {.n = 0}, rare = {.n = 0};
     print_sizes(w, c, out, style);
     if (mti_feeds(c->kind)) {
-        fprintf(out, "%s%s%s", c->mlp == MT_MLP_GATED ? "gated " : "",
-                swiglu ? mt_mlp_kind_name(c->mlp) : mt_act_name(c->act),
-                c->inplace ? " in place" : "");
+        add(&l, "%s%s%s", c->mlp == MT_MLP_GATED ? "gated " : "",
+            swiglu ? mt_mlp_kind_name(c->mlp) : mt_act_name(c->act), c->inplace ? " in place" : "");
         before = ", ";
     }
-    if (c->out_act) fprintf(out, ", %s of the output", mti_choice_name(&mti_out_acts, c->out_act));
+    if (c->out_act) add(&l, ", %s of the output", mti_choice_name(&mti_out_acts, c->out_act));
     if (attends) {
-        fprintf(out, "%s%s%s attention", before, c->causal ? "causal " : "",
-                mt_attention_form_name(c->attention));
+        add(&l, "%s%s%s attention", before, c->causal ? "causal " : "",
+            mt_attention_form_name(c->attention));
         before = ", ";
     }
     if (norms)
-        fprintf(out, ", %s-norm%s", mt_norm_place_name(c->norm),
-                c->norm_kind == MT_NORM_LAYER ? ""
-                : c->norm_kind == MT_NORM_RMS ? " (RMS)"
-                                              : " (RMS, 1 + w)");
-    if (c->dropout > 0) fprintf(out, ", dropout %g", c->dropout);
-    print_choices(w->recipe ? &w->own_ops : &c->ops, out);
-    print_rare(c, out);
+        add(&l, ", %s-norm%s", mt_norm_place_name(c->norm),
+            c->norm_kind == MT_NORM_LAYER ? ""
+            : c->norm_kind == MT_NORM_RMS ? " (RMS)"
+                                          : " (RMS, 1 + w)");
+    if (c->dropout > 0) add(&l, ", dropout %g", c->dropout);
+    add_choices(&l, w->recipe ? &w->own_ops : &c->ops);
+    add_rare(&rare, c);
+    if (rare.n) { /* on a line of its own, which the rest goes on */
+        mti_print_line(out, style, l.text);
+        l = rare;
+    }
     int threads = mt_device_threads(device);
-    fprintf(out, "%s%s on %s", *before ? "; " : "", mt_dtype_name(c->dtype),
-            mt_device_kind(device));
-    if (mt_device_has_data(device)) fprintf(out, ", %d thread%s", threads, threads == 1 ? "" : "s");
-    if (w->optimizer != MTI_OPT_NONE)
-        fprintf(out, ", optimizer %s", mti_optimizer_name(w->optimizer));
-    if (w->recipe)
-        fprintf(out, "\nrecipe %s: %s", w->recipe,
-                *w->recipe_options ? w->recipe_options : "no option differs");
-    fputs("\n", out);
+    add(&l, "%s%s on %s", *before ? "; " : "", mt_dtype_name(c->dtype), mt_device_kind(device));
+    if (mt_device_has_data(device)) add(&l, ", %d thread%s", threads, threads == 1 ? "" : "s");
+    if (w->optimizer != MTI_OPT_NONE) add(&l, ", optimizer %s", mti_optimizer_name(w->optimizer));
+    mti_print_line(out, style, l.text);
+    if (!w->recipe) return;
+    line recipe = {.n = 0};
+    add(&recipe, "recipe %s: %s", w->recipe,
+        *w->recipe_options ? w->recipe_options : "no option differs");
+    mti_print_line(out, style, recipe.text);
 }
 
 void mti_equation_row(mti_table *t, const char *sign, int64_t bytes, const char *text)

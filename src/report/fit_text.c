@@ -28,9 +28,12 @@ static void print_answer(const mti_fit_report *f, FILE *out, const mti_style *st
     bool fits = first->fits;
     mti_inked(out, style, fits ? MTI_GOOD : MTI_BAD, "%s", fits ? "fits" : "does not fit");
     double left = gib(r->capacity) - gib(first->reserved);
-    fprintf(out, ": %.40s on %lld x %s; %s: %.1f of %.1f GiB, %.1f %s\n", f->workload->name,
-            (long long)r->gpus, r->gpu.name, fits ? "fastest" : "least", gib(first->reserved),
-            gib(r->capacity), fits ? left : -left, fits ? "free" : "over");
+    char figures[160];
+    snprintf(figures, sizeof figures, "%s: %.1f of %.1f GiB, %.1f %s", fits ? "fastest" : "least",
+             gib(first->reserved), gib(r->capacity), fits ? left : -left, fits ? "free" : "over");
+    int n = fprintf(out, ": %s on %lld x %s;", f->workload->name, (long long)r->gpus, r->gpu.name);
+    bool wide = (fits ? 4 : 12) + n + 1 + mti_text_width(figures) > style->width;
+    fprintf(out, "%s%s\n", wide ? "\n  " : " ", figures); /* a long path to a file */
 }
 
 static void print_task(const mti_fit_report *f, FILE *out)
@@ -122,16 +125,19 @@ static bool print_setups(const mti_fit_report *f, FILE *out, const mti_style *st
 
 /* ---- where the first one's time goes, and what it was traded for ---- */
 
-static void print_time(const mti_fit_report *f, FILE *out)
+static void print_time(const mti_fit_report *f, FILE *out, const mti_style *style)
 {
     const mt_fit_time *t = &f->result->setups[0].time;
     double percent = 100 / t->total;
-    fprintf(out, "a model, at %.4g of peak: products %.0f %%, memory %.0f, tp %.0f, pp %.0f, ",
-            f->utilisation, percent * t->products, percent * t->memory, percent * t->layers,
-            percent * (t->stages + t->bubble));
-    if (t->context > 0) fprintf(out, "cp %.0f, ", percent * t->context);
-    fprintf(out, "dp %.0f, host %.0f, step %.0f\n", percent * t->data, percent * t->host,
-            percent * t->step);
+    char text[300], cp[40] = "";
+    if (t->context > 0) snprintf(cp, sizeof cp, "cp %.0f, ", percent * t->context);
+    snprintf(text, sizeof text,
+             "a model, at %.4g of peak: products %.0f %%, memory %.0f, tp %.0f, pp %.0f, %sdp "
+             "%.0f, host %.0f, step %.0f",
+             f->utilisation, percent * t->products, percent * t->memory, percent * t->layers,
+             percent * (t->stages + t->bubble), cp, percent * t->data, percent * t->host,
+             percent * t->step);
+    mti_print_wrapped(out, 0, style->width, text);
 }
 
 static void print_cost(const mti_fit_report *f, FILE *out)
@@ -145,14 +151,16 @@ static void print_cost(const mti_fit_report *f, FILE *out)
     if (f->price > 0 || f->tokens > 0) fputc('\n', out);
 }
 
-static void print_count(const mti_fit_report *f, FILE *out)
+static void print_count(const mti_fit_report *f, FILE *out, const mti_style *style)
 {
     const mt_fit_result *r = f->result;
-    fprintf(
-        out,
-        "%zu measured in %.1f s, %zu fit; ruled out: %lld by size, %lld by states, %lld slower\n",
+    char text[200];
+    snprintf(
+        text, sizeof text,
+        "%zu measured in %.1f s, %zu fit; ruled out: %lld by size, %lld by states, %lld slower",
         r->n, r->seconds, r->n_fitting, (long long)r->n_larger, (long long)r->n_states,
         (long long)r->n_slower);
+    mti_print_wrapped(out, 0, style->width, text);
 }
 
 /* Broken at options, so that it can be pasted. */
@@ -177,12 +185,13 @@ static void print_command(const char *command, FILE *out)
 bool mti_print_fit(const mti_fit_report *f, FILE *out)
 {
     mti_style style = mti_style_of(out);
+    if (!style.elides) style.width = 80; /* in a pipe, too */
     print_answer(f, out, &style);
     print_task(f, out);
     if (!print_setups(f, out, &style)) return false;
-    if (f->result->n_fitting) print_time(f, out);
+    if (f->result->n_fitting) print_time(f, out, &style);
     if (f->result->n_fitting) print_cost(f, out);
-    print_count(f, out);
+    print_count(f, out, &style);
     print_command(f->command, out);
     return true;
 }

@@ -161,13 +161,15 @@ bool mti_print_memory(const mti_measurement *m, bool whole, FILE *out, const mti
 }
 
 /* What a device that is large enough needs; `capacity` 0: unknown. */
-static void print_needed(const mti_need *need, size_t capacity, FILE *out)
+static void print_needed(const mti_need *need, size_t capacity, FILE *out, const mti_style *style)
 {
     char bytes[MTI_NUMBER], reserved[MTI_NUMBER], text[MTI_NUMBER], more[MTI_NUMBER];
-    fprintf(out, "A device that is large enough needs %s bytes (%s); %s reserved\n",
-            mti_thousands(bytes, (int64_t)need->peak),
-            mti_bytes_text(text, sizeof text, need->peak),
-            mti_thousands(reserved, (int64_t)need->reserved));
+    char line[200];
+    snprintf(line, sizeof line, "A device that is large enough needs %s bytes (%s); %s reserved",
+             mti_thousands(bytes, (int64_t)need->peak),
+             mti_bytes_text(text, sizeof text, need->peak),
+             mti_thousands(reserved, (int64_t)need->reserved));
+    mti_print_line(out, style, line);
     if (capacity && need->peak > capacity)
         fprintf(out, "It does not fit in %s: %s more are allocated at the peak\n",
                 mti_bytes_text(text, sizeof text, capacity),
@@ -185,7 +187,7 @@ bool mti_print_refusal(const mti_profile_result *p, size_t event, bool verbose, 
     mti_heading(out, &style, "Out of memory: %s bytes of %s were refused",
                 mti_thousands(bytes, (int64_t)e->requested), mt_category_name(e->category));
     fprintf(out, "%s\n", instant_text(m, event, where, sizeof where));
-    if (p->needed.peak) print_needed(&p->needed, p->workload.device.capacity, out);
+    if (p->needed.peak) print_needed(&p->needed, p->workload.device.capacity, out, &style);
     fputs("Who held what at that moment:\n", out);
     return print_instant(m, event, verbose ? ROWS_TO_SHOW : ROWS_AT_REFUSAL, out, &style);
 }

@@ -83,7 +83,7 @@ bool mti_print_memory_stats(const mti_profile_result *p, FILE *out, const mti_st
         memory->loss_scale == 0 && !s->duplicates)
         return true;
     mti_heading(out, style, "The memory options: what they saved, and at what cost");
-    mti_table *t = mti_table_new("lrl", NULL);
+    mti_table *t = mti_table_new("lrw", NULL);
     if (s->asked) line(t, "saved", (int64_t)s->asked, "what the ops asked the tape to keep");
     if (memory->checkpoint) checkpoint_lines(t, &p->measured);
     if (memory->offload) offload_lines(t, &s->offload, has_data);
@@ -96,12 +96,15 @@ bool mti_print_memory_stats(const mti_profile_result *p, FILE *out, const mti_st
         fprintf(out, " after %lld steps, %lld skipped", (long long)s->scaler.steps,
                 (long long)s->scaler.skipped);
     if (memory->loss_scale != 0) fputs("\n", out);
-    if (s->n_warnings) {
-        fputs("\n", out);
-        mti_inked(out, style, MTI_BAD, "%s", s->warnings);
-        fputs("\n", out);
-    }
     return status == MT_OK;
+}
+
+void mti_print_warnings(const mti_profile_result *p, FILE *out, const mti_style *style)
+{
+    const mti_memory_stats *s = &p->measured.memory_stats;
+    if (!s->n_warnings) return;
+    fputs("\n", out);
+    mti_print_lines(out, style, MTI_BAD, s->warnings);
 }
 
 /* ---- JSON ---- */

@@ -18,7 +18,7 @@ static bool print_comparison(const mti_comparison *c, FILE *out, const mti_style
     mti_heading(out, style, "%s: %s = %s %s", title, f->text, mti_scaled(scaled, (double)f->value),
                 f->unit);
     mti_print_wrapped(out, 2, style->width, f->source);
-    mti_table *t = mti_table_new("lre", NULL);
+    mti_table *t = mti_table_new("lrw", NULL);
     mti_equation_row(t, " ", f->value, "the formula");
     for (int i = 0; i < f->n_rows; i++) {
         const mt_plan_row *row = &f->rows[i];
@@ -186,12 +186,38 @@ static bool fits(const mti_plan_result *p)
     return p->need.reserved <= w->device.capacity || p->batch.largest >= w->batch;
 }
 
+/* The letters of a rank's formula that the heading does not explain. */
+static void print_letters(const mti_plan_result *p, FILE *out, const mti_style *style)
+{
+    const mti_comparison *kept = mti_plan_find(p, "activations");
+    const mti_workload *w = p->workload;
+    char text[200] = "";
+    mt_model_config c = w->config;
+    if (!w->ranked || !kept) return;
+    mt_model_config_resolve(&w->config, &c);
+    const struct {
+        char letter;
+        int64_t value;
+        const char *what;
+    } all[] = {{'q', c.heads * c.head_dim, " queries' width"},
+               {'k', c.kv_heads * c.head_dim, " keys' width"},
+               {'t', w->parallel.tensor, " ranks"}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        size_t at = strlen(text);
+        if (strchr(kept->formula.text, all[i].letter))
+            snprintf(text + at, sizeof text - at, "%c = %lld%s, ", all[i].letter,
+                     (long long)all[i].value, all[i].what);
+    }
+    strcat(text, "L: layers in flight");
+    mti_print_wrapped(out, 2, style->width, text);
+}
+
 static bool print_formulas(const mti_plan_result *p, FILE *out, const mti_style *style)
 {
     static const char *const headings[] = {"", "formula", "says", "measured on meta"};
     double given = p->options->parameters;
     char scaled[MTI_NUMBER];
-    mti_table *t = mti_table_new("lerr", headings);
+    mti_table *t = mti_table_new("lwrr", headings);
     for (int i = 0; i < p->n_items; i++) {
         const mti_comparison *c = &p->items[i];
         bool counts = !strcmp(c->formula.name, "parameters") && given == 0;
@@ -203,6 +229,7 @@ static bool print_formulas(const mti_plan_result *p, FILE *out, const mti_style 
     }
     if (!mti_table_finish(t, out, style)) return false;
     if (given > 0) fprintf(out, "  N = %s parameters, as given\n", mti_scaled(scaled, given));
+    print_letters(p, out, style);
     return true;
 }
 

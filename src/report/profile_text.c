@@ -10,7 +10,7 @@
 static bool print_growth(const mti_growth *g, FILE *out, const mti_style *style)
 {
     mti_heading(out, style, "What the allocator's growth over forward is made of");
-    mti_table *t = mti_table_new("lrl", NULL);
+    mti_table *t = mti_table_new("lrw", NULL);
     mti_equation_row(t, " ", g->saved, "saved for backward");
     mti_equation_row(t, "-", g->before, "of them in storages older than forward (the input)");
     mti_equation_row(t, "+", g->rounding, "rounding of the new ones up to 512-byte blocks");
@@ -72,7 +72,7 @@ static bool print_formula(const mti_profile_result *p, FILE *out, const mti_styl
     mti_heading(out, style, "The closed formula for %zu-byte floats: %s",
                 mt_dtype_size(p->workload.config.dtype), f->text);
     print_letters(p, out);
-    mti_table *t = mti_table_new("lrll", NULL);
+    mti_table *t = mti_table_new("lrlw", NULL);
     for (int i = 0; i < f->n_terms; i++) {
         mti_equation_row(t, i ? "+" : " ", f->terms[i].bytes, f->terms[i].text);
         mti_table_cell(t, "%s", f->terms[i].what);
@@ -303,13 +303,14 @@ bool mti_print_profile(const mti_profile_result *p, bool whole, bool verbose, FI
 {
     const mti_style style = mti_style_of(out);
     const mti_measurement *m = &p->measured;
-    bool warned = m->memory_stats.n_warnings;
     mti_screen s;
     FILE *to;
     mti_screen_begin(&s, out, &style, verbose);
     if (!(to = mti_screen_open(&s)) || !mti_screen_close(&s, print_answer(p, to, &style), true) ||
         !(to = mti_screen_open(&s)) ||
-        !mti_screen_close(&s, mti_print_memory_stats(p, to, &style), warned) ||
+        !mti_screen_close(&s, (mti_print_warnings(p, to, &style), true), true) ||
+        !(to = mti_screen_open(&s)) ||
+        !mti_screen_close(&s, mti_print_memory_stats(p, to, &style), false) ||
         !(to = mti_screen_open(&s)) || !mti_screen_close(&s, print_saved(m, to, &style), false))
         return false;
     if (verbose)

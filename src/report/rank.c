@@ -12,17 +12,20 @@ void mti_print_place(const mti_workload *w, FILE *out, const mti_style *style)
 {
     const mt_parallel *h = &w->parallel;
     if (!w->ranked) return;
-    mti_inked(out, style, MTI_BOLD, "rank %lld", (long long)w->rank);
-    fprintf(out, "  stage %lld of %lld, 1 of %lld that share each layer%s, ", (long long)h->stage,
-            (long long)at_least_1(h->pipeline), (long long)at_least_1(h->tensor),
-            h->sequence ? " and the sequence" : "");
-    if (h->context > 1)
-        fprintf(out, "piece %lld of %lld of each sequence, ", (long long)h->context_rank,
-                (long long)h->context);
     static const char *const gathered[] = {"", ", gathered by block", ", gathered ahead"};
-    fprintf(out, "%lld with other data%s%s%s\n", (long long)at_least_1(h->data),
-            h->f32_shards ? ", f32 shards" : "", h->f32_reduce ? " and sums" : "",
-            gathered[h->gather]);
+    char text[400], piece[80] = "";
+    if (h->context > 1)
+        snprintf(piece, sizeof piece, "piece %lld of %lld of each sequence, ",
+                 (long long)h->context_rank, (long long)h->context);
+    int head = snprintf(text, sizeof text, "rank %lld", (long long)w->rank);
+    snprintf(text + head, sizeof text - (size_t)head,
+             "  stage %lld of %lld, 1 of %lld that share each layer%s, %s%lld with other "
+             "data%s%s%s",
+             (long long)h->stage, (long long)at_least_1(h->pipeline),
+             (long long)at_least_1(h->tensor), h->sequence ? " and the sequence" : "", piece,
+             (long long)at_least_1(h->data), h->f32_shards ? ", f32 shards" : "",
+             h->f32_reduce ? " and sums" : "", gathered[h->gather]);
+    mti_print_headed(out, style, MTI_BOLD, text, (size_t)head);
 }
 
 void mti_print_rank(const mti_workload *w, const mti_measurement *m, FILE *out,
@@ -91,22 +94,54 @@ json_t *mti_parallel_json(const mti_workload *w, const mti_measurement *m)
 
 /* ---- several models and techniques ---- */
 
-static bool print_ranks(const mti_ranks_result *r, bool stage, FILE *out, const mti_style *style)
+/* A terminal on which formulas and bytes are too much for a line. */
+static bool is_narrow(const mti_style *style) { return style->elides && style->width < 106; }
+
+/* The formulas of a layer, where a terminal has no room for them beside the bytes. */
+static bool print_formulas(FILE *out, const mti_style *style)
 {
-    mti_table *t = mti_table_new(
-        "lerrrr", (const char *const[]){"technique", "a layer", "22B", "175B", "530B", "1T"});
+    mti_table *t = mti_table_new("ll", NULL);
     for (size_t k = 0; k < MTI_RANKS_TECHNIQUES; k++) {
         mti_table_cell(t, "%s", mti_ranks_techniques[k]);
         mti_table_cell(t, "%s", mti_ranks_formulas[k]);
-        for (size_t i = 0; i < MTI_RANKS_MODELS; i++)
-            mti_table_bytes(t, stage ? (int64_t)r->stage[k][i].saved : r->layer[k][i].formula);
     }
-    if (stage) {
-        mti_table_rule(t);
-        mti_table_cell(t, "in flight");
-        mti_table_skip(t, 1);
-        for (size_t i = 0; i < MTI_RANKS_MODELS; i++) mti_table_bytes(t, r->stage[0][i].in_flight);
+    fputs("  by these formulas:\n", out);
+    return mti_table_finish(t, out, style);
+}
+
+static bool print_layers(const mti_ranks_result *r, FILE *out, const mti_style *style)
+{
+    mti_table *t = mti_table_new(
+        "lorrrr", (const char *const[]){"technique", "a layer", "22B", "175B", "530B", "1T"});
+    for (size_t k = 0; k < MTI_RANKS_TECHNIQUES; k++) {
+        mti_table_cell(t, "%s", mti_ranks_techniques[k]);
+        mti_table_cell(t, "%s", mti_ranks_formulas[k]);
+        for (size_t i = 0; i < MTI_RANKS_MODELS; i++) mti_table_bytes(t, r->layer[k][i].formula);
     }
+    if (!mti_table_finish(t, out, style)) return false;
+    if (is_narrow(style) && !print_formulas(out, style)) return false;
+    fputs("  s tokens of b sequences, width h, a heads, t ranks that share a layer\n", out);
+    return true;
+}
+
+static bool print_stages(const mti_ranks_result *r, FILE *out, const mti_style *style)
+{
+    mti_table *t =
+        mti_table_new("lrrrr", (const char *const[]){"technique", "22B", "175B", "530B", "1T"});
+    for (size_t k = 0; k < MTI_RANKS_TECHNIQUES; k++) {
+        mti_table_cell(t, "%s", mti_ranks_techniques[k]);
+        for (size_t i = 0; i < MTI_RANKS_MODELS; i++) {
+            char scaled[MTI_NUMBER];
+            size_t saved = r->stage[k][i].saved;
+            if (is_narrow(style))
+                mti_table_cell(t, "%s", mti_bytes_text(scaled, sizeof scaled, saved));
+            else
+                mti_table_bytes(t, (int64_t)saved);
+        }
+    }
+    mti_table_rule(t);
+    mti_table_cell(t, "in flight");
+    for (size_t i = 0; i < MTI_RANKS_MODELS; i++) mti_table_bytes(t, r->stage[0][i].in_flight);
     return mti_table_finish(t, out, style);
 }
 
@@ -115,9 +150,10 @@ bool mti_print_ranks(const mti_ranks_result *r, FILE *out)
     mti_style style = mti_style_of(out);
     mti_heading(out, &style,
                 "One layer, one microbatch, on one of 8 ranks: bytes (\"none\": on the only one)");
-    if (!print_ranks(r, false, out, &style)) return false;
-    mti_heading(out, &style, "The first stage of the pipeline, microbatches in flight: bytes");
-    return print_ranks(r, true, out, &style);
+    if (!print_layers(r, out, &style)) return false;
+    mti_heading(out, &style, "The first stage of the pipeline, microbatches in flight%s",
+                is_narrow(&style) ? "" : ": bytes");
+    return print_stages(r, out, &style);
 }
 
 json_t *mti_ranks_json(const mti_ranks_result *r)

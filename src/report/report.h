@@ -37,11 +37,20 @@ int mti_text_width(const char *text);
 size_t mti_text_fit(const char *text, int columns);
 /* How many bytes of `text` to skip so that the rest fits in `columns`; no character is cut. */
 size_t mti_text_skip(const char *text, int columns);
+/* The same, but up to a space where there is one. */
+size_t mti_text_line(const char *text, int columns);
 /* Bytes from a model or a file: control characters and invalid UTF-8 are printed as `?`, so that a
  * terminal does not obey them; newlines and tabs are printed. */
 void mti_print_bytes(FILE *out, const unsigned char *bytes, size_t n_bytes);
 /* A paragraph, broken at spaces; every line is indented. */
 void mti_print_wrapped(FILE *out, int indent, int width, const char *text);
+/* A line of prose, which a terminal gets in as many as it takes. */
+void mti_print_line(FILE *out, const mti_style *style, const char *text);
+/* All lines of a text, each under 2 KiB. */
+void mti_print_lines(FILE *out, const mti_style *style, mti_ink ink, const char *text);
+/* A line whose first bytes, as far as they are in the first line, are in an ink. */
+void mti_print_headed(FILE *out, const mti_style *style, mti_ink ink, const char *text,
+                      size_t head);
 
 /* ---- numbers; buf of MTI_NUMBER bytes, returned; mti_thousands is in base.h ---- */
 
@@ -56,9 +65,10 @@ const char *mti_duration(char buf[MTI_NUMBER], double seconds); /* "1:02:03", "2
  * the way, mti_table_print fails: one check, at the end. */
 typedef struct mti_table mti_table;
 
-/* columns: a letter each: l left, r right, e left and, on a terminal for which the table is too
- * wide, with an ellipsis for the middle: paths differ at their ends. headings: one for each column;
- * NULL for no heading row. */
+/* columns: a letter each: l left, r right; and what gives way on a terminal for which the table is
+ * too wide, on the left, too: o is left out, e gets an ellipsis for its middle (paths differ at
+ * their ends), w goes on in lines of its own (at most one column is w). headings: one for each
+ * column; NULL for no heading row. */
 mti_table *mti_table_new(const char *columns, const char *const *headings);
 void mti_table_free(mti_table *table);
 void mti_table_cell(mti_table *table, const char *fmt, ...) MT_PRINTF(2, 3);

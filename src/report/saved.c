@@ -126,7 +126,7 @@ bool mti_print_saved(const mt_ledger *ledger, bool several, FILE *out, const mti
                                            "dtype",  "",   "bytes", "share"};
     line *lines = mti_calloc(mt_ledger_count(ledger) + 1, sizeof *lines);
     if (!lines) return false;
-    mti_table *table = mti_table_new("eelllrrrr", headings);
+    mti_table *table = mti_table_new("eelolrrro", headings);
     size_t n = fold(ledger, several, lines), total = mt_ledger_bytes(ledger);
     char path[256], before[256] = "";
     const char *op = "";

@@ -38,9 +38,13 @@ static void print_answer(const mti_serve_report *s, FILE *out, const mti_style *
     bool fits = n->sequences > 0;
     char most[MTI_NUMBER], length[MTI_NUMBER];
     mti_inked(out, style, fits ? MTI_GOOD : MTI_BAD, "%s", fits ? "fits" : "does not fit");
-    fprintf(out, ": %s x %s tokens of %.40s on one %s\n",
-            mti_thousands(most, fits ? n->sequences : 1), mti_thousands(length, n->positions),
-            s->workload->name, s->gpu ? s->gpu->name : "device");
+    const char *gpu = s->gpu ? s->gpu->name : "device";
+    int begun = fprintf(out, ": %s x %s tokens", mti_thousands(most, fits ? n->sequences : 1),
+                        mti_thousands(length, n->positions));
+    int rest =
+        (int)strlen(" of  on one ") + mti_text_width(s->workload->name) + mti_text_width(gpu);
+    bool wide = (fits ? 4 : 12) + begun + rest > style->width; /* a long path to a file */
+    fprintf(out, "%sof %s on one %s\n", wide ? "\n  " : " ", s->workload->name, gpu);
     size_t held = n->by_category[MT_PARAMETER] + n->by_category[MT_CACHE];
     fprintf(out, "peak %.1f %s: weights %.1f, cache %.1f, at work %.1f; reserved %.1f of %.1f\n",
             scaled(s, n->peak), unit(s), scaled(s, n->by_category[MT_PARAMETER]),
@@ -74,6 +78,7 @@ static bool print_table(const mti_serve_report *s, FILE *out, const mti_style *s
 bool mti_print_serve(const mti_serve_report *s, FILE *out)
 {
     mti_style style = mti_style_of(out);
+    if (!style.elides) style.width = 80; /* in a pipe, too */
     print_answer(s, out, &style);
     return print_table(s, out, &style);
 }

@@ -9,6 +9,9 @@
 
 /* ---- the table ---- */
 
+/* A terminal that gets shorter headings, and labels on lines of their own. */
+static bool is_narrow(const mti_style *style) { return style->elides && style->width < 100; }
+
 static const char *gradient_text(char *buf, size_t size, const mti_sweep_result *r, bool first)
 {
     if (!r->has_data || r->off.compared == 0)
@@ -74,12 +77,14 @@ static void result_cells(mti_table *t, const mti_sweep_result *r, const mti_swee
 static bool print_table(const mti_sweep_result *results, size_t n, FILE *out,
                         const mti_style *style)
 {
-    const char *headings[8] = {"row", "saved bytes", "formula", "peak", "reserved"};
-    char alignment[9] = "lrerr";
+    bool narrow = is_narrow(style);
+    const char *headings[8] = {"row", narrow ? "saved" : "saved bytes", "formula", "peak",
+                               "reserved"};
+    char alignment[9] = "wrorr"; /* the formula stands below, too */
     columns shown = columns_of(results, n);
     int n_columns = 5;
-    if (shown.times) headings[n_columns++] = "ms a step";
-    if (shown.gradients) headings[n_columns++] = "gradients off by";
+    if (shown.times) headings[n_columns++] = narrow ? "ms" : "ms a step";
+    if (shown.gradients) headings[n_columns++] = narrow ? "off by" : "gradients off by";
     if (shown.losses) headings[n_columns++] = "loss";
     for (int i = 5; i < n_columns; i++) strcat(alignment, "r");
     mti_table *t = mti_table_new(alignment, headings);
@@ -87,29 +92,80 @@ static bool print_table(const mti_sweep_result *results, size_t n, FILE *out,
     return mti_table_finish(t, out, style);
 }
 
+/* What the letters of the rows' formulas stand for. */
+static void print_letters(const mti_sweep_result *results, size_t n, FILE *out,
+                          const mti_style *style)
+{
+    bool ranks = false, pieces = false;
+    for (size_t i = 0; i < n; i++) {
+        const mti_workload *w = &results[i].entry->workload;
+        ranks = ranks || w->ranked;
+        pieces = pieces || (w->ranked && w->parallel.context > 1);
+    }
+    const struct {
+        char letter;
+        const char *what;
+    } all[] = {{'b', "b sequences"},
+               {'s', pieces ? "s tokens of each on a rank" : "s tokens of each"},
+               {'h', "width h"},
+               {'a', "a heads"},
+               {'q', "all heads' queries of width q"},
+               {'k', "all heads' keys of width k"},
+               {'u', "u keys that the queries see"},
+               {'f', "MLP of width f"},
+               {'v', "vocabulary v"},
+               {'L', ranks ? "L layers in flight" : "L layers"},
+               {'N', "N groups of layers"},
+               {'E', "E forwards with the embeddings"},
+               {'H', "H with the head"},
+               {'t', "t ranks that share a layer"}};
+    char text[512] = "";
+    for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
+        bool there = false;
+        for (size_t i = 0; i < n; i++)
+            there = there || (results[i].formula.known &&
+                              strchr(results[i].formula.text, all[k].letter) != NULL);
+        size_t at = strlen(text);
+        if (there) snprintf(text + at, sizeof text - at, "%s%s", at ? ", " : "", all[k].what);
+    }
+    mti_print_wrapped(out, 2, style->width, text);
+}
+
 /* For each row: saved = formula + each term that the formula leaves out. */
 static bool print_sums(const mti_sweep_result *results, size_t n, FILE *out, const mti_style *style)
 {
+    bool narrow = is_narrow(style), any = false;
+    char saved[MTI_NUMBER];
+    for (size_t i = 0; i < n; i++) any = any || results[i].formula.known;
+    if (!any) return true;
     mti_table *t =
-        mti_table_new("lrre", (const char *const[]){"row", "saved bytes", "", "made of"});
+        narrow ? mti_table_new("rw", NULL)
+               : mti_table_new("lrrl", (const char *const[]){"row", "saved bytes", "", "made of"});
     for (size_t i = 0; i < n; i++) {
         const mti_formula *f = &results[i].formula;
         if (!f->known) continue;
-        mti_table_cell(t, "%s", results[i].entry->label);
-        mti_table_bytes(t, (int64_t)results[i].saved);
+        if (narrow) {
+            mti_table_note(t, 0, "%s: %s", results[i].entry->label,
+                           mti_thousands(saved, (int64_t)results[i].saved));
+        } else {
+            mti_table_cell(t, "%s", results[i].entry->label);
+            mti_table_bytes(t, (int64_t)results[i].saved);
+        }
         mti_table_bytes(t, f->bytes);
         if (f->n_groups)
             mti_table_cell(t, "= %s, N = %lld", f->text, (long long)f->n_groups);
         else
             mti_table_cell(t, "= %s", f->text);
         for (int k = 0; k < f->n_residual; k++) {
-            mti_table_skip(t, 2);
+            if (!narrow) mti_table_skip(t, 2);
             mti_table_bytes(t, f->residual[k].bytes);
             mti_table_cell(t, "%s", f->residual[k].text);
         }
     }
     mti_heading(out, style, "Saved bytes, formula and what it leaves out");
-    return mti_table_finish(t, out, style);
+    if (!mti_table_finish(t, out, style)) return false;
+    print_letters(results, n, out, style);
+    return true;
 }
 
 bool mti_print_sweep(const mti_sweep_result *results, size_t n, bool quiet, FILE *out)

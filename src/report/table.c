@@ -4,9 +4,10 @@
 #include "report/report.h"
 
 #define MAX_COLUMNS 16
-#define GAP         2 /* columns of space between cells */
-#define INDENT      2 /* before the first cell */
-#define NARROWEST   8 /* least width of a column that is shortened */
+#define GAP         2      /* columns of space between cells */
+#define INDENT      2      /* before the first cell */
+#define NARROWEST   8      /* least width of a column that is shortened */
+#define LEFT_OUT    (-GAP) /* width of a column that is not shown, with its gap 0 */
 
 typedef enum row_kind { CELLS, RULE, NOTE } row_kind;
 
@@ -127,8 +128,8 @@ void mti_table_note(mti_table *table, int from, const char *fmt, ...)
     if (!r->cells[0]) table->failed = true;
 }
 
-/* Sets the widths of the columns, shortening those marked 'e' until the table fits; returns its
- * width. */
+/* Sets the widths of the columns, leaving out those marked 'o' and shortening those marked 'e' and
+ * 'w' until the table fits; returns its width. */
 static int lay_out(const mti_table *table, const mti_style *style, int width[MAX_COLUMNS])
 {
     int total = INDENT + GAP * (table->n_columns - 1);
@@ -141,10 +142,15 @@ static int lay_out(const mti_table *table, const mti_style *style, int width[MAX
         }
         total += width[j];
     }
+    for (int j = 0; j < table->n_columns && style->elides && total > style->width; j++) {
+        if (table->align[j] != 'o') continue;
+        total -= width[j] + GAP;
+        width[j] = LEFT_OUT;
+    }
     while (style->elides && total > style->width) {
         int widest = -1;
         for (int j = 0; j < table->n_columns; j++)
-            if (table->align[j] == 'e' && width[j] > NARROWEST &&
+            if ((table->align[j] == 'e' || table->align[j] == 'w') && width[j] > NARROWEST &&
                 (widest < 0 || width[j] > width[widest]))
                 widest = j;
         if (widest < 0) break;
@@ -187,23 +193,51 @@ static void put_note(FILE *out, const char *text, int at, const mti_style *style
     }
 }
 
+/* Where a column begins. */
+static int column_at(const int *width, int column)
+{
+    int at = INDENT;
+    for (int j = 0; j < column; j++) at += width[j] + GAP;
+    return at;
+}
+
+/* The rest of a cell that did not fit in its row, below it. */
+static void put_rest(FILE *out, const char *text, int at, int width)
+{
+    while (*(text += strspn(text, " "))) {
+        size_t n = mti_text_line(text, width);
+        fputc('\n', out);
+        pad(out, at);
+        fwrite(text, 1, n, out);
+        text += n;
+    }
+}
+
 static void print_cells(const mti_table *table, const row *r, const int *width, FILE *out)
 {
     int spaces = INDENT; /* not yet written, so that no line ends in spaces */
+    int going_on = 0;
+    const char *rest = "";
     for (int j = 0; j < table->n_columns; j++) {
         const char *text = r->cells[j] ? r->cells[j] : "";
         int w = mti_text_width(text);
-        if (w > width[j]) w = width[j];
-        if (w && table->align[j] == 'r') spaces += width[j] - w;
-        if (w) {
-            pad(out, spaces);
-            put(out, text, width[j]);
-            spaces = table->align[j] == 'r' ? 0 : width[j] - w;
-        } else {
-            spaces += width[j];
+        if (width[j] == LEFT_OUT) continue;
+        if (!w) {
+            spaces += width[j] + GAP;
+            continue;
         }
-        spaces += GAP;
+        pad(out, spaces + (table->align[j] == 'r' ? width[j] - w : 0));
+        if (table->align[j] == 'w' && w > width[j]) {
+            going_on = j;
+            rest = text + mti_text_line(text, width[j]);
+            fwrite(text, 1, (size_t)(rest - text), out);
+            w -= mti_text_width(rest);
+        } else {
+            w = put(out, text, width[j]);
+        }
+        spaces = GAP + (table->align[j] == 'r' ? 0 : width[j] - w);
     }
+    put_rest(out, rest, column_at(width, going_on), width[going_on]);
 }
 
 mt_status mti_table_print(const mti_table *table, FILE *out, const mti_style *style)
@@ -218,9 +252,7 @@ mt_status mti_table_print(const mti_table *table, FILE *out, const mti_style *st
             pad(out, INDENT);
             for (int k = INDENT; k < total; k++) fputs("\u2500", out);
         } else if (r->kind == NOTE) {
-            int at = INDENT;
-            for (int j = 0; j < r->from; j++) at += width[j] + GAP;
-            put_note(out, r->cells[0], at, style);
+            put_note(out, r->cells[0], column_at(width, r->from), style);
         } else {
             print_cells(table, r, width, out);
         }

@@ -68,7 +68,7 @@ static bool print_kinds(const kinds *all, FILE *out, const mti_style *style)
     for (size_t i = 0; i < all->n; i++) total += all->at[i].bytes;
     static const char *const headings[] = {"", "ops", "keep", "", "bytes"};
     mti_heading(out, style, "Kept for backward by each kind of op");
-    mti_table *t = mti_table_new("lrerr", headings);
+    mti_table *t = mti_table_new("lrwrr", headings);
     for (size_t i = 0; i < all->n; i++) {
         const kind *k = &all->at[i];
         if (!k->bytes) {

@@ -106,6 +106,25 @@ size_t mti_text_skip(const char *text, int columns)
     return (size_t)(s - start);
 }
 
+size_t mti_text_line(const char *text, int columns)
+{
+    size_t most = mti_text_fit(text, columns), n = most;
+    if (!text[most]) return most;
+    while (n > 0 && text[n] != ' ') n--;
+    return n ? n : most;
+}
+
+void mti_print_lines(FILE *out, const mti_style *style, mti_ink ink, const char *text)
+{
+    char line[2048];
+    while (*text) {
+        size_t n = strcspn(text, "\n");
+        snprintf(line, sizeof line, "%.*s", (int)n, text);
+        mti_print_headed(out, style, ink, line, n);
+        text += n + (text[n] == '\n');
+    }
+}
+
 void mti_print_bytes(FILE *out, const unsigned char *bytes, size_t n_bytes)
 {
     const unsigned char *s = bytes, *end = bytes + n_bytes;
@@ -141,4 +160,18 @@ void mti_print_wrapped(FILE *out, int indent, int width, const char *text)
         text += length;
     }
     if (column) fputc('\n', out);
+}
+
+void mti_print_line(FILE *out, const mti_style *style, const char *text)
+{
+    mti_print_headed(out, style, MTI_PLAIN, text, 0);
+}
+
+void mti_print_headed(FILE *out, const mti_style *style, mti_ink ink, const char *text, size_t head)
+{
+    size_t n = style->elides ? mti_text_line(text, style->width) : strlen(text);
+    if (head > n) head = n;
+    if (head) mti_inked(out, style, ink, "%.*s", (int)head, text);
+    fprintf(out, "%.*s\n", (int)(n - head), text + head);
+    if (text[n]) mti_print_wrapped(out, 0, style->width, text + n);
 }

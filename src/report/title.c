@@ -51,8 +51,8 @@ static void describe(const mti_workload *w, part parts[N_PARTS])
     memset(parts, 0, N_PARTS * sizeof *parts);
     snprintf(parts[BATCH].text, size, "b=%lld", (long long)w->batch);
     snprintf(parts[SEQ].text, size, "s=%lld", (long long)w->seq);
-    snprintf(parts[HIDDEN].text, size, "d=%lld", (long long)c->hidden);
-    if (is_whole(c)) snprintf(parts[LAYERS].text, size, "l=%lld", (long long)c->layers);
+    snprintf(parts[HIDDEN].text, size, "h=%lld", (long long)c->hidden);
+    if (is_whole(c)) snprintf(parts[LAYERS].text, size, "L=%lld", (long long)c->layers);
     if (c->kind != MT_MODEL_LINEAR && c->kind != MT_MODEL_ATTENTION && c->kind != MT_MODEL_LLAMA)
         snprintf(parts[ACT].text, size, "%s", mt_act_name(c->act));
     snprintf(parts[DTYPE].text, size, "%s", mt_dtype_name(c->dtype));

@@ -341,7 +341,7 @@ def a_screen_of_80_columns():
         lines = on_a_terminal(80, *args, *(["--device", "meta"] if args[0] != "plan" else []))
         check(len(lines) <= 24 and max(map(len, lines)) <= 80,
               f"{args}: {len(lines)} lines of at most {max(map(len, lines))} columns")
-    narrow = on_a_terminal(80, "profile", "gpt2", "-v", "--device", "meta")
+    narrow = on_a_terminal(60, "profile", "gpt2", "-v", "--device", "meta")
     check(any(re.match(r"  gp\u2026\S*qkv ", line) for line in narrow), "a path keeps its end on a narrow terminal")
     check("\u2026" not in run("profile", "gpt2", "-v", "--device", "meta").stdout, "nothing is cut in a pipe")
 

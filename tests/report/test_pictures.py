@@ -89,11 +89,11 @@ def every_dark_colour_is_clear():
 
 
 def titles_name_what_differs():
-    equal(tips(drawn["two steps"][1])[0], "gpt on meta: b=4 s=64 d=128 l=4, gelu, f32, adamw, checkpoint full", "title")
-    equal(tips(drawn["many"][1])[0], "gpt2-medium on meta: b=2 s=32 d=1024 l=24, gelu_tanh, f32, adamw, "
+    equal(tips(drawn["two steps"][1])[0], "gpt on meta: b=4 s=64 h=128 L=4, gelu, f32, adamw, checkpoint full", "title")
+    equal(tips(drawn["many"][1])[0], "gpt2-medium on meta: b=2 s=32 h=1024 L=24, gelu_tanh, f32, adamw, "
           "checkpoint selective, offload cpu, amp bf16", "title with options")
-    equal(tips(drawn["sweep"][1])[0], "gpt: b=4 s=64 d=128 l=4, f32", "what the rows of a sweep have in common")
-    equal(tips(drawn["batches"][1])[0], "gpt: s=64 d=128 l=4, gelu, f32", "rows that differ in the batch")
+    equal(tips(drawn["sweep"][1])[0], "gpt: b=4 s=64 h=128 L=4, f32", "what the rows of a sweep have in common")
+    equal(tips(drawn["batches"][1])[0], "gpt: s=64 h=128 L=4, gelu, f32", "rows that differ in the batch")
     for name, (_, root, _) in drawn.items():
         equal(texts(root)[0], tips(root)[0], f"{name}: the title is shown, too")
         check(root.find(f"{SVG}desc").text, f"{name}: a description")

@@ -130,6 +130,47 @@ static bool add_section(mti_screen *s, const char *text, bool needed)
     return mti_screen_close(s, true, needed);
 }
 
+static void cells_go_on_below_and_columns_are_left_out_on_a_narrow_page(void **state)
+{
+    (void)state;
+    page p;
+    open_page(&p);
+    const mti_style narrow = {.width = 25, .elides = true}, piped = {.width = 25};
+    mti_table *t = mti_table_new("lowr", NULL);
+    mti_table_cell(t, "zero=3");
+    mti_table_cell(t, "6bsf");
+    mti_table_cell(t, "inputs held, and more");
+    mti_table_bytes(t, 1024);
+    mtt_ok(mti_table_print(t, p.out, &narrow));
+    assert_page(&p, "  zero=3  inputs    1,024\n"
+                    "          held,\n"
+                    "          and more\n");
+    open_page(&p);
+    mtt_ok(mti_table_print(t, p.out, &piped));
+    mti_table_free(t);
+    assert_page(&p, "  zero=3  6bsf  inputs held, and more  1,024\n");
+}
+
+static void lines_go_on_on_a_narrow_page(void **state)
+{
+    (void)state;
+    page p;
+    open_page(&p);
+    const mti_style narrow = {.width = 20, .elides = true}, piped = {.width = 20};
+    const mti_style coloured = {.width = 20, .elides = true, .colour = true};
+    mti_print_line(p.out, &narrow, "rank 0  stage 0 of 4, 8 ranks");
+    assert_page(&p, "rank 0  stage 0 of\n4, 8 ranks\n");
+    open_page(&p);
+    mti_print_line(p.out, &piped, "rank 0  stage 0 of 4, 8 ranks");
+    assert_page(&p, "rank 0  stage 0 of 4, 8 ranks\n");
+    open_page(&p);
+    mti_print_headed(p.out, &coloured, MTI_BOLD, "rank 0  stage 0 of 4, 8 ranks", 6);
+    assert_page(&p, "\x1b[1mrank 0\x1b[0m  stage 0 of\n4, 8 ranks\n");
+    open_page(&p);
+    mti_print_lines(p.out, &narrow, MTI_PLAIN, "a\nrank 0  stage 0 of 4, 8 ranks\n");
+    assert_page(&p, "a\nrank 0  stage 0 of\n4, 8 ranks\n");
+}
+
 static void sections_are_printed_while_they_fit_on_the_screen(void **state)
 {
     (void)state;
@@ -321,6 +362,8 @@ int main(void)
         cmocka_unit_test(widths_count_columns_not_bytes),
         cmocka_unit_test(columns_are_aligned),
         cmocka_unit_test(elidable_columns_shrink_on_a_narrow_page),
+        cmocka_unit_test(cells_go_on_below_and_columns_are_left_out_on_a_narrow_page),
+        cmocka_unit_test(lines_go_on_on_a_narrow_page),
         cmocka_unit_test(sections_are_printed_while_they_fit_on_the_screen),
         cmocka_unit_test(a_table_reports_that_memory_ran_out),
         cmocka_unit_test(control_characters_do_not_reach_a_terminal),
