@@ -35,9 +35,9 @@ def measured(command):
 
 def letters(p):
     model = p["model"]
-    return {"b": model["batch"], "s": model["seq"], "d": model["hidden"], "a": model["heads"], "k": model["kv_heads"],
-            "L": model["layers"], "v": model["vocab"], "f": model["ffn"], "P": p["params"]["count"],
-            "N": p["parallel"]["dp"] if p["parallel"] else 1}
+    return {"b": model["batch"], "s": model["seq"], "h": model["hidden"], "a": model["heads"],
+            "k": model["kv_heads"] * model["hidden"] // model["heads"], "L": model["layers"], "v": model["vocab"],
+            "f": model["ffn"], "P": p["params"]["count"], "N": p["parallel"]["dp"] if p["parallel"] else 1}
 
 
 def follow(cells, bytes, published, name):
