@@ -83,7 +83,7 @@ static bool print_table(const mti_op_audit *audits, size_t n, bool all, FILE *ou
 {
     static const char *const headings[] = {"op",    "for",      "keeps",   "its",   "shape",
                                            "bytes", "off by *", "altered", "bytes", "cheaper"};
-    mti_table *t = mti_table_new("lllllrrlre", headings);
+    mti_table *t = mti_table_new("lllllrrlrl", headings);
     for (size_t i = 0; i < n; i++) {
         if (*audits[i].of.note) {
             mti_table_ink(t, MTI_DIM);

@@ -55,17 +55,18 @@ static bool print_parts(const mt_budget_plan *plan, FILE *out, const mti_style *
 bool mti_print_budget(const mti_budget_found *b, size_t measured, FILE *out, const mti_style *style)
 {
     mt_budget_figures f = mti_budget_figures_of(b->plan);
-    char budget[MTI_NUMBER], peak[MTI_NUMBER], again[MTI_NUMBER], real[MTI_NUMBER];
+    char budget[MTI_NUMBER], peak[MTI_NUMBER], again[MTI_NUMBER], real[MTI_NUMBER], text[240];
     mti_heading(out, style, "Checkpoints within %s bytes",
                 mti_thousands(budget, (int64_t)b->workload->budget));
     if (!print_parts(b->plan, out, style)) return false;
-    fprintf(out, "  peak %s bytes predicted", mti_thousands(peak, (int64_t)f.peak));
-    if (measured) fprintf(out, ", %s measured", mti_thousands(real, (int64_t)measured));
-    fprintf(out,
-            "; %s%s again, %.1f %% of forward and backward\n"
-            "  found in %.2f s with %d simulated runs\n",
-            mti_scaled(again, (double)f.flops.recompute), f.flops.recompute ? "FLOP" : " FLOP",
-            percent_again(&f.flops), b->seconds, b->n_simulations);
+    mti_thousands(real, (int64_t)measured);
+    snprintf(text, sizeof text,
+             "  peak %s bytes predicted%s%s%s; %s%s again, %.1f %% of forward and backward",
+             mti_thousands(peak, (int64_t)f.peak), measured ? ", " : "", measured ? real : "",
+             measured ? " measured" : "", mti_scaled(again, (double)f.flops.recompute),
+             f.flops.recompute ? "FLOP" : " FLOP", percent_again(&f.flops));
+    mti_print_line(out, style, text);
+    fprintf(out, "  found in %.2f s with %d simulated runs\n", b->seconds, b->n_simulations);
     return true;
 }
 

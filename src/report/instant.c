@@ -24,7 +24,7 @@ static bool print_holders(const mti_holders *h, size_t n_rows, FILE *out, const 
 {
     static const char *const headings[] = {"category", "of", "made by",
                                            "kept as",  "",   "bytes of blocks"};
-    mti_table *t = mti_table_new("lelerr", headings);
+    mti_table *t = mti_table_new("lelwrr", headings);
     size_t rest = 0, n_rest = 0;
     for (size_t i = 0; i < h->n; i++) {
         const mti_holder *holder = &h->at[i];

@@ -34,18 +34,19 @@ static bool print_comparison(const mti_comparison *c, FILE *out, const mti_style
 }
 
 /* Activations as a multiple of the parameters' bytes. */
-static void print_proportion(const mti_plan_result *p, FILE *out)
+static void print_proportion(const mti_plan_result *p, FILE *out, const mti_style *style)
 {
     const mti_comparison *kept = mti_plan_find(p, "activations");
     const mti_comparison *count = mti_plan_find(p, "parameters");
     size_t e = mt_dtype_size(p->workload->config.dtype);
     double params = (double)count->measured * (double)e;
-    char bytes[MTI_NUMBER];
-    fprintf(out,
-            "The parameters take %s bytes: the activations are %.2f times as much by the formula, "
-            "%.2f as measured.\n",
-            mti_scaled(bytes, params), (double)kept->formula.value / params,
-            (double)kept->measured / params);
+    char bytes[MTI_NUMBER], text[200];
+    snprintf(text, sizeof text,
+             "The parameters take %s bytes: the activations are %.2f times as much by the formula, "
+             "%.2f as measured.",
+             mti_scaled(bytes, params), (double)kept->formula.value / params,
+             (double)kept->measured / params);
+    mti_print_line(out, style, text);
 }
 
 /* What a forward pass multiplies. */
@@ -134,8 +135,9 @@ static void print_time(const mti_plan_result *p, FILE *out, const mti_style *sty
     fputs("  Narayanan et al. 2021, 5.1: operations / (devices x FLOP/s reached)\n", out);
     fprintf(out, "  %.2f days by the formula for FLOPs\n  %.2f days by what the ops counted\n",
             formula_s / DAY, measured_s / DAY);
-    fputs("  Left out: other work than products, and waiting; --utilisation stands for both.\n",
-          out);
+    mti_print_line(
+        out, style,
+        "  Left out: other work than products, and waiting; --utilisation stands for both.");
 }
 
 /* ---- what fits ---- */
@@ -266,7 +268,7 @@ static bool print_item(const mti_plan_result *p, const mti_comparison *c, FILE *
 {
     const char *name = c->formula.name;
     if (!print_comparison(c, out, style)) return false;
-    if (!strcmp(name, "activations")) print_proportion(p, out);
+    if (!strcmp(name, "activations")) print_proportion(p, out, style);
     if (!strcmp(name, "flops")) print_parts(p, out);
     if (!strcmp(name, "flops forward")) return print_components(p, out, style);
     return strcmp(name, "states") != 0 || print_regimes(p, out, style);

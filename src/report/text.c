@@ -173,5 +173,5 @@ void mti_print_headed(FILE *out, const mti_style *style, mti_ink ink, const char
     if (head > n) head = n;
     if (head) mti_inked(out, style, ink, "%.*s", (int)head, text);
     fprintf(out, "%.*s\n", (int)(n - head), text + head);
-    if (text[n]) mti_print_wrapped(out, 0, style->width, text + n);
+    if (text[n]) mti_print_wrapped(out, (int)strspn(text, " "), style->width, text + n);
 }

@@ -158,8 +158,8 @@ static void lines_go_on_on_a_narrow_page(void **state)
     open_page(&p);
     const mti_style narrow = {.width = 20, .elides = true}, piped = {.width = 20};
     const mti_style coloured = {.width = 20, .elides = true, .colour = true};
-    mti_print_line(p.out, &narrow, "rank 0  stage 0 of 4, 8 ranks");
-    assert_page(&p, "rank 0  stage 0 of\n4, 8 ranks\n");
+    mti_print_line(p.out, &narrow, "  rank 0  stage 0 of 4, 8 ranks");
+    assert_page(&p, "  rank 0  stage 0 of\n  4, 8 ranks\n");
     open_page(&p);
     mti_print_line(p.out, &piped, "rank 0  stage 0 of 4, 8 ranks");
     assert_page(&p, "rank 0  stage 0 of 4, 8 ranks\n");
