@@ -20,6 +20,7 @@ struct mti_unit {
     MTI_VEC(param) params;
     mti_gathering *coming; /* NULL: not on its way */
     bool is_gathered;
+    size_t n_kept;          /* saved parameters, of all forwards */
     mt_dtype products;      /* in which those that came, or are coming, were gathered */
     mti_pass *running;      /* whose forward runs; NULL: none */
     const mti_pass *holder; /* with the end of which the parameters are let go */
@@ -199,7 +200,11 @@ mti_pass *mti_unit_running(const mti_unit *b) { return b->running; }
 
 mt_tensor *mti_pass_flat(mti_pass *p, int i) { return p->block->params.at[i].flat; }
 
-void mti_pass_keeps(mti_pass *p) { p->n_kept++; }
+void mti_pass_keeps(mti_pass *p)
+{
+    p->n_kept++;
+    p->block->n_kept++;
+}
 
 mt_tensor *mti_pass_gather(mti_pass *p, int i)
 {
@@ -208,9 +213,17 @@ mt_tensor *mti_pass_gather(mti_pass *p, int i)
     return p->block->params.at[i].flat;
 }
 
+/* The end of the block's backward ends backward where nothing before the block trains, as with
+ * adapters beside the last layers. What was begun for the block before, as PyTorch does, then comes
+ * for nothing. */
 void mti_pass_drops(mti_pass *p)
 {
-    if (!--p->n_kept && p->block->holder == p) let_go(p->block);
+    mti_unit *b = p->block;
+    const mti_unit *coming = b->all->coming;
+    p->n_kept--;
+    b->n_kept--;
+    if (!p->n_kept && b->holder == p) let_go(b);
+    if (!b->n_kept && coming && coming->nth + 1 == b->nth && !coming->n_kept) drop_coming(b->all);
 }
 
 static bool is_last(const mti_unit *b) { return b->nth + 1 == b->all->list.n; }

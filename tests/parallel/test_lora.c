@@ -56,6 +56,8 @@ static void ranks_with_adapters_follow_one_process(void **state)
         {.tensor = 2, .sequence = true, .context = 2},
         {.pipeline = 2, .interleave = 2, .microbatches = 2},
         {.tensor = 2, .sequence = true, .pipeline = 2, .data = 2, .zero = 3, .microbatches = 3},
+        {.data = 2, .zero = 3, .gather = MT_GATHER_AHEAD, .keep_last = true},
+        {.pipeline = 2, .data = 2, .zero = 3, .microbatches = 3, .gather = MT_GATHER_AHEAD},
     };
     static const mt_lora_options *const adapters[] = {&everywhere, &in_attention, &in_layers};
     for (int i = 0; i < MTT_MODELS; i++)
@@ -96,6 +98,37 @@ static void zero_has_the_bits_of_plain_data_parallelism(void **state)
             assert_memory_equal(plain.losses, t.losses, sizeof t.losses);
         }
     }
+}
+
+/* ---- blocks that are gathered ahead ---- */
+
+/* Parameters on the device after a step's backward, of which the last layer alone has adapters. */
+static size_t kept_after_backward(mt_gather_unit gather, const char *checkpoint)
+{
+    static const char *const last_layer[] = {"h.3.*"};
+    const mt_lora_options lora = {.rank = 2, .n_targets = 1, .targets = last_layer};
+    const mt_parallel h = {.data = 2, .zero = 3, .gather = gather};
+    mt_model_config c = mtt_models[MTT_LLAMA];
+    c.layers = 4;
+    mt_device *meta = mt_device_open("meta");
+    mt_stage *stage = mt_stage_new_lora(meta, &c, &h, &lora);
+    mtt_ok(mt_model_checkpoint(mt_stage_part(stage, 0), checkpoint));
+    mt_tensor *ids = mt_zeros(meta, MT_I64, MT_SHAPE(2, SEQ));
+    mtt_ok(mt_stage_backward(stage, &ids, &ids, NULL));
+    size_t n_bytes = mtt_allocated_as(meta, MT_PARAMETER);
+    mt_release(ids);
+    mt_stage_free(stage);
+    mt_device_release(meta);
+    return n_bytes;
+}
+
+static void what_comes_for_a_layer_without_a_backward_goes_with_the_backward_before(void **state)
+{
+    (void)state;
+    static const char *const checkpoints[] = {"none", "full", "selective", "ops"};
+    for (size_t i = 0; i < N(checkpoints); i++)
+        assert_int_equal(kept_after_backward(MT_GATHER_AHEAD, checkpoints[i]),
+                         kept_after_backward(MT_GATHER_MODULE, checkpoints[i]));
 }
 
 /* ---- files ---- */
@@ -359,6 +392,7 @@ int main(void)
         cmocka_unit_test(ranks_with_adapters_follow_one_process),
         cmocka_unit_test(ranks_beside_weights_in_4_bits_follow_one_process),
         cmocka_unit_test(zero_has_the_bits_of_plain_data_parallelism),
+        cmocka_unit_test(what_comes_for_a_layer_without_a_backward_goes_with_the_backward_before),
         cmocka_unit_test(both_files_come_back_from_any_ranks_to_the_byte),
         cmocka_unit_test(adapters_begin_beside_weights_of_a_file),
         cmocka_unit_test(bad_calls_are_refused),

@@ -214,7 +214,10 @@ static void every_rank_with_adapters_takes_what_was_predicted_for_it(void **stat
         {.tensor = 2, .context = 2, .zero = 3},
         {.pipeline = 4, .microbatches = 6},
         {.pipeline = 2, .interleave = 2, .data = 2, .zero = 1, .microbatches = 4},
-        {.tensor = 2, .sequence = true, .pipeline = 2, .data = 2, .zero = 3}};
+        {.tensor = 2, .sequence = true, .pipeline = 2, .data = 2, .zero = 3},
+        {.data = 2, .zero = 3, .gather = MT_GATHER_AHEAD, .keep_last = true},
+        {.tensor = 2, .data = 2, .zero = 3, .microbatches = 2, .gather = MT_GATHER_BLOCK},
+        {.pipeline = 2, .data = 2, .zero = 3, .microbatches = 3, .gather = MT_GATHER_AHEAD}};
     n_equal = 0;
     long long ranks = (long long)measure_all(splits, sizeof splits / sizeof *splits, 4, 3);
     print_message("%lld ranks with adapters took what was predicted: %lld figures are equal\n",

@@ -566,7 +566,8 @@ static void every_refused_request_for_memory_is_reported(void **state)
     static const mt_parallel splits[] = {
         {.tensor = 2, .sequence = true, .pipeline = 2, .interleave = 2, .microbatches = 2},
         {.tensor = 2, .data = 3, .zero = 2},
-        {.tensor = 2, .sequence = true, .data = 3, .zero = 3}};
+        {.tensor = 2, .sequence = true, .data = 3, .zero = 3},
+        {.data = 3, .zero = 3, .gather = MT_GATHER_AHEAD, .keep_last = true}};
     mt_model_config c = small_models[0];
     c.layers = 4, c.dtype = MT_BF16;
     for (size_t i = 0; i < sizeof splits / sizeof *splits; i++) {
