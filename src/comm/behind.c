@@ -95,6 +95,7 @@ bool mti_comm_go_behind(mt_comm *comm)
 mti_job *mti_comm_begin(mt_comm *comm)
 {
     size_t ranks = (size_t)comm->end.ranks, own = (size_t)comm->end.rank;
+    if (!mti_comm_go_behind(comm)) return NULL;
     mti_behind *b = comm->behind;
     mti_job *job = mti_calloc(1, sizeof *job + 2 * ranks * sizeof *job->spans);
     if (!job) return NULL;

@@ -113,7 +113,9 @@ bool mti_comm_exchange(mt_comm *comm);
  * recorded. */
 bool mti_comm_count_time(mt_comm *comm, double began, bool ok, const char *error);
 
-/* From now on comm can begin exchanges. Every rank calls it. */
+/* Makes the thread that mti_comm_begin needs; else the first one does. It waits for all ranks, so
+ * it is called where each of them comes or ends all: not before they have told each other that none
+ * has failed so far. */
 bool mti_comm_go_behind(mt_comm *comm);
 /* Begins to send comm->out[r] to each other rank r and to receive comm->in[r] from it. What they
  * point to stays until mti_comm_finish, which every begun exchange needs; they are made in the

@@ -138,7 +138,7 @@ typedef struct mti_piece {
 } mti_piece;
 typedef struct mti_gathering mti_gathering;
 /* Begins to gather n pieces of each rank, which stay until the end. behind: while this rank
- * computes, for which the comm, if data moves, is one after mti_comm_go_behind. NULL on failure. */
+ * computes (mti_comm_begin). NULL on failure. */
 mti_gathering *mti_pieces_begin(mt_device *device, int n, const mti_piece *pieces,
                                 const mt_group *group, bool behind);
 /* Frees g. flats[n]: all ranks' pieces, one after the other, of category MT_PARAMETER; the

@@ -1,7 +1,6 @@
 /* rank.c: one part of one rank as a module: the model's blocks, made narrower, with collectives. */
 #include <stdio.h>
 #include <string.h>
-#include "comm/comm.h"
 #include "memtape/ops.h"
 #include "nn/lora.h"
 #include "parallel/parallel.h"
@@ -317,14 +316,6 @@ static bool check_pieces(bool pieces, const mt_parallel *h, const mt_lora_option
                          "stage 0 to 2, or weights that are not quantised");
 }
 
-/* Lets blocks be gathered while others compute. */
-static bool go_behind(const mt_device *device, const mt_parallel *h)
-{
-    const mt_group group = mti_data_group(h);
-    return h->gather != MT_GATHER_AHEAD || group.ranks == 1 || !mt_device_has_data(device) ||
-           mti_comm_go_behind(group.comm);
-}
-
 mt_module *mti_rank_new(mt_device *device, const mt_model_config *config,
                         const mt_parallel *parallel, int64_t part, const mt_lora_options *lora)
 {
@@ -338,7 +329,6 @@ mt_module *mti_rank_new(mt_device *device, const mt_model_config *config,
     if (!check_reach(device, h) || !check_adapters(device, h, lora) || !check_shards(device, h) ||
         !check_masks(device, &made) || !check_pieces(pieces, h, lora))
         return NULL;
-    if (pieces && !go_behind(device, h)) return NULL;
     mti_share *s = mti_malloc(sizeof *s);
     if (!s) return NULL;
     *s = made;

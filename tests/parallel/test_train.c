@@ -292,6 +292,28 @@ static void bad_calls_are_refused(void **state)
     mt_device_release(cpu);
 }
 
+/* The other rank has failed before it made its stage. */
+static void make_a_stage_alone(mt_comm *world, void *user)
+{
+    mt_parallel h = *(const mt_parallel *)user;
+    MTT_NEED(mt_parallel_place(&h, world) == MT_OK);
+    if (mt_comm_group(world).rank == 0) {
+        mt_device *device = mt_device_open("cpu");
+        mt_stage *stage = mt_stage_new(device, &mtt_models[MTT_GPT], &h);
+        MTT_NEED(stage);
+        mt_stage_free(stage);
+        mt_device_release(device);
+    }
+    mt_parallel_close(&h);
+}
+
+static void making_a_stage_waits_for_no_rank(void **state)
+{
+    (void)state;
+    mt_parallel h = {.data = 2, .zero = 3, .gather = MT_GATHER_AHEAD};
+    mtt_as_ranks(2, make_a_stage_alone, &h);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -304,6 +326,7 @@ int main(void)
         cmocka_unit_test(bad_calls_are_refused),
         cmocka_unit_test(zero_has_the_bits_of_plain_data_parallelism),
         cmocka_unit_test(gathering_ahead_has_the_bits_of_gathering_by_module),
+        cmocka_unit_test(making_a_stage_waits_for_no_rank),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
