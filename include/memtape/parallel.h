@@ -64,7 +64,7 @@ MT_API mt_status mt_parallel_locate(mt_parallel *parallel, int64_t number);
 /* The same for this rank of `world`, which has just as many as there are, and makes the comms. All
  * ranks of world call it with the same division. */
 MT_API mt_status mt_parallel_place(mt_parallel *parallel, mt_comm *world);
-/* Frees the comms, before world is freed. */
+/* Frees the comms, after the modules and stages that have them and before world is freed. */
 MT_API void mt_parallel_close(mt_parallel *parallel);
 
 /* MT_OK, or an error that names the field, what it is and what it may be. Of block, gpt,
@@ -79,7 +79,7 @@ MT_API mt_status mt_parallel_check(const mt_parallel *parallel, const mt_model_c
  * a cth of the sequences: positions from context_rank times that on. (A block: [b,s,d], or
  * [b,s/t,d] with sequence parallelism, in and out.) With more than one rank `device` has no data,
  * or parallel has comms. ZeRO 3's pieces are made as pieces: the whole of a parameter is there only
- * while its module runs. */
+ * while its module runs, or as long as `gather`, keep_root and keep_last say. */
 MT_API mt_module *mt_rank_new(mt_device *device, const mt_model_config *config,
                               const mt_parallel *parallel, int64_t part);
 /* Stands for the output of the part before for sequences of `seq` tokens: [b,s,d], or [b,s/t,d]

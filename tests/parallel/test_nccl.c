@@ -11,12 +11,14 @@ static const mt_parallel splits[] = {
     {.data = 3, .zero = 1},
     {.data = 2, .zero = 2, .microbatches = 2},
     {.data = 2, .zero = 3},
+    {.data = 2, .zero = 3, .gather = MT_GATHER_AHEAD, .keep_last = true},
     {.context = 2},
     {.pipeline = 2, .microbatches = 4},
     {.pipeline = 2, .interleave = 2, .microbatches = 4},
     {.pipeline = 2, .data = 2, .zero = 3, .microbatches = 2},
     {.tensor = 2},
     {.tensor = 2, .sequence = true, .data = 2, .zero = 1},
+    {.pipeline = 2, .data = 2, .zero = 3, .microbatches = 2, .gather = MT_GATHER_BLOCK},
 };
 enum { SPLITS = sizeof splits / sizeof *splits };
 
@@ -58,6 +60,21 @@ static void zero_has_the_bits_of_plain_data_parallelism(void **state)
         mtt_train(&t);
         assert_memory_equal(plain.losses, t.losses, sizeof t.losses);
     }
+}
+
+static void adapters_in_gathered_blocks_follow_one_process_on_the_cpu(void **state)
+{
+    (void)state;
+    static const mt_lora_options lora = {.rank = 3};
+    const mt_model_config c = model(MTT_GPT_UNTIED);
+    mtt_training alone = {.config = &c, .lora = &lora, .parallel.data = 2, .max_norm = 1};
+    mtt_training t = alone;
+    t.parallel.zero = 3;
+    t.parallel.gather = MT_GATHER_AHEAD;
+    t.checkpoint = "full";
+    mtt_train_alone(&alone);
+    mtt_train(&t);
+    assert_true(mtt_difference(&alone, &t) < MTT_ROUNDING);
 }
 
 /* ---- memory ---- */
@@ -153,6 +170,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_follow_one_process_on_the_cpu),
         cmocka_unit_test(zero_has_the_bits_of_plain_data_parallelism),
+        cmocka_unit_test(adapters_in_gathered_blocks_follow_one_process_on_the_cpu),
         cmocka_unit_test(every_rank_takes_what_was_predicted_for_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
