@@ -20,7 +20,7 @@ typedef struct one {
     mt_comm *world;
     bool ok;
     int64_t *ns; /* [rounds] */
-    double seconds, in_comms, loss;
+    double seconds, in_comms, hidden, loss;
     uint64_t sent; /* in all rounds */
     int64_t peak;  /* of allocated bytes */
 } one;
@@ -30,6 +30,8 @@ static bool read_division(const char *word, int64_t ranks, mt_parallel *h)
     static const char *const zeros[] = {"dp", "zero1", "zero2", "zero3"};
     for (int zero = 0; zero < 4; zero++)
         if (!strcmp(word, zeros[zero])) return h->data = ranks, h->zero = zero, true;
+    if (!strcmp(word, "zero3_ahead"))
+        return h->data = ranks, h->zero = 3, h->gather = MT_GATHER_AHEAD, true;
     if (!strcmp(word, "tp")) return h->tensor = ranks, h->sequence = ranks > 1, true;
     if (strcmp(word, "pp") != 0) return false;
     return h->pipeline = ranks, h->microbatches = 2 * ranks, true;
@@ -75,7 +77,7 @@ static void free_batch(batch *b)
 }
 
 typedef struct comms {
-    double seconds;
+    double seconds, hidden;
     uint64_t sent;
 } comms;
 
@@ -83,8 +85,10 @@ static comms count(const mt_parallel *h)
 {
     const mt_comm *const all[] = {h->tensor_comm, h->data_comm, h->pipeline_comm, h->ends_comm};
     comms c = {0};
-    for (int i = 0; i < 4; i++)
-        c.seconds += mt_comm_seconds(all[i]), c.sent += mt_comm_sent(all[i]);
+    for (int i = 0; i < 4; i++) {
+        c.seconds += mt_comm_seconds(all[i]), c.hidden += mt_comm_hidden(all[i]);
+        c.sent += mt_comm_sent(all[i]);
+    }
     return c;
 }
 
@@ -111,7 +115,8 @@ static bool time_steps(one *o, const mt_parallel *h, mt_device *device, mt_stage
         o->ns[i] = bench_now_ns() - began;
         o->seconds += (double)o->ns[i] / 1e9;
         const comms after = count(h);
-        o->in_comms += after.seconds - before.seconds, o->sent += after.sent - before.sent;
+        o->in_comms += after.seconds - before.seconds, o->hidden += after.hidden - before.hidden;
+        o->sent += after.sent - before.sent;
     }
     return ok;
 }
@@ -170,6 +175,8 @@ static void print_results(const job *j, one *each, long start_kib)
     qsort(first->ns, (size_t)j->rounds, sizeof *first->ns, by_time);
     printf("step %lld %lld\n", (long long)first->ns[0], (long long)first->ns[j->rounds / 2]);
     printf("comms %.6f\n", first->in_comms / first->seconds);
+    printf("comms_ns %.0f\n", first->in_comms * 1e9 / j->rounds);
+    printf("hidden_ns %.0f\n", first->hidden * 1e9 / j->rounds);
     printf("sent %llu\n", (unsigned long long)sent / (unsigned long long)j->rounds);
     printf("peak %lld\n", (long long)peak);
     printf("memory %ld %ld\n", start_kib, bench_status_kib("VmHWM"));
@@ -212,11 +219,11 @@ int bench_rank_steps(int argc, char **argv)
                                  .act = MT_ACT_GELU};
     if (j.ranks < 1 || j.ranks > MOST_RANKS || j.threads < 1 || j.rounds < 1 || j.batch < 1 ||
         j.batch % (2 * j.ranks) || !read_division(argv[0], j.ranks, &j.parallel)) {
-        fprintf(
-            stderr,
-            "memtape_bench rank_steps: need dp, zero1, zero2, zero3, tp or pp, 1 to %d ranks, 1 "
-            "thread or more, a model, a batch that twice the ranks divide, 1 round or more\n",
-            MOST_RANKS);
+        fprintf(stderr,
+                "memtape_bench rank_steps: need dp, zero1, zero2, zero3, zero3_ahead, tp "
+                "or pp, 1 to %d ranks, 1 thread or more, a model, a batch that twice the ranks "
+                "divide, 1 round or more\n",
+                MOST_RANKS);
         return 2;
     }
     return run_all(&j);

@@ -9,8 +9,11 @@ from worker import Failed
 
 MODEL = (4, 256, 4, 4096, 8, 128)  # layers, width, heads, vocabulary, sequences of a step, tokens in each
 SMALL = (4, 32, 4, 64, 8, 16)
-DIVISIONS = ("dp", "zero3", "tp", "pp")
-PEERS = {"dp": "ddp", "zero3": "fsdp"}
+DIVISIONS = ("dp", "zero3", "zero3_ahead", "tp", "pp")
+PEERS = {"dp": "ddp", "zero3_ahead": "fsdp"}
+NAMES = {"one": "one process", "dp": "dp, DDP", "zero3_ahead": "zero3 ahead, FSDP"}
+
+FIGURES = ("comms", "comms_ns", "hidden_ns", "sent", "peak")
 
 
 def words_of(text):
@@ -22,7 +25,7 @@ def summed_up(of_ranks):
     first = of_ranks[0]
     row = {"min_ns": first["step"][0], "median_ns": first["step"][1], "loss": first["loss"][0],
            "grown_kib": sum(high - start for start, high in (rank["memory"] for rank in of_ranks))}
-    return row | {name: first[name][0] if name in first else None for name in ("comms", "sent", "peak")}
+    return row | {name: first[name][0] if name in first else None for name in FIGURES}
 
 
 def environment(threads):
@@ -60,7 +63,7 @@ def steps(sides, s):
 def show(rows, s):
     """Medians of rank 0; ratios are PyTorch's time over memtape's."""
     layers, d, _, vocab, batch, seq = SMALL if s.smoke else MODEL
-    names, lines = {"one": "one process", "dp": "dp, DDP", "zero3": "zero3, FSDP"}, []
+    lines = []
 
     def of(row, key, unit, digits=number):
         return digits(row[key] / unit) if row and row[key] is not None else ""
@@ -69,10 +72,11 @@ def show(rows, s):
         return f"{x:.0f} %"
     for row in rows:
         mine, torch = row["memtape"], row["torch"]
-        lines.append([names.get(row["division"], row["division"]), row["ranks"], of(mine, "median_ns", 1e6),
+        lines.append([NAMES.get(row["division"], row["division"]), row["ranks"], of(mine, "median_ns", 1e6),
                       of(torch, "median_ns", 1e6), f"{torch['median_ns'] / mine['median_ns']:.2f}x" if torch else "",
-                      of(mine, "comms", 0.01, percent), of(torch, "comms", 0.01, percent), of(mine, "sent", 1 << 20),
-                      of(mine, "peak", 1 << 20), of(mine, "grown_kib", 1 << 10), of(torch, "grown_kib", 1 << 10)])
+                      of(mine, "comms", 0.01, percent), of(torch, "comms", 0.01, percent), of(mine, "comms_ns", 1e6),
+                      of(mine, "hidden_ns", 1e6), of(mine, "sent", 1 << 20), of(mine, "peak", 1 << 20),
+                      of(mine, "grown_kib", 1 << 10), of(torch, "grown_kib", 1 << 10)])
     return (f"Training steps of a GPT of {layers} layers, d = {d}, {vocab} classes, {batch} sequences of {seq}\n"
-            + table(["division", "ranks", "ms", "torch's", "", "in comms", "DDP's", "MiB sent", "peak MiB",
-                     "process MiB", "torch's"], lines))
+            + table(["division", "ranks", "ms", "torch's", "", "in comms", "DDP's", "ms in comms", "ms hidden",
+                     "MiB sent", "peak MiB", "process MiB", "torch's"], lines))
