@@ -30,6 +30,7 @@ static bool read_division(const char *word, int64_t ranks, mt_parallel *h)
     static const char *const zeros[] = {"dp", "zero1", "zero2", "zero3"};
     for (int zero = 0; zero < 4; zero++)
         if (!strcmp(word, zeros[zero])) return h->data = ranks, h->zero = zero, true;
+    if (!strcmp(word, "dp_after")) return h->data = ranks, h->reduce = MT_REDUCE_AFTER, true;
     if (!strcmp(word, "zero3_ahead"))
         return h->data = ranks, h->zero = 3, h->gather = MT_GATHER_AHEAD, true;
     if (!strcmp(word, "tp")) return h->tensor = ranks, h->sequence = ranks > 1, true;
@@ -220,7 +221,7 @@ int bench_rank_steps(int argc, char **argv)
     if (j.ranks < 1 || j.ranks > MOST_RANKS || j.threads < 1 || j.rounds < 1 || j.batch < 1 ||
         j.batch % (2 * j.ranks) || !read_division(argv[0], j.ranks, &j.parallel)) {
         fprintf(stderr,
-                "memtape_bench rank_steps: need dp, zero1, zero2, zero3, zero3_ahead, tp "
+                "memtape_bench rank_steps: need dp, dp_after, zero1, zero2, zero3, zero3_ahead, tp "
                 "or pp, 1 to %d ranks, 1 thread or more, a model, a batch that twice the ranks "
                 "divide, 1 round or more\n",
                 MOST_RANKS);

@@ -26,6 +26,15 @@ typedef enum mt_gather_unit {
     MT_GATHER_AHEAD   /* the same, while the block before it computes; PyTorch's fully_shard */
 } mt_gather_unit;
 
+/* When gradients are summed over ranks with other data or positions, without ZeRO and in its first
+ * stage. From the second on each is summed, by a rank that waits for it, once it is complete. */
+typedef enum mt_reduce_time {
+    /* Each as soon as the step's last backward has completed it, while backward goes on, as in
+     * PyTorch's DistributedDataParallel; on CUDA, after backward. */
+    MT_REDUCE_IN_BACKWARD,
+    MT_REDUCE_AFTER /* all by mt_stage_step */
+} mt_reduce_time;
+
 /* Which rank, among how many. Zero is the usual choice everywhere: one rank. */
 typedef struct mt_parallel {
     int64_t tensor;       /* t: ranks that share each layer; a divisor of heads, kv_heads and ffn */
@@ -49,6 +58,7 @@ typedef struct mt_parallel {
     /* With MT_GATHER_BLOCK or MT_GATHER_AHEAD: the last block stays gathered from forward to
      * backward, which begins with it. Of one stage. */
     bool keep_last;
+    mt_reduce_time reduce;
     int64_t tensor_rank, context_rank, data_rank; /* this rank's, from 0 on */
     /* To the ranks of each group, borrowed; data_comm: to all with the same share, whose data or
      * positions are others; ends_comm: the first and the last stage, which share a tied embedding.
@@ -115,7 +125,9 @@ MT_API mt_module *mt_stage_stepped(const mt_stage *stage);
  * Gradients are the sum over the microbatches; mt_stage_step divides. *loss (may be NULL): the mean
  * over all microbatches of all ranks; 0 without data. What dropout draws is a function of the
  * generator's state and of the place in the whole batch, which the data ranks' microbatches make up
- * in their order; afterwards all ranks' generators are where one process's would be. */
+ * in their order; afterwards all ranks' generators are where one process's would be.
+ * With MT_REDUCE_IN_BACKWARD gradients are afterwards the sum over ranks with other data, too, and
+ * mt_stage_step, or dropping them, comes before the next call. */
 MT_API mt_status mt_stage_backward(mt_stage *stage, mt_tensor *const *tokens,
                                    mt_tensor *const *targets, double *loss);
 /* Adds up the gradients of all ranks, steps with their mean, and drops them. optimizer: over

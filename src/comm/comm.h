@@ -121,6 +121,10 @@ bool mti_comm_go_behind(mt_comm *comm);
  * point to stays until mti_comm_finish, which every begun exchange needs; they are made in the
  * order in which they begin, the same on all ranks. NULL on failure. */
 mti_job *mti_comm_begin(mt_comm *comm);
+/* Begins run(user, behind) in another thread: `behind` is a comm of the same ranks. It allocates no
+ * tensors, and fails as functions of the library do. The same order, and mti_comm_finish. */
+typedef bool mti_behind_fn(void *user, mt_comm *behind);
+mti_job *mti_comm_begin_run(mt_comm *comm, mti_behind_fn *run, void *user);
 bool mti_comm_finish(mt_comm *comm, mti_job *job);
 void mti_behind_close(mti_behind *behind);
 

@@ -145,6 +145,7 @@ static bool backward(run *r, int64_t k)
     f->input = f->target = NULL; /* the tape has what it needs of them */
     mt_seed(device, r->workload->seed + 2);
     if (!loss) options.gradient = gradient_of(f);
+    mti_subject_tell_backward(&r->subject, k);
     bool ok = (loss || options.gradient) && mt_backward_with(f->output, &options) == MT_OK &&
               mt_device_sync(device) == MT_OK;
     mt_release(options.gradient);
@@ -220,11 +221,12 @@ static bool backward_phase(run *r, mti_phases *phases)
 {
     int64_t n = mti_subject_turns(&r->subject), next = mti_subject_ahead(&r->subject);
     double began = begin_phase("backward", r->subject.device);
-    bool ok = true;
+    bool ok = mti_subject_start_backward(&r->subject);
     for (int64_t back = 0; ok && back < n; back++) {
         ok = backward(r, back);
         if (ok && next < n) ok = forward(r, next++);
     }
+    ok = mti_subject_end_backward(&r->subject) && ok;
     ok = ok && mt_comm_settle(mti_subject_comm(&r->subject)) == MT_OK;
     end_phase(phases, "backward", r->subject.device, began);
     return ok;

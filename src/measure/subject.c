@@ -46,8 +46,10 @@ static bool make_stage(mti_subject *s, bool target)
 {
     const mti_workload *w = s->workload;
     const mt_lora_options lora = mti_adapters_of(&w->memory);
+    mt_parallel parallel = w->parallel;
+    if (w->memory.step_in_backward) parallel.reduce = MT_REDUCE_AFTER; /* none is left by then */
     s->stage = mti_calloc(1, sizeof *s->stage);
-    if (!s->stage || !mti_stage_make(s->stage, s->device, &w->config, &w->parallel, w->seq,
+    if (!s->stage || !mti_stage_make(s->stage, s->device, &w->config, &parallel, w->seq,
                                      w->memory.lora_rank ? &lora : NULL))
         return false;
     s->model = s->stage->model;
@@ -192,6 +194,24 @@ mt_flops mti_subject_flops(const mti_subject *s, mt_flops f)
 mt_comm *mti_subject_comm(const mti_subject *s)
 {
     return s->stage ? s->stage->shares->parallel.pipeline_comm : NULL;
+}
+
+bool mti_subject_start_backward(const mti_subject *s)
+{
+    return !s->stage || mti_zero_start_backward(s->stage->zero);
+}
+
+void mti_subject_tell_backward(const mti_subject *s, int64_t k)
+{
+    if (!s->stage) return;
+    const mti_schedule *schedule = &s->stage->schedule;
+    mti_zero_set_last(s->stage->zero,
+                      mti_schedule_at(schedule, k, true).micro + 1 == schedule->run);
+}
+
+bool mti_subject_end_backward(const mti_subject *s)
+{
+    return !s->stage || mti_zero_end_backward(s->stage->zero);
 }
 
 /* ---- around an optimizer's step ---- */

@@ -51,6 +51,11 @@ uint64_t mti_subject_whole(const mti_subject *s, uint64_t counted);
 /* By which a stage's outputs leave for the next; NULL: none do. */
 mt_comm *mti_subject_comm(const mti_subject *s);
 
+/* Before a step's backwards, before the k-th, and after all, also after a failure. */
+bool mti_subject_start_backward(const mti_subject *s);
+void mti_subject_tell_backward(const mti_subject *s, int64_t k);
+bool mti_subject_end_backward(const mti_subject *s);
+
 /* ---- around an optimizer's step ---- */
 
 mt_module *mti_subject_stepped(const mti_subject *s); /* whose parameters it steps */

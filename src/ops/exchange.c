@@ -54,15 +54,23 @@ typedef struct sums {
     char *room;
 } sums;
 
+size_t mti_sums_scratch(const mti_call *c)
+{
+    return c->k->exchange_scratch(c->ctx, c->params->collective.group.ranks + 4);
+}
+
+static sums sums_in(mti_call *c, mt_dtype dtype, void *room)
+{
+    int64_t ranks = c->params->collective.group.ranks;
+    size_t piece = mti_sums_scratch(c) / (size_t)(ranks + 4);
+    return (sums){c, comm_of(c), ranks, (int64_t)(piece / mt_dtype_size(dtype)), dtype, room};
+}
+
 static bool open_sums(sums *s, mti_call *c, mt_dtype dtype)
 {
-    const mt_group *group = &c->params->collective.group;
-    int64_t pieces = group->ranks + 4;
-    size_t n_bytes = c->k->exchange_scratch(c->ctx, pieces);
     void *room;
-    if (!mti_scratch(c, n_bytes, &room)) return false;
-    *s = (sums){c, comm_of(c), group->ranks, 0, dtype, room};
-    s->most = (int64_t)(n_bytes / (size_t)pieces / mt_dtype_size(dtype));
+    if (!mti_scratch(c, mti_sums_scratch(c), &room)) return false;
+    *s = sums_in(c, dtype, room);
     return true;
 }
 
@@ -167,17 +175,22 @@ static pieces part_of_pieces(const sums *s, const mti_view *y, int64_t n, int64_
     return (pieces){at(y, done), n, left < s->most ? left : s->most, mti_view_count(y) - done};
 }
 
-bool mti_scatter_sum_inside(mti_call *c, const mti_view *y)
+bool mti_scatter_sum_with(mti_call *c, const mti_view *y, void *scratch)
 {
-    sums s;
-    if (mti_has_links(c)) return mti_scatter_inside_links(c, y);
-    if (!open_sums(&s, c, y->dtype)) return false;
+    const sums s = sums_in(c, y->dtype, scratch);
     int64_t n = (mti_view_count(y) + s.ranks - 1) / s.ranks;
     for (int64_t done = 0; s.comm && done < n; done += s.most) {
         pieces p = part_of_pieces(&s, y, n, done);
         if (!sum_piece(&s, &p, span_of(&s, &p, s.comm->end.rank).at)) return false;
     }
     return true;
+}
+
+bool mti_scatter_sum_inside(mti_call *c, const mti_view *y)
+{
+    void *scratch;
+    if (mti_has_links(c)) return mti_scatter_inside_links(c, y);
+    return mti_scratch(c, mti_sums_scratch(c), &scratch) && mti_scatter_sum_with(c, y, scratch);
 }
 
 bool mti_gather_inside(mti_call *c, const mti_view *y)

@@ -87,6 +87,10 @@ bool mti_receive(mti_call *c, mti_way way, const mti_view *y);
 /* Of y, contiguous, cut into a piece for each rank, the last of which may be shorter or empty: this
  * rank's piece becomes its sum; all pieces become what their ranks have there. */
 bool mti_scatter_sum_inside(mti_call *c, const mti_view *y);
+/* The same without links, in scratch that the caller has, of mti_sums_scratch bytes; in any thread.
+ */
+bool mti_scatter_sum_with(mti_call *c, const mti_view *y, void *scratch);
+size_t mti_sums_scratch(const mti_call *c);
 bool mti_gather_inside(mti_call *c, const mti_view *y);
 
 /* ---- of a vocabulary that ranks share (vocabulary.c) ---- */
@@ -127,6 +131,17 @@ mt_tensor *mti_gather_positions(mt_tensor *x, int dim, const mt_group *group);
 mt_tensor *mti_gather_shard(mt_tensor *x, mt_dtype dtype, bool f32_sum, const mt_group *group);
 /* Nothing where the group has one rank. */
 bool mti_replicas_meet(mt_tensor *t, mti_replicas how, const mt_group *group);
+/* Several of these sums, which go on while this rank computes (mti_comm_begin_run), one after the
+ * other. Of a device without links. */
+typedef struct mti_replicas_queue mti_replicas_queue;
+mti_replicas_queue *mti_replicas_queue_new(mt_device *device, const mt_group *group);
+/* After mti_replicas_end. */
+void mti_replicas_queue_free(mti_replicas_queue *queue);
+/* Begins to sum or scatter t, which is held, and in which nothing is read or written, until the
+ * end. Scratch for all of them stays from the first one to the end. */
+bool mti_replicas_begin(mti_replicas_queue *queue, mt_tensor *t, mti_replicas how);
+/* Waits for all that have begun; also after a failure. */
+bool mti_replicas_end(mti_replicas_queue *queue);
 /* *value: its sum over the group; as it is on a device without data. */
 bool mti_replicas_sum(mt_device *device, const mt_group *group, double *value);
 

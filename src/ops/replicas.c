@@ -27,18 +27,33 @@ static bool meet(mti_call *c, const mti_view *y, mti_replicas how)
     }
 }
 
+static bool check(const mt_device *d, const mt_group *group)
+{
+    if (!mti_check_group("replicas", group)) return false;
+    return !mt_device_has_data(d) || group->comm ||
+           mti_fail_bool(MT_ERR_UNSUPPORTED, "replicas: %lld ranks without a comm",
+                         (long long)group->ranks);
+}
+
+static mti_call call_on(mt_device *d, const mti_params *params)
+{
+    return (mti_call){.device = d, .k = d->backend, .ctx = d->ctx, .params = params};
+}
+
+static void count(mti_call *c, const mt_tensor *t, mti_replicas how)
+{
+    uint64_t elements = count_sent(mt_numel(t), how, &c->params->collective.group);
+    mti_count_sent(c, MTI_TO_REPLICAS, elements * mt_dtype_size(t->view.dtype));
+}
+
 bool mti_replicas_meet(mt_tensor *t, mti_replicas how, const mt_group *group)
 {
     if (group->ranks == 1) return true;
     mt_device *d = mt_device_of(t);
     const mti_params params = {.collective = {.group = *group}};
-    if (!mti_check_group("replicas", group)) return false;
-    if (mt_device_has_data(d) && !group->comm)
-        return mti_fail_bool(MT_ERR_UNSUPPORTED, "replicas: %lld ranks without a comm",
-                             (long long)group->ranks);
-    mti_call c = {.device = d, .k = d->backend, .ctx = d->ctx, .params = &params};
-    mti_count_sent(&c, MTI_TO_REPLICAS,
-                   count_sent(mt_numel(t), how, group) * mt_dtype_size(t->view.dtype));
+    if (!check(d, group)) return false;
+    mti_call c = call_on(d, &params);
+    count(&c, t, how);
     bool ok = meet(&c, &t->view, how);
     for (int i = 0; i < c.n_scratch; i++)
         mti_pool_free(d->pool, c.scratch[i], c.scratch[i]->requested);
@@ -51,5 +66,85 @@ bool mti_replicas_sum(mt_device *d, const mt_group *group, double *value)
     MT_AUTO mt_tensor *t = mt_full(d, MT_F64, 0, NULL, *value);
     bool ok = t && mti_replicas_meet(t, MTI_REPLICAS_SUM, group);
     if (ok && mt_device_has_data(d)) *value = mt_item(t);
+    return ok;
+}
+
+/* ---- while this rank computes ---- */
+
+typedef struct meeting {
+    struct meeting *next;
+    const mti_replicas_queue *queue;
+    mt_tensor *tensor;
+    mti_replicas how;
+    mti_job *job; /* NULL: nothing moves */
+} meeting;
+
+struct mti_replicas_queue {
+    mt_device *device; /* borrowed */
+    mt_group group;
+    mt_tensor *scratch; /* u8; NULL: none has begun, or there is none */
+    meeting *first, *last;
+};
+
+mti_replicas_queue *mti_replicas_queue_new(mt_device *device, const mt_group *group)
+{
+    mti_replicas_queue *q = check(device, group) ? mti_malloc(sizeof *q) : NULL;
+    if (q) *q = (mti_replicas_queue){.device = device, .group = *group};
+    return q;
+}
+
+void mti_replicas_queue_free(mti_replicas_queue *q) { mti_free(q); }
+
+/* In the thread behind. Pieces are too short for a kernel to share them out among threads. */
+static bool meet_behind(void *user, mt_comm *behind)
+{
+    const meeting *m = user;
+    const mti_replicas_queue *q = m->queue;
+    const mti_params params = {.collective = {.group = mt_comm_group(behind)}};
+    mti_call c = call_on(q->device, &params);
+    return mti_scatter_sum_with(&c, &m->tensor->view, q->scratch->view.data) &&
+           (m->how == MTI_REPLICAS_SCATTER || mti_gather_inside(&c, &m->tensor->view));
+}
+
+/* A tensor, not a call's scratch, as it outlives the call. */
+static bool make_scratch(mti_replicas_queue *q, const mti_call *c)
+{
+    size_t n_bytes = mti_sums_scratch(c);
+    if (q->scratch || !n_bytes) return true;
+    q->scratch = mt_empty(q->device, MT_U8, MT_SHAPE((int64_t)n_bytes));
+    return q->scratch && mt_set_category(q->scratch, MT_WORKSPACE) == MT_OK;
+}
+
+bool mti_replicas_begin(mti_replicas_queue *q, mt_tensor *t, mti_replicas how)
+{
+    const mti_params params = {.collective = {.group = q->group}};
+    mti_call c = call_on(q->device, &params);
+    count(&c, t, how);
+    meeting *m = make_scratch(q, &c) ? mti_malloc(sizeof *m) : NULL;
+    if (!m) return false;
+    *m = (meeting){.queue = q, .tensor = mt_retain(t), .how = how};
+    if (mt_device_has_data(q->device) &&
+        !(m->job = mti_comm_begin_run(q->group.comm, meet_behind, m))) {
+        mt_release(t);
+        mti_free(m);
+        return false;
+    }
+    *(q->first ? &q->last->next : &q->first) = m;
+    q->last = m;
+    return true;
+}
+
+bool mti_replicas_end(mti_replicas_queue *q)
+{
+    bool ok = true;
+    for (meeting *m = q->first, *next; m; m = next) {
+        next = m->next;
+        if (m->job) ok = mti_comm_finish(q->group.comm, m->job) && ok;
+        mt_release(m->tensor);
+        mti_free(m);
+    }
+    mt_release(q->scratch);
+    q->first = q->last = NULL;
+    q->scratch = NULL;
     return ok;
 }

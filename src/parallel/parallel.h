@@ -228,6 +228,23 @@ mti_schedule mti_schedule_of(const mt_parallel *parallel);
 /* The forward or backward that comes k-th, of run times n_parts. */
 mti_turn mti_schedule_at(const mti_schedule *s, int64_t k, bool backward);
 
+/* ---- gradients that are summed while backward goes on (reducer.c) ---- */
+
+/* Of the parameters of `model` that train; tied: but for the embedding, which is the head, too.
+ * scatter: a rank gets the sum of its piece alone. On a device without links. */
+typedef struct mti_reducer mti_reducer;
+mti_reducer *mti_reducer_new(mt_device *device, const mt_group *group, bool scatter,
+                             mt_module *model, bool tied);
+void mti_reducer_free(mti_reducer *reducer);
+/* Before a step's backwards; fails if gradients are there that have been summed. */
+bool mti_reducer_start(mti_reducer *reducer);
+/* From now on a backward is the last one of the step for what it leads to, or is not. */
+void mti_reducer_set_last(mti_reducer *reducer, bool is_last);
+/* After the backwards, also after a failure: waits until what has begun is summed. */
+bool mti_reducer_finish(mti_reducer *reducer);
+/* Whether this parameter's gradient is summed since mti_reducer_start. */
+bool mti_reducer_has(const mti_reducer *reducer, const mt_tensor *param);
+
 /* ---- what stays from step to step (zero.c) ---- */
 
 /* Pieces of the parameters of `model` that train and, from stage 2 on, of their gradients. */
@@ -236,6 +253,11 @@ mti_zero *mti_zero_new(const mt_parallel *parallel, bool tied, mt_device *device
 void mti_zero_free(mti_zero *zero);
 /* The module whose parameters an optimizer steps: pieces, or the model. */
 mt_module *mti_zero_stepped(const mti_zero *zero);
+/* Before the backwards of a step; before each: whether it is the step's last of its part; after
+ * all, also after a failure. Between them gradients may be summed, in which nothing is read. */
+bool mti_zero_start_backward(mti_zero *zero);
+void mti_zero_set_last(mti_zero *zero, bool is_last);
+bool mti_zero_end_backward(mti_zero *zero);
 /* Around the optimizer's step; the second drops the gradients. */
 bool mti_zero_before_step(mti_zero *zero);
 bool mti_zero_after_step(mti_zero *zero);

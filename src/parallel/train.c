@@ -174,6 +174,7 @@ static bool backward(turns *t, int64_t k)
     const mti_turn turn = mti_schedule_at(&t->stage->schedule, i, false);
     mt_tensor **y = &t->outputs[i];
     bool last = t->stage->shares[turn.part].last;
+    mti_zero_set_last(t->stage->zero, turn.micro + 1 == t->stage->shares->parallel.microbatches);
     mt_backward_options options = {.gradient = last ? NULL : no_bytes(*y)};
     bool ok = (last || options.gradient) && mt_backward_with(*y, &options) == MT_OK;
     mt_release(options.gradient);
@@ -225,7 +226,8 @@ mt_status mt_stage_backward(mt_stage *s, mt_tensor *const *tokens, mt_tensor *co
     turns t = {
         .stage = s, .tokens = tokens, .targets = targets, .n = h->microbatches * h->interleave};
     if (!(t.outputs = mti_calloc((size_t)t.n, sizeof *t.outputs))) return mt_last_status();
-    bool ok = place_draws(&t) && take_turns(&t);
+    bool ok = place_draws(&t) && mti_zero_start_backward(s->zero) && take_turns(&t);
+    ok = mti_zero_end_backward(s->zero) && ok;
     for (int64_t i = 0; i < t.n; i++) mt_release(t.outputs[i]);
     mti_free(t.outputs);
     mti_free(t.draws);

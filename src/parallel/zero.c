@@ -17,9 +17,10 @@ struct mti_zero {
     mt_device *device; /* borrowed */
     mt_parallel parallel;
     mt_group data;
-    bool tied_ends;    /* this is the first stage or the last, and the head has the embedding's
-                        * weight */
-    mt_module *pieces; /* of stages 1 and 2: views of the parameters that train; else NULL */
+    bool tied_ends;       /* this is the first stage or the last, and the head has the embedding's
+                           * weight */
+    mt_module *pieces;    /* of stages 1 and 2: views of the parameters that train; else NULL */
+    mti_reducer *reducer; /* NULL: gradients are summed when a step has all of them */
     MTI_VEC(piece) all;
 };
 
@@ -65,17 +66,26 @@ static mt_status scatter_grad(void *user, mt_tensor *leaf)
     return status == MT_OK ? mt_set_grad(leaf, NULL) : status;
 }
 
-static bool make_pieces(mti_zero *z, const mt_group *group)
+static mt_tensor *no_forward(mt_module *self, mt_tensor *x)
+{
+    (void)self;
+    return mt_retain(x);
+}
+
+static bool make_pieces(mti_zero *z)
 {
     const mt_named_tensor *list;
     size_t n;
     if (mt_module_params(z->model, &list, &n) != MT_OK) return false;
+    z->pieces = mt_module_new("pieces", no_forward, NULL, NULL);
+    if (!z->pieces) return false;
+    mti_module_mark_pieces(z->pieces);
     for (size_t i = 0; i < n; i++) {
         mt_tensor *whole = list[i].tensor;
         if (!mt_requires_grad(whole)) continue;
-        mt_tensor *v = mt_module_add_param(z->pieces, list[i].name, own_piece(whole, group));
+        mt_tensor *v = mt_module_add_param(z->pieces, list[i].name, own_piece(whole, &z->data));
         if (!v || mt_set_grad_dtype(v, mt_grad_dtype(whole)) != MT_OK ||
-            !MTI_PUSH(&z->all, ((piece){whole, v, *group, 0})))
+            !MTI_PUSH(&z->all, ((piece){whole, v, z->data, 0})))
             return false;
     }
     for (size_t i = 0; z->stage == 2 && i < z->all.n; i++) {
@@ -85,10 +95,16 @@ static bool make_pieces(mti_zero *z, const mt_group *group)
     return true;
 }
 
-static mt_tensor *no_forward(mt_module *self, mt_tensor *x)
+/* Links queue their collectives on the stream of compute: nothing goes on behind it. */
+static bool make_reducer(mti_zero *z, bool tied)
 {
-    (void)self;
-    return mt_retain(x);
+    const mt_parallel *h = &z->parallel;
+    if (h->reduce == MT_REDUCE_AFTER || z->data.ranks == 1 || z->stage > 1 ||
+        z->device->backend->links)
+        return true;
+    z->reducer =
+        mti_reducer_new(z->device, &z->data, z->stage == 1, z->model, tied && h->pipeline == 1);
+    return z->reducer != NULL;
 }
 
 mti_zero *mti_zero_new(const mt_parallel *parallel, bool tied, mt_device *device, mt_module *model)
@@ -101,10 +117,7 @@ mti_zero *mti_zero_new(const mt_parallel *parallel, bool tied, mt_device *device
     z->tied_ends = tied && mti_is_end(parallel);
     z->data = mti_data_group(parallel);
     z->stage = z->data.ranks > 1 ? parallel->zero : 0;
-    if (z->stage != 1 && z->stage != 2) return z;
-    z->pieces = mt_module_new("pieces", no_forward, NULL, NULL);
-    if (z->pieces) mti_module_mark_pieces(z->pieces);
-    if (z->pieces && make_pieces(z, &z->data)) return z;
+    if (make_reducer(z, tied) && ((z->stage != 1 && z->stage != 2) || make_pieces(z))) return z;
     mti_zero_free(z);
     return NULL;
 }
@@ -112,6 +125,7 @@ mti_zero *mti_zero_new(const mt_parallel *parallel, bool tied, mt_device *device
 void mti_zero_free(mti_zero *z)
 {
     if (!z) return;
+    mti_reducer_free(z->reducer);
     for (size_t i = 0; i < z->all.n; i++)
         if (z->all.at[i].hook) mt_remove_hook(z->all.at[i].whole, z->all.at[i].hook);
     mti_free(z->all.at);
@@ -119,19 +133,33 @@ void mti_zero_free(mti_zero *z)
     mti_free(z);
 }
 
+/* ---- backward ---- */
+
+bool mti_zero_start_backward(mti_zero *z) { return !z->reducer || mti_reducer_start(z->reducer); }
+
+void mti_zero_set_last(mti_zero *z, bool is_last)
+{
+    if (z->reducer) mti_reducer_set_last(z->reducer, is_last);
+}
+
+bool mti_zero_end_backward(mti_zero *z) { return !z->reducer || mti_reducer_finish(z->reducer); }
+
 /* ---- the step ---- */
 
 mt_module *mti_zero_stepped(const mti_zero *z) { return z->pieces ? z->pieces : z->model; }
 
-/* Calls mti_replicas_meet for the gradients, or the values, of the parameters that train. */
-static bool meet(mt_module *m, bool values, mti_replicas how, const mt_group *group)
+/* Calls mti_replicas_meet for the values, or those gradients that have not been summed, of the
+ * parameters that train. */
+static bool meet(const mti_zero *z, bool values, mti_replicas how)
 {
+    const mt_group *group = &z->data;
     const mt_named_tensor *list;
     size_t n;
-    bool ok = group->ranks == 1 || mt_module_params(m, &list, &n) == MT_OK;
+    bool ok = group->ranks == 1 || mt_module_params(z->model, &list, &n) == MT_OK;
     for (size_t i = 0; ok && group->ranks > 1 && i < n; i++) {
         mt_tensor *t = list[i].tensor, *met = values ? t : mt_grad(t);
-        ok = !mt_requires_grad(t) || !met || mti_replicas_meet(met, how, group);
+        bool done = !values && z->reducer && mti_reducer_has(z->reducer, t);
+        ok = !mt_requires_grad(t) || !met || done || mti_replicas_meet(met, how, group);
     }
     return ok;
 }
@@ -150,9 +178,8 @@ static bool give_grads_to_pieces(mti_zero *z)
 /* Among ranks with other data or positions; from stage 2 on backward has done it. */
 static bool add_up(mti_zero *z)
 {
-    if (z->stage == 0) return meet(z->model, false, MTI_REPLICAS_SUM, &z->data);
-    return z->stage > 1 ||
-           (meet(z->model, false, MTI_REPLICAS_SCATTER, &z->data) && give_grads_to_pieces(z));
+    if (z->stage == 0) return meet(z, false, MTI_REPLICAS_SUM);
+    return z->stage > 1 || (meet(z, false, MTI_REPLICAS_SCATTER) && give_grads_to_pieces(z));
 }
 
 /* Among tensor ranks: gradients of which each has a part. */
@@ -235,7 +262,7 @@ bool mti_zero_grad_bytes(const mti_zero *z, size_t *bytes)
 
 bool mti_zero_after_step(mti_zero *z)
 {
-    return (!z->pieces || meet(z->model, true, MTI_REPLICAS_GATHER, &z->data)) &&
+    return (!z->pieces || meet(z, true, MTI_REPLICAS_GATHER)) &&
            (!z->pieces || mt_module_zero_grad(z->pieces) == MT_OK) &&
            mt_module_zero_grad(z->model) == MT_OK;
 }

@@ -1,6 +1,7 @@
 /* Exchanges that go on behind the ranks' own: what arrives, in which order they end, what is
- * counted, and pieces that are gathered while a rank computes. */
+ * counted, and what is gathered and summed while a rank computes. */
 #include <stdlib.h>
+#include <string.h>
 #include "comm/comm.h"
 #include "ops/ops.h"
 #include "ranks.h"
@@ -85,6 +86,78 @@ static void check_pieces(mt_comm *comm, mt_device *device, bool behind)
     MTT_NEED(after.allocated.current == before.allocated.current);
 }
 
+/* ---- what runs behind ---- */
+
+typedef struct errand {
+    int64_t numbers[MOST];
+    int failing; /* the rank that fails without an exchange; -1: none */
+} errand;
+
+static bool tell_all(void *user, mt_comm *behind)
+{
+    errand *e = user;
+    mt_group group = mt_comm_group(behind);
+    if (e->failing == group.rank)
+        return mti_fail_bool(MT_ERR_STATE, "errand of %lld", (long long)group.rank);
+    int64_t own = group.rank + 70;
+    return e->failing >= 0 || mti_comm_share(behind, &own, sizeof own, e->numbers);
+}
+
+/* Behind, a comm of the same ranks, whose bytes are counted as the rank's; the failure is its
+ * own. */
+static void check_run(mt_comm *comm)
+{
+    mt_group group = mt_comm_group(comm);
+    errand e = {.failing = -1}, bad = {.failing = (int)group.ranks - 1};
+    uint64_t before = mt_comm_sent(comm);
+    mti_job *job = mti_comm_begin_run(comm, tell_all, &e);
+    mti_job *failing = mti_comm_begin_run(comm, tell_all, &bad);
+    MTT_NEED(job && failing && mti_comm_finish(comm, job));
+    for (int64_t r = 0; r < group.ranks; r++) MTT_NEED(e.numbers[r] == r + 70);
+    MTT_NEED(mt_comm_sent(comm) - before == (uint64_t)(group.ranks - 1) * sizeof(int64_t));
+    mt_clear_error();
+    bool is_last = group.rank == group.ranks - 1;
+    MTT_NEED(mti_comm_finish(comm, failing) == !is_last);
+    MTT_NEED(mt_last_status() == (is_last ? MT_ERR_STATE : MT_OK));
+    MTT_NEED(!is_last || strstr(mt_last_error(), "errand of "));
+    mt_clear_error();
+}
+
+/* Sums and pieces of sums of several tensors at once, on a device without links: the bits of
+ * mti_replicas_meet, and nothing but scratch is taken. 40,000 numbers go in several exchanges. */
+static void check_replicas(mt_comm *comm, mt_dtype dtype)
+{
+    enum { TENSORS = 4 };
+    static const int64_t lengths[TENSORS] = {40000, 1, 7, 33000};
+    mt_group group = mt_comm_group(comm);
+    mt_device *device = mt_device_open("cpu");
+    mti_replicas_queue *queue = mti_replicas_queue_new(device, &group);
+    mt_tensor *now[TENSORS], *later[TENSORS];
+    mt_mem_stats before, after;
+    MTT_NEED(queue);
+    mt_seed(device, 5 + (uint64_t)group.rank);
+    for (int i = 0; i < TENSORS; i++) {
+        now[i] = mt_normal(device, dtype, MT_SHAPE(lengths[i]), 0, 1);
+        MTT_NEED(now[i] && (later[i] = mt_clone(now[i])));
+    }
+    mt_mem_get_stats(device, &before);
+    for (int i = 0; i < TENSORS; i++)
+        MTT_NEED(mti_replicas_begin(queue, later[i], (mti_replicas)(i % 2)));
+    for (int i = 0; i < TENSORS; i++)
+        MTT_NEED(mti_replicas_meet(now[i], (mti_replicas)(i % 2), &group));
+    MTT_NEED(mti_replicas_end(queue) && mti_replicas_end(queue));
+    mt_mem_get_stats(device, &after);
+    MTT_NEED(after.allocated.current == before.allocated.current);
+    for (int i = 0; i < TENSORS; i++) {
+        double *a = mtt_doubles(now[i]), *b = mtt_doubles(later[i]);
+        MTT_NEED(!memcmp(a, b, (size_t)lengths[i] * sizeof *a));
+        free(a), free(b);
+        mt_release(now[i]), mt_release(later[i]);
+    }
+    mti_replicas_queue_free(queue);
+    mt_device_release(device);
+}
+
 void mtt_check_behind(mt_comm *comm)
 {
     mt_device *device = mtt_device();
@@ -92,6 +165,9 @@ void mtt_check_behind(mt_comm *comm)
     check_order(comm, device);
     check_pieces(comm, device, false);
     check_pieces(comm, device, mt_comm_group(comm).ranks > 1);
+    check_run(comm);
+    for (int i = 0; i < 2 && mt_comm_group(comm).ranks > 1; i++)
+        check_replicas(comm, i ? MT_BF16 : MT_F32);
     MTT_NEED(mt_comm_hidden(comm) >= 0);
     mt_device_release(device);
 }

@@ -134,7 +134,9 @@ static void every_rank_takes_what_was_predicted_for_it(void **state)
                                          {.data = 2, .zero = 3},
                                          {.data = 3, .zero = 1, .microbatches = 2},
                                          {.data = 3, .zero = 2},
-                                         {.data = 3, .zero = 3}};
+                                         {.data = 3, .zero = 3},
+                                         {.data = 2, .reduce = MT_REDUCE_AFTER},
+                                         {.data = 3, .zero = 1, .reduce = MT_REDUCE_AFTER}};
     n_equal = 0;
     long long ranks = (long long)measure_all(splits, sizeof splits / sizeof *splits, 2, 0);
     print_message("%lld ranks took what was predicted for each: %lld figures are equal\n", ranks,

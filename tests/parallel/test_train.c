@@ -1,5 +1,6 @@
 /* Ranks that train together follow the curve of one process: the same bits where nothing but the
  * place of the states differs, and within rounding where sums are cut. */
+#include <string.h>
 #include "as_ranks.h"
 #include "base/base.h"
 
@@ -107,6 +108,82 @@ static void gathering_ahead_has_the_bits_of_gathering_by_module(void **state)
                 assert_memory_equal(by_module.losses, t.losses, sizeof t.losses);
             }
         }
+}
+
+/* Whatever else is divided, recomputed or scaled: when gradients are summed changes no bit. */
+static void summing_in_backward_has_the_bits_of_summing_after(void **state)
+{
+    (void)state;
+    static const struct {
+        mt_parallel split;
+        const char *checkpoint;
+        double scale;
+    } cases[] = {
+        {{.data = 2}, "full", 0},
+        {{.data = 3, .microbatches = 3}, NULL, 64},
+        {{.data = 4, .zero = 1}, "selective", 0},
+        {{.data = 2, .zero = 1, .microbatches = 2}, "every=2", 0},
+        {{.context = 2, .data = 2, .zero = 1}, NULL, 0},
+        {{.tensor = 2, .sequence = true, .data = 2}, "ops", 0},
+        {{.data = 2, .pipeline = 2, .microbatches = 4}, NULL, 0},
+        {{.data = 2, .zero = 1, .pipeline = 2, .interleave = 2, .microbatches = 4}, "full", 64}};
+    for (int i = 0; i < MTT_MODELS; i++)
+        for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+            mt_model_config c = mtt_models[i];
+            c.layers = 4;
+            mtt_training in_backward = {.config = &c,
+                                        .parallel = cases[k].split,
+                                        .checkpoint = cases[k].checkpoint,
+                                        .scale = cases[k].scale,
+                                        .max_norm = MAX_NORM};
+            mtt_training after = in_backward;
+            after.parallel.reduce = MT_REDUCE_AFTER;
+            mtt_train(&in_backward);
+            mtt_train(&after);
+            assert_memory_equal(in_backward.losses, after.losses, sizeof after.losses);
+        }
+}
+
+/* What each call sent to ranks with other data, of gpt's 4 layers. */
+static void sum_in_backward(mt_comm *world, void *user)
+{
+    const bool *tied = user;
+    mt_parallel h = {.data = 2, .microbatches = 2};
+    mt_model_config c = mtt_models[*tied ? MTT_GPT : MTT_GPT_UNTIED];
+    MTT_NEED(mt_parallel_place(&h, world) == MT_OK);
+    mt_device *device = mtt_device();
+    MTT_NEED(device && mt_device_set_threads(device, 1) == MT_OK);
+    mt_stage *stage = mt_stage_new(device, &c, &h);
+    mt_optimizer *optimizer = stage ? mt_adamw_new(mt_stage_stepped(stage), &mtt_adamw) : NULL;
+    MT_AUTO mt_tensor *x = mt_zeros(device, MT_I64, MT_SHAPE(1, SEQ));
+    mt_tensor *both[] = {x, x};
+    size_t n_bytes = 0;
+    MTT_NEED(optimizer && x && mt_module_size(mt_stage_part(stage, 0), NULL, &n_bytes) == MT_OK);
+    const uint64_t all = n_bytes, shared = *tied ? (uint64_t)(c.vocab * c.hidden) * 4 : 0;
+    for (int step = 0; step < 2; step++) {
+        uint64_t before = mt_comm_sent(h.data_comm);
+        MTT_NEED(mt_stage_backward(stage, both, both, NULL) == MT_OK);
+        const uint64_t loss = sizeof(double);
+        MTT_NEED(mt_comm_sent(h.data_comm) - before == all - shared + loss);
+        /* these are the sums already: another call would add to them */
+        MTT_NEED(mt_stage_backward(stage, both, both, NULL) == MT_ERR_STATE);
+        MTT_NEED(strstr(mt_last_error(), "is the sum over all ranks already"));
+        mt_clear_error();
+        before = mt_comm_sent(h.data_comm);
+        MTT_NEED(mt_stage_step(stage, optimizer, 0, NULL) == MT_OK);
+        MTT_NEED(mt_comm_sent(h.data_comm) - before == shared);
+    }
+    mt_optimizer_free(optimizer);
+    mt_stage_free(stage);
+    mt_device_release(device);
+    mt_parallel_close(&h);
+}
+
+/* But for a tied weight, whose gradient is complete only at its end. */
+static void backward_sums_all_that_it_completes(void **state)
+{
+    (void)state;
+    for (int tied = 0; tied < 2; tied++) mtt_as_ranks(2, sum_in_backward, &(bool){tied});
 }
 
 static void tensor_parallel_ranks_follow_one_process(void **state)
@@ -318,6 +395,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(data_parallel_ranks_follow_one_process),
+        cmocka_unit_test(summing_in_backward_has_the_bits_of_summing_after),
+        cmocka_unit_test(backward_sums_all_that_it_completes),
         cmocka_unit_test(tensor_parallel_ranks_follow_one_process),
         cmocka_unit_test(ranks_with_pieces_of_sequences_follow_one_process),
         cmocka_unit_test(masks_are_those_of_one_process),
