@@ -349,6 +349,12 @@ const mti_option_row mti_option_rows[] = {
      STEPS | V(FIT) | V(TRAIN), RANKED, 0, 0,
      "with --gather block or ahead: the last block stays gathered from forward to backward",
      W(PIECES) | W(BLOCKS)},
+    {MTI_O_REDUCE, 0, "reduce", "WHEN", MTI_CHOICE, AT(workload.parallel.reduce), V(TRAIN), RANKED,
+     0, 0,
+     "sum gradients over --dp's and --cp's ranks while backward goes on (backward, as DDP does), "
+     "or "
+     "after it",
+     W(OTHER_DATA) | W(SUMS), .choice = &mti_reduce_times},
 
     {MTI_O_DEVICE, 0, "device", "KIND", MTI_OTHER, 0, EVERY & ~META, ANY, 0, 0,
      "cpu, cuda, or meta: no data, but every byte is counted", .read = mti_read_device},

@@ -36,6 +36,7 @@ typedef enum mti_condition {
     MTI_IF_SHARDS,        /* --f32-shards */
     MTI_IF_KEEPS_ROOT,    /* neither --pp nor --lora-rank */
     MTI_IF_BLOCKS,        /* --gather block or ahead, and no --pp */
+    MTI_IF_SUMS,          /* no --zero 2 or 3 */
     MTI_IF_NO_BUDGET,
     MTI_IF_BUDGETED, /* of a plan: --budget */
     MTI_IF_STEPS,    /* there is an optimizer */

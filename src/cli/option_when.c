@@ -44,6 +44,7 @@ static bool blocks(const mti_options *o)
     const bool one_stage = h->pipeline == 1 || (!h->pipeline && o->verb != MTI_FIT);
     return h->gather != MT_GATHER_MODULE && one_stage;
 }
+static bool sums(const mti_options *o) { return o->zero < 2; }
 static bool no_budget(const mti_options *o) { return !o->workload.budget; }
 static bool budget(const mti_options *o) { return o->verb != MTI_PLAN || o->workload.budget; }
 static bool adapters(const mti_options *o) { return o->workload.memory.lora_rank; }
@@ -130,6 +131,7 @@ static const struct condition {
                                        "gets no gradient to be let go after"},
     [MTI_IF_BLOCKS] = {blocks, " needs --gather block or ahead, and no stages: those of --pp have "
                                "several forwards in flight (a fit needs --pp 1)"},
+    [MTI_IF_SUMS] = {sums, ": with --zero 2 and 3 each gradient is summed once it is complete"},
     [MTI_IF_NO_BUDGET] = {no_budget, ": --budget chooses what to recompute; it excludes "
                                      "--checkpoint, --offload and --compress"},
     [MTI_IF_BUDGETED] = {budget, " needs --budget: it draws what budgets cost"},

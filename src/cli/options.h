@@ -154,6 +154,7 @@ typedef enum mti_option {
     MTI_O_KEEP_ROOT,
     MTI_O_GATHER,
     MTI_O_KEEP_LAST,
+    MTI_O_REDUCE,
     MTI_O_DEVICE,
     MTI_O_CAPACITY,
     MTI_O_GEMM_WORKSPACE,

@@ -124,6 +124,8 @@ static json_t *rank_json(const mti_rank_figures *f, const mti_trainer *t)
     }
     mti_json_put(j, "predicted", predicted);
     mti_json_put_int(j, "sent", f->sent);
+    mti_json_put_real(j, "in_comms_s", f->in_comms);
+    mti_json_put_real(j, "hidden_s", f->hidden);
     return j;
 }
 
@@ -132,6 +134,8 @@ static bool print_all(const mti_options *o, const mti_rank_figures *all)
 {
     mti_workload w = o->workload;
     if (!w.name) w.name = w.preset ? w.preset : mt_model_kind_name(w.config.kind);
+    printf("\nOn rank 0, %.2f s in communication and %.2f s more hidden behind compute\n",
+           all->in_comms, all->hidden);
     printf("\nThe first steps' memory:\n");
     return mti_print_together(&w, all, mt_comm_group(o->world).ranks, stdout);
 }
@@ -143,6 +147,7 @@ bool mti_train_ranks_report(const mti_options *o, mti_rank_figures *f, const mti
     json_t *object = NULL;
     f->n_params = t->stage->n_params;
     f->sent = mti_parallel_sent(h);
+    mti_parallel_times(h, &f->in_comms, &f->hidden);
     mti_rank_figures *all = mti_calloc((size_t)group.ranks, sizeof *all);
     bool ok = all && mti_comm_share(o->world, f, sizeof *f, all) &&
               (!o->json || mti_together_gather(o->world, rank_json(f, t), &object));

@@ -28,10 +28,32 @@ bool mti_rank_run_predict(mti_rank_run *r, const mti_workload *w, const char *ad
     return true;
 }
 
+#define COMMS 5
+
+static void list_comms(const mt_parallel *h, const mt_comm *comms[COMMS])
+{
+    comms[0] = h->tensor_comm, comms[1] = h->context_comm, comms[2] = h->data_comm;
+    comms[3] = h->pipeline_comm, comms[4] = h->ends_comm;
+}
+
 uint64_t mti_parallel_sent(const mt_parallel *h)
 {
-    return mt_comm_sent(h->tensor_comm) + mt_comm_sent(h->context_comm) +
-           mt_comm_sent(h->data_comm) + mt_comm_sent(h->pipeline_comm) + mt_comm_sent(h->ends_comm);
+    const mt_comm *comms[COMMS];
+    uint64_t sent = 0;
+    list_comms(h, comms);
+    for (int i = 0; i < COMMS; i++) sent += mt_comm_sent(comms[i]);
+    return sent;
+}
+
+void mti_parallel_times(const mt_parallel *h, double *in_comms, double *hidden)
+{
+    const mt_comm *comms[COMMS];
+    *in_comms = *hidden = 0;
+    list_comms(h, comms);
+    for (int i = 0; i < COMMS; i++) {
+        *in_comms += mt_comm_seconds(comms[i]);
+        *hidden += mt_comm_hidden(comms[i]);
+    }
 }
 
 bool mti_rank_run_measure(mti_rank_run *r, const mti_workload *w, const char *advice)

@@ -13,8 +13,9 @@ typedef struct mti_rank_figures {
     uint64_t n_params;
     size_t predicted[MTI_FIGURES]; /* on meta, with the scratch memory of the device */
     size_t measured[MTI_FIGURES];
-    uint64_t sent;  /* to other ranks, in both steps */
-    double seconds; /* of the steady step; NaN without data */
+    uint64_t sent;           /* to other ranks, in both steps */
+    double seconds;          /* of the steady step; NaN without data */
+    double in_comms, hidden; /* of a run: seconds in communication, and besides while it computed */
 } mti_rank_figures;
 
 extern const char *const mti_figure_names[MTI_FIGURES];
@@ -31,6 +32,8 @@ bool mti_rank_run_predict(mti_rank_run *r, const mti_workload *w, const char *ad
 bool mti_rank_run_measure(mti_rank_run *r, const mti_workload *w, const char *advice);
 /* What this rank has sent to others of all groups. */
 uint64_t mti_parallel_sent(const mt_parallel *parallel);
+/* How long that, and what it received, took it until now. */
+void mti_parallel_times(const mt_parallel *parallel, double *in_comms, double *hidden);
 /* By how many bytes measured and predicted figures differ: 0, or something is wrong. */
 size_t mti_rank_run_difference(const mti_rank_figures *f);
 void mti_rank_run_free(mti_rank_run *r);

@@ -49,6 +49,8 @@ typedef struct mti_share {
 
 /* Names of mt_gather_unit. */
 extern const mti_choice mti_gather_units;
+/* Names of mt_reduce_time. */
+extern const mti_choice mti_reduce_times;
 
 /* parallel with every "0: ..." filled in. */
 mt_parallel mti_filled_in(const mt_parallel *parallel);

@@ -3,6 +3,7 @@
 #include "parallel/parallel.h"
 
 const mti_choice mti_gather_units = {"gather", MTI_NAMES("module", "block", "ahead")};
+const mti_choice mti_reduce_times = {"reduce", MTI_NAMES("backward", "after")};
 
 #define MOST_RANKS ((int64_t)1 << 20)
 
@@ -115,7 +116,9 @@ static bool check_model(const mt_parallel *h, const mt_model_config *c)
 
 static bool check_gathered(const mt_parallel *h)
 {
-    if (!in_range("gather", h->gather, MT_GATHER_MODULE, MT_GATHER_AHEAD)) return false;
+    if (!in_range("gather", h->gather, MT_GATHER_MODULE, MT_GATHER_AHEAD) ||
+        !in_range("reduce", h->reduce, MT_REDUCE_IN_BACKWARD, MT_REDUCE_AFTER))
+        return false;
     if (h->gather != MT_GATHER_MODULE && h->zero != 3)
         return mti_fail_bool(MT_ERR_ARGUMENT,
                              "parallel: gather is %d with ZeRO stage %d, which keeps whole "

@@ -55,6 +55,7 @@ def trained(n, *own, what=None):
         equal(r["loss"], whole["ranks"][0]["loss"], f"{what}: the loss of rank {i}")
         check(0 < r["saved"] < r["peak"] <= r["reserved"], f"{what}: figures of rank {i}: {r}")
         check(r["sent"] > 0, f"{what}: rank {i} took no part")
+        check(r["in_comms_s"] > 0 and r["hidden_s"] >= 0, f"{what}: seconds of rank {i}: {r}")
     equal(p.out.count("reserved"), n, f"{what}: rows of the ranks")
     return curve(p.out), whole["ranks"]
 
@@ -92,19 +93,29 @@ def curves():
     close(trained(4, *SMALL, *llama, "--tp", 2, "--dp", 2, "--sp", "--zero", 3)[0], alone(*llama), "llama")
 
 
+GATHERED = ([], ["--gather", "block"], ["--gather", "ahead"], ["--gather", "ahead", "--keep-last"])
+SUMMED = ([], ["--reduce", "backward"], ["--reduce", "after"])
+BEHIND = [(GATHERED, 2, "--dp", 2, "--zero", 3), (SUMMED, 2, "--dp", 2, "--zero", 1),
+          (GATHERED, 4, "--cp", 2, "--pp", 2, "--zero", 3, "--microbatches", 2, "--dropout", 0),
+          (SUMMED, 4, "--cp", 2, "--pp", 2, "--microbatches", 2, "--dropout", 0)]
+
+
 def ahead(short):
-    """Blocks that are gathered as one, and while another computes: the same losses, the same file."""
-    for n, *division in [(2, "--dp", 2, "--zero", 3), (4, "--cp", 2, "--pp", 2, "--zero", 3, "--microbatches", 2, "--dropout", 0)][: 2 if LONG else 1]:
+    """Blocks that are gathered as one, and while another computes, and gradients that are summed so: the same losses, the same
+    file."""
+    for hows, n, *division in BEHIND[: len(BEHIND) if LONG else 2]:
         first = None
-        for how in ([], ["--gather", "block"], ["--gather", "ahead"], ["--gather", "ahead", "--keep-last"]):
+        for how in hows:
             if "--pp" in division and "--keep-last" in how:
                 continue
-            name, what = inside("gathered.safetensors"), f"{n} ranks: {division} {how}"
+            name, what = inside("behind.safetensors"), f"{n} ranks: {division} {how}"
             got, ranks = trained(n, *(SINGLE if "--pp" in division else SMALL), *short, *division, *how, "--save", name, what=what)
             found = got, [r["loss"] for r in ranks], hashlib.sha256(content(name)).hexdigest()
             first = first or found
             equal(found, first, f"{what}: losses and weights")
     refused(["--keep-last", "--gather"], together(2, *SMALL, "--dp", 2, "--zero", 3, "--keep-last"), 2, "--keep-last alone")
+    refused(["--reduce", "--zero 2 and 3"], together(2, *SMALL, "--dp", 2, "--zero", 2, "--reduce", "after"), 2, "--reduce with pieces")
+    refused(["--reduce", "--dp or --cp"], together(2, *SMALL, "--tp", 2, "--reduce", "after"), 2, "--reduce of one rank")
     refused(["--gather", "--zero 3"], together(2, *SMALL, "--dp", 2, "--zero", 2, "--gather", "ahead"), 2, "--gather of what is whole")
 
 
