@@ -9,9 +9,9 @@ from worker import Failed
 
 MODEL = (4, 256, 4, 4096, 8, 128)  # layers, width, heads, vocabulary, sequences of a step, tokens in each
 SMALL = (4, 32, 4, 64, 8, 16)
-DIVISIONS = ("dp", "zero3", "zero3_ahead", "tp", "pp")
+DIVISIONS = ("dp", "dp_after", "zero3", "zero3_ahead", "tp", "pp")
 PEERS = {"dp": "ddp", "zero3_ahead": "fsdp"}
-NAMES = {"one": "one process", "dp": "dp, DDP", "zero3_ahead": "zero3 ahead, FSDP"}
+NAMES = {"one": "one process", "dp": "dp, DDP", "dp_after": "dp, sums after", "zero3_ahead": "zero3 ahead, FSDP"}
 
 FIGURES = ("comms", "comms_ns", "hidden_ns", "sent", "peak")
 

@@ -78,7 +78,7 @@ def whole(folder, worker, program, *options):
         assert names >= {("linear", "attn.qkv"), ("linear", "lm_head"), ("adamw", "-")}, names
         assert sum(part["forward_ns"] + part["backward_ns"] for part in step["parts"]) < step["total_ns"]
     assert {row["op"] for row in result["tiny"]} >= {"add", "all_gather", "recv"}
-    assert {row["division"] for row in result["rank_steps"]} == {"one", "dp", "zero3", "zero3_ahead", "tp", "pp"}
+    assert {row["division"] for row in result["rank_steps"]} == {"one", "dp", "dp_after", "zero3", "zero3_ahead", "tp", "pp"}
     check_scaling(result["scaling"])
     return result
 
