@@ -20,16 +20,17 @@ typedef struct mt_device mt_device;
 /* What bytes are for. Every allocation has exactly one at a time. */
 typedef enum mt_category {
     MT_PARAMETER,
-    MT_GRADIENT,   /* of a leaf: what an optimizer reads */
-    MT_OPTIMIZER,  /* optimizer state */
-    MT_INPUT,      /* made by the caller */
-    MT_ACTIVATION, /* output of an op, or kept by it for its backward */
-    MT_OUTPUT,     /* an activation the caller declared to be the result */
-    MT_RNG_STATE,  /* seed and offset kept to repeat a random op */
-    MT_PACKED,     /* a copy made by a saved-tensor hook */
-    MT_CACHE,      /* cast cache, KV cache */
-    MT_TEMPORARY,  /* alive within one op, or a gradient on its way */
-    MT_WORKSPACE,  /* scratch a kernel asked for */
+    MT_GRADIENT,      /* of a leaf: what an optimizer reads */
+    MT_OPTIMIZER,     /* optimizer state */
+    MT_INPUT,         /* made by the caller */
+    MT_ACTIVATION,    /* output of an op, or kept by it for its backward */
+    MT_OUTPUT,        /* an activation the caller declared to be the result */
+    MT_RNG_STATE,     /* seed and offset kept to repeat a random op */
+    MT_PACKED,        /* a copy made by a saved-tensor hook */
+    MT_CACHE,         /* cast cache, KV cache */
+    MT_TEMPORARY,     /* alive within one op, or a gradient on its way */
+    MT_WORKSPACE,     /* scratch a kernel asked for */
+    MT_COMMUNICATION, /* room for what ranks send each other, on its way */
     MT_CATEGORY_COUNT
 } mt_category;
 

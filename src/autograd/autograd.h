@@ -245,6 +245,8 @@ const mti_view *mti_dense_rows(mti_call *c, const mti_view *v);
 const mti_view *mti_dense(mti_call *c, const mti_view *v);
 /* Kernel scratch, category MT_WORKSPACE, until the end of the call; *p is NULL for 0 bytes. */
 bool mti_scratch(mti_call *c, size_t n_bytes, void **p);
+/* The same, for what is sent to other ranks or comes from them: MT_COMMUNICATION. */
+bool mti_scratch_as(mti_call *c, mt_category category, size_t n_bytes, void **p);
 /* out = alpha a b (+ bias): copies inputs BLAS cannot read, takes scratch, counts FLOPs. */
 bool mti_gemm(mti_call *c, double alpha, const mti_view *a, const mti_view *b, const mti_view *out,
               const mti_view *bias);

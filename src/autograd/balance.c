@@ -27,7 +27,8 @@ static void add_block(void *user, const mti_block *b)
     c->total += b->size;
     mti_storage *s = b->owner;
     bool of_device = b == c->device->workspace[0] || b == c->device->workspace[1];
-    bool stray = s ? s->unclassified_in == c->thread : b->category == MT_WORKSPACE && !of_device;
+    bool scratch = b->category == MT_WORKSPACE || b->category == MT_COMMUNICATION;
+    bool stray = s ? s->unclassified_in == c->thread : scratch && !of_device;
     if (!stray || c->found) return;
     c->found = true;
     c->block = *b;

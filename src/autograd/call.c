@@ -92,10 +92,15 @@ const mti_view *mti_dense_rows(mti_call *c, const mti_view *v)
 
 bool mti_scratch(mti_call *c, size_t n_bytes, void **p)
 {
+    return mti_scratch_as(c, MT_WORKSPACE, n_bytes, p);
+}
+
+bool mti_scratch_as(mti_call *c, mt_category category, size_t n_bytes, void **p)
+{
     *p = NULL;
     if (!n_bytes) return true;
     assert(c->n_scratch < (int)(sizeof c->scratch / sizeof *c->scratch));
-    mti_block *b = mti_pool_alloc(c->device->pool, n_bytes, MT_WORKSPACE);
+    mti_block *b = mti_pool_alloc(c->device->pool, n_bytes, category);
     if (!b) return false;
     b->owner = NULL;
     c->scratch[c->n_scratch++] = b;

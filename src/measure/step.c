@@ -55,6 +55,11 @@ static int64_t unsaved(const mti_measurement *m, const mt_tensor *t)
     return (int64_t)of.allocated;
 }
 
+static int64_t grown(mt_category c, const mt_mem_stats *before, const mt_mem_stats *after)
+{
+    return (int64_t)after->by_category[c] - (int64_t)before->by_category[c];
+}
+
 /* `stages`: the comm by which outputs leave for another stage; may be NULL. */
 static bool account_for_growth(mti_measurement *m, const mti_flown *flown, int64_t n_flown,
                                const mt_comm *stages, const mt_mem_stats *before,
@@ -63,10 +68,8 @@ static bool account_for_growth(mti_measurement *m, const mti_flown *flown, int64
     mti_growth *g = &m->growth;
     *g = (mti_growth){
         .measured = (int64_t)after->allocated.current - (int64_t)before->allocated.current,
-        .workspace =
-            (int64_t)after->by_category[MT_WORKSPACE] - (int64_t)before->by_category[MT_WORKSPACE],
-        .gathered =
-            (int64_t)after->by_category[MT_PARAMETER] - (int64_t)before->by_category[MT_PARAMETER]};
+        .workspace = grown(MT_WORKSPACE, before, after),
+        .gathered = grown(MT_PARAMETER, before, after) + grown(MT_COMMUNICATION, before, after)};
     for (size_t i = 0; i < mt_ledger_count(m->ledger); i++) {
         mt_ledger_entry e;
         if (mt_ledger_get(m->ledger, i, &e) != MT_OK) return false;

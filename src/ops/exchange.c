@@ -69,7 +69,7 @@ static sums sums_in(mti_call *c, mt_dtype dtype, void *room)
 static bool open_sums(sums *s, mti_call *c, mt_dtype dtype)
 {
     void *room;
-    if (!mti_scratch(c, mti_sums_scratch(c), &room)) return false;
+    if (!mti_scratch_as(c, MT_COMMUNICATION, mti_sums_scratch(c), &room)) return false;
     *s = sums_in(c, dtype, room);
     return true;
 }
@@ -190,7 +190,8 @@ bool mti_scatter_sum_inside(mti_call *c, const mti_view *y)
 {
     void *scratch;
     if (mti_has_links(c)) return mti_scatter_inside_links(c, y);
-    return mti_scratch(c, mti_sums_scratch(c), &scratch) && mti_scatter_sum_with(c, y, scratch);
+    return mti_scratch_as(c, MT_COMMUNICATION, mti_sums_scratch(c), &scratch) &&
+           mti_scatter_sum_with(c, y, scratch);
 }
 
 bool mti_gather_inside(mti_call *c, const mti_view *y)

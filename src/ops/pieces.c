@@ -112,7 +112,7 @@ mti_gathering *mti_pieces_begin(mt_device *device, int n, const mti_piece *piece
     }
     if (group->ranks == 1) return g;
     g->buffer = mt_empty(device, MT_U8, MT_SHAPE(group->ranks, (int64_t)g->row));
-    if (g->buffer && mt_set_category(g->buffer, MT_PARAMETER) == MT_OK && copy_in(g) &&
+    if (g->buffer && mt_set_category(g->buffer, MT_COMMUNICATION) == MT_OK && copy_in(g) &&
         exchange(g, behind))
         return g;
     mti_pieces_drop(g);

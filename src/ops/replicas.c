@@ -112,7 +112,7 @@ static bool make_scratch(mti_replicas_queue *q, const mti_call *c)
     size_t n_bytes = mti_sums_scratch(c);
     if (q->scratch || !n_bytes) return true;
     q->scratch = mt_empty(q->device, MT_U8, MT_SHAPE((int64_t)n_bytes));
-    return q->scratch && mt_set_category(q->scratch, MT_WORKSPACE) == MT_OK;
+    return q->scratch && mt_set_category(q->scratch, MT_COMMUNICATION) == MT_OK;
 }
 
 bool mti_replicas_begin(mti_replicas_queue *q, mt_tensor *t, mti_replicas how)

@@ -41,7 +41,7 @@ static bool open_share(share *s, mti_call *c, const mti_view *x)
     size_t row = sizeof(int64_t) + 2 * size * (size_t)(group->ranks + 1);
     size_t n_bytes = c->k->shared_entropy_scratch(c->ctx, x->shape[0], row);
     void *room;
-    if (!mti_scratch(c, n_bytes, &room)) return false;
+    if (!mti_scratch_as(c, MT_COMMUNICATION, n_bytes, &room)) return false;
     *s = (share){.c = c,
                  .comm = mt_device_has_data(c->device) ? group->comm : NULL,
                  .ranks = group->ranks,

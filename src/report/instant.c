@@ -149,7 +149,7 @@ static bool print_timeline(const mti_measurement *m, FILE *out, const mti_style 
     mti_print_wrapped(
         out, 2, style->width,
         "p parameter, g gradient, o optimizer, i input, a activation, y output, r rng "
-        "state, k packed, c cache, t temporary, w workspace");
+        "state, k packed, c cache, t temporary, w workspace, m communication");
     return status == MT_OK;
 }
 

@@ -22,7 +22,7 @@ static const struct look {
     [MT_PARAMETER] = {'p', 34}, [MT_GRADIENT] = {'g', 31},   [MT_OPTIMIZER] = {'o', 36},
     [MT_INPUT] = {'i', 90},     [MT_ACTIVATION] = {'a', 32}, [MT_OUTPUT] = {'y', 93},
     [MT_RNG_STATE] = {'r', 94}, [MT_PACKED] = {'k', 35},     [MT_CACHE] = {'c', 95},
-    [MT_TEMPORARY] = {'t', 33}, [MT_WORKSPACE] = {'w', 91},
+    [MT_TEMPORARY] = {'t', 33}, [MT_WORKSPACE] = {'w', 91},  [MT_COMMUNICATION] = {'m', 96},
 };
 #define BACKGROUND 10 /* more than the colour of the letter */
 

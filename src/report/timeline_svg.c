@@ -22,7 +22,7 @@ static const char *const colours[MT_CATEGORY_COUNT] = {
     [MT_PARAMETER] = "#1f4e79", [MT_GRADIENT] = "#e07b39",   [MT_OPTIMIZER] = "#7fb2d9",
     [MT_INPUT] = "#6b7280",     [MT_ACTIVATION] = "#4c9f70", [MT_OUTPUT] = "#b9c95a",
     [MT_RNG_STATE] = "#8c6bb1", [MT_PACKED] = "#c2a5cf",     [MT_CACHE] = "#a6761d",
-    [MT_TEMPORARY] = "#f2c14e", [MT_WORKSPACE] = "#b33a3a",
+    [MT_TEMPORARY] = "#f2c14e", [MT_WORKSPACE] = "#b33a3a",  [MT_COMMUNICATION] = "#2aa198",
 };
 
 typedef struct page {

@@ -71,7 +71,7 @@ const sumOf = (list, f) => list.reduce((sum, item) => sum + f(item), 0);
 const CATEGORIES = {
   parameter: "parameters", gradient: "gradients", optimizer: "optimizer state", input: "input",
   activation: "activations", output: "output", rng_state: "RNG state", packed: "packed copies",
-  cache: "cache", temporary: "temporaries", workspace: "workspace",
+  cache: "cache", temporary: "temporaries", workspace: "workspace", communication: "communication",
 };
 const CATEGORY_NAMES = Object.keys(CATEGORIES);
 
