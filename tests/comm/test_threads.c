@@ -45,16 +45,18 @@ static void a_group_can_be_split(void **state)
     mtt_as_threads(5, mtt_check_split);
 }
 
+static int64_t most_ranks(void) { return mtt_short_simulation() ? 4 : 8; }
+
 static void stages_of_pipelines_get_their_messages(void **state)
 {
     (void)state;
-    for (int64_t ranks = 1; ranks <= 8; ranks++) mtt_as_threads(ranks, mtt_check_stages);
+    for (int64_t ranks = 1; ranks <= most_ranks(); ranks++) mtt_as_threads(ranks, mtt_check_stages);
 }
 
 static void exchanges_go_on_behind_the_ranks_own(void **state)
 {
     (void)state;
-    for (int64_t ranks = 1; ranks <= 8; ranks++) mtt_as_threads(ranks, mtt_check_behind);
+    for (int64_t ranks = 1; ranks <= most_ranks(); ranks++) mtt_as_threads(ranks, mtt_check_behind);
 }
 
 /* One rank begins no exchange, and leaves. */
