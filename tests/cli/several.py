@@ -1,4 +1,5 @@
 """Several ranks of the program under mpirun: starting them, how they ended, finding one to kill."""
+import itertools
 import os
 import subprocess
 import time
@@ -7,7 +8,7 @@ from lib import MEMTAPE, check, equal
 MPIRUN = os.environ["MPIRUN"].split()  # with the flags that it needs here
 SECONDS = 20  # by then all ranks must have ended
 os.environ["OMP_NUM_THREADS"] = "1"
-os.environ["MTT_RUN"] = str(os.getpid())
+NUMBERS = itertools.count()
 
 
 def start(*parts):
@@ -15,8 +16,12 @@ def start(*parts):
     words = [*MPIRUN]
     for i, (n, before, own) in enumerate(parts):
         words += ([":"] if i else []) + ["-n", str(n), *before, MEMTAPE, *map(str, own)]
-    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                            stdin=subprocess.DEVNULL)
+    # Which run a rank belongs to: those of the run before may still be ending.
+    run = f"{os.getpid()}.{next(NUMBERS)}"
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                               stdin=subprocess.DEVNULL, env={**os.environ, "MTT_RUN": run})
+    process.run = run.encode()
+    return process
 
 
 def finish(process, what, seconds=SECONDS):
@@ -60,7 +65,7 @@ def workers(process, n):
             except OSError:
                 continue
         pairs = {int(environ.get(b"PMI_RANK") or environ[b"OMPI_COMM_WORLD_RANK"]): (parent, pid)
-                 for pid, (parent, environ) in found.items() if parent in found and environ.get(b"MTT_RUN") == str(os.getpid()).encode()}
+                 for pid, (parent, environ) in found.items() if parent in found and environ.get(b"MTT_RUN") == process.run}
         if len(pairs) == n:
             return pairs
         time.sleep(0.01)
