@@ -31,7 +31,7 @@ static inline bool mtt_is_tied(int model) { return model == MTT_GPT || model == 
 /* ---- training (training.c) ---- */
 
 enum { MTT_MOST_STEPS = 20, MTT_BATCH = 4, MTT_SEQ = 16 };
-/* Of a training: MTT_MOST_STEPS in the long form. */
+/* Of a training: MTT_MOST_STEPS in the long form, but for the simulator's. */
 int mtt_steps(void);
 /* f32 sums in another order; the largest seen was 4.3e-7 of the first loss. */
 #define MTT_ROUNDING 5e-6
