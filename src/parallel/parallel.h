@@ -242,7 +242,8 @@ void mti_reducer_free(mti_reducer *reducer);
 bool mti_reducer_start(mti_reducer *reducer);
 /* From now on a backward is the last one of the step for what it leads to, or is not. */
 void mti_reducer_set_last(mti_reducer *reducer, bool is_last);
-/* After the backwards, also after a failure: waits until what has begun is summed. */
+/* After the backwards, also after a failure: waits until what has begun is summed; fails if such a
+ * gradient is no longer there. */
 bool mti_reducer_finish(mti_reducer *reducer);
 /* Whether this parameter's gradient is summed since mti_reducer_start. */
 bool mti_reducer_has(const mti_reducer *reducer, const mt_tensor *param);

@@ -93,7 +93,15 @@ void mti_reducer_set_last(mti_reducer *r, bool is_last) { r->is_last = is_last; 
 bool mti_reducer_finish(mti_reducer *r)
 {
     r->is_last = false;
-    return mti_replicas_end(r->queue);
+    if (!mti_replicas_end(r->queue)) return false;
+    for (size_t i = 0; i < r->n; i++)
+        if (r->entries[i].has_begun && !mt_grad(r->entries[i].param))
+            return mti_fail_bool(MT_ERR_STATE,
+                                 "stage_backward: the gradient of %s was dropped while the ranks "
+                                 "summed it, as mt_optimizer_step_in_backward does; need the step "
+                                 "by stage_step",
+                                 r->entries[i].name);
+    return true;
 }
 
 bool mti_reducer_has(const mti_reducer *r, const mt_tensor *param)

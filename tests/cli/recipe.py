@@ -199,6 +199,10 @@ def f32_shards_are_the_only_ones():
     small, large = (profile(*args, "--f32-shards", *more)["steady"]["phases"][1]["at_peak"]["temporary"]
                     for more in ([], ["--f32-reduce"]))
     check(large > small, f"a gradient is there in f32, too, before it is summed: {small}, {large}")
+    # one block's row for each rank: 12 d^2 + 13 d parameters, as an allocation
+    room = {unit: profile("gpt", "-d", 64, "-l", 2, "-s", 64, "--dp", 4, "--zero", 3, "--gather", unit, "--device", "meta")["steady"]["phases"][1]
+            ["at_peak"]["communication"] for unit in ("module", "block", "ahead")}
+    equal((room["module"], room["ahead"]), (0, -(-4 * (12 * 64**2 + 13 * 64) // 512) * 512), f"room for a block: {room}")
     refused(["--f32-shards needs --zero 3"], "profile", *GPT, "--dp", 2, "--dtype", "bf16", "--f32-shards")
     refused(["--f32-shards needs --dtype bf16"], "profile", *GPT, "--dp", 2, "--zero", 3, "--f32-shards")
     refused(["--f32-reduce needs --f32-shards"], "profile", *GPT, "--dp", 2, "--zero", 3, "--f32-reduce")

@@ -144,6 +144,23 @@ static void summing_in_backward_has_the_bits_of_summing_after(void **state)
         }
 }
 
+static mt_status drop_gradient(void *user, mt_tensor *leaf)
+{
+    (void)user;
+    return mt_set_grad(leaf, NULL);
+}
+
+/* A step in backward would do so, with what is not the sum yet. */
+static void check_dropped(mt_stage *stage, mt_tensor *const *tokens)
+{
+    const mt_named_tensor *list;
+    size_t n;
+    MTT_NEED(mt_module_params(mt_stage_part(stage, 0), &list, &n) == MT_OK && n > 0);
+    MTT_NEED(mt_add_leaf_hook(list[n - 1].tensor, drop_gradient, NULL));
+    MTT_NEED(mt_stage_backward(stage, tokens, tokens, NULL) == MT_ERR_STATE);
+    mtt_failed(MT_ERR_STATE, "was dropped while the ranks summed it", list[n - 1].name);
+}
+
 /* What each call sent to ranks with other data, of gpt's 4 layers. */
 static void sum_in_backward(mt_comm *world, void *user)
 {
@@ -173,6 +190,7 @@ static void sum_in_backward(mt_comm *world, void *user)
         MTT_NEED(mt_stage_step(stage, optimizer, 0, NULL) == MT_OK);
         MTT_NEED(mt_comm_sent(h.data_comm) - before == shared);
     }
+    check_dropped(stage, both);
     mt_optimizer_free(optimizer);
     mt_stage_free(stage);
     mt_device_release(device);
