@@ -1,6 +1,7 @@
 /* machine.c: this machine's hardware limits, to which other figures are compared, and its software.
  *
- *     gemm N SIDE -> "gflops X": OpenBLAS on square matrices, best of N
+ *     gemm N SIDE -> "gflops X": OpenBLAS on square matrices of f32, best of N
+ *     f32 N SIDE  -> "gflops X": memtape's product of such matrices, best of N
  *     bf16 N SIDE -> "gflops X": memtape's product of square matrices of bf16, best of N
  *     copy N      -> "gbs X": bytes read plus bytes written per ns, best of N, alternately by
  * memcpy and by a plain loop, in huge pages as memtape's tensors fma N       -> "gflops X": fused
@@ -45,12 +46,12 @@ static double gemm_rate(int n, long times)
     return best;
 }
 
-/* By oneDNN where the CPU has instructions for bf16. */
-static double bf16_rate(int n, long times, int threads)
+/* By the library that memtape takes for this dtype here. */
+static double product_rate(mt_dtype dtype, int n, long times, int threads)
 {
     double best = 0;
     mt_device *d = mt_device_open("cpu");
-    mt_tensor *a = mt_normal(d, MT_BF16, MT_SHAPE(n, n), 0, 1);
+    mt_tensor *a = mt_normal(d, dtype, MT_SHAPE(n, n), 0, 1);
     if (mt_device_set_threads(d, threads) != MT_OK) times = 0;
     for (long i = 0; a && i < times; i++) {
         int64_t start = bench_now_ns();
@@ -167,7 +168,9 @@ int bench_machine(int argc, char **argv)
         if (strcmp(word, "gemm") == 0 && n_words == 3)
             printf("gflops %.2f\n", gemm_rate(side, n));
         else if (strcmp(word, "bf16") == 0 && n_words == 3)
-            printf("gflops %.2f\n", bf16_rate(side, n, atoi(argv[0])));
+            printf("gflops %.2f\n", product_rate(MT_BF16, side, n, atoi(argv[0])));
+        else if (strcmp(word, "f32") == 0 && n_words == 3)
+            printf("gflops %.2f\n", product_rate(MT_F32, side, n, atoi(argv[0])));
         else if (strcmp(word, "copy") == 0)
             printf("gbs %.2f\n", copy_rate(n));
         else if (strcmp(word, "fma") == 0)

@@ -1,4 +1,4 @@
-/* gemm.c: c = alpha a b + beta c + bias, batched, through OpenBLAS.
+/* gemm.c: c = alpha a b + beta c + bias, batched, through OpenBLAS or oneDNN.
  *
  * A product is divided into tiles of c; one thread computes a tile with serial
  * calls. The tiles depend on shapes, layouts and dtype, never on the number of
@@ -11,6 +11,9 @@
 /* OpenBLAS's AVX-512 builds multiply up to this many multiply-adds without packing;
  * above it they first copy both operands, which costs thin products more than it gains. */
 #define UNPACKED_MACS 1000000
+/* Products with at most so many rows or columns are never packed by OpenBLAS; if they are a b^T,
+ * that is also faster than oneDNN. */
+#define THIN 32
 /* Unpacked tiles read each operand again for every 32 rows or columns of the other, so both
  * should fit in this much cache; in three times as much if they are read few times. */
 #define UNPACKED_BYTES (4 << 20)
@@ -23,10 +26,20 @@
 /* From here on a second thread pays; a thread takes at least GRAIN_MACS at a time. */
 #define PARALLEL_MACS (1 << 20)
 #define GRAIN_MACS    (1 << 18)
-/* Large products: about this much work per tile, but no side shorter than STRIP_SIDE. */
+/* Large products: small tiles have about TILE_MACS or more and no side shorter than LEAST_ROWS or
+ * LEAST_COLS; large ones STRIP_MACS and STRIP_SIDE. */
+#define TILE_MACS  (1 << 20)
+#define FEW_TILES  8
+#define LEAST_ROWS 64
+#define LEAST_COLS 96
 #define STRIP_MACS ((int64_t)1 << 26)
 #define STRIP_SIDE 256
 #define MAX_STRIPS 32
+/* 16-bit floats: the most of a tile in f32, whose operands are widened in blocks of k. */
+#define HALF_SIDE   256
+#define HALF_K      512
+#define HALF_WIDE   384 /* columns that fit in the same room */
+#define HALF_WIDE_K 320 /* with these blocks of k */
 /* The longest dimension of a tile, so that OpenBLAS's int can hold it. */
 #define MAX_SIDE ((int64_t)1 << 30)
 
@@ -114,11 +127,14 @@ static bool has_unpacked_kernels(void)
            strcmp(core, "SapphireRapids") == 0;
 }
 
+static double macs_of(const mti_gemm *g) { return (double)g->m * (double)g->n * (double)g->k; }
+
 /* Does transposing tiles of b pay? */
 static bool transpose_pays(const mti_gemm *g)
 {
     return g->dtype == MT_F32 && !g->a.trans && g->b.trans && g->m >= TRANSPOSE_ROWS &&
-           g->n >= 16 && g->k <= TRANSPOSE_K && has_unpacked_kernels();
+           g->n >= 16 && (g->k <= TRANSPOSE_K || macs_of(g) <= UNPACKED_MACS) &&
+           has_unpacked_kernels();
 }
 
 /* Tiles of about a thousand elements, which OpenBLAS multiplies without packing. */
@@ -137,51 +153,78 @@ static void plan_small_tiles(mti_gemm *g)
         g->tile_m = plain ? 16 : 32;
         g->tile_n = plain ? 64 : 32;
     }
-    int64_t max_k = UNPACKED_MACS / (g->tile_m * g->tile_n), blocks = divide_up(g->k, max_k);
+    int64_t max_k = g->transpose_b ? TRANSPOSE_K : UNPACKED_MACS / (g->tile_m * g->tile_n);
+    int64_t blocks = divide_up(g->k, max_k);
     g->tile_k = blocks == 1 ? g->k : min64(max_k, divide_up(g->k, 16 * blocks) * 16);
 }
 
-/* A few large tiles: halves the longer side repeatedly. */
+/* Halves one tile of everything, if that leaves enough to do: up to `few` tiles may be small, more
+ * only large. A library copies its operands in every call: to halve the rows costs about twice as
+ * much as to halve the columns. */
+static void halve_tiles(mti_gemm *g, int64_t few)
+{
+    double small = macs_of(g) / TILE_MACS, large = macs_of(g) / (double)STRIP_MACS;
+    for (int64_t tiles = 1;; tiles *= 2) {
+        bool by_row = g->tile_m > MAX_SIDE, by_col = g->tile_n > MAX_SIDE;
+        if (!by_row && !by_col && tiles < few && (double)tiles < small)
+            by_row = g->tile_m >= 2 * LEAST_ROWS, by_col = g->tile_n >= 2 * LEAST_COLS;
+        if (!by_row && !by_col && tiles < MAX_STRIPS && (double)tiles < large)
+            by_row = g->tile_m >= 2 * STRIP_SIDE, by_col = g->tile_n >= 2 * STRIP_SIDE;
+        if (!by_row && !by_col) break;
+        bool rows_next = by_row && (!by_col || g->tile_m > 2 * g->tile_n);
+        int64_t *side = rows_next ? &g->tile_m : &g->tile_n;
+        *side = (*side / 2 + 15) / 16 * 16;
+    }
+}
+
 static void plan_large_tiles(mti_gemm *g)
 {
-    int64_t wanted = min64(MAX_STRIPS, g->m * g->n / STRIP_SIDE * g->k / (STRIP_MACS / STRIP_SIDE));
-    g->tile_m = g->m, g->tile_n = g->n;
-    for (int64_t parts = 1; parts < wanted; parts *= 2) {
-        int64_t *longer = g->tile_m > g->tile_n ? &g->tile_m : &g->tile_n;
-        if (*longer < 2 * STRIP_SIDE) break;
-        *longer = (*longer / 2 + 63) / 64 * 64;
-    }
-    g->tile_m = min64(g->tile_m, MAX_SIDE), g->tile_n = min64(g->tile_n, MAX_SIDE);
-    g->tile_k = min64(g->k, MAX_SIDE);
+    g->tile_m = g->m, g->tile_n = g->n, g->tile_k = min64(g->k, MAX_SIDE);
+    halve_tiles(g, g->native ? FEW_TILES : 1);
+}
+
+/* Wider tiles and shorter blocks are faster where the sum is long. A few tiles should be an even
+ * number, for two threads. */
+static void plan_half_tiles(mti_gemm *g)
+{
+    bool native = mti_gemm_bf16_wanted(g);
+    g->tile_m = min64(g->m, HALF_SIDE), g->tile_k = min64(g->k, HALF_K);
+    g->tile_n = min64(g->n, native ? max64(HALF_SIDE, min64(2048, 16384 / g->tile_m)) : HALF_SIDE);
+    if (native) mti_gemm_bf16_plan(g);
+    g->scratch_per_worker = mti_gemm_half_scratch(g);
+    if (!native && g->k >= HALF_K) g->tile_n = min64(g->n, HALF_WIDE), g->tile_k = HALF_WIDE_K;
+    int64_t n_cols = divide_up(g->n, g->tile_n), n_tiles = n_cols * divide_up(g->m, g->tile_m);
+    if (n_tiles > 1 && n_tiles < 16 && n_tiles % 2) n_cols++;
+    g->tile_n = min64(g->tile_n, divide_up(g->n, 16 * n_cols) * 16);
 }
 
 static void plan_tiles(mti_ctx *ctx, mti_gemm *g)
 {
     int64_t operands = (g->m + g->n) * g->k * (int64_t)g->size;
-    double macs = (double)g->m * (double)g->n * (double)g->k;
+    double macs = macs_of(g);
     int64_t shorter = min64(g->m, g->n);
     g->transpose_b = transpose_pays(g);
     if (g->size == 2) {
-        bool native = mti_gemm_bf16_wanted(g);
-        g->tile_m = min64(g->m, 256), g->tile_k = min64(g->k, 512);
-        g->tile_n = min64(g->n, native ? max64(256, min64(2048, 16384 / g->tile_m)) : 256);
-        if (native) mti_gemm_bf16_plan(g);
+        plan_half_tiles(g);
+    } else if (g->dtype == MT_F32 && mti_gemm_f32_wanted(macs) &&
+               !(shorter <= THIN && !g->a.trans && g->b.trans)) {
+        g->native = true;
+        plan_large_tiles(g);
     } else if (macs <= UNPACKED_MACS && (!g->transpose_b || g->n * g->k <= TRANSPOSE_ELEMENTS)) {
         g->tile_m = g->m, g->tile_n = g->n, g->tile_k = g->k;
-    } else if (shorter <= 32 ||
+    } else if (shorter <= THIN ||
                (operands <= (shorter <= 128 ? 3 : 1) * UNPACKED_BYTES && has_unpacked_kernels())) {
         plan_small_tiles(g);
     } else {
         plan_large_tiles(g);
     }
-    g->transpose_b = g->transpose_b && g->tile_n * g->tile_k <= TRANSPOSE_ELEMENTS;
+    g->transpose_b = g->transpose_b && !g->native && g->tile_n * g->tile_k <= TRANSPOSE_ELEMENTS;
     g->tiles_m = divide_up(g->m, g->tile_m);
     g->tiles_n = divide_up(g->n, g->tile_n);
     g->n_items = g->n_batch * g->tiles_m * g->tiles_n;
     g->grain = max64(1, GRAIN_MACS / max64(1, g->tile_m * g->tile_n * g->k));
     bool serial = macs * (double)g->n_batch < PARALLEL_MACS;
     g->n_workers = serial ? 1 : (int)min64(mti_cpu_threads(ctx), divide_up(g->n_items, g->grain));
-    g->scratch_per_worker = g->size == 2 ? mti_gemm_half_scratch(g) : 0;
 }
 
 /* ---- computing a tile ---- */
@@ -215,33 +258,33 @@ static mti_mat block(const mti_gemm *g, const mti_gemm_operand *s, const char *d
 DEFINE_START_TILE(start_tile_f32, float)
 DEFINE_START_TILE(start_tile_f64, double)
 
-/* A tile with all of k; b is transposed first, so that its rows are contiguous. */
-static void transposed_tile(const mti_gemm *g, const mti_gemm_tile *t, bool add)
+/* b is transposed first, so that its rows are contiguous. */
+static void transposed_product(const mti_gemm *g, const mti_gemm_tile *t, int64_t k, mti_mat a,
+                               mti_mat b, float beta, float *c)
 {
     float transposed[TRANSPOSE_ELEMENTS];
-    mti_mat a = block(g, &g->a, t->a, t->i, 0), b = block(g, &g->b, t->b, 0, t->j);
-    mti_stranspose(t->n, g->k, 1, b.data, b.ld, transposed, t->n);
-    mti_sgemm(t->m, t->n, g->k, (float)g->alpha, a, (mti_mat){transposed, t->n, false}, add,
-              (float *)(void *)t->c + t->i * g->c.ld + t->j, g->c.ld);
+    mti_stranspose(t->n, k, 1, b.data, b.ld, transposed, t->n);
+    mti_sgemm(t->m, t->n, k, (float)g->alpha, a, (mti_mat){transposed, t->n, false}, beta, c,
+              g->c.ld);
 }
 
 static void full_tile(const mti_gemm *g, const mti_gemm_tile *t)
 {
     bool started = g->bias != NULL || g->k == 0;
     if (started) (g->dtype == MT_F64 ? start_tile_f64 : start_tile_f32)(g, t);
-    if (g->transpose_b && g->k > 0) {
-        transposed_tile(g, t, started || g->accumulate);
-        return;
-    }
     for (int64_t p = 0; p < g->k; p += g->tile_k) {
         int64_t k = min64(g->tile_k, g->k - p), skip = t->i * g->c.ld + t->j;
         mti_mat a = block(g, &g->a, t->a, t->i, p), b = block(g, &g->b, t->b, p, t->j);
         int beta = started || g->accumulate || p > 0;
+        float *c = (float *)(void *)t->c + skip;
         if (g->dtype == MT_F64)
             mti_dgemm(t->m, t->n, k, g->alpha, a, b, beta, (double *)(void *)t->c + skip, g->c.ld);
+        else if (g->native)
+            mti_gemm_f32_product(g, t->m, t->n, k, a, b, (float)beta, c, g->c.ld);
+        else if (g->transpose_b)
+            transposed_product(g, t, k, a, b, (float)beta, c);
         else
-            mti_sgemm(t->m, t->n, k, (float)g->alpha, a, b, (float)beta,
-                      (float *)(void *)t->c + skip, g->c.ld);
+            mti_sgemm(t->m, t->n, k, (float)g->alpha, a, b, (float)beta, c, g->c.ld);
     }
 }
 
@@ -299,9 +342,16 @@ bool mti_cpu_gemm(mti_ctx *ctx, double alpha, const mti_view *a, const mti_view 
     g.alpha = alpha, g.accumulate = beta != 0;
     g.bias = bias == NULL ? NULL : bias->data;
     g.scratch = scratch;
+    atomic_bool refused = false;
+    g.refused = &refused;
     plan_tiles(ctx, &g);
     g.n_workers = mti_cpu_scratch_workers(g.n_workers, n_scratch, g.scratch_per_worker);
-    return mti_cpu_workers(ctx, g.n_workers, g.n_items, g.grain, run_items, &g);
+    if (!mti_cpu_workers(ctx, g.n_workers, g.n_items, g.grain, run_items, &g)) return false;
+    if (!atomic_load(&refused)) return true;
+    return mti_fail_bool(MT_ERR_MEMORY,
+                         "cpu out of memory: oneDNN got none for the copies it makes for a product "
+                         "of [%lld,%lld] and [%lld,%lld]",
+                         (long long)g.m, (long long)g.k, (long long)g.k, (long long)g.n);
 }
 
 /* ---- with the sums of a's rows: one after the other, in the same scratch ---- */

@@ -2,6 +2,7 @@
 #ifndef MTI_CPU_GEMM_H
 #define MTI_CPU_GEMM_H
 
+#include <stdatomic.h>
 #include "backends/cpu/blas.h"
 
 /* One operand: the first batch item's matrix and the strides to the others. */
@@ -28,8 +29,9 @@ typedef struct mti_gemm {
     int64_t tile_m, tile_n, tile_k; /* depend on shapes and dtype alone */
     int64_t tiles_m, tiles_n, n_items, grain;
     int n_workers;
-    bool native; /* bf16 by oneDNN, which needs native_scratch bytes */
+    bool native; /* by oneDNN, which needs native_scratch bytes for bf16 */
     size_t native_scratch;
+    atomic_bool *refused; /* set when oneDNN got no memory */
     char *scratch;
     size_t scratch_per_worker;
 } mti_gemm;
@@ -47,6 +49,12 @@ bool mti_gemm_bf16_wanted(const mti_gemm *g);
 void mti_gemm_bf16_plan(mti_gemm *g);
 /* c [t->m,t->n] = a b, without alpha; false when oneDNN ran out of memory. */
 bool mti_gemm_bf16_product(const mti_gemm *g, const mti_gemm_tile *t, float *c, void *scratch);
+
+/* gemm_f32.c. wanted: is oneDNN available, and faster for f32 with so many multiply-adds? product:
+ * c [m,n] = alpha a b + beta c by it, in one serial call; *refused is set when it got no memory. */
+bool mti_gemm_f32_wanted(double macs);
+void mti_gemm_f32_product(const mti_gemm *g, int64_t m, int64_t n, int64_t k, mti_mat a, mti_mat b,
+                          float beta, float *c, int64_t ldc);
 
 /* gemm_half.c: a tile of 16-bit floats. scratch: mti_gemm_half_scratch bytes. */
 size_t mti_gemm_half_scratch(const mti_gemm *g);

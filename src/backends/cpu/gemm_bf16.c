@@ -14,7 +14,7 @@ static bool has(dnnl_cpu_isa_t isa, dnnl_cpu_isa_t all) { return (isa & all) == 
 
 /* Whether bf16 instructions compute more in a second than those for f32. Intel's do not without
  * AMX: on registers, a core of a Xeon (family 6, model 207) made 88 GFLOP/s with vdpbf16ps and 180
- * with vfmadd, so operands widened for OpenBLAS are faster; MEMTAPE_ONEDNN=1 takes the others. */
+ * with vfmadd, so operands widened to f32 are faster; MEMTAPE_ONEDNN=1 takes the others. */
 static bool is_fast(void)
 {
     dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa();

@@ -1,6 +1,7 @@
 /* gemm_half.c: products of bf16 and f16. The tile of c is summed in f32 in scratch and rounded
  * once, or kept where c is in f32. Blocks of both operands are widened to f32 in scratch too,
- * unless oneDNN takes them directly. */
+ * unless oneDNN takes them directly, in bf16. */
+#include <assert.h>
 #include <stdint.h>
 #include "backends/cpu/gemm.h"
 
@@ -63,13 +64,17 @@ static void widened_product(const mti_gemm *g, const mti_gemm_tile *t, float *a,
         int64_t k = g->tile_k < g->k - p ? g->tile_k : g->k - p;
         mti_mat wide_a = widen(g, &g->a, t->a, t->i, p, t->m, k, a);
         mti_mat wide_b = widen(g, &g->b, t->b, p, t->j, k, t->n, b);
-        mti_sgemm(t->m, t->n, k, (float)g->alpha, wide_a, wide_b, 1, c, t->n);
+        if (mti_gemm_f32_wanted((double)t->m * (double)t->n * (double)k))
+            mti_gemm_f32_product(g, t->m, t->n, k, wide_a, wide_b, 1, c, t->n);
+        else
+            mti_sgemm(t->m, t->n, k, (float)g->alpha, wide_a, wide_b, 1, c, t->n);
     }
 }
 
 void mti_gemm_half_tile(const mti_gemm *g, const mti_gemm_tile *t, void *scratch)
 {
     parts part = parts_of(g);
+    assert(part.total * sizeof(float) <= g->scratch_per_worker);
     float *f = scratch, *c = f + part.c, *bias = f + part.bias, *added = f + part.added;
     int64_t first = g->bias_per_row ? t->i : t->j;
     if (g->bias != NULL)

@@ -1,0 +1,53 @@
+/* gemm_f32.c: products of f32 by oneDNN, where its kernels are faster than OpenBLAS's. One product
+ * is one serial call, so any thread computes the same bits. */
+#include <stdlib.h>
+#include <string.h>
+#include "backends/cpu/gemm.h"
+
+#ifdef MTI_HAVE_ONEDNN
+#include <oneapi/dnnl/dnnl.h>
+
+/* Up to here OpenBLAS's products without packing are as fast, and ask the heap for less. */
+#define WORTH_MACS (1 << 21)
+
+/* Intel's CPUs with AVX-512: on one thread of a Xeon (family 6, model 207), the products of the
+ * benchmark's models reached 141 to 198 GFLOP/s with oneDNN 2.6 and 117 to 169 with OpenBLAS
+ * 0.3.21. On a Zen 4, OpenBLAS was at the limit already. MEMTAPE_ONEDNN=1 takes oneDNN on every
+ * CPU, 0 on none. */
+static bool is_fast(void)
+{
+    const char *wish = getenv("MEMTAPE_ONEDNN");
+    if (wish && (!strcmp(wish, "0") || !strcmp(wish, "1"))) return *wish == '1';
+#ifdef __x86_64__
+    dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa(), wanted = dnnl_cpu_isa_avx512_core;
+    return (isa & wanted) == wanted && __builtin_cpu_is("intel");
+#else
+    return false;
+#endif
+}
+
+bool mti_gemm_f32_wanted(double macs) { return macs > WORTH_MACS && is_fast(); }
+
+void mti_gemm_f32_product(const mti_gemm *g, int64_t m, int64_t n, int64_t k, mti_mat a, mti_mat b,
+                          float beta, float *c, int64_t ldc)
+{
+    if (dnnl_sgemm(a.trans ? 'T' : 'N', b.trans ? 'T' : 'N', m, n, k, (float)g->alpha, a.data, a.ld,
+                   b.data, b.ld, beta, c, ldc) != dnnl_success)
+        atomic_store(g->refused, true);
+}
+
+#else
+
+bool mti_gemm_f32_wanted(double macs)
+{
+    (void)macs;
+    return false;
+}
+
+void mti_gemm_f32_product(const mti_gemm *g, int64_t m, int64_t n, int64_t k, mti_mat a, mti_mat b,
+                          float beta, float *c, int64_t ldc)
+{
+    mti_sgemm(m, n, k, (float)g->alpha, a, b, beta, c, ldc);
+}
+
+#endif
