@@ -11,6 +11,7 @@ import traceback
 
 import measure
 import meta
+import precision
 import rank_steps
 import ranks
 import scaling
@@ -116,6 +117,11 @@ def gpt_section(sides, s, result, limits):
     yield show.show_gpts(result["gpt"], limits, "torch")
 
 
+def precision_section(sides, s, result, _):
+    result["precision"] = precision.rows(sides, [g for g in GPTS if g.name in s.gpts], s)
+    yield precision.show(result["precision"])
+
+
 def tiny_section(sides, s, result, _):
     result["tiny"] = measure.tiny_ops(sides, s)
     yield show.show_tiny(result["tiny"])
@@ -159,7 +165,7 @@ def scaling_section(sides, s, result, __):
     yield scaling.show_busy(result["scaling"]["busy"])
 
 
-SECTIONS = {"gpt": gpt_section, "tiny": tiny_section, "memory": memory_section,
+SECTIONS = {"gpt": gpt_section, "precision": precision_section, "tiny": tiny_section, "memory": memory_section,
             "parts": parts_section, "meta": meta_section,
             "ranks": ranks_section, "scaling": scaling_section}
 

@@ -24,6 +24,7 @@ typedef struct bench_model {
     mt_optimizer *adamw;
     mt_tensor *tokens, *targets; /* i64 [b,s] */
     mt_ledger *ledger;           /* reset after each step that it records */
+    bool autocast;               /* forward and loss, to bf16 */
 } bench_model;
 
 typedef struct step_times {
@@ -47,7 +48,7 @@ static mt_tensor *make_tokens(mt_device *device, int64_t batch, int64_t seq, int
 static bool open_model(bench_model *b, const mt_model_config *config, int64_t batch, int64_t seq,
                        int threads)
 {
-    *b = (bench_model){.device = mt_device_open("cpu")};
+    b->device = mt_device_open("cpu");
     if (!b->device || mt_device_set_threads(b->device, threads) != MT_OK) return false;
     mt_seed(b->device, 1);
     b->gpt = mt_model_new(b->device, config);
@@ -72,8 +73,10 @@ static bool step(bench_model *b, step_times *t)
 {
     int64_t start = bench_now_ns();
     if (mt_module_zero_grad(b->gpt) != MT_OK) return false;
+    if (b->autocast && mt_autocast_begin(MT_BF16) != MT_OK) return false;
     MT_AUTO mt_tensor *h = mt_forward(b->gpt, b->tokens);
     mt_set(&h, mt_cross_entropy(h, b->targets, MT_IGNORE));
+    if (b->autocast && mt_autocast_end() != MT_OK) return false;
     if (!h) return false;
     t->loss = mt_item(h);
     int64_t forward = bench_now_ns();
@@ -186,13 +189,14 @@ int bench_gpt(int argc, char **argv)
     mt_model_config config = {.kind = MT_MODEL_GPT, .dtype = MT_F32};
     int64_t *fields[] = {&config.layers, &config.hidden, &config.heads, &config.vocab};
     if (argc != 9 && argc != 10) return 2;
-    if (argc == 10 && !mt_dtype_parse(argv[9], &config.dtype)) return bench_failed("dtype");
+    bench_model b = {.autocast = argc == 10 && !strcmp(argv[9], "autocast")};
+    if (argc == 10 && !b.autocast && !mt_dtype_parse(argv[9], &config.dtype))
+        return bench_failed("dtype");
     for (int i = 0; i < 4; i++) *fields[i] = strtoll(argv[i], NULL, 10);
     int64_t batch = strtoll(argv[4], NULL, 10), seq = strtoll(argv[5], NULL, 10);
     config.context = strtoll(argv[6], NULL, 10);
     if (mt_act_parse(argv[7], &config.act) != MT_OK) return bench_failed("act");
     long start = bench_status_kib("VmRSS");
-    bench_model b;
     bool ok = open_model(&b, &config, batch, seq, atoi(argv[8]));
     if (ok) puts("ready");
     ok = ok && obey(&b) && print_counts(&b);

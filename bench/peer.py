@@ -69,13 +69,16 @@ def tokens_of(batch, seq, vocab, shift):
 
 
 def gpt(arguments):
-    """Training steps of a GPT; see gpt.c."""
+    """Training steps of a GPT; see gpt.c. Its last words: f32, bf16 or autocast, and compile."""
     layers, d, heads, vocab, batch, seq, context = map(int, arguments[:7])
     act = {"gelu": "none", "gelu_tanh": "tanh"}[arguments[7]]
     torch.set_num_threads(int(arguments[8]))
     start = status_kib("VmRSS")
     torch.manual_seed(1)
     model = Gpt(layers, d, heads, vocab, context, act)
+    if "bf16" in arguments[9:]:
+        model.to(torch.bfloat16)
+    autocast = "autocast" in arguments[9:]
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01, fused=True)
     tokens, targets = (tokens_of(batch, seq, vocab, shift) for shift in (0, 1))
     run = torch.compile(model) if "compile" in arguments[9:] else model
@@ -83,7 +86,8 @@ def gpt(arguments):
     def step():
         begin = now_ns()
         optimizer.zero_grad(set_to_none=True)
-        loss = F.cross_entropy(run(tokens).view(-1, vocab), targets.view(-1))
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            loss = F.cross_entropy(run(tokens).view(-1, vocab), targets.view(-1))
         value = loss.item()
         forward = now_ns()
         loss.backward()

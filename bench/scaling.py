@@ -22,10 +22,13 @@ while os.getppid() == parent:
 """
 
 
-def taking_turns(workers, seconds, rounds):
-    """The time of every step in ns, for each worker."""
+def taking_turns(workers, seconds, rounds, losses=None):
+    """The time of every step in ns, for each worker; to losses[i] those of worker i are added."""
     def run(worker, n):
-        return [sum(step) for step in steps_of(worker.ask("plain", n), "plain")]
+        lines = worker.ask("plain", n)
+        if losses:
+            losses[workers.index(worker)] += [float(words[4]) for words in lines]
+        return [sum(step) for step in steps_of(lines, "plain")]
     each = 1e9 * seconds / rounds / len(workers)
     counts = [max(1, min(1000, int(each / min(run(worker, 3))))) for worker in workers]
     series = [[] for _ in workers]

@@ -67,6 +67,12 @@ class Side:
         other.threads, other.environment = threads or self.threads, self.environment | environment
         return other
 
+    def with_words(self, *gpt_words):
+        """The same side, but for these words to those that train GPTs."""
+        other = self.changed()
+        other.gpt_words = gpt_words
+        return other
+
     def start(self, *arguments):
         threads = str(self.threads)
         more = self.gpt_words if arguments[0] == "gpt" else ()

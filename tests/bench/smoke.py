@@ -11,7 +11,7 @@ import tempfile
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 sys.path.insert(0, f"{ROOT}/bench")
 from scaling import fits  # noqa: E402
-SECTIONS = ["gpt", "tiny", "memory", "parts", "meta", "ranks", "scaling"]
+SECTIONS = ["gpt", "precision", "tiny", "memory", "parts", "meta", "ranks", "scaling"]
 
 # Passes everything on to the worker, except for one fault: an unknown row, or an early end.
 STAND_IN = '''#!{python}
