@@ -34,7 +34,7 @@ def parse():
                    help=f"of these sizes ({','.join(ALL_GPTS)}; with --smoke the first)")
     p.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), metavar="N")
     p.add_argument("--effort", type=float, default=1, metavar="X",
-                   help="X times as long as usual, which is about twelve minutes")
+                   help="X times as long as usual, which is about 25 minutes")
     p.add_argument("--clock", choices=("wall", "cpu"), default="wall",
                    help="cpu: processor time, for a look on a busy machine; use --threads 1")
     p.add_argument("--no-peer", action="store_true", help="memtape alone")

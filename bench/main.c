@@ -43,7 +43,8 @@ int main(int argc, char **argv)
         const char *name, *arguments;
         int (*run)(int argc, char **argv);
     } verbs[] = {
-        {"gpt", "LAYERS HIDDEN HEADS VOCAB BATCH SEQ CONTEXT ACT THREADS [DTYPE|autocast]", bench_gpt},
+        {"gpt", "LAYERS HIDDEN HEADS VOCAB BATCH SEQ CONTEXT ACT THREADS [DTYPE|autocast]",
+         bench_gpt},
         {"ops", "THREADS", bench_ops},
         {"machine", "THREADS", bench_machine},
         {"ranks", "threads|mpi RANKS BYTES ROUNDS", bench_ranks},
