@@ -118,10 +118,11 @@ static void every_dtype_layout_and_odd_size_agrees_with_a_plain_loop(void **stat
 }
 
 /* Products that are divided: thin ones, ones in place, strips (of more than 4 MiB of operands),
- * several blocks of k. The short form tries each size with each dtype, in two of eight layouts. */
-static const int64_t cut_sizes[][3] = {{3, 1500, 700}, {1300, 5, 400},  {129, 140, 150},
-                                       {70, 65, 2100}, {600, 530, 710}, {1030, 1100, 515},
-                                       {301, 203, 100}};
+ * several blocks of k, one tile of 16-bit floats for two threads, transposed blocks. The short form
+ * tries each size with each dtype, in two of eight layouts. */
+static const int64_t cut_sizes[][3] = {{3, 1500, 700},  {1300, 5, 400},  {129, 140, 150},
+                                       {70, 65, 2100},  {600, 530, 710}, {1030, 1100, 515},
+                                       {301, 203, 100}, {200, 96, 150},  {40, 90, 260}};
 
 static void products_divided_into_tiles_agree_with_a_plain_loop(void **state)
 {

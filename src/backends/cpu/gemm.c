@@ -183,6 +183,14 @@ static void plan_large_tiles(mti_gemm *g)
     halve_tiles(g, g->native ? FEW_TILES : 1);
 }
 
+/* One tile that is worth a second thread: its halves, in blocks of half the length, so that both
+ * threads find room where one would have been alone. */
+static void halve_alone(mti_gemm *g)
+{
+    g->tile_n /= 2, g->tile_k = (g->tile_k + 1) / 2;
+    g->scratch_per_worker = g->scratch_bytes / 128 * 64; /* on a cache line */
+}
+
 /* Wider tiles and shorter blocks are faster where the sum is long. A few tiles should be an even
  * number, for two threads. */
 static void plan_half_tiles(mti_gemm *g)
@@ -191,10 +199,15 @@ static void plan_half_tiles(mti_gemm *g)
     g->tile_m = min64(g->m, HALF_SIDE), g->tile_k = min64(g->k, HALF_K);
     g->tile_n = min64(g->n, native ? max64(HALF_SIDE, min64(2048, 16384 / g->tile_m)) : HALF_SIDE);
     if (native) mti_gemm_bf16_plan(g);
-    g->scratch_per_worker = mti_gemm_half_scratch(g);
+    g->scratch_per_worker = g->scratch_bytes = mti_gemm_half_scratch(g);
     if (!native && g->k >= HALF_K) g->tile_n = min64(g->n, HALF_WIDE), g->tile_k = HALF_WIDE_K;
     int64_t n_cols = divide_up(g->n, g->tile_n), n_tiles = n_cols * divide_up(g->m, g->tile_m);
-    if (n_tiles > 1 && n_tiles < 16 && n_tiles % 2) n_cols++;
+    if (n_tiles == 1) {
+        bool pays = !native && g->n_batch == 1 && macs_of(g) >= 2 * PARALLEL_MACS;
+        if (pays && g->tile_n % 32 == 0) halve_alone(g);
+        return;
+    }
+    if (n_tiles < 16 && n_tiles % 2) n_cols++;
     g->tile_n = min64(g->tile_n, divide_up(g->n, 16 * n_cols) * 16);
 }
 
@@ -225,6 +238,7 @@ static void plan_tiles(mti_ctx *ctx, mti_gemm *g)
     g->grain = max64(1, GRAIN_MACS / max64(1, g->tile_m * g->tile_n * g->k));
     bool serial = macs * (double)g->n_batch < PARALLEL_MACS;
     g->n_workers = serial ? 1 : (int)min64(mti_cpu_threads(ctx), divide_up(g->n_items, g->grain));
+    if (g->scratch_bytes == g->scratch_per_worker) g->scratch_bytes *= (size_t)g->n_workers;
 }
 
 /* ---- computing a tile ---- */
@@ -325,7 +339,7 @@ size_t mti_cpu_gemm_scratch(mti_ctx *ctx, const mti_view *a, const mti_view *b, 
     if (mti_dtype_size(a->dtype) != 2 || mti_view_count(c) == 0) return 0;
     read_views(&g, a, b, c);
     plan_tiles(ctx, &g);
-    return (size_t)g.n_workers * g.scratch_per_worker;
+    return g.scratch_bytes;
 }
 
 bool mti_cpu_gemm(mti_ctx *ctx, double alpha, const mti_view *a, const mti_view *b, double beta,

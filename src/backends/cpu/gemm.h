@@ -33,7 +33,7 @@ typedef struct mti_gemm {
     size_t native_scratch;
     atomic_bool *refused; /* set when oneDNN got no memory */
     char *scratch;
-    size_t scratch_per_worker;
+    size_t scratch_per_worker, scratch_bytes; /* the latter of all */
 } mti_gemm;
 
 /* One tile of one batch item: rows and columns [i, i + m) x [j, j + n) of c. */
