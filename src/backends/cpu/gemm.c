@@ -356,16 +356,12 @@ bool mti_cpu_gemm(mti_ctx *ctx, double alpha, const mti_view *a, const mti_view 
     g.alpha = alpha, g.accumulate = beta != 0;
     g.bias = bias == NULL ? NULL : bias->data;
     g.scratch = scratch;
-    atomic_bool refused = false;
-    g.refused = &refused;
+    atomic_int failure = 0; /* dnnl_success */
+    g.failure = &failure;
     plan_tiles(ctx, &g);
     g.n_workers = mti_cpu_scratch_workers(g.n_workers, n_scratch, g.scratch_per_worker);
     if (!mti_cpu_workers(ctx, g.n_workers, g.n_items, g.grain, run_items, &g)) return false;
-    if (!atomic_load(&refused)) return true;
-    return mti_fail_bool(MT_ERR_MEMORY,
-                         "cpu out of memory: oneDNN got none for the copies it makes for a product "
-                         "of [%lld,%lld] and [%lld,%lld]",
-                         (long long)g.m, (long long)g.k, (long long)g.k, (long long)g.n);
+    return !atomic_load(&failure) || mti_gemm_f32_report(&g);
 }
 
 /* ---- with the sums of a's rows: one after the other, in the same scratch ---- */

@@ -31,7 +31,7 @@ typedef struct mti_gemm {
     int n_workers;
     bool native; /* by oneDNN, which needs native_scratch bytes for bf16 */
     size_t native_scratch;
-    atomic_bool *refused; /* set when oneDNN got no memory */
+    atomic_int *failure; /* oneDNN's status other than success, once it had one */
     char *scratch;
     size_t scratch_per_worker, scratch_bytes; /* the latter of all */
 } mti_gemm;
@@ -51,10 +51,12 @@ void mti_gemm_bf16_plan(mti_gemm *g);
 bool mti_gemm_bf16_product(const mti_gemm *g, const mti_gemm_tile *t, float *c, void *scratch);
 
 /* gemm_f32.c. wanted: is oneDNN available, and faster for f32 with so many multiply-adds? product:
- * c [m,n] = alpha a b + beta c by it, in one serial call; *refused is set when it got no memory. */
+ * c [m,n] = alpha a b + beta c by it, in one serial call; a failure goes to *g->failure. report:
+ * that as our error, false. */
 bool mti_gemm_f32_wanted(double macs);
 void mti_gemm_f32_product(const mti_gemm *g, int64_t m, int64_t n, int64_t k, mti_mat a, mti_mat b,
                           float beta, float *c, int64_t ldc);
+bool mti_gemm_f32_report(const mti_gemm *g);
 
 /* gemm_half.c: a tile of 16-bit floats. scratch: mti_gemm_half_scratch bytes. */
 size_t mti_gemm_half_scratch(const mti_gemm *g);

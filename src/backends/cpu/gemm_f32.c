@@ -31,9 +31,25 @@ bool mti_gemm_f32_wanted(double macs) { return macs > WORTH_MACS && is_fast(); }
 void mti_gemm_f32_product(const mti_gemm *g, int64_t m, int64_t n, int64_t k, mti_mat a, mti_mat b,
                           float beta, float *c, int64_t ldc)
 {
-    if (dnnl_sgemm(a.trans ? 'T' : 'N', b.trans ? 'T' : 'N', m, n, k, (float)g->alpha, a.data, a.ld,
-                   b.data, b.ld, beta, c, ldc) != dnnl_success)
-        atomic_store(g->refused, true);
+    dnnl_status_t status = dnnl_sgemm(a.trans ? 'T' : 'N', b.trans ? 'T' : 'N', m, n, k,
+                                      (float)g->alpha, a.data, a.ld, b.data, b.ld, beta, c, ldc);
+    if (status != dnnl_success) atomic_store(g->failure, (int)status);
+}
+
+bool mti_gemm_f32_report(const mti_gemm *g)
+{
+    int status = atomic_load(g->failure);
+    long long m = g->m, n = g->n, k = g->k;
+    if (status == dnnl_out_of_memory)
+        return mti_fail_bool(
+            MT_ERR_MEMORY,
+            "cpu out of memory: oneDNN got none for its copies of the operands of a "
+            "product of [%lld,%lld] and [%lld,%lld]",
+            m, k, k, n);
+    return mti_fail_bool(MT_ERR_UNSUPPORTED,
+                         "gemm: oneDNN failed with status %d in a product of [%lld,%lld] and "
+                         "[%lld,%lld]; MEMTAPE_ONEDNN=0 takes OpenBLAS",
+                         status, m, k, k, n);
 }
 
 #else
@@ -48,6 +64,12 @@ void mti_gemm_f32_product(const mti_gemm *g, int64_t m, int64_t n, int64_t k, mt
                           float beta, float *c, int64_t ldc)
 {
     mti_sgemm(m, n, k, (float)g->alpha, a, b, beta, c, ldc);
+}
+
+bool mti_gemm_f32_report(const mti_gemm *g)
+{
+    (void)g;
+    return true;
 }
 
 #endif
