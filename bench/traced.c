@@ -76,7 +76,7 @@ static void begin_kernel(void)
 
 static bool end_kernel(bool ok)
 {
-    trace.last->ns[mti_modes_now()->in_backward > 0] += bench_now_ns() - trace.began;
+    trace.last->ns[mti_where_now()->in_backward > 0] += bench_now_ns() - trace.began;
     return ok;
 }
 

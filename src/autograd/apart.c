@@ -18,10 +18,9 @@ mt_status mt_run_apart(const mt_apart *options, mt_status (*fn)(void *user), voi
     int depth = mti_scope_depth();
     *modes = (mti_modes){.recompute = outer_modes.recompute || options->recompute,
                          .op_in_progress = mti_op_in_progress(),
-                         .in_backward = outer_modes.in_backward,
                          .walk = outer_modes.walk};
     *mti_making_now() = (mti_making){MT_INPUT, false};
-    *where = (mti_where){"", module, phase};
+    *where = (mti_where){"", module, phase, outer_where.in_backward};
 
     mt_status status = fn(user);
 

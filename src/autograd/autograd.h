@@ -274,16 +274,26 @@ bool mti_need_same_dtype(mti_call *c, int i, int j);
 
 /* ---- modes, per thread ---- */
 
-typedef struct mti_hooks { /* a pushed pair: shared by the stack and the slots it packed */
+typedef struct mti_saved_tensor mti_saved_tensor;
+typedef struct mti_hooks mti_hooks;
+/* In the place of hooks: it only looks on, so a saved tensor has no level for it. */
+typedef struct mti_onlooker {
+    /* A hook's pack would be given t. False fails the op. */
+    bool (*saved)(void *user, const mti_saved_tensor *s, mt_tensor *t);
+    /* The slot is let go, and not by backward. s->kept is what it kept. */
+    void (*given_up)(void *user, const mti_saved_tensor *s);
+    void (*popped)(void *user, mti_hooks *h); /* h is the user's again */
+} mti_onlooker;
+
+struct mti_hooks { /* a pushed pair: shared by the stack and the slots it packed */
     atomic_int refs;
-    int pins;    /* while more than 0 it may not be popped */
-    bool placed; /* its memory is the user's, who may take it back in destroy */
+    int pins; /* while more than 0 it may not be popped */
     mt_saved_hooks fn;
+    const mti_onlooker *onlooker; /* instead of fn, in memory of the user's; NULL: fn */
     void *user;
-    struct mti_hooks *below;
-} mti_hooks;
-/* mt_push_saved_hooks in memory of the user's. */
-void mti_hooks_push(mti_hooks *h, const mt_saved_hooks *fn, void *user, bool placed);
+    mti_hooks *below;
+};
+void mti_onlooker_push(mti_hooks *h, const mti_onlooker *onlooker, void *user);
 void mti_hooks_release(mti_hooks *h);
 void mti_hooks_pop_all(void); /* of this thread, pinned or not */
 
@@ -296,8 +306,7 @@ void mti_op_hooks_pop_all(void);
 
 typedef struct mti_modes {
     bool grad_off;
-    int in_hook; /* in a pack or unpack: nothing is recorded */
-    int in_backward;
+    int in_hook;             /* in a pack or unpack: nothing is recorded */
     uint64_t walk;           /* number of the innermost backward; 0: none */
     mti_hooks *hooks;        /* the top of the stack */
     mti_rewrite_fn *rewrite; /* called for every op's inputs; NULL: none */
@@ -312,7 +321,8 @@ mti_modes *mti_modes_now(void);
 static inline bool mti_op_in_progress(void)
 {
     const mti_modes *m = mti_modes_now();
-    return mti_making_now()->in_op || m->in_backward || m->in_op_hook || m->op_in_progress;
+    return mti_making_now()->in_op || mti_where_now()->in_backward || m->in_op_hook ||
+           m->op_in_progress;
 }
 /* mt_scope_push. *known: NULL, or a path that it pushed before, which is compared and not looked up
  * again. */
@@ -340,7 +350,7 @@ typedef struct mti_packed {
     bool left_tensor;  /* pack left a tensor for unpack */
 } mti_packed;
 
-typedef struct mti_saved_tensor {
+struct mti_saved_tensor {
     mt_tensor *kept;  /* the outermost hook's result; may be NULL */
     uint64_t version; /* of the storage when it was saved */
     bool original;    /* kept views the saved storage itself: compare versions */
@@ -350,7 +360,7 @@ typedef struct mti_saved_tensor {
     mt_device *device;                     /* packed's; borrowed: packed[0] retains it */
     const mti_node *node;                  /* NULL: an mt_saved */
     struct mti_saved_tensor *next, **link; /* in the list of slots that hold kept's storage */
-} mti_saved_tensor;
+};
 
 struct mt_saved { /* a slot without a node */
     mti_saved_tensor slot;
@@ -440,6 +450,8 @@ bool mti_slot_save(mti_saved_tensor *s, const mti_node *n, int bit, mt_tensor *t
 mt_tensor *mti_slot_load(const mti_saved_tensor *s);
 void mti_slot_drop(mti_saved_tensor *s);
 mt_save_info mti_slot_info(const mti_saved_tensor *s);
+/* mt_saver_of what the slot is and t. */
+mt_saver mti_slot_saver(const mti_saved_tensor *s, const mt_tensor *t);
 
 /* Enter the slot into the list at s->kept's storage, and remove it. */
 void mti_slot_hold(mti_saved_tensor *s);

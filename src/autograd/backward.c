@@ -321,11 +321,12 @@ static bool walk_back(mti_walk *w)
     mti_making *making = mti_making_now(), outer_making = *making;
     mti_modes *modes = mti_modes_now();
     uint64_t outer_walk = modes->walk;
-    const char **phase = &mti_where_now()->phase, *outer_phase = *phase;
-    if (!*outer_phase) *phase = "backward";
+    mti_where *where = mti_where_now();
+    const char *outer_phase = where->phase;
+    if (!*outer_phase) where->phase = "backward";
     *making = (mti_making){MT_TEMPORARY, true};
     modes->walk = w->number;
-    modes->in_backward++;
+    where->in_backward++;
     bool ok = !w->n_inputs || mti_walk_survey(w);
     for (int i = 0; ok && i < w->n_roots; i++) {
         mti_walk_end *root = &w->roots[i];
@@ -335,10 +336,10 @@ static bool walk_back(mti_walk *w)
         ok = deliver(w, &root->edge, grad);
     }
     ok = ok && run_nodes(w) && own_input_grads(w);
-    modes->in_backward--;
+    where->in_backward--;
     modes->walk = outer_walk;
     *making = outer_making;
-    *phase = outer_phase;
+    where->phase = outer_phase;
     return ok;
 }
 

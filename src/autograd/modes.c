@@ -30,18 +30,27 @@ uint64_t mti_next_sequence(void)
 void mti_hooks_release(mti_hooks *h)
 {
     if (!h || atomic_fetch_sub_explicit(&h->refs, 1, memory_order_acq_rel) != 1) return;
-    bool placed = h->placed;
+    if (h->onlooker) {
+        h->onlooker->popped(h->user, h);
+        return;
+    }
     if (h->fn.destroy) h->fn.destroy(h->user);
-    if (!placed) mti_free(h);
+    mti_free(h);
 }
 
-void mti_hooks_push(mti_hooks *h, const mt_saved_hooks *fn, void *user, bool placed)
+static void push(mti_hooks *h, void *user)
 {
     atomic_init(&h->refs, 1);
     h->pins = 0;
-    h->placed = placed;
-    h->fn = *fn, h->user = user, h->below = modes.hooks;
+    h->user = user, h->below = modes.hooks;
     modes.hooks = h;
+}
+
+void mti_onlooker_push(mti_hooks *h, const mti_onlooker *onlooker, void *user)
+{
+    h->fn = (mt_saved_hooks){0};
+    h->onlooker = onlooker;
+    push(h, user);
 }
 
 mt_status mt_push_saved_hooks(const mt_saved_hooks *fn, void *user)
@@ -49,7 +58,8 @@ mt_status mt_push_saved_hooks(const mt_saved_hooks *fn, void *user)
     if (!fn) return mti_fail(MT_ERR_ARGUMENT, "push_saved_hooks: hooks is NULL");
     mti_hooks *h = mti_malloc(sizeof *h);
     if (!h) return mt_last_status();
-    mti_hooks_push(h, fn, user, false);
+    h->fn = *fn, h->onlooker = NULL;
+    push(h, user);
     return MT_OK;
 }
 

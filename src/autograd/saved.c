@@ -3,21 +3,6 @@
 #include <string.h>
 #include "autograd/autograd.h"
 
-mt_saver mt_saver_of(const mt_save_info *info, const mt_tensor *t)
-{
-    if (!info) mti_fail(MT_ERR_ARGUMENT, "saver_of: the info is NULL");
-    if (!info || !mti_given(t, "saver_of", "the tensor")) return (mt_saver){0};
-    mt_saver s = {.module = info->module,
-                  .op = info->op,
-                  .argument = info->argument,
-                  .role = info->role,
-                  .node = info->node,
-                  .dtype = t->view.dtype,
-                  .rank = t->view.rank};
-    memcpy(s.shape, t->view.shape, (size_t)s.rank * sizeof *s.shape);
-    return s;
-}
-
 /* Hooks run with recording off; the tensors they make are temporaries until the hook returns. */
 typedef struct hook_scope {
     mti_making making;
@@ -70,17 +55,18 @@ static bool reserve_levels(mti_saved_tensor *s, const mti_hooks *top)
     return s->packed != NULL;
 }
 
-/* Runs one hook: replaces s->kept by what the hook keeps of it. A hook that only looked on, such as
- * a ledger, has nothing to undo and nothing to be told, and so has no level. */
-static bool pack_level(mti_saved_tensor *s, mti_hooks *top, mti_hooks *h, const mt_save_info *info)
+/* Runs one hook: replaces s->kept by what the hook keeps of it. A hook that only looked on has
+ * nothing to undo and nothing to be told, and so has no level. */
+static bool pack_level(mti_saved_tensor *s, mti_hooks *top, mti_hooks *h)
 {
+    mt_save_info info = mti_slot_info(s);
     bool may_look_on = !h->fn.unpack && !h->fn.drop;
     if (!may_look_on && !reserve_levels(s, top)) return false;
     mt_tensor *given = s->kept, *kept = given;
     void *state = NULL;
     hook_scope outer = enter_hook();
-    mt_status status = h->fn.pack ? h->fn.pack(h->user, info, given, &kept, &state) : MT_OK;
-    if (!leave_hook(outer, status, "pack", info)) return false;
+    mt_status status = h->fn.pack ? h->fn.pack(h->user, &info, given, &kept, &state) : MT_OK;
+    if (!leave_hook(outer, status, "pack", &info)) return false;
     if (may_look_on && kept == given && !state) return true;
     if (!reserve_levels(s, top)) {
         if (kept != given) mt_release(kept);
@@ -118,10 +104,9 @@ bool mti_slot_save(mti_saved_tensor *s, const mti_node *n, int bit, mt_tensor *t
     s->version = atomic_load(&t->storage->version);
     mti_hooks *top = mti_modes_now()->hooks;
     if (top && !mti_modes_now()->in_hook) {
-        mt_save_info info = mti_slot_info(s);
         bool ok = true;
         for (mti_hooks *h = top; ok && h && s->kept; h = h->below)
-            ok = pack_level(s, top, h, &info);
+            ok = h->onlooker ? h->onlooker->saved(h->user, s, s->kept) : pack_level(s, top, h);
         if (!ok) {
             mti_slot_drop(s);
             return false;
@@ -176,8 +161,15 @@ mt_tensor *mti_slot_load(const mti_saved_tensor *s)
     return t;
 }
 
+static void tell_onlookers(const mti_saved_tensor *s)
+{
+    for (const mti_hooks *h = mti_modes_now()->hooks; h; h = h->below)
+        if (h->onlooker) h->onlooker->given_up(h->user, s);
+}
+
 void mti_slot_drop(mti_saved_tensor *s)
 {
+    if (!mti_where_now()->in_backward) tell_onlookers(s);
     mti_slot_unhold(s);
     mt_release(s->kept);
     s->kept = NULL;

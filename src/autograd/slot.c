@@ -4,6 +4,7 @@
  * the op whose backward still needs it. */
 #include <sched.h>
 #include <stdio.h>
+#include <string.h>
 #include "autograd/autograd.h"
 
 /* A mark counts only if every wanted gradient that needs the slot has it. */
@@ -17,25 +18,64 @@ static uint64_t marks_of(const mti_node *n, int bit)
     return marks;
 }
 
+static mt_save_role role_of(int bit)
+{
+    return bit < 8 ? MT_SAVE_INPUT : bit < 12 ? MT_SAVE_OUTPUT : MT_SAVE_AUX;
+}
+
+static int index_of(int bit) { return bit < 8 ? bit : bit < 12 ? bit - 8 : bit - 12; }
+
+static const char *letter_of(const mti_op *op, int bit)
+{
+    int i = index_of(bit);
+    return bit < 8 ? op->in[i] : bit < 12 ? mti_out_letter(op, i) : op->aux[i];
+}
+
 mt_save_info mti_slot_info(const mti_saved_tensor *s)
 {
     const mti_node *n = s->node;
     if (!n) return ((const mt_saved *)s)->info;
-    const mti_op *op = n->op;
-    int bit = s->bit;
-    mt_save_info info = {.op = op->name, .module = n->module, .node = n->sequence, .argument = ""};
-    if (bit < 8)
-        info.role = MT_SAVE_INPUT, info.index = bit, info.argument = op->in[bit];
-    else if (bit < 12)
-        info.role = MT_SAVE_OUTPUT, info.index = bit - 8,
-        info.argument = mti_out_letter(op, bit - 8);
-    else
-        info.role = MT_SAVE_AUX, info.index = bit - 12, info.argument = op->aux[bit - 12];
-    uint64_t marks = marks_of(n, bit);
+    mt_save_info info = {.op = n->op->name,
+                         .argument = letter_of(n->op, s->bit),
+                         .index = index_of(s->bit),
+                         .role = role_of(s->bit),
+                         .module = n->module,
+                         .node = n->sequence};
+    uint64_t marks = marks_of(n, s->bit);
     if (marks >> MTI_SIGN_MARK & 1) info.read = MT_READ_SIGN;
     if (marks >> MTI_DRAWN_MARK & 1)
         info.p = n->draw.p, info.seed = n->draw.seed, info.offset = n->draw.offset;
     return info;
+}
+
+mt_saver mt_saver_of(const mt_save_info *info, const mt_tensor *t)
+{
+    if (!info) mti_fail(MT_ERR_ARGUMENT, "saver_of: the info is NULL");
+    if (!info || !mti_given(t, "saver_of", "the tensor")) return (mt_saver){0};
+    mt_saver s = {.module = info->module,
+                  .op = info->op,
+                  .argument = info->argument,
+                  .role = info->role,
+                  .node = info->node,
+                  .dtype = t->view.dtype,
+                  .rank = t->view.rank};
+    memcpy(s.shape, t->view.shape, (size_t)s.rank * sizeof *s.shape);
+    return s;
+}
+
+mt_saver mti_slot_saver(const mti_saved_tensor *s, const mt_tensor *t)
+{
+    const mti_node *n = s->node;
+    if (!n) return mt_saver_of(&((const mt_saved *)s)->info, t);
+    mt_saver saver = {.module = n->module,
+                      .op = n->op->name,
+                      .argument = letter_of(n->op, s->bit),
+                      .role = role_of(s->bit),
+                      .node = n->sequence,
+                      .dtype = t->view.dtype,
+                      .rank = t->view.rank};
+    for (int d = 0; d < saver.rank; d++) saver.shape[d] = t->view.shape[d];
+    return saver;
 }
 
 /* ---- a storage's slots ---- */

@@ -161,6 +161,7 @@ void mti_name_index_free(mti_name_index *x);
 /* The current op and module, for errors, events and records. Per thread; never NULL. */
 typedef struct mti_where {
     const char *op, *module, *phase;
+    int in_backward; /* walks back that run, one within another */
 } mti_where;
 mti_where *mti_where_now(void);
 

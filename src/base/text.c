@@ -8,7 +8,7 @@
 
 mti_where *mti_where_now(void)
 {
-    static _Thread_local mti_where where = {"", "", ""};
+    static _Thread_local mti_where where = {.op = "", .module = "", .phase = ""};
     return &where;
 }
 

@@ -81,18 +81,12 @@ void mti_pool_restore_outer_peak(mti_pool *pool, const mt_mem_stats *outer)
 
 /* ---- observers ---- */
 
-static void watch(mti_pool *pool, unsigned kinds)
-{
-    pool->watched_noted |= kinds;
-    if (!(kinds & MTI_NOTED_ONLY)) pool->watched |= kinds;
-}
-
-int mti_pool_add_observer(mti_pool *pool, unsigned kinds, mt_mem_event_fn *fn, void *user)
+int mti_pool_add_observer(mti_pool *pool, mt_mem_event_fn *fn, void *user)
 {
     lock(pool);
-    mti_observer observer = {pool->last_observer + 1, kinds, fn, user};
+    mti_observer observer = {pool->last_observer + 1, fn, user};
     bool added = MTI_PUSH(&pool->observers, observer);
-    if (added) pool->last_observer++, watch(pool, kinds);
+    if (added) pool->last_observer++;
     unlock(pool);
     return added ? observer.id : 0;
 }
@@ -101,12 +95,8 @@ void mti_pool_remove_observer(mti_pool *pool, int id)
 {
     lock(pool);
     size_t kept = 0;
-    pool->watched = pool->watched_noted = 0;
-    for (size_t i = 0; i < pool->observers.n; i++) {
-        if (pool->observers.at[i].id == id) continue;
-        watch(pool, pool->observers.at[i].kinds);
-        pool->observers.at[kept++] = pool->observers.at[i];
-    }
+    for (size_t i = 0; i < pool->observers.n; i++)
+        if (pool->observers.at[i].id != id) pool->observers.at[kept++] = pool->observers.at[i];
     pool->observers.n = kept;
     unlock(pool);
 }

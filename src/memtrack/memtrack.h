@@ -22,6 +22,8 @@
 
 typedef struct mti_pool mti_pool;
 typedef struct mti_block mti_block;
+typedef struct mti_book mti_book;
+typedef struct mti_record mti_record;
 
 struct mti_block {
     void *ptr;        /* not dereferenceable on backends without data */
@@ -29,8 +31,8 @@ struct mti_block {
     size_t size;      /* rounded to 512 */
     uint64_t serial;  /* given by the pool: 1, 2, 3, ... never reused */
     mt_category category;
-    void *owner;       /* set by the caller, NULL at first; the pool does not use it */
-    atomic_bool noted; /* set by who observes with MTI_NOTED_ONLY; false at first */
+    void *owner;         /* set by the caller, NULL at first; the pool does not use it */
+    mti_record *records; /* in books that list it, linked by `next`; under the pool's lock */
     /* private to the allocator from here on: declared in fit.h */
 };
 
@@ -49,11 +51,7 @@ void mti_pool_get_stats(const mti_pool *pool, mt_mem_stats *out);
 void mti_pool_reset_peak(mti_pool *pool);
 /* A nested region reset the peak: restore the outer one. */
 void mti_pool_restore_outer_peak(mti_pool *pool, const mt_mem_stats *outer);
-/* kinds: a bit for each mt_mem_event_kind that fn is called for; with MTI_NOTED_ONLY only for
- * blocks that are noted. */
-#define MTI_NOTED_ONLY (1u << 31)
-#define MTI_ALL_EVENTS (~MTI_NOTED_ONLY)
-int mti_pool_add_observer(mti_pool *pool, unsigned kinds, mt_mem_event_fn *fn, void *user);
+int mti_pool_add_observer(mti_pool *pool, mt_mem_event_fn *fn, void *user);
 void mti_pool_remove_observer(mti_pool *pool, int id);
 /* Visit every live block, in address order (debug checks, reports). */
 void mti_pool_visit(mti_pool *pool, void (*fn)(void *user, const mti_block *block), void *user);
@@ -71,40 +69,44 @@ void mti_pool_visit_all(mti_pool *pool,
  * MT_ERR_INTERNAL, naming the first figure that differs. */
 bool mti_pool_check(mti_pool *pool);
 
-/* ---- the book of saved tensors ---- */
+/* ---- the book of saved tensors: guarded by the lock of one pool, whose blocks it lists ---- */
 
-/* One act of saving, as reported by the hook. Strings are interned or static. */
-typedef struct mti_save {
-    uint64_t serial; /* of the storage, never 0 */
-    size_t bytes;    /* of the whole storage */
-    size_t rounded;  /* the same in 512-byte blocks */
-    mt_saver saver;
-} mti_save;
-
-/* A distinct storage. Its bytes count for the first saver; later ones share it at 0 bytes. */
-typedef struct mti_record {
-    mti_save first;
+/* A distinct storage. Its bytes count for the first saver; later ones share it at 0 bytes. Strings
+ * are interned or static. */
+struct mti_record {
+    uint64_t serial;     /* of the storage */
+    size_t bytes;        /* of the whole storage */
+    size_t rounded;      /* the same in 512-byte blocks */
+    mt_saver saver;      /* the first */
     size_t n_also, room; /* room: for so many in `also` */
     const mt_saver *also;
     bool freed;                 /* its bytes were freed */
     const char *freed_after_op; /* the backward node that ran then; "" if outside backward */
     const char *freed_after_module;
-} mti_record;
+    /* private to the book from here on */
+    mti_book *book;
+    mti_block *block; /* NULL once it was freed */
+    mti_record *next; /* of the same block, in another book */
+};
 
-typedef struct mti_book mti_book;
-mti_book *mti_book_new(void);
+mti_book *mti_book_new(mti_pool *pool);
 void mti_book_free(mti_book *book);
+/* From now on, until it is told otherwise, somebody may write into it: the pool is observed. */
+void mti_book_open(mti_book *book, bool open);
 /* Forgets all records and keeps their memory; what is ignored stays so. */
 void mti_book_reset(mti_book *book);
 /* Storages not to count (parameters). A storage that was saved before stays in the book. */
 bool mti_book_ignore(mti_book *book, uint64_t serial);
-bool mti_book_save(mti_book *book, const mti_save *save);
+/* n_bytes: of the storage in that block. */
+bool mti_book_save(mti_book *book, mti_block *block, size_t n_bytes, const mt_saver *saver);
 /* Takes back one save: the node no longer keeps it. A storage that nobody saved besides leaves the
- * book. Saves that the book does not have are ignored. */
-void mti_book_take_back(mti_book *book, uint64_t serial, uint64_t node, const char *argument);
-/* The storage was freed while the backward node at `where` ran; NULL: outside backward.
- * Unknown serials are ignored. */
-void mti_book_freed(mti_book *book, uint64_t serial, const mti_where *where);
+ * book. block: the storage's; NULL if that is not known. Saves that the book does not have are
+ * ignored. */
+void mti_book_take_back(mti_book *book, const mti_block *block, uint64_t node,
+                        const char *argument);
+/* Under the lock: the block is about to be freed, by the backward node that runs if one does. Not
+ * for a block without memory, which only leaves its records. */
+void mti_book_freed_locked(mti_block *block);
 size_t mti_book_count(const mti_book *book); /* distinct storages saved, and not taken back */
 size_t mti_book_bytes(const mti_book *book); /* their bytes, freed or not */
 size_t mti_book_live_bytes(const mti_book *book);

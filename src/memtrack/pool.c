@@ -80,54 +80,41 @@ static void count_free(mti_pool *pool, const mti_cell *cell)
     s->by_category[cell->block.category] -= cell->block.size;
 }
 
-/* noted: it is about a block that is. */
-static void notify(mti_pool *pool, mt_mem_event event, bool noted)
+static void notify(mti_pool *pool, mt_mem_event event)
 {
     const mti_where *where = mti_where_now();
     event.op = where->op, event.module = where->module, event.phase = where->phase;
     event.current = pool->stats.allocated.current;
     event.reserved = pool->stats.reserved.current;
-    for (size_t i = 0; i < pool->observers.n; i++) {
-        const mti_observer *o = &pool->observers.at[i];
-        if ((o->kinds >> event.kind & 1) && (noted || !(o->kinds & MTI_NOTED_ONLY)))
-            o->fn(o->user, &event);
-    }
-}
-
-static bool is_noted(const mti_cell *cell)
-{
-    return atomic_load_explicit(&cell->block.noted, memory_order_relaxed);
+    for (size_t i = 0; i < pool->observers.n; i++)
+        pool->observers.at[i].fn(pool->observers.at[i].user, &event);
 }
 
 static void tell_of_block(mti_pool *pool, mt_mem_event_kind kind, const mti_cell *cell,
                           mt_category was)
 {
-    notify(pool,
-           (mt_mem_event){.kind = kind,
-                          .serial = cell->block.serial,
-                          .requested = cell->block.requested,
-                          .allocated = cell->block.size,
-                          .category = cell->block.category,
-                          .was = was,
-                          .place = cell->place,
-                          .span = cell->span},
-           is_noted(cell));
+    notify(pool, (mt_mem_event){.kind = kind,
+                                .serial = cell->block.serial,
+                                .requested = cell->block.requested,
+                                .allocated = cell->block.size,
+                                .category = cell->block.category,
+                                .was = was,
+                                .place = cell->place,
+                                .span = cell->span});
 }
 
 static void notify_block(mti_pool *pool, mt_mem_event_kind kind, const mti_cell *cell,
                          mt_category was)
 {
-    unsigned watched = is_noted(cell) ? pool->watched_noted : pool->watched;
-    if (watched >> kind & 1) tell_of_block(pool, kind, cell, was);
+    if (pool->observers.n) tell_of_block(pool, kind, cell, was);
 }
 
 static void notify_segment(mti_pool *pool, mt_mem_event_kind kind, uint64_t place, size_t size)
 {
-    if (!(pool->watched >> kind & 1)) return;
+    if (!pool->observers.n) return;
     notify(pool,
            (mt_mem_event){
-               .kind = kind, .requested = size, .allocated = size, .place = place, .span = size},
-           false);
+               .kind = kind, .requested = size, .allocated = size, .place = place, .span = size});
 }
 
 /* ---- cells ---- */
@@ -325,14 +312,12 @@ static mti_block *out_of_memory(mti_pool *pool, size_t n_bytes, mt_category cate
                              where->op, *where->op ? ": " : "", n_bytes);
     pool->stats.ooms++;
     if (pool->observers.n)
-        notify(pool,
-               (mt_mem_event){.kind = MT_MEM_OOM,
-                              .requested = n_bytes,
-                              .allocated = n_bytes,
-                              .category = category,
-                              .was = category,
-                              .room = room_of(pool)},
-               false);
+        notify(pool, (mt_mem_event){.kind = MT_MEM_OOM,
+                                    .requested = n_bytes,
+                                    .allocated = n_bytes,
+                                    .category = category,
+                                    .was = category,
+                                    .room = room_of(pool)});
     if (pool->capacity)
         snprintf(limit, sizeof limit, " of a capacity of %s",
                  mti_bytes_text(size, sizeof size, pool->capacity));
@@ -359,7 +344,7 @@ mti_block *mti_pool_alloc_locked(mti_pool *pool, size_t n_bytes, mt_category cat
     cell->block.serial = ++pool->last_serial;
     cell->block.category = category;
     cell->block.owner = NULL;
-    atomic_store_explicit(&cell->block.noted, false, memory_order_relaxed);
+    cell->block.records = NULL;
     cell->traced = 0;
     if (mti_trace_is_mine(pool->trace)) mti_trace_took(pool->trace, cell);
     if (!size) return &cell->block;
@@ -384,6 +369,7 @@ void mti_pool_free_locked(mti_pool *pool, mti_block *block, size_t n_bytes)
     assert(cell->live && block->requested == n_bytes);
     (void)n_bytes;
     if (pool->trace) mti_trace_gave(pool->trace, cell);
+    if (block->records) mti_book_freed_locked(block);
     if (block->size) {
         count_free(pool, cell);
         notify_block(pool, MT_MEM_FREE, cell, block->category);

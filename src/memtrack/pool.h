@@ -14,7 +14,6 @@ typedef struct mti_segment {
 
 typedef struct mti_observer {
     int id;
-    unsigned kinds;
     mt_mem_event_fn *fn;
     void *user;
 } mti_observer;
@@ -35,11 +34,10 @@ struct mti_pool {
     mt_mem_stats stats;
     bool at_peak; /* allocated.current is the peak and its snapshot is still to be taken */
     MTI_VEC(mti_observer) observers;
-    unsigned watched;       /* the kinds of all observers, but for those of noted blocks only */
-    unsigned watched_noted; /* the kinds of all observers */
     int last_observer;
-    mti_trace *trace;  /* that is being recorded */
-    bool may_not_grow; /* a trace is being repeated */
+    size_t n_open_books; /* that a ledger may write into */
+    mti_trace *trace;    /* that is being recorded */
+    bool may_not_grow;   /* a trace is being repeated */
     mti_fit fit;
 };
 

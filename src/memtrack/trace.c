@@ -119,7 +119,7 @@ bool mti_trace_repeat(mti_trace *t, bool (*run)(void *user), void *user, mti_blo
 bool mti_pool_is_observed(mti_pool *pool)
 {
     pthread_mutex_lock(&pool->lock);
-    bool observed = pool->observers.n > 0;
+    bool observed = pool->observers.n > 0 || pool->n_open_books > 0;
     pthread_mutex_unlock(&pool->lock);
     return observed;
 }

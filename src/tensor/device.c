@@ -219,7 +219,7 @@ int mt_mem_add_observer(mt_device *d, mt_mem_event_fn *fn, void *user)
 {
     if (!mti_given(d, "mem_add_observer", "the device")) return 0;
     if (!fn) return mti_fail(MT_ERR_ARGUMENT, "mem_add_observer: the function is NULL"), 0;
-    return mti_pool_add_observer(d->pool, MTI_ALL_EVENTS, fn, user);
+    return mti_pool_add_observer(d->pool, fn, user);
 }
 
 void mt_mem_remove_observer(mt_device *d, int id)

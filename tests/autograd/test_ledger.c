@@ -344,6 +344,50 @@ static void what_an_unused_result_saved_is_taken_back(void **state)
     assert_int_equal(mt_ledger_bytes(ledger), 40);
 }
 
+static mt_status keep_copy(void *user, const mt_save_info *info, mt_tensor *t, mt_tensor **kept,
+                           void **state)
+{
+    (void)user, (void)info, (void)state;
+    *kept = mt_clone(t);
+    return *kept ? MT_OK : mt_last_status();
+}
+
+/* Also where a hook above or below the ledger keeps a copy, so that the slot does not lead to what
+ * the ledger was shown; in a ledger that was begun twice; and not what it was not shown. */
+static void what_is_kept_as_a_copy_is_taken_back_too(void **state)
+{
+    (void)state;
+    static const mt_saved_hooks copies = {.pack = keep_copy};
+    MT_AUTO mt_tensor *x = made(MT_F32, MT_SHAPE(10), true);
+    for (int turn = 0; turn < 4; turn++) {
+        bool below = turn & 1;
+        mtt_ok(mt_ledger_end(ledger));
+        mtt_ok(mt_ledger_reset(ledger));
+        mt_tensor *before = mtt_made(mt_gelu(x));
+        if (below) mtt_ok(mt_push_saved_hooks(&copies, NULL));
+        mtt_ok(mt_ledger_begin(ledger));
+        if (turn & 2) mtt_ok(mt_ledger_begin(ledger));
+        if (!below) mtt_ok(mt_push_saved_hooks(&copies, NULL));
+        mt_tensor *kept = mtt_made(mt_exp(x)), *unused = mtt_made(mt_gelu(x));
+        assert_int_equal(mt_ledger_count(ledger), 2);
+        mt_release(before);
+        assert_int_equal(mt_ledger_count(ledger), 2);
+        mt_release(unused);
+        assert_int_equal(mt_ledger_count(ledger), 1);
+        assert_string_equal(entry(0).saver.op, "exp");
+        assert_int_equal(mt_ledger_live_bytes(ledger), 40);
+        if (!below) mtt_ok(mt_pop_saved_hooks());
+        if (turn & 2) mtt_ok(mt_ledger_end(ledger));
+        if (below) {
+            mtt_ok(mt_ledger_end(ledger));
+            mtt_ok(mt_pop_saved_hooks());
+            mtt_ok(mt_ledger_begin(ledger));
+        }
+        mt_release(kept);
+        assert_int_equal(mt_ledger_count(ledger), 0);
+    }
+}
+
 /* A report of what ran out of memory says who kept what then. */
 static void what_is_released_after_a_failure_stays_in_the_record(void **state)
 {
@@ -504,6 +548,7 @@ int main(void)
         TEST(a_ledger_that_was_reset_records_as_a_new_one_does),
         TEST(a_storage_freed_outside_backward_names_no_node),
         TEST(what_an_unused_result_saved_is_taken_back),
+        TEST(what_is_kept_as_a_copy_is_taken_back_too),
         TEST(what_is_released_after_a_failure_stays_in_the_record),
         TEST(linear_256_to_250_takes_the_reference_bytes),
         TEST(a_thousand_and_24_floats_take_a_block_of_a_segment),

@@ -85,7 +85,7 @@ static bool scenario(mti_pool *pool)
     enum { N = 200 };
     mti_block *b[N] = {0};
     bool ok = true;
-    int id = mti_pool_add_observer(pool, MTI_ALL_EVENTS, ignore_event, NULL);
+    int id = mti_pool_add_observer(pool, ignore_event, NULL);
     for (int i = 0; ok && i < N; i++) {
         b[i] = mti_pool_alloc(pool, i % 10 ? 700 : i % 20 ? 3 * MIB : 12 * MIB, MT_ACTIVATION);
         ok = b[i];

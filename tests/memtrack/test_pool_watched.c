@@ -116,8 +116,8 @@ static void observers_get_every_change_and_where_it_happened(void **state)
     (void)state;
     seen a = {0}, b = {0};
     mti_where *where = mti_where_now(), was = *where;
-    int id_a = mti_pool_add_observer(mtt_pool, MTI_ALL_EVENTS, record, &a),
-        id_b = mti_pool_add_observer(mtt_pool, MTI_ALL_EVENTS, record, &b);
+    int id_a = mti_pool_add_observer(mtt_pool, record, &a),
+        id_b = mti_pool_add_observer(mtt_pool, record, &b);
     assert_true(id_a > 0 && id_b > 0 && id_a != id_b);
     *where = (mti_where){"gelu", "gpt.h.3.mlp.act", "forward"};
     mtt_put(mtt_get(1)); /* so that there is a segment */
@@ -151,29 +151,6 @@ static void observers_get_every_change_and_where_it_happened(void **state)
     }
     mti_pool_remove_observer(mtt_pool, id_a);
     mti_pool_remove_observer(mtt_pool, 12345);
-}
-
-static void an_observer_of_noted_blocks_hears_of_no_others(void **state)
-{
-    (void)state;
-    seen few = {0}, all = {0};
-    mtt_put(mtt_get(1)); /* so that there is a segment */
-    unsigned frees = 1u << MT_MEM_FREE;
-    int id = mti_pool_add_observer(mtt_pool, frees | MTI_NOTED_ONLY, record, &few);
-    int id_all = mti_pool_add_observer(mtt_pool, frees, record, &all);
-    mti_block *x = mtt_get(1000), *y = mtt_get(2000);
-    x->noted = true;
-    uint64_t serial = x->serial;
-    mtt_put(y), mtt_put(x);
-    assert_int_equal(few.n, 1);
-    assert_int_equal(few.event[0].serial, serial);
-    assert_int_equal(all.n, 2);
-    mti_block *again = mtt_get(1000); /* in x's place, but not noted */
-    assert_false(again->noted);
-    mti_pool_remove_observer(mtt_pool, id_all);
-    mtt_put(again);
-    assert_int_equal(few.n, 1);
-    mti_pool_remove_observer(mtt_pool, id);
 }
 
 /* ---- places ---- */
@@ -241,7 +218,7 @@ static void events_tell_where_blocks_and_segments_lie(void **state)
     static map m;
     mti_block *live[64] = {0};
     m = (map){0};
-    int id = mti_pool_add_observer(mtt_pool, MTI_ALL_EVENTS, follow, &m);
+    int id = mti_pool_add_observer(mtt_pool, follow, &m);
     srand(7);
     for (int i = 0; i < 2000; i++) {
         mti_block **at = &live[rand() % 64];
@@ -266,7 +243,7 @@ static void a_refusal_tells_how_much_room_was_left(void **state)
     static map m;
     m = (map){0};
     mti_pool_set_capacity(mtt_pool, 5 << 20);
-    int id = mti_pool_add_observer(mtt_pool, MTI_ALL_EVENTS, follow, &m);
+    int id = mti_pool_add_observer(mtt_pool, follow, &m);
     mti_block *b = mtt_get(1000);
     assert_null(mtt_get(4 << 20));
     assert_int_equal(m.last.kind, MT_MEM_OOM);
@@ -419,7 +396,6 @@ int main(void)
         WITH_POOL(an_outer_peak_is_restored_after_a_nested_region),
         WITH_POOL(every_category_has_a_name),
         WITH_POOL(observers_get_every_change_and_where_it_happened),
-        WITH_POOL(an_observer_of_noted_blocks_hears_of_no_others),
         WITH_POOL(events_tell_where_blocks_and_segments_lie),
         WITH_POOL(a_refusal_tells_how_much_room_was_left),
         WITH_POOL(visits_go_through_everything_in_address_order),
