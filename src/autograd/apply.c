@@ -164,12 +164,11 @@ static bool run(mti_call *c)
 static bool apply(const mti_op *op, const mti_params *params, int n_in, mt_tensor *const *in,
                   int n_out, mt_tensor **out)
 {
-    mti_call c = {.op = op,
-                  .params = params ? params : &no_params,
-                  .n_in = n_in,
-                  .n_out = n_out,
-                  .in = in,
-                  .out = out};
+    mti_call c;
+    mti_call_clear(&c);
+    c.op = op, c.params = params ? params : &no_params;
+    c.n_in = n_in, c.in = in;
+    c.n_out = n_out, c.out = out;
     for (int i = 0; i < n_out; i++) out[i] = NULL;
     if (n_in > MTI_MAX_WANT || n_out > MTI_MAX_OUT)
         return mti_fail_bool(MT_ERR_ARGUMENT, "%s: %d tensors; at most %d", op->name,

@@ -2,6 +2,7 @@
 #ifndef MTI_AUTOGRAD_H
 #define MTI_AUTOGRAD_H
 
+#include <string.h>
 #include "memtape/autograd.h"
 #include "memtape/group.h"
 #include "tensor/tensor.h"
@@ -185,7 +186,6 @@ struct mti_call {
     /* forward */
     mt_tensor *const *in;
     mt_tensor **out;
-    mti_view aux_spec[MTI_MAX_AUX];
     bool aux_always[MTI_MAX_AUX]; /* made even when nothing is recorded */
     uint64_t n_draws;             /* random numbers that forward takes; set by the shape rule */
     mti_draw draw;                /* where they begin; the shape rule sets p */
@@ -195,15 +195,18 @@ struct mti_call {
     unsigned loaded;           /* the bits of those that are not NULL */
     mt_tensor **dout;          /* NULL entry: no gradient reached that output */
     mt_tensor **din;
-    /* both: freed at the end of the call */
-    mti_block *scratch[4];
-    int n_scratch;
-    mt_tensor *temps[8];
-    int n_temps;
+    /* both */
+    int n_scratch, n_temps;
     uint64_t flops;  /* counted so far */
     uint64_t filled; /* din that mti_din gave to a kernel */
     bool sends;      /* a collective: its tensors are counted as sent */
+    /* From here on nothing is read before it is set. Freed at the end of the call: */
+    mti_block *scratch[4];
+    mt_tensor *temps[8];
+    mti_view aux_spec[MTI_MAX_AUX]; /* forward */
 };
+
+static inline void mti_call_clear(mti_call *c) { memset(c, 0, offsetof(mti_call, scratch)); }
 
 /* Runs an op: checks, makes the outputs, computes, records. in[i] may be NULL if the row has it as
  * OPTIONAL; params NULL: all zero. out[n_out] receives new references. A failure has no

@@ -236,18 +236,14 @@ static void end_call(mti_call *c, mt_tensor *held[MTI_MAX_SAVED], int n_held)
 /* Fills din[n_in] with gradients, which are the caller's; it may make more than were wanted. */
 static bool call_backward(mti_walk *w, mti_node *n, mt_tensor **din)
 {
-    mti_call c = {.op = n->op,
-                  .device = n->device,
-                  .k = n->device->backend,
-                  .ctx = n->device->ctx,
-                  .params = &n->params,
-                  .n_in = n->n_in,
-                  .n_out = n->n_out,
-                  .in_spec = n->in_spec,
-                  .out_spec = n->out_spec,
-                  .backward = true,
-                  .dout = n->grads,
-                  .din = din};
+    mti_call c;
+    mti_call_clear(&c);
+    c.op = n->op, c.params = &n->params;
+    c.device = n->device, c.k = n->device->backend, c.ctx = n->device->ctx;
+    c.n_in = n->n_in, c.in_spec = n->in_spec;
+    c.n_out = n->n_out, c.out_spec = n->out_spec;
+    c.backward = true;
+    c.dout = n->grads, c.din = din;
     memcpy(c.absent, n->absent, sizeof c.absent);
     for (int i = 0; i < n->n_in; i++)
         if (mti_walk_follows(w, &n->in[i])) c.want |= (uint64_t)1 << i;
@@ -290,13 +286,11 @@ static bool run_nodes(mti_walk *w)
     bool ok = true;
     for (mti_node *n; ok && (n = mti_heap_pop(&w->heap));) {
         where->op = n->op->name, where->module = n->module;
-        mt_device *device = mt_device_retain(n->device);
         mti_ref_retain(&n->ref);
         ok = run_node(w, n);
         if (!ok) drop_grads(n);
-        ok = ok && mti_balance_after(device, n->op->name);
+        ok = ok && mti_balance_after(n->device, n->op->name);
         mti_ref_release(&n->ref);
-        mt_device_release(device);
     }
     where->op = op, where->module = module;
     return ok;

@@ -88,6 +88,13 @@ static void lock(mti_storage *s)
 
 static void unlock(mti_storage *s) { atomic_flag_clear_explicit(&s->busy, memory_order_release); }
 
+/* Under the lock; others may read the count. */
+static void count_holders(mti_storage *s, int more)
+{
+    int n = atomic_load_explicit(&s->saved, memory_order_relaxed);
+    atomic_store_explicit(&s->saved, n + more, memory_order_relaxed);
+}
+
 void mti_slot_hold(mti_saved_tensor *s)
 {
     if (!s->kept) return;
@@ -97,7 +104,7 @@ void mti_slot_hold(mti_saved_tensor *s)
     s->link = &storage->holders;
     if (s->next) s->next->link = &s->next;
     storage->holders = s;
-    atomic_fetch_add_explicit(&storage->saved, 1, memory_order_relaxed);
+    count_holders(storage, 1);
     unlock(storage);
 }
 
@@ -110,7 +117,7 @@ void mti_slot_unhold(mti_saved_tensor *s)
         *s->link = s->next;
         if (s->next) s->next->link = s->link;
         s->link = NULL;
-        atomic_fetch_sub_explicit(&storage->saved, 1, memory_order_relaxed);
+        count_holders(storage, -1);
     }
     unlock(storage);
 }

@@ -22,12 +22,23 @@ struct mti_free_object {
 static size_t list_of(size_t n_bytes) { return n_bytes ? (n_bytes + UNIT - 1) / UNIT : 1; }
 
 /* A spin lock: it is held for a few instructions, and threads rarely share a device. */
-static void lock(mti_objects *o)
+static MTI_COLD void wait_for(mti_objects *o)
 {
     while (atomic_flag_test_and_set_explicit(&o->busy, memory_order_acquire)) sched_yield();
 }
 
+static void lock(mti_objects *o)
+{
+    if (atomic_flag_test_and_set_explicit(&o->busy, memory_order_acquire)) wait_for(o);
+}
+
 static void unlock(mti_objects *o) { atomic_flag_clear_explicit(&o->busy, memory_order_release); }
+
+static MTI_COLD void *refuse(mt_device *device, void *object, size_t n_bytes)
+{
+    mti_object_free(device, object, n_bytes);
+    return mti_alloc_refused(n_bytes);
+}
 
 void *mti_object_new(mt_device *device, size_t n_bytes)
 {
@@ -42,9 +53,7 @@ void *mti_object_new(mt_device *device, size_t n_bytes)
     }
     unlock(o);
     if (!p) return mti_malloc(i * UNIT);
-    if (!mti_alloc_should_fail()) return p;
-    mti_object_free(device, p, n_bytes);
-    return mti_alloc_refused(n_bytes);
+    return mti_alloc_should_fail() ? refuse(device, p, n_bytes) : p;
 }
 
 void mti_object_free(mt_device *device, void *object, size_t n_bytes)
@@ -52,8 +61,12 @@ void mti_object_free(mt_device *device, void *object, size_t n_bytes)
     mti_objects *o = &device->objects;
     size_t i = list_of(n_bytes);
     if (!object) return;
+    if (i >= MTI_OBJECT_LISTS) {
+        mti_free(object);
+        return;
+    }
     lock(o);
-    bool keep = i < MTI_OBJECT_LISTS && o->n_bytes + i * UNIT <= MOST_KEPT;
+    bool keep = o->n_bytes + i * UNIT <= MOST_KEPT;
     if (keep) {
         mti_free_object *p = object;
         p->next = o->first[i];
