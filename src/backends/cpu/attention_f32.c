@@ -4,7 +4,6 @@
 #define EXP              mti_exp_nonpositive_f32
 #define LOG              logf
 #define GEMM             mti_sgemm
-#define TRANSPOSE        mti_stranspose
 #define LOAD             mti_cpu_load_f32
 #define STORE            mti_cpu_store_f32
 #define FORWARD          mti_attn_forward_f32

@@ -5,7 +5,6 @@
 #define EXP                       exp
 #define LOG                       log
 #define GEMM                      mti_dgemm
-#define TRANSPOSE                 mti_dtranspose
 #define LOAD(dtype, src, dst, n)  memcpy(dst, src, (size_t)(n) * sizeof(double))
 #define STORE(dtype, src, dst, n) memcpy(dst, src, (size_t)(n) * sizeof(double))
 #define FORWARD                   mti_attn_forward_f64
