@@ -46,6 +46,32 @@ static void embedding_gathers_rows_and_its_backward_adds_them_up(void **state)
     be->close(ctx);
 }
 
+/* Such a table's zeros go past the caches in whole lines; here rows and the table's ends are within
+ * lines. */
+static void unused_rows_of_a_large_table_have_zero_gradients(void **state)
+{
+    (void)state;
+    mti_ctx *ctx;
+    const mti_backend *be = mtt_backend(&ctx);
+    int64_t table = 70001, n = 65, count = 300;
+    mti_view index = numbers(count, table, 11), dy = mtt_dense(MT_F32, count, n);
+    mti_view all = mtt_dense(MT_F32, table + 2, n), dw = all;
+    dw.shape[0] = table, dw.data = (float *)all.data + n;
+    mtt_fill(&dy, 12, 1, 2), mtt_fill(&all, 13, 5, 6);
+    const int64_t *at = index.data;
+    bool *used = calloc((size_t)table, sizeof *used);
+    void *scratch = mtt_memory(be->embedding_backward_scratch(ctx, &index, &dw));
+    assert_true(used && be->embedding_backward(ctx, false, &index, &dy, &dw, scratch));
+    for (int64_t i = 0; i < count; i++) used[at[i]] = true;
+    for (int64_t i = 0; i < table * n; i++)
+        assert_true(used[i / n] ? mtt_get(&dw, i) >= 1 : mtt_get(&dw, i) == 0);
+    for (int64_t c = 0; c < n; c++)
+        assert_true(mtt_get(&all, c) >= 5 && mtt_get(&all, (table + 1) * n + c) >= 5);
+    free(used), mtt_memory_free(scratch);
+    mtt_drop(&index), mtt_drop(&dy), mtt_drop(&all);
+    be->close(ctx);
+}
+
 static void a_number_outside_the_table_is_refused_by_name(void **state)
 {
     (void)state;
@@ -272,6 +298,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(embedding_gathers_rows_and_its_backward_adds_them_up),
+        cmocka_unit_test(unused_rows_of_a_large_table_have_zero_gradients),
         cmocka_unit_test(a_number_outside_the_table_is_refused_by_name),
         cmocka_unit_test(cross_entropy_matches_its_definition_and_its_gradient),
         cmocka_unit_test(what_ranks_that_share_a_vocabulary_find_is_in_all_the_whole),

@@ -1,6 +1,9 @@
 /* embedding.c: rows of a table by index, and the sum of gradients into them. */
 #include <inttypes.h>
 #include "backends/cpu/rows.h"
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 
 static bool check_indices(const int64_t *index, int64_t count, int64_t rows, bool part)
 {
@@ -43,12 +46,16 @@ bool mti_cpu_embedding(mti_ctx *ctx, bool part, const mti_view *index, const mti
 
 /* ---- backward ----
  *
+ * Of a large vocabulary a batch uses few rows. The others are zeros, which are written first: past
+ * the caches if the table does not fit into them, so that no line is read to be overwritten.
+ *
  * A counting sort orders the positions by index and keeps their order within an index; then every
  * row of dw is the sum of its own rows of dy, by whichever thread. Tiles of columns divide the work
  * even if one index is frequent. */
 
 #define TILE_COLUMNS 64
 #define TILE_ROWS    4096
+#define STREAM_BYTES ((size_t)16 << 20) /* of a table: more than caches of a core hold */
 
 typedef struct scatter_job {
     const int64_t *start;    /* [rows + 1]: where row r's positions begin in `position` */
@@ -56,6 +63,42 @@ typedef struct scatter_job {
     mti_rows dy, dw;
     int64_t rows, n, column_tiles;
 } scatter_job;
+
+static bool is_used(const scatter_job *job, int64_t r) { return job->start[r] < job->start[r + 1]; }
+
+/* Zeros, whole cache lines past the caches if `stream`. */
+static void clear(char *p, size_t n_bytes, bool stream)
+{
+#ifdef __SSE2__
+    size_t head = -(uintptr_t)p % 64, lines = n_bytes > head ? (n_bytes - head) / 64 : 0;
+    if (stream && lines > 0) {
+        memset(p, 0, head);
+        __m128i *to = (__m128i *)(void *)(p + head), *end = to + 4 * lines;
+        for (; to < end; to++) _mm_stream_si128(to, _mm_setzero_si128());
+        p = (char *)to, n_bytes -= head + 64 * lines;
+    }
+#else
+    (void)stream;
+#endif
+    memset(p, 0, n_bytes);
+}
+
+/* Writes zeros to those of rows [begin, end) that no index uses. */
+static void clear_chunk(const void *arg, int64_t begin, int64_t end)
+{
+    const scatter_job *job = arg;
+    size_t row_bytes = (size_t)job->n * mti_dtype_size(job->dw.dtype);
+    bool stream = (size_t)job->rows * row_bytes >= STREAM_BYTES;
+    for (int64_t r = begin, last; r < end; r = last + 1) {
+        for (last = r; last < end && !is_used(job, last); last++)
+            if (!job->dw.contiguous) clear(mti_row(&job->dw, last), row_bytes, stream);
+        if (job->dw.contiguous && last > r)
+            clear(mti_row(&job->dw, r), (size_t)(last - r) * row_bytes, stream);
+    }
+#ifdef __SSE2__
+    if (stream) _mm_sfence(); /* before another thread may see that this chunk is done */
+#endif
+}
 
 #define T           float
 #define TYPED(name) name##_f32
@@ -105,7 +148,8 @@ bool mti_cpu_embedding_backward(mti_ctx *ctx, bool part, const mti_view *index, 
                        .n = n,
                        .column_tiles = (n + TILE_COLUMNS - 1) / TILE_COLUMNS};
     int64_t row_tiles = (rows + TILE_ROWS - 1) / TILE_ROWS, tiles = row_tiles * job.column_tiles;
-    int64_t work = (rows + count) * n / tiles;
+    int64_t work = 2 * count * n / tiles;
+    mti_cpu_parallel(ctx, rows, mti_cpu_chunk(rows, n), clear_chunk, &job);
     mti_cpu_parallel(ctx, tiles, mti_cpu_chunk(tiles, work < 1 ? 1 : work),
                      dw->dtype == MT_F64 ? scatter_chunk_f64 : scatter_chunk_f32, &job);
     return true;
