@@ -2,7 +2,7 @@
 #define REAL             float
 #define REAL_DTYPE       MT_F32
 #define EXP              mti_exp_nonpositive_f32
-#define LOG              logf
+#define LOG              mti_log_f32
 #define GEMM             mti_sgemm
 #define LOAD             mti_cpu_load_f32
 #define STORE            mti_cpu_store_f32
