@@ -123,6 +123,22 @@ static void store_element(const sum_job *job, int64_t offset, double sum)
         mti_cpu_store_f32(y->dtype, &f, (uint16_t *)y->data + offset, 1);
 }
 
+/* n <= TILE sums, `step` elements of y apart. */
+MTI_INLINE void store_tile(const sum_job *job, int64_t offset, int64_t step, const double *sum,
+                           int64_t n)
+{
+    const mti_view *y = job->y;
+    float tile[TILE];
+    if (step != 1 || y->dtype == MT_F64) {
+        for (int64_t j = 0; j < n; j++) store_element(job, offset + j * step, sum[j]);
+        return;
+    }
+    MTI_SIMD
+    for (int64_t j = 0; j < n; j++) tile[j] = (float)(sum[j] * job->scale);
+    mti_cpu_store_f32(y->dtype, tile, (char *)y->data + offset * (int64_t)mti_dtype_size(y->dtype),
+                      n);
+}
+
 #define T           float
 #define TYPED(name) name##_f32
 #include "backends/cpu/reduce.inc"
