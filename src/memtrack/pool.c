@@ -331,17 +331,18 @@ void mti_pool_set_capacity(mti_pool *pool, size_t n_bytes)
 static bool check_granule(const mti_pool *pool, size_t granule)
 {
     const mti_ranges *ranges = pool->backend->ranges;
-    if (!ranges)
+    size_t page = ranges ? ranges->page(pool->ctx) : 0;
+    if (!page)
         return mti_fail_bool(MT_ERR_UNSUPPORTED,
-                             "mem_set_expandable: memory of %s does not come in granules; need cpu "
-                             "or meta",
+                             "mem_set_expandable: memory of this %s device does not come in "
+                             "granules",
                              pool->backend->kind);
-    size_t page = ranges->page(pool->ctx);
-    return (granule % page == 0 && granule <= MTI_MAX_GRANULE) ||
+    bool whole = granule ? granule % page == 0 : MTI_SMALL_GRANULE % page == 0;
+    return (whole && granule <= MTI_MAX_GRANULE) ||
            mti_fail_bool(MT_ERR_ARGUMENT,
                          "mem_set_expandable: a granule of %zu bytes; need a multiple of %zu, at "
                          "most %zu",
-                         granule, page, MTI_MAX_GRANULE);
+                         granule ? granule : MTI_SMALL_GRANULE, page, MTI_MAX_GRANULE);
 }
 
 bool mti_pool_set_expandable(mti_pool *pool, const mt_expandable *options)

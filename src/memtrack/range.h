@@ -17,7 +17,7 @@
 #include "memtrack/pool.h"
 
 #define MTI_SMALL_GRANULE ((size_t)2 << 20)
-#define MTI_LARGE_GRANULE ((size_t)20 << 20)
+#define MTI_LARGE_GRANULE (10 * MTI_SMALL_GRANULE)
 #define MTI_MAX_GRANULE   ((size_t)1 << 40)
 /* Places that a segment takes, used or not: those of the next are the same on all devices. */
 #define MTI_RANGE_PLACES ((uint64_t)1 << 44)

@@ -47,7 +47,7 @@ VALUE_OF = {("serve", "weights"): "nf4", ("serve", "kv-cache"): "paged", ("serve
 # Used where the command already has the value above.
 SECOND_VALUES = {"device": "cpu", "budget": "2GB", "from": "other.safetensors", "resume": "half2.safetensors"}
 ON_META = ["--device", "meta"]
-WIDE = ["-d", 256, "--optimizer", "adamw"]
+WIDE = ["-d", 384, "--optimizer", "adamw"]
 SHOWN = ["--snapshot", "x.pickle"]
 ADAPTED = ["--from", "model.safetensors", "--lora-rank", 3]
 NEEDED = {"inplace": ["--act", "leaky_relu"], "loss-scale": ["--dtype", "f16", "--optimizer", "adamw"],
