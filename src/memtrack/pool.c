@@ -350,16 +350,16 @@ bool mti_pool_set_expandable(mti_pool *pool, const mt_expandable *options)
     size_t granule = options ? options->granule : 0;
     if (options && !check_granule(pool, granule)) return false;
     pthread_mutex_lock(&pool->lock);
-    bool unused = !pool->segments.n;
-    if (unused) {
+    bool ok = !pool->segments.n || (!options && !mti_pool_expands(pool));
+    if (ok) {
         pool->granule[0] = !options ? 0 : granule ? granule : MTI_SMALL_GRANULE;
         pool->granule[1] = !options ? 0 : granule ? granule : MTI_LARGE_GRANULE;
         pool->reclaim = options && options->reclaim;
     }
     pthread_mutex_unlock(&pool->lock);
-    return unused || mti_fail_bool(MT_ERR_STATE,
-                                   "mem_set_expandable: the device holds memory already; call it "
-                                   "before the first tensor");
+    return ok || mti_fail_bool(MT_ERR_STATE,
+                               "mem_set_expandable: the device holds memory already; call it "
+                               "before the first tensor");
 }
 
 /* ---- making and ending ---- */

@@ -237,7 +237,8 @@ static void it_is_set_before_the_first_memory_and_only_where_memory_comes_in_gra
     assert_int_equal(mt_last_status(), MT_ERR_ARGUMENT);
     assert_non_null(strstr(mt_last_error(), "6000"));
     mti_block *b = mtt_get(1);
-    assert_false(mti_pool_set_expandable(mtt_pool, NULL));
+    assert_true(mti_pool_set_expandable(mtt_pool, NULL)); /* as it is already */
+    assert_false(mti_pool_set_expandable(mtt_pool, &(mt_expandable){0}));
     assert_int_equal(mt_last_status(), MT_ERR_STATE);
     mtt_put(b);
     mti_backend whole = mtt_fake_backend;
