@@ -122,6 +122,11 @@ def precision_section(sides, s, result, _):
     yield precision.show(result["precision"])
 
 
+def segments_section(sides, s, result, _):
+    result["segments"] = measure.all_segments(sides, s)
+    yield show.show_segments(result["segments"])
+
+
 def tiny_section(sides, s, result, _):
     result["tiny"] = measure.tiny_ops(sides, s)
     yield show.show_tiny(result["tiny"])
@@ -165,8 +170,8 @@ def scaling_section(sides, s, result, __):
     yield scaling.show_busy(result["scaling"]["busy"])
 
 
-SECTIONS = {"gpt": gpt_section, "precision": precision_section, "tiny": tiny_section, "memory": memory_section,
-            "parts": parts_section, "meta": meta_section,
+SECTIONS = {"gpt": gpt_section, "precision": precision_section, "segments": segments_section,
+            "tiny": tiny_section, "memory": memory_section, "parts": parts_section, "meta": meta_section,
             "ranks": ranks_section, "scaling": scaling_section}
 
 

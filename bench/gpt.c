@@ -45,11 +45,23 @@ static mt_tensor *make_tokens(mt_device *device, int64_t batch, int64_t seq, int
     return t;
 }
 
+/* BENCH_SEGMENTS: "GRANULE" or "GRANULE reclaim", in bytes (mt_expandable); "" or unset: segments
+ * of their own size. */
+static bool expand(mt_device *device)
+{
+    const char *text = getenv("BENCH_SEGMENTS");
+    if (!text || !*text) return true;
+    const mt_expandable options = {.granule = strtoull(text, NULL, 10),
+                                   .reclaim = strstr(text, "reclaim") != NULL};
+    return mt_mem_set_expandable(device, &options) == MT_OK;
+}
+
 static bool open_model(bench_model *b, const mt_model_config *config, int64_t batch, int64_t seq,
                        int threads)
 {
     b->device = mt_device_open("cpu");
-    if (!b->device || mt_device_set_threads(b->device, threads) != MT_OK) return false;
+    if (!b->device || mt_device_set_threads(b->device, threads) != MT_OK || !expand(b->device))
+        return false;
     mt_seed(b->device, 1);
     b->gpt = mt_model_new(b->device, config);
     b->adamw = mt_adamw_new(b->gpt, &(mt_adamw_options){.lr = 1e-3, .weight_decay = 0.01});

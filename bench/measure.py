@@ -235,3 +235,25 @@ def steps_of_workers(workers, names, gpt, settings):
 
 def all_gpts(sides, settings):
     return [gpt_steps(sides, gpt, settings) for gpt in GPTS if gpt.name in settings.gpts]
+
+
+SEGMENTS = ("", "0", "4096", "4096 reclaim")  # bench/gpt.c: BENCH_SEGMENTS
+
+
+def segments(side, gpt, settings):
+    """Peaks of the allocator's books with segments of several kinds, and the least step of each; one process
+    after the other."""
+    rows = []
+    for words in SEGMENTS:
+        with started([side.changed(BENCH_SEGMENTS=words)], "gpt", *gpt.arguments, settings.threads) as (worker,):
+            first = steps_of(worker.ask("plain", 3), "plain")
+            n = int(gpt.share * settings.gpt_seconds / 10 / (min(map(sum, first)) / 1e9))
+            steps = steps_of(worker.ask("plain", max(2, min(500, n))), "plain")
+            allocated, reserved = map(int, worker.end()["books"])
+        rows.append({"words": words, "allocated_peak": allocated, "reserved_peak": reserved,
+                     "ms": min(map(sum, steps)) / MS})
+    return {"name": gpt.name, "rows": rows}
+
+
+def all_segments(sides, settings):
+    return [segments(sides[0], gpt, settings) for gpt in GPTS if gpt.name in settings.gpts]

@@ -93,6 +93,18 @@ def show_gpts(gpts, limits, peer):
         table(["", "off", "on", "median of pairs", "of least", "pairs"], ledger)])
 
 
+def show_segments(gpts):
+    rows = []
+    for g in gpts:
+        rows.append([g["name"], mib(g["rows"][0]["allocated_peak"] / 1024)] + [
+            cell for row in g["rows"] for cell in (
+                f"{row['reserved_peak'] / row['allocated_peak']:.4f}", number(row["ms"]))])
+    return "\n".join([
+        "Reserved over allocated at their peaks, and the least step, ms: segments of PyTorch's sizes; expandable ones "
+        "with PyTorch's granules; with granules of 4 KiB; and with those reclaimed before a segment grows",
+        table(["", "allocated", "own sizes", "ms", "expandable", "ms", "4 KiB", "ms", "reclaimed", "ms"], rows)])
+
+
 def show_parts(name, parts, step, limits):
     rows, sums = [], [0, 0]
     for part in parts:

@@ -63,10 +63,11 @@ typedef struct mt_mem_stats {
     mt_stat allocated;      /* the same in 512-byte blocks */
     mt_stat active;         /* the same with the rest of a large block (at most 1 MiB) that was not
                              * worth splitting off: what torch.cuda.memory_allocated() tells */
-    mt_stat reserved;       /* segments held from the system */
+    mt_stat reserved;       /* segments held from the system; of expandable ones, their granules */
     mt_stat inactive_split; /* free bytes in segments that are partly in use */
     mt_stat blocks;         /* count of live allocations */
-    mt_stat segments;       /* count of segments */
+    mt_stat segments;       /* count of segments. As in PyTorch, expandable ones count neither here
+                             * nor for inactive_split */
     size_t by_category[MT_CATEGORY_COUNT]; /* current allocated bytes of each */
     size_t at_peak[MT_CATEGORY_COUNT];     /* the same at the instant of allocated.peak */
     uint64_t alloc_retries, ooms;
@@ -76,8 +77,25 @@ typedef struct mt_mem_stats {
 MT_API void mt_mem_get_stats(const mt_device *device, mt_mem_stats *out);
 /* Peaks start again from the current values. */
 MT_API void mt_mem_reset_peak(mt_device *device);
-/* Give every segment without a live block back to the system. */
+/* Give every segment without a live block back to the system; of expandable segments, every granule
+ * that is free. */
 MT_API void mt_mem_empty_cache(mt_device *device);
+/* Expandable segments: PyTorch's PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True. Requests up to 1
+ * MiB, and larger ones, have a segment each that grows by granules, where otherwise a new segment
+ * would be made; `reserved` is what its granules take. */
+typedef struct mt_expandable {
+    /* Bytes of a granule, a multiple of the device's page (4096 on x86-64 and on meta, 2 MiB on
+     * cuda), up to 1 TiB; 0: PyTorch's, 2 MiB for requests up to 1 MiB and 20 MiB for larger ones.
+     * Smaller ones leave less of the last one unused, and the system is asked more often. */
+    size_t granule;
+    /* Not PyTorch's: before a segment grows, as many granules that are free go back to the system,
+     * so that `reserved` hardly exceeds what was ever allocated at once. Costs time in each step.
+     */
+    bool reclaim;
+} mt_expandable;
+/* Before the device's first tensor; NULL: segments of their own size, the default. MT_ERR_STATE
+ * once the device holds memory; MT_ERR_UNSUPPORTED where memory cannot come in granules. */
+MT_API mt_status mt_mem_set_expandable(mt_device *device, const mt_expandable *options);
 /* Refuse segments that would raise `reserved` past n_bytes, as a device of that size would; 0: no
  * limit but the device's own. (torch.cuda.set_per_process_memory_fraction) */
 MT_API void mt_mem_set_capacity(mt_device *device, size_t n_bytes);
@@ -114,6 +132,8 @@ typedef enum mt_mem_event_kind {
                  * is what was in the way */
     MT_MEM_SEGMENT_ALLOC, /* a segment of `allocated` bytes came from the system; serial 0 */
     MT_MEM_SEGMENT_FREE,  /* and went back */
+    MT_MEM_SEGMENT_MAP,   /* an expandable segment got `allocated` bytes of memory; serial 0 */
+    MT_MEM_SEGMENT_UNMAP, /* and gave them back */
 } mt_mem_event_kind;
 
 /* One event. */
@@ -125,8 +145,9 @@ typedef struct mt_mem_event {
     const char *op, *module, *phase; /* of the instant; "" if outside */
     size_t current;                  /* the device's allocated bytes after the event */
     size_t reserved;                 /* and its segments */
+    bool large;                      /* of segments: for requests above 1 MiB */
     uint64_t place; /* where the bytes lie: their address, if each new segment were placed above all
-                     * earlier ones. The same on all devices */
+                     * earlier ones (an expandable one takes 2^44). The same on all devices */
     size_t span;    /* from there to the next block: `allocated`, or more where the rest was not
                      * worth splitting off */
     size_t room;    /* MT_MEM_OOM: bytes that the device could still give; SIZE_MAX: unknown */

@@ -118,6 +118,20 @@ typedef struct mti_copy_times {
     double wait_s; /* compute waiting in copy_wait */
 } mti_copy_times;
 
+/* Addresses whose memory comes and goes in granules: multiples of page(), all of one size for a
+ * range, counted from its beginning. */
+typedef struct mti_ranges {
+    size_t (*page)(mti_ctx *ctx);
+    size_t (*total)(mti_ctx *ctx); /* bytes of memory that the device has in all */
+    /* Addresses without memory, 2 MiB aligned; NULL if refused, without mti_fail. */
+    void *(*reserve)(mti_ctx *ctx, size_t n_bytes);
+    void (*release)(mti_ctx *ctx, void *p, size_t n_bytes); /* after their memory is gone */
+    /* Gives whole granules memory. False, without mti_fail: refused, and none of them has any. */
+    bool (*map)(mti_ctx *ctx, void *p, size_t n_bytes, size_t granule);
+    /* Takes whole granules' memory. False: refused, and all of them have it as before. */
+    bool (*unmap)(mti_ctx *ctx, void *p, size_t n_bytes, size_t granule);
+} mti_ranges;
+
 /* Strips the parentheses of (a, b), for the rows of kernels.def. */
 #define MTI_UNWRAP(...) __VA_ARGS__
 
@@ -171,6 +185,9 @@ typedef struct mti_backend {
     /* ---- links among ranks; NULL for a backend whose memory the host reads, and for one without
      * data ---- */
     const mti_link_kind *links;
+
+    /* ---- for expandable segments; NULL for a backend whose memory comes whole ---- */
+    const mti_ranges *ranges;
 
     /* ---- kernels ---- */
 #define KERNEL(name, parameters, arguments)  bool (*name)(mti_ctx * ctx, MTI_UNWRAP parameters);

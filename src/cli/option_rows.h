@@ -58,6 +58,7 @@ typedef enum mti_condition {
     MTI_IF_PRETENDS, /* the device has no data */
     MTI_IF_EXPR,     /* --expr */
     MTI_IF_PEAK,     /* of a plan: --capacity or --budget */
+    MTI_IF_EXPANDS,  /* --expandable-segments; in a sweep: one row's */
     MTI_IF_RMS,      /* the norms are RMS norms */
     MTI_IF_TANH,     /* the activation is gelu_tanh */
     MTI_IF_MATH,     /* --attention math */

@@ -80,6 +80,7 @@ static bool read_scaled(mti_options *o, const mti_option_row *r, const char *arg
     return true;
 }
 
+#define LEAST_PAGE         4096
 #define LEAST_WITHOUT_UNIT (1 << 20) /* smaller numbers lack a unit: 80 means 80 GiB */
 
 static bool read_bytes(mti_options *o, const mti_option_row *r, const char *arg)
@@ -95,6 +96,9 @@ static bool read_bytes(mti_options *o, const mti_option_row *r, const char *arg)
             "--%s: \"%s\" alone is %s bytes; give a unit, such as %sGiB, %sMiB, or %sB if it "
             "is bytes",
             r->name, arg, arg, arg, arg, arg);
+    if (r->id == MTI_O_GRANULE && value % LEAST_PAGE)
+        return mti_options_refuse(o, "--%s: \"%s\" is not a multiple of %d bytes, a page", r->name,
+                                  arg, LEAST_PAGE);
     *(size_t *)field_of(o, r) = value;
     return true;
 }

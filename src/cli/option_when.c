@@ -82,6 +82,7 @@ static bool peak(const mti_options *o)
     return o->verb != MTI_PLAN || o->workload.device.capacity || o->workload.budget;
 }
 
+static bool expands(const mti_options *o) { return o->workload.device.expandable; }
 static bool rms(const mti_options *o)
 {
     mt_model_config c;
@@ -172,6 +173,8 @@ static const struct condition {
     [MTI_IF_GROUPED] = {grouped, " needs --kv-heads below --heads: only those are repeated"},
     [MTI_IF_TEXT] = {mti_wants_text, ": with --quiet or --json - there is no text to add to"},
     [MTI_IF_CUDA] = {captures, ": there are no launches to capture; it is for --device cuda"},
+    [MTI_IF_EXPANDS] = {expands, " needs --expandable-segments: other segments grow by what is "
+                                 "asked for"},
     [MTI_IF_PEAK] = {peak, " needs --capacity or --budget: it changes only what fits"},
 };
 
@@ -181,7 +184,7 @@ static const struct condition {
      UINT64_C(1) << MTI_IF_THREADS | UINT64_C(1) << MTI_IF_SHARED_LAYERS |                         \
      UINT64_C(1) << MTI_IF_OTHER_DATA | UINT64_C(1) << MTI_IF_PIECES |                             \
      UINT64_C(1) << MTI_IF_SHARDS | UINT64_C(1) << MTI_IF_KEEPS_ROOT |                             \
-     UINT64_C(1) << MTI_IF_BLOCKS)
+     UINT64_C(1) << MTI_IF_BLOCKS | UINT64_C(1) << MTI_IF_EXPANDS)
 
 /* The first of `those` that the row names and that does not hold; NULL: none. */
 static const char *refusal_of(const mti_options *o, const mti_option_row *r, uint64_t mask)

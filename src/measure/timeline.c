@@ -84,7 +84,9 @@ const char *mti_event_kind_name(mt_mem_event_kind kind)
                                         [MT_MEM_RECATEGORY] = "recategory",
                                         [MT_MEM_OOM] = "oom",
                                         [MT_MEM_SEGMENT_ALLOC] = "segment_alloc",
-                                        [MT_MEM_SEGMENT_FREE] = "segment_free"};
+                                        [MT_MEM_SEGMENT_FREE] = "segment_free",
+                                        [MT_MEM_SEGMENT_MAP] = "segment_map",
+                                        [MT_MEM_SEGMENT_UNMAP] = "segment_unmap"};
     return names[kind];
 }
 

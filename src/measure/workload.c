@@ -20,7 +20,9 @@ mt_moments mti_moments_of(mti_optimizer_choice optimizer)
 
 static bool set_up(mt_device *device, const mti_device_options *o, bool scratch_of_cpu)
 {
-    return (!o->threads || mt_device_set_threads(device, (int)o->threads) == MT_OK) &&
+    const mt_expandable expandable = {.granule = o->granule, .reclaim = o->reclaim};
+    return (!o->expandable || mt_mem_set_expandable(device, &expandable) == MT_OK) &&
+           (!o->threads || mt_device_set_threads(device, (int)o->threads) == MT_OK) &&
            (!scratch_of_cpu || mt_device_count_scratch_of(device, "cpu") == MT_OK) &&
            (!o->gemm_workspace || mt_device_set_gemm_workspace(device, o->gemm_workspace) == MT_OK);
 }

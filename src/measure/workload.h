@@ -25,6 +25,9 @@ typedef struct mti_device_options {
     const char *kind;      /* as mt_device_open takes it */
     int64_t threads;       /* 0: the device's own choice */
     size_t capacity;       /* in bytes; 0: what there is */
+    bool expandable;       /* segments (mt_mem_set_expandable) */
+    size_t granule;        /* theirs, in bytes; 0: PyTorch's */
+    bool reclaim;          /* free granules before they grow */
     size_t gemm_workspace; /* in bytes; 0: none */
     bool scratch_of_cpu;   /* count the scratch memory that the CPU's kernels would take */
 } mti_device_options;

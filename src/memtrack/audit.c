@@ -126,6 +126,14 @@ void mti_pool_visit(mti_pool *pool, void (*fn)(void *user, const mti_block *bloc
     unlock(pool);
 }
 
+/* Bytes from this cell to the end of the memory there. */
+static size_t mapped_from(const mti_cell *cell)
+{
+    size_t n_bytes = 0;
+    for (; cell && cell->mapped; cell = cell->right) n_bytes += cell->span;
+    return n_bytes;
+}
+
 void mti_pool_visit_all(mti_pool *pool,
                         void (*fn)(void *user, const mti_segment_info *segment, const void *ptr,
                                    size_t size, size_t requested, bool live),
@@ -135,9 +143,12 @@ void mti_pool_visit_all(mti_pool *pool,
     sort_segments(pool);
     for (size_t i = 0; i < pool->segments.n; i++) {
         const mti_segment *s = &pool->segments.at[i];
-        mti_segment_info info = {s->first->block.ptr, s->size, s->first->large};
-        for (const mti_cell *n = s->first; n; n = n->right)
+        mti_segment_info info = {.large = s->first->large, .expandable = mti_pool_expands(pool)};
+        for (const mti_cell *n = s->first; n; n = n->right) {
+            if (!n->mapped) continue;
+            if (!n->left || !n->left->mapped) info.base = n->block.ptr, info.size = mapped_from(n);
             fn(user, &info, n->block.ptr, n->span, n->live ? n->block.requested : 0, n->live);
+        }
     }
     unlock(pool);
 }
@@ -149,34 +160,56 @@ static bool broken(const void *at, const char *what)
     return mti_fail_bool(MT_ERR_INTERNAL, "memory books: block at %p: %s", at, what);
 }
 
+/* Adds a live cell to the totals. */
+static bool recount_live(const mti_cell *n, mt_mem_stats *sum)
+{
+    if (n->block.size > n->span || n->block.requested > n->block.size)
+        return broken(n->block.ptr, "larger than the room it has");
+    sum->requested.current += n->block.requested;
+    sum->allocated.current += n->block.size;
+    sum->active.current += n->span;
+    sum->blocks.current++;
+    sum->by_category[n->block.category] += n->block.size;
+    return true;
+}
+
 /* Adds one segment's cells to the totals; false where they do not tile it. */
 static bool recount_segment(const mti_pool *pool, const mti_segment *segment, mt_mem_stats *sum,
-                            size_t *n_free)
+                            size_t *n_free, size_t *n_unmapped)
 {
+    bool expands = mti_pool_expands(pool);
     const char *at = segment->first->block.ptr, *end = at + segment->size;
     const mti_cell *left = NULL;
     for (const mti_cell *n = segment->first; n; left = n, n = n->right) {
         if (n->block.ptr != at || n->left != left || n->span == 0)
             return broken(at, "its neighbours disagree about where it is");
         at += n->span;
+        if (n->mapped) sum->reserved.current += n->span;
         if (n->live) {
-            if (n->block.size > n->span || n->block.requested > n->block.size)
-                return broken(n->block.ptr, "larger than the room it has");
-            sum->requested.current += n->block.requested;
-            sum->allocated.current += n->block.size;
-            sum->active.current += n->span;
-            sum->blocks.current++;
-            sum->by_category[n->block.category] += n->block.size;
+            if (!n->mapped) return broken(n->block.ptr, "live without memory");
+            if (!recount_live(n, sum)) return false;
             continue;
         }
-        ++*n_free;
-        if (n->left || n->right) sum->inactive_split.current += n->span;
-        if (left && !left->live) return broken(n->block.ptr, "not joined with the free one before");
+        if (left && !left->live && left->mapped == n->mapped)
+            return broken(n->block.ptr, "not joined with the free one before");
+        ++*(n->mapped ? n_free : n_unmapped);
+        if (!n->mapped) continue;
+        if ((n->left || n->right) && !expands) sum->inactive_split.current += n->span;
         if (!mti_fit_holds(&pool->fit, n)) return broken(n->block.ptr, "free but not to be found");
     }
-    sum->reserved.current += segment->size;
-    sum->segments.current++;
+    if (!expands) sum->segments.current++;
     return at == end || broken(segment->first->block.ptr, "its segment is not filled");
+}
+
+/* The addresses without memory that a request would find, in order. */
+static size_t count_unmapped(const mti_pool *pool)
+{
+    size_t n = 0;
+    for (int large = 0; large < 2; large++)
+        for (const mti_cell *c = pool->unmapped[large]; c; c = c->fit.next)
+            n += !c->mapped && !c->live && c->large == large &&
+                 (!c->fit.next || c->place < c->fit.next->place);
+    return n;
 }
 
 static bool compare(const char *name, size_t running, size_t recounted)
@@ -190,9 +223,9 @@ static bool compare(const char *name, size_t running, size_t recounted)
 static bool check_locked(mti_pool *pool)
 {
     mt_mem_stats sum = {0};
-    size_t n_free = 0;
+    size_t n_free = 0, n_unmapped = 0;
     for (size_t i = 0; i < pool->segments.n; i++)
-        if (!recount_segment(pool, &pool->segments.at[i], &sum, &n_free)) return false;
+        if (!recount_segment(pool, &pool->segments.at[i], &sum, &n_free, &n_unmapped)) return false;
     for (size_t i = 0; i < N_FIGURES; i++) {
         const mt_stat *s = figure(&pool->stats, i);
         if (!compare(figures[i].name, s->current, figure(&sum, i)->current)) return false;
@@ -203,6 +236,7 @@ static bool check_locked(mti_pool *pool)
         if (!compare(mt_category_name(c), pool->stats.by_category[c], sum.by_category[c]))
             return false;
     return compare("free blocks", pool->fit.n, n_free) &&
+           compare("parts of segments without memory", count_unmapped(pool), n_unmapped) &&
            compare("free bytes", pool->fit.n_bytes, sum.reserved.current - sum.active.current);
 }
 

@@ -1,4 +1,5 @@
-/* fit.c: bins of pairing heaps for the small pool, a treap for the large one. */
+/* fit.c: bins of pairing heaps for the small pool, treaps for the large one and for what is larger
+ * than any bin. */
 #include "memtrack/fit.h"
 
 /* ---- a bin: cells of one size, the lowest place on top ---- */
@@ -48,7 +49,7 @@ static mti_cell *meld_siblings(mti_cell *first)
 
 static size_t bin_of(const mti_cell *cell) { return cell->span / MTI_BLOCK_UNIT - 1; }
 
-static void add_small(mti_fit *fit, mti_cell *cell)
+static void add_to_bin(mti_fit *fit, mti_cell *cell)
 {
     size_t i = bin_of(cell);
     cell->fit.heap.child = NULL;
@@ -57,7 +58,7 @@ static void add_small(mti_fit *fit, mti_cell *cell)
     fit->words |= 1ull << i / 64;
 }
 
-static void remove_small(mti_fit *fit, mti_cell *cell)
+static void remove_from_bin(mti_fit *fit, mti_cell *cell)
 {
     size_t i = bin_of(cell);
     mti_cell *prev = cell->fit.heap.prev, *next = cell->fit.heap.next;
@@ -74,7 +75,8 @@ static void remove_small(mti_fit *fit, mti_cell *cell)
     if (!fit->word[i / 64]) fit->words &= ~(1ull << i / 64);
 }
 
-static mti_cell *best_small(const mti_fit *fit, size_t size)
+/* NULL if no bin has one. */
+static mti_cell *best_in_bins(const mti_fit *fit, size_t size)
 {
     size_t i = size / MTI_BLOCK_UNIT - 1, w = i / 64;
     uint64_t bins = fit->word[w] & ~0ull << i % 64;
@@ -94,11 +96,11 @@ static bool before(const mti_cell *a, const mti_cell *b)
     return a->span != b->span ? a->span < b->span : lower(a, b);
 }
 
-static void add_large(mti_fit *fit, mti_cell *cell)
+static void add_to_treap(mti_fit *fit, mti_cell *cell)
 {
     fit->random = fit->random * 6364136223846793005u + 1442695040888963407u;
     cell->fit.tree.priority = fit->random;
-    mti_cell **at = &fit->root;
+    mti_cell **at = &fit->root[cell->large];
     while (*at && (*at)->fit.tree.priority >= cell->fit.tree.priority)
         at = before(cell, *at) ? &(*at)->fit.tree.less : &(*at)->fit.tree.more;
     /* The new cell replaces this subtree, whose nodes are divided between its two sides. */
@@ -113,9 +115,9 @@ static void add_large(mti_fit *fit, mti_cell *cell)
     *less = *more = NULL;
 }
 
-static void remove_large(mti_fit *fit, mti_cell *cell)
+static void remove_from_treap(mti_fit *fit, mti_cell *cell)
 {
-    mti_cell **at = &fit->root;
+    mti_cell **at = &fit->root[cell->large];
     while (*at != cell) at = before(cell, *at) ? &(*at)->fit.tree.less : &(*at)->fit.tree.more;
     mti_cell *less = cell->fit.tree.less, *more = cell->fit.tree.more;
     while (less && more) {
@@ -127,9 +129,9 @@ static void remove_large(mti_fit *fit, mti_cell *cell)
     *at = less ? less : more;
 }
 
-static mti_cell *best_large(const mti_fit *fit, size_t size)
+static mti_cell *best_in_treap(mti_cell *cell, size_t size)
 {
-    mti_cell *best = NULL, *cell = fit->root;
+    mti_cell *best = NULL;
     while (cell) {
         if (cell->span >= size)
             best = cell, cell = cell->fit.tree.less;
@@ -141,29 +143,35 @@ static mti_cell *best_large(const mti_fit *fit, size_t size)
 
 /* ---- both ---- */
 
+static bool is_in_treap(const mti_cell *cell)
+{
+    return cell->large || cell->span > MTI_SMALL_SEGMENT;
+}
+
 mti_cell *mti_fit_best(const mti_fit *fit, size_t size, bool large)
 {
-    return large ? best_large(fit, size) : best_small(fit, size);
+    mti_cell *best = large ? NULL : best_in_bins(fit, size);
+    return best ? best : best_in_treap(fit->root[large], size);
 }
 
 void mti_fit_add(mti_fit *fit, mti_cell *cell)
 {
     fit->n++;
     fit->n_bytes += cell->span;
-    cell->large ? add_large(fit, cell) : add_small(fit, cell);
+    is_in_treap(cell) ? add_to_treap(fit, cell) : add_to_bin(fit, cell);
 }
 
 void mti_fit_remove(mti_fit *fit, mti_cell *cell)
 {
     fit->n--;
     fit->n_bytes -= cell->span;
-    cell->large ? remove_large(fit, cell) : remove_small(fit, cell);
+    is_in_treap(cell) ? remove_from_treap(fit, cell) : remove_from_bin(fit, cell);
 }
 
 bool mti_fit_holds(const mti_fit *fit, const mti_cell *cell)
 {
-    if (cell->large) {
-        const mti_cell *at = fit->root;
+    if (is_in_treap(cell)) {
+        const mti_cell *at = fit->root[cell->large];
         while (at && at != cell) at = before(cell, at) ? at->fit.tree.less : at->fit.tree.more;
         return at == cell;
     }

@@ -8,7 +8,8 @@
  *
  * Small pool: sizes are multiples of 512 up to 2 MiB, so there is a bin for each;
  * a bitmap finds the first bin that is not empty, and within a bin a pairing heap
- * keeps the lowest place on top. Large pool: a treap ordered by size and place. */
+ * keeps the lowest place on top. Large pool, and what is free in one piece in the small pool's
+ * expandable segments beyond 2 MiB: a treap ordered by size and place. */
 #ifndef MTI_FIT_H
 #define MTI_FIT_H
 
@@ -26,9 +27,10 @@ struct mti_cell {
     uint64_t place;
     size_t span; /* bytes from here to the next cell: block.size, or more where no rest was split */
     bool live, large;
-    uint32_t traced;        /* trace.c: its number there, from 1; 0: it has none */
+    bool mapped;     /* false: addresses of an expandable segment that have no memory (range.h) */
+    uint32_t traced; /* trace.c: its number there, from 1; 0: it has none */
     mti_cell *left, *right; /* neighbours in the segment; NULL at its ends */
-    union {                 /* links of free cells in their bin or the treap */
+    union {                 /* links of free cells in their bin or a treap, and of unmapped ones */
         struct {
             mti_cell *child, *next, *prev; /* prev: left sibling; of the first: parent */
         } heap;
@@ -36,6 +38,7 @@ struct mti_cell {
             mti_cell *less, *more;
             uint64_t priority;
         } tree;
+        mti_cell *next;
     } fit;
 };
 
@@ -43,7 +46,7 @@ typedef struct mti_fit {
     mti_cell *bin[MTI_FIT_BINS];  /* bin i: cells of (i + 1) * 512 bytes */
     uint64_t word[MTI_FIT_WORDS]; /* bit i % 64 of word i / 64: bin i is not empty */
     uint64_t words;               /* bit w: word w is not 0 */
-    mti_cell *root;
+    mti_cell *root[2];            /* of the small pool, cells above 2 MiB; of the large pool, all */
     uint64_t random;
     size_t n, n_bytes; /* of all free cells */
 } mti_fit;

@@ -18,7 +18,8 @@
  * lowest address, an older segment counting as lower: fit.h); a block is split when the rest is >=
  * 512 bytes (small pool) or > 1 MiB (large pool); freed neighbours coalesce; freed segments are
  * cached until empty_cache, or until the system refuses memory, when all cached ones are given back
- * and the request is tried once more. Zero bytes need no block. */
+ * and the request is tried once more. Zero bytes need no block. Segments may be expandable:
+ * range.h. */
 
 typedef struct mti_pool mti_pool;
 typedef struct mti_block mti_block;
@@ -47,6 +48,9 @@ void mti_pool_free(mti_pool *pool, mti_block *block, size_t n_bytes);
 void mti_pool_recategorise(mti_pool *pool, mti_block *block, mt_category category);
 void mti_pool_empty_cache(mti_pool *pool);
 void mti_pool_set_capacity(mti_pool *pool, size_t n_bytes); /* of all segments; 0: no limit */
+/* Expandable segments (range.h) from now on; NULL: none. False, with an error, once the pool holds
+ * memory. */
+bool mti_pool_set_expandable(mti_pool *pool, const mt_expandable *options);
 void mti_pool_get_stats(const mti_pool *pool, mt_mem_stats *out);
 void mti_pool_reset_peak(mti_pool *pool);
 /* A nested region reset the peak: restore the outer one. */
@@ -58,8 +62,8 @@ void mti_pool_visit(mti_pool *pool, void (*fn)(void *user, const mti_block *bloc
 /* Visit every segment with its blocks, free ones included (memory snapshots). */
 typedef struct mti_segment_info {
     const void *base;
-    size_t size;
-    bool large;
+    size_t size; /* of an expandable one: a part without gaps */
+    bool large, expandable;
 } mti_segment_info;
 void mti_pool_visit_all(mti_pool *pool,
                         void (*fn)(void *user, const mti_segment_info *segment, const void *ptr,

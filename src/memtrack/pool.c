@@ -5,47 +5,25 @@
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
-#include "memtrack/pool.h"
-#include "memtrack/shadow.h"
+#include "memtrack/range.h"
 
 #define SMALL_REQUEST ((size_t)1 << 20)  /* up to this: the small pool */
 #define LARGE_SEGMENT ((size_t)20 << 20) /* serves requests under ... */
 #define LARGE_REQUEST ((size_t)10 << 20) /* ... this; from here on a segment of their own, ... */
 #define ROUND_SEGMENT ((size_t)2 << 20)  /* ... rounded up to this */
 
-#define CELLS_PER_SLAB 128
-struct mti_slab {
-    mti_slab *next;
-    mti_cell cell[CELLS_PER_SLAB];
-};
-
-static size_t round_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
-
 static size_t segment_size(size_t size)
 {
     if (size <= SMALL_REQUEST) return MTI_SMALL_SEGMENT;
     if (size < LARGE_REQUEST) return LARGE_SEGMENT;
-    return round_up(size, ROUND_SEGMENT);
+    return mti_round_up(size, ROUND_SEGMENT);
 }
 
 /* ---- statistics and events ---- */
 
-static void stat_add(mt_stat *s, size_t n)
-{
-    s->current += n;
-    s->total_in += n;
-    if (s->current > s->peak) s->peak = s->current;
-}
-
-static void stat_sub(mt_stat *s, size_t n)
-{
-    s->current -= n;
-    s->total_out += n;
-}
-
 static void stat_move(mt_stat *s, size_t from, size_t to)
 {
-    to > from ? stat_add(s, to - from) : stat_sub(s, from - to);
+    to > from ? mti_stat_add(s, to - from) : mti_stat_sub(s, from - to);
 }
 
 /* While the allocated bytes grow, every step is a new peak. So the breakdown of the peak is
@@ -61,10 +39,10 @@ static void count_alloc(mti_pool *pool, const mti_cell *cell)
 {
     mt_mem_stats *s = &pool->stats;
     size_t peak = s->allocated.peak;
-    stat_add(&s->requested, cell->block.requested);
-    stat_add(&s->allocated, cell->block.size);
-    stat_add(&s->active, cell->span);
-    stat_add(&s->blocks, 1);
+    mti_stat_add(&s->requested, cell->block.requested);
+    mti_stat_add(&s->allocated, cell->block.size);
+    mti_stat_add(&s->active, cell->span);
+    mti_stat_add(&s->blocks, 1);
     s->by_category[cell->block.category] += cell->block.size;
     if (s->allocated.peak > peak) pool->at_peak = true; /* among equal peaks the first stays */
 }
@@ -73,108 +51,42 @@ static void count_free(mti_pool *pool, const mti_cell *cell)
 {
     mt_mem_stats *s = &pool->stats;
     settle_peak(pool);
-    stat_sub(&s->requested, cell->block.requested);
-    stat_sub(&s->allocated, cell->block.size);
-    stat_sub(&s->active, cell->span);
-    stat_sub(&s->blocks, 1);
+    mti_stat_sub(&s->requested, cell->block.requested);
+    mti_stat_sub(&s->allocated, cell->block.size);
+    mti_stat_sub(&s->active, cell->span);
+    mti_stat_sub(&s->blocks, 1);
     s->by_category[cell->block.category] -= cell->block.size;
 }
 
-static void notify(mti_pool *pool, mt_mem_event event)
-{
-    const mti_where *where = mti_where_now();
-    event.op = where->op, event.module = where->module, event.phase = where->phase;
-    event.current = pool->stats.allocated.current;
-    event.reserved = pool->stats.reserved.current;
-    for (size_t i = 0; i < pool->observers.n; i++)
-        pool->observers.at[i].fn(pool->observers.at[i].user, &event);
-}
+/* ---- segments ---- */
 
-static void tell_of_block(mti_pool *pool, mt_mem_event_kind kind, const mti_cell *cell,
-                          mt_category was)
-{
-    notify(pool, (mt_mem_event){.kind = kind,
-                                .serial = cell->block.serial,
-                                .requested = cell->block.requested,
-                                .allocated = cell->block.size,
-                                .category = cell->block.category,
-                                .was = was,
-                                .place = cell->place,
-                                .span = cell->span});
-}
-
-static void notify_block(mti_pool *pool, mt_mem_event_kind kind, const mti_cell *cell,
-                         mt_category was)
-{
-    if (pool->observers.n) tell_of_block(pool, kind, cell, was);
-}
-
-static void notify_segment(mti_pool *pool, mt_mem_event_kind kind, uint64_t place, size_t size)
-{
-    if (!pool->observers.n) return;
-    notify(pool,
-           (mt_mem_event){
-               .kind = kind, .requested = size, .allocated = size, .place = place, .span = size});
-}
-
-/* ---- cells ---- */
-
-static void put_spare(mti_pool *pool, mti_cell *cell)
-{
-    cell->live = false;
-    cell->right = pool->spare;
-    pool->spare = cell;
-}
-
-static mti_cell *get_spare(mti_pool *pool)
-{
-    mti_cell *cell = pool->spare;
-    pool->spare = cell->right;
-    return cell;
-}
-
-/* One request needs at most two cells, for a segment and for its remainder, and one
- * entry in the list of segments. */
+/* One request needs at most two cells, for a segment and for its remainder, or what an expandable
+ * segment takes, and one entry in the list of segments. */
 static bool make_ready(mti_pool *pool)
 {
-    if (!pool->spare || !pool->spare->right) {
-        mti_slab *slab = mti_malloc(sizeof *slab);
-        if (!slab) return false;
-        slab->next = pool->slabs;
-        pool->slabs = slab;
-        for (size_t i = CELLS_PER_SLAB; i-- > 0;) put_spare(pool, &slab->cell[i]);
-    }
-    return MTI_RESERVE(&pool->segments);
+    return mti_cells_ready(pool, MTI_RANGE_CELLS) && MTI_RESERVE(&pool->segments);
 }
 
 static bool is_split(const mti_cell *cell) { return cell->left || cell->right; }
 
-/* ---- segments ---- */
-
-static void forbid(const mti_pool *pool, void *p, size_t n_bytes)
-{
-    if (pool->in_host_memory) MTI_FORBID(p, n_bytes);
-}
-
-static void allow(const mti_pool *pool, void *p, size_t n_bytes)
-{
-    if (pool->in_host_memory) MTI_ALLOW(p, n_bytes);
-}
-
 void mti_pool_let_touch_locked(const mti_pool *pool, void *p, size_t n_bytes, bool let)
 {
-    let ? allow(pool, p, n_bytes) : forbid(pool, p, n_bytes);
+    let ? mti_pool_allow(pool, p, n_bytes) : mti_pool_forbid(pool, p, n_bytes);
 }
 
 static void give_back(mti_pool *pool, const mti_segment *segment)
 {
     void *base = segment->first->block.ptr;
-    allow(pool, base, segment->size);
+    mti_pool_allow(pool, base, segment->size);
     pool->backend->free(pool->ctx, base, segment->size);
 }
 
 static void give_back_cached(mti_pool *pool)
 {
+    if (mti_pool_expands(pool)) {
+        mti_range_give_back(pool, SIZE_MAX);
+        return;
+    }
     size_t kept = 0;
     for (size_t i = 0; i < pool->segments.n; i++) {
         mti_segment segment = pool->segments.at[i];
@@ -184,10 +96,11 @@ static void give_back_cached(mti_pool *pool)
         }
         mti_fit_remove(&pool->fit, segment.first);
         give_back(pool, &segment);
-        stat_sub(&pool->stats.reserved, segment.size);
-        stat_sub(&pool->stats.segments, 1);
-        notify_segment(pool, MT_MEM_SEGMENT_FREE, segment.first->place, segment.size);
-        put_spare(pool, segment.first);
+        mti_stat_sub(&pool->stats.reserved, segment.size);
+        mti_stat_sub(&pool->stats.segments, 1);
+        mti_notify_segment(pool, MT_MEM_SEGMENT_FREE, segment.first->place, segment.size,
+                           segment.first->large);
+        mti_cell_drop(pool, segment.first);
     }
     pool->segments.n = kept;
 }
@@ -199,99 +112,92 @@ static void *ask_for(mti_pool *pool, size_t n_bytes)
     return pool->backend->alloc(pool->ctx, n_bytes);
 }
 
-/* A new segment as one cell that is not free; NULL if refused twice. */
+/* A new segment as one cell that is not free; NULL if refused. */
 static mti_cell *new_segment(mti_pool *pool, size_t size, bool large)
 {
     size_t n_bytes = segment_size(size);
-    if (pool->may_not_grow || mti_trace_is_mine(pool->trace)) return NULL;
     void *base = ask_for(pool, n_bytes);
-    if (!base) {
-        pool->stats.alloc_retries++;
-        give_back_cached(pool);
-        base = ask_for(pool, n_bytes);
-    }
     if (!base) return NULL;
-    forbid(pool, base, n_bytes);
-    mti_cell *cell = get_spare(pool);
+    mti_pool_forbid(pool, base, n_bytes);
+    mti_cell *cell = mti_cell_take(pool);
     cell->block.ptr = base;
     cell->place = pool->next_place;
     cell->span = n_bytes;
     cell->large = large;
+    cell->mapped = true;
     cell->left = cell->right = NULL;
     pool->segments.at[pool->segments.n++] = (mti_segment){cell, n_bytes};
     pool->next_place += n_bytes;
-    stat_add(&pool->stats.reserved, n_bytes);
-    stat_add(&pool->stats.segments, 1);
-    notify_segment(pool, MT_MEM_SEGMENT_ALLOC, cell->place, n_bytes);
+    mti_stat_add(&pool->stats.reserved, n_bytes);
+    mti_stat_add(&pool->stats.segments, 1);
+    mti_notify_segment(pool, MT_MEM_SEGMENT_ALLOC, cell->place, n_bytes, large);
     return cell;
+}
+
+static mti_cell *try_to_grow(mti_pool *pool, size_t size, bool large)
+{
+    return mti_pool_expands(pool) ? mti_range_grow(pool, size, large)
+                                  : new_segment(pool, size, large);
+}
+
+/* A cell from the system that is in no list; NULL if refused twice. */
+static mti_cell *grow(mti_pool *pool, size_t size, bool large)
+{
+    if (pool->may_not_grow || mti_trace_is_mine(pool->trace)) return NULL;
+    if (pool->reclaim) {
+        mti_range_give_back(pool, size);
+        if (!make_ready(pool)) return NULL;
+    }
+    mti_cell *cell = try_to_grow(pool, size, large);
+    if (cell) return cell;
+    pool->stats.alloc_retries++;
+    give_back_cached(pool);
+    return make_ready(pool) ? try_to_grow(pool, size, large) : NULL;
 }
 
 /* ---- take and give ---- */
 
-/* Cuts the cell to `size` if the remainder is large enough to keep; the remainder becomes free. */
-static void split(mti_pool *pool, mti_cell *cell, size_t size)
+/* Cuts the cell to `size` and returns the remainder, now free; NULL if it is too small to keep. */
+static mti_cell *split(mti_pool *pool, mti_cell *cell, size_t size)
 {
-    size_t rest_size = cell->span - size;
-    if (cell->large ? rest_size <= SMALL_REQUEST : rest_size < MTI_BLOCK_UNIT) return;
-    mti_cell *rest = get_spare(pool);
-    rest->block.ptr = (char *)cell->block.ptr + size;
-    rest->place = cell->place + size;
-    rest->span = rest_size;
-    rest->large = cell->large;
-    rest->left = cell;
-    rest->right = cell->right;
-    if (rest->right) rest->right->left = rest;
-    cell->right = rest;
-    cell->span = size;
+    size_t n_bytes = cell->span - size;
+    bool coarse = cell->large && !mti_pool_expands(pool);
+    if (coarse ? n_bytes <= SMALL_REQUEST : n_bytes < MTI_BLOCK_UNIT) return NULL;
+    mti_cell *rest = mti_cell_cut(pool, cell, size);
     mti_fit_add(&pool->fit, rest);
+    return rest;
+}
+
+/* Free bytes that empty_cache would not give back, in the cell's segment. None are counted in an
+ * expandable one, as in PyTorch: whole granules of them can go. */
+static size_t inactive_of(const mti_pool *pool, const mti_cell *cell)
+{
+    return mti_cell_is_free(cell) && is_split(cell) && !mti_pool_expands(pool) ? cell->span : 0;
 }
 
 /* A free cell of at least `size` bytes; NULL if the system has no memory. */
 static mti_cell *take(mti_pool *pool, size_t size)
 {
     bool large = size > SMALL_REQUEST;
-    size_t inactive = 0; /* free bytes in a segment with live ones: before and after */
-    mti_cell *cell = mti_fit_best(&pool->fit, size, large);
-    if (cell) {
+    mti_cell *cell = mti_pool_expands(pool) ? mti_range_best(pool, size, large)
+                                            : mti_fit_best(&pool->fit, size, large);
+    size_t inactive = cell ? inactive_of(pool, cell) : 0;
+    if (cell)
         mti_fit_remove(&pool->fit, cell);
-        inactive = is_split(cell) ? cell->span : 0;
-    } else if (!(cell = new_segment(pool, size, large))) {
+    else if (!(cell = grow(pool, size, large)))
         return NULL;
-    }
-    size_t span = cell->span;
-    split(pool, cell, size);
-    stat_move(&pool->stats.inactive_split, inactive, span - cell->span);
+    mti_cell *rest = split(pool, cell, size);
+    stat_move(&pool->stats.inactive_split, inactive, rest ? inactive_of(pool, rest) : 0);
     return cell;
-}
-
-/* Appends the right neighbour and recycles its cell. */
-static void absorb_right(mti_pool *pool, mti_cell *cell)
-{
-    mti_cell *gone = cell->right;
-    cell->span += gone->span;
-    cell->right = gone->right;
-    if (cell->right) cell->right->left = cell;
-    put_spare(pool, gone);
 }
 
 /* Adds a cell to the free ones, merged with its free neighbours. */
 static void release(mti_pool *pool, mti_cell *cell)
 {
-    size_t inactive = 0;
+    size_t inactive = inactive_of(pool, cell->left) + inactive_of(pool, cell->right);
     cell->live = false;
-    if (cell->right && !cell->right->live) {
-        inactive += cell->right->span;
-        mti_fit_remove(&pool->fit, cell->right);
-        absorb_right(pool, cell);
-    }
-    if (cell->left && !cell->left->live) {
-        cell = cell->left;
-        inactive += cell->span;
-        mti_fit_remove(&pool->fit, cell);
-        absorb_right(pool, cell);
-    }
-    mti_fit_add(&pool->fit, cell);
-    stat_move(&pool->stats.inactive_split, inactive, is_split(cell) ? cell->span : 0);
+    cell = mti_cell_join(pool, cell);
+    stat_move(&pool->stats.inactive_split, inactive, inactive_of(pool, cell));
 }
 
 static size_t room_of(const mti_pool *pool)
@@ -312,12 +218,12 @@ static mti_block *out_of_memory(mti_pool *pool, size_t n_bytes, mt_category cate
                              where->op, *where->op ? ": " : "", n_bytes);
     pool->stats.ooms++;
     if (pool->observers.n)
-        notify(pool, (mt_mem_event){.kind = MT_MEM_OOM,
-                                    .requested = n_bytes,
-                                    .allocated = n_bytes,
-                                    .category = category,
-                                    .was = category,
-                                    .room = room_of(pool)});
+        mti_notify(pool, (mt_mem_event){.kind = MT_MEM_OOM,
+                                        .requested = n_bytes,
+                                        .allocated = n_bytes,
+                                        .category = category,
+                                        .was = category,
+                                        .room = room_of(pool)});
     if (pool->capacity)
         snprintf(limit, sizeof limit, " of a capacity of %s",
                  mti_bytes_text(size, sizeof size, pool->capacity));
@@ -334,8 +240,8 @@ mti_block *mti_pool_alloc_locked(mti_pool *pool, size_t n_bytes, mt_category cat
     if (!make_ready(pool)) return NULL;
     if (mti_alloc_should_fail() || n_bytes > SIZE_MAX - LARGE_SEGMENT)
         return out_of_memory(pool, n_bytes, category);
-    size_t size = round_up(n_bytes, MTI_BLOCK_UNIT);
-    mti_cell *cell = size ? take(pool, size) : get_spare(pool);
+    size_t size = mti_round_up(n_bytes, MTI_BLOCK_UNIT);
+    mti_cell *cell = size ? take(pool, size) : mti_cell_take(pool);
     if (!cell) return out_of_memory(pool, n_bytes, category);
     if (!size) cell->block.ptr = NULL;
     cell->live = true;
@@ -348,9 +254,9 @@ mti_block *mti_pool_alloc_locked(mti_pool *pool, size_t n_bytes, mt_category cat
     cell->traced = 0;
     if (mti_trace_is_mine(pool->trace)) mti_trace_took(pool->trace, cell);
     if (!size) return &cell->block;
-    allow(pool, cell->block.ptr, n_bytes);
+    mti_pool_allow(pool, cell->block.ptr, n_bytes);
     count_alloc(pool, cell);
-    notify_block(pool, MT_MEM_ALLOC, cell, category);
+    mti_notify_block(pool, MT_MEM_ALLOC, cell, category);
     return &cell->block;
 }
 
@@ -372,11 +278,11 @@ void mti_pool_free_locked(mti_pool *pool, mti_block *block, size_t n_bytes)
     if (block->records) mti_book_freed_locked(block);
     if (block->size) {
         count_free(pool, cell);
-        notify_block(pool, MT_MEM_FREE, cell, block->category);
-        forbid(pool, block->ptr, cell->span);
+        mti_notify_block(pool, MT_MEM_FREE, cell, block->category);
+        mti_pool_forbid(pool, block->ptr, cell->span);
         release(pool, cell);
     } else {
-        put_spare(pool, cell);
+        mti_cell_drop(pool, cell);
     }
 }
 
@@ -398,7 +304,7 @@ void mti_pool_recategorise_locked(mti_pool *pool, mti_block *block, mt_category 
     pool->stats.by_category[category] += block->size;
     block->category = category;
     if (pool->trace) mti_trace_recategorised(pool->trace, (mti_cell *)block);
-    if (block->size) notify_block(pool, MT_MEM_RECATEGORY, (const mti_cell *)block, was);
+    if (block->size) mti_notify_block(pool, MT_MEM_RECATEGORY, (const mti_cell *)block, was);
 }
 
 void mti_pool_recategorise(mti_pool *pool, mti_block *block, mt_category category)
@@ -422,6 +328,40 @@ void mti_pool_set_capacity(mti_pool *pool, size_t n_bytes)
     pthread_mutex_unlock(&pool->lock);
 }
 
+static bool check_granule(const mti_pool *pool, size_t granule)
+{
+    const mti_ranges *ranges = pool->backend->ranges;
+    size_t page = ranges ? ranges->page(pool->ctx) : 0;
+    if (!page)
+        return mti_fail_bool(MT_ERR_UNSUPPORTED,
+                             "mem_set_expandable: memory of this %s device does not come in "
+                             "granules",
+                             pool->backend->kind);
+    bool whole = granule ? granule % page == 0 : MTI_SMALL_GRANULE % page == 0;
+    return (whole && granule <= MTI_MAX_GRANULE) ||
+           mti_fail_bool(MT_ERR_ARGUMENT,
+                         "mem_set_expandable: a granule of %zu bytes; need a multiple of %zu, at "
+                         "most %zu",
+                         granule ? granule : MTI_SMALL_GRANULE, page, MTI_MAX_GRANULE);
+}
+
+bool mti_pool_set_expandable(mti_pool *pool, const mt_expandable *options)
+{
+    size_t granule = options ? options->granule : 0;
+    if (options && !check_granule(pool, granule)) return false;
+    pthread_mutex_lock(&pool->lock);
+    bool ok = !pool->segments.n || (!options && !mti_pool_expands(pool));
+    if (ok) {
+        pool->granule[0] = !options ? 0 : granule ? granule : MTI_SMALL_GRANULE;
+        pool->granule[1] = !options ? 0 : granule ? granule : MTI_LARGE_GRANULE;
+        pool->reclaim = options && options->reclaim;
+    }
+    pthread_mutex_unlock(&pool->lock);
+    return ok || mti_fail_bool(MT_ERR_STATE,
+                               "mem_set_expandable: the device holds memory already; call it "
+                               "before the first tensor");
+}
+
 /* ---- making and ending ---- */
 
 mti_pool *mti_pool_new(const mti_backend *backend, mti_ctx *ctx)
@@ -438,12 +378,10 @@ mti_pool *mti_pool_new(const mti_backend *backend, mti_ctx *ctx)
 void mti_pool_free_all(mti_pool *pool)
 {
     if (!pool) return;
-    for (size_t i = 0; i < pool->segments.n; i++) give_back(pool, &pool->segments.at[i]);
-    while (pool->slabs) {
-        mti_slab *slab = pool->slabs;
-        pool->slabs = slab->next;
-        mti_free(slab);
-    }
+    if (mti_pool_expands(pool)) mti_range_free_all(pool);
+    for (size_t i = 0; i < pool->segments.n && !mti_pool_expands(pool); i++)
+        give_back(pool, &pool->segments.at[i]);
+    mti_cells_free(pool);
     mti_free(pool->segments.at);
     mti_free(pool->observers.at);
     pthread_mutex_destroy(&pool->lock);

@@ -1,4 +1,5 @@
 /* profile_json.c: the object that docs/profile-json.md describes, key by key. */
+#include "memtrack/range.h"
 #include "report/budget.h"
 #include "report/figures.h"
 #include "report/profile.h"
@@ -116,6 +117,16 @@ static json_t *inference_json(const mti_profile_result *p)
     return j;
 }
 
+/* Null: segments have sizes of their own. */
+static json_t *expandable_json(const mti_device_options *o)
+{
+    if (!o->expandable) return json_null();
+    size_t small = o->granule ? o->granule : MTI_SMALL_GRANULE;
+    size_t large = o->granule ? o->granule : MTI_LARGE_GRANULE;
+    return json_pack("{s:I,s:I,s:b}", "small", (json_int_t)small, "large", (json_int_t)large,
+                     "reclaim", o->reclaim);
+}
+
 /* What the options asked for. */
 static void put_head(json_t *j, const mti_profile_result *p)
 {
@@ -125,6 +136,7 @@ static void put_head(json_t *j, const mti_profile_result *p)
     mti_json_put_text(j, "device", mt_device_kind(p->device));
     mti_json_put(j, "capacity",
                  w->device.capacity ? json_integer((json_int_t)w->device.capacity) : json_null());
+    mti_json_put(j, "expandable_segments", expandable_json(&w->device));
     mti_json_put_int(j, "gemm_workspace", w->device.gemm_workspace);
     mti_json_put_text(j, "scratch", w->device.scratch_of_cpu ? "cpu" : NULL);
 }

@@ -27,6 +27,8 @@
     _(free_completed)                                                                              \
     _(segment_alloc)                                                                               \
     _(segment_free)                                                                                \
+    _(segment_map)                                                                                 \
+    _(segment_unmap)                                                                               \
     _(oom)                                                                                         \
     _(device_free)                                                                                 \
     _(filename)                                                                                    \
@@ -49,11 +51,12 @@ typedef struct context {
     uint32_t frames; /* number of the list in the memo */
 } context;
 
-/* A block that is allocated, or a segment. */
+/* A block that is allocated, or a segment: of an expandable one, a part without gaps. */
 typedef struct stretch {
     uint64_t place;
     size_t size, requested;
     size_t context; /* its number */
+    bool large, expandable;
 } stretch;
 
 /* By place; those that are gone leave their slots to new ones. */
@@ -76,6 +79,7 @@ struct mti_snapshot {
     mti_hashmap context_at; /* a hash of addresses -> number of a context */
     MTI_VEC(context) contexts;
     stretches blocks, segments;
+    bool expands; /* some segment did */
 };
 
 /* ---- words ---- */
@@ -208,14 +212,55 @@ static bool erase(stretches *all, uint64_t place)
     return true;
 }
 
+static bool is_there(const stretches *all, size_t slot)
+{
+    return mti_hashmap_find(&all->at, all->slots.at[slot].place) == slot;
+}
+
+/* Addresses got memory: they join the part before them and the part behind them. */
+static bool map(stretches *segments, stretch one)
+{
+    for (size_t i = 0; i < segments->slots.n; i++) {
+        const stretch other = segments->slots.at[i];
+        if (!is_there(segments, i) || !other.expandable) continue;
+        bool before = other.place + other.size == one.place;
+        if (!before && one.place + one.size != other.place) continue;
+        if (!erase(segments, other.place)) return false;
+        one.size += other.size;
+        if (before) one.place = other.place, one.context = other.context;
+    }
+    return insert(segments, &one);
+}
+
+/* They have none any more: of the part that they were in, what is before and behind them stays. */
+static bool unmap(stretches *segments, const stretch *gone)
+{
+    uint64_t end = gone->place + gone->size;
+    for (size_t i = 0; i < segments->slots.n; i++) {
+        const stretch whole = segments->slots.at[i];
+        uint64_t whole_end = whole.place + whole.size;
+        if (!is_there(segments, i) || whole.place > gone->place || whole_end < end) continue;
+        stretch before = whole, behind = whole;
+        before.size = (size_t)(gone->place - whole.place);
+        behind.place = end, behind.size = (size_t)(whole_end - end);
+        return erase(segments, whole.place) && (!before.size || insert(segments, &before)) &&
+               (!behind.size || insert(segments, &behind));
+    }
+    return true; /* as with erase */
+}
+
 static bool follow(mti_snapshot *s, const mt_mem_event *e, size_t number)
 {
-    const stretch one = {e->place, e->span, e->requested, number};
+    bool expands = e->kind == MT_MEM_SEGMENT_MAP || e->kind == MT_MEM_SEGMENT_UNMAP;
+    const stretch one = {e->place, e->span, e->requested, number, e->large, expands};
+    s->expands |= expands;
     switch (e->kind) {
     case MT_MEM_ALLOC: return insert(&s->blocks, &one);
     case MT_MEM_FREE: return erase(&s->blocks, e->place);
     case MT_MEM_SEGMENT_ALLOC: return insert(&s->segments, &one);
     case MT_MEM_SEGMENT_FREE: return erase(&s->segments, e->place);
+    case MT_MEM_SEGMENT_MAP: return map(&s->segments, one);
+    case MT_MEM_SEGMENT_UNMAP: return unmap(&s->segments, &one);
     default: return true;
     }
 }
@@ -231,8 +276,7 @@ static size_t put_in_order(stretches *all)
 {
     size_t n = 0;
     for (size_t i = 0; i < all->slots.n; i++)
-        if (mti_hashmap_find(&all->at, all->slots.at[i].place) == i)
-            all->slots.at[n++] = all->slots.at[i];
+        if (is_there(all, i)) all->slots.at[n++] = all->slots.at[i];
     if (n) qsort(all->slots.at, n, sizeof *all->slots.at, by_place);
     return n;
 }
@@ -297,7 +341,9 @@ bool mti_snapshot_add(mti_snapshot *s, const mt_mem_event *e, double seconds)
                                   [MT_MEM_FREE] = WORD_free_requested,
                                   [MT_MEM_OOM] = WORD_oom,
                                   [MT_MEM_SEGMENT_ALLOC] = WORD_segment_alloc,
-                                  [MT_MEM_SEGMENT_FREE] = WORD_segment_free};
+                                  [MT_MEM_SEGMENT_FREE] = WORD_segment_free,
+                                  [MT_MEM_SEGMENT_MAP] = WORD_segment_map,
+                                  [MT_MEM_SEGMENT_UNMAP] = WORD_segment_unmap};
     put_entry(s, actions[e->kind], e, number, time_us);
     /* One stream: a block can be used again as soon as it is freed. */
     if (e->kind == MT_MEM_FREE) put_entry(s, WORD_free_completed, e, number, time_us);
@@ -367,12 +413,11 @@ static void put_segment(mti_snapshot *s, const stretch *segment, const stretch *
     put_int(s, WORD_requested_size, requested);
     put_int(s, WORD_stream, 0);
     put_key(s, "segment_type");
-    mti_pickle_text(p,
-                    segment->size == MTI_SMALL_SEGMENT ? "small" : "large"); /* others are larger */
+    mti_pickle_text(p, segment->large ? "large" : "small");
     put_key(s, "segment_pool_id");
     put_pool(s);
     put_key(s, "is_expandable");
-    mti_pickle_bool(p, false);
+    mti_pickle_bool(p, segment->expandable);
     put_frames(s, segment->context);
     put_blocks(s, segment, blocks, n);
     mti_pickle_set(p);
@@ -396,7 +441,8 @@ static void put_segments(mti_snapshot *s)
     }
 }
 
-/* Those of an allocator that nobody configured, whose rules ours follows. */
+/* Those of an allocator that nobody configured, or only so that its segments expand; ours follows
+ * its rules. */
 static void put_settings(mti_snapshot *s)
 {
     mti_pickle *p = &s->pickle;
@@ -404,12 +450,12 @@ static void put_settings(mti_snapshot *s)
     mti_pickle_dict(p);
     mti_pickle_mark(p);
     put_key(s, "PYTORCH_CUDA_ALLOC_CONF");
-    mti_pickle_text(p, "");
+    mti_pickle_text(p, s->expands ? "expandable_segments:True" : "");
     put_key_int(s, "max_split_size", -1); /* no limit */
     put_key(s, "garbage_collection_threshold");
     mti_pickle_real(p, 0);
     put_key(s, "expandable_segments");
-    mti_pickle_bool(p, false);
+    mti_pickle_bool(p, s->expands);
     put_key(s, "roundup_power2_divisions");
     mti_pickle_dict(p);
     mti_pickle_set(p);

@@ -210,6 +210,12 @@ void mt_mem_empty_cache(mt_device *d)
     mti_objects_empty(d);
 }
 
+mt_status mt_mem_set_expandable(mt_device *d, const mt_expandable *options)
+{
+    if (!mti_given(d, "mem_set_expandable", "the device")) return mt_last_status();
+    return mti_pool_set_expandable(d->pool, options) ? MT_OK : mt_last_status();
+}
+
 void mt_mem_set_capacity(mt_device *d, size_t n)
 {
     if (mti_given(d, "mem_set_capacity", "the device")) mti_pool_set_capacity(d->pool, n);

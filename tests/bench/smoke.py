@@ -11,7 +11,7 @@ import tempfile
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 sys.path.insert(0, f"{ROOT}/bench")
 from scaling import fits  # noqa: E402
-SECTIONS = ["gpt", "precision", "tiny", "memory", "parts", "meta", "ranks", "scaling"]
+SECTIONS = ["gpt", "precision", "segments", "tiny", "memory", "parts", "meta", "ranks", "scaling"]
 
 # Passes everything on to the worker, except for one fault: an unknown row, or an early end.
 STAND_IN = '''#!{python}
@@ -80,6 +80,9 @@ def whole(folder, worker, program, *options):
     assert {row["op"] for row in result["tiny"]} >= {"add", "all_gather", "recv"}
     assert {row["division"] for row in result["rank_steps"]} == {"one", "dp", "dp_after", "zero3", "zero3_ahead", "tp", "pp"}
     check_scaling(result["scaling"])
+    own, expandable, fine, reclaimed = result["segments"][0]["rows"]
+    assert len({row["allocated_peak"] for row in result["segments"][0]["rows"]}) == 1, result["segments"]
+    assert own["reserved_peak"] == expandable["reserved_peak"] > fine["reserved_peak"] > reclaimed["reserved_peak"]
     return result
 
 

@@ -63,6 +63,8 @@ CHOICES = """--tp 2
 --checkpoint sqrt
 --budget 1GB
 --capacity 1GB
+--expandable-segments
+--expandable-segments --granule 16KiB --reclaim
 --gemm-workspace 1MiB
 --scratch cpu
 --dropout 0.1

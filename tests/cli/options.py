@@ -35,7 +35,7 @@ VALUES = {
     "offload": "cpu", "compress": "bf16", "amp": "f16", "loss-scale": 4096, "master-weights": None,
     "f32-gradients": None, "step-in-backward": None, "lora-rank": 3, "lora-targets": "proj", "qlora": None, "qlora-double": None, "tp": 4, "sp": None,
     "pp": 4, "interleave": 2, "rank": 5, "stage": 1, "microbatches": 4, "cp": 2, "dp": 4, "zero": 3, "f32-shards": None, "f32-reduce": None, "keep-root": None, "gather": "ahead", "keep-last": None, "reduce": "after", "device": "meta", "capacity": "1MB",
-    "gemm-workspace": "2MiB", "scratch": "cpu", "seed": 9, "threads": 3, "recompute": None,
+    "expandable-segments": None, "granule": "64KiB", "reclaim": None, "gemm-workspace": "2MiB", "scratch": "cpu", "seed": 9, "threads": 3, "recompute": None,
     "params": "1B", "flops-rate": "1T", "utilisation": 0.5, "devices": 4, "kv": 3,
     "over": "dtype=f32,bf16", "row": "a: --batch 5", "expr": "x@w+1", "shapes": "x=5x4,w=4x6",
     "no-grad": "x", "weights": "x,w", "inference": None, "timeline": None, "trace": "x.trace", "snapshot": "x.pickle",
@@ -47,6 +47,8 @@ VALUE_OF = {("serve", "weights"): "nf4", ("serve", "kv-cache"): "paged", ("serve
 # Used where the command already has the value above.
 SECOND_VALUES = {"device": "cpu", "budget": "2GB", "from": "other.safetensors", "resume": "half2.safetensors"}
 ON_META = ["--device", "meta"]
+WIDE = ["-d", 384, "--optimizer", "adamw"]
+SHOWN = ["--snapshot", "x.pickle"]
 ADAPTED = ["--from", "model.safetensors", "--lora-rank", 3]
 NEEDED = {"inplace": ["--act", "leaky_relu"], "loss-scale": ["--dtype", "f16", "--optimizer", "adamw"],
            "master-weights": ["--dtype", "bf16", "--optimizer", "adamw"],
@@ -61,6 +63,7 @@ NEEDED = {"inplace": ["--act", "leaky_relu"], "loss-scale": ["--dtype", "f16", "
            "recipe": ["--dtype", "bf16"], "loss": ["--dtype", "bf16"], "rms-norm": ["--norm-kind", "rmsnorm"],
            "gelu-tanh": ["--act", "gelu_tanh"], "softmax": ["--attention", "math", "--dtype", "bf16"],
            "kv-groups": ["--kv-heads", 2],
+           "granule": ["--expandable-segments"], "reclaim": ["--expandable-segments", "--granule", "4KiB"],
            "gemm-workspace": ON_META, "scratch": ON_META + ["--dtype", "bf16"],
            "utilisation": ["--tokens", "1B", "--flops-rate", "1T"],
            "devices": ["--tokens", "1B", "--flops-rate", "1T"]}
@@ -74,6 +77,14 @@ NEEDED_BY = {("fit", "f32-shards"): ["--zero", 3], ("fit", "f32-reduce"): ["--ze
               ("sweep", "qlora-double"): ["--lora-rank", 3, "--qlora", "-d", 128],
               ("plan", "svg"): ["--budget", "1GB"], ("plan", "master-weights"): [],
               ("plan", "gemm-workspace"): ["--capacity", "10MB"],
+              # what is reserved shows where it takes more than one segment, and of a training run in its snapshot
+              ("sweep", "expandable-segments"): WIDE, ("sweep", "granule"): [*WIDE, "--expandable-segments"],
+              ("sweep", "reclaim"): [*WIDE, "--expandable-segments", "--granule", "4KiB"],
+              ("plan", "expandable-segments"): [*WIDE[:2], "--capacity", "100MB"],
+              ("plan", "granule"): [*WIDE[:2], "--capacity", "100MB", "--expandable-segments"],
+              ("plan", "reclaim"): [*WIDE[:2], "--capacity", "100MB", "--expandable-segments", "--granule", "4KiB"],
+              ("train", "expandable-segments"): SHOWN, ("train", "granule"): [*SHOWN, "--expandable-segments"],
+              ("train", "reclaim"): [*SHOWN, "--expandable-segments", "--granule", "4KiB"],
               ("plan", "scratch"): ["--capacity", "10MB"],
               ("train", "gather"): [], ("train", "keep-last"): [], ("train", "reduce"): [],
               ("train", "loss-scale"): ["--amp", "f16"], ("train", "master-weights"): ["--dtype", "bf16"],

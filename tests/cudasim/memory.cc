@@ -146,4 +146,28 @@ void device_free(void *p)
     memory.blocks.erase(block);
 }
 
+void *reserve_addresses(size_t n_bytes)
+{
+    void *p = mmap(nullptr, n_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return p == MAP_FAILED ? nullptr : p;
+}
+
+/* Under guard::pages they are open to the host, too. */
+bool open_addresses(void *p, size_t n_bytes)
+{
+    bool keys = chosen().by == guard::keys;
+    if (keys ? pkey_mprotect(p, n_bytes, PROT_READ | PROT_WRITE, chosen().key)
+             : mprotect(p, n_bytes, PROT_READ | PROT_WRITE))
+        return false;
+    access open;
+    memset(p, 0xff, n_bytes);
+    return true;
+}
+
+void close_addresses(void *p, size_t n_bytes)
+{
+    if (mmap(p, n_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED)
+        abort();
+}
+
 } // namespace cudasim

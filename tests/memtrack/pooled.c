@@ -18,7 +18,8 @@ int mtt_close_pool(void **state)
     int bad = !mti_pool_check(mtt_pool);
     mti_pool_free_all(mtt_pool);
     mt_clear_error();
-    return bad || mtt_fake.n; /* every segment must have been freed */
+    /* Every segment must have been freed. */
+    return bad || mtt_fake.n || mtt_fake.n_ranges || mtt_fake.n_granules;
 }
 
 mt_mem_stats mtt_pool_stats(void)

@@ -139,20 +139,6 @@ static void compare(const model *m, const mti_pool *pool)
     assert_int_equal(s.segments.current, n);
 }
 
-static uint64_t draw(uint64_t *x)
-{
-    *x = *x * 6364136223846793005u + 1442695040888963407u;
-    return *x >> 32;
-}
-
-/* 1 byte to 2^max_log2 bytes; every power of two is equally likely. */
-static size_t draw_size(uint64_t *x, int max_log2)
-{
-    size_t top = (size_t)1 << draw(x) % (uint64_t)(max_log2 + 1);
-    size_t n = top + (size_t)draw(x) % top;
-    return draw(x) % 4 == 0 ? top : n > 64 * MIB ? 64 * MIB : n;
-}
-
 static void assert_agree(int n_steps, uint64_t seed, int max_log2, size_t capacity)
 {
     static mti_ctx fake, fake_of_model;
@@ -165,19 +151,19 @@ static void assert_agree(int n_steps, uint64_t seed, int max_log2, size_t capaci
     m.fake = &fake_of_model;
     mti_pool *pool = mti_pool_new(&mtt_fake_backend, &fake);
     for (int step = 0; step < n_steps; step++) {
-        uint64_t what = draw(&seed) % 4096;
+        uint64_t what = mtt_draw(&seed) % 4096;
         /* The number of live blocks alternates between few and many. */
         size_t goal = (size_t)(step / 1000 % 2 ? 40 : MAX_LIVE);
         if (what == 0) {
             mti_pool_empty_cache(pool);
             model_empty_cache(&m);
         } else if (n_live && (n_live == goal || what % 8 < (n_live < goal ? 3 : 5))) {
-            size_t i = (size_t)draw(&seed) % n_live;
+            size_t i = (size_t)mtt_draw(&seed) % n_live;
             model_free(&m, (uintptr_t)live[i]->ptr);
             mti_pool_free(pool, live[i], live[i]->requested);
             live[i] = live[--n_live];
         } else if (n_live < MAX_LIVE) {
-            size_t n_bytes = draw_size(&seed, max_log2);
+            size_t n_bytes = mtt_draw_size(&seed, max_log2);
             mti_block *b = mti_pool_alloc(pool, n_bytes, (mt_category)(what % MT_CATEGORY_COUNT));
             assert_int_equal(b ? (uintptr_t)b->ptr : 0, model_alloc(&m, n_bytes));
             if (b) live[n_live++] = b;

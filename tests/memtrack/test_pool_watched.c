@@ -370,21 +370,21 @@ static void a_damaged_segment_is_found(void **state)
     mti_cell *small_rest = ((mti_cell *)b)->right, *large_rest = ((mti_cell *)c)->right;
     for (int fault = 0; fault < 6; fault++) {
         uint64_t words = mtt_pool->fit.words;
-        mti_cell was = *small_rest, was_a = *(mti_cell *)a, *root = mtt_pool->fit.root;
+        mti_cell was = *small_rest, was_a = *(mti_cell *)a, *root = mtt_pool->fit.root[1];
         if (fault == 0) small_rest->left = NULL;
         if (fault == 1) ((mti_cell *)a)->span += 512;
         if (fault == 2) ((mti_cell *)a)->live = false;
         if (fault == 3) mtt_pool->fit.words = 0;
-        if (fault == 4) mtt_pool->fit.root = NULL;
+        if (fault == 4) mtt_pool->fit.root[1] = NULL;
         if (fault == 5) a->requested = 1025;
         assert_false(mti_pool_check(mtt_pool));
         assert_int_equal(mt_last_status(), MT_ERR_INTERNAL);
         mt_clear_error();
         *small_rest = was, *(mti_cell *)a = was_a;
-        mtt_pool->fit.words = words, mtt_pool->fit.root = root;
+        mtt_pool->fit.words = words, mtt_pool->fit.root[1] = root;
         assert_true(mti_pool_check(mtt_pool));
     }
-    assert_ptr_equal(mtt_pool->fit.root, large_rest);
+    assert_ptr_equal(mtt_pool->fit.root[1], large_rest);
     mtt_put(a), mtt_put(b), mtt_put(c);
 }
 

@@ -19,6 +19,7 @@ except ImportError as error:
 
 FOLDER = Path(tempfile.mkdtemp())
 GPT = ["gpt", "-l", 3, "-d", 32, "-a", 2, "-b", 2, "-s", 16, "--vocab", 50]
+RECLAIMED = ["--expandable-segments", "--granule", "64KiB", "--reclaim"]
 TEXT = FOLDER / "text"
 TEXT.write_text("some text to learn from, again and again. " * 40)
 # The opcodes that the viewer's own reader knows (MemoryViz.js).
@@ -45,6 +46,21 @@ def live(snapshot):
     return [b for s in snapshot["segments"] for b in s["blocks"] if b["state"] == "active_allocated"]
 
 
+def mapped(segments, at, size):
+    """Parts of expandable segments, {address: size}, with these addresses, too."""
+    before = next((a for a, n in segments.items() if a + n == at), at)
+    end = at + size + segments.pop(at + size, 0)
+    segments[before] = end - before
+
+
+def unmapped(segments, at, size, what):
+    """And without them."""
+    whole = next((a for a, n in segments.items() if a <= at and at + size <= a + n), None)
+    if check(whole is not None, f"{what}: nothing was mapped at {at}"):
+        end = whole + segments.pop(whole)
+        segments |= {a: n for a, n in [(whole, at - whole), (at + size, end - at - size)] if n}
+
+
 def replay(entries, what):
     """Live blocks and segments after the entries, and the highest of allocated, requested and reserved bytes."""
     blocks, segments, now, highest = {}, {}, collections.Counter(), collections.Counter()
@@ -65,6 +81,12 @@ def replay(entries, what):
             now["reserved"] += e["size"]
         elif action == "segment_free":
             now["reserved"] -= segments.pop(e["addr"])
+        elif action == "segment_map":
+            mapped(segments, e["addr"], e["size"])
+            now["reserved"] += e["size"]
+        elif action == "segment_unmap":
+            unmapped(segments, e["addr"], e["size"], what)
+            now["reserved"] -= e["size"]
         for name, n in now.items():
             highest[name] = max(highest[name], n)
     return blocks, segments, highest
@@ -102,8 +124,15 @@ def compare(args, status=0):
     if not status:
         steady, phases = report["steady"], report["phases"]
         equal(highest["allocated"], max(steady["peak"], *(p["peak"] for p in phases)), f"{what}: the peak of the phases")
-        equal(sum(s["total_size"] for s in snapshot["segments"]), highest["reserved"], f"{what}: nothing went back")
+        check("--reclaim" in args or sum(s["total_size"] for s in snapshot["segments"]) == highest["reserved"],
+              f"{what}: nothing went back")
         equal(highest["reserved"], max(steady["reserved"], *(p["reserved"] for p in phases)), f"{what}: reserved")
+    expands = "--expandable-segments" in args
+    equal({s["is_expandable"] for s in snapshot["segments"]}, {expands}, f"{what}: is_expandable")
+    equal(snapshot["allocator_settings"]["expandable_segments"], expands, f"{what}: the setting")
+    check({s["segment_type"] for s in snapshot["segments"]} <= {"small", "large"} and
+          all((s["segment_type"] == "small") == (s["total_size"] == 2 << 20) for s in snapshot["segments"] if not expands),
+          f"{what}: types of segments")
     if viewer:
         look(snapshot, what)
     return snapshot, report
@@ -135,8 +164,14 @@ def totals_equal_those_of_json():
                  [*GPT, "--device", "meta", "--gemm-workspace", "8519680", "--inference"],
                  ["llama", "-l", 2, "-d", 64, "-a", 4, "--device", "meta", "--lora-rank", 2, "--qlora", "--dtype", "bf16",
                   "--optimizer", "adamw"], ["llama-65b", "--device", "meta", "--dtype", "bf16"],
-                 ["linear", "-b", 1, "-d", 16]]:
+                 ["linear", "-b", 1, "-d", 16], [*GPT, "--device", "cpu", "--expandable-segments"],
+                 ["gpt2", "--device", "meta", "--optimizer", "adamw", "--expandable-segments"],
+                 [*GPT, "--optimizer", "adamw", "--expandable-segments", "--granule", "16KiB"],
+                 ["gpt2", "--device", "meta", "--optimizer", "adamw", *RECLAIMED]]:
         compare(args)
+    _, report, _ = write("gpt2", "--device", "meta", "--optimizer", "adamw", *RECLAIMED)
+    equal(report["expandable_segments"], {"small": 65536, "large": 65536, "reclaim": True}, "the options, in the report")
+    check(report["steady"]["reserved"] < 1.001 * report["steady"]["peak"], f"reclaimed: {report['steady']}")
 
 
 def refused_step_ends_in_an_oom():
@@ -148,6 +183,9 @@ def refused_step_ends_in_an_oom():
     equal(entries[at]["size"], report["out_of_memory"]["requested"], "bytes asked for")
     _, segments, _ = replay(entries[:at], "up to the refusal")
     equal(entries[at]["device_free"], 13_000_000 - sum(segments.values()), "bytes that were left")
+    snapshot, _ = compare(["gpt", "-l", 3, "-d", 64, "-a", 2, "-b", 8, "-s", 128, "--device", "meta", "--capacity", "16.6MB",
+                           "--optimizer", "adamw", "--expandable-segments", "--granule", "64KiB"], status=1)
+    check(any(e["action"] == "segment_unmap" for e in snapshot["device_traces"][0]), "granules go back before the refusal")
 
 
 def frames_name_op_and_modules():
@@ -164,9 +202,10 @@ def devices_agree():
     """But for the time, and the scratch memory of the CPU's kernels, which meta counts if told so."""
     def plain(snapshot):
         return [{k: v for k, v in e.items() if k != "time_us"} for e in snapshot["device_traces"][0]], snapshot["segments"]
-    cpu, _, _ = write(*GPT, "--optimizer", "adamw", "--device", "cpu", "--threads", 2)
-    meta, _, _ = write(*GPT, "--optimizer", "adamw", "--device", "meta", "--scratch", "cpu", "--threads", 2)
-    check(plain(cpu) == plain(meta), "cpu and meta write the same")
+    for options in [[*RECLAIMED], ["--expandable-segments"], []]:
+        cpu, _, _ = write(*GPT, "--optimizer", "adamw", "--device", "cpu", "--threads", 2, *options)
+        meta, _, _ = write(*GPT, "--optimizer", "adamw", "--device", "meta", "--scratch", "cpu", "--threads", 2, *options)
+        check(plain(cpu) == plain(meta), f"cpu and meta write the same: {options}")
     equal([cpu["memtape"]["device"], meta["memtape"]["device"]], ["cpu", "meta"], "devices")
     times = [e["time_us"] for e in cpu["device_traces"][0]]
     check(times == sorted(times) and times[0] == 0 and times[-1] > 0, "times are measured, and in order")

@@ -94,6 +94,7 @@ const mti_backend mti_cpu_backend = {
     .copy_wait = mti_cpu_copy_wait,
     .copy_finish = mti_cpu_copy_finish,
     .copy_times = mti_cpu_copy_times,
+    .ranges = MTI_CPU_RANGES,
 #define KERNEL(name, parameters, arguments)  .name = mti_cpu_##name,
 #define SCRATCH(name, parameters, arguments) .name = mti_cpu_##name,
 #include "backends/kernels.def"

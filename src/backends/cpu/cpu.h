@@ -25,6 +25,14 @@ struct mti_ctx {
     mti_cpu_copies *copies;
 };
 
+/* Granules of memory (ranges.c), where the system has them. */
+#if defined(__linux__)
+extern const mti_ranges mti_cpu_ranges;
+#define MTI_CPU_RANGES &mti_cpu_ranges
+#else
+#define MTI_CPU_RANGES NULL
+#endif
+
 /* Compiles a function for x86-64, AVX2 + FMA and AVX-512; the loader chooses one.
  * Needs GCC's target_clones with architecture levels and glibc's ifunc. Functions
  * inlined into it are cloned too, but an outlined OpenMP body is not; so the

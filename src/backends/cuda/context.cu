@@ -240,6 +240,7 @@ const mti_backend mti_module_backend = {
     mti_cuda_graph_launch,
     mti_cuda_graph_free,
     &mti_cuda_links,
+    &mti_cuda_ranges,
 #define KERNEL(name, parameters, arguments)  mti_cuda_##name,
 #define SCRATCH(name, parameters, arguments) mti_cuda_##name,
 #include "backends/kernels.def"

@@ -56,6 +56,9 @@ void mti_cuda_nccl_close(mti_ctx *ctx);
 bool mti_cuda_wait_for_ranks(mti_ctx *ctx);
 extern const struct mti_link_kind mti_cuda_links;
 
+/* ranges.cu: for expandable segments. */
+extern const struct mti_ranges mti_cuda_ranges;
+
 /* transfer.cu: the copies of a device; close when its streams are idle. */
 bool mti_cuda_copies_open(mti_ctx *ctx);
 void mti_cuda_copies_close(mti_ctx *ctx);

@@ -74,6 +74,24 @@ static void free_raw(mti_ctx *ctx, void *p, size_t n_bytes) {}
 
 static size_t room(mti_ctx *ctx) { return SIZE_MAX; }
 
+/* ---- addresses that would get memory in granules ---- */
+
+static size_t page(mti_ctx *ctx) { return 4096; }             /* as on the CPU */
+static size_t total(mti_ctx *ctx) { return (size_t)1 << 43; } /* more than any device has */
+static bool map(mti_ctx *ctx, void *p, size_t n_bytes, size_t granule)
+{
+    return !mti_alloc_should_fail();
+}
+
+static bool unmap(mti_ctx *ctx, void *p, size_t n_bytes, size_t granule) { return true; }
+
+static const mti_ranges ranges = {.page = page,
+                                  .total = total,
+                                  .reserve = alloc_raw,
+                                  .release = free_raw,
+                                  .map = map,
+                                  .unmap = unmap};
+
 static bool upload(mti_ctx *ctx, void *dst, const void *host, size_t n_bytes) { return true; }
 
 static bool download(mti_ctx *ctx, void *host, const void *src, size_t n_bytes)
@@ -116,6 +134,7 @@ const mti_backend mti_meta_backend = {
     .room = room,
     .upload = upload,
     .download = download,
+    .ranges = &ranges,
 #define KERNEL(name, parameters, arguments)  .name = name,
 #define SCRATCH(name, parameters, arguments) .name = name,
 #include "backends/kernels.def"

@@ -1,0 +1,280 @@
+/* Expandable segments against a slow model of PyTorch's rules (range.h): one array of blocks in
+ * order of addresses, searched from end to end. Addresses and figures must always be equal. */
+#include <stdlib.h>
+#include "fake.h"
+
+#define MAX_BLOCKS 8192
+#define MAX_LIVE   300
+#define SMALLEST   512
+
+typedef enum condition { UNMAPPED, FREE, LIVE } condition;
+
+typedef struct block {
+    uintptr_t at;
+    size_t size;
+    condition is;
+    bool large, first; /* first of its segment */
+} block;
+
+typedef struct model {
+    size_t capacity, reserved, granule[2];
+    bool reclaim;
+    uintptr_t next; /* where the next segment goes */
+    block b[MAX_BLOCKS];
+    size_t n;
+} model;
+
+static size_t up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
+
+static size_t least(size_t a, size_t b) { return a < b ? a : b; }
+
+static void insert(model *m, size_t i, block b)
+{
+    assert_in_range(m->n, 0, MAX_BLOCKS - 1);
+    memmove(&m->b[i + 1], &m->b[i], (m->n++ - i) * sizeof b);
+    m->b[i] = b;
+}
+
+static bool has_next(const model *m, size_t i) { return i + 1 < m->n && !m->b[i + 1].first; }
+static bool has_left(const model *m, size_t i) { return !m->b[i].first; }
+
+/* Joins block i with its neighbours in the same condition. Returns its index then. */
+static size_t join(model *m, size_t i)
+{
+    if (has_next(m, i) && m->b[i + 1].is == m->b[i].is) {
+        m->b[i].size += m->b[i + 1].size;
+        memmove(&m->b[i + 1], &m->b[i + 2], (--m->n - i - 1) * sizeof *m->b);
+    }
+    if (has_left(m, i) && m->b[i - 1].is == m->b[i].is) {
+        m->b[i - 1].size += m->b[i].size;
+        memmove(&m->b[i], &m->b[i + 1], (--m->n - i) * sizeof *m->b);
+        i--;
+    }
+    return i;
+}
+
+/* Cuts block i after `size` bytes; what follows is `is`. */
+static void cut(model *m, size_t i, size_t size, condition is)
+{
+    block rest = m->b[i];
+    if (rest.size == size) return;
+    rest.at += size, rest.size -= size, rest.is = is, rest.first = false;
+    m->b[i].size = size;
+    insert(m, i + 1, rest);
+}
+
+static uintptr_t base_of(const model *m, size_t i)
+{
+    while (!m->b[i].first) i--;
+    return m->b[i].at;
+}
+
+static size_t grown(const model *m, size_t i)
+{
+    bool grows = has_next(m, i) && m->b[i + 1].is == UNMAPPED;
+    return m->b[i].size + (grows ? m->b[i + 1].size : 0);
+}
+
+static const model *sorted; /* for the comparison alone */
+
+static int by_size(const void *a, const void *b)
+{
+    const block *x = &sorted->b[*(const size_t *)a], *y = &sorted->b[*(const size_t *)b];
+    if (x->size != y->size) return x->size < y->size ? -1 : 1;
+    return x->at < y->at ? -1 : x->at > y->at;
+}
+
+/* All that fit, by size: go on as long as the next could grow to less. -1: there is none. */
+static long best(const model *m, size_t size, bool large)
+{
+    static size_t fits[MAX_BLOCKS];
+    size_t n = 0, i = 0;
+    for (size_t k = 0; k < m->n; k++)
+        if (m->b[k].is == FREE && m->b[k].large == large && m->b[k].size >= size) fits[n++] = k;
+    if (!n) return -1;
+    sorted = m;
+    qsort(fits, n, sizeof *fits, by_size);
+    while (i + 1 < n && grown(m, fits[i + 1]) < grown(m, fits[i])) i++;
+    return (long)fits[i];
+}
+
+/* Maps the first `size` bytes of an unmapped block. Index of the free block, or -1. */
+static long map(model *m, size_t i, size_t size)
+{
+    size_t n_bytes = up(size, m->granule[m->b[i].large]);
+    if (n_bytes > m->capacity - m->reserved) return -1;
+    cut(m, i, n_bytes, UNMAPPED);
+    m->b[i].is = FREE;
+    m->reserved += n_bytes;
+    return (long)join(m, i);
+}
+
+static size_t lowest_room(model *m, size_t size, bool large)
+{
+    for (size_t i = 0; i < m->n; i++) {
+        if (m->b[i].is != UNMAPPED || m->b[i].large != large) continue;
+        size_t first = has_left(m, i) && m->b[i - 1].is == FREE ? i - 1 : i, n_bytes = 0;
+        for (size_t k = first; m->b[k].is != LIVE; k++) {
+            n_bytes += m->b[k].size;
+            if (!has_next(m, k)) break;
+        }
+        if (n_bytes >= size) return first;
+    }
+    size_t n_bytes = up(m->capacity + m->capacity / 8, m->granule[large]);
+    if (n_bytes < size) n_bytes = up(size, m->granule[large]);
+    insert(m, m->n, (block){m->next, n_bytes, UNMAPPED, large, true});
+    m->next += n_bytes;
+    return m->n - 1;
+}
+
+static long grow(model *m, size_t size, bool large)
+{
+    long at = (long)lowest_room(m, size, large);
+    if (m->b[at].is == UNMAPPED) at = map(m, (size_t)at, least(size, m->b[at].size));
+    while (at >= 0 && m->b[at].size < size)
+        at = map(m, (size_t)at + 1, least(size - m->b[at].size, m->b[at + 1].size));
+    return at;
+}
+
+/* At most so many bytes, from the lowest addresses on. A segment goes with the last memory it has;
+ * one that never got any stays. */
+static void model_give_back(model *m, size_t at_most)
+{
+    for (size_t i = 0; i < m->n && at_most; i++) {
+        block *b = &m->b[i];
+        if (b->is != FREE) continue;
+        size_t granule = m->granule[b->large], start = b->at - base_of(m, i);
+        size_t begin = up(start, granule), end = (start + b->size) / granule * granule;
+        if (begin >= end) continue;
+        if (end - begin > at_most) end = begin + up(at_most, granule);
+        at_most -= least(at_most, end - begin);
+        m->reserved -= end - begin;
+        if (begin > start) cut(m, i++, begin - start, FREE);
+        cut(m, i, end - begin, FREE);
+        m->b[i].is = UNMAPPED;
+        i = join(m, i);
+        if (!m->b[i].first || has_next(m, i)) continue;
+        memmove(&m->b[i], &m->b[i + 1], (--m->n - i) * sizeof *m->b);
+        i--;
+    }
+}
+
+/* Returns the address, or 0 if there is no memory. */
+static uintptr_t model_alloc(model *m, size_t n_bytes)
+{
+    size_t size = up(n_bytes, SMALLEST);
+    bool large = size > 1 * MIB;
+    long at = best(m, size, large);
+    if (at < 0 && m->reclaim) model_give_back(m, size);
+    if (at < 0) at = grow(m, size, large);
+    if (at < 0) {
+        model_give_back(m, SIZE_MAX);
+        at = grow(m, size, large);
+    }
+    if (at < 0) return 0;
+    cut(m, (size_t)at, size, FREE);
+    m->b[at].is = LIVE;
+    return m->b[at].at;
+}
+
+static void model_free(model *m, uintptr_t at)
+{
+    size_t i = 0;
+    while (m->b[i].at != at) i++;
+    m->b[i].is = FREE;
+    join(m, i);
+}
+
+static void assert_agree(int n_steps, uint64_t seed, int max_log2, size_t capacity,
+                         const mt_expandable *how)
+{
+    size_t granule = how->granule;
+    static mti_ctx fake;
+    static model m;
+    mti_block *live[MAX_LIVE];
+    size_t n_live = 0, n_refused = 0;
+    mtt_fake_init(&fake, capacity);
+    memset(&m, 0, sizeof m);
+    m.capacity = capacity, m.next = fake.up;
+    m.granule[0] = granule ? granule : 2 * MIB;
+    m.granule[1] = granule ? granule : 20 * MIB;
+    mti_pool *pool = mti_pool_new(&mtt_fake_backend, &fake);
+    m.reclaim = how->reclaim;
+    assert_true(mti_pool_set_expandable(pool, how));
+    for (int step = 0; step < n_steps; step++) {
+        uint64_t what = mtt_draw(&seed) % 4096;
+        size_t goal = (size_t)(step / 1000 % 2 ? 40 : MAX_LIVE);
+        if (what < 2) {
+            mti_pool_empty_cache(pool);
+            model_give_back(&m, SIZE_MAX);
+        } else if (n_live && (n_live == goal || what % 8 < (n_live < goal ? 3 : 5))) {
+            size_t i = (size_t)mtt_draw(&seed) % n_live;
+            model_free(&m, (uintptr_t)live[i]->ptr);
+            mti_pool_free(pool, live[i], live[i]->requested);
+            live[i] = live[--n_live];
+        } else if (n_live < MAX_LIVE) {
+            size_t n_bytes = mtt_draw_size(&seed, max_log2);
+            mti_block *b = mti_pool_alloc(pool, n_bytes, (mt_category)(what % MT_CATEGORY_COUNT));
+            assert_int_equal(b ? (uintptr_t)b->ptr : 0, model_alloc(&m, n_bytes));
+            if (b) live[n_live++] = b;
+            if (!b) n_refused++, mt_clear_error();
+        }
+        mt_mem_stats s;
+        mti_pool_get_stats(pool, &s);
+        assert_int_equal(s.reserved.current, m.reserved);
+        assert_int_equal(s.reserved.current, fake.held);
+        if (step % 512 == 0) assert_true(mti_pool_check(pool));
+    }
+    mt_mem_stats s;
+    mti_pool_get_stats(pool, &s);
+    assert_int_equal(s.ooms, n_refused);
+    assert_true((n_refused > 100) == (capacity < 1024 * MIB)); /* memory really ran out */
+    print_message("%d steps: %zu times asked, %zu requests refused, peak %zu MiB of %zu\n", n_steps,
+                  fake.n_asked, n_refused, s.reserved.peak / MIB, s.allocated.peak / MIB);
+    mti_pool_free_all(pool);
+    assert_int_equal(fake.n_granules + fake.n_ranges, 0);
+}
+
+static void sizes_from_1_byte_to_64_mib_get_the_addresses_of_pytorch(void **state)
+{
+    (void)state;
+    assert_agree(100000, 1, 26, (size_t)1 << 40, &(mt_expandable){0});
+}
+
+static void small_sizes_get_the_addresses_of_pytorch(void **state)
+{
+    (void)state;
+    assert_agree(100000, 2, 20, (size_t)1 << 40, &(mt_expandable){0});
+}
+
+static void if_memory_is_short_free_granules_go_back_as_in_pytorch(void **state)
+{
+    (void)state;
+    assert_agree(100000, 3, 26, 600 * MIB, &(mt_expandable){0});
+}
+
+static void with_small_granules_the_rules_are_the_same(void **state)
+{
+    (void)state;
+    assert_agree(60000, 4, 24, 300 * MIB, &(mt_expandable){.granule = 512 * KIB});
+}
+
+static void free_granules_that_are_reclaimed_are_the_lowest(void **state)
+{
+    (void)state;
+    const mt_expandable how = {.granule = 256 * KIB, .reclaim = true};
+    assert_agree(60000, 5, 24, (size_t)1 << 40, &how);
+    assert_agree(60000, 6, 24, 300 * MIB, &how);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sizes_from_1_byte_to_64_mib_get_the_addresses_of_pytorch),
+        cmocka_unit_test(small_sizes_get_the_addresses_of_pytorch),
+        cmocka_unit_test(if_memory_is_short_free_granules_go_back_as_in_pytorch),
+        cmocka_unit_test(with_small_granules_the_rules_are_the_same),
+        cmocka_unit_test(free_granules_that_are_reclaimed_are_the_lowest),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
