@@ -10,6 +10,7 @@ import sys
 import tempfile
 from lib import MEMTAPE, check, done, equal, profile, refused, run
 
+LONG = os.environ.get("MTT_LONG") == "1"
 WHOLE = ("gpt", "bert", "llama")
 
 
@@ -349,15 +350,16 @@ def instructions(layers):
 
 def linear():
     """Twice the layers: twice the events and (almost exactly) twice the work."""
+    layers = (24, 48, 96, 192) if LONG else (12, 24, 48, 96)
     n = [len(profile("gpt", "-l", l, "--optimizer", "adamw", "--device", "meta", "--timeline")["timeline"])
-         for l in (24, 48, 96)]
-    equal(n[2] - n[1], 2 * (n[1] - n[0]), f"events of 24, 48 and 96 layers: {n}")
+         for l in layers[:3]]
+    equal(n[2] - n[1], 2 * (n[1] - n[0]), f"events of {layers[:3]} layers: {n}")
     if not shutil.which("valgrind"):
         print("skipped: the count of instructions needs valgrind")
         return
-    n = [instructions(l) for l in (24, 48, 96, 192)]
-    print(f"instructions for 24, 48, 96 and 192 layers: {n}")
-    check(n[3] - n[2] < 1.05 * 2 * (n[2] - n[1]), f"work in proportion to the layers: {n}")
+    n = [instructions(l) for l in layers[1:]]
+    print(f"instructions for {layers[1:]} layers: {n}")
+    check(n[2] - n[1] < 1.05 * 2 * (n[1] - n[0]), f"work in proportion to the layers: {n}")
 
 
 def gpt3_on_a_laptop():
@@ -378,7 +380,7 @@ def gpt3_on_a_laptop():
 
 
 if sys.argv[1] == "books":
-    met = same_books(20261120, int(os.environ.get("MEMTAPE_CONFIGURATIONS", 300 if os.environ.get("MTT_LONG") == "1" else 100)))
+    met = same_books(20261120, int(os.environ.get("MEMTAPE_CONFIGURATIONS", 300 if LONG else 100)))
     for word in ["linear", "mlp", "--out-act", "attention", "block", *WHOLE, "flash", "math", "--inplace", "--offload", "disk",
                  "--compress", "--amp", "--lora-rank", "--qlora", "--qlora-double", "--master-weights", "--f32-gradients",
                  "--step-in-backward", "--loss-scale", "adamw", "sgd", "sgd-momentum", "full", "selective", "ops", "sqrt", "every=2", "rmsnorm", "post"]:

@@ -1,6 +1,6 @@
 """Every option with every verb, and in every mode of a verb: it changes the output, or it is refused with
 status 2 and its name. The options are read from the verbs' own help: a new option fails here until it has
-a value in VALUES, and an option without effect fails until it is refused. The short form takes each option with two
+a value in VALUES, and an option without effect fails until it is refused. The short form takes each option with one
 of the verbs that list it, in turn, and some of the modes and of the verbs that do not."""
 import hashlib
 import json
@@ -344,8 +344,7 @@ def main():
     listing = {option: [verb for verb in VERBS if option in options[verb]] for option in every}
     if not LONG:
         fast = {option: [verb for verb in verbs if verb not in SLOW] or verbs for option, verbs in listing.items()}
-        listing = {option: {verbs[k % len(verbs)], verbs[(k + 1 + len(verbs) // 3) % len(verbs)]}
-                   for k, (option, verbs) in enumerate(fast.items())}
+        listing = {option: {verbs[k % len(verbs)]} for k, (option, verbs) in enumerate(fast.items())}
     jobs = [(verb, "", BASE[verb], option) for verb in VERBS for option in options[verb] if verb in listing[option]]
     others = [(verb, "", BASE[verb], option) for verb in VERBS for option in every
               if option not in options[verb]]

@@ -12,6 +12,7 @@ import tempfile
 import time
 from lib import MEMTAPE, check, done, equal, refused, run
 
+LONG = os.environ.get("MTT_LONG") == "1"
 folder = tempfile.TemporaryDirectory()
 os.chdir(folder.name)
 with open("text", "w") as f:
@@ -182,7 +183,7 @@ def every_limit_on_address_space_ends_in_success_or_an_error():
         if threads:
             environment["OMP_NUM_THREADS"] = threads
         seen, most = [], 100 + 2 * 128 * (os.cpu_count() if not threads else int(threads)) + 500
-        for mib in range(60, most, 20 if len(sys.argv) < 2 else 2):
+        for mib in range(60, most, 2 if len(sys.argv) > 1 else 20 if LONG else 60):
             p = run("train", "--data", "text", "-l", 2, "-d", 128, "-a", 2, "-s", 64, "-b", 8, "-q",
                     "--steps", 1, env=environment, timeout=60,
                     preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (mib << 20, mib << 20)))
@@ -227,7 +228,7 @@ def openblas_that_does_not_know_the_cpu_is_told_which_kernels_to_use():
 def small_stack_is_enough():
     def limited(*args, kib):
         return run(*args, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_STACK, (kib << 10, kib << 10)))
-    for kib in [64, 256]:
+    for kib in [64, 256] if LONG else [64]:
         for args in [["profile", "gpt"], ["profile", "llama", "--dtype", "bf16", "--timeline"],
                      ["profile", "gpt", "--budget", "2MB"], ["plan", "gpt"], ["plan", "llama", "--budget", "1GB"],
                      ["profile", "gpt", "--tp", 2, "--pp", 2, "--device", "meta"], ["ranks"],

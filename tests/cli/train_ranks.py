@@ -1,5 +1,5 @@
 """`mpirun -n N memtape train`: the curve of one process, the books that meta predicted, and what is
-refused. MTT_LONG=1: more divisions."""
+refused. MTT_LONG=1: more divisions and more steps."""
 import hashlib
 import json
 import os
@@ -20,9 +20,9 @@ words = [hashlib.sha256(str(i).encode()).hexdigest()[: 2 + i % 5] for i in range
 with open(TEXT, "w") as out:
     out.write(" ".join(words[(i * i + i // 7) % 50] for i in range(4000)))
 
-STEPS = 50
+STEPS = 50 if LONG else 24
 SINGLE = ["train", "--data", TEXT, "--steps", STEPS, "-b", 4, "-s", 32, "-d", 32, "-a", 4, "-l", 2,
-          "--dropout", 0.1, "--lr", 0.003, "--clip", 0.5, "--eval-every", 25]
+          "--dropout", 0.1, "--lr", 0.003, "--clip", 0.5, "--eval-every", STEPS // 2]
 SMALL = [*SINGLE, "--accumulate", 2]
 # The last of four printed decimals. The largest difference of the last losses that was seen was 2e-6.
 ROUNDING = 1.01e-4
@@ -72,7 +72,7 @@ def curves():
     division = ["--tp", 2, "--dp", 2, "--sp", "--zero", 1]
     first, ranks = trained(4, *SMALL, *division, what="tp 2, dp 2, sp, zero 1")
     close(first, one, "tp 2, dp 2, sp, zero 1")
-    check(one[0][-1] < 0.8 * one[0][0], f"it learns: {one[0]}")
+    check(one[0][-1] < (0.8 if LONG else 0.9) * one[0][0], f"it learns: {one[0]}")
     again, same = trained(4, *SMALL, *division, what="the same again")
     equal((again, [r["loss"] for r in same]), (first, [r["loss"] for r in ranks]), "a repeated run")
     few = alone(*short)
@@ -105,7 +105,7 @@ def ahead(short):
     file."""
     for hows, n, *division in BEHIND[: len(BEHIND) if LONG else 2]:
         first = None
-        for how in hows:
+        for how in hows if LONG else hows[::len(hows) - 1]:
             if "--pp" in division and "--keep-last" in how:
                 continue
             name, what = inside("behind.safetensors"), f"{n} ranks: {division} {how}"

@@ -129,10 +129,11 @@ static void measure_all(const mti_fit_task *task, const mt_fit_result *r, brute 
 
 static void the_search_finds_the_best_of_all(void **state)
 {
-    static const size_t memories[] = {600 << 10, 2 << 20, 4 << 20, 6 << 20, 1 << 30};
+    static const size_t memories[] = {600 << 10, 2 << 20, 4 << 20, 1 << 30, 6 << 20};
+    const size_t n_memories = sizeof memories / sizeof *memories - !mtt_long();
     size_t mixed = 0;
     (void)state;
-    for (size_t i = 0; i < sizeof memories / sizeof *memories; i++) {
+    for (size_t i = 0; i < n_memories; i++) {
         mt_gpu gpu = small_gpu(memories[i]);
         mti_workload w = workload();
         const int64_t batch = mtt_long() ? 16 : 4;
@@ -174,7 +175,7 @@ static void fewer_sequences_help_only_where_fewer_are_in_flight(void **state)
 {
     int fit = 0, not = 0, helped = 0;
     (void)state;
-    const size_t step = mtt_long() ? 200 << 10 : 800 << 10;
+    const size_t step = mtt_long() ? 200 << 10 : 1600 << 10;
     for (size_t memory = 600 << 10; memory <= 2200 << 10; memory += step) {
         mt_gpu gpu = small_gpu(memory);
         mti_workload w = workload();
@@ -296,7 +297,7 @@ static void a_failed_allocation_is_an_error(void **state)
                               .threads = 2};
     int failed = 0;
     (void)state;
-    for (uint64_t n = 1; n < 100000; n += n < 40 ? 1 : 97) {
+    for (uint64_t n = 1; n < 100000; n += n < 40 ? 1 : mtt_long() ? 97 : 997) {
         mt_fit_result r;
         mti_fail_nth_alloc(n);
         mt_status status = mt_fit_search(&o, &r);

@@ -39,7 +39,7 @@ static void data_parallel_ranks_follow_one_process(void **state)
         {.data = 1}, {.data = 2}, {.data = 4}, {.data = 2, .microbatches = 2}};
     for (int i = 0; i < MTT_MODELS; i++)
         for (size_t k = 0; k < sizeof splits / sizeof *splits; k++)
-            follows_one_process(i, &splits[k]);
+            if (mtt_is_taken((size_t)i, k)) follows_one_process(i, &splits[k]);
 }
 
 /* A tied weight is gathered twice by ZeRO 3, and its two gradients are added after the ranks' are:
@@ -62,6 +62,7 @@ static void zero_has_the_bits_of_plain_data_parallelism(void **state)
                 .config = &mtt_models[i], .parallel.data = data, .max_norm = MAX_NORM};
             mtt_train(&plain);
             for (size_t k = 0; k < sizeof splits / sizeof *splits; k++) {
+                if (!mtt_is_taken((size_t)(i + data / 2), k)) continue;
                 mtt_training t = plain;
                 t.parallel = splits[k];
                 t.parallel.data = data;
@@ -93,6 +94,7 @@ static void gathering_ahead_has_the_bits_of_gathering_by_module(void **state)
         {{.context = 2, .data = 2, .zero = 3}, NULL}};
     for (int i = 0; i < MTT_MODELS; i++)
         for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+            if (!mtt_is_taken((size_t)i, k)) continue;
             mt_model_config c = mtt_models[i];
             c.layers = 4;
             mtt_training by_module = {.config = &c,
@@ -129,6 +131,7 @@ static void summing_in_backward_has_the_bits_of_summing_after(void **state)
         {{.data = 2, .zero = 1, .pipeline = 2, .interleave = 2, .microbatches = 4}, "full", 64}};
     for (int i = 0; i < MTT_MODELS; i++)
         for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+            if (!mtt_is_taken((size_t)i, k)) continue;
             mt_model_config c = mtt_models[i];
             c.layers = 4;
             mtt_training in_backward = {.config = &c,
@@ -219,7 +222,7 @@ static void tensor_parallel_ranks_follow_one_process(void **state)
     };
     for (int i = 0; i < MTT_MODELS; i++)
         for (size_t k = 0; k < sizeof splits / sizeof *splits; k++)
-            follows_one_process(i, &splits[k]);
+            if (mtt_is_taken((size_t)i, k)) follows_one_process(i, &splits[k]);
 }
 
 /* Causal and not, with learned and with rotary positions, all heads and groups of them, by flash
@@ -241,8 +244,9 @@ static void ranks_with_pieces_of_sequences_follow_one_process(void **state)
     static const char *const checkpoints[] = {"none", "full", "selective", "ops"};
     for (int i = 0; i < MTT_MODELS; i++)
         for (size_t k = 0; k < sizeof splits / sizeof *splits; k++) {
+            if (!mtt_is_taken((size_t)i, k)) continue;
             mt_model_config c = mtt_models[i];
-            if (k % 2) c.attention = MT_ATTENTION_MATH;
+            if (k / 2 % 2) c.attention = MT_ATTENTION_MATH;
             mtt_training alone = {.config = &c, .parallel = splits[k], .max_norm = MAX_NORM};
             mtt_training t = alone;
             t.checkpoint = checkpoints[((size_t)i + k / 2) % 4];

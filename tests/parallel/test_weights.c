@@ -195,6 +195,7 @@ static void check_models(const mt_lora_options *lora)
         mtt_ok(mt_module_params(job.whole, &list, &n)); /* made once; the ranks read it */
         mt_rng_get(device, &job.seed, &job.offset);
         for (size_t k = 0; k < sizeof splits / sizeof *splits; k++) {
+            if (lora && !mtt_is_taken((size_t)i, k)) continue;
             job.parallel = splits[k];
             if (lora && lora->base != MT_LORA_KEEP && (splits[k].tensor > 1 || splits[k].zero == 3))
                 continue; /* refused */

@@ -14,7 +14,7 @@ int mtt_steps(void)
 {
     const char *kind = getenv("MTT_DEVICE");
     bool simulated = kind && !strcmp(kind, "cudasim");
-    return mtt_long() && !simulated ? MTT_MOST_STEPS : 6;
+    return mtt_long() ? simulated ? 6 : MTT_MOST_STEPS : 4;
 }
 
 static int64_t at_least_1(int64_t n) { return n ? n : 1; }

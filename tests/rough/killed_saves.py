@@ -11,7 +11,7 @@ import time
 from rough import (ENVIRONMENT, MEMTAPE, SMALL, check, contents, done, equal, line, make_text, memtape,
                    path, read, seconds_given, seed_given)
 
-SECONDS = seconds_given(sys.argv[1:], short=4, long=45)
+SECONDS = seconds_given(sys.argv[1:], short=3, long=20)
 SEED = seed_given(sys.argv[2:])
 STEPS = 40
 TEXT = make_text()

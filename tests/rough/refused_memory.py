@@ -16,7 +16,7 @@ from rough import SMALL, check, done, line, make_text, memtape, path, read, \
     seconds_given, seed_given
 
 LIBRARY = os.path.abspath(sys.argv[1])
-SECONDS = seconds_given(sys.argv[2:], short=6, long=100)
+SECONDS = seconds_given(sys.argv[2:], short=4, long=50)
 SEED = seed_given(sys.argv[3:])
 ENDS = 20  # number of first and of last requests that are always tried
 

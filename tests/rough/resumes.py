@@ -3,16 +3,16 @@
 Options that change no bit may change when a run is resumed: threads, checkpoints, offload, exact compression.
 Each run (plain, with amp, 16-bit parameters, adapters, lossy compression) is made once without a cut and saved
 at each step. Then it is cut at a step and resumed with some options changed, perhaps several times; it must
-end with the bits of the run without a cut. First every single change is tried at one cut of every run, then
-random ones for SECONDS; the seed decides which. Options that do change bits must give other bits."""
+end with the bits of the run without a cut. First every single change is tried at one cut of every run, in the
+long form all of them, then random ones for SECONDS; the seed decides which. Options that do change bits must give other bits."""
 import os
 import random
 import sys
 import time
-from rough import check, contents, done, equal, line, make_text, memtape, path, \
+from rough import LONG, check, contents, done, equal, line, make_text, memtape, path, \
     seconds_given, seed_given
 
-SECONDS = seconds_given(sys.argv[1:], short=6, long=100)
+SECONDS = seconds_given(sys.argv[1:], short=3, long=50)
 SEED = seed_given(sys.argv[2:])
 STEPS = 6
 TEXT = make_text()
@@ -129,7 +129,7 @@ tried = wrong = 0
 plain = [(name, [(draw.randrange(1, STEPS), change)])
          for name in names for of in RUNS[name][1] for change in of]
 draw.shuffle(plain)
-while (time.monotonic() < until or tried < 20) and wrong < 10:
+while (time.monotonic() < until or tried < 20 or (LONG and plain)) and wrong < 10:
     if plain:
         name, cuts = plain.pop()
     else:

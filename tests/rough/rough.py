@@ -14,13 +14,14 @@ from lib import MEMTAPE, check, done, equal  # noqa: E402, F401
 
 # One thread, so that requests for memory have the same order in each run.
 ENVIRONMENT = {**os.environ, "OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": "1"}
+LONG = os.environ.get("MTT_LONG") == "1"
 folder = tempfile.TemporaryDirectory()
 SMALL = ["-b", 2, "-s", 8, "-d", 12, "-a", 3, "-l", 2, "--seed", 7, "-q"]
 
 
 def seconds_given(words, short, long):
     """The number of seconds: from the command line, or of the short or long form (tests/meson.build)."""
-    return float(words[0]) if words else long if os.environ.get("MTT_LONG") == "1" else short
+    return float(words[0]) if words else long if LONG else short
 
 
 def seed_given(words):
