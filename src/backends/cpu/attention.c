@@ -36,7 +36,7 @@ static void read_dropout(mti_attn *x)
     x->keep_scale = call->p < 1 ? 1 / (1 - call->p) : 0;
 }
 
-static int workers(const mti_ctx *ctx, const mti_attn *x, int64_t items)
+static int workers(mti_ctx *ctx, const mti_attn *x, int64_t items)
 {
     double macs = (double)x->b * (double)x->a * (double)x->s * (double)x->t * (double)x->d;
     return macs < PARALLEL_MACS ? 1 : (int)max64(1, min64(mti_cpu_threads(ctx), items));

@@ -64,11 +64,4 @@ static inline void mti_stranspose(int64_t rows, int64_t cols, float scale, const
                     (blasint)ld, to, (blasint)ld_to);
 }
 
-static inline void mti_dtranspose(int64_t rows, int64_t cols, double scale, const double *from,
-                                  int64_t ld, double *to, int64_t ld_to)
-{
-    cblas_domatcopy(CblasRowMajor, CblasTrans, (blasint)rows, (blasint)cols, scale, from,
-                    (blasint)ld, to, (blasint)ld_to);
-}
-
 #endif

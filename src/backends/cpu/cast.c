@@ -93,7 +93,7 @@ static void cast_run(const void *op, void *const *p, int64_t first, int64_t n)
     }
 }
 
-void mti_cpu_cast(const mti_ctx *ctx, const mti_view *x, const mti_view *y)
+void mti_cpu_cast(mti_ctx *ctx, const mti_view *x, const mti_view *y)
 {
     cast_job job = {x->dtype, y->dtype};
     mti_cpu_map(ctx, 2, (const mti_view *[]){y, x}, 1, false, 1, cast_run, &job);

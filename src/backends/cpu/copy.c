@@ -125,7 +125,7 @@ static int find_transposed(const mti_walk *w)
     return -1;
 }
 
-static void copy_same_type(const mti_ctx *ctx, const mti_view *x, const mti_view *y)
+static void copy_same_type(mti_ctx *ctx, const mti_view *x, const mti_view *y)
 {
     copy_job job;
     mti_walk_init(&job.walk, 2, (const mti_view *[]){y, x}, false);

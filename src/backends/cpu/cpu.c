@@ -14,6 +14,7 @@ static mti_ctx *open_cpu(void)
     mti_ctx *ctx = mti_malloc(sizeof *ctx);
     if (!ctx) return NULL;
     atomic_init(&ctx->threads, omp_get_max_threads());
+    atomic_init(&ctx->shared, 0);
     ctx->copies = mti_cpu_copies_new();
     if (ctx->copies) return ctx;
     mti_free(ctx);

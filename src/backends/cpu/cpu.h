@@ -22,6 +22,7 @@
 typedef struct mti_cpu_copies mti_cpu_copies;
 struct mti_ctx {
     atomic_int threads; /* any host thread may set it while another computes */
+    atomic_int shared;  /* kernels that several threads shared since the last optimizer's step */
     mti_cpu_copies *copies;
 };
 
@@ -81,7 +82,7 @@ typedef void mti_cpu_range_fn(const void *arg, int64_t begin, int64_t end);
 
 /* Calls fn over [0, n) in chunks of `chunk` items, one call per chunk. The chunks run on
  * ctx->threads threads if there are at least two chunks, else on the calling thread. */
-void mti_cpu_parallel(const mti_ctx *ctx, int64_t n, int64_t chunk, mti_cpu_range_fn *fn,
+void mti_cpu_parallel(mti_ctx *ctx, int64_t n, int64_t chunk, mti_cpu_range_fn *fn,
                       const void *arg);
 
 /* The chunk size for n items of `cost` simple operations each: all n if that is too little
@@ -134,7 +135,7 @@ typedef void mti_cpu_run_fn(const void *op, void *const *p, int64_t first, int64
 
 /* y[i] = run(inputs[i]) over views of one shape in any layout; views[0] is y;
  * if `outputs` is 2, views[1] is an output too. `cost` as in mti_cpu_chunk. */
-void mti_cpu_map(const mti_ctx *ctx, int n_operands, const mti_view *const *views, int outputs,
+void mti_cpu_map(mti_ctx *ctx, int n_operands, const mti_view *const *views, int outputs,
                  bool row_major, int64_t cost, mti_cpu_run_fn *run, const void *op);
 
 /* The offset of row r, in elements, in a view whose last dimension is contiguous. For a
@@ -159,7 +160,7 @@ bool mti_cpu_copy_times(mti_ctx *ctx, mti_copy_times *out);
 #include "backends/kernels.def"
 
 /* cast.c: mti_cpu_copy between two dtypes. */
-void mti_cpu_cast(const mti_ctx *ctx, const mti_view *x, const mti_view *y);
+void mti_cpu_cast(mti_ctx *ctx, const mti_view *x, const mti_view *y);
 /* Values out of range give the nearest limit, NaN gives 0. */
 int64_t mti_cpu_f64_to_i64(double x);
 

@@ -42,7 +42,7 @@ typedef struct norm_columns_job {
 #undef T
 #undef TYPED
 
-static void run_norm(const mti_ctx *ctx, double eps, bool about_mean, const mti_view *x,
+static void run_norm(mti_ctx *ctx, double eps, bool about_mean, const mti_view *x,
                      const mti_view *w, const mti_view *b, const mti_view *y, const mti_view *mean,
                      const mti_view *rstd)
 {
@@ -100,7 +100,7 @@ size_t mti_cpu_layer_norm_backward_scratch(mti_ctx *ctx, const mti_view *x)
     return 2 * mti_cpu_rms_norm_backward_scratch(ctx, x);
 }
 
-static void add_columns(const mti_ctx *ctx, const void *sums, int64_t blocks, const mti_view *out)
+static void add_columns(mti_ctx *ctx, const void *sums, int64_t blocks, const mti_view *out)
 {
     norm_columns_job job = {sums, out->data, out->dtype, blocks, out->shape[out->rank - 1]};
     mti_cpu_parallel(ctx, job.n, mti_cpu_chunk(job.n, blocks),

@@ -32,7 +32,7 @@ static int64_t count_all(int n_items, const mti_opt_item *items)
     return total;
 }
 
-static void for_items(const mti_ctx *ctx, int n_items, const mti_opt_item *items, int64_t cost,
+static void for_items(mti_ctx *ctx, int n_items, const mti_opt_item *items, int64_t cost,
                       span_fn *fn, const void *op)
 {
     items_job job = {n_items, items, fn, op};
@@ -73,11 +73,12 @@ static const float *load_grad(const mti_opt_item *item, int64_t at, float *buffe
 /* ---- AdamW ----
  *
  * In f32 28 bytes pass for every element, and nothing else limits it: a square root and a division
- * are done in the time that p, g, m and v take to come from the caches. Of a small model's, half
- * would come from the cache of the other core, which takes two threads as long as one. In 16 bits
- * fewer bytes pass and conversions take longer than they do. */
+ * are done in the time that p, g, m and v take to come from the caches. If one thread has computed
+ * almost all of the step, its core's cache has what a small model needs, and a second thread has to
+ * wait for every line of it: two take longer than one. In 16 bits fewer bytes pass and conversions
+ * take longer than they do. */
 
-#define ADAMW_ALONE (1 << 17) /* elements in f32 up to which one thread takes them all */
+#define ADAMW_ALONE (1 << 17) /* elements in f32 up to which that cache holds them */
 
 typedef struct adamw_step {
     double lr, beta1, beta2;
@@ -206,7 +207,7 @@ static void some_blocks(const void *arg, int64_t begin, int64_t end)
     for (int64_t block = begin; block < end; block++) step_block(job->a, job->item, block);
 }
 
-static void adamw_8bit_items(const mti_ctx *ctx, const adamw_step *s, int n_items,
+static void adamw_8bit_items(mti_ctx *ctx, const adamw_step *s, int n_items,
                              const mti_opt_item *items)
 {
     adamw_8bit a = {.step = *s};
@@ -223,6 +224,14 @@ static void adamw_8bit_items(const mti_ctx *ctx, const adamw_step *s, int n_item
     }
 }
 
+static bool one_core_has_all(mti_ctx *ctx, int n_items, const mti_opt_item *items)
+{
+    int shared = atomic_exchange_explicit(&ctx->shared, 0, memory_order_relaxed);
+    bool all = shared < n_items / 2 && count_all(n_items, items) <= ADAMW_ALONE;
+    for (int k = 0; k < n_items; k++) all = all && items[k].dtype == MT_F32;
+    return all;
+}
+
 bool mti_cpu_adamw(mti_ctx *ctx, const mti_opt_params *p, int n_items, const mti_opt_item *items)
 {
     double t = (double)p->step;
@@ -233,9 +242,7 @@ bool mti_cpu_adamw(mti_ctx *ctx, const mti_opt_params *p, int n_items, const mti
                     .root_scale = 1.0 / sqrt(1.0 - pow(p->beta2, t)),
                     .eps = p->eps,
                     .grad_scale = grad_scale_of(p)};
-    bool alone = count_all(n_items, items) <= ADAMW_ALONE;
-    for (int k = 0; k < n_items; k++) alone = alone && items[k].dtype == MT_F32;
-    for_items(ctx, n_items, items, alone ? 0 : 4, adamw_span, &s);
+    for_items(ctx, n_items, items, one_core_has_all(ctx, n_items, items) ? 0 : 4, adamw_span, &s);
     adamw_8bit_items(ctx, &s, n_items, items);
     return true;
 }

@@ -20,8 +20,7 @@ static void run_chunks(int64_t from, int64_t to, int64_t n, int64_t chunk, mti_c
     }
 }
 
-void mti_cpu_parallel(const mti_ctx *ctx, int64_t n, int64_t chunk, mti_cpu_range_fn *fn,
-                      const void *arg)
+void mti_cpu_parallel(mti_ctx *ctx, int64_t n, int64_t chunk, mti_cpu_range_fn *fn, const void *arg)
 {
     if (n <= 0) return;
     int64_t chunks = n <= chunk ? 1 : (n + chunk - 1) / chunk;
@@ -30,6 +29,7 @@ void mti_cpu_parallel(const mti_ctx *ctx, int64_t n, int64_t chunk, mti_cpu_rang
         run_chunks(0, chunks, n, chunk, fn, arg);
         return;
     }
+    atomic_fetch_add_explicit(&ctx->shared, 1, memory_order_relaxed);
 #pragma omp parallel num_threads(team)
     {
         /* OpenMP may start fewer threads than requested; they must still cover every chunk */

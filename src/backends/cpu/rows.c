@@ -21,7 +21,7 @@ typedef struct rows_job {
 #undef T
 #undef TYPED
 
-static bool run_rows(const mti_ctx *ctx, rows_job *job, const mti_view *y, int64_t cost,
+static bool run_rows(mti_ctx *ctx, rows_job *job, const mti_view *y, int64_t cost,
                      mti_cpu_range_fn *f32, mti_cpu_range_fn *f64)
 {
     int64_t rows = mti_cpu_row_count(y);

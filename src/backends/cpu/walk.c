@@ -236,7 +236,7 @@ static void map_chunk(const void *arg, int64_t begin, int64_t end)
     }
 }
 
-void mti_cpu_map(const mti_ctx *ctx, int n_operands, const mti_view *const *views, int outputs,
+void mti_cpu_map(mti_ctx *ctx, int n_operands, const mti_view *const *views, int outputs,
                  bool row_major, int64_t cost, mti_cpu_run_fn *run, const void *op)
 {
     map_job job;
