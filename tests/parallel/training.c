@@ -8,7 +8,10 @@
 
 enum { BATCH = MTT_BATCH, SEQ = MTT_SEQ, SEED = 5, MOST_MICROBATCHES = 8 };
 
-const mt_adamw_options mtt_adamw = {.lr = 3e-3, .weight_decay = 0.1, .decay_matrices_only = true};
+/* AdamW divides a gradient by its own size. Where that is rounding alone, so would the step be: eps
+ * is above it. */
+const mt_adamw_options mtt_adamw = {
+    .lr = 3e-3, .eps = 1e-6, .weight_decay = 0.1, .decay_matrices_only = true};
 
 int mtt_steps(void)
 {

@@ -59,15 +59,11 @@ static struct {
     atomic_int mapped;  /* buffers known to be mapped */
 } buffers = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static bool can_map(void)
+bool mti_cpu_can_map(size_t n_bytes)
 {
-    void *p = mmap(NULL, BUFFER_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED)
-        return mti_fail_bool(MT_ERR_MEMORY,
-                             "cpu out of memory: OpenBLAS needs a buffer of %zu bytes for each "
-                             "thread, and the system has no address space for it (ulimit -v?)",
-                             BUFFER_BYTES);
-    munmap(p, BUFFER_BYTES);
+    void *p = mmap(NULL, n_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) return false;
+    munmap(p, n_bytes);
     return true;
 }
 
@@ -75,7 +71,11 @@ static bool can_map(void)
 static bool take_buffers(int n, int mapped)
 {
     if (n == 0) return true;
-    if (mapped <= 0 && !can_map()) return false;
+    if (mapped <= 0 && !mti_cpu_can_map(BUFFER_BYTES))
+        return mti_fail_bool(MT_ERR_MEMORY,
+                             "cpu out of memory: OpenBLAS needs a buffer of %zu bytes for each "
+                             "thread, and the system has no address space for it (ulimit -v?)",
+                             BUFFER_BYTES);
     void *buffer = blas_memory_alloc ? blas_memory_alloc(0) : NULL;
     bool ok = take_buffers(n - 1, mapped - 1);
     if (buffer) blas_memory_free(buffer);

@@ -30,6 +30,10 @@ void mti_cpu_serially(mti_cpu_work_fn *fn, void *arg, int64_t n);
  * if another host thread has raised the thread count since the scratch was sized. */
 int mti_cpu_scratch_workers(int n_workers, size_t n_scratch, size_t per_worker);
 
+/* Whether the system has so many bytes of address space left: libraries may end the process where
+ * they get none. */
+bool mti_cpu_can_map(size_t n_bytes);
+
 /* ---- one serial product in f32 or f64 ---- */
 
 /* A matrix in memory: element (i, j) at i * ld + j, or at j * ld + i if transposed. */

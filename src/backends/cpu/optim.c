@@ -40,6 +40,16 @@ static void for_items(mti_ctx *ctx, int n_items, const mti_opt_item *items, int6
     mti_cpu_parallel(ctx, total, mti_cpu_chunk(total, cost), items_chunk, &job);
 }
 
+/* The same on the calling thread, in the same chunks: what a chunk gives depends on its bounds. */
+static void for_items_alone(int n_items, const mti_opt_item *items, int64_t cost, span_fn *fn,
+                            const void *op)
+{
+    items_job job = {n_items, items, fn, op};
+    int64_t total = count_all(n_items, items), chunk = mti_cpu_chunk(total, cost);
+    for (int64_t i = 0; i < total; i += chunk)
+        items_chunk(&job, i, total - i < chunk ? total : i + chunk);
+}
+
 static void *element(const mti_opt_item *item, const void *base, int64_t at)
 {
     return (char *)(uintptr_t)base + at * (int64_t)mti_dtype_size(item->dtype);
@@ -242,7 +252,10 @@ bool mti_cpu_adamw(mti_ctx *ctx, const mti_opt_params *p, int n_items, const mti
                     .root_scale = 1.0 / sqrt(1.0 - pow(p->beta2, t)),
                     .eps = p->eps,
                     .grad_scale = grad_scale_of(p)};
-    for_items(ctx, n_items, items, one_core_has_all(ctx, n_items, items) ? 0 : 4, adamw_span, &s);
+    if (one_core_has_all(ctx, n_items, items))
+        for_items_alone(n_items, items, 4, adamw_span, &s);
+    else
+        for_items(ctx, n_items, items, 4, adamw_span, &s);
     adamw_8bit_items(ctx, &s, n_items, items);
     return true;
 }
