@@ -26,6 +26,8 @@ def measure(sides, gpt, precision, s):
     losses = [[] for _ in named]
     with started([side for _, side in named], "gpt", *gpt.arguments, s.threads, precision) as workers:
         series = taking_turns(workers, 2 * len(named) * s.effort, s.rounds(3), losses)
+        for worker in workers:
+            worker.end()
     for (name, _), times, of in zip(named, series, losses):
         check_losses(f"{gpt.name}, {precision}, {name}", of)
         times = sorted(times)
