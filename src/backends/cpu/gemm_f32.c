@@ -12,8 +12,7 @@
 
 /* Intel's CPUs with AVX-512: on one thread of a Xeon (family 6, model 207), the products of the
  * benchmark's models reached 141 to 198 GFLOP/s with oneDNN 2.6 and 117 to 169 with OpenBLAS
- * 0.3.21. On a Zen 4, OpenBLAS was at the limit already. MEMTAPE_ONEDNN=1 takes oneDNN on every
- * CPU, 0 on none. */
+ * 0.3.21. AMD's were not measured. MEMTAPE_ONEDNN=1 takes oneDNN on every CPU, 0 on none. */
 static bool is_fast(void)
 {
     const char *wish = getenv("MEMTAPE_ONEDNN");
