@@ -192,7 +192,7 @@ static void halve_alone(mti_gemm *g)
 }
 
 /* Wider tiles and shorter blocks are faster where the sum is long. A few tiles should be an even
- * number, for two threads. */
+ * number, for two threads. oneDNN was asked for the scratch of its tiles, so they stay. */
 static void plan_half_tiles(mti_gemm *g)
 {
     bool native = mti_gemm_bf16_wanted(g);
@@ -200,10 +200,11 @@ static void plan_half_tiles(mti_gemm *g)
     g->tile_n = min64(g->n, native ? max64(HALF_SIDE, min64(2048, 16384 / g->tile_m)) : HALF_SIDE);
     if (native) mti_gemm_bf16_plan(g);
     g->scratch_per_worker = g->scratch_bytes = mti_gemm_half_scratch(g);
-    if (!native && g->k >= HALF_K) g->tile_n = min64(g->n, HALF_WIDE), g->tile_k = HALF_WIDE_K;
+    if (native) return;
+    if (g->k >= HALF_K) g->tile_n = min64(g->n, HALF_WIDE), g->tile_k = HALF_WIDE_K;
     int64_t n_cols = divide_up(g->n, g->tile_n), n_tiles = n_cols * divide_up(g->m, g->tile_m);
     if (n_tiles == 1) {
-        bool pays = !native && g->n_batch == 1 && macs_of(g) >= 2 * PARALLEL_MACS;
+        bool pays = g->n_batch == 1 && macs_of(g) >= 2 * PARALLEL_MACS;
         if (pays && g->tile_n % 32 == 0) halve_alone(g);
         return;
     }
