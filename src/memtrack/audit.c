@@ -1,6 +1,5 @@
 /* audit.c: looking into the caching allocator: statistics, observers, visits, and
  * a recount of everything from the blocks themselves. */
-#include <stdlib.h>
 #include <string.h>
 #include "memtrack/pool.h"
 
@@ -103,23 +102,9 @@ void mti_pool_remove_observer(mti_pool *pool, int id)
 
 /* ---- visits ---- */
 
-static int by_address(const void *a, const void *b)
-{
-    const mti_segment *x = a, *y = b;
-    uintptr_t at = (uintptr_t)x->first->block.ptr, other = (uintptr_t)y->first->block.ptr;
-    return at < other ? -1 : at > other;
-}
-
-static void sort_segments(mti_pool *pool)
-{
-    if (pool->segments.n)
-        qsort(pool->segments.at, pool->segments.n, sizeof *pool->segments.at, by_address);
-}
-
 void mti_pool_visit(mti_pool *pool, void (*fn)(void *user, const mti_block *block), void *user)
 {
     lock(pool);
-    sort_segments(pool);
     for (size_t i = 0; i < pool->segments.n; i++)
         for (const mti_cell *n = pool->segments.at[i].first; n; n = n->right)
             if (n->live) fn(user, &n->block);
@@ -140,7 +125,6 @@ void mti_pool_visit_all(mti_pool *pool,
                         void *user)
 {
     lock(pool);
-    sort_segments(pool);
     for (size_t i = 0; i < pool->segments.n; i++) {
         const mti_segment *s = &pool->segments.at[i];
         mti_segment_info info = {.large = s->first->large, .expandable = mti_pool_expands(pool)};

@@ -57,7 +57,8 @@ void mti_pool_reset_peak(mti_pool *pool);
 void mti_pool_restore_outer_peak(mti_pool *pool, const mt_mem_stats *outer);
 int mti_pool_add_observer(mti_pool *pool, mt_mem_event_fn *fn, void *user);
 void mti_pool_remove_observer(mti_pool *pool, int id);
-/* Visit every live block, in address order (debug checks, reports). */
+/* Visit every live block, in order of places (fit.h): on every device the same, and whoever looks
+ * leaves the pool as it was (debug checks, reports). */
 void mti_pool_visit(mti_pool *pool, void (*fn)(void *user, const mti_block *block), void *user);
 /* Visit every segment with its blocks, free ones included (memory snapshots). */
 typedef struct mti_segment_info {

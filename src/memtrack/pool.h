@@ -26,7 +26,7 @@ struct mti_pool {
     const mti_backend *backend;
     mti_ctx *ctx;
     bool in_host_memory;           /* so that a sanitizer can watch it (shadow.h) */
-    MTI_VEC(mti_segment) segments; /* in any order: visits sort them by address */
+    MTI_VEC(mti_segment) segments; /* by place, since a new one's is above all others' */
     size_t granule[2];             /* of expandable segments, small and large; 0: not expandable */
     mti_cell *unmapped[2];         /* their cells without memory, by place */
     bool reclaim;                  /* what is free goes back before they grow */

@@ -256,10 +256,12 @@ static void a_refusal_tells_how_much_room_was_left(void **state)
     mti_pool_set_capacity(mtt_pool, 0);
 }
 
-static void in_address_order(void *user, const mti_block *block)
+static uint64_t place_of(const mti_block *block) { return ((const mti_cell *)block)->place; }
+
+static void in_order_of_places(void *user, const mti_block *block)
 {
     const mti_block **last = user;
-    if (*last) assert_true(block->ptr > (*last)->ptr);
+    if (*last) assert_true(place_of(block) > place_of(*last));
     *last = block;
 }
 
@@ -302,20 +304,20 @@ static void very_many_segments_at_falling_addresses_take_linear_time(void **stat
     for (size_t i = 0; i < 600000; i++)
         assert_non_null(mti_pool_alloc(many, 20 * MIB, MT_ACTIVATION));
     const mti_block *last = NULL;
-    mti_pool_visit(many, in_address_order, &last);
+    mti_pool_visit(many, in_order_of_places, &last);
     assert_non_null(last);
     assert_true(mti_pool_check(many));
     mti_pool_free_all(many);
 }
 
-static void visits_go_through_everything_in_address_order(void **state)
+static void visits_go_through_everything_in_order_of_places(void **state)
 {
     (void)state;
     mti_block *b[40];
     for (size_t i = 0; i < 40; i++) b[i] = mtt_get((i % 7 + 1) * 300 * KIB);
     for (size_t i = 0; i < 40; i += 3) mtt_put(b[i]);
     const mti_block *last = NULL;
-    mti_pool_visit(mtt_pool, in_address_order, &last);
+    mti_pool_visit(mtt_pool, in_order_of_places, &last);
     assert_non_null(last);
     tally t = {0};
     mti_pool_visit_all(mtt_pool, add_up, &t);
@@ -398,7 +400,7 @@ int main(void)
         WITH_POOL(observers_get_every_change_and_where_it_happened),
         WITH_POOL(events_tell_where_blocks_and_segments_lie),
         WITH_POOL(a_refusal_tells_how_much_room_was_left),
-        WITH_POOL(visits_go_through_everything_in_address_order),
+        WITH_POOL(visits_go_through_everything_in_order_of_places),
         cmocka_unit_test(very_many_segments_at_falling_addresses_take_linear_time),
         WITH_POOL(a_planted_miscount_is_found_and_reported),
         WITH_POOL(a_damaged_segment_is_found),

@@ -297,6 +297,44 @@ static void a_visitor_sees_each_part_that_has_memory(void **state)
     mtt_put(a), mtt_put(c);
 }
 
+static void count_block(void *user, const mti_block *block)
+{
+    (void)block;
+    ++*(int *)user;
+}
+
+static void note_what_goes_back(void *user, const mt_mem_event *e)
+{
+    size_t *n_bytes = user;
+    if (e->kind == MT_MEM_SEGMENT_UNMAP) n_bytes[e->large] += e->span;
+}
+
+/* What goes back first lies at the lowest place, wherever the system put the segments (mmap puts
+ * the second one below the first), and whether or not somebody has looked. */
+static void a_visit_does_not_change_what_goes_back(void **state)
+{
+    (void)state;
+    const mt_expandable how = {.granule = 1 * MIB, .reclaim = true};
+    assert_true(mti_pool_set_expandable(mtt_pool, &how));
+    mti_block *small[4], *large[2];
+    for (int i = 0; i < 4; i++) small[i] = mtt_get(1 * MIB);
+    mtt_fake.up -= (uintptr_t)1 << 45;
+    for (int i = 0; i < 2; i++) large[i] = mtt_get(4 * MIB);
+    assert_true((uintptr_t)large[0]->ptr < (uintptr_t)small[0]->ptr);
+    for (int i = 0; i < 4; i++) mtt_put(small[i]);
+    mtt_put(large[0]);
+    int n_blocks = 0;
+    mti_pool_visit(mtt_pool, count_block, &n_blocks);
+    assert_int_equal(n_blocks, 1);
+    size_t gone[2] = {0}; /* of small and of large segments */
+    int id = mti_pool_add_observer(mtt_pool, note_what_goes_back, gone);
+    large[0] = mtt_get(5 * MIB);
+    mti_pool_remove_observer(mtt_pool, id);
+    assert_int_equal(gone[0], 4 * MIB);
+    assert_int_equal(gone[1], 1 * MIB);
+    mtt_put(large[0]), mtt_put(large[1]);
+}
+
 static void damaged_books_of_granules_are_found(void **state)
 {
     (void)state;
@@ -379,6 +417,7 @@ int main(void)
         WITH_POOL(it_is_set_before_the_first_memory_and_only_where_memory_comes_in_granules),
         WITH_POOL(reclaimed_granules_serve_elsewhere),
         WITH_RANGES(a_visitor_sees_each_part_that_has_memory),
+        WITH_POOL(a_visit_does_not_change_what_goes_back),
         WITH_RANGES(damaged_books_of_granules_are_found),
         WITH_RANGES(whichever_request_is_refused_the_books_balance),
     };
