@@ -1,9 +1,11 @@
 /* main.c: finds the verb, reads its options, runs it. */
 #include <errno.h>
+#include <fcntl.h>
 #include <jansson.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "cli/option_rows.h"
 #include "cli/together.h"
 #include "cli/verbs.h"
@@ -219,9 +221,21 @@ static int run_program(int argc, char **argv)
     return launch.ranks > 1 ? run_as_rank(&launch, argc, argv) : run_alone(argc, argv);
 }
 
+/* A file that is opened takes the lowest free descriptor. Were that a standard stream which the
+ * caller has closed, what is printed would go into a user's file. So each is there; that it cannot
+ * be used still fails, as if it were closed. */
+static void occupy_standard_streams(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF &&
+            open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) < 0)
+            return;
+}
+
 int main(int argc, char **argv)
 {
     int status;
+    occupy_standard_streams();
     mti_launch launch = mti_launch_get();
     if (!mti_start_with_fast_kernels(argv)) return MTI_EXIT_FAILED;
     if (mti_launch_watch(&launch, &status)) return status;
