@@ -283,8 +283,8 @@ typedef struct mti_hooks mti_hooks;
 typedef struct mti_onlooker {
     /* A hook's pack would be given t. False fails the op. */
     bool (*saved)(void *user, const mti_saved_tensor *s, mt_tensor *t);
-    /* The slot is let go, and not by backward. s->kept is what it kept. */
-    void (*given_up)(void *user, const mti_saved_tensor *s);
+    /* The slot is let go, and not by backward. s->kept is what it kept. h: of one push */
+    void (*given_up)(void *user, const mti_hooks *h, const mti_saved_tensor *s);
     void (*popped)(void *user, mti_hooks *h); /* h is the user's again */
 } mti_onlooker;
 
@@ -293,6 +293,7 @@ struct mti_hooks { /* a pushed pair: shared by the stack and the slots it packed
     int pins; /* while more than 0 it may not be popped */
     mt_saved_hooks fn;
     const mti_onlooker *onlooker; /* instead of fn, in memory of the user's; NULL: fn */
+    uint64_t failures;            /* of the thread when an onlooker was pushed */
     void *user;
     mti_hooks *below;
 };

@@ -6,7 +6,6 @@ struct mt_ledger {
     atomic_int refs; /* the owner, and one for each begin */
     mt_device *device;
     mti_book *book;
-    uint64_t failures; /* when it began last, of that thread */
     bool count_parameters;
     mti_hooks hooks;         /* of one begin at a time: no memory is asked for it */
     atomic_bool hooks_taken; /* by a begin */
@@ -46,10 +45,10 @@ static bool on_saved(void *user, const mti_saved_tensor *s, mt_tensor *t)
 /* What a node gives up while the ledger records, and not because its backward has run, is not kept
  * for backward: an unused result was released, or a checkpoint around what needs no gradient. After
  * a failure everything is given up; then the record stays, to tell who kept what at that moment. */
-static void on_given_up(void *user, const mti_saved_tensor *s)
+static void on_given_up(void *user, const mti_hooks *h, const mti_saved_tensor *s)
 {
     const mt_ledger *l = user;
-    if (mti_failures() != l->failures) return;
+    if (mti_failures() != h->failures) return;
     mt_save_info info = mti_slot_info(s);
     /* What the ledger was shown is what the slot keeps, unless a hook kept something else. */
     mti_book_take_back(l->book, s->original && s->kept ? s->kept->storage->block : NULL, info.node,
@@ -73,7 +72,6 @@ mt_status mt_ledger_begin(mt_ledger *l)
     mti_hooks *h = atomic_exchange(&l->hooks_taken, true) ? mti_malloc(sizeof *h) : &l->hooks;
     if (!h) return mt_last_status();
     atomic_fetch_add(&l->refs, 1);
-    l->failures = mti_failures();
     mti_book_open(l->book, true);
     mti_onlooker_push(h, &onlooker, l);
     return MT_OK;

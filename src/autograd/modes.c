@@ -50,6 +50,7 @@ void mti_onlooker_push(mti_hooks *h, const mti_onlooker *onlooker, void *user)
 {
     h->fn = (mt_saved_hooks){0};
     h->onlooker = onlooker;
+    h->failures = mti_failures();
     push(h, user);
 }
 

@@ -164,7 +164,7 @@ mt_tensor *mti_slot_load(const mti_saved_tensor *s)
 static void tell_onlookers(const mti_saved_tensor *s)
 {
     for (const mti_hooks *h = mti_modes_now()->hooks; h; h = h->below)
-        if (h->onlooker) h->onlooker->given_up(h->user, s);
+        if (h->onlooker) h->onlooker->given_up(h->user, h, s);
 }
 
 void mti_slot_drop(mti_saved_tensor *s)

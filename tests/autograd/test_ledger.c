@@ -1,4 +1,5 @@
 /* The ledger: which storages the tape keeps, their bytes, and when they are freed. */
+#include <pthread.h>
 #include "mtt_fixture.h"
 
 static mt_ledger *ledger;
@@ -400,6 +401,32 @@ static void what_is_released_after_a_failure_stays_in_the_record(void **state)
     assert_int_equal(mt_ledger_bytes(ledger), 40);
 }
 
+static void *begin_and_end(void *user)
+{
+    bool ok = mt_ledger_begin(user) == MT_OK && mt_ledger_end(user) == MT_OK;
+    return ok ? user : NULL;
+}
+
+/* Each begin has its own count of failures: those of the thread that it watches. */
+static void a_ledger_of_two_threads_takes_back_in_each(void **state)
+{
+    (void)state;
+    mt_ledger *shared = mt_ledger_new(device);
+    MT_AUTO mt_tensor *x = made(MT_F32, MT_SHAPE(10), true);
+    assert_null(mt_matmul(x, x)); /* so this thread has failed more often than the other */
+    mt_clear_error();
+    mtt_ok(mt_ledger_begin(shared));
+    pthread_t other;
+    void *done = NULL;
+    assert_int_equal(pthread_create(&other, NULL, begin_and_end, shared), 0);
+    assert_int_equal(pthread_join(other, &done), 0);
+    assert_ptr_equal(done, shared);
+    mt_release(mtt_made(mt_gelu(x)));
+    assert_int_equal(mt_ledger_bytes(shared), 0);
+    mtt_ok(mt_ledger_end(shared));
+    mt_ledger_free(shared);
+}
+
 /* ---- the reference figures ---- */
 
 static void linear_256_to_250_takes_the_reference_bytes(void **state)
@@ -550,6 +577,7 @@ int main(void)
         TEST(what_an_unused_result_saved_is_taken_back),
         TEST(what_is_kept_as_a_copy_is_taken_back_too),
         TEST(what_is_released_after_a_failure_stays_in_the_record),
+        TEST(a_ledger_of_two_threads_takes_back_in_each),
         TEST(linear_256_to_250_takes_the_reference_bytes),
         TEST(a_thousand_and_24_floats_take_a_block_of_a_segment),
         TEST(embedding_and_cross_entropy_keep_indices_and_log_probabilities),
