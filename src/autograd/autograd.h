@@ -283,7 +283,7 @@ typedef struct mti_hooks mti_hooks;
 typedef struct mti_onlooker {
     /* A hook's pack would be given t. False fails the op. */
     bool (*saved)(void *user, const mti_saved_tensor *s, mt_tensor *t);
-    /* The slot is let go, and not by backward. s->kept is what it kept. h: of one push */
+    /* The slot is let go, and no backward has used it. s->kept is what it kept. h: of one push */
     void (*given_up)(void *user, const mti_hooks *h, const mti_saved_tensor *s);
     void (*popped)(void *user, mti_hooks *h); /* h is the user's again */
 } mti_onlooker;
@@ -369,6 +369,7 @@ struct mti_saved_tensor {
 struct mt_saved { /* a slot without a node */
     mti_saved_tensor slot;
     mt_save_info info;
+    bool was_read;
 };
 
 typedef struct mti_edge {
@@ -405,6 +406,7 @@ struct mti_node {
     uint64_t want;
     int n_in, n_out, n_saved;
     bool freed;    /* its saved tensors are freed */
+    bool ran;      /* its backward, which read them */
     bool running;  /* in its hooks or its backward: no walk may reach it */
     uint64_t walk; /* number of the walk that `grads` belong to; 0: none */
     bool absent[8];

@@ -268,6 +268,7 @@ static bool run_node(mti_walk *w, mti_node *n)
     bool ok = hook_douts(w, n) && (!needed || call_backward(w, n, din));
     n->running = false;
     drop_grads(n);
+    if (ok && needed) n->ran = true;
     if (ok && needed && !w->retain_graph) mti_node_drop_saved(n);
     for (int i = 0; i < n->n_in; i++) {
         if (!din[i]) continue;

@@ -161,6 +161,13 @@ mt_tensor *mti_slot_load(const mti_saved_tensor *s)
     return t;
 }
 
+/* What has no node is let go within a walk as what it was for is done. */
+static bool was_used(const mti_saved_tensor *s)
+{
+    if (s->node) return s->node->ran;
+    return ((const mt_saved *)s)->was_read || mti_where_now()->in_backward;
+}
+
 static void tell_onlookers(const mti_saved_tensor *s)
 {
     for (const mti_hooks *h = mti_modes_now()->hooks; h; h = h->below)
@@ -169,7 +176,7 @@ static void tell_onlookers(const mti_saved_tensor *s)
 
 void mti_slot_drop(mti_saved_tensor *s)
 {
-    if (!mti_where_now()->in_backward) tell_onlookers(s);
+    if (!was_used(s)) tell_onlookers(s);
     mti_slot_unhold(s);
     mt_release(s->kept);
     s->kept = NULL;
@@ -199,6 +206,7 @@ mt_saved *mt_saved_new(mt_tensor *t, const mt_save_info *info)
         return mti_fail_null(MT_ERR_ARGUMENT, "saved_new: need info with an op and an argument");
     mt_saved *s = mti_malloc(sizeof *s);
     if (!s) return NULL;
+    s->was_read = false;
     s->info = *info;
     s->info.op = mti_intern(info->op);
     s->info.argument = mti_intern(info->argument);
@@ -219,6 +227,7 @@ mt_tensor *mt_saved_get(mt_saved *s)
 {
     if (!mti_given(s, "saved_get", "the saved tensor")) return NULL;
     mt_tensor *t = mti_slot_load(&s->slot);
+    if (t) s->was_read = true;
     if (t && t->storage->unclassified_in == mti_thread_token() && !mti_making_now()->in_op)
         mti_storage_settle(t->storage, MT_ACTIVATION);
     return t;

@@ -389,6 +389,39 @@ static void what_is_kept_as_a_copy_is_taken_back_too(void **state)
     }
 }
 
+/* What one backward has read and the next may read was kept, also where the tape goes at last. */
+static void what_a_retained_graph_kept_stays_in_the_record(void **state)
+{
+    (void)state;
+    MT_AUTO mt_tensor *x = made(MT_F32, MT_SHAPE(10), true);
+    mt_tensor *y = mtt_made(mt_gelu(x));
+    mt_set(&y, mtt_made(mt_sum_all(y)));
+    mtt_ok(mt_backward_with(y, &(mt_backward_options){.retain_graph = true}));
+    mt_release(y);
+    assert_int_equal(mt_ledger_bytes(ledger), 40);
+}
+
+/* Records and drops an op of its own. */
+static mt_tensor *look_at(void *user, mt_tensor *grad)
+{
+    bool before = mt_set_grad_mode(true);
+    mt_release(mtt_made(mt_gelu(user)));
+    mt_set_grad_mode(before);
+    return mt_retain(grad);
+}
+
+static void what_a_hook_of_backward_drops_is_taken_back(void **state)
+{
+    (void)state;
+    MT_AUTO mt_tensor *x = made(MT_F32, MT_SHAPE(10), true);
+    MT_AUTO mt_tensor *w = made(MT_F32, MT_SHAPE(50), true);
+    MT_AUTO mt_tensor *y = mtt_made(mt_gelu(x));
+    assert_true(mt_add_grad_hook(y, look_at, w) > 0);
+    MT_AUTO mt_tensor *sum = mtt_made(mt_sum_all(y));
+    mtt_ok(mt_backward(sum));
+    assert_int_equal(mt_ledger_bytes(ledger), 40);
+}
+
 /* A report of what ran out of memory says who kept what then. */
 static void what_is_released_after_a_failure_stays_in_the_record(void **state)
 {
@@ -576,6 +609,8 @@ int main(void)
         TEST(a_storage_freed_outside_backward_names_no_node),
         TEST(what_an_unused_result_saved_is_taken_back),
         TEST(what_is_kept_as_a_copy_is_taken_back_too),
+        TEST(what_a_retained_graph_kept_stays_in_the_record),
+        TEST(what_a_hook_of_backward_drops_is_taken_back),
         TEST(what_is_released_after_a_failure_stays_in_the_record),
         TEST(a_ledger_of_two_threads_takes_back_in_each),
         TEST(linear_256_to_250_takes_the_reference_bytes),
