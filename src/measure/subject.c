@@ -52,6 +52,9 @@ static bool make_stage(mti_subject *s, bool target)
     if (!s->stage || !mti_stage_make(s->stage, s->device, &w->config, &parallel, w->seq,
                                      w->memory.lora_rank ? &lora : NULL))
         return false;
+    /* Which free granules go back depends on all that came before, so no microbatch is like the
+     * last one. */
+    if (w->device.reclaim) s->stage->schedule.run = s->stage->shares->parallel.microbatches;
     s->model = s->stage->model;
     s->n_params = s->stage->n_params;
     for (int64_t i = 0; i < s->stage->schedule.n_parts; i++)

@@ -42,6 +42,7 @@ for n, *division in ((2, "--dp", 2), (4, "--dp", 4, "--zero", 1), (3, "--dp", 3,
                      (2, "-l", 4, "--pp", 2, "--interleave", 2, "--checkpoint", "full"),
                      (2, "--dp", 2, "--zero", 2, "--expandable-segments", "--granule", "64KiB", "--reclaim"),
                      (2, "--tp", 2, "--sp", "--expandable-segments"),
+                     (2, "--pp", 2, "--microbatches", 8, "--expandable-segments", "--granule", "4KiB", "--reclaim"),
                      (4, "--pp", 2, "--dp", 2, "--zero", 3, "--microbatches", 3)):
     what = " ".join(map(str, division))
     for r in ranks_of(together(n, *MODEL, *division, "--json", "-"), n, what):
