@@ -30,7 +30,9 @@ typedef enum mt_compress_rule {
     MT_COMPRESS_BF16,      /* f32 as bf16: 2 bytes of 4 */
     MT_COMPRESS_INT8,      /* f32, bf16 and f16 as mt_quantize's int8, where BF16 applies too */
     MT_COMPRESS_MASK_BITS, /* bool as mt_pack_bits: n / 8 bytes of n; exact */
-    MT_COMPRESS_MASK_SEED, /* the mask of a dropout is not kept but drawn again; exact */
+    /* The mask of a dropout is not kept but drawn again; exact. Not a mask that ranks share: each
+     * has a part of what one process draws. */
+    MT_COMPRESS_MASK_SEED,
     /* What relu, and leaky_relu in place or not, keep: the signs suffice. n / 8 bytes; exact. If
      * another op keeps the same storage as it is, this lowers nothing (stats.in_vain). A NaN in
      * leaky_relu's input counts as positive. */

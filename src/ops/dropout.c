@@ -26,7 +26,7 @@ bool mti_draw_offset(const mti_call *c, const mti_draw_part *part, const mti_vie
                      uint64_t *offset)
 {
     *offset = c->draw.offset;
-    if (!is_part(part) || !mti_view_count(x)) return true;
+    if (!is_part(part) || !mti_view_count(x) || !mt_device_has_data(c->device)) return true;
     int64_t n = mti_view_count(x) / x->shape[0];
     int64_t at = ((part->row * x->shape[0] + i) * part->parts + part->part) * n;
     *offset += (uint64_t)at / 4;

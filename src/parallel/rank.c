@@ -342,8 +342,9 @@ mt_module *mti_rank_new(mt_device *device, const mt_model_config *config,
     mt_module *m = pieces ? make_in_pieces(s, lora, &cutter) : make(device, s, lora, &tied);
     if (mt_device_has_data(device) && (shared || h->pipeline > 1 || lora))
         m = mti_module_complete(
-            m, m && mti_rank_draw(m, &made, pieces ? &cutter : NULL, lora, seed, offset) &&
-                   (!shared || mti_share_draws(m, &made.parallel)));
+            m, m && mti_rank_draw(m, &made, pieces ? &cutter : NULL, lora, seed, offset));
+    /* Without data, too: a mask that is a part cannot be drawn again alone, so it is kept. */
+    if (shared) m = mti_module_complete(m, m && mti_share_draws(m, &made.parallel));
     mti_free(cutter.shapes.at);
     return m;
 }

@@ -61,7 +61,8 @@ static double kept_as(const builder *b, nature of, int64_t elements, int64_t *by
     if (offload && of != INPUT) return *bytes = 0, 0;
     if (of == STATISTICS) return (double)size;
     if (of == MASK) {
-        if (rules & 1u << MT_COMPRESS_MASK_SEED) return *bytes = 0, 0;
+        bool in_parts = b->s->rank && b->s->rank->masks_in_parts;
+        if (rules & 1u << MT_COMPRESS_MASK_SEED && !in_parts) return *bytes = 0, 0;
         if (!(rules & 1u << MT_COMPRESS_MASK_BITS)) return 1;
         *bytes = (elements + 7) / 8;
         return 0.125;

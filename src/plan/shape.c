@@ -74,7 +74,8 @@ bool mti_rank_dims_make(mti_rank_dims *r, mti_dims *s, const mt_parallel *parall
                          .context = h->context,
                          .seen = mti_pieces_seen(&share),
                          .part_layers = share.to - share.from,
-                         .in_flight = schedule.ahead};
+                         .in_flight = schedule.ahead,
+                         .masks_in_parts = h->tensor > 1 || mti_data_group(h).ranks > 1};
     for (int64_t k = 0; k < schedule.ahead; k++) {
         if (!mti_share_make(&share, config, parallel, mti_schedule_at(&schedule, k, false).part))
             return false;

@@ -41,6 +41,8 @@ for n, *division in ((2, "--dp", 2), (4, "--dp", 4, "--zero", 1), (3, "--dp", 3,
                      (2, "--pp", 2, "--microbatches", 5, "--dropout", 0.1),
                      (2, "-l", 4, "--pp", 2, "--interleave", 2, "--checkpoint", "full"),
                      (2, "--dp", 2, "--zero", 2, "--expandable-segments", "--granule", "64KiB", "--reclaim"),
+                     (2, "--dp", 2, "--dropout", 0.1, "--compress", "seed"),
+                     (2, "--tp", 2, "--dropout", 0.1, "--attention", "math", "--compress", "seed+bits"),
                      (2, "--tp", 2, "--sp", "--expandable-segments"),
                      (2, "--pp", 2, "--microbatches", 8, "--expandable-segments", "--granule", "4KiB", "--reclaim"),
                      (4, "--pp", 2, "--dp", 2, "--zero", 3, "--microbatches", 3)):
