@@ -12,9 +12,10 @@ static const mti_verb_info verbs[MTI_VERB_COUNT] = {
                   "Trains a small byte-level GPT on the given text (memtape's own sources and docs "
                   "if none is given) for about a minute, compares it with three baselines on text "
                   "it has not seen, and measures what its memory would be with other choices."},
-    [MTI_TRAIN] = {"train", "", "train a byte-level GPT on any file",
-                   "Trains a byte-level GPT on files or folders. Ctrl-C saves and stops; --resume "
-                   "goes on from there, bit for bit."},
+    [MTI_TRAIN] =
+        {"train", "", "train a byte-level GPT on any file",
+         "Trains a byte-level GPT on files. Ctrl-C saves and stops; --resume goes on from "
+         "there, bit for bit."},
     [MTI_GENERATE] = {"generate", "", "write text with a trained model",
                       "Continues a prompt with a model that `memtape train --save` wrote."},
     [MTI_PROFILE] =

@@ -171,10 +171,14 @@ bool mti_read_amp(mti_options *o, const mti_option_row *r, const char *arg)
 
 /* ---- any option ---- */
 
+static bool is_there(mti_options *o, const mti_option_row *r, const char *arg)
+{
+    return *arg || mti_options_refuse(o, "--%s: the argument is empty; give a %s", r->name, r->arg);
+}
+
 static bool read_text(mti_options *o, const mti_option_row *r, const char *arg)
 {
-    if (!*arg && r->id != MTI_O_PROMPT)
-        return mti_options_refuse(o, "--%s: the argument is empty; give a %s", r->name, r->arg);
+    if (r->id != MTI_O_PROMPT && !is_there(o, r, arg)) return false;
     *(const char **)field_of(o, r) = arg;
     return true;
 }
@@ -182,6 +186,7 @@ static bool read_text(mti_options *o, const mti_option_row *r, const char *arg)
 static bool add_to_list(mti_options *o, const mti_option_row *r, const char *arg)
 {
     mti_words *words = field_of(o, r);
+    if (!strcmp(r->arg, "PATH") && !is_there(o, r, arg)) return false;
     return MTI_PUSH(words, arg) || refuse_value(o, r);
 }
 

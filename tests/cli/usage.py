@@ -16,6 +16,8 @@ for verb in ["demo", "train", "generate", "profile", "explain", "audit", "sweep"
     check("--quiet" in q.stdout, f"{verb} --help lists its options")
     equal(run("help", verb).stdout, q.stdout, f"help {verb}")
 refused(["sing", "demo", "profile"], "help", "sing")
+for verb in ["train", "demo"]:
+    refused(["--data", "empty", "PATH"], verb, "--data", "")
 check(run("--version").stdout.startswith("memtape "), "--version")
 
 # ---- numbers ----
