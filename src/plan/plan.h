@@ -51,8 +51,8 @@ typedef struct mti_rank_dims {
     int64_t in_flight;   /* forwards through a part ... */
     int64_t first, last; /* ... with the embeddings; with the head */
     int64_t thetas;      /* ... each as many times as its layers have rotary angles */
-    bool
-        masks_in_parts; /* a dropout's mask is a part of one process's, which no seed alone draws */
+    /* a dropout's mask is a part of one process's, which no seed alone draws */
+    bool masks_in_parts;
 } mti_rank_dims;
 
 /* config is resolved; q, k and ffn differ from it while mti_derive_formula goes from the textbook
